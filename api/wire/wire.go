@@ -1,0 +1,51 @@
+// Package wire holds the names that cross a wire: headers, metadata namespaces and keys that extproc, envoy.yaml and
+// other gateways must spell alike. It has no logic. A test holds envoy.yaml to these names.
+package wire
+
+// The endpoint-picker protocol, version 1.0.0: the destination goes back to the data plane both as a request header and
+// as dynamic metadata, under the same key and with the same value, "ip:port".
+const (
+	// DestinationHeader is also the key in [DestinationNamespace].
+	DestinationHeader = "x-gateway-destination-endpoint"
+	// DestinationNamespace is the dynamic metadata namespace that Envoy's ORIGINAL_DST cluster reads.
+	DestinationNamespace = "envoy.lb"
+)
+
+// ModelHeader is a name that other gateways' body parsers set. A client that sends it must not be believed.
+const ModelHeader = "x-gateway-model-name"
+
+// PickNamespace is the dynamic metadata that tells the access log what extproc decided. It comes back in the access-log
+// record, so that an outcome needs nothing that extproc remembers: it survives a restart.
+const PickNamespace = "gateway.pick"
+
+// Keys in [PickNamespace].
+const (
+	PickRoute  = "route"  // namespace/name of the LLMRoute, a string
+	PickPool   = "pool"   // namespace/name of the InferencePool, a string
+	PickModel  = "model"  // the engine's own name of the model, a string
+	PickReason = "reason" // why the policy took this endpoint, a string
+	PickStream = "stream" // whether the client asked for a stream, a bool
+)
+
+// UsageNamespace is the dynamic metadata that Envoy's own filters read from the engine's response.
+const UsageNamespace = "gateway.usage"
+
+// Keys in [UsageNamespace].
+const (
+	UsagePrompt     = "prompt"     // prompt tokens, a number
+	UsageCompletion = "completion" // completion tokens, a number
+	UsageLoad       = "load"       // the engine's load report, verbatim, a string
+)
+
+// Tags of the access-log record, values in microseconds or "-".
+const (
+	TagFirstBody = "first_body_us" // from the request's last byte to the first byte of the response's body
+	TagGateway   = "gateway_us"    // from the request's first byte to the first byte sent to the engine
+)
+
+// ReplyDetails begins the response code details of every reply that extproc itself gives. envoy.yaml leaves the bodies
+// of those replies as they are and rewrites only Envoy's own.
+const ReplyDetails = "headgate"
+
+// ExtProcHealthService is the name under which data planes ask for extproc's health.
+const ExtProcHealthService = "envoy.service.ext_proc.v3.ExternalProcessor"

@@ -1,0 +1,170 @@
+package objects
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/engine"
+)
+
+const (
+	poolGroup   = "inference.networking.k8s.io"
+	maxWeight   = 1_000_000 // Gateway API's bound on a backendRef's weight
+	maxPorts    = 8         // GIE v1.6 InferencePool
+	maxSelector = 64        // GIE v1.6 InferencePool
+)
+
+// CheckRoute returns what is wrong with an LLMRoute by itself.
+func CheckRoute(r *v1alpha1.LLMRoute) field.ErrorList {
+	errs := checkName(r.Name)
+	spec := field.NewPath("spec")
+
+	if len(r.Spec.BackendRefs) == 0 {
+		errs = append(errs, field.Required(spec.Child("backendRefs"), "name the InferencePool that serves the route"))
+	}
+	total := int64(0)
+	for i, b := range r.Spec.BackendRefs {
+		path := spec.Child("backendRefs").Index(i)
+		errs = append(errs, checkBackend(path, b)...)
+		if b.Weight == nil {
+			total++
+		} else {
+			total += int64(*b.Weight)
+		}
+	}
+	if len(r.Spec.BackendRefs) > 0 && total == 0 {
+		errs = append(errs, field.Invalid(spec.Child("backendRefs"), "weight 0", "give at least one pool a weight above 0"))
+	}
+
+	seen := make(map[string]bool)
+	for i, name := range r.Spec.ModelNames {
+		path := spec.Child("modelNames").Index(i)
+		errs = append(errs, checkModel(path, name)...)
+		if seen[name] {
+			errs = append(errs, field.Duplicate(path, name))
+		}
+		seen[name] = true
+	}
+	if r.Spec.Adapter != nil {
+		errs = append(errs, checkModel(spec.Child("adapter", "name"), r.Spec.Adapter.Name)...)
+	}
+	for i, o := range r.Spec.Objectives {
+		errs = append(errs, checkObjective(spec.Child("objectives").Index(i), o)...)
+	}
+	if m := r.Spec.Metrics; m != nil && m.Format != v1alpha1.MetricsPrometheus {
+		errs = append(errs, field.NotSupported(spec.Child("metrics", "format"), m.Format, []string{v1alpha1.MetricsPrometheus}))
+	}
+	return errs
+}
+
+// CheckPool returns what is wrong with an InferencePool by itself.
+func CheckPool(p *pool.InferencePool) field.ErrorList {
+	errs := checkName(p.Name)
+	spec := field.NewPath("spec")
+
+	labels := spec.Child("selector", "matchLabels")
+	switch n := len(p.Spec.Selector.MatchLabels); {
+	case n == 0:
+		errs = append(errs, field.Required(labels, "name at least one label of the pods that serve"))
+	case n > maxSelector:
+		errs = append(errs, field.TooMany(labels, n, maxSelector))
+	}
+
+	ports := spec.Child("targetPorts")
+	switch n := len(p.Spec.TargetPorts); {
+	case n == 0:
+		errs = append(errs, field.Required(ports, "name the port that the engines serve on, such as {number: 8000}"))
+	case n > maxPorts:
+		errs = append(errs, field.TooMany(ports, n, maxPorts))
+	}
+	seen := make(map[int32]bool)
+	for i, port := range p.Spec.TargetPorts {
+		path := ports.Index(i).Child("number")
+		for _, msg := range validation.IsValidPortNum(int(port.Number)) {
+			errs = append(errs, field.Invalid(path, port.Number, msg))
+		}
+		if seen[port.Number] {
+			errs = append(errs, field.Duplicate(path, port.Number))
+		}
+		seen[port.Number] = true
+	}
+
+	if a := p.Spec.AppProtocol; a != "" && a != "http" && a != "kubernetes.io/h2c" {
+		errs = append(errs, field.NotSupported(spec.Child("appProtocol"), a, []string{"http", "kubernetes.io/h2c"}))
+	}
+	if ref := p.Spec.EndpointPickerRef; ref != nil {
+		errs = append(errs, checkPicker(spec.Child("endpointPickerRef"), ref)...)
+	}
+	return errs
+}
+
+func checkName(name string) field.ErrorList {
+	path := field.NewPath("metadata", "name")
+	if name == "" {
+		return field.ErrorList{field.Required(path, "give the object a name")}
+	}
+	var errs field.ErrorList
+	for _, msg := range validation.IsDNS1123Subdomain(name) {
+		errs = append(errs, field.Invalid(path, name, msg))
+	}
+	return errs
+}
+
+func checkModel(path *field.Path, name string) field.ErrorList {
+	if err := engine.CheckName(name); err != nil {
+		return field.ErrorList{field.Invalid(path, name, fmt.Sprintf("no model can have this name: %v", err))}
+	}
+	return nil
+}
+
+func checkBackend(path *field.Path, b v1alpha1.BackendReference) field.ErrorList {
+	var errs field.ErrorList
+	if b.Group != nil && *b.Group != poolGroup {
+		errs = append(errs, field.NotSupported(path.Child("group"), *b.Group, []string{poolGroup}))
+	}
+	if b.Kind != nil && *b.Kind != pool.Kind {
+		errs = append(errs, field.NotSupported(path.Child("kind"), *b.Kind, []string{pool.Kind}))
+	}
+	if b.Name == "" {
+		errs = append(errs, field.Required(path.Child("name"), "name an InferencePool in the route's namespace"))
+	}
+	if b.Weight != nil && (*b.Weight < 0 || *b.Weight > maxWeight) {
+		errs = append(errs, field.Invalid(path.Child("weight"), *b.Weight, fmt.Sprintf("a weight is 0 to %d", maxWeight)))
+	}
+	return errs
+}
+
+func checkObjective(path *field.Path, o v1alpha1.Objective) field.ErrorList {
+	var errs field.ErrorList
+	if o.Type != v1alpha1.OutputTokenLatency && o.Type != v1alpha1.TimeToFirstToken {
+		errs = append(errs, field.NotSupported(path.Child("type"), o.Type,
+			[]v1alpha1.ObjectiveType{v1alpha1.OutputTokenLatency, v1alpha1.TimeToFirstToken}))
+	}
+	latency := path.Child("latency")
+	if o.Latency.Value.Duration <= 0 {
+		errs = append(errs, field.Invalid(latency.Child("value"), o.Latency.Value.Duration.String(), "a latency is above 0, such as 200ms"))
+	}
+	if q := o.Latency.Quantile; q != nil && (q.Numerator <= 0 || q.Denominator < q.Numerator) {
+		errs = append(errs, field.Invalid(latency.Child("quantile"), fmt.Sprintf("%d/%d", q.Numerator, q.Denominator),
+			"a quantile is above 0 and at most 1, such as {numerator: 99, denominator: 100}"))
+	}
+	return errs
+}
+
+func checkPicker(path *field.Path, ref *pool.EndpointPickerRef) field.ErrorList {
+	var errs field.ErrorList
+	if ref.Name == "" {
+		errs = append(errs, field.Required(path.Child("name"), "name the endpoint picker's Service"))
+	}
+	if (ref.Kind == "" || ref.Kind == "Service") && ref.Port == nil {
+		errs = append(errs, field.Required(path.Child("port"), "a Service needs the port that its endpoint picker serves on"))
+	}
+	if m := ref.FailureMode; m != "" && m != "FailOpen" && m != "FailClose" {
+		errs = append(errs, field.NotSupported(path.Child("failureMode"), m, []string{"FailOpen", "FailClose"}))
+	}
+	return errs
+}

@@ -1,0 +1,293 @@
+// Package dir fills the World from a directory of YAML, and follows every edit.
+//
+// It reads the files *.yaml, *.yml and *.json that stand in the directory itself, hidden ones apart. Each may hold
+// several documents, and what `kubectl get -o yaml` prints works as it is. The unit of refusal is the file: a file that
+// is not valid keeps its last good objects in force and the others go on being followed.
+package dir
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/headgate/headgate/internal/objects"
+)
+
+const (
+	// quiet is how long a directory must be at rest before it is read: editors write a file in several steps, and half
+	// a file may be valid.
+	quiet = 100 * time.Millisecond
+	// patience bounds the wait for quiet, so that an edit is in force within a second whatever else goes on.
+	patience = 500 * time.Millisecond
+	// resync is how often the directory is read without an event: network file systems send none, and a directory that
+	// was replaced is watched no more.
+	resync = 5 * time.Second
+)
+
+// Source follows one directory. Make one with [New].
+type Source struct {
+	dir     string
+	log     *slog.Logger
+	refused func(files int)
+
+	// Owned by Run.
+	files   map[string]*file
+	running bool // the first World is out: a fault is now a refused edit, and no longer a failed start
+}
+
+// file is what is known of one file.
+type file struct {
+	text []byte    // as last read
+	good *contents // the last that was valid; nil if none was
+	err  error     // why text is not in force, nil if it is
+}
+
+// New returns a Source for a directory. Refused is called after each reading with the number of files that are not in
+// force; it may be nil.
+func New(dir string, log *slog.Logger, refused func(files int)) *Source {
+	if refused == nil {
+		refused = func(int) {}
+	}
+	return &Source{dir: dir, log: log, refused: refused, files: make(map[string]*file)}
+}
+
+// Run publishes a World at the start and again whenever a file changes, until ctx ends. It returns an error if the
+// directory cannot be read, or holds an invalid file, at the start; later faults are logged and leave the last good
+// objects in force. It calls publish from one goroutine.
+func (s *Source) Run(ctx context.Context, publish func(*objects.World)) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", s.dir, err)
+	}
+	defer watcher.Close() //nolint:errcheck // nothing is lost
+
+	// Watch before reading, so that no edit falls between the two.
+	if err := watcher.Add(s.dir); err != nil {
+		return fmt.Errorf("read objects: %s: %w", s.dir, err)
+	}
+	world, err := s.read()
+	if err := errors.Join(err, s.faults()); err != nil {
+		return fmt.Errorf("read objects: %w", err)
+	}
+	if world == nil {
+		s.log.Warn("no objects yet", "dir", s.dir)
+		world = objects.Build(objects.Set{})
+	}
+	publish(world)
+	s.running = true
+
+	tick := time.NewTicker(resync)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-watcher.Events:
+			settle(ctx, watcher.Events)
+		case err := <-watcher.Errors:
+			s.log.Warn("watching objects", "dir", s.dir, "err", err)
+		case <-tick.C:
+			// Adding a directory that is watched already changes nothing.
+			_ = watcher.Add(s.dir)
+		}
+		world, err := s.read()
+		if err != nil {
+			s.log.Error("objects cannot be read; the last good ones stay in force", "dir", s.dir, "err", err)
+			continue
+		}
+		if world != nil {
+			publish(world)
+		}
+	}
+}
+
+// settle returns when events have been quiet for a while, or the patience is over.
+func settle(ctx context.Context, events <-chan fsnotify.Event) {
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	for {
+		calm := time.NewTimer(quiet)
+		select {
+		case <-events:
+			calm.Stop()
+		case <-calm.C:
+			return
+		case <-limit.C:
+			calm.Stop()
+			return
+		case <-ctx.Done():
+			calm.Stop()
+			return
+		}
+	}
+}
+
+// read reads the directory and returns the World of it, or nil if nothing is in force that was not before.
+func (s *Source) read() (*objects.World, error) {
+	texts, err := s.texts()
+	if err != nil {
+		return nil, err
+	}
+	changed := false
+	for name := range s.files {
+		if _, ok := texts[name]; !ok {
+			s.log.Info("objects removed", "file", filepath.Join(s.dir, name))
+			delete(s.files, name)
+			changed = true
+		}
+	}
+
+	// Files at rest keep what they define; a change that defines it too is the one at fault. A file that was refused is
+	// tried again each time, for the fault may have been mended in another file.
+	names := slices.Sorted(maps.Keys(texts))
+	claims := make(map[key]string)
+	var unsettled []string
+	for _, name := range names {
+		f := s.files[name]
+		if f != nil && f.err == nil && bytes.Equal(f.text, texts[name]) {
+			claim(claims, name, f.good)
+			continue
+		}
+		unsettled = append(unsettled, name)
+	}
+	for _, name := range unsettled {
+		changed = s.update(name, texts[name], claims) || changed
+	}
+	s.refused(s.countRefused())
+	if !changed {
+		return nil, nil
+	}
+	return s.build(names), nil
+}
+
+// texts reads every file. A file that goes away meanwhile was never there.
+func (s *Source) texts() (map[string][]byte, error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	texts := make(map[string][]byte)
+	for _, e := range entries {
+		name := e.Name()
+		if ext := filepath.Ext(name); strings.HasPrefix(name, ".") || (ext != ".yaml" && ext != ".yml" && ext != ".json") {
+			continue
+		}
+		path := filepath.Join(s.dir, name)
+		info, err := os.Stat(path) // through links: a mounted ConfigMap is made of them
+		if errors.Is(err, fs.ErrNotExist) || (err == nil && !info.Mode().IsRegular()) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		text, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		texts[name] = text
+	}
+	return texts, nil
+}
+
+// update takes the new text of a file, and reports whether what is in force changed.
+func (s *Source) update(name string, text []byte, claims map[key]string) bool {
+	path := filepath.Join(s.dir, name)
+	f := s.files[name]
+	if f == nil {
+		f = &file{}
+		s.files[name] = f
+	}
+	known := f.err
+	fresh, err := parse(path, text)
+	if err == nil {
+		err = s.conflict(path, fresh, claims)
+	}
+	f.text, f.err = text, err
+	if err != nil {
+		if s.running && (known == nil || known.Error() != err.Error()) {
+			s.log.Error("objects refused; the last good ones of this file stay in force", "fault", err)
+		}
+		claim(claims, name, f.good)
+		return false
+	}
+	for _, n := range fresh.notes {
+		s.log.Warn("objects", "note", n)
+	}
+	s.log.Info("objects read", "file", path, "objects", len(fresh.at))
+	f.good = fresh
+	claim(claims, name, fresh)
+	return true
+}
+
+// conflict is an error if another file defines an object of c.
+func (s *Source) conflict(path string, c *contents, claims map[key]string) error {
+	ids := slices.SortedFunc(maps.Keys(c.at), func(a, b key) int { return c.at[a] - c.at[b] })
+	for _, id := range ids {
+		if other, ok := claims[id]; ok {
+			return &Fault{File: path, Line: c.at[id], Reason: fmt.Sprintf("%s is already defined at %s:%d",
+				id, filepath.Join(s.dir, other), s.files[other].good.at[id])}
+		}
+	}
+	return nil
+}
+
+func claim(claims map[key]string, name string, c *contents) {
+	if c == nil {
+		return
+	}
+	for id := range c.at {
+		if _, taken := claims[id]; !taken {
+			claims[id] = name
+		}
+	}
+}
+
+func (s *Source) countRefused() int {
+	n := 0
+	for _, f := range s.files {
+		if f.err != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// faults joins what is wrong with the files, in order of name.
+func (s *Source) faults() error {
+	var faults []error
+	for _, name := range slices.Sorted(maps.Keys(s.files)) {
+		faults = append(faults, s.files[name].err)
+	}
+	return errors.Join(faults...)
+}
+
+// build makes the World of the last good objects of every file.
+func (s *Source) build(names []string) *objects.World {
+	var all objects.Set
+	for _, name := range names {
+		if good := s.files[name].good; good != nil {
+			all.Pools = append(all.Pools, good.set.Pools...)
+			all.Routes = append(all.Routes, good.set.Routes...)
+			all.Pods = append(all.Pods, good.set.Pods...)
+		}
+	}
+	world := objects.Build(all)
+	for _, p := range world.Problems {
+		s.log.Warn("objects", "problem", p)
+	}
+	return world
+}

@@ -1,0 +1,216 @@
+package dir_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/dir"
+)
+
+const pool = `apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: {name: base}
+spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}]}
+`
+
+func route(name string) string {
+	return "apiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: " + name + "}\nspec: {backendRefs: [{name: base}]}\n"
+}
+
+// follower runs a Source on a folder and sees what it publishes.
+type follower struct {
+	t       *testing.T
+	folder  string
+	worlds  chan *objects.World
+	refused chan int
+	done    chan error
+	log     lockedBuffer
+}
+
+// lockedBuffer is a log that can be read while it is written.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+func follow(t *testing.T, folder string) *follower {
+	f := &follower{t: t, folder: folder, worlds: make(chan *objects.World, 100), refused: make(chan int, 100), done: make(chan error, 1)}
+	ctx, cancel := context.WithCancel(context.Background())
+	source := dir.New(folder, slog.New(slog.NewTextHandler(&f.log, nil)), func(n int) { f.refused <- n })
+	go func() { f.done <- source.Run(ctx, func(w *objects.World) { f.worlds <- w }) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-f.done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return f
+}
+
+// await returns the first World whose models are the given ones.
+func (f *follower) await(models string) *objects.World {
+	f.t.Helper()
+	limit := time.After(10 * time.Second)
+	for {
+		select {
+		case w := <-f.worlds:
+			if names(w) == models {
+				return w
+			}
+		case <-limit:
+			f.t.Fatalf("no World with the models %q came; the log says:\n%s", models, f.log.String())
+		}
+	}
+}
+
+func (f *follower) awaitRefused(want int) {
+	f.t.Helper()
+	limit := time.After(10 * time.Second)
+	for {
+		select {
+		case n := <-f.refused:
+			if n == want {
+				return
+			}
+		case <-limit:
+			f.t.Fatalf("%d files were never refused; the log says:\n%s", want, f.log.String())
+		}
+	}
+}
+
+func names(w *objects.World) string {
+	var names []string
+	for _, m := range w.Models() {
+		names = append(names, m.Name)
+	}
+	return strings.Join(names, " ")
+}
+
+func (f *follower) write(file, text string) {
+	f.t.Helper()
+	if err := os.WriteFile(filepath.Join(f.folder, file), []byte(text), 0o644); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func TestEditsAreFollowed(t *testing.T) {
+	f := follow(t, t.TempDir())
+	f.await("")
+	f.write("pool.yaml", pool)
+	f.write("routes.yaml", route("a"))
+	f.await("a")
+	f.write("routes.yaml", route("a")+"---\n"+route("b"))
+	f.await("a b")
+
+	// An editor that writes beside the file and renames.
+	f.write(".routes.yaml.swp", route("c"))
+	if err := os.Rename(filepath.Join(f.folder, ".routes.yaml.swp"), filepath.Join(f.folder, "routes.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	f.await("c")
+
+	f.write("more.json", `{"apiVersion":"inference.x-k8s.io/v1alpha1","kind":"LLMRoute","metadata":{"name":"d"},"spec":{"backendRefs":[{"name":"base"}]}}`)
+	f.await("c d")
+	if err := os.Remove(filepath.Join(f.folder, "routes.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	f.await("d")
+}
+
+func TestAnInvalidEditIsRefusedAndTheLastGoodObjectsStay(t *testing.T) {
+	folder := t.TempDir()
+	f := follow(t, folder)
+	f.write("pool.yaml", pool)
+	f.write("routes.yaml", route("a"))
+	f.await("a")
+
+	f.write("routes.yaml", route("a")+"---\n"+strings.Replace(route("b"), "{backendRefs", "{priority: high, backendRefs", 1))
+	f.awaitRefused(1)
+	if !strings.Contains(f.log.String(), filepath.Join(folder, "routes.yaml")+":9: spec.priority: want a whole number, not string") {
+		t.Errorf("the log does not name file and line:\n%s", f.log.String())
+	}
+	// Other files are followed meanwhile, beside the last good objects of the refused one.
+	f.write("more.yaml", route("c"))
+	f.await("a c")
+	f.write("routes.yaml", route("b"))
+	f.await("b c")
+	f.awaitRefused(0)
+}
+
+// An object that moves from one file to another, in whatever order the two edits come, is refused only while two
+// files define it.
+func TestAnObjectMovesBetweenFiles(t *testing.T) {
+	f := follow(t, t.TempDir())
+	f.write("one.yaml", pool+"---\n"+route("a"))
+	f.write("two.yaml", route("b"))
+	f.await("a b")
+	f.write("two.yaml", route("b")+"---\n"+route("a")+"---\n"+route("c"))
+	f.awaitRefused(1)
+	f.write("one.yaml", pool)
+	f.await("a b c")
+	f.awaitRefused(0)
+}
+
+// Kubernetes mounts a ConfigMap as links through a folder that it swaps in one step.
+func TestAMountedConfigMapIsFollowed(t *testing.T) {
+	folder := t.TempDir()
+	version := func(name, text string) {
+		t.Helper()
+		if err := os.Mkdir(filepath.Join(folder, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, name, "routes.yaml"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(name, filepath.Join(folder, "..data_tmp")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(filepath.Join(folder, "..data_tmp"), filepath.Join(folder, "..data")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	version("..1", route("a"))
+	if err := os.Symlink("..data/routes.yaml", filepath.Join(folder, "routes.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	f := follow(t, folder)
+	f.await("a")
+	version("..2", route("b"))
+	f.await("b")
+}
+
+func TestAnInvalidFileAtTheStartIsAnError(t *testing.T) {
+	folder := t.TempDir()
+	for file, text := range map[string]string{"a.yaml": "kind: Nothing\n", "b.yaml": pool, "c.yaml": "x: [\n"} {
+		if err := os.WriteFile(filepath.Join(folder, file), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := dir.New(folder, slog.New(slog.DiscardHandler), nil).Run(t.Context(), func(*objects.World) { t.Error("a World was published") })
+	if err == nil || !strings.Contains(err.Error(), "a.yaml:1: ") || !strings.Contains(err.Error(), "c.yaml:1: ") {
+		t.Errorf("the error is %v, want both faults", err)
+	}
+	err = dir.New(filepath.Join(folder, "none"), slog.New(slog.DiscardHandler), nil).Run(t.Context(), nil)
+	if err == nil || !strings.Contains(err.Error(), "none") {
+		t.Errorf("the error is %v, want it to name the folder", err)
+	}
+}

@@ -1,0 +1,204 @@
+package dir
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+)
+
+const goodRoute = `apiVersion: inference.x-k8s.io/v1alpha1
+kind: LLMRoute
+metadata:
+  name: sentiment
+spec:
+  parentRefs:
+  - name: gateway
+  backendRefs:
+  - name: base
+  adapter:
+    name: sentiment-v2
+  priority: 3
+  objectives:
+  - type: OutputTokenLatency
+    latency:
+      value: 200ms
+      quantile: {numerator: 99, denominator: 100}
+  metrics:
+    format: Prometheus
+`
+
+const goodPool = `apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata:
+  name: base
+spec:
+  selector:
+    matchLabels: {app: llama}
+  targetPorts:
+  - number: 8000
+`
+
+const goodPod = `apiVersion: v1
+kind: Pod
+metadata:
+  name: engine-1
+  labels: {app: llama}
+status:
+  podIP: 127.0.0.11
+`
+
+func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"syntax", goodPool + "---\nkind: [\n", "f.yaml:11: not valid YAML: did not find expected node content"},
+		{"tab", "apiVersion: v1\nkind: Pod\nmetadata:\n\tname: x\n", "f.yaml:4: not valid YAML: found character that cannot start any token"},
+		{"key twice", "a: 1\nb: 2\na: 3\n", `f.yaml:3: not valid YAML: key "a" already set in map`},
+		{"not an object", "hello\n", "f.yaml:1: not a Kubernetes object: it needs apiVersion, kind and metadata"},
+		{"a list", "# pods\n- a\n- b\n", "f.yaml:2: not a Kubernetes object: it needs apiVersion, kind and metadata"},
+		{"unknown kind", strings.Replace(goodRoute, "LLMRoute", "LLMroute", 1),
+			`f.yaml:2: apiVersion "inference.x-k8s.io/v1alpha1", kind "LLMroute" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, inference.networking.k8s.io/v1 InferencePool and v1 Pod`},
+		{"unknown field", strings.Replace(goodRoute, "priority", "prioritty", 1), `f.yaml:12: LLMRoute default/sentiment: unknown field "spec.prioritty"`},
+		{"unknown nested field", strings.Replace(goodRoute, "numerator: 99", "nominator: 99", 1), `f.yaml:17: LLMRoute default/sentiment: unknown field "spec.objectives[0].latency.quantile.nominator"`},
+		{"wrong type", strings.Replace(goodRoute, "priority: 3", "priority: high", 1), "f.yaml:12: spec.priority: want a whole number, not string"},
+		{"wrong shape", strings.Replace(goodPool, "matchLabels: {app: llama}", "matchLabels: app", 1), "f.yaml:7: spec.selector.matchLabels: want a mapping, not string"},
+		{"bad duration", strings.Replace(goodRoute, "200ms", "fast", 1), `f.yaml:16: time: invalid duration "fast"`},
+		{"no name", strings.Replace(goodRoute, "name: sentiment\n", "labels: {}\n", 1), "f.yaml:3: LLMRoute default/: metadata.name: Required value: give the object a name"},
+		{"no pool", strings.Replace(goodRoute, "  - name: base\n", "", 1), "f.yaml:8: LLMRoute default/sentiment: spec.backendRefs: Required value: name the InferencePool that serves the route"},
+		{"other backend", strings.Replace(goodRoute, "- name: base", "- {name: base, kind: Service}", 1), `f.yaml:9: LLMRoute default/sentiment: spec.backendRefs[0].kind: Unsupported value: "Service": supported values: "InferencePool"`},
+		{"path as adapter", strings.Replace(goodRoute, "sentiment-v2", "../x", 1), `f.yaml:11: LLMRoute default/sentiment: spec.adapter.name: Invalid value: "../x": no model can have this name: it is a path`},
+		{"metrics", strings.Replace(goodRoute, "Prometheus", "OpenTelemetry", 1), `f.yaml:19: LLMRoute default/sentiment: spec.metrics.format: Unsupported value: "OpenTelemetry": supported values: "Prometheus"`},
+		{"objective", strings.Replace(goodRoute, "OutputTokenLatency", "Throughput", 1), `f.yaml:14: LLMRoute default/sentiment: spec.objectives[0].type: Unsupported value: "Throughput": supported values: "OutputTokenLatency", "TimeToFirstToken"`},
+		{"quantile", strings.Replace(goodRoute, "denominator: 100", "denominator: 98", 1), `f.yaml:17: LLMRoute default/sentiment: spec.objectives[0].latency.quantile: Invalid value: "99/98": a quantile is above 0 and at most 1, such as {numerator: 99, denominator: 100}`},
+		{"port", strings.Replace(goodPool, "8000", "80000", 1), "f.yaml:9: InferencePool default/base: spec.targetPorts[0].number: Invalid value: 80000: must be between 1 and 65535, inclusive"},
+		{"port twice", goodPool + "  - number: 8000\n", "f.yaml:10: InferencePool default/base: spec.targetPorts[1].number: Duplicate value: 8000"},
+		{"no labels", strings.Replace(goodPool, "{app: llama}", "{}", 1), "f.yaml:7: InferencePool default/base: spec.selector.matchLabels: Required value: name at least one label of the pods that serve"},
+		{"bad IP", strings.Replace(goodPod, "127.0.0.11", "127.0.0", 1), `f.yaml:7: Pod default/engine-1: status.podIP: Invalid value: "127.0.0": want an IP address, such as 10.0.0.7`},
+		{"defined twice", goodPod + "---\n" + goodPod, "f.yaml:12: Pod default/engine-1 is defined twice, first at line 4"},
+		{"in a list", "apiVersion: v1\nkind: List\nitems:\n- " + strings.ReplaceAll(strings.Replace(goodPod, "127.0.0.11", "x", 1), "\n", "\n  "),
+			`f.yaml:10: Pod default/engine-1: status.podIP: Invalid value: "x": want an IP address, such as 10.0.0.7`},
+		{"second document", goodPod + "---\n# a comment\n---\n" + strings.Replace(goodPool, "8000", "0", 1), "f.yaml:19: InferencePool default/base: spec.targetPorts[0].number: Invalid value: 0: must be between 1 and 65535, inclusive"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := parse("f.yaml", []byte(c.text))
+			var fault *Fault
+			if !errors.As(err, &fault) {
+				t.Fatalf("the error is %v, want a Fault", err)
+			}
+			if err.Error() != c.want {
+				t.Errorf("got  %s\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
+// What kubectl prints holds many fields that Headgate has no use for, and some that this version may not know.
+func TestKubectlOutputWorksAsItIs(t *testing.T) {
+	const list = `apiVersion: v1
+items:
+- apiVersion: v1
+  kind: Pod
+  metadata:
+    creationTimestamp: "2026-11-01T10:00:00Z"
+    generateName: llama-7c9-
+    labels: {app: llama}
+    name: llama-7c9-abcde
+    namespace: serving
+    resourceVersion: "1234"
+    uid: 0b6f
+  spec:
+    containers: [{name: vllm, image: vllm, futureField: 7}]
+  status:
+    conditions:
+    - {type: Ready, status: "False", lastTransitionTime: "2026-11-01T10:00:00Z"}
+    podIP: 10.1.2.3
+    podIPs: [{ip: 10.1.2.3}]
+- apiVersion: v1
+  kind: Pod
+  metadata: {name: llama-leaving, namespace: serving, deletionTimestamp: "2026-11-01T10:00:00Z"}
+  status: {podIP: 10.1.2.4, conditions: [{type: Ready, status: "True"}]}
+- apiVersion: inference.networking.k8s.io/v1
+  kind: InferencePool
+  metadata: {name: llama, namespace: serving}
+  spec:
+    selector: {matchLabels: {app: llama}}
+    targetPorts: [{number: 8000}]
+    endpointPickerRef: {name: epp, port: {number: 9002}, failureMode: FailOpen}
+  status:
+    parents:
+    - parentRef: {name: gateway, kind: Gateway, group: gateway.networking.k8s.io}
+      conditions: [{type: Accepted, status: "True", reason: Accepted, message: "", lastTransitionTime: "2026-11-01T10:00:00Z"}]
+kind: List
+metadata:
+  resourceVersion: ""
+`
+	c, err := parse("f.yaml", []byte(list))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.set.Pods) != 2 || c.set.Pods[0].Ready || c.set.Pods[1].Ready || c.set.Pods[0].Name.String() != "serving/llama-7c9-abcde" {
+		t.Errorf("pods are %+v", c.set.Pods)
+	}
+	if len(c.set.Pools) != 1 {
+		t.Errorf("pools are %+v", c.set.Pools)
+	}
+	want := []string{`f.yaml:14: Pod serving/llama-7c9-abcde: unknown field "spec.containers[0].futureField": ignored`}
+	if diff := cmp.Diff(want, c.notes); diff != "" {
+		t.Errorf("notes (-want +got):\n%s", diff)
+	}
+}
+
+func TestAPodWrittenByHandIsReady(t *testing.T) {
+	c, err := parse("f.yaml", []byte(goodPod))
+	if err != nil || len(c.set.Pods) != 1 || !c.set.Pods[0].Ready {
+		t.Errorf("pods are %+v, %v", c, err)
+	}
+}
+
+// The oracle is sigs.k8s.io/yaml: what it refuses as an LLMRoute must be refused, and what is accepted must be the
+// object that it reads.
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{goodRoute, goodPool, goodPod, goodRoute + "---\n" + goodPool + "...\n---\n# end\n", "kind: List\nitems: [{}]", "{}", "--- |\n---\n", "a: &a [*a]"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, err := parse("f.yaml", text)
+		if err != nil {
+			var fault *Fault
+			if !errors.As(err, &fault) || fault.Line < 1 || fault.Line > bytes.Count(text, []byte("\n"))+1 {
+				t.Fatalf("the error of %q is %v: want a Fault within the file", text, err)
+			}
+		}
+		docs := documents(text)
+		var joined []byte
+		for _, d := range docs {
+			joined = append(joined, d.text...)
+		}
+		if len(docs) == 1 && !bytes.Equal(joined, text) {
+			t.Fatalf("the documents of %q are %q", text, joined)
+		}
+		if err != nil || len(docs) != 1 || len(c.set.Routes) != 1 || len(c.set.Pods)+len(c.set.Pools) > 0 {
+			return
+		}
+		var list struct {
+			Kind string `json:"kind"`
+		}
+		if yaml.Unmarshal(text, &list) != nil || list.Kind != v1alpha1.LLMRouteKind {
+			return // one route of a List
+		}
+		var want v1alpha1.LLMRoute
+		if err := yaml.UnmarshalStrict(text, &want); err != nil {
+			t.Fatalf("accepted %q, which sigs.k8s.io/yaml refuses: %v", text, err)
+		}
+		if want.Namespace == "" {
+			want.Namespace = defaultNamespace
+		}
+		if diff := cmp.Diff(want, c.set.Routes[0]); diff != "" {
+			t.Fatalf("%q (-want +got):\n%s", text, diff)
+		}
+	})
+}

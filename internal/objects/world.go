@@ -1,0 +1,217 @@
+// Package objects holds the World: everything that people declared, as typed objects with the indexes that requests
+// need. It is pure. Package dir fills it from a directory of YAML; both build it with [Build], so that nothing else
+// in Headgate knows where an object came from.
+package objects
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
+)
+
+// Name is an object's namespace and name.
+type Name struct{ Namespace, Name string }
+
+// String is "namespace/name".
+func (n Name) String() string { return n.Namespace + "/" + n.Name }
+
+// Compare orders names by namespace, then name.
+func (n Name) Compare(m Name) int {
+	return cmp.Or(strings.Compare(n.Namespace, m.Namespace), strings.Compare(n.Name, m.Name))
+}
+
+// Set is objects as they were read, already validated.
+type Set struct {
+	Pools  []pool.InferencePool
+	Routes []v1alpha1.LLMRoute
+	Pods   []Pod
+}
+
+// Pod is what Headgate needs of a Kubernetes Pod.
+type Pod struct {
+	Name   Name
+	Labels map[string]string
+	// IP is where its ports are, the zero Addr while it has none.
+	IP netip.Addr
+	// Ready says that it may get new requests: the Ready condition holds and it is not being deleted.
+	Ready bool
+}
+
+// World is immutable once built and safe for concurrent use.
+type World struct {
+	// Pools by name.
+	Pools map[Name]*Pool
+	// Routes in order of precedence.
+	Routes []*Route
+	// Problems are the faults between objects, each of them valid alone, in words for people.
+	Problems []string
+
+	byModel map[string]*Route
+	models  []Model
+}
+
+// Pool is an InferencePool with the endpoints that it selects.
+type Pool struct {
+	Name Name
+	// Endpoints in order of address.
+	Endpoints []Endpoint
+}
+
+// Endpoint is one port of one pod.
+type Endpoint struct {
+	Address string // "ip:port", with brackets around an IPv6 address
+	Pod     Name
+	Ready   bool
+}
+
+// Route is an LLMRoute ready for use.
+type Route struct {
+	Name Name
+	// Models are the request names that it admits, without those that an older route took first.
+	Models []string
+	// Adapter is the engine's name of its adapter; empty means the base model.
+	Adapter    string
+	Priority   int32
+	Objectives []v1alpha1.Objective
+	// Backends are its pools. Weights add up to more than 0.
+	Backends []Backend
+}
+
+// Backend is a pool and its share of a route's requests.
+type Backend struct {
+	Pool   Name
+	Weight int32
+}
+
+// Model is a name that requests may use.
+type Model struct {
+	Name    string
+	Created time.Time // of its route; zero where that has no creation time
+}
+
+// Build makes a World. Objects must be valid by themselves ([CheckRoute], [CheckPool]); what does not fit together
+// becomes a Problem.
+func Build(s Set) *World {
+	w := &World{Pools: make(map[Name]*Pool, len(s.Pools)), byModel: make(map[string]*Route)}
+	for i := range s.Pools {
+		p := buildPool(&s.Pools[i], s.Pods)
+		w.Pools[p.Name] = p
+	}
+	w.noteSharedEndpoints()
+
+	// The oldest route keeps a name that two of them want, then the first by name: Gateway API's rule for conflicts.
+	routes := slices.Clone(s.Routes)
+	slices.SortStableFunc(routes, func(a, b v1alpha1.LLMRoute) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), routeName(&a).Compare(routeName(&b)))
+	})
+	for i := range routes {
+		w.addRoute(&routes[i])
+	}
+	slices.SortFunc(w.models, func(a, b Model) int { return strings.Compare(a.Name, b.Name) })
+	return w
+}
+
+// Route returns the route that admits requests for model, or nil.
+func (w *World) Route(model string) *Route { return w.byModel[model] }
+
+// Models returns every name that requests may use, in order. The caller must not change it.
+func (w *World) Models() []Model { return w.models }
+
+func routeName(r *v1alpha1.LLMRoute) Name { return Name{r.Namespace, r.Name} }
+
+func buildPool(ip *pool.InferencePool, pods []Pod) *Pool {
+	p := &Pool{Name: Name{ip.Namespace, ip.Name}}
+	for _, pod := range pods {
+		if pod.Name.Namespace != p.Name.Namespace || !pod.IP.IsValid() || !selects(ip.Spec.Selector.MatchLabels, pod.Labels) {
+			continue
+		}
+		for _, port := range ip.Spec.TargetPorts {
+			address := netip.AddrPortFrom(pod.IP, uint16(port.Number)).String()
+			p.Endpoints = append(p.Endpoints, Endpoint{Address: address, Pod: pod.Name, Ready: pod.Ready})
+		}
+	}
+	// A pod that is gone and its successor may share an address for a moment: the ready one is the one that answers.
+	slices.SortFunc(p.Endpoints, func(a, b Endpoint) int {
+		if c := strings.Compare(a.Address, b.Address); c != 0 {
+			return c
+		}
+		if a.Ready != b.Ready {
+			if a.Ready {
+				return -1
+			}
+			return 1
+		}
+		return a.Pod.Compare(b.Pod)
+	})
+	p.Endpoints = slices.CompactFunc(p.Endpoints, func(a, b Endpoint) bool { return a.Address == b.Address })
+	return p
+}
+
+func selects(want, labels map[string]string) bool {
+	for k, v := range want {
+		if got, ok := labels[k]; !ok || got != v {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *World) noteSharedEndpoints() {
+	first := make(map[string]Name)
+	pools := make([]Name, 0, len(w.Pools))
+	for name := range w.Pools {
+		pools = append(pools, name)
+	}
+	slices.SortFunc(pools, Name.Compare)
+	for _, name := range pools {
+		for _, e := range w.Pools[name].Endpoints {
+			if other, ok := first[e.Address]; ok {
+				w.problem("endpoint %s belongs to InferencePool %s and to InferencePool %s: each of them counts the whole of its load", e.Address, other, name)
+				continue
+			}
+			first[e.Address] = name
+		}
+	}
+}
+
+func (w *World) addRoute(lr *v1alpha1.LLMRoute) {
+	r := &Route{Name: routeName(lr), Priority: lr.Spec.Priority, Objectives: lr.Spec.Objectives}
+	names := lr.Spec.ModelNames
+	if lr.Spec.Adapter != nil {
+		r.Adapter = lr.Spec.Adapter.Name
+	}
+	if len(names) == 0 {
+		names = []string{cmp.Or(r.Adapter, lr.Name)}
+	}
+	for _, b := range lr.Spec.BackendRefs {
+		weight := int32(1)
+		if b.Weight != nil {
+			weight = *b.Weight
+		}
+		backend := Backend{Pool: Name{lr.Namespace, b.Name}, Weight: weight}
+		if w.Pools[backend.Pool] == nil {
+			w.problem("LLMRoute %s: spec.backendRefs names InferencePool %s, which does not exist: its requests get 503", r.Name, backend.Pool)
+		}
+		r.Backends = append(r.Backends, backend)
+	}
+	for _, name := range names {
+		if taken := w.byModel[name]; taken != nil {
+			w.problem("LLMRoute %s: model %q is already admitted by LLMRoute %s, which keeps it", r.Name, name, taken.Name)
+			continue
+		}
+		w.byModel[name] = r
+		w.models = append(w.models, Model{Name: name, Created: lr.CreationTimestamp.Time})
+		r.Models = append(r.Models, name)
+	}
+	w.Routes = append(w.Routes, r)
+}
+
+func (w *World) problem(format string, args ...any) {
+	w.Problems = append(w.Problems, fmt.Sprintf(format, args...))
+}

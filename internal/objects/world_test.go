@@ -1,0 +1,159 @@
+package objects_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+func aPool(name string, labels map[string]string, ports ...int32) pool.InferencePool {
+	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	p.Spec.Selector.MatchLabels = labels
+	for _, n := range ports {
+		p.Spec.TargetPorts = append(p.Spec.TargetPorts, pool.Port{Number: n})
+	}
+	return p
+}
+
+func aPod(name, ip string, ready bool, labels map[string]string) objects.Pod {
+	pod := objects.Pod{Name: objects.Name{Namespace: "default", Name: name}, Ready: ready, Labels: labels}
+	if ip != "" {
+		pod.IP = netip.MustParseAddr(ip)
+	}
+	return pod
+}
+
+func aRoute(name, backend string, age time.Duration, models ...string) v1alpha1.LLMRoute {
+	r := v1alpha1.LLMRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	if age > 0 {
+		r.CreationTimestamp = metav1.NewTime(time.Unix(1e9, 0).Add(-age))
+	}
+	r.Spec.BackendRefs = []v1alpha1.BackendReference{{Name: backend}}
+	r.Spec.ModelNames = models
+	return r
+}
+
+var llama = map[string]string{"app": "llama"}
+
+func TestEveryPortOfEverySelectedPodIsAnEndpoint(t *testing.T) {
+	other := aPod("elsewhere", "10.0.0.9", true, llama)
+	other.Name.Namespace = "other"
+	w := objects.Build(objects.Set{
+		Pools: []pool.InferencePool{aPool("base", llama, 8000, 8001)},
+		Pods: []objects.Pod{
+			aPod("b", "10.0.0.2", false, llama),
+			aPod("a", "fd00::1", true, map[string]string{"app": "llama", "extra": "x"}),
+			aPod("starting", "", true, llama),
+			aPod("stranger", "10.0.0.3", true, map[string]string{"app": "qwen"}),
+			other,
+		},
+	})
+	got := w.Pools[objects.Name{Namespace: "default", Name: "base"}].Endpoints
+	b, a := objects.Name{Namespace: "default", Name: "b"}, objects.Name{Namespace: "default", Name: "a"}
+	want := []objects.Endpoint{
+		{Address: "10.0.0.2:8000", Pod: b},
+		{Address: "10.0.0.2:8001", Pod: b},
+		{Address: "[fd00::1]:8000", Pod: a, Ready: true},
+		{Address: "[fd00::1]:8001", Pod: a, Ready: true},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("endpoints (-want +got):\n%s", diff)
+	}
+}
+
+// An address that a stopping pod and its successor share belongs to the one that answers.
+func TestASharedAddressBelongsToTheReadyPod(t *testing.T) {
+	w := objects.Build(objects.Set{
+		Pools: []pool.InferencePool{aPool("base", llama, 8000)},
+		Pods:  []objects.Pod{aPod("a-old", "10.0.0.2", false, llama), aPod("b-new", "10.0.0.2", true, llama)},
+	})
+	got := w.Pools[objects.Name{Namespace: "default", Name: "base"}].Endpoints
+	if len(got) != 1 || got[0].Pod.Name != "b-new" || !got[0].Ready {
+		t.Errorf("endpoints are %+v, want the one of b-new", got)
+	}
+}
+
+func TestARouteAdmitsItsNamesElseItsAdapterElseItself(t *testing.T) {
+	named := aRoute("named", "base", 0, "gpt-4", "gpt-4o")
+	adapter := aRoute("adapter", "base", 0)
+	adapter.Spec.Adapter = &v1alpha1.Adapter{Name: "sql"}
+	plain := aRoute("plain", "base", 0)
+	w := objects.Build(objects.Set{
+		Pools:  []pool.InferencePool{aPool("base", llama, 8000)},
+		Routes: []v1alpha1.LLMRoute{named, adapter, plain},
+	})
+	for model, want := range map[string]string{"gpt-4": "named", "gpt-4o": "named", "sql": "adapter", "plain": "plain"} {
+		if r := w.Route(model); r == nil || r.Name.Name != want {
+			t.Errorf("%s is admitted by %+v, want %s", model, r, want)
+		}
+	}
+	for _, model := range []string{"named", "adapter", "", "GPT-4"} {
+		if r := w.Route(model); r != nil {
+			t.Errorf("%q is admitted by %s, want by none", model, r.Name)
+		}
+	}
+	var names []string
+	for _, m := range w.Models() {
+		names = append(names, m.Name)
+	}
+	if got := strings.Join(names, " "); got != "gpt-4 gpt-4o plain sql" {
+		t.Errorf("models are %s", got)
+	}
+}
+
+func TestTheOldestRouteKeepsAContestedName(t *testing.T) {
+	w := objects.Build(objects.Set{
+		Pools: []pool.InferencePool{aPool("base", llama, 8000)},
+		Routes: []v1alpha1.LLMRoute{
+			aRoute("a-young", "base", time.Hour, "m", "only-young"),
+			aRoute("z-old", "base", 2*time.Hour, "m"),
+		},
+	})
+	if got := w.Route("m").Name.Name; got != "z-old" {
+		t.Errorf("m is admitted by %s, want z-old", got)
+	}
+	if got := w.Route("only-young").Name.Name; got != "a-young" {
+		t.Errorf("only-young is admitted by %s", got)
+	}
+	want := []string{`LLMRoute default/a-young: model "m" is already admitted by LLMRoute default/z-old, which keeps it`}
+	if diff := cmp.Diff(want, w.Problems); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
+	}
+}
+
+func TestWhatDoesNotFitTogetherIsAProblem(t *testing.T) {
+	w := objects.Build(objects.Set{
+		Pools:  []pool.InferencePool{aPool("one", llama, 8000), aPool("two", llama, 8000)},
+		Pods:   []objects.Pod{aPod("a", "10.0.0.1", true, llama)},
+		Routes: []v1alpha1.LLMRoute{aRoute("r", "nowhere", 0)},
+	})
+	want := []string{
+		"endpoint 10.0.0.1:8000 belongs to InferencePool default/one and to InferencePool default/two: each of them counts the whole of its load",
+		"LLMRoute default/r: spec.backendRefs names InferencePool default/nowhere, which does not exist: its requests get 503",
+	}
+	if diff := cmp.Diff(want, w.Problems); diff != "" {
+		t.Errorf("problems (-want +got):\n%s", diff)
+	}
+}
+
+func TestWeightsDefaultToOne(t *testing.T) {
+	zero := int32(0)
+	r := aRoute("r", "base", 0)
+	r.Spec.BackendRefs = append(r.Spec.BackendRefs, v1alpha1.BackendReference{Name: "next", Weight: &zero})
+	w := objects.Build(objects.Set{Routes: []v1alpha1.LLMRoute{r}})
+	want := []objects.Backend{
+		{Pool: objects.Name{Namespace: "default", Name: "base"}, Weight: 1},
+		{Pool: objects.Name{Namespace: "default", Name: "next"}, Weight: 0},
+	}
+	if diff := cmp.Diff(want, w.Route("r").Backends); diff != "" {
+		t.Errorf("backends (-want +got):\n%s", diff)
+	}
+}
