@@ -1,0 +1,204 @@
+package engine_test
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/headgate/headgate/internal/engine"
+)
+
+var compareLoads = cmp.Comparer(func(a, b engine.Value) bool { return a == b })
+
+func recorded(tb testing.TB, name string) []byte {
+	tb.Helper()
+	page, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return page
+}
+
+func TestTheRecordedPagesOfVLLM(t *testing.T) {
+	for file, want := range map[string]engine.Load{
+		"vllm-0.32-idle.txt": {Running: engine.Known(0), Waiting: engine.Known(0), KVUsage: engine.Known(0)},
+		"vllm-0.32-loaded.txt": {
+			Running: engine.Known(8), Waiting: engine.Known(10), KVUsage: engine.Known(0.0004883110541414881),
+			MaxAdapters: engine.Known(2), Active: []string{"a1", "a2"},
+		},
+	} {
+		got, err := new(engine.Reader).Load(recorded(t, file))
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		if diff := cmp.Diff(want, got, compareLoads); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", file, diff)
+		}
+	}
+}
+
+func TestEveryVariantOfAName(t *testing.T) {
+	for _, c := range []struct {
+		name, page string
+		want       engine.Load
+	}{
+		{"nothing", "", engine.Load{}},
+		{"missing is unknown, not zero", "vllm:num_requests_running 0\n", engine.Load{Running: engine.Known(0)}},
+		{
+			"NVIDIA NIM has no prefix", "num_requests_running 3\nnum_requests_waiting 1\ngpu_cache_usage_perc 0.5\n",
+			engine.Load{Running: engine.Known(3), Waiting: engine.Known(1), KVUsage: engine.Known(0.5)},
+		},
+		{
+			"V0 names", "vllm:num_requests_running 3\nvllm:num_requests_waiting 1\nvllm:num_requests_swapped 2\nvllm:gpu_cache_usage_perc 0.5\nvllm:cpu_cache_usage_perc 0.9\n",
+			engine.Load{Running: engine.Known(3), Waiting: engine.Known(3), KVUsage: engine.Known(0.5)},
+		},
+		{
+			"the newer name counts", "vllm:gpu_cache_usage_perc 0.1\nvllm:kv_cache_usage_perc 0.7\n",
+			engine.Load{KVUsage: engine.Known(0.7)},
+		},
+		{
+			"by reason is another family", "vllm:num_requests_waiting 10\nvllm:num_requests_waiting_by_reason{reason=\"capacity\"} 4\n",
+			engine.Load{Waiting: engine.Known(10)},
+		},
+		{
+			"data parallelism", "vllm:num_requests_running{engine=\"0\"} 3\nvllm:num_requests_running{engine=\"1\"} 4\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.2\nvllm:kv_cache_usage_perc{engine=\"1\"} 0.6\n",
+			engine.Load{Running: engine.Known(7), KVUsage: engine.Known(0.6)},
+		},
+		{
+			"asleep", "vllm:engine_sleep_state{sleep_state=\"awake\"} 0\nvllm:engine_sleep_state{sleep_state=\"weights_offloaded\"} 1\n",
+			engine.Load{Asleep: true},
+		},
+		{
+			"one of two engines asleep", "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 1\nvllm:engine_sleep_state{engine=\"1\",sleep_state=\"awake\"} 0\n",
+			engine.Load{Asleep: true},
+		},
+		{
+			"the newest series of adapters counts", "vllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"a,b\",waiting_lora_adapters=\"a,b\"} 1.7e9\nvllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"\",waiting_lora_adapters=\"c\"} 1.8e9\n",
+			engine.Load{MaxAdapters: engine.Known(4), Active: []string{"c"}},
+		},
+		{
+			"the older sets differ by label", "vllm:lora_requests_info{max_lora=\"1\",running_lora_adapters=\"b\",waiting_lora_adapters=\"c, b\"} 5\n",
+			engine.Load{MaxAdapters: engine.Known(1), Active: []string{"b", "c"}},
+		},
+		{"not a number", "vllm:num_requests_running NaN\nvllm:num_requests_waiting +Inf\nvllm:kv_cache_usage_perc -1\n", engine.Load{}},
+		{"a quoted name", "{\"vllm:num_requests_running\",engine=\"0\"} 2\n", engine.Load{Running: engine.Known(2)}},
+		{"a broken line elsewhere", "http_requests{ 1\nvllm:num_requests_running 2\n", engine.Load{Running: engine.Known(2)}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := new(engine.Reader).Load([]byte(c.page))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, got, compareLoads); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestAPageInAnotherFormatIsAnError(t *testing.T) {
+	for _, page := range []string{
+		"vllm:num_requests_running{ 1\n",
+		"vllm:num_requests_running many\n",
+		"{\"vllm:num_requests_running\": 1}\n",
+	} {
+		if load, err := new(engine.Reader).Load([]byte(page)); err == nil {
+			t.Errorf("%q is read as %+v", page, load)
+		}
+	}
+}
+
+func TestALoadReport(t *testing.T) {
+	got, err := engine.ReadReport("TEXT named_metrics.num_requests_waiting=2.0, named_metrics.kv_cache_usage_perc=0.4")
+	want := engine.Load{Waiting: engine.Known(2), KVUsage: engine.Known(0.4)}
+	if diff := cmp.Diff(want, got, compareLoads); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	for _, bad := range []string{"", "TEXT", "TEXT x", "TEXT named_metrics.num_requests_waiting=two", `JSON {"named_metrics": {}}`} {
+		if got, err := engine.ReadReport(bad); err == nil {
+			t.Errorf("%q is read as %+v", bad, got)
+		}
+	}
+}
+
+func TestModels(t *testing.T) {
+	got, err := engine.ReadModels([]byte(`{"object":"list","data":[{"id":"tiny","parent":null},{"id":"tiny-alias"},{"id":"a1","parent":"tiny"},{"id":"../x","parent":"tiny"},{"id":""}]}`))
+	want := engine.Models{Base: []string{"tiny", "tiny-alias"}, Adapters: []string{"a1"}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	for _, bad := range []string{"", "{}", "[]", `{"detail":"Not Found"}`} {
+		if got, err := engine.ReadModels([]byte(bad)); err == nil {
+			t.Errorf("%q is read as %+v", bad, got)
+		}
+	}
+}
+
+func TestNamesThatAreNotModels(t *testing.T) {
+	for _, name := range []string{"", "/etc/passwd", "../lora/a4", "a/../../b", "a/./b", "a//b", "a/", "~/x", `..\x`, "a\x00b", "a\nb", "a\x7fb", "a\u0085b", "a\xffb", strings.Repeat("a", 513)} {
+		if engine.CheckName(name) == nil {
+			t.Errorf("%q is taken for a model's name", name)
+		}
+	}
+	for _, name := range []string{"tiny", "meta-llama/Llama-3.1-8B-Instruct", "gpt-4:ft.x@1", "模型", "a..b", "...", ".hidden", "a b"} {
+		if err := engine.CheckName(name); err != nil {
+			t.Errorf("%q is refused: %v", name, err)
+		}
+	}
+}
+
+// The oracle is expfmt on the whole page: where it can read a page, reading only the lines that matter says the same.
+func FuzzLoad(f *testing.F) {
+	for _, file := range []string{"vllm-0.32-idle.txt", "vllm-0.32-loaded.txt"} {
+		page := recorded(f, file)
+		lines := bytes.SplitAfter(page, []byte("\n"))
+		var short []byte // the fuzzer is quicker on small pages: one line in ten
+		for i, line := range lines {
+			if i%10 == 0 || bytes.Contains(line, []byte("vllm:num_requests")) || bytes.Contains(line, []byte("lora")) {
+				short = append(short, line...)
+			}
+		}
+		f.Add(short)
+	}
+	f.Add([]byte("# TYPE vllm:num_requests_running histogram\nvllm:num_requests_running_sum 1\n\t {\"vllm:kv_cache_usage_perc\"} 1\n"))
+	f.Fuzz(func(t *testing.T, page []byte) {
+		got, err := new(engine.Reader).Load(page)
+		want, oracleErr := engine.ParseWhole(page)
+		if oracleErr != nil {
+			return
+		}
+		if err != nil {
+			t.Fatalf("%q: %v, but the whole page is read", page, err)
+		}
+		if diff := cmp.Diff(want, got, compareLoads); diff != "" {
+			t.Fatalf("%q (-whole +lines):\n%s", page, diff)
+		}
+	})
+}
+
+// go test ./internal/engine -run '^$' -bench Load
+func BenchmarkLoad(b *testing.B) {
+	page := recorded(b, "vllm-0.32-loaded.txt")
+	b.Run("reader=whole", func(b *testing.B) {
+		b.SetBytes(int64(len(page)))
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := engine.ParseWhole(page); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("reader=lines", func(b *testing.B) {
+		var r engine.Reader
+		b.SetBytes(int64(len(page)))
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := r.Load(page); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
