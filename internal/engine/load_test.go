@@ -138,7 +138,7 @@ func TestModels(t *testing.T) {
 }
 
 func TestNamesThatAreNotModels(t *testing.T) {
-	for _, name := range []string{"", "/etc/passwd", "../lora/a4", "a/../../b", "a/./b", "a//b", "a/", "~/x", `..\x`, "a\x00b", "a\nb", "a\x7fb", "a\u0085b", "a\xffb", strings.Repeat("a", 513)} {
+	for _, name := range []string{"", "/etc/passwd", "../lora/a4", "a/../../b", "a/./b", "a//b", "a/", "~/x", `..\x`, "a\x00b", "a\nb", "a\x7fb", "a\u0085b", "a\xffb", "a\ufffdb", strings.Repeat("a", 513)} {
 		if engine.CheckName(name) == nil {
 			t.Errorf("%q is taken for a model's name", name)
 		}

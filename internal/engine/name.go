@@ -20,7 +20,7 @@ func CheckName(name string) error {
 		return errors.New("it is empty")
 	case len(name) > MaxNameLen:
 		return errors.New("it is too long")
-	case !utf8.ValidString(name):
+	case !utf8.ValidString(name), strings.ContainsRune(name, utf8.RuneError): // what half a surrogate pair becomes
 		return errors.New("it is not valid UTF-8")
 	case strings.ContainsFunc(name, unicode.IsControl):
 		return errors.New("it holds control characters")

@@ -1,0 +1,59 @@
+package openai_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/extproc/openai"
+)
+
+// chat is a conversation of about size bytes whose model stands last, as Python's client writes it.
+func chat(size int) []byte {
+	var turns []string
+	for n := 0; n < size; n += 1024 {
+		turns = append(turns, fmt.Sprintf(`{"role":"user","content":"%s\n"}`, strings.Repeat("the quick brown fox ", 50)))
+	}
+	return []byte(`{"messages":[` + strings.Join(turns, ",") + `],"stream":true,"model":"sentiment"}`)
+}
+
+// Parsing allocates the model's name and nothing else, however long the prompt.
+func TestParsingAllocatesOnlyTheName(t *testing.T) {
+	for _, body := range [][]byte{chat(1 << 10), chat(256 << 10), []byte(`{"model":"sentiment","prompt":"a \"quoted\"\n word"}`)} {
+		allocs := testing.AllocsPerRun(20, func() {
+			if _, err := openai.Parse(openai.JSON, "", body); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if allocs > 1 {
+			t.Errorf("%d bytes: %v allocations, want at most 1", len(body), allocs)
+		}
+	}
+}
+
+// go test ./extproc/openai -run '^$' -bench Parse
+func BenchmarkParse(b *testing.B) {
+	for _, kb := range []int{1, 16, 256} {
+		body := chat(kb << 10)
+		b.Run(fmt.Sprintf("body=%dKB/parser=encoding-json", kb), func(b *testing.B) {
+			b.SetBytes(int64(len(body)))
+			b.ReportAllocs()
+			for b.Loop() {
+				var m map[string]any
+				if err := json.Unmarshal(body, &m); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("body=%dKB/parser=openai", kb), func(b *testing.B) {
+			b.SetBytes(int64(len(body)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := openai.Parse(openai.JSON, "", body); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,140 @@
+package openai
+
+import (
+	"bytes"
+	"mime"
+	"regexp"
+	"unicode"
+
+	"github.com/headgate/headgate/internal/engine"
+)
+
+// maxPartHeader bounds the header of one part of a form, in bytes; real ones have about a hundred.
+const maxPartHeader = 16 << 10
+
+// fieldName is what the fields of the API are called ("timestamp_granularities[]"). Other characters are escaped in one
+// way by some clients and read in another by some servers.
+var fieldName = regexp.MustCompile(`^[A-Za-z0-9_.\[\]-]+$`)
+
+var headerKey = regexp.MustCompile(`^[A-Za-z0-9-]+$`)
+
+// extendedName is the parameter name* of RFC 2231, which some parsers take for name and others ignore.
+var extendedName = regexp.MustCompile(`(?i)[;\s]name\*`)
+
+var errForm = fault("", "The body is not a valid multipart form.")
+
+// parseForm reads a form strictly, in the way that every client writes it (RFC 7578): no preamble, CRLF line ends, one
+// Content-Disposition a part, no transfer encoding. What parsers differ about is refused.
+func parseForm(contentType string, body []byte) (Request, error) {
+	if len(body) == 0 {
+		return Request{}, fault("", "The request has no body: send a multipart form.")
+	}
+	media, params, err := mime.ParseMediaType(contentType)
+	if err != nil || media != "multipart/form-data" || params["boundary"] == "" {
+		return Request{}, fault("", "The content type must be multipart/form-data with a boundary.")
+	}
+	r := Request{op: Form}
+	models := 0
+	f := form{body: body, delimiter: []byte("\r\n--" + params["boundary"])}
+	for f.next() {
+		switch f.name {
+		case "model":
+			models++
+			if f.file {
+				return Request{}, fault("model", "The model must be a text field, not a file.")
+			}
+			r.start, r.end = f.start, f.end
+		case "stream":
+			r.Stream = bytes.EqualFold(body[f.start:f.end], []byte("true"))
+		}
+	}
+	switch {
+	case f.broken:
+		return Request{}, errForm
+	case models == 0:
+		return Request{}, fault("model", "The form has no model: name one of GET /v1/models.")
+	case models > 1:
+		return Request{}, fault("model", "The form has more than one model.")
+	}
+	r.Model = string(body[r.start:r.end])
+	if err := engine.CheckName(r.Model); err != nil {
+		return Request{}, fault("model", "No model can have this name: "+err.Error()+".")
+	}
+	return r, nil
+}
+
+// form goes through the parts of a multipart body.
+type form struct {
+	body      []byte
+	delimiter []byte // "\r\n--boundary"
+	at        int    // after the last delimiter; 0 before the first
+
+	// The part that next found.
+	name       string
+	file       bool
+	start, end int
+
+	broken bool
+}
+
+// next finds the next part. It returns false after the last, or with broken set.
+func (f *form) next() bool {
+	if f.at == 0 {
+		// The first delimiter has no line before it.
+		if !bytes.HasPrefix(f.body, f.delimiter[2:]) {
+			return f.fail()
+		}
+		f.at = len(f.delimiter) - 2
+	}
+	rest := f.body[f.at:]
+	if after, ok := bytes.CutPrefix(rest, []byte("--")); ok {
+		if len(after) > 0 && string(after) != "\r\n" {
+			return f.fail() // text after the last part, which some parsers read on
+		}
+		return false
+	}
+	if !bytes.HasPrefix(rest, []byte("\r\n")) {
+		return f.fail()
+	}
+	header := rest[:min(len(rest), maxPartHeader)]
+	blank := bytes.Index(header, []byte("\r\n\r\n"))
+	if blank < 0 || !f.header(header[2:max(blank, 2)]) {
+		return f.fail()
+	}
+	f.start = f.at + blank + 4
+	size := bytes.Index(f.body[f.start:], f.delimiter)
+	if size < 0 {
+		return f.fail()
+	}
+	f.end = f.start + size
+	f.at = f.end + len(f.delimiter)
+	return true
+}
+
+func (f *form) fail() bool {
+	f.broken = true
+	return false
+}
+
+// header reads the header of a part and says whether it is as every client writes it.
+func (f *form) header(header []byte) bool {
+	f.name, f.file = "", false
+	for line := range bytes.SplitSeq(header, []byte("\r\n")) {
+		key, value, ok := bytes.Cut(line, []byte(":"))
+		if !ok || !headerKey.Match(key) || bytes.ContainsFunc(value, unicode.IsControl) {
+			return false
+		}
+		switch string(bytes.ToLower(key)) {
+		case "content-transfer-encoding":
+			return false // decoded by some parsers and kept by others
+		case "content-disposition":
+			media, params, err := mime.ParseMediaType(string(value))
+			if err != nil || media != "form-data" || f.name != "" || !fieldName.MatchString(params["name"]) || extendedName.Match(value) {
+				return false
+			}
+			f.name = params["name"]
+			_, f.file = params["filename"]
+		}
+	}
+	return f.name != ""
+}

@@ -1,0 +1,168 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"unsafe"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/headgate/headgate/internal/engine"
+)
+
+// maxDepth bounds the nesting of a body, as encoding/json does. Deeper ones would cost the validator its stack: 32 MiB of
+// "[" end the process. (No request nests so deep: Python's own parser gives up at 1,000.)
+const maxDepth = 10_000
+
+func parseJSON(body []byte) (Request, error) {
+	if len(bytes.TrimSpace(body)) == 0 {
+		return Request{}, fault("", "The request has no body: send a JSON object.")
+	}
+	if tooDeep(body) {
+		return Request{}, fault("", "The body is nested too deep.")
+	}
+	if !gjson.ValidBytes(body) {
+		return Request{}, fault("", "The body is not valid JSON.")
+	}
+	r, models := walk(body)
+	switch {
+	case r.op == None:
+		return Request{}, fault("", "The body must be a JSON object.")
+	case models == 0:
+		return Request{}, fault("model", "The body has no model: name one of GET /v1/models.")
+	case models > 1:
+		return Request{}, fault("model", "The body has more than one model.")
+	case body[r.start] != '"':
+		return Request{}, fault("model", "The model must be a string.")
+	}
+	r.Model = strings.Clone(unquote(body[r.start:r.end]))
+	if err := engine.CheckName(r.Model); err != nil {
+		return Request{}, fault("model", "No model can have this name: "+err.Error()+".")
+	}
+	return r, nil
+}
+
+// tooDeep says whether body nests deeper than maxDepth. Counting brackets is cheap and settles nearly every body.
+func tooDeep(body []byte) bool {
+	if bytes.Count(body, []byte("["))+bytes.Count(body, []byte("{")) <= maxDepth {
+		return false
+	}
+	depth := 0
+	for i := 0; i < len(body); i++ {
+		switch body[i] {
+		case '"':
+			if i = endOfString(body, i) - 1; i < 0 {
+				return false // not valid JSON: for the validator to say
+			}
+		case '[', '{':
+			if depth++; depth > maxDepth {
+				return true
+			}
+		case ']', '}':
+			depth--
+		}
+	}
+	return false
+}
+
+// walk goes through the members of the object in a valid body: one pass, nothing decoded but short keys. It returns
+// where the last model is, how many there are, and op None if the body is no object.
+//
+// gjson's own ForEach would decode every string that it passes, the prompt among them.
+func walk(body []byte) (r Request, models int) {
+	i := skipSpace(body, 0)
+	if body[i] != '{' {
+		return r, 0
+	}
+	r.op = JSON
+	for i = skipSpace(body, i+1); body[i] != '}'; i = skipSpace(body, i) {
+		if body[i] == ',' {
+			i = skipSpace(body, i+1)
+		}
+		keyEnd := endOfString(body, i)
+		key := unquote(body[i:keyEnd])
+		start := skipSpace(body, skipSpace(body, keyEnd)+1) // past the colon
+		i = endOfValue(body, start)
+		switch {
+		case key == "stream":
+			r.Stream = body[start] == 't'
+		case strings.EqualFold(key, "model"):
+			// Engines written in Go take "Model" too, so that another case is another model.
+			models++
+			if key == "model" {
+				r.start, r.end = start, i
+			}
+		}
+	}
+	if r.end == 0 {
+		models = 0 // only in another case
+	}
+	return r, models
+}
+
+func skipSpace(body []byte, i int) int {
+	for i < len(body) && (body[i] == ' ' || body[i] == '\n' || body[i] == '\r' || body[i] == '\t') {
+		i++
+	}
+	return i
+}
+
+// endOfString returns the index after the closing quote of the string that begins at i, or 0 if it does not end.
+func endOfString(body []byte, i int) int {
+	for i++; i < len(body); i++ {
+		quote := bytes.IndexByte(body[i:], '"')
+		if quote < 0 {
+			return 0
+		}
+		i += quote
+		escapes := 0
+		for body[i-1-escapes] == '\\' { // ends at the opening quote at the latest
+			escapes++
+		}
+		if escapes%2 == 0 {
+			return i + 1
+		}
+	}
+	return 0
+}
+
+// endOfValue returns the index after the valid value that begins at i.
+func endOfValue(body []byte, i int) int {
+	switch body[i] {
+	case '"':
+		return endOfString(body, i)
+	case '{', '[':
+		for depth := 0; ; i++ {
+			switch body[i] {
+			case '"':
+				i = endOfString(body, i) - 1
+			case '{', '[':
+				depth++
+			case '}', ']':
+				if depth--; depth == 0 {
+					return i + 1
+				}
+			}
+		}
+	}
+	for i < len(body) && strings.IndexByte(",}] \n\r\t", body[i]) < 0 {
+		i++
+	}
+	return i
+}
+
+// unquote returns what a valid JSON string says. The result may share its memory.
+func unquote(quoted []byte) string {
+	inner := quoted[1 : len(quoted)-1]
+	if bytes.IndexByte(inner, '\\') < 0 {
+		return unsafe.String(unsafe.SliceData(inner), len(inner))
+	}
+	return gjson.ParseBytes(quoted).Str
+}
+
+// appendQuoted appends a name as a JSON string, which cannot fail for a string.
+func appendQuoted(dst []byte, name string) []byte {
+	quoted, _ := json.Marshal(name)
+	return append(dst, quoted...)
+}

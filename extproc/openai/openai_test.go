@@ -1,0 +1,299 @@
+package openai_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/extproc/openai"
+	"github.com/headgate/headgate/internal/engine"
+)
+
+func TestOnlyInferenceMayPass(t *testing.T) {
+	for _, c := range []struct {
+		method, path string
+		want         openai.Operation
+	}{
+		{"POST", "/v1/chat/completions", openai.JSON},
+		{"POST", "/v1/messages?beta=true", openai.JSON},
+		{"POST", "/v1/audio/transcriptions", openai.Form},
+		{"GET", "/v1/models", openai.ListModels},
+		{"GET", "/v1/models?limit=3", openai.ListModels},
+		{"GET", "/v1/models/meta-llama%2FLlama", openai.RetrieveModel},
+
+		{"GET", "/v1/models/", openai.None},
+		{"GET", "/v1/chat/completions", openai.None},
+		{"HEAD", "/v1/models", openai.None},
+		{"OPTIONS", "/v1/chat/completions", openai.None},
+		{"post", "/v1/chat/completions", openai.None},
+		{"POST", "", openai.None},
+		{"POST", "/", openai.None},
+		{"POST", "/v1/chat/completions/", openai.None},
+		{"POST", "/V1/chat/completions", openai.None},
+		{"POST", "/v1%2fchat/completions", openai.None},
+		{"POST", "//v1/chat/completions", openai.None},
+		{"POST", "/v1/chat/completions;x", openai.None},
+		{"POST", "/v1/load_lora_adapter", openai.None},
+		{"POST", "/v1/unload_lora_adapter", openai.None},
+		{"POST", "/v1/models", openai.None},
+		{"POST", "/invocations", openai.None},
+		{"POST", "/adapters", openai.None},
+		{"DELETE", "/adapters/x", openai.None},
+		{"GET", "/metrics", openai.None},
+		{"POST", "/sleep", openai.None},
+		{"POST", "/wake_up", openai.None},
+		{"POST", "/tokenize", openai.None},
+		{"POST", "/v1/chat/completions/render", openai.None},
+		{"GET", "/v1/responses/resp_1", openai.None},
+		{"GET", "/health", openai.None},
+		{"POST", "/collective_rpc", openai.None},
+	} {
+		if got, _ := openai.Find(c.method, c.path); got != c.want {
+			t.Errorf("%s %s is %d, want %d", c.method, c.path, got, c.want)
+		}
+	}
+	if _, model := openai.Find("GET", "/v1/models/a/b%20c?x"); model != "a/b%20c" {
+		t.Errorf("the model is %q", model)
+	}
+}
+
+func TestTheModelIsFound(t *testing.T) {
+	for _, c := range []struct {
+		body   string
+		model  string
+		stream bool
+	}{
+		{`{"model":"a"}`, "a", false},
+		{" \n{\t\"model\" :\r\n\"a/b\" , \"x\":1}\n ", "a/b", false},
+		{`{"messages":[{"role":"user","content":"say \"model\": {} \\"}],"model":"a","stream":true}`, "a", true},
+		{`{"stream":false,"metadata":{"model":"other"},"x":[{"model":"other"}],"model":"a"}`, "a", false},
+		{`{"mod\u0065l":"\u0061\u00e9"}`, "aé", false},
+		{`{"model":"a","":null,"n":-1.5e3,"t":true,"s":"","e":{},"l":[]}`, "a", false},
+		{`{"stream":true,"model":"a","stream":false}`, "a", false},
+		{`{"prompt":"\\","model":"a"}`, "a", false},
+		{`{"model":"模型"}`, "模型", false},
+	} {
+		r, err := openai.Parse(openai.JSON, "", []byte(c.body))
+		if err != nil || r.Model != c.model || r.Stream != c.stream {
+			t.Errorf("%s is read as %q, stream %v, %v", c.body, r.Model, r.Stream, err)
+		}
+	}
+}
+
+func TestABadBodySaysWhatToDo(t *testing.T) {
+	for _, c := range []struct{ body, param, want string }{
+		{"", "", "The request has no body: send a JSON object."},
+		{" \n", "", "The request has no body: send a JSON object."},
+		{"{bad", "", "The body is not valid JSON."},
+		{`{"model":"a"} x`, "", "The body is not valid JSON."},
+		{`{"model":"a"}{"model":"b"}`, "", "The body is not valid JSON."},
+		{`{"model":"a",}`, "", "The body is not valid JSON."},
+		{`{"model":"a"`, "", "The body is not valid JSON."},
+		{`{"model":"a`, "", "The body is not valid JSON."},
+		{"{\"model\":\"a\x00\"}", "", "The body is not valid JSON."},
+		{"\xef\xbb\xbf{\"model\":\"a\"}", "", "The body is not valid JSON."},
+		{"{\x00\"\x00m\x00", "", "The body is not valid JSON."},
+		{`{"model":NaN}`, "", "The body is not valid JSON."},
+		{`[]`, "", "The body must be a JSON object."},
+		{`null`, "", "The body must be a JSON object."},
+		{`"model"`, "", "The body must be a JSON object."},
+		{`{}`, "model", "The body has no model: name one of GET /v1/models."},
+		{`{"Model":"a"}`, "model", "The body has no model: name one of GET /v1/models."},
+		{`{"model":null}`, "model", "The model must be a string."},
+		{`{"model":5}`, "model", "The model must be a string."},
+		{`{"model":["a"]}`, "model", "The model must be a string."},
+		{`{"model":""}`, "model", "No model can have this name: it is empty."},
+		{`{"model":"a","model":"a"}`, "model", "The body has more than one model."},
+		{`{"model":"a","mod\u0065l":"b"}`, "model", "The body has more than one model."},
+		{`{"\u006d\u006fdel":"a","model":"b"}`, "model", "The body has more than one model."},
+		{`{"model":"a","MODEL":"b"}`, "model", "The body has more than one model."},
+		{`{"model":"../lora/a4"}`, "model", "No model can have this name: it is a path."},
+		{`{"model":"\u002e\u002e/x"}`, "model", "No model can have this name: it is a path."},
+		{`{"model":"/models/x"}`, "model", "No model can have this name: it is a path."},
+		{`{"model":"a\u0000"}`, "model", "No model can have this name: it holds control characters."},
+		{`{"model":"\ud800"}`, "model", "No model can have this name: it is not valid UTF-8."},
+		{"{\"model\":\"\xff\"}", "model", "No model can have this name: it is not valid UTF-8."},
+		{strings.Repeat("[", 10_001) + strings.Repeat("]", 10_001), "", "The body is nested too deep."},
+		{strings.Repeat("[", 10_001), "", "The body is nested too deep."},
+		{strings.Repeat("[", 10_000), "", "The body is not valid JSON."},
+	} {
+		_, err := openai.Parse(openai.JSON, "", []byte(c.body))
+		var e *openai.Error
+		if !errors.As(err, &e) || e.Reason != c.want || e.Param != c.param {
+			t.Errorf("%.40q: %+v, want %q at %q", c.body, err, c.want, c.param)
+		}
+	}
+	// Brackets in strings nest nothing.
+	if _, err := openai.Parse(openai.JSON, "", []byte(`{"p":"`+strings.Repeat("[", 20_000)+`","model":"a"}`)); err != nil {
+		t.Errorf("a prompt of brackets: %v", err)
+	}
+}
+
+func TestARenameChangesNothingButTheModel(t *testing.T) {
+	for _, c := range []struct{ body, model, want string }{
+		{`{"a": 1.0,  "model" : "gpt-4" ,"b":"é\u00e9"}`, "llama", `{"a": 1.0,  "model" : "llama" ,"b":"é\u00e9"}`},
+		{`{"mod\u0065l":"x"}`, `we"ird`, `{"mod\u0065l":"we\"ird"}`},
+	} {
+		before := []byte(c.body)
+		r, err := openai.Parse(openai.JSON, "", before)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(r.Rename(before, c.model)); got != c.want || string(before) != c.body {
+			t.Errorf("%s becomes %s, want %s", c.body, got, c.want)
+		}
+	}
+}
+
+const formType = `multipart/form-data; boundary=XX`
+
+func part(header, value string) string {
+	return "--XX\r\nContent-Disposition: form-data; " + header + "\r\n\r\n" + value + "\r\n"
+}
+
+func TestAForm(t *testing.T) {
+	file := "--XX\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\nContent-Type: audio/wav\r\n\r\n\x00\r\n--X\r\n\r\n"
+	body := file + part(`name="model"`, "whisper") + part(`name="stream"`, "True") + part(`name="timestamp_granularities[]"`, "word") + "--XX--\r\n"
+	r, err := openai.Parse(openai.Form, formType, []byte(body))
+	if err != nil || r.Model != "whisper" || !r.Stream {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if got, want := string(r.Rename([]byte(body), "big")), strings.Replace(body, "whisper", "big", 1); got != want {
+		t.Errorf("the renamed form is %q", got)
+	}
+
+	end := "--XX--\r\n"
+	for _, c := range []struct{ name, contentType, body, want string }{
+		{"empty", formType, "", "The request has no body: send a multipart form."},
+		{"JSON", "application/json", `{"model":"a"}`, "The content type must be multipart/form-data with a boundary."},
+		{"no boundary", "multipart/form-data", end, "The content type must be multipart/form-data with a boundary."},
+		{"no model", formType, file + end, "The form has no model: name one of GET /v1/models."},
+		{"two models", formType, part(`name="model"`, "a") + part(`name=model`, "b") + end, "The form has more than one model."},
+		{"a file", formType, part(`name="model"; filename="x"`, "a") + end, "The model must be a text field, not a file."},
+		{"a path", formType, part(`name="model"`, "../a") + end, "No model can have this name: it is a path."},
+		{"not closed", formType, part(`name="model"`, "a"), "The body is not a valid multipart form."},
+		{"cut", formType, "--XX\r\nContent-Disp", "The body is not a valid multipart form."},
+		{"preamble", formType, "hi\r\n" + part(`name="model"`, "a") + end, "The body is not a valid multipart form."},
+		{"more after the end", formType, part(`name="model"`, "a") + end + part(`name="model"`, "b") + end, "The body is not a valid multipart form."},
+		{"longer delimiter", formType, part(`name="model"`, "a") + "--XXY\r\n\r\n" + end, "The body is not a valid multipart form."},
+		{"escaped name", formType, part(`name="mo\del"`, "a") + end, "The body is not a valid multipart form."},
+		{"percent name", formType, part(`name="mod%65l"`, "a") + end, "The body is not a valid multipart form."},
+		{"extended name", formType, part(`name*=UTF-8''model`, "a") + end, "The body is not a valid multipart form."},
+		{"folded header", formType, "--XX\r\nContent-Disposition: form-data;\r\n name=\"model\"\r\n\r\na\r\n" + end, "The body is not a valid multipart form."},
+		{"two dispositions", formType, "--XX\r\nContent-Disposition: form-data; name=\"x\"\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\na\r\n" + end, "The body is not a valid multipart form."},
+		{"transfer encoding", formType, "--XX\r\nContent-Disposition: form-data; name=\"model\"\r\nContent-Transfer-Encoding: base64\r\n\r\nYQ==\r\n" + end, "The body is not a valid multipart form."},
+		{"LF", formType, strings.ReplaceAll(part(`name="model"`, "a")+end, "\r\n", "\n"), "The body is not a valid multipart form."},
+	} {
+		_, err := openai.Parse(openai.Form, c.contentType, []byte(c.body))
+		if err == nil || err.Error() != c.want {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+// The oracle is encoding/json, in its plainest use.
+func FuzzParseJSON(f *testing.F) {
+	for _, seed := range []string{
+		`{"model":"a"}`, `{"messages":[{"role":"user","content":"hi \"x\" \\"}],"model":"a/b","stream":true}`,
+		`{"mod\u0065l":"a","x":{"model":1}}`, `{"model":"a","model":"b"}`, `{"Model":"a"}`, `[]`, ` {"model" : "\ud83d\ude00" } `, `{"model":"\ud83d"}`, `{"n":-0.1e+5,"model":"a"}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		r, err := openai.Parse(openai.JSON, "", body)
+		model, oracleErr := oracle(body)
+		if (err == nil) != (oracleErr == nil) {
+			t.Fatalf("%q: %v, but encoding/json says %v", body, err, oracleErr)
+		}
+		if err != nil {
+			return
+		}
+		if r.Model != model {
+			t.Fatalf("%q: the model is %q, but encoding/json says %q", body, r.Model, model)
+		}
+		renamed := r.Rename(body, "new")
+		if model, err := oracle(renamed); err != nil || model != "new" {
+			t.Fatalf("%q is renamed to %q: %q, %v", body, renamed, model, err)
+		}
+		if back := r.Rename(body, r.Model); !bytes.Equal(back, body) {
+			again, err := openai.Parse(openai.JSON, "", back)
+			if err != nil || again.Model != r.Model {
+				t.Fatalf("%q comes back as %q: %v", body, back, err)
+			}
+		}
+	})
+}
+
+func oracle(body []byte) (string, error) {
+	if !json.Valid(body) {
+		return "", errors.New("invalid")
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	if open, err := d.Token(); err != nil || open != json.Delim('{') {
+		return "", errors.New("no object")
+	}
+	var values []any
+	exact := false
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return "", err
+		}
+		var value any
+		if err := d.Decode(&value); err != nil {
+			return "", err
+		}
+		if strings.EqualFold(key.(string), "model") {
+			values = append(values, value)
+			exact = exact || key == "model"
+		}
+	}
+	if len(values) != 1 || !exact {
+		return "", fmt.Errorf("%d models", len(values))
+	}
+	model, ok := values[0].(string)
+	if !ok {
+		return "", errors.New("no string")
+	}
+	return model, engine.CheckName(model)
+}
+
+// The oracle is mime/multipart: whatever is accepted, it must find the same model, and no other.
+func FuzzParseForm(f *testing.F) {
+	f.Add(part(`name="model"`, "a") + "--XX--\r\n")
+	f.Add("--XX\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\nContent-Type: audio/wav\r\n\r\n\x00--XX\r\n" + part(`name=model`, "b") + "--XX--")
+	f.Fuzz(func(t *testing.T, body string) {
+		r, err := openai.Parse(openai.Form, formType, []byte(body))
+		if err != nil {
+			return
+		}
+		_, params, _ := mime.ParseMediaType(formType)
+		reader := multipart.NewReader(strings.NewReader(body), params["boundary"])
+		var models []string
+		for {
+			p, err := reader.NextPart()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%q is accepted, but mime/multipart says %v", body, err)
+			}
+			value, err := io.ReadAll(p)
+			if err != nil {
+				t.Fatalf("%q is accepted, but mime/multipart says %v", body, err)
+			}
+			if strings.EqualFold(p.FormName(), "model") {
+				models = append(models, string(value))
+			}
+		}
+		if len(models) != 1 || models[0] != r.Model {
+			t.Fatalf("%q: the model is %q, but mime/multipart says %q", body, r.Model, models)
+		}
+	})
+}
