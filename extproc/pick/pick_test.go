@@ -1,0 +1,351 @@
+package pick_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/golden"
+)
+
+// Scenarios are commands, one a line:
+//
+//	endpoint NAME [slots=N] [others=N] [stale|out] [base=NAME] [lists=A,B] [ours=A:N,B:N] [active=A,B]
+//	    an endpoint of the pool: the adapters it answers to, our requests in flight there by model, and the adapters that
+//	    the engine reports as active
+//	pick MODEL [policy=RULE] [threshold=N] [turn=N] [base] [times=N] [keep]
+//	    one decision; times=N decides N times with other random numbers and counts; keep sends the request there
+func TestScenarios(t *testing.T) {
+	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
+		f := newFleet()
+		return func(input string) string {
+			var out strings.Builder
+			for line := range strings.Lines(input) {
+				out.WriteString(f.do(t, strings.Fields(line)))
+			}
+			return out.String()
+		}
+	})
+}
+
+const thePool = "ns/pool"
+
+// fleet builds snapshots by hand.
+type fleet struct {
+	pool   pick.Pool
+	counts map[string]*atomic.Int64 // by endpoint and model
+	random *rand.Rand
+}
+
+func newFleet() *fleet {
+	return &fleet{
+		pool:   pick.Pool{Copies: map[string][]pick.Copy{}},
+		counts: map[string]*atomic.Int64{},
+		random: rand.New(rand.NewPCG(1, 2)),
+	}
+}
+
+func (f *fleet) snapshot() *pick.Snapshot {
+	return &pick.Snapshot{Pools: map[string]*pick.Pool{thePool: &f.pool}}
+}
+
+func (f *fleet) count(endpoint, model string) *atomic.Int64 {
+	key := endpoint + " " + model
+	if f.counts[key] == nil {
+		f.counts[key] = new(atomic.Int64)
+	}
+	return f.counts[key]
+}
+
+func (f *fleet) do(t *testing.T, words []string) string {
+	t.Helper()
+	switch words[0] {
+	case "endpoint":
+		f.endpoint(t, words[1], words[2:])
+		return ""
+	case "pick":
+		return f.pick(t, words[1], words[2:])
+	}
+	t.Fatalf("no command %q", words[0])
+	return ""
+}
+
+func (f *fleet) endpoint(t *testing.T, name string, args []string) {
+	t.Helper()
+	e := pick.Endpoint{Address: name, InFlight: new(atomic.Int64), Adapters: new(atomic.Int64)}
+	index := len(f.pool.Endpoints)
+	var base string
+	var lists, active []string
+	for _, arg := range args {
+		key, value, _ := strings.Cut(arg, "=")
+		switch key {
+		case "slots":
+			e.Slots = number(t, value)
+		case "others":
+			e.Others = number(t, value)
+		case "stale":
+			e.State = pick.Stale
+		case "out":
+			e.State = pick.Out
+		case "base":
+			base = value
+		case "lists":
+			lists = strings.Split(value, ",")
+		case "active":
+			active = strings.Split(value, ",")
+		case "ours":
+			for _, pair := range strings.Split(value, ",") {
+				model, n, _ := strings.Cut(pair, ":")
+				f.count(name, model).Store(number(t, n))
+				e.InFlight.Add(number(t, n))
+				if model != base {
+					e.Adapters.Add(1)
+				}
+			}
+		default:
+			t.Fatalf("no setting %q", key)
+		}
+	}
+	for _, model := range active {
+		e.Listed = append(e.Listed, f.count(name, model))
+	}
+	for _, model := range lists {
+		f.pool.Copies[model] = append(f.pool.Copies[model], pick.Copy{
+			Endpoint: index, Model: model, Active: slices.Contains(active, model), InFlight: f.count(name, model),
+		})
+	}
+	if base != "" {
+		c := pick.Copy{Endpoint: index, Model: base, InFlight: f.count(name, base)}
+		f.pool.Copies[base] = append(f.pool.Copies[base], c)
+		f.pool.Base = append(f.pool.Base, c)
+	}
+	f.pool.Endpoints = append(f.pool.Endpoints, e)
+}
+
+func (f *fleet) pick(t *testing.T, model string, args []string) string {
+	t.Helper()
+	policy := pick.Policy{Threshold: 4}
+	request := pick.Request{Pool: thePool, Model: model}
+	times, keep := int64(1), false
+	for _, arg := range args {
+		key, value, _ := strings.Cut(arg, "=")
+		switch key {
+		case "policy":
+			rule, err := pick.ParseRule(value)
+			if err != nil {
+				return err.Error() + "\n"
+			}
+			policy.Rule = rule
+		case "threshold":
+			policy.Threshold = number(t, value)
+		case "turn":
+			request.Turn = uint64(number(t, value))
+		case "base":
+			request.Base = true
+		case "times":
+			times = number(t, value)
+		case "keep":
+			keep = true
+		case "pool":
+			request.Pool = value
+		default:
+			t.Fatalf("no setting %q", key)
+		}
+	}
+	got := map[string]int{}
+	for range times {
+		request.Random = f.random.Uint64()
+		d, err := pick.Pick(policy, f.snapshot(), request)
+		if err != nil {
+			return err.Error() + "\n"
+		}
+		got[fmt.Sprintf("%s as %s: %s", d.Endpoint.Address, d.Copy.Model, d.Reason)]++
+		request.Turn++
+		if keep {
+			d.Endpoint.InFlight.Add(1)
+			if d.Copy.InFlight.Add(1) == 1 && !request.Base {
+				d.Endpoint.Adapters.Add(1)
+			}
+		}
+	}
+	var lines []string
+	for decision, n := range got {
+		if times > 1 {
+			decision = fmt.Sprintf("%s, %d times", decision, n)
+		}
+		lines = append(lines, decision+"\n")
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
+
+func number(t *testing.T, s string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// randomFleet has up to 8 endpoints in any state with up to 5 adapters.
+func randomFleet(random *rand.Rand) *fleet {
+	f := newFleet()
+	for i := range 1 + random.IntN(8) {
+		name := fmt.Sprintf("e%d", i)
+		e := pick.Endpoint{
+			Address: name, State: pick.State(random.IntN(3)), Others: random.Int64N(3), Slots: random.Int64N(4),
+			InFlight: new(atomic.Int64), Adapters: new(atomic.Int64),
+		}
+		for _, model := range []string{"a", "b", "c", "d", "e"} {
+			c := pick.Copy{Endpoint: i, Model: model, Active: random.IntN(3) == 0, InFlight: f.count(name, model)}
+			c.InFlight.Store(max(0, random.Int64N(8)-3))
+			e.InFlight.Add(c.InFlight.Load())
+			if c.InFlight.Load() > 0 {
+				e.Adapters.Add(1)
+			}
+			if c.Active {
+				e.Listed = append(e.Listed, c.InFlight)
+			}
+			if random.IntN(4) > 0 {
+				f.pool.Copies[model] = append(f.pool.Copies[model], c)
+			}
+		}
+		f.pool.Endpoints = append(f.pool.Endpoints, e)
+	}
+	return f
+}
+
+// The oracle is the proposal's rule in the order in which it is told: sets of endpoints that become smaller.
+func oracle(f *fleet, model string, threshold int64) []string {
+	type candidate struct {
+		pick.Copy
+		e *pick.Endpoint
+	}
+	var all []candidate
+	for _, c := range f.pool.Copies[model] {
+		all = append(all, candidate{c, &f.pool.Endpoints[c.Endpoint]})
+	}
+	keep := func(from []candidate, when func(candidate) bool) []candidate {
+		return slices.DeleteFunc(slices.Clone(from), func(c candidate) bool { return !when(c) })
+	}
+	least := func(from []candidate, of func(candidate) int64) []candidate {
+		if len(from) == 0 {
+			return nil
+		}
+		low := slices.MinFunc(from, func(a, b candidate) int { return int(of(a) - of(b)) })
+		return keep(from, func(c candidate) bool { return of(c) == of(low) })
+	}
+	holds := func(c candidate) bool { return c.InFlight.Load() > 0 || c.Active }
+	pending := func(c candidate) int64 { return c.e.Others + c.e.InFlight.Load() }
+	adapters := func(c candidate) int64 { return c.e.ActiveAdapters() }
+
+	candidates := keep(all, func(c candidate) bool { return c.e.State == pick.Healthy })
+	if len(candidates) == 0 {
+		candidates = keep(all, func(c candidate) bool { return c.e.State == pick.Stale })
+	}
+	best := keep(candidates, func(c candidate) bool { return holds(c) && c.InFlight.Load() < threshold })
+	best = least(best, func(c candidate) int64 { return -c.InFlight.Load() })
+	if len(best) == 0 {
+		best = keep(candidates, func(c candidate) bool { return holds(c) || c.e.Slots == 0 || adapters(c) < c.e.Slots })
+		if len(best) == 0 {
+			best = candidates
+		}
+		best = least(best, adapters)
+	}
+	var names []string
+	for _, c := range least(best, pending) {
+		names = append(names, c.e.Address)
+	}
+	return names
+}
+
+func TestProposalAgreesWithItsOracle(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	for range 20_000 {
+		f := randomFleet(random)
+		want := oracle(f, "a", 3)
+		request := pick.Request{Pool: thePool, Model: "a", Random: random.Uint64()}
+		d, err := pick.Pick(pick.Policy{Threshold: 3}, f.snapshot(), request)
+		if len(want) == 0 {
+			if !errors.Is(err, pick.ErrNoneReady) && !errors.Is(err, pick.ErrNotAddressable) {
+				t.Fatalf("%+v, %v, want no endpoint", d, err)
+			}
+			continue
+		}
+		if err != nil || !slices.Contains(want, d.Endpoint.Address) {
+			t.Fatalf("%+v, %v, want one of %v", d, err, want)
+		}
+		if again, _ := pick.Pick(pick.Policy{Threshold: 3}, f.snapshot(), request); again != d {
+			t.Fatalf("the same request goes to %s and then to %s", d.Endpoint.Address, again.Endpoint.Address)
+		}
+	}
+}
+
+// Whatever the rule: a decision is a candidate in the best state that any is in.
+func TestEveryRuleStaysAmongTheCandidates(t *testing.T) {
+	random := rand.New(rand.NewPCG(5, 6))
+	for range 5000 {
+		f := randomFleet(random)
+		best := pick.Out
+		for _, c := range f.pool.Copies["a"] {
+			best = min(best, f.pool.Endpoints[c.Endpoint].State)
+		}
+		for rule := pick.Proposal; rule <= pick.Random; rule++ {
+			d, err := pick.Pick(pick.Policy{Rule: rule, Threshold: 3}, f.snapshot(),
+				pick.Request{Pool: thePool, Model: "a", Random: random.Uint64(), Turn: random.Uint64()})
+			switch {
+			case best == pick.Out && err == nil:
+				t.Fatalf("%s picks %+v where no endpoint is ready", rule, d)
+			case best != pick.Out && (err != nil || d.Endpoint.State != best || d.Copy.Model != "a"):
+				t.Fatalf("%s picks %+v, %v, want one in state %d", rule, d, err, best)
+			}
+		}
+	}
+}
+
+func TestADecisionAllocatesNothing(t *testing.T) {
+	f := randomFleet(rand.New(rand.NewPCG(7, 8)))
+	s := f.snapshot()
+	for rule := pick.Proposal; rule <= pick.Random; rule++ {
+		if n := testing.AllocsPerRun(100, func() {
+			_, _ = pick.Pick(pick.Policy{Rule: rule, Threshold: 3}, s, pick.Request{Pool: thePool, Model: "a"})
+		}); n != 0 {
+			t.Errorf("%s allocates %v times", rule, n)
+		}
+	}
+}
+
+// go test ./extproc/pick -run '^$' -bench Pick
+func BenchmarkPick(b *testing.B) {
+	for _, endpoints := range []int{4, 100, 1000} {
+		f := newFleet()
+		for i := range endpoints {
+			name := strconv.Itoa(i)
+			f.pool.Endpoints = append(f.pool.Endpoints, pick.Endpoint{
+				Address: name, Slots: 4, Others: int64(i % 7), InFlight: new(atomic.Int64), Adapters: new(atomic.Int64),
+				Listed: []*atomic.Int64{f.count(name, "a"), f.count(name, "b")},
+			})
+			f.pool.Copies["a"] = append(f.pool.Copies["a"], pick.Copy{Endpoint: i, Model: "a", Active: i%3 == 0, InFlight: f.count(name, "a")})
+		}
+		s := f.snapshot()
+		for rule := pick.Proposal; rule <= pick.Random; rule++ {
+			b.Run(fmt.Sprintf("endpoints=%d/rule=%s", endpoints, rule), func(b *testing.B) {
+				random := uint64(1)
+				b.ReportAllocs()
+				for b.Loop() {
+					random += 0x9e3779b97f4a7c15
+					if _, err := pick.Pick(pick.Policy{Rule: rule, Threshold: 32}, s, pick.Request{Pool: thePool, Model: "a", Random: random, Turn: random}); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package pick
+
+import "sync/atomic"
+
+// Snapshot is what the gateway believes about every endpoint at one moment. Its structure is immutable; the counts that
+// it points to go on, shared with the snapshots before and after it, so that a request sees those sent a moment ago
+// whatever the age of the last scrape.
+type Snapshot struct {
+	// Pools by "namespace/name".
+	Pools map[string]*Pool
+}
+
+// Pool is the endpoints of one pool.
+type Pool struct {
+	Endpoints []Endpoint
+	// Copies are the models, base models and adapters, by the name that engines answer to.
+	Copies map[string][]Copy
+	// Base is one copy for each endpoint that serves a base model: of the first that it lists.
+	Base []Copy
+}
+
+// Copy is a model on an endpoint that answers to its name. Whether its weights are in a slot there is another question.
+type Copy struct {
+	// Endpoint is the index of the endpoint in its pool.
+	Endpoint int
+	// Model is the engine's name of the model.
+	Model string
+	// Active says that the engine has requests for the model, of whomever.
+	Active bool
+	// InFlight is how many requests for the model this process has at the endpoint.
+	InFlight *atomic.Int64
+}
+
+// State is whether an endpoint may get requests.
+type State uint8
+
+const (
+	// Healthy endpoints get requests.
+	Healthy State = iota
+	// Stale ones have not answered a scrape for a while. They get requests where no other can: an engine that is busy
+	// enough to miss scrapes still serves.
+	Stale
+	// Out ones get none: not ready, asleep, or found to refuse.
+	Out
+)
+
+// Endpoint is one ip:port that serves requests.
+type Endpoint struct {
+	Address string
+	State   State
+	// Others is how many requests the endpoint has that this process did not send.
+	Others int64
+	// Slots is how many adapters its GPU holds at once; 0 where that is unknown.
+	Slots int64
+	// Listed counts the adapters that the engine reports as active. For each there is our own count of requests, so
+	// that one which is active for both is counted once; nil where we never sent any.
+	Listed []*atomic.Int64
+
+	// InFlight is how many requests this process has there.
+	InFlight *atomic.Int64
+	// Adapters is for how many adapters this process has requests there.
+	Adapters *atomic.Int64
+}
+
+// Pending is how many requests the endpoint has, running and waiting.
+func (e *Endpoint) Pending() int64 { return e.Others + e.InFlight.Load() }
+
+// ActiveAdapters is for how many adapters the endpoint has requests.
+func (e *Endpoint) ActiveAdapters() int64 {
+	n := e.Adapters.Load()
+	for _, ours := range e.Listed {
+		if ours == nil || ours.Load() == 0 {
+			n++
+		}
+	}
+	return n
+}

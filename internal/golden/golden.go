@@ -1,0 +1,79 @@
+// Package golden runs scenario files: what goes into a room and what must come out, as text that people review.
+//
+// A scenario file is blocks. A block is the lines that go in, a line "----", and the lines that must come out, up to an
+// empty line. Lines that begin with "#" before a block are for the reader. Run a test with -update to write what came
+// out into its files; commit that only after reading the difference as the change of behaviour that it is.
+package golden
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write what came out into the scenario files")
+
+// Run runs every file that matches pattern as a subtest. Start is called once a file and returns the function that
+// takes a block's input and returns its output.
+func Run(t *testing.T, pattern string, start func(t *testing.T) func(input string) string) {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenario matches %s: %v", pattern, err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := run(t, string(text), start(t))
+			switch {
+			case got == string(text):
+			case *update:
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			default:
+				t.Errorf("%s: run with -update and read the difference", file)
+			}
+		})
+	}
+}
+
+// run executes the blocks of text and returns it with the outputs that came.
+func run(t *testing.T, text string, exec func(input string) string) string {
+	t.Helper()
+	var got strings.Builder
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	for i := 0; i < len(lines); {
+		if line := lines[i]; line == "" || strings.HasPrefix(line, "#") {
+			got.WriteString(line + "\n")
+			i++
+			continue
+		}
+		first := i
+		for i < len(lines) && lines[i] != "----" {
+			i++
+		}
+		if i == len(lines) {
+			t.Fatalf("line %d: the block has no line ----", first+1)
+		}
+		input := strings.Join(lines[first:i], "\n")
+		start := i + 1
+		for i = start; i < len(lines) && lines[i] != ""; i++ { // to the empty line
+		}
+		want := strings.Join(lines[start:i], "\n")
+		output := strings.TrimRight(exec(input), "\n")
+		if output != want {
+			t.Logf("line %d:\n%s\n---- want\n%s\n---- got\n%s", first+1, input, want, output)
+		}
+		got.WriteString(input + "\n----\n")
+		if output != "" {
+			got.WriteString(output + "\n")
+		}
+	}
+	return got.String()
+}
