@@ -16,7 +16,7 @@ import (
 
 // Scenarios are commands, one a line:
 //
-//	endpoint NAME [slots=N] [others=N] [stale|out] [base=NAME] [lists=A,B] [ours=A:N,B:N] [active=A,B]
+//	endpoint NAME [slots=N] [others=N] [stale|out] [base=NAME,NAME] [lists=A,B] [ours=A:N,B:N] [active=A,B]
 //	    an endpoint of the pool: the adapters it answers to, our requests in flight there by model, and the adapters that
 //	    the engine reports as active
 //	pick MODEL [policy=RULE] [threshold=N] [turn=N] [base] [times=N] [keep]
@@ -45,7 +45,7 @@ type fleet struct {
 
 func newFleet() *fleet {
 	return &fleet{
-		pool:   pick.Pool{Copies: map[string][]pick.Copy{}},
+		pool:   pick.Pool{Index: pick.Index{Copies: map[string][]pick.Copy{}}},
 		counts: map[string]*atomic.Int64{},
 		random: rand.New(rand.NewPCG(1, 2)),
 	}
@@ -117,12 +117,16 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 	}
 	for _, model := range lists {
 		f.pool.Copies[model] = append(f.pool.Copies[model], pick.Copy{
-			Endpoint: index, Model: model, Active: slices.Contains(active, model), InFlight: f.count(name, model),
+			Endpoint: index, Model: model, InFlight: f.count(name, model),
 		})
 	}
 	if base != "" {
-		c := pick.Copy{Endpoint: index, Model: base, InFlight: f.count(name, base)}
-		f.pool.Copies[base] = append(f.pool.Copies[base], c)
+		bases := strings.Split(base, ",")
+		base = bases[0]
+		c := pick.Copy{Endpoint: index, Model: base, Base: true, Names: bases, InFlight: f.count(name, base)}
+		for _, name := range bases {
+			f.pool.Copies[name] = append(f.pool.Copies[name], c)
+		}
 		f.pool.Base = append(f.pool.Base, c)
 	}
 	f.pool.Endpoints = append(f.pool.Endpoints, e)
@@ -165,11 +169,11 @@ func (f *fleet) pick(t *testing.T, model string, args []string) string {
 		if err != nil {
 			return err.Error() + "\n"
 		}
-		got[fmt.Sprintf("%s as %s: %s", d.Endpoint.Address, d.Copy.Model, d.Reason)]++
+		got[fmt.Sprintf("%s as %s: %s", d.Endpoint.Address, d.Model, d.Reason)]++
 		request.Turn++
 		if keep {
 			d.Endpoint.InFlight.Add(1)
-			if d.Copy.InFlight.Add(1) == 1 && !request.Base {
+			if d.Copy.InFlight.Add(1) == 1 && !d.Copy.Base {
 				d.Endpoint.Adapters.Add(1)
 			}
 		}
@@ -204,13 +208,13 @@ func randomFleet(random *rand.Rand) *fleet {
 			InFlight: new(atomic.Int64), Adapters: new(atomic.Int64),
 		}
 		for _, model := range []string{"a", "b", "c", "d", "e"} {
-			c := pick.Copy{Endpoint: i, Model: model, Active: random.IntN(3) == 0, InFlight: f.count(name, model)}
+			c := pick.Copy{Endpoint: i, Model: model, InFlight: f.count(name, model)}
 			c.InFlight.Store(max(0, random.Int64N(8)-3))
 			e.InFlight.Add(c.InFlight.Load())
 			if c.InFlight.Load() > 0 {
 				e.Adapters.Add(1)
 			}
-			if c.Active {
+			if random.IntN(3) == 0 {
 				e.Listed = append(e.Listed, c.InFlight)
 			}
 			if random.IntN(4) > 0 {
@@ -242,7 +246,7 @@ func oracle(f *fleet, model string, threshold int64) []string {
 		low := slices.MinFunc(from, func(a, b candidate) int { return int(of(a) - of(b)) })
 		return keep(from, func(c candidate) bool { return of(c) == of(low) })
 	}
-	holds := func(c candidate) bool { return c.InFlight.Load() > 0 || c.Active }
+	holds := func(c candidate) bool { return c.InFlight.Load() > 0 || slices.Contains(c.e.Listed, c.InFlight) }
 	pending := func(c candidate) int64 { return c.e.Others + c.e.InFlight.Load() }
 	adapters := func(c candidate) int64 { return c.e.ActiveAdapters() }
 
@@ -332,7 +336,7 @@ func BenchmarkPick(b *testing.B) {
 				Address: name, Slots: 4, Others: int64(i % 7), InFlight: new(atomic.Int64), Adapters: new(atomic.Int64),
 				Listed: []*atomic.Int64{f.count(name, "a"), f.count(name, "b")},
 			})
-			f.pool.Copies["a"] = append(f.pool.Copies["a"], pick.Copy{Endpoint: i, Model: "a", Active: i%3 == 0, InFlight: f.count(name, "a")})
+			f.pool.Copies["a"] = append(f.pool.Copies["a"], pick.Copy{Endpoint: i, Model: "a", InFlight: f.count(name, "a")})
 		}
 		s := f.snapshot()
 		for rule := pick.Proposal; rule <= pick.Random; rule++ {

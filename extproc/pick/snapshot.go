@@ -1,6 +1,9 @@
 package pick
 
-import "sync/atomic"
+import (
+	"slices"
+	"sync/atomic"
+)
 
 // Snapshot is what the gateway believes about every endpoint at one moment. Its structure is immutable; the counts that
 // it points to go on, shared with the snapshots before and after it, so that a request sees those sent a moment ago
@@ -13,6 +16,12 @@ type Snapshot struct {
 // Pool is the endpoints of one pool.
 type Pool struct {
 	Endpoints []Endpoint
+	Index
+}
+
+// Index is where a pool's models are addressable. It changes only when models or endpoints come and go, so that
+// snapshots share it.
+type Index struct {
 	// Copies are the models, base models and adapters, by the name that engines answer to.
 	Copies map[string][]Copy
 	// Base is one copy for each endpoint that serves a base model: of the first that it lists.
@@ -25,8 +34,10 @@ type Copy struct {
 	Endpoint int
 	// Model is the engine's name of the model.
 	Model string
-	// Active says that the engine has requests for the model, of whomever.
-	Active bool
+	// Base says that the model is a base model, which needs no slot.
+	Base bool
+	// Names are all names of a base model, Model the first of them; nil for an adapter.
+	Names []string
 	// InFlight is how many requests for the model this process has at the endpoint.
 	InFlight *atomic.Int64
 }
@@ -52,8 +63,7 @@ type Endpoint struct {
 	Others int64
 	// Slots is how many adapters its GPU holds at once; 0 where that is unknown.
 	Slots int64
-	// Listed counts the adapters that the engine reports as active. For each there is our own count of requests, so
-	// that one which is active for both is counted once; nil where we never sent any.
+	// Listed is the adapters that the engine reports as active, each as our own count of requests for it.
 	Listed []*atomic.Int64
 
 	// InFlight is how many requests this process has there.
@@ -65,13 +75,16 @@ type Endpoint struct {
 // Pending is how many requests the endpoint has, running and waiting.
 func (e *Endpoint) Pending() int64 { return e.Others + e.InFlight.Load() }
 
-// ActiveAdapters is for how many adapters the endpoint has requests.
+// ActiveAdapters is for how many adapters the endpoint has requests, ours or others'.
 func (e *Endpoint) ActiveAdapters() int64 {
 	n := e.Adapters.Load()
 	for _, ours := range e.Listed {
-		if ours == nil || ours.Load() == 0 {
+		if ours.Load() == 0 { // else e.Adapters counts it
 			n++
 		}
 	}
 	return n
 }
+
+// lists says whether the engine reports the adapter as active.
+func (e *Endpoint) lists(c *Copy) bool { return slices.Contains(e.Listed, c.InFlight) }
