@@ -1,0 +1,303 @@
+package fleet_test
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+const (
+	a = "10.0.0.1:8000"
+	b = "10.0.0.2:8000"
+)
+
+// world has one pool with these pods, all ready.
+func world(ips ...string) *objects.World {
+	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
+	p.Spec.Selector.MatchLabels = map[string]string{"app": "llama"}
+	p.Spec.TargetPorts = []pool.Port{{Number: 8000}}
+	s := objects.Set{Pools: []pool.InferencePool{p}}
+	for _, ip := range ips {
+		s.Pods = append(s.Pods, objects.Pod{
+			Name: objects.Name{Namespace: "ns", Name: "pod-" + ip}, IP: netip.MustParseAddr(ip), Ready: true,
+			Labels: map[string]string{"app": "llama"},
+		})
+	}
+	return objects.Build(s)
+}
+
+// clock is a clock that tests move.
+type clock struct{ at time.Time }
+
+func (c *clock) now() time.Time          { return c.at }
+func (c *clock) advance(d time.Duration) { c.at = c.at.Add(d) }
+
+// started is a fleet of two endpoints with a base model and two adapters each, heard just now.
+func started() (*fleet.Fleet, *clock) {
+	c := &clock{time.Unix(1e9, 0)}
+	f := fleet.New(c.now)
+	f.SetWorld(world("10.0.0.1", "10.0.0.2"))
+	for _, address := range []string{a, b} {
+		f.SetModels(address, engine.Models{Base: []string{"llama", "alias"}, Adapters: []string{"sql", "chat"}})
+		see(f, address, engine.Load{})
+	}
+	return f, c
+}
+
+func see(f *fleet.Fleet, address string, load engine.Load) { f.Look(address).Saw(load) }
+
+// view publishes the news and returns the pool.
+func view(f *fleet.Fleet) *pick.Pool {
+	f.Publish()
+	return f.View().Snapshot.Pools["ns/pool"]
+}
+
+func decide(t *testing.T, f *fleet.Fleet, model string) pick.Decision {
+	t.Helper()
+	d, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot, pick.Request{Pool: "ns/pool", Model: model, Base: model == "llama"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func states(p *pick.Pool) [2]pick.State {
+	return [2]pick.State{p.Endpoints[0].State, p.Endpoints[1].State}
+}
+
+func TestAnEndpointThatWasNeverHeardIsOut(t *testing.T) {
+	f := fleet.New(time.Now)
+	f.SetWorld(world("10.0.0.1", "10.0.0.2"))
+	see(f, a, engine.Load{})
+	if got := states(view(f)); got != [2]pick.State{pick.Healthy, pick.Out} {
+		t.Errorf("states are %v", got)
+	}
+}
+
+func TestARefusalLastsUntilALookThatBeginsAfterIt(t *testing.T) {
+	f, c := started()
+	view(f)
+	before := f.Look(a)
+	c.advance(time.Millisecond)
+	f.Refused(a)
+	if got := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].State; got != pick.Out {
+		t.Fatalf("right after the refusal the state is %v", got)
+	}
+	c.advance(time.Millisecond)
+	before.Saw(engine.Load{}) // asked before the refusal, answered after it
+	if got := states(view(f)); got != [2]pick.State{pick.Out, pick.Healthy} {
+		t.Errorf("after an older look the states are %v", got)
+	}
+	see(f, a, engine.Load{})
+	if got := states(view(f)); got != [2]pick.State{pick.Healthy, pick.Healthy} {
+		t.Errorf("after a new look the states are %v", got)
+	}
+	f.Refused("10.9.9.9:1") // not ours: nothing to do
+}
+
+func TestSilenceMakesAnEndpointStaleAndThenOut(t *testing.T) {
+	f, c := started()
+	for _, step := range []struct {
+		after time.Duration
+		want  pick.State
+	}{{999 * time.Millisecond, pick.Healthy}, {time.Millisecond, pick.Stale}, {8999 * time.Millisecond, pick.Stale}, {time.Millisecond, pick.Out}} {
+		c.advance(step.after)
+		see(f, b, engine.Load{})
+		f.Look(a).Failed()
+		if got := states(view(f)); got != [2]pick.State{step.want, pick.Healthy} {
+			t.Errorf("%v later the states are %v, want %v first", step.after, got, step.want)
+		}
+	}
+}
+
+func TestASleeperIsOut(t *testing.T) {
+	f, _ := started()
+	see(f, a, engine.Load{Asleep: true})
+	if got := states(view(f)); got != [2]pick.State{pick.Out, pick.Healthy} {
+		t.Errorf("states are %v", got)
+	}
+}
+
+func TestRequestsAreCountedWhereTheyGoUntilTheyEnd(t *testing.T) {
+	f, _ := started()
+	view(f)
+	first := fleet.Begin(decide(t, f, "sql"))
+	second := fleet.Begin(decide(t, f, "sql")) // packs with the first
+	base := fleet.Begin(decide(t, f, "llama")) // the other endpoint: less pending
+
+	p := view(f)
+	holder, other := &p.Endpoints[0], &p.Endpoints[1]
+	if holder.Pending() == 1 {
+		holder, other = other, holder
+	}
+	if holder.Pending() != 2 || holder.ActiveAdapters() != 1 || other.Pending() != 1 || other.ActiveAdapters() != 0 {
+		t.Errorf("holder %d requests, %d adapters; other %d, %d", holder.Pending(), holder.ActiveAdapters(), other.Pending(), other.ActiveAdapters())
+	}
+
+	first.End()
+	first.End() // counts once
+	if holder.Pending() != 1 || holder.ActiveAdapters() != 1 {
+		t.Errorf("after one end: %d requests, %d adapters", holder.Pending(), holder.ActiveAdapters())
+	}
+	second.End()
+	base.End()
+	(*fleet.InFlight)(nil).End()
+	for _, s := range f.Endpoints() {
+		if s.InFlight != 0 || len(s.Models) != 0 {
+			t.Errorf("after all ends: %+v", s)
+		}
+	}
+}
+
+// What the engine counts includes what we sent it; the rest is others'.
+func TestOthersAreWhatWeDidNotSend(t *testing.T) {
+	f, _ := started()
+	view(f)
+	d := decide(t, f, "sql")
+	address := d.Endpoint.Address
+	flight := fleet.Begin(d)
+	look := f.Look(address)
+	flight.End() // while the engine answers: it may or may not have counted it
+	look.Saw(engine.Load{Running: engine.Known(2), Waiting: engine.Known(1)})
+	for _, e := range view(f).Endpoints {
+		if want := map[bool]int64{true: 2, false: 0}[e.Address == address]; e.Pending() != want {
+			t.Errorf("%s has %d pending, want %d", e.Address, e.Pending(), want)
+		}
+	}
+	see(f, address, engine.Load{Running: engine.Known(2)}) // waiting unknown
+	view(f)
+	if got := decide(t, f, "llama"); got.Endpoint.Address == address {
+		t.Errorf("the busier endpoint is picked")
+	}
+}
+
+func TestReportedAdaptersCountOnceWithOurs(t *testing.T) {
+	f, _ := started()
+	see(f, a, engine.Load{Active: []string{"sql", "stranger"}, MaxAdapters: engine.Known(4)})
+	p := view(f)
+	if n := p.Endpoints[0].ActiveAdapters(); n != 2 || p.Endpoints[0].Slots != 4 {
+		t.Errorf("%d adapters, %d slots", n, p.Endpoints[0].Slots)
+	}
+	flight := fleet.Begin(decide(t, f, "sql")) // a holds it
+	defer flight.End()
+	if n := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].ActiveAdapters(); n != 2 {
+		t.Errorf("with our request %d adapters, want 2", n)
+	}
+}
+
+func TestCountsOutliveTheirEndpoint(t *testing.T) {
+	f, _ := started()
+	view(f)
+	flight := fleet.Begin(decide(t, f, "sql"))
+	f.SetWorld(world())
+	if n := len(f.View().Snapshot.Pools["ns/pool"].Endpoints); n != 0 {
+		t.Fatalf("%d endpoints are left", n)
+	}
+	f.SetWorld(world("10.0.0.1", "10.0.0.2"))
+	total := int64(0)
+	for _, s := range f.Endpoints() {
+		total += s.InFlight
+	}
+	if total != 1 {
+		t.Errorf("%d requests in flight after the endpoint came back, want 1", total)
+	}
+	flight.End()
+	f.SetWorld(world())
+	f.SetWorld(world("10.0.0.1"))
+	if got := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].State; got != pick.Out {
+		t.Errorf("an endpoint that was forgotten is %v, want out until it is heard", got)
+	}
+}
+
+func TestModelsAreCandidatesWhereTheyAreListed(t *testing.T) {
+	f, _ := started()
+	f.SetModels(b, engine.Models{Base: []string{"llama"}})
+	p := view(f)
+	if len(p.Copies["sql"]) != 1 || len(p.Copies["llama"]) != 2 || len(p.Copies["alias"]) != 1 || len(p.Base) != 2 || p.Copies["none"] != nil {
+		t.Errorf("copies are %+v, base %+v", p.Copies, p.Base)
+	}
+	f.SetModels("10.9.9.9:1", engine.Models{}) // gone meanwhile
+}
+
+// Under every kind of news at once, requests see whole views and no count is lost.
+func TestNoCountIsLost(t *testing.T) {
+	f, _ := started()
+	f.Publish()
+	ctx, cancel := context.WithCancel(t.Context())
+	var beside, requests sync.WaitGroup
+	beside.Go(func() { _ = f.Run(ctx) })
+	beside.Go(func() {
+		for i := 0; ctx.Err() == nil; i++ {
+			f.SetWorld([]*objects.World{world("10.0.0.1", "10.0.0.2"), world("10.0.0.1")}[i%2])
+			see(f, b, engine.Load{Active: []string{"sql"}})
+			f.Refused(b)
+			f.SetModels(b, engine.Models{Base: []string{"llama"}, Adapters: []string{"sql"}[:i%2]})
+			see(f, a, engine.Load{Running: engine.Known(1)})
+		}
+	})
+	for i := range 4 {
+		requests.Go(func() {
+			for n := range 5000 {
+				d, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot, pick.Request{Pool: "ns/pool", Model: "sql", Random: uint64(i*5000 + n)})
+				if err != nil {
+					t.Error(err) // endpoint a always serves
+					return
+				}
+				flight := fleet.Begin(d)
+				flight.End()
+			}
+		})
+	}
+	requests.Wait()
+	cancel()
+	beside.Wait()
+	f.SetWorld(world("10.0.0.1", "10.0.0.2"))
+	for _, s := range f.Endpoints() {
+		if s.InFlight != 0 || len(s.Models) != 0 {
+			t.Errorf("requests are left: %+v", s)
+		}
+	}
+	for _, e := range f.View().Snapshot.Pools["ns/pool"].Endpoints {
+		if n := e.Adapters.Load(); n != 0 {
+			t.Errorf("%s counts %d adapters", e.Address, n)
+		}
+	}
+}
+
+// News of load is published at most once a pause, and the last of it always.
+func TestNewsOfLoadIsPublishedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := fleet.New(time.Now)
+		f.SetWorld(world("10.0.0.1"))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go f.Run(ctx) //nolint:errcheck // always nil
+		synctest.Wait()
+
+		views := map[*fleet.View]bool{}
+		for i := range 100 {
+			see(f, a, engine.Load{Running: engine.Known(float64(i))})
+			synctest.Wait()
+			views[f.View()] = true
+		}
+		time.Sleep(10 * time.Millisecond) // of the bubble's clock: the pause is over
+		synctest.Wait()
+		if n := len(views); n > 2 {
+			t.Errorf("100 looks at one moment made %d views", n)
+		}
+		if got := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].Pending(); got != 99 {
+			t.Errorf("the last look is not in force: %d pending", got)
+		}
+	})
+}
