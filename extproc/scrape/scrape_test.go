@@ -1,0 +1,305 @@
+package scrape_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/scrape"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+const interval = 200 * time.Millisecond
+
+// world has one pool with one endpoint for each address.
+func world(addresses ...string) *objects.World {
+	var s objects.Set
+	for i, address := range addresses {
+		at := netip.MustParseAddrPort(address)
+		app := map[string]string{"app": fmt.Sprint("m", i)}
+		p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("pool", i)}}
+		p.Spec.Selector.MatchLabels = app
+		p.Spec.TargetPorts = []pool.Port{{Number: int32(at.Port())}}
+		s.Pools = append(s.Pools, p)
+		s.Pods = append(s.Pods, objects.Pod{Name: objects.Name{Namespace: "ns", Name: fmt.Sprint("pod", i)}, IP: at.Addr(), Ready: true, Labels: app})
+	}
+	return objects.Build(s)
+}
+
+// engines answers for every endpoint, without a network.
+type engines struct {
+	mu     sync.Mutex
+	looks  map[string][]time.Time // by address and path
+	answer func(address, path string) (int, string, error)
+}
+
+func (e *engines) RoundTrip(r *http.Request) (*http.Response, error) {
+	key := r.URL.Host + r.URL.Path
+	e.mu.Lock()
+	e.looks[key] = append(e.looks[key], time.Now())
+	answer := e.answer
+	e.mu.Unlock()
+	status, body, err := answer(r.URL.Host, r.URL.Path)
+	if errors.Is(err, os.ErrDeadlineExceeded) { // silence
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &http.Response{StatusCode: status, Body: io.NopCloser(strings.NewReader(body)), Request: r, Header: http.Header{}}, nil
+}
+
+func (e *engines) set(answer func(address, path string) (int, string, error)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.answer = answer
+}
+
+func (e *engines) count(key string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.looks[key])
+}
+
+const models = `{"data":[{"id":"llama","parent":null},{"id":"sql","parent":"llama"}]}`
+
+func healthy(_, path string) (int, string, error) {
+	if path == "/v1/models" {
+		return 200, models, nil
+	}
+	return 200, "vllm:num_requests_running 2\n", nil
+}
+
+func down(string, string) (int, string, error) {
+	return 0, "", &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+}
+
+func silent(string, string) (int, string, error) { return 0, "", os.ErrDeadlineExceeded }
+
+// run scrapes the addresses in a bubble of fake time; the scraper ends with the test.
+func run(t *testing.T, test func(f *fleet.Fleet, s *scrape.Scraper, e *engines), addresses ...string) {
+	synctest.Test(t, func(t *testing.T) {
+		f := fleet.New(time.Now)
+		f.SetWorld(world(addresses...))
+		e := &engines{looks: map[string][]time.Time{}, answer: healthy}
+		s := scrape.New(scrape.Config{
+			Fleet: f, Interval: interval, ModelsInterval: time.Second, Log: slog.New(slog.DiscardHandler), Transport: e,
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var beside sync.WaitGroup
+		beside.Go(func() { _ = s.Run(ctx) })
+		beside.Go(func() { _ = f.Run(ctx) })
+		s.SetTargets(addresses)
+		test(f, s, e)
+		cancel()
+		beside.Wait() // hangs the bubble if a loop is left
+	})
+}
+
+func state(f *fleet.Fleet, i int) pick.State {
+	return f.View().Snapshot.Pools[fmt.Sprint("ns/pool", i)].Endpoints[0].State
+}
+
+// after lets fake time pass, and what happens in it settle.
+func after(d time.Duration) {
+	time.Sleep(d) // of the bubble's clock
+	synctest.Wait()
+}
+
+const one = "10.0.0.1:8000"
+
+func TestLoadsEveryIntervalModelsSlower(t *testing.T) {
+	run(t, func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) {
+		after(20 * time.Millisecond)
+		p := f.View().Snapshot.Pools["ns/pool0"]
+		if p.Endpoints[0].State != pick.Healthy || p.Endpoints[0].Pending() != 2 || len(p.Copies["sql"]) != 1 || len(p.Base) != 1 {
+			t.Errorf("after the first look: %+v", p)
+		}
+		after(10*time.Second - 20*time.Millisecond)
+		if n := e.count(one + "/metrics"); n < 50 || n > 52 {
+			t.Errorf("%d looks at the load in 10 s, want 50", n)
+		}
+		if n := e.count(one + "/v1/models"); n < 9 || n > 11 {
+			t.Errorf("%d looks at the models in 10 s, want 10", n)
+		}
+	}, one)
+}
+
+func TestEndpointsAreLookedAtInTheirOwnPhases(t *testing.T) {
+	var addresses []string
+	for i := range 100 {
+		addresses = append(addresses, fmt.Sprintf("10.0.1.%d:8000", i))
+	}
+	run(t, func(_ *fleet.Fleet, _ *scrape.Scraper, e *engines) {
+		after(2 * time.Second)
+		var tenths [10]int
+		for _, address := range addresses {
+			looks := e.looks[address+"/metrics"]
+			phase := time.Duration(looks[2].UnixNano()) % interval
+			if later := time.Duration(looks[7].UnixNano()) % interval; later != phase {
+				t.Errorf("%s is looked at in the phases %v and %v", address, phase, later)
+			}
+			tenths[phase*10/interval]++
+		}
+		for i, n := range tenths {
+			if n < 2 || n > 25 {
+				t.Errorf("%d of 100 endpoints are looked at in tenth %d of the interval: %v", n, i, tenths)
+			}
+		}
+	}, addresses...)
+}
+
+func TestARefusedLookPutsTheEndpointOutAndAGoodOneBack(t *testing.T) {
+	run(t, func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) {
+		after(interval)
+		e.set(down)
+		after(interval + 10*time.Millisecond)
+		if got := state(f, 0); got != pick.Out {
+			t.Errorf("one interval after its end the endpoint is %v", got)
+		}
+		// It comes back without its adapter: the models are read before it is a candidate again.
+		e.set(func(address, path string) (int, string, error) {
+			if path == "/v1/models" {
+				return 200, `{"data":[{"id":"llama","parent":null}]}`, nil
+			}
+			return healthy(address, path)
+		})
+		after(interval + 10*time.Millisecond)
+		p := f.View().Snapshot.Pools["ns/pool0"]
+		if p.Endpoints[0].State != pick.Healthy || len(p.Copies["sql"]) != 0 {
+			t.Errorf("after it came back: %v, copies %v", p.Endpoints[0].State, p.Copies)
+		}
+	}, one)
+}
+
+func TestASilentEndpointBecomesStaleThenOut(t *testing.T) {
+	run(t, func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) {
+		after(interval)
+		e.set(silent)
+		after(2500 * time.Millisecond)
+		if got := state(f, 0); got != pick.Stale {
+			t.Errorf("after 2.5 s of silence the endpoint is %v", got)
+		}
+		after(10 * time.Second)
+		if got := state(f, 0); got != pick.Out {
+			t.Errorf("after 12.5 s of silence the endpoint is %v", got)
+		}
+		e.set(healthy)
+		after(1500 * time.Millisecond)
+		if got := state(f, 0); got != pick.Healthy {
+			t.Errorf("after it spoke again the endpoint is %v", got)
+		}
+	}, one)
+}
+
+func TestWhatAnEngineAnswers(t *testing.T) {
+	page := func(status int, metrics, list string) func(string, string) (int, string, error) {
+		return func(_, path string) (int, string, error) {
+			if path == "/v1/models" {
+				return 200, list, nil
+			}
+			return status, metrics, nil
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		answer func(string, string) (int, string, error)
+		want   pick.State
+	}{
+		{"no metrics page", page(404, `{"detail":"Not Found"}`, models), pick.Healthy},
+		{"asleep", page(200, "vllm:engine_sleep_state{sleep_state=\"awake\"} 0\n", models), pick.Out},
+		{"an error", page(500, "", models), pick.Out},
+		{"another format", page(200, "vllm:num_requests_running{\n", models), pick.Out},
+		{"no list", page(200, "", `{"detail":"Unauthorized"}`), pick.Out},
+		{"endless", page(200, strings.Repeat("x 1\n", 5<<20), models), pick.Out},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			run(t, func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) {
+				e.set(c.answer)
+				after(3 * time.Second)
+				if got := state(f, 0); got != c.want {
+					t.Errorf("the endpoint is %v, want %v", got, c.want)
+				}
+			}, one)
+		})
+	}
+}
+
+func TestTargetsComeAndGo(t *testing.T) {
+	two := "10.0.0.2:8000"
+	run(t, func(_ *fleet.Fleet, s *scrape.Scraper, e *engines) {
+		after(time.Second)
+		s.SetTargets([]string{two})
+		after(time.Second)
+		stopped := e.count(one + "/metrics")
+		after(time.Second)
+		if n := e.count(one + "/metrics"); n != stopped {
+			t.Errorf("%d looks at an endpoint that is gone", n-stopped)
+		}
+		if n := e.count(two + "/metrics"); n < 14 {
+			t.Errorf("%d looks in 3 s at the one that stays", n)
+		}
+	}, one, two)
+}
+
+// An engine may answer /metrics with a redirect to /metrics/ (older vLLM), but not to another host.
+func TestRedirectsStayAtTheEndpoint(t *testing.T) {
+	engine := func(location string) *httptest.Server {
+		return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/v1/models":
+				_, _ = io.WriteString(w, models)
+			case "/metrics":
+				http.Redirect(w, r, location, http.StatusTemporaryRedirect)
+			default:
+				_, _ = io.WriteString(w, "vllm:num_requests_running 7\n")
+			}
+		}))
+	}
+	elsewhere := engine("")
+	defer elsewhere.Close()
+	for location, want := range map[string]bool{"/metrics/": true, elsewhere.URL + "/x": false} {
+		server := engine(location)
+		address := server.Listener.Addr().String()
+		f := fleet.New(time.Now)
+		f.SetWorld(world(address))
+		looks := make(chan error)
+		s := scrape.New(scrape.Config{
+			Fleet: f, Interval: interval, ModelsInterval: time.Second, Log: slog.New(slog.DiscardHandler),
+			Looked: func(err error) { looks <- err },
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- s.Run(ctx) }()
+		s.SetTargets([]string{address})
+		if err := <-looks; (err == nil) != want {
+			t.Errorf("redirected to %s: %v", location, err)
+		}
+		cancel()
+		select {
+		case <-looks: // one more was under way
+			<-done
+		case <-done:
+		}
+		server.Close()
+	}
+}
