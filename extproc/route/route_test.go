@@ -13,7 +13,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-func world(routes ...v1alpha1.LLMRoute) *objects.World { return objects.Build(objects.Set{Routes: routes}) }
+func world(routes ...v1alpha1.LLMRoute) *objects.World {
+	return objects.Build(objects.Set{Routes: routes})
+}
 
 func aRoute(name string, spec v1alpha1.LLMRouteSpec) v1alpha1.LLMRoute {
 	return v1alpha1.LLMRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: spec}

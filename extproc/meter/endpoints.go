@@ -1,0 +1,62 @@
+package meter
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/engine"
+)
+
+// fleetCollector reports what the fleet believes of each endpoint at the moment of the scrape.
+type fleetCollector struct{ fleet *fleet.Fleet }
+
+func endpointGauge(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("headgate_endpoint_"+name, help, append([]string{"endpoint"}, labels...), nil)
+}
+
+var (
+	stateDesc    = endpointGauge("state", "1 for the state that the endpoint is in: healthy, stale or out.", "state")
+	inFlightDesc = endpointGauge("in_flight", "Requests that this extproc has at the endpoint.")
+	modelDesc    = endpointGauge("model_in_flight", "Requests that this extproc has at the endpoint for one model, those with none left out.", "model")
+	runningDesc  = endpointGauge("running", "Requests in the engine's batch, as it last said.")
+	waitingDesc  = endpointGauge("waiting", "Requests that wait at the engine, as it last said.")
+	kvUsageDesc  = endpointGauge("kv_usage", "Share of the engine's KV cache in use, 0 to 1, as it last said.")
+)
+
+var stateNames = [...]string{pick.Healthy: "healthy", pick.Stale: "stale", pick.Out: "out"}
+
+// Describe implements prometheus.Collector.
+func (fleetCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{stateDesc, inFlightDesc, modelDesc, runningDesc, waitingDesc, kvUsageDesc} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c fleetCollector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	known := func(d *prometheus.Desc, v engine.Value, endpoint string) {
+		if n, ok := v.Get(); ok {
+			gauge(d, n, endpoint)
+		}
+	}
+	for _, e := range c.fleet.Endpoints() {
+		for state, name := range stateNames {
+			value := 0.0
+			if e.State == pick.State(state) {
+				value = 1
+			}
+			gauge(stateDesc, value, e.Address, name)
+		}
+		gauge(inFlightDesc, float64(e.InFlight), e.Address)
+		for model, n := range e.Models {
+			gauge(modelDesc, float64(n), e.Address, model)
+		}
+		known(runningDesc, e.Load.Running, e.Address)
+		known(waitingDesc, e.Load.Waiting, e.Address)
+		known(kvUsageDesc, e.Load.KVUsage, e.Address)
+	}
+}

@@ -1,0 +1,160 @@
+// Package outcome learns what became of each request, after it ended. Envoy's access log service tells it: one record a
+// request, with the endpoint that served, what went wrong, how long it took, and what Envoy's own filters read from the
+// response. The record also carries what extproc decided, so that an outcome needs nothing remembered, and a restart of
+// extproc loses no more than the records of that moment.
+package outcome
+
+import (
+	"errors"
+	"io"
+	"net"
+	"strconv"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	accesslogdatav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/internal/engine"
+)
+
+// Failure is what went wrong between Envoy and the engine, or the client.
+type Failure string
+
+const (
+	// None is a request that came to its end, whatever its status.
+	None Failure = ""
+	// Refused is an endpoint that took no connection.
+	Refused Failure = "refused"
+	// Reset is an endpoint that dropped the connection before its answer was whole.
+	Reset Failure = "reset"
+	// TimedOut is an endpoint that fell silent for longer than Envoy waits.
+	TimedOut Failure = "timeout"
+	// ClientGone is a client that went away.
+	ClientGone Failure = "client_gone"
+	// NoEndpoint is a request that Envoy had nowhere to send: extproc was away, or gave it no endpoint.
+	NoEndpoint Failure = "no_endpoint"
+	// Other is anything else that Envoy flags.
+	Other Failure = "other"
+)
+
+// Outcome is what became of one request. A duration that is not known is zero.
+type Outcome struct {
+	Route, Pool, Model string // as extproc decided; empty for a request that it did not send on
+	Stream             bool
+	// Endpoint is the one that served, else the one that was picked, else empty.
+	Endpoint string
+
+	Status   int // 0 if no response began
+	Failure  Failure
+	Attempts int
+	// ByExtproc says that extproc gave the reply itself.
+	ByExtproc bool
+
+	Duration  time.Duration // the whole request
+	FirstBody time.Duration // from the request's last byte to the first of the response's body: a stream's first token
+	Gateway   time.Duration // from the request's first byte to the first sent to the engine: the gateway's own share
+
+	Prompt, Completion engine.Value // tokens
+	// Load is what the engine said of itself with the response, unknown if it said nothing.
+	Load engine.Load
+}
+
+// Turned says that the endpoint turned the request away or dropped it: it should get no other until it is heard again.
+func (o Outcome) Turned() bool { return o.Failure == Refused || o.Failure == Reset }
+
+// Server serves Envoy's access log service.
+type Server struct {
+	accesslogv3.UnimplementedAccessLogServiceServer
+	observe func(Outcome)
+}
+
+// NewServer returns a Server that hands each outcome to observe, from one goroutine for each stream: observe must be
+// safe for concurrent use and quick.
+func NewServer(observe func(Outcome)) *Server { return &Server{observe: observe} }
+
+// StreamAccessLogs reads the records of one worker of an Envoy until it ends the stream.
+func (s *Server) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
+	for {
+		message, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return stream.SendAndClose(&accesslogv3.StreamAccessLogsResponse{})
+		}
+		if err != nil {
+			return err
+		}
+		for _, entry := range message.GetHttpLogs().GetLogEntry() {
+			s.observe(Read(entry))
+		}
+	}
+}
+
+// Read makes an outcome of a record. It never fails: what a record lacks is unknown.
+func Read(entry *accesslogdatav3.HTTPAccessLogEntry) Outcome {
+	common, response := entry.GetCommonProperties(), entry.GetResponse()
+	pick := metadata(common, wire.PickNamespace)
+	usage := metadata(common, wire.UsageNamespace)
+	o := Outcome{
+		Route: pick.text(wire.PickRoute), Pool: pick.text(wire.PickPool), Model: pick.text(wire.PickModel),
+		Stream:    pick.flag(wire.PickStream),
+		Endpoint:  metadata(common, wire.DestinationNamespace).text(wire.DestinationHeader),
+		Status:    int(response.GetResponseCode().GetValue()),
+		Failure:   failure(common.GetResponseFlags()),
+		Attempts:  int(common.GetUpstreamRequestAttemptCount()),
+		ByExtproc: isOurs(response.GetResponseCodeDetails()),
+		Duration:  common.GetDuration().AsDuration(),
+		FirstBody: microseconds(common.GetCustomTags()[wire.TagFirstBody]),
+		Gateway:   microseconds(common.GetCustomTags()[wire.TagGateway]),
+		Prompt:    usage.number(wire.UsagePrompt), Completion: usage.number(wire.UsageCompletion),
+	}
+	if served := address(common.GetUpstreamRemoteAddress()); served != "" {
+		o.Endpoint = served
+	}
+	if report := usage.text(wire.UsageLoad); report != "" {
+		o.Load, _ = engine.ReadReport(report) // unknown if it makes no sense
+	}
+	return o
+}
+
+func isOurs(details string) bool {
+	return len(details) >= len(wire.ReplyDetails) && details[:len(wire.ReplyDetails)] == wire.ReplyDetails
+}
+
+// failure takes the flag that says most, for Envoy sets several: a refused connection also ends its retries.
+func failure(f *accesslogdatav3.ResponseFlags) Failure {
+	switch {
+	case f == nil:
+		return None
+	case f.GetUpstreamConnectionFailure():
+		return Refused
+	case f.GetUpstreamConnectionTermination(), f.GetUpstreamRemoteReset(), f.GetUpstreamProtocolError():
+		return Reset
+	case f.GetDownstreamConnectionTermination(), f.GetDownstreamRemoteReset():
+		return ClientGone
+	case f.GetUpstreamRequestTimeout(), f.GetStreamIdleTimeout(), f.GetDurationTimeout(), f.GetUpstreamMaxStreamDurationReached():
+		return TimedOut
+	case f.GetNoHealthyUpstream(), f.GetNoClusterFound():
+		return NoEndpoint
+	case f.GetUpstreamOverflow(), f.GetUpstreamRetryLimitExceeded(), f.GetOverloadManager(), f.GetDownstreamProtocolError(), f.GetLocalReset(), f.GetNoRouteFound():
+		return Other
+	}
+	return None
+}
+
+func address(a *corev3.Address) string {
+	socket := a.GetSocketAddress()
+	if socket.GetAddress() == "" {
+		return ""
+	}
+	return net.JoinHostPort(socket.GetAddress(), strconv.FormatUint(uint64(socket.GetPortValue()), 10))
+}
+
+// microseconds reads a duration of Envoy's, which is "-" where it does not apply.
+func microseconds(s string) time.Duration {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 {
+		return 0
+	}
+	return time.Duration(n) * time.Microsecond
+}
