@@ -1,0 +1,158 @@
+package outcome_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	accesslogdatav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/internal/engine"
+)
+
+// record reads a record that Envoy 1.40.0 sent with the project's envoy.yaml.
+func record(t *testing.T, name string) *accesslogdatav3.HTTPAccessLogEntry {
+	t.Helper()
+	text, err := os.ReadFile("testdata/" + name + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var entry accesslogdatav3.HTTPAccessLogEntry
+	if err := protojson.Unmarshal(text, &entry); err != nil {
+		t.Fatal(err)
+	}
+	return &entry
+}
+
+var compareValues = cmp.Comparer(func(a, b engine.Value) bool { return a == b })
+
+func TestTheRecordsOfARealEnvoy(t *testing.T) {
+	const route, pool, endpoint = "default/llama", "default/llama", "127.0.0.11:8000"
+	for name, want := range map[string]outcome.Outcome{
+		"stream": {
+			Route: "default/sql", Pool: pool, Model: "sql", Stream: true, Endpoint: endpoint, Status: 200, Attempts: 1,
+			FirstBody: 17839 * time.Microsecond, Gateway: 1434 * time.Microsecond, Prompt: engine.Known(1), Completion: engine.Known(5),
+		},
+		"status-500": {
+			Route: route, Pool: pool, Model: "llama", Stream: true, Endpoint: endpoint, Status: 500, Attempts: 1,
+			FirstBody: 30118 * time.Microsecond, Gateway: 29977 * time.Microsecond,
+		},
+		"client-gone": {
+			Route: "default/sql", Pool: pool, Model: "sql", Stream: true, Endpoint: endpoint, Status: 200, Attempts: 1,
+			Failure: outcome.ClientGone, FirstBody: 16979 * time.Microsecond, Gateway: 3721 * time.Microsecond,
+		},
+		"refused": {
+			Route: route, Pool: pool, Model: "llama", Endpoint: endpoint, Status: 503, Attempts: 2, Failure: outcome.Refused,
+		},
+		"reset": {
+			Route: route, Pool: pool, Model: "llama", Endpoint: endpoint, Status: 503, Attempts: 1, Failure: outcome.Reset,
+			Gateway: 970 * time.Microsecond,
+		},
+		"reset-stream": {
+			Route: route, Pool: pool, Model: "llama", Stream: true, Endpoint: endpoint, Status: 200, Attempts: 1, Failure: outcome.Reset,
+			FirstBody: 115509 * time.Microsecond, Gateway: 40112 * time.Microsecond,
+		},
+		"replied":    {Status: 404, ByExtproc: true},
+		"healthz":    {Status: 200},
+		"no-extproc": {Status: 503, Attempts: 1, Failure: outcome.NoEndpoint},
+	} {
+		got := outcome.Read(record(t, name))
+		if got.Duration <= 0 {
+			t.Errorf("%s: no duration", name)
+		}
+		got.Duration = 0
+		if diff := cmp.Diff(want, got, compareValues); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestOnlyTheEndpointsOwnFailuresTurnRequestsAway(t *testing.T) {
+	for failure, want := range map[outcome.Failure]bool{
+		outcome.None: false, outcome.Refused: true, outcome.Reset: true, outcome.TimedOut: false,
+		outcome.ClientGone: false, outcome.NoEndpoint: false, outcome.Other: false,
+	} {
+		if got := (outcome.Outcome{Failure: failure}).Turned(); got != want {
+			t.Errorf("%q: %v", failure, got)
+		}
+	}
+}
+
+func TestALoadReportAndWhatMakesNoSense(t *testing.T) {
+	entry := record(t, "stream")
+	usage := entry.CommonProperties.Metadata.FilterMetadata["gateway.usage"]
+	usage.Fields["load"] = structpb.NewStringValue("TEXT named_metrics.num_requests_waiting=3.0, named_metrics.kv_cache_usage_perc=0.5")
+	usage.Fields["prompt"] = structpb.NewStringValue("many")
+	entry.CommonProperties.CustomTags["first_body_us"] = "-"
+	entry.CommonProperties.UpstreamRemoteAddress = &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: "fd00::1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 8000},
+	}}}
+	got := outcome.Read(entry)
+	if w := got.Load.Waiting.Or(-1); w != 3 || got.Load.KVUsage.Or(-1) != 0.5 || got.Load.Running.Or(-1) != -1 {
+		t.Errorf("the load is %+v", got.Load)
+	}
+	if _, known := got.Prompt.Get(); known || got.FirstBody != 0 || got.Endpoint != "[fd00::1]:8000" {
+		t.Errorf("%+v", got)
+	}
+	usage.Fields["load"] = structpb.NewStringValue("BIN x")
+	if got := outcome.Read(entry); got.Load.Waiting.Or(-1) != -1 {
+		t.Errorf("a report that makes no sense is %+v", got.Load)
+	}
+	if diff := cmp.Diff(outcome.Outcome{}, outcome.Read(&accesslogdatav3.HTTPAccessLogEntry{}), compareValues); diff != "" {
+		t.Errorf("an empty record (-want +got):\n%s", diff)
+	}
+}
+
+func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
+	got := make(chan outcome.Outcome, 10)
+	l := bufconn.Listen(1 << 16)
+	server := grpc.NewServer()
+	accesslogv3.RegisterAccessLogServiceServer(server, outcome.NewServer(func(o outcome.Outcome) { got <- o }))
+	done := make(chan error)
+	go func() { done <- server.Serve(l) }()
+	conn, err := grpc.NewClient("passthrough:", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := accesslogv3.NewAccessLogServiceClient(conn).StreamAccessLogs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, names := range []string{"stream refused", "reset"} {
+		var entries []*accesslogdatav3.HTTPAccessLogEntry
+		for name := range strings.FieldsSeq(names) {
+			entries = append(entries, record(t, name))
+		}
+		if err := stream.Send(&accesslogv3.StreamAccessLogsMessage{LogEntries: &accesslogv3.StreamAccessLogsMessage_HttpLogs{
+			HttpLogs: &accesslogv3.StreamAccessLogsMessage_HTTPAccessLogEntries{LogEntry: entries},
+		}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []outcome.Failure{outcome.None, outcome.Refused, outcome.Reset} {
+		if o := <-got; o.Failure != want {
+			t.Errorf("observed %q, want %q", o.Failure, want)
+		}
+	}
+	if _, err := stream.CloseAndRecv(); err != nil {
+		t.Errorf("the end of the stream: %v", err)
+	}
+	_ = conn.Close()
+	server.Stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
