@@ -32,7 +32,7 @@ func TestParsingAllocatesOnlyTheName(t *testing.T) {
 	}
 }
 
-// go test ./extproc/openai -run '^$' -bench Parse
+// Run it with go test ./extproc/openai -run "^$" -bench Parse.
 func BenchmarkParse(b *testing.B) {
 	for _, kb := range []int{1, 16, 256} {
 		body := chat(kb << 10)

@@ -100,7 +100,7 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 		case "active":
 			active = strings.Split(value, ",")
 		case "ours":
-			for _, pair := range strings.Split(value, ",") {
+			for pair := range strings.SplitSeq(value, ",") {
 				model, n, _ := strings.Cut(pair, ":")
 				f.count(name, model).Store(number(t, n))
 				e.InFlight.Add(number(t, n))
@@ -326,7 +326,7 @@ func TestADecisionAllocatesNothing(t *testing.T) {
 	}
 }
 
-// go test ./extproc/pick -run '^$' -bench Pick
+// Run it with go test ./extproc/pick -run "^$" -bench Pick.
 func BenchmarkPick(b *testing.B) {
 	for _, endpoints := range []int{4, 100, 1000} {
 		f := newFleet()

@@ -244,7 +244,7 @@ func (l *loop) get(ctx context.Context, path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer response.Body.Close() //nolint:errcheck // read to its end or given up
+	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxPage))
 		return nil, fmt.Errorf("GET %s: %w", path, errStatus(response.StatusCode))

@@ -282,24 +282,23 @@ func TestRedirectsStayAtTheEndpoint(t *testing.T) {
 		address := server.Listener.Addr().String()
 		f := fleet.New(time.Now)
 		f.SetWorld(world(address))
-		looks := make(chan error)
+		looks := make(chan error, 1000)
 		s := scrape.New(scrape.Config{
 			Fleet: f, Interval: interval, ModelsInterval: time.Second, Log: slog.New(slog.DiscardHandler),
 			Looked: func(err error) { looks <- err },
 		})
 		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- s.Run(ctx) }()
+		done := make(chan struct{})
+		go func() {
+			_ = s.Run(ctx)
+			close(done)
+		}()
 		s.SetTargets([]string{address})
 		if err := <-looks; (err == nil) != want {
 			t.Errorf("redirected to %s: %v", location, err)
 		}
 		cancel()
-		select {
-		case <-looks: // one more was under way
-			<-done
-		case <-done:
-		}
+		<-done
 		server.Close()
 	}
 }

@@ -77,8 +77,11 @@ func dial(t *testing.T, f *fleet.Fleet) extprocv3.ExternalProcessorClient {
 	l := bufconn.Listen(1 << 20)
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(stream.MaxMessage))
 	extprocv3.RegisterExternalProcessorServer(server, stream.New(f, pick.Policy{Threshold: 4}, meter.New(f), slog.New(slog.DiscardHandler)))
-	done := make(chan error)
-	go func() { done <- server.Serve(l) }()
+	done := make(chan struct{})
+	go func() {
+		_ = server.Serve(l)
+		close(done)
+	}()
 	conn, err := grpc.NewClient("passthrough:", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
 	if err != nil {
@@ -166,7 +169,7 @@ func message(t *testing.T, line string) *extprocv3.ProcessingRequest {
 	case "headers":
 		h := &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{}}
 		mode := extprocfilterv3.ProcessingMode_BUFFERED
-		for _, word := range strings.Fields(rest) {
+		for word := range strings.FieldsSeq(rest) {
 			key, value, ok := strings.Cut(word, "=")
 			switch {
 			case word == "end":
@@ -234,11 +237,11 @@ func mutation(c *extprocv3.CommonResponse) string {
 }
 
 func headers(m *extprocv3.HeaderMutation) string {
-	out := ""
+	var out strings.Builder
 	for _, h := range m.GetSetHeaders() {
-		out += fmt.Sprintf(" %s=%s", h.GetHeader().GetKey(), h.GetHeader().GetRawValue())
+		fmt.Fprintf(&out, " %s=%s", h.GetHeader().GetKey(), h.GetHeader().GetRawValue())
 	}
-	return out
+	return out.String()
 }
 
 // Whatever way a stream ends, its request is counted as gone.
@@ -249,10 +252,16 @@ func TestEveryEndOfAStreamEndsItsRequest(t *testing.T) {
 		RequestBody: &extprocv3.HttpBody{Body: []byte(`{"model":"text-to-sql"}`)},
 	}}
 	for name, end := range map[string]func(extprocv3.ExternalProcessor_ProcessClient, context.CancelFunc){
-		"closed":       func(s extprocv3.ExternalProcessor_ProcessClient, _ context.CancelFunc) { _ = s.CloseSend() },
-		"cancelled":    func(_ extprocv3.ExternalProcessor_ProcessClient, cancel context.CancelFunc) { cancel() },
-		"misused":      func(s extprocv3.ExternalProcessor_ProcessClient, _ context.CancelFunc) { _ = s.Send(message(t, "trailers")) },
-		"decided over": func(s extprocv3.ExternalProcessor_ProcessClient, cancel context.CancelFunc) { _ = s.Send(body); _, _ = s.Recv(); cancel() },
+		"closed":    func(s extprocv3.ExternalProcessor_ProcessClient, _ context.CancelFunc) { _ = s.CloseSend() },
+		"cancelled": func(_ extprocv3.ExternalProcessor_ProcessClient, cancel context.CancelFunc) { cancel() },
+		"misused": func(s extprocv3.ExternalProcessor_ProcessClient, _ context.CancelFunc) {
+			_ = s.Send(message(t, "trailers"))
+		},
+		"decided over": func(s extprocv3.ExternalProcessor_ProcessClient, cancel context.CancelFunc) {
+			_ = s.Send(body)
+			_, _ = s.Recv()
+			cancel()
+		},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		s, err := client.Process(ctx)

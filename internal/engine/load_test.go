@@ -179,7 +179,7 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// go test ./internal/engine -run '^$' -bench Load
+// Run it with go test ./internal/engine -run "^$" -bench Load.
 func BenchmarkLoad(b *testing.B) {
 	page := recorded(b, "vllm-0.32-loaded.txt")
 	b.Run("reader=whole", func(b *testing.B) {

@@ -67,6 +67,7 @@ type Pool struct {
 type Endpoint struct {
 	Address string // "ip:port", with brackets around an IPv6 address
 	Pod     Name
+	Labels  map[string]string // of the pod; not to be changed
 	Ready   bool
 }
 
@@ -133,7 +134,7 @@ func buildPool(ip *pool.InferencePool, pods []Pod) *Pool {
 		}
 		for _, port := range ip.Spec.TargetPorts {
 			address := netip.AddrPortFrom(pod.IP, uint16(port.Number)).String()
-			p.Endpoints = append(p.Endpoints, Endpoint{Address: address, Pod: pod.Name, Ready: pod.Ready})
+			p.Endpoints = append(p.Endpoints, Endpoint{Address: address, Pod: pod.Name, Labels: pod.Labels, Ready: pod.Ready})
 		}
 	}
 	// A pod that is gone and its successor may share an address for a moment: the ready one is the one that answers.

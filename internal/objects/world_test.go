@@ -44,13 +44,14 @@ func aRoute(name, backend string, age time.Duration, models ...string) v1alpha1.
 var llama = map[string]string{"app": "llama"}
 
 func TestEveryPortOfEverySelectedPodIsAnEndpoint(t *testing.T) {
+	extra := map[string]string{"app": "llama", "extra": "x"}
 	other := aPod("elsewhere", "10.0.0.9", true, llama)
 	other.Name.Namespace = "other"
 	w := objects.Build(objects.Set{
 		Pools: []pool.InferencePool{aPool("base", llama, 8000, 8001)},
 		Pods: []objects.Pod{
 			aPod("b", "10.0.0.2", false, llama),
-			aPod("a", "fd00::1", true, map[string]string{"app": "llama", "extra": "x"}),
+			aPod("a", "fd00::1", true, extra),
 			aPod("starting", "", true, llama),
 			aPod("stranger", "10.0.0.3", true, map[string]string{"app": "qwen"}),
 			other,
@@ -59,10 +60,10 @@ func TestEveryPortOfEverySelectedPodIsAnEndpoint(t *testing.T) {
 	got := w.Pools[objects.Name{Namespace: "default", Name: "base"}].Endpoints
 	b, a := objects.Name{Namespace: "default", Name: "b"}, objects.Name{Namespace: "default", Name: "a"}
 	want := []objects.Endpoint{
-		{Address: "10.0.0.2:8000", Pod: b},
-		{Address: "10.0.0.2:8001", Pod: b},
-		{Address: "[fd00::1]:8000", Pod: a, Ready: true},
-		{Address: "[fd00::1]:8001", Pod: a, Ready: true},
+		{Address: "10.0.0.2:8000", Pod: b, Labels: llama},
+		{Address: "10.0.0.2:8001", Pod: b, Labels: llama},
+		{Address: "[fd00::1]:8000", Pod: a, Labels: extra, Ready: true},
+		{Address: "[fd00::1]:8001", Pod: a, Labels: extra, Ready: true},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("endpoints (-want +got):\n%s", diff)

@@ -62,6 +62,28 @@ func New(dir string, log *slog.Logger, refused func(files int)) *Source {
 	return &Source{dir: dir, log: log, refused: refused, files: make(map[string]*file)}
 }
 
+// Read reads a directory once.
+func Read(dir string) (*objects.World, error) {
+	s := New(dir, slog.New(slog.DiscardHandler), nil)
+	world, err := s.first()
+	if err != nil {
+		return nil, fmt.Errorf("read objects: %w", err)
+	}
+	return world, nil
+}
+
+// first reads the directory at the start.
+func (s *Source) first() (*objects.World, error) {
+	world, err := s.read()
+	if err := errors.Join(err, s.faults()); err != nil {
+		return nil, err
+	}
+	if world == nil {
+		world = objects.Build(objects.Set{})
+	}
+	return world, nil
+}
+
 // Run publishes a World at the start and again whenever a file changes, until ctx ends. It returns an error if the
 // directory cannot be read, or holds an invalid file, at the start; later faults are logged and leave the last good
 // objects in force. It calls publish from one goroutine.
@@ -70,19 +92,18 @@ func (s *Source) Run(ctx context.Context, publish func(*objects.World)) error {
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", s.dir, err)
 	}
-	defer watcher.Close() //nolint:errcheck // nothing is lost
+	defer watcher.Close()
 
 	// Watch before reading, so that no edit falls between the two.
 	if err := watcher.Add(s.dir); err != nil {
 		return fmt.Errorf("read objects: %s: %w", s.dir, err)
 	}
-	world, err := s.read()
-	if err := errors.Join(err, s.faults()); err != nil {
+	world, err := s.first()
+	if err != nil {
 		return fmt.Errorf("read objects: %w", err)
 	}
-	if world == nil {
+	if len(s.files) == 0 {
 		s.log.Warn("no objects yet", "dir", s.dir)
-		world = objects.Build(objects.Set{})
 	}
 	publish(world)
 	s.running = true

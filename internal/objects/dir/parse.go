@@ -214,8 +214,7 @@ type unknownField struct{ path, reason string }
 func (p *parser) decode(path string, text []byte, into any) ([]unknownField, error) {
 	strict, err := kjson.UnmarshalStrict(text, into, kjson.DisallowUnknownFields)
 	if err != nil {
-		var wrong *json.UnmarshalTypeError
-		if errors.As(err, &wrong) {
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			return nil, p.fault(join(path, wrong.Field), "%s: want %s, not %s", wrong.Field, jsonName(wrong), wrong.Value)
 		}
 		// A value that reads itself, such as a duration, does not say where it stands, but quotes what it read.
@@ -224,8 +223,7 @@ func (p *parser) decode(path string, text []byte, into any) ([]unknownField, err
 	}
 	var unknown []unknownField
 	for _, e := range strict {
-		var at kjson.FieldError
-		if errors.As(e, &at) {
+		if at, ok := errors.AsType[kjson.FieldError](e); ok {
 			unknown = append(unknown, unknownField{at.FieldPath(), e.Error()})
 		}
 	}

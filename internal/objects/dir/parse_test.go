@@ -60,8 +60,10 @@ func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 		{"key twice", "a: 1\nb: 2\na: 3\n", `f.yaml:3: not valid YAML: key "a" already set in map`},
 		{"not an object", "hello\n", "f.yaml:1: not a Kubernetes object: it needs apiVersion, kind and metadata"},
 		{"a list", "# pods\n- a\n- b\n", "f.yaml:2: not a Kubernetes object: it needs apiVersion, kind and metadata"},
-		{"unknown kind", strings.Replace(goodRoute, "LLMRoute", "LLMroute", 1),
-			`f.yaml:2: apiVersion "inference.x-k8s.io/v1alpha1", kind "LLMroute" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, inference.networking.k8s.io/v1 InferencePool and v1 Pod`},
+		{
+			"unknown kind", strings.Replace(goodRoute, "LLMRoute", "LLMroute", 1),
+			`f.yaml:2: apiVersion "inference.x-k8s.io/v1alpha1", kind "LLMroute" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
+		},
 		{"unknown field", strings.Replace(goodRoute, "priority", "prioritty", 1), `f.yaml:12: LLMRoute default/sentiment: unknown field "spec.prioritty"`},
 		{"unknown nested field", strings.Replace(goodRoute, "numerator: 99", "nominator: 99", 1), `f.yaml:17: LLMRoute default/sentiment: unknown field "spec.objectives[0].latency.quantile.nominator"`},
 		{"wrong type", strings.Replace(goodRoute, "priority: 3", "priority: high", 1), "f.yaml:12: spec.priority: want a whole number, not string"},
@@ -79,14 +81,15 @@ func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 		{"no labels", strings.Replace(goodPool, "{app: llama}", "{}", 1), "f.yaml:7: InferencePool default/base: spec.selector.matchLabels: Required value: name at least one label of the pods that serve"},
 		{"bad IP", strings.Replace(goodPod, "127.0.0.11", "127.0.0", 1), `f.yaml:7: Pod default/engine-1: status.podIP: Invalid value: "127.0.0": want an IP address, such as 10.0.0.7`},
 		{"defined twice", goodPod + "---\n" + goodPod, "f.yaml:12: Pod default/engine-1 is defined twice, first at line 4"},
-		{"in a list", "apiVersion: v1\nkind: List\nitems:\n- " + strings.ReplaceAll(strings.Replace(goodPod, "127.0.0.11", "x", 1), "\n", "\n  "),
-			`f.yaml:10: Pod default/engine-1: status.podIP: Invalid value: "x": want an IP address, such as 10.0.0.7`},
+		{
+			"in a list", "apiVersion: v1\nkind: List\nitems:\n- " + strings.ReplaceAll(strings.Replace(goodPod, "127.0.0.11", "x", 1), "\n", "\n  "),
+			`f.yaml:10: Pod default/engine-1: status.podIP: Invalid value: "x": want an IP address, such as 10.0.0.7`,
+		},
 		{"second document", goodPod + "---\n# a comment\n---\n" + strings.Replace(goodPool, "8000", "0", 1), "f.yaml:19: InferencePool default/base: spec.targetPorts[0].number: Invalid value: 0: must be between 1 and 65535, inclusive"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := parse("f.yaml", []byte(c.text))
-			var fault *Fault
-			if !errors.As(err, &fault) {
+			if _, ok := errors.AsType[*Fault](err); !ok {
 				t.Fatalf("the error is %v, want a Fault", err)
 			}
 			if err.Error() != c.want {

@@ -1,0 +1,48 @@
+# Everything a person does here. `make` alone prints the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# Tools have a module of their own, so that those who build Headgate do not build its linter.
+TOOL := go tool -modfile=tools/go.mod
+FUZZ_TIME ?= 40s
+
+.PHONY: help run build test check fuzz bench generate clean
+
+help: ## Print this list
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: build ## Run the whole on this machine: simulated engines, extproc and Envoy on :8080
+	@bin/bench quickstart $(ARGS)
+
+build: ## Build the programs into bin/
+	@mkdir -p bin
+	go build -o bin/extproc ./extproc
+	go build -o bin/bench ./bench
+
+test: ## Run every test, the end-to-end ones with a real Envoy and real clients too
+	go test -race -timeout 12m ./...
+
+check: ## Check formatting, vet, lint, tidiness and that generated files are up to date
+	go vet ./...
+	$(TOOL) golangci-lint run
+	go mod tidy -diff
+	go -C tools mod tidy -diff
+	@$(MAKE) --no-print-directory generate
+	git diff --exit-code
+
+fuzz: ## Fuzz each parser for FUZZ_TIME (40s)
+	go test ./extproc/openai -run '^$$' -fuzz '^FuzzParseJSON$$' -fuzztime $(FUZZ_TIME) -fuzzminimizetime 5x
+	go test ./extproc/openai -run '^$$' -fuzz '^FuzzParseForm$$' -fuzztime $(FUZZ_TIME) -fuzzminimizetime 5x
+	go test ./internal/engine -run '^$$' -fuzz '^FuzzLoad$$' -fuzztime $(FUZZ_TIME) -fuzzminimizetime 5x
+	go test ./internal/objects/dir -run '^$$' -fuzz '^FuzzParse$$' -fuzztime $(FUZZ_TIME) -fuzzminimizetime 5x
+
+bench: ## Benchmark the hot paths beside their oracles; prints medians, spread and ratios
+	@go test -run '^$$' -bench . -count 10 -benchtime 100ms ./extproc/openai ./internal/engine ./extproc/pick | tee bin/bench.txt >/dev/null
+	@$(TOOL) benchstat -col /parser bin/bench.txt
+
+generate: ## Write what the scenarios answer into their files anew; read the difference before you keep it
+	go test ./extproc/pick ./extproc/stream ./internal/sim -run Scenarios -update
+
+clean: ## Remove what was built and what a run left; downloads in .cache stay
+	rm -rf bin .run

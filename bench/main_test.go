@@ -1,0 +1,29 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+)
+
+func TestCommandsAreListedAndOthersRefused(t *testing.T) {
+	for _, c := range []struct {
+		args           []string
+		status         int
+		stdout, stderr string
+	}{
+		{nil, 2, "", "usage: bench COMMAND"},
+		{[]string{"--help"}, 0, "serve a simulated vLLM endpoint", ""},
+		{[]string{"fly"}, 2, "", `there is no command "fly"`},
+		{[]string{"engine", "--port", "x"}, 1, "", "bench: engine: invalid value"},
+	} {
+		var stdout, stderr bytes.Buffer
+		if got := run(context.Background(), c.args, &stdout, &stderr); got != c.status {
+			t.Errorf("%v: exit status %d, want %d", c.args, got, c.status)
+		}
+		if !strings.Contains(stdout.String(), c.stdout) || !strings.Contains(stderr.String(), c.stderr) {
+			t.Errorf("%v: says %q and %q, want %q and %q", c.args, stdout.String(), stderr.String(), c.stdout, c.stderr)
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package quickstart
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// watch reads every engine's metrics and tells what happened since it last did.
+type watch struct {
+	endpoints []string
+	client    http.Client
+
+	requests, tokens float64 // of all engines at the last reading
+	read             time.Time
+}
+
+func newWatch(w *objects.World) *watch {
+	var all []string
+	for _, p := range w.Pools {
+		for _, e := range p.Endpoints {
+			all = append(all, e.Address)
+		}
+	}
+	slices.Sort(all)
+	return &watch{endpoints: slices.Compact(all), client: http.Client{Timeout: 500 * time.Millisecond}, read: time.Now()}
+}
+
+// reading is what one engine says.
+type reading struct {
+	err              error
+	load             engine.Load
+	requests, tokens float64
+	// used is the adapters in slots of all slots. vLLM tells its slots once it used one, and its activity only.
+	used, slots engine.Value
+}
+
+// line is one second, for people.
+func (w *watch) line(ctx context.Context) string {
+	readings := make([]reading, len(w.endpoints))
+	var reads sync.WaitGroup
+	for i, address := range w.endpoints {
+		reads.Go(func() { readings[i] = w.look(ctx, address) })
+	}
+	reads.Wait()
+
+	now := time.Now()
+	var requests, tokens float64
+	var engines strings.Builder
+	for i, r := range readings {
+		requests += r.requests
+		tokens += r.tokens
+		fmt.Fprintf(&engines, " | %s %s", strings.TrimSuffix(w.endpoints[i], ":8000"), r)
+	}
+	seconds := now.Sub(w.read).Seconds()
+	rate := func(now, before float64) float64 { return max(0, now-before) / seconds } // an engine that restarted counts anew
+	line := fmt.Sprintf("%s %5.0f req/s %6.0f tok/s%s", now.Format("15:04:05"), rate(requests, w.requests), rate(tokens, w.tokens), engines.String())
+	w.requests, w.tokens, w.read = requests, tokens, now
+	return line
+}
+
+func (r reading) String() string {
+	if r.err != nil {
+		return "does not answer"
+	}
+	slots := "-"
+	if n, ok := r.slots.Get(); ok {
+		slots = fmt.Sprintf("%.0f/%.0f", r.used.Or(0), n)
+	}
+	return fmt.Sprintf("%3.0f + %-3.0f slots %s", r.load.Running.Or(0), r.load.Waiting.Or(0), slots)
+}
+
+func (w *watch) look(ctx context.Context, address string) (r reading) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
+	if err != nil {
+		return reading{err: err}
+	}
+	response, err := w.client.Do(request)
+	if err != nil {
+		return reading{err: err}
+	}
+	defer response.Body.Close()
+	page, err := io.ReadAll(response.Body)
+	if err != nil {
+		return reading{err: err}
+	}
+	var reader engine.Reader
+	if r.load, err = reader.Load(page); err != nil {
+		return reading{err: err}
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(page))
+	if err != nil {
+		return reading{err: err}
+	}
+	sum := func(name string) (total engine.Value) {
+		for _, m := range families[name].GetMetric() {
+			total = engine.Known(total.Or(0) + m.GetCounter().GetValue() + m.GetGauge().GetValue())
+		}
+		return total
+	}
+	r.requests, r.tokens = sum("vllm:request_success_total").Or(0), sum("vllm:generation_tokens_total").Or(0)
+	if r.used, r.slots = sum("sim:slots_used"), sum("sim:slots"); r.slots == (engine.Value{}) {
+		r.used, r.slots = engine.Known(float64(len(r.load.Active))), r.load.MaxAdapters
+	}
+	return r
+}

@@ -1,0 +1,126 @@
+package rig
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// Process is a program that the rig runs.
+type Process struct {
+	Name string
+	// Log is the file with what it prints.
+	Log string
+
+	cmd  *exec.Cmd
+	done chan struct{} // closed when the process has ended
+}
+
+// starter starts processes from one thread that lives as long as it does. A process that dies with its parent dies with
+// the parent's thread (PR_SET_PDEATHSIG), and Envoy's wheel is made so.
+type starter chan func()
+
+func newStarter() starter {
+	s := make(starter)
+	go func() {
+		runtime.LockOSThread()
+		for start := range s {
+			start()
+		}
+	}()
+	return s
+}
+
+// start runs a command whose output goes to a file in dir. What the process has already printed in an earlier life stays.
+func (s starter) start(name, dir string, cmd *exec.Cmd) (*Process, error) {
+	p := &Process{Name: name, Log: filepath.Join(dir, name+".log"), cmd: cmd, done: make(chan struct{})}
+	log, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = processAttributes()
+	started := make(chan error)
+	s <- func() { started <- cmd.Start() }
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() {
+		_ = cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// PID is the id of the process.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Signal sends the process a signal. One that has ended gets none.
+func (p *Process) Signal(s os.Signal) {
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		panic(fmt.Sprintf("signal %s: %v", p.Name, err)) // it is our own child
+	}
+}
+
+// Kill ends the process at once and waits for its end.
+func (p *Process) Kill() {
+	p.Signal(syscall.SIGKILL)
+	<-p.done
+}
+
+// Stop asks the process to end, and kills it if that takes longer than patience.
+func (p *Process) Stop(patience time.Duration) {
+	p.Signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		p.Kill()
+	}
+}
+
+// awaitOK waits until a URL answers 200. It gives up when the process ends or ctx does, and then says what the process
+// printed last.
+func (p *Process) awaitOK(ctx context.Context, url string) error {
+	client := http.Client{Timeout: time.Second}
+	defer client.CloseIdleConnections()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		response, err := client.Get(url)
+		if err == nil {
+			_ = response.Body.Close()
+			if response.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-p.done:
+			return fmt.Errorf("%s ended at its start:\n%s", p.Name, p.lastWords())
+		case <-ctx.Done():
+			return fmt.Errorf("%s did not answer %s in time:\n%s", p.Name, url, p.lastWords())
+		case <-tick.C:
+		}
+	}
+}
+
+// lastWords is the end of what the process printed.
+func (p *Process) lastWords() string {
+	text, err := os.ReadFile(p.Log)
+	if err != nil {
+		return err.Error()
+	}
+	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	return string(bytes.Join(lines[max(0, len(lines)-10):], []byte("\n")))
+}

@@ -1,0 +1,256 @@
+// Package rig runs Headgate as processes: simulated engines, extproc and Envoy, started in order, each awaited until it
+// answers, and stopped together. The quickstart and the end-to-end tests stand on it.
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/headgate/headgate/bench/envoy"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/dir"
+)
+
+// SimulateLabel is the pod label that asks the rig for a simulated engine at the pod's address.
+const SimulateLabel = "headgate.dev/simulate"
+
+// startTimeout bounds the start of the whole.
+const startTimeout = 30 * time.Second
+
+// Config is what a Rig runs, and where. Paths may be relative.
+type Config struct {
+	Programs     Programs
+	EnvoyYAML    string // the data plane's configuration
+	Objects      string // the folder of objects
+	Dir          string // for logs, the socket and the configuration of this run; made if it is missing
+	Listen       string // HOST:PORT for clients
+	Admin        string // HOST:PORT of Envoy's admin interface
+	Metrics      string // HOST:PORT of extproc's metrics
+	Model        string // what simulated engines call their base model
+	ExtprocFlags []string
+	EngineFlags  []string
+}
+
+// Programs are the paths of binaries.
+type Programs struct{ Extproc, Bench, Envoy string }
+
+// Rig is the processes of one run. Its methods are not safe for concurrent use, but those of its processes are.
+type Rig struct {
+	Config
+	// Engines by address.
+	Engines map[string]*Process
+	Extproc *Process
+	Envoy   *Process
+
+	starter starter
+	world   *objects.World
+}
+
+// New reads the objects of a run and checks that its addresses are free. It starts nothing.
+func New(c Config) (*Rig, error) {
+	world, err := dir.Read(c.Objects)
+	if err != nil {
+		return nil, err
+	}
+	r := &Rig{Config: c, Engines: make(map[string]*Process), world: world}
+	for _, address := range append(r.Simulated(), c.Listen, c.Admin, c.Metrics) {
+		if err := checkFree(address); err != nil {
+			return nil, err
+		}
+	}
+	return r, os.MkdirAll(c.Dir, 0o755)
+}
+
+// checkFree is an error that names the address if something serves there, or nothing can.
+func checkFree(address string) error {
+	l, err := net.Listen("tcp", address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("the address %s is taken: stop what serves there, or choose another", address)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Errorf("the address %s is not one of this machine (on macOS: sudo ifconfig lo0 alias %s)", address, hostOf(address))
+	case err != nil:
+		return err
+	}
+	return l.Close()
+}
+
+func hostOf(address string) string {
+	host, _, _ := net.SplitHostPort(address)
+	return host
+}
+
+// World is the objects of the run as they were at its start.
+func (r *Rig) World() *objects.World { return r.world }
+
+// Simulated returns the addresses at which the objects ask for a simulated engine, in order.
+func (r *Rig) Simulated() []string {
+	var all []string
+	for _, p := range r.world.Pools {
+		for _, e := range p.Endpoints {
+			if e.Labels[SimulateLabel] == "true" {
+				all = append(all, e.Address)
+			}
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// adapters returns every adapter that a route asks for, in order.
+func (r *Rig) adapters() []string {
+	var all []string
+	for _, route := range r.world.Routes {
+		if route.Adapter != "" {
+			all = append(all, route.Adapter)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// Start starts everything and returns when requests are answered. Whatever happens, the caller stops the rig.
+func (r *Rig) Start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	r.starter = newStarter()
+	if err := r.startEngines(ctx); err != nil {
+		return err
+	}
+	if err := r.StartExtproc(ctx); err != nil {
+		return err
+	}
+	return r.startEnvoy(ctx)
+}
+
+func (r *Rig) startEngines(ctx context.Context) error {
+	for _, address := range r.Simulated() {
+		if err := r.startEngine(address); err != nil {
+			return err
+		}
+	}
+	for address, p := range r.Engines {
+		if err := p.awaitOK(ctx, "http://"+address+"/health"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startEngine starts the simulated engine at an address, with every adapter registered.
+func (r *Rig) startEngine(address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	args := []string{"engine", r.Model, "--host", host, "--port", port}
+	for _, a := range r.adapters() {
+		args = append(args, "--lora-modules", a+"=sim:")
+	}
+	p, err := r.starter.start("engine-"+host, r.Dir, exec.Command(r.Programs.Bench, append(args, r.EngineFlags...)...))
+	if err != nil {
+		return err
+	}
+	r.Engines[address] = p
+	return nil
+}
+
+// StartEngine starts the engine at an address again and returns when it answers.
+func (r *Rig) StartEngine(ctx context.Context, address string) error {
+	if err := r.startEngine(address); err != nil {
+		return err
+	}
+	return r.Engines[address].awaitOK(ctx, "http://"+address+"/health")
+}
+
+// StartExtproc starts extproc, also after it ended, and returns when it has read its objects.
+func (r *Rig) StartExtproc(ctx context.Context) error {
+	host, port, err := net.SplitHostPort(r.Metrics)
+	if err != nil {
+		return err
+	}
+	args := []string{"--objects", r.Objects, "--listen", "unix:" + r.socket(), "--metrics-host", host, "--metrics-port", port}
+	p, err := r.starter.start("extproc", r.Dir, exec.Command(r.Programs.Extproc, append(args, r.ExtprocFlags...)...))
+	if err != nil {
+		return err
+	}
+	r.Extproc = p
+	return p.awaitOK(ctx, "http://"+r.Metrics+"/readyz")
+}
+
+func (r *Rig) socket() string { return filepath.Join(r.Dir, "extproc.sock") }
+
+func (r *Rig) startEnvoy(ctx context.Context) error {
+	config, err := envoy.Config(r.EnvoyYAML, envoy.Addresses{Listen: r.Listen, Admin: r.Admin, Socket: r.socket()})
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(r.Dir, "envoy.json")
+	if err := os.WriteFile(file, config, 0o644); err != nil {
+		return err
+	}
+	// Several Envoys on one machine share memory for hot restarts unless they are told not to.
+	p, err := r.starter.start("envoy", r.Dir, exec.Command(r.Programs.Envoy, "--config-path", file, "--disable-hot-restart",
+		"--log-level", "warning", "--file-flush-interval-msec", "500"))
+	if err != nil {
+		return err
+	}
+	r.Envoy = p
+	return p.awaitOK(ctx, "http://"+r.Listen+"/v1/models")
+}
+
+// Ended returns a channel that gets the first of the processes to end.
+func (r *Rig) Ended() <-chan *Process {
+	ended := make(chan *Process, 2+len(r.Engines))
+	for _, p := range r.processes() {
+		go func() {
+			<-p.Done()
+			ended <- p
+		}()
+	}
+	return ended
+}
+
+func (r *Rig) processes() []*Process {
+	var all []*Process
+	for _, p := range append([]*Process{r.Envoy, r.Extproc}, r.engines()...) {
+		if p != nil {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+func (r *Rig) engines() []*Process {
+	var all []*Process
+	for _, p := range r.Engines {
+		all = append(all, p)
+	}
+	return all
+}
+
+// Stop stops everything that was started: Envoy first, so that the others lose their clients and have nothing to wait
+// for. No process gets longer than patience.
+func (r *Rig) Stop(patience time.Duration) {
+	for _, group := range [][]*Process{{r.Envoy}, append(r.engines(), r.Extproc)} {
+		var ends sync.WaitGroup
+		for _, p := range group {
+			if p != nil {
+				ends.Go(func() { p.Stop(patience) })
+			}
+		}
+		ends.Wait()
+	}
+	if r.starter != nil {
+		close(r.starter)
+	}
+}
