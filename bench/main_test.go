@@ -16,7 +16,7 @@ func TestCommandsAreListedAndOthersRefused(t *testing.T) {
 		{nil, 2, "", "usage: bench COMMAND"},
 		{[]string{"--help"}, 0, "serve a simulated vLLM endpoint", ""},
 		{[]string{"fly"}, 2, "", `there is no command "fly"`},
-		{[]string{"engine", "--port", "x"}, 1, "", "bench: engine: invalid value"},
+		{[]string{"engine", "--port", "x"}, 1, "", "bench: engine: invalid argument"},
 	} {
 		var stdout, stderr bytes.Buffer
 		if got := run(context.Background(), c.args, &stdout, &stderr); got != c.status {

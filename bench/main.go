@@ -1,0 +1,74 @@
+// Command bench is the fourth program of Headgate: what it is tried with. It holds the simulated engine, and the load
+// and the experiments that are run against engines and gateways.
+//
+//	bench --help            lists the commands
+//	bench COMMAND --help    explains one
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/headgate/headgate/bench/engine"
+	"github.com/headgate/headgate/bench/quickstart"
+)
+
+// command is one thing that bench does.
+type command struct {
+	name    string
+	summary string
+	// run does it until it is done or ctx ends, which SIGINT and SIGTERM bring about. It prints its own help.
+	run func(ctx context.Context, args []string) error
+}
+
+var commands = []command{
+	{"engine", "serve a simulated vLLM endpoint", engine.Command},
+	{"quickstart", "run engines, extproc and Envoy on this machine", quickstart.Command},
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// The first signal asks the command to end, which may take as long as its requests; the second one ends it.
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run does what args say and returns the exit status: 0, 1 where the command failed, 2 where there is no such command.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	if len(args) == 0 {
+		help(stderr)
+		return 2
+	}
+	switch args[0] {
+	case "help", "-h", "-help", "--help":
+		help(stdout)
+		return 0
+	}
+	for _, c := range commands {
+		if c.name != args[0] {
+			continue
+		}
+		if err := c.run(ctx, args[1:]); err != nil {
+			say(stderr, "bench: %v\n", err)
+			return 1
+		}
+		return 0
+	}
+	say(stderr, "bench: there is no command %q; bench --help lists them\n", args[0])
+	return 2
+}
+
+func help(w io.Writer) {
+	say(w, "usage: bench COMMAND [ARGUMENT...]\n\ncommands:\n")
+	for _, c := range commands {
+		say(w, "  %-12s %s\n", c.name, c.summary)
+	}
+	say(w, "\nbench COMMAND --help explains a command.\n")
+}
+
+// say prints; where it cannot, there is nobody to tell.
+func say(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }

@@ -1,0 +1,110 @@
+package sim
+
+import (
+	"slices"
+
+	"github.com/headgate/headgate/internal/profile"
+)
+
+// shelf holds at most capacity adapters and knows which was used least recently.
+type shelf struct {
+	capacity int
+	used     map[string]uint64 // adapter -> tick of its last use; no two are equal
+	tick     uint64
+}
+
+func newShelf(capacity int) shelf {
+	return shelf{capacity: capacity, used: map[string]uint64{}}
+}
+
+// touch marks an adapter as just used and reports whether it is there.
+func (h *shelf) touch(adapter string) bool {
+	if _, ok := h.used[adapter]; !ok {
+		return false
+	}
+	h.tick++
+	h.used[adapter] = h.tick
+	return true
+}
+
+// put adds an adapter as the one just used. Where the shelf is full it evicts the least recently used one that keep
+// does not hold back, and returns its name. It reports false, and adds nothing, where all are held back.
+//
+// It looks at every adapter: a shelf holds tens of them and a put costs a load, which is millions of times slower.
+func (h *shelf) put(adapter string, keep func(string) bool) (evicted string, ok bool) {
+	if _, there := h.used[adapter]; !there && len(h.used) >= h.capacity {
+		oldest := uint64(0)
+		for name, tick := range h.used {
+			if (oldest == 0 || tick < oldest) && !keep(name) {
+				evicted, oldest = name, tick
+			}
+		}
+		if oldest == 0 {
+			return "", false
+		}
+		h.drop(evicted)
+	}
+	h.tick++
+	h.used[adapter] = h.tick
+	return evicted, true
+}
+
+// drop removes an adapter, if it is there.
+func (h *shelf) drop(adapter string) { delete(h.used, adapter) }
+
+// names returns the adapters, the most recently used first.
+func (h *shelf) names() []string {
+	names := make([]string, 0, len(h.used))
+	for name := range h.used {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		if h.used[a] > h.used[b] {
+			return -1
+		}
+		return 1
+	})
+	return names
+}
+
+// useAdapter makes sure that the adapter of a scheduled sequence is in a slot and returns the seconds that this takes.
+// The sequence counts in inUse already, so that its adapter and those beside it are not evicted.
+func (e *Engine) useAdapter(adapter string) (seconds float64) {
+	if adapter == "" {
+		return 0
+	}
+	if !e.host.touch(adapter) {
+		seconds += e.loadHost(0, adapter)
+	}
+	if !e.slots.touch(adapter) {
+		// There is room: the adapters in use, this one among them, are at most as many as the slots.
+		e.slots.put(adapter, e.isUsed)
+		e.counted.SlotLoads++
+		e.loaded = append(e.loaded, Event{Kind: SlotLoaded, Adapter: adapter})
+		seconds += e.draw(e.profile.Slot)
+	}
+	return seconds
+}
+
+// loadHost brings an adapter into host memory, for the Load with the id or for a step, and returns the seconds that
+// this takes. An adapter that leaves host memory leaves its slot too. Where every place is taken by an adapter in use,
+// the load is in vain.
+func (e *Engine) loadHost(id ID, adapter string) (seconds float64) {
+	if evicted, ok := e.host.put(adapter, e.isUsed); ok {
+		e.slots.drop(evicted)
+	}
+	e.counted.HostLoads++
+	e.loaded = append(e.loaded, Event{Kind: HostLoaded, ID: id, Adapter: adapter})
+	return e.draw(e.profile.Load)
+}
+
+// isUsed reports whether a running sequence uses the adapter.
+func (e *Engine) isUsed(adapter string) bool { return e.inUse[adapter] > 0 }
+
+// draw returns a load time in seconds.
+func (e *Engine) draw(s profile.Spread) float64 {
+	if s.StdDev == 0 {
+		return s.Mean
+	}
+	return max(0, s.Mean+s.StdDev*e.normal())
+}

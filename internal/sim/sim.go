@@ -1,0 +1,329 @@
+// Package sim is the step model of one LLM engine: given a profile and the requests that arrive, it says when every
+// token comes out.
+//
+// It follows the scheduler of vLLM V1. The engine works in steps. A step first gives one token to every running
+// sequence (or the next part of a prompt that did not fit into one step), then admits waiting requests in order of
+// arrival while there is room in the batch, in the token budget and in the KV cache. Prompts share cached blocks of
+// KV, a sequence that finds no free block preempts the one admitted last, and a request for an adapter runs only where
+// one of the adapter slots can serve it. What a step costs is profile.StepTime plus the loads of adapters in it, which
+// everyone in the step waits for.
+//
+// The package is pure: no clock, no goroutine, no lock, no randomness of its own. Time is float64 seconds since an
+// origin that the caller chooses, randomness is an argument of [New], and the same calls give the same answers. The
+// simulated engine runs it on the real clock; the fleet simulator and the estimator run it as fast as they can.
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/headgate/headgate/internal/profile"
+)
+
+// Errors of Submit and Load; match them with errors.Is.
+var (
+	// ErrEmpty refuses a request without a prompt token or without an output token.
+	ErrEmpty = errors.New("sim: a request has at least one prompt token and one output token")
+	// ErrTooLong refuses a request whose prompt and output the KV cache cannot hold even when it is alone: it would
+	// wait for ever.
+	ErrTooLong = errors.New("sim: the request never fits the KV cache")
+	// ErrNoSlots refuses an adapter on an engine whose profile has no adapter slots.
+	ErrNoSlots = errors.New("sim: the engine has no adapter slots")
+)
+
+// ID names a request or a load of one Engine. IDs start at 1 and are never used again.
+type ID uint64
+
+// Request is what a client asks for, and what the model will say: a simulation knows that beforehand.
+type Request struct {
+	// Adapter is the adapter's name; "" is the base model, which needs no slot.
+	Adapter string
+	// Prompt and Output are token ids. The engine keeps both and writes neither; requests may share one array.
+	Prompt, Output []uint32
+}
+
+// EventKind says what an Event reports.
+type EventKind uint8
+
+// The kinds, each with the fields of Event that it sets beside Kind and At.
+const (
+	// Scheduled (ID, Record so far): the request is in a batch for the first time; its step starts.
+	Scheduled EventKind = iota + 1
+	// Token (ID, Index): one output token is out.
+	Token
+	// Finished (ID, Record): the last output token is out; a Token came just before.
+	Finished
+	// Preempted (ID): the request lost its KV blocks and waits at the head of the queue, to be computed again.
+	Preempted
+	// HostLoaded (Adapter, and the ID where Load asked for it): the adapter's weights came from storage into host memory.
+	HostLoaded
+	// SlotLoaded (Adapter): the adapter's weights came from host memory into a slot.
+	SlotLoaded
+)
+
+// Event is something that happened in the engine.
+type Event struct {
+	Kind    EventKind
+	At      float64 // seconds
+	ID      ID
+	Index   int // of the token in Request.Output
+	Adapter string
+	Record  Record
+}
+
+// Record is the life of one request, in seconds: it queued from Arrived to Scheduled, prefilled until FirstToken and
+// decoded until LastToken. A preempted request queues and prefills again within its decode time, as vLLM counts it.
+type Record struct {
+	Arrived, Scheduled, FirstToken, LastToken float64
+
+	Cached      int // prompt tokens that the prefix cache held when the request was first scheduled
+	Preemptions int
+}
+
+// Counts is what an engine reports of itself. The first group is the state now, the second only grows.
+type Counts struct {
+	Running  int     // requests in the batch
+	Waiting  int     // requests not in the batch, Deferred among them
+	Deferred int     // waiting requests that were passed over because no slot can serve their adapter
+	KVUsage  float64 // share of the KV blocks that running requests hold, 0..1
+	Slots    int     // adapter slots that hold an adapter
+
+	PrefixQueries uint64 // prompt tokens looked up in the prefix cache
+	PrefixHits    uint64 // prompt tokens found there
+	Preemptions   uint64
+	SlotLoads     uint64
+	HostLoads     uint64
+}
+
+// Engine is one simulated engine. It is not safe for concurrent use: one goroutine owns it. Make it with New.
+type Engine struct {
+	// Immutable after New.
+	profile profile.Profile
+	normal  func() float64
+
+	// The requests.
+	last     ID
+	live     map[ID]*sequence
+	waiting  []*sequence // in order of arrival; preempted ones are before the others
+	running  []*sequence // in order of admission
+	deferred int         // of waiting
+
+	// What they occupy.
+	kv     blockCache
+	host   shelf
+	slots  shelf
+	inUse  map[string]int // adapter -> running sequences
+	active map[string]int // adapter -> unfinished requests that were scheduled at least once
+
+	// The step that runs, where busy.
+	busy    bool
+	until   float64
+	batch   []scheduled
+	loaded  []Event // loads that end with the step
+	loads   []load  // loads asked for by Load, in order; one is a step of its own
+	events  []Event // what Advance returns
+	counted Counts  // the growing counts
+}
+
+// sequence is a request on its way.
+type sequence struct {
+	Request
+	id       ID
+	record   Record
+	produced int      // output tokens that are out
+	computed int      // leading tokens whose KV is computed, those of the running step included
+	blocks   []int32  // KV blocks it holds
+	hashes   []uint64 // chained hashes of its leading full blocks, as far as they were needed
+	started  bool     // scheduled at least once
+	deferred bool
+}
+
+// load is an adapter that Load asked for.
+type load struct {
+	id      ID
+	adapter string
+	at      float64
+}
+
+// New returns an idle engine. It draws the variation of load times from normal, a source of standard normal numbers;
+// nil means that every load takes the mean. A profile that no engine could work with is an error.
+func New(p profile.Profile, normal func() float64) (*Engine, error) {
+	if err := p.Validate(); err != nil {
+		return nil, fmt.Errorf("sim: profile %q: %w", p.Name, err)
+	}
+	if p.Limits.KVBlocks <= reservedBlocks {
+		return nil, fmt.Errorf("sim: profile %q: limits.kvBlocks is %d: %d is reserved", p.Name, p.Limits.KVBlocks, reservedBlocks)
+	}
+	if normal == nil {
+		normal = func() float64 { return 0 }
+	}
+	return &Engine{
+		profile: p,
+		normal:  normal,
+		live:    map[ID]*sequence{},
+		kv:      newBlockCache(p.Limits.KVBlocks-reservedBlocks, p.Limits.BlockSize),
+		host:    newShelf(p.Limits.HostAdapters),
+		slots:   newShelf(p.Limits.GPUAdapters),
+		inUse:   map[string]int{},
+		active:  map[string]int{},
+	}, nil
+}
+
+// MaxTokens is the most tokens, prompt and output together, that a request may have.
+func (e *Engine) MaxTokens() int {
+	// The last token ends the request: its KV is never computed.
+	return e.kv.capacity*e.kv.size + 1
+}
+
+// Submit queues a request that arrives at the given time, which is not before that of an earlier call. The request is
+// seen by the first step that starts then or later.
+func (e *Engine) Submit(at float64, r Request) (ID, error) {
+	switch {
+	case len(r.Prompt) == 0 || len(r.Output) == 0:
+		return 0, ErrEmpty
+	case len(r.Prompt)+len(r.Output) > e.MaxTokens():
+		return 0, fmt.Errorf("%w: %d prompt and %d output tokens, it holds %d",
+			ErrTooLong, len(r.Prompt), len(r.Output), e.MaxTokens())
+	case r.Adapter != "" && e.slots.capacity == 0:
+		return 0, fmt.Errorf("%w: adapter %q", ErrNoSlots, r.Adapter)
+	}
+	e.last++
+	s := &sequence{Request: r, id: e.last, record: Record{Arrived: at}}
+	e.live[s.id] = s
+	e.waiting = append(e.waiting, s)
+	return s.id, nil
+}
+
+// Load brings an adapter from storage into host memory, even where it is there already: its weights may have changed.
+// The engine does it between two steps and nothing runs meanwhile. A HostLoaded event with the returned ID tells its
+// end. Times follow the rule of Submit.
+func (e *Engine) Load(at float64, adapter string) (ID, error) {
+	if e.slots.capacity == 0 {
+		return 0, fmt.Errorf("%w: adapter %q", ErrNoSlots, adapter)
+	}
+	e.last++
+	e.loads = append(e.loads, load{e.last, adapter, at})
+	return e.last, nil
+}
+
+// Cancel ends a request at once and reports whether it was there. Its blocks are free for the next step; the step that
+// runs is not shortened. No event follows.
+func (e *Engine) Cancel(id ID) bool {
+	s, ok := e.live[id]
+	if !ok {
+		return false
+	}
+	if i := slices.Index(e.running, s); i >= 0 {
+		e.running = slices.Delete(e.running, i, i+1)
+		e.leave(s)
+	} else {
+		i := slices.Index(e.waiting, s)
+		e.waiting = slices.Delete(e.waiting, i, i+1)
+		e.setDeferred(s, false)
+	}
+	e.forget(s)
+	return true
+}
+
+// Next says when Advance has something to do: when the step that runs ends, or when an idle engine may start one. It
+// reports false when the engine is idle and nothing waits.
+func (e *Engine) Next() (at float64, ok bool) {
+	if e.busy {
+		return e.until, true
+	}
+	if len(e.waiting) > 0 {
+		at, ok = e.waiting[0].record.Arrived, true
+	}
+	if len(e.loads) > 0 && (!ok || e.loads[0].at < at) {
+		at, ok = e.loads[0].at, true
+	}
+	return at, ok
+}
+
+// Advance ends the step that runs, if it is due by now, and starts the next one at now. It returns what happened, in
+// order; the slice is good until the next call. Calling it late makes the step that much longer, calling it early does
+// nothing.
+func (e *Engine) Advance(now float64) []Event {
+	if at, ok := e.Next(); !ok || at > now {
+		return nil
+	}
+	e.events = e.events[:0]
+	if e.busy {
+		e.finishStep(now)
+	}
+	e.startStep(now)
+	return e.events
+}
+
+// Counts returns the engine's figures. Those of the step that runs are in it.
+func (e *Engine) Counts() Counts {
+	c := e.counted
+	c.Running = len(e.running)
+	c.Waiting = len(e.waiting)
+	c.Deferred = e.deferred
+	c.KVUsage = e.kv.usage()
+	c.Slots = len(e.slots.used)
+	return c
+}
+
+// Active appends to dst, sorted, the adapters of unfinished requests that were scheduled at least once.
+func (e *Engine) Active(dst []string) []string {
+	start := len(dst)
+	for name := range e.active {
+		dst = append(dst, name)
+	}
+	slices.Sort(dst[start:])
+	return dst
+}
+
+// Slots returns the adapters in slots, the most recently used first.
+func (e *Engine) Slots() []string { return e.slots.names() }
+
+// Host returns the adapters in host memory, those in slots among them, the most recently used first.
+func (e *Engine) Host() []string { return e.host.names() }
+
+// leave takes from a sequence what a running one holds. The caller has taken it out of running.
+func (e *Engine) leave(s *sequence) {
+	e.kv.release(s.blocks)
+	s.blocks = s.blocks[:0]
+	s.computed = 0
+	decrement(e.inUse, s.Adapter)
+}
+
+// forget ends a request that neither waits nor runs.
+func (e *Engine) forget(s *sequence) {
+	delete(e.live, s.id)
+	if s.started {
+		decrement(e.active, s.Adapter)
+	}
+}
+
+// setDeferred keeps the count of deferred requests in step with their marks.
+func (e *Engine) setDeferred(s *sequence, deferred bool) {
+	if s.deferred == deferred {
+		return
+	}
+	s.deferred = deferred
+	if deferred {
+		e.deferred++
+	} else {
+		e.deferred--
+	}
+}
+
+// increment and decrement count by adapter; the base model is not counted, and no name stays with a count of 0.
+func increment(counts map[string]int, adapter string) {
+	if adapter != "" {
+		counts[adapter]++
+	}
+}
+
+func decrement(counts map[string]int, adapter string) {
+	if adapter == "" {
+		return
+	}
+	if counts[adapter]--; counts[adapter] == 0 {
+		delete(counts, adapter)
+	}
+}

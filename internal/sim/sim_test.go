@@ -1,0 +1,365 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/headgate/headgate/internal/profile"
+)
+
+func tight() profile.Profile {
+	return profile.Profile{
+		Prefill: profile.Prefill{Base: 0.01, PerToken: 0.0001},
+		Decode:  profile.Decode{Base: 0.02, PerSequence: 0.0001, PerKVToken: 1e-7},
+		Load:    profile.Spread{Mean: 0.2, StdDev: 0.05},
+		Slot:    profile.Spread{Mean: 0.02, StdDev: 0.01},
+		Limits: profile.Limits{
+			MaxSequences: 5, MaxBatchedTokens: 40, KVBlocks: 25, BlockSize: 4, GPUAdapters: 2, HostAdapters: 3,
+		},
+	}
+}
+
+// randomLoad draws requests that share prefixes and adapters, some of them cancelled, some adapters loaded by hand.
+func randomLoad(seed uint64, n int) []step {
+	r := rand.New(rand.NewPCG(seed, 1))
+	var steps []step
+	at := 0.0
+	for range n {
+		at += r.ExpFloat64() * 0.05
+		s := step{at: at, cancelAfter: -1}
+		switch draw := r.IntN(20); {
+		case draw == 0:
+			s.load = fmt.Sprintf("a%d", r.IntN(5))
+		case draw < 4:
+			s.cancelAfter = r.IntN(12)
+		}
+		if a := r.IntN(6); a > 0 {
+			s.request.Adapter = fmt.Sprintf("a%d", a-1)
+		}
+		family := uint32(r.IntN(3))
+		for i := range r.IntN(30) {
+			s.request.Prompt = append(s.request.Prompt, family<<16|uint32(i))
+		}
+		for range 1 + r.IntN(30) {
+			s.request.Prompt = append(s.request.Prompt, r.Uint32())
+		}
+		for range 1 + r.IntN(30) {
+			s.request.Output = append(s.request.Output, r.Uint32())
+		}
+		steps = append(steps, s)
+	}
+	return steps
+}
+
+// step is one thing that the load does at a time.
+type step struct {
+	at          float64
+	load        string
+	request     Request
+	cancelAfter int // engine steps until the request is cancelled, or -1
+}
+
+// drive runs a load to its end and returns everything that happened; after every step it calls check.
+func drive(t *testing.T, e *Engine, load []step, check func([]Event)) []Event {
+	t.Helper()
+	var all []Event
+	cancels := map[int][]ID{}
+	for n := 0; ; n++ {
+		if n > 1e6 {
+			t.Fatal("a million steps and no end")
+		}
+		at, ok := e.Next()
+		if !ok && len(load) == 0 {
+			return all
+		}
+		if len(load) > 0 && (!ok || load[0].at <= at) {
+			s := load[0]
+			load = load[1:]
+			if s.load != "" {
+				if _, err := e.Load(s.at, s.load); err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
+			id, err := e.Submit(s.at, s.request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.cancelAfter >= 0 {
+				cancels[n+s.cancelAfter] = append(cancels[n+s.cancelAfter], id)
+			}
+			continue
+		}
+		events := e.Advance(at)
+		check(events)
+		all = append(all, events...)
+		for _, id := range cancels[n] {
+			if e.Cancel(id) {
+				all = append(all, Event{At: at, ID: id}) // no kind: our own mark
+			}
+		}
+	}
+}
+
+// Whatever arrives, every request ends once and with all its tokens in order, and no limit is ever broken.
+func TestNoRequestIsLostAndNoLimitBroken(t *testing.T) {
+	for seed := range uint64(40) {
+		e, err := New(tight(), rand.New(rand.NewPCG(seed, 2)).NormFloat64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		load := randomLoad(seed, 150)
+		all := drive(t, e, load, func(events []Event) {
+			checkInvariants(t, e)
+			checkAdmission(t, events)
+		})
+
+		submitted, ended := 0, 0
+		for _, s := range load {
+			if s.load == "" {
+				submitted++
+			}
+		}
+		next, over := map[ID]int{}, map[ID]bool{}
+		last := 0.0
+		for _, ev := range all {
+			if ev.At < last {
+				t.Fatalf("seed %d: time goes back from %v to %v", seed, last, ev.At)
+			}
+			last = ev.At
+			if ev.ID != 0 && over[ev.ID] {
+				t.Fatalf("seed %d: %+v after its end", seed, ev)
+			}
+			switch ev.Kind {
+			case Token:
+				if ev.Index != next[ev.ID] {
+					t.Fatalf("seed %d: request %d has token %d, want %d", seed, ev.ID, ev.Index, next[ev.ID])
+				}
+				next[ev.ID]++
+			case Finished:
+				r := ev.Record
+				if !(r.Arrived <= r.Scheduled && r.Scheduled <= r.FirstToken && r.FirstToken <= r.LastToken && r.LastToken == ev.At) {
+					t.Fatalf("seed %d: times out of order: %+v", seed, r)
+				}
+				over[ev.ID], ended = true, ended+1
+			case 0:
+				over[ev.ID], ended = true, ended+1
+			}
+		}
+		if ended != submitted {
+			t.Errorf("seed %d: %d requests submitted, %d ended", seed, submitted, ended)
+		}
+		c := e.Counts()
+		if c.Running != 0 || c.Waiting != 0 || c.Deferred != 0 || c.KVUsage != 0 || len(e.Active(nil)) != 0 || len(e.live) != 0 {
+			t.Errorf("seed %d: something is left: %+v", seed, c)
+		}
+		if c.Preemptions == 0 || c.PrefixHits == 0 || c.HostLoads <= uint64(len(e.Host())) {
+			t.Errorf("seed %d: the load is too light to show anything: %+v", seed, c)
+		}
+	}
+}
+
+// checkAdmission checks that a step which preempted started nobody.
+func checkAdmission(t *testing.T, events []Event) {
+	t.Helper()
+	preempted := false
+	for _, ev := range events {
+		preempted = preempted || ev.Kind == Preempted
+		if preempted && ev.Kind == Scheduled {
+			t.Fatalf("request %d was admitted in a step that preempted", ev.ID)
+		}
+	}
+}
+
+// checkInvariants looks into the engine between two steps.
+func checkInvariants(t *testing.T, e *Engine) {
+	t.Helper()
+	if limit := e.profile.Limits.MaxSequences; len(e.running) > limit {
+		t.Fatalf("%d sequences run, at most %d may", len(e.running), limit)
+	}
+	deferred := 0
+	for _, s := range e.waiting {
+		if len(s.blocks) != 0 || s.computed != 0 {
+			t.Fatalf("sequence %d waits and holds blocks", s.id)
+		}
+		if s.deferred {
+			deferred++
+		}
+	}
+	if deferred != e.deferred {
+		t.Fatalf("%d deferred, counted %d", deferred, e.deferred)
+	}
+	checkBlocks(t, e)
+	checkAdapters(t, e)
+}
+
+// checkBlocks checks that every block is either free or held by those who count as its users.
+func checkBlocks(t *testing.T, e *Engine) {
+	t.Helper()
+	uses := make([]int32, len(e.kv.blocks))
+	for _, s := range e.running {
+		if need := e.kv.blocksFor(s.computed); need != len(s.blocks) {
+			t.Fatalf("sequence %d has computed %d tokens and holds %d blocks, want %d", s.id, s.computed, len(s.blocks), need)
+		}
+		for _, b := range s.blocks {
+			uses[b]++
+		}
+	}
+	listed := 0
+	for b := e.kv.oldest; b != none; b = e.kv.blocks[b].next {
+		if listed++; uses[b] != 0 {
+			t.Fatalf("block %d is used and free", b)
+		}
+	}
+	idle := 0
+	for b, want := range uses {
+		if e.kv.blocks[b].uses != want {
+			t.Fatalf("block %d counts %d uses, has %d", b, e.kv.blocks[b].uses, want)
+		}
+		if want == 0 {
+			idle++
+		}
+	}
+	if listed != e.kv.listed || listed != idle {
+		t.Fatalf("%d free blocks listed, counted %d, are %d", listed, e.kv.listed, idle)
+	}
+}
+
+// checkAdapters checks the limits of slots and host memory, and that a step has the slots that it needs.
+func checkAdapters(t *testing.T, e *Engine) {
+	t.Helper()
+	running := map[string]bool{}
+	for _, s := range e.running {
+		if s.Adapter != "" {
+			running[s.Adapter] = true
+		}
+	}
+	limits, slots, host := e.profile.Limits, e.Slots(), e.Host()
+	if len(slots) > limits.GPUAdapters || len(host) > limits.HostAdapters || len(running) > limits.GPUAdapters {
+		t.Fatalf("slots %v, host memory %v, running adapters %v: over the limits", slots, host, running)
+	}
+	for _, a := range slots {
+		if !slices.Contains(host, a) {
+			t.Fatalf("%s is in a slot and not in host memory", a)
+		}
+	}
+	for _, b := range e.batch {
+		// A sequence may run without a part in the step (no budget left): only those in it need their slot now.
+		if a := b.s.Adapter; a != "" && e.live[b.s.id] != nil && !slices.Contains(slots, a) {
+			t.Fatalf("%s is in the step and not in a slot", a)
+		}
+	}
+}
+
+// A step computes at most MaxBatchedTokens tokens: prompts and decodes together.
+func TestStepsKeepToTheTokenBudget(t *testing.T) {
+	p := tight()
+	// With these times the length of a step is the number of its tokens.
+	p.Prefill, p.Decode = profile.Prefill{PerToken: 1}, profile.Decode{PerSequence: 1}
+	p.Load, p.Slot = profile.Spread{}, profile.Spread{}
+	e, err := New(p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	started, full := 0.0, 0
+	drive(t, e, randomLoad(7, 200), func([]Event) {
+		if e.busy {
+			tokens := math.Round(e.until - started)
+			if tokens > float64(p.Limits.MaxBatchedTokens) {
+				t.Errorf("a step of %v tokens", tokens)
+			}
+			if tokens == float64(p.Limits.MaxBatchedTokens) {
+				full++
+			}
+			started = e.until
+			return
+		}
+		started, _ = e.Next()
+	})
+	if full == 0 {
+		t.Error("no step was full")
+	}
+}
+
+func TestTheSameCallsGiveTheSameAnswers(t *testing.T) {
+	run := func() []Event {
+		e, err := New(tight(), rand.New(rand.NewPCG(3, 4)).NormFloat64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return drive(t, e, randomLoad(11, 300), func([]Event) {})
+	}
+	if diff := cmp.Diff(run(), run()); diff != "" {
+		t.Errorf("two runs differ:\n%s", diff)
+	}
+}
+
+func TestARequestThatNeverFitsIsRefused(t *testing.T) {
+	p := tight()
+	e, err := New(p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens := make([]uint32, 200)
+	for _, c := range []struct {
+		request Request
+		want    error
+	}{
+		{Request{Output: tokens[:1]}, ErrEmpty},
+		{Request{Prompt: tokens[:1]}, ErrEmpty},
+		{Request{Prompt: tokens[:e.MaxTokens()], Output: tokens[:1]}, ErrTooLong},
+		{Request{Prompt: tokens[:e.MaxTokens()-1], Output: tokens[:1]}, nil},
+	} {
+		if _, err := e.Submit(0, c.request); !errors.Is(err, c.want) {
+			t.Errorf("%d prompt and %d output tokens: %v, want %v", len(c.request.Prompt), len(c.request.Output), err, c.want)
+		}
+	}
+	p.Limits.GPUAdapters = 0
+	if e, err = New(p, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Submit(0, Request{Adapter: "a", Prompt: tokens[:1], Output: tokens[:1]}); !errors.Is(err, ErrNoSlots) {
+		t.Errorf("a request for an adapter without slots: %v", err)
+	}
+	if _, err := e.Load(0, "a"); !errors.Is(err, ErrNoSlots) {
+		t.Errorf("a load without slots: %v", err)
+	}
+}
+
+// BenchmarkDecode is one step of a full batch that only decodes.
+func BenchmarkDecode(b *testing.B) {
+	p := tight()
+	p.Limits = profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 16384, BlockSize: 16, GPUAdapters: 4, HostAdapters: 16}
+	e, err := New(p, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	output := make([]uint32, 800)
+	adapters := []string{"", "a", "b", "c", "d"}
+	submit := func(i int) {
+		prompt := []uint32{uint32(i), uint32(i >> 16), 3}
+		if _, err := e.Submit(0, Request{Adapter: adapters[i%5], Prompt: prompt, Output: output[:1+i%len(output)]}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for i := range 512 {
+		submit(i)
+	}
+	n := 512
+	b.ReportAllocs()
+	for b.Loop() {
+		at, _ := e.Next()
+		for _, ev := range e.Advance(at) {
+			if ev.Kind == Finished {
+				submit(n)
+				n++
+			}
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package sim
+
+import "slices"
+
+// scheduled is the part that one sequence has in a step.
+type scheduled struct {
+	s *sequence
+	// yields reports whether the step ends with an output token: all tokens so far are computed then.
+	yields bool
+}
+
+// startStep starts what is due at now, if anything is: a load that was asked for, alone, else a batch.
+func (e *Engine) startStep(now float64) {
+	e.busy, e.batch, e.loaded = false, e.batch[:0], e.loaded[:0]
+	if len(e.loads) > 0 && e.loads[0].at <= now {
+		asked := e.loads[0]
+		e.loads = slices.Delete(e.loads, 0, 1)
+		e.busy, e.until = true, now+e.loadHost(asked.id, asked.adapter)
+		// Whatever a slot holds of it is of the old weights.
+		e.slots.drop(asked.adapter)
+		return
+	}
+	w := work{budget: e.profile.Limits.MaxBatchedTokens}
+	e.scheduleRunning(&w, now)
+	// vLLM admits nobody in a step that preempted. That needs no rule here: the one preempted is at the head of the
+	// queue, and of the blocks that it gave back at least one is taken, so it does not fit and those behind it wait.
+	e.scheduleWaiting(&w, now)
+	if len(e.batch) == 0 {
+		return
+	}
+	e.busy = true
+	e.until = now + w.loading + e.profile.StepTime(w.prefill, w.decodes, w.kvTokens)
+}
+
+// work is what a step has taken on so far.
+type work struct {
+	budget            int // tokens that it may still take
+	prefill           int // prompt tokens
+	decodes, kvTokens int // sequences that decode, and the tokens that they keep in the KV cache
+	loading           float64
+}
+
+// scheduleRunning gives every running sequence its next tokens, in order of admission, and preempts the last ones where
+// there is no room for that.
+func (e *Engine) scheduleRunning(w *work, now float64) {
+	for i := 0; i < len(e.running) && w.budget > 0; i++ {
+		s := e.running[i]
+		n := min(s.tokens()-s.computed, w.budget)
+		for !e.kv.grow(s, s.computed+n) {
+			victim := e.running[len(e.running)-1]
+			e.running = e.running[:len(e.running)-1]
+			e.preempt(victim, now)
+			if victim == s {
+				return
+			}
+		}
+		e.schedule(w, s, n)
+	}
+}
+
+// scheduleWaiting admits waiting requests in order of arrival while there is room. A request whose adapter no slot can
+// serve is passed over; one that finds no room in the KV cache stops those behind it.
+func (e *Engine) scheduleWaiting(w *work, now float64) {
+	kept, next := 0, 0
+	for ; next < len(e.waiting) && w.budget > 0 && len(e.running) < e.profile.Limits.MaxSequences; next++ {
+		s := e.waiting[next]
+		if s.record.Arrived > now {
+			break
+		}
+		if defers := !e.slotServes(s.Adapter); defers {
+			e.setDeferred(s, true)
+			e.waiting[kept] = s
+			kept++
+			continue
+		}
+		e.setDeferred(s, false)
+		n, ok := e.kv.admit(s, w.budget)
+		if !ok {
+			break
+		}
+		e.enter(s, now)
+		e.schedule(w, s, n)
+	}
+	if next > kept {
+		e.waiting = slices.Delete(e.waiting, kept, next)
+	}
+}
+
+// slotServes reports whether one more sequence of the adapter can run: an adapter that runs has its slot, another one
+// needs a slot that no running sequence uses.
+func (e *Engine) slotServes(adapter string) bool {
+	return adapter == "" || e.inUse[adapter] > 0 || len(e.inUse) < e.profile.Limits.GPUAdapters
+}
+
+// enter makes a waiting sequence, whose blocks are taken, a running one.
+func (e *Engine) enter(s *sequence, now float64) {
+	e.running = append(e.running, s)
+	increment(e.inUse, s.Adapter)
+	if s.started {
+		return
+	}
+	s.started = true
+	increment(e.active, s.Adapter)
+	s.record.Scheduled = now
+	s.record.Cached = s.computed
+	e.counted.PrefixQueries += uint64(len(s.Prompt))
+	e.counted.PrefixHits += uint64(s.computed)
+	e.events = append(e.events, Event{Kind: Scheduled, At: now, ID: s.id, Record: s.record})
+}
+
+// schedule puts n more tokens of a running sequence, for which it has the blocks, into the step.
+func (e *Engine) schedule(w *work, s *sequence, n int) {
+	decodes := s.produced > 0 && n == 1 && s.computed+1 == s.tokens()
+	e.kv.computed(s, s.computed+n)
+	w.budget -= n
+	if decodes {
+		w.decodes++
+		w.kvTokens += s.computed
+	} else {
+		w.prefill += n
+	}
+	w.loading += e.useAdapter(s.Adapter)
+	e.batch = append(e.batch, scheduled{s, s.computed == s.tokens()})
+}
+
+// preempt sends a sequence back to the head of the queue. It keeps the tokens that it has produced and computes their
+// KV again.
+func (e *Engine) preempt(s *sequence, now float64) {
+	e.leave(s)
+	s.record.Preemptions++
+	e.counted.Preemptions++
+	e.waiting = slices.Insert(e.waiting, 0, s)
+	e.events = append(e.events, Event{Kind: Preempted, At: now, ID: s.id})
+}
+
+// finishStep reports what the step that ends at now has brought.
+func (e *Engine) finishStep(now float64) {
+	for _, l := range e.loaded {
+		l.At = now
+		e.events = append(e.events, l)
+	}
+	finished := false
+	for _, b := range e.batch {
+		s := b.s
+		if !b.yields || e.live[s.id] != s {
+			continue // part of a prompt, or cancelled meanwhile
+		}
+		e.events = append(e.events, Event{Kind: Token, At: now, ID: s.id, Index: s.produced})
+		if s.produced == 0 {
+			s.record.FirstToken = now
+		}
+		s.produced++
+		if s.produced < len(s.Output) {
+			continue
+		}
+		s.record.LastToken = now
+		e.events = append(e.events, Event{Kind: Finished, At: now, ID: s.id, Record: s.record})
+		e.leave(s)
+		e.forget(s)
+		finished = true
+	}
+	if finished {
+		e.running = slices.DeleteFunc(e.running, func(s *sequence) bool { return s.produced == len(s.Output) })
+	}
+}
+
+// tokens is the number of tokens that are known: the prompt and what was produced.
+func (s *sequence) tokens() int { return len(s.Prompt) + s.produced }
+
+// token is the one at position i.
+func (s *sequence) token(i int) uint32 {
+	if i < len(s.Prompt) {
+		return s.Prompt[i]
+	}
+	return s.Output[i-len(s.Prompt)]
+}
