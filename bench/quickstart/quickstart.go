@@ -40,11 +40,13 @@ const patience = 3 * time.Second
 
 // Command runs the quickstart until ctx ends.
 func Command(ctx context.Context, args []string) error {
-	c := rig.Config{Admin: "127.0.0.1:9901", Metrics: "127.0.0.1:9090", Model: baseModel}
+	c := rig.Config{Model: baseModel}
 	fs := pflag.NewFlagSet("quickstart", pflag.ContinueOnError)
 	fs.SortFlags = false
 	fs.Usage = func() { fmt.Println(usage + fs.FlagUsagesWrapped(100)) }
 	fs.StringVar(&c.Listen, "listen", "0.0.0.0:8080", "serve clients at this `ADDRESS`")
+	fs.StringVar(&c.Admin, "admin", "127.0.0.1:9901", "serve Envoy's admin interface at this `ADDRESS`")
+	fs.StringVar(&c.Metrics, "metrics", "127.0.0.1:9090", "serve extproc's metrics at this `ADDRESS`")
 	fs.StringVar(&c.Objects, "objects", "bench/quickstart/objects", "the `DIR` with the objects")
 	fs.StringVar(&c.EnvoyYAML, "envoy-config", "envoy.yaml", "Envoy's configuration `FILE`")
 	fs.StringVar(&c.Dir, "run", ".run", "the `DIR` for logs and the socket")
@@ -88,7 +90,11 @@ func run(ctx context.Context, c rig.Config, out io.Writer) error {
 		return err
 	}
 	began := time.Now()
-	fmt.Fprintf(out, "starting %d simulated engines, extproc and Envoy; logs are in %s\n", len(r.Simulated()), c.Dir)
+	what := "extproc and Envoy"
+	if n := len(r.Simulated()); n > 0 {
+		what = fmt.Sprintf("%d simulated engines, %s", n, what)
+	}
+	fmt.Fprintf(out, "starting %s; logs are in %s\n", what, c.Dir)
 	defer func() {
 		fmt.Fprintln(out, "\nstopping")
 		r.Stop(patience)
@@ -104,6 +110,7 @@ func run(ctx context.Context, c rig.Config, out io.Writer) error {
 
 	ended := r.Ended()
 	watch := newWatch(r.World())
+	watch.line(ctx) // what the engines did before is not the first second's
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {

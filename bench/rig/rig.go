@@ -238,7 +238,7 @@ func (r *Rig) engines() []*Process {
 	return all
 }
 
-// Stop stops everything that was started: Envoy first, so that the others lose their clients and have nothing to wait
+// Stop stops everything that was started, and may be called again: Envoy first, so that the others lose their clients and have nothing to wait
 // for. No process gets longer than patience.
 func (r *Rig) Stop(patience time.Duration) {
 	for _, group := range [][]*Process{{r.Envoy}, append(r.engines(), r.Extproc)} {
@@ -252,5 +252,6 @@ func (r *Rig) Stop(patience time.Duration) {
 	}
 	if r.starter != nil {
 		close(r.starter)
+		r.starter = nil
 	}
 }

@@ -1,0 +1,318 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/bench/rig"
+)
+
+const (
+	requests    = 1000
+	concurrency = 64
+	cancelled   = 200
+)
+
+// thousand sends 1,000 requests over the adapters, 64 at a time, and has each read as read says.
+func (s *stack) thousand(read func(n int) error) {
+	s.t.Helper()
+	numbers := make(chan int)
+	var clients sync.WaitGroup
+	for range concurrency {
+		clients.Go(func() {
+			for n := range numbers {
+				if err := read(n); err != nil {
+					s.t.Errorf("request %d: %v", n, err)
+				}
+			}
+		})
+	}
+	for n := range requests {
+		numbers <- n
+	}
+	close(numbers)
+	clients.Wait()
+}
+
+// nth is request n of a thousand: adapters in turns, every other one a stream, of 10 to 30 tokens.
+func nth(n int) request {
+	return completion(adapters[n*7%len(adapters)], 10+n%21, n%2 == 0)
+}
+
+// whole reads an answer to its end.
+func (s *stack) whole(ctx context.Context, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	a, err := s.ask(ctx, nth(n))
+	switch {
+	case err != nil:
+		return err
+	case a.status != http.StatusOK:
+		return fmt.Errorf("%d %s", a.status, a.body)
+	case n%2 == 0 && !a.done():
+		return errNotDone
+	}
+	return nil
+}
+
+// goroutines is how many a program has.
+func (s *stack) goroutines(address string) float64 { return s.sum(address, "go_goroutines") }
+
+// Packing must pay: the requests for an adapter go where it is held, so that engines load slots a fraction as often as
+// under random. And whatever was counted is gone when the requests are.
+func TestAThousandRequestsPackAndLeaveNothing(t *testing.T) {
+	loads := make(map[string]float64)
+	for _, policy := range []string{"proposal", "random"} {
+		s := start(t, extprocFlags("--policy", policy))
+		s.thousand(func(n int) error { return s.whole(t.Context(), n) })
+		loads[policy] = s.engineSum("sim:slot_loads_total")
+		s.awaitWithin(time.Second, "every request is counted as gone", func() bool { return s.inFlight() == 0 })
+		rest := s.goroutines(s.Metrics) // with every connection open
+
+		s.thousand(func(n int) error { return s.whole(t.Context(), n) })
+		s.awaitWithin(time.Second, "every request is counted as gone again", func() bool { return s.inFlight() == 0 })
+		if page := s.page(s.Metrics); strings.Contains(page, "headgate_endpoint_model_in_flight{") {
+			t.Errorf("%s: models are counted still:\n%s", policy, page)
+		}
+		s.await("the engines have nothing left", func() bool {
+			return s.engineSum("vllm:num_requests_running")+s.engineSum("vllm:num_requests_waiting") == 0
+		})
+		s.await(fmt.Sprintf("extproc has no more than the %v goroutines that it had at rest", rest), func() bool {
+			return s.goroutines(s.Metrics) <= rest
+		})
+		s.Stop(5 * time.Second)
+	}
+	t.Logf("slot loads of %d requests for %d adapters, %d at a time: proposal %v, random %v, ratio %.3f",
+		requests, len(adapters), concurrency, loads["proposal"], loads["random"], loads["proposal"]/loads["random"])
+	if loads["proposal"] > loads["random"]/4 {
+		t.Errorf("proposal loads slots %v times, random %v: want at most a quarter", loads["proposal"], loads["random"])
+	}
+}
+
+func TestRequestsThatClientsLeaveAreCountedAsGone(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.thousand(func(n int) error {
+		if n%(requests/cancelled) != 0 {
+			return s.whole(t.Context(), n)
+		}
+		// Leave in the middle of a stream that would go on for long.
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		response, err := s.open(ctx, completion(adapters[n%len(adapters)], 10_000, true))
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		if _, err := bufio.NewReader(response.Body).ReadString('\n'); err != nil || response.StatusCode != http.StatusOK {
+			return fmt.Errorf("%d before the client leaves: %w", response.StatusCode, err)
+		}
+		return nil
+	})
+	s.awaitWithin(time.Second, "every request is counted as gone", func() bool { return s.inFlight() == 0 })
+	s.await("the engines have nothing left", func() bool {
+		return s.engineSum("vllm:num_requests_running")+s.engineSum("vllm:num_requests_waiting") == 0
+	})
+	s.await("each request that was left is an outcome", func() bool {
+		return s.sum(s.Metrics, "headgate_failures_total", "kind", "client_gone") == cancelled
+	})
+}
+
+// logged is a line of Envoy's access log.
+type logged struct {
+	Time     time.Time
+	Endpoint string
+	Flags    string
+	MS       float64 `json:"ms_total"`
+}
+
+// accessLog reads what Envoy has logged of requests that were sent to an endpoint.
+func (s *stack) accessLog(endpoint string) (all []logged) {
+	s.t.Helper()
+	f, err := os.Open(s.Envoy.Log)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var l logged
+		if json.Unmarshal(lines.Bytes(), &l) == nil && l.Endpoint == endpoint {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+func TestAnEngineThatIsKilledGetsNothingAfterItsFirstRefusal(t *testing.T) {
+	t.Parallel()
+	const interval = 200 * time.Millisecond // of scrapes, the default
+	const hung = 10 * time.Second
+	const clients = 32
+	s := start(t)
+	l := s.pour(clients, func(client, n int) request { return completion(adapters[(client*5+n)%12], 20, n%2 == 0) }, func(a answer, err error) string {
+		if err == nil && a.status != 200 && a.status != 503 {
+			return fmt.Sprintf("%d %s", a.status, a.body)
+		}
+		return "" // streams on the engine are cut
+	})
+	victim := strings.TrimSuffix(s.Listen, "1:8080") + "11:8000"
+	s.await("the victim serves", func() bool { return s.sum(victim, "vllm:num_requests_running") > 0 })
+	killed := time.Now()
+	s.Engines[victim].Kill()
+	s.await("it is out", func() bool {
+		return s.sum(s.Metrics, "headgate_endpoint_state", "endpoint", victim, "state", "out") == 1
+	})
+	sent := l.sent.Load()
+	s.await("a thousand more requests were answered", func() bool { return l.sent.Load() > sent+1000 })
+	restarted := time.Now()
+	if err := s.StartEngine(t.Context(), victim); err != nil {
+		t.Fatal(err)
+	}
+	s.await("the engine that came back serves", func() bool { return s.sum(victim, "vllm:generation_tokens_total") > 0 })
+	l.stop()
+	for _, fault := range l.faults {
+		t.Error(fault)
+	}
+	s.Envoy.Stop(5 * time.Second) // writes out its log
+
+	var first time.Time
+	failed, late := 0, 0
+	log := s.accessLog(victim)
+	for _, r := range log {
+		switch ended := r.Time.Add(time.Duration(r.MS) * time.Millisecond); {
+		case ended.Sub(r.Time) > hung:
+			t.Errorf("a request hung for %v", ended.Sub(r.Time))
+		case r.Flags != "-" && ended.Before(restarted):
+			failed++
+			if first.IsZero() || ended.Before(first) {
+				first = ended
+			}
+		}
+	}
+	for _, r := range log {
+		if r.Time.After(first.Add(interval)) && r.Time.Before(restarted) {
+			late++
+		}
+	}
+	t.Logf("killed under %d clients: %d requests failed there, the first %v after the kill; then none for %v",
+		clients, failed, first.Sub(killed).Round(time.Millisecond), restarted.Sub(first).Round(time.Millisecond))
+	if failed == 0 {
+		t.Error("no request failed: the engine was killed idle")
+	}
+	if late > 0 {
+		t.Errorf("%d requests were sent to it more than a scrape interval after its first refusal", late)
+	}
+}
+
+func TestExtprocDiesAndNoStreamDoes(t *testing.T) {
+	t.Parallel()
+	s := start(t, func(c *rig.Config) { c.EngineFlags = []string{"--max-loras", "4"} }) // at the pace of a large model
+	responses := make([]*http.Response, concurrency)
+	for i := range responses {
+		response, err := s.open(t.Context(), completion(adapters[i%len(adapters)], 100, true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		responses[i] = response
+	}
+	ends := make(chan error, len(responses))
+	begun := make(chan struct{}, len(responses))
+	for _, response := range responses {
+		go func() {
+			lines := bufio.NewReader(response.Body)
+			if _, err := lines.ReadString('\n'); err != nil {
+				ends <- err
+				return
+			}
+			begun <- struct{}{}
+			rest, err := io.ReadAll(lines)
+			if err == nil && !(answer{body: string(rest)}).done() {
+				err = errNotDone
+			}
+			ends <- err
+		}()
+	}
+	for range responses {
+		<-begun
+	}
+	s.Extproc.Kill()
+	for range 10 {
+		asked := time.Now()
+		if a := s.must(completion("a01", 1, false)); a.status != 503 || time.Since(asked) > time.Second {
+			t.Errorf("without extproc: %d after %v", a.status, time.Since(asked))
+		}
+	}
+	<-time.After(time.Second)
+	restarted := time.Now()
+	if err := s.StartExtproc(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.await("requests are answered again", func() bool { return s.must(completion("a01", 1, false)).status == 200 })
+	back := time.Since(restarted)
+	t.Logf("requests are answered %v after the restart", back.Round(time.Millisecond))
+	if back > time.Second {
+		t.Errorf("requests are answered %v after the restart, want at most a second", back)
+	}
+	for range responses {
+		if err := <-ends; err != nil {
+			t.Errorf("a stream did not survive: %v", err)
+		}
+	}
+}
+
+// A request that waits for extproc does not wait for ever: neither when extproc hangs, nor when it is killed.
+func TestRequestsThatWaitForExtprocGet503(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.Extproc.Signal(syscall.SIGSTOP)
+	type result struct {
+		a   answer
+		err error
+	}
+	results := make(chan result, 16)
+	ask := func() {
+		a, err := s.ask(t.Context(), completion("a01", 1, false))
+		results <- result{a, err}
+	}
+	go ask()
+	if r := <-results; r.err != nil || r.a.status != 503 {
+		t.Errorf("with extproc hung: %d, %v", r.a.status, r.err)
+	}
+	for range cap(results) {
+		go ask()
+	}
+	s.await("the requests wait", func() bool { return s.envoyGauge("cluster.extproc.upstream_rq_active") >= float64(cap(results)) })
+	killed := time.Now()
+	s.Extproc.Kill()
+	for range cap(results) {
+		if r := <-results; r.err != nil || r.a.status != 503 {
+			t.Errorf("with extproc killed: %d, %v", r.a.status, r.err)
+		}
+	}
+	if waited := time.Since(killed); waited > time.Second {
+		t.Errorf("503 came %v after extproc was killed", waited)
+	}
+}
+
+// envoyGauge reads one of Envoy's own figures.
+func (s *stack) envoyGauge(name string) (value float64) {
+	s.t.Helper()
+	response, err := s.client.Get("http://" + s.Admin + "/stats?filter=^" + name + "$")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	_, _ = fmt.Fscanf(response.Body, name+": %g", &value)
+	return value
+}

@@ -1,0 +1,158 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// load sends requests without a pause until it is stopped, and keeps what failed.
+type load struct {
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+	sent   atomic.Int64
+
+	mu     sync.Mutex // guards the following
+	faults []string
+	served map[string]int
+}
+
+// pour starts clients that each send one request after the other. Good says whether an answer is what it should be.
+func (s *stack) pour(clients int, next func(client, n int) request, good func(answer, error) string) *load {
+	ctx, cancel := context.WithCancel(s.t.Context())
+	l := &load{cancel: cancel, served: make(map[string]int)}
+	for client := range clients {
+		l.done.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				a, err := s.ask(context.WithoutCancel(ctx), next(client, n))
+				l.sent.Add(1)
+				fault := good(a, err)
+				l.mu.Lock()
+				l.served[a.served]++
+				if fault != "" {
+					l.faults = append(l.faults, fault)
+				}
+				l.mu.Unlock()
+			}
+		})
+	}
+	s.t.Cleanup(l.stop) // if the test ends early
+	return l
+}
+
+// stop ends the load and waits for the requests under way.
+func (l *load) stop() {
+	l.cancel()
+	l.done.Wait()
+}
+
+// isOK is for loads none of which may fail.
+func isOK(a answer, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	if a.status != 200 {
+		return a.body
+	}
+	return ""
+}
+
+func TestAnEditIsInForceWithinASecondAndDropsNothing(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	l := s.pour(8, func(client, n int) request { return completion(adapters[(client+n)%12], 5, n%2 == 0) }, isOK)
+	status := func(model string) int { return s.must(completion(model, 1, false)).status }
+	network := strings.TrimSuffix(s.Listen, "1:8080")
+
+	if got := status("newcomer"); got != 404 {
+		t.Fatalf("before the edit: %d", got)
+	}
+	s.write("more.yaml", strings.Replace(routes("a01"), "name: a01}\nspec:", "name: newcomer}\nspec:\n  modelNames: [newcomer]", 1))
+	s.awaitWithin(time.Second, "a new route is in force", func() bool { return status("newcomer") == 200 })
+	if err := os.Remove(filepath.Join(s.objects, "more.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitWithin(time.Second, "a removed route is gone", func() bool { return status("newcomer") == 404 })
+
+	// A pool moves to another name in three edits: the new one beside the old, the routes to it, the old one away.
+	second := strings.Replace(engines(network)[:strings.Index(engines(network), "---")], "name: pool}", "name: pool2}", 1)
+	s.write("engines.yaml", engines(network)+"---\n"+second)
+	s.awaitWithin(time.Second, "the new pool is there", func() bool { return s.sum(s.Metrics, "headgate_objects", "kind", "InferencePool") == 2 })
+	everyRoute := append([]string{baseRoute}, adapters...)
+	s.write("routes.yaml", strings.ReplaceAll(routes(everyRoute...), "name: pool}", "name: pool2}"))
+	s.awaitWithin(time.Second, "requests go to the new pool", func() bool { return s.sum(s.Metrics, "headgate_picks_total", "pool", "default/pool2") > 0 })
+	alone := strings.Replace(engines(network), "name: pool}", "name: pool2}", 1)
+	s.write("engines.yaml", alone)
+	s.awaitWithin(time.Second, "the old pool is gone", func() bool { return s.sum(s.Metrics, "headgate_objects", "kind", "InferencePool") == 1 })
+
+	s.write("engines.yaml", strings.Replace(alone, "{name: engine-14,", "{name: engine-14, deletionTimestamp: '2026-01-01T00:00:00Z',", 1))
+	s.awaitWithin(time.Second, "a pod that is being deleted is out", func() bool {
+		return s.sum(s.Metrics, "headgate_endpoint_state", "endpoint", network+"14:8000", "state", "out") == 1
+	})
+
+	// An invalid edit is refused by file and line, and what was in force stays.
+	s.write("routes.yaml", routes("only-this")+"  priority: high\n")
+	s.awaitWithin(time.Second, "an invalid edit is refused", func() bool { return s.sum(s.Metrics, "headgate_objects_refused_files") == 1 })
+	log, err := os.ReadFile(s.Extproc.Log)
+	if err != nil || !strings.Contains(string(log), filepath.Join(s.objects, "routes.yaml")+":8: spec.priority: want a whole number, not string") {
+		t.Errorf("the log does not name file, line and reason: %v\n%s", err, log)
+	}
+	if got := status("a01"); got != 200 {
+		t.Errorf("after an invalid edit: %d", got)
+	}
+
+	l.stop()
+	if len(l.faults) > 0 {
+		t.Errorf("%d of %d requests failed, the first: %s", len(l.faults), l.sent.Load(), l.faults[0])
+	}
+	if l.sent.Load() < 100 {
+		t.Errorf("only %d requests were sent meanwhile", l.sent.Load())
+	}
+}
+
+// What clients write to a model stays between them and the model.
+func TestPromptsAreInNoLogAndNoMetric(t *testing.T) {
+	t.Parallel()
+	s := start(t, extprocFlags("--log-level", "debug"))
+	const secret = "zanzibar-marmalade"
+	for _, r := range []request{
+		{body: `{"model":"a01","prompt":"` + secret + `","max_tokens":3}`},
+		{body: `{"model":"a01","prompt":"` + secret + `","max_tokens":3,"stream":true}`},
+		{path: "/v1/chat/completions", body: `{"model":"llama","messages":[{"role":"user","content":"` + secret + `"}],"max_tokens":3}`},
+		{body: `{"model":"a01","prompt":"` + secret},                                 // not JSON
+		{body: `{"model":"a01","model":"` + secret + `","prompt":"` + secret + `"}`}, // two models
+		{body: `{"model":"` + secret + `"}`},
+		{body: `{"model":"a01","prompt":"` + secret + `"}`, header: map[string]string{"X-Sim-Fault": "reset"}},
+		{path: "/v1/completions?key=" + secret, body: `{"model":"a01","prompt":"x","max_tokens":1}`},
+		{path: "/v1/foo", body: secret},
+	} {
+		s.must(r)
+	}
+	s.await("the outcomes have come", func() bool { return s.sum(s.Metrics, "headgate_failures_total", "kind", "reset") == 1 })
+	texts := map[string]string{"metrics": s.page(s.Metrics)}
+	s.Stop(5 * time.Second) // writes out the logs
+	logs, err := filepath.Glob(filepath.Join(s.Dir, "*.log"))
+	if err != nil || len(logs) < 6 {
+		t.Fatalf("logs %v, %v", logs, err)
+	}
+	for _, path := range logs {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[filepath.Base(path)] = string(text)
+	}
+	if !strings.Contains(texts["envoy.log"], `"route":"default/a01"`) {
+		t.Errorf("the access log has no pick:\n%s", texts["envoy.log"])
+	}
+	for name, text := range texts {
+		if strings.Contains(text, secret) {
+			t.Errorf("%s holds what a client wrote", name)
+		}
+	}
+}

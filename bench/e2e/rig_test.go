@@ -1,0 +1,350 @@
+// Package e2e tests the whole: real clients, a real Envoy, extproc and simulated engines, as processes, each test on
+// loopback addresses of its own. Nothing here reaches into a program: what is known is what clients see, what metrics
+// say, and what is left in the logs.
+package e2e
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/headgate/headgate/bench/envoy"
+	"github.com/headgate/headgate/bench/rig"
+)
+
+const (
+	root      = "../.."
+	cache     = root + "/.cache"
+	baseName  = "meta-llama/Llama-2-70b" // what engines call their base model
+	baseRoute = "llama"                  // what requests call it
+)
+
+// adapters are registered on every engine; each has a route of its name.
+var adapters = []string{"a01", "a02", "a03", "a04", "a05", "a06", "a07", "a08", "a09", "a10", "a11", "a12"}
+
+// programs are built once, with the race detector where the tests have it.
+var programs rig.Programs
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if testing.Short() {
+		fmt.Println("the end-to-end tests are left out of short runs")
+		return
+	}
+	status, err := build(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		status = 1
+	}
+	os.Exit(status)
+}
+
+func build(m *testing.M) (int, error) {
+	dir, err := os.MkdirTemp("", "headgate-e2e-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	for name, path := range map[string]*string{"extproc": &programs.Extproc, "bench": &programs.Bench} {
+		*path = filepath.Join(dir, name)
+		args := append([]string{"build", "-o", *path}, raceFlags...)
+		if out, err := exec.Command("go", append(args, "../../"+name)...).CombinedOutput(); err != nil {
+			return 0, fmt.Errorf("build %s: %w\n%s", name, err, out)
+		}
+	}
+	if programs.Envoy, err = envoy.Find(context.Background(), cache, os.Stderr); err != nil {
+		return 0, err
+	}
+	return m.Run(), nil
+}
+
+// profile makes engines ten times as fast as a small model on a GPU, but an adapter's way into a slot takes a time that
+// shows.
+const profile = `name: fast
+prefill: {base: 0.001, perToken: 0.00001}
+decode: {base: 0.002, perSequence: 0.00002, perKVToken: 0}
+load: {mean: 0.02}
+slot: {mean: 0.02}
+limits: {maxSequences: 64, maxBatchedTokens: 8192, kvBlocks: 8192, blockSize: 16, gpuAdapters: 4, hostAdapters: 12}
+`
+
+var networks atomic.Int32
+
+// network is a loopback prefix for one test, such as "127.66.1.": tests run beside each other, and so may whole runs.
+func network() string {
+	return fmt.Sprintf("127.%d.%d.", 64+os.Getpid()%128, networks.Add(1))
+}
+
+// stack is a rig and what tests ask of it.
+type stack struct {
+	*rig.Rig
+	t       *testing.T
+	url     string
+	objects string // the folder
+	client  *http.Client
+}
+
+// setting changes a rig's configuration before it starts.
+type setting func(*rig.Config)
+
+func extprocFlags(flags ...string) setting {
+	return func(c *rig.Config) { c.ExtprocFlags = append(c.ExtprocFlags, flags...) }
+}
+
+func engineFlags(flags ...string) setting {
+	return func(c *rig.Config) { c.EngineFlags = append(c.EngineFlags, flags...) }
+}
+
+// start runs four engines, extproc and Envoy until the test ends.
+func start(t *testing.T, settings ...setting) *stack {
+	t.Helper()
+	dir := t.TempDir()
+	net := network()
+	objects := filepath.Join(dir, "objects")
+	if err := os.Mkdir(objects, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := &stack{t: t, objects: objects, url: "http://" + net + "1:8080"}
+	s.write("engines.yaml", engines(net))
+	s.write("routes.yaml", routes(append([]string{baseRoute}, adapters...)...))
+	if err := os.WriteFile(filepath.Join(dir, "profile.yaml"), []byte(profile), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c := rig.Config{
+		Programs: programs, EnvoyYAML: root + "/envoy.yaml", Objects: objects, Dir: filepath.Join(dir, "run"),
+		Listen: net + "1:8080", Admin: net + "1:9901", Metrics: net + "1:9090", Model: baseName,
+		EngineFlags: []string{"--profile", filepath.Join(dir, "profile.yaml"), "--max-model-len", "16384"},
+	}
+	for _, set := range settings {
+		set(&c)
+	}
+	r, err := rig.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Rig = r
+	transport := &http.Transport{MaxIdleConnsPerHost: 256}
+	s.client = &http.Client{Transport: transport}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		r.Stop(5 * time.Second)
+		if t.Failed() {
+			s.tails()
+		}
+		s.noRaces()
+	})
+	if err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.await("every engine is a candidate", func() bool {
+		return s.sum(s.Metrics, "headgate_endpoint_state", "state", "healthy") == float64(len(s.Engines))
+	})
+	return s
+}
+
+func (s *stack) write(file, text string) {
+	s.t.Helper()
+	if err := os.WriteFile(filepath.Join(s.objects, file), []byte(text), 0o644); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// engines is a pool and four pods for the rig to simulate.
+func engines(net string) string {
+	var b strings.Builder
+	b.WriteString("apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: pool}\nspec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}]}\n")
+	for i := 11; i <= 14; i++ {
+		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Pod\nmetadata: {name: engine-%d, labels: {app: llama, %s: 'true'}}\nstatus: {podIP: %s%d}\n", i, rig.SimulateLabel, net, i)
+	}
+	return b.String()
+}
+
+// routes has a route for each name: for the base model if it is baseRoute, else for the adapter of that name.
+func routes(names ...string) string {
+	var b strings.Builder
+	for _, name := range names {
+		fmt.Fprintf(&b, "---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: %s}\nspec:\n  backendRefs: [{name: pool}]\n", name)
+		if name != baseRoute {
+			fmt.Fprintf(&b, "  adapter: {name: %s}\n", name)
+		}
+	}
+	return b.String()
+}
+
+// tails shows the end of every log of a failed test.
+func (s *stack) tails() {
+	logs, _ := filepath.Glob(filepath.Join(s.Dir, "*.log"))
+	for _, path := range logs {
+		text, _ := os.ReadFile(path)
+		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+		s.t.Logf("%s:\n%s", filepath.Base(path), strings.Join(lines[max(0, len(lines)-8):], "\n"))
+	}
+}
+
+// noRaces fails the test if a program saw a data race.
+func (s *stack) noRaces() {
+	logs, _ := filepath.Glob(filepath.Join(s.Dir, "*.log"))
+	for _, path := range logs {
+		if text, _ := os.ReadFile(path); strings.Contains(string(text), "WARNING: DATA RACE") || strings.Contains(string(text), "panic:") {
+			s.t.Errorf("%s tells of a race or a panic:\n%s", filepath.Base(path), text)
+		}
+	}
+}
+
+// await waits until a condition holds.
+func (s *stack) await(what string, holds func() bool) {
+	s.t.Helper()
+	s.awaitWithin(20*time.Second, what, holds)
+}
+
+func (s *stack) awaitWithin(limit time.Duration, what string, holds func() bool) {
+	s.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(limit); !holds(); {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			s.t.Fatalf("after %v it does not hold that %s", limit, what)
+		}
+	}
+}
+
+// page reads a metrics page of an address.
+func (s *stack) page(address string) string {
+	s.t.Helper()
+	response, err := s.client.Get("http://" + address + "/metrics")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// sum adds up the series of a metric that have these labels, given as name, value, name, value.
+func (s *stack) sum(address, metric string, labels ...string) float64 {
+	s.t.Helper()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(s.page(address)))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	total := 0.0
+series:
+	for _, m := range families[metric].GetMetric() {
+		has := make(map[string]string)
+		for _, l := range m.GetLabel() {
+			has[l.GetName()] = l.GetValue()
+		}
+		for i := 0; i < len(labels); i += 2 {
+			if has[labels[i]] != labels[i+1] {
+				continue series
+			}
+		}
+		total += m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetUntyped().GetValue()
+	}
+	return total
+}
+
+// engineSum is a metric of all engines together.
+func (s *stack) engineSum(metric string, labels ...string) float64 {
+	s.t.Helper()
+	total := 0.0
+	for address := range s.Engines {
+		total += s.sum(address, metric, labels...)
+	}
+	return total
+}
+
+// inFlight is how many requests extproc counts.
+func (s *stack) inFlight() float64 {
+	s.t.Helper()
+	return s.sum(s.Metrics, "headgate_endpoint_in_flight")
+}
+
+// request is what a test sends.
+type request struct {
+	method, path string // POST /v1/completions by default
+	body         string
+	header       map[string]string
+}
+
+// completion asks for tokens of a model.
+func completion(model string, tokens int, stream bool) request {
+	return request{body: fmt.Sprintf(`{"model":%s,"prompt":"hello","max_tokens":%d,"stream":%t}`, strconv.Quote(model), tokens, stream)}
+}
+
+// answer is what came back.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+	served string // the engine that served
+}
+
+func (a answer) done() bool { return strings.HasSuffix(strings.TrimSpace(a.body), "data: [DONE]") }
+
+// open sends a request and returns the response, its body unread.
+func (s *stack) open(ctx context.Context, r request) (*http.Response, error) {
+	if r.method == "" {
+		r.method = http.MethodPost
+	}
+	if r.path == "" {
+		r.path = "/v1/completions"
+	}
+	q, err := http.NewRequestWithContext(ctx, r.method, s.url+r.path, strings.NewReader(r.body))
+	if err != nil {
+		return nil, err
+	}
+	q.Header.Set("Content-Type", "application/json")
+	for k, v := range r.header {
+		q.Header.Set(k, v)
+	}
+	if r.header["Transfer-Encoding"] == "chunked" {
+		q.ContentLength = -1 // or Go's client states the length
+	}
+	return s.client.Do(q)
+}
+
+// ask sends a request and reads the whole answer.
+func (s *stack) ask(ctx context.Context, r request) (answer, error) {
+	response, err := s.open(ctx, r)
+	if err != nil {
+		return answer{}, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return answer{response.StatusCode, response.Header, string(body), response.Header.Get("x-served-endpoint")}, err
+}
+
+// must is ask for a test that cannot go on without.
+func (s *stack) must(r request) answer {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
+	defer cancel()
+	a, err := s.ask(ctx, r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return a
+}
+
+var errNotDone = errors.New("the stream did not end with [DONE]")

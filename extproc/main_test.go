@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+const someObjects = `apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: {name: base}
+spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}]}
+---
+apiVersion: inference.x-k8s.io/v1alpha1
+kind: LLMRoute
+metadata: {name: llama}
+spec: {backendRefs: [{name: base}]}
+`
+
+// host is a loopback address that no other test process has.
+var host = fmt.Sprintf("127.60.%d.%d", os.Getpid()/250%250, os.Getpid()%250+1)
+
+// started is a run of the program.
+type started struct {
+	socket, tcp string
+	cancel      context.CancelFunc
+	done        chan error
+}
+
+func start(t *testing.T, dir string) started {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, "objects.yaml"), []byte(someObjects), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s := started{socket: filepath.Join(dir, "run", "extproc.sock"), tcp: host + ":9002", done: make(chan error, 1)}
+	ctx, cancel := context.WithCancel(t.Context())
+	s.cancel = cancel
+	args := []string{
+		"--objects", dir, "--listen", "unix:" + s.socket, "--listen", s.tcp,
+		"--metrics-host", host, "--metrics-port", "9090", "--drain-timeout", "100ms",
+	}
+	go func() { s.done <- run(ctx, args, io.Discard, io.Discard) }()
+	t.Cleanup(cancel)
+	return s
+}
+
+func dial(t *testing.T, target string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// The program serves on both of its sockets, is healthy under both names, and ends in time with a stream open.
+func TestRun(t *testing.T) {
+	dir := t.TempDir()
+	s := start(t, dir)
+	for _, target := range []string{"unix:" + s.socket, "passthrough:" + s.tcp} {
+		conn := dial(t, target)
+		for _, service := range []string{"", "envoy.service.ext_proc.v3.ExternalProcessor"} {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			answer, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: service}, grpc.WaitForReady(true))
+			cancel()
+			if err != nil || answer.GetStatus() != healthv1.HealthCheckResponse_SERVING {
+				t.Fatalf("%s %q: %v, %v", target, service, answer, err)
+			}
+		}
+		stream, err := extprocv3.NewExternalProcessorClient(conn).Process(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{
+			EndOfStream: true,
+			Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{
+				{Key: ":method", RawValue: []byte("GET")}, {Key: ":path", RawValue: []byte("/v1/models")},
+			}},
+		}}}); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := stream.Recv(); err != nil || !strings.Contains(string(m.GetImmediateResponse().GetBody()), `"id":"llama"`) {
+			t.Errorf("%s: %v, %v", target, m, err)
+		}
+	}
+	response, err := http.Get("http://" + host + ":9090/readyz") //nolint:noctx // one question
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Errorf("/readyz: %v, %v", response, err)
+	} else {
+		_ = response.Body.Close()
+	}
+
+	// Another one cannot serve there too.
+	err = run(t.Context(), []string{"--objects", dir, "--listen", "unix:" + s.socket, "--metrics-port", "-1"}, io.Discard, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "another process serves there") {
+		t.Errorf("a second extproc on the socket: %v", err)
+	}
+
+	s.cancel()
+	select {
+	case err := <-s.done:
+		if err != nil {
+			t.Errorf("after its context ended: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("with streams open it does not end")
+	}
+}
+
+// A process that was killed leaves its socket behind; the next one takes it over.
+func TestASocketThatWasLeftBehindIsTakenOver(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.sock")
+	left, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	left.SetUnlinkOnClose(false)
+	if err := left.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l, err := listen("unix:" + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheCommandLine(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"", "--objects DIR is missing: name the folder with the YAML; see extproc --help"},
+		{"--objects x", "--listen is missing: say unix:PATH for an Envoy beside, or HOST:PORT; see extproc --help"},
+		{"--objects x --listen y z", `what is "z"? every setting is a flag; see extproc --help`},
+		{"--objects x --listen y --policy best", `there is no policy "best": use one of proposal, leastRequest, roundRobin, random; see extproc --help`},
+		{"--objects x --listen y --adapter-threshold 0", "--adapter-threshold 0: it must be at least 1; see extproc --help"},
+		{"--objects x --listen y --metrics-port 70000", "--metrics-port 70000 is no port; see extproc --help"},
+		{"--objects x --listen y --scrape-interval 1ms", "a scrape interval below 10ms would keep the engines busy with nothing else; see extproc --help"},
+		{"--nonsense", "unknown flag: --nonsense; see extproc --help"},
+	} {
+		_, err := parseFlags(strings.Fields(c.args), io.Discard)
+		if err == nil || err.Error() != c.want {
+			t.Errorf("%q: %v, want %s", c.args, err, c.want)
+		}
+	}
+	var help bytes.Buffer
+	if _, err := parseFlags([]string{"--help"}, &help); !errors.Is(err, pflag.ErrHelp) || !strings.Contains(help.String(), "--adapter-threshold") || !strings.Contains(help.String(), "Example") {
+		t.Errorf("--help: %v\n%s", err, help.String())
+	}
+}
+
+func TestFaultsAtTheStartEndIt(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "x.yaml"), []byte("kind: Nothing\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"--objects " + dir + " --listen unix:" + dir + "/s":                   "x.yaml:1: ",
+		"--objects " + dir + "/none --listen unix:" + dir + "/s":              "no such file or directory",
+		"--objects " + t.TempDir() + " --listen 192.0.2.1:1":                  "--listen 192.0.2.1:1: ",
+		"--objects " + t.TempDir() + " --listen unix:/proc/nowhere/extproc.s": "--listen unix:/proc/nowhere/extproc.s: ",
+	} {
+		err := run(t.Context(), append(strings.Fields(args), "--metrics-port", "-1"), io.Discard, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+}
