@@ -92,7 +92,7 @@ func network() string {
 // stack is a rig and what tests ask of it.
 type stack struct {
 	*rig.Rig
-	t       *testing.T
+	t       testing.TB
 	url     string
 	objects string // the folder
 	client  *http.Client
@@ -110,7 +110,7 @@ func engineFlags(flags ...string) setting {
 }
 
 // start runs four engines, extproc and Envoy until the test ends.
-func start(t *testing.T, settings ...setting) *stack {
+func start(t testing.TB, settings ...setting) *stack {
 	t.Helper()
 	dir := t.TempDir()
 	net := network()

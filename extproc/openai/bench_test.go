@@ -36,7 +36,7 @@ func TestParsingAllocatesOnlyTheName(t *testing.T) {
 func BenchmarkParse(b *testing.B) {
 	for _, kb := range []int{1, 16, 256} {
 		body := chat(kb << 10)
-		b.Run(fmt.Sprintf("body=%dKB/parser=encoding-json", kb), func(b *testing.B) {
+		b.Run(fmt.Sprintf("body=%dKB/impl=plain", kb), func(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
 			for b.Loop() {
@@ -46,7 +46,7 @@ func BenchmarkParse(b *testing.B) {
 				}
 			}
 		})
-		b.Run(fmt.Sprintf("body=%dKB/parser=openai", kb), func(b *testing.B) {
+		b.Run(fmt.Sprintf("body=%dKB/impl=headgate", kb), func(b *testing.B) {
 			b.SetBytes(int64(len(body)))
 			b.ReportAllocs()
 			for b.Loop() {

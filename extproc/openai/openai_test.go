@@ -179,6 +179,7 @@ func TestAForm(t *testing.T) {
 		{"a path", formType, part(`name="model"`, "../a") + end, "No model can have this name: it is a path."},
 		{"not closed", formType, part(`name="model"`, "a"), "The body is not a valid multipart form."},
 		{"cut", formType, "--XX\r\nContent-Disp", "The body is not a valid multipart form."},
+		{"another boundary", formType, "--YY" + strings.TrimPrefix(part(`name="model"`, "a"), "--XX") + end, "The body is not a valid multipart form."},
 		{"preamble", formType, "hi\r\n" + part(`name="model"`, "a") + end, "The body is not a valid multipart form."},
 		{"more after the end", formType, part(`name="model"`, "a") + end + part(`name="model"`, "b") + end, "The body is not a valid multipart form."},
 		{"longer delimiter", formType, part(`name="model"`, "a") + "--XXY\r\n\r\n" + end, "The body is not a valid multipart form."},

@@ -182,7 +182,7 @@ func FuzzLoad(f *testing.F) {
 // Run it with go test ./internal/engine -run "^$" -bench Load.
 func BenchmarkLoad(b *testing.B) {
 	page := recorded(b, "vllm-0.32-loaded.txt")
-	b.Run("reader=whole", func(b *testing.B) {
+	b.Run("impl=plain", func(b *testing.B) {
 		b.SetBytes(int64(len(page)))
 		b.ReportAllocs()
 		for b.Loop() {
@@ -191,7 +191,7 @@ func BenchmarkLoad(b *testing.B) {
 			}
 		}
 	})
-	b.Run("reader=lines", func(b *testing.B) {
+	b.Run("impl=headgate", func(b *testing.B) {
 		var r engine.Reader
 		b.SetBytes(int64(len(page)))
 		b.ReportAllocs()
