@@ -80,8 +80,8 @@ func TestAnEditIsInForceWithinASecondAndDropsNothing(t *testing.T) {
 	s.awaitWithin(time.Second, "a removed route is gone", func() bool { return status("newcomer") == 404 })
 
 	// A pool moves to another name in three edits: the new one beside the old, the routes to it, the old one away.
-	second := strings.Replace(engines(network)[:strings.Index(engines(network), "---")], "name: pool}", "name: pool2}", 1)
-	s.write("engines.yaml", engines(network)+"---\n"+second)
+	first, _, _ := strings.Cut(engines(network), "---")
+	s.write("engines.yaml", engines(network)+"---\n"+strings.Replace(first, "name: pool}", "name: pool2}", 1))
 	s.awaitWithin(time.Second, "the new pool is there", func() bool { return s.sum(s.Metrics, "headgate_objects", "kind", "InferencePool") == 2 })
 	everyRoute := append([]string{baseRoute}, adapters...)
 	s.write("routes.yaml", strings.ReplaceAll(routes(everyRoute...), "name: pool}", "name: pool2}"))
