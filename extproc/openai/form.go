@@ -102,8 +102,10 @@ func (f *form) next() bool {
 		return f.fail()
 	}
 	f.start = f.at + blank + 4
-	size := bytes.Index(f.body[f.start:], f.delimiter)
-	if size < 0 {
+	content := f.body[f.start:]
+	size := bytes.Index(content, f.delimiter)
+	// Some parsers take a boundary at the very beginning of a content for the end of an empty one.
+	if size < 0 || bytes.HasPrefix(content, f.delimiter[2:]) {
 		return f.fail()
 	}
 	f.end = f.start + size
