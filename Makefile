@@ -33,10 +33,10 @@ check: ## Lint, and check that modules are tidy and scenario files are up to dat
 	git diff --exit-code -- '*/testdata/*'
 
 fuzz: ## Fuzz each parser beside its oracle, 40 s each on two cores
-	$(FUZZ) '^FuzzParseJSON$$' -fuzztime 700000x ./extproc/openai
-	$(FUZZ) '^FuzzParseForm$$' -fuzztime 800000x ./extproc/openai
-	$(FUZZ) '^FuzzLoad$$' -fuzztime 600000x ./internal/engine
-	$(FUZZ) '^FuzzParse$$' -fuzztime 300000x ./internal/objects/dir
+	$(FUZZ) '^FuzzParseJSON$$' -fuzztime 500000x ./extproc/openai
+	$(FUZZ) '^FuzzParseForm$$' -fuzztime 500000x ./extproc/openai
+	$(FUZZ) '^FuzzLoad$$' -fuzztime 500000x ./internal/engine
+	$(FUZZ) '^FuzzParse$$' -fuzztime 150000x ./internal/objects/dir
 
 bench: ## Benchmark hot paths beside what they replace; prints medians, spread and ratios
 	@mkdir -p bin
