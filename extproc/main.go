@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	loaded := make(chan struct{})
 	publish := func(w *objects.World) {
 		f.SetWorld(w)
-		scraper.SetTargets(addresses(w))
+		scraper.SetTargets(w.Addresses())
 		m.SetWorld(w)
 		select {
 		case <-loaded:
@@ -85,14 +85,4 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		group.Go(func() error { return serveMetrics(ctx, c, m.Handler(), log) })
 	}
 	return group.Wait()
-}
-
-func addresses(w *objects.World) []string {
-	var all []string
-	for _, p := range w.Pools {
-		for _, e := range p.Endpoints {
-			all = append(all, e.Address)
-		}
-	}
-	return all
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,14 +27,7 @@ type watch struct {
 }
 
 func newWatch(w *objects.World) *watch {
-	var all []string
-	for _, p := range w.Pools {
-		for _, e := range p.Endpoints {
-			all = append(all, e.Address)
-		}
-	}
-	slices.Sort(all)
-	return &watch{endpoints: slices.Compact(all), client: http.Client{Timeout: 500 * time.Millisecond}, read: time.Now()}
+	return &watch{endpoints: w.Addresses(), client: http.Client{Timeout: 500 * time.Millisecond}, read: time.Now()}
 }
 
 // reading is what one engine says.

@@ -124,6 +124,18 @@ func (w *World) Route(model string) *Route { return w.byModel[model] }
 // Models returns every name that requests may use, in order. The caller must not change it.
 func (w *World) Models() []Model { return w.models }
 
+// Addresses returns the address of every endpoint, each once, in order.
+func (w *World) Addresses() []string {
+	var all []string
+	for _, p := range w.Pools {
+		for _, e := range p.Endpoints {
+			all = append(all, e.Address)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 func routeName(r *v1alpha1.LLMRoute) Name { return Name{r.Namespace, r.Name} }
 
 func buildPool(ip *pool.InferencePool, pods []Pod) *Pool {

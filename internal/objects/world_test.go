@@ -136,6 +136,9 @@ func TestWhatDoesNotFitTogetherIsAProblem(t *testing.T) {
 		Pods:   []objects.Pod{aPod("a", "10.0.0.1", true, llama)},
 		Routes: []v1alpha1.LLMRoute{aRoute("r", "nowhere", 0)},
 	})
+	if got := w.Addresses(); len(got) != 1 || got[0] != "10.0.0.1:8000" {
+		t.Errorf("the addresses are %v", got)
+	}
 	want := []string{
 		"endpoint 10.0.0.1:8000 belongs to InferencePool default/one and to InferencePool default/two: each of them counts the whole of its load",
 		"LLMRoute default/r: spec.backendRefs names InferencePool default/nowhere, which does not exist: its requests get 503",
