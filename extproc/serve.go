@@ -76,6 +76,9 @@ func serveMetrics(ctx context.Context, c config, handler http.Handler, log *slog
 	return nil
 }
 
+// maxSocketPath is what macOS allows; Linux allows four more.
+const maxSocketPath = 103
+
 // listen opens an address: unix:PATH or HOST:PORT. A socket that a process left behind is taken over; one that a process
 // still serves is not.
 func listen(address string) (net.Listener, error) {
@@ -86,6 +89,9 @@ func listen(address string) (net.Listener, error) {
 			return nil, fmt.Errorf("--listen %s: %w", address, err)
 		}
 		return l, nil
+	}
+	if len(path) > maxSocketPath {
+		return nil, fmt.Errorf("--listen %s: the path of a Unix socket has at most %d bytes, this one has %d", address, maxSocketPath, len(path))
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("--listen %s: %w", address, err)

@@ -152,7 +152,7 @@ func TestTheQuickstart(t *testing.T) {
 
 	// A line a second, with the requests, the tokens and each engine's queue and slots.
 	line := q.until(`[1-9]\d* tok/s`)
-	engine := regexp.QuoteMeta(q.network) + `1[1-4] +\d+ \+ \d+ +slots \d/4`
+	const engine = `engine-[1-4] +\d+\+\d+ +[●○]{4}`
 	if !regexp.MustCompile(`\d\d:\d\d:\d\d +\d+ req/s +\d+ tok/s( \| ` + engine + `){4}`).MatchString(line) {
 		t.Errorf("the line is %s", line)
 	}

@@ -143,7 +143,7 @@ func welcome(out io.Writer, r *rig.Rig) {
 			fmt.Fprintf(&b, "\n  curl %s/v1/chat/completions -H 'content-type: application/json' -d '{\n    \"model\": \"%s\", \"max_tokens\": 40%s,\n    \"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'\n", url, try.model, try.more)
 		}
 	}
-	fmt.Fprintf(&b, "\nMetrics are at http://%s/metrics, Envoy's admin interface at http://%s.\nCtrl-C stops everything. Each second, for each engine: running + waiting requests, adapters in its slots.\n\n", r.Metrics, r.Admin)
+	fmt.Fprintf(&b, "\nMetrics are at http://%s/metrics, Envoy's admin interface at http://%s.\nCtrl-C stops everything. Each second, for each engine: running+waiting requests, and its adapter slots, ● taken.\n\n", r.Metrics, r.Admin)
 	_, _ = io.WriteString(out, b.String())
 }
 

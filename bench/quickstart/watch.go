@@ -20,6 +20,7 @@ import (
 // watch reads every engine's metrics and tells what happened since it last did.
 type watch struct {
 	endpoints []string
+	names     []string // of their pods, or their addresses where a pod has several
 	client    http.Client
 
 	requests, tokens float64 // of all engines at the last reading
@@ -27,7 +28,25 @@ type watch struct {
 }
 
 func newWatch(w *objects.World) *watch {
-	return &watch{endpoints: w.Addresses(), client: http.Client{Timeout: 500 * time.Millisecond}, read: time.Now()}
+	pods := make(map[string]string)
+	ports := make(map[string]int)
+	for _, p := range w.Pools {
+		for _, e := range p.Endpoints {
+			if _, seen := pods[e.Address]; !seen {
+				pods[e.Address] = e.Pod.Name
+				ports[e.Pod.Name]++
+			}
+		}
+	}
+	v := &watch{endpoints: w.Addresses(), client: http.Client{Timeout: 500 * time.Millisecond}, read: time.Now()}
+	for _, address := range v.endpoints {
+		name := pods[address]
+		if ports[name] > 1 {
+			name = address
+		}
+		v.names = append(v.names, name)
+	}
+	return v
 }
 
 // reading is what one engine says.
@@ -54,11 +73,11 @@ func (w *watch) line(ctx context.Context) string {
 	for i, r := range readings {
 		requests += r.requests
 		tokens += r.tokens
-		fmt.Fprintf(&engines, " | %s %s", strings.TrimSuffix(w.endpoints[i], ":8000"), r)
+		fmt.Fprintf(&engines, " | %s %s", w.names[i], r)
 	}
 	seconds := now.Sub(w.read).Seconds()
 	rate := func(now, before float64) float64 { return max(0, now-before) / seconds } // an engine that restarted counts anew
-	line := fmt.Sprintf("%s %5.0f req/s %6.0f tok/s%s", now.Format("15:04:05"), rate(requests, w.requests), rate(tokens, w.tokens), engines.String())
+	line := fmt.Sprintf("%s %4.0f req/s %5.0f tok/s%s", now.Format("15:04:05"), rate(requests, w.requests), rate(tokens, w.tokens), engines.String())
 	w.requests, w.tokens, w.read = requests, tokens, now
 	return line
 }
@@ -67,11 +86,23 @@ func (r reading) String() string {
 	if r.err != nil {
 		return "does not answer"
 	}
-	slots := "-"
-	if n, ok := r.slots.Get(); ok {
-		slots = fmt.Sprintf("%.0f/%.0f", r.used.Or(0), n)
+	return fmt.Sprintf("%3.0f+%-3.0f %s", r.load.Running.Or(0), r.load.Waiting.Or(0), r.slotPicture())
+}
+
+// maxDots is how many slots are drawn; more are counted.
+const maxDots = 8
+
+// slotPicture draws a dot for each slot, full where it is taken.
+func (r reading) slotPicture() string {
+	slots, known := r.slots.Get()
+	used := r.used.Or(0)
+	switch {
+	case !known:
+		return "-"
+	case slots > maxDots || used > slots:
+		return fmt.Sprintf("%.0f/%.0f", used, slots)
 	}
-	return fmt.Sprintf("%3.0f + %-3.0f slots %s", r.load.Running.Or(0), r.load.Waiting.Or(0), slots)
+	return strings.Repeat("●", int(used)) + strings.Repeat("○", int(slots-used))
 }
 
 func (w *watch) look(ctx context.Context, address string) (r reading) {
