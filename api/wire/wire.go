@@ -9,7 +9,43 @@ const (
 	DestinationHeader = "x-gateway-destination-endpoint"
 	// DestinationNamespace is the dynamic metadata namespace that Envoy's ORIGINAL_DST cluster reads.
 	DestinationNamespace = "envoy.lb"
+
+	// SubsetNamespace is the metadata of a request in which a data plane says, under SubsetKey, which endpoints it allows.
+	SubsetNamespace = "envoy.lb.subset_hint"
+	SubsetKey       = "x-gateway-destination-endpoint-subset"
+	// ServedKey is the key in [DestinationNamespace] under which a data plane says, with a response, who served.
+	ServedKey = "x-gateway-destination-endpoint-served"
 )
+
+// ControlHeaders are the headers by which clients and gateways speak to endpoint pickers. No engine is to see them, so
+// that they are removed from what is sent on: those of the endpoint-picker protocol and of its conformance suite, and
+// those of the field's leading picker (its names and their older forms). The destination is not among them, for the
+// protocol wants it set, nor are the names that a body parser sets for routes to match.
+var ControlHeaders = []string{
+	SubsetKey, ServedKey, "x-gateway-destination-endpoint-scores", "x-gateway-destination-endpoint-fallbacks",
+	"x-gateway-inference-objective", "x-gateway-inference-fairness-id", "x-gateway-model-name-rewrite",
+	"x-slo-ttft-ms", "x-slo-tpot-ms", "epp-profile", SelectionHeader,
+}
+
+// ControlPrefix begins the rest of [ControlHeaders].
+const ControlPrefix = "x-llm-d-"
+
+// Headers of the protocol's conformance suite, which extproc obeys only when it is told to.
+const (
+	// SelectionHeader is "ip" or "ip:port", several with commas: the endpoints to pick, in this order.
+	SelectionHeader = "test-epp-endpoint-selection"
+	// ServedHeader tells the client who served.
+	ServedHeader = "x-conformance-test-served-endpoint"
+)
+
+// RequestNamespace is the metadata in which Envoy's own body parser gives the model to an extproc that sees no bodies.
+const (
+	RequestNamespace = "gateway.request"
+	RequestModel     = "model"
+)
+
+// TimeoutHeader bounds a whole request in Envoy's router, in milliseconds.
+const TimeoutHeader = "x-envoy-upstream-rq-timeout-ms"
 
 // ModelHeader is a name that other gateways' body parsers set. A client that sends it must not be believed.
 const ModelHeader = "x-gateway-model-name"
@@ -25,6 +61,7 @@ const (
 	PickModel  = "model"  // the engine's own name of the model, a string
 	PickReason = "reason" // why the policy took this endpoint, a string
 	PickStream = "stream" // whether the client asked for a stream, a bool
+	PickID     = "id"     // of the decision, a string; it ends the lease of a request in flight
 )
 
 // UsageNamespace is the dynamic metadata that Envoy's own filters read from the engine's response.
@@ -35,6 +72,7 @@ const (
 	UsagePrompt     = "prompt"     // prompt tokens, a number
 	UsageCompletion = "completion" // completion tokens, a number
 	UsageLoad       = "load"       // the engine's load report, verbatim, a string
+	UsageID         = "id"         // the id of the answer, a string
 )
 
 // Tags of the access-log record, values in microseconds or "-".

@@ -5,8 +5,6 @@ import (
 	"mime"
 	"regexp"
 	"unicode"
-
-	"github.com/headgate/headgate/internal/engine"
 )
 
 // maxPartHeader bounds the header of one part of a form, in bytes; real ones have about a hundred.
@@ -24,8 +22,9 @@ var extendedName = regexp.MustCompile(`(?i)[;\s]name\*`)
 var errForm = fault("", "The body is not a valid multipart form.")
 
 // parseForm reads a form strictly, in the way that every client writes it (RFC 7578): no preamble, CRLF line ends, one
-// Content-Disposition a part, no transfer encoding. What parsers differ about is refused.
-func parseForm(contentType string, body []byte) (Request, error) {
+// Content-Disposition a part, no transfer encoding. What parsers differ about is refused. A form that is not whole is
+// read as far as it goes.
+func parseForm(contentType string, body []byte, whole bool) (Request, error) {
 	if len(body) == 0 {
 		return Request{}, fault("", "The request has no body: send a multipart form.")
 	}
@@ -49,16 +48,18 @@ func parseForm(contentType string, body []byte) (Request, error) {
 		}
 	}
 	switch {
-	case f.broken:
+	case f.broken && whole:
 		return Request{}, errForm
+	case models == 0 && !whole:
+		return Request{}, errNotInPrefix
 	case models == 0:
 		return Request{}, fault("model", "The form has no model: name one of GET /v1/models.")
 	case models > 1:
 		return Request{}, fault("model", "The form has more than one model.")
 	}
 	r.Model = string(body[r.start:r.end])
-	if err := engine.CheckName(r.Model); err != nil {
-		return Request{}, fault("model", "No model can have this name: "+err.Error()+".")
+	if err := CheckName(r.Model); err != nil {
+		return Request{}, err
 	}
 	return r, nil
 }

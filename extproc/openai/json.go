@@ -7,8 +7,6 @@ import (
 	"unsafe"
 
 	"github.com/tidwall/gjson"
-
-	"github.com/headgate/headgate/internal/engine"
 )
 
 // maxDepth bounds the nesting of a body, as encoding/json does. Deeper ones would cost the validator its stack: 32 MiB of
@@ -37,8 +35,8 @@ func parseJSON(body []byte) (Request, error) {
 		return Request{}, fault("model", "The model must be a string.")
 	}
 	r.Model = strings.Clone(unquote(body[r.start:r.end]))
-	if err := engine.CheckName(r.Model); err != nil {
-		return Request{}, fault("model", "No model can have this name: "+err.Error()+".")
+	if err := CheckName(r.Model); err != nil {
+		return Request{}, err
 	}
 	return r, nil
 }
@@ -87,6 +85,8 @@ func walk(body []byte) (r Request, models int) {
 		switch {
 		case key == "stream":
 			r.Stream = body[start] == 't'
+		case key == "previous_response_id" && body[start] == '"' && i-start <= maxID:
+			r.Previous = strings.Clone(unquote(body[start:i]))
 		case strings.EqualFold(key, "model"):
 			// Engines written in Go take "Model" too, so that another case is another model.
 			models++

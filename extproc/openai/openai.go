@@ -6,7 +6,12 @@
 // one body, the body is refused, for else a client could be let in for one model and be served by another.
 package openai
 
-import "strings"
+import (
+	"errors"
+	"strings"
+
+	"github.com/headgate/headgate/internal/engine"
+)
 
 // Operation is what a method and path ask for.
 type Operation uint8
@@ -22,9 +27,14 @@ const (
 	JSON
 	// Form is inference on a multipart form: an upload.
 	Form
+	// Stored is about an answer that an engine keeps: to read it, or to cancel it. Its body, if any, does not matter.
+	Stored
 )
 
-const modelsPath = "/v1/models"
+const (
+	modelsPath    = "/v1/models"
+	responsesPath = "/v1/responses/"
+)
 
 // inference is every path that may reach an engine, all of them by POST. Everything else an engine serves is left out
 // on purpose: its adapter and admin paths, and the paths that it leaves open without its API key (vLLM 0.32.0:
@@ -46,14 +56,23 @@ var inference = map[string]Operation{
 	"/v1/audio/translations":    Form,
 }
 
-// Find returns what a request asks for, and for [RetrieveModel] the model, still escaped as in the path. Paths are taken
-// literally: the engine gets the same bytes, so what is not on the list byte for byte is not on it.
-func Find(method, path string) (op Operation, model string) {
+// Find returns what a request asks for, and for [RetrieveModel] the model, still escaped as in the path, for [Stored]
+// the id of the answer. Paths are taken literally: the engine gets the same bytes, so what is not on the list byte for
+// byte is not on it.
+func Find(method, path string) (op Operation, name string) {
 	path, _, _ = strings.Cut(path, "?")
 	switch method {
 	case "POST":
+		if id, ok := strings.CutPrefix(path, responsesPath); ok {
+			if id, ok = strings.CutSuffix(id, "/cancel"); ok && isID(id) {
+				return Stored, id
+			}
+		}
 		return inference[path], ""
 	case "GET":
+		if id, ok := strings.CutPrefix(path, responsesPath); ok && isID(id) {
+			return Stored, id
+		}
 		if path == modelsPath {
 			return ListModels, ""
 		}
@@ -64,12 +83,26 @@ func Find(method, path string) (op Operation, model string) {
 	return None, ""
 }
 
+// isID says whether s may be the id of an answer.
+func isID(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && c != '_' && c != '-' {
+			return false
+		}
+	}
+	return s != "" && len(s) <= maxID
+}
+
+const maxID = 256
+
 // Request is what Headgate needs of a request's body.
 type Request struct {
 	// Model is the name that the client gave. It shares no memory with the body.
 	Model string
 	// Stream says that the client asked for server-sent events.
 	Stream bool
+	// Previous is the id of the answer that the request goes on from, empty if it begins anew.
+	Previous string
 
 	// body[start:end] is the value of the model: with its quotes in JSON, bare in a form.
 	start, end int
@@ -82,20 +115,46 @@ type Error struct {
 	Param string
 	// Reason is a sentence that says what is wrong.
 	Reason string
+	name   bool
 }
 
 func (e *Error) Error() string { return e.Reason }
 
-func fault(param, reason string) error { return &Error{param, reason} }
+// ErrName is what an [*Error] is whose fault is a name that no model can have.
+var ErrName = errors.New("no model can have this name")
+
+// Is makes errors.Is(e, ErrName) work.
+func (e *Error) Is(target error) bool { return e.name && target == ErrName }
+
+// CheckName returns an [*Error] for a name that no model can have.
+func CheckName(name string) error {
+	if err := engine.CheckName(name); err != nil {
+		return &Error{"model", "No model can have this name: " + err.Error() + ".", true}
+	}
+	return nil
+}
+
+func fault(param, reason string) error { return &Error{Param: param, Reason: reason} }
 
 // Parse reads a body. Op is [JSON] or [Form]; contentType is the request's header, which a form needs for its boundary.
 // Every error is an [*Error].
 func Parse(op Operation, contentType string, body []byte) (Request, error) {
 	if op == Form {
-		return parseForm(contentType, body)
+		return parseForm(contentType, body, true)
 	}
 	return parseJSON(body)
 }
+
+// ParsePrefix is [Parse] where only the beginning of the body is there. What comes after it is not known: a second
+// model may, which an engine would take for the first.
+func ParsePrefix(op Operation, contentType string, prefix []byte) (Request, error) {
+	if op == Form {
+		return parseForm(contentType, prefix, false)
+	}
+	return parsePrefix(prefix)
+}
+
+var errNotInPrefix = fault("model", "The gateway sees only the beginning of the body, which does not name the model: write the model first.")
 
 // Rename returns the body with another model, and every other byte as it was. Body must be the one that r was parsed
 // from; it is not changed.

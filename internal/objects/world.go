@@ -31,6 +31,8 @@ type Set struct {
 	Pools  []pool.InferencePool
 	Routes []v1alpha1.LLMRoute
 	Pods   []Pod
+	// Settings of pools.
+	Settings []v1alpha1.PoolSettings
 }
 
 // Pod is what Headgate needs of a Kubernetes Pod.
@@ -61,6 +63,13 @@ type Pool struct {
 	Name Name
 	// Endpoints in order of address.
 	Endpoints []Endpoint
+	// Picker is the service that other gateways ask for this pool.
+	Picker Picker
+	// Routed says that an LLMRoute names the pool, so that it admits the models of its routes and no others.
+	Routed bool
+	// Settings are what a PoolSettings says of the pool, nil if there is none; SettingsName is its name.
+	Settings     *v1alpha1.PoolSettingsSpec
+	SettingsName Name
 }
 
 // Endpoint is one port of one pod.
@@ -114,6 +123,7 @@ func Build(s Set) *World {
 	for i := range routes {
 		w.addRoute(&routes[i])
 	}
+	w.addSettings(s.Settings)
 	slices.SortFunc(w.models, func(a, b Model) int { return strings.Compare(a.Name, b.Name) })
 	return w
 }
@@ -139,7 +149,7 @@ func (w *World) Addresses() []string {
 func routeName(r *v1alpha1.LLMRoute) Name { return Name{r.Namespace, r.Name} }
 
 func buildPool(ip *pool.InferencePool, pods []Pod) *Pool {
-	p := &Pool{Name: Name{ip.Namespace, ip.Name}}
+	p := &Pool{Name: Name{ip.Namespace, ip.Name}, Picker: pickerOf(ip.Spec.EndpointPickerRef)}
 	for _, pod := range pods {
 		if pod.Name.Namespace != p.Name.Namespace || !pod.IP.IsValid() || !selects(ip.Spec.Selector.MatchLabels, pod.Labels) {
 			continue
@@ -208,7 +218,9 @@ func (w *World) addRoute(lr *v1alpha1.LLMRoute) {
 			weight = *b.Weight
 		}
 		backend := Backend{Pool: Name{lr.Namespace, b.Name}, Weight: weight}
-		if w.Pools[backend.Pool] == nil {
+		if p := w.Pools[backend.Pool]; p != nil {
+			p.Routed = true
+		} else {
 			w.problem("LLMRoute %s: spec.backendRefs names InferencePool %s, which does not exist: its requests get 503", r.Name, backend.Pool)
 		}
 		r.Backends = append(r.Backends, backend)

@@ -25,19 +25,23 @@ type pkg struct {
 // and simulated by any program. They, and those of our packages that they import, do no I/O, wait for nothing and lock
 // nothing.
 var pure = []string{
-	"extproc/openai", "extproc/route", "extproc/pick",
+	"extproc/openai", "extproc/route", "extproc/pick", "extproc/settings",
 	"internal/engine", "internal/objects", "internal/profile", "internal/sim",
 }
 
 // impureStd are the packages of the standard library that a pure room may not import, with what is let through.
-var impureStd = []struct{ path, except, why string }{
-	{"net", "net/netip", "a pure room reaches no network"},
-	{"os", "", "a pure room reads no files and no environment"},
-	{"log", "", "a pure room returns what it has to say"},
-	{"context", "", "a pure room waits for nothing"},
-	{"sync", "sync/atomic", "a pure room shares nothing but counters"},
-	{"syscall", "", "a pure room asks the system for nothing"},
-	{"io/fs", "", "a pure room reads no files"},
+var impureStd = []struct {
+	path   string
+	except []string
+	why    string
+}{
+	{"net", []string{"net/netip", "net/url"}, "a pure room reaches no network"}, // types and parsing
+	{"os", nil, "a pure room reads no files and no environment"},
+	{"log", nil, "a pure room returns what it has to say"},
+	{"context", nil, "a pure room waits for nothing"},
+	{"sync", []string{"sync/atomic"}, "a pure room shares nothing but counters"},
+	{"syscall", nil, "a pure room asks the system for nothing"},
+	{"io/fs", nil, "a pure room reads no files"},
 }
 
 // pureModules are the modules beyond the standard library that a pure room may import: types, and readers of bytes.
@@ -188,7 +192,7 @@ func impure(imported string) string {
 		return ""
 	}
 	for _, rule := range impureStd {
-		if imported != rule.except && (imported == rule.path || strings.HasPrefix(imported, rule.path+"/")) {
+		if !slices.Contains(rule.except, imported) && (imported == rule.path || strings.HasPrefix(imported, rule.path+"/")) {
 			return rule.why
 		}
 	}

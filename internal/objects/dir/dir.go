@@ -304,6 +304,7 @@ func (s *Source) build(names []string) *objects.World {
 			all.Pools = append(all.Pools, good.set.Pools...)
 			all.Routes = append(all.Routes, good.set.Routes...)
 			all.Pods = append(all.Pods, good.set.Pods...)
+			all.Settings = append(all.Settings, good.set.Settings...)
 		}
 	}
 	world := objects.Build(all)

@@ -97,6 +97,8 @@ func (p *parser) object(path string, text []byte) error {
 	switch {
 	case meta.APIVersion == v1alpha1.GroupVersion && meta.Kind == v1alpha1.LLMRouteKind:
 		return p.route(path, text)
+	case meta.APIVersion == v1alpha1.GroupVersion && meta.Kind == v1alpha1.PoolSettingsKind:
+		return p.settings(path, text)
 	case meta.APIVersion == pool.GroupVersion && meta.Kind == pool.Kind:
 		return p.pool(path, text)
 	case meta.APIVersion == "v1" && meta.Kind == "Pod":
@@ -109,8 +111,8 @@ func (p *parser) object(path string, text []byte) error {
 		}
 		return nil
 	}
-	return p.fault(join(path, "kind"), "apiVersion %q, kind %q is not an object that Headgate reads; it reads %s %s, %s %s and v1 Pod",
-		meta.APIVersion, meta.Kind, v1alpha1.GroupVersion, v1alpha1.LLMRouteKind, pool.GroupVersion, pool.Kind)
+	return p.fault(join(path, "kind"), "apiVersion %q, kind %q is not an object that Headgate reads; it reads %s %s and %s, %s %s and v1 Pod",
+		meta.APIVersion, meta.Kind, v1alpha1.GroupVersion, v1alpha1.LLMRouteKind, v1alpha1.PoolSettingsKind, pool.GroupVersion, pool.Kind)
 }
 
 func (p *parser) route(path string, text []byte) error {
@@ -128,6 +130,24 @@ func (p *parser) route(path string, text []byte) error {
 		return err
 	}
 	p.set.Routes = append(p.set.Routes, r)
+	return nil
+}
+
+func (p *parser) settings(path string, text []byte) error {
+	var s v1alpha1.PoolSettings
+	unknown, err := p.decode(path, text, &s)
+	if err != nil {
+		return err
+	}
+	s.Namespace = cmp.Or(s.Namespace, defaultNamespace)
+	id := key{v1alpha1.PoolSettingsKind, objects.Name{Namespace: s.Namespace, Name: s.Name}}
+	if len(unknown) > 0 {
+		return p.fault(join(path, unknown[0].path), "%s: %s", id, unknown[0].reason)
+	}
+	if err := p.check(path, id, objects.CheckSettings(&s)); err != nil {
+		return err
+	}
+	p.set.Settings = append(p.set.Settings, s)
 	return nil
 }
 

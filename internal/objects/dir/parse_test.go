@@ -62,7 +62,7 @@ func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 		{"a list", "# pods\n- a\n- b\n", "f.yaml:2: not a Kubernetes object: it needs apiVersion, kind and metadata"},
 		{
 			"unknown kind", strings.Replace(goodRoute, "LLMRoute", "LLMroute", 1),
-			`f.yaml:2: apiVersion "inference.x-k8s.io/v1alpha1", kind "LLMroute" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
+			`f.yaml:2: apiVersion "inference.x-k8s.io/v1alpha1", kind "LLMroute" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
 		},
 		{"unknown field", strings.Replace(goodRoute, "priority", "prioritty", 1), `f.yaml:12: LLMRoute default/sentiment: unknown field "spec.prioritty"`},
 		{"unknown nested field", strings.Replace(goodRoute, "numerator: 99", "nominator: 99", 1), `f.yaml:17: LLMRoute default/sentiment: unknown field "spec.objectives[0].latency.quantile.nominator"`},

@@ -1,0 +1,120 @@
+package openai
+
+import (
+	"strings"
+
+	"github.com/tidwall/gjson"
+)
+
+// parsePrefix reads the members of an object whose end is not there, as far as they go.
+func parsePrefix(prefix []byte) (Request, error) {
+	p := prefixReader{body: prefix}
+	r := Request{op: JSON}
+	models := 0
+	p.space()
+	if !p.take('{') {
+		return Request{}, fault("", "The body must be a JSON object.")
+	}
+	for first := true; ; first = false {
+		p.space()
+		if !first && !p.take(',') {
+			break
+		}
+		p.space()
+		key, ok := p.text()
+		p.space()
+		if !ok || !p.take(':') {
+			break
+		}
+		p.space()
+		start := p.at
+		if !p.value() {
+			break
+		}
+		switch key := unquote(key); {
+		case key == "stream":
+			r.Stream = prefix[start] == 't'
+		case strings.EqualFold(key, "model"):
+			models++
+			r.start, r.end = start, p.at
+			if key != "model" {
+				return Request{}, fault("model", "The model's key is written in another case.")
+			}
+		}
+	}
+	switch {
+	case models == 0:
+		return Request{}, errNotInPrefix
+	case models > 1:
+		return Request{}, fault("model", "The body has more than one model.")
+	case prefix[r.start] != '"':
+		return Request{}, fault("model", "The model must be a string.")
+	}
+	r.Model = strings.Clone(unquote(prefix[r.start:r.end]))
+	return r, CheckName(r.Model)
+}
+
+// prefixReader goes through JSON that may end anywhere. Its methods return false at the end, and at what is no JSON.
+type prefixReader struct {
+	body []byte
+	at   int
+}
+
+func (p *prefixReader) space() { p.at = skipSpace(p.body, p.at) }
+
+func (p *prefixReader) take(c byte) bool {
+	if p.at < len(p.body) && p.body[p.at] == c {
+		p.at++
+		return true
+	}
+	return false
+}
+
+// text takes a whole string and returns it with its quotes.
+func (p *prefixReader) text() ([]byte, bool) {
+	if p.at >= len(p.body) || p.body[p.at] != '"' {
+		return nil, false
+	}
+	end := endOfString(p.body, p.at)
+	if end == 0 {
+		return nil, false
+	}
+	quoted := p.body[p.at:end]
+	p.at = end
+	return quoted, gjson.ValidBytes(quoted)
+}
+
+// value takes a whole value, of which something follows.
+func (p *prefixReader) value() bool {
+	depth := 0
+	for p.at < len(p.body) {
+		switch c := p.body[p.at]; c {
+		case '"':
+			if _, ok := p.text(); !ok {
+				return false
+			}
+		case '{', '[':
+			depth++
+			p.at++
+		case '}', ']':
+			if depth == 0 {
+				return true // of the object around it
+			}
+			depth--
+			p.at++
+		case ',':
+			if depth == 0 {
+				return true
+			}
+			p.at++
+			continue
+		default:
+			p.at++
+			continue
+		}
+		if depth == 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,24 @@
+package engine
+
+import "bytes"
+
+// MaxWords is how much of an error's body [Elsewhere] needs to see.
+const MaxWords = 4 << 10
+
+var (
+	queueFull    = []byte(`"Service Unavailable"`)
+	shuttingDown = []byte("cannot schedule new futures after shutdown")
+)
+
+// Elsewhere says whether an error means that this engine will not take the request but another may, which is no fault of
+// the request: vLLM whose queue is full (503 of type Service Unavailable without Retry-After, --max-num-queued-reqs), or
+// that is shutting down (500, --shutdown-timeout). Seen on vLLM 0.32.0.
+func Elsewhere(status int, retryAfter bool, body []byte) bool {
+	switch status {
+	case 503:
+		return !retryAfter && bytes.Contains(body, queueFull)
+	case 500:
+		return bytes.Contains(body, shuttingDown)
+	}
+	return false
+}

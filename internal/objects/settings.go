@@ -1,0 +1,94 @@
+package objects
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+)
+
+// Policies are the names that spec.policy of a PoolSettings may have. Package pick has the rules of these names.
+var Policies = []string{"proposal", "leastRequest", "roundRobin", "random"}
+
+// MaxAttempts bounds how many other endpoints an answer names.
+const MaxAttempts = 7
+
+// CheckSettings returns what is wrong with a PoolSettings by itself.
+func CheckSettings(s *v1alpha1.PoolSettings) field.ErrorList {
+	errs := checkName(s.Name)
+	spec := field.NewPath("spec")
+	if s.Spec.PoolRef.Name == "" {
+		errs = append(errs, field.Required(spec.Child("poolRef", "name"), "name the InferencePool, in the same namespace"))
+	}
+	if p := s.Spec.Policy; p != nil && !slices.Contains(Policies, *p) {
+		errs = append(errs, field.NotSupported(spec.Child("policy"), *p, Policies))
+	}
+	if n := s.Spec.AdapterThreshold; n != nil && *n < 1 {
+		errs = append(errs, field.Invalid(spec.Child("adapterThreshold"), *n, "it must be at least 1"))
+	}
+	if r := s.Spec.Retry; r != nil && r.Attempts != nil && (*r.Attempts < 0 || *r.Attempts > MaxAttempts) {
+		errs = append(errs, field.Invalid(spec.Child("retry", "attempts"), *r.Attempts, fmt.Sprintf("attempts are 0 to %d", MaxAttempts)))
+	}
+	if a := s.Spec.SessionAffinity; a != nil {
+		errs = append(errs, checkAffinity(spec.Child("sessionAffinity"), a)...)
+	}
+	if t := s.Spec.Timeouts; t != nil {
+		errs = append(errs, checkTimeouts(spec.Child("timeouts"), t)...)
+	}
+	return errs
+}
+
+func checkAffinity(path *field.Path, a *v1alpha1.SessionAffinity) field.ErrorList {
+	switch {
+	case (a.Header == "") == (a.Cookie == ""):
+		return field.ErrorList{field.Invalid(path, "", "name either a header or a cookie")}
+	case a.Header != strings.ToLower(a.Header):
+		return field.ErrorList{field.Invalid(path.Child("header"), a.Header, "write the header's name in lower case")}
+	case strings.HasPrefix(a.Header, ":"):
+		return field.ErrorList{field.Invalid(path.Child("header"), a.Header, "it is a part of the request line")}
+	}
+	return nil
+}
+
+func checkTimeouts(path *field.Path, t *v1alpha1.PoolTimeouts) field.ErrorList {
+	var errs field.ErrorList
+	for _, c := range []struct {
+		name  string
+		value *metav1.Duration
+	}{{"request", t.Request}, {"lease", t.Lease}, {"stale", t.Stale}, {"lost", t.Lost}} {
+		if c.value != nil && c.value.Duration <= 0 {
+			errs = append(errs, field.Invalid(path.Child(c.name), c.value.Duration.String(), "it must be above 0, such as 30s"))
+		}
+	}
+	if t.Stale != nil && t.Lost != nil && t.Lost.Duration < t.Stale.Duration {
+		errs = append(errs, field.Invalid(path.Child("lost"), t.Lost.Duration.String(), "it must be at least as long as stale"))
+	}
+	return errs
+}
+
+// addSettings gives each pool its settings. Where several name a pool, the oldest counts, then the first by name.
+func (w *World) addSettings(all []v1alpha1.PoolSettings) {
+	ordered := slices.Clone(all)
+	slices.SortStableFunc(ordered, func(a, b v1alpha1.PoolSettings) int {
+		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
+			return c
+		}
+		return Name{a.Namespace, a.Name}.Compare(Name{b.Namespace, b.Name})
+	})
+	for i := range ordered {
+		s := &ordered[i]
+		own, of := Name{s.Namespace, s.Name}, Name{s.Namespace, s.Spec.PoolRef.Name}
+		switch p := w.Pools[of]; {
+		case p == nil:
+			w.problem("PoolSettings %s: spec.poolRef names InferencePool %s, which does not exist", own, of)
+		case p.Settings != nil:
+			w.problem("PoolSettings %s: InferencePool %s already has settings of PoolSettings %s, which it keeps", own, of, p.SettingsName)
+		default:
+			p.Settings, p.SettingsName = &s.Spec, own
+		}
+	}
+}
