@@ -12,36 +12,56 @@ import (
 
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/scrape"
+	"github.com/headgate/headgate/extproc/settings"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // config is what the command line says.
 type config struct {
 	objects        string
 	listen         []string
+	grpcHost       string
+	grpcPort       int
+	healthPort     int
+	secure         bool
+	certPath       string
+	pool           objects.Name
 	metricsHost    string
 	metricsPort    int
-	policy         pick.Policy
+	settings       settings.Settings
+	modeOverride   bool
+	conformance    bool
 	scrapeInterval time.Duration
 	modelsInterval time.Duration
+	drainDelay     time.Duration
 	drainTimeout   time.Duration
+	seed           uint64
+	explain        bool
 	logLevel       slog.Level
 }
 
-const usage = `extproc picks the endpoint that answers, for every request that an Envoy asks it about.
+const usage = `extproc picks the endpoint that answers, for every request that a data plane asks it about.
 
 Usage:
 
-  extproc --objects DIR --listen unix:PATH [--listen HOST:PORT] [flags]
+  extproc --objects DIR --listen unix:PATH [flags]     beside Headgate's own Envoy
+  extproc --objects DIR --pool-name NAME [flags]       as the endpoint picker of other gateways
 
-DIR holds YAML: InferencePool (which pods serve), LLMRoute (which models requests may
-name) and Pod (where they are), as kubectl prints them. Edits are in force within a
-second; an invalid one is refused with its file and line, and what was in force stays.
+DIR holds YAML: InferencePool (which pods serve), LLMRoute (which models requests may name), Pod (where they are) and
+PoolSettings (how to pick for one pool), as kubectl prints them. Edits are in force within a second; an invalid one is
+refused with its file and line, and what was in force stays.
 
-Envoy's configuration must name extproc's socket: envoy.yaml does.
+Envoys that are configured by envoy.yaml call --listen: only inference passes, and their access log tells what became of
+it. Other gateways (Istio, kgateway, Envoy AI Gateway, GKE) speak the endpoint-picker protocol with --grpc-port, with TLS:
+their routes decide what passes. The pool that they mean is the one whose endpointPickerRef names the service or port
+that they call; else --pool-name. Without --listen, extproc serves on the ports that the field's manifests expect: 9002,
+9003 for health, 9090 for metrics.
 
-Example, as envoy.yaml expects it, from the folder that Envoy runs in:
+Examples:
 
   extproc --objects bench/quickstart/objects --listen unix:.run/extproc.sock
+  extproc --objects /etc/headgate --pool-name llama --pool-namespace serving
+  extproc --objects /etc/headgate --explain-config
 
 Flags:
 
@@ -49,19 +69,33 @@ Flags:
 
 // parseFlags reads the command line. It returns pflag.ErrHelp after printing help to out.
 func parseFlags(args []string, out io.Writer) (config, error) {
-	var c config
+	c := config{settings: settings.Default()}
 	fs := pflag.NewFlagSet("extproc", pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
 	fs.SortFlags = false
 	fs.StringVar(&c.objects, "objects", "", "the `DIR` with the objects (required)")
-	fs.StringArrayVar(&c.listen, "listen", nil, "serve ext_proc at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated (required)")
+	fs.StringArrayVar(&c.listen, "listen", nil, "serve Headgate's own Envoys at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated")
+	fs.StringVar(&c.grpcHost, "grpc-host", "", "serve other gateways on this `HOST`; empty means all")
+	fs.IntVar(&c.grpcPort, "grpc-port", 9002, "serve other gateways on this `PORT`; with --listen only if it is given, -1 never")
+	fs.IntVar(&c.healthPort, "grpc-health-port", 9003, "serve gRPC health, without TLS, on this `PORT`; with --listen only if it is given, -1 never")
+	fs.BoolVar(&c.secure, "secure-serving", true, "serve with TLS; loopback addresses and sockets are served without")
+	fs.StringVar(&c.certPath, "cert-path", "", "a `DIR` with tls.crt and tls.key, read again when they change; without one extproc makes a certificate of its own")
+	fs.StringVar(&c.pool.Name, "pool-name", "", "the InferencePool `NAME` of requests that neither a route nor what the gateway calls gives a pool")
+	fs.StringVar(&c.pool.Namespace, "pool-namespace", "default", "the `NAMESPACE` of --pool-name")
 	fs.StringVar(&c.metricsHost, "metrics-host", "", "serve metrics on this `HOST`; empty means all")
 	fs.IntVar(&c.metricsPort, "metrics-port", 9090, "serve /metrics, /healthz and /readyz on this `PORT`; 0 picks a free one and logs it, -1 serves none")
-	policy := fs.String("policy", pick.Proposal.String(), "how to pick, a `RULE`: proposal packs the requests for an adapter where it is held; leastRequest, roundRobin and random are there to compare with")
-	fs.Int64Var(&c.policy.Threshold, "adapter-threshold", pick.DefaultThreshold, "with the policy proposal: from how many requests for one adapter at one endpoint on another endpoint is looked for; the default is the share of one of eight adapters in a batch of 256")
+	policy := fs.String("policy", c.settings.Policy.Rule.String(), "how to pick, a `RULE`: proposal packs the requests for an adapter where it is held; leastRequest, roundRobin and random are there to compare with")
+	fs.Int64Var(&c.settings.Policy.Threshold, "adapter-threshold", c.settings.Policy.Threshold, "with the policy proposal: from how many requests for one adapter at one endpoint on another endpoint is looked for; the default is the share of one of eight adapters in a batch of 256")
+	fs.IntVar(&c.settings.Picks, "picks", c.settings.Picks, "name this many endpoints, in order; more than 1 needs a data plane that walks a list (override_host), for ORIGINAL_DST answers 503 to one")
+	fs.DurationVar(&c.settings.Lease, "lease", c.settings.Lease, "count a request as in flight for at most this long when nothing reports its end")
+	fs.BoolVar(&c.modeOverride, "allow-mode-override", false, "the data planes let extproc ask for a request's body after its headers (ext_proc's allow_mode_override)")
+	fs.BoolVar(&c.conformance, "conformance-headers", false, "obey the headers of the endpoint-picker protocol's conformance suite; they let clients choose endpoints")
 	fs.DurationVar(&c.scrapeInterval, "scrape-interval", scrape.DefaultInterval, "look at the load of each endpoint this often")
 	fs.DurationVar(&c.modelsInterval, "models-interval", scrape.DefaultModelsInterval, "look at the models of each endpoint this often")
-	fs.DurationVar(&c.drainTimeout, "drain-timeout", 5*time.Second, "after SIGTERM, wait this long for requests in flight; responses that are flowing do not need extproc and go on")
+	fs.DurationVar(&c.drainDelay, "drain-delay", 5*time.Second, "after SIGTERM, tell other gateways by health and go on serving them for this long")
+	fs.DurationVar(&c.drainTimeout, "drain-timeout", 5*time.Second, "then wait this long for requests in flight, 30s where other gateways are served; answers that flow through Headgate's own Envoy do not need extproc and go on")
+	fs.Uint64Var(&c.seed, "seed", 0, "decide ties and shares by this `NUMBER`, the same in each run; 0 by good randomness")
+	fs.BoolVar(&c.explain, "explain-config", false, "print the settings of every pool and where they come from, and end")
 	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log from this `LEVEL` on: debug, info, warn or error")
 
 	err := fs.Parse(args)
@@ -69,7 +103,21 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 		return c, err
 	}
 	if err == nil {
-		c.policy.Rule, err = pick.ParseRule(*policy)
+		c.settings.Policy.Rule, err = pick.ParseRule(*policy)
+	}
+	if len(c.listen) > 0 {
+		if !fs.Changed("grpc-port") {
+			c.grpcPort = -1
+		}
+		if !fs.Changed("grpc-health-port") {
+			c.healthPort = -1
+		}
+	}
+	if c.grpcPort >= 0 && !fs.Changed("drain-timeout") {
+		c.drainTimeout = 30 * time.Second
+	}
+	if c.pool.Name == "" {
+		c.pool = objects.Name{}
 	}
 	if err == nil {
 		err = c.check(fs.Args())
@@ -86,14 +134,21 @@ func (c config) check(rest []string) error {
 		return fmt.Errorf("what is %q? every setting is a flag", strings.Join(rest, " "))
 	case c.objects == "":
 		return errors.New("--objects DIR is missing: name the folder with the YAML")
-	case len(c.listen) == 0:
-		return errors.New("--listen is missing: say unix:PATH for an Envoy beside, or HOST:PORT")
-	case c.metricsPort < -1 || c.metricsPort > 65535:
-		return fmt.Errorf("--metrics-port %d is no port", c.metricsPort)
-	case c.policy.Threshold < 1:
-		return fmt.Errorf("--adapter-threshold %d: it must be at least 1", c.policy.Threshold)
+	case len(c.listen) == 0 && c.grpcPort < 0 && !c.explain:
+		return errors.New("there is nobody to serve: say --listen unix:PATH for an Envoy beside, or --grpc-port for other gateways")
+	case c.settings.Policy.Threshold < 1:
+		return fmt.Errorf("--adapter-threshold %d: it must be at least 1", c.settings.Policy.Threshold)
+	case c.settings.Picks < 1 || c.settings.Picks > 1+objects.MaxAttempts:
+		return fmt.Errorf("--picks %d: it must be 1 to %d", c.settings.Picks, 1+objects.MaxAttempts)
+	case c.settings.Lease <= 0:
+		return fmt.Errorf("--lease %v: it must be above 0", c.settings.Lease)
 	case c.scrapeInterval < 10*time.Millisecond || c.modelsInterval < 10*time.Millisecond:
 		return errors.New("a scrape interval below 10ms would keep the engines busy with nothing else")
+	}
+	for flag, port := range map[string]int{"metrics-port": c.metricsPort, "grpc-port": c.grpcPort, "grpc-health-port": c.healthPort} {
+		if port < -1 || port > 65535 {
+			return fmt.Errorf("--%s %d is no port", flag, port)
+		}
 	}
 	return nil
 }

@@ -11,10 +11,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
-	"time"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
@@ -46,17 +47,27 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	}
 	log := slog.New(slog.NewJSONHandler(logs, &slog.HandlerOptions{Level: c.logLevel}))
 
-	f := fleet.New(time.Now)
+	if c.explain {
+		world, err := dir.Read(c.objects)
+		if err == nil {
+			fmt.Fprint(out, c.settings.Explain(world))
+		}
+		return err
+	}
+
+	f := fleet.New(fleet.Config{Settings: c.settings, Log: log})
 	m := meter.New(f)
 	scraper := scrape.New(scrape.Config{
 		Fleet: f, Interval: c.scrapeInterval, ModelsInterval: c.modelsInterval, Log: log, Looked: m.Looked,
 	})
 	observe := func(o outcome.Outcome) {
 		m.Observe(o)
-		if o.Turned() {
-			f.Refused(o.Endpoint)
-		}
+		f.Observe(o)
 	}
+	exchanges := stream.New(stream.Config{
+		Fleet: f, Meter: m, Log: log, Settings: c.settings, Default: c.pool, Observe: observe,
+		ModeOverride: c.modeOverride, Conformance: c.conformance, Random: random(c.seed),
+	})
 	loaded := make(chan struct{})
 	publish := func(w *objects.World) {
 		f.SetWorld(w)
@@ -79,10 +90,24 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		case <-ctx.Done():
 			return nil
 		}
-		return serve(ctx, c, stream.New(f, c.policy, m, log), outcome.NewServer(observe), log)
+		return serve(ctx, c, services{exchanges, outcome.NewServer(observe), newHealth(), log})
 	})
 	if c.metricsPort >= 0 {
 		group.Go(func() error { return serveMetrics(ctx, c, m.Handler(), log) })
 	}
 	return group.Wait()
+}
+
+// random returns numbers that are the same in each run, or good ones for the seed 0.
+func random(seed uint64) func() uint64 {
+	if seed == 0 {
+		return rand.Uint64
+	}
+	source := rand.New(rand.NewPCG(seed, 0))
+	var mu sync.Mutex // guards source
+	return func() uint64 {
+		mu.Lock()
+		defer mu.Unlock()
+		return source.Uint64()
+	}
 }

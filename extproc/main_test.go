@@ -34,7 +34,7 @@ spec: {backendRefs: [{name: base}]}
 `
 
 // host is a loopback address that no other test process has.
-var host = fmt.Sprintf("127.60.%d.%d", os.Getpid()/250%250, os.Getpid()%250+1)
+var host = fmt.Sprintf("127.60.%d.%d", os.Getpid()/20%250, os.Getpid()%20+1)
 
 // started is a run of the program.
 type started struct {
@@ -147,7 +147,10 @@ func TestASocketThatWasLeftBehindIsTakenOver(t *testing.T) {
 func TestTheCommandLine(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"", "--objects DIR is missing: name the folder with the YAML; see extproc --help"},
-		{"--objects x", "--listen is missing: say unix:PATH for an Envoy beside, or HOST:PORT; see extproc --help"},
+		{"--objects x --grpc-port -1", "there is nobody to serve: say --listen unix:PATH for an Envoy beside, or --grpc-port for other gateways; see extproc --help"},
+		{"--objects x --grpc-port 65536", "--grpc-port 65536 is no port; see extproc --help"},
+		{"--objects x --picks 9", "--picks 9: it must be 1 to 8; see extproc --help"},
+		{"--objects x --lease 0s", "--lease 0s: it must be above 0; see extproc --help"},
 		{"--objects x --listen y z", `what is "z"? every setting is a flag; see extproc --help`},
 		{"--objects x --listen y --policy best", `there is no policy "best": use one of proposal, leastRequest, roundRobin, random; see extproc --help`},
 		{"--objects x --listen y --adapter-threshold 0", "--adapter-threshold 0: it must be at least 1; see extproc --help"},

@@ -6,3 +6,6 @@ func (f *Fleet) Publish() {
 	defer f.mu.Unlock()
 	f.publish()
 }
+
+// EndLeases ends those that ran out, as Run would within a second.
+func (f *Fleet) EndLeases() { f.endLeases() }

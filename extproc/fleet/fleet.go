@@ -7,13 +7,17 @@ package fleet
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -26,47 +30,65 @@ type View struct {
 }
 
 const (
-	// staleAfter is the silence after which an endpoint gets requests only where no other can: five scrapes at the
-	// default interval. A busy vLLM misses one or two, for its one process does both.
-	staleAfter = time.Second
-	// lostAfter is the silence after which an endpoint gets none. vLLM that hangs after SIGTERM is silent while its
-	// port is open (seen on 0.32.0).
-	lostAfter = 10 * time.Second
 	// pause is the least time between two views that only news of load separates. With hundreds of endpoints, news
 	// comes thousands of times a second; a view that is this much older decides no worse.
 	pause = 5 * time.Millisecond
+	// sweep is how often leases that ran out are looked for.
+	sweep = time.Second
 )
 
 // Fleet is safe for concurrent use. Make one with [New]; run it with [Fleet.Run].
 type Fleet struct {
-	view atomic.Pointer[View]
-	now  func() time.Time
-	news chan struct{} // capacity 1; never closed
+	Config
+	view   atomic.Pointer[View]
+	news   chan struct{} // capacity 1; never closed
+	leases leases
+	makers *lru.Cache[string, Maker] // by the id of the answer
 
 	mu        sync.Mutex // guards the following
 	world     *objects.World
 	endpoints map[string]*endpoint         // by address
 	indexes   map[objects.Name]*pick.Index // of the pools of world; cleared when models or endpoints come and go
+	failOpen  map[objects.Name]bool        // the pools whose suspects are trusted, for there are too many of them
+}
+
+// Config is what a Fleet needs.
+type Config struct {
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+	// Settings are those of pools without settings of their own; zero means the defaults.
+	Settings settings.Settings
+	// Log gets what operators should know; nil means nobody.
+	Log *slog.Logger
 }
 
 // endpoint is one address, in whatever pools it is.
 type endpoint struct {
+	hash               uint64 // of the address
 	inFlight, adapters atomic.Int64
 	models             map[string]*atomic.Int64 // our requests in flight, by the engine's name of the model
 
 	lists  engine.Models
+	listed bool // lists is what the endpoint said, and not for want of a list
 	load   engine.Load
 	others int64
-	// heard is when the last look that the endpoint answered began, refused when it last turned a request or a look
-	// away; zero if never.
-	heard, refused time.Time
+	health health
 }
 
-// New returns a Fleet of nothing. Now is the clock.
-func New(now func() time.Time) *Fleet {
+// New returns a Fleet of nothing.
+func New(c Config) *Fleet {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Settings == (settings.Settings{}) {
+		c.Settings = settings.Default()
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
 	f := &Fleet{
-		now: now, news: make(chan struct{}, 1),
-		world: objects.Build(objects.Set{}), endpoints: make(map[string]*endpoint),
+		Config: c, news: make(chan struct{}, 1), leases: leases{held: make(map[string]lease)}, makers: newMakers(),
+		world: objects.Build(objects.Set{}), endpoints: make(map[string]*endpoint), failOpen: make(map[objects.Name]bool),
 	}
 	f.publish()
 	return f
@@ -75,14 +97,19 @@ func New(now func() time.Time) *Fleet {
 // View returns the latest view. It never blocks.
 func (f *Fleet) View() *View { return f.view.Load() }
 
-// Run publishes news of load, at most one view each pause, until ctx ends.
+// Run publishes news of load, at most one view each pause, and ends leases that ran out, until ctx ends.
 func (f *Fleet) Run(ctx context.Context) error {
 	wait := time.NewTimer(0)
 	defer wait.Stop()
+	leases := time.NewTicker(sweep)
+	defer leases.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-leases.C:
+			f.endLeases()
+			continue
 		case <-f.news:
 		}
 		f.mu.Lock()
@@ -108,7 +135,7 @@ func (f *Fleet) SetWorld(w *objects.World) {
 		for _, e := range p.Endpoints {
 			named[e.Address] = true
 			if f.endpoints[e.Address] == nil {
-				f.endpoints[e.Address] = &endpoint{models: make(map[string]*atomic.Int64)}
+				f.endpoints[e.Address] = &endpoint{hash: hash(e.Address), models: make(map[string]*atomic.Int64)}
 			}
 		}
 	}
@@ -127,62 +154,13 @@ func (f *Fleet) SetModels(address string, m engine.Models) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e := f.endpoints[address]
-	if e == nil || slices.Equal(e.lists.Base, m.Base) && slices.Equal(e.lists.Adapters, m.Adapters) {
+	if e == nil || e.listed && slices.Equal(e.lists.Base, m.Base) && slices.Equal(e.lists.Adapters, m.Adapters) {
 		return
 	}
-	e.lists = m
+	e.lists, e.listed = m, true
 	f.indexes = nil
 	f.tell()
 }
-
-// Refused says that an endpoint turned a request away at the door, or dropped it. The endpoint is out until it answers a
-// look that begins after this.
-func (f *Fleet) Refused(address string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if e := f.endpoints[address]; e != nil {
-		e.refused = f.now()
-		f.publish()
-	}
-}
-
-// Look is one look at an endpoint's load, from its beginning.
-type Look struct {
-	fleet   *Fleet
-	address string
-	began   time.Time
-	ours    int64
-}
-
-// Look begins a look at an endpoint. It ends with one of Saw, Failed or [Fleet.Refused].
-func (f *Fleet) Look(address string) Look {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	l := Look{fleet: f, address: address, began: f.now()}
-	if e := f.endpoints[address]; e != nil {
-		l.ours = e.inFlight.Load()
-	}
-	return l
-}
-
-// Saw ends a look that the endpoint answered.
-func (l Look) Saw(load engine.Load) {
-	l.fleet.mu.Lock()
-	defer l.fleet.mu.Unlock()
-	e := l.fleet.endpoints[l.address]
-	if e == nil {
-		return
-	}
-	e.load, e.heard = load, l.began
-	// The engine counted some time between the beginning and now. Taking the larger of our own counts of then and now
-	// makes ghosts of others' requests rarer than of none.
-	ours := max(l.ours, e.inFlight.Load())
-	e.others = max(0, int64(load.Running.Or(0)+load.Waiting.Or(0))-ours)
-	l.fleet.tell()
-}
-
-// Failed ends a look that the endpoint did not answer in time, or not in words that make sense.
-func (l Look) Failed() { l.fleet.tell() }
 
 // tell wakes Run.
 func (f *Fleet) tell() {
@@ -197,16 +175,18 @@ func (f *Fleet) publish() {
 	if f.indexes == nil {
 		f.indexes = make(map[objects.Name]*pick.Index, len(f.world.Pools))
 	}
-	now := f.now()
+	now := f.Now()
 	s := &pick.Snapshot{Pools: make(map[string]*pick.Pool, len(f.world.Pools))}
 	for name, p := range f.world.Pools {
 		if f.indexes[name] == nil {
 			f.indexes[name] = f.index(p)
 		}
+		limits := f.Settings.For(p)
 		endpoints := make([]pick.Endpoint, len(p.Endpoints))
 		for i, declared := range p.Endpoints {
-			endpoints[i] = f.endpoints[declared.Address].snapshot(declared, now)
+			endpoints[i] = f.endpoints[declared.Address].snapshot(declared, now, limits)
 		}
+		f.trust(name, endpoints)
 		s.Pools[name.String()] = &pick.Pool{Endpoints: endpoints, Index: *f.indexes[name]}
 	}
 	f.view.Store(&View{World: f.world, Snapshot: s})
@@ -218,6 +198,8 @@ func (f *Fleet) index(p *objects.Pool) *pick.Index {
 	for i, declared := range p.Endpoints {
 		e := f.endpoints[declared.Address]
 		e.forget()
+		index.Any = append(index.Any, pick.Copy{Endpoint: i, Base: true, InFlight: e.count("")})
+		index.Listed = index.Listed || e.listed
 		if len(e.lists.Base) > 0 {
 			c := pick.Copy{Endpoint: i, Model: e.lists.Base[0], Base: true, Names: e.lists.Base, InFlight: e.count(e.lists.Base[0])}
 			index.Base = append(index.Base, c)
@@ -234,27 +216,15 @@ func (f *Fleet) index(p *objects.Pool) *pick.Index {
 }
 
 // snapshot is what a decision needs of the endpoint.
-func (e *endpoint) snapshot(declared objects.Endpoint, now time.Time) pick.Endpoint {
+func (e *endpoint) snapshot(declared objects.Endpoint, now time.Time, limits settings.Settings) pick.Endpoint {
 	p := pick.Endpoint{
-		Address: declared.Address, State: e.state(declared.Ready, now), Others: e.others,
+		Address: declared.Address, Hash: e.hash, State: e.state(declared.Ready, now, limits), Others: e.others,
 		Slots: int64(e.load.MaxAdapters.Or(0)), InFlight: &e.inFlight, Adapters: &e.adapters,
 	}
 	for _, name := range e.load.Active {
 		p.Listed = append(p.Listed, e.count(name))
 	}
 	return p
-}
-
-// state says whether the endpoint may get requests.
-func (e *endpoint) state(ready bool, now time.Time) pick.State {
-	silence := now.Sub(e.heard)
-	switch {
-	case !ready, e.load.Asleep, !e.heard.After(e.refused), silence >= lostAfter:
-		return pick.Out
-	case silence >= staleAfter:
-		return pick.Stale
-	}
-	return pick.Healthy
 }
 
 // count is our count of requests in flight for a model.
@@ -270,41 +240,10 @@ func (e *endpoint) count(model string) *atomic.Int64 {
 // forget drops the counts of models that the endpoint lists no more and that have no request in flight.
 func (e *endpoint) forget() {
 	for model, c := range e.models {
-		if c.Load() == 0 && !slices.Contains(e.lists.Base, model) && !slices.Contains(e.lists.Adapters, model) && !slices.Contains(e.load.Active, model) {
+		if c.Load() == 0 && model != "" && !slices.Contains(e.lists.Base, model) && !slices.Contains(e.lists.Adapters, model) && !slices.Contains(e.load.Active, model) {
 			delete(e.models, model)
 		}
 	}
-}
-
-// InFlight is one request on its way to an endpoint, counted there until it ends.
-type InFlight struct {
-	endpoint, model *atomic.Int64
-	adapters        *atomic.Int64 // nil for a base model
-	ended           atomic.Bool
-}
-
-// Begin counts a request where a decision sends it.
-func Begin(d pick.Decision) *InFlight {
-	f := &InFlight{endpoint: d.Endpoint.InFlight, model: d.Copy.InFlight}
-	f.endpoint.Add(1)
-	if !d.Copy.Base {
-		f.adapters = d.Endpoint.Adapters
-	}
-	if f.model.Add(1) == 1 && f.adapters != nil {
-		f.adapters.Add(1)
-	}
-	return f
-}
-
-// End counts the request as gone. Only the first call counts; a nil InFlight has none.
-func (f *InFlight) End() {
-	if f == nil || f.ended.Swap(true) {
-		return
-	}
-	if f.model.Add(-1) == 0 && f.adapters != nil {
-		f.adapters.Add(-1)
-	}
-	f.endpoint.Add(-1)
 }
 
 // Status is what is believed of one endpoint, for people and metrics.
@@ -321,10 +260,11 @@ type Status struct {
 func (f *Fleet) Endpoints() []Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	now := f.now()
+	now := f.Now()
 	seen := make(map[string]bool)
 	var all []Status
 	for _, p := range f.world.Pools {
+		limits := f.Settings.For(p)
 		for _, declared := range p.Endpoints {
 			if seen[declared.Address] {
 				continue
@@ -332,7 +272,7 @@ func (f *Fleet) Endpoints() []Status {
 			seen[declared.Address] = true
 			e := f.endpoints[declared.Address]
 			status := Status{
-				Address: declared.Address, State: e.state(declared.Ready, now), Load: e.load,
+				Address: declared.Address, State: e.state(declared.Ready, now, limits), Load: e.load,
 				InFlight: e.inFlight.Load(), Models: make(map[string]int64),
 			}
 			for model, c := range e.models {

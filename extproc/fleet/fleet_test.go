@@ -46,7 +46,7 @@ func (c *clock) advance(d time.Duration) { c.at = c.at.Add(d) }
 // started is a fleet of two endpoints with a base model and two adapters each, heard just now.
 func started() (*fleet.Fleet, *clock) {
 	c := &clock{time.Unix(1e9, 0)}
-	f := fleet.New(c.now)
+	f := fleet.New(fleet.Config{Now: c.now})
 	f.SetWorld(world("10.0.0.1", "10.0.0.2"))
 	for _, address := range []string{a, b} {
 		f.SetModels(address, engine.Models{Base: []string{"llama", "alias"}, Adapters: []string{"sql", "chat"}})
@@ -65,11 +65,11 @@ func view(f *fleet.Fleet) *pick.Pool {
 
 func decide(t *testing.T, f *fleet.Fleet, model string) pick.Decision {
 	t.Helper()
-	d, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot, pick.Request{Pool: "ns/pool", Model: model, Base: model == "llama"})
+	picks, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot, pick.Request{Pool: "ns/pool", Model: model, Base: model == "llama"}, make([]pick.Decision, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d
+	return picks[0]
 }
 
 func states(p *pick.Pool) [2]pick.State {
@@ -77,7 +77,7 @@ func states(p *pick.Pool) [2]pick.State {
 }
 
 func TestAnEndpointThatWasNeverHeardIsOut(t *testing.T) {
-	f := fleet.New(time.Now)
+	f := fleet.New(fleet.Config{})
 	f.SetWorld(world("10.0.0.1", "10.0.0.2"))
 	see(f, a, engine.Load{})
 	if got := states(view(f)); got != [2]pick.State{pick.Healthy, pick.Out} {
@@ -106,12 +106,12 @@ func TestARefusalLastsUntilALookThatBeginsAfterIt(t *testing.T) {
 	f.Refused("10.9.9.9:1") // not ours: nothing to do
 }
 
-func TestSilenceMakesAnEndpointStaleAndThenOut(t *testing.T) {
+func TestSilenceMakesAnEndpointStaleAndThenLost(t *testing.T) {
 	f, c := started()
 	for _, step := range []struct {
 		after time.Duration
 		want  pick.State
-	}{{999 * time.Millisecond, pick.Healthy}, {time.Millisecond, pick.Stale}, {8999 * time.Millisecond, pick.Stale}, {time.Millisecond, pick.Out}} {
+	}{{999 * time.Millisecond, pick.Healthy}, {time.Millisecond, pick.Stale}, {8999 * time.Millisecond, pick.Stale}, {time.Millisecond, pick.Lost}} {
 		c.advance(step.after)
 		see(f, b, engine.Load{})
 		f.Look(a).Failed()
@@ -249,12 +249,12 @@ func TestNoCountIsLost(t *testing.T) {
 	for i := range 4 {
 		requests.Go(func() {
 			for n := range 5000 {
-				d, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot, pick.Request{Pool: "ns/pool", Model: "sql", Random: uint64(i*5000 + n)})
+				picks, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot, pick.Request{Pool: "ns/pool", Model: "sql", Random: uint64(i*5000 + n)}, make([]pick.Decision, 1))
 				if err != nil {
 					t.Error(err) // endpoint a always serves
 					return
 				}
-				flight := fleet.Begin(d)
+				flight := fleet.Begin(picks[0])
 				flight.End()
 			}
 		})
@@ -278,7 +278,7 @@ func TestNoCountIsLost(t *testing.T) {
 // News of load is published at most once a pause, and the last of it always.
 func TestNewsOfLoadIsPublishedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleet.New(time.Now)
+		f := fleet.New(fleet.Config{})
 		f.SetWorld(world("10.0.0.1"))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

@@ -16,19 +16,20 @@ func endpointGauge(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	stateDesc    = endpointGauge("state", "1 for the state that the endpoint is in: healthy, stale or out.", "state")
+	stateDesc    = endpointGauge("state", "1 for the state that the endpoint is in: healthy, suspect, stale, lost or out.", "state")
 	inFlightDesc = endpointGauge("in_flight", "Requests that this extproc has at the endpoint.")
 	modelDesc    = endpointGauge("model_in_flight", "Requests that this extproc has at the endpoint for one model, those with none left out.", "model")
 	runningDesc  = endpointGauge("running", "Requests in the engine's batch, as it last said.")
 	waitingDesc  = endpointGauge("waiting", "Requests that wait at the engine, as it last said.")
+	leasesDesc   = prometheus.NewDesc("headgate_leases", "Requests in flight whose end is to be reported apart from the stream that began them.", nil, nil)
+	expiredDesc  = prometheus.NewDesc("headgate_leases_expired_total", "Requests whose end nothing reported before their lease ran out.", nil, nil)
+	failOpenDesc = prometheus.NewDesc("headgate_pool_fail_open", "1 for a pool of which every endpoint is used because most look bad.", []string{"pool"}, nil)
 	kvUsageDesc  = endpointGauge("kv_usage", "Share of the engine's KV cache in use, 0 to 1, as it last said.")
 )
 
-var stateNames = [...]string{pick.Healthy: "healthy", pick.Stale: "stale", pick.Out: "out"}
-
 // Describe implements prometheus.Collector.
 func (fleetCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{stateDesc, inFlightDesc, modelDesc, runningDesc, waitingDesc, kvUsageDesc} {
+	for _, d := range []*prometheus.Desc{stateDesc, inFlightDesc, modelDesc, runningDesc, waitingDesc, kvUsageDesc, leasesDesc, expiredDesc, failOpenDesc} {
 		ch <- d
 	}
 }
@@ -43,8 +44,14 @@ func (c fleetCollector) Collect(ch chan<- prometheus.Metric) {
 			gauge(d, n, endpoint)
 		}
 	}
+	held, expired := c.fleet.Leases()
+	gauge(leasesDesc, float64(held))
+	ch <- prometheus.MustNewConstMetric(expiredDesc, prometheus.CounterValue, float64(expired))
+	for _, pool := range c.fleet.FailOpen() {
+		gauge(failOpenDesc, 1, pool)
+	}
 	for _, e := range c.fleet.Endpoints() {
-		for state, name := range stateNames {
+		for state, name := range pick.States {
 			value := 0.0
 			if e.State == pick.State(state) {
 				value = 1

@@ -17,6 +17,7 @@ import (
 
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -24,6 +25,8 @@ import (
 // share, which is well below a millisecond.
 var (
 	firstTokenBuckets = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+	perTokenBuckets   = []float64{.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .5, 1}
+	tokenBuckets      = []float64{1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072}
 	durationBuckets   = []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
 	ownBuckets        = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1}
 )
@@ -33,11 +36,13 @@ type Meter struct {
 	registry *prometheus.Registry
 	ready    atomic.Bool
 
-	requests   *prometheus.CounterVec // route, endpoint, code
-	failures   *prometheus.CounterVec // route, endpoint, kind
-	retries    *prometheus.CounterVec // route, endpoint
-	tokens     *prometheus.CounterVec // route, endpoint, kind
+	requests   *prometheus.CounterVec   // route, endpoint, code
+	failures   *prometheus.CounterVec   // route, endpoint, kind
+	retries    *prometheus.CounterVec   // route, endpoint
+	tokens     *prometheus.CounterVec   // route, endpoint, kind
+	perRequest *prometheus.HistogramVec // tokens
 	firstToken *prometheus.HistogramVec
+	perToken   *prometheus.HistogramVec
 	duration   *prometheus.HistogramVec
 	reported   *prometheus.GaugeVec // endpoint, what
 	gateway    prometheus.Histogram
@@ -75,9 +80,11 @@ func New(f *fleet.Fleet) *Meter {
 		return h
 	}
 	m.requests = counter("headgate_requests_total", "Requests that ended, by the route that admitted them, the endpoint that served and the status.", "route", "endpoint", "code")
-	m.failures = counter("headgate_failures_total", "Requests that did not come to their end: refused, reset or timeout at the endpoint, client_gone, no_endpoint, other.", "route", "endpoint", "kind")
+	m.failures = counter("headgate_failures_total", "Requests that did not come to their end: refused, reset or timeout at the endpoint, client_gone, cut (by nobody knows whom), no_endpoint, elsewhere (the endpoint would not take it), error (its status is 5xx), other.", "route", "endpoint", "kind")
 	m.retries = counter("headgate_retries_total", "Attempts after the first.", "route", "endpoint")
 	m.tokens = counter("headgate_tokens_total", "Tokens that responses state, of kind prompt or completion. A stream without include_usage states none.", "route", "endpoint", "kind")
+	m.perRequest = histogram("headgate_request_tokens", "Tokens of one request, of kind prompt or completion, where its response states them.", tokenBuckets, "route", "endpoint", "kind")
+	m.perToken = histogram("headgate_time_per_output_token_seconds", "From a stream's first token to its end, for each token after the first; where the response states how many there were.", perTokenBuckets, "route", "endpoint")
 	m.firstToken = histogram("headgate_time_to_first_token_seconds", "From a request's last byte to the first byte of its stream's body.", firstTokenBuckets, "route", "endpoint")
 	m.duration = histogram("headgate_request_duration_seconds", "Whole requests that an endpoint served.", durationBuckets, "route", "endpoint")
 	m.reported = gauge("headgate_endpoint_reported_load", "The load that the endpoint last reported with a response: waiting requests, kv_usage 0 to 1.", "endpoint", "what")
@@ -100,7 +107,7 @@ func (m *Meter) Observe(o outcome.Outcome) {
 	if o.Failure == outcome.NoEndpoint && o.Endpoint == "" {
 		m.failures.WithLabelValues(o.Route, "", string(o.Failure)).Inc()
 	}
-	if o.Route == "" || o.Endpoint == "" {
+	if o.Endpoint == "" {
 		return // never sent on: counted as a reply, or Envoy's own
 	}
 	m.mu.RLock()
@@ -118,12 +125,14 @@ func (m *Meter) Observe(o outcome.Outcome) {
 	if o.Attempts > 1 {
 		m.retries.WithLabelValues(o.Route, o.Endpoint).Add(float64(o.Attempts - 1))
 	}
-	if n, ok := o.Prompt.Get(); ok {
-		m.tokens.WithLabelValues(o.Route, o.Endpoint, "prompt").Add(n)
+	switch {
+	case o.Elsewhere:
+		m.failures.WithLabelValues(o.Route, o.Endpoint, "elsewhere").Inc()
+	case o.Faulty():
+		m.failures.WithLabelValues(o.Route, o.Endpoint, "error").Inc()
 	}
-	if n, ok := o.Completion.Get(); ok {
-		m.tokens.WithLabelValues(o.Route, o.Endpoint, "completion").Add(n)
-	}
+	m.countTokens(o, "prompt", o.Prompt)
+	m.countTokens(o, "completion", o.Completion)
 	if o.Gateway > 0 {
 		m.gateway.Observe(o.Gateway.Seconds())
 	}
@@ -134,10 +143,28 @@ func (m *Meter) Observe(o outcome.Outcome) {
 		m.reported.WithLabelValues(o.Endpoint, "kv_usage").Set(n)
 	}
 	if o.Status == http.StatusOK && o.Failure == outcome.None {
+		m.time(o)
+	}
+}
+
+func (m *Meter) countTokens(o outcome.Outcome, kind string, tokens engine.Value) {
+	if n, ok := tokens.Get(); ok {
+		m.tokens.WithLabelValues(o.Route, o.Endpoint, kind).Add(n)
+		m.perRequest.WithLabelValues(o.Route, o.Endpoint, kind).Observe(n)
+	}
+}
+
+// time counts how long a request took that came to its end.
+func (m *Meter) time(o outcome.Outcome) {
+	if o.Duration > 0 {
 		m.duration.WithLabelValues(o.Route, o.Endpoint).Observe(o.Duration.Seconds())
-		if o.Stream && o.FirstBody > 0 {
-			m.firstToken.WithLabelValues(o.Route, o.Endpoint).Observe(o.FirstBody.Seconds())
-		}
+	}
+	if !o.Stream || o.FirstBody <= 0 {
+		return
+	}
+	m.firstToken.WithLabelValues(o.Route, o.Endpoint).Observe(o.FirstBody.Seconds())
+	if n, ok := o.Completion.Get(); ok && n > 1 && o.Duration > o.FirstBody {
+		m.perToken.WithLabelValues(o.Route, o.Endpoint).Observe((o.Duration - o.FirstBody).Seconds() / (n - 1))
 	}
 }
 
@@ -175,7 +202,7 @@ func (m *Meter) SetWorld(w *objects.World) {
 		}
 		gone := prometheus.Labels{l.name: l.value}
 		for _, vec := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-			m.requests, m.failures, m.retries, m.tokens, m.firstToken, m.duration, m.reported, m.picks,
+			m.requests, m.failures, m.retries, m.tokens, m.perRequest, m.firstToken, m.perToken, m.duration, m.reported, m.picks,
 		} {
 			vec.DeletePartialMatch(gone)
 		}

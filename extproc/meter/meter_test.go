@@ -60,7 +60,7 @@ func expect(t *testing.T, page string, lines ...string) {
 const endpoint = "10.0.0.1:8000"
 
 func started() (*meter.Meter, *fleet.Fleet) {
-	f := fleet.New(time.Now)
+	f := fleet.New(fleet.Config{})
 	m := meter.New(f)
 	w := world("10.0.0.1")
 	f.SetWorld(w)
@@ -140,7 +140,7 @@ func TestSeriesGoWithTheirObjects(t *testing.T) {
 }
 
 func TestReadyWithObjects(t *testing.T) {
-	m := meter.New(fleet.New(time.Now))
+	m := meter.New(fleet.New(fleet.Config{}))
 	if code, _ := get(t, m, "/readyz"); code != http.StatusServiceUnavailable {
 		t.Errorf("without objects /readyz is %d", code)
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -35,6 +36,8 @@ const (
 	ClientGone Failure = "client_gone"
 	// NoEndpoint is a request that Envoy had nowhere to send: extproc was away, or gave it no endpoint.
 	NoEndpoint Failure = "no_endpoint"
+	// Cut is an answer that ended before it was whole, where nobody says who ended it.
+	Cut Failure = "cut"
 	// Other is anything else that Envoy flags.
 	Other Failure = "other"
 )
@@ -43,6 +46,7 @@ const (
 type Outcome struct {
 	Route, Pool, Model string // as extproc decided; empty for a request that it did not send on
 	Stream             bool
+	ID                 string // of the decision
 	// Endpoint is the one that served, else the one that was picked, else empty.
 	Endpoint string
 
@@ -52,17 +56,31 @@ type Outcome struct {
 	// ByExtproc says that extproc gave the reply itself.
 	ByExtproc bool
 
+	Began     time.Time     // when the request did; zero if that is not known
 	Duration  time.Duration // the whole request
 	FirstBody time.Duration // from the request's last byte to the first of the response's body: a stream's first token
 	Gateway   time.Duration // from the request's first byte to the first sent to the engine: the gateway's own share
 
 	Prompt, Completion engine.Value // tokens
+	ResponseID         string       // what the engine calls its answer
+	// Elsewhere says that the endpoint would not take the request, though another might: no fault of the request.
+	Elsewhere bool
 	// Load is what the engine said of itself with the response, unknown if it said nothing.
 	Load engine.Load
 }
 
 // Turned says that the endpoint turned the request away or dropped it: it should get no other until it is heard again.
 func (o Outcome) Turned() bool { return o.Failure == Refused || o.Failure == Reset }
+
+// Faulty says that the endpoint answered with a fault of its own.
+func (o Outcome) Faulty() bool {
+	return o.Elsewhere || o.Failure == None && o.Status >= http.StatusInternalServerError && o.Status != http.StatusNotImplemented && !o.ByExtproc
+}
+
+// Well says that the endpoint answered as it should: with what was asked for, or with a fault of the request.
+func (o Outcome) Well() bool {
+	return o.Failure == None && o.Status > 0 && o.Status < http.StatusInternalServerError && !o.ByExtproc
+}
 
 // Server serves Envoy's access log service.
 type Server struct {
@@ -98,12 +116,14 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) Outcome {
 	o := Outcome{
 		Route: pick.text(wire.PickRoute), Pool: pick.text(wire.PickPool), Model: pick.text(wire.PickModel),
 		Stream:    pick.flag(wire.PickStream),
+		ID:        pick.text(wire.PickID),
 		Endpoint:  metadata(common, wire.DestinationNamespace).text(wire.DestinationHeader),
 		Status:    int(response.GetResponseCode().GetValue()),
 		Failure:   failure(common.GetResponseFlags()),
 		Attempts:  int(common.GetUpstreamRequestAttemptCount()),
 		ByExtproc: isOurs(response.GetResponseCodeDetails()),
 		Duration:  common.GetDuration().AsDuration(),
+		Began:     began(common),
 		FirstBody: microseconds(common.GetCustomTags()[wire.TagFirstBody]),
 		Gateway:   microseconds(common.GetCustomTags()[wire.TagGateway]),
 		Prompt:    usage.number(wire.UsagePrompt), Completion: usage.number(wire.UsageCompletion),
@@ -115,6 +135,13 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) Outcome {
 		o.Load, _ = engine.ReadReport(report) // unknown if it makes no sense
 	}
 	return o
+}
+
+func began(common *accesslogdatav3.AccessLogCommon) time.Time {
+	if common.GetStartTime() == nil {
+		return time.Time{}
+	}
+	return common.GetStartTime().AsTime()
 }
 
 func isOurs(details string) bool {

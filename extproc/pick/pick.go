@@ -6,6 +6,7 @@
 package pick
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,16 +18,29 @@ var (
 	ErrNoPool         = errors.New("the pool does not exist")
 	ErrNotAddressable = errors.New("no endpoint of the pool lists the model")
 	ErrNoneReady      = errors.New("no endpoint that lists the model is ready")
+	ErrSubset         = errors.New("none of the endpoints that the data plane allows can answer")
 )
+
+// ErrUnlisted says that a pool without routes has no endpoint that lists the model: 404, for nothing promises it.
+var ErrUnlisted = errors.New("no endpoint of the pool lists the model, and no route admits it")
 
 // Request is what a decision depends on.
 type Request struct {
 	// Pool is "namespace/name".
 	Pool string
-	// Model is the adapter to ask for, or with Base the name that the client used.
+	// Model is the adapter to ask for, or with Base the name that the client used. Empty is a request for no model: any
+	// endpoint will do.
 	Model string
 	// Base says that the request is for the engine's base model, under whatever name it has.
 	Base bool
+	// Open says that no route admits the model: it is known if an endpoint lists it.
+	Open bool
+	// Only is the endpoints that the data plane allows, nil if it allows all.
+	Only *Subset
+	// Near is the address of the endpoint that alone may know what the request is about, empty if there is none.
+	Near string
+	// Session is a hash of the session that the request belongs to, 0 if it belongs to none.
+	Session uint64
 	// Turn counts requests, for RoundRobin.
 	Turn uint64
 	// Random is uniformly random.
@@ -41,6 +55,8 @@ type Decision struct {
 	Model string
 	// Reason says in a few words why the policy took this endpoint.
 	Reason string
+
+	rank rank
 }
 
 // Rule is how a policy scores.
@@ -97,68 +113,202 @@ func (s score) less(t score) bool {
 	return s.third < t.third
 }
 
-// Pick decides. The decision points into the snapshot.
-func Pick(p Policy, s *Snapshot, r Request) (Decision, error) {
+// rank is the place of a candidate among the others: its class first, then its score, then its lot, so that each of n
+// equals comes first with the chance 1/n. Less is better.
+type rank struct {
+	class class
+	score score
+	lot   uint64
+}
+
+// class is 0 for the favourite, and one more than the state of its endpoint for any other candidate.
+type class uint8
+
+func (r rank) less(o rank) bool {
+	switch {
+	case r.class != o.class:
+		return r.class < o.class
+	case r.score != o.score:
+		return r.score.less(o.score)
+	}
+	return r.lot < o.lot
+}
+
+// Pick decides: where the request goes, and where it goes next if it gets no answer there, best first. It fills picks,
+// as far as there are candidates, each endpoint once, and returns what it filled. A nil error means at least one decision;
+// picks must have room for one. The decisions point into the snapshot.
+func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error) {
 	// Admit: the endpoints that answer to the model.
 	pool := s.Pools[r.Pool]
 	if pool == nil {
-		return Decision{}, ErrNoPool
+		return nil, ErrNoPool
 	}
-	copies := pool.Copies[r.Model]
-	if r.Base {
-		copies = pool.Base
+	copies, err := pool.admit(r)
+	if err != nil {
+		return nil, err
 	}
-	if len(copies) == 0 {
-		return Decision{}, ErrNotAddressable
-	}
-
-	// Filter: those in the best state that any is in.
-	state, candidates := Out, uint64(0)
-	for i := range copies {
-		switch st := pool.Endpoints[copies[i].Endpoint].State; {
-		case st < state:
-			state, candidates = st, 1
-		case st == state:
-			candidates++
-		}
-	}
-	if state == Out {
-		return Decision{}, ErrNoneReady
+	favourite, why := pool.favourite(copies, r)
+	var turns turns
+	if p.Rule == RoundRobin {
+		turns = newTurns(pool, copies, r.Turn)
 	}
 
-	// Score and choose: the best, ties by lot, each of n equals with the chance 1/n.
 	var (
-		best     Decision
-		lowest   score
-		ties     uint64
-		position uint64
-		random   = r.Random
+		best  = picks[:0]
+		worst rank // of best, once there is room for no more
 	)
 	for i := range copies {
 		c := &copies[i]
 		e := &pool.Endpoints[c.Endpoint]
-		if e.State != state {
+		full := len(best) == len(picks)
+		// Filter: not those that are out, nor those in a worse state than enough others are, nor those not allowed.
+		cl := class(e.State) + 1
+		if i == favourite {
+			cl = 0
+		}
+		if e.State == Out || full && cl > worst.class || r.Only != nil && !r.Only.Has(e.Address) {
 			continue
 		}
+		// Score: what the rule thinks of it, and a lot among equals.
 		sc, reason := p.score(c, e)
 		if p.Rule == RoundRobin {
-			sc.first = int64((position + candidates - r.Turn%candidates) % candidates) // 0 for the one whose turn it is
-			position++
+			sc.first = turns.next(e.State)
 		}
-		switch {
-		case best.Copy == nil || sc.less(lowest):
-			best, lowest, ties = Decision{e, c, c.Model, reason}, sc, 1
-		case sc == lowest:
-			ties++
-			if random = next(random); random%ties == 0 {
-				best = Decision{e, c, c.Model, reason}
+		if i == favourite {
+			reason = why
+		}
+		k := rank{cl, sc, lot(r.Random, uint64(i))}
+		// Choose: it takes its place among the best so far.
+		if full && cl == worst.class && (worst.score.less(sc) || worst.score == sc && worst.lot < k.lot) {
+			continue
+		}
+		if !full {
+			best = best[:len(best)+1]
+		}
+		at := len(best) - 1
+		for ; at > 0 && k.less(best[at-1].rank); at-- {
+			best[at] = best[at-1]
+		}
+		best[at] = Decision{e, c, cmp.Or(c.Model, r.Model), reason, k}
+		worst = best[len(best)-1].rank
+	}
+	switch {
+	case len(best) == 0 && r.Only != nil:
+		return nil, ErrSubset
+	case len(best) == 0:
+		return nil, ErrNoneReady
+	}
+	for i := range best {
+		if r.Base && slices.Contains(best[i].Copy.Names, r.Model) {
+			best[i].Model = r.Model // the engine knows its base model by the client's name too
+		}
+	}
+	return best, nil
+}
+
+// admit returns the copies that answer to what the request asks for.
+func (p *Pool) admit(r Request) ([]Copy, error) {
+	copies := p.Copies[r.Model]
+	switch {
+	case r.Model == "":
+		copies = p.Any
+	case r.Base:
+		copies = p.Base
+	}
+	switch {
+	case len(copies) > 0:
+		return copies, nil
+	case len(p.Any) == 0:
+		return nil, ErrNoneReady
+	case !p.Listed:
+		return p.Any, nil // nobody says what it answers to, so that anyone may
+	case r.Open:
+		return nil, ErrUnlisted
+	}
+	return nil, ErrNotAddressable
+}
+
+// favourite is the index of the copy that comes before all others, whatever their scores, and why; -1 if there is none.
+func (p *Pool) favourite(copies []Copy, r Request) (index int, why string) {
+	if r.Near != "" {
+		for i := range copies {
+			if p.Endpoints[copies[i].Endpoint].Address == r.Near {
+				return i, "made the answer"
 			}
 		}
 	}
-	if r.Base && slices.Contains(best.Copy.Names, r.Model) {
-		best.Model = r.Model // the engine knows its base model by the client's name too
+	if r.Random>>32%trickle == 0 {
+		// A suspect that has nothing to do is tried again: else nothing would ever show that it is well.
+		for n := range copies {
+			i := (n + int(r.Random>>40)) % len(copies)
+			if e := &p.Endpoints[copies[i].Endpoint]; e.State == Suspect && e.InFlight.Load() == 0 && r.Only.Has(e.Address) {
+				return i, "tried again"
+			}
+		}
 	}
-	return best, nil
+	if r.Session != 0 {
+		return p.sticky(copies, r), "session's own"
+	}
+	return -1, ""
+}
+
+// trickle is the share of requests that may go to a suspect: one in so many.
+const trickle = 16
+
+// sticky is the index of the session's own copy: by rendezvous hashing (Thaler, Ravishankar 1998), so that an endpoint
+// that comes or goes moves only its own sessions, among those in the best state that have no more to do than slack and
+// twice what the least busy of them has.
+func (p *Pool) sticky(copies []Copy, r Request) int {
+	state, least := Out, int64(0)
+	for i := range copies {
+		e := &p.Endpoints[copies[i].Endpoint]
+		if e.State > state || e.State == Out || !r.Only.Has(e.Address) {
+			continue
+		}
+		if pending := e.Pending(); e.State < state || pending < least {
+			state, least = e.State, pending
+		}
+	}
+	own, highest := -1, uint64(0)
+	for i := range copies {
+		e := &p.Endpoints[copies[i].Endpoint]
+		if e.State != state || state == Out || e.Pending() > slack+2*least || !r.Only.Has(e.Address) {
+			continue
+		}
+		if h := lot(r.Session^e.Hash, 0); own < 0 || h > highest {
+			own, highest = i, h
+		}
+	}
+	return own
+}
+
+// slack is how many pending requests more than twice the least pass a session's own endpoint over: a prefix in its cache
+// is worth a short wait.
+const slack = 4
+
+// turns counts the candidates of each state, for RoundRobin.
+type turns struct {
+	turn       uint64
+	candidates [Out]uint64 // by state
+	passed     [Out]uint64
+}
+
+func newTurns(pool *Pool, copies []Copy, turn uint64) turns {
+	t := turns{turn: turn}
+	for i := range copies {
+		if state := pool.Endpoints[copies[i].Endpoint].State; state != Out {
+			t.candidates[state]++
+		}
+	}
+	return t
+}
+
+// next is how many turns the next candidate in a state is away from its own: 0 for the one whose turn it is.
+func (t *turns) next(state State) int64 {
+	n := t.candidates[state]
+	away := (t.passed[state] + n - t.turn%n) % n
+	t.passed[state]++
+	return int64(away)
 }
 
 // score is what p thinks of the copy c on the endpoint e, and why it would take it.
@@ -190,9 +340,9 @@ func (p Policy) score(c *Copy, e *Endpoint) (score, string) {
 	return score{2, active, e.Pending()}, "least active adapters, no slot free"
 }
 
-// next is the generator SplitMix64 (Steele, Lea, Flood 2014), enough for lots among equals.
-func next(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
+// lot is the nth output of the generator SplitMix64 (Steele, Lea, Flood 2014), enough for lots among equals.
+func lot(seed, n uint64) uint64 {
+	x := seed + (n+1)*0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31

@@ -1,6 +1,7 @@
 package pick
 
 import (
+	"maps"
 	"slices"
 	"sync/atomic"
 )
@@ -26,15 +27,27 @@ type Index struct {
 	Copies map[string][]Copy
 	// Base is one copy for each endpoint that serves a base model: of the first that it lists.
 	Base []Copy
+	// Any is one copy without a model for each endpoint.
+	Any []Copy
+	// Listed says that an endpoint of the pool gives a list of what it answers to.
+	Listed bool
+}
+
+// Names returns what the endpoints of the pool answer to, in order, and whether any of them says. P may be nil.
+func (p *Pool) Names() (names []string, known bool) {
+	if p == nil {
+		return nil, false
+	}
+	return slices.Sorted(maps.Keys(p.Copies)), p.Listed
 }
 
 // Copy is a model on an endpoint that answers to its name. Whether its weights are in a slot there is another question.
 type Copy struct {
 	// Endpoint is the index of the endpoint in its pool.
 	Endpoint int
-	// Model is the engine's name of the model.
+	// Model is the engine's name of the model, empty in Any.
 	Model string
-	// Base says that the model is a base model, which needs no slot.
+	// Base says that the model needs no slot: it is a base model, or nobody knows what it is.
 	Base bool
 	// Names are all names of a base model, Model the first of them; nil for an adapter.
 	Names []string
@@ -48,17 +61,30 @@ type State uint8
 const (
 	// Healthy endpoints get requests.
 	Healthy State = iota
+	// Suspect ones answered their last request with a fault of theirs. They get a trickle, to be found well again, and
+	// more where no healthy one can.
+	Suspect
 	// Stale ones have not answered a scrape for a while. They get requests where no other can: an engine that is busy
 	// enough to miss scrapes still serves.
 	Stale
+	// Lost ones have been silent for long. They get requests where every other is lost too: it may be the looks that
+	// fail, and not the engines.
+	Lost
 	// Out ones get none: not ready, asleep, or found to refuse.
 	Out
 )
 
+// States are the names of the states.
+var States = [...]string{Healthy: "healthy", Suspect: "suspect", Stale: "stale", Lost: "lost", Out: "out"}
+
+func (s State) String() string { return States[s] }
+
 // Endpoint is one ip:port that serves requests.
 type Endpoint struct {
-	Address string
+	Address string // "ip:port", with brackets around an IPv6 address
 	State   State
+	// Hash is of the address, for sessions.
+	Hash uint64
 	// Others is how many requests the endpoint has that this process did not send.
 	Others int64
 	// Slots is how many adapters its GPU holds at once; 0 where that is unknown.

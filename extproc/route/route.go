@@ -3,35 +3,80 @@
 package route
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// ErrUnknownModel says that no route admits the model.
-var ErrUnknownModel = errors.New("no route admits the model")
+var (
+	// ErrUnknownModel says that no route admits the model, and no pool without routes is there to serve it.
+	ErrUnknownModel = errors.New("no route admits the model")
+	// ErrUnknownPool says that a request names no model, and nothing else says which pool it is for.
+	ErrUnknownPool = errors.New("nothing says which pool the request is for")
+)
+
+// Ask is what is known of a request before its route is.
+type Ask struct {
+	// Model is the name that the request gives, empty if it gives none.
+	Model string
+	// Given is the pool that a gateway asks for, zero if it does not say. The request goes to no other pool.
+	Given objects.Name
+	// Default is the pool of what no route admits, zero if there is none.
+	Default objects.Name
+	// Random is uniformly random.
+	Random uint64
+}
 
 // Target is what a request is for.
 type Target struct {
+	// Route is zero for a request that goes to a pool without one.
 	Route objects.Name
 	Pool  objects.Name
 	// Adapter is the adapter to ask the engine for; empty means the engine's base model, under whatever name it has.
-	Adapter    string
+	Adapter string
+	// Open says that there is no route: the model goes to the engine under the name that the request gives.
+	Open       bool
 	Priority   int32
 	Objectives []v1alpha1.Objective
 }
 
-// Find returns what a request for model is for. Random chooses among a route's pools by their weights.
-func Find(w *objects.World, model string, random uint64) (Target, error) {
-	r := w.Route(model)
-	if r == nil {
+// Find returns what a request is for. A pool is known by the route of the model, by what the gateway asks for, or by
+// default, never by guess. A pool that routes name admits their models and no others; one that none names admits what
+// its endpoints list, which is for pick to find out.
+func Find(w *objects.World, a Ask) (Target, error) {
+	var none objects.Name
+	if a.Model != "" {
+		r := w.Route(a.Model)
+		switch {
+		case r != nil && a.Given == none:
+			return target(r, backend(r.Backends, a.Random)), nil
+		case r != nil && serves(r, a.Given):
+			return target(r, a.Given), nil
+		}
+	}
+	name := cmp.Or(a.Given, a.Default)
+	switch p := w.Pools[name]; {
+	case name == none && a.Model == "":
+		return Target{}, ErrUnknownPool
+	case name == none, a.Model != "" && p != nil && p.Routed:
 		return Target{}, ErrUnknownModel
 	}
-	return Target{
-		Route: r.Name, Pool: backend(r.Backends, random), Adapter: r.Adapter,
-		Priority: r.Priority, Objectives: r.Objectives,
-	}, nil
+	return Target{Pool: name, Open: true}, nil
+}
+
+func target(r *objects.Route, pool objects.Name) Target {
+	return Target{Route: r.Name, Pool: pool, Adapter: r.Adapter, Priority: r.Priority, Objectives: r.Objectives}
+}
+
+func serves(r *objects.Route, pool objects.Name) bool {
+	for _, b := range r.Backends {
+		if b.Pool == pool {
+			return true
+		}
+	}
+	return false
 }
 
 // backend chooses a pool in proportion to the weights, which add up to more than 0. The bias of the remainder is below

@@ -98,7 +98,7 @@ func silent(string, string) (int, string, error) { return 0, "", os.ErrDeadlineE
 // run scrapes the addresses in a bubble of fake time; the scraper ends with the test.
 func run(t *testing.T, test func(f *fleet.Fleet, s *scrape.Scraper, e *engines), addresses ...string) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fleet.New(time.Now)
+		f := fleet.New(fleet.Config{})
 		f.SetWorld(world(addresses...))
 		e := &engines{looks: map[string][]time.Time{}, answer: healthy}
 		s := scrape.New(scrape.Config{
@@ -191,7 +191,7 @@ func TestARefusedLookPutsTheEndpointOutAndAGoodOneBack(t *testing.T) {
 	}, one)
 }
 
-func TestASilentEndpointBecomesStaleThenOut(t *testing.T) {
+func TestASilentEndpointBecomesStaleThenLost(t *testing.T) {
 	run(t, func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) {
 		after(interval)
 		e.set(silent)
@@ -200,7 +200,7 @@ func TestASilentEndpointBecomesStaleThenOut(t *testing.T) {
 			t.Errorf("after 2.5 s of silence the endpoint is %v", got)
 		}
 		after(10 * time.Second)
-		if got := state(f, 0); got != pick.Out {
+		if got := state(f, 0); got != pick.Lost {
 			t.Errorf("after 12.5 s of silence the endpoint is %v", got)
 		}
 		e.set(healthy)
@@ -280,7 +280,7 @@ func TestRedirectsStayAtTheEndpoint(t *testing.T) {
 	for location, want := range map[string]bool{"/metrics/": true, elsewhere.URL + "/x": false} {
 		server := engine(location)
 		address := server.Listener.Addr().String()
-		f := fleet.New(time.Now)
+		f := fleet.New(fleet.Config{})
 		f.SetWorld(world(address))
 		looks := make(chan error, 1000)
 		s := scrape.New(scrape.Config{

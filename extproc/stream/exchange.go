@@ -1,224 +1,368 @@
 package stream
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/openai"
-	"github.com/headgate/headgate/extproc/pick"
-	"github.com/headgate/headgate/extproc/route"
-	"github.com/headgate/headgate/internal/objects"
 )
 
-// exchange is one HTTP request on its way through Envoy, from its first message to the end of its stream.
+// exchange is one HTTP request on its way through a data plane: messages in, messages out. What it does to the world it
+// does by choose, count, finish and end, in the files beside this one. It is owned by one goroutine.
+//
+// A request is decided as soon as it can be and not before: by its headers where no body is shown or none matters, else
+// when the model is known. Until then nothing is let through: what was not decided cannot be changed any more.
 type exchange struct {
 	server *Server
+	front  Front
+	// called returns what the data plane was given to call.
+	called func() (authority string, port int32)
 
-	op          openai.Operation
-	contentType string
-	// length is whether the request stated its content length.
-	length   bool
-	inFlight *fleet.InFlight
+	phase phase
+	mode  mode // of the request's body
+	shown mode // of the answer's body
+	// announced says that the data plane announced its modes.
+	announced bool
+	hints     hints
+	in        request
+	op        openai.Operation
+	held      []byte // the body so far, where it comes in chunks
+
+	picked
+	answered
 }
 
-// errProtocol is a message that Envoy should not have sent in the mode that we serve: a fault of its configuration.
+// phase is how far the request has come.
+type phase uint8
+
+const (
+	// fresh: nothing has come.
+	fresh phase = iota
+	// reading: the headers have come, and the rest is waited for.
+	reading
+	// passing: it is decided, and the rest of its body goes through as it comes.
+	passing
+	// sent: it is decided and whole.
+	sent
+	// replied: extproc answered it itself.
+	replied
+)
+
+// mode is how a data plane shows a body.
+type mode = extprocfilterv3.ProcessingMode_BodySendMode
+
+const (
+	modeNone     = extprocfilterv3.ProcessingMode_NONE
+	modeStreamed = extprocfilterv3.ProcessingMode_STREAMED
+	modeBuffered = extprocfilterv3.ProcessingMode_BUFFERED
+	modePartial  = extprocfilterv3.ProcessingMode_BUFFERED_PARTIAL
+	modeDuplex   = extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
+)
+
+// errProtocol is a message that a data plane should not have sent: a fault of its configuration.
 type errProtocol string
 
 func (e errProtocol) Error() string { return string(e) }
 
-// answer returns what to say to a message, or an error that ends the stream.
-func (x *exchange) answer(m *extprocv3.ProcessingRequest) (*extprocv3.ProcessingResponse, error) {
+func newExchange(s *Server, front Front, called func() (string, int32)) *exchange {
+	return &exchange{server: s, front: front, called: called}
+}
+
+type responses = []*extprocv3.ProcessingResponse
+
+// receive returns what to say to a message that came at a time, or an error that ends the stream.
+func (x *exchange) receive(m *extprocv3.ProcessingRequest, now time.Time) (responses, error) {
+	x.hints.read(m.GetMetadataContext())
 	switch r := m.GetRequest().(type) {
 	case *extprocv3.ProcessingRequest_RequestHeaders:
-		if c := m.GetProtocolConfig(); c != nil && c.GetRequestBodyMode() != extprocfilterv3.ProcessingMode_BUFFERED {
-			return nil, errProtocol(fmt.Sprintf("the request_body_mode of ext_proc is %s: set BUFFERED, as envoy.yaml does", c.GetRequestBodyMode()))
+		if x.phase != fresh {
+			return nil, errProtocol("ext_proc sends the headers of a request twice")
 		}
-		return x.requestHeaders(r.RequestHeaders), nil
+		if err := x.configure(m.GetProtocolConfig()); err != nil {
+			return nil, err
+		}
+		x.phase = reading
+		x.began = now
+		x.in = readRequest(r.RequestHeaders.GetHeaders())
+		return x.requestHeaders(r.RequestHeaders.GetEndOfStream(), now), nil
 	case *extprocv3.ProcessingRequest_RequestBody:
-		return x.requestBody(r.RequestBody.GetBody()), nil
+		return x.requestBody(r.RequestBody.GetBody(), r.RequestBody.GetEndOfStream(), now)
+	case *extprocv3.ProcessingRequest_RequestTrailers:
+		return x.requestTrailers(now)
 	case *extprocv3.ProcessingRequest_ResponseHeaders:
-		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{}}}, nil
+		return x.responseHeaders(r.ResponseHeaders, now), nil
+	case *extprocv3.ProcessingRequest_ResponseBody:
+		return x.responseBody(r.ResponseBody.GetBody(), r.ResponseBody.GetEndOfStream(), now), nil
+	case *extprocv3.ProcessingRequest_ResponseTrailers:
+		return x.responseTrailers(now), nil
 	}
-	return nil, errProtocol(fmt.Sprintf("ext_proc sends %T: its processing_mode asks for more than envoy.yaml does", m.GetRequest()))
+	return nil, errProtocol(fmt.Sprintf("ext_proc sends %T, which extproc does not know", m.GetRequest()))
 }
 
-// requestHeaders turns away what needs no body to be turned away, before Envoy takes in the body.
-func (x *exchange) requestHeaders(h *extprocv3.HttpHeaders) *extprocv3.ProcessingResponse {
-	in := readHeaders(h.GetHeaders())
-	op, model := openai.Find(in.method, in.path)
-	switch op {
-	case openai.None:
-		return x.fail(errUnknownPath, "")
-	case openai.ListModels:
-		return x.listModels()
-	case openai.RetrieveModel:
-		return x.retrieveModel(model)
+// configure takes the modes that the data plane announces. One that announces none shows the request as it comes, which
+// is what endpoint pickers are asked with: see requestHeaders for when it shows no body.
+func (x *exchange) configure(c *extprocv3.ProtocolConfiguration) error {
+	x.mode, x.shown = modeDuplex, modeDuplex
+	if c == nil {
+		return nil
 	}
-	if in.encoding != "" && !strings.EqualFold(in.encoding, "identity") {
+	x.announced = true
+	x.mode, x.shown = c.GetRequestBodyMode(), c.GetResponseBodyMode()
+	switch x.mode {
+	case modeNone, modeBuffered, modePartial, modeDuplex:
+		return nil
+	case modeStreamed:
+		return errProtocol("the request_body_mode of ext_proc is STREAMED, in which the headers are gone before the model is known: set FULL_DUPLEX_STREAMED, BUFFERED or NONE")
+	}
+	return errProtocol(fmt.Sprintf("the request_body_mode of ext_proc is %s: set FULL_DUPLEX_STREAMED, BUFFERED or NONE", x.mode))
+}
+
+// requestHeaders turns away what needs no body to be turned away, and decides what needs no body to be decided.
+func (x *exchange) requestHeaders(end bool, now time.Time) responses {
+	op, name := openai.Find(x.in.method, x.in.path)
+	x.op = op
+	switch {
+	case op == openai.None && (x.front == Own || openai.Closed(x.in.path)):
+		return x.fail(errUnknownPath, "")
+	case op == openai.ListModels, op == openai.RetrieveModel:
+		if reply := x.models(name); reply != nil {
+			return reply
+		}
+		return x.pass("", end, now) // the pool's engines give no list that could be given on
+	case op == openai.Stored:
+		return x.pass(name, end, now)
+	case op == openai.None && (end || x.in.method != "POST" || !isJSON(x.in.contentType)):
+		return x.pass("", end, now)
+	}
+	if encoding := x.in.encoding; op != openai.None && encoding != "" && !strings.EqualFold(encoding, "identity") {
 		return x.fail(errEncoded, "")
 	}
-	x.length = in.length != ""
-	if n, err := strconv.ParseUint(in.length, 10, 64); err == nil && n > maxBody {
+	if n, err := strconv.ParseUint(x.in.length, 10, 64); err == nil && n > maxBody && x.mode != modeNone && x.mode != modePartial {
 		return x.fail(errTooLarge, "")
 	}
-	x.op, x.contentType = op, in.contentType
-	if h.GetEndOfStream() {
-		return x.requestBody(nil)
+	switch {
+	case x.mode == modeNone:
+		return x.named(now)
+	case x.hints.model != "" && !x.announced && !end:
+		return x.named(now)
+	case end:
+		x.phase = sent
+		return x.whole(nil, endHeaders, now)
+	case x.mode == modeDuplex:
+		return nil
 	}
-	return proceedHeaders
+	return responses{goOnHeaders}
 }
 
-// proceedHeaders lets a request's headers wait for its body.
-var proceedHeaders = &extprocv3.ProcessingResponse{
-	Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}},
+// requestBody takes the body, or the next of its chunks.
+func (x *exchange) requestBody(chunk []byte, end bool, now time.Time) (responses, error) {
+	switch {
+	case x.phase == fresh:
+		return nil, errProtocol("ext_proc sends a body before its headers: set request_header_mode to SEND")
+	case x.phase == replied:
+		return nil, nil // it was under way when the reply was given
+	case x.mode == modeDuplex:
+		return x.chunk(chunk, end, now), nil
+	case x.phase != reading:
+		return responses{goOnBody}, nil
+	case x.mode == modePartial && !end:
+		return x.prefix(chunk, now), nil
+	}
+	x.phase = sent
+	return x.whole(chunk, endBuffered, now), nil
 }
 
-// requestBody decides where the request goes.
-func (x *exchange) requestBody(body []byte) *extprocv3.ProcessingResponse {
-	began := time.Now()
+// chunk takes a chunk of a body that is shown as it comes. After its end there may come another end (envoy #46237).
+func (x *exchange) chunk(chunk []byte, end bool, now time.Time) responses {
+	switch x.phase {
+	case sent:
+		return nil
+	case passing:
+		if end {
+			x.phase = sent
+			x.sentAt = now
+		}
+		return chunks(chunk, end)
+	}
+	if len(x.held)+len(chunk) > maxBody {
+		return x.fail(errTooLarge, "")
+	}
+	x.held = append(x.held, chunk...)
+	if !end {
+		return nil
+	}
+	x.phase = sent
+	return x.whole(x.held, endChunk, now)
+}
+
+// requestTrailers come after a body that said nothing of its end.
+func (x *exchange) requestTrailers(now time.Time) (responses, error) {
+	switch {
+	case x.phase == fresh:
+		return nil, errProtocol("ext_proc sends trailers before headers: set request_header_mode to SEND")
+	case x.phase == replied:
+		return nil, nil
+	case x.phase == reading && x.mode != modeDuplex:
+		_, err := openai.Parse(openai.JSON, "", nil)
+		return x.fail(err, ""), nil // trailers without a body before them
+	case x.phase == reading:
+		x.phase = sent
+		out := x.whole(x.held, endTrailers, now)
+		if x.phase == replied {
+			return out, nil
+		}
+		return append(out, goOnTrailers), nil
+	case x.phase == passing:
+		x.phase = sent
+		x.sentAt = now
+	}
+	return responses{goOnTrailers}, nil
+}
+
+// ending is how a request's body ended, and with that what an answer to it looks like.
+type ending uint8
+
+const (
+	endHeaders  ending = iota // there is none
+	endBuffered               // in one message
+	endChunk                  // with its last chunk
+	endTrailers               // with trailers after its last chunk
+)
+
+// whole decides where a request goes of which everything is known.
+func (x *exchange) whole(body []byte, how ending, now time.Time) responses {
 	if len(body) > maxBody {
 		return x.fail(errTooLarge, "")
 	}
-	request, err := openai.Parse(x.op, x.contentType, body)
+	r, err := openai.Parse(x.kind(), x.in.contentType, body)
 	if err != nil {
+		if r, err = x.lenient(err); err != nil {
+			return x.fail(err, "")
+		}
+	}
+	return x.decided(r, body, how, now)
+}
+
+// prefix decides where a request goes of which only the beginning is shown.
+func (x *exchange) prefix(body []byte, now time.Time) responses {
+	x.phase = sent
+	r, err := openai.ParsePrefix(x.kind(), x.in.contentType, body)
+	if err != nil {
+		if r, err = x.lenient(err); err != nil {
+			return x.fail(err, "")
+		}
+	}
+	return x.decided(r, body, endBuffered, now)
+}
+
+// kind is how to read the body. A path that only other gateways let pass is read as JSON, for the model that it may name.
+func (x *exchange) kind() openai.Operation {
+	if x.op == openai.None {
+		return openai.JSON
+	}
+	return x.op
+}
+
+// lenient lets a body pass that is none of ours to judge: on a path that we do not know, if its name is no danger.
+func (x *exchange) lenient(err error) (openai.Request, error) {
+	if x.op != openai.None || errors.Is(err, openai.ErrName) {
+		return openai.Request{}, err
+	}
+	return openai.Request{}, nil
+}
+
+// decided decides by a body that was read, and answers.
+func (x *exchange) decided(r openai.Request, body []byte, how ending, now time.Time) responses {
+	if err := x.choose(r); err != nil {
+		return x.fail(err, r.Model)
+	}
+	x.count(r, now)
+	common := x.common()
+	if x.renames(r) {
+		body = r.Rename(body, x.decision().Model)
+		x.resize(common, len(body))
+		if how == endBuffered {
+			common.BodyMutation = replaceBody(body)
+		}
+	}
+	switch how {
+	case endHeaders:
+		return responses{x.withMetadata(answerHeaders(common))}
+	case endBuffered:
+		return responses{x.withMetadata(answerBody(common))}
+	}
+	x.held = nil
+	return append(responses{x.withMetadata(answerHeaders(common))}, chunks(body, how == endChunk)...)
+}
+
+// pass decides a request that names no model. About is the id of the answer that it is about, if it is about one.
+func (x *exchange) pass(about string, end bool, now time.Time) responses {
+	r := openai.Request{Previous: about}
+	if err := x.choose(r); err != nil {
 		return x.fail(err, "")
 	}
-	target, decision, err := x.server.decide(request.Model)
-	if err != nil {
-		return x.fail(err, request.Model)
+	x.count(r, now)
+	x.phase = passing
+	if end || x.mode == modeNone {
+		x.phase = sent
 	}
-	x.inFlight.End() // of a body that Envoy should not have sent twice
-	x.inFlight = fleet.Begin(decision)
-	x.server.meter.Decided(target.Pool.String(), decision.Reason, time.Since(began))
+	return responses{x.withMetadata(answerHeaders(x.common()))}
+}
 
-	common := &extprocv3.CommonResponse{HeaderMutation: &extprocv3.HeaderMutation{
-		SetHeaders: []*corev3.HeaderValueOption{header(wire.DestinationHeader, decision.Endpoint.Address)},
-	}}
-	if decision.Model != request.Model {
-		renamed := request.Rename(body, decision.Model)
-		common.BodyMutation = &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_Body{Body: renamed}}
-		if x.length {
-			common.HeaderMutation.SetHeaders = append(common.HeaderMutation.SetHeaders, header("content-length", strconv.Itoa(len(renamed))))
+// named decides by the model that the data plane read from the body itself.
+func (x *exchange) named(now time.Time) responses {
+	r := openai.Request{Model: x.hints.model}
+	err := openai.CheckName(r.Model)
+	if r.Model == "" {
+		err = errNoModel
+	}
+	if err != nil {
+		if r, err = x.lenient(err); err != nil {
+			return x.fail(err, "")
 		}
 	}
-	return &extprocv3.ProcessingResponse{
-		Response:        &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: common}},
-		DynamicMetadata: metadata(target, decision, request.Stream),
+	if err := x.choose(r); err != nil {
+		return x.fail(err, r.Model)
 	}
+	if x.renames(r) {
+		switch {
+		case !x.announced:
+			return nil // the body may come still
+		case x.server.ModeOverride:
+			x.mode = modeBuffered
+			return responses{askForBody}
+		}
+		return x.fail(errRename, r.Model)
+	}
+	x.count(r, now)
+	x.phase = sent
+	if !x.announced {
+		x.phase = passing
+	}
+	return responses{x.withMetadata(answerHeaders(x.common()))}
 }
 
-// metadata is what the cluster reads to find the endpoint, and what comes back with the access log.
-func metadata(t route.Target, d pick.Decision, stream bool) *structpb.Struct {
-	return object(map[string]*structpb.Value{
-		wire.DestinationNamespace: structpb.NewStructValue(object(map[string]*structpb.Value{
-			wire.DestinationHeader: structpb.NewStringValue(d.Endpoint.Address),
-		})),
-		wire.PickNamespace: structpb.NewStructValue(object(map[string]*structpb.Value{
-			wire.PickRoute:  structpb.NewStringValue(t.Route.String()),
-			wire.PickPool:   structpb.NewStringValue(t.Pool.String()),
-			wire.PickModel:  structpb.NewStringValue(d.Model),
-			wire.PickReason: structpb.NewStringValue(d.Reason),
-			wire.PickStream: structpb.NewBoolValue(stream),
-		})),
-	})
-}
-
-func object(fields map[string]*structpb.Value) *structpb.Struct {
-	return &structpb.Struct{Fields: fields}
-}
-
-// fail is the reply with an error.
-func (x *exchange) fail(err error, model string) *extprocv3.ProcessingResponse {
+// fail replies with an error.
+func (x *exchange) fail(err error, model string) responses {
 	e := describe(err, model)
-	x.server.meter.Replied(e.status, e.Code)
-	return e.response()
+	return x.reply(e.status, e.Code, e.response())
 }
 
-// modelJSON is a model as OpenAI's API lists it.
-type modelJSON struct {
-	ID      string `json:"id"`
-	Object  string `json:"object"`
-	Created int64  `json:"created"`
-	OwnedBy string `json:"owned_by"`
+func (x *exchange) reply(status int, code string, m *extprocv3.ProcessingResponse) responses {
+	x.phase = replied
+	x.held = nil
+	x.server.Meter.Replied(status, code)
+	return responses{m}
 }
 
-func describeModel(m objects.Model) modelJSON {
-	j := modelJSON{ID: m.Name, Object: "model", OwnedBy: "headgate"}
-	if !m.Created.IsZero() {
-		j.Created = m.Created.Unix()
-	}
-	return j
-}
-
-func (x *exchange) listModels() *extprocv3.ProcessingResponse {
-	list := struct {
-		Object string      `json:"object"`
-		Data   []modelJSON `json:"data"`
-	}{"list", []modelJSON{}}
-	for _, m := range x.server.fleet.View().World.Models() {
-		list.Data = append(list.Data, describeModel(m))
-	}
-	return x.reply(list)
-}
-
-func (x *exchange) retrieveModel(escaped string) *extprocv3.ProcessingResponse {
-	name, err := url.PathUnescape(escaped)
-	if err != nil {
-		return x.fail(errUnknownPath, "")
-	}
-	for _, m := range x.server.fleet.View().World.Models() {
-		if m.Name == name {
-			return x.reply(describeModel(m))
-		}
-	}
-	return x.fail(route.ErrUnknownModel, strings.ToValidUTF8(name, "�"))
-}
-
-func (x *exchange) reply(v any) *extprocv3.ProcessingResponse {
-	body, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // strings and numbers always marshal
-	}
-	x.server.meter.Replied(200, "models")
-	return immediate(200, "models", body)
-}
-
-// end counts the request as gone. It may be called at any time and more than once.
-func (x *exchange) end() { x.inFlight.End() }
-
-// inHeaders is what matters of a request's headers.
-type inHeaders struct{ method, path, contentType, encoding, length string }
-
-func readHeaders(m *corev3.HeaderMap) inHeaders {
-	var in inHeaders
-	for _, h := range m.GetHeaders() {
-		value := string(h.GetRawValue())
-		if value == "" {
-			value = h.GetValue()
-		}
-		switch h.GetKey() {
-		case ":method":
-			in.method = value
-		case ":path":
-			in.path = value
-		case "content-type":
-			in.contentType = value
-		case "content-encoding":
-			in.encoding = value
-		case "content-length":
-			in.length = value
-		}
-	}
-	return in
+func isJSON(contentType string) bool {
+	kind, _, _ := strings.Cut(contentType, ";")
+	kind = strings.ToLower(strings.TrimSpace(kind))
+	return kind == "application/json" || strings.HasSuffix(kind, "+json")
 }

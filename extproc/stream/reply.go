@@ -22,6 +22,12 @@ var (
 	errUnknownPath = errors.New("not an inference request")
 	errEncoded     = errors.New("the body has a content encoding")
 	errTooLarge    = errors.New("the body is too large")
+	// errNoModel is a request of which the data plane shows no body and names no model.
+	errNoModel = errors.New("the data plane names no model")
+	// errRename is a route that renames where no body can be changed.
+	errRename = errors.New("the data plane shows no body in which the model could be renamed")
+	// errUnknownAnswer is a request about an answer that nobody remembers.
+	errUnknownAnswer = errors.New("nobody knows the answer")
 )
 
 // apiError is what a client is told, in the shape of OpenAI's API.
@@ -54,10 +60,24 @@ func describe(err error, model string) apiError {
 		return apiError{status: http.StatusUnsupportedMediaType, Type: invalidRequest, Code: "unsupported_content_encoding", Message: "Send the body without a content encoding."}
 	case errors.Is(err, errTooLarge):
 		return apiError{status: http.StatusRequestEntityTooLarge, Type: invalidRequest, Code: "request_too_large", Message: fmt.Sprintf("The body has more than %d MiB.", maxBody>>20)}
-	case errors.Is(err, route.ErrUnknownModel):
+	case errors.Is(err, errNoModel):
+		return apiError{status: http.StatusBadRequest, Type: invalidRequest, Code: "invalid_request", Param: "model", Message: "The body names no model that the gateway can read: send a JSON object with a model of GET /v1/models."}
+	case errors.Is(err, errRename):
+		return apiError{status: http.StatusInternalServerError, Type: serverError, Code: "rename_impossible", Message: fmt.Sprintf("The route of the model %s gives it another name, which this gateway cannot write: its ext_proc shows no bodies. Its operator can let extproc ask for them (--allow-mode-override).", quote(model))}
+	case errors.Is(err, errUnknownAnswer):
+		return apiError{status: http.StatusNotFound, Type: invalidRequest, Code: "response_not_found", Message: "The gateway knows of no such response."}
+	case errors.Is(err, route.ErrUnknownPool):
+		return apiError{status: http.StatusNotFound, Type: invalidRequest, Code: "unknown_url", Message: "The request names no model, and the gateway does not say which pool it is for."}
+	case errors.Is(err, pick.ErrSubset):
+		return apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: "no_endpoint", Message: "None of the endpoints that the gateway allows can answer right now. Try again.", retryAfter: retrySoon}
+	case errors.Is(err, route.ErrUnknownModel), errors.Is(err, pick.ErrUnlisted):
 		return apiError{status: http.StatusNotFound, Type: invalidRequest, Code: "model_not_found", Param: "model", Message: fmt.Sprintf("The model %s does not exist. GET /v1/models lists those that do.", quote(model))}
 	case errors.Is(err, pick.ErrNoPool), errors.Is(err, pick.ErrNotAddressable), errors.Is(err, pick.ErrNoneReady):
-		return apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: "no_endpoint", Message: fmt.Sprintf("No endpoint serves the model %s right now. Try again.", quote(model)), retryAfter: retrySoon}
+		message := "No endpoint can answer right now. Try again."
+		if model != "" {
+			message = fmt.Sprintf("No endpoint serves the model %s right now. Try again.", quote(model))
+		}
+		return apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: "no_endpoint", Message: message, retryAfter: retrySoon}
 	}
 	return apiError{status: http.StatusInternalServerError, Type: serverError, Code: "internal", Message: "The gateway failed."}
 }

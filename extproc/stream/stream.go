@@ -1,6 +1,6 @@
-// Package stream speaks Envoy's ext_proc protocol: one gRPC stream for each HTTP request, which Envoy opens with the
-// request's headers and, in the BUFFERED mode that envoy.yaml sets, follows with the whole body. The stream stays open
-// until the HTTP request ends, so that its end is the end of the request in flight, whatever ended it.
+// Package stream speaks Envoy's ext_proc protocol: one gRPC stream for each HTTP request, which a data plane opens with
+// the request's headers and goes on with as its processing mode says. An exchange is the state machine of one request;
+// this file is its edge.
 package stream
 
 import (
@@ -8,86 +8,139 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"runtime/debug"
+	"strconv"
 	"sync/atomic"
+	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/meter"
-	"github.com/headgate/headgate/extproc/pick"
-	"github.com/headgate/headgate/extproc/route"
+	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/extproc/settings"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 const (
-	// maxBody bounds a request's body: envoy.yaml's request_body_buffer_limit.
+	// maxBody bounds a request's body: envoy.yaml's request_body_buffer_limit, and what extproc keeps of a body that comes
+	// in chunks, for which Envoy has no limit.
 	maxBody = 32 << 20
-	// MaxMessage is the largest gRPC message that Envoy may send: a body and what stands around it.
+	// MaxMessage is the largest gRPC message that a data plane may send: a body and what stands around it.
 	MaxMessage = maxBody + 1<<20
 )
 
-// Server serves envoy.service.ext_proc.v3.ExternalProcessor. Make one with [New].
-type Server struct {
-	extprocv3.UnimplementedExternalProcessorServer
-
-	fleet  *fleet.Fleet
-	policy pick.Policy
-	meter  *meter.Meter
-	log    *slog.Logger
-	turn   atomic.Uint64
+// Config is what a Server needs.
+type Config struct {
+	Fleet *fleet.Fleet
+	Meter *meter.Meter
+	Log   *slog.Logger
+	// Settings are those of pools without settings of their own; zero means the defaults.
+	Settings settings.Settings
+	// Default is the pool of what no route admits, zero if there is none.
+	Default objects.Name
+	// Observe is told what became of requests of which the data plane shows the answers; nil means nobody.
+	Observe func(outcome.Outcome)
+	// ModeOverride says that data planes let extproc ask for the body of a request after its headers.
+	ModeOverride bool
+	// Conformance obeys the headers of the endpoint-picker protocol's conformance suite.
+	Conformance bool
+	// Random returns uniformly random numbers and is safe for concurrent use; nil means good ones.
+	Random func() uint64
 }
 
-// New returns a Server that decides by policy over what f believes.
-func New(f *fleet.Fleet, policy pick.Policy, m *meter.Meter, log *slog.Logger) *Server {
-	return &Server{fleet: f, policy: policy, meter: m, log: log}
+// Server decides for the data planes that call it. Make one with [New].
+type Server struct {
+	Config
+	started string // tells the ids of this process from those of others
+	turn    atomic.Uint64
+}
+
+// New returns a Server.
+func New(c Config) *Server {
+	if c.Settings == (settings.Settings{}) {
+		c.Settings = settings.Default()
+	}
+	if c.Observe == nil {
+		c.Observe = func(outcome.Outcome) {}
+	}
+	if c.Random == nil {
+		c.Random = rand.Uint64
+	}
+	return &Server{Config: c, started: strconv.FormatUint(rand.Uint64(), 36)}
+}
+
+// Front is whose data plane asks, which decides what may pass and who tells of outcomes.
+type Front uint8
+
+const (
+	// Own is the project's own envoy.yaml: only inference passes, and the access log tells of outcomes.
+	Own Front = iota
+	// Gateway is any other that speaks the endpoint-picker protocol: its routes decide what passes, and what it shows of
+	// answers tells of outcomes.
+	Gateway
+)
+
+// For returns the service for the data planes of a front.
+func (s *Server) For(front Front) extprocv3.ExternalProcessorServer {
+	return &processor{server: s, front: front}
+}
+
+// processor serves envoy.service.ext_proc.v3.ExternalProcessor.
+type processor struct {
+	extprocv3.UnimplementedExternalProcessorServer
+	server *Server
+	front  Front
 }
 
 // Process serves one HTTP request. It is called in a goroutine of its own by grpc.
-func (s *Server) Process(messages extprocv3.ExternalProcessor_ProcessServer) (err error) {
-	x := &exchange{server: s}
-	defer x.end()
+func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) (err error) {
+	x := newExchange(p.server, p.front, func() (string, int32) { return called(messages) })
+	defer func() { x.end(time.Now()) }()
 	defer func() {
 		// A fault in one request costs that request only: Envoy goes on without a destination and answers 503.
 		if fault := recover(); fault != nil {
-			s.log.Error("panic in a request", "fault", fault, "stack", string(debug.Stack()))
+			p.server.Log.Error("panic in a request", "fault", fault, "stack", string(debug.Stack()))
 			err = status.Error(codes.Internal, "panic")
 		}
 	}()
 	for {
 		in, err := messages.Recv()
 		if errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled {
-			return nil // the request is over
+			return nil // the request is over, or no more of it will be shown
 		}
 		if err != nil {
 			return err
 		}
-		out, err := x.answer(in)
+		out, err := x.receive(in, time.Now())
 		if err != nil {
-			s.log.Error("Envoy is configured in a way that extproc does not serve", "err", err)
+			p.server.Log.Error("a data plane is configured in a way that extproc does not serve", "err", err)
 			return status.Error(codes.FailedPrecondition, err.Error())
 		}
-		if err := messages.Send(out); err != nil {
-			return err
+		for _, m := range out {
+			if err := messages.Send(m); err != nil {
+				return err
+			}
 		}
 	}
 }
 
-// decide finds the endpoint for a model: one load of the fleet's view, then pure functions of it.
-func (s *Server) decide(model string) (route.Target, pick.Decision, error) {
-	view := s.fleet.View()
-	target, err := route.Find(view.World, model, rand.Uint64())
-	if err != nil {
-		return route.Target{}, pick.Decision{}, err
+// called returns what the data plane was given to call: the authority, and the port that it reached.
+func called(messages extprocv3.ExternalProcessor_ProcessServer) (authority string, port int32) {
+	if md, ok := metadata.FromIncomingContext(messages.Context()); ok {
+		if a := md.Get(":authority"); len(a) > 0 {
+			authority = a[0]
+		}
 	}
-	request := pick.Request{
-		Pool: target.Pool.String(), Model: target.Adapter,
-		Turn: s.turn.Add(1), Random: rand.Uint64(),
+	if p, ok := peer.FromContext(messages.Context()); ok {
+		if tcp, ok := p.LocalAddr.(*net.TCPAddr); ok {
+			port = int32(tcp.Port)
+		}
 	}
-	if target.Adapter == "" {
-		request.Model, request.Base = model, true
-	}
-	decision, err := pick.Pick(s.policy, view.Snapshot, request)
-	return target, decision, err
+	return authority, port
 }

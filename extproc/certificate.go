@@ -1,0 +1,93 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// serverTLS returns how to serve with TLS: with the certificate in a folder, or with one of extproc's own where dir is
+// empty. Gateways of this field do not verify it, since they know the service by other means.
+func serverTLS(dir string, log *slog.Logger) (*tls.Config, error) {
+	get := (&certificate{dir: dir, log: log}).get
+	if dir == "" {
+		own, err := selfSigned(time.Now())
+		if err != nil {
+			return nil, err
+		}
+		get = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own, nil }
+	} else if _, err := get(nil); err != nil {
+		return nil, fmt.Errorf("--cert-path: %w", err)
+	}
+	return &tls.Config{GetCertificate: get, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}}, nil
+}
+
+// certificate is a pair of files that may change. It is safe for concurrent use.
+type certificate struct {
+	dir string
+	log *slog.Logger
+
+	mu      sync.Mutex // guards the following
+	changed [2]time.Time
+	good    *tls.Certificate
+}
+
+// get returns the certificate as it is now, or the last good one if the files make no sense. It looks at the files for
+// each handshake, of which there are few: gateways keep their connections.
+func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cert, key := filepath.Join(c.dir, "tls.crt"), filepath.Join(c.dir, "tls.key")
+	var changed [2]time.Time
+	for i, path := range []string{cert, key} {
+		if info, err := os.Stat(path); err == nil {
+			changed[i] = info.ModTime()
+		}
+	}
+	if c.good != nil && changed == c.changed {
+		return c.good, nil
+	}
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	switch {
+	case err == nil:
+		c.good, c.changed = &pair, changed
+	case c.good == nil:
+		return nil, err
+	default:
+		c.log.Error("the certificate cannot be read; the last good one stays", "dir", c.dir, "err", err)
+	}
+	return c.good, nil
+}
+
+// selfSigned makes a certificate for a year and a day.
+func selfSigned(now time.Time) (*tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, err
+	}
+	name := "headgate-extproc"
+	template := x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, DNSNames: []string{name, "localhost"},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(366 * 24 * time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &template, &template, &key.PublicKey, key)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+}

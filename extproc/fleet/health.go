@@ -1,0 +1,191 @@
+package fleet
+
+import (
+	"hash/fnv"
+	"time"
+
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/settings"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// health is what is known of an endpoint's well-being. A time is zero if the thing never happened.
+type health struct {
+	heard   time.Time // when the last look that the endpoint answered began
+	refused time.Time // when it last turned a connection away or dropped one
+	failed  time.Time // when a request last ended with a fault of the endpoint
+	// served is when the latest request began that ended well.
+	served time.Time
+}
+
+// state says whether the endpoint may get requests.
+func (e *endpoint) state(ready bool, now time.Time, limits settings.Settings) pick.State {
+	h := &e.health
+	silence := now.Sub(h.heard)
+	switch {
+	case !ready, e.load.Asleep, h.heard.IsZero(), !h.heard.After(h.refused):
+		return pick.Out
+	case silence >= limits.Lost:
+		return pick.Lost
+	case silence >= limits.Stale:
+		return pick.Stale
+	case !h.failed.IsZero() && !h.served.After(h.failed):
+		return pick.Suspect
+	}
+	return pick.Healthy
+}
+
+// trust makes suspects healthy where most endpoints of a pool that answer looks are suspects: then it is more likely
+// that the requests are at fault, and the few others must not get everything. It says so once.
+func (f *Fleet) trust(pool objects.Name, endpoints []pick.Endpoint) {
+	healthy, suspect, lost, out := 0, 0, 0, 0
+	for i := range endpoints {
+		switch endpoints[i].State {
+		case pick.Healthy:
+			healthy++
+		case pick.Suspect:
+			suspect++
+		case pick.Lost:
+			lost++
+		case pick.Out:
+			out++
+		}
+	}
+	most := suspect > 1 && suspect > healthy
+	if most {
+		for i := range endpoints {
+			if endpoints[i].State == pick.Suspect {
+				endpoints[i].State = pick.Healthy
+			}
+		}
+	}
+	open := most || (lost > 0 && lost+out == len(endpoints))
+	if open == f.failOpen[pool] {
+		return
+	}
+	f.failOpen[pool] = open
+	if open {
+		f.Log.Warn("most endpoints of the pool look bad: all that are there are used", "pool", pool.String(), "suspect", suspect, "lost", lost)
+	} else {
+		f.Log.Info("the pool is well again", "pool", pool.String())
+	}
+}
+
+// FailOpen returns the pools of which all endpoints are used because most look bad.
+func (f *Fleet) FailOpen() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var pools []string
+	for name, open := range f.failOpen {
+		if open {
+			pools = append(pools, name.String())
+		}
+	}
+	return pools
+}
+
+// Refused says that an endpoint turned a connection away at the door, or dropped one. The endpoint is out until it
+// answers a look that begins after this.
+func (f *Fleet) Refused(address string) {
+	f.change(address, func(e *endpoint) { e.health.refused = f.Now() })
+}
+
+// Failed says that a request ended with a fault of the endpoint: an error of its own, or the word to go elsewhere. The
+// endpoint is suspect until a request that begins after this ends well.
+func (f *Fleet) Failed(address string) {
+	f.change(address, func(e *endpoint) { e.health.failed = f.Now() })
+}
+
+// Served says that a request that began at a time ended well.
+func (f *Fleet) Served(address string, began time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e := f.endpoints[address]
+	if e == nil || !began.After(e.health.served) {
+		return
+	}
+	e.health.served = began
+	if began.After(e.health.failed) && !e.health.failed.IsZero() {
+		e.health.failed = time.Time{}
+		f.publish()
+	}
+}
+
+// change changes an endpoint and publishes it at once. An endpoint that is gone is forgotten.
+func (f *Fleet) change(address string, apply func(*endpoint)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.endpoints[address]; e != nil {
+		apply(e)
+		f.publish()
+	}
+}
+
+// Look is one look at an endpoint's load, from its beginning.
+type Look struct {
+	fleet   *Fleet
+	address string
+	began   time.Time
+	ours    int64
+}
+
+// Look begins a look at an endpoint. It ends with one of Saw, Failed or [Fleet.Refused].
+func (f *Fleet) Look(address string) Look {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	l := Look{fleet: f, address: address, began: f.Now()}
+	if e := f.endpoints[address]; e != nil {
+		l.ours = e.inFlight.Load()
+	}
+	return l
+}
+
+// Saw ends a look that the endpoint answered.
+func (l Look) Saw(load engine.Load) {
+	l.fleet.mu.Lock()
+	defer l.fleet.mu.Unlock()
+	e := l.fleet.endpoints[l.address]
+	if e == nil {
+		return
+	}
+	e.load, e.health.heard = load, l.began
+	// The engine counted some time between the beginning and now. Taking the larger of our own counts of then and now
+	// makes ghosts of others' requests rarer than of none.
+	ours := max(l.ours, e.inFlight.Load())
+	e.others = max(0, int64(load.Running.Or(0)+load.Waiting.Or(0))-ours)
+	l.fleet.tell()
+}
+
+// Failed ends a look that the endpoint did not answer in time, or not in words that make sense.
+func (l Look) Failed() { l.fleet.tell() }
+
+// Reported says what an endpoint reported of its load with an answer, at a time. It counts as a look at what it tells;
+// the rest stays as it was last seen, others' requests too: a report does not say what is running. One that is older
+// than the last look is forgotten.
+func (f *Fleet) Reported(address string, load engine.Load, at time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e := f.endpoints[address]
+	if e == nil || !at.After(e.health.heard) || at.After(f.Now()) {
+		return
+	}
+	_, waiting := load.Waiting.Get()
+	_, usage := load.KVUsage.Get()
+	if waiting {
+		e.load.Waiting = load.Waiting
+	}
+	if usage {
+		e.load.KVUsage = load.KVUsage
+	}
+	if waiting || usage {
+		e.health.heard = at
+		f.tell()
+	}
+}
+
+func hash(address string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(address))
+	return h.Sum64()
+}

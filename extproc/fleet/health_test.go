@@ -1,0 +1,199 @@
+package fleet_test
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// An endpoint's standing is that of the last request that began after its last fault.
+func TestAFaultMakesASuspectUntilALaterRequestEndsWell(t *testing.T) {
+	f, c := started()
+	before := c.at
+	c.advance(10 * time.Millisecond)
+	f.Observe(outcome.Outcome{Endpoint: a, Status: 500})
+	if got := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].State; got != pick.Suspect {
+		t.Fatalf("right after the fault the state is %v", got)
+	}
+	f.Observe(outcome.Outcome{Endpoint: a, Status: 200, Began: before, Duration: 20 * time.Millisecond})
+	if got := states(view(f)); got != [2]pick.State{pick.Suspect, pick.Healthy} {
+		t.Errorf("after a request that was under way at the fault the states are %v", got)
+	}
+	c.advance(time.Millisecond)
+	f.Observe(outcome.Outcome{Endpoint: a, Status: 404, Began: c.at})
+	if got := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].State; got != pick.Healthy {
+		t.Errorf("right after a later request the state is %v", got)
+	}
+}
+
+func TestWhatIsAFaultOfTheEndpoint(t *testing.T) {
+	for _, o := range []struct {
+		name string
+		outcome.Outcome
+		want pick.State
+	}{
+		{"500", outcome.Outcome{Status: 500}, pick.Suspect},
+		{"503", outcome.Outcome{Status: 503}, pick.Suspect},
+		{"elsewhere", outcome.Outcome{Status: 503, Elsewhere: true}, pick.Suspect},
+		{"refused", outcome.Outcome{Status: 503, Failure: outcome.Refused}, pick.Out},
+		{"reset", outcome.Outcome{Status: 200, Failure: outcome.Reset}, pick.Out},
+		{"not implemented", outcome.Outcome{Status: 501}, pick.Healthy},
+		{"the request's own", outcome.Outcome{Status: 400}, pick.Healthy},
+		{"our reply", outcome.Outcome{Status: 503, ByExtproc: true}, pick.Healthy},
+		{"client gone", outcome.Outcome{Status: 200, Failure: outcome.ClientGone}, pick.Healthy},
+		{"cut by nobody knows whom", outcome.Outcome{Status: 200, Failure: outcome.Cut}, pick.Healthy},
+	} {
+		f, c := started()
+		c.advance(time.Millisecond)
+		o.Endpoint = a
+		f.Observe(o.Outcome)
+		if got := states(view(f)); got != [2]pick.State{o.want, pick.Healthy} {
+			t.Errorf("%s: the states are %v, want %v first", o.name, got, o.want)
+		}
+	}
+}
+
+// Where most endpoints that answer looks are suspects, the requests are more likely at fault: all are used, and that is
+// said once.
+func TestWhenMostLookBadAllAreUsed(t *testing.T) {
+	var log bytes.Buffer
+	c := &clock{time.Unix(1e9, 0)}
+	f := fleet.New(fleet.Config{Now: c.now, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	f.SetWorld(world("10.0.0.1", "10.0.0.2", "10.0.0.3"))
+	all := []string{a, b, "10.0.0.3:8000"}
+	for _, address := range all {
+		see(f, address, engine.Load{})
+	}
+	f.Failed(a)
+	if p := view(f); p.Endpoints[0].State != pick.Suspect || len(f.FailOpen()) != 0 {
+		t.Errorf("one of three is %v", p.Endpoints[0].State)
+	}
+	f.Failed(b)
+	for range 3 {
+		if p := view(f); p.Endpoints[0].State != pick.Healthy || p.Endpoints[1].State != pick.Healthy {
+			t.Errorf("two of three are %v and %v", p.Endpoints[0].State, p.Endpoints[1].State)
+		}
+	}
+	if got := f.FailOpen(); len(got) != 1 || got[0] != "ns/pool" {
+		t.Errorf("pools that fail open: %v", got)
+	}
+	c.advance(time.Millisecond)
+	f.Served(a, c.at)
+	if p := view(f); p.Endpoints[1].State != pick.Suspect || len(f.FailOpen()) != 0 {
+		t.Errorf("one of three again is %v", p.Endpoints[1].State)
+	}
+
+	// All silent for long: it may be the looks that fail.
+	c.advance(time.Minute)
+	if p := view(f); p.Endpoints[0].State != pick.Lost || len(f.FailOpen()) != 1 {
+		t.Errorf("all silent: %v", p.Endpoints[0].State)
+	}
+	if n := strings.Count(log.String(), "most endpoints of the pool look bad"); n != 2 {
+		t.Errorf("it is said %d times, want 2:\n%s", n, log.String())
+	}
+}
+
+// A load report is a look at what it tells, unless a later look has seen more.
+func TestALoadReportCountsAsALook(t *testing.T) {
+	f, c := started()
+	c.advance(999 * time.Millisecond)
+	f.Observe(outcome.Outcome{
+		Endpoint: a, Status: 200, Began: c.at.Add(-time.Second / 2), Duration: time.Second / 2, Load: engine.Load{Waiting: engine.Known(7)},
+	})
+	c.advance(999 * time.Millisecond)
+	if got := states(view(f)); got != [2]pick.State{pick.Healthy, pick.Stale} {
+		t.Errorf("the states are %v", got)
+	}
+	if got := f.Endpoints()[0].Load.Waiting; got != engine.Known(7) {
+		t.Errorf("%v wait there", got)
+	}
+	see(f, a, engine.Load{Waiting: engine.Known(1)})
+	f.Reported(a, engine.Load{Waiting: engine.Known(9)}, c.at.Add(-time.Millisecond))
+	f.Reported(a, engine.Load{Waiting: engine.Known(9)}, c.at.Add(time.Hour)) // a clock that is wrong
+	f.Reported(a, engine.Load{}, c.at)
+	if got := f.Endpoints()[0].Load.Waiting; got != engine.Known(1) {
+		t.Errorf("after older reports %v wait there", got)
+	}
+}
+
+func TestALeaseEndsOnceByWhicheverComesFirst(t *testing.T) {
+	f, c := started()
+	view(f)
+	counted := func() int64 { return f.Endpoints()[0].InFlight + f.Endpoints()[1].InFlight }
+	requests := map[string]*fleet.InFlight{}
+	for _, id := range []string{"reported", "ended", "late"} {
+		requests[id] = fleet.Begin(decide(t, f, "sql"))
+		f.Lease(id, requests[id], time.Minute)
+	}
+	f.Observe(outcome.Outcome{ID: "reported", Endpoint: a, Status: 200})
+	f.Release("reported")
+	f.Release("nobody's")
+	requests["ended"].End()
+	f.Release("ended")
+	if held, expired := f.Leases(); held != 1 || expired != 0 || counted() != 1 {
+		t.Errorf("%d leases, %d expired, %d in flight", held, expired, counted())
+	}
+	c.advance(time.Minute)
+	f.EndLeases()
+	if held, _ := f.Leases(); held != 1 {
+		t.Error("it ends before its time")
+	}
+	c.advance(time.Millisecond)
+	f.EndLeases()
+	if held, expired := f.Leases(); held != 0 || expired != 1 || counted() != 0 {
+		t.Errorf("at last %d leases, %d expired, %d in flight", held, expired, counted())
+	}
+	f.Release("late")
+	requests["late"].End()
+	if counted() != 0 {
+		t.Errorf("%d in flight", counted())
+	}
+}
+
+func TestARequestThatMovedIsCountedWhereItIs(t *testing.T) {
+	f, _ := started()
+	view(f)
+	r := fleet.Begin(decide(t, f, "sql"))
+	from, to := 0, 1
+	if f.Endpoints()[1].InFlight == 1 {
+		from, to = 1, 0
+	}
+	address := f.Endpoints()[to].Address
+	f.Moved(r, address)
+	f.Moved(r, address)
+	f.Moved(r, "10.9.9.9:1")
+	f.Moved(nil, address)
+	if e := f.Endpoints(); e[from].InFlight != 0 || e[to].InFlight != 1 || e[to].Models["sql"] != 1 || view(f).Endpoints[to].ActiveAdapters() != 1 {
+		t.Errorf("after it moved: %+v", e)
+	}
+	r.End()
+	f.Moved(r, f.Endpoints()[from].Address)
+	for _, e := range f.Endpoints() {
+		if e.InFlight != 0 || len(e.Models) != 0 {
+			t.Errorf("after its end: %+v", e)
+		}
+	}
+	if p := view(f); p.Endpoints[0].ActiveAdapters()+p.Endpoints[1].ActiveAdapters() != 0 {
+		t.Error("adapters are active still")
+	}
+}
+
+func TestWhoMadeAnAnswerIsRemembered(t *testing.T) {
+	f, _ := started()
+	f.Observe(outcome.Outcome{Pool: "ns/pool", Endpoint: a, Status: 200, ResponseID: "resp_1"})
+	f.Observe(outcome.Outcome{Pool: "ns/pool", Endpoint: a, Status: 200, ResponseID: "chatcmpl-1"}) // nobody asks for it again
+	if m, ok := f.Maker("resp_1"); !ok || m != (fleet.Maker{Pool: objects.Name{Namespace: "ns", Name: "pool"}, Address: a}) {
+		t.Errorf("the maker is %+v, %v", m, ok)
+	}
+	if _, ok := f.Maker("chatcmpl-1"); ok {
+		t.Error("an answer that engines do not keep is remembered")
+	}
+}

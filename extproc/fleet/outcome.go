@@ -1,0 +1,36 @@
+package fleet
+
+import (
+	"strings"
+
+	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// storedPrefix begins the ids of answers that engines keep for clients to ask for again (OpenAI's responses API).
+const storedPrefix = "resp_"
+
+// Observe learns from what became of a request: whether its endpoint is well, how loaded it says it is, that the request
+// is in flight no more, and who made an answer that may be asked for again.
+func (f *Fleet) Observe(o outcome.Outcome) {
+	if o.ID != "" {
+		f.Release(o.ID)
+	}
+	if o.Endpoint == "" {
+		return
+	}
+	switch {
+	case o.Turned():
+		f.Refused(o.Endpoint)
+	case o.Faulty():
+		f.Failed(o.Endpoint)
+	case o.Well():
+		f.Served(o.Endpoint, o.Began)
+	}
+	f.Reported(o.Endpoint, o.Load, o.Began.Add(o.Duration))
+	if strings.HasPrefix(o.ResponseID, storedPrefix) {
+		if namespace, name, ok := strings.Cut(o.Pool, "/"); ok {
+			f.Made(o.ResponseID, Maker{objects.Name{Namespace: namespace, Name: name}, o.Endpoint})
+		}
+	}
+}

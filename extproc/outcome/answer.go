@@ -1,0 +1,139 @@
+package outcome
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/headgate/headgate/internal/engine"
+)
+
+// Answer reads an engine's answer as it passes, for data planes that show it to extproc: its status and headers, then
+// its body chunk by chunk, cut anywhere. It keeps next to nothing of it. The zero Answer is ready; times are arguments.
+type Answer struct {
+	began     bool
+	status    int
+	load      engine.Load
+	later     bool // it has a Retry-After
+	firstBody time.Time
+	lastBody  time.Time
+	words     []byte // the beginning of an error
+	events    *events
+	json      *scanner
+}
+
+// Headers reads the answer's headers, of which it needs few.
+func (a *Answer) Headers(status int, contentType, loadReport, retryAfter string) {
+	*a = Answer{began: true, status: status, later: retryAfter != ""}
+	if loadReport != "" {
+		a.load, _ = engine.ReadReport(loadReport) // unknown if it makes no sense
+	}
+	kind, _, _ := strings.Cut(contentType, ";")
+	switch strings.ToLower(strings.TrimSpace(kind)) {
+	case "text/event-stream":
+		a.events = new(events)
+	case "application/json", "":
+		a.json = new(scanner)
+	}
+}
+
+// Body reads the next bytes of the body, which arrived at a time.
+func (a *Answer) Body(chunk []byte, at time.Time) {
+	if len(chunk) == 0 {
+		return
+	}
+	if a.status >= http.StatusInternalServerError && len(a.words) < engine.MaxWords {
+		a.words = append(a.words, chunk[:min(len(chunk), engine.MaxWords-len(a.words))]...)
+	}
+	began := true
+	switch {
+	case a.events != nil:
+		a.events.read(chunk)
+		began = a.events.began
+	case a.json != nil:
+		a.json.read(chunk)
+	}
+	if began && a.firstBody.IsZero() {
+		a.firstBody = at
+	}
+	a.lastBody = at
+}
+
+// Began says whether the answer did.
+func (a *Answer) Began() bool { return a.began }
+
+// Fill writes what the answer told into an outcome whose request was whole at a time.
+func (a *Answer) Fill(o *Outcome, sent time.Time) {
+	o.Status, o.Load = a.status, a.load
+	if !a.firstBody.IsZero() {
+		o.FirstBody = a.firstBody.Sub(sent)
+	}
+	s := a.json
+	if a.events != nil {
+		s = &a.events.json
+	}
+	if s != nil {
+		o.Prompt, o.Completion, o.ResponseID = s.prompt, s.completion, s.id
+	}
+	o.Elsewhere = engine.Elsewhere(a.status, a.later, a.words)
+}
+
+// events reads server-sent events: the JSON of their data lines. Comments, which engines send to keep a connection
+// alive, do not count as a beginning.
+type events struct {
+	json  scanner
+	began bool
+	line  lineKind
+	field []byte // the beginning of a line, while it may be a data field
+}
+
+type lineKind uint8
+
+const (
+	lineBegins lineKind = iota
+	lineOfData
+	lineOfOther
+)
+
+var dataField = []byte("data:")
+
+func (e *events) read(chunk []byte) {
+	for len(chunk) > 0 {
+		if e.line == lineBegins {
+			chunk = e.begin(chunk)
+			continue
+		}
+		end := bytes.IndexAny(chunk, "\r\n")
+		part := chunk
+		if end >= 0 {
+			part = chunk[:end]
+		}
+		if e.line == lineOfData {
+			e.json.read(part)
+		}
+		if end < 0 {
+			return
+		}
+		e.line, e.field = lineBegins, e.field[:0]
+		chunk = chunk[end+1:]
+	}
+}
+
+// begin reads what tells of which kind a line is, and returns the rest.
+func (e *events) begin(chunk []byte) []byte {
+	c := chunk[0]
+	if c == '\r' || c == '\n' {
+		e.field = e.field[:0]
+		return chunk[1:]
+	}
+	e.field = append(e.field, c)
+	switch {
+	case bytes.Equal(e.field, dataField):
+		e.line, e.began = lineOfData, true
+		e.json.restart()
+	case !bytes.HasPrefix(dataField, e.field):
+		e.line = lineOfOther
+	}
+	return chunk[1:]
+}

@@ -1,0 +1,173 @@
+package outcome
+
+import (
+	"bytes"
+	"math"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/headgate/headgate/internal/engine"
+)
+
+// scanner reads a JSON text cut anywhere, in one pass and constant memory, for the few values that an outcome needs: the
+// token counts in "usage" and the "id", at the top or within "response" (OpenAI's responses) or "message" (Anthropic's
+// streams). Whatever is no JSON object tells nothing. The zero scanner is ready.
+type scanner struct {
+	prompt, completion engine.Value
+	id                 string
+
+	depth    int
+	isObject uint64 // bit d: the container at depth d is an object
+	path     [3]string
+	wantKey  bool // in an object, before a key
+	inString bool
+	isKey    bool // of the string
+	escaped  bool
+	token    []byte // the string so far, if it matters; nil if not
+	usage    []byte // the usage object so far; nil outside
+	usageAt  int    // its depth
+}
+
+const (
+	maxToken = 256     // bounds a key or id that matters
+	maxUsage = 4 << 10 // bounds a usage object; vLLM's has 300 bytes
+)
+
+// restart makes the scanner ready for another text. What was found stays until it is found anew.
+func (s *scanner) restart() {
+	*s = scanner{prompt: s.prompt, completion: s.completion, id: s.id, token: s.token[:0:0], usage: nil}
+}
+
+func (s *scanner) read(chunk []byte) {
+	for len(chunk) > 0 {
+		n := 1
+		if s.inString {
+			n = s.inside(chunk)
+		} else {
+			s.outside(chunk[0])
+		}
+		if s.usage != nil {
+			s.keep(chunk[:n])
+		}
+		chunk = chunk[n:]
+	}
+}
+
+// keep adds to the usage object, and reads it at its end.
+func (s *scanner) keep(part []byte) {
+	if len(s.usage)+len(part) > maxUsage {
+		s.usage = nil
+		return
+	}
+	s.usage = append(s.usage, part...)
+	if s.depth < s.usageAt {
+		s.count(s.usage)
+		s.usage = nil
+	}
+}
+
+// inside reads on in a string and returns how many bytes it took.
+func (s *scanner) inside(chunk []byte) int {
+	if s.escaped {
+		s.escaped = false
+		s.append(chunk[:1])
+		return 1
+	}
+	end := bytes.IndexAny(chunk, `"\`)
+	switch {
+	case end < 0:
+		s.append(chunk)
+		return len(chunk)
+	case end > 0:
+		s.append(chunk[:end])
+		return end
+	case chunk[0] == '\\':
+		s.escaped = true
+		s.append(chunk[:1])
+		return 1
+	}
+	s.inString = false
+	s.endString()
+	return 1
+}
+
+func (s *scanner) append(part []byte) {
+	if s.token == nil {
+		return
+	}
+	if len(s.token)+len(part) > maxToken {
+		s.token = nil
+		return
+	}
+	s.token = append(s.token, part...)
+}
+
+func (s *scanner) endString() {
+	switch {
+	case s.isKey && s.depth < len(s.path):
+		s.path[s.depth] = string(s.token)
+	case !s.isKey && s.token != nil && s.wants("id"):
+		s.id = string(s.token)
+	}
+	s.token = nil
+}
+
+// wants says whether the value of a key at the present place matters.
+func (s *scanner) wants(key string) bool {
+	switch s.depth {
+	case 1:
+		return s.path[1] == key
+	case 2:
+		return s.path[2] == key && (s.path[1] == "response" || s.path[1] == "message") && s.isObject&(1<<1) != 0
+	}
+	return false
+}
+
+// outside reads a byte that is not in a string.
+func (s *scanner) outside(c byte) {
+	switch c {
+	case '"':
+		s.inString, s.isKey = true, s.wantKey
+		if (s.isKey && s.depth < len(s.path)) || (!s.isKey && s.inObject() && s.wants("id")) {
+			s.token = make([]byte, 0, 16)
+		}
+		s.wantKey = false
+	case '{', '[':
+		if c == '{' && s.usage == nil && s.inObject() && s.wants("usage") {
+			s.usage, s.usageAt = make([]byte, 0, 256), s.depth+1
+		}
+		s.depth++
+		if s.depth < 64 {
+			s.isObject &^= 1 << s.depth
+			if c == '{' {
+				s.isObject |= 1 << s.depth
+			}
+		}
+		if s.depth < len(s.path) {
+			s.path[s.depth] = ""
+		}
+		s.wantKey = c == '{'
+	case '}', ']':
+		s.depth = max(0, s.depth-1)
+		s.wantKey = false
+	case ',':
+		s.wantKey = s.inObject()
+	}
+}
+
+func (s *scanner) inObject() bool { return s.depth > 0 && s.depth < 64 && s.isObject&(1<<s.depth) != 0 }
+
+// count reads a usage object: OpenAI's names, or those of its responses API and Anthropic's.
+func (s *scanner) count(usage []byte) {
+	for _, c := range []struct {
+		name string
+		to   *engine.Value
+	}{
+		{"input_tokens", &s.prompt}, {"prompt_tokens", &s.prompt},
+		{"output_tokens", &s.completion}, {"completion_tokens", &s.completion},
+	} {
+		if v := gjson.GetBytes(usage, c.name); v.Type == gjson.Number && v.Num == math.Trunc(v.Num) {
+			*c.to = engine.Known(v.Num)
+		}
+	}
+}

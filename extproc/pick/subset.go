@@ -1,0 +1,39 @@
+package pick
+
+import (
+	"net/netip"
+	"strings"
+)
+
+// Subset is the endpoints that a data plane allows for a request: exact ones, and hosts of which every port is allowed.
+// A nil Subset allows all; one that is empty allows none.
+type Subset struct {
+	addresses map[netip.AddrPort]bool
+	hosts     map[netip.Addr]bool
+}
+
+// ParseSubset reads entries "ip:port" and "ip", IPv6 with brackets where there is a port. An entry may hold several with
+// commas between them, as data planes that copy a header send it. What is neither allows nothing.
+func ParseSubset(entries []string) *Subset {
+	s := &Subset{addresses: make(map[netip.AddrPort]bool), hosts: make(map[netip.Addr]bool)}
+	for _, entry := range entries {
+		for word := range strings.SplitSeq(entry, ",") {
+			word = strings.TrimSpace(word)
+			if a, err := netip.ParseAddrPort(word); err == nil {
+				s.addresses[netip.AddrPortFrom(a.Addr().Unmap(), a.Port())] = true
+			} else if a, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(word, "["), "]")); err == nil {
+				s.hosts[a.Unmap()] = true
+			}
+		}
+	}
+	return s
+}
+
+// Has says whether the subset allows an address, "ip:port".
+func (s *Subset) Has(address string) bool {
+	if s == nil {
+		return true
+	}
+	a, err := netip.ParseAddrPort(address)
+	return err == nil && (s.addresses[a] || s.hosts[a.Addr()])
+}

@@ -1,0 +1,262 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// gateway runs extproc as other gateways are given it: with the ports that the field's manifests name.
+func gateway(t *testing.T, grpcHost string, flags ...string) (done chan error, stop context.CancelFunc) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "objects.yaml"), []byte(someObjects), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	args := append([]string{
+		"--objects", dir, "--pool-name", "base", "--pool-namespace", "default", "--metrics-port", "-1",
+		"--grpc-host", grpcHost, "--grpc-port", "9002", "--grpc-health-port", "9003", "--drain-delay", "0s", "--drain-timeout", "100ms",
+	}, flags...)
+	done = make(chan error, 1)
+	go func() { done <- run(ctx, args, io.Discard, io.Discard) }()
+	t.Cleanup(cancel)
+	return done, cancel
+}
+
+func check(t *testing.T, conn *grpc.ClientConn, service string) healthv1.HealthCheckResponse_ServingStatus {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	answer, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: service}, grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatalf("%q: %v", service, err)
+	}
+	return answer.GetStatus()
+}
+
+func client(t *testing.T, target string, creds credentials.TransportCredentials) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:"+target, grpc.WithTransportCredentials(creds))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// Health is answered for every name that gateways probe, on the port of its own and beside ext_proc.
+func TestHealthIsAnsweredForEveryName(t *testing.T) {
+	own := host + "1"
+	gateway(t, own)
+	for _, port := range []string{":9002", ":9003"} { // loopback: without TLS
+		conn := client(t, own+port, insecure.NewCredentials())
+		for _, service := range []string{"", "liveness", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "inference-extension"} {
+			if got := check(t, conn, service); got != healthv1.HealthCheckResponse_SERVING {
+				t.Errorf("%s %q is %v", port, service, got)
+			}
+		}
+	}
+}
+
+func TestDrainingIsToldByHealthFirst(t *testing.T) {
+	h := newHealth()
+	if got := h.status("readiness").GetStatus(); got != healthv1.HealthCheckResponse_SERVING {
+		t.Errorf("before: %v", got)
+	}
+	h.drain()
+	h.drain()
+	for service, want := range map[string]healthv1.HealthCheckResponse_ServingStatus{
+		"": healthv1.HealthCheckResponse_NOT_SERVING, "readiness": healthv1.HealthCheckResponse_NOT_SERVING,
+		"envoy.service.ext_proc.v3.ExternalProcessor": healthv1.HealthCheckResponse_NOT_SERVING,
+		"liveness": healthv1.HealthCheckResponse_SERVING,
+	} {
+		if got := h.status(service).GetStatus(); got != want {
+			t.Errorf("%q is %v, want %v", service, got, want)
+		}
+	}
+}
+
+// After SIGTERM, gateways are told by health, are served on for the delay, and streams that are open finish.
+func TestStreamsFinishAfterSIGTERM(t *testing.T) {
+	own := host + "2"
+	done, stop := gateway(t, own, "--drain-delay", "300ms", "--drain-timeout", "30s")
+	conn := client(t, own+":9002", insecure.NewCredentials())
+	check(t, conn, "") // it serves
+	ask := func() extprocv3.ExternalProcessor_ProcessClient {
+		s, err := extprocv3.NewExternalProcessorClient(conn).Process(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	models := &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{
+		EndOfStream: true,
+		Headers:     &corev3.HeaderMap{Headers: []*corev3.HeaderValue{{Key: ":method", Value: "GET"}, {Key: ":path", Value: "/v1/models"}}},
+	}}}
+	answered := func(s extprocv3.ExternalProcessor_ProcessClient) {
+		t.Helper()
+		if err := s.Send(models); err != nil {
+			t.Error(err)
+		}
+		if m, err := s.Recv(); err != nil || m.GetImmediateResponse() == nil {
+			t.Errorf("%v, %v", m, err)
+		}
+	}
+	open := ask()
+	watch, err := healthv1.NewHealthClient(conn).Watch(t.Context(), &healthv1.HealthCheckRequest{Service: "readiness"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []healthv1.HealthCheckResponse_ServingStatus{healthv1.HealthCheckResponse_SERVING, healthv1.HealthCheckResponse_NOT_SERVING} {
+		if m, err := watch.Recv(); err != nil || m.GetStatus() != want {
+			t.Fatalf("health is %v, %v, want %v", m, err, want)
+		}
+		if want == healthv1.HealthCheckResponse_SERVING {
+			stop()
+		}
+	}
+	late := ask() // within the delay
+	answered(late)
+	_ = late.CloseSend()
+	answered(open)
+	select {
+	case err := <-done:
+		t.Fatalf("it ended with a stream open: %v", err)
+	case <-time.After(400 * time.Millisecond): // past the delay
+	}
+	_ = open.CloseSend()
+	_ = conn.Close() // the watch too
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it does not end when its streams have")
+	}
+}
+
+// pair writes a certificate into a folder and returns it.
+func pair(t *testing.T, dir string) *x509.Certificate {
+	t.Helper()
+	made, err := selfSigned(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(made.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{
+		"tls.crt": {Type: "CERTIFICATE", Bytes: made.Certificate[0]}, "tls.key": {Type: "PRIVATE KEY", Bytes: key},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cert, err := x509.ParseCertificate(made.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
+
+// serves says whether a configuration shows a certificate.
+func serves(t *testing.T, c *tls.Config, want *x509.Certificate) bool {
+	t.Helper()
+	got, err := c.GetCertificate(&tls.ClientHelloInfo{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.Equal(got.Certificate[0], want.Raw)
+}
+
+func TestACertificateIsReadAgainWhenItChanges(t *testing.T) {
+	dir := t.TempDir()
+	first := pair(t, dir)
+	var log bytes.Buffer
+	c, err := serverTLS(dir, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !serves(t, c, first) {
+		t.Error("it does not show the certificate that it was given")
+	}
+	second := pair(t, dir)
+	later := time.Now().Add(time.Second) // file systems' times are coarse
+	if err := os.Chtimes(filepath.Join(dir, "tls.crt"), later, later); err != nil {
+		t.Fatal(err)
+	}
+	if !serves(t, c, second) {
+		t.Error("it does not show the new one")
+	}
+	if err := os.WriteFile(filepath.Join(dir, "tls.key"), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !serves(t, c, second) || !strings.Contains(log.String(), "the last good one stays") {
+		t.Errorf("files that make no sense: %s", log.String())
+	}
+	if _, err := serverTLS(t.TempDir(), slog.Default()); err == nil || !strings.Contains(err.Error(), "--cert-path: ") {
+		t.Errorf("a folder without a certificate: %v", err)
+	}
+}
+
+// Beyond loopback there is TLS, unless it is turned off.
+func TestWhereTLSIs(t *testing.T) {
+	s := services{health: newHealth(), log: slog.Default()}
+	for _, c := range []struct {
+		secure, local bool
+	}{{true, true}, {true, false}, {false, false}} {
+		server, err := s.server(config{secure: c.secure}, c.local, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := listenPort("grpc-port", host, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { _ = server.Serve(l) }()
+		creds := insecure.NewCredentials()
+		if c.secure && !c.local {
+			creds = credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}) //nolint:gosec // as gateways do
+		}
+		if got := check(t, client(t, l.Addr().String(), creds), ""); got != healthv1.HealthCheckResponse_SERVING {
+			t.Errorf("%+v: %v", c, got)
+		}
+		server.Stop()
+	}
+}
+
+func TestTheSettingsAreExplained(t *testing.T) {
+	dir := t.TempDir()
+	own := someObjects + "---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: mine}\nspec: {poolRef: {name: base}, policy: random}\n"
+	if err := os.WriteFile(filepath.Join(dir, "objects.yaml"), []byte(own), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := run(t.Context(), []string{"--objects", dir, "--explain-config", "--adapter-threshold", "5"}, &out, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"pool default/base, 0 endpoints, PoolSettings default/mine\n", "policy             random           PoolSettings", "adapterThreshold   5                flags"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it lacks %q:\n%s", want, out.String())
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package stream
+
+import (
+	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+)
+
+// maxChunk bounds what one message carries of a body. Envoy advises to stay below 64 KiB; the endpoint-picker field uses
+// 62,000 bytes.
+const maxChunk = 62_000
+
+// Answers that change nothing are made once.
+var (
+	goOnHeaders        = answerHeaders(nil)
+	goOnBody           = answerBody(nil)
+	goOnTrailers       = &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestTrailers{RequestTrailers: &extprocv3.TrailersResponse{}}}
+	goOnAnswer         = answerHeadersOfAnswer(nil)
+	goOnAnswerBody     = &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: &extprocv3.BodyResponse{}}}
+	goOnAnswerTrailers = &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseTrailers{ResponseTrailers: &extprocv3.TrailersResponse{}}}
+
+	// askForBody lets the headers wait for a body that the data plane would not have shown.
+	askForBody = &extprocv3.ProcessingResponse{
+		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}},
+		ModeOverride: &extprocfilterv3.ProcessingMode{
+			RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: modeBuffered,
+		},
+	}
+)
+
+func answerHeaders(c *extprocv3.CommonResponse) *extprocv3.ProcessingResponse {
+	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{Response: c}}}
+}
+
+func answerBody(c *extprocv3.CommonResponse) *extprocv3.ProcessingResponse {
+	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: c}}}
+}
+
+func answerHeadersOfAnswer(c *extprocv3.CommonResponse) *extprocv3.ProcessingResponse {
+	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{Response: c}}}
+}
+
+func replaceBody(body []byte) *extprocv3.BodyMutation {
+	return &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_Body{Body: body}}
+}
+
+// chunks sends a request's body on in pieces, the last of which says whether it ends. A body that is empty and does not
+// end is nothing to send.
+func chunks(body []byte, end bool) responses {
+	return cut(body, end, func(b *extprocv3.BodyResponse) *extprocv3.ProcessingResponse {
+		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: b}}
+	})
+}
+
+// answerChunks does the same for an answer's body.
+func answerChunks(body []byte, end bool) responses {
+	return cut(body, end, func(b *extprocv3.BodyResponse) *extprocv3.ProcessingResponse {
+		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: b}}
+	})
+}
+
+func cut(body []byte, end bool, wrap func(*extprocv3.BodyResponse) *extprocv3.ProcessingResponse) responses {
+	out := make(responses, 0, len(body)/maxChunk+1)
+	for len(body) > 0 || end {
+		n := min(len(body), maxChunk)
+		out = append(out, wrap(&extprocv3.BodyResponse{Response: &extprocv3.CommonResponse{
+			BodyMutation: &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{
+				StreamedResponse: &extprocv3.StreamedBodyResponse{Body: body[:n], EndOfStream: end && n == len(body)},
+			}},
+		}}))
+		if body = body[n:]; len(body) == 0 {
+			break
+		}
+	}
+	return out
+}

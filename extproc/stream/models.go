@@ -1,0 +1,91 @@
+package stream
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/headgate/headgate/extproc/openai"
+	"github.com/headgate/headgate/extproc/route"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// modelJSON is a model as OpenAI's API lists it.
+type modelJSON struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+}
+
+func describeModel(m objects.Model) modelJSON {
+	j := modelJSON{ID: m.Name, Object: "model", OwnedBy: "headgate"}
+	if !m.Created.IsZero() {
+		j.Created = m.Created.Unix()
+	}
+	return j
+}
+
+// models answers for the list of models, or for the one of a name, still escaped. It returns nil where only the engines
+// know what they answer to, and do not say.
+func (x *exchange) models(escaped string) responses {
+	all, known := x.admitted()
+	if !known {
+		return nil
+	}
+	if x.op == openai.ListModels {
+		list := struct {
+			Object string      `json:"object"`
+			Data   []modelJSON `json:"data"`
+		}{"list", []modelJSON{}}
+		for _, m := range all {
+			list.Data = append(list.Data, describeModel(m))
+		}
+		return x.replyWith(list)
+	}
+	name, err := url.PathUnescape(escaped)
+	if err != nil {
+		return x.fail(errUnknownPath, "")
+	}
+	for _, m := range all {
+		if m.Name == name {
+			return x.replyWith(describeModel(m))
+		}
+	}
+	return x.fail(route.ErrUnknownModel, strings.ToValidUTF8(name, "�"))
+}
+
+// admitted returns the models that a request may name: those of routes, and what the endpoints of a pool without routes
+// list.
+func (x *exchange) admitted() (all []objects.Model, known bool) {
+	view := x.server.Fleet.View()
+	pool := x.server.Default
+	if x.front == Gateway {
+		if given, ok := view.World.PoolOf(x.called()); ok {
+			pool = given
+		}
+	}
+	p := view.World.Pools[pool]
+	if p == nil || p.Routed {
+		return view.World.Models(), true
+	}
+	names, known := view.Snapshot.Pools[pool.String()].Names()
+	for _, name := range names {
+		if view.World.Route(name) == nil {
+			all = append(all, objects.Model{Name: name})
+		}
+	}
+	if !known && x.front == Own {
+		known = true // nothing else may pass
+	}
+	return append(all, view.World.Models()...), known
+}
+
+func (x *exchange) replyWith(v any) responses {
+	body, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // strings and numbers always marshal
+	}
+	return x.reply(http.StatusOK, "models", immediate(http.StatusOK, "models", body))
+}

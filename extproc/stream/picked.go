@@ -1,0 +1,177 @@
+package stream
+
+import (
+	"cmp"
+	"strconv"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/openai"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/route"
+	"github.com/headgate/headgate/extproc/settings"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// picked is what was decided of a request, and its place in flight.
+type picked struct {
+	began    time.Time // when its headers came
+	sentAt   time.Time // when it was whole
+	settings settings.Settings
+	target   route.Target
+	picks    []pick.Decision // in order; the first is where it goes
+	room     [3]pick.Decision
+	stream   bool
+	about    string // the answer that it is about
+	id       string
+	inFlight *fleet.InFlight
+}
+
+// decision is where the request goes first.
+func (p *picked) decision() *pick.Decision { return &p.picks[0] }
+
+// choose finds the endpoint of a request: one load of the fleet's view, then pure functions of it. It counts nothing.
+func (x *exchange) choose(r openai.Request) error {
+	s := x.server
+	view := s.Fleet.View()
+	ask := route.Ask{Model: r.Model, Default: s.Default, Random: s.Random()}
+	if x.front == Gateway {
+		authority, port := x.called()
+		ask.Given, _ = view.World.PoolOf(authority, port)
+	}
+	var near string
+	if r.Previous != "" {
+		maker, ok := s.Fleet.Maker(r.Previous)
+		switch {
+		case ok:
+			near = maker.Address
+			if r.Model == "" {
+				ask.Given = maker.Pool
+			}
+		case r.Model == "" && x.front == Own && s.Default == (objects.Name{}):
+			return errUnknownAnswer
+		}
+	}
+	target, err := route.Find(view.World, ask)
+	if err != nil && x.op == openai.None && r.Model != "" {
+		// On a path that is none of ours the model is a help and no more.
+		ask.Model, r.Model = "", ""
+		target, err = route.Find(view.World, ask)
+	}
+	if err != nil {
+		return err
+	}
+	x.target = target
+	x.settings = s.Settings.For(view.World.Pools[target.Pool])
+	request := pick.Request{
+		Pool: target.Pool.String(), Model: cmp.Or(target.Adapter, r.Model), Base: !target.Open && target.Adapter == "",
+		Open: target.Open, Only: x.hints.only, Near: near, Session: x.in.session(x.settings),
+		Turn: s.turn.Add(1), Random: s.Random(),
+	}
+	if s.Conformance && x.in.selection != "" {
+		request.Only = pick.ParseSubset([]string{x.in.selection})
+	}
+	room := x.room[:]
+	if x.settings.Picks > len(room) {
+		room = make([]pick.Decision, x.settings.Picks)
+	}
+	x.picks, err = pick.Pick(x.settings.Policy, view.Snapshot, request, room[:x.settings.Picks])
+	return err
+}
+
+// renames says whether the engine knows the model by another name than the client.
+func (x *exchange) renames(r openai.Request) bool {
+	return r.Model != "" && x.decision().Model != r.Model
+}
+
+// count counts the request as in flight where choose sent it.
+func (x *exchange) count(r openai.Request, now time.Time) {
+	s := x.server
+	x.inFlight = fleet.Begin(*x.decision())
+	x.stream, x.about = r.Stream, r.Previous
+	x.sentAt = now
+	x.id = s.started + "-" + strconv.FormatUint(s.turn.Load(), 36)
+	if !x.bound() {
+		s.Fleet.Lease(x.id, x.inFlight, x.settings.Lease)
+	}
+	s.Meter.Decided(x.target.Pool.String(), x.decision().Reason, time.Since(now))
+}
+
+// bound says whether the end of the stream is the end of the request. Envoy closes the stream as soon as it has nothing
+// more to show: at once where it shows no bodies, or the request's in chunks and none of the answer. What a data plane
+// will show that announces no modes is known when it shows it.
+func (x *exchange) bound() bool {
+	switch {
+	case !x.announced:
+		return x.answer.Began()
+	case x.mode == modeBuffered, x.mode == modePartial:
+		return true
+	}
+	return x.shown != modeNone
+}
+
+// common is what goes into the request's headers.
+func (x *exchange) common() *extprocv3.CommonResponse {
+	mutation := &extprocv3.HeaderMutation{
+		SetHeaders:    []*corev3.HeaderValueOption{header(wire.DestinationHeader, destination(x.picks))},
+		RemoveHeaders: x.in.control,
+	}
+	if x.settings.Request > 0 && x.front == Own {
+		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.TimeoutHeader, strconv.FormatInt(x.settings.Request.Milliseconds(), 10)))
+	}
+	return &extprocv3.CommonResponse{HeaderMutation: mutation, ClearRouteCache: true}
+}
+
+// resize makes the content length right for a body of another length. Where bodies go in chunks, or only their beginning
+// is known, the length goes.
+func (x *exchange) resize(common *extprocv3.CommonResponse, length int) {
+	switch {
+	case x.in.length == "" || x.mode == modePartial: // Envoy takes it away itself
+	case x.mode == modeDuplex:
+		common.HeaderMutation.RemoveHeaders = append(common.HeaderMutation.RemoveHeaders[:len(x.in.control):len(x.in.control)], "content-length")
+	default:
+		common.HeaderMutation.SetHeaders = append(common.HeaderMutation.SetHeaders, header("content-length", strconv.Itoa(length)))
+	}
+}
+
+// destination is the endpoints in the words of the endpoint-picker protocol, in order. The body goes to all of them as it
+// goes to the first: those whose engine knows the model by another name are left out.
+func destination(picks []pick.Decision) string {
+	list := picks[0].Endpoint.Address
+	for i := range picks[1:] {
+		if d := &picks[1+i]; d.Model == picks[0].Model {
+			list += "," + d.Endpoint.Address
+		}
+	}
+	return list
+}
+
+// withMetadata adds what the cluster reads to find the endpoint, and what comes back with the access log.
+func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.ProcessingResponse {
+	pick := map[string]*structpb.Value{
+		wire.PickPool:   structpb.NewStringValue(x.target.Pool.String()),
+		wire.PickModel:  structpb.NewStringValue(x.decision().Model),
+		wire.PickReason: structpb.NewStringValue(x.decision().Reason),
+		wire.PickStream: structpb.NewBoolValue(x.stream),
+		wire.PickID:     structpb.NewStringValue(x.id),
+	}
+	if !x.target.Open {
+		pick[wire.PickRoute] = structpb.NewStringValue(x.target.Route.String())
+	}
+	m.DynamicMetadata = object(map[string]*structpb.Value{
+		wire.DestinationNamespace: structpb.NewStructValue(object(map[string]*structpb.Value{
+			wire.DestinationHeader: structpb.NewStringValue(destination(x.picks)),
+		})),
+		wire.PickNamespace: structpb.NewStructValue(object(pick)),
+	})
+	return m
+}
+
+func object(fields map[string]*structpb.Value) *structpb.Struct {
+	return &structpb.Struct{Fields: fields}
+}

@@ -1,0 +1,132 @@
+package stream
+
+import (
+	"hash/fnv"
+	"net/http"
+	"slices"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/settings"
+)
+
+// request is what matters of a request's headers.
+type request struct {
+	method, path, contentType, encoding, length string
+	// selection is what the conformance suite asks for.
+	selection string
+	// control are the control headers that it has.
+	control []string
+	all     *corev3.HeaderMap
+}
+
+func readRequest(m *corev3.HeaderMap) request {
+	r := request{all: m}
+	for _, h := range m.GetHeaders() {
+		switch key := h.GetKey(); key {
+		case ":method":
+			r.method = value(h)
+		case ":path":
+			r.path = value(h)
+		case "content-type":
+			r.contentType = value(h)
+		case "content-encoding":
+			r.encoding = value(h)
+		case "content-length":
+			r.length = value(h)
+		default:
+			if key == wire.SelectionHeader {
+				r.selection = value(h)
+			}
+			if isControl(key) && !slices.Contains(r.control, key) {
+				r.control = append(r.control, key)
+			}
+		}
+	}
+	return r
+}
+
+// value is a header's value, which Envoy puts into raw_value and others into value.
+func value(h *corev3.HeaderValue) string {
+	if raw := h.GetRawValue(); len(raw) > 0 {
+		return string(raw)
+	}
+	return h.GetValue()
+}
+
+func isControl(key string) bool {
+	return strings.HasPrefix(key, wire.ControlPrefix) || slices.Contains(wire.ControlHeaders, key)
+}
+
+// header returns the first value of any header, by its name in lower case.
+func (r *request) header(name string) string {
+	for _, h := range r.all.GetHeaders() {
+		if h.GetKey() == name {
+			return value(h)
+		}
+	}
+	return ""
+}
+
+// session is a hash of what names the request's session, 0 if nothing does.
+func (r *request) session(s settings.Settings) uint64 {
+	var name string
+	switch {
+	case s.AffinityHeader != "":
+		name = r.header(s.AffinityHeader)
+	case s.AffinityCookie != "":
+		cookies := (&http.Request{Header: http.Header{"Cookie": []string{r.header("cookie")}}}).CookiesNamed(s.AffinityCookie)
+		if len(cookies) > 0 {
+			name = cookies[0].Value
+		}
+	}
+	if name == "" {
+		return 0
+	}
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name))
+	return max(1, h.Sum64())
+}
+
+// hints are what a data plane says of a request beside it, as metadata of its messages. What is said later counts.
+type hints struct {
+	model  string
+	only   *pick.Subset // nil if it says nothing of a subset
+	served string
+}
+
+func (h *hints) read(m *corev3.Metadata) {
+	spaces := m.GetFilterMetadata()
+	if spaces == nil {
+		return
+	}
+	if v := spaces[wire.RequestNamespace].GetFields()[wire.RequestModel]; v != nil {
+		h.model = v.GetStringValue()
+	}
+	if v := spaces[wire.SubsetNamespace].GetFields()[wire.SubsetKey]; v != nil {
+		h.only = pick.ParseSubset(texts(v))
+	}
+	if v := spaces[wire.DestinationNamespace].GetFields()[wire.ServedKey]; v != nil {
+		h.served = v.GetStringValue()
+	}
+}
+
+// texts are the strings of a list, or the one that v is. Whatever else it is has none: a subset that makes no sense
+// allows nothing.
+func texts(v *structpb.Value) []string {
+	switch kind := v.GetKind().(type) {
+	case *structpb.Value_StringValue:
+		return []string{kind.StringValue}
+	case *structpb.Value_ListValue:
+		var all []string
+		for _, item := range kind.ListValue.GetValues() {
+			all = append(all, item.GetStringValue())
+		}
+		return all
+	}
+	return nil
+}

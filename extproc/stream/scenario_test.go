@@ -1,0 +1,288 @@
+package stream_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/extproc/stream"
+	"github.com/headgate/headgate/internal/golden"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// Scenarios: each block is one HTTP request, each line a message of the data plane's:
+//
+//	calls WHOM [conformance] [override] [default=POOL]
+//	                   another gateway calls WHOM, an authority or a port; without this line it is Headgate's own Envoy
+//	headers NAME=VALUE… [end] [mode=MODE] [shown=MODE] [silent]
+//	                   modes of the request's and the answer's body; silent announces none
+//	chunk TEXT         a part of the body (Go-quoted, or as it is); body TEXT is the last or only one
+//	trailers           of the request
+//	response NAME=VALUE… [end]
+//	part TEXT          of the answer's body; answer TEXT is the last or only one
+//	response-trailers
+//	check              says where the request is in flight
+//
+// Words that begin with @ are metadata of the message, before its text: @subset=TEXT, @list=TEXT;TEXT, @model=NAME,
+// @served=ADDRESS.
+//
+// What comes out is what extproc answers, what it says became of the request, and what it counts at the end.
+func TestScenarios(t *testing.T) { golden.Run(t, "testdata/*.txt", scenario) }
+
+// Each rule of the endpoint-picker protocol, version 1.0.0, is a file of this name.
+func TestProtocolScenarios(t *testing.T) { golden.Run(t, "testdata/protocol/*.txt", scenario) }
+
+// Each defect that was seen in other endpoint pickers is a file of this name.
+func TestDefectScenarios(t *testing.T) { golden.Run(t, "testdata/defects/*.txt", scenario) }
+
+func scenario(t *testing.T) func(string) string {
+	return func(input string) string {
+		f := newFleet()
+		front, authority, port := stream.Own, "", int32(0)
+		change := func(*stream.Config) {}
+		lines := strings.Split(strings.TrimRight(input, "\n"), "\n")
+		if rest, ok := strings.CutPrefix(lines[0], "calls "); ok {
+			front, lines = stream.Gateway, lines[1:]
+			authority, port, change = callee(t, strings.Fields(rest))
+		}
+		server, observed := newServer(t, f, change)
+		x := server.Exchange(front, authority, port)
+		now := time.Now()
+		var out strings.Builder
+		for _, line := range lines {
+			now = now.Add(10 * time.Millisecond)
+			if line == "check" {
+				fmt.Fprintf(&out, "in flight:%s\n", places(f))
+				continue
+			}
+			answers, err := x.Receive(message(t, line), now)
+			if err != nil {
+				fmt.Fprintf(&out, "the stream ends: %v\n", err)
+				break
+			}
+			for _, m := range answers {
+				out.WriteString(render(t, m))
+			}
+			if len(answers) == 0 {
+				out.WriteString("(nothing)\n")
+			}
+		}
+		counted := inFlight(f)
+		x.End(now)
+		x.End(now) // again changes nothing
+		leases, _ := f.Leases()
+		for _, o := range *observed {
+			out.WriteString(renderOutcome(o))
+		}
+		fmt.Fprintf(&out, "in flight: %d, after the stream: %d (leases: %d)\n", counted, inFlight(f), leases)
+		return out.String()
+	}
+}
+
+// callee reads whom a gateway calls.
+func callee(t *testing.T, words []string) (authority string, port int32, change func(*stream.Config)) {
+	t.Helper()
+	authority = words[0]
+	if n, err := strconv.ParseInt(authority, 10, 32); err == nil {
+		authority, port = "", int32(n)
+	}
+	return authority, port, func(c *stream.Config) {
+		for _, w := range words[1:] {
+			switch name, ok := strings.CutPrefix(w, "default="); {
+			case ok:
+				c.Default = objects.Name{Namespace: "ns", Name: name}
+			case w == "conformance":
+				c.Conformance = true
+			case w == "override":
+				c.ModeOverride = true
+			default:
+				t.Fatalf("what is %q?", w)
+			}
+		}
+	}
+}
+
+func message(t *testing.T, line string) *extprocv3.ProcessingRequest {
+	t.Helper()
+	m := &extprocv3.ProcessingRequest{}
+	verb, rest, _ := strings.Cut(line, " ")
+	for strings.HasPrefix(rest, "@") {
+		word, after, _ := strings.Cut(rest, " ")
+		annotate(t, m, word)
+		rest = after
+	}
+	text := rest
+	if unquoted, err := strconv.Unquote(rest); err == nil {
+		text = unquoted
+	}
+	body := &extprocv3.HttpBody{Body: []byte(text), EndOfStream: verb == "body" || verb == "answer"}
+	switch verb {
+	case "headers":
+		h, modes := headerMap(t, rest)
+		m.Request = &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: h}
+		m.ProtocolConfig = modes
+	case "body", "chunk":
+		m.Request = &extprocv3.ProcessingRequest_RequestBody{RequestBody: body}
+	case "trailers":
+		m.Request = &extprocv3.ProcessingRequest_RequestTrailers{RequestTrailers: &extprocv3.HttpTrailers{}}
+	case "response":
+		h, _ := headerMap(t, rest)
+		m.Request = &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: h}
+	case "answer", "part":
+		m.Request = &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: body}
+	case "response-trailers":
+		m.Request = &extprocv3.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extprocv3.HttpTrailers{}}
+	default:
+		t.Fatalf("no message %q", verb)
+	}
+	return m
+}
+
+func headerMap(t *testing.T, text string) (*extprocv3.HttpHeaders, *extprocv3.ProtocolConfiguration) {
+	t.Helper()
+	h := &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{}}
+	modes := &extprocv3.ProtocolConfiguration{RequestBodyMode: extprocfilterv3.ProcessingMode_BUFFERED}
+	for word := range strings.FieldsSeq(text) {
+		key, value, ok := strings.Cut(word, "=")
+		switch {
+		case word == "end":
+			h.EndOfStream = true
+		case word == "silent":
+			modes = nil
+		case key == "mode":
+			modes.RequestBodyMode = mode(t, value)
+		case key == "shown":
+			modes.ResponseBodyMode = mode(t, value)
+		case ok:
+			h.Headers.Headers = append(h.Headers.Headers, &corev3.HeaderValue{Key: key, RawValue: []byte(value)})
+		default:
+			t.Fatalf("what is %q?", word)
+		}
+	}
+	return h, modes
+}
+
+func mode(t *testing.T, name string) extprocfilterv3.ProcessingMode_BodySendMode {
+	t.Helper()
+	n, ok := extprocfilterv3.ProcessingMode_BodySendMode_value[name]
+	if !ok {
+		t.Fatalf("no mode %q", name)
+	}
+	return extprocfilterv3.ProcessingMode_BodySendMode(n)
+}
+
+// annotate adds metadata to a message.
+func annotate(t *testing.T, m *extprocv3.ProcessingRequest, word string) {
+	t.Helper()
+	if m.MetadataContext == nil {
+		m.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{}}
+	}
+	name, value, _ := strings.Cut(word[1:], "=")
+	var space, key string
+	v := structpb.NewStringValue(value)
+	switch name {
+	case "subset":
+		space, key = "envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset"
+	case "list":
+		space, key = "envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset"
+		list := &structpb.ListValue{}
+		for item := range strings.SplitSeq(value, ";") {
+			if item != "" {
+				list.Values = append(list.Values, structpb.NewStringValue(item))
+			}
+		}
+		v = structpb.NewListValue(list)
+	case "number":
+		space, key = "envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset"
+		v = structpb.NewNumberValue(1)
+	case "model":
+		space, key = "gateway.request", "model"
+	case "served":
+		space, key = "envoy.lb", "x-gateway-destination-endpoint-served"
+	default:
+		t.Fatalf("no metadata %q", name)
+	}
+	m.MetadataContext.FilterMetadata[space] = &structpb.Struct{Fields: map[string]*structpb.Value{key: v}}
+}
+
+func render(t *testing.T, m *extprocv3.ProcessingResponse) string {
+	t.Helper()
+	var out strings.Builder
+	switch r := m.GetResponse().(type) {
+	case *extprocv3.ProcessingResponse_RequestHeaders:
+		out.WriteString("headers: go on" + mutation(r.RequestHeaders.GetResponse()) + "\n")
+	case *extprocv3.ProcessingResponse_RequestBody:
+		out.WriteString("body: go on" + mutation(r.RequestBody.GetResponse()) + "\n")
+	case *extprocv3.ProcessingResponse_RequestTrailers:
+		out.WriteString("trailers: go on\n")
+	case *extprocv3.ProcessingResponse_ResponseHeaders:
+		out.WriteString("response: go on" + mutation(r.ResponseHeaders.GetResponse()) + "\n")
+	case *extprocv3.ProcessingResponse_ResponseBody:
+		out.WriteString("answer: go on" + mutation(r.ResponseBody.GetResponse()) + "\n")
+	case *extprocv3.ProcessingResponse_ResponseTrailers:
+		out.WriteString("response-trailers: go on\n")
+	case *extprocv3.ProcessingResponse_ImmediateResponse:
+		i := r.ImmediateResponse
+		fmt.Fprintf(&out, "reply: %d details=%s%s\n%s\n", i.GetStatus().GetCode(), i.GetDetails(), headers(i.GetHeaders()), i.GetBody())
+	default:
+		t.Fatalf("no rendering of %T", r)
+	}
+	if o := m.GetModeOverride(); o != nil {
+		fmt.Fprintf(&out, "mode override: %s\n", o.GetRequestBodyMode())
+	}
+	if fields := m.GetDynamicMetadata().GetFields(); len(fields) > 0 {
+		delete(fields["gateway.pick"].GetStructValue().GetFields(), "id") // it differs from run to run
+		text, err := json.Marshal(m.GetDynamicMetadata().AsMap())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&out, "metadata: %s\n", text)
+	}
+	return out.String()
+}
+
+func mutation(c *extprocv3.CommonResponse) string {
+	out := headers(c.GetHeaderMutation())
+	if c.GetClearRouteCache() {
+		out += " (route anew)"
+	}
+	switch b := c.GetBodyMutation().GetMutation().(type) {
+	case *extprocv3.BodyMutation_Body:
+		out += " body=" + strconv.Quote(string(b.Body))
+	case *extprocv3.BodyMutation_StreamedResponse:
+		text := strconv.Quote(string(b.StreamedResponse.GetBody()))
+		if n := len(b.StreamedResponse.GetBody()); n > 200 {
+			text = fmt.Sprintf("%d bytes", n)
+		}
+		out += " chunk=" + text
+		if b.StreamedResponse.GetEndOfStream() {
+			out += " end"
+		}
+	}
+	return out
+}
+
+func headers(m *extprocv3.HeaderMutation) string {
+	var out strings.Builder
+	for _, h := range m.GetSetHeaders() {
+		fmt.Fprintf(&out, " %s=%s", h.GetHeader().GetKey(), h.GetHeader().GetRawValue())
+	}
+	for _, name := range m.GetRemoveHeaders() {
+		fmt.Fprintf(&out, " -%s", name)
+	}
+	return out.String()
+}
+
+func renderOutcome(o outcome.Outcome) string {
+	return fmt.Sprintf("outcome: route=%s pool=%s model=%s endpoint=%s status=%d failure=%q elsewhere=%t prompt=%v completion=%v first=%v took=%v waiting=%v id=%s\n",
+		o.Route, o.Pool, o.Model, o.Endpoint, o.Status, o.Failure, o.Elsewhere, o.Prompt, o.Completion, o.FirstBody, o.Duration, o.Load.Waiting, o.ResponseID)
+}

@@ -1,0 +1,138 @@
+package stream_test
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/meter"
+	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/settings"
+	"github.com/headgate/headgate/extproc/stream"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// The fleet of the scenarios:
+//
+//	ns/base    10.0.0.1:8000 with the base model "llama" and the adapter "sql-v2". Routes admit "text-to-sql" for that
+//	           adapter, "gpt-4" for the base model, "llama" for it under its own name, "missing" for an adapter that
+//	           nobody lists and "nowhere" for a pool that does not exist. Gateways call base-picker:9002.
+//	ns/open    10.0.1.1 and 10.0.1.2 with the ports 8000 and 8001 each, and [fd00::1] with both: data-parallel ranks.
+//	           No route names the pool; they list "qwen". Gateways call open-picker:9002.
+//	ns/silent  10.0.2.1:8000, which gives no list. No route names the pool. Gateways call silent-picker:9002.
+//	ns/empty   nothing. Gateways call empty-picker:9002.
+//	ns/sticky  10.0.3.1 to 10.0.3.4:8000 with "sticky"; PoolSettings prefer an endpoint by the header x-session, name two
+//	           more to try and bound a request to 90 s. Gateways call sticky-picker:9002.
+const address = "10.0.0.1:8000"
+
+func aRoute(name, pool, adapter string) v1alpha1.LLMRoute {
+	r := v1alpha1.LLMRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "for-" + name}}
+	r.Spec.ModelNames = []string{name}
+	r.Spec.BackendRefs = []v1alpha1.BackendReference{{Name: pool}}
+	if adapter != "" {
+		r.Spec.Adapter = &v1alpha1.Adapter{Name: adapter}
+	}
+	return r
+}
+
+func aPool(name string, ports ...int32) pool.InferencePool {
+	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+	p.Spec.Selector.MatchLabels = map[string]string{"pool": name}
+	for _, n := range ports {
+		p.Spec.TargetPorts = append(p.Spec.TargetPorts, pool.Port{Number: n})
+	}
+	p.Spec.EndpointPickerRef = &pool.EndpointPickerRef{Name: name + "-picker", Port: &pool.Port{Number: 9002}}
+	return p
+}
+
+func aPod(pool, ip string) objects.Pod {
+	return objects.Pod{
+		Name: objects.Name{Namespace: "ns", Name: "pod-" + ip}, IP: netip.MustParseAddr(ip), Ready: true,
+		Labels: map[string]string{"pool": pool},
+	}
+}
+
+func newFleet() *fleet.Fleet {
+	f := fleet.New(fleet.Config{})
+	attempts := int32(2)
+	sticky := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "sticky"}}
+	sticky.Spec.PoolRef.Name = "sticky"
+	sticky.Spec.SessionAffinity = &v1alpha1.SessionAffinity{Header: "x-session"}
+	sticky.Spec.Retry = &v1alpha1.Retry{Attempts: &attempts}
+	sticky.Spec.Timeouts = &v1alpha1.PoolTimeouts{Request: &metav1.Duration{Duration: 90 * time.Second}}
+	w := objects.Build(objects.Set{
+		Pools: []pool.InferencePool{
+			aPool("base", 8000), aPool("open", 8000, 8001), aPool("silent", 8000), aPool("empty", 8000), aPool("sticky", 8000),
+		},
+		Routes: []v1alpha1.LLMRoute{
+			aRoute("text-to-sql", "base", "sql-v2"), aRoute("gpt-4", "base", ""), aRoute("llama", "base", ""),
+			aRoute("missing", "base", "nobody"), aRoute("nowhere", "no-pool", ""), aRoute("sticky", "sticky", ""),
+		},
+		Pods: []objects.Pod{
+			aPod("base", "10.0.0.1"), aPod("open", "10.0.1.1"), aPod("open", "10.0.1.2"), aPod("open", "fd00::1"), aPod("silent", "10.0.2.1"),
+			aPod("sticky", "10.0.3.1"), aPod("sticky", "10.0.3.2"), aPod("sticky", "10.0.3.3"), aPod("sticky", "10.0.3.4"),
+		},
+		Settings: []v1alpha1.PoolSettings{sticky},
+	})
+	f.SetWorld(w)
+	for _, a := range w.Addresses() {
+		f.Look(a).Saw(engine.Load{})
+		switch at := netip.MustParseAddrPort(a).Addr().String(); {
+		case a == address:
+			f.SetModels(a, engine.Models{Base: []string{"llama"}, Adapters: []string{"sql-v2"}})
+		case at[:4] == "fd00" || at[:7] == "10.0.1.":
+			f.SetModels(a, engine.Models{Base: []string{"qwen"}})
+		case at[:7] == "10.0.3.":
+			f.SetModels(a, engine.Models{Base: []string{"sticky"}})
+		}
+	}
+	f.Made("resp_known", fleet.Maker{Pool: objects.Name{Namespace: "ns", Name: "open"}, Address: "10.0.1.2:8001"})
+	f.SetWorld(w) // publishes the news
+	return f
+}
+
+// newServer returns a server whose randomness is the same each time, and what it observes.
+func newServer(tb testing.TB, f *fleet.Fleet, change func(*stream.Config)) (*stream.Server, *[]outcome.Outcome) {
+	tb.Helper()
+	observed := new([]outcome.Outcome)
+	random := rand.New(rand.NewPCG(1, 2))
+	c := stream.Config{
+		Fleet: f, Meter: meter.New(f), Log: slog.New(slog.DiscardHandler), Settings: settings.Default(),
+		Observe: func(o outcome.Outcome) { *observed = append(*observed, o) },
+		Random:  random.Uint64,
+	}
+	c.Settings.Policy = pick.Policy{Threshold: 4}
+	if change != nil {
+		change(&c)
+	}
+	return stream.New(c), observed
+}
+
+func inFlight(f *fleet.Fleet) int64 {
+	n := int64(0)
+	for _, e := range f.Endpoints() {
+		n += e.InFlight
+	}
+	return n
+}
+
+// places says where requests are in flight.
+func places(f *fleet.Fleet) string {
+	out := ""
+	for _, e := range f.Endpoints() {
+		if e.InFlight > 0 {
+			out += fmt.Sprintf(" %s=%d", e.Address, e.InFlight)
+		}
+	}
+	return out
+}
