@@ -21,6 +21,7 @@ type config struct {
 	metricsHost    string
 	metricsPort    int
 	policy         pick.Policy
+	picks          int
 	scrapeInterval time.Duration
 	modelsInterval time.Duration
 	drainTimeout   time.Duration
@@ -59,6 +60,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.IntVar(&c.metricsPort, "metrics-port", 9090, "serve /metrics, /healthz and /readyz on this `PORT`; 0 picks a free one and logs it, -1 serves none")
 	policy := fs.String("policy", pick.Proposal.String(), "how to pick, a `RULE`: proposal packs the requests for an adapter where it is held; leastRequest, roundRobin and random are there to compare with")
 	fs.Int64Var(&c.policy.Threshold, "adapter-threshold", pick.DefaultThreshold, "with the policy proposal: from how many requests for one adapter at one endpoint on another endpoint is looked for; the default is the share of one of eight adapters in a batch of 256")
+	fs.IntVar(&c.picks, "picks", 1, "name up to `N` endpoints for each request, in order, for an Envoy that tries the next where one does not serve: 3 with envoy.yaml, 1 with an ORIGINAL_DST cluster, which reads no list")
 	fs.DurationVar(&c.scrapeInterval, "scrape-interval", scrape.DefaultInterval, "look at the load of each endpoint this often")
 	fs.DurationVar(&c.modelsInterval, "models-interval", scrape.DefaultModelsInterval, "look at the models of each endpoint this often")
 	fs.DurationVar(&c.drainTimeout, "drain-timeout", 5*time.Second, "after SIGTERM, wait this long for requests in flight; responses that are flowing do not need extproc and go on")
@@ -92,6 +94,8 @@ func (c config) check(rest []string) error {
 		return fmt.Errorf("--metrics-port %d is no port", c.metricsPort)
 	case c.policy.Threshold < 1:
 		return fmt.Errorf("--adapter-threshold %d: it must be at least 1", c.policy.Threshold)
+	case c.picks < 1 || c.picks > 16:
+		return fmt.Errorf("--picks %d: it must be from 1 to 16", c.picks)
 	case c.scrapeInterval < 10*time.Millisecond || c.modelsInterval < 10*time.Millisecond:
 		return errors.New("a scrape interval below 10ms would keep the engines busy with nothing else")
 	}

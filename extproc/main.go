@@ -79,7 +79,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		case <-ctx.Done():
 			return nil
 		}
-		return serve(ctx, c, stream.New(f, c.policy, m, log), outcome.NewServer(observe), log)
+		return serve(ctx, c, stream.New(f, c.policy, c.picks, m, log), outcome.NewServer(observe), log)
 	})
 	if c.metricsPort >= 0 {
 		group.Go(func() error { return serveMetrics(ctx, c, m.Handler(), log) })

@@ -151,6 +151,7 @@ func TestTheCommandLine(t *testing.T) {
 		{"--objects x --listen y z", `what is "z"? every setting is a flag; see extproc --help`},
 		{"--objects x --listen y --policy best", `there is no policy "best": use one of proposal, leastRequest, roundRobin, random; see extproc --help`},
 		{"--objects x --listen y --adapter-threshold 0", "--adapter-threshold 0: it must be at least 1; see extproc --help"},
+		{"--objects x --listen y --picks 0", "--picks 0: it must be from 1 to 16; see extproc --help"},
 		{"--objects x --listen y --metrics-port 70000", "--metrics-port 70000 is no port; see extproc --help"},
 		{"--objects x --listen y --scrape-interval 1ms", "a scrape interval below 10ms would keep the engines busy with nothing else; see extproc --help"},
 		{"--nonsense", "unknown flag: --nonsense; see extproc --help"},

@@ -65,11 +65,11 @@ func view(f *fleet.Fleet) *pick.Pool {
 
 func decide(t *testing.T, f *fleet.Fleet, model string) pick.Decision {
 	t.Helper()
-	d, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot, pick.Request{Pool: "ns/pool", Model: model, Base: model == "llama"})
+	picks, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot, pick.Request{Pool: "ns/pool", Model: model, Base: model == "llama"}, make([]pick.Decision, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d
+	return picks[0]
 }
 
 func states(p *pick.Pool) [2]pick.State {
@@ -249,12 +249,12 @@ func TestNoCountIsLost(t *testing.T) {
 	for i := range 4 {
 		requests.Go(func() {
 			for n := range 5000 {
-				d, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot, pick.Request{Pool: "ns/pool", Model: "sql", Random: uint64(i*5000 + n)})
+				picks, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot, pick.Request{Pool: "ns/pool", Model: "sql", Random: uint64(i*5000 + n)}, make([]pick.Decision, 1))
 				if err != nil {
 					t.Error(err) // endpoint a always serves
 					return
 				}
-				flight := fleet.Begin(d)
+				flight := fleet.Begin(picks[0])
 				flight.End()
 			}
 		})

@@ -41,6 +41,8 @@ type Decision struct {
 	Model string
 	// Reason says in a few words why the policy took this endpoint.
 	Reason string
+
+	rank rank
 }
 
 // Rule is how a policy scores.
@@ -97,68 +99,111 @@ func (s score) less(t score) bool {
 	return s.third < t.third
 }
 
-// Pick decides. The decision points into the snapshot.
-func Pick(p Policy, s *Snapshot, r Request) (Decision, error) {
+// rank is the place of a candidate among the others: the state of its endpoint first, then its score, then its lot, so
+// that each of n equals comes first with the chance 1/n. Less is better.
+type rank struct {
+	state State
+	score score
+	lot   uint64
+}
+
+func (r rank) less(o rank) bool {
+	switch {
+	case r.state != o.state:
+		return r.state < o.state
+	case r.score != o.score:
+		return r.score.less(o.score)
+	}
+	return r.lot < o.lot
+}
+
+// Pick decides: where the request goes, and where it goes next if it gets no answer there, best first. It fills picks,
+// as far as there are candidates, each endpoint once, and returns what it filled. A nil error means at least one decision;
+// picks must have room for one. The decisions point into the snapshot.
+func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error) {
 	// Admit: the endpoints that answer to the model.
 	pool := s.Pools[r.Pool]
 	if pool == nil {
-		return Decision{}, ErrNoPool
+		return nil, ErrNoPool
 	}
 	copies := pool.Copies[r.Model]
 	if r.Base {
 		copies = pool.Base
 	}
 	if len(copies) == 0 {
-		return Decision{}, ErrNotAddressable
+		return nil, ErrNotAddressable
+	}
+	var turns turns
+	if p.Rule == RoundRobin {
+		turns = newTurns(pool, copies, r.Turn)
 	}
 
-	// Filter: those in the best state that any is in.
-	state, candidates := Out, uint64(0)
-	for i := range copies {
-		switch st := pool.Endpoints[copies[i].Endpoint].State; {
-		case st < state:
-			state, candidates = st, 1
-		case st == state:
-			candidates++
-		}
-	}
-	if state == Out {
-		return Decision{}, ErrNoneReady
-	}
-
-	// Score and choose: the best, ties by lot, each of n equals with the chance 1/n.
 	var (
-		best     Decision
-		lowest   score
-		ties     uint64
-		position uint64
-		random   = r.Random
+		best  = picks[:0]
+		worst rank // of best, once there is room for no more
 	)
 	for i := range copies {
 		c := &copies[i]
 		e := &pool.Endpoints[c.Endpoint]
-		if e.State != state {
+		full := len(best) == len(picks)
+		// Filter: not those that are out, nor those in a worse state than enough others are.
+		if e.State == Out || full && e.State > worst.state {
 			continue
 		}
+		// Score: what the rule thinks of it, and a lot among equals.
 		sc, reason := p.score(c, e)
 		if p.Rule == RoundRobin {
-			sc.first = int64((position + candidates - r.Turn%candidates) % candidates) // 0 for the one whose turn it is
-			position++
+			sc.first = turns.next(e.State)
 		}
-		switch {
-		case best.Copy == nil || sc.less(lowest):
-			best, lowest, ties = Decision{e, c, c.Model, reason}, sc, 1
-		case sc == lowest:
-			ties++
-			if random = next(random); random%ties == 0 {
-				best = Decision{e, c, c.Model, reason}
-			}
+		k := rank{e.State, sc, lot(r.Random, uint64(i))}
+		// Choose: it takes its place among the best so far.
+		if full && e.State == worst.state && (worst.score.less(sc) || worst.score == sc && worst.lot < k.lot) {
+			continue
 		}
+		if !full {
+			best = best[:len(best)+1]
+		}
+		at := len(best) - 1
+		for ; at > 0 && k.less(best[at-1].rank); at-- {
+			best[at] = best[at-1]
+		}
+		best[at] = Decision{e, c, c.Model, reason, k}
+		worst = best[len(best)-1].rank
 	}
-	if r.Base && slices.Contains(best.Copy.Names, r.Model) {
-		best.Model = r.Model // the engine knows its base model by the client's name too
+	if len(best) == 0 {
+		return nil, ErrNoneReady
+	}
+	for i := range best {
+		if r.Base && slices.Contains(best[i].Copy.Names, r.Model) {
+			best[i].Model = r.Model // the engine knows its base model by the client's name too
+		}
 	}
 	return best, nil
+}
+
+// turns counts the candidates of each state, for RoundRobin.
+type turns struct {
+	turn       uint64
+	candidates [Out]uint64 // by state
+	passed     [Out]uint64
+}
+
+func newTurns(pool *Pool, copies []Copy, turn uint64) turns {
+	t := turns{turn: turn}
+	for i := range copies {
+		if state := pool.Endpoints[copies[i].Endpoint].State; state != Out {
+			t.candidates[state]++
+		}
+	}
+	return t
+}
+
+// next is how many turns the next candidate in a state is away from its own: 0 for the one whose turn it is.
+func (t *turns) next(state State) int64 {
+	n := t.candidates[state]
+	away := (t.passed[state] + n - t.turn%n) % n
+	t.passed[state]++
+	return int64(away)
 }
 
 // score is what p thinks of the copy c on the endpoint e, and why it would take it.
@@ -190,9 +235,9 @@ func (p Policy) score(c *Copy, e *Endpoint) (score, string) {
 	return score{2, active, e.Pending()}, "least active adapters, no slot free"
 }
 
-// next is the generator SplitMix64 (Steele, Lea, Flood 2014), enough for lots among equals.
-func next(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
+// lot is the nth output of the generator SplitMix64 (Steele, Lea, Flood 2014), enough for lots among equals.
+func lot(seed, n uint64) uint64 {
+	x := seed + (n+1)*0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31

@@ -19,8 +19,9 @@ import (
 //	endpoint NAME [slots=N] [others=N] [stale|out] [base=NAME,NAME] [lists=A,B] [ours=A:N,B:N] [active=A,B]
 //	    an endpoint of the pool: the adapters it answers to, our requests in flight there by model, and the adapters that
 //	    the engine reports as active
-//	pick MODEL [policy=RULE] [threshold=N] [turn=N] [base] [times=N] [keep]
-//	    one decision; times=N decides N times with other random numbers and counts; keep sends the request there
+//	pick MODEL [policy=RULE] [threshold=N] [turn=N] [base] [picks=N] [times=N] [keep]
+//	    up to N decisions, one by default, each where the request goes if those before it did not answer; times=N decides
+//	    N times with other random numbers and counts; keep sends the request to the first
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		f := newFleet()
@@ -136,7 +137,7 @@ func (f *fleet) pick(t *testing.T, model string, args []string) string {
 	t.Helper()
 	policy := pick.Policy{Threshold: 4}
 	request := pick.Request{Pool: thePool, Model: model}
-	times, keep := int64(1), false
+	room, times, keep := make([]pick.Decision, 1), int64(1), false
 	for _, arg := range args {
 		key, value, _ := strings.Cut(arg, "=")
 		switch key {
@@ -152,6 +153,8 @@ func (f *fleet) pick(t *testing.T, model string, args []string) string {
 			request.Turn = uint64(number(t, value))
 		case "base":
 			request.Base = true
+		case "picks":
+			room = make([]pick.Decision, number(t, value))
 		case "times":
 			times = number(t, value)
 		case "keep":
@@ -165,13 +168,17 @@ func (f *fleet) pick(t *testing.T, model string, args []string) string {
 	got := map[string]int{}
 	for range times {
 		request.Random = f.random.Uint64()
-		d, err := pick.Pick(policy, f.snapshot(), request)
+		picks, err := pick.Pick(policy, f.snapshot(), request, room)
 		if err != nil {
 			return err.Error() + "\n"
 		}
-		got[fmt.Sprintf("%s as %s: %s", d.Endpoint.Address, d.Model, d.Reason)]++
+		var order []string
+		for _, d := range picks {
+			order = append(order, fmt.Sprintf("%s as %s: %s", d.Endpoint.Address, d.Model, d.Reason))
+		}
+		got[strings.Join(order, "; then ")]++
 		request.Turn++
-		if keep {
+		if d := picks[0]; keep {
 			d.Endpoint.InFlight.Add(1)
 			if d.Copy.InFlight.Add(1) == 1 && !d.Copy.Base {
 				d.Endpoint.Adapters.Add(1)
@@ -226,15 +233,18 @@ func randomFleet(random *rand.Rand) *fleet {
 	return f
 }
 
-// The oracle is the proposal's rule in the order in which it is told: sets of endpoints that become smaller.
-func oracle(f *fleet, model string, threshold int64) []string {
+// The oracle is the proposal's rule in the order in which it is told: sets of endpoints that become smaller. Those that
+// were tried are left out.
+func oracle(f *fleet, model string, threshold int64, tried []string) []string {
 	type candidate struct {
 		pick.Copy
 		e *pick.Endpoint
 	}
 	var all []candidate
 	for _, c := range f.pool.Copies[model] {
-		all = append(all, candidate{c, &f.pool.Endpoints[c.Endpoint]})
+		if e := &f.pool.Endpoints[c.Endpoint]; !slices.Contains(tried, e.Address) {
+			all = append(all, candidate{c, e})
+		}
 	}
 	keep := func(from []candidate, when func(candidate) bool) []candidate {
 		return slices.DeleteFunc(slices.Clone(from), func(c candidate) bool { return !when(c) })
@@ -270,46 +280,103 @@ func oracle(f *fleet, model string, threshold int64) []string {
 	return names
 }
 
+// Each decision is the best of the endpoints that the ones before it leave.
 func TestProposalAgreesWithItsOracle(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 20_000 {
 		f := randomFleet(random)
-		want := oracle(f, "a", 3)
 		request := pick.Request{Pool: thePool, Model: "a", Random: random.Uint64()}
-		d, err := pick.Pick(pick.Policy{Threshold: 3}, f.snapshot(), request)
-		if len(want) == 0 {
-			if !errors.Is(err, pick.ErrNoneReady) && !errors.Is(err, pick.ErrNotAddressable) {
-				t.Fatalf("%+v, %v, want no endpoint", d, err)
+		room := make([]pick.Decision, 1+random.IntN(4))
+		picks, err := pick.Pick(pick.Policy{Threshold: 3}, f.snapshot(), request, room)
+		if err != nil && !errors.Is(err, pick.ErrNoneReady) && !errors.Is(err, pick.ErrNotAddressable) {
+			t.Fatal(err)
+		}
+		var tried []string
+		for _, d := range picks {
+			if want := oracle(f, "a", 3, tried); !slices.Contains(want, d.Endpoint.Address) {
+				t.Fatalf("after %v: %+v, want one of %v", tried, d, want)
 			}
-			continue
+			tried = append(tried, d.Endpoint.Address)
 		}
-		if err != nil || !slices.Contains(want, d.Endpoint.Address) {
-			t.Fatalf("%+v, %v, want one of %v", d, err, want)
+		if rest := oracle(f, "a", 3, tried); len(picks) < len(room) && len(rest) > 0 {
+			t.Fatalf("%v are picked of %d asked for, and %v are left", tried, len(room), rest)
 		}
-		if again, _ := pick.Pick(pick.Policy{Threshold: 3}, f.snapshot(), request); again != d {
-			t.Fatalf("the same request goes to %s and then to %s", d.Endpoint.Address, again.Endpoint.Address)
+		again, _ := pick.Pick(pick.Policy{Threshold: 3}, f.snapshot(), request, make([]pick.Decision, len(room)))
+		if !slices.Equal(again, picks) {
+			t.Fatalf("the same request goes to %+v and then to %+v", picks, again)
 		}
 	}
 }
 
-// Whatever the rule: a decision is a candidate in the best state that any is in.
-func TestEveryRuleStaysAmongTheCandidates(t *testing.T) {
+// Whatever the rule: decisions are candidates, each once, none that is out, those in a better state first; and who asks
+// for fewer gets the first of those that sorting all of them gives.
+func TestEveryRuleKeepsTheOrderOfStates(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 5000 {
 		f := randomFleet(random)
-		best := pick.Out
+		ready := 0
 		for _, c := range f.pool.Copies["a"] {
-			best = min(best, f.pool.Endpoints[c.Endpoint].State)
+			if f.pool.Endpoints[c.Endpoint].State != pick.Out {
+				ready++
+			}
 		}
 		for rule := pick.Proposal; rule <= pick.Random; rule++ {
-			d, err := pick.Pick(pick.Policy{Rule: rule, Threshold: 3}, f.snapshot(),
-				pick.Request{Pool: thePool, Model: "a", Random: random.Uint64(), Turn: random.Uint64()})
-			switch {
-			case best == pick.Out && err == nil:
-				t.Fatalf("%s picks %+v where no endpoint is ready", rule, d)
-			case best != pick.Out && (err != nil || d.Endpoint.State != best || d.Copy.Model != "a"):
-				t.Fatalf("%s picks %+v, %v, want one in state %d", rule, d, err, best)
+			policy := pick.Policy{Rule: rule, Threshold: 3}
+			request := pick.Request{Pool: thePool, Model: "a", Random: random.Uint64(), Turn: random.Uint64()}
+			all, err := pick.Pick(policy, f.snapshot(), request, make([]pick.Decision, len(f.pool.Endpoints)))
+			if len(all) != ready || (err == nil) != (ready > 0) {
+				t.Fatalf("%s picks %d of %d: %v", rule, len(all), ready, err)
 			}
+			seen := make(map[string]bool)
+			for i, d := range all {
+				if d.Endpoint.State == pick.Out || d.Copy.Model != "a" || seen[d.Endpoint.Address] || i > 0 && d.Endpoint.State < all[i-1].Endpoint.State {
+					t.Fatalf("%s picks %+v", rule, all)
+				}
+				seen[d.Endpoint.Address] = true
+			}
+			for n := 1; n < ready; n++ {
+				if few, _ := pick.Pick(policy, f.snapshot(), request, make([]pick.Decision, n)); !slices.Equal(few, all[:n]) {
+					t.Fatalf("%s: the first %d are %+v, of all %+v", rule, n, few, all)
+				}
+			}
+		}
+	}
+}
+
+// Among n equals each order is as likely as any other, so each endpoint comes first in 1/n of the decisions.
+func TestEqualsAreOrderedByLot(t *testing.T) {
+	const n, times = 4, 240_000
+	f := newFleet()
+	for _, name := range []string{"p", "q", "r", "s"} {
+		f.endpoint(t, name, []string{"lists=m"})
+	}
+	random := rand.New(rand.NewPCG(9, 10))
+	room := make([]pick.Decision, n)
+	first, orders := make(map[string]int), make(map[string]int)
+	for range times {
+		picks, err := pick.Pick(pick.Policy{Threshold: 3}, f.snapshot(), pick.Request{Pool: thePool, Model: "m", Random: random.Uint64()}, room)
+		if err != nil {
+			t.Fatal(err)
+		}
+		order := ""
+		for _, d := range picks {
+			order += d.Endpoint.Address
+		}
+		first[order[:1]]++
+		orders[order]++
+	}
+	// Five standard deviations of a binomial distribution: 1,061 of 60,000, and 490 of 10,000.
+	for name, count := range first {
+		if count < times/n-1061 || count > times/n+1061 {
+			t.Errorf("%s comes first %d times of %d", name, count, times)
+		}
+	}
+	if len(orders) != 24 {
+		t.Errorf("there are %d orders of 4", len(orders))
+	}
+	for order, count := range orders {
+		if count < times/24-490 || count > times/24+490 {
+			t.Errorf("the order %s comes %d times of %d", order, count, times)
 		}
 	}
 }
@@ -317,11 +384,13 @@ func TestEveryRuleStaysAmongTheCandidates(t *testing.T) {
 func TestADecisionAllocatesNothing(t *testing.T) {
 	f := randomFleet(rand.New(rand.NewPCG(7, 8)))
 	s := f.snapshot()
-	for rule := pick.Proposal; rule <= pick.Random; rule++ {
-		if n := testing.AllocsPerRun(100, func() {
-			_, _ = pick.Pick(pick.Policy{Rule: rule, Threshold: 3}, s, pick.Request{Pool: thePool, Model: "a"})
-		}); n != 0 {
-			t.Errorf("%s allocates %v times", rule, n)
+	for _, room := range [][]pick.Decision{make([]pick.Decision, 1), make([]pick.Decision, 3)} {
+		for rule := pick.Proposal; rule <= pick.Random; rule++ {
+			if n := testing.AllocsPerRun(100, func() {
+				_, _ = pick.Pick(pick.Policy{Rule: rule, Threshold: 3}, s, pick.Request{Pool: thePool, Model: "a"}, room)
+			}); n != 0 {
+				t.Errorf("%s allocates %v times", rule, n)
+			}
 		}
 	}
 }
@@ -340,16 +409,19 @@ func BenchmarkPick(b *testing.B) {
 		}
 		s := f.snapshot()
 		for rule := pick.Proposal; rule <= pick.Random; rule++ {
-			b.Run(fmt.Sprintf("endpoints=%d/rule=%s", endpoints, rule), func(b *testing.B) {
-				random := uint64(1)
-				b.ReportAllocs()
-				for b.Loop() {
-					random += 0x9e3779b97f4a7c15
-					if _, err := pick.Pick(pick.Policy{Rule: rule, Threshold: 32}, s, pick.Request{Pool: thePool, Model: "a", Random: random, Turn: random}); err != nil {
-						b.Fatal(err)
+			for _, picks := range []int{1, 3} {
+				b.Run(fmt.Sprintf("endpoints=%d/picks=%d/rule=%s", endpoints, picks, rule), func(b *testing.B) {
+					random := uint64(1)
+					room := make([]pick.Decision, picks)
+					b.ReportAllocs()
+					for b.Loop() {
+						random += 0x9e3779b97f4a7c15
+						if _, err := pick.Pick(pick.Policy{Rule: rule, Threshold: 32}, s, pick.Request{Pool: thePool, Model: "a", Random: random, Turn: random}, room); err != nil {
+							b.Fatal(err)
+						}
 					}
-				}
-			})
+				})
+			}
 		}
 	}
 }

@@ -94,16 +94,17 @@ func (x *exchange) requestBody(body []byte) *extprocv3.ProcessingResponse {
 	if err != nil {
 		return x.fail(err, "")
 	}
-	target, decision, err := x.server.decide(request.Model)
+	target, picks, err := x.server.decide(request.Model)
 	if err != nil {
 		return x.fail(err, request.Model)
 	}
+	decision, destination := picks[0], destination(picks)
 	x.inFlight.End() // of a body that Envoy should not have sent twice
 	x.inFlight = fleet.Begin(decision)
 	x.server.meter.Decided(target.Pool.String(), decision.Reason, time.Since(began))
 
 	common := &extprocv3.CommonResponse{HeaderMutation: &extprocv3.HeaderMutation{
-		SetHeaders: []*corev3.HeaderValueOption{header(wire.DestinationHeader, decision.Endpoint.Address)},
+		SetHeaders: []*corev3.HeaderValueOption{header(wire.DestinationHeader, destination)},
 	}}
 	if decision.Model != request.Model {
 		renamed := request.Rename(body, decision.Model)
@@ -114,15 +115,27 @@ func (x *exchange) requestBody(body []byte) *extprocv3.ProcessingResponse {
 	}
 	return &extprocv3.ProcessingResponse{
 		Response:        &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: common}},
-		DynamicMetadata: metadata(target, decision, request.Stream),
+		DynamicMetadata: metadata(target, decision, destination, request.Stream),
 	}
 }
 
+// destination is the endpoints of the picks in the words of the endpoint-picker protocol. The body goes to all of them as
+// it goes to the first: those whose engine knows the model by another name are left out.
+func destination(picks []pick.Decision) string {
+	list := picks[0].Endpoint.Address
+	for _, d := range picks[1:] {
+		if d.Model == picks[0].Model {
+			list += "," + d.Endpoint.Address
+		}
+	}
+	return list
+}
+
 // metadata is what the cluster reads to find the endpoint, and what comes back with the access log.
-func metadata(t route.Target, d pick.Decision, stream bool) *structpb.Struct {
+func metadata(t route.Target, d pick.Decision, destination string, stream bool) *structpb.Struct {
 	return object(map[string]*structpb.Value{
 		wire.DestinationNamespace: structpb.NewStructValue(object(map[string]*structpb.Value{
-			wire.DestinationHeader: structpb.NewStringValue(d.Endpoint.Address),
+			wire.DestinationHeader: structpb.NewStringValue(destination),
 		})),
 		wire.PickNamespace: structpb.NewStructValue(object(map[string]*structpb.Value{
 			wire.PickRoute:  structpb.NewStringValue(t.Route.String()),

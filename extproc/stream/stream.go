@@ -34,14 +34,16 @@ type Server struct {
 
 	fleet  *fleet.Fleet
 	policy pick.Policy
+	picks  int // at most so many endpoints for a request, in order
 	meter  *meter.Meter
 	log    *slog.Logger
 	turn   atomic.Uint64
 }
 
-// New returns a Server that decides by policy over what f believes.
-func New(f *fleet.Fleet, policy pick.Policy, m *meter.Meter, log *slog.Logger) *Server {
-	return &Server{fleet: f, policy: policy, meter: m, log: log}
+// New returns a Server that decides by policy over what f believes, and names up to picks endpoints for each request, for
+// an Envoy that tries the next where one does not serve.
+func New(f *fleet.Fleet, policy pick.Policy, picks int, m *meter.Meter, log *slog.Logger) *Server {
+	return &Server{fleet: f, policy: policy, picks: picks, meter: m, log: log}
 }
 
 // Process serves one HTTP request. It is called in a goroutine of its own by grpc.
@@ -74,12 +76,12 @@ func (s *Server) Process(messages extprocv3.ExternalProcessor_ProcessServer) (er
 	}
 }
 
-// decide finds the endpoint for a model: one load of the fleet's view, then pure functions of it.
-func (s *Server) decide(model string) (route.Target, pick.Decision, error) {
+// decide finds the endpoints for a model, best first: one load of the fleet's view, then pure functions of it.
+func (s *Server) decide(model string) (route.Target, []pick.Decision, error) {
 	view := s.fleet.View()
 	target, err := route.Find(view.World, model, rand.Uint64())
 	if err != nil {
-		return route.Target{}, pick.Decision{}, err
+		return route.Target{}, nil, err
 	}
 	request := pick.Request{
 		Pool: target.Pool.String(), Model: target.Adapter,
@@ -88,6 +90,6 @@ func (s *Server) decide(model string) (route.Target, pick.Decision, error) {
 	if target.Adapter == "" {
 		request.Model, request.Base = model, true
 	}
-	decision, err := pick.Pick(s.policy, view.Snapshot, request)
-	return target, decision, err
+	picks, err := pick.Pick(s.policy, view.Snapshot, request, make([]pick.Decision, s.picks))
+	return target, picks, err
 }

@@ -76,7 +76,7 @@ func dial(t *testing.T, f *fleet.Fleet) extprocv3.ExternalProcessorClient {
 	t.Helper()
 	l := bufconn.Listen(1 << 20)
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(stream.MaxMessage))
-	extprocv3.RegisterExternalProcessorServer(server, stream.New(f, pick.Policy{Threshold: 4}, meter.New(f), slog.New(slog.DiscardHandler)))
+	extprocv3.RegisterExternalProcessorServer(server, stream.New(f, pick.Policy{Threshold: 4}, 1, meter.New(f), slog.New(slog.DiscardHandler)))
 	done := make(chan struct{})
 	go func() {
 		_ = server.Serve(l)
