@@ -18,6 +18,7 @@ import (
 type config struct {
 	objects        string
 	listen         []string
+	edsFile        string
 	metricsHost    string
 	metricsPort    int
 	policy         pick.Policy
@@ -42,7 +43,8 @@ Envoy's configuration must name extproc's socket: envoy.yaml does.
 
 Example, as envoy.yaml expects it, from the folder that Envoy runs in:
 
-  extproc --objects bench/quickstart/objects --listen unix:.run/extproc.sock
+  extproc --objects bench/quickstart/objects --listen unix:.run/extproc.sock \
+    --eds-file .run/endpoints.json --picks 3
 
 Flags:
 
@@ -56,6 +58,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.SortFlags = false
 	fs.StringVar(&c.objects, "objects", "", "the `DIR` with the objects (required)")
 	fs.StringArrayVar(&c.listen, "listen", nil, "serve ext_proc at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated (required)")
+	fs.StringVar(&c.edsFile, "eds-file", "", "write the endpoints of all pools into this `FILE`, from which envoy.yaml's cluster takes them; an ORIGINAL_DST cluster needs none")
 	fs.StringVar(&c.metricsHost, "metrics-host", "", "serve metrics on this `HOST`; empty means all")
 	fs.IntVar(&c.metricsPort, "metrics-port", 9090, "serve /metrics, /healthz and /readyz on this `PORT`; 0 picks a free one and logs it, -1 serves none")
 	policy := fs.String("policy", pick.Proposal.String(), "how to pick, a `RULE`: proposal packs the requests for an adapter where it is held; leastRequest, roundRobin and random are there to compare with")

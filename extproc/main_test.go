@@ -173,11 +173,12 @@ func TestFaultsAtTheStartEndIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
-		"--objects " + dir + " --listen unix:" + dir + "/s":                       "x.yaml:1: ",
-		"--objects " + dir + "/none --listen unix:" + dir + "/s":                  "no such file or directory",
-		"--objects " + t.TempDir() + " --listen unix:" + strings.Repeat("x", 104): "the path of a Unix socket has at most 103 bytes, this one has 104",
-		"--objects " + t.TempDir() + " --listen 192.0.2.1:1":                      "--listen 192.0.2.1:1: ",
-		"--objects " + t.TempDir() + " --listen unix:/proc/nowhere/extproc.s":     "--listen unix:/proc/nowhere/extproc.s: ",
+		"--objects " + dir + " --listen unix:" + dir + "/s":                                         "x.yaml:1: ",
+		"--objects " + dir + "/none --listen unix:" + dir + "/s":                                    "no such file or directory",
+		"--objects " + t.TempDir() + " --listen unix:" + strings.Repeat("x", 104):                   "the path of a Unix socket has at most 103 bytes, this one has 104",
+		"--objects " + t.TempDir() + " --listen unix:" + dir + "/s --eds-file /proc/nowhere/e.json": "--eds-file /proc/nowhere/e.json: mkdir /proc/nowhere: ",
+		"--objects " + t.TempDir() + " --listen 192.0.2.1:1":                                        "--listen 192.0.2.1:1: ",
+		"--objects " + t.TempDir() + " --listen unix:/proc/nowhere/extproc.s":                       "--listen unix:/proc/nowhere/extproc.s: ",
 	} {
 		err := run(t.Context(), append(strings.Fields(args), "--metrics-port", "-1"), io.Discard, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -3,13 +3,23 @@
 package wire
 
 // The endpoint-picker protocol, version 1.0.0: the destination goes back to the data plane both as a request header and
-// as dynamic metadata, under the same key and with the same value, "ip:port".
+// as dynamic metadata, under the same key and with the same value: "ip:port", or several of them with commas between, each
+// to be tried if those before it did not serve.
 const (
 	// DestinationHeader is also the key in [DestinationNamespace].
 	DestinationHeader = "x-gateway-destination-endpoint"
-	// DestinationNamespace is the dynamic metadata namespace that Envoy's ORIGINAL_DST cluster reads.
+	// DestinationNamespace is the dynamic metadata namespace that Envoy's clusters read.
 	DestinationNamespace = "envoy.lb"
+	// ServedKey, in [DestinationNamespace], is the endpoint that Envoy tried last.
+	ServedKey = "x-gateway-destination-endpoint-served"
 )
+
+// EndpointsCluster is Envoy's name of the endpoints of all pools, in its configuration and in the file that lists them.
+const EndpointsCluster = "endpoints"
+
+// ElsewhereHeader marks a response by which an engine asks for the request to be tried elsewhere: its queue is full, or it
+// is stopping. Envoy's configuration sets it, goes on to the next pick by it, and removes it.
+const ElsewhereHeader = "x-gateway-elsewhere"
 
 // ModelHeader is a name that other gateways' body parsers set. A client that sends it must not be believed.
 const ModelHeader = "x-gateway-model-name"
@@ -27,7 +37,7 @@ const (
 	PickStream = "stream" // whether the client asked for a stream, a bool
 )
 
-// UsageNamespace is the dynamic metadata that Envoy's own filters read from the engine's response.
+// UsageNamespace is the dynamic metadata that Envoy's own filters read from engines' responses.
 const UsageNamespace = "gateway.usage"
 
 // Keys in [UsageNamespace].
@@ -35,6 +45,7 @@ const (
 	UsagePrompt     = "prompt"     // prompt tokens, a number
 	UsageCompletion = "completion" // completion tokens, a number
 	UsageLoad       = "load"       // the engine's load report, verbatim, a string
+	UsageElsewhere  = "elsewhere"  // the endpoints that asked for the request to be tried elsewhere, a string like [DestinationHeader]'s
 )
 
 // Tags of the access-log record, values in microseconds or "-".
