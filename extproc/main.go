@@ -57,6 +57,9 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		if o.Turned() {
 			f.Refused(o.Endpoint)
 		}
+		for _, endpoint := range o.Unreached {
+			f.Refused(endpoint)
+		}
 	}
 	var endpoints *eds.File
 	if c.edsFile != "" {

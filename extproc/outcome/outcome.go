@@ -8,7 +8,9 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -43,8 +45,11 @@ const (
 type Outcome struct {
 	Route, Pool, Model string // as extproc decided; empty for a request that it did not send on
 	Stream             bool
-	// Endpoint is the one that served, else the one that was picked, else empty.
+	// Endpoint is the one that served, else the first that was picked, else empty.
 	Endpoint string
+	// Elsewhere are the picks that asked for the request to be tried elsewhere, Unreached those that took no connection, in
+	// order: those before Endpoint, or all where none is left.
+	Elsewhere, Unreached []string
 
 	Status   int // 0 if no response began
 	Failure  Failure
@@ -98,7 +103,7 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) Outcome {
 	o := Outcome{
 		Route: pick.text(wire.PickRoute), Pool: pick.text(wire.PickPool), Model: pick.text(wire.PickModel),
 		Stream:    pick.flag(wire.PickStream),
-		Endpoint:  metadata(common, wire.DestinationNamespace).text(wire.DestinationHeader),
+		Elsewhere: split(usage.text(wire.UsageElsewhere)),
 		Status:    int(response.GetResponseCode().GetValue()),
 		Failure:   failure(common.GetResponseFlags()),
 		Attempts:  int(common.GetUpstreamRequestAttemptCount()),
@@ -108,13 +113,39 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) Outcome {
 		Gateway:   microseconds(common.GetCustomTags()[wire.TagGateway]),
 		Prompt:    usage.number(wire.UsagePrompt), Completion: usage.number(wire.UsageCompletion),
 	}
+	picks := split(metadata(common, wire.DestinationNamespace).text(wire.DestinationHeader))
+	if len(picks) > 0 {
+		o.Endpoint = picks[0]
+	}
 	if served := address(common.GetUpstreamRemoteAddress()); served != "" {
 		o.Endpoint = served
 	}
+	o.Unreached = unreached(picks, o)
 	if report := usage.text(wire.UsageLoad); report != "" {
 		o.Load, _ = engine.ReadReport(report) // unknown if it makes no sense
 	}
 	return o
+}
+
+// unreached is the picks at which an attempt failed without an answer. Where there were fewer attempts than that, Envoy did
+// not know some of the picks, and it cannot be told which.
+func unreached(picks []string, o Outcome) []string {
+	tried := picks
+	if o.Failure != NoEndpoint {
+		tried = picks[:max(0, slices.Index(picks, o.Endpoint))]
+	}
+	if len(tried) == 0 || o.Attempts != len(tried)+1 {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(tried), func(e string) bool { return slices.Contains(o.Elsewhere, e) })
+}
+
+// split reads a list of endpoints as api/wire has it.
+func split(list string) []string {
+	if list == "" {
+		return nil
+	}
+	return strings.Split(list, ",")
 }
 
 func isOurs(details string) bool {
