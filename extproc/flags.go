@@ -20,6 +20,7 @@ import (
 type config struct {
 	objects        string
 	listen         []string
+	edsFile        string
 	grpcHost       string
 	grpcPort       int
 	healthPort     int
@@ -59,7 +60,8 @@ that they call; else --pool-name. Without --listen, extproc serves on the ports 
 
 Examples:
 
-  extproc --objects bench/quickstart/objects --listen unix:.run/extproc.sock
+  extproc --objects bench/quickstart/objects --listen unix:.run/extproc.sock \
+    --eds-file .run/endpoints.json --picks 3
   extproc --objects /etc/headgate --pool-name llama --pool-namespace serving
   extproc --objects /etc/headgate --explain-config
 
@@ -75,6 +77,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.SortFlags = false
 	fs.StringVar(&c.objects, "objects", "", "the `DIR` with the objects (required)")
 	fs.StringArrayVar(&c.listen, "listen", nil, "serve Headgate's own Envoys at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated")
+	fs.StringVar(&c.edsFile, "eds-file", "", "write the endpoints of all pools into this `FILE`, from which envoy.yaml's cluster takes them; an ORIGINAL_DST cluster needs none")
 	fs.StringVar(&c.grpcHost, "grpc-host", "", "serve other gateways on this `HOST`; empty means all")
 	fs.IntVar(&c.grpcPort, "grpc-port", 9002, "serve other gateways on this `PORT`; with --listen only if it is given, -1 never")
 	fs.IntVar(&c.healthPort, "grpc-health-port", 9003, "serve gRPC health, without TLS, on this `PORT`; with --listen only if it is given, -1 never")
@@ -86,7 +89,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.IntVar(&c.metricsPort, "metrics-port", 9090, "serve /metrics, /healthz and /readyz on this `PORT`; 0 picks a free one and logs it, -1 serves none")
 	policy := fs.String("policy", c.settings.Policy.Rule.String(), "how to pick, a `RULE`: proposal packs the requests for an adapter where it is held; leastRequest, roundRobin and random are there to compare with")
 	fs.Int64Var(&c.settings.Policy.Threshold, "adapter-threshold", c.settings.Policy.Threshold, "with the policy proposal: from how many requests for one adapter at one endpoint on another endpoint is looked for; the default is the share of one of eight adapters in a batch of 256")
-	fs.IntVar(&c.settings.Picks, "picks", c.settings.Picks, "name this many endpoints, in order; more than 1 needs a data plane that walks a list (override_host), for ORIGINAL_DST answers 503 to one")
+	fs.IntVar(&c.settings.Picks, "picks", c.settings.Picks, "name up to `N` endpoints for each request, in order, for a data plane that tries the next where one does not serve: 3 with envoy.yaml, 1 with an ORIGINAL_DST cluster, which reads no list")
 	fs.DurationVar(&c.settings.Lease, "lease", c.settings.Lease, "count a request as in flight for at most this long when nothing reports its end")
 	fs.BoolVar(&c.modeOverride, "allow-mode-override", false, "the data planes let extproc ask for a request's body after its headers (ext_proc's allow_mode_override)")
 	fs.BoolVar(&c.conformance, "conformance-headers", false, "obey the headers of the endpoint-picker protocol's conformance suite; they let clients choose endpoints")

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/headgate/headgate/extproc/eds"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/meter"
 	"github.com/headgate/headgate/extproc/outcome"
@@ -64,12 +65,23 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		m.Observe(o)
 		f.Observe(o)
 	}
+	var endpoints *eds.File
+	if c.edsFile != "" {
+		if endpoints, err = eds.Open(c.edsFile); err != nil {
+			return fmt.Errorf("--eds-file %s: %w", c.edsFile, err)
+		}
+	}
 	exchanges := stream.New(stream.Config{
 		Fleet: f, Meter: m, Log: log, Settings: c.settings, Default: c.pool, Observe: observe,
 		ModeOverride: c.modeOverride, Conformance: c.conformance, Random: random(c.seed),
 	})
 	loaded := make(chan struct{})
 	publish := func(w *objects.World) {
+		if endpoints != nil { // first, for Envoy must know an endpoint before it is picked
+			if err := endpoints.Set(w.Addresses()); err != nil {
+				log.Error("the endpoints cannot be written: Envoy does not know of new ones", "err", err)
+			}
+		}
 		f.SetWorld(w)
 		scraper.SetTargets(w.Addresses())
 		m.SetWorld(w)
@@ -83,6 +95,9 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return dir.New(c.objects, log, m.Refused).Run(ctx, publish) })
 	group.Go(func() error { return f.Run(ctx) })
+	if endpoints != nil {
+		group.Go(func() error { return endpoints.Run(ctx, log) })
+	}
 	group.Go(func() error { return scraper.Run(ctx) })
 	group.Go(func() error {
 		select { // without objects every model would be unknown

@@ -154,6 +154,7 @@ func TestTheCommandLine(t *testing.T) {
 		{"--objects x --listen y z", `what is "z"? every setting is a flag; see extproc --help`},
 		{"--objects x --listen y --policy best", `there is no policy "best": use one of proposal, leastRequest, roundRobin, random; see extproc --help`},
 		{"--objects x --listen y --adapter-threshold 0", "--adapter-threshold 0: it must be at least 1; see extproc --help"},
+		{"--objects x --listen y --picks 0", "--picks 0: it must be 1 to 8; see extproc --help"},
 		{"--objects x --listen y --metrics-port 70000", "--metrics-port 70000 is no port; see extproc --help"},
 		{"--objects x --listen y --scrape-interval 1ms", "a scrape interval below 10ms would keep the engines busy with nothing else; see extproc --help"},
 		{"--nonsense", "unknown flag: --nonsense; see extproc --help"},
@@ -175,11 +176,12 @@ func TestFaultsAtTheStartEndIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
-		"--objects " + dir + " --listen unix:" + dir + "/s":                       "x.yaml:1: ",
-		"--objects " + dir + "/none --listen unix:" + dir + "/s":                  "no such file or directory",
-		"--objects " + t.TempDir() + " --listen unix:" + strings.Repeat("x", 104): "the path of a Unix socket has at most 103 bytes, this one has 104",
-		"--objects " + t.TempDir() + " --listen 192.0.2.1:1":                      "--listen 192.0.2.1:1: ",
-		"--objects " + t.TempDir() + " --listen unix:/proc/nowhere/extproc.s":     "--listen unix:/proc/nowhere/extproc.s: ",
+		"--objects " + dir + " --listen unix:" + dir + "/s":                                         "x.yaml:1: ",
+		"--objects " + dir + "/none --listen unix:" + dir + "/s":                                    "no such file or directory",
+		"--objects " + t.TempDir() + " --listen unix:" + strings.Repeat("x", 104):                   "the path of a Unix socket has at most 103 bytes, this one has 104",
+		"--objects " + t.TempDir() + " --listen unix:" + dir + "/s --eds-file /proc/nowhere/e.json": "--eds-file /proc/nowhere/e.json: mkdir /proc/nowhere: ",
+		"--objects " + t.TempDir() + " --listen 192.0.2.1:1":                                        "--listen 192.0.2.1:1: ",
+		"--objects " + t.TempDir() + " --listen unix:/proc/nowhere/extproc.s":                       "--listen unix:/proc/nowhere/extproc.s: ",
 	} {
 		err := run(t.Context(), append(strings.Fields(args), "--metrics-port", "-1"), io.Discard, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -3,11 +3,12 @@
 package wire
 
 // The endpoint-picker protocol, version 1.0.0: the destination goes back to the data plane both as a request header and
-// as dynamic metadata, under the same key and with the same value, "ip:port".
+// as dynamic metadata, under the same key and with the same value: "ip:port", or several of them with commas between, each
+// to be tried if those before it did not serve.
 const (
 	// DestinationHeader is also the key in [DestinationNamespace].
 	DestinationHeader = "x-gateway-destination-endpoint"
-	// DestinationNamespace is the dynamic metadata namespace that Envoy's ORIGINAL_DST cluster reads.
+	// DestinationNamespace is the dynamic metadata namespace that Envoy's clusters read.
 	DestinationNamespace = "envoy.lb"
 
 	// SubsetNamespace is the metadata of a request in which a data plane says, under SubsetKey, which endpoints it allows.
@@ -44,6 +45,13 @@ const (
 	RequestModel     = "model"
 )
 
+// EndpointsCluster is Envoy's name of the endpoints of all pools, in its configuration and in the file that lists them.
+const EndpointsCluster = "endpoints"
+
+// ElsewhereHeader marks a response by which an engine asks for the request to be tried elsewhere: its queue is full, or it
+// is stopping. Envoy's configuration sets it, goes on to the next pick by it, and removes it.
+const ElsewhereHeader = "x-gateway-elsewhere"
+
 // TimeoutHeader bounds a whole request in Envoy's router, in milliseconds.
 const TimeoutHeader = "x-envoy-upstream-rq-timeout-ms"
 
@@ -64,7 +72,7 @@ const (
 	PickID     = "id"     // of the decision, a string; it ends the lease of a request in flight
 )
 
-// UsageNamespace is the dynamic metadata that Envoy's own filters read from the engine's response.
+// UsageNamespace is the dynamic metadata that Envoy's own filters read from engines' responses.
 const UsageNamespace = "gateway.usage"
 
 // Keys in [UsageNamespace].
@@ -73,6 +81,7 @@ const (
 	UsageCompletion = "completion" // completion tokens, a number
 	UsageLoad       = "load"       // the engine's load report, verbatim, a string
 	UsageID         = "id"         // the id of the answer, a string
+	UsageElsewhere  = "elsewhere"  // the endpoints that asked for the request to be tried elsewhere, a string like [DestinationHeader]'s
 )
 
 // Tags of the access-log record, values in microseconds or "-".

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -53,11 +54,13 @@ func (l *load) stop() {
 
 // isOK is for loads none of which may fail.
 func isOK(a answer, err error) string {
-	if err != nil {
+	switch {
+	case err != nil:
 		return err.Error()
-	}
-	if a.status != 200 {
-		return a.body
+	case a.status != 200:
+		return fmt.Sprintf("%d %s", a.status, a.body)
+	case a.stream && !a.done():
+		return errNotDone.Error()
 	}
 	return ""
 }
@@ -80,13 +83,13 @@ func TestAnEditIsInForceWithinASecondAndDropsNothing(t *testing.T) {
 	s.awaitWithin(time.Second, "a removed route is gone", func() bool { return status("newcomer") == 404 })
 
 	// A pool moves to another name in three edits: the new one beside the old, the routes to it, the old one away.
-	first, _, _ := strings.Cut(engines(network), "---")
-	s.write("engines.yaml", engines(network)+"---\n"+strings.Replace(first, "name: pool}", "name: pool2}", 1))
+	first, _, _ := strings.Cut(engines(network, 4), "---")
+	s.write("engines.yaml", engines(network, 4)+"---\n"+strings.Replace(first, "name: pool}", "name: pool2}", 1))
 	s.awaitWithin(time.Second, "the new pool is there", func() bool { return s.sum(s.Metrics, "headgate_objects", "kind", "InferencePool") == 2 })
 	everyRoute := append([]string{baseRoute}, adapters...)
 	s.write("routes.yaml", strings.ReplaceAll(routes(everyRoute...), "name: pool}", "name: pool2}"))
 	s.awaitWithin(time.Second, "requests go to the new pool", func() bool { return s.sum(s.Metrics, "headgate_picks_total", "pool", "default/pool2") > 0 })
-	alone := strings.Replace(engines(network), "name: pool}", "name: pool2}", 1)
+	alone := strings.Replace(engines(network, 4), "name: pool}", "name: pool2}", 1)
 	s.write("engines.yaml", alone)
 	s.awaitWithin(time.Second, "the old pool is gone", func() bool { return s.sum(s.Metrics, "headgate_objects", "kind", "InferencePool") == 1 })
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -131,10 +132,19 @@ func TestOnlyInferenceReachesAnEngine(t *testing.T) {
 	}
 }
 
-// A client cannot choose its endpoint, by any spelling of the header that names it.
+// A client cannot choose its endpoint, by any spelling of the header that names it: neither an address of its own, nor an
+// engine that extproc did not pick, nor any when extproc is away.
 func TestADestinationCannotBeForged(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	for name, settings := range map[string][]setting{"override_host": nil, "original_dst": {originalDst}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			destinationCannotBeForged(t, start(t, settings...))
+		})
+	}
+}
+
+func destinationCannotBeForged(t *testing.T, s *stack) {
 	decoy, err := net.Listen("tcp", strings.TrimSuffix(s.Listen, "1:8080")+"99:0")
 	if err != nil {
 		t.Fatal(err)
@@ -151,39 +161,65 @@ func TestADestinationCannotBeForged(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	body := `{"model":"a01","prompt":"x","max_tokens":1}`
-	for _, headers := range [][]string{
+	// While a stream for it goes on, every request for the adapter is picked for the engine that has the stream.
+	held, err := s.open(t.Context(), completion("a01", 15_000, true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Body.Close()
+	holder := held.Header.Get("x-served-endpoint")
+	others := s.Simulated()
+	others = slices.DeleteFunc(others, func(e string) bool { return e == holder })
+
+	forge := func(headers []string, value, model string) *http.Response {
+		t.Helper()
+		conn, err := net.Dial("tcp", s.Listen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		body := `{"model":"` + model + `","prompt":"x","max_tokens":1}`
+		var q strings.Builder
+		fmt.Fprintf(&q, "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n", len(body))
+		for _, h := range headers {
+			fmt.Fprintf(&q, "%s: %s\r\n", h, value)
+		}
+		fmt.Fprintf(&q, "\r\n%s", body)
+		if _, err := io.WriteString(conn, q.String()); err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		return response
+	}
+	forms := [][]string{
 		{"x-gateway-destination-endpoint"},
 		{"X-Gateway-Destination-Endpoint"},
 		{"X-GATEWAY-DESTINATION-ENDPOINT"},
 		{"x-gateway-destination-endpoint", "x-gateway-destination-endpoint"},
 		{"x-gateway-destination-endpoint", "X-Gateway-Destination-Endpoint", "X-GATEWAY-destination-endpoint"},
-	} {
-		for _, model := range []string{"a01", "no-such-model"} {
-			conn, err := net.Dial("tcp", s.Listen)
-			if err != nil {
-				t.Fatal(err)
+		{"x-gateway-destination-endpoint-served", "x-gateway-elsewhere", "envoy.lb", "x-envoy-original-dst-host"},
+	}
+	values := []string{decoy.Addr().String(), others[0], strings.Join(others, ","), others[0] + "," + decoy.Addr().String()}
+	for _, headers := range forms {
+		for _, value := range values {
+			if r := forge(headers, value, "a01"); r.StatusCode != 200 || r.Header.Get("x-served-endpoint") != holder {
+				t.Errorf("%v: %s: %d from %q, want 200 from %s", headers, value, r.StatusCode, r.Header.Get("x-served-endpoint"), holder)
 			}
-			body := strings.Replace(body, "a01", model, 1)
-			var q strings.Builder
-			fmt.Fprintf(&q, "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n", len(body))
-			for _, h := range headers {
-				fmt.Fprintf(&q, "%s: %s\r\n", h, decoy.Addr())
+			if r := forge(headers, value, "no-such-model"); r.StatusCode != 404 {
+				t.Errorf("%v: %s: %d for an unknown model", headers, value, r.StatusCode)
 			}
-			fmt.Fprintf(&q, "\r\n%s", body)
-			if _, err := io.WriteString(conn, q.String()); err != nil {
-				t.Fatal(err)
+		}
+	}
+	s.Extproc.Kill()
+	for _, headers := range forms {
+		for _, value := range values {
+			if r := forge(headers, value, "a01"); r.StatusCode != 503 {
+				t.Errorf("%v: %s: %d without extproc, want 503", headers, value, r.StatusCode)
 			}
-			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			served := response.Header.Get("x-served-endpoint")
-			if want := map[string]int{"a01": 200, "no-such-model": 404}[model]; response.StatusCode != want || model == "a01" && s.Engines[served] == nil {
-				t.Errorf("%v: %d from %q", headers, response.StatusCode, served)
-			}
-			_ = response.Body.Close()
-			_ = conn.Close()
 		}
 	}
 	if n := reached.Load(); n != 0 {

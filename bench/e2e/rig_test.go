@@ -109,6 +109,9 @@ func engineFlags(flags ...string) setting {
 	return func(c *rig.Config) { c.EngineFlags = append(c.EngineFlags, flags...) }
 }
 
+// originalDst is the configuration that takes one pick.
+func originalDst(c *rig.Config) { c.EnvoyYAML = root + "/bench/envoy/original-dst.yaml" }
+
 // start runs four engines, extproc and Envoy until the test ends.
 func start(t testing.TB, settings ...setting) *stack {
 	t.Helper()
@@ -119,7 +122,7 @@ func start(t testing.TB, settings ...setting) *stack {
 		t.Fatal(err)
 	}
 	s := &stack{t: t, objects: objects, url: "http://" + net + "1:8080"}
-	s.write("engines.yaml", engines(net))
+	s.write("engines.yaml", engines(net, 4))
 	s.write("routes.yaml", routes(append([]string{baseRoute}, adapters...)...))
 	if err := os.WriteFile(filepath.Join(dir, "profile.yaml"), []byte(profile), 0o644); err != nil {
 		t.Fatal(err)
@@ -163,11 +166,11 @@ func (s *stack) write(file, text string) {
 	}
 }
 
-// engines is a pool and four pods for the rig to simulate.
-func engines(net string) string {
+// engines is a pool and n pods for the rig to simulate, at the addresses from 11 on.
+func engines(net string, n int) string {
 	var b strings.Builder
 	b.WriteString("apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: pool}\nspec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}]}\n")
-	for i := 11; i <= 14; i++ {
+	for i := 11; i < 11+n; i++ {
 		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Pod\nmetadata: {name: engine-%d, labels: {app: llama, %s: 'true'}}\nstatus: {podIP: %s%d}\n", i, rig.SimulateLabel, net, i)
 	}
 	return b.String()
@@ -298,6 +301,8 @@ type answer struct {
 	header http.Header
 	body   string
 	served string // the engine that served
+	begun  time.Time
+	stream bool
 }
 
 func (a answer) done() bool { return strings.HasSuffix(strings.TrimSpace(a.body), "data: [DONE]") }
@@ -326,13 +331,16 @@ func (s *stack) open(ctx context.Context, r request) (*http.Response, error) {
 
 // ask sends a request and reads the whole answer.
 func (s *stack) ask(ctx context.Context, r request) (answer, error) {
+	a := answer{begun: time.Now()}
 	response, err := s.open(ctx, r)
 	if err != nil {
-		return answer{}, err
+		return a, err
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
-	return answer{response.StatusCode, response.Header, string(body), response.Header.Get("x-served-endpoint")}, err
+	a.status, a.header, a.body, a.served = response.StatusCode, response.Header, string(body), response.Header.Get("x-served-endpoint")
+	a.stream = strings.HasPrefix(response.Header.Get("Content-Type"), "text/event-stream")
+	return a, err
 }
 
 // must is ask for a test that cannot go on without.

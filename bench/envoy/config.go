@@ -12,20 +12,38 @@ import (
 
 // Addresses are where an Envoy serves and finds extproc. An empty one stays as the configuration has it.
 type Addresses struct {
-	Listen string // HOST:PORT for clients
-	Admin  string // HOST:PORT for operators
-	Socket string // extproc's Unix socket
+	Listen    string // HOST:PORT for clients
+	Admin     string // HOST:PORT for operators
+	Socket    string // extproc's Unix socket
+	Endpoints string // the file in which extproc lists endpoints, for a configuration that reads one
 }
 
-// Config reads a configuration such as envoy.yaml, and returns it as JSON with other addresses and all else as it is.
-func Config(path string, a Addresses) ([]byte, error) {
+// endpointsFile is where a configuration says which file lists the endpoints.
+var endpointsFile = []any{"static_resources", "clusters", 0, "eds_cluster_config", "eds_config", "path_config_source"}
+
+func read(path string) (root any, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	var root any
 	if err := yaml.Unmarshal(text, &root); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return root, nil
+}
+
+// ReadsEndpoints says whether a configuration takes the endpoints from a file. Such a one can go on to the next pick, and
+// any other takes one pick only.
+func ReadsEndpoints(path string) (bool, error) {
+	root, err := read(path)
+	return at(root, endpointsFile...) != nil, err
+}
+
+// Config reads a configuration such as envoy.yaml, and returns it as JSON with other addresses and all else as it is.
+func Config(path string, a Addresses) ([]byte, error) {
+	root, err := read(path)
+	if err != nil {
+		return nil, err
 	}
 	listener := []any{"static_resources", "listeners", 0, "address", "socket_address"}
 	cluster := []any{"static_resources", "clusters", 1, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint", "address", "pipe"}
@@ -36,7 +54,8 @@ func Config(path string, a Addresses) ([]byte, error) {
 	}{
 		{listener, a.Listen, setSocketAddress},
 		{[]any{"admin", "address", "socket_address"}, a.Admin, setSocketAddress},
-		{cluster, a.Socket, func(node map[string]any, value string) error { node["path"] = value; return nil }},
+		{cluster, a.Socket, setPath},
+		{endpointsFile, a.Endpoints, setPath},
 	} {
 		if change.value == "" {
 			continue
@@ -50,6 +69,11 @@ func Config(path string, a Addresses) ([]byte, error) {
 		}
 	}
 	return json.Marshal(root)
+}
+
+func setPath(node map[string]any, path string) error {
+	node["path"] = path
+	return nil
 }
 
 func setSocketAddress(node map[string]any, address string) error {

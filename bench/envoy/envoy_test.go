@@ -22,7 +22,22 @@ import (
 
 const cache = "../../.cache"
 
-func TestEnvoyItselfAcceptsTheConfiguration(t *testing.T) {
+// Both configurations that Headgate ships.
+const (
+	envoyYAML       = "../../envoy.yaml"
+	originalDstYAML = "original-dst.yaml"
+)
+
+func text(t *testing.T, path string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+func TestEnvoyItselfAcceptsTheConfigurations(t *testing.T) {
 	binary, err := envoy.Find(t.Context(), cache, os.Stderr)
 	if err != nil {
 		t.Fatal(err)
@@ -32,22 +47,73 @@ func TestEnvoyItselfAcceptsTheConfiguration(t *testing.T) {
 		defer cancel()
 		return exec.CommandContext(ctx, binary, "--mode", "validate", "--config-path", file).CombinedOutput()
 	}
-	if out, err := validate("../../envoy.yaml"); err != nil {
-		t.Errorf("envoy --mode validate: %v\n%s", err, out)
-	}
-	// The protos cannot say all: this one is a fault to Envoy alone.
-	text := strings.Replace(string(envoyYAML(t)), "%PATH(NQ)%", "%NO_SUCH_COMMAND%", 1)
-	broken := filepath.Join(t.TempDir(), "envoy.yaml")
-	if err := os.WriteFile(broken, []byte(text), 0o644); err != nil {
+	endpoints := filepath.Join(t.TempDir(), "endpoints.json") // Envoy asks for it to be there
+	if err := os.WriteFile(endpoints, []byte("{}"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := validate(broken); err == nil {
-		t.Errorf("envoy --mode validate accepts a broken configuration:\n%s", out)
+	for path, addresses := range map[string]envoy.Addresses{envoyYAML: {Endpoints: endpoints}, originalDstYAML: {}} {
+		config, err := envoy.Config(path, addresses)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "envoy.json")
+		for _, c := range []struct {
+			what, old, new string
+			ok             bool
+		}{
+			{"what it is", "", "", true},
+			// The protos cannot say all: these are faults to Envoy alone.
+			{"with a command that does not exist", "%PATH(NQ)%", "%NO_SUCH_COMMAND%", false},
+			{"with a fault in its program", "if status ==", "if if status ==", false},
+		} {
+			changed := strings.Replace(string(config), c.old, c.new, 1)
+			if c.old != "" && changed == string(config) {
+				t.Fatalf("%s has no %q", path, c.old)
+			}
+			if err := os.WriteFile(file, []byte(changed), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if out, err := validate(file); (err == nil) != c.ok {
+				t.Errorf("envoy --mode validate of %s %s: %v\n%s", path, c.what, err, out)
+			}
+		}
+	}
+}
+
+// What differs between the configurations is what the one is for that the other is not: all else is edited in both.
+func TestTheConfigurationsDifferOnlyOnPurpose(t *testing.T) {
+	rest := make(map[string]any)
+	for _, path := range []string{envoyYAML, originalDstYAML} {
+		var root map[string]any
+		if err := yaml.Unmarshal(text(t, path), &root); err != nil {
+			t.Fatal(err)
+		}
+		resources := root["static_resources"].(map[string]any)
+		cluster := resources["clusters"].([]any)[0].(map[string]any)
+		for _, key := range []string{"type", "eds_cluster_config", "load_balancing_policy", "lb_policy", "cleanup_interval", "original_dst_lb_config"} {
+			delete(cluster, key)
+		}
+		hcm := resources["listeners"].([]any)[0].(map[string]any)["filter_chains"].([]any)[0].(map[string]any)["filters"].([]any)[0].(map[string]any)["typed_config"].(map[string]any)
+		routes := hcm["route_config"].(map[string]any)["virtual_hosts"].([]any)[0].(map[string]any)["routes"].([]any)
+		differing := 0
+		for _, r := range routes {
+			if action, ok := r.(map[string]any)["route"].(map[string]any); ok && action["retry_policy"] != nil {
+				delete(action, "retry_policy")
+				differing++
+			}
+		}
+		if differing != 2 {
+			t.Errorf("%s: %d routes have a retry policy, want both that lead to endpoints", path, differing)
+		}
+		rest[path] = root
+	}
+	if diff := cmp.Diff(rest[envoyYAML], rest[originalDstYAML]); diff != "" {
+		t.Errorf("they have drifted apart (-envoy.yaml +original-dst.yaml):\n%s", diff)
 	}
 }
 
 func TestOnlyTheAddressesChange(t *testing.T) {
-	changed, err := envoy.Config("../../envoy.yaml", envoy.Addresses{Listen: "127.9.8.7:1234", Admin: "127.9.8.7:1235", Socket: "/tmp/x.sock"})
+	changed, err := envoy.Config(envoyYAML, envoy.Addresses{Listen: "127.9.8.7:1234", Admin: "127.9.8.7:1235", Socket: "/tmp/x.sock", Endpoints: "/tmp/x.json"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,16 +124,17 @@ func TestOnlyTheAddressesChange(t *testing.T) {
 	listen := b.GetStaticResources().GetListeners()[0].GetAddress().GetSocketAddress()
 	admin := b.GetAdmin().GetAddress().GetSocketAddress()
 	socket := b.GetStaticResources().GetClusters()[1].GetLoadAssignment().GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint().GetAddress().GetPipe().GetPath()
-	if listen.GetAddress() != "127.9.8.7" || listen.GetPortValue() != 1234 || admin.GetPortValue() != 1235 || socket != "/tmp/x.sock" {
-		t.Errorf("the addresses are %v, %v, %s", listen, admin, socket)
+	endpoints := b.GetStaticResources().GetClusters()[0].GetEdsClusterConfig().GetEdsConfig().GetPathConfigSource().GetPath()
+	if listen.GetAddress() != "127.9.8.7" || listen.GetPortValue() != 1234 || admin.GetPortValue() != 1235 || socket != "/tmp/x.sock" || endpoints != "/tmp/x.json" {
+		t.Errorf("the addresses are %v, %v, %s, %s", listen, admin, socket, endpoints)
 	}
 	// With the addresses that it has, the configuration is what it is.
-	same, err := envoy.Config("../../envoy.yaml", envoy.Addresses{Listen: "0.0.0.0:8080", Admin: "127.0.0.1:9901", Socket: ".run/extproc.sock"})
+	same, err := envoy.Config(envoyYAML, envoy.Addresses{Listen: "0.0.0.0:8080", Admin: "127.0.0.1:9901", Socket: ".run/extproc.sock", Endpoints: ".run/endpoints.json"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var want, got any
-	if err := errors.Join(yaml.Unmarshal(envoyYAML(t), &want), json.Unmarshal(same, &got)); err != nil {
+	if err := errors.Join(yaml.Unmarshal(text(t, envoyYAML), &want), json.Unmarshal(same, &got)); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -77,8 +144,16 @@ func TestOnlyTheAddressesChange(t *testing.T) {
 	if _, err := envoy.Config("../../Makefile", envoy.Addresses{Admin: "127.0.0.1:1"}); err == nil {
 		t.Error("a file that is no configuration is accepted")
 	}
-	if _, err := envoy.Config("../../envoy.yaml", envoy.Addresses{Listen: "8080"}); err == nil {
+	if _, err := envoy.Config(envoyYAML, envoy.Addresses{Listen: "8080"}); err == nil {
 		t.Error("an address without a host is accepted")
+	}
+	if _, err := envoy.Config(originalDstYAML, envoy.Addresses{Endpoints: "x.json"}); err == nil {
+		t.Error("a file of endpoints is put where none is read")
+	}
+	for path, want := range map[string]bool{envoyYAML: true, originalDstYAML: false} {
+		if reads, err := envoy.ReadsEndpoints(path); reads != want || err != nil {
+			t.Errorf("%s reads a file of endpoints: %v, %v", path, reads, err)
+		}
 	}
 }
 

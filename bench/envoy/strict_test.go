@@ -3,12 +3,11 @@ package envoy_test
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
-	// The extensions that envoy.yaml uses: without its package an Any cannot be decoded.
+	// The extensions that the configurations use: without its package an Any cannot be decoded.
 	_ "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/cel/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
@@ -17,10 +16,15 @@ import (
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_to_metadata/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/json_to_metadata/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/lua/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/sse_to_metadata/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/upstream_codec/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/override_host/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/round_robin/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/subset/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/fixed_heap/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
@@ -85,35 +89,27 @@ func validate(m protoreflect.Message) (int, error) {
 	return total, err
 }
 
-func envoyYAML(t *testing.T) []byte {
-	t.Helper()
-	text, err := os.ReadFile("../../envoy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
-}
-
-func TestEnvoyYAMLIsValidToItsLastAny(t *testing.T) {
-	n, err := check(envoyYAML(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n < 15 {
-		t.Errorf("%d messages were inside an Any, want at least 15: the walk does not reach them", n)
+func TestTheConfigurationsAreValidToTheirLastAny(t *testing.T) {
+	for path, least := range map[string]int{envoyYAML: 20, originalDstYAML: 17} {
+		n, err := check(text(t, path))
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+		} else if n < least {
+			t.Errorf("%s: %d messages were inside an Any, want at least %d: the walk does not reach them", path, n, least)
+		}
 	}
 }
 
 // The check must see faults at any depth.
 func TestTheCheckSeesFaults(t *testing.T) {
-	text := string(envoyYAML(t))
+	text := string(text(t, envoyYAML))
 	for _, c := range []struct{ name, old, new string }{
 		{"an unknown field", "failure_mode_allow: true", "failure_mode_alow: true"},
 		{"an unknown field in an Any", "suppress_envoy_headers: true", "suppress: true"},
 		{"a wrong type", "max_event_size: 65536", "max_event_size: many"},
 		{"a rule of the protos", "stat_prefix: ingress", "stat_prefix: ''"},
 		{"a rule inside an Any inside an Any", "metadata_namespace: gateway.usage, key: load, type: STRING }", "metadata_namespace: gateway.usage, key: '', type: STRING }"},
-		{"a key twice", "      lb_policy: CLUSTER_PROVIDED", "      lb_policy: CLUSTER_PROVIDED\n      lb_policy: CLUSTER_PROVIDED"},
+		{"a key twice", "      type: EDS", "      type: EDS\n      type: EDS"},
 	} {
 		if !strings.Contains(text, c.old) {
 			t.Fatalf("%s: envoy.yaml has no %q", c.name, c.old)
@@ -124,18 +120,9 @@ func TestTheCheckSeesFaults(t *testing.T) {
 	}
 }
 
-// envoy.yaml spells names as api/wire does: they meet in no compiler.
-func TestEnvoyYAMLSpeaksTheWire(t *testing.T) {
-	var root any
-	if err := yaml.Unmarshal(envoyYAML(t), &root); err != nil {
-		t.Fatal(err)
-	}
-	flat, err := json.Marshal(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{
-		fmt.Sprintf(`"metadata_key":{"key":%q,"path":[{"key":%q}]}`, wire.DestinationNamespace, wire.DestinationHeader),
+// The configurations spell names as api/wire does: they meet in no compiler.
+func TestTheConfigurationsSpeakTheWire(t *testing.T) {
+	both := []string{
 		fmt.Sprintf(`"mutations":[{"remove":%q},{"remove":%q}]`, wire.DestinationHeader, wire.ModelHeader),
 		fmt.Sprintf(`"receiving_namespaces":{"untyped":[%q,%q]}`, wire.DestinationNamespace, wire.PickNamespace),
 		fmt.Sprintf(`response.code_details.startsWith('%s')`, wire.ReplyDetails),
@@ -146,9 +133,38 @@ func TestEnvoyYAMLSpeaksTheWire(t *testing.T) {
 		fmt.Sprintf(`"key":%q,"metadata_namespace":%q`, wire.UsageCompletion, wire.UsageNamespace),
 		fmt.Sprintf(`"tag":%q`, wire.TagFirstBody),
 		fmt.Sprintf(`"tag":%q`, wire.TagGateway),
+		fmt.Sprintf(`"name":%q`, wire.EndpointsCluster),
+		fmt.Sprintf(`"cluster":%q`, wire.EndpointsCluster),
+		fmt.Sprintf(`"response_headers_to_remove":[%q]`, wire.ElsewhereHeader),
+		fmt.Sprintf(`response:headers():add(\"%s\"`, wire.ElsewhereHeader),
+		fmt.Sprintf(`metadata:get(\"%s\")`, wire.DestinationNamespace),
+		fmt.Sprintf(`lb[\"%s\"] or lb[\"%s\"]`, wire.ServedKey, wire.DestinationHeader),
+		fmt.Sprintf(`metadata:get(\"%s\")`, wire.UsageNamespace),
+		fmt.Sprintf(`metadata:set(\"%s\", \"%s\", said)`, wire.UsageNamespace, wire.UsageElsewhere),
+	}
+	for path, alone := range map[string][]string{
+		envoyYAML: {
+			fmt.Sprintf(`"service_name":%q`, wire.EndpointsCluster),
+			fmt.Sprintf(`"override_host_sources":[{"metadata":{"key":%q,"path":[{"key":%q}]}}]`, wire.DestinationNamespace, wire.DestinationHeader),
+			fmt.Sprintf(`"selected_host_key":{"key":%q,"path":[{"key":%q}]}`, wire.DestinationNamespace, wire.ServedKey),
+			fmt.Sprintf(`"retriable_headers":[{"name":%q,"present_match":true}]`, wire.ElsewhereHeader),
+		},
+		originalDstYAML: {
+			fmt.Sprintf(`"metadata_key":{"key":%q,"path":[{"key":%q}]}`, wire.DestinationNamespace, wire.DestinationHeader),
+		},
 	} {
-		if !strings.Contains(string(flat), want) {
-			t.Errorf("envoy.yaml lacks %s", want)
+		var root any
+		if err := yaml.Unmarshal(text(t, path), &root); err != nil {
+			t.Fatal(err)
+		}
+		flat, err := json.Marshal(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range append(alone, both...) {
+			if !strings.Contains(string(flat), want) {
+				t.Errorf("%s lacks %s", path, want)
+			}
 		}
 	}
 }

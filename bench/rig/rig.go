@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -22,6 +23,9 @@ import (
 
 // SimulateLabel is the pod label that asks the rig for a simulated engine at the pod's address.
 const SimulateLabel = "headgate.dev/simulate"
+
+// picks is how many endpoints extproc names for a request: the first and one for each retry of envoy.yaml.
+const picks = 3
 
 // startTimeout bounds the start of the whole.
 const startTimeout = 30 * time.Second
@@ -53,6 +57,7 @@ type Rig struct {
 
 	starter starter
 	world   *objects.World
+	lists   bool // Envoy reads a file of endpoints
 }
 
 // New reads the objects of a run and checks that its addresses are free. It starts nothing.
@@ -61,7 +66,11 @@ func New(c Config) (*Rig, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Rig{Config: c, Engines: make(map[string]*Process), world: world}
+	lists, err := envoy.ReadsEndpoints(c.EnvoyYAML)
+	if err != nil {
+		return nil, err
+	}
+	r := &Rig{Config: c, Engines: make(map[string]*Process), world: world, lists: lists}
 	for _, address := range append(r.Simulated(), c.Listen, c.Admin, c.Metrics) {
 		if err := checkFree(address); err != nil {
 			return nil, err
@@ -179,6 +188,9 @@ func (r *Rig) StartExtproc(ctx context.Context) error {
 		return err
 	}
 	args := []string{"--objects", r.Objects, "--listen", "unix:" + r.socket(), "--metrics-host", host, "--metrics-port", port}
+	if r.lists {
+		args = append(args, "--eds-file", r.endpointsFile(), "--picks", strconv.Itoa(picks))
+	}
 	p, err := r.starter.start("extproc", r.Dir, exec.Command(r.Programs.Extproc, append(args, r.ExtprocFlags...)...))
 	if err != nil {
 		return err
@@ -189,8 +201,14 @@ func (r *Rig) StartExtproc(ctx context.Context) error {
 
 func (r *Rig) socket() string { return filepath.Join(r.Dir, "extproc.sock") }
 
+func (r *Rig) endpointsFile() string { return filepath.Join(r.Dir, "endpoints.json") }
+
 func (r *Rig) startEnvoy(ctx context.Context) error {
-	config, err := envoy.Config(r.EnvoyYAML, envoy.Addresses{Listen: r.Listen, Admin: r.Admin, Socket: r.socket()})
+	addresses := envoy.Addresses{Listen: r.Listen, Admin: r.Admin, Socket: r.socket()}
+	if r.lists {
+		addresses.Endpoints = r.endpointsFile()
+	}
+	config, err := envoy.Config(r.EnvoyYAML, addresses)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package fleet_test
 
 import (
 	"bytes"
+	"cmp"
 	"log/slog"
 	"strings"
 	"testing"
@@ -42,7 +43,9 @@ func TestWhatIsAFaultOfTheEndpoint(t *testing.T) {
 	}{
 		{"500", outcome.Outcome{Status: 500}, pick.Suspect},
 		{"503", outcome.Outcome{Status: 503}, pick.Suspect},
-		{"elsewhere", outcome.Outcome{Status: 503, Elsewhere: true}, pick.Suspect},
+		{"elsewhere", outcome.Outcome{Status: 503, Elsewhere: []string{a}}, pick.Suspect},
+		{"elsewhere, and served there", outcome.Outcome{Status: 200, Elsewhere: []string{a}, Began: time.Unix(1e9, 0), Endpoint: b}, pick.Suspect},
+		{"unreached, and served elsewhere", outcome.Outcome{Status: 200, Unreached: []string{a}, Endpoint: b}, pick.Out},
 		{"refused", outcome.Outcome{Status: 503, Failure: outcome.Refused}, pick.Out},
 		{"reset", outcome.Outcome{Status: 200, Failure: outcome.Reset}, pick.Out},
 		{"not implemented", outcome.Outcome{Status: 501}, pick.Healthy},
@@ -53,7 +56,7 @@ func TestWhatIsAFaultOfTheEndpoint(t *testing.T) {
 	} {
 		f, c := started()
 		c.advance(time.Millisecond)
-		o.Endpoint = a
+		o.Endpoint = cmp.Or(o.Endpoint, a)
 		f.Observe(o.Outcome)
 		if got := states(view(f)); got != [2]pick.State{o.want, pick.Healthy} {
 			t.Errorf("%s: the states are %v, want %v first", o.name, got, o.want)

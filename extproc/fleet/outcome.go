@@ -16,6 +16,12 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 	if o.ID != "" {
 		f.Release(o.ID)
 	}
+	for _, endpoint := range o.Unreached {
+		f.Refused(endpoint)
+	}
+	for _, endpoint := range o.Elsewhere {
+		f.Failed(endpoint)
+	}
 	if o.Endpoint == "" {
 		return
 	}

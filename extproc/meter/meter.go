@@ -80,7 +80,7 @@ func New(f *fleet.Fleet) *Meter {
 		return h
 	}
 	m.requests = counter("headgate_requests_total", "Requests that ended, by the route that admitted them, the endpoint that served and the status.", "route", "endpoint", "code")
-	m.failures = counter("headgate_failures_total", "Requests that did not come to their end: refused, reset or timeout at the endpoint, client_gone, cut (by nobody knows whom), no_endpoint, elsewhere (the endpoint would not take it), error (its status is 5xx), other.", "route", "endpoint", "kind")
+	m.failures = counter("headgate_failures_total", "Requests that did not come to their end: refused, reset or timeout at the endpoint, client_gone, cut (by nobody knows whom), no_endpoint, elsewhere (the endpoint would not take it), unreached (no connection, and another served), error (its status is 5xx), other.", "route", "endpoint", "kind")
 	m.retries = counter("headgate_retries_total", "Attempts after the first.", "route", "endpoint")
 	m.tokens = counter("headgate_tokens_total", "Tokens that responses state, of kind prompt or completion. A stream without include_usage states none.", "route", "endpoint", "kind")
 	m.perRequest = histogram("headgate_request_tokens", "Tokens of one request, of kind prompt or completion, where its response states them.", tokenBuckets, "route", "endpoint", "kind")
@@ -110,14 +110,7 @@ func (m *Meter) Observe(o outcome.Outcome) {
 	if o.Endpoint == "" {
 		return // never sent on: counted as a reply, or Envoy's own
 	}
-	m.mu.RLock()
-	if !m.labels[label{"route", o.Route}] {
-		o.Route = ""
-	}
-	if !m.labels[label{"endpoint", o.Endpoint}] {
-		o.Endpoint = ""
-	}
-	m.mu.RUnlock()
+	o.Route, o.Endpoint = m.known("route", o.Route), m.known("endpoint", o.Endpoint)
 	m.requests.WithLabelValues(o.Route, o.Endpoint, strconv.Itoa(o.Status)).Inc()
 	if o.Failure != outcome.None {
 		m.failures.WithLabelValues(o.Route, o.Endpoint, string(o.Failure)).Inc()
@@ -125,10 +118,13 @@ func (m *Meter) Observe(o outcome.Outcome) {
 	if o.Attempts > 1 {
 		m.retries.WithLabelValues(o.Route, o.Endpoint).Add(float64(o.Attempts - 1))
 	}
-	switch {
-	case o.Elsewhere:
-		m.failures.WithLabelValues(o.Route, o.Endpoint, "elsewhere").Inc()
-	case o.Faulty():
+	for _, endpoint := range o.Elsewhere {
+		m.failures.WithLabelValues(o.Route, m.known("endpoint", endpoint), "elsewhere").Inc()
+	}
+	for _, endpoint := range o.Unreached {
+		m.failures.WithLabelValues(o.Route, m.known("endpoint", endpoint), "unreached").Inc()
+	}
+	if o.Faulty() && len(o.Elsewhere) == 0 {
 		m.failures.WithLabelValues(o.Route, o.Endpoint, "error").Inc()
 	}
 	m.countTokens(o, "prompt", o.Prompt)
@@ -145,6 +141,16 @@ func (m *Meter) Observe(o outcome.Outcome) {
 	if o.Status == http.StatusOK && o.Failure == outcome.None {
 		m.time(o)
 	}
+}
+
+// known is a label's value, or empty if the objects in force do not have it.
+func (m *Meter) known(name, value string) string {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.labels[label{name, value}] {
+		return value
+	}
+	return ""
 }
 
 func (m *Meter) countTokens(o outcome.Outcome, kind string, tokens engine.Value) {

@@ -63,7 +63,7 @@ func (a *Answer) Body(chunk []byte, at time.Time) {
 // Began says whether the answer did.
 func (a *Answer) Began() bool { return a.began }
 
-// Fill writes what the answer told into an outcome whose request was whole at a time.
+// Fill writes what the answer of o.Endpoint told into an outcome whose request was whole at a time.
 func (a *Answer) Fill(o *Outcome, sent time.Time) {
 	o.Status, o.Load = a.status, a.load
 	if !a.firstBody.IsZero() {
@@ -76,7 +76,9 @@ func (a *Answer) Fill(o *Outcome, sent time.Time) {
 	if s != nil {
 		o.Prompt, o.Completion, o.ResponseID = s.prompt, s.completion, s.id
 	}
-	o.Elsewhere = engine.Elsewhere(a.status, a.later, a.words)
+	if engine.Elsewhere(a.status, a.later, a.words) {
+		o.Elsewhere = []string{o.Endpoint}
+	}
 }
 
 // events reads server-sent events: the JSON of their data lines. Comments, which engines send to keep a connection

@@ -9,7 +9,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -47,8 +49,11 @@ type Outcome struct {
 	Route, Pool, Model string // as extproc decided; empty for a request that it did not send on
 	Stream             bool
 	ID                 string // of the decision
-	// Endpoint is the one that served, else the one that was picked, else empty.
+	// Endpoint is the one that served, else the first that was picked, else empty.
 	Endpoint string
+	// Elsewhere are the picks that asked for the request to be tried elsewhere, Unreached those that took no connection, in
+	// order: those before Endpoint, or all where none is left.
+	Elsewhere, Unreached []string
 
 	Status   int // 0 if no response began
 	Failure  Failure
@@ -63,8 +68,6 @@ type Outcome struct {
 
 	Prompt, Completion engine.Value // tokens
 	ResponseID         string       // what the engine calls its answer
-	// Elsewhere says that the endpoint would not take the request, though another might: no fault of the request.
-	Elsewhere bool
 	// Load is what the engine said of itself with the response, unknown if it said nothing.
 	Load engine.Load
 }
@@ -74,7 +77,7 @@ func (o Outcome) Turned() bool { return o.Failure == Refused || o.Failure == Res
 
 // Faulty says that the endpoint answered with a fault of its own.
 func (o Outcome) Faulty() bool {
-	return o.Elsewhere || o.Failure == None && o.Status >= http.StatusInternalServerError && o.Status != http.StatusNotImplemented && !o.ByExtproc
+	return o.Failure == None && o.Status >= http.StatusInternalServerError && o.Status != http.StatusNotImplemented && !o.ByExtproc
 }
 
 // Well says that the endpoint answered as it should: with what was asked for, or with a fault of the request.
@@ -117,7 +120,7 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) Outcome {
 		Route: pick.text(wire.PickRoute), Pool: pick.text(wire.PickPool), Model: pick.text(wire.PickModel),
 		Stream:    pick.flag(wire.PickStream),
 		ID:        pick.text(wire.PickID),
-		Endpoint:  metadata(common, wire.DestinationNamespace).text(wire.DestinationHeader),
+		Elsewhere: split(usage.text(wire.UsageElsewhere)),
 		Status:    int(response.GetResponseCode().GetValue()),
 		Failure:   failure(common.GetResponseFlags()),
 		Attempts:  int(common.GetUpstreamRequestAttemptCount()),
@@ -127,10 +130,16 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) Outcome {
 		FirstBody: microseconds(common.GetCustomTags()[wire.TagFirstBody]),
 		Gateway:   microseconds(common.GetCustomTags()[wire.TagGateway]),
 		Prompt:    usage.number(wire.UsagePrompt), Completion: usage.number(wire.UsageCompletion),
+		ResponseID: usage.text(wire.UsageID),
+	}
+	picks := split(metadata(common, wire.DestinationNamespace).text(wire.DestinationHeader))
+	if len(picks) > 0 {
+		o.Endpoint = picks[0]
 	}
 	if served := address(common.GetUpstreamRemoteAddress()); served != "" {
 		o.Endpoint = served
 	}
+	o.Unreached = unreached(picks, o)
 	if report := usage.text(wire.UsageLoad); report != "" {
 		o.Load, _ = engine.ReadReport(report) // unknown if it makes no sense
 	}
@@ -142,6 +151,27 @@ func began(common *accesslogdatav3.AccessLogCommon) time.Time {
 		return time.Time{}
 	}
 	return common.GetStartTime().AsTime()
+}
+
+// unreached is the picks at which an attempt failed without an answer. Where there were fewer attempts than that, Envoy did
+// not know some of the picks, and it cannot be told which.
+func unreached(picks []string, o Outcome) []string {
+	tried := picks
+	if o.Failure != NoEndpoint {
+		tried = picks[:max(0, slices.Index(picks, o.Endpoint))]
+	}
+	if len(tried) == 0 || o.Attempts != len(tried)+1 {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(tried), func(e string) bool { return slices.Contains(o.Elsewhere, e) })
+}
+
+// split reads a list of endpoints as api/wire has it.
+func split(list string) []string {
+	if list == "" {
+		return nil
+	}
+	return strings.Split(list, ",")
 }
 
 func isOurs(details string) bool {

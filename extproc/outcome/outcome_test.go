@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,6 +79,45 @@ func TestTheRecordsOfARealEnvoy(t *testing.T) {
 		got.Duration, got.Began = 0, time.Time{}
 		if diff := cmp.Diff(want, got, compareValues); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// Who did not serve follows from the list of picks, the attempts, and what engines said.
+func TestThePicksThatDidNotServe(t *testing.T) {
+	const a, b, c = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
+	for _, l := range []struct {
+		name, record, picks, served, elsewhere string
+		attempts                               uint32
+		endpoint                               string
+		saidElsewhere, unreached               []string
+	}{
+		{name: "the first serves", record: "stream", picks: a + "," + b, served: a, attempts: 1, endpoint: a},
+		{name: "the second serves", record: "stream", picks: a + "," + b, served: b, attempts: 2, endpoint: b, unreached: []string{a}},
+		{name: "the first is full", record: "stream", picks: a + "," + b, served: b, elsewhere: a, attempts: 2, endpoint: b, saidElsewhere: []string{a}},
+		{name: "one is full, one gone", record: "stream", picks: a + "," + b + "," + c, served: c, elsewhere: a, attempts: 3, endpoint: c, saidElsewhere: []string{a}, unreached: []string{b}},
+		{name: "Envoy does not know the first", record: "stream", picks: a + "," + b, served: b, attempts: 1, endpoint: b},
+		{name: "the last fails too", record: "refused", picks: a + "," + b, served: b, attempts: 2, endpoint: b, unreached: []string{a}},
+		{name: "none is left", record: "no-extproc", picks: a + "," + b, attempts: 3, endpoint: a, unreached: []string{a, b}},
+		{name: "none is left, all full", record: "no-extproc", picks: a + "," + b, elsewhere: a + "," + b, attempts: 3, endpoint: a, saidElsewhere: []string{a, b}},
+		{name: "Envoy knows none", record: "no-extproc", picks: a + "," + b, attempts: 1, endpoint: a},
+	} {
+		entry := record(t, l.record)
+		common := entry.CommonProperties
+		common.UpstreamRequestAttemptCount = l.attempts
+		common.UpstreamRemoteAddress = nil
+		if host, _, found := strings.Cut(l.served, ":"); found {
+			common.UpstreamRemoteAddress = &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+				Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 80},
+			}}}
+		}
+		common.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+			"envoy.lb":      {Fields: map[string]*structpb.Value{"x-gateway-destination-endpoint": structpb.NewStringValue(l.picks)}},
+			"gateway.usage": {Fields: map[string]*structpb.Value{"elsewhere": structpb.NewStringValue(l.elsewhere)}},
+		}}
+		o := outcome.Read(entry)
+		if o.Endpoint != l.endpoint || !slices.Equal(o.Elsewhere, l.saidElsewhere) || !slices.Equal(o.Unreached, l.unreached) {
+			t.Errorf("%s: %s, elsewhere %v, unreached %v", l.name, o.Endpoint, o.Elsewhere, o.Unreached)
 		}
 	}
 }

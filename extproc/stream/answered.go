@@ -98,10 +98,10 @@ func (x *exchange) observe(f outcome.Failure, took time.Duration) {
 	if !x.target.Open {
 		o.Route = x.target.Route.String()
 	}
-	x.answer.Fill(&o, x.sentAt)
 	if x.hints.served != "" {
 		o.Endpoint = x.hints.served
 	}
+	x.answer.Fill(&o, x.sentAt)
 	x.server.Observe(o)
 }
 

@@ -283,6 +283,6 @@ func headers(m *extprocv3.HeaderMutation) string {
 }
 
 func renderOutcome(o outcome.Outcome) string {
-	return fmt.Sprintf("outcome: route=%s pool=%s model=%s endpoint=%s status=%d failure=%q elsewhere=%t prompt=%v completion=%v first=%v took=%v waiting=%v id=%s\n",
+	return fmt.Sprintf("outcome: route=%s pool=%s model=%s endpoint=%s status=%d failure=%q elsewhere=%v prompt=%v completion=%v first=%v took=%v waiting=%v id=%s\n",
 		o.Route, o.Pool, o.Model, o.Endpoint, o.Status, o.Failure, o.Elsewhere, o.Prompt, o.Completion, o.FirstBody, o.Duration, o.Load.Waiting, o.ResponseID)
 }

@@ -1,0 +1,312 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/extproc/eds"
+)
+
+// endpoint is the address of engine n, from 1 on.
+func (s *stack) endpoint(n int) string {
+	return fmt.Sprintf("%s%d:8000", strings.TrimSuffix(s.Listen, "1:8080"), 10+n)
+}
+
+// endpoints is a list of engines' addresses as picks have it.
+func (s *stack) endpoints(ns ...int) string {
+	var all []string
+	for _, n := range ns {
+		all = append(all, s.endpoint(n))
+	}
+	return strings.Join(all, ",")
+}
+
+// occupy keeps an engine busy with a stream that others know nothing of, until the test ends or it is left.
+func (s *stack) occupy(address string) (leave func()) {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(s.t.Context())
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/v1/completions", strings.NewReader(completion("a01", 15_000, true).body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	q.Header.Set("Content-Type", "application/json")
+	response, err := s.client.Do(q)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := bufio.NewReader(response.Body).ReadString('\n'); err != nil || response.StatusCode != http.StatusOK {
+		s.t.Fatalf("a stream at %s begins with %d, %v", address, response.StatusCode, err)
+	}
+	leave = func() {
+		cancel()
+		_ = response.Body.Close()
+	}
+	s.t.Cleanup(leave)
+	return leave
+}
+
+// tell sends a request and returns the answer, as far as it comes, and what Envoy logs of it.
+func (s *stack) tell(r request) (answer, logged) {
+	s.t.Helper()
+	id := fmt.Sprintf("%s-%d", s.t.Name(), time.Now().UnixNano())
+	header := map[string]string{"X-Request-Id": id}
+	for k, v := range r.header {
+		header[k] = v
+	}
+	r.header = header
+	a, err := s.ask(s.t.Context(), r)
+	if a.status == 0 {
+		s.t.Fatal(err)
+	}
+	var lines []logged
+	s.await("the request is logged", func() bool {
+		lines = s.accessLog(func(l logged) bool { return l.ID == id })
+		return len(lines) > 0
+	})
+	return a, lines[0]
+}
+
+// asked is how many completions an engine has answered with a status.
+func (s *stack) asked(n int, status string) float64 {
+	s.t.Helper()
+	return s.sum(s.endpoint(n), "sim:requests_total", "path", "/v1/completions", "status", status)
+}
+
+// A queue that is full asks for the next pick, and the next, in the order in which they were picked.
+func TestAFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
+	t.Parallel()
+	s := start(t, extprocFlags("--policy", "roundRobin"), engineFlags("--max-num-queued-reqs", "1"))
+	s.occupy(s.endpoint(1))
+	s.occupy(s.endpoint(2))
+	for turn, want := range []struct {
+		picks     []int
+		served    int
+		elsewhere []int
+	}{
+		{picks: []int{2, 3, 4}, served: 3, elsewhere: []int{2}}, // the first turn is 1
+		{picks: []int{3, 4, 1}, served: 3},
+		{picks: []int{4, 1, 2}, served: 4},
+		{picks: []int{1, 2, 3}, served: 3, elsewhere: []int{1, 2}},
+	} {
+		a, l := s.tell(completion("a01", 2, turn%2 == 0))
+		if a.status != 200 || a.served != s.endpoint(want.served) {
+			t.Errorf("turn %d: %d from %s, want 200 from %s: %s", turn, a.status, a.served, s.endpoint(want.served), a.body)
+		}
+		if l.Picks != s.endpoints(want.picks...) || l.Usage.Elsewhere != s.endpoints(want.elsewhere...) || l.Attempts != 1+len(want.elsewhere) {
+			t.Errorf("turn %d: the picks are %s, elsewhere was said by %q, %d attempts", turn, l.Picks, l.Usage.Elsewhere, l.Attempts)
+		}
+		if a.header.Get("x-gateway-elsewhere") != "" {
+			t.Error("the client sees the mark")
+		}
+	}
+	if n1, n2 := s.asked(1, "503"), s.asked(2, "503"); n1 != 1 || n2 != 2 {
+		t.Errorf("the full queues were asked %v and %v times, want 1 and 2", n1, n2)
+	}
+	// Where all are full the client is told so.
+	s.occupy(s.endpoint(3))
+	s.occupy(s.endpoint(4))
+	if a, l := s.tell(completion("a01", 2, false)); a.status != 503 || l.Attempts != 3 || a.header.Get("x-gateway-elsewhere") != "" {
+		t.Errorf("with every queue full: %d after %d attempts, %v", a.status, l.Attempts, a.header)
+	}
+}
+
+// A vLLM that stops says so with a 500, which is no fault of the request.
+func TestAStoppingEngineSendsTheRequestToTheNextPick(t *testing.T) {
+	t.Parallel()
+	s := start(t, extprocFlags("--policy", "roundRobin"), engineFlags("--shutdown-timeout", "30"))
+	leave := s.occupy(s.endpoint(2))
+	s.Engines[s.endpoint(2)].Signal(syscall.SIGTERM)
+	s.await("the engine refuses requests", func() bool {
+		response, err := s.client.Post("http://"+s.endpoint(2)+"/v1/completions", "application/json", strings.NewReader(completion("a01", 1, false).body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		body, _ := io.ReadAll(response.Body)
+		return response.StatusCode == 500 && strings.Contains(string(body), `"cannot schedule new futures after shutdown"`)
+	})
+	before := s.asked(2, "500")
+	for path, rest := range map[string]string{
+		"/v1/completions": `"prompt":"x"`, "/v1/chat/completions": `"messages":[{"role":"user","content":"x"}]`,
+		"/v1/messages": `"messages":[{"role":"user","content":"x"}]`, "/v1/embeddings": `"input":"x"`,
+	} {
+		said := 0
+		for range 4 {
+			a, l := s.tell(request{path: path, body: `{"model":"a01","max_tokens":2,` + rest + `}`})
+			if a.status != 200 {
+				t.Errorf("%s: %d %s", path, a.status, a.body)
+			}
+			if l.Usage.Elsewhere == s.endpoint(2) && l.Attempts == 2 && l.Endpoint == s.endpoint(3) {
+				said++
+			}
+		}
+		if said != 1 {
+			t.Errorf("%s: %d of 4 requests were sent on, want the one whose turn it was", path, said)
+		}
+	}
+	if n := s.asked(2, "500") - before; n != 1 {
+		t.Errorf("the engine turned %v completions away, want 1", n)
+	}
+	leave()
+	select {
+	case <-s.Engines[s.endpoint(2)].Done():
+	case <-time.After(10 * time.Second):
+		t.Error("the engine does not end with its last request")
+	}
+}
+
+// A request that makes an engine fail must not visit them all.
+func TestAPoisonousRequestReachesOneEngine(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	for _, fault := range []string{"status=500", "status=500,latency=10ms", "status=502", "status=429", "reset", "reset-after=0"} {
+		counted := func() float64 { return s.engineSum("sim:requests_total", "path", "/v1/completions") }
+		before := counted()
+		a, l := s.tell(request{body: `{"model":"a01","prompt":"x","max_tokens":4,"stream":true}`, header: map[string]string{"X-Sim-Fault": fault}})
+		if n := counted() - before; n != 1 || l.Attempts != 1 || l.Usage.Elsewhere != "" {
+			t.Errorf("%s: it reached %v engines in %d attempts, %q asked for another", fault, n, l.Attempts, l.Usage.Elsewhere)
+		}
+		if status := strings.TrimPrefix(strings.Split(fault, ",")[0], "status="); status != fault && fmt.Sprint(a.status) != status {
+			t.Errorf("%s: the client gets %d", fault, a.status)
+		}
+		s.await("the engines are candidates again", func() bool {
+			return s.sum(s.Metrics, "headgate_endpoint_state", "state", "healthy") == 4
+		})
+	}
+}
+
+// An engine that takes no connection costs a request no more than the way to the next, and is known to be out.
+func TestAnEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
+	t.Parallel()
+	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "10s")) // no look tells of it
+	s.Engines[s.endpoint(2)].Kill()
+	s.Engines[s.endpoint(3)].Kill()
+	a, l := s.tell(completion("a01", 2, false)) // the first turn is 1
+	if a.status != 200 || l.Picks != s.endpoints(2, 3, 4) || l.Endpoint != s.endpoint(4) || l.Attempts != 3 || l.Usage.Elsewhere != "" {
+		t.Errorf("%d from %s of %s after %d attempts", a.status, l.Endpoint, l.Picks, l.Attempts)
+	}
+	s.await("both are out", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "out") == 2 })
+	// With none left the client is told, and that one is known too.
+	s.Engines[s.endpoint(1)].Kill()
+	s.Engines[s.endpoint(4)].Kill()
+	a, l = s.tell(completion("a01", 2, false))
+	refused(t, "no endpoint left", a, 503, "no_endpoint")
+	if l.Attempts != 3 {
+		t.Errorf("%d attempts at %s", l.Attempts, l.Picks)
+	}
+	s.await("all are out", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "out") == 4 })
+}
+
+// What an engine has when it is killed is lost. What comes after costs no client an error, from the first moment on, under
+// the policy to which a dead engine looks best: it has the least pending requests.
+func TestAnEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
+	t.Parallel()
+	const interval = 200 * time.Millisecond // of scrapes, the default
+	s := start(t, extprocFlags("--policy", "leastRequest"))
+	var dead atomic.Pointer[time.Time] // when the latest engine was killed
+	var lost atomic.Int64
+	l := s.pour(32, func(client, n int) request { return completion(adapters[(client*5+n)%12], 20, n%2 == 0) }, func(a answer, err error) string {
+		fault := isOK(a, err)
+		if at := dead.Load(); fault != "" && at != nil && a.begun.Before(*at) {
+			lost.Add(1)
+			return ""
+		}
+		return fault
+	})
+	type life struct {
+		victim            string
+		killed, restarted time.Time
+	}
+	var lives []life
+	for n := 1; n <= 4; n++ {
+		victim := s.endpoint(n)
+		s.await("the victim serves", func() bool { return s.sum(victim, "vllm:num_requests_running") > 0 })
+		soon := time.Now().Add(time.Second) // what fails between the kill and its end is lost with it
+		dead.Store(&soon)
+		s.Engines[victim].Kill()
+		killed := time.Now()
+		dead.Store(&killed)
+		sent := l.sent.Load()
+		s.await("many more requests were answered", func() bool { return l.sent.Load() > sent+400 })
+		lives = append(lives, life{victim, killed, time.Now()})
+		if err := s.StartEngine(t.Context(), victim); err != nil {
+			t.Fatal(err)
+		}
+		s.await("the engine that came back serves", func() bool { return s.sum(victim, "vllm:generation_tokens_total") > 0 })
+	}
+	l.stop()
+	for _, fault := range l.faults {
+		t.Error(fault)
+	}
+	s.Envoy.Stop(5 * time.Second) // writes out its log
+
+	saved, late := 0, 0
+	for _, life := range lives {
+		for _, r := range s.accessLog(func(l logged) bool {
+			return strings.HasPrefix(l.Picks, life.victim) && l.Time.After(life.killed) && l.Time.Before(life.restarted)
+		}) {
+			saved++
+			if r.Time.After(life.killed.Add(interval)) {
+				late++
+			}
+		}
+	}
+	t.Logf("of %d requests %d were lost with 4 engines; %d that came after were sent there first, and served by others", l.sent.Load(), lost.Load(), saved)
+	if lost.Load() == 0 {
+		t.Error("no request was lost: the engines were killed idle")
+	}
+	if late > 0 {
+		t.Errorf("%d requests were sent to a dead engine more than a scrape interval after it was killed", late)
+	}
+}
+
+// A new endpoint may be picked a moment before Envoy has read of it.
+func TestAPickThatEnvoyDoesNotKnowYetIsPassedOver(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		picks            string
+		status, attempts int
+	}{{"3", 200, 1}, {"1", 503, 1}} {
+		s := start(t, extprocFlags("--policy", "roundRobin", "--picks", c.picks))
+		s.list(3, 4)
+		a, l := s.tell(completion("a01", 2, false)) // the first turn is 1, engine 2
+		if a.status != c.status || l.Attempts != c.attempts || c.status == 200 && a.served != s.endpoint(3) {
+			t.Errorf("with %s picks: %d from %s after %d attempts", c.picks, a.status, a.served, l.Attempts)
+		}
+		if n := s.asked(2, "200"); n != 0 {
+			t.Errorf("with %s picks it was sent there all the same", c.picks)
+		}
+		moved := time.Now()
+		s.list(1, 2, 3, 4)
+		t.Logf("Envoy knows the new endpoints %v after the file was moved into place", time.Since(moved).Round(time.Millisecond))
+	}
+}
+
+// list makes Envoy know these engines and no others.
+func (s *stack) list(ns ...int) {
+	s.t.Helper()
+	text, err := eds.Render(strings.Split(s.endpoints(ns...), ","))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	file := filepath.Join(s.Dir, "endpoints.json")
+	if err := os.WriteFile(file+".new", text, 0o644); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.Rename(file+".new", file); err != nil {
+		s.t.Fatal(err)
+	}
+	s.await("Envoy knows these endpoints", func() bool {
+		return s.envoyGauge("cluster.endpoints.membership_total") == float64(len(ns))
+	})
+}
