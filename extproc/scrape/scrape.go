@@ -216,7 +216,7 @@ func (l *loop) load(ctx context.Context) (engine.Load, error) {
 	if err != nil {
 		return engine.Load{}, err
 	}
-	return l.reader.Load(page)
+	return l.reader.Load(page, "")
 }
 
 // models reads the list of models. An engine that answers without one keeps the list that it gave before.
