@@ -12,6 +12,7 @@ import (
 
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/scrape"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // config is what the command line says.
@@ -25,6 +26,8 @@ type config struct {
 	modelsInterval time.Duration
 	drainTimeout   time.Duration
 	logLevel       slog.Level
+
+	endpoints []string // beside those of the objects
 }
 
 const usage = `extproc picks the endpoint that answers, for every request that an Envoy asks it about.
@@ -32,10 +35,15 @@ const usage = `extproc picks the endpoint that answers, for every request that a
 Usage:
 
   extproc --objects DIR --listen unix:PATH [--listen HOST:PORT] [flags]
+  extproc --endpoints HOST:PORT,... --listen unix:PATH [--listen HOST:PORT] [flags]
 
-DIR holds YAML: InferencePool (which pods serve), LLMRoute (which models requests may
-name) and Pod (where they are), as kubectl prints them. Edits are in force within a
-second; an invalid one is refused with its file and line, and what was in force stays.
+DIR holds YAML: InferencePool (which endpoints serve), LLMRoute (which models requests may
+name), and where the endpoints are: Pod, as kubectl prints them, or EndpointList, a list of
+host:port. Edits are in force within a second; an invalid one is refused with its file and
+line, and what was in force stays.
+
+Endpoints on the command line are a pool of their own, named endpoints. With a folder
+beside, routes can name it.
 
 Envoy's configuration must name extproc's socket: envoy.yaml does.
 
@@ -53,7 +61,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs := pflag.NewFlagSet("extproc", pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
 	fs.SortFlags = false
-	fs.StringVar(&c.objects, "objects", "", "the `DIR` with the objects (required)")
+	fs.StringVar(&c.objects, "objects", "", "the `DIR` with the objects (required without --endpoints)")
 	fs.StringArrayVar(&c.listen, "listen", nil, "serve ext_proc at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated (required)")
 	fs.StringVar(&c.metricsHost, "metrics-host", "", "serve metrics on this `HOST`; empty means all")
 	fs.IntVar(&c.metricsPort, "metrics-port", 9090, "serve /metrics, /healthz and /readyz on this `PORT`; 0 picks a free one and logs it, -1 serves none")
@@ -63,6 +71,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.DurationVar(&c.modelsInterval, "models-interval", scrape.DefaultModelsInterval, "look at the models of each endpoint this often")
 	fs.DurationVar(&c.drainTimeout, "drain-timeout", 5*time.Second, "after SIGTERM, wait this long for requests in flight; responses that are flowing do not need extproc and go on")
 	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log from this `LEVEL` on: debug, info, warn or error")
+	fs.StringSliceVar(&c.endpoints, "endpoints", nil, "engines at these `HOST:PORT`s, separated by commas, without objects: the pool default/endpoints. A name is looked up every 5s, and each of its addresses is an endpoint")
 
 	err := fs.Parse(args)
 	if errors.Is(err, pflag.ErrHelp) {
@@ -84,8 +93,8 @@ func (c config) check(rest []string) error {
 	switch {
 	case len(rest) > 0:
 		return fmt.Errorf("what is %q? every setting is a flag", strings.Join(rest, " "))
-	case c.objects == "":
-		return errors.New("--objects DIR is missing: name the folder with the YAML")
+	case c.objects == "" && len(c.endpoints) == 0:
+		return errors.New("say where the engines are: --objects DIR, a folder with YAML, or --endpoints HOST:PORT,...")
 	case len(c.listen) == 0:
 		return errors.New("--listen is missing: say unix:PATH for an Envoy beside, or HOST:PORT")
 	case c.metricsPort < -1 || c.metricsPort > 65535:
@@ -94,6 +103,11 @@ func (c config) check(rest []string) error {
 		return fmt.Errorf("--adapter-threshold %d: it must be at least 1", c.policy.Threshold)
 	case c.scrapeInterval < 10*time.Millisecond || c.modelsInterval < 10*time.Millisecond:
 		return errors.New("a scrape interval below 10ms would keep the engines busy with nothing else")
+	}
+	for _, text := range c.endpoints {
+		if _, err := objects.ParseAddress(text); err != nil {
+			return fmt.Errorf("--endpoints %q: %w", text, err)
+		}
 	}
 	return nil
 }

@@ -25,7 +25,6 @@ import (
 	"github.com/headgate/headgate/extproc/scrape"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/objects/dir"
 )
 
 func main() {
@@ -70,7 +69,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	}
 
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return dir.New(c.objects, log, m.Refused).Run(ctx, publish) })
+	group.Go(func() error { return follow(ctx, c, log, m.Refused, publish) })
 	group.Go(func() error { return f.Run(ctx) })
 	group.Go(func() error { return scraper.Run(ctx) })
 	group.Go(func() error {

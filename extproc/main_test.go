@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -124,6 +125,58 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// With endpoints on the command line no folder is needed: the program is ready, and looks at them, by name and by address.
+func TestEndpointsWithoutObjects(t *testing.T) {
+	engines := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/models" {
+			_, _ = io.WriteString(w, `{"data":[{"id":"llama"}]}`)
+			return
+		}
+		_, _ = io.WriteString(w, "sglang:num_running_reqs 3\n")
+	}))
+	defer engines.Close()
+	_, port, _ := net.SplitHostPort(engines.Listener.Addr().String())
+	metrics := "http://" + host + ":9091/"
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	args := []string{
+		"--endpoints", "localhost:" + port + ",127.0.0.9:1", "--listen", "unix:" + filepath.Join(t.TempDir(), "s"),
+		"--metrics-host", host, "--metrics-port", "9091",
+	}
+	go func() { done <- run(ctx, args, io.Discard, io.Discard) }()
+	await(t, metrics+"readyz", "ok")
+	await(t, metrics+"metrics", `headgate_endpoint_running{endpoint="127.0.0.1:`+port+`"} 3`)
+	await(t, metrics+"metrics", `headgate_endpoint_state{endpoint="127.0.0.9:1",state="out"} 1`)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// await gets a page until it says what is wanted.
+func await(t *testing.T, url, want string) {
+	t.Helper()
+	var last string
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for limit := time.After(10 * time.Second); ; {
+		if response, err := http.Get(url); err != nil { //nolint:noctx // it is bounded by the limit
+			last = err.Error()
+		} else {
+			page, _ := io.ReadAll(response.Body)
+			_ = response.Body.Close()
+			if last = string(page); response.StatusCode == http.StatusOK && strings.Contains(last, want) {
+				return
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("%s never said %s; at last it said:\n%s", url, want, last)
+		}
+	}
+}
+
 // A process that was killed leaves its socket behind; the next one takes it over.
 func TestASocketThatWasLeftBehindIsTakenOver(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.sock")
@@ -146,7 +199,8 @@ func TestASocketThatWasLeftBehindIsTakenOver(t *testing.T) {
 
 func TestTheCommandLine(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"", "--objects DIR is missing: name the folder with the YAML; see extproc --help"},
+		{"", "say where the engines are: --objects DIR, a folder with YAML, or --endpoints HOST:PORT,...; see extproc --help"},
+		{"--endpoints a:1 --endpoints b:2,c --listen y", `--endpoints "c": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000; see extproc --help`},
 		{"--objects x", "--listen is missing: say unix:PATH for an Envoy beside, or HOST:PORT; see extproc --help"},
 		{"--objects x --listen y z", `what is "z"? every setting is a flag; see extproc --help`},
 		{"--objects x --listen y --policy best", `there is no policy "best": use one of proposal, leastRequest, roundRobin, random; see extproc --help`},

@@ -127,7 +127,7 @@ func (f *Fleet) SetModels(address string, m engine.Models) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e := f.endpoints[address]
-	if e == nil || slices.Equal(e.lists.Base, m.Base) && slices.Equal(e.lists.Adapters, m.Adapters) {
+	if e == nil || slices.Equal(e.lists.Base, m.Base) && slices.Equal(e.lists.Adapters, m.Adapters) && e.lists.Unlisted == m.Unlisted {
 		return
 	}
 	e.lists = m
