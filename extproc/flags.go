@@ -27,7 +27,11 @@ type config struct {
 	drainTimeout   time.Duration
 	logLevel       slog.Level
 
-	endpoints []string // beside those of the objects
+	endpoints        []string // beside those of the objects
+	engineTokenFile  string
+	engineTLS        bool
+	engineCAFile     string
+	engineSkipVerify bool
 }
 
 const usage = `extproc picks the endpoint that answers, for every request that an Envoy asks it about.
@@ -72,6 +76,10 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.DurationVar(&c.drainTimeout, "drain-timeout", 5*time.Second, "after SIGTERM, wait this long for requests in flight; responses that are flowing do not need extproc and go on")
 	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log from this `LEVEL` on: debug, info, warn or error")
 	fs.StringSliceVar(&c.endpoints, "endpoints", nil, "engines at these `HOST:PORT`s, separated by commas, without objects: the pool default/endpoints. A name is looked up every 5s, and each of its addresses is an endpoint")
+	fs.StringVar(&c.engineTokenFile, "engine-token-file", "", "look at engines with the bearer token in this `FILE`, which may be replaced at any time")
+	fs.BoolVar(&c.engineTLS, "engine-tls", false, "look at engines over TLS; a certificate is for the name in --endpoints or an EndpointList, else for the IP address")
+	fs.StringVar(&c.engineCAFile, "engine-ca-file", "", "with --engine-tls: trust the authorities in this `FILE` of PEM and no others")
+	fs.BoolVar(&c.engineSkipVerify, "engine-insecure-skip-verify", false, "with --engine-tls: trust any certificate; whoever is between can read the token")
 
 	err := fs.Parse(args)
 	if errors.Is(err, pflag.ErrHelp) {
@@ -94,7 +102,7 @@ func (c config) check(rest []string) error {
 	case len(rest) > 0:
 		return fmt.Errorf("what is %q? every setting is a flag", strings.Join(rest, " "))
 	case c.objects == "" && len(c.endpoints) == 0:
-		return errors.New("say where the engines are: --objects DIR, a folder with YAML, or --endpoints HOST:PORT,...")
+		return errors.New("say where the engines are: --objects DIR, a folder with YAML, or --endpoints HOST:PORT")
 	case len(c.listen) == 0:
 		return errors.New("--listen is missing: say unix:PATH for an Envoy beside, or HOST:PORT")
 	case c.metricsPort < -1 || c.metricsPort > 65535:
@@ -103,6 +111,14 @@ func (c config) check(rest []string) error {
 		return fmt.Errorf("--adapter-threshold %d: it must be at least 1", c.policy.Threshold)
 	case c.scrapeInterval < 10*time.Millisecond || c.modelsInterval < 10*time.Millisecond:
 		return errors.New("a scrape interval below 10ms would keep the engines busy with nothing else")
+	}
+	switch {
+	case !c.engineTLS && c.engineCAFile != "":
+		return errors.New("--engine-ca-file is of no use without --engine-tls")
+	case !c.engineTLS && c.engineSkipVerify:
+		return errors.New("--engine-insecure-skip-verify is of no use without --engine-tls")
+	case c.engineCAFile != "" && c.engineSkipVerify:
+		return errors.New("--engine-insecure-skip-verify checks no certificate: it cannot go with --engine-ca-file")
 	}
 	for _, text := range c.endpoints {
 		if _, err := objects.ParseAddress(text); err != nil {

@@ -45,10 +45,16 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	}
 	log := slog.New(slog.NewJSONHandler(logs, &slog.HandlerOptions{Level: c.logLevel}))
 
+	engines, err := reachEngines(c, log)
+	if err != nil {
+		return err
+	}
+
 	f := fleet.New(time.Now)
 	m := meter.New(f)
 	scraper := scrape.New(scrape.Config{
 		Fleet: f, Interval: c.scrapeInterval, ModelsInterval: c.modelsInterval, Log: log, Looked: m.Looked,
+		TLS: engines.tls, Token: engines.token,
 	})
 	observe := func(o outcome.Outcome) {
 		m.Observe(o)
@@ -59,7 +65,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	loaded := make(chan struct{})
 	publish := func(w *objects.World) {
 		f.SetWorld(w)
-		scraper.SetTargets(w.Addresses())
+		scraper.SetTargets(scrape.Targets(w))
 		m.SetWorld(w)
 		select {
 		case <-loaded:

@@ -48,7 +48,7 @@ func (d *dns) lookup(ctx context.Context, name string) ([]netip.Addr, error) {
 		return nil, ctx.Err()
 	}
 	var all []netip.Addr
-	for _, a := range strings.Fields(text) {
+	for a := range strings.FieldsSeq(text) {
 		all = append(all, netip.MustParseAddr(a))
 	}
 	return all, nil
