@@ -226,8 +226,8 @@ func (w *World) noteUnknownKinds(p *Pool) {
 			continue
 		}
 		noted[name] = true
-		w.problem("InferencePool %s: the label %s of %s names the engine %q, which is none of %v: such engines are told by what they serve",
-			p.Name, engine.KindLabel, e.Pod, name, engine.Kinds())
+		w.problem("InferencePool %s: the labels of %s name the engine %q, which is none of %v: such engines are told by what they serve",
+			p.Name, e.Pod, name, engine.Kinds())
 	}
 }
 
