@@ -51,9 +51,10 @@ beside, routes can name it.
 
 Envoy's configuration must name extproc's socket: envoy.yaml does.
 
-Example, as envoy.yaml expects it, from the folder that Envoy runs in:
+Examples, as envoy.yaml expects it, from the folder that Envoy runs in:
 
   extproc --objects bench/quickstart/objects --listen unix:.run/extproc.sock
+  extproc --endpoints 10.0.0.7:8000,gpu-2.internal:8000 --listen unix:.run/extproc.sock
 
 Flags:
 

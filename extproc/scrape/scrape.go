@@ -201,6 +201,7 @@ func (l *loop) failed(look fleet.Look, err error) error {
 	l.modelsAt = time.Time{}
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
 		l.Fleet.Refused(l.Address)
+		l.found = false // what comes back may be another engine
 	} else {
 		look.Failed()
 	}

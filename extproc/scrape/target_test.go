@@ -246,9 +246,19 @@ func TestThePageThatWorkedIsKept(t *testing.T) {
 		if n := e.count(one + "/metrics"); n != before {
 			t.Errorf("%d looks at a page that tells nothing", n-before)
 		}
-		e.set(healthy) // another engine, at the same address
+		e.set(func(address, path string) (int, string, error) { // another engine, at the same address
+			if path == "/prometheus/metrics" {
+				return 404, "", nil
+			}
+			return healthy(address, path)
+		})
 		after(3 * interval)
 		running("as another engine", engine.Known(2))
+		e.set(down)
+		after(2 * interval)
+		e.set(trtllm(200, 500)) // and another, which has an error where this one had its page
+		after(4 * interval)
+		running("as a third engine", engine.Known(3))
 	}, one)
 }
 
