@@ -39,18 +39,28 @@ type config struct {
 	seed           uint64
 	explain        bool
 	logLevel       slog.Level
+
+	endpoints        []string // beside those of the objects
+	engineTokenFile  string
+	engineTLS        bool
+	engineCAFile     string
+	engineSkipVerify bool
 }
 
 const usage = `extproc picks the endpoint that answers, for every request that a data plane asks it about.
 
 Usage:
 
-  extproc --objects DIR --listen unix:PATH [flags]     beside Headgate's own Envoy
-  extproc --objects DIR --pool-name NAME [flags]       as the endpoint picker of other gateways
+  extproc --objects DIR --listen unix:PATH [flags]               beside Headgate's own Envoy
+  extproc --endpoints HOST:PORT,... --listen unix:PATH [flags]   the same without objects
+  extproc --objects DIR --pool-name NAME [flags]                 as the endpoint picker of other gateways
 
-DIR holds YAML: InferencePool (which pods serve), LLMRoute (which models requests may name), Pod (where they are) and
-PoolSettings (how to pick for one pool), as kubectl prints them. Edits are in force within a second; an invalid one is
-refused with its file and line, and what was in force stays.
+DIR holds YAML: InferencePool (which endpoints serve), LLMRoute (which models requests may name), PoolSettings (how to
+pick for one pool), and where the endpoints are: Pod, as kubectl prints them, or EndpointList, a list of host:port. Edits
+are in force within a second; an invalid one is refused with its file and line, and what was in force stays.
+
+Endpoints on the command line are a pool of their own, default/endpoints: it admits the models that they list, or with a
+folder beside, those of the routes that name it.
 
 Envoys that are configured by envoy.yaml call --listen: only inference passes, and their access log tells what became of
 it. Other gateways (Istio, kgateway, Envoy AI Gateway, GKE) speak the endpoint-picker protocol with --grpc-port, with TLS:
@@ -61,6 +71,8 @@ that they call; else --pool-name. Without --listen, extproc serves on the ports 
 Examples:
 
   extproc --objects bench/quickstart/objects --listen unix:.run/extproc.sock \
+    --eds-file .run/endpoints.json --picks 3
+  extproc --endpoints 10.0.0.7:8000,gpu-2.internal:8000 --listen unix:.run/extproc.sock \
     --eds-file .run/endpoints.json --picks 3
   extproc --objects /etc/headgate --pool-name llama --pool-namespace serving
   extproc --objects /etc/headgate --explain-config
@@ -75,7 +87,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs := pflag.NewFlagSet("extproc", pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
 	fs.SortFlags = false
-	fs.StringVar(&c.objects, "objects", "", "the `DIR` with the objects (required)")
+	fs.StringVar(&c.objects, "objects", "", "the `DIR` with the objects (required without --endpoints)")
 	fs.StringArrayVar(&c.listen, "listen", nil, "serve Headgate's own Envoys at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated")
 	fs.StringVar(&c.edsFile, "eds-file", "", "write the endpoints of all pools into this `FILE`, from which envoy.yaml's cluster takes them; an ORIGINAL_DST cluster needs none")
 	fs.StringVar(&c.grpcHost, "grpc-host", "", "serve other gateways on this `HOST`; empty means all")
@@ -100,6 +112,11 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.Uint64Var(&c.seed, "seed", 0, "decide ties and shares by this `NUMBER`, the same in each run; 0 by good randomness")
 	fs.BoolVar(&c.explain, "explain-config", false, "print the settings of every pool and where they come from, and end")
 	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log from this `LEVEL` on: debug, info, warn or error")
+	fs.StringSliceVar(&c.endpoints, "endpoints", nil, "engines at these `HOST:PORT`s, separated by commas, without objects: the pool default/endpoints. A name is looked up every 5s, and each of its addresses is an endpoint")
+	fs.StringVar(&c.engineTokenFile, "engine-token-file", "", "look at engines with the bearer token in this `FILE`, which may be replaced at any time")
+	fs.BoolVar(&c.engineTLS, "engine-tls", false, "look at engines over TLS; a certificate is for the name in --endpoints or an EndpointList, else for the IP address")
+	fs.StringVar(&c.engineCAFile, "engine-ca-file", "", "with --engine-tls: trust the authorities in this `FILE` of PEM and no others")
+	fs.BoolVar(&c.engineSkipVerify, "engine-insecure-skip-verify", false, "with --engine-tls: trust any certificate; whoever is between can read the token")
 
 	err := fs.Parse(args)
 	if errors.Is(err, pflag.ErrHelp) {
@@ -119,7 +136,11 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	if c.grpcPort >= 0 && !fs.Changed("drain-timeout") {
 		c.drainTimeout = 30 * time.Second
 	}
-	if c.pool.Name == "" {
+	switch {
+	case c.pool.Name != "":
+	case len(c.endpoints) > 0:
+		c.pool = objects.EndpointsPool
+	default:
 		c.pool = objects.Name{}
 	}
 	if err == nil {
@@ -135,8 +156,8 @@ func (c config) check(rest []string) error {
 	switch {
 	case len(rest) > 0:
 		return fmt.Errorf("what is %q? every setting is a flag", strings.Join(rest, " "))
-	case c.objects == "":
-		return errors.New("--objects DIR is missing: name the folder with the YAML")
+	case c.objects == "" && len(c.endpoints) == 0:
+		return errors.New("say where the engines are: --objects DIR, a folder with YAML, or --endpoints HOST:PORT")
 	case len(c.listen) == 0 && c.grpcPort < 0 && !c.explain:
 		return errors.New("there is nobody to serve: say --listen unix:PATH for an Envoy beside, or --grpc-port for other gateways")
 	case c.settings.Policy.Threshold < 1:
@@ -147,6 +168,17 @@ func (c config) check(rest []string) error {
 		return fmt.Errorf("--lease %v: it must be above 0", c.settings.Lease)
 	case c.scrapeInterval < 10*time.Millisecond || c.modelsInterval < 10*time.Millisecond:
 		return errors.New("a scrape interval below 10ms would keep the engines busy with nothing else")
+	case !c.engineTLS && c.engineCAFile != "":
+		return errors.New("--engine-ca-file is of no use without --engine-tls")
+	case !c.engineTLS && c.engineSkipVerify:
+		return errors.New("--engine-insecure-skip-verify is of no use without --engine-tls")
+	case c.engineCAFile != "" && c.engineSkipVerify:
+		return errors.New("--engine-insecure-skip-verify checks no certificate: it cannot go with --engine-ca-file")
+	}
+	for _, text := range c.endpoints {
+		if _, err := objects.ParseAddress(text); err != nil {
+			return fmt.Errorf("--endpoints %q: %w", text, err)
+		}
 	}
 	for flag, port := range map[string]int{"metrics-port": c.metricsPort, "grpc-port": c.grpcPort, "grpc-health-port": c.healthPort} {
 		if port < -1 || port > 65535 {

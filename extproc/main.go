@@ -27,7 +27,6 @@ import (
 	"github.com/headgate/headgate/extproc/scrape"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/objects/dir"
 )
 
 func main() {
@@ -49,10 +48,14 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	log := slog.New(slog.NewJSONHandler(logs, &slog.HandlerOptions{Level: c.logLevel}))
 
 	if c.explain {
-		world, err := dir.Read(c.objects)
+		world, err := readOnce(c)
 		if err == nil {
 			fmt.Fprint(out, c.settings.Explain(world))
 		}
+		return err
+	}
+	engines, err := reachEngines(c, log)
+	if err != nil {
 		return err
 	}
 
@@ -60,6 +63,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	m := meter.New(f)
 	scraper := scrape.New(scrape.Config{
 		Fleet: f, Interval: c.scrapeInterval, ModelsInterval: c.modelsInterval, Log: log, Looked: m.Looked,
+		TLS: engines.tls, Token: engines.token,
 	})
 	observe := func(o outcome.Outcome) {
 		m.Observe(o)
@@ -83,7 +87,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 			}
 		}
 		f.SetWorld(w)
-		scraper.SetTargets(w.Addresses())
+		scraper.SetTargets(scrape.Targets(w))
 		m.SetWorld(w)
 		select {
 		case <-loaded:
@@ -93,7 +97,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	}
 
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return dir.New(c.objects, log, m.Refused).Run(ctx, publish) })
+	group.Go(func() error { return follow(ctx, c, log, m.Refused, publish) })
 	group.Go(func() error { return f.Run(ctx) })
 	if endpoints != nil {
 		group.Go(func() error { return endpoints.Run(ctx, log) })

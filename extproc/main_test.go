@@ -3,11 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -124,6 +126,93 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// With endpoints on the command line no folder is needed: the program is ready, and looks at them, by name and by address,
+// over TLS with a token where it is told to. A folder may stand beside.
+func TestEndpointsOnTheCommandLine(t *testing.T) {
+	engines := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.TLS != nil && r.Header.Get("Authorization") != "Bearer secret":
+			http.Error(w, "", http.StatusUnauthorized)
+		case r.URL.Path == "/v1/models":
+			_, _ = io.WriteString(w, `{"data":[{"id":"llama"}]}`)
+		default:
+			_, _ = io.WriteString(w, "sglang:num_running_reqs 3\n")
+		}
+	})
+	plain, overTLS := httptest.NewServer(engines), httptest.NewTLSServer(engines)
+	defer plain.Close()
+	defer overTLS.Close()
+	dir := t.TempDir()
+	list := "---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: rack, labels: {app: llama}}\nspec: {addresses: ['127.0.0.8:1']}\n"
+	for file, text := range map[string]string{
+		"objects.yaml": someObjects + list, "token": "secret\n",
+		"ca.pem": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: overTLS.Certificate().Raw})),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	address, secure := plain.Listener.Addr().String(), overTLS.Listener.Addr().String()
+	const state, running = `headgate_endpoint_state{endpoint="%s",state="%s"} 1`, `headgate_endpoint_running{endpoint="%s"} 3`
+	for _, c := range []struct {
+		name, args string
+		want       []string // of the metrics
+	}{
+		{
+			"alone", "--endpoints " + strings.Replace(address, "127.0.0.1", "localhost", 1) + ",127.0.0.9:1",
+			[]string{fmt.Sprintf(running, address), fmt.Sprintf(state, "127.0.0.9:1", "out")},
+		},
+		{
+			"beside a folder", "--endpoints " + address + " --objects " + dir,
+			[]string{fmt.Sprintf(running, address), fmt.Sprintf(state, "127.0.0.8:1", "out")},
+		},
+		{
+			"over TLS", "--endpoints " + secure + " --engine-tls --engine-token-file " + dir + "/token --engine-ca-file " + dir + "/ca.pem",
+			[]string{fmt.Sprintf(running, secure), fmt.Sprintf(state, secure, "healthy")},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			metrics := "http://" + host + ":9091/"
+			done := make(chan error, 1)
+			ctx, cancel := context.WithCancel(t.Context())
+			args := append(strings.Fields(c.args), "--listen", "unix:"+filepath.Join(t.TempDir(), "s"), "--metrics-host", host, "--metrics-port", "9091")
+			go func() { done <- run(ctx, args, io.Discard, io.Discard) }()
+			await(t, metrics+"readyz", "ok")
+			for _, want := range c.want {
+				await(t, metrics+"metrics", want)
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// await gets a page until it says what is wanted.
+func await(t *testing.T, url, want string) {
+	t.Helper()
+	var last string
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for limit := time.After(10 * time.Second); ; {
+		if response, err := http.Get(url); err != nil { //nolint:noctx // it is bounded by the limit
+			last = err.Error()
+		} else {
+			page, _ := io.ReadAll(response.Body)
+			_ = response.Body.Close()
+			if last = string(page); response.StatusCode == http.StatusOK && strings.Contains(last, want) {
+				return
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("%s never said %s; at last it said:\n%s", url, want, last)
+		}
+	}
+}
+
 // A process that was killed leaves its socket behind; the next one takes it over.
 func TestASocketThatWasLeftBehindIsTakenOver(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.sock")
@@ -146,7 +235,8 @@ func TestASocketThatWasLeftBehindIsTakenOver(t *testing.T) {
 
 func TestTheCommandLine(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"", "--objects DIR is missing: name the folder with the YAML; see extproc --help"},
+		{"", "say where the engines are: --objects DIR, a folder with YAML, or --endpoints HOST:PORT; see extproc --help"},
+		{"--endpoints a:1 --endpoints b:2,c --listen y", `--endpoints "c": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000; see extproc --help`},
 		{"--objects x --grpc-port -1", "there is nobody to serve: say --listen unix:PATH for an Envoy beside, or --grpc-port for other gateways; see extproc --help"},
 		{"--objects x --grpc-port 65536", "--grpc-port 65536 is no port; see extproc --help"},
 		{"--objects x --picks 9", "--picks 9: it must be 1 to 8; see extproc --help"},
@@ -157,6 +247,9 @@ func TestTheCommandLine(t *testing.T) {
 		{"--objects x --listen y --picks 0", "--picks 0: it must be 1 to 8; see extproc --help"},
 		{"--objects x --listen y --metrics-port 70000", "--metrics-port 70000 is no port; see extproc --help"},
 		{"--objects x --listen y --scrape-interval 1ms", "a scrape interval below 10ms would keep the engines busy with nothing else; see extproc --help"},
+		{"--endpoints a:1 --listen y --engine-ca-file x", "--engine-ca-file is of no use without --engine-tls; see extproc --help"},
+		{"--endpoints a:1 --listen y --engine-insecure-skip-verify", "--engine-insecure-skip-verify is of no use without --engine-tls; see extproc --help"},
+		{"--endpoints a:1 --listen y --engine-tls --engine-ca-file x --engine-insecure-skip-verify", "--engine-insecure-skip-verify checks no certificate: it cannot go with --engine-ca-file; see extproc --help"},
 		{"--nonsense", "unknown flag: --nonsense; see extproc --help"},
 	} {
 		_, err := parseFlags(strings.Fields(c.args), io.Discard)
@@ -175,7 +268,15 @@ func TestFaultsAtTheStartEndIt(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "x.yaml"), []byte("kind: Nothing\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	empty := filepath.Join(dir, "empty")
+	if err := os.WriteFile(empty, []byte(" \n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for args, want := range map[string]string{
+		"--endpoints a:1 --listen unix:x --engine-token-file " + empty:                              "--engine-token-file: " + empty + " is empty: write the token that the engines want into it",
+		"--endpoints a:1 --listen unix:x --engine-token-file " + dir + "/none":                      "--engine-token-file: open " + dir + "/none: no such file or directory",
+		"--endpoints a:1 --listen unix:x --engine-tls --engine-ca-file " + empty:                    "--engine-ca-file: " + empty + " holds no certificate in PEM",
+		"--endpoints a:1 --listen unix:x --engine-tls --engine-ca-file " + dir + "/none":            "--engine-ca-file: open " + dir + "/none: no such file or directory",
 		"--objects " + dir + " --listen unix:" + dir + "/s":                                         "x.yaml:1: ",
 		"--objects " + dir + "/none --listen unix:" + dir + "/s":                                    "no such file or directory",
 		"--objects " + t.TempDir() + " --listen unix:" + strings.Repeat("x", 104):                   "the path of a Unix socket has at most 103 bytes, this one has 104",

@@ -26,7 +26,7 @@ Usage:
 
   bench quickstart [flags]
 
-To put it in front of real vLLM servers, edit bench/quickstart/objects/engines.yaml.
+To put it in front of real servers, edit bench/quickstart/objects/engines.yaml.
 
 Flags:
 

@@ -120,7 +120,7 @@ func (w *watch) look(ctx context.Context, address string) (r reading) {
 		return reading{err: err}
 	}
 	var reader engine.Reader
-	if r.load, err = reader.Load(page); err != nil {
+	if r.load, err = reader.Load(page, ""); err != nil {
 		return reading{err: err}
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)

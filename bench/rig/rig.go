@@ -62,10 +62,11 @@ type Rig struct {
 
 // New reads the objects of a run and checks that its addresses are free. It starts nothing.
 func New(c Config) (*Rig, error) {
-	world, err := dir.Read(c.Objects)
+	set, err := dir.Read(c.Objects)
 	if err != nil {
 		return nil, err
 	}
+	world := objects.Build(set)
 	lists, err := envoy.ReadsEndpoints(c.EnvoyYAML)
 	if err != nil {
 		return nil, err

@@ -69,7 +69,7 @@ type endpoint struct {
 	models             map[string]*atomic.Int64 // our requests in flight, by the engine's name of the model
 
 	lists  engine.Models
-	listed bool // lists is what the endpoint said, and not for want of a list
+	known  bool // lists is what the endpoint said
 	load   engine.Load
 	others int64
 	health health
@@ -154,10 +154,10 @@ func (f *Fleet) SetModels(address string, m engine.Models) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e := f.endpoints[address]
-	if e == nil || e.listed && slices.Equal(e.lists.Base, m.Base) && slices.Equal(e.lists.Adapters, m.Adapters) {
+	if e == nil || e.known && slices.Equal(e.lists.Base, m.Base) && slices.Equal(e.lists.Adapters, m.Adapters) && e.lists.Unlisted == m.Unlisted {
 		return
 	}
-	e.lists, e.listed = m, true
+	e.lists, e.known = m, true
 	f.indexes = nil
 	f.tell()
 }
@@ -199,7 +199,7 @@ func (f *Fleet) index(p *objects.Pool) *pick.Index {
 		e := f.endpoints[declared.Address]
 		e.forget()
 		index.Any = append(index.Any, pick.Copy{Endpoint: i, Base: true, InFlight: e.count("")})
-		index.Listed = index.Listed || e.listed
+		index.Listed = index.Listed || e.known && !e.lists.Unlisted
 		if len(e.lists.Base) > 0 {
 			c := pick.Copy{Endpoint: i, Model: e.lists.Base[0], Base: true, Names: e.lists.Base, InFlight: e.count(e.lists.Base[0])}
 			index.Base = append(index.Base, c)

@@ -1,5 +1,6 @@
 // Package scrape looks at every endpoint, again and again, and tells the fleet what it sees: the load from the engine's
-// metrics page, and beside it, slower, the models that the engine answers to.
+// metrics page, and beside it, slower, the models that the engine answers to. An engine that has neither is served all
+// the same, with both unknown.
 //
 // Each endpoint has one goroutine with a place of its own in the interval, by the hash of its address, so that looks are
 // spread evenly and the same endpoint is always looked at in the same phase.
@@ -7,11 +8,13 @@ package scrape
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
 	"log/slog"
+	"mime"
 	"net"
 	"net/http"
 	"sync"
@@ -41,7 +44,11 @@ type Config struct {
 	Log            *slog.Logger
 	// Looked is told of each look with its result, nil if it was answered. It may be nil.
 	Looked func(error)
-	// Transport is how engines are reached; nil means plain HTTP.
+	// TLS is how engines are known when looks go over TLS; nil means plain HTTP. Its ServerName is set for each endpoint.
+	TLS *tls.Config
+	// Token returns the bearer token that looks carry, empty for none. It may be nil, and is called for each look.
+	Token func() string
+	// Transport is how engines are reached in tests; nil means by the network.
 	Transport http.RoundTripper
 }
 
@@ -50,7 +57,8 @@ type Config struct {
 type Scraper struct {
 	Config
 	client  http.Client
-	targets chan []string // capacity 1: the latest set that Run has not taken; never closed
+	scheme  string
+	targets chan []Target // capacity 1: the latest set that Run has not taken; never closed
 }
 
 // New returns a Scraper with no targets.
@@ -58,35 +66,28 @@ func New(c Config) *Scraper {
 	if c.Looked == nil {
 		c.Looked = func(error) {}
 	}
+	if c.Token == nil {
+		c.Token = func() string { return "" }
+	}
 	if c.Transport == nil {
-		c.Transport = &http.Transport{
-			DialContext: (&net.Dialer{Timeout: timeout}).DialContext,
-			// One connection an endpoint for the load and one for the models. Compression would cost the engine more
-			// than it saves the wire.
-			MaxIdleConnsPerHost: 2, IdleConnTimeout: 30 * time.Second, DisableCompression: true,
-		}
+		c.Transport = newTransport(c.TLS)
 	}
-	s := &Scraper{Config: c, targets: make(chan []string, 1)}
-	s.client = http.Client{Transport: c.Transport, Timeout: timeout, CheckRedirect: sameHost}
+	s := &Scraper{Config: c, scheme: "http", targets: make(chan []Target, 1)}
+	if c.TLS != nil {
+		s.scheme = "https"
+	}
+	s.client = http.Client{Transport: c.Transport, Timeout: timeout, CheckRedirect: stay}
 	return s
-}
-
-// sameHost follows redirects, which older vLLM answers /metrics with, but never away from the endpoint.
-func sameHost(r *http.Request, via []*http.Request) error {
-	if len(via) > 3 || r.URL.Host != via[0].URL.Host {
-		return errors.New("redirected away from the endpoint")
-	}
-	return nil
 }
 
 // SetTargets says which endpoints to look at from now on. Those that stay are not disturbed. It is not safe for
 // concurrent use with itself.
-func (s *Scraper) SetTargets(addresses []string) {
+func (s *Scraper) SetTargets(targets []Target) {
 	select {
 	case <-s.targets: // not taken yet: out of date
 	default:
 	}
-	s.targets <- addresses
+	s.targets <- targets
 }
 
 // Run looks at the targets until ctx ends, and returns when every look is over.
@@ -94,32 +95,32 @@ func (s *Scraper) Run(ctx context.Context) error {
 	var loops sync.WaitGroup
 	defer s.client.CloseIdleConnections()
 	defer loops.Wait()
-	stop := make(map[string]context.CancelFunc)
+	stop := make(map[Target]context.CancelFunc)
 	for {
-		var addresses []string
+		var targets []Target
 		select {
 		case <-ctx.Done():
 			for _, cancel := range stop {
 				cancel()
 			}
 			return nil
-		case addresses = <-s.targets:
+		case targets = <-s.targets:
 		}
-		wanted := make(map[string]bool, len(addresses))
-		for _, address := range addresses {
-			wanted[address] = true
-			if stop[address] != nil {
+		wanted := make(map[Target]bool, len(targets))
+		for _, target := range targets {
+			wanted[target] = true
+			if stop[target] != nil {
 				continue
 			}
 			own, cancel := context.WithCancel(ctx)
-			stop[address] = cancel
-			l := &loop{Scraper: s, address: address}
+			stop[target] = cancel
+			l := &loop{Scraper: s, Target: target, pages: engine.Pages(target.Kind)}
 			loops.Go(func() { l.run(own) })
 		}
-		for address, cancel := range stop {
-			if !wanted[address] {
+		for target, cancel := range stop {
+			if !wanted[target] {
 				cancel()
-				delete(stop, address)
+				delete(stop, target)
 			}
 		}
 	}
@@ -128,8 +129,12 @@ func (s *Scraper) Run(ctx context.Context) error {
 // loop looks at one endpoint. It is owned by one goroutine.
 type loop struct {
 	*Scraper
-	address string
+	Target
+	pages []engine.Page // where its metrics may be
 
+	at       int  // the page to look at, of pages
+	found    bool // a page has told a load
+	missed   bool // no page has, and it was logged
 	reader   engine.Reader
 	page     []byte    // kept from look to look
 	modelsAt time.Time // of the last good look at the models; zero makes the next one due
@@ -139,7 +144,7 @@ type loop struct {
 // run looks at once, and then in the endpoint's own phase of the interval.
 func (l *loop) run(ctx context.Context) {
 	hash := fnv.New64a()
-	_, _ = hash.Write([]byte(l.address))
+	_, _ = hash.Write([]byte(l.Address))
 	phase := time.Duration(hash.Sum64() % uint64(l.Interval))
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -164,18 +169,19 @@ func (l *loop) run(ctx context.Context) {
 func (l *loop) note(err error) {
 	switch {
 	case err != nil && !l.down:
-		l.Log.Warn("endpoint does not answer", "endpoint", l.address, "err", err)
+		l.Log.Warn("endpoint does not answer", "endpoint", l.Address, "err", err)
 	case err == nil && l.down:
-		l.Log.Info("endpoint answers again", "endpoint", l.address)
+		l.Log.Info("endpoint answers again", "endpoint", l.Address)
 	}
 	l.down = err != nil
 }
 
 // look reads the models where that is due, then the load. The load comes last: it is what makes an endpoint a candidate
-// again, and after a failure its models may be others.
+// again, and after a failure its models may be others. A metrics page at another port says nothing of the endpoint's own
+// one: then the models are always due.
 func (l *loop) look(ctx context.Context) error {
-	look := l.Fleet.Look(l.address)
-	if time.Since(l.modelsAt) >= l.ModelsInterval {
+	look := l.Fleet.Look(l.Address)
+	if l.elsewhere() || time.Since(l.modelsAt) >= l.ModelsInterval {
 		if err := l.models(ctx); err != nil {
 			return l.failed(look, err)
 		}
@@ -194,7 +200,8 @@ func (l *loop) look(ctx context.Context) error {
 func (l *loop) failed(look fleet.Look, err error) error {
 	l.modelsAt = time.Time{}
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
-		l.Fleet.Refused(l.address)
+		l.Fleet.Refused(l.Address)
+		l.found = false // what comes back may be another engine
 	} else {
 		look.Failed()
 	}
@@ -204,24 +211,56 @@ func (l *loop) failed(look fleet.Look, err error) error {
 // errStatus is an answer other than 200.
 type errStatus int
 
-func (e errStatus) Error() string { return fmt.Sprintf("the engine answers %d", int(e)) }
-
-// load reads the metrics page. An engine that has none is there all the same: its load is unknown.
-func (l *loop) load(ctx context.Context) (engine.Load, error) {
-	page, err := l.get(ctx, "/metrics")
-	var status errStatus
-	if errors.As(err, &status) && (status == http.StatusNotFound || status == http.StatusMethodNotAllowed || status == http.StatusNotImplemented) {
-		return engine.Load{}, nil
+func (e errStatus) Error() string {
+	if e == http.StatusUnauthorized || e == http.StatusForbidden {
+		return fmt.Sprintf("the engine answers %d: it wants the token of --engine-token-file", int(e))
 	}
-	if err != nil {
-		return engine.Load{}, err
-	}
-	return l.reader.Load(page)
+	return fmt.Sprintf("the engine answers %d", int(e))
 }
 
-// models reads the list of models. An engine that answers without one keeps the list that it gave before.
+// absent says whether an engine answers that it has no such page.
+func absent(err error) bool {
+	var status errStatus
+	return errors.As(err, &status) &&
+		(status == http.StatusNotFound || status == http.StatusMethodNotAllowed || status == http.StatusNotImplemented)
+}
+
+// elsewhere says whether the metrics page is at a port that is not the endpoint's own.
+func (l *loop) elsewhere() bool { return l.pages[l.at].Port != 0 }
+
+// load reads one metrics page. A page that tells nothing makes the next look go to the next one where it may be, and one
+// that tells a load stays. An engine that has none is there all the same: its load is unknown.
+func (l *loop) load(ctx context.Context) (engine.Load, error) {
+	body, kind, err := l.get(ctx, l.pages[l.at])
+	var load engine.Load
+	if err == nil && kind != "application/json" { // trtllm-serve's /metrics
+		load, err = l.reader.Load(body, l.Kind)
+	}
+	if absent(err) || l.elsewhere() {
+		err = nil
+	}
+	switch {
+	case load.Kind != "":
+		l.found = true
+	case err == nil || !l.found:
+		// An engine that is known to have the page there may be too busy to answer; it is not moved by that.
+		l.at = (l.at + 1) % len(l.pages)
+		if l.at == 0 && err == nil && !l.found && !l.missed {
+			l.Log.Warn("endpoint tells no load that is known; it serves without", "endpoint", l.Address, "engine", l.Kind)
+			l.missed = true
+		}
+	}
+	return load, err
+}
+
+// models reads the list of models. An engine that has none answers to models that nobody knows; one that answers with
+// something else keeps the list that it gave before.
 func (l *loop) models(ctx context.Context) error {
-	body, err := l.get(ctx, "/v1/models")
+	body, _, err := l.get(ctx, engine.Page{Path: "/v1/models"})
+	if absent(err) {
+		l.Fleet.SetModels(l.Address, engine.Models{Unlisted: true})
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -229,31 +268,39 @@ func (l *loop) models(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.Fleet.SetModels(l.address, models)
+	l.Fleet.SetModels(l.Address, models)
 	return nil
 }
 
-// get returns the body of a page. It is valid until the next get.
-func (l *loop) get(ctx context.Context, path string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+l.address+path, nil)
+// get returns the body of a page and its media type. The body is valid until the next get.
+func (l *loop) get(ctx context.Context, page engine.Page) (body []byte, media string, err error) {
+	ctx = context.WithValue(ctx, serverName{}, l.Host)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, l.url(l.scheme, page), nil)
 	if err != nil {
-		return nil, err
+		return nil, "", err
+	}
+	if l.Host != "" {
+		request.Host = net.JoinHostPort(l.Host, request.URL.Port())
 	}
 	request.Header.Set("Accept", "text/plain;version=0.0.4, application/json")
+	if token := l.Token(); token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
 	response, err := l.client.Do(request)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxPage))
-		return nil, fmt.Errorf("GET %s: %w", path, errStatus(response.StatusCode))
+		return nil, "", fmt.Errorf("GET %s: %w", page.Path, errStatus(response.StatusCode))
 	}
 	l.page, err = readAll(l.page[:0], response.Body)
 	if err != nil {
-		return nil, fmt.Errorf("GET %s: %w", path, err)
+		return nil, "", fmt.Errorf("GET %s: %w", page.Path, err)
 	}
-	return l.page, nil
+	media, _, _ = mime.ParseMediaType(response.Header.Get("Content-Type"))
+	return l.page, media, nil
 }
 
 // readAll appends what r has to dst, up to maxPage.

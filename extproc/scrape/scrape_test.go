@@ -44,10 +44,20 @@ func world(addresses ...string) *objects.World {
 	return objects.Build(s)
 }
 
+// targets are endpoints of an unknown kind.
+func targets(addresses ...string) []scrape.Target {
+	var all []scrape.Target
+	for _, address := range addresses {
+		all = append(all, scrape.Target{Address: address})
+	}
+	return all
+}
+
 // engines answers for every endpoint, without a network.
 type engines struct {
 	mu     sync.Mutex
 	looks  map[string][]time.Time // by address and path
+	token  string                 // the Authorization of the last
 	answer func(address, path string) (int, string, error)
 }
 
@@ -55,6 +65,7 @@ func (e *engines) RoundTrip(r *http.Request) (*http.Response, error) {
 	key := r.URL.Host + r.URL.Path
 	e.mu.Lock()
 	e.looks[key] = append(e.looks[key], time.Now())
+	e.token = r.Header.Get("Authorization")
 	answer := e.answer
 	e.mu.Unlock()
 	status, body, err := answer(r.URL.Host, r.URL.Path)
@@ -78,6 +89,12 @@ func (e *engines) count(key string) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.looks[key])
+}
+
+func (e *engines) lastToken() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.token
 }
 
 const models = `{"data":[{"id":"llama","parent":null},{"id":"sql","parent":"llama"}]}`
@@ -108,7 +125,7 @@ func run(t *testing.T, test func(f *fleet.Fleet, s *scrape.Scraper, e *engines),
 		var beside sync.WaitGroup
 		beside.Go(func() { _ = s.Run(ctx) })
 		beside.Go(func() { _ = f.Run(ctx) })
-		s.SetTargets(addresses)
+		s.SetTargets(targets(addresses...))
 		test(f, s, e)
 		cancel()
 		beside.Wait() // hangs the bubble if a loop is left
@@ -248,7 +265,7 @@ func TestTargetsComeAndGo(t *testing.T) {
 	two := "10.0.0.2:8000"
 	run(t, func(_ *fleet.Fleet, s *scrape.Scraper, e *engines) {
 		after(time.Second)
-		s.SetTargets([]string{two})
+		s.SetTargets(targets(two))
 		after(time.Second)
 		stopped := e.count(one + "/metrics")
 		after(time.Second)
@@ -293,7 +310,7 @@ func TestRedirectsStayAtTheEndpoint(t *testing.T) {
 			_ = s.Run(ctx)
 			close(done)
 		}()
-		s.SetTargets([]string{address})
+		s.SetTargets(targets(address))
 		if err := <-looks; (err == nil) != want {
 			t.Errorf("redirected to %s: %v", location, err)
 		}

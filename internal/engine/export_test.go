@@ -3,4 +3,4 @@ package engine
 import "bytes"
 
 // ParseWhole is the oracle of Reader.Load: it parses every line of the page.
-func ParseWhole(page []byte) (Load, error) { return parseLoad(bytes.NewReader(page)) }
+func ParseWhole(page []byte, kind Kind) (Load, error) { return parseLoad(bytes.NewReader(page), kind) }

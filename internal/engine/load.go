@@ -51,6 +51,10 @@ func (v Value) String() string {
 
 // Load is what an engine says of itself at one moment.
 type Load struct {
+	// Kind is whose names the page has: the kind that was asked for, or that the page tells. It is unknown where no
+	// name on the page is known, and then so is all that follows.
+	Kind Kind
+
 	Running Value // requests in the batch
 	Waiting Value // requests not in the batch: queued, or swapped out of it
 	KVUsage Value // share of the KV cache in use, 0 to 1
@@ -65,42 +69,20 @@ type Load struct {
 	Asleep bool
 }
 
-// metric is one family of vLLM's under all of its names, newest first: those that V1 serves, those that V0 and older
-// releases served, and NVIDIA NIM's, which have no prefix. The first name that a page has counts.
-type metric []string
-
-var (
-	running   = metric{"vllm:num_requests_running", "num_requests_running"}
-	waiting   = metric{"vllm:num_requests_waiting", "num_requests_waiting"}
-	swapped   = metric{"vllm:num_requests_swapped"} // V0 only
-	kvUsage   = metric{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "gpu_cache_usage_perc"}
-	adapters  = metric{"vllm:lora_requests_info", "lora_requests_info"}
-	sleeping  = metric{"vllm:engine_sleep_state", "engine_sleep_state"}
-	allFamily = slices.Concat(running, waiting, swapped, kvUsage, adapters, sleeping)
-)
-
-// wanted is allFamily as a set.
-var wanted = func() map[string]bool {
-	set := make(map[string]bool, len(allFamily))
-	for _, name := range allFamily {
-		set[name] = true
-	}
-	return set
-}()
-
 // Reader reads metrics pages. It keeps its buffer from page to page and is not safe for concurrent use; the zero Reader
 // is ready.
 type Reader struct{ lines []byte }
 
-// Load reads a page in Prometheus' text format. A page that is not in the format is an error; a metric that it lacks is
-// an unknown Value.
+// Load reads a page in Prometheus' text format as an engine of the given kind means it, or of the kind that the page
+// itself tells where that is unknown. A page that is not in the format is an error; a metric that it lacks is an unknown
+// Value.
 //
 // A page of vLLM holds 50 to 80 KB, of which six families matter here. Only their lines go through the parser, which
 // makes reading a page 20 times as cheap (BenchmarkLoad): with hundreds of endpoints and five pages a second of each,
 // scraping would otherwise be most of what extproc does.
-func (r *Reader) Load(page []byte) (Load, error) {
+func (r *Reader) Load(page []byte, kind Kind) (Load, error) {
 	r.lines = selectLines(r.lines[:0], page)
-	return parseLoad(bytes.NewReader(r.lines))
+	return parseLoad(bytes.NewReader(r.lines), kind)
 }
 
 // selectLines appends the lines of page that belong to wanted families.
@@ -141,38 +123,47 @@ func isWanted(line []byte) bool {
 }
 
 // parseLoad reads a whole page, however much of it matters.
-func parseLoad(page io.Reader) (Load, error) {
+func parseLoad(page io.Reader, kind Kind) (Load, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(page)
+	parsed, err := parser.TextToMetricFamilies(page)
 	if err != nil {
 		return Load{}, fmt.Errorf("metrics: %w", err)
 	}
-	load := Load{
-		Running: sum(running.of(families)),
-		Waiting: sum(waiting.of(families)),
-		KVUsage: largest(kvUsage.of(families)),
+	families := families(parsed)
+	if kind != "" {
+		if d := dialectOf(kind); d != nil && d.speaks(families) {
+			return d.read(families), nil
+		}
+		return Load{}, nil
 	}
-	if n, ok := sum(swapped.of(families)).Get(); ok {
-		load.Waiting = Known(load.Waiting.Or(0) + n)
-	}
-	for _, m := range sleeping.of(families) {
-		// With data parallelism each engine has its series, and one that sleeps is enough to hang a request.
-		if label(m, "sleep_state") == "awake" && number(m) == 0 {
-			load.Asleep = true
+	for i := range dialects {
+		if dialects[i].speaks(families) {
+			return dialects[i].read(families), nil
 		}
 	}
-	load.MaxAdapters, load.Active = activity(adapters.of(families))
-	return load, nil
+	return Load{}, nil
 }
 
-// of returns the series of the first name that the page has.
-func (names metric) of(families map[string]*dto.MetricFamily) []*dto.Metric {
-	for _, name := range names {
-		if f := families[name]; f != nil {
-			return f.GetMetric()
-		}
+// read takes what the dialect selects from a page.
+func (d *dialect) read(page families) Load {
+	load := Load{
+		Kind:    d.kind,
+		Running: sum(page.first(d.running)),
+		Waiting: sum(page.first(d.waiting)),
+		KVUsage: largest(page.first(d.kvUsage)),
 	}
-	return nil
+	if n, ok := sum(page.first(d.aside)).Get(); ok {
+		load.Waiting = Known(load.Waiting.Or(0) + n)
+	}
+	for _, m := range page.first(d.awake) {
+		// With data parallelism each engine has its series, and one that sleeps is enough to hang a request.
+		load.Asleep = load.Asleep || number(m) == 0
+	}
+	load.MaxAdapters, load.Active = activity(page.first(d.adapters))
+	if slots := page.first(d.slots); slots != nil {
+		load.MaxAdapters = largest(slots) // each rank has as many
+	}
+	return load
 }
 
 // sum adds up the series of a family: with data parallelism there is one for each engine of the endpoint.

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -22,20 +23,87 @@ func recorded(tb testing.TB, name string) []byte {
 	return page
 }
 
-func TestTheRecordedPagesOfVLLM(t *testing.T) {
-	for file, want := range map[string]engine.Load{
-		"vllm-0.32-idle.txt": {Running: engine.Known(0), Waiting: engine.Known(0), KVUsage: engine.Known(0)},
-		"vllm-0.32-loaded.txt": {
-			Running: engine.Known(8), Waiting: engine.Known(10), KVUsage: engine.Known(0.0004883110541414881),
+// A page whose file says "documented" is not recorded: its first line says where its names are from.
+func TestAPageOfEachEngine(t *testing.T) {
+	seen := make(map[engine.Kind]bool)
+	for _, c := range []struct {
+		file string
+		want engine.Load
+	}{
+		{"vllm-0.32-idle.txt", engine.Load{Kind: engine.VLLM, Running: engine.Known(0), Waiting: engine.Known(0), KVUsage: engine.Known(0)}},
+		{"vllm-0.32-loaded.txt", engine.Load{
+			Kind: engine.VLLM, Running: engine.Known(8), Waiting: engine.Known(10), KVUsage: engine.Known(0.0004883110541414881),
 			MaxAdapters: engine.Known(2), Active: []string{"a1", "a2"},
-		},
+		}},
+		{"sglang-documented.txt", engine.Load{
+			Kind: engine.SGLang, Running: engine.Known(7), Waiting: engine.Known(3), KVUsage: engine.Known(0.28), MaxAdapters: engine.Known(8),
+		}},
+		{"trtllm-serve-documented.txt", engine.Load{Kind: engine.TRTLLM, Running: engine.Known(6), Waiting: engine.Known(2), KVUsage: engine.Known(0.62)}},
+		{"triton-tensorrt-llm-documented.txt", engine.Load{Kind: engine.TritonTRTLLM, Running: engine.Known(4), Waiting: engine.Known(3), KVUsage: engine.Known(0.25)}},
+		{"triton-2.51.txt", engine.Load{Kind: engine.Triton, Waiting: engine.Known(3)}},
+		{"tgi-documented.txt", engine.Load{Kind: engine.TGI, Running: engine.Known(5), Waiting: engine.Known(3)}},
+		{"llama.cpp-documented.txt", engine.Load{Kind: engine.LlamaCpp, Running: engine.Known(4), Waiting: engine.Known(46)}},
+		{"lmdeploy-documented.txt", engine.Load{Kind: engine.LMDeploy, Running: engine.Known(24), Waiting: engine.Known(5), KVUsage: engine.Known(0.4)}},
+		{"nim-documented.txt", engine.Load{Kind: engine.NIM, Running: engine.Known(3), Waiting: engine.Known(1), KVUsage: engine.Known(0.5)}},
 	} {
-		got, err := new(engine.Reader).Load(recorded(t, file))
-		if err != nil {
-			t.Fatalf("%s: %v", file, err)
+		seen[c.want.Kind] = true
+		told := c.want
+		if told.Kind == engine.NIM {
+			told.Kind = engine.VLLM // its names are vLLM's older ones
 		}
-		if diff := cmp.Diff(want, got, compareLoads); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", file, diff)
+		for _, by := range []struct {
+			kind engine.Kind
+			want engine.Load
+		}{{"", told}, {c.want.Kind, c.want}} {
+			got, err := new(engine.Reader).Load(recorded(t, c.file), by.kind)
+			if err != nil {
+				t.Fatalf("%s: %v", c.file, err)
+			}
+			if diff := cmp.Diff(by.want, got, compareLoads); diff != "" {
+				t.Errorf("%s as an engine of kind %q (-want +got):\n%s", c.file, by.kind, diff)
+			}
+		}
+	}
+	for _, kind := range engine.Kinds() {
+		if !seen[kind] {
+			t.Errorf("no page of %s is read", kind)
+		}
+	}
+}
+
+// Who names the kind knows better than the page: another engine's names say nothing.
+func TestTheNamedKindCountsAndNotThePage(t *testing.T) {
+	both := "vllm:num_requests_running 1\nsglang:num_running_reqs 2\n"
+	for kind, want := range map[engine.Kind]engine.Load{
+		"":            {Kind: engine.VLLM, Running: engine.Known(1)},
+		engine.VLLM:   {Kind: engine.VLLM, Running: engine.Known(1)},
+		engine.SGLang: {Kind: engine.SGLang, Running: engine.Known(2)},
+		engine.TGI:    {},
+	} {
+		got, err := new(engine.Reader).Load([]byte(both), kind)
+		if diff := cmp.Diff(want, got, compareLoads); err != nil || diff != "" {
+			t.Errorf("as %q: %v (-want +got):\n%s", kind, err, diff)
+		}
+	}
+}
+
+func TestKinds(t *testing.T) {
+	for _, name := range []string{"", "vllm", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton", "tgi", "llama.cpp", "lmdeploy", "nim"} {
+		if kind, ok := engine.ParseKind(name); !ok || kind != engine.Kind(name) {
+			t.Errorf("%q is the kind %q, %v", name, kind, ok)
+		}
+	}
+	if kind, ok := engine.ParseKind("vLLM"); ok || kind != "" {
+		t.Errorf("vLLM is the kind %q", kind)
+	}
+	for kind, want := range map[engine.Kind][]engine.Page{
+		engine.VLLM:   {{Path: "/metrics"}},
+		engine.Triton: {{Path: "/metrics"}, {Port: 8002, Path: "/metrics"}},
+		"":            {{Path: "/metrics"}, {Path: "/v1/metrics"}, {Path: "/prometheus/metrics"}},
+		"xllm":        {{Path: "/metrics"}, {Path: "/v1/metrics"}, {Path: "/prometheus/metrics"}},
+	} {
+		if diff := cmp.Diff(want, engine.Pages(kind)); diff != "" {
+			t.Errorf("pages of %q (-want +got):\n%s", kind, diff)
 		}
 	}
 }
@@ -46,49 +114,53 @@ func TestEveryVariantOfAName(t *testing.T) {
 		want       engine.Load
 	}{
 		{"nothing", "", engine.Load{}},
-		{"missing is unknown, not zero", "vllm:num_requests_running 0\n", engine.Load{Running: engine.Known(0)}},
+		{"missing is unknown, not zero", "vllm:num_requests_running 0\n", engine.Load{Kind: engine.VLLM, Running: engine.Known(0)}},
 		{
 			"NVIDIA NIM has no prefix", "num_requests_running 3\nnum_requests_waiting 1\ngpu_cache_usage_perc 0.5\n",
-			engine.Load{Running: engine.Known(3), Waiting: engine.Known(1), KVUsage: engine.Known(0.5)},
+			engine.Load{Kind: engine.VLLM, Running: engine.Known(3), Waiting: engine.Known(1), KVUsage: engine.Known(0.5)},
 		},
 		{
 			"V0 names", "vllm:num_requests_running 3\nvllm:num_requests_waiting 1\nvllm:num_requests_swapped 2\nvllm:gpu_cache_usage_perc 0.5\nvllm:cpu_cache_usage_perc 0.9\n",
-			engine.Load{Running: engine.Known(3), Waiting: engine.Known(3), KVUsage: engine.Known(0.5)},
+			engine.Load{Kind: engine.VLLM, Running: engine.Known(3), Waiting: engine.Known(3), KVUsage: engine.Known(0.5)},
 		},
 		{
 			"the newer name counts", "vllm:gpu_cache_usage_perc 0.1\nvllm:kv_cache_usage_perc 0.7\n",
-			engine.Load{KVUsage: engine.Known(0.7)},
+			engine.Load{Kind: engine.VLLM, KVUsage: engine.Known(0.7)},
 		},
 		{
 			"by reason is another family", "vllm:num_requests_waiting 10\nvllm:num_requests_waiting_by_reason{reason=\"capacity\"} 4\n",
-			engine.Load{Waiting: engine.Known(10)},
+			engine.Load{Kind: engine.VLLM, Waiting: engine.Known(10)},
 		},
 		{
 			"data parallelism", "vllm:num_requests_running{engine=\"0\"} 3\nvllm:num_requests_running{engine=\"1\"} 4\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.2\nvllm:kv_cache_usage_perc{engine=\"1\"} 0.6\n",
-			engine.Load{Running: engine.Known(7), KVUsage: engine.Known(0.6)},
+			engine.Load{Kind: engine.VLLM, Running: engine.Known(7), KVUsage: engine.Known(0.6)},
 		},
 		{
 			"asleep", "vllm:engine_sleep_state{sleep_state=\"awake\"} 0\nvllm:engine_sleep_state{sleep_state=\"weights_offloaded\"} 1\n",
-			engine.Load{Asleep: true},
+			engine.Load{Kind: engine.VLLM, Asleep: true},
 		},
 		{
 			"one of two engines asleep", "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 1\nvllm:engine_sleep_state{engine=\"1\",sleep_state=\"awake\"} 0\n",
-			engine.Load{Asleep: true},
+			engine.Load{Kind: engine.VLLM, Asleep: true},
 		},
 		{
 			"the newest series of adapters counts", "vllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"a,b\",waiting_lora_adapters=\"a,b\"} 1.7e9\nvllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"\",waiting_lora_adapters=\"c\"} 1.8e9\n",
-			engine.Load{MaxAdapters: engine.Known(4), Active: []string{"c"}},
+			engine.Load{Kind: engine.VLLM, MaxAdapters: engine.Known(4), Active: []string{"c"}},
 		},
 		{
 			"the older sets differ by label", "vllm:lora_requests_info{max_lora=\"1\",running_lora_adapters=\"b\",waiting_lora_adapters=\"c, b\"} 5\n",
-			engine.Load{MaxAdapters: engine.Known(1), Active: []string{"b", "c"}},
+			engine.Load{Kind: engine.VLLM, MaxAdapters: engine.Known(1), Active: []string{"b", "c"}},
 		},
-		{"not a number", "vllm:num_requests_running NaN\nvllm:num_requests_waiting +Inf\nvllm:kv_cache_usage_perc -1\n", engine.Load{}},
-		{"a quoted name", "{\"vllm:num_requests_running\",engine=\"0\"} 2\n", engine.Load{Running: engine.Known(2)}},
-		{"a broken line elsewhere", "http_requests{ 1\nvllm:num_requests_running 2\n", engine.Load{Running: engine.Known(2)}},
+		{"not a number", "vllm:num_requests_running NaN\nvllm:num_requests_waiting +Inf\nvllm:kv_cache_usage_perc -1\n", engine.Load{Kind: engine.VLLM}},
+		{"a quoted name", "{\"vllm:num_requests_running\",engine=\"0\"} 2\n", engine.Load{Kind: engine.VLLM, Running: engine.Known(2)}},
+		{"a page of an unknown engine", "xllm:running 3\n", engine.Load{}},
+		{"SGLang without priorities", "sglang:num_running_reqs{dp_rank=\"0\"} 2\nsglang:num_running_reqs{dp_rank=\"1\"} 3\n", engine.Load{Kind: engine.SGLang, Running: engine.Known(5)}},
+		{"JSON, as trtllm-serve has at /metrics", "[{\"gpuMemUsage\": 1}]", engine.Load{}},
+		{"a part of a summary is no gauge", "# TYPE nv_inference_pending_request summary\nnv_inference_pending_request_count 3\n", engine.Load{}},
+		{"a broken line elsewhere", "http_requests{ 1\nvllm:num_requests_running 2\n", engine.Load{Kind: engine.VLLM, Running: engine.Known(2)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := new(engine.Reader).Load([]byte(c.page))
+			got, err := new(engine.Reader).Load([]byte(c.page), "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -105,7 +177,7 @@ func TestAPageInAnotherFormatIsAnError(t *testing.T) {
 		"vllm:num_requests_running many\n",
 		"{\"vllm:num_requests_running\": 1}\n",
 	} {
-		if load, err := new(engine.Reader).Load([]byte(page)); err == nil {
+		if load, err := new(engine.Reader).Load([]byte(page), ""); err == nil {
 			t.Errorf("%q is read as %+v", page, load)
 		}
 	}
@@ -125,12 +197,32 @@ func TestALoadReport(t *testing.T) {
 }
 
 func TestModels(t *testing.T) {
-	got, err := engine.ReadModels([]byte(`{"object":"list","data":[{"id":"tiny","parent":null},{"id":"tiny-alias"},{"id":"a1","parent":"tiny"},{"id":"../x","parent":"tiny"},{"id":""}]}`))
-	want := engine.Models{Base: []string{"tiny", "tiny-alias"}, Adapters: []string{"a1"}}
-	if diff := cmp.Diff(want, got); err != nil || diff != "" {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
+	for _, c := range []struct {
+		name, list string
+		want       engine.Models
+	}{
+		{
+			"vLLM", `{"object":"list","data":[{"id":"tiny","parent":null},{"id":"tiny-alias"},{"id":"a1","parent":"tiny"},{"id":"../x","parent":"tiny"},{"id":""}]}`,
+			engine.Models{Base: []string{"tiny", "tiny-alias"}, Adapters: []string{"a1"}},
+		},
+		{
+			"SGLang", `{"object":"list","data":[{"id":"llama","object":"model","owned_by":"sglang","root":"llama","parent":null,"max_model_len":40960},{"id":"sql","root":"/adapters/sql","parent":"llama"}]}`,
+			engine.Models{Base: []string{"llama"}, Adapters: []string{"sql"}},
+		},
+		{"TGI", `{"object":"list","data":[{"id":"meta-llama/Llama-3.1-8B","object":"model","created":0,"owned_by":"meta-llama/Llama-3.1-8B"}]}`, engine.Models{Base: []string{"meta-llama/Llama-3.1-8B"}}},
+		{
+			"llama.cpp", `{"models":[{"name":"other","model":"other","details":{"parent_model":"x"}}],"object":"list","data":[{"id":"qwen3","aliases":["qwen3"],"object":"model","owned_by":"llamacpp","meta":{"n_ctx":40960}}]}`,
+			engine.Models{Base: []string{"qwen3"}},
+		},
+		{"a base model named by its path", `{"data":[{"id":"/models/qwen3.gguf"},{"id":"../a","parent":"/models/qwen3.gguf"},{"id":"b\u0000"}]}`, engine.Models{Base: []string{"/models/qwen3.gguf"}}},
+		{"an empty list", `{"data":[]}`, engine.Models{}},
+	} {
+		got, err := engine.ReadModels([]byte(c.list))
+		if diff := cmp.Diff(c.want, got); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got):\n%s", c.name, err, diff)
+		}
 	}
-	for _, bad := range []string{"", "{}", "[]", `{"detail":"Not Found"}`} {
+	for _, bad := range []string{"", "{}", "[]", `{"detail":"Not Found"}`, `{"models":[{"name":"x"}]}`} {
 		if got, err := engine.ReadModels([]byte(bad)); err == nil {
 			t.Errorf("%q is read as %+v", bad, got)
 		}
@@ -150,7 +242,8 @@ func TestNamesThatAreNotModels(t *testing.T) {
 	}
 }
 
-// The oracle is expfmt on the whole page: where it can read a page, reading only the lines that matter says the same.
+// The oracle is expfmt on the whole page: where it can read a page, reading only the lines that matter says the same,
+// whatever the kind.
 func FuzzLoad(f *testing.F) {
 	for _, file := range []string{"vllm-0.32-idle.txt", "vllm-0.32-loaded.txt"} {
 		page := recorded(f, file)
@@ -161,12 +254,19 @@ func FuzzLoad(f *testing.F) {
 				short = append(short, line...)
 			}
 		}
-		f.Add(short)
+		f.Add(short, "")
 	}
-	f.Add([]byte("# TYPE vllm:num_requests_running histogram\nvllm:num_requests_running_sum 1\n\t {\"vllm:kv_cache_usage_perc\"} 1\n"))
-	f.Fuzz(func(t *testing.T, page []byte) {
-		got, err := new(engine.Reader).Load(page)
-		want, oracleErr := engine.ParseWhole(page)
+	for _, kind := range engine.Kinds() {
+		if pages, _ := filepath.Glob("testdata/" + string(kind) + "-*"); kind != engine.VLLM && kind != engine.Triton {
+			f.Add(recorded(f, filepath.Base(pages[0])), string(kind))
+		}
+	}
+	f.Add(recorded(f, "triton-2.51.txt"), "triton")
+	f.Add([]byte("# TYPE vllm:num_requests_running histogram\nvllm:num_requests_running_sum 1\n\t {\"vllm:kv_cache_usage_perc\"} 1\n"), "")
+	f.Add([]byte("# TYPE nv_inference_pending_request summary\nnv_inference_pending_request_count 3\n"), "triton")
+	f.Fuzz(func(t *testing.T, page []byte, kind string) {
+		got, err := new(engine.Reader).Load(page, engine.Kind(kind))
+		want, oracleErr := engine.ParseWhole(page, engine.Kind(kind))
 		if oracleErr != nil {
 			return
 		}
@@ -186,7 +286,7 @@ func BenchmarkLoad(b *testing.B) {
 		b.SetBytes(int64(len(page)))
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := engine.ParseWhole(page); err != nil {
+			if _, err := engine.ParseWhole(page, ""); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -196,7 +296,7 @@ func BenchmarkLoad(b *testing.B) {
 		b.SetBytes(int64(len(page)))
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := r.Load(page); err != nil {
+			if _, err := r.Load(page, ""); err != nil {
 				b.Fatal(err)
 			}
 		}

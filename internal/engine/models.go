@@ -10,10 +10,15 @@ import (
 type Models struct {
 	Base     []string // base models, under each name that they are served by; the first is the engine's own
 	Adapters []string
+	// Unlisted says that the engine gives no list, as Triton does: what it answers to is unknown. An empty list is
+	// another thing: that engine answers to nothing.
+	Unlisted bool
 }
 
-// ReadModels reads the answer to GET /v1/models. An adapter is a model with a parent (vLLM 0.32.0). Names that
-// [CheckName] refuses are left out: no request may use them.
+// ReadModels reads the answer to GET /v1/models. An adapter is a model with a parent (vLLM 0.32.0, SGLang); engines
+// without adapters name no parent. Only data counts: llama.cpp repeats it as models, in Ollama's shape. Names that no
+// request can use are left out, but a base model may have the path of its weights for a name, as llama.cpp and vLLM give
+// it where nobody names it: requests for the base model under a route's name are sent there under that one.
 func ReadModels(body []byte) (Models, error) {
 	var list struct {
 		Data []struct {
@@ -29,11 +34,10 @@ func ReadModels(body []byte) (Models, error) {
 	}
 	var m Models
 	for _, listed := range list.Data {
-		switch {
-		case CheckName(listed.ID) != nil:
-		case listed.Parent != nil && *listed.Parent != "":
+		switch adapter := listed.Parent != nil && *listed.Parent != ""; {
+		case adapter && CheckName(listed.ID) == nil:
 			m.Adapters = append(m.Adapters, listed.ID)
-		default:
+		case !adapter && checkText(listed.ID) == nil:
 			m.Base = append(m.Base, listed.ID)
 		}
 	}

@@ -15,15 +15,10 @@ const MaxNameLen = 512
 // vLLM's filesystem resolver joins the name of an unknown model to its folder unchecked, so that "../x" and "/x" load
 // from anywhere (seen on vLLM 0.32.0). Names with single slashes inside, as hubs have them, are fine.
 func CheckName(name string) error {
+	if err := checkText(name); err != nil {
+		return err
+	}
 	switch {
-	case name == "":
-		return errors.New("it is empty")
-	case len(name) > MaxNameLen:
-		return errors.New("it is too long")
-	case !utf8.ValidString(name), strings.ContainsRune(name, utf8.RuneError): // what half a surrogate pair becomes
-		return errors.New("it is not valid UTF-8")
-	case strings.ContainsFunc(name, unicode.IsControl):
-		return errors.New("it holds control characters")
 	case strings.ContainsRune(name, '\\'):
 		return errors.New("it holds a backslash")
 	case name[0] == '/' || name[0] == '~':
@@ -33,6 +28,21 @@ func CheckName(name string) error {
 		if segment == "." || segment == ".." || segment == "" {
 			return errors.New("it is a path")
 		}
+	}
+	return nil
+}
+
+// checkText refuses what is no name at all.
+func checkText(name string) error {
+	switch {
+	case name == "":
+		return errors.New("it is empty")
+	case len(name) > MaxNameLen:
+		return errors.New("it is too long")
+	case !utf8.ValidString(name), strings.ContainsRune(name, utf8.RuneError): // what half a surrogate pair becomes
+		return errors.New("it is not valid UTF-8")
+	case strings.ContainsFunc(name, unicode.IsControl):
+		return errors.New("it holds control characters")
 	}
 	return nil
 }

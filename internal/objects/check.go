@@ -102,6 +102,31 @@ func CheckPool(p *pool.InferencePool) field.ErrorList {
 	return errs
 }
 
+// CheckList returns what is wrong with an EndpointList by itself.
+func CheckList(l *v1alpha1.EndpointList) field.ErrorList {
+	errs := checkName(l.Name)
+	spec := field.NewPath("spec")
+
+	addresses := spec.Child("addresses")
+	if len(l.Spec.Addresses) == 0 {
+		errs = append(errs, field.Required(addresses, "name at least one address, such as 10.0.0.7:8000"))
+	}
+	seen := make(map[string]bool)
+	for i, text := range l.Spec.Addresses {
+		if _, err := ParseAddress(text); err != nil {
+			errs = append(errs, field.Invalid(addresses.Index(i), text, err.Error()))
+		}
+		if seen[text] {
+			errs = append(errs, field.Duplicate(addresses.Index(i), text))
+		}
+		seen[text] = true
+	}
+	if _, ok := engine.ParseKind(l.Spec.Engine); !ok {
+		errs = append(errs, field.NotSupported(spec.Child("engine"), engine.Kind(l.Spec.Engine), engine.Kinds()))
+	}
+	return errs
+}
+
 func checkName(name string) field.ErrorList {
 	path := field.NewPath("metadata", "name")
 	if name == "" {

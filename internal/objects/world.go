@@ -1,6 +1,6 @@
 // Package objects holds the World: everything that people declared, as typed objects with the indexes that requests
-// need. It is pure. Package dir fills it from a directory of YAML; both build it with [Build], so that nothing else
-// in Headgate knows where an object came from.
+// need. It is pure. A source such as package dir fills a [Set], package resolve adds what its names resolve to, and
+// [Build] makes the World of it, so that nothing else in Headgate knows where an object came from.
 package objects
 
 import (
@@ -13,6 +13,7 @@ import (
 
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/engine"
 )
 
 // Name is an object's namespace and name.
@@ -31,8 +32,22 @@ type Set struct {
 	Pools  []pool.InferencePool
 	Routes []v1alpha1.LLMRoute
 	Pods   []Pod
+	Lists  []v1alpha1.EndpointList
+	// Hosts are the addresses that the names in Lists have now. A name that is missing has no endpoint.
+	Hosts map[string][]netip.Addr
 	// Settings of pools.
 	Settings []v1alpha1.PoolSettings
+}
+
+// Join returns the objects of both, those of s first, with no name resolved.
+func (s Set) Join(t Set) Set {
+	return Set{
+		Pools:    slices.Concat(s.Pools, t.Pools),
+		Routes:   slices.Concat(s.Routes, t.Routes),
+		Pods:     slices.Concat(s.Pods, t.Pods),
+		Lists:    slices.Concat(s.Lists, t.Lists),
+		Settings: slices.Concat(s.Settings, t.Settings),
+	}
 }
 
 // Pod is what Headgate needs of a Kubernetes Pod.
@@ -72,11 +87,13 @@ type Pool struct {
 	SettingsName Name
 }
 
-// Endpoint is one port of one pod.
+// Endpoint is one port of one pod, or one address of an EndpointList.
 type Endpoint struct {
-	Address string // "ip:port", with brackets around an IPv6 address
-	Pod     Name
-	Labels  map[string]string // of the pod; not to be changed
+	Address string            // "ip:port", with brackets around an IPv6 address
+	Host    string            // the DNS name that people wrote for it; empty if they wrote none
+	Pod     Name              // or its EndpointList
+	Labels  map[string]string // of the pod or the list; not to be changed
+	Kind    engine.Kind       // of its engine, if somebody says; else what it serves tells
 	Ready   bool
 }
 
@@ -105,14 +122,14 @@ type Model struct {
 	Created time.Time // of its route; zero where that has no creation time
 }
 
-// Build makes a World. Objects must be valid by themselves ([CheckRoute], [CheckPool]); what does not fit together
+// Build makes a World. Objects must be valid by themselves ([CheckRoute], [CheckPool], [CheckList]); what does not fit together
 // becomes a Problem.
 func Build(s Set) *World {
 	w := &World{Pools: make(map[Name]*Pool, len(s.Pools)), byModel: make(map[string]*Route)}
 	for i := range s.Pools {
-		p := buildPool(&s.Pools[i], s.Pods)
-		w.Pools[p.Name] = p
+		w.addPool(&s.Pools[i], &s)
 	}
+	w.noteUnusedLists(&s)
 	w.noteSharedEndpoints()
 
 	// The oldest route keeps a name that two of them want, then the first by name: Gateway API's rule for conflicts.
@@ -148,17 +165,42 @@ func (w *World) Addresses() []string {
 
 func routeName(r *v1alpha1.LLMRoute) Name { return Name{r.Namespace, r.Name} }
 
-func buildPool(ip *pool.InferencePool, pods []Pod) *Pool {
+func (w *World) addPool(ip *pool.InferencePool, s *Set) {
 	p := &Pool{Name: Name{ip.Namespace, ip.Name}, Picker: pickerOf(ip.Spec.EndpointPickerRef)}
-	for _, pod := range pods {
+	if w.Pools[p.Name] != nil {
+		w.problem("InferencePool %s is defined twice: that of --endpoints counts", p.Name)
+		return
+	}
+	w.Pools[p.Name] = p
+	for _, pod := range s.Pods {
 		if pod.Name.Namespace != p.Name.Namespace || !pod.IP.IsValid() || !selects(ip.Spec.Selector.MatchLabels, pod.Labels) {
 			continue
 		}
 		for _, port := range ip.Spec.TargetPorts {
-			address := netip.AddrPortFrom(pod.IP, uint16(port.Number)).String()
-			p.Endpoints = append(p.Endpoints, Endpoint{Address: address, Pod: pod.Name, Labels: pod.Labels, Ready: pod.Ready})
+			p.Endpoints = append(p.Endpoints, Endpoint{
+				Address: netip.AddrPortFrom(pod.IP, uint16(port.Number)).String(),
+				Pod:     pod.Name, Labels: pod.Labels, Kind: kindOf(pod.Labels), Ready: pod.Ready,
+			})
 		}
 	}
+	for _, list := range s.Lists {
+		if list.Namespace != p.Name.Namespace || !selects(ip.Spec.Selector.MatchLabels, list.Labels) {
+			continue
+		}
+		for _, text := range list.Spec.Addresses {
+			address, err := ParseAddress(text)
+			if err != nil {
+				continue // CheckList refuses it
+			}
+			for _, at := range address.at(s.Hosts) {
+				p.Endpoints = append(p.Endpoints, Endpoint{
+					Address: at.String(), Host: address.Name, Pod: Name{list.Namespace, list.Name}, Labels: list.Labels,
+					Kind: cmp.Or(engine.Kind(list.Spec.Engine), kindOf(list.Labels)), Ready: true,
+				})
+			}
+		}
+	}
+	w.noteUnknownKinds(p)
 	// A pod that is gone and its successor may share an address for a moment: the ready one is the one that answers.
 	slices.SortFunc(p.Endpoints, func(a, b Endpoint) int {
 		if c := strings.Compare(a.Address, b.Address); c != 0 {
@@ -173,7 +215,43 @@ func buildPool(ip *pool.InferencePool, pods []Pod) *Pool {
 		return a.Pod.Compare(b.Pod)
 	})
 	p.Endpoints = slices.CompactFunc(p.Endpoints, func(a, b Endpoint) bool { return a.Address == b.Address })
-	return p
+}
+
+// kindLabel returns what the labels of a pod or a list say of its engine, empty if nothing.
+func kindLabel(labels map[string]string) string {
+	return cmp.Or(labels[engine.KindLabel], labels[engine.LegacyKindLabel])
+}
+
+// kindOf is the kind that labels name; one that is not known is left to what the engine serves.
+func kindOf(labels map[string]string) engine.Kind {
+	kind, _ := engine.ParseKind(kindLabel(labels))
+	return kind
+}
+
+// noteUnknownKinds tells of each kind of engine that a pool's labels name and nobody knows.
+func (w *World) noteUnknownKinds(p *Pool) {
+	noted := make(map[string]bool)
+	for _, e := range p.Endpoints {
+		name := kindLabel(e.Labels)
+		if _, ok := engine.ParseKind(name); ok || noted[name] {
+			continue
+		}
+		noted[name] = true
+		w.problem("InferencePool %s: the labels of %s name the engine %q, which is none of %v: such engines are told by what they serve",
+			p.Name, e.Pod, name, engine.Kinds())
+	}
+}
+
+// noteUnusedLists tells of each EndpointList that no pool selects. A pod without a pool is no mistake; a list has no
+// other use.
+func (w *World) noteUnusedLists(s *Set) {
+	for _, list := range s.Lists {
+		if !slices.ContainsFunc(s.Pools, func(p pool.InferencePool) bool {
+			return p.Namespace == list.Namespace && selects(p.Spec.Selector.MatchLabels, list.Labels)
+		}) {
+			w.problem("EndpointList %s: no InferencePool of its namespace selects its labels: nothing uses it", Name{list.Namespace, list.Name})
+		}
+	}
 }
 
 func selects(want, labels map[string]string) bool {

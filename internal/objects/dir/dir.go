@@ -1,4 +1,4 @@
-// Package dir fills the World from a directory of YAML, and follows every edit.
+// Package dir fills a Set of objects from a directory of YAML, and follows every edit.
 //
 // It reads the files *.yaml, *.yml and *.json that stand in the directory itself, hidden ones apart. Each may hold
 // several documents, and what `kubectl get -o yaml` prints works as it is. The unit of refusal is the file: a file that
@@ -43,7 +43,7 @@ type Source struct {
 
 	// Owned by Run.
 	files   map[string]*file
-	running bool // the first World is out: a fault is now a refused edit, and no longer a failed start
+	running bool // the first Set is out: a fault is now a refused edit, and no longer a failed start
 }
 
 // file is what is known of one file.
@@ -62,32 +62,32 @@ func New(dir string, log *slog.Logger, refused func(files int)) *Source {
 	return &Source{dir: dir, log: log, refused: refused, files: make(map[string]*file)}
 }
 
-// Read reads a directory once.
-func Read(dir string) (*objects.World, error) {
+// Read reads a directory once, with no name resolved.
+func Read(dir string) (objects.Set, error) {
 	s := New(dir, slog.New(slog.DiscardHandler), nil)
-	world, err := s.first()
+	set, err := s.first()
 	if err != nil {
-		return nil, fmt.Errorf("read objects: %w", err)
+		return objects.Set{}, fmt.Errorf("read objects: %w", err)
 	}
-	return world, nil
+	return *set, nil
 }
 
 // first reads the directory at the start.
-func (s *Source) first() (*objects.World, error) {
-	world, err := s.read()
+func (s *Source) first() (*objects.Set, error) {
+	set, err := s.read()
 	if err := errors.Join(err, s.faults()); err != nil {
 		return nil, err
 	}
-	if world == nil {
-		world = objects.Build(objects.Set{})
+	if set == nil {
+		set = new(objects.Set)
 	}
-	return world, nil
+	return set, nil
 }
 
-// Run publishes a World at the start and again whenever a file changes, until ctx ends. It returns an error if the
+// Run publishes the objects at the start and again whenever a file changes, until ctx ends. It returns an error if the
 // directory cannot be read, or holds an invalid file, at the start; later faults are logged and leave the last good
 // objects in force. It calls publish from one goroutine.
-func (s *Source) Run(ctx context.Context, publish func(*objects.World)) error {
+func (s *Source) Run(ctx context.Context, publish func(objects.Set)) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", s.dir, err)
@@ -98,14 +98,14 @@ func (s *Source) Run(ctx context.Context, publish func(*objects.World)) error {
 	if err := watcher.Add(s.dir); err != nil {
 		return fmt.Errorf("read objects: %s: %w", s.dir, err)
 	}
-	world, err := s.first()
+	set, err := s.first()
 	if err != nil {
 		return fmt.Errorf("read objects: %w", err)
 	}
 	if len(s.files) == 0 {
 		s.log.Warn("no objects yet", "dir", s.dir)
 	}
-	publish(world)
+	publish(*set)
 	s.running = true
 
 	tick := time.NewTicker(resync)
@@ -122,13 +122,13 @@ func (s *Source) Run(ctx context.Context, publish func(*objects.World)) error {
 			// Adding a directory that is watched already changes nothing.
 			_ = watcher.Add(s.dir)
 		}
-		world, err := s.read()
+		set, err := s.read()
 		if err != nil {
 			s.log.Error("objects cannot be read; the last good ones stay in force", "dir", s.dir, "err", err)
 			continue
 		}
-		if world != nil {
-			publish(world)
+		if set != nil {
+			publish(*set)
 		}
 	}
 }
@@ -154,8 +154,8 @@ func settle(ctx context.Context, events <-chan fsnotify.Event) {
 	}
 }
 
-// read reads the directory and returns the World of it, or nil if nothing is in force that was not before.
-func (s *Source) read() (*objects.World, error) {
+// read reads the directory and returns what is in force, or nil if that is what was before.
+func (s *Source) read() (*objects.Set, error) {
 	texts, err := s.texts()
 	if err != nil {
 		return nil, err
@@ -189,7 +189,7 @@ func (s *Source) read() (*objects.World, error) {
 	if !changed {
 		return nil, nil
 	}
-	return s.build(names), nil
+	return s.good(names), nil
 }
 
 // texts reads every file. A file that goes away meanwhile was never there.
@@ -296,8 +296,8 @@ func (s *Source) faults() error {
 	return errors.Join(faults...)
 }
 
-// build makes the World of the last good objects of every file.
-func (s *Source) build(names []string) *objects.World {
+// good joins the last good objects of every file.
+func (s *Source) good(names []string) *objects.Set {
 	var all objects.Set
 	for _, name := range names {
 		if good := s.files[name].good; good != nil {
@@ -305,11 +305,8 @@ func (s *Source) build(names []string) *objects.World {
 			all.Routes = append(all.Routes, good.set.Routes...)
 			all.Pods = append(all.Pods, good.set.Pods...)
 			all.Settings = append(all.Settings, good.set.Settings...)
+			all.Lists = append(all.Lists, good.set.Lists...)
 		}
 	}
-	world := objects.Build(all)
-	for _, p := range world.Problems {
-		s.log.Warn("objects", "problem", p)
-	}
-	return world
+	return &all
 }

@@ -56,7 +56,7 @@ func follow(t *testing.T, folder string) *follower {
 	f := &follower{t: t, folder: folder, worlds: make(chan *objects.World, 100), refused: make(chan int, 100), done: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
 	source := dir.New(folder, slog.New(slog.NewTextHandler(&f.log, nil)), func(n int) { f.refused <- n })
-	go func() { f.done <- source.Run(ctx, func(w *objects.World) { f.worlds <- w }) }()
+	go func() { f.done <- source.Run(ctx, func(s objects.Set) { f.worlds <- objects.Build(s) }) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-f.done; err != nil {
@@ -170,6 +170,23 @@ func TestAnObjectMovesBetweenFiles(t *testing.T) {
 	f.awaitRefused(0)
 }
 
+func TestReadBuildsAWorldWithoutLookingUpNames(t *testing.T) {
+	folder := t.TempDir()
+	list := "---\n" + `apiVersion: inference.x-k8s.io/v1alpha1
+kind: EndpointList
+metadata: {name: rack, labels: {app: llama}}
+spec: {addresses: ["10.0.0.7:9000", "engine.invalid:9000"]}
+`
+	if err := os.WriteFile(filepath.Join(folder, "x.yaml"), []byte(pool+list), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	set, err := dir.Read(folder)
+	w := objects.Build(set)
+	if err != nil || strings.Join(w.Addresses(), " ") != "10.0.0.7:9000" {
+		t.Errorf("the World is %+v, %v", w, err)
+	}
+}
+
 // Kubernetes mounts a ConfigMap as links through a folder that it swaps in one step.
 func TestAMountedConfigMapIsFollowed(t *testing.T) {
 	folder := t.TempDir()
@@ -205,7 +222,7 @@ func TestAnInvalidFileAtTheStartIsAnError(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	err := dir.New(folder, slog.New(slog.DiscardHandler), nil).Run(t.Context(), func(*objects.World) { t.Error("a World was published") })
+	err := dir.New(folder, slog.New(slog.DiscardHandler), nil).Run(t.Context(), func(objects.Set) { t.Error("objects were published") })
 	if err == nil || !strings.Contains(err.Error(), "a.yaml:1: ") || !strings.Contains(err.Error(), "c.yaml:1: ") {
 		t.Errorf("the error is %v, want both faults", err)
 	}

@@ -99,11 +99,13 @@ func (p *parser) object(path string, text []byte) error {
 		return p.route(path, text)
 	case meta.APIVersion == v1alpha1.GroupVersion && meta.Kind == v1alpha1.PoolSettingsKind:
 		return p.settings(path, text)
+	case meta.APIVersion == v1alpha1.GroupVersion && meta.Kind == v1alpha1.EndpointListKind:
+		return p.list(path, text)
 	case meta.APIVersion == pool.GroupVersion && meta.Kind == pool.Kind:
 		return p.pool(path, text)
 	case meta.APIVersion == "v1" && meta.Kind == "Pod":
 		return p.pod(path, text)
-	case strings.HasSuffix(meta.Kind, "List"): // kubectl get -o yaml
+	case strings.HasSuffix(meta.Kind, "List") && meta.Kind != v1alpha1.EndpointListKind: // kubectl get -o yaml
 		for i, item := range meta.Items {
 			if err := p.object(fmt.Sprintf("items[%d]", i), item); err != nil {
 				return err
@@ -111,8 +113,8 @@ func (p *parser) object(path string, text []byte) error {
 		}
 		return nil
 	}
-	return p.fault(join(path, "kind"), "apiVersion %q, kind %q is not an object that Headgate reads; it reads %s %s and %s, %s %s and v1 Pod",
-		meta.APIVersion, meta.Kind, v1alpha1.GroupVersion, v1alpha1.LLMRouteKind, v1alpha1.PoolSettingsKind, pool.GroupVersion, pool.Kind)
+	return p.fault(join(path, "kind"), "apiVersion %q, kind %q is not an object that Headgate reads; it reads %s %s, %s and %s, %s %s and v1 Pod",
+		meta.APIVersion, meta.Kind, v1alpha1.GroupVersion, v1alpha1.LLMRouteKind, v1alpha1.EndpointListKind, v1alpha1.PoolSettingsKind, pool.GroupVersion, pool.Kind)
 }
 
 func (p *parser) route(path string, text []byte) error {
@@ -148,6 +150,24 @@ func (p *parser) settings(path string, text []byte) error {
 		return err
 	}
 	p.set.Settings = append(p.set.Settings, s)
+	return nil
+}
+
+func (p *parser) list(path string, text []byte) error {
+	var l v1alpha1.EndpointList
+	unknown, err := p.decode(path, text, &l)
+	if err != nil {
+		return err
+	}
+	l.Namespace = cmp.Or(l.Namespace, defaultNamespace)
+	id := key{v1alpha1.EndpointListKind, objects.Name{Namespace: l.Namespace, Name: l.Name}}
+	if len(unknown) > 0 {
+		return p.fault(join(path, unknown[0].path), "%s: %s", id, unknown[0].reason)
+	}
+	if err := p.check(path, id, objects.CheckList(&l)); err != nil {
+		return err
+	}
+	p.set.Lists = append(p.set.Lists, l)
 	return nil
 }
 

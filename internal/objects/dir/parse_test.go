@@ -53,6 +53,18 @@ status:
   podIP: 127.0.0.11
 `
 
+const goodList = `apiVersion: inference.x-k8s.io/v1alpha1
+kind: EndpointList
+metadata:
+  name: rack-1
+  labels: {app: llama}
+spec:
+  engine: sglang
+  addresses:
+  - 10.0.0.7:8000
+  - engine-1.internal:8000
+`
+
 func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"syntax", goodPool + "---\nkind: [\n", "f.yaml:11: not valid YAML: did not find expected node content"},
@@ -62,7 +74,7 @@ func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 		{"a list", "# pods\n- a\n- b\n", "f.yaml:2: not a Kubernetes object: it needs apiVersion, kind and metadata"},
 		{
 			"unknown kind", strings.Replace(goodRoute, "LLMRoute", "LLMroute", 1),
-			`f.yaml:2: apiVersion "inference.x-k8s.io/v1alpha1", kind "LLMroute" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
+			`f.yaml:2: apiVersion "inference.x-k8s.io/v1alpha1", kind "LLMroute" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
 		},
 		{"unknown field", strings.Replace(goodRoute, "priority", "prioritty", 1), `f.yaml:12: LLMRoute default/sentiment: unknown field "spec.prioritty"`},
 		{"unknown nested field", strings.Replace(goodRoute, "numerator: 99", "nominator: 99", 1), `f.yaml:17: LLMRoute default/sentiment: unknown field "spec.objectives[0].latency.quantile.nominator"`},
@@ -80,6 +92,17 @@ func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 		{"port twice", goodPool + "  - number: 8000\n", "f.yaml:10: InferencePool default/base: spec.targetPorts[1].number: Duplicate value: 8000"},
 		{"no labels", strings.Replace(goodPool, "{app: llama}", "{}", 1), "f.yaml:7: InferencePool default/base: spec.selector.matchLabels: Required value: name at least one label of the pods that serve"},
 		{"bad IP", strings.Replace(goodPod, "127.0.0.11", "127.0.0", 1), `f.yaml:7: Pod default/engine-1: status.podIP: Invalid value: "127.0.0": want an IP address, such as 10.0.0.7`},
+		{"address with a scheme", strings.Replace(goodList, "10.0.0.7:8000", "http://10.0.0.7:8000", 1), `f.yaml:9: EndpointList default/rack-1: spec.addresses[0]: Invalid value: "http://10.0.0.7:8000": want host:port alone, without scheme and path`},
+		{"address without a port", strings.Replace(goodList, "internal:8000", "internal", 1), `f.yaml:10: EndpointList default/rack-1: spec.addresses[1]: Invalid value: "engine-1.internal": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000`},
+		{"address twice", goodList + "  - 10.0.0.7:8000\n", `f.yaml:11: EndpointList default/rack-1: spec.addresses[2]: Duplicate value: "10.0.0.7:8000"`},
+		{"no addresses", strings.Split(goodList, "  - ")[0], "f.yaml:8: EndpointList default/rack-1: spec.addresses: Required value: name at least one address, such as 10.0.0.7:8000"},
+		{"engine", strings.Replace(goodList, "sglang", "xllm", 1), `f.yaml:7: EndpointList default/rack-1: spec.engine: Unsupported value: "xllm": supported values: "vllm", "nim", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton", "tgi", "llama.cpp", "lmdeploy"`},
+		{"unknown field of a list", strings.Replace(goodList, "engine:", "engines:", 1), `f.yaml:7: EndpointList default/rack-1: unknown field "spec.engines"`},
+		{
+			"EndpointList of another group is no list of objects", strings.Replace(goodList, "inference.x-k8s.io/v1alpha1", "v1", 1),
+			`f.yaml:2: apiVersion "v1", kind "EndpointList" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
+		},
+		{"list twice", goodList + "---\n" + goodList, "f.yaml:15: EndpointList default/rack-1 is defined twice, first at line 4"},
 		{"defined twice", goodPod + "---\n" + goodPod, "f.yaml:12: Pod default/engine-1 is defined twice, first at line 4"},
 		{
 			"in a list", "apiVersion: v1\nkind: List\nitems:\n- " + strings.ReplaceAll(strings.Replace(goodPod, "127.0.0.11", "x", 1), "\n", "\n  "),
@@ -162,10 +185,17 @@ func TestAPodWrittenByHandIsReady(t *testing.T) {
 	}
 }
 
+func TestAnEndpointListIsRead(t *testing.T) {
+	c, err := parse("f.yaml", []byte(goodList))
+	if err != nil || len(c.set.Lists) != 1 || c.set.Lists[0].Namespace != "default" || len(c.set.Lists[0].Spec.Addresses) != 2 {
+		t.Errorf("lists are %+v, %v", c, err)
+	}
+}
+
 // The oracle is sigs.k8s.io/yaml: what it refuses as an LLMRoute must be refused, and what is accepted must be the
 // object that it reads.
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{goodRoute, goodPool, goodPod, goodRoute + "---\n" + goodPool + "...\n---\n# end\n", "kind: List\nitems: [{}]", "{}", "--- |\n---\n", "a: &a [*a]"} {
+	for _, seed := range []string{goodRoute, goodPool, goodPod, goodList, goodRoute + "---\n" + goodPool + "...\n---\n# end\n", "kind: List\nitems: [{}]", "{}", "--- |\n---\n", "a: &a [*a]"} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -184,7 +214,7 @@ func FuzzParse(f *testing.F) {
 		if len(docs) == 1 && !bytes.Equal(joined, text) {
 			t.Fatalf("the documents of %q are %q", text, joined)
 		}
-		if err != nil || len(docs) != 1 || len(c.set.Routes) != 1 || len(c.set.Pods)+len(c.set.Pools) > 0 {
+		if err != nil || len(docs) != 1 || len(c.set.Routes) != 1 || len(c.set.Pods)+len(c.set.Pools)+len(c.set.Lists) > 0 {
 			return
 		}
 		var list struct {

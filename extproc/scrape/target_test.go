@@ -1,0 +1,484 @@
+package scrape_test
+
+import (
+	"cmp"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/scrape"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// plain is a World of the pool that a list of addresses makes; every name in it is at 127.0.0.1.
+func plain(addresses ...string) *objects.World {
+	set := objects.Endpoints(addresses)
+	set.Hosts = make(map[string][]netip.Addr)
+	for _, name := range set.Names() {
+		set.Hosts[name] = []netip.Addr{netip.MustParseAddr("127.0.0.1")}
+	}
+	return objects.Build(set)
+}
+
+// scraping looks at real servers, and sees each look end.
+type scraping struct {
+	*testing.T
+	fleet *fleet.Fleet
+	looks chan error
+}
+
+func scrapeFor(t *testing.T, c scrape.Config, w *objects.World, targets []scrape.Target) *scraping {
+	s := &scraping{T: t, fleet: fleet.New(fleet.Config{}), looks: make(chan error, 1)}
+	s.fleet.SetWorld(w)
+	ctx, cancel := context.WithCancel(t.Context())
+	c.Fleet, c.Interval, c.ModelsInterval, c.Log = s.fleet, 10*time.Millisecond, 20*time.Millisecond, slog.New(slog.DiscardHandler)
+	c.Looked = func(err error) {
+		select {
+		case s.looks <- err:
+		case <-ctx.Done():
+		}
+	}
+	scraper := scrape.New(c)
+	scraper.SetTargets(targets)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = scraper.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return s
+}
+
+// until waits for a look after which what is wanted holds.
+func (s *scraping) until(what string, holds func(status fleet.Status, err error) bool) {
+	s.Helper()
+	limit := time.After(10 * time.Second)
+	for {
+		select {
+		case err := <-s.looks:
+			if holds(s.fleet.Endpoints()[0], err) {
+				return
+			}
+			if err != nil {
+				what = strings.SplitN(what, ": at last", 2)[0] + ": at last " + err.Error()
+			}
+		case <-limit:
+			s.Fatalf("never %s; the endpoint is %+v", what, s.fleet.Endpoints()[0])
+		}
+	}
+}
+
+// Each engine is read where it has its page, whether somebody names its kind or not, and serves whatever it has.
+func TestScrapeEveryKindOfEngine(t *testing.T) {
+	const list = `{"object":"list","data":[{"id":"llama"}]}`
+	for _, c := range []struct {
+		kind    engine.Kind
+		path    string // of the metrics
+		page    string // in the testdata of package engine
+		list    string // empty for none
+		running engine.Value
+		waiting engine.Value
+	}{
+		{engine.VLLM, "/metrics", "vllm-0.32-loaded.txt", list, engine.Known(8), engine.Known(10)},
+		{engine.SGLang, "/metrics", "sglang-documented.txt", list, engine.Known(7), engine.Known(3)},
+		{engine.TRTLLM, "/prometheus/metrics", "trtllm-serve-documented.txt", list, engine.Known(6), engine.Known(2)},
+		{engine.TritonTRTLLM, "/metrics", "triton-tensorrt-llm-documented.txt", "", engine.Known(4), engine.Known(3)}, // its OpenAI frontend
+		{engine.Triton, "/metrics", "triton-2.51.txt", "", engine.Value{}, engine.Known(3)},
+		{engine.TGI, "/metrics", "tgi-documented.txt", list, engine.Known(5), engine.Known(3)},
+		{engine.LlamaCpp, "/metrics", "llama.cpp-documented.txt", list, engine.Known(4), engine.Known(46)},
+		{engine.LMDeploy, "/metrics", "lmdeploy-documented.txt", list, engine.Known(24), engine.Known(5)},
+		{engine.NIM, "/v1/metrics", "nim-documented.txt", list, engine.Known(3), engine.Known(1)},
+		{"xllm", "/metrics", "", list, engine.Value{}, engine.Value{}}, // an engine of which nothing is known
+	} {
+		page := []byte("xllm:running 3\n")
+		if c.page != "" {
+			var err error
+			if page, err = os.ReadFile("../../internal/engine/testdata/" + c.page); err != nil {
+				t.Fatal(err)
+			}
+		}
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case r.URL.Path == c.path:
+				_, _ = w.Write(page)
+			case r.URL.Path == "/metrics" && c.kind == engine.TRTLLM:
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = io.WriteString(w, "[\n{\"gpuMemUsage\": 1}]\n")
+			case r.URL.Path == "/v1/models" && c.list != "":
+				_, _ = io.WriteString(w, c.list)
+			default:
+				http.NotFound(w, r)
+			}
+		}))
+		defer server.Close()
+		address := server.Listener.Addr().String()
+		for _, named := range []engine.Kind{c.kind, ""} {
+			t.Run(string(c.kind)+" named "+string(named), func(t *testing.T) {
+				s := scrapeFor(t, scrape.Config{}, plain(address), []scrape.Target{{Address: address, Kind: named}})
+				s.until("read", func(e fleet.Status, err error) bool {
+					if err != nil {
+						t.Errorf("a look fails: %v", err)
+					}
+					return e.State == pick.Healthy && e.Load.Running == c.running && e.Load.Waiting == c.waiting
+				})
+			})
+		}
+	}
+}
+
+// Plain Triton has its page at another port, which says nothing of the one that serves: that is looked at each time.
+func TestAMetricsPortOfItsOwn(t *testing.T) {
+	const own, metrics = "10.0.0.1:8000", "10.0.0.1:8002"
+	synctest.Test(t, func(t *testing.T) {
+		f := fleet.New(fleet.Config{})
+		f.SetWorld(plain(own))
+		triton := func(host, path string) (int, string, error) {
+			if host == metrics && path == "/metrics" {
+				return 200, "nv_inference_pending_request_count{model=\"a\"} 2\nnv_inference_pending_request_count{model=\"b\"} 3\n", nil
+			}
+			return 404, `{"error":"Not Found"}`, nil
+		}
+		e := &engines{looks: make(map[string][]time.Time), answer: triton}
+		s := scrape.New(scrape.Config{Fleet: f, Interval: interval, ModelsInterval: time.Second, Log: slog.New(slog.DiscardHandler), Transport: e})
+		ctx, cancel := context.WithCancel(t.Context())
+		var beside sync.WaitGroup
+		beside.Go(func() { _ = s.Run(ctx) })
+		beside.Go(func() { _ = f.Run(ctx) })
+		s.SetTargets([]scrape.Target{{Address: own, Kind: engine.Triton}})
+		is := func(when string, state pick.State, waiting engine.Value) {
+			t.Helper()
+			if got := f.Endpoints()[0]; got.State != state || got.Load.Waiting != waiting {
+				t.Errorf("%s: %+v", when, got)
+			}
+		}
+		after(2 * interval)
+		is("after two looks", pick.Healthy, engine.Known(5))
+
+		// The metrics port alone is gone: the endpoint serves on, of unknown load.
+		e.set(func(host, path string) (int, string, error) {
+			if host == metrics {
+				return down(host, path)
+			}
+			return triton(host, path)
+		})
+		after(3 * interval)
+		is("without its metrics port", pick.Healthy, engine.Value{})
+		e.set(triton)
+		after(3 * interval)
+		is("with it again", pick.Healthy, engine.Known(5))
+
+		// The port that serves is gone: the metrics port does not hide it, not for one look.
+		e.set(func(host, path string) (int, string, error) {
+			if host == own {
+				return down(host, path)
+			}
+			return triton(host, path)
+		})
+		for range 10 {
+			after(interval)
+			is("without its own port", pick.Out, engine.Known(5))
+		}
+		if n := e.count(metrics + "/v1/models"); n != 0 {
+			t.Errorf("the metrics port is asked for models %d times", n)
+		}
+		cancel()
+		beside.Wait()
+	})
+}
+
+// Where a page was found is looked at on, also while the engine is too busy; where it is gone, it is looked for again.
+func TestThePageThatWorkedIsKept(t *testing.T) {
+	trtllm := func(status, elsewhere int) func(string, string) (int, string, error) {
+		return func(_, path string) (int, string, error) {
+			switch path {
+			case "/v1/models":
+				return 200, models, nil
+			case "/prometheus/metrics":
+				return status, "trtllm_num_requests_running 3\n", nil
+			case "/metrics":
+				return elsewhere, "[]", nil
+			}
+			return 404, "", nil
+		}
+	}
+	run(t, func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) {
+		e.set(trtllm(200, 500)) // where it tells nothing it may fail, too
+		running := func(when string, want engine.Value) {
+			t.Helper()
+			if got := f.Endpoints()[0].Load.Running; got != want {
+				t.Errorf("%s: running is %v, want %v", when, got, want)
+			}
+		}
+		after(4 * interval)
+		running("after four looks", engine.Known(3))
+		e.set(trtllm(200, 200))
+		before := e.count(one + "/metrics")
+		after(10 * interval)
+		e.set(trtllm(500, 200))
+		after(2 * interval)
+		running("while it fails", engine.Known(3))
+		if n := e.count(one + "/metrics"); n != before {
+			t.Errorf("%d looks at a page that tells nothing", n-before)
+		}
+		e.set(func(address, path string) (int, string, error) { // another engine, at the same address
+			if path == "/prometheus/metrics" {
+				return 404, "", nil
+			}
+			return healthy(address, path)
+		})
+		after(3 * interval)
+		running("as another engine", engine.Known(2))
+		e.set(down)
+		after(2 * interval)
+		e.set(trtllm(200, 500)) // and another, which has an error where this one had its page
+		after(4 * interval)
+		running("as a third engine", engine.Known(3))
+	}, one)
+}
+
+// An engine that gives no list serves, and what it answers to is unknown; one that gives it again is known again.
+func TestAnEngineWithoutAList(t *testing.T) {
+	run(t, func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) {
+		after(interval)
+		for _, status := range []int{404, 405, 501} {
+			e.set(func(address, path string) (int, string, error) {
+				if path == "/v1/models" {
+					return status, "", nil
+				}
+				return healthy(address, path)
+			})
+			after(2 * time.Second)
+			if p := f.View().Snapshot.Pools["ns/pool0"]; p.Endpoints[0].State != pick.Healthy || len(p.Base)+len(p.Copies) != 0 {
+				t.Errorf("with %d for a list: %+v", status, p)
+			}
+		}
+		e.set(healthy)
+		after(2 * time.Second)
+		if p := f.View().Snapshot.Pools["ns/pool0"]; len(p.Copies["sql"]) != 1 {
+			t.Errorf("with a list again: %+v", p)
+		}
+	}, one)
+}
+
+// A look sends the token that is in the file when it begins; a file that is gone or empty leaves the last one in use.
+func TestANewTokenIsInTheNextLook(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("  first\n")
+	synctest.Test(t, func(t *testing.T) {
+		var log lockedLog
+		token, err := scrape.OpenToken(file, slog.New(slog.NewTextHandler(&log, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := fleet.New(fleet.Config{})
+		f.SetWorld(plain(one))
+		e := &engines{looks: make(map[string][]time.Time), answer: healthy}
+		s := scrape.New(scrape.Config{
+			Fleet: f, Interval: interval, ModelsInterval: time.Second, Log: slog.New(slog.NewTextHandler(&log, nil)),
+			Transport: e, Token: token.Token,
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var beside sync.WaitGroup
+		beside.Go(func() { _ = s.Run(ctx) })
+		s.SetTargets(targets(one))
+		for _, step := range []struct{ file, want string }{
+			{"", "Bearer first"}, {"second", "Bearer second"}, {" \n", "Bearer second"}, {"two words", "Bearer second"}, {"third", "Bearer third"},
+		} {
+			if step.file != "" {
+				write(step.file)
+			}
+			after(interval)
+			if got := e.lastToken(); got != step.want {
+				t.Errorf("with %q in the file a look sends %q, want %q", step.file, got, step.want)
+			}
+		}
+		cancel()
+		beside.Wait()
+		for _, secret := range []string{"first", "second", "third", "words"} {
+			if strings.Contains(log.String(), secret) {
+				t.Errorf("the log holds a token:\n%s", log.String())
+			}
+		}
+		if n := strings.Count(log.String(), "cannot be read"); n != 1 {
+			t.Errorf("a file without a token is logged %d times:\n%s", n, log.String())
+		}
+	})
+	for text, want := range map[string]string{"": "is empty", "two words": "more than one word", "a\x00": "more than one word"} {
+		write(text)
+		if _, err := scrape.OpenToken(file, nil); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// lockedLog is a log that can be read while it is written.
+type lockedLog struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lockedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lockedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// selfMade returns a server certificate for these names and addresses that is its own authority.
+func selfMade(t *testing.T, names []string, ips ...net.IP) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, DNSNames: names, IPAddresses: ips,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+}
+
+// A certificate must be for the name that people wrote, or for the IP address where they wrote one. Redirects to the
+// name stay at the address, and the token goes with them.
+func TestLooksOverTLS(t *testing.T) {
+	certificate := selfMade(t, []string{"engines.test"})
+	var host atomic.Value // the string that requests must be for
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Header.Get("Authorization") != "Bearer secret":
+			http.Error(w, "", http.StatusUnauthorized)
+		case r.URL.Path == "/v1/models":
+			_, _ = io.WriteString(w, models)
+		case r.URL.Path == "/metrics":
+			http.Redirect(w, r, "https://"+r.Host+"/metrics/", http.StatusTemporaryRedirect)
+		case r.URL.Path == "/metrics/" && r.Host == host.Load():
+			_, _ = io.WriteString(w, "vllm:num_requests_running 7\n")
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	server.StartTLS()
+	defer server.Close()
+	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
+
+	trusted := x509.NewCertPool()
+	trusted.AddCert(certificate.Leaf)
+	secret := func() string { return "secret" }
+	for _, c := range []struct {
+		name, host string
+		config     scrape.Config
+		fault      string
+	}{
+		{"by name", "engines.test", scrape.Config{TLS: &tls.Config{RootCAs: trusted}, Token: secret}, ""},
+		{"by another name", "other.test", scrape.Config{TLS: &tls.Config{RootCAs: trusted}, Token: secret}, "certificate is valid for engines.test, not other.test"},
+		{"by address", "127.0.0.1", scrape.Config{TLS: &tls.Config{RootCAs: trusted}, Token: secret}, "cannot validate certificate for 127.0.0.1"},
+		{"of nobody known", "engines.test", scrape.Config{TLS: &tls.Config{}, Token: secret}, "unknown authority"},
+		{"unchecked", "127.0.0.1", scrape.Config{TLS: &tls.Config{InsecureSkipVerify: true}, Token: secret}, ""},
+		{"without a token", "engines.test", scrape.Config{TLS: &tls.Config{RootCAs: trusted}}, "it wants the token of --engine-token-file"},
+		{"without TLS", "engines.test", scrape.Config{Token: secret}, "the engine answers 400"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			address := c.host + ":" + port
+			host.Store(address)
+			w := plain(address)
+			s := scrapeFor(t, c.config, w, scrape.Targets(w))
+			s.until("as wanted", func(e fleet.Status, err error) bool {
+				if c.fault != "" {
+					return err != nil && strings.Contains(err.Error(), c.fault) && e.State == pick.Out
+				}
+				return err == nil && e.State == pick.Healthy && e.Load.Running == engine.Known(7)
+			})
+		})
+	}
+}
+
+// A redirect may change neither the host nor the scheme.
+func TestARedirectDoesNotTakeTheTokenAway(t *testing.T) {
+	var stolen sync.Map
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		stolen.Store(r.Header.Get("Authorization"), true)
+	}))
+	defer elsewhere.Close()
+	certificate := selfMade(t, nil, net.IPv4(127, 0, 0, 1))
+	for _, host := range []string{elsewhere.Listener.Addr().String(), ""} { // another host, and the own one without TLS
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://"+cmp.Or(host, r.Host)+"/", http.StatusTemporaryRedirect)
+		}))
+		server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+		server.StartTLS()
+		defer server.Close()
+		address := server.Listener.Addr().String()
+		s := scrapeFor(t, scrape.Config{TLS: &tls.Config{InsecureSkipVerify: true}, Token: func() string { return "secret" }}, plain(address), targets(address))
+		s.until("refused", func(_ fleet.Status, err error) bool {
+			return err != nil && strings.Contains(err.Error(), "redirected away from the endpoint")
+		})
+	}
+	stolen.Range(func(token, _ any) bool {
+		t.Errorf("another server got %q", token)
+		return true
+	})
+}
+
+// An address in two pools is one target, and what is known of it counts.
+func TestTargetsAreEachAddressOnce(t *testing.T) {
+	set := objects.Endpoints([]string{"10.0.0.1:8000", "named.test:8000"})
+	set.Hosts = map[string][]netip.Addr{"named.test": {netip.MustParseAddr("10.0.0.2")}}
+	second := objects.Endpoints([]string{"10.0.0.2:8000", "10.0.0.1:8000"})
+	second.Pools[0].Name, second.Lists[0].Name = "second", "second"
+	second.Pools[0].Spec.Selector.MatchLabels = map[string]string{"app": "second"}
+	second.Lists[0].Labels, second.Lists[0].Spec.Engine = map[string]string{"app": "second"}, "sglang"
+	joined := set.Join(second)
+	joined.Hosts = set.Hosts
+	got := scrape.Targets(objects.Build(joined))
+	want := []scrape.Target{{Address: "10.0.0.1:8000", Kind: engine.SGLang}, {Address: "10.0.0.2:8000", Host: "named.test", Kind: engine.SGLang}}
+	if !slices.Equal(got, want) {
+		t.Errorf("targets are %+v, want %+v", got, want)
+	}
+}

@@ -1,0 +1,204 @@
+package engine
+
+import (
+	"slices"
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+)
+
+// dialect is how the engines of one kind tell their load: where the page is, and which series of it count. For each
+// quantity the first selector that the page has counts; a quantity without one stays unknown. A new engine is a new
+// entry of dialects, and a page of it in testdata.
+type dialect struct {
+	kind  Kind
+	pages []Page
+
+	running []selector
+	waiting []selector
+	aside   []selector // requests that wait where waiting does not count them
+	kvUsage []selector // 0 to 1
+
+	slots    []selector // adapter slots on the GPU
+	adapters []selector // vLLM's table of active adapters, which holds the slots too
+	awake    []selector // 0 while the engine sleeps
+}
+
+// Page is where an engine may serve its metrics.
+type Page struct {
+	// Port is that of the page, where it is not the endpoint's own; 0 means its own.
+	Port uint16
+	Path string
+}
+
+// dialects are in the order in which engines are told apart: where a page has names of two, the first one counts.
+//
+// Sources: vLLM's pages of 0.32.0 and Triton's of 2.51.0 are recorded; the others' names are those of their
+// documentation and source, each with a page in testdata that says so.
+var dialects = []dialect{
+	{
+		kind: VLLM, pages: pages("/metrics"),
+		// Newest first: V1, V0 and older, and NIM's.
+		running:  series("vllm:num_requests_running", "num_requests_running"),
+		waiting:  series("vllm:num_requests_waiting", "num_requests_waiting"),
+		aside:    series("vllm:num_requests_swapped"), // V0 only
+		kvUsage:  series("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "gpu_cache_usage_perc"),
+		adapters: series("vllm:lora_requests_info", "lora_requests_info"),
+		awake:    series("vllm:engine_sleep_state{sleep_state=awake}", "engine_sleep_state{sleep_state=awake}"),
+	},
+	{
+		// Newer versions serve /v1/metrics, older ones /metrics. Told by what it serves alone, NIM is taken for vLLM.
+		kind: NIM, pages: pages("/v1/metrics", "/metrics"),
+		running: series("num_requests_running"),
+		waiting: series("num_requests_waiting"),
+		kvUsage: series("gpu_cache_usage_perc"),
+	},
+	{
+		kind: SGLang, pages: pages("/metrics"),
+		// With priorities, the series of each stand beside their total, whose priority is empty.
+		running: series("sglang:num_running_reqs{priority=}"),
+		waiting: series("sglang:num_queue_reqs{priority=}"),
+		kvUsage: series("sglang:token_usage"),
+		slots:   series("sglang:lora_pool_slots_total"),
+	},
+	{
+		// Its /metrics is JSON. Dynamo serves the same names, older ones with a colon.
+		kind: TRTLLM, pages: pages("/prometheus/metrics", "/metrics"),
+		running: series("trtllm_num_requests_running", "trtllm:num_requests_running"),
+		waiting: series("trtllm_num_requests_waiting", "trtllm:num_requests_waiting"),
+		kvUsage: series("trtllm_kv_cache_utilization", "trtllm:kv_cache_utilization"),
+	},
+	{
+		kind: TritonTRTLLM, pages: tritonPages,
+		running: series("nv_trt_llm_request_metrics{request_type=scheduled}"),
+		waiting: series("nv_trt_llm_request_metrics{request_type=waiting}"),
+		kvUsage: series("nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}"),
+	},
+	{
+		kind: Triton, pages: tritonPages,
+		waiting: series("nv_inference_pending_request_count"),
+	},
+	{
+		kind: TGI, pages: pages("/metrics"),
+		running: series("tgi_batch_current_size"),
+		waiting: series("tgi_queue_size"),
+	},
+	{
+		kind: LlamaCpp, pages: pages("/metrics"), // with --metrics only
+		running: series("llamacpp:requests_processing"),
+		waiting: series("llamacpp:requests_deferred"),
+		kvUsage: series("llamacpp:kv_cache_usage_ratio"), // older versions
+	},
+	{
+		kind: LMDeploy, pages: pages("/metrics"),
+		running: series("lmdeploy:num_requests_running"),
+		waiting: series("lmdeploy:num_requests_waiting"),
+		aside:   series("lmdeploy:num_api_requests_waiting"), // for a handle, before the engine's own queue
+		kvUsage: series("lmdeploy:gpu_cache_usage_perc"),
+	},
+}
+
+// tritonPages: Triton's OpenAI frontend has the page beside its API, plain Triton at a port of its own, 8002 unless it
+// is told otherwise (2.51.0; its HTTP port answers 404).
+var tritonPages = []Page{{Path: "/metrics"}, {Port: 8002, Path: "/metrics"}}
+
+func pages(paths ...string) []Page {
+	all := make([]Page, len(paths))
+	for i, path := range paths {
+		all[i].Path = path
+	}
+	return all
+}
+
+// Pages returns where engines of a kind may serve their metrics, the likeliest first. An unknown Kind is looked for at
+// the endpoint's own port alone: who says nothing has not asked for requests at another one.
+func Pages(k Kind) []Page {
+	if d := dialectOf(k); d != nil {
+		return d.pages
+	}
+	var all []Page
+	for _, d := range dialects {
+		for _, p := range d.pages {
+			if p.Port == 0 && !slices.Contains(all, p) {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// dialectOf returns the dialect of a kind, nil for one that is unknown.
+func dialectOf(k Kind) *dialect {
+	for i := range dialects {
+		if dialects[i].kind == k {
+			return &dialects[i]
+		}
+	}
+	return nil
+}
+
+// all returns every selector of the dialect.
+func (d *dialect) all() []selector {
+	return slices.Concat(d.running, d.waiting, d.aside, d.kvUsage, d.slots, d.adapters, d.awake)
+}
+
+// speaks says whether a page has a series of the dialect.
+func (d *dialect) speaks(families families) bool { return len(families.first(d.all())) > 0 }
+
+// selector names the series of one family that count: all of them, or those that have a label of a value. An empty value
+// is that of a series without the label, too.
+type selector struct{ name, label, value string }
+
+// series reads selectors, written name or name{label=value}.
+func series(texts ...string) []selector {
+	all := make([]selector, len(texts))
+	for i, text := range texts {
+		name, rest, _ := strings.Cut(text, "{")
+		label, value, _ := strings.Cut(strings.TrimSuffix(rest, "}"), "=")
+		all[i] = selector{name, label, value}
+	}
+	return all
+}
+
+// families is a page by the names on it.
+type families map[string]*dto.MetricFamily
+
+// first returns the series of the first selector that the page has, nil if it has none.
+func (f families) first(selectors []selector) []*dto.Metric {
+	for _, s := range selectors {
+		all := f[s.name].GetMetric()
+		if s.label == "" {
+			if len(all) > 0 {
+				return all
+			}
+			continue
+		}
+		var some []*dto.Metric
+		for _, m := range all {
+			if label(m, s.label) == s.value {
+				some = append(some, m)
+			}
+		}
+		if len(some) > 0 {
+			return some
+		}
+	}
+	return nil
+}
+
+// wanted is the names whose lines a Reader parses. The type of a family whose name ends like a part of a histogram or a
+// summary may stand under its stem.
+var wanted = func() map[string]bool {
+	set := make(map[string]bool)
+	for i := range dialects {
+		for _, s := range dialects[i].all() {
+			set[s.name] = true
+			for _, part := range []string{"_count", "_sum", "_bucket"} {
+				if stem, ok := strings.CutSuffix(s.name, part); ok {
+					set[stem] = true
+				}
+			}
+		}
+	}
+	return set
+}()

@@ -1,0 +1,41 @@
+package engine
+
+// Kind is what program an engine is, by the name that the pods' label of this field uses. The zero Kind is unknown: the
+// engine is told apart by what it serves.
+type Kind string
+
+// The kinds whose load can be read. The first five are values of [KindLabel] as llm-d's router has them.
+const (
+	VLLM         Kind = "vllm"
+	SGLang       Kind = "sglang"
+	TRTLLM       Kind = "trtllm-serve"        // TensorRT-LLM's own server
+	TritonTRTLLM Kind = "triton-tensorrt-llm" // Triton with the TensorRT-LLM backend
+	Triton       Kind = "triton"              // with any other backend
+	TGI          Kind = "tgi"                 // Text Generation Inference
+	LlamaCpp     Kind = "llama.cpp"           // llama-server
+	LMDeploy     Kind = "lmdeploy"
+	NIM          Kind = "nim" // NVIDIA NIM for LLMs: vLLM under names without its prefix
+)
+
+// Labels of a pod that name its engine's kind.
+const (
+	KindLabel       = "llm-d.ai/engine-type"
+	LegacyKindLabel = "inference.networking.k8s.io/engine-type"
+)
+
+// Kinds returns every kind, in the order in which engines are told apart.
+func Kinds() []Kind {
+	kinds := make([]Kind, len(dialects))
+	for i := range dialects {
+		kinds[i] = dialects[i].kind
+	}
+	return kinds
+}
+
+// ParseKind reads the name of a kind, and says whether it is one. The empty name is the unknown Kind.
+func ParseKind(name string) (Kind, bool) {
+	if name == "" || dialectOf(Kind(name)) != nil {
+		return Kind(name), true
+	}
+	return "", false
+}

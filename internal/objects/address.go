@@ -1,0 +1,111 @@
+package objects
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
+)
+
+// EndpointsPool is the pool of the endpoints that the command line names: extproc --endpoints.
+var EndpointsPool = Name{Namespace: "default", Name: "endpoints"}
+
+// endpointsLabel joins the two objects that [Endpoints] makes.
+const endpointsLabel = "headgate.dev/endpoints"
+
+// Endpoints returns the Set that a plain list of addresses stands for: [EndpointsPool], and an EndpointList that it
+// selects; of none, nothing. The addresses must be valid ([ParseAddress]).
+func Endpoints(addresses []string) Set {
+	if len(addresses) == 0 {
+		return Set{}
+	}
+	meta := metav1.ObjectMeta{
+		Namespace: EndpointsPool.Namespace, Name: EndpointsPool.Name,
+		Labels: map[string]string{endpointsLabel: "true"},
+	}
+	p := pool.InferencePool{ObjectMeta: meta}
+	p.Spec.Selector.MatchLabels = meta.Labels
+	list := v1alpha1.EndpointList{ObjectMeta: meta, Spec: v1alpha1.EndpointListSpec{Addresses: addresses}}
+	return Set{Pools: []pool.InferencePool{p}, Lists: []v1alpha1.EndpointList{list}}
+}
+
+// Address is a host and a port, as an EndpointList has them.
+type Address struct {
+	Name string     // the host's DNS name; empty where the host is an IP address
+	IP   netip.Addr // invalid where the host is a name
+	Port uint16
+}
+
+var errAddress = errors.New("want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000")
+
+// ParseAddress reads host:port.
+func ParseAddress(text string) (Address, error) {
+	if strings.Contains(text, "/") {
+		return Address{}, errors.New("want host:port alone, without scheme and path")
+	}
+	if at, err := netip.ParseAddrPort(text); err == nil {
+		if at.Port() == 0 || at.Addr().Zone() != "" {
+			return Address{}, errAddress
+		}
+		return Address{IP: at.Addr().Unmap(), Port: at.Port()}, nil
+	}
+	host, port, ok := strings.Cut(text, ":")
+	number, err := strconv.ParseUint(port, 10, 16)
+	if !ok || err != nil || number == 0 || !isHost(host) {
+		return Address{}, errAddress
+	}
+	return Address{Name: strings.ToLower(host), Port: uint16(number)}, nil
+}
+
+// isHost says whether a name can be looked up. It may hold underscores, as those of containers do; one whose last part
+// is a number is an IP address gone wrong.
+func isHost(name string) bool {
+	name = strings.TrimSuffix(name, ".")
+	if len(name) > 253 {
+		return false
+	}
+	labels := strings.Split(name, ".")
+	for _, label := range labels {
+		if label == "" || len(label) > 63 || strings.Trim(label, "-") != label || strings.ContainsFunc(label, notInHost) {
+			return false
+		}
+	}
+	return strings.ContainsFunc(labels[len(labels)-1], func(r rune) bool { return r < '0' || r > '9' })
+}
+
+func notInHost(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
+}
+
+// at returns the ip:port of an address: one, or one for each address that its name has.
+func (a Address) at(hosts map[string][]netip.Addr) []netip.AddrPort {
+	ips := hosts[a.Name]
+	if a.Name == "" {
+		ips = []netip.Addr{a.IP}
+	}
+	all := make([]netip.AddrPort, len(ips))
+	for i, ip := range ips {
+		all[i] = netip.AddrPortFrom(ip, a.Port)
+	}
+	return all
+}
+
+// Names returns the DNS names in the addresses of every EndpointList, each once, in order.
+func (s Set) Names() []string {
+	var names []string
+	for _, list := range s.Lists {
+		for _, text := range list.Spec.Addresses {
+			if a, err := ParseAddress(text); err == nil && a.Name != "" {
+				names = append(names, a.Name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

@@ -1,0 +1,117 @@
+package objects_test
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+func TestAddresses(t *testing.T) {
+	for text, want := range map[string]objects.Address{
+		"10.0.0.7:8000":              {IP: netip.MustParseAddr("10.0.0.7"), Port: 8000},
+		"[fd00::7]:80":               {IP: netip.MustParseAddr("fd00::7"), Port: 80},
+		"[::ffff:10.0.0.7]:80":       {IP: netip.MustParseAddr("10.0.0.7"), Port: 80},
+		"localhost:8000":             {Name: "localhost", Port: 8000},
+		"Engine-1.svc.cluster.:8000": {Name: "engine-1.svc.cluster.", Port: 8000},
+		"compose_vllm_1:8000":        {Name: "compose_vllm_1", Port: 8000},
+		"10.vllm:65535":              {Name: "10.vllm", Port: 65535},
+	} {
+		if got, err := objects.ParseAddress(text); err != nil || got != want {
+			t.Errorf("%s is %+v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{
+		"", "host", "host:", ":8000", "host:0", "host:65536", "host:http", "10.0.0:8000", "10.0.0.256:8000", "fd00::7:8000",
+		"[fe80::7%eth0]:80", "a b:80", "-a:80", "a..b:80", "http://host:8000", "host:8000/v1", "10.0.0.7:0",
+		strings.Repeat("a", 64) + ":80", strings.Repeat("a.", 127) + "a:80",
+	} {
+		if got, err := objects.ParseAddress(text); err == nil {
+			t.Errorf("%q is taken for %+v", text, got)
+		}
+	}
+}
+
+func aList(name string, labels map[string]string, addresses ...string) v1alpha1.EndpointList {
+	return v1alpha1.EndpointList{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: labels},
+		Spec:       v1alpha1.EndpointListSpec{Addresses: addresses},
+	}
+}
+
+// A list has ports of its own, a name is each of its addresses, and pods may stand beside.
+func TestAPoolSelectsListsAsItSelectsPods(t *testing.T) {
+	typed := aList("typed", llama, "engines.test:9000", "unknown.test:9000")
+	typed.Spec.Engine = "tgi"
+	typed.Labels = map[string]string{"app": "llama", engine.KindLabel: "vllm"}
+	elsewhere := aList("elsewhere", llama, "10.0.0.5:1")
+	elsewhere.Namespace = "other"
+	w := objects.Build(objects.Set{
+		Pools: []pool.InferencePool{aPool("base", llama, 8000)},
+		Pods:  []objects.Pod{aPod("pod", "10.0.0.1", true, map[string]string{"app": "llama", engine.LegacyKindLabel: "sglang"})},
+		Lists: []v1alpha1.EndpointList{aList("plain", llama, "10.0.0.2:8001"), typed, elsewhere},
+		Hosts: map[string][]netip.Addr{"engines.test": {netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("10.0.0.4")}},
+	})
+	name := func(n string) objects.Name { return objects.Name{Namespace: "default", Name: n} }
+	want := []objects.Endpoint{
+		{Address: "10.0.0.1:8000", Pod: name("pod"), Labels: map[string]string{"app": "llama", engine.LegacyKindLabel: "sglang"}, Kind: engine.SGLang, Ready: true},
+		{Address: "10.0.0.2:8001", Pod: name("plain"), Labels: llama, Ready: true},
+		{Address: "10.0.0.3:9000", Host: "engines.test", Pod: name("typed"), Labels: typed.Labels, Kind: engine.TGI, Ready: true},
+		{Address: "10.0.0.4:9000", Host: "engines.test", Pod: name("typed"), Labels: typed.Labels, Kind: engine.TGI, Ready: true},
+	}
+	if diff := cmp.Diff(want, w.Pools[name("base")].Endpoints); diff != "" {
+		t.Errorf("endpoints (-want +got):\n%s", diff)
+	}
+	if want := []string{"EndpointList other/elsewhere: no InferencePool of its namespace selects its labels: nothing uses it"}; !slices.Equal(w.Problems, want) {
+		t.Errorf("problems are %q", w.Problems)
+	}
+}
+
+func TestAnEngineOfAnUnknownKindIsLeftToWhatItServes(t *testing.T) {
+	xllm := map[string]string{"app": "llama", engine.KindLabel: "xllm"}
+	w := objects.Build(objects.Set{
+		Pools: []pool.InferencePool{aPool("base", llama, 8000)},
+		Pods:  []objects.Pod{aPod("a", "10.0.0.1", true, xllm), aPod("b", "10.0.0.2", true, xllm)},
+	})
+	if e := w.Pools[objects.Name{Namespace: "default", Name: "base"}].Endpoints; len(e) != 2 || e[0].Kind != "" {
+		t.Errorf("endpoints are %+v", e)
+	}
+	if len(w.Problems) != 1 || !strings.Contains(w.Problems[0], `the labels of default/a name the engine "xllm", which is none of [vllm `) {
+		t.Errorf("problems are %q", w.Problems)
+	}
+}
+
+// --endpoints makes a pool of its own, and goes before one of the same name.
+func TestPlainAddressesAreAPool(t *testing.T) {
+	set := objects.Endpoints([]string{"10.0.0.1:8000", "engine:8000"})
+	if got := set.Names(); !slices.Equal(got, []string{"engine"}) {
+		t.Errorf("names are %v", got)
+	}
+	set = set.Join(objects.Set{
+		Pools:  []pool.InferencePool{aPool("endpoints", llama, 9000), aPool("base", llama, 9000)},
+		Pods:   []objects.Pod{aPod("a", "10.0.0.9", true, llama)},
+		Routes: []v1alpha1.LLMRoute{aRoute("r", "endpoints", 0)},
+		Lists:  []v1alpha1.EndpointList{aList("more", llama, "a.test:1", "engine:2")},
+	})
+	if got := set.Names(); !slices.Equal(got, []string{"a.test", "engine"}) {
+		t.Errorf("names are %v", got)
+	}
+	w := objects.Build(set)
+	if e := w.Pools[objects.EndpointsPool].Endpoints; len(e) != 1 || e[0].Address != "10.0.0.1:8000" || !e[0].Ready {
+		t.Errorf("endpoints are %+v", e)
+	}
+	if got := w.Addresses(); !slices.Equal(got, []string{"10.0.0.1:8000", "10.0.0.9:9000"}) || w.Route("r") == nil {
+		t.Errorf("all endpoints are %v", got)
+	}
+	if want := []string{"InferencePool default/endpoints is defined twice: that of --endpoints counts"}; !slices.Equal(w.Problems, want) {
+		t.Errorf("problems are %q", w.Problems)
+	}
+}

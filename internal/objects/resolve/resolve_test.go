@@ -1,0 +1,199 @@
+package resolve_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/resolve"
+)
+
+// dns answers for every name, and remembers who asked.
+type dns struct {
+	mu      sync.Mutex
+	hosts   map[string]string // addresses, or "silent", or "slow" and addresses
+	lookups map[string]int
+}
+
+func (d *dns) set(name, addresses string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.hosts[name] = addresses
+}
+
+func (d *dns) count(name string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.lookups[name]
+}
+
+func (d *dns) lookup(ctx context.Context, name string) ([]netip.Addr, error) {
+	d.mu.Lock()
+	d.lookups[name]++
+	text, ok := d.hosts[name]
+	d.mu.Unlock()
+	switch {
+	case !ok:
+		return nil, errors.New("no such host")
+	case text == "silent":
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	var all []netip.Addr
+	for a := range strings.FieldsSeq(text) {
+		all = append(all, netip.MustParseAddr(a))
+	}
+	return all, nil
+}
+
+// world is what the last published Set makes of the pool of plain addresses.
+type world struct {
+	mu        sync.Mutex
+	published int
+	set       objects.Set
+}
+
+func (w *world) publish(s objects.Set) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.published++
+	w.set = s
+}
+
+func (w *world) addresses() (string, int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Join(objects.Build(w.set).Addresses(), " "), w.published
+}
+
+// run resolves in a bubble of fake time; the resolver ends with the test.
+func run(t *testing.T, test func(r *resolve.Resolver, d *dns, w *world, log *bytes.Buffer)) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &dns{hosts: make(map[string]string), lookups: make(map[string]int)}
+		w := new(world)
+		var log bytes.Buffer // read when everything rests
+		r := resolve.New(d.lookup, slog.New(slog.NewTextHandler(&log, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = r.Run(ctx, w.publish)
+		}()
+		test(r, d, w, &log)
+		cancel()
+		<-done // hangs the bubble if a loop is left
+	})
+}
+
+// after lets fake time pass, and what happens in it settle.
+func after(d time.Duration) {
+	time.Sleep(d) // of the bubble's clock
+	synctest.Wait()
+}
+
+func want(t *testing.T, w *world, addresses string) {
+	t.Helper()
+	if got, _ := w.addresses(); got != addresses {
+		t.Errorf("the endpoints are %q, want %q", got, addresses)
+	}
+}
+
+func TestANameIsEachOfItsAddressesAndFollowed(t *testing.T) {
+	run(t, func(r *resolve.Resolver, d *dns, w *world, _ *bytes.Buffer) {
+		d.set("engines.test", "10.0.0.2 10.0.0.1")
+		r.Set(objects.Endpoints([]string{"10.0.0.9:80", "Engines.test:8000"}))
+		synctest.Wait()
+		want(t, w, "10.0.0.1:8000 10.0.0.2:8000 10.0.0.9:80")
+
+		d.set("engines.test", "10.0.0.1 10.0.0.2") // the same in another order
+		after(5 * time.Second)
+		if _, n := w.addresses(); n != 1 {
+			t.Errorf("%d times published, want once: nothing changed", n)
+		}
+		d.set("engines.test", "10.0.0.3")
+		after(5 * time.Second)
+		want(t, w, "10.0.0.3:8000 10.0.0.9:80")
+		if n := d.count("engines.test"); n != 3 {
+			t.Errorf("%d lookups in 10 s, want 3", n)
+		}
+
+		r.Set(objects.Endpoints([]string{"10.0.0.9:80"}))
+		after(time.Minute)
+		want(t, w, "10.0.0.9:80")
+		if n := d.count("engines.test"); n != 3 {
+			t.Errorf("a name that is gone is looked up still")
+		}
+	})
+}
+
+func TestAFailureKeepsTheLastAddressesAndIsLoggedOnce(t *testing.T) {
+	run(t, func(r *resolve.Resolver, d *dns, w *world, log *bytes.Buffer) {
+		d.set("engine", "10.0.0.1")
+		r.Set(objects.Endpoints([]string{"engine:8000"}))
+		synctest.Wait()
+		for _, fault := range []string{"", "silent"} {
+			d.set("engine", fault) // no address at all, then no answer
+			after(time.Minute)
+			want(t, w, "10.0.0.1:8000")
+		}
+		if n := strings.Count(log.String(), "does not resolve"); n != 1 {
+			t.Errorf("the failure is logged %d times:\n%s", n, log)
+		}
+		d.set("engine", "10.0.0.2")
+		after(time.Minute)
+		want(t, w, "10.0.0.2:8000")
+		if !strings.Contains(log.String(), "resolves again") {
+			t.Errorf("its end is not logged:\n%s", log)
+		}
+	})
+}
+
+// Other endpoints do not wait for a name that nobody answers for, and it joins them when somebody does.
+func TestASilentNameHoldsNothingUp(t *testing.T) {
+	run(t, func(r *resolve.Resolver, d *dns, w *world, _ *bytes.Buffer) {
+		d.set("silent", "silent")
+		d.set("engine", "10.0.0.1")
+		r.Set(objects.Endpoints([]string{"silent:8000", "engine:8000", "unknown:8000"}))
+		after(999 * time.Millisecond)
+		if _, n := w.addresses(); n != 0 {
+			t.Errorf("published without the patience for a first answer")
+		}
+		after(time.Millisecond)
+		want(t, w, "10.0.0.1:8000")
+		d.set("silent", "10.0.0.2")
+		d.set("unknown", "10.0.0.3")
+		after(15 * time.Second)
+		want(t, w, "10.0.0.1:8000 10.0.0.2:8000 10.0.0.3:8000")
+
+		d.set("silent", "silent")
+		after(5 * time.Second)
+		r.Set(objects.Endpoints([]string{"silent:8000", "engine:9000"}))
+		synctest.Wait()
+		want(t, w, "10.0.0.1:9000 10.0.0.2:8000") // both names have had an answer
+	})
+}
+
+func TestANameOfBothFamiliesIsItsIPv4Addresses(t *testing.T) {
+	run(t, func(r *resolve.Resolver, d *dns, w *world, _ *bytes.Buffer) {
+		d.set("both", "::1 127.0.0.1 ::ffff:127.0.0.2")
+		d.set("six", "fd00::2 fd00::1 fd00::1 fe80::1%eth0")
+		r.Set(objects.Endpoints([]string{"both:8000", "six:8000"}))
+		synctest.Wait()
+		want(t, w, "127.0.0.1:8000 127.0.0.2:8000 [fd00::1]:8000 [fd00::2]:8000")
+	})
+}
+
+func TestTheSystemResolvesLocalhost(t *testing.T) {
+	addresses, err := resolve.System(t.Context(), "localhost")
+	if err != nil || len(addresses) == 0 || !addresses[0].IsLoopback() {
+		t.Errorf("localhost is %v, %v", addresses, err)
+	}
+}
