@@ -19,6 +19,10 @@ type health struct {
 	served time.Time
 }
 
+// forgiveness is how long a fault is held against an endpoint that gets no request to show that it is well. One that has
+// many requests and still fails is suspect again with the next.
+const forgiveness = 10 * time.Second
+
 // state says whether the endpoint may get requests.
 func (e *endpoint) state(ready bool, now time.Time, limits settings.Settings) pick.State {
 	h := &e.health
@@ -30,7 +34,7 @@ func (e *endpoint) state(ready bool, now time.Time, limits settings.Settings) pi
 		return pick.Lost
 	case silence >= limits.Stale:
 		return pick.Stale
-	case !h.failed.IsZero() && !h.served.After(h.failed):
+	case !h.failed.IsZero() && now.Sub(h.failed) < forgiveness:
 		return pick.Suspect
 	}
 	return pick.Healthy
@@ -92,7 +96,7 @@ func (f *Fleet) Refused(address string) {
 }
 
 // Failed says that a request ended with a fault of the endpoint: an error of its own, or the word to go elsewhere. The
-// endpoint is suspect until a request that begins after this ends well.
+// endpoint is suspect until a request that begins after this ends well, or for forgiveness.
 func (f *Fleet) Failed(address string) {
 	f.change(address, func(e *endpoint) { e.health.failed = f.Now() })
 }

@@ -35,6 +35,22 @@ func TestAFaultMakesASuspectUntilALaterRequestEndsWell(t *testing.T) {
 	}
 }
 
+func TestASuspectWithoutRequestsIsForgiven(t *testing.T) {
+	f, c := started()
+	f.Failed(a)
+	for _, step := range []struct {
+		after time.Duration
+		want  pick.State
+	}{{9999 * time.Millisecond, pick.Suspect}, {time.Millisecond, pick.Healthy}} {
+		c.advance(step.after)
+		see(f, a, engine.Load{})
+		see(f, b, engine.Load{})
+		if got := states(view(f)); got != [2]pick.State{step.want, pick.Healthy} {
+			t.Errorf("%v later the states are %v, want %v first", step.after, got, step.want)
+		}
+	}
+}
+
 func TestWhatIsAFaultOfTheEndpoint(t *testing.T) {
 	for _, o := range []struct {
 		name string
