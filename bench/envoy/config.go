@@ -39,8 +39,9 @@ func ReadsEndpoints(path string) (bool, error) {
 	return at(root, endpointsFile...) != nil, err
 }
 
-// Config reads a configuration such as envoy.yaml, and returns it as JSON with other addresses and all else as it is.
-func Config(path string, a Addresses) ([]byte, error) {
+// Config reads a configuration such as envoy.yaml, and returns it as JSON with other addresses, the changes made in order,
+// and all else as it is.
+func Config(path string, a Addresses, changes ...Change) ([]byte, error) {
 	root, err := read(path)
 	if err != nil {
 		return nil, err
@@ -66,6 +67,11 @@ func Config(path string, a Addresses) ([]byte, error) {
 		}
 		if err := change.apply(node, change.value); err != nil {
 			return nil, err
+		}
+	}
+	for _, change := range changes {
+		if err := change(root); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	return json.Marshal(root)

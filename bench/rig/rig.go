@@ -34,6 +34,7 @@ const startTimeout = 30 * time.Second
 type Config struct {
 	Programs     Programs
 	EnvoyYAML    string // the data plane's configuration
+	EnvoyChanges []envoy.Change
 	Objects      string // the folder of objects
 	Dir          string // for logs, the socket and the configuration of this run; made if it is missing
 	Listen       string // HOST:PORT for clients
@@ -209,7 +210,7 @@ func (r *Rig) startEnvoy(ctx context.Context) error {
 	if r.lists {
 		addresses.Endpoints = r.endpointsFile()
 	}
-	config, err := envoy.Config(r.EnvoyYAML, addresses)
+	config, err := envoy.Config(r.EnvoyYAML, addresses, r.EnvoyChanges...)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,101 @@
+package envoy
+
+import "fmt"
+
+// Change makes a variant of a configuration, given as maps, slices and scalars.
+type Change func(root any) error
+
+var (
+	manager   = []any{"static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config"}
+	filtersAt = "http_filters"
+)
+
+const extProc = "envoy.filters.http.ext_proc"
+
+// ExtProc gives fields of the ext_proc filter other values. A nil value takes the field away.
+func ExtProc(fields map[string]any) Change {
+	return func(root any) error {
+		filters, i := find(root)
+		if i < 0 {
+			return fmt.Errorf("there is no filter %s", extProc)
+		}
+		config, ok := at(filters[i], "typed_config").(map[string]any)
+		if !ok {
+			return fmt.Errorf("the filter %s has no typed_config", extProc)
+		}
+		for key, value := range fields {
+			if value == nil {
+				delete(config, key)
+				continue
+			}
+			config[key] = value
+		}
+		return nil
+	}
+}
+
+// Before puts a filter before ext_proc.
+func Before(filter map[string]any) Change {
+	return func(root any) error {
+		filters, i := find(root)
+		m, ok := at(root, manager...).(map[string]any)
+		if i < 0 || !ok {
+			return fmt.Errorf("there is no filter %s", extProc)
+		}
+		m[filtersAt] = append(append(append([]any{}, filters[:i]...), filter), filters[i:]...)
+		return nil
+	}
+}
+
+func find(root any) (filters []any, i int) {
+	filters, _ = at(root, append(manager[:len(manager):len(manager)], filtersAt)...).([]any)
+	for i, f := range filters {
+		if at(f, "name") == extProc {
+			return filters, i
+		}
+	}
+	return nil, -1
+}
+
+// Set gives the field at the end of a path of keys and indexes a value.
+func Set(value any, path ...any) Change {
+	return func(root any) error {
+		parent, ok := at(root, path[:len(path)-1]...).(map[string]any)
+		key, isKey := path[len(path)-1].(string)
+		if !ok || !isKey {
+			return fmt.Errorf("there is no %v", path)
+		}
+		parent[key] = value
+		return nil
+	}
+}
+
+// Everywhere gives each field of a name that has a value another.
+func Everywhere(key string, from, to any) Change {
+	var walk func(node any) int
+	walk = func(node any) int {
+		n := 0
+		switch node := node.(type) {
+		case map[string]any:
+			for k, v := range node {
+				if k == key && v == from {
+					node[k] = to
+					n++
+					continue
+				}
+				n += walk(v)
+			}
+		case []any:
+			for _, v := range node {
+				n += walk(v)
+			}
+		}
+		return n
+	}
+	return func(root any) error {
+		if walk(root) == 0 {
+			return fmt.Errorf("no %s is %v", key, from)
+		}
+		return nil
+	}
+}
