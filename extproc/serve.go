@@ -101,7 +101,9 @@ func (s services) server(c config, local bool, front stream.Front) (*grpc.Server
 	}
 	server := grpc.NewServer(options...)
 	extprocv3.RegisterExternalProcessorServer(server, s.exchanges.For(front))
-	accesslogv3.RegisterAccessLogServiceServer(server, s.outcomes)
+	if front == stream.Own { // other gateways tell of outcomes by what they show of answers: none is told twice
+		accesslogv3.RegisterAccessLogServiceServer(server, s.outcomes)
+	}
 	healthv1.RegisterHealthServer(server, s.health)
 	return server, nil
 }

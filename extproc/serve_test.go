@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/headgate/headgate/extproc/stream"
 )
 
 // gateway runs extproc as other gateways are given it: with the ports that the field's manifests name.
@@ -224,7 +226,7 @@ func TestWhereTLSIs(t *testing.T) {
 	for _, c := range []struct {
 		secure, local bool
 	}{{true, true}, {true, false}, {false, false}} {
-		server, err := s.server(config{secure: c.secure}, c.local, 0)
+		server, err := s.server(config{secure: c.secure}, c.local, stream.Gateway)
 		if err != nil {
 			t.Fatal(err)
 		}

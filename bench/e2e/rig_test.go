@@ -154,7 +154,7 @@ func start(t testing.TB, settings ...setting) *stack {
 		t.Fatal(err)
 	}
 	s.await("every engine is a candidate", func() bool {
-		return s.sum(s.Metrics, "headgate_endpoint_state", "state", "healthy") == float64(len(s.Engines))
+		return s.sum(s.Metrics, "headgate_endpoint_state", "state", "healthy") == float64(len(s.World().Addresses()))
 	})
 	return s
 }

@@ -29,14 +29,20 @@ func (a *Answer) Headers(status int, contentType, loadReport, retryAfter string)
 	if loadReport != "" {
 		a.load, _ = engine.ReadReport(loadReport) // unknown if it makes no sense
 	}
-	kind, _, _ := strings.Cut(contentType, ";")
-	switch strings.ToLower(strings.TrimSpace(kind)) {
-	case "text/event-stream":
+	switch {
+	case isEventStream(contentType):
 		a.events = new(events)
-	case "application/json", "":
+	case contentType == "", mediaType(contentType) == "application/json":
 		a.json = new(scanner)
 	}
 }
+
+func mediaType(contentType string) string {
+	kind, _, _ := strings.Cut(contentType, ";")
+	return strings.ToLower(strings.TrimSpace(kind))
+}
+
+func isEventStream(contentType string) bool { return mediaType(contentType) == "text/event-stream" }
 
 // Body reads the next bytes of the body, which arrived at a time.
 func (a *Answer) Body(chunk []byte, at time.Time) {
@@ -71,7 +77,7 @@ func (a *Answer) Fill(o *Outcome, sent time.Time) {
 	}
 	s := a.json
 	if a.events != nil {
-		s = &a.events.json
+		s, o.Stream = &a.events.json, true
 	}
 	if s != nil {
 		o.Prompt, o.Completion, o.ResponseID = s.prompt, s.completion, s.id

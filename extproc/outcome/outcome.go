@@ -47,7 +47,7 @@ const (
 // Outcome is what became of one request. A duration that is not known is zero.
 type Outcome struct {
 	Route, Pool, Model string // as extproc decided; empty for a request that it did not send on
-	Stream             bool
+	Stream             bool   // the client asked for one, or got one
 	ID                 string // of the decision
 	// Endpoint is the one that served, else the first that was picked, else empty.
 	Endpoint string
@@ -118,7 +118,7 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) Outcome {
 	usage := metadata(common, wire.UsageNamespace)
 	o := Outcome{
 		Route: pick.text(wire.PickRoute), Pool: pick.text(wire.PickPool), Model: pick.text(wire.PickModel),
-		Stream:    pick.flag(wire.PickStream),
+		Stream:    pick.flag(wire.PickStream) || isEventStream(response.GetResponseHeaders()["content-type"]),
 		ID:        pick.text(wire.PickID),
 		Elsewhere: split(usage.text(wire.UsageElsewhere)),
 		Status:    int(response.GetResponseCode().GetValue()),
