@@ -60,6 +60,9 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		for _, endpoint := range o.Unreached {
 			f.Refused(endpoint)
 		}
+		for _, endpoint := range o.Stopping {
+			f.Stopping(endpoint, o.Began)
+		}
 	}
 	var endpoints *eds.File
 	if c.edsFile != "" {

@@ -46,6 +46,7 @@ const (
 	UsageCompletion = "completion" // completion tokens, a number
 	UsageLoad       = "load"       // the engine's load report, verbatim, a string
 	UsageElsewhere  = "elsewhere"  // the endpoints that asked for the request to be tried elsewhere, a string like [DestinationHeader]'s
+	UsageStopping   = "stopping"   // those of them that did because they are stopping
 )
 
 // Tags of the access-log record, values in microseconds or "-".

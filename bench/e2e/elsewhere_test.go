@@ -195,7 +195,7 @@ func TestAnEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
 	if a.status != 200 || l.Picks != s.endpoints(2, 3, 4) || l.Endpoint != s.endpoint(4) || l.Attempts != 3 || l.Usage.Elsewhere != "" {
 		t.Errorf("%d from %s of %s after %d attempts", a.status, l.Endpoint, l.Picks, l.Attempts)
 	}
-	s.await("both are out", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "out") == 2 })
+	s.awaitWithin(5*time.Second, "both are out", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "out") == 2 })
 	// With none left the client is told, and that one is known too.
 	s.Engines[s.endpoint(1)].Kill()
 	s.Engines[s.endpoint(4)].Kill()
@@ -204,7 +204,7 @@ func TestAnEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
 	if l.Attempts != 3 {
 		t.Errorf("%d attempts at %s", l.Attempts, l.Picks)
 	}
-	s.await("all are out", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "out") == 4 })
+	s.awaitWithin(5*time.Second, "all are out", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "out") == 4 })
 }
 
 // What an engine has when it is killed is lost. What comes after costs no client an error, from the first moment on, under
@@ -290,6 +290,53 @@ func TestAPickThatEnvoyDoesNotKnowYetIsPassedOver(t *testing.T) {
 		s.list(1, 2, 3, 4)
 		t.Logf("Envoy knows the new endpoints %v after the file was moved into place", time.Since(moved).Round(time.Millisecond))
 	}
+}
+
+// An endpoint whose pod is gone gets nothing more, and its streams go on to their end: also after Envoy forgot it.
+func TestAnEndpointThatLeavesKeepsItsStreams(t *testing.T) {
+	t.Parallel()
+	s := start(t, extprocFlags("--policy", "roundRobin"))
+	l := s.pour(4, func(client, n int) request { return completion(adapters[(client+n)%12], 5, n%2 == 0) }, isOK)
+	stream, err := s.open(t.Context(), completion("a01", 8000, true)) // longer than the file lists it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Body.Close()
+	leaving := stream.Header.Get("x-served-endpoint")
+	host, _, _ := strings.Cut(leaving, ":")
+	s.write("engines.yaml", strings.Replace(engines(strings.TrimSuffix(s.Listen, "1:8080"), 4), "podIP: "+host, "podIP: "+host+"1", 1))
+	s.await("Envoy forgot it", func() bool {
+		return s.envoyGauge("cluster.endpoints.membership_total") == 4 && !strings.Contains(s.clusters(), leaving+"::")
+	})
+	served := s.sum(leaving, "sim:requests_total", "path", "/v1/completions", "status", "200")
+	sent := l.sent.Load()
+	s.await("more requests were answered", func() bool { return l.sent.Load() > sent+200 })
+	if n := s.sum(leaving, "sim:requests_total", "path", "/v1/completions", "status", "200"); n != served {
+		t.Errorf("%v requests were sent to an endpoint that left", n-served)
+	}
+	l.stop()
+	for _, fault := range l.faults {
+		t.Error(fault)
+	}
+	body, err := io.ReadAll(stream.Body)
+	if err != nil || !(answer{body: string(body)}).done() {
+		t.Errorf("its stream ends after %d bytes with %v", len(body), err)
+	}
+}
+
+// clusters is what Envoy knows of its clusters.
+func (s *stack) clusters() string {
+	s.t.Helper()
+	response, err := s.client.Get("http://" + s.Admin + "/clusters")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return string(text)
 }
 
 // list makes Envoy know these engines and no others.

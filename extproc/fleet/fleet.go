@@ -32,6 +32,9 @@ const (
 	// lostAfter is the silence after which an endpoint gets none. vLLM that hangs after SIGTERM is silent while its
 	// port is open (seen on 0.32.0).
 	lostAfter = 10 * time.Second
+	// stoppingFor is how long an endpoint that said that it is stopping gets no requests, unless a look finds sooner that it
+	// has ended: what Kubernetes gives a pod to end, by default (terminationGracePeriodSeconds).
+	stoppingFor = 30 * time.Second
 	// pause is the least time between two views that only news of load separates. With hundreds of endpoints, news
 	// comes thousands of times a second; a view that is this much older decides no worse.
 	pause = 5 * time.Millisecond
@@ -58,7 +61,7 @@ type endpoint struct {
 	load   engine.Load
 	others int64
 	// heard is when the last look that the endpoint answered began, refused when it last turned a request or a look
-	// away; zero if never.
+	// away; zero if never. Only what is heard after it was refused counts, so that a time to come keeps it out till then.
 	heard, refused time.Time
 }
 
@@ -142,6 +145,18 @@ func (f *Fleet) Refused(address string) {
 	defer f.mu.Unlock()
 	if e := f.endpoints[address]; e != nil {
 		e.refused = f.now()
+		f.publish()
+	}
+}
+
+// Stopping says that an endpoint turned away a request that began at a time, because it is stopping: it will end, though
+// it answers looks until then. It is out until it has refused and then answers a look, or for a while. News that is older
+// than what is known is forgotten: the endpoint has ended since, or it is known.
+func (f *Fleet) Stopping(address string, began time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.endpoints[address]; e != nil && began.After(e.refused) {
+		e.refused = began.Add(stoppingFor)
 		f.publish()
 	}
 }
