@@ -5,9 +5,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -60,9 +62,7 @@ func (s *stack) tell(r request) (answer, logged) {
 	s.t.Helper()
 	id := fmt.Sprintf("%s-%d", s.t.Name(), time.Now().UnixNano())
 	header := map[string]string{"X-Request-Id": id}
-	for k, v := range r.header {
-		header[k] = v
-	}
+	maps.Copy(header, r.header)
 	r.header = header
 	a, err := s.ask(s.t.Context(), r)
 	if a.status == 0 {
@@ -133,7 +133,7 @@ func TestAStoppingEngineSendsTheRequestToTheNextPick(t *testing.T) {
 		}
 		defer response.Body.Close()
 		body, _ := io.ReadAll(response.Body)
-		return response.StatusCode == 500 && strings.Contains(string(body), `"cannot schedule new futures after shutdown"`)
+		return response.StatusCode == http.StatusInternalServerError && strings.Contains(string(body), `"cannot schedule new futures after shutdown"`)
 	})
 	before := s.asked(2, "500")
 	for path, rest := range map[string]string{
@@ -176,7 +176,7 @@ func TestAPoisonousRequestReachesOneEngine(t *testing.T) {
 		if n := counted() - before; n != 1 || l.Attempts != 1 || l.Usage.Elsewhere != "" {
 			t.Errorf("%s: it reached %v engines in %d attempts, %q asked for another", fault, n, l.Attempts, l.Usage.Elsewhere)
 		}
-		if status := strings.TrimPrefix(strings.Split(fault, ",")[0], "status="); status != fault && fmt.Sprint(a.status) != status {
+		if status := strings.TrimPrefix(strings.Split(fault, ",")[0], "status="); status != fault && strconv.Itoa(a.status) != status {
 			t.Errorf("%s: the client gets %d", fault, a.status)
 		}
 		s.await("the engines are candidates again", func() bool {
@@ -205,6 +205,34 @@ func TestAnEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
 		t.Errorf("%d attempts at %s", l.Attempts, l.Picks)
 	}
 	s.awaitWithin(5*time.Second, "all are out", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "out") == 4 })
+}
+
+// Envoy counts a request that was tried again as a retry until its answer begins, which for a whole answer is its end: a
+// limit on retries must not be what fails a burst of them.
+func TestManyRequestsAtOnceGoOnToTheirNextPick(t *testing.T) {
+	t.Parallel()
+	const burst = 600
+	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "10s")) // no look tells of it
+	s.Engines[s.endpoint(2)].Kill()
+	faults := make(chan string, burst)
+	for range burst {
+		go func() {
+			a, err := s.ask(t.Context(), completion(baseRoute, 100, false))
+			faults <- isOK(a, err)
+		}()
+	}
+	failed := 0
+	for range burst {
+		if fault := <-faults; fault != "" {
+			failed++
+			t.Log(fault)
+		}
+	}
+	s.await("the outcomes have come", func() bool { return s.inFlight() == 0 })
+	t.Logf("of %d requests at once %v were tried again", burst, s.sum(s.Metrics, "headgate_retries_total"))
+	if failed > 0 {
+		t.Errorf("%d of %d failed", failed, burst)
+	}
 }
 
 // What an engine has when it is killed is lost. What comes after costs no client an error, from the first moment on, under
@@ -267,6 +295,41 @@ func TestAnEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
 	}
 	if late > 0 {
 		t.Errorf("%d requests were sent to a dead engine more than a scrape interval after it was killed", late)
+	}
+}
+
+// An engine that hangs takes connections, so that no request there can go on to its next pick: what keeps others away is
+// that looks get no answer. Nothing is lost that the engine does not lose.
+func TestAnEngineThatHangsGetsNothingAfterASecond(t *testing.T) {
+	t.Parallel()
+	for name, settings := range map[string][]setting{"override_host": nil, "original_dst": {originalDst}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, append(settings, extprocFlags("--policy", "random"))...)
+			l := s.pour(16, func(client, n int) request { return completion(adapters[(client*5+n)%12], 10, n%2 == 0) }, isOK)
+			victim := s.endpoint(1)
+			waiting := func() float64 { return s.sum(s.Metrics, "headgate_endpoint_in_flight", "endpoint", victim) }
+			s.await("the victim serves", func() bool { return s.sum(victim, "vllm:generation_tokens_total") > 0 })
+			stopped := time.Now()
+			s.Engines[victim].Signal(syscall.SIGSTOP)
+			t.Cleanup(func() { s.Engines[victim].Signal(syscall.SIGCONT) }) // or the load never ends
+			s.await("it is stale", func() bool {
+				return s.sum(s.Metrics, "headgate_endpoint_state", "endpoint", victim, "state", "stale") == 1
+			})
+			silent, hang := time.Since(stopped), waiting()
+			<-time.After(500 * time.Millisecond) // the next look that fails publishes it
+			for range 30 {
+				if a := s.must(completion("a01", 2, false)); a.status != 200 || a.served == victim {
+					t.Errorf("%d from %s", a.status, a.served)
+				}
+			}
+			s.Engines[victim].Signal(syscall.SIGCONT)
+			l.stop()
+			for _, fault := range l.faults {
+				t.Error(fault)
+			}
+			t.Logf("stale after %v, with %v requests there, which ended when it went on", silent.Round(time.Millisecond), hang)
+		})
 	}
 }
 

@@ -122,13 +122,16 @@ func (x *exchange) requestBody(body []byte) *extprocv3.ProcessingResponse {
 // destination is the endpoints of the picks in the words of the endpoint-picker protocol. The body goes to all of them as
 // it goes to the first: those whose engine knows the model by another name are left out.
 func destination(picks []pick.Decision) string {
-	list := picks[0].Endpoint.Address
-	for _, d := range picks[1:] {
+	if len(picks) == 1 {
+		return picks[0].Endpoint.Address
+	}
+	addresses := make([]string, 0, len(picks))
+	for _, d := range picks {
 		if d.Model == picks[0].Model {
-			list += "," + d.Endpoint.Address
+			addresses = append(addresses, d.Endpoint.Address)
 		}
 	}
-	return list
+	return strings.Join(addresses, ",")
 }
 
 // metadata is what the cluster reads to find the endpoint, and what comes back with the access log.
