@@ -120,49 +120,52 @@ func TestAFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
 	}
 }
 
-// A vLLM that stops says so with a 500, which is no fault of the request.
+// A vLLM that stops says so with a 500, which is no fault of the request. Who has said so gets nothing more.
 func TestAStoppingEngineSendsTheRequestToTheNextPick(t *testing.T) {
 	t.Parallel()
-	s := start(t, extprocFlags("--policy", "roundRobin"), engineFlags("--shutdown-timeout", "30"))
-	leave := s.occupy(s.endpoint(2))
-	s.Engines[s.endpoint(2)].Signal(syscall.SIGTERM)
-	s.await("the engine refuses requests", func() bool {
-		response, err := s.client.Post("http://"+s.endpoint(2)+"/v1/completions", "application/json", strings.NewReader(completion("a01", 1, false).body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer response.Body.Close()
-		body, _ := io.ReadAll(response.Body)
-		return response.StatusCode == http.StatusInternalServerError && strings.Contains(string(body), `"cannot schedule new futures after shutdown"`)
-	})
-	before := s.asked(2, "500")
-	for path, rest := range map[string]string{
-		"/v1/completions": `"prompt":"x"`, "/v1/chat/completions": `"messages":[{"role":"user","content":"x"}]`,
-		"/v1/messages": `"messages":[{"role":"user","content":"x"}]`, "/v1/embeddings": `"input":"x"`,
+	s := start(t, extprocFlags("--policy", "roundRobin"), engineFlags("--shutdown-timeout", "60"))
+	for i, q := range []request{
+		{path: "/v1/completions", body: `{"model":"a01","max_tokens":2,"prompt":"x"}`},
+		{path: "/v1/chat/completions", body: `{"model":"a01","max_tokens":2,"messages":[{"role":"user","content":"x"}]}`},
+		{path: "/v1/messages", body: `{"model":"a01","max_tokens":2,"messages":[{"role":"user","content":"x"}]}`},
 	} {
-		said := 0
-		for range 4 {
-			a, l := s.tell(request{path: path, body: `{"model":"a01","max_tokens":2,` + rest + `}`})
+		stopping := s.endpoint(1 + i)
+		leave := s.occupy(stopping)
+		s.Engines[stopping].Signal(syscall.SIGTERM)
+		s.await("the engine refuses requests", func() bool { return s.refuses(stopping) })
+		told := 0
+		for range 6 {
+			a, l := s.tell(q)
 			if a.status != 200 {
-				t.Errorf("%s: %d %s", path, a.status, a.body)
+				t.Errorf("%s: %d %s", q.path, a.status, a.body)
 			}
-			if l.Usage.Elsewhere == s.endpoint(2) && l.Attempts == 2 && l.Endpoint == s.endpoint(3) {
-				said++
+			if l.Usage.Elsewhere == stopping && l.Usage.Stopping == stopping && l.Attempts == 2 && l.Endpoint != stopping {
+				told++
 			}
 		}
-		if said != 1 {
-			t.Errorf("%s: %d of 4 requests were sent on, want the one whose turn it was", path, said)
+		if told != 1 {
+			t.Errorf("%s: %d of 6 requests were sent on, want the first whose turn it was", q.path, told)
+		}
+		leave()
+		select {
+		case <-s.Engines[stopping].Done():
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s: the engine does not end with its last request", q.path)
 		}
 	}
-	if n := s.asked(2, "500") - before; n != 1 {
-		t.Errorf("the engine turned %v completions away, want 1", n)
+}
+
+// refuses says whether an engine answers as one that is stopping.
+func (s *stack) refuses(address string) bool {
+	s.t.Helper()
+	response, err := s.client.Post("http://"+address+"/v1/completions", "application/json", strings.NewReader(completion("a01", 1, false).body))
+	if err != nil {
+		s.t.Fatal(err)
 	}
-	leave()
-	select {
-	case <-s.Engines[s.endpoint(2)].Done():
-	case <-time.After(10 * time.Second):
-		t.Error("the engine does not end with its last request")
-	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return err == nil && response.StatusCode == http.StatusInternalServerError &&
+		strings.Contains(string(body), `"cannot schedule new futures after shutdown"`)
 }
 
 // A request that makes an engine fail must not visit them all.
