@@ -9,7 +9,7 @@ TOOL := go tool -modfile=tools/go.mod
 # (golang/go#75804).
 FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 
-.PHONY: help run build test check fuzz bench generate clean
+.PHONY: help run build test check soak fuzz bench generate clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ check: ## Lint, and check that modules are tidy and scenario files are up to dat
 	@$(MAKE) --no-print-directory generate
 	git diff --exit-code -- '*/testdata/*'
 
+soak: ## Restart 64 simulated engines one by one under load: no request may fail; takes about 1.5 GB and two minutes
+	go test -count 1 -v ./bench/e2e -run '^TestEnginesRestartedOneByOneCostNoRequest$$' -args -engines 64
+
 fuzz: ## Fuzz each parser beside its oracle, 40 s each on two cores
 	$(FUZZ) '^FuzzParseJSON$$' -fuzztime 500000x ./extproc/openai
 	$(FUZZ) '^FuzzParseForm$$' -fuzztime 500000x ./extproc/openai
@@ -45,7 +48,7 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	go test -run '^$$' -bench Pick -count 10 -benchtime 50ms ./extproc/pick > bin/bench-pick.txt
 	@$(TOOL) benchstat -col /rule bin/bench-pick.txt
 	go test -run '^$$' -bench Gateway -count 6 -benchtime 1s ./bench/e2e > bin/bench-gateway.txt
-	@$(TOOL) benchstat -col '/path@(direct gateway)' bin/bench-gateway.txt
+	@$(TOOL) benchstat -col '/path@(direct original-dst gateway)' bin/bench-gateway.txt
 
 generate: ## Write what the scenarios answer into their files anew; read the difference before you keep it
 	go test ./extproc/pick ./extproc/stream ./internal/sim -run Scenarios -update

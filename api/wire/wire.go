@@ -82,6 +82,7 @@ const (
 	UsageLoad       = "load"       // the engine's load report, verbatim, a string
 	UsageID         = "id"         // the id of the answer, a string
 	UsageElsewhere  = "elsewhere"  // the endpoints that asked for the request to be tried elsewhere, a string like [DestinationHeader]'s
+	UsageStopping   = "stopping"   // those of them that did because they are stopping
 )
 
 // Tags of the access-log record, values in microseconds or "-".

@@ -5,9 +5,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -60,9 +62,7 @@ func (s *stack) tell(r request) (answer, logged) {
 	s.t.Helper()
 	id := fmt.Sprintf("%s-%d", s.t.Name(), time.Now().UnixNano())
 	header := map[string]string{"X-Request-Id": id}
-	for k, v := range r.header {
-		header[k] = v
-	}
+	maps.Copy(header, r.header)
 	r.header = header
 	a, err := s.ask(s.t.Context(), r)
 	if a.status == 0 {
@@ -120,49 +120,52 @@ func TestAFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
 	}
 }
 
-// A vLLM that stops says so with a 500, which is no fault of the request.
+// A vLLM that stops says so with a 500, which is no fault of the request. Who has said so gets nothing more.
 func TestAStoppingEngineSendsTheRequestToTheNextPick(t *testing.T) {
 	t.Parallel()
-	s := start(t, extprocFlags("--policy", "roundRobin"), engineFlags("--shutdown-timeout", "30"))
-	leave := s.occupy(s.endpoint(2))
-	s.Engines[s.endpoint(2)].Signal(syscall.SIGTERM)
-	s.await("the engine refuses requests", func() bool {
-		response, err := s.client.Post("http://"+s.endpoint(2)+"/v1/completions", "application/json", strings.NewReader(completion("a01", 1, false).body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer response.Body.Close()
-		body, _ := io.ReadAll(response.Body)
-		return response.StatusCode == 500 && strings.Contains(string(body), `"cannot schedule new futures after shutdown"`)
-	})
-	before := s.asked(2, "500")
-	for path, rest := range map[string]string{
-		"/v1/completions": `"prompt":"x"`, "/v1/chat/completions": `"messages":[{"role":"user","content":"x"}]`,
-		"/v1/messages": `"messages":[{"role":"user","content":"x"}]`, "/v1/embeddings": `"input":"x"`,
+	s := start(t, extprocFlags("--policy", "roundRobin"), engineFlags("--shutdown-timeout", "60"))
+	for i, q := range []request{
+		{path: "/v1/completions", body: `{"model":"a01","max_tokens":2,"prompt":"x"}`},
+		{path: "/v1/chat/completions", body: `{"model":"a01","max_tokens":2,"messages":[{"role":"user","content":"x"}]}`},
+		{path: "/v1/messages", body: `{"model":"a01","max_tokens":2,"messages":[{"role":"user","content":"x"}]}`},
 	} {
-		said := 0
-		for range 4 {
-			a, l := s.tell(request{path: path, body: `{"model":"a01","max_tokens":2,` + rest + `}`})
+		stopping := s.endpoint(1 + i)
+		leave := s.occupy(stopping)
+		s.Engines[stopping].Signal(syscall.SIGTERM)
+		s.await("the engine refuses requests", func() bool { return s.refuses(stopping) })
+		told := 0
+		for range 6 {
+			a, l := s.tell(q)
 			if a.status != 200 {
-				t.Errorf("%s: %d %s", path, a.status, a.body)
+				t.Errorf("%s: %d %s", q.path, a.status, a.body)
 			}
-			if l.Usage.Elsewhere == s.endpoint(2) && l.Attempts == 2 && l.Endpoint == s.endpoint(3) {
-				said++
+			if l.Usage.Elsewhere == stopping && l.Usage.Stopping == stopping && l.Attempts == 2 && l.Endpoint != stopping {
+				told++
 			}
 		}
-		if said != 1 {
-			t.Errorf("%s: %d of 4 requests were sent on, want the one whose turn it was", path, said)
+		if told != 1 {
+			t.Errorf("%s: %d of 6 requests were sent on, want the first whose turn it was", q.path, told)
+		}
+		leave()
+		select {
+		case <-s.Engines[stopping].Done():
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s: the engine does not end with its last request", q.path)
 		}
 	}
-	if n := s.asked(2, "500") - before; n != 1 {
-		t.Errorf("the engine turned %v completions away, want 1", n)
+}
+
+// refuses says whether an engine answers as one that is stopping.
+func (s *stack) refuses(address string) bool {
+	s.t.Helper()
+	response, err := s.client.Post("http://"+address+"/v1/completions", "application/json", strings.NewReader(completion("a01", 1, false).body))
+	if err != nil {
+		s.t.Fatal(err)
 	}
-	leave()
-	select {
-	case <-s.Engines[s.endpoint(2)].Done():
-	case <-time.After(10 * time.Second):
-		t.Error("the engine does not end with its last request")
-	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return err == nil && response.StatusCode == http.StatusInternalServerError &&
+		strings.Contains(string(body), `"cannot schedule new futures after shutdown"`)
 }
 
 // A request that makes an engine fail must not visit them all.
@@ -176,7 +179,7 @@ func TestAPoisonousRequestReachesOneEngine(t *testing.T) {
 		if n := counted() - before; n != 1 || l.Attempts != 1 || l.Usage.Elsewhere != "" {
 			t.Errorf("%s: it reached %v engines in %d attempts, %q asked for another", fault, n, l.Attempts, l.Usage.Elsewhere)
 		}
-		if status := strings.TrimPrefix(strings.Split(fault, ",")[0], "status="); status != fault && fmt.Sprint(a.status) != status {
+		if status := strings.TrimPrefix(strings.Split(fault, ",")[0], "status="); status != fault && strconv.Itoa(a.status) != status {
 			t.Errorf("%s: the client gets %d", fault, a.status)
 		}
 		s.await("the engines are candidates again", func() bool {
@@ -195,7 +198,7 @@ func TestAnEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
 	if a.status != 200 || l.Picks != s.endpoints(2, 3, 4) || l.Endpoint != s.endpoint(4) || l.Attempts != 3 || l.Usage.Elsewhere != "" {
 		t.Errorf("%d from %s of %s after %d attempts", a.status, l.Endpoint, l.Picks, l.Attempts)
 	}
-	s.await("both are out", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "out") == 2 })
+	s.awaitWithin(5*time.Second, "both are out", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "out") == 2 })
 	// With none left the client is told, and that one is known too.
 	s.Engines[s.endpoint(1)].Kill()
 	s.Engines[s.endpoint(4)].Kill()
@@ -204,7 +207,35 @@ func TestAnEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
 	if l.Attempts != 3 {
 		t.Errorf("%d attempts at %s", l.Attempts, l.Picks)
 	}
-	s.await("all are out", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "out") == 4 })
+	s.awaitWithin(5*time.Second, "all are out", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "out") == 4 })
+}
+
+// Envoy counts a request that was tried again as a retry until its answer begins, which for a whole answer is its end: a
+// limit on retries must not be what fails a burst of them.
+func TestManyRequestsAtOnceGoOnToTheirNextPick(t *testing.T) {
+	t.Parallel()
+	const burst = 600
+	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "10s")) // no look tells of it
+	s.Engines[s.endpoint(2)].Kill()
+	faults := make(chan string, burst)
+	for range burst {
+		go func() {
+			a, err := s.ask(t.Context(), completion(baseRoute, 100, false))
+			faults <- isOK(a, err)
+		}()
+	}
+	failed := 0
+	for range burst {
+		if fault := <-faults; fault != "" {
+			failed++
+			t.Log(fault)
+		}
+	}
+	s.await("the outcomes have come", func() bool { return s.inFlight() == 0 })
+	t.Logf("of %d requests at once %v were tried again", burst, s.sum(s.Metrics, "headgate_retries_total"))
+	if failed > 0 {
+		t.Errorf("%d of %d failed", failed, burst)
+	}
 }
 
 // What an engine has when it is killed is lost. What comes after costs no client an error, from the first moment on, under
@@ -270,6 +301,41 @@ func TestAnEngineThatIsKilledCostsNoLaterRequestAnError(t *testing.T) {
 	}
 }
 
+// An engine that hangs takes connections, so that no request there can go on to its next pick: what keeps others away is
+// that looks get no answer. Nothing is lost that the engine does not lose.
+func TestAnEngineThatHangsGetsNothingAfterASecond(t *testing.T) {
+	t.Parallel()
+	for name, settings := range map[string][]setting{"override_host": nil, "original_dst": {originalDst}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, append(settings, extprocFlags("--policy", "random"))...)
+			l := s.pour(16, func(client, n int) request { return completion(adapters[(client*5+n)%12], 10, n%2 == 0) }, isOK)
+			victim := s.endpoint(1)
+			waiting := func() float64 { return s.sum(s.Metrics, "headgate_endpoint_in_flight", "endpoint", victim) }
+			s.await("the victim serves", func() bool { return s.sum(victim, "vllm:generation_tokens_total") > 0 })
+			stopped := time.Now()
+			s.Engines[victim].Signal(syscall.SIGSTOP)
+			t.Cleanup(func() { s.Engines[victim].Signal(syscall.SIGCONT) }) // or the load never ends
+			s.await("it is stale", func() bool {
+				return s.sum(s.Metrics, "headgate_endpoint_state", "endpoint", victim, "state", "stale") == 1
+			})
+			silent, hang := time.Since(stopped), waiting()
+			<-time.After(500 * time.Millisecond) // the next look that fails publishes it
+			for range 30 {
+				if a := s.must(completion("a01", 2, false)); a.status != 200 || a.served == victim {
+					t.Errorf("%d from %s", a.status, a.served)
+				}
+			}
+			s.Engines[victim].Signal(syscall.SIGCONT)
+			l.stop()
+			for _, fault := range l.faults {
+				t.Error(fault)
+			}
+			t.Logf("stale after %v, with %v requests there, which ended when it went on", silent.Round(time.Millisecond), hang)
+		})
+	}
+}
+
 // A new endpoint may be picked a moment before Envoy has read of it.
 func TestAPickThatEnvoyDoesNotKnowYetIsPassedOver(t *testing.T) {
 	t.Parallel()
@@ -290,6 +356,53 @@ func TestAPickThatEnvoyDoesNotKnowYetIsPassedOver(t *testing.T) {
 		s.list(1, 2, 3, 4)
 		t.Logf("Envoy knows the new endpoints %v after the file was moved into place", time.Since(moved).Round(time.Millisecond))
 	}
+}
+
+// An endpoint whose pod is gone gets nothing more, and its streams go on to their end: also after Envoy forgot it.
+func TestAnEndpointThatLeavesKeepsItsStreams(t *testing.T) {
+	t.Parallel()
+	s := start(t, extprocFlags("--policy", "roundRobin"))
+	l := s.pour(4, func(client, n int) request { return completion(adapters[(client+n)%12], 5, n%2 == 0) }, isOK)
+	stream, err := s.open(t.Context(), completion("a01", 8000, true)) // longer than the file lists it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Body.Close()
+	leaving := stream.Header.Get("x-served-endpoint")
+	host, _, _ := strings.Cut(leaving, ":")
+	s.write("engines.yaml", strings.Replace(engines(strings.TrimSuffix(s.Listen, "1:8080"), 4), "podIP: "+host, "podIP: "+host+"1", 1))
+	s.await("Envoy forgot it", func() bool {
+		return s.envoyGauge("cluster.endpoints.membership_total") == 4 && !strings.Contains(s.clusters(), leaving+"::")
+	})
+	served := s.sum(leaving, "sim:requests_total", "path", "/v1/completions", "status", "200")
+	sent := l.sent.Load()
+	s.await("more requests were answered", func() bool { return l.sent.Load() > sent+200 })
+	if n := s.sum(leaving, "sim:requests_total", "path", "/v1/completions", "status", "200"); n != served {
+		t.Errorf("%v requests were sent to an endpoint that left", n-served)
+	}
+	l.stop()
+	for _, fault := range l.faults {
+		t.Error(fault)
+	}
+	body, err := io.ReadAll(stream.Body)
+	if err != nil || !(answer{body: string(body)}).done() {
+		t.Errorf("its stream ends after %d bytes with %v", len(body), err)
+	}
+}
+
+// clusters is what Envoy knows of its clusters.
+func (s *stack) clusters() string {
+	s.t.Helper()
+	response, err := s.client.Get("http://" + s.Admin + "/clusters")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return string(text)
 }
 
 // list makes Envoy know these engines and no others.

@@ -206,10 +206,10 @@ func destinationCannotBeForged(t *testing.T, s *stack) {
 	values := []string{decoy.Addr().String(), others[0], strings.Join(others, ","), others[0] + "," + decoy.Addr().String()}
 	for _, headers := range forms {
 		for _, value := range values {
-			if r := forge(headers, value, "a01"); r.StatusCode != 200 || r.Header.Get("x-served-endpoint") != holder {
+			if r := forge(headers, value, "a01"); r.StatusCode != http.StatusOK || r.Header.Get("x-served-endpoint") != holder {
 				t.Errorf("%v: %s: %d from %q, want 200 from %s", headers, value, r.StatusCode, r.Header.Get("x-served-endpoint"), holder)
 			}
-			if r := forge(headers, value, "no-such-model"); r.StatusCode != 404 {
+			if r := forge(headers, value, "no-such-model"); r.StatusCode != http.StatusNotFound {
 				t.Errorf("%v: %s: %d for an unknown model", headers, value, r.StatusCode)
 			}
 		}
@@ -217,7 +217,7 @@ func destinationCannotBeForged(t *testing.T, s *stack) {
 	s.Extproc.Kill()
 	for _, headers := range forms {
 		for _, value := range values {
-			if r := forge(headers, value, "a01"); r.StatusCode != 503 {
+			if r := forge(headers, value, "a01"); r.StatusCode != http.StatusServiceUnavailable {
 				t.Errorf("%v: %s: %d without extproc, want 503", headers, value, r.StatusCode)
 			}
 		}

@@ -112,6 +112,16 @@ func engineFlags(flags ...string) setting {
 // originalDst is the configuration that takes one pick.
 func originalDst(c *rig.Config) { c.EnvoyYAML = root + "/bench/envoy/original-dst.yaml" }
 
+// pods makes the rig run n engines.
+func pods(t testing.TB, n int) setting {
+	return func(c *rig.Config) {
+		text := engines(strings.TrimSuffix(c.Listen, "1:8080"), n)
+		if err := os.WriteFile(filepath.Join(c.Objects, "engines.yaml"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // start runs four engines, extproc and Envoy until the test ends.
 func start(t testing.TB, settings ...setting) *stack {
 	t.Helper()

@@ -140,7 +140,9 @@ func TestTheConfigurationsSpeakTheWire(t *testing.T) {
 		fmt.Sprintf(`metadata:get(\"%s\")`, wire.DestinationNamespace),
 		fmt.Sprintf(`lb[\"%s\"] or lb[\"%s\"]`, wire.ServedKey, wire.DestinationHeader),
 		fmt.Sprintf(`metadata:get(\"%s\")`, wire.UsageNamespace),
-		fmt.Sprintf(`metadata:set(\"%s\", \"%s\", said)`, wire.UsageNamespace, wire.UsageElsewhere),
+		fmt.Sprintf(`metadata:set(\"%s\", key, endpoint)`, wire.UsageNamespace),
+		fmt.Sprintf(`note(metadata, \"%s\", endpoint)`, wire.UsageElsewhere),
+		fmt.Sprintf(`note(metadata, \"%s\", endpoint)`, wire.UsageStopping),
 	}
 	for path, alone := range map[string][]string{
 		envoyYAML: {

@@ -13,7 +13,7 @@ import (
 // health is what is known of an endpoint's well-being. A time is zero if the thing never happened.
 type health struct {
 	heard   time.Time // when the last look that the endpoint answered began
-	refused time.Time // when it last turned a connection away or dropped one
+	refused time.Time // when it last turned a connection away or dropped one; to come, for one that is stopping
 	failed  time.Time // when a request last ended with a fault of the endpoint
 	// served is when the latest request began that ended well.
 	served time.Time
@@ -93,6 +93,21 @@ func (f *Fleet) FailOpen() []string {
 // answers a look that begins after this.
 func (f *Fleet) Refused(address string) {
 	f.change(address, func(e *endpoint) { e.health.refused = f.Now() })
+}
+
+// stoppingFor is how long an endpoint that said that it is stopping gets no requests, unless a look finds sooner that it
+// has ended: what Kubernetes gives a pod to end, by default (terminationGracePeriodSeconds).
+const stoppingFor = 30 * time.Second
+
+// Stopping says that an endpoint turned away a request that began at a time, because it is stopping: it will end, though
+// it answers looks until then. It is out until it has refused and then answers a look, or for a while. News that is older
+// than what is known is forgotten: the endpoint has ended since, or it is known.
+func (f *Fleet) Stopping(address string, began time.Time) {
+	f.change(address, func(e *endpoint) {
+		if began.After(e.health.refused) {
+			e.health.refused = began.Add(stoppingFor)
+		}
+	})
 }
 
 // Failed says that a request ended with a fault of the endpoint: an error of its own, or the word to go elsewhere. The

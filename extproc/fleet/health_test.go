@@ -216,3 +216,39 @@ func TestWhoMadeAnAnswerIsRemembered(t *testing.T) {
 		t.Error("an answer that engines do not keep is remembered")
 	}
 }
+
+// It answers looks all the time that it is stopping.
+func TestAnEndpointThatIsStoppingIsOutUntilItHasEnded(t *testing.T) {
+	f, c := started()
+	at := func(when string, want pick.State) {
+		t.Helper()
+		see(f, b, engine.Load{})
+		if got := states(view(f)); got != [2]pick.State{want, pick.Healthy} {
+			t.Errorf("%s the states are %v, want %v first", when, got, want)
+		}
+	}
+	c.advance(time.Second)
+	began := c.now()
+	f.Stopping(a, began)
+	for range 5 {
+		c.advance(time.Second)
+		see(f, a, engine.Load{})
+		at("while it answers looks", pick.Out)
+	}
+	f.Refused(a) // a look found it gone
+	c.advance(time.Second)
+	at("when it has ended", pick.Out)
+	see(f, a, engine.Load{})
+	at("when it is back", pick.Healthy)
+	f.Stopping(a, began.Add(time.Second)) // told late, at the end of a long request
+	at("after old news", pick.Healthy)
+
+	f.Stopping(a, c.now())
+	c.advance(29 * time.Second)
+	see(f, a, engine.Load{})
+	at("a while after", pick.Out)
+	c.advance(2 * time.Second)
+	see(f, a, engine.Load{})
+	at("long after", pick.Healthy)
+	f.Stopping("10.9.9.9:1", c.now()) // not ours: nothing to do
+}

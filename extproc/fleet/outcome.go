@@ -22,6 +22,9 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 	for _, endpoint := range o.Elsewhere {
 		f.Failed(endpoint)
 	}
+	for _, endpoint := range o.Stopping {
+		f.Stopping(endpoint, o.Began)
+	}
 	if o.Endpoint == "" {
 		return
 	}

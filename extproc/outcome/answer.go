@@ -82,8 +82,12 @@ func (a *Answer) Fill(o *Outcome, sent time.Time) {
 	if s != nil {
 		o.Prompt, o.Completion, o.ResponseID = s.prompt, s.completion, s.id
 	}
-	if engine.Elsewhere(a.status, a.later, a.words) {
+	elsewhere, stopping := engine.Elsewhere(a.status, a.later, a.words)
+	if elsewhere {
 		o.Elsewhere = []string{o.Endpoint}
+	}
+	if stopping {
+		o.Stopping = []string{o.Endpoint}
 	}
 }
 

@@ -51,9 +51,9 @@ type Outcome struct {
 	ID                 string // of the decision
 	// Endpoint is the one that served, else the first that was picked, else empty.
 	Endpoint string
-	// Elsewhere are the picks that asked for the request to be tried elsewhere, Unreached those that took no connection, in
-	// order: those before Endpoint, or all where none is left.
-	Elsewhere, Unreached []string
+	// Elsewhere are the endpoints that asked for the request to be tried elsewhere, Stopping those of them that did because
+	// they are stopping, Unreached the picks that took no connection: those before Endpoint, or all where none is left.
+	Elsewhere, Stopping, Unreached []string
 
 	Status   int // 0 if no response began
 	Failure  Failure
@@ -120,7 +120,7 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) Outcome {
 		Route: pick.text(wire.PickRoute), Pool: pick.text(wire.PickPool), Model: pick.text(wire.PickModel),
 		Stream:    pick.flag(wire.PickStream) || isEventStream(response.GetResponseHeaders()["content-type"]),
 		ID:        pick.text(wire.PickID),
-		Elsewhere: split(usage.text(wire.UsageElsewhere)),
+		Elsewhere: split(usage.text(wire.UsageElsewhere)), Stopping: split(usage.text(wire.UsageStopping)),
 		Status:    int(response.GetResponseCode().GetValue()),
 		Failure:   failure(common.GetResponseFlags()),
 		Attempts:  int(common.GetUpstreamRequestAttemptCount()),

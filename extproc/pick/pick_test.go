@@ -363,17 +363,17 @@ func TestEqualsAreOrderedByLot(t *testing.T) {
 	}
 	random := rand.New(rand.NewPCG(9, 10))
 	room := make([]pick.Decision, n)
-	first, orders := make(map[string]int), make(map[string]int)
+	first, orders := make(map[string]int), make(map[[n]string]int)
 	for range times {
 		picks, err := pick.Pick(pick.Policy{Threshold: 3}, f.snapshot(), pick.Request{Pool: thePool, Model: "m", Random: random.Uint64()}, room)
 		if err != nil {
 			t.Fatal(err)
 		}
-		order := ""
-		for _, d := range picks {
-			order += d.Endpoint.Address
+		var order [n]string
+		for i, d := range picks {
+			order[i] = d.Endpoint.Address
 		}
-		first[order[:1]]++
+		first[order[0]]++
 		orders[order]++
 	}
 	// Five standard deviations of a binomial distribution: 1,061 of 60,000, and 490 of 10,000.

@@ -12,13 +12,13 @@ var (
 
 // Elsewhere says whether an error means that this engine will not take the request but another may, which is no fault of
 // the request: vLLM whose queue is full (503 of type Service Unavailable without Retry-After, --max-num-queued-reqs), or
-// that is shutting down (500, --shutdown-timeout). Seen on vLLM 0.32.0.
-func Elsewhere(status int, retryAfter bool, body []byte) bool {
+// that is stopping (500, --shutdown-timeout). Seen on vLLM 0.32.0.
+func Elsewhere(status int, retryAfter bool, body []byte) (elsewhere, stopping bool) {
 	switch status {
 	case 503:
-		return !retryAfter && bytes.Contains(body, queueFull)
+		return !retryAfter && bytes.Contains(body, queueFull), false
 	case 500:
-		return bytes.Contains(body, shuttingDown)
+		stopping = bytes.Contains(body, shuttingDown)
 	}
-	return false
+	return stopping, stopping
 }
