@@ -82,38 +82,35 @@ func (s *stack) asked(n int, status string) float64 {
 	return s.sum(s.endpoint(n), "sim:requests_total", "path", "/v1/completions", "status", status)
 }
 
-// A queue that is full asks for the next pick, and the next, in the order in which they were picked.
+// A queue that is full asks for the next pick, and the next, in the order in which they were picked. What it turned away
+// is held against it: it gets a trickle, and the others the rest.
 func TestAFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
 	t.Parallel()
 	s := start(t, extprocFlags("--policy", "roundRobin"), engineFlags("--max-num-queued-reqs", "1"))
-	s.occupy(s.endpoint(1))
-	s.occupy(s.endpoint(2))
-	for turn, want := range []struct {
-		picks     []int
-		served    int
-		elsewhere []int
-	}{
-		{picks: []int{2, 3, 4}, served: 3, elsewhere: []int{2}}, // the first turn is 1
-		{picks: []int{3, 4, 1}, served: 3},
-		{picks: []int{4, 1, 2}, served: 4},
-		{picks: []int{1, 2, 3}, served: 3, elsewhere: []int{1, 2}},
-	} {
-		a, l := s.tell(completion("a01", 2, turn%2 == 0))
-		if a.status != 200 || a.served != s.endpoint(want.served) {
-			t.Errorf("turn %d: %d from %s, want 200 from %s: %s", turn, a.status, a.served, s.endpoint(want.served), a.body)
-		}
-		if l.Picks != s.endpoints(want.picks...) || l.Usage.Elsewhere != s.endpoints(want.elsewhere...) || l.Attempts != 1+len(want.elsewhere) {
-			t.Errorf("turn %d: the picks are %s, elsewhere was said by %q, %d attempts", turn, l.Picks, l.Usage.Elsewhere, l.Attempts)
-		}
-		if a.header.Get("x-gateway-elsewhere") != "" {
-			t.Error("the client sees the mark")
+	for n := 1; n <= 3; n++ {
+		s.occupy(s.endpoint(n))
+	}
+	// The first turn is 1.
+	a, l := s.tell(completion("a01", 2, true))
+	if a.status != 200 || a.served != s.endpoint(4) {
+		t.Errorf("%d from %s, want 200 from %s: %s", a.status, a.served, s.endpoint(4), a.body)
+	}
+	if l.Picks != s.endpoints(2, 3, 4) || l.Usage.Elsewhere != s.endpoints(2, 3) || l.Attempts != 3 {
+		t.Errorf("the picks are %s, elsewhere was said by %q, %d attempts", l.Picks, l.Usage.Elsewhere, l.Attempts)
+	}
+	if a.header.Get("x-gateway-elsewhere") != "" {
+		t.Error("the client sees the mark")
+	}
+	s.await("both are suspects", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "suspect") == 2 })
+	for range 8 {
+		if a := s.must(completion("a01", 2, false)); a.status != 200 {
+			t.Errorf("%d %s", a.status, a.body)
 		}
 	}
-	if n1, n2 := s.asked(1, "503"), s.asked(2, "503"); n1 != 1 || n2 != 2 {
-		t.Errorf("the full queues were asked %v and %v times, want 1 and 2", n1, n2)
+	if n := s.asked(2, "503") + s.asked(3, "503"); n > 6 {
+		t.Errorf("of 9 requests the suspects were asked %v times, which is no trickle", n)
 	}
 	// Where all are full the client is told so.
-	s.occupy(s.endpoint(3))
 	s.occupy(s.endpoint(4))
 	if a, l := s.tell(completion("a01", 2, false)); a.status != 503 || l.Attempts != 3 || a.header.Get("x-gateway-elsewhere") != "" {
 		t.Errorf("with every queue full: %d after %d attempts, %v", a.status, l.Attempts, a.header)

@@ -30,7 +30,7 @@ import (
 )
 
 // linger is how long the file goes on to list an endpoint that no pool has any more. A decision made before is under way
-// for at most the message timeout of envoy.yaml, a second, and two connections that time out, two seconds each.
+// for at most the message timeout of envoy.yaml, five seconds, and two connections that time out, two seconds each.
 const linger = 10 * time.Second
 
 // Render returns the file that lists these endpoints, each an "ip:port", in this order. Equal lists give equal bytes.

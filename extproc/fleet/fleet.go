@@ -186,7 +186,7 @@ func (f *Fleet) publish() {
 		for i, declared := range p.Endpoints {
 			endpoints[i] = f.endpoints[declared.Address].snapshot(declared, now, limits)
 		}
-		f.trust(name, endpoints)
+		f.trust(p, endpoints, now)
 		s.Pools[name.String()] = &pick.Pool{Endpoints: endpoints, Index: *f.indexes[name]}
 	}
 	f.view.Store(&View{World: f.world, Snapshot: s})

@@ -15,9 +15,19 @@ type health struct {
 	heard   time.Time // when the last look that the endpoint answered began
 	refused time.Time // when it last turned a connection away or dropped one; to come, for one that is stopping
 	failed  time.Time // when a request last ended with a fault of the endpoint
+	full    time.Time // when it last asked for a request to be tried elsewhere
 	// served is when the latest request began that ended well.
 	served time.Time
 }
+
+// faulty says whether a fault is held against the endpoint.
+func (h *health) faulty(now time.Time) bool {
+	return !h.failed.IsZero() && now.Sub(h.failed) < forgiveness
+}
+
+// fullness is how long an endpoint that asked for a request to be tried elsewhere is taken to be full, unless it serves
+// one sooner.
+const fullness = time.Second
 
 // forgiveness is how long a fault is held against an endpoint that gets no request to show that it is well. One that has
 // many requests and still fails is suspect again with the next.
@@ -34,45 +44,45 @@ func (e *endpoint) state(ready bool, now time.Time, limits settings.Settings) pi
 		return pick.Lost
 	case silence >= limits.Stale:
 		return pick.Stale
-	case !h.failed.IsZero() && now.Sub(h.failed) < forgiveness:
+	case h.faulty(now), !h.full.IsZero() && now.Sub(h.full) < fullness:
 		return pick.Suspect
 	}
 	return pick.Healthy
 }
 
-// trust makes suspects healthy where most endpoints of a pool that answer looks are suspects: then it is more likely
-// that the requests are at fault, and the few others must not get everything. It says so once.
-func (f *Fleet) trust(pool objects.Name, endpoints []pick.Endpoint) {
-	healthy, suspect, lost, out := 0, 0, 0, 0
+// trust makes suspects healthy where faults are held against most of the endpoints of a pool that answer looks: then it
+// is more likely that the requests are at fault, and the few others must not get everything. It says so once.
+func (f *Fleet) trust(p *objects.Pool, endpoints []pick.Endpoint, now time.Time) {
+	answer, lost, out := 0, 0, 0
+	var faulty []int
 	for i := range endpoints {
 		switch endpoints[i].State {
-		case pick.Healthy:
-			healthy++
-		case pick.Suspect:
-			suspect++
+		case pick.Healthy, pick.Suspect:
+			answer++
+			if f.endpoints[endpoints[i].Address].health.faulty(now) {
+				faulty = append(faulty, i)
+			}
 		case pick.Lost:
 			lost++
 		case pick.Out:
 			out++
 		}
 	}
-	most := suspect > 1 && suspect > healthy
+	most := len(faulty) > 1 && 2*len(faulty) > answer
 	if most {
-		for i := range endpoints {
-			if endpoints[i].State == pick.Suspect {
-				endpoints[i].State = pick.Healthy
-			}
+		for _, i := range faulty {
+			endpoints[i].State = pick.Healthy
 		}
 	}
 	open := most || (lost > 0 && lost+out == len(endpoints))
-	if open == f.failOpen[pool] {
+	if open == f.failOpen[p.Name] {
 		return
 	}
-	f.failOpen[pool] = open
+	f.failOpen[p.Name] = open
 	if open {
-		f.Log.Warn("most endpoints of the pool look bad: all that are there are used", "pool", pool.String(), "suspect", suspect, "lost", lost)
+		f.Log.Warn("most endpoints of the pool look bad: all that are there are used", "pool", p.Name.String(), "faulty", len(faulty), "lost", lost)
 	} else {
-		f.Log.Info("the pool is well again", "pool", pool.String())
+		f.Log.Info("the pool is well again", "pool", p.Name.String())
 	}
 }
 
@@ -110,8 +120,14 @@ func (f *Fleet) Stopping(address string, began time.Time) {
 	})
 }
 
-// Failed says that a request ended with a fault of the endpoint: an error of its own, or the word to go elsewhere. The
-// endpoint is suspect until a request that begins after this ends well, or for forgiveness.
+// Full says that an endpoint would not take a request that another may take. It is suspect until a request that begins
+// after this ends well, or for a moment.
+func (f *Fleet) Full(address string) {
+	f.change(address, func(e *endpoint) { e.health.full = f.Now() })
+}
+
+// Failed says that a request ended with an error of the endpoint. It is suspect until a request that begins after this
+// ends well, or for forgiveness.
 func (f *Fleet) Failed(address string) {
 	f.change(address, func(e *endpoint) { e.health.failed = f.Now() })
 }
@@ -125,8 +141,15 @@ func (f *Fleet) Served(address string, began time.Time) {
 		return
 	}
 	e.health.served = began
-	if began.After(e.health.failed) && !e.health.failed.IsZero() {
-		e.health.failed = time.Time{}
+	h := &e.health
+	was := h.failed.IsZero() && h.full.IsZero()
+	if began.After(h.failed) {
+		h.failed = time.Time{}
+	}
+	if began.After(h.full) {
+		h.full = time.Time{}
+	}
+	if !was && h.failed.IsZero() && h.full.IsZero() {
 		f.publish()
 	}
 }

@@ -51,6 +51,28 @@ func TestASuspectWithoutRequestsIsForgiven(t *testing.T) {
 	}
 }
 
+// Being full is no fault: it passes soon, and however many are full, those that are not come first.
+func TestAFullEndpointIsASuspectForAMoment(t *testing.T) {
+	f, c := started()
+	c.advance(time.Millisecond)
+	for _, address := range []string{a, b} {
+		f.Observe(outcome.Outcome{Endpoint: address, Status: 503, Elsewhere: []string{address}})
+	}
+	if got := states(view(f)); got != [2]pick.State{pick.Suspect, pick.Suspect} || len(f.FailOpen()) != 0 {
+		t.Errorf("with both full the states are %v, failing open %v", got, f.FailOpen())
+	}
+	f.Observe(outcome.Outcome{Endpoint: a, Status: 200, Began: c.at.Add(time.Millisecond)})
+	if got := f.View().Snapshot.Pools["ns/pool"].Endpoints; got[0].State != pick.Healthy || got[1].State != pick.Suspect {
+		t.Errorf("after one served a request the states are %v and %v", got[0].State, got[1].State)
+	}
+	c.advance(time.Second)
+	see(f, a, engine.Load{})
+	see(f, b, engine.Load{})
+	if got := states(view(f)); got != [2]pick.State{pick.Healthy, pick.Healthy} {
+		t.Errorf("a second later the states are %v", got)
+	}
+}
+
 func TestWhatIsAFaultOfTheEndpoint(t *testing.T) {
 	for _, o := range []struct {
 		name string

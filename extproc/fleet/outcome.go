@@ -20,7 +20,7 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 		f.Refused(endpoint)
 	}
 	for _, endpoint := range o.Elsewhere {
-		f.Failed(endpoint)
+		f.Full(endpoint)
 	}
 	for _, endpoint := range o.Stopping {
 		f.Stopping(endpoint, o.Began)

@@ -124,7 +124,7 @@ func (m *Meter) Observe(o outcome.Outcome) {
 	for _, endpoint := range o.Unreached {
 		m.failures.WithLabelValues(o.Route, m.known("endpoint", endpoint), "unreached").Inc()
 	}
-	if o.Faulty() && len(o.Elsewhere) == 0 {
+	if o.Faulty() {
 		m.failures.WithLabelValues(o.Route, o.Endpoint, "error").Inc()
 	}
 	m.countTokens(o, "prompt", o.Prompt)

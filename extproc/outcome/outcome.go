@@ -75,9 +75,9 @@ type Outcome struct {
 // Turned says that the endpoint turned the request away or dropped it: it should get no other until it is heard again.
 func (o Outcome) Turned() bool { return o.Failure == Refused || o.Failure == Reset }
 
-// Faulty says that the endpoint answered with a fault of its own.
+// Faulty says that the endpoint answered with a fault of its own. That it would not take the request is none.
 func (o Outcome) Faulty() bool {
-	return o.Failure == None && o.Status >= http.StatusInternalServerError && o.Status != http.StatusNotImplemented && !o.ByExtproc
+	return !slices.Contains(o.Elsewhere, o.Endpoint) && o.Failure == None && o.Status >= http.StatusInternalServerError && o.Status != http.StatusNotImplemented && !o.ByExtproc
 }
 
 // Well says that the endpoint answered as it should: with what was asked for, or with a fault of the request.
