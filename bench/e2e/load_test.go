@@ -137,6 +137,7 @@ type logged struct {
 	Endpoint string // the last that was tried
 	Attempts int
 	Flags    string
+	Details  string
 	Usage    struct{ Elsewhere string }
 	MS       float64 `json:"ms_total"`
 }

@@ -1,8 +1,11 @@
 package e2e
 
 import (
+	"fmt"
 	"net/http"
+	"strings"
 	"testing"
+	"time"
 )
 
 // poolSettings are settings of the pool of the tests.
@@ -30,5 +33,32 @@ func TestThePoolsTimeoutEndsWhatTakesLonger(t *testing.T) {
 				t.Errorf("a request in time: %d %s", a.status, a.body)
 			}
 		})
+	}
+}
+
+// An answer that an engine keeps is asked for where it was made, and so is what goes on from it.
+func TestAStoredAnswerIsAskedForWhereItWasMade(t *testing.T) {
+	t.Parallel()
+	s := start(t, extprocFlags("--policy", "roundRobin"))
+	for n, stream := range []bool{false, true, false, true} {
+		made := s.must(request{path: "/v1/responses", body: fmt.Sprintf(`{"model":"a01","input":"x","max_output_tokens":2,"stream":%t}`, stream)})
+		_, rest, _ := strings.Cut(made.body, `"id":"resp_`)
+		id, _, _ := strings.Cut(rest, `"`)
+		if made.status != http.StatusOK || id == "" {
+			t.Fatalf("%d: %d %s", n, made.status, made.body)
+		}
+		id = "resp_" + id
+		var found logged
+		s.awaitWithin(5*time.Second, "extproc knows who made it", func() bool {
+			_, found = s.tell(request{method: http.MethodGet, path: "/v1/responses/" + id})
+			return found.Details == "via_upstream" // the simulated engine keeps nothing, and says so
+		})
+		if found.Endpoint != made.served {
+			t.Errorf("%d: made at %s, asked for at %s", n, made.served, found.Endpoint)
+		}
+		next := s.must(request{path: "/v1/responses", body: `{"model":"a01","input":"x","max_output_tokens":2,"previous_response_id":"` + id + `"}`})
+		if next.served != made.served {
+			t.Errorf("%d: made at %s, gone on with at %s", n, made.served, next.served)
+		}
 	}
 }

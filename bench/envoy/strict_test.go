@@ -131,6 +131,7 @@ func TestTheConfigurationsSpeakTheWire(t *testing.T) {
 		fmt.Sprintf(`"key":%q,"metadata_namespace":%q`, wire.UsageLoad, wire.UsageNamespace),
 		fmt.Sprintf(`"key":%q,"metadata_namespace":%q`, wire.UsagePrompt, wire.UsageNamespace),
 		fmt.Sprintf(`"key":%q,"metadata_namespace":%q`, wire.UsageCompletion, wire.UsageNamespace),
+		fmt.Sprintf(`"key":%q,"metadata_namespace":%q`, wire.UsageID, wire.UsageNamespace),
 		fmt.Sprintf(`"tag":%q`, wire.TagFirstBody),
 		fmt.Sprintf(`"tag":%q`, wire.TagGateway),
 		fmt.Sprintf(`"name":%q`, wire.EndpointsCluster),
