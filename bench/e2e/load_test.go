@@ -138,6 +138,7 @@ type logged struct {
 	Attempts int
 	Flags    string
 	Usage    struct{ Elsewhere, Stopping string }
+	Details  string
 	MS       float64 `json:"ms_total"`
 }
 

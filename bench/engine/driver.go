@@ -147,16 +147,17 @@ func (d *driver) submit(ctx context.Context, tickets ...*ticket) (refused error,
 	for _, t := range tickets {
 		t.told = make(chan struct{}, 1)
 	}
+	var said error // the driver's until do reports true
 	ok = d.do(ctx, func() {
 		if d.maxQueued > 0 && len(d.tickets)+len(tickets) > d.maxQueued {
 			d.stats.rejections++
-			refused = busy
+			said = busy
 			return
 		}
 		now := d.now()
 		for _, t := range tickets {
 			t.arrived = now
-			if t.id, refused = d.sim.Submit(now, t.request); refused != nil {
+			if t.id, said = d.sim.Submit(now, t.request); said != nil {
 				break
 			}
 			d.tickets[t.id] = t
@@ -165,12 +166,12 @@ func (d *driver) submit(ctx context.Context, tickets ...*ticket) (refused error,
 	})
 	if !ok {
 		d.cancel(tickets...)
-		return nil, false // refused belongs to the driver still
+		return nil, false
 	}
-	if refused != nil {
+	if said != nil {
 		d.cancel(tickets...)
 	}
-	return refused, true
+	return said, true
 }
 
 // wake is why wait came back.

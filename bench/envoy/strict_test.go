@@ -3,6 +3,7 @@ package envoy_test
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -120,10 +121,28 @@ func TestTheCheckSeesFaults(t *testing.T) {
 	}
 }
 
+// Whatever header speaks to endpoint pickers is removed before anybody reads it.
+func TestControlHeadersAreRemoved(t *testing.T) {
+	removed := regexp.MustCompile(`^(x-gateway-.*|x-llm-d-.*|x-slo-(ttft|tpot)-ms|epp-profile|test-epp-endpoint-selection)$`)
+	for _, name := range append([]string{wire.DestinationHeader, wire.ModelHeader, wire.ElsewhereHeader, wire.ControlPrefix + "x"}, wire.ControlHeaders...) {
+		if !removed.MatchString(name) {
+			t.Errorf("envoy.yaml lets %s pass", name)
+		}
+	}
+	// The expression above is that of the configurations.
+	for _, path := range []string{envoyYAML, originalDstYAML} {
+		for _, want := range []string{"prefix: x-gateway- ", "prefix: x-llm-d- ", `regex: "x-slo-(ttft|tpot)-ms|epp-profile|test-epp-endpoint-selection"`} {
+			if !strings.Contains(string(text(t, path)), want) {
+				t.Errorf("%s lacks %s", path, want)
+			}
+		}
+	}
+}
+
 // The configurations spell names as api/wire does: they meet in no compiler.
 func TestTheConfigurationsSpeakTheWire(t *testing.T) {
 	both := []string{
-		fmt.Sprintf(`"mutations":[{"remove":%q},{"remove":%q}]`, wire.DestinationHeader, wire.ModelHeader),
+		fmt.Sprintf(`{"key_matcher":{"prefix":%q}}`, wire.ControlPrefix),
 		fmt.Sprintf(`"receiving_namespaces":{"untyped":[%q,%q]}`, wire.DestinationNamespace, wire.PickNamespace),
 		fmt.Sprintf(`response.code_details.startsWith('%s')`, wire.ReplyDetails),
 		fmt.Sprintf(`%%DYNAMIC_METADATA(%s)%%`, wire.PickNamespace),
@@ -131,6 +150,7 @@ func TestTheConfigurationsSpeakTheWire(t *testing.T) {
 		fmt.Sprintf(`"key":%q,"metadata_namespace":%q`, wire.UsageLoad, wire.UsageNamespace),
 		fmt.Sprintf(`"key":%q,"metadata_namespace":%q`, wire.UsagePrompt, wire.UsageNamespace),
 		fmt.Sprintf(`"key":%q,"metadata_namespace":%q`, wire.UsageCompletion, wire.UsageNamespace),
+		fmt.Sprintf(`"key":%q,"metadata_namespace":%q`, wire.UsageID, wire.UsageNamespace),
 		fmt.Sprintf(`"tag":%q`, wire.TagFirstBody),
 		fmt.Sprintf(`"tag":%q`, wire.TagGateway),
 		fmt.Sprintf(`"name":%q`, wire.EndpointsCluster),

@@ -28,6 +28,7 @@ type picked struct {
 	room     [3]pick.Decision
 	stream   bool
 	about    string // the answer that it is about
+	turn     uint64 // of all requests of this process
 	id       string
 	inFlight *fleet.InFlight
 }
@@ -68,10 +69,11 @@ func (x *exchange) choose(r openai.Request) error {
 	}
 	x.target = target
 	x.settings = s.Settings.For(view.World.Pools[target.Pool])
+	x.turn = s.turn.Add(1)
 	request := pick.Request{
 		Pool: target.Pool.String(), Model: cmp.Or(target.Adapter, r.Model), Base: !target.Open && target.Adapter == "",
 		Open: target.Open, Only: x.hints.only, Near: near, Session: x.in.session(x.settings),
-		Turn: s.turn.Add(1), Random: s.Random(),
+		Turn: x.turn, Random: s.Random(),
 	}
 	if s.Conformance && x.in.selection != "" {
 		request.Only = pick.ParseSubset([]string{x.in.selection})
@@ -95,7 +97,7 @@ func (x *exchange) count(r openai.Request, now time.Time) {
 	x.inFlight = fleet.Begin(*x.decision())
 	x.stream, x.about = r.Stream, r.Previous
 	x.sentAt = now
-	x.id = s.started + "-" + strconv.FormatUint(s.turn.Load(), 36)
+	x.id = s.started + "-" + strconv.FormatUint(x.turn, 36)
 	if !x.bound() {
 		s.Fleet.Lease(x.id, x.inFlight, x.settings.Lease)
 	}

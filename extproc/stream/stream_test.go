@@ -98,6 +98,46 @@ func TestEveryEndOfAStreamEndsItsRequest(t *testing.T) {
 	}
 }
 
+// Two requests of one moment have leases of their own: with one id, the end of the one would be that of the other, and
+// one of them would never end.
+func TestRequestsThatAreDecidedAtOnceHaveTheirOwnLeases(t *testing.T) {
+	f := newFleet()
+	calls := 0
+	var between func()
+	server, _ := newServer(t, f, func(c *stream.Config) {
+		random := c.Random
+		c.Random = func() uint64 {
+			if calls++; calls == 2 { // the last of the first decision
+				between()
+			}
+			return random()
+		}
+	})
+	decide := func() stream.Exchange {
+		x := server.Exchange(stream.Gateway, "open-picker:9002", 9002)
+		for _, text := range []string{
+			"headers :method=POST :path=/v1/completions mode=FULL_DUPLEX_STREAMED", `body {"model":"qwen"}`,
+		} {
+			if _, err := x.Receive(message(t, text), time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return x
+	}
+	var within stream.Exchange
+	between = func() { within = decide() }
+	around := decide()
+	if held, _ := f.Leases(); held != 2 {
+		t.Errorf("there are %d leases, want 2", held)
+	}
+	for left, x := range []stream.Exchange{around, within} {
+		x.ReleaseLease()
+		if n := inFlight(f); n != int64(1-left) {
+			t.Errorf("%d requests in flight after %d leases ended", n, 1+left)
+		}
+	}
+}
+
 // A data plane in a mode that cannot be served learns why at its first message.
 func TestStreamedIsRefusedAtTheFirstMessage(t *testing.T) {
 	s, err := dial(t, newFleet(), stream.Gateway).Process(t.Context())

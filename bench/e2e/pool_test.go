@@ -1,0 +1,64 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// poolSettings are settings of the pool of the tests.
+func poolSettings(spec string) string {
+	return "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: settings}\nspec: {poolRef: {name: pool}, " + spec + "}\n"
+}
+
+// A pool's bound on a request ends what takes longer, in Envoy, and nothing else.
+func TestThePoolsTimeoutEndsWhatTakesLonger(t *testing.T) {
+	t.Parallel()
+	for name, settings := range map[string][]setting{"override_host": nil, "original_dst": {originalDst}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, settings...)
+			late := request{body: completion("a01", 1, false).body, header: map[string]string{"X-Sim-Fault": "latency=3s"}}
+			s.write("settings.yaml", poolSettings("timeouts: {request: 1s}"))
+			s.await("the bound is in force", func() bool {
+				a := s.must(late)
+				if a.status == http.StatusGatewayTimeout {
+					refused(t, "late", a, http.StatusGatewayTimeout, "endpoint_timeout")
+				}
+				return a.status != http.StatusOK
+			})
+			if a := s.must(completion("a01", 5, true)); a.status != http.StatusOK || !a.done() {
+				t.Errorf("a request in time: %d %s", a.status, a.body)
+			}
+		})
+	}
+}
+
+// An answer that an engine keeps is asked for where it was made, and so is what goes on from it.
+func TestAStoredAnswerIsAskedForWhereItWasMade(t *testing.T) {
+	t.Parallel()
+	s := start(t, extprocFlags("--policy", "roundRobin"))
+	for n, stream := range []bool{false, true, false, true} {
+		made := s.must(request{path: "/v1/responses", body: fmt.Sprintf(`{"model":"a01","input":"x","max_output_tokens":2,"stream":%t}`, stream)})
+		_, rest, _ := strings.Cut(made.body, `"id":"resp_`)
+		id, _, _ := strings.Cut(rest, `"`)
+		if made.status != http.StatusOK || id == "" {
+			t.Fatalf("%d: %d %s", n, made.status, made.body)
+		}
+		id = "resp_" + id
+		var found logged
+		s.awaitWithin(5*time.Second, "extproc knows who made it", func() bool {
+			_, found = s.tell(request{method: http.MethodGet, path: "/v1/responses/" + id})
+			return found.Details == "via_upstream" // the simulated engine keeps nothing, and says so
+		})
+		if found.Endpoint != made.served {
+			t.Errorf("%d: made at %s, asked for at %s", n, made.served, found.Endpoint)
+		}
+		next := s.must(request{path: "/v1/responses", body: `{"model":"a01","input":"x","max_output_tokens":2,"previous_response_id":"` + id + `"}`})
+		if next.served != made.served {
+			t.Errorf("%d: made at %s, gone on with at %s", n, made.served, next.served)
+		}
+	}
+}
