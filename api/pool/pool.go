@@ -19,6 +19,10 @@ type InferencePool struct {
 	Status Status `json:"status,omitempty"`
 }
 
+// ActivePorts are the annotations of a pod that say which of a pool's target ports it serves on, such as "8000,8001"; the
+// first that a pod has counts (Gateway API Inference Extension v1.5, and its leading picker's name for the same).
+var ActivePorts = []string{"inference.networking.k8s.io/active-ports", "llm-d.ai/active-ports"}
+
 // Spec is what people write.
 type Spec struct {
 	// Selector selects pods in the pool's own namespace. It has at least one label.

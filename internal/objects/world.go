@@ -58,6 +58,8 @@ type Pod struct {
 	IP netip.Addr
 	// Ready says that it may get new requests: the Ready condition holds and it is not being deleted.
 	Ready bool
+	// Ports are those of a pool's target ports that it serves on; nil means all of them.
+	Ports []int32
 }
 
 // World is immutable once built and safe for concurrent use.
@@ -177,6 +179,9 @@ func (w *World) addPool(ip *pool.InferencePool, s *Set) {
 			continue
 		}
 		for _, port := range ip.Spec.TargetPorts {
+			if pod.Ports != nil && !slices.Contains(pod.Ports, port.Number) {
+				continue
+			}
 			p.Endpoints = append(p.Endpoints, Endpoint{
 				Address: netip.AddrPortFrom(pod.IP, uint16(port.Number)).String(),
 				Pod:     pod.Name, Labels: pod.Labels, Kind: kindOf(pod.Labels), Ready: pod.Ready,

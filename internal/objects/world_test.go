@@ -2,6 +2,7 @@ package objects_test
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +68,19 @@ func TestEveryPortOfEverySelectedPodIsAnEndpoint(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("endpoints (-want +got):\n%s", diff)
+	}
+}
+
+// A pod may serve on some of the pool's ports: it runs fewer ranks than others.
+func TestAPodServesOnItsActivePorts(t *testing.T) {
+	some, none := aPod("some", "10.0.0.2", true, llama), aPod("none", "10.0.0.3", true, llama)
+	some.Ports, none.Ports = []int32{8001, 9999}, []int32{}
+	w := objects.Build(objects.Set{
+		Pools: []pool.InferencePool{aPool("base", llama, 8000, 8001)},
+		Pods:  []objects.Pod{some, none, aPod("all", "10.0.0.1", true, llama)},
+	})
+	if got, want := w.Addresses(), []string{"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8001"}; !slices.Equal(got, want) {
+		t.Errorf("endpoints are %v, want %v", got, want)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -207,11 +208,35 @@ func (p *parser) pod(path string, text []byte) error {
 			faults = append(faults, field.Invalid(field.NewPath("status", "podIP"), pod.Status.PodIP, "want an IP address, such as 10.0.0.7"))
 		}
 	}
+	ports, fault := activePorts(pod.Annotations)
+	if fault != nil {
+		faults = append(faults, fault)
+	}
 	if err := p.check(path, id, faults); err != nil {
 		return err
 	}
-	p.set.Pods = append(p.set.Pods, objects.Pod{Name: name, Labels: pod.Labels, IP: ip, Ready: ready(&pod)})
+	p.set.Pods = append(p.set.Pods, objects.Pod{Name: name, Labels: pod.Labels, IP: ip, Ready: ready(&pod), Ports: ports})
 	return nil
+}
+
+// activePorts reads the annotation that says which ports a pod serves on; nil where there is none.
+func activePorts(annotations map[string]string) (ports []int32, fault *field.Error) {
+	for _, name := range pool.ActivePorts {
+		text, ok := annotations[name]
+		if !ok {
+			continue
+		}
+		ports = []int32{}
+		for word := range strings.SplitSeq(text, ",") {
+			n, err := strconv.ParseUint(strings.TrimSpace(word), 10, 16)
+			if err != nil || n == 0 {
+				return nil, field.Invalid(field.NewPath("metadata", "annotations"), text, name+" is a list of ports, such as 8000,8001")
+			}
+			ports = append(ports, int32(n))
+		}
+		return ports, nil
+	}
+	return nil, nil
 }
 
 // ready says whether a pod may get new requests. A pod without a Ready condition counts as ready: people who write
