@@ -78,6 +78,27 @@ func TestTwoEnvoysShareAnExtproc(t *testing.T) {
 	}
 }
 
+// A gateway that shows only the beginning of answers reports no end of a request: looks find that it is gone.
+func TestWhatIsNotShownIsFoundByALook(t *testing.T) {
+	t.Parallel()
+	s := start(t, duplex.setting, changes(envoy.ExtProc(map[string]any{"processing_mode": modes("FULL_DUPLEX_STREAMED", map[string]any{
+		"request_trailer_mode": "SEND", "response_header_mode": "SEND",
+	})})))
+	l := s.pour(8, func(client, n int) request { return completion(adapters[(client*5+n)%12], 20, n%2 == 0) }, isOK)
+	s.await("enough requests were answered", func() bool { return l.sent.Load() > 200 })
+	l.stop()
+	for _, fault := range l.faults {
+		t.Error(fault)
+	}
+	s.awaitWithin(10*time.Second, "nothing is in flight", s.idle)
+	if sent, told := float64(l.sent.Load()), s.sum(s.Metrics, "headgate_requests_total", "code", "200"); told != sent {
+		t.Errorf("%v requests are told of, want %v", told, sent)
+	}
+	if inferred, expired := s.sum(s.Metrics, "headgate_leases_inferred_total"), s.sum(s.Metrics, "headgate_leases_expired_total"); inferred == 0 || expired != 0 {
+		t.Errorf("%v leases were ended by looks, %v ran out", inferred, expired)
+	}
+}
+
 // Other gateways say which endpoints they allow; the destination is among them, also for a request without a body.
 func TestASubsetIsObeyedOnARealEnvoy(t *testing.T) {
 	t.Parallel()

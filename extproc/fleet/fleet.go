@@ -72,6 +72,7 @@ type endpoint struct {
 	known  bool // lists is what the endpoint said
 	load   engine.Load
 	others int64
+	seen   seen
 	health health
 }
 

@@ -194,6 +194,9 @@ func (l Look) Saw(load engine.Load) {
 	e.load, e.health.heard = load, l.began
 	// The engine counted some time between the beginning and now. Taking the larger of our own counts of then and now
 	// makes ghosts of others' requests rarer than of none.
+	_, running := load.Running.Get()
+	_, waiting := load.Waiting.Get()
+	e.seen = seen{at: l.began, known: running && waiting, requests: int(load.Running.Or(0) + load.Waiting.Or(0))}
 	ours := max(l.ours, e.inFlight.Load())
 	e.others = max(0, int64(load.Running.Or(0)+load.Waiting.Or(0))-ours)
 	l.fleet.tell()

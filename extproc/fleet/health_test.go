@@ -179,23 +179,68 @@ func TestALeaseEndsOnceByWhicheverComesFirst(t *testing.T) {
 	f.Release("nobody's")
 	requests["ended"].End()
 	f.Release("ended")
-	if held, expired := f.Leases(); held != 1 || expired != 0 || counted() != 1 {
-		t.Errorf("%d leases, %d expired, %d in flight", held, expired, counted())
+	if l := f.Leases(); l.Held != 1 || l.Expired != 0 || counted() != 1 {
+		t.Errorf("%+v, %d in flight", l, counted())
 	}
 	c.advance(time.Minute)
 	f.EndLeases()
-	if held, _ := f.Leases(); held != 1 {
+	if f.Leases().Held != 1 {
 		t.Error("it ends before its time")
 	}
 	c.advance(time.Millisecond)
 	f.EndLeases()
-	if held, expired := f.Leases(); held != 0 || expired != 1 || counted() != 0 {
-		t.Errorf("at last %d leases, %d expired, %d in flight", held, expired, counted())
+	if l := f.Leases(); l.Held != 0 || l.Expired != 1 || counted() != 0 {
+		t.Errorf("at last %+v, %d in flight", l, counted())
 	}
 	f.Release("late")
 	requests["late"].End()
 	if counted() != 0 {
 		t.Errorf("%d in flight", counted())
+	}
+}
+
+// A data plane that shows only the beginning of answers reports no end: what a look does not see any more has ended.
+func TestALookEndsTheLeasesOfRequestsThatAreGone(t *testing.T) {
+	f, c := started()
+	view(f)
+	at := func(address string) int64 {
+		for _, e := range f.Endpoints() {
+			if e.Address == address {
+				return e.InFlight
+			}
+		}
+		return -1
+	}
+	leased := func(id string) string {
+		r := fleet.Begin(decide(t, f, "sql"))
+		f.Moved(r, a)
+		f.Lease(id, r, time.Minute)
+		return id
+	}
+	for _, id := range []string{"1", "2", "3"} {
+		leased(id)
+		c.advance(time.Millisecond)
+	}
+	see(f, a, engine.Load{Running: engine.Known(0), Waiting: engine.Known(0)})
+	f.EndLeases()
+	if at(a) != 3 {
+		t.Errorf("requests that may be on their way are %d, want 3", at(a))
+	}
+	c.advance(2 * time.Second)
+	leased("4")
+	see(f, a, engine.Load{Running: engine.Known(1)})
+	f.EndLeases()
+	if at(a) != 4 {
+		t.Errorf("where it is not known what waits, %d are in flight, want 4", at(a))
+	}
+	see(f, a, engine.Load{Running: engine.Known(1), Waiting: engine.Known(0)})
+	f.EndLeases()
+	if l := f.Leases(); at(a) != 2 || l.Held != 2 || l.Inferred != 2 || l.Expired != 0 {
+		t.Errorf("of three that are long there, and one seen, %d and %+v are left", at(a), l)
+	}
+	f.Release("3") // the youngest of them is the one that is left
+	if at(a) != 1 {
+		t.Errorf("%d in flight, want the one on its way", at(a))
 	}
 }
 

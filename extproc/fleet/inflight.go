@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,21 +90,35 @@ func (f *Fleet) Moved(i *InFlight, address string) {
 
 // leases are the requests in flight whose end will be reported, if at all, apart from the stream that began them.
 type leases struct {
-	mu      sync.Mutex // guards held
-	held    map[string]lease
-	expired atomic.Int64
+	mu       sync.Mutex // guards held
+	held     map[string]lease
+	inferred atomic.Int64
+	expired  atomic.Int64
 }
 
 type lease struct {
 	request *InFlight
+	began   time.Time
 	until   time.Time
 }
 
-// Lease counts a request as in flight until [Fleet.Release] of its id, or for at most a time.
+// seen is how many requests the last look saw at an endpoint.
+type seen struct {
+	at       time.Time // when the look began
+	known    bool
+	requests int
+}
+
+// transit is how long a request may be on its way to an engine before a look must see it there.
+const transit = time.Second
+
+// Lease counts a request as in flight until [Fleet.Release] of its id, until a look shows that it must have ended, or for
+// at most a time.
 func (f *Fleet) Lease(id string, i *InFlight, most time.Duration) {
+	now := f.Now()
 	f.leases.mu.Lock()
 	defer f.leases.mu.Unlock()
-	f.leases.held[id] = lease{i, f.Now().Add(most)}
+	f.leases.held[id] = lease{i, now, now.Add(most)}
 }
 
 // Release ends the request of a lease, wherever it is counted. An id that is not known, or no longer, changes nothing.
@@ -117,27 +132,73 @@ func (f *Fleet) Release(id string) {
 	}
 }
 
-// endLeases ends the requests whose leases ran out.
+// endLeases ends the requests whose leases ran out, and of those that are long at an endpoint the oldest that are more
+// than the last look saw there: a data plane that shows only the beginning of answers reports no end.
 func (f *Fleet) endLeases() {
+	looks := f.looks()
 	now := f.Now()
-	var late []*InFlight
+	var late, gone []*InFlight
 	f.leases.mu.Lock()
+	at := make(map[string][]string) // ids of old leases by address
 	for id, l := range f.leases.held {
-		if l.until.Before(now) {
+		address := l.request.where()
+		switch look, ok := looks[address]; {
+		case l.until.Before(now):
 			delete(f.leases.held, id)
 			late = append(late, l.request)
+		case ok && l.began.Add(transit).Before(look.at):
+			at[address] = append(at[address], id)
+		}
+	}
+	for address, ids := range at {
+		excess := len(ids) - looks[address].requests
+		if excess <= 0 {
+			continue
+		}
+		slices.SortFunc(ids, func(a, b string) int { return f.leases.held[a].began.Compare(f.leases.held[b].began) })
+		for _, id := range ids[:excess] {
+			gone = append(gone, f.leases.held[id].request)
+			delete(f.leases.held, id)
 		}
 	}
 	f.leases.mu.Unlock()
-	for _, request := range late {
+	for _, request := range append(late, gone...) {
 		request.End()
 	}
 	f.leases.expired.Add(int64(len(late)))
+	f.leases.inferred.Add(int64(len(gone)))
 }
 
-// Leases returns how many leases there are, and how many ran out so far: requests whose end nothing reported.
-func (f *Fleet) Leases() (held int, expired int64) {
+// looks returns what the last look saw at each endpoint where that is known.
+func (f *Fleet) looks() map[string]seen {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := make(map[string]seen, len(f.endpoints))
+	for address, e := range f.endpoints {
+		if e.seen.known {
+			all[address] = e.seen
+		}
+	}
+	return all
+}
+
+// where is the address at which the request is counted.
+func (i *InFlight) where() string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.address
+}
+
+// Leases is how many leases there are, and how many ended so far without a report: because a look showed that the request
+// must have ended, and because they ran out.
+type Leases struct {
+	Held              int
+	Inferred, Expired int64
+}
+
+// Leases returns what is known of leases.
+func (f *Fleet) Leases() Leases {
 	f.leases.mu.Lock()
 	defer f.leases.mu.Unlock()
-	return len(f.leases.held), f.leases.expired.Load()
+	return Leases{len(f.leases.held), f.leases.inferred.Load(), f.leases.expired.Load()}
 }

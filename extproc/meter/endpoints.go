@@ -22,6 +22,7 @@ var (
 	runningDesc  = endpointGauge("running", "Requests in the engine's batch, as it last said.")
 	waitingDesc  = endpointGauge("waiting", "Requests that wait at the engine, as it last said.")
 	leasesDesc   = prometheus.NewDesc("headgate_leases", "Requests in flight whose end is to be reported apart from the stream that began them.", nil, nil)
+	inferredDesc = prometheus.NewDesc("headgate_leases_inferred_total", "Requests whose end nothing reported, but a look at the endpoint showed.", nil, nil)
 	expiredDesc  = prometheus.NewDesc("headgate_leases_expired_total", "Requests whose end nothing reported before their lease ran out.", nil, nil)
 	failOpenDesc = prometheus.NewDesc("headgate_pool_fail_open", "1 for a pool of which every endpoint is used because most look bad.", []string{"pool"}, nil)
 	kvUsageDesc  = endpointGauge("kv_usage", "Share of the engine's KV cache in use, 0 to 1, as it last said.")
@@ -29,7 +30,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (fleetCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{stateDesc, inFlightDesc, modelDesc, runningDesc, waitingDesc, kvUsageDesc, leasesDesc, expiredDesc, failOpenDesc} {
+	for _, d := range []*prometheus.Desc{stateDesc, inFlightDesc, modelDesc, runningDesc, waitingDesc, kvUsageDesc, leasesDesc, inferredDesc, expiredDesc, failOpenDesc} {
 		ch <- d
 	}
 }
@@ -44,9 +45,10 @@ func (c fleetCollector) Collect(ch chan<- prometheus.Metric) {
 			gauge(d, n, endpoint)
 		}
 	}
-	held, expired := c.fleet.Leases()
-	gauge(leasesDesc, float64(held))
-	ch <- prometheus.MustNewConstMetric(expiredDesc, prometheus.CounterValue, float64(expired))
+	leases := c.fleet.Leases()
+	gauge(leasesDesc, float64(leases.Held))
+	ch <- prometheus.MustNewConstMetric(inferredDesc, prometheus.CounterValue, float64(leases.Inferred))
+	ch <- prometheus.MustNewConstMetric(expiredDesc, prometheus.CounterValue, float64(leases.Expired))
 	for _, pool := range c.fleet.FailOpen() {
 		gauge(failOpenDesc, 1, pool)
 	}

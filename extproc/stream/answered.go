@@ -86,13 +86,14 @@ func (x *exchange) finish(f outcome.Failure, now time.Time) {
 	x.observe(f, now.Sub(x.began))
 }
 
-// observe tells what became of the request. Where the access log tells, this would tell it twice.
+// observe tells what became of the request, or as much of it as is shown. Where the access log tells, this would tell it
+// twice. It says nothing of the decision's id, for the request may go on.
 func (x *exchange) observe(f outcome.Failure, took time.Duration) {
 	if x.front == Own {
 		return
 	}
 	o := outcome.Outcome{
-		Pool: x.target.Pool.String(), Model: x.decision().Model, Stream: x.stream, ID: x.id,
+		Pool: x.target.Pool.String(), Model: x.decision().Model, Stream: x.stream,
 		Endpoint: x.decision().Endpoint.Address, Failure: f, Attempts: 1, Duration: took, Began: x.began,
 	}
 	if !x.target.Open {

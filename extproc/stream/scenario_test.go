@@ -79,7 +79,7 @@ func scenario(t *testing.T) func(string) string {
 		counted := inFlight(f)
 		x.End(now)
 		x.End(now) // again changes nothing
-		leases, _ := f.Leases()
+		leases := f.Leases().Held
 		for _, o := range *observed {
 			out.WriteString(renderOutcome(o))
 		}

@@ -127,7 +127,7 @@ func TestRequestsThatAreDecidedAtOnceHaveTheirOwnLeases(t *testing.T) {
 	var within stream.Exchange
 	between = func() { within = decide() }
 	around := decide()
-	if held, _ := f.Leases(); held != 2 {
+	if held := f.Leases().Held; held != 2 {
 		t.Errorf("there are %d leases, want 2", held)
 	}
 	for left, x := range []stream.Exchange{around, within} {
