@@ -63,9 +63,7 @@ func TestTwoEnvoysShareAnExtproc(t *testing.T) {
 	t.Parallel()
 	a := start(t, duplex.setting)
 	host, _, _ := net.SplitHostPort(a.Listen)
-	b := start(t, before(t, a), duplex.setting, changes(
-		envoy.Set(map[string]any{"address": host, "port_value": 9002}, append(clusterAddress[:len(clusterAddress):len(clusterAddress)], "socket_address")...),
-	))
+	b := start(t, before(t, a), duplex.setting, changes(atExtproc("socket_address", map[string]any{"address": host, "port_value": 9002})))
 	throughA, throughB := both(t, a, b)
 	a.await("it counts the requests of both", func() bool {
 		return a.idle() && a.sum(a.Metrics, "headgate_requests_total", "code", "200") == throughA+throughB

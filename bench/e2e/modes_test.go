@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -28,8 +29,10 @@ type mode struct {
 	setting setting
 }
 
-// clusterAddress is where a configuration says how extproc is reached.
-var clusterAddress = []any{"static_resources", "clusters", 1, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint", "address"}
+// atExtproc changes how extproc is reached.
+func atExtproc(kind string, address any) envoy.Change {
+	return envoy.Set(address, "static_resources", "clusters", 1, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint", "address", kind)
+}
 
 var (
 	buffered = mode{"buffered", true, func(*rig.Config) {}}
@@ -51,8 +54,7 @@ var (
 		host, _, _ := net.SplitHostPort(c.Listen)
 		extprocFlags("--grpc-host", host, "--grpc-port", "9002")(c)
 		c.EnvoyChanges = append(c.EnvoyChanges,
-			envoy.Set(map[string]any{"address": host, "port_value": 9002}, append(clusterAddress[:len(clusterAddress):len(clusterAddress)], "socket_address")...),
-			envoy.Set(nil, append(clusterAddress[:len(clusterAddress):len(clusterAddress)], "pipe")...),
+			atExtproc("socket_address", map[string]any{"address": host, "port_value": 9002}), atExtproc("pipe", nil),
 			envoy.ExtProc(map[string]any{
 				"processing_mode": modes("FULL_DUPLEX_STREAMED", map[string]any{
 					"request_trailer_mode": "SEND", "response_header_mode": "SEND", "response_body_mode": "FULL_DUPLEX_STREAMED", "response_trailer_mode": "SEND",
@@ -99,9 +101,7 @@ func modes(body string, other map[string]any) map[string]any {
 		"request_header_mode": "SEND", "request_body_mode": body, "request_trailer_mode": "SKIP",
 		"response_header_mode": "SKIP", "response_body_mode": "NONE", "response_trailer_mode": "SKIP",
 	}
-	for k, v := range other {
-		all[k] = v
-	}
+	maps.Copy(all, other)
 	return all
 }
 

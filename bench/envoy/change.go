@@ -1,6 +1,9 @@
 package envoy
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Change makes a variant of a configuration, given as maps, slices and scalars.
 type Change func(root any) error
@@ -48,7 +51,7 @@ func Before(filter map[string]any) Change {
 }
 
 func find(root any) (filters []any, i int) {
-	filters, _ = at(root, append(manager[:len(manager):len(manager)], filtersAt)...).([]any)
+	filters, _ = at(root, append(slices.Clip(manager), filtersAt)...).([]any)
 	for i, f := range filters {
 		if at(f, "name") == extProc {
 			return filters, i

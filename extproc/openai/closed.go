@@ -14,7 +14,7 @@ import (
 // Triton (model repository, trace, log, shared memory extensions), TGI, llama.cpp (server).
 var closed = func() map[string]bool {
 	set := make(map[string]bool)
-	for _, p := range strings.Fields(`
+	for p := range strings.FieldsSeq(`
 		/v1/load_lora_adapter /v1/unload_lora_adapter /load_lora_adapter /unload_lora_adapter
 		/load_lora_adapter_from_tensors /lora-adapters /adapters /adapters/ /invocations
 		/metrics /prometheus/ /perf_metrics /kv_cache_events /kv_event_sources /load /server_info /get_server_info

@@ -163,8 +163,10 @@ func (s *scanner) count(usage []byte) {
 		name string
 		to   *engine.Value
 	}{
-		{"input_tokens", &s.prompt}, {"prompt_tokens", &s.prompt},
-		{"output_tokens", &s.completion}, {"completion_tokens", &s.completion},
+		{"input_tokens", &s.prompt},
+		{"prompt_tokens", &s.prompt},
+		{"output_tokens", &s.completion},
+		{"completion_tokens", &s.completion},
 	} {
 		if v := gjson.GetBytes(usage, c.name); v.Type == gjson.Number && v.Num == math.Trunc(v.Num) {
 			*c.to = engine.Known(v.Num)

@@ -5,6 +5,7 @@ package settings
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -124,8 +125,8 @@ func (s Settings) lines() []line {
 	}
 	return []line{
 		{"policy", s.Policy.Rule.String(), "how an endpoint is picked"},
-		{"adapterThreshold", fmt.Sprint(s.Policy.Threshold), "requests for one adapter at one endpoint before another is looked for"},
-		{"retry.attempts", fmt.Sprint(s.Picks - 1), "other endpoints that the data plane is told to try"},
+		{"adapterThreshold", strconv.FormatInt(s.Policy.Threshold, 10), "requests for one adapter at one endpoint before another is looked for"},
+		{"retry.attempts", strconv.Itoa(s.Picks - 1), "other endpoints that the data plane is told to try"},
 		{"sessionAffinity", affinity, "what names a session that prefers one endpoint"},
 		{"timeouts.request", request, "for a whole request"},
 		{"timeouts.lease", s.Lease.String(), "how long a request counts whose end nothing reports"},

@@ -242,9 +242,10 @@ func (x *exchange) whole(body []byte, how ending, now time.Time) responses {
 	}
 	r, err := openai.Parse(x.kind(), x.in.contentType, body)
 	if err != nil {
-		if r, err = x.lenient(err); err != nil {
+		if err = x.lenient(err); err != nil {
 			return x.fail(err, "")
 		}
+		r = openai.Request{}
 	}
 	return x.decided(r, body, how, now)
 }
@@ -254,9 +255,10 @@ func (x *exchange) prefix(body []byte, now time.Time) responses {
 	x.phase = sent
 	r, err := openai.ParsePrefix(x.kind(), x.in.contentType, body)
 	if err != nil {
-		if r, err = x.lenient(err); err != nil {
+		if err = x.lenient(err); err != nil {
 			return x.fail(err, "")
 		}
+		r = openai.Request{}
 	}
 	return x.decided(r, body, endBuffered, now)
 }
@@ -270,11 +272,11 @@ func (x *exchange) kind() openai.Operation {
 }
 
 // lenient lets a body pass that is none of ours to judge: on a path that we do not know, if its name is no danger.
-func (x *exchange) lenient(err error) (openai.Request, error) {
+func (x *exchange) lenient(err error) error {
 	if x.op != openai.None || errors.Is(err, openai.ErrName) {
-		return openai.Request{}, err
+		return err
 	}
-	return openai.Request{}, nil
+	return nil
 }
 
 // decided decides by a body that was read, and answers.
@@ -323,9 +325,10 @@ func (x *exchange) named(now time.Time) responses {
 		err = errNoModel
 	}
 	if err != nil {
-		if r, err = x.lenient(err); err != nil {
+		if err = x.lenient(err); err != nil {
 			return x.fail(err, "")
 		}
+		r = openai.Request{}
 	}
 	if err := x.choose(r); err != nil {
 		return x.fail(err, r.Model)

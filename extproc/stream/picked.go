@@ -3,6 +3,7 @@ package stream
 import (
 	"cmp"
 	"strconv"
+	"strings"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -144,13 +145,16 @@ func (x *exchange) resize(common *extprocv3.CommonResponse, length int) {
 // destination is the endpoints in the words of the endpoint-picker protocol, in order. The body goes to all of them as it
 // goes to the first: those whose engine knows the model by another name are left out.
 func destination(picks []pick.Decision) string {
-	list := picks[0].Endpoint.Address
-	for i := range picks[1:] {
-		if d := &picks[1+i]; d.Model == picks[0].Model {
-			list += "," + d.Endpoint.Address
+	if len(picks) == 1 {
+		return picks[0].Endpoint.Address
+	}
+	list := make([]string, 0, 8)
+	for i := range picks {
+		if picks[i].Model == picks[0].Model {
+			list = append(list, picks[i].Endpoint.Address)
 		}
 	}
-	return list
+	return strings.Join(list, ",")
 }
 
 // withMetadata adds what the cluster reads to find the endpoint, and what comes back with the access log.

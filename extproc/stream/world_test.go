@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -128,11 +129,11 @@ func inFlight(f *fleet.Fleet) int64 {
 
 // places says where requests are in flight.
 func places(f *fleet.Fleet) string {
-	out := ""
+	var out strings.Builder
 	for _, e := range f.Endpoints() {
 		if e.InFlight > 0 {
-			out += fmt.Sprintf(" %s=%d", e.Address, e.InFlight)
+			fmt.Fprintf(&out, " %s=%d", e.Address, e.InFlight)
 		}
 	}
-	return out
+	return out.String()
 }
