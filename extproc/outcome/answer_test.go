@@ -56,6 +56,7 @@ var answers = []string{
 	`{"usage" : { "input_tokens" : 3 , "output_tokens" : 8 } , "id" : "resp_1", "output":[{"id":"msg_1","usage":{"prompt_tokens":1}}]}`,
 	`{"choices":[{"usage":{"prompt_tokens":1}}],"id":"x"}`,
 	`{"usage":null}`,
+	`{"x":{"usage":{"prompt_tokens":9},"y":{"usage":{"prompt_tokens":9}},"id":"no"},"usage":{"prompt_tokens":4}}`,
 	`{"a":"\\","usage":{"prompt_tokens":0},"b":"}]"}`,
 	`{}`,
 }

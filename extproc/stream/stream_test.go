@@ -1,6 +1,7 @@
 package stream_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"net"
@@ -179,5 +180,60 @@ func TestTheListOfModels(t *testing.T) {
 	}
 	if want := []string{"gpt-4", "llama", "missing", "nowhere", "sticky", "text-to-sql"}; !slices.Equal(names, want) {
 		t.Errorf("the models are %v, want %v", names, want)
+	}
+}
+
+// What comes in chunks is bounded by extproc, for Envoy does not bound it, and goes on in pieces that Envoy takes.
+func TestLargeBodiesInChunks(t *testing.T) {
+	server, _ := newServer(t, newFleet(), nil)
+	open := func() (stream.Exchange, time.Time) {
+		x, now := server.Exchange(stream.Gateway, "base-picker:9002", 9002), time.Now()
+		if out, err := x.Receive(message(t, "headers :method=POST :path=/v1/completions mode=FULL_DUPLEX_STREAMED"), now); err != nil || len(out) != 0 {
+			t.Fatalf("%v, %v", out, err)
+		}
+		return x, now
+	}
+	send := func(x stream.Exchange, now time.Time, body []byte, end bool) []*extprocv3.ProcessingResponse {
+		out, err := x.Receive(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{
+			RequestBody: &extprocv3.HttpBody{Body: body, EndOfStream: end},
+		}}, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+
+	x, now := open()
+	mebibyte := bytes.Repeat([]byte(" "), 1<<20)
+	for range stream.MaxBody >> 20 {
+		if out := send(x, now, mebibyte, false); len(out) != 0 {
+			t.Fatalf("below the bound it says %v", out)
+		}
+	}
+	if out := send(x, now, []byte("x"), false); len(out) != 1 || out[0].GetImmediateResponse().GetStatus().GetCode() != 413 {
+		t.Errorf("beyond the bound it says %v", out)
+	}
+	if out := send(x, now, mebibyte, true); len(out) != 0 {
+		t.Errorf("after its reply it says %v", out)
+	}
+
+	x, now = open()
+	defer x.End(now)
+	body := append([]byte(`{"model":"llama","prompt":"`), append(bytes.Repeat([]byte("p"), 3*stream.MaxChunk), `"}`...)...)
+	send(x, now, body[:100_000], false)
+	out := send(x, now, body[100_000:], true)
+	if len(out) != 5 || out[0].GetRequestHeaders() == nil {
+		t.Fatalf("%d messages", len(out))
+	}
+	var whole []byte
+	for i, m := range out[1:] {
+		piece := m.GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse()
+		if len(piece.GetBody()) > stream.MaxChunk || piece.GetEndOfStream() != (i == 3) {
+			t.Errorf("piece %d has %d bytes, end %v", i, len(piece.GetBody()), piece.GetEndOfStream())
+		}
+		whole = append(whole, piece.GetBody()...)
+	}
+	if !bytes.Equal(whole, body) {
+		t.Error("the pieces are not the body")
 	}
 }
