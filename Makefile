@@ -9,7 +9,7 @@ TOOL := go tool -modfile=tools/go.mod
 # (golang/go#75804).
 FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 
-.PHONY: help run build test check fuzz bench generate clean
+.PHONY: help run build test soak check fuzz bench generate clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ build: ## Build the programs into bin/
 
 test: ## Run every test, the end-to-end ones with a real Envoy and real clients too
 	go test -race -timeout 12m ./...
+
+soak: ## Load the whole for ten minutes while everything around it fails; the figures are at the end
+	go test -race -v -count 1 -timeout 20m -run '^TestSoak$$' ./bench/e2e -soak 10m $(ARGS)
 
 check: ## Lint, and check that modules are tidy and scenario files are up to date
 	$(TOOL) golangci-lint run
