@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -83,7 +84,7 @@ func pause(ctx context.Context, d time.Duration) {
 
 // draw makes the next errand of a client.
 func draw(draws *rand.Rand, id string) errand {
-	model := strconv.Quote(append(adapters[:len(adapters):len(adapters)], baseRoute)[draws.IntN(len(adapters)+1)])
+	model := strconv.Quote(append(slices.Clip(adapters), baseRoute)[draws.IntN(len(adapters)+1)])
 	tokens := 5 + draws.IntN(40)
 	chat := func(stream bool) request {
 		return request{path: "/v1/chat/completions", body: fmt.Sprintf(
@@ -154,15 +155,15 @@ func (s *soak) run(ctx context.Context, e errand) (r result) {
 	}
 	defer response.Body.Close()
 	r.status, r.header, r.served = response.StatusCode, response.Header, response.Header.Get("x-served-endpoint")
-	r.answer.stream = strings.HasPrefix(response.Header.Get("Content-Type"), "text/event-stream")
+	r.stream = strings.HasPrefix(response.Header.Get("Content-Type"), "text/event-stream")
 	lines := bufio.NewReader(response.Body)
 	if e.leave && r.status == http.StatusOK {
 		line, err := lines.ReadString('\n')
-		r.answer.body, r.err, r.left = line, err, err == nil
+		r.body, r.err, r.left = line, err, err == nil
 		return r
 	}
 	body, err := io.ReadAll(lines)
-	r.answer.body, r.err = string(body), err
+	r.body, r.err = string(body), err
 	return r
 }
 
@@ -181,7 +182,7 @@ func (r result) kind() string {
 		return "hung"
 	case r.left:
 		return "left"
-	case r.err != nil && r.status == 200, r.err == nil && r.status == 200 && r.answer.stream && !r.done():
+	case r.err != nil && r.status == 200, r.err == nil && r.status == 200 && r.stream && !r.done():
 		return "cut"
 	case r.err != nil:
 		return "broken"
@@ -208,7 +209,7 @@ func (s *soak) judge() {
 	for _, r := range s.tally.later {
 		if fault := s.wrong(r); fault != "" {
 			if faults++; faults <= 20 {
-				s.t.Errorf("%s %s %.80s for %v from %q: %s: %.300s", r.kind(), r.path, r.request.body, r.ended.Sub(r.begun).Round(time.Millisecond), r.served, fault, r.answer.body)
+				s.t.Errorf("%s %s %.80s for %v from %q: %s: %.300s", r.kind(), r.path, r.request.body, r.ended.Sub(r.begun).Round(time.Millisecond), r.served, fault, r.body)
 			}
 			unexplained++
 		}
@@ -284,10 +285,10 @@ func shape(r result) (code, fault string) {
 			Code          any
 		}
 	}
-	if err := json.Unmarshal([]byte(r.answer.body), &e); err != nil || e.Error == nil || e.Error.Message == "" || e.Error.Type == "" {
+	if err := json.Unmarshal([]byte(r.body), &e); err != nil || e.Error == nil || e.Error.Message == "" || e.Error.Type == "" {
 		return "", "it is no error in OpenAI's shape"
 	}
-	if r.status == http.StatusServiceUnavailable && r.answer.header.Get("Retry-After") == "" {
+	if r.status == http.StatusServiceUnavailable && r.header.Get("Retry-After") == "" {
 		return "", "it does not say when to try again"
 	}
 	return fmt.Sprint(e.Error.Code), ""

@@ -172,7 +172,7 @@ func (s *soak) startEngine(address string, flags ...string) {
 	defer s.rigging.Unlock()
 	usual := s.EngineFlags
 	defer func() { s.EngineFlags = usual }()
-	s.EngineFlags = append(usual[:len(usual):len(usual)], flags...)
+	s.EngineFlags = slices.Concat(usual, flags)
 	if err := s.StartEngine(s.t.Context(), address); err != nil {
 		s.t.Error(err)
 	}
