@@ -9,7 +9,7 @@ TOOL := go tool -modfile=tools/go.mod
 # (golang/go#75804).
 FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 
-.PHONY: help run build test check soak fuzz bench generate clean
+.PHONY: help run build test soak check fuzz bench generate clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,15 +25,16 @@ build: ## Build the programs into bin/
 test: ## Run every test, the end-to-end ones with a real Envoy and real clients too
 	go test -race -timeout 12m ./...
 
+soak: ## Load the whole for ten minutes while everything around it fails, then restart 64 engines one by one
+	go test -race -v -count 1 -timeout 20m -run '^TestSoak$$' ./bench/e2e -soak 10m $(ARGS)
+	go test -v -count 1 -run '^TestEnginesRestartedOneByOneCostNoRequest$$' ./bench/e2e -engines 64
+
 check: ## Lint, and check that modules are tidy and scenario files are up to date
 	$(TOOL) golangci-lint run
 	go mod tidy -diff
 	go -C tools mod tidy -diff
 	@$(MAKE) --no-print-directory generate
 	git diff --exit-code -- '*/testdata/*'
-
-soak: ## Restart 64 simulated engines one by one under load: no request may fail; takes about 1.5 GB and two minutes
-	go test -count 1 -v ./bench/e2e -run '^TestEnginesRestartedOneByOneCostNoRequest$$' -args -engines 64
 
 fuzz: ## Fuzz each parser beside its oracle, 40 s each on two cores
 	$(FUZZ) '^FuzzParseJSON$$' -fuzztime 500000x ./extproc/openai

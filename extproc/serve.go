@@ -22,13 +22,14 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/stream"
 )
 
 // services are what extproc serves by gRPC.
 type services struct {
 	exchanges *stream.Server
-	outcomes  accesslogv3.AccessLogServiceServer
+	outcomes  *outcome.Server
 	health    *healthService
 	log       *slog.Logger
 }
@@ -47,6 +48,7 @@ func serve(ctx context.Context, c config, s services) error {
 			if delay > 0 {
 				<-time.After(delay)
 			}
+			s.outcomes.Close()
 			late := time.AfterFunc(c.drainTimeout, own.Stop)
 			defer late.Stop()
 			own.GracefulStop()

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/stream"
 )
 
@@ -222,7 +223,7 @@ func TestACertificateIsReadAgainWhenItChanges(t *testing.T) {
 
 // Beyond loopback there is TLS, unless it is turned off.
 func TestWhereTLSIs(t *testing.T) {
-	s := services{health: newHealth(), log: slog.Default()}
+	s := services{outcomes: outcome.NewServer(nil), health: newHealth(), log: slog.Default()}
 	for _, c := range []struct {
 		secure, local bool
 	}{{true, true}, {true, false}, {false, false}} {

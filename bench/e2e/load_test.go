@@ -221,38 +221,41 @@ func TestAnEngineThatIsKilledGetsNothingAfterItsFirstRefusal(t *testing.T) {
 	}
 }
 
-func TestExtprocDiesAndNoStreamDoes(t *testing.T) {
-	t.Parallel()
-	s := start(t, func(c *rig.Config) { c.EngineFlags = []string{"--max-loras", "4"} }) // at the pace of a large model
-	responses := make([]*http.Response, concurrency)
-	for i := range responses {
-		response, err := s.open(t.Context(), completion(adapters[i%len(adapters)], 100, true))
+// streams opens streams and returns when each of them flows. What is wrong with its end comes from the channel.
+func (s *stack) streams(n, tokens int) <-chan error {
+	s.t.Helper()
+	ends := make(chan error, n)
+	begun := make(chan struct{}, n)
+	for i := range n {
+		response, err := s.open(s.t.Context(), completion(adapters[i%len(adapters)], tokens, true))
 		if err != nil {
-			t.Fatal(err)
+			s.t.Fatal(err)
 		}
-		defer response.Body.Close()
-		responses[i] = response
-	}
-	ends := make(chan error, len(responses))
-	begun := make(chan struct{}, len(responses))
-	for _, response := range responses {
 		go func() {
+			defer response.Body.Close()
 			lines := bufio.NewReader(response.Body)
-			if _, err := lines.ReadString('\n'); err != nil {
-				ends <- err
-				return
-			}
+			_, err := lines.ReadString('\n')
 			begun <- struct{}{}
-			rest, err := io.ReadAll(lines)
+			var rest []byte
+			if err == nil {
+				rest, err = io.ReadAll(lines)
+			}
 			if err == nil && !(answer{body: string(rest)}).done() {
 				err = errNotDone
 			}
 			ends <- err
 		}()
 	}
-	for range responses {
+	for range n {
 		<-begun
 	}
+	return ends
+}
+
+func TestExtprocDiesAndNoStreamDoes(t *testing.T) {
+	t.Parallel()
+	s := start(t, func(c *rig.Config) { c.EngineFlags = []string{"--max-loras", "4"} }) // at the pace of a large model
+	ends := s.streams(concurrency, 100)
 	s.Extproc.Kill()
 	for range 10 {
 		asked := time.Now()
@@ -271,7 +274,7 @@ func TestExtprocDiesAndNoStreamDoes(t *testing.T) {
 	if back > time.Second {
 		t.Errorf("requests are answered %v after the restart, want at most a second", back)
 	}
-	for range responses {
+	for range concurrency {
 		if err := <-ends; err != nil {
 			t.Errorf("a stream did not survive: %v", err)
 		}

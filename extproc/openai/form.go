@@ -10,6 +10,10 @@ import (
 // maxPartHeader bounds the header of one part of a form, in bytes; real ones have about a hundred.
 const maxPartHeader = 16 << 10
 
+// maxParts bounds the parts of a form. Engines take 1,000 fields and 1,000 files (Starlette's limits); reading a header
+// costs so much that 32 MiB of parts would keep a core busy for a second.
+const maxParts = 2000
+
 // fieldName is what the fields of the API are called ("timestamp_granularities[]"). Other characters are escaped in one
 // way by some clients and read in another by some servers.
 var fieldName = regexp.MustCompile(`^[A-Za-z0-9_.\[\]-]+$`)
@@ -35,7 +39,10 @@ func parseForm(contentType string, body []byte, whole bool) (Request, error) {
 	r := Request{op: Form}
 	models := 0
 	f := form{body: body, delimiter: []byte("\r\n--" + params["boundary"])}
-	for f.next() {
+	for parts := 1; f.next(); parts++ {
+		if parts > maxParts {
+			return Request{}, fault("", "The form has more than 2000 parts.")
+		}
 		switch f.name {
 		case "model":
 			models++

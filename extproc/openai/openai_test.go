@@ -183,6 +183,7 @@ func TestAForm(t *testing.T) {
 		{"two models", formType, part(`name="model"`, "a") + part(`name=model`, "b") + end, "The form has more than one model."},
 		{"a file", formType, part(`name="model"; filename="x"`, "a") + end, "The model must be a text field, not a file."},
 		{"a path", formType, part(`name="model"`, "../a") + end, "No model can have this name: it is a path."},
+		{"too many parts", formType, part(`name="model"`, "a") + strings.Repeat(part(`name="x"`, "a"), 2000) + end, "The form has more than 2000 parts."},
 		{"not closed", formType, part(`name="model"`, "a"), "The body is not a valid multipart form."},
 		{"cut", formType, "--XX\r\nContent-Disp", "The body is not a valid multipart form."},
 		{"another boundary", formType, "--YY" + strings.TrimPrefix(part(`name="model"`, "a"), "--XX") + end, "The body is not a valid multipart form."},

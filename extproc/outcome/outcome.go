@@ -12,11 +12,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	accesslogdatav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/internal/engine"
@@ -85,18 +88,37 @@ func (o Outcome) Well() bool {
 	return o.Failure == None && o.Status > 0 && o.Status < http.StatusInternalServerError && !o.ByExtproc
 }
 
-// Server serves Envoy's access log service.
+// Server serves Envoy's access log service. It is safe for concurrent use.
 type Server struct {
 	accesslogv3.UnimplementedAccessLogServiceServer
 	observe func(Outcome)
+	once    sync.Once
+	closed  chan struct{}
 }
 
 // NewServer returns a Server that hands each outcome to observe, from one goroutine for each stream: observe must be
 // safe for concurrent use and quick.
-func NewServer(observe func(Outcome)) *Server { return &Server{observe: observe} }
+func NewServer(observe func(Outcome)) *Server {
+	return &Server{observe: observe, closed: make(chan struct{})}
+}
 
-// StreamAccessLogs reads the records of one worker of an Envoy until it ends the stream.
+// Close ends all streams: an Envoy keeps its own open for as long as it lives, and a server that waits for the end of its
+// streams would wait for that. It may be called more than once.
+func (s *Server) Close() { s.once.Do(func() { close(s.closed) }) }
+
+// StreamAccessLogs reads the records of one worker of an Envoy until it, or Close, ends the stream.
 func (s *Server) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
+	ended := make(chan error, 1)
+	go func() { ended <- s.read(stream) }() // ends with the stream, at the latest when this returns
+	select {
+	case err := <-ended:
+		return err
+	case <-s.closed:
+		return status.Error(codes.Unavailable, "extproc is stopping")
+	}
+}
+
+func (s *Server) read(stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
 	for {
 		message, err := stream.Recv()
 		if errors.Is(err, io.EOF) {

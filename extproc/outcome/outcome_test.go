@@ -14,7 +14,9 @@ import (
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -162,7 +164,8 @@ func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
 	got := make(chan outcome.Outcome, 10)
 	l := bufconn.Listen(1 << 16)
 	server := grpc.NewServer()
-	accesslogv3.RegisterAccessLogServiceServer(server, outcome.NewServer(func(o outcome.Outcome) { got <- o }))
+	outcomes := outcome.NewServer(func(o outcome.Outcome) { got <- o })
+	accesslogv3.RegisterAccessLogServiceServer(server, outcomes)
 	done := make(chan error)
 	go func() { done <- server.Serve(l) }()
 	conn, err := grpc.NewClient("passthrough:", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -193,8 +196,19 @@ func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
 	if _, err := stream.CloseAndRecv(); err != nil {
 		t.Errorf("the end of the stream: %v", err)
 	}
+	// An Envoy ends its stream with itself. The server does not wait for that.
+	for range 2 {
+		stream, err := accesslogv3.NewAccessLogServiceClient(conn).StreamAccessLogs(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		outcomes.Close()
+		if err := stream.RecvMsg(new(accesslogv3.StreamAccessLogsResponse)); status.Code(err) != codes.Unavailable {
+			t.Errorf("the end of a stream that was closed: %v", err)
+		}
+	}
+	server.GracefulStop()
 	_ = conn.Close()
-	server.Stop()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}

@@ -1,0 +1,295 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// errand is a request of the soak, and what its answer may be.
+type errand struct {
+	request
+	// refusal is the status and code of what is not served, empty for what is.
+	refusal string
+	// sometimes says that the refusal and the answer are both right: objects come and go.
+	sometimes bool
+	// fault is what the header asks of the engine: "status=500", "reset", "hang" and so on.
+	fault string
+	// leave says that the client leaves after the first line of a stream.
+	leave bool
+}
+
+// result is what came of an errand.
+type result struct {
+	errand
+	answer
+	ended time.Time
+	err   error
+	left  bool
+}
+
+// tally counts results, and keeps those that only their moment can explain. It is safe for concurrent use.
+type tally struct {
+	mu    sync.Mutex
+	total int
+	count map[string]int
+	later []result
+}
+
+// load sends errands until it is stopped: each client one after the other.
+func (s *soak) load() (stop func()) {
+	ctx, cancel := context.WithCancel(s.t.Context())
+	var clients sync.WaitGroup
+	for client := range soakClients {
+		clients.Go(func() {
+			draws := rand.New(rand.NewPCG(s.seed, uint64(client)))
+			id := "" // of the client's last response
+			for ctx.Err() == nil {
+				r := s.run(s.t.Context(), draw(draws, id))
+				if made := responseID(r.body); made != "" {
+					id = made
+				}
+				s.note(r)
+				if r.status >= http.StatusInternalServerError {
+					pause(ctx, 200*time.Millisecond) // who tries again at once would send nearly all requests to what fails
+				}
+			}
+		})
+	}
+	return func() {
+		cancel()
+		clients.Wait()
+	}
+}
+
+// pause waits, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// draw makes the next errand of a client.
+func draw(draws *rand.Rand, id string) errand {
+	model := strconv.Quote(append(slices.Clip(adapters), baseRoute)[draws.IntN(len(adapters)+1)])
+	tokens := 5 + draws.IntN(40)
+	chat := func(stream bool) request {
+		return request{path: "/v1/chat/completions", body: fmt.Sprintf(
+			`{"model":%s,"messages":[{"role":"user","content":"hello"}],"max_tokens":%d,"stream":%t%s}`, model, tokens, stream, map[bool]string{true: `,"stream_options":{"include_usage":true}`}[stream])}
+	}
+	text := func(stream bool) request {
+		return request{body: fmt.Sprintf(`{"model":%s,"prompt":"hello","max_tokens":%d,"stream":%t}`, model, tokens, stream)}
+	}
+	response := func(previous string) request {
+		return request{path: "/v1/responses", body: fmt.Sprintf(`{"model":%s,"input":"hello","max_output_tokens":%d%s}`, model, tokens, previous)}
+	}
+	switch n := draws.IntN(100); {
+	case n < 25:
+		return errand{request: text(true)}
+	case n < 40:
+		return errand{request: text(false)}
+	case n < 52:
+		return errand{request: chat(true)}
+	case n < 60:
+		return errand{request: chat(false)}
+	case n < 64:
+		return errand{request: request{path: "/v1/embeddings", body: `{"model":` + model + `,"input":"hello"}`}}
+	case n < 68, n < 76 && id == "":
+		return errand{request: response("")}
+	case n < 72:
+		return errand{request: response(`,"previous_response_id":` + strconv.Quote(id))}
+	case n < 76: // the simulated engine stores nothing, and extproc forgets who made what when it restarts
+		return errand{request: request{method: http.MethodGet, path: "/v1/responses/" + id}, refusal: "404 "}
+	case n < 84:
+		return bad[draws.IntN(len(bad))]
+	case n < 90:
+		tokens = 200
+		return errand{request: text(true), leave: true}
+	case n < 94:
+		return errand{request: completion("newcomer", tokens, true), refusal: "404 model_not_found", sometimes: true}
+	case n < 95 && draws.IntN(4) == 0:
+		return faulty(text(true), "hang")
+	}
+	faults := []string{"status=500", "status=429", "reset", "reset-after=3", "latency=500ms"}
+	return faulty(text(true), faults[draws.IntN(len(faults))])
+}
+
+func faulty(r request, fault string) errand {
+	r.header = map[string]string{"X-Sim-Fault": fault}
+	return errand{request: r, fault: fault}
+}
+
+var bad = []errand{
+	{request: request{body: "{bad"}, refusal: "400 invalid_request"},
+	{request: request{body: `{"prompt":"x"}`}, refusal: "400 invalid_request"},
+	{request: request{body: `{"model":"llama","model":"a01"}`}, refusal: "400 invalid_request"},
+	{request: request{body: strings.Repeat("[", 20_000)}, refusal: "400 invalid_request"},
+	{request: request{body: `{"model":"gpt-9"}`}, refusal: "404 model_not_found"},
+	{request: request{path: "/v1/load_lora_adapter", body: `{"model":"a01"}`}, refusal: "404 unknown_url"},
+	{request: request{body: "x", header: map[string]string{"Content-Encoding": "gzip"}}, refusal: "415 unsupported_content_encoding"},
+}
+
+// run sends an errand and reads its answer to the end, or leaves.
+func (s *soak) run(ctx context.Context, e errand) (r result) {
+	ctx, cancel := context.WithTimeout(ctx, soakPatience)
+	defer cancel()
+	r = result{errand: e, answer: answer{begun: time.Now()}}
+	defer func() { r.ended = time.Now() }()
+	response, err := s.open(ctx, e.request)
+	if err != nil {
+		r.err = err
+		return r
+	}
+	defer response.Body.Close()
+	r.status, r.header, r.served = response.StatusCode, response.Header, response.Header.Get("x-served-endpoint")
+	r.stream = strings.HasPrefix(response.Header.Get("Content-Type"), "text/event-stream")
+	lines := bufio.NewReader(response.Body)
+	if e.leave && r.status == http.StatusOK {
+		line, err := lines.ReadString('\n')
+		r.body, r.err, r.left = line, err, err == nil
+		return r
+	}
+	body, err := io.ReadAll(lines)
+	r.body, r.err = string(body), err
+	return r
+}
+
+func responseID(body string) string {
+	var r struct{ ID, Object string }
+	if json.Unmarshal([]byte(body), &r) != nil || r.Object != "response" {
+		return ""
+	}
+	return r.ID
+}
+
+// kind is a result in a word.
+func (r result) kind() string {
+	switch {
+	case errors.Is(r.err, context.DeadlineExceeded):
+		return "hung"
+	case r.left:
+		return "left"
+	case r.err != nil && r.status == 200, r.err == nil && r.status == 200 && r.stream && !r.done():
+		return "cut"
+	case r.err != nil:
+		return "broken"
+	}
+	return strconv.Itoa(r.status)
+}
+
+// note counts a result.
+func (s *soak) note(r result) {
+	s.tally.mu.Lock()
+	defer s.tally.mu.Unlock()
+	s.tally.total++
+	s.tally.count[r.kind()]++
+	if r.kind() != "200" || r.refusal != "" && !r.sometimes {
+		s.tally.later = append(s.tally.later, r)
+	}
+}
+
+// judge says of each result that was not simply well what is wrong with it, and of all together whether too many were.
+func (s *soak) judge() {
+	s.t.Helper()
+	faults, unexplained := 0, 0
+	away, lost := 0, 0 // requests that did not get what they asked for while extproc was away, and while it was there
+	for _, r := range s.tally.later {
+		if fault := s.wrong(r); fault != "" {
+			if faults++; faults <= 20 {
+				s.t.Errorf("%s %s %.80s for %v from %q: %s: %.300s", r.kind(), r.path, r.request.body, r.ended.Sub(r.begun).Round(time.Millisecond), r.served, fault, r.body)
+			}
+			unexplained++
+		}
+		switch kind := r.kind(); {
+		case r.fault != "" || r.left:
+		case kind != "503" && kind != "504" && kind != "500" && kind != "cut":
+		case s.book.during(r.begun, r.ended, "", "extproc killed", "extproc stopped"):
+			away++
+		default:
+			lost++
+		}
+	}
+	s.t.Logf("without what was asked for: %d while extproc was away, %d else, %d without an explanation", away, lost, unexplained)
+	// Half of the engines are in trouble at any time, and what was there when it began is lost. More is a fault of picks.
+	if lost > s.tally.total/20 {
+		s.t.Errorf("%d of %d requests were lost while extproc was there, want at most one in twenty", lost, s.tally.total)
+	}
+	if s.tally.count["200"] < s.tally.total/2 {
+		s.t.Errorf("%d of %d requests were answered with 200, want at least half", s.tally.count["200"], s.tally.total)
+	}
+}
+
+// wrong says what is wrong with a result, empty if nothing is.
+func (s *soak) wrong(r result) string {
+	kind := r.kind()
+	during := func(endpoint string, what ...string) bool { return s.book.during(r.begun, r.ended, endpoint, what...) }
+	switch {
+	case kind == "hung":
+		return fmt.Sprintf("it did not end within %v", soakPatience)
+	case kind == "left":
+		return ""
+	case kind == "200":
+		return "it is not to be served"
+	case kind == "cut" && strings.HasPrefix(r.fault, "reset-after"), kind == "cut" && during(r.served, "killed", "hung", "hung for long"):
+		return ""
+	case kind == "cut", kind == "broken":
+		return fmt.Sprintf("nobody cut it: %v", r.err)
+	}
+	code, fault := shape(r)
+	if want, ok := strings.CutSuffix(r.refusal, " "); ok && want == kind {
+		return "" // in an engine's words or in ours
+	}
+	if fault != "" {
+		return fault
+	}
+	switch {
+	case r.refusal == kind+" "+code:
+		return ""
+	case "status="+kind == r.fault:
+		return ""
+	case kind == "503" && r.fault == "reset" && code == "no_endpoint":
+		return ""
+	case kind == "503" && r.refusal != "" && !r.sometimes:
+		if !strings.HasSuffix(r.refusal, " ") && !during("", "extproc killed", "extproc stopped") {
+			return "extproc was there to refuse it"
+		}
+		return ""
+	case kind == "503" && during("", "killed", "stopped", "hung", "hung for long", "slow", "errors", "extproc killed", "extproc stopped"):
+		return ""
+	case kind == "504" && (r.fault == "hang" || during("", "hung", "hung for long")):
+		return ""
+	case kind == "500" && during(r.served, "errors"):
+		return ""
+	}
+	return "nothing explains it"
+}
+
+// shape reads an error in OpenAI's shape, ours or an engine's, and says what is wrong with it.
+func shape(r result) (code, fault string) {
+	var e struct {
+		Error *struct {
+			Message, Type string
+			Code          any
+		}
+	}
+	if err := json.Unmarshal([]byte(r.body), &e); err != nil || e.Error == nil || e.Error.Message == "" || e.Error.Type == "" {
+		return "", "it is no error in OpenAI's shape"
+	}
+	if r.status == http.StatusServiceUnavailable && r.header.Get("Retry-After") == "" {
+		return "", "it does not say when to try again"
+	}
+	return fmt.Sprint(e.Error.Code), ""
+}
