@@ -5,7 +5,9 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 )
 
 // liveness is the service whose health is that of the process. Every other name, and none, asks whether requests are
@@ -15,20 +17,17 @@ const liveness = "liveness"
 // healthService answers for every name. Make one with newHealth.
 type healthService struct {
 	healthv1.UnimplementedHealthServer
-	mu       sync.Mutex // guards closing draining
-	draining chan struct{}
+	drain    func() // says that requests are no longer welcome
+	end      func() // ends those that watch, so that nobody waits for them
+	draining <-chan struct{}
+	ended    <-chan struct{}
 }
 
-func newHealth() *healthService { return &healthService{draining: make(chan struct{})} }
-
-// drain says that requests are no longer welcome.
-func (h *healthService) drain() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	select {
-	case <-h.draining:
-	default:
-		close(h.draining)
+func newHealth() *healthService {
+	draining, ended := make(chan struct{}), make(chan struct{})
+	return &healthService{
+		drain: sync.OnceFunc(func() { close(draining) }), draining: draining,
+		end: sync.OnceFunc(func() { close(ended) }), ended: ended,
 	}
 }
 
@@ -62,6 +61,10 @@ func (h *healthService) Watch(r *healthv1.HealthCheckRequest, updates grpc.Serve
 	if err := updates.Send(h.status(r.GetService())); err != nil {
 		return err
 	}
-	<-updates.Context().Done()
-	return nil
+	select {
+	case <-updates.Context().Done():
+		return nil
+	case <-h.ended:
+		return status.Error(codes.Unavailable, "extproc is stopping")
+	}
 }

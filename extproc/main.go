@@ -96,14 +96,24 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		}
 	}
 
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return follow(ctx, c, log, m.Refused, publish) })
-	group.Go(func() error { return f.Run(ctx) })
+	// What keeps the fleet true goes on until the last request is answered, after ctx has ended.
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, work := errgroup.WithContext(work)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	context.AfterFunc(work, cancel)
+	group.Go(func() error { return follow(work, c, log, m.Refused, publish) })
+	group.Go(func() error { return f.Run(work) })
 	if endpoints != nil {
-		group.Go(func() error { return endpoints.Run(ctx, log) })
+		group.Go(func() error { return endpoints.Run(work, log) })
 	}
-	group.Go(func() error { return scraper.Run(ctx) })
+	group.Go(func() error { return scraper.Run(work) })
+	if c.metricsPort >= 0 {
+		group.Go(func() error { return serveMetrics(work, c, m.Handler(), log) })
+	}
 	group.Go(func() error {
+		defer stop()
 		select { // without objects every model would be unknown
 		case <-loaded:
 		case <-ctx.Done():
@@ -111,9 +121,6 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		}
 		return serve(ctx, c, services{exchanges, outcome.NewServer(observe), newHealth(), log})
 	})
-	if c.metricsPort >= 0 {
-		group.Go(func() error { return serveMetrics(ctx, c, m.Handler(), log) })
-	}
 	return group.Wait()
 }
 

@@ -49,6 +49,7 @@ func serve(ctx context.Context, c config, s services) error {
 				<-time.After(delay)
 			}
 			s.outcomes.Close()
+			s.health.end()
 			late := time.AfterFunc(c.drainTimeout, own.Stop)
 			defer late.Stop()
 			own.GracefulStop()
