@@ -36,11 +36,13 @@ check: ## Lint, and check that modules are tidy and scenario files are up to dat
 	@$(MAKE) --no-print-directory generate
 	git diff --exit-code -- '*/testdata/*'
 
-fuzz: ## Fuzz each parser beside its oracle, 40 s each on two cores
-	$(FUZZ) '^FuzzParseJSON$$' -fuzztime 500000x ./extproc/openai
-	$(FUZZ) '^FuzzParseForm$$' -fuzztime 500000x ./extproc/openai
-	$(FUZZ) '^FuzzLoad$$' -fuzztime 500000x ./internal/engine
-	$(FUZZ) '^FuzzParse$$' -fuzztime 150000x ./internal/objects/dir
+fuzz: ## Fuzz each parser beside its oracle and the exchange, 25 s each on two cores
+	$(FUZZ) '^FuzzParseJSON$$' -fuzztime 300000x ./extproc/openai
+	$(FUZZ) '^FuzzParseForm$$' -fuzztime 300000x ./extproc/openai
+	$(FUZZ) '^FuzzExchange$$' -fuzztime 100000x ./extproc/stream
+	$(FUZZ) '^FuzzAnswer$$' -fuzztime 200000x ./extproc/outcome
+	$(FUZZ) '^FuzzLoad$$' -fuzztime 300000x ./internal/engine
+	$(FUZZ) '^FuzzParse$$' -fuzztime 80000x ./internal/objects/dir
 
 bench: ## Benchmark hot paths beside what they replace; prints medians, spread and ratios
 	@mkdir -p bin
