@@ -163,9 +163,14 @@ func series(texts ...string) []selector {
 // families is a page by the names on it.
 type families map[string]*dto.MetricFamily
 
-// first returns the series of the first selector that the page has, nil if it has none.
+// first returns the series of the first selector that the page has, nil if it has none. A histogram or a summary is no
+// number, whatever its name.
 func (f families) first(selectors []selector) []*dto.Metric {
 	for _, s := range selectors {
+		switch f[s.name].GetType() {
+		case dto.MetricType_HISTOGRAM, dto.MetricType_GAUGE_HISTOGRAM, dto.MetricType_SUMMARY:
+			continue
+		}
 		all := f[s.name].GetMetric()
 		if s.label == "" {
 			if len(all) > 0 {

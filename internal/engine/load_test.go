@@ -263,6 +263,7 @@ func FuzzLoad(f *testing.F) {
 	}
 	f.Add(recorded(f, "triton-2.51.txt"), "triton")
 	f.Add([]byte("# TYPE vllm:num_requests_running histogram\nvllm:num_requests_running_sum 1\n\t {\"vllm:kv_cache_usage_perc\"} 1\n"), "")
+	f.Add([]byte("# TYPE vllm:num_requests_running histogram\nvllm:num_requests_running_sum 1\n\t "), "")
 	f.Add([]byte("# TYPE nv_inference_pending_request summary\nnv_inference_pending_request_count 3\n"), "triton")
 	f.Fuzz(func(t *testing.T, page []byte, kind string) {
 		got, err := new(engine.Reader).Load(page, engine.Kind(kind))
