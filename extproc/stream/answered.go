@@ -93,8 +93,8 @@ func (x *exchange) observe(f outcome.Failure, took time.Duration) {
 		return
 	}
 	o := outcome.Outcome{
-		Pool: x.target.Pool.String(), Model: x.decision().Model, Stream: x.stream,
-		Endpoint: x.decision().Endpoint.Address, Failure: f, Attempts: 1, Duration: took, Began: x.began,
+		Pool: x.target.Pool.String(), Model: x.model, Stream: x.stream,
+		Endpoint: x.address, Failure: f, Attempts: 1, Duration: took, Began: x.began,
 	}
 	if !x.target.Open {
 		o.Route = x.target.Route.String()

@@ -299,7 +299,6 @@ func (x *exchange) decided(r openai.Request, body []byte, how ending, now time.T
 	case endBuffered:
 		return responses{x.withMetadata(answerBody(common))}
 	}
-	x.held = nil
 	return append(responses{x.withMetadata(answerHeaders(common))}, chunks(body, how == endChunk)...)
 }
 

@@ -25,10 +25,11 @@ type picked struct {
 	sentAt   time.Time // when it was whole
 	settings settings.Settings
 	target   route.Target
-	picks    []pick.Decision // in order; the first is where it goes
+	picks    []pick.Decision // in order; the first is where it goes; nil once they are told
 	room     [3]pick.Decision
+	address  string // of the first
+	model    string // as the engine knows it
 	stream   bool
-	about    string // the answer that it is about
 	turn     uint64 // of all requests of this process
 	id       string
 	inFlight *fleet.InFlight
@@ -96,7 +97,7 @@ func (x *exchange) renames(r openai.Request) bool {
 func (x *exchange) count(r openai.Request, now time.Time) {
 	s := x.server
 	x.inFlight = fleet.Begin(*x.decision())
-	x.stream, x.about = r.Stream, r.Previous
+	x.stream, x.address, x.model = r.Stream, x.decision().Endpoint.Address, x.decision().Model
 	x.sentAt = now
 	x.id = s.started + "-" + strconv.FormatUint(x.turn, 36)
 	if !x.bound() {
@@ -175,7 +176,15 @@ func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.Proc
 		})),
 		wire.PickNamespace: structpb.NewStructValue(object(pick)),
 	})
+	x.forget()
 	return m
+}
+
+// forget lets go of what was needed to decide: an answer may take minutes, and must not keep a snapshot of the fleet alive
+// for as long.
+func (x *exchange) forget() {
+	x.picks, x.room = nil, [len(x.room)]pick.Decision{}
+	x.in.all, x.held = nil, nil
 }
 
 func object(fields map[string]*structpb.Value) *structpb.Struct {

@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"net"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
+	"weak"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
@@ -235,5 +237,37 @@ func TestLargeBodiesInChunks(t *testing.T) {
 	}
 	if !bytes.Equal(whole, body) {
 		t.Error("the pieces are not the body")
+	}
+}
+
+// An answer may take minutes. What was decided over must not live as long: with a thousand endpoints a snapshot is large,
+// and there is a new one every few milliseconds.
+func TestAnOpenStreamKeepsNoSnapshotAlive(t *testing.T) {
+	for name, script := range map[string][]string{
+		"buffered": {"headers :method=POST :path=/v1/completions", `body {"model":"qwen"}`},
+		"duplex":   {"headers :method=POST :path=/v1/completions mode=FULL_DUPLEX_STREAMED shown=FULL_DUPLEX_STREAMED", `body {"model":"qwen"}`, "response :status=200"},
+		"headers":  {"headers @model=qwen :method=POST :path=/v1/completions mode=NONE"},
+		"no model": {"headers :method=GET :path=/health end"},
+	} {
+		f := newFleet()
+		server, _ := newServer(t, f, nil)
+		x := server.Exchange(stream.Gateway, "open-picker:9002", 9002)
+		for _, line := range script {
+			if _, err := x.Receive(message(t, line), time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := inFlight(f); n != 1 {
+			t.Fatalf("%s: %d requests are in flight", name, n)
+		}
+		decidedOver := weak.Make(&f.View().Snapshot.Pools["ns/open"].Endpoints[0])
+		f.SetWorld(f.View().World) // publishes another
+		for range 3 {
+			runtime.GC()
+		}
+		if decidedOver.Value() != nil {
+			t.Errorf("%s: the snapshot lives", name)
+		}
+		x.End(time.Now())
 	}
 }
