@@ -261,6 +261,32 @@ func TestWhatAnEngineAnswers(t *testing.T) {
 	}
 }
 
+// However looks fail, two seconds later the endpoint gets nothing while another is well.
+func TestAnEndpointWhoseLooksFailIsNotPickedWhileAnotherIsWell(t *testing.T) {
+	two := "10.0.0.2:8000"
+	for name, fails := range map[string]func(string, string) (int, string, error){
+		"silence":        silent,
+		"an error":       func(string, string) (int, string, error) { return 500, "boom", nil },
+		"another format": func(string, string) (int, string, error) { return 200, "{", nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) {
+				after(interval)
+				e.set(func(host, path string) (int, string, error) {
+					if host == one {
+						return fails(host, path)
+					}
+					return healthy(host, path)
+				})
+				after(2 * time.Second)
+				if failing, well := state(f, 0), state(f, 1); failing < pick.Stale || well != pick.Healthy { // pick takes the better state
+					t.Errorf("the endpoint is %v, the other %v", failing, well)
+				}
+			}, one, two)
+		})
+	}
+}
+
 func TestTargetsComeAndGo(t *testing.T) {
 	two := "10.0.0.2:8000"
 	run(t, func(_ *fleet.Fleet, s *scrape.Scraper, e *engines) {
