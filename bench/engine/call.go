@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"hash/fnv"
 	"math"
 	"math/rand/v2"
 	"net"
@@ -117,11 +118,16 @@ func (c *call) abandon() {
 	}
 }
 
-// newID is 16 hexadecimal digits, the same for the same seed and number of request.
+// newID is 16 hexadecimal digits, the same for the same seed, address and number of request: engines with one seed say the
+// same, but no two answers have one id.
 func (c *call) newID() string {
 	c.ids++
+	h := fnv.New64a()
+	if local, ok := c.r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+		_, _ = h.Write([]byte(local.String()))
+	}
 	var b [8]byte
-	binary.BigEndian.PutUint64(b[:], rand.NewPCG(c.s.config.Seed, c.number<<8|c.ids).Uint64())
+	binary.BigEndian.PutUint64(b[:], rand.NewPCG(c.s.config.Seed^h.Sum64(), c.number<<8|c.ids).Uint64())
 	return hex.EncodeToString(b[:])
 }
 
