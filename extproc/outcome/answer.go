@@ -17,7 +17,6 @@ type Answer struct {
 	load      engine.Load
 	later     bool // it has a Retry-After
 	firstBody time.Time
-	lastBody  time.Time
 	words     []byte // the beginning of an error
 	events    *events
 	json      *scanner
@@ -63,7 +62,6 @@ func (a *Answer) Body(chunk []byte, at time.Time) {
 	if began && a.firstBody.IsZero() {
 		a.firstBody = at
 	}
-	a.lastBody = at
 }
 
 // Began says whether the answer did.

@@ -25,7 +25,7 @@ func (x *exchange) responseHeaders(h *extprocv3.HttpHeaders, now time.Time) resp
 			x.server.Fleet.Moved(x.inFlight, x.hints.served)
 		}
 		if h.GetEndOfStream() {
-			x.finish(outcome.None, now)
+			x.finish(now)
 		}
 	}
 	if x.server.Conformance && x.hints.served != "" {
@@ -59,7 +59,7 @@ func (x *exchange) responseBody(chunk []byte, end bool, now time.Time) responses
 	if x.answer.Began() && !x.finished {
 		x.answer.Body(chunk, now)
 		if end {
-			x.finish(outcome.None, now)
+			x.finish(now)
 		}
 	}
 	if x.shown == modeDuplex {
@@ -70,20 +70,20 @@ func (x *exchange) responseBody(chunk []byte, end bool, now time.Time) responses
 
 func (x *exchange) responseTrailers(now time.Time) responses {
 	if x.answer.Began() {
-		x.finish(outcome.None, now)
+		x.finish(now)
 	}
 	return responses{goOnAnswerTrailers}
 }
 
 // finish tells what became of the request, and counts it as gone.
-func (x *exchange) finish(f outcome.Failure, now time.Time) {
+func (x *exchange) finish(now time.Time) {
 	if x.finished {
 		return
 	}
 	x.finished = true
 	x.inFlight.End()
 	x.server.Fleet.Release(x.id)
-	x.observe(f, now.Sub(x.began))
+	x.observe(outcome.None, now.Sub(x.began))
 }
 
 // observe tells what became of the request, or as much of it as is shown. Where the access log tells, this would tell it

@@ -240,12 +240,9 @@ func (x *exchange) whole(body []byte, how ending, now time.Time) responses {
 	if len(body) > maxBody {
 		return x.fail(errTooLarge, "")
 	}
-	r, err := openai.Parse(x.kind(), x.in.contentType, body)
+	r, err := x.judge(openai.Parse(x.kind(), x.in.contentType, body))
 	if err != nil {
-		if err = x.lenient(err); err != nil {
-			return x.fail(err, "")
-		}
-		r = openai.Request{}
+		return x.fail(err, "")
 	}
 	return x.decided(r, body, how, now)
 }
@@ -253,12 +250,9 @@ func (x *exchange) whole(body []byte, how ending, now time.Time) responses {
 // prefix decides where a request goes of which only the beginning is shown.
 func (x *exchange) prefix(body []byte, now time.Time) responses {
 	x.phase = sent
-	r, err := openai.ParsePrefix(x.kind(), x.in.contentType, body)
+	r, err := x.judge(openai.ParsePrefix(x.kind(), x.in.contentType, body))
 	if err != nil {
-		if err = x.lenient(err); err != nil {
-			return x.fail(err, "")
-		}
-		r = openai.Request{}
+		return x.fail(err, "")
 	}
 	return x.decided(r, body, endBuffered, now)
 }
@@ -271,12 +265,13 @@ func (x *exchange) kind() openai.Operation {
 	return x.op
 }
 
-// lenient lets a body pass that is none of ours to judge: on a path that we do not know, if its name is no danger.
-func (x *exchange) lenient(err error) error {
-	if x.op != openai.None || errors.Is(err, openai.ErrName) {
-		return err
+// judge lets a body pass that is none of ours to judge, as a request for no model: on a path that we do not know, if its
+// name is no danger.
+func (x *exchange) judge(r openai.Request, err error) (openai.Request, error) {
+	if err != nil && x.op == openai.None && !errors.Is(err, openai.ErrName) {
+		return openai.Request{}, nil
 	}
-	return nil
+	return r, err
 }
 
 // decided decides by a body that was read, and answers.
@@ -318,16 +313,13 @@ func (x *exchange) pass(about string, end bool, now time.Time) responses {
 
 // named decides by the model that the data plane read from the body itself.
 func (x *exchange) named(now time.Time) responses {
-	r := openai.Request{Model: x.hints.model}
-	err := openai.CheckName(r.Model)
-	if r.Model == "" {
-		err = errNoModel
+	err := errNoModel
+	if x.hints.model != "" {
+		err = openai.CheckName(x.hints.model)
 	}
+	r, err := x.judge(openai.Request{Model: x.hints.model}, err)
 	if err != nil {
-		if err = x.lenient(err); err != nil {
-			return x.fail(err, "")
-		}
-		r = openai.Request{}
+		return x.fail(err, "")
 	}
 	if err := x.choose(r); err != nil {
 		return x.fail(err, r.Model)

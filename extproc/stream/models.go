@@ -61,10 +61,8 @@ func (x *exchange) models(escaped string) responses {
 func (x *exchange) admitted() (all []objects.Model, known bool) {
 	view := x.server.Fleet.View()
 	pool := x.server.Default
-	if x.front == Gateway {
-		if given, ok := view.World.PoolOf(x.called()); ok {
-			pool = given
-		}
+	if given, ok := x.given(view.World); ok {
+		pool = given
 	}
 	p := view.World.Pools[pool]
 	if p == nil || p.Routed {

@@ -27,6 +27,7 @@ type picked struct {
 	target   route.Target
 	picks    []pick.Decision // in order; the first is where it goes; nil once they are told
 	room     [3]pick.Decision
+	to       string // the destination: all of them, as they are told
 	address  string // of the first
 	model    string // as the engine knows it
 	stream   bool
@@ -43,10 +44,7 @@ func (x *exchange) choose(r openai.Request) error {
 	s := x.server
 	view := s.Fleet.View()
 	ask := route.Ask{Model: r.Model, Default: s.Default, Random: s.Random()}
-	if x.front == Gateway {
-		authority, port := x.called()
-		ask.Given, _ = view.World.PoolOf(authority, port)
-	}
+	ask.Given, _ = x.given(view.World)
 	var near string
 	if r.Previous != "" {
 		maker, ok := s.Fleet.Maker(r.Previous)
@@ -88,6 +86,14 @@ func (x *exchange) choose(r openai.Request) error {
 	return err
 }
 
+// given is the pool that another gateway asks for, if it says.
+func (x *exchange) given(w *objects.World) (objects.Name, bool) {
+	if x.front == Own {
+		return objects.Name{}, false
+	}
+	return w.PoolOf(x.called())
+}
+
 // renames says whether the engine knows the model by another name than the client.
 func (x *exchange) renames(r openai.Request) bool {
 	return r.Model != "" && x.decision().Model != r.Model
@@ -98,6 +104,7 @@ func (x *exchange) count(r openai.Request, now time.Time) {
 	s := x.server
 	x.inFlight = fleet.Begin(*x.decision())
 	x.stream, x.address, x.model = r.Stream, x.decision().Endpoint.Address, x.decision().Model
+	x.to = destination(x.picks)
 	x.sentAt = now
 	x.id = s.started + "-" + strconv.FormatUint(x.turn, 36)
 	if !x.bound() {
@@ -122,7 +129,7 @@ func (x *exchange) bound() bool {
 // common is what goes into the request's headers.
 func (x *exchange) common() *extprocv3.CommonResponse {
 	mutation := &extprocv3.HeaderMutation{
-		SetHeaders:    []*corev3.HeaderValueOption{header(wire.DestinationHeader, destination(x.picks))},
+		SetHeaders:    []*corev3.HeaderValueOption{header(wire.DestinationHeader, x.to)},
 		RemoveHeaders: x.in.control,
 	}
 	if x.settings.Request > 0 && x.front == Own {
@@ -172,7 +179,7 @@ func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.Proc
 	}
 	m.DynamicMetadata = object(map[string]*structpb.Value{
 		wire.DestinationNamespace: structpb.NewStructValue(object(map[string]*structpb.Value{
-			wire.DestinationHeader: structpb.NewStringValue(destination(x.picks)),
+			wire.DestinationHeader: structpb.NewStringValue(x.to),
 		})),
 		wire.PickNamespace: structpb.NewStructValue(object(pick)),
 	})
