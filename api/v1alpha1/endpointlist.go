@@ -23,4 +23,7 @@ type EndpointListSpec struct {
 	// Engine is the kind of the engines, such as vllm or sglang. Without it, the label llm-d.ai/engine-type says it,
 	// else what they serve.
 	Engine string `json:"engine,omitempty"`
+	// Management is where engines of the kind modelruntime are managed: port:NUMBER at each address's own host, or
+	// unix:PATH, which is for a list of one address.
+	Management string `json:"management,omitempty"`
 }

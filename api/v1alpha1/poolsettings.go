@@ -29,6 +29,21 @@ type PoolSettingsSpec struct {
 	SessionAffinity *SessionAffinity `json:"sessionAffinity,omitempty"`
 	// Timeouts bound what may take long.
 	Timeouts *PoolTimeouts `json:"timeouts,omitempty"`
+	// Placement says how models are put onto the pool's engines.
+	Placement *Placement `json:"placement,omitempty"`
+}
+
+// Placement says how models are put onto the engines of a pool.
+type Placement struct {
+	// MaxAdapters is how many adapters may be registered at one endpoint at once. Without it: as many as its GPU holds
+	// (max_loras of vLLM) once the engine tells, and 1 until then. At least 1.
+	MaxAdapters *int32 `json:"maxAdapters,omitempty"`
+	// Source is where the engines find a model that does not say so itself: a path or a URI, in which {id} stands for the
+	// model's id. The default is {id}.
+	Source string `json:"source,omitempty"`
+	// Management is where model runtimes are managed, port:NUMBER at each endpoint's own address. It makes the pool's
+	// endpoints that name no engine of another kind model runtimes.
+	Management string `json:"management,omitempty"`
 }
 
 // PoolReference names an InferencePool in the object's own namespace.
@@ -54,6 +69,8 @@ type SessionAffinity struct {
 type PoolTimeouts struct {
 	// Request bounds a whole request, from its last byte to the last of its answer. Headgate's own data plane obeys it.
 	Request *metav1.Duration `json:"request,omitempty"`
+	// Hold bounds how long a request waits for its model to be loaded.
+	Hold *metav1.Duration `json:"hold,omitempty"`
 	// Lease is how long a request whose end nothing reports counts as in flight.
 	Lease *metav1.Duration `json:"lease,omitempty"`
 	// Stale is the silence after which an endpoint gets requests only where no other can.

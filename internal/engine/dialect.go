@@ -96,6 +96,10 @@ var dialects = []dialect{
 		aside:   series("lmdeploy:num_api_requests_waiting"), // for a handle, before the engine's own queue
 		kvUsage: series("lmdeploy:gpu_cache_usage_perc"),
 	},
+	{
+		// Its interface has no metrics, and the port for requests may speak anything: there is no page to read.
+		kind: ModelRuntime,
+	},
 }
 
 // tritonPages: Triton's OpenAI frontend has the page beside its API, plain Triton at a port of its own, 8002 unless it

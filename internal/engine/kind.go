@@ -14,7 +14,8 @@ const (
 	TGI          Kind = "tgi"                 // Text Generation Inference
 	LlamaCpp     Kind = "llama.cpp"           // llama-server
 	LMDeploy     Kind = "lmdeploy"
-	NIM          Kind = "nim" // NVIDIA NIM for LLMs: vLLM under names without its prefix
+	NIM          Kind = "nim"          // NVIDIA NIM for LLMs: vLLM under names without its prefix
+	ModelRuntime Kind = "modelruntime" // what serves ModelMesh's interface for runtimes, and any protocol for requests
 )
 
 // Labels of a pod that name its engine's kind.

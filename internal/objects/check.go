@@ -2,6 +2,7 @@ package objects
 
 import (
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -121,8 +122,21 @@ func CheckList(l *v1alpha1.EndpointList) field.ErrorList {
 		}
 		seen[text] = true
 	}
-	if _, ok := engine.ParseKind(l.Spec.Engine); !ok {
+	kind, ok := engine.ParseKind(l.Spec.Engine)
+	if !ok {
 		errs = append(errs, field.NotSupported(spec.Child("engine"), engine.Kind(l.Spec.Engine), engine.Kinds()))
+	}
+	if m := l.Spec.Management; m != "" {
+		path := spec.Child("management")
+		if err := checkManagement(m); err != nil {
+			errs = append(errs, field.Invalid(path, m, err.Error()))
+		}
+		if kind != "" && kind != engine.ModelRuntime {
+			errs = append(errs, field.Invalid(path, m, "only engines of the kind modelruntime are managed at an address of their own"))
+		}
+		if strings.HasPrefix(m, unixScheme) && len(l.Spec.Addresses) > 1 {
+			errs = append(errs, field.Invalid(path, m, "a socket is that of one endpoint: give each address a list of its own"))
+		}
 	}
 	return errs
 }

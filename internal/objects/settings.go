@@ -39,6 +39,22 @@ func CheckSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	if t := s.Spec.Timeouts; t != nil {
 		errs = append(errs, checkTimeouts(spec.Child("timeouts"), t)...)
 	}
+	if p := s.Spec.Placement; p != nil {
+		errs = append(errs, checkPlacement(spec.Child("placement"), p)...)
+	}
+	return errs
+}
+
+func checkPlacement(path *field.Path, p *v1alpha1.Placement) field.ErrorList {
+	var errs field.ErrorList
+	if n := p.MaxAdapters; n != nil && *n < 1 {
+		errs = append(errs, field.Invalid(path.Child("maxAdapters"), *n, "it must be at least 1"))
+	}
+	if m := p.Management; m != "" {
+		if err := checkManagement(m); err != nil || strings.HasPrefix(m, unixScheme) {
+			errs = append(errs, field.Invalid(path.Child("management"), m, "want port:NUMBER, such as port:8085; a socket is for an EndpointList of one address"))
+		}
+	}
 	return errs
 }
 
@@ -59,7 +75,7 @@ func checkTimeouts(path *field.Path, t *v1alpha1.PoolTimeouts) field.ErrorList {
 	for _, c := range []struct {
 		name  string
 		value *metav1.Duration
-	}{{"request", t.Request}, {"lease", t.Lease}, {"stale", t.Stale}, {"lost", t.Lost}} {
+	}{{"request", t.Request}, {"hold", t.Hold}, {"lease", t.Lease}, {"stale", t.Stale}, {"lost", t.Lost}} {
 		if c.value != nil && c.value.Duration <= 0 {
 			errs = append(errs, field.Invalid(path.Child(c.name), c.value.Duration.String(), "it must be above 0, such as 30s"))
 		}

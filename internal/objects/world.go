@@ -37,6 +37,7 @@ type Set struct {
 	Hosts map[string][]netip.Addr
 	// Settings of pools.
 	Settings []v1alpha1.PoolSettings
+	Models   []v1alpha1.Model
 }
 
 // Join returns the objects of both, those of s first, with no name resolved.
@@ -47,6 +48,7 @@ func (s Set) Join(t Set) Set {
 		Pods:     slices.Concat(s.Pods, t.Pods),
 		Lists:    slices.Concat(s.Lists, t.Lists),
 		Settings: slices.Concat(s.Settings, t.Settings),
+		Models:   slices.Concat(s.Models, t.Models),
 	}
 }
 
@@ -60,14 +62,18 @@ type Pod struct {
 	Ready bool
 	// Ports are those of a pool's target ports that it serves on; nil means all of them.
 	Ports []int32
+	// Containers are the ids of its running containers, in order: another id is another life of an engine.
+	Containers []string
 }
 
 // World is immutable once built and safe for concurrent use.
 type World struct {
 	// Pools by name.
 	Pools map[Name]*Pool
-	// Routes in order of precedence.
+	// Routes in order of precedence. A Model whose id no LLMRoute admits is the last of them.
 	Routes []*Route
+	// Catalogue is every model that engines can load, by pool and id, in order.
+	Catalogue []Entry
 	// Problems are the faults between objects, each of them valid alone, in words for people.
 	Problems []string
 
@@ -97,6 +103,10 @@ type Endpoint struct {
 	Labels  map[string]string // of the pod or the list; not to be changed
 	Kind    engine.Kind       // of its engine, if somebody says; else what it serves tells
 	Ready   bool
+	// Management is where a model runtime is managed: "ip:port" or "unix:PATH"; empty for other engines.
+	Management string
+	// Incarnation tells lives of the engine apart, empty if nobody says: the ids of its pod's containers.
+	Incarnation string
 }
 
 // Route is an LLMRoute ready for use.
@@ -104,7 +114,7 @@ type Route struct {
 	Name Name
 	// Models are the request names that it admits, without those that an older route took first.
 	Models []string
-	// Adapter is the engine's name of its adapter; empty means the base model.
+	// Adapter is the engine's name of its adapter, or of the Model that it is for; empty means the base model.
 	Adapter    string
 	Priority   int32
 	Objectives []v1alpha1.Objective
@@ -143,6 +153,8 @@ func Build(s Set) *World {
 		w.addRoute(&routes[i])
 	}
 	w.addSettings(s.Settings)
+	w.addManagement()
+	w.addCatalogue(s.Models)
 	slices.SortFunc(w.models, func(a, b Model) int { return strings.Compare(a.Name, b.Name) })
 	return w
 }
@@ -185,6 +197,7 @@ func (w *World) addPool(ip *pool.InferencePool, s *Set) {
 			p.Endpoints = append(p.Endpoints, Endpoint{
 				Address: netip.AddrPortFrom(pod.IP, uint16(port.Number)).String(),
 				Pod:     pod.Name, Labels: pod.Labels, Kind: kindOf(pod.Labels), Ready: pod.Ready,
+				Incarnation: strings.Join(pod.Containers, ","),
 			})
 		}
 	}
@@ -201,6 +214,7 @@ func (w *World) addPool(ip *pool.InferencePool, s *Set) {
 				p.Endpoints = append(p.Endpoints, Endpoint{
 					Address: at.String(), Host: address.Name, Pod: Name{list.Namespace, list.Name}, Labels: list.Labels,
 					Kind: cmp.Or(engine.Kind(list.Spec.Engine), kindOf(list.Labels)), Ready: true,
+					Management: managementAt(list.Spec.Management, at),
 				})
 			}
 		}

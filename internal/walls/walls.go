@@ -49,6 +49,7 @@ var pureModules = []string{
 	"github.com/tidwall/gjson",                      // reads JSON
 	"sigs.k8s.io/yaml",                              // reads YAML
 	"k8s.io/apimachinery/pkg/apis/meta/v1",          // types
+	"k8s.io/apimachinery/pkg/api/resource",          // types
 	"k8s.io/apimachinery/pkg/util/validation",       // checks names
 	"k8s.io/apimachinery/pkg/util/validation/field", // names faults
 	"github.com/prometheus/client_model/go",         // types

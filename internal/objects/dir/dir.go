@@ -21,6 +21,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -237,6 +238,9 @@ func (s *Source) update(name string, text []byte, claims map[key]string) bool {
 	if err == nil {
 		err = s.conflict(path, fresh, claims)
 	}
+	if err == nil && f.good != nil {
+		err = immutable(path, f.good, fresh)
+	}
 	f.text, f.err = text, err
 	if err != nil {
 		if s.running && (known == nil || known.Error() != err.Error()) {
@@ -261,6 +265,24 @@ func (s *Source) conflict(path string, c *contents, claims map[key]string) error
 		if other, ok := claims[id]; ok {
 			return &Fault{File: path, Line: c.at[id], Reason: fmt.Sprintf("%s is already defined at %s:%d",
 				id, filepath.Join(s.dir, other), s.files[other].good.at[id])}
+		}
+	}
+	return nil
+}
+
+// immutable is an error if a Model is another than it was.
+func immutable(path string, was, is *contents) error {
+	for i := range is.set.Models {
+		m := &is.set.Models[i]
+		for j := range was.set.Models {
+			old := &was.set.Models[j]
+			if old.Namespace != m.Namespace || old.Name != m.Name {
+				continue
+			}
+			if faults := objects.CheckModelChange(old, m); len(faults) > 0 {
+				id := key{v1alpha1.ModelKind, objects.Name{Namespace: m.Namespace, Name: m.Name}}
+				return &Fault{File: path, Line: is.at[id], Reason: fmt.Sprintf("%s: %v", id, faults[0])}
+			}
 		}
 	}
 	return nil
@@ -306,6 +328,7 @@ func (s *Source) good(names []string) *objects.Set {
 			all.Pods = append(all.Pods, good.set.Pods...)
 			all.Settings = append(all.Settings, good.set.Settings...)
 			all.Lists = append(all.Lists, good.set.Lists...)
+			all.Models = append(all.Models, good.set.Models...)
 		}
 	}
 	return &all

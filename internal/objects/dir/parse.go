@@ -102,6 +102,8 @@ func (p *parser) object(path string, text []byte) error {
 		return p.settings(path, text)
 	case meta.APIVersion == v1alpha1.GroupVersion && meta.Kind == v1alpha1.EndpointListKind:
 		return p.list(path, text)
+	case meta.APIVersion == v1alpha1.GroupVersion && meta.Kind == v1alpha1.ModelKind:
+		return p.model(path, text)
 	case meta.APIVersion == pool.GroupVersion && meta.Kind == pool.Kind:
 		return p.pool(path, text)
 	case meta.APIVersion == "v1" && meta.Kind == "Pod":
@@ -114,8 +116,9 @@ func (p *parser) object(path string, text []byte) error {
 		}
 		return nil
 	}
-	return p.fault(join(path, "kind"), "apiVersion %q, kind %q is not an object that Headgate reads; it reads %s %s, %s and %s, %s %s and v1 Pod",
-		meta.APIVersion, meta.Kind, v1alpha1.GroupVersion, v1alpha1.LLMRouteKind, v1alpha1.EndpointListKind, v1alpha1.PoolSettingsKind, pool.GroupVersion, pool.Kind)
+	return p.fault(join(path, "kind"), "apiVersion %q, kind %q is not an object that Headgate reads; it reads %s %s, %s, %s and %s, %s %s and v1 Pod",
+		meta.APIVersion, meta.Kind, v1alpha1.GroupVersion, v1alpha1.LLMRouteKind, v1alpha1.ModelKind, v1alpha1.EndpointListKind, v1alpha1.PoolSettingsKind,
+		pool.GroupVersion, pool.Kind)
 }
 
 func (p *parser) route(path string, text []byte) error {
@@ -151,6 +154,24 @@ func (p *parser) settings(path string, text []byte) error {
 		return err
 	}
 	p.set.Settings = append(p.set.Settings, s)
+	return nil
+}
+
+func (p *parser) model(path string, text []byte) error {
+	var m v1alpha1.Model
+	unknown, err := p.decode(path, text, &m)
+	if err != nil {
+		return err
+	}
+	m.Namespace = cmp.Or(m.Namespace, defaultNamespace)
+	id := key{v1alpha1.ModelKind, objects.Name{Namespace: m.Namespace, Name: m.Name}}
+	if len(unknown) > 0 {
+		return p.fault(join(path, unknown[0].path), "%s: %s", id, unknown[0].reason)
+	}
+	if err := p.check(path, id, objects.CheckModelObject(&m)); err != nil {
+		return err
+	}
+	p.set.Models = append(p.set.Models, m)
 	return nil
 }
 
@@ -215,8 +236,19 @@ func (p *parser) pod(path string, text []byte) error {
 	if err := p.check(path, id, faults); err != nil {
 		return err
 	}
-	p.set.Pods = append(p.set.Pods, objects.Pod{Name: name, Labels: pod.Labels, IP: ip, Ready: ready(&pod), Ports: ports})
+	p.set.Pods = append(p.set.Pods, objects.Pod{Name: name, Labels: pod.Labels, IP: ip, Ready: ready(&pod), Ports: ports, Containers: containers(&pod)})
 	return nil
+}
+
+// containers are the ids of a pod's containers.
+func containers(pod *corev1.Pod) []string {
+	var ids []string
+	for _, c := range pod.Status.ContainerStatuses {
+		if c.ContainerID != "" {
+			ids = append(ids, c.ContainerID)
+		}
+	}
+	return ids
 }
 
 // activePorts reads the annotation that says which ports a pod serves on; nil where there is none.

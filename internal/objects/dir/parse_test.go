@@ -74,7 +74,7 @@ func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 		{"a list", "# pods\n- a\n- b\n", "f.yaml:2: not a Kubernetes object: it needs apiVersion, kind and metadata"},
 		{
 			"unknown kind", strings.Replace(goodRoute, "LLMRoute", "LLMroute", 1),
-			`f.yaml:2: apiVersion "inference.x-k8s.io/v1alpha1", kind "LLMroute" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
+			`f.yaml:2: apiVersion "inference.x-k8s.io/v1alpha1", kind "LLMroute" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
 		},
 		{"unknown field", strings.Replace(goodRoute, "priority", "prioritty", 1), `f.yaml:12: LLMRoute default/sentiment: unknown field "spec.prioritty"`},
 		{"unknown nested field", strings.Replace(goodRoute, "numerator: 99", "nominator: 99", 1), `f.yaml:17: LLMRoute default/sentiment: unknown field "spec.objectives[0].latency.quantile.nominator"`},
@@ -97,11 +97,11 @@ func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 		{"address without a port", strings.Replace(goodList, "internal:8000", "internal", 1), `f.yaml:10: EndpointList default/rack-1: spec.addresses[1]: Invalid value: "engine-1.internal": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000`},
 		{"address twice", goodList + "  - 10.0.0.7:8000\n", `f.yaml:11: EndpointList default/rack-1: spec.addresses[2]: Duplicate value: "10.0.0.7:8000"`},
 		{"no addresses", strings.Split(goodList, "  - ")[0], "f.yaml:8: EndpointList default/rack-1: spec.addresses: Required value: name at least one address, such as 10.0.0.7:8000"},
-		{"engine", strings.Replace(goodList, "sglang", "xllm", 1), `f.yaml:7: EndpointList default/rack-1: spec.engine: Unsupported value: "xllm": supported values: "vllm", "nim", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton", "tgi", "llama.cpp", "lmdeploy"`},
+		{"engine", strings.Replace(goodList, "sglang", "xllm", 1), `f.yaml:7: EndpointList default/rack-1: spec.engine: Unsupported value: "xllm": supported values: "vllm", "nim", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton", "tgi", "llama.cpp", "lmdeploy", "modelruntime"`},
 		{"unknown field of a list", strings.Replace(goodList, "engine:", "engines:", 1), `f.yaml:7: EndpointList default/rack-1: unknown field "spec.engines"`},
 		{
 			"EndpointList of another group is no list of objects", strings.Replace(goodList, "inference.x-k8s.io/v1alpha1", "v1", 1),
-			`f.yaml:2: apiVersion "v1", kind "EndpointList" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
+			`f.yaml:2: apiVersion "v1", kind "EndpointList" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
 		},
 		{"list twice", goodList + "---\n" + goodList, "f.yaml:15: EndpointList default/rack-1 is defined twice, first at line 4"},
 		{"defined twice", goodPod + "---\n" + goodPod, "f.yaml:12: Pod default/engine-1 is defined twice, first at line 4"},

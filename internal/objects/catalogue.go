@@ -1,0 +1,223 @@
+package objects
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/engine"
+)
+
+// ModelKey names a model that engines can load: its pool, and what engines call it.
+type ModelKey struct {
+	Pool Name
+	ID   string
+}
+
+// String is "namespace/pool/id".
+func (k ModelKey) String() string { return k.Pool.String() + "/" + k.ID }
+
+// Compare orders keys by pool, then id.
+func (k ModelKey) Compare(l ModelKey) int {
+	return cmp.Or(k.Pool.Compare(l.Pool), strings.Compare(k.ID, l.ID))
+}
+
+// Entry is a model of the catalogue: what a Model says of it, or where an LLMRoute's adapter has none, the defaults.
+type Entry struct {
+	ModelKey
+	// Object is the Model, zero for an adapter that has none.
+	Object Name
+	Type   string
+	// BaseModel is what an adapter is made for; empty means that any engine of the pool will do.
+	BaseModel string
+	Source    string
+	// Info is what a model runtime is told beside the source.
+	Info string
+	// Size is a hint in bytes, 0 if there is none.
+	Size int64
+	// Min and Max bound the number of copies; Max 0 means no bound.
+	Min, Max int
+	// Pinned models are never unloaded to make room for others.
+	Pinned bool
+}
+
+// DefaultType is the type of a model that names none.
+const DefaultType = "lora"
+
+// idPlaceholder stands for the model's id in the source of a PoolSettings.
+const idPlaceholder = "{id}"
+
+// Complete fills in what e leaves out: its type, and its source by the settings of its pool, which may be nil. A pinned
+// model has at least one copy.
+func (e Entry) Complete(p *Pool) Entry {
+	e.Type = cmp.Or(e.Type, DefaultType)
+	if e.Source == "" {
+		source := idPlaceholder
+		if p != nil && p.Settings != nil && p.Settings.Placement != nil {
+			source = cmp.Or(p.Settings.Placement.Source, source)
+		}
+		e.Source = strings.ReplaceAll(source, idPlaceholder, e.ID)
+	}
+	if e.Pinned {
+		e.Min = max(e.Min, 1)
+	}
+	return e
+}
+
+// EntryOf is what a Model says, not completed.
+func EntryOf(m *v1alpha1.Model) Entry {
+	s := &m.Spec
+	e := Entry{
+		ModelKey: ModelKey{Pool: Name{m.Namespace, s.PoolRef.Name}, ID: cmp.Or(s.ID, m.Name)},
+		Object:   Name{m.Namespace, m.Name},
+		Type:     s.Type, BaseModel: s.BaseModel, Source: s.Source, Info: s.Key, Pinned: s.Pinned,
+	}
+	if s.Size != nil {
+		e.Size = s.Size.Value()
+	}
+	if s.Copies != nil {
+		e.Min = int(s.Copies.Min)
+		if s.Copies.Max != nil {
+			e.Max = int(*s.Copies.Max)
+		}
+	}
+	return e
+}
+
+// CheckModelObject returns what is wrong with a Model by itself.
+func CheckModelObject(m *v1alpha1.Model) field.ErrorList {
+	errs := checkName(m.Name)
+	spec := field.NewPath("spec")
+	errs = append(errs, checkModel(spec.Child("id"), cmp.Or(m.Spec.ID, m.Name))...)
+	if m.Spec.PoolRef.Name == "" {
+		errs = append(errs, field.Required(spec.Child("poolRef", "name"), "name the InferencePool whose engines load it, in the same namespace"))
+	}
+	if s := m.Spec.Size; s != nil && s.Sign() <= 0 {
+		errs = append(errs, field.Invalid(spec.Child("size"), s.String(), "it must be above 0, such as 50Mi"))
+	}
+	if c := m.Spec.Copies; c != nil {
+		if c.Min < 0 {
+			errs = append(errs, field.Invalid(spec.Child("copies", "min"), c.Min, "it must be at least 0"))
+		}
+		if c.Max != nil && (*c.Max < 1 || *c.Max < c.Min) {
+			errs = append(errs, field.Invalid(spec.Child("copies", "max"), *c.Max, "it must be at least 1 and at least min"))
+		}
+	}
+	return errs
+}
+
+// CheckModelChange returns what of a Model was changed that may not: a model is what it is, and another one has another
+// id.
+func CheckModelChange(was, is *v1alpha1.Model) field.ErrorList {
+	spec := field.NewPath("spec")
+	var errs field.ErrorList
+	a, b := EntryOf(was), EntryOf(is)
+	for _, f := range []struct{ name, was, is string }{
+		{"id", a.ID, b.ID}, {"poolRef", a.Pool.Name, b.Pool.Name}, {"type", cmp.Or(a.Type, DefaultType), cmp.Or(b.Type, DefaultType)},
+		{"baseModel", a.BaseModel, b.BaseModel}, {"source", a.Source, b.Source}, {"key", a.Info, b.Info},
+		{"size", strconv.FormatInt(a.Size, 10), strconv.FormatInt(b.Size, 10)},
+	} {
+		if f.was != f.is {
+			errs = append(errs, field.Forbidden(spec.Child(f.name),
+				fmt.Sprintf("it was %q, and only copies and pinned of a Model may change: delete the Model and make one of another name and id", f.was)))
+		}
+	}
+	return errs
+}
+
+// addCatalogue makes the catalogue: the models, and the adapters of routes that are none of them. A model whose id no
+// route admits may be asked for by its id.
+func (w *World) addCatalogue(models []v1alpha1.Model) {
+	ordered := slices.Clone(models)
+	slices.SortStableFunc(ordered, func(a, b v1alpha1.Model) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), Name{a.Namespace, a.Name}.Compare(Name{b.Namespace, b.Name}))
+	})
+	known := make(map[ModelKey]Name)
+	for i := range ordered {
+		m := &ordered[i]
+		e := EntryOf(m)
+		p := w.Pools[e.Pool]
+		if first, ok := known[e.ModelKey]; ok {
+			w.problem("Model %s: its id %q in InferencePool %s is that of Model %s, which keeps it", e.Object, e.ID, e.Pool, first)
+			continue
+		}
+		if p == nil {
+			w.problem("Model %s: spec.poolRef names InferencePool %s, which does not exist: nothing can load it", e.Object, e.Pool)
+		}
+		known[e.ModelKey] = e.Object
+		w.Catalogue = append(w.Catalogue, e.Complete(p))
+		if taken := w.byModel[e.ID]; taken != nil {
+			if !slices.ContainsFunc(taken.Backends, func(b Backend) bool { return b.Pool == e.Pool }) || taken.Adapter != e.ID {
+				w.problem("Model %s: requests for %q are those of LLMRoute %s: by its id it cannot be asked for", e.Object, e.ID, taken.Name)
+			}
+			continue
+		}
+		r := &Route{Name: e.Object, Models: []string{e.ID}, Adapter: e.ID, Backends: []Backend{{Pool: e.Pool, Weight: 1}}}
+		w.byModel[e.ID] = r
+		w.models = append(w.models, Model{Name: e.ID, Created: m.CreationTimestamp.Time})
+		w.Routes = append(w.Routes, r)
+	}
+	for _, r := range w.Routes {
+		for _, b := range r.Backends {
+			key := ModelKey{b.Pool, r.Adapter}
+			if _, ok := known[key]; ok || r.Adapter == "" {
+				continue
+			}
+			known[key] = Name{}
+			w.Catalogue = append(w.Catalogue, Entry{ModelKey: key}.Complete(w.Pools[b.Pool]))
+		}
+	}
+	slices.SortFunc(w.Catalogue, func(a, b Entry) int { return a.Compare(b.ModelKey) })
+}
+
+const (
+	portScheme = "port:"
+	unixScheme = "unix:"
+)
+
+// checkManagement refuses what is not where a model runtime can be managed.
+func checkManagement(text string) error {
+	if port, ok := strings.CutPrefix(text, portScheme); ok {
+		if n, err := strconv.ParseUint(port, 10, 16); err == nil && n > 0 {
+			return nil
+		}
+	}
+	if path, ok := strings.CutPrefix(text, unixScheme); ok && path != "" {
+		return nil
+	}
+	return errors.New("want port:NUMBER or unix:PATH, such as port:8085")
+}
+
+// managementAt is where the engine at an address is managed, by what [checkManagement] let through; empty for none.
+func managementAt(text string, at netip.AddrPort) string {
+	if port, ok := strings.CutPrefix(text, portScheme); ok {
+		n, _ := strconv.ParseUint(port, 10, 16) // it was checked
+		return netip.AddrPortFrom(at.Addr(), uint16(n)).String()
+	}
+	return text
+}
+
+// addManagement makes model runtimes of the endpoints of pools that are managed as such, and of those that are managed by
+// themselves.
+func (w *World) addManagement() {
+	for _, p := range w.Pools {
+		for i := range p.Endpoints {
+			e := &p.Endpoints[i]
+			if at, err := netip.ParseAddrPort(e.Address); err == nil && e.Management == "" && (e.Kind == "" || e.Kind == engine.ModelRuntime) &&
+				p.Settings != nil && p.Settings.Placement != nil {
+				e.Management = managementAt(p.Settings.Placement.Management, at)
+			}
+			if e.Management != "" {
+				e.Kind = engine.ModelRuntime
+			}
+		}
+	}
+}
