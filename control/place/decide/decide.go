@@ -1,0 +1,448 @@
+// Package decide is the pure core of placement: which engine is to load or to unload which model, and when. It is a state
+// machine: what becomes known goes in by the methods of [State], and [State.Decide] returns what is to be done. Time and
+// randomness are arguments. Scenarios, under testdata, show its rules at work.
+//
+// The rules are those of a distributed LRU cache. A model that is wanted, or has fewer copies than it must have, gets a
+// copy where most room is free; where none is, at the endpoint whose least recently used models have been idle for the
+// longest, which are unloaded to make room. A model that would be the least recently used one itself is not loaded. A
+// copy that is to go is drained first: nobody sends requests to it any more, and those that are there end.
+package decide
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// Key names a model.
+type Key = objects.ModelKey
+
+// CopyKey names a copy.
+type CopyKey struct {
+	Key
+	Endpoint string // "ip:port"
+}
+
+// Compare orders copies by endpoint, then model.
+func (k CopyKey) Compare(l CopyKey) int {
+	return cmp.Or(cmp.Compare(k.Endpoint, l.Endpoint), k.Key.Compare(l.Key))
+}
+
+// CopyState is how far a copy has come.
+type CopyState uint8
+
+const (
+	// Queued: it has a place and waits for its turn, or for the room that others leave.
+	Queued CopyState = iota
+	// Loading: the engine was told to load it.
+	Loading
+	// Loaded: it answers requests.
+	Loaded
+	// Draining: no request is sent to it any more, and those that are there may end.
+	Draining
+	// Unloading: the engine was told to unload it.
+	Unloading
+)
+
+// CopyStates are the names of the states.
+var CopyStates = [...]string{Queued: "queued", Loading: "loading", Loaded: "loaded", Draining: "draining", Unloading: "unloading"}
+
+func (s CopyState) String() string { return CopyStates[s] }
+
+// SizeSource is where a size is known from, the better the greater.
+type SizeSource uint8
+
+const (
+	// DefaultSize is the engine's, for models of which nothing is known.
+	DefaultSize SizeSource = iota
+	// HintedSize is what the Model says.
+	HintedSize
+	// PredictedSize is what the engine said before it loaded the model.
+	PredictedSize
+	// MeasuredSize is what it said of the loaded model.
+	MeasuredSize
+)
+
+// SizeSources are the names of the sources.
+var SizeSources = [...]string{DefaultSize: "default", HintedSize: "hint", PredictedSize: "predicted", MeasuredSize: "measured"}
+
+// Copy is one model at one endpoint.
+type Copy struct {
+	CopyKey
+	State CopyState
+	// Since is when it came into its state.
+	Since time.Time
+	// Bytes is what it is taken to hold.
+	Bytes int64
+	// Source is where Bytes is known from.
+	Source SizeSource
+
+	// cut: an earlier process told the engine to load it and did not hear an answer.
+	cut bool
+	// sizing: the engine was asked to predict its size.
+	sizing bool
+	// doomed: it is unloaded as soon as it is loaded.
+	doomed   bool
+	inFlight int
+}
+
+// ActionKind is what is to be done.
+type ActionKind uint8
+
+const (
+	// Predict asks the engine for the size of a model; [State.Predicted] is to be told, whatever comes of it.
+	Predict ActionKind = iota
+	// Load loads a model; [State.LoadEnded] is to be told.
+	Load
+	// Reload unloads a model and then loads it, for nobody knows how far an earlier load came; as Load.
+	Reload
+	// Cancel gives up a load that goes on; what comes of it is told as that of the Load.
+	Cancel
+	// Unload unloads a model; [State.UnloadEnded] is to be told.
+	Unload
+)
+
+var actionKinds = [...]string{Predict: "predict", Load: "load", Reload: "reload", Cancel: "cancel", Unload: "unload"}
+
+func (k ActionKind) String() string { return actionKinds[k] }
+
+// Action is something to be done at an engine, apart from others: it may take its time.
+type Action struct {
+	Kind     ActionKind
+	Endpoint string
+	Model    objects.Entry
+	// Timeout bounds a load.
+	Timeout time.Duration
+	// Waited is how long the first of the requests that wait for the model has; 0 if none waits.
+	Waited time.Duration
+	// Stalled is how much of that the load has waited for room that others had to leave first, or for its turn.
+	Stalled time.Duration
+}
+
+// Reason is why a model cannot be loaded for now.
+type Reason string
+
+const (
+	// LoadFailed: engines failed to load it.
+	LoadFailed Reason = "load_failed"
+	// NoEndpoint: no endpoint that could load it can be reached.
+	NoEndpoint Reason = "no_endpoint"
+	// CannotLoad: the engines of its pool load no models while they run, or none of its kind.
+	CannotLoad Reason = "cannot_load"
+	// NoRoom: what the endpoints hold is pinned, must stay, or was used more recently.
+	NoRoom Reason = "no_room"
+	// TooLarge: it is larger than any endpoint.
+	TooLarge Reason = "too_large"
+	// UnknownModel: it is not in the catalogue.
+	UnknownModel Reason = "unknown_model"
+)
+
+// Failure is a load that failed.
+type Failure struct {
+	Endpoint string
+	At       time.Time
+	Words    string // the engine's own
+}
+
+// ModelMesh 0.12 (kserve/modelmesh, ModelMesh.java).
+const (
+	// maxFailures is how many places are tried: MAX_LOAD_FAILURES.
+	maxFailures = 3
+	// failureExpiry is how long a failed load counts: LOAD_FAILURE_EXPIRY; half of it for a model in use.
+	failureExpiry = 15 * time.Minute
+	// inUse is how recently a model was used that is in use.
+	inUse = 3 * time.Minute
+)
+
+// catalogueLag is how long a model may be asked for before the catalogue has it: both sides read objects that were edited
+// within a second.
+const catalogueLag = 2 * time.Second
+
+// DrainLimit is how long requests at a copy that is to go may take to end, if nobody says otherwise: half of what most
+// answers take is in the drain of an engine's own (vLLM ends requests of an adapter that it was told to forget), so that
+// a limit loses none there.
+const DrainLimit = time.Minute
+
+// State is everything that placement knows. It is not safe for concurrent use. Make one with [New].
+type State struct {
+	drainLimit time.Duration
+	models     map[Key]*model
+	endpoints  map[string]*endpoint
+	pools      map[objects.Name][]*endpoint // in order of address
+	times      map[string]*spread           // of loads, by type
+
+	// What has to be looked at, because something about it changed.
+	dueModels    map[Key]bool
+	dueEndpoints map[string]bool
+	// stuck are models that found no place; a change of an endpoint makes them due.
+	stuck map[Key]bool
+	// failing are models with failures, draining copies that drain.
+	failing  map[Key]bool
+	draining map[CopyKey]bool
+	// unknown are models that are asked for and that the catalogue does not have, yet.
+	unknown map[Key]bool
+
+	changes Changes
+}
+
+// Changes is what changed for those who follow it. The sets hold what is gone, too.
+type Changes struct {
+	Copies map[CopyKey]bool
+	Models map[Key]bool // whose failure, or being there, changed
+}
+
+// New returns a State of nothing. Requests at a copy that is to go get drainLimit to end.
+func New(drainLimit time.Duration) *State {
+	s := &State{
+		drainLimit: drainLimit,
+		models:     make(map[Key]*model), endpoints: make(map[string]*endpoint), pools: make(map[objects.Name][]*endpoint),
+		times:     make(map[string]*spread),
+		dueModels: make(map[Key]bool), dueEndpoints: make(map[string]bool),
+		stuck: make(map[Key]bool), failing: make(map[Key]bool), draining: make(map[CopyKey]bool), unknown: make(map[Key]bool),
+	}
+	s.Changes()
+	return s
+}
+
+// Changes returns what changed since the last call.
+func (s *State) Changes() Changes {
+	c := s.changes
+	s.changes = Changes{Copies: make(map[CopyKey]bool), Models: make(map[Key]bool)}
+	return c
+}
+
+// Decide returns what is to be done now, and when it is to be asked again if nothing happens; the zero time is never.
+func (s *State) Decide(now time.Time, random func() uint64) (todo []Action, wake time.Time) {
+	s.expire(now)
+	for len(s.dueModels) > 0 { // an eviction may make others due
+		due := make([]*model, 0, len(s.dueModels))
+		for key := range s.dueModels {
+			if m := s.models[key]; m != nil {
+				due = append(due, m)
+			}
+		}
+		clear(s.dueModels)
+		slices.SortFunc(due, func(a, b *model) int { return a.compare(b) })
+		for _, m := range due {
+			todo = append(todo, s.consider(m, now, random)...)
+		}
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(s.draining), CopyKey.Compare) {
+		c := s.endpoints[key.Endpoint].copies[key.Key]
+		if now.Sub(c.Since) >= s.drainLimit {
+			todo = append(todo, s.unload(c, now))
+		}
+	}
+	for _, address := range slices.Sorted(maps.Keys(s.dueEndpoints)) {
+		if e := s.endpoints[address]; e != nil {
+			todo = append(todo, s.start(e, now)...)
+		}
+	}
+	clear(s.dueEndpoints)
+	return todo, s.wake(now)
+}
+
+// wake is when the next thing happens by itself.
+func (s *State) wake(now time.Time) (at time.Time) {
+	soonest := func(t time.Time) {
+		if at.IsZero() || t.Before(at) {
+			at = t
+		}
+	}
+	for key := range s.failing {
+		for _, f := range s.models[key].failures {
+			soonest(f.At.Add(s.models[key].expiry(now)))
+		}
+	}
+	for key := range s.unknown {
+		soonest(s.models[key].since().Add(catalogueLag))
+	}
+	for key := range s.draining {
+		soonest(s.endpoints[key.Endpoint].copies[key.Key].Since.Add(s.drainLimit))
+	}
+	return at
+}
+
+// expire forgets failures that are old.
+func (s *State) expire(now time.Time) {
+	for key := range s.unknown {
+		s.dueModels[key] = true
+	}
+	for key := range s.failing {
+		m := s.models[key]
+		was := len(m.failures)
+		m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return now.Sub(f.At) >= m.expiry(now) })
+		if len(m.failures) < was {
+			s.dueModels[key] = true
+			s.pass(m)
+		}
+		if len(m.failures) == 0 {
+			delete(s.failing, key)
+		}
+	}
+}
+
+// consider gives a model the copies that it must have, and takes those that it must not.
+func (s *State) consider(m *model, now time.Time, random func() uint64) (todo []Action) {
+	if m.gone {
+		return s.considerGone(m, now)
+	}
+	staying := m.staying()
+	for m.Max > 0 && len(staying) > m.Max {
+		todo = append(todo, s.dismiss(staying[0], now)...)
+		staying = staying[1:]
+	}
+	for {
+		starved := m.starved(s)
+		if !starved && s.there(m) >= m.Min {
+			if m.failed != "" {
+				if best, _ := s.choose(m, true, now, random); best == nil {
+					return todo // who asks for it now would be told the same
+				}
+			}
+			s.pass(m)
+			return todo
+		}
+		best, why := s.choose(m, starved, now, random)
+		if best == nil {
+			s.block(m, why, starved)
+			return todo
+		}
+		s.pass(m)
+		for _, victim := range best.victims {
+			todo = append(todo, s.dismiss(victim, now)...)
+		}
+		c := s.add(m, best.e, Queued, now)
+		if best.e.Bytes > 0 && c.Source < PredictedSize && best.e.CanPredict {
+			c.sizing = true
+			todo = append(todo, Action{Kind: Predict, Endpoint: best.e.Address, Model: m.Entry})
+		}
+	}
+}
+
+// considerGone takes the copies of a model that is not in the catalogue. Requests that wait for it may know of it before
+// the catalogue does, and only for a moment.
+func (s *State) considerGone(m *model, now time.Time) (todo []Action) {
+	for _, c := range m.sorted() {
+		todo = append(todo, s.dismiss(c, now)...)
+	}
+	delete(s.unknown, m.ModelKey)
+	switch {
+	case len(m.wants) > 0 && now.Sub(m.since()) >= catalogueLag:
+		s.block(m, UnknownModel, true)
+	case len(m.wants) > 0:
+		s.unknown[m.ModelKey] = true
+	case len(m.copies) == 0:
+		delete(s.models, m.ModelKey)
+		delete(s.stuck, m.ModelKey)
+		delete(s.failing, m.ModelKey)
+		s.changes.Models[m.ModelKey] = true
+	}
+	return todo
+}
+
+// there counts the copies that a model has or will have, at endpoints that are not down.
+func (s *State) there(m *model) int {
+	n := 0
+	for _, c := range m.copies {
+		if c.State <= Loaded && !c.doomed && s.endpoints[c.Endpoint].state != down {
+			n++
+		}
+	}
+	return n
+}
+
+// block notes why a model gets no copy. Requests that wait for it are told, unless a place will come free.
+func (s *State) block(m *model, why Reason, starved bool) {
+	s.stuck[m.ModelKey] = true
+	m.blocked = why
+	if starved && m.failed != why {
+		m.failed = why
+		s.changes.Models[m.ModelKey] = true
+	}
+}
+
+// pass notes that a model has what it needs, or may try again.
+func (s *State) pass(m *model) {
+	delete(s.stuck, m.ModelKey)
+	m.blocked = ""
+	if m.failed != "" {
+		m.failed = ""
+		s.changes.Models[m.ModelKey] = true
+	}
+}
+
+// start tells an engine to load what waits there, as many at once as it takes, those first for which requests wait.
+func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
+	if e.state != up {
+		return nil
+	}
+	loading := 0
+	var queue []*Copy
+	for _, c := range e.copies {
+		switch c.State {
+		case Loading:
+			loading++
+		case Queued:
+			queue = append(queue, c)
+		}
+	}
+	slices.SortFunc(queue, func(a, b *Copy) int { return s.models[a.Key].compare(s.models[b.Key]) })
+	for _, c := range queue {
+		if loading >= max(1, e.Loads) {
+			return todo
+		}
+		if c.sizing {
+			continue // a moment
+		}
+		if !e.started(c) {
+			return todo // what is evicted for it is not gone yet; who comes after it must not take its room
+		}
+		loading++
+		m := s.models[c.Key]
+		kind := Load
+		if c.cut {
+			kind = Reload
+		}
+		stalled := now.Sub(c.Since)
+		s.set(c, Loading, now)
+		a := Action{Kind: kind, Endpoint: e.Address, Model: m.Entry, Timeout: s.timeout(e, m.Type), Stalled: stalled}
+		if since := m.since(); !since.IsZero() {
+			a.Waited = now.Sub(since)
+		}
+		todo = append(todo, a)
+	}
+	return todo
+}
+
+// dismiss lets a copy go, in the way that its state asks for.
+func (s *State) dismiss(c *Copy, now time.Time) []Action {
+	switch c.State {
+	case Queued:
+		if c.cut { // the engine may have it
+			s.set(c, Draining, now)
+			s.draining[c.CopyKey] = true
+			return nil
+		}
+		s.drop(c)
+	case Loading:
+		if !c.doomed {
+			c.doomed = true
+			return []Action{{Kind: Cancel, Endpoint: c.Endpoint, Model: s.models[c.Key].Entry}}
+		}
+	case Loaded:
+		s.set(c, Draining, now)
+		s.draining[c.CopyKey] = true
+	}
+	return nil
+}
+
+// unload ends a drain.
+func (s *State) unload(c *Copy, now time.Time) Action {
+	delete(s.draining, c.CopyKey)
+	s.set(c, Unloading, now)
+	return Action{Kind: Unload, Endpoint: c.Endpoint, Model: s.models[c.Key].Entry}
+}

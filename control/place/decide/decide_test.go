@@ -1,0 +1,263 @@
+package decide_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/internal/golden"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// Each file is a run of one State. A line is something that becomes known; at the end of a block it decides. What comes
+// out are the actions, what changed of failures, and when it wants to be asked again.
+//
+//	endpoint e1 slots=4                     looked at; lists=a,b bytes=1Gi default=50Mi loads=6 predict timeout=90s incarnation=x
+//	declare e1                              known, not looked at yet
+//	look e1 a b                             the engine lists a and b; before=1s: the look began that long ago
+//	model a min=1 max=2 pinned size=50Mi used=5m base=llama
+//	want x a unusable=e1                    requests of x wait for a
+//	loaded e1 a size=60Mi took=2s
+//	failed e1 a out of memory
+//	show                                    every model and its copies
+func TestScenarios(t *testing.T) {
+	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
+		r := &runner{t: t, s: decide.New(decide.DrainLimit), now: start, sights: map[string]decide.Sight{}}
+		return r.block
+	})
+}
+
+var (
+	start = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
+	pool  = objects.Name{Namespace: "default", Name: "p"}
+)
+
+type runner struct {
+	t      *testing.T
+	s      *decide.State
+	now    time.Time
+	sights map[string]decide.Sight
+	out    strings.Builder
+	lots   uint64
+}
+
+func (r *runner) block(input string) string {
+	r.out.Reset()
+	var todo []decide.Action
+	shown := false
+	for line := range strings.SplitSeq(input, "\n") {
+		words := strings.Fields(line)
+		if words[0] == "show" {
+			shown = true
+			continue
+		}
+		todo = append(todo, r.tell(words[0], words[1:])...)
+	}
+	more, wake := r.s.Decide(r.now, func() uint64 { r.lots++; return r.lots })
+	r.print(append(todo, more...))
+	changes := r.s.Changes()
+	keys := make([]decide.Key, 0, len(changes.Models))
+	for key := range changes.Models {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, decide.Key.Compare)
+	for _, key := range keys {
+		if st, _ := r.s.Status(key); st.Failed != "" {
+			fmt.Fprintf(&r.out, "%s cannot be loaded: %s\n", key.ID, st.Failed)
+		}
+	}
+	if shown {
+		r.show()
+		if !wake.IsZero() {
+			fmt.Fprintf(&r.out, "asked again in %v\n", wake.Sub(r.now))
+		}
+	}
+	return r.out.String()
+}
+
+func (r *runner) print(todo []decide.Action) {
+	for _, a := range todo {
+		fmt.Fprintf(&r.out, "%s %s at %s", a.Kind, a.Model.ID, a.Endpoint)
+		if a.Timeout > 0 {
+			fmt.Fprintf(&r.out, " within %v", a.Timeout.Round(time.Millisecond))
+		}
+		if a.Stalled > 0 {
+			fmt.Fprintf(&r.out, " after %v in the queue", a.Stalled)
+		}
+		r.out.WriteString("\n")
+	}
+}
+
+func (r *runner) show() {
+	for _, st := range r.s.All() {
+		fmt.Fprintf(&r.out, "%s:", st.ID)
+		for _, c := range st.Copies {
+			fmt.Fprintf(&r.out, " %s at %s", c.State, c.Endpoint)
+			if c.Bytes > 0 {
+				fmt.Fprintf(&r.out, " (%dMi %s)", c.Bytes>>20, decide.SizeSources[c.Source])
+			}
+		}
+		for _, f := range st.Failures {
+			fmt.Fprintf(&r.out, " failed at %s: %s", f.Endpoint, f.Words)
+		}
+		if st.Why != "" {
+			fmt.Fprintf(&r.out, " [%s]", st.Why)
+		}
+		r.out.WriteString("\n")
+	}
+}
+
+// options splits words into those that are alone and those with a value.
+func options(words []string) (plain []string, with map[string]string) {
+	with = map[string]string{}
+	for _, w := range words {
+		if k, v, ok := strings.Cut(w, "="); ok {
+			with[k] = v
+		} else {
+			plain = append(plain, w)
+		}
+	}
+	return plain, with
+}
+
+func key(id string) decide.Key { return decide.Key{Pool: pool, ID: id} }
+
+func copyKey(endpoint, id string) decide.CopyKey {
+	return decide.CopyKey{Key: key(id), Endpoint: endpoint}
+}
+
+func (r *runner) tell(verb string, words []string) []decide.Action {
+	plain, with := options(words)
+	switch verb {
+	case "after":
+		r.now = r.now.Add(r.duration(plain[0]))
+	case "declare":
+		r.s.SetEndpoint(plain[0], []objects.Name{pool})
+	case "endpoint":
+		r.s.SetEndpoint(plain[0], []objects.Name{pool})
+		e := decide.Endpoint{
+			Address: plain[0], CanLoad: !slices.Contains(plain, "static"), Lists: with["bytes"] == "", CanPredict: slices.Contains(plain, "predict"),
+			Bytes: r.bytes(with["bytes"]), DefaultBytes: r.bytes(with["default"]), Slots: r.number(with["slots"]), Loads: r.number(with["loads"]),
+			LoadTimeout: r.duration(with["timeout"]), Incarnation: with["incarnation"],
+		}
+		if with["base"] != "" {
+			e.BaseModels = []string{with["base"]}
+		}
+		r.sights[e.Address] = decide.Sight{Endpoint: e}
+		var listed []string
+		if with["lists"] != "" {
+			listed = strings.Split(with["lists"], ",")
+		}
+		r.look(plain[0], listed, 0)
+	case "look":
+		if with["incarnation"] != "" {
+			seen := r.sights[plain[0]]
+			seen.Incarnation = with["incarnation"]
+			r.sights[plain[0]] = seen
+		}
+		r.look(plain[0], plain[1:], r.duration(with["before"]))
+	case "gone":
+		r.s.RemoveEndpoint(plain[0])
+	case "down":
+		r.s.Down(plain[0])
+	case "model":
+		e := objects.Entry{
+			ModelKey: key(plain[0]), Min: r.number(with["min"]), Max: r.number(with["max"]), Size: r.bytes(with["size"]),
+			Pinned: slices.Contains(plain, "pinned"), BaseModel: with["base"],
+		}
+		var used time.Time
+		if with["used"] != "" {
+			used = r.now.Add(-r.duration(with["used"]))
+		}
+		r.s.SetModel(e.Complete(nil), used)
+	case "remove":
+		r.s.RemoveModel(key(plain[0]))
+	case "want":
+		w := decide.Want{Requests: 1, Since: r.now}
+		if with["unusable"] != "" {
+			w.Unusable = strings.Split(with["unusable"], ",")
+		}
+		for _, id := range plain[1:] {
+			r.s.Used(key(id), r.now)
+			r.s.Wanted(plain[0], key(id), w)
+		}
+	case "unwant":
+		for _, id := range plain[1:] {
+			r.s.Wanted(plain[0], key(id), decide.Want{})
+		}
+	case "left":
+		r.s.Unwanted(plain[0])
+	case "used":
+		for _, id := range plain {
+			r.s.Used(key(id), r.now)
+		}
+	case "inflight":
+		r.s.InFlight(copyKey(plain[0], plain[1]), r.number(plain[2]))
+	case "predicted":
+		r.s.Predicted(copyKey(plain[0], plain[1]), r.bytes(with["size"]))
+	case "loaded":
+		var todo []decide.Action
+		for _, id := range plain[1:] {
+			todo = append(todo, r.s.LoadEnded(copyKey(plain[0], id), decide.LoadResult{Bytes: r.bytes(with["size"]), Took: r.duration(with["took"])}, r.now)...)
+		}
+		return todo
+	case "failed":
+		return r.s.LoadEnded(copyKey(plain[0], plain[1]), decide.LoadResult{Failed: true, Words: strings.Join(plain[2:], " ")}, r.now)
+	case "unreached":
+		return r.s.LoadEnded(copyKey(plain[0], plain[1]), decide.LoadResult{Failed: true, Unreached: true}, r.now)
+	case "drained":
+		return r.s.Drained(copyKey(plain[0], plain[1]), r.now)
+	case "unloaded":
+		r.s.UnloadEnded(copyKey(plain[0], plain[1]), slices.Contains(plain, "not"), r.now)
+	case "missing":
+		r.s.Missing(copyKey(plain[0], plain[1]), r.now)
+	case "restore":
+		states := map[string]decide.CopyState{"loading": decide.Loading, "loaded": decide.Loaded, "unloading": decide.Unloading}
+		r.s.Restore(decide.Record{CopyKey: copyKey(plain[0], plain[1]), State: states[plain[2]], Incarnation: with["incarnation"]}, r.now)
+	default:
+		r.t.Fatalf("what is %q?", verb)
+	}
+	return nil
+}
+
+func (r *runner) look(address string, listed []string, before time.Duration) {
+	seen := r.sights[address]
+	seen.Began, seen.Listed = r.now.Add(-before), listed
+	r.s.Saw(seen, r.now)
+}
+
+func (r *runner) number(text string) int {
+	if text == "" {
+		return 0
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return n
+}
+
+func (r *runner) bytes(text string) int64 {
+	if text == "" {
+		return 0
+	}
+	q := resource.MustParse(text)
+	return q.Value()
+}
+
+func (r *runner) duration(text string) time.Duration {
+	if text == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return d
+}

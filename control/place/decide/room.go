@@ -1,0 +1,233 @@
+package decide
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// reserve is what of a capacity in bytes is left free, so that a load can begin while what makes room for it is still being
+// unloaded: a share of what the loads of an engine take at once (ModelMesh's unload buffer: half of it for one or two
+// loads, a quarter for more; 1 % to 10 % of the capacity).
+func (e *endpoint) reserve() int64 {
+	share := int64(4)
+	if e.Loads <= 2 {
+		share = 2
+	}
+	return min(max(int64(e.Loads)*e.DefaultBytes/share, e.Bytes/100), e.Bytes/10)
+}
+
+// usable is what all models may take that are not on their way out, in bytes.
+func (e *endpoint) usable() int64 { return e.Bytes - e.reserve() - e.lost }
+
+// held is what the copies for which keep is true hold.
+func (e *endpoint) held(keep func(*Copy) bool) (models int, bytes int64) {
+	counted := make(map[string]bool)
+	for _, c := range e.copies {
+		if keep(c) && !counted[c.ID] {
+			counted[c.ID] = len(e.pools) > 1 // an endpoint in two pools has a model once, for both
+			models++
+			bytes += c.Bytes
+		}
+	}
+	return models, bytes
+}
+
+// remains says whether a copy is not on its way out.
+func (c *Copy) remains() bool { return c.State <= Loaded && !c.doomed }
+
+// started says whether the engine has room to begin a load now, with everything in it that has not left yet.
+func (e *endpoint) started(c *Copy) bool {
+	models, bytes := e.held(func(o *Copy) bool { return o.State != Queued })
+	switch {
+	case e.Slots > 0 && models+1 > e.Slots:
+		return false
+	case e.Bytes > 0:
+		return bytes+c.Bytes+e.lost <= e.Bytes
+	}
+	return true
+}
+
+// place is an endpoint for a model, and what has to leave it first.
+type place struct {
+	e       *endpoint
+	victims []*Copy
+	// free is the share of the endpoint that would be free still, by what it has least of.
+	free float64
+	// busy says that a victim has requests, recent when the victims were used, the latest of them.
+	busy   bool
+	recent time.Time
+	lot    uint64
+}
+
+// compare orders places: those with room, the most free first; then those whose victims have no requests; then those whose
+// victims have been idle for the longest.
+func (p *place) compare(o *place) int {
+	needs := func(p *place) int { return min(len(p.victims), 1) }
+	truth := func(b bool) int {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	if c := cmp.Or(needs(p)-needs(o), truth(p.busy)-truth(o.busy)); c != 0 {
+		return c
+	}
+	if len(p.victims) > 0 {
+		if c := p.recent.Compare(o.recent); c != 0 {
+			return c
+		}
+	}
+	return cmp.Or(cmp.Compare(o.free, p.free), cmp.Compare(p.lot, o.lot))
+}
+
+// choose finds a place for one more copy of a model, or says why there is none; the empty reason is that one is to come.
+// Starved says that requests wait for it.
+func (s *State) choose(m *model, starved bool, now time.Time, random func() uint64) (best *place, why Reason) {
+	if m.Max > 0 && len(m.copies) >= m.Max {
+		for _, c := range m.copies {
+			if !c.remains() {
+				return nil, "" // when it is gone
+			}
+		}
+		return nil, NoEndpoint
+	}
+	if len(m.failures) >= maxFailures {
+		return nil, LoadFailed
+	}
+	unknowns, reasons := 0, make(map[Reason]int)
+	for _, e := range s.pools[m.Pool] {
+		switch {
+		case e.state == unknown:
+			unknowns++
+			continue
+		case m.copies[e.Address] != nil:
+			if !m.copies[e.Address].remains() {
+				unknowns++ // it can be loaded there again when it has left
+			}
+			continue
+		case e.state == down || m.unusable(e.Address):
+			reasons[NoEndpoint]++
+			continue
+		case !e.CanLoad || m.BaseModel != "" && len(e.BaseModels) > 0 && !slices.Contains(e.BaseModels, m.BaseModel):
+			reasons[CannotLoad]++
+			continue
+		case slices.ContainsFunc(m.failures, func(f Failure) bool { return f.Endpoint == e.Address }):
+			reasons[LoadFailed]++
+			continue
+		}
+		p, why := s.room(e, m, starved, now)
+		if p == nil {
+			reasons[why]++
+			continue
+		}
+		p.lot = random()
+		if best == nil || p.compare(best) < 0 {
+			best = p
+		}
+	}
+	if best != nil || unknowns > 0 {
+		return best, ""
+	}
+	for _, why := range []Reason{LoadFailed, NoRoom, TooLarge, NoEndpoint, CannotLoad} {
+		if reasons[why] > 0 {
+			return nil, why
+		}
+	}
+	return nil, NoEndpoint
+}
+
+// unusable says whether somebody who wants the model can use no copy there.
+func (m *model) unusable(address string) bool {
+	for _, w := range m.wants {
+		if slices.Contains(w.Unusable, address) {
+			return true
+		}
+	}
+	return false
+}
+
+// room makes room for a model at an endpoint, or says why it cannot.
+func (s *State) room(e *endpoint, m *model, starved bool, now time.Time) (*place, Reason) {
+	size := m.bytes
+	if size == 0 {
+		size = e.DefaultBytes
+	}
+	if e.Bytes > 0 && size > e.usable() {
+		return nil, TooLarge
+	}
+	models, bytes := e.held((*Copy).remains)
+	p := &place{e: e}
+	fits := func() bool {
+		return (e.Slots == 0 || models < e.Slots) && (e.Bytes == 0 || bytes+size <= e.usable())
+	}
+	if !fits() {
+		for _, c := range s.evictable(e, m, starved, now) {
+			p.victims = append(p.victims, c)
+			p.busy = p.busy || c.inFlight > 0
+			if used := s.recency(c); used.After(p.recent) {
+				p.recent = used
+			}
+			models, bytes = models-1, bytes-c.Bytes
+			if fits() {
+				break
+			}
+		}
+		if !fits() {
+			return nil, NoRoom
+		}
+	}
+	p.free = 1
+	if e.Slots > 0 {
+		p.free = min(p.free, float64(e.Slots-models-1)/float64(e.Slots))
+	}
+	if e.Bytes > 0 {
+		p.free = min(p.free, float64(e.usable()-bytes-size)/float64(e.Bytes))
+	}
+	return p, ""
+}
+
+// evictable is the copies at an endpoint that may leave for a model, in the order in which they are to: those without
+// requests first, then the least recently used. Where no request waits for the model, none leaves that was used after it.
+func (s *State) evictable(e *endpoint, m *model, starved bool, now time.Time) []*Copy {
+	var all []*Copy
+	for _, c := range e.copies {
+		o := s.models[c.Key]
+		switch {
+		case !c.remains() || c.State == Loading || o == m || o.foreign || o.Pinned || len(o.wants) > 0:
+		case s.there(o) <= o.Min:
+		case !starved && !s.recency(c).Before(m.lastUsed):
+		default:
+			all = append(all, c)
+		}
+	}
+	slices.SortFunc(all, func(a, b *Copy) int {
+		return cmp.Or(min(a.inFlight, 1)-min(b.inFlight, 1), s.recency(a).Compare(s.recency(b)), a.CopyKey.Compare(b.CopyKey))
+	})
+	return all
+}
+
+// recency is when a copy was last used, or came: what was loaded a moment ago is about to be used.
+func (s *State) recency(c *Copy) time.Time {
+	used := s.models[c.Key].lastUsed
+	if c.State == Loaded && c.Since.After(used) {
+		return c.Since
+	}
+	return used
+}
+
+// overfull is the copies that have to leave because a model turned out larger than it was taken for.
+func (e *endpoint) overfull(s *State, m *model, now time.Time) (victims []*Copy) {
+	if e.Bytes == 0 {
+		return nil
+	}
+	_, bytes := e.held((*Copy).remains)
+	for _, c := range s.evictable(e, m, true, now) {
+		if bytes <= e.usable() {
+			break
+		}
+		victims = append(victims, c)
+		bytes -= c.Bytes
+	}
+	return victims
+}

@@ -1,0 +1,63 @@
+package decide
+
+import (
+	"math"
+	"time"
+)
+
+// spread is the mean and variance of load times, by Welford's method.
+type spread struct {
+	n    int
+	mean float64 // seconds
+	m2   float64
+}
+
+func (s *spread) add(d time.Duration) {
+	s.n++
+	delta := d.Seconds() - s.mean
+	s.mean += delta / float64(s.n)
+	s.m2 += delta * (d.Seconds() - s.mean)
+}
+
+const (
+	// defaultTimeout bounds a load where neither the engine nor loads before it say how long one takes: an adapter of a
+	// gigabyte from object storage.
+	defaultTimeout = 2 * time.Minute
+	// minTimeout is the least that statistics make of it: a disk may be busy once.
+	minTimeout = 10 * time.Second
+	// enough is how many loads make statistics, and deviations how many standard deviations above the mean a load may
+	// take, few and many loads (ModelMesh, TimeStats.java).
+	enough         = 4
+	deviationsFew  = 5
+	deviationsMany = 3
+	many           = 20
+	// slack is how much more than that a load gets before it is given up: giving up too early costs another load.
+	slack = 3
+)
+
+func (s *State) timesOf(kind string) *spread {
+	t := s.times[kind]
+	if t == nil {
+		t = new(spread)
+		s.times[kind] = t
+	}
+	return t
+}
+
+// timeout is how long a load of a model of a type may take at an endpoint: what the engine says, else by what loads of the
+// type took.
+func (s *State) timeout(e *endpoint, kind string) time.Duration {
+	t := s.timesOf(kind)
+	switch {
+	case e.LoadTimeout > 0:
+		return e.LoadTimeout
+	case t.n < enough:
+		return defaultTimeout
+	}
+	deviations := float64(deviationsFew)
+	if t.n > many {
+		deviations = deviationsMany
+	}
+	seconds := slack * (t.mean + deviations*math.Sqrt(t.m2/float64(t.n)))
+	return min(max(time.Duration(seconds*float64(time.Second)), minTimeout), defaultTimeout)
+}

@@ -1,0 +1,102 @@
+package decide
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// Status is what is known of a model, for people and clients.
+type Status struct {
+	objects.Entry
+	LastUsed time.Time
+	// Waiting is how many requests wait for it.
+	Waiting int
+	// Copies in order of endpoint.
+	Copies []Copy
+	// Failures are the loads that failed and still count.
+	Failures []Failure
+	// Why says why it has fewer copies than it should have; empty if it has them.
+	Why Reason
+	// Failed says the same to those who wait for it; empty while there is hope.
+	Failed Reason
+	// Bytes is its size as far as that is known, and Source where from.
+	Bytes  int64
+	Source SizeSource
+}
+
+// Status returns what is known of a model, and whether it is in the catalogue.
+func (s *State) Status(key Key) (Status, bool) {
+	m := s.models[key]
+	if m == nil || m.gone {
+		return Status{}, false
+	}
+	return s.status(m), !m.foreign
+}
+
+func (s *State) status(m *model) Status {
+	st := Status{
+		Entry: m.Entry, LastUsed: m.lastUsed, Failures: slices.Clone(m.failures), Why: m.blocked, Failed: m.failed,
+		Bytes: m.bytes, Source: m.source,
+	}
+	for _, w := range m.wants {
+		st.Waiting += w.Requests
+	}
+	for _, c := range m.sorted() {
+		st.Copies = append(st.Copies, *c)
+	}
+	return st
+}
+
+// All returns the status of every model of the catalogue, and of those beside it that engines have, in order.
+func (s *State) All() []Status {
+	all := make([]Status, 0, len(s.models))
+	for _, key := range slices.SortedFunc(maps.Keys(s.models), Key.Compare) {
+		if m := s.models[key]; !m.gone {
+			all = append(all, s.status(m))
+		}
+	}
+	return all
+}
+
+// Copy returns a copy, if there is one.
+func (s *State) Copy(key CopyKey) (Copy, bool) {
+	if c := s.copy(key); c != nil {
+		return *c, true
+	}
+	return Copy{}, false
+}
+
+// Failed returns why a model cannot be loaded for now; empty if it can, or nobody knows yet.
+func (s *State) Failed(key Key) Reason {
+	if m := s.models[key]; m != nil {
+		return m.failed
+	}
+	return ""
+}
+
+// Copies returns every copy, in no order.
+func (s *State) Copies() []Copy {
+	var all []Copy
+	for _, e := range s.endpoints {
+		for _, c := range e.copies {
+			all = append(all, *c)
+		}
+	}
+	return all
+}
+
+// Seen returns the endpoints that were seen, those that are down too, in order; and how many were not yet.
+func (s *State) Seen() (seen []string, not int) {
+	for address, e := range s.endpoints {
+		if e.state == unknown {
+			not++
+			continue
+		}
+		seen = append(seen, address)
+	}
+	slices.Sort(seen)
+	return seen, not
+}
