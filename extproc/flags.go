@@ -14,6 +14,7 @@ import (
 	"github.com/headgate/headgate/extproc/scrape"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/reach"
 )
 
 // config is what the command line says.
@@ -40,11 +41,8 @@ type config struct {
 	explain        bool
 	logLevel       slog.Level
 
-	endpoints        []string // beside those of the objects
-	engineTokenFile  string
-	engineTLS        bool
-	engineCAFile     string
-	engineSkipVerify bool
+	endpoints []string // beside those of the objects
+	engines   reach.Flags
 }
 
 const usage = `extproc picks the endpoint that answers, for every request that a data plane asks it about.
@@ -113,10 +111,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.BoolVar(&c.explain, "explain-config", false, "print the settings of every pool and where they come from, and end")
 	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log from this `LEVEL` on: debug, info, warn or error")
 	fs.StringSliceVar(&c.endpoints, "endpoints", nil, "engines at these `HOST:PORT`s, separated by commas, without objects: the pool default/endpoints. A name is looked up every 5s, and each of its addresses is an endpoint")
-	fs.StringVar(&c.engineTokenFile, "engine-token-file", "", "look at engines with the bearer token in this `FILE`, which may be replaced at any time")
-	fs.BoolVar(&c.engineTLS, "engine-tls", false, "look at engines over TLS; a certificate is for the name in --endpoints or an EndpointList, else for the IP address")
-	fs.StringVar(&c.engineCAFile, "engine-ca-file", "", "with --engine-tls: trust the authorities in this `FILE` of PEM and no others")
-	fs.BoolVar(&c.engineSkipVerify, "engine-insecure-skip-verify", false, "with --engine-tls: trust any certificate; whoever is between can read the token")
+	c.engines.Register(fs)
 
 	err := fs.Parse(args)
 	if errors.Is(err, pflag.ErrHelp) {
@@ -168,12 +163,9 @@ func (c config) check(rest []string) error {
 		return fmt.Errorf("--lease %v: it must be above 0", c.settings.Lease)
 	case c.scrapeInterval < 10*time.Millisecond || c.modelsInterval < 10*time.Millisecond:
 		return errors.New("a scrape interval below 10ms would keep the engines busy with nothing else")
-	case !c.engineTLS && c.engineCAFile != "":
-		return errors.New("--engine-ca-file is of no use without --engine-tls")
-	case !c.engineTLS && c.engineSkipVerify:
-		return errors.New("--engine-insecure-skip-verify is of no use without --engine-tls")
-	case c.engineCAFile != "" && c.engineSkipVerify:
-		return errors.New("--engine-insecure-skip-verify checks no certificate: it cannot go with --engine-ca-file")
+	}
+	if err := c.engines.Check(); err != nil {
+		return err
 	}
 	for _, text := range c.endpoints {
 		if _, err := objects.ParseAddress(text); err != nil {

@@ -54,7 +54,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		}
 		return err
 	}
-	engines, err := reachEngines(c, log)
+	engines, err := c.engines.Access(log)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	m := meter.New(f)
 	scraper := scrape.New(scrape.Config{
 		Fleet: f, Interval: c.scrapeInterval, ModelsInterval: c.modelsInterval, Log: log, Looked: m.Looked,
-		TLS: engines.tls, Token: engines.token,
+		TLS: engines.TLS, Token: engines.Token,
 	})
 	observe := func(o outcome.Outcome) {
 		m.Observe(o)

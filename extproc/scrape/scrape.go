@@ -15,7 +15,6 @@ import (
 	"io"
 	"log/slog"
 	"mime"
-	"net"
 	"net/http"
 	"sync"
 	"syscall"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/reach"
 )
 
 const (
@@ -56,8 +56,8 @@ type Config struct {
 // [Scraper.SetTargets].
 type Scraper struct {
 	Config
+	access  reach.Access
 	client  http.Client
-	scheme  string
 	targets chan []Target // capacity 1: the latest set that Run has not taken; never closed
 }
 
@@ -66,17 +66,12 @@ func New(c Config) *Scraper {
 	if c.Looked == nil {
 		c.Looked = func(error) {}
 	}
-	if c.Token == nil {
-		c.Token = func() string { return "" }
-	}
+	access := reach.Access{TLS: c.TLS, Token: c.Token}
 	if c.Transport == nil {
-		c.Transport = newTransport(c.TLS)
+		c.Transport = access.Transport(30 * time.Second)
 	}
-	s := &Scraper{Config: c, scheme: "http", targets: make(chan []Target, 1)}
-	if c.TLS != nil {
-		s.scheme = "https"
-	}
-	s.client = http.Client{Transport: c.Transport, Timeout: timeout, CheckRedirect: stay}
+	s := &Scraper{Config: c, access: access, targets: make(chan []Target, 1)}
+	s.client = http.Client{Transport: c.Transport, Timeout: timeout, CheckRedirect: reach.Stay}
 	return s
 }
 
@@ -274,18 +269,11 @@ func (l *loop) models(ctx context.Context) error {
 
 // get returns the body of a page and its media type. The body is valid until the next get.
 func (l *loop) get(ctx context.Context, page engine.Page) (body []byte, media string, err error) {
-	ctx = context.WithValue(ctx, serverName{}, l.Host)
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, l.url(l.scheme, page), nil)
+	request, err := l.access.Request(ctx, http.MethodGet, l.where(page), l.Host, page.Path, nil)
 	if err != nil {
 		return nil, "", err
 	}
-	if l.Host != "" {
-		request.Host = net.JoinHostPort(l.Host, request.URL.Port())
-	}
 	request.Header.Set("Accept", "text/plain;version=0.0.4, application/json")
-	if token := l.Token(); token != "" {
-		request.Header.Set("Authorization", "Bearer "+token)
-	}
 	response, err := l.client.Do(request)
 	if err != nil {
 		return nil, "", err

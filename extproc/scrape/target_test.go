@@ -31,6 +31,7 @@ import (
 	"github.com/headgate/headgate/extproc/scrape"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/reach"
 )
 
 // plain is a World of the pool that a list of addresses makes; every name in it is at 127.0.0.1.
@@ -298,7 +299,7 @@ func TestANewTokenIsInTheNextLook(t *testing.T) {
 	write("  first\n")
 	synctest.Test(t, func(t *testing.T) {
 		var log lockedLog
-		token, err := scrape.OpenToken(file, slog.New(slog.NewTextHandler(&log, nil)))
+		token, err := reach.OpenToken(file, slog.New(slog.NewTextHandler(&log, nil)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -337,7 +338,7 @@ func TestANewTokenIsInTheNextLook(t *testing.T) {
 	})
 	for text, want := range map[string]string{"": "is empty", "two words": "more than one word", "a\x00": "more than one word"} {
 		write(text)
-		if _, err := scrape.OpenToken(file, nil); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) {
+		if _, err := reach.OpenToken(file, nil); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

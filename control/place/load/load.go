@@ -1,25 +1,35 @@
 // Package load drives engines: it puts models onto them and takes them off, for each kind of engine in its own words.
+//
+// [Open] returns the [Loader] of one endpoint. It has the [Driver] of the endpoint's kind, which does what it is told
+// once, and knows itself what to do about an engine whose answer is not clear.
 package load
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Driver drives the engine of one endpoint. It does what it is told once and hides nothing: when to try again, and what an
 // unclear answer means, is [Loader]'s to know. Its methods are safe for concurrent use, end with their contexts, and
 // return an *[Error] where the engine did not do what it was asked.
 type Driver interface {
-	// Look finds out what the engine is and holds. Known is the incarnation that is on record for the endpoint, empty if
-	// none is: an engine that must be made ready before it takes models, and loses those that it has by that, is made
-	// ready if it is another. Look then returns when it is ready.
-	Look(ctx context.Context, known string) (Seen, error)
+	// Look finds out what the engine is and holds. An engine that must be made ready before it takes models, and loses
+	// those that it has by that, is made ready if nothing is on record of it or its incarnation is another than the
+	// recorded one, and never twice in one incarnation; where incarnations cannot be told apart, what is on record
+	// stands. Look then returns when the engine is ready.
+	Look(ctx context.Context, r Record) (Seen, error)
 	// Load returns when the model is loaded and usable. A model that is there already is loaded.
 	Load(ctx context.Context, m Model) (Loaded, error)
 	// Unload returns when what the model held is free. A model that is not there is unloaded.
 	Unload(ctx context.Context, id string) error
-	// Predict estimates how many bytes a model will take; 0 where the engine cannot tell.
+	// Predict estimates how many bytes a model will take; 0 where the engine cannot tell. It is quick.
 	Predict(ctx context.Context, m Model) (int64, error)
+	// Size tells how many bytes a model takes that was loaded by an engine that did not say then; 0 where the engine
+	// cannot tell. It may take its time: the model answers requests meanwhile.
+	Size(ctx context.Context, id string) (int64, error)
 	// Close lets go of connections.
 	Close() error
 }
@@ -35,11 +45,23 @@ type Model struct {
 
 // Loaded is what an engine says of a model that it loaded.
 type Loaded struct {
-	Bytes int64 // 0 where it does not say
+	Bytes int64 // 0 where it does not say: ask [Driver.Size]
+}
+
+// Record is what was written down of an engine after a look, for the next one. The zero Record is that of an engine of
+// which nothing is on record.
+type Record struct {
+	Known       bool
+	Incarnation string // as it was seen
+	Limits      Limits // as they were seen: an engine may tell them when it is made ready, and not again
 }
 
 // Seen is what a look finds.
 type Seen struct {
+	// Takes says that the engine can be told to load models. One that does not has those that it was started with.
+	Takes bool
+	// Purged says that the look made the engine ready: what it held before is gone.
+	Purged bool
 	// Incarnation tells one life of the engine from the next; empty where nothing tells.
 	Incarnation string
 	Limits      Limits
@@ -53,7 +75,7 @@ type Limits struct {
 	Bytes        int64 // that all models may take together
 	DefaultBytes int64 // to take for a model of which nothing is known
 	Adapters     int   // that its GPU holds at once
-	Loads        int   // at once
+	Loads        int   // at once; at least 1 where it takes models
 	LoadTimeout  time.Duration
 }
 
@@ -61,6 +83,8 @@ type Limits struct {
 type Listed struct {
 	ID    string
 	State ListedState
+	// Base says that it is the engine's own model, which nobody loads or unloads.
+	Base bool
 }
 
 // ListedState is what an engine says of a model that it lists.
@@ -83,9 +107,20 @@ const (
 	Unclear Outcome = iota
 	// Refused: the engine answered that it did not, and nothing is left of the attempt.
 	Refused
-	// Unreached: the engine took no connection; it knows nothing of it.
+	// Unreached: the engine was not asked, most often since it took no connection; it knows nothing of it.
 	Unreached
 )
+
+// String is the outcome in a word.
+func (o Outcome) String() string {
+	switch o {
+	case Refused:
+		return "refused"
+	case Unreached:
+		return "unreached"
+	}
+	return "unclear"
+}
 
 // Error is why an engine did not do what it was asked.
 type Error struct {
@@ -95,3 +130,28 @@ type Error struct {
 }
 
 func (e *Error) Error() string { return e.Words }
+
+// maxWords bounds what is kept of an engine's words, in bytes.
+const maxWords = 1 << 10
+
+// fault makes an Error of words that may be long or no text at all.
+func fault(o Outcome, words string) *Error {
+	words = strings.ToValidUTF8(words, "\uFFFD")
+	if len(words) > maxWords {
+		cut := maxWords - len("…")
+		for !utf8.RuneStart(words[cut]) {
+			cut--
+		}
+		words = words[:cut] + "…"
+	}
+	return &Error{o, words}
+}
+
+// faultOf returns err as an Error; one that is none has an unclear outcome.
+func faultOf(err error) *Error {
+	var own *Error
+	if err == nil || errors.As(err, &own) {
+		return own
+	}
+	return fault(Unclear, err.Error())
+}

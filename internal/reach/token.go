@@ -1,4 +1,4 @@
-package scrape
+package reach
 
 import (
 	"bytes"
@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// tokenAge is how old a token may be when a look sends it: below the least interval between looks of one endpoint that
-// anybody would want, so that a new token is in the next look, while hundreds of endpoints read the file ten times a
+// tokenAge is how old a token may be when a request carries it: below the least interval between looks of one endpoint
+// that anybody would want, so that a new token is in the next look, while hundreds of endpoints read the file ten times a
 // second and no more.
 const tokenAge = 100 * time.Millisecond
 
