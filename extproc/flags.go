@@ -14,6 +14,7 @@ import (
 	"github.com/headgate/headgate/extproc/scrape"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/source"
 	"github.com/headgate/headgate/internal/reach"
 )
 
@@ -146,6 +147,9 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	}
 	return c, nil
 }
+
+// source is where the objects come from.
+func (c config) source() source.Source { return source.Source{Dir: c.objects, Endpoints: c.endpoints} }
 
 func (c config) check(rest []string) error {
 	switch {

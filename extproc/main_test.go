@@ -22,6 +22,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/headgate/headgate/internal/listen"
 )
 
 const someObjects = `apiVersion: inference.networking.k8s.io/v1
@@ -224,7 +226,7 @@ func TestASocketThatWasLeftBehindIsTakenOver(t *testing.T) {
 	if err := left.Close(); err != nil {
 		t.Fatal(err)
 	}
-	l, err := listen("unix:" + path)
+	l, err := listen.On("listen", "unix:"+path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,11 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
-	"syscall"
 	"time"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
@@ -24,6 +20,7 @@ import (
 
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/stream"
+	"github.com/headgate/headgate/internal/listen"
 )
 
 // services are what extproc serves by gRPC.
@@ -59,8 +56,8 @@ func serve(ctx context.Context, c config, s services) error {
 	}
 	err := func() error {
 		for _, address := range c.listen {
-			l, err := listen(address)
-			server, tlsErr := s.server(c, err == nil && isLocal(l.Addr()), stream.Own)
+			l, err := listen.On("listen", address)
+			server, tlsErr := s.server(c, err == nil && listen.IsLocal(l.Addr()), stream.Own)
 			if err := open(l, errors.Join(err, tlsErr), server, 0); err != nil {
 				return err
 			}
@@ -68,7 +65,7 @@ func serve(ctx context.Context, c config, s services) error {
 		}
 		if c.grpcPort >= 0 {
 			l, err := listenPort("grpc-port", c.grpcHost, c.grpcPort)
-			server, tlsErr := s.server(c, err == nil && isLocal(l.Addr()), stream.Gateway)
+			server, tlsErr := s.server(c, err == nil && listen.IsLocal(l.Addr()), stream.Gateway)
 			if err := open(l, errors.Join(err, tlsErr), server, c.drainDelay); err != nil {
 				return err
 			}
@@ -96,7 +93,7 @@ func (s services) server(c config, local bool, front stream.Front) (*grpc.Server
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	}
 	if c.secure && !local {
-		config, err := serverTLS(c.certPath, s.log)
+		config, err := listen.TLS(c.certPath, s.log)
 		if err != nil {
 			return nil, err
 		}
@@ -109,12 +106,6 @@ func (s services) server(c config, local bool, front stream.Front) (*grpc.Server
 	}
 	healthv1.RegisterHealthServer(server, s.health)
 	return server, nil
-}
-
-// isLocal says whether nobody outside this machine can reach an address.
-func isLocal(a net.Addr) bool {
-	tcp, ok := a.(*net.TCPAddr)
-	return !ok || tcp.IP.IsLoopback()
 }
 
 func listenPort(flag, host string, port int) (net.Listener, error) {
@@ -139,41 +130,4 @@ func serveMetrics(ctx context.Context, c config, handler http.Handler, log *slog
 		return err
 	}
 	return nil
-}
-
-// maxSocketPath is what macOS allows; Linux allows four more.
-const maxSocketPath = 103
-
-// listen opens an address: unix:PATH or HOST:PORT. A socket that a process left behind is taken over; one that a process
-// still serves is not.
-func listen(address string) (net.Listener, error) {
-	path, ok := strings.CutPrefix(address, "unix:")
-	if !ok {
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			return nil, fmt.Errorf("--listen %s: %w", address, err)
-		}
-		return l, nil
-	}
-	if len(path) > maxSocketPath {
-		return nil, fmt.Errorf("--listen %s: the path of a Unix socket has at most %d bytes, this one has %d", address, maxSocketPath, len(path))
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("--listen %s: %w", address, err)
-	}
-	conn, err := net.Dial("unix", path)
-	switch {
-	case err == nil:
-		_ = conn.Close()
-		return nil, fmt.Errorf("--listen %s: another process serves there", address)
-	case errors.Is(err, syscall.ECONNREFUSED): // a socket without a process
-		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("--listen %s: %w", address, err)
-		}
-	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("--listen %s: %w", address, err)
-	}
-	return l, nil
 }

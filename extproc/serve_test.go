@@ -23,6 +23,7 @@ import (
 
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/stream"
+	"github.com/headgate/headgate/internal/listen"
 )
 
 // gateway runs extproc as other gateways are given it: with the ports that the field's manifests name.
@@ -158,7 +159,7 @@ func TestStreamsFinishAfterSIGTERM(t *testing.T) {
 // pair writes a certificate into a folder and returns it.
 func pair(t *testing.T, dir string) *x509.Certificate {
 	t.Helper()
-	made, err := selfSigned(time.Now())
+	made, err := listen.SelfSigned(time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +195,7 @@ func TestACertificateIsReadAgainWhenItChanges(t *testing.T) {
 	dir := t.TempDir()
 	first := pair(t, dir)
 	var log bytes.Buffer
-	c, err := serverTLS(dir, slog.New(slog.NewTextHandler(&log, nil)))
+	c, err := listen.TLS(dir, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +216,7 @@ func TestACertificateIsReadAgainWhenItChanges(t *testing.T) {
 	if !serves(t, c, second) || !strings.Contains(log.String(), "the last good one stays") {
 		t.Errorf("files that make no sense: %s", log.String())
 	}
-	if _, err := serverTLS(t.TempDir(), slog.Default()); err == nil || !strings.Contains(err.Error(), "--cert-path: ") {
+	if _, err := listen.TLS(t.TempDir(), slog.Default()); err == nil || !strings.Contains(err.Error(), "--cert-path: ") {
 		t.Errorf("a folder without a certificate: %v", err)
 	}
 }

@@ -297,7 +297,9 @@ func (s *State) consider(m *model, now time.Time, random func() uint64) (todo []
 	}
 	for {
 		starved := m.starved(s)
-		if !starved && s.there(m) >= m.Min {
+		there := s.there(m)
+		m.ensure = m.ensure && there == 0
+		if !starved && there >= m.Min && !m.ensure {
 			if m.failed != "" {
 				if best, _ := s.choose(m, true, now, random); best == nil {
 					return todo // who asks for it now would be told the same
@@ -308,6 +310,7 @@ func (s *State) consider(m *model, now time.Time, random func() uint64) (todo []
 		}
 		best, why := s.choose(m, starved, now, random)
 		if best == nil {
+			m.ensure = m.ensure && why == ""
 			s.block(m, why, starved)
 			return todo
 		}

@@ -61,6 +61,7 @@ type model struct {
 	failures []Failure
 	blocked  Reason // why it gets no copy that it should have
 	failed   Reason // the same, told to those who wait
+	ensure   bool   // somebody asked for a copy, though no request waits for it
 }
 
 // Want says that requests wait for a model.
@@ -198,6 +199,8 @@ type Sight struct {
 	Began time.Time
 	// Listed are the models that the engine lists as loaded.
 	Listed []string
+	// Purged says that the engine has unloaded whatever it had.
+	Purged bool
 }
 
 // Saw says what a look found. It must not be older than what was said before.
@@ -207,7 +210,7 @@ func (s *State) Saw(l Sight, now time.Time) {
 		return
 	}
 	// Where its incarnation is known an engine that took no connection may be the same again.
-	restarted := e.state == down && (l.Lists || l.Incarnation == "") || l.Incarnation != e.Incarnation && e.Incarnation != ""
+	restarted := l.Purged || e.state == down && (l.Lists || l.Incarnation == "") || l.Incarnation != e.Incarnation && e.Incarnation != ""
 	changed := e.state != up || restarted
 	if e.Bytes != l.Bytes || e.Slots != l.Slots || e.Loads != l.Loads || e.CanLoad != l.CanLoad {
 		changed = true
@@ -320,6 +323,15 @@ func (s *State) Unwanted(who string) {
 	}
 }
 
+// Ensure asks for a copy of a model that has none, without a request that waits: it does not go before others, and does not
+// put out what was used more recently. It asks once: for a copy, or the failure to get one.
+func (s *State) Ensure(key Key) {
+	if m := s.models[key]; m != nil {
+		m.ensure = true
+		s.dueModels[key] = true
+	}
+}
+
 // Used says when a model was last used.
 func (s *State) Used(key Key, at time.Time) {
 	if m := s.models[key]; m != nil {
@@ -381,6 +393,24 @@ func (s *State) learn(m *model, bytes int64, source SizeSource) {
 	}
 }
 
+// LoadFailing says that an engine did not load a model in time, or not for sure: it is being unloaded there, and the load
+// ends when it is gone. Those who wait for it need not wait for that.
+func (s *State) LoadFailing(key CopyKey, words string, now time.Time) {
+	c := s.copy(key)
+	if c == nil || c.State != Loading || c.doomed {
+		return
+	}
+	c.doomed = true
+	s.fail(s.models[key.Key], Failure{key.Endpoint, now, words})
+	s.dueModels[key.Key] = true
+}
+
+func (s *State) fail(m *model, f Failure) {
+	m.failures = append(m.failures, f)
+	s.failing[m.ModelKey] = true
+	s.changes.Models[m.ModelKey] = true
+}
+
 // LoadResult is how a load ended.
 type LoadResult struct {
 	// Bytes is what the model holds, 0 if the engine does not say.
@@ -392,6 +422,9 @@ type LoadResult struct {
 	Words  string
 	// Unreached says that the engine took no connection; with Failed.
 	Unreached bool
+	// Left says that something of the model may be left at the engine; with Failed. What it would hold is lost until the
+	// engine's next life.
+	Left bool
 }
 
 // LoadEnded says how a load ended. It returns what is to be done about models that the copy's true size leaves no room for.
@@ -405,14 +438,15 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) (todo []Acti
 	switch {
 	case r.Failed:
 		doomed := c.doomed
+		if r.Left {
+			e.lost += c.Bytes
+		}
 		s.drop(c)
 		switch {
 		case r.Unreached:
 			s.Down(e.Address)
 		case !doomed:
-			m.failures = append(m.failures, Failure{e.Address, now, r.Words})
-			s.failing[m.ModelKey] = true
-			s.changes.Models[m.ModelKey] = true
+			s.fail(m, Failure{e.Address, now, r.Words})
 		}
 	case c.doomed:
 		c.doomed = false
@@ -446,6 +480,21 @@ func (s *State) UnloadEnded(key CopyKey, failed bool, now time.Time) {
 	e.left[key.Key] = now
 	s.dueEndpoints[e.Address] = true
 	s.stirAll()
+}
+
+// Measured says what a loaded copy holds, by the engine.
+func (s *State) Measured(key CopyKey, bytes int64, now time.Time) (todo []Action) {
+	c := s.copy(key)
+	if c == nil || c.State != Loaded {
+		return nil
+	}
+	m, e := s.models[key.Key], s.endpoints[key.Endpoint]
+	s.learn(m, bytes, MeasuredSize)
+	for _, victim := range e.overfull(s, m, now) {
+		todo = append(todo, s.dismiss(victim, now)...)
+	}
+	s.dueEndpoints[e.Address] = true
+	return todo
 }
 
 func (s *State) copy(key CopyKey) *Copy {

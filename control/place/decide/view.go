@@ -22,9 +22,9 @@ type Status struct {
 	Why Reason
 	// Failed says the same to those who wait for it; empty while there is hope.
 	Failed Reason
-	// Bytes is its size as far as that is known, and Source where from.
-	Bytes  int64
-	Source SizeSource
+	// Bytes is its size as far as that is known, and Sized where from.
+	Bytes int64
+	Sized SizeSource
 }
 
 // Status returns what is known of a model, and whether it is in the catalogue.
@@ -39,7 +39,7 @@ func (s *State) Status(key Key) (Status, bool) {
 func (s *State) status(m *model) Status {
 	st := Status{
 		Entry: m.Entry, LastUsed: m.lastUsed, Failures: slices.Clone(m.failures), Why: m.blocked, Failed: m.failed,
-		Bytes: m.bytes, Source: m.source,
+		Bytes: m.bytes, Sized: m.source,
 	}
 	for _, w := range m.wants {
 		st.Waiting += w.Requests
@@ -61,12 +61,48 @@ func (s *State) All() []Status {
 	return all
 }
 
+// Count is how many there are.
+type Count struct {
+	Copies                         [len(CopyStates)]int // by state
+	Models, Wanted, Failing, Stuck int
+}
+
+// Count counts.
+func (s *State) Count() Count {
+	c := Count{Failing: len(s.failing), Stuck: len(s.stuck)}
+	for _, m := range s.models {
+		if m.gone {
+			continue
+		}
+		c.Models++
+		if len(m.wants) > 0 {
+			c.Wanted++
+		}
+		for _, copied := range m.copies {
+			c.Copies[copied.State]++
+		}
+	}
+	return c
+}
+
 // Copy returns a copy, if there is one.
 func (s *State) Copy(key CopyKey) (Copy, bool) {
 	if c := s.copy(key); c != nil {
 		return *c, true
 	}
 	return Copy{}, false
+}
+
+// At returns the copies that an endpoint has of the models of an id: one, but for an endpoint in several pools.
+func (s *State) At(address, id string) (keys []CopyKey) {
+	if e := s.endpoints[address]; e != nil {
+		for _, p := range e.pools {
+			if c := e.copies[Key{Pool: p, ID: id}]; c != nil {
+				keys = append(keys, c.CopyKey)
+			}
+		}
+	}
+	return keys
 }
 
 // Failed returns why a model cannot be loaded for now; empty if it can, or nobody knows yet.

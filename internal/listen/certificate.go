@@ -1,4 +1,4 @@
-package main
+package listen
 
 import (
 	"crypto/ecdsa"
@@ -16,12 +16,13 @@ import (
 	"time"
 )
 
-// serverTLS returns how to serve with TLS: with the certificate in a folder, or with one of extproc's own where dir is
-// empty. Gateways of this field do not verify it, since they know the service by other means.
-func serverTLS(dir string, log *slog.Logger) (*tls.Config, error) {
+// TLS returns how to serve with TLS: with the certificate in a folder (--cert-path), which may be replaced at any time, or
+// where dir is empty with one of the program's own. Gateways of this field do not verify it, since they know the service by
+// other means.
+func TLS(dir string, log *slog.Logger) (*tls.Config, error) {
 	get := (&certificate{dir: dir, log: log}).get
 	if dir == "" {
-		own, err := selfSigned(time.Now())
+		own, err := SelfSigned(time.Now())
 		if err != nil {
 			return nil, err
 		}
@@ -69,8 +70,8 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.good, nil
 }
 
-// selfSigned makes a certificate for a year and a day.
-func selfSigned(now time.Time) (*tls.Certificate, error) {
+// SelfSigned makes a certificate for a year and a day.
+func SelfSigned(now time.Time) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -79,7 +80,7 @@ func selfSigned(now time.Time) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	name := "headgate-extproc"
+	name := "headgate"
 	template := x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, DNSNames: []string{name, "localhost"},
 		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(366 * 24 * time.Hour),

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/source"
+	"github.com/headgate/headgate/internal/reach"
+)
+
+// config is what the command line says.
+type config struct {
+	objects      string
+	endpoints    []string
+	state        string
+	listen       []string
+	certPath     string
+	clientCAFile string
+	tokenFile    string
+	metricsHost  string
+	metricsPort  int
+	meshPool     string
+	drainLimit   time.Duration
+	lookInterval time.Duration
+	engines      reach.Flags
+	logLevel     slog.Level
+}
+
+const usage = `control puts models and LoRA adapters onto engines, before and when requests need them.
+
+Usage:
+
+  control --objects DIR --listen unix:PATH [flags]
+
+DIR holds the objects that extproc reads too: InferencePool, Pod, EndpointList, PoolSettings, LLMRoute, and Model (what a
+model is, where engines find it, how many copies there must be). The adapter of an LLMRoute that has no Model is loaded
+with defaults: from the source in its pool's PoolSettings, else by its name. Edits are in force within a second.
+
+Extprocs call --listen (extproc --control) and say which models requests wait for; a request for a model without a copy
+waits there until it is loaded. Clients of ModelMesh call it too: it serves mmesh.ModelMesh. Models that they register, and
+what was asked of engines, are written into --state, never into DIR.
+
+What there is to see: /metrics for Prometheus, and /models, each model with its copies, failures and the reason why it
+has no more of them, as JSON (curl localhost:9091/models?id=NAME).
+
+Examples:
+
+  control --objects bench/quickstart/objects --listen unix:.run/control.sock
+  control --objects /etc/headgate --state /var/lib/headgate/control.db --listen :8033 \
+    --cert-path /etc/headgate/tls --token-file /etc/headgate/token
+
+Flags:
+
+`
+
+// parseFlags reads the command line. It returns pflag.ErrHelp after printing help to out.
+func parseFlags(args []string, out io.Writer) (config, error) {
+	var c config
+	fs := pflag.NewFlagSet("control", pflag.ContinueOnError)
+	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
+	fs.SortFlags = false
+	fs.StringVar(&c.objects, "objects", "", "the `DIR` with the objects (required without --endpoints)")
+	fs.StringSliceVar(&c.endpoints, "endpoints", nil, "engines at these `HOST:PORT`s, separated by commas, without objects: the pool default/endpoints")
+	fs.StringVar(&c.state, "state", "", "remember in this `FILE` what is not in the objects; the default is DIR.db, beside DIR")
+	fs.StringArrayVar(&c.listen, "listen", nil, "serve extprocs, and clients of ModelMesh, at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated (required)")
+	fs.StringVar(&c.certPath, "cert-path", "", "serve with TLS at addresses that others can reach: a `DIR` with tls.crt and tls.key, read again when they change")
+	fs.StringVar(&c.clientCAFile, "client-ca-file", "", "serve there those alone whose certificate one of the authorities in this `FILE` of PEM has signed")
+	fs.StringVar(&c.tokenFile, "token-file", "", "serve there those alone who send the bearer token in this `FILE`, which may be replaced at any time")
+	fs.StringVar(&c.metricsHost, "metrics-host", "", "serve metrics on this `HOST`; empty means all")
+	fs.IntVar(&c.metricsPort, "metrics-port", 9091, "serve /metrics, /models, /healthz and /readyz on this `PORT`; 0 picks a free one and logs it, -1 serves none")
+	fs.StringVar(&c.meshPool, "mesh-pool", "", "models that clients register belong to this InferencePool, `NAMESPACE/NAME`; without it to the only one whose engines are model runtimes")
+	fs.DurationVar(&c.drainLimit, "drain-limit", decide.DrainLimit, "before a model is unloaded, give requests at it this long to end")
+	fs.DurationVar(&c.lookInterval, "look-interval", place.DefaultLookInterval, "look at each engine this often: what people load by hand is known then")
+	c.engines.Register(fs)
+	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log from this `LEVEL` on: debug, info, warn or error")
+
+	err := fs.Parse(args)
+	if errors.Is(err, pflag.ErrHelp) {
+		return c, err
+	}
+	if c.state == "" && c.objects != "" {
+		c.state = filepath.Clean(c.objects) + ".db"
+	}
+	if err == nil {
+		err = c.check(fs.Args())
+	}
+	if err != nil {
+		return c, fmt.Errorf("%w; see control --help", err)
+	}
+	return c, nil
+}
+
+// source is where the objects come from.
+func (c config) source() source.Source { return source.Source{Dir: c.objects, Endpoints: c.endpoints} }
+
+// pool is --mesh-pool, zero if it is not given.
+func (c config) pool() objects.Name {
+	namespace, name, ok := strings.Cut(c.meshPool, "/")
+	if !ok {
+		return objects.Name{}
+	}
+	return objects.Name{Namespace: namespace, Name: name}
+}
+
+func (c config) check(rest []string) error {
+	switch {
+	case len(rest) > 0:
+		return fmt.Errorf("what is %q? every setting is a flag", strings.Join(rest, " "))
+	case c.objects == "" && len(c.endpoints) == 0:
+		return errors.New("say where the engines are: --objects DIR, a folder with YAML, or --endpoints HOST:PORT")
+	case c.state == "":
+		return errors.New("say where to remember what is registered and loaded: --state FILE")
+	case len(c.listen) == 0:
+		return errors.New("there is nobody to serve: say --listen unix:PATH or HOST:PORT, which extprocs call")
+	case c.meshPool != "" && strings.Count(c.meshPool, "/") != 1:
+		return fmt.Errorf("--mesh-pool %q: want NAMESPACE/NAME, such as default/runtimes", c.meshPool)
+	case c.drainLimit <= 0:
+		return fmt.Errorf("--drain-limit %v: it must be above 0", c.drainLimit)
+	case c.lookInterval < 10*time.Millisecond:
+		return errors.New("a look interval below 10ms would keep the engines busy with nothing else")
+	case c.metricsPort < -1 || c.metricsPort > 65535:
+		return fmt.Errorf("--metrics-port %d is no port", c.metricsPort)
+	}
+	for _, text := range c.endpoints {
+		if _, err := objects.ParseAddress(text); err != nil {
+			return fmt.Errorf("--endpoints %q: %w", text, err)
+		}
+	}
+	return c.engines.Check()
+}

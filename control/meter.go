@@ -1,0 +1,133 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/control/place/stream"
+)
+
+// meter is what control says of itself. It is a [place.Meter]. No label holds anything that a client can choose.
+type meter struct {
+	registry *prometheus.Registry
+	toCall   prometheus.Histogram
+	stalled  prometheus.Histogram
+	loads    *prometheus.HistogramVec // result
+	unloads  *prometheus.HistogramVec // result
+	evicted  prometheus.Counter
+	files    prometheus.Gauge
+	copies   *prometheus.Desc // state
+	models   *prometheus.Desc // kind
+	placer   *place.Placer
+}
+
+// Buckets in seconds: what control itself takes, and what engines do.
+var (
+	ownBuckets  = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 5}
+	loadBuckets = []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+)
+
+func newMeter(board *stream.Server) *meter {
+	histogram := func(name, help string, buckets []float64) prometheus.HistogramOpts {
+		return prometheus.HistogramOpts{Name: "headgate_" + name, Help: help, Buckets: buckets}
+	}
+	m := &meter{
+		registry: prometheus.NewRegistry(),
+		toCall:   prometheus.NewHistogram(histogram("place_to_load_seconds", "From the first request that waits for a model to the call that loads it, without what was waited for room or a turn.", ownBuckets)),
+		stalled:  prometheus.NewHistogram(histogram("place_stalled_seconds", "What loads that requests wait for waited for others to leave, or for their turn.", loadBuckets)),
+		loads:    prometheus.NewHistogramVec(histogram("place_load_seconds", "Loads, by how they ended.", loadBuckets), []string{"result"}),
+		unloads:  prometheus.NewHistogramVec(histogram("place_unload_seconds", "Unloads, by how they ended.", loadBuckets), []string{"result"}),
+		evicted:  prometheus.NewCounter(prometheus.CounterOpts{Name: "headgate_place_evictions_total", Help: "Copies that began to drain."}),
+		files:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "headgate_objects_refused_files", Help: "Files of objects that are not in force."}),
+		copies:   prometheus.NewDesc("headgate_copies", "Copies of models, by state.", []string{"state"}, nil),
+		models:   prometheus.NewDesc("headgate_models", "Models of the catalogue, and those of them that requests wait for, that failures count of, and that cannot be loaded for now.", []string{"which"}, nil),
+	}
+	m.registry.MustRegister(m.toCall, m.stalled, m.loads, m.unloads, m.evicted, m.files,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "headgate_extprocs", Help: "Extprocs that follow."}, func() float64 { return float64(board.Peers()) }),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// follow makes the meter tell of a placer's models.
+func (m *meter) follow(p *place.Placer) {
+	m.placer = p
+	m.registry.MustRegister(m)
+}
+
+// Describe is [prometheus.Collector]'s.
+func (m *meter) Describe(out chan<- *prometheus.Desc) { out <- m.copies; out <- m.models }
+
+// Collect is [prometheus.Collector]'s.
+func (m *meter) Collect(out chan<- prometheus.Metric) {
+	count := m.placer.Count()
+	for state, n := range count.Copies {
+		out <- prometheus.MustNewConstMetric(m.copies, prometheus.GaugeValue, float64(n), decide.CopyState(state).String())
+	}
+	for which, n := range map[string]int{"all": count.Models, "wanted": count.Wanted, "failing": count.Failing, "stuck": count.Stuck} {
+		out <- prometheus.MustNewConstMetric(m.models, prometheus.GaugeValue, float64(n), which)
+	}
+}
+
+// LoadCalled is [place.Meter]'s, as what follows.
+func (m *meter) LoadCalled(waited, stalled time.Duration) {
+	m.toCall.Observe(max(0, waited-stalled).Seconds())
+	m.stalled.Observe(stalled.Seconds())
+}
+
+func (m *meter) LoadEnded(took time.Duration, failed bool) {
+	m.loads.WithLabelValues(result(failed)).Observe(took.Seconds())
+}
+
+func (m *meter) UnloadEnded(took time.Duration, failed bool) {
+	m.unloads.WithLabelValues(result(failed)).Observe(took.Seconds())
+}
+
+func (m *meter) Evicted() { m.evicted.Inc() }
+
+func (m *meter) refused(files int) { m.files.Set(float64(files)) }
+
+func result(failed bool) string {
+	if failed {
+		return "failed"
+	}
+	return "done"
+}
+
+// handler serves what operators look at. Control is ready when it has read its objects.
+func (m *meter) handler(p *place.Placer, loaded <-chan struct{}) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		select {
+		case <-loaded:
+			_, _ = w.Write([]byte("ok\n"))
+		default:
+			http.Error(w, "the objects are not read yet", http.StatusServiceUnavailable)
+		}
+	})
+	mux.HandleFunc("GET /models", func(w http.ResponseWriter, r *http.Request) {
+		all := p.Statuses()
+		if id := r.URL.Query().Get("id"); id != "" {
+			some := all[:0]
+			for _, st := range all {
+				if st.ID == id {
+					some = append(some, st)
+				}
+			}
+			all = some
+		}
+		w.Header().Set("Content-Type", "application/json")
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		_ = e.Encode(all) // a client that leaves is no fault
+	})
+	return mux
+}

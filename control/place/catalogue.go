@@ -1,0 +1,272 @@
+package place
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/control/place/load"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/store"
+)
+
+// SetWorld puts new objects in force: their endpoints and their catalogue. It is called once Run has begun.
+func (p *Placer) SetWorld(w *objects.World) {
+	p.update(func(now time.Time) []decide.Action {
+		p.world = w
+		p.setEndpoints(w, now)
+		p.setCatalogue(w)
+		p.restore(now)
+		return nil
+	})
+}
+
+// setEndpoints opens endpoints that are new, and closes those that are gone or have become others. The caller holds mu.
+func (p *Placer) setEndpoints(w *objects.World, now time.Time) {
+	pools := make(map[string][]objects.Name)
+	declared := make(map[string]objects.Endpoint)
+	adapters := make(map[string]int)
+	for _, name := range sortedPools(w) {
+		pool := w.Pools[name]
+		for _, e := range pool.Endpoints {
+			pools[e.Address] = append(pools[e.Address], name)
+			if known, ok := declared[e.Address]; !ok || known.Kind == "" {
+				declared[e.Address] = e
+			}
+			if s := pool.Settings; s != nil && s.Placement != nil && s.Placement.MaxAdapters != nil {
+				adapters[e.Address] = int(*s.Placement.MaxAdapters)
+			}
+		}
+	}
+	for address, s := range p.endpoints {
+		e, ok := declared[address]
+		same := ok && s.Kind == e.Kind && s.Management == e.Management && s.Host == e.Host
+		if same && s.Incarnation == e.Incarnation {
+			if s.adapters != adapters[address] {
+				s.adapters = adapters[address]
+				s.look()
+			}
+			continue
+		}
+		s.stop()
+		delete(p.endpoints, address)
+		if !ok {
+			p.state.RemoveEndpoint(address)
+			delete(p.records, address)
+		}
+	}
+	for address, e := range declared {
+		p.state.SetEndpoint(address, pools[address])
+		if p.endpoints[address] == nil {
+			p.open(e, adapters[address])
+		}
+	}
+}
+
+func sortedPools(w *objects.World) []objects.Name {
+	names := make([]objects.Name, 0, len(w.Pools))
+	for name := range w.Pools {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, objects.Name.Compare)
+	return names
+}
+
+// setCatalogue makes the models those of the objects and the registered ones. The caller holds mu.
+func (p *Placer) setCatalogue(w *objects.World) {
+	declared := make(map[decide.Key]objects.Entry, len(w.Catalogue))
+	for _, e := range w.Catalogue {
+		declared[e.ModelKey] = e
+		if p.declared[e.ModelKey] != e {
+			p.state.SetModel(e, p.used[e.ModelKey])
+		}
+	}
+	for key := range p.declared {
+		if _, ok := declared[key]; ok {
+			continue
+		}
+		if m := p.registered[key]; m != nil {
+			p.state.SetModel(p.entryOf(m), time.Time{})
+			continue
+		}
+		p.state.RemoveModel(key)
+	}
+	p.declared = declared
+}
+
+// ErrExists says that a model of that id is another one.
+var ErrExists = errors.New("a model of this id exists, with other attributes")
+
+// Register puts a model into the catalogue, and returns when it is there for good, and whether it is new. One that is there
+// already, with the same attributes, may be registered again; with others it is ErrExists. Used is when it was last used.
+func (p *Placer) Register(m *v1alpha1.Model, used time.Time) (fresh bool, err error) {
+	e := objects.EntryOf(m)
+	key := e.ModelKey
+	p.mu.Lock()
+	if known, ok := p.declared[key]; ok {
+		defer p.mu.Unlock()
+		if d := p.entryOf(m); known.Type != d.Type || known.Source != d.Source || known.Info != d.Info {
+			return false, ErrExists
+		}
+		return false, nil
+	}
+	if known := p.registered[key]; known != nil {
+		if known.Spec.Type != m.Spec.Type || known.Spec.Source != m.Spec.Source || known.Spec.Key != m.Spec.Key {
+			p.mu.Unlock()
+			return false, ErrExists
+		}
+	} else {
+		fresh = true
+		p.registered[key] = m
+		p.updateLocked(func(time.Time) []decide.Action { p.state.SetModel(p.entryOf(m), used); return nil })
+		p.Board.Publish(Change{Registered: map[decide.Key]bool{key: true}})
+	}
+	p.mu.Unlock()
+	// Who registers it again waits for the disk too: the first may not have come so far.
+	return fresh, p.Store.PutModel(m)
+}
+
+// Unregister takes a registered model out of the catalogue, and returns when it is gone for good; its copies go in their
+// time. A model that is not there is gone; one that objects declare is ErrDeclared.
+func (p *Placer) Unregister(key decide.Key) error {
+	p.mu.Lock()
+	m := p.registered[key]
+	if m == nil {
+		defer p.mu.Unlock()
+		if _, ok := p.declared[key]; ok {
+			return ErrDeclared
+		}
+		return nil
+	}
+	delete(p.registered, key)
+	if _, ok := p.declared[key]; !ok {
+		p.updateLocked(func(time.Time) []decide.Action { p.state.RemoveModel(key); return nil })
+	}
+	p.Board.Publish(Change{Registered: map[decide.Key]bool{key: false}})
+	p.mu.Unlock()
+	return p.Store.DeleteModel(m)
+}
+
+// ErrDeclared says that a model is declared by an object, which is the user's to delete.
+var ErrDeclared = errors.New("the model is declared by an object: delete that")
+
+// Pool returns the pool that registered models belong to.
+func (p *Placer) Pool() (objects.Name, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.RegisteredPool != (objects.Name{}) {
+		if p.world.Pools[p.RegisteredPool] == nil {
+			return objects.Name{}, fmt.Errorf("there is no InferencePool %s, which control's --mesh-pool names", p.RegisteredPool)
+		}
+		return p.RegisteredPool, nil
+	}
+	var found []objects.Name
+	for _, name := range sortedPools(p.world) {
+		if slices.ContainsFunc(p.world.Pools[name].Endpoints, func(e objects.Endpoint) bool { return e.Management != "" }) {
+			found = append(found, name)
+		}
+	}
+	if len(found) != 1 {
+		return objects.Name{}, fmt.Errorf("%d InferencePools have model runtimes: control's --mesh-pool says to which registered models belong", len(found))
+	}
+	return found[0], nil
+}
+
+// Ensure asks for a copy of a model, if it has none, and says when it was last used.
+func (p *Placer) Ensure(key decide.Key, used time.Time) {
+	p.update(func(time.Time) []decide.Action {
+		p.state.Used(key, used)
+		p.state.Ensure(key)
+		return nil
+	})
+}
+
+// entryOf is what a registered model is. The caller holds mu.
+func (p *Placer) entryOf(m *v1alpha1.Model) objects.Entry {
+	e := objects.EntryOf(m)
+	return e.Complete(p.world.Pools[e.Pool])
+}
+
+// recall reads what an earlier process wrote down.
+func (p *Placer) recall() error {
+	models, err := p.Store.Models()
+	if err != nil {
+		return fmt.Errorf("registered models: %w", err)
+	}
+	statuses, err := p.Store.Statuses()
+	if err != nil {
+		return fmt.Errorf("status of models: %w", err)
+	}
+	runtimes, err := p.Store.Runtimes()
+	if err != nil {
+		return fmt.Errorf("runtimes: %w", err)
+	}
+	if p.restored, err = p.Store.Copies(); err != nil {
+		return fmt.Errorf("copies: %w", err)
+	}
+	for _, st := range statuses {
+		if key, ok := keyOf(st.Pool, st.ID); ok {
+			p.used[key] = st.LastUsed
+		}
+	}
+	registered := make(map[decide.Key]bool, len(models))
+	for i := range models {
+		m := &models[i]
+		e := p.entryOf(m)
+		p.registered[e.ModelKey], registered[e.ModelKey] = m, true
+		p.state.SetModel(e, p.used[e.ModelKey])
+	}
+	for _, r := range runtimes {
+		p.records[r.Endpoint] = load.Record{Known: true, Incarnation: r.Incarnation, Limits: load.Limits{
+			Bytes: r.Bytes, DefaultBytes: r.DefaultBytes, Loads: r.Loads, LoadTimeout: r.LoadTimeout,
+		}}
+	}
+	p.Board.Publish(Change{Registered: registered})
+	return nil
+}
+
+func keyOf(pool, id string) (decide.Key, bool) {
+	namespace, name, ok := strings.Cut(pool, "/")
+	return decide.Key{Pool: objects.Name{Namespace: namespace, Name: name}, ID: id}, ok
+}
+
+var recorded = map[string]decide.CopyState{
+	decide.Loading.String(): decide.Loading, decide.Loaded.String(): decide.Loaded, decide.Unloading.String(): decide.Unloading,
+}
+
+// restore takes up the copies that an earlier process wrote down, once: of endpoints that are there. The caller holds mu.
+func (p *Placer) restore(now time.Time) {
+	for _, c := range p.restored {
+		key, ok := keyOf(c.Pool, c.ID)
+		if p.endpoints[c.Endpoint] == nil || !ok {
+			p.Store.DeleteCopy(c.Endpoint, c.Pool, c.ID)
+			continue
+		}
+		p.state.Restore(decide.Record{
+			CopyKey: decide.CopyKey{Key: key, Endpoint: c.Endpoint}, State: recorded[c.State], Bytes: c.Bytes,
+			Source:      decide.SizeSource(max(0, slices.Index(decide.SizeSources[:], c.Size))),
+			Incarnation: c.Incarnation,
+		}, now)
+	}
+	p.restored = nil
+}
+
+// save writes down the status of models that changed.
+func (p *Placer) save() {
+	p.mu.Lock()
+	var all []store.Status
+	for key := range p.unsaved {
+		if st, ok := p.state.Status(key); ok {
+			all = append(all, store.Status{Pool: key.Pool.String(), ID: key.ID, LastUsed: st.LastUsed, Detail: detail(st)})
+		}
+	}
+	clear(p.unsaved)
+	p.mu.Unlock()
+	if len(all) > 0 {
+		p.Store.PutStatuses(all)
+	}
+}

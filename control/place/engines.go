@@ -1,0 +1,297 @@
+package place
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/control/place/load"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/store"
+)
+
+// site is one endpoint: its engine is looked at again and again, and told to load and unload.
+type site struct {
+	load.Endpoint
+	adapters int // how many may be registered at once, by the settings of its pools; 0 if they do not say
+	loader   *load.Loader
+	stop     context.CancelFunc
+	due      chan struct{} // capacity 1: it is to be looked at now; never closed
+	durable  bool          // what is asked of it is known from the store alone
+}
+
+// look makes a look due now.
+func (s *site) look() {
+	select {
+	case s.due <- struct{}{}:
+	default:
+	}
+}
+
+// open begins to look at an endpoint. The caller holds mu.
+func (p *Placer) open(e objects.Endpoint, adapters int) {
+	ctx, cancel := context.WithCancel(p.running)
+	s := &site{
+		Endpoint: load.Endpoint{Address: e.Address, Host: e.Host, Kind: e.Kind, Management: e.Management, Incarnation: e.Incarnation},
+		adapters: adapters, due: make(chan struct{}, 1), durable: e.Management != "",
+	}
+	loader, err := load.Open(s.Endpoint, p.Access, func(a load.Answer) { p.answered(s, a) })
+	if err != nil {
+		p.Log.Error("an endpoint cannot be driven", "endpoint", e.Address, "err", err)
+		cancel()
+		return
+	}
+	s.loader = loader
+	s.stop = func() { cancel(); _ = loader.Close() }
+	p.endpoints[e.Address] = s
+	p.work.Go(func() { p.follow(ctx, s) })
+}
+
+// follow looks at an engine at once, then at intervals and whenever it is due, until ctx ends.
+func (p *Placer) follow(ctx context.Context, s *site) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	quiet := true // nothing was logged of its silence
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.due:
+		case <-timer.C:
+		}
+		err := p.lookAt(ctx, s)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && quiet:
+			p.Log.Warn("an engine cannot be looked at", "endpoint", s.Address, "err", err)
+		case err == nil && !quiet:
+			p.Log.Info("an engine can be looked at again", "endpoint", s.Address)
+		}
+		quiet = err == nil
+		timer.Reset(p.LookInterval)
+	}
+}
+
+func (p *Placer) lookAt(ctx context.Context, s *site) error {
+	began := time.Now()
+	p.mu.Lock()
+	record := p.records[s.Address]
+	p.mu.Unlock()
+	seen, err := s.loader.Look(ctx, record)
+	if fault := (*load.Error)(nil); errors.As(err, &fault) && fault.Outcome == load.Unreached {
+		p.update(func(time.Time) []decide.Action { p.state.Down(s.Address); return nil })
+	}
+	if err != nil || ctx.Err() != nil {
+		return err
+	}
+	now := load.Record{Known: true, Incarnation: seen.Incarnation, Limits: seen.Limits}
+	if !seen.Lists && now != record {
+		if err := p.Store.PutRuntime(store.Runtime{
+			Endpoint: s.Address, Incarnation: seen.Incarnation, Bytes: seen.Limits.Bytes, DefaultBytes: seen.Limits.DefaultBytes,
+			Loads: seen.Limits.Loads, LoadTimeout: seen.Limits.LoadTimeout,
+		}); err != nil {
+			return err
+		}
+	}
+	p.update(func(at time.Time) []decide.Action {
+		p.records[s.Address] = now
+		p.state.Saw(sight(s, seen, began), at)
+		return nil
+	})
+	return nil
+}
+
+// sight is what a look means for placement.
+func sight(s *site, seen load.Seen, began time.Time) decide.Sight {
+	e := decide.Endpoint{
+		Address: s.Address, Lists: seen.Lists, CanLoad: seen.Takes, CanPredict: !seen.Lists,
+		Bytes: seen.Limits.Bytes, DefaultBytes: seen.Limits.DefaultBytes, Loads: seen.Limits.Loads, LoadTimeout: seen.Limits.LoadTimeout,
+		Incarnation: seen.Incarnation,
+	}
+	if seen.Limits.Bytes == 0 { // adapters: their number is bounded
+		e.Slots = max(1, seen.Limits.Adapters)
+		if s.adapters > 0 {
+			e.Slots = s.adapters
+		}
+	}
+	l := decide.Sight{Endpoint: e, Began: began, Purged: seen.Purged}
+	for _, m := range seen.Models {
+		switch {
+		case m.Base:
+			l.BaseModels = append(l.BaseModels, m.ID)
+		case m.State == load.Ready:
+			l.Listed = append(l.Listed, m.ID)
+		}
+	}
+	return l
+}
+
+// answered hears of each call to an engine as it ends.
+func (p *Placer) answered(s *site, a load.Answer) {
+	verb := "load"
+	if a.Unload {
+		verb = "unload"
+	}
+	if a.Err == nil {
+		p.Log.Info(verb, "endpoint", s.Address, "model", a.Model, "took", a.Took.Round(time.Millisecond).String())
+		return
+	}
+	p.Log.Warn(verb+" failed", "endpoint", s.Address, "model", a.Model, "took", a.Took.Round(time.Millisecond).String(),
+		"outcome", a.Err.Outcome.String(), "words", a.Err.Words)
+	if !a.Unload && a.Err.Outcome == load.Unclear {
+		p.update(func(now time.Time) []decide.Action {
+			for _, key := range p.state.At(s.Address, a.Model) {
+				p.state.LoadFailing(key, a.Err.Words, now)
+			}
+			return nil
+		})
+	}
+}
+
+// begin does what is to be done, apart. The caller holds mu.
+func (p *Placer) begin(a decide.Action) {
+	s := p.endpoints[a.Endpoint]
+	key := decide.CopyKey{Key: a.Model.ModelKey, Endpoint: a.Endpoint}
+	if s == nil || p.running == nil || p.running.Err() != nil {
+		return
+	}
+	switch a.Kind {
+	case decide.Predict:
+		p.work.Go(func() { p.predict(s, key, a) })
+	case decide.Load, decide.Reload:
+		ctx, cancel := context.WithCancel(p.running)
+		p.cancels[key] = cancel
+		p.work.Go(func() {
+			defer cancel()
+			p.load(ctx, s, key, a)
+		})
+	case decide.Cancel:
+		if cancel := p.cancels[key]; cancel != nil {
+			cancel()
+		}
+	case decide.Unload:
+		p.work.Go(func() { p.unload(s, key) })
+	}
+}
+
+func modelOf(e objects.Entry) load.Model {
+	return load.Model{ID: e.ID, Type: e.Type, Source: e.Source, Info: e.Info}
+}
+
+func (p *Placer) predict(s *site, key decide.CopyKey, a decide.Action) {
+	ctx, cancel := context.WithTimeout(p.running, predictTimeout)
+	defer cancel()
+	bytes, _ := s.loader.Predict(ctx, modelOf(a.Model)) // 0 where nobody can tell
+	p.update(func(time.Time) []decide.Action { p.state.Predicted(key, bytes); return nil })
+}
+
+func (p *Placer) load(ctx context.Context, s *site, key decide.CopyKey, a decide.Action) {
+	began := time.Now()
+	result := p.tryLoad(ctx, s, key, a)
+	if p.running.Err() != nil {
+		return // it stays on record as it is: the next process finds out
+	}
+	result.Took = time.Since(began)
+	p.Meter.LoadEnded(result.Took, result.Failed)
+	if result.Failed && !result.Left {
+		p.Store.DeleteCopy(s.Address, key.Pool.String(), key.ID)
+	}
+	p.update(func(now time.Time) []decide.Action {
+		delete(p.cancels, key)
+		todo := p.state.LoadEnded(key, result, now)
+		p.note(s, key)
+		return todo
+	})
+	switch {
+	case result.Unreached:
+		p.mu.Lock()
+		s.look()
+		p.mu.Unlock()
+	case !result.Failed && result.Bytes == 0 && s.durable:
+		p.measure(s, key)
+	}
+}
+
+// tryLoad writes down that the model is to be loaded, and loads it.
+func (p *Placer) tryLoad(ctx context.Context, s *site, key decide.CopyKey, a decide.Action) decide.LoadResult {
+	if err := p.Store.PutCopy(p.record(s, key, decide.Loading), s.durable); err != nil {
+		return decide.LoadResult{Failed: true, Words: "it could not be written down that it is to be loaded: " + err.Error()}
+	}
+	if a.Kind == decide.Reload {
+		if err := s.loader.Unload(ctx, key.ID); err != nil {
+			return failed(err)
+		}
+	}
+	if a.Waited > 0 {
+		p.Meter.LoadCalled(a.Waited, a.Stalled)
+	}
+	loaded, err := s.loader.Load(ctx, modelOf(a.Model), a.Timeout)
+	if err != nil {
+		return failed(err)
+	}
+	return decide.LoadResult{Bytes: loaded.Bytes}
+}
+
+func failed(err error) decide.LoadResult {
+	r := decide.LoadResult{Failed: true, Words: err.Error()}
+	if fault := (*load.Error)(nil); errors.As(err, &fault) {
+		r.Unreached, r.Left = fault.Outcome == load.Unreached, fault.Outcome == load.Unclear
+	}
+	return r
+}
+
+// measure asks for the size of a model that was loaded by an engine that did not say then.
+func (p *Placer) measure(s *site, key decide.CopyKey) {
+	ctx, cancel := context.WithTimeout(p.running, sizeTimeout)
+	defer cancel()
+	bytes, err := s.loader.Size(ctx, key.ID)
+	if err != nil {
+		return // it stays with what it was taken for
+	}
+	p.update(func(now time.Time) []decide.Action {
+		todo := p.state.Measured(key, bytes, now)
+		p.note(s, key)
+		return todo
+	})
+}
+
+func (p *Placer) unload(s *site, key decide.CopyKey) {
+	began := time.Now()
+	if err := p.Store.PutCopy(p.record(s, key, decide.Unloading), s.durable); err != nil {
+		p.Log.Error("it could not be written down that a model is to be unloaded", "endpoint", s.Address, "model", key.ID, "err", err)
+	}
+	err := s.loader.Unload(p.running, key.ID)
+	if p.running.Err() != nil {
+		return
+	}
+	p.Meter.UnloadEnded(time.Since(began), err != nil)
+	p.Store.DeleteCopy(s.Address, key.Pool.String(), key.ID)
+	p.update(func(now time.Time) []decide.Action { p.state.UnloadEnded(key, err != nil, now); return nil })
+	if err != nil {
+		s.look()
+	}
+}
+
+// note writes down what has become of a copy. The caller holds mu.
+func (p *Placer) note(s *site, key decide.CopyKey) {
+	if c, ok := p.state.Copy(key); ok && c.State == decide.Loaded {
+		_ = p.Store.PutCopy(p.recordOf(s, c), false)
+	}
+}
+
+func (p *Placer) record(s *site, key decide.CopyKey, state decide.CopyState) store.Copy {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c, _ := p.state.Copy(key)
+	c.CopyKey, c.State = key, state
+	return p.recordOf(s, c)
+}
+
+func (p *Placer) recordOf(s *site, c decide.Copy) store.Copy {
+	return store.Copy{
+		Endpoint: s.Address, Pool: c.Pool.String(), ID: c.ID, State: c.State.String(), Bytes: c.Bytes, Size: decide.SizeSources[c.Source],
+		Incarnation: p.records[s.Address].Incarnation, Since: c.Since,
+	}
+}

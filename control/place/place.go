@@ -1,0 +1,299 @@
+// Package place puts models onto engines before and when requests need them. What is to be done is for package decide to
+// know; this package tells it what becomes known and does what it says: it looks at engines, drives them by package load,
+// writes down what it asks of them before it asks, and tells those who follow what changed.
+package place
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/control/place/load"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/store"
+	"github.com/headgate/headgate/internal/reach"
+)
+
+const (
+	// DefaultLookInterval is between two looks at an engine: what extproc does not tell, such as an adapter that people
+	// load by hand, is known after it.
+	DefaultLookInterval = 2 * time.Second
+	// startGrace is how long the first looks may take before those who follow are told what is known without them.
+	startGrace = 3 * time.Second
+	// predictTimeout is ModelMesh's.
+	predictTimeout = 500 * time.Millisecond
+	// sizeTimeout too.
+	sizeTimeout = 30 * time.Second
+	// statusInterval is how often the status of models that changed is written down, all together.
+	statusInterval = 10 * time.Second
+)
+
+// Config is what a Placer needs.
+type Config struct {
+	Store *store.Store
+	Log   *slog.Logger
+	// Access is how engines are reached.
+	Access reach.Access
+	// Board is told what changed.
+	Board Board
+	// Meter is told of loads and unloads.
+	Meter Meter
+	// RegisteredPool is where models belong that clients register; zero: to the only pool of model runtimes.
+	RegisteredPool objects.Name
+	// DrainLimit and LookInterval are 0 for the defaults.
+	DrainLimit, LookInterval time.Duration
+}
+
+// Board is told what changed, in order, and keeps what it is told. It must not call the Placer back before it returns.
+type Board interface {
+	Publish(Change)
+	// Ready says that what was published is all that there is.
+	Ready()
+}
+
+// Change is what changed. What a zero value says is in the comments.
+type Change struct {
+	Copies map[decide.CopyKey]Copy
+	// Failures say why a model cannot be loaded for now; empty: it may be asked for.
+	Failures map[decide.Key]decide.Reason
+	// Registered models came, or with false went.
+	Registered map[decide.Key]bool
+	// Endpoints are those whose copies are known, where that changed; else nil.
+	Endpoints []string
+}
+
+// Copy is what followers need of a copy. There false says that it is gone.
+type Copy struct {
+	There bool
+	State decide.CopyState
+}
+
+// Meter is told how placement goes. Its methods are safe for concurrent use and quick.
+type Meter interface {
+	// LoadCalled: an engine was told to load a model for which requests waited, waited long after the first of them came,
+	// of which stalled was for others to leave, or its turn.
+	LoadCalled(waited, stalled time.Duration)
+	LoadEnded(took time.Duration, failed bool)
+	UnloadEnded(took time.Duration, failed bool)
+	Evicted()
+}
+
+// Placer is safe for concurrent use. Make one with [New], and run it with [Placer.Run].
+type Placer struct {
+	Config
+	kick chan struct{} // capacity 1: Decide's own time has changed; never closed
+
+	mu         sync.Mutex // guards the following
+	state      *decide.State
+	wake       time.Time
+	running    context.Context // of Run; nil before
+	work       sync.WaitGroup  // what runs for actions and endpoints; Add under mu and only while running
+	started    time.Time
+	ready      bool
+	declared   map[decide.Key]objects.Entry // by objects
+	registered map[decide.Key]*v1alpha1.Model
+	world      *objects.World
+	endpoints  map[string]*site
+	seen       []string // as published
+	cancels    map[decide.CopyKey]context.CancelFunc
+	watchers   map[decide.Key]map[chan struct{}]bool // each of capacity 1
+	unsaved    map[decide.Key]bool                   // whose status is not written
+	restored   []store.Copy                          // of endpoints that are not set yet
+	records    map[string]load.Record
+	used       map[decide.Key]time.Time // as an earlier process wrote it
+}
+
+// New returns a Placer that knows what an earlier process wrote down.
+func New(c Config) (*Placer, error) {
+	if c.DrainLimit == 0 {
+		c.DrainLimit = decide.DrainLimit
+	}
+	if c.LookInterval == 0 {
+		c.LookInterval = DefaultLookInterval
+	}
+	p := &Placer{
+		Config: c, kick: make(chan struct{}, 1), state: decide.New(c.DrainLimit),
+		declared: make(map[decide.Key]objects.Entry), registered: make(map[decide.Key]*v1alpha1.Model), world: objects.Build(objects.Set{}),
+		endpoints: make(map[string]*site), cancels: make(map[decide.CopyKey]context.CancelFunc),
+		watchers: make(map[decide.Key]map[chan struct{}]bool), unsaved: make(map[decide.Key]bool),
+		records: make(map[string]load.Record), used: make(map[decide.Key]time.Time),
+	}
+	return p, p.recall()
+}
+
+// Run places until ctx ends, and returns when nothing runs any more. Loads that go on at engines are not waited for: they
+// are written down. It calls begun once objects may be set.
+func (p *Placer) Run(ctx context.Context, begun func()) error {
+	p.mu.Lock()
+	p.running, p.started = ctx, time.Now()
+	p.mu.Unlock()
+	defer p.stop()
+	begun()
+	timer := time.NewTimer(startGrace)
+	defer timer.Stop()
+	save := time.NewTicker(statusInterval)
+	defer save.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-save.C:
+			p.save()
+			continue
+		case <-p.kick:
+		case <-timer.C:
+		}
+		p.update(func(time.Time) []decide.Action { return nil })
+		p.mu.Lock()
+		next := p.wake
+		if !p.ready && (next.IsZero() || next.After(p.started.Add(startGrace))) {
+			next = p.started.Add(startGrace)
+		}
+		p.mu.Unlock()
+		if next.IsZero() {
+			timer.Stop()
+		} else {
+			timer.Reset(max(0, time.Until(next)))
+		}
+	}
+}
+
+// stop ends what runs.
+func (p *Placer) stop() {
+	p.mu.Lock()
+	for _, s := range p.endpoints {
+		s.stop()
+	}
+	p.mu.Unlock()
+	p.work.Wait()
+	p.save()
+}
+
+// update tells the state something, and does what is to be done then.
+func (p *Placer) update(tell func(now time.Time) []decide.Action) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.updateLocked(tell)
+}
+
+func (p *Placer) updateLocked(tell func(now time.Time) []decide.Action) {
+	now := time.Now()
+	todo := tell(now)
+	more, wake := p.state.Decide(now, rand.Uint64)
+	p.publish(now)
+	for _, a := range append(todo, more...) {
+		p.begin(a)
+	}
+	if !wake.Equal(p.wake) {
+		p.wake = wake
+		select {
+		case p.kick <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// publish tells what changed. The caller holds mu.
+func (p *Placer) publish(now time.Time) {
+	changes := p.state.Changes()
+	out := Change{Copies: make(map[decide.CopyKey]Copy, len(changes.Copies)), Failures: make(map[decide.Key]decide.Reason, len(changes.Models))}
+	changed := make(map[decide.Key]bool, len(changes.Models))
+	for key := range changes.Copies {
+		c, there := p.state.Copy(key)
+		out.Copies[key] = Copy{there, c.State}
+		changed[key.Key] = true
+		if there && c.State == decide.Draining {
+			p.Meter.Evicted()
+		}
+	}
+	for key := range changes.Models {
+		out.Failures[key] = p.state.Failed(key)
+		changed[key] = true
+	}
+	seen, unseen := p.state.Seen()
+	if !equal(seen, p.seen) {
+		p.seen, out.Endpoints = seen, seen
+	}
+	if len(out.Copies)+len(out.Failures) > 0 || out.Endpoints != nil {
+		p.Board.Publish(out)
+	}
+	for key := range changed {
+		p.unsaved[key] = true
+		for w := range p.watchers[key] {
+			select {
+			case w <- struct{}{}:
+			default:
+			}
+		}
+	}
+	if !p.ready && p.running != nil && len(p.endpoints) > 0 && (unseen == 0 || now.Sub(p.started) >= startGrace) {
+		p.ready = true
+		p.Board.Ready()
+	}
+}
+
+func equal(a, b []string) bool {
+	if len(a) != len(b) || (a == nil) != (b == nil) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Wanted says how many requests wait for a model at an extproc, and since when; 0 is none any more.
+func (p *Placer) Wanted(who string, key decide.Key, w decide.Want) {
+	p.update(func(now time.Time) []decide.Action {
+		p.state.Used(key, now)
+		p.state.Wanted(who, key, w)
+		return nil
+	})
+}
+
+// Unwanted says that an extproc has gone, and with it its requests.
+func (p *Placer) Unwanted(who string) {
+	p.update(func(time.Time) []decide.Action { p.state.Unwanted(who); return nil })
+}
+
+// Used says when models were last used.
+func (p *Placer) Used(all map[decide.Key]time.Time) {
+	p.update(func(time.Time) []decide.Action {
+		for key, at := range all {
+			p.state.Used(key, at)
+			p.unsaved[key] = true
+		}
+		return nil
+	})
+}
+
+// InFlight says how many requests there are at copies.
+func (p *Placer) InFlight(all map[decide.CopyKey]int) {
+	p.update(func(time.Time) []decide.Action {
+		for key, n := range all {
+			p.state.InFlight(key, n)
+		}
+		return nil
+	})
+}
+
+// Drained says that nobody sends requests to a draining copy any more, and none is there.
+func (p *Placer) Drained(key decide.CopyKey) {
+	p.update(func(now time.Time) []decide.Action { return p.state.Drained(key, now) })
+}
+
+// Missing says that an engine answered as if it had no such copy. One that lists its models is looked at.
+func (p *Placer) Missing(key decide.CopyKey) {
+	p.update(func(now time.Time) []decide.Action { p.state.Missing(key, now); return nil })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.endpoints[key.Endpoint]; s != nil {
+		s.look()
+	}
+}

@@ -1,0 +1,135 @@
+package place
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/headgate/headgate/control/place/decide"
+)
+
+// Status is the status of a model, for people: as JSON, and in the store.
+type Status struct {
+	Pool     string          `json:"pool"`
+	ID       string          `json:"id"`
+	Type     string          `json:"type"`
+	Source   string          `json:"source"`
+	Waiting  int             `json:"waiting,omitempty"`
+	LastUsed *time.Time      `json:"lastUsed,omitempty"`
+	Bytes    int64           `json:"bytes,omitempty"`
+	Size     string          `json:"size,omitempty"` // where bytes is known from
+	Copies   []CopyStatus    `json:"copies,omitempty"`
+	Failures []FailureStatus `json:"failures,omitempty"`
+	// Message says why the model has fewer copies than it should have.
+	Message string `json:"message,omitempty"`
+}
+
+// CopyStatus is the status of a copy.
+type CopyStatus struct {
+	Endpoint string    `json:"endpoint"`
+	State    string    `json:"state"`
+	Since    time.Time `json:"since"`
+}
+
+// FailureStatus is a load that failed, in the engine's own words.
+type FailureStatus struct {
+	Endpoint string    `json:"endpoint"`
+	At       time.Time `json:"at"`
+	Words    string    `json:"words"`
+}
+
+var messages = map[decide.Reason]string{
+	decide.LoadFailed:   "engines failed to load it; it is tried again when the failures are old",
+	decide.NoEndpoint:   "no endpoint that could load it can be reached",
+	decide.CannotLoad:   "no engine of its pool loads such models while it runs",
+	decide.NoRoom:       "there is no room: what the endpoints hold is pinned, must have as many copies, or was used more recently",
+	decide.TooLarge:     "it is larger than any endpoint",
+	decide.UnknownModel: "requests ask for it, and no object says what it is",
+}
+
+// Message says a reason in words for operators.
+func Message(r decide.Reason) string { return messages[r] }
+
+func statusOf(st decide.Status) Status {
+	out := Status{
+		Pool: st.Pool.String(), ID: st.ID, Type: st.Type, Source: st.Source, Waiting: st.Waiting,
+		Bytes: st.Bytes, Message: messages[st.Why],
+	}
+	if !st.LastUsed.IsZero() {
+		out.LastUsed = &st.LastUsed
+	}
+	if st.Bytes > 0 {
+		out.Size = decide.SizeSources[st.Sized]
+	}
+	for _, c := range st.Copies {
+		out.Copies = append(out.Copies, CopyStatus{c.Endpoint, c.State.String(), c.Since})
+	}
+	for _, f := range st.Failures {
+		out.Failures = append(out.Failures, FailureStatus(f))
+	}
+	return out
+}
+
+func detail(st decide.Status) json.RawMessage {
+	text, err := json.Marshal(statusOf(st))
+	if err != nil {
+		panic(err) // text, times and numbers always marshal
+	}
+	return text
+}
+
+// Statuses returns the status of every model, in order of pool and id.
+func (p *Placer) Statuses() []Status {
+	p.mu.Lock()
+	all := p.state.All()
+	p.mu.Unlock()
+	out := make([]Status, len(all))
+	for i, st := range all {
+		out[i] = statusOf(st)
+	}
+	return out
+}
+
+// Count is how many models and copies there are.
+func (p *Placer) Count() decide.Count {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.state.Count()
+}
+
+// Status returns the status of a model, and whether it is in the catalogue.
+func (p *Placer) Status(key decide.Key) (decide.Status, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.state.Status(key)
+}
+
+// Await returns the status of a model as soon as done says so of it, or it is in the catalogue no more, or ctx ends.
+func (p *Placer) Await(ctx context.Context, key decide.Key, done func(decide.Status) bool) (st decide.Status, there bool, err error) {
+	news := make(chan struct{}, 1)
+	p.mu.Lock()
+	if p.watchers[key] == nil {
+		p.watchers[key] = make(map[chan struct{}]bool)
+	}
+	p.watchers[key][news] = true
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.watchers[key], news)
+		if len(p.watchers[key]) == 0 {
+			delete(p.watchers, key)
+		}
+	}()
+	for {
+		st, there = p.Status(key)
+		if !there || done(st) {
+			return st, there, nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return st, there, ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,520 @@
+// Package stream serves extprocs: what control knows of copies goes to each of them, what requests need comes from them. It
+// keeps what placement published and sends each extproc what it was not told yet, so that a slow one or one that comes back
+// is no case of its own.
+//
+// It also finds out when a copy that is to go is drained: when every extproc has said that it sends nothing there any more,
+// and that none of its requests is there.
+package stream
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+const (
+	// absence is how long an extproc whose stream broke may still send requests to what it knew, before it has come back
+	// or is taken to be gone: it tries again at least every 2 s.
+	absence = 3 * time.Second
+	// othersInterval is how often extprocs are told of each other's requests in flight.
+	othersInterval = time.Second
+	// maxSent bounds how much one Update says, in entries: a first one of 20,000 models comes in several.
+	maxSent = 2000
+)
+
+// Placer is told what extprocs say. Package place has it.
+type Placer interface {
+	Wanted(who string, key decide.Key, w decide.Want)
+	Unwanted(who string)
+	Used(all map[decide.Key]time.Time)
+	InFlight(all map[decide.CopyKey]int)
+	Missing(key decide.CopyKey)
+	Drained(key decide.CopyKey)
+}
+
+// Server is a [place.Board], and serves the placement stream. Make one with [New]. It is safe for concurrent use.
+type Server struct {
+	placement.UnimplementedPlacementServer
+	log    *slog.Logger
+	placer Placer
+	closed chan struct{}
+
+	mu         sync.Mutex // guards the following
+	ready      bool
+	endpoints  []string
+	copies     map[decide.CopyKey]placement.Copy_State // none of GONE
+	failures   map[decide.Key]decide.Reason            // none that is empty
+	registered map[decide.Key]bool
+	peers      map[*peer]bool
+	joined     int // streams so far
+	drains     map[decide.CopyKey]*drain
+	absent     map[string]*time.Timer // processes that may still send requests, by name
+}
+
+// drain is a copy that is to go. Waits are those who may still send requests to it, or have some there.
+type drain struct {
+	peers  map[*peer]uint64 // the version of the Update that told them; 0: not told yet
+	absent map[string]bool
+}
+
+// peer is one stream.
+type peer struct {
+	process string
+	name    string        // tells it from other streams of the process
+	news    chan struct{} // capacity 1; never closed
+
+	// Guarded by Server.mu.
+	version    uint64 // of the last Update
+	applied    uint64
+	told       bool // complete
+	endpoints  bool // are to be told
+	copies     map[decide.CopyKey]bool
+	failures   map[decide.Key]bool
+	registered map[decide.Key]bool
+	inFlight   map[decide.CopyKey]int
+	others     map[decide.CopyKey]int // as told
+	moved      map[decide.CopyKey]int // of others, to be told
+}
+
+// startName is in the place of the extprocs that an earlier process served, until they had time to come back.
+const startName = "\x00start"
+
+// New returns a Server that knows nothing. Its Placer is set before it serves.
+func New(log *slog.Logger) *Server {
+	s := &Server{
+		log: log, closed: make(chan struct{}),
+		copies: make(map[decide.CopyKey]placement.Copy_State), failures: make(map[decide.Key]decide.Reason), registered: make(map[decide.Key]bool),
+		peers: make(map[*peer]bool), drains: make(map[decide.CopyKey]*drain), absent: make(map[string]*time.Timer),
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leave(startName)
+	return s
+}
+
+// SetPlacer says who is told what extprocs say. It is called once, before the Server serves.
+func (s *Server) SetPlacer(p Placer) { s.placer = p }
+
+// Close ends all streams. Extprocs serve on with what they know.
+func (s *Server) Close() { close(s.closed) }
+
+// Peers is how many extprocs there are.
+func (s *Server) Peers() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.peers)
+}
+
+// Publish is [place.Board]'s.
+func (s *Server) Publish(c place.Change) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, copied := range c.Copies {
+		s.setCopy(key, copied)
+	}
+	for key, why := range c.Failures {
+		if s.failures[key] == why {
+			continue
+		}
+		s.failures[key] = why
+		if why == "" {
+			delete(s.failures, key)
+		}
+		for p := range s.peers {
+			p.failures[key] = true
+		}
+	}
+	for key, there := range c.Registered {
+		s.registered[key] = true
+		if !there {
+			delete(s.registered, key)
+		}
+		for p := range s.peers {
+			p.registered[key] = true
+		}
+	}
+	if c.Endpoints != nil {
+		s.endpoints = c.Endpoints
+		for p := range s.peers {
+			p.endpoints = true
+		}
+	}
+	s.wake()
+}
+
+// Ready is [place.Board]'s.
+func (s *Server) Ready() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ready = true
+	s.wake()
+}
+
+func (s *Server) wake() {
+	for p := range s.peers {
+		p.wake()
+	}
+}
+
+func (p *peer) wake() {
+	select {
+	case p.news <- struct{}{}:
+	default:
+	}
+}
+
+var states = map[decide.CopyState]placement.Copy_State{
+	decide.Queued: placement.Copy_LOADING, decide.Loading: placement.Copy_LOADING, decide.Loaded: placement.Copy_LOADED,
+	decide.Draining: placement.Copy_UNLOADING, decide.Unloading: placement.Copy_UNLOADING,
+}
+
+// setCopy takes what is published of a copy. The caller holds mu.
+func (s *Server) setCopy(key decide.CopyKey, c place.Copy) {
+	state := placement.Copy_GONE
+	if c.There {
+		state = states[c.State]
+	}
+	if c.There && c.State == decide.Draining {
+		s.drain(key)
+	} else {
+		delete(s.drains, key) // it is gone, or the limit has passed
+	}
+	if s.copies[key] == state {
+		return
+	}
+	s.copies[key] = state
+	if state == placement.Copy_GONE {
+		delete(s.copies, key)
+	}
+	for p := range s.peers {
+		p.copies[key] = true
+	}
+}
+
+// drain begins to wait for everybody. The caller holds mu.
+func (s *Server) drain(key decide.CopyKey) {
+	if s.drains[key] != nil {
+		return
+	}
+	d := &drain{peers: make(map[*peer]uint64), absent: make(map[string]bool)}
+	for p := range s.peers {
+		d.peers[p] = 0
+	}
+	for name := range s.absent {
+		d.absent[name] = true
+	}
+	s.drains[key] = d
+	if d.over() { // nobody is there: not within Publish, which may not call back
+		time.AfterFunc(0, func() { s.placer.Drained(key) })
+	}
+}
+
+func (d *drain) over() bool { return len(d.peers)+len(d.absent) == 0 }
+
+// leave waits a while for a process that may come back. The caller holds mu.
+func (s *Server) leave(name string) {
+	if old := s.absent[name]; old != nil {
+		old.Stop()
+	}
+	var timer *time.Timer
+	timer = time.AfterFunc(absence, func() {
+		s.mu.Lock()
+		if s.absent[name] != timer {
+			s.mu.Unlock()
+			return
+		}
+		delete(s.absent, name)
+		over := s.release(func(d *drain) { delete(d.absent, name) })
+		s.mu.Unlock()
+		s.tell(over)
+	})
+	s.absent[name] = timer
+}
+
+// release takes somebody away from every drain, and returns those that are over. The caller holds mu.
+func (s *Server) release(who func(*drain)) (over []decide.CopyKey) {
+	for key, d := range s.drains {
+		was := d.over()
+		if who(d); d.over() && !was {
+			over = append(over, key)
+		}
+	}
+	slices.SortFunc(over, decide.CopyKey.Compare)
+	return over
+}
+
+func (s *Server) tell(drained []decide.CopyKey) {
+	for _, key := range drained {
+		s.placer.Drained(key)
+	}
+}
+
+// Connect serves one extproc until it leaves.
+func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	if first.GetProcess() == "" {
+		return status.Error(codes.InvalidArgument, "the first Report names no process")
+	}
+	p := s.join(first.GetProcess())
+	s.log.Info("an extproc follows", "process", p.process)
+	defer func() {
+		s.part(p)
+		s.log.Info("an extproc has left", "process", p.process)
+	}()
+	ended := make(chan error, 1)
+	go func() { // ends with the stream, at the latest when this returns
+		for report := first; ; {
+			s.report(p, report)
+			if report, err = stream.Recv(); err != nil {
+				ended <- err
+				return
+			}
+		}
+	}()
+	others := time.NewTicker(othersInterval)
+	defer others.Stop()
+	for {
+		select {
+		case err := <-ended:
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		case <-s.closed:
+			return status.Error(codes.Unavailable, "control is stopping")
+		case <-others.C:
+			s.count(p)
+		case <-p.news:
+		}
+		for {
+			update := s.next(p)
+			if update == nil {
+				break
+			}
+			if err := stream.Send(update); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// join begins a stream: all that is known is to be told.
+func (s *Server) join(process string) *peer {
+	p := &peer{
+		process: process, news: make(chan struct{}, 1), endpoints: true,
+		copies: make(map[decide.CopyKey]bool), failures: make(map[decide.Key]bool), registered: make(map[decide.Key]bool),
+		inFlight: make(map[decide.CopyKey]int), others: make(map[decide.CopyKey]int), moved: make(map[decide.CopyKey]int),
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.joined++
+	p.name = fmt.Sprintf("%s/%d", process, s.joined)
+	for key := range s.copies {
+		p.copies[key] = true
+	}
+	for key := range s.failures {
+		p.failures[key] = true
+	}
+	for key := range s.registered {
+		p.registered[key] = true
+	}
+	s.peers[p] = true
+	for _, d := range s.drains {
+		d.peers[p] = 0
+	}
+	if timer := s.absent[process]; timer != nil {
+		timer.Stop()
+		delete(s.absent, process)
+		s.release(func(d *drain) { delete(d.absent, process) }) // none is over: p has come
+	}
+	p.wake()
+	return p
+}
+
+// part ends a stream.
+func (s *Server) part(p *peer) {
+	s.placer.Unwanted(p.name)
+	s.mu.Lock()
+	delete(s.peers, p)
+	s.leave(p.process)
+	over := s.release(func(d *drain) {
+		if _, waits := d.peers[p]; waits {
+			delete(d.peers, p)
+			d.absent[p.process] = true
+		}
+	})
+	left := s.totals(p.inFlight)
+	s.mu.Unlock()
+	s.placer.InFlight(left)
+	s.tell(over)
+}
+
+// totals is how many requests there are at copies, from everybody. The caller holds mu.
+func (s *Server) totals(of map[decide.CopyKey]int) map[decide.CopyKey]int {
+	all := make(map[decide.CopyKey]int, len(of))
+	for key := range of {
+		n := 0
+		for p := range s.peers {
+			n += p.inFlight[key]
+		}
+		all[key] = n
+	}
+	return all
+}
+
+// report takes what an extproc says.
+func (s *Server) report(p *peer, r *placement.Report) {
+	now := time.Now()
+	for _, w := range r.GetWanted() {
+		s.placer.Wanted(p.name, keyOf(w.GetKey()), decide.Want{
+			Requests: int(w.GetRequests()), Since: now.Add(-time.Duration(w.GetWaitedMs()) * time.Millisecond), Unusable: w.GetUnusable(),
+		})
+	}
+	if usage := r.GetUsage(); len(usage) > 0 {
+		used := make(map[decide.Key]time.Time, len(usage))
+		for _, u := range usage {
+			used[keyOf(u.GetKey())] = now.Add(-time.Duration(u.GetIdleMs()) * time.Millisecond)
+		}
+		s.placer.Used(used)
+	}
+	changed := make(map[decide.CopyKey]int, len(r.GetInFlight()))
+	s.mu.Lock()
+	for _, f := range r.GetInFlight() {
+		key := copyKeyOf(f.GetCopy())
+		changed[key] = 0
+		if p.inFlight[key] = int(f.GetRequests()); f.GetRequests() == 0 {
+			delete(p.inFlight, key)
+		}
+	}
+	p.applied = max(p.applied, r.GetApplied())
+	var over []decide.CopyKey
+	for key, d := range s.drains {
+		told, waits := d.peers[p]
+		if waits && told > 0 && p.applied >= told && p.inFlight[key] == 0 {
+			if delete(d.peers, p); d.over() {
+				over = append(over, key)
+			}
+		}
+	}
+	changed = s.totals(changed)
+	s.mu.Unlock()
+	if len(changed) > 0 {
+		s.placer.InFlight(changed)
+	}
+	slices.SortFunc(over, decide.CopyKey.Compare)
+	s.tell(over)
+	for _, m := range r.GetMissing() {
+		s.placer.Missing(copyKeyOf(m))
+	}
+}
+
+// count finds out which of the others' requests in flight an extproc is to be told of.
+func (s *Server) count(p *peer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := make(map[decide.CopyKey]int)
+	for o := range s.peers {
+		if o != p {
+			for key, n := range o.inFlight {
+				now[key] += n
+			}
+		}
+	}
+	for key := range p.others {
+		if _, ok := now[key]; !ok {
+			p.moved[key] = 0
+		}
+	}
+	for key, n := range now {
+		if p.others[key] != n {
+			p.moved[key] = n
+		}
+	}
+	p.others = now
+}
+
+// next returns what an extproc is to be told, nil if that is nothing.
+func (s *Server) next(p *peer) *placement.Update {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u := &placement.Update{Version: p.version + 1}
+	room := maxSent
+	if p.endpoints {
+		u.Endpoints = &placement.Endpoints{Addresses: s.endpoints}
+		p.endpoints = false
+	}
+	for _, key := range take(p.copies, &room) {
+		state := s.copies[key] // the zero State is GONE
+		u.Copies = append(u.Copies, &placement.Copy{Copy: copyKey(key), State: state})
+		if d := s.drains[key]; d != nil {
+			if _, waits := d.peers[p]; waits {
+				d.peers[p] = u.Version
+			}
+		}
+	}
+	for _, key := range take(p.failures, &room) {
+		u.Failures = append(u.Failures, &placement.Failure{Key: modelKey(key), Reason: string(s.failures[key])})
+	}
+	for _, key := range take(p.registered, &room) {
+		u.Registered = append(u.Registered, &placement.Registered{Key: modelKey(key), Gone: !s.registered[key]})
+	}
+	for key, n := range p.moved {
+		u.InFlight = append(u.InFlight, &placement.InFlight{Copy: copyKey(key), Requests: uint32(n)})
+	}
+	clear(p.moved)
+	if s.ready && !p.told && room > 0 {
+		u.Complete, p.told = true, true
+	}
+	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.InFlight) == 0 && u.Endpoints == nil && !u.Complete {
+		return nil
+	}
+	p.version = u.Version
+	return u
+}
+
+// take takes as many keys out of a set as there is room for.
+func take[K comparable](set map[K]bool, room *int) (keys []K) {
+	for key := range maps.Keys(set) {
+		if *room == 0 {
+			break
+		}
+		keys = append(keys, key)
+		delete(set, key)
+		*room--
+	}
+	return keys
+}
+
+func keyOf(k *placement.ModelKey) decide.Key {
+	namespace, name, _ := strings.Cut(k.GetPool(), "/")
+	return decide.Key{Pool: objects.Name{Namespace: namespace, Name: name}, ID: k.GetModel()}
+}
+
+func modelKey(k decide.Key) *placement.ModelKey {
+	return &placement.ModelKey{Pool: k.Pool.String(), Model: k.ID}
+}
+
+func copyKeyOf(c *placement.CopyKey) decide.CopyKey {
+	return decide.CopyKey{Key: keyOf(c.GetKey()), Endpoint: c.GetEndpoint()}
+}
+
+func copyKey(k decide.CopyKey) *placement.CopyKey {
+	return &placement.CopyKey{Key: modelKey(k.Key), Endpoint: k.Endpoint}
+}
