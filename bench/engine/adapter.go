@@ -13,6 +13,8 @@ import (
 	"sync"
 
 	"github.com/tidwall/gjson"
+
+	kinds "github.com/headgate/headgate/internal/engine"
 )
 
 // simulatedPath begins the path of an adapter that needs no folder.
@@ -88,6 +90,9 @@ func (s *Server) resolve(model string) (name, adapter string, f *failure) {
 	if s.adapters.has(model) {
 		return model, model, nil
 	}
+	if base, adapter, ok := strings.Cut(model, ":"); ok && s.config.Kind == kinds.SGLang && s.models.has(base) && s.adapters.has(adapter) {
+		return model, adapter, nil
+	}
 	return "", "", notFound("model", "The model `%s` does not exist. Valid aliases: %s.", model, strings.Join(s.models.names, ", "))
 }
 
@@ -101,8 +106,8 @@ func (c *call) listModels() {
 		if b[len(b)-1] == '}' {
 			b = append(b, ',')
 		}
-		b = fmt.Appendf(b, `{"id":%s,"object":"model","created":%d,"owned_by":"vllm","root":%s,"parent":%s,"max_model_len":%s,"permission":[{"id":"modelperm-%s","object":"model_permission","created":%[2]d,"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,"allow_search_indices":false,"allow_view":true,"allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}]}`,
-			quote(id), unixNow(), quote(root), parent, maxLen, c.newID())
+		b = fmt.Appendf(b, `{"id":%s,"object":"model","created":%d,"owned_by":%s,"root":%s,"parent":%s,"max_model_len":%s,"permission":[{"id":"modelperm-%s","object":"model_permission","created":%[2]d,"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,"allow_search_indices":false,"allow_view":true,"allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}]}`,
+			quote(id), unixNow(), quote(string(s.config.Kind)), quote(root), parent, maxLen, c.newID())
 	}
 	for _, name := range s.models.names {
 		card(name, s.models.root, "null", strconv.Itoa(s.models.maxLen))
@@ -150,43 +155,61 @@ func (c *call) registerAdapter() {
 	c.register(a, false, fmt.Sprintf("Adapter %s registered", a.Name))
 }
 
-// register loads an adapter into host memory, which takes the time of the profile, and makes it addressable. A client
-// that leaves meanwhile does not undo it.
+// register loads an adapter and answers.
 func (c *call) register(a Adapter, inPlace bool, answer string) {
-	s := c.s
-	twice := invalidInput("The lora adapter '%s' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True.", a.Name)
-	if !inPlace && s.adapters.has(a.Name) {
-		c.fail(twice)
-		return
-	}
-	if f := s.checkAdapter(a); f != nil {
-		c.fail(f)
-		return
-	}
-	// Of two loads at once of the same name one is refused, as if it had come after the other.
-	if _, taken := s.loading.LoadOrStore(a.Name, true); taken && !inPlace {
-		c.fail(twice)
-		return
-	}
-	loaded := make(chan error, 1)
-	s.driver.load(a.Name, func(err error) {
-		if err == nil {
-			s.adapters.put(a)
-		}
-		s.loading.Delete(a.Name)
-		loaded <- err
-	})
-	select {
-	case err := <-loaded:
-		if err != nil {
-			c.fail(&failure{http.StatusInternalServerError, "InternalServerError", fmt.Sprintf("Call to add_lora method failed: %v", err), ""})
+	c.inTurn("load", a, func(done func(*failure)) { c.s.bring(a, inPlace, done) }, func(f *failure) {
+		if f != nil {
+			c.fail(f)
 			return
 		}
 		c.respond(http.StatusOK, "", []byte(answer))
+	})
+}
+
+// inTurn does something to an adapter when what others do to it is over, and answers what came of it. A client that
+// leaves meanwhile undoes nothing.
+func (c *call) inTurn(event string, a Adapter, do func(done func(*failure)), answer func(*failure)) {
+	s := c.s
+	ended := s.events.Begin(event, event+"ed", a.Name)
+	over := make(chan *failure, 1)
+	s.turns.do(a.Name, func(next func()) {
+		do(func(f *failure) {
+			if f == nil {
+				ended("")
+			} else {
+				ended(f.message)
+			}
+			over <- f
+			next()
+		})
+	})
+	select {
+	case f := <-over:
+		answer(f)
 	case <-c.r.Context().Done():
 	case <-s.driver.cut:
 		c.abandon()
 	}
+}
+
+// bring brings an adapter into host memory, which takes the time of the profile, and makes it addressable.
+func (s *Server) bring(a Adapter, inPlace bool, done func(*failure)) {
+	if !inPlace && s.adapters.has(a.Name) {
+		done(invalidInput("The lora adapter '%s' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True.", a.Name))
+		return
+	}
+	if f := s.checkAdapter(a); f != nil {
+		done(f)
+		return
+	}
+	s.driver.load(a.Name, func(err error) {
+		if err != nil {
+			done(&failure{http.StatusInternalServerError, "InternalServerError", fmt.Sprintf("Call to add_lora method failed: %v", err), ""})
+			return
+		}
+		s.adapters.put(a)
+		done(nil)
+	})
 }
 
 // preload makes an adapter of the configuration addressable and loads it before the clock runs.
@@ -275,11 +298,19 @@ func (c *call) unregisterAdapter() {
 }
 
 func (c *call) unregister(name, answer string) {
-	if !c.s.adapters.remove(name) {
-		c.fail(notFound("", "The lora adapter '%s' cannot be found.", name))
-		return
-	}
-	c.respond(http.StatusOK, "", []byte(answer))
+	c.inTurn("unload", Adapter{Name: name}, func(done func(*failure)) {
+		if !c.s.adapters.remove(name) {
+			done(notFound("", "The lora adapter '%s' cannot be found.", name))
+			return
+		}
+		done(nil)
+	}, func(f *failure) {
+		if f != nil {
+			c.fail(f)
+			return
+		}
+		c.respond(http.StatusOK, "", []byte(answer))
+	})
 }
 
 // member reads a text that the body must have.

@@ -1,10 +1,13 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,18 +137,50 @@ func TestUnloadingTakesTheNameAndLetsRequestsFinish(t *testing.T) {
 	})
 }
 
-func TestOfTwoLoadsOfOneNameOneIsRefused(t *testing.T) {
-	inWorld(t, Config{Profile: slow()}, func(w *world) {
-		statuses := make(chan int, 2)
-		for range 2 {
-			go func() { statuses <- w.post("/v1/load_lora_adapter", loadBody("x", "sim:")).status }()
+// vLLM has a lock for each name: a call waits for those before it, and is answered by what they left.
+func TestCallsForOneNameFollowEachOther(t *testing.T) {
+	var log bytes.Buffer
+	inWorld(t, Config{Profile: slow(), Events: &log}, func(w *world) {
+		statuses := make([]int, 4)
+		var all sync.WaitGroup
+		for i, call := range []struct{ path, body string }{
+			{"/v1/load_lora_adapter", loadBody("x", "sim:rank=99")}, // fails at once
+			{"/v1/load_lora_adapter", loadBody("x", "sim:")},
+			{"/v1/load_lora_adapter", loadBody("x", "sim:")},
+			{"/v1/unload_lora_adapter", `{"lora_name":"x"}`},
+		} {
+			all.Go(func() {
+				statuses[i] = w.post(call.path, call.body).status
+				if i > 0 {
+					w.at(2, "the answer")
+				}
+			})
 			synctest.Wait()
 		}
-		if first, second := <-statuses, <-statuses; first != http.StatusBadRequest || second != http.StatusOK {
-			t.Errorf("they were answered %d and %d", first, second)
+		all.Wait()
+		if want := []int{500, 200, 400, 200}; !slices.Equal(statuses, want) {
+			t.Errorf("they were answered %v, want %v", statuses, want)
 		}
 		w.wantMetrics("sim:host_loads_total{", "1.0")
+		if got := w.do("GET /v1/models", "").get("data.#").Int(); got != 1 {
+			t.Errorf("%d models are listed after the unload", got)
+		}
 	})
+	const start = "2000-01-01T00:00:0" // of synctest's clock
+	for i, want := range []string{
+		`0Z","engine":"192.0.2.1:8000","event":"load","model":"x"}`,
+		`0Z","engine":"192.0.2.1:8000","event":"loaded","model":"x","error":"Call to add_lora method failed: Worker failed`,
+		`0Z","engine":"192.0.2.1:8000","event":"load","model":"x"}`,
+		`0Z","engine":"192.0.2.1:8000","event":"load","model":"x"}`,
+		`0Z","engine":"192.0.2.1:8000","event":"unload","model":"x"}`,
+		`2Z","engine":"192.0.2.1:8000","event":"loaded","model":"x","seconds":2}`,
+		`2Z","engine":"192.0.2.1:8000","event":"loaded","model":"x","error":"The lora adapter 'x' has already been loaded.`,
+		`2Z","engine":"192.0.2.1:8000","event":"unloaded","model":"x","seconds":2}`,
+	} {
+		if line, _ := log.ReadString('\n'); !strings.HasPrefix(line, `{"time":"`+start+want) {
+			t.Errorf("event %d is %swant %s", i, line, want)
+		}
+	}
 }
 
 func TestALoadGoesOnWhenItsClientLeaves(t *testing.T) {

@@ -18,6 +18,9 @@
 // of /v1/messages follows Anthropic's specification, which vLLM abridges. Metrics of its own are named sim:, never
 // vllm:.
 //
+// As SGLang (Config.Kind) it is the same engine with SGLang's adapter API and the names of SGLang's metrics, as they are
+// documented: no real SGLang was seen. An adapter is asked for as BASE:ADAPTER there; its own name alone does here too.
+//
 // A stream's headers are sent at once and its first data chunk with the first token, as in vLLM, whose scheduler gives
 // no output before the whole prompt is computed.
 package engine
@@ -27,6 +30,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -34,6 +38,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	kinds "github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/profile"
 )
 
@@ -86,6 +91,10 @@ type Config struct {
 	Seed uint64
 	// RequestIDHeaders puts x-request-id on every response, and SleepMode serves /sleep, /wake_up and /is_sleeping.
 	RequestIDHeaders, SleepMode bool
+	// Kind is the engine that it is: engine.VLLM, which is meant by "", or engine.SGLang.
+	Kind kinds.Kind
+	// Events is where the event log is written; nil means nowhere.
+	Events io.Writer
 	// Listener is where Run serves; Run closes it. nil means that the caller serves Handler itself.
 	Listener net.Listener
 }
@@ -105,11 +114,12 @@ type Server struct {
 	adapters *registry
 	models   baseModels
 	traffic  *traffic
+	events   *Events
 	born     time.Time
 
 	requests atomic.Uint64 // numbered, for ids and faults
 	inFlight atomic.Int64  // requests that ask the engine
-	loading  sync.Map      // names of adapters that are being loaded
+	turns    turns         // of loads and unloads, by the adapter's name
 	door     door
 }
 
@@ -132,6 +142,16 @@ func New(c Config) (*Server, error) {
 		born:     time.Now(),
 		door:     door{empty: make(chan struct{})},
 	}
+	if c.Kind != kinds.VLLM && c.Kind != kinds.SGLang {
+		return nil, fmt.Errorf("engine: there is no simulated engine of the kind %q here", c.Kind)
+	}
+	if c.Events != nil {
+		address := ""
+		if c.Listener != nil {
+			address = c.Listener.Addr().String()
+		}
+		s.events = NewEvents(c.Events, address)
+	}
 	for _, a := range c.Adapters {
 		if err := s.preload(a); err != nil {
 			return nil, fmt.Errorf("engine: lora-modules: %w", err)
@@ -143,6 +163,9 @@ func New(c Config) (*Server, error) {
 func (c Config) withDefaults() Config {
 	if c.Profile == (profile.Profile{}) {
 		c.Profile = DefaultProfile()
+	}
+	if c.Kind == "" {
+		c.Kind = kinds.VLLM
 	}
 	if c.Model == "" {
 		c.Model = "base"

@@ -14,16 +14,23 @@ import (
 
 	"github.com/spf13/pflag"
 
+	kinds "github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/profile"
 )
 
-const usage = `Serves a simulated vLLM endpoint. It speaks vLLM's HTTP API (OpenAI chat, completions, embeddings and
+const usage = `Serves a simulated engine: a vLLM endpoint, or with --kind another one. It speaks vLLM's HTTP API (OpenAI chat, completions, embeddings and
 responses, Anthropic messages, LoRA adapters, /metrics) and takes the time that a GPU would take, by the
 step model of a profile: requests queue, share steps, hit the prefix cache and wait for adapter slots.
 The text that it makes means nothing.
 
 MODEL is what vLLM would be told to serve; it is also the model's name unless --served-model-name says
 another. Flags that vLLM has are named as there. The address is printed when the endpoint is ready.
+
+With --kind sglang it has SGLang's adapter API and metrics, as they are documented: no real one was seen.
+With --kind modelruntime it is what ModelMesh manages, and has flags of its own:
+bench engine --kind modelruntime --help.
+
+` + EventsHelp + `
 
 Usage:
 
@@ -37,6 +44,8 @@ Examples:
 
   curl localhost:8000/v1/chat/completions -H 'content-type: application/json' \
     -d '{"messages": [{"role": "user", "content": "hello"}], "stream": true}'
+  bench engine --kind sglang --event-log events.jsonl
+
   curl localhost:8000/v1/load_lora_adapter -H 'content-type: application/json' \
     -d '{"lora_name": "sql", "lora_path": "sim:rank=16"}'
 
@@ -75,6 +84,8 @@ func parseFlags(args []string, out io.Writer) (c Config, address string, err err
 	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
 	host := f.String("host", "127.0.0.1", "serve at this `ADDRESS`")
 	port := f.Int("port", 8000, "serve at this `PORT`; 0 takes a free one")
+	kind := f.String("kind", string(kinds.VLLM), "be this `KIND` of engine: vllm, sglang, or modelruntime")
+	events := f.String("event-log", "", "append what is told about models to this `FILE`; - is standard output")
 	file := f.String("profile", "", "take the times and limits of this YAML `FILE` (default a 70B model on four A100 GPUs)")
 	f.StringArrayVar(&c.ServedNames, "served-model-name", nil, "call the base model by this `NAME`; may be repeated, the first is its own")
 	f.IntVar(&c.MaxModelLen, "max-model-len", 0, "accept at most so many `TOKENS` a request (default 4096, or what the KV cache holds)")
@@ -104,6 +115,7 @@ func parseFlags(args []string, out io.Writer) (c Config, address string, err err
 	if *keepAlive < 0 || *shutdown < 0 {
 		return Config{}, "", errors.New("a time is not negative")
 	}
+	c.Kind = kinds.Kind(*kind)
 	c.KeepAlive = time.Duration(*keepAlive * float64(time.Second))
 	c.ShutdownTimeout = time.Duration(*shutdown * float64(time.Second))
 	if c.Adapters, err = parseAdapters(*adapters); err != nil {
@@ -111,6 +123,13 @@ func parseFlags(args []string, out io.Writer) (c Config, address string, err err
 	}
 	if c.Faults, err = parseFaults(*faults); err != nil {
 		return Config{}, "", fmt.Errorf("--fault: %w", err)
+	}
+	log, err := OpenEvents(*events)
+	if err != nil {
+		return Config{}, "", fmt.Errorf("--event-log: %w", err)
+	}
+	if log != nil {
+		c.Events = log
 	}
 	c.Profile, err = readProfile(*file, profile.Limits{GPUAdapters: *maxLoras, HostAdapters: *maxCPULoras, MaxSequences: *maxSequences})
 	return c, net.JoinHostPort(*host, strconv.Itoa(*port)), err

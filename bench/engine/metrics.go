@@ -101,20 +101,23 @@ func (p *page) histograms(s *stats) {
 		{"request_num_preemptions", "Histogram of the number of times a request was preempted.", &s.preemptions},
 		{"request_prefill_kv_computed_tokens", "Histogram of new KV tokens computed during prefill (excluding cached tokens).", &s.computed},
 	} {
-		name := "vllm:" + h.name
-		p.family(name, "histogram", h.help)
-		total := uint64(0)
-		for i, n := range h.of.counts {
-			total += n
-			bound := "+Inf"
-			if i < len(h.of.bounds) {
-				bound = number(h.of.bounds[i])
-			}
-			p.sample(name+"_bucket", `le="`+bound+`"`, float64(total))
-		}
-		p.sample(name+"_count", "", float64(total))
-		p.sample(name+"_sum", "", h.of.sum)
+		p.histogram("vllm:"+h.name, h.help, h.of)
 	}
+}
+
+func (p *page) histogram(name, help string, h *histogram) {
+	p.family(name, "histogram", help)
+	total := uint64(0)
+	for i, n := range h.counts {
+		total += n
+		bound := "+Inf"
+		if i < len(h.bounds) {
+			bound = number(h.bounds[i])
+		}
+		p.sample(name+"_bucket", `le="`+bound+`"`, float64(total))
+	}
+	p.sample(name+"_count", "", float64(total))
+	p.sample(name+"_sum", "", h.sum)
 }
 
 func (p *page) adapters(s *stats, limits profile.Limits) {

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	kinds "github.com/headgate/headgate/internal/engine"
 )
 
 // route is what is served at a path.
@@ -34,14 +36,25 @@ var routes = map[string]route{
 	"/invocations":              {http.MethodPost, (*call).invocations, true},
 	"/tokenize":                 {http.MethodPost, (*call).tokenize, false},
 	"/v1/models":                {http.MethodGet, (*call).listModels, false},
-	"/v1/load_lora_adapter":     {http.MethodPost, (*call).loadAdapter, true},
-	"/v1/unload_lora_adapter":   {http.MethodPost, (*call).unloadAdapter, false},
-	"/adapters":                 {http.MethodPost, (*call).registerAdapter, true},
 	"/health":                   {http.MethodGet, (*call).healthy, false},
 	"/ping":                     {http.MethodGet, (*call).healthy, false},
 	"/version":                  {http.MethodGet, (*call).version, false},
 	"/load":                     {http.MethodGet, (*call).load, false},
-	"/metrics":                  {http.MethodGet, func(c *call) { c.s.serveMetrics(c) }, false},
+}
+
+// kindRoutes are what the kinds of engines have each of its own.
+var kindRoutes = map[kinds.Kind]map[string]route{
+	kinds.VLLM: {
+		"/v1/load_lora_adapter":   {http.MethodPost, (*call).loadAdapter, true},
+		"/v1/unload_lora_adapter": {http.MethodPost, (*call).unloadAdapter, false},
+		"/adapters":               {http.MethodPost, (*call).registerAdapter, true},
+		"/metrics":                {http.MethodGet, func(c *call) { c.s.serveMetrics(c) }, false},
+	},
+	kinds.SGLang: {
+		"/load_lora_adapter":   {http.MethodPost, (*call).loadSGLang, true},
+		"/unload_lora_adapter": {http.MethodPost, (*call).unloadSGLang, false},
+		"/metrics":             {http.MethodGet, func(c *call) { c.s.serveSGLangMetrics(c) }, false},
+	},
 }
 
 // sleepRoutes are served with Config.SleepMode.
@@ -56,10 +69,13 @@ func (s *Server) route(path string) (r route, name string) {
 	if r, ok := routes[path]; ok {
 		return r, path
 	}
+	if r, ok := kindRoutes[s.config.Kind][path]; ok {
+		return r, path
+	}
 	if r, ok := sleepRoutes[path]; ok && s.config.SleepMode {
 		return r, path
 	}
-	if name, ok := strings.CutPrefix(path, adapterPath); ok && name != "" && !strings.Contains(name, "/") {
+	if name, ok := strings.CutPrefix(path, adapterPath); ok && s.config.Kind == kinds.VLLM && name != "" && !strings.Contains(name, "/") {
 		return route{http.MethodDelete, (*call).unregisterAdapter, false}, adapterPath + "{name}"
 	}
 	return route{}, "other"
