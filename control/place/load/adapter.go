@@ -1,0 +1,382 @@
+package load
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/reach"
+)
+
+const (
+	// idle is how long a connection to an engine is kept without a request: vLLM closes one after 5 s, and a load that is
+	// sent into a connection that closes ends without an answer.
+	idle = 2 * time.Second
+	// maxPage bounds what an engine may answer to a look. A page of vLLM has 50 to 80 KB.
+	maxPage = 16 << 20
+	// An engine that has answered may list the model a moment later: where it has several front ends, or is still loading
+	// it for an earlier call. It is asked after the shorter time first, then twice as late each time.
+	minPoll, maxPoll = 50 * time.Millisecond, time.Second
+)
+
+// api is how engines of one kind are told to load LoRA adapters. Both calls take the name as lora_name, and a load the
+// source as lora_path.
+type api struct {
+	load, unload string // paths
+	absent       string // what to do where there are no such paths
+}
+
+// apis are the kinds that can be told. vLLM's is recorded of 0.32.0; SGLang's is as it is documented, and no real one was
+// seen.
+var apis = map[engine.Kind]api{
+	engine.VLLM: {
+		"/v1/load_lora_adapter", "/v1/unload_lora_adapter",
+		"start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment",
+	},
+	engine.SGLang: {"/load_lora_adapter", "/unload_lora_adapter", "start SGLang with --enable-lora"},
+}
+
+// adapters drives an engine that has an HTTP API for LoRA adapters, or none. It keeps nothing of models: the engine
+// lists them.
+type adapters struct {
+	Endpoint
+	access reach.Access
+	client http.Client
+	told   atomic.Value // the engine.Kind that a metrics page told, where nobody says it
+}
+
+func openAdapters(e Endpoint, a reach.Access) *adapters {
+	d := &adapters{Endpoint: e, access: a}
+	d.client = http.Client{Transport: a.Transport(idle), CheckRedirect: func(r *http.Request, via []*http.Request) error {
+		if via[0].Method != http.MethodGet {
+			return http.ErrUseLastResponse // what is told to one engine is not repeated to who knows whom
+		}
+		return reach.Stay(r, via)
+	}}
+	return d
+}
+
+// Close lets go of idle connections.
+func (d *adapters) Close() error {
+	d.client.CloseIdleConnections()
+	return nil
+}
+
+// Predict and Size know nothing: no such engine tells what an adapter takes.
+func (d *adapters) Predict(context.Context, Model) (int64, error) { return 0, nil }
+
+// Size is as Predict.
+func (d *adapters) Size(context.Context, string) (int64, error) { return 0, nil }
+
+// kind is what the engine is, as far as anybody said.
+func (d *adapters) kind() engine.Kind {
+	if told, ok := d.told.Load().(engine.Kind); ok && d.Kind == "" {
+		return told
+	}
+	return d.Kind
+}
+
+// Look reads the list of models and the metrics page. An engine needs no making ready.
+func (d *adapters) Look(ctx context.Context, _ Record) (Seen, error) {
+	models, err := d.list(ctx)
+	if err != nil {
+		return Seen{}, err
+	}
+	load, err := d.metrics(ctx)
+	if err != nil {
+		return Seen{}, err
+	}
+	_, takes := apis[d.kind()]
+	s := Seen{Takes: takes, Incarnation: d.Incarnation, Lists: !models.Unlisted}
+	if takes {
+		// One that is loading a model stops its steps, so that two at once end no sooner (vLLM 0.32.0).
+		s.Limits = Limits{Adapters: int(load.MaxAdapters.Or(0)), Loads: 1}
+	}
+	for _, id := range models.Base {
+		s.Models = append(s.Models, Listed{ID: id, Base: true})
+	}
+	for _, id := range models.Adapters {
+		s.Models = append(s.Models, Listed{ID: id})
+	}
+	return s, nil
+}
+
+// Load tells the engine to load, and looks whether it lists the model then: the answers of engines differ, their lists
+// do not.
+func (d *adapters) Load(ctx context.Context, m Model) (Loaded, error) {
+	if err := engine.CheckName(m.ID); err != nil {
+		return Loaded{}, fault(Refused, fmt.Sprintf("no engine is asked for a model called %q: %v", m.ID, err))
+	}
+	a, err := d.api(ctx)
+	if err != nil {
+		return Loaded{}, err
+	}
+	said, err := d.post(ctx, a.load, map[string]string{"lora_name": m.ID, "lora_path": m.Source})
+	if err != nil {
+		return Loaded{}, err
+	}
+	switch {
+	case said.done():
+		return Loaded{}, d.await(ctx, m.ID, true, said)
+	case said.status == http.StatusBadRequest && strings.Contains(said.words, "already"):
+		// It is there, or is being loaded since an earlier call.
+		return Loaded{}, d.await(ctx, m.ID, true, said)
+	case said.status == http.StatusBadRequest:
+		if models, err := d.list(ctx); err == nil && slices.Contains(models.Adapters, m.ID) {
+			return Loaded{}, nil
+		}
+	}
+	return Loaded{}, d.refusal(said, a)
+}
+
+// Unload tells the engine to unload. An engine that does not list the model has not got it, whatever it answers.
+func (d *adapters) Unload(ctx context.Context, id string) error {
+	a, err := d.api(ctx)
+	if err != nil {
+		return err
+	}
+	said, err := d.post(ctx, a.unload, map[string]string{"lora_name": id})
+	if err != nil {
+		return err
+	}
+	if said.done() {
+		return d.await(ctx, id, false, said)
+	}
+	models, err := d.list(ctx)
+	switch {
+	case err != nil:
+		return err
+	case models.Unlisted && said.known || !models.Unlisted && !slices.Contains(models.Adapters, id):
+		return nil
+	}
+	return d.refusal(said, a)
+}
+
+// await waits until the engine lists the model, or no longer does.
+func (d *adapters) await(ctx context.Context, id string, listed bool, said answer) error {
+	for pause := minPoll; ; pause = min(2*pause, maxPoll) {
+		models, err := d.list(ctx)
+		switch {
+		case err != nil:
+			return fault(Unclear, fmt.Sprintf("the engine answered %v, and its list cannot be read: %v", said, err))
+		case models.Unlisted || slices.Contains(models.Adapters, id) == listed:
+			return nil
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return fault(Unclear, fmt.Sprintf("the engine answered %v, and its list says another thing: %v", said, ctx.Err()))
+		}
+	}
+}
+
+// api returns how the engine is told to load.
+func (d *adapters) api(ctx context.Context) (api, error) {
+	if d.kind() == "" {
+		if _, err := d.metrics(ctx); err != nil {
+			return api{}, err
+		}
+	}
+	switch a, ok := apis[d.kind()]; {
+	case ok:
+		return a, nil
+	case d.kind() == "":
+		return api{}, fault(Refused, fmt.Sprintf("what engine this is nobody says, and its metrics page tells none: label its pods %s, or name spec.engine of its EndpointList", engine.KindLabel))
+	default:
+		return api{}, fault(Refused, fmt.Sprintf("engines of the kind %s cannot be told to load models: it has those that it was started with", d.kind()))
+	}
+}
+
+// refusal is an answer that is no success, as an Error. An answer that is not the engine's own words on the matter, such
+// as that of a proxy or of a crash, leaves it unclear what was done.
+func (d *adapters) refusal(said answer, a api) *Error {
+	outcome, words := Unclear, said.String()
+	switch {
+	case said.status == http.StatusNotFound && !said.known:
+		outcome, words = Refused, words+": it has no such path: "+a.absent
+	case said.status == http.StatusUnauthorized || said.status == http.StatusForbidden:
+		outcome, words = Refused, words+": it wants the token of --engine-token-file"
+	case said.status == http.StatusRequestTimeout:
+	case said.status/100 == 3:
+		outcome, words = Refused, words+": a redirect, which is not followed"
+	case said.status/100 == 4, said.known && (said.status == http.StatusInternalServerError || said.status == http.StatusServiceUnavailable):
+		outcome = Refused
+	}
+	return fault(outcome, words)
+}
+
+// answer is what an engine says to a call.
+type answer struct {
+	status int
+	words  string
+	known  bool // the words are an error in a form of engines
+	failed bool // they say that it failed, whatever the status
+}
+
+func (a answer) done() bool { return a.status == http.StatusOK && !a.failed }
+
+func (a answer) String() string {
+	if a.words == "" {
+		return strconv.Itoa(a.status)
+	}
+	return fmt.Sprintf("%d: %s", a.status, a.words)
+}
+
+// readAnswer finds the words in an answer. vLLM has them in an object error, older ones without it, where it lets nobody
+// in a text error; SGLang says error_message and success; what is no engine's path answers detail.
+func readAnswer(status int, body []byte) answer {
+	var said struct {
+		Error   json.RawMessage `json:"error"`
+		Object  string          `json:"object"`
+		Message string          `json:"message"`
+		Success *bool           `json:"success"`
+		Words   string          `json:"error_message"`
+	}
+	a := answer{status: status, words: strings.TrimSpace(string(body))}
+	if json.Unmarshal(body, &said) != nil {
+		return a
+	}
+	var inner struct {
+		Message string `json:"message"`
+	}
+	switch {
+	case json.Unmarshal(said.Error, &inner) == nil && inner.Message != "":
+		a.words, a.known = inner.Message, true
+	case json.Unmarshal(said.Error, &a.words) == nil && a.words != "":
+		a.known = true
+	case said.Object == "error" && said.Message != "":
+		a.words, a.known = said.Message, true
+	case said.Success != nil:
+		a.known, a.failed = true, !*said.Success
+		if said.Words != "" || !a.failed {
+			a.words = said.Words
+		}
+	}
+	return a
+}
+
+// post makes a call and reads its answer.
+func (d *adapters) post(ctx context.Context, path string, fields map[string]string) (answer, error) {
+	body, err := json.Marshal(fields)
+	if err != nil {
+		return answer{}, fault(Refused, err.Error())
+	}
+	r, connected, err := d.request(ctx, http.MethodPost, d.Address, path, bytes.NewReader(body))
+	if err != nil {
+		return answer{}, fault(Unreached, err.Error())
+	}
+	r.Header.Set("Content-Type", "application/json")
+	resp, err := d.client.Do(r)
+	if err != nil {
+		return answer{}, broken(err, connected.Load())
+	}
+	defer resp.Body.Close()
+	// Words beyond what is kept tell nothing more, but they may be within JSON.
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if err != nil {
+		return answer{}, broken(err, true)
+	}
+	return readAnswer(resp.StatusCode, text), nil
+}
+
+// broken is a call that the network ended.
+func broken(err error, connected bool) *Error {
+	if connected {
+		return fault(Unclear, err.Error())
+	}
+	return fault(Unreached, err.Error())
+}
+
+// request makes a request that notes whether it got a connection.
+func (d *adapters) request(ctx context.Context, method, address, path string, body io.Reader) (*http.Request, *atomic.Bool, error) {
+	connected := new(atomic.Bool)
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
+	r, err := d.access.Request(ctx, method, address, d.Host, path, body)
+	return r, connected, err
+}
+
+// list reads the list of models. An engine without one answers to models that nobody knows.
+func (d *adapters) list(ctx context.Context) (engine.Models, error) {
+	body, _, err := d.get(ctx, engine.Page{Path: "/v1/models"})
+	if err != nil {
+		return engine.Models{}, err
+	}
+	if body == nil {
+		return engine.Models{Unlisted: true}, nil
+	}
+	models, err := engine.ReadModels(body)
+	if err != nil {
+		return engine.Models{}, fault(Unclear, err.Error())
+	}
+	return models, nil
+}
+
+// metrics reads the first metrics page that tells a load, and by it what the engine is where nobody says. An engine
+// without such a page tells nothing.
+func (d *adapters) metrics(ctx context.Context) (engine.Load, error) {
+	var reader engine.Reader
+	for _, page := range engine.Pages(d.kind()) {
+		body, media, err := d.get(ctx, page)
+		if err != nil && page.Port == 0 {
+			return engine.Load{}, err
+		}
+		if media == "application/json" { // trtllm-serve's /metrics
+			continue
+		}
+		load, err := reader.Load(body, d.kind())
+		if err == nil && load.Kind != "" {
+			d.told.Store(load.Kind)
+			return load, nil
+		}
+	}
+	return engine.Load{}, nil
+}
+
+// get returns the body of a page and its media type; nil where the engine has no such page.
+func (d *adapters) get(ctx context.Context, page engine.Page) (body []byte, media string, err error) {
+	address := d.Address
+	if page.Port != 0 {
+		host, _, _ := net.SplitHostPort(address) // it is ip:port
+		address = net.JoinHostPort(host, strconv.Itoa(int(page.Port)))
+	}
+	r, connected, err := d.request(ctx, http.MethodGet, address, page.Path, nil)
+	if err != nil {
+		return nil, "", fault(Unreached, err.Error())
+	}
+	resp, err := d.client.Do(r)
+	if err != nil {
+		return nil, "", broken(err, connected.Load())
+	}
+	defer resp.Body.Close()
+	body, err = io.ReadAll(io.LimitReader(resp.Body, maxPage+1))
+	if err == nil && len(body) > maxPage {
+		err = errors.New("the page is too long")
+	}
+	if err != nil {
+		return nil, "", fault(Unclear, fmt.Sprintf("GET %s: %v", page.Path, err))
+	}
+	switch resp.StatusCode {
+	case http.StatusOK:
+		media, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type"))
+		return append([]byte{}, body...), media, nil // not nil, though it may be empty
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		return nil, "", nil
+	}
+	said := readAnswer(resp.StatusCode, body)
+	return nil, "", fault(d.refusal(said, api{}).Outcome, fmt.Sprintf("GET %s: the engine answers %v", page.Path, said))
+}

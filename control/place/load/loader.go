@@ -1,0 +1,248 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/reach"
+)
+
+const (
+	// settle is how long after a load without a clear answer the model is unloaded: what was on its way to the engine
+	// then is there before the unload. ModelMesh waits as long.
+	settle = time.Second
+	// Between tries to unload: first the one, twice as long each time, then the other, as ModelMesh.
+	minPause, maxPause = time.Second, 10 * time.Second
+	// patience is when tries to unload end: ModelMesh's 90 tries of 10 s.
+	patience = 15 * time.Minute
+	// unloadTimeout bounds one try. An engine may let an unload wait for a load of the same model to end.
+	unloadTimeout = 30 * time.Second
+	// absences is how many tries in a row may find nobody there before the engine is taken to be gone.
+	absences = 2
+)
+
+// Endpoint is where an engine is, as objects say it (objects.Endpoint has the fields of the same names). Another Endpoint
+// is another Loader.
+type Endpoint struct {
+	Address     string      // "ip:port", where it serves requests
+	Host        string      // the DNS name that people wrote for it; empty if they wrote none
+	Kind        engine.Kind // unknown is told apart by what it serves
+	Management  string      // of a model runtime: "ip:port" or "unix:PATH"
+	Incarnation string      // empty if nobody says
+}
+
+// Answer is what one call to an engine came to.
+type Answer struct {
+	Model  string
+	Unload bool // or it was a load
+	At     time.Time
+	Took   time.Duration
+	Err    *Error // nil where the engine did it
+}
+
+// Loader loads and unloads models at one endpoint, and makes clear what an unclear answer means: whoever hears of a load
+// that failed knows whether something is left of it. Calls for one model follow each other; how many models are loaded at
+// once is for the caller to bound. It is safe for concurrent use.
+type Loader struct {
+	driver Driver
+	heard  func(Answer)
+	over   context.Context // ended by Close
+	end    context.CancelFunc
+
+	mu    sync.Mutex // guards turns
+	turns map[string]*turn
+}
+
+// turn lets one call for a model go on at a time.
+type turn struct {
+	taken chan struct{} // has one place: full while a call is on; never closed
+	users int           // calls that are on or wait; guarded by Loader.mu
+}
+
+// Open returns the Loader of an endpoint. Heard is told of each call to the engine as it ends, from several goroutines;
+// it may be nil.
+func Open(e Endpoint, a reach.Access, heard func(Answer)) (*Loader, error) {
+	if e.Management == "" && e.Kind != engine.ModelRuntime {
+		return newLoader(openAdapters(e, a), heard), nil
+	}
+	d, err := openRuntime(e, a)
+	if err != nil {
+		return nil, fmt.Errorf("endpoint %s: %w", e.Address, err)
+	}
+	return newLoader(d, heard), nil
+}
+
+func newLoader(d Driver, heard func(Answer)) *Loader {
+	if heard == nil {
+		heard = func(Answer) {}
+	}
+	l := &Loader{driver: d, heard: heard, turns: make(map[string]*turn)}
+	l.over, l.end = context.WithCancel(context.Background())
+	return l
+}
+
+// Close ends every call, without clearing up after loads: whoever closes a Loader has their intents on record, or the
+// endpoint is gone.
+func (l *Loader) Close() error {
+	l.end()
+	return l.driver.Close()
+}
+
+// Look is [Driver.Look].
+func (l *Loader) Look(ctx context.Context, r Record) (Seen, error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	return l.driver.Look(ctx, r)
+}
+
+// Predict is [Driver.Predict].
+func (l *Loader) Predict(ctx context.Context, m Model) (int64, error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	return l.driver.Predict(ctx, m)
+}
+
+// Size is [Driver.Size].
+func (l *Loader) Size(ctx context.Context, id string) (int64, error) {
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	return l.driver.Size(ctx, id)
+}
+
+// within returns ctx, ended by Close too.
+func (l *Loader) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(l.over, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// Load loads a model. The engine is asked to give up after timeout, or when ctx ends. Where its answer is unclear then,
+// the model is unloaded until it is gone, which may take longer than both: Load returns when nothing is left.
+//
+// The error is an *[Error]. Refused: nothing is left of the load. Unreached: the engine was not asked. Unclear: the
+// engine is gone, or could not be told to unload, or Close came between; something may be left, and [Loader.Unload] is
+// needed before the model is loaded here again.
+func (l *Loader) Load(ctx context.Context, m Model, timeout time.Duration) (Loaded, error) {
+	leave, err := l.enter(ctx, m.ID)
+	if err != nil {
+		return Loaded{}, err
+	}
+	defer leave()
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	limited, stop := context.WithTimeout(ctx, timeout)
+	defer stop()
+	began := time.Now()
+	loaded, err := l.driver.Load(limited, m)
+	failure := faultOf(err)
+	l.heard(Answer{Model: m.ID, At: began, Took: time.Since(began), Err: failure})
+	if failure == nil {
+		return loaded, nil
+	}
+	if failure.Outcome != Unclear {
+		return Loaded{}, failure
+	}
+	if err := l.clear(l.over, m.ID, settle); err != nil {
+		return Loaded{}, fault(Unclear, fmt.Sprintf("%s; it could not be unloaded: %v", failure.Words, err))
+	}
+	return Loaded{}, fault(Refused, failure.Words)
+}
+
+// Unload unloads a model, again and again until it is gone, ctx ends or the engine is. The error is an *[Error]:
+// Unreached where the engine is gone, else the last that it said.
+func (l *Loader) Unload(ctx context.Context, id string) error {
+	leave, err := l.enter(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	ctx, cancel := l.within(ctx)
+	defer cancel()
+	if failure := l.clear(ctx, id, 0); failure != nil {
+		return failure
+	}
+	return nil
+}
+
+// clear unloads a model after pause, and again until the engine says that it is gone.
+func (l *Loader) clear(ctx context.Context, id string, pause time.Duration) *Error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	last := fault(Unclear, "the engine was not asked to unload")
+	absent := 0
+	for next := minPause; ; next = min(2*next, maxPause) {
+		if !wait(ctx, pause) {
+			return last
+		}
+		limited, stop := context.WithTimeout(ctx, unloadTimeout)
+		began := time.Now()
+		failure := faultOf(l.driver.Unload(limited, id))
+		stop()
+		l.heard(Answer{Model: id, Unload: true, At: began, Took: time.Since(began), Err: failure})
+		if failure == nil {
+			return nil
+		}
+		last = failure
+		if absent++; failure.Outcome != Unreached {
+			absent = 0
+		}
+		if absent == absences {
+			return failure
+		}
+		pause = next
+	}
+}
+
+// wait waits, and says whether ctx lasted.
+func wait(ctx context.Context, pause time.Duration) bool {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+var errClosed = errors.New("the endpoint is no longer driven")
+
+// enter waits for the turn of a call for a model. The caller calls leave at its end.
+func (l *Loader) enter(ctx context.Context, id string) (leave func(), err error) {
+	l.mu.Lock()
+	t := l.turns[id]
+	if t == nil {
+		t = &turn{taken: make(chan struct{}, 1)}
+		l.turns[id] = t
+	}
+	t.users++
+	l.mu.Unlock()
+	done := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if t.users--; t.users == 0 {
+			delete(l.turns, id)
+		}
+	}
+	select {
+	case t.taken <- struct{}{}:
+		err = ctx.Err()
+		if l.over.Err() != nil {
+			err = errClosed
+		}
+		if err == nil {
+			return func() { <-t.taken; done() }, nil
+		}
+		<-t.taken
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-l.over.Done():
+		err = errClosed
+	}
+	done()
+	return nil, fault(Unreached, "the engine was not asked: "+err.Error())
+}

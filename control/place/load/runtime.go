@@ -1,0 +1,289 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/internal/reach"
+)
+
+// As ModelMesh has them.
+const (
+	statusPause    = 2 * time.Second        // between two questions whether a runtime is ready
+	predictTimeout = 500 * time.Millisecond // a prediction that takes longer is of no use
+	sizeTimeout    = 30 * time.Second
+)
+
+const unixScheme = "unix:"
+
+// runtime drives a program that serves mmesh.ModelRuntime. It cannot list its models, and to ask whether it is ready takes
+// them away: it is asked once in each life of it.
+type runtime struct {
+	Endpoint
+	access  reach.Access
+	network string // of Management
+	address string
+	conn    *grpc.ClientConn
+	calls   mmesh.ModelRuntimeClient
+	peer    func(net.Conn) string // what process a connection leads to, empty where that cannot be told
+
+	looking chan struct{} // has one place: full while a look is on; never closed
+	mu      sync.Mutex    // guards life
+	life    *life         // the life of the runtime that was looked at last, nil before the first look
+}
+
+// life is one life of a runtime.
+type life struct {
+	incarnation string
+	limits      Limits
+
+	mu           sync.Mutex // guards what follows
+	unpredicting bool       // it does not implement predictions
+}
+
+func openRuntime(e Endpoint, a reach.Access) (*runtime, error) {
+	if e.Management == "" {
+		return nil, errors.New("a model runtime without an address to manage it at: name spec.management of its EndpointList, or spec.placement.management of the pool's PoolSettings")
+	}
+	r := &runtime{Endpoint: e, access: a, network: "tcp", address: e.Management, peer: peerProcess, looking: make(chan struct{}, 1)}
+	transport := insecure.NewCredentials()
+	authority := e.Management
+	if path, ok := strings.CutPrefix(e.Management, unixScheme); ok {
+		r.network, r.address, authority = "unix", path, "localhost"
+	} else if a.TLS != nil {
+		own := a.TLS.Clone()
+		if own.ServerName = e.Host; own.ServerName == "" {
+			own.ServerName, _, _ = net.SplitHostPort(e.Management) // it is ip:port
+		}
+		transport, authority = credentials.NewTLS(own), own.ServerName
+	}
+	conn, err := grpc.NewClient(
+		"passthrough:///"+e.Management,
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return r.dial(ctx) }),
+		grpc.WithTransportCredentials(transport), grpc.WithAuthority(authority), grpc.WithUnaryInterceptor(r.authorize),
+		// A runtime that is back is to be reached soon.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: time.Second,
+		}),
+	)
+	if err != nil {
+		return nil, err
+	}
+	r.conn, r.calls = conn, mmesh.NewModelRuntimeClient(conn)
+	return r, nil
+}
+
+func (r *runtime) Close() error { return r.conn.Close() }
+
+func (r *runtime) dial(ctx context.Context) (net.Conn, error) {
+	return r.access.DialContext(ctx, r.network, r.address)
+}
+
+// authorize puts the token on a call.
+func (r *runtime) authorize(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	if token := r.access.Bearer(); token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
+	}
+	return invoke(ctx, method, request, reply, conn, options...)
+}
+
+// incarnation tells which life of the runtime is at its address now: by its container if somebody says, else by the
+// process at the other end of its socket.
+func (r *runtime) incarnation(ctx context.Context) (string, error) {
+	conn, err := r.dial(ctx)
+	if err != nil {
+		return "", fault(Unreached, err.Error())
+	}
+	defer conn.Close()
+	if r.Incarnation != "" {
+		return r.Incarnation, nil
+	}
+	return r.peer(conn), nil
+}
+
+// Look makes the runtime ready where it is in a life of which nothing is on record.
+func (r *runtime) Look(ctx context.Context, record Record) (Seen, error) {
+	select {
+	case r.looking <- struct{}{}:
+		defer func() { <-r.looking }()
+	case <-ctx.Done():
+		return Seen{}, fault(Unreached, "the engine was not asked: "+ctx.Err().Error())
+	}
+	incarnation, err := r.incarnation(ctx)
+	if err != nil {
+		return Seen{}, err
+	}
+	if known := r.current(); known != nil && known.incarnation == incarnation {
+		return known.seen(), nil
+	}
+	now := &life{incarnation: incarnation, limits: record.Limits}
+	seen := now.seen()
+	// Where nothing tells this life from the recorded one, what is on record stands: to ask would take models away from
+	// a runtime that serves them.
+	if !record.Known || record.Incarnation != incarnation && record.Incarnation != "" && incarnation != "" {
+		if now.limits, err = r.makeReady(ctx); err != nil {
+			return Seen{}, err
+		}
+		if after, err := r.incarnation(ctx); err != nil || after != incarnation {
+			return Seen{}, fault(Unclear, "the runtime restarted while it was made ready")
+		}
+		seen = now.seen()
+		seen.Purged = true
+	}
+	r.mu.Lock()
+	r.life = now
+	r.mu.Unlock()
+	return seen, nil
+}
+
+func (r *runtime) current() *life {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.life
+}
+
+func (l *life) seen() Seen {
+	return Seen{Takes: true, Incarnation: l.incarnation, Limits: l.limits}
+}
+
+// makeReady asks until the runtime is ready. With the first question it loses its models.
+func (r *runtime) makeReady(ctx context.Context) (Limits, error) {
+	for {
+		s, err := r.calls.RuntimeStatus(ctx, &mmesh.RuntimeStatusRequest{}, grpc.WaitForReady(true))
+		if err != nil {
+			return Limits{}, fault(Unclear, "runtimeStatus: "+sayStatus(err))
+		}
+		if s.GetStatus() == mmesh.RuntimeStatusResponse_READY {
+			return Limits{
+				Bytes: int64(s.GetCapacityInBytes()), DefaultBytes: int64(s.GetDefaultModelSizeInBytes()),
+				Loads:       max(1, int(s.GetMaxLoadingConcurrency())),
+				LoadTimeout: time.Duration(s.GetModelLoadingTimeoutMs()) * time.Millisecond,
+			}, nil
+		}
+		if !wait(ctx, statusPause) {
+			return Limits{}, fault(Unclear, fmt.Sprintf("the runtime is not ready: it says %v: %v", s.GetStatus(), ctx.Err()))
+		}
+	}
+}
+
+// Load loads a model in the life of the runtime that was looked at; another one is to be made ready first.
+func (r *runtime) Load(ctx context.Context, m Model) (Loaded, error) {
+	known := r.current()
+	if known == nil {
+		return Loaded{}, fault(Unreached, "the runtime was not looked at yet")
+	}
+	switch now, err := r.incarnation(ctx); {
+	case err != nil:
+		return Loaded{}, err
+	case now != known.incarnation:
+		return Loaded{}, fault(Unreached, "the runtime restarted, and is to be looked at before it loads")
+	}
+	var to peer.Peer
+	answer, err := r.calls.LoadModel(ctx, &mmesh.LoadModelRequest{
+		ModelId: m.ID, ModelType: m.Type, ModelPath: m.Source, ModelKey: m.Info,
+	}, grpc.Peer(&to))
+	if err != nil {
+		return Loaded{}, failed("loadModel", err, to)
+	}
+	if r.current() != known {
+		return Loaded{}, fault(Unclear, "the runtime was made ready anew during the load")
+	}
+	return Loaded{Bytes: int64(answer.GetSizeInBytes())}, nil
+}
+
+// Unload unloads a model. A runtime answers OK for one that it does not know; NOT_FOUND says the same.
+func (r *runtime) Unload(ctx context.Context, id string) error {
+	var to peer.Peer
+	_, err := r.calls.UnloadModel(ctx, &mmesh.UnloadModelRequest{ModelId: id}, grpc.Peer(&to))
+	if err == nil || status.Code(err) == codes.NotFound {
+		return nil
+	}
+	if e := failed("unloadModel", err, to); e.Outcome == Unreached {
+		return e
+	}
+	return fault(Unclear, "unloadModel: "+sayStatus(err))
+}
+
+// Predict asks for an estimate. A runtime that cannot give one is not asked again in this life.
+func (r *runtime) Predict(ctx context.Context, m Model) (int64, error) {
+	known := r.current()
+	if known == nil || known.silent() {
+		return 0, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, predictTimeout)
+	defer cancel()
+	var to peer.Peer
+	answer, err := r.calls.PredictModelSize(ctx, &mmesh.PredictModelSizeRequest{
+		ModelId: m.ID, ModelType: m.Type, ModelPath: m.Source, ModelKey: m.Info,
+	}, grpc.Peer(&to))
+	if status.Code(err) == codes.Unimplemented {
+		known.silence()
+		return 0, nil
+	}
+	if err != nil {
+		return 0, failed("predictModelSize", err, to)
+	}
+	return int64(answer.GetSizeInBytes()), nil
+}
+
+func (l *life) silent() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.unpredicting
+}
+
+func (l *life) silence() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unpredicting = true
+}
+
+// Size asks for the size of a model that is loaded.
+func (r *runtime) Size(ctx context.Context, id string) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, sizeTimeout)
+	defer cancel()
+	var to peer.Peer
+	answer, err := r.calls.ModelSize(ctx, &mmesh.ModelSizeRequest{ModelId: id}, grpc.Peer(&to))
+	if status.Code(err) == codes.Unimplemented {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, failed("modelSize", err, to)
+	}
+	return int64(answer.GetSizeInBytes()), nil
+}
+
+// failed is a call that failed, as an Error. By the interface's own rule two codes say that nothing was tried; all others
+// leave that open. A call that was on no connection has no peer.
+func failed(method string, err error, to peer.Peer) *Error {
+	words := method + ": " + sayStatus(err)
+	switch code := status.Code(err); {
+	case code == codes.FailedPrecondition || code == codes.InvalidArgument:
+		return fault(Refused, words)
+	case code == codes.Unavailable && to.Addr == nil:
+		return fault(Unreached, words)
+	}
+	return fault(Unclear, words)
+}
+
+// sayStatus is a status as "CODE: words".
+func sayStatus(err error) string {
+	s := status.Convert(err)
+	return fmt.Sprintf("%v: %s", s.Code(), s.Message())
+}
