@@ -297,9 +297,7 @@ func (s *State) consider(m *model, now time.Time, random func() uint64) (todo []
 	}
 	for {
 		starved := m.starved(s)
-		there := s.there(m)
-		m.ensure = m.ensure && there == 0
-		if !starved && there >= m.Min && !m.ensure {
+		if !starved && s.there(m) >= m.least() {
 			if m.failed != "" {
 				if best, _ := s.choose(m, true, now, random); best == nil {
 					return todo // who asks for it now would be told the same
@@ -345,6 +343,14 @@ func (s *State) considerGone(m *model, now time.Time) (todo []Action) {
 		s.changes.Models[m.ModelKey] = true
 	}
 	return todo
+}
+
+// least is how many copies there are to be even if no request waits.
+func (m *model) least() int {
+	if m.ensure {
+		return max(m.Min, 1)
+	}
+	return m.Min
 }
 
 // there counts the copies that a model has or will have, at endpoints that are not down.

@@ -95,7 +95,7 @@ func (s *State) choose(m *model, starved bool, now time.Time, random func() uint
 	if len(m.failures) >= maxFailures {
 		return nil, LoadFailed
 	}
-	unknowns, reasons := 0, make(map[Reason]int)
+	unknowns, reasons := 0, make(map[Reason]int) // unknowns may be places in a moment
 	for _, e := range s.pools[m.Pool] {
 		switch {
 		case e.state == unknown:
@@ -117,7 +117,11 @@ func (s *State) choose(m *model, starved bool, now time.Time, random func() uint
 			continue
 		}
 		p, why := s.room(e, m, starved, now)
-		if p == nil {
+		switch {
+		case p == nil && why == "":
+			unknowns++
+			continue
+		case p == nil:
 			reasons[why]++
 			continue
 		}
@@ -174,6 +178,11 @@ func (s *State) room(e *endpoint, m *model, starved bool, now time.Time) (*place
 			}
 		}
 		if !fits() {
+			// What is loading or waited for now may leave in a moment.
+			models, bytes = e.held(func(c *Copy) bool { return c.remains() && s.stays(c) })
+			if starved && fits() {
+				return nil, ""
+			}
 			return nil, NoRoom
 		}
 	}
@@ -194,8 +203,7 @@ func (s *State) evictable(e *endpoint, m *model, starved bool, now time.Time) []
 	for _, c := range e.copies {
 		o := s.models[c.Key]
 		switch {
-		case !c.remains() || c.State == Loading || o == m || o.foreign || o.Pinned || len(o.wants) > 0:
-		case s.there(o) <= o.Min:
+		case !c.remains() || c.State == Loading || o == m || len(o.wants) > 0 || s.stays(c):
 		case !starved && !s.recency(c).Before(m.lastUsed):
 		default:
 			all = append(all, c)
@@ -205,6 +213,12 @@ func (s *State) evictable(e *endpoint, m *model, starved bool, now time.Time) []
 		return cmp.Or(min(a.inFlight, 1)-min(b.inFlight, 1), s.recency(a).Compare(s.recency(b)), a.CopyKey.Compare(b.CopyKey))
 	})
 	return all
+}
+
+// stays says whether a copy may not leave for another model, whatever happens.
+func (s *State) stays(c *Copy) bool {
+	m := s.models[c.Key]
+	return m.foreign || m.Pinned || s.there(m) <= m.Min
 }
 
 // recency is when a copy was last used, or came: what was loaded a moment ago is about to be used.

@@ -300,6 +300,7 @@ func (s *State) Wanted(who string, key Key, w Want) {
 		if m != nil {
 			delete(m.wants, who)
 			s.dueModels[key] = true
+			s.stirAll() // its copies may leave now
 		}
 		return
 	case m == nil:
@@ -321,12 +322,13 @@ func (s *State) Unwanted(who string) {
 			s.dueModels[key] = true
 		}
 	}
+	s.stirAll()
 }
 
 // Ensure asks for a copy of a model that has none, without a request that waits: it does not go before others, and does not
 // put out what was used more recently. It asks once: for a copy, or the failure to get one.
 func (s *State) Ensure(key Key) {
-	if m := s.models[key]; m != nil {
+	if m := s.models[key]; m != nil && s.there(m) == 0 {
 		m.ensure = true
 		s.dueModels[key] = true
 	}
@@ -435,6 +437,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) (todo []Acti
 	}
 	m, e := s.models[key.Key], s.endpoints[key.Endpoint]
 	s.dueEndpoints[e.Address], s.dueModels[m.ModelKey] = true, true
+	s.stirAll()
 	switch {
 	case r.Failed:
 		doomed := c.doomed
@@ -516,6 +519,9 @@ func (s *State) add(m *model, e *endpoint, state CopyState, now time.Time) *Copy
 }
 
 func (s *State) set(c *Copy, state CopyState, now time.Time) {
+	if state == Loaded {
+		s.models[c.Key].ensure = false
+	}
 	c.State, c.Since = state, now
 	s.changes.Copies[c.CopyKey] = true
 }

@@ -1,0 +1,337 @@
+package decide_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// The world beside the state: engines that do what they are told, with what can go wrong, and nothing of the state's own
+// bookkeeping. What must hold is checked against it after each step.
+type world struct {
+	t       *testing.T
+	s       *decide.State
+	rng     *rand.Rand
+	now     time.Time
+	engines map[string]*engineModel
+	pending []pending // what engines were told and have not answered
+	models  map[string]*modelModel
+	step    int
+	trace   []string
+}
+
+type engineModel struct {
+	slots int
+	bytes int64
+	loads int
+	has   map[string]bool // loaded, or loading
+	dead  bool
+}
+
+type modelModel struct {
+	objects.Entry
+	wanted bool
+	size   int64
+}
+
+type pending struct {
+	decide.Action
+	dead bool // the engine was not reached, or has died since
+}
+
+func (w *world) logf(format string, args ...any) {
+	w.trace = append(w.trace, fmt.Sprintf("%d: ", w.step)+fmt.Sprintf(format, args...))
+}
+
+func (w *world) fatalf(format string, args ...any) {
+	w.t.Helper()
+	for _, line := range w.trace[max(0, len(w.trace)-400):] {
+		w.t.Log(line)
+	}
+	for _, c := range w.s.Copies() {
+		w.t.Logf("%s at %s: %s, %d MiB %s; the engine has it: %v", c.ID, c.Endpoint, c.State, c.Bytes>>20, decide.SizeSources[c.Source], w.engines[c.Endpoint].has[c.ID])
+	}
+	for address, e := range w.engines {
+		w.t.Log(address, e.has)
+	}
+	w.t.Fatalf("step %d: "+format, append([]any{w.step}, args...)...)
+}
+
+// do takes what is to be done, and checks that it may be.
+func (w *world) do(todo []decide.Action) {
+	for _, a := range todo {
+		w.logf("%s %s at %s", a.Kind, a.Model.ID, a.Endpoint)
+		e := w.engines[a.Endpoint]
+		if e.dead { // it is not reached
+			w.pending = append(w.pending, pending{Action: a, dead: true})
+			continue
+		}
+		switch a.Kind {
+		case decide.Load, decide.Reload:
+			if e.has[a.Model.ID] && a.Kind == decide.Load {
+				w.fatalf("%s is told to load %s, which it has", a.Endpoint, a.Model.ID)
+			}
+			e.has[a.Model.ID] = true
+			loading, bytes := 0, int64(0)
+			for _, p := range w.pending {
+				if p.Kind <= decide.Reload && p.Kind >= decide.Load && p.Endpoint == a.Endpoint && !p.dead {
+					loading++
+				}
+			}
+			for id := range e.has {
+				bytes += w.models[id].size
+			}
+			switch {
+			case loading+1 > e.loads:
+				w.fatalf("%s loads %d at once, of %d", a.Endpoint, loading+1, e.loads)
+			case e.slots > 0 && len(e.has) > e.slots:
+				w.fatalf("%s holds %d models in %d slots", a.Endpoint, len(e.has), e.slots)
+			case e.bytes > 0 && bytes > e.bytes:
+				w.fatalf("%s holds %d bytes of %d", a.Endpoint, bytes, e.bytes)
+			}
+		case decide.Unload:
+			if m := w.models[a.Model.ID]; m.Pinned && m.Max != 1 {
+				w.fatalf("%s is pinned, and unloaded at %s", a.Model.ID, a.Endpoint)
+			}
+		}
+		w.pending = append(w.pending, pending{Action: a})
+	}
+}
+
+func (w *world) decide() {
+	todo, _ := w.s.Decide(w.now, w.rng.Uint64)
+	w.do(todo)
+}
+
+func (w *world) key(p pending) decide.CopyKey {
+	return decide.CopyKey{Key: p.Model.ModelKey, Endpoint: p.Endpoint}
+}
+
+// answer lets an engine answer one of the things that it was told.
+func (w *world) answer(i int) {
+	p := w.pending[i]
+	w.pending = slices.Delete(w.pending, i, i+1)
+	e := w.engines[p.Endpoint]
+	switch p.Kind {
+	case decide.Predict:
+		w.s.Predicted(w.key(p), w.models[p.Model.ID].size)
+	case decide.Load, decide.Reload:
+		r := decide.LoadResult{Bytes: w.models[p.Model.ID].size, Took: time.Second}
+		switch {
+		case p.dead || e.dead:
+			r = decide.LoadResult{Failed: true, Unreached: true}
+		case w.rng.IntN(20) == 0:
+			r = decide.LoadResult{Failed: true, Words: "no"}
+			delete(e.has, p.Model.ID)
+		}
+		w.logf("load of %s at %s ends, failed %v", p.Model.ID, p.Endpoint, r.Failed)
+		w.do(w.s.LoadEnded(w.key(p), r, w.now))
+	case decide.Unload:
+		if !p.dead {
+			delete(e.has, p.Model.ID)
+		}
+		w.s.UnloadEnded(w.key(p), false, w.now)
+	}
+}
+
+func (w *world) look(address string) {
+	e := w.engines[address]
+	if e.dead {
+		w.s.Down(address)
+		return
+	}
+	l := decide.Sight{Began: w.now, Endpoint: decide.Endpoint{
+		Address: address, CanLoad: true, Lists: e.slots > 0, CanPredict: e.bytes > 0, Slots: e.slots, Bytes: e.bytes, DefaultBytes: 50 << 20, Loads: e.loads,
+	}}
+	for id := range e.has {
+		if e.slots > 0 && !w.onTheWay(address, id) {
+			l.Listed = append(l.Listed, id)
+		}
+	}
+	slices.Sort(l.Listed)
+	w.s.Saw(l, w.now)
+}
+
+func (w *world) sorted() []*modelModel {
+	all := slices.Collect(maps.Values(w.models))
+	slices.SortFunc(all, func(a, b *modelModel) int { return a.Compare(b.ModelKey) })
+	return all
+}
+
+func (w *world) copies() []decide.Copy {
+	all := w.s.Copies()
+	slices.SortFunc(all, func(a, b decide.Copy) int { return a.CopyKey.Compare(b.CopyKey) })
+	return all
+}
+
+func (w *world) onTheWay(address, id string) bool {
+	return slices.ContainsFunc(w.pending, func(p pending) bool {
+		return p.Endpoint == address && p.Model.ID == id && (p.Kind == decide.Load || p.Kind == decide.Reload)
+	})
+}
+
+func (w *world) random() {
+	addresses := []string{"e1", "e2", "e3"}
+	e := addresses[w.rng.IntN(3)]
+	id := fmt.Sprintf("m%02d", w.rng.IntN(len(w.models)))
+	m := w.models[id]
+	switch n := w.rng.IntN(100); {
+	case n < 30:
+		m.wanted = true
+		w.s.Used(m.ModelKey, w.now)
+		w.s.Wanted("x", m.ModelKey, decide.Want{Requests: 1, Since: w.now})
+		w.logf("want %s", id)
+	case n < 60 && len(w.pending) > 0:
+		w.answer(w.rng.IntN(len(w.pending)))
+	case n < 75:
+		for _, c := range w.copies() {
+			if c.State == decide.Draining {
+				w.do(w.s.Drained(c.CopyKey, w.now))
+				break
+			}
+		}
+	case n < 90:
+		w.look(e)
+	case n < 92:
+		w.logf("%s dies", e)
+		w.engines[e].dead = true
+		clear(w.engines[e].has)
+		for i := range w.pending {
+			if w.pending[i].Endpoint == e {
+				w.pending[i].dead = true
+			}
+		}
+	case n < 96:
+		// It is there again when what it was told in its earlier life has ended.
+		if !slices.ContainsFunc(w.pending, func(p pending) bool { return p.Endpoint == e }) && w.engines[e].dead {
+			w.s.Down(e)
+			w.engines[e].dead = false
+			w.look(e)
+			w.logf("%s is back", e)
+		}
+	default:
+		w.s.Missing(decide.CopyKey{Key: m.ModelKey, Endpoint: e}, w.now)
+		if w.engines[e].bytes > 0 && !w.onTheWay(e, id) { // it says so because it is so
+			if c, ok := w.s.Copy(decide.CopyKey{Key: m.ModelKey, Endpoint: e}); !ok || c.State < decide.Draining {
+				delete(w.engines[e].has, id)
+			}
+		}
+	}
+	w.decide()
+	// Requests that waited for what is loaded now go on.
+	for _, m := range w.sorted() {
+		if st, ok := w.s.Status(m.ModelKey); ok && m.wanted && (st.Failed != "" || slices.ContainsFunc(st.Copies, func(c decide.Copy) bool { return c.State == decide.Loaded })) {
+			m.wanted = false
+			w.s.Wanted("x", m.ModelKey, decide.Want{})
+		}
+	}
+	w.now = w.now.Add(time.Duration(w.rng.IntN(1000)) * time.Millisecond)
+	w.decide()
+}
+
+// Whatever comes in whatever order: no engine is told to load what it has, holds more than it can, or loads more at once
+// than it takes; what is pinned stays; and when all is quiet every model has the copies that it must have, and who asks
+// gets one.
+func TestWhateverComes(t *testing.T) {
+	for seed := range uint64(60) {
+		for _, kind := range []string{"slots", "bytes"} {
+			w := &world{
+				t: t, s: decide.New(decide.DrainLimit), rng: rand.New(rand.NewPCG(seed, 1)), now: start,
+				engines: map[string]*engineModel{}, models: map[string]*modelModel{},
+			}
+			for i, address := range []string{"e1", "e2", "e3"} {
+				e := &engineModel{slots: 2 + i, loads: 1 + i, has: map[string]bool{}}
+				if kind == "bytes" {
+					e.slots, e.bytes = 0, 512<<20
+				}
+				w.engines[address] = e
+				w.s.SetEndpoint(address, []objects.Name{pool})
+			}
+			for i := range 14 {
+				e := objects.Entry{ModelKey: key(fmt.Sprintf("m%02d", i))}
+				switch i {
+				case 0:
+					e.Pinned = true
+				case 1:
+					e.Min, e.Max = 2, 2
+				case 2:
+					e.Max = 1
+				}
+				m := &modelModel{Entry: e.Complete(nil), size: int64(20+10*i) << 20}
+				w.models[m.ID] = m
+				w.s.SetModel(m.Entry, time.Time{})
+			}
+			for w.step = range 600 {
+				w.random()
+			}
+			w.settle()
+		}
+	}
+}
+
+// settle lets everything that is under way end well, and then asks for each model.
+func (w *world) settle() {
+	w.logf("settle")
+	quiet := func() {
+		for range 200 {
+			for len(w.pending) > 0 {
+				w.answer(0)
+				w.decide()
+			}
+			for _, c := range w.copies() {
+				if c.State == decide.Draining {
+					w.do(w.s.Drained(c.CopyKey, w.now))
+				}
+			}
+			w.decide()
+		}
+	}
+	quiet()
+	for _, address := range []string{"e1", "e2", "e3"} {
+		e := w.engines[address]
+		if e.dead {
+			w.s.Down(address)
+			e.dead = false
+		}
+		w.look(address)
+		w.decide()
+	}
+	w.now = w.now.Add(16 * time.Minute) // failures are old
+	quiet()
+	for _, m := range w.sorted() {
+		st, _ := w.s.Status(m.ModelKey)
+		if len(st.Copies) < m.Min && len(st.Failures) == 0 && st.Why == "" {
+			w.fatalf("%s has %d copies of %d, and nobody says why", m.ID, len(st.Copies), m.Min)
+		}
+		if m.Max > 0 && len(st.Copies) > m.Max {
+			w.fatalf("%s has %d copies, at most %d", m.ID, len(st.Copies), m.Max)
+		}
+	}
+	w.s.Unwanted("x")
+	for i := range 14 {
+		m := w.models[fmt.Sprintf("m%02d", i)]
+		for range 5 { // a load may fail
+			w.s.Used(m.ModelKey, w.now)
+			w.s.Wanted("x", m.ModelKey, decide.Want{Requests: 1, Since: w.now})
+			w.decide()
+			quiet()
+			st, _ := w.s.Status(m.ModelKey)
+			if slices.ContainsFunc(st.Copies, func(c decide.Copy) bool { return c.State == decide.Loaded }) {
+				break
+			}
+			w.now = w.now.Add(16 * time.Minute)
+		}
+		st, _ := w.s.Status(m.ModelKey)
+		if !slices.ContainsFunc(st.Copies, func(c decide.Copy) bool { return c.State == decide.Loaded }) {
+			w.fatalf("%s is asked for and is not there: why %q, failed %q, failures %v, waiting %d", m.ID, st.Why, st.Failed, st.Failures, st.Waiting)
+		}
+		w.s.Wanted("x", m.ModelKey, decide.Want{})
+		w.now = w.now.Add(time.Second)
+	}
+}
