@@ -14,12 +14,13 @@ FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: build ## Run the whole on this machine: simulated engines, extproc and Envoy on :8080
+run: build ## Run the whole on this machine: simulated engines, control, extproc and Envoy on :8080
 	@bin/bench quickstart $(ARGS)
 
 build: ## Build the programs into bin/
 	@mkdir -p bin
 	go build -o bin/extproc ./extproc
+	go build -o bin/control ./control
 	go build -o bin/bench ./bench
 
 test: ## Run every test, the end-to-end ones with a real Envoy and real clients too

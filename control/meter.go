@@ -25,6 +25,7 @@ type meter struct {
 	files    prometheus.Gauge
 	copies   *prometheus.Desc // state
 	models   *prometheus.Desc // kind
+	waiting  *prometheus.Desc
 	placer   *place.Placer
 }
 
@@ -48,6 +49,7 @@ func newMeter(board *stream.Server) *meter {
 		files:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "headgate_objects_refused_files", Help: "Files of objects that are not in force."}),
 		copies:   prometheus.NewDesc("headgate_copies", "Copies of models, by state.", []string{"state"}, nil),
 		models:   prometheus.NewDesc("headgate_models", "Models of the catalogue, and those of them that requests wait for, that failures count of, and that cannot be loaded for now.", []string{"which"}, nil),
+		waiting:  prometheus.NewDesc("headgate_waiting_requests", "Requests that wait for models, by all extprocs.", nil, nil),
 	}
 	m.registry.MustRegister(m.toCall, m.stalled, m.loads, m.unloads, m.evicted, m.files,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "headgate_extprocs", Help: "Extprocs that follow."}, func() float64 { return float64(board.Peers()) }),
@@ -62,7 +64,11 @@ func (m *meter) follow(p *place.Placer) {
 }
 
 // Describe is [prometheus.Collector]'s.
-func (m *meter) Describe(out chan<- *prometheus.Desc) { out <- m.copies; out <- m.models }
+func (m *meter) Describe(out chan<- *prometheus.Desc) {
+	out <- m.copies
+	out <- m.models
+	out <- m.waiting
+}
 
 // Collect is [prometheus.Collector]'s.
 func (m *meter) Collect(out chan<- prometheus.Metric) {
@@ -70,6 +76,7 @@ func (m *meter) Collect(out chan<- prometheus.Metric) {
 	for state, n := range count.Copies {
 		out <- prometheus.MustNewConstMetric(m.copies, prometheus.GaugeValue, float64(n), decide.CopyState(state).String())
 	}
+	out <- prometheus.MustNewConstMetric(m.waiting, prometheus.GaugeValue, float64(count.Waiting))
 	for which, n := range map[string]int{"all": count.Models, "wanted": count.Wanted, "failing": count.Failing, "stuck": count.Stuck} {
 		out <- prometheus.MustNewConstMetric(m.models, prometheus.GaugeValue, float64(n), which)
 	}

@@ -49,7 +49,7 @@ func newQuickstart(t *testing.T) *quickstart {
 	}
 	q.args = []string{
 		"quickstart", "--objects", q.dir, "--run", filepath.Join(q.dir, "run"), "--envoy-config", root + "/envoy.yaml", "--cache", cache,
-		"--listen", q.network + "1:8080", "--admin", q.network + "1:9901", "--metrics", q.network + "1:9090",
+		"--listen", q.network + "1:8080", "--admin", q.network + "1:9901", "--metrics", q.network + "1:9090", "--control-metrics", q.network + "1:9091",
 	}
 	return q
 }
@@ -129,7 +129,7 @@ func (q *quickstart) nothingLeft() {
 
 // free is an error if something serves at an address of the quickstart.
 func (q *quickstart) free() error {
-	for _, address := range []string{"1:8080", "1:9901", "1:9090", "11:8000", "12:8000", "13:8000", "14:8000"} {
+	for _, address := range []string{"1:8080", "1:9901", "1:9090", "1:9091", "11:8000", "12:8000", "13:8000", "14:8000"} {
 		l, err := net.Listen("tcp", q.network+address)
 		if err != nil {
 			return err
@@ -160,7 +160,7 @@ func TestTheQuickstart(t *testing.T) {
 	// A line a second, with the requests, the tokens and each engine's queue and slots.
 	line := q.until(`[1-9]\d* tok/s`)
 	const engine = `engine-[1-4] +\d+\+\d+ +[●○]{4}`
-	if !regexp.MustCompile(`\d\d:\d\d:\d\d +\d+ req/s +\d+ tok/s( \| ` + engine + `){4}`).MatchString(line) {
+	if !regexp.MustCompile(`\d\d:\d\d:\d\d +\d+ req/s +\d+ tok/s \| +\d+ waiting +\d+ loads +\d+ evictions( \| ` + engine + `){4}`).MatchString(line) {
 		t.Errorf("the line is %s", line)
 	}
 

@@ -59,7 +59,7 @@ func build(m *testing.M) (int, error) {
 		return 0, err
 	}
 	defer os.RemoveAll(dir)
-	for name, path := range map[string]*string{"extproc": &programs.Extproc, "bench": &programs.Bench} {
+	for name, path := range map[string]*string{"extproc": &programs.Extproc, "control": &programs.Control, "bench": &programs.Bench} {
 		*path = filepath.Join(dir, name)
 		args := append([]string{"build", "-o", *path}, raceFlags...)
 		if out, err := exec.Command("go", append(args, "../../"+name)...).CombinedOutput(); err != nil {

@@ -20,7 +20,7 @@ import (
 )
 
 const usage = `Runs the whole of Headgate on this machine: a simulated engine for each Pod of the objects
-that is labelled ` + rig.SimulateLabel + `, extproc, and Envoy. Ctrl-C stops it all.
+that is labelled ` + rig.SimulateLabel + `, control, extproc, and Envoy. Ctrl-C stops it all.
 
 Usage:
 
@@ -47,11 +47,13 @@ func Command(ctx context.Context, args []string) error {
 	fs.StringVar(&c.Listen, "listen", "0.0.0.0:8080", "serve clients at this `ADDRESS`")
 	fs.StringVar(&c.Admin, "admin", "127.0.0.1:9901", "serve Envoy's admin interface at this `ADDRESS`")
 	fs.StringVar(&c.Metrics, "metrics", "127.0.0.1:9090", "serve extproc's metrics at this `ADDRESS`")
+	fs.StringVar(&c.ControlMetrics, "control-metrics", "127.0.0.1:9091", "serve control's metrics at this `ADDRESS`")
 	fs.StringVar(&c.Objects, "objects", "bench/quickstart/objects", "the `DIR` with the objects")
 	fs.StringVar(&c.EnvoyYAML, "envoy-config", "envoy.yaml", "Envoy's configuration `FILE`")
 	fs.StringVar(&c.Dir, "run", ".run", "the `DIR` for logs and the socket")
 	fs.StringArrayVar(&c.EngineFlags, "engine-flag", []string{"--max-loras=4", "--max-cpu-loras=12"}, "hand a `FLAG` to the simulated engines; may be repeated")
 	fs.StringArrayVar(&c.ExtprocFlags, "extproc-flag", nil, "hand a `FLAG` to extproc; may be repeated")
+	fs.StringArrayVar(&c.ControlFlags, "control-flag", nil, "hand a `FLAG` to control; may be repeated")
 	cache := fs.String("cache", ".cache", "the `DIR` for a fetched Envoy")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
@@ -69,15 +71,18 @@ func Command(ctx context.Context, args []string) error {
 	return run(ctx, c, os.Stdout)
 }
 
-// programs finds the binaries: bench is this one, extproc stands beside it.
+// programs finds the binaries: bench is this one, the others stand beside it.
 func programs(ctx context.Context, cache string) (rig.Programs, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return rig.Programs{}, err
 	}
-	p := rig.Programs{Bench: self, Extproc: filepath.Join(filepath.Dir(self), "extproc")}
-	if _, err := os.Stat(p.Extproc); err != nil {
-		return p, fmt.Errorf("%s is missing: `make run` builds it", p.Extproc)
+	beside := filepath.Dir(self)
+	p := rig.Programs{Bench: self, Extproc: filepath.Join(beside, "extproc"), Control: filepath.Join(beside, "control")}
+	for _, path := range []string{p.Extproc, p.Control} {
+		if _, err := os.Stat(path); err != nil {
+			return p, fmt.Errorf("%s is missing: `make run` builds it", path)
+		}
 	}
 	p.Envoy, err = envoy.Find(ctx, cache, os.Stdout)
 	return p, err
@@ -90,7 +95,7 @@ func run(ctx context.Context, c rig.Config, out io.Writer) error {
 		return err
 	}
 	began := time.Now()
-	what := "extproc and Envoy"
+	what := "control, extproc and Envoy"
 	if n := len(r.Simulated()); n > 0 {
 		what = fmt.Sprintf("%d simulated engines, %s", n, what)
 	}
@@ -109,7 +114,7 @@ func run(ctx context.Context, c rig.Config, out io.Writer) error {
 	welcome(out, r)
 
 	ended := r.Ended()
-	watch := newWatch(r.World())
+	watch := newWatch(r)
 	watch.line(ctx) // what the engines did before is not the first second's
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -143,7 +148,8 @@ func welcome(out io.Writer, r *rig.Rig) {
 			fmt.Fprintf(&b, "\n  curl %s/v1/chat/completions -H 'content-type: application/json' -d '{\n    \"model\": \"%s\", \"max_tokens\": 40%s,\n    \"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'\n", url, try.model, try.more)
 		}
 	}
-	fmt.Fprintf(&b, "\nMetrics are at http://%s/metrics, Envoy's admin interface at http://%s.\nCtrl-C stops everything. Each second, for each engine: running+waiting requests, and its adapter slots, ● taken.\n\n", r.Metrics, r.Admin)
+	fmt.Fprintf(&b, "\nNo adapter is loaded yet: the first request for one waits until control has loaded it. Who has which is at\nhttp://%s/models, metrics are at http://%s/metrics and http://%[1]s/metrics, Envoy's admin interface at\nhttp://%[3]s.\n", r.ControlMetrics, r.Metrics, r.Admin)
+	b.WriteString("Ctrl-C stops everything. Each second: what models waited, were loaded, and left for others; for each engine running+waiting requests, and its adapter slots, ● taken.\n\n")
 	_, _ = io.WriteString(out, b.String())
 }
 

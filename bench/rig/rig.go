@@ -1,4 +1,4 @@
-// Package rig runs Headgate as processes: simulated engines, extproc and Envoy, started in order, each awaited until it
+// Package rig runs Headgate as processes: simulated engines, control, extproc and Envoy, started in order, each awaited until it
 // answers, and stopped together. The quickstart and the end-to-end tests stand on it.
 package rig
 
@@ -40,19 +40,24 @@ type Config struct {
 	Listen       string // HOST:PORT for clients
 	Admin        string // HOST:PORT of Envoy's admin interface
 	Metrics      string // HOST:PORT of extproc's metrics
-	Model        string // what simulated engines call their base model
-	ExtprocFlags []string
-	EngineFlags  []string
+	// ControlMetrics is HOST:PORT of control's metrics. Where it is empty there is no control, and simulated engines have every
+	// adapter from the start; else control loads them.
+	ControlMetrics string
+	Model          string // what simulated engines call their base model
+	ExtprocFlags   []string
+	ControlFlags   []string
+	EngineFlags    []string
 }
 
 // Programs are the paths of binaries.
-type Programs struct{ Extproc, Bench, Envoy string }
+type Programs struct{ Extproc, Control, Bench, Envoy string }
 
 // Rig is the processes of one run. Its methods are not safe for concurrent use, but those of its processes are.
 type Rig struct {
 	Config
 	// Engines by address.
 	Engines map[string]*Process
+	Control *Process
 	Extproc *Process
 	Envoy   *Process
 
@@ -73,7 +78,11 @@ func New(c Config) (*Rig, error) {
 		return nil, err
 	}
 	r := &Rig{Config: c, Engines: make(map[string]*Process), world: world, lists: lists}
-	for _, address := range append(r.Simulated(), c.Listen, c.Admin, c.Metrics) {
+	addresses := append(r.Simulated(), c.Listen, c.Admin, c.Metrics)
+	if c.ControlMetrics != "" {
+		addresses = append(addresses, c.ControlMetrics)
+	}
+	for _, address := range addresses {
 		if err := checkFree(address); err != nil {
 			return nil, err
 		}
@@ -137,6 +146,11 @@ func (r *Rig) Start(ctx context.Context) error {
 	if err := r.startEngines(ctx); err != nil {
 		return err
 	}
+	if r.ControlMetrics != "" {
+		if err := r.StartControl(ctx); err != nil {
+			return err
+		}
+	}
 	if err := r.StartExtproc(ctx); err != nil {
 		return err
 	}
@@ -157,15 +171,17 @@ func (r *Rig) startEngines(ctx context.Context) error {
 	return nil
 }
 
-// startEngine starts the simulated engine at an address, with every adapter registered.
+// startEngine starts the simulated engine at an address, with every adapter registered where no control loads them.
 func (r *Rig) startEngine(address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return err
 	}
-	args := []string{"engine", r.Model, "--host", host, "--port", port}
-	for _, a := range r.adapters() {
-		args = append(args, "--lora-modules", a+"=sim:")
+	args := []string{"engine", r.Model, "--host", host, "--port", port, "--event-log", r.EventLog(address)}
+	if r.ControlMetrics == "" {
+		for _, a := range r.adapters() {
+			args = append(args, "--lora-modules", a+"=sim:")
+		}
 	}
 	p, err := r.starter.start("engine-"+host, r.Dir, exec.Command(r.Programs.Bench, append(args, r.EngineFlags...)...))
 	if err != nil {
@@ -173,6 +189,11 @@ func (r *Rig) startEngine(address string) error {
 	}
 	r.Engines[address] = p
 	return nil
+}
+
+// EventLog is the file in which the simulated engine at an address says what it was told about models.
+func (r *Rig) EventLog(address string) string {
+	return filepath.Join(r.Dir, "engine-"+hostOf(address)+".events")
 }
 
 // StartEngine starts the engine at an address again and returns when it answers.
@@ -183,6 +204,27 @@ func (r *Rig) StartEngine(ctx context.Context, address string) error {
 	return r.Engines[address].awaitOK(ctx, "http://"+address+"/health")
 }
 
+// StartControl starts control, also after it ended, and returns when it has read its objects.
+func (r *Rig) StartControl(ctx context.Context) error {
+	host, port, err := net.SplitHostPort(r.ControlMetrics)
+	if err != nil {
+		return err
+	}
+	args := []string{
+		"--objects", r.Objects, "--listen", "unix:" + r.ControlSocket(), "--state", filepath.Join(r.Dir, "control.db"),
+		"--metrics-host", host, "--metrics-port", port,
+	}
+	p, err := r.starter.start("control", r.Dir, exec.Command(r.Programs.Control, append(args, r.ControlFlags...)...))
+	if err != nil {
+		return err
+	}
+	r.Control = p
+	return p.awaitOK(ctx, "http://"+r.ControlMetrics+"/readyz")
+}
+
+// ControlSocket is where control serves.
+func (r *Rig) ControlSocket() string { return filepath.Join(r.Dir, "control.sock") }
+
 // StartExtproc starts extproc, also after it ended, and returns when it has read its objects.
 func (r *Rig) StartExtproc(ctx context.Context) error {
 	host, port, err := net.SplitHostPort(r.Metrics)
@@ -192,6 +234,9 @@ func (r *Rig) StartExtproc(ctx context.Context) error {
 	args := []string{"--objects", r.Objects, "--listen", "unix:" + r.socket(), "--metrics-host", host, "--metrics-port", port}
 	if r.lists {
 		args = append(args, "--eds-file", r.endpointsFile(), "--picks", strconv.Itoa(picks))
+	}
+	if r.ControlMetrics != "" {
+		args = append(args, "--control", "unix:"+r.ControlSocket())
 	}
 	p, err := r.starter.start("extproc", r.Dir, exec.Command(r.Programs.Extproc, append(args, r.ExtprocFlags...)...))
 	if err != nil {
@@ -230,7 +275,7 @@ func (r *Rig) startEnvoy(ctx context.Context) error {
 
 // Ended returns a channel that gets the first of the processes to end.
 func (r *Rig) Ended() <-chan *Process {
-	ended := make(chan *Process, 2+len(r.Engines))
+	ended := make(chan *Process, 3+len(r.Engines))
 	for _, p := range r.processes() {
 		go func() {
 			<-p.Done()
@@ -242,7 +287,7 @@ func (r *Rig) Ended() <-chan *Process {
 
 func (r *Rig) processes() []*Process {
 	var all []*Process
-	for _, p := range append([]*Process{r.Envoy, r.Extproc}, r.engines()...) {
+	for _, p := range append([]*Process{r.Envoy, r.Extproc, r.Control}, r.engines()...) {
 		if p != nil {
 			all = append(all, p)
 		}
@@ -261,7 +306,7 @@ func (r *Rig) engines() []*Process {
 // Stop stops everything that was started, and may be called again: Envoy first, so that the others lose their clients and have nothing to wait
 // for. No process gets longer than patience.
 func (r *Rig) Stop(patience time.Duration) {
-	for _, group := range [][]*Process{{r.Envoy}, append(r.engines(), r.Extproc)} {
+	for _, group := range [][]*Process{{r.Envoy}, append(r.engines(), r.Extproc, r.Control)} {
 		var ends sync.WaitGroup
 		for _, p := range group {
 			if p != nil {

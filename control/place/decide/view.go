@@ -65,6 +65,7 @@ func (s *State) All() []Status {
 type Count struct {
 	Copies                         [len(CopyStates)]int // by state
 	Models, Wanted, Failing, Stuck int
+	Waiting                        int // requests
 }
 
 // Count counts.
@@ -77,6 +78,9 @@ func (s *State) Count() Count {
 		c.Models++
 		if len(m.wants) > 0 {
 			c.Wanted++
+		}
+		for _, w := range m.wants {
+			c.Waiting += w.Requests
 		}
 		for _, copied := range m.copies {
 			c.Copies[copied.State]++
