@@ -132,7 +132,12 @@ func Serve(ctx context.Context, r *Runtime, data, management net.Listener) error
 	mmesh.RegisterModelRuntimeServer(manager, r)
 	server := &http.Server{Handler: r.Handler(), ReadHeaderTimeout: time.Minute}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return manager.Serve(management) })
+	group.Go(func() error {
+		if err := manager.Serve(management); !errors.Is(err, grpc.ErrServerStopped) { // stopped before it began
+			return err
+		}
+		return nil
+	})
 	group.Go(func() error {
 		if err := server.Serve(data); !errors.Is(err, http.ErrServerClosed) {
 			return err
