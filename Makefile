@@ -55,7 +55,7 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	@$(TOOL) benchstat -col '/path@(direct original-dst gateway)' bin/bench-gateway.txt
 
 generate: ## Write what the scenarios answer into their files anew; read the difference before you keep it
-	go test ./extproc/pick ./extproc/stream ./internal/sim -run Scenarios -update
+	go test ./extproc/pick ./extproc/stream ./internal/sim ./control/place/load -run Scenarios -update
 
 clean: ## Remove what was built and what a run left; downloads in .cache stay
 	rm -rf bin .run

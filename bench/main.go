@@ -11,10 +11,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/headgate/headgate/bench/engine"
 	"github.com/headgate/headgate/bench/quickstart"
+	"github.com/headgate/headgate/bench/runtime"
+	kinds "github.com/headgate/headgate/internal/engine"
 )
 
 // command is one thing that bench does.
@@ -26,8 +29,19 @@ type command struct {
 }
 
 var commands = []command{
-	{"engine", "serve a simulated vLLM endpoint", engine.Command},
+	{"engine", "serve a simulated engine: a vLLM endpoint, an SGLang, a model runtime", serveEngine},
 	{"quickstart", "run engines, extproc and Envoy on this machine", quickstart.Command},
+}
+
+// serveEngine runs the program of the kind that args name: a model runtime has flags of its own.
+func serveEngine(ctx context.Context, args []string) error {
+	for i, arg := range args {
+		kind, ok := strings.CutPrefix(arg, "--kind=")
+		if ok && kind == string(kinds.ModelRuntime) || arg == "--kind" && i+1 < len(args) && args[i+1] == string(kinds.ModelRuntime) {
+			return runtime.Command(ctx, args)
+		}
+	}
+	return engine.Command(ctx, args)
 }
 
 func main() {

@@ -14,9 +14,12 @@ func TestCommandsAreListedAndOthersRefused(t *testing.T) {
 		stdout, stderr string
 	}{
 		{nil, 2, "", "usage: bench COMMAND"},
-		{[]string{"--help"}, 0, "serve a simulated vLLM endpoint", ""},
+		{[]string{"--help"}, 0, "serve a simulated engine", ""},
 		{[]string{"fly"}, 2, "", `there is no command "fly"`},
 		{[]string{"engine", "--port", "x"}, 1, "", "bench: engine: invalid argument"},
+		{[]string{"engine", "--kind", "modelruntime", "--capacity", "x"}, 1, "", "bench: engine: --capacity: "},
+		{[]string{"engine", "--kind=modelruntime", "--capacity", "x"}, 1, "", "bench: engine: --capacity: "},
+		{[]string{"engine", "--kind", "abacus", "--port", "0"}, 1, "", `there is no simulated engine of the kind "abacus"`},
 	} {
 		var stdout, stderr bytes.Buffer
 		if got := run(context.Background(), c.args, &stdout, &stderr); got != c.status {

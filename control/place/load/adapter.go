@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -283,23 +284,27 @@ func (d *adapters) post(ctx context.Context, path string, fields map[string]stri
 	r.Header.Set("Content-Type", "application/json")
 	resp, err := d.client.Do(r)
 	if err != nil {
-		return answer{}, broken(err, connected.Load())
+		return answer{}, broken(r, err, connected.Load())
 	}
 	defer resp.Body.Close()
 	// Words beyond what is kept tell nothing more, but they may be within JSON.
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	if err != nil {
-		return answer{}, broken(err, true)
+		return answer{}, broken(r, err, true)
 	}
 	return readAnswer(resp.StatusCode, text), nil
 }
 
 // broken is a call that the network ended.
-func broken(err error, connected bool) *Error {
-	if connected {
-		return fault(Unclear, err.Error())
+func broken(r *http.Request, err error, connected bool) *Error {
+	if of := (*url.Error)(nil); errors.As(err, &of) {
+		err = of.Err // the address is known to who reads it
 	}
-	return fault(Unreached, err.Error())
+	outcome := Unreached
+	if connected {
+		outcome = Unclear
+	}
+	return fault(outcome, fmt.Sprintf("%s %s: %v", r.Method, r.URL.Path, err))
 }
 
 // request makes a request that notes whether it got a connection.
@@ -360,7 +365,7 @@ func (d *adapters) get(ctx context.Context, page engine.Page) (body []byte, medi
 	}
 	resp, err := d.client.Do(r)
 	if err != nil {
-		return nil, "", broken(err, connected.Load())
+		return nil, "", broken(r, err, connected.Load())
 	}
 	defer resp.Body.Close()
 	body, err = io.ReadAll(io.LimitReader(resp.Body, maxPage+1))

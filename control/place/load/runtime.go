@@ -31,9 +31,9 @@ const (
 
 const unixScheme = "unix:"
 
-// runtime drives a program that serves mmesh.ModelRuntime. It cannot list its models, and to ask whether it is ready takes
+// modelRuntime drives a program that serves mmesh.ModelRuntime. It cannot list its models, and to ask whether it is ready takes
 // them away: it is asked once in each life of it.
-type runtime struct {
+type modelRuntime struct {
 	Endpoint
 	access  reach.Access
 	network string // of Management
@@ -56,11 +56,11 @@ type life struct {
 	unpredicting bool       // it does not implement predictions
 }
 
-func openRuntime(e Endpoint, a reach.Access) (*runtime, error) {
+func openRuntime(e Endpoint, a reach.Access) (*modelRuntime, error) {
 	if e.Management == "" {
 		return nil, errors.New("a model runtime without an address to manage it at: name spec.management of its EndpointList, or spec.placement.management of the pool's PoolSettings")
 	}
-	r := &runtime{Endpoint: e, access: a, network: "tcp", address: e.Management, peer: peerProcess, looking: make(chan struct{}, 1)}
+	r := &modelRuntime{Endpoint: e, access: a, network: "tcp", address: e.Management, peer: peerProcess, looking: make(chan struct{}, 1)}
 	transport := insecure.NewCredentials()
 	authority := e.Management
 	if path, ok := strings.CutPrefix(e.Management, unixScheme); ok {
@@ -89,14 +89,14 @@ func openRuntime(e Endpoint, a reach.Access) (*runtime, error) {
 	return r, nil
 }
 
-func (r *runtime) Close() error { return r.conn.Close() }
+func (r *modelRuntime) Close() error { return r.conn.Close() }
 
-func (r *runtime) dial(ctx context.Context) (net.Conn, error) {
+func (r *modelRuntime) dial(ctx context.Context) (net.Conn, error) {
 	return r.access.DialContext(ctx, r.network, r.address)
 }
 
 // authorize puts the token on a call.
-func (r *runtime) authorize(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+func (r *modelRuntime) authorize(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	if token := r.access.Bearer(); token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
@@ -105,7 +105,7 @@ func (r *runtime) authorize(ctx context.Context, method string, request, reply a
 
 // incarnation tells which life of the runtime is at its address now: by its container if somebody says, else by the
 // process at the other end of its socket.
-func (r *runtime) incarnation(ctx context.Context) (string, error) {
+func (r *modelRuntime) incarnation(ctx context.Context) (string, error) {
 	conn, err := r.dial(ctx)
 	if err != nil {
 		return "", fault(Unreached, err.Error())
@@ -118,7 +118,7 @@ func (r *runtime) incarnation(ctx context.Context) (string, error) {
 }
 
 // Look makes the runtime ready where it is in a life of which nothing is on record.
-func (r *runtime) Look(ctx context.Context, record Record) (Seen, error) {
+func (r *modelRuntime) Look(ctx context.Context, record Record) (Seen, error) {
 	select {
 	case r.looking <- struct{}{}:
 		defer func() { <-r.looking }()
@@ -152,7 +152,7 @@ func (r *runtime) Look(ctx context.Context, record Record) (Seen, error) {
 	return seen, nil
 }
 
-func (r *runtime) current() *life {
+func (r *modelRuntime) current() *life {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.life
@@ -163,7 +163,7 @@ func (l *life) seen() Seen {
 }
 
 // makeReady asks until the runtime is ready. With the first question it loses its models.
-func (r *runtime) makeReady(ctx context.Context) (Limits, error) {
+func (r *modelRuntime) makeReady(ctx context.Context) (Limits, error) {
 	for {
 		s, err := r.calls.RuntimeStatus(ctx, &mmesh.RuntimeStatusRequest{}, grpc.WaitForReady(true))
 		if err != nil {
@@ -183,7 +183,7 @@ func (r *runtime) makeReady(ctx context.Context) (Limits, error) {
 }
 
 // Load loads a model in the life of the runtime that was looked at; another one is to be made ready first.
-func (r *runtime) Load(ctx context.Context, m Model) (Loaded, error) {
+func (r *modelRuntime) Load(ctx context.Context, m Model) (Loaded, error) {
 	known := r.current()
 	if known == nil {
 		return Loaded{}, fault(Unreached, "the runtime was not looked at yet")
@@ -208,7 +208,7 @@ func (r *runtime) Load(ctx context.Context, m Model) (Loaded, error) {
 }
 
 // Unload unloads a model. A runtime answers OK for one that it does not know; NOT_FOUND says the same.
-func (r *runtime) Unload(ctx context.Context, id string) error {
+func (r *modelRuntime) Unload(ctx context.Context, id string) error {
 	var to peer.Peer
 	_, err := r.calls.UnloadModel(ctx, &mmesh.UnloadModelRequest{ModelId: id}, grpc.Peer(&to))
 	if err == nil || status.Code(err) == codes.NotFound {
@@ -221,7 +221,7 @@ func (r *runtime) Unload(ctx context.Context, id string) error {
 }
 
 // Predict asks for an estimate. A runtime that cannot give one is not asked again in this life.
-func (r *runtime) Predict(ctx context.Context, m Model) (int64, error) {
+func (r *modelRuntime) Predict(ctx context.Context, m Model) (int64, error) {
 	known := r.current()
 	if known == nil || known.silent() {
 		return 0, nil
@@ -255,7 +255,7 @@ func (l *life) silence() {
 }
 
 // Size asks for the size of a model that is loaded.
-func (r *runtime) Size(ctx context.Context, id string) (int64, error) {
+func (r *modelRuntime) Size(ctx context.Context, id string) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, sizeTimeout)
 	defer cancel()
 	var to peer.Peer
@@ -282,8 +282,15 @@ func failed(method string, err error, to peer.Peer) *Error {
 	return fault(Unclear, words)
 }
 
-// sayStatus is a status as "CODE: words".
+// sayStatus is a status as "CODE: words". Of a call that ended with its context the words are gRPC's own, now these and
+// now those.
 func sayStatus(err error) string {
 	s := status.Convert(err)
+	switch s.Code() {
+	case codes.DeadlineExceeded:
+		return "no answer in time"
+	case codes.Canceled:
+		return "canceled"
+	}
 	return fmt.Sprintf("%v: %s", s.Code(), s.Message())
 }

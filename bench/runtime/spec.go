@@ -1,0 +1,111 @@
+package runtime
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// specScheme begins the path of a model that says how it behaves. Models at any other path behave as the runtime's
+// defaults are.
+const specScheme = "sim:"
+
+// specHelp explains paths to who reads --help.
+const specHelp = `How a model behaves is in its path, sim:?KEY=VALUE&..., with %20 for a space; any other path means the defaults:
+
+  size=50Mi       the memory that it takes (default --default-size)
+  load=300ms      how long a load takes (default 0s)
+  unload=1s       how long an unload takes, with its memory taken until then (default 0s)
+  predict=40Mi    the size that is predicted (default its size)
+  sizing=2s       its load does not tell the size, and modelSize takes so long
+  fail=CODE:WORDS a load fails when its time is over, with this gRPC code: fail=INTERNAL:disk%20broken
+  failures=2      only so many loads of it fail (default all)
+  hang            a load never ends
+  stubborn        a load that nobody waits for any more goes on, and an unload waits for its end
+
+  sim:?size=50Mi&load=300ms
+  sim:?load=2s&stubborn
+  sim:?fail=FAILED_PRECONDITION:no%20such%20file
+  sim:?fail=INTERNAL:disk%20broken&failures=2&load=1s
+`
+
+// spec is how a model behaves.
+type spec struct {
+	size, predict  int64
+	load, unload   time.Duration
+	sizing         time.Duration
+	sizes          bool // sizing was given
+	code           codes.Code
+	words          string
+	failures       int // -1 is any number
+	hang, stubborn bool
+}
+
+// parseSpec reads a path.
+func parseSpec(path string, defaultSize int64) (spec, error) {
+	s := spec{size: defaultSize, predict: -1, failures: -1}
+	text, ok := strings.CutPrefix(path, specScheme)
+	if !ok {
+		s.predict = s.size
+		return s, nil
+	}
+	values, err := url.ParseQuery(strings.TrimPrefix(text, "?"))
+	if err != nil {
+		return s, fmt.Errorf("path %q: %w", path, err)
+	}
+	for key, all := range values {
+		if err := s.set(key, all[len(all)-1]); err != nil {
+			return s, fmt.Errorf("path %q: %s: %w", path, key, err)
+		}
+	}
+	if s.predict < 0 {
+		s.predict = s.size
+	}
+	return s, nil
+}
+
+func (s *spec) set(key, value string) (err error) {
+	switch key {
+	case "size":
+		s.size, err = parseSize(value)
+	case "predict":
+		s.predict, err = parseSize(value)
+	case "load":
+		s.load, err = time.ParseDuration(value)
+	case "unload":
+		s.unload, err = time.ParseDuration(value)
+	case "sizing":
+		s.sizes = true
+		s.sizing, err = time.ParseDuration(value)
+	case "fail":
+		code, words, _ := strings.Cut(value, ":")
+		s.words = words
+		err = s.code.UnmarshalJSON([]byte(strconv.Quote(code)))
+	case "failures":
+		s.failures, err = strconv.Atoi(value)
+	case "hang":
+		s.hang = true
+	case "stubborn":
+		s.stubborn = true
+	default:
+		err = fmt.Errorf("there is no such key; bench engine --kind modelruntime --help has them all")
+	}
+	return err
+}
+
+// parseSize reads bytes, such as 50Mi.
+func parseSize(text string) (int64, error) {
+	q, err := resource.ParseQuantity(text)
+	if err != nil {
+		return 0, err
+	}
+	if q.Sign() < 0 {
+		return 0, fmt.Errorf("%s is below 0", text)
+	}
+	return q.Value(), nil
+}

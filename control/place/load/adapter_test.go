@@ -1,0 +1,242 @@
+package load
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/reach"
+)
+
+// fake is an engine that answers one call as it is told, and lists what it is told.
+type fake struct {
+	mu     sync.Mutex // guards what follows
+	status int
+	body   string
+	list   []string // of adapters; nil is no list
+	calls  []string
+}
+
+func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case r.URL.Path == "/v1/models" && f.list != nil:
+		fmt.Fprint(w, `{"data":[{"id":"base","parent":null}`)
+		for _, id := range f.list {
+			fmt.Fprintf(w, `,{"id":%q,"parent":"base"}`, id)
+		}
+		fmt.Fprint(w, `]}`)
+	case r.Method == http.MethodPost:
+		body, _ := io.ReadAll(r.Body)
+		f.calls = append(f.calls, r.URL.Path+" "+string(body))
+		if f.status/100 == 3 {
+			w.Header().Set("Location", "/elsewhere")
+		}
+		w.WriteHeader(f.status)
+		fmt.Fprint(w, f.body)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+func openFor(t *testing.T, server *httptest.Server, e Endpoint, a reach.Access) *Loader {
+	t.Helper()
+	e.Address = cmp.Or(e.Address, server.Listener.Addr().String())
+	l, err := Open(e, a, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// recorded is what the real vLLM 0.32.0 answered.
+func recorded(t *testing.T, name string) (status int, body string) {
+	t.Helper()
+	text, err := os.ReadFile("../../../bench/testdata/vllm-0.32/lora.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(text), "### "+name+"\n")
+	if !ok {
+		t.Fatalf("nothing is recorded of %q", name)
+	}
+	rest, _, _ = strings.Cut(rest, "\n\n")
+	lines := strings.Split(rest, "\n")
+	if _, err := fmt.Sscanf(lines[1], "< %d", &status); err != nil {
+		t.Fatal(err)
+	}
+	return status, lines[len(lines)-1]
+}
+
+// What the real vLLM answered is understood, and its words are kept.
+func TestTheRealVLLMsAnswers(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		unload bool
+		listed bool   // the model, after the call
+		want   string // of the error; empty for none
+	}{
+		{"load a1", false, true, ""},
+		{"load a1 twice", false, true, ""},
+		{"bad path absolute", false, false, "refused: 404: Loading lora nope failed: No adapter found for /no/such/dir"},
+		{"missing path", false, false, "refused: 400: 1 validation error:\n  {'type': 'missing', 'loc': 'body.lora_path', 'msg': 'Field required', 'input': '<dict of 1 items>'}"},
+		{"name of the base model", false, false, "refused: 400: The lora adapter 'tiny' conflicts with a served base model."},
+		{"rank above max-lora-rank", false, false, "refused: 500: Call to add_lora method failed: Worker failed with error 'LoRA rank 16 is greater than max_lora_rank 8.', please check the stack trace above for the root cause"},
+		{"unload a3", true, false, ""},
+		{"unload a3 again", true, false, ""},
+		{"unload unknown", true, false, ""},
+	} {
+		f := &fake{list: []string{"other"}}
+		f.status, f.body = recorded(t, c.name)
+		if c.listed {
+			f.list = append(f.list, "m")
+		}
+		server := httptest.NewServer(f)
+		defer server.Close()
+		l := openFor(t, server, Endpoint{Kind: engine.VLLM}, reach.Access{})
+		var err error
+		path, body := "/v1/load_lora_adapter", `{"lora_name":"m","lora_path":"/adapters/m"}`
+		if c.unload {
+			path, body = "/v1/unload_lora_adapter", `{"lora_name":"m"}`
+			err = l.driver.Unload(t.Context(), "m")
+		} else {
+			_, err = l.driver.Load(t.Context(), Model{ID: "m", Source: "/adapters/m"})
+		}
+		if got := said(err, ""); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+		if want := []string{path + " " + body}; !slices.Equal(f.calls, want) {
+			t.Errorf("%s: the engine was asked %q, want %q", c.name, f.calls, want)
+		}
+	}
+}
+
+// What others answer: older versions, a proxy between, an engine that lets nobody in.
+func TestAnswersInOtherForms(t *testing.T) {
+	const vllm, sglang = engine.VLLM, engine.SGLang
+	for _, c := range []struct {
+		kind   engine.Kind
+		status int
+		body   string
+		want   string // the error of a load of what is not listed then, and of an unload of what is
+	}{
+		{vllm, 404, `{"detail":"Not Found"}`, "refused: 404: {\"detail\":\"Not Found\"}: it has no such path: start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment"},
+		{sglang, 404, `{"detail":"Not Found"}`, "refused: 404: {\"detail\":\"Not Found\"}: it has no such path: start SGLang with --enable-lora"},
+		{vllm, 400, `{"object":"error","message":"no","type":"BadRequestError","param":null,"code":400}`, "refused: 400: no"},
+		{vllm, 401, `{"error":"Unauthorized"}`, "refused: 401: Unauthorized: it wants the token of --engine-token-file"},
+		{vllm, 502, `<html>bad gateway</html>`, "unclear: 502: <html>bad gateway</html>"},
+		{vllm, 500, `Internal Server Error`, "unclear: 500: Internal Server Error"},
+		{vllm, 503, `{"error":{"message":"busy","type":"Service Unavailable","param":null,"code":503}}`, "refused: 503: busy"},
+		{vllm, 307, ``, "refused: 307: a redirect, which is not followed"},
+		{sglang, 400, `{"success":false,"error_message":"no such adapter","loaded_adapters":{}}`, "refused: 400: no such adapter"},
+		{sglang, 200, `{"success":false,"error_message":"no memory"}`, "unclear: 200: no memory"},
+	} {
+		f := &fake{status: c.status, body: c.body, list: []string{"other"}}
+		server := httptest.NewServer(f)
+		defer server.Close()
+		l := openFor(t, server, Endpoint{Kind: c.kind}, reach.Access{})
+		if _, err := l.driver.Load(t.Context(), Model{ID: "m", Source: "s"}); said(err, "") != c.want {
+			t.Errorf("%s, %d %s: a load: %q, want %q", c.kind, c.status, c.body, said(err, ""), c.want)
+		}
+		if err := l.driver.Unload(t.Context(), "other"); said(err, "") != c.want {
+			t.Errorf("%s, %d %s: an unload: %q, want %q", c.kind, c.status, c.body, said(err, ""), c.want)
+		}
+		// What is not listed is unloaded, and what is listed after a 400 is loaded, whatever was answered.
+		if err := l.driver.Unload(t.Context(), "m"); err != nil {
+			t.Errorf("%s, %d %s: an unload of what is not there: %v", c.kind, c.status, c.body, err)
+		}
+		if _, err := l.driver.Load(t.Context(), Model{ID: "other", Source: "s"}); (err == nil) != (c.status == http.StatusBadRequest) {
+			t.Errorf("%s, %d %s: a load of what is there: %v", c.kind, c.status, c.body, err)
+		}
+	}
+}
+
+func TestWordsAreBounded(t *testing.T) {
+	for _, text := range []string{strings.Repeat("a", 5000), strings.Repeat("ä", 5000), "a" + strings.Repeat("ä", 5000), "\xff" + strings.Repeat("x", 2000)} {
+		got := fault(Refused, text).Words
+		if len(got) > maxWords || len(got) < maxWords-2 || !strings.HasSuffix(got, "…") || strings.ToValidUTF8(got, "") != got {
+			t.Errorf("%d bytes of %.10q are kept as %d", len(text), text, len(got))
+		}
+	}
+}
+
+// What an engine is, is told by what it serves where nobody says it, and an engine that cannot be told to load says so.
+func TestWhatAnEngineIs(t *testing.T) {
+	for _, c := range []struct {
+		kind engine.Kind
+		page string // in the testdata of package engine
+		path string
+		seen Seen
+		load string // the error of a load
+	}{
+		{"", "vllm-0.32-idle.txt", "/metrics", Seen{Takes: true, Limits: Limits{Loads: 1}}, ""},
+		{"", "vllm-0.32-loaded.txt", "/metrics", Seen{Takes: true, Limits: Limits{Loads: 1, Adapters: 2}}, ""},
+		{engine.VLLM, "", "", Seen{Takes: true, Limits: Limits{Loads: 1}}, ""},
+		{"", "sglang-documented.txt", "/metrics", Seen{Takes: true, Limits: Limits{Loads: 1, Adapters: 8}}, ""},
+		{"", "trtllm-serve-documented.txt", "/prometheus/metrics", Seen{}, "refused: engines of the kind trtllm-serve cannot be told to load models: it has those that it was started with"},
+		{engine.TGI, "", "", Seen{}, "refused: engines of the kind tgi cannot be told to load models: it has those that it was started with"},
+		{"", "", "", Seen{}, "refused: what engine this is nobody says, and its metrics page tells none: label its pods llm-d.ai/engine-type, or name spec.engine of its EndpointList"},
+	} {
+		f := &fake{status: http.StatusOK, list: []string{"m"}}
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if c.page != "" && r.URL.Path == c.path {
+				http.ServeFile(w, r, "../../../internal/engine/testdata/"+c.page)
+				return
+			}
+			f.ServeHTTP(w, r)
+		}))
+		defer server.Close()
+		l := openFor(t, server, Endpoint{Kind: c.kind, Incarnation: "c1"}, reach.Access{})
+		_, err := l.Load(t.Context(), Model{ID: "m", Source: "s"}, testTimeout)
+		if got := said(err, ""); got != c.load {
+			t.Errorf("%s with %s: a load: %q, want %q", c.kind, c.page, got, c.load)
+		}
+		c.seen.Lists, c.seen.Incarnation = true, "c1"
+		c.seen.Models = []Listed{{ID: "base", Base: true}, {ID: "m"}}
+		seen, err := l.Look(t.Context(), Record{})
+		if err != nil || fmt.Sprint(seen) != fmt.Sprint(c.seen) {
+			t.Errorf("%s with %s: a look: %+v, %v, want %+v", c.kind, c.page, seen, err, c.seen)
+		}
+	}
+}
+
+// Loads go over TLS by the name that people wrote, with the token.
+func TestLoadsGoOverTLSWithTheToken(t *testing.T) {
+	f := &fake{status: http.StatusOK, list: []string{"m"}}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer secret" || !strings.HasPrefix(r.Host, "example.com:") {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		f.ServeHTTP(w, r)
+	}))
+	server.StartTLS()
+	defer server.Close()
+	trusted := x509.NewCertPool()
+	trusted.AddCert(server.Certificate()) // for example.com
+	a := reach.Access{TLS: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}, Token: func() string { return "secret" }}
+	l := openFor(t, server, Endpoint{Kind: engine.VLLM, Host: "example.com"}, a)
+	if _, err := l.Load(t.Context(), Model{ID: "m", Source: "s"}, testTimeout); err != nil {
+		t.Error(err)
+	}
+	l = openFor(t, server, Endpoint{Kind: engine.VLLM, Host: "other.test"}, a)
+	if _, err := l.Load(t.Context(), Model{ID: "m", Source: "s"}, testTimeout); faultOf(err) == nil || faultOf(err).Outcome != Unreached || strings.Contains(err.Error(), "secret") {
+		t.Errorf("under another name: %v", said(err, "loaded"))
+	}
+	l = openFor(t, server, Endpoint{Kind: engine.VLLM, Host: "example.com"}, reach.Access{TLS: a.TLS})
+	if _, err := l.Load(t.Context(), Model{ID: "m", Source: "s"}, testTimeout); faultOf(err) == nil || faultOf(err).Outcome != Refused {
+		t.Errorf("without the token: %v", said(err, "loaded"))
+	}
+}

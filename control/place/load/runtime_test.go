@@ -1,0 +1,248 @@
+package load
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/bench/runtime"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/reach"
+)
+
+// testTimeout is longer than anything that a test waits for takes.
+const testTimeout = 30 * time.Second
+
+var serveAt = flag.String("serve-runtime", "", "for a test that starts itself: be a model runtime at this socket")
+
+// TestARuntimeOfItsOwn is no test but a model runtime in a process of its own, for the tests that kill it.
+func TestARuntimeOfItsOwn(t *testing.T) {
+	if *serveAt == "" {
+		t.Skip("another test starts it")
+	}
+	if err := runtime.Command(t.Context(), []string{"--port", "0", "--management", "unix:" + *serveAt}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// serveRuntime serves a simulated runtime until the test ends, and returns it with its address.
+func serveRuntime(t *testing.T, network, address string) (*runtime.Runtime, string) {
+	t.Helper()
+	var config net.ListenConfig
+	listen := func(network, address string) net.Listener {
+		l, err := config.Listen(t.Context(), network, address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	r := runtime.New(runtime.Config{Capacity: 1 << 30, DefaultSize: 50 << 20, LoadingThreads: 6, LoadTimeout: time.Minute})
+	management, data := listen(network, address), listen("tcp", "127.0.0.1:0")
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- runtime.Serve(ctx, r, data, management) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	if network == "unix" {
+		return r, "unix:" + address
+	}
+	return r, management.Addr().String()
+}
+
+func openRuntimeFor(t *testing.T, management, incarnation string) *Loader {
+	t.Helper()
+	l, err := Open(Endpoint{Address: "127.0.0.1:1", Management: management, Incarnation: incarnation}, reach.Access{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// look looks within the time of a test.
+func look(t *testing.T, l *Loader, r Record) (Seen, Record) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	seen, err := l.Look(ctx, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return seen, Record{true, seen.Incarnation, seen.Limits}
+}
+
+// Over a real socket and real TCP, the same Loader after another: what is on record stands in the same life, and where
+// lives cannot be told apart.
+func TestARuntimeIsMadeReadyOnceALife(t *testing.T) {
+	for _, c := range []struct {
+		network, address string
+		told             bool // which life it is
+	}{
+		{"unix", filepath.Join(t.TempDir(), "runtime.sock"), true},
+		{"tcp", "127.0.0.1:0", false},
+	} {
+		t.Run(c.network, func(t *testing.T) {
+			served, management := serveRuntime(t, c.network, c.address)
+			l := openRuntimeFor(t, management, "")
+			if _, err := l.Load(t.Context(), Model{ID: "x"}, testTimeout); faultOf(err) == nil || faultOf(err).Outcome != Unreached {
+				t.Errorf("a load before the first look: %v", err)
+			}
+			seen, record := look(t, l, Record{})
+			want := Limits{Bytes: 1 << 30, DefaultBytes: 50 << 20, Loads: 6, LoadTimeout: time.Minute}
+			if !seen.Purged || !seen.Takes || seen.Lists || seen.Limits != want || (seen.Incarnation != "") != c.told {
+				t.Errorf("the first look sees %+v", seen)
+			}
+			if c.told && !strings.HasPrefix(seen.Incarnation, fmt.Sprintf("pid %d started ", os.Getpid())) {
+				t.Errorf("its process is %q", seen.Incarnation)
+			}
+			loaded, err := l.Load(t.Context(), Model{ID: "x", Source: "sim:?size=20"}, testTimeout)
+			if err != nil || loaded.Bytes != 20 {
+				t.Errorf("a load: %+v, %v", loaded, err)
+			}
+			for range 2 {
+				if seen, _ := look(t, l, record); seen.Purged || seen.Limits != want {
+					t.Errorf("a look after the first sees %+v", seen)
+				}
+				l = openRuntimeFor(t, management, "")
+			}
+			if seen, _ := look(t, l, record); seen.Purged || !served.Loaded("x") || served.Purges() != 1 {
+				t.Errorf("a look with a record sees %+v, after %d purges", seen, served.Purges())
+			}
+			if err := l.Unload(t.Context(), "x"); err != nil || served.Used() != 0 {
+				t.Errorf("an unload: %v", err)
+			}
+		})
+	}
+}
+
+// Who knows the containers of a pod knows its lives.
+func TestAnotherContainerIsAnotherLife(t *testing.T) {
+	served, management := serveRuntime(t, "tcp", "127.0.0.1:0")
+	_, record := look(t, openRuntimeFor(t, management, "containerd://1"), Record{})
+	if seen, _ := look(t, openRuntimeFor(t, management, "containerd://1"), record); seen.Purged {
+		t.Errorf("the same container: %+v", seen)
+	}
+	if seen, _ := look(t, openRuntimeFor(t, management, "containerd://2"), record); !seen.Purged || seen.Incarnation != "containerd://2" || served.Purges() != 2 {
+		t.Errorf("another container: %+v after %d purges", seen, served.Purges())
+	}
+}
+
+// A runtime that is killed and started again at the same socket is another process.
+func TestAnotherProcessAtASocketIsAnotherLife(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "runtime.sock")
+	l := openRuntimeFor(t, "unix:"+socket, "")
+	var record Record
+	for life := range 2 {
+		process := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestARuntimeOfItsOwn$", "-serve-runtime="+socket)
+		out, err := process.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := process.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 100)); err != nil { // it says where it serves
+			t.Fatal(err)
+		}
+		before := record.Incarnation
+		var seen Seen
+		if seen, record = look(t, l, record); !seen.Purged || seen.Incarnation == before {
+			t.Errorf("life %d: %+v after %q", life, seen, before)
+		}
+		if _, err := l.Load(t.Context(), Model{ID: "x", Source: "sim:"}, testTimeout); err != nil {
+			t.Errorf("life %d: %v", life, err)
+		}
+		if err := process.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = process.Wait()
+		if _, err := l.Load(t.Context(), Model{ID: "y", Source: "sim:"}, testTimeout); faultOf(err) == nil || faultOf(err).Outcome != Unreached {
+			t.Errorf("life %d: a load when it is dead: %v", life, err)
+		}
+	}
+}
+
+func TestAModelRuntimeNeedsAnAddress(t *testing.T) {
+	if _, err := Open(Endpoint{Address: "127.0.0.1:1", Kind: engine.ModelRuntime}, reach.Access{}, nil); err == nil || !strings.Contains(err.Error(), "spec.management") {
+		t.Errorf("%v", err)
+	}
+}
+
+// counting is a runtime that counts predictions, each of which takes its time.
+type counting struct {
+	*runtime.Runtime
+	pause       time.Duration
+	predictions atomic.Int64
+}
+
+func (c *counting) PredictModelSize(ctx context.Context, q *mmesh.PredictModelSizeRequest) (*mmesh.PredictModelSizeResponse, error) {
+	c.predictions.Add(1)
+	select {
+	case <-time.After(c.pause):
+	case <-ctx.Done():
+	}
+	return c.Runtime.PredictModelSize(ctx, q)
+}
+
+func TestPredictionsAreQuickOrNone(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		unpredicting bool
+		pause        time.Duration
+		want         int64
+		failure      string
+		calls        int64 // of two
+	}{
+		{"quick", false, 100 * time.Millisecond, 40, "", 2},
+		{"slow", false, time.Minute, 0, "unclear: predictModelSize: no answer in time", 2},
+		{"unimplemented", true, 0, 0, "", 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &site{}
+			listener := s.listen()
+			served := &counting{pause: c.pause, Runtime: runtime.New(runtime.Config{
+				Capacity: 100, DefaultSize: 10, LoadingThreads: 1, Unpredicting: c.unpredicting,
+			})}
+			server := grpc.NewServer()
+			mmesh.RegisterModelRuntimeServer(server, served)
+			go func() { _ = server.Serve(listener) }()
+			l, err := Open(Endpoint{Management: "192.0.2.1:8085"}, reach.Access{Dial: s.dial}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			look(t, l, Record{})
+			for range 2 {
+				start := time.Now()
+				size, err := l.Predict(t.Context(), Model{ID: "x", Source: "sim:?size=50&predict=40"})
+				if took := time.Since(start); size != c.want || said(err, "") != c.failure || took > predictTimeout {
+					t.Errorf("%s: %d, %q after %v", c.name, size, said(err, ""), took)
+				}
+			}
+			if got := served.predictions.Load(); got != c.calls {
+				t.Errorf("%s: it was asked %d times, want %d", c.name, got, c.calls)
+			}
+			if size, err := l.Size(t.Context(), "x"); size != 10 || err != nil {
+				t.Errorf("%s: the size of what it does not know: %d, %v", c.name, size, err)
+			}
+			_ = l.Close()
+			served.Close()
+			server.Stop()
+		})
+	}
+}
