@@ -102,7 +102,7 @@ func (x *exchange) renames(r openai.Request) bool {
 // count counts the request as in flight where choose sent it.
 func (x *exchange) count(r openai.Request, now time.Time) {
 	s := x.server
-	x.inFlight = fleet.Begin(*x.decision())
+	x.inFlight = s.Fleet.Begin(*x.decision())
 	x.stream, x.address, x.model = r.Stream, x.decision().Endpoint.Address, x.decision().Model
 	x.to = destination(x.picks)
 	x.sentAt = now
