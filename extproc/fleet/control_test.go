@@ -20,7 +20,9 @@ var thePool = objects.Name{Namespace: "ns", Name: "pool"}
 
 func model(id string) objects.ModelKey { return objects.ModelKey{Pool: thePool, ID: id} }
 
-func copyOf(id, endpoint string) fleet.CopyKey { return fleet.CopyKey{ModelKey: model(id), Endpoint: endpoint} }
+func copyOf(id, endpoint string) fleet.CopyKey {
+	return fleet.CopyKey{ModelKey: model(id), Endpoint: endpoint}
+}
 
 func governing(endpoints ...string) map[string]bool {
 	all := make(map[string]bool)
