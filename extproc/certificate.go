@@ -42,6 +42,11 @@ type certificate struct {
 	good    *tls.Certificate
 }
 
+// client is get for who calls.
+func (c *certificate) client(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	return c.get(nil)
+}
+
 // get returns the certificate as it is now, or the last good one if the files make no sense. It looks at the files for
 // each handshake, of which there are few: gateways keep their connections.
 func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {

@@ -192,13 +192,19 @@ func (f *Fleet) Usage() map[objects.ModelKey]Used {
 	return all
 }
 
-// InFlight is how many requests this process has at each copy, those with none left out; of copies that take no more, or
-// of all that are no engine's own.
-func (f *Fleet) InFlight(closed bool) map[CopyKey]int64 {
-	all := make(map[CopyKey]int64)
+// Flying is how many requests this process has at a copy.
+type Flying struct {
+	Requests int64
+	// Closed says that no more come.
+	Closed bool
+}
+
+// InFlight is how many requests this process has at each copy that is no engine's own, those with none left out.
+func (f *Fleet) InFlight() map[CopyKey]Flying {
+	all := make(map[CopyKey]Flying)
 	f.eachCount(func(k CopyKey, c *pick.Count) {
-		if n := c.Load(); n > 0 && (!closed || c.Closed.Load()) {
-			all[k] = n
+		if n := c.Load(); n > 0 {
+			all[k] = Flying{n, c.Closed.Load()}
 		}
 	})
 	return all

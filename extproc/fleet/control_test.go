@@ -149,11 +149,11 @@ func TestUseIsTakenOnce(t *testing.T) {
 	if again := f.Usage(); len(again) != 0 {
 		t.Errorf("use is taken twice: %+v", again)
 	}
-	if all := f.InFlight(false); len(all) != 1 {
+	if all := f.InFlight(); len(all) != 1 {
 		t.Errorf("in flight are %v", all)
 	}
 	flight.End()
-	if all := f.InFlight(false); len(all) != 0 {
+	if all := f.InFlight(); len(all) != 0 {
 		t.Errorf("after the end in flight are %v", all)
 	}
 }
@@ -247,7 +247,7 @@ func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 	for round := 0; (round < 5000 || turned.Load() == 0) && !t.Failed(); round++ {
 		victim := []string{a, b}[round%2]
 		f.Hear(fleet.News{Copies: map[fleet.CopyKey]fleet.Word{copyOf("m", victim): fleet.Unloading}})
-		for f.InFlight(true)[copyOf("m", victim)] > 0 {
+		for f.InFlight()[copyOf("m", victim)].Requests > 0 {
 			select {
 			case <-f.Urgent():
 			case <-deadline:

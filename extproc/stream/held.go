@@ -13,6 +13,7 @@ import (
 	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/meter"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/route"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -55,6 +56,14 @@ func isMiss(err error) bool {
 
 // placed says whether the request is for a model that control places.
 func (x *exchange) placed() bool { return x.server.Flow != nil && x.target.Adapter != "" }
+
+// unknown is why nobody serves a model: where control has not said yet which models it knows of, not that there is none.
+func (x *exchange) unknown(err error) error {
+	if x.server.Flow != nil && (errors.Is(err, route.ErrUnknownModel) || errors.Is(err, pick.ErrUnlisted)) && !x.server.Fleet.Heard() {
+		return errNotHeard
+	}
+	return err
+}
 
 // wanted is the model that the request is for, as control knows it.
 func (x *exchange) wanted() objects.ModelKey {

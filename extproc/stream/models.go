@@ -55,7 +55,7 @@ func (x *exchange) models(escaped string) responses {
 			return x.replyWith(describeModel(m))
 		}
 	}
-	return x.fail(route.ErrUnknownModel, strings.ToValidUTF8(name, "�"))
+	return x.fail(x.unknown(route.ErrUnknownModel), strings.ToValidUTF8(name, "�"))
 }
 
 // admitted returns the models that a request may name: those of routes, and what the endpoints of a pool without routes

@@ -2,7 +2,6 @@ package stream
 
 import (
 	"cmp"
-	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -68,11 +67,8 @@ func (x *exchange) choose(r openai.Request) error {
 		ask.Model, r.Model = "", ""
 		target, err = route.Find(view.World, ask)
 	}
-	if errors.Is(err, route.ErrUnknownModel) && s.Flow != nil && !s.Fleet.Heard() {
-		return errNotHeard
-	}
 	if err != nil {
-		return err
+		return x.unknown(err)
 	}
 	x.target = target
 	x.settings = s.Settings.For(view.World.Pools[target.Pool])
@@ -96,7 +92,7 @@ func (x *exchange) choose(r openai.Request) error {
 	if x.placed() && isMiss(err) && len(view.Snapshot.Pools[request.Pool].Any) > 0 {
 		return &miss{x.wanted(), err}
 	}
-	return err
+	return x.unknown(err)
 }
 
 // maxChoices bounds how often a request is decided anew because the copy that it was to go to went away that moment. Each
