@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/scrape"
 	"github.com/headgate/headgate/extproc/settings"
@@ -42,6 +43,13 @@ type config struct {
 	explain        bool
 	logLevel       slog.Level
 
+	control          string // empty: there is none
+	controlCAFile    string
+	controlTokenFile string
+	controlCertPath  string
+	maxHeld          int
+	maxHeldMiB       int64
+
 	endpoints []string // beside those of the objects
 	engines   reach.Flags
 }
@@ -66,6 +74,9 @@ it. Other gateways (Istio, kgateway, Envoy AI Gateway, GKE) speak the endpoint-p
 their routes decide what passes. The pool that they mean is the one whose endpointPickerRef names the service or port
 that they call; else --pool-name. Without --listen, extproc serves on the ports that the field's manifests expect: 9002,
 9003 for health, 9090 for metrics.
+
+With --control, adapters and models are where control puts them, and a request for one that no endpoint has waits until
+control has loaded it (--max-hold, or timeouts.hold of a PoolSettings). While control is away, what it said last stays.
 
 Examples:
 
@@ -104,6 +115,13 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.DurationVar(&c.settings.Lease, "lease", c.settings.Lease, "count a request as in flight for at most this long when nothing reports its end")
 	fs.BoolVar(&c.modeOverride, "allow-mode-override", false, "the data planes let extproc ask for a request's body after its headers (ext_proc's allow_mode_override)")
 	fs.BoolVar(&c.conformance, "conformance-headers", false, "obey the headers of the endpoint-picker protocol's conformance suite; they let clients choose endpoints")
+	fs.StringVar(&c.control, "control", "", "the `ADDRESS` of control, unix:PATH or HOST:PORT: the program that loads models where requests want them. Any other than a socket or loopback is called with TLS")
+	fs.StringVar(&c.controlCAFile, "control-ca-file", "", "call control with TLS and trust the authorities in this `FILE` of PEM, and no others")
+	fs.StringVar(&c.controlTokenFile, "control-token-file", "", "call control with the bearer token in this `FILE`, which may be replaced at any time")
+	fs.StringVar(&c.controlCertPath, "control-cert-path", "", "call control with the client certificate in this `DIR`, tls.crt and tls.key, read again when they change")
+	fs.DurationVar(&c.settings.Hold, "max-hold", c.settings.Hold, "let a request wait for its model to be loaded for at most this long; the data plane's max_message_timeout must be at least as long")
+	fs.IntVar(&c.maxHeld, "max-held", flow.DefaultMaxHeld, "let at most `N` requests wait for one model; what comes then gets 429")
+	fs.Int64Var(&c.maxHeldMiB, "max-held-mib", flow.DefaultMaxBytes>>20, "let the bodies of all requests that wait have at most `N` MiB")
 	fs.DurationVar(&c.scrapeInterval, "scrape-interval", scrape.DefaultInterval, "look at the load of each endpoint this often")
 	fs.DurationVar(&c.modelsInterval, "models-interval", scrape.DefaultModelsInterval, "look at the models of each endpoint this often")
 	fs.DurationVar(&c.drainDelay, "drain-delay", 5*time.Second, "after SIGTERM, tell other gateways by health and go on serving them for this long")
@@ -165,6 +183,12 @@ func (c config) check(rest []string) error {
 		return fmt.Errorf("--picks %d: it must be 1 to %d", c.settings.Picks, 1+objects.MaxAttempts)
 	case c.settings.Lease <= 0:
 		return fmt.Errorf("--lease %v: it must be above 0", c.settings.Lease)
+	case c.settings.Hold <= 0:
+		return fmt.Errorf("--max-hold %v: it must be above 0", c.settings.Hold)
+	case c.maxHeld < 1 || c.maxHeldMiB < 1:
+		return fmt.Errorf("--max-held %d, --max-held-mib %d: both must be at least 1", c.maxHeld, c.maxHeldMiB)
+	case c.control == "" && c.controlCAFile+c.controlTokenFile+c.controlCertPath != "":
+		return errors.New("--control-ca-file, --control-token-file and --control-cert-path are of no use without --control")
 	case c.scrapeInterval < 10*time.Millisecond || c.modelsInterval < 10*time.Millisecond:
 		return errors.New("a scrape interval below 10ms would keep the engines busy with nothing else")
 	}

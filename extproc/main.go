@@ -1,8 +1,9 @@
 // Extproc is the program that Envoy asks, for every request, which endpoint is to answer it. It reads the model that the
 // request names, looks at what it knows of the endpoints, and names one.
 //
-// This package is wiring. A request passes through stream, openai, route, fleet and pick, in that order; beside its path
-// scrape and outcome keep the fleet true, and meter tells how it goes.
+// This package is wiring. A request passes through stream, openai, route, fleet and pick, in that order, and waits in flow
+// where its model must be loaded first; beside its path scrape, outcome and placement keep the fleet true, and meter tells
+// how it goes.
 package main
 
 import (
@@ -21,7 +22,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/headgate/headgate/extproc/eds"
-	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/meter"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/scrape"
@@ -59,7 +59,10 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		return err
 	}
 
-	f := fleet.New(fleet.Config{Settings: c.settings, Log: log})
+	f, held, talk, err := believe(c, log)
+	if err != nil {
+		return err
+	}
 	m := meter.New(f)
 	scraper := scrape.New(scrape.Config{
 		Fleet: f, Interval: c.scrapeInterval, ModelsInterval: c.modelsInterval, Log: log, Looked: m.Looked,
@@ -76,7 +79,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		}
 	}
 	exchanges := stream.New(stream.Config{
-		Fleet: f, Meter: m, Log: log, Settings: c.settings, Default: c.pool, Observe: observe,
+		Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.settings, Default: c.pool, Observe: observe,
 		ModeOverride: c.modeOverride, Conformance: c.conformance, Random: random(c.seed),
 	})
 	loaded := make(chan struct{})
@@ -105,6 +108,9 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	context.AfterFunc(work, cancel)
 	group.Go(func() error { return c.source().Follow(work, log, m.Refused, publish) })
 	group.Go(func() error { return f.Run(work) })
+	if talk != nil {
+		group.Go(func() error { return talk(work, m) })
+	}
 	if endpoints != nil {
 		group.Go(func() error { return endpoints.Run(work, log) })
 	}

@@ -27,6 +27,8 @@ import (
 type View struct {
 	World    *objects.World
 	Snapshot *pick.Snapshot
+	// Failures are the models that cannot be loaded for now, with a reason for programs.
+	Failures map[objects.ModelKey]string
 }
 
 const (
@@ -44,12 +46,15 @@ type Fleet struct {
 	news   chan struct{} // capacity 1; never closed
 	leases leases
 	makers *lru.Cache[string, Maker] // by the id of the answer
+	names  names
+	urgent chan struct{} // capacity 1; never closed; see Urgent
 
 	mu        sync.Mutex // guards the following
 	world     *objects.World
 	endpoints map[string]*endpoint         // by address
 	indexes   map[objects.Name]*pick.Index // of the pools of world; cleared when models or endpoints come and go
 	failOpen  map[objects.Name]bool        // the pools whose suspects are trusted, for there are too many of them
+	control   control
 }
 
 // Config is what a Fleet needs.
@@ -60,16 +65,21 @@ type Config struct {
 	Settings settings.Settings
 	// Log gets what operators should know; nil means nobody.
 	Log *slog.Logger
+	// Published is told of each View once it is in force; nil means nobody. It must be quick and ask nothing of the Fleet
+	// but its View.
+	Published func(*View)
+	// Placed says that somebody takes what models are used: see [Fleet.Usage].
+	Placed bool
 }
 
 // endpoint is one address, in whatever pools it is.
 type endpoint struct {
 	hash               uint64 // of the address
 	inFlight, adapters atomic.Int64
-	models             map[string]*atomic.Int64 // our requests in flight, by the engine's name of the model
+	models             map[string]*pick.Count // our requests in flight, by the engine's name of the model
 
-	lists  engine.Models
-	known  bool // lists is what the endpoint said
+	lists  listing
+	there  []string // the adapters that it answers to
 	load   engine.Load
 	others int64
 	seen   seen
@@ -87,8 +97,11 @@ func New(c Config) *Fleet {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	if c.Published == nil {
+		c.Published = func(*View) {}
+	}
 	f := &Fleet{
-		Config: c, news: make(chan struct{}, 1), leases: leases{held: make(map[string]lease)}, makers: newMakers(),
+		Config: c, news: make(chan struct{}, 1), urgent: make(chan struct{}, 1), leases: leases{held: make(map[string]lease)}, makers: newMakers(),
 		world: objects.Build(objects.Set{}), endpoints: make(map[string]*endpoint), failOpen: make(map[objects.Name]bool),
 	}
 	f.publish()
@@ -136,7 +149,7 @@ func (f *Fleet) SetWorld(w *objects.World) {
 		for _, e := range p.Endpoints {
 			named[e.Address] = true
 			if f.endpoints[e.Address] == nil {
-				f.endpoints[e.Address] = &endpoint{hash: hash(e.Address), models: make(map[string]*atomic.Int64)}
+				f.endpoints[e.Address] = &endpoint{hash: hash(e.Address), models: make(map[string]*pick.Count)}
 			}
 		}
 	}
@@ -150,15 +163,24 @@ func (f *Fleet) SetWorld(w *objects.World) {
 	f.publish()
 }
 
-// SetModels says what an endpoint answers to. News of an endpoint that is gone is forgotten.
-func (f *Fleet) SetModels(address string, m engine.Models) {
+// SetModels says what an endpoint answers to, as a look that begins and ends now.
+func (f *Fleet) SetModels(address string, m engine.Models) { f.Look(address).Lists(m) }
+
+// Lists says what the endpoint of a look lists. News of an endpoint that is gone is forgotten.
+func (l Look) Lists(m engine.Models) {
+	f := l.fleet
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	e := f.endpoints[address]
-	if e == nil || e.known && slices.Equal(e.lists.Base, m.Base) && slices.Equal(e.lists.Adapters, m.Adapters) && e.lists.Unlisted == m.Unlisted {
+	e := f.endpoints[l.address]
+	if e == nil {
 		return
 	}
-	e.lists, e.known = m, true
+	was := e.lists
+	e.lists = listing{m, true, l.began}
+	there, _ := f.adapters(l.address, e)
+	if was.known && slices.Equal(was.Base, m.Base) && was.Unlisted == m.Unlisted && slices.Equal(e.there, there) {
+		return
+	}
 	f.indexes = nil
 	f.tell()
 }
@@ -178,9 +200,13 @@ func (f *Fleet) publish() {
 	}
 	now := f.Now()
 	s := &pick.Snapshot{Pools: make(map[string]*pick.Pool, len(f.world.Pools))}
+	var anew []*endpoint
 	for name, p := range f.world.Pools {
 		if f.indexes[name] == nil {
 			f.indexes[name] = f.index(p)
+			for _, declared := range p.Endpoints {
+				anew = append(anew, f.endpoints[declared.Address])
+			}
 		}
 		limits := f.Settings.For(p)
 		endpoints := make([]pick.Endpoint, len(p.Endpoints))
@@ -190,7 +216,12 @@ func (f *Fleet) publish() {
 		f.trust(p, endpoints, now)
 		s.Pools[name.String()] = &pick.Pool{Endpoints: endpoints, Index: *f.indexes[name]}
 	}
-	f.view.Store(&View{World: f.world, Snapshot: s})
+	view := &View{World: f.world, Snapshot: s, Failures: f.control.failures}
+	f.view.Store(view)
+	for _, e := range anew {
+		e.close(f.Placed)
+	}
+	f.Published(view)
 }
 
 // index says where the models of a pool are addressable.
@@ -198,19 +229,27 @@ func (f *Fleet) index(p *objects.Pool) *pick.Index {
 	index := &pick.Index{Copies: make(map[string][]pick.Copy)}
 	for i, declared := range p.Endpoints {
 		e := f.endpoints[declared.Address]
-		e.forget()
+		there, gone := f.adapters(declared.Address, e)
+		e.there = there
+		f.noteLost(p, declared.Address, gone)
 		index.Any = append(index.Any, pick.Copy{Endpoint: i, Base: true, InFlight: e.count("")})
-		index.Listed = index.Listed || e.known && !e.lists.Unlisted
+		index.Listed = index.Listed || e.lists.gives() || f.control.governs(declared.Address)
 		if len(e.lists.Base) > 0 {
-			c := pick.Copy{Endpoint: i, Model: e.lists.Base[0], Base: true, Names: e.lists.Base, InFlight: e.count(e.lists.Base[0])}
+			c := pick.Copy{Endpoint: i, Model: e.lists.Base[0], Base: true, Names: e.lists.Base, InFlight: e.open(e.lists.Base[0])}
 			index.Base = append(index.Base, c)
 			for _, name := range e.lists.Base {
 				c.Model = name
 				index.Copies[name] = append(index.Copies[name], c)
 			}
 		}
-		for _, name := range e.lists.Adapters {
-			index.Copies[name] = append(index.Copies[name], pick.Copy{Endpoint: i, Model: name, InFlight: e.count(name)})
+		for _, name := range there {
+			c := pick.Copy{Endpoint: i, Model: name, InFlight: e.open(name)}
+			var others int64
+			if s := f.control.copies[declared.Address][name]; s != nil {
+				others = s.others
+			}
+			c.InFlight.Others.Store(others)
+			index.Copies[name] = append(index.Copies[name], c)
 		}
 	}
 	return index
@@ -229,22 +268,42 @@ func (e *endpoint) snapshot(declared objects.Endpoint, now time.Time, limits set
 }
 
 // count is our count of requests in flight for a model.
-func (e *endpoint) count(model string) *atomic.Int64 {
+func (e *endpoint) count(model string) *pick.Count {
 	c := e.models[model]
 	if c == nil {
-		c = new(atomic.Int64)
+		c = new(pick.Count)
 		e.models[model] = c
 	}
 	return c
 }
 
-// forget drops the counts of models that the endpoint lists no more and that have no request in flight.
-func (e *endpoint) forget() {
+// open is count for a model that requests may begin for.
+func (e *endpoint) open(model string) *pick.Count {
+	c := e.count(model)
+	c.Closed.Store(false)
+	return c
+}
+
+// close ends that requests begin for models that the endpoint answers to no more, after the view that says so is in force,
+// and drops the counts of those that have no request in flight. A request that was decided by an older view counts
+// itself and looks whether it may; who asks how many are in flight asks after this. So it is either seen, or goes
+// elsewhere. Placed keeps counts of use until they are taken.
+func (e *endpoint) close(placed bool) {
 	for model, c := range e.models {
-		if c.Load() == 0 && model != "" && !slices.Contains(e.lists.Base, model) && !slices.Contains(e.lists.Adapters, model) && !slices.Contains(e.load.Active, model) {
+		if model == "" || slices.Contains(e.lists.Base, model) || contains(e.there, model) {
+			continue
+		}
+		c.Closed.Store(true)
+		if c.Load() == 0 && (!placed || c.Began.Load() == 0) && !slices.Contains(e.load.Active, model) {
 			delete(e.models, model)
 		}
 	}
+}
+
+// contains is slices.Contains for a list in order.
+func contains(ordered []string, s string) bool {
+	_, found := slices.BinarySearch(ordered, s)
+	return found
 }
 
 // Status is what is believed of one endpoint, for people and metrics.

@@ -132,9 +132,9 @@ func TestASleeperIsOut(t *testing.T) {
 func TestRequestsAreCountedWhereTheyGoUntilTheyEnd(t *testing.T) {
 	f, _ := started()
 	view(f)
-	first := fleet.Begin(decide(t, f, "sql"))
-	second := fleet.Begin(decide(t, f, "sql")) // packs with the first
-	base := fleet.Begin(decide(t, f, "llama")) // the other endpoint: less pending
+	first := f.Begin(decide(t, f, "sql"))
+	second := f.Begin(decide(t, f, "sql")) // packs with the first
+	base := f.Begin(decide(t, f, "llama")) // the other endpoint: less pending
 
 	p := view(f)
 	holder, other := &p.Endpoints[0], &p.Endpoints[1]
@@ -166,7 +166,7 @@ func TestOthersAreWhatWeDidNotSend(t *testing.T) {
 	view(f)
 	d := decide(t, f, "sql")
 	address := d.Endpoint.Address
-	flight := fleet.Begin(d)
+	flight := f.Begin(d)
 	look := f.Look(address)
 	flight.End() // while the engine answers: it may or may not have counted it
 	look.Saw(engine.Load{Running: engine.Known(2), Waiting: engine.Known(1)})
@@ -189,7 +189,7 @@ func TestReportedAdaptersCountOnceWithOurs(t *testing.T) {
 	if n := p.Endpoints[0].ActiveAdapters(); n != 2 || p.Endpoints[0].Slots != 4 {
 		t.Errorf("%d adapters, %d slots", n, p.Endpoints[0].Slots)
 	}
-	flight := fleet.Begin(decide(t, f, "sql")) // a holds it
+	flight := f.Begin(decide(t, f, "sql")) // a holds it
 	defer flight.End()
 	if n := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].ActiveAdapters(); n != 2 {
 		t.Errorf("with our request %d adapters, want 2", n)
@@ -199,7 +199,7 @@ func TestReportedAdaptersCountOnceWithOurs(t *testing.T) {
 func TestCountsOutliveTheirEndpoint(t *testing.T) {
 	f, _ := started()
 	view(f)
-	flight := fleet.Begin(decide(t, f, "sql"))
+	flight := f.Begin(decide(t, f, "sql"))
 	f.SetWorld(world())
 	if n := len(f.View().Snapshot.Pools["ns/pool"].Endpoints); n != 0 {
 		t.Fatalf("%d endpoints are left", n)
@@ -254,7 +254,7 @@ func TestNoCountIsLost(t *testing.T) {
 					t.Error(err) // endpoint a always serves
 					return
 				}
-				flight := fleet.Begin(picks[0])
+				flight := f.Begin(picks[0])
 				flight.End()
 			}
 		})

@@ -171,7 +171,7 @@ func TestALeaseEndsOnceByWhicheverComesFirst(t *testing.T) {
 	counted := func() int64 { return f.Endpoints()[0].InFlight + f.Endpoints()[1].InFlight }
 	requests := map[string]*fleet.InFlight{}
 	for _, id := range []string{"reported", "ended", "late"} {
-		requests[id] = fleet.Begin(decide(t, f, "sql"))
+		requests[id] = f.Begin(decide(t, f, "sql"))
 		f.Lease(id, requests[id], time.Minute)
 	}
 	f.Observe(outcome.Outcome{ID: "reported", Endpoint: a, Status: 200})
@@ -212,7 +212,7 @@ func TestALookEndsTheLeasesOfRequestsThatAreGone(t *testing.T) {
 		return -1
 	}
 	leased := func(id string) string {
-		r := fleet.Begin(decide(t, f, "sql"))
+		r := f.Begin(decide(t, f, "sql"))
 		f.Moved(r, a)
 		f.Lease(id, r, time.Minute)
 		return id
@@ -247,7 +247,7 @@ func TestALookEndsTheLeasesOfRequestsThatAreGone(t *testing.T) {
 func TestARequestThatMovedIsCountedWhereItIs(t *testing.T) {
 	f, _ := started()
 	view(f)
-	r := fleet.Begin(decide(t, f, "sql"))
+	r := f.Begin(decide(t, f, "sql"))
 	from, to := 0, 1
 	if f.Endpoints()[1].InFlight == 1 {
 		from, to = 1, 0

@@ -11,6 +11,8 @@ import (
 
 // InFlight is one request on its way to an endpoint, counted there until it ends. It is safe for concurrent use.
 type InFlight struct {
+	fleet *Fleet
+
 	mu    sync.Mutex // guards the following
 	at    counts
 	ended bool
@@ -21,8 +23,9 @@ type InFlight struct {
 
 // counts are the counters of one model at one endpoint.
 type counts struct {
-	endpoint, model *atomic.Int64
-	adapters        *atomic.Int64 // nil for a model that needs no slot
+	endpoint *atomic.Int64
+	model    *pick.Count
+	adapters *atomic.Int64 // nil for a model that needs no slot
 }
 
 func (c counts) add() {
@@ -32,21 +35,31 @@ func (c counts) add() {
 	}
 }
 
-func (c counts) remove() {
-	if c.model.Add(-1) == 0 && c.adapters != nil {
+// remove returns whether it was the last of a copy to which no more come.
+func (c counts) remove() (drained bool) {
+	last := c.model.Add(-1) == 0
+	if last && c.adapters != nil {
 		c.adapters.Add(-1)
 	}
 	c.endpoint.Add(-1)
+	return last && c.model.Closed.Load()
 }
 
-// Begin counts a request where a decision sends it.
-func Begin(d pick.Decision) *InFlight {
+// Begin counts a request where a decision sends it. It returns nil where no request may begin any more: a newer view than
+// that of the decision is in force, and says so.
+func (f *Fleet) Begin(d pick.Decision) *InFlight {
 	at := counts{endpoint: d.Endpoint.InFlight, model: d.Copy.InFlight}
 	if !d.Copy.Base {
 		at.adapters = d.Endpoint.Adapters
 	}
 	at.add()
-	return &InFlight{at: at, address: d.Endpoint.Address, model: d.Copy.Model, base: d.Copy.Base}
+	if at.model.Closed.Load() {
+		f.gone(at.remove())
+		return nil
+	}
+	at.model.Began.Add(1)
+	at.model.Last.Store(f.Now().UnixNano())
+	return &InFlight{fleet: f, at: at, address: d.Endpoint.Address, model: d.Copy.Model, base: d.Copy.Base}
 }
 
 // End counts the request as gone. Only the first call counts; a nil InFlight has none.
@@ -58,7 +71,7 @@ func (i *InFlight) End() {
 	defer i.mu.Unlock()
 	if !i.ended {
 		i.ended = true
-		i.at.remove()
+		i.fleet.gone(i.at.remove())
 	}
 }
 
@@ -83,8 +96,8 @@ func (f *Fleet) Moved(i *InFlight, address string) {
 	if !i.base {
 		to.adapters = &e.adapters
 	}
-	i.at.remove()
-	to.add()
+	to.add() // first: at no moment it is in flight nowhere
+	f.gone(i.at.remove())
 	i.at, i.address = to, address
 }
 

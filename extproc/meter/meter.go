@@ -28,6 +28,7 @@ var (
 	perTokenBuckets   = []float64{.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .5, 1}
 	tokenBuckets      = []float64{1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072}
 	durationBuckets   = []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
+	holdBuckets       = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 	ownBuckets        = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1}
 )
 
@@ -50,6 +51,11 @@ type Meter struct {
 	replies    *prometheus.CounterVec // status, code
 	picks      *prometheus.CounterVec // pool, reason
 	looks      *prometheus.CounterVec // result
+	held       prometheus.Gauge
+	holds      *prometheus.HistogramVec // outcome
+	connected  prometheus.Gauge
+	version    prometheus.Gauge
+	heardAt    prometheus.Gauge
 	refused    prometheus.Gauge
 	problems   prometheus.Gauge
 	objects    *prometheus.GaugeVec // kind
@@ -93,6 +99,11 @@ func New(f *fleet.Fleet) *Meter {
 	m.replies = counter("headgate_replies_total", "Replies that extproc gave itself, by status and error code.", "status", "code")
 	m.picks = counter("headgate_picks_total", "Decisions, by pool and the policy's reason.", "pool", "reason")
 	m.looks = counter("headgate_scrapes_total", "Looks at endpoints, by result ok or error.", "result")
+	m.held = gauge("headgate_held", "Requests that wait for their model to be loaded.").WithLabelValues()
+	m.holds = histogram("headgate_hold_seconds", "How long requests waited for their model to be loaded, by what ended it: released, failed (it cannot be loaded), expired, cancelled (the client left), full (it could not wait).", holdBuckets, "outcome")
+	m.connected = gauge("headgate_control_connected", "1 while control is connected and has said all that there is.").WithLabelValues()
+	m.version = gauge("headgate_control_version", "Version of the last update of control that is in force, of the present connection.").WithLabelValues()
+	m.heardAt = gauge("headgate_control_heard_timestamp_seconds", "When an update of control was last put in force, in seconds since 1970.").WithLabelValues()
 	m.refused = gauge("headgate_objects_refused_files", "Files of objects that are not in force because they are not valid.").WithLabelValues()
 	m.problems = gauge("headgate_objects_problems", "Faults between objects in force, each in the log.").WithLabelValues()
 	m.objects = gauge("headgate_objects", "Objects in force.", "kind")
@@ -177,6 +188,38 @@ func (m *Meter) time(o outcome.Outcome) {
 // Replied counts a reply of extproc itself.
 func (m *Meter) Replied(status int, code string) {
 	m.replies.WithLabelValues(strconv.Itoa(status), code).Inc()
+}
+
+// Hold outcomes: what ended a request's wait for its model.
+const (
+	HoldReleased  = "released"
+	HoldFailed    = "failed"
+	HoldExpired   = "expired"
+	HoldCancelled = "cancelled"
+	HoldFull      = "full"
+)
+
+// HoldBegan counts a request that waits for its model.
+func (m *Meter) HoldBegan() { m.held.Inc() }
+
+// HoldEnded counts the end of its wait.
+func (m *Meter) HoldEnded(outcome string, took time.Duration) {
+	m.held.Dec()
+	m.holds.WithLabelValues(outcome).Observe(took.Seconds())
+}
+
+// Connected says whether control is connected and has said all that there is.
+func (m *Meter) Connected(is bool) {
+	m.connected.Set(0)
+	if is {
+		m.connected.Set(1)
+	}
+}
+
+// Heard says that an update of control is in force, at a time.
+func (m *Meter) Heard(version uint64, at time.Time) {
+	m.version.Set(float64(version))
+	m.heardAt.Set(float64(at.UnixMilli()) / 1000)
 }
 
 // Decided counts a decision and the time that it took.

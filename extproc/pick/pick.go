@@ -324,15 +324,15 @@ func (p Policy) score(c *Copy, e *Endpoint) (score, string) {
 	if c.Base {
 		return score{first: e.Pending()}, "least pending"
 	}
-	// An endpoint holds an adapter while it has requests for it: ours in flight, or those that the engine reports. That
-	// it is registered there says nothing about its weights.
-	ours := c.InFlight.Load()
-	holds := ours > 0 || e.lists(c)
+	// An endpoint holds an adapter while it has requests for it: in flight from here or from elsewhere, or those that the
+	// engine reports. That it is registered there says nothing about its weights.
+	known := c.InFlight.Load() + c.InFlight.Others.Load()
+	holds := known > 0 || e.lists(c)
 	active := e.ActiveAdapters()
 	switch {
-	case holds && ours < p.Threshold:
+	case holds && known < p.Threshold:
 		// The most pending first: packing leaves the slots of the others alone.
-		return score{0, -ours, e.Pending()}, "holds the adapter"
+		return score{0, -known, e.Pending()}, "holds the adapter"
 	case holds || e.Slots == 0 || active < e.Slots:
 		return score{1, active, e.Pending()}, "least active adapters"
 	}

@@ -16,9 +16,10 @@ import (
 
 // Scenarios are commands, one a line:
 //
-//	endpoint NAME [slots=N] [others=N] [suspect|stale|lost|out] [base=NAME,NAME] [lists=A,B] [ours=A:N,B:N] [active=A,B]
-//	    an endpoint of the pool: the adapters it answers to, our requests in flight there by model, and the adapters that
-//	    the engine reports as active
+//	endpoint NAME [slots=N] [others=N] [suspect|stale|lost|out] [base=NAME,NAME] [lists=A,B] [ours=A:N,B:N]
+//	     [theirs=A:N,B:N] [active=A,B]
+//	    an endpoint of the pool: the adapters it answers to, requests in flight there by model, ours and those of other
+//	    processes, and the adapters that the engine reports as active
 //	pick MODEL [policy=RULE] [threshold=N] [turn=N] [base] [open] [only=ADDRESS,ADDRESS] [near=ADDRESS] [session=N]
 //	     [picks=N] [times=N] [keep]
 //	    up to N decisions, one by default, each where the request goes if those before it did not answer; times=N decides
@@ -41,14 +42,14 @@ const thePool = "ns/pool"
 // fleet builds snapshots by hand.
 type fleet struct {
 	pool   pick.Pool
-	counts map[string]*atomic.Int64 // by endpoint and model
+	counts map[string]*pick.Count // by endpoint and model
 	random *rand.Rand
 }
 
 func newFleet() *fleet {
 	return &fleet{
 		pool:   pick.Pool{Index: pick.Index{Copies: map[string][]pick.Copy{}}},
-		counts: map[string]*atomic.Int64{},
+		counts: map[string]*pick.Count{},
 		random: rand.New(rand.NewPCG(1, 2)),
 	}
 }
@@ -57,10 +58,10 @@ func (f *fleet) snapshot() *pick.Snapshot {
 	return &pick.Snapshot{Pools: map[string]*pick.Pool{thePool: &f.pool}}
 }
 
-func (f *fleet) count(endpoint, model string) *atomic.Int64 {
+func (f *fleet) count(endpoint, model string) *pick.Count {
 	key := endpoint + " " + model
 	if f.counts[key] == nil {
-		f.counts[key] = new(atomic.Int64)
+		f.counts[key] = new(pick.Count)
 	}
 	return f.counts[key]
 }
@@ -99,6 +100,11 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 			lists = strings.Split(value, ",")
 		case "active":
 			active = strings.Split(value, ",")
+		case "theirs":
+			for pair := range strings.SplitSeq(value, ",") {
+				model, n, _ := strings.Cut(pair, ":")
+				f.count(name, model).Others.Store(number(t, n))
+			}
 		case "ours":
 			for pair := range strings.SplitSeq(value, ",") {
 				model, n, _ := strings.Cut(pair, ":")
@@ -414,7 +420,7 @@ func BenchmarkPick(b *testing.B) {
 			name := strconv.Itoa(i)
 			f.pool.Endpoints = append(f.pool.Endpoints, pick.Endpoint{
 				Address: name, Slots: 4, Others: int64(i % 7), InFlight: new(atomic.Int64), Adapters: new(atomic.Int64),
-				Listed: []*atomic.Int64{f.count(name, "a"), f.count(name, "b")},
+				Listed: []*pick.Count{f.count(name, "a"), f.count(name, "b")},
 			})
 			f.pool.Copies["a"] = append(f.pool.Copies["a"], pick.Copy{Endpoint: i, Model: "a", InFlight: f.count(name, "a")})
 		}

@@ -29,7 +29,7 @@ type Index struct {
 	Base []Copy
 	// Any is one copy without a model for each endpoint.
 	Any []Copy
-	// Listed says that an endpoint of the pool gives a list of what it answers to.
+	// Listed says that it is known of an endpoint of the pool what it answers to.
 	Listed bool
 }
 
@@ -39,6 +39,16 @@ func (p *Pool) Names() (names []string, known bool) {
 		return nil, false
 	}
 	return slices.Sorted(maps.Keys(p.Copies)), p.Listed
+}
+
+// Has says whether a request for a model, by what engines call it, would find a copy at an endpoint that gets requests. P
+// may be nil.
+func (p *Pool) Has(model string) bool {
+	if p == nil {
+		return false
+	}
+	copies, err := p.admit(Request{Model: model})
+	return err == nil && slices.ContainsFunc(copies, func(c Copy) bool { return p.Endpoints[c.Endpoint].State != Out })
 }
 
 // Copy is a model on an endpoint that answers to its name. Whether its weights are in a slot there is another question.
@@ -51,8 +61,21 @@ type Copy struct {
 	Base bool
 	// Names are all names of a base model, Model the first of them; nil for an adapter.
 	Names []string
-	// InFlight is how many requests for the model this process has at the endpoint.
-	InFlight *atomic.Int64
+	// InFlight counts the requests for the model at the endpoint.
+	InFlight *Count
+}
+
+// Count is how many requests for a model an endpoint has that this process sent. It lives on from snapshot to snapshot.
+type Count struct {
+	atomic.Int64
+	// Others is how many other processes have there, as far as they tell.
+	Others atomic.Int64
+	// Closed says that no request may begin there any more, though an older snapshot has the copy: who counts a request
+	// looks here afterwards.
+	Closed atomic.Bool
+	// Began is how many requests have begun since somebody last took the number, and Last when the last one did, in
+	// nanoseconds since 1970: nothing is decided by them.
+	Began, Last atomic.Int64
 }
 
 // State is whether an endpoint may get requests.
@@ -90,7 +113,7 @@ type Endpoint struct {
 	// Slots is how many adapters its GPU holds at once; 0 where that is unknown.
 	Slots int64
 	// Listed is the adapters that the engine reports as active, each as our own count of requests for it.
-	Listed []*atomic.Int64
+	Listed []*Count
 
 	// InFlight is how many requests this process has there.
 	InFlight *atomic.Int64

@@ -25,13 +25,15 @@ type Ask struct {
 	Given objects.Name
 	// Default is the pool of what no route admits, zero if there is none.
 	Default objects.Name
+	// Registered is a pool for which the model is registered though no object says so, zero if it is for none.
+	Registered objects.Name
 	// Random is uniformly random.
 	Random uint64
 }
 
 // Target is what a request is for.
 type Target struct {
-	// Route is zero for a request that goes to a pool without one.
+	// Route is zero for a request that none admits: the model is registered, or the pool is open.
 	Route objects.Name
 	Pool  objects.Name
 	// Adapter is the adapter to ask the engine for; empty means the engine's base model, under whatever name it has.
@@ -42,8 +44,8 @@ type Target struct {
 	Objectives []v1alpha1.Objective
 }
 
-// Find returns what a request is for. A pool is known by the route of the model, by what the gateway asks for, or by
-// default, never by guess. A pool that routes name admits their models and no others; one that none names admits what
+// Find returns what a request is for. A pool is known by the route of the model, by where it is registered, by what the
+// gateway asks for, or by default, never by guess. A pool that routes name admits their models and no others; one that none names admits what
 // its endpoints list, which is for pick to find out.
 func Find(w *objects.World, a Ask) (Target, error) {
 	var none objects.Name
@@ -54,6 +56,8 @@ func Find(w *objects.World, a Ask) (Target, error) {
 			return target(r, backend(r.Backends, a.Random)), nil
 		case r != nil && serves(r, a.Given):
 			return target(r, a.Given), nil
+		case a.Registered != none:
+			return Target{Pool: a.Registered, Adapter: a.Model}, nil
 		}
 	}
 	name := cmp.Or(a.Given, a.Default)

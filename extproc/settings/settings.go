@@ -22,6 +22,8 @@ type Settings struct {
 	AffinityHeader, AffinityCookie string
 	// Request bounds a whole request; 0 leaves it to the data plane.
 	Request time.Duration
+	// Hold is how long a request waits at most for its model to be loaded.
+	Hold time.Duration
 	// Lease is how long a request counts as in flight whose end nothing reports.
 	Lease time.Duration
 	// Stale is the silence after which an endpoint gets requests only where no other can, Lost the one after which it
@@ -29,11 +31,16 @@ type Settings struct {
 	Stale, Lost time.Duration
 }
 
+// DefaultHold is time for the largest adapters from a slow disk, and for a turn in a load queue. The data plane must wait
+// as long: envoy.yaml's max_message_timeout.
+const DefaultHold = 5 * time.Minute
+
 // Default returns what holds where nobody says otherwise.
 func Default() Settings {
 	return Settings{
 		Policy: pick.Policy{Rule: pick.Proposal, Threshold: pick.DefaultThreshold},
 		Picks:  1,
+		Hold:   DefaultHold,
 		// An engine counts what it runs. What a lease frees too early comes back as others' load with the next look, so
 		// that a lease may be much shorter than the longest answer.
 		Lease: time.Minute,
@@ -65,6 +72,9 @@ func (s Settings) For(p *objects.Pool) Settings {
 	if t := own.Timeouts; t != nil {
 		if t.Request != nil {
 			s.Request = t.Request.Duration
+		}
+		if t.Hold != nil {
+			s.Hold = t.Hold.Duration
 		}
 		if t.Lease != nil {
 			s.Lease = t.Lease.Duration
@@ -129,6 +139,7 @@ func (s Settings) lines() []line {
 		{"retry.attempts", strconv.Itoa(s.Picks - 1), "other endpoints that the data plane is told to try"},
 		{"sessionAffinity", affinity, "what names a session that prefers one endpoint"},
 		{"timeouts.request", request, "for a whole request"},
+		{"timeouts.hold", s.Hold.String(), "waiting for a model to be loaded"},
 		{"timeouts.lease", s.Lease.String(), "how long a request counts whose end nothing reports"},
 		{"timeouts.stale", s.Stale.String(), "silence after which an endpoint is used only where no other can be"},
 		{"timeouts.lost", s.Lost.String(), "silence after which it is used only where all are silent"},

@@ -19,7 +19,7 @@ func world() *objects.World {
 	own.Spec = v1alpha1.PoolSettingsSpec{
 		PoolRef: v1alpha1.PoolReference{Name: "one"}, Policy: &policy, AdapterThreshold: &threshold,
 		Retry: &v1alpha1.Retry{Attempts: &attempts}, SessionAffinity: &v1alpha1.SessionAffinity{Cookie: "sid"},
-		Timeouts: &v1alpha1.PoolTimeouts{Stale: &metav1.Duration{Duration: time.Minute}, Request: &metav1.Duration{Duration: time.Hour}},
+		Timeouts: &v1alpha1.PoolTimeouts{Stale: &metav1.Duration{Duration: time.Minute}, Request: &metav1.Duration{Duration: time.Hour}, Hold: &metav1.Duration{Duration: 2 * time.Minute}},
 	}
 	pools := []pool.InferencePool{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "one"}}, {ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "two"}}}
 	return objects.Build(objects.Set{Pools: pools, Settings: []v1alpha1.PoolSettings{own}})
@@ -32,7 +32,7 @@ func TestAPoolsOwnSettingsComeFirst(t *testing.T) {
 	got := flags.For(w.Pools[objects.Name{Namespace: "ns", Name: "one"}])
 	want := settings.Settings{
 		Policy: pick.Policy{Rule: pick.LeastRequest, Threshold: 7}, Picks: 3, AffinityCookie: "sid",
-		Request: time.Hour, Lease: time.Second, Stale: time.Minute, Lost: time.Minute, // never below stale
+		Request: time.Hour, Hold: 2 * time.Minute, Lease: time.Second, Stale: time.Minute, Lost: time.Minute, // never below stale
 	}
 	if got != want {
 		t.Errorf("%+v, want %+v", got, want)
@@ -61,6 +61,7 @@ func TestAnExplanationSaysWhereAValueComesFrom(t *testing.T) {
   retry.attempts     2                PoolSettings  other endpoints that the data plane is told to try
   sessionAffinity    cookie sid       PoolSettings  what names a session that prefers one endpoint
   timeouts.request   1h0m0s           PoolSettings  for a whole request
+  timeouts.hold      2m0s             PoolSettings  waiting for a model to be loaded
   timeouts.lease     1m0s             flags         how long a request counts whose end nothing reports
   timeouts.stale     1m0s             PoolSettings  silence after which an endpoint is used only where no other can be
   timeouts.lost      1m0s             PoolSettings  silence after which it is used only where all are silent
@@ -70,6 +71,7 @@ pool ns/two, 0 endpoints
   retry.attempts     0                flags         other endpoints that the data plane is told to try
   sessionAffinity    none             flags         what names a session that prefers one endpoint
   timeouts.request   the data plane's flags         for a whole request
+  timeouts.hold      5m0s             flags         waiting for a model to be loaded
   timeouts.lease     1m0s             flags         how long a request counts whose end nothing reports
   timeouts.stale     1s               flags         silence after which an endpoint is used only where no other can be
   timeouts.lost      10s              flags         silence after which it is used only where all are silent

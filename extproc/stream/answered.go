@@ -9,6 +9,7 @@ import (
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // answered is what is known of the engine's answer, where the data plane shows it.
@@ -96,7 +97,7 @@ func (x *exchange) observe(f outcome.Failure, took time.Duration) {
 		Pool: x.target.Pool.String(), Model: x.model, Stream: x.stream,
 		Endpoint: x.address, Failure: f, Attempts: 1, Duration: took, Began: x.began,
 	}
-	if !x.target.Open {
+	if x.target.Route != (objects.Name{}) {
 		o.Route = x.target.Route.String()
 	}
 	if x.hints.served != "" {

@@ -32,8 +32,9 @@ type exchange struct {
 	hints     hints
 	in        request
 	op        openai.Operation
-	held      []byte // the body so far, where it comes in chunks
+	chunks    []byte // the body so far, where it comes in chunks
 
+	held
 	picked
 	answered
 }
@@ -79,6 +80,7 @@ type responses = []*extprocv3.ProcessingResponse
 // receive returns what to say to a message that came at a time, or an error that ends the stream.
 func (x *exchange) receive(m *extprocv3.ProcessingRequest, now time.Time) (responses, error) {
 	x.hints.read(m.GetMetadataContext())
+	x.overridden = false
 	switch r := m.GetRequest().(type) {
 	case *extprocv3.ProcessingRequest_RequestHeaders:
 		if x.phase != fresh {
@@ -190,15 +192,15 @@ func (x *exchange) chunk(chunk []byte, end bool, now time.Time) responses {
 		}
 		return chunks(chunk, end)
 	}
-	if len(x.held)+len(chunk) > maxBody {
+	if len(x.chunks)+len(chunk) > maxBody {
 		return x.fail(errTooLarge, "")
 	}
-	x.held = append(x.held, chunk...)
+	x.chunks = append(x.chunks, chunk...)
 	if !end {
 		return nil
 	}
 	x.phase = sent
-	return x.whole(x.held, endChunk, now)
+	return x.whole(x.chunks, endChunk, now)
 }
 
 // requestTrailers come after a body that said nothing of its end.
@@ -213,11 +215,7 @@ func (x *exchange) requestTrailers(now time.Time) (responses, error) {
 		return x.fail(err, ""), nil // trailers without a body before them
 	case x.phase == reading:
 		x.phase = sent
-		out := x.whole(x.held, endTrailers, now)
-		if x.phase == replied {
-			return out, nil
-		}
-		return append(out, goOnTrailers), nil
+		return x.whole(x.chunks, endTrailers, now), nil
 	case x.phase == passing:
 		x.phase = sent
 		x.sentAt = now
@@ -276,10 +274,9 @@ func (x *exchange) judge(r openai.Request, err error) (openai.Request, error) {
 
 // decided decides by a body that was read, and answers.
 func (x *exchange) decided(r openai.Request, body []byte, how ending, now time.Time) responses {
-	if err := x.choose(r); err != nil {
-		return x.fail(err, r.Model)
+	if err := x.send(r, now); err != nil {
+		return x.missed(err, r.Model, len(body), now, func(now time.Time) responses { return x.decided(r, body, how, now) })
 	}
-	x.count(r, now)
 	common := x.common()
 	if x.renames(r) {
 		body = r.Rename(body, x.decision().Model)
@@ -294,16 +291,19 @@ func (x *exchange) decided(r openai.Request, body []byte, how ending, now time.T
 	case endBuffered:
 		return responses{x.withMetadata(answerBody(common))}
 	}
-	return append(responses{x.withMetadata(answerHeaders(common))}, chunks(body, how == endChunk)...)
+	out := append(responses{x.withMetadata(answerHeaders(common))}, chunks(body, how == endChunk)...)
+	if how == endTrailers {
+		out = append(out, goOnTrailers)
+	}
+	return out
 }
 
 // pass decides a request that names no model. About is the id of the answer that it is about, if it is about one.
 func (x *exchange) pass(about string, end bool, now time.Time) responses {
 	r := openai.Request{Previous: about}
-	if err := x.choose(r); err != nil {
+	if err := x.send(r, now); err != nil {
 		return x.fail(err, "")
 	}
-	x.count(r, now)
 	x.phase = passing
 	if end || x.mode == modeNone {
 		x.phase = sent
@@ -321,25 +321,35 @@ func (x *exchange) named(now time.Time) responses {
 	if err != nil {
 		return x.fail(err, "")
 	}
-	if err := x.choose(r); err != nil {
-		return x.fail(err, r.Model)
-	}
-	if x.renames(r) {
-		switch {
-		case !x.announced:
-			return nil // the body may come still
-		case x.server.ModeOverride:
-			x.mode = modeBuffered
-			return responses{askForBody}
+	return x.byName(r, now)
+}
+
+// byName decides by nothing but the model.
+func (x *exchange) byName(r openai.Request, now time.Time) responses {
+	again := func(now time.Time) responses { return x.byName(r, now) }
+	for range maxChoices {
+		if err := x.choose(r); err != nil {
+			return x.missed(err, r.Model, 0, now, again)
 		}
-		return x.fail(errRename, r.Model)
+		if x.renames(r) {
+			switch {
+			case !x.announced:
+				return nil // the body may come still
+			case x.server.ModeOverride:
+				x.mode = modeBuffered
+				return responses{askForBody}
+			}
+			return x.fail(errRename, r.Model)
+		}
+		if x.count(r, now) {
+			x.phase = sent
+			if !x.announced {
+				x.phase = passing
+			}
+			return responses{x.withMetadata(answerHeaders(x.common()))}
+		}
 	}
-	x.count(r, now)
-	x.phase = sent
-	if !x.announced {
-		x.phase = passing
-	}
-	return responses{x.withMetadata(answerHeaders(x.common()))}
+	return x.missed(x.taken(), r.Model, 0, now, again)
 }
 
 // fail replies with an error.
@@ -350,7 +360,7 @@ func (x *exchange) fail(err error, model string) responses {
 
 func (x *exchange) reply(status int, code string, m *extprocv3.ProcessingResponse) responses {
 	x.phase = replied
-	x.held = nil
+	x.chunks = nil
 	x.server.Meter.Replied(status, code)
 	return responses{m}
 }

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"fmt"
 	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
@@ -24,6 +25,26 @@ func (x Exchange) End(now time.Time) { x.end(now) }
 
 // ReleaseLease is what the access log's record of the request would do.
 func (x Exchange) ReleaseLease() { x.server.Fleet.Release(x.id) }
+
+// Waits says what the request waits for and with how many bytes, and for how long it may; empty if it does not wait.
+func (x Exchange) Waits() string {
+	if x.waits == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s, %d bytes, at most %v", x.waits.key, x.waits.bytes, x.waits.most)
+}
+
+// Override is override.
+func (x Exchange) Override() *extprocv3.ProcessingResponse { return x.override() }
+
+// Resume is resume, in the turn of a request that waits.
+func (x Exchange) Resume(now time.Time) []*extprocv3.ProcessingResponse { return x.resume(now) }
+
+// Expire ends the wait of a request for its time is over.
+func (x Exchange) Expire() []*extprocv3.ProcessingResponse { return x.refuse(errExpired) }
+
+// Refuse ends the wait of a request with an error.
+func (x Exchange) Refuse(err error) []*extprocv3.ProcessingResponse { return x.refuse(err) }
 
 // MaxBody and MaxChunk are bounds that tests go to.
 const (

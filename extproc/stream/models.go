@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
+	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/route"
 	"github.com/headgate/headgate/internal/objects"
@@ -53,7 +55,7 @@ func (x *exchange) models(escaped string) responses {
 			return x.replyWith(describeModel(m))
 		}
 	}
-	return x.fail(route.ErrUnknownModel, strings.ToValidUTF8(name, "�"))
+	return x.fail(x.unknown(route.ErrUnknownModel), strings.ToValidUTF8(name, "�"))
 }
 
 // admitted returns the models that a request may name: those of routes, and what the endpoints of a pool without routes
@@ -64,9 +66,10 @@ func (x *exchange) admitted() (all []objects.Model, known bool) {
 	if given, ok := x.given(view.World); ok {
 		pool = given
 	}
+	registered := x.registered(view)
 	p := view.World.Pools[pool]
 	if p == nil || p.Routed {
-		return view.World.Models(), true
+		return append(registered, view.World.Models()...), true
 	}
 	names, known := view.Snapshot.Pools[pool.String()].Names()
 	for _, name := range names {
@@ -77,7 +80,22 @@ func (x *exchange) admitted() (all []objects.Model, known bool) {
 	if !known && x.front == Own {
 		known = true // nothing else may pass
 	}
-	return append(all, view.World.Models()...), known
+	return slices.Concat(all, registered, view.World.Models()), known
+}
+
+// registered returns the models that may be named though no object says so.
+func (x *exchange) registered(view *fleet.View) []objects.Model {
+	if x.server.Flow == nil {
+		return nil
+	}
+	var all []objects.Model
+	given, _ := x.given(view.World)
+	for _, name := range x.server.Fleet.RegisteredNames(given) {
+		if view.World.Route(name) == nil {
+			all = append(all, objects.Model{Name: name})
+		}
+	}
+	return all
 }
 
 func (x *exchange) replyWith(v any) responses {

@@ -58,6 +58,9 @@ func (x *exchange) choose(r openai.Request) error {
 			return errUnknownAnswer
 		}
 	}
+	if r.Model != "" && s.Flow != nil && view.World.Route(r.Model) == nil {
+		ask.Registered, _ = s.Fleet.Registered(r.Model, ask.Given)
+	}
 	target, err := route.Find(view.World, ask)
 	if err != nil && x.op == openai.None && r.Model != "" {
 		// On a path that is none of ours the model is a help and no more.
@@ -65,7 +68,7 @@ func (x *exchange) choose(r openai.Request) error {
 		target, err = route.Find(view.World, ask)
 	}
 	if err != nil {
-		return err
+		return x.unknown(err)
 	}
 	x.target = target
 	x.settings = s.Settings.For(view.World.Pools[target.Pool])
@@ -78,12 +81,35 @@ func (x *exchange) choose(r openai.Request) error {
 	if s.Conformance && x.in.selection != "" {
 		request.Only = pick.ParseSubset([]string{x.in.selection})
 	}
+	if x.overtakes() {
+		return &miss{x.wanted(), pick.ErrNotAddressable}
+	}
 	room := x.room[:]
 	if x.settings.Picks > len(room) {
 		room = make([]pick.Decision, x.settings.Picks)
 	}
 	x.picks, err = pick.Pick(x.settings.Policy, view.Snapshot, request, room[:x.settings.Picks])
-	return err
+	if x.placed() && isMiss(err) && len(view.Snapshot.Pools[request.Pool].Any) > 0 {
+		return &miss{x.wanted(), err}
+	}
+	return x.unknown(err)
+}
+
+// maxChoices bounds how often a request is decided anew because the copy that it was to go to went away that moment. Each
+// time another view is in force, so that even twice is rare.
+const maxChoices = 8
+
+// send chooses the endpoint of a request, and counts it there.
+func (x *exchange) send(r openai.Request, now time.Time) error {
+	for range maxChoices {
+		if err := x.choose(r); err != nil {
+			return err
+		}
+		if x.count(r, now) {
+			return nil
+		}
+	}
+	return x.taken()
 }
 
 // given is the pool that another gateway asks for, if it says.
@@ -99,10 +125,12 @@ func (x *exchange) renames(r openai.Request) bool {
 	return r.Model != "" && x.decision().Model != r.Model
 }
 
-// count counts the request as in flight where choose sent it.
-func (x *exchange) count(r openai.Request, now time.Time) {
+// count counts the request as in flight where choose sent it, and says whether it may go there still.
+func (x *exchange) count(r openai.Request, now time.Time) bool {
 	s := x.server
-	x.inFlight = fleet.Begin(*x.decision())
+	if x.inFlight = s.Fleet.Begin(*x.decision()); x.inFlight == nil {
+		return false
+	}
 	x.stream, x.address, x.model = r.Stream, x.decision().Endpoint.Address, x.decision().Model
 	x.to = destination(x.picks)
 	x.sentAt = now
@@ -111,6 +139,7 @@ func (x *exchange) count(r openai.Request, now time.Time) {
 		s.Fleet.Lease(x.id, x.inFlight, x.settings.Lease)
 	}
 	s.Meter.Decided(x.target.Pool.String(), x.decision().Reason, time.Since(now))
+	return true
 }
 
 // bound says whether the end of the stream is the end of the request. Envoy closes the stream as soon as it has nothing
@@ -132,8 +161,8 @@ func (x *exchange) common() *extprocv3.CommonResponse {
 		SetHeaders:    []*corev3.HeaderValueOption{header(wire.DestinationHeader, x.to)},
 		RemoveHeaders: x.in.control,
 	}
-	if x.settings.Request > 0 && x.front == Own {
-		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.TimeoutHeader, strconv.FormatInt(x.settings.Request.Milliseconds(), 10)))
+	if left := x.left(); left > 0 && x.front == Own {
+		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.TimeoutHeader, strconv.FormatInt(left.Milliseconds(), 10)))
 	}
 	return &extprocv3.CommonResponse{HeaderMutation: mutation, ClearRouteCache: true}
 }
@@ -174,7 +203,7 @@ func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.Proc
 		wire.PickStream: structpb.NewBoolValue(x.stream),
 		wire.PickID:     structpb.NewStringValue(x.id),
 	}
-	if !x.target.Open {
+	if x.target.Route != (objects.Name{}) {
 		pick[wire.PickRoute] = structpb.NewStringValue(x.target.Route.String())
 	}
 	m.DynamicMetadata = object(map[string]*structpb.Value{
@@ -191,7 +220,7 @@ func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.Proc
 // for as long.
 func (x *exchange) forget() {
 	x.picks, x.room = nil, [len(x.room)]pick.Decision{}
-	x.in.all, x.held = nil, nil
+	x.in.all, x.chunks = nil, nil
 }
 
 func object(fields map[string]*structpb.Value) *structpb.Struct {

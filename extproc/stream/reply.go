@@ -12,6 +12,8 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/route"
@@ -28,6 +30,10 @@ var (
 	errRename = errors.New("the data plane shows no body in which the model could be renamed")
 	// errUnknownAnswer is a request about an answer that nobody remembers.
 	errUnknownAnswer = errors.New("nobody knows the answer")
+	// errNotHeard is a model that no object admits, before control has said which others there are.
+	errNotHeard = errors.New("control has not said which models are registered")
+	// errExpired is a request that waited for its model as long as it may.
+	errExpired = errors.New("the model was not loaded in time")
 )
 
 // apiError is what a client is told, in the shape of OpenAI's API.
@@ -42,10 +48,15 @@ type apiError struct {
 const (
 	invalidRequest = "invalid_request_error"
 	serverError    = "server_error"
+	rateLimited    = "rate_limit_error"
 )
 
 // retrySoon is for what the next scrape may mend. It is the least that the header can say.
 const retrySoon = 1
+
+// retryLater is for what is not mended by itself soon: a model that could not be loaded anywhere is not tried again for
+// minutes, and a crowd that waits for one should not come back at once.
+const retryLater = 10
 
 // describe is the one place that turns an error into what a client is told. Model is the name that the client used, if
 // it is known by then. An error that is not on the list is a fault of ours and says nothing of itself.
@@ -68,6 +79,14 @@ func describe(err error, model string) apiError {
 		return apiError{status: http.StatusNotFound, Type: invalidRequest, Code: "response_not_found", Message: "The gateway knows of no such response."}
 	case errors.Is(err, route.ErrUnknownPool):
 		return apiError{status: http.StatusNotFound, Type: invalidRequest, Code: "unknown_url", Message: "The request names no model, and the gateway does not say which pool it is for."}
+	case errors.Is(err, errNotHeard):
+		return apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: "not_ready", Param: "model", Message: fmt.Sprintf("The gateway does not know yet whether there is a model %s. Try again.", quote(model)), retryAfter: retrySoon}
+	case errors.Is(err, errExpired):
+		return apiError{status: http.StatusGatewayTimeout, Type: serverError, Code: "load_timeout", Message: fmt.Sprintf("The model %s could not be loaded in time. Try again.", quote(model))}
+	case errors.Is(err, flow.ErrFailed):
+		return apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: "model_load_failed", Message: fmt.Sprintf("The model %s could not be loaded. Try again later.", quote(model)), retryAfter: retryLater}
+	case errors.Is(err, queue.ErrFull):
+		return apiError{status: http.StatusTooManyRequests, Type: rateLimited, Code: "too_many_waiting", Message: fmt.Sprintf("Too many requests wait for the model %s to be loaded. Try again later.", quote(model)), retryAfter: retryLater}
 	case errors.Is(err, pick.ErrSubset):
 		return apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: "no_endpoint", Message: "None of the endpoints that the gateway allows can answer right now. Try again.", retryAfter: retrySoon}
 	case errors.Is(err, route.ErrUnknownModel), errors.Is(err, pick.ErrUnlisted):

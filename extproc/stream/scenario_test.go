@@ -13,6 +13,9 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/golden"
@@ -31,6 +34,11 @@ import (
 //	part TEXT          of the answer's body; answer TEXT is the last or only one
 //	response-trailers
 //	check              says where the request is in flight
+//	holds              there is control, though it said nothing yet: before all other lines
+//	control WORD…      what control says: first that it knows the endpoints of ns/base and ns/silent, then
+//	                   loaded=, unloading=, gone= MODEL@ADDRESS, failed=, mended=MODEL, registered=MODEL@POOL
+//	turn               the request that waits has its turn
+//	expire, fail, full its wait ends: its time is over, its model cannot be loaded, there was no place
 //
 // Words that begin with @ are metadata of the message, before its text: @subset=TEXT, @list=TEXT;TEXT, @model=NAME,
 // @served=ADDRESS.
@@ -54,6 +62,14 @@ func scenario(t *testing.T) func(string) string {
 			front, lines = stream.Gateway, lines[1:]
 			authority, port, change = callee(t, strings.Fields(rest))
 		}
+		if lines[0] == "holds" {
+			lines = lines[1:]
+			before := change
+			change = func(c *stream.Config) {
+				before(c)
+				c.Flow = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
+			}
+		}
 		server, observed := newServer(t, f, change)
 		x := server.Exchange(front, authority, port)
 		now := time.Now()
@@ -64,7 +80,25 @@ func scenario(t *testing.T) func(string) string {
 				fmt.Fprintf(&out, "in flight:%s\n", places(f))
 				continue
 			}
-			answers, err := x.Receive(message(t, line), now)
+			if rest, ok := strings.CutPrefix(line, "control"); ok {
+				f.Hear(news(t, f, strings.Fields(rest)))
+				continue
+			}
+			var answers []*extprocv3.ProcessingResponse
+			var err error
+			switch line {
+			case "turn":
+				now = now.Add(time.Second)
+				answers = x.Resume(now)
+			case "expire":
+				answers = x.Expire()
+			case "fail":
+				answers = x.Refuse(flow.ErrFailed)
+			case "full":
+				answers = x.Refuse(queue.ErrFull)
+			default:
+				answers, err = x.Receive(message(t, line), now)
+			}
 			if err != nil {
 				fmt.Fprintf(&out, "the stream ends: %v\n", err)
 				break
@@ -72,7 +106,13 @@ func scenario(t *testing.T) func(string) string {
 			for _, m := range answers {
 				out.WriteString(render(t, m))
 			}
-			if len(answers) == 0 {
+			switch waits := x.Waits(); {
+			case waits != "":
+				fmt.Fprintf(&out, "waits for %s\n", waits)
+				if m := x.Override(); m != nil {
+					fmt.Fprintf(&out, "the data plane is asked to wait %v\n", m.GetOverrideMessageTimeout().AsDuration())
+				}
+			case len(answers) == 0:
 				out.WriteString("(nothing)\n")
 			}
 		}
@@ -86,6 +126,35 @@ func scenario(t *testing.T) func(string) string {
 		fmt.Fprintf(&out, "in flight: %d, after the stream: %d (leases: %d)\n", counted, inFlight(f), leases)
 		return out.String()
 	}
+}
+
+// news reads what control says.
+func news(t *testing.T, f *fleet.Fleet, words []string) fleet.News {
+	t.Helper()
+	n := fleet.News{
+		All: !f.Heard(), Endpoints: map[string]bool{address: true, "10.0.2.1:8000": true},
+		Copies: map[fleet.CopyKey]fleet.Word{}, Failures: map[objects.ModelKey]string{}, Registered: map[objects.ModelKey]bool{},
+	}
+	for _, w := range words {
+		verb, rest, _ := strings.Cut(w, "=")
+		id, at, _ := strings.Cut(rest, "@")
+		key := objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"}, ID: id}
+		said := map[string]fleet.Word{"loaded": fleet.Loaded, "unloading": fleet.Unloading, "gone": fleet.Nothing}
+		word, isCopy := said[verb]
+		switch {
+		case isCopy:
+			n.Copies[fleet.CopyKey{ModelKey: key, Endpoint: at}] = word
+		case verb == "failed":
+			n.Failures[key] = "load_failed"
+		case verb == "mended":
+			n.Failures[key] = ""
+		case verb == "registered":
+			n.Registered[objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: at}, ID: id}] = true
+		default:
+			t.Fatalf("what is %q?", w)
+		}
+	}
+	return n
 }
 
 // callee reads whom a gateway calls.

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/meter"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/settings"
@@ -38,6 +39,8 @@ const (
 // Config is what a Server needs.
 type Config struct {
 	Fleet *fleet.Fleet
+	// Flow keeps requests whose model control may load; nil means that there is no control.
+	Flow  *flow.Flow
 	Meter *meter.Meter
 	Log   *slog.Logger
 	// Settings are those of pools without settings of their own; zero means the defaults.
@@ -121,6 +124,12 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 		if err != nil {
 			p.server.Log.Error("a data plane is configured in a way that extproc does not serve", "err", err)
 			return status.Error(codes.FailedPrecondition, err.Error())
+		}
+		for x.waits != nil && err == nil {
+			out, err = p.hold(messages, x)
+		}
+		if err != nil {
+			return nil // the request is over
 		}
 		for _, m := range out {
 			if err := messages.Send(m); err != nil {

@@ -43,6 +43,13 @@ type certificate struct {
 	good    *tls.Certificate
 }
 
+// ClientCertificate returns the certificate in a folder for one who calls, as it is at each handshake.
+func ClientCertificate(dir string, log *slog.Logger) (func(*tls.CertificateRequestInfo) (*tls.Certificate, error), error) {
+	own := &certificate{dir: dir, log: log}
+	_, err := own.get(nil)
+	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own.get(nil) }, err
+}
+
 // get returns the certificate as it is now, or the last good one if the files make no sense. It looks at the files for
 // each handshake, of which there are few: gateways keep their connections.
 func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {

@@ -25,7 +25,8 @@ type pkg struct {
 // and simulated by any program. They, and those of our packages that they import, do no I/O, wait for nothing and lock
 // nothing.
 var pure = []string{
-	"extproc/openai", "extproc/route", "extproc/pick", "extproc/settings",
+	"extproc/openai", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue",
+	"control/place/decide",
 	"internal/engine", "internal/objects", "internal/profile", "internal/sim",
 }
 

@@ -1,0 +1,264 @@
+package fleet_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+var thePool = objects.Name{Namespace: "ns", Name: "pool"}
+
+func model(id string) objects.ModelKey { return objects.ModelKey{Pool: thePool, ID: id} }
+
+func copyOf(id, endpoint string) fleet.CopyKey {
+	return fleet.CopyKey{ModelKey: model(id), Endpoint: endpoint}
+}
+
+func governing(endpoints ...string) map[string]bool {
+	all := make(map[string]bool)
+	for _, e := range endpoints {
+		all[e] = true
+	}
+	return all
+}
+
+// where says which endpoints answer to a model.
+func where(f *fleet.Fleet, id string) []string {
+	p := f.View().Snapshot.Pools[thePool.String()]
+	var all []string
+	for _, c := range p.Copies[id] {
+		all = append(all, p.Endpoints[c.Endpoint].Address)
+	}
+	return all
+}
+
+func expectWhere(t *testing.T, f *fleet.Fleet, when, id string, want ...string) {
+	t.Helper()
+	if got := where(f, id); !slices.Equal(got, want) {
+		t.Errorf("%s: %s is at %v, want %v", when, id, got, want)
+	}
+}
+
+func TestControlsWordComesBeforeTheLists(t *testing.T) {
+	f, c := started() // both list sql and chat
+	f.Publish()
+	expectWhere(t, f, "before control says anything", "sql", a, b)
+	c.advance(time.Second)
+	f.Hear(fleet.News{All: true, Endpoints: governing(a), Copies: map[fleet.CopyKey]fleet.Word{copyOf("chat", a): fleet.Loaded, copyOf("new", a): fleet.Loaded}})
+	expectWhere(t, f, "control does not say that a has it", "sql", b)
+	expectWhere(t, f, "control says so", "chat", a, b)
+	expectWhere(t, f, "control says so before the list", "new", a)
+	expectWhere(t, f, "base models are the list's", "llama", a, b)
+
+	f.Hear(fleet.News{Copies: map[fleet.CopyKey]fleet.Word{copyOf("chat", a): fleet.Unloading}})
+	expectWhere(t, f, "it goes", "chat", b)
+	f.Hear(fleet.News{All: true, Endpoints: governing()})
+	expectWhere(t, f, "control knows no endpoint any more", "sql", a, b)
+	expectWhere(t, f, "control knows no endpoint any more", "new")
+}
+
+// An engine that restarts has lost its adapters: its list, read after control's word came, tells.
+func TestACopyThatTheListHasNoMoreIsLostAndControlIsToldOnce(t *testing.T) {
+	f, c := started()
+	early := f.Look(a)
+	c.advance(time.Second)
+	f.Hear(fleet.News{All: true, Endpoints: governing(a), Copies: map[fleet.CopyKey]fleet.Word{copyOf("new", a): fleet.Loaded}})
+	early.Lists(engine.Models{Base: []string{"llama"}})
+	f.Publish()
+	expectWhere(t, f, "the look began before the word came", "new", a)
+	c.advance(time.Second)
+	for range 3 {
+		f.Look(a).Lists(engine.Models{Base: []string{"llama"}})
+		f.Publish()
+	}
+	expectWhere(t, f, "a later look does not find it", "new")
+	select {
+	case <-f.Urgent():
+	default:
+		t.Error("nobody is told that a copy is missing")
+	}
+	if got := f.TakeMissing(); !slices.Equal(got, []fleet.CopyKey{copyOf("new", a)}) {
+		t.Errorf("missing are %v", got)
+	}
+	c.advance(time.Second)
+	f.Hear(fleet.News{Copies: map[fleet.CopyKey]fleet.Word{copyOf("new", a): fleet.Loaded}})
+	expectWhere(t, f, "control loaded it again", "new", a)
+}
+
+// An endpoint that gives no list has what control says, and an unknown copy there is a miss and not anybody's.
+func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
+	f, c := started()
+	for _, address := range []string{a, b} {
+		f.SetModels(address, engine.Models{Unlisted: true})
+	}
+	f.Hear(fleet.News{All: true, Endpoints: governing(a, b), Copies: map[fleet.CopyKey]fleet.Word{copyOf("m", a): fleet.Loaded}})
+	expectWhere(t, f, "no list", "m", a)
+	p := f.View().Snapshot.Pools[thePool.String()]
+	if !p.Listed || p.Has("other") || !p.Has("m") {
+		t.Errorf("listed %v, has other %v, has m %v", p.Listed, p.Has("other"), p.Has("m"))
+	}
+	c.advance(time.Second)
+	f.Missed(copyOf("m", a))
+	f.Missed(copyOf("m", a))
+	expectWhere(t, f, "it is control's to find out", "m", a)
+	if got := f.TakeMissing(); !slices.Equal(got, []fleet.CopyKey{copyOf("m", a)}) {
+		t.Errorf("missing are %v", got)
+	}
+}
+
+func TestOthersRequestsForAModelCountWhereTheyAre(t *testing.T) {
+	f, _ := started()
+	f.Hear(fleet.News{All: true, Endpoints: governing(a, b),
+		Copies: map[fleet.CopyKey]fleet.Word{copyOf("sql", a): fleet.Loaded, copyOf("sql", b): fleet.Loaded},
+		Others: map[fleet.CopyKey]int64{copyOf("sql", b): 2},
+	})
+	for range 10 {
+		if d := decide(t, f, "sql"); d.Endpoint.Address != b {
+			t.Fatalf("%s is picked, and another gateway has requests at %s", d.Endpoint.Address, b)
+		}
+	}
+	f.Hear(fleet.News{Others: map[fleet.CopyKey]int64{copyOf("sql", b): 0}})
+	f.Begin(decide(t, f, "sql")).End()
+	f.Hear(fleet.News{Others: map[fleet.CopyKey]int64{copyOf("sql", a): 1}})
+	if d := decide(t, f, "sql"); d.Endpoint.Address != a {
+		t.Errorf("%s is picked", d.Endpoint.Address)
+	}
+}
+
+func TestUseIsTakenOnce(t *testing.T) {
+	f, c := started()
+	f.Hear(fleet.News{All: true})
+	flight := f.Begin(decide(t, f, "sql"))
+	c.advance(time.Second)
+	f.Begin(decide(t, f, "sql")).End()
+	f.Begin(decide(t, f, "llama")).End() // an engine's own: control places none
+	got := f.Usage()
+	if u := got[model("sql")]; len(got) != 1 || u.Requests != 2 || !u.Last.Equal(c.now()) {
+		t.Errorf("use is %+v", got)
+	}
+	if again := f.Usage(); len(again) != 0 {
+		t.Errorf("use is taken twice: %+v", again)
+	}
+	if all := f.InFlight(); len(all) != 1 {
+		t.Errorf("in flight are %v", all)
+	}
+	flight.End()
+	if all := f.InFlight(); len(all) != 0 {
+		t.Errorf("after the end in flight are %v", all)
+	}
+}
+
+func TestRegisteredNamesCostNoMoreThanThemselves(t *testing.T) {
+	f, _ := started()
+	other := objects.Name{Namespace: "ns", Name: "other"}
+	news := fleet.News{All: true, Registered: map[objects.ModelKey]bool{}}
+	for i := range 20_000 {
+		news.Registered[model(fmt.Sprint("m", i))] = true
+	}
+	f.Hear(news)
+	one := fleet.News{Registered: map[objects.ModelKey]bool{{Pool: other, ID: "m7"}: true, model("m8"): false}}
+	f.Hear(one)
+	if n := testing.AllocsPerRun(100, func() { f.Hear(one) }); n > 60 {
+		t.Errorf("registering one model among 20,000 allocates %v times", n)
+	}
+	for _, c := range []struct {
+		model       string
+		given, want objects.Name
+		ok          bool
+	}{
+		{"m1", objects.Name{}, thePool, true}, {"m7", other, other, true}, {"m1", other, other, false},
+		{"m8", objects.Name{}, objects.Name{}, false}, {"nobody", objects.Name{}, objects.Name{}, false},
+	} {
+		if got, ok := f.Registered(c.model, c.given); ok != c.ok || ok && got != c.want {
+			t.Errorf("%s of %v: %v, %v", c.model, c.given, got, ok)
+		}
+	}
+	if got := f.RegisteredNames(other); !slices.Equal(got, []string{"m7"}) {
+		t.Errorf("of the other pool: %v", got)
+	}
+	if got := f.RegisteredNames(objects.Name{}); len(got) != 19_999 {
+		t.Errorf("%d are registered", len(got))
+	}
+	f.Hear(fleet.News{All: true})
+	if got := f.RegisteredNames(objects.Name{}); len(got) != 0 {
+		t.Errorf("%d are left", len(got))
+	}
+}
+
+// What two phases are for: once Hear has put Unloading in force, whoever began is counted, and nobody begins any more, by
+// however old a view. The engine unloads when the count is 0, and no request may be there then.
+func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
+	f := fleet.New(fleet.Config{})
+	f.SetWorld(world("10.0.0.1", "10.0.0.2"))
+	for _, address := range []string{a, b} {
+		f.SetModels(address, engine.Models{Unlisted: true})
+		see(f, address, engine.Load{})
+	}
+	loaded := map[fleet.CopyKey]fleet.Word{copyOf("m", a): fleet.Loaded, copyOf("m", b): fleet.Loaded}
+	f.Hear(fleet.News{All: true, Endpoints: governing(a, b), Copies: loaded})
+	has := map[string]*atomic.Bool{a: {}, b: {}} // what the engines have
+	has[a].Store(true)
+	has[b].Store(true)
+
+	stop := make(chan struct{})
+	var users sync.WaitGroup
+	var served, turned atomic.Int64
+	for user := range 8 {
+		users.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(user), 1))
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				runtime.Gosched() // or nobody else runs for as long as a goroutine may
+				view := f.View()
+				picks, err := pick.Pick(pick.Policy{Rule: pick.Random}, view.Snapshot, pick.Request{Pool: "ns/pool", Model: "m", Random: random.Uint64()}, make([]pick.Decision, 1))
+				if err != nil {
+					continue
+				}
+				flight := f.Begin(picks[0])
+				if flight == nil {
+					turned.Add(1)
+					continue
+				}
+				for range random.IntN(20) {
+					if !has[picks[0].Endpoint.Address].Load() {
+						t.Error("a request is at an engine that has unloaded its model")
+					}
+				}
+				served.Add(1)
+				flight.End()
+			}
+		})
+	}
+	deadline := time.After(30 * time.Second)
+	for round := 0; (round < 5000 || turned.Load() == 0) && !t.Failed(); round++ {
+		victim := []string{a, b}[round%2]
+		f.Hear(fleet.News{Copies: map[fleet.CopyKey]fleet.Word{copyOf("m", victim): fleet.Unloading}})
+		for f.InFlight()[copyOf("m", victim)].Requests > 0 {
+			select {
+			case <-f.Urgent():
+			case <-deadline:
+				t.Fatalf("round %d: nobody tells that the last request has ended", round)
+			}
+		}
+		has[victim].Store(false)
+		has[victim].Store(true)
+		f.Hear(fleet.News{Copies: map[fleet.CopyKey]fleet.Word{copyOf("m", victim): fleet.Loaded}})
+	}
+	close(stop)
+	users.Wait()
+	t.Logf("%d requests, %d of them turned away by the count", served.Load(), turned.Load())
+}

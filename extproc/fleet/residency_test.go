@@ -1,0 +1,108 @@
+package fleet
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+var (
+	earlier = time.Unix(1e9, 0)
+	later   = earlier.Add(time.Second)
+)
+
+func TestWhoIsBelievedOfACopy(t *testing.T) {
+	const no, yes = false, true
+	for _, c := range []struct {
+		governed bool
+		word     Word
+		gives    bool
+		listed   bool
+		looked   time.Time // control's word came between earlier and later
+		want     standing
+	}{
+		// Without control the list counts.
+		{no, Nothing, yes, yes, later, addressable},
+		{no, Nothing, yes, no, later, absent},
+		{no, Nothing, no, no, later, absent},
+		{no, Unloading, yes, yes, later, addressable},
+		{no, Loaded, yes, no, later, absent},
+		// Control says what comes and goes before the list does.
+		{yes, Loaded, yes, yes, later, addressable},
+		{yes, Loaded, yes, yes, earlier, addressable},
+		{yes, Loaded, yes, no, earlier, addressable},
+		{yes, Loaded, no, no, later, addressable},
+		{yes, Unloading, yes, yes, later, absent},
+		{yes, Loading, yes, yes, later, absent},
+		{yes, Nothing, yes, yes, later, absent},
+		{yes, Unloading, no, no, later, absent},
+		// The list knows of a restart before control does.
+		{yes, Loaded, yes, no, later, lost},
+	} {
+		b := belief{c.governed, c.word, earlier.Add(time.Millisecond), c.gives, c.listed, c.looked}
+		if got := b.standing(); got != c.want {
+			t.Errorf("%+v stands %d, want %d", c, got, c.want)
+		}
+	}
+}
+
+// obvious says the same in the words of the design, one at a time.
+func obvious(governed bool, says map[string]*said, l listing) (there, gone []string) {
+	every := map[string]bool{}
+	for _, name := range l.Adapters {
+		every[name] = true
+	}
+	for name := range says {
+		every[name] = true
+	}
+	for name := range every {
+		onList := false
+		for _, listed := range l.Adapters {
+			onList = onList || listed == name
+		}
+		if !governed {
+			if onList {
+				there = append(there, name)
+			}
+			continue
+		}
+		if says[name] == nil || says[name].word != Loaded {
+			continue
+		}
+		if l.known && !l.Unlisted && !onList && l.looked.Sub(says[name].heard) > 0 {
+			gone = append(gone, name)
+			continue
+		}
+		there = append(there, name)
+	}
+	slices.Sort(there)
+	slices.Sort(gone)
+	return there, gone
+}
+
+func TestTheAdaptersOfAnEndpointAreThoseOfAnObviousReading(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 5000 {
+		l := listing{known: random.IntN(4) > 0, looked: earlier.Add(time.Duration(random.IntN(3)) * time.Second)}
+		l.Unlisted = l.known && random.IntN(4) == 0
+		says := map[string]*said{}
+		for i := range 8 {
+			name := fmt.Sprint("m", i)
+			if l.known && !l.Unlisted && random.IntN(2) == 0 {
+				l.Adapters = append(l.Adapters, name)
+			}
+			if random.IntN(2) == 0 {
+				says[name] = &said{word: Word(random.IntN(4)), heard: later}
+			}
+		}
+		random.Shuffle(len(l.Adapters), func(i, j int) { l.Adapters[i], l.Adapters[j] = l.Adapters[j], l.Adapters[i] })
+		governed := random.IntN(3) > 0
+		there, gone := adapters(governed, says, l)
+		wantThere, wantGone := obvious(governed, says, l)
+		if !slices.Equal(there, wantThere) || !slices.Equal(gone, wantGone) {
+			t.Fatalf("governed %v, list %+v, control %+v: %v and lost %v, want %v and %v", governed, l, says, there, gone, wantThere, wantGone)
+		}
+	}
+}

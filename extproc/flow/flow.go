@@ -1,0 +1,180 @@
+// Package flow keeps requests that wait for their model until they may go on. It is the edge of package queue: what waits
+// is the goroutine that each request has anyway, on a channel, and what wakes it is a view of the fleet.
+package flow
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/flow/queue"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// ErrFailed says that the model cannot be loaded for now.
+var ErrFailed = errors.New("the model cannot be loaded")
+
+const (
+	// DefaultMaxHeld is how many requests may wait for one model: as many as an Envoy with its default of 1,024 streams a
+	// connection would send at once, and seconds of work for one engine.
+	DefaultMaxHeld = 1000
+	// DefaultMaxBytes bounds the bodies of all requests that wait: sixteen of the largest.
+	DefaultMaxBytes = 512 << 20
+)
+
+// Config is what a Flow needs.
+type Config struct {
+	// View returns the view in force.
+	View func() *fleet.View
+	// MaxHeld bounds the requests that wait for one model, MaxBytes the bodies of all that wait.
+	MaxHeld  int
+	MaxBytes int64
+	// Changed is told when other models are waited for than before, or, not urgently, more or fewer requests. It may be nil,
+	// and must be quick.
+	Changed func(urgent bool)
+}
+
+// Flow is safe for concurrent use. Make one with [New], and let the fleet tell it of each view by [Flow.Published].
+type Flow struct {
+	Config
+	held atomic.Int64 // so that whom nobody waits for costs one load
+
+	mu    sync.Mutex // guards queue
+	queue *queue.Queue[*Ticket]
+}
+
+// New returns a Flow in which nobody waits.
+func New(c Config) *Flow {
+	if c.Changed == nil {
+		c.Changed = func(bool) {}
+	}
+	return &Flow{Config: c, queue: queue.New[*Ticket](c.MaxHeld, c.MaxBytes)}
+}
+
+// Ticket is a request that waits. It is owned by one goroutine, and must be left whatever becomes of the request.
+type Ticket struct {
+	flow  *Flow
+	key   objects.ModelKey
+	place *queue.Place[*Ticket]
+	turn  chan error // capacity 1
+}
+
+// Hold gives a request whose body has so many bytes a place behind all that wait for its model. It fails with
+// [queue.ErrFull], or [ErrFailed] where the view in force says so.
+func (f *Flow) Hold(key objects.ModelKey, bytes int64, now time.Time) (*Ticket, error) {
+	// Counted before the view is read: who publishes reads this after the view is there, so that none is missed by both.
+	f.held.Add(1)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	v := verdict(f.View(), key)
+	if v == queue.Failed {
+		f.held.Add(-1)
+		return nil, ErrFailed
+	}
+	first := !f.queue.Has(key)
+	t := &Ticket{flow: f, key: key, turn: make(chan error, 1)}
+	place, err := f.queue.Join(t, key, bytes, now)
+	if err != nil {
+		f.held.Add(-1)
+		return nil, err
+	}
+	t.place = place
+	f.wake(f.queue.Show(key, v), v)
+	f.Changed(first)
+	return t, nil
+}
+
+// Key is the model that the request waits for.
+func (t *Ticket) Key() objects.ModelKey { return t.key }
+
+// Turn is sent nil when the request may choose its endpoint, and [ErrFailed] when its model cannot be loaded.
+func (t *Ticket) Turn() <-chan error { return t.turn }
+
+// Back says that the request had its turn and found no copy: it waits on, before all others.
+func (t *Ticket) Back() {
+	f := t.flow
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.queue.Back(t.place)
+	v := verdict(f.View(), t.key)
+	f.wake(f.queue.Show(t.key, v), v)
+}
+
+// Leave ends the wait, whether the request goes on or not, and lets the next have its turn. It may be called more than once.
+func (t *Ticket) Leave() {
+	f := t.flow
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if t.place == nil {
+		return
+	}
+	if next := f.queue.Leave(t.place); next != nil {
+		next.Holder.turn <- nil
+	}
+	t.place = nil
+	f.held.Add(-1)
+	f.Changed(!f.queue.Has(t.key))
+}
+
+// Busy says whether requests wait for a model, so that one that comes now must not overtake them.
+func (f *Flow) Busy(key objects.ModelKey) bool {
+	if f.held.Load() == 0 {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.queue.Has(key)
+}
+
+// Published lets those go on whose model a view shows to be ready, and ends the wait of those whose model it shows to have
+// failed.
+func (f *Flow) Published(v *fleet.View) {
+	if f.held.Load() == 0 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, w := range f.queue.Wanted() {
+		is := verdict(v, w.Key)
+		f.wake(f.queue.Show(w.Key, is), is)
+	}
+}
+
+// wake tells those whom a verdict concerns.
+func (f *Flow) wake(concerned []*queue.Place[*Ticket], v queue.Verdict) {
+	var news error
+	if v == queue.Failed {
+		news = ErrFailed
+	}
+	for _, p := range concerned {
+		p.Holder.turn <- news
+	}
+}
+
+// Wanted returns every model that requests wait for, in order.
+func (f *Flow) Wanted() []queue.Wanted {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.queue.Wanted()
+}
+
+// Held is how many requests wait, and how many bytes their bodies have.
+func (f *Flow) Held() (requests, bytes int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.held.Load(), f.queue.Bytes()
+}
+
+// verdict is what a view says of a model. Where the pool is gone the request is let go, to be told.
+func verdict(v *fleet.View, key objects.ModelKey) queue.Verdict {
+	pool := v.Snapshot.Pools[key.Pool.String()]
+	switch {
+	case pool == nil, pool.Has(key.ID):
+		return queue.Ready
+	case v.Failures[key] != "":
+		return queue.Failed
+	}
+	return queue.Waits
+}

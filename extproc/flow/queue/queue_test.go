@@ -1,0 +1,209 @@
+package queue_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/extproc/flow/queue"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+func key(id string) objects.ModelKey {
+	return objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "pool"}, ID: id}
+}
+
+var start = time.Unix(1e9, 0)
+
+func join(t *testing.T, q *queue.Queue[string], name, model string) *queue.Place[string] {
+	t.Helper()
+	p, err := q.Join(name, key(model), 1, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func names(places ...*queue.Place[string]) []string {
+	var all []string
+	for _, p := range places {
+		if p != nil {
+			all = append(all, p.Holder)
+		}
+	}
+	return all
+}
+
+func expect(t *testing.T, what string, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+func TestThoseThatWaitGoOnOneAfterTheOtherInTheOrderInWhichTheyCame(t *testing.T) {
+	q := queue.New[string](10, 10)
+	a, b, c := join(t, q, "a", "m"), join(t, q, "b", "m"), join(t, q, "c", "m")
+	other := join(t, q, "other", "n")
+	expect(t, "nothing is ready", names(q.Show(key("m"), queue.Waits)...))
+	expect(t, "it is ready", names(q.Show(key("m"), queue.Ready)...), "a")
+	expect(t, "it is still ready", names(q.Show(key("m"), queue.Ready)...))
+	expect(t, "a has gone on", names(q.Leave(a)), "b")
+	expect(t, "b has gone on", names(q.Leave(b)), "c")
+	expect(t, "c has gone on", names(q.Leave(c)))
+	expect(t, "another model", names(q.Leave(other)))
+	if q.Bytes() != 0 || len(q.Wanted()) != 0 {
+		t.Errorf("%d bytes and %v are left", q.Bytes(), q.Wanted())
+	}
+}
+
+func TestOneThatIsCalledAndDiesDoesNotStopTheOthers(t *testing.T) {
+	q := queue.New[string](10, 10)
+	a, b, c, d := join(t, q, "a", "m"), join(t, q, "b", "m"), join(t, q, "c", "m"), join(t, q, "d", "m")
+	expect(t, "ready", names(q.Show(key("m"), queue.Ready)...), "a")
+	expect(t, "c leaves from the middle", names(q.Leave(c)))
+	expect(t, "a dies with its turn", names(q.Leave(a)), "b")
+	expect(t, "a again", names(q.Leave(a)))
+	expect(t, "b dies too", names(q.Leave(b)), "d")
+	_ = d
+}
+
+func TestOneThatFindsNoCopyStaysFirst(t *testing.T) {
+	q := queue.New[string](10, 10)
+	a, b := join(t, q, "a", "m"), join(t, q, "b", "m")
+	expect(t, "ready", names(q.Show(key("m"), queue.Ready)...), "a")
+	q.Back(a)
+	expect(t, "the copy is gone", names(q.Show(key("m"), queue.Waits)...))
+	expect(t, "b leaves", names(q.Leave(b)))
+	expect(t, "c comes", names(join(t, q, "c", "m")), "c")
+	expect(t, "ready again", names(q.Show(key("m"), queue.Ready)...), "a")
+}
+
+// The one that was called may have found a copy.
+func TestAFailureEndsTheWaitOfAllButTheOneThatIsChoosing(t *testing.T) {
+	q := queue.New[string](10, 10)
+	a := join(t, q, "a", "m")
+	join(t, q, "b", "m")
+	join(t, q, "c", "m")
+	expect(t, "ready", names(q.Show(key("m"), queue.Ready)...), "a")
+	expect(t, "failed", names(q.Show(key("m"), queue.Failed)...), "b", "c")
+	q.Back(a)
+	expect(t, "a found none", names(q.Show(key("m"), queue.Failed)...), "a")
+	if q.Bytes() != 0 || q.Has(key("m")) {
+		t.Errorf("%d bytes are left", q.Bytes())
+	}
+}
+
+func TestTheQueueIsBounded(t *testing.T) {
+	q := queue.New[string](2, 10)
+	join(t, q, "a", "m")
+	b := join(t, q, "b", "m")
+	if _, err := q.Join("c", key("m"), 1, start); !errors.Is(err, queue.ErrFull) {
+		t.Errorf("a third for the model: %v", err)
+	}
+	if _, err := q.Join("d", key("n"), 9, start); !errors.Is(err, queue.ErrFull) {
+		t.Errorf("an eleventh byte: %v", err)
+	}
+	if _, err := q.Join("e", key("n"), 8, start); err != nil {
+		t.Errorf("a tenth byte: %v", err)
+	}
+	q.Leave(b)
+	join(t, q, "f", "m")
+}
+
+func TestWhatIsWantedSaysSinceWhen(t *testing.T) {
+	q := queue.New[string](10, 100)
+	for i, model := range []string{"m", "l", "m"} {
+		if _, err := q.Join("x", key(model), 1, start.Add(time.Duration(i)*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []queue.Wanted{{Key: key("l"), Requests: 1, Since: start.Add(time.Second)}, {Key: key("m"), Requests: 2, Since: start}}
+	if got := q.Wanted(); !slices.Equal(got, want) {
+		t.Errorf("wanted are %+v", got)
+	}
+}
+
+// plain is a queue for one model as one would write it down.
+type plain struct {
+	names  []string
+	called bool // the first
+	open   bool
+}
+
+func (p *plain) call() []string {
+	if !p.open || p.called || len(p.names) == 0 {
+		return nil
+	}
+	p.called = true
+	return p.names[:1]
+}
+
+func (p *plain) leave(name string) []string {
+	i := slices.Index(p.names, name)
+	if i < 0 {
+		return nil
+	}
+	if i == 0 {
+		p.called = false
+	}
+	if p.names = slices.Delete(slices.Clone(p.names), i, i+1); len(p.names) == 0 {
+		p.open = false
+	}
+	return slices.Clone(p.call())
+}
+
+func TestWhateverHappensTheQueueDoesWhatAPlainOneDoes(t *testing.T) {
+	for seed := range uint64(300) {
+		random := rand.New(rand.NewPCG(seed, 7))
+		q, p := queue.New[string](8, 100), &plain{}
+		places := map[string]*queue.Place[string]{}
+		for step := range 200 {
+			var got, want []string
+			var did string
+			switch name := fmt.Sprint(random.IntN(step + 1)); random.IntN(6) {
+			case 0, 1:
+				name = fmt.Sprint(step)
+				did = "join " + name
+				place, err := q.Join(name, key("m"), 1, start)
+				if (err == nil) != (len(p.names) < 8) {
+					t.Fatalf("seed %d, step %d: %v with %d that wait", seed, step, err, len(p.names))
+				}
+				if err == nil {
+					places[name] = place
+					p.names = append(p.names, name)
+				}
+			case 2:
+				did = "leave " + name
+				if places[name] != nil {
+					got, want = names(q.Leave(places[name])), p.leave(name)
+				}
+			case 3:
+				did = "the first leaves"
+				if len(p.names) > 0 {
+					name = p.names[0]
+					got, want = names(q.Leave(places[name])), p.leave(name)
+				}
+			case 4:
+				did = "ready"
+				got = names(q.Show(key("m"), queue.Ready)...)
+				p.open = len(p.names) > 0
+				want = slices.Clone(p.call())
+			case 5:
+				did = "back and waits"
+				if p.called {
+					q.Back(places[p.names[0]])
+					p.called = false
+				}
+				got = names(q.Show(key("m"), queue.Waits)...)
+				p.open = false
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("seed %d, step %d, %s: called are %v, want %v", seed, step, did, got, want)
+			}
+		}
+	}
+}

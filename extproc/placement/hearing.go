@@ -1,0 +1,90 @@
+package placement
+
+import (
+	"strings"
+
+	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// hearing makes news of the Updates of one stream: none until all that there is has been said, for what was known before
+// stands until then; then everything; then what changes.
+type hearing struct {
+	complete bool
+	all      fleet.News // so far
+}
+
+func newHearing() *hearing { return &hearing{all: newNews()} }
+
+func newNews() fleet.News {
+	return fleet.News{
+		Copies: make(map[fleet.CopyKey]fleet.Word), Others: make(map[fleet.CopyKey]int64),
+		Failures: make(map[objects.ModelKey]string), Registered: make(map[objects.ModelKey]bool),
+	}
+}
+
+// hear returns the news of an Update, and whether there is any to put in force.
+func (h *hearing) hear(u *placement.Update) (fleet.News, bool) {
+	n := h.all
+	if h.complete {
+		n = newNews()
+	}
+	read(u, &n)
+	if h.complete {
+		return n, true
+	}
+	if h.all = n; !u.GetComplete() {
+		return fleet.News{}, false
+	}
+	h.complete, h.all = true, fleet.News{}
+	n.All = true
+	if n.Endpoints == nil {
+		n.Endpoints = make(map[string]bool)
+	}
+	return n, true
+}
+
+var words = map[placement.Copy_State]fleet.Word{
+	placement.Copy_LOADING: fleet.Loading, placement.Copy_LOADED: fleet.Loaded, placement.Copy_UNLOADING: fleet.Unloading,
+}
+
+// read writes what an Update says into n. What names no pool says nothing.
+func read(u *placement.Update, n *fleet.News) {
+	if u.GetEndpoints() != nil {
+		n.Endpoints = make(map[string]bool)
+		for _, address := range u.GetEndpoints().GetAddresses() {
+			n.Endpoints[address] = true
+		}
+	}
+	for _, c := range u.GetCopies() {
+		if k, ok := copyKey(c.GetCopy()); ok {
+			n.Copies[k] = words[c.GetState()]
+		}
+	}
+	for _, i := range u.GetInFlight() {
+		if k, ok := copyKey(i.GetCopy()); ok {
+			n.Others[k] = int64(i.GetRequests())
+		}
+	}
+	for _, f := range u.GetFailures() {
+		if k, ok := modelKey(f.GetKey()); ok {
+			n.Failures[k] = f.GetReason()
+		}
+	}
+	for _, r := range u.GetRegistered() {
+		if k, ok := modelKey(r.GetKey()); ok {
+			n.Registered[k] = !r.GetGone()
+		}
+	}
+}
+
+func modelKey(k *placement.ModelKey) (objects.ModelKey, bool) {
+	namespace, name, ok := strings.Cut(k.GetPool(), "/")
+	return objects.ModelKey{Pool: objects.Name{Namespace: namespace, Name: name}, ID: k.GetModel()}, ok && k.GetModel() != ""
+}
+
+func copyKey(k *placement.CopyKey) (fleet.CopyKey, bool) {
+	key, ok := modelKey(k.GetKey())
+	return fleet.CopyKey{ModelKey: key, Endpoint: k.GetEndpoint()}, ok
+}

@@ -1,0 +1,98 @@
+package placement
+
+import (
+	"slices"
+	"time"
+
+	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/flow/queue"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// telling is what control was told on one stream, from which follows what it is to be told: what differs.
+type telling struct {
+	wanted   map[objects.ModelKey]wants
+	inFlight map[fleet.CopyKey]int64
+}
+
+// wants is what was told of a model that is waited for.
+type wants struct {
+	requests int
+	unusable []string
+}
+
+func newTelling() *telling {
+	return &telling{wanted: make(map[objects.ModelKey]wants), inFlight: make(map[fleet.CopyKey]int64)}
+}
+
+// wants returns what to tell of the models that are waited for. Unusable returns the endpoints of a model whose copies
+// cannot be used.
+func (t *telling) wants(all []queue.Wanted, unusable func(objects.ModelKey) []string, now time.Time) []*placement.Wanted {
+	var out []*placement.Wanted
+	waits := make(map[objects.ModelKey]bool, len(all))
+	for _, w := range all {
+		waits[w.Key] = true
+		is := wants{w.Requests, unusable(w.Key)}
+		if was, ok := t.wanted[w.Key]; ok && was.requests == is.requests && slices.Equal(was.unusable, is.unusable) {
+			continue
+		}
+		t.wanted[w.Key] = is
+		out = append(out, &placement.Wanted{
+			Key: wireModel(w.Key), Requests: uint32(is.requests), Unusable: is.unusable,
+			WaitedMs: uint64(max(0, now.Sub(w.Since)).Milliseconds()),
+		})
+	}
+	for key := range t.wanted {
+		if !waits[key] {
+			delete(t.wanted, key)
+			out = append(out, &placement.Wanted{Key: wireModel(key)})
+		}
+	}
+	return out
+}
+
+// flies returns what to tell of requests in flight: of copies to which no more come and of those with none left at once,
+// of others when all are told.
+func (t *telling) flies(now map[fleet.CopyKey]fleet.Flying, all bool) []*placement.InFlight {
+	var out []*placement.InFlight
+	for k, is := range now {
+		if t.inFlight[k] != is.Requests && (all || is.Closed) {
+			t.inFlight[k] = is.Requests
+			out = append(out, &placement.InFlight{Copy: wireCopy(k), Requests: uint32(is.Requests)})
+		}
+	}
+	for k := range t.inFlight {
+		if now[k].Requests == 0 {
+			delete(t.inFlight, k)
+			out = append(out, &placement.InFlight{Copy: wireCopy(k)})
+		}
+	}
+	return out
+}
+
+func usage(used map[objects.ModelKey]fleet.Used, now time.Time) []*placement.Usage {
+	var out []*placement.Usage
+	for k, u := range used {
+		out = append(out, &placement.Usage{
+			Key: wireModel(k), Requests: uint32(u.Requests), IdleMs: uint64(max(0, now.Sub(u.Last)).Milliseconds()),
+		})
+	}
+	return out
+}
+
+func missing(keys []fleet.CopyKey) []*placement.CopyKey {
+	var out []*placement.CopyKey
+	for _, k := range keys {
+		out = append(out, wireCopy(k))
+	}
+	return out
+}
+
+func wireModel(k objects.ModelKey) *placement.ModelKey {
+	return &placement.ModelKey{Pool: k.Pool.String(), Model: k.ID}
+}
+
+func wireCopy(k fleet.CopyKey) *placement.CopyKey {
+	return &placement.CopyKey{Key: wireModel(k.ModelKey), Endpoint: k.Endpoint}
+}
