@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
@@ -264,6 +265,17 @@ func (s *stack) sum(address, metric string, labels ...string) float64 {
 		s.t.Fatal(err)
 	}
 	return total
+}
+
+// histogram is the one series of a metric.
+func (s *stack) histogram(address, metric string) *dto.Histogram {
+	s.t.Helper()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(s.page(address)))
+	if err != nil || len(families[metric].GetMetric()) != 1 {
+		s.t.Fatalf("%s: %d series, %v", metric, len(families[metric].GetMetric()), err)
+	}
+	return families[metric].GetMetric()[0].GetHistogram()
 }
 
 // total is sum of a page.

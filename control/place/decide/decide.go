@@ -84,6 +84,8 @@ type Copy struct {
 	cut bool
 	// sizing: the engine was asked to predict its size.
 	sizing bool
+	// asked is when it should have been loaded, had there been room at once.
+	asked time.Time
 	// doomed: it is unloaded as soon as it is loaded.
 	doomed   bool
 	inFlight int
@@ -304,11 +306,15 @@ func (s *State) consider(m *model, now time.Time, random func() uint64) (todo []
 				}
 			}
 			s.pass(m)
+			m.placeless = time.Time{}
 			return todo
 		}
 		best, why := s.choose(m, starved, now, random)
 		if best == nil {
 			m.ensure = m.ensure && why == ""
+			if m.placeless.IsZero() {
+				m.placeless = now
+			}
 			s.block(m, why, starved)
 			return todo
 		}
@@ -317,6 +323,9 @@ func (s *State) consider(m *model, now time.Time, random func() uint64) (todo []
 			todo = append(todo, s.dismiss(victim, now)...)
 		}
 		c := s.add(m, best.e, Queued, now)
+		if !m.placeless.IsZero() {
+			c.asked, m.placeless = m.placeless, time.Time{}
+		}
 		if best.e.Bytes > 0 && c.Source < PredictedSize && best.e.CanPredict {
 			c.sizing = true
 			todo = append(todo, Action{Kind: Predict, Endpoint: best.e.Address, Model: m.Entry})
@@ -416,7 +425,7 @@ func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 		if c.cut {
 			kind = Reload
 		}
-		stalled := now.Sub(c.Since)
+		stalled := now.Sub(c.asked)
 		s.set(c, Loading, now)
 		a := Action{Kind: kind, Endpoint: e.Address, Model: m.Entry, Timeout: s.timeout(e, m.Type), Stalled: stalled}
 		if since := m.since(); !since.IsZero() {

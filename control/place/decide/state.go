@@ -60,8 +60,10 @@ type model struct {
 	source   SizeSource
 	failures []Failure
 	blocked  Reason // why it gets no copy that it should have
-	failed   Reason // the same, told to those who wait
-	ensure   bool   // somebody asked for a copy, though no request waits for it
+	// since it has been without a place for a copy that it should have; zero if it has one.
+	placeless time.Time
+	failed    Reason // the same, told to those who wait
+	ensure    bool   // somebody asked for a copy, though no request waits for it
 }
 
 // Want says that requests wait for a model.
@@ -508,7 +510,7 @@ func (s *State) copy(key CopyKey) *Copy {
 }
 
 func (s *State) add(m *model, e *endpoint, state CopyState, now time.Time) *Copy {
-	c := &Copy{CopyKey: CopyKey{m.ModelKey, e.Address}, State: state, Since: now, Bytes: m.bytes, Source: m.source}
+	c := &Copy{CopyKey: CopyKey{m.ModelKey, e.Address}, State: state, Since: now, asked: now, Bytes: m.bytes, Source: m.source}
 	if c.Bytes == 0 {
 		c.Bytes = e.DefaultBytes
 	}
