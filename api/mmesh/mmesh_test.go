@@ -182,11 +182,11 @@ func describe(file protoreflect.FileDescriptor) []string {
 func describeTypes(messages protoreflect.MessageDescriptors, enums protoreflect.EnumDescriptors) (lines []string) {
 	for i := range enums.Len() {
 		e := enums.Get(i)
-		line := "enum " + local(e)
+		words := []string{"enum", local(e)}
 		for j := range e.Values().Len() {
-			line += fmt.Sprintf(" %s=%d", e.Values().Get(j).Name(), e.Values().Get(j).Number())
+			words = append(words, fmt.Sprintf("%s=%d", e.Values().Get(j).Name(), e.Values().Get(j).Number()))
 		}
-		lines = append(lines, line)
+		lines = append(lines, strings.Join(words, " "))
 	}
 	for i := range messages.Len() {
 		m := messages.Get(i)

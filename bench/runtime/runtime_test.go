@@ -102,7 +102,9 @@ func TestMemoryIsTakenFromTheLoadToTheEndOfTheUnload(t *testing.T) {
 			t.Error("a model that unloads answers")
 		}
 		at("during the unload", 2*time.Second, 60)
-		<-done
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 		at("unloaded", 5*time.Second, 0)
 		unload(t, r, "x") // what is not there
 		at("unloaded again", 5*time.Second, 0)

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"strconv"
@@ -93,7 +94,7 @@ func (s *spec) set(key, value string) (err error) {
 	case "stubborn":
 		s.stubborn = true
 	default:
-		err = fmt.Errorf("there is no such key; bench engine --kind modelruntime --help has them all")
+		err = errors.New("there is no such key; bench engine --kind modelruntime --help has them all")
 	}
 	return err
 }

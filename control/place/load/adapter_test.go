@@ -2,17 +2,21 @@ package load
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/reach"
@@ -163,6 +167,61 @@ func TestAnswersInOtherForms(t *testing.T) {
 	}
 }
 
+// An engine may list a model later than it says that it has it, or has lost it: the list is asked again until it agrees
+// or the time is over.
+func TestTheListIsAskedUntilItAgrees(t *testing.T) {
+	status, already := recorded(t, "load a1 twice")
+	for _, c := range []struct {
+		name   string
+		unload bool
+		status int
+		body   string
+		later  bool // the list agrees at last
+		want   string
+	}{
+		{"loaded", false, 200, "", true, ""},
+		{"already loaded", false, status, already, true, ""},
+		{"unloaded", true, 200, "", true, ""},
+		{"never listed", false, 200, "fine", false, "unclear: the engine answered 200: fine, and its list "},
+		{"never unlisted", true, 200, "fine", false, "unclear: the engine answered 200: fine, and its list "},
+	} {
+		with, without := []string{"m"}, []string{}
+		f := &fake{status: c.status, body: c.body, list: without}
+		if c.unload {
+			f.list = with
+		}
+		var asked atomic.Int64
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/v1/models" && asked.Add(1) == 3 && c.later {
+				f.mu.Lock()
+				f.list = with
+				if c.unload {
+					f.list = without
+				}
+				f.mu.Unlock()
+			}
+			f.ServeHTTP(w, r)
+		}))
+		defer server.Close()
+		l := openFor(t, server, Endpoint{Kind: engine.VLLM}, reach.Access{})
+		limit := testTimeout
+		if !c.later {
+			limit = 200 * time.Millisecond
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		var err error
+		if c.unload {
+			err = l.driver.Unload(ctx, "m")
+		} else {
+			_, err = l.driver.Load(ctx, Model{ID: "m", Source: "s"})
+		}
+		if got := said(err, ""); !strings.HasPrefix(got, c.want) || c.later && (err != nil || asked.Load() != 3) {
+			t.Errorf("%s: %q after %d lists, want %q", c.name, got, asked.Load(), c.want)
+		}
+	}
+}
+
 func TestWordsAreBounded(t *testing.T) {
 	for _, text := range []string{strings.Repeat("a", 5000), strings.Repeat("ä", 5000), "a" + strings.Repeat("ä", 5000), "\xff" + strings.Repeat("x", 2000)} {
 		got := fault(Refused, text).Words
@@ -222,6 +281,7 @@ func TestLoadsGoOverTLSWithTheToken(t *testing.T) {
 		}
 		f.ServeHTTP(w, r)
 	}))
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	server.StartTLS()
 	defer server.Close()
 	trusted := x509.NewCertPool()
