@@ -9,7 +9,7 @@ TOOL := go tool -modfile=tools/go.mod
 # (golang/go#75804).
 FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 
-.PHONY: help run build test soak check fuzz bench generate clean
+.PHONY: help run build test soak real check fuzz bench generate clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,10 @@ test: ## Run every test, the end-to-end ones with a real Envoy and real clients 
 soak: ## Load the whole for ten minutes while everything around it fails, then restart 64 engines one by one
 	go test -race -v -count 1 -timeout 20m -run '^TestSoak$$' ./bench/e2e -soak 10m $(ARGS)
 	go test -v -count 1 -run '^TestEnginesRestartedOneByOneCostNoRequest$$' ./bench/e2e -engines 64
+
+real: ## Run the tests of adapters on two real vLLMs on the CPU; installs 7 GB into .cache/vllm
+	bench/real/vllm install .cache/vllm
+	go test -tags real -v -count 1 -timeout 30m -run '^TestReal' ./bench/e2e -place 1m $(ARGS)
 
 check: ## Lint, and check that modules are tidy and scenario files are up to date
 	$(TOOL) golangci-lint run

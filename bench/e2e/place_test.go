@@ -2,10 +2,13 @@ package e2e
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -119,6 +122,18 @@ func (s *stack) models() []modelStatus {
 	return all
 }
 
+// post sends fields to an engine, and returns the status and what came back.
+func (s *stack) post(url string, fields map[string]string) string {
+	body, _ := json.Marshal(fields) // strings always marshal
+	response, err := s.client.Post("http://"+url, "application/json", bytes.NewReader(body))
+	if err != nil {
+		return err.Error()
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(response.Body)
+	return fmt.Sprintf("%d %s", response.StatusCode, text)
+}
+
 func (s *stack) get(url string, into any) {
 	s.t.Helper()
 	response, err := s.client.Get(url)
@@ -154,6 +169,11 @@ func (s *stack) listed(address string) []string {
 // agreed says how what control believes differs from what the engines list; empty if it does not.
 func (s *stack) agreed() string {
 	s.t.Helper()
+	return s.agreedWith(slices.Collect(maps.Keys(s.Engines)))
+}
+
+func (s *stack) agreedWith(addresses []string) string {
+	s.t.Helper()
 	believed := make(map[string][]string)
 	for _, m := range s.models() {
 		for _, c := range m.Copies {
@@ -163,7 +183,7 @@ func (s *stack) agreed() string {
 			believed[c.Endpoint] = append(believed[c.Endpoint], m.ID)
 		}
 	}
-	for address := range s.Engines {
+	for _, address := range addresses {
 		slices.Sort(believed[address])
 		if lists := s.listed(address); !slices.Equal(lists, believed[address]) {
 			return fmt.Sprintf("%s lists %v, control believes %v", address, lists, believed[address])
@@ -245,6 +265,9 @@ func (s *stack) report(events []engineEvent) {
 		{"waits for room or a turn", "headgate_place_stalled_seconds"},
 	} {
 		s.t.Logf("%s: %s", m.what, s.quantiles(s.ControlMetrics, m.metric))
+	}
+	if len(events) == 0 {
+		return
 	}
 	dispatched := s.dispatched()
 	var took []time.Duration

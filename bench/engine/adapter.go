@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -227,6 +228,9 @@ func (s *Server) preload(a Adapter) error {
 	return nil
 }
 
+// machinePath is what vLLM hides of the machine in its answers: paths below the usual folders (seen on vLLM 0.32.0).
+var machinePath = regexp.MustCompile(`/(?:home|usr|opt|var|tmp|root|lib|mnt|srv)(?:/[\w.-]+)+`)
+
 // checkAdapter looks at an adapter's weights as vLLM does: whether they are there and small enough.
 func (s *Server) checkAdapter(a Adapter) *failure {
 	if s.models.has(a.Name) {
@@ -234,7 +238,7 @@ func (s *Server) checkAdapter(a Adapter) *failure {
 	}
 	rank, err := adapterRank(a.Path)
 	if err != nil {
-		return notFound("", "Loading lora %s failed: No adapter found for %s", a.Name, a.Path)
+		return notFound("", "Loading lora %s failed: No adapter found for %s", a.Name, machinePath.ReplaceAllString(a.Path, "<path>"))
 	}
 	if rank > s.config.MaxLoRARank {
 		return &failure{http.StatusInternalServerError, "InternalServerError", fmt.Sprintf(

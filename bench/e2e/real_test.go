@@ -1,0 +1,213 @@
+//go:build real
+
+package e2e
+
+import (
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/bench/rig"
+)
+
+var vllmDir = flag.String("vllm", root+"/.cache/vllm", "where bench/real/vllm installed")
+
+// realEngine is a real vLLM at an address.
+type realEngine struct {
+	t         *testing.T
+	host, log string
+	command   *exec.Cmd
+}
+
+func (e *realEngine) start() {
+	e.t.Helper()
+	log, err := os.OpenFile(e.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	defer log.Close()
+	e.command = exec.Command("../real/vllm", "serve", *vllmDir, e.host)
+	e.command.Stdout, e.command.Stderr = log, log
+	e.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its workers end with it
+	if err := e.command.Start(); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (e *realEngine) kill() {
+	_ = syscall.Kill(-e.command.Process.Pid, syscall.SIGKILL)
+	_ = e.command.Wait()
+}
+
+func (e *realEngine) address() string { return e.host + ":8000" }
+
+var loraLine = regexp.MustCompile(`(Loaded new|Removed) LoRA adapter: name '([^']+)'`)
+
+// loads is what the engine itself says that it loaded, and whether it loaded any that it had.
+func (e *realEngine) loads() (n int) {
+	e.t.Helper()
+	text, err := os.ReadFile(e.log)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	has := make(map[string]bool)
+	for _, m := range loraLine.FindAllStringSubmatch(string(text), -1) {
+		if m[1] == "Removed" {
+			has[m[2]] = false
+			continue
+		}
+		if has[m[2]] {
+			e.t.Errorf("%s loaded %s, which it had", e.host, m[2])
+		}
+		has[m[2]] = true
+		n++
+	}
+	return n
+}
+
+// realVLLM runs two real vLLMs with two adapter slots each behind Envoy, extproc and control.
+func realVLLM(t *testing.T) (*stack, []*realEngine) {
+	dir := t.TempDir()
+	var engines []*realEngine
+	where := func(c *rig.Config) {
+		net := strings.TrimSuffix(c.Listen, "1:8080")
+		lora, err := filepath.Abs(filepath.Join(*vllmDir, "lora"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects := "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: pool}\nspec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}]}\n"
+		objects += fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: real, labels: {app: llama}}\nspec: {addresses: ['%s21:8000', '%s22:8000']}\n", net, net)
+		settings := fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: pool}\nspec: {poolRef: {name: pool}, placement: {source: '%s/{id}', maxAdapters: 2}}\n", lora)
+		for file, text := range map[string]string{"engines.yaml": objects, "settings.yaml": settings} {
+			if err := os.WriteFile(filepath.Join(c.Objects, file), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, host := range []string{net + "21", net + "22"} {
+			e := &realEngine{t: t, host: host, log: filepath.Join(dir, host+".log")}
+			e.start()
+			t.Cleanup(e.kill)
+			engines = append(engines, e)
+		}
+		client := http.Client{Timeout: time.Second}
+		s := &stack{t: t}
+		for _, e := range engines {
+			s.awaitWithin(3*time.Minute, e.host+" serves", func() bool {
+				r, err := client.Get("http://" + e.address() + "/health")
+				if err == nil {
+					_ = r.Body.Close()
+				}
+				return err == nil && r.StatusCode == http.StatusOK
+			})
+		}
+	}
+	names := []string{"a1", "a2", "a3", "a4", "a5", "big", "nope"}
+	return start(t, placed(t, 2, names...), where), engines
+}
+
+// What control and extproc do with simulated engines they do with real ones: adapters come and go as requests need them,
+// and vLLM itself says that it loads none that it has.
+func TestRealAdapters(t *testing.T) {
+	s, engines := realVLLM(t)
+	names := []string{"a1", "a2", "a3", "a4", "a5"}
+	answered := s.load(8, *placeTime, names)
+	s.await("control and the engines agree", func() bool { return s.agreedAt(engines) == "" })
+	loads := 0
+	for _, e := range engines {
+		loads += e.loads()
+	}
+	if loads < len(names) {
+		t.Errorf("%d loads", loads)
+	}
+	t.Logf("%d requests, %d loads", answered, loads)
+	s.report(nil)
+
+	for model, words := range map[string]string{"big": "LoRA rank 16 is greater than max_lora_rank 8", "nope": "No adapter found"} {
+		a := s.must(completion(model, 1, false))
+		if a.status != http.StatusServiceUnavailable || !strings.Contains(a.body, "model_load_failed") || strings.Contains(a.body, words) {
+			t.Errorf("%s: %d %s", model, a.status, a.body)
+		}
+		i := slices.IndexFunc(s.models(), func(m modelStatus) bool { return m.ID == model })
+		if f := s.models()[i].Failures; len(f) != 2 || !strings.Contains(f[0].Words, words) {
+			t.Errorf("%s: the failures are %v", model, f)
+		}
+	}
+
+	// An engine dies: its models are answered elsewhere. It comes back empty, and serves again.
+	dead := engines[0]
+	dead.kill()
+	for _, name := range names {
+		if a := s.must(completion(name, 5, false)); a.status != http.StatusOK {
+			t.Errorf("%s after %s died: %d %s", name, dead.host, a.status, a.body)
+		}
+	}
+	dead.start()
+	s.awaitWithin(3*time.Minute, "it is back, and control has loaded what it is asked for", func() bool {
+		a := s.must(completion("a1", 1, false))
+		return a.status == http.StatusOK && s.sum(s.Metrics, "headgate_endpoint_state", "endpoint", dead.address(), "state", "healthy") == 1
+	})
+	s.await("control and the engines agree again", func() bool { return s.agreedAt(engines) == "" })
+}
+
+func (s *stack) agreedAt(engines []*realEngine) string {
+	addresses := make([]string, len(engines))
+	for i, e := range engines {
+		addresses[i] = e.address()
+	}
+	return s.agreedWith(addresses)
+}
+
+// What the simulated engine says of loads and unloads is what the real one says.
+func TestRealVLLMAnswersAsTheSimulatedOne(t *testing.T) {
+	s, engines := realVLLM(t)
+	s.Control.Kill() // nobody else loads
+	simulated := start(t)
+	var address string
+	for a := range simulated.Engines {
+		address = a
+	}
+	lora, err := filepath.Abs(filepath.Join(*vllmDir, "lora"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ what, path, name, from string }{
+		{"load", "/v1/load_lora_adapter", "a1", "a1"},
+		{"load again", "/v1/load_lora_adapter", "a1", "a1"},
+		{"load what is not there", "/v1/load_lora_adapter", "x", "missing"},
+		{"load what is too large", "/v1/load_lora_adapter", "big", "big"},
+		{"unload", "/v1/unload_lora_adapter", "a1", ""},
+		{"unload again", "/v1/unload_lora_adapter", "a1", ""},
+		{"load without a path", "/v1/load_lora_adapter", "a1", ""},
+	} {
+		body := map[string]string{"lora_name": c.name}
+		if c.from != "" {
+			body["lora_path"] = filepath.Join(lora, c.from)
+		}
+		real, sim := s.post(engines[0].address()+c.path, body), simulated.post(address+c.path, body)
+		if real != sim {
+			t.Errorf("%s:\nreal      %s\nsimulated %s", c.what, real, sim)
+		}
+	}
+	// Of two loads of one name at once the second waits for the first, and is refused then.
+	for _, at := range []string{engines[0].address(), address} {
+		answers := make(chan string)
+		for range 2 {
+			go func() {
+				answers <- s.post(at+"/v1/load_lora_adapter", map[string]string{"lora_name": "a2", "lora_path": filepath.Join(lora, "a2")})
+			}()
+		}
+		first, second := <-answers, <-answers
+		if !strings.HasPrefix(first, "200") && !strings.HasPrefix(second, "200") || !strings.Contains(first+second, "has already been loaded") {
+			t.Errorf("%s: two loads at once: %s, %s", at, first, second)
+		}
+	}
+}
