@@ -161,6 +161,38 @@ func TestLoadsEveryIntervalModelsSlower(t *testing.T) {
 	}, one)
 }
 
+// An engine that answers as if it had a model not is asked for its list at once; however often it does, it is asked at
+// most every 20 ms.
+func TestModelsAreReadAtOnceWhereSomethingSaysThatTheyAreOthers(t *testing.T) {
+	run(t, func(f *fleet.Fleet, s *scrape.Scraper, e *engines) {
+		after(time.Second + 20*time.Millisecond)
+		before := e.count(one + "/v1/models")
+		e.set(func(address, path string) (int, string, error) {
+			if path == "/v1/models" {
+				return 200, `{"data":[{"id":"llama","parent":null}]}`, nil
+			}
+			return healthy(address, path)
+		})
+		s.Due(one)
+		after(30 * time.Millisecond)
+		if n := e.count(one + "/v1/models"); n != before+1 {
+			t.Errorf("%d looks at the models, want one more than %d", n, before)
+		}
+		if n := len(f.View().Snapshot.Pools["ns/pool0"].Copies["sql"]); n != 0 {
+			t.Errorf("%d copies that the engine has no more", n)
+		}
+		before = e.count(one + "/v1/models")
+		for range 1000 {
+			s.Due(one)
+			after(100 * time.Microsecond)
+		}
+		if n := e.count(one+"/v1/models") - before; n > 7 {
+			t.Errorf("%d looks at the models in 100 ms", n)
+		}
+		s.Due("10.9.9.9:1") // nobody looks there
+	}, one)
+}
+
 func TestEndpointsAreLookedAtInTheirOwnPhases(t *testing.T) {
 	var addresses []string
 	for i := range 100 {
