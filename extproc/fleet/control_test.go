@@ -76,6 +76,7 @@ func TestACopyThatTheListHasNoMoreIsLostAndControlIsToldOnce(t *testing.T) {
 	early.Lists(engine.Models{Base: []string{"llama"}})
 	f.Publish()
 	expectWhere(t, f, "the look began before the word came", "new", a)
+	f.Missed(copyOf("new", a)) // the next look tells
 	c.advance(time.Second)
 	for range 3 {
 		f.Look(a).Lists(engine.Models{Base: []string{"llama"}})

@@ -165,7 +165,7 @@ func TestLoadsEveryIntervalModelsSlower(t *testing.T) {
 // most every 20 ms.
 func TestModelsAreReadAtOnceWhereSomethingSaysThatTheyAreOthers(t *testing.T) {
 	run(t, func(f *fleet.Fleet, s *scrape.Scraper, e *engines) {
-		after(time.Second + 20*time.Millisecond)
+		after(1500 * time.Millisecond)
 		before := e.count(one + "/v1/models")
 		e.set(func(address, path string) (int, string, error) {
 			if path == "/v1/models" {
