@@ -116,7 +116,9 @@ func TestNobodyOvertakesThoseThatWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Hear(news(t, f, []string{"loaded=nobody@" + address}))
-	<-ticket.Turn() // and has not chosen yet
+	if err := <-ticket.Turn(); err != nil { // and has not chosen yet
+		t.Fatal(err)
+	}
 	server, _ := newServer(t, f, func(c *stream.Config) { c.Flow = held })
 	x := server.Exchange(stream.Own, "", 0)
 	for _, line := range []string{"headers :method=POST :path=/v1/completions", `body {"model":"missing"}`} {
