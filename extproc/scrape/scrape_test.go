@@ -24,6 +24,7 @@ import (
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/scrape"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -376,4 +377,21 @@ func TestRedirectsStayAtTheEndpoint(t *testing.T) {
 		<-done
 		server.Close()
 	}
+}
+
+// A model runtime has no metrics, and its port for requests may speak anything: that it takes connections is all that a
+// look can tell.
+func TestAModelRuntimeIsThereWhileItTakesConnections(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	s := scrapeFor(t, scrape.Config{}, plain(address), []scrape.Target{{Address: address, Kind: engine.ModelRuntime}})
+	s.until("healthy", func(status fleet.Status, err error) bool { return err == nil && status.State == pick.Healthy })
+	if _, known := s.fleet.View().Snapshot.Pools["default/endpoints"].Names(); known {
+		t.Error("it gives a list")
+	}
+	_ = l.Close()
+	s.until("out", func(status fleet.Status, err error) bool { return err != nil && status.State == pick.Out })
 }

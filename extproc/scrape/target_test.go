@@ -482,20 +482,3 @@ func TestTargetsAreEachAddressOnce(t *testing.T) {
 		t.Errorf("targets are %+v, want %+v", got, want)
 	}
 }
-
-// A model runtime has no metrics, and its port for requests may speak anything: that it takes connections is all that a
-// look can tell.
-func TestAModelRuntimeIsThereWhileItTakesConnections(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	s := scrapeFor(t, scrape.Config{}, plain(address), []scrape.Target{{Address: address, Kind: engine.ModelRuntime}})
-	s.until("healthy", func(status fleet.Status, err error) bool { return err == nil && status.State == pick.Healthy })
-	if _, known := s.fleet.View().Snapshot.Pools["default/endpoints"].Names(); known {
-		t.Error("it gives a list")
-	}
-	_ = l.Close()
-	s.until("out", func(status fleet.Status, err error) bool { return err != nil && status.State == pick.Out })
-}
