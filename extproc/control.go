@@ -11,10 +11,12 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/flow"
@@ -67,7 +69,11 @@ func reachControl(c config, log *slog.Logger) (target string, dial []grpc.DialOp
 		}
 		access = credentials.NewTLS(config)
 	}
-	dial = []grpc.DialOption{grpc.WithTransportCredentials(access)}
+	dial = []grpc.DialOption{
+		grpc.WithTransportCredentials(access),
+		// A machine that vanishes closes nothing. Control lets itself be asked every 5 s at most.
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+	}
 	if c.controlTokenFile != "" {
 		file, err := reach.OpenToken(c.controlTokenFile, log)
 		if err != nil {

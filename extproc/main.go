@@ -71,6 +71,9 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	observe := func(o outcome.Outcome) {
 		m.Observe(o)
 		f.Observe(o)
+		for _, endpoint := range o.Missing {
+			scraper.Due(endpoint)
+		}
 	}
 	var endpoints *eds.File
 	if c.edsFile != "" {

@@ -252,6 +252,9 @@ func TestTheCommandLine(t *testing.T) {
 		{"--endpoints a:1 --listen y --engine-ca-file x", "--engine-ca-file is of no use without --engine-tls; see extproc --help"},
 		{"--endpoints a:1 --listen y --engine-insecure-skip-verify", "--engine-insecure-skip-verify is of no use without --engine-tls; see extproc --help"},
 		{"--endpoints a:1 --listen y --engine-tls --engine-ca-file x --engine-insecure-skip-verify", "--engine-insecure-skip-verify checks no certificate: it cannot go with --engine-ca-file; see extproc --help"},
+		{"--objects x --listen y --max-hold 0s", "--max-hold 0s: it must be above 0; see extproc --help"},
+		{"--objects x --listen y --max-held 0", "--max-held 0, --max-held-mib 512: both must be at least 1; see extproc --help"},
+		{"--objects x --listen y --control-ca-file z", "--control-ca-file, --control-token-file and --control-cert-path are of no use without --control; see extproc --help"},
 		{"--nonsense", "unknown flag: --nonsense; see extproc --help"},
 	} {
 		_, err := parseFlags(strings.Fields(c.args), io.Discard)
@@ -279,6 +282,9 @@ func TestFaultsAtTheStartEndIt(t *testing.T) {
 		"--endpoints a:1 --listen unix:x --engine-token-file " + dir + "/none":                      "--engine-token-file: open " + dir + "/none: no such file or directory",
 		"--endpoints a:1 --listen unix:x --engine-tls --engine-ca-file " + empty:                    "--engine-ca-file: " + empty + " holds no certificate in PEM",
 		"--endpoints a:1 --listen unix:x --engine-tls --engine-ca-file " + dir + "/none":            "--engine-ca-file: open " + dir + "/none: no such file or directory",
+		"--endpoints a:1 --listen unix:x --control nowhere":                                         "--control nowhere: want unix:PATH or HOST:PORT",
+		"--endpoints a:1 --listen unix:x --control 10.0.0.1:1 --control-ca-file " + empty:           "--control-ca-file: " + empty + " holds no certificate in PEM",
+		"--endpoints a:1 --listen unix:x --control 10.0.0.1:1 --control-cert-path " + dir + "/none": "--control-cert-path: open " + dir + "/none/tls.crt: no such file or directory",
 		"--objects " + dir + " --listen unix:" + dir + "/s":                                         "x.yaml:1: ",
 		"--objects " + dir + "/none --listen unix:" + dir + "/s":                                    "no such file or directory",
 		"--objects " + t.TempDir() + " --listen unix:" + strings.Repeat("x", 104):                   "the path of a Unix socket has at most 103 bytes, this one has 104",

@@ -48,8 +48,8 @@ const (
 // EndpointsCluster is Envoy's name of the endpoints of all pools, in its configuration and in the file that lists them.
 const EndpointsCluster = "endpoints"
 
-// ElsewhereHeader marks a response by which an engine asks for the request to be tried elsewhere: its queue is full, or it
-// is stopping. Envoy's configuration sets it, goes on to the next pick by it, and removes it.
+// ElsewhereHeader marks a response by which an engine asks for the request to be tried elsewhere: its queue is full, it is
+// stopping, or it has no such model. Envoy's configuration sets it, goes on to the next pick by it, and removes it.
 const ElsewhereHeader = "x-gateway-elsewhere"
 
 // TimeoutHeader bounds a whole request in Envoy's router, in milliseconds.
@@ -83,6 +83,7 @@ const (
 	UsageID         = "id"         // the id of the answer, a string
 	UsageElsewhere  = "elsewhere"  // the endpoints that asked for the request to be tried elsewhere, a string like [DestinationHeader]'s
 	UsageStopping   = "stopping"   // those of them that did because they are stopping
+	UsageMissing    = "missing"    // the endpoints that answered that they have no such model
 )
 
 // Tags of the access-log record, values in microseconds or "-".

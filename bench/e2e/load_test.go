@@ -137,7 +137,7 @@ type logged struct {
 	Endpoint string // the last that was tried
 	Attempts int
 	Flags    string
-	Usage    struct{ Elsewhere, Stopping string }
+	Usage    struct{ Elsewhere, Stopping, Missing string }
 	Details  string
 	MS       float64 `json:"ms_total"`
 }

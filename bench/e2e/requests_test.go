@@ -39,7 +39,8 @@ func refused(t *testing.T, name string, a answer, status int, code string) {
 	if got := a.header.Get("Content-Type"); got != "application/json" {
 		t.Errorf("%s: the content type is %q", name, got)
 	}
-	if (a.status == http.StatusServiceUnavailable) != (a.header.Get("Retry-After") != "") {
+	again := a.status == http.StatusServiceUnavailable || a.status == http.StatusTooManyRequests
+	if again != (a.header.Get("Retry-After") != "") {
 		t.Errorf("%s: %d with Retry-After %q", name, a.status, a.header.Get("Retry-After"))
 	}
 	for _, inside := range []string{"upstream", "nvoy", "ext_proc", "headgate", "127."} {

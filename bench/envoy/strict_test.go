@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	// The extensions that the configurations use: without its package an Any cannot be decoded.
@@ -35,6 +36,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/settings"
 )
 
 // check decodes a bootstrap strictly and validates it, the inside of every Any too. It returns how many messages were
@@ -161,7 +163,9 @@ func TestTheConfigurationsSpeakTheWire(t *testing.T) {
 		fmt.Sprintf(`lb[\"%s\"] or lb[\"%s\"]`, wire.ServedKey, wire.DestinationHeader),
 		fmt.Sprintf(`metadata:get(\"%s\")`, wire.UsageNamespace),
 		fmt.Sprintf(`metadata:set(\"%s\", key, endpoint)`, wire.UsageNamespace),
-		fmt.Sprintf(`note(metadata, \"%s\", endpoint)`, wire.UsageElsewhere),
+		`note(metadata, key, endpoint)`,
+		fmt.Sprintf(`local key = \"%s\"`, wire.UsageElsewhere),
+		fmt.Sprintf(`key = \"%s\"`, wire.UsageMissing),
 		fmt.Sprintf(`note(metadata, \"%s\", endpoint)`, wire.UsageStopping),
 	}
 	for path, alone := range map[string][]string{
@@ -186,6 +190,38 @@ func TestTheConfigurationsSpeakTheWire(t *testing.T) {
 		for _, want := range append(alone, both...) {
 			if !strings.Contains(string(flat), want) {
 				t.Errorf("%s lacks %s", path, want)
+			}
+		}
+	}
+}
+
+// longestPrefill is how long an engine may be silent about a request that it has: 128,000 tokens at 600 a second, which a
+// 70B model on one GPU with a queue before it needs, and no more than a client would wait for.
+const longestPrefill = 240 * time.Second
+
+// The longest wait for a model is what Envoy waits for extproc, and what may follow it ends before Envoy calls it silence.
+func TestARequestMayWaitForItsModelAsLongAsExtprocLetsIt(t *testing.T) {
+	for _, path := range []string{envoyYAML, originalDstYAML} {
+		asked := func(setting string) (all []time.Duration) {
+			for _, m := range regexp.MustCompile(`(?m)^ *`+setting+`: (\S+)`).FindAllStringSubmatch(string(text(t, path)), -1) {
+				d, err := time.ParseDuration(m[1])
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, d)
+			}
+			return all
+		}
+		if got := asked("max_message_timeout"); len(got) != 1 || got[0] != settings.DefaultHold {
+			t.Errorf("%s: max_message_timeout is %v, and a request waits for %v", path, got, settings.DefaultHold)
+		}
+		silences := append(asked("stream_idle_timeout"), asked("idle_timeout")...)
+		if len(silences) < 3 {
+			t.Fatalf("%s: silences are %v", path, silences)
+		}
+		for _, silence := range silences {
+			if settings.DefaultHold+longestPrefill >= silence {
+				t.Errorf("%s: %v and %v are no less than the idle timeout of %v", path, settings.DefaultHold, longestPrefill, silence)
 			}
 		}
 	}

@@ -76,6 +76,7 @@ func TestACopyThatTheListHasNoMoreIsLostAndControlIsToldOnce(t *testing.T) {
 	early.Lists(engine.Models{Base: []string{"llama"}})
 	f.Publish()
 	expectWhere(t, f, "the look began before the word came", "new", a)
+	f.Missed(copyOf("new", a)) // the next look tells
 	c.advance(time.Second)
 	for range 3 {
 		f.Look(a).Lists(engine.Models{Base: []string{"llama"}})
@@ -118,7 +119,8 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 
 func TestOthersRequestsForAModelCountWhereTheyAre(t *testing.T) {
 	f, _ := started()
-	f.Hear(fleet.News{All: true, Endpoints: governing(a, b),
+	f.Hear(fleet.News{
+		All: true, Endpoints: governing(a, b),
 		Copies: map[fleet.CopyKey]fleet.Word{copyOf("sql", a): fleet.Loaded, copyOf("sql", b): fleet.Loaded},
 		Others: map[fleet.CopyKey]int64{copyOf("sql", b): 2},
 	})
@@ -176,8 +178,11 @@ func TestRegisteredNamesCostNoMoreThanThemselves(t *testing.T) {
 		given, want objects.Name
 		ok          bool
 	}{
-		{"m1", objects.Name{}, thePool, true}, {"m7", other, other, true}, {"m1", other, other, false},
-		{"m8", objects.Name{}, objects.Name{}, false}, {"nobody", objects.Name{}, objects.Name{}, false},
+		{"m1", objects.Name{}, thePool, true},
+		{"m7", other, other, true},
+		{"m1", other, other, false},
+		{"m8", objects.Name{}, objects.Name{}, false},
+		{"nobody", objects.Name{}, objects.Name{}, false},
 	} {
 		if got, ok := f.Registered(c.model, c.given); ok != c.ok || ok && got != c.want {
 			t.Errorf("%s of %v: %v, %v", c.model, c.given, got, ok)

@@ -25,6 +25,11 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 	for _, endpoint := range o.Stopping {
 		f.Stopping(endpoint, o.Began)
 	}
+	namespace, name, ok := strings.Cut(o.Pool, "/")
+	pool := objects.Name{Namespace: namespace, Name: name}
+	for _, endpoint := range o.Missing {
+		f.Missed(CopyKey{objects.ModelKey{Pool: pool, ID: o.Model}, endpoint})
+	}
 	if o.Endpoint == "" {
 		return
 	}
@@ -37,9 +42,7 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 		f.Served(o.Endpoint, o.Began)
 	}
 	f.Reported(o.Endpoint, o.Load, o.Began.Add(o.Duration))
-	if strings.HasPrefix(o.ResponseID, storedPrefix) {
-		if namespace, name, ok := strings.Cut(o.Pool, "/"); ok {
-			f.Made(o.ResponseID, Maker{objects.Name{Namespace: namespace, Name: name}, o.Endpoint})
-		}
+	if ok && strings.HasPrefix(o.ResponseID, storedPrefix) {
+		f.Made(o.ResponseID, Maker{pool, o.Endpoint})
 	}
 }

@@ -86,7 +86,7 @@ func New(f *fleet.Fleet) *Meter {
 		return h
 	}
 	m.requests = counter("headgate_requests_total", "Requests that ended, by the route that admitted them, the endpoint that served and the status.", "route", "endpoint", "code")
-	m.failures = counter("headgate_failures_total", "Requests that did not come to their end: refused, reset or timeout at the endpoint, client_gone, cut (by nobody knows whom), no_endpoint, elsewhere (the endpoint would not take it), unreached (no connection, and another served), error (its status is 5xx), other.", "route", "endpoint", "kind")
+	m.failures = counter("headgate_failures_total", "Requests that did not come to their end: refused, reset or timeout at the endpoint, client_gone, cut (by nobody knows whom), no_endpoint, elsewhere (the endpoint would not take it), unreached (no connection, and another served), missing (the endpoint has no such model), error (its status is 5xx), other.", "route", "endpoint", "kind")
 	m.retries = counter("headgate_retries_total", "Attempts after the first.", "route", "endpoint")
 	m.tokens = counter("headgate_tokens_total", "Tokens that responses state, of kind prompt or completion. A stream without include_usage states none.", "route", "endpoint", "kind")
 	m.perRequest = histogram("headgate_request_tokens", "Tokens of one request, of kind prompt or completion, where its response states them.", tokenBuckets, "route", "endpoint", "kind")
@@ -131,6 +131,9 @@ func (m *Meter) Observe(o outcome.Outcome) {
 	}
 	for _, endpoint := range o.Elsewhere {
 		m.failures.WithLabelValues(o.Route, m.known("endpoint", endpoint), "elsewhere").Inc()
+	}
+	for _, endpoint := range o.Missing {
+		m.failures.WithLabelValues(o.Route, m.known("endpoint", endpoint), "missing").Inc()
 	}
 	for _, endpoint := range o.Unreached {
 		m.failures.WithLabelValues(o.Route, m.known("endpoint", endpoint), "unreached").Inc()

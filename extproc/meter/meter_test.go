@@ -82,6 +82,12 @@ func TestAnOutcomeBecomesMetrics(t *testing.T) {
 	m.Observe(outcome.Outcome{Status: 404, ByExtproc: true})
 	m.Replied(404, "model_not_found")
 	m.Decided("ns/pool", "least pending", 20*time.Microsecond)
+	m.HoldBegan()
+	m.HoldBegan()
+	m.HoldEnded(meter.HoldReleased, 2*time.Second)
+	m.Connected(true)
+	m.Heard(7, time.Unix(1e9, 0))
+	m.Observe(outcome.Outcome{Status: 404, Missing: []string{endpoint}, Endpoint: "10.9.9.9:1"})
 	m.Looked(nil)
 	m.Looked(errors.New("down"))
 	m.Refused(2)
@@ -101,6 +107,12 @@ func TestAnOutcomeBecomesMetrics(t *testing.T) {
 		`headgate_replies_total{code="model_not_found",status="404"} 1`,
 		`headgate_picks_total{pool="ns/pool",reason="least pending"} 1`,
 		`headgate_decision_seconds_count 1`,
+		`headgate_held 1`,
+		`headgate_hold_seconds_sum{outcome="released"} 2`,
+		`headgate_control_connected 1`,
+		`headgate_control_version 7`,
+		`headgate_control_heard_timestamp_seconds 1e+09`,
+		`headgate_failures_total{endpoint="10.0.0.1:8000",kind="missing",route=""} 1`,
 		`headgate_scrapes_total{result="error"} 1`,
 		`headgate_objects_refused_files 2`,
 		`headgate_objects{kind="endpoint"} 1`,

@@ -48,7 +48,7 @@ func (a *Answer) Body(chunk []byte, at time.Time) {
 	if len(chunk) == 0 {
 		return
 	}
-	if a.status >= http.StatusInternalServerError && len(a.words) < engine.MaxWords {
+	if (a.status >= http.StatusInternalServerError || a.status == http.StatusNotFound) && len(a.words) < engine.MaxWords {
 		a.words = append(a.words, chunk[:min(len(chunk), engine.MaxWords-len(a.words))]...)
 	}
 	began := true
@@ -83,6 +83,9 @@ func (a *Answer) Fill(o *Outcome, sent time.Time) {
 	elsewhere, stopping := engine.Elsewhere(a.status, a.later, a.words)
 	if elsewhere {
 		o.Elsewhere = []string{o.Endpoint}
+	}
+	if engine.Missing(a.status, a.words) {
+		o.Missing = []string{o.Endpoint}
 	}
 	if stopping {
 		o.Stopping = []string{o.Endpoint}

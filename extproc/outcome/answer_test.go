@@ -2,6 +2,7 @@ package outcome_test
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,4 +107,22 @@ func FuzzAnswer(f *testing.F) {
 		}
 		read("text/event-stream", body, int(at%uint(len(body)+1)))
 	})
+}
+
+func TestAnAnswerSaysThatTheEngineHasNoSuchModel(t *testing.T) {
+	const unknown = `{"error":{"message":"The model x does not exist.","type":"NotFoundError","param":"model","code":404}}`
+	for _, c := range []struct {
+		status int
+		want   []string
+	}{{404, []string{"a"}}, {200, nil}, {503, nil}} {
+		var answer outcome.Answer
+		answer.Headers(c.status, "application/json", "", "1")
+		answer.Body([]byte(unknown[:20]), time.Unix(1, 0))
+		answer.Body([]byte(unknown[20:]), time.Unix(1, 0))
+		o := outcome.Outcome{Endpoint: "a"}
+		answer.Fill(&o, time.Unix(0, 0))
+		if !slices.Equal(o.Missing, c.want) || o.Elsewhere != nil {
+			t.Errorf("%d: missing %v, elsewhere %v", c.status, o.Missing, o.Elsewhere)
+		}
+	}
 }

@@ -57,6 +57,8 @@ type Outcome struct {
 	// Elsewhere are the endpoints that asked for the request to be tried elsewhere, Stopping those of them that did because
 	// they are stopping, Unreached the picks that took no connection: those before Endpoint, or all where none is left.
 	Elsewhere, Stopping, Unreached []string
+	// Missing are the endpoints that answered that they have no such model.
+	Missing []string
 
 	Status   int // 0 if no response began
 	Failure  Failure
@@ -143,6 +145,7 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) Outcome {
 		Stream:    pick.flag(wire.PickStream) || isEventStream(response.GetResponseHeaders()["content-type"]),
 		ID:        pick.text(wire.PickID),
 		Elsewhere: split(usage.text(wire.UsageElsewhere)), Stopping: split(usage.text(wire.UsageStopping)),
+		Missing:   split(usage.text(wire.UsageMissing)),
 		Status:    int(response.GetResponseCode().GetValue()),
 		Failure:   failure(common.GetResponseFlags()),
 		Attempts:  int(common.GetUpstreamRequestAttemptCount()),
@@ -185,7 +188,9 @@ func unreached(picks []string, o Outcome) []string {
 	if len(tried) == 0 || o.Attempts != len(tried)+1 {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(tried), func(e string) bool { return slices.Contains(o.Elsewhere, e) })
+	return slices.DeleteFunc(slices.Clone(tried), func(e string) bool {
+		return slices.Contains(o.Elsewhere, e) || slices.Contains(o.Missing, e)
+	})
 }
 
 // split reads a list of endpoints as api/wire has it.

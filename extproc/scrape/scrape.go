@@ -14,7 +14,9 @@ import (
 	"hash/fnv"
 	"io"
 	"log/slog"
+	"maps"
 	"mime"
+	"net"
 	"net/http"
 	"sync"
 	"syscall"
@@ -32,6 +34,9 @@ const (
 	DefaultModelsInterval = time.Second
 	// timeout bounds one look. An engine that is busy answers late, and late news is better than none.
 	timeout = time.Second
+	// dueGap is the least time between two looks, however often somebody asks for one: a client that asks for what no
+	// engine has must not keep the engines busy.
+	dueGap = 20 * time.Millisecond
 	// maxPage bounds what an engine may answer. A page of vLLM has 50 to 80 KB.
 	maxPage = 16 << 20
 )
@@ -59,6 +64,9 @@ type Scraper struct {
 	access  reach.Access
 	client  http.Client
 	targets chan []Target // capacity 1: the latest set that Run has not taken; never closed
+
+	mu  sync.Mutex               // guards due
+	due map[string]chan struct{} // by address; capacity 1; never closed
 }
 
 // New returns a Scraper with no targets.
@@ -70,7 +78,7 @@ func New(c Config) *Scraper {
 	if c.Transport == nil {
 		c.Transport = access.Transport(30 * time.Second)
 	}
-	s := &Scraper{Config: c, access: access, targets: make(chan []Target, 1)}
+	s := &Scraper{Config: c, access: access, targets: make(chan []Target, 1), due: make(map[string]chan struct{})}
 	s.client = http.Client{Transport: c.Transport, Timeout: timeout, CheckRedirect: reach.Stay}
 	return s
 }
@@ -83,6 +91,17 @@ func (s *Scraper) SetTargets(targets []Target) {
 	default:
 	}
 	s.targets <- targets
+}
+
+// Due makes the models of an endpoint due now, for something says that they are others than its list had. An endpoint
+// that nobody looks at is forgotten. It never blocks.
+func (s *Scraper) Due(address string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case s.due[address] <- struct{}{}: // a nil channel for one that is not known
+	default:
+	}
 }
 
 // Run looks at the targets until ctx ends, and returns when every look is over.
@@ -109,7 +128,10 @@ func (s *Scraper) Run(ctx context.Context) error {
 			}
 			own, cancel := context.WithCancel(ctx)
 			stop[target] = cancel
-			l := &loop{Scraper: s, Target: target, pages: engine.Pages(target.Kind)}
+			l := &loop{Scraper: s, Target: target, pages: engine.Pages(target.Kind), asked: make(chan struct{}, 1)}
+			s.mu.Lock()
+			s.due[target.Address] = l.asked
+			s.mu.Unlock()
 			loops.Go(func() { l.run(own) })
 		}
 		for target, cancel := range stop {
@@ -118,14 +140,27 @@ func (s *Scraper) Run(ctx context.Context) error {
 				delete(stop, target)
 			}
 		}
+		s.forget(wanted)
 	}
+}
+
+// forget drops what was kept for endpoints that are no targets any more.
+func (s *Scraper) forget(wanted map[Target]bool) {
+	addresses := make(map[string]bool, len(wanted))
+	for target := range wanted {
+		addresses[target.Address] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.due, func(address string, _ chan struct{}) bool { return !addresses[address] })
 }
 
 // loop looks at one endpoint. It is owned by one goroutine.
 type loop struct {
 	*Scraper
 	Target
-	pages []engine.Page // where its metrics may be
+	pages []engine.Page // where its metrics may be; none for an engine that has none, and nothing else to read either
+	asked chan struct{} // its models are due
 
 	at       int  // the page to look at, of pages
 	found    bool // a page has told a load
@@ -143,12 +178,20 @@ func (l *loop) run(ctx context.Context) {
 	phase := time.Duration(hash.Sum64() % uint64(l.Interval))
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var began time.Time // the last look
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
+		case <-l.asked:
+			l.modelsAt = time.Time{}
+			if wait := dueGap - time.Since(began); wait > 0 {
+				timer.Reset(wait)
+				continue
+			}
 		}
+		began = time.Now()
 		err := l.look(ctx)
 		if ctx.Err() != nil {
 			return
@@ -176,8 +219,11 @@ func (l *loop) note(err error) {
 // one: then the models are always due.
 func (l *loop) look(ctx context.Context) error {
 	look := l.Fleet.Look(l.Address)
+	if len(l.pages) == 0 {
+		return l.knock(ctx, look)
+	}
 	if l.elsewhere() || time.Since(l.modelsAt) >= l.ModelsInterval {
-		if err := l.models(ctx); err != nil {
+		if err := l.models(ctx, look); err != nil {
 			return l.failed(look, err)
 		}
 		l.modelsAt = time.Now()
@@ -187,6 +233,20 @@ func (l *loop) look(ctx context.Context) error {
 		return l.failed(look, err)
 	}
 	look.Saw(load)
+	return nil
+}
+
+// knock looks at an engine of which nothing can be read: it is there if it takes a connection.
+func (l *loop) knock(ctx context.Context, look fleet.Look) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", l.Address)
+	if err != nil {
+		return l.failed(look, err)
+	}
+	_ = conn.Close()
+	look.Lists(engine.Models{Unlisted: true})
+	look.Saw(engine.Load{Kind: l.Kind})
 	return nil
 }
 
@@ -250,10 +310,10 @@ func (l *loop) load(ctx context.Context) (engine.Load, error) {
 
 // models reads the list of models. An engine that has none answers to models that nobody knows; one that answers with
 // something else keeps the list that it gave before.
-func (l *loop) models(ctx context.Context) error {
+func (l *loop) models(ctx context.Context, look fleet.Look) error {
 	body, _, err := l.get(ctx, engine.Page{Path: "/v1/models"})
 	if absent(err) {
-		l.Fleet.SetModels(l.Address, engine.Models{Unlisted: true})
+		look.Lists(engine.Models{Unlisted: true})
 		return nil
 	}
 	if err != nil {
@@ -263,7 +323,7 @@ func (l *loop) models(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.Fleet.SetModels(l.Address, models)
+	look.Lists(models)
 	return nil
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/scrape"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -158,6 +159,38 @@ func TestLoadsEveryIntervalModelsSlower(t *testing.T) {
 		if n := e.count(one + "/v1/models"); n < 9 || n > 11 {
 			t.Errorf("%d looks at the models in 10 s, want 10", n)
 		}
+	}, one)
+}
+
+// An engine that answers as if it had a model not is asked for its list at once; however often it does, it is asked at
+// most every 20 ms.
+func TestModelsAreReadAtOnceWhereSomethingSaysThatTheyAreOthers(t *testing.T) {
+	run(t, func(f *fleet.Fleet, s *scrape.Scraper, e *engines) {
+		after(1500 * time.Millisecond)
+		before := e.count(one + "/v1/models")
+		e.set(func(address, path string) (int, string, error) {
+			if path == "/v1/models" {
+				return 200, `{"data":[{"id":"llama","parent":null}]}`, nil
+			}
+			return healthy(address, path)
+		})
+		s.Due(one)
+		after(30 * time.Millisecond)
+		if n := e.count(one + "/v1/models"); n != before+1 {
+			t.Errorf("%d looks at the models, want one more than %d", n, before)
+		}
+		if n := len(f.View().Snapshot.Pools["ns/pool0"].Copies["sql"]); n != 0 {
+			t.Errorf("%d copies that the engine has no more", n)
+		}
+		before = e.count(one + "/v1/models")
+		for range 1000 {
+			s.Due(one)
+			after(100 * time.Microsecond)
+		}
+		if n := e.count(one+"/v1/models") - before; n > 7 {
+			t.Errorf("%d looks at the models in 100 ms", n)
+		}
+		s.Due("10.9.9.9:1") // nobody looks there
 	}, one)
 }
 
@@ -344,4 +377,21 @@ func TestRedirectsStayAtTheEndpoint(t *testing.T) {
 		<-done
 		server.Close()
 	}
+}
+
+// A model runtime has no metrics, and its port for requests may speak anything: that it takes connections is all that a
+// look can tell.
+func TestAModelRuntimeIsThereWhileItTakesConnections(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	s := scrapeFor(t, scrape.Config{}, plain(address), []scrape.Target{{Address: address, Kind: engine.ModelRuntime}})
+	s.until("healthy", func(status fleet.Status, err error) bool { return err == nil && status.State == pick.Healthy })
+	if _, known := s.fleet.View().Snapshot.Pools["default/endpoints"].Names(); known {
+		t.Error("it gives a list")
+	}
+	_ = l.Close()
+	s.until("out", func(status fleet.Status, err error) bool { return err != nil && status.State == pick.Out })
 }

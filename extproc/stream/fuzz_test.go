@@ -12,6 +12,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/stream"
 )
 
@@ -26,17 +28,27 @@ func FuzzExchange(f *testing.F) {
 	f.Add(byte(1), []byte("H3bT"), []byte(`{"model":"llama","prompt":`))
 	f.Add(byte(3), []byte("hbTBrra"), []byte(whole))
 	f.Add(byte(1), []byte("?rBH"), []byte{0xff})
+	f.Add(byte(8), []byte("H2BBA"), []byte(`{"model":"missing"}`))
+	f.Add(byte(9), []byte("H4bBA"), []byte(`{"model":"missing"}`))
 	fl := newFleet()
-	servers := map[bool]*stream.Server{}
+	fl.Hear(fleet.News{All: true})
+	servers := map[[2]bool]*stream.Server{}
 	for _, override := range []bool{false, true} {
-		servers[override], _ = newServer(f, fl, func(c *stream.Config) { c.ModeOverride, c.Observe = override, nil })
+		for _, holds := range []bool{false, true} {
+			servers[[2]bool{override, holds}], _ = newServer(f, fl, func(c *stream.Config) {
+				c.ModeOverride, c.Observe = override, nil
+				if holds {
+					c.Flow = flow.New(flow.Config{View: fl.View, MaxHeld: 10, MaxBytes: 1 << 20})
+				}
+			})
+		}
 	}
 	f.Fuzz(func(t *testing.T, front byte, script, body []byte) {
 		authority := "base-picker:9002"
 		if front&4 != 0 {
 			authority = ""
 		}
-		x := servers[front&2 != 0].Exchange(stream.Front(front&1), authority, 0)
+		x := servers[[2]bool{front&2 != 0, front&8 != 0}].Exchange(stream.Front(front&1), authority, 0)
 		now := time.Now()
 		var in, out []byte
 		replied, duplex := false, false
@@ -51,6 +63,15 @@ func FuzzExchange(f *testing.F) {
 			answers, err := x.Receive(m, now)
 			if err != nil {
 				break
+			}
+			for turn := 0; x.Waits() != ""; turn++ {
+				if len(answers) > 0 {
+					t.Fatalf("a request that waits is told %v", answers)
+				}
+				x.Override()
+				if answers = x.Resume(now); turn == 2 && x.Waits() != "" {
+					answers = x.Expire()
+				}
 			}
 			in = append(in, m.GetRequestBody().GetBody()...)
 			for _, a := range answers {

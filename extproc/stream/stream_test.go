@@ -25,9 +25,14 @@ import (
 // dial serves f over gRPC and returns a client.
 func dial(t *testing.T, f *fleet.Fleet, front stream.Front) extprocv3.ExternalProcessorClient {
 	t.Helper()
+	return dialWith(t, f, front, nil)
+}
+
+func dialWith(t *testing.T, f *fleet.Fleet, front stream.Front, change func(*stream.Config)) extprocv3.ExternalProcessorClient {
+	t.Helper()
 	l := bufconn.Listen(1 << 20)
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(stream.MaxMessage))
-	exchanges, _ := newServer(t, f, nil)
+	exchanges, _ := newServer(t, f, change)
 	extprocv3.RegisterExternalProcessorServer(server, exchanges.For(front))
 	done := make(chan struct{})
 	go func() {

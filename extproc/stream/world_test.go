@@ -63,8 +63,10 @@ func aPod(pool, ip string) objects.Pod {
 	}
 }
 
-func newFleet() *fleet.Fleet {
-	f := fleet.New(fleet.Config{})
+func newFleet() *fleet.Fleet { return newFleetWith(fleet.Config{}) }
+
+func newFleetWith(c fleet.Config) *fleet.Fleet {
+	f := fleet.New(c)
 	attempts := int32(2)
 	sticky := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "sticky"}}
 	sticky.Spec.PoolRef.Name = "sticky"

@@ -2,8 +2,9 @@ package engine
 
 import "bytes"
 
-// MaxWords is how much of an error's body [Elsewhere] needs to see.
-const MaxWords = 4 << 10
+// MaxWords is how much of an error's body [Elsewhere] and [Missing] need to see: vLLM names every model that it has
+// before it says what is wrong.
+const MaxWords = 64 << 10
 
 var (
 	queueFull    = []byte(`"Service Unavailable"`)

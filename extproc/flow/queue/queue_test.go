@@ -2,9 +2,9 @@ package queue_test
 
 import (
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -164,9 +164,9 @@ func TestWhateverHappensTheQueueDoesWhatAPlainOneDoes(t *testing.T) {
 		for step := range 200 {
 			var got, want []string
 			var did string
-			switch name := fmt.Sprint(random.IntN(step + 1)); random.IntN(6) {
+			switch name := strconv.Itoa(random.IntN(step + 1)); random.IntN(6) {
 			case 0, 1:
-				name = fmt.Sprint(step)
+				name = strconv.Itoa(step)
 				did = "join " + name
 				place, err := q.Join(name, key("m"), 1, start)
 				if (err == nil) != (len(p.names) < 8) {

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/extproc/meter"
+	"github.com/headgate/headgate/extproc/settings"
+	"github.com/headgate/headgate/internal/listen"
+)
+
+// door is a control that sees who comes in.
+type door struct {
+	placement.UnimplementedPlacementServer
+	tokens chan []string
+	certs  chan int
+}
+
+// Connect implements placement.PlacementServer.
+func (d *door) Connect(wire placement.Placement_ConnectServer) error {
+	md, _ := metadata.FromIncomingContext(wire.Context())
+	p, _ := peer.FromContext(wire.Context())
+	info, _ := p.AuthInfo.(credentials.TLSInfo)
+	d.tokens <- md.Get("authorization")
+	d.certs <- len(info.State.PeerCertificates)
+	<-wire.Context().Done()
+	return nil
+}
+
+// pemFiles writes a certificate of our own into a folder.
+func pemFiles(t *testing.T) (dir string, own *tls.Certificate) {
+	t.Helper()
+	dir = t.TempDir()
+	own, err := listen.SelfSigned(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, block := range map[string]*pem.Block{
+		"tls.crt": {Type: "CERTIFICATE", Bytes: own.Certificate[0]}, "tls.key": {Type: "PRIVATE KEY", Bytes: key},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, file), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir, own
+}
+
+func TestControlIsCalledWithACertificateAndAToken(t *testing.T) {
+	dir, own := pemFiles(t)
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &door{tokens: make(chan []string, 1), certs: make(chan int, 1)}
+	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{*own}, ClientAuth: tls.RequireAnyClientCert})))
+	placement.RegisterPlacementServer(server, d)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(l)
+	}()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	token := filepath.Join(dir, "token")
+	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := config{
+		settings: settings.Default(), control: "localhost:" + port, controlCAFile: filepath.Join(dir, "tls.crt"),
+		controlCertPath: dir, controlTokenFile: token, maxHeld: 1, maxHeldMiB: 1,
+	}
+	f, held, talk, err := believe(c, slog.New(slog.DiscardHandler))
+	if err != nil || held == nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = talk(ctx, meter.New(f))
+	}()
+	select {
+	case got := <-d.tokens:
+		if len(got) != 1 || got[0] != "Bearer secret" || <-d.certs != 1 {
+			t.Errorf("the token is %v", got)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("control is not called")
+	}
+	cancel()
+	<-done
+	server.Stop()
+	<-served
+}

@@ -1,0 +1,49 @@
+package placement
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
+	key := func(id string) *placement.ModelKey { return &placement.ModelKey{Pool: "ns/pool", Model: id} }
+	at := func(id string) *placement.CopyKey { return &placement.CopyKey{Key: key(id), Endpoint: "a"} }
+	model := func(id string) objects.ModelKey {
+		return objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "pool"}, ID: id}
+	}
+	copyOf := func(id string) fleet.CopyKey { return fleet.CopyKey{ModelKey: model(id), Endpoint: "a"} }
+	h := newHearing()
+	for _, u := range []*placement.Update{
+		{Endpoints: &placement.Endpoints{Addresses: []string{"b"}}, Copies: []*placement.Copy{{Copy: at("m"), State: placement.Copy_LOADED}}},
+		{Endpoints: &placement.Endpoints{Addresses: []string{"a"}}, InFlight: []*placement.InFlight{{Copy: at("m"), Requests: 3}}},
+	} {
+		if _, ok := h.hear(u); ok {
+			t.Fatalf("%v is news", u)
+		}
+	}
+	n, ok := h.hear(&placement.Update{Complete: true, Copies: []*placement.Copy{{Copy: at("n"), State: placement.Copy_LOADING}, {Copy: &placement.CopyKey{Key: &placement.ModelKey{Pool: "nowhere"}}}}})
+	want := newNews()
+	want.All, want.Endpoints = true, map[string]bool{"a": true}
+	want.Copies[copyOf("m")], want.Copies[copyOf("n")] = fleet.Loaded, fleet.Loading
+	want.Others[copyOf("m")] = 3
+	if diff := cmp.Diff(want, n); !ok || diff != "" {
+		t.Errorf("all that there is (want - got +):\n%s", diff)
+	}
+	n, ok = h.hear(&placement.Update{
+		Copies:     []*placement.Copy{{Copy: at("m"), State: placement.Copy_UNLOADING}, {Copy: at("n")}},
+		Failures:   []*placement.Failure{{Key: key("n"), Reason: "load_failed"}},
+		Registered: []*placement.Registered{{Key: key("o")}, {Key: key("p"), Gone: true}},
+	})
+	want = newNews()
+	want.Copies[copyOf("m")], want.Copies[copyOf("n")] = fleet.Unloading, fleet.Nothing
+	want.Failures[model("n")] = "load_failed"
+	want.Registered[model("o")], want.Registered[model("p")] = true, false
+	if diff := cmp.Diff(want, n); !ok || diff != "" {
+		t.Errorf("what changes (want - got +):\n%s", diff)
+	}
+}

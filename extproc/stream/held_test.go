@@ -1,0 +1,180 @@
+package stream_test
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+	"weak"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/stream"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+var nobody = objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"}, ID: "nobody"}
+
+// holding is a fleet with control, and a client of what decides over it.
+func holding(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *flow.Flow, extprocv3.ExternalProcessorClient) {
+	t.Helper()
+	var held *flow.Flow
+	f := newFleetWith(fleet.Config{Published: func(v *fleet.View) {
+		if held != nil {
+			held.Published(v)
+		}
+	}})
+	held = flow.New(flow.Config{View: f.View, MaxHeld: max, MaxBytes: 1 << 20})
+	f.Hear(news(t, f, nil))
+	return f, held, dialWith(t, f, stream.Own, func(c *stream.Config) { c.Flow, c.Settings.Hold = held, most })
+}
+
+// ask begins a request for the adapter that nobody has, and returns its stream when it is decided or asked to wait.
+func ask(ctx context.Context, t *testing.T, client extprocv3.ExternalProcessorClient) (extprocv3.ExternalProcessor_ProcessClient, *extprocv3.ProcessingResponse) {
+	t.Helper()
+	s, err := client.Process(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last *extprocv3.ProcessingResponse
+	for _, line := range []string{"headers :method=POST :path=/v1/completions", `body {"model":"missing"}`} {
+		if err := s.Send(message(t, line)); err != nil {
+			t.Fatal(err)
+		}
+		if last, err = s.Recv(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s, last
+}
+
+func decided(t *testing.T, s extprocv3.ExternalProcessor_ProcessClient) string {
+	t.Helper()
+	m, err := s.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return render(t, m)
+}
+
+func awaitHeld(t *testing.T, held *flow.Flow, want int64) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for limit := time.After(5 * time.Second); ; {
+		n, _ := held.Held()
+		if n == want {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("%d requests wait, want %d", n, want)
+		}
+	}
+}
+
+// The first client leaves while it waits, another the moment that it has its turn: the rest go on all the same.
+func TestRequestsWaitUntilTheirModelIsThere(t *testing.T) {
+	f, held, client := holding(t, time.Minute, 100)
+	leaving, leave := context.WithCancel(t.Context())
+	_, m := ask(leaving, t, client)
+	if d := m.GetOverrideMessageTimeout().AsDuration(); d != time.Minute {
+		t.Errorf("the data plane is asked to wait %v", d)
+	}
+	dying, die := context.WithCancel(t.Context())
+	ask(dying, t, client)
+	var waiting []extprocv3.ExternalProcessor_ProcessClient
+	for range 20 {
+		s, _ := ask(t.Context(), t, client)
+		waiting = append(waiting, s)
+	}
+	awaitHeld(t, held, 22)
+	leave()
+	awaitHeld(t, held, 21)
+	die()
+	f.Hear(news(t, f, []string{"loaded=nobody@" + address}))
+	for _, s := range waiting {
+		if got := decided(t, s); !strings.Contains(got, "destination-endpoint="+address) {
+			t.Error(got)
+		}
+	}
+	awaitHeld(t, held, 0)
+	if got := held.Wanted(); len(got) != 0 {
+		t.Errorf("wanted are %v", got)
+	}
+}
+
+// Who comes while others wait comes after them.
+func TestNobodyOvertakesThoseThatWait(t *testing.T) {
+	f, held, _ := holding(t, time.Minute, 100)
+	ticket, err := held.Hold(nobody, 1, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Hear(news(t, f, []string{"loaded=nobody@" + address}))
+	if err := <-ticket.Turn(); err != nil { // and has not chosen yet
+		t.Fatal(err)
+	}
+	server, _ := newServer(t, f, func(c *stream.Config) { c.Flow = held })
+	x := server.Exchange(stream.Own, "", 0)
+	for _, line := range []string{"headers :method=POST :path=/v1/completions", `body {"model":"missing"}`} {
+		if _, err := x.Receive(message(t, line), time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if x.Waits() == "" {
+		t.Error("it goes before the one whose turn it is")
+	}
+	ticket.Leave()
+	if out := x.Resume(time.Now()); len(out) != 1 {
+		t.Errorf("when that has gone it is told %v", out)
+	}
+	x.End(time.Now())
+}
+
+func TestAWaitEndsWithItsTime(t *testing.T) {
+	_, held, client := holding(t, 50*time.Millisecond, 1)
+	s, _ := ask(t.Context(), t, client)
+	if got := decided(t, s); !strings.Contains(got, "reply: 504") {
+		t.Errorf("after its time it is told %s", got)
+	}
+	awaitHeld(t, held, 0)
+}
+
+func TestAWaitEndsWithAFailureAndAFullQueueHasNone(t *testing.T) {
+	f, held, client := holding(t, time.Minute, 1)
+	s, _ := ask(t.Context(), t, client)
+	_, full := ask(t.Context(), t, client)
+	if got := render(t, full); !strings.Contains(got, "reply: 429") || !strings.Contains(got, "retry-after=") {
+		t.Errorf("with one that waits the next is told %s", got)
+	}
+	f.Hear(news(t, f, []string{"failed=nobody"}))
+	if got := decided(t, s); !strings.Contains(got, "reply: 503") || !strings.Contains(got, "model_load_failed") {
+		t.Errorf("when it cannot be loaded it is told %s", got)
+	}
+	if _, m := ask(t.Context(), t, client); !strings.Contains(render(t, m), "model_load_failed") {
+		t.Errorf("the next is told %v", m)
+	}
+	awaitHeld(t, held, 0)
+}
+
+// A wait may last minutes, and must not keep the fleet of its beginning in memory.
+func TestAWaitKeepsNoSnapshotAlive(t *testing.T) {
+	f, held, client := holding(t, time.Minute, 100)
+	old := weak.Make(&f.View().Snapshot.Pools["ns/base"].Endpoints[0])
+	ctx, cancel := context.WithCancel(t.Context())
+	ask(ctx, t, client)
+	f.SetWorld(f.View().World) // publishes another
+	for range 3 {
+		runtime.GC()
+	}
+	if old.Value() != nil {
+		t.Error("the snapshot lives")
+	}
+	cancel()
+	awaitHeld(t, held, 0)
+}
