@@ -32,7 +32,7 @@ soak: ## Load the whole for ten minutes while everything around it fails, then r
 
 real: ## Run the tests of adapters on two real vLLMs on the CPU; installs 7 GB into .cache/vllm
 	bench/real/vllm install .cache/vllm
-	go test -tags real -v -count 1 -timeout 30m -run '^TestReal' ./bench/e2e -place 1m $(ARGS)
+	go test -tags real -v -count 1 -timeout 30m -run '^TestRealVLLM' ./bench/e2e -place 1m $(ARGS)
 
 check: ## Lint, and check that modules are tidy and scenario files are up to date
 	$(TOOL) golangci-lint run

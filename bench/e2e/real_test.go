@@ -116,7 +116,7 @@ func realVLLM(t *testing.T) (*stack, []*realEngine) {
 
 // What control and extproc do with simulated engines they do with real ones: adapters come and go as requests need them,
 // and vLLM itself says that it loads none that it has.
-func TestRealAdapters(t *testing.T) {
+func TestRealVLLMAdapters(t *testing.T) {
 	s, engines := realVLLM(t)
 	names := []string{"a1", "a2", "a3", "a4", "a5"}
 	answered := s.load(8, *placeTime, names)
