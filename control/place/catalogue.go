@@ -261,7 +261,7 @@ func (p *Placer) save() {
 	var all []store.Status
 	for key := range p.unsaved {
 		if st, ok := p.state.Status(key); ok {
-			all = append(all, store.Status{Pool: key.Pool.String(), ID: key.ID, LastUsed: st.LastUsed, Detail: detail(st)})
+			all = append(all, store.Status{Pool: key.Pool.String(), ID: key.ID, LastUsed: st.LastUsed, Detail: detail(p.status(st))})
 		}
 	}
 	clear(p.unsaved)

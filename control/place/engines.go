@@ -134,6 +134,11 @@ func (p *Placer) answered(s *site, a load.Answer) {
 	if a.Unload {
 		verb = "unload"
 	}
+	p.mu.Lock()
+	for _, key := range p.state.At(s.Address, a.Model) {
+		p.keep(key.Key, s.Address, a)
+	}
+	p.mu.Unlock()
 	if a.Err == nil {
 		p.Log.Info(verb, "endpoint", s.Address, "model", a.Model, "took", a.Took.Round(time.Millisecond).String())
 		return

@@ -102,6 +102,7 @@ type Placer struct {
 	cancels    map[decide.CopyKey]context.CancelFunc
 	watchers   map[decide.Key]map[chan struct{}]bool // each of capacity 1
 	unsaved    map[decide.Key]bool                   // whose status is not written
+	answers    map[decide.Key][]AnswerStatus         // of engines, the latest
 	restored   []store.Copy                          // of endpoints that are not set yet
 	records    map[string]load.Record
 	used       map[decide.Key]time.Time // as an earlier process wrote it
@@ -120,6 +121,7 @@ func New(c Config) (*Placer, error) {
 		declared: make(map[decide.Key]objects.Entry), registered: make(map[decide.Key]*v1alpha1.Model), world: objects.Build(objects.Set{}),
 		endpoints: make(map[string]*site), cancels: make(map[decide.CopyKey]context.CancelFunc),
 		watchers: make(map[decide.Key]map[chan struct{}]bool), unsaved: make(map[decide.Key]bool),
+		answers: make(map[decide.Key][]AnswerStatus),
 		records: make(map[string]load.Record), used: make(map[decide.Key]time.Time),
 	}
 	return p, p.recall()
@@ -222,6 +224,9 @@ func (p *Placer) publish(now time.Time) {
 		p.Board.Publish(out)
 	}
 	for key := range changed {
+		if _, there := p.state.Status(key); !there {
+			delete(p.answers, key)
+		}
 		p.unsaved[key] = true
 		for w := range p.watchers[key] {
 			select {

@@ -3,9 +3,11 @@ package place
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/control/place/load"
 )
 
 // Status is the status of a model, for people: as JSON, and in the store.
@@ -20,6 +22,8 @@ type Status struct {
 	Size     string          `json:"size,omitempty"` // where bytes is known from
 	Copies   []CopyStatus    `json:"copies,omitempty"`
 	Failures []FailureStatus `json:"failures,omitempty"`
+	// Answers are what engines last said of it, the latest last.
+	Answers []AnswerStatus `json:"answers,omitempty"`
 	// Message says why the model has fewer copies than it should have.
 	Message string `json:"message,omitempty"`
 }
@@ -38,6 +42,33 @@ type FailureStatus struct {
 	Words    string    `json:"words"`
 }
 
+// AnswerStatus is what came of one call to an engine.
+type AnswerStatus struct {
+	Endpoint string    `json:"endpoint"`
+	Call     string    `json:"call"` // load or unload
+	At       time.Time `json:"at"`
+	Seconds  float64   `json:"seconds"`
+	// Error is the engine's own words where it did not do what it was asked.
+	Error string `json:"error,omitempty"`
+}
+
+// maxAnswers bounds how many answers are kept of a model.
+const maxAnswers = 8
+
+// keep keeps an answer. The caller holds mu.
+func (p *Placer) keep(key decide.Key, endpoint string, a load.Answer) {
+	kept := AnswerStatus{Endpoint: endpoint, Call: "load", At: a.At, Seconds: a.Took.Seconds()}
+	if a.Unload {
+		kept.Call = "unload"
+	}
+	if a.Err != nil {
+		kept.Error = a.Err.Words
+	}
+	all := append(p.answers[key], kept)
+	p.answers[key] = all[max(0, len(all)-maxAnswers):]
+	p.unsaved[key] = true
+}
+
 var messages = map[decide.Reason]string{
 	decide.LoadFailed:   "engines failed to load it; it is tried again when the failures are old",
 	decide.NoEndpoint:   "no endpoint that could load it can be reached",
@@ -50,8 +81,10 @@ var messages = map[decide.Reason]string{
 // Message says a reason in words for operators.
 func Message(r decide.Reason) string { return messages[r] }
 
-func statusOf(st decide.Status) Status {
+// status is a model's status for people. The caller holds mu.
+func (p *Placer) status(st decide.Status) Status {
 	out := Status{
+		Answers: slices.Clone(p.answers[st.ModelKey]),
 		Pool: st.Pool.String(), ID: st.ID, Type: st.Type, Source: st.Source, Waiting: st.Waiting,
 		Bytes: st.Bytes, Message: messages[st.Why],
 	}
@@ -70,8 +103,8 @@ func statusOf(st decide.Status) Status {
 	return out
 }
 
-func detail(st decide.Status) json.RawMessage {
-	text, err := json.Marshal(statusOf(st))
+func detail(st Status) json.RawMessage {
+	text, err := json.Marshal(st)
 	if err != nil {
 		panic(err) // text, times and numbers always marshal
 	}
@@ -81,11 +114,11 @@ func detail(st decide.Status) json.RawMessage {
 // Statuses returns the status of every model, in order of pool and id.
 func (p *Placer) Statuses() []Status {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	all := p.state.All()
-	p.mu.Unlock()
 	out := make([]Status, len(all))
 	for i, st := range all {
-		out[i] = statusOf(st)
+		out[i] = p.status(st)
 	}
 	return out
 }
