@@ -170,7 +170,7 @@ func (s *stack) agreedAt(engines []*realEngine) string {
 func TestRealVLLMAnswersAsTheSimulatedOne(t *testing.T) {
 	s, engines := realVLLM(t)
 	s.Control.Kill() // nobody else loads
-	simulated := start(t)
+	simulated := start(t, engineFlags("--max-lora-rank", "8"))
 	var address string
 	for a := range simulated.Engines {
 		address = a

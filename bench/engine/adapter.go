@@ -88,11 +88,14 @@ func (s *Server) resolve(model string) (name, adapter string, f *failure) {
 	if s.models.has(model) {
 		return model, "", nil
 	}
-	if s.adapters.has(model) {
+	if s.config.Kind == kinds.SGLang {
+		// An adapter is asked for as base:adapter. Any other name without a colon is answered by the base model.
+		_, adapter, named := strings.Cut(model, ":")
+		if !named || s.adapters.has(adapter) {
+			return model, adapter, nil
+		}
+	} else if s.adapters.has(model) {
 		return model, model, nil
-	}
-	if base, adapter, ok := strings.Cut(model, ":"); ok && s.config.Kind == kinds.SGLang && s.models.has(base) && s.adapters.has(adapter) {
-		return model, adapter, nil
 	}
 	return "", "", notFound("model", "The model `%s` does not exist. Valid aliases: %s.", model, strings.Join(s.models.names, ", "))
 }

@@ -32,7 +32,7 @@ func TestSGLangLoadsUnloadsAndListsAdapters(t *testing.T) {
 		if want := (kinds.Models{Base: []string{"base"}, Adapters: []string{"x"}}); err != nil || !cmp.Equal(list, want) {
 			t.Errorf("the list is %+v, %v, want %+v", list, err, want)
 		}
-		for model, want := range map[string]int{"base:x": 200, "x": 200, "base": 200, "base:y": 404} {
+		for model, want := range map[string]int{"base:x": 200, "x": 200, "base": 200, "base:y": 404} { // x is the base model's answer
 			if a := w.post("/v1/completions", ask4(model, 1)); a.status != want {
 				t.Errorf("a request for %s: %d %s", model, a.status, a.body)
 			}

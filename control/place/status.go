@@ -85,7 +85,7 @@ func Message(r decide.Reason) string { return messages[r] }
 func (p *Placer) status(st decide.Status) Status {
 	out := Status{
 		Answers: slices.Clone(p.answers[st.ModelKey]),
-		Pool: st.Pool.String(), ID: st.ID, Type: st.Type, Source: st.Source, Waiting: st.Waiting,
+		Pool:    st.Pool.String(), ID: st.ID, Type: st.Type, Source: st.Source, Waiting: st.Waiting,
 		Bytes: st.Bytes, Message: messages[st.Why],
 	}
 	if !st.LastUsed.IsZero() {

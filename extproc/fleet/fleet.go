@@ -6,6 +6,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -244,6 +245,9 @@ func (f *Fleet) index(p *objects.Pool) *pick.Index {
 		}
 		for _, name := range there {
 			c := pick.Copy{Endpoint: i, Model: name, InFlight: e.open(name)}
+			if asked := engine.AskedAs(cmp.Or(declared.Kind, e.load.Kind), e.lists.Base, name); asked != name {
+				c.Names = []string{asked}
+			}
 			var others int64
 			if s := f.control.copies[declared.Address][name]; s != nil {
 				others = s.others

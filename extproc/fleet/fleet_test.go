@@ -301,3 +301,20 @@ func TestNewsOfLoadIsPublishedTogether(t *testing.T) {
 		}
 	})
 }
+
+// SGLang answers with the base model to an adapter's own name, so it is asked for as base:adapter, also where the engine's
+// kind is known from its metrics alone, which come after its list.
+func TestSGLangsAdaptersAreAskedForByTheirBase(t *testing.T) {
+	f, _ := started()
+	see(f, a, engine.Load{Kind: engine.SGLang})
+	see(f, b, engine.Load{Kind: engine.VLLM})
+	for i, want := range []string{"llama:sql", "sql"} {
+		c := view(f).Copies["sql"][i]
+		picks, err := pick.Pick(pick.Policy{Threshold: 4}, f.View().Snapshot, pick.Request{
+			Pool: "ns/pool", Model: "sql", Only: pick.ParseSubset([]string{[]string{a, b}[i]}),
+		}, make([]pick.Decision, 1))
+		if err != nil || picks[0].Model != want || c.Model != "sql" {
+			t.Errorf("%s is asked for as %q, %v, want %q", c.Model, picks[0].Model, err, want)
+		}
+	}
+}

@@ -191,6 +191,9 @@ func (l Look) Saw(load engine.Load) {
 	if e == nil {
 		return
 	}
+	if e.load.Kind != load.Kind {
+		l.fleet.indexes = nil // it may want adapters to be asked for by other names
+	}
 	e.load, e.health.heard = load, l.began
 	// The engine counted some time between the beginning and now. Taking the larger of our own counts of then and now
 	// makes ghosts of others' requests rarer than of none.

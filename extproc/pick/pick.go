@@ -6,7 +6,6 @@
 package pick
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -189,7 +188,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		for ; at > 0 && k.less(best[at-1].rank); at-- {
 			best[at] = best[at-1]
 		}
-		best[at] = Decision{e, c, cmp.Or(c.Model, r.Model), reason, k}
+		best[at] = Decision{e, c, c.asked(r.Model), reason, k}
 		worst = best[len(best)-1].rank
 	}
 	switch {

@@ -1,6 +1,7 @@
 package pick
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"sync/atomic"
@@ -59,7 +60,8 @@ type Copy struct {
 	Model string
 	// Base says that the model needs no slot: it is a base model, or nobody knows what it is.
 	Base bool
-	// Names are all names of a base model, Model the first of them; nil for an adapter.
+	// Names are all names of a base model, Model the first of them. Of an adapter it is the one name that requests must
+	// give, where that is not Model.
 	Names []string
 	// InFlight counts the requests for the model at the endpoint.
 	InFlight *Count
@@ -76,6 +78,14 @@ type Count struct {
 	// Began is how many requests have begun since somebody last took the number, and Last when the last one did, in
 	// nanoseconds since 1970: nothing is decided by them.
 	Began, Last atomic.Int64
+}
+
+// asked is the name to ask the engine for, by a request for a model.
+func (c *Copy) asked(model string) string {
+	if !c.Base && len(c.Names) > 0 {
+		return c.Names[0]
+	}
+	return cmp.Or(c.Model, model)
 }
 
 // State is whether an endpoint may get requests.

@@ -125,13 +125,21 @@ func (x *exchange) renames(r openai.Request) bool {
 	return r.Model != "" && x.decision().Model != r.Model
 }
 
+// known is the name by which the model is known at the endpoint, which is not always the one to ask for it by.
+func (x *exchange) known() string {
+	if c := x.decision().Copy; !c.Base && c.Model != "" {
+		return c.Model
+	}
+	return x.decision().Model
+}
+
 // count counts the request as in flight where choose sent it, and says whether it may go there still.
 func (x *exchange) count(r openai.Request, now time.Time) bool {
 	s := x.server
 	if x.inFlight = s.Fleet.Begin(*x.decision()); x.inFlight == nil {
 		return false
 	}
-	x.stream, x.address, x.model = r.Stream, x.decision().Endpoint.Address, x.decision().Model
+	x.stream, x.address, x.model = r.Stream, x.decision().Endpoint.Address, x.known()
 	x.to = destination(x.picks)
 	x.sentAt = now
 	x.id = s.started + "-" + strconv.FormatUint(x.turn, 36)
@@ -198,7 +206,7 @@ func destination(picks []pick.Decision) string {
 func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.ProcessingResponse {
 	pick := map[string]*structpb.Value{
 		wire.PickPool:   structpb.NewStringValue(x.target.Pool.String()),
-		wire.PickModel:  structpb.NewStringValue(x.decision().Model),
+		wire.PickModel:  structpb.NewStringValue(x.model),
 		wire.PickReason: structpb.NewStringValue(x.decision().Reason),
 		wire.PickStream: structpb.NewBoolValue(x.stream),
 		wire.PickID:     structpb.NewStringValue(x.id),

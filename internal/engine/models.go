@@ -15,6 +15,15 @@ type Models struct {
 	Unlisted bool
 }
 
+// AskedAs is the name by which requests ask an engine of a kind for an adapter. SGLang knows it as base:adapter, and answers
+// with the base model to the adapter's own name (SGLang's documentation of LoRA serving).
+func AskedAs(k Kind, base []string, adapter string) string {
+	if k == SGLang && len(base) > 0 {
+		return base[0] + ":" + adapter
+	}
+	return adapter
+}
+
 // ReadModels reads the answer to GET /v1/models. An adapter is a model with a parent (vLLM 0.32.0, SGLang); engines
 // without adapters name no parent. Only data counts: llama.cpp repeats it as models, in Ollama's shape. Names that no
 // request can use are left out, but a base model may have the path of its weights for a name, as llama.cpp and vLLM give
