@@ -17,6 +17,9 @@ import (
 // SetWorld puts new objects in force: their endpoints and their catalogue. It is called once Run has begun.
 func (p *Placer) SetWorld(w *objects.World) {
 	p.update(func(now time.Time) []decide.Action {
+		if p.running.Err() != nil {
+			return nil
+		}
 		p.world = w
 		p.setEndpoints(w, now)
 		p.setCatalogue(w)

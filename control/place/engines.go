@@ -79,11 +79,22 @@ func (p *Placer) lookAt(ctx context.Context, s *site) error {
 	p.mu.Lock()
 	record := p.records[s.Address]
 	p.mu.Unlock()
-	seen, err := s.loader.Look(ctx, record)
+	limit := lookTimeout
+	if s.durable {
+		limit = readyTimeout
+	}
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	seen, err := s.loader.Look(limited, record)
+	if ctx.Err() != nil {
+		return err
+	}
 	if fault := (*load.Error)(nil); errors.As(err, &fault) && fault.Outcome == load.Unreached {
 		p.update(func(time.Time) []decide.Action { p.state.Down(s.Address); return nil })
+	} else if err != nil {
+		p.update(func(time.Time) []decide.Action { p.state.Silent(s.Address); return nil })
 	}
-	if err != nil || ctx.Err() != nil {
+	if err != nil {
 		return err
 	}
 	now := load.Record{Known: true, Incarnation: seen.Incarnation, Limits: seen.Limits}

@@ -24,6 +24,10 @@ const (
 	DefaultLookInterval = 2 * time.Second
 	// startGrace is how long the first looks may take before those who follow are told what is known without them.
 	startGrace = 3 * time.Second
+	// lookTimeout bounds a look: a busy engine answers late. One that must be made ready first may take longer (ModelMesh
+	// waits 180 s for a runtime to be).
+	lookTimeout  = 5 * time.Second
+	readyTimeout = 3 * time.Minute
 	// predictTimeout is ModelMesh's.
 	predictTimeout = 500 * time.Millisecond
 	// sizeTimeout too.

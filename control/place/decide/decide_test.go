@@ -166,6 +166,8 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		r.s.RemoveEndpoint(plain[0])
 	case "down":
 		r.s.Down(plain[0])
+	case "silent":
+		r.s.Silent(plain[0])
 	case "model":
 		e := objects.Entry{
 			ModelKey: key(plain[0]), Min: r.number(with["min"]), Max: r.number(with["max"]), Size: r.bytes(with["size"]),

@@ -106,7 +106,7 @@ func (s *State) choose(m *model, starved bool, now time.Time, random func() uint
 				unknowns++ // it can be loaded there again when it has left
 			}
 			continue
-		case e.state == down || m.unusable(e.Address):
+		case e.state == silent, e.state == down, m.unusable(e.Address):
 			reasons[NoEndpoint]++
 			continue
 		case !e.CanLoad || m.BaseModel != "" && len(e.BaseModels) > 0 && !slices.Contains(e.BaseModels, m.BaseModel):

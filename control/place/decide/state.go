@@ -34,7 +34,8 @@ type reach uint8
 const (
 	unknown reach = iota // not looked at yet
 	up
-	down // it turned a connection away
+	silent // it takes connections, and does not answer
+	down   // it turned a connection away
 )
 
 type endpoint struct {
@@ -286,11 +287,29 @@ func (s *State) vanished(c *Copy, restarted bool, now time.Time) {
 	}
 }
 
+// Silent says that an endpoint was asked and has not answered. What it has serves on for all that is known, but nothing is
+// loaded there until a look finds it well again.
+func (s *State) Silent(address string) {
+	if e := s.endpoints[address]; e != nil && e.state <= up {
+		s.leave(e, silent)
+	}
+}
+
+// leave says that nothing can be loaded at an endpoint for now. What was to be is to be somewhere else.
+func (s *State) leave(e *endpoint, state reach) {
+	e.state = state
+	for _, c := range e.sorted() {
+		if c.State == Queued && !c.cut {
+			s.drop(c)
+		}
+	}
+	s.stir(e)
+}
+
 // Down says that an endpoint turned a connection away. Its copies are of no use until a look finds it again.
 func (s *State) Down(address string) {
 	if e := s.endpoints[address]; e != nil && e.state != down {
-		e.state = down
-		s.stir(e)
+		s.leave(e, down)
 	}
 }
 
