@@ -77,6 +77,7 @@ func serve(ctx context.Context, c config, s services) error {
 // server returns a gRPC server. One that others than this machine can reach has to know its callers.
 func (s services) server(c config, address string, local bool) (*grpc.Server, error) {
 	options := []grpc.ServerOption{
+		grpc.WaitForHandlers(true), // what they write to is closed after them
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}
