@@ -25,6 +25,7 @@ import (
 //	want x a unusable=e1                    requests of x wait for a
 //	loaded e1 a size=60Mi took=2s
 //	failed e1 a out of memory
+//	leftover e1 a                           failed, and something of it may be left there
 //	show                                    every model and its copies
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
@@ -211,6 +212,8 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		return todo
 	case "failed":
 		return r.s.LoadEnded(copyKey(plain[0], plain[1]), decide.LoadResult{Failed: true, Words: strings.Join(plain[2:], " ")}, r.now)
+	case "leftover":
+		return r.s.LoadEnded(copyKey(plain[0], plain[1]), decide.LoadResult{Failed: true, Left: true}, r.now)
 	case "unreached":
 		return r.s.LoadEnded(copyKey(plain[0], plain[1]), decide.LoadResult{Failed: true, Unreached: true}, r.now)
 	case "drained":
