@@ -69,8 +69,8 @@ func (r *runner) block(input string) string {
 	}
 	slices.SortFunc(keys, decide.Key.Compare)
 	for _, key := range keys {
-		if st, _ := r.s.Status(key); st.Failed != "" {
-			fmt.Fprintf(&r.out, "%s cannot be loaded: %s\n", key.ID, st.Failed)
+		if why := r.s.Failed(key); why != "" {
+			fmt.Fprintf(&r.out, "%s cannot be loaded: %s\n", key.ID, why)
 		}
 	}
 	if shown {
@@ -172,7 +172,7 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 	case "model":
 		e := objects.Entry{
 			ModelKey: key(plain[0]), Min: r.number(with["min"]), Max: r.number(with["max"]), Size: r.bytes(with["size"]),
-			Pinned: slices.Contains(plain, "pinned"), BaseModel: with["base"],
+			Pinned: slices.Contains(plain, "pinned"), BaseModel: with["base"], Type: with["type"],
 		}
 		var used time.Time
 		if with["used"] != "" {
@@ -212,6 +212,8 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		return todo
 	case "failed":
 		return r.s.LoadEnded(copyKey(plain[0], plain[1]), decide.LoadResult{Failed: true, Words: strings.Join(plain[2:], " ")}, r.now)
+	case "ensure":
+		r.s.Ensure(key(plain[0]))
 	case "leftover":
 		return r.s.LoadEnded(copyKey(plain[0], plain[1]), decide.LoadResult{Failed: true, Left: true}, r.now)
 	case "unreached":

@@ -83,6 +83,7 @@ func (s *State) SetModel(e objects.Entry, used time.Time) {
 		s.changes.Models[m.ModelKey] = true
 	}
 	m.Entry, m.gone, m.foreign = e, false, false
+	delete(s.unknown, m.ModelKey)
 	if m.source <= HintedSize && e.Size > 0 {
 		m.bytes, m.source = e.Size, HintedSize
 	}
