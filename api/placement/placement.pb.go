@@ -139,7 +139,9 @@ type Report struct {
 	// The process, the same in every Report of a stream, and another after each start.
 	Process string `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
 	// The version of the last Update whose copies are in force here: no request is sent any more where that Update, or one
-	// before it, says UNLOADING, and none goes to a copy that it took away.
+	// before it, says UNLOADING, and none goes to a copy that it took away. The Report that says so first has in in_flight,
+	// where the number was told otherwise or not at all, how many requests there are at each copy that is UNLOADING, counted
+	// when the Update was in force: a copy that is not named there, and was not before, has none.
 	Applied uint64 `protobuf:"varint,2,opt,name=applied,proto3" json:"applied,omitempty"`
 	// Models that requests wait for: those whose number has changed; 0 is a model that nobody waits for any more.
 	Wanted []*Wanted `protobuf:"bytes,3,rep,name=wanted,proto3" json:"wanted,omitempty"`

@@ -21,6 +21,10 @@ func (p *Placer) SetWorld(w *objects.World) {
 			return nil
 		}
 		p.world = w
+		if p.started.IsZero() {
+			p.started = now
+			p.wake = now // Run is to see it
+		}
 		p.setEndpoints(w, now)
 		p.setCatalogue(w)
 		p.restore(now)
@@ -99,6 +103,11 @@ func (p *Placer) setCatalogue(w *objects.World) {
 		p.state.RemoveModel(key)
 	}
 	p.declared = declared
+	for key, m := range p.registered {
+		if _, ok := declared[key]; !ok && m.Spec.Source == "" { // then the pool's settings say where it is
+			p.state.SetModel(p.entryOf(m), time.Time{})
+		}
+	}
 }
 
 // ErrExists says that a model of that id is another one.

@@ -96,7 +96,7 @@ type Placer struct {
 	wake       time.Time
 	running    context.Context // of Run; nil before
 	work       sync.WaitGroup  // what runs for actions and endpoints; Add under mu and only while running
-	started    time.Time
+	started    time.Time       // when the first objects were set; zero before
 	ready      bool
 	declared   map[decide.Key]objects.Entry // by objects
 	registered map[decide.Key]*v1alpha1.Model
@@ -135,11 +135,11 @@ func New(c Config) (*Placer, error) {
 // are written down. It calls begun once objects may be set.
 func (p *Placer) Run(ctx context.Context, begun func()) error {
 	p.mu.Lock()
-	p.running, p.started = ctx, time.Now()
+	p.running = ctx
 	p.mu.Unlock()
 	defer p.stop()
 	begun()
-	timer := time.NewTimer(startGrace)
+	timer := time.NewTimer(0)
 	defer timer.Stop()
 	save := time.NewTicker(statusInterval)
 	defer save.Stop()
@@ -156,7 +156,7 @@ func (p *Placer) Run(ctx context.Context, begun func()) error {
 		p.update(func(time.Time) []decide.Action { return nil })
 		p.mu.Lock()
 		next := p.wake
-		if !p.ready && (next.IsZero() || next.After(p.started.Add(startGrace))) {
+		if !p.ready && !p.started.IsZero() && (next.IsZero() || next.After(p.started.Add(startGrace))) {
 			next = p.started.Add(startGrace)
 		}
 		p.mu.Unlock()
@@ -239,7 +239,7 @@ func (p *Placer) publish(now time.Time) {
 			}
 		}
 	}
-	if !p.ready && p.running != nil && len(p.endpoints) > 0 && (unseen == 0 || now.Sub(p.started) >= startGrace) {
+	if !p.ready && !p.started.IsZero() && (unseen == 0 || now.Sub(p.started) >= startGrace) {
 		p.ready = true
 		p.Board.Ready()
 	}

@@ -376,7 +376,10 @@ func (s *State) there(m *model) int {
 // block notes why a model gets no copy. Requests that wait for it are told, unless a place will come free.
 func (s *State) block(m *model, why Reason, starved bool) {
 	s.stuck[m.ModelKey] = true
-	m.blocked = why
+	if m.blocked != why {
+		m.blocked = why
+		s.changes.Models[m.ModelKey] = true
+	}
 	if starved && m.failed != why {
 		m.failed = why
 		s.changes.Models[m.ModelKey] = true

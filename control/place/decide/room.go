@@ -197,14 +197,15 @@ func (s *State) room(e *endpoint, m *model, starved bool, now time.Time) (*place
 }
 
 // evictable is the copies at an endpoint that may leave for a model, in the order in which they are to: those without
-// requests first, then the least recently used. Where no request waits for the model, none leaves that was used after it.
+// requests first, then the least recently used. Where no request waits for the model, none leaves that was used as late as it: by what
+// is said of both, not by when they came, so that of two that were preloaded the later one may put out the other.
 func (s *State) evictable(e *endpoint, m *model, starved bool, now time.Time) []*Copy {
 	var all []*Copy
 	for _, c := range e.copies {
 		o := s.models[c.Key]
 		switch {
 		case !c.remains() || c.State == Loading || o == m || len(o.wants) > 0 || s.stays(c):
-		case !starved && !s.recency(c).Before(m.lastUsed):
+		case !starved && !o.lastUsed.Before(m.lastUsed):
 		default:
 			all = append(all, c)
 		}

@@ -18,6 +18,8 @@ type Status struct {
 	Copies []Copy
 	// Failures are the loads that failed and still count.
 	Failures []Failure
+	// Asked says that somebody asked for a copy, though no request waits, and has neither got one nor been told why not.
+	Asked bool
 	// Why says why it has fewer copies than it should have; empty if it has them.
 	Why Reason
 	// Failed says the same to those who wait for it; empty while there is hope.
@@ -38,7 +40,7 @@ func (s *State) Status(key Key) (Status, bool) {
 
 func (s *State) status(m *model) Status {
 	st := Status{
-		Entry: m.Entry, LastUsed: m.lastUsed, Failures: slices.Clone(m.failures), Why: m.blocked, Failed: m.failed,
+		Entry: m.Entry, LastUsed: m.lastUsed, Failures: slices.Clone(m.failures), Asked: m.ensure, Why: m.blocked, Failed: m.failed,
 		Bytes: m.bytes, Sized: m.source,
 	}
 	for _, w := range m.wants {

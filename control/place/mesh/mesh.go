@@ -143,14 +143,14 @@ func (s *Server) ensure(ctx context.Context, key decide.Key, used time.Time, wai
 	}
 	limited, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
-	_, there, err := s.placer.Await(limited, key, func(st decide.Status) bool {
+	st, there, err := s.placer.Await(limited, key, func(st decide.Status) bool {
 		switch summary(st) {
-		case mmesh.ModelStatusInfo_LOADED, mmesh.ModelStatusInfo_LOADING_FAILED:
+		case mmesh.ModelStatusInfo_LOADED:
 			return true
-		case mmesh.ModelStatusInfo_NOT_LOADED:
-			return st.Why != "" // there is no place for it
+		case mmesh.ModelStatusInfo_LOADING:
+			return false
 		}
-		return false
+		return !st.Asked // it failed, there is no place for it, or it came and has left again
 	})
 	switch {
 	case ctx.Err() != nil:
@@ -160,7 +160,7 @@ func (s *Server) ensure(ctx context.Context, key decide.Key, used time.Time, wai
 	case !there:
 		return nil, status.Error(codes.NotFound, "model not found")
 	}
-	return s.status(key)
+	return info(st), nil
 }
 
 // status is what is known of a model.
@@ -169,6 +169,11 @@ func (s *Server) status(key decide.Key) (*mmesh.ModelStatusInfo, error) {
 	if !there {
 		return &mmesh.ModelStatusInfo{Status: mmesh.ModelStatusInfo_NOT_FOUND}, nil
 	}
+	return info(st), nil
+}
+
+// info is a status as the API has it.
+func info(st decide.Status) *mmesh.ModelStatusInfo {
 	info := &mmesh.ModelStatusInfo{Status: summary(st)}
 	for _, c := range st.Copies {
 		info.ModelCopyInfos = append(info.ModelCopyInfos, &mmesh.ModelStatusInfo_ModelCopyInfo{
@@ -189,7 +194,7 @@ func (s *Server) status(key decide.Key) (*mmesh.ModelStatusInfo, error) {
 	if len(info.Errors) == 0 && st.Why != "" && info.Status != mmesh.ModelStatusInfo_LOADED {
 		info.Errors = append(info.Errors, place.Message(st.Why))
 	}
-	return info, nil
+	return info
 }
 
 var copyStatuses = map[decide.CopyState]mmesh.ModelStatusInfo_ModelStatus{

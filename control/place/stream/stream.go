@@ -12,7 +12,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,9 +26,6 @@ import (
 )
 
 const (
-	// absence is how long an extproc whose stream broke may still send requests to what it knew, before it has come back
-	// or is taken to be gone: it tries again at least every 2 s.
-	absence = 3 * time.Second
 	// othersInterval is how often extprocs are told of each other's requests in flight.
 	othersInterval = time.Second
 	// maxSent bounds how much one Update says, in entries: a first one of 20,000 models comes in several.
@@ -65,17 +61,14 @@ type Server struct {
 	absent     map[string]*time.Timer // processes that may still send requests, by name
 }
 
-// drain is a copy that is to go. Waits are those who may still send requests to it, or have some there.
-type drain struct {
-	peers  map[*peer]uint64 // the version of the Update that told them; 0: not told yet
-	absent map[string]bool
-}
-
 // peer is one stream.
 type peer struct {
 	process string
 	name    string        // tells it from other streams of the process
 	news    chan struct{} // capacity 1; never closed
+
+	reporting sync.Mutex // held while what it says is taken, so that nothing is after its end; before Server.mu
+	ended     bool
 
 	// Guarded by Server.mu.
 	version    uint64 // of the last Update
@@ -89,9 +82,6 @@ type peer struct {
 	others     map[decide.CopyKey]int // as told
 	moved      map[decide.CopyKey]int // of others, to be told
 }
-
-// startName is in the place of the extprocs that an earlier process served, until they had time to come back.
-const startName = "\x00start"
 
 // New returns a Server that knows nothing. Its Placer is set before it serves.
 func New(log *slog.Logger) *Server {
@@ -205,64 +195,6 @@ func (s *Server) setCopy(key decide.CopyKey, c place.Copy) {
 	}
 }
 
-// drain begins to wait for everybody. The caller holds mu.
-func (s *Server) drain(key decide.CopyKey) {
-	if s.drains[key] != nil {
-		return
-	}
-	d := &drain{peers: make(map[*peer]uint64), absent: make(map[string]bool)}
-	for p := range s.peers {
-		d.peers[p] = 0
-	}
-	for name := range s.absent {
-		d.absent[name] = true
-	}
-	s.drains[key] = d
-	if d.over() { // nobody is there: not within Publish, which may not call back
-		time.AfterFunc(0, func() { s.placer.Drained(key) })
-	}
-}
-
-func (d *drain) over() bool { return len(d.peers)+len(d.absent) == 0 }
-
-// leave waits a while for a process that may come back. The caller holds mu.
-func (s *Server) leave(name string) {
-	if old := s.absent[name]; old != nil {
-		old.Stop()
-	}
-	var timer *time.Timer
-	timer = time.AfterFunc(absence, func() {
-		s.mu.Lock()
-		if s.absent[name] != timer {
-			s.mu.Unlock()
-			return
-		}
-		delete(s.absent, name)
-		over := s.release(func(d *drain) { delete(d.absent, name) })
-		s.mu.Unlock()
-		s.tell(over)
-	})
-	s.absent[name] = timer
-}
-
-// release takes somebody away from every drain, and returns those that are over. The caller holds mu.
-func (s *Server) release(who func(*drain)) (over []decide.CopyKey) {
-	for key, d := range s.drains {
-		was := d.over()
-		if who(d); d.over() && !was {
-			over = append(over, key)
-		}
-	}
-	slices.SortFunc(over, decide.CopyKey.Compare)
-	return over
-}
-
-func (s *Server) tell(drained []decide.CopyKey) {
-	for _, key := range drained {
-		s.placer.Drained(key)
-	}
-}
-
 // Connect serves one extproc until it leaves.
 func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 	first, err := stream.Recv()
@@ -348,8 +280,11 @@ func (s *Server) join(process string) *peer {
 	return p
 }
 
-// part ends a stream.
+// part ends a stream: what it said is forgotten, and what comes of it still is not heard.
 func (s *Server) part(p *peer) {
+	p.reporting.Lock()
+	p.ended = true
+	p.reporting.Unlock()
 	s.placer.Unwanted(p.name)
 	s.mu.Lock()
 	delete(s.peers, p)
@@ -381,6 +316,11 @@ func (s *Server) totals(of map[decide.CopyKey]int) map[decide.CopyKey]int {
 
 // report takes what an extproc says.
 func (s *Server) report(p *peer, r *placement.Report) {
+	p.reporting.Lock()
+	defer p.reporting.Unlock()
+	if p.ended {
+		return
+	}
 	now := time.Now()
 	for _, w := range r.GetWanted() {
 		s.placer.Wanted(p.name, keyOf(w.GetKey()), decide.Want{
@@ -404,21 +344,12 @@ func (s *Server) report(p *peer, r *placement.Report) {
 		}
 	}
 	p.applied = max(p.applied, r.GetApplied())
-	var over []decide.CopyKey
-	for key, d := range s.drains {
-		told, waits := d.peers[p]
-		if waits && told > 0 && p.applied >= told && p.inFlight[key] == 0 {
-			if delete(d.peers, p); d.over() {
-				over = append(over, key)
-			}
-		}
-	}
+	over := s.settled(p)
 	changed = s.totals(changed)
 	s.mu.Unlock()
 	if len(changed) > 0 {
 		s.placer.InFlight(changed)
 	}
-	slices.SortFunc(over, decide.CopyKey.Compare)
 	s.tell(over)
 	for _, m := range r.GetMissing() {
 		s.placer.Missing(copyKeyOf(m))

@@ -1,0 +1,207 @@
+package place_test
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/bench/runtime"
+)
+
+// Models are loaded as often as their objects say, where endpoints are, and leave with their objects; what was at an
+// endpoint that is no more is forgotten, and loaded elsewhere.
+func TestObjectsComeAndGo(t *testing.T) {
+	w := newWorld(t)
+	a, b := serveVLLM(t), serveVLLM(t)
+	source := settings("source: 'sim:', maxAdapters: 4")
+	first, both := list(a.address, ""), slices.Sorted(slices.Values([]string{a.address, b.address}))
+	at := func(addresses ...string) string { return strings.Join(addresses, " loaded, ") + " loaded" }
+
+	w.set(source, first, object("x", ", copies: {min: 2}"), object("y", ""))
+	w.awaitCopies("x", at(a.address))
+	w.set(source, first, list(b.address, ""), object("x", ", copies: {min: 2}"), object("y", ""))
+	w.awaitCopies("x", at(both...))
+	if got := w.copies("y"); got != "" {
+		t.Errorf("y, of which no copy must be, is at %s", got)
+	}
+	w.set(source, first, list(b.address, ""), object("x", ", copies: {min: 1, max: 1}"))
+	w.await("one copy is left", func() bool {
+		return !strings.Contains(w.copies("x"), ",") && strings.HasSuffix(w.copies("x"), " loaded")
+	})
+	kept, other := a, b
+	if w.copies("x") == at(b.address) {
+		kept, other = b, a
+	}
+	w.await("the other is unloaded", func() bool { return other.count("unloaded x") == 1 })
+	w.set(source, list(other.address, ""), object("x", ", copies: {min: 1}"))
+	w.awaitCopies("x", at(other.address))
+	if kept.count("unload x") != 0 {
+		t.Error("an endpoint that is none of ours any more is told to unload")
+	}
+	w.set(source, list(other.address, ""))
+	w.await("it is unloaded with its object", func() bool { return other.count("unloaded x") == 2 })
+	w.await("nothing is left", func() bool { return len(w.Statuses()) == 0 })
+}
+
+// Without endpoints all is known at once, and there is nothing to do until something happens.
+func TestWithoutEndpointsAllIsKnown(t *testing.T) {
+	w := newWorld(t)
+	if w.board.isReady() {
+		t.Error("before there are objects")
+	}
+	w.set()
+	if !w.board.isReady() {
+		t.Error("it is not")
+	}
+}
+
+// An engine that does not answer is waited for a while and not longer.
+func TestASilentEngineIsNotWaitedForLong(t *testing.T) {
+	w := newWorld(t)
+	l := listen(t, "tcp", "127.0.0.1:0") // it takes connections and says nothing
+	defer l.Close()
+	began := time.Now()
+	w.set(list(l.Addr().String(), ""))
+	w.await("all is known that will be", w.board.isReady)
+	if took := time.Since(began); took < 2900*time.Millisecond || took > 10*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+func TestWhatPeopleDoByHandIsNoticed(t *testing.T) {
+	w := newWorld(t)
+	e := serveVLLM(t)
+	w.set(settings("source: 'sim:', maxAdapters: 4"), list(e.address, ""), object("x", ""))
+	w.await("it was looked at", w.board.isReady)
+	e.tell(t, "/v1/load_lora_adapter", `{"lora_name":"x","lora_path":"sim:"}`)
+	e.tell(t, "/v1/load_lora_adapter", `{"lora_name":"nobodys","lora_path":"sim:"}`)
+	w.awaitCopies("x", e.address+" loaded")
+	w.awaitCopies("nobodys", e.address+" loaded")
+	e.tell(t, "/v1/unload_lora_adapter", `{"lora_name":"x"}`)
+	w.awaitCopies("x", "")
+	if n := e.count("load x"); n != 1 {
+		t.Errorf("x was loaded %d times", n)
+	}
+}
+
+// After a restart the copies of a runtime stand as they are on record, over a socket, where its process tells its life,
+// and over TCP, where nothing does; it is never asked whether it is ready, which would take them away.
+func TestARuntimesCopiesStandAfterARestart(t *testing.T) {
+	for _, socket := range []string{"", "runtime.sock"} {
+		t.Run("at "+socket, func(t *testing.T) {
+			if socket != "" {
+				socket = filepath.Join(t.TempDir(), socket)
+			}
+			w := newWorld(t)
+			r := serveRuntime(t, socket, nil)
+			w.set(list(r.address, managed(r.management)), object("a", ", copies: {min: 1}"), object("b", ", source: 'sim:?size=20Mi', copies: {min: 1}"))
+			w.awaitCopies("a", r.address+" loaded")
+			w.awaitCopies("b", r.address+" loaded")
+			w.restart()
+			for _, id := range []string{"a", "b"} {
+				if got := w.copies(id); got != r.address+" loaded" {
+					t.Errorf("at once after the restart %s is at %q", id, got)
+				}
+			}
+			w.await("it was looked at", w.board.isReady)
+			for _, st := range w.Statuses() {
+				if want := map[string]int64{"a": 50 << 20, "b": 20 << 20}[st.ID]; len(st.Copies) != 1 || st.Bytes != want {
+					t.Errorf("after the first look: %+v", st)
+				}
+			}
+			slices.Sort(r.Models())
+			if got := r.Models(); !slices.Equal(got, []string{"a", "b"}) || r.Purges() != 1 || r.count("load a")+r.count("load b") != 2 {
+				t.Errorf("the runtime has %v; it was told %v", got, r.events())
+			}
+		})
+	}
+}
+
+// A load that was cut off is unloaded, then loaded anew: nobody knows how far it came.
+func TestALoadThatWasCutOffIsUnloadedThenLoaded(t *testing.T) {
+	w := newWorld(t)
+	r := serveRuntime(t, "", nil)
+	w.set(list(r.address, managed(r.management)), object("a", ", source: 'sim:?load=200ms', copies: {min: 1}"))
+	w.await("it is being loaded", func() bool { return r.count("load a") == 1 })
+	w.restart()
+	w.awaitCopies("a", r.address+" loaded")
+	told := slices.DeleteFunc(r.events(), func(e string) bool { return strings.HasPrefix(e, "loaded") || strings.HasPrefix(e, "unloaded") })
+	if want := []string{"purge", "load a", "unload a", "load a"}; !slices.Equal(told, want) {
+		t.Errorf("the runtime was told %v, want %v", told, want)
+	}
+}
+
+// What an engine lists counts, whatever is on record.
+func TestAfterARestartWhatAnEngineListsCounts(t *testing.T) {
+	w := newWorld(t)
+	e := serveVLLM(t)
+	w.set(settings("source: 'sim:', maxAdapters: 4"), list(e.address, ""), object("x", ", copies: {min: 1}"), object("y", ""))
+	w.awaitCopies("x", e.address+" loaded")
+	w.stop()
+	e.tell(t, "/v1/load_lora_adapter", `{"lora_name":"y","lora_path":"sim:"}`)
+	w.start()
+	w.SetWorld(w.world)
+	w.awaitCopies("y", e.address+" loaded")
+	if got := w.copies("x"); got != e.address+" loaded" || e.count("load x") != 1 || e.count("unload x") != 0 {
+		t.Errorf("x is at %q; the engine was told %v", got, e.events())
+	}
+}
+
+// A load that takes too long at one place is tried at the next one at once, while the first is still being cleared.
+func TestALoadThatTimesOutIsTriedElsewhereAtOnce(t *testing.T) {
+	w := newWorld(t)
+	// The first has more room, and gives a load 200 ms.
+	first := serveRuntime(t, "", func(c *runtime.Config) { c.Capacity, c.LoadTimeout = 4<<30, 200*time.Millisecond })
+	second := serveRuntime(t, "", nil)
+	w.set(list(first.address, managed(first.management)), list(second.address, managed(second.management)))
+	w.await("both were looked at", w.board.isReady)
+	w.set(list(first.address, managed(first.management)), list(second.address, managed(second.management)),
+		object("a", ", source: 'sim:?load=1500ms&stubborn', copies: {min: 1}"))
+	w.await("it is loaded at the second", func() bool { return strings.Contains(w.copies("a"), second.address+" loaded") })
+	w.await("the first is cleared", func() bool { return first.count("unloaded a") == 1 })
+	w.awaitCopies("a", second.address+" loaded")
+	var began, ended time.Time
+	for _, e := range second.all() {
+		if e.Event == "load" {
+			began = e.Time
+		}
+	}
+	for _, e := range first.all() {
+		if e.Event == "unload" {
+			ended = e.Time
+		}
+	}
+	if gap := ended.Sub(began); gap < 500*time.Millisecond { // ModelMesh's second of rest lies between
+		t.Errorf("the second was told %v before the first was cleared; first %v, second %v", gap, first.events(), second.events())
+	}
+	for _, st := range w.Statuses() {
+		if len(st.Failures) != 1 || st.Failures[0].Endpoint != first.address || !strings.Contains(st.Failures[0].Words, "no answer in time") {
+			t.Errorf("%+v", st)
+		}
+	}
+}
+
+// The pool's settings say where a registered model is that does not say so itself, after a restart too.
+func TestTheSourceOfARegisteredModelIsItsPoolsAfterARestart(t *testing.T) {
+	w := newWorld(t)
+	r := serveRuntime(t, "", nil)
+	w.set(settings("source: 'sim:?size=7Mi'"), list(r.address, managed(r.management)))
+	m := &v1alpha1.Model{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"},
+		Spec:       v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}, Type: "t"},
+	}
+	if fresh, err := w.Register(m, time.Now()); err != nil || !fresh {
+		t.Fatal(fresh, err)
+	}
+	for range 2 {
+		if st, ok := w.Status(key("a")); !ok || st.Source != "sim:?size=7Mi" {
+			t.Errorf("%v: %+v", ok, st)
+		}
+		w.restart()
+	}
+}

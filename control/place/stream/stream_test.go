@@ -1,0 +1,291 @@
+package stream_test
+
+import (
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/control/place/stream"
+)
+
+// A stream begins with all that there is, in Updates of a bounded size, and the last of them says that it was the last;
+// but none does before the first looks at engines are over.
+func TestAStreamBeginsWithAllThatThereIs(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.Publish(copies(decide.Loaded, numbered(5000)...))
+		w.Publish(place.Change{
+			Failures:   map[decide.Key]decide.Reason{model("bad"): decide.LoadFailed},
+			Registered: map[decide.Key]bool{model("new"): true},
+			Endpoints:  []string{"e1"},
+		})
+		early := w.connect("early")
+		if early.complete != 0 {
+			t.Error("an Update is complete before all is known")
+		}
+		w.Ready()
+		synctest.Wait()
+		late := w.connect("late")
+		for _, x := range []*extproc{early, late} {
+			if len(x.copies) != 5000 || x.failures["bad"] != "load_failed" || len(x.models) != 1 || len(x.endpoints) != 1 {
+				t.Errorf("%d copies, %v, %v, %v", len(x.copies), x.failures, x.models, x.endpoints)
+			}
+			if x.complete != len(x.updates) {
+				t.Errorf("Update %d of %d is complete", x.complete, len(x.updates))
+			}
+			if len(x.updates) < 3 {
+				t.Errorf("all came in %d Updates", len(x.updates))
+			}
+			for i, u := range x.updates {
+				if n := len(u.GetCopies()) + len(u.GetFailures()) + len(u.GetRegistered()); n > 2000 || u.GetVersion() != uint64(i+1) {
+					t.Errorf("the Update %d says %d things and is version %d", i, n, u.GetVersion())
+				}
+			}
+		}
+		if len(late.updates) != 3 {
+			t.Errorf("%d Updates for 5002 things", len(late.updates))
+		}
+	})
+}
+
+// A first Update that is just full is not complete when there is more, and the next one is when there is not.
+func TestTheLastOfAllIsCompleteHoweverFullItIs(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.Publish(copies(decide.Loaded, numbered(2000)...))
+		w.Ready()
+		x := w.connect("x")
+		if len(x.copies) != 2000 || x.complete != len(x.updates) {
+			t.Errorf("%d copies, Update %d of %d is complete", len(x.copies), x.complete, len(x.updates))
+		}
+		w.Ready() // again
+		synctest.Wait()
+		if x.complete != len(x.updates) {
+			t.Error("it is said twice")
+		}
+	})
+}
+
+func TestOnlyWhatChangesIsSaid(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.Publish(copies(decide.Loaded, "a", "b"))
+		w.Ready()
+		x := w.connect("x")
+		before := len(x.heard())
+		for _, c := range []place.Change{
+			copies(decide.Loading, "c"),
+			copies(decide.Queued, "c"),   // as far as extprocs care, the same
+			copies(decide.Loaded, "a"),   // as it was
+			{Copies: gone("z").Copies},   // never was there
+			copies(decide.Draining, "b"), // both mean that no request may be sent
+			copies(decide.Unloading, "b"),
+			gone("b"),
+			{Failures: map[decide.Key]decide.Reason{model("d"): decide.NoRoom}},
+			{Failures: map[decide.Key]decide.Reason{model("d"): decide.NoRoom, model("e"): ""}},
+			{Registered: map[decide.Key]bool{model("d"): true}},
+			{Endpoints: []string{"e1", "e2"}},
+		} {
+			w.Publish(c)
+			synctest.Wait()
+		}
+		if got, want := x.knows(), "map[a:LOADED c:LOADING] map[d:no_room] [d] [e1 e2]"; got != want {
+			t.Errorf("it knows %s, want %s", got, want)
+		}
+		things := 0
+		for _, u := range x.heard()[before:] {
+			if things += len(u.GetCopies()) + len(u.GetFailures()) + len(u.GetRegistered()); u.GetComplete() {
+				t.Error("complete is said again")
+			}
+		}
+		if things != 5 { // c; b twice; d; d
+			t.Errorf("%d things were said of 5 that changed:\n%v", things, x.heard()[before:])
+		}
+		w.Publish(place.Change{
+			Failures: map[decide.Key]decide.Reason{model("d"): ""}, Registered: map[decide.Key]bool{model("d"): false}, Endpoints: []string{},
+		})
+		synctest.Wait()
+		if got, want := x.knows(), "map[a:LOADED c:LOADING] map[] [] []"; got != want {
+			t.Errorf("it knows %s, want %s", got, want)
+		}
+	})
+}
+
+// What came while nobody was there, and what went, is in the beginning of the next stream, whose versions begin anew.
+func TestWhoComesBackIsToldEverythingAgain(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.Publish(copies(decide.Loaded, "a", "b"))
+		w.Ready()
+		x := w.connect("x")
+		x.leave()
+		w.Publish(gone("b"))
+		w.Publish(copies(decide.Loading, "c"))
+		x = w.connect("x")
+		if got, want := x.knows(), "map[a:LOADED c:LOADING] map[] [] []"; got != want || x.complete != 1 {
+			t.Errorf("it knows %s, want %s; Update %d is complete", got, want, x.complete)
+		}
+	})
+}
+
+func TestASlowReaderCostsNobodyElse(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.Ready()
+		slow := w.deaf("slow")
+		x := w.connect("x")
+		for range 20 { // some megabytes, beyond all that buffers hold
+			w.Publish(copies(decide.Loading, numbered(5000)...))
+			synctest.Wait()
+			w.Publish(gone(numbered(5000)...))
+			synctest.Wait()
+		}
+		w.Publish(copies(decide.Loaded, "a"))
+		synctest.Wait()
+		if got, want := x.knows(), "map[a:LOADED] map[] [] []"; got != want {
+			t.Errorf("the other knows %s, want %s", got, want)
+		}
+		// The slow one, once it reads, comes to the same; what changed back meanwhile it need not hear.
+		for i := 0; slow.copies["a"] != placement.Copy_LOADED; i++ {
+			u, err := slow.stream.Recv()
+			if err != nil || i > 60 {
+				t.Fatalf("after %d Updates: %v", i, err)
+			}
+			slow.hear(u)
+			synctest.Wait()
+		}
+		if n, all := len(slow.heard()), len(x.heard()); n >= all/2 {
+			t.Errorf("the slow one got %d Updates, the other %d", n, all)
+		}
+	})
+}
+
+func TestExtprocsAreToldOfEachOthersRequests(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.Ready()
+		x, y, z := w.connect("x"), w.connect("y"), w.connect("z")
+		x.flies(map[string]uint32{"a": 3, "b": 1})
+		y.flies(map[string]uint32{"a": 2})
+		if w.placer.inFlight["a"] != 5 || w.placer.inFlight["b"] != 1 {
+			t.Errorf("placement knows of %v", w.placer.inFlight)
+		}
+		w.after(time.Second)
+		for x, want := range map[*extproc][2]uint32{x: {2, 0}, y: {3, 1}, z: {5, 1}} {
+			if got := [2]uint32{x.others["a"], x.others["b"]}; got != want {
+				t.Errorf("one is told %v, want %v", got, want)
+			}
+		}
+		before := len(z.heard())
+		w.after(5 * time.Second)
+		if now := len(z.heard()); now != before {
+			t.Errorf("%d Updates though nothing changed", now-before)
+		}
+		x.leave()
+		y.flies(map[string]uint32{"a": 0})
+		w.after(time.Second)
+		if z.others["a"] != 0 || z.others["b"] != 0 || w.placer.inFlight["a"] != 0 || w.placer.inFlight["b"] != 0 {
+			t.Errorf("one left and the other's ended: %v, placement knows of %v", z.others, w.placer.inFlight)
+		}
+	})
+}
+
+func wants(id string, requests uint32, waited time.Duration, unusable ...string) *placement.Report {
+	return &placement.Report{Wanted: []*placement.Wanted{{Key: wireModel(id), Requests: requests, WaitedMs: uint64(waited.Milliseconds()), Unusable: unusable}}}
+}
+
+func TestWhatOneWantsEndsWithItsStream(t *testing.T) {
+	inMemory(t, func(w *world) {
+		x, y := w.connect("one"), w.connect("one") // two streams of one process
+		x.say(wants("a", 2, 3*time.Second, "e7"))
+		y.say(wants("a", 5, 0))
+		y.say(wants("b", 1, 0))
+		if got := w.placer.waiting(); len(w.placer.wants) != 2 || got["a"] != 7 || got["b"] != 1 {
+			t.Errorf("%v", w.placer.wants)
+		}
+		for _, of := range w.placer.wants {
+			if a := of["a"]; a.Requests == 2 && (time.Since(a.Since) != 3*time.Second || len(a.Unusable) != 1) {
+				t.Errorf("%+v", a)
+			}
+		}
+		x.leave()
+		if got := w.placer.waiting(); got["a"] != 5 || got["b"] != 1 {
+			t.Errorf("after one stream's end: %v", got)
+		}
+		y.say(wants("a", 0, 0))
+		y.leave()
+		if len(w.placer.wants) != 0 {
+			t.Errorf("after both streams' end: %v", w.placer.wants)
+		}
+	})
+}
+
+// slow is a placer that takes its time to hear what is wanted.
+type slow struct {
+	stream.Placer
+	wanted, proceed chan struct{}
+	said            chan string
+}
+
+func (p *slow) Wanted(string, decide.Key, decide.Want) {
+	close(p.wanted)
+	<-p.proceed
+	p.said <- "wanted"
+}
+func (p *slow) Unwanted(string)                 { p.said <- "unwanted" }
+func (p *slow) InFlight(map[decide.CopyKey]int) {}
+
+// ended is a stream that has said one thing when control stops.
+type ended struct {
+	placement.Placement_ConnectServer
+	first chan *placement.Report
+}
+
+func (e *ended) Recv() (*placement.Report, error) { return <-e.first, nil }
+func (e *ended) Send(*placement.Update) error     { return nil }
+
+// A Report that is being taken when its stream ends leaves nothing behind.
+func TestWhatIsHeardAtTheEndIsForgottenToo(t *testing.T) {
+	p := &slow{wanted: make(chan struct{}), proceed: make(chan struct{}), said: make(chan string, 2)}
+	s := stream.New(slog.New(slog.DiscardHandler))
+	s.SetPlacer(p)
+	e := &ended{first: make(chan *placement.Report, 1)}
+	first := wants("a", 1, 0)
+	first.Process = "x"
+	e.first <- first
+	over := make(chan error, 1)
+	go func() { over <- s.Connect(e) }()
+	<-p.wanted
+	s.Close()
+	select {
+	case <-over:
+	case <-time.After(50 * time.Millisecond): // it waits, as it should
+	}
+	close(p.proceed)
+	if a, b := <-p.said, <-p.said; a != "wanted" || b != "unwanted" {
+		t.Errorf("placement heard %s, then %s", a, b)
+	}
+}
+
+func TestUseAndWhatIsMissingIsPassedOn(t *testing.T) {
+	inMemory(t, func(w *world) {
+		x := w.connect("x")
+		x.say(&placement.Report{
+			Usage:   []*placement.Usage{{Key: wireModel("a"), Requests: 4, IdleMs: 250}},
+			Missing: []*placement.CopyKey{wireCopy("b")},
+		})
+		if w.placer.used["a"] != 250*time.Millisecond || len(w.placer.missing) != 1 || w.placer.missing[0] != "b" {
+			t.Errorf("used %v, missing %v", w.placer.used, w.placer.missing)
+		}
+	})
+}
+
+func TestWhoDoesNotSayWhoItIsIsRefused(t *testing.T) {
+	inMemory(t, func(w *world) {
+		x := w.connect("")
+		if status.Code(x.err) != codes.InvalidArgument || w.Peers() != 0 {
+			t.Errorf("%v, %d follow", x.err, w.Peers())
+		}
+	})
+}

@@ -1,0 +1,317 @@
+package place_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/bench/engine"
+	"github.com/headgate/headgate/bench/runtime"
+	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/dir"
+	"github.com/headgate/headgate/internal/objects/store"
+)
+
+var pool = objects.Name{Namespace: "default", Name: "p"}
+
+func key(id string) decide.Key { return decide.Key{Pool: pool, ID: id} }
+
+// world is a Placer that may be started again over the same file, with simulated engines that live on.
+type world struct {
+	*testing.T
+	*place.Placer
+	file  string
+	board *board
+	stop  func()
+	world *objects.World
+}
+
+// board notes what it is told. Whatever drains is drained at once: nobody sends requests.
+type board struct {
+	placer *place.Placer
+
+	mu        sync.Mutex // guards the following
+	ready     bool
+	endpoints []string
+}
+
+func (b *board) Publish(c place.Change) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c.Endpoints != nil {
+		b.endpoints = c.Endpoints
+	}
+	for key, of := range c.Copies {
+		if of.There && of.State == decide.Draining {
+			go b.placer.Drained(key)
+		}
+	}
+}
+
+func (b *board) Ready() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ready = true
+}
+
+func (b *board) isReady() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ready
+}
+
+type noMeter struct{}
+
+func (noMeter) LoadCalled(time.Duration, time.Duration) {}
+func (noMeter) LoadEnded(time.Duration, bool)           {}
+func (noMeter) UnloadEnded(time.Duration, bool)         {}
+func (noMeter) Evicted()                                {}
+
+// newWorld starts a Placer without objects.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{T: t, file: filepath.Join(t.TempDir(), "control.db")}
+	w.start()
+	t.Cleanup(func() { w.stop() })
+	return w
+}
+
+func (w *world) start() {
+	w.Helper()
+	log := slog.New(slog.DiscardHandler)
+	memory, err := store.Open(w.file, log)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.board = &board{}
+	p, err := place.New(place.Config{Store: memory, Log: log, Board: w.board, Meter: noMeter{}, LookInterval: 20 * time.Millisecond, RegisteredPool: pool})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Placer, w.board.placer = p, p
+	ctx, cancel := context.WithCancel(context.Background())
+	begun, over := make(chan struct{}), make(chan error, 1)
+	go func() { over <- p.Run(ctx, func() { close(begun) }) }()
+	<-begun
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-over; err != nil {
+			w.Error(err)
+		}
+		if err := memory.Close(); err != nil {
+			w.Error(err)
+		}
+	})
+}
+
+// restart starts another Placer, which knows what the one before it wrote down.
+func (w *world) restart() {
+	w.Helper()
+	w.stop()
+	w.start()
+	w.SetWorld(w.world)
+}
+
+// set puts objects in force, beside the pool p of the lists with the label app: p.
+func (w *world) set(yaml ...string) {
+	w.Helper()
+	folder := w.TempDir()
+	all := append([]string{"apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: p}\nspec: {selector: {matchLabels: {app: p}}, targetPorts: [{number: 8000}]}\n"}, yaml...)
+	if err := os.WriteFile(filepath.Join(folder, "objects.yaml"), []byte(strings.Join(all, "---\n")), 0o644); err != nil {
+		w.Fatal(err)
+	}
+	set, err := dir.Read(folder)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.world = objects.Build(set)
+	for _, p := range w.world.Problems {
+		w.Error(p)
+	}
+	w.SetWorld(w.world)
+}
+
+// list is an EndpointList of one engine; more is more of its spec.
+func list(address string, more string) string {
+	return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: %s, labels: {app: p}}\nspec: {addresses: ['%s']%s}\n",
+		"at-"+strings.NewReplacer(".", "-", ":", "-").Replace(address), address, more)
+}
+
+func managed(at string) string { return ", engine: modelruntime, management: '" + at + "'" }
+
+func object(id, more string) string {
+	return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: Model\nmetadata: {name: '%s'}\nspec: {poolRef: {name: p}%s}\n", id, more)
+}
+
+func settings(placement string) string {
+	return "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: p}\nspec: {poolRef: {name: p}, placement: {" + placement + "}}\n"
+}
+
+// await waits until a condition holds.
+func (w *world) await(what string, holds func() bool) {
+	w.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for limit := time.After(20 * time.Second); !holds(); {
+		select {
+		case <-tick.C:
+		case <-limit:
+			w.Fatalf("it does not come that %s; the models are\n%+v", what, w.Statuses())
+		}
+	}
+}
+
+// copies is where a model is, and in what state: "ADDRESS loaded, ...".
+func (w *world) copies(id string) string {
+	var all []string
+	for _, st := range w.Statuses() {
+		if st.ID == id {
+			for _, c := range st.Copies {
+				all = append(all, c.Endpoint+" "+c.State)
+			}
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+func (w *world) awaitCopies(id, want string) {
+	w.Helper()
+	w.await(fmt.Sprintf("%s is at %q", id, want), func() bool { return w.copies(id) == want })
+}
+
+// log is an event log in memory.
+type log struct {
+	mu   sync.Mutex // guards text
+	text bytes.Buffer
+}
+
+func (l *log) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+// events are what an engine was told, as "event model" in order.
+func (l *log) events() (all []string) {
+	for _, e := range l.all() {
+		all = append(all, strings.TrimSpace(e.Event+" "+e.Model))
+	}
+	return all
+}
+
+func (l *log) all() (all []engine.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.text.String()) {
+		var e engine.Event
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			panic(err)
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+func (l *log) count(event string) int {
+	return len(slices.DeleteFunc(l.events(), func(e string) bool { return e != event }))
+}
+
+func listen(t *testing.T, network, address string) net.Listener {
+	t.Helper()
+	var config net.ListenConfig
+	l, err := config.Listen(t.Context(), network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// serve runs an engine until the test ends.
+func serve(t *testing.T, run func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	over := make(chan error, 1)
+	go func() { over <- run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// vllm is a simulated vLLM.
+type vllm struct {
+	*log
+	address string
+}
+
+func serveVLLM(t *testing.T) vllm {
+	t.Helper()
+	l, events := listen(t, "tcp", "127.0.0.1:0"), &log{}
+	p := engine.DefaultProfile()
+	p.Load.Mean, p.Load.StdDev = 0.01, 0
+	s, err := engine.New(engine.Config{Profile: p, Listener: l, Events: events, ShutdownTimeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve(t, s.Run)
+	return vllm{events, l.Addr().String()}
+}
+
+// tell posts to an engine by hand.
+func (v vllm) tell(t *testing.T, path, body string) {
+	t.Helper()
+	response, err := http.Post("http://"+v.address+path, "application/json", strings.NewReader(body)) //nolint:noctx // one call
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s", path, response.Status)
+	}
+}
+
+// modelRuntime is a simulated model runtime, of 1 GiB where models take 50 MiB and six are loaded at once.
+type modelRuntime struct {
+	*log
+	*runtime.Runtime
+	address, management string
+}
+
+// serveRuntime serves one, managed over TCP, or at a socket.
+func serveRuntime(t *testing.T, socket string, change func(*runtime.Config)) modelRuntime {
+	t.Helper()
+	data, events := listen(t, "tcp", "127.0.0.1:0"), &log{}
+	c := runtime.Config{
+		Capacity: 1 << 30, DefaultSize: 50 << 20, LoadingThreads: 6, LoadTimeout: time.Minute,
+		Events: engine.NewEvents(events, data.Addr().String()),
+	}
+	if change != nil {
+		change(&c)
+	}
+	m := modelRuntime{events, runtime.New(c), data.Addr().String(), "unix:" + socket}
+	var management net.Listener
+	if socket != "" {
+		management = listen(t, "unix", socket)
+	} else {
+		management = listen(t, "tcp", "127.0.0.1:0")
+		_, port, _ := net.SplitHostPort(management.Addr().String())
+		m.management = "port:" + port
+	}
+	serve(t, func(ctx context.Context) error { return runtime.Serve(ctx, m.Runtime, data, management) })
+	return m
+}
