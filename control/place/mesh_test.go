@@ -1,0 +1,144 @@
+package place_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/bench/runtime"
+	"github.com/headgate/headgate/control/place/mesh"
+)
+
+// api is ModelMesh's API over a Placer with one simulated runtime.
+type api struct {
+	*world
+	*mesh.Server
+	modelRuntime
+}
+
+func newAPI(t *testing.T, change func(*runtime.Config)) api {
+	t.Helper()
+	w, r := newWorld(t), serveRuntime(t, "", change)
+	w.set(list(r.address, managed(r.management)))
+	w.await("the runtime is ready", w.board.isReady)
+	return api{w, mesh.New(w.Placer), r}
+}
+
+// register registers a model with a source, and returns the status and code that it is answered.
+func (a api) register(ctx context.Context, id, source string, now, sync bool) (*mmesh.ModelStatusInfo, codes.Code) {
+	st, err := a.RegisterModel(ctx, &mmesh.RegisterModelRequest{
+		ModelId: id, ModelInfo: &mmesh.ModelInfo{Type: "sim", Path: source}, LoadNow: now, Sync: sync,
+	})
+	return st, status.Code(err)
+}
+
+func (a api) expect(id string, want mmesh.ModelStatusInfo_ModelStatus) {
+	a.world.Helper()
+	a.await(fmt.Sprintf("%s is %v", id, want), func() bool {
+		st, err := a.GetModelStatus(a.world.Context(), &mmesh.GetStatusRequest{ModelId: id})
+		return err == nil && st.GetStatus() == want
+	})
+}
+
+func TestAModelsLifeByModelMeshsAPI(t *testing.T) {
+	a := newAPI(t, nil)
+	ctx := t.Context()
+	const id = "模型/v1"
+	for range 2 { // to register it again, as it is, changes nothing
+		if st, code := a.register(ctx, id, "sim:?load=50ms", false, false); code != codes.OK || st.GetStatus() != mmesh.ModelStatusInfo_NOT_LOADED {
+			t.Errorf("%v, %v", st, code)
+		}
+	}
+	if _, code := a.register(ctx, id, "sim:?load=51ms", false, false); code != codes.AlreadyExists {
+		t.Errorf("with another path: %v", code)
+	}
+	st, err := a.EnsureLoaded(ctx, &mmesh.EnsureLoadedRequest{ModelId: id})
+	if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_LOADING {
+		t.Errorf("without sync: %v, %v", st, err)
+	}
+	if st, err = a.EnsureLoaded(ctx, &mmesh.EnsureLoadedRequest{ModelId: id, Sync: true}); err != nil || st.GetStatus() != mmesh.ModelStatusInfo_LOADED ||
+		len(st.GetModelCopyInfos()) != 1 || st.GetModelCopyInfos()[0].GetLocation() != a.address {
+		t.Errorf("with sync: %v, %v", st, err)
+	}
+	if st, code := a.register(ctx, id, "sim:?load=50ms", true, true); code != codes.OK || st.GetStatus() != mmesh.ModelStatusInfo_LOADED {
+		t.Errorf("registered again, to be loaded: %v, %v", st, code)
+	}
+	for range 2 { // an unknown model is unregistered
+		if _, err := a.UnregisterModel(ctx, &mmesh.UnregisterModelRequest{ModelId: id}); err != nil {
+			t.Error(err)
+		}
+	}
+	a.expect(id, mmesh.ModelStatusInfo_NOT_FOUND)
+	if _, err := a.EnsureLoaded(ctx, &mmesh.EnsureLoadedRequest{ModelId: id}); status.Code(err) != codes.NotFound {
+		t.Errorf("ensured after it was unregistered: %v", err)
+	}
+	a.await("it is unloaded", func() bool { return a.count("unloaded "+id) == 1 })
+	if want := []string{"purge", "load " + id, "loaded " + id, "unload " + id, "unloaded " + id}; !slices.Equal(a.events(), want) {
+		t.Errorf("the runtime was told %v", a.events())
+	}
+}
+
+// A deadline ends the wait and not the load.
+func TestALoadOutlivesWhoWaitsForIt(t *testing.T) {
+	a := newAPI(t, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, code := a.register(ctx, "m", "sim:?load=300ms", true, true); code != codes.DeadlineExceeded {
+		t.Errorf("%v", code)
+	}
+	a.expect("m", mmesh.ModelStatusInfo_LOADING)
+	a.expect("m", mmesh.ModelStatusInfo_LOADED)
+	if n := a.count("load m"); n != 1 {
+		t.Errorf("%d loads", n)
+	}
+}
+
+func TestWhoWaitsIsToldTheEnginesWords(t *testing.T) {
+	a := newAPI(t, nil)
+	st, code := a.register(t.Context(), "m", "sim:?fail=FAILED_PRECONDITION:no%20such%20file", true, true)
+	if code != codes.OK || st.GetStatus() != mmesh.ModelStatusInfo_LOADING_FAILED || len(st.GetErrors()) != 1 || !strings.Contains(st.GetErrors()[0], "no such file") {
+		t.Errorf("%v, %v", st, code)
+	}
+	st, code = a.register(t.Context(), "large", "sim:?size=2Gi", true, true)
+	if code != codes.OK || st.GetStatus() == mmesh.ModelStatusInfo_LOADED {
+		t.Errorf("%v, %v", st, code)
+	}
+	if a.count("load large") != 0 {
+		t.Errorf("the runtime was told to load what it has no room for: %v", a.events())
+	}
+	t.Logf("%v", st)
+}
+
+// 1 GiB, 50 MiB a model unless more is known, six loads at once: 18 models fit, with 75 MiB left, so that the 19th is being
+// loaded while the oldest, which it puts out, is still leaving.
+func TestTheNineteenthPutsOutTheOldest(t *testing.T) {
+	a := newAPI(t, func(c *runtime.Config) { c.Unpredicting = true })
+	for i := 1; i <= 18; i++ {
+		if st, code := a.register(t.Context(), fmt.Sprintf("m%02d", i), "sim:?unload=500ms", true, true); st.GetStatus() != mmesh.ModelStatusInfo_LOADED {
+			t.Fatalf("m%02d: %v, %v", i, st, code)
+		}
+	}
+	if n := len(a.Models()); n != 18 {
+		t.Fatalf("%d models are loaded", n)
+	}
+	if st, code := a.register(t.Context(), "m19", "sim:", true, true); st.GetStatus() != mmesh.ModelStatusInfo_LOADED {
+		t.Fatalf("m19: %v, %v", st, code)
+	}
+	a.await("the oldest has left", func() bool { return a.count("unloaded m01") == 1 })
+	events := a.events()
+	if load, left := slices.Index(events, "load m19"), slices.Index(events, "unloaded m01"); load < 0 || load > left {
+		t.Errorf("m19 was loaded after m01 had left: %v", events[36:])
+	}
+	if n := len(a.Models()); n != 18 {
+		t.Errorf("%d models are loaded: %v", n, events)
+	}
+	a.expect("m01", mmesh.ModelStatusInfo_NOT_LOADED)
+	a.expect("m02", mmesh.ModelStatusInfo_LOADED)
+}
