@@ -134,12 +134,14 @@ type logged struct {
 	ID       string
 	Status   int
 	Picks    string
+	Pick     struct{ Model string }
 	Endpoint string // the last that was tried
 	Attempts int
 	Flags    string
 	Usage    struct{ Elsewhere, Stopping, Missing string }
 	Details  string
 	MS       float64 `json:"ms_total"`
+	Before   float64 `json:"ms_to_endpoint"`
 }
 
 // accessLog reads what Envoy has logged of requests that match.

@@ -106,6 +106,10 @@ func extprocFlags(flags ...string) setting {
 	return func(c *rig.Config) { c.ExtprocFlags = append(c.ExtprocFlags, flags...) }
 }
 
+func controlFlags(flags ...string) setting {
+	return func(c *rig.Config) { c.ControlFlags = append(c.ControlFlags, flags...) }
+}
+
 func engineFlags(flags ...string) setting {
 	return func(c *rig.Config) { c.EngineFlags = append(c.EngineFlags, flags...) }
 }

@@ -17,11 +17,13 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/bench/envoy"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
 )
 
-// SimulateLabel is the pod label that asks the rig for a simulated engine at the pod's address.
+// SimulateLabel is the label of a pod or an EndpointList that asks the rig for a simulated engine at its addresses: a model
+// runtime where it is managed as one, else a vLLM.
 const SimulateLabel = "headgate.dev/simulate"
 
 // picks is how many endpoints extproc names for a request: the first and one for each retry of envoy.yaml.
@@ -177,10 +179,15 @@ func (r *Rig) startEngine(address string) error {
 	if err != nil {
 		return err
 	}
-	args := []string{"engine", r.Model, "--host", host, "--port", port, "--event-log", r.EventLog(address)}
-	if r.ControlMetrics == "" {
-		for _, a := range r.adapters() {
-			args = append(args, "--lora-modules", a+"=sim:")
+	args := []string{"engine", "--host", host, "--port", port, "--event-log", r.EventLog(address)}
+	if management := r.management(address); management != "" {
+		args = append(args, "--kind", string(engine.ModelRuntime), "--management", management)
+	} else {
+		args = append(args, r.Model)
+		if r.ControlMetrics == "" {
+			for _, a := range r.adapters() {
+				args = append(args, "--lora-modules", a+"=sim:")
+			}
 		}
 	}
 	p, err := r.starter.start("engine-"+host, r.Dir, exec.Command(r.Programs.Bench, append(args, r.EngineFlags...)...))
@@ -189,6 +196,18 @@ func (r *Rig) startEngine(address string) error {
 	}
 	r.Engines[address] = p
 	return nil
+}
+
+// management is where the engine at an address is managed, empty for one that is no model runtime.
+func (r *Rig) management(address string) string {
+	for _, p := range r.world.Pools {
+		for _, e := range p.Endpoints {
+			if e.Address == address {
+				return e.Management
+			}
+		}
+	}
+	return ""
 }
 
 // EventLog is the file in which the simulated engine at an address says what it was told about models.

@@ -1,0 +1,430 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/bench/rig"
+)
+
+// loading makes an adapter's way into an engine take so long.
+func loading(t testing.TB, seconds float64) setting {
+	file := filepath.Join(t.TempDir(), "loading.yaml")
+	text := strings.Replace(profile, "load: {mean: 0.02}", fmt.Sprintf("load: {mean: %g}", seconds), 1)
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return engineFlags("--profile", file)
+}
+
+// runtimes makes the rig run n model runtimes in place of vLLMs, the first managed through a port and the others through
+// sockets, and gives each model a source.
+func runtimes(t testing.TB, n int, sources map[string]string) setting {
+	return func(c *rig.Config) {
+		placed(t, 1)(c)
+		net := strings.TrimSuffix(c.Listen, "1:8080")
+		pool, _, _ := strings.Cut(engines(net, 0), "---")
+		objects := pool
+		management := "port:8085"
+		for i := 11; i < 11+n; i++ {
+			objects += fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: runtime-%d, labels: {app: llama, %s: 'true'}}\nspec: {addresses: ['%s%d:8000'], engine: modelruntime, management: '%s'}\n",
+				i, rig.SimulateLabel, net, i, management)
+			management = fmt.Sprintf("unix:%s/%d.sock", c.Dir, i+1)
+		}
+		for name, source := range sources {
+			objects += modelObject(name, fmt.Sprintf("type: sim, source: '%s'", source))
+		}
+		if err := os.WriteFile(filepath.Join(c.Objects, "engines.yaml"), []byte(objects), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// modelObject is a Model of the pool, with more fields of its spec.
+func modelObject(name, more string) string {
+	return fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: Model\nmetadata: {name: %s}\nspec: {poolRef: {name: pool}, %s}\n", name, more)
+}
+
+// copyAt is a model at an engine, as events name it.
+type copyAt struct{ engine, model string }
+
+// underWay is the loads that were called for and had not ended.
+func underWay(events []engineEvent) map[copyAt]bool {
+	all := make(map[copyAt]bool)
+	for _, e := range events {
+		switch e.Event {
+		case "load":
+			all[copyAt{e.Engine, e.Model}] = true
+		case "loaded":
+			delete(all, copyAt{e.Engine, e.Model})
+		}
+	}
+	return all
+}
+
+// held is what engines hold by their events.
+func held(events []engineEvent) map[copyAt]bool {
+	all := make(map[copyAt]bool)
+	for _, e := range events {
+		switch {
+		case e.Event == "loaded" && e.Error == "":
+			all[copyAt{e.Engine, e.Model}] = true
+		case e.Event == "unload":
+			delete(all, copyAt{e.Engine, e.Model})
+		}
+	}
+	return all
+}
+
+// until is the events before a time, from those from it on.
+func until(events []engineEvent, at time.Time) []engineEvent {
+	i := slices.IndexFunc(events, func(e engineEvent) bool { return !e.Time.Before(at) })
+	if i < 0 {
+		return events
+	}
+	return events[:i]
+}
+
+func from(events []engineEvent, at time.Time) []engineEvent { return events[len(until(events, at)):] }
+
+// died is the events with the end of an engine, which takes what it holds and is loading.
+func died(events []engineEvent, engine string, at time.Time) []engineEvent {
+	before := until(events, at)
+	all := slices.Clone(before)
+	for c := range underWay(before) {
+		if c.engine == engine {
+			all = append(all, engineEvent{Time: at, Engine: engine, Event: "loaded", Model: c.model, Error: "the engine died"})
+		}
+	}
+	for c := range held(before) {
+		if c.engine == engine {
+			all = append(all, engineEvent{Time: at, Engine: engine, Event: "unload", Model: c.model})
+		}
+	}
+	return append(all, events[len(before):]...)
+}
+
+// beginsEach sends n requests for each model, and returns what waits until all are answered with 200.
+func (s *stack) beginsEach(n int, models ...string) (answered func()) {
+	var all []<-chan answer
+	for _, m := range models {
+		all = append(all, s.begins(s.t.Context(), m, n))
+	}
+	return func() {
+		s.t.Helper()
+		for i, answers := range all {
+			for range n {
+				if a := <-answers; a.status != http.StatusOK {
+					s.t.Errorf("a request for %s is answered with %d %s", models[i], a.status, a.body)
+				}
+			}
+		}
+	}
+}
+
+// unknown says of which model control does not know one copy; empty if it does of each.
+func (s *stack) unknown(models []string) string {
+	s.t.Helper()
+	copies := make(map[string]int)
+	for _, m := range s.models() {
+		copies[m.ID] = len(m.Copies)
+	}
+	for _, m := range models {
+		if copies[m] != 1 {
+			return fmt.Sprintf("%s has %d copies", m, copies[m])
+		}
+	}
+	return ""
+}
+
+// However many requests come at once, through however many gateways, their model is loaded once.
+func TestTwoHundredRequestsThroughTwoEnvoysLoadOnce(t *testing.T) {
+	t.Parallel()
+	a := start(t, placed(t, 4, adapters...), loading(t, 2))
+	b := start(t, before(t, a), extprocFlags("--control", "unix:"+a.ControlSocket()))
+	a.await("both extprocs follow", func() bool { return a.sum(a.ControlMetrics, "headgate_extprocs") == 2 })
+	through := [2]func(){a.beginsEach(100, "a01"), b.beginsEach(100, "a01")}
+	a.await("requests wait at both", func() bool {
+		return a.sum(a.Metrics, "headgate_held") > 0 && b.sum(b.Metrics, "headgate_held") > 0
+	})
+	a.await("control knows of more than one extproc has", func() bool { return a.sum(a.ControlMetrics, "headgate_waiting_requests") > 100 })
+	for _, answered := range through {
+		answered()
+	}
+	if loads := a.exactlyOnce(a.events()); loads != 1 {
+		t.Errorf("%d loads, want one:\n%v", loads, a.events())
+	}
+	a.await("nobody waits", func() bool { return a.sum(a.ControlMetrics, "headgate_waiting_requests") == 0 })
+}
+
+// killedAmidLoads kills control in the middle of the loads of cold models, and starts it again. Models that are hot are
+// asked for all the time. It returns when control was killed first.
+func (s *stack) killedAmidLoads(hot, cold []string) (killed time.Time) {
+	s.t.Helper()
+	s.beginsEach(1, hot...)()
+	l := s.pour(4, func(client, n int) request { return completion(hot[(client+n)%len(hot)], 5, n%2 == 0) }, isOK)
+	began := time.Now()
+	s.await("there is something to compare with", func() bool { return l.sent.Load() > 100 })
+	answered := s.beginsEach(2, cold...)
+	s.await("some loads have ended and some have not", func() bool {
+		events := from(s.events(), began)
+		return len(held(events)) >= 4 && len(underWay(events)) >= 2
+	})
+	killed = time.Now()
+	s.Control.Kill()
+	restart := func() {
+		s.t.Helper()
+		if err := s.StartControl(s.t.Context()); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	restarted := time.Now()
+	restart()
+	s.awaitWithin(5*time.Second-time.Since(restarted), "it is known where each model is", func() bool { return s.unknown(cold) == "" })
+	known := time.Since(restarted)
+	answered()
+	took := time.Since(restarted)
+	// And once more, with nothing to do, for as long as it takes to see that nobody needs it.
+	s.Control.Kill()
+	sent := l.sent.Load()
+	s.await("requests for what is loaded go on", func() bool { return l.sent.Load() > sent+100 })
+	restart()
+	s.await("each model is where it was", func() bool { return s.unknown(cold) == "" })
+	l.stop()
+	for _, fault := range l.faults {
+		s.t.Error(fault)
+	}
+	s.await("control knows of no request that waits", func() bool { return s.sum(s.ControlMetrics, "headgate_waiting_requests") == 0 })
+
+	s.Envoy.Stop(5 * time.Second) // writes out its log
+	slowest := make(map[bool]float64)
+	for _, r := range s.accessLog(func(r logged) bool { return r.Time.After(began) && slices.Contains(hot, r.Pick.Model) }) {
+		after := r.Time.After(killed)
+		slowest[after] = max(slowest[after], r.Before)
+	}
+	s.t.Logf("%v after the restart each model's place was known, and after %v every request was answered; %d requests for what was loaded came to their engine within %v ms before and %v ms after",
+		known.Round(time.Millisecond), took.Round(time.Millisecond), l.sent.Load(), slowest[false], slowest[true])
+	// Who waits for control waits until it has been back for a while. The slack is for a machine that is busy.
+	if slowest[true] > slowest[false]+500 {
+		s.t.Errorf("after control was killed a request for what was loaded took %v ms to its engine, before at most %v ms", slowest[true], slowest[false])
+	}
+	return killed
+}
+
+func TestControlIsKilledWhileEnginesLoadAdapters(t *testing.T) {
+	t.Parallel()
+	hot, cold := adapters[:4], numbered(20)
+	s := start(t, placed(t, 8, append(slices.Clone(hot), cold...)...), loading(t, 1))
+	killed := s.killedAmidLoads(hot, cold)
+	s.await("control and the engines agree", func() bool { return s.agreed() == "" })
+	events := s.events()
+	cut := underWay(until(events, killed))
+	t.Logf("%d loads were cut off", len(cut))
+	if len(cut) == 0 {
+		t.Fatal("no load was under way when control was killed")
+	}
+	// An engine goes on with a load when nobody listens any more. To be told of it again is how control hears of its end:
+	// the engine answers that it has the adapter.
+	events = slices.DeleteFunc(events, func(e engineEvent) bool {
+		if e.Event == "loaded" && strings.Contains(e.Error, "already been loaded") {
+			return true
+		}
+		again := e.Event == "load" && e.Time.After(killed) && cut[copyAt{e.Engine, e.Model}]
+		if again {
+			delete(cut, copyAt{e.Engine, e.Model})
+		}
+		return again
+	})
+	if loads := s.exactlyOnce(events); loads != len(hot)+len(cold) {
+		t.Errorf("%d loads of %d adapters", loads, len(hot)+len(cold))
+	}
+	if n := len(held(events)); n != len(hot)+len(cold) {
+		t.Errorf("%d copies of %d adapters", n, len(hot)+len(cold))
+	}
+}
+
+// A model runtime cannot say what it has. What was loaded stands all the same, without a purge; a load that was cut off is
+// unloaded, for nobody knows how far it came, and then loaded anew.
+func TestControlIsKilledWhileRuntimesLoad(t *testing.T) {
+	t.Parallel()
+	hot, cold := adapters[:4], numbered(20)
+	sources := make(map[string]string)
+	for _, name := range hot {
+		sources[name] = "sim:?size=20Mi"
+	}
+	for i, name := range cold {
+		sources[name] = "sim:?load=500ms&size=20Mi"
+		if i%2 == 1 {
+			sources[name] += "&stubborn" // goes on with a load that nobody waits for
+		}
+	}
+	s := start(t, runtimes(t, 3, sources), func(c *rig.Config) { c.EngineFlags = []string{"--loading-threads", "2"} })
+	killed := s.killedAmidLoads(hot, cold)
+	events := s.events()
+	s.exactlyOnce(events)
+	purges := make(map[string]int)
+	for _, e := range events {
+		if e.Event == "purge" {
+			purges[e.Engine]++
+		}
+	}
+	before, after := until(events, killed), from(events, killed)
+	cut := underWay(before)
+	first := make(map[copyAt]string)
+	for _, e := range after {
+		c := copyAt{e.Engine, e.Model}
+		if slices.Contains(hot, e.Model) { // of what was loaded that moment control may not have written down the answer
+			t.Errorf("%s has %s, and is told to %s it", e.Engine, e.Model, e.Event)
+		}
+		if first[c] == "" && (e.Event == "load" || e.Event == "unload") {
+			first[c] = e.Event
+		}
+	}
+	for c := range cut {
+		if first[c] != "unload" {
+			t.Errorf("after the load of %s at %s was cut off it is told %q, want unload", c.model, c.engine, first[c])
+		}
+	}
+	if len(cut) == 0 || len(purges) != 3 {
+		t.Errorf("%d loads were cut off, %d runtimes made ready", len(cut), len(purges))
+	}
+	for engine, n := range purges {
+		if n != 1 {
+			t.Errorf("%s was purged %d times in one life", engine, n)
+		}
+	}
+	holds := held(events)
+	if len(holds) != len(hot)+len(cold) {
+		t.Errorf("%d copies of %d models", len(holds), len(hot)+len(cold))
+	}
+	for _, m := range s.models() {
+		for _, c := range m.Copies {
+			if c.State != "loaded" || !holds[copyAt{c.Endpoint, m.ID}] {
+				t.Errorf("control believes that %s is %s at %s", m.ID, c.State, c.Endpoint)
+			}
+		}
+	}
+}
+
+// Each model of an engine that dies answers elsewhere after one load. Requests that were there fail, and no others.
+func TestAnEngineIsKilledAndItsModelsAnswerElsewhere(t *testing.T) {
+	t.Parallel()
+	const interval = 200 * time.Millisecond // of scrapes, the default
+	all := numbered(9)
+	names, later := all[:6], all[6:]
+	s := start(t, pods(t, 3), placed(t, 4, all...), loading(t, 0.1))
+	l := s.pour(8, func(client, n int) request { return completion(names[(client+n)%len(names)], 20, n%2 == 0) }, func(a answer, err error) string {
+		if err == nil && a.status != http.StatusOK && a.status != http.StatusServiceUnavailable {
+			return fmt.Sprintf("%d %s", a.status, a.body)
+		}
+		return "" // Envoy's log tells which
+	})
+	s.await("each model has been used", func() bool { return len(held(s.events())) == len(names) && l.sent.Load() > 100 })
+	var victim string
+	for c := range held(s.events()) {
+		victim = c.engine
+	}
+	killed := time.Now()
+	s.Engines[victim].Kill()
+	var lost []string
+	for c := range held(until(s.events(), killed)) {
+		if c.engine == victim {
+			lost = append(lost, c.model)
+		}
+	}
+	s.await("what it had is loaded elsewhere", func() bool {
+		there := make(map[string]bool)
+		for c := range held(from(s.events(), killed)) {
+			there[c.model] = true
+		}
+		return !slices.ContainsFunc(lost, func(m string) bool { return !there[m] })
+	})
+	sent := l.sent.Load()
+	s.await("requests go on", func() bool { return l.sent.Load() > sent+200 })
+	restarted := time.Now()
+	if err := s.StartEngine(t.Context(), victim); err != nil {
+		t.Fatal(err)
+	}
+	s.await("control has seen it again", func() bool { return s.tells(s.Control.Log, "can be looked at again", victim) })
+	s.beginsEach(1, later...)()
+	l.stop()
+	for _, fault := range l.faults {
+		t.Error(fault)
+	}
+	s.await("control and the engines agree", func() bool { return s.agreed() == "" })
+	s.Envoy.Stop(5 * time.Second) // writes out its log
+
+	loads := 0
+	for _, e := range from(until(s.events(), restarted), killed) {
+		if e.Event == "load" {
+			loads++
+		}
+	}
+	if loads != len(lost) || loads == 0 {
+		t.Errorf("%d loads for the %d models that were lost", loads, len(lost))
+	}
+	s.exactlyOnce(died(s.events(), victim, killed))
+	if !slices.ContainsFunc(from(s.events(), restarted), func(e engineEvent) bool { return e.Engine == victim && e.Event == "load" }) {
+		t.Error("the engine that came back is not used")
+	}
+	failed := s.accessLog(func(r logged) bool { return r.Status != http.StatusOK || r.Flags != "-" })
+	first := restarted
+	for _, r := range failed {
+		if ended := r.Time.Add(time.Duration(r.MS) * time.Millisecond); r.Endpoint == victim && ended.Before(first) {
+			first = ended
+		}
+	}
+	for _, r := range failed {
+		if r.Endpoint != victim || r.Time.After(first.Add(interval)) {
+			t.Errorf("a request for %s failed that was not at the engine that died: %+v", r.Pick.Model, r)
+		}
+	}
+	late := s.accessLog(func(r logged) bool {
+		return r.Endpoint == victim && r.Time.After(first.Add(interval)) && r.Time.Before(restarted)
+	})
+	if len(late) > 0 {
+		t.Errorf("%d requests were sent to it more than a scrape interval after its first refusal", len(late))
+	}
+	t.Logf("%d requests, of which %d failed; %d models were lost", l.sent.Load(), len(failed), len(lost))
+}
+
+// Requests that wait die with extproc, and nothing else: control forgets that they waited, and who comes afterwards waits anew
+// and is answered.
+func TestExtprocIsKilledWhileRequestsWait(t *testing.T) {
+	t.Parallel()
+	s := start(t, pods(t, 1), placed(t, 4, adapters...), loading(t, 3))
+	waiting := func(n float64) func() bool {
+		return func() bool { return s.sum(s.ControlMetrics, "headgate_waiting_requests") == n }
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	answers := s.begins(ctx, "a01", 10)
+	s.await("control knows that they wait", waiting(10))
+	s.Extproc.Kill()
+	for range 10 {
+		refused(t, "with extproc killed", <-answers, http.StatusServiceUnavailable, "no_endpoint")
+	}
+	s.await("control has forgotten them", waiting(0))
+	if err := s.StartExtproc(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	answers = s.begins(ctx, "a01", 5)
+	s.await("control knows that others wait", waiting(5))
+	for range 5 {
+		if a := <-answers; a.status != http.StatusOK {
+			t.Errorf("after the restart: %d %s", a.status, a.body)
+		}
+	}
+	s.await("nobody waits", waiting(0))
+	s.await("nothing is held or in flight", func() bool { return s.sum(s.Metrics, "headgate_held") == 0 && s.idle() })
+	if loads := s.exactlyOnce(s.events()); loads != 1 {
+		t.Errorf("%d loads, want one", loads)
+	}
+}
