@@ -57,6 +57,7 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	@$(TOOL) benchstat -col /rule bin/bench-pick.txt
 	go test -run '^$$' -bench Gateway -count 6 -benchtime 1s ./bench/e2e > bin/bench-gateway.txt
 	@$(TOOL) benchstat -col '/path@(direct original-dst gateway)' bin/bench-gateway.txt
+	go test -run '^$$' -bench Catalogue -benchtime 12x ./bench/e2e
 
 generate: ## Write what the scenarios answer into their files anew; read the difference before you keep it
 	go test ./extproc/pick ./extproc/stream ./internal/sim ./control/place/load -run Scenarios -update

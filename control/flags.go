@@ -122,7 +122,7 @@ func (c config) check(rest []string) error {
 		return errors.New("say where to remember what is registered and loaded: --state FILE")
 	case len(c.listen) == 0:
 		return errors.New("there is nobody to serve: say --listen unix:PATH or HOST:PORT, which extprocs call")
-	case c.meshPool != "" && strings.Count(c.meshPool, "/") != 1:
+	case c.meshPool != "" && (strings.Count(c.meshPool, "/") != 1 || c.pool().Namespace == "" || c.pool().Name == ""):
 		return fmt.Errorf("--mesh-pool %q: want NAMESPACE/NAME, such as default/runtimes", c.meshPool)
 	case c.drainLimit <= 0:
 		return fmt.Errorf("--drain-limit %v: it must be above 0", c.drainLimit)

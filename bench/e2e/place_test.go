@@ -59,22 +59,26 @@ func (s *stack) events() []engineEvent {
 	s.t.Helper()
 	var all []engineEvent
 	for address := range s.Engines {
-		text, err := os.ReadFile(s.EventLog(address))
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		for line := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n") {
-			if line == "" {
-				continue
-			}
-			var e engineEvent
-			if err := json.Unmarshal([]byte(line), &e); err != nil {
-				s.t.Fatalf("%s: %v", line, err)
-			}
-			all = append(all, e)
-		}
+		all = append(all, s.eventsOf(s.EventLog(address))...)
 	}
 	slices.SortStableFunc(all, func(a, b engineEvent) int { return a.Time.Compare(b.Time) })
+	return all
+}
+
+// eventsOf is what one engine was told, by its event log.
+func (s *stack) eventsOf(file string) (all []engineEvent) {
+	s.t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var e engineEvent
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			s.t.Fatalf("%s: %v", line, err)
+		}
+		all = append(all, e)
+	}
 	return all
 }
 

@@ -42,7 +42,10 @@ func On(flag, address string) (net.Listener, error) {
 	case err == nil:
 		_ = conn.Close()
 		return nil, fmt.Errorf("--%s %s: another process serves there", flag, address)
-	case errors.Is(err, syscall.ECONNREFUSED): // a socket without a process
+	case errors.Is(err, syscall.ECONNREFUSED): // a socket without a process, or a file
+		if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
+			return nil, fmt.Errorf("--%s %s: there is a file that is no socket", flag, address)
+		}
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("--%s %s: %w", flag, address, err)
 		}

@@ -1,0 +1,354 @@
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/bench/rig"
+)
+
+// registered is how many models are registered in the test of many: with the race detector each costs ten times as much.
+var registered = flag.Int("models", map[bool]int{true: 2000, false: 20000}[raceFlags != nil], "register this many models")
+
+// maxRSS is the memory that control may have with 20,000 models, in kB.
+const maxRSS = 200 << 10
+
+func controlFlags(flags ...string) setting {
+	return func(c *rig.Config) { c.ControlFlags = append(c.ControlFlags, flags...) }
+}
+
+// mesh is a client of control's, as one of ModelMesh.
+func (s *stack) mesh() mmesh.ModelMeshClient {
+	s.t.Helper()
+	conn, err := grpc.NewClient("unix:"+s.ControlSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = conn.Close() })
+	return mmesh.NewModelMeshClient(conn)
+}
+
+func registeredID(i int) string { return fmt.Sprintf("registered/%05d", i) }
+
+// register registers n models by 16 clients, and returns how long that took.
+func (s *stack) register(n int) time.Duration {
+	s.t.Helper()
+	began := time.Now()
+	client := s.mesh()
+	var next atomic.Int64
+	var clients sync.WaitGroup
+	for range 16 {
+		clients.Go(func() {
+			for i := int(next.Add(1)); i <= n; i = int(next.Add(1)) {
+				st, err := client.RegisterModel(s.t.Context(), &mmesh.RegisterModelRequest{
+					ModelId: registeredID(i), ModelInfo: &mmesh.ModelInfo{Type: "lora", Path: "sim:"},
+				}, grpc.WaitForReady(true))
+				if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_NOT_LOADED {
+					s.t.Errorf("%s: %v, %v", registeredID(i), st, err)
+					return
+				}
+			}
+		})
+	}
+	clients.Wait()
+	return time.Since(began)
+}
+
+// rss is the memory of a process in kB; 0 where the system does not tell.
+func rss(t testing.TB, pid int) int {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(text), "VmRSS:")
+	n, err := strconv.Atoi(strings.Fields(rest)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (s *stack) catalogue() int {
+	s.t.Helper()
+	return int(s.sum(s.ControlMetrics, "headgate_models", "which", "all"))
+}
+
+// Tens of thousands of models are registered while requests go on, which notice nothing; each is there when its call was
+// answered, though control be killed then, and is loaded when a request names it.
+func TestRegisteredModelsAreThereForGood(t *testing.T) {
+	s := start(t, placed(t, 4, "b00"), controlFlags("--mesh-pool", "default/pool"))
+	own := s.catalogue()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var clients sync.WaitGroup
+	var answered atomic.Int64
+	for range 2 {
+		clients.Go(func() {
+			for ctx.Err() == nil {
+				if a, err := s.ask(t.Context(), completion("b00", 2, false)); err != nil || a.status != http.StatusOK {
+					t.Errorf("%v, %d %s", err, a.status, a.body)
+					return
+				}
+				answered.Add(1)
+			}
+		})
+	}
+	took := s.register(*registered)
+	stop()
+	clients.Wait()
+	if got := s.catalogue(); got != own+*registered {
+		t.Errorf("%d models are in the catalogue, want %d", got, own+*registered)
+	}
+	before := rss(t, s.Control.PID())
+
+	s.Control.Kill()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	began := time.Now()
+	if err := s.StartControl(ctx); err != nil {
+		t.Fatal(err)
+	}
+	back := time.Since(began)
+	if got := s.catalogue(); got != own+*registered {
+		t.Errorf("after the restart %d models are in the catalogue, want %d", got, own+*registered)
+	}
+	client := s.mesh()
+	for i := 1; i <= *registered; i += max(1, *registered/100) {
+		st, err := client.GetModelStatus(ctx, &mmesh.GetStatusRequest{ModelId: registeredID(i)}, grpc.WaitForReady(true))
+		if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_NOT_LOADED {
+			t.Errorf("after the restart %s: %v, %v", registeredID(i), st, err)
+		}
+	}
+	s.await("requests may name the last one", func() bool { return s.must(completion(registeredID(*registered), 2, false)).status == http.StatusOK })
+	after := rss(t, s.Control.PID())
+	if raceFlags == nil && max(before, after) > maxRSS {
+		t.Errorf("control has %d kB, and had %d before it was killed: at most %d are wanted", after, before, maxRSS)
+	}
+	t.Logf("%d models registered in %v with %d requests beside; control had %d kB, and %d after its restart, which took %v",
+		*registered, took, answered.Load(), before, after, back)
+}
+
+// minimal is n Models of which each must have a copy.
+func minimal(n int, source string) string {
+	var b strings.Builder
+	for _, id := range numbered(n) {
+		fmt.Fprintf(&b, "---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: Model\nmetadata: {name: %s}\nspec: {poolRef: {name: pool}, source: '%s', copies: {min: 1, max: 1}}\n", id, source)
+	}
+	return b.String()
+}
+
+// everyLoaded says whether n models have a copy each, and every copy is loaded.
+func (s *stack) everyLoaded(n int) bool {
+	loaded := 0
+	for _, m := range s.models() {
+		for _, c := range m.Copies {
+			if c.State != "loaded" {
+				return false
+			}
+			loaded++
+		}
+	}
+	return loaded == n
+}
+
+// count is how many events of a kind there are.
+func count(events []engineEvent, kind string) int {
+	return len(slices.DeleteFunc(slices.Clone(events), func(e engineEvent) bool { return e.Event != kind }))
+}
+
+// onceEach checks that each model was loaded, and none where it was already.
+func (s *stack) onceEach(events []engineEvent, models int) {
+	s.t.Helper()
+	has := make(map[[2]string]bool)
+	loaded := make(map[string]int)
+	for _, e := range events {
+		at := [2]string{e.Engine, e.Model}
+		switch {
+		case e.Event == "loaded" && e.Error == "":
+			if has[at] {
+				s.t.Errorf("%s loads %s, which it has", e.Engine, e.Model)
+			}
+			has[at] = true
+			loaded[e.Model]++
+		case e.Event == "unload":
+			if has[at] {
+				loaded[e.Model]--
+			}
+			has[at] = false
+		}
+	}
+	for _, n := range loaded {
+		if n != 1 {
+			s.t.Errorf("models are loaded so many times: %v", loaded)
+			break
+		}
+	}
+	if len(loaded) != models {
+		s.t.Errorf("%d models were loaded, want %d", len(loaded), models)
+	}
+}
+
+// Control is killed in the middle of 20 loads: when it is back, each of them is loaded once, and requests for what was
+// loaded have noticed nothing.
+func TestControlIsKilledDuringLoads(t *testing.T) {
+	slow := filepath.Join(t.TempDir(), "slow.yaml")
+	if err := os.WriteFile(slow, []byte(strings.Replace(profile, "load: {mean: 0.02}", "load: {mean: 0.4}", 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, placed(t, 8), engineFlags("--profile", slow))
+	s.write("models.yaml", minimal(20, "sim:"))
+	s.await("some are loaded, and some are not", func() bool { e := s.events(); return count(e, "loaded") >= 5 })
+	if n := count(s.events(), "load"); n >= 20 {
+		t.Fatalf("all %d loads have begun", n)
+	}
+	var first string
+	for _, e := range s.events() {
+		if e.Event == "loaded" && first == "" {
+			first = e.Model
+		}
+	}
+	if a := s.must(completion(first, 2, false)); a.status != http.StatusOK {
+		t.Errorf("a request for a loaded model: %d %s", a.status, a.body)
+	}
+	s.Control.Kill()
+	if a := s.must(completion(first, 2, false)); a.status != http.StatusOK {
+		t.Errorf("a request for a loaded model, without control: %d %s", a.status, a.body)
+	}
+	if err := s.StartControl(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitWithin(5*time.Second, "every copy is known, and loaded", func() bool { return s.everyLoaded(20) && s.agreed() == "" })
+	s.onceEach(s.events(), 20)
+}
+
+// runtime runs a simulated model runtime, and returns the object that makes it an endpoint of the pool.
+func runtimeAt(t *testing.T, address string, log string, flags ...string) (object string) {
+	t.Helper()
+	args := append([]string{"engine", "--kind", "modelruntime", "--host", address, "--port", "8000", "--management", address + ":8085", "--event-log", log}, flags...)
+	cmd := exec.Command(programs.Bench, args...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait() // that it was ended by a signal is no fault
+	})
+	return fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: runtime, labels: {app: runtime}}\nspec: {addresses: ['%s:8000'], engine: modelruntime, management: 'port:8085'}\n", address)
+}
+
+// The same with a model runtime, which cannot list: what was loaded stands, and a load that was cut off is unloaded, then
+// loaded anew. It is made ready once.
+func TestControlIsKilledDuringLoadsOfARuntime(t *testing.T) {
+	s := start(t, placed(t, 4))
+	network := strings.TrimSuffix(s.Listen, "1:8080")
+	log := s.EventLog(network + "31:8000")
+	const runtimes = "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: runtimes}\nspec: {selector: {matchLabels: {app: runtime}}, targetPorts: [{number: 8000}]}\n"
+	s.write("runtime.yaml", runtimes+runtimeAt(t, network+"31", log))
+	s.write("models.yaml", strings.ReplaceAll(minimal(18, "sim:?load=400ms"), "name: pool}", "name: runtimes}"))
+	told := func() []engineEvent {
+		if _, err := os.Stat(log); err != nil {
+			return nil
+		}
+		return s.eventsOf(log)
+	}
+	s.await("some are loaded, and some are being loaded", func() bool { return count(told(), "loaded") >= 5 && count(told(), "load") >= 8 })
+	s.Control.Kill()
+	killed := told()
+	if err := s.StartControl(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitWithin(5*time.Second, "every copy is known, and loaded", func() bool { return s.everyLoaded(18) })
+	all := told()
+	s.onceEach(all, 18)
+	if n := count(all, "purge"); n != 1 {
+		t.Errorf("the runtime was made ready %d times", n)
+	}
+	cut := make(map[string]bool) // loads that were on
+	for _, e := range killed {
+		if e.Event == "load" || e.Event == "loaded" {
+			cut[e.Model] = e.Event == "load" || e.Error != ""
+		}
+	}
+	for _, e := range all[len(killed):] {
+		switch {
+		case e.Event == "unload" && !cut[e.Model]:
+			t.Errorf("%s, which was loaded, is unloaded", e.Model)
+		case e.Event == "unload":
+			delete(cut, e.Model)
+		case e.Event == "load" && cut[e.Model]:
+			t.Errorf("%s, whose load was cut off, is loaded and was not unloaded first", e.Model)
+		}
+	}
+}
+
+// BenchmarkCatalogue measures what registered models cost a request: the processor time of extproc and control, and the
+// median of how long it takes, with as many models as -models says beside none. The two take turns, a round is an op. Run it
+// with go test ./bench/e2e -run "^$" -bench Catalogue -benchtime 12x.
+func BenchmarkCatalogue(b *testing.B) {
+	const requests, clients = 2000, 8
+	instant := engineFlags("--profile", "testdata/instant.yaml")
+	stacks := make([]*stack, 2)
+	for i := range stacks {
+		stacks[i] = start(b, instant, placed(b, 4, "b00"), controlFlags("--mesh-pool", "default/pool"))
+	}
+	stacks[1].register(*registered)
+	round := func(s *stack) (cost, median float64) {
+		before := cpu(b, s.Extproc.PID()) + cpu(b, s.Control.PID())
+		took := make([]time.Duration, requests)
+		var next atomic.Int64
+		var all sync.WaitGroup
+		for range clients {
+			all.Go(func() {
+				for i := next.Add(1) - 1; i < requests; i = next.Add(1) - 1 {
+					began := time.Now()
+					if a, err := s.ask(b.Context(), completion("b00", 2, false)); err != nil || a.status != http.StatusOK {
+						b.Errorf("%v, %d %s", err, a.status, a.body)
+						return
+					}
+					took[i] = time.Since(began)
+				}
+			})
+		}
+		all.Wait()
+		slices.Sort(took)
+		after := cpu(b, s.Extproc.PID()) + cpu(b, s.Control.PID())
+		return (after - before).Seconds() * 1e6 / requests, took[requests/2].Seconds() * 1e6
+	}
+	for _, s := range stacks {
+		round(s) // to warm up
+	}
+	var costs, medians []float64 // with models in parts of without, by round
+	for i := range b.N {
+		var cost, median [2]float64
+		for j := range stacks {
+			at := (i + j) % 2 // who begins is behind no more often than ahead
+			cost[at], median[at] = round(stacks[at])
+		}
+		costs, medians = append(costs, cost[1]/cost[0]), append(medians, median[1]/median[0])
+		b.Logf("round %d: %.0f and %.0f µs of processor, median %.0f and %.0f µs", i, cost[0], cost[1], median[0], median[1])
+	}
+	for what, all := range map[string][]float64{"cpu": costs, "p50": medians} {
+		slices.Sort(all)
+		b.ReportMetric(all[len(all)/2], what+"-ratio")
+		b.ReportMetric(all[len(all)/10], what+"-ratio-p10")
+		b.ReportMetric(all[len(all)*9/10], what+"-ratio-p90")
+	}
+}

@@ -1,0 +1,320 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/place/stream"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/store"
+)
+
+func TestTheCommandLine(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"", "say where the engines are: --objects DIR, a folder with YAML, or --endpoints HOST:PORT; see control --help"},
+		{"--objects x", "there is nobody to serve: say --listen unix:PATH or HOST:PORT, which extprocs call; see control --help"},
+		{"--endpoints a:1 --listen y", "say where to remember what is registered and loaded: --state FILE; see control --help"},
+		{"--endpoints a --state s --listen y", `--endpoints "a": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000; see control --help`},
+		{"--objects x --listen y z", `what is "z"? every setting is a flag; see control --help`},
+		{"--objects x --listen y --mesh-pool p", `--mesh-pool "p": want NAMESPACE/NAME, such as default/runtimes; see control --help`},
+		{"--objects x --listen y --mesh-pool /p", `--mesh-pool "/p": want NAMESPACE/NAME, such as default/runtimes; see control --help`},
+		{"--objects x --listen y --drain-limit 0s", "--drain-limit 0s: it must be above 0; see control --help"},
+		{"--objects x --listen y --look-interval 1ms", "a look interval below 10ms would keep the engines busy with nothing else; see control --help"},
+		{"--objects x --listen y --metrics-port 70000", "--metrics-port 70000 is no port; see control --help"},
+		{"--objects x --listen y --engine-ca-file x", "--engine-ca-file is of no use without --engine-tls; see control --help"},
+		{"--nonsense", "unknown flag: --nonsense; see control --help"},
+	} {
+		_, err := parseFlags(strings.Fields(c.args), io.Discard)
+		if err == nil || err.Error() != c.want {
+			t.Errorf("%q: %v, want %s", c.args, err, c.want)
+		}
+	}
+	c, err := parseFlags(strings.Fields("--objects some/dir/ --listen y --mesh-pool a/b"), io.Discard)
+	if err != nil || c.state != "some/dir.db" || c.pool() != (objects.Name{Namespace: "a", Name: "b"}) {
+		t.Errorf("%v, the state is in %s, models are registered in %s", err, c.state, c.pool())
+	}
+	var help bytes.Buffer
+	if _, err := parseFlags([]string{"--help"}, &help); !errors.Is(err, pflag.ErrHelp) || !strings.Contains(help.String(), "--drain-limit") || !strings.Contains(help.String(), "Example") {
+		t.Errorf("--help: %v\n%s", err, help.String())
+	}
+}
+
+func TestFaultsAtTheStartEndIt(t *testing.T) {
+	dir := t.TempDir()
+	objects := filepath.Join(dir, "objects")
+	if err := os.Mkdir(objects, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	broken := filepath.Join(dir, "broken")
+	if err := os.Mkdir(broken, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(broken, "x.yaml"), []byte("kind: Nothing\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"--objects " + objects + " --listen unix:" + dir + "/s --state /proc/nowhere/x.db":                "--state: /proc/nowhere/x.db: ",
+		"--objects " + broken + " --listen unix:" + dir + "/s":                                            "x.yaml:1: ",
+		"--objects " + objects + " --listen unix:/proc/nowhere/s":                                         "--listen unix:/proc/nowhere/s: ",
+		"--objects " + objects + " --listen 0.0.0.0:0":                                                    "--listen 0.0.0.0:0: others can reach it, and whoever calls it can load and unload models: say --cert-path, and --client-ca-file or --token-file; or listen on loopback or a socket",
+		"--objects " + objects + " --listen unix:" + dir + "/s --engine-token-file " + dir + "/none":      "--engine-token-file: open " + dir + "/none: no such file or directory",
+		"--objects " + objects + " --listen 127.0.0.1:0 --listen 0.0.0.0:0 --cert-path " + dir + "/certs": "others can reach it",
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		err := run(ctx, append(strings.Fields(args), "--metrics-port", "-1"), io.Discard, io.Discard)
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+}
+
+// host is a loopback address that no other test process has.
+var host = fmt.Sprintf("127.61.%d.%d", os.Getpid()/20%250, os.Getpid()%20+1)
+
+// The program serves extprocs and clients of ModelMesh, tells operators, is alone with its file, and ends in time with a
+// stream open.
+func TestRun(t *testing.T) {
+	dir := t.TempDir()
+	folder := filepath.Join(dir, "objects")
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const pool = "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: p}\nspec: {selector: {matchLabels: {app: p}}, targetPorts: [{number: 8000}]}\n"
+	if err := os.WriteFile(filepath.Join(folder, "pool.yaml"), []byte(pool), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--objects", folder, "--listen", "unix:" + dir + "/s", "--mesh-pool", "default/p", "--metrics-host", host, "--metrics-port", "9091"}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, args, io.Discard, io.Discard) }()
+
+	conn := dial(t, "unix:"+dir+"/s", insecure.NewCredentials())
+	st, err := mmesh.NewModelMeshClient(conn).RegisterModel(limited(t), &mmesh.RegisterModelRequest{
+		ModelId: "m/1", ModelInfo: &mmesh.ModelInfo{Type: "lora", Path: "p"},
+	}, grpc.WaitForReady(true))
+	if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_NOT_LOADED {
+		t.Fatalf("%v, %v", st, err)
+	}
+	extproc, err := placement.NewPlacementClient(conn).Connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := extproc.Send(&placement.Report{Process: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	if u, err := extproc.Recv(); err != nil || !u.GetComplete() || len(u.GetRegistered()) != 1 {
+		t.Errorf("%v, %v", u, err)
+	}
+	for path, want := range map[string]string{
+		"/readyz": "ok", "/metrics": `headgate_models{which="all"} 1`, "/models?id=m/1": `"id": "m/1"`, "/models?id=none": "[]",
+	} {
+		response, err := http.Get("http://" + host + ":9091" + path) //nolint:noctx // one question
+		if err != nil {
+			t.Fatal(err)
+		}
+		page, _ := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if !strings.Contains(string(page), want) {
+			t.Errorf("%s lacks %s:\n%s", path, want, page)
+		}
+	}
+	err = run(limited(t), append(args[:len(args)-1:len(args)-1], "-1"), io.Discard, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "another process has it open") {
+		t.Errorf("a second one on the file: %v", err)
+	}
+	cancel()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("with a stream open it does not end")
+	}
+}
+
+func limited(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func dial(t *testing.T, target string, creds credentials.TransportCredentials) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(creds))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// pair writes a certificate that is its own authority into a folder, and returns it.
+func pair(t *testing.T, dir string) tls.Certificate {
+	t.Helper()
+	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &template, &template, &own.PublicKey, own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: own}
+	key, err := x509.MarshalPKCS8PrivateKey(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{
+		"tls.crt": {Type: "CERTIFICATE", Bytes: made.Certificate[0]}, "tls.key": {Type: "PRIVATE KEY", Bytes: key},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return made
+}
+
+// Where others can call, they have to show a certificate or a token; on this machine nobody has to.
+func TestWhoMayCall(t *testing.T) {
+	server, other := t.TempDir(), t.TempDir()
+	shown := pair(t, server)
+	stranger := pair(t, other)
+	token, empty := filepath.Join(server, "token"), filepath.Join(server, "empty")
+	for file, text := range map[string]string{token: "secret\n", empty: ""} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log := slog.New(slog.DiscardHandler)
+	memory, err := store.Open(filepath.Join(t.TempDir(), "x.db"), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer memory.Close()
+	board := stream.New(log)
+	placer, err := place.New(place.Config{Store: memory, Log: log, Board: board, Meter: newMeter(board)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	board.SetPlacer(placer)
+	s := services{board: board, placer: placer, log: log}
+
+	for name, c := range map[string]struct {
+		config config
+		want   string
+	}{
+		"nothing":               {config{}, "say --cert-path, and --client-ca-file or --token-file"},
+		"TLS alone":             {config{certPath: server}, "say --cert-path, and --client-ca-file or --token-file"},
+		"a token in plain text": {config{tokenFile: token}, "say --cert-path, and --client-ca-file or --token-file"},
+		"no certificate there":  {config{certPath: t.TempDir(), tokenFile: token}, "--cert-path: "},
+		"no authority":          {config{certPath: server, clientCAFile: token}, "--client-ca-file: " + token + " holds no certificate in PEM"},
+		"an empty token":        {config{certPath: server, tokenFile: empty}, "--token-file: " + empty + " is empty"},
+	} {
+		if _, err := s.server(c.config, "10.0.0.1:8033", false); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
+
+	secure := func(own ...tls.Certificate) credentials.TransportCredentials {
+		roots := x509.NewCertPool()
+		parsed, err := x509.ParseCertificate(shown.Certificate[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		roots.AddCert(parsed)
+		return credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: "localhost", Certificates: own, MinVersion: tls.VersionTLS12})
+	}
+	mutual := config{certPath: server, clientCAFile: filepath.Join(server, "tls.crt")}
+	tokens := config{certPath: server, tokenFile: token}
+	both := config{certPath: server, clientCAFile: filepath.Join(server, "tls.crt"), tokenFile: token}
+	for name, c := range map[string]struct {
+		config config
+		local  bool
+		creds  credentials.TransportCredentials
+		token  string
+		want   codes.Code
+	}{
+		"on this machine":                       {both, true, insecure.NewCredentials(), "", codes.FailedPrecondition}, // there is no pool
+		"with the certificate":                  {mutual, false, secure(shown), "", codes.FailedPrecondition},
+		"without one":                           {mutual, false, secure(), "", codes.Unavailable},
+		"with a stranger's":                     {mutual, false, secure(stranger), "", codes.Unavailable},
+		"without TLS":                           {mutual, false, insecure.NewCredentials(), "", codes.Unavailable},
+		"with the token":                        {tokens, false, secure(), "secret", codes.FailedPrecondition},
+		"without it":                            {tokens, false, secure(), "", codes.Unauthenticated},
+		"with another":                          {tokens, false, secure(), "secrets", codes.Unauthenticated},
+		"with the certificate and no token":     {both, false, secure(shown), "", codes.Unauthenticated},
+		"with the token and no certificate":     {both, false, secure(), "secret", codes.Unavailable},
+		"with the certificate and with a token": {both, false, secure(shown), "secret", codes.FailedPrecondition},
+	} {
+		server, err := s.server(c.config, "10.0.0.1:8033", c.local)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		l, err := net.Listen("tcp", host+":0") //nolint:noctx // at once
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { _ = server.Serve(l) }()
+		conn := dial(t, "passthrough:///"+l.Addr().String(), c.creds)
+		ctx := limited(t)
+		if c.token != "" {
+			ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+c.token)
+		}
+		_, err = mmesh.NewModelMeshClient(conn).GetModelStatus(ctx, &mmesh.GetStatusRequest{ModelId: "m"})
+		if status.Code(err) != c.want {
+			t.Errorf("%s a call ends with %v, want %v", name, err, c.want)
+		}
+		extproc, err := placement.NewPlacementClient(conn).Connect(ctx)
+		if err == nil {
+			_ = extproc.Send(&placement.Report{}) // what comes of it is received
+			_, err = extproc.Recv()
+		}
+		want := c.want
+		if want == codes.FailedPrecondition {
+			want = codes.InvalidArgument // it names no process
+		}
+		if status.Code(err) != want {
+			t.Errorf("%s a stream ends with %v, want %v", name, err, want)
+		}
+		server.Stop()
+	}
+}
