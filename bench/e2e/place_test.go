@@ -103,7 +103,7 @@ func (s *stack) exactlyOnce(events []engineEvent) (loads int) {
 		case "loaded":
 			delete(loading, e.Model)
 			has[at] = e.Error == ""
-		case "unload":
+		case "unload", "unloaded": // a load may end between the two
 			has[at] = false
 		}
 	}
