@@ -30,10 +30,6 @@ var registered = flag.Int("models", map[bool]int{true: 2000, false: 20000}[raceF
 // maxRSS is the memory that control may have with 20,000 models, in kB.
 const maxRSS = 200 << 10
 
-func controlFlags(flags ...string) setting {
-	return func(c *rig.Config) { c.ControlFlags = append(c.ControlFlags, flags...) }
-}
-
 // mesh is a client of control's, as one of ModelMesh.
 func (s *stack) mesh() mmesh.ModelMeshClient {
 	s.t.Helper()
