@@ -21,7 +21,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/bench/rig"
 )
 
 // registered is how many models are registered in the test of many: with the race detector each costs ten times as much.

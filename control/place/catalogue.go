@@ -25,7 +25,7 @@ func (p *Placer) SetWorld(w *objects.World) {
 			p.started = now
 			p.wake = now // Run is to see it
 		}
-		p.setEndpoints(w, now)
+		p.setEndpoints(w)
 		p.setCatalogue(w)
 		p.restore(now)
 		return nil
@@ -33,7 +33,7 @@ func (p *Placer) SetWorld(w *objects.World) {
 }
 
 // setEndpoints opens endpoints that are new, and closes those that are gone or have become others. The caller holds mu.
-func (p *Placer) setEndpoints(w *objects.World, now time.Time) {
+func (p *Placer) setEndpoints(w *objects.World) {
 	pools := make(map[string][]objects.Name)
 	declared := make(map[string]objects.Endpoint)
 	adapters := make(map[string]int)

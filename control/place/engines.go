@@ -141,9 +141,19 @@ func sight(s *site, seen load.Seen, began time.Time) decide.Sight {
 
 // answered hears of each call to an engine as it ends.
 func (p *Placer) answered(s *site, a load.Answer) {
-	verb := "load"
-	if a.Unload {
-		verb = "unload"
+	log := p.Log.With("endpoint", s.Address, "model", a.Model, "took", a.Took.Round(time.Millisecond).String())
+	if a.Err != nil {
+		log = log.With("outcome", a.Err.Outcome.String(), "words", a.Err.Words)
+	}
+	switch {
+	case a.Err == nil && a.Unload:
+		log.Info("unload")
+	case a.Err == nil:
+		log.Info("load")
+	case a.Unload:
+		log.Warn("unload failed")
+	default:
+		log.Warn("load failed")
 	}
 	p.mu.Lock()
 	for _, key := range p.state.At(s.Address, a.Model) {
@@ -151,11 +161,8 @@ func (p *Placer) answered(s *site, a load.Answer) {
 	}
 	p.mu.Unlock()
 	if a.Err == nil {
-		p.Log.Info(verb, "endpoint", s.Address, "model", a.Model, "took", a.Took.Round(time.Millisecond).String())
 		return
 	}
-	p.Log.Warn(verb+" failed", "endpoint", s.Address, "model", a.Model, "took", a.Took.Round(time.Millisecond).String(),
-		"outcome", a.Err.Outcome.String(), "words", a.Err.Words)
 	if !a.Unload && a.Err.Outcome == load.Unclear {
 		p.update(func(now time.Time) []decide.Action {
 			for _, key := range p.state.At(s.Address, a.Model) {

@@ -40,9 +40,9 @@ func (a api) register(ctx context.Context, id, source string, now, sync bool) (*
 }
 
 func (a api) expect(id string, want mmesh.ModelStatusInfo_ModelStatus) {
-	a.world.Helper()
+	a.Helper()
 	a.await(fmt.Sprintf("%s is %v", id, want), func() bool {
-		st, err := a.GetModelStatus(a.world.Context(), &mmesh.GetStatusRequest{ModelId: id})
+		st, err := a.GetModelStatus(a.Context(), &mmesh.GetStatusRequest{ModelId: id})
 		return err == nil && st.GetStatus() == want
 	})
 }

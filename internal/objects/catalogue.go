@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-
 	"net/netip"
 	"slices"
 	"strconv"
@@ -121,8 +120,12 @@ func CheckModelChange(was, is *v1alpha1.Model) field.ErrorList {
 	var errs field.ErrorList
 	a, b := EntryOf(was), EntryOf(is)
 	for _, f := range []struct{ name, was, is string }{
-		{"id", a.ID, b.ID}, {"poolRef", a.Pool.Name, b.Pool.Name}, {"type", cmp.Or(a.Type, DefaultType), cmp.Or(b.Type, DefaultType)},
-		{"baseModel", a.BaseModel, b.BaseModel}, {"source", a.Source, b.Source}, {"key", a.Info, b.Info},
+		{"id", a.ID, b.ID},
+		{"poolRef", a.Pool.Name, b.Pool.Name},
+		{"type", cmp.Or(a.Type, DefaultType), cmp.Or(b.Type, DefaultType)},
+		{"baseModel", a.BaseModel, b.BaseModel},
+		{"source", a.Source, b.Source},
+		{"key", a.Info, b.Info},
 		{"size", strconv.FormatInt(a.Size, 10), strconv.FormatInt(b.Size, 10)},
 	} {
 		if f.was != f.is {

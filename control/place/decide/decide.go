@@ -301,7 +301,7 @@ func (s *State) consider(m *model, now time.Time, random func() uint64) (todo []
 		starved := m.starved(s)
 		if !starved && s.there(m) >= m.least() {
 			if m.failed != "" {
-				if best, _ := s.choose(m, true, now, random); best == nil {
+				if best, _ := s.choose(m, true, random); best == nil {
 					return todo // who asks for it now would be told the same
 				}
 			}
@@ -309,7 +309,7 @@ func (s *State) consider(m *model, now time.Time, random func() uint64) (todo []
 			m.placeless = time.Time{}
 			return todo
 		}
-		best, why := s.choose(m, starved, now, random)
+		best, why := s.choose(m, starved, random)
 		if best == nil {
 			m.ensure = m.ensure && why == ""
 			if m.placeless.IsZero() {

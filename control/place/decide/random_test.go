@@ -166,7 +166,7 @@ func (w *world) sorted() []*modelModel {
 
 func (w *world) copies() []decide.Copy {
 	all := w.s.Copies()
-	slices.SortFunc(all, func(a, b decide.Copy) int { return a.CopyKey.Compare(b.CopyKey) })
+	slices.SortFunc(all, func(a, b decide.Copy) int { return a.Compare(b.CopyKey) })
 	return all
 }
 

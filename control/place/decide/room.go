@@ -83,7 +83,7 @@ func (p *place) compare(o *place) int {
 
 // choose finds a place for one more copy of a model, or says why there is none; the empty reason is that one is to come.
 // Starved says that requests wait for it.
-func (s *State) choose(m *model, starved bool, now time.Time, random func() uint64) (best *place, why Reason) {
+func (s *State) choose(m *model, starved bool, random func() uint64) (best *place, why Reason) {
 	if m.Max > 0 && len(m.copies) >= m.Max {
 		for _, c := range m.copies {
 			if !c.remains() {
@@ -116,7 +116,7 @@ func (s *State) choose(m *model, starved bool, now time.Time, random func() uint
 			reasons[LoadFailed]++
 			continue
 		}
-		p, why := s.room(e, m, starved, now)
+		p, why := s.room(e, m, starved)
 		switch {
 		case p == nil && why == "":
 			unknowns++
@@ -152,7 +152,7 @@ func (m *model) unusable(address string) bool {
 }
 
 // room makes room for a model at an endpoint, or says why it cannot.
-func (s *State) room(e *endpoint, m *model, starved bool, now time.Time) (*place, Reason) {
+func (s *State) room(e *endpoint, m *model, starved bool) (*place, Reason) {
 	size := m.bytes
 	if size == 0 {
 		size = e.DefaultBytes
@@ -166,7 +166,7 @@ func (s *State) room(e *endpoint, m *model, starved bool, now time.Time) (*place
 		return (e.Slots == 0 || models < e.Slots) && (e.Bytes == 0 || bytes+size <= e.usable())
 	}
 	if !fits() {
-		for _, c := range s.evictable(e, m, starved, now) {
+		for _, c := range s.evictable(e, m, starved) {
 			p.victims = append(p.victims, c)
 			p.busy = p.busy || c.inFlight > 0
 			if used := s.recency(c); used.After(p.recent) {
@@ -199,7 +199,7 @@ func (s *State) room(e *endpoint, m *model, starved bool, now time.Time) (*place
 // evictable is the copies at an endpoint that may leave for a model, in the order in which they are to: those without
 // requests first, then the least recently used. Where no request waits for the model, none leaves that was used as late as it: by what
 // is said of both, not by when they came, so that of two that were preloaded the later one may put out the other.
-func (s *State) evictable(e *endpoint, m *model, starved bool, now time.Time) []*Copy {
+func (s *State) evictable(e *endpoint, m *model, starved bool) []*Copy {
 	var all []*Copy
 	for _, c := range e.copies {
 		o := s.models[c.Key]
@@ -211,7 +211,7 @@ func (s *State) evictable(e *endpoint, m *model, starved bool, now time.Time) []
 		}
 	}
 	slices.SortFunc(all, func(a, b *Copy) int {
-		return cmp.Or(min(a.inFlight, 1)-min(b.inFlight, 1), s.recency(a).Compare(s.recency(b)), a.CopyKey.Compare(b.CopyKey))
+		return cmp.Or(min(a.inFlight, 1)-min(b.inFlight, 1), s.recency(a).Compare(s.recency(b)), a.Compare(b.CopyKey))
 	})
 	return all
 }
@@ -232,12 +232,12 @@ func (s *State) recency(c *Copy) time.Time {
 }
 
 // overfull is the copies that have to leave because a model turned out larger than it was taken for.
-func (e *endpoint) overfull(s *State, m *model, now time.Time) (victims []*Copy) {
+func (e *endpoint) overfull(s *State, m *model) (victims []*Copy) {
 	if e.Bytes == 0 {
 		return nil
 	}
 	_, bytes := e.held((*Copy).remains)
-	for _, c := range s.evictable(e, m, true, now) {
+	for _, c := range s.evictable(e, m, true) {
 		if bytes <= e.usable() {
 			break
 		}

@@ -483,7 +483,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) (todo []Acti
 		s.set(c, Loaded, now)
 		s.learn(m, r.Bytes, MeasuredSize)
 		m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return f.Endpoint == e.Address })
-		for _, victim := range e.overfull(s, m, now) {
+		for _, victim := range e.overfull(s, m) {
 			todo = append(todo, s.dismiss(victim, now)...)
 		}
 	}
@@ -515,7 +515,7 @@ func (s *State) Measured(key CopyKey, bytes int64, now time.Time) (todo []Action
 	}
 	m, e := s.models[key.Key], s.endpoints[key.Endpoint]
 	s.learn(m, bytes, MeasuredSize)
-	for _, victim := range e.overfull(s, m, now) {
+	for _, victim := range e.overfull(s, m) {
 		todo = append(todo, s.dismiss(victim, now)...)
 	}
 	s.dueEndpoints[e.Address] = true
@@ -572,7 +572,7 @@ func sorted[K comparable](copies map[K]*Copy) []*Copy {
 	for _, c := range copies {
 		all = append(all, c)
 	}
-	slices.SortFunc(all, func(a, b *Copy) int { return a.CopyKey.Compare(b.CopyKey) })
+	slices.SortFunc(all, func(a, b *Copy) int { return a.Compare(b.CopyKey) })
 	return all
 }
 
@@ -589,7 +589,7 @@ func (m *model) compare(o *model) int {
 	case !a.Equal(b):
 		return a.Compare(b)
 	}
-	return cmp.Or(o.lastUsed.Compare(m.lastUsed), m.ModelKey.Compare(o.ModelKey))
+	return cmp.Or(o.lastUsed.Compare(m.lastUsed), m.Compare(o.ModelKey))
 }
 
 // since is when the first request began to wait that still does; zero if none waits.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -175,13 +176,7 @@ func (s *Store) now(changes ...change) error {
 func (s *Store) later(changes ...change) { s.writes <- write{changes: changes} }
 
 // key joins parts to a key: none of them has a byte 0.
-func key(parts ...string) string {
-	k := parts[0]
-	for _, p := range parts[1:] {
-		k += "\x00" + p
-	}
-	return k
-}
+func key(parts ...string) string { return strings.Join(parts, "\x00") }
 
 // PutModel writes a registered model, and returns when it is on the disk.
 func (s *Store) PutModel(m *v1alpha1.Model) error {
