@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -22,8 +21,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
-
-	"github.com/headgate/headgate/internal/listen"
 )
 
 const someObjects = `apiVersion: inference.networking.k8s.io/v1
@@ -212,26 +209,6 @@ func await(t *testing.T, url, want string) {
 		case <-limit:
 			t.Fatalf("%s never said %s; at last it said:\n%s", url, want, last)
 		}
-	}
-}
-
-// A process that was killed leaves its socket behind; the next one takes it over.
-func TestASocketThatWasLeftBehindIsTakenOver(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "x.sock")
-	left, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	left.SetUnlinkOnClose(false)
-	if err := left.Close(); err != nil {
-		t.Fatal(err)
-	}
-	l, err := listen.On("listen", "unix:"+path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Close(); err != nil {
-		t.Error(err)
 	}
 }
 

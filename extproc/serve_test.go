@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"io"
 	"log/slog"
 	"os"
@@ -23,7 +21,6 @@ import (
 
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/stream"
-	"github.com/headgate/headgate/internal/listen"
 )
 
 // gateway runs extproc as other gateways are given it: with the ports that the field's manifests name.
@@ -153,71 +150,6 @@ func TestStreamsFinishAfterSIGTERM(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second):
 		t.Error("it does not end when its streams have")
-	}
-}
-
-// pair writes a certificate into a folder and returns it.
-func pair(t *testing.T, dir string) *x509.Certificate {
-	t.Helper()
-	made, err := listen.SelfSigned(time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := x509.MarshalPKCS8PrivateKey(made.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, block := range map[string]*pem.Block{
-		"tls.crt": {Type: "CERTIFICATE", Bytes: made.Certificate[0]}, "tls.key": {Type: "PRIVATE KEY", Bytes: key},
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	cert, err := x509.ParseCertificate(made.Certificate[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert
-}
-
-// serves says whether a configuration shows a certificate.
-func serves(t *testing.T, c *tls.Config, want *x509.Certificate) bool {
-	t.Helper()
-	got, err := c.GetCertificate(&tls.ClientHelloInfo{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return bytes.Equal(got.Certificate[0], want.Raw)
-}
-
-func TestACertificateIsReadAgainWhenItChanges(t *testing.T) {
-	dir := t.TempDir()
-	first := pair(t, dir)
-	var log bytes.Buffer
-	c, err := listen.TLS(dir, slog.New(slog.NewTextHandler(&log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !serves(t, c, first) {
-		t.Error("it does not show the certificate that it was given")
-	}
-	second := pair(t, dir)
-	later := time.Now().Add(time.Second) // file systems' times are coarse
-	if err := os.Chtimes(filepath.Join(dir, "tls.crt"), later, later); err != nil {
-		t.Fatal(err)
-	}
-	if !serves(t, c, second) {
-		t.Error("it does not show the new one")
-	}
-	if err := os.WriteFile(filepath.Join(dir, "tls.key"), []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if !serves(t, c, second) || !strings.Contains(log.String(), "the last good one stays") {
-		t.Errorf("files that make no sense: %s", log.String())
-	}
-	if _, err := listen.TLS(t.TempDir(), slog.Default()); err == nil || !strings.Contains(err.Error(), "--cert-path: ") {
-		t.Errorf("a folder without a certificate: %v", err)
 	}
 }
 

@@ -97,9 +97,8 @@ var dialects = []dialect{
 		kvUsage: series("lmdeploy:gpu_cache_usage_perc"),
 	},
 	{
-		// Its interface has no metrics: a page beside its requests says nothing that is known here, and that there is none
-		// says that the engine is there.
-		kind: ModelRuntime, pages: pages("/metrics"),
+		// Its interface has no metrics, and the port for requests may speak anything: there is no page to read.
+		kind: ModelRuntime,
 	},
 }
 
