@@ -64,8 +64,11 @@ func (p *Placer) keep(key decide.Key, endpoint string, a load.Answer) {
 	if a.Err != nil {
 		kept.Error = a.Err.Words
 	}
-	all := append(p.answers[key], kept)
-	p.answers[key] = all[max(0, len(all)-maxAnswers):]
+	all := p.answers[key]
+	if len(all) == maxAnswers {
+		all = slices.Delete(all, 0, 1)
+	}
+	p.answers[key] = append(all, kept)
 	p.unsaved[key] = true
 }
 
