@@ -53,65 +53,6 @@ func modelObject(name, more string) string {
 	return fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: Model\nmetadata: {name: %s}\nspec: {poolRef: {name: pool}, %s}\n", name, more)
 }
 
-// copyAt is a model at an engine, as events name it.
-type copyAt struct{ engine, model string }
-
-// underWay is the loads that were called for and had not ended.
-func underWay(events []engineEvent) map[copyAt]bool {
-	all := make(map[copyAt]bool)
-	for _, e := range events {
-		switch e.Event {
-		case "load":
-			all[copyAt{e.Engine, e.Model}] = true
-		case "loaded":
-			delete(all, copyAt{e.Engine, e.Model})
-		}
-	}
-	return all
-}
-
-// held is what engines hold by their events.
-func held(events []engineEvent) map[copyAt]bool {
-	all := make(map[copyAt]bool)
-	for _, e := range events {
-		switch {
-		case e.Event == "loaded" && e.Error == "":
-			all[copyAt{e.Engine, e.Model}] = true
-		case e.Event == "unload", e.Event == "unloaded": // a load may end between the two
-			delete(all, copyAt{e.Engine, e.Model})
-		}
-	}
-	return all
-}
-
-// until is the events before a time, from those from it on.
-func until(events []engineEvent, at time.Time) []engineEvent {
-	i := slices.IndexFunc(events, func(e engineEvent) bool { return !e.Time.Before(at) })
-	if i < 0 {
-		return events
-	}
-	return events[:i]
-}
-
-func from(events []engineEvent, at time.Time) []engineEvent { return events[len(until(events, at)):] }
-
-// died is the events with the end of an engine, which takes what it holds and is loading.
-func died(events []engineEvent, engine string, at time.Time) []engineEvent {
-	before := until(events, at)
-	all := slices.Clone(before)
-	for c := range underWay(before) {
-		if c.engine == engine {
-			all = append(all, engineEvent{Time: at, Engine: engine, Event: "loaded", Model: c.model, Error: "the engine died"})
-		}
-	}
-	for c := range held(before) {
-		if c.engine == engine {
-			all = append(all, engineEvent{Time: at, Engine: engine, Event: "unload", Model: c.model})
-		}
-	}
-	return append(all, events[len(before):]...)
-}
-
 // beginsEach sends n requests for each model, and returns what waits until all are answered with 200.
 func (s *stack) beginsEach(n int, models ...string) (answered func()) {
 	var all []<-chan answer
@@ -325,7 +266,8 @@ func TestAnEngineIsKilledAndItsModelsAnswerElsewhere(t *testing.T) {
 	const interval = 200 * time.Millisecond // of scrapes, the default
 	all := numbered(9)
 	names, later := all[:6], all[6:]
-	s := start(t, pods(t, 3), placed(t, 4, all...), loading(t, 0.1))
+	// What becomes of the engine control hears of extproc, long before it looks itself.
+	s := start(t, pods(t, 3), placed(t, 4, all...), loading(t, 0.1), controlFlags("--look-interval", "1m"))
 	l := s.pour(8, func(client, n int) request { return completion(names[(client+n)%len(names)], 20, n%2 == 0) }, func(a answer, err error) string {
 		if err == nil && a.status != http.StatusOK && a.status != http.StatusServiceUnavailable {
 			return fmt.Sprintf("%d %s", a.status, a.body)
@@ -358,7 +300,7 @@ func TestAnEngineIsKilledAndItsModelsAnswerElsewhere(t *testing.T) {
 	if err := s.StartEngine(t.Context(), victim); err != nil {
 		t.Fatal(err)
 	}
-	s.await("control has seen it again", func() bool { return s.tells(s.Control.Log, "can be looked at again", victim) })
+	s.await("control knows what is left there", func() bool { return s.agreed() == "" })
 	s.beginsEach(1, later...)()
 	l.stop()
 	for _, fault := range l.faults {
