@@ -137,9 +137,10 @@ func (p *Placer) Register(m *v1alpha1.Model, used time.Time) (fresh bool, err er
 		p.updateLocked(func(time.Time) []decide.Action { p.state.SetModel(p.entryOf(m), used); return nil })
 		p.Board.Publish(Change{Registered: map[decide.Key]bool{key: true}})
 	}
-	p.mu.Unlock()
 	// Who registers it again waits for the disk too: the first may not have come so far.
-	return fresh, p.Store.PutModel(m)
+	written := p.Store.PutModel(m)
+	p.mu.Unlock()
+	return fresh, written()
 }
 
 // Unregister takes a registered model out of the catalogue, and returns when it is gone for good; its copies go in their
@@ -159,8 +160,9 @@ func (p *Placer) Unregister(key decide.Key) error {
 		p.updateLocked(func(time.Time) []decide.Action { p.state.RemoveModel(key); return nil })
 	}
 	p.Board.Publish(Change{Registered: map[decide.Key]bool{key: false}})
+	written := p.Store.DeleteModel(m)
 	p.mu.Unlock()
-	return p.Store.DeleteModel(m)
+	return written()
 }
 
 // ErrDeclared says that a model is declared by an object, which is the user's to delete.

@@ -165,12 +165,15 @@ func (c change) apply(tx *bbolt.Tx) error {
 	return b.Put([]byte(c.key), value)
 }
 
-// now returns when the changes are on the disk.
-func (s *Store) now(changes ...change) error {
+// begin writes the changes in order with all others, and returns what waits until they are on the disk.
+func (s *Store) begin(changes ...change) (wait func() error) {
 	w := write{changes, make(chan error, 1)}
 	s.writes <- w
-	return <-w.written
+	return func() error { return <-w.written }
 }
+
+// now returns when the changes are on the disk.
+func (s *Store) now(changes ...change) error { return s.begin(changes...)() }
 
 // later returns at once; the changes are written in order with all others.
 func (s *Store) later(changes ...change) { s.writes <- write{changes: changes} }
@@ -178,14 +181,14 @@ func (s *Store) later(changes ...change) { s.writes <- write{changes: changes} }
 // key joins parts to a key: none of them has a byte 0.
 func key(parts ...string) string { return strings.Join(parts, "\x00") }
 
-// PutModel writes a registered model, and returns when it is on the disk.
-func (s *Store) PutModel(m *v1alpha1.Model) error {
-	return s.now(change{models, key(m.Namespace, m.Name), m})
+// PutModel writes a registered model, in order with other calls. Wait returns when it is on the disk.
+func (s *Store) PutModel(m *v1alpha1.Model) (wait func() error) {
+	return s.begin(change{models, key(m.Namespace, m.Name), m})
 }
 
-// DeleteModel forgets a registered model and its status, and returns when that is on the disk.
-func (s *Store) DeleteModel(m *v1alpha1.Model) error {
-	return s.now(change{models, key(m.Namespace, m.Name), nil}, change{statuses, key(m.Namespace+"/"+m.Spec.PoolRef.Name, m.Spec.ID), nil})
+// DeleteModel forgets a registered model and its status, as PutModel.
+func (s *Store) DeleteModel(m *v1alpha1.Model) (wait func() error) {
+	return s.begin(change{models, key(m.Namespace, m.Name), nil}, change{statuses, key(m.Namespace+"/"+m.Spec.PoolRef.Name, m.Spec.ID), nil})
 }
 
 // PutCopy writes what is asked of an engine. With wait, it returns when that is on the disk.

@@ -35,11 +35,11 @@ func TestWhatIsWrittenIsThereAgain(t *testing.T) {
 	for w := range 16 {
 		writers.Go(func() {
 			for i := range 20 {
-				if err := s.PutModel(model(fmt.Sprintf("m%d-%d", w, i))); err != nil {
+				if err := s.PutModel(model(fmt.Sprintf("m%d-%d", w, i)))(); err != nil {
 					t.Error(err)
 				}
 			}
-			if err := s.DeleteModel(model(fmt.Sprintf("m%d-0", w))); err != nil {
+			if err := s.DeleteModel(model(fmt.Sprintf("m%d-0", w)))(); err != nil {
 				t.Error(err)
 			}
 		})

@@ -1,0 +1,179 @@
+package decide
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/headgate/headgate/internal/objects"
+)
+
+type model struct {
+	objects.Entry
+	gone bool // it is in the catalogue no more
+	// foreign: it is in no catalogue, and an engine has it all the same. It is left alone.
+	foreign  bool
+	lastUsed time.Time
+	wants    map[string]Want // by who says so
+	copies   map[string]*Copy
+	bytes    int64 // known size, by any endpoint
+	source   SizeSource
+	failures []Failure
+	blocked  Reason // why it gets no copy that it should have
+	// since it has been without a place for a copy that it should have; zero if it has one.
+	placeless time.Time
+	failed    Reason // the same, told to those who wait
+	ensure    bool   // somebody asked for a copy, though no request waits for it
+}
+
+// Want says that requests wait for a model.
+type Want struct {
+	Requests int
+	Since    time.Time // when the first of them began to
+	// Unusable are the endpoints whose copies are of no use to them.
+	Unusable []string
+}
+
+// SetModel puts a model into the catalogue, or changes it. Used is when it was last used, if that is known.
+func (s *State) SetModel(e objects.Entry, used time.Time) {
+	m := s.models[e.ModelKey]
+	if m == nil {
+		m = s.newModel(e)
+		s.changes.Models[m.ModelKey] = true
+	}
+	m.Entry, m.gone, m.foreign = e, false, false
+	delete(s.unknown, m.ModelKey)
+	if m.source <= HintedSize && e.Size > 0 {
+		m.bytes, m.source = e.Size, HintedSize
+	}
+	m.use(used)
+	s.dueModels[m.ModelKey] = true
+}
+
+func (s *State) newModel(e objects.Entry) *model {
+	m := &model{Entry: e, wants: make(map[string]Want), copies: make(map[string]*Copy)}
+	s.models[e.ModelKey] = m
+	return m
+}
+
+// RemoveModel takes a model out of the catalogue. Its copies go.
+func (s *State) RemoveModel(key Key) {
+	if m := s.models[key]; m != nil && !m.foreign {
+		m.gone = true
+		s.dueModels[key] = true
+		s.changes.Models[key] = true
+	}
+}
+
+// Wanted says how many requests wait for a model at one of those who ask; 0 is none any more.
+func (s *State) Wanted(who string, key Key, w Want) {
+	m := s.models[key]
+	switch {
+	case w.Requests == 0:
+		if m != nil {
+			delete(m.wants, who)
+			s.dueModels[key] = true
+			s.stirAll() // its copies may leave now
+		}
+		return
+	case m == nil:
+		m = s.newModel(objects.Entry{ModelKey: key})
+		m.gone = true
+	}
+	m.wants[who] = w
+	s.dueModels[key] = true
+	for address := range m.copies {
+		s.dueEndpoints[address] = true // it may have become more urgent
+	}
+}
+
+// Unwanted says that one of those who ask has gone.
+func (s *State) Unwanted(who string) {
+	for key, m := range s.models {
+		if _, ok := m.wants[who]; ok {
+			delete(m.wants, who)
+			s.dueModels[key] = true
+		}
+	}
+	s.stirAll()
+}
+
+// Ensure asks for a copy of a model that has none, without a request that waits: it does not go before others, and does not
+// put out what was used more recently. It asks once: for a copy, or the failure to get one.
+func (s *State) Ensure(key Key) {
+	if m := s.models[key]; m != nil && s.there(m) == 0 {
+		m.ensure = true
+		s.dueModels[key] = true
+	}
+}
+
+// Used says when a model was last used.
+func (s *State) Used(key Key, at time.Time) {
+	if m := s.models[key]; m != nil {
+		m.use(at)
+	}
+}
+
+func (m *model) use(at time.Time) {
+	if at.After(m.lastUsed) {
+		m.lastUsed = at
+	}
+}
+
+// compare orders models by who is to be helped first: those that requests wait for, in the order in which they came, then
+// the most recently used.
+func (m *model) compare(o *model) int {
+	a, b := m.since(), o.since()
+	switch {
+	case a.IsZero() != b.IsZero():
+		if b.IsZero() {
+			return -1
+		}
+		return 1
+	case !a.Equal(b):
+		return a.Compare(b)
+	}
+	return cmp.Or(o.lastUsed.Compare(m.lastUsed), m.Compare(o.ModelKey))
+}
+
+// since is when the first request began to wait that still does; zero if none waits.
+func (m *model) since() (first time.Time) {
+	for _, w := range m.wants {
+		if first.IsZero() || w.Since.Before(first) {
+			first = w.Since
+		}
+	}
+	return first
+}
+
+// starved says whether requests wait for the model that no copy there is, or that is on its way, will serve.
+func (m *model) starved(s *State) bool {
+	for _, w := range m.wants {
+		served := false
+		for _, c := range m.copies {
+			if c.State <= Loaded && !c.doomed && s.endpoints[c.Endpoint].state != down && !slices.Contains(w.Unusable, c.Endpoint) {
+				served = true
+				break
+			}
+		}
+		if !served {
+			return true
+		}
+	}
+	return false
+}
+
+// staying is the copies that are not on their way out, the first the one that would be missed least: the least far come,
+// then the latest.
+func (m *model) staying() []*Copy {
+	all := slices.DeleteFunc(m.sorted(), func(c *Copy) bool { return c.State > Loaded || c.doomed })
+	slices.SortStableFunc(all, func(a, b *Copy) int { return cmp.Or(cmp.Compare(a.State, b.State), b.Since.Compare(a.Since)) })
+	return all
+}
+
+func (m *model) expiry(now time.Time) time.Duration {
+	if len(m.wants) > 0 || now.Sub(m.lastUsed) < inUse {
+		return failureExpiry / 2
+	}
+	return failureExpiry
+}
