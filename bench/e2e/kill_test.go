@@ -32,17 +32,17 @@ func runtimes(t testing.TB, n int, sources map[string]string) setting {
 		placed(t, 1)(c)
 		net := strings.TrimSuffix(c.Listen, "1:8080")
 		pool, _, _ := strings.Cut(engines(net, 0), "---")
-		objects := pool
+		objects := []string{pool}
 		management := "port:8085"
 		for i := 11; i < 11+n; i++ {
-			objects += fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: runtime-%d, labels: {app: llama, %s: 'true'}}\nspec: {addresses: ['%s%d:8000'], engine: modelruntime, management: '%s'}\n",
-				i, rig.SimulateLabel, net, i, management)
+			objects = append(objects, fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: runtime-%d, labels: {app: llama, %s: 'true'}}\nspec: {addresses: ['%s%d:8000'], engine: modelruntime, management: '%s'}\n",
+				i, rig.SimulateLabel, net, i, management))
 			management = fmt.Sprintf("unix:%s/%d.sock", c.Dir, i+1)
 		}
 		for name, source := range sources {
-			objects += modelObject(name, fmt.Sprintf("type: sim, source: '%s'", source))
+			objects = append(objects, modelObject(name, fmt.Sprintf("type: sim, source: '%s'", source)))
 		}
-		if err := os.WriteFile(filepath.Join(c.Objects, "engines.yaml"), []byte(objects), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(c.Objects, "engines.yaml"), []byte(strings.Join(objects, "")), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
