@@ -18,7 +18,7 @@ type site struct {
 	loader   *load.Loader
 	stop     context.CancelFunc
 	due      chan struct{} // capacity 1: it is to be looked at now; never closed
-	durable  bool          // what is asked of it is known from the store alone
+	runtime  bool          // a model runtime, which lists nothing and may have to be made ready
 }
 
 // look makes a look due now.
@@ -34,7 +34,7 @@ func (p *Placer) open(e objects.Endpoint, adapters int) {
 	ctx, cancel := context.WithCancel(p.running)
 	s := &site{
 		Endpoint: load.Endpoint{Address: e.Address, Host: e.Host, Kind: e.Kind, Management: e.Management, Incarnation: e.Incarnation},
-		adapters: adapters, due: make(chan struct{}, 1), durable: e.Management != "",
+		adapters: adapters, due: make(chan struct{}, 1), runtime: e.Management != "",
 	}
 	loader, err := load.Open(s.Endpoint, p.Access, func(a load.Answer) { p.answered(s, a) })
 	if err != nil {
@@ -80,7 +80,7 @@ func (p *Placer) lookAt(ctx context.Context, s *site) error {
 	record := p.records[s.Address]
 	p.mu.Unlock()
 	limit := lookTimeout
-	if s.durable {
+	if s.runtime {
 		limit = readyTimeout
 	}
 	limited, cancel := context.WithTimeout(ctx, limit)
@@ -232,14 +232,14 @@ func (p *Placer) load(ctx context.Context, s *site, key decide.CopyKey, a decide
 		p.mu.Lock()
 		s.look()
 		p.mu.Unlock()
-	case !result.Failed && result.Bytes == 0 && s.durable:
+	case !result.Failed && result.Bytes == 0 && s.runtime:
 		p.measure(s, key)
 	}
 }
 
 // tryLoad writes down that the model is to be loaded, and loads it.
 func (p *Placer) tryLoad(ctx context.Context, s *site, key decide.CopyKey, a decide.Action) decide.LoadResult {
-	if err := p.Store.PutCopy(p.record(s, key, decide.Loading), s.durable); err != nil {
+	if err := p.Store.PutCopy(p.record(s, key, decide.Loading), true); err != nil {
 		return decide.LoadResult{Failed: true, Words: "it could not be written down that it is to be loaded: " + err.Error()}
 	}
 	if a.Kind == decide.Reload {
@@ -282,7 +282,7 @@ func (p *Placer) measure(s *site, key decide.CopyKey) {
 
 func (p *Placer) unload(s *site, key decide.CopyKey) {
 	began := time.Now()
-	if err := p.Store.PutCopy(p.record(s, key, decide.Unloading), s.durable); err != nil {
+	if err := p.Store.PutCopy(p.record(s, key, decide.Unloading), true); err != nil {
 		p.Log.Error("it could not be written down that a model is to be unloaded", "endpoint", s.Address, "model", key.ID, "err", err)
 	}
 	err := s.loader.Unload(p.running, key.ID)
