@@ -9,7 +9,7 @@ TOOL := go tool -modfile=tools/go.mod
 # (golang/go#75804).
 FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 
-.PHONY: help run build test soak real check fuzz bench generate clean
+.PHONY: help run build test soak real check fuzz bench generate protocols clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,7 +60,10 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	go test -run '^$$' -bench Catalogue -benchtime 12x ./bench/e2e
 
 generate: ## Write what the scenarios answer into their files anew; read the difference before you keep it
-	go test ./extproc/pick ./extproc/stream ./internal/sim ./control/place/load -run Scenarios -update
+	go test ./extproc/pick ./extproc/stream ./internal/sim ./control/place/load ./control/place/decide -run Scenarios -update
+
+protocols: ## Compile the protocols in api/ anew
+	go tool -modfile=tools/go.mod buf generate
 
 clean: ## Remove what was built and what a run left; downloads in .cache stay
 	rm -rf bin .run
