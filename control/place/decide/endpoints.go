@@ -183,7 +183,7 @@ func (s *State) compare(e *endpoint, l Sight, restarted bool, now time.Time) (ch
 		listed[id] = true
 	}
 	for _, c := range e.sorted() {
-		there := listed[c.ID]
+		there := listed[c.ID] && e.left[c.Key].Before(l.Began)
 		switch {
 		case c.State == Queued && there: // an earlier process's load, or somebody else's
 			s.set(c, Loaded, now)

@@ -22,6 +22,7 @@ type world struct {
 	engines map[string]*engineModel
 	pending []pending // what engines were told and have not answered
 	models  map[string]*modelModel
+	looks   map[string]decide.Sight // that began and have not ended
 	step    int
 	trace   []string
 }
@@ -140,10 +141,18 @@ func (w *world) answer(i int) {
 	}
 }
 
+// look begins a look, or ends the one that began, with what there was to see then.
 func (w *world) look(address string) {
 	e := w.engines[address]
 	if e.dead {
+		delete(w.looks, address)
 		w.s.Down(address)
+		return
+	}
+	if l, begun := w.looks[address]; begun {
+		delete(w.looks, address)
+		w.logf("%s is seen with %v, as of %v ago", address, l.Listed, w.now.Sub(l.Began))
+		w.s.Saw(l, w.now)
 		return
 	}
 	l := decide.Sight{Began: w.now, Endpoint: decide.Endpoint{
@@ -155,7 +164,23 @@ func (w *world) look(address string) {
 		}
 	}
 	slices.Sort(l.Listed)
-	w.s.Saw(l, w.now)
+	w.looks[address] = l
+}
+
+// lookNow is a look that takes no time.
+func (w *world) lookNow(address string) {
+	delete(w.looks, address)
+	w.look(address)
+	w.look(address)
+}
+
+// honest fails if requests may go where the engine, being well, has not what they ask for.
+func (w *world) honest() {
+	for _, c := range w.copies() {
+		if e := w.engines[c.Endpoint]; c.State == decide.Loaded && e.slots > 0 && !e.dead && !e.has[c.ID] {
+			w.fatalf("%s at %s counts as loaded and is not there", c.ID, c.Endpoint)
+		}
+	}
 }
 
 func (w *world) sorted() []*modelModel {
@@ -202,6 +227,7 @@ func (w *world) random() {
 		w.logf("%s dies", e)
 		w.engines[e].dead = true
 		clear(w.engines[e].has)
+		delete(w.looks, e)
 		for i := range w.pending {
 			if w.pending[i].Endpoint == e {
 				w.pending[i].dead = true
@@ -212,7 +238,7 @@ func (w *world) random() {
 		if !slices.ContainsFunc(w.pending, func(p pending) bool { return p.Endpoint == e }) && w.engines[e].dead {
 			w.s.Down(e)
 			w.engines[e].dead = false
-			w.look(e)
+			w.lookNow(e)
 			w.logf("%s is back", e)
 		}
 	default:
@@ -233,17 +259,18 @@ func (w *world) random() {
 	}
 	w.now = w.now.Add(time.Duration(w.rng.IntN(1000)) * time.Millisecond)
 	w.decide()
+	w.honest()
 }
 
 // Whatever comes in whatever order: no engine is told to load what it has, holds more than it can, or loads more at once
-// than it takes; what is pinned stays; and when all is quiet every model has the copies that it must have, and who asks
+// than it takes; no copy counts as loaded that the engine, being well, has not; what is pinned stays; and when all is quiet every model has the copies that it must have, and who asks
 // gets one.
 func TestWhateverComes(t *testing.T) {
 	for seed := range uint64(24) {
 		for _, kind := range []string{"slots", "bytes"} {
 			w := &world{
 				t: t, s: decide.New(decide.DrainLimit), rng: rand.New(rand.NewPCG(seed, 1)), now: start,
-				engines: map[string]*engineModel{}, models: map[string]*modelModel{},
+				engines: map[string]*engineModel{}, models: map[string]*modelModel{}, looks: map[string]decide.Sight{},
 			}
 			for i, address := range []string{"e1", "e2", "e3"} {
 				e := &engineModel{slots: 2 + i, loads: 1 + i, has: map[string]bool{}}
@@ -299,7 +326,7 @@ func (w *world) settle() {
 			w.s.Down(address)
 			e.dead = false
 		}
-		w.look(address)
+		w.lookNow(address)
 		w.decide()
 	}
 	w.now = w.now.Add(16 * time.Minute) // failures are old
