@@ -123,6 +123,7 @@ func (s *stack) killedAmidLoads(hot, cold []string) (killed time.Time) {
 	})
 	killed = time.Now()
 	s.Control.Kill()
+	l.goesOn(s, 10) // without control
 	restart := func() {
 		s.t.Helper()
 		if err := s.StartControl(s.t.Context()); err != nil {
@@ -135,15 +136,9 @@ func (s *stack) killedAmidLoads(hot, cold []string) (killed time.Time) {
 	known := time.Since(restarted)
 	answered()
 	took := time.Since(restarted)
-	// And once more, with nothing to do, for as long as it takes to see that nobody needs it.
-	more := func() {
-		s.t.Helper()
-		sent := l.sent.Load()
-		s.await("requests for what is loaded go on", func() bool { return l.sent.Load() > sent+100 })
-	}
-	more()
+	// And once more, with nothing to do.
 	s.Control.Kill()
-	more()
+	l.goesOn(s, 25)
 	restart()
 	s.await("each model is where it was", func() bool { return s.unknown(cold) == "" })
 	l.stop()
@@ -158,12 +153,8 @@ func (s *stack) killedAmidLoads(hot, cold []string) (killed time.Time) {
 		after := r.Time.After(killed)
 		slowest[after] = max(slowest[after], r.Before)
 	}
-	s.t.Logf("%v after the restart each model's place was known, and after %v every request was answered; %d requests for what was loaded came to their engine within %v ms before and %v ms after",
+	s.t.Logf("%v after the restart each model's place was known, and after %v every request was answered; %d requests for what was loaded came to their engine within %v ms before control was killed and %v ms after",
 		known.Round(time.Millisecond), took.Round(time.Millisecond), l.sent.Load(), slowest[false], slowest[true])
-	// Who waits for control waits until it has been back for a while. The slack is for a machine that is busy.
-	if slowest[true] > slowest[false]+500 {
-		s.t.Errorf("after control was killed a request for what was loaded took %v ms to its engine, before at most %v ms", slowest[true], slowest[false])
-	}
 	return killed
 }
 

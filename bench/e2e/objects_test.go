@@ -17,6 +17,7 @@ type load struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 	sent   atomic.Int64
+	each   []atomic.Int64 // by client: how many of them it sent
 
 	mu     sync.Mutex // guards the following
 	faults []string
@@ -26,12 +27,13 @@ type load struct {
 // pour starts clients that each send one request after the other. Good says whether an answer is what it should be.
 func (s *stack) pour(clients int, next func(client, n int) request, good func(answer, error) string) *load {
 	ctx, cancel := context.WithCancel(s.t.Context())
-	l := &load{cancel: cancel, served: make(map[string]int)}
+	l := &load{cancel: cancel, served: make(map[string]int), each: make([]atomic.Int64, clients)}
 	for client := range clients {
 		l.done.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
 				a, err := s.ask(context.WithoutCancel(ctx), next(client, n))
 				l.sent.Add(1)
+				l.each[client].Add(1)
 				fault := good(a, err)
 				l.mu.Lock()
 				l.served[a.served]++
@@ -50,6 +52,15 @@ func (s *stack) pour(clients int, next func(client, n int) request, good func(an
 func (l *load) stop() {
 	l.cancel()
 	l.done.Wait()
+}
+
+// goesOn waits until each client has got n more answers: no request that was on its way waits for anything.
+func (l *load) goesOn(s *stack, n int64) {
+	s.t.Helper()
+	for client := range l.each {
+		before := l.each[client].Load()
+		s.await("each client's requests are answered", func() bool { return l.each[client].Load() >= before+n })
+	}
 }
 
 // isOK is for loads none of which may fail.
