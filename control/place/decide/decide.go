@@ -87,7 +87,9 @@ type Copy struct {
 	// asked is when it should have been loaded, had there been room at once.
 	asked time.Time
 	// doomed: it is unloaded as soon as it is loaded.
-	doomed   bool
+	doomed bool
+	// drained: nobody sends requests to it any more, and none is there.
+	drained  bool
 	inFlight int
 }
 
@@ -171,6 +173,7 @@ const DrainLimit = time.Minute
 // State is everything that placement knows. It is not safe for concurrent use. Make one with [New].
 type State struct {
 	drainLimit time.Duration
+	paused     bool
 	models     map[Key]*model
 	endpoints  map[string]*endpoint
 	pools      map[objects.Name][]*endpoint // in order of address
@@ -209,6 +212,10 @@ func New(drainLimit time.Duration) *State {
 	return s
 }
 
+// Pause lets nothing begin until it is called with false: who cannot be sure to be the only one that decides tells no engine
+// anything. What becomes known is taken in all the same.
+func (s *State) Pause(paused bool) { s.paused = paused }
+
 // Changes returns what changed since the last call.
 func (s *State) Changes() Changes {
 	c := s.changes
@@ -218,6 +225,9 @@ func (s *State) Changes() Changes {
 
 // Decide returns what is to be done now, and when it is to be asked again if nothing happens; the zero time is never.
 func (s *State) Decide(now time.Time, random func() uint64) (todo []Action, wake time.Time) {
+	if s.paused {
+		return nil, time.Time{}
+	}
 	s.expire(now)
 	for len(s.dueModels) > 0 { // an eviction may make others due
 		due := make([]*model, 0, len(s.dueModels))
@@ -234,7 +244,7 @@ func (s *State) Decide(now time.Time, random func() uint64) (todo []Action, wake
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(s.draining), CopyKey.Compare) {
 		c := s.endpoints[key.Endpoint].copies[key.Key]
-		if now.Sub(c.Since) >= s.drainLimit {
+		if c.drained || now.Sub(c.Since) >= s.drainLimit {
 			todo = append(todo, s.unload(c, now))
 		}
 	}

@@ -26,6 +26,7 @@ import (
 //	loaded e1 a size=60Mi took=2s
 //	failed e1 a out of memory
 //	leftover e1 a                           failed, and something of it may be left there
+//	pause, resume                           nothing begins meanwhile
 //	show                                    every model and its copies
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
@@ -194,6 +195,10 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		for _, id := range plain[1:] {
 			r.s.Wanted(plain[0], key(id), decide.Want{})
 		}
+	case "pause":
+		r.s.Pause(true)
+	case "resume":
+		r.s.Pause(false)
 	case "left":
 		r.s.Unwanted(plain[0])
 	case "used":

@@ -266,10 +266,15 @@ func (s *State) InFlight(key CopyKey, requests int) {
 
 // Drained says that nobody sends requests to a draining copy any more and none is there.
 func (s *State) Drained(key CopyKey, now time.Time) (todo []Action) {
-	if c := s.copy(key); c != nil && c.State == Draining {
-		return []Action{s.unload(c, now)}
+	c := s.copy(key)
+	if c == nil || c.State != Draining {
+		return nil
 	}
-	return nil
+	if s.paused {
+		c.drained = true
+		return nil
+	}
+	return []Action{s.unload(c, now)}
 }
 
 // Missing says that an engine that gives no list answered as if it had no such copy.

@@ -23,6 +23,7 @@ type world struct {
 	pending []pending // what engines were told and have not answered
 	models  map[string]*modelModel
 	looks   map[string]decide.Sight // that began and have not ended
+	paused  bool
 	step    int
 	trace   []string
 }
@@ -67,6 +68,9 @@ func (w *world) fatalf(format string, args ...any) {
 // do takes what is to be done, and checks that it may be.
 func (w *world) do(todo []decide.Action) {
 	for _, a := range todo {
+		if w.paused {
+			w.fatalf("paused, and yet %s is to %s %s", a.Endpoint, a.Kind, a.Model.ID)
+		}
 		w.logf("%s %s at %s", a.Kind, a.Model.ID, a.Endpoint)
 		e := w.engines[a.Endpoint]
 		if e.dead { // it is not reached
@@ -103,6 +107,12 @@ func (w *world) do(todo []decide.Action) {
 		}
 		w.pending = append(w.pending, pending{Action: a})
 	}
+}
+
+func (w *world) pause(paused bool) {
+	w.paused = paused
+	w.s.Pause(paused)
+	w.logf("paused: %v", paused)
 }
 
 func (w *world) decide() {
@@ -221,8 +231,10 @@ func (w *world) random() {
 				break
 			}
 		}
-	case n < 90:
+	case n < 89:
 		w.look(e)
+	case n < 90 || w.paused && n < 92:
+		w.pause(!w.paused)
 	case n < 92:
 		w.logf("%s dies", e)
 		w.engines[e].dead = true
@@ -263,7 +275,7 @@ func (w *world) random() {
 }
 
 // Whatever comes in whatever order: no engine is told to load what it has, holds more than it can, or loads more at once
-// than it takes; no copy counts as loaded that the engine, being well, has not; what is pinned stays; and when all is quiet every model has the copies that it must have, and who asks
+// than it takes, or is told anything while placement is paused; no copy counts as loaded that the engine, being well, has not; what is pinned stays; and when all is quiet every model has the copies that it must have, and who asks
 // gets one.
 func TestWhateverComes(t *testing.T) {
 	for seed := range uint64(24) {
@@ -305,6 +317,7 @@ func TestWhateverComes(t *testing.T) {
 // settle lets everything that is under way end well, and then asks for each model.
 func (w *world) settle() {
 	w.logf("settle")
+	w.pause(false)
 	quiet := func() {
 		for range 200 {
 			for len(w.pending) > 0 {
