@@ -12,13 +12,12 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/headgate/headgate/control/place"
-	"github.com/headgate/headgate/control/place/stream"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/store"
 )
@@ -34,7 +33,7 @@ func main() {
 }
 
 // run serves until ctx ends. Help goes to out, the log to logs.
-func run(ctx context.Context, args []string, out, logs io.Writer) (err error) {
+func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	c, err := parseFlags(args, out)
 	if err != nil {
 		return err
@@ -44,49 +43,28 @@ func run(ctx context.Context, args []string, out, logs io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	memory, err := store.Open(c.state, log)
-	if err != nil {
-		return fmt.Errorf("--state: %w", err)
-	}
-	defer func() { err = errors.Join(err, memory.Close()) }()
-
-	board := stream.New(log)
-	m := newMeter(board)
-	placer, err := place.New(place.Config{
-		Store: memory, Log: log, Access: access, Board: board, Meter: m, DrainLimit: c.drainLimit, LookInterval: c.lookInterval,
-		RegisteredPool: c.pool(),
-	})
-	if err != nil {
-		return fmt.Errorf("--state %s: %w", c.state, err)
-	}
-	board.SetPlacer(placer)
-	m.follow(placer)
+	m := newMeter()
+	worlds := newLatest()
+	loaded := make(chan struct{})
+	office := office{config: c, access: access, worlds: worlds, meter: m, log: log, open: func() (memory, error) {
+		file, err := store.Open(c.state, log)
+		if err != nil {
+			return nil, fmt.Errorf("--state: %w", err)
+		}
+		return file, nil
+	}}
 
 	group, ctx := errgroup.WithContext(ctx)
-	loaded := make(chan struct{})
-	running := make(chan struct{})
-	group.Go(func() error { return placer.Run(ctx, func() { close(running) }) })
 	group.Go(func() error {
-		<-running
-		first := true
+		var first sync.Once
 		return c.source().Follow(ctx, log, m.refused, func(w *objects.World) {
-			placer.SetWorld(w)
-			if first {
-				close(loaded)
-				first = false
-			}
+			worlds.set(w)
+			first.Do(func() { close(loaded) })
 		})
 	})
-	group.Go(func() error {
-		select { // without objects every model would be unknown
-		case <-loaded:
-		case <-ctx.Done():
-			return nil
-		}
-		return serve(ctx, c, services{board: board, placer: placer, log: log})
-	})
+	group.Go(func() error { return office.term(ctx, nil) })
 	if c.metricsPort >= 0 {
-		group.Go(func() error { return serveMetrics(ctx, c, m.handler(placer, loaded), log) })
+		group.Go(func() error { return serveMetrics(ctx, c, m.handler(loaded), log) })
 	}
 	return group.Wait()
 }

@@ -230,7 +230,7 @@ func TestWhoMayCall(t *testing.T) {
 	}
 	defer memory.Close()
 	board := stream.New(log)
-	placer, err := place.New(place.Config{Store: memory, Log: log, Board: board, Meter: newMeter(board)})
+	placer, err := place.New(place.Config{Store: memory, Log: log, Board: board, Meter: newMeter()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,7 +27,14 @@ type meter struct {
 	copies   *prometheus.Desc // state
 	models   *prometheus.Desc // kind
 	waiting  *prometheus.Desc
-	placer   *place.Placer
+	peers    *prometheus.Desc
+	term     atomic.Pointer[followed]
+}
+
+// followed is who is told of; none while another control decides.
+type followed struct {
+	board  *stream.Server
+	placer *place.Placer
 }
 
 // Buckets in seconds: what control itself takes, and what engines do.
@@ -35,7 +43,7 @@ var (
 	loadBuckets = []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 )
 
-func newMeter(board *stream.Server) *meter {
+func newMeter() *meter {
 	histogram := func(name, help string, buckets []float64) prometheus.HistogramOpts {
 		return prometheus.HistogramOpts{Name: "headgate_" + name, Help: help, Buckets: buckets}
 	}
@@ -50,17 +58,20 @@ func newMeter(board *stream.Server) *meter {
 		copies:   prometheus.NewDesc("headgate_copies", "Copies of models, by state.", []string{"state"}, nil),
 		models:   prometheus.NewDesc("headgate_models", "Models of the catalogue, and those of them that requests wait for, that failures count of, and that cannot be loaded for now.", []string{"which"}, nil),
 		waiting:  prometheus.NewDesc("headgate_waiting_requests", "Requests that wait for models, by all extprocs.", nil, nil),
+		peers:    prometheus.NewDesc("headgate_extprocs", "Extprocs that follow.", nil, nil),
 	}
-	m.registry.MustRegister(m.toCall, m.stalled, m.loads, m.unloads, m.evicted, m.files,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "headgate_extprocs", Help: "Extprocs that follow."}, func() float64 { return float64(board.Peers()) }),
+	m.registry.MustRegister(m, m.toCall, m.stalled, m.loads, m.unloads, m.evicted, m.files,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
-// follow makes the meter tell of a placer's models.
-func (m *meter) follow(p *place.Placer) {
-	m.placer = p
-	m.registry.MustRegister(m)
+// follow makes the meter tell of a term, or of none.
+func (m *meter) follow(board *stream.Server, placer *place.Placer) {
+	if placer == nil {
+		m.term.Store(nil)
+		return
+	}
+	m.term.Store(&followed{board, placer})
 }
 
 // Describe is [prometheus.Collector]'s.
@@ -68,11 +79,17 @@ func (m *meter) Describe(out chan<- *prometheus.Desc) {
 	out <- m.copies
 	out <- m.models
 	out <- m.waiting
+	out <- m.peers
 }
 
 // Collect is [prometheus.Collector]'s.
 func (m *meter) Collect(out chan<- prometheus.Metric) {
-	count := m.placer.Count()
+	term := m.term.Load()
+	if term == nil {
+		return
+	}
+	out <- prometheus.MustNewConstMetric(m.peers, prometheus.GaugeValue, float64(term.board.Peers()))
+	count := term.placer.Count()
 	for state, n := range count.Copies {
 		out <- prometheus.MustNewConstMetric(m.copies, prometheus.GaugeValue, float64(n), decide.CopyState(state).String())
 	}
@@ -108,7 +125,7 @@ func result(failed bool) string {
 }
 
 // handler serves what operators look at. Control is ready when it has read its objects.
-func (m *meter) handler(p *place.Placer, loaded <-chan struct{}) http.Handler {
+func (m *meter) handler(loaded <-chan struct{}) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
@@ -121,7 +138,12 @@ func (m *meter) handler(p *place.Placer, loaded <-chan struct{}) http.Handler {
 		}
 	})
 	mux.HandleFunc("GET /models", func(w http.ResponseWriter, r *http.Request) {
-		all := p.Statuses()
+		term := m.term.Load()
+		if term == nil {
+			http.Error(w, "another control decides: ask that one", http.StatusServiceUnavailable)
+			return
+		}
+		all := term.placer.Statuses()
 		if id := r.URL.Query().Get("id"); id != "" {
 			some := all[:0]
 			for _, st := range all {

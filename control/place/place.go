@@ -38,7 +38,7 @@ const (
 
 // Config is what a Placer needs.
 type Config struct {
-	Store *store.Store
+	Store Store
 	Log   *slog.Logger
 	// Access is how engines are reached.
 	Access reach.Access
@@ -50,6 +50,26 @@ type Config struct {
 	RegisteredPool objects.Name
 	// DrainLimit and LookInterval are 0 for the defaults.
 	DrainLimit, LookInterval time.Duration
+}
+
+// Store remembers, for the next process, what the objects do not say. Its methods are safe for concurrent use; what is written
+// is written in the order of the calls. Wait returns when that is there for good.
+type Store interface {
+	// PutModel and DeleteModel keep a registered model, and forget it with its status.
+	PutModel(m *v1alpha1.Model) (wait func() error)
+	DeleteModel(m *v1alpha1.Model) (wait func() error)
+	// PutCopy keeps what is asked of an engine about a model. With wait, it returns when that is there for good.
+	PutCopy(c store.Copy, wait bool) error
+	DeleteCopy(endpoint, pool, id string)
+	// PutRuntime keeps what a model runtime said of itself, and returns when that is there for good.
+	PutRuntime(r store.Runtime) error
+	// PutStatuses keeps the status of models, when there is time.
+	PutStatuses(all []store.Status)
+
+	Models() ([]v1alpha1.Model, error)
+	Copies() ([]store.Copy, error)
+	Runtimes() ([]store.Runtime, error)
+	Statuses() ([]store.Status, error)
 }
 
 // Board is told what changed, in order, and keeps what it is told. It must not call the Placer back before it returns.
@@ -177,6 +197,12 @@ func (p *Placer) stop() {
 	p.mu.Unlock()
 	p.work.Wait()
 	p.save()
+}
+
+// Pause lets no load and no unload begin until it is called with false. All else goes on: engines are looked at, and what is
+// known is told.
+func (p *Placer) Pause(paused bool) {
+	p.update(func(time.Time) []decide.Action { p.state.Pause(paused); return nil })
 }
 
 // update tells the state something, and does what is to be done then.

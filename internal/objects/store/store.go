@@ -238,7 +238,7 @@ func read[T any](s *Store, bucket []byte) (all []T, err error) {
 		return tx.Bucket(bucket).ForEach(func(k, value []byte) error {
 			var v T
 			if err := json.Unmarshal(value, &v); err != nil {
-				return fmt.Errorf("%s %q: %w", bucket, k, err)
+				return fmt.Errorf("%s: %s %q: %w", s.db.Path(), bucket, k, err)
 			}
 			all = append(all, v)
 			return nil

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/place/stream"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/reach"
+)
+
+// office is what a control needs to be the one that decides.
+type office struct {
+	config
+	access reach.Access
+	worlds *latest
+	meter  *meter
+	log    *slog.Logger
+	// open opens what an earlier term remembers, for a new one.
+	open func() (memory, error)
+}
+
+// memory is a [place.Store] that one term has at a time.
+type memory interface {
+	place.Store
+	Close() error
+}
+
+// term is a time in which this process decides. It ends with ctx, and all that it knew with it.
+//
+// Pauses says when the term is paused, and when it goes on: meanwhile nobody knows who decides, so that extprocs are served
+// on with what is known, and no engine is told anything.
+func (o office) term(ctx context.Context, pauses <-chan bool) (err error) {
+	memory, err := o.open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, memory.Close()) }()
+	board := stream.New(o.log)
+	placer, err := place.New(place.Config{
+		Store: memory, Log: o.log, Access: o.access, Board: board, Meter: o.meter, DrainLimit: o.drainLimit, LookInterval: o.lookInterval,
+		RegisteredPool: o.pool(),
+	})
+	if err != nil {
+		return err
+	}
+	board.SetPlacer(placer)
+	o.meter.follow(board, placer)
+	defer o.meter.follow(nil, nil)
+
+	group, ctx := errgroup.WithContext(ctx)
+	running, loaded := make(chan struct{}), make(chan struct{})
+	group.Go(func() error { return placer.Run(ctx, func() { close(running) }) })
+	group.Go(func() error {
+		<-running
+		var first sync.Once
+		o.worlds.follow(ctx, func(w *objects.World) {
+			placer.SetWorld(w)
+			first.Do(func() { close(loaded) })
+		})
+		return nil
+	})
+	group.Go(func() error {
+		for {
+			select {
+			case paused := <-pauses:
+				placer.Pause(paused)
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
+	group.Go(func() error {
+		select { // without objects every model would be unknown
+		case <-loaded:
+		case <-ctx.Done():
+			return nil
+		}
+		return serve(ctx, o.config, services{board: board, placer: placer, log: o.log})
+	})
+	return group.Wait()
+}
