@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// lease is a Lease of an API server, which those who are cut off cannot reach. It refuses a write that does not know the
+// last one.
+type lease struct {
+	mu      sync.Mutex // guards the following
+	record  *resourcelock.LeaderElectionRecord
+	version int
+	cut     map[string]bool
+}
+
+// holder is a [resourcelock.Interface], of one control.
+type holder struct {
+	*lease
+	name string
+	seen int // version
+}
+
+var resource = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+
+func (h *holder) reach() error {
+	if h.cut[h.name] {
+		return errors.New("connection refused")
+	}
+	return nil
+}
+
+func (h *holder) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.reach(); err != nil {
+		return nil, nil, err
+	}
+	if h.record == nil {
+		return nil, nil, apierrors.NewNotFound(resource, "control")
+	}
+	h.seen = h.version
+	record := *h.record
+	raw, err := json.Marshal(record)
+	return &record, raw, err
+}
+
+func (h *holder) put(r resourcelock.LeaderElectionRecord) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.reach(); err != nil {
+		return err
+	}
+	if h.seen != h.version {
+		return apierrors.NewConflict(resource, "control", errors.New("somebody has written it since"))
+	}
+	h.version++
+	h.record, h.seen = &r, h.version
+	return nil
+}
+
+func (h *holder) Create(_ context.Context, r resourcelock.LeaderElectionRecord) error {
+	return h.put(r)
+}
+func (h *holder) Update(_ context.Context, r resourcelock.LeaderElectionRecord) error {
+	return h.put(r)
+}
+func (h *holder) RecordEvent(string) {}
+func (h *holder) Identity() string   { return h.name }
+func (h *holder) Describe() string   { return "control" }
+
+func (l *lease) cutOff(names ...string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut = make(map[string]bool)
+	for _, name := range names {
+		l.cut[name] = true
+	}
+}
+
+// terms are the terms of several controls, in a bubble of synctest.
+type terms struct {
+	t *testing.T
+	*lease
+	mu       sync.Mutex // guards the following
+	begun    map[string]int
+	deciding []string          // the terms that are not paused, such as a1
+	on       map[string]string // the term of a control that goes on, paused or not
+	ends     map[string]context.CancelFunc
+	done     map[string]chan error
+}
+
+func newTerms(t *testing.T) *terms {
+	return &terms{
+		t: t, lease: &lease{}, begun: make(map[string]int), on: make(map[string]string),
+		ends: make(map[string]context.CancelFunc), done: make(map[string]chan error),
+	}
+}
+
+func (s *terms) set(name string, decides bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deciding = slices.DeleteFunc(s.deciding, func(n string) bool { return n == name })
+	if decides {
+		s.deciding = append(s.deciding, name)
+	}
+	if len(s.deciding) > 1 {
+		s.t.Errorf("%v decide at once", s.deciding)
+	}
+}
+
+func (s *terms) start(name string) {
+	ctx, cancel := context.WithCancel(s.t.Context())
+	s.ends[name], s.done[name] = cancel, make(chan error, 1)
+	e := election{
+		lock: &holder{lease: s.lease, name: name}, log: slog.New(slog.DiscardHandler),
+		duration: leaseDuration, deadline: renewDeadline, retry: retryPeriod,
+	}
+	go func() {
+		s.done[name] <- e.run(ctx, func(ctx context.Context, pauses <-chan bool) error {
+			s.mu.Lock()
+			s.begun[name]++
+			term := fmt.Sprintf("%s%d", name, s.begun[name])
+			s.on[name] = term
+			s.mu.Unlock()
+			s.set(term, true)
+			defer func() {
+				s.set(term, false)
+				s.mu.Lock()
+				delete(s.on, name)
+				s.mu.Unlock()
+			}()
+			for {
+				select {
+				case paused := <-pauses:
+					s.set(term, !paused)
+				case <-ctx.Done():
+					time.Sleep(time.Second) // streams end
+					return nil
+				}
+			}
+		})
+	}()
+}
+
+func (s *terms) stop(name string) {
+	s.ends[name]()
+	if err := <-s.done[name]; err != nil {
+		s.t.Error(err)
+	}
+}
+
+// after lets time go by, and checks who decides then, and whose terms go on.
+func (s *terms) after(d time.Duration, decides string, on ...string) {
+	s.t.Helper()
+	time.Sleep(d)
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var terms []string
+	for _, term := range s.on {
+		terms = append(terms, term)
+	}
+	slices.Sort(terms)
+	var deciding string
+	if len(s.deciding) > 0 {
+		deciding = s.deciding[0]
+	}
+	if deciding != decides || !slices.Equal(terms, on) {
+		s.t.Errorf("after %v: %q decides, %v go on; want %q and %v", d, deciding, terms, decides, on)
+	}
+}
+
+func twoControls(t *testing.T, script func(s *terms)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTerms(t)
+		s.start("a")
+		s.after(time.Second, "a1", "a1")
+		s.start("b")
+		s.after(time.Minute, "a1", "a1")
+		script(s)
+		s.cutOff()
+		s.stop("a")
+		s.stop("b")
+	})
+}
+
+// An outage ends no term: nobody else decides, and who did goes on when it is over.
+func TestAnOutageOfTheAPIServerPausesTheTerm(t *testing.T) {
+	twoControls(t, func(s *terms) {
+		s.cutOff("a", "b")
+		s.after(renewDeadline+time.Second, "", "a1")
+		s.after(2*time.Minute, "", "a1")
+		s.cutOff()
+		s.after(20*time.Second, "a1", "a1")
+		s.after(time.Minute, "a1", "a1")
+	})
+}
+
+// Who is cut off pauses before another may begin, and forgets what it knew when it sees the other.
+func TestWhoIsCutOffIsReplaced(t *testing.T) {
+	twoControls(t, func(s *terms) {
+		s.cutOff("a")
+		s.after(renewDeadline+time.Second, "", "a1")
+		s.after(leaseDuration, "b1", "a1", "b1")
+		s.cutOff()
+		s.after(10*time.Second, "b1", "b1")
+	})
+}
+
+// That another has decided meanwhile is seen though it does not decide any more.
+func TestATermDoesNotGoOnOverAnothers(t *testing.T) {
+	twoControls(t, func(s *terms) {
+		s.cutOff("a")
+		s.after(time.Minute, "b1", "a1", "b1")
+		s.stop("b")
+		s.cutOff()
+		s.after(20*time.Second, "a2", "a2")
+		s.start("b")
+	})
+}
+
+// At its end a control lets another begin at once, when its own term is over.
+func TestAControlThatStopsGivesTheLeaseBack(t *testing.T) {
+	twoControls(t, func(s *terms) {
+		s.stop("a")
+		s.after(5*time.Second, "b1", "b1")
+		s.start("a")
+		s.after(time.Minute, "b1", "b1")
+	})
+}
+
+func TestATermThatFailsEndsTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := errors.New("no such port")
+		e := election{
+			lock: &holder{lease: &lease{}, name: "a"}, log: slog.New(slog.DiscardHandler),
+			duration: leaseDuration, deadline: renewDeadline, retry: retryPeriod,
+		}
+		err := e.run(t.Context(), func(context.Context, <-chan bool) error { return broken })
+		if !errors.Is(err, broken) {
+			t.Errorf("%v, want %v", err, broken)
+		}
+		if r, _, err := e.lock.Get(t.Context()); err != nil || r.HolderIdentity != "" {
+			t.Errorf("the Lease is held by %q, %v", r.HolderIdentity, err)
+		}
+	})
+}
