@@ -96,5 +96,8 @@ const (
 // of those replies as they are and rewrites only Envoy's own.
 const ReplyDetails = "headgate"
 
+// UnknownModel is control's reason for not loading a model that no object and no client of it names.
+const UnknownModel = "unknown_model"
+
 // ExtProcHealthService is the name under which data planes ask for extproc's health.
 const ExtProcHealthService = "envoy.service.ext_proc.v3.ExternalProcessor"

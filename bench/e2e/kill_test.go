@@ -132,7 +132,7 @@ func (s *stack) killedAmidLoads(hot, cold []string) (killed time.Time) {
 	}
 	restarted := time.Now()
 	restart()
-	s.awaitWithin(5*time.Second-time.Since(restarted), "it is known where each model is", func() bool { return s.unknown(cold) == "" })
+	s.promised(5*time.Second-time.Since(restarted), "it is known where each model is", func() bool { return s.unknown(cold) == "" })
 	known := time.Since(restarted)
 	answered()
 	took := time.Since(restarted)

@@ -137,7 +137,7 @@ func TestAModelIsDeletedWhileRequestsFlow(t *testing.T) {
 	if err := os.Remove(filepath.Join(s.objects, "model.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	s.awaitWithin(time.Second, "new requests get 404", func() bool { return s.must(completion("gone", 1, false)).status == http.StatusNotFound })
+	s.promised(time.Second, "new requests get 404", func() bool { return s.must(completion("gone", 1, false)).status == http.StatusNotFound })
 	refused(t, "after it was deleted", s.must(completion("gone", 1, false)), http.StatusNotFound, "model_not_found")
 	l.stop()
 	for _, fault := range l.faults {

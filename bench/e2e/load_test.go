@@ -76,11 +76,11 @@ func TestAThousandRequestsPackAndLeaveNothing(t *testing.T) {
 		s := start(t, extprocFlags("--policy", policy))
 		s.thousand(func(n int) error { return s.whole(t.Context(), n) })
 		loads[policy] = s.engineSum("sim:slot_loads_total")
-		s.awaitWithin(time.Second, "every request is counted as gone", func() bool { return s.inFlight() == 0 })
+		s.promised(time.Second, "every request is counted as gone", func() bool { return s.inFlight() == 0 })
 		rest := s.goroutines(s.Metrics) // with every connection open
 
 		s.thousand(func(n int) error { return s.whole(t.Context(), n) })
-		s.awaitWithin(time.Second, "every request is counted as gone again", func() bool { return s.inFlight() == 0 })
+		s.promised(time.Second, "every request is counted as gone again", func() bool { return s.inFlight() == 0 })
 		if page := s.page(s.Metrics); strings.Contains(page, "headgate_endpoint_model_in_flight{") {
 			t.Errorf("%s: models are counted still:\n%s", policy, page)
 		}
@@ -119,7 +119,7 @@ func TestRequestsThatClientsLeaveAreCountedAsGone(t *testing.T) {
 		}
 		return nil
 	})
-	s.awaitWithin(time.Second, "every request is counted as gone", func() bool { return s.inFlight() == 0 })
+	s.promised(time.Second, "every request is counted as gone", func() bool { return s.inFlight() == 0 })
 	s.await("the engines have nothing left", func() bool {
 		return s.engineSum("vllm:num_requests_running")+s.engineSum("vllm:num_requests_waiting") == 0
 	})

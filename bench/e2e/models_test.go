@@ -230,7 +230,7 @@ func TestControlIsKilledDuringLoads(t *testing.T) {
 	if err := s.StartControl(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.awaitWithin(5*time.Second, "every copy is known, and loaded", func() bool { return s.everyLoaded(20) && s.agreed() == "" })
+	s.promised(5*time.Second, "every copy is known, and loaded", func() bool { return s.everyLoaded(20) && s.agreed() == "" })
 	s.onceEach(s.events(), 20)
 }
 
@@ -270,7 +270,7 @@ func TestControlIsKilledDuringLoadsOfARuntime(t *testing.T) {
 	if err := s.StartControl(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.awaitWithin(5*time.Second, "every copy is known, and loaded", func() bool { return s.everyLoaded(18) })
+	s.promised(5*time.Second, "every copy is known, and loaded", func() bool { return s.everyLoaded(18) })
 	all := told()
 	s.onceEach(all, 18)
 	if n := count(all, "purge"); n != 1 {

@@ -87,31 +87,31 @@ func TestAnEditIsInForceWithinASecondAndDropsNothing(t *testing.T) {
 		t.Fatalf("before the edit: %d", got)
 	}
 	s.write("more.yaml", strings.Replace(routes("a01"), "name: a01}\nspec:", "name: newcomer}\nspec:\n  modelNames: [newcomer]", 1))
-	s.awaitWithin(time.Second, "a new route is in force", func() bool { return status("newcomer") == 200 })
+	s.promised(time.Second, "a new route is in force", func() bool { return status("newcomer") == 200 })
 	if err := os.Remove(filepath.Join(s.objects, "more.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	s.awaitWithin(time.Second, "a removed route is gone", func() bool { return status("newcomer") == 404 })
+	s.promised(time.Second, "a removed route is gone", func() bool { return status("newcomer") == 404 })
 
 	// A pool moves to another name in three edits: the new one beside the old, the routes to it, the old one away.
 	first, _, _ := strings.Cut(engines(network, 4), "---")
 	s.write("engines.yaml", engines(network, 4)+"---\n"+strings.Replace(first, "name: pool}", "name: pool2}", 1))
-	s.awaitWithin(time.Second, "the new pool is there", func() bool { return s.sum(s.Metrics, "headgate_objects", "kind", "InferencePool") == 2 })
+	s.promised(time.Second, "the new pool is there", func() bool { return s.sum(s.Metrics, "headgate_objects", "kind", "InferencePool") == 2 })
 	everyRoute := append([]string{baseRoute}, adapters...)
 	s.write("routes.yaml", strings.ReplaceAll(routes(everyRoute...), "name: pool}", "name: pool2}"))
-	s.awaitWithin(time.Second, "requests go to the new pool", func() bool { return s.sum(s.Metrics, "headgate_picks_total", "pool", "default/pool2") > 0 })
+	s.promised(time.Second, "requests go to the new pool", func() bool { return s.sum(s.Metrics, "headgate_picks_total", "pool", "default/pool2") > 0 })
 	alone := strings.Replace(engines(network, 4), "name: pool}", "name: pool2}", 1)
 	s.write("engines.yaml", alone)
-	s.awaitWithin(time.Second, "the old pool is gone", func() bool { return s.sum(s.Metrics, "headgate_objects", "kind", "InferencePool") == 1 })
+	s.promised(time.Second, "the old pool is gone", func() bool { return s.sum(s.Metrics, "headgate_objects", "kind", "InferencePool") == 1 })
 
 	s.write("engines.yaml", strings.Replace(alone, "{name: engine-14,", "{name: engine-14, deletionTimestamp: '2026-01-01T00:00:00Z',", 1))
-	s.awaitWithin(time.Second, "a pod that is being deleted is out", func() bool {
+	s.promised(time.Second, "a pod that is being deleted is out", func() bool {
 		return s.sum(s.Metrics, "headgate_endpoint_state", "endpoint", network+"14:8000", "state", "out") == 1
 	})
 
 	// An invalid edit is refused by file and line, and what was in force stays.
 	s.write("routes.yaml", routes("only-this")+"  priority: high\n")
-	s.awaitWithin(time.Second, "an invalid edit is refused", func() bool { return s.sum(s.Metrics, "headgate_objects_refused_files") == 1 })
+	s.promised(time.Second, "an invalid edit is refused", func() bool { return s.sum(s.Metrics, "headgate_objects_refused_files") == 1 })
 	log, err := os.ReadFile(s.Extproc.Log)
 	if err != nil || !strings.Contains(string(log), filepath.Join(s.objects, "routes.yaml")+":8: spec.priority: want a whole number, not string") {
 		t.Errorf("the log does not name file, line and reason: %v\n%s", err, log)

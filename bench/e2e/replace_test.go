@@ -29,7 +29,7 @@ func TestExtprocIsReplacedAndNoStreamNoticesIt(t *testing.T) {
 			asked := time.Now()
 			s.Extproc.Signal(syscall.SIGTERM)
 			// What was on its way is answered still.
-			s.awaitWithin(time.Second, "new requests get 503", func() bool { return s.must(completion("a01", 1, false)).status == 503 })
+			s.promised(time.Second, "new requests get 503", func() bool { return s.must(completion("a01", 1, false)).status == 503 })
 			for draining := true; draining; {
 				select {
 				case <-s.Extproc.Done():
@@ -50,7 +50,7 @@ func TestExtprocIsReplacedAndNoStreamNoticesIt(t *testing.T) {
 			if err := s.StartExtproc(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			s.awaitWithin(time.Second, "requests are answered again", func() bool { return s.must(completion("a01", 1, false)).status == 200 })
+			s.promised(time.Second, "requests are answered again", func() bool { return s.must(completion("a01", 1, false)).status == 200 })
 			t.Logf("it ended %v after it was asked, with %d streams not at their end; requests were answered %v after that",
 				stopped.Sub(asked).Round(time.Millisecond), open-len(ends), time.Since(stopped).Round(time.Millisecond))
 			for range open {
@@ -58,7 +58,7 @@ func TestExtprocIsReplacedAndNoStreamNoticesIt(t *testing.T) {
 					t.Errorf("a stream did not survive: %v", err)
 				}
 			}
-			s.awaitWithin(time.Second, "nothing is in flight", func() bool { return s.inFlight() == 0 })
+			s.promised(time.Second, "nothing is in flight", func() bool { return s.inFlight() == 0 })
 		})
 	}
 }

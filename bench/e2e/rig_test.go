@@ -233,6 +233,17 @@ func (s *stack) await(what string, holds func() bool) {
 	s.awaitWithin(20*time.Second, what, holds)
 }
 
+// promised waits until a condition holds, and tells if that took longer than users are promised: on a busy machine it may.
+// It fails before what is a fallback, such as reading a directory that told of no change, would make it hold.
+func (s *stack) promised(limit time.Duration, what string, holds func() bool) {
+	s.t.Helper()
+	began := time.Now()
+	s.awaitWithin(4*limit, what, holds)
+	if took := time.Since(began); took > limit {
+		s.t.Logf("%v is promised, and it took %v until it held that %s", limit, took.Round(time.Millisecond), what)
+	}
+}
+
 func (s *stack) awaitWithin(limit time.Duration, what string, holds func() bool) {
 	s.t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

@@ -8,13 +8,18 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// ErrFailed says that the model cannot be loaded for now.
-var ErrFailed = errors.New("the model cannot be loaded")
+// ErrFailed says that the model cannot be loaded for now, and ErrUnknown that it cannot because it is none any more: the
+// objects that admitted the request are gone.
+var (
+	ErrFailed  = errors.New("the model cannot be loaded")
+	ErrUnknown = errors.New("the model is gone")
+)
 
 const (
 	// DefaultMaxHeld is how many requests may wait for one model: as many as an Envoy with its default of 1,024 streams a
@@ -62,16 +67,17 @@ type Ticket struct {
 }
 
 // Hold gives a request whose body has so many bytes a place behind all that wait for its model. It fails with
-// [queue.ErrFull], or [ErrFailed] where the view in force says so.
+// [queue.ErrFull], or [ErrFailed] or [ErrUnknown] where the view in force says so.
 func (f *Flow) Hold(key objects.ModelKey, bytes int64, now time.Time) (*Ticket, error) {
 	// Counted before the view is read: who publishes reads this after the view is there, so that none is missed by both.
 	f.held.Add(1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	v := verdict(f.View(), key)
+	view := f.View()
+	v := verdict(view, key)
 	if v == queue.Failed {
 		f.held.Add(-1)
-		return nil, ErrFailed
+		return nil, failure(view, key)
 	}
 	first := !f.queue.Has(key)
 	t := &Ticket{flow: f, key: key, turn: make(chan error, 1)}
@@ -81,7 +87,7 @@ func (f *Flow) Hold(key objects.ModelKey, bytes int64, now time.Time) (*Ticket, 
 		return nil, err
 	}
 	t.place = place
-	f.wake(f.queue.Show(key, v), v)
+	f.show(view, key)
 	f.Changed(first)
 	return t, nil
 }
@@ -89,7 +95,7 @@ func (f *Flow) Hold(key objects.ModelKey, bytes int64, now time.Time) (*Ticket, 
 // Key is the model that the request waits for.
 func (t *Ticket) Key() objects.ModelKey { return t.key }
 
-// Turn is sent nil when the request may choose its endpoint, and [ErrFailed] when its model cannot be loaded.
+// Turn is sent nil when the request may choose its endpoint, and [ErrFailed] or [ErrUnknown] when its model cannot be loaded.
 func (t *Ticket) Turn() <-chan error { return t.turn }
 
 // Back says that the request had its turn and found no copy: it waits on, before all others.
@@ -98,8 +104,7 @@ func (t *Ticket) Back() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.queue.Back(t.place)
-	v := verdict(f.View(), t.key)
-	f.wake(f.queue.Show(t.key, v), v)
+	f.show(f.View(), t.key)
 }
 
 // Leave ends the wait, whether the request goes on or not, and lets the next have its turn. It may be called more than once.
@@ -137,18 +142,18 @@ func (f *Flow) Published(v *fleet.View) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, w := range f.queue.Wanted() {
-		is := verdict(v, w.Key)
-		f.wake(f.queue.Show(w.Key, is), is)
+		f.show(v, w.Key)
 	}
 }
 
-// wake tells those whom a verdict concerns.
-func (f *Flow) wake(concerned []*queue.Place[*Ticket], v queue.Verdict) {
+// show tells those whom it concerns what a view says of their model. The caller holds mu.
+func (f *Flow) show(v *fleet.View, key objects.ModelKey) {
+	is := verdict(v, key)
 	var news error
-	if v == queue.Failed {
-		news = ErrFailed
+	if is == queue.Failed {
+		news = failure(v, key)
 	}
-	for _, p := range concerned {
+	for _, p := range f.queue.Show(key, is) {
 		p.Holder.turn <- news
 	}
 }
@@ -165,6 +170,14 @@ func (f *Flow) Held() (requests, bytes int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.held.Load(), f.queue.Bytes()
+}
+
+// failure is why a view says that a model has failed.
+func failure(v *fleet.View, key objects.ModelKey) error {
+	if v.Failures[key] == wire.UnknownModel {
+		return ErrUnknown
+	}
+	return ErrFailed
 }
 
 // verdict is what a view says of a model. Where the pool is gone the request is let go, to be told.

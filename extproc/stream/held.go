@@ -187,7 +187,7 @@ func (p *processor) hold(messages extprocv3.ExternalProcessor_ProcessServer, x *
 	defer func() { p.server.Meter.HoldEnded(result, time.Since(began)) }()
 	ticket, err := p.server.Flow.Hold(w.key, w.bytes, began)
 	switch {
-	case errors.Is(err, flow.ErrFailed):
+	case errors.Is(err, flow.ErrFailed), errors.Is(err, flow.ErrUnknown):
 		result = meter.HoldFailed
 		return x.refuse(err), nil
 	case errors.Is(err, queue.ErrFull):

@@ -162,6 +162,17 @@ func TestAWaitEndsWithAFailureAndAFullQueueHasNone(t *testing.T) {
 	awaitHeld(t, held, 0)
 }
 
+// Who waits while the model's objects are deleted is told what it would be told now.
+func TestAWaitEndsWhereTheModelIsGone(t *testing.T) {
+	f, held, client := holding(t, time.Minute, 1)
+	s, _ := ask(t.Context(), t, client)
+	f.Hear(news(t, f, []string{"unknown=nobody"}))
+	if got := decided(t, s); !strings.Contains(got, "reply: 404") || !strings.Contains(got, "model_not_found") {
+		t.Errorf("when it is gone it is told %s", got)
+	}
+	awaitHeld(t, held, 0)
+}
+
 // A wait may last minutes, and must not keep the fleet of its beginning in memory.
 func TestAWaitKeepsNoSnapshotAlive(t *testing.T) {
 	f, held, client := holding(t, time.Minute, 100)

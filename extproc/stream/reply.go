@@ -89,7 +89,7 @@ func describe(err error, model string) apiError {
 		return apiError{status: http.StatusTooManyRequests, Type: rateLimited, Code: "too_many_waiting", Message: fmt.Sprintf("Too many requests wait for the model %s to be loaded. Try again later.", quote(model)), retryAfter: retryLater}
 	case errors.Is(err, pick.ErrSubset):
 		return apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: "no_endpoint", Message: "None of the endpoints that the gateway allows can answer right now. Try again.", retryAfter: retrySoon}
-	case errors.Is(err, route.ErrUnknownModel), errors.Is(err, pick.ErrUnlisted):
+	case errors.Is(err, route.ErrUnknownModel), errors.Is(err, pick.ErrUnlisted), errors.Is(err, flow.ErrUnknown):
 		return apiError{status: http.StatusNotFound, Type: invalidRequest, Code: "model_not_found", Param: "model", Message: fmt.Sprintf("The model %s does not exist. GET /v1/models lists those that do.", quote(model))}
 	case errors.Is(err, pick.ErrNoPool), errors.Is(err, pick.ErrNotAddressable), errors.Is(err, pick.ErrNoneReady):
 		message := "No endpoint can answer right now. Try again."

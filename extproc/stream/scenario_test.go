@@ -13,6 +13,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/flow/queue"
@@ -146,6 +147,8 @@ func news(t *testing.T, f *fleet.Fleet, words []string) fleet.News {
 			n.Copies[fleet.CopyKey{ModelKey: key, Endpoint: at}] = word
 		case verb == "failed":
 			n.Failures[key] = "load_failed"
+		case verb == "unknown":
+			n.Failures[key] = wire.UnknownModel
 		case verb == "mended":
 			n.Failures[key] = ""
 		case verb == "registered":

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -141,7 +142,7 @@ const (
 	// TooLarge: it is larger than any endpoint.
 	TooLarge Reason = "too_large"
 	// UnknownModel: it is not in the catalogue.
-	UnknownModel Reason = "unknown_model"
+	UnknownModel Reason = wire.UnknownModel
 )
 
 // Failure is a load that failed.
