@@ -7,8 +7,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
 )
 
 // Times of the Lease, those of Kubernetes' own controllers: who cannot renew it for renewDeadline stops deciding, well before
@@ -76,7 +78,7 @@ func (e election) run(ctx context.Context, term func(ctx context.Context, pauses
 				fault <- err
 				return
 			}
-			elector.Run(campaign)
+			elector.Run(klog.NewContext(campaign, logr.FromSlogHandler(e.log.Handler())))
 		}
 	}()
 	defer func() {

@@ -183,6 +183,16 @@ func (s *terms) after(d time.Duration, decides string, on ...string) {
 	}
 }
 
+// who is the term that is not paused.
+func (s *terms) who() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.deciding) == 0 {
+		return ""
+	}
+	return s.deciding[0]
+}
+
 func twoControls(t *testing.T, script func(s *terms)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTerms(t)
@@ -197,15 +207,29 @@ func twoControls(t *testing.T, script func(s *terms)) {
 	})
 }
 
-// An outage ends no term: nobody else decides, and who did goes on when it is over.
+// An outage ends no term by itself: the control that decided goes on when it is over, if it is there first.
 func TestAnOutageOfTheAPIServerPausesTheTerm(t *testing.T) {
-	twoControls(t, func(s *terms) {
-		s.cutOff("a", "b")
+	synctest.Test(t, func(t *testing.T) {
+		s := newTerms(t)
+		s.start("a")
+		s.after(time.Minute, "a1", "a1")
+		s.cutOff("a")
 		s.after(renewDeadline+time.Second, "", "a1")
 		s.after(2*time.Minute, "", "a1")
 		s.cutOff()
 		s.after(20*time.Second, "a1", "a1")
-		s.after(time.Minute, "a1", "a1")
+		s.stop("a")
+	})
+	twoControls(t, func(s *terms) {
+		s.cutOff("a", "b")
+		s.after(2*time.Minute, "", "a1")
+		s.cutOff()
+		time.Sleep(20 * time.Second)
+		first := s.who()
+		if first != "a1" && first != "b1" {
+			t.Errorf("20 s after an outage %q decides", first)
+		}
+		s.after(time.Minute, first, first)
 	})
 }
 
