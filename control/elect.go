@@ -13,8 +13,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Times of the Lease, those of Kubernetes' own controllers: who cannot renew it for renewDeadline stops deciding, well before
-// leaseDuration lets another begin.
+// Times of the Lease, those of Kubernetes' own controllers. Its holder renews it every retryPeriod; one that could not for
+// renewDeadline stops deciding, before leaseDuration lets another begin.
 const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second

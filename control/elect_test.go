@@ -214,7 +214,7 @@ func TestAnOutageOfTheAPIServerPausesTheTerm(t *testing.T) {
 		s.start("a")
 		s.after(time.Minute, "a1", "a1")
 		s.cutOff("a")
-		s.after(renewDeadline+time.Second, "", "a1")
+		s.after(retryPeriod+renewDeadline+time.Second, "", "a1")
 		s.after(2*time.Minute, "", "a1")
 		s.cutOff()
 		s.after(20*time.Second, "a1", "a1")
@@ -237,7 +237,7 @@ func TestAnOutageOfTheAPIServerPausesTheTerm(t *testing.T) {
 func TestWhoIsCutOffIsReplaced(t *testing.T) {
 	twoControls(t, func(s *terms) {
 		s.cutOff("a")
-		s.after(renewDeadline+time.Second, "", "a1")
+		s.after(retryPeriod+renewDeadline+time.Second, "", "a1")
 		s.after(leaseDuration, "b1", "a1", "b1")
 		s.cutOff()
 		s.after(10*time.Second, "b1", "b1")
