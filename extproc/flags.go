@@ -61,6 +61,8 @@ Usage:
   extproc --objects DIR --listen unix:PATH [flags]               beside Headgate's own Envoy
   extproc --endpoints HOST:PORT,... --listen unix:PATH [flags]   the same without objects
   extproc --objects DIR --pool-name NAME [flags]                 as the endpoint picker of other gateways
+  extproc drain [flags]                                          before the Envoy beside it is stopped
+  extproc install DIR                                            copy the program, for the container of that Envoy
 
 DIR holds YAML: InferencePool (which endpoints serve), LLMRoute (which models requests may name), PoolSettings (how to
 pick for one pool), and where the endpoints are: Pod, as kubectl prints them, or EndpointList, a list of host:port. Edits

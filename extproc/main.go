@@ -41,12 +41,14 @@ func main() {
 
 // run serves until ctx ends. Help goes to out, the log to logs.
 func run(ctx context.Context, args []string, out, logs io.Writer) error {
+	if len(args) > 0 && commands[args[0]] != nil {
+		return commands[args[0]](ctx, args[1:], out)
+	}
 	c, err := parseFlags(args, out)
 	if err != nil {
 		return err
 	}
 	log := slog.New(slog.NewJSONHandler(logs, &slog.HandlerOptions{Level: c.logLevel}))
-
 	if c.explain {
 		world, err := c.source().Read()
 		if err == nil {

@@ -1,0 +1,67 @@
+package e2e
+
+import (
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// An Envoy that is to be stopped is drained first: answers that flow come to their end, who comes meanwhile is served and
+// sent away, and then nothing is lost by stopping it.
+func TestADrainedEnvoyCutsNoStream(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	bin := t.TempDir()
+	if out, err := exec.Command(s.Programs.Extproc, "install", bin).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	end := s.flow("a01", 1500)
+	began := time.Now()
+	drain := exec.Command(filepath.Join(bin, "extproc"), "drain", "--admin", s.Admin, "--delay", "10ms")
+	drain.Stderr = os.Stderr
+	if err := drain.Start(); err != nil {
+		t.Fatal(err)
+	}
+	drained := make(chan error, 1)
+	go func() { drained <- drain.Wait() }()
+	sentAway := func() bool {
+		response, err := s.open(t.Context(), completion("a02", 1, false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			t.Fatalf("a request during the drain gets %d", response.StatusCode)
+		}
+		return response.Close
+	}
+	s.await("clients are told to go", sentAway)
+	select {
+	case err := <-drained:
+		t.Fatalf("the drain ended after %v, with a stream in flight: %v", time.Since(began), err)
+	case stream := <-end:
+		if stream.err != nil {
+			t.Errorf("the stream was cut: %v", stream.err)
+		}
+	}
+	if err := <-drained; err != nil {
+		t.Error(err)
+	}
+}
+
+// A drain does not wait for ever, and says what is left.
+func TestADrainHasALimit(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	end := s.flow("a01", 1500)
+	out, err := exec.Command(s.Programs.Extproc, "drain", "--admin", s.Admin, "--delay", "0s", "--limit", "300ms").CombinedOutput()
+	if want := "extproc: after 300ms there are 1 requests in flight still: Envoy will cut them\n"; err == nil || string(out) != want {
+		t.Errorf("%v, %q; want %q", err, out, want)
+	}
+	if stream := <-end; stream.err != nil {
+		t.Error(stream.err)
+	}
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// commands are what extproc does beside serving, for the pod of an Envoy with extproc beside it.
+var commands = map[string]func(ctx context.Context, args []string, out io.Writer) error{
+	"drain":   drain,
+	"install": install,
+}
+
+const drainUsage = `extproc drain lets the Envoy beside it come to its end without cutting an answer.
+
+Envoy ends at SIGTERM at once, and cuts what flows. Run this before, as the preStop hook of Envoy's container: it waits
+until nobody sends new connections any more (--delay), tells Envoy's admin interface to send its clients away, and returns
+when no request is in flight, or after --limit. The pod's terminationGracePeriodSeconds must be longer than both together.
+
+Flags:
+
+`
+
+// drainPoll is how often Envoy is asked whether requests are in flight.
+const drainPoll = 100 * time.Millisecond
+
+// drain returns when an Envoy has no request in flight any more.
+func drain(ctx context.Context, args []string, out io.Writer) error {
+	fs := pflag.NewFlagSet("drain", pflag.ContinueOnError)
+	fs.Usage = func() { fmt.Fprintln(out, drainUsage+fs.FlagUsagesWrapped(100)) }
+	fs.SortFlags = false
+	admin := fs.String("admin", "127.0.0.1:9901", "the `HOST:PORT` of Envoy's admin interface")
+	delay := fs.Duration("delay", 5*time.Second, "serve on as ever for this long first: who routes to the pod learns late that it goes")
+	limit := fs.Duration("limit", 5*time.Minute, "wait at most this long for requests to end")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if !wait(ctx, *delay) {
+		return ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, *limit)
+	defer cancel()
+	if _, err := ask(ctx, http.MethodPost, *admin, "/drain_listeners?graceful&skip_exit"); err != nil {
+		return err
+	}
+	// New requests may come until their clients have heard that they are to go.
+	for idle := 0; idle < 10; {
+		text, err := ask(ctx, http.MethodGet, *admin, "/stats?filter="+url.QueryEscape(`^http\.ingress\.downstream_rq_active$`))
+		if err != nil {
+			return err
+		}
+		_, number, _ := strings.Cut(strings.TrimSpace(text), ": ")
+		active, err := strconv.Atoi(number)
+		if err != nil {
+			return fmt.Errorf("envoy at %s does not say how many requests are in flight, but %q: is it that of envoy.yaml?", *admin, text)
+		}
+		if idle++; active > 0 {
+			idle = 0
+		}
+		if !wait(ctx, drainPoll) {
+			return fmt.Errorf("after %v there are %d requests in flight still: Envoy will cut them", *limit, active)
+		}
+	}
+	return nil
+}
+
+// ask asks Envoy's admin interface.
+func ask(ctx context.Context, method, admin, path string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, method, "http://"+admin+path, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<16))
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s %s: envoy says %s: %s", method, path, response.Status, body)
+	}
+	return string(body), err
+}
+
+// wait says whether ctx lasted.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+const installUsage = `extproc install DIR copies this program to DIR/extproc, for a container whose image has neither it nor a shell:
+Envoy's, whose preStop hook runs DIR/extproc drain.`
+
+// install copies the running program into a folder.
+func install(_ context.Context, args []string, out io.Writer) (err error) {
+	if len(args) != 1 || strings.HasPrefix(args[0], "-") {
+		fmt.Fprintln(out, installUsage)
+		return pflag.ErrHelp
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	from, err := os.Open(self)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := os.OpenFile(filepath.Join(args[0], "extproc"), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, to.Close()) }()
+	_, err = io.Copy(to, from)
+	return err
+}
