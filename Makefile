@@ -38,6 +38,7 @@ check: ## Lint, and check that modules are tidy and scenario files are up to dat
 	$(TOOL) golangci-lint run
 	go mod tidy -diff
 	go -C tools mod tidy -diff
+	go -C tools/kubernetes mod tidy -diff
 	@$(MAKE) --no-print-directory generate
 	git diff --exit-code -- '*/testdata/*'
 

@@ -20,6 +20,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
+	"github.com/headgate/headgate/internal/process"
 )
 
 // SimulateLabel is the label of a pod or an EndpointList that asks the rig for a simulated engine at its addresses: a model
@@ -58,12 +59,12 @@ type Programs struct{ Extproc, Control, Bench, Envoy string }
 type Rig struct {
 	Config
 	// Engines by address.
-	Engines map[string]*Process
-	Control *Process
-	Extproc *Process
-	Envoy   *Process
+	Engines map[string]*process.Process
+	Control *process.Process
+	Extproc *process.Process
+	Envoy   *process.Process
 
-	starter starter
+	starter process.Starter
 	world   *objects.World
 	lists   bool // Envoy reads a file of endpoints
 }
@@ -79,7 +80,7 @@ func New(c Config) (*Rig, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Rig{Config: c, Engines: make(map[string]*Process), world: world, lists: lists}
+	r := &Rig{Config: c, Engines: make(map[string]*process.Process), world: world, lists: lists}
 	addresses := append(r.Simulated(), c.Listen, c.Admin, c.Metrics)
 	if c.ControlMetrics != "" {
 		addresses = append(addresses, c.ControlMetrics)
@@ -144,7 +145,7 @@ func (r *Rig) adapters() []string {
 func (r *Rig) Start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	r.starter = newStarter()
+	r.starter = process.NewStarter()
 	if err := r.startEngines(ctx); err != nil {
 		return err
 	}
@@ -166,7 +167,7 @@ func (r *Rig) startEngines(ctx context.Context) error {
 		}
 	}
 	for address, p := range r.Engines {
-		if err := p.awaitOK(ctx, "http://"+address+"/health"); err != nil {
+		if err := p.AwaitOK(ctx, "http://"+address+"/health"); err != nil {
 			return err
 		}
 	}
@@ -190,7 +191,7 @@ func (r *Rig) startEngine(address string) error {
 			}
 		}
 	}
-	p, err := r.starter.start("engine-"+host, r.Dir, exec.Command(r.Programs.Bench, append(args, r.EngineFlags...)...))
+	p, err := r.starter.Start("engine-"+host, r.Dir, exec.Command(r.Programs.Bench, append(args, r.EngineFlags...)...))
 	if err != nil {
 		return err
 	}
@@ -220,7 +221,7 @@ func (r *Rig) StartEngine(ctx context.Context, address string) error {
 	if err := r.startEngine(address); err != nil {
 		return err
 	}
-	return r.Engines[address].awaitOK(ctx, "http://"+address+"/health")
+	return r.Engines[address].AwaitOK(ctx, "http://"+address+"/health")
 }
 
 // StartControl starts control, also after it ended, and returns when it has read its objects.
@@ -233,12 +234,12 @@ func (r *Rig) StartControl(ctx context.Context) error {
 		"--objects", r.Objects, "--listen", "unix:" + r.ControlSocket(), "--state", filepath.Join(r.Dir, "control.db"),
 		"--metrics-host", host, "--metrics-port", port,
 	}
-	p, err := r.starter.start("control", r.Dir, exec.Command(r.Programs.Control, append(args, r.ControlFlags...)...))
+	p, err := r.starter.Start("control", r.Dir, exec.Command(r.Programs.Control, append(args, r.ControlFlags...)...))
 	if err != nil {
 		return err
 	}
 	r.Control = p
-	return p.awaitOK(ctx, "http://"+r.ControlMetrics+"/readyz")
+	return p.AwaitOK(ctx, "http://"+r.ControlMetrics+"/readyz")
 }
 
 // ControlSocket is where control serves.
@@ -257,12 +258,12 @@ func (r *Rig) StartExtproc(ctx context.Context) error {
 	if r.ControlMetrics != "" {
 		args = append(args, "--control", "unix:"+r.ControlSocket())
 	}
-	p, err := r.starter.start("extproc", r.Dir, exec.Command(r.Programs.Extproc, append(args, r.ExtprocFlags...)...))
+	p, err := r.starter.Start("extproc", r.Dir, exec.Command(r.Programs.Extproc, append(args, r.ExtprocFlags...)...))
 	if err != nil {
 		return err
 	}
 	r.Extproc = p
-	return p.awaitOK(ctx, "http://"+r.Metrics+"/readyz")
+	return p.AwaitOK(ctx, "http://"+r.Metrics+"/readyz")
 }
 
 func (r *Rig) socket() string { return filepath.Join(r.Dir, "extproc.sock") }
@@ -283,18 +284,18 @@ func (r *Rig) startEnvoy(ctx context.Context) error {
 		return err
 	}
 	// Several Envoys on one machine share memory for hot restarts unless they are told not to.
-	p, err := r.starter.start("envoy", r.Dir, exec.Command(r.Programs.Envoy, "--config-path", file, "--disable-hot-restart",
+	p, err := r.starter.Start("envoy", r.Dir, exec.Command(r.Programs.Envoy, "--config-path", file, "--disable-hot-restart",
 		"--log-level", "warning", "--file-flush-interval-msec", "500"))
 	if err != nil {
 		return err
 	}
 	r.Envoy = p
-	return p.awaitOK(ctx, "http://"+r.Listen+"/v1/models")
+	return p.AwaitOK(ctx, "http://"+r.Listen+"/v1/models")
 }
 
 // Ended returns a channel that gets the first of the processes to end.
-func (r *Rig) Ended() <-chan *Process {
-	ended := make(chan *Process, 3+len(r.Engines))
+func (r *Rig) Ended() <-chan *process.Process {
+	ended := make(chan *process.Process, 3+len(r.Engines))
 	for _, p := range r.processes() {
 		go func() {
 			<-p.Done()
@@ -304,9 +305,9 @@ func (r *Rig) Ended() <-chan *Process {
 	return ended
 }
 
-func (r *Rig) processes() []*Process {
-	var all []*Process
-	for _, p := range append([]*Process{r.Envoy, r.Extproc, r.Control}, r.engines()...) {
+func (r *Rig) processes() []*process.Process {
+	var all []*process.Process
+	for _, p := range append([]*process.Process{r.Envoy, r.Extproc, r.Control}, r.engines()...) {
 		if p != nil {
 			all = append(all, p)
 		}
@@ -314,8 +315,8 @@ func (r *Rig) processes() []*Process {
 	return all
 }
 
-func (r *Rig) engines() []*Process {
-	var all []*Process
+func (r *Rig) engines() []*process.Process {
+	var all []*process.Process
 	for _, p := range r.Engines {
 		all = append(all, p)
 	}
@@ -325,7 +326,7 @@ func (r *Rig) engines() []*Process {
 // Stop stops everything that was started, and may be called again: Envoy first, so that the others lose their clients and have nothing to wait
 // for. No process gets longer than patience.
 func (r *Rig) Stop(patience time.Duration) {
-	for _, group := range [][]*Process{{r.Envoy}, append(r.engines(), r.Extproc, r.Control)} {
+	for _, group := range [][]*process.Process{{r.Envoy}, append(r.engines(), r.Extproc, r.Control)} {
 		var ends sync.WaitGroup
 		for _, p := range group {
 			if p != nil {

@@ -76,11 +76,11 @@ var confined = []struct {
 	},
 	{
 		"k8s.io/client-go", "an object's source is known to one room",
-		[]string{"internal/objects/kube", "control/pods", "extproc", "control", "bench"},
+		[]string{"internal/objects/kube", "internal/apiserver", "control/pods", "extproc", "control", "bench", "bench/cluster"},
 	},
 	{
 		"sigs.k8s.io/controller-runtime", "an object's source is known to one room",
-		[]string{"internal/objects/kube", "control/pods", "extproc", "control", "bench"},
+		[]string{"internal/objects/kube", "internal/apiserver", "control/pods", "extproc", "control", "bench", "bench/cluster"},
 	},
 	{
 		"k8s.io/api/", "other rooms know pods as objects.Pod",

@@ -1,4 +1,6 @@
-package rig
+// Package process runs programs beside this one: what they print goes to files, their end is known, and they end with
+// their starter, however that ends.
+package process
 
 import (
 	"bytes"
@@ -14,7 +16,7 @@ import (
 	"time"
 )
 
-// Process is a program that the rig runs.
+// Process is a program that was started.
 type Process struct {
 	Name string
 	// Log is the file with what it prints.
@@ -24,12 +26,13 @@ type Process struct {
 	done chan struct{} // closed when the process has ended
 }
 
-// starter starts processes from one thread that lives as long as it does. A process that dies with its parent dies with
+// Starter starts processes from one thread that lives until it is closed. A process that dies with its parent dies with
 // the parent's thread (PR_SET_PDEATHSIG), and Envoy's wheel is made so.
-type starter chan func()
+type Starter chan func()
 
-func newStarter() starter {
-	s := make(starter)
+// NewStarter returns one that whoever needs no process any more closes.
+func NewStarter() Starter {
+	s := make(Starter)
 	go func() {
 		runtime.LockOSThread()
 		for start := range s {
@@ -39,8 +42,9 @@ func newStarter() starter {
 	return s
 }
 
-// start runs a command whose output goes to a file in dir. What the process has already printed in an earlier life stays.
-func (s starter) start(name, dir string, cmd *exec.Cmd) (*Process, error) {
+// Start runs a command whose output goes to the file NAME.log in dir. What the process has already printed in an earlier
+// life stays.
+func (s Starter) Start(name, dir string, cmd *exec.Cmd) (*Process, error) {
 	p := &Process{Name: name, Log: filepath.Join(dir, name+".log"), cmd: cmd, done: make(chan struct{})}
 	log, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -90,11 +94,16 @@ func (p *Process) Stop(patience time.Duration) {
 	}
 }
 
-// awaitOK waits until a URL answers 200. It gives up when the process ends or ctx does, and then says what the process
+// AwaitOK waits until a URL answers 200. It gives up when the process ends or ctx does, and then says what the process
 // printed last.
-func (p *Process) awaitOK(ctx context.Context, url string) error {
+func (p *Process) AwaitOK(ctx context.Context, url string) error {
 	client := http.Client{Timeout: time.Second}
 	defer client.CloseIdleConnections()
+	return p.AwaitAnswer(ctx, &client, url)
+}
+
+// AwaitAnswer is AwaitOK with a client of the caller's, for a server that wants TLS or a name.
+func (p *Process) AwaitAnswer(ctx context.Context, client *http.Client, url string) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -107,16 +116,16 @@ func (p *Process) awaitOK(ctx context.Context, url string) error {
 		}
 		select {
 		case <-p.done:
-			return fmt.Errorf("%s ended at its start:\n%s", p.Name, p.lastWords())
+			return fmt.Errorf("%s ended at its start:\n%s", p.Name, p.LastWords())
 		case <-ctx.Done():
-			return fmt.Errorf("%s did not answer %s in time:\n%s", p.Name, url, p.lastWords())
+			return fmt.Errorf("%s did not answer %s in time:\n%s", p.Name, url, p.LastWords())
 		case <-tick.C:
 		}
 	}
 }
 
-// lastWords is the end of what the process printed.
-func (p *Process) lastWords() string {
+// LastWords is the end of what the process printed.
+func (p *Process) LastWords() string {
 	text, err := os.ReadFile(p.Log)
 	if err != nil {
 		return err.Error()

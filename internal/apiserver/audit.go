@@ -1,0 +1,78 @@
+package apiserver
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// Request is what the audit log says of one request.
+type Request struct {
+	ID       string `json:"auditID"`
+	Stage    string `json:"stage"` // ResponseStarted of a watch that goes on, else ResponseComplete
+	Verb     string `json:"verb"`
+	URI      string `json:"requestURI"`
+	User     User   `json:"user"`
+	Agent    string `json:"userAgent"`
+	Object   Object `json:"objectRef"` // empty for a path that is no resource
+	Response struct {
+		Code int `json:"code"`
+	} `json:"responseStatus"`
+	Annotations map[string]string `json:"annotations"` // authorization.k8s.io/decision is allow or forbid, /reason the binding
+}
+
+// User is who asked.
+type User struct {
+	Name   string   `json:"username"`
+	Groups []string `json:"groups"`
+}
+
+// Object is what was asked for.
+type Object struct {
+	Group       string `json:"apiGroup"`
+	Resource    string `json:"resource"`
+	Subresource string `json:"subresource"`
+	Namespace   string `json:"namespace"`
+	Name        string `json:"name"`
+}
+
+// Denied says whether no rule allowed the request.
+func (r Request) Denied() bool { return r.Annotations["authorization.k8s.io/decision"] == "forbid" }
+
+// Requests reads an audit log: each request once, in the order in which they came, as of its last line. A last line that
+// is being written is left out.
+func Requests(path string) ([]Request, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return parseRequests(f)
+}
+
+func parseRequests(log io.Reader) ([]Request, error) {
+	var all []Request
+	at := make(map[string]int) // the place of an ID in all
+	for lines := bufio.NewReader(log); ; {
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		} else if err != nil {
+			return nil, err
+		}
+		var r Request
+		if err := json.Unmarshal(bytes.TrimSpace(line), &r); err != nil {
+			return nil, fmt.Errorf("line %d of the audit log: %w", len(all)+1, err)
+		}
+		if i, seen := at[r.ID]; seen {
+			all[i] = r
+			continue
+		}
+		at[r.ID] = len(all)
+		all = append(all, r)
+	}
+}

@@ -1,0 +1,136 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Version is the Kubernetes that tools/kubernetes/go.mod asks for.
+const Version = "1.36.3"
+
+// program is where a program comes from.
+type program struct {
+	module string // the folder below tools whose go.mod says which version
+	path   string // the import path
+	static bool   // it is to run where there are no libraries
+}
+
+// programs are what Kubernetes consists of.
+var programs = map[string]program{
+	"coredns":                 {"coredns", "github.com/coredns/coredns", true},
+	"etcd":                    {"kubernetes", "go.etcd.io/etcd/server/v3", false},
+	"kube-apiserver":          {"kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", false},
+	"kube-controller-manager": {"kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager", false},
+	"kube-proxy":              {"kubernetes", "k8s.io/kubernetes/cmd/kube-proxy", false},
+	"kube-scheduler":          {"kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", false},
+	"kubectl":                 {"kubernetes", "k8s.io/kubernetes/cmd/kubectl", false},
+	"kubelet":                 {"kubernetes", "k8s.io/kubernetes/cmd/kubelet", false},
+}
+
+// Build makes programs of Kubernetes, by the names of their binaries, and returns the folder of the binaries, below
+// .cache of the repository at root. What an earlier call built is used again; where several processes want the same, one
+// builds and the others wait. Progress is told what takes time.
+func Build(ctx context.Context, root string, progress io.Writer, names ...string) (string, error) {
+	for _, name := range names {
+		if _, ok := programs[name]; !ok {
+			return "", fmt.Errorf("%s is no program of Kubernetes", name)
+		}
+	}
+	dir, err := filepath.Abs(filepath.Join(root, ".cache", "kubernetes-"+Version))
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	unlock, err := lock(dir + ".lock")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	for _, name := range names {
+		if err := programs[name].build(ctx, root, filepath.Join(dir, name), progress); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// build makes one binary, unless it is there and was made of the same inputs. It appears whole or not at all.
+func (p program) build(ctx context.Context, root, path string, progress io.Writer) error {
+	name, tools := filepath.Base(path), filepath.Join(root, "tools", p.module)
+	stamp, err := inputs(tools)
+	if err != nil {
+		return err
+	}
+	if made, err := os.ReadFile(path + ".inputs"); err == nil && string(made) == stamp {
+		if _, err := os.Stat(path); err == nil {
+			return nil
+		}
+	}
+	fmt.Fprintf(progress, "building %s from its Go module; this takes minutes once\n", name)
+	begun := time.Now()
+	command := exec.CommandContext(ctx, "go", "-C", tools, "build", "-trimpath", "-ldflags", "-s -w", "-o", path+".part", p.path)
+	command.Env = append(os.Environ(), "GOWORK=off")
+	if p.static {
+		command.Env = append(command.Env, "CGO_ENABLED=0")
+	}
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s (this needs Go and, the first time, the Go module proxy; try: go -C %s build %s): %w\n%s",
+			name, tools, p.path, err, strings.TrimSpace(string(out)))
+	}
+	if err := os.Rename(path+".part", path); err != nil {
+		return err
+	}
+	fmt.Fprintf(progress, "built %s in %v\n", name, time.Since(begun).Round(time.Second))
+	return os.WriteFile(path+".inputs", []byte(stamp), 0o644)
+}
+
+// inputs is what a binary depends on: the versions of all modules, and the Go that compiles them.
+func inputs(tools string) (string, error) {
+	modules, err := os.ReadFile(filepath.Join(tools, "go.mod"))
+	if err != nil {
+		return "", err
+	}
+	version, err := exec.Command("go", "-C", tools, "env", "GOVERSION").Output()
+	if err != nil {
+		return "", fmt.Errorf("Kubernetes is built from its Go modules, and go does not run: %w", err) //nolint:staticcheck // a name begins it
+	}
+	return string(version) + string(modules), nil
+}
+
+// Root finds the folder of the repository from a folder in it.
+func Root(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	for at := dir; ; at = filepath.Dir(at) {
+		if _, err := os.Stat(filepath.Join(at, "tools", "kubernetes", "go.mod")); err == nil {
+			return at, nil
+		}
+		if at == filepath.Dir(at) {
+			return "", fmt.Errorf("%s is not in a copy of Headgate's repository: run this from one, since Kubernetes is built from tools/kubernetes there", dir)
+		}
+	}
+}
+
+// lock holds a file until the returned function is called.
+func lock(path string) (func(), error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() { _ = f.Close() }, nil // closing unlocks
+}

@@ -1,0 +1,72 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+)
+
+// buildTimeout bounds the build of both programs on a slow machine.
+const buildTimeout = 30 * time.Minute
+
+// Run starts an API server for a test and closes it with the test. It builds the programs the first time; where that is
+// not possible the test fails. Short runs leave the test out. Flags go to kube-apiserver.
+func Run(t testing.TB, flags ...string) *Server {
+	t.Helper()
+	return RunWith(t, Config{Flags: flags})
+}
+
+// RunWith is Run with a configuration, in which Binaries, Dir and Address have defaults.
+func RunWith(t testing.TB, c Config) *Server {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("short runs start no API server")
+	}
+	if c.Binaries == "" {
+		root, err := Root(".")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), buildTimeout)
+		defer cancel()
+		if c.Binaries, err = Build(ctx, root, os.Stderr, "etcd", "kube-apiserver"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c.Dir == "" {
+		c.Dir = t.TempDir()
+	}
+	if c.Address == "" {
+		c.Address = someAddress(t)
+	}
+	// Nobody makes the service accounts that this plugin asks for.
+	c.Flags = append([]string{"--disable-admission-plugins", "ServiceAccount"}, c.Flags...)
+	s, err := Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Close()
+		if t.Failed() {
+			t.Logf("kube-apiserver said last:\n%s", s.kube.LastWords())
+		}
+	})
+	return s
+}
+
+// someAddress is a loopback address at which nobody serves: tests run beside each other, and so may whole runs.
+func someAddress(t testing.TB) string {
+	t.Helper()
+	var err error
+	for range 10 {
+		address := fmt.Sprintf("127.%d.%d.%d", 192+rand.IntN(60), rand.IntN(256), 1+rand.IntN(254))
+		if err = free(address); err == nil {
+			return address
+		}
+	}
+	t.Fatal(err)
+	return ""
+}
