@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// Objects that controls have in their own namespace.
+const (
+	// leaseName is of the Lease that the control holds that decides.
+	leaseName = "headgate-control"
+	// placementName is of the Service that extprocs call, of the EndpointSlice that makes it lead to the control that
+	// decides, and of the Secret with what makes the two sure of each other.
+	placementName = "headgate-placement"
+)
+
+const (
+	// announceInterval is how often the control that decides looks whether the Service leads to it.
+	announceInterval = 10 * time.Second
+	// announceRetry is after which it tries again where that failed.
+	announceRetry = time.Second
+	// credentialsAge is how long what controls make for themselves is valid. To replace it, delete the Secret and restart
+	// the Deployments.
+	credentialsAge = 10 * 366 * 24 * time.Hour
+)
+
+// cluster is a control's own place in a cluster.
+//
+// It needs, in its own namespace: leases and secrets create, endpointslices create; and of those of the names above leases
+// and endpointslices get and update, secrets get.
+type cluster struct {
+	client    kubernetes.Interface
+	namespace string
+	pod       string     // its name
+	address   netip.Addr // of the pod
+	log       *slog.Logger
+}
+
+func (c cluster) election() election {
+	return election{
+		lock: &resourcelock.LeaseLock{
+			LeaseMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: leaseName}, Client: c.client.CoordinationV1(),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: c.pod},
+		},
+		duration: leaseDuration, deadline: renewDeadline, retry: retryPeriod, log: c.log,
+	}
+}
+
+// announce makes the Service of placement lead to this control's port, and sees to it that it does, until ctx ends.
+func (c cluster) announce(ctx context.Context, port uint16) {
+	for {
+		pause := announceInterval
+		if err := c.lead(ctx, port); err != nil && ctx.Err() == nil {
+			c.log.Warn("extprocs cannot be led to this control; it is tried again", "service", placementName, "err", err)
+			pause = announceRetry
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (c cluster) lead(ctx context.Context, port uint16) error {
+	family, number, ready := discoveryv1.AddressTypeIPv4, int32(port), true
+	if c.address.Is6() {
+		family = discoveryv1.AddressTypeIPv6
+	}
+	want := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: c.namespace, Name: placementName,
+			Labels: map[string]string{discoveryv1.LabelServiceName: placementName, discoveryv1.LabelManagedBy: "headgate-control"},
+		},
+		AddressType: family,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{c.address.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+		Ports:       []discoveryv1.EndpointPort{{Name: new("placement"), Port: &number}},
+	}
+	slices := c.client.DiscoveryV1().EndpointSlices(c.namespace)
+	is, err := slices.Get(ctx, placementName, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = slices.Create(ctx, want, metav1.CreateOptions{})
+		return err
+	case err != nil:
+		return err
+	case len(is.Endpoints) == 1 && reflect.DeepEqual(is.Endpoints[0].Addresses, want.Endpoints[0].Addresses) && len(is.Ports) == 1 && is.Ports[0].Port != nil && *is.Ports[0].Port == number:
+		return nil
+	}
+	want.ResourceVersion = is.ResourceVersion
+	_, err = slices.Update(ctx, want, metav1.UpdateOptions{})
+	return err
+}
+
+// credentials writes into a folder what the Secret of placement has: tls.crt and tls.key, which controls serve with and
+// whose ca.crt extprocs trust, and the token that extprocs call with. Where there is no Secret it is made.
+func (c cluster) credentials(ctx context.Context, dir string) error {
+	secrets := c.client.CoreV1().Secrets(c.namespace)
+	for {
+		secret, err := secrets.Get(ctx, placementName, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			if secret, err = c.newSecret(time.Now()); err != nil {
+				return err
+			}
+			if secret, err = secrets.Create(ctx, secret, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
+				continue // another control made it
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("secret %s/%s: %w", c.namespace, placementName, err)
+		}
+		for _, name := range []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey, "token"} {
+			if len(secret.Data[name]) == 0 {
+				return fmt.Errorf("secret %s/%s has no %s: delete it, and control makes another", c.namespace, placementName, name)
+			}
+			if err := os.WriteFile(filepath.Join(dir, name), secret.Data[name], 0o600); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// newSecret makes a certificate that is its own authority, and a token.
+func (c cluster) newSecret(now time.Time) (*corev1.Secret, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, err
+	}
+	service := placementName + "." + c.namespace
+	template := x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: placementName},
+		DNSNames:  []string{placementName, service, service + ".svc", service + ".svc.cluster.local"},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(credentialsAge),
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true, IsCA: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &template, &template, &key.PublicKey, key)
+	if err != nil {
+		return nil, err
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	encode := func(kind string, der []byte) []byte {
+		var text bytes.Buffer
+		_ = pem.Encode(&text, &pem.Block{Type: kind, Bytes: der}) // a buffer takes all
+		return text.Bytes()
+	}
+	certificate := encode("CERTIFICATE", der)
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: placementName},
+		Data: map[string][]byte{
+			"ca.crt": certificate, corev1.TLSCertKey: certificate, corev1.TLSPrivateKeyKey: encode("PRIVATE KEY", secret),
+			"token": []byte(rand.Text()),
+		},
+	}, nil
+}
