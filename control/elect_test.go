@@ -74,6 +74,7 @@ func (h *holder) put(r resourcelock.LeaderElectionRecord) error {
 func (h *holder) Create(_ context.Context, r resourcelock.LeaderElectionRecord) error {
 	return h.put(r)
 }
+
 func (h *holder) Update(_ context.Context, r resourcelock.LeaderElectionRecord) error {
 	return h.put(r)
 }

@@ -35,6 +35,9 @@ Flags:
 // drainPoll is how often Envoy is asked whether requests are in flight.
 const drainPoll = 100 * time.Millisecond
 
+// adminTimeout bounds a call to Envoy's admin interface, which answers from memory.
+const adminTimeout = 5 * time.Second
+
 // drain returns when an Envoy has no request in flight any more.
 func drain(ctx context.Context, args []string, out io.Writer) error {
 	fs := pflag.NewFlagSet("drain", pflag.ContinueOnError)
@@ -81,7 +84,7 @@ func ask(ctx context.Context, method, admin, path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := (&http.Client{Timeout: adminTimeout}).Do(request)
 	if err != nil {
 		return "", err
 	}
