@@ -9,7 +9,7 @@ TOOL := go tool -modfile=tools/go.mod
 # (golang/go#75804).
 FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 
-.PHONY: help run build test soak real check fuzz bench generate protocols clean
+.PHONY: help run build test soak real check fuzz bench generate objects protocols clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,13 +34,13 @@ real: ## Run the tests of adapters on two real vLLMs on the CPU; installs 7 GB i
 	bench/real/vllm install .cache/vllm
 	go test -tags real -v -count 1 -timeout 30m -run '^TestRealVLLM' ./bench/e2e -place 1m $(ARGS)
 
-check: ## Lint, and check that modules are tidy and scenario files are up to date
+check: ## Lint, and check that modules are tidy and what is generated is up to date
 	$(TOOL) golangci-lint run
 	go mod tidy -diff
 	go -C tools mod tidy -diff
 	go -C tools/kubernetes mod tidy -diff
-	@$(MAKE) --no-print-directory generate
-	git diff --exit-code -- '*/testdata/*'
+	@$(MAKE) --no-print-directory generate objects
+	git diff --exit-code -- '*/testdata/*' api manifests/crds docs/reference.md
 
 fuzz: ## Fuzz each parser beside its oracle and the exchange, 25 s each on two cores
 	$(FUZZ) '^FuzzParseJSON$$' -fuzztime 300000x ./extproc/openai
@@ -62,6 +62,10 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 
 generate: ## Write what the scenarios answer into their files anew; read the difference before you keep it
 	go test ./extproc/pick ./extproc/stream ./internal/sim ./control/place/load ./control/place/decide -run Scenarios -update
+
+objects: ## Write the CRDs, deepcopy and docs/reference.md anew, from the types in api/
+	$(TOOL) controller-gen object crd paths=./api/v1alpha1 paths=./api/pool output:crd:dir=manifests/crds
+	$(TOOL) crd-ref-docs --source-path=api --config=tools/reference.yaml --renderer=markdown --output-path=docs/reference.md --log-level=ERROR
 
 protocols: ## Compile the protocols in api/ anew
 	go tool -modfile=tools/go.mod buf generate

@@ -7,6 +7,12 @@ const PoolSettingsKind = "PoolSettings"
 
 // PoolSettings says how extproc picks among the endpoints of one InferencePool, where that is not as its flags say.
 // What it leaves out stays as the flags have it.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=poolsettings,singular=poolsettings,categories=headgate
+// +kubebuilder:printcolumn:name=Pool,type=string,JSONPath=.spec.poolRef.name
+// +kubebuilder:printcolumn:name=Policy,type=string,JSONPath=.spec.policy
+// +kubebuilder:printcolumn:name=Age,type=date,JSONPath=.metadata.creationTimestamp
 type PoolSettings struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -14,14 +20,30 @@ type PoolSettings struct {
 	Spec PoolSettingsSpec `json:"spec"`
 }
 
+// PoolSettingsList is what an API server lists.
+//
+// +kubebuilder:object:root=true
+type PoolSettingsList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []PoolSettings `json:"items"`
+}
+
 // PoolSettingsSpec is what people write.
 type PoolSettingsSpec struct {
 	// PoolRef names the InferencePool, in the same namespace. At most one PoolSettings names a pool.
+	//
+	// +kubebuilder:validation:XValidation:rule="has(self.name) && size(self.name) > 0",message="name the InferencePool, in the same namespace",reason=FieldValueRequired,fieldPath=".name"
 	PoolRef PoolReference `json:"poolRef"`
 	// Policy is proposal, leastRequest, roundRobin or random.
+	//
+	// +kubebuilder:validation:Enum=proposal;leastRequest;roundRobin;random
 	Policy *string `json:"policy,omitempty"`
 	// AdapterThreshold is, with the policy proposal, the number of requests for one adapter at one endpoint from which
 	// on another endpoint is looked for. At least 1.
+	//
+	// +kubebuilder:validation:Minimum=1
 	AdapterThreshold *int64 `json:"adapterThreshold,omitempty"`
 	// Retry says where a request goes that an endpoint turned away.
 	Retry *Retry `json:"retry,omitempty"`
@@ -37,17 +59,28 @@ type PoolSettingsSpec struct {
 type Placement struct {
 	// MaxAdapters is how many adapters may be registered at one endpoint at once. Without it: as many as its GPU holds
 	// (max_loras of vLLM) once the engine tells, and 1 until then. At least 1.
+	//
+	// +kubebuilder:validation:Minimum=1
 	MaxAdapters *int32 `json:"maxAdapters,omitempty"`
 	// Source is where the engines find a model that does not say so itself: a path or a URI, in which {id} stands for the
 	// model's id. The default is {id}.
+	//
+	// +kubebuilder:validation:MaxLength=4096
 	Source string `json:"source,omitempty"`
 	// Management is where model runtimes are managed, port:NUMBER at each endpoint's own address. It makes the pool's
 	// endpoints that name no engine of another kind model runtimes.
+	//
+	// +kubebuilder:validation:MaxLength=4096
+	// +kubebuilder:validation:XValidation:rule="self.matches('^port:0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="want port:NUMBER, such as port:8085; a socket is for an EndpointList of one address"
 	Management string `json:"management,omitempty"`
 }
 
 // PoolReference names an InferencePool in the object's own namespace.
 type PoolReference struct {
+	// Name is the pool's.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 }
 
@@ -55,26 +88,61 @@ type PoolReference struct {
 type Retry struct {
 	// Attempts is how many other endpoints the data plane is told, in order, for a request that the first one turns
 	// away. 0 to 7. More than 0 needs a data plane that walks a list: ORIGINAL_DST answers 503 to one.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=7
 	Attempts *int32 `json:"attempts,omitempty"`
 }
 
 // SessionAffinity says what names a session: a header or a cookie. It is a preference: a session's endpoint that has
 // much more to do than the others is passed over.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.header) && size(self.header) > 0) != (has(self.cookie) && size(self.cookie) > 0)",message="name either a header or a cookie"
 type SessionAffinity struct {
+	// Header is a request header's name, in lower case.
+	//
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:XValidation:rule="self == self.lowerAscii()",message="write the header's name in lower case"
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith(':')",message="it is a part of the request line: name a header, such as x-session-id"
 	Header string `json:"header,omitempty"`
+	// Cookie is a cookie's name.
+	//
+	// +kubebuilder:validation:MaxLength=256
 	Cookie string `json:"cookie,omitempty"`
 }
 
 // PoolTimeouts are above 0.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.stale) || !has(self.lost) || !self.stale.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') || !self.lost.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') || duration(self.lost) >= duration(self.stale)",message="it must be at least as long as stale",fieldPath=".lost"
 type PoolTimeouts struct {
 	// Request bounds a whole request, from its last byte to the last of its answer. Headgate's own data plane obeys it.
+	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') && duration(self) > duration('0s')",message="it must be above 0, such as 30s"
 	Request *metav1.Duration `json:"request,omitempty"`
 	// Hold bounds how long a request waits for its model to be loaded.
+	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') && duration(self) > duration('0s')",message="it must be above 0, such as 30s"
 	Hold *metav1.Duration `json:"hold,omitempty"`
 	// Lease is how long a request whose end nothing reports counts as in flight.
+	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') && duration(self) > duration('0s')",message="it must be above 0, such as 30s"
 	Lease *metav1.Duration `json:"lease,omitempty"`
 	// Stale is the silence after which an endpoint gets requests only where no other can.
+	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') && duration(self) > duration('0s')",message="it must be above 0, such as 30s"
 	Stale *metav1.Duration `json:"stale,omitempty"`
 	// Lost is the silence after which an endpoint gets requests only where every endpoint is silent.
+	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') && duration(self) > duration('0s')",message="it must be above 0, such as 30s"
 	Lost *metav1.Duration `json:"lost,omitempty"`
 }

@@ -99,6 +99,11 @@ func CheckModelObject(m *v1alpha1.Model) field.ErrorList {
 	if m.Spec.PoolRef.Name == "" {
 		errs = append(errs, field.Required(spec.Child("poolRef", "name"), "name the InferencePool whose engines load it, in the same namespace"))
 	}
+	errs = append(errs, checkLength(spec.Child("poolRef", "name"), m.Spec.PoolRef.Name, maxNameLen)...)
+	errs = append(errs, checkLength(spec.Child("type"), m.Spec.Type, maxType)...)
+	errs = append(errs, checkLength(spec.Child("baseModel"), m.Spec.BaseModel, maxType)...)
+	errs = append(errs, checkLength(spec.Child("source"), m.Spec.Source, maxPath)...)
+	errs = append(errs, checkLength(spec.Child("key"), m.Spec.Key, maxInfo)...)
 	if s := m.Spec.Size; s != nil && s.Sign() <= 0 {
 		errs = append(errs, field.Invalid(spec.Child("size"), s.String(), "it must be above 0, such as 50Mi"))
 	}

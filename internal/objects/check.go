@@ -3,6 +3,7 @@ package objects
 import (
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -17,6 +18,18 @@ const (
 	maxWeight   = 1_000_000 // Gateway API's bound on a backendRef's weight
 	maxPorts    = 8         // GIE v1.6 InferencePool
 	maxSelector = 64        // GIE v1.6 InferencePool
+
+	// Bounds that keep what an API server has to check of one object cheap. Those of Gateway API where it has one.
+	maxParents    = 32
+	maxBackends   = 16
+	maxModels     = 128
+	maxObjectives = 16
+	maxAddresses  = 512
+	maxWord       = 256  // characters of a header's or a cookie's name
+	maxNameLen    = 253  // of an object that is referred to
+	maxPath       = 4096 // of a path or URI
+	maxType       = 512
+	maxInfo       = 65536 // of what a model runtime is told beside the source
 )
 
 // CheckRoute returns what is wrong with an LLMRoute by itself.
@@ -40,7 +53,15 @@ func CheckRoute(r *v1alpha1.LLMRoute) field.ErrorList {
 	if len(r.Spec.BackendRefs) > 0 && total == 0 {
 		errs = append(errs, field.Invalid(spec.Child("backendRefs"), "weight 0", "give at least one pool a weight above 0"))
 	}
+	errs = append(errs, checkCount(spec.Child("backendRefs"), len(r.Spec.BackendRefs), maxBackends)...)
+	errs = append(errs, checkCount(spec.Child("parentRefs"), len(r.Spec.ParentRefs), maxParents)...)
+	for i, p := range r.Spec.ParentRefs {
+		if p.Name == "" {
+			errs = append(errs, field.Required(spec.Child("parentRefs").Index(i).Child("name"), "name the Gateway"))
+		}
+	}
 
+	errs = append(errs, checkCount(spec.Child("modelNames"), len(r.Spec.ModelNames), maxModels)...)
 	seen := make(map[string]bool)
 	for i, name := range r.Spec.ModelNames {
 		path := spec.Child("modelNames").Index(i)
@@ -53,6 +74,7 @@ func CheckRoute(r *v1alpha1.LLMRoute) field.ErrorList {
 	if r.Spec.Adapter != nil {
 		errs = append(errs, checkModel(spec.Child("adapter", "name"), r.Spec.Adapter.Name)...)
 	}
+	errs = append(errs, checkCount(spec.Child("objectives"), len(r.Spec.Objectives), maxObjectives)...)
 	for i, o := range r.Spec.Objectives {
 		errs = append(errs, checkObjective(spec.Child("objectives").Index(i), o)...)
 	}
@@ -112,6 +134,7 @@ func CheckList(l *v1alpha1.EndpointList) field.ErrorList {
 	if len(l.Spec.Addresses) == 0 {
 		errs = append(errs, field.Required(addresses, "name at least one address, such as 10.0.0.7:8000"))
 	}
+	errs = append(errs, checkCount(addresses, len(l.Spec.Addresses), maxAddresses)...)
 	seen := make(map[string]bool)
 	for i, text := range l.Spec.Addresses {
 		if _, err := ParseAddress(text); err != nil {
@@ -128,6 +151,7 @@ func CheckList(l *v1alpha1.EndpointList) field.ErrorList {
 	}
 	if m := l.Spec.Management; m != "" {
 		path := spec.Child("management")
+		errs = append(errs, checkLength(path, m, maxPath)...)
 		if err := checkManagement(m); err != nil {
 			errs = append(errs, field.Invalid(path, m, err.Error()))
 		}
@@ -153,6 +177,22 @@ func checkName(name string) field.ErrorList {
 	return errs
 }
 
+// checkCount refuses a list of more than limit.
+func checkCount(path *field.Path, n, limit int) field.ErrorList {
+	if n > limit {
+		return field.ErrorList{field.TooMany(path, n, limit)}
+	}
+	return nil
+}
+
+// checkLength refuses a text of more than limit characters.
+func checkLength(path *field.Path, text string, limit int) field.ErrorList {
+	if utf8.RuneCountInString(text) > limit {
+		return field.ErrorList{field.TooLongCharacters(path, text, limit)}
+	}
+	return nil
+}
+
 func checkModel(path *field.Path, name string) field.ErrorList {
 	if err := engine.CheckName(name); err != nil {
 		return field.ErrorList{field.Invalid(path, name, fmt.Sprintf("no model can have this name: %v", err))}
@@ -171,6 +211,7 @@ func checkBackend(path *field.Path, b v1alpha1.BackendReference) field.ErrorList
 	if b.Name == "" {
 		errs = append(errs, field.Required(path.Child("name"), "name an InferencePool in the route's namespace"))
 	}
+	errs = append(errs, checkLength(path.Child("name"), b.Name, maxNameLen)...)
 	if b.Weight != nil && (*b.Weight < 0 || *b.Weight > maxWeight) {
 		errs = append(errs, field.Invalid(path.Child("weight"), *b.Weight, fmt.Sprintf("a weight is 0 to %d", maxWeight)))
 	}
@@ -199,8 +240,14 @@ func checkPicker(path *field.Path, ref *pool.EndpointPickerRef) field.ErrorList 
 	if ref.Name == "" {
 		errs = append(errs, field.Required(path.Child("name"), "name the endpoint picker's Service"))
 	}
+	errs = append(errs, checkLength(path.Child("name"), ref.Name, maxNameLen)...)
 	if (ref.Kind == "" || ref.Kind == "Service") && ref.Port == nil {
 		errs = append(errs, field.Required(path.Child("port"), "a Service needs the port that its endpoint picker serves on"))
+	}
+	if ref.Port != nil {
+		for _, msg := range validation.IsValidPortNum(int(ref.Port.Number)) {
+			errs = append(errs, field.Invalid(path.Child("port", "number"), ref.Port.Number, msg))
+		}
 	}
 	if m := ref.FailureMode; m != "" && m != "FailOpen" && m != "FailClose" {
 		errs = append(errs, field.NotSupported(path.Child("failureMode"), m, []string{"FailOpen", "FailClose"}))

@@ -24,6 +24,7 @@ func CheckSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	if s.Spec.PoolRef.Name == "" {
 		errs = append(errs, field.Required(spec.Child("poolRef", "name"), "name the InferencePool, in the same namespace"))
 	}
+	errs = append(errs, checkLength(spec.Child("poolRef", "name"), s.Spec.PoolRef.Name, maxNameLen)...)
 	if p := s.Spec.Policy; p != nil && !slices.Contains(Policies, *p) {
 		errs = append(errs, field.NotSupported(spec.Child("policy"), *p, Policies))
 	}
@@ -50,6 +51,7 @@ func checkPlacement(path *field.Path, p *v1alpha1.Placement) field.ErrorList {
 	if n := p.MaxAdapters; n != nil && *n < 1 {
 		errs = append(errs, field.Invalid(path.Child("maxAdapters"), *n, "it must be at least 1"))
 	}
+	errs = append(errs, checkLength(path.Child("source"), p.Source, maxPath)...)
 	if m := p.Management; m != "" {
 		if err := checkManagement(m); err != nil || strings.HasPrefix(m, unixScheme) {
 			errs = append(errs, field.Invalid(path.Child("management"), m, "want port:NUMBER, such as port:8085; a socket is for an EndpointList of one address"))
@@ -59,6 +61,9 @@ func checkPlacement(path *field.Path, p *v1alpha1.Placement) field.ErrorList {
 }
 
 func checkAffinity(path *field.Path, a *v1alpha1.SessionAffinity) field.ErrorList {
+	if errs := append(checkLength(path.Child("header"), a.Header, maxWord), checkLength(path.Child("cookie"), a.Cookie, maxWord)...); len(errs) > 0 {
+		return errs
+	}
 	switch {
 	case (a.Header == "") == (a.Cookie == ""):
 		return field.ErrorList{field.Invalid(path, "", "name either a header or a cookie")}

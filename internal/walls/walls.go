@@ -51,6 +51,8 @@ var pureModules = []string{
 	"sigs.k8s.io/yaml",                              // reads YAML
 	"k8s.io/apimachinery/pkg/apis/meta/v1",          // types
 	"k8s.io/apimachinery/pkg/api/resource",          // types
+	"k8s.io/apimachinery/pkg/runtime",               // what deepcopy and a client's scheme are written in
+	"k8s.io/apimachinery/pkg/runtime/schema",        // types
 	"k8s.io/apimachinery/pkg/util/validation",       // checks names
 	"k8s.io/apimachinery/pkg/util/validation/field", // names faults
 	"github.com/prometheus/client_model/go",         // types

@@ -1,0 +1,355 @@
+package kube_test
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/apiserver"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/dir"
+)
+
+// resources are those of the kinds that tests write.
+var resources = map[string]schema.GroupVersionResource{
+	"CustomResourceDefinition": {Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"},
+	"Pod":                      {Version: "v1", Resource: "pods"},
+	"InferencePool":            {Group: "inference.networking.k8s.io", Version: "v1", Resource: "inferencepools"},
+	"LLMRoute":                 {Group: "inference.x-k8s.io", Version: "v1alpha1", Resource: "llmroutes"},
+	"Model":                    {Group: "inference.x-k8s.io", Version: "v1alpha1", Resource: "models"},
+	"PoolSettings":             {Group: "inference.x-k8s.io", Version: "v1alpha1", Resource: "poolsettings"},
+	"EndpointList":             {Group: "inference.x-k8s.io", Version: "v1alpha1", Resource: "endpointlists"},
+}
+
+// cluster is an API server with our CRDs.
+type cluster struct {
+	*apiserver.Server
+	testing.TB
+	dynamic.Interface
+}
+
+func newCluster(t testing.TB) cluster {
+	t.Helper()
+	s := apiserver.Run(t)
+	client, err := dynamic.NewForConfig(s.Admin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := cluster{s, t, client}
+	files, err := filepath.Glob("../../../manifests/crds/*.yaml")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("the CRDs are %v, %v", files, err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, crd := range read(t, string(text)) {
+			if _, err := c.of(crd).Create(t.Context(), crd, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for kind, resource := range resources {
+		c.await("the kind "+kind+" is served", func() bool {
+			_, err := c.Resource(resource).List(t.Context(), metav1.ListOptions{Limit: 1})
+			return err == nil
+		})
+	}
+	return c
+}
+
+// read reads the documents of a text.
+func read(t testing.TB, text string) []*unstructured.Unstructured {
+	t.Helper()
+	var all []*unstructured.Unstructured
+	for d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader([]byte(text)), 4096); ; {
+		o := new(unstructured.Unstructured)
+		if err := d.Decode(&o.Object); err == io.EOF {
+			return all
+		} else if err != nil {
+			t.Fatalf("%v in\n%s", err, text)
+		}
+		if o.Object != nil {
+			all = append(all, o)
+		}
+	}
+}
+
+// of is where objects like o are.
+func (c cluster) of(o *unstructured.Unstructured) dynamic.ResourceInterface {
+	resource, ok := resources[o.GetKind()]
+	if !ok {
+		c.Fatalf("no test knows the kind %q", o.GetKind())
+	}
+	if o.GetKind() == "CustomResourceDefinition" {
+		return c.Resource(resource)
+	}
+	namespace := o.GetNamespace()
+	if namespace == "" {
+		namespace = "default"
+	}
+	return c.Resource(resource).Namespace(namespace)
+}
+
+// apply writes objects as kubectl apply does, the status of those that have one too.
+func (c cluster) apply(text string) {
+	c.Helper()
+	for _, o := range read(c, text) {
+		options := metav1.ApplyOptions{FieldManager: "test", Force: true}
+		if _, err := c.of(o).Apply(c.Context(), o.GetName(), o, options); err != nil {
+			c.Fatal(err)
+		}
+		if o.Object["status"] == nil {
+			continue
+		}
+		delete(o.Object, "spec")
+		if _, err := c.of(o).ApplyStatus(c.Context(), o.GetName(), o, options); err != nil {
+			c.Fatal(err)
+		}
+	}
+}
+
+// await fails the test unless something comes true soon.
+func (c cluster) await(what string, ok func() bool) {
+	c.Helper()
+	deadline := time.After(30 * time.Second)
+	for tick := time.NewTicker(5 * time.Millisecond); !ok(); {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			c.Fatalf("it does not come true that %s", what)
+		}
+	}
+}
+
+// verdicts are what the API server says of an object, and what a folder does; nil if they take it.
+func (c cluster) verdicts(text string) (server, folder error) {
+	c.Helper()
+	o := read(c, text)[0]
+	_, server = c.of(o).Create(c.Context(), o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict})
+	at := c.TempDir()
+	if err := os.WriteFile(filepath.Join(at, "o.yaml"), []byte(text), 0o600); err != nil {
+		c.Fatal(err)
+	}
+	_, folder = dir.Read(at)
+	return server, folder
+}
+
+const ours = "apiVersion: inference.x-k8s.io/v1alpha1\n"
+
+func route(spec string) string {
+	return ours + "kind: LLMRoute\nmetadata: {name: r}\nspec: " + spec
+}
+
+func model(spec string) string { return ours + "kind: Model\nmetadata: {name: m}\nspec: " + spec }
+
+func settings(spec string) string {
+	return ours + "kind: PoolSettings\nmetadata: {name: s}\nspec: " + spec
+}
+
+func list(spec string) string {
+	return ours + "kind: EndpointList\nmetadata: {name: l}\nspec: " + spec
+}
+
+func inferencePool(spec string) string {
+	return "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: p}\nspec: " + spec
+}
+
+const base = "selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}]"
+
+// An API server that has our CRDs and a folder take the same objects, and refuse the same.
+func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
+	c := newCluster(t)
+	long := strings.Repeat("x", 513)
+	for _, row := range []struct {
+		object string
+		want   string // what the API server says; empty if the object is good
+	}{
+		{route(`{backendRefs: [{name: p}]}`), ""},
+		{route(`{parentRefs: [{name: gateway}], backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: p, weight: 0}, {name: q, weight: 1000000}], modelNames: [a, org/b, "ü b"], adapter: {name: org/sql-v2}, priority: -3, objectives: [{type: OutputTokenLatency, latency: {value: 200ms, quantile: {numerator: 99, denominator: 100}}}, {type: TimeToFirstToken, latency: {value: 1m0.5s}}], metrics: {format: Prometheus}}`), ""},
+		{route(`{}`), "spec.backendRefs: Required value: name the InferencePool that serves the route"},
+		{route(`{backendRefs: []}`), "spec.backendRefs: Required value: name the InferencePool that serves the route"},
+		{route(`{backendRefs: [{weight: 1}]}`), "spec.backendRefs[0].name: Required value: name an InferencePool in the route's namespace"},
+		{route(`{backendRefs: [{name: p, weight: 0}]}`), "give at least one pool a weight above 0"},
+		{route(`{backendRefs: [{name: p, weight: -1}]}`), "spec.backendRefs[0].weight in body should be greater than or equal to 0"},
+		{route(`{backendRefs: [{name: p, weight: 1000001}]}`), "should be less than or equal to 1000000"},
+		{route(`{backendRefs: [{name: p, kind: Service}]}`), `spec.backendRefs[0].kind: Unsupported value: "Service": supported values: "InferencePool"`},
+		{route(`{backendRefs: [{name: p, group: apps}]}`), `supported values: "inference.networking.k8s.io"`},
+		{route(`{backendRefs: [` + strings.Repeat(`{name: p},`, 17) + `]}`), "must have at most 16 items"},
+		{route(`{backendRefs: [{name: p}], parentRefs: [{kind: Gateway}]}`), "spec.parentRefs[0].name: Required value: name the Gateway"},
+		{route(`{backendRefs: [{name: p}], modelNames: [a, a]}`), `spec.modelNames[1]: Duplicate value: "a"`},
+		{route(`{backendRefs: [{name: p}], modelNames: [""]}`), "write one such as sql-v2 or org/sql-v2"},
+		{route(`{backendRefs: [{name: p}], modelNames: [../x]}`), "spec.modelNames[0]: Invalid value: \"../x\": no model can have this name, which is empty or a path"},
+		{route(`{backendRefs: [{name: p}], modelNames: [/x]}`), "or a path"},
+		{route(`{backendRefs: [{name: p}], modelNames: ["~x"]}`), "or a path"},
+		{route(`{backendRefs: [{name: p}], modelNames: ["a\\b"]}`), "or a path"},
+		{route(`{backendRefs: [{name: p}], modelNames: [a//b]}`), "or a path"},
+		{route(`{backendRefs: [{name: p}], modelNames: ["a\u0085"]}`), "without control characters"},
+		{route(`{backendRefs: [{name: p}], modelNames: ["a\uFFFD"]}`), "UTF-8 without control characters"},
+		{route(`{backendRefs: [{name: p}], modelNames: [` + long + `]}`), "may not be more than 512"},
+		{route(`{backendRefs: [{name: p}], modelNames: [` + strings.Repeat("ü", 257) + `]}`), "at most 512 bytes"},
+		{route(`{backendRefs: [{name: p}], adapter: {name: x/..}}`), "spec.adapter.name: Invalid value: \"x/..\": no model can have this name"},
+		{route(`{backendRefs: [{name: p}], adapter: {}}`), "spec.adapter.name: Required value"},
+		{route(`{backendRefs: [{name: p}], objectives: [{type: Throughput, latency: {value: 1s}}]}`), `supported values: "OutputTokenLatency", "TimeToFirstToken"`},
+		{route(`{backendRefs: [{name: p}], objectives: [{type: TimeToFirstToken, latency: {value: 0s}}]}`), "spec.objectives[0].latency.value: Invalid value: \"0s\": a latency is above 0, such as 200ms"},
+		{route(`{backendRefs: [{name: p}], objectives: [{type: TimeToFirstToken, latency: {value: -1s}}]}`), "such as 200ms"},
+		{route(`{backendRefs: [{name: p}], objectives: [{type: TimeToFirstToken, latency: {value: fast}}]}`), "such as 200ms"},
+		{route(`{backendRefs: [{name: p}], objectives: [{type: TimeToFirstToken, latency: {value: 1s, quantile: {numerator: 2, denominator: 1}}}]}`), "a quantile is above 0 and at most 1, such as {numerator: 99, denominator: 100}"},
+		{route(`{backendRefs: [{name: p}], objectives: [{type: TimeToFirstToken, latency: {value: 1s, quantile: {numerator: 0, denominator: 1}}}]}`), "a quantile is above 0"},
+		{route(`{backendRefs: [{name: p}], metrics: {format: OpenTelemetry}}`), `supported values: "Prometheus"`},
+		{route(`{backendRefs: [{name: p}], prioritty: 3}`), `unknown field "spec.prioritty"`},
+		{route(`{backendRefs: [{name: p}], priority: high}`), "spec.priority"},
+		{strings.Replace(route(`{backendRefs: [{name: p}]}`), "name: r}", "name: R}", 1), "metadata.name"},
+
+		{model(`{poolRef: {name: p}}`), ""},
+		{model(`{id: org/sql, poolRef: {name: p}, type: lora, baseModel: llama, source: s3://x, key: '{"a":1}', size: 50Mi, copies: {min: 1, max: 3}, pinned: true}`), ""},
+		{model(`{poolRef: {name: p}, size: 1024, copies: {max: 1}}`), ""},
+		{model(`{poolRef: {}}`), "spec.poolRef.name: Required value: name the InferencePool whose engines load it, in the same namespace"},
+		{model(`{}`), "spec.poolRef: Required value"},
+		{model(`{poolRef: {name: p}, id: ../x}`), "spec.id: Invalid value: \"../x\": no model can have this name"},
+		{model(`{poolRef: {name: p}, size: 0}`), "it must be above 0, such as 50Mi"},
+		{model(`{poolRef: {name: p}, size: -1Mi}`), "it must be above 0, such as 50Mi"},
+		{model(`{poolRef: {name: p}, size: large}`), "spec.size"},
+		{model(`{poolRef: {name: p}, copies: {min: -1}}`), "should be greater than or equal to 0"},
+		{model(`{poolRef: {name: p}, copies: {min: 3, max: 2}}`), "spec.copies.max: Invalid value: it must be at least 1 and at least min"},
+		{model(`{poolRef: {name: p}, copies: {max: 0}}`), "it must be at least 1"},
+		{model(`{poolRef: {name: p}, type: ` + long + `}`), "may not be more than 512"},
+		{model(`{poolRef: {name: p}, baseModel: ` + long + `}`), "may not be more than 512"},
+		{model(`{poolRef: {name: p}, source: ` + strings.Repeat("x", 4097) + `}`), "may not be more than 4096"},
+		{model(`{poolRef: {name: p}, key: ` + strings.Repeat("x", 65537) + `}`), "may not be more than 65536"},
+		{model(`{poolRef: {name: ` + long + `}}`), "may not be more than 253"},
+
+		{settings(`{poolRef: {name: p}}`), ""},
+		{settings(`{poolRef: {name: p}, policy: roundRobin, adapterThreshold: 1, retry: {attempts: 7}, sessionAffinity: {header: x-session-id}, timeouts: {request: 10m, hold: 2m, lease: 1m, stale: 1s, lost: 1s}, placement: {maxAdapters: 1, source: "/models/{id}", management: "port:8085"}}`), ""},
+		{settings(`{poolRef: {name: p}, policy: leastRequest, sessionAffinity: {cookie: s}, retry: {attempts: 0}}`), ""},
+		{settings(`{poolRef: {}}`), "spec.poolRef.name: Required value: name the InferencePool, in the same namespace"},
+		{settings(`{poolRef: {name: p}, policy: best}`), `spec.policy: Unsupported value: "best": supported values: "proposal", "leastRequest", "roundRobin", "random"`},
+		{settings(`{poolRef: {name: p}, adapterThreshold: 0}`), "should be greater than or equal to 1"},
+		{settings(`{poolRef: {name: p}, retry: {attempts: 8}}`), "should be less than or equal to 7"},
+		{settings(`{poolRef: {name: p}, retry: {attempts: -1}}`), "should be greater than or equal to 0"},
+		{settings(`{poolRef: {name: p}, sessionAffinity: {}}`), "name either a header or a cookie"},
+		{settings(`{poolRef: {name: p}, sessionAffinity: {header: a, cookie: b}}`), "name either a header or a cookie"},
+		{settings(`{poolRef: {name: p}, sessionAffinity: {header: X-Session}}`), "write the header's name in lower case"},
+		{settings(`{poolRef: {name: p}, sessionAffinity: {header: ":path"}}`), "it is a part of the request line"},
+		{settings(`{poolRef: {name: p}, sessionAffinity: {cookie: ` + long + `}}`), "may not be more than 256"},
+		{settings(`{poolRef: {name: p}, timeouts: {request: 0s}}`), "spec.timeouts.request: Invalid value: \"0s\": it must be above 0, such as 30s"},
+		{settings(`{poolRef: {name: p}, timeouts: {hold: 0s}}`), "such as 30s"},
+		{settings(`{poolRef: {name: p}, timeouts: {lease: 0s}}`), "such as 30s"},
+		{settings(`{poolRef: {name: p}, timeouts: {stale: soon}}`), "such as 30s"},
+		{settings(`{poolRef: {name: p}, timeouts: {stale: 1m, lost: 1s}}`), "spec.timeouts.lost: Invalid value: it must be at least as long as stale"},
+		{settings(`{poolRef: {name: p}, placement: {maxAdapters: 0}}`), "should be greater than or equal to 1"},
+		{settings(`{poolRef: {name: p}, placement: {management: "unix:/x"}}`), "a socket is for an EndpointList of one address"},
+		{settings(`{poolRef: {name: p}, placement: {management: "port:65536"}}`), "want port:NUMBER"},
+		{settings(`{poolRef: {name: p}, placement: {source: ` + strings.Repeat("x", 4097) + `}}`), "may not be more than 4096"},
+
+		{list(`{addresses: ["10.0.0.7:8000", "[fd00::7]:8000", "gpu-2.internal:65535", "gpu_3:1", "GPU-4.internal.:80"], engine: llama.cpp}`), ""},
+		{list(`{addresses: ["10.0.0.7:8000"], engine: modelruntime, management: "unix:/run/x.sock"}`), ""},
+		{list(`{addresses: ["a:1", "b:1"], management: "port:8085"}`), ""},
+		{list(`{}`), "spec.addresses: Required value: name at least one address, such as 10.0.0.7:8000"},
+		{list(`{addresses: []}`), "spec.addresses: Required value: name at least one address"},
+		{list(`{addresses: ["a:1", "a:1"]}`), `spec.addresses[1]: Duplicate value: "a:1"`},
+		{list(`{addresses: ["http://a:1"]}`), "want host:port without scheme and path, such as 10.0.0.7:8000"},
+		{list(`{addresses: ["a"]}`), "want host:port"},
+		{list(`{addresses: ["a:0"]}`), "want host:port"},
+		{list(`{addresses: ["a:65536"]}`), "want host:port"},
+		{list(`{addresses: [":80"]}`), "want host:port"},
+		{list(`{addresses: ["a..b:80"]}`), "want host:port"},
+		{list(`{addresses: ["-a:80"]}`), "want host:port"},
+		{list(`{addresses: ["10.0.0:80"]}`), "want host:port"},
+		{list(`{addresses: ["10.0.0.256:80"]}`), "want host:port"},
+		{list(`{addresses: ["[10.0.0.7]:80"]}`), "want host:port"},
+		{list(`{addresses: ["fd00::7:80"]}`), "want host:port"},
+		{list(`{addresses: ["[fe80::1%eth0]:80"]}`), "want host:port"},
+		{list(`{addresses: ["` + strings.Repeat("x", 64) + `:80"]}`), "want host:port"},
+		{list(`{addresses: ["a:1"], engine: xllm}`), `spec.engine: Unsupported value: "xllm": supported values: "vllm", "nim", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton", "tgi", "llama.cpp", "lmdeploy", "modelruntime"`},
+		{list(`{addresses: ["a:1"], management: "8085"}`), "want port:NUMBER or unix:PATH, such as port:8085"},
+		{list(`{addresses: ["a:1"], engine: vllm, management: "port:8085"}`), "only engines of the kind modelruntime are managed at an address of their own"},
+		{list(`{addresses: ["a:1", "b:1"], management: "unix:/x"}`), "a socket is that of one endpoint: give each address a list of its own"},
+
+		{inferencePool(`{` + base + `}`), ""},
+		{inferencePool(`{` + base + `, appProtocol: kubernetes.io/h2c, endpointPickerRef: {name: picker, port: {number: 9002}, failureMode: FailOpen}}`), ""},
+		{inferencePool(`{` + base + `, endpointPickerRef: {group: example.com, kind: Picker, name: picker}}`), ""},
+		{inferencePool(`{selector: {matchLabels: {}}, targetPorts: [{number: 8000}]}`), "spec.selector.matchLabels"},
+		{inferencePool(`{targetPorts: [{number: 8000}]}`), "spec.selector: Required value"},
+		{inferencePool(`{selector: {matchLabels: {app: llama}}}`), "spec.targetPorts: Required value"},
+		{inferencePool(`{selector: {matchLabels: {app: llama}}, targetPorts: []}`), "spec.targetPorts in body should have at least 1 items"},
+		{inferencePool(`{selector: {matchLabels: {app: llama}}, targetPorts: [{number: 0}]}`), "should be greater than or equal to 1"},
+		{inferencePool(`{selector: {matchLabels: {app: llama}}, targetPorts: [{number: 65536}]}`), "should be less than or equal to 65535"},
+		{inferencePool(`{selector: {matchLabels: {app: llama}}, targetPorts: [{number: 1}, {number: 1}]}`), "name each port once"},
+		{inferencePool(`{selector: {matchLabels: {app: llama}}, targetPorts: [{number: 1},{number: 2},{number: 3},{number: 4},{number: 5},{number: 6},{number: 7},{number: 8},{number: 9}]}`), "must have at most 8 items"},
+		{inferencePool(`{` + base + `, appProtocol: grpc}`), `supported values: "http", "kubernetes.io/h2c"`},
+		{inferencePool(`{` + base + `, endpointPickerRef: {port: {number: 9002}}}`), "spec.endpointPickerRef.name: Required value"},
+		{inferencePool(`{` + base + `, endpointPickerRef: {name: picker}}`), "spec.endpointPickerRef.port: Required value: a Service needs the port that its endpoint picker serves on"},
+		{inferencePool(`{` + base + `, endpointPickerRef: {name: picker, port: {number: 0}}}`), "should be greater than or equal to 1"},
+		{inferencePool(`{` + base + `, endpointPickerRef: {name: picker, port: {number: 1}, failureMode: Never}}`), `supported values: "FailOpen", "FailClose"`},
+	} {
+		server, folder := c.verdicts(row.object)
+		if (server == nil) != (folder == nil) {
+			t.Errorf("%s\nthe API server says %v,\na folder %v", row.object, server, folder)
+		}
+		switch {
+		case row.want == "" && server != nil:
+			t.Errorf("%s\nis good, and the API server says %v", row.object, server)
+		case row.want != "" && (server == nil || !strings.Contains(server.Error(), row.want)):
+			t.Errorf("%.300s\nthe API server says %v,\nwant %s", row.object, server, row.want)
+		}
+	}
+}
+
+func TestOnlyCopiesAndPinnedOfAModelMayChange(t *testing.T) {
+	c := newCluster(t)
+	const was = `{id: m, poolRef: {name: p}, type: lora, baseModel: llama, source: s3://x, key: k, size: 1Gi, copies: {min: 1}}`
+	c.apply(model(was))
+	for _, row := range []struct{ is, want string }{
+		{`{poolRef: {name: p}, baseModel: llama, source: s3://x, key: k, size: 1024Mi}`, ""}, // the same in other words
+		{`{id: m, poolRef: {name: p}, type: lora, baseModel: llama, source: s3://x, key: k, size: 1Gi, copies: {min: 2, max: 5}, pinned: true}`, ""},
+		{strings.Replace(was, "id: m", "id: other", 1), "spec.id: Forbidden: only copies and pinned of a Model may change: delete the Model and make one of another name and id"},
+		{strings.Replace(was, "name: p", "name: q", 1), "spec.poolRef: Forbidden"},
+		{strings.Replace(was, "type: lora", "type: sklearn", 1), "spec.type: Forbidden"},
+		{strings.Replace(was, "baseModel: llama, ", "", 1), "spec.baseModel: Forbidden"},
+		{strings.Replace(was, "s3://x", "s3://y", 1), "spec.source: Forbidden"},
+		{strings.Replace(was, "key: k", "key: l", 1), "spec.key: Forbidden"},
+		{strings.Replace(was, "size: 1Gi, ", "", 1), "spec.size: Forbidden"},
+		{strings.Replace(was, "size: 1Gi", "size: 2Gi", 1), "spec.size: Forbidden"},
+	} {
+		o := read(t, model(row.is))[0]
+		current, err := c.of(o).Get(t.Context(), "m", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.SetNamespace("default")
+		o.SetResourceVersion(current.GetResourceVersion())
+		_, server := c.of(o).Update(t.Context(), o, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
+		if (server == nil) != (row.want == "") || server != nil && !strings.Contains(server.Error(), row.want) {
+			t.Errorf("to %s the API server says %v, want %q", row.is, server, row.want)
+		}
+		folder := objects.CheckModelChange(typed(t, was), typed(t, row.is))
+		if (len(folder) == 0) != (row.want == "") {
+			t.Errorf("to %s a folder says %v, want %q", row.is, folder, row.want)
+		}
+	}
+}
+
+// typed is a Model of the spec.
+func typed(t *testing.T, spec string) *v1alpha1.Model {
+	t.Helper()
+	var m v1alpha1.Model
+	if err := yaml.Unmarshal([]byte(model(spec)), &m); err != nil {
+		t.Fatal(err)
+	}
+	return &m
+}
+
