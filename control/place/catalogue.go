@@ -11,7 +11,6 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/load"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/objects/store"
 )
 
 // SetWorld puts new objects in force: their endpoints and their catalogue. It is called once Run has begun.
@@ -224,7 +223,9 @@ func (p *Placer) recall() error {
 	}
 	for _, st := range statuses {
 		if key, ok := keyOf(st.Pool, st.ID); ok {
-			p.used[key] = st.LastUsed
+			if used := st.Status.LastUsed; used != nil {
+				p.used[key] = used.Time
+			}
 		}
 	}
 	registered := make(map[decide.Key]bool, len(models))
@@ -272,10 +273,10 @@ func (p *Placer) restore(now time.Time) {
 // save writes down the status of models that changed.
 func (p *Placer) save() {
 	p.mu.Lock()
-	var all []store.Status
+	var all []objects.ModelRecord
 	for key := range p.unsaved {
 		if st, ok := p.state.Status(key); ok {
-			all = append(all, store.Status{Pool: key.Pool.String(), ID: key.ID, LastUsed: st.LastUsed, Detail: detail(p.status(st))})
+			all = append(all, objects.ModelRecord{Pool: key.Pool.String(), ID: key.ID, Object: st.Object, Status: p.modelStatus(st)})
 		}
 	}
 	clear(p.unsaved)

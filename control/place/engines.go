@@ -8,7 +8,6 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/load"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/objects/store"
 )
 
 // site is one endpoint: its engine is looked at again and again, and told to load and unload.
@@ -99,7 +98,7 @@ func (p *Placer) lookAt(ctx context.Context, s *site) error {
 	}
 	now := load.Record{Known: true, Incarnation: seen.Incarnation, Limits: seen.Limits}
 	if !seen.Lists && now != record {
-		if err := p.Store.PutRuntime(store.Runtime{
+		if err := p.Store.PutRuntime(objects.RuntimeRecord{
 			Endpoint: s.Address, Incarnation: seen.Incarnation, Bytes: seen.Limits.Bytes, DefaultBytes: seen.Limits.DefaultBytes,
 			Loads: seen.Limits.Loads, LoadTimeout: seen.Limits.LoadTimeout,
 		}); err != nil {
@@ -304,7 +303,7 @@ func (p *Placer) note(s *site, key decide.CopyKey) {
 	}
 }
 
-func (p *Placer) record(s *site, key decide.CopyKey, state decide.CopyState) store.Copy {
+func (p *Placer) record(s *site, key decide.CopyKey, state decide.CopyState) objects.CopyRecord {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c, _ := p.state.Copy(key)
@@ -312,9 +311,9 @@ func (p *Placer) record(s *site, key decide.CopyKey, state decide.CopyState) sto
 	return p.recordOf(s, c)
 }
 
-func (p *Placer) recordOf(s *site, c decide.Copy) store.Copy {
-	return store.Copy{
+func (p *Placer) recordOf(s *site, c decide.Copy) objects.CopyRecord {
+	return objects.CopyRecord{
 		Endpoint: s.Address, Pool: c.Pool.String(), ID: c.ID, State: c.State.String(), Bytes: c.Bytes, Size: decide.SizeSources[c.Source],
-		Incarnation: p.records[s.Address].Incarnation, Since: c.Since,
+		Incarnation: p.records[s.Address].Incarnation, Since: c.Since, Listed: !s.runtime,
 	}
 }

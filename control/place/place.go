@@ -14,7 +14,6 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/load"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/objects/store"
 	"github.com/headgate/headgate/internal/reach"
 )
 
@@ -59,17 +58,17 @@ type Store interface {
 	PutModel(m *v1alpha1.Model) (wait func() error)
 	DeleteModel(m *v1alpha1.Model) (wait func() error)
 	// PutCopy keeps what is asked of an engine about a model. With wait, it returns when that is there for good.
-	PutCopy(c store.Copy, wait bool) error
+	PutCopy(c objects.CopyRecord, wait bool) error
 	DeleteCopy(endpoint, pool, id string)
 	// PutRuntime keeps what a model runtime said of itself, and returns when that is there for good.
-	PutRuntime(r store.Runtime) error
+	PutRuntime(r objects.RuntimeRecord) error
 	// PutStatuses keeps the status of models, when there is time.
-	PutStatuses(all []store.Status)
+	PutStatuses(all []objects.ModelRecord)
 
 	Models() ([]v1alpha1.Model, error)
-	Copies() ([]store.Copy, error)
-	Runtimes() ([]store.Runtime, error)
-	Statuses() ([]store.Status, error)
+	Copies() ([]objects.CopyRecord, error)
+	Runtimes() ([]objects.RuntimeRecord, error)
+	Statuses() ([]objects.ModelRecord, error)
 }
 
 // Board is told what changed, in order, and keeps what it is told. It must not call the Placer back before it returns.
@@ -127,7 +126,7 @@ type Placer struct {
 	watchers   map[decide.Key]map[chan struct{}]bool // each of capacity 1
 	unsaved    map[decide.Key]bool                   // whose status is not written
 	answers    map[decide.Key][]AnswerStatus         // of engines, the latest
-	restored   []store.Copy                          // of endpoints that are not set yet
+	restored   []objects.CopyRecord                  // of endpoints that are not set yet
 	records    map[string]load.Record
 	used       map[decide.Key]time.Time // as an earlier process wrote it
 }

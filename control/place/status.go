@@ -2,15 +2,18 @@ package place
 
 import (
 	"context"
-	"encoding/json"
+	"fmt"
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/load"
 )
 
-// Status is the status of a model, for people: as JSON, and in the store.
+// Status is the status of a model, for people, as JSON.
 type Status struct {
 	Pool     string          `json:"pool"`
 	ID       string          `json:"id"`
@@ -106,12 +109,47 @@ func (p *Placer) status(st decide.Status) Status {
 	return out
 }
 
-func detail(st Status) json.RawMessage {
-	text, err := json.Marshal(st)
-	if err != nil {
-		panic(err) // text, times and numbers always marshal
+// modelStatus is a model's status as its object has it. The caller holds mu.
+func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
+	out := v1alpha1.ModelStatus{Bytes: st.Bytes, Message: messages[st.Why]}
+	if !st.LastUsed.IsZero() {
+		out.LastUsed = &metav1.Time{Time: st.LastUsed}
 	}
-	return text
+	if st.Bytes > 0 {
+		out.Size = decide.SizeSources[st.Sized]
+	}
+	for _, c := range st.Copies {
+		if c.State == decide.Loaded {
+			out.Loaded++
+		}
+		s := v1alpha1.CopyStatus{
+			Endpoint: c.Endpoint, State: c.State.String(), Since: metav1.NewMicroTime(c.Since), Bytes: c.Bytes,
+			Incarnation: p.records[c.Endpoint].Incarnation,
+		}
+		if c.Bytes > 0 {
+			s.Size = decide.SizeSources[c.Source]
+		}
+		out.Copies = append(out.Copies, s)
+	}
+	for _, f := range st.Failures {
+		out.Failures = append(out.Failures, v1alpha1.FailureStatus{Endpoint: f.Endpoint, At: metav1.NewMicroTime(f.At), Words: f.Words})
+	}
+	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}
+	switch {
+	case out.Loaded == 0 && st.Why != "":
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonCannotLoad, messages[st.Why]
+	case int(out.Loaded) < st.Min:
+		ready.Reason, ready.Message = v1alpha1.ReasonLoading, fmt.Sprintf("%d of at least %d copies are loaded", out.Loaded, st.Min)
+		if out.Loaded == 0 {
+			ready.Status = metav1.ConditionFalse
+		}
+	case out.Loaded > 0:
+		ready.Reason, ready.Message = v1alpha1.ReasonLoaded, fmt.Sprintf("copies that answer: %d", out.Loaded)
+	default:
+		ready.Reason, ready.Message = v1alpha1.ReasonLoadable, "it is loaded when a request names it"
+	}
+	out.Conditions = []metav1.Condition{ready}
+	return out
 }
 
 // Statuses returns the status of every model, in order of pool and id.

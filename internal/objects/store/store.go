@@ -15,6 +15,7 @@ import (
 	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // Buckets of the file. Values are JSON.
@@ -24,39 +25,6 @@ var (
 	runtimes = []byte("runtimes") // by endpoint
 	statuses = []byte("statuses") // by pool and id
 )
-
-// Copy is what was last asked of an engine about a model.
-type Copy struct {
-	Endpoint string `json:"endpoint"`
-	Pool     string `json:"pool"` // "namespace/name"
-	ID       string `json:"id"`
-	// State is loading, loaded or unloading.
-	State string `json:"state"`
-	Bytes int64  `json:"bytes,omitempty"`
-	// Size says where Bytes is known from.
-	Size string `json:"size,omitempty"`
-	// Incarnation of the engine, empty if nothing tells.
-	Incarnation string    `json:"incarnation,omitempty"`
-	Since       time.Time `json:"since"`
-}
-
-// Runtime is what a model runtime said of itself when it became ready: it cannot be asked again.
-type Runtime struct {
-	Endpoint     string        `json:"endpoint"`
-	Incarnation  string        `json:"incarnation,omitempty"`
-	Bytes        int64         `json:"bytes"`
-	DefaultBytes int64         `json:"defaultBytes"`
-	Loads        int           `json:"loads"`
-	LoadTimeout  time.Duration `json:"loadTimeout"`
-}
-
-// Status is the status of a model, for people, and when it was last used.
-type Status struct {
-	Pool     string          `json:"pool"`
-	ID       string          `json:"id"`
-	LastUsed time.Time       `json:"lastUsed"`
-	Detail   json.RawMessage `json:"detail,omitempty"`
-}
 
 // Store is safe for concurrent use. Open one with [Open].
 type Store struct {
@@ -192,7 +160,7 @@ func (s *Store) DeleteModel(m *v1alpha1.Model) (wait func() error) {
 }
 
 // PutCopy writes what is asked of an engine. With wait, it returns when that is on the disk.
-func (s *Store) PutCopy(c Copy, wait bool) error {
+func (s *Store) PutCopy(c objects.CopyRecord, wait bool) error {
 	return s.put(change{copies, key(c.Endpoint, c.Pool, c.ID), c}, wait)
 }
 
@@ -202,10 +170,12 @@ func (s *Store) DeleteCopy(endpoint, pool, id string) {
 }
 
 // PutRuntime writes what a runtime said of itself, and returns when it is on the disk.
-func (s *Store) PutRuntime(r Runtime) error { return s.now(change{runtimes, r.Endpoint, r}) }
+func (s *Store) PutRuntime(r objects.RuntimeRecord) error {
+	return s.now(change{runtimes, r.Endpoint, r})
+}
 
 // PutStatuses writes the status of models, when there is time.
-func (s *Store) PutStatuses(all []Status) {
+func (s *Store) PutStatuses(all []objects.ModelRecord) {
 	changes := make([]change, len(all))
 	for i, st := range all {
 		changes[i] = change{statuses, key(st.Pool, st.ID), st}
@@ -225,13 +195,17 @@ func (s *Store) put(c change, wait bool) error {
 func (s *Store) Models() ([]v1alpha1.Model, error) { return read[v1alpha1.Model](s, models) }
 
 // Copies returns what was last asked of engines.
-func (s *Store) Copies() ([]Copy, error) { return read[Copy](s, copies) }
+func (s *Store) Copies() ([]objects.CopyRecord, error) { return read[objects.CopyRecord](s, copies) }
 
 // Runtimes returns what runtimes said of themselves.
-func (s *Store) Runtimes() ([]Runtime, error) { return read[Runtime](s, runtimes) }
+func (s *Store) Runtimes() ([]objects.RuntimeRecord, error) {
+	return read[objects.RuntimeRecord](s, runtimes)
+}
 
 // Statuses returns the status of models.
-func (s *Store) Statuses() ([]Status, error) { return read[Status](s, statuses) }
+func (s *Store) Statuses() ([]objects.ModelRecord, error) {
+	return read[objects.ModelRecord](s, statuses)
+}
 
 func read[T any](s *Store, bucket []byte) (all []T, err error) {
 	err = s.db.View(func(tx *bbolt.Tx) error {

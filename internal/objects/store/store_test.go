@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/store"
 )
 
@@ -45,9 +46,9 @@ func TestWhatIsWrittenIsThereAgain(t *testing.T) {
 		})
 	}
 	writers.Wait()
-	_ = s.PutCopy(store.Copy{Endpoint: "e1", Pool: "default/p", ID: "a", State: "loading"}, false)
-	_ = s.PutCopy(store.Copy{Endpoint: "e1", Pool: "default/p", ID: "a", State: "loaded"}, false)
-	_ = s.PutCopy(store.Copy{Endpoint: "e1", Pool: "default/p", ID: "b", State: "loading"}, true)
+	_ = s.PutCopy(objects.CopyRecord{Endpoint: "e1", Pool: "default/p", ID: "a", State: "loading"}, false)
+	_ = s.PutCopy(objects.CopyRecord{Endpoint: "e1", Pool: "default/p", ID: "a", State: "loaded"}, false)
+	_ = s.PutCopy(objects.CopyRecord{Endpoint: "e1", Pool: "default/p", ID: "b", State: "loading"}, true)
 	s.DeleteCopy("e1", "default/p", "b")
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -81,6 +82,6 @@ func BenchmarkPutCopyAndWait(b *testing.B) {
 	}
 	defer s.Close()
 	for b.Loop() {
-		_ = s.PutCopy(store.Copy{Endpoint: "e1", Pool: "default/p", ID: "a", State: "loading"}, true)
+		_ = s.PutCopy(objects.CopyRecord{Endpoint: "e1", Pool: "default/p", ID: "a", State: "loading"}, true)
 	}
 }
