@@ -154,21 +154,21 @@ func (w *World) addCatalogue(models []v1alpha1.Model) {
 		e := EntryOf(m)
 		p := w.Pools[e.Pool]
 		if first, ok := known[e.ModelKey]; ok {
-			w.problem("Model %s: its id %q in InferencePool %s is that of Model %s, which keeps it", e.Object, e.ID, e.Pool, first)
+			w.fault(v1alpha1.ModelKind, e.Object, v1alpha1.ReasonModelNameTaken, "its id %q in InferencePool %s is that of Model %s, which keeps it", e.ID, e.Pool, first)
 			continue
 		}
 		if p == nil {
-			w.problem("Model %s: spec.poolRef names InferencePool %s, which does not exist: nothing can load it", e.Object, e.Pool)
+			w.fault(v1alpha1.ModelKind, e.Object, v1alpha1.ReasonPoolNotFound, "spec.poolRef names InferencePool %s, which does not exist: nothing can load it", e.Pool)
 		}
 		known[e.ModelKey] = e.Object
 		w.Catalogue = append(w.Catalogue, e.Complete(p))
 		if taken := w.byModel[e.ID]; taken != nil {
 			if !slices.ContainsFunc(taken.Backends, func(b Backend) bool { return b.Pool == e.Pool }) || taken.Adapter != e.ID {
-				w.problem("Model %s: requests for %q are those of LLMRoute %s: by its id it cannot be asked for", e.Object, e.ID, taken.Name)
+				w.fault(v1alpha1.ModelKind, e.Object, v1alpha1.ReasonModelNameTaken, "requests for %q are those of LLMRoute %s: by its id it cannot be asked for", e.ID, taken.Name)
 			}
 			continue
 		}
-		r := &Route{Name: e.Object, Models: []string{e.ID}, Adapter: e.ID, Backends: []Backend{{Pool: e.Pool, Weight: 1}}}
+		r := &Route{Name: e.Object, Kind: v1alpha1.ModelKind, Generation: m.Generation, Models: []string{e.ID}, Adapter: e.ID, Backends: []Backend{{Pool: e.Pool, Weight: 1}}}
 		w.byModel[e.ID] = r
 		w.models = append(w.models, Model{Name: e.ID, Created: m.CreationTimestamp.Time})
 		w.Routes = append(w.Routes, r)

@@ -76,9 +76,21 @@ type World struct {
 	Catalogue []Entry
 	// Problems are the faults between objects, each of them valid alone, in words for people.
 	Problems []string
+	// Faults are those of the Problems that are one route's or one model's, for its status.
+	Faults []Fault
 
 	byModel map[string]*Route
 	models  []Model
+}
+
+// Fault is why an LLMRoute or a Model is not in force as it is written.
+type Fault struct {
+	Kind   string // v1alpha1.LLMRouteKind or v1alpha1.ModelKind
+	Object Name
+	// Reason is that of the condition that is not true: a reason of api/v1alpha1.
+	Reason string
+	// Words are for people, without the object's name.
+	Words string
 }
 
 // Pool is an InferencePool with the endpoints that it selects.
@@ -112,6 +124,10 @@ type Endpoint struct {
 // Route is an LLMRoute ready for use.
 type Route struct {
 	Name Name
+	// Kind is that of its object: an LLMRoute, or a Model that no LLMRoute admits.
+	Kind string
+	// Generation is that of its object, 0 where nobody counts.
+	Generation int64
 	// Models are the request names that it admits, without those that an older route took first.
 	Models []string
 	// Adapter is the engine's name of its adapter, or of the Model that it is for; empty means the base model.
@@ -219,7 +235,6 @@ func (w *World) addPool(ip *pool.InferencePool, s *Set) {
 			}
 		}
 	}
-	w.noteUnknownKinds(p)
 	// A pod that is gone and its successor may share an address for a moment: the ready one is the one that answers.
 	slices.SortFunc(p.Endpoints, func(a, b Endpoint) int {
 		if c := strings.Compare(a.Address, b.Address); c != 0 {
@@ -234,6 +249,7 @@ func (w *World) addPool(ip *pool.InferencePool, s *Set) {
 		return a.Pod.Compare(b.Pod)
 	})
 	p.Endpoints = slices.CompactFunc(p.Endpoints, func(a, b Endpoint) bool { return a.Address == b.Address })
+	w.noteUnknownKinds(p)
 }
 
 // kindLabel returns what the labels of a pod or a list say of its engine, empty if nothing.
@@ -301,7 +317,7 @@ func (w *World) noteSharedEndpoints() {
 }
 
 func (w *World) addRoute(lr *v1alpha1.LLMRoute) {
-	r := &Route{Name: routeName(lr), Priority: lr.Spec.Priority, Objectives: lr.Spec.Objectives}
+	r := &Route{Name: routeName(lr), Kind: v1alpha1.LLMRouteKind, Generation: lr.Generation, Priority: lr.Spec.Priority, Objectives: lr.Spec.Objectives}
 	names := lr.Spec.ModelNames
 	if lr.Spec.Adapter != nil {
 		r.Adapter = lr.Spec.Adapter.Name
@@ -318,13 +334,13 @@ func (w *World) addRoute(lr *v1alpha1.LLMRoute) {
 		if p := w.Pools[backend.Pool]; p != nil {
 			p.Routed = true
 		} else {
-			w.problem("LLMRoute %s: spec.backendRefs names InferencePool %s, which does not exist: its requests get 503", r.Name, backend.Pool)
+			w.fault(r.Kind, r.Name, v1alpha1.ReasonBackendNotFound, "spec.backendRefs names InferencePool %s, which does not exist: its requests get 503", backend.Pool)
 		}
 		r.Backends = append(r.Backends, backend)
 	}
 	for _, name := range names {
 		if taken := w.byModel[name]; taken != nil {
-			w.problem("LLMRoute %s: model %q is already admitted by LLMRoute %s, which keeps it", r.Name, name, taken.Name)
+			w.fault(r.Kind, r.Name, v1alpha1.ReasonModelNameTaken, "model %q is already admitted by LLMRoute %s, which keeps it", name, taken.Name)
 			continue
 		}
 		w.byModel[name] = r
@@ -336,4 +352,11 @@ func (w *World) addRoute(lr *v1alpha1.LLMRoute) {
 
 func (w *World) problem(format string, args ...any) {
 	w.Problems = append(w.Problems, fmt.Sprintf(format, args...))
+}
+
+// fault is a problem of one object.
+func (w *World) fault(kind string, object Name, reason, format string, args ...any) {
+	f := Fault{kind, object, reason, fmt.Sprintf(format, args...)}
+	w.Faults = append(w.Faults, f)
+	w.problem("%s %s: %s", f.Kind, f.Object, f.Words)
 }

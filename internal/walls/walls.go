@@ -86,7 +86,7 @@ var confined = []struct {
 	},
 	{
 		"k8s.io/api/", "other rooms know pods as objects.Pod",
-		[]string{"internal/objects/dir", "internal/objects/kube", "control/pods"},
+		[]string{"internal/objects/dir", "internal/objects/kube", "internal/objects/pods", "control/pods"},
 	},
 }
 

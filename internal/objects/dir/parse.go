@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +16,7 @@ import (
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/pods"
 )
 
 // defaultNamespace is the namespace of an object that names none, as kubectl has it.
@@ -215,74 +214,15 @@ func (p *parser) pod(path string, text []byte) error {
 	if err != nil {
 		return err
 	}
-	name := objects.Name{Namespace: cmp.Or(pod.Namespace, defaultNamespace), Name: pod.Name}
-	id := key{"Pod", name}
+	pod.Namespace = cmp.Or(pod.Namespace, defaultNamespace)
+	id := key{"Pod", objects.Name{Namespace: pod.Namespace, Name: pod.Name}}
 	p.note(path, id, unknown)
-
-	var faults field.ErrorList
-	if pod.Name == "" {
-		faults = append(faults, field.Required(field.NewPath("metadata", "name"), "give the object a name"))
-	}
-	var ip netip.Addr
-	if pod.Status.PodIP != "" {
-		if ip, err = netip.ParseAddr(pod.Status.PodIP); err != nil || ip.Zone() != "" {
-			faults = append(faults, field.Invalid(field.NewPath("status", "podIP"), pod.Status.PodIP, "want an IP address, such as 10.0.0.7"))
-		}
-	}
-	ports, fault := activePorts(pod.Annotations)
-	if fault != nil {
-		faults = append(faults, fault)
-	}
+	read, faults := pods.Of(&pod)
 	if err := p.check(path, id, faults); err != nil {
 		return err
 	}
-	p.set.Pods = append(p.set.Pods, objects.Pod{Name: name, Labels: pod.Labels, IP: ip, Ready: ready(&pod), Ports: ports, Containers: containers(&pod)})
+	p.set.Pods = append(p.set.Pods, read)
 	return nil
-}
-
-// containers are the ids of a pod's containers.
-func containers(pod *corev1.Pod) []string {
-	var ids []string
-	for _, c := range pod.Status.ContainerStatuses {
-		if c.ContainerID != "" {
-			ids = append(ids, c.ContainerID)
-		}
-	}
-	return ids
-}
-
-// activePorts reads the annotation that says which ports a pod serves on; nil where there is none.
-func activePorts(annotations map[string]string) (ports []int32, fault *field.Error) {
-	for _, name := range pool.ActivePorts {
-		text, ok := annotations[name]
-		if !ok {
-			continue
-		}
-		ports = []int32{}
-		for word := range strings.SplitSeq(text, ",") {
-			n, err := strconv.ParseUint(strings.TrimSpace(word), 10, 16)
-			if err != nil || n == 0 {
-				return nil, field.Invalid(field.NewPath("metadata", "annotations"), text, name+" is a list of ports, such as 8000,8001")
-			}
-			ports = append(ports, int32(n))
-		}
-		return ports, nil
-	}
-	return nil, nil
-}
-
-// ready says whether a pod may get new requests. A pod without a Ready condition counts as ready: people who write
-// a pod by hand mean a server that is there.
-func ready(pod *corev1.Pod) bool {
-	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
-		return false
-	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return true
 }
 
 // check turns the first of faults into an error, or else records where the object is.

@@ -1,0 +1,126 @@
+// Package pods reads Kubernetes' Pods: what Headgate takes of one, wherever it comes from.
+package pods
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// Of is what Headgate takes of a pod, and what is wrong with it. A pod without a Ready condition counts as ready: people
+// who write a pod by hand mean a server that is there.
+func Of(pod *corev1.Pod) (objects.Pod, field.ErrorList) {
+	var faults field.ErrorList
+	if pod.Name == "" {
+		faults = append(faults, field.Required(field.NewPath("metadata", "name"), "give the object a name"))
+	}
+	p := objects.Pod{Name: objects.Name{Namespace: pod.Namespace, Name: pod.Name}, Labels: pod.Labels, Ready: ready(pod), Containers: containers(pod)}
+	if pod.Status.PodIP != "" {
+		ip, err := netip.ParseAddr(pod.Status.PodIP)
+		if err != nil || ip.Zone() != "" {
+			faults = append(faults, field.Invalid(field.NewPath("status", "podIP"), pod.Status.PodIP, "want an IP address, such as 10.0.0.7"))
+		}
+		p.IP = ip
+	}
+	ports, fault := activePorts(pod.Annotations)
+	if fault != nil {
+		faults = append(faults, fault)
+	}
+	p.Ports = ports
+	return p, faults
+}
+
+// Trim takes from a pod what [Of] does not read: most of it.
+func Trim(pod *corev1.Pod) {
+	*pod = corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: pod.Namespace, Name: pod.Name, ResourceVersion: pod.ResourceVersion, Labels: pod.Labels,
+			Annotations: stated(pod.Annotations), DeletionTimestamp: pod.DeletionTimestamp,
+		},
+		Status: corev1.PodStatus{
+			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, Conditions: readiness(pod), ContainerStatuses: identities(pod),
+		},
+	}
+}
+
+// stated are the annotations that are read; nil if there are none.
+func stated(annotations map[string]string) map[string]string {
+	var kept map[string]string
+	for _, name := range pool.ActivePorts {
+		if text, ok := annotations[name]; ok {
+			if kept == nil {
+				kept = make(map[string]string, 1)
+			}
+			kept[name] = text
+		}
+	}
+	return kept
+}
+
+func readiness(pod *corev1.Pod) []corev1.PodCondition {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return []corev1.PodCondition{{Type: c.Type, Status: c.Status}}
+		}
+	}
+	return nil
+}
+
+func identities(pod *corev1.Pod) []corev1.ContainerStatus {
+	var kept []corev1.ContainerStatus
+	for _, id := range containers(pod) {
+		kept = append(kept, corev1.ContainerStatus{ContainerID: id})
+	}
+	return kept
+}
+
+// containers are the ids of a pod's containers.
+func containers(pod *corev1.Pod) []string {
+	var ids []string
+	for _, c := range pod.Status.ContainerStatuses {
+		if c.ContainerID != "" {
+			ids = append(ids, c.ContainerID)
+		}
+	}
+	return ids
+}
+
+// activePorts reads the annotation that says which ports a pod serves on; nil where there is none.
+func activePorts(annotations map[string]string) (ports []int32, fault *field.Error) {
+	for _, name := range pool.ActivePorts {
+		text, ok := annotations[name]
+		if !ok {
+			continue
+		}
+		ports = []int32{}
+		for word := range strings.SplitSeq(text, ",") {
+			n, err := strconv.ParseUint(strings.TrimSpace(word), 10, 16)
+			if err != nil || n == 0 {
+				return nil, field.Invalid(field.NewPath("metadata", "annotations"), text, name+" is a list of ports, such as 8000,8001")
+			}
+			ports = append(ports, int32(n))
+		}
+		return ports, nil
+	}
+	return nil, nil
+}
+
+// ready says whether a pod may get new requests.
+func ready(pod *corev1.Pod) bool {
+	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
+		return false
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return true
+}

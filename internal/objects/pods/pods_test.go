@@ -1,0 +1,75 @@
+package pods_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/internal/objects/pods"
+)
+
+var condition = corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, Message: "fine"}
+
+func aPod(change func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "engine-1", Labels: map[string]string{"app": "llama"},
+			Annotations: map[string]string{"note": "long", "inference.networking.k8s.io/active-ports": "8000, 8001"},
+		},
+		Spec: corev1.PodSpec{NodeName: "n"},
+		Status: corev1.PodStatus{
+			Phase: corev1.PodRunning, PodIP: "10.0.0.7",
+			Conditions:        []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, condition},
+			ContainerStatuses: []corev1.ContainerStatus{{Name: "a", ContainerID: "containerd://1"}, {Name: "b"}, {Name: "c", ContainerID: "containerd://2"}},
+		},
+	}
+	if change != nil {
+		change(p)
+	}
+	return p
+}
+
+func TestOnlyAPodThatStaysAndIsReadyGetsRequests(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*corev1.Pod)
+		ready  bool
+	}{
+		"ready":         {nil, true},
+		"by hand":       {func(p *corev1.Pod) { p.Status.Conditions = nil }, true},
+		"not ready":     {func(p *corev1.Pod) { p.Status.Conditions[1].Status = corev1.ConditionFalse }, false},
+		"unknown":       {func(p *corev1.Pod) { p.Status.Conditions[1].Status = corev1.ConditionUnknown }, false},
+		"being deleted": {func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }, false},
+		"failed":        {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
+		"ended":         {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, false},
+	} {
+		if p, faults := pods.Of(aPod(c.change)); p.Ready != c.ready || len(faults) > 0 {
+			t.Errorf("%s: ready is %v, faults are %v", name, p.Ready, faults)
+		}
+	}
+}
+
+func TestATrimmedPodIsTheSame(t *testing.T) {
+	for _, change := range []func(*corev1.Pod){
+		nil,
+		func(p *corev1.Pod) { p.Annotations = nil; p.Status.Conditions = nil; p.Status.ContainerStatuses = nil },
+		func(p *corev1.Pod) { p.Annotations["llm-d.ai/active-ports"] = "1"; p.Status.PodIP = "" },
+		func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} },
+		func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
+		func(p *corev1.Pod) { p.Status.Conditions[1].Status = corev1.ConditionFalse },
+	} {
+		whole, trimmed := aPod(change), aPod(change)
+		pods.Trim(trimmed)
+		want, _ := pods.Of(whole)
+		got, _ := pods.Of(trimmed)
+		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			t.Errorf("(-whole +trimmed):\n%s", diff)
+		}
+		if trimmed.Spec.NodeName != "" || trimmed.Annotations["note"] != "" || len(trimmed.Status.Conditions) > 1 {
+			t.Errorf("it keeps %+v", trimmed)
+		}
+	}
+}
