@@ -1,0 +1,141 @@
+package kube_test
+
+import (
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kube"
+)
+
+// typed is a client of the kinds that a memory writes.
+func (c cluster) typed() client.Client {
+	c.Helper()
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		c.Fatal(err)
+	}
+	typed, err := client.New(c.Admin(), client.Options{Scheme: scheme})
+	if err != nil {
+		c.Fatal(err)
+	}
+	return typed
+}
+
+func (c cluster) memory(typed client.Client, decides func() bool) *kube.Memory {
+	c.Helper()
+	m, err := kube.OpenMemory(c.Context(), typed, "", slog.New(slog.NewTextHandler(c.Output(), nil)), decides)
+	if err != nil {
+		c.Fatal(err)
+	}
+	return m
+}
+
+func always() bool { return true }
+
+const inPool = "default/p"
+
+// What was asked of a model runtime is in the Model's status before the call, and another control finds it there, with what
+// the runtime said of itself. What the status says beside, and does not say, changes nothing about that.
+func TestWhatWasAskedOfARuntimeIsRemembered(t *testing.T) {
+	c := newCluster(t)
+	typed := c.typed()
+	m := c.memory(typed, always)
+	model := &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: v1alpha1.ModelSpec{PoolRef: v1alpha1.PoolReference{Name: "p"}}}
+	model.Spec.ID = "a"
+	if err := m.PutModel(model)(); err != nil {
+		t.Fatal(err)
+	}
+	record := objects.RuntimeRecord{Endpoint: "10.0.0.1:8033", Incarnation: "one", Bytes: 1 << 30, DefaultBytes: 50 << 20, Loads: 6, LoadTimeout: time.Minute}
+	if err := m.PutRuntime(record); err != nil {
+		t.Fatal(err)
+	}
+	asked := objects.CopyRecord{Endpoint: record.Endpoint, Pool: inPool, ID: "a", State: "loading", Incarnation: "one", Since: time.Now().Round(time.Second)}
+	if err := m.PutCopy(asked, true); err != nil {
+		t.Fatal(err)
+	}
+	// A status of before, which comes late, and what an engine has that can be asked.
+	m.PutStatuses([]objects.ModelRecord{{Pool: inPool, ID: "a", Status: v1alpha1.ModelStatus{
+		Copies:     []v1alpha1.CopyStatus{{Endpoint: "10.0.0.2:8000", State: "loaded", Since: metav1.NowMicro()}},
+		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonLoaded}},
+	}}})
+	if err := m.PutCopy(objects.CopyRecord{Endpoint: "10.0.0.2:8000", Pool: inPool, ID: "a", State: "loaded", Listed: true}, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	var is v1alpha1.Model
+	if err := typed.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "a"}, &is); err != nil {
+		t.Fatal(err)
+	}
+	var copies []string
+	for _, copied := range is.Status.Copies {
+		copies = append(copies, copied.Endpoint+" "+copied.State)
+	}
+	if want := []string{"10.0.0.1:8033 loading", "10.0.0.2:8000 loaded"}; !slices.Equal(copies, want) {
+		t.Errorf("the copies are %q, want %q", copies, want)
+	}
+	if ready := is.Status.Conditions; len(ready) != 1 || ready[0].ObservedGeneration != 1 || ready[0].LastTransitionTime.IsZero() || is.Status.ObservedGeneration != 1 {
+		t.Errorf("the status is %+v", is.Status)
+	}
+
+	m = c.memory(typed, always)
+	recorded, _ := m.Copies()
+	if len(recorded) != 1 || recorded[0].State != "loading" || !recorded[0].Since.Equal(asked.Since) || recorded[0].Incarnation != "one" {
+		t.Errorf("another control finds %+v", recorded)
+	}
+	runtimes, _ := m.Runtimes()
+	if len(runtimes) != 1 || runtimes[0] != record {
+		t.Errorf("and %+v", runtimes)
+	}
+	registered, _ := m.Models()
+	if len(registered) != 1 || registered[0].Spec.ID != "a" {
+		t.Errorf("and %+v", registered)
+	}
+	m.DeleteCopy(record.Endpoint, inPool, "a")
+	if err := m.DeleteModel(model)(); err != nil {
+		t.Error(err)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := typed.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "a"}, &is); err == nil {
+		t.Error("the Model is still there")
+	}
+}
+
+// Without a Model there is no place for what is asked of a runtime; and who may not be the one that decides writes nothing.
+func TestAMemoryRefusesWhatItCannotKeep(t *testing.T) {
+	c := newCluster(t)
+	typed := c.typed()
+	var decides atomic.Bool
+	m := c.memory(typed, decides.Load)
+	asked := objects.CopyRecord{Endpoint: "10.0.0.1:8033", Pool: inPool, ID: "a", State: "loading"}
+	if err := m.PutCopy(asked, true); err == nil || err.Error() != `no Model has the id "a" in the pool default/p, and the engine cannot list what it has: write one` {
+		t.Errorf("without a Model: %v", err)
+	}
+	if err := m.PutModel(&v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}})(); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.PutCopy(asked, true); err == nil {
+		t.Error("it is written by who does not decide")
+	}
+	m.PutStatuses([]objects.ModelRecord{{Pool: inPool, ID: "a", Status: v1alpha1.ModelStatus{Message: "no"}}})
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	var is v1alpha1.Model
+	if err := typed.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "a"}, &is); err != nil || is.Status.Message != "" || len(is.Status.Copies) > 0 {
+		t.Errorf("%v: the status is %+v", err, is.Status)
+	}
+}
