@@ -57,7 +57,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		var first sync.Once
-		return c.source().Follow(ctx, log, m.refused, func(w *objects.World) {
+		return c.source().Follow(ctx, log, m, func(w *objects.World) {
 			worlds.set(w)
 			first.Do(func() { close(loaded) })
 		})
