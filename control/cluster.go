@@ -12,10 +12,14 @@ import (
 	"fmt"
 	"log/slog"
 	"math/big"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,7 +27,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/headgate/headgate/internal/objects/kube"
 )
 
 // Objects that controls have in their own namespace.
@@ -40,6 +47,8 @@ const (
 	announceInterval = 10 * time.Second
 	// announceRetry is after which it tries again where that failed.
 	announceRetry = time.Second
+	// statusRetry is after which the status of routes is tried again.
+	statusRetry = 2 * time.Second
 	// credentialsAge is how long what controls make for themselves is valid. To replace it, delete the Secret and restart
 	// the Deployments.
 	credentialsAge = 10 * 366 * 24 * time.Hour
@@ -50,11 +59,100 @@ const (
 // It needs, in its own namespace: leases and secrets create, endpointslices create; and of those of the names above leases
 // and endpointslices get and update, secrets get.
 type cluster struct {
+	config    *rest.Config
 	client    kubernetes.Interface
 	namespace string
 	pod       string     // its name
 	address   netip.Addr // of the pod
 	log       *slog.Logger
+}
+
+// join makes a control one of its cluster's: with the certificate and the token that all of them have, if that is asked for.
+func (o *office) join(ctx context.Context) error {
+	config, err := kube.Connect(o.kube.Config)
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("the API server: %w", err)
+	}
+	pod := objectName(o.pod)
+	c := &cluster{config: config, client: client, namespace: pod.Namespace, pod: pod.Name, log: o.log}
+	if o.podIP != "" {
+		c.address = netip.MustParseAddr(o.podIP) // it was checked
+	}
+	if o.credentials != "" {
+		if err := c.credentials(ctx, o.credentials); err != nil {
+			return fmt.Errorf("--credentials-dir: %w", err)
+		}
+		o.certPath, o.tokenFile = o.credentials, filepath.Join(o.credentials, "token")
+	}
+	o.cluster = c
+	writer, err := kube.Client(config)
+	if err != nil {
+		return err
+	}
+	o.open = func(ctx context.Context, decides func() bool) (memory, error) {
+		return kube.OpenMemory(ctx, writer, o.kube.Namespace, o.log, decides)
+	}
+	return nil
+}
+
+// serve does for the cluster what the control does that decides, until ctx ends: it leads extprocs here once there is
+// something to say, and tells of routes in their status.
+func (c cluster) serve(ctx context.Context, o office, loaded <-chan struct{}, decides func() bool) error {
+	select {
+	case <-loaded:
+	case <-ctx.Done():
+		return nil
+	}
+	var led sync.WaitGroup
+	defer led.Wait()
+	if port := o.port(); port != 0 && c.address.IsValid() {
+		led.Go(func() { c.announce(ctx, port, decides) })
+	}
+	status, err := kube.NewStatus(c.config, o.kube.Namespace)
+	if err != nil {
+		return err
+	}
+	retry := time.NewTicker(statusRetry)
+	defer retry.Stop()
+	for told := false; ; {
+		world, newer := o.worlds.get()
+		failed := false
+		if decides() {
+			if err := status.Routes(ctx, world); err != nil && ctx.Err() == nil {
+				if failed = true; !told {
+					c.log.Warn("the status of routes cannot be written; it is tried again", "err", err)
+				}
+			}
+		}
+		told = failed
+		if !failed && decides() {
+			retry.Stop()
+		} else {
+			retry.Reset(statusRetry)
+		}
+		select {
+		case <-newer:
+		case <-retry.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// port is the one that others can reach.
+func (c config) port() uint16 {
+	for _, address := range c.listen {
+		if _, text, err := net.SplitHostPort(address); err == nil && !strings.HasPrefix(address, "unix:") {
+			if port, err := strconv.ParseUint(text, 10, 16); err == nil {
+				return uint16(port)
+			}
+		}
+	}
+	return 0
 }
 
 func (c cluster) election() election {
@@ -67,13 +165,21 @@ func (c cluster) election() election {
 	}
 }
 
-// announce makes the Service of placement lead to this control's port, and sees to it that it does, until ctx ends.
-func (c cluster) announce(ctx context.Context, port uint16) {
-	for {
+// announce makes the Service of placement lead to this control's port, and sees to it that it does while this control
+// decides, until ctx ends.
+func (c cluster) announce(ctx context.Context, port uint16, decides func() bool) {
+	for told := false; ; {
 		pause := announceInterval
-		if err := c.lead(ctx, port); err != nil && ctx.Err() == nil {
-			c.log.Warn("extprocs cannot be led to this control; it is tried again", "service", placementName, "err", err)
+		if !decides() {
 			pause = announceRetry
+		} else if err := c.lead(ctx, port); err != nil && ctx.Err() == nil {
+			pause = announceRetry
+			if !told {
+				c.log.Warn("extprocs cannot be led to this control; it is tried again", "service", placementName, "err", err)
+			}
+			told = true
+		} else {
+			told = false
 		}
 		select {
 		case <-time.After(pause):

@@ -108,6 +108,9 @@ func (e election) run(ctx context.Context, term func(ctx context.Context, pauses
 				on.pause(true)
 			case n.other != "":
 				e.log.Info("another control decides", "control", n.other)
+				if on != nil {
+					on.pause(true) // what it knows is not to be written any more
+				}
 				if err := on.end(); err != nil {
 					return err
 				}

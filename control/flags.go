@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -31,6 +33,9 @@ type config struct {
 	metricsHost  string
 	metricsPort  int
 	meshPool     string
+	pod          string
+	podIP        string
+	credentials  string
 	drainLimit   time.Duration
 	lookInterval time.Duration
 	engines      reach.Flags
@@ -55,11 +60,16 @@ what was asked of engines, are written into --state, never into DIR.
 What there is to see: /metrics for Prometheus, and /models, each model with its copies, failures and the reason why it
 has no more of them, as JSON (curl localhost:9091/models?id=NAME).
 
+In a cluster (--kube) several controls run, and one decides: the one that holds the Lease headgate-control. What it would
+write into --state is in the status of Models. While the API server is away nothing is loaded or unloaded, and extprocs
+are told what is known.
+
 Examples:
 
   control --objects bench/quickstart/objects --listen unix:.run/control.sock
   control --objects /etc/headgate --state /var/lib/headgate/control.db --listen :8033 \
     --cert-path /etc/headgate/tls --token-file /etc/headgate/token
+  control --kube --kubeconfig ~/.kube/config --listen unix:.run/control.sock
 
 Flags:
 
@@ -84,12 +94,20 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.StringVar(&c.meshPool, "mesh-pool", "", "models that clients register belong to this InferencePool, `NAMESPACE/NAME`; without it to the only one whose engines are model runtimes")
 	fs.DurationVar(&c.drainLimit, "drain-limit", decide.DrainLimit, "before a model is unloaded, give requests at it this long to end")
 	fs.DurationVar(&c.lookInterval, "look-interval", place.DefaultLookInterval, "look at each engine this often: what people load by hand is known then")
+	fs.StringVar(&c.pod, "pod", "", "with --kube: this is the pod `NAMESPACE/NAME`; the Lease by which one of several controls decides is in its namespace (default default/HOSTNAME)")
+	fs.StringVar(&c.podIP, "pod-ip", "", "with --kube: the Service headgate-placement of that namespace leads to this `IP` and the port of --listen while this control decides")
+	fs.StringVar(&c.credentials, "credentials-dir", "", "with --kube: serve with the certificate and the token that the Secret headgate-placement has, in the place of --cert-path and --token-file; they are put into this `DIR`. Where there is no such Secret it is made")
 	c.engines.Register(fs)
 	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log from this `LEVEL` on: debug, info, warn or error")
 
 	err := fs.Parse(args)
 	if errors.Is(err, pflag.ErrHelp) {
 		return c, err
+	}
+	if c.kube.On && c.pod == "" {
+		if host, err := os.Hostname(); err == nil {
+			c.pod = "default/" + host
+		}
 	}
 	if c.state == "" && c.objects != "" {
 		c.state = filepath.Clean(c.objects) + ".db"
@@ -109,12 +127,20 @@ func (c config) source() source.Source {
 }
 
 // pool is --mesh-pool, zero if it is not given.
-func (c config) pool() objects.Name {
-	namespace, name, ok := strings.Cut(c.meshPool, "/")
-	if !ok {
+func (c config) pool() objects.Name { return objectName(c.meshPool) }
+
+// objectName reads NAMESPACE/NAME; anything else is zero.
+func objectName(text string) objects.Name {
+	namespace, name, ok := strings.Cut(text, "/")
+	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
 		return objects.Name{}
 	}
 	return objects.Name{Namespace: namespace, Name: name}
+}
+
+func isIP(text string) bool {
+	_, err := netip.ParseAddr(text)
+	return err == nil
 }
 
 func (c config) check(rest []string) error {
@@ -123,11 +149,21 @@ func (c config) check(rest []string) error {
 		return fmt.Errorf("what is %q? every setting is a flag", strings.Join(rest, " "))
 	case c.objects == "" && !c.kube.On && len(c.endpoints) == 0:
 		return errors.New("say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT")
-	case c.state == "":
+	case c.kube.On && c.state != "":
+		return errors.New("--state is of no use with --kube: what is registered and loaded is remembered in objects")
+	case !c.kube.On && c.pod+c.podIP+c.credentials != "":
+		return errors.New("--pod, --pod-ip and --credentials-dir are of no use without --kube")
+	case c.credentials != "" && c.certPath+c.tokenFile != "":
+		return errors.New("--credentials-dir takes the place of --cert-path and --token-file: leave one or the others out")
+	case c.kube.On && objectName(c.pod) == (objects.Name{}):
+		return fmt.Errorf("--pod %q: want NAMESPACE/NAME", c.pod)
+	case c.podIP != "" && !isIP(c.podIP):
+		return fmt.Errorf("--pod-ip %q is no IP address", c.podIP)
+	case c.state == "" && !c.kube.On:
 		return errors.New("say where to remember what is registered and loaded: --state FILE")
 	case len(c.listen) == 0:
 		return errors.New("there is nobody to serve: say --listen unix:PATH or HOST:PORT, which extprocs call")
-	case c.meshPool != "" && (strings.Count(c.meshPool, "/") != 1 || c.pool().Namespace == "" || c.pool().Name == ""):
+	case c.meshPool != "" && c.pool() == (objects.Name{}):
 		return fmt.Errorf("--mesh-pool %q: want NAMESPACE/NAME, such as default/runtimes", c.meshPool)
 	case c.drainLimit <= 0:
 		return fmt.Errorf("--drain-limit %v: it must be above 0", c.drainLimit)

@@ -46,13 +46,20 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	m := newMeter()
 	worlds := newLatest()
 	loaded := make(chan struct{})
-	office := office{config: c, access: access, worlds: worlds, meter: m, log: log, open: func() (memory, error) {
+	office := office{config: c, access: access, worlds: worlds, meter: m, log: log, open: func(context.Context, func() bool) (memory, error) {
 		file, err := store.Open(c.state, log)
 		if err != nil {
 			return nil, fmt.Errorf("--state: %w", err)
 		}
 		return file, nil
 	}}
+	decide := func(ctx context.Context) error { return office.term(ctx, nil) }
+	if c.kube.On {
+		if err := office.join(ctx); err != nil {
+			return err
+		}
+		decide = func(ctx context.Context) error { return office.cluster.election().run(ctx, office.term) }
+	}
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -62,7 +69,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 			first.Do(func() { close(loaded) })
 		})
 	})
-	group.Go(func() error { return office.term(ctx, nil) })
+	group.Go(func() error { return decide(ctx) })
 	if c.metricsPort >= 0 {
 		group.Go(func() error { return serveMetrics(ctx, c, m.handler(loaded), log) })
 	}

@@ -40,7 +40,7 @@ import (
 
 func TestTheCommandLine(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"", "say where the engines are: --objects DIR, a folder with YAML, or --endpoints HOST:PORT; see control --help"},
+		{"", "say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT; see control --help"},
 		{"--objects x", "there is nobody to serve: say --listen unix:PATH or HOST:PORT, which extprocs call; see control --help"},
 		{"--endpoints a:1 --listen y", "say where to remember what is registered and loaded: --state FILE; see control --help"},
 		{"--endpoints a --state s --listen y", `--endpoints "a": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000; see control --help`},
@@ -51,6 +51,11 @@ func TestTheCommandLine(t *testing.T) {
 		{"--objects x --listen y --look-interval 1ms", "a look interval below 10ms would keep the engines busy with nothing else; see control --help"},
 		{"--objects x --listen y --metrics-port 70000", "--metrics-port 70000 is no port; see control --help"},
 		{"--objects x --listen y --engine-ca-file x", "--engine-ca-file is of no use without --engine-tls; see control --help"},
+		{"--kube --listen y --state z", "--state is of no use with --kube: what is registered and loaded is remembered in objects; see control --help"},
+		{"--kube --listen y --pod z", `--pod "z": want NAMESPACE/NAME; see control --help`},
+		{"--kube --listen y --pod-ip z", `--pod-ip "z" is no IP address; see control --help`},
+		{"--kube --listen y --credentials-dir z --cert-path z", "--credentials-dir takes the place of --cert-path and --token-file: leave one or the others out; see control --help"},
+		{"--objects x --listen y --pod-ip 10.0.0.1", "--pod, --pod-ip and --credentials-dir are of no use without --kube; see control --help"},
 		{"--nonsense", "unknown flag: --nonsense; see control --help"},
 	} {
 		_, err := parseFlags(strings.Fields(c.args), io.Discard)

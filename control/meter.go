@@ -29,6 +29,7 @@ type meter struct {
 	models   *prometheus.Desc // kind
 	waiting  *prometheus.Desc
 	peers    *prometheus.Desc
+	deciding prometheus.Gauge
 	term     atomic.Pointer[followed]
 }
 
@@ -57,12 +58,13 @@ func newMeter() *meter {
 		evicted:  prometheus.NewCounter(prometheus.CounterOpts{Name: "headgate_place_evictions_total", Help: "Copies that began to drain."}),
 		files:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "headgate_objects_refused_files", Help: "Files of objects, or objects of an API server, that are not in force because they are not valid."}),
 		readable: prometheus.NewGauge(prometheus.GaugeOpts{Name: "headgate_objects_connected", Help: "1 while objects can be read where they come from; else what was read last stays in force."}),
+		deciding: prometheus.NewGauge(prometheus.GaugeOpts{Name: "headgate_decides", Help: "1 while this control decides; 0 where another does, or nobody can tell."}),
 		copies:   prometheus.NewDesc("headgate_copies", "Copies of models, by state.", []string{"state"}, nil),
 		models:   prometheus.NewDesc("headgate_models", "Models of the catalogue, and those of them that requests wait for, that failures count of, and that cannot be loaded for now.", []string{"which"}, nil),
 		waiting:  prometheus.NewDesc("headgate_waiting_requests", "Requests that wait for models, by all extprocs.", nil, nil),
 		peers:    prometheus.NewDesc("headgate_extprocs", "Extprocs that follow.", nil, nil),
 	}
-	m.registry.MustRegister(m, m.toCall, m.stalled, m.loads, m.unloads, m.evicted, m.files, m.readable,
+	m.registry.MustRegister(m, m.toCall, m.stalled, m.loads, m.unloads, m.evicted, m.files, m.readable, m.deciding,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -74,6 +76,14 @@ func (m *meter) follow(board *stream.Server, placer *place.Placer) {
 		return
 	}
 	m.term.Store(&followed{board, placer})
+}
+
+// decides notes whether this control decides.
+func (m *meter) decides(is bool) {
+	m.deciding.Set(0)
+	if is {
+		m.deciding.Set(1)
+	}
 }
 
 // Describe is [prometheus.Collector]'s.

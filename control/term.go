@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -21,8 +22,10 @@ type office struct {
 	worlds *latest
 	meter  *meter
 	log    *slog.Logger
-	// open opens what an earlier term remembers, for a new one.
-	open func() (memory, error)
+	// open opens what an earlier term remembers, for a new one, which writes nothing while decides is false.
+	open func(ctx context.Context, decides func() bool) (memory, error)
+	// cluster is nil where there is none.
+	cluster *cluster
 }
 
 // memory is a [place.Store] that one term has at a time.
@@ -36,7 +39,9 @@ type memory interface {
 // Pauses says when the term is paused, and when it goes on: meanwhile nobody knows who decides, so that extprocs are served
 // on with what is known, and no engine is told anything.
 func (o office) term(ctx context.Context, pauses <-chan bool) (err error) {
-	memory, err := o.open()
+	var paused atomic.Bool
+	decides := func() bool { return !paused.Load() }
+	memory, err := o.open(ctx, decides)
 	if err != nil {
 		return err
 	}
@@ -52,6 +57,8 @@ func (o office) term(ctx context.Context, pauses <-chan bool) (err error) {
 	board.SetPlacer(placer)
 	o.meter.follow(board, placer)
 	defer o.meter.follow(nil, nil)
+	o.meter.decides(true)
+	defer o.meter.decides(false)
 
 	group, ctx := errgroup.WithContext(ctx)
 	running, loaded := make(chan struct{}), make(chan struct{})
@@ -68,8 +75,10 @@ func (o office) term(ctx context.Context, pauses <-chan bool) (err error) {
 	group.Go(func() error {
 		for {
 			select {
-			case paused := <-pauses:
-				placer.Pause(paused)
+			case is := <-pauses:
+				paused.Store(is)
+				placer.Pause(is)
+				o.meter.decides(!is)
 			case <-ctx.Done():
 				return nil
 			}
@@ -83,5 +92,11 @@ func (o office) term(ctx context.Context, pauses <-chan bool) (err error) {
 		}
 		return serve(ctx, o.config, services{board: board, placer: placer, log: o.log})
 	})
+	if o.cluster != nil {
+		group.Go(func() error {
+			<-running
+			return o.cluster.serve(ctx, o, loaded, decides)
+		})
+	}
 	return group.Wait()
 }

@@ -71,6 +71,9 @@ var mapper = func() meta.RESTMapper {
 	return m
 }()
 
+// Client returns a client of the kinds that are read, which asks the API server each time.
+func Client(c *rest.Config) (client.Client, error) { return newClient(c) }
+
 // newClient returns a client that asks the API server each time.
 func newClient(c *rest.Config) (client.Client, error) {
 	c = rest.CopyConfig(c)
