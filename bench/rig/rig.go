@@ -39,10 +39,13 @@ type Config struct {
 	EnvoyYAML    string // the data plane's configuration
 	EnvoyChanges []envoy.Change
 	Objects      string // the folder of objects
-	Dir          string // for logs, the socket and the configuration of this run; made if it is missing
-	Listen       string // HOST:PORT for clients
-	Admin        string // HOST:PORT of Envoy's admin interface
-	Metrics      string // HOST:PORT of extproc's metrics
+	// ExtprocKube and ControlKube are kubeconfig files: with them the programs take their objects from an API server, and the
+	// folder tells of the pods to simulate alone.
+	ExtprocKube, ControlKube string
+	Dir                      string // for logs, the socket and the configuration of this run; made if it is missing
+	Listen                   string // HOST:PORT for clients
+	Admin                    string // HOST:PORT of Envoy's admin interface
+	Metrics                  string // HOST:PORT of extproc's metrics
 	// ControlMetrics is HOST:PORT of control's metrics. Where it is empty there is no control, and simulated engines have every
 	// adapter from the start; else control loads them.
 	ControlMetrics string
@@ -230,9 +233,11 @@ func (r *Rig) StartControl(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	args := []string{
-		"--objects", r.Objects, "--listen", "unix:" + r.ControlSocket(), "--state", filepath.Join(r.Dir, "control.db"),
-		"--metrics-host", host, "--metrics-port", port,
+	args := []string{"--listen", "unix:" + r.ControlSocket(), "--metrics-host", host, "--metrics-port", port}
+	if r.ControlKube == "" {
+		args = append(args, "--objects", r.Objects, "--state", filepath.Join(r.Dir, "control.db"))
+	} else {
+		args = append(args, "--kube", "--kubeconfig", r.ControlKube)
 	}
 	p, err := r.starter.Start("control", r.Dir, exec.Command(r.Programs.Control, append(args, r.ControlFlags...)...))
 	if err != nil {
@@ -251,7 +256,12 @@ func (r *Rig) StartExtproc(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	args := []string{"--objects", r.Objects, "--listen", "unix:" + r.socket(), "--metrics-host", host, "--metrics-port", port}
+	args := []string{"--listen", "unix:" + r.socket(), "--metrics-host", host, "--metrics-port", port}
+	if r.ExtprocKube == "" {
+		args = append(args, "--objects", r.Objects)
+	} else {
+		args = append(args, "--kube", "--kubeconfig", r.ExtprocKube)
+	}
 	if r.lists {
 		args = append(args, "--eds-file", r.endpointsFile(), "--picks", strconv.Itoa(picks))
 	}

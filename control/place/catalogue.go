@@ -89,6 +89,7 @@ func (p *Placer) setCatalogue(w *objects.World) {
 		declared[e.ModelKey] = e
 		if p.declared[e.ModelKey] != e {
 			p.state.SetModel(e, p.used[e.ModelKey])
+			p.unsaved[e.ModelKey] = true
 		}
 	}
 	for key := range p.declared {
@@ -270,16 +271,22 @@ func (p *Placer) restore(now time.Time) {
 	p.restored = nil
 }
 
-// save writes down the status of models that changed.
-func (p *Placer) save() {
+// save writes down the status of models that changed, and now and then, or with everything, of those that were used.
+func (p *Placer) save(everything bool) {
 	p.mu.Lock()
+	if everything = everything || time.Since(p.savedUse) >= usedInterval; everything {
+		p.savedUse = time.Now()
+	}
 	var all []objects.ModelRecord
-	for key := range p.unsaved {
+	for key, changed := range p.unsaved {
+		if !changed && !everything {
+			continue
+		}
+		delete(p.unsaved, key)
 		if st, ok := p.state.Status(key); ok {
 			all = append(all, objects.ModelRecord{Pool: key.Pool.String(), ID: key.ID, Object: st.Object, Status: p.modelStatus(st)})
 		}
 	}
-	clear(p.unsaved)
 	p.mu.Unlock()
 	if len(all) > 0 {
 		p.Store.PutStatuses(all)

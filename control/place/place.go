@@ -31,8 +31,10 @@ const (
 	predictTimeout = 500 * time.Millisecond
 	// sizeTimeout too.
 	sizeTimeout = 30 * time.Second
-	// statusInterval is how often the status of models that changed is written down, all together.
-	statusInterval = 10 * time.Second
+	// statusInterval is how often the status of models that changed is written down, all together; usedInterval how often
+	// that of those is that were only used.
+	statusInterval = time.Second
+	usedInterval   = 10 * time.Second
 )
 
 // Config is what a Placer needs.
@@ -124,7 +126,8 @@ type Placer struct {
 	seen       []string // as published
 	cancels    map[decide.CopyKey]context.CancelFunc
 	watchers   map[decide.Key]map[chan struct{}]bool // each of capacity 1
-	unsaved    map[decide.Key]bool                   // whose status is not written
+	unsaved    map[decide.Key]bool                   // whose status is not written; false: it was only used
+	savedUse   time.Time                             // when the use of models was written last
 	answers    map[decide.Key][]AnswerStatus         // of engines, the latest
 	restored   []objects.CopyRecord                  // of endpoints that are not set yet
 	records    map[string]load.Record
@@ -167,7 +170,7 @@ func (p *Placer) Run(ctx context.Context, begun func()) error {
 		case <-ctx.Done():
 			return nil
 		case <-save.C:
-			p.save()
+			p.save(false)
 			continue
 		case <-p.kick:
 		case <-timer.C:
@@ -195,7 +198,7 @@ func (p *Placer) stop() {
 	}
 	p.mu.Unlock()
 	p.work.Wait()
-	p.save()
+	p.save(true)
 }
 
 // Pause lets no load and no unload begin until it is called with false. All else goes on: engines are looked at, and what is
@@ -301,7 +304,7 @@ func (p *Placer) Used(all map[decide.Key]time.Time) {
 	p.update(func(time.Time) []decide.Action {
 		for key, at := range all {
 			p.state.Used(key, at)
-			p.unsaved[key] = true
+			p.unsaved[key] = p.unsaved[key]
 		}
 		return nil
 	})

@@ -111,7 +111,7 @@ func (p *Placer) status(st decide.Status) Status {
 
 // modelStatus is a model's status as its object has it. The caller holds mu.
 func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
-	out := v1alpha1.ModelStatus{Bytes: st.Bytes, Message: messages[st.Why]}
+	out := v1alpha1.ModelStatus{ObservedGeneration: st.Generation, Bytes: st.Bytes, Message: messages[st.Why]}
 	if !st.LastUsed.IsZero() {
 		out.LastUsed = &metav1.Time{Time: st.LastUsed}
 	}

@@ -34,7 +34,9 @@ type Entry struct {
 	ModelKey
 	// Object is the Model, zero for an adapter that has none.
 	Object Name
-	Type   string
+	// Generation is that of the Model, 0 where nobody counts.
+	Generation int64
+	Type       string
 	// BaseModel is what an adapter is made for; empty means that any engine of the pool will do.
 	BaseModel string
 	Source    string
@@ -76,8 +78,8 @@ func EntryOf(m *v1alpha1.Model) Entry {
 	s := &m.Spec
 	e := Entry{
 		ModelKey: ModelKey{Pool: Name{m.Namespace, s.PoolRef.Name}, ID: cmp.Or(s.ID, m.Name)},
-		Object:   Name{m.Namespace, m.Name},
-		Type:     s.Type, BaseModel: s.BaseModel, Source: s.Source, Info: s.Key, Pinned: s.Pinned,
+		Object:   Name{m.Namespace, m.Name}, Generation: m.Generation,
+		Type: s.Type, BaseModel: s.BaseModel, Source: s.Source, Info: s.Key, Pinned: s.Pinned,
 	}
 	if s.Size != nil {
 		e.Size = s.Size.Value()

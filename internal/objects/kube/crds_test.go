@@ -47,7 +47,7 @@ func newCluster(t testing.TB) cluster {
 		t.Fatal(err)
 	}
 	c := cluster{s, t, client}
-	files, err := filepath.Glob("../../../manifests/crds/*.yaml")
+	files, err := filepath.Glob("../../../manifests/crds/inference.*.yaml")
 	if err != nil || len(files) < 5 {
 		t.Fatalf("the CRDs are %v, %v", files, err)
 	}

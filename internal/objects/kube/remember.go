@@ -110,6 +110,7 @@ func (m *Memory) PutStatuses(all []objects.ModelRecord) {
 			r.object = st.Object
 		}
 		r.status = st.Status
+		r.generation = max(r.generation, st.Status.ObservedGeneration)
 		m.mark(key)
 	}
 }
