@@ -24,6 +24,7 @@ build: ## Build the programs into bin/
 	go build -o bin/bench ./bench
 
 test: ## Run every test, the end-to-end ones with a real Envoy and real clients too
+	@go run ./bench cluster build etcd kube-apiserver # minutes once; not beside tests that measure time
 	go test -race -timeout 12m ./...
 
 e2e: ## Run the tests on a real Kubernetes of one node, which they start; needs root

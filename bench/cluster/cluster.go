@@ -38,6 +38,9 @@ const (
 	dnsAddress  = "10.96.0.10" // of the Service; in apiserver.ServiceRange
 )
 
+// programs are what a node runs, and what people use beside it.
+var programs = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl", "coredns"}
+
 const usage = `usage: bench cluster COMMAND [FLAG...]
 
 A real Kubernetes ` + apiserver.Version + ` of one node on this machine, in namespaces of its own: etcd, kube-apiserver, kube-controller-manager,
@@ -50,6 +53,7 @@ commands:
   status         say whether it is up, and what runs there; the exit status is 1 where it is not
   images         make the images anew from what is here, and give them to the cluster
   exec -- CMD    run a command where the pods' and Services' addresses and names are
+  build [NAME]   build programs of Kubernetes and start nothing: all, or those that are named, such as etcd and kube-apiserver
   api down|up    end kube-apiserver, as in an outage, or start it again
 
 flags:
@@ -67,7 +71,7 @@ func Command(ctx context.Context, args []string) error {
 	var o options
 	flags := pflag.NewFlagSet("cluster", pflag.ContinueOnError)
 	flags.StringVar(&o.dir, "dir", "", "folder for logs, data and the kubeconfig (default .run/cluster of the repository)")
-	flags.StringVar(&o.api, "api", "127.0.0.1:6443", "HOST:PORT of this machine at which kubectl finds the API server")
+	flags.StringVar(&o.api, "api", "127.0.0.1:6443", "HOST:PORT of this machine at which kubectl finds the API server; with port 0 a free one")
 	flags.Usage = func() { fmt.Fprint(os.Stdout, usage, flags.FlagUsages()) }
 	if err := flags.Parse(args); errors.Is(err, pflag.ErrHelp) {
 		return nil
@@ -99,6 +103,13 @@ func Command(ctx context.Context, args []string) error {
 		return up(ctx, o, os.Stdout)
 	case "down":
 		return down(o.dir, os.Stdout)
+	case "build":
+		names := rest[1:]
+		if len(names) == 0 {
+			names = programs
+		}
+		_, err := apiserver.Build(ctx, o.root, os.Stdout, names...)
+		return err
 	}
 	c, err := Open(o.dir)
 	if err != nil {

@@ -254,15 +254,16 @@ func (n *node) await(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	timeout := "--timeout=" + startTimeout.String()
 	for _, step := range []struct {
 		say   string
 		stdin []byte
 		args  []string
 	}{
 		{"", dns, []string{"apply", "--filename", "-"}},
-		{"", nil, []string{"wait", "--for", "create", "node/" + nodeName}},
-		{"the node is ready", nil, []string{"wait", "--for", "condition=Ready", "node/" + nodeName}},
-		{"CoreDNS runs", nil, []string{"rollout", "status", "deployment/coredns", "--namespace", "kube-system"}},
+		{"", nil, []string{"wait", "--for", "create", "node/" + nodeName, timeout}},
+		{"the node is ready", nil, []string{"wait", "--for", "condition=Ready", "node/" + nodeName, timeout}},
+		{"CoreDNS runs", nil, []string{"rollout", "status", "deployment/coredns", "--namespace", "kube-system", timeout}},
 	} {
 		command := exec.CommandContext(ctx, filepath.Join(n.Binaries, "kubectl"), append(step.args, "--kubeconfig", inside, "--cache-dir", filepath.Join(n.Dir, "kubectl"))...)
 		command.Stdin = bytes.NewReader(step.stdin)

@@ -79,19 +79,29 @@ func up(ctx context.Context, o options, w io.Writer) error {
 	if err := os.MkdirAll(o.dir, 0o755); err != nil {
 		return err
 	}
+	listener, err := net.Listen("tcp", o.api)
+	if err != nil {
+		return fmt.Errorf("the API server cannot be reached at %s, choose another address with --api: %w", o.api, err)
+	}
+	defer listener.Close()
+	api, err := listener.(*net.TCPListener).File() // a socket stays in the network namespace that it was made in
+	if err != nil {
+		return err
+	}
+	defer api.Close()
 	begun := time.Now()
 	if err := install(ctx, w); err != nil {
 		return err
 	}
-	config := nodeConfig{Dir: o.dir, API: o.api}
-	config.Binaries, err = apiserver.Build(ctx, o.root, w, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl", "coredns")
+	config := nodeConfig{Dir: o.dir, API: listener.Addr().String()} // a port 0 is another by now
+	config.Binaries, err = apiserver.Build(ctx, o.root, w, programs...)
 	if err != nil {
 		return err
 	}
 	if config.Images, err = makeImages(ctx, o.root, config.Binaries, w); err != nil {
 		return err
 	}
-	if err := spawn(ctx, config, lock, w); err != nil {
+	if err := spawn(ctx, config, lock, api, w); err != nil {
 		return errors.Join(err, clean(o.dir, true))
 	}
 	fmt.Fprintf(w, "the cluster is up after %v; its logs are in %s. Try:\n\n  export KUBECONFIG=%s PATH=%s:$PATH\n  kubectl get pods --all-namespaces\n  bin/bench cluster exec -- curl http://NAME.NAMESPACE.svc.cluster.local\n\nmake cluster-down ends it.\n",
@@ -122,17 +132,7 @@ func makeImages(ctx context.Context, root, binaries string, w io.Writer) ([]stri
 }
 
 // spawn starts the first process in new namespaces and returns when the cluster is up. Else nothing of it is left running.
-func spawn(ctx context.Context, config nodeConfig, lock *os.File, w io.Writer) error {
-	listener, err := net.Listen("tcp", config.API)
-	if err != nil {
-		return fmt.Errorf("the address for the API server is taken, choose another with --api: %w", err)
-	}
-	defer listener.Close()
-	api, err := listener.(*net.TCPListener).File() // a socket stays in the network namespace that it was made in
-	if err != nil {
-		return err
-	}
-	defer api.Close()
+func spawn(ctx context.Context, config nodeConfig, lock, api *os.File, w io.Writer) error {
 	program, err := os.Executable()
 	if err != nil {
 		return err
@@ -176,6 +176,9 @@ func spawn(ctx context.Context, config nodeConfig, lock *os.File, w io.Writer) e
 	}
 	_ = first.Process.Kill() // it may have ended
 	_ = first.Wait()
+	if ctx.Err() != nil {
+		return errors.New("interrupted, and nothing of the cluster is left")
+	}
 	said, _ := os.ReadFile(logFile(config.Dir))
 	return fmt.Errorf("the cluster did not come up (logs are in %s): %s", config.Dir, bytes.TrimSpace(said))
 }

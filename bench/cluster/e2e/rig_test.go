@@ -66,7 +66,7 @@ func run(m *testing.M) (status int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := command("up"); err != nil {
+	if err := command("up", "--api", "127.0.0.1:0"); err != nil {
 		return 0, err
 	}
 	if k8s, err = cluster.Open(dir); err != nil {
@@ -150,7 +150,7 @@ func namespace(t *testing.T) *space {
 				t.Logf("kubectl %s:\n%s%v", strings.Join(args, " "), out, err)
 			}
 		}
-		if _, err := k8s.Kubectl(ctx, "", "delete", "namespace", s.name); err != nil {
+		if _, err := k8s.Kubectl(ctx, "", "delete", "namespace", s.name, "--wait=false"); err != nil {
 			t.Error(err)
 		}
 	})
