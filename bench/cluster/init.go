@@ -56,7 +56,7 @@ func initProcess() error {
 		case err != nil:
 			return err
 		case pid == node.Pid && status.ExitStatus() != 0:
-			return fmt.Errorf("the node ended: %v", status)
+			return fmt.Errorf("the node ended with status %d", status.ExitStatus())
 		case pid == node.Pid:
 			return nil
 		}

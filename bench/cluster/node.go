@@ -260,9 +260,9 @@ func (n *node) await(ctx context.Context) error {
 		stdin []byte
 		args  []string
 	}{
-		{"", dns, []string{"apply", "--filename", "-"}},
 		{"", nil, []string{"wait", "--for", "create", "node/" + nodeName, timeout}},
 		{"the node is ready", nil, []string{"wait", "--for", "condition=Ready", "node/" + nodeName, timeout}},
+		{"", dns, []string{"apply", "--filename", "-"}},
 		{"CoreDNS runs", nil, []string{"rollout", "status", "deployment/coredns", "--namespace", "kube-system", timeout}},
 	} {
 		command := exec.CommandContext(ctx, filepath.Join(n.Binaries, "kubectl"), append(step.args, "--kubeconfig", inside, "--cache-dir", filepath.Join(n.Dir, "kubectl"))...)
