@@ -112,6 +112,9 @@ func (p *Placer) status(st decide.Status) Status {
 // modelStatus is a model's status as its object has it. The caller holds mu.
 func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
 	out := v1alpha1.ModelStatus{ObservedGeneration: st.Generation, Bytes: st.Bytes, Message: messages[st.Why]}
+	if n := len(st.Failures); st.Why == decide.LoadFailed && n > 0 {
+		out.Message += "; the last one said: " + st.Failures[n-1].Words
+	}
 	if !st.LastUsed.IsZero() {
 		out.LastUsed = &metav1.Time{Time: st.LastUsed}
 	}
@@ -137,7 +140,7 @@ func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}
 	switch {
 	case out.Loaded == 0 && st.Why != "":
-		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonCannotLoad, messages[st.Why]
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonCannotLoad, out.Message
 	case int(out.Loaded) < st.Min:
 		ready.Reason, ready.Message = v1alpha1.ReasonLoading, fmt.Sprintf("%d of at least %d copies are loaded", out.Loaded, st.Min)
 		if out.Loaded == 0 {

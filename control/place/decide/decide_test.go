@@ -173,7 +173,7 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 	case "model":
 		e := objects.Entry{
 			ModelKey: key(plain[0]), Min: r.number(with["min"]), Max: r.number(with["max"]), Size: r.bytes(with["size"]),
-			Pinned: slices.Contains(plain, "pinned"), BaseModel: with["base"], Type: with["type"],
+			Pinned: slices.Contains(plain, "pinned"), BaseModel: with["base"], Type: with["type"], Source: with["source"],
 		}
 		var used time.Time
 		if with["used"] != "" {

@@ -41,6 +41,9 @@ func (s *State) SetModel(e objects.Entry, used time.Time) {
 		m = s.newModel(e)
 		s.changes.Models[m.ModelKey] = true
 	}
+	if m.Type != e.Type || m.Source != e.Source || m.Info != e.Info { // what failed to load was something else
+		m.failures = nil
+	}
 	m.Entry, m.gone, m.foreign = e, false, false
 	delete(s.unknown, m.ModelKey)
 	if m.source <= HintedSize && e.Size > 0 {
