@@ -304,7 +304,9 @@ func (p *Placer) Used(all map[decide.Key]time.Time) {
 	p.update(func(time.Time) []decide.Action {
 		for key, at := range all {
 			p.state.Used(key, at)
-			p.unsaved[key] = p.unsaved[key]
+			if !p.unsaved[key] {
+				p.unsaved[key] = false
+			}
 		}
 		return nil
 	})
