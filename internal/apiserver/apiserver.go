@@ -110,11 +110,16 @@ func (s *Server) prepare(context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	kubelets, err := s.authority.client("kube-apiserver", []string{"system:masters"})
+	if err != nil {
+		return err
+	}
 	if s.admin, err = s.User("admin", "system:masters"); err != nil {
 		return err
 	}
 	return writeAll(map[string][]byte{
 		s.AuthorityFile(): s.authority.pem, s.AccountsKeyFile(): key,
+		s.file("kubelets.crt"): kubelets.certificate, s.file("kubelets.key"): kubelets.key,
 		s.file("server.crt"): own.certificate, s.file("server.key"): own.key, s.file("audit.yaml"): []byte(s.AuditPolicy),
 	})
 }
@@ -151,6 +156,8 @@ func (s *Server) startKube(ctx context.Context) (err error) {
 		"--service-cluster-ip-range", ServiceRange,
 		"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", s.AccountsKeyFile(),
 		"--service-account-signing-key-file", s.AccountsKeyFile(),
+		"--kubelet-client-certificate", s.file("kubelets.crt"), "--kubelet-client-key", s.file("kubelets.key"),
+		"--kubelet-preferred-address-types", "InternalIP",
 		"--audit-policy-file", s.file("audit.yaml"), "--audit-log-path", s.AuditLog, "--audit-log-maxsize", "1024",
 		"--profiling=false",
 	}

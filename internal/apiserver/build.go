@@ -16,25 +16,32 @@ import (
 // Version is the Kubernetes that tools/kubernetes/go.mod asks for.
 const Version = "1.36.3"
 
-// programs are the import paths of what Kubernetes consists of; their versions are in tools/kubernetes/go.mod.
-var programs = map[string]string{
-	"etcd":                    "go.etcd.io/etcd/server/v3",
-	"kube-apiserver":          "k8s.io/kubernetes/cmd/kube-apiserver",
-	"kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
-	"kube-proxy":              "k8s.io/kubernetes/cmd/kube-proxy",
-	"kube-scheduler":          "k8s.io/kubernetes/cmd/kube-scheduler",
-	"kubectl":                 "k8s.io/kubernetes/cmd/kubectl",
-	"kubelet":                 "k8s.io/kubernetes/cmd/kubelet",
+// program is where a program comes from.
+type program struct {
+	module string // the folder below tools whose go.mod says which version
+	path   string // the import path
+	static bool   // it is to run where there are no libraries
+}
+
+// programs are what Kubernetes consists of.
+var programs = map[string]program{
+	"coredns":                 {"coredns", "github.com/coredns/coredns", true},
+	"etcd":                    {"kubernetes", "go.etcd.io/etcd/server/v3", false},
+	"kube-apiserver":          {"kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver", false},
+	"kube-controller-manager": {"kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager", false},
+	"kube-proxy":              {"kubernetes", "k8s.io/kubernetes/cmd/kube-proxy", false},
+	"kube-scheduler":          {"kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", false},
+	"kubectl":                 {"kubernetes", "k8s.io/kubernetes/cmd/kubectl", false},
+	"kubelet":                 {"kubernetes", "k8s.io/kubernetes/cmd/kubelet", false},
 }
 
 // Build makes programs of Kubernetes, by the names of their binaries, and returns the folder of the binaries, below
 // .cache of the repository at root. What an earlier call built is used again; where several processes want the same, one
 // builds and the others wait. Progress is told what takes time.
 func Build(ctx context.Context, root string, progress io.Writer, names ...string) (string, error) {
-	tools := filepath.Join(root, "tools", "kubernetes")
 	for _, name := range names {
-		if programs[name] == "" {
-			return "", fmt.Errorf("%s is no program that %s builds", name, tools)
+		if _, ok := programs[name]; !ok {
+			return "", fmt.Errorf("%s is no program of Kubernetes", name)
 		}
 	}
 	dir, err := filepath.Abs(filepath.Join(root, ".cache", "kubernetes-"+Version))
@@ -49,12 +56,8 @@ func Build(ctx context.Context, root string, progress io.Writer, names ...string
 		return "", err
 	}
 	defer unlock()
-	stamp, err := inputs(tools)
-	if err != nil {
-		return "", err
-	}
 	for _, name := range names {
-		if err := build(ctx, tools, filepath.Join(dir, name), stamp, progress); err != nil {
+		if err := programs[name].build(ctx, root, filepath.Join(dir, name), progress); err != nil {
 			return "", err
 		}
 	}
@@ -62,8 +65,12 @@ func Build(ctx context.Context, root string, progress io.Writer, names ...string
 }
 
 // build makes one binary, unless it is there and was made of the same inputs. It appears whole or not at all.
-func build(ctx context.Context, tools, path, stamp string, progress io.Writer) error {
-	name := filepath.Base(path)
+func (p program) build(ctx context.Context, root, path string, progress io.Writer) error {
+	name, tools := filepath.Base(path), filepath.Join(root, "tools", p.module)
+	stamp, err := inputs(tools)
+	if err != nil {
+		return err
+	}
 	if made, err := os.ReadFile(path + ".inputs"); err == nil && string(made) == stamp {
 		if _, err := os.Stat(path); err == nil {
 			return nil
@@ -71,11 +78,14 @@ func build(ctx context.Context, tools, path, stamp string, progress io.Writer) e
 	}
 	fmt.Fprintf(progress, "building %s from its Go module; this takes minutes once\n", name)
 	begun := time.Now()
-	command := exec.CommandContext(ctx, "go", "-C", tools, "build", "-trimpath", "-ldflags", "-s -w", "-o", path+".part", programs[name])
+	command := exec.CommandContext(ctx, "go", "-C", tools, "build", "-trimpath", "-ldflags", "-s -w", "-o", path+".part", p.path)
 	command.Env = append(os.Environ(), "GOWORK=off")
+	if p.static {
+		command.Env = append(command.Env, "CGO_ENABLED=0")
+	}
 	if out, err := command.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s (this needs Go and, the first time, the Go module proxy; try: go -C %s build %s): %w\n%s",
-			name, tools, programs[name], err, strings.TrimSpace(string(out)))
+			name, tools, p.path, err, strings.TrimSpace(string(out)))
 	}
 	if err := os.Rename(path+".part", path); err != nil {
 		return err

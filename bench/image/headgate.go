@@ -1,0 +1,78 @@
+package image
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/headgate/headgate/bench/envoy"
+)
+
+// What manifests call the images: the only place that says so beside them. Their tag is not "latest", so that the kubelet
+// uses what was imported and asks no registry.
+const (
+	Extproc = "headgate.dev/extproc:dev"
+	Control = "headgate.dev/control:dev"
+	Bench   = "headgate.dev/bench:dev"
+	Envoy   = "headgate.dev/envoy:dev"
+)
+
+// Headgate makes a tarball of each image in dir and returns their paths: our programs, built from the repository at root
+// as static binaries, and the Envoy that envoy.Find finds.
+func Headgate(ctx context.Context, root, dir string, progress io.Writer) ([]string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	begun := time.Now()
+	var images []Image
+	for program, imageName := range map[string]string{"extproc": Extproc, "control": Control, "bench": Bench} {
+		binary := filepath.Join(dir, program)
+		if err := Compile(ctx, root, "./"+program, binary); err != nil {
+			return nil, err
+		}
+		images = append(images, Static(imageName, binary))
+	}
+	found, err := envoy.Find(ctx, filepath.Join(root, ".cache"), progress)
+	if err != nil {
+		return nil, err
+	}
+	withGlibc, err := Dynamic(Envoy, found, "/usr/local/bin/envoy")
+	if err != nil {
+		return nil, err
+	}
+	var tarballs []string
+	for _, i := range append(images, withGlibc) {
+		file := filepath.Join(dir, Base(i.Name)+".tar")
+		if err := i.Write(file); err != nil {
+			return nil, err
+		}
+		tarballs = append(tarballs, file)
+	}
+	fmt.Fprintf(progress, "made %d images in %s in %v\n", len(tarballs), dir, time.Since(begun).Round(time.Second))
+	return tarballs, nil
+}
+
+// Base is an image's name without the registry and the tag.
+func Base(imageName string) string {
+	base, _, _ := strings.Cut(imageName[strings.LastIndex(imageName, "/")+1:], ":")
+	return base
+}
+
+// Compile makes a static binary of a package in a module.
+func Compile(ctx context.Context, module, pkg, binary string) error {
+	binary, err := filepath.Abs(binary)
+	if err != nil {
+		return err
+	}
+	command := exec.CommandContext(ctx, "go", "-C", module, "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, pkg)
+	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", pkg, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
