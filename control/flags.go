@@ -21,6 +21,7 @@ import (
 // config is what the command line says.
 type config struct {
 	objects      string
+	kube         source.Kube
 	endpoints    []string
 	state        string
 	listen       []string
@@ -44,7 +45,8 @@ Usage:
 
 DIR holds the objects that extproc reads too: InferencePool, Pod, EndpointList, PoolSettings, LLMRoute, and Model (what a
 model is, where engines find it, how many copies there must be). The adapter of an LLMRoute that has no Model is loaded
-with defaults: from the source in its pool's PoolSettings, else by its name. Edits are in force within a second.
+with defaults: from the source in its pool's PoolSettings, else by its name. Edits are in force within a second. With
+--kube in the place of --objects, they come from an API server.
 
 Extprocs call --listen (extproc --control) and say which models requests wait for; a request for a model without a copy
 waits there until it is loaded. Clients of ModelMesh call it too: it serves mmesh.ModelMesh. Models that they register, and
@@ -69,7 +71,8 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs := pflag.NewFlagSet("control", pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
 	fs.SortFlags = false
-	fs.StringVar(&c.objects, "objects", "", "the `DIR` with the objects (required without --endpoints)")
+	fs.StringVar(&c.objects, "objects", "", "the `DIR` with the objects (required without --kube or --endpoints)")
+	c.kube.Register(fs)
 	fs.StringSliceVar(&c.endpoints, "endpoints", nil, "engines at these `HOST:PORT`s, separated by commas, without objects: the pool default/endpoints")
 	fs.StringVar(&c.state, "state", "", "remember in this `FILE` what is not in the objects; the default is DIR.db, beside DIR")
 	fs.StringArrayVar(&c.listen, "listen", nil, "serve extprocs, and clients of ModelMesh, at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated (required)")
@@ -101,7 +104,9 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 }
 
 // source is where the objects come from.
-func (c config) source() source.Source { return source.Source{Dir: c.objects, Endpoints: c.endpoints} }
+func (c config) source() source.Source {
+	return source.Source{Dir: c.objects, Kube: c.kube, Endpoints: c.endpoints}
+}
 
 // pool is --mesh-pool, zero if it is not given.
 func (c config) pool() objects.Name {
@@ -116,8 +121,8 @@ func (c config) check(rest []string) error {
 	switch {
 	case len(rest) > 0:
 		return fmt.Errorf("what is %q? every setting is a flag", strings.Join(rest, " "))
-	case c.objects == "" && len(c.endpoints) == 0:
-		return errors.New("say where the engines are: --objects DIR, a folder with YAML, or --endpoints HOST:PORT")
+	case c.objects == "" && !c.kube.On && len(c.endpoints) == 0:
+		return errors.New("say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT")
 	case c.state == "":
 		return errors.New("say where to remember what is registered and loaded: --state FILE")
 	case len(c.listen) == 0:
@@ -130,6 +135,9 @@ func (c config) check(rest []string) error {
 		return errors.New("a look interval below 10ms would keep the engines busy with nothing else")
 	case c.metricsPort < -1 || c.metricsPort > 65535:
 		return fmt.Errorf("--metrics-port %d is no port", c.metricsPort)
+	}
+	if err := c.kube.Check(c.objects); err != nil {
+		return err
 	}
 	for _, text := range c.endpoints {
 		if _, err := objects.ParseAddress(text); err != nil {

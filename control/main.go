@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) (err error) {
 	group.Go(func() error {
 		<-running
 		first := true
-		return c.source().Follow(ctx, log, m.refused, func(w *objects.World) {
+		return c.source().Follow(ctx, log, m, func(w *objects.World) {
 			placer.SetWorld(w)
 			if first {
 				close(loaded)

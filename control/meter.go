@@ -23,6 +23,7 @@ type meter struct {
 	unloads  *prometheus.HistogramVec // result
 	evicted  prometheus.Counter
 	files    prometheus.Gauge
+	readable prometheus.Gauge
 	copies   *prometheus.Desc // state
 	models   *prometheus.Desc // kind
 	waiting  *prometheus.Desc
@@ -46,12 +47,13 @@ func newMeter(board *stream.Server) *meter {
 		loads:    prometheus.NewHistogramVec(histogram("place_load_seconds", "Loads, by how they ended.", loadBuckets), []string{"result"}),
 		unloads:  prometheus.NewHistogramVec(histogram("place_unload_seconds", "Unloads, by how they ended.", loadBuckets), []string{"result"}),
 		evicted:  prometheus.NewCounter(prometheus.CounterOpts{Name: "headgate_place_evictions_total", Help: "Copies that began to drain."}),
-		files:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "headgate_objects_refused_files", Help: "Files of objects that are not in force."}),
+		files:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "headgate_objects_refused_files", Help: "Files of objects, or objects of an API server, that are not in force because they are not valid."}),
+		readable: prometheus.NewGauge(prometheus.GaugeOpts{Name: "headgate_objects_connected", Help: "1 while objects can be read where they come from; else what was read last stays in force."}),
 		copies:   prometheus.NewDesc("headgate_copies", "Copies of models, by state.", []string{"state"}, nil),
 		models:   prometheus.NewDesc("headgate_models", "Models of the catalogue, and those of them that requests wait for, that failures count of, and that cannot be loaded for now.", []string{"which"}, nil),
 		waiting:  prometheus.NewDesc("headgate_waiting_requests", "Requests that wait for models, by all extprocs.", nil, nil),
 	}
-	m.registry.MustRegister(m.toCall, m.stalled, m.loads, m.unloads, m.evicted, m.files,
+	m.registry.MustRegister(m.toCall, m.stalled, m.loads, m.unloads, m.evicted, m.files, m.readable,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "headgate_extprocs", Help: "Extprocs that follow."}, func() float64 { return float64(board.Peers()) }),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -98,7 +100,18 @@ func (m *meter) UnloadEnded(took time.Duration, failed bool) {
 
 func (m *meter) Evicted() { m.evicted.Inc() }
 
-func (m *meter) refused(files int) { m.files.Set(float64(files)) }
+// Refused is [source.Meter]'s, as Readable is.
+func (m *meter) Refused(n int) { m.files.Set(float64(n)) }
+
+func (m *meter) Readable(ok bool) { m.readable.Set(bit(ok)) }
+
+// bit is 1 for true.
+func bit(ok bool) float64 {
+	if ok {
+		return 1
+	}
+	return 0
+}
 
 func result(failed bool) string {
 	if failed {

@@ -22,6 +22,7 @@ import (
 // config is what the command line says.
 type config struct {
 	objects        string
+	kube           source.Kube
 	listen         []string
 	edsFile        string
 	grpcHost       string
@@ -61,10 +62,12 @@ Usage:
   extproc --objects DIR --listen unix:PATH [flags]               beside Headgate's own Envoy
   extproc --endpoints HOST:PORT,... --listen unix:PATH [flags]   the same without objects
   extproc --objects DIR --pool-name NAME [flags]                 as the endpoint picker of other gateways
+  extproc --kube --listen unix:PATH [flags]                      with the objects of a Kubernetes cluster
 
 DIR holds YAML: InferencePool (which endpoints serve), LLMRoute (which models requests may name), PoolSettings (how to
 pick for one pool), and where the endpoints are: Pod, as kubectl prints them, or EndpointList, a list of host:port. Edits
 are in force within a second; an invalid one is refused with its file and line, and what was in force stays.
+With --kube the same objects come from an API server; what it said last stays in force while it is away.
 
 Endpoints on the command line are a pool of their own, default/endpoints: it admits the models that they list, or with a
 folder beside, those of the routes that name it.
@@ -97,7 +100,8 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs := pflag.NewFlagSet("extproc", pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
 	fs.SortFlags = false
-	fs.StringVar(&c.objects, "objects", "", "the `DIR` with the objects (required without --endpoints)")
+	fs.StringVar(&c.objects, "objects", "", "the `DIR` with the objects (required without --kube or --endpoints)")
+	c.kube.Register(fs)
 	fs.StringArrayVar(&c.listen, "listen", nil, "serve Headgate's own Envoys at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated")
 	fs.StringVar(&c.edsFile, "eds-file", "", "write the endpoints of all pools into this `FILE`, from which envoy.yaml's cluster takes them; an ORIGINAL_DST cluster needs none")
 	fs.StringVar(&c.grpcHost, "grpc-host", "", "serve other gateways on this `HOST`; empty means all")
@@ -167,14 +171,16 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 }
 
 // source is where the objects come from.
-func (c config) source() source.Source { return source.Source{Dir: c.objects, Endpoints: c.endpoints} }
+func (c config) source() source.Source {
+	return source.Source{Dir: c.objects, Kube: c.kube, Endpoints: c.endpoints}
+}
 
 func (c config) check(rest []string) error {
 	switch {
 	case len(rest) > 0:
 		return fmt.Errorf("what is %q? every setting is a flag", strings.Join(rest, " "))
-	case c.objects == "" && len(c.endpoints) == 0:
-		return errors.New("say where the engines are: --objects DIR, a folder with YAML, or --endpoints HOST:PORT")
+	case c.objects == "" && !c.kube.On && len(c.endpoints) == 0:
+		return errors.New("say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT")
 	case len(c.listen) == 0 && c.grpcPort < 0 && !c.explain:
 		return errors.New("there is nobody to serve: say --listen unix:PATH for an Envoy beside, or --grpc-port for other gateways")
 	case c.settings.Policy.Threshold < 1:
@@ -191,6 +197,9 @@ func (c config) check(rest []string) error {
 		return errors.New("--control-ca-file, --control-token-file and --control-cert-path are of no use without --control")
 	case c.scrapeInterval < 10*time.Millisecond || c.modelsInterval < 10*time.Millisecond:
 		return errors.New("a scrape interval below 10ms would keep the engines busy with nothing else")
+	}
+	if err := c.kube.Check(c.objects); err != nil {
+		return err
 	}
 	if err := c.engines.Check(); err != nil {
 		return err

@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	log := slog.New(slog.NewJSONHandler(logs, &slog.HandlerOptions{Level: c.logLevel}))
 
 	if c.explain {
-		world, err := c.source().Read()
+		world, err := c.source().Read(ctx)
 		if err == nil {
 			fmt.Fprint(out, c.settings.Explain(world))
 		}
@@ -109,7 +109,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	context.AfterFunc(work, cancel)
-	group.Go(func() error { return c.source().Follow(work, log, m.Refused, publish) })
+	group.Go(func() error { return c.source().Follow(work, log, m, publish) })
 	group.Go(func() error { return f.Run(work) })
 	if talk != nil {
 		group.Go(func() error { return talk(work, m) })

@@ -57,6 +57,7 @@ type Meter struct {
 	version    prometheus.Gauge
 	heardAt    prometheus.Gauge
 	refused    prometheus.Gauge
+	readable   prometheus.Gauge
 	problems   prometheus.Gauge
 	objects    *prometheus.GaugeVec // kind
 
@@ -104,7 +105,8 @@ func New(f *fleet.Fleet) *Meter {
 	m.connected = gauge("headgate_control_connected", "1 while control is connected and has said all that there is.").WithLabelValues()
 	m.version = gauge("headgate_control_version", "Version of the last update of control that is in force, of the present connection.").WithLabelValues()
 	m.heardAt = gauge("headgate_control_heard_timestamp_seconds", "When an update of control was last put in force, in seconds since 1970.").WithLabelValues()
-	m.refused = gauge("headgate_objects_refused_files", "Files of objects that are not in force because they are not valid.").WithLabelValues()
+	m.refused = gauge("headgate_objects_refused_files", "Files of objects, or objects of an API server, that are not in force because they are not valid.").WithLabelValues()
+	m.readable = gauge("headgate_objects_connected", "1 while objects can be read where they come from; else what was read last stays in force.").WithLabelValues()
 	m.problems = gauge("headgate_objects_problems", "Faults between objects in force, each in the log.").WithLabelValues()
 	m.objects = gauge("headgate_objects", "Objects in force.", "kind")
 	m.registry.MustRegister(
@@ -240,8 +242,19 @@ func (m *Meter) Looked(err error) {
 	m.looks.WithLabelValues("ok").Inc()
 }
 
-// Refused says how many files of objects are not in force.
-func (m *Meter) Refused(files int) { m.refused.Set(float64(files)) }
+// Refused says how many files of objects, or objects of an API server, are not in force.
+func (m *Meter) Refused(n int) { m.refused.Set(float64(n)) }
+
+// Readable says whether objects can be read where they come from.
+func (m *Meter) Readable(ok bool) { m.readable.Set(bit(ok)) }
+
+// bit is 1 for true.
+func bit(ok bool) float64 {
+	if ok {
+		return 1
+	}
+	return 0
+}
 
 // SetWorld drops the series of routes, pools and endpoints that are gone, and makes extproc ready.
 func (m *Meter) SetWorld(w *objects.World) {

@@ -352,4 +352,3 @@ func typed(t *testing.T, spec string) *v1alpha1.Model {
 	}
 	return &m
 }
-

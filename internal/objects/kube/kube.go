@@ -1,2 +1,252 @@
 // Package kube fills a Set of objects from a Kubernetes API server, follows every change, and writes status there.
+//
+// What is deleted, terminating or not ready is in the next Set; what the API server said last stays in force while it is
+// away. It needs the verbs list and watch of pods, inferencepools, llmroutes, models, poolsettings and endpointlists.
 package kube
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"reflect"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+const (
+	// gather is how long a change waits for others that come with it: kubectl apply writes objects one after the other.
+	gather = 5 * time.Millisecond
+	// pace is the time from one Set to the next: what makes a World of it is spared while much changes.
+	pace = 50 * time.Millisecond
+)
+
+// Meter is told how the API server is followed. It must be safe for concurrent use.
+type Meter interface {
+	// Refused says how many objects are left out because they are not valid.
+	Refused(objects int)
+	// Readable says whether all is known and the API server answers all that is asked for, when that changes.
+	Readable(ok bool)
+}
+
+// Source follows one API server. Make one with [New].
+type Source struct {
+	cache   cache.Cache
+	link    *link
+	log     *slog.Logger
+	meter   Meter
+	changed chan struct{} // capacity 1: there is something to publish; never closed
+
+	mu      sync.Mutex // guards what follows
+	known   shelves
+	refused map[string]string // why an object is left out, by kind and name
+}
+
+// New returns a Source for the objects of a namespace, or of all where that is empty. It makes Kubernetes' libraries write
+// into log, for the whole process.
+func New(c *rest.Config, namespace string, log *slog.Logger, meter Meter) (*Source, error) {
+	useLog(log)
+	s := &Source{
+		log: log, meter: meter, changed: make(chan struct{}, 1),
+		known: newShelves(), refused: make(map[string]string),
+	}
+	s.link = &link{log: log, readable: meter.Readable, failing: make(map[string]bool)}
+	c = rest.CopyConfig(c)
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		s.link.next = next
+		return s.link
+	})
+	caller, err := rest.HTTPClientFor(c)
+	if err != nil {
+		return nil, fmt.Errorf("the API server: %w", err)
+	}
+	options := cache.Options{
+		HTTPClient: caller, Scheme: scheme, Mapper: mapper, DefaultTransform: trim,
+		// Nothing is read from the cache but by its events, which must not change what they are given.
+		DefaultUnsafeDisableDeepCopy: new(true),
+	}
+	if namespace != "" {
+		options.DefaultNamespaces = map[string]cache.Config{namespace: {}}
+	}
+	if s.cache, err = cache.New(c, options); err != nil {
+		return nil, fmt.Errorf("the API server: %w", err)
+	}
+	return s, nil
+}
+
+// Run publishes the objects when all are known and again soon after each change, until ctx ends. While the API server does
+// not answer at the start, it waits and says so in the log. It calls publish from one goroutine.
+func (s *Source) Run(ctx context.Context, publish func(objects.Set)) error {
+	var loops sync.WaitGroup
+	defer loops.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var failed error
+	loops.Go(func() {
+		failed = s.cache.Start(ctx)
+		cancel()
+	})
+	if err := s.follow(ctx); err != nil {
+		if ctx.Err() != nil { // it is stopping
+			err = nil
+		}
+		return err
+	}
+	s.link.sync()
+	for {
+		publish(s.set())
+		if wait(ctx, pace) != nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			loops.Wait()
+			return failed
+		case <-s.changed:
+		}
+		if wait(ctx, gather) != nil {
+			break
+		}
+		select { // what came meanwhile is in the Set
+		case <-s.changed:
+		default:
+		}
+	}
+	loops.Wait()
+	return failed
+}
+
+// follow begins to follow every kind, and returns when all that there is is known.
+func (s *Source) follow(ctx context.Context) error {
+	k := &s.known
+	var synced []toolscache.InformerSynced
+	for _, kind := range []struct {
+		example client.Object
+		events  toolscache.ResourceEventHandler
+	}{
+		{new(corev1.Pod), events(s, "Pod", k.pods, readPod)},
+		{new(pool.InferencePool), events(s, pool.Kind, k.pools, readPool)},
+		{new(v1alpha1.LLMRoute), events(s, v1alpha1.LLMRouteKind, k.routes, readRoute)},
+		{new(v1alpha1.Model), events(s, v1alpha1.ModelKind, k.models, readModel)},
+		{new(v1alpha1.PoolSettings), events(s, v1alpha1.PoolSettingsKind, k.settings, readSettings)},
+		{new(v1alpha1.EndpointList), events(s, v1alpha1.EndpointListKind, k.lists, readList)},
+	} {
+		informer, err := s.cache.GetInformer(ctx, kind.example, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("follow %T: %w", kind.example, err)
+		}
+		registration, err := informer.AddEventHandler(kind.events)
+		if err != nil {
+			return fmt.Errorf("follow %T: %w", kind.example, err)
+		}
+		synced = append(synced, registration.HasSynced)
+	}
+	toolscache.WaitForCacheSync(ctx.Done(), synced...)
+	return ctx.Err()
+}
+
+// events keeps the objects of one kind in force, as they come, change and go.
+func events[T any](s *Source, kind string, shelf map[objects.Name]T, read func(client.Object) (T, field.ErrorList)) toolscache.ResourceEventHandler {
+	put := func(o any) {
+		object, ok := o.(client.Object)
+		if !ok {
+			return
+		}
+		name := objects.Name{Namespace: object.GetNamespace(), Name: object.GetName()}
+		is, faults := read(object)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.refuse(kind, name, faults.ToAggregate())
+		if len(faults) > 0 {
+			if _, ok := shelf[name]; ok {
+				delete(shelf, name)
+				s.touch()
+			}
+			return
+		}
+		if was, ok := shelf[name]; !ok || !reflect.DeepEqual(was, is) {
+			shelf[name] = is
+			s.touch()
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    put,
+		UpdateFunc: func(_, o any) { put(o) },
+		DeleteFunc: func(o any) {
+			if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+				o = gone.Obj
+			}
+			object, ok := o.(client.Object)
+			if !ok {
+				return
+			}
+			name := objects.Name{Namespace: object.GetNamespace(), Name: object.GetName()}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.refuse(kind, name, nil)
+			delete(shelf, name)
+			s.touch()
+		},
+	}
+}
+
+// refuse notes why an object is left out, nil if it is not. The caller holds mu.
+func (s *Source) refuse(kind string, name objects.Name, why error) {
+	key := kind + " " + name.String()
+	was, is := s.refused[key], ""
+	if why != nil {
+		is = why.Error()
+	}
+	if was == is {
+		return
+	}
+	if is == "" {
+		delete(s.refused, key)
+	} else {
+		s.refused[key] = is
+		s.log.Warn("an object is left out: it is not valid, and the API server's CRDs did not refuse it; kubectl apply -f manifests/crds", "kind", kind, "name", name.String(), "fault", is)
+	}
+	s.meter.Refused(len(s.refused))
+}
+
+// touch says that there is something to publish.
+func (s *Source) touch() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Source) set() objects.Set {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.known.set()
+}
+
+// trim takes from an object what nobody reads before it is kept.
+func trim(o any) (any, error) {
+	if object, ok := o.(client.Object); ok {
+		lighten(object)
+	}
+	return o, nil
+}
+
+// trimMeta keeps of an object's metadata what is read, and what tells its versions apart.
+func trimMeta(m *metav1.ObjectMeta) {
+	*m = metav1.ObjectMeta{
+		Namespace: m.Namespace, Name: m.Name, Labels: m.Labels, CreationTimestamp: m.CreationTimestamp,
+		Generation: m.Generation, ResourceVersion: m.ResourceVersion,
+	}
+}

@@ -1,16 +1,19 @@
-// Package source publishes the World of a folder of YAML and of the endpoints on a command line, with names looked up: the
-// one place where the programs that run without a cluster get their objects.
+// Package source publishes the World of a folder of YAML or of an API server, and of the endpoints on a command line, with
+// names looked up: the one place where programs get their objects.
 package source
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 
+	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
+	"github.com/headgate/headgate/internal/objects/kube"
 	"github.com/headgate/headgate/internal/objects/resolve"
 )
 
@@ -18,14 +21,63 @@ import (
 type Source struct {
 	// Dir is a folder of YAML, empty for none.
 	Dir string
+	// Kube is an API server, in the place of a folder.
+	Kube Kube
 	// Endpoints are HOST:PORT; they are the pool [objects.EndpointsPool].
 	Endpoints []string
 }
 
+// Kube is the flags that name an API server.
+type Kube struct {
+	// On says that objects come from an API server.
+	On bool
+	// Config is a kubeconfig file; empty for $KUBECONFIG, else the pod's own service account.
+	Config string
+	// Namespace is the one whose objects count; empty means all.
+	Namespace string
+}
+
+// Register adds the flags.
+func (k *Kube) Register(fs *pflag.FlagSet) {
+	fs.BoolVar(&k.On, "kube", false, "take the objects from a Kubernetes API server: that of --kubeconfig, of $KUBECONFIG, or of the cluster in which this runs as a pod")
+	fs.StringVar(&k.Config, "kubeconfig", "", "call the API server as this `FILE` says, with --kube")
+	fs.StringVar(&k.Namespace, "namespace", "", "take the objects of this `NAMESPACE` alone, with --kube; empty means all")
+}
+
+// Check says what is wrong with a command line that also names a folder, empty for none.
+func (k Kube) Check(folder string) error {
+	switch {
+	case k.On && folder != "":
+		return errors.New("--kube and --objects: objects come from an API server or from a folder; leave one of them out")
+	case !k.On && k.Config+k.Namespace != "":
+		return errors.New("--kubeconfig and --namespace are of no use without --kube")
+	}
+	return nil
+}
+
+// Meter is told how the objects are followed. It must be safe for concurrent use.
+type Meter interface {
+	// Refused says how many files of a folder, or objects of an API server, are not in force.
+	Refused(n int)
+	// Readable says whether objects can be read where they come from.
+	Readable(ok bool)
+}
+
 // Read returns the World once, without the endpoints that names stand for.
-func (s Source) Read() (*objects.World, error) {
+func (s Source) Read(ctx context.Context) (*objects.World, error) {
 	all := objects.Endpoints(s.Endpoints)
-	if s.Dir != "" {
+	switch {
+	case s.Kube.On:
+		config, err := kube.Connect(s.Kube.Config)
+		if err != nil {
+			return nil, err
+		}
+		set, err := kube.Read(ctx, config, s.Kube.Namespace)
+		if err != nil {
+			return nil, err
+		}
+		all = all.Join(set)
+	case s.Dir != "":
 		set, err := dir.Read(s.Dir)
 		if err != nil {
 			return nil, err
@@ -36,18 +88,29 @@ func (s Source) Read() (*objects.World, error) {
 }
 
 // Follow publishes the World at the start, and each time that an object or the addresses of a name change, until ctx ends.
-// Refused is called with the number of files that are not in force; it may be nil. It calls publish from one goroutine.
-func (s Source) Follow(ctx context.Context, log *slog.Logger, refused func(files int), publish func(*objects.World)) error {
+// It calls publish from one goroutine.
+func (s Source) Follow(ctx context.Context, log *slog.Logger, meter Meter, publish func(*objects.World)) error {
 	fixed := objects.Endpoints(s.Endpoints)
 	resolver := resolve.New(resolve.System, log)
 	group, ctx := errgroup.WithContext(ctx)
-	if s.Dir == "" {
+	join := func(set objects.Set) { resolver.Set(fixed.Join(set)) }
+	switch {
+	case s.Kube.On:
+		config, err := kube.Connect(s.Kube.Config)
+		if err != nil {
+			return err
+		}
+		server, err := kube.New(config, s.Kube.Namespace, log, meter)
+		if err != nil {
+			return err
+		}
+		group.Go(func() error { return server.Run(ctx, join) })
+	case s.Dir != "":
+		meter.Readable(true)
+		group.Go(func() error { return dir.New(s.Dir, log, meter.Refused).Run(ctx, join) })
+	default:
+		meter.Readable(true)
 		resolver.Set(fixed)
-	} else {
-		folder := dir.New(s.Dir, log, refused)
-		group.Go(func() error {
-			return folder.Run(ctx, func(set objects.Set) { resolver.Set(fixed.Join(set)) })
-		})
 	}
 	var known []string // problems that were told
 	group.Go(func() error {

@@ -1,0 +1,287 @@
+package kube_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/headgate/headgate/internal/apiserver"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kube"
+)
+
+// followed is a Source that runs, and what it published last.
+type followed struct {
+	world    atomic.Pointer[objects.World]
+	refused  atomic.Int64
+	readable atomic.Bool
+}
+
+func (f *followed) Refused(n int)    { f.refused.Store(int64(n)) }
+func (f *followed) Readable(ok bool) { f.readable.Store(ok) }
+
+// follow runs a Source until the test ends.
+func follow(t testing.TB, c *rest.Config, namespace string) *followed {
+	t.Helper()
+	f := new(followed)
+	f.world.Store(objects.Build(objects.Set{}))
+	s, err := kube.New(c, namespace, slog.New(slog.DiscardHandler), f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := s.Run(ctx, func(set objects.Set) { f.world.Store(objects.Build(set)) }); err != nil {
+			t.Errorf("following the API server ends with %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	return f
+}
+
+// endpoints are those of a pool of the namespace default, with + if they may get requests and - if not.
+func (f *followed) endpoints(pool string) string {
+	p := f.world.Load().Pools[objects.Name{Namespace: "default", Name: pool}]
+	if p == nil {
+		return "no pool"
+	}
+	var all []string
+	for _, e := range p.Endpoints {
+		sign := "-"
+		if e.Ready {
+			sign = "+"
+		}
+		all = append(all, sign+e.Address)
+	}
+	return strings.Join(all, " ")
+}
+
+func (f *followed) models() string {
+	var all []string
+	for _, m := range f.world.Load().Models() {
+		all = append(all, m.Name)
+	}
+	return strings.Join(all, " ")
+}
+
+// pod is a pod as its kubelet would have it, in YAML.
+func pod(name, ip, ready string) string {
+	return fmt.Sprintf(`---
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, labels: {app: llama}}
+spec: {containers: [{name: engine, image: none}]}
+status: {podIP: %s, podIPs: [{ip: %[2]s}], phase: Running, conditions: [{type: Ready, status: "%s"}]}
+`, name, ip, ready)
+}
+
+func TestTheWorldIsWhatTheAPIServerHas(t *testing.T) {
+	c := newCluster(t)
+	f := follow(t, reader(c), "")
+	c.await("it is readable without any object", f.readable.Load)
+	c.apply(inferencePool("{"+base+"}") + "\n---\n" + route("{backendRefs: [{name: p}], modelNames: [sql]}") + "\n---\n" + model("{poolRef: {name: p}}") + "\n" +
+		pod("a", "10.0.0.1", "True") + pod("b", "10.0.0.2", "False"))
+	c.await("all is in force", func() bool {
+		return f.endpoints("p") == "+10.0.0.1:8000 -10.0.0.2:8000" && f.models() == "m sql" && len(f.world.Load().Catalogue) == 1
+	})
+
+	c.apply(route("{backendRefs: [{name: p}], modelNames: [text-to-sql]}"))
+	c.await("an edit is in force", func() bool { return f.models() == "m text-to-sql" })
+
+	c.apply(pod("b", "10.0.0.2", "True"))
+	c.await("a pod that is ready gets requests", func() bool { return f.endpoints("p") == "+10.0.0.1:8000 +10.0.0.2:8000" })
+
+	// Somebody waits for the pod's end, so that it stays and is terminating.
+	a := read(t, pod("a", "", ""))[0]
+	hold := []byte(`{"metadata": {"finalizers": ["example.com/wait"]}}`)
+	if _, err := c.of(a).Patch(t.Context(), "a", types.MergePatchType, hold, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	grace := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
+	if err := c.of(a).Delete(t.Context(), "a", grace); err != nil {
+		t.Fatal(err)
+	}
+	c.await("a pod that is terminating gets nothing new", func() bool { return f.endpoints("p") == "-10.0.0.1:8000 +10.0.0.2:8000" })
+	if _, err := c.of(a).Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.await("a pod that is gone is none", func() bool { return f.endpoints("p") == "+10.0.0.2:8000" })
+
+	c.apply(list(`{addresses: ["10.0.0.9:1"]}`) + "\n---\n" + settings(`{poolRef: {name: p}, policy: random}`))
+	labels := []byte(`{"metadata": {"labels": {"app": "llama"}}}`)
+	l := read(t, list("{}"))[0]
+	if _, err := c.of(l).Patch(t.Context(), "l", types.MergePatchType, labels, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.await("lists and settings are in force", func() bool {
+		p := f.world.Load().Pools[objects.Name{Namespace: "default", Name: "p"}]
+		return f.endpoints("p") == "+10.0.0.2:8000 +10.0.0.9:1" && p.Settings != nil && *p.Settings.Policy == "random"
+	})
+	r := read(t, route("{}"))[0]
+	if err := c.of(r).Delete(t.Context(), "r", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.await("a route that is gone admits nothing", func() bool { return f.models() == "m" })
+
+	set, err := kube.Read(t.Context(), reader(c), "")
+	if err != nil || len(set.Pods) != 1 || len(set.Pools) != 1 || len(set.Models) != 1 || len(set.Lists) != 1 || len(set.Settings) != 1 || !set.Pods[0].Ready {
+		t.Errorf("read once, there are %+v, %v", set, err)
+	}
+	nothingDeniedTo(t, c, "reader")
+}
+
+// A pod whose kubelet has not said anything of it is not ready, whatever it serves.
+func TestAPodThatNobodyLookedAtGetsNothing(t *testing.T) {
+	c := newCluster(t)
+	f := follow(t, c.Admin(), "default")
+	c.apply(inferencePool("{"+base+"}") + "\n" + strings.Replace(pod("a", "10.0.0.1", "True"), `, conditions: [{type: Ready, status: "True"}]`, "", 1))
+	c.await("it is known", func() bool { return f.endpoints("p") != "no pool" && f.endpoints("p") != "" })
+	if got := f.endpoints("p"); got != "-10.0.0.1:8000" {
+		t.Errorf("the endpoints are %s", got)
+	}
+}
+
+func TestOneNamespaceIsFollowedAlone(t *testing.T) {
+	c := newCluster(t)
+	other := `apiVersion: v1
+kind: Namespace
+metadata: {name: other}`
+	if _, err := c.Resource(namespaces).Create(t.Context(), read(t, other)[0], metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	f, all := follow(t, c.Admin(), "default"), follow(t, c.Admin(), "")
+	c.apply(strings.Replace(inferencePool("{"+base+"}"), "name: p", "name: p, namespace: other", 1) + "\n---\n" + inferencePool("{"+base+"}"))
+	c.await("both pools are known to who follows all", func() bool { return len(all.world.Load().Pools) == 2 })
+	c.await("one is known to who follows one", func() bool { return f.endpoints("p") == "" })
+	if n := len(f.world.Load().Pools); n != 1 {
+		t.Errorf("who follows one namespace has %d pools", n)
+	}
+}
+
+func TestAnOutageLeavesInForceWhatIsKnown(t *testing.T) {
+	c := newCluster(t)
+	c.apply(inferencePool("{"+base+"}") + "\n---\n" + route("{backendRefs: [{name: p}]}") + "\n" + pod("a", "10.0.0.1", "True"))
+	f := follow(t, c.Admin(), "")
+	c.await("all is in force", func() bool { return f.endpoints("p") == "+10.0.0.1:8000" && f.readable.Load() })
+
+	c.Outage()
+	c.await("it is said that the API server is away", func() bool { return !f.readable.Load() })
+	if f.endpoints("p") != "+10.0.0.1:8000" || f.models() != "r" {
+		t.Errorf("in the outage there are %s and %s", f.endpoints("p"), f.models())
+	}
+	if err := c.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.apply(pod("b", "10.0.0.2", "True"))
+	c.await("a change after the outage is in force", func() bool { return f.endpoints("p") == "+10.0.0.1:8000 +10.0.0.2:8000" })
+	c.await("it is said that the API server is back", f.readable.Load)
+}
+
+func TestWhatChangedWhileTheAPIServerWasOutOfReachIsSeenAfter(t *testing.T) {
+	c := newCluster(t)
+	c.apply(inferencePool("{"+base+"}") + "\n" + pod("a", "10.0.0.1", "True") + pod("b", "10.0.0.2", "True"))
+	w := newWire(t, net.JoinHostPort(c.Address, apiserver.Port))
+	through := c.Admin()
+	through.Host, through.ServerName = "https://"+w.address(), "kubernetes"
+	f := follow(t, through, "")
+	c.await("all is in force", func() bool { return f.endpoints("p") == "+10.0.0.1:8000 +10.0.0.2:8000" })
+
+	w.cut()
+	c.await("it is said that the API server is away", func() bool { return !f.readable.Load() })
+	if err := c.of(read(t, pod("a", "", ""))[0]).Delete(t.Context(), "a", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+		t.Fatal(err)
+	}
+	c.apply(pod("c", "10.0.0.3", "True"))
+	if got := f.endpoints("p"); got != "+10.0.0.1:8000 +10.0.0.2:8000" {
+		t.Errorf("out of reach there are %s", got)
+	}
+	w.mend()
+	c.await("the changes are in force", func() bool { return f.endpoints("p") == "+10.0.0.2:8000 +10.0.0.3:8000" && f.readable.Load() })
+}
+
+// CRDs of an older Headgate, or of somebody else, refuse less than this one's.
+func TestAnObjectThatIsNotValidIsLeftOut(t *testing.T) {
+	c := newCluster(t)
+	c.apply(inferencePool("{" + base + "}"))
+	crd := read(t, "kind: CustomResourceDefinition")[0]
+	lenient := []byte(`[{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec", "value": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}]`)
+	if _, err := c.of(crd).Patch(t.Context(), "llmroutes.inference.x-k8s.io", types.JSONPatchType, lenient, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	f := follow(t, c.Admin(), "")
+	bad := read(t, route("{backendRefs: []}"))[0]
+	c.await("the API server takes it", func() bool {
+		_, err := c.of(bad).Create(t.Context(), bad, metav1.CreateOptions{})
+		return err == nil
+	})
+	c.apply(strings.Replace(route("{backendRefs: [{name: p}]}"), "name: r}", "name: good}", 1))
+	c.await("it is left out, and nothing else", func() bool { return f.models() == "good" && f.refused.Load() == 1 })
+	c.apply(route("{backendRefs: [{name: p}]}"))
+	c.await("once valid it is in force", func() bool { return f.models() == "good r" && f.refused.Load() == 0 })
+}
+
+// reader may do what the package's comment says that a Source needs, and no more.
+func reader(c cluster) *rest.Config {
+	return c.allowed("reader", `
+- {apiGroups: [""], resources: [pods], verbs: [list, watch]}
+- {apiGroups: [inference.networking.k8s.io], resources: [inferencepools], verbs: [list, watch]}
+- {apiGroups: [inference.x-k8s.io], resources: [llmroutes, models, poolsettings, endpointlists], verbs: [list, watch]}
+`)
+}
+
+// allowed is how a user calls who may do what rules say.
+func (c cluster) allowed(name, rules string) *rest.Config {
+	c.Helper()
+	for _, o := range read(c, fmt.Sprintf(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: %[1]s}
+rules: %[2]s
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: %[1]s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %[1]s}
+subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: %[1]s}]
+`, name, rules)) {
+		if _, err := c.Resource(rbac[o.GetKind()]).Apply(c.Context(), name, o, metav1.ApplyOptions{FieldManager: "test"}); err != nil {
+			c.Fatal(err)
+		}
+	}
+	config, err := c.User(name)
+	if err != nil {
+		c.Fatal(err)
+	}
+	return config
+}
+
+// nothingDeniedTo fails the test if the API server denied anything to a user, or was never asked.
+func nothingDeniedTo(t *testing.T, c cluster, user string) {
+	t.Helper()
+	all, err := apiserver.Requests(c.AuditLog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(all, func(r apiserver.Request) bool { return r.User.Name == user }) {
+		t.Errorf("%s asked for nothing", user)
+	}
+	for _, r := range all {
+		if r.Denied() {
+			t.Errorf("%s of %s was denied to %s", r.Verb, r.URI, r.User.Name)
+		}
+	}
+}

@@ -1,0 +1,265 @@
+package kube_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/apiserver"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kube"
+)
+
+// writer may do what the comment of Status says that it needs, and no more.
+func writer(c cluster) *rest.Config {
+	return c.allowed("writer", `
+- {apiGroups: [inference.x-k8s.io], resources: [llmroutes], verbs: [get, list]}
+- {apiGroups: [inference.x-k8s.io], resources: [models], verbs: [get, list, create, delete]}
+- {apiGroups: [inference.x-k8s.io], resources: [llmroutes/status, models/status], verbs: [update]}
+`)
+}
+
+// columns are what kubectl get prints of objects, without their age.
+func (c cluster) columns(kind string) string {
+	c.Helper()
+	client, err := rest.HTTPClientFor(c.Admin())
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer client.CloseIdleConnections()
+	gvr := resources[kind]
+	url := fmt.Sprintf("%s/apis/%s/%s/namespaces/default/%s", c.Admin().Host, gvr.Group, gvr.Version, gvr.Resource)
+	request, err := newRequest(c.Context(), url)
+	if err != nil {
+		c.Fatal(err)
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer response.Body.Close()
+	var table metav1.Table
+	if err := json.NewDecoder(response.Body).Decode(&table); err != nil {
+		c.Fatal(err)
+	}
+	var text strings.Builder
+	line := func(cell func(i int) any) {
+		var words []string
+		for i, column := range table.ColumnDefinitions {
+			if column.Name != "Age" && column.Priority == 0 {
+				words = append(words, fmt.Sprint(cell(i)))
+			}
+		}
+		text.WriteString(strings.Join(words, " | ") + "\n")
+	}
+	line(func(i int) any { return table.ColumnDefinitions[i].Name })
+	for _, row := range table.Rows {
+		line(func(i int) any { return row.Cells[i] })
+	}
+	return text.String()
+}
+
+// routeNamed reads a route.
+func (c cluster) routeNamed(name string) v1alpha1.LLMRoute {
+	c.Helper()
+	o, err := c.Resource(resources["LLMRoute"]).Namespace("default").Get(c.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		c.Fatal(err)
+	}
+	var r v1alpha1.LLMRoute
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &r); err != nil {
+		c.Fatal(err)
+	}
+	return r
+}
+
+func named(object, name string) string {
+	return strings.Replace(object, "metadata: {name: r}", "metadata: {name: "+name+"}", 1)
+}
+
+func TestKubectlGetTellsAPersonWhatIsGoingOn(t *testing.T) {
+	c := newCluster(t)
+	c.apply(inferencePool("{" + base + ", endpointPickerRef: {name: headgate, port: {number: 9002}}}"))
+	c.apply(named(route("{backendRefs: [{name: p}], modelNames: [sql, text-to-sql], adapter: {name: sql-v2}}"), "a"))
+	c.apply(named(route("{backendRefs: [{name: p}, {name: missing}], modelNames: [chat]}"), "b"))
+	c.apply(model("{poolRef: {name: p}}"))
+	s, err := kube.NewStatus(writer(c), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := follow(t, c.Admin(), "")
+	c.await("all is known", func() bool { return f.models() == "chat m sql text-to-sql" })
+	if err := s.Routes(t.Context(), f.world.Load()); err != nil {
+		t.Fatal(err)
+	}
+	status := v1alpha1.ModelStatus{
+		ObservedGeneration: 1, Loaded: 1, Bytes: 5 << 20, Size: "measured",
+		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonLoaded, ObservedGeneration: 1}},
+		Copies: []v1alpha1.CopyStatus{{
+			Endpoint: "10.0.0.1:8000", State: "loaded", Since: metav1.MicroTime{Time: time.Unix(1e9, 123e3)},
+			Runtime: &v1alpha1.RuntimeStatus{Bytes: 1 << 30, DefaultBytes: 1 << 20, Loads: 2, LoadTimeout: metav1.Duration{Duration: time.Minute}},
+		}},
+		Failures: []v1alpha1.FailureStatus{{Endpoint: "10.0.0.2:8000", At: metav1.MicroTime{Time: time.Unix(1e9, 0)}, Words: "no"}},
+	}
+	if err := s.Model(t.Context(), objects.Name{Namespace: "default", Name: "m"}, status); err != nil {
+		t.Fatal(err)
+	}
+	for kind, want := range map[string]string{
+		"LLMRoute": `Name | Models | Adapter | Pools | Accepted | Ready
+a | ["sql","text-to-sql"] | sql-v2 | ["p"] | True | True
+b | ["chat"] | <nil> | ["p","missing"] | True | False
+`,
+		"Model": `Name | ID | Pool | Copies | Ready | State | Message
+m | <nil> | p | 1 | True | Loaded | <nil>
+`,
+		"InferencePool": `Name | Selector | Ports | Picker
+p | {"app":"llama"} | [{"number":8000}] | headgate
+`,
+	} {
+		if got := c.columns(kind); got != want {
+			t.Errorf("of %s kubectl prints\n%swant\n%s", kind, got, want)
+		}
+	}
+	read, err := s.Models(t.Context())
+	if err != nil || len(read) != 1 || !read[0].Status.Copies[0].Since.Equal(&status.Copies[0].Since) || read[0].Status.Copies[0].Runtime.LoadTimeout.Duration != time.Minute {
+		t.Errorf("what was written is read as %+v, %v", read, err)
+	}
+}
+
+func TestConditionsSayWhyARouteIsNotInForceAsItIsWritten(t *testing.T) {
+	c := newCluster(t)
+	c.apply(named(route("{backendRefs: [{name: p}], modelNames: [sql]}"), "a"))
+	f := follow(t, c.Admin(), "")
+	c.await("the older is known", func() bool { return f.models() == "sql" })
+	c.await("another second begins: times of creation have no finer grain", func() bool {
+		return time.Since(c.routeNamed("a").CreationTimestamp.Time) > 1100*time.Millisecond
+	})
+	c.apply(named(route("{backendRefs: [{name: p}], modelNames: [sql, more]}"), "b"))
+	c.await("both are known", func() bool { return f.models() == "more sql" })
+	s, err := kube.NewStatus(writer(c), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func() {
+		t.Helper()
+		if err := s.Routes(t.Context(), f.world.Load()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write()
+	says := func(name, condition, want string) {
+		t.Helper()
+		r := c.routeNamed(name)
+		for _, is := range r.Status.Conditions {
+			if is.Type == condition {
+				if got := fmt.Sprintf("%s %s: %s", is.Status, is.Reason, is.Message); got != want {
+					t.Errorf("%s of %s is %s, want %s", condition, name, got, want)
+				}
+				if is.ObservedGeneration != r.Generation {
+					t.Errorf("%s of %s is of generation %d, and the route's is %d", condition, name, is.ObservedGeneration, r.Generation)
+				}
+				return
+			}
+		}
+		t.Errorf("%s has no condition %s", name, condition)
+	}
+	const missing = "False BackendNotFound: spec.backendRefs names InferencePool default/p, which does not exist: its requests get 503"
+	says("a", "Accepted", "True Accepted: ")
+	says("a", "ResolvedRefs", missing)
+	says("b", "Accepted", `False ModelNameTaken: model "sql" is already admitted by LLMRoute default/a, which keeps it`)
+
+	// What is mended is true in the next call, and of the generation that mended it.
+	c.apply(inferencePool("{"+base+"}") + "\n---\n" + named(route("{backendRefs: [{name: p}], modelNames: [more]}"), "b"))
+	c.await("all is mended", func() bool { return len(f.world.Load().Problems) == 0 && f.models() == "more sql" })
+	write()
+	says("a", "ResolvedRefs", "True ResolvedRefs: ")
+	says("b", "Accepted", "True Accepted: ")
+
+	// What is written is not written again, by the next who writes neither.
+	before := c.writes("writer")
+	write()
+	if s, err = kube.NewStatus(writer(c), "default"); err != nil {
+		t.Fatal(err)
+	}
+	write()
+	if n := c.writes("writer"); n != before {
+		t.Errorf("%d requests wrote what was written", n-before)
+	}
+	nothingDeniedTo(t, c, "writer")
+}
+
+// writes counts the requests of a user that write.
+func (c cluster) writes(user string) int {
+	c.Helper()
+	all, err := apiserver.Requests(c.AuditLog)
+	if err != nil {
+		c.Fatal(err)
+	}
+	n := 0
+	for _, r := range all {
+		if r.User.Name == user && (r.Verb == "update" || r.Verb == "patch" || r.Verb == "create") {
+			n++
+		}
+	}
+	return n
+}
+
+func TestTheStatusOfAModelIsWrittenWhenItIsOther(t *testing.T) {
+	c := newCluster(t)
+	s, err := kube.NewStatus(writer(c), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "m"}, Spec: v1alpha1.ModelSpec{PoolRef: v1alpha1.PoolReference{Name: "p"}}}
+	made, err := s.CreateModel(t.Context(), m)
+	if err != nil || made.UID == "" {
+		t.Fatalf("made is %+v, %v", made, err)
+	}
+	if _, err := s.CreateModel(t.Context(), m); !errors.Is(err, kube.ErrExists) {
+		t.Errorf("made twice: %v", err)
+	}
+	name := objects.Name{Namespace: "default", Name: "m"}
+	status := v1alpha1.ModelStatus{Message: "no room", Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCannotLoad}}}
+	write := func() {
+		t.Helper()
+		if err := s.Model(t.Context(), name, status); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write()
+	n := c.writes("writer")
+	write()
+	if c.writes("writer") != n {
+		t.Error("the same is written twice")
+	}
+
+	// Somebody else changes the object between: the write is made again.
+	change := []byte(`{"spec": {"pinned": true}}`)
+	if _, err := c.Resource(resources["Model"]).Namespace("default").Patch(t.Context(), "m", types.MergePatchType, change, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	status.Message = ""
+	status.Loaded = 2
+	write()
+	got, err := s.GetModel(t.Context(), name)
+	if err != nil || got.Status.Message != "" || got.Status.Loaded != 2 || !got.Spec.Pinned || len(got.Status.Conditions) != 1 || got.Status.Conditions[0].LastTransitionTime.IsZero() {
+		t.Errorf("the model is %+v, %v", got, err)
+	}
+	if err := errors.Join(s.DeleteModel(t.Context(), name), s.DeleteModel(t.Context(), name)); err != nil {
+		t.Errorf("deleted, and again: %v", err)
+	}
+	if got, err := s.GetModel(t.Context(), name); got != nil || err != nil {
+		t.Errorf("deleted, it is %+v, %v", got, err)
+	}
+	write() // of what is gone
+	nothingDeniedTo(t, c, "writer")
+}

@@ -1,0 +1,113 @@
+package kube_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+var (
+	namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	rbac       = map[string]schema.GroupVersionResource{
+		"ClusterRole":        {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"},
+		"ClusterRoleBinding": {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"},
+	}
+)
+
+// wire carries connections to an address, until it is cut.
+type wire struct {
+	listener net.Listener
+	to       string
+
+	mu    sync.Mutex // guards what follows
+	alive map[net.Conn]bool
+	dead  bool
+}
+
+func newWire(t *testing.T, to string) *wire {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &wire{listener: l, to: to, alive: make(map[net.Conn]bool)}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			from, err := l.Accept()
+			if err != nil {
+				return
+			}
+			running.Go(func() { w.carry(from) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		w.cut()
+		running.Wait()
+	})
+	return w
+}
+
+func (w *wire) address() string { return w.listener.Addr().String() }
+
+// cut ends all connections, and those that come.
+func (w *wire) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dead = true
+	for c := range w.alive {
+		_ = c.Close()
+	}
+}
+
+// mend carries what comes from now on.
+func (w *wire) mend() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dead = false
+}
+
+// keep says whether the wire carries, and cuts these connections with the others.
+func (w *wire) keep(ends ...net.Conn) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range ends {
+		w.alive[c] = true
+	}
+	return !w.dead
+}
+
+func (w *wire) carry(from net.Conn) {
+	defer from.Close()
+	to, err := net.Dial("tcp", w.to)
+	if err != nil {
+		return
+	}
+	defer to.Close()
+	if !w.keep(from, to) {
+		return
+	}
+	var back sync.WaitGroup
+	back.Go(func() {
+		_, _ = io.Copy(from, to)
+		_ = from.Close()
+	})
+	_, _ = io.Copy(to, from)
+	_ = to.Close()
+	back.Wait()
+}
+
+// newRequest asks for what kubectl get prints.
+func newRequest(ctx context.Context, url string) (*http.Request, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err == nil {
+		r.Header.Set("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+	}
+	return r, err
+}
