@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -262,4 +263,27 @@ func TestTheStatusOfAModelIsWrittenWhenItIsOther(t *testing.T) {
 	}
 	write() // of what is gone
 	nothingDeniedTo(t, c, "writer")
+}
+
+// Two write for a moment when a leader takes over.
+func TestWhoWritesBesideAnotherWritesAgain(t *testing.T) {
+	c := newCluster(t)
+	c.apply(model("{poolRef: {name: p}}"))
+	config := writer(c)
+	var writers sync.WaitGroup
+	for i := range 2 {
+		s, err := kube.NewStatus(config, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		writers.Go(func() {
+			for n := range 20 {
+				status := v1alpha1.ModelStatus{Message: fmt.Sprintf("%d of %d", n, i)}
+				if err := s.Model(t.Context(), objects.Name{Namespace: "default", Name: "m"}, status); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	writers.Wait()
 }
