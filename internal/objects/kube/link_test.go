@@ -44,7 +44,7 @@ func TestAfterALongOutageTheFirstAnswerIsSeenAtOnce(t *testing.T) {
 		if err != nil || response.StatusCode != http.StatusOK {
 			t.Fatalf("%v, %v", response, err)
 		}
-		if late := time.Since(back) - time.Second; late > again {
+		if late := time.Since(back) - time.Second; late > time.Second {
 			t.Errorf("the answer comes %v after the API server is back", late)
 		}
 		if len(told) != 3 || !told[0] || told[1] || !told[2] {
