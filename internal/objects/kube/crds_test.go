@@ -2,6 +2,7 @@ package kube_test
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -78,7 +79,7 @@ func read(t testing.TB, text string) []*unstructured.Unstructured {
 	var all []*unstructured.Unstructured
 	for d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader([]byte(text)), 4096); ; {
 		o := new(unstructured.Unstructured)
-		if err := d.Decode(&o.Object); err == io.EOF {
+		if err := d.Decode(&o.Object); errors.Is(err, io.EOF) {
 			return all
 		} else if err != nil {
 			t.Fatalf("%v in\n%s", err, text)

@@ -30,7 +30,7 @@ func TestAfterALongOutageTheFirstAnswerIsSeenAtOnce(t *testing.T) {
 		var told []bool
 		l := &link{log: slog.New(slog.DiscardHandler), failing: make(map[string]bool), readable: func(ok bool) { told = append(told, ok) }}
 		l.next = trip(func(*http.Request) (*http.Response, error) {
-			switch since := time.Now().Sub(back); {
+			switch since := time.Since(back); {
 			case since < 0:
 				return nil, errors.New("connection refused")
 			case since < time.Second:
@@ -61,7 +61,7 @@ func TestARequestThatNobodyWaitsForEnds(t *testing.T) {
 		defer cancel()
 		r, _ := http.NewRequestWithContext(ctx, http.MethodGet, "https://x/api/v1/pods", nil)
 		begun := time.Now()
-		if response, err := l.RoundTrip(r); !errors.Is(err, context.DeadlineExceeded) { //nolint:bodyclose // there is none
+		if response, err := l.RoundTrip(r); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v, %v", response, err)
 		}
 		if took := time.Since(begun); took != 10*time.Second {
@@ -88,7 +88,7 @@ func TestOneKindThatIsRefusedIsToldOf(t *testing.T) {
 			r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://x/apis/"+path, nil)
 			go func() {
 				defer close(done)
-				_, _ = l.RoundTrip(r) //nolint:bodyclose // it is empty
+				_, _ = l.RoundTrip(r)
 			}()
 			synctest.Wait()
 			return done
