@@ -9,10 +9,10 @@ TOOL := go tool -modfile=tools/go.mod
 # (golang/go#75804).
 FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 
-.PHONY: help run build test soak real check fuzz bench generate objects protocols clean
+.PHONY: help run build test e2e cluster cluster-down soak real check fuzz bench generate objects protocols clean
 
 help: ## Print this list
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: build ## Run the whole on this machine: simulated engines, control, extproc and Envoy on :8080
 	@bin/bench quickstart $(ARGS)
@@ -24,7 +24,17 @@ build: ## Build the programs into bin/
 	go build -o bin/bench ./bench
 
 test: ## Run every test, the end-to-end ones with a real Envoy and real clients too
+	@go run ./bench cluster build etcd kube-apiserver # minutes once; not beside tests that measure time
 	go test -race -timeout 12m ./...
+
+e2e: ## Run the tests on a real Kubernetes of one node, which they start; needs root
+	go test -tags cluster -v -count 1 -timeout 40m ./bench/cluster/e2e $(ARGS)
+
+cluster: build ## Start a real Kubernetes of one node on this machine, with our images; needs root
+	@bin/bench cluster up $(ARGS)
+
+cluster-down: build ## End it, and remove what it made
+	@bin/bench cluster down $(ARGS)
 
 soak: ## Load the whole for ten minutes while everything around it fails, then restart 64 engines one by one
 	go test -race -v -count 1 -timeout 20m -run '^TestSoak$$' ./bench/e2e -soak 10m $(ARGS)
@@ -39,6 +49,7 @@ check: ## Lint, and check that modules are tidy and what is generated is up to d
 	go mod tidy -diff
 	go -C tools mod tidy -diff
 	go -C tools/kubernetes mod tidy -diff
+	go -C tools/coredns mod tidy -diff
 	@$(MAKE) --no-print-directory generate objects
 	git diff --exit-code -- '*/testdata/*' api manifests/crds docs/reference.md
 

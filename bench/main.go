@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/headgate/headgate/bench/cluster"
 	"github.com/headgate/headgate/bench/engine"
 	"github.com/headgate/headgate/bench/quickstart"
 	"github.com/headgate/headgate/bench/runtime"
@@ -31,6 +32,7 @@ type command struct {
 var commands = []command{
 	{"engine", "serve a simulated engine: a vLLM endpoint, an SGLang, a model runtime", serveEngine},
 	{"quickstart", "run engines, extproc and Envoy on this machine", quickstart.Command},
+	{"cluster", "run a real Kubernetes on this machine, with images of our programs", cluster.Command},
 }
 
 // serveEngine runs the program of the kind that args name: a model runtime has flags of its own.

@@ -16,6 +16,9 @@ import (
 // Version is the Kubernetes that tools/kubernetes/go.mod asks for.
 const Version = "1.36.3"
 
+// ldflags leave symbols out, and say the version as a release does.
+const ldflags = "-s -w -X k8s.io/component-base/version.gitVersion=v" + Version + " -X k8s.io/client-go/pkg/version.gitVersion=v" + Version
+
 // program is where a program comes from.
 type program struct {
 	module string // the folder below tools whose go.mod says which version
@@ -78,7 +81,7 @@ func (p program) build(ctx context.Context, root, path string, progress io.Write
 	}
 	fmt.Fprintf(progress, "building %s from its Go module; this takes minutes once\n", name)
 	begun := time.Now()
-	command := exec.CommandContext(ctx, "go", "-C", tools, "build", "-trimpath", "-ldflags", "-s -w", "-o", path+".part", p.path)
+	command := exec.CommandContext(ctx, "go", "-C", tools, "build", "-trimpath", "-ldflags", ldflags, "-o", path+".part", p.path)
 	command.Env = append(os.Environ(), "GOWORK=off")
 	if p.static {
 		command.Env = append(command.Env, "CGO_ENABLED=0")
@@ -91,7 +94,10 @@ func (p program) build(ctx context.Context, root, path string, progress io.Write
 		return err
 	}
 	fmt.Fprintf(progress, "built %s in %v\n", name, time.Since(begun).Round(time.Second))
-	return os.WriteFile(path+".inputs", []byte(stamp), 0o644)
+	if err := os.WriteFile(path+".inputs.part", []byte(stamp), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".inputs.part", path+".inputs")
 }
 
 // inputs is what a binary depends on: the versions of all modules, and the Go that compiles them.
@@ -104,7 +110,7 @@ func inputs(tools string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("Kubernetes is built from its Go modules, and go does not run: %w", err) //nolint:staticcheck // a name begins it
 	}
-	return string(version) + string(modules), nil
+	return string(version) + ldflags + string(modules), nil
 }
 
 // Root finds the folder of the repository from a folder in it.

@@ -1,0 +1,186 @@
+//go:build linux
+
+// Package cluster runs a real Kubernetes on this machine: one node, without Docker, a registry or a download that is not a
+// Go module or a Debian package.
+//
+// Everything runs in namespaces of its own: of processes, mounts, the network, cgroups. What a node changes on a machine
+// (interfaces, iptables, mounts, /run and /var, containers) is changed in there, and is gone when the first process in there
+// ends, however that ends. Outside there are three things: one folder, cgroups that are removed, and a port on loopback at
+// which kubectl finds the API server.
+//
+//	bench cluster up      makes images and starts a process in new namespaces (start.go)
+//	  └ init              in there: joins cgroups, reaps orphans (init.go)
+//	      └ node          mounts, the network, then Kubernetes' programs (node.go, mounts.go, run.go)
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/pflag"
+
+	"github.com/headgate/headgate/internal/apiserver"
+)
+
+// What is where in the cluster. None of these addresses is seen outside of its network namespace.
+const (
+	nodeName    = "headgate"
+	nodeAddress = "172.31.255.1"
+	podRange    = "10.244.0.0/16"
+	dnsAddress  = "10.96.0.10" // of the Service; in apiserver.ServiceRange
+)
+
+// programs are what a node runs, and what people use beside it.
+var programs = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl", "coredns"}
+
+const usage = `usage: bench cluster COMMAND [FLAG...]
+
+A real Kubernetes ` + apiserver.Version + ` of one node on this machine, in namespaces of its own: etcd, kube-apiserver, kube-controller-manager,
+kube-scheduler, kubelet and kube-proxy, built from their Go modules into .cache (minutes, once), CoreDNS, and Debian's
+containerd. It needs root, and apt-get where one of these is missing: ` + packagesText + `.
+
+commands:
+  up             start it with images of Headgate's programs, or say that it is up
+  down           end it, and remove what it made but its logs
+  status         say whether it is up, and what runs there; the exit status is 1 where it is not
+  images         make the images anew from what is here, and give them to the cluster
+  exec -- CMD    run a command where the pods' and Services' addresses and names are
+  build [NAME]   build programs of Kubernetes and start nothing: all, or those that are named, such as etcd and kube-apiserver
+  api down|up    end kube-apiserver, as in an outage, or start it again
+
+flags:
+`
+
+// options are what the command line says.
+type options struct {
+	root string // of the repository
+	dir  string // of the run
+	api  string // HOST:PORT at which the API server is reached from outside
+}
+
+// Command is bench cluster.
+func Command(ctx context.Context, args []string) error {
+	var o options
+	flags := pflag.NewFlagSet("cluster", pflag.ContinueOnError)
+	flags.StringVar(&o.dir, "dir", "", "folder for logs, data and the kubeconfig (default .run/cluster of the repository)")
+	flags.StringVar(&o.api, "api", "127.0.0.1:6443", "HOST:PORT of this machine at which kubectl finds the API server; with port 0 a free one")
+	flags.Usage = func() { fmt.Fprint(os.Stdout, usage, flags.FlagUsages()) }
+	if err := flags.Parse(args); errors.Is(err, pflag.ErrHelp) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	command, rest := flags.Arg(0), flags.Args()
+	switch command {
+	case "":
+		flags.Usage()
+		return errors.New("a command is missing")
+	case initCommand:
+		return initProcess()
+	case nodeCommand:
+		return nodeProcess(ctx)
+	}
+	var err error
+	if o.root, err = apiserver.Root("."); err != nil {
+		return err
+	}
+	if o.dir == "" {
+		o.dir = filepath.Join(o.root, ".run", "cluster")
+	}
+	if o.dir, err = filepath.Abs(o.dir); err != nil {
+		return err
+	}
+	switch command {
+	case "up":
+		return up(ctx, o, os.Stdout)
+	case "down":
+		return down(o.dir, os.Stdout)
+	case "build":
+		names := rest[1:]
+		if len(names) == 0 {
+			names = programs
+		}
+		_, err := apiserver.Build(ctx, o.root, os.Stdout, names...)
+		return err
+	}
+	c, err := Open(o.dir)
+	if err != nil {
+		return err
+	}
+	switch command {
+	case "status":
+		return c.status(ctx, os.Stdout)
+	case "images":
+		return c.Images(ctx, o.root, os.Stdout)
+	case "exec":
+		if len(rest) < 2 {
+			return errors.New("exec needs a command: bench cluster exec -- curl http://NAME.NAMESPACE.svc.cluster.local")
+		}
+		return c.exec(ctx, rest[1:])
+	case "api":
+		switch strings.Join(rest[1:], " ") {
+		case "down":
+			return c.Outage(ctx)
+		case "up":
+			return c.Restart(ctx)
+		}
+		return errors.New("api needs one of: down, up")
+	}
+	return fmt.Errorf("there is no command %q; bench cluster --help lists them", command)
+}
+
+// status prints what runs in the cluster.
+func (c *Cluster) status(ctx context.Context, w io.Writer) error {
+	fmt.Fprintf(w, "up; its first process is %d, its logs are in %s\nexport KUBECONFIG=%s\n\n", c.pid, c.Dir, c.Kubeconfig())
+	out, err := c.Kubectl(ctx, "", "get", "nodes,pods", "--all-namespaces", "--output", "wide", "--request-timeout", "5s")
+	fmt.Fprint(w, out)
+	return err
+}
+
+// exec runs a command in the cluster's namespaces, at this terminal.
+func (c *Cluster) exec(ctx context.Context, args []string) error {
+	// An interrupt is the command's to handle: it is in the terminal's group too.
+	signal.Ignore(os.Interrupt)
+	command := c.Enter(context.WithoutCancel(ctx), args[0], args[1:]...)
+	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err := command.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return fmt.Errorf("%s ended with status %d", args[0], exit.ExitCode())
+	}
+	return err
+}
+
+// rootOnly is an error for those who may not make namespaces.
+func rootOnly() error {
+	if os.Geteuid() != 0 {
+		return errors.New("this needs root, which makes the cluster's namespaces: run it with sudo")
+	}
+	return nil
+}
+
+// held says whether the cluster of a folder is up or coming up: its processes hold the lock.
+func held(dir string) (bool, error) {
+	f, err := os.OpenFile(lockFile(dir), os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return true, nil
+	}
+	return false, err // closing unlocks
+}
+
+// lockFile is outside of the folder, which comes and goes.
+func lockFile(dir string) string { return dir + ".lock" }

@@ -1,0 +1,162 @@
+//go:build linux
+
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// cgroupVariable tells the first process which cgroup to join.
+const cgroupVariable = "HEADGATE_CLUSTER_CGROUP"
+
+// initProcess is the first process of the namespaces: it joins cgroups, starts the node in a cgroup namespace of which they are
+// the root, passes signals on, and reaps what loses its parent, such as containerd's shims. It ends with the node, and
+// everything else in the namespaces ends with it.
+func initProcess() error {
+	if os.Getpid() != 1 {
+		return errors.New("this command is for bench cluster up to start")
+	}
+	if err := joinCgroups(os.Getenv(cgroupVariable)); err != nil { //nolint:forbidigo // it is how the starter tells
+		return err
+	}
+	inheritNothing()
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2)
+	// The child is not one of os/exec: that would wait for it, and so does the loop below, for whichever child ends.
+	node, err := os.StartProcess(program, []string{program, "cluster", nodeCommand}, &os.ProcAttr{
+		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, os.NewFile(lockFD, "lock"), os.NewFile(apiFD, "api")},
+		Sys:   &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWCGROUP},
+	})
+	if err != nil {
+		return err
+	}
+	_ = os.Stdout.Close() // the end of the progress is the node's to say
+	go func() {
+		for s := range signals {
+			_ = node.Signal(s)
+		}
+	}()
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, 0, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil:
+			return err
+		case pid == node.Pid && status.ExitStatus() != 0:
+			return fmt.Errorf("the node ended with status %d", status.ExitStatus())
+		case pid == node.Pid:
+			return nil
+		}
+	}
+}
+
+// inheritNothing keeps the descriptors that were inherited from every program that this process starts, unless it says so.
+func inheritNothing() {
+	syscall.CloseOnExec(lockFD)
+	syscall.CloseOnExec(apiFD)
+}
+
+// hierarchies are where this machine mounts cgroups: one place for each controller in version 1, one for all in version 2.
+func hierarchies() ([]mount, error) {
+	all, err := mounts()
+	if err != nil {
+		return nil, err
+	}
+	var found []mount
+	for _, m := range all {
+		if m.kind == "cgroup" || m.kind == "cgroup2" {
+			found = append(found, m)
+		}
+	}
+	if len(found) == 0 {
+		return nil, errors.New("this machine mounts no cgroups, which containers need")
+	}
+	return found, nil
+}
+
+// joinCgroups makes a cgroup in each hierarchy, and puts this process there.
+func joinCgroups(name string) error {
+	all, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	for _, h := range all {
+		dir := filepath.Join(h.at, name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} { // version 1 begins them empty, and then nothing may join
+			text, err := os.ReadFile(filepath.Join(h.at, file))
+			if errors.Is(err, fs.ErrNotExist) || h.kind == "cgroup2" {
+				continue
+			} else if err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(dir, file), text, 0); err != nil {
+				return err
+			}
+		}
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeCgroups removes the cgroups of a cluster that has ended.
+func removeCgroups(name string) error {
+	all, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	for _, h := range all {
+		var dirs []string
+		err := filepath.WalkDir(filepath.Join(h.at, name), func(path string, d fs.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				dirs = append(dirs, path)
+			}
+			return err
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		for _, dir := range slices.Backward(dirs) { // the inner ones first
+			// The kernel forgets processes that ended a moment later.
+			within(patience, func() bool { err = syscall.Rmdir(dir); return !errors.Is(err, syscall.EBUSY) })
+			if err != nil {
+				return fmt.Errorf("remove the cgroup %s: %w", dir, err)
+			}
+		}
+	}
+	return nil
+}
+
+// mount is a line of /proc/self/mounts.
+type mount struct{ source, at, kind, options string }
+
+func mounts() ([]mount, error) {
+	text, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return nil, err
+	}
+	var all []mount
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) >= 4 {
+			all = append(all, mount{f[0], f[1], f[2], f[3]})
+		}
+	}
+	return all, nil
+}

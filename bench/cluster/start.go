@@ -1,0 +1,292 @@
+//go:build linux
+
+package cluster
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/headgate/headgate/bench/image"
+	"github.com/headgate/headgate/internal/apiserver"
+)
+
+const (
+	initCommand = "init"
+	nodeCommand = "node"
+
+	// Descriptors that the processes in the namespaces inherit.
+	lockFD = 3 // locked for as long as one of them lives
+	apiFD  = 4 // listens outside for what wants the API server
+
+	// ready is the last line of the progress of a cluster that is up.
+	ready = "ready"
+
+	// patience is how long the first process may take to end when it is asked to.
+	patience = 10 * time.Second
+)
+
+// nodeConfig is what the node is told by up, as JSON on its standard input.
+type nodeConfig struct {
+	Dir      string
+	Binaries string
+	API      string   // HOST:PORT outside
+	Images   []string // tarballs
+}
+
+// up starts the cluster, or says that it is up.
+func up(ctx context.Context, o options, w io.Writer) error {
+	if err := rootOnly(); err != nil {
+		return err
+	}
+	for _, hidden := range []string{"/run/", "/var/", "/proc/", "/sys/"} {
+		if strings.HasPrefix(o.dir+"/", hidden) || strings.HasPrefix(o.root+"/", hidden) {
+			return fmt.Errorf("the cluster has a %s of its own, and sees nothing of this machine's: run this from a copy of the repository elsewhere", hidden)
+		}
+	}
+	if c, err := Open(o.dir); err == nil {
+		fmt.Fprintf(w, "it is up already, since its first process %d runs\nexport KUBECONFIG=%s\n", c.pid, c.Kubeconfig())
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(o.dir), 0o755); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(lockFile(o.dir), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return fmt.Errorf("another process is starting or ending this cluster (%w): see bench cluster status, or end it with bench cluster down", err)
+	}
+	if err := clean(o.dir, false); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.dir, 0o755); err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", o.api)
+	if err != nil {
+		return fmt.Errorf("the API server cannot be reached at %s, choose another address with --api: %w", o.api, err)
+	}
+	defer listener.Close()
+	api, err := listener.(*net.TCPListener).File() // a socket stays in the network namespace that it was made in
+	if err != nil {
+		return err
+	}
+	defer api.Close()
+	begun := time.Now()
+	if err := install(ctx, w); err != nil {
+		return err
+	}
+	config := nodeConfig{Dir: o.dir, API: listener.Addr().String()} // a port 0 is another by now
+	config.Binaries, err = apiserver.Build(ctx, o.root, w, programs...)
+	if err != nil {
+		return err
+	}
+	if config.Images, err = makeImages(ctx, o.root, config.Binaries, w); err != nil {
+		return err
+	}
+	if err := spawn(ctx, config, lock, api, w); err != nil {
+		return errors.Join(err, clean(o.dir, true))
+	}
+	fmt.Fprintf(w, "the cluster is up after %v; its logs are in %s. Try:\n\n  export KUBECONFIG=%s PATH=%s:$PATH\n  kubectl get pods --all-namespaces\n  bin/bench cluster exec -- curl http://NAME.NAMESPACE.svc.cluster.local\n\nmake cluster-down ends it.\n",
+		time.Since(begun).Round(100*time.Millisecond), o.dir, (&Cluster{Dir: o.dir}).Kubeconfig(), config.Binaries)
+	return nil
+}
+
+// makeImages makes the images of the cluster itself and those of Headgate.
+func makeImages(ctx context.Context, root, binaries string, w io.Writer) ([]string, error) {
+	dir := filepath.Join(root, ".cache", "images")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	pause := filepath.Join(dir, "pause")
+	if err := image.Compile(ctx, root, "./bench/cluster/pause", pause); err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, i := range []image.Image{image.Static(pauseImage, pause), image.Static(dnsImage, filepath.Join(binaries, "coredns"))} {
+		file := filepath.Join(dir, image.Base(i.Name)+".tar")
+		if err := i.Write(file); err != nil {
+			return nil, err
+		}
+		all = append(all, file)
+	}
+	ours, err := image.Headgate(ctx, root, dir, w)
+	return append(all, ours...), err
+}
+
+// spawn starts the first process in new namespaces and returns when the cluster is up. Else nothing of it is left running.
+func spawn(ctx context.Context, config nodeConfig, lock, api *os.File, w io.Writer) error {
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(config)
+	if err != nil {
+		return err
+	}
+	log, err := os.Create(logFile(config.Dir))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	first := exec.Command(program, "cluster", initCommand)
+	first.Stdin, first.Stderr, first.ExtraFiles = bytes.NewReader(text), log, []*os.File{lock, api}
+	first.SysProcAttr = &syscall.SysProcAttr{
+		Setsid:     true, // it outlives this process and its terminal
+		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
+	}
+	first.Env = append(os.Environ(), cgroupVariable+"="+cgroupName(config.Dir))
+	progress, err := first.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := first.Start(); err != nil {
+		return fmt.Errorf("no namespaces can be made: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = first.Process.Kill() })
+	defer stop()
+	if err := os.WriteFile(pidFile(config.Dir), []byte(strconv.Itoa(first.Process.Pid)), 0o644); err != nil {
+		return errors.Join(err, first.Process.Kill(), first.Wait())
+	}
+	last := ""
+	for lines := bufio.NewScanner(progress); lines.Scan(); last = lines.Text() {
+		if lines.Text() != ready {
+			fmt.Fprintln(w, lines.Text())
+		}
+	}
+	if last == ready {
+		return first.Process.Release()
+	}
+	_ = first.Process.Kill() // it may have ended
+	_ = first.Wait()
+	if ctx.Err() != nil {
+		return errors.New("interrupted, and nothing of the cluster is left")
+	}
+	said, _ := os.ReadFile(logFile(config.Dir))
+	return fmt.Errorf("the cluster did not come up (logs are in %s): %s", config.Dir, bytes.TrimSpace(said))
+}
+
+// down ends the cluster and removes what it made, but for logs.
+func down(dir string, w io.Writer) error {
+	if err := rootOnly(); err != nil {
+		return err
+	}
+	begun := time.Now()
+	is, err := held(dir)
+	if err != nil {
+		return err
+	}
+	if is {
+		pid, err := firstProcess(dir)
+		if err != nil {
+			return fmt.Errorf("the cluster is being started or ended by somebody else: %w", err)
+		}
+		if err := end(pid); err != nil {
+			return err
+		}
+	}
+	if err := clean(dir, true); err != nil {
+		return err
+	}
+	if !is {
+		fmt.Fprintln(w, "it was not up")
+		return nil
+	}
+	fmt.Fprintf(w, "ended after %v; its logs are in %s\n", time.Since(begun).Round(100*time.Millisecond), dir)
+	return nil
+}
+
+// end ends the first process, with which everything in its namespaces ends, and waits for that.
+func end(pid int) error {
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("end the process %d: %w", pid, err)
+		}
+		if within(patience, func() bool { return gone(pid) }) {
+			return nil
+		}
+	}
+	return fmt.Errorf("the process %d does not end", pid)
+}
+
+// within waits until a condition holds, for a time at most, and returns whether it does.
+func within(limit time.Duration, holds func() bool) bool {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(limit); !holds(); {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			return false
+		}
+	}
+	return true
+}
+
+// gone says whether a process has ended, and those that ended with it.
+func gone(pid int) bool {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return true
+	}
+	_, fields, _ := strings.Cut(string(text), ") ") // after the name
+	return strings.HasPrefix(fields, "Z") || strings.HasPrefix(fields, "X")
+}
+
+// clean removes what an ended cluster left: its cgroups, and its files but for logs where those are kept.
+func clean(dir string, keepLogs bool) error {
+	if err := removeCgroups(cgroupName(dir)); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if keepLogs && strings.HasSuffix(e.Name(), ".log") {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// firstProcess is the id of the process with which the cluster ends. The cluster must be up or coming up: else the id may
+// be another's by now.
+func firstProcess(dir string) (int, error) {
+	text, err := os.ReadFile(pidFile(dir))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(string(text))
+}
+
+func pidFile(dir string) string { return filepath.Join(dir, "pid") }
+func logFile(dir string) string { return filepath.Join(dir, "cluster.log") }
+
+// cgroupName is the same for each run of a folder and differs between folders.
+func cgroupName(dir string) string {
+	sum := sha256.Sum256([]byte(dir))
+	return "headgate-" + hex.EncodeToString(sum[:4])
+}
