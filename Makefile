@@ -70,6 +70,9 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	go test -run '^$$' -bench Gateway -count 6 -benchtime 1s ./bench/e2e > bin/bench-gateway.txt
 	@$(TOOL) benchstat -col '/path@(direct original-dst gateway)' bin/bench-gateway.txt
 	go test -run '^$$' -bench Catalogue -benchtime 12x ./bench/e2e
+	go test -run '^$$' -bench Build ./internal/objects
+	go test -run '^$$' -bench KubeChurn -benchtime 1200x ./internal/objects/kube
+	go test -run '^TestScale$$' -count 1 -v ./internal/objects/kube -scale
 
 generate: ## Write what the scenarios answer into their files anew; read the difference before you keep it
 	go test ./extproc/pick ./extproc/stream ./internal/sim ./control/place/load ./control/place/decide -run Scenarios -update

@@ -144,6 +144,9 @@ func isIP(text string) bool {
 }
 
 func (c config) check(rest []string) error {
+	if err := c.kube.Check(c.objects); err != nil {
+		return err
+	}
 	switch {
 	case len(rest) > 0:
 		return fmt.Errorf("what is %q? every setting is a flag", strings.Join(rest, " "))
@@ -171,9 +174,6 @@ func (c config) check(rest []string) error {
 		return errors.New("a look interval below 10ms would keep the engines busy with nothing else")
 	case c.metricsPort < -1 || c.metricsPort > 65535:
 		return fmt.Errorf("--metrics-port %d is no port", c.metricsPort)
-	}
-	if err := c.kube.Check(c.objects); err != nil {
-		return err
 	}
 	for _, text := range c.endpoints {
 		if _, err := objects.ParseAddress(text); err != nil {

@@ -41,6 +41,8 @@ import (
 func TestTheCommandLine(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"", "say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT; see control --help"},
+		{"--kube --objects x --listen y", "--kube and --objects: objects come from an API server or from a folder; leave one of them out; see control --help"},
+		{"--endpoints a:1 --namespace x --listen y --state s", "--kubeconfig and --namespace are of no use without --kube; see control --help"},
 		{"--objects x", "there is nobody to serve: say --listen unix:PATH or HOST:PORT, which extprocs call; see control --help"},
 		{"--endpoints a:1 --listen y", "say where to remember what is registered and loaded: --state FILE; see control --help"},
 		{"--endpoints a --state s --listen y", `--endpoints "a": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000; see control --help`},

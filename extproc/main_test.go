@@ -214,7 +214,9 @@ func await(t *testing.T, url, want string) {
 
 func TestTheCommandLine(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"", "say where the engines are: --objects DIR, a folder with YAML, or --endpoints HOST:PORT; see extproc --help"},
+		{"", "say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT; see extproc --help"},
+		{"--kube --objects x --listen y", "--kube and --objects: objects come from an API server or from a folder; leave one of them out; see extproc --help"},
+		{"--endpoints a:1 --namespace x --listen y", "--kubeconfig and --namespace are of no use without --kube; see extproc --help"},
 		{"--endpoints a:1 --endpoints b:2,c --listen y", `--endpoints "c": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000; see extproc --help`},
 		{"--objects x --grpc-port -1", "there is nobody to serve: say --listen unix:PATH for an Envoy beside, or --grpc-port for other gateways; see extproc --help"},
 		{"--objects x --grpc-port 65536", "--grpc-port 65536 is no port; see extproc --help"},
@@ -263,6 +265,8 @@ func TestFaultsAtTheStartEndIt(t *testing.T) {
 		"--endpoints a:1 --listen unix:x --control 10.0.0.1:1 --control-ca-file " + empty:           "--control-ca-file: " + empty + " holds no certificate in PEM",
 		"--endpoints a:1 --listen unix:x --control 10.0.0.1:1 --control-cert-path " + dir + "/none": "--control-cert-path: open " + dir + "/none/tls.crt: no such file or directory",
 		"--objects " + dir + " --listen unix:" + dir + "/s":                                         "x.yaml:1: ",
+		"--kube --kubeconfig " + dir + "/none --listen unix:" + dir + "/s":                          "the API server: stat " + dir + "/none: no such file or directory",
+		"--kube --kubeconfig " + empty + " --listen unix:" + dir + "/s":                             "nothing says where the API server is: say --kubeconfig FILE or $KUBECONFIG, or run in a pod with a service account",
 		"--objects " + dir + "/none --listen unix:" + dir + "/s":                                    "no such file or directory",
 		"--objects " + t.TempDir() + " --listen unix:" + strings.Repeat("x", 104):                   "the path of a Unix socket has at most 103 bytes, this one has 104",
 		"--objects " + t.TempDir() + " --listen unix:" + dir + "/s --eds-file /proc/nowhere/e.json": "--eds-file /proc/nowhere/e.json: mkdir /proc/nowhere: ",

@@ -232,7 +232,7 @@ func TestObjectsFromAnAPIServer(t *testing.T) {
 	l := s.pour(4, func(client, n int) request { return completion([]string{"m1", "a01"}[(client+n)%2], 5, n%2 == 0) }, isOK)
 	l.goesOn(s, 20)
 	k.Outage()
-	s.await("extproc knows", func() bool { return s.sum(s.Metrics, "headgate_objects_readable") == 0 })
+	s.await("extproc knows", func() bool { return s.sum(s.Metrics, "headgate_objects_connected") == 0 })
 	s.await("control decides nothing", func() bool { return s.sum(s.ControlMetrics, "headgate_decides") == 0 })
 	l.goesOn(s, 50)
 	if err := k.Restart(t.Context()); err != nil {

@@ -154,8 +154,9 @@ type Model struct {
 // becomes a Problem.
 func Build(s Set) *World {
 	w := &World{Pools: make(map[Name]*Pool, len(s.Pools)), byModel: make(map[string]*Route)}
+	selected := newSelection(&s)
 	for i := range s.Pools {
-		w.addPool(&s.Pools[i], &s)
+		w.addPool(&s.Pools[i], &s, selected)
 	}
 	w.noteUnusedLists(&s)
 	w.noteSharedEndpoints()
@@ -195,15 +196,16 @@ func (w *World) Addresses() []string {
 
 func routeName(r *v1alpha1.LLMRoute) Name { return Name{r.Namespace, r.Name} }
 
-func (w *World) addPool(ip *pool.InferencePool, s *Set) {
+func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
 	p := &Pool{Name: Name{ip.Namespace, ip.Name}, Picker: pickerOf(ip.Spec.EndpointPickerRef)}
 	if w.Pools[p.Name] != nil {
 		w.problem("InferencePool %s is defined twice: that of --endpoints counts", p.Name)
 		return
 	}
 	w.Pools[p.Name] = p
-	for _, pod := range s.Pods {
-		if pod.Name.Namespace != p.Name.Namespace || !pod.IP.IsValid() || !selects(ip.Spec.Selector.MatchLabels, pod.Labels) {
+	for _, i := range selected.pods(ip) {
+		pod := &s.Pods[i]
+		if !pod.IP.IsValid() || !selects(ip.Spec.Selector.MatchLabels, pod.Labels) {
 			continue
 		}
 		for _, port := range ip.Spec.TargetPorts {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -82,9 +83,14 @@ func newClient(c *rest.Config) (client.Client, error) {
 	return client.New(c, client.Options{Scheme: scheme, Mapper: mapper})
 }
 
-// useLog makes Kubernetes' libraries write into our log: they have one for the whole process.
+// loggers are those of Kubernetes' libraries: they have one for the whole process, which may be set once.
+var loggers sync.Once
+
+// useLog makes Kubernetes' libraries write into a log, the first that is given.
 func useLog(log *slog.Logger) {
-	sink := logr.FromSlogHandler(log.Handler())
-	klog.SetLogger(sink)
-	ctrllog.SetLogger(sink)
+	loggers.Do(func() {
+		sink := logr.FromSlogHandler(log.Handler())
+		klog.SetLogger(sink)
+		ctrllog.SetLogger(sink)
+	})
 }

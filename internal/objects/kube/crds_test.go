@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -169,6 +170,17 @@ func inferencePool(spec string) string {
 	return "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: p}\nspec: " + spec
 }
 
+const objective = "{type: TimeToFirstToken, latency: {value: 1s}}"
+
+// many are n items of a list, in which %d is a number.
+func many(n int, item string) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = strings.ReplaceAll(item, "%d", strconv.Itoa(i))
+	}
+	return strings.Join(all, ", ")
+}
+
 const base = "selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}]"
 
 // An API server that has our CRDs and a folder take the same objects, and refuse the same.
@@ -214,6 +226,10 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{route(`{backendRefs: [{name: p}], prioritty: 3}`), `unknown field "spec.prioritty"`},
 		{route(`{backendRefs: [{name: p}], priority: high}`), "spec.priority"},
 		{strings.Replace(route(`{backendRefs: [{name: p}]}`), "name: r}", "name: R}", 1), "metadata.name"},
+		{route(`{backendRefs: [` + many(16, `{name: p}`) + `], modelNames: [` + many(128, `m%d`) + `], parentRefs: [` + many(32, `{name: g}`) + `], objectives: [` + many(16, objective) + `]}`), ""},
+		{route(`{backendRefs: [{name: p}], modelNames: [` + many(129, `m%d`) + `]}`), "must have at most 128 items"},
+		{route(`{backendRefs: [{name: p}], parentRefs: [` + many(33, `{name: g}`) + `]}`), "must have at most 32 items"},
+		{route(`{backendRefs: [{name: p}], objectives: [` + many(17, objective) + `]}`), "must have at most 16 items"},
 
 		{model(`{poolRef: {name: p}}`), ""},
 		{model(`{id: org/sql, poolRef: {name: p}, type: lora, baseModel: llama, source: s3://x, key: '{"a":1}', size: 50Mi, copies: {min: 1, max: 3}, pinned: true}`), ""},
@@ -259,6 +275,8 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{list(`{addresses: ["10.0.0.7:8000", "[fd00::7]:8000", "gpu-2.internal:65535", "gpu_3:1", "GPU-4.internal.:80"], engine: llama.cpp}`), ""},
 		{list(`{addresses: ["10.0.0.7:8000"], engine: modelruntime, management: "unix:/run/x.sock"}`), ""},
 		{list(`{addresses: ["a:1", "b:1"], management: "port:8085"}`), ""},
+		{list(`{addresses: [` + many(512, `"h%d:1"`) + `]}`), ""},
+		{list(`{addresses: [` + many(513, `"h%d:1"`) + `]}`), "must have at most 512 items"},
 		{list(`{}`), "spec.addresses: Required value: name at least one address, such as 10.0.0.7:8000"},
 		{list(`{addresses: []}`), "spec.addresses: Required value: name at least one address"},
 		{list(`{addresses: ["a:1", "a:1"]}`), `spec.addresses[1]: Duplicate value: "a:1"`},

@@ -54,8 +54,8 @@ type Source struct {
 	refused map[string]string // why an object is left out, by kind and name
 }
 
-// New returns a Source for the objects of a namespace, or of all where that is empty. It makes Kubernetes' libraries write
-// into log, for the whole process.
+// New returns a Source for the objects of a namespace, or of all where that is empty. The first one's
+// log is that of Kubernetes' libraries, for the whole process.
 func New(c *rest.Config, namespace string, log *slog.Logger, meter Meter) (*Source, error) {
 	useLog(log)
 	s := &Source{
@@ -216,7 +216,7 @@ func (s *Source) refuse(kind string, name objects.Name, why error) {
 		delete(s.refused, key)
 	} else {
 		s.refused[key] = is
-		s.log.Warn("an object is left out: it is not valid, and the API server's CRDs did not refuse it; kubectl apply -f manifests/crds", "kind", kind, "name", name.String(), "fault", is)
+		s.log.Warn("an object is left out: it is not valid, and the API server's CRDs did not refuse it; kubectl apply -k manifests/crds", "kind", kind, "name", name.String(), "fault", is)
 	}
 	s.meter.Refused(len(s.refused))
 }

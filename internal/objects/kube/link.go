@@ -9,9 +9,12 @@ import (
 	"time"
 )
 
-// again is how long a request waits that the API server did not answer, before it is made again. The informers' own
-// waits grow to a minute: an outage would go on that long after its end.
-const again = 500 * time.Millisecond
+// How long a request waits before it is made again: one that the API server did not answer, and one that it refused until
+// somebody mends that. The informers' own waits grow to a minute: an outage would go on that long after its end.
+const (
+	again  = 500 * time.Millisecond
+	mended = 2 * time.Second
+)
 
 // link is how the API server is reached by those who follow it: it makes a request again until it is answered, and knows
 // whether all that is asked for is answered. It is for requests without a body. It is safe for concurrent use.
@@ -43,23 +46,27 @@ func (l *link) RoundTrip(r *http.Request) (*http.Response, error) {
 		default:
 			l.note(r.URL.Path)
 		}
-		if err == nil && response.StatusCode < http.StatusInternalServerError {
-			return response, nil
-		}
+		pause := again
 		if err == nil {
+			if hints[response.StatusCode] != "" {
+				pause = mended
+			} else if response.StatusCode < http.StatusInternalServerError {
+				return response, nil
+			}
 			_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<16)) // so that the connection is used again
 			_ = response.Body.Close()
 		}
-		if err := wait(r.Context(), again); err != nil {
+		if err := wait(r.Context(), pause); err != nil {
 			return nil, err
 		}
 	}
 }
 
+// hints say what to do about an answer that stays the same until somebody does it.
 var hints = map[int]string{
 	http.StatusUnauthorized: "the API server does not know who asks: look at the kubeconfig, or at the pod's service account",
 	http.StatusForbidden:    "the service account may not read it: kubectl apply the RBAC rules in manifests",
-	http.StatusNotFound:     "the API server has no such kind: kubectl apply -f manifests/crds",
+	http.StatusNotFound:     "the API server has no such kind: kubectl apply -k manifests/crds",
 }
 
 // note keeps how a request for a path went; what is wrong is empty if it went well.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 
@@ -117,7 +116,6 @@ func readList(o client.Object) (v1alpha1.EndpointList, field.ErrorList) {
 
 // Read reads the objects of a namespace once, or of all where that is empty. Those that are not valid are an error.
 func Read(ctx context.Context, c *rest.Config, namespace string) (objects.Set, error) {
-	useLog(slog.New(slog.DiscardHandler))
 	reader, err := newClient(c)
 	if err != nil {
 		return objects.Set{}, fmt.Errorf("the API server: %w", err)

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	"github.com/headgate/headgate/internal/apiserver"
+)
+
+// With --kube the program takes its objects from an API server: it waits for the CRDs, serves once they are there, and
+// goes on while the API server is away.
+func TestObjectsOfAnAPIServer(t *testing.T) {
+	s := apiserver.Run(t)
+	client, err := dynamic.NewForConfig(s.Admin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply := func(resource schema.GroupVersionResource, namespace string, text []byte) error {
+		var o unstructured.Unstructured
+		if err := yaml.Unmarshal(text, &o.Object); err != nil {
+			return err
+		}
+		var to dynamic.ResourceInterface = client.Resource(resource)
+		if namespace != "" {
+			to = client.Resource(resource).Namespace(namespace)
+		}
+		_, err := to.Apply(t.Context(), o.GetName(), &o, metav1.ApplyOptions{FieldManager: "test"})
+		return err
+	}
+	dir := t.TempDir()
+	config := filepath.Join(dir, "kubeconfig")
+	text, err := apiserver.Kubeconfig(s.Admin())
+	if err == nil {
+		err = os.WriteFile(config, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := []string{"--kube", "--kubeconfig", config, "--namespace", "default", "--listen", "unix:" + filepath.Join(dir, "s")}
+
+	err = run(t.Context(), append(flags, "--explain-config"), io.Discard, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "kubectl apply -k manifests/crds") {
+		t.Errorf("without CRDs the configuration is explained by %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- run(ctx, append(flags, "--metrics-host", host, "--metrics-port", "9094", "--drain-timeout", "100ms"), io.Discard, io.Discard)
+	}()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	metrics, ready := "http://"+host+":9094/metrics", "http://"+host+":9094/readyz"
+	await(t, metrics, "headgate_objects_connected 0")
+
+	crds, err := filepath.Glob("../manifests/crds/inference.*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range crds {
+		text, err := os.ReadFile(file)
+		if err == nil {
+			err = apply(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}, "", text)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, metrics, "headgate_objects_connected 1")
+	for i, resource := range []schema.GroupVersionResource{
+		{Group: "inference.networking.k8s.io", Version: "v1", Resource: "inferencepools"},
+		{Group: "inference.x-k8s.io", Version: "v1alpha1", Resource: "llmroutes"},
+	} {
+		if err := apply(resource, "default", []byte(strings.Split(someObjects, "---\n")[i])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, metrics, `headgate_objects{kind="LLMRoute"} 1`)
+	await(t, ready, "ok")
+	var explained bytes.Buffer
+	if err := run(t.Context(), append(flags, "--explain-config"), &explained, io.Discard); err != nil || !strings.Contains(explained.String(), "default/base") {
+		t.Errorf("the configuration is explained by %v:\n%s", err, explained.String())
+	}
+
+	s.Outage()
+	await(t, metrics, "headgate_objects_connected 0")
+	await(t, metrics, `headgate_objects{kind="LLMRoute"} 1`)
+	await(t, ready, "ok")
+}

@@ -1,0 +1,289 @@
+package kube_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/headgate/headgate/internal/apiserver"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/source"
+)
+
+var (
+	scale = flag.Bool("scale", false, "follow 10,000 pods and 1,000 routes, and print what that takes")
+	alone = flag.String("alone", "", "what -scale starts: follow the API server of this kubeconfig in a process of its own")
+)
+
+// populate makes pools that share pods and routes equally, with pods as large as those of engines are.
+func (c cluster) populate(pools, pods, routes int) {
+	c.Helper()
+	var texts []string
+	for i := range pools {
+		texts = append(texts, strings.NewReplacer("name: p}", fmt.Sprintf("name: p%d}", i), "app: llama", fmt.Sprintf("app: p%d", i)).Replace(inferencePool("{"+base+"}")))
+	}
+	for i := range routes {
+		texts = append(texts, named(route(fmt.Sprintf("{backendRefs: [{name: p%d}], modelNames: [m%d], adapter: {name: a%[2]d}}", i%pools, i)), fmt.Sprintf("r%d", i)))
+	}
+	for i := range pods {
+		texts = append(texts, engine(i, pools))
+	}
+	work := make(chan string)
+	var workers sync.WaitGroup
+	for range 8 {
+		workers.Go(func() {
+			for text := range work {
+				o := read(c, text)[0]
+				made := o.DeepCopy()
+				_, err := c.of(o).Create(c.Context(), made, metav1.CreateOptions{})
+				if err == nil && o.Object["status"] != nil {
+					status := map[string]any{"status": o.Object["status"]}
+					var patch []byte
+					if patch, err = json.Marshal(status); err == nil {
+						_, err = c.of(o).Patch(c.Context(), o.GetName(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+					}
+				}
+				if err != nil {
+					c.Error(err)
+				}
+			}
+		})
+	}
+	for _, text := range texts {
+		work <- text
+	}
+	close(work)
+	workers.Wait()
+}
+
+// address is that of the i-th pod.
+func address(i int) string { return fmt.Sprintf("10.%d.%d.%d", i/65536, i/256%256, i%256) }
+
+// engine is the i-th pod, of some 5 KB.
+func engine(i, pools int) string {
+	text := strings.NewReplacer("app: llama", fmt.Sprintf("app: p%d, pod-template-hash: 5f6d8c7b9, app.kubernetes.io/name: vllm, topology.kubernetes.io/zone: zone-%d", i%pools, i%3)).
+		Replace(pod(fmt.Sprintf("engine-%d", i), address(i), "True"))
+	var env strings.Builder
+	for n := range 40 {
+		fmt.Fprintf(&env, "{name: VARIABLE_%d, value: %q}, ", n, strings.Repeat("v", 40))
+	}
+	return strings.Replace(text, "image: none}", "image: none, env: ["+env.String()+"]}", 1)
+}
+
+// BenchmarkKubeChurn prints how soon a World shows a change: 1,000 pods in 50 pools, 20 of which become ready or unready
+// each second.
+//
+//	go test -run '^$' -bench KubeChurn -benchtime 1200x ./internal/objects/kube
+func BenchmarkKubeChurn(b *testing.B) {
+	const pods, pools, every = 1000, 50, time.Second / 20
+	c := newCluster(b)
+	c.populate(pools, pods, 100)
+	c.await("the pods are made", func() bool { return !b.Failed() })
+
+	type change struct {
+		pod   int
+		ready bool
+		begun time.Time
+	}
+	var mu sync.Mutex // guards what follows
+	pending := make(map[int]change)
+	var took []time.Duration
+	first := make(chan struct{})
+	var once sync.Once
+	worlds := 0
+	publish := func(w *objects.World) {
+		now := time.Now()
+		count := 0
+		for _, p := range w.Pools {
+			count += len(p.Endpoints)
+		}
+		if count == pods {
+			once.Do(func() { close(first) })
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		worlds++
+		for i, ch := range pending {
+			p := w.Pools[objects.Name{Namespace: "default", Name: fmt.Sprintf("p%d", i%pools)}]
+			at := address(i) + ":8000"
+			if slices.ContainsFunc(p.Endpoints, func(e objects.Endpoint) bool { return e.Address == at && e.Ready == ch.ready }) {
+				took = append(took, now.Sub(ch.begun))
+				delete(pending, i)
+			}
+		}
+	}
+	config := filepath.Join(b.TempDir(), "kubeconfig")
+	text, err := apiserver.Kubeconfig(c.Admin())
+	if err == nil {
+		err = os.WriteFile(config, text, 0o600)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		s := source.Source{Kube: source.Kube{On: true, Config: config}}
+		if err := s.Follow(ctx, slog.New(slog.DiscardHandler), new(followed), publish); err != nil {
+			b.Error(err)
+		}
+	})
+	defer running.Wait()
+	defer cancel()
+	<-first
+
+	ready := make([]bool, pods)
+	for i := range ready {
+		ready[i] = true
+	}
+	o := read(b, engine(0, pools))[0]
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	before := cpu()
+	worlds = 0
+	b.ResetTimer()
+	begun := time.Now()
+	for range b.N {
+		<-tick.C
+		i := rand.IntN(pods)
+		mu.Lock()
+		_, busy := pending[i]
+		mu.Unlock()
+		if busy {
+			continue
+		}
+		ready[i] = !ready[i]
+		status := "False"
+		if ready[i] {
+			status = "True"
+		}
+		patch := fmt.Appendf(nil, `{"status": {"conditions": [{"type": "Ready", "status": %q}]}}`, status)
+		mu.Lock()
+		pending[i] = change{i, ready[i], time.Now()}
+		mu.Unlock()
+		if _, err := c.of(o).Patch(ctx, fmt.Sprintf("engine-%d", i), types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+			b.Fatal(err)
+		}
+	}
+	c.await("every change is seen", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(pending) == 0
+	})
+	b.StopTimer()
+	mu.Lock()
+	defer mu.Unlock()
+	slices.Sort(took)
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(milliseconds(took[len(took)/2]), "p50-ms")
+	b.ReportMetric(milliseconds(took[len(took)*99/100]), "p99-ms")
+	b.ReportMetric(milliseconds(took[len(took)-1]), "max-ms")
+	b.ReportMetric(float64(worlds)/time.Since(begun).Seconds(), "worlds/s")
+	b.ReportMetric(100*(cpu()-before).Seconds()/time.Since(begun).Seconds(), "%cpu-with-churner")
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// cpu is the time that this process has used.
+func cpu() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // of this process: it cannot fail
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// TestScale holds what following 10,000 pods and 1,000 routes takes: 300 MB, and 5 s for all of it.
+func TestScale(t *testing.T) {
+	if !*scale {
+		t.Skip("-scale starts it")
+	}
+	c := newCluster(t)
+	begun := time.Now()
+	c.populate(50, 10_000, 1000)
+	t.Logf("10,000 pods and 1,000 routes are made in %v", time.Since(begun).Round(time.Second))
+	config := filepath.Join(t.TempDir(), "kubeconfig")
+	text, err := apiserver.Kubeconfig(c.Admin())
+	if err == nil {
+		err = os.WriteFile(config, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		out, err := exec.Command(os.Args[0], "-test.run", "^TestAlone$", "-test.v", "-alone", config).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		said := numbers(string(out))
+		t.Logf("in a process of its own: %v", said)
+		if said["seconds"] > 5 || said["peak MB"] > 300 {
+			t.Errorf("it takes %v s and %v MB, want 5 s and 300 MB at most", said["seconds"], said["peak MB"])
+		}
+	}
+}
+
+// numbers reads lines "name = number".
+func numbers(text string) map[string]float64 {
+	all := make(map[string]float64)
+	for line := range strings.Lines(text) {
+		name, value, ok := strings.Cut(line, " = ")
+		if n, err := strconv.ParseFloat(strings.TrimSpace(value), 64); ok && err == nil {
+			all[name] = n
+		}
+	}
+	return all
+}
+
+// TestAlone is what TestScale starts.
+func TestAlone(t *testing.T) {
+	if *alone == "" {
+		t.Skip("TestScale starts it")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	begun := time.Now()
+	var world *objects.World
+	s := source.Source{Kube: source.Kube{On: true, Config: *alone}}
+	err := s.Follow(ctx, slog.New(slog.DiscardHandler), new(followed), func(w *objects.World) {
+		if world = w; len(w.Addresses()) > 0 {
+			fmt.Printf("seconds = %.2f\n", time.Since(begun).Seconds())
+			cancel()
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Printf("pods = %d\nroutes = %d\nCPU seconds = %.2f\n", len(world.Addresses()), len(world.Routes), cpu().Seconds())
+	fmt.Printf("peak MB = %.0f\n", memory(t, "VmHWM"))
+}
+
+// memory is a figure of this process, in MB.
+func memory(t *testing.T, which string) float64 {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Skip("only Linux tells")
+	}
+	for line := range bytes.Lines(text) {
+		if fields := strings.Fields(string(line)); len(fields) == 3 && fields[0] == which+":" {
+			kb, _ := strconv.ParseFloat(fields[1], 64)
+			return kb * 1024 / 1e6
+		}
+	}
+	return 0
+}
