@@ -46,7 +46,8 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	m := newMeter()
 	worlds := newLatest()
 	loaded := make(chan struct{})
-	office := office{config: c, access: access, worlds: worlds, meter: m, log: log, open: func(context.Context, func() bool) (memory, error) {
+	ready := sync.OnceFunc(func() { close(loaded) })
+	office := office{config: c, access: access, worlds: worlds, meter: m, log: log, began: ready, open: func(context.Context, func() bool) (memory, error) {
 		file, err := store.Open(c.state, log)
 		if err != nil {
 			return nil, fmt.Errorf("--state: %w", err)
@@ -63,10 +64,11 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		var first sync.Once
 		return c.source().Follow(ctx, log, m, func(w *objects.World) {
 			worlds.set(w)
-			first.Do(func() { close(loaded) })
+			if c.kube.On {
+				ready() // one that waits for its turn is ready too
+			}
 		})
 	})
 	group.Go(func() error { return decide(ctx) })

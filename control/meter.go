@@ -147,7 +147,8 @@ func result(failed bool) string {
 	return "done"
 }
 
-// handler serves what operators look at. Control is ready when it has read its objects.
+// handler serves what operators look at. Control is ready when it decides with the objects that it has read, or waits for
+// its turn with them.
 func (m *meter) handler(loaded <-chan struct{}) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))

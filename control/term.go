@@ -24,6 +24,8 @@ type office struct {
 	log    *slog.Logger
 	// open opens what an earlier term remembers, for a new one, which writes nothing while decides is false.
 	open func(ctx context.Context, decides func() bool) (memory, error)
+	// began is called when a term has its objects, maybe more than once.
+	began func()
 	// cluster is nil where there is none.
 	cluster *cluster
 }
@@ -62,13 +64,16 @@ func (o office) term(ctx context.Context, pauses <-chan bool) (err error) {
 
 	group, ctx := errgroup.WithContext(ctx)
 	running, loaded := make(chan struct{}), make(chan struct{})
+	ready := sync.OnceFunc(func() {
+		o.began()
+		close(loaded)
+	})
 	group.Go(func() error { return placer.Run(ctx, func() { close(running) }) })
 	group.Go(func() error {
 		<-running
-		var first sync.Once
 		o.worlds.follow(ctx, func(w *objects.World) {
 			placer.SetWorld(w)
-			first.Do(func() { close(loaded) })
+			ready()
 		})
 		return nil
 	})
