@@ -27,8 +27,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/headgate/headgate/internal/objects/kube"
 )
@@ -59,8 +59,8 @@ const (
 // It needs, in its own namespace: leases and secrets create, endpointslices create; and of those of the names above leases
 // and endpointslices get and update, secrets get.
 type cluster struct {
-	config    *rest.Config
 	client    kubernetes.Interface
+	writer    client.Client // of status
 	namespace string
 	pod       string     // its name
 	address   netip.Addr // of the pod
@@ -73,12 +73,16 @@ func (o *office) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	client, err := kubernetes.NewForConfig(config)
+	core, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("the API server: %w", err)
 	}
+	writer, err := kube.Client(config)
+	if err != nil {
+		return err
+	}
 	pod := objectName(o.pod)
-	c := &cluster{config: config, client: client, namespace: pod.Namespace, pod: pod.Name, log: o.log}
+	c := &cluster{client: core, writer: writer, namespace: pod.Namespace, pod: pod.Name, log: o.log}
 	if o.podIP != "" {
 		c.address = netip.MustParseAddr(o.podIP) // it was checked
 	}
@@ -89,12 +93,8 @@ func (o *office) join(ctx context.Context) error {
 		o.certPath, o.tokenFile = o.credentials, filepath.Join(o.credentials, "token")
 	}
 	o.cluster = c
-	writer, err := kube.Client(config)
-	if err != nil {
-		return err
-	}
 	o.open = func(ctx context.Context, decides func() bool) (memory, error) {
-		return kube.OpenMemory(ctx, writer, o.kube.Namespace, o.log, decides)
+		return kube.OpenMemory(ctx, c.writer, o.kube.Namespace, o.log, decides)
 	}
 	return nil
 }
@@ -112,10 +112,7 @@ func (c cluster) serve(ctx context.Context, o office, loaded <-chan struct{}, de
 	if port := o.port(); port != 0 && c.address.IsValid() {
 		led.Go(func() { c.announce(ctx, port, decides) })
 	}
-	status, err := kube.NewStatus(c.config, o.kube.Namespace)
-	if err != nil {
-		return err
-	}
+	status := kube.NewStatus(c.writer, o.kube.Namespace)
 	retry := time.NewTicker(statusRetry)
 	defer retry.Stop()
 	for told := false; ; {

@@ -199,8 +199,6 @@ const (
 
 	// ReasonAccepted is that of what is accepted.
 	ReasonAccepted = "Accepted"
-	// ReasonInvalid is that of an object that an API server let through and the program that reads it does not.
-	ReasonInvalid = "Invalid"
 	// ReasonModelNameTaken is that of a route of whose names one is an older route's, and of a model whose id is
 	// another's.
 	ReasonModelNameTaken = "ModelNameTaken"

@@ -34,7 +34,10 @@ func TestAServiceIsReachedByItsNameFromAPod(t *testing.T) {
 		await(t, "every pod has answered "+from, 10*time.Second, func() bool { // a Service balances connections
 			client := space.Client()
 			defer client.CloseIdleConnections()
-			status, body := get(t, client, s.url("engine", "/v1/models"))
+			status, body, err := fetch(t.Context(), client, s.url("engine", "/v1/models"))
+			if err != nil {
+				return false // kube-proxy learns of pods a moment after they are ready
+			}
 			for _, pod := range pods {
 				served[pod] = served[pod] || status == http.StatusOK && strings.Contains(body, strconv.Quote(pod))
 			}
@@ -66,6 +69,10 @@ func TestTrafficGoesOnWhileTheAPIServerIsDown(t *testing.T) {
 	s.rolledOut("deployment/engine")
 	client := k8s.Client()
 	defer client.CloseIdleConnections()
+	await(t, "the Service leads somewhere", 10*time.Second, func() bool {
+		status, _, err := fetch(t.Context(), client, s.url("engine", "/v1/models"))
+		return err == nil && status == http.StatusOK
+	})
 	if err := k8s.Outage(t.Context()); err != nil {
 		t.Fatal(err)
 	}

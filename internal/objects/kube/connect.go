@@ -74,13 +74,14 @@ var mapper = func() meta.RESTMapper {
 }()
 
 // Client returns a client of the kinds that are read, which asks the API server each time.
-func Client(c *rest.Config) (client.Client, error) { return newClient(c) }
-
-// newClient returns a client that asks the API server each time.
-func newClient(c *rest.Config) (client.Client, error) {
+func Client(c *rest.Config) (client.Client, error) {
 	c = rest.CopyConfig(c)
 	c.Timeout = callTimeout
-	return client.New(c, client.Options{Scheme: scheme, Mapper: mapper})
+	asks, err := client.New(c, client.Options{Scheme: scheme, Mapper: mapper})
+	if err != nil {
+		return nil, fmt.Errorf("the API server: %w", err)
+	}
+	return asks, nil
 }
 
 // loggers are those of Kubernetes' libraries: they have one for the whole process, which may be set once.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/headgate/headgate/api/v1alpha1"
@@ -17,13 +17,9 @@ import (
 )
 
 // typed is a client of the kinds that a memory writes.
-func (c cluster) typed() client.Client {
+func (c cluster) typed(as *rest.Config) client.Client {
 	c.Helper()
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		c.Fatal(err)
-	}
-	typed, err := client.New(c.Admin(), client.Options{Scheme: scheme})
+	typed, err := kube.Client(as)
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -47,7 +43,7 @@ const inPool = "default/p"
 // the runtime said of itself. What the status says beside, and does not say, changes nothing about that.
 func TestWhatWasAskedOfARuntimeIsRemembered(t *testing.T) {
 	c := newCluster(t)
-	typed := c.typed()
+	typed := c.typed(c.Admin())
 	m := c.memory(typed, always)
 	model := &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: v1alpha1.ModelSpec{PoolRef: v1alpha1.PoolReference{Name: "p"}}}
 	model.Spec.ID = "a"
@@ -117,7 +113,7 @@ func TestWhatWasAskedOfARuntimeIsRemembered(t *testing.T) {
 // Without a Model there is no place for what is asked of a runtime; and who may not be the one that decides writes nothing.
 func TestAMemoryRefusesWhatItCannotKeep(t *testing.T) {
 	c := newCluster(t)
-	typed := c.typed()
+	typed := c.typed(c.Admin())
 	var decides atomic.Bool
 	m := c.memory(typed, decides.Load)
 	asked := objects.CopyRecord{Endpoint: "10.0.0.1:8033", Pool: inPool, ID: "a", State: "loading"}
@@ -138,4 +134,44 @@ func TestAMemoryRefusesWhatItCannotKeep(t *testing.T) {
 	if err := typed.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "a"}, &is); err != nil || is.Status.Message != "" || len(is.Status.Copies) > 0 {
 		t.Errorf("%v: the status is %+v", err, is.Status)
 	}
+}
+
+// A status that is as it was written is not written again, nor one of which only the time of the last use is another; by
+// the next control neither.
+func TestTheStatusOfAModelIsWrittenWhenItIsOther(t *testing.T) {
+	c := newCluster(t)
+	made := &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}}
+	status := v1alpha1.ModelStatus{Message: "no room", Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCannotLoad}}}
+	lived := func(what string, wanted int, live func(m *kube.Memory)) {
+		t.Helper()
+		before := c.asked("writer")
+		m := c.memory(c.typed(writer(c)), always)
+		live(m)
+		m.PutStatuses([]objects.ModelRecord{{Pool: inPool, ID: "a", Status: status}})
+		if err := m.Close(); err != nil { // all is written
+			t.Error(err)
+		}
+		if n := c.asked("writer") - before - 1; n != wanted { // all Models were read
+			t.Errorf("%s: %d writes, want %d", what, n, wanted)
+		}
+	}
+	lived("made, made again, and its status", 3, func(m *kube.Memory) {
+		for range 2 {
+			if err := m.PutModel(made)(); err != nil {
+				t.Errorf("made: %v", err)
+			}
+		}
+	})
+	lived("the same", 0, func(*kube.Memory) {})
+	lived("other", 1, func(*kube.Memory) { status.Message, status.Loaded = "", 2 })
+	lived("a change, and then its use alone", 1, func(m *kube.Memory) {
+		status.Loaded = 1
+		m.PutStatuses([]objects.ModelRecord{{Pool: inPool, ID: "a", Status: status}})
+		c.await("it is written", func() bool {
+			var is v1alpha1.Model
+			return c.typed(c.Admin()).Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "a"}, &is) == nil && is.Status.Loaded == 1
+		})
+		status.LastUsed = &metav1.Time{Time: time.Now()}
+	})
+	nothingDeniedTo(t, c, "writer")
 }

@@ -116,9 +116,9 @@ func readList(o client.Object) (v1alpha1.EndpointList, field.ErrorList) {
 
 // Read reads the objects of a namespace once, or of all where that is empty. Those that are not valid are an error.
 func Read(ctx context.Context, c *rest.Config, namespace string) (objects.Set, error) {
-	reader, err := newClient(c)
+	reader, err := Client(c)
 	if err != nil {
-		return objects.Set{}, fmt.Errorf("the API server: %w", err)
+		return objects.Set{}, err
 	}
 	known := newShelves()
 	var (

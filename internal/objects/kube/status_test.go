@@ -2,17 +2,15 @@ package kube_test
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/internal/apiserver"
@@ -20,12 +18,13 @@ import (
 	"github.com/headgate/headgate/internal/objects/kube"
 )
 
-// writer may do what the comment of Status says that it needs, and no more.
+// writer may do what the comments of Status and Memory say that they need, and no more.
 func writer(c cluster) *rest.Config {
 	return c.allowed("writer", `
 - {apiGroups: [inference.x-k8s.io], resources: [llmroutes], verbs: [get, list]}
-- {apiGroups: [inference.x-k8s.io], resources: [models], verbs: [get, list, create, delete]}
-- {apiGroups: [inference.x-k8s.io], resources: [llmroutes/status, models/status], verbs: [update]}
+- {apiGroups: [inference.x-k8s.io], resources: [models], verbs: [list, create, delete]}
+- {apiGroups: [inference.x-k8s.io], resources: [llmroutes/status], verbs: [update]}
+- {apiGroups: [inference.x-k8s.io], resources: [models/status], verbs: [patch]}
 `)
 }
 
@@ -93,10 +92,7 @@ func TestKubectlGetTellsAPersonWhatIsGoingOn(t *testing.T) {
 	c.apply(named(route("{backendRefs: [{name: p}], modelNames: [sql, text-to-sql], adapter: {name: sql-v2}}"), "a"))
 	c.apply(named(route("{backendRefs: [{name: p}, {name: missing}], modelNames: [chat]}"), "b"))
 	c.apply(model("{poolRef: {name: p}}"))
-	s, err := kube.NewStatus(writer(c), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := kube.NewStatus(c.typed(writer(c)), "")
 	f := follow(t, c.Admin(), "")
 	c.await("all is known", func() bool { return f.models() == "chat m sql text-to-sql" })
 	if err := s.Routes(t.Context(), f.world.Load()); err != nil {
@@ -105,13 +101,13 @@ func TestKubectlGetTellsAPersonWhatIsGoingOn(t *testing.T) {
 	status := v1alpha1.ModelStatus{
 		ObservedGeneration: 1, Loaded: 1, Bytes: 5 << 20, Size: "measured",
 		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonLoaded, ObservedGeneration: 1}},
-		Copies: []v1alpha1.CopyStatus{{
-			Endpoint: "10.0.0.1:8000", State: "loaded", Since: metav1.MicroTime{Time: time.Unix(1e9, 123e3)},
-			Runtime: &v1alpha1.RuntimeStatus{Bytes: 1 << 30, DefaultBytes: 1 << 20, Loads: 2, LoadTimeout: metav1.Duration{Duration: time.Minute}},
-		}},
-		Failures: []v1alpha1.FailureStatus{{Endpoint: "10.0.0.2:8000", At: metav1.MicroTime{Time: time.Unix(1e9, 0)}, Words: "no"}},
+		Copies:     []v1alpha1.CopyStatus{{Endpoint: "10.0.0.1:8000", State: "loaded", Since: metav1.MicroTime{Time: time.Unix(1e9, 123e3)}}},
+		Failures:   []v1alpha1.FailureStatus{{Endpoint: "10.0.0.2:8000", At: metav1.MicroTime{Time: time.Unix(1e9, 0)}, Words: "no"}},
 	}
-	if err := s.Model(t.Context(), objects.Name{Namespace: "default", Name: "m"}, status); err != nil {
+	typed := c.typed(writer(c))
+	m := c.memory(typed, always)
+	m.PutStatuses([]objects.ModelRecord{{Pool: inPool, ID: "m", Object: objects.Name{Namespace: "default", Name: "m"}, Status: status}})
+	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for kind, want := range map[string]string{
@@ -130,10 +126,11 @@ p | {"app":"llama"} | [{"number":8000}] | headgate
 			t.Errorf("of %s kubectl prints\n%swant\n%s", kind, got, want)
 		}
 	}
-	read, err := s.Models(t.Context())
-	if err != nil || len(read) != 1 || !read[0].Status.Copies[0].Since.Equal(&status.Copies[0].Since) || read[0].Status.Copies[0].Runtime.LoadTimeout.Duration != time.Minute {
+	var read v1alpha1.Model
+	if err := c.typed(c.Admin()).Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "m"}, &read); err != nil || !read.Status.Copies[0].Since.Equal(&status.Copies[0].Since) {
 		t.Errorf("what was written is read as %+v, %v", read, err)
 	}
+	nothingDeniedTo(t, c, "writer")
 }
 
 func TestConditionsSayWhyARouteIsNotInForceAsItIsWritten(t *testing.T) {
@@ -146,10 +143,7 @@ func TestConditionsSayWhyARouteIsNotInForceAsItIsWritten(t *testing.T) {
 	})
 	c.apply(named(route("{backendRefs: [{name: p}], modelNames: [sql, more]}"), "b"))
 	c.await("both are known", func() bool { return f.models() == "more sql" })
-	s, err := kube.NewStatus(writer(c), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := kube.NewStatus(c.typed(writer(c)), "")
 	write := func() {
 		t.Helper()
 		if err := s.Routes(t.Context(), f.world.Load()); err != nil {
@@ -191,9 +185,7 @@ func TestConditionsSayWhyARouteIsNotInForceAsItIsWritten(t *testing.T) {
 	if n := c.asked("writer"); n != before {
 		t.Errorf("%d requests were made of what was written", n-before)
 	}
-	if s, err = kube.NewStatus(writer(c), "default"); err != nil {
-		t.Fatal(err)
-	}
+	s = kube.NewStatus(c.typed(writer(c)), "default")
 	write()
 	if n := c.asked("writer"); n != before+1 {
 		t.Errorf("who begins to write asks %d times, want once for all", n-before)
@@ -215,78 +207,4 @@ func (c cluster) asked(user string) int {
 		}
 	}
 	return n
-}
-
-func TestTheStatusOfAModelIsWrittenWhenItIsOther(t *testing.T) {
-	c := newCluster(t)
-	s, err := kube.NewStatus(writer(c), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "m"}, Spec: v1alpha1.ModelSpec{PoolRef: v1alpha1.PoolReference{Name: "p"}}}
-	made, err := s.CreateModel(t.Context(), m)
-	if err != nil || made.UID == "" {
-		t.Fatalf("made is %+v, %v", made, err)
-	}
-	if _, err := s.CreateModel(t.Context(), m); !errors.Is(err, kube.ErrExists) {
-		t.Errorf("made twice: %v", err)
-	}
-	name := objects.Name{Namespace: "default", Name: "m"}
-	status := v1alpha1.ModelStatus{Message: "no room", Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCannotLoad}}}
-	write := func() {
-		t.Helper()
-		if err := s.Model(t.Context(), name, status); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write()
-	n := c.asked("writer")
-	write()
-	if c.asked("writer") != n {
-		t.Error("the same is written twice")
-	}
-
-	// Somebody else changes the object between: the write is made again.
-	change := []byte(`{"spec": {"pinned": true}}`)
-	if _, err := c.Resource(resources["Model"]).Namespace("default").Patch(t.Context(), "m", types.MergePatchType, change, metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	status.Message = ""
-	status.Loaded = 2
-	write()
-	got, err := s.GetModel(t.Context(), name)
-	if err != nil || got.Status.Message != "" || got.Status.Loaded != 2 || !got.Spec.Pinned || len(got.Status.Conditions) != 1 || got.Status.Conditions[0].LastTransitionTime.IsZero() {
-		t.Errorf("the model is %+v, %v", got, err)
-	}
-	if err := errors.Join(s.DeleteModel(t.Context(), name), s.DeleteModel(t.Context(), name)); err != nil {
-		t.Errorf("deleted, and again: %v", err)
-	}
-	if got, err := s.GetModel(t.Context(), name); got != nil || err != nil {
-		t.Errorf("deleted, it is %+v, %v", got, err)
-	}
-	write() // of what is gone
-	nothingDeniedTo(t, c, "writer")
-}
-
-// Two write for a moment when a leader takes over.
-func TestWhoWritesBesideAnotherWritesAgain(t *testing.T) {
-	c := newCluster(t)
-	c.apply(model("{poolRef: {name: p}}"))
-	config := writer(c)
-	var writers sync.WaitGroup
-	for i := range 2 {
-		s, err := kube.NewStatus(config, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		writers.Go(func() {
-			for n := range 20 {
-				status := v1alpha1.ModelStatus{Message: fmt.Sprintf("%d of %d", n, i)}
-				if err := s.Model(t.Context(), objects.Name{Namespace: "default", Name: "m"}, status); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	writers.Wait()
 }
