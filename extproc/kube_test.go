@@ -9,12 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
-	"sigs.k8s.io/yaml"
-
 	"github.com/headgate/headgate/internal/apiserver"
 )
 
@@ -22,22 +16,7 @@ import (
 // goes on while the API server is away.
 func TestObjectsOfAnAPIServer(t *testing.T) {
 	s := apiserver.Run(t)
-	client, err := dynamic.NewForConfig(s.Admin())
-	if err != nil {
-		t.Fatal(err)
-	}
-	apply := func(resource schema.GroupVersionResource, namespace string, text []byte) error {
-		var o unstructured.Unstructured
-		if err := yaml.Unmarshal(text, &o.Object); err != nil {
-			return err
-		}
-		var to dynamic.ResourceInterface = client.Resource(resource)
-		if namespace != "" {
-			to = client.Resource(resource).Namespace(namespace)
-		}
-		_, err := to.Apply(t.Context(), o.GetName(), &o, metav1.ApplyOptions{FieldManager: "test"})
-		return err
-	}
+	objects := s.Objects(t)
 	dir := t.TempDir()
 	config := filepath.Join(dir, "kubeconfig")
 	text, err := apiserver.Kubeconfig(s.Admin())
@@ -67,28 +46,9 @@ func TestObjectsOfAnAPIServer(t *testing.T) {
 	metrics, ready := "http://"+host+":9094/metrics", "http://"+host+":9094/readyz"
 	await(t, metrics, "headgate_objects_connected 0")
 
-	crds, err := filepath.Glob("../manifests/crds/inference.*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range crds {
-		text, err := os.ReadFile(file)
-		if err == nil {
-			err = apply(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}, "", text)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	objects.CRDs()
 	await(t, metrics, "headgate_objects_connected 1")
-	for i, resource := range []schema.GroupVersionResource{
-		{Group: "inference.networking.k8s.io", Version: "v1", Resource: "inferencepools"},
-		{Group: "inference.x-k8s.io", Version: "v1alpha1", Resource: "llmroutes"},
-	} {
-		if err := apply(resource, "default", []byte(strings.Split(someObjects, "---\n")[i])); err != nil {
-			t.Fatal(err)
-		}
-	}
+	objects.Apply(someObjects)
 	await(t, metrics, `headgate_objects{kind="LLMRoute"} 1`)
 	await(t, ready, "ok")
 	var explained bytes.Buffer

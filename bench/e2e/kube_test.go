@@ -1,10 +1,7 @@
 package e2e
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,15 +11,9 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/discovery/cached/memory"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/restmapper"
 
 	"github.com/headgate/headgate/bench/rig"
 	"github.com/headgate/headgate/internal/apiserver"
@@ -31,113 +22,31 @@ import (
 // kubernetes is a real API server with our CRDs and RBAC, whose pods are patched objects.
 type kubernetes struct {
 	*apiserver.Server
-	t      testing.TB
-	client dynamic.Interface
-	mapper *restmapper.DeferredDiscoveryRESTMapper
+	t       testing.TB
+	objects *apiserver.Objects
 }
 
 func newKubernetes(t testing.TB) *kubernetes {
 	t.Helper()
 	server := apiserver.Run(t)
-	client, err := dynamic.NewForConfig(server.Admin())
-	if err != nil {
-		t.Fatal(err)
-	}
-	found, err := discovery.NewDiscoveryClientForConfig(server.Admin())
-	if err != nil {
-		t.Fatal(err)
-	}
-	k := &kubernetes{Server: server, t: t, client: client, mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(found))}
-	for _, pattern := range []string{"/manifests/base/namespace.yaml", "/manifests/crds/inference.*.yaml", "/manifests/base/*/rbac.yaml"} {
-		files, err := filepath.Glob(root + pattern)
-		if err != nil || len(files) == 0 {
-			t.Fatalf("%s: %v, %v", pattern, files, err)
-		}
-		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			k.apply(string(text))
-		}
-	}
+	k := &kubernetes{server, t, server.Objects(t)}
+	k.objects.ApplyFiles("manifests/base/namespace.yaml")
+	k.objects.CRDs()
+	k.objects.In(system).ApplyFiles("manifests/base/*/rbac.yaml")
 	return k
-}
-
-// documents are the objects of a text.
-func documents(t testing.TB, text string) (all []*unstructured.Unstructured) {
-	t.Helper()
-	for d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader([]byte(text)), 4096); ; {
-		o := new(unstructured.Unstructured)
-		if err := d.Decode(&o.Object); errors.Is(err, io.EOF) {
-			return all
-		} else if err != nil {
-			t.Fatalf("%v in\n%s", err, text)
-		}
-		if o.Object != nil {
-			all = append(all, o)
-		}
-	}
-}
-
-// at is where an object is: in the namespace default if it names none, but for the service accounts and roles of manifests,
-// whose kustomization names it.
-func (k *kubernetes) at(o *unstructured.Unstructured) dynamic.ResourceInterface {
-	k.t.Helper()
-	var mapping *meta.RESTMapping
-	for deadline := time.Now().Add(20 * time.Second); ; { // a CRD is served a moment after it was made
-		var err error
-		if mapping, err = k.mapper.RESTMapping(o.GroupVersionKind().GroupKind(), o.GroupVersionKind().Version); err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			k.t.Fatal(err)
-		}
-		k.mapper.Reset()
-	}
-	if mapping.Scope.Name() == meta.RESTScopeNameRoot {
-		return k.client.Resource(mapping.Resource)
-	}
-	namespace := o.GetNamespace()
-	switch {
-	case namespace != "":
-	case strings.Contains(o.GetAPIVersion(), "rbac") || o.GetKind() == "ServiceAccount":
-		namespace = system
-	default:
-		namespace = "default"
-	}
-	o.SetNamespace(namespace)
-	return k.client.Resource(mapping.Resource).Namespace(namespace)
 }
 
 const system = "headgate-system"
 
-// apply writes objects as kubectl apply does, with the status of those that have one. A pod needs a container, and is
-// ready.
+// apply writes objects. A pod needs a container, and is ready.
 func (k *kubernetes) apply(text string) {
 	k.t.Helper()
-	options := metav1.ApplyOptions{FieldManager: "test", Force: true}
-	for _, o := range documents(k.t, text) {
+	for _, o := range apiserver.ReadObjects(k.t, text) {
 		if o.GetKind() == "Pod" {
 			_ = unstructured.SetNestedSlice(o.Object, []any{map[string]any{"name": "engine", "image": "engine"}}, "spec", "containers")
 			_ = unstructured.SetNestedSlice(o.Object, []any{map[string]any{"type": "Ready", "status": "True"}}, "status", "conditions")
 		}
-		if _, err := k.at(o).Apply(k.t.Context(), o.GetName(), o, options); err != nil {
-			k.t.Fatal(err)
-		}
-		if o.Object["status"] != nil && o.GetKind() != "CustomResourceDefinition" {
-			delete(o.Object, "spec")
-			if _, err := k.at(o).ApplyStatus(k.t.Context(), o.GetName(), o, options); err != nil {
-				k.t.Fatal(err)
-			}
-		}
-	}
-}
-
-func (k *kubernetes) remove(text string) {
-	k.t.Helper()
-	for _, o := range documents(k.t, text) {
-		if err := k.at(o).Delete(k.t.Context(), o.GetName(), metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+		if err := k.objects.Put(o); err != nil {
 			k.t.Fatal(err)
 		}
 	}
@@ -147,7 +56,7 @@ func (k *kubernetes) remove(text string) {
 func (k *kubernetes) get(resource, name string) *unstructured.Unstructured {
 	k.t.Helper()
 	r := schema.GroupVersionResource{Group: "inference.x-k8s.io", Version: "v1alpha1", Resource: resource}
-	o, err := k.client.Resource(r).Namespace("default").Get(k.t.Context(), name, metav1.GetOptions{})
+	o, err := k.objects.Resource(r).Namespace("default").Get(k.t.Context(), name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	} else if err != nil {
@@ -217,7 +126,7 @@ func TestObjectsFromAnAPIServer(t *testing.T) {
 		o := k.get("llmroutes", "newcomer")
 		return condition(o, "Accepted") == "True Accepted current=true" && condition(o, "ResolvedRefs") == "True ResolvedRefs current=true"
 	})
-	k.remove(newcomer)
+	k.objects.Delete(newcomer)
 	s.promised(time.Second, "a deleted route is gone", func() bool { return status("newcomer") == http.StatusNotFound })
 	k.apply("apiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: lost}\nspec: {backendRefs: [{name: nowhere}]}")
 	s.await("a route without a pool says so", func() bool {
@@ -245,7 +154,7 @@ func TestObjectsFromAnAPIServer(t *testing.T) {
 
 	// A pod that goes gets nothing any more.
 	victim := strings.TrimSuffix(s.Listen, "1:8080") + "11:8000"
-	k.remove("apiVersion: v1\nkind: Pod\nmetadata: {name: engine-11}")
+	k.objects.Delete("apiVersion: v1\nkind: Pod\nmetadata: {name: engine-11}")
 	s.await("the deleted pod is no endpoint", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "endpoint", victim) == 0 })
 	l.goesOn(s, 20)
 	l.stop()

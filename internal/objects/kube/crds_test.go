@@ -1,9 +1,6 @@
 package kube_test
 
 import (
-	"bytes"
-	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,10 +9,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/dynamic"
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/internal/apiserver"
@@ -23,105 +17,19 @@ import (
 	"github.com/headgate/headgate/internal/objects/dir"
 )
 
-// resources are those of the kinds that tests write.
-var resources = map[string]schema.GroupVersionResource{
-	"CustomResourceDefinition": {Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"},
-	"Pod":                      {Version: "v1", Resource: "pods"},
-	"InferencePool":            {Group: "inference.networking.k8s.io", Version: "v1", Resource: "inferencepools"},
-	"LLMRoute":                 {Group: "inference.x-k8s.io", Version: "v1alpha1", Resource: "llmroutes"},
-	"Model":                    {Group: "inference.x-k8s.io", Version: "v1alpha1", Resource: "models"},
-	"PoolSettings":             {Group: "inference.x-k8s.io", Version: "v1alpha1", Resource: "poolsettings"},
-	"EndpointList":             {Group: "inference.x-k8s.io", Version: "v1alpha1", Resource: "endpointlists"},
-}
-
 // cluster is an API server with our CRDs.
 type cluster struct {
 	*apiserver.Server
 	testing.TB
-	dynamic.Interface
+	*apiserver.Objects
 }
 
 func newCluster(t testing.TB) cluster {
 	t.Helper()
 	s := apiserver.Run(t)
-	client, err := dynamic.NewForConfig(s.Admin())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := cluster{s, t, client}
-	files, err := filepath.Glob("../../../manifests/crds/inference.*.yaml")
-	if err != nil || len(files) < 5 {
-		t.Fatalf("the CRDs are %v, %v", files, err)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, crd := range read(t, string(text)) {
-			if _, err := c.of(crd).Create(t.Context(), crd, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	for kind, resource := range resources {
-		c.await("the kind "+kind+" is served", func() bool {
-			_, err := c.Resource(resource).List(t.Context(), metav1.ListOptions{Limit: 1})
-			return err == nil
-		})
-	}
+	c := cluster{s, t, s.Objects(t)}
+	c.CRDs()
 	return c
-}
-
-// read reads the documents of a text.
-func read(t testing.TB, text string) []*unstructured.Unstructured {
-	t.Helper()
-	var all []*unstructured.Unstructured
-	for d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader([]byte(text)), 4096); ; {
-		o := new(unstructured.Unstructured)
-		if err := d.Decode(&o.Object); errors.Is(err, io.EOF) {
-			return all
-		} else if err != nil {
-			t.Fatalf("%v in\n%s", err, text)
-		}
-		if o.Object != nil {
-			all = append(all, o)
-		}
-	}
-}
-
-// of is where objects like o are.
-func (c cluster) of(o *unstructured.Unstructured) dynamic.ResourceInterface {
-	resource, ok := resources[o.GetKind()]
-	if !ok {
-		c.Fatalf("no test knows the kind %q", o.GetKind())
-	}
-	if o.GetKind() == "CustomResourceDefinition" {
-		return c.Resource(resource)
-	}
-	namespace := o.GetNamespace()
-	if namespace == "" {
-		namespace = "default"
-	}
-	return c.Resource(resource).Namespace(namespace)
-}
-
-// apply writes objects as kubectl apply does, the status of those that have one too.
-func (c cluster) apply(text string) {
-	c.Helper()
-	for _, o := range read(c, text) {
-		options := metav1.ApplyOptions{FieldManager: "test", Force: true}
-		if _, err := c.of(o).Apply(c.Context(), o.GetName(), o, options); err != nil {
-			c.Fatal(err)
-		}
-		if o.Object["status"] == nil {
-			continue
-		}
-		delete(o.Object, "spec")
-		if _, err := c.of(o).ApplyStatus(c.Context(), o.GetName(), o, options); err != nil {
-			c.Fatal(err)
-		}
-	}
 }
 
 // await fails the test unless something comes true soon.
@@ -140,8 +48,8 @@ func (c cluster) await(what string, ok func() bool) {
 // verdicts are what the API server says of an object, and what a folder does; nil if they take it.
 func (c cluster) verdicts(text string) (server, folder error) {
 	c.Helper()
-	o := read(c, text)[0]
-	_, server = c.of(o).Create(c.Context(), o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict})
+	o := apiserver.ReadObjects(c, text)[0]
+	_, server = c.At(o).Create(c.Context(), o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict})
 	at := c.TempDir()
 	if err := os.WriteFile(filepath.Join(at, "o.yaml"), []byte(text), 0o600); err != nil {
 		c.Fatal(err)
@@ -331,7 +239,7 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 func TestOnlyCopiesAndPinnedOfAModelMayChange(t *testing.T) {
 	c := newCluster(t)
 	const was = `{id: m, poolRef: {name: p}, type: lora, baseModel: llama, source: s3://x, key: k, size: 1Gi, copies: {min: 1}}`
-	c.apply(model(was))
+	c.Apply(model(was))
 	for _, row := range []struct{ is, want string }{
 		{`{poolRef: {name: p}, baseModel: llama, source: s3://x, key: k, size: 1024Mi}`, ""}, // the same in other words
 		{`{id: m, poolRef: {name: p}, type: lora, baseModel: llama, source: s3://x, key: k, size: 1Gi, copies: {min: 2, max: 5}, pinned: true}`, ""},
@@ -344,14 +252,14 @@ func TestOnlyCopiesAndPinnedOfAModelMayChange(t *testing.T) {
 		{strings.Replace(was, "size: 1Gi, ", "", 1), "spec.size: Forbidden"},
 		{strings.Replace(was, "size: 1Gi", "size: 2Gi", 1), "spec.size: Forbidden"},
 	} {
-		o := read(t, model(row.is))[0]
-		current, err := c.of(o).Get(t.Context(), "m", metav1.GetOptions{})
+		o := apiserver.ReadObjects(t, model(row.is))[0]
+		current, err := c.At(o).Get(t.Context(), "m", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		o.SetNamespace("default")
 		o.SetResourceVersion(current.GetResourceVersion())
-		_, server := c.of(o).Update(t.Context(), o, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
+		_, server := c.At(o).Update(t.Context(), o, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
 		if (server == nil) != (row.want == "") || server != nil && !strings.Contains(server.Error(), row.want) {
 			t.Errorf("to %s the API server says %v, want %q", row.is, server, row.want)
 		}

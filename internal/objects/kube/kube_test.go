@@ -93,46 +93,46 @@ func TestTheWorldIsWhatTheAPIServerHas(t *testing.T) {
 	c := newCluster(t)
 	f := follow(t, reader(c), "")
 	c.await("it is readable without any object", f.readable.Load)
-	c.apply(inferencePool("{"+base+"}") + "\n---\n" + route("{backendRefs: [{name: p}], modelNames: [sql]}") + "\n---\n" + model("{poolRef: {name: p}}") + "\n" +
+	c.Apply(inferencePool("{"+base+"}") + "\n---\n" + route("{backendRefs: [{name: p}], modelNames: [sql]}") + "\n---\n" + model("{poolRef: {name: p}}") + "\n" +
 		pod("a", "10.0.0.1", "True") + pod("b", "10.0.0.2", "False"))
 	c.await("all is in force", func() bool {
 		return f.endpoints("p") == "+10.0.0.1:8000 -10.0.0.2:8000" && f.models() == "m sql" && len(f.world.Load().Catalogue) == 1
 	})
 
-	c.apply(route("{backendRefs: [{name: p}], modelNames: [text-to-sql]}"))
+	c.Apply(route("{backendRefs: [{name: p}], modelNames: [text-to-sql]}"))
 	c.await("an edit is in force", func() bool { return f.models() == "m text-to-sql" })
 
-	c.apply(pod("b", "10.0.0.2", "True"))
+	c.Apply(pod("b", "10.0.0.2", "True"))
 	c.await("a pod that is ready gets requests", func() bool { return f.endpoints("p") == "+10.0.0.1:8000 +10.0.0.2:8000" })
 
 	// Somebody waits for the pod's end, so that it stays and is terminating.
-	a := read(t, pod("a", "", ""))[0]
+	a := apiserver.ReadObjects(t, pod("a", "", ""))[0]
 	hold := []byte(`{"metadata": {"finalizers": ["example.com/wait"]}}`)
-	if _, err := c.of(a).Patch(t.Context(), "a", types.MergePatchType, hold, metav1.PatchOptions{}); err != nil {
+	if _, err := c.At(a).Patch(t.Context(), "a", types.MergePatchType, hold, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	grace := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
-	if err := c.of(a).Delete(t.Context(), "a", grace); err != nil {
+	if err := c.At(a).Delete(t.Context(), "a", grace); err != nil {
 		t.Fatal(err)
 	}
 	c.await("a pod that is terminating gets nothing new", func() bool { return f.endpoints("p") == "-10.0.0.1:8000 +10.0.0.2:8000" })
-	if _, err := c.of(a).Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := c.At(a).Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	c.await("a pod that is gone is none", func() bool { return f.endpoints("p") == "+10.0.0.2:8000" })
 
-	c.apply(list(`{addresses: ["10.0.0.9:1"]}`) + "\n---\n" + settings(`{poolRef: {name: p}, policy: random}`))
+	c.Apply(list(`{addresses: ["10.0.0.9:1"]}`) + "\n---\n" + settings(`{poolRef: {name: p}, policy: random}`))
 	labels := []byte(`{"metadata": {"labels": {"app": "llama"}}}`)
-	l := read(t, list("{}"))[0]
-	if _, err := c.of(l).Patch(t.Context(), "l", types.MergePatchType, labels, metav1.PatchOptions{}); err != nil {
+	l := apiserver.ReadObjects(t, list("{}"))[0]
+	if _, err := c.At(l).Patch(t.Context(), "l", types.MergePatchType, labels, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	c.await("lists and settings are in force", func() bool {
 		p := f.world.Load().Pools[objects.Name{Namespace: "default", Name: "p"}]
 		return f.endpoints("p") == "+10.0.0.2:8000 +10.0.0.9:1" && p.Settings != nil && *p.Settings.Policy == "random"
 	})
-	r := read(t, route("{}"))[0]
-	if err := c.of(r).Delete(t.Context(), "r", metav1.DeleteOptions{}); err != nil {
+	r := apiserver.ReadObjects(t, route("{}"))[0]
+	if err := c.At(r).Delete(t.Context(), "r", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	c.await("a route that is gone admits nothing", func() bool { return f.models() == "m" })
@@ -148,7 +148,7 @@ func TestTheWorldIsWhatTheAPIServerHas(t *testing.T) {
 func TestAPodThatNobodyLookedAtGetsNothing(t *testing.T) {
 	c := newCluster(t)
 	f := follow(t, c.Admin(), "default")
-	c.apply(inferencePool("{"+base+"}") + "\n" + strings.Replace(pod("a", "10.0.0.1", "True"), `, conditions: [{type: Ready, status: "True"}]`, "", 1))
+	c.Apply(inferencePool("{"+base+"}") + "\n" + strings.Replace(pod("a", "10.0.0.1", "True"), `, conditions: [{type: Ready, status: "True"}]`, "", 1))
 	c.await("it is known", func() bool { return f.endpoints("p") != "no pool" && f.endpoints("p") != "" })
 	if got := f.endpoints("p"); got != "-10.0.0.1:8000" {
 		t.Errorf("the endpoints are %s", got)
@@ -157,14 +157,11 @@ func TestAPodThatNobodyLookedAtGetsNothing(t *testing.T) {
 
 func TestOneNamespaceIsFollowedAlone(t *testing.T) {
 	c := newCluster(t)
-	other := `apiVersion: v1
+	c.Apply(`apiVersion: v1
 kind: Namespace
-metadata: {name: other}`
-	if _, err := c.Resource(namespaces).Create(t.Context(), read(t, other)[0], metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+metadata: {name: other}`)
 	f, all := follow(t, c.Admin(), "default"), follow(t, c.Admin(), "")
-	c.apply(strings.Replace(inferencePool("{"+base+"}"), "name: p", "name: p, namespace: other", 1) + "\n---\n" + inferencePool("{"+base+"}"))
+	c.Apply(strings.Replace(inferencePool("{"+base+"}"), "name: p", "name: p, namespace: other", 1) + "\n---\n" + inferencePool("{"+base+"}"))
 	c.await("both pools are known to who follows all", func() bool { return len(all.world.Load().Pools) == 2 })
 	c.await("one is known to who follows one", func() bool { return f.endpoints("p") == "" })
 	if n := len(f.world.Load().Pools); n != 1 {
@@ -174,7 +171,7 @@ metadata: {name: other}`
 
 func TestAnOutageLeavesInForceWhatIsKnown(t *testing.T) {
 	c := newCluster(t)
-	c.apply(inferencePool("{"+base+"}") + "\n---\n" + route("{backendRefs: [{name: p}]}") + "\n" + pod("a", "10.0.0.1", "True"))
+	c.Apply(inferencePool("{"+base+"}") + "\n---\n" + route("{backendRefs: [{name: p}]}") + "\n" + pod("a", "10.0.0.1", "True"))
 	f := follow(t, c.Admin(), "")
 	c.await("all is in force", func() bool { return f.endpoints("p") == "+10.0.0.1:8000" && f.readable.Load() })
 
@@ -186,14 +183,14 @@ func TestAnOutageLeavesInForceWhatIsKnown(t *testing.T) {
 	if err := c.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	c.apply(pod("b", "10.0.0.2", "True"))
+	c.Apply(pod("b", "10.0.0.2", "True"))
 	c.await("a change after the outage is in force", func() bool { return f.endpoints("p") == "+10.0.0.1:8000 +10.0.0.2:8000" })
 	c.await("it is said that the API server is back", f.readable.Load)
 }
 
 func TestWhatChangedWhileTheAPIServerWasOutOfReachIsSeenAfter(t *testing.T) {
 	c := newCluster(t)
-	c.apply(inferencePool("{"+base+"}") + "\n" + pod("a", "10.0.0.1", "True") + pod("b", "10.0.0.2", "True"))
+	c.Apply(inferencePool("{"+base+"}") + "\n" + pod("a", "10.0.0.1", "True") + pod("b", "10.0.0.2", "True"))
 	w := newWire(t, net.JoinHostPort(c.Address, apiserver.Port))
 	through := c.Admin()
 	through.Host, through.ServerName = "https://"+w.address(), "kubernetes"
@@ -202,10 +199,10 @@ func TestWhatChangedWhileTheAPIServerWasOutOfReachIsSeenAfter(t *testing.T) {
 
 	w.cut()
 	c.await("it is said that the API server is away", func() bool { return !f.readable.Load() })
-	if err := c.of(read(t, pod("a", "", ""))[0]).Delete(t.Context(), "a", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+	if err := c.At(apiserver.ReadObjects(t, pod("a", "", ""))[0]).Delete(t.Context(), "a", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
 		t.Fatal(err)
 	}
-	c.apply(pod("c", "10.0.0.3", "True"))
+	c.Apply(pod("c", "10.0.0.3", "True"))
 	if got := f.endpoints("p"); got != "+10.0.0.1:8000 +10.0.0.2:8000" {
 		t.Errorf("out of reach there are %s", got)
 	}
@@ -216,21 +213,21 @@ func TestWhatChangedWhileTheAPIServerWasOutOfReachIsSeenAfter(t *testing.T) {
 // CRDs of an older Headgate, or of somebody else, refuse less than this one's.
 func TestAnObjectThatIsNotValidIsLeftOut(t *testing.T) {
 	c := newCluster(t)
-	c.apply(inferencePool("{" + base + "}"))
-	crd := read(t, "kind: CustomResourceDefinition")[0]
+	c.Apply(inferencePool("{" + base + "}"))
+	crd := apiserver.ReadObjects(t, "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition}")[0]
 	lenient := []byte(`[{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec", "value": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}]`)
-	if _, err := c.of(crd).Patch(t.Context(), "llmroutes.inference.x-k8s.io", types.JSONPatchType, lenient, metav1.PatchOptions{}); err != nil {
+	if _, err := c.At(crd).Patch(t.Context(), "llmroutes.inference.x-k8s.io", types.JSONPatchType, lenient, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	f := follow(t, c.Admin(), "")
-	bad := read(t, route("{backendRefs: []}"))[0]
+	bad := apiserver.ReadObjects(t, route("{backendRefs: []}"))[0]
 	c.await("the API server takes it", func() bool {
-		_, err := c.of(bad).Create(t.Context(), bad, metav1.CreateOptions{})
+		_, err := c.At(bad).Create(t.Context(), bad, metav1.CreateOptions{})
 		return err == nil
 	})
-	c.apply(strings.Replace(route("{backendRefs: [{name: p}]}"), "name: r}", "name: good}", 1))
+	c.Apply(strings.Replace(route("{backendRefs: [{name: p}]}"), "name: r}", "name: good}", 1))
 	c.await("it is left out, and nothing else", func() bool { return f.models() == "good" && f.refused.Load() == 1 })
-	c.apply(route("{backendRefs: [{name: p}]}"))
+	c.Apply(route("{backendRefs: [{name: p}]}"))
 	c.await("once valid it is in force", func() bool { return f.models() == "good r" && f.refused.Load() == 0 })
 }
 
@@ -246,7 +243,7 @@ func reader(c cluster) *rest.Config {
 // allowed is how a user calls who may do what rules say.
 func (c cluster) allowed(name, rules string) *rest.Config {
 	c.Helper()
-	for _, o := range read(c, fmt.Sprintf(`
+	c.Apply(fmt.Sprintf(`
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: %[1]s}
@@ -257,11 +254,7 @@ kind: ClusterRoleBinding
 metadata: {name: %[1]s}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %[1]s}
 subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: %[1]s}]
-`, name, rules)) {
-		if _, err := c.Resource(rbac[o.GetKind()]).Apply(c.Context(), name, o, metav1.ApplyOptions{FieldManager: "test"}); err != nil {
-			c.Fatal(err)
-		}
-	}
+`, name, rules))
 	config, err := c.User(name)
 	if err != nil {
 		c.Fatal(err)

@@ -50,14 +50,14 @@ func (c cluster) populate(pools, pods, routes int) {
 	for range 8 {
 		workers.Go(func() {
 			for text := range work {
-				o := read(c, text)[0]
+				o := apiserver.ReadObjects(c, text)[0]
 				made := o.DeepCopy()
-				_, err := c.of(o).Create(c.Context(), made, metav1.CreateOptions{})
+				_, err := c.At(o).Create(c.Context(), made, metav1.CreateOptions{})
 				if err == nil && o.Object["status"] != nil {
 					status := map[string]any{"status": o.Object["status"]}
 					var patch []byte
 					if patch, err = json.Marshal(status); err == nil {
-						_, err = c.of(o).Patch(c.Context(), o.GetName(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+						_, err = c.At(o).Patch(c.Context(), o.GetName(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 					}
 				}
 				if err != nil {
@@ -153,7 +153,7 @@ func BenchmarkKubeChurn(b *testing.B) {
 	for i := range ready {
 		ready[i] = true
 	}
-	o := read(b, engine(0, pools))[0]
+	o := apiserver.ReadObjects(b, engine(0, pools))[0]
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	before := cpu()
@@ -178,7 +178,7 @@ func BenchmarkKubeChurn(b *testing.B) {
 		mu.Lock()
 		pending[i] = change{i, ready[i], time.Now()}
 		mu.Unlock()
-		if _, err := c.of(o).Patch(ctx, fmt.Sprintf("engine-%d", i), types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
+		if _, err := c.At(o).Patch(ctx, fmt.Sprintf("engine-%d", i), types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
 			b.Fatal(err)
 		}
 	}

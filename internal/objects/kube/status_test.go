@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/internal/apiserver"
 	"github.com/headgate/headgate/internal/objects"
@@ -36,8 +37,11 @@ func (c cluster) columns(kind string) string {
 		c.Fatal(err)
 	}
 	defer client.CloseIdleConnections()
-	gvr := resources[kind]
-	url := fmt.Sprintf("%s/apis/%s/%s/namespaces/default/%s", c.Admin().Host, gvr.Group, gvr.Version, gvr.Resource)
+	group := v1alpha1.GroupVersion
+	if kind == "inferencepools" {
+		group = pool.GroupVersion
+	}
+	url := fmt.Sprintf("%s/apis/%s/namespaces/default/%s", c.Admin().Host, group, kind)
 	request, err := newRequest(c.Context(), url)
 	if err != nil {
 		c.Fatal(err)
@@ -71,7 +75,7 @@ func (c cluster) columns(kind string) string {
 // routeNamed reads a route.
 func (c cluster) routeNamed(name string) v1alpha1.LLMRoute {
 	c.Helper()
-	o, err := c.Resource(resources["LLMRoute"]).Namespace("default").Get(c.Context(), name, metav1.GetOptions{})
+	o, err := c.At(apiserver.ReadObjects(c, route("{}"))[0]).Get(c.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -88,10 +92,10 @@ func named(object, name string) string {
 
 func TestKubectlGetTellsAPersonWhatIsGoingOn(t *testing.T) {
 	c := newCluster(t)
-	c.apply(inferencePool("{" + base + ", endpointPickerRef: {name: headgate, port: {number: 9002}}}"))
-	c.apply(named(route("{backendRefs: [{name: p}], modelNames: [sql, text-to-sql], adapter: {name: sql-v2}}"), "a"))
-	c.apply(named(route("{backendRefs: [{name: p}, {name: missing}], modelNames: [chat]}"), "b"))
-	c.apply(model("{poolRef: {name: p}}"))
+	c.Apply(inferencePool("{" + base + ", endpointPickerRef: {name: headgate, port: {number: 9002}}}"))
+	c.Apply(named(route("{backendRefs: [{name: p}], modelNames: [sql, text-to-sql], adapter: {name: sql-v2}}"), "a"))
+	c.Apply(named(route("{backendRefs: [{name: p}, {name: missing}], modelNames: [chat]}"), "b"))
+	c.Apply(model("{poolRef: {name: p}}"))
 	s := kube.NewStatus(c.typed(writer(c)), "")
 	f := follow(t, c.Admin(), "")
 	c.await("all is known", func() bool { return f.models() == "chat m sql text-to-sql" })
@@ -111,14 +115,14 @@ func TestKubectlGetTellsAPersonWhatIsGoingOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for kind, want := range map[string]string{
-		"LLMRoute": `Name | Models | Adapter | Pools | Accepted | Ready
+		"llmroutes": `Name | Models | Adapter | Pools | Accepted | Ready
 a | ["sql","text-to-sql"] | sql-v2 | ["p"] | True | True
 b | ["chat"] | <nil> | ["p","missing"] | True | False
 `,
-		"Model": `Name | ID | Pool | Copies | Ready | State | Message
+		"models": `Name | ID | Pool | Copies | Ready | State | Message
 m | <nil> | p | 1 | True | Loaded | <nil>
 `,
-		"InferencePool": `Name | Selector | Ports | Picker
+		"inferencepools": `Name | Selector | Ports | Picker
 p | {"app":"llama"} | [{"number":8000}] | headgate
 `,
 	} {
@@ -135,13 +139,13 @@ p | {"app":"llama"} | [{"number":8000}] | headgate
 
 func TestConditionsSayWhyARouteIsNotInForceAsItIsWritten(t *testing.T) {
 	c := newCluster(t)
-	c.apply(named(route("{backendRefs: [{name: p}], modelNames: [sql]}"), "a"))
+	c.Apply(named(route("{backendRefs: [{name: p}], modelNames: [sql]}"), "a"))
 	f := follow(t, c.Admin(), "")
 	c.await("the older is known", func() bool { return f.models() == "sql" })
 	c.await("another second begins: times of creation have no finer grain", func() bool {
 		return time.Since(c.routeNamed("a").CreationTimestamp.Time) > 1100*time.Millisecond
 	})
-	c.apply(named(route("{backendRefs: [{name: p}], modelNames: [sql, more]}"), "b"))
+	c.Apply(named(route("{backendRefs: [{name: p}], modelNames: [sql, more]}"), "b"))
 	c.await("both are known", func() bool { return f.models() == "more sql" })
 	s := kube.NewStatus(c.typed(writer(c)), "")
 	write := func() {
@@ -173,7 +177,7 @@ func TestConditionsSayWhyARouteIsNotInForceAsItIsWritten(t *testing.T) {
 	says("b", "Accepted", `False ModelNameTaken: model "sql" is already admitted by LLMRoute default/a, which keeps it`)
 
 	// What is mended is true in the next call, and of the generation that mended it.
-	c.apply(inferencePool("{"+base+"}") + "\n---\n" + named(route("{backendRefs: [{name: p}], modelNames: [more]}"), "b"))
+	c.Apply(inferencePool("{"+base+"}") + "\n---\n" + named(route("{backendRefs: [{name: p}], modelNames: [more]}"), "b"))
 	c.await("all is mended", func() bool { return len(f.world.Load().Problems) == 0 && f.models() == "more sql" })
 	write()
 	says("a", "ResolvedRefs", "True ResolvedRefs: ")

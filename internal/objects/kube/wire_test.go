@@ -7,16 +7,6 @@ import (
 	"net/http"
 	"sync"
 	"testing"
-
-	"k8s.io/apimachinery/pkg/runtime/schema"
-)
-
-var (
-	namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
-	rbac       = map[string]schema.GroupVersionResource{
-		"ClusterRole":        {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"},
-		"ClusterRoleBinding": {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"},
-	}
 )
 
 // wire carries connections to an address, until it is cut.

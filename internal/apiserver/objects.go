@@ -1,0 +1,178 @@
+package apiserver
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/restmapper"
+)
+
+// servedTimeout is how long the kinds of a CRD may take to be served.
+const servedTimeout = 20 * time.Second
+
+// Objects are those of an API server, for a test that writes them in YAML. It may do all that there is. Make one with
+// [Server.Objects].
+type Objects struct {
+	dynamic.Interface
+	t         testing.TB
+	mapper    *restmapper.DeferredDiscoveryRESTMapper
+	namespace string // of what names none
+}
+
+// Objects returns the objects of s.
+func (s *Server) Objects(t testing.TB) *Objects {
+	t.Helper()
+	client, err := dynamic.NewForConfig(s.Admin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds, err := discovery.NewDiscoveryClientForConfig(s.Admin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Objects{client, t, restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(kinds)), metav1.NamespaceDefault}
+}
+
+// In is a, with another namespace than default for objects that name none.
+func (a *Objects) In(namespace string) *Objects {
+	return &Objects{a.Interface, a.t, a.mapper, namespace}
+}
+
+// ReadObjects returns the objects of a text in YAML.
+func ReadObjects(t testing.TB, text string) (all []*unstructured.Unstructured) {
+	t.Helper()
+	for d := yaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4096); ; {
+		o := new(unstructured.Unstructured)
+		if err := d.Decode(&o.Object); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatalf("%v in\n%s", err, text)
+		}
+		if o.Object != nil {
+			all = append(all, o)
+		}
+	}
+}
+
+// At is where an object is, whose namespace it sets if it names none. It waits for a kind whose CRD was
+// made a moment ago.
+func (a *Objects) At(o *unstructured.Unstructured) dynamic.ResourceInterface {
+	a.t.Helper()
+	kind := o.GroupVersionKind()
+	var mapping *meta.RESTMapping
+	for deadline := time.Now().Add(servedTimeout); ; {
+		var err error
+		if mapping, err = a.mapper.RESTMapping(kind.GroupKind(), kind.Version); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			a.t.Fatal(err)
+		}
+		a.mapper.Reset()
+	}
+	if mapping.Scope.Name() == meta.RESTScopeNameRoot {
+		return a.Resource(mapping.Resource)
+	}
+	if o.GetNamespace() == "" {
+		o.SetNamespace(a.namespace)
+	}
+	return a.Resource(mapping.Resource).Namespace(o.GetNamespace())
+}
+
+// Apply writes objects as kubectl apply does, with the status of those that have one.
+func (a *Objects) Apply(text string) {
+	a.t.Helper()
+	for _, o := range ReadObjects(a.t, text) {
+		if err := a.Put(o); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+}
+
+// Put is Apply for one object. It changes o. It is safe for concurrent use.
+func (a *Objects) Put(o *unstructured.Unstructured) error {
+	options := metav1.ApplyOptions{FieldManager: "test", Force: true}
+	at := a.At(o)
+	if _, err := at.Apply(a.t.Context(), o.GetName(), o, options); err != nil {
+		return fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
+	}
+	if o.Object["status"] == nil || o.GetKind() == "CustomResourceDefinition" {
+		return nil
+	}
+	delete(o.Object, "spec")
+	if _, err := at.ApplyStatus(a.t.Context(), o.GetName(), o, options); err != nil {
+		return fmt.Errorf("apply the status of %s %s: %w", o.GetKind(), o.GetName(), err)
+	}
+	return nil
+}
+
+// Delete deletes objects, pods at once.
+func (a *Objects) Delete(text string) {
+	a.t.Helper()
+	for _, o := range ReadObjects(a.t, text) {
+		if err := a.At(o).Delete(a.t.Context(), o.GetName(), metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+}
+
+// ApplyFiles applies what files below the module's root have, whose names fit a pattern, and returns it.
+func (a *Objects) ApplyFiles(pattern string) (all []*unstructured.Unstructured) {
+	a.t.Helper()
+	root, err := Root(".")
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(root, pattern))
+	if err != nil || len(files) == 0 {
+		a.t.Fatalf("%s: %v, %v", pattern, files, err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		for _, o := range ReadObjects(a.t, string(text)) {
+			if err := a.Put(o); err != nil {
+				a.t.Fatal(err)
+			}
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// CRDs applies ours, and waits until objects of their kinds are served.
+func (a *Objects) CRDs() {
+	a.t.Helper()
+	for _, crd := range a.ApplyFiles("manifests/crds/inference.*.yaml") {
+		group, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
+		plural, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "plural")
+		versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
+		version, _ := versions[0].(map[string]any)["name"].(string)
+		kind := schema.GroupVersionResource{Group: group, Version: version, Resource: plural}
+		for deadline := time.Now().Add(servedTimeout); ; {
+			_, err := a.Resource(kind).List(a.t.Context(), metav1.ListOptions{Limit: 1})
+			if err == nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				a.t.Fatal(err)
+			}
+		}
+	}
+}
