@@ -71,7 +71,7 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	@$(TOOL) benchstat -col '/path@(direct original-dst gateway)' bin/bench-gateway.txt
 	go test -run '^$$' -bench Catalogue -benchtime 12x ./bench/e2e
 	go test -run '^$$' -bench Build ./internal/objects
-	go test -run '^$$' -bench KubeChurn -benchtime 1200x ./internal/objects/kube
+	go test -run '^$$' -bench KubeChurn -benchtime 1200x ./extproc
 	go test -run '^TestScale$$' -count 1 -v ./internal/objects/kube -scale
 
 generate: ## Write what the scenarios answer into their files anew; read the difference before you keep it

@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/klog/v2"
@@ -55,7 +58,7 @@ func (e election) run(ctx context.Context, term func(ctx context.Context, pauses
 		case <-campaign.Done():
 		}
 	}
-	lock := &counted{Interface: e.lock}
+	lock := &watched{Interface: e.lock}
 	fault := make(chan error, 1)
 	go func() {
 		defer close(retired)
@@ -184,24 +187,43 @@ func (r *running) end() error {
 	return r.err
 }
 
-// counted is a lock that knows how often it had another holder.
-type counted struct {
+// watched is a lock that knows how often it had another holder, and lets the last holder come first after an outage: what
+// it read before is as new then, so that others wait as long as for one that they have just heard of. Whoever decided knows
+// the most, and extprocs need not find another, of which the node's proxies learn late.
+//
+// One elector uses it at a time.
+type watched struct {
 	resourcelock.Interface
 	transitions atomic.Int64
+	blind       bool // the last reading failed
+	outages     int64
 }
 
-func (c *counted) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	err := c.Interface.Create(ctx, r)
+func (w *watched) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	record, raw, err := w.Interface.Get(ctx)
+	if err != nil {
+		w.blind = w.blind || !apierrors.IsNotFound(err)
+		return nil, nil, err
+	}
+	if w.blind {
+		w.blind = false
+		w.outages++
+	}
+	return record, strconv.AppendInt(slices.Clip(raw), w.outages, 10), nil // electors compare it with what they read before
+}
+
+func (w *watched) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	err := w.Interface.Create(ctx, r)
 	if err == nil {
-		c.transitions.Store(int64(r.LeaderTransitions))
+		w.transitions.Store(int64(r.LeaderTransitions))
 	}
 	return err
 }
 
-func (c *counted) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	err := c.Interface.Update(ctx, r)
+func (w *watched) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	err := w.Interface.Update(ctx, r)
 	if err == nil {
-		c.transitions.Store(int64(r.LeaderTransitions))
+		w.transitions.Store(int64(r.LeaderTransitions))
 	}
 	return err
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/headgate/headgate/bench/rig"
 	"github.com/headgate/headgate/internal/apiserver"
@@ -151,6 +152,21 @@ func TestObjectsFromAnAPIServer(t *testing.T) {
 	k.apply(modelObject("late", ""))
 	s.await("what was made since can be asked for", func() bool { return status("late") == http.StatusOK })
 	l.goesOn(s, 20)
+
+	// Nodes that nobody hears of take the readiness of all pods, but not that of their containers: requests go on.
+	for _, silent := range []string{"False", "True"} {
+		readiness := fmt.Appendf(nil, `{"status": {"conditions": [{"type": "Ready", "status": %q}, {"type": "ContainersReady", "status": "True"}]}}`, silent)
+		for i := range 2 {
+			pod := schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+			if _, err := k.objects.Resource(pod).Namespace("default").Patch(t.Context(), fmt.Sprintf("engine-%d", 11+i), types.StrategicMergePatchType, readiness, metav1.PatchOptions{}, "status"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if silent == "False" {
+			s.await("extproc knows", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "stale") == 2 })
+		}
+		l.goesOn(s, 20)
+	}
 
 	// A pod that goes gets nothing any more.
 	victim := strings.TrimSuffix(s.Listen, "1:8080") + "11:8000"

@@ -57,10 +57,18 @@ func (l *load) stop() {
 // goesOn waits until each client has got n more answers: no request that was on its way waits for anything.
 func (l *load) goesOn(s *stack, n int64) {
 	s.t.Helper()
-	for client := range l.each {
-		before := l.each[client].Load()
-		s.await("each client's requests are answered", func() bool { return l.each[client].Load() >= before+n })
+	for client, want := range l.counts(n) {
+		s.await("each client's requests are answered", func() bool { return l.each[client].Load() >= want })
 	}
+}
+
+// counts are those of each client's answers when it will have had n more.
+func (l *load) counts(n int64) []int64 {
+	all := make([]int64, len(l.each))
+	for client := range l.each {
+		all[client] = l.each[client].Load() + n
+	}
+	return all
 }
 
 // isOK is for loads none of which may fail.

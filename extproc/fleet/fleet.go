@@ -262,7 +262,7 @@ func (f *Fleet) index(p *objects.Pool) *pick.Index {
 // snapshot is what a decision needs of the endpoint.
 func (e *endpoint) snapshot(declared objects.Endpoint, now time.Time, limits settings.Settings) pick.Endpoint {
 	p := pick.Endpoint{
-		Address: declared.Address, Hash: e.hash, State: e.state(declared.Ready, now, limits), Others: e.others,
+		Address: declared.Address, Hash: e.hash, State: e.state(declared, now, limits), Others: e.others,
 		Slots: int64(e.load.MaxAdapters.Or(0)), InFlight: &e.inFlight, Adapters: &e.adapters,
 	}
 	for _, name := range e.load.Active {
@@ -336,7 +336,7 @@ func (f *Fleet) Endpoints() []Status {
 			seen[declared.Address] = true
 			e := f.endpoints[declared.Address]
 			status := Status{
-				Address: declared.Address, State: e.state(declared.Ready, now, limits), Load: e.load,
+				Address: declared.Address, State: e.state(declared, now, limits), Load: e.load,
 				InFlight: e.inFlight.Load(), Models: make(map[string]int64),
 			}
 			for model, c := range e.models {

@@ -121,6 +121,20 @@ func TestSilenceMakesAnEndpointStaleAndThenLost(t *testing.T) {
 	}
 }
 
+func TestAnEndpointOnASilentNodeIsStale(t *testing.T) {
+	f, _ := started()
+	w := world("10.0.0.1", "10.0.0.2")
+	w.Pools[objects.Name{Namespace: "ns", Name: "pool"}].Endpoints[0].NodeSilent = true
+	f.SetWorld(w)
+	if got := states(view(f)); got != [2]pick.State{pick.Stale, pick.Healthy} {
+		t.Errorf("the states are %v", got)
+	}
+	f.SetWorld(world("10.0.0.1", "10.0.0.2"))
+	if got := states(view(f)); got != [2]pick.State{pick.Healthy, pick.Healthy} {
+		t.Errorf("heard of again, the states are %v", got)
+	}
+}
+
 func TestASleeperIsOut(t *testing.T) {
 	f, _ := started()
 	see(f, a, engine.Load{Asleep: true})

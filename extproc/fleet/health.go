@@ -33,16 +33,17 @@ const fullness = time.Second
 // many requests and still fails is suspect again with the next.
 const forgiveness = 10 * time.Second
 
-// state says whether the endpoint may get requests.
-func (e *endpoint) state(ready bool, now time.Time, limits settings.Settings) pick.State {
+// state says whether the endpoint may get requests. One whose node is silent gets them where no other can: it may be the
+// node that died, or whoever listens to nodes.
+func (e *endpoint) state(declared objects.Endpoint, now time.Time, limits settings.Settings) pick.State {
 	h := &e.health
 	silence := now.Sub(h.heard)
 	switch {
-	case !ready, e.load.Asleep, h.heard.IsZero(), !h.heard.After(h.refused):
+	case !declared.Ready, e.load.Asleep, h.heard.IsZero(), !h.heard.After(h.refused):
 		return pick.Out
 	case silence >= limits.Lost:
 		return pick.Lost
-	case silence >= limits.Stale:
+	case silence >= limits.Stale, declared.NodeSilent:
 		return pick.Stale
 	case h.faulty(now), !h.full.IsZero() && now.Sub(h.full) < fullness:
 		return pick.Suspect

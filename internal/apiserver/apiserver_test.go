@@ -26,6 +26,7 @@ import (
 var (
 	namespaces      = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 	pods            = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	configMaps      = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 	serviceAccounts = schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}
 )
 

@@ -60,6 +60,8 @@ type Pod struct {
 	IP netip.Addr
 	// Ready says that it may get new requests: the Ready condition holds and it is not being deleted.
 	Ready bool
+	// NodeSilent says that it was ready when its node was last heard of, and that this was a while ago.
+	NodeSilent bool
 	// Ports are those of a pool's target ports that it serves on; nil means all of them.
 	Ports []int32
 	// Containers are the ids of its running containers, in order: another id is another life of an engine.
@@ -115,6 +117,8 @@ type Endpoint struct {
 	Labels  map[string]string // of the pod or the list; not to be changed
 	Kind    engine.Kind       // of its engine, if somebody says; else what it serves tells
 	Ready   bool
+	// NodeSilent says that Ready is the last word of a node that is not heard of any more.
+	NodeSilent bool
 	// Management is where a model runtime is managed: "ip:port" or "unix:PATH"; empty for other engines.
 	Management string
 	// Incarnation tells lives of the engine apart, empty if nobody says: the ids of its pod's containers.
@@ -214,7 +218,7 @@ func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
 			}
 			p.Endpoints = append(p.Endpoints, Endpoint{
 				Address: netip.AddrPortFrom(pod.IP, uint16(port.Number)).String(),
-				Pod:     pod.Name, Labels: pod.Labels, Kind: kindOf(pod.Labels), Ready: pod.Ready,
+				Pod:     pod.Name, Labels: pod.Labels, Kind: kindOf(pod.Labels), Ready: pod.Ready, NodeSilent: pod.NodeSilent,
 				Incarnation: strings.Join(pod.Containers, ","),
 			})
 		}

@@ -8,15 +8,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/headgate/headgate/internal/apiserver"
 )
 
 const (
@@ -25,10 +25,16 @@ const (
 	gateway = "http://headgate." + system + ".svc.cluster.local"
 )
 
-// headgate is Headgate with the simulated example, from its manifests.
+// headgate is Headgate with the simulated example.
 func headgate(t *testing.T) (sys, llm *space) {
 	t.Helper()
-	sys, llm = &space{t, system}, &space{t, example}
+	return apply(t, "simulated", example)
+}
+
+// apply makes Headgate, and an example in a namespace, from their manifests.
+func apply(t *testing.T, name, namespace string) (sys, its *space) {
+	t.Helper()
+	sys, its = &space{t, system}, &space{t, namespace}
 	apply := func(folder string) {
 		t.Helper()
 		if out, err := k8s.Kubectl(t.Context(), "", "apply", "--kustomize", folder); err != nil {
@@ -36,10 +42,8 @@ func headgate(t *testing.T) (sys, llm *space) {
 		}
 	}
 	apply("../../../manifests/base")
-	if out, err := k8s.Kubectl(t.Context(), "", "wait", "--for=condition=Established", "--timeout=30s", "crd/models.inference.x-k8s.io", "crd/llmroutes.inference.x-k8s.io", "crd/inferencepools.inference.networking.k8s.io", "crd/poolsettings.inference.x-k8s.io"); err != nil {
-		t.Fatal(out, err)
-	}
-	apply("../../../manifests/examples/simulated")
+	sys.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd/models.inference.x-k8s.io", "crd/llmroutes.inference.x-k8s.io", "crd/inferencepools.inference.networking.k8s.io", "crd/poolsettings.inference.x-k8s.io")
+	apply("../../../manifests/examples/" + name)
 	t.Cleanup(func() {
 		if !t.Failed() {
 			return
@@ -55,7 +59,7 @@ func headgate(t *testing.T) (sys, llm *space) {
 			t.Logf("kubectl %s:\n%s%v", strings.Join(args, " "), out, err)
 		}
 	})
-	return sys, llm
+	return sys, its
 }
 
 // ready waits until all of it runs.
@@ -68,22 +72,32 @@ func ready(sys, llm *space) {
 
 // complete asks for a completion through the gateway, and reads all of the answer.
 func complete(ctx context.Context, client *http.Client, model string, tokens int, stream bool) (status int, err error) {
+	response, err := post(ctx, client, model, tokens, stream)
+	if err != nil {
+		return 0, err
+	}
+	return response.StatusCode, finish(response, stream)
+}
+
+// post asks for a completion. The caller finishes the answer.
+func post(ctx context.Context, client *http.Client, model string, tokens int, stream bool) (*http.Response, error) {
 	body := fmt.Sprintf(`{"model":%q,"prompt":"hello","max_tokens":%d,"stream":%v}`, model, tokens, stream)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, gateway+"/v1/completions", strings.NewReader(body))
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	request.Header.Set("Content-Type", "application/json")
-	response, err := client.Do(request)
-	if err != nil {
-		return 0, err
-	}
+	return client.Do(request)
+}
+
+// finish reads an answer to its end, which a stream that was cut has not.
+func finish(response *http.Response, stream bool) error {
 	defer response.Body.Close()
 	answer, err := io.ReadAll(response.Body)
 	if err == nil && stream && response.StatusCode == http.StatusOK && !bytes.HasSuffix(bytes.TrimSpace(answer), []byte("[DONE]")) {
 		err = errors.New("the stream was cut")
 	}
-	return response.StatusCode, err
+	return err
 }
 
 // load is clients that send one request after the other.
@@ -130,9 +144,12 @@ func pour(t *testing.T, clients int, models ...string) *load {
 // goesOn waits until each client has had n more answers.
 func (l *load) goesOn(t *testing.T, n int64) {
 	t.Helper()
+	want := make([]int64, len(l.each))
 	for i := range l.each {
-		before := l.each[i].Load()
-		await(t, "each client's requests are answered", time.Minute, func() bool { return l.each[i].Load() >= before+n })
+		want[i] = l.each[i].Load() + n
+	}
+	for i := range l.each {
+		await(t, "each client's requests are answered", time.Minute, func() bool { return l.each[i].Load() >= want[i] })
 	}
 }
 
@@ -211,18 +228,26 @@ func TestAKilledExtprocCutsNoStream(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
 	ended := make(chan error, 8)
+	begun := make(chan error, 8)
 	for range 8 {
 		go func() {
 			client := k8s.Client()
 			defer client.CloseIdleConnections()
-			status, err := complete(context.WithoutCancel(t.Context()), client, "llama", 200, true)
-			if err == nil && status != http.StatusOK {
-				err = fmt.Errorf("a stream begins with %d", status)
+			response, err := post(context.WithoutCancel(t.Context()), client, "llama", 200, true)
+			if err == nil && response.StatusCode != http.StatusOK {
+				err = fmt.Errorf("a stream begins with %d", response.StatusCode)
 			}
-			ended <- err
+			if begun <- err; err != nil {
+				return
+			}
+			ended <- finish(response, true)
 		}()
 	}
-	time.Sleep(2 * time.Second) // they flow: 200 tokens take some eight seconds
+	for range 8 {
+		if err := <-begun; err != nil { // they flow: 200 tokens take some eight seconds
+			t.Fatal(err)
+		}
+	}
 	for _, pod := range sys.pods("app.kubernetes.io/component=gateway") {
 		if err := k8s.Kill(t.Context(), system, pod, "extproc"); err != nil {
 			t.Fatal(err)
@@ -249,13 +274,18 @@ func TestAKilledExtprocCutsNoStream(t *testing.T) {
 	t.Logf("%d requests got 503", len(faults))
 }
 
-// While the API server is away what is loaded serves on and nothing is loaded; when it is back, somebody decides.
+// outage is how long the API server is away: longer than a Lease lasts.
+const outage = 2 * time.Minute
+
+// While the API server is away what is loaded serves on and nothing is loaded; when it is back, the control that decided
+// before decides again.
 func TestAnOutageOfTheAPIServerCostsNoRequest(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
 	restarts := func() string {
 		return sys.kubectl("get", "pods", "--output", "jsonpath={.items[*].status.containerStatuses[*].restartCount}")
 	}
+	control, extproc := sys.metrics("control", 9091), sys.metrics("gateway", 9090)
 	client := k8s.Client()
 	defer client.CloseIdleConnections()
 	for _, model := range []string{"adapter-01", "adapter-02"} {
@@ -263,6 +293,8 @@ func TestAnOutageOfTheAPIServerCostsNoRequest(t *testing.T) {
 			t.Fatal(status, err)
 		}
 	}
+	await(t, "one control decides", 30*time.Second, func() bool { return slices.Max(control("headgate_decides")) == 1 })
+	decided := control("headgate_decides")
 	before := restarts()
 	l := pour(t, 8, "llama", "adapter-01", "adapter-02")
 	l.goesOn(t, 5)
@@ -270,9 +302,9 @@ func TestAnOutageOfTheAPIServerCostsNoRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	down := time.Now()
-	for time.Since(down) < 30*time.Second { // longer than a Lease lasts
-		l.goesOn(t, 5)
-	}
+	await(t, "it is known that objects cannot be read", 30*time.Second, func() bool { return slices.Max(extproc("headgate_objects_connected")) == 0 })
+	await(t, "nobody decides", 30*time.Second, func() bool { return slices.Max(control("headgate_decides")) == 0 })
+	loads := control("headgate_place_load_seconds_count")
 	cold := make(chan int, 1)
 	go func() {
 		client := k8s.Client()
@@ -280,7 +312,15 @@ func TestAnOutageOfTheAPIServerCostsNoRequest(t *testing.T) {
 		status, _ := complete(context.WithoutCancel(t.Context()), client, "adapter-33", 1, false)
 		cold <- status
 	}()
-	l.goesOn(t, 20)
+	for time.Since(down) < outage {
+		l.goesOn(t, 5)
+	}
+	if followers := slices.Max(control("headgate_extprocs")); followers != 2 {
+		t.Errorf("in the outage %v extprocs follow control, want 2", followers)
+	}
+	if now := control("headgate_place_load_seconds_count"); !slices.Equal(now, loads) {
+		t.Errorf("in the outage there were %v loads, and %v before", now, loads)
+	}
 	select {
 	case status := <-cold:
 		t.Errorf("while nobody can be sure to decide, a model that is not loaded is answered %d", status)
@@ -290,8 +330,16 @@ func TestAnOutageOfTheAPIServerCostsNoRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	back := time.Now()
+	await(t, "one control decides again", time.Minute, func() bool { return slices.Max(control("headgate_decides")) == 1 })
+	t.Logf("one decides %v after the API server was back", time.Since(back).Round(100*time.Millisecond))
+	if now := control("headgate_decides"); !slices.Equal(now, decided) {
+		t.Errorf("of the controls %v decide, before the outage %v", now, decided)
+	}
 	if status := <-cold; status != http.StatusOK {
 		t.Errorf("who waited through the outage gets %d", status)
+	}
+	if now := control("headgate_place_load_seconds_count"); slices.Equal(now, loads) {
+		t.Errorf("it was answered, and there were still %v loads", now)
 	}
 	t.Logf("who waited for a model was answered %v after the API server was back", time.Since(back).Round(100*time.Millisecond))
 	l.goesOn(t, 10)
@@ -301,34 +349,31 @@ func TestAnOutageOfTheAPIServerCostsNoRequest(t *testing.T) {
 	}
 }
 
-// What the programs ask of the API server is what the manifests let them ask. It is the last test: it reads what all did.
-func TestRightsAreThoseThatAreUsed(t *testing.T) {
-	requests, err := apiserver.Requests(k8s.AuditLog())
-	if err != nil {
-		t.Fatal(err)
-	}
-	allowed, denied := make(map[string]int), make(map[string]int)
-	for _, r := range requests {
-		account, ours := strings.CutPrefix(r.User.Name, "system:serviceaccount:"+system+":")
-		if !ours {
-			continue
+// metrics returns a function that reads a metric of each pod of a component as they are now, in order of their addresses;
+// of one that has labels it is the sum.
+func (s *space) metrics(component string, port int) func(name string) []float64 {
+	s.t.Helper()
+	addresses := strings.Fields(s.kubectl("get", "pods", "--selector", "app.kubernetes.io/component="+component, "--output", "go-template={{range .items}}{{if not .metadata.deletionTimestamp}}{{.status.podIP}} {{end}}{{end}}"))
+	slices.Sort(addresses)
+	client := k8s.Client()
+	s.t.Cleanup(client.CloseIdleConnections)
+	return func(name string) []float64 {
+		s.t.Helper()
+		all := make([]float64, len(addresses))
+		for i, address := range addresses {
+			_, text := get(s.t, client, "http://"+net.JoinHostPort(address, strconv.Itoa(port))+"/metrics")
+			for line := range strings.Lines(text) {
+				is, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+				if is, _, _ = strings.Cut(is, "{"); is != name {
+					continue
+				}
+				n, err := strconv.ParseFloat(value, 64)
+				if err != nil {
+					s.t.Fatalf("%s: %v", line, err)
+				}
+				all[i] += n
+			}
 		}
-		what := fmt.Sprintf("%s: %s %s", account, r.Verb, strings.TrimSuffix(r.Object.Resource+"/"+r.Object.Subresource, "/"))
-		if r.Denied() {
-			denied[what]++
-		} else {
-			allowed[what]++
-		}
+		return all
 	}
-	for what, n := range denied {
-		if allowed[what] == 0 { // a server that begins knows no rules for a moment
-			t.Errorf("%s was denied %d times", what, n)
-		}
-	}
-	var lines []string
-	for what, n := range allowed {
-		lines = append(lines, fmt.Sprintf("%s, %d times", what, n))
-	}
-	slices.Sort(lines)
-	t.Logf("requests made:\n%s", strings.Join(lines, "\n"))
 }

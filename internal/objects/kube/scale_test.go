@@ -7,11 +7,9 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -86,120 +84,6 @@ func engine(i, pools int) string {
 	}
 	return strings.Replace(text, "image: none}", "image: none, env: ["+env.String()+"]}", 1)
 }
-
-// BenchmarkKubeChurn prints how soon a World shows a change: 1,000 pods in 50 pools, 20 of which become ready or unready
-// each second.
-//
-//	go test -run '^$' -bench KubeChurn -benchtime 1200x ./internal/objects/kube
-func BenchmarkKubeChurn(b *testing.B) {
-	const pods, pools, every = 1000, 50, time.Second / 20
-	c := newCluster(b)
-	c.populate(pools, pods, 100)
-	c.await("the pods are made", func() bool { return !b.Failed() })
-
-	type change struct {
-		pod   int
-		ready bool
-		begun time.Time
-	}
-	var mu sync.Mutex // guards what follows
-	pending := make(map[int]change)
-	var took []time.Duration
-	first := make(chan struct{})
-	var once sync.Once
-	worlds := 0
-	publish := func(w *objects.World) {
-		now := time.Now()
-		count := 0
-		for _, p := range w.Pools {
-			count += len(p.Endpoints)
-		}
-		if count == pods {
-			once.Do(func() { close(first) })
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		worlds++
-		for i, ch := range pending {
-			p := w.Pools[objects.Name{Namespace: "default", Name: fmt.Sprintf("p%d", i%pools)}]
-			at := address(i) + ":8000"
-			if slices.ContainsFunc(p.Endpoints, func(e objects.Endpoint) bool { return e.Address == at && e.Ready == ch.ready }) {
-				took = append(took, now.Sub(ch.begun))
-				delete(pending, i)
-			}
-		}
-	}
-	config := filepath.Join(b.TempDir(), "kubeconfig")
-	text, err := apiserver.Kubeconfig(c.Admin())
-	if err == nil {
-		err = os.WriteFile(config, text, 0o600)
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() {
-		s := source.Source{Kube: source.Kube{On: true, Config: config}}
-		if err := s.Follow(ctx, slog.New(slog.DiscardHandler), new(followed), publish); err != nil {
-			b.Error(err)
-		}
-	})
-	defer running.Wait()
-	defer cancel()
-	<-first
-
-	ready := make([]bool, pods)
-	for i := range ready {
-		ready[i] = true
-	}
-	o := apiserver.ReadObjects(b, engine(0, pools))[0]
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	before := cpu()
-	worlds = 0
-	b.ResetTimer()
-	begun := time.Now()
-	for range b.N {
-		<-tick.C
-		i := rand.IntN(pods)
-		mu.Lock()
-		_, busy := pending[i]
-		mu.Unlock()
-		if busy {
-			continue
-		}
-		ready[i] = !ready[i]
-		status := "False"
-		if ready[i] {
-			status = "True"
-		}
-		patch := fmt.Appendf(nil, `{"status": {"conditions": [{"type": "Ready", "status": %q}]}}`, status)
-		mu.Lock()
-		pending[i] = change{i, ready[i], time.Now()}
-		mu.Unlock()
-		if _, err := c.At(o).Patch(ctx, fmt.Sprintf("engine-%d", i), types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
-			b.Fatal(err)
-		}
-	}
-	c.await("every change is seen", func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(pending) == 0
-	})
-	b.StopTimer()
-	mu.Lock()
-	defer mu.Unlock()
-	slices.Sort(took)
-	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(milliseconds(took[len(took)/2]), "p50-ms")
-	b.ReportMetric(milliseconds(took[len(took)*99/100]), "p99-ms")
-	b.ReportMetric(milliseconds(took[len(took)-1]), "max-ms")
-	b.ReportMetric(float64(worlds)/time.Since(begun).Seconds(), "worlds/s")
-	b.ReportMetric(100*(cpu()-before).Seconds()/time.Since(begun).Seconds(), "%cpu-with-churner")
-}
-
-func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // cpu is the time that this process has used.
 func cpu() time.Duration {

@@ -21,7 +21,8 @@ func Of(pod *corev1.Pod) (objects.Pod, field.ErrorList) {
 	if pod.Name == "" {
 		faults = append(faults, field.Required(field.NewPath("metadata", "name"), "give the object a name"))
 	}
-	p := objects.Pod{Name: objects.Name{Namespace: pod.Namespace, Name: pod.Name}, Labels: pod.Labels, Ready: ready(pod), Containers: containers(pod)}
+	p := objects.Pod{Name: objects.Name{Namespace: pod.Namespace, Name: pod.Name}, Labels: pod.Labels, Containers: containers(pod)}
+	p.Ready, p.NodeSilent = ready(pod)
 	if pod.Status.PodIP != "" {
 		ip, err := netip.ParseAddr(pod.Status.PodIP)
 		if err != nil || ip.Zone() != "" {
@@ -44,6 +45,7 @@ func Trim(pod *corev1.Pod) {
 			Namespace: pod.Namespace, Name: pod.Name, ResourceVersion: pod.ResourceVersion, Labels: pod.Labels,
 			Annotations: stated(pod.Annotations), DeletionTimestamp: pod.DeletionTimestamp,
 		},
+		Spec: corev1.PodSpec{ReadinessGates: pod.Spec.ReadinessGates},
 		Status: corev1.PodStatus{
 			Phase: pod.Status.Phase, PodIP: pod.Status.PodIP, Conditions: readiness(pod), ContainerStatuses: identities(pod),
 		},
@@ -64,13 +66,13 @@ func stated(annotations map[string]string) map[string]string {
 	return kept
 }
 
-func readiness(pod *corev1.Pod) []corev1.PodCondition {
+func readiness(pod *corev1.Pod) (kept []corev1.PodCondition) {
 	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return []corev1.PodCondition{{Type: c.Type, Status: c.Status}}
+		if c.Type == corev1.PodReady || c.Type == corev1.ContainersReady {
+			kept = append(kept, corev1.PodCondition{Type: c.Type, Status: c.Status})
 		}
 	}
-	return nil
+	return kept
 }
 
 func identities(pod *corev1.Pod) []corev1.ContainerStatus {
@@ -112,15 +114,29 @@ func activePorts(annotations map[string]string) (ports []int32, fault *field.Err
 	return nil, nil
 }
 
-// ready says whether a pod may get new requests.
-func ready(pod *corev1.Pod) bool {
+// ready says whether a pod may get new requests, and whether that is the last word of a node that has been silent since.
+//
+// Whoever watches nodes for Kubernetes takes the Ready condition, and that alone, from the pods of a node of which nothing
+// was heard for a while: of a node that died, and of every node when the API server was away for longer. The kubelet takes
+// both, or has a readiness gate as the reason (nodelifecycle's MarkPodsNotReady, and kubelet/status, both of 1.36).
+func ready(pod *corev1.Pod) (is, nodeSilent bool) {
 	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
-		return false
+		return false, false
 	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
+	says := func(condition corev1.PodConditionType) corev1.ConditionStatus {
+		for _, c := range pod.Status.Conditions {
+			if c.Type == condition {
+				return c.Status
+			}
 		}
+		return ""
 	}
-	return true
+	switch says(corev1.PodReady) {
+	case "", corev1.ConditionTrue:
+		return true, false
+	case corev1.ConditionFalse:
+		silent := says(corev1.ContainersReady) == corev1.ConditionTrue && len(pod.Spec.ReadinessGates) == 0
+		return silent, silent
+	}
+	return false, false
 }

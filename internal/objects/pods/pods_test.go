@@ -34,20 +34,35 @@ func aPod(change func(*corev1.Pod)) *corev1.Pod {
 }
 
 func TestOnlyAPodThatStaysAndIsReadyGetsRequests(t *testing.T) {
+	contained := func(status corev1.ConditionStatus, p *corev1.Pod) {
+		p.Status.Conditions[1].Status = corev1.ConditionFalse
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.ContainersReady, Status: status})
+	}
 	for name, c := range map[string]struct {
-		change func(*corev1.Pod)
-		ready  bool
+		change     func(*corev1.Pod)
+		ready      bool
+		nodeSilent bool
 	}{
-		"ready":         {nil, true},
-		"by hand":       {func(p *corev1.Pod) { p.Status.Conditions = nil }, true},
-		"not ready":     {func(p *corev1.Pod) { p.Status.Conditions[1].Status = corev1.ConditionFalse }, false},
-		"unknown":       {func(p *corev1.Pod) { p.Status.Conditions[1].Status = corev1.ConditionUnknown }, false},
-		"being deleted": {func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }, false},
-		"failed":        {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
-		"ended":         {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, false},
+		"ready":                {nil, true, false},
+		"by hand":              {func(p *corev1.Pod) { p.Status.Conditions = nil }, true, false},
+		"not ready":            {func(p *corev1.Pod) { p.Status.Conditions[1].Status = corev1.ConditionFalse }, false, false},
+		"unknown":              {func(p *corev1.Pod) { p.Status.Conditions[1].Status = corev1.ConditionUnknown }, false, false},
+		"being deleted":        {func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }, false, false},
+		"failed":               {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false, false},
+		"ended":                {func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, false, false},
+		"containers not ready": {func(p *corev1.Pod) { contained(corev1.ConditionFalse, p) }, false, false},
+		"node silent":          {func(p *corev1.Pod) { contained(corev1.ConditionTrue, p) }, true, true},
+		"a gate is closed": {func(p *corev1.Pod) {
+			contained(corev1.ConditionTrue, p)
+			p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/gate"}}
+		}, false, false},
+		"deleted on a silent node": {func(p *corev1.Pod) {
+			contained(corev1.ConditionTrue, p)
+			p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+		}, false, false},
 	} {
-		if p, faults := pods.Of(aPod(c.change)); p.Ready != c.ready || len(faults) > 0 {
-			t.Errorf("%s: ready is %v, faults are %v", name, p.Ready, faults)
+		if p, faults := pods.Of(aPod(c.change)); p.Ready != c.ready || p.NodeSilent != c.nodeSilent || len(faults) > 0 {
+			t.Errorf("%s: ready is %v, the node's silence %v, faults are %v", name, p.Ready, p.NodeSilent, faults)
 		}
 	}
 }
@@ -60,6 +75,13 @@ func TestATrimmedPodIsTheSame(t *testing.T) {
 		func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} },
 		func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
 		func(p *corev1.Pod) { p.Status.Conditions[1].Status = corev1.ConditionFalse },
+		func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}, {Type: corev1.ContainersReady, Status: corev1.ConditionTrue}}
+		},
+		func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}, {Type: corev1.ContainersReady, Status: corev1.ConditionTrue}}
+			p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/gate"}}
+		},
 	} {
 		whole, trimmed := aPod(change), aPod(change)
 		pods.Trim(trimmed)
@@ -68,7 +90,7 @@ func TestATrimmedPodIsTheSame(t *testing.T) {
 		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			t.Errorf("(-whole +trimmed):\n%s", diff)
 		}
-		if trimmed.Spec.NodeName != "" || trimmed.Annotations["note"] != "" || len(trimmed.Status.Conditions) > 1 {
+		if trimmed.Spec.NodeName != "" || trimmed.Annotations["note"] != "" || len(trimmed.Status.Conditions) > 2 {
 			t.Errorf("it keeps %+v", trimmed)
 		}
 	}

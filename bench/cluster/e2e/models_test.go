@@ -1,0 +1,131 @@
+//go:build cluster
+
+package e2e
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/base64"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/headgate/headgate/api/mmesh"
+)
+
+// runtimes is Headgate with the example of model runtimes.
+func runtimes(t *testing.T) (sys, models *space) {
+	t.Helper()
+	sys, models = apply(t, "modelruntime", "models")
+	sys.rolledOut("deployment/headgate-gateway")
+	sys.rolledOut("deployment/headgate-control")
+	models.rolledOut("deployment/runtimes")
+	return sys, models
+}
+
+// mesh is a client of control's, as one of ModelMesh in the cluster, with what the Secret has for it. Its calls wait until a
+// control decides.
+func (s *space) mesh() (context.Context, mmesh.ModelMeshClient) {
+	s.t.Helper()
+	secret := func(key string) []byte {
+		text, err := base64.StdEncoding.DecodeString(s.kubectl("get", "secret", "headgate-placement", "--output", "go-template={{index .data \""+key+"\"}}"))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return text
+	}
+	authorities := x509.NewCertPool()
+	authorities.AppendCertsFromPEM(secret("ca.crt"))
+	const service = "headgate-placement." + system + ".svc"
+	conn, err := grpc.NewClient("passthrough:///"+service+".cluster.local:8033",
+		grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(authorities, service)),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return k8s.Dial(ctx, "tcp", address) }))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = conn.Close() })
+	return metadata.AppendToOutgoingContext(s.t.Context(), "authorization", "Bearer "+string(secret("token"))), mmesh.NewModelMeshClient(conn)
+}
+
+// Clients of ModelMesh register models in a cluster as they do elsewhere: they are Models, are loaded when a request names
+// them, and outlive the control that decided. A load that it had begun is taken up by the next one: there is one copy.
+func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
+	sys, models := runtimes(t)
+	ctx, mesh := sys.mesh()
+	register := func(id, path string, load bool) {
+		t.Helper()
+		st, err := mesh.RegisterModel(ctx, &mmesh.RegisterModelRequest{ModelId: id, ModelInfo: &mmesh.ModelInfo{Type: "demo", Path: path}, LoadNow: load})
+		if err != nil {
+			t.Fatalf("%s: %v, %v", id, st, err)
+		}
+	}
+	client := k8s.Client()
+	defer client.CloseIdleConnections()
+
+	register("模型/v1", "sim:?size=80Mi&load=200ms", false)
+	if code, err := complete(t.Context(), client, "模型/v1", 2, false); err != nil || code != http.StatusOK {
+		t.Errorf("a registered model answers %d, %v", code, err)
+	}
+	await(t, "kubectl shows the model, and the declared one that must have a copy", 20*time.Second, func() bool {
+		out := models.kubectl("get", "models")
+		return slices.ContainsFunc(strings.Split(out, "\n"), func(line string) bool { return strings.Contains(line, "模型/v1") && strings.Contains(line, "Loaded") }) &&
+			slices.ContainsFunc(strings.Split(out, "\n"), func(line string) bool { return strings.HasPrefix(line, "churn") && strings.Contains(line, "Loaded") })
+	})
+
+	// The control that decides goes at once, with a load begun.
+	register("slow", "sim:?size=300Mi&load=8s", true)
+	copies := func(id string) (all []string) {
+		out := models.kubectl("get", "models", "--output", `go-template={{range .items}}{{$id := .spec.id}}{{range .status.copies}}{{$id}} {{.endpoint}} {{.state}}{{"\n"}}{{end}}{{end}}`)
+		for line := range strings.Lines(out) {
+			if f := strings.Fields(line); len(f) == 3 && f[0] == id {
+				all = append(all, f[1]+" "+f[2])
+			}
+		}
+		return all
+	}
+	await(t, "it is written down that the load began", 20*time.Second, func() bool {
+		all := copies("slow")
+		return len(all) == 1 && strings.HasSuffix(all[0], " loading")
+	})
+	decides := func() string {
+		return sys.kubectl("get", "lease", "headgate-control", "--output", "jsonpath={.spec.holderIdentity}")
+	}
+	was := decides()
+	killed := time.Now()
+	sys.kubectl("delete", "pod", was, "--grace-period=0", "--force")
+	await(t, "another control decides", time.Minute, func() bool { return decides() != was && decides() != "" })
+	t.Logf("another control decides %v after the one was killed", time.Since(killed).Round(100*time.Millisecond))
+	await(t, "the load was taken up", time.Minute, func() bool {
+		all := copies("slow")
+		return len(all) == 1 && strings.HasSuffix(all[0], " loaded")
+	})
+	for _, id := range []string{"slow", "模型/v1", "churn/v1", "fraud/v3"} {
+		if code, err := complete(t.Context(), client, id, 2, false); err != nil || code != http.StatusOK {
+			t.Errorf("with another control %s answers %d, %v", id, code, err)
+		}
+	}
+
+	ctx, mesh = sys.mesh()
+	for _, id := range []string{"slow", "模型/v1"} {
+		if _, err := mesh.UnregisterModel(ctx, &mmesh.UnregisterModelRequest{ModelId: id}); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := mesh.UnregisterModel(ctx, &mmesh.UnregisterModelRequest{ModelId: "churn/v1"}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("a declared model is unregistered: %v", err)
+	}
+	await(t, "they are gone", 20*time.Second, func() bool { return !strings.Contains(models.kubectl("get", "models"), "模型/v1") })
+	if _, err := mesh.UnregisterModel(t.Context(), &mmesh.UnregisterModelRequest{ModelId: "x"}); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("who sends no token is told %v", err)
+	}
+}

@@ -1,0 +1,36 @@
+//go:build cluster
+
+package e2e
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/internal/apiserver"
+)
+
+// What the programs ask of the API server is what the manifests let them ask. It reads what all
+// other tests did, and so stands in the last file.
+func TestRightsAreThoseThatAreUsed(t *testing.T) {
+	requests, err := apiserver.Requests(k8s.AuditLog())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := k8s.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	unused, denied, err := apiserver.Rights(t.Context(), config, system, requests)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(denied) > 0 {
+		t.Errorf("denied was:\n%s", strings.Join(denied, "\n"))
+	}
+	// Lists are for API servers that do not stream them.
+	unused = slices.DeleteFunc(unused, func(right string) bool { return strings.Contains(right, ": list ") })
+	if len(unused) > 0 {
+		t.Errorf("granted and never used was:\n%s", strings.Join(unused, "\n"))
+	}
+}
