@@ -24,7 +24,8 @@ build: ## Build the programs into bin/
 	go build -o bin/bench ./bench
 
 test: ## Run every test, the end-to-end ones with a real Envoy and real clients too
-	@go run ./bench cluster build etcd kube-apiserver # minutes once; not beside tests that measure time
+	@go run ./bench cluster build etcd kube-apiserver kubectl # minutes once; not beside tests that measure time
+	@go -C tools/gateways mod download # 24 MB once: schemas of other gateways' objects
 	go test -race -timeout 12m ./...
 
 e2e: ## Run the tests on a real Kubernetes of one node, which they start; needs root

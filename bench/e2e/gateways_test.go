@@ -1,0 +1,65 @@
+package e2e
+
+import (
+	"testing"
+
+	"github.com/headgate/headgate/bench/envoy"
+)
+
+// pickInHeader has the endpoints' cluster read picks from the header, as Envoy Gateway's endpointOverride has it, and
+// requests keep what clients wrote there.
+var pickInHeader = changes(
+	envoy.Set([]any{map[string]any{"header": "x-gateway-destination-endpoint"}},
+		"static_resources", "clusters", 0, "load_balancing_policy", "policies", 0, "typed_extension_config", "typed_config", "override_host_sources"),
+	envoy.Everywhere("prefix", "x-gateway-", "x-nothing-"),
+)
+
+// originalDstByHeader is how Envoy AI Gateway's cluster finds the endpoint.
+var originalDstByHeader = changes(
+	envoy.Set(map[string]any{"use_http_header": true, "http_header_name": "x-gateway-destination-endpoint"}, "static_resources", "clusters", 0, "original_dst_lb_config"),
+	envoy.Everywhere("prefix", "x-gateway-", "x-nothing-"),
+)
+
+// Where a request goes is told to other gateways in metadata and in a header, and they read one of them. What a client
+// writes into the header goes nowhere.
+func TestOtherGatewaysFollowThePick(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name     string
+		settings []setting
+		lists    bool // it reads more than one pick
+	}{
+		{"as Istio: a list in metadata", nil, true},
+		{"as Envoy Gateway: a list in the header", []setting{pickInHeader}, true},
+		{"as Envoy AI Gateway: one address in the header", []setting{originalDst, originalDstByHeader}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, append([]setting{extprocFlags("--policy", "roundRobin", "--scrape-interval", "10s")}, append(c.settings, duplex.setting)...)...)
+			forged := completion("a01", 2, false)
+			forged.header = map[string]string{"x-gateway-destination-endpoint": s.endpoint(1)}
+			for n := range 8 {
+				want := s.endpoint(1 + (1+n)%4) // the first turn is 1
+				if a := s.must(forged); a.status != 200 || a.served != want {
+					t.Errorf("request %d: %d from %s, want %s: %s", n, a.status, a.served, want, a.body)
+				}
+			}
+			if !c.lists {
+				return
+			}
+			s.Engines[s.endpoint(2)].Kill()
+			if a := s.must(forged); a.status != 200 || a.served != s.endpoint(3) {
+				t.Errorf("%d from %s, want the next pick, %s: %s", a.status, a.served, s.endpoint(3), a.body)
+			}
+		})
+	}
+}
+
+// An ORIGINAL_DST cluster takes no list for an address: there extproc names one endpoint.
+func TestAListIsNoAddressForAnOriginalDestination(t *testing.T) {
+	t.Parallel()
+	s := start(t, originalDst, originalDstByHeader, duplex.setting, extprocFlags("--picks", "3"))
+	if a := s.must(completion("a01", 2, false)); a.status != 503 {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}

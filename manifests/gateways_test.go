@@ -1,0 +1,97 @@
+package manifests
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/dir"
+)
+
+// gateways are what each gateway says that it calls, for the endpointPickerRef of its example, as its source has it; and
+// whether it reads a list of picks.
+var gateways = map[string]struct {
+	authority string
+	lists     bool
+}{
+	// The name of the cluster: Envoy says that where nothing else is configured. The load balancing policy override_host.
+	"istio": {"outbound|9002||headgate-extproc.llm.svc.cluster.local", true},
+	// The host and port of the Service. The header is read as one address.
+	"kgateway": {"headgate-extproc.llm.svc.cluster.local:9002", false},
+	// An ORIGINAL_DST cluster by the header.
+	"envoy-ai-gateway": {"headgate-extproc.llm.svc:9002", false},
+	// The name of the Backend. override_host, by the header.
+	"envoy-gateway": {"headgate-extproc.llm", true},
+	// Not documented, nor whether it reads a list.
+	"gke": {"", false},
+}
+
+// The pool of each example is found from what the gateway calls, with other pools beside it; or the flags say it.
+func TestEachGatewayFindsThePool(t *testing.T) {
+	all := built(t)
+	for folder := range all {
+		if name, ok := strings.CutPrefix(folder, "gateways/"); ok && name != "shared" {
+			if _, known := gateways[name]; !known {
+				t.Errorf("nothing says what %s calls", name)
+			}
+		}
+	}
+	want := objects.Name{Namespace: "llm", Name: "llama"}
+	const others = `
+apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: { name: second, namespace: llm }
+spec:
+  selector: { matchLabels: { app: second } }
+  targetPorts: [{ number: 8000 }]
+  endpointPickerRef: { name: second-picker, port: { number: 9002 } }
+---
+apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: { name: llama, namespace: elsewhere }
+spec:
+  selector: { matchLabels: { app: llama } }
+  targetPorts: [{ number: 8000 }]
+  endpointPickerRef: { name: headgate-extproc, port: { number: 9002 } }
+`
+	for name, g := range gateways {
+		at := t.TempDir()
+		texts := [][]byte{[]byte(others)}
+		var args []string
+		for _, o := range all["gateways/"+name] {
+			if o.GetKind() == "InferencePool" {
+				text, err := yaml.Marshal(o.Object)
+				if err != nil {
+					t.Fatal(err)
+				}
+				texts = append(texts, text)
+			}
+			if s := spec(t, o); s != nil {
+				args = append(args, s.Containers[0].Args...)
+			}
+		}
+		for i, text := range texts {
+			if err := os.WriteFile(filepath.Join(at, string(rune('a'+i))+".yaml"), text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set, err := dir.Read(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, ok := objects.Build(set).PoolOf(g.authority, 9002)
+		flags := slices.Contains(args, "--pool-name="+want.Name) && slices.Contains(args, "--pool-namespace="+want.Namespace)
+		if ok && found != want || !ok && !flags {
+			t.Errorf("%s calls %q and means %v (%v), not %v", name, g.authority, found, ok, want)
+		}
+		picks := map[bool]string{true: "--picks=3", false: "--picks=1"}[g.lists]
+		if !slices.Contains(args, picks) {
+			t.Errorf("%s wants %s, and extproc has %v", name, picks, args)
+		}
+	}
+}

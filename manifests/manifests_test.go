@@ -1,0 +1,313 @@
+// Package manifests tests that what people apply fits: each kustomization is built as kubectl does it, and its objects are
+// tried at a real API server that has the CRDs of the projects that they are for. No such gateway runs here: their schemas,
+// and what their sources say that they send, is what is checked.
+package manifests
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	syaml "sigs.k8s.io/yaml"
+
+	"github.com/headgate/headgate/internal/apiserver"
+)
+
+// noSchema are the kinds whose schemas no Go module has that can be had: their fields are as the projects' sources and
+// documentation have them, and nothing else checks them.
+var noSchema = map[schema.GroupKind]string{
+	{Group: "networking.gke.io", Kind: "HealthCheckPolicy"}:   "GKE brings its CRDs itself",
+	{Group: "networking.gke.io", Kind: "GCPBackendPolicy"}:    "GKE brings its CRDs itself",
+	{Group: "serving.kserve.io", Kind: "LLMInferenceService"}: "the Go module proxy may refuse github.com/kserve/kserve",
+	{Group: "kaito.sh", Kind: "InferenceSet"}:                 "the Go module proxy may refuse github.com/kaito-project/kaito",
+}
+
+// crds are the files with CRDs, by the modules of tools/gateways that they are in.
+var crds = map[string]string{
+	"sigs.k8s.io/gateway-api":       "config/crd/standard/*.yaml",
+	"istio.io/api":                  "kubernetes/customresourcedefinitions.gen.yaml",
+	"github.com/envoyproxy/gateway": "charts/gateway-helm/charts/crds/crds/generated/*.yaml",
+	// GIE's, as Istio tests with them.
+	"istio.io/istio": "tests/integration/pilot/testdata/gateway-api-inference-extension-crd.yaml",
+}
+
+// folders are those with a kustomization.
+func folders(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if d != nil && d.Name() == "kustomization.yaml" {
+			all = append(all, filepath.Dir(path))
+		}
+		return err
+	})
+	if err != nil || len(all) < 10 {
+		t.Fatalf("kustomizations are in %v, %v", all, err)
+	}
+	return all
+}
+
+// built are the objects of each folder.
+func built(t *testing.T) map[string][]*unstructured.Unstructured {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("short runs build no kubectl")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
+	defer cancel()
+	binaries, err := apiserver.Build(ctx, "..", os.Stderr, "kubectl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string][]*unstructured.Unstructured)
+	for _, folder := range folders(t) {
+		command := exec.CommandContext(ctx, filepath.Join(binaries, "kubectl"), "kustomize", folder)
+		text, err := command.Output()
+		if err != nil {
+			if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+				t.Fatalf("kubectl kustomize %s: %s", folder, exit.Stderr)
+			}
+			t.Fatal(err)
+		}
+		all[folder] = read(t, text)
+	}
+	return all
+}
+
+// read reads the documents of a text.
+func read(t *testing.T, text []byte) []*unstructured.Unstructured {
+	t.Helper()
+	var all []*unstructured.Unstructured
+	for d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096); ; {
+		o := new(unstructured.Unstructured)
+		if err := d.Decode(&o.Object); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if o.Object != nil {
+			all = append(all, o)
+		}
+	}
+}
+
+// definitions are the CRDs of other projects by the modules that have them.
+func definitions(t *testing.T) map[string][]*unstructured.Unstructured {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), "go", "-C", "../tools/gateways", "mod", "download", "-json")
+	command.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+	out, err := command.Output()
+	all := make(map[string][]*unstructured.Unstructured)
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var module struct{ Path, Dir, Error string }
+		if d.Decode(&module) != nil {
+			break
+		}
+		if module.Error != "" {
+			t.Errorf("%s: %s", module.Path, module.Error)
+			continue
+		}
+		files, _ := filepath.Glob(filepath.Join(module.Dir, crds[module.Path]))
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range read(t, text) {
+				if o.GetKind() == "CustomResourceDefinition" {
+					all[module.Path] = append(all[module.Path], o)
+				}
+			}
+		}
+	}
+	for module := range crds {
+		if len(all[module]) == 0 {
+			t.Fatalf("no CRDs of %s (%v): they are in Go modules, of 24 MB in all, which are had from the Go module proxy once; try: go -C tools/gateways mod download", module, err)
+		}
+	}
+	return all
+}
+
+// pod is the template of the pods that an object makes; other projects' kinds have none, for they complete theirs.
+func pod(o *unstructured.Unstructured) (template map[string]any, ok bool) {
+	switch o.GetKind() {
+	case "Deployment", "StatefulSet", "DaemonSet", "Job":
+		template, ok, _ = unstructured.NestedMap(o.Object, "spec", "template")
+	}
+	return template, ok
+}
+
+// spec is the same as a type; nil if there is none.
+func spec(t *testing.T, o *unstructured.Unstructured) *corev1.PodSpec {
+	t.Helper()
+	template, ok := pod(o)
+	if !ok {
+		return nil
+	}
+	p := new(corev1.PodTemplateSpec)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(template, p); err != nil {
+		t.Fatal(err)
+	}
+	return &p.Spec
+}
+
+// What restricted does not ask for: root filesystems that are read only, and limits of memory.
+func TestContainersAreContained(t *testing.T) {
+	seen := 0
+	for folder, objects := range built(t) {
+		for _, o := range objects {
+			s := spec(t, o)
+			if s == nil {
+				continue
+			}
+			for _, c := range slices.Concat(s.InitContainers, s.Containers) {
+				seen++
+				at := folder + ": " + o.GetName() + "/" + c.Name
+				security := c.SecurityContext
+				if security == nil || security.ReadOnlyRootFilesystem == nil || !*security.ReadOnlyRootFilesystem {
+					t.Errorf("%s may write to its root filesystem", at)
+				}
+				if security == nil || security.Capabilities == nil || !slices.Contains(security.Capabilities.Drop, "ALL") {
+					t.Errorf("%s keeps capabilities", at)
+				}
+				if c.Resources.Limits.Memory().IsZero() {
+					t.Errorf("%s may take all memory", at)
+				}
+				if c.ReadinessProbe == nil && slices.ContainsFunc(s.Containers, func(m corev1.Container) bool { return m.Name == c.Name }) {
+					t.Errorf("%s does not say when it is ready", at)
+				}
+			}
+		}
+	}
+	if seen < 10 {
+		t.Errorf("%d containers were looked at", seen)
+	}
+}
+
+// An answer that flows must be able to come to its end: the grace period is longer than the hook and the server's shutdown.
+func TestServersEndTheirAnswers(t *testing.T) {
+	seen := 0
+	check := func(at string, s *corev1.PodSpec) {
+		for _, c := range s.Containers {
+			for _, arg := range c.Args {
+				seconds, ok := strings.CutPrefix(arg, "--shutdown-timeout=")
+				if !ok {
+					continue
+				}
+				seen++
+				takes, err := time.ParseDuration(seconds + "s")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if c.Lifecycle == nil || c.Lifecycle.PreStop == nil || c.Lifecycle.PreStop.Sleep == nil {
+					t.Errorf("%s: %s is stopped while gateways still pick it", at, c.Name)
+					continue
+				}
+				takes += time.Duration(c.Lifecycle.PreStop.Sleep.Seconds) * time.Second
+				if grace := time.Duration(*s.TerminationGracePeriodSeconds) * time.Second; grace <= takes {
+					t.Errorf("%s: %s is killed after %v, and may take %v", at, c.Name, grace, takes)
+				}
+			}
+		}
+	}
+	for folder, objects := range built(t) {
+		for _, o := range objects {
+			if s := spec(t, o); s != nil {
+				check(folder, s)
+			}
+			if o.GetKind() == "LLMInferenceService" { // its template is a pod's
+				template, _, _ := unstructured.NestedMap(o.Object, "spec", "template")
+				text, err := json.Marshal(template)
+				s := new(corev1.PodSpec)
+				if err == nil {
+					err = syaml.UnmarshalStrict(text, s)
+				}
+				if err != nil {
+					t.Errorf("%s: %v", folder, err)
+				}
+				check(folder, s)
+			}
+		}
+	}
+	if seen < 4 {
+		t.Errorf("%d servers were looked at", seen)
+	}
+}
+
+// What an object names in its own folder, or in manifests/base, is there.
+func TestNamesAreThere(t *testing.T) {
+	all := built(t)
+	has := func(folder, kind, namespace, name string) bool {
+		return slices.ContainsFunc(slices.Concat(all[folder], all["base"]), func(o *unstructured.Unstructured) bool {
+			return o.GetKind() == kind && o.GetNamespace() == namespace && o.GetName() == name
+		})
+	}
+	for _, folder := range slices.Sorted(maps.Keys(all)) {
+		for _, o := range all[folder] {
+			want := func(kind, namespace, name string) {
+				t.Helper()
+				if !has(folder, kind, namespace, name) {
+					t.Errorf("%s: %s %s names the %s %s/%s, which is not there", folder, o.GetKind(), o.GetName(), kind, namespace, name)
+				}
+			}
+			switch o.GetKind() {
+			case "ClusterRoleBinding", "RoleBinding":
+				subjects, _, _ := unstructured.NestedSlice(o.Object, "subjects")
+				for _, s := range subjects {
+					s := s.(map[string]any)
+					want("ServiceAccount", s["namespace"].(string), s["name"].(string))
+				}
+			case "InferencePool":
+				if ref, ok, _ := unstructured.NestedMap(o.Object, "spec", "endpointPickerRef"); ok {
+					want("Service", o.GetNamespace(), ref["name"].(string))
+				}
+			case "HTTPRoute":
+				rules, _, _ := unstructured.NestedSlice(o.Object, "spec", "rules")
+				for _, rule := range rules {
+					refs, _, _ := unstructured.NestedSlice(rule.(map[string]any), "backendRefs")
+					for _, ref := range refs {
+						ref := ref.(map[string]any)
+						kind, ok := ref["kind"].(string)
+						if !ok {
+							kind = "Service"
+						}
+						want(kind, o.GetNamespace(), ref["name"].(string))
+					}
+				}
+			}
+			s := spec(t, o)
+			if s == nil {
+				continue
+			}
+			if s.ServiceAccountName != "" {
+				want("ServiceAccount", o.GetNamespace(), s.ServiceAccountName)
+			}
+			template, _ := pod(o)
+			for _, c := range slices.Concat(s.InitContainers, s.Containers) {
+				if !slices.ContainsFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, "--control=") }) {
+					continue
+				}
+				may, _, _ := unstructured.NestedString(template, "metadata", "labels", "headgate.dev/calls-control")
+				if o.GetNamespace() != "headgate-system" && may != "true" {
+					t.Errorf("%s: the NetworkPolicy of control lets no pod of %s call it from %s", folder, o.GetName(), o.GetNamespace())
+				}
+			}
+		}
+	}
+}
