@@ -8,7 +8,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -23,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	syaml "sigs.k8s.io/yaml"
 
 	"github.com/headgate/headgate/internal/apiserver"
@@ -85,26 +83,9 @@ func built(t *testing.T) map[string][]*unstructured.Unstructured {
 			}
 			t.Fatal(err)
 		}
-		all[folder] = read(t, text)
+		all[folder] = apiserver.ReadObjects(t, string(text))
 	}
 	return all
-}
-
-// read reads the documents of a text.
-func read(t *testing.T, text []byte) []*unstructured.Unstructured {
-	t.Helper()
-	var all []*unstructured.Unstructured
-	for d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096); ; {
-		o := new(unstructured.Unstructured)
-		if err := d.Decode(&o.Object); errors.Is(err, io.EOF) {
-			return all
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		if o.Object != nil {
-			all = append(all, o)
-		}
-	}
 }
 
 // definitions are the CRDs of other projects by the modules that have them.
@@ -129,7 +110,7 @@ func definitions(t *testing.T) map[string][]*unstructured.Unstructured {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, o := range read(t, text) {
+			for _, o := range apiserver.ReadObjects(t, string(text)) {
 				if o.GetKind() == "CustomResourceDefinition" {
 					all[module.Path] = append(all[module.Path], o)
 				}

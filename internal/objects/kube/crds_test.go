@@ -24,9 +24,9 @@ type cluster struct {
 	*apiserver.Objects
 }
 
-func newCluster(t testing.TB) cluster {
+func newCluster(t testing.TB, flags ...string) cluster {
 	t.Helper()
-	s := apiserver.Run(t)
+	s := apiserver.Run(t, flags...)
 	c := cluster{s, t, s.Objects(t)}
 	c.CRDs()
 	return c

@@ -231,6 +231,27 @@ func TestAnObjectThatIsNotValidIsLeftOut(t *testing.T) {
 	c.await("once valid it is in force", func() bool { return f.models() == "good r" && f.refused.Load() == 0 })
 }
 
+// API servers before 1.34 do not stream lists: each kind is listed first there, and the right to is needed.
+func TestAServerThatStreamsNoListsIsAskedForThem(t *testing.T) {
+	c := newCluster(t, "--feature-gates", "WatchList=false")
+	c.Apply(inferencePool("{"+base+"}") + "\n---\n" + route("{backendRefs: [{name: p}]}"))
+	f := follow(t, reader(c), "")
+	c.await("all is known", func() bool { return f.endpoints("p") == "" && f.models() == "r" })
+	requests, err := apiserver.Requests(c.AuditLog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"pods", "inferencepools", "llmroutes", "models", "poolsettings", "endpointlists"} {
+		for _, verb := range []string{"list", "watch"} {
+			if !slices.ContainsFunc(requests, func(r apiserver.Request) bool {
+				return r.User.Name == "reader" && r.Verb == verb && r.Object.Resource == kind && !r.Denied()
+			}) {
+				t.Errorf("the right to %s %s is granted and never used", verb, kind)
+			}
+		}
+	}
+}
+
 // reader may do what the package's comment says that a Source needs, and no more.
 func reader(c cluster) *rest.Config {
 	return c.allowed("reader", `
