@@ -25,6 +25,8 @@ import (
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/apiserver"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/source"
 )
 
@@ -193,7 +195,20 @@ func TestBeliever(t *testing.T) {
 	}})
 	began := time.Now()
 	s := source.Source{Kube: source.Kube{On: true, Config: *believer}}
-	if err := s.Follow(ctx, slog.New(slog.DiscardHandler), unheard{}, f.SetWorld); err != nil {
+	var running sync.WaitGroup
+	running.Go(func() { _ = f.Run(ctx) })
+	heard := make(map[string]bool)
+	err := s.Follow(ctx, slog.New(slog.DiscardHandler), unheard{}, func(w *objects.World) {
+		f.SetWorld(w)
+		for _, address := range w.Addresses() { // as the scraper does: one that was never heard gets nothing
+			if !heard[address] {
+				heard[address] = true
+				f.Look(address).Saw(engine.Load{})
+			}
+		}
+	})
+	running.Wait()
+	if err != nil {
 		t.Fatal(err)
 	}
 	var used syscall.Rusage
