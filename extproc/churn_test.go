@@ -96,7 +96,7 @@ func BenchmarkKubeChurn(b *testing.B) {
 			}
 		}
 	})
-	for ready := 0; ready < churnPods; ready++ {
+	for range churnPods {
 		<-believes
 	}
 
