@@ -212,6 +212,7 @@ func (m *Memory) write(ctx context.Context, key modelKey) error {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			if len(r.asked) > 0 {
+				r.written = v1alpha1.ModelStatus{}
 				return err
 			}
 			delete(m.models, key)

@@ -98,10 +98,18 @@ func TestWhatWasAskedOfARuntimeIsRemembered(t *testing.T) {
 	if len(registered) != 1 || registered[0].Spec.ID != "a" {
 		t.Errorf("and %+v", registered)
 	}
-	m.DeleteCopy(record.Endpoint, inPool, "a")
 	if err := m.DeleteModel(model)(); err != nil {
 		t.Error(err)
 	}
+	asked.State = "unloading"
+	if err := m.PutCopy(asked, true); err != nil {
+		t.Errorf("what is deleted cannot be unloaded: %v", err)
+	}
+	asked.State = "loading"
+	if err := m.PutCopy(asked, true); err == nil {
+		t.Error("what is deleted may be loaded, and nobody will know")
+	}
+	m.DeleteCopy(record.Endpoint, inPool, "a")
 	if err := m.Close(); err != nil {
 		t.Error(err)
 	}

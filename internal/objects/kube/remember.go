@@ -75,8 +75,15 @@ func (m *Memory) PutCopy(c objects.CopyRecord, wait bool) error {
 	}
 	ctx, cancel := context.WithTimeout(m.ctx, writeTimeout)
 	defer cancel()
-	return m.write(ctx, key)
+	err := m.write(ctx, key)
+	if apierrors.IsNotFound(err) && c.State == unloading { // what is deleted has to leave, and there is nothing more to say
+		return nil
+	}
+	return err
 }
+
+// unloading is the state of a copy that an engine is told to unload.
+const unloading = "unloading"
 
 // DeleteCopy forgets what was asked.
 func (m *Memory) DeleteCopy(endpoint, pool, id string) {
