@@ -9,7 +9,7 @@ TOOL := go tool -modfile=tools/go.mod
 # (golang/go#75804).
 FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 
-.PHONY: help run build test e2e cluster cluster-down soak real check fuzz bench generate objects protocols clean
+.PHONY: help run build test e2e cluster images cluster-down soak real check fuzz bench generate objects protocols clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ e2e: ## Run the tests on a real Kubernetes of one node, which they start; needs 
 
 cluster: build ## Start a real Kubernetes of one node on this machine, with our images; needs root
 	@bin/bench cluster up $(ARGS)
+
+images: build ## Make images of our programs and of Envoy, as tarballs in .cache/images, and give them to that Kubernetes if it is up
+	@bin/bench cluster images
 
 cluster-down: build ## End it, and remove what it made
 	@bin/bench cluster down $(ARGS)

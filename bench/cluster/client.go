@@ -112,7 +112,7 @@ func (c *Cluster) Pod(ctx context.Context, namespace, pod string) (Space, error)
 
 // Images makes Headgate's images anew and gives them to the cluster: pods that start afterwards have them.
 func (c *Cluster) Images(ctx context.Context, root string, w io.Writer) error {
-	tarballs, err := image.Headgate(ctx, root, filepath.Join(root, ".cache", "images"), w)
+	tarballs, err := image.Headgate(ctx, root, imagesDir(root), w)
 	if err != nil {
 		return err
 	}

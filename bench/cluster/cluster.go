@@ -27,6 +27,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/headgate/headgate/bench/image"
 	"github.com/headgate/headgate/internal/apiserver"
 )
 
@@ -51,7 +52,7 @@ commands:
   up             start it with images of Headgate's programs, or say that it is up
   down           end it, and remove what it made but its logs
   status         say whether it is up, and what runs there; the exit status is 1 where it is not
-  images         make the images anew from what is here, and give them to the cluster
+  images         make the images anew from what is here, as tarballs, and give them to the cluster if it is up
   exec -- CMD    run a command where the pods' and Services' addresses and names are
   build [NAME]   build programs of Kubernetes and start nothing: all, or those that are named, such as etcd and kube-apiserver
   api down|up    end kube-apiserver, as in an outage, or start it again
@@ -112,6 +113,10 @@ func Command(ctx context.Context, args []string) error {
 		return err
 	}
 	c, err := Open(o.dir)
+	if command == "images" && errors.Is(err, errNotUp) {
+		_, err := image.Headgate(ctx, o.root, imagesDir(o.root), os.Stdout)
+		return err
+	}
 	if err != nil {
 		return err
 	}
@@ -136,6 +141,9 @@ func Command(ctx context.Context, args []string) error {
 	}
 	return fmt.Errorf("there is no command %q; bench cluster --help lists them", command)
 }
+
+// imagesDir is where the tarballs of images are.
+func imagesDir(root string) string { return filepath.Join(root, ".cache", "images") }
 
 // status prints what runs in the cluster.
 func (c *Cluster) status(ctx context.Context, w io.Writer) error {

@@ -111,7 +111,7 @@ func up(ctx context.Context, o options, w io.Writer) error {
 
 // makeImages makes the images of the cluster itself and those of Headgate.
 func makeImages(ctx context.Context, root, binaries string, w io.Writer) ([]string, error) {
-	dir := filepath.Join(root, ".cache", "images")
+	dir := imagesDir(root)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
