@@ -82,6 +82,18 @@ func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
 			slices.ContainsFunc(strings.Split(out, "\n"), func(line string) bool { return strings.HasPrefix(line, "churn") && strings.Contains(line, "Loaded") })
 	})
 
+	// One that is declared while all runs, and must have a copy, is loaded at the first try.
+	late := "testdata/late"
+	models.apply(late)
+	await(t, "a Model that comes late is loaded", 20*time.Second, func() bool {
+		state := models.kubectl("get", "model", "late", "--output", `jsonpath={.status.conditions[?(@.type=="Ready")].reason}`)
+		if state == "CannotLoad" {
+			t.Fatal(models.kubectl("get", "models"))
+		}
+		return state == "Loaded"
+	})
+	models.kubectl("delete", "--kustomize", late)
+
 	// The control that decides is killed with a load begun.
 	register("slow", "sim:?size=300Mi&load=8s", true)
 	copies := func(id string) (all []string) {
