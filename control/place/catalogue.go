@@ -283,9 +283,11 @@ func (p *Placer) save(everything bool) {
 			continue
 		}
 		delete(p.unsaved, key)
+		record := objects.ModelRecord{Pool: key.Pool.String(), ID: key.ID, Gone: true}
 		if st, ok := p.state.Status(key); ok {
-			all = append(all, objects.ModelRecord{Pool: key.Pool.String(), ID: key.ID, Object: st.Object, Status: p.modelStatus(st)})
+			record.Object, record.UID, record.Status, record.Gone = st.Object, st.UID, p.modelStatus(st), false
 		}
+		all = append(all, record)
 	}
 	p.mu.Unlock()
 	if len(all) > 0 {

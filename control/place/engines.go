@@ -312,8 +312,13 @@ func (p *Placer) record(s *site, key decide.CopyKey, state decide.CopyState) obj
 }
 
 func (p *Placer) recordOf(s *site, c decide.Copy) objects.CopyRecord {
+	e, ok := p.declared[c.Key]
+	if m := p.registered[c.Key]; !ok && m != nil {
+		e = objects.EntryOf(m)
+	}
 	return objects.CopyRecord{
 		Endpoint: s.Address, Pool: c.Pool.String(), ID: c.ID, State: c.State.String(), Bytes: c.Bytes, Size: decide.SizeSources[c.Source],
 		Incarnation: p.records[s.Address].Incarnation, Since: c.Since, Listed: !s.runtime,
+		Object: e.Object, UID: e.UID,
 	}
 }

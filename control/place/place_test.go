@@ -11,6 +11,7 @@ import (
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/bench/runtime"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // Models are loaded as often as their objects say, where endpoints are, and leave with their objects; what was at an
@@ -46,6 +47,33 @@ func TestObjectsComeAndGo(t *testing.T) {
 	w.set(source, list(other.address, ""))
 	w.await("it is unloaded with its object", func() bool { return other.count("unloaded x") == 2 })
 	w.await("nothing is left", func() bool { return len(w.Statuses()) == 0 })
+}
+
+// A store that keeps things with the objects needs to know which they are, before the status of a new one is due; and which
+// models are no more.
+func TestWhatIsRememberedNamesItsObject(t *testing.T) {
+	w := newWorld(t)
+	e := serveVLLM(t)
+	source := settings("source: 'sim:', maxAdapters: 4")
+	w.set(source, list(e.address, ""))
+	w.told = &told{}
+	w.restart()
+	w.set(source, list(e.address, ""), object("x", ", copies: {min: 1}"))
+	w.awaitCopies("x", e.address+" loaded")
+	w.set(source, list(e.address, ""))
+	w.await("its status is forgotten", func() bool {
+		w.told.mu.Lock()
+		defer w.told.mu.Unlock()
+		n := len(w.told.statuses)
+		return n > 0 && w.told.statuses[n-1].ID == "x" && w.told.statuses[n-1].Gone
+	})
+	w.told.mu.Lock()
+	defer w.told.mu.Unlock()
+	for _, c := range w.told.copies {
+		if want := (objects.Name{Namespace: "default", Name: "x"}); c.State == "loading" && c.Object != want {
+			t.Errorf("what is asked about x is of the object %v", c.Object)
+		}
+	}
 }
 
 // Without endpoints all is known at once, and there is nothing to do until something happens.

@@ -36,7 +36,30 @@ type world struct {
 	file  string
 	board *board
 	stop  func()
+	told  *told // nil: nobody asks
 	world *objects.World
+}
+
+// told is a Store that notes what it is told.
+type told struct {
+	place.Store
+	mu       sync.Mutex // guards the following
+	copies   []objects.CopyRecord
+	statuses []objects.ModelRecord
+}
+
+func (s *told) PutCopy(c objects.CopyRecord, wait bool) error {
+	s.mu.Lock()
+	s.copies = append(s.copies, c)
+	s.mu.Unlock()
+	return s.Store.PutCopy(c, wait)
+}
+
+func (s *told) PutStatuses(all []objects.ModelRecord) {
+	s.mu.Lock()
+	s.statuses = append(s.statuses, all...)
+	s.mu.Unlock()
+	s.Store.PutStatuses(all)
 }
 
 // board notes what it is told. Whatever drains is drained at once: nobody sends requests.
@@ -97,7 +120,12 @@ func (w *world) start() {
 		w.Fatal(err)
 	}
 	w.board = &board{}
-	p, err := place.New(place.Config{Store: memory, Log: log, Board: w.board, Meter: noMeter{}, LookInterval: 20 * time.Millisecond, RegisteredPool: pool})
+	remembers := place.Store(memory)
+	if w.told != nil {
+		w.told.Store = memory
+		remembers = w.told
+	}
+	p, err := place.New(place.Config{Store: remembers, Log: log, Board: w.board, Meter: noMeter{}, LookInterval: 20 * time.Millisecond, RegisteredPool: pool})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -19,6 +19,9 @@ type CopyRecord struct {
 	// Incarnation of the engine, empty if nothing tells.
 	Incarnation string    `json:"incarnation,omitempty"`
 	Since       time.Time `json:"since"`
+	// Object is the Model, and UID its own; empty where nobody knows them.
+	Object Name   `json:"-"`
+	UID    string `json:"-"`
 	// Listed says that the engine lists what it has: then the record is no more than a help.
 	Listed bool `json:"-"`
 }
@@ -38,5 +41,8 @@ type ModelRecord struct {
 	Pool   string               `json:"pool"`
 	ID     string               `json:"id"`
 	Object Name                 `json:"-"` // zero for an adapter that has no Model
+	UID    string               `json:"-"` // of the Model
 	Status v1alpha1.ModelStatus `json:"status"`
+	// Gone says that the model is no more.
+	Gone bool `json:"-"`
 }

@@ -246,7 +246,7 @@ func trim(o any) (any, error) {
 // trimMeta keeps of an object's metadata what is read, and what tells its versions apart.
 func trimMeta(m *metav1.ObjectMeta) {
 	*m = metav1.ObjectMeta{
-		Namespace: m.Namespace, Name: m.Name, Labels: m.Labels, CreationTimestamp: m.CreationTimestamp,
+		Namespace: m.Namespace, Name: m.Name, UID: m.UID, Labels: m.Labels, CreationTimestamp: m.CreationTimestamp,
 		Generation: m.Generation, ResourceVersion: m.ResourceVersion,
 	}
 }
