@@ -62,7 +62,7 @@ func New(c *rest.Config, namespace string, log *slog.Logger, meter Meter) (*Sour
 		log: log, meter: meter, changed: make(chan struct{}, 1),
 		known: newShelves(), refused: make(map[string]string),
 	}
-	s.link = &link{log: log, readable: meter.Readable, failing: make(map[string]bool)}
+	s.link = &link{log: log, readable: meter.Readable, failing: make(map[string]int)}
 	c = rest.CopyConfig(c)
 	c.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		s.link.next = next
