@@ -187,6 +187,8 @@ func (c cluster) announce(ctx context.Context, port uint16, decides func() bool)
 }
 
 func (c cluster) lead(ctx context.Context, port uint16) error {
+	ctx, cancel := context.WithTimeout(ctx, announceInterval) // what is lost on its way is not answered
+	defer cancel()
 	family, number, ready := discoveryv1.AddressTypeIPv4, int32(port), true
 	if c.address.Is6() {
 		family = discoveryv1.AddressTypeIPv6
