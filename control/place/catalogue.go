@@ -144,7 +144,8 @@ func (p *Placer) Register(m *v1alpha1.Model, used time.Time) (fresh bool, err er
 }
 
 // Unregister takes a registered model out of the catalogue, and returns when it is gone for good; its copies go in their
-// time. A model that is not there is gone; one that objects declare is ErrDeclared.
+// time. A model that is not there is gone; one that objects declare is ErrDeclared. After another error it is registered
+// still.
 func (p *Placer) Unregister(key decide.Key) error {
 	p.mu.Lock()
 	m := p.registered[key]
@@ -156,13 +157,25 @@ func (p *Placer) Unregister(key decide.Key) error {
 		return nil
 	}
 	delete(p.registered, key)
-	if _, ok := p.declared[key]; !ok {
+	if d, ok := p.declared[key]; !ok || d.Object == (objects.Name{Namespace: m.Namespace, Name: m.Name}) {
+		delete(p.declared, key) // its own object, which goes now
 		p.updateLocked(func(time.Time) []decide.Action { p.state.RemoveModel(key); return nil })
 	}
 	p.Board.Publish(Change{Registered: map[decide.Key]bool{key: false}})
 	written := p.Store.DeleteModel(m)
 	p.mu.Unlock()
-	return written()
+	err := written()
+	if err == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.registered[key] == nil {
+		p.registered[key] = m
+		p.updateLocked(func(time.Time) []decide.Action { p.state.SetModel(p.entryOf(m), time.Time{}); return nil })
+		p.Board.Publish(Change{Registered: map[decide.Key]bool{key: true}})
+	}
+	return err
 }
 
 // ErrDeclared says that a model is declared by an object, which is the user's to delete.

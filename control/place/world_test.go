@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/bench/engine"
 	"github.com/headgate/headgate/bench/runtime"
 	"github.com/headgate/headgate/control/place"
@@ -44,6 +45,7 @@ type world struct {
 type told struct {
 	place.Store
 	mu       sync.Mutex // guards the following
+	refuses  error      // why no model is deleted; nil if it is
 	copies   []objects.CopyRecord
 	statuses []objects.ModelRecord
 }
@@ -53,6 +55,15 @@ func (s *told) PutCopy(c objects.CopyRecord, wait bool) error {
 	s.copies = append(s.copies, c)
 	s.mu.Unlock()
 	return s.Store.PutCopy(c, wait)
+}
+
+func (s *told) DeleteModel(m *v1alpha1.Model) (wait func() error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refuses != nil {
+		return func() error { return s.refuses }
+	}
+	return s.Store.DeleteModel(m)
 }
 
 func (s *told) PutStatuses(all []objects.ModelRecord) {
