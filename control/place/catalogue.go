@@ -273,6 +273,7 @@ func (p *Placer) restore(now time.Time) {
 		key, ok := keyOf(c.Pool, c.ID)
 		if p.endpoints[c.Endpoint] == nil || !ok {
 			p.Store.DeleteCopy(c.Endpoint, c.Pool, c.ID)
+			delete(p.records, c.Endpoint) // a runtime that comes back there is made ready anew
 			continue
 		}
 		p.state.Restore(decide.Record{

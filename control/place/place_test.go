@@ -150,6 +150,24 @@ func TestARuntimesCopiesStandAfterARestart(t *testing.T) {
 	}
 }
 
+// What was at an endpoint that is not there after the restart is forgotten. A runtime that comes back there has to forget it
+// too, or nobody knows what takes its room.
+func TestARuntimeThatIsFoundLateIsMadeReadyAnew(t *testing.T) {
+	w := newWorld(t)
+	r := serveRuntime(t, "", nil)
+	there := list(r.address, managed(r.management))
+	w.set(there, object("a", ", copies: {min: 1}"))
+	w.awaitCopies("a", r.address+" loaded")
+	w.stop()
+	w.start()
+	w.set(object("a", ""))
+	w.set(there, object("a", ""))
+	w.await("it was looked at", func() bool { return len(w.board.seen()) == 1 })
+	if r.Purges() != 2 || len(r.Models()) > 0 || w.copies("a") != "" {
+		t.Errorf("it was made ready %d times and has %v; a is at %q", r.Purges(), r.Models(), w.copies("a"))
+	}
+}
+
 // A load that was cut off is unloaded, then loaded anew: nobody knows how far it came.
 func TestALoadThatWasCutOffIsUnloadedThenLoaded(t *testing.T) {
 	w := newWorld(t)

@@ -107,6 +107,13 @@ func (b *board) isReady() bool {
 	return b.ready
 }
 
+// seen are the endpoints that were looked at.
+func (b *board) seen() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.endpoints)
+}
+
 type noMeter struct{}
 
 func (noMeter) LoadCalled(time.Duration, time.Duration) {}
