@@ -19,13 +19,14 @@ func (p *Placer) SetWorld(w *objects.World) {
 		if p.running.Err() != nil {
 			return nil
 		}
+		was := p.world
 		p.world = w
 		if p.started.IsZero() {
 			p.started = now
 			p.wake = now // Run is to see it
 		}
 		p.setEndpoints(w)
-		p.setCatalogue(w)
+		p.setCatalogue(w, was)
 		p.restore(now)
 		return nil
 	})
@@ -82,13 +83,17 @@ func sortedPools(w *objects.World) []objects.Name {
 	return names
 }
 
-// setCatalogue makes the models those of the objects and the registered ones. The caller holds mu.
-func (p *Placer) setCatalogue(w *objects.World) {
+// setCatalogue makes the models those of the objects, which were those of another World before, and the registered ones. The
+// caller holds mu.
+func (p *Placer) setCatalogue(w, was *objects.World) {
 	declared := make(map[decide.Key]objects.Entry, len(w.Catalogue))
 	for _, e := range w.Catalogue {
 		declared[e.ModelKey] = e
 		if p.declared[e.ModelKey] != e {
 			p.state.SetModel(e, p.used[e.ModelKey])
+			p.unsaved[e.ModelKey] = true
+		}
+		if (w.Pools[e.Pool] == nil) != (was.Pools[e.Pool] == nil) {
 			p.unsaved[e.ModelKey] = true
 		}
 	}

@@ -168,6 +168,36 @@ func TestARuntimeThatIsFoundLateIsMadeReadyAnew(t *testing.T) {
 	}
 }
 
+// A model whose pool does not exist is not ready, and says what is missing until it is there.
+func TestAModelWithoutItsPoolIsNotReady(t *testing.T) {
+	w := newWorld(t)
+	w.told = &told{}
+	w.stop()
+	w.start()
+	ready := func() (says string) {
+		w.told.mu.Lock()
+		defer w.told.mu.Unlock()
+		for _, st := range w.told.statuses {
+			if c := st.Status.Conditions; st.ID == "x" && len(c) == 1 {
+				says = string(c[0].Status) + " " + c[0].Reason + ": " + c[0].Message
+			}
+		}
+		return says
+	}
+	x := objects.Set{Models: []v1alpha1.Model{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x"}, Spec: v1alpha1.ModelSpec{PoolRef: v1alpha1.PoolReference{Name: "p"}},
+	}}}
+	w.SetWorld(objects.Build(x))
+	w.await("it is told", func() bool { return ready() != "" })
+	if want := "False PoolNotFound: the InferencePool default/p does not exist: nothing can load it"; ready() != want {
+		t.Errorf("it says %q, want %q", ready(), want)
+	}
+	w.set(object("x", ""))
+	w.await("it is ready with its pool", func() bool { return ready() == "True Loadable: it is loaded when a request names it" })
+	w.SetWorld(objects.Build(x))
+	w.await("it is not without", func() bool { return strings.HasPrefix(ready(), "False PoolNotFound") })
+}
+
 // A load that was cut off is unloaded, then loaded anew: nobody knows how far it came.
 func TestALoadThatWasCutOffIsUnloadedThenLoaded(t *testing.T) {
 	w := newWorld(t)
