@@ -130,6 +130,9 @@ func routeStatuses(w *objects.World) []wanted {
 	return all
 }
 
+// maxMessage is how long the message of a condition may be: Kubernetes' own limit, in bytes as if all were ASCII.
+const maxMessage = 32768
+
 // condition is true with the reason good, or false with the reason bad and the words of the faults that have it.
 func condition(kind, good, bad string, faults []objects.Fault, generation int64) metav1.Condition {
 	c := metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: good, ObservedGeneration: generation}
@@ -141,6 +144,9 @@ func condition(kind, good, bad string, faults []objects.Fault, generation int64)
 	}
 	if len(words) > 0 {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, bad, strings.Join(words, "; ")
+		if len(c.Message) > maxMessage {
+			c.Message = strings.ToValidUTF8(c.Message[:maxMessage-len("…")], "") + "…"
+		}
 	}
 	return c
 }

@@ -197,6 +197,28 @@ func TestConditionsSayWhyARouteIsNotInForceAsItIsWritten(t *testing.T) {
 	nothingDeniedTo(t, c, "writer")
 }
 
+// An API server takes 32768 characters of a condition's message, and nothing of a status that has more.
+func TestALongMessageIsCut(t *testing.T) {
+	c := newCluster(t)
+	var names []string
+	for i := range 128 {
+		names = append(names, fmt.Sprintf("%03d%s", i, strings.Repeat("m", 300)))
+	}
+	for _, name := range []string{"a", "b"} {
+		c.Apply(named(route("{backendRefs: [{name: p}], modelNames: ["+strings.Join(names, ", ")+"]}"), name))
+	}
+	f := follow(t, c.Admin(), "")
+	c.await("both are known", func() bool { return len(f.world.Load().Routes) == 2 })
+	if err := kube.NewStatus(c.typed(writer(c)), "").Routes(t.Context(), f.world.Load()); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "b"} {
+		if n := len(c.routeNamed(name).Status.Conditions); n != 2 {
+			t.Errorf("%s has %d conditions, want 2", name, n)
+		}
+	}
+}
+
 // An object that is made again with its name (kubectl replace --force) has no status, though nothing else of it is other.
 func TestWhatIsMadeAgainGetsItsStatusAgain(t *testing.T) {
 	c := newCluster(t)
