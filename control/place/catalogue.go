@@ -62,6 +62,11 @@ func (p *Placer) setEndpoints(w *objects.World) {
 		s.stop()
 		delete(p.endpoints, address)
 		if !ok {
+			for _, c := range p.state.Copies() {
+				if c.Endpoint == address {
+					p.Store.DeleteCopy(address, c.Pool.String(), c.ID)
+				}
+			}
 			p.state.RemoveEndpoint(address)
 			delete(p.records, address)
 		}
@@ -259,6 +264,14 @@ func (p *Placer) recall() error {
 			Bytes: r.Bytes, DefaultBytes: r.DefaultBytes, Loads: r.Loads, LoadTimeout: r.LoadTimeout,
 		}}
 	}
+	p.restored = slices.DeleteFunc(p.restored, func(c objects.CopyRecord) bool { // of an earlier life
+		r, known := p.records[c.Endpoint]
+		earlier := known && r.Incarnation != c.Incarnation
+		if earlier {
+			p.Store.DeleteCopy(c.Endpoint, c.Pool, c.ID)
+		}
+		return earlier
+	})
 	p.Board.Publish(Change{Registered: registered})
 	return nil
 }

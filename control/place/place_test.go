@@ -1,6 +1,7 @@
 package place_test
 
 import (
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/bench/runtime"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/store"
 )
 
 // Models are loaded as often as their objects say, where endpoints are, and leave with their objects; what was at an
@@ -166,6 +168,39 @@ func TestARuntimeThatIsFoundLateIsMadeReadyAnew(t *testing.T) {
 	if r.Purges() != 2 || len(r.Models()) > 0 || w.copies("a") != "" {
 		t.Errorf("it was made ready %d times and has %v; a is at %q", r.Purges(), r.Models(), w.copies("a"))
 	}
+}
+
+// What was asked of an earlier life of a runtime says nothing of this one, and what was asked of one that is gone nothing at all.
+func TestWhatWasAskedOfAnEarlierLifeDoesNotCount(t *testing.T) {
+	w := newWorld(t)
+	r := serveRuntime(t, filepath.Join(t.TempDir(), "runtime.sock"), nil)
+	there, a, b := list(r.address, managed(r.management)), object("a", ", copies: {min: 1}"), object("b", "")
+	w.set(there, a, b)
+	w.awaitCopies("a", r.address+" loaded")
+	w.stop()
+	memory, err := store.Open(w.file, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := memory.PutCopy(objects.CopyRecord{Endpoint: r.address, Pool: pool.String(), ID: "b", State: "loaded", Incarnation: "earlier"}, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := memory.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.told = &told{}
+	w.start()
+	w.set(there, a, b)
+	w.await("it was looked at", w.board.isReady)
+	if w.copies("a") != r.address+" loaded" || w.copies("b") != "" || r.count("load a") != 1 {
+		t.Errorf("a is at %q, b at %q; the runtime was told %v", w.copies("a"), w.copies("b"), r.events())
+	}
+	w.set(a, b)
+	w.await("what was there is forgotten", func() bool {
+		w.told.mu.Lock()
+		defer w.told.mu.Unlock()
+		return slices.Equal(w.told.deleted, []string{r.address + " b", r.address + " a"})
+	})
 }
 
 // A model whose pool does not exist is not ready, and says what is missing until it is there.

@@ -48,6 +48,14 @@ type told struct {
 	refuses  error      // why no model is deleted; nil if it is
 	copies   []objects.CopyRecord
 	statuses []objects.ModelRecord
+	deleted  []string // copies, by endpoint and id
+}
+
+func (s *told) DeleteCopy(endpoint, pool, id string) {
+	s.mu.Lock()
+	s.deleted = append(s.deleted, endpoint+" "+id)
+	s.mu.Unlock()
+	s.Store.DeleteCopy(endpoint, pool, id)
 }
 
 func (s *told) PutCopy(c objects.CopyRecord, wait bool) error {

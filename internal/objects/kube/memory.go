@@ -56,6 +56,7 @@ type Memory struct {
 
 	registered []v1alpha1.Model     // at the start
 	recorded   []objects.CopyRecord // at the start
+	since      map[string]time.Time // at the start: of the latest copy at a runtime
 
 	mu       sync.Mutex // guards the following
 	models   map[modelKey]*remembered
@@ -102,7 +103,7 @@ func OpenMemory(ctx context.Context, c client.Client, namespace string, log *slo
 	m := &Memory{
 		client: c, log: log, decides: decides, done: make(chan struct{}), due: make(chan struct{}, 1),
 		models: make(map[modelKey]*remembered), runtimes: make(map[string]objects.RuntimeRecord), dirty: make(map[modelKey]bool),
-		turns: make(map[objects.Name]chan struct{}),
+		turns: make(map[objects.Name]chan struct{}), since: make(map[string]time.Time),
 	}
 	m.ctx, m.stop = context.WithCancel(context.WithoutCancel(ctx))
 	m.writes, m.abort = context.WithCancel(context.WithoutCancel(ctx))
@@ -135,9 +136,12 @@ func (m *Memory) recall(o *v1alpha1.Model) {
 		if c.Runtime == nil {
 			continue
 		}
-		m.runtimes[c.Endpoint] = objects.RuntimeRecord{
-			Endpoint: c.Endpoint, Incarnation: c.Incarnation, Bytes: c.Runtime.Bytes, DefaultBytes: c.Runtime.DefaultBytes,
-			Loads: int(c.Runtime.Loads), LoadTimeout: c.Runtime.LoadTimeout.Duration,
+		if latest, known := m.since[c.Endpoint]; !known || c.Since.After(latest) { // the runtime may have lived before
+			m.since[c.Endpoint] = c.Since.Time
+			m.runtimes[c.Endpoint] = objects.RuntimeRecord{
+				Endpoint: c.Endpoint, Incarnation: c.Incarnation, Bytes: c.Runtime.Bytes, DefaultBytes: c.Runtime.DefaultBytes,
+				Loads: int(c.Runtime.Loads), LoadTimeout: c.Runtime.LoadTimeout.Duration,
+			}
 		}
 		record := objects.CopyRecord{
 			Endpoint: c.Endpoint, Pool: key.pool, ID: key.id, State: c.State, Bytes: c.Bytes, Size: c.Size,

@@ -25,8 +25,9 @@ type slow struct {
 	client.Client
 	patch func(ctx context.Context) error
 
-	mu    sync.Mutex // guards calls
-	calls []string
+	mu      sync.Mutex // guards the following
+	calls   []string
+	patched string // the last patch
 }
 
 func (s *slow) note(call string) {
@@ -61,8 +62,15 @@ type status struct {
 	of *slow
 }
 
-func (s status) Patch(ctx context.Context, _ client.Object, _ client.Patch, _ ...client.SubResourcePatchOption) error {
+func (s status) Patch(ctx context.Context, o client.Object, p client.Patch, _ ...client.SubResourcePatchOption) error {
 	s.of.note("patch")
+	text, err := p.Data(o)
+	if err != nil {
+		return err
+	}
+	s.of.mu.Lock()
+	s.of.patched = string(text)
+	s.of.mu.Unlock()
 	return s.of.patch(ctx)
 }
 
@@ -182,6 +190,30 @@ func TestAModelThatIsGoneIsForgotten(t *testing.T) {
 		m.PutStatuses([]objects.ModelRecord{gone})
 		if all, _ := m.Statuses(); len(all) != 1 || all[0].ID != "a" {
 			t.Errorf("it knows %+v", all)
+		}
+	})
+}
+
+// What a runtime had in an earlier life is not in its next one. Who decides next would take it for that life's, and the runtime
+// for one that has restarted since.
+func TestWhatARuntimeHadInAnEarlierLifeIsForgotten(t *testing.T) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, m *kube.Memory, _ *atomic.Bool, _ func() string) {
+		if err := m.PutModel(made)(); err != nil {
+			t.Fatal(err)
+		}
+		const at = "10.0.0.1:8033"
+		_ = m.PutRuntime(objects.RuntimeRecord{Endpoint: at, Incarnation: "one"})
+		_ = m.PutCopy(objects.CopyRecord{Endpoint: at, Pool: inPool, ID: "a", State: "loaded", Incarnation: "one"}, false)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if !strings.Contains(s.patched, at) {
+			t.Errorf("it is not written where it is: %s", s.patched)
+		}
+		_ = m.PutRuntime(objects.RuntimeRecord{Endpoint: at, Incarnation: "two"})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if strings.Contains(s.patched, at) {
+			t.Errorf("in its next life it has: %s", s.patched)
 		}
 	})
 }

@@ -126,11 +126,18 @@ func (m *Memory) DeleteCopy(endpoint, pool, id string) {
 	}
 }
 
-// PutRuntime keeps what a model runtime said of itself, with the first copy there: one that has none may be asked again.
+// PutRuntime keeps what a model runtime said of itself, with the first copy there: one that has none may be asked again. What
+// was asked of an earlier life of it is forgotten.
 func (m *Memory) PutRuntime(r objects.RuntimeRecord) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.runtimes[r.Endpoint] = r
+	for key, of := range m.models {
+		if a, asked := of.asked[r.Endpoint]; asked && a.Incarnation != r.Incarnation {
+			delete(of.asked, r.Endpoint)
+			m.mark(key)
+		}
+	}
 	return nil
 }
 
