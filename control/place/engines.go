@@ -41,6 +41,7 @@ func (p *Placer) open(e objects.Endpoint, adapters int) {
 		cancel()
 		return
 	}
+	loader.Pause(p.paused)
 	s.loader = loader
 	s.stop = func() { cancel(); _ = loader.Close() }
 	p.endpoints[e.Address] = s

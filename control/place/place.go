@@ -119,6 +119,7 @@ type Placer struct {
 	work       sync.WaitGroup  // what runs for actions and endpoints; Add under mu and only while running
 	started    time.Time       // when the first objects were set; zero before
 	ready      bool
+	paused     bool
 	declared   map[decide.Key]objects.Entry // by objects
 	registered map[decide.Key]*v1alpha1.Model
 	world      *objects.World
@@ -204,7 +205,14 @@ func (p *Placer) stop() {
 // Pause lets no load and no unload begin until it is called with false. All else goes on: engines are looked at, and what is
 // known is told.
 func (p *Placer) Pause(paused bool) {
-	p.update(func(time.Time) []decide.Action { p.state.Pause(paused); return nil })
+	p.update(func(time.Time) []decide.Action {
+		p.paused = paused
+		for _, s := range p.endpoints {
+			s.loader.Pause(paused)
+		}
+		p.state.Pause(paused)
+		return nil
+	})
 }
 
 // update tells the state something, and does what is to be done then.
