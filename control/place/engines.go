@@ -237,9 +237,21 @@ func (p *Placer) load(ctx context.Context, s *site, key decide.CopyKey, a decide
 	}
 }
 
-// tryLoad writes down that the model is to be loaded, and loads it.
+// rememberPause is between two tries to write down that a model is to be loaded.
+const rememberPause = 500 * time.Millisecond
+
+// tryLoad writes down that the model is to be loaded, when that can be, and loads it.
 func (p *Placer) tryLoad(ctx context.Context, s *site, key decide.CopyKey, a decide.Action) decide.LoadResult {
-	if err := p.Store.PutCopy(p.record(s, key, decide.Loading), true); err != nil {
+	err := p.Store.PutCopy(p.record(s, key, decide.Loading), true)
+	for errors.Is(err, objects.ErrNotNow) {
+		select {
+		case <-time.After(rememberPause):
+		case <-ctx.Done():
+			return decide.LoadResult{Failed: true, Words: ctx.Err().Error()}
+		}
+		err = p.Store.PutCopy(p.record(s, key, decide.Loading), true)
+	}
+	if err != nil {
 		return decide.LoadResult{Failed: true, Words: "it could not be written down that it is to be loaded: " + err.Error()}
 	}
 	if a.Kind == decide.Reload {

@@ -59,7 +59,8 @@ type Store interface {
 	// PutModel and DeleteModel keep a registered model, and forget it with its status.
 	PutModel(m *v1alpha1.Model) (wait func() error)
 	DeleteModel(m *v1alpha1.Model) (wait func() error)
-	// PutCopy keeps what is asked of an engine about a model. With wait, it returns when that is there for good.
+	// PutCopy keeps what is asked of an engine about a model. With wait, it returns when that is there for good. After
+	// [objects.ErrNotNow] it may be tried again.
 	PutCopy(c objects.CopyRecord, wait bool) error
 	DeleteCopy(endpoint, pool, id string)
 	// PutRuntime keeps what a model runtime said of itself, and returns when that is there for good.

@@ -1,6 +1,7 @@
 package place_test
 
 import (
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -201,6 +202,29 @@ func TestWhatWasAskedOfAnEarlierLifeDoesNotCount(t *testing.T) {
 		defer w.told.mu.Unlock()
 		return slices.Equal(w.told.deleted, []string{r.address + " b", r.address + " a"})
 	})
+}
+
+// A load that cannot be written down for now waits until it can: no engine has failed.
+func TestALoadWaitsUntilItCanBeWrittenDown(t *testing.T) {
+	w := newWorld(t)
+	w.told = &told{away: fmt.Errorf("%w: connection refused", objects.ErrNotNow)}
+	w.stop()
+	w.start()
+	r := serveRuntime(t, "", nil)
+	w.set(list(r.address, managed(r.management)), object("a", ", copies: {min: 1}"))
+	tried := func() int {
+		w.told.mu.Lock()
+		defer w.told.mu.Unlock()
+		return len(w.told.copies)
+	}
+	w.await("it was tried again", func() bool { return tried() > 1 })
+	if st := w.Statuses(); len(st) != 1 || len(st[0].Failures) > 0 || r.count("load a") > 0 {
+		t.Errorf("meanwhile: %+v, and the runtime was told %v", st, r.events())
+	}
+	w.told.mu.Lock()
+	w.told.away = nil
+	w.told.mu.Unlock()
+	w.awaitCopies("a", r.address+" loaded")
 }
 
 // A model whose pool does not exist is not ready, and says what is missing until it is there.

@@ -46,6 +46,7 @@ type told struct {
 	place.Store
 	mu       sync.Mutex // guards the following
 	refuses  error      // why no model is deleted; nil if it is
+	away     error      // why nothing about a copy is written; nil if it is
 	copies   []objects.CopyRecord
 	statuses []objects.ModelRecord
 	deleted  []string // copies, by endpoint and id
@@ -61,7 +62,11 @@ func (s *told) DeleteCopy(endpoint, pool, id string) {
 func (s *told) PutCopy(c objects.CopyRecord, wait bool) error {
 	s.mu.Lock()
 	s.copies = append(s.copies, c)
+	away := s.away
 	s.mu.Unlock()
+	if away != nil {
+		return away
+	}
 	return s.Store.PutCopy(c, wait)
 }
 

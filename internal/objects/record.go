@@ -1,10 +1,14 @@
 package objects
 
 import (
+	"errors"
 	"time"
 
 	"github.com/headgate/headgate/api/v1alpha1"
 )
+
+// ErrNotNow says that something could not be remembered, and may be when it is tried again.
+var ErrNotNow = errors.New("not now")
 
 // CopyRecord is what was last asked of an engine about a model, as it is remembered for the next process.
 type CopyRecord struct {

@@ -217,3 +217,24 @@ func TestWhatARuntimeHadInAnEarlierLifeIsForgotten(t *testing.T) {
 		}
 	})
 }
+
+// An outage is nothing that a load has failed by; that there is no place to write it down is.
+func TestWhatMayBeRememberedLaterIsToldApart(t *testing.T) {
+	paced(t, func(context.Context) error { return errors.New("connection refused") },
+		func(t *testing.T, _ *slow, m *kube.Memory, decides *atomic.Bool, _ func() string) {
+			asked := objects.CopyRecord{Endpoint: "10.0.0.1:8033", Pool: inPool, ID: "a", State: "loading"}
+			if err := m.PutCopy(asked, true); err == nil || errors.Is(err, objects.ErrNotNow) {
+				t.Errorf("without a Model: %v", err)
+			}
+			if err := m.PutModel(made)(); err != nil {
+				t.Fatal(err)
+			}
+			if err := m.PutCopy(asked, true); !errors.Is(err, objects.ErrNotNow) {
+				t.Errorf("in an outage: %v", err)
+			}
+			decides.Store(false)
+			if err := m.PutCopy(asked, true); !errors.Is(err, objects.ErrNotNow) {
+				t.Errorf("where another may decide: %v", err)
+			}
+		})
+}

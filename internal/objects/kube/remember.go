@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -102,13 +101,16 @@ func (m *Memory) PutCopy(c objects.CopyRecord, wait bool) error {
 	if apierrors.IsNotFound(err) && c.State == unloading { // what is deleted has to leave, and there is nothing more to say
 		return nil
 	}
-	if err == nil && !m.decides() { // it took long
+	switch {
+	case err == nil && !m.decides(): // it took long
 		return errUncertain
+	case err == nil, apierrors.IsNotFound(err), apierrors.IsInvalid(err), apierrors.IsForbidden(err):
+		return err
 	}
-	return err
+	return fmt.Errorf("%w: %w", objects.ErrNotNow, err)
 }
 
-var errUncertain = errors.New("it is not certain that this control decides")
+var errUncertain = fmt.Errorf("%w: it is not certain that this control decides", objects.ErrNotNow)
 
 // unloading is the state of a copy that an engine is told to unload.
 const unloading = "unloading"
