@@ -128,7 +128,7 @@ func TestALeaseOfAnAPIServer(t *testing.T) {
 // A control may start before its API server does: what it shares with others it gets when that answers.
 func TestAControlWaitsForTheAPIServer(t *testing.T) {
 	var asked atomic.Int32
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if asked.Add(1) < 3 {
 			http.Error(w, "etcd is not there", http.StatusInternalServerError)
 			return

@@ -225,7 +225,7 @@ func TestAnOutageOfTheAPIServerPausesTheTerm(t *testing.T) {
 		s.stop("a")
 	})
 	twoControls(t, func(s *terms) { // nobody answers, as when a machine dies
-		s.lease.silent = true
+		s.silent = true
 		s.cutOff("a", "b")
 		s.after(2*time.Minute, "", "a1")
 		s.cutOff()

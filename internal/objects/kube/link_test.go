@@ -78,7 +78,7 @@ func TestARequestWhoseTokenRanOutIsMadeAnew(t *testing.T) {
 		var logged strings.Builder
 		l := &link{log: slog.New(slog.NewTextHandler(&logged, nil)), failing: make(map[string]int), readable: func(bool) {}}
 		began, tries := time.Now(), 0
-		l.next = trip(func(r *http.Request) (*http.Response, error) {
+		l.next = trip(func(_ *http.Request) (*http.Response, error) {
 			if tries++; time.Since(began) < time.Minute {
 				return nil, errors.New("connection refused")
 			}
