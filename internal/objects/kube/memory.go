@@ -93,12 +93,22 @@ func (r *remembered) belongs(object objects.Name, uid string) {
 	r.object, r.uid = object, cmp.Or(uid, r.uid)
 }
 
-// OpenMemory reads what an earlier control remembered, in a namespace or, if that is empty, in all. Nothing is written while
+// OpenMemory reads what an earlier control remembered, in a namespace or, if that is empty, in all, when the API server
+// answers. Nothing is written while
 // decides is false: another control may be the one that does.
 func OpenMemory(ctx context.Context, c client.Client, namespace string, log *slog.Logger, decides func() bool) (*Memory, error) {
 	var list v1alpha1.ModelList
-	if err := c.List(ctx, &list, client.InNamespace(namespace)); err != nil {
-		return nil, fmt.Errorf("read the status of models: %w", err)
+	for told := false; ; told = true {
+		err := c.List(ctx, &list, client.InNamespace(namespace))
+		if err == nil {
+			break
+		}
+		if !told && ctx.Err() == nil {
+			log.Warn("the status of models cannot be read; it is tried again", "err", fmt.Sprint(err, hintFor(err)))
+		}
+		if err := wait(ctx, retryInterval); err != nil {
+			return nil, fmt.Errorf("read the status of models: %w", err)
+		}
 	}
 	m := &Memory{
 		client: c, log: log, decides: decides, done: make(chan struct{}), due: make(chan struct{}, 1),

@@ -24,6 +24,7 @@ import (
 type slow struct {
 	client.Client
 	patch func(ctx context.Context) error
+	away  int // how often it does not list
 
 	mu      sync.Mutex // guards the following
 	calls   []string
@@ -44,7 +45,12 @@ func (s *slow) noted() []string {
 
 func (s *slow) Status() client.SubResourceWriter { return status{of: s} }
 
-func (s *slow) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
+func (s *slow) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	if s.away--; s.away >= 0 {
+		return errors.New("connection refused")
+	}
+	return nil
+}
 
 func (s *slow) Create(context.Context, client.Object, ...client.CreateOption) error {
 	s.note("create")
@@ -237,4 +243,25 @@ func TestWhatMayBeRememberedLaterIsToldApart(t *testing.T) {
 				t.Errorf("where another may decide: %v", err)
 			}
 		})
+}
+
+// Who is to decide may be so while the API server is away again.
+func TestAMemoryIsOpenedWhenTheAPIServerAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var logged strings.Builder
+		begun := time.Now()
+		m, err := kube.OpenMemory(t.Context(), &slow{away: 60}, "", slog.New(slog.NewTextHandler(&logged, nil)), always)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begun); took > 70*time.Second || strings.Count(logged.String(), "\n") != 1 {
+			t.Errorf("it took %v, and logged %s", took, logged.String())
+		}
+		_ = m.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := kube.OpenMemory(ctx, &slow{away: 1e9}, "", slog.New(slog.DiscardHandler), always); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("it never answers: %v", err)
+		}
+	})
 }
