@@ -12,12 +12,12 @@ import (
 func TestATermHearsOfItsLeaseWhileItBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var decides func() bool
-		o := office{worlds: newLatest(), meter: newMeter(), log: slog.New(slog.DiscardHandler), began: func() {},
-			open: func(ctx context.Context, d func() bool) (memory, error) {
-				decides = d
-				<-ctx.Done()
-				return nil, ctx.Err()
-			}}
+		o := office{worlds: newLatest(), meter: newMeter(), log: slog.New(slog.DiscardHandler), began: func() {}}
+		o.open = func(ctx context.Context, d func() bool) (memory, error) {
+			decides = d
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
 		on := begin(t.Context(), 1, o.term)
 		synctest.Wait()
 		paused := make(chan struct{})
