@@ -187,6 +187,8 @@ func (c cluster) announce(ctx context.Context, port uint16, decides func() bool)
 }
 
 func (c cluster) lead(ctx context.Context, port uint16) error {
+	ctx, cancel := context.WithTimeout(ctx, announceInterval) // what is lost on its way is not answered
+	defer cancel()
 	family, number, ready := discoveryv1.AddressTypeIPv4, int32(port), true
 	if c.address.Is6() {
 		family = discoveryv1.AddressTypeIPv6
@@ -217,32 +219,57 @@ func (c cluster) lead(ctx context.Context, port uint16) error {
 }
 
 // credentials writes into a folder what the Secret of placement has: tls.crt and tls.key, which controls serve with and
-// whose ca.crt extprocs trust, and the token that extprocs call with. Where there is no Secret it is made.
+// whose ca.crt extprocs trust, and the token that extprocs call with. Where there is no Secret it is made. While the API server
+// does not answer it waits.
 func (c cluster) credentials(ctx context.Context, dir string) error {
-	secrets := c.client.CoreV1().Secrets(c.namespace)
-	for {
-		secret, err := secrets.Get(ctx, placementName, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			if secret, err = c.newSecret(time.Now()); err != nil {
-				return err
-			}
-			if secret, err = secrets.Create(ctx, secret, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
-				continue // another control made it
-			}
+	for told := false; ; {
+		secret, err := c.secret(ctx)
+		if err == nil {
+			return c.keep(secret, dir)
 		}
-		if err != nil {
-			return fmt.Errorf("secret %s/%s: %w", c.namespace, placementName, err)
+		if !told {
+			c.log.Warn("what extprocs need to be sure of this control cannot be had; it is tried again", "secret", c.namespace+"/"+placementName, "err", err)
 		}
-		for _, name := range []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey, "token"} {
-			if len(secret.Data[name]) == 0 {
-				return fmt.Errorf("secret %s/%s has no %s: delete it, and control makes another", c.namespace, placementName, name)
-			}
-			if err := os.WriteFile(filepath.Join(dir, name), secret.Data[name], 0o600); err != nil {
-				return err
-			}
+		told = true
+		select {
+		case <-time.After(announceRetry):
+		case <-ctx.Done():
+			return ctx.Err()
 		}
-		return nil
 	}
+}
+
+// secret returns the Secret of placement, and makes it if there is none.
+func (c cluster) secret(ctx context.Context) (*corev1.Secret, error) {
+	ctx, cancel := context.WithTimeout(ctx, announceInterval)
+	defer cancel()
+	secrets := c.client.CoreV1().Secrets(c.namespace)
+	secret, err := secrets.Get(ctx, placementName, metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		return secret, err
+	}
+	made, err := c.newSecret(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	secret, err = secrets.Create(ctx, made, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) { // another control made it
+		return secrets.Get(ctx, placementName, metav1.GetOptions{})
+	}
+	return secret, err
+}
+
+// keep writes what a control serves with into a folder.
+func (c cluster) keep(secret *corev1.Secret, dir string) error {
+	for _, name := range []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey, "token"} {
+		if len(secret.Data[name]) == 0 {
+			return fmt.Errorf("secret %s/%s has no %s: delete it, and control makes another", c.namespace, placementName, name)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), secret.Data[name], 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // newSecret makes a certificate that is its own authority, and a token.

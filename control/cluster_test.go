@@ -5,15 +5,21 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/headgate/headgate/internal/apiserver"
 )
@@ -116,5 +122,38 @@ func TestALeaseOfAnAPIServer(t *testing.T) {
 		if err != nil || lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "" {
 			t.Errorf("%v: after %s the Lease is %+v", err, pod, lease)
 		}
+	}
+}
+
+// A control may start before its API server does: what it shares with others it gets when that answers.
+func TestAControlWaitsForTheAPIServer(t *testing.T) {
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1) < 3 {
+			http.Error(w, "etcd is not there", http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(corev1.Secret{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Name: placementName},
+			Data: map[string][]byte{"tls.crt": []byte("c"), "tls.key": []byte("k"), "token": []byte("t")},
+		})
+	}))
+	defer server.Close()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var logged strings.Builder
+	c := cluster{client: client, namespace: "default", pod: "a", log: slog.New(slog.NewTextHandler(&logged, nil))}
+	dir := t.TempDir()
+	if err := c.credentials(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	if token, err := os.ReadFile(filepath.Join(dir, "token")); err != nil || string(token) != "t" {
+		t.Errorf("the token is %q, %v", token, err)
+	}
+	if n := strings.Count(logged.String(), "\n"); n != 1 {
+		t.Errorf("%d lines are logged: %s", n, logged.String())
 	}
 }

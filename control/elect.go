@@ -58,7 +58,7 @@ func (e election) run(ctx context.Context, term func(ctx context.Context, pauses
 		case <-campaign.Done():
 		}
 	}
-	lock := &watched{Interface: e.lock}
+	lock := &watched{Interface: e.lock, limit: e.deadline / 2, log: e.log}
 	fault := make(chan error, 1)
 	go func() {
 		defer close(retired)
@@ -81,7 +81,7 @@ func (e election) run(ctx context.Context, term func(ctx context.Context, pauses
 				fault <- err
 				return
 			}
-			elector.Run(klog.NewContext(campaign, logr.FromSlogHandler(e.log.Handler())))
+			elector.Run(klog.NewContext(campaign, logr.Discard())) // it would tell of every try
 		}
 	}()
 	defer func() {
@@ -191,16 +191,25 @@ func (r *running) end() error {
 // it read before is as new then, so that others wait as long as for one that they have just heard of. Whoever decided knows
 // the most, and extprocs need not find another, of which the node's proxies learn late.
 //
+// It bounds every call, which electors do while they hold a Lease alone: one that is lost on its way would be waited for long
+// after the API server is back. And it tells of an outage once.
+//
 // One elector uses it at a time.
 type watched struct {
 	resourcelock.Interface
+	limit       time.Duration // of a call; two are made to renew a Lease
+	log         *slog.Logger
+	failing     bool // that was told
 	transitions atomic.Int64
 	blind       bool // the last reading failed
 	outages     int64
 }
 
-func (w *watched) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	record, raw, err := w.Interface.Get(ctx)
+func (w *watched) Get(ctx context.Context) (record *resourcelock.LeaderElectionRecord, raw []byte, err error) {
+	err = w.call(ctx, func(ctx context.Context) error {
+		record, raw, err = w.Interface.Get(ctx)
+		return err
+	})
 	if err != nil {
 		w.blind = w.blind || !apierrors.IsNotFound(err)
 		return nil, nil, err
@@ -213,7 +222,7 @@ func (w *watched) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, 
 }
 
 func (w *watched) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	err := w.Interface.Create(ctx, r)
+	err := w.call(ctx, func(ctx context.Context) error { return w.Interface.Create(ctx, r) })
 	if err == nil {
 		w.transitions.Store(int64(r.LeaderTransitions))
 	}
@@ -221,9 +230,28 @@ func (w *watched) Create(ctx context.Context, r resourcelock.LeaderElectionRecor
 }
 
 func (w *watched) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	err := w.Interface.Update(ctx, r)
+	err := w.call(ctx, func(ctx context.Context) error { return w.Interface.Update(ctx, r) })
 	if err == nil {
 		w.transitions.Store(int64(r.LeaderTransitions))
+	}
+	return err
+}
+
+// call makes a call in time, and tells when such calls begin to fail, and when they do not any more. That there is no Lease
+// yet, or that another was faster, is no failure.
+func (w *watched) call(ctx context.Context, call func(context.Context) error) error {
+	limited, cancel := context.WithTimeout(ctx, w.limit)
+	defer cancel()
+	err := call(limited)
+	failed := err != nil && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err)
+	switch {
+	case ctx.Err() != nil || failed == w.failing: // nobody waits for it, or no news
+	case failed:
+		w.log.Warn("the Lease by which one control decides cannot be read or written; it is tried again", "err", err)
+		w.failing = true
+	default:
+		w.log.Info("the Lease can be read and written again")
+		w.failing = false
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -24,6 +25,7 @@ type lease struct {
 	record  *resourcelock.LeaderElectionRecord
 	version int
 	cut     map[string]bool
+	silent  bool // who is cut off is not refused: nobody answers
 }
 
 // holder is a [resourcelock.Interface], of one control.
@@ -35,19 +37,28 @@ type holder struct {
 
 var resource = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
-func (h *holder) reach() error {
+func (h *holder) reach(ctx context.Context) error {
+	h.mu.Lock()
+	silent := h.silent && h.cut[h.name]
+	h.mu.Unlock()
+	if silent { // a packet that is lost is not sent again soon
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.cut[h.name] {
 		return errors.New("connection refused")
 	}
 	return nil
 }
 
-func (h *holder) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if err := h.reach(); err != nil {
+func (h *holder) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	if err := h.reach(ctx); err != nil {
 		return nil, nil, err
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.record == nil {
 		return nil, nil, apierrors.NewNotFound(resource, "control")
 	}
@@ -57,12 +68,12 @@ func (h *holder) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byt
 	return &record, raw, err
 }
 
-func (h *holder) put(r resourcelock.LeaderElectionRecord) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if err := h.reach(); err != nil {
+func (h *holder) put(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	if err := h.reach(ctx); err != nil {
 		return err
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.seen != h.version {
 		return apierrors.NewConflict(resource, "control", errors.New("somebody has written it since"))
 	}
@@ -71,12 +82,12 @@ func (h *holder) put(r resourcelock.LeaderElectionRecord) error {
 	return nil
 }
 
-func (h *holder) Create(_ context.Context, r resourcelock.LeaderElectionRecord) error {
-	return h.put(r)
+func (h *holder) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return h.put(ctx, r)
 }
 
-func (h *holder) Update(_ context.Context, r resourcelock.LeaderElectionRecord) error {
-	return h.put(r)
+func (h *holder) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return h.put(ctx, r)
 }
 func (h *holder) RecordEvent(string) {}
 func (h *holder) Identity() string   { return h.name }
@@ -95,7 +106,8 @@ func (l *lease) cutOff(names ...string) {
 type terms struct {
 	t *testing.T
 	*lease
-	mu       sync.Mutex // guards the following
+	log      *slog.Logger // of those that start
+	mu       sync.Mutex   // guards the following
 	begun    map[string]int
 	deciding []string          // the terms that are not paused, such as a1
 	on       map[string]string // the term of a control that goes on, paused or not
@@ -105,7 +117,7 @@ type terms struct {
 
 func newTerms(t *testing.T) *terms {
 	return &terms{
-		t: t, lease: &lease{}, begun: make(map[string]int), on: make(map[string]string),
+		t: t, lease: &lease{}, log: slog.New(slog.DiscardHandler), begun: make(map[string]int), on: make(map[string]string),
 		ends: make(map[string]context.CancelFunc), done: make(map[string]chan error),
 	}
 }
@@ -126,7 +138,7 @@ func (s *terms) start(name string) {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	s.ends[name], s.done[name] = cancel, make(chan error, 1)
 	e := election{
-		lock: &holder{lease: s.lease, name: name}, log: slog.New(slog.DiscardHandler),
+		lock: &holder{lease: s.lease, name: name}, log: s.log,
 		duration: leaseDuration, deadline: renewDeadline, retry: retryPeriod,
 	}
 	go func() {
@@ -212,6 +224,13 @@ func TestAnOutageOfTheAPIServerPausesTheTerm(t *testing.T) {
 		s.after(20*time.Second, "a1", "a1")
 		s.stop("a")
 	})
+	twoControls(t, func(s *terms) { // nobody answers, as when a machine dies
+		s.silent = true
+		s.cutOff("a", "b")
+		s.after(2*time.Minute, "", "a1")
+		s.cutOff()
+		s.after(10*time.Second, "a1", "a1")
+	})
 	twoControls(t, func(s *terms) {
 		s.cutOff("a", "b")
 		s.after(2*time.Minute, "", "a1")
@@ -273,6 +292,29 @@ func TestATermThatFailsEndsTheProcess(t *testing.T) {
 		}
 		if r, _, err := e.lock.Get(t.Context()); err != nil || r.HolderIdentity != "" {
 			t.Errorf("the Lease is held by %q, %v", r.HolderIdentity, err)
+		}
+	})
+}
+
+// What an outage does to a Lease is told once, and its end; that two want one Lease is not told of.
+func TestAnOutageDoesNotFillTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTerms(t)
+		var text strings.Builder
+		s.log = slog.New(slog.NewTextHandler(&text, nil))
+		s.start("a")
+		s.after(time.Second, "a1", "a1")
+		s.log = slog.New(slog.DiscardHandler)
+		s.start("b")
+		s.after(time.Minute, "a1", "a1")
+		s.cutOff("a", "b")
+		s.after(10*time.Minute, "", "a1")
+		s.cutOff()
+		s.after(20*time.Second, "a1", "a1")
+		s.stop("a")
+		s.stop("b")
+		if n := strings.Count(text.String(), "\n"); n > 8 || strings.Count(text.String(), "connection refused") != 1 {
+			t.Errorf("%d lines:\n%s", n, text.String())
 		}
 	})
 }

@@ -43,9 +43,26 @@ type memory interface {
 func (o office) term(ctx context.Context, pauses <-chan bool) (err error) {
 	var paused atomic.Bool
 	decides := func() bool { return !paused.Load() }
-	memory, err := o.open(ctx, decides)
-	if err != nil {
-		return err
+	var memory memory
+	opened := make(chan error, 1)
+	go func() {
+		var err error
+		memory, err = o.open(ctx, decides)
+		opened <- err
+	}()
+	for open := false; !open; {
+		select {
+		case is := <-pauses:
+			paused.Store(is)
+		case err := <-opened:
+			if ctx.Err() != nil && err != nil {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			open = true
+		}
 	}
 	defer func() { err = errors.Join(err, memory.Close()) }()
 	board := stream.New(o.log)
@@ -59,7 +76,8 @@ func (o office) term(ctx context.Context, pauses <-chan bool) (err error) {
 	board.SetPlacer(placer)
 	o.meter.follow(board, placer)
 	defer o.meter.follow(nil, nil)
-	o.meter.decides(true)
+	placer.Pause(paused.Load())
+	o.meter.decides(!paused.Load())
 	defer o.meter.decides(false)
 
 	group, ctx := errgroup.WithContext(ctx)

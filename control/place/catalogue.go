@@ -19,13 +19,14 @@ func (p *Placer) SetWorld(w *objects.World) {
 		if p.running.Err() != nil {
 			return nil
 		}
+		was := p.world
 		p.world = w
 		if p.started.IsZero() {
 			p.started = now
 			p.wake = now // Run is to see it
 		}
 		p.setEndpoints(w)
-		p.setCatalogue(w)
+		p.setCatalogue(w, was)
 		p.restore(now)
 		return nil
 	})
@@ -61,6 +62,11 @@ func (p *Placer) setEndpoints(w *objects.World) {
 		s.stop()
 		delete(p.endpoints, address)
 		if !ok {
+			for _, c := range p.state.Copies() {
+				if c.Endpoint == address {
+					p.Store.DeleteCopy(address, c.Pool.String(), c.ID)
+				}
+			}
 			p.state.RemoveEndpoint(address)
 			delete(p.records, address)
 		}
@@ -82,13 +88,17 @@ func sortedPools(w *objects.World) []objects.Name {
 	return names
 }
 
-// setCatalogue makes the models those of the objects and the registered ones. The caller holds mu.
-func (p *Placer) setCatalogue(w *objects.World) {
+// setCatalogue makes the models those of the objects, which were those of another World before, and the registered ones. The
+// caller holds mu.
+func (p *Placer) setCatalogue(w, was *objects.World) {
 	declared := make(map[decide.Key]objects.Entry, len(w.Catalogue))
 	for _, e := range w.Catalogue {
 		declared[e.ModelKey] = e
 		if p.declared[e.ModelKey] != e {
 			p.state.SetModel(e, p.used[e.ModelKey])
+			p.unsaved[e.ModelKey] = true
+		}
+		if (w.Pools[e.Pool] == nil) != (was.Pools[e.Pool] == nil) {
 			p.unsaved[e.ModelKey] = true
 		}
 	}
@@ -144,7 +154,8 @@ func (p *Placer) Register(m *v1alpha1.Model, used time.Time) (fresh bool, err er
 }
 
 // Unregister takes a registered model out of the catalogue, and returns when it is gone for good; its copies go in their
-// time. A model that is not there is gone; one that objects declare is ErrDeclared.
+// time. A model that is not there is gone; one that objects declare is ErrDeclared. After another error it is registered
+// still.
 func (p *Placer) Unregister(key decide.Key) error {
 	p.mu.Lock()
 	m := p.registered[key]
@@ -156,13 +167,25 @@ func (p *Placer) Unregister(key decide.Key) error {
 		return nil
 	}
 	delete(p.registered, key)
-	if _, ok := p.declared[key]; !ok {
+	if d, ok := p.declared[key]; !ok || d.Object == (objects.Name{Namespace: m.Namespace, Name: m.Name}) {
+		delete(p.declared, key) // its own object, which goes now
 		p.updateLocked(func(time.Time) []decide.Action { p.state.RemoveModel(key); return nil })
 	}
 	p.Board.Publish(Change{Registered: map[decide.Key]bool{key: false}})
 	written := p.Store.DeleteModel(m)
 	p.mu.Unlock()
-	return written()
+	err := written()
+	if err == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.registered[key] == nil {
+		p.registered[key] = m
+		p.updateLocked(func(time.Time) []decide.Action { p.state.SetModel(p.entryOf(m), time.Time{}); return nil })
+		p.Board.Publish(Change{Registered: map[decide.Key]bool{key: true}})
+	}
+	return err
 }
 
 // ErrDeclared says that a model is declared by an object, which is the user's to delete.
@@ -241,6 +264,14 @@ func (p *Placer) recall() error {
 			Bytes: r.Bytes, DefaultBytes: r.DefaultBytes, Loads: r.Loads, LoadTimeout: r.LoadTimeout,
 		}}
 	}
+	p.restored = slices.DeleteFunc(p.restored, func(c objects.CopyRecord) bool { // of an earlier life
+		r, known := p.records[c.Endpoint]
+		earlier := known && r.Incarnation != c.Incarnation
+		if earlier {
+			p.Store.DeleteCopy(c.Endpoint, c.Pool, c.ID)
+		}
+		return earlier
+	})
 	p.Board.Publish(Change{Registered: registered})
 	return nil
 }
@@ -260,6 +291,7 @@ func (p *Placer) restore(now time.Time) {
 		key, ok := keyOf(c.Pool, c.ID)
 		if p.endpoints[c.Endpoint] == nil || !ok {
 			p.Store.DeleteCopy(c.Endpoint, c.Pool, c.ID)
+			delete(p.records, c.Endpoint) // a runtime that comes back there is made ready anew
 			continue
 		}
 		p.state.Restore(decide.Record{
@@ -283,9 +315,11 @@ func (p *Placer) save(everything bool) {
 			continue
 		}
 		delete(p.unsaved, key)
+		record := objects.ModelRecord{Pool: key.Pool.String(), ID: key.ID, Gone: true}
 		if st, ok := p.state.Status(key); ok {
-			all = append(all, objects.ModelRecord{Pool: key.Pool.String(), ID: key.ID, Object: st.Object, Status: p.modelStatus(st)})
+			record.Object, record.UID, record.Status, record.Gone = st.Object, st.UID, p.modelStatus(st), false
 		}
+		all = append(all, record)
 	}
 	p.mu.Unlock()
 	if len(all) > 0 {

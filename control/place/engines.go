@@ -41,6 +41,7 @@ func (p *Placer) open(e objects.Endpoint, adapters int) {
 		cancel()
 		return
 	}
+	loader.Pause(p.paused)
 	s.loader = loader
 	s.stop = func() { cancel(); _ = loader.Close() }
 	p.endpoints[e.Address] = s
@@ -236,9 +237,21 @@ func (p *Placer) load(ctx context.Context, s *site, key decide.CopyKey, a decide
 	}
 }
 
-// tryLoad writes down that the model is to be loaded, and loads it.
+// rememberPause is between two tries to write down that a model is to be loaded.
+const rememberPause = 500 * time.Millisecond
+
+// tryLoad writes down that the model is to be loaded, when that can be, and loads it.
 func (p *Placer) tryLoad(ctx context.Context, s *site, key decide.CopyKey, a decide.Action) decide.LoadResult {
-	if err := p.Store.PutCopy(p.record(s, key, decide.Loading), true); err != nil {
+	err := p.Store.PutCopy(p.record(s, key, decide.Loading), true)
+	for errors.Is(err, objects.ErrNotNow) {
+		select {
+		case <-time.After(rememberPause):
+		case <-ctx.Done():
+			return decide.LoadResult{Failed: true, Words: ctx.Err().Error()}
+		}
+		err = p.Store.PutCopy(p.record(s, key, decide.Loading), true)
+	}
+	if err != nil {
 		return decide.LoadResult{Failed: true, Words: "it could not be written down that it is to be loaded: " + err.Error()}
 	}
 	if a.Kind == decide.Reload {
@@ -312,8 +325,13 @@ func (p *Placer) record(s *site, key decide.CopyKey, state decide.CopyState) obj
 }
 
 func (p *Placer) recordOf(s *site, c decide.Copy) objects.CopyRecord {
+	e, ok := p.declared[c.Key]
+	if m := p.registered[c.Key]; !ok && m != nil {
+		e = objects.EntryOf(m)
+	}
 	return objects.CopyRecord{
 		Endpoint: s.Address, Pool: c.Pool.String(), ID: c.ID, State: c.State.String(), Bytes: c.Bytes, Size: decide.SizeSources[c.Source],
 		Incarnation: p.records[s.Address].Incarnation, Since: c.Since, Listed: !s.runtime,
+		Object: e.Object, UID: e.UID,
 	}
 }

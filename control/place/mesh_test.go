@@ -2,6 +2,7 @@ package place_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -141,4 +142,64 @@ func TestTheNineteenthPutsOutTheOldest(t *testing.T) {
 	}
 	a.expect("m01", mmesh.ModelStatusInfo_NOT_LOADED)
 	a.expect("m02", mmesh.ModelStatusInfo_LOADED)
+}
+
+// Where registered models are objects, the objects tell of one that was unregistered for a moment more. Who registers it again
+// meanwhile has registered it.
+func TestAModelMayBeRegisteredAgainAtOnce(t *testing.T) {
+	a := newAPI(t, nil)
+	ctx := t.Context()
+	const id = "churn"
+	if _, code := a.register(ctx, id, "sim:?load=1ms", false, false); code != codes.OK {
+		t.Fatal(code)
+	}
+	runtimes := list(a.address, managed(a.management))
+	// Its object, by the name that mesh gives it.
+	a.set(runtimes, object(a.objectOf(id), ", id: churn, type: sim, source: 'sim:?load=1ms'"))
+	if _, err := a.UnregisterModel(ctx, &mmesh.UnregisterModelRequest{ModelId: id}); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := a.GetModelStatus(ctx, &mmesh.GetStatusRequest{ModelId: id}); err != nil || st.GetStatus() != mmesh.ModelStatusInfo_NOT_FOUND {
+		t.Errorf("unregistered, it is %v, %v", st, err)
+	}
+	if _, code := a.register(ctx, id, "sim:?load=2ms", false, false); code != codes.OK {
+		t.Errorf("registered again as another: %v", code)
+	}
+	a.set(runtimes) // the object that is deleted is gone
+	if st, err := a.GetModelStatus(ctx, &mmesh.GetStatusRequest{ModelId: id}); err != nil || st.GetStatus() != mmesh.ModelStatusInfo_NOT_LOADED {
+		t.Errorf("registered again, it is %v, %v", st, err)
+	}
+}
+
+// What cannot be deleted is there still, for a client that tries again.
+func TestAModelThatCannotBeDeletedIsRegisteredStill(t *testing.T) {
+	w := newWorld(t)
+	w.set()
+	w.told = &told{refuses: errors.New("connection refused")}
+	w.restart()
+	a := api{world: w, Server: mesh.New(w.Placer)}
+	ctx := t.Context()
+	if _, code := a.register(ctx, "churn", "sim:", false, false); code != codes.OK {
+		t.Fatal(code)
+	}
+	for range 2 {
+		if _, err := a.UnregisterModel(ctx, &mmesh.UnregisterModelRequest{ModelId: "churn"}); status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "refused") {
+			t.Errorf("it is unregistered: %v", err)
+		}
+		a.expect("churn", mmesh.ModelStatusInfo_NOT_LOADED)
+	}
+	w.told.refuses = nil
+	if _, err := a.UnregisterModel(ctx, &mmesh.UnregisterModelRequest{ModelId: "churn"}); err != nil {
+		t.Error(err)
+	}
+	a.expect("churn", mmesh.ModelStatusInfo_NOT_FOUND)
+}
+
+// objectOf is the name of the object that a model was registered as.
+func (a api) objectOf(id string) string {
+	st, there := a.Status(key(id))
+	if !there {
+		a.Fatalf("%s is not there", id)
+	}
+	return st.Object.Name
 }

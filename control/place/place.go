@@ -59,7 +59,8 @@ type Store interface {
 	// PutModel and DeleteModel keep a registered model, and forget it with its status.
 	PutModel(m *v1alpha1.Model) (wait func() error)
 	DeleteModel(m *v1alpha1.Model) (wait func() error)
-	// PutCopy keeps what is asked of an engine about a model. With wait, it returns when that is there for good.
+	// PutCopy keeps what is asked of an engine about a model. With wait, it returns when that is there for good. After
+	// [objects.ErrNotNow] it may be tried again.
 	PutCopy(c objects.CopyRecord, wait bool) error
 	DeleteCopy(endpoint, pool, id string)
 	// PutRuntime keeps what a model runtime said of itself, and returns when that is there for good.
@@ -119,6 +120,7 @@ type Placer struct {
 	work       sync.WaitGroup  // what runs for actions and endpoints; Add under mu and only while running
 	started    time.Time       // when the first objects were set; zero before
 	ready      bool
+	paused     bool
 	declared   map[decide.Key]objects.Entry // by objects
 	registered map[decide.Key]*v1alpha1.Model
 	world      *objects.World
@@ -204,7 +206,14 @@ func (p *Placer) stop() {
 // Pause lets no load and no unload begin until it is called with false. All else goes on: engines are looked at, and what is
 // known is told.
 func (p *Placer) Pause(paused bool) {
-	p.update(func(time.Time) []decide.Action { p.state.Pause(paused); return nil })
+	p.update(func(time.Time) []decide.Action {
+		p.paused = paused
+		for _, s := range p.endpoints {
+			s.loader.Pause(paused)
+		}
+		p.state.Pause(paused)
+		return nil
+	})
 }
 
 // update tells the state something, and does what is to be done then.

@@ -1,6 +1,8 @@
 package place_test
 
 import (
+	"fmt"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -11,6 +13,8 @@ import (
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/bench/runtime"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/store"
 )
 
 // Models are loaded as often as their objects say, where endpoints are, and leave with their objects; what was at an
@@ -46,6 +50,33 @@ func TestObjectsComeAndGo(t *testing.T) {
 	w.set(source, list(other.address, ""))
 	w.await("it is unloaded with its object", func() bool { return other.count("unloaded x") == 2 })
 	w.await("nothing is left", func() bool { return len(w.Statuses()) == 0 })
+}
+
+// A store that keeps things with the objects needs to know which they are, before the status of a new one is due; and which
+// models are no more.
+func TestWhatIsRememberedNamesItsObject(t *testing.T) {
+	w := newWorld(t)
+	e := serveVLLM(t)
+	source := settings("source: 'sim:', maxAdapters: 4")
+	w.set(source, list(e.address, ""))
+	w.told = &told{}
+	w.restart()
+	w.set(source, list(e.address, ""), object("x", ", copies: {min: 1}"))
+	w.awaitCopies("x", e.address+" loaded")
+	w.set(source, list(e.address, ""))
+	w.await("its status is forgotten", func() bool {
+		w.told.mu.Lock()
+		defer w.told.mu.Unlock()
+		n := len(w.told.statuses)
+		return n > 0 && w.told.statuses[n-1].ID == "x" && w.told.statuses[n-1].Gone
+	})
+	w.told.mu.Lock()
+	defer w.told.mu.Unlock()
+	for _, c := range w.told.copies {
+		if want := (objects.Name{Namespace: "default", Name: "x"}); c.State == "loading" && c.Object != want {
+			t.Errorf("what is asked about x is of the object %v", c.Object)
+		}
+	}
 }
 
 // Without endpoints all is known at once, and there is nothing to do until something happens.
@@ -120,6 +151,110 @@ func TestARuntimesCopiesStandAfterARestart(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What was at an endpoint that is not there after the restart is forgotten. A runtime that comes back there has to forget it
+// too, or nobody knows what takes its room.
+func TestARuntimeThatIsFoundLateIsMadeReadyAnew(t *testing.T) {
+	w := newWorld(t)
+	r := serveRuntime(t, "", nil)
+	there := list(r.address, managed(r.management))
+	w.set(there, object("a", ", copies: {min: 1}"))
+	w.awaitCopies("a", r.address+" loaded")
+	w.stop()
+	w.start()
+	w.set(object("a", ""))
+	w.set(there, object("a", ""))
+	w.await("it was looked at", func() bool { return len(w.board.seen()) == 1 })
+	if r.Purges() != 2 || len(r.Models()) > 0 || w.copies("a") != "" {
+		t.Errorf("it was made ready %d times and has %v; a is at %q", r.Purges(), r.Models(), w.copies("a"))
+	}
+}
+
+// What was asked of an earlier life of a runtime says nothing of this one, and what was asked of one that is gone nothing at all.
+func TestWhatWasAskedOfAnEarlierLifeDoesNotCount(t *testing.T) {
+	w := newWorld(t)
+	r := serveRuntime(t, filepath.Join(t.TempDir(), "runtime.sock"), nil)
+	there, a, b := list(r.address, managed(r.management)), object("a", ", copies: {min: 1}"), object("b", "")
+	w.set(there, a, b)
+	w.awaitCopies("a", r.address+" loaded")
+	w.stop()
+	memory, err := store.Open(w.file, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := memory.PutCopy(objects.CopyRecord{Endpoint: r.address, Pool: pool.String(), ID: "b", State: "loaded", Incarnation: "earlier"}, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := memory.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.told = &told{}
+	w.start()
+	w.set(there, a, b)
+	w.await("it was looked at", w.board.isReady)
+	if w.copies("a") != r.address+" loaded" || w.copies("b") != "" || r.count("load a") != 1 {
+		t.Errorf("a is at %q, b at %q; the runtime was told %v", w.copies("a"), w.copies("b"), r.events())
+	}
+	w.set(a, b)
+	w.await("what was there is forgotten", func() bool {
+		w.told.mu.Lock()
+		defer w.told.mu.Unlock()
+		return slices.Equal(w.told.deleted, []string{r.address + " b", r.address + " a"})
+	})
+}
+
+// A load that cannot be written down for now waits until it can: no engine has failed.
+func TestALoadWaitsUntilItCanBeWrittenDown(t *testing.T) {
+	w := newWorld(t)
+	w.told = &told{away: fmt.Errorf("%w: connection refused", objects.ErrNotNow)}
+	w.stop()
+	w.start()
+	r := serveRuntime(t, "", nil)
+	w.set(list(r.address, managed(r.management)), object("a", ", copies: {min: 1}"))
+	tried := func() int {
+		w.told.mu.Lock()
+		defer w.told.mu.Unlock()
+		return len(w.told.copies)
+	}
+	w.await("it was tried again", func() bool { return tried() > 1 })
+	if st := w.Statuses(); len(st) != 1 || len(st[0].Failures) > 0 || r.count("load a") > 0 {
+		t.Errorf("meanwhile: %+v, and the runtime was told %v", st, r.events())
+	}
+	w.told.mu.Lock()
+	w.told.away = nil
+	w.told.mu.Unlock()
+	w.awaitCopies("a", r.address+" loaded")
+}
+
+// A model whose pool does not exist is not ready, and says what is missing until it is there.
+func TestAModelWithoutItsPoolIsNotReady(t *testing.T) {
+	w := newWorld(t)
+	w.told = &told{}
+	w.stop()
+	w.start()
+	ready := func() (says string) {
+		w.told.mu.Lock()
+		defer w.told.mu.Unlock()
+		for _, st := range w.told.statuses {
+			if c := st.Status.Conditions; st.ID == "x" && len(c) == 1 {
+				says = string(c[0].Status) + " " + c[0].Reason + ": " + c[0].Message
+			}
+		}
+		return says
+	}
+	x := objects.Set{Models: []v1alpha1.Model{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x"}, Spec: v1alpha1.ModelSpec{PoolRef: v1alpha1.PoolReference{Name: "p"}},
+	}}}
+	w.SetWorld(objects.Build(x))
+	w.await("it is told", func() bool { return ready() != "" })
+	if want := "False PoolNotFound: the InferencePool default/p does not exist: nothing can load it"; ready() != want {
+		t.Errorf("it says %q, want %q", ready(), want)
+	}
+	w.set(object("x", ""))
+	w.await("it is ready with its pool", func() bool { return ready() == "True Loadable: it is loaded when a request names it" })
+	w.SetWorld(objects.Build(x))
+	w.await("it is not without", func() bool { return strings.HasPrefix(ready(), "False PoolNotFound") })
 }
 
 // A load that was cut off is unloaded, then loaded anew: nobody knows how far it came.

@@ -139,6 +139,9 @@ func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
 	}
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}
 	switch {
+	case p.world.Pools[st.Pool] == nil:
+		out.Message = fmt.Sprintf("the InferencePool %s does not exist: nothing can load it", st.Pool)
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonPoolNotFound, out.Message
 	case out.Loaded == 0 && st.Why != "":
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonCannotLoad, out.Message
 	case int(out.Loaded) < st.Min:

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/bench/engine"
 	"github.com/headgate/headgate/bench/runtime"
 	"github.com/headgate/headgate/control/place"
@@ -36,7 +37,53 @@ type world struct {
 	file  string
 	board *board
 	stop  func()
+	told  *told // nil: nobody asks
 	world *objects.World
+}
+
+// told is a Store that notes what it is told.
+type told struct {
+	place.Store
+	mu       sync.Mutex // guards the following
+	refuses  error      // why no model is deleted; nil if it is
+	away     error      // why nothing about a copy is written; nil if it is
+	copies   []objects.CopyRecord
+	statuses []objects.ModelRecord
+	deleted  []string // copies, by endpoint and id
+}
+
+func (s *told) DeleteCopy(endpoint, pool, id string) {
+	s.mu.Lock()
+	s.deleted = append(s.deleted, endpoint+" "+id)
+	s.mu.Unlock()
+	s.Store.DeleteCopy(endpoint, pool, id)
+}
+
+func (s *told) PutCopy(c objects.CopyRecord, wait bool) error {
+	s.mu.Lock()
+	s.copies = append(s.copies, c)
+	away := s.away
+	s.mu.Unlock()
+	if away != nil {
+		return away
+	}
+	return s.Store.PutCopy(c, wait)
+}
+
+func (s *told) DeleteModel(m *v1alpha1.Model) (wait func() error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refuses != nil {
+		return func() error { return s.refuses }
+	}
+	return s.Store.DeleteModel(m)
+}
+
+func (s *told) PutStatuses(all []objects.ModelRecord) {
+	s.mu.Lock()
+	s.statuses = append(s.statuses, all...)
+	s.mu.Unlock()
+	s.Store.PutStatuses(all)
 }
 
 // board notes what it is told. Whatever drains is drained at once: nobody sends requests.
@@ -73,6 +120,13 @@ func (b *board) isReady() bool {
 	return b.ready
 }
 
+// seen are the endpoints that were looked at.
+func (b *board) seen() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.endpoints)
+}
+
 type noMeter struct{}
 
 func (noMeter) LoadCalled(time.Duration, time.Duration) {}
@@ -97,7 +151,12 @@ func (w *world) start() {
 		w.Fatal(err)
 	}
 	w.board = &board{}
-	p, err := place.New(place.Config{Store: memory, Log: log, Board: w.board, Meter: noMeter{}, LookInterval: 20 * time.Millisecond, RegisteredPool: pool})
+	remembers := place.Store(memory)
+	if w.told != nil {
+		w.told.Store = memory
+		remembers = w.told
+	}
+	p, err := place.New(place.Config{Store: remembers, Log: log, Board: w.board, Meter: noMeter{}, LookInterval: 20 * time.Millisecond, RegisteredPool: pool})
 	if err != nil {
 		w.Fatal(err)
 	}

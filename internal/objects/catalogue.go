@@ -34,6 +34,8 @@ type Entry struct {
 	ModelKey
 	// Object is the Model, zero for an adapter that has none.
 	Object Name
+	// UID tells the Model from others that had its name before, empty where nobody does.
+	UID string
 	// Generation is that of the Model, 0 where nobody counts.
 	Generation int64
 	Type       string
@@ -78,7 +80,7 @@ func EntryOf(m *v1alpha1.Model) Entry {
 	s := &m.Spec
 	e := Entry{
 		ModelKey: ModelKey{Pool: Name{m.Namespace, s.PoolRef.Name}, ID: cmp.Or(s.ID, m.Name)},
-		Object:   Name{m.Namespace, m.Name}, Generation: m.Generation,
+		Object:   Name{m.Namespace, m.Name}, UID: string(m.UID), Generation: m.Generation,
 		Type: s.Type, BaseModel: s.BaseModel, Source: s.Source, Info: s.Key, Pinned: s.Pinned,
 	}
 	if s.Size != nil {

@@ -130,6 +130,8 @@ type Route struct {
 	Name Name
 	// Kind is that of its object: an LLMRoute, or a Model that no LLMRoute admits.
 	Kind string
+	// UID tells its object from others that had its name before, empty where nobody does.
+	UID string
 	// Generation is that of its object, 0 where nobody counts.
 	Generation int64
 	// Models are the request names that it admits, without those that an older route took first.
@@ -323,7 +325,7 @@ func (w *World) noteSharedEndpoints() {
 }
 
 func (w *World) addRoute(lr *v1alpha1.LLMRoute) {
-	r := &Route{Name: routeName(lr), Kind: v1alpha1.LLMRouteKind, Generation: lr.Generation, Priority: lr.Spec.Priority, Objectives: lr.Spec.Objectives}
+	r := &Route{Name: routeName(lr), Kind: v1alpha1.LLMRouteKind, UID: string(lr.UID), Generation: lr.Generation, Priority: lr.Spec.Priority, Objectives: lr.Spec.Objectives}
 	names := lr.Spec.ModelNames
 	if lr.Spec.Adapter != nil {
 		r.Adapter = lr.Spec.Adapter.Name

@@ -53,8 +53,9 @@ type Loader struct {
 	over   context.Context // ended by Close
 	end    context.CancelFunc
 
-	mu    sync.Mutex // guards turns
-	turns map[string]*turn
+	mu      sync.Mutex // guards the following
+	turns   map[string]*turn
+	resumed chan struct{} // closed while calls may begin
 }
 
 // turn lets one call for a model go on at a time.
@@ -80,7 +81,8 @@ func newLoader(d Driver, heard func(Answer)) *Loader {
 	if heard == nil {
 		heard = func(Answer) {}
 	}
-	l := &Loader{driver: d, heard: heard, turns: make(map[string]*turn)}
+	l := &Loader{driver: d, heard: heard, turns: make(map[string]*turn), resumed: make(chan struct{})}
+	close(l.resumed)
 	l.over, l.end = context.WithCancel(context.Background())
 	return l
 }
@@ -90,6 +92,37 @@ func newLoader(d Driver, heard func(Answer)) *Loader {
 func (l *Loader) Close() error {
 	l.end()
 	return l.driver.Close()
+}
+
+// Pause lets no call that loads or unloads begin, those that clear up after a load neither, until it is called with false.
+// Those who made them wait.
+func (l *Loader) Pause(paused bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-l.resumed:
+		if paused {
+			l.resumed = make(chan struct{})
+		}
+	default:
+		if !paused {
+			close(l.resumed)
+		}
+	}
+}
+
+// allowed waits until calls may begin, and says whether ctx and the Loader lasted.
+func (l *Loader) allowed(ctx context.Context) bool {
+	l.mu.Lock()
+	resumed := l.resumed
+	l.mu.Unlock()
+	select {
+	case <-resumed:
+		return ctx.Err() == nil && l.over.Err() == nil
+	case <-ctx.Done():
+	case <-l.over.Done():
+	}
+	return false
 }
 
 // Look is [Driver.Look].
@@ -132,6 +165,9 @@ func (l *Loader) Load(ctx context.Context, m Model, timeout time.Duration) (Load
 		return Loaded{}, err
 	}
 	defer leave()
+	if !l.allowed(ctx) {
+		return Loaded{}, fault(Unreached, "the engine was not asked: it was not certain who decides")
+	}
 	ctx, cancel := l.within(ctx)
 	defer cancel()
 	limited, stop := context.WithTimeout(ctx, timeout)
@@ -175,7 +211,7 @@ func (l *Loader) clear(ctx context.Context, id string, pause time.Duration) *Err
 	last := fault(Unclear, "the engine was not asked to unload")
 	absent := 0
 	for next := minPause; ; next = min(2*next, maxPause) {
-		if !wait(ctx, pause) {
+		if !wait(ctx, pause) || !l.allowed(ctx) {
 			return last
 		}
 		limited, stop := context.WithTimeout(ctx, unloadTimeout)

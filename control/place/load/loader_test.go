@@ -2,6 +2,8 @@ package load
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -43,6 +45,46 @@ func TestToClearUpEndsAfterAWhile(t *testing.T) {
 		if got := time.Since(start); got != patience || len(at) != 93 {
 			t.Errorf("%d tries in %v", len(at), got)
 		}
+	})
+}
+
+// Who cannot be sure to be the only one that decides clears up after a load when that is certain again: another may have loaded
+// the model there meanwhile.
+func TestWhatIsPausedTellsTheEngineNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var calls []string
+		note := func(call string, takes time.Duration, err error) func(context.Context) error {
+			return func(context.Context) error {
+				calls = append(calls, call+" at "+time.Since(start).String())
+				time.Sleep(takes)
+				return err
+			}
+		}
+		l := newLoader(&script{load: note("load", time.Minute, fault(Unclear, "cut")), unload: note("unload", 0, nil)}, nil)
+		var loads sync.WaitGroup
+		loads.Go(func() { _, _ = l.Load(t.Context(), Model{ID: "x"}, time.Minute) })
+		synctest.Wait()
+		l.Pause(true)
+		loads.Go(func() { _, _ = l.Load(t.Context(), Model{ID: "y"}, time.Minute) })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := l.Unload(ctx, "z"); err == nil {
+			t.Error("z is unloaded")
+		}
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		if want := []string{"load at 0s"}; !slices.Equal(calls, want) {
+			t.Errorf("paused, it calls %v, want %v", calls, want)
+		}
+		l.Pause(false)
+		synctest.Wait()
+		slices.Sort(calls[1:])
+		if want := []string{"load at 0s", "load at 3m1s", "unload at 3m1s"}; !slices.Equal(calls, want) {
+			t.Errorf("then it calls %v, want %v", calls, want)
+		}
+		_ = l.Close()
+		loads.Wait()
 	})
 }
 

@@ -62,7 +62,7 @@ func New(c *rest.Config, namespace string, log *slog.Logger, meter Meter) (*Sour
 		log: log, meter: meter, changed: make(chan struct{}, 1),
 		known: newShelves(), refused: make(map[string]string),
 	}
-	s.link = &link{log: log, readable: meter.Readable, failing: make(map[string]bool)}
+	s.link = &link{log: log, readable: meter.Readable, failing: make(map[string]int)}
 	c = rest.CopyConfig(c)
 	c.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		s.link.next = next
@@ -246,7 +246,7 @@ func trim(o any) (any, error) {
 // trimMeta keeps of an object's metadata what is read, and what tells its versions apart.
 func trimMeta(m *metav1.ObjectMeta) {
 	*m = metav1.ObjectMeta{
-		Namespace: m.Namespace, Name: m.Name, Labels: m.Labels, CreationTimestamp: m.CreationTimestamp,
+		Namespace: m.Namespace, Name: m.Name, UID: m.UID, Labels: m.Labels, CreationTimestamp: m.CreationTimestamp,
 		Generation: m.Generation, ResourceVersion: m.ResourceVersion,
 	}
 }

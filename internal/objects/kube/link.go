@@ -24,10 +24,10 @@ type link struct {
 	// readable is told whether all is known and answered, when that changes.
 	readable func(ok bool)
 
-	mu      sync.Mutex      // guards what follows
-	failing map[string]bool // paths that were not answered last, or with an error
-	synced  bool            // all was known once
-	told    bool            // what readable was told last
+	mu      sync.Mutex     // guards what follows
+	failing map[string]int // paths that were not answered last, 0, or with an error, its status
+	synced  bool           // all was known once
+	told    bool           // what readable was told last
 }
 
 // RoundTrip is [http.RoundTripper]'s.
@@ -39,15 +39,19 @@ func (l *link) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		switch {
 		case err != nil:
-			l.note(r.URL.Path, "err", err.Error())
+			l.note(r.URL.Path, 0, "err", err.Error())
 		case response.StatusCode == http.StatusGone: // too far behind: all is listed anew
 		case response.StatusCode >= http.StatusBadRequest:
-			l.note(r.URL.Path, "status", response.Status, "hint", hints[response.StatusCode])
+			l.note(r.URL.Path, response.StatusCode, "status", response.Status, "hint", hints[response.StatusCode])
 		default:
-			l.note(r.URL.Path)
+			l.note(r.URL.Path, response.StatusCode)
 		}
 		pause := again
 		if err == nil {
+			if response.StatusCode == http.StatusUnauthorized { // its token may have run out: who asks again has a new one
+				_ = wait(r.Context(), mended)
+				return response, nil
+			}
 			if hints[response.StatusCode] != "" {
 				pause = mended
 			} else if response.StatusCode < http.StatusInternalServerError {
@@ -70,14 +74,13 @@ var hints = map[int]string{
 }
 
 // note keeps how a request for a path went; what is wrong is empty if it went well.
-func (l *link) note(path string, wrong ...any) {
+func (l *link) note(path string, status int, wrong ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case len(wrong) == 0:
+	if len(wrong) == 0 {
 		delete(l.failing, path)
-	case !l.failing[path]:
-		l.failing[path] = true
+	} else if was, failing := l.failing[path]; !failing || was != status {
+		l.failing[path] = status
 		l.log.Warn("the API server does not say what there is; what it said last stays in force", append([]any{"path", path}, wrong...)...)
 	}
 	l.tell()

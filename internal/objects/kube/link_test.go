@@ -28,7 +28,7 @@ func TestAfterALongOutageTheFirstAnswerIsSeenAtOnce(t *testing.T) {
 		begun := time.Now()
 		back := begun.Add(2 * time.Minute)
 		var told []bool
-		l := &link{log: slog.New(slog.DiscardHandler), failing: make(map[string]bool), readable: func(ok bool) { told = append(told, ok) }}
+		l := &link{log: slog.New(slog.DiscardHandler), failing: make(map[string]int), readable: func(ok bool) { told = append(told, ok) }}
 		l.next = trip(func(*http.Request) (*http.Response, error) {
 			switch since := time.Since(back); {
 			case since < 0:
@@ -55,7 +55,7 @@ func TestAfterALongOutageTheFirstAnswerIsSeenAtOnce(t *testing.T) {
 
 func TestARequestThatNobodyWaitsForEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &link{log: slog.New(slog.DiscardHandler), failing: make(map[string]bool), readable: func(bool) {}}
+		l := &link{log: slog.New(slog.DiscardHandler), failing: make(map[string]int), readable: func(bool) {}}
 		l.next = trip(func(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") })
 		const patience = 10*time.Second + again/2
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -71,12 +71,38 @@ func TestARequestThatNobodyWaitsForEnds(t *testing.T) {
 	})
 }
 
+// The token of a request may have run out while it was made again and again: whoever asks has a new one by then, and puts it
+// on a new request.
+func TestARequestWhoseTokenRanOutIsMadeAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var logged strings.Builder
+		l := &link{log: slog.New(slog.NewTextHandler(&logged, nil)), failing: make(map[string]int), readable: func(bool) {}}
+		began, tries := time.Now(), 0
+		l.next = trip(func(_ *http.Request) (*http.Response, error) {
+			if tries++; time.Since(began) < time.Minute {
+				return nil, errors.New("connection refused")
+			}
+			return answer(http.StatusUnauthorized), nil
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		r, _ := http.NewRequestWithContext(ctx, http.MethodGet, "https://x/api/v1/pods", nil)
+		response, err := l.RoundTrip(r)
+		if err != nil || response.StatusCode != http.StatusUnauthorized || time.Since(began) > time.Minute+5*time.Second {
+			t.Errorf("after %v: %v, %v", time.Since(began), response, err)
+		}
+		if tries < 100 || strings.Count(logged.String(), "\n") != 2 || !strings.Contains(logged.String(), "look at the kubeconfig") {
+			t.Errorf("%d tries, and it is told only that %s", tries, logged.String())
+		}
+	})
+}
+
 // One kind that is not answered is enough: what there is of it is not known.
 func TestOneKindThatIsRefusedIsToldOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ok, mended atomic.Bool
 		var logged strings.Builder
-		l := &link{log: slog.New(slog.NewTextHandler(&logged, nil)), failing: make(map[string]bool), readable: ok.Store}
+		l := &link{log: slog.New(slog.NewTextHandler(&logged, nil)), failing: make(map[string]int), readable: ok.Store}
 		l.next = trip(func(r *http.Request) (*http.Response, error) {
 			if !mended.Load() && strings.HasSuffix(r.URL.Path, "models") {
 				return answer(http.StatusForbidden), nil

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/apiserver"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kube"
 )
@@ -115,6 +116,40 @@ func TestWhatWasAskedOfARuntimeIsRemembered(t *testing.T) {
 	}
 	if err := typed.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "a"}, &is); err == nil {
 		t.Error("the Model is still there")
+	}
+}
+
+// A load may begin before the status of its Model is due: what is asked says itself which Model it is of. What was asked of
+// a Model that is gone is not written into another one of its name.
+func TestWhatIsAskedIsWrittenIntoItsOwnModel(t *testing.T) {
+	c := newCluster(t)
+	m := c.memory(c.typed(c.Admin()), always)
+	defer m.Close()
+	c.Apply(model("{poolRef: {name: p}, id: old}"))
+	old := objects.CopyRecord{
+		Endpoint: "10.0.0.1:8033", Pool: inPool, ID: "old", State: "loading", Since: time.Now(),
+		Object: objects.Name{Namespace: "default", Name: "m"}, UID: string(c.modelNamed("m").UID),
+	}
+	if err := m.PutCopy(old, true); err != nil {
+		t.Fatalf("a Model that was just made: %v", err)
+	}
+	if copies := c.modelNamed("m").Status.Copies; len(copies) != 1 {
+		t.Errorf("its copies are %+v", copies)
+	}
+	o := apiserver.ReadObjects(t, model("{poolRef: {name: p}, id: new}"))[0]
+	if err := c.At(o).Delete(t.Context(), "m", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.Apply(model("{poolRef: {name: p}, id: new}"))
+	if old.State = "loaded"; m.PutCopy(old, true) == nil {
+		t.Error("what is deleted may be loaded, and nobody will know")
+	}
+	if old.State = "unloading"; m.PutCopy(old, true) != nil {
+		t.Error("what is deleted cannot be unloaded")
+	}
+	m.DeleteCopy(old.Endpoint, old.Pool, old.ID)
+	if is := c.modelNamed("m").Status; len(is.Copies) > 0 || is.ObservedGeneration != 0 {
+		t.Errorf("the new Model has the status of the old one: %+v", is)
 	}
 }
 

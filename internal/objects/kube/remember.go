@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,9 +20,7 @@ func (m *Memory) PutModel(o *v1alpha1.Model) (wait func() error) {
 		made.Labels = make(map[string]string)
 	}
 	made.Labels[RegisteredLabel] = "true"
-	return func() error {
-		ctx, cancel := context.WithTimeout(m.ctx, writeTimeout)
-		defer cancel()
+	return m.turn(made, func(ctx context.Context) error {
 		if err := m.client.Create(ctx, made); err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("the Model cannot be made: %w", err)
 		}
@@ -31,22 +28,46 @@ func (m *Memory) PutModel(o *v1alpha1.Model) (wait func() error) {
 		defer m.mu.Unlock()
 		e := objects.EntryOf(made)
 		r := m.of(modelKey{e.Pool.String(), e.ID})
-		r.object, r.generation = e.Object, max(r.generation, made.Generation)
+		r.belongs(e.Object, e.UID)
+		r.generation = max(r.generation, made.Generation)
 		return nil
-	}
+	})
 }
 
 // DeleteModel deletes the Model of a registered model. Wait returns when it is gone.
 func (m *Memory) DeleteModel(o *v1alpha1.Model) (wait func() error) {
-	return func() error {
-		ctx, cancel := context.WithTimeout(m.ctx, writeTimeout)
-		defer cancel()
+	return m.turn(o, func(ctx context.Context) error {
 		gone := &v1alpha1.Model{}
 		gone.Namespace, gone.Name = o.Namespace, o.Name
 		if err := m.client.Delete(ctx, gone); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("the Model cannot be deleted: %w", err)
 		}
 		return nil
+	})
+}
+
+// turn returns what makes a call that makes or deletes an object, after those that were asked for before.
+func (m *Memory) turn(o *v1alpha1.Model, call func(context.Context) error) (wait func() error) {
+	name := objects.Name{Namespace: o.Namespace, Name: o.Name}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before, mine := m.turns[name], make(chan struct{})
+	m.turns[name] = mine
+	return func() error {
+		if before != nil {
+			<-before
+		}
+		defer func() {
+			close(mine)
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if m.turns[name] == mine {
+				delete(m.turns, name)
+			}
+		}()
+		ctx, cancel := context.WithTimeout(m.ctx, writeTimeout)
+		defer cancel()
+		return call(ctx)
 	}
 }
 
@@ -59,6 +80,7 @@ func (m *Memory) PutCopy(c objects.CopyRecord, wait bool) error {
 	key := modelKey{c.Pool, c.ID}
 	m.mu.Lock()
 	r := m.of(key)
+	r.belongs(c.Object, c.UID)
 	r.asked[c.Endpoint] = c
 	known := r.object.Name != ""
 	if !wait {
@@ -71,7 +93,7 @@ func (m *Memory) PutCopy(c objects.CopyRecord, wait bool) error {
 	case !known:
 		return fmt.Errorf("no Model has the id %q in the pool %s, and the engine cannot list what it has: write one", c.ID, c.Pool)
 	case !m.decides():
-		return errors.New("it is not certain that this control decides")
+		return errUncertain
 	}
 	ctx, cancel := context.WithTimeout(m.ctx, writeTimeout)
 	defer cancel()
@@ -79,8 +101,16 @@ func (m *Memory) PutCopy(c objects.CopyRecord, wait bool) error {
 	if apierrors.IsNotFound(err) && c.State == unloading { // what is deleted has to leave, and there is nothing more to say
 		return nil
 	}
-	return err
+	switch {
+	case err == nil && !m.decides(): // it took long
+		return errUncertain
+	case err == nil, apierrors.IsNotFound(err), apierrors.IsInvalid(err), apierrors.IsForbidden(err):
+		return err
+	}
+	return fmt.Errorf("%w: %w", objects.ErrNotNow, err)
 }
+
+var errUncertain = fmt.Errorf("%w: it is not certain that this control decides", objects.ErrNotNow)
 
 // unloading is the state of a copy that an engine is told to unload.
 const unloading = "unloading"
@@ -98,11 +128,18 @@ func (m *Memory) DeleteCopy(endpoint, pool, id string) {
 	}
 }
 
-// PutRuntime keeps what a model runtime said of itself, with the first copy there: one that has none may be asked again.
+// PutRuntime keeps what a model runtime said of itself, with the first copy there: one that has none may be asked again. What
+// was asked of an earlier life of it is forgotten.
 func (m *Memory) PutRuntime(r objects.RuntimeRecord) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.runtimes[r.Endpoint] = r
+	for key, of := range m.models {
+		if a, asked := of.asked[r.Endpoint]; asked && a.Incarnation != r.Incarnation {
+			delete(of.asked, r.Endpoint)
+			m.mark(key)
+		}
+	}
 	return nil
 }
 
@@ -112,10 +149,12 @@ func (m *Memory) PutStatuses(all []objects.ModelRecord) {
 	defer m.mu.Unlock()
 	for _, st := range all {
 		key := modelKey{st.Pool, st.ID}
-		r := m.of(key)
-		if st.Object.Name != "" {
-			r.object = st.Object
+		if st.Gone {
+			m.forget(key)
+			continue
 		}
+		r := m.of(key)
+		r.belongs(st.Object, st.UID)
 		r.status = st.Status
 		r.generation = max(r.generation, st.Status.ObservedGeneration)
 		m.mark(key)

@@ -25,7 +25,13 @@ import (
 type Status struct {
 	client    client.Client
 	namespace string
-	routes    map[objects.Name]v1alpha1.LLMRouteStatus // as last read or written; nil before the first reading
+	routes    map[objects.Name]told // as last read or written; nil before the first reading
+}
+
+// told is the status that an object has.
+type told struct {
+	uid    string // of the object: another one of its name has none
+	status v1alpha1.LLMRouteStatus
 }
 
 // NewStatus returns a Status for the objects of a namespace, or of all where that is empty. It calls nobody.
@@ -41,16 +47,16 @@ func (s *Status) Routes(ctx context.Context, w *objects.World) error {
 		if err := s.client.List(ctx, &all, client.InNamespace(s.namespace)); err != nil {
 			return fmt.Errorf("read the status of routes: %w", err)
 		}
-		s.routes = make(map[objects.Name]v1alpha1.LLMRouteStatus, len(all.Items))
+		s.routes = make(map[objects.Name]told, len(all.Items))
 		for _, r := range all.Items {
-			s.routes[objects.Name{Namespace: r.Namespace, Name: r.Name}] = r.Status
+			s.routes[objects.Name{Namespace: r.Namespace, Name: r.Name}] = told{string(r.UID), r.Status}
 		}
 	}
 	var errs []error
 	there := make(map[objects.Name]bool)
 	for _, want := range routeStatuses(w) {
 		there[want.name] = true
-		if sameRoute(s.routes[want.name], want.status) {
+		if is := s.routes[want.name]; is.uid == want.uid && sameRoute(is.status, want.status) {
 			continue
 		}
 		errs = append(errs, s.route(ctx, want.name, want.status))
@@ -80,7 +86,7 @@ func (s *Status) route(ctx context.Context, name objects.Name, want v1alpha1.LLM
 				return err
 			}
 		}
-		s.routes[name] = r.Status
+		s.routes[name] = told{string(r.UID), r.Status}
 		return nil
 	})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -92,6 +98,7 @@ func (s *Status) route(ctx context.Context, name objects.Name, want v1alpha1.LLM
 // wanted is the status that a route should have, its conditions without times.
 type wanted struct {
 	name   objects.Name
+	uid    string
 	status v1alpha1.LLMRouteStatus
 }
 
@@ -118,10 +125,13 @@ func routeStatuses(w *objects.World) []wanted {
 		for _, b := range r.Backends {
 			status.Pools = append(status.Pools, b.Pool.Name)
 		}
-		all = append(all, wanted{r.Name, status})
+		all = append(all, wanted{r.Name, r.UID, status})
 	}
 	return all
 }
+
+// maxMessage is how long the message of a condition may be: Kubernetes' own limit, in bytes as if all were ASCII.
+const maxMessage = 32768
 
 // condition is true with the reason good, or false with the reason bad and the words of the faults that have it.
 func condition(kind, good, bad string, faults []objects.Fault, generation int64) metav1.Condition {
@@ -134,6 +144,9 @@ func condition(kind, good, bad string, faults []objects.Fault, generation int64)
 	}
 	if len(words) > 0 {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, bad, strings.Join(words, "; ")
+		if len(c.Message) > maxMessage {
+			c.Message = strings.ToValidUTF8(c.Message[:maxMessage-len("…")], "") + "…"
+		}
 	}
 	return c
 }

@@ -197,6 +197,73 @@ func TestConditionsSayWhyARouteIsNotInForceAsItIsWritten(t *testing.T) {
 	nothingDeniedTo(t, c, "writer")
 }
 
+// An API server takes 32768 characters of a condition's message, and nothing of a status that has more.
+func TestALongMessageIsCut(t *testing.T) {
+	c := newCluster(t)
+	var names []string
+	for i := range 128 {
+		names = append(names, fmt.Sprintf("%03d%s", i, strings.Repeat("m", 300)))
+	}
+	for _, name := range []string{"a", "b"} {
+		c.Apply(named(route("{backendRefs: [{name: p}], modelNames: ["+strings.Join(names, ", ")+"]}"), name))
+	}
+	f := follow(t, c.Admin(), "")
+	c.await("both are known", func() bool { return len(f.world.Load().Routes) == 2 })
+	if err := kube.NewStatus(c.typed(writer(c)), "").Routes(t.Context(), f.world.Load()); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "b"} {
+		if n := len(c.routeNamed(name).Status.Conditions); n != 2 {
+			t.Errorf("%s has %d conditions, want 2", name, n)
+		}
+	}
+}
+
+// An object that is made again with its name (kubectl replace --force) has no status, though nothing else of it is other.
+func TestWhatIsMadeAgainGetsItsStatusAgain(t *testing.T) {
+	c := newCluster(t)
+	f := follow(t, c.Admin(), "")
+	s := kube.NewStatus(c.typed(writer(c)), "")
+	m := c.memory(c.typed(writer(c)), always)
+	defer m.Close()
+	made := named(route("{backendRefs: [{name: p}], modelNames: [sql]}"), "a") + "\n---\n" + model("{poolRef: {name: p}}")
+	for range 2 {
+		var uids []string
+		for _, o := range apiserver.ReadObjects(t, made) {
+			_ = c.At(o).Delete(t.Context(), o.GetName(), metav1.DeleteOptions{})
+			is, err := c.At(o).Create(t.Context(), o, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			uids = append(uids, string(is.GetUID()))
+		}
+		c.await("what was made is known", func() bool {
+			w := f.world.Load()
+			return len(w.Routes) == 2 && w.Routes[0].UID == uids[0] && len(w.Catalogue) == 1 && w.Catalogue[0].UID == uids[1]
+		})
+		if err := s.Routes(t.Context(), f.world.Load()); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(c.routeNamed("a").Status.Conditions); n != 2 {
+			t.Errorf("the route has %d conditions, want 2", n)
+		}
+		m.PutStatuses([]objects.ModelRecord{{
+			Pool: inPool, ID: "m", Object: objects.Name{Namespace: "default", Name: "m"}, UID: uids[1],
+			Status: v1alpha1.ModelStatus{ObservedGeneration: 1, Message: "no room"},
+		}})
+		c.await("the Model has its status", func() bool { return c.modelNamed("m").Status.Message == "no room" })
+	}
+}
+
+// modelNamed reads a Model.
+func (c cluster) modelNamed(name string) (m v1alpha1.Model) {
+	c.Helper()
+	if err := c.typed(c.Admin()).Get(c.Context(), client.ObjectKey{Namespace: "default", Name: name}, &m); err != nil {
+		c.Fatal(err)
+	}
+	return m
+}
+
 // asked counts the requests of a user.
 func (c cluster) asked(user string) int {
 	c.Helper()

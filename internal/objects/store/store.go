@@ -179,6 +179,9 @@ func (s *Store) PutStatuses(all []objects.ModelRecord) {
 	changes := make([]change, len(all))
 	for i, st := range all {
 		changes[i] = change{statuses, key(st.Pool, st.ID), st}
+		if st.Gone {
+			changes[i].value = nil
+		}
 	}
 	s.later(changes...)
 }
