@@ -43,6 +43,8 @@ const (
 )
 
 const (
+	// authorityKey and tokenKey are what the Secret has beside a certificate and its key.
+	authorityKey, tokenKey = "ca.crt", "token"
 	// announceInterval is how often the control that decides looks whether the Service leads to it.
 	announceInterval = 10 * time.Second
 	// announceRetry is after which it tries again where that failed.
@@ -90,7 +92,7 @@ func (o *office) join(ctx context.Context) error {
 		if err := c.credentials(ctx, o.credentials); err != nil {
 			return fmt.Errorf("--credentials-dir: %w", err)
 		}
-		o.certPath, o.tokenFile = o.credentials, filepath.Join(o.credentials, "token")
+		o.certPath, o.tokenFile = o.credentials, filepath.Join(o.credentials, tokenKey)
 	}
 	o.cluster = c
 	o.open = func(ctx context.Context, decides func() bool) (memory, error) {
@@ -119,7 +121,7 @@ func (c cluster) serve(ctx context.Context, o office, loaded <-chan struct{}, de
 		world, newer := o.worlds.get()
 		failed := false
 		if decides() {
-			if err := status.Routes(ctx, world); err != nil && ctx.Err() == nil {
+			if err := status.Write(ctx, world); err != nil && ctx.Err() == nil {
 				if failed = true; !told {
 					c.log.Warn("the status of routes cannot be written; it is tried again", "err", err)
 				}
@@ -261,7 +263,7 @@ func (c cluster) secret(ctx context.Context) (*corev1.Secret, error) {
 
 // keep writes what a control serves with into a folder.
 func (c cluster) keep(secret *corev1.Secret, dir string) error {
-	for _, name := range []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey, "token"} {
+	for _, name := range []string{authorityKey, corev1.TLSCertKey, corev1.TLSPrivateKeyKey, tokenKey} {
 		if len(secret.Data[name]) == 0 {
 			return fmt.Errorf("secret %s/%s has no %s: delete it, and control makes another", c.namespace, placementName, name)
 		}
@@ -307,8 +309,8 @@ func (c cluster) newSecret(now time.Time) (*corev1.Secret, error) {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: placementName},
 		Data: map[string][]byte{
-			"ca.crt": certificate, corev1.TLSCertKey: certificate, corev1.TLSPrivateKeyKey: encode("PRIVATE KEY", secret),
-			"token": []byte(rand.Text()),
+			authorityKey: certificate, corev1.TLSCertKey: certificate, corev1.TLSPrivateKeyKey: encode("PRIVATE KEY", secret),
+			tokenKey: []byte(rand.Text()),
 		},
 	}, nil
 }

@@ -136,7 +136,7 @@ func TestAControlWaitsForTheAPIServer(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(corev1.Secret{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Name: placementName},
-			Data: map[string][]byte{"tls.crt": []byte("c"), "tls.key": []byte("k"), "token": []byte("t")},
+			Data: map[string][]byte{"ca.crt": []byte("a"), "tls.crt": []byte("c"), "tls.key": []byte("k"), "token": []byte("t")},
 		})
 	}))
 	defer server.Close()

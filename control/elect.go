@@ -92,11 +92,16 @@ func (e election) run(ctx context.Context, term func(ctx context.Context, pauses
 
 	var on *running
 	defer func() { _ = on.end() }()
+	held := func() bool { return false }
 	for {
 		select {
 		case n := <-happened:
+			if n.won != nil {
+				held = func() bool { return n.won.Err() == nil }
+			}
 			switch {
 			case n.won != nil && n.won.Err() != nil: // and lost
+			case n.other != "" && held(): // and gone: each is told of by a goroutine of its own, in any order
 			case n.won != nil && on != nil && on.transitions == n.transitions:
 				e.log.Info("this control decides on: its Lease was nobody else's")
 				on.pause(false)

@@ -56,10 +56,14 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	}}
 	decide := func(ctx context.Context) error { return office.term(ctx, nil) }
 	if c.kube.On {
-		if err := office.join(ctx); err != nil {
-			return err
+		decide = func(ctx context.Context) error {
+			if err := office.join(ctx); ctx.Err() != nil {
+				return nil
+			} else if err != nil {
+				return err
+			}
+			return office.cluster.election().run(ctx, office.term)
 		}
-		decide = func(ctx context.Context) error { return office.cluster.election().run(ctx, office.term) }
 	}
 
 	group, ctx := errgroup.WithContext(ctx)

@@ -35,6 +35,9 @@ Flags:
 // drainPoll is how often Envoy is asked whether requests are in flight.
 const drainPoll = 100 * time.Millisecond
 
+// drainTries is how often Envoy is asked for one answer: one that is busy may miss a call, and one that is gone needs no drain.
+const drainTries = 10
+
 // adminTimeout bounds a call to Envoy's admin interface, which answers from memory.
 const adminTimeout = 5 * time.Second
 
@@ -54,12 +57,12 @@ func drain(ctx context.Context, args []string, out io.Writer) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, *limit)
 	defer cancel()
-	if _, err := ask(ctx, http.MethodPost, *admin, "/drain_listeners?graceful&skip_exit"); err != nil {
+	if _, err := askAgain(ctx, http.MethodPost, *admin, "/drain_listeners?graceful&skip_exit"); err != nil {
 		return err
 	}
 	// New requests may come until their clients have heard that they are to go.
 	for idle := 0; idle < 10; {
-		text, err := ask(ctx, http.MethodGet, *admin, "/stats?filter="+url.QueryEscape(`^http\.ingress\.downstream_rq_active$`))
+		text, err := askAgain(ctx, http.MethodGet, *admin, "/stats?filter="+url.QueryEscape(`^http\.ingress\.downstream_rq_active$`))
 		if err != nil {
 			return err
 		}
@@ -76,6 +79,16 @@ func drain(ctx context.Context, args []string, out io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// askAgain is ask, and again where that fails.
+func askAgain(ctx context.Context, method, admin, path string) (string, error) {
+	for tries := 1; ; tries++ {
+		text, err := ask(ctx, method, admin, path)
+		if err == nil || tries == drainTries || !wait(ctx, drainPoll) {
+			return text, err
+		}
+	}
 }
 
 // ask asks Envoy's admin interface.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/v1alpha1"
@@ -227,22 +228,23 @@ func TestALoadWaitsUntilItCanBeWrittenDown(t *testing.T) {
 	w.awaitCopies("a", r.address+" loaded")
 }
 
-// A model whose pool does not exist is not ready, and says what is missing until it is there.
-func TestAModelWithoutItsPoolIsNotReady(t *testing.T) {
+// A model whose pool does not exist is not ready, and says what is missing until it is there; and whose its id is.
+func TestAModelSaysWhatIsMissing(t *testing.T) {
 	w := newWorld(t)
 	w.told = &told{}
 	w.stop()
 	w.start()
-	ready := func() (says string) {
+	says := func(condition string) (says string) {
 		w.told.mu.Lock()
 		defer w.told.mu.Unlock()
 		for _, st := range w.told.statuses {
-			if c := st.Status.Conditions; st.ID == "x" && len(c) == 1 {
-				says = string(c[0].Status) + " " + c[0].Reason + ": " + c[0].Message
+			if c := meta.FindStatusCondition(st.Status.Conditions, condition); st.ID == "x" && c != nil {
+				says = string(c.Status) + " " + c.Reason + ": " + c.Message
 			}
 		}
 		return says
 	}
+	ready := func() string { return says(v1alpha1.ConditionReady) }
 	x := objects.Set{Models: []v1alpha1.Model{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x"}, Spec: v1alpha1.ModelSpec{PoolRef: v1alpha1.PoolReference{Name: "p"}},
 	}}}
@@ -255,6 +257,19 @@ func TestAModelWithoutItsPoolIsNotReady(t *testing.T) {
 	w.await("it is ready with its pool", func() bool { return ready() == "True Loadable: it is loaded when a request names it" })
 	w.SetWorld(objects.Build(x))
 	w.await("it is not without", func() bool { return strings.HasPrefix(ready(), "False PoolNotFound") })
+
+	// Its id is its own, until an LLMRoute has it for something else.
+	if got := says(v1alpha1.ConditionAccepted); got != "True Accepted: " {
+		t.Errorf("its id is its own: %q", got)
+	}
+	x.Routes = []v1alpha1.LLMRoute{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "r"},
+		Spec:       v1alpha1.LLMRouteSpec{ModelNames: []string{"x"}, BackendRefs: []v1alpha1.BackendReference{{Name: "p"}}},
+	}}
+	w.SetWorld(objects.Build(x))
+	w.await("it is a route's", func() bool {
+		return says(v1alpha1.ConditionAccepted) == `False ModelNameTaken: requests for "x" are those of LLMRoute default/r: by its id it cannot be asked for`
+	})
 }
 
 // A load that was cut off is unloaded, then loaded anew: nobody knows how far it came.

@@ -154,7 +154,11 @@ func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
 	default:
 		ready.Reason, ready.Message = v1alpha1.ReasonLoadable, "it is loaded when a request names it"
 	}
-	out.Conditions = []metav1.Condition{ready}
+	accepted := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted}
+	if st.Taken != "" {
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, v1alpha1.ReasonModelNameTaken, st.Taken
+	}
+	out.Conditions = []metav1.Condition{accepted, ready}
 	return out
 }
 

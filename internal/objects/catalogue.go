@@ -38,7 +38,9 @@ type Entry struct {
 	UID string
 	// Generation is that of the Model, 0 where nobody counts.
 	Generation int64
-	Type       string
+	// Taken says whose its id is, empty if it is its own.
+	Taken string
+	Type  string
 	// BaseModel is what an adapter is made for; empty means that any engine of the pool will do.
 	BaseModel string
 	Source    string
@@ -158,18 +160,20 @@ func (w *World) addCatalogue(models []v1alpha1.Model) {
 		e := EntryOf(m)
 		p := w.Pools[e.Pool]
 		if first, ok := known[e.ModelKey]; ok {
-			w.fault(v1alpha1.ModelKind, e.Object, v1alpha1.ReasonModelNameTaken, "its id %q in InferencePool %s is that of Model %s, which keeps it", e.ID, e.Pool, first)
+			e.Taken = w.fault(v1alpha1.ModelKind, e.Object, v1alpha1.ReasonModelNameTaken, "its id %q in InferencePool %s is that of Model %s, which keeps it", e.ID, e.Pool, first)
+			w.Doubles = append(w.Doubles, e)
 			continue
 		}
 		if p == nil {
 			w.fault(v1alpha1.ModelKind, e.Object, v1alpha1.ReasonPoolNotFound, "spec.poolRef names InferencePool %s, which does not exist: nothing can load it", e.Pool)
 		}
 		known[e.ModelKey] = e.Object
+		taken := w.byModel[e.ID]
+		if taken != nil && (!slices.ContainsFunc(taken.Backends, func(b Backend) bool { return b.Pool == e.Pool }) || taken.Adapter != e.ID) {
+			e.Taken = w.fault(v1alpha1.ModelKind, e.Object, v1alpha1.ReasonModelNameTaken, "requests for %q are those of LLMRoute %s: by its id it cannot be asked for", e.ID, taken.Name)
+		}
 		w.Catalogue = append(w.Catalogue, e.Complete(p))
-		if taken := w.byModel[e.ID]; taken != nil {
-			if !slices.ContainsFunc(taken.Backends, func(b Backend) bool { return b.Pool == e.Pool }) || taken.Adapter != e.ID {
-				w.fault(v1alpha1.ModelKind, e.Object, v1alpha1.ReasonModelNameTaken, "requests for %q are those of LLMRoute %s: by its id it cannot be asked for", e.ID, taken.Name)
-			}
+		if taken != nil {
 			continue
 		}
 		r := &Route{Name: e.Object, Kind: v1alpha1.ModelKind, Generation: m.Generation, Models: []string{e.ID}, Adapter: e.ID, Backends: []Backend{{Pool: e.Pool, Weight: 1}}}

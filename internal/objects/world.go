@@ -78,6 +78,8 @@ type World struct {
 	Catalogue []Entry
 	// Problems are the faults between objects, each of them valid alone, in words for people.
 	Problems []string
+	// Doubles are the Models whose id is another's, which are not in the catalogue.
+	Doubles []Entry
 	// Faults are those of the Problems that are one route's or one model's, for its status.
 	Faults []Fault
 
@@ -362,9 +364,10 @@ func (w *World) problem(format string, args ...any) {
 	w.Problems = append(w.Problems, fmt.Sprintf(format, args...))
 }
 
-// fault is a problem of one object.
-func (w *World) fault(kind string, object Name, reason, format string, args ...any) {
+// fault is a problem of one object. It returns its words.
+func (w *World) fault(kind string, object Name, reason, format string, args ...any) string {
 	f := Fault{kind, object, reason, fmt.Sprintf(format, args...)}
 	w.Faults = append(w.Faults, f)
 	w.problem("%s %s: %s", f.Kind, f.Object, f.Words)
+	return f.Words
 }

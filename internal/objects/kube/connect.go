@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"time"
 
@@ -22,8 +23,13 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 )
 
-// callTimeout bounds a call that is no watch.
-const callTimeout = 10 * time.Second
+const (
+	// callTimeout bounds a call that is no watch.
+	callTimeout = 10 * time.Second
+	// dialTimeout bounds a connection, of which client-go's own default waits 30 s where nobody answers: so much later it
+	// would be seen that somebody does again.
+	dialTimeout = 5 * time.Second
+)
 
 // Connect says how an API server is called: as the kubeconfig file says; without one as $KUBECONFIG, else as the service
 // account of the pod that this process runs in, else as ~/.kube/config. It calls nobody.
@@ -39,6 +45,7 @@ func Connect(kubeconfig string) (*rest.Config, error) {
 	}
 	// The defaults of 5 calls a second are too few for a leader that writes the status of many models at once.
 	c.QPS, c.Burst = 50, 100
+	c.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext
 	return c, nil
 }
 

@@ -32,7 +32,10 @@ const (
 	usedInterval = time.Minute
 	// retryInterval is after which what could not be written is tried again, and whether this control decides now.
 	retryInterval = time.Second
-	// writeTimeout bounds one write, closeTimeout all that are made when it closes: a process that ends has 30 s.
+	// statusTimeout bounds a write of status: one that begins when this control stops deciding, 12 s after it last renewed its
+	// Lease at the latest, has ended when another begins, at 15 s.
+	statusTimeout = 2 * time.Second
+	// writeTimeout bounds other writes, closeTimeout all that are made when it closes: a process that ends has 30 s.
 	writeTimeout = 10 * time.Second
 	closeTimeout = 5 * time.Second
 )
@@ -186,7 +189,7 @@ func (m *Memory) run() {
 			last = true
 		}
 		for key, due := m.next(); due; key, due = m.next() {
-			ctx, cancel := context.WithTimeout(m.writes, writeTimeout)
+			ctx, cancel := context.WithTimeout(m.writes, statusTimeout)
 			err := m.write(ctx, key)
 			cancel()
 			if m.failed(key, err) {
@@ -263,22 +266,7 @@ func (m *Memory) write(ctx context.Context, key modelKey) error {
 	if object.Name == "" || !changed {
 		return nil
 	}
-	// The whole status is put in the place of what was there: it is one control's to write. Another Model of the name is
-	// left alone.
-	steps := []map[string]any{{"op": "add", "path": "/status", "value": status}}
-	if uid != "" {
-		steps = slices.Insert(steps, 0, map[string]any{"op": "test", "path": "/metadata/uid", "value": uid})
-	}
-	patch, err := json.Marshal(steps)
-	if err != nil {
-		return err
-	}
-	o := &v1alpha1.Model{}
-	o.Namespace, o.Name = object.Namespace, object.Name
-	err = m.client.Status().Patch(ctx, o, client.RawPatch(types.JSONPatchType, patch))
-	if uid != "" && misfits(err) {
-		err = apierrors.NewNotFound(v1alpha1.SchemeGroupVersion.WithResource("models").GroupResource(), object.Name)
-	}
+	o, err := putStatus(ctx, m.client, object, uid, status)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
@@ -300,6 +288,26 @@ func (m *Memory) write(ctx context.Context, key modelKey) error {
 		m.mark(key)
 	}
 	return nil
+}
+
+// putStatus puts a status in the place of that of a Model, whole, for it is one control's to write. Another Model of the name,
+// where it is known which one is meant, is left alone: that one is not found.
+func putStatus(ctx context.Context, c client.Client, object objects.Name, uid string, status v1alpha1.ModelStatus) (*v1alpha1.Model, error) {
+	steps := []map[string]any{{"op": "add", "path": "/status", "value": status}}
+	if uid != "" {
+		steps = slices.Insert(steps, 0, map[string]any{"op": "test", "path": "/metadata/uid", "value": uid})
+	}
+	patch, err := json.Marshal(steps)
+	if err != nil {
+		return nil, err
+	}
+	o := &v1alpha1.Model{}
+	o.Namespace, o.Name = object.Namespace, object.Name
+	err = c.Status().Patch(ctx, o, client.RawPatch(types.JSONPatchType, patch))
+	if uid != "" && misfits(err) {
+		err = apierrors.NewNotFound(v1alpha1.SchemeGroupVersion.WithResource("models").GroupResource(), object.Name)
+	}
+	return o, err
 }
 
 // misfits says whether a patch met an object that it is not for: where the object that it makes is not valid the API server

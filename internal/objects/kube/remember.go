@@ -95,7 +95,7 @@ func (m *Memory) PutCopy(c objects.CopyRecord, wait bool) error {
 	case !m.decides():
 		return errUncertain
 	}
-	ctx, cancel := context.WithTimeout(m.ctx, writeTimeout)
+	ctx, cancel := context.WithTimeout(m.ctx, statusTimeout)
 	defer cancel()
 	err := m.write(ctx, key)
 	if apierrors.IsNotFound(err) && c.State == unloading { // what is deleted has to leave, and there is nothing more to say

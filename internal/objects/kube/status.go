@@ -18,14 +18,17 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Status writes the status of LLMRoutes into an API server; that of Models is [Memory]'s. One process at a time should, for
-// it remembers what it wrote last and writes only what is other; who begins to write makes a new one.
+// Status writes the status of LLMRoutes into an API server, and of Models whose id is another's; that of other Models is
+// [Memory]'s. One process at a time should, for it remembers what it wrote last and writes only what is other; who begins to
+// write makes a new one.
 //
-// It needs the verbs get and list of llmroutes, and update of llmroutes/status. It is not safe for concurrent use.
+// It needs the verbs get and list of llmroutes, update of llmroutes/status and patch of models/status. It is not safe for
+// concurrent use.
 type Status struct {
 	client    client.Client
 	namespace string
-	routes    map[objects.Name]told // as last read or written; nil before the first reading
+	routes    map[objects.Name]told          // as last read or written; nil before the first reading
+	doubles   map[objects.Name]objects.Entry // as last written
 }
 
 // told is the status that an object has.
@@ -36,12 +39,12 @@ type told struct {
 
 // NewStatus returns a Status for the objects of a namespace, or of all where that is empty. It calls nobody.
 func NewStatus(c client.Client, namespace string) *Status {
-	return &Status{client: c, namespace: namespace}
+	return &Status{client: c, namespace: namespace, doubles: make(map[objects.Name]objects.Entry)}
 }
 
-// Routes writes of every LLMRoute of a World what is not yet written. It goes on after an error, and returns all of them;
-// what failed is tried again in the next call.
-func (s *Status) Routes(ctx context.Context, w *objects.World) error {
+// Write writes what is not yet written of a World. It goes on after an error, and returns all of them; what failed is tried
+// again in the next call.
+func (s *Status) Write(ctx context.Context, w *objects.World) error {
 	if s.routes == nil {
 		var all v1alpha1.LLMRouteList
 		if err := s.client.List(ctx, &all, client.InNamespace(s.namespace)); err != nil {
@@ -66,7 +69,32 @@ func (s *Status) Routes(ctx context.Context, w *objects.World) error {
 			delete(s.routes, name)
 		}
 	}
+	clear(there)
+	for _, e := range w.Doubles {
+		if there[e.Object] = true; s.doubles[e.Object] != e {
+			errs = append(errs, s.double(ctx, e))
+		}
+	}
+	for name := range s.doubles {
+		if !there[name] {
+			delete(s.doubles, name)
+		}
+	}
 	return errors.Join(errs...)
+}
+
+// double says of a Model that its id is another's. That it is gone is no error.
+func (s *Status) double(ctx context.Context, e objects.Entry) error {
+	taken := metav1.Condition{
+		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonModelNameTaken, Message: e.Taken,
+		ObservedGeneration: e.Generation, LastTransitionTime: metav1.Now(),
+	}
+	status := v1alpha1.ModelStatus{ObservedGeneration: e.Generation, Message: e.Taken, Conditions: []metav1.Condition{taken}}
+	if _, err := putStatus(ctx, s.client, e.Object, e.UID, status); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	s.doubles[e.Object] = e
+	return nil
 }
 
 // route writes the status of one route, again where somebody else wrote meanwhile. That it is gone is no error.

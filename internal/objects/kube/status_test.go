@@ -99,7 +99,7 @@ func TestKubectlGetTellsAPersonWhatIsGoingOn(t *testing.T) {
 	s := kube.NewStatus(c.typed(writer(c)), "")
 	f := follow(t, c.Admin(), "")
 	c.await("all is known", func() bool { return f.models() == "chat m sql text-to-sql" })
-	if err := s.Routes(t.Context(), f.world.Load()); err != nil {
+	if err := s.Write(t.Context(), f.world.Load()); err != nil {
 		t.Fatal(err)
 	}
 	status := v1alpha1.ModelStatus{
@@ -150,7 +150,7 @@ func TestConditionsSayWhyARouteIsNotInForceAsItIsWritten(t *testing.T) {
 	s := kube.NewStatus(c.typed(writer(c)), "")
 	write := func() {
 		t.Helper()
-		if err := s.Routes(t.Context(), f.world.Load()); err != nil {
+		if err := s.Write(t.Context(), f.world.Load()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -197,6 +197,43 @@ func TestConditionsSayWhyARouteIsNotInForceAsItIsWritten(t *testing.T) {
 	nothingDeniedTo(t, c, "writer")
 }
 
+// Of two Models of one id the older one has it, and the other says so; when that is gone, its status is the other's to write.
+func TestAModelWhoseIDIsAnothersIsNotAccepted(t *testing.T) {
+	c := newCluster(t)
+	c.Apply(inferencePool("{" + base + "}"))
+	twin := func(name string) string {
+		return strings.Replace(model("{id: x, poolRef: {name: p}}"), "name: m}", "name: "+name+"}", 1)
+	}
+	c.Apply(twin("a"))
+	f := follow(t, c.Admin(), "")
+	c.Apply(twin("b"))
+	c.await("both are known", func() bool { return len(f.world.Load().Doubles) == 1 })
+	s := kube.NewStatus(c.typed(writer(c)), "")
+	for range 2 {
+		if err := s.Write(t.Context(), f.world.Load()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var is v1alpha1.Model
+	if err := c.typed(c.Admin()).Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "b"}, &is); err != nil {
+		t.Fatal(err)
+	}
+	got := is.Status.Conditions
+	if want := `its id "x" in InferencePool default/p is that of Model default/a, which keeps it`; len(got) != 1 || got[0].Type != "Accepted" || got[0].Status != "False" ||
+		got[0].Reason != "ModelNameTaken" || got[0].Message != want || got[0].ObservedGeneration != is.Generation || is.Status.Message != want {
+		t.Errorf("the status is %+v", is.Status)
+	}
+	if n := c.asked("writer"); n != 2 {
+		t.Errorf("%d requests were made, want one for all routes and one for the Model", n)
+	}
+	c.Delete(twin("a"))
+	c.await("it is the only one", func() bool { return len(f.world.Load().Doubles) == 0 })
+	if err := s.Write(t.Context(), f.world.Load()); err != nil || c.asked("writer") != 2 {
+		t.Errorf("%v: %d requests were made", err, c.asked("writer"))
+	}
+	nothingDeniedTo(t, c, "writer")
+}
+
 // An API server takes 32768 characters of a condition's message, and nothing of a status that has more.
 func TestALongMessageIsCut(t *testing.T) {
 	c := newCluster(t)
@@ -209,7 +246,7 @@ func TestALongMessageIsCut(t *testing.T) {
 	}
 	f := follow(t, c.Admin(), "")
 	c.await("both are known", func() bool { return len(f.world.Load().Routes) == 2 })
-	if err := kube.NewStatus(c.typed(writer(c)), "").Routes(t.Context(), f.world.Load()); err != nil {
+	if err := kube.NewStatus(c.typed(writer(c)), "").Write(t.Context(), f.world.Load()); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"a", "b"} {
@@ -241,7 +278,7 @@ func TestWhatIsMadeAgainGetsItsStatusAgain(t *testing.T) {
 			w := f.world.Load()
 			return len(w.Routes) == 2 && w.Routes[0].UID == uids[0] && len(w.Catalogue) == 1 && w.Catalogue[0].UID == uids[1]
 		})
-		if err := s.Routes(t.Context(), f.world.Load()); err != nil {
+		if err := s.Write(t.Context(), f.world.Load()); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(c.routeNamed("a").Status.Conditions); n != 2 {
