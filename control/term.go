@@ -43,26 +43,11 @@ type memory interface {
 func (o office) term(ctx context.Context, pauses <-chan bool) (err error) {
 	var paused atomic.Bool
 	decides := func() bool { return !paused.Load() }
-	var memory memory
-	opened := make(chan error, 1)
-	go func() {
-		var err error
-		memory, err = o.open(ctx, decides)
-		opened <- err
-	}()
-	for open := false; !open; {
-		select {
-		case is := <-pauses:
-			paused.Store(is)
-		case err := <-opened:
-			if ctx.Err() != nil && err != nil {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			open = true
-		}
+	memory, err := o.remember(ctx, decides, pauses, &paused)
+	if ctx.Err() != nil && err != nil {
+		return nil
+	} else if err != nil {
+		return err
 	}
 	defer func() { err = errors.Join(err, memory.Close()) }()
 	board := stream.New(o.log)
@@ -122,4 +107,22 @@ func (o office) term(ctx context.Context, pauses <-chan bool) (err error) {
 		})
 	}
 	return group.Wait()
+}
+
+// remember opens what an earlier term remembers, which may take as long as the API server is away, and hears meanwhile whether
+// the term is paused.
+func (o office) remember(ctx context.Context, decides func() bool, pauses <-chan bool, paused *atomic.Bool) (m memory, err error) {
+	opened := make(chan struct{})
+	go func() {
+		defer close(opened)
+		m, err = o.open(ctx, decides)
+	}()
+	for {
+		select {
+		case is := <-pauses:
+			paused.Store(is)
+		case <-opened:
+			return m, err
+		}
+	}
 }

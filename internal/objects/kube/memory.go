@@ -97,8 +97,7 @@ func (r *remembered) belongs(object objects.Name, uid string) {
 }
 
 // OpenMemory reads what an earlier control remembered, in a namespace or, if that is empty, in all, when the API server
-// answers. Nothing is written while
-// decides is false: another control may be the one that does.
+// answers. Nothing is written while decides is false: another control may be the one that does.
 func OpenMemory(ctx context.Context, c client.Client, namespace string, log *slog.Logger, decides func() bool) (*Memory, error) {
 	var list v1alpha1.ModelList
 	for told := false; ; told = true {
