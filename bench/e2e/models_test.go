@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -249,8 +250,8 @@ func runtimeAt(t *testing.T, address string, log string, flags ...string) (objec
 	return fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: runtime, labels: {app: runtime}}\nspec: {addresses: ['%s:8000'], engine: modelruntime, management: 'port:8085'}\n", address)
 }
 
-// The same with a model runtime, which cannot list: what was loaded stands, and a load that was cut off is unloaded, then
-// loaded anew. It is made ready once.
+// The same with a model runtime, which cannot list: what control knew to be loaded stands, and a load that was cut off is
+// unloaded, then loaded anew. It is made ready once.
 func TestControlIsKilledDuringLoadsOfARuntime(t *testing.T) {
 	s := start(t, placed(t, 4))
 	network := strings.TrimSuffix(s.Listen, "1:8080")
@@ -264,7 +265,8 @@ func TestControlIsKilledDuringLoadsOfARuntime(t *testing.T) {
 		}
 		return s.eventsOf(log)
 	}
-	s.await("some are loaded, and some are being loaded", func() bool { return count(told(), "loaded") >= 5 && count(told(), "load") >= 8 })
+	s.await("some are loaded, and some are being loaded", func() bool { return count(told(), "loaded") >= 8 && count(told(), "load") >= 13 })
+	before := time.Now()
 	s.Control.Kill()
 	killed := told()
 	if err := s.StartControl(t.Context()); err != nil {
@@ -276,21 +278,29 @@ func TestControlIsKilledDuringLoadsOfARuntime(t *testing.T) {
 	if n := count(all, "purge"); n != 1 {
 		t.Errorf("the runtime was made ready %d times", n)
 	}
-	cut := make(map[string]bool) // loads that were on
+	// Of a load that ended a moment ago, or since, control did not write down that it had.
+	cut, stands := make(map[string]bool), make(map[string]bool)
 	for _, e := range killed {
 		if e.Event == "load" || e.Event == "loaded" {
 			cut[e.Model] = e.Event == "load" || e.Error != ""
+			stands[e.Model] = !cut[e.Model] && e.Time.Before(before.Add(-200*time.Millisecond))
 		}
 	}
 	for _, e := range all[len(killed):] {
 		switch {
-		case e.Event == "unload" && !cut[e.Model]:
+		case e.Event == "unload" && stands[e.Model]:
 			t.Errorf("%s, which was loaded, is unloaded", e.Model)
 		case e.Event == "unload":
 			delete(cut, e.Model)
 		case e.Event == "load" && cut[e.Model]:
 			t.Errorf("%s, whose load was cut off, is loaded and was not unloaded first", e.Model)
 		}
+	}
+	if n := len(stands); n < 6 {
+		t.Errorf("%d loads had begun", n)
+	}
+	if !slices.Contains(slices.Collect(maps.Values(stands)), true) {
+		t.Error("none was loaded for long enough")
 	}
 }
 

@@ -53,10 +53,13 @@ func TestToClearUpEndsAfterAWhile(t *testing.T) {
 func TestWhatIsPausedTellsTheEngineNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
+		var mu sync.Mutex // guards calls
 		var calls []string
 		note := func(call string, takes time.Duration, err error) func(context.Context) error {
 			return func(context.Context) error {
+				mu.Lock()
 				calls = append(calls, call+" at "+time.Since(start).String())
+				mu.Unlock()
 				time.Sleep(takes)
 				return err
 			}
