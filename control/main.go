@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kube"
 	"github.com/headgate/headgate/internal/objects/store"
 )
 
@@ -56,6 +57,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	}}
 	decide := func(ctx context.Context) error { return office.term(ctx, nil) }
 	if c.kube.On {
+		kube.UseLog(log) // for what follows the objects, and for what asks who decides
 		decide = func(ctx context.Context) error {
 			if err := office.join(ctx); ctx.Err() != nil {
 				return nil

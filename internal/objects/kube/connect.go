@@ -94,8 +94,8 @@ func Client(c *rest.Config) (client.Client, error) {
 // loggers are those of Kubernetes' libraries: they have one for the whole process, which may be set once.
 var loggers sync.Once
 
-// useLog makes Kubernetes' libraries write into a log, the first that is given.
-func useLog(log *slog.Logger) {
+// UseLog makes Kubernetes' libraries write into a log, the first that is given. They may not be in use yet.
+func UseLog(log *slog.Logger) {
 	loggers.Do(func() {
 		sink := logr.FromSlogHandler(log.Handler())
 		klog.SetLogger(sink)

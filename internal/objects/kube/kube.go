@@ -54,10 +54,10 @@ type Source struct {
 	refused map[string]string // why an object is left out, by kind and name
 }
 
-// New returns a Source for the objects of a namespace, or of all where that is empty. The first one's
-// log is that of Kubernetes' libraries, for the whole process.
+// New returns a Source for the objects of a namespace, or of all where that is empty. Its log is
+// that of Kubernetes' libraries, as of [UseLog].
 func New(c *rest.Config, namespace string, log *slog.Logger, meter Meter) (*Source, error) {
-	useLog(log)
+	UseLog(log)
 	s := &Source{
 		log: log, meter: meter, changed: make(chan struct{}, 1),
 		known: newShelves(), refused: make(map[string]string),
