@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,14 +57,7 @@ func BenchmarkKubeChurn(b *testing.B) {
 			`status: {podIP: %s, podIPs: [{ip: %[3]s}], phase: Running, conditions: [{type: Ready, status: "True"}]}}`, i, i%churnPools, churnAddress(i)))
 	}
 	objects.Apply(strings.Join(texts, "\n---\n"))
-	config := filepath.Join(b.TempDir(), "kubeconfig")
-	text, err := apiserver.Kubeconfig(server.Admin())
-	if err == nil {
-		err = os.WriteFile(config, text, 0o600)
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	config := apiserver.KubeconfigFile(b, server.Admin())
 
 	process := exec.CommandContext(b.Context(), os.Args[0], "-test.run", "^TestBeliever$", "-test.v", "-believer", config)
 	process.Stderr = os.Stderr

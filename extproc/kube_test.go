@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,17 +17,10 @@ func TestObjectsOfAnAPIServer(t *testing.T) {
 	s := apiserver.Run(t)
 	objects := s.Objects(t)
 	dir := t.TempDir()
-	config := filepath.Join(dir, "kubeconfig")
-	text, err := apiserver.Kubeconfig(s.Admin())
-	if err == nil {
-		err = os.WriteFile(config, text, 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := apiserver.KubeconfigFile(t, s.Admin())
 	flags := []string{"--kube", "--kubeconfig", config, "--namespace", "default", "--listen", "unix:" + filepath.Join(dir, "s")}
 
-	err = run(t.Context(), append(flags, "--explain-config"), io.Discard, io.Discard)
+	err := run(t.Context(), append(flags, "--explain-config"), io.Discard, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "kubectl apply -k manifests/crds") {
 		t.Errorf("without CRDs the configuration is explained by %v", err)
 	}

@@ -12,9 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/restmapper"
 
 	"github.com/headgate/headgate/internal/apiserver"
 )
@@ -22,57 +19,14 @@ import (
 // cluster is an API server with CRDs.
 type cluster struct {
 	*testing.T
-	dynamic.Interface
-	mapper meta.RESTMapper
+	*apiserver.Objects
 }
-
-var (
-	crdResource       = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-	namespaceResource = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
-)
 
 // newCluster starts an API server with those definitions that define one of the kinds.
 func newCluster(t *testing.T, kinds map[schema.GroupKind]bool, definitions []*unstructured.Unstructured) *cluster {
 	t.Helper()
-	s := apiserver.Run(t)
-	client, err := dynamic.NewForConfig(s.Admin())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &cluster{T: t, Interface: client}
-	for _, crd := range definitions {
-		if kinds[defines(crd)] {
-			if _, err := c.Resource(crdResource).Create(t.Context(), crd, metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
-			c.await(crd.GetName()+" is served", func() bool {
-				o, err := c.Resource(crdResource).Get(t.Context(), crd.GetName(), metav1.GetOptions{})
-				if err != nil {
-					return false
-				}
-				conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
-				return slices.ContainsFunc(conditions, func(c any) bool {
-					c1 := c.(map[string]any)
-					return c1["type"] == "Established" && c1["status"] == "True"
-				})
-			})
-		}
-	}
-	discoverer, err := discovery.NewDiscoveryClientForConfig(s.Admin())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.await("all kinds are known", func() bool {
-		groups, err := restmapper.GetAPIGroupResources(discoverer)
-		if err != nil {
-			return false
-		}
-		c.mapper = restmapper.NewDiscoveryRESTMapper(groups)
-		return !slices.ContainsFunc(definitions, func(crd *unstructured.Unstructured) bool {
-			_, err := c.mapper.RESTMapping(defines(crd))
-			return kinds[defines(crd)] && err != nil
-		})
-	})
+	c := &cluster{t, apiserver.Run(t).Objects(t)}
+	c.Define(slices.DeleteFunc(slices.Clone(definitions), func(crd *unstructured.Unstructured) bool { return !kinds[defines(crd)] }))
 	return c
 }
 
@@ -97,13 +51,9 @@ func (c *cluster) await(what string, ok func() bool) {
 
 // try applies an object without keeping it; a field that its schema has not is an error.
 func (c *cluster) try(o *unstructured.Unstructured) error {
-	mapping, err := c.mapper.RESTMapping(o.GroupVersionKind().GroupKind(), o.GroupVersionKind().Version)
+	at, err := c.Find(o)
 	if err != nil {
 		return err
-	}
-	var at dynamic.ResourceInterface = c.Resource(mapping.Resource)
-	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
-		at = c.Resource(mapping.Resource).Namespace(o.GetNamespace())
 	}
 	text, err := o.MarshalJSON()
 	if err != nil {
@@ -146,7 +96,7 @@ func TestObjectsFitTheirSchemas(t *testing.T) {
 		"metadata": map[string]any{"name": "restricted", "labels": map[string]any{"pod-security.kubernetes.io/enforce": "restricted"}},
 	}}
 	for _, n := range append(slices.Collect(maps.Values(namespaces)), restricted) {
-		if _, err := c.Resource(namespaceResource).Create(t.Context(), n, metav1.CreateOptions{}); err != nil {
+		if err := c.Put(n); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -197,12 +147,12 @@ func TestObjectsFitTheirSchemas(t *testing.T) {
 		if defines(crd).Kind != "InferencePool" || defines(crd).Group != "inference.networking.k8s.io" {
 			continue
 		}
-		ours, err := c.Resource(crdResource).Get(t.Context(), crd.GetName(), metav1.GetOptions{})
+		ours, err := c.At(crd).Get(t.Context(), crd.GetName(), metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		crd.SetResourceVersion(ours.GetResourceVersion())
-		if _, err := c.Resource(crdResource).Update(t.Context(), crd, metav1.UpdateOptions{}); err != nil {
+		if _, err := c.At(crd).Update(t.Context(), crd, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		without := pools[0].DeepCopy()

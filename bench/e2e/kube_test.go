@@ -83,14 +83,7 @@ func (k *kubernetes) called(c *rig.Config) {
 		if err != nil {
 			k.t.Fatal(err)
 		}
-		text, err := apiserver.Kubeconfig(config)
-		if err != nil {
-			k.t.Fatal(err)
-		}
-		*file = filepath.Join(k.t.TempDir(), account)
-		if err := os.WriteFile(*file, text, 0o600); err != nil {
-			k.t.Fatal(err)
-		}
+		*file = apiserver.KubeconfigFile(k.t, config)
 	}
 	c.ControlFlags = append(c.ControlFlags, "--pod", system+"/control-0", "--pod-ip", "127.0.0.1", "--credentials-dir", k.t.TempDir())
 	files, err := filepath.Glob(c.Objects + "/*.yaml")

@@ -68,39 +68,41 @@ func ReadObjects(t testing.TB, text string) (all []*unstructured.Unstructured) {
 	}
 }
 
-// At is where an object is, whose namespace it sets if it names none. It waits for a kind whose CRD was
-// made a moment ago.
+// At is where an object is, whose namespace it sets if it names none. It waits for a kind whose CRD was made a moment ago.
 func (a *Objects) At(o *unstructured.Unstructured) dynamic.ResourceInterface {
 	a.t.Helper()
-	kind := o.GroupVersionKind()
-	var mapping *meta.RESTMapping
 	for deadline := time.Now().Add(servedTimeout); ; {
-		var err error
-		if mapping, err = a.mapper.RESTMapping(kind.GroupKind(), kind.Version); err == nil {
-			break
+		at, err := a.Find(o)
+		if err == nil {
+			return at
 		}
 		if time.Now().After(deadline) {
 			a.t.Fatal(err)
 		}
 		a.mapper.Reset()
 	}
+}
+
+// Find is At for a kind that may not be there, which is an error as of [meta.IsNoMatchError].
+func (a *Objects) Find(o *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
+	kind := o.GroupVersionKind()
+	mapping, err := a.mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	if err != nil {
+		return nil, err
+	}
 	if mapping.Scope.Name() == meta.RESTScopeNameRoot {
-		return a.Resource(mapping.Resource)
+		return a.Resource(mapping.Resource), nil
 	}
 	if o.GetNamespace() == "" {
 		o.SetNamespace(a.namespace)
 	}
-	return a.Resource(mapping.Resource).Namespace(o.GetNamespace())
+	return a.Resource(mapping.Resource).Namespace(o.GetNamespace()), nil
 }
 
 // Apply writes objects as kubectl apply does, with the status of those that have one.
 func (a *Objects) Apply(text string) {
 	a.t.Helper()
-	for _, o := range ReadObjects(a.t, text) {
-		if err := a.Put(o); err != nil {
-			a.t.Fatal(err)
-		}
-	}
+	a.put(ReadObjects(a.t, text))
 }
 
 // Put is Apply for one object. It changes o. It is safe for concurrent use.
@@ -130,8 +132,64 @@ func (a *Objects) Delete(text string) {
 	}
 }
 
-// ApplyFiles applies what files below the module's root have, whose names fit a pattern, and returns it.
-func (a *Objects) ApplyFiles(pattern string) (all []*unstructured.Unstructured) {
+// ApplyFiles applies what files below the module's root have, whose names fit a pattern.
+func (a *Objects) ApplyFiles(pattern string) {
+	a.t.Helper()
+	a.put(a.readFiles(pattern))
+}
+
+// CRDs applies ours, as Define.
+func (a *Objects) CRDs() {
+	a.t.Helper()
+	a.Define(a.readFiles("manifests/crds/inference.*.yaml"))
+}
+
+// Define applies CRDs, and waits until objects of their kinds are served.
+func (a *Objects) Define(crds []*unstructured.Unstructured) {
+	a.t.Helper()
+	a.put(crds)
+	for _, crd := range crds {
+		some := defined(crd)
+		for deadline := time.Now().Add(servedTimeout); ; {
+			_, err := a.At(some).List(a.t.Context(), metav1.ListOptions{Limit: 1})
+			if err == nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				a.t.Fatal(err)
+			}
+		}
+	}
+}
+
+// defined is an object of the kind that a CRD defines, in the first version that is served.
+func defined(crd *unstructured.Unstructured) *unstructured.Unstructured {
+	var kind schema.GroupVersionKind
+	kind.Group, _, _ = unstructured.NestedString(crd.Object, "spec", "group")
+	kind.Kind, _, _ = unstructured.NestedString(crd.Object, "spec", "names", "kind")
+	versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
+	for _, v := range versions {
+		if v := v.(map[string]any); kind.Version == "" && v["served"] == true {
+			kind.Version, _ = v["name"].(string)
+		}
+	}
+	o := new(unstructured.Unstructured)
+	o.SetGroupVersionKind(kind)
+	return o
+}
+
+// put is Put for many.
+func (a *Objects) put(all []*unstructured.Unstructured) {
+	a.t.Helper()
+	for _, o := range all {
+		if err := a.Put(o); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+}
+
+// readFiles reads the objects of files below the module's root.
+func (a *Objects) readFiles(pattern string) (all []*unstructured.Unstructured) {
 	a.t.Helper()
 	root, err := Root(".")
 	if err != nil {
@@ -146,33 +204,7 @@ func (a *Objects) ApplyFiles(pattern string) (all []*unstructured.Unstructured) 
 		if err != nil {
 			a.t.Fatal(err)
 		}
-		for _, o := range ReadObjects(a.t, string(text)) {
-			if err := a.Put(o); err != nil {
-				a.t.Fatal(err)
-			}
-			all = append(all, o)
-		}
+		all = append(all, ReadObjects(a.t, string(text))...)
 	}
 	return all
-}
-
-// CRDs applies ours, and waits until objects of their kinds are served.
-func (a *Objects) CRDs() {
-	a.t.Helper()
-	for _, crd := range a.ApplyFiles("manifests/crds/inference.*.yaml") {
-		group, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
-		plural, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "plural")
-		versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
-		version, _ := versions[0].(map[string]any)["name"].(string)
-		kind := schema.GroupVersionResource{Group: group, Version: version, Resource: plural}
-		for deadline := time.Now().Add(servedTimeout); ; {
-			_, err := a.Resource(kind).List(a.t.Context(), metav1.ListOptions{Limit: 1})
-			if err == nil {
-				break
-			}
-			if time.Now().After(deadline) {
-				a.t.Fatal(err)
-			}
-		}
-	}
 }

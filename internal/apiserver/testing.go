@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
+
+	"k8s.io/client-go/rest"
 )
 
 // buildTimeout bounds the build of both programs on a slow machine.
@@ -69,4 +72,18 @@ func someAddress(t testing.TB) string {
 	}
 	t.Fatal(err)
 	return ""
+}
+
+// KubeconfigFile is Kubeconfig for a program that is given a file, which goes with the test.
+func KubeconfigFile(t testing.TB, c *rest.Config) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "kubeconfig")
+	text, err := Kubeconfig(c)
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
 }

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -101,14 +100,7 @@ func TestScale(t *testing.T) {
 	begun := time.Now()
 	c.populate(50, 10_000, 1000)
 	t.Logf("10,000 pods and 1,000 routes are made in %v", time.Since(begun).Round(time.Second))
-	config := filepath.Join(t.TempDir(), "kubeconfig")
-	text, err := apiserver.Kubeconfig(c.Admin())
-	if err == nil {
-		err = os.WriteFile(config, text, 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := apiserver.KubeconfigFile(t, c.Admin())
 	for range 3 {
 		out, err := exec.Command(os.Args[0], "-test.run", "^TestAlone$", "-test.v", "-alone", config).CombinedOutput()
 		if err != nil {
