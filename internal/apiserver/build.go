@@ -2,15 +2,15 @@ package apiserver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/headgate/headgate/internal/process"
 )
 
 // Version is the Kubernetes that tools/kubernetes/go.mod asks for.
@@ -54,7 +54,7 @@ func Build(ctx context.Context, root string, progress io.Writer, names ...string
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	unlock, err := lock(dir + ".lock")
+	unlock, err := process.Lock(dir + ".lock")
 	if err != nil {
 		return "", err
 	}
@@ -127,16 +127,4 @@ func Root(dir string) (string, error) {
 			return "", fmt.Errorf("%s is not in a copy of Headgate's repository: run this from one, since Kubernetes is built from tools/kubernetes there", dir)
 		}
 	}
-}
-
-// lock holds a file until the returned function is called.
-func lock(path string) (func(), error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return func() { _ = f.Close() }, nil // closing unlocks
 }

@@ -79,6 +79,12 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 
 // SelfSigned makes a certificate for a year and a day.
 func SelfSigned(now time.Time) (*tls.Certificate, error) {
+	return Certify(now, 366*24*time.Hour, false, "headgate", "localhost")
+}
+
+// Certify makes a certificate that signs itself, for DNS names of which the first is its subject's too, valid from an hour
+// before now until an age after it. As an authority it may be what those who call are told to trust.
+func Certify(now time.Time, age time.Duration, authority bool, names ...string) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -87,11 +93,14 @@ func SelfSigned(now time.Time) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	name := "headgate"
 	template := x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, DNSNames: []string{name, "localhost"},
-		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(366 * 24 * time.Hour),
+		SerialNumber: serial, Subject: pkix.Name{CommonName: names[0]}, DNSNames: names,
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(age),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	if authority {
+		template.KeyUsage |= x509.KeyUsageCertSign
+		template.BasicConstraintsValid, template.IsCA = true, true
 	}
 	der, err := x509.CreateCertificate(rand.Reader, &template, &template, &key.PublicKey, key)
 	if err != nil {
