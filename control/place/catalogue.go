@@ -1,7 +1,6 @@
 package place
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -120,11 +119,8 @@ func (p *Placer) setCatalogue(w, was *objects.World) {
 	}
 }
 
-// ErrExists says that a model of that id is another one.
-var ErrExists = errors.New("a model of this id exists, with other attributes")
-
 // Register puts a model into the catalogue, and returns when it is there for good, and whether it is new. One that is there
-// already, with the same attributes, may be registered again; with others it is ErrExists. Used is when it was last used.
+// already, with the same attributes, may be registered again; with others it is [decide.ErrExists]. Used is when it was last used.
 func (p *Placer) Register(m *v1alpha1.Model, used time.Time) (fresh bool, err error) {
 	e := objects.EntryOf(m)
 	key := e.ModelKey
@@ -132,20 +128,20 @@ func (p *Placer) Register(m *v1alpha1.Model, used time.Time) (fresh bool, err er
 	if known, ok := p.declared[key]; ok {
 		defer p.mu.Unlock()
 		if d := p.entryOf(m); known.Type != d.Type || known.Source != d.Source || known.Info != d.Info {
-			return false, ErrExists
+			return false, decide.ErrExists
 		}
 		return false, nil
 	}
 	if known := p.registered[key]; known != nil {
 		if known.Spec.Type != m.Spec.Type || known.Spec.Source != m.Spec.Source || known.Spec.Key != m.Spec.Key {
 			p.mu.Unlock()
-			return false, ErrExists
+			return false, decide.ErrExists
 		}
 	} else {
 		fresh = true
 		p.registered[key] = m
 		p.updateLocked(func(time.Time) []decide.Action { p.state.SetModel(p.entryOf(m), used); return nil })
-		p.Board.Publish(Change{Registered: map[decide.Key]bool{key: true}})
+		p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{key: true}})
 	}
 	// Who registers it again waits for the disk too: the first may not have come so far.
 	written := p.Store.PutModel(m)
@@ -154,7 +150,7 @@ func (p *Placer) Register(m *v1alpha1.Model, used time.Time) (fresh bool, err er
 }
 
 // Unregister takes a registered model out of the catalogue, and returns when it is gone for good; its copies go in their
-// time. A model that is not there is gone; one that objects declare is ErrDeclared. After another error it is registered
+// time. A model that is not there is gone; one that objects declare is [decide.ErrDeclared]. After another error it is registered
 // still.
 func (p *Placer) Unregister(key decide.Key) error {
 	p.mu.Lock()
@@ -162,7 +158,7 @@ func (p *Placer) Unregister(key decide.Key) error {
 	if m == nil {
 		defer p.mu.Unlock()
 		if _, ok := p.declared[key]; ok {
-			return ErrDeclared
+			return decide.ErrDeclared
 		}
 		return nil
 	}
@@ -171,7 +167,7 @@ func (p *Placer) Unregister(key decide.Key) error {
 		delete(p.declared, key) // its own object, which goes now
 		p.updateLocked(func(time.Time) []decide.Action { p.state.RemoveModel(key); return nil })
 	}
-	p.Board.Publish(Change{Registered: map[decide.Key]bool{key: false}})
+	p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{key: false}})
 	written := p.Store.DeleteModel(m)
 	p.mu.Unlock()
 	err := written()
@@ -183,13 +179,10 @@ func (p *Placer) Unregister(key decide.Key) error {
 	if p.registered[key] == nil {
 		p.registered[key] = m
 		p.updateLocked(func(time.Time) []decide.Action { p.state.SetModel(p.entryOf(m), time.Time{}); return nil })
-		p.Board.Publish(Change{Registered: map[decide.Key]bool{key: true}})
+		p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{key: true}})
 	}
 	return err
 }
-
-// ErrDeclared says that a model is declared by an object, which is the user's to delete.
-var ErrDeclared = errors.New("the model is declared by an object: delete that")
 
 // Pool returns the pool that registered models belong to.
 func (p *Placer) Pool() (objects.Name, error) {
@@ -272,7 +265,7 @@ func (p *Placer) recall() error {
 		}
 		return earlier
 	})
-	p.Board.Publish(Change{Registered: registered})
+	p.Board.Publish(decide.Change{Registered: registered})
 	return nil
 }
 

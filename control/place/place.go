@@ -76,26 +76,9 @@ type Store interface {
 
 // Board is told what changed, in order, and keeps what it is told. It must not call the Placer back before it returns.
 type Board interface {
-	Publish(Change)
+	Publish(decide.Change)
 	// Ready says that what was published is all that there is.
 	Ready()
-}
-
-// Change is what changed. What a zero value says is in the comments.
-type Change struct {
-	Copies map[decide.CopyKey]Copy
-	// Failures say why a model cannot be loaded for now; empty: it may be asked for.
-	Failures map[decide.Key]decide.Reason
-	// Registered models came, or with false went.
-	Registered map[decide.Key]bool
-	// Endpoints are those whose copies are known, where that changed; else nil.
-	Endpoints []string
-}
-
-// Copy is what followers need of a copy. There false says that it is gone.
-type Copy struct {
-	There bool
-	State decide.CopyState
 }
 
 // Meter is told how placement goes. Its methods are safe for concurrent use and quick.
@@ -242,27 +225,23 @@ func (p *Placer) updateLocked(tell func(now time.Time) []decide.Action) {
 
 // publish tells what changed. The caller holds mu.
 func (p *Placer) publish(now time.Time) {
-	changes := p.state.Changes()
-	out := Change{Copies: make(map[decide.CopyKey]Copy, len(changes.Copies)), Failures: make(map[decide.Key]decide.Reason, len(changes.Models))}
-	changed := make(map[decide.Key]bool, len(changes.Models))
-	for key := range changes.Copies {
-		c, there := p.state.Copy(key)
-		out.Copies[key] = Copy{there, c.State}
+	change := p.state.Changes()
+	changed := make(map[decide.Key]bool, len(change.Failures))
+	for key, c := range change.Copies {
 		changed[key.Key] = true
-		if there && c.State == decide.Draining {
+		if c.There && c.State == decide.Draining {
 			p.Meter.Evicted()
 		}
 	}
-	for key := range changes.Models {
-		out.Failures[key] = p.state.Failed(key)
+	for key := range change.Failures {
 		changed[key] = true
 	}
 	seen, unseen := p.state.Seen()
 	if !equal(seen, p.seen) {
-		p.seen, out.Endpoints = seen, seen
+		p.seen, change.Endpoints = seen, seen
 	}
-	if len(out.Copies)+len(out.Failures) > 0 || out.Endpoints != nil {
-		p.Board.Publish(out)
+	if len(change.Copies)+len(change.Failures) > 0 || change.Endpoints != nil {
+		p.Board.Publish(change)
 	}
 	for key := range changed {
 		if _, there := p.state.Status(key); !there {

@@ -75,24 +75,12 @@ func (p *Placer) keep(key decide.Key, endpoint string, a load.Answer) {
 	p.unsaved[key] = true
 }
 
-var messages = map[decide.Reason]string{
-	decide.LoadFailed:   "engines failed to load it; it is tried again when the failures are old",
-	decide.NoEndpoint:   "no endpoint that could load it can be reached",
-	decide.CannotLoad:   "no engine of its pool loads such models while it runs",
-	decide.NoRoom:       "there is no room: what the endpoints hold is pinned, must have as many copies, or was used more recently",
-	decide.TooLarge:     "it is larger than any endpoint",
-	decide.UnknownModel: "requests ask for it, and no object says what it is",
-}
-
-// Message says a reason in words for operators.
-func Message(r decide.Reason) string { return messages[r] }
-
 // status is a model's status for people. The caller holds mu.
 func (p *Placer) status(st decide.Status) Status {
 	out := Status{
 		Answers: slices.Clone(p.answers[st.ModelKey]),
 		Pool:    st.Pool.String(), ID: st.ID, Type: st.Type, Source: st.Source, Waiting: st.Waiting,
-		Bytes: st.Bytes, Message: messages[st.Why],
+		Bytes: st.Bytes, Message: st.Why.Message(),
 	}
 	if !st.LastUsed.IsZero() {
 		out.LastUsed = &st.LastUsed
@@ -111,7 +99,7 @@ func (p *Placer) status(st decide.Status) Status {
 
 // modelStatus is a model's status as its object has it. The caller holds mu.
 func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
-	out := v1alpha1.ModelStatus{ObservedGeneration: st.Generation, Bytes: st.Bytes, Message: messages[st.Why]}
+	out := v1alpha1.ModelStatus{ObservedGeneration: st.Generation, Bytes: st.Bytes, Message: st.Why.Message()}
 	if n := len(st.Failures); st.Why == decide.LoadFailed && n > 0 {
 		out.Message += "; the last one said: " + st.Failures[n-1].Words
 	}

@@ -95,7 +95,7 @@ type board struct {
 	endpoints []string
 }
 
-func (b *board) Publish(c place.Change) {
+func (b *board) Publish(c decide.Change) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if c.Endpoints != nil {

@@ -145,6 +145,18 @@ const (
 	UnknownModel Reason = wire.UnknownModel
 )
 
+var messages = map[Reason]string{
+	LoadFailed:   "engines failed to load it; it is tried again when the failures are old",
+	NoEndpoint:   "no endpoint that could load it can be reached",
+	CannotLoad:   "no engine of its pool loads such models while it runs",
+	NoRoom:       "there is no room: what the endpoints hold is pinned, must have as many copies, or was used more recently",
+	TooLarge:     "it is larger than any endpoint",
+	UnknownModel: "requests ask for it, and no object says what it is",
+}
+
+// Message says a reason in words for operators; empty if there is none.
+func (r Reason) Message() string { return messages[r] }
+
 // Failure is a load that failed.
 type Failure struct {
 	Endpoint string
@@ -191,13 +203,26 @@ type State struct {
 	// unknown are models that are asked for and that the catalogue does not have, yet.
 	unknown map[Key]bool
 
-	changes Changes
+	// What changed since Changes was called last, with what is gone.
+	changedCopies map[CopyKey]bool
+	changedModels map[Key]bool // whose failure, or being there, changed
 }
 
-// Changes is what changed for those who follow it. The sets hold what is gone, too.
-type Changes struct {
-	Copies map[CopyKey]bool
-	Models map[Key]bool // whose failure, or being there, changed
+// Change is what those are told who follow placement. [State.Changes] has Copies and Failures; package place knows the rest.
+type Change struct {
+	Copies map[CopyKey]CopyChange
+	// Failures say why a model cannot be loaded for now; empty: it may be asked for.
+	Failures map[Key]Reason
+	// Registered models came, or with false went.
+	Registered map[Key]bool
+	// Endpoints are those whose copies are known, where that changed; else nil.
+	Endpoints []string
+}
+
+// CopyChange is what followers need of a copy. There false says that it is gone.
+type CopyChange struct {
+	There bool
+	State CopyState
 }
 
 // New returns a State of nothing. Requests at a copy that is to go get drainLimit to end.
@@ -209,7 +234,7 @@ func New(drainLimit time.Duration) *State {
 		dueModels: make(map[Key]bool), dueEndpoints: make(map[string]bool),
 		stuck: make(map[Key]bool), failing: make(map[Key]bool), draining: make(map[CopyKey]bool), unknown: make(map[Key]bool),
 	}
-	s.Changes()
+	s.Changes() // makes what notes them
 	return s
 }
 
@@ -218,10 +243,21 @@ func New(drainLimit time.Duration) *State {
 func (s *State) Pause(paused bool) { s.paused = paused }
 
 // Changes returns what changed since the last call.
-func (s *State) Changes() Changes {
-	c := s.changes
-	s.changes = Changes{Copies: make(map[CopyKey]bool), Models: make(map[Key]bool)}
-	return c
+func (s *State) Changes() Change {
+	change := Change{Copies: make(map[CopyKey]CopyChange, len(s.changedCopies)), Failures: make(map[Key]Reason, len(s.changedModels))}
+	for key := range s.changedCopies {
+		c, there := s.Copy(key)
+		change.Copies[key] = CopyChange{there, c.State}
+	}
+	for key := range s.changedModels {
+		var why Reason // of one that is gone, none
+		if m := s.models[key]; m != nil {
+			why = m.failed
+		}
+		change.Failures[key] = why
+	}
+	s.changedCopies, s.changedModels = make(map[CopyKey]bool), make(map[Key]bool)
+	return change
 }
 
 // Decide returns what is to be done now, and when it is to be asked again if nothing happens; the zero time is never.
@@ -360,7 +396,7 @@ func (s *State) considerGone(m *model, now time.Time) (todo []Action) {
 		delete(s.models, m.ModelKey)
 		delete(s.stuck, m.ModelKey)
 		delete(s.failing, m.ModelKey)
-		s.changes.Models[m.ModelKey] = true
+		s.changedModels[m.ModelKey] = true
 	}
 	return todo
 }
@@ -389,11 +425,11 @@ func (s *State) block(m *model, why Reason, starved bool) {
 	s.stuck[m.ModelKey] = true
 	if m.blocked != why {
 		m.blocked = why
-		s.changes.Models[m.ModelKey] = true
+		s.changedModels[m.ModelKey] = true
 	}
 	if starved && m.failed != why {
 		m.failed = why
-		s.changes.Models[m.ModelKey] = true
+		s.changedModels[m.ModelKey] = true
 	}
 }
 
@@ -403,7 +439,7 @@ func (s *State) pass(m *model) {
 	m.blocked = ""
 	if m.failed != "" {
 		m.failed = ""
-		s.changes.Models[m.ModelKey] = true
+		s.changedModels[m.ModelKey] = true
 	}
 }
 

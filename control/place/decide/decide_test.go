@@ -2,6 +2,7 @@ package decide_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -64,13 +65,8 @@ func (r *runner) block(input string) string {
 	more, wake := r.s.Decide(r.now, func() uint64 { r.lots++; return r.lots })
 	r.print(append(todo, more...))
 	changes := r.s.Changes()
-	keys := make([]decide.Key, 0, len(changes.Models))
-	for key := range changes.Models {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, decide.Key.Compare)
-	for _, key := range keys {
-		if why := r.s.Failed(key); why != "" {
+	for _, key := range slices.SortedFunc(maps.Keys(changes.Failures), decide.Key.Compare) {
+		if why := changes.Failures[key]; why != "" {
 			fmt.Fprintf(&r.out, "%s cannot be loaded: %s\n", key.ID, why)
 		}
 	}

@@ -298,7 +298,7 @@ func (s *State) add(m *model, e *endpoint, state CopyState, now time.Time) *Copy
 		c.Bytes = e.DefaultBytes
 	}
 	e.copies[m.ModelKey], m.copies[e.Address] = c, c
-	s.changes.Copies[c.CopyKey] = true
+	s.changedCopies[c.CopyKey] = true
 	s.dueEndpoints[e.Address], s.dueModels[m.ModelKey] = true, true
 	return c
 }
@@ -308,7 +308,7 @@ func (s *State) set(c *Copy, state CopyState, now time.Time) {
 		s.models[c.Key].ensure = false
 	}
 	c.State, c.Since = state, now
-	s.changes.Copies[c.CopyKey] = true
+	s.changedCopies[c.CopyKey] = true
 }
 
 func (s *State) drop(c *Copy) {
@@ -316,7 +316,7 @@ func (s *State) drop(c *Copy) {
 	delete(s.endpoints[c.Endpoint].copies, c.Key)
 	delete(m.copies, c.Endpoint)
 	delete(s.draining, c.CopyKey)
-	s.changes.Copies[c.CopyKey] = true
+	s.changedCopies[c.CopyKey] = true
 	s.dueEndpoints[c.Endpoint], s.dueModels[c.Key] = true, true
 	if m.foreign && len(m.copies) == 0 {
 		delete(s.models, c.Key)

@@ -45,7 +45,7 @@ func (s *State) LoadFailing(key CopyKey, words string, now time.Time) {
 func (s *State) fail(m *model, f Failure) {
 	m.failures = append(m.failures, f)
 	s.failing[m.ModelKey] = true
-	s.changes.Models[m.ModelKey] = true
+	s.changedModels[m.ModelKey] = true
 }
 
 // LoadResult is how a load ended.

@@ -2,6 +2,7 @@ package decide
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"time"
 
@@ -34,12 +35,19 @@ type Want struct {
 	Unusable []string
 }
 
+// ErrExists says that a model of that id is another one, ErrDeclared that an object declares it, which is the user's to
+// delete: a client cannot register the one, nor unregister the other.
+var (
+	ErrExists   = errors.New("a model of this id exists, with other attributes")
+	ErrDeclared = errors.New("the model is declared by an object: delete that")
+)
+
 // SetModel puts a model into the catalogue, or changes it. Used is when it was last used, if that is known.
 func (s *State) SetModel(e objects.Entry, used time.Time) {
 	m := s.models[e.ModelKey]
 	if m == nil {
 		m = s.newModel(e)
-		s.changes.Models[m.ModelKey] = true
+		s.changedModels[m.ModelKey] = true
 	}
 	if m.Type != e.Type || m.Source != e.Source || m.Info != e.Info { // what failed to load was something else
 		m.failures = nil
@@ -64,7 +72,7 @@ func (s *State) RemoveModel(key Key) {
 	if m := s.models[key]; m != nil && !m.foreign {
 		m.gone = true
 		s.dueModels[key] = true
-		s.changes.Models[key] = true
+		s.changedModels[key] = true
 	}
 }
 

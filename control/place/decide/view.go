@@ -111,14 +111,6 @@ func (s *State) At(address, id string) (keys []CopyKey) {
 	return keys
 }
 
-// Failed returns why a model cannot be loaded for now; empty if it can, or nobody knows yet.
-func (s *State) Failed(key Key) Reason {
-	if m := s.models[key]; m != nil {
-		return m.failed
-	}
-	return ""
-}
-
 // Copies returns every copy, in no order.
 func (s *State) Copies() []Copy {
 	var all []Copy

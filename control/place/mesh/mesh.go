@@ -19,7 +19,6 @@ import (
 
 	"github.com/headgate/headgate/api/mmesh"
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
@@ -35,7 +34,8 @@ const (
 // syncTimeout bounds how long a call waits for a load; ModelMesh's.
 const syncTimeout = 10 * time.Minute
 
-// Placer is what the API stands on. Package place has it.
+// Placer is what the API stands on. Package place has it. Register may return [decide.ErrExists], Unregister
+// [decide.ErrDeclared].
 type Placer interface {
 	Register(m *v1alpha1.Model, used time.Time) (fresh bool, err error)
 	Unregister(key decide.Key) error
@@ -45,8 +45,6 @@ type Placer interface {
 	// Pool returns the pool that registered models belong to.
 	Pool() (objects.Name, error)
 }
-
-var _ Placer = (*place.Placer)(nil)
 
 // Server serves the API. It is safe for concurrent use.
 type Server struct {
@@ -84,7 +82,7 @@ func (s *Server) RegisterModel(ctx context.Context, r *mmesh.RegisterModelReques
 	}
 	_, err = s.placer.Register(m, used)
 	switch {
-	case errors.Is(err, place.ErrExists):
+	case errors.Is(err, decide.ErrExists):
 		return nil, status.Error(codes.AlreadyExists, "Model already exists with different attribute values")
 	case err != nil:
 		return nil, status.Errorf(codes.Internal, "the model could not be written down: %v", err)
@@ -102,7 +100,7 @@ func (s *Server) UnregisterModel(_ context.Context, r *mmesh.UnregisterModelRequ
 		return nil, err
 	}
 	switch err := s.placer.Unregister(key); {
-	case errors.Is(err, place.ErrDeclared):
+	case errors.Is(err, decide.ErrDeclared):
 		return nil, status.Errorf(codes.FailedPrecondition, "%v", err)
 	case err != nil:
 		return nil, status.Errorf(codes.Internal, "it could not be written down: %v", err)
@@ -192,7 +190,7 @@ func info(st decide.Status) *mmesh.ModelStatusInfo {
 		}
 	}
 	if len(info.Errors) == 0 && st.Why != "" && info.Status != mmesh.ModelStatusInfo_LOADED {
-		info.Errors = append(info.Errors, place.Message(st.Why))
+		info.Errors = append(info.Errors, st.Why.Message())
 	}
 	return info
 }

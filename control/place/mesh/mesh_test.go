@@ -13,7 +13,6 @@ import (
 
 	"github.com/headgate/headgate/api/mmesh"
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/mesh"
 	"github.com/headgate/headgate/internal/objects"
@@ -168,12 +167,12 @@ func TestErrors(t *testing.T) {
 		"register without info":       {call: register("m", nil), code: codes.InvalidArgument, words: "modelInfo must be there, with a type"},
 		"register without a type":     {call: register("m", &mmesh.ModelInfo{Path: "p"}), code: codes.InvalidArgument, words: "with a type"},
 		"register a path":             {call: register("../m", info), code: codes.InvalidArgument, words: `no model can have the id "../m": it is a path`},
-		"register another of the id":  {placer: &placer{register: place.ErrExists}, call: register("m", info), code: codes.AlreadyExists, words: "Model already exists with different attribute values"},
+		"register another of the id":  {placer: &placer{register: decide.ErrExists}, call: register("m", info), code: codes.AlreadyExists, words: "Model already exists with different attribute values"},
 		"register on a full disk":     {placer: &placer{register: errors.New("no space")}, call: register("m", info), code: codes.Internal, words: "no space"},
 		"register without a pool":     {placer: &placer{pool: errors.New("say --mesh-pool")}, call: register("m", info), code: codes.FailedPrecondition, words: "--mesh-pool"},
 		"unregister without an id":    {call: unregister(""), code: codes.InvalidArgument, words: "modelId"},
 		"unregister what is unknown":  {call: unregister("m")},
-		"unregister what objects say": {placer: &placer{register: place.ErrDeclared}, call: unregister("m"), code: codes.FailedPrecondition, words: "delete that"},
+		"unregister what objects say": {placer: &placer{register: decide.ErrDeclared}, call: unregister("m"), code: codes.FailedPrecondition, words: "delete that"},
 		"unregister on a full disk":   {placer: &placer{register: errors.New("no space")}, call: unregister("m"), code: codes.Internal, words: "no space"},
 		"status without an id": {call: func(s *mesh.Server) error {
 			_, err := s.GetModelStatus(t.Context(), &mmesh.GetStatusRequest{})

@@ -20,7 +20,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/placement"
-	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -42,7 +41,7 @@ type Placer interface {
 	Drained(key decide.CopyKey)
 }
 
-// Server is a [place.Board], and serves the placement stream. Make one with [New]. It is safe for concurrent use.
+// Server is the board that placement writes on, and serves the placement stream. Make one with [New]. It is safe for concurrent use.
 type Server struct {
 	placement.UnimplementedPlacementServer
 	log    *slog.Logger
@@ -109,8 +108,8 @@ func (s *Server) Peers() int {
 	return len(s.peers)
 }
 
-// Publish is [place.Board]'s.
-func (s *Server) Publish(c place.Change) {
+// Publish takes what changed.
+func (s *Server) Publish(c decide.Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, copied := range c.Copies {
@@ -146,7 +145,7 @@ func (s *Server) Publish(c place.Change) {
 	s.wake()
 }
 
-// Ready is [place.Board]'s.
+// Ready says that what was published is all that there is.
 func (s *Server) Ready() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +172,7 @@ var states = map[decide.CopyState]placement.Copy_State{
 }
 
 // setCopy takes what is published of a copy. The caller holds mu.
-func (s *Server) setCopy(key decide.CopyKey, c place.Copy) {
+func (s *Server) setCopy(key decide.CopyKey, c decide.CopyChange) {
 	state := placement.Copy_GONE
 	if c.There {
 		state = states[c.State]

@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/placement"
-	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/stream"
 )
@@ -20,7 +19,7 @@ import (
 func TestAStreamBeginsWithAllThatThereIs(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Loaded, numbered(5000)...))
-		w.Publish(place.Change{
+		w.Publish(decide.Change{
 			Failures:   map[decide.Key]decide.Reason{model("bad"): decide.LoadFailed},
 			Registered: map[decide.Key]bool{model("new"): true},
 			Endpoints:  []string{"e1"},
@@ -77,7 +76,7 @@ func TestOnlyWhatChangesIsSaid(t *testing.T) {
 		w.Ready()
 		x := w.connect("x")
 		before := len(x.heard())
-		for _, c := range []place.Change{
+		for _, c := range []decide.Change{
 			copies(decide.Loading, "c"),
 			copies(decide.Queued, "c"),   // as far as extprocs care, the same
 			copies(decide.Loaded, "a"),   // as it was
@@ -105,7 +104,7 @@ func TestOnlyWhatChangesIsSaid(t *testing.T) {
 		if things != 5 { // c; b twice; d; d
 			t.Errorf("%d things were said of 5 that changed:\n%v", things, x.heard()[before:])
 		}
-		w.Publish(place.Change{
+		w.Publish(decide.Change{
 			Failures: map[decide.Key]decide.Reason{model("d"): ""}, Registered: map[decide.Key]bool{model("d"): false}, Endpoints: []string{},
 		})
 		synctest.Wait()

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/headgate/headgate/api/placement"
-	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/stream"
 	"github.com/headgate/headgate/internal/objects"
@@ -32,18 +31,18 @@ func copyOf(id, endpoint string) decide.CopyKey {
 }
 
 // copies is a change of copies at one endpoint, e1, that come into a state.
-func copies(state decide.CopyState, ids ...string) place.Change {
-	c := place.Change{Copies: make(map[decide.CopyKey]place.Copy)}
+func copies(state decide.CopyState, ids ...string) decide.Change {
+	c := decide.Change{Copies: make(map[decide.CopyKey]decide.CopyChange)}
 	for _, id := range ids {
-		c.Copies[copyOf(id, "e1")] = place.Copy{There: true, State: state}
+		c.Copies[copyOf(id, "e1")] = decide.CopyChange{There: true, State: state}
 	}
 	return c
 }
 
-func gone(ids ...string) place.Change {
+func gone(ids ...string) decide.Change {
 	c := copies(decide.Unloading, ids...)
 	for key := range c.Copies {
-		c.Copies[key] = place.Copy{}
+		c.Copies[key] = decide.CopyChange{}
 	}
 	return c
 }
