@@ -3,9 +3,11 @@ package e2e
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/headgate/headgate/extproc/eds"
+	"github.com/headgate/headgate/api/wire"
 )
 
 // endpoint is the address of engine n, from 1 on.
@@ -405,7 +407,24 @@ func (s *stack) clusters() string {
 // list makes Envoy know these engines and no others.
 func (s *stack) list(ns ...int) {
 	s.t.Helper()
-	text, err := eds.Render(strings.Split(s.endpoints(ns...), ","))
+	type object map[string]any
+	hosts := make([]object, len(ns))
+	for i, n := range ns {
+		host, port, err := net.SplitHostPort(s.endpoint(n))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		number, err := strconv.Atoi(port)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		address := object{"address": host, "portValue": number}
+		hosts[i] = object{"endpoint": object{"address": object{"socketAddress": address}}}
+	}
+	text, err := json.Marshal(object{"versionInfo": s.endpoints(ns...), "resources": []object{{
+		"@type":       "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
+		"clusterName": wire.EndpointsCluster, "endpoints": []object{{"lbEndpoints": hosts}},
+	}}})
 	if err != nil {
 		s.t.Fatal(err)
 	}
