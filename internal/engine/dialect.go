@@ -117,7 +117,7 @@ func pages(paths ...string) []Page {
 // Pages returns where engines of a kind may serve their metrics, the likeliest first. An unknown Kind is looked for at
 // the endpoint's own port alone: who says nothing has not asked for requests at another one.
 func Pages(k Kind) []Page {
-	if d := dialectOf(k); d != nil {
+	if d, known := dialectOf(k); known {
 		return d.pages
 	}
 	var all []Page
@@ -131,23 +131,23 @@ func Pages(k Kind) []Page {
 	return all
 }
 
-// dialectOf returns the dialect of a kind, nil for one that is unknown.
-func dialectOf(k Kind) *dialect {
-	for i := range dialects {
-		if dialects[i].kind == k {
-			return &dialects[i]
+// dialectOf returns the dialect of a kind, and whether it is known.
+func dialectOf(k Kind) (d dialect, known bool) {
+	for _, d := range dialects {
+		if d.kind == k {
+			return d, true
 		}
 	}
-	return nil
+	return dialect{}, false
 }
 
 // all returns every selector of the dialect.
-func (d *dialect) all() []selector {
+func (d dialect) all() []selector {
 	return slices.Concat(d.running, d.waiting, d.aside, d.kvUsage, d.slots, d.adapters, d.awake)
 }
 
 // speaks says whether a page has a series of the dialect.
-func (d *dialect) speaks(families families) bool { return len(families.first(d.all())) > 0 }
+func (d dialect) speaks(families families) bool { return len(families.first(d.all())) > 0 }
 
 // selector names the series of one family that count: all of them, or those that have a label of a value. An empty value
 // is that of a series without the label, too.
@@ -199,8 +199,8 @@ func (f families) first(selectors []selector) []*dto.Metric {
 // summary may stand under its stem.
 var wanted = func() map[string]bool {
 	set := make(map[string]bool)
-	for i := range dialects {
-		for _, s := range dialects[i].all() {
+	for _, d := range dialects {
+		for _, s := range d.all() {
 			set[s.name] = true
 			for _, part := range []string{"_count", "_sum", "_bucket"} {
 				if stem, ok := strings.CutSuffix(s.name, part); ok {

@@ -35,7 +35,7 @@ func Kinds() []Kind {
 
 // ParseKind reads the name of a kind, and says whether it is one. The empty name is the unknown Kind.
 func ParseKind(name string) (Kind, bool) {
-	if name == "" || dialectOf(Kind(name)) != nil {
+	if _, known := dialectOf(Kind(name)); known || name == "" {
 		return Kind(name), true
 	}
 	return "", false

@@ -131,21 +131,21 @@ func parseLoad(page io.Reader, kind Kind) (Load, error) {
 	}
 	families := families(parsed)
 	if kind != "" {
-		if d := dialectOf(kind); d != nil && d.speaks(families) {
+		if d, known := dialectOf(kind); known && d.speaks(families) {
 			return d.read(families), nil
 		}
 		return Load{}, nil
 	}
-	for i := range dialects {
-		if dialects[i].speaks(families) {
-			return dialects[i].read(families), nil
+	for _, d := range dialects {
+		if d.speaks(families) {
+			return d.read(families), nil
 		}
 	}
 	return Load{}, nil
 }
 
 // read takes what the dialect selects from a page.
-func (d *dialect) read(page families) Load {
+func (d dialect) read(page families) Load {
 	load := Load{
 		Kind:    d.kind,
 		Running: sum(page.first(d.running)),
