@@ -1,6 +1,5 @@
 //go:build !linux
 
-// Package cluster runs a real Kubernetes on this machine, which takes Linux.
 package cluster
 
 import (

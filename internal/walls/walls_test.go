@@ -1,137 +1,110 @@
 package walls
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
-	"go/parser"
-	"go/token"
-	"io"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 )
 
-// listed is what go list says of a package.
-type listed struct {
-	Dir, ImportPath, Name string
-	Imports, GoFiles      []string
-	TestGoFiles           []string
-	XTestGoFiles          []string
+// root is the module's, seen from here.
+const root = "../.."
+
+var rules = map[string]func(tree) []string{
+	"imports":            wrongImports,
+	"imports of tests":   wrongTestImports,
+	"code of pure rooms": impureCode,
+	"unused permits":     unused,
+	"where rooms stand":  misplaced,
+	"names":              sameNames,
+	"size of programs":   largePrograms,
+	"package comments":   uncommented,
 }
 
-// list returns every package of the module.
-func list(t *testing.T) []listed {
-	t.Helper()
-	command := exec.Command("go", "list", "-json=Dir,ImportPath,Name,Imports,GoFiles,TestGoFiles,XTestGoFiles", "./...")
-	command.Dir = "../.."
-	command.Stderr = os.Stderr
-	out, err := command.Output()
+func TestTheWallsHold(t *testing.T) {
+	house, err := read(os.DirFS(root))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []listed
-	for d := json.NewDecoder(bytes.NewReader(out)); ; {
-		var p listed
-		if err := d.Decode(&p); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, p)
+	if len(house.rooms) < 10 {
+		t.Fatalf("%d packages were read: that is not the module", len(house.rooms))
 	}
-	if len(all) < 10 {
-		t.Fatalf("go list knows %d packages", len(all))
-	}
-	return all
-}
-
-func (p listed) path() string { return strings.TrimPrefix(p.ImportPath, module) }
-
-func TestNoImportGoesThroughAWall(t *testing.T) {
-	var all []pkg
-	for _, p := range list(t) {
-		all = append(all, pkg{p.path(), p.Imports})
-	}
-	for _, b := range breaches(all) {
-		t.Error(b)
-	}
-	for _, path := range pure {
-		if !slices.ContainsFunc(all, func(p pkg) bool { return p.path == path }) {
-			t.Errorf("the pure room %s does not exist", path)
-		}
+	for name, breaches := range rules {
+		t.Run(name, func(t *testing.T) {
+			for _, b := range breaches(house) {
+				t.Error(b)
+			}
+		})
 	}
 }
 
-func TestNothingHiddenComesIntoAPureRoom(t *testing.T) {
-	for _, p := range list(t) {
-		if !slices.Contains(pure, p.path()) {
-			continue
-		}
-		for _, name := range p.GoFiles {
-			set := token.NewFileSet()
-			file, err := parser.ParseFile(set, filepath.Join(p.Dir, name), nil, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, found := range hiddenInputs(set, file) {
-				t.Error(found)
-			}
+// go test runs a test anew when what the test has opened is not as it was, and answers from its cache otherwise. So the test
+// above must open each folder, in which a file may be new, and each file, for every system and tag.
+func TestTheCacheOfGoKnowsWhatTheWallsRead(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, _ := exec.Command(self, "-test.run=^TestTheWallsHold$", "-test.testlogfile="+log).CombinedOutput() // walls may be broken
+	text, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	opened := make(map[string]bool)
+	for line := range strings.Lines(string(text)) {
+		if path, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "open "); ok {
+			opened[filepath.Clean(path)] = true
 		}
 	}
-}
-
-func TestEveryPackageHasOnePackageComment(t *testing.T) {
-	for _, p := range list(t) {
-		files := p.GoFiles
-		if len(files) == 0 { // only tests
-			files = slices.Concat(p.TestGoFiles, p.XTestGoFiles)
+	house, err := read(os.DirFS(root))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{".", "bench/cluster/config"} // a package may begin in a folder that is none
+	for _, r := range house.rooms {
+		want = append(want, r.path)
+		for _, f := range slices.Concat(r.code, r.tests) {
+			want = append(want, house.set.Position(f.Pos()).Filename)
 		}
-		var with []string
-		for _, name := range files {
-			comment, err := packageComment(token.NewFileSet(), filepath.Join(p.Dir, name))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if comment != "" {
-				with = append(with, name)
-			}
-		}
-		if len(with) != 1 {
-			t.Errorf("%s has %d package comments, in %v: want exactly one", p.path(), len(with), with)
+	}
+	for _, path := range want {
+		if !opened[filepath.Join(root, path)] {
+			t.Errorf("%s was not opened: what changes there would not be seen", path)
 		}
 	}
 }
 
-func TestRoomsAreNamedAndStandWhereTheyBelong(t *testing.T) {
-	for _, p := range list(t) {
-		path := p.path()
-		steps := strings.Split(path, "/")
-		for _, name := range []string{"util", "utils", "common", "base", "types", "helpers", "manager", "misc", "pkg", "cmd"} {
-			if slices.Contains(steps, name) {
-				t.Errorf("%s: a room called %s says nothing of what is in it", path, name)
-			}
-		}
-		if program(path) != "" && len(steps) > 3 {
-			t.Errorf("%s is more than two levels below its program", path)
-		}
-		if p.Name == "main" && len(steps) == 1 {
-			text, err := os.ReadFile(filepath.Join(p.Dir, "main.go"))
-			if err != nil {
-				t.Error(err)
-			}
-			if n := bytes.Count(text, []byte("\n")); n > 150 {
-				t.Errorf("%s/main.go has %d lines: wiring needs at most 150", path, n)
-			}
-		}
+// made is a tree of these files.
+func made(t *testing.T, files map[string]string) tree {
+	t.Helper()
+	disk := make(fstest.MapFS)
+	for path, text := range files {
+		disk[path] = &fstest.MapFile{Data: []byte(text)}
 	}
+	out, err := read(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// importing is a file of a package that imports others.
+func importing(paths ...string) string {
+	var text strings.Builder
+	text.WriteString("package p\n")
+	for _, path := range paths {
+		fmt.Fprintf(&text, "import _ %q\n", path)
+	}
+	return text.String()
 }
 
 // The walls must hold: each breach below must be seen, and its fair neighbour let through.
-func TestBreachesAreSeen(t *testing.T) {
+func TestWrongImportsAreSeen(t *testing.T) {
 	for _, c := range []struct {
 		path, imported string
 		breach         bool
@@ -142,6 +115,8 @@ func TestBreachesAreSeen(t *testing.T) {
 		{"extproc/pick", "os", true},
 		{"extproc/pick", "log/slog", true},
 		{"extproc/pick", "context", true},
+		{"extproc/pick", "crypto/rand", true},
+		{"extproc/pick", "crypto/sha256", false},
 		{"extproc/pick", "github.com/google/uuid", true},
 		{"extproc/pick", module + "internal/profile", false},
 		{"extproc/pick", module + "internal/objects", true},
@@ -165,41 +140,425 @@ func TestBreachesAreSeen(t *testing.T) {
 		{"internal/sim", module + "bench/engine", true},
 		{"api/pool", module + "internal/engine", true},
 		{"extproc/fleet", module + "internal/engine", false},
+
+		// Floors: down, and never up or beside.
+		{"extproc", module + "extproc/stream", false},
+		{"extproc/stream", module + "extproc/pick", false},
+		{"extproc/flow", module + "extproc/fleet", false},
+		{"extproc/fleet", module + "extproc/flow", true},
+		{"extproc/settings", module + "extproc/pick", false},
+		{"extproc/outcome", module + "extproc/fleet", true},
+		{"extproc/scrape", module + "extproc/eds", true},
+		{"extproc/flow", module + "extproc/flow/queue", false},
+		{"control/place", module + "control/place/decide", false},
+		{"control/place", module + "control/place/mesh", true},
+		{"control/place/stream", module + "control/place", true},
+		{"control/place/load", module + "control/place", true},
+		{"control/place/decide", module + "control/place/load", true},
+		{"bench/runtime", module + "bench/engine", false},
+		{"bench/engine", module + "bench/runtime", true},
+		{"bench/envoy", module + "bench/engine", true},
+		{"internal/objects/kube", module + "internal/objects/pods", false},
+		{"internal/objects/dir", module + "internal/objects/kube", true},
+		{"internal/objects", module + "internal/objects/pods", true},
+		{"internal/engine", module + "internal/objects", true},
+		{"internal/process", module + "internal/listen", true},
+		{"api/pool", module + "api/wire", true},
 	} {
-		found := breaches([]pkg{{c.path, []string{c.imported}}})
+		found := wrongImports(made(t, map[string]string{c.path + "/p.go": importing(c.imported)}))
 		if (len(found) > 0) != c.breach {
-			t.Errorf("%s importing %s: breaches %v, want %v", c.path, c.imported, found, c.breach)
+			t.Errorf("%s importing %s: %q, want a breach: %v", c.path, c.imported, found, c.breach)
 		}
 	}
 	// A pure room is not purer than what it imports of ours.
-	through := []pkg{{"extproc/openai", []string{module + "internal/engine"}}, {"internal/engine", []string{module + "internal/helper"}}, {"internal/helper", []string{"os"}}}
-	if found := breaches(through); len(found) != 1 {
-		t.Errorf("I/O behind a package of ours: breaches %v, want one", found)
+	through := made(t, map[string]string{
+		"extproc/openai/p.go":  importing(module + "internal/engine"),
+		"internal/engine/p.go": importing(module + "internal/helper"),
+		"internal/helper/p.go": importing("os"),
+	})
+	if found := wrongImports(through); len(found) != 1 {
+		t.Errorf("I/O behind a package of ours: %q, want one breach", found)
 	}
 }
 
-func TestHiddenInputsAreSeen(t *testing.T) {
-	for body, want := range map[string]int{
-		"time.Now()":                       1,
-		"clock.Since(t)":                   1, // time by another name
-		"time.Duration(3)":                 0,
-		"rand.IntN(3)":                     1,
-		"rand.New(rand.NewPCG(1, 2))":      0,
-		"func(r *rand.Rand) {}(nil)":       0,
-		"time.NewTimer(1)":                 1,
-		"x.Now()":                          0,
-		"func() { go func() {}() }()":      1,
-		"time.AfterFunc(1, func() { })":    1,
-		"rand.Shuffle(1, func(int,int){})": 1,
+// Every file of the module counts, whatever it is built for, and none beside it.
+func TestEveryFileIsRead(t *testing.T) {
+	const code, test, nothing = "code", "test", "nothing"
+	for path, want := range map[string]string{
+		"extproc/pick/new.go":           code,
+		"extproc/pick/new_windows.go":   code,
+		"internal/objects/p_linux.go":   code,
+		"control/place/decide/p_386.go": code,
+		"extproc/pick/new_test.go":      test,
+		"extproc/pick/_new.go":          nothing,
+		"extproc/pick/.new.go":          nothing,
+		"extproc/pick/new.txt":          nothing,
+		"extproc/pick/testdata/new.go":  nothing,
+		".cache/extproc/pick/new.go":    nothing,
+		"_old/extproc/pick/new.go":      nothing,
+		"tools/extproc/pick/new.go":     nothing, // of another module
 	} {
-		text := "package p\nimport (\n\"time\"\nclock \"time\"\n\"math/rand/v2\"\n)\nvar _ = " + body + "\n"
-		set := token.NewFileSet()
-		file, err := parser.ParseFile(set, "p.go", text, 0)
-		if err != nil {
-			t.Fatal(err)
+		for _, tag := range []string{"", "//go:build cluster\n\n", "//go:build real && !linux\n\n"} {
+			house := made(t, map[string]string{path: tag + importing("os"), "tools/go.mod": "module x\n", "go.mod": "module y\n"})
+			got := nothing
+			for _, r := range house.rooms {
+				if got = test; len(r.code) > 0 {
+					got = code
+				}
+			}
+			if got != want {
+				t.Errorf("%s with %q is %s, want %s", path, tag, got, want)
+			}
+			found := wrongImports(house)
+			if (len(found) > 0) != (want == code) {
+				t.Errorf("%s with %q: %q", path, tag, found)
+			}
+			place := fmt.Sprintf("%s:%d: ", path, 2+strings.Count(tag, "\n"))
+			for _, b := range found {
+				if !strings.HasPrefix(b, place) || !strings.HasSuffix(b, "reads no files and no environment") {
+					t.Errorf("%q does not begin with %q and end with the reason", b, place)
+				}
+			}
 		}
-		if found := hiddenInputs(set, file); len(found) != want {
-			t.Errorf("%s: %v, want %d", body, found, want)
+	}
+	if _, err := read(fstest.MapFS{"extproc/p.go": {Data: []byte("package")}}); err == nil {
+		t.Error("a file that is no Go is read")
+	}
+	if _, err := read(os.DirFS("no-such-folder")); err == nil {
+		t.Error("a folder that is not there is read")
+	}
+}
+
+func TestImpureCodeIsSeen(t *testing.T) {
+	const file = `package pick
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"time"
+	clock "time"
+
+	"github.com/headgate/headgate/internal/profile"
+	"k8s.io/other"
+)
+
+type counter struct{ n int; all []int }
+
+func (c *counter) add() int { c.n++; return c.n }
+func (c counter) get() int { return c.n }
+
+var (
+	table  = map[string]int{"a": 1}
+	list   = []int{1}
+	one    counter
+	many   [2]counter
+	shared = &counter{}
+	theirs other.Map
+
+	anything any = shared
+)
+
+func f(local counter, in map[string]int) {
+	%s
+}
+
+%s
+`
+	for body, want := range map[string]int{
+		// What comes in hidden.
+		"_ = time.Now()":                                              1,
+		"_ = clock.Since(t)":                                          1, // time by another name
+		"_ = time.Duration(3)":                                        0,
+		"_ = rand.IntN(3)":                                            1,
+		"_ = rand.New(rand.NewPCG(1, 2))":                             0,
+		"func(r *rand.Rand) {}(nil)":                                  0,
+		"_ = time.NewTimer(1)":                                        1,
+		"_ = x.Now()":                                                 0,
+		"func() { go func() {}() }()":                                 1,
+		"time.AfterFunc(1, func() { })":                               1,
+		"rand.Shuffle(1, func(int,int){})":                            1,
+		"now := time.Now; _ = now":                                    1,
+		"_ = map[string]any{other.Name: time.Now()}":                  1, // which the checker leaves out
+		"_ = other.Do(func() any { return time.Now() })":              1,
+		"type clock struct{ Now func() }; var time clock; time.Now()": 0,
+
+		// Other goroutines.
+		"var c chan int; _ = c":                   1,
+		"_ = make(chan int)":                      1,
+		"var x other.T; x.C <- 1":                 1,
+		"var x other.T; _ = <-x.C":                1,
+		"var x other.T; close(x.C)":               1,
+		"select {}":                               1,
+		"func(<-chan int) {}(nil)":                1,
+		"func(close func(int)) { close(1) }(nil)": 0,
+
+		// What stays.
+		`table["b"] = 2`:                         1,
+		`_ = table["b"]`:                         0,
+		`delete(table, "a")`:                     1,
+		"clear(table)":                           1,
+		"clear(in)":                              0,
+		"table = nil":                            1,
+		"copy(list, list)":                       1,
+		"copy(list[1:], local.all)":              1,
+		"_ = copy(local.all, list)":              0,
+		"list[0]++":                              1,
+		"list = append(list, 1)":                 1,
+		"_ = append(local.all, list...)":         0,
+		"slices.Sort(list)":                      1,
+		"slices.Sort(local.all)":                 0,
+		"_ = slices.Sorted(maps.Keys(table))":    0,
+		"maps.Copy(table, in)":                   1,
+		"maps.Copy(in, table)":                   0,
+		"one.n = 1":                              1,
+		"local.n = 1":                            0,
+		"many[0].all[1] = 1":                     1,
+		"anything.(*counter).n = 1":              1,
+		"(one).n += 1":                           1,
+		"_ = one.get()":                          0,
+		"_ = one.add()":                          1,
+		"_ = shared.add()":                       1,
+		"_ = shared.get()":                       0,
+		"_ = local.add()":                        0,
+		"shared.n = 1":                           1,
+		"*shared = counter{}":                    1,
+		"_ = &one":                               1,
+		"_ = &local":                             0,
+		"for one.n = range 3 {}":                 1,
+		"for i, v := range list { _, _ = i, v }": 0,
+		"theirs.Store(1, 2)":                     1, // whatever it is, it is done for its effect
+		"defer theirs.Lock()":                    1,
+		"_ = theirs.Len()":                       0,
+		"one := local; one.n = 1":                0, // another one
+		"table := in; table[``] = 1":             0,
+		"profile.Limit = 1":                      1, // a variable of a pure room beside
+		"profile.Limits[1] = 1":                  1,
+		"_ = profile.Limit":                      0,
+		"_ = map[string]any{other.Name: func() { one.n = 1 }}": 1,
+	} {
+		house := made(t, map[string]string{
+			"extproc/pick/p.go":     fmt.Sprintf(file, body, ""),
+			"internal/profile/p.go": "package profile\n\nvar Limit = 1\n\nvar Limits = []int{1}\n",
+		})
+		if found := impureCode(house); len(found) != want {
+			t.Errorf("%s: %q, want %d", body, found, want)
+		}
+	}
+	for declaration, want := range map[string]int{
+		"var n atomic.Int64":                       1,
+		"var n = new(atomic.Int64)":                1,
+		"type taken struct{ n atomic.Int64 }":      0,
+		"var events chan int":                      1,
+		`var errNone = other.New("there is none")`: 0,
+		"func init() { one.n = 1 }":                1,
+		`import . "sort"`:                          1,
+		"const n = 1":                              0,
+	} {
+		text := fmt.Sprintf(file, "", declaration)
+		if strings.HasPrefix(declaration, "import") {
+			text = fmt.Sprintf(strings.Replace(file, "\n\n", "\n\n"+declaration+"\n", 1), "", "")
+		}
+		if found := impureCode(made(t, map[string]string{"extproc/pick/p.go": text})); len(found) != want {
+			t.Errorf("%s: %q, want %d", declaration, found, want)
+		}
+	}
+}
+
+// What a pure room imports of ours is as pure, and a variable of either is written by nobody; other rooms may do what they want.
+func TestImpureCodeIsSeenBehindPureRooms(t *testing.T) {
+	const helper = "package helper\n\nimport \"time\"\n\nvar Last = time.Time{}\n\nfunc F() { Last = time.Now() }\n"
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  int
+	}{
+		"alone":              {map[string]string{"extproc/openai/p.go": "package openai\n"}, 0},
+		"behind a pure room": {map[string]string{"extproc/openai/p.go": importing(module + "internal/helper")}, 2},
+		"two rooms behind": {map[string]string{
+			"extproc/openai/p.go":  importing(module + "internal/engine"),
+			"internal/engine/p.go": importing(module + "internal/helper"),
+		}, 2},
+		"behind another room": {map[string]string{"extproc/fleet/p.go": importing(module + "internal/helper")}, 0},
+		"written by another room": {map[string]string{
+			"extproc/openai/p.go": "package openai\n\nvar Limit = 1\n",
+			"extproc/main.go":     "package main\n\nimport \"" + module + "extproc/openai\"\n\nfunc main() { openai.Limit = 2 }\n",
+		}, 1},
+	} {
+		c.files["internal/helper/p.go"] = helper
+		if found := impureCode(made(t, c.files)); len(found) != c.want {
+			t.Errorf("%s: %q, want %d", name, found, c.want)
+		}
+	}
+	const place = "extproc/pick/p.go:5: "
+	found := impureCode(made(t, map[string]string{"extproc/pick/p.go": "package pick\n\nvar n int\n\nfunc f() { n++ }\n"}))
+	if len(found) != 1 || !strings.HasPrefix(found[0], place) || !strings.HasSuffix(found[0], "a pure room has no state of its own") {
+		t.Errorf("%q, want one that begins with %q and ends with the reason", found, place)
+	}
+}
+
+func TestWrongTestImportsAreSeen(t *testing.T) {
+	for _, c := range []struct {
+		path, imported string
+		breach         bool
+	}{
+		{"bench/e2e", "extproc/eds", true},
+		{"bench/e2e", "bench/rig", false},
+		{"bench/e2e", "api/placement", false},
+		{"bench/e2e", "internal/apiserver", false},
+		{"bench/envoy", "extproc/settings", false}, // pure
+		{"extproc/stream", "bench/engine", true},
+		{"extproc", "control/place", true},
+		{"control/place", "bench/engine", false},
+		{"control/place", "bench/rig", true},
+		{"control/place/decide", "bench/engine", true},
+		{"internal/objects", "extproc/fleet", true},
+		{"internal/objects", "extproc/pick", true},
+		{"internal/objects/kube", "internal/objects/source", false}, // tests know no floors
+		{"manifests", "control/place", true},
+		{"manifests", "internal/objects", false},
+	} {
+		for _, name := range []string{"p_test.go", "cluster_test.go"} {
+			text := importing(module + c.imported)
+			if name == "cluster_test.go" {
+				text = "//go:build cluster\n\n" + strings.Replace(text, "package p", "package p_test", 1)
+			}
+			found := wrongTestImports(made(t, map[string]string{c.path + "/" + name: text}))
+			if (len(found) > 0) != c.breach {
+				t.Errorf("%s of %s importing %s: %q, want a breach: %v", name, c.path, c.imported, found, c.breach)
+			}
+		}
+	}
+	if found := wrongTestImports(made(t, map[string]string{"bench/e2e/p.go": importing(module + "extproc/eds")})); len(found) > 0 {
+		t.Errorf("code is taken for a test: %q", found)
+	}
+}
+
+// A permit is unused until a package uses it: then, and only then, it is not reported.
+func TestUnusedPermitsAreSeen(t *testing.T) {
+	nothing := made(t, nil)
+	for _, c := range []struct {
+		entry string
+		files map[string]string // that use it
+	}{
+		{"pure: there is no package extproc/pick", map[string]string{"extproc/pick/p.go": "package pick\n"}},
+		{"impureStd: no pure room imports net/netip", map[string]string{"extproc/pick/p.go": importing("net/netip")}},
+		{
+			"pureModules: no pure room imports github.com/tidwall/gjson",
+			map[string]string{"extproc/openai/p.go": importing("github.com/tidwall/gjson")},
+		},
+		{
+			"confined: extproc/stream imports nothing of google.golang.org/grpc/",
+			map[string]string{"extproc/stream/p.go": importing("google.golang.org/grpc/codes")},
+		},
+		{
+			"confined: bench/ imports nothing of google.golang.org/grpc/",
+			map[string]string{"bench/runtime/p.go": importing("google.golang.org/grpc")},
+		},
+		{"houses: there is no package extproc/pick", map[string]string{"extproc/pick/p.go": "package pick\n"}},
+		{
+			"guests: no test of control/place imports bench/engine",
+			map[string]string{"control/place/p_test.go": importing(module + "bench/engine")},
+		},
+		{"namesakes: bench/engine is no package engine", map[string]string{"bench/engine/p.go": "package engine\n"}},
+	} {
+		reports := func(t tree) bool { return slices.Contains(unused(t), "internal/walls/tables.go: "+c.entry) }
+		if !reports(nothing) {
+			t.Errorf("%s: it is not said where there is no package", c.entry)
+		}
+		if reports(made(t, c.files)) {
+			t.Errorf("%s: it is said with %v", c.entry, c.files)
+		}
+		for path := range c.files { // others do not count for it
+			other := made(t, map[string]string{strings.Replace(path, "/", "/other/", 1): c.files[path]})
+			if !strings.HasPrefix(c.entry, "confined: bench/ ") && !reports(other) {
+				t.Errorf("%s: it is not said where another package uses it", c.entry)
+			}
+		}
+	}
+	renamed := made(t, map[string]string{"bench/engine/p.go": "package simulated\n"})
+	if !slices.Contains(unused(renamed), "internal/walls/tables.go: namesakes: bench/engine is no package engine") {
+		t.Error("a package that was renamed is taken for a namesake still")
+	}
+}
+
+func TestMisplacedRoomsAreSeen(t *testing.T) {
+	for path, want := range map[string]string{
+		"extproc/pick":          "",
+		"extproc/new":           "stands on no floor",
+		"new":                   "stands on no floor",
+		"internal/util":         "says nothing of what is in it",
+		"control/place/a/b":     "more than two levels",
+		"bench/cluster/e2e":     "",
+		"internal/objects/kube": "",
+	} {
+		found := strings.Join(misplaced(made(t, map[string]string{path + "/p.go": "package p\n"})), "\n")
+		if !strings.Contains(found, want) || (found == "") != (want == "") {
+			t.Errorf("%s: %q, want %q", path, found, want)
+		}
+	}
+}
+
+func TestPackagesOfOneNameAreSeen(t *testing.T) {
+	for _, c := range []struct {
+		name, path, other string
+		breach            bool
+	}{
+		{"queue", "extproc/flow/queue", "control/queue", true},
+		{"queue", "extproc/flow/queue", "extproc/flow", true}, // the name counts, not the folder
+		{"main", "extproc", "control", false},
+		{"engine", "bench/engine", "internal/engine", false},
+		{"engine", "bench/engine", "control/engine", true},
+		{"engine", "internal/engine", "extproc/engine", true},
+	} {
+		text := "package " + c.name + "\n"
+		tests := "package " + c.name + "_test\n"
+		house := made(t, map[string]string{c.path + "/p.go": text, c.other + "/p.go": text, c.path + "/p_test.go": tests})
+		if found := sameNames(house); (len(found) > 0) != c.breach {
+			t.Errorf("%s and %s, both package %s: %q, want a breach: %v", c.path, c.other, c.name, found, c.breach)
+		}
+	}
+	onlyTests := made(t, map[string]string{"extproc/p_test.go": "package queue_test\n", "extproc/flow/queue/p.go": "package queue\n"})
+	if found := sameNames(onlyTests); len(found) != 1 {
+		t.Errorf("a package of tests: %q, want one breach", found)
+	}
+}
+
+func TestLargeProgramsAreSeen(t *testing.T) {
+	lines := func(n int) string { return "package main\n" + strings.Repeat("\n", n-1) }
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  string
+	}{
+		"as large as may be":  {map[string]string{"bench/main.go": lines(150), "bench/flags.go": lines(500)}, ""},
+		"main.go":             {map[string]string{"bench/main.go": lines(151)}, "bench/main.go has 151 lines"},
+		"all together":        {map[string]string{"bench/main.go": lines(150), "bench/flags.go": lines(501)}, "has 651 lines, and may have 650"},
+		"tests do not count":  {map[string]string{"bench/main.go": lines(150), "bench/flags_test.go": lines(501)}, ""},
+		"rooms do not count":  {map[string]string{"bench/main.go": lines(150), "bench/engine/main.go": lines(501)}, ""},
+		"for another system":  {map[string]string{"bench/main.go": lines(150), "bench/flags_windows.go": lines(501)}, "has 651 lines"},
+		"each has its bounds": {map[string]string{"extproc/flags.go": lines(programs[0].lines + 1)}, "package main of extproc"},
+	} {
+		found := strings.Join(largePrograms(made(t, c.files)), "\n")
+		if !strings.Contains(found, c.want) || (found == "") != (c.want == "") {
+			t.Errorf("%s: %q, want %q", name, found, c.want)
+		}
+	}
+}
+
+func TestPackagesWithoutOneCommentAreSeen(t *testing.T) {
+	const with, without = "// Package p is one.\npackage p\n", "package p\n"
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  int
+	}{
+		"one":                {map[string]string{"p/a.go": with, "p/b.go": without}, 0},
+		"none":               {map[string]string{"p/a.go": without, "p/b_test.go": with}, 1},
+		"two":                {map[string]string{"p/a.go": with, "p/b_windows.go": with}, 1},
+		"only tests":         {map[string]string{"p/a_test.go": with}, 0},
+		"a line for the tag": {map[string]string{"p/a.go": "//go:build linux\n\n" + without}, 1},
+	} {
+		if found := uncommented(made(t, c.files)); len(found) != c.want {
+			t.Errorf("%s: %q, want %d", name, found, c.want)
 		}
 	}
 }

@@ -1,0 +1,159 @@
+package walls
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// wrongImports are the imports that go through a wall, tests apart.
+func wrongImports(t tree) (breaches []string) {
+	isPure := closure(t)
+	for _, r := range t.rooms {
+		for _, i := range imports(r.code) {
+			var why []string
+			if i.ours != "" {
+				why = []string{wrongNeighbour(r.path, i.ours), wrongFloor(r.path, i.ours)}
+			} else if isPure[r.path] {
+				why = []string{impure(i.path)}
+			}
+			why = append(why, notConfined(r.path, i.path))
+			for _, w := range why {
+				if w != "" {
+					breaches = append(breaches, fmt.Sprintf("%s: %s imports %s: %s", t.at(i.pos), r.path, i.path, w))
+				}
+			}
+		}
+	}
+	return breaches
+}
+
+// closure is the pure rooms with those of our packages that they import.
+func closure(t tree) map[string]bool {
+	set := make(map[string]bool)
+	var visit func(path string)
+	visit = func(path string) {
+		r, there := t.room(path)
+		if set[path] || !there {
+			return
+		}
+		set[path] = true
+		for _, i := range imports(r.code) {
+			visit(i.ours)
+		}
+	}
+	for _, path := range pure {
+		visit(path)
+	}
+	return set
+}
+
+// program is the folder of the program that a package belongs to, or empty.
+func program(path string) string {
+	first, _, _ := strings.Cut(path, "/")
+	for _, p := range programs {
+		if p.folder == first {
+			return first
+		}
+	}
+	return ""
+}
+
+// wrongNeighbour says why one package of ours may not import another; empty if it may.
+func wrongNeighbour(path, imported string) string {
+	switch from, to := program(path), program(imported); {
+	case path == "extproc/pick" && imported != "internal/profile":
+		return "the core owns the types that it decides over; others build them"
+	case within(path, "api/") && !within(imported, "api/"):
+		return "api has no logic"
+	case to == "":
+		return ""
+	case from == "":
+		return "what all programs share knows none of them"
+	case from != to && !slices.Contains(pure, imported):
+		return "programs meet in api and internal, and in pure rooms"
+	}
+	return ""
+}
+
+// standing is where a package stands: its house, and its floor from the top down.
+func standing(path string) (house, level int, ok bool) {
+	for house, floors := range houses {
+		for level, f := range floors {
+			if slices.Contains(f.rooms, path) {
+				return house, level, true
+			}
+		}
+	}
+	return 0, 0, false
+}
+
+// wrongFloor says why a package may not import another of its house; empty if it may.
+func wrongFloor(path, imported string) string {
+	house, from, ok := standing(path)
+	other, to, known := standing(imported)
+	switch {
+	case !ok || !known || house != other || from < to:
+		return "" // who stands nowhere is said apart
+	case from == to:
+		return fmt.Sprintf("they stand on one floor, and know nothing of each other (%s)", houses[house][from].why)
+	}
+	return fmt.Sprintf("it stands on a floor above (%s)", houses[house][to].why)
+}
+
+// impure says why a pure room may not import a package that is not ours; empty if it may.
+func impure(imported string) string {
+	first, _, _ := strings.Cut(imported, "/")
+	if strings.Contains(first, ".") {
+		if !slices.Contains(pureModules, imported) {
+			return "a pure room imports only the modules that are known to do no I/O"
+		}
+		return ""
+	}
+	for _, rule := range impureStd {
+		if within(imported, rule.path+"/") && !slices.Contains(rule.except, imported) {
+			return rule.why
+		}
+	}
+	return ""
+}
+
+// notConfined says why a package may not import a library that only some may; empty if it may.
+func notConfined(path, imported string) string {
+	for _, c := range confined {
+		if within(imported, c.library) && !inAny(path, c.rooms) {
+			return c.why
+		}
+	}
+	return ""
+}
+
+// wrongTestImports are the imports of tests that reach into another program.
+func wrongTestImports(t tree) (breaches []string) {
+	for _, r := range t.rooms {
+		for _, i := range imports(r.tests) {
+			if why := wrongTestNeighbour(r.path, i.ours); why != "" {
+				breaches = append(breaches, fmt.Sprintf("%s: a test of %s imports %s: %s", t.at(i.pos), r.path, i.path, why))
+			}
+		}
+	}
+	return breaches
+}
+
+// wrongTestNeighbour says why a test of one package of ours may not import another; empty if it may.
+func wrongTestNeighbour(path, imported string) string {
+	switch from, to := program(path), program(imported); {
+	case to == "" || from == to:
+		return ""
+	case from == "":
+		return "what all programs share is tested without them"
+	case slices.Contains(pure, imported):
+		return ""
+	}
+	for _, g := range guests {
+		if g.tests == path && slices.Contains(g.rooms, imported) {
+			return ""
+		}
+	}
+	return "a program is tested without the rooms of others; as a process it is for all to run"
+}

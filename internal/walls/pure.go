@@ -1,0 +1,296 @@
+package walls
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"go/types"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// clocks are the functions of package time that read or wait for the clock.
+var clocks = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
+
+// randomTypes are the names of math/rand that are no functions. A function whose name begins with New asks no global generator.
+var randomTypes = []string{"Rand", "Source", "Source64", "PCG", "ChaCha8", "Zipf"}
+
+// writers are the functions of others that write to their first argument.
+var writers = map[string][]string{
+	"maps":   {"Copy", "DeleteFunc", "Insert"},
+	"slices": {"Compact", "CompactFunc", "Delete", "DeleteFunc", "Insert", "Replace", "Reverse", "Sort", "SortFunc", "SortStableFunc"},
+	"sort":   {"Float64s", "Ints", "Slice", "SliceStable", "Sort", "Stable", "Strings"},
+}
+
+// impureCode are the places in pure rooms, and in those of our packages that they import, where something comes in that is no
+// argument, or where something stays: a clock, global randomness, other goroutines, variables that change.
+func impureCode(t tree) (breaches []string) {
+	info := resolve(t)
+	isPure := closure(t)
+	for _, r := range t.rooms {
+		for _, f := range r.code {
+			s := sight{info, f.File, isPure, func(p token.Pos, format string, args ...any) {
+				breaches = append(breaches, t.at(p)+": "+fmt.Sprintf(format, args...))
+			}}
+			ast.Inspect(f.File, func(node ast.Node) bool {
+				s.writes(node)
+				if isPure[r.path] {
+					s.hidden(node)
+					s.goroutines(node)
+				}
+				return true
+			})
+			if isPure[r.path] {
+				s.counters()
+			}
+		}
+	}
+	return breaches
+}
+
+// sight is what is seen of one file.
+type sight struct {
+	*types.Info
+	file   *ast.File
+	isPure map[string]bool // by package
+	report func(p token.Pos, format string, args ...any)
+}
+
+// hidden sees clocks and global randomness.
+func (s sight) hidden(node ast.Node) {
+	switch node := node.(type) {
+	case *ast.ImportSpec:
+		if node.Name != nil && node.Name.Name == "." {
+			s.report(node.Pos(), "a pure room imports %s by a dot: whose a name is must be seen where it stands", node.Path.Value)
+		}
+	case *ast.SelectorExpr:
+		name := node.Sel.Name
+		switch from := s.imported(node.X); {
+		case from == "time" && slices.Contains(clocks, name):
+			s.report(node.Pos(), "time.%s in a pure room: time is an argument", name)
+		case within(from, "math/rand/") && !strings.HasPrefix(name, "New") && !slices.Contains(randomTypes, name):
+			s.report(node.Pos(), "rand.%s in a pure room: randomness is an argument", name)
+		}
+	}
+}
+
+// goroutines sees what begins others, or talks with them.
+func (s sight) goroutines(node ast.Node) {
+	const why = "it runs as its caller does, and waits for nobody"
+	switch node := node.(type) {
+	case *ast.GoStmt:
+		s.report(node.Pos(), "a go statement in a pure room: "+why)
+	case *ast.ChanType:
+		s.report(node.Pos(), "a channel in a pure room: "+why)
+	case *ast.SendStmt:
+		s.report(node.Pos(), "a pure room sends to a channel: "+why)
+	case *ast.SelectStmt:
+		s.report(node.Pos(), "a pure room selects: "+why)
+	case *ast.UnaryExpr:
+		if node.Op == token.ARROW {
+			s.report(node.Pos(), "a pure room receives from a channel: "+why)
+		}
+	case *ast.CallExpr:
+		if s.builtin(node.Fun) == "close" {
+			s.report(node.Pos(), "a pure room closes a channel: "+why)
+		}
+	}
+}
+
+// counters sees variables of a package that are made to be written to.
+func (s sight) counters() {
+	for _, d := range s.file.Decls {
+		g, ok := d.(*ast.GenDecl)
+		if !ok || g.Tok != token.VAR {
+			continue
+		}
+		ast.Inspect(g, func(node ast.Node) bool {
+			if x, ok := node.(*ast.SelectorExpr); ok && within(s.imported(x.X), "sync/") {
+				s.report(x.Pos(), "a %s.%s of a package in a pure room: it has no state of its own", path.Base(s.imported(x.X)), x.Sel.Name)
+			}
+			return true
+		})
+	}
+}
+
+// writes sees what may write to a variable of a package that is pure. It does not follow what is copied from one: a table that
+// is handed on may still be written to.
+func (s sight) writes(node ast.Node) {
+	written := func(x ast.Expr, how string) {
+		if v := s.variable(x); v != nil {
+			if room := strings.TrimPrefix(v.Pkg().Path(), module); s.isPure[room] {
+				s.report(x.Pos(), "%s %s, a variable of %s: a pure room has no state of its own", how, v.Name(), room)
+			}
+		}
+	}
+	called := func(call *ast.CallExpr, how string) { // and what it returns is thrown away
+		if x, ok := call.Fun.(*ast.SelectorExpr); ok {
+			written(x.X, "a call of "+x.Sel.Name+how)
+		}
+	}
+	switch node := node.(type) {
+	case *ast.AssignStmt:
+		for _, x := range node.Lhs {
+			written(x, "an assignment to")
+		}
+	case *ast.IncDecStmt:
+		written(node.X, "an assignment to")
+	case *ast.RangeStmt:
+		written(node.Key, "an assignment to")
+		written(node.Value, "an assignment to")
+	case *ast.UnaryExpr:
+		if node.Op == token.AND {
+			written(node.X, "the address of")
+		}
+	case *ast.SelectorExpr:
+		if s.writesReceiver(node) {
+			written(node.X, node.Sel.Name+", a method of pointers, on")
+		}
+	case *ast.ExprStmt:
+		if call, ok := node.X.(*ast.CallExpr); ok {
+			called(call, ", for its effect, on")
+		}
+	case *ast.DeferStmt:
+		called(node.Call, ", for its effect, on")
+	case *ast.CallExpr:
+		if len(node.Args) > 0 && s.isWriter(node.Fun) {
+			written(node.Args[0], "what writes to its argument gets")
+		}
+	}
+}
+
+func (s sight) isWriter(fun ast.Expr) bool {
+	if x, ok := fun.(*ast.SelectorExpr); ok {
+		return slices.Contains(writers[s.imported(x.X)], x.Sel.Name)
+	}
+	return slices.Contains([]string{"clear", "copy", "delete"}, s.builtin(fun))
+}
+
+// object is what a name of the file stands for. Where the checker had to give up, for it knows no package of others, the name
+// is looked up as if nothing stood between it and the file.
+func (s sight) object(x ast.Expr) types.Object {
+	id, ok := x.(*ast.Ident)
+	if !ok {
+		return nil
+	}
+	if o, ok := s.Uses[id]; ok {
+		return o
+	}
+	if _, ok := s.Defs[id]; ok {
+		return nil // it begins here
+	}
+	_, o := s.Scopes[s.file].LookupParent(id.Name, token.NoPos)
+	return o
+}
+
+// imported is the path of the package that an expression names; empty if it names none.
+func (s sight) imported(x ast.Expr) string {
+	if p, ok := s.object(x).(*types.PkgName); ok {
+		return p.Imported().Path()
+	}
+	return ""
+}
+
+// builtin is the name of the builtin function that an expression names; empty if it names none.
+func (s sight) builtin(x ast.Expr) string {
+	if b, ok := s.object(x).(*types.Builtin); ok {
+		return b.Name()
+	}
+	return ""
+}
+
+// variable is the variable of a package that an expression is all or a part of; nil if it is of none.
+func (s sight) variable(x ast.Expr) *types.Var {
+	for {
+		switch y := x.(type) {
+		case *ast.Ident:
+			return ofPackage(s.object(y))
+		case *ast.SelectorExpr:
+			if p, ok := s.object(y.X).(*types.PkgName); ok {
+				return ofPackage(p.Imported().Scope().Lookup(y.Sel.Name))
+			}
+			x = y.X
+		case *ast.ParenExpr:
+			x = y.X
+		case *ast.IndexExpr:
+			x = y.X
+		case *ast.SliceExpr:
+			x = y.X
+		case *ast.StarExpr:
+			x = y.X
+		case *ast.TypeAssertExpr:
+			x = y.X
+		default:
+			return nil
+		}
+	}
+}
+
+func ofPackage(o types.Object) *types.Var {
+	if v, ok := o.(*types.Var); ok && v.Pkg() != nil && v.Parent() == v.Pkg().Scope() {
+		return v
+	}
+	return nil
+}
+
+// writesReceiver says whether a method may write to what it is called on.
+func (s sight) writesReceiver(x *ast.SelectorExpr) bool {
+	of := s.Selections[x]
+	if of == nil || of.Kind() != types.MethodVal {
+		return false
+	}
+	_, byPointer := of.Obj().Type().(*types.Signature).Recv().Type().(*types.Pointer)
+	return byPointer
+}
+
+// resolve says what the names in a tree stand for.
+func resolve(t tree) *types.Info {
+	info := &types.Info{
+		Uses: make(map[*ast.Ident]types.Object), Defs: make(map[*ast.Ident]types.Object),
+		Selections: make(map[*ast.SelectorExpr]*types.Selection), Scopes: make(map[ast.Node]*types.Scope),
+	}
+	i := importer{t, info, make(map[string]*types.Package)}
+	for _, r := range t.rooms {
+		_, _ = i.Import(module + r.path) // it never fails
+	}
+	return info
+}
+
+// importer checks packages of ours as they are imported. Of packages of others it knows the path alone, so that much of what it
+// checks looks wrong to it; that is for the compiler to say.
+type importer struct {
+	tree
+	info *types.Info
+	done map[string]*types.Package
+}
+
+// version ends the path of a package without being its name.
+var version = regexp.MustCompile(`^v\d+$`)
+
+func (i importer) Import(at string) (*types.Package, error) {
+	if at == "unsafe" {
+		return types.Unsafe, nil
+	}
+	if p := i.done[at]; p != nil {
+		return p, nil
+	}
+	name := path.Base(at)
+	if version.MatchString(name) {
+		name = path.Base(path.Dir(at))
+	}
+	i.done[at] = types.NewPackage(at, name)
+	i.done[at].MarkComplete()
+	if ours, ok := strings.CutPrefix(at, module); ok {
+		if r, there := i.room(ours); there {
+			var files []*ast.File
+			for _, f := range r.code {
+				files = append(files, f.File)
+			}
+			config := types.Config{Importer: i, Error: func(error) {}}
+			i.done[at], _ = config.Check(at, i.set, files, i.info)
+		}
+	}
+	return i.done[at], nil
+}

@@ -1,0 +1,93 @@
+package walls
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// misplaced are the packages that stand on no floor, or too deep, or have a name that says nothing.
+func misplaced(t tree) (breaches []string) {
+	for _, r := range t.rooms {
+		steps := strings.Split(r.path, "/")
+		for _, name := range emptyNames {
+			if slices.Contains(steps, name) {
+				breaches = append(breaches, fmt.Sprintf("%s: a room called %s says nothing of what is in it", r.path, name))
+			}
+		}
+		if program(r.path) != "" && len(steps) > 3 {
+			breaches = append(breaches, r.path+" is more than two levels below its program: who looks for it finds it no more")
+		}
+		if _, _, ok := standing(r.path); !ok {
+			breaches = append(breaches, r.path+" stands on no floor: houses in tables.go says what each room may import")
+		}
+	}
+	return breaches
+}
+
+// sameNames are the packages that share their name with another.
+func sameNames(t tree) (breaches []string) {
+	byName := make(map[string]string)
+	for _, r := range t.rooms {
+		first, taken := byName[r.name]
+		switch {
+		case r.name == "main":
+		case !taken:
+			byName[r.name] = r.path
+		case !areNamesakes(r.name, first, r.path):
+			breaches = append(breaches, fmt.Sprintf("%s and %s are both package %s: in the code, the name must say which is meant",
+				first, r.path, r.name))
+		}
+	}
+	return breaches
+}
+
+func areNamesakes(name string, rooms ...string) bool {
+	for _, n := range namesakes {
+		if n.name == name && !slices.ContainsFunc(rooms, func(r string) bool { return !slices.Contains(n.rooms, r) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// largePrograms are the programs whose package main does more than wire rooms together.
+func largePrograms(t tree) (breaches []string) {
+	for _, p := range programs {
+		r, _ := t.room(p.folder)
+		sum := 0
+		for _, f := range r.code {
+			sum += f.lines
+			if name := t.set.Position(f.Pos()).Filename; path.Base(name) == "main.go" && f.lines > mainLines {
+				breaches = append(breaches, fmt.Sprintf("%s has %d lines: wiring needs at most %d", name, f.lines, mainLines))
+			}
+		}
+		if sum > p.lines {
+			breaches = append(breaches, fmt.Sprintf("package main of %s has %d lines, and may have %d: what is more than wiring and flags has a room",
+				p.folder, sum, p.lines))
+		}
+	}
+	return breaches
+}
+
+// uncommented are the packages that do not say once what they are for.
+func uncommented(t tree) (breaches []string) {
+	for _, r := range t.rooms {
+		files := r.code
+		if len(files) == 0 { // only tests
+			files = r.tests
+		}
+		var with []string
+		for _, f := range files {
+			if strings.TrimSpace(f.Doc.Text()) != "" {
+				with = append(with, path.Base(t.set.Position(f.Pos()).Filename))
+			}
+		}
+		if len(with) != 1 {
+			breaches = append(breaches, fmt.Sprintf("%s has %d package comments, in %v: want one, so that it says in one place what it is for",
+				r.path, len(with), with))
+		}
+	}
+	return breaches
+}

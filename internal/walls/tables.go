@@ -1,0 +1,178 @@
+package walls
+
+// module is the path before every package of ours.
+const module = "github.com/headgate/headgate/"
+
+// programs are the folders that end in a program each, and how many lines their package main may have, tests apart: wiring
+// and flags. What does I/O in one program is of no use to another.
+var programs = []struct {
+	folder string
+	lines  int
+}{
+	{"extproc", 842},  // to shrink to 650
+	{"control", 1354}, // to shrink to 650
+	{"bench", 650},
+}
+
+// mainLines is how many lines a program's main.go may have.
+const mainLines = 150
+
+// pure are the rooms whose code is functions of its arguments: what they decide can be tested by giving and comparing,
+// and simulated by any program. They, and those of our packages that they import, do no I/O, wait for nothing, lock
+// nothing and have no state of their own.
+var pure = []string{
+	"extproc/openai", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue",
+	"control/place/decide",
+	"internal/engine", "internal/objects", "internal/profile", "internal/sim",
+}
+
+// impureStd are the packages of the standard library that a pure room may not import, with what is let through.
+var impureStd = []struct {
+	path   string
+	except []string
+	why    string
+}{
+	{"net", []string{"net/netip", "net/url"}, "a pure room reaches no network"}, // types and parsing
+	{"os", nil, "a pure room reads no files and no environment"},
+	{"log", nil, "a pure room returns what it has to say"},
+	{"context", nil, "a pure room waits for nothing"},
+	{"sync", []string{"sync/atomic"}, "a pure room shares nothing but counters"},
+	{"syscall", nil, "a pure room asks the system for nothing"},
+	{"io/fs", nil, "a pure room reads no files"},
+	{"crypto/rand", nil, "randomness is an argument"},
+}
+
+// pureModules are the modules beyond the standard library that a pure room may import: types, and readers of bytes.
+var pureModules = []string{
+	"github.com/tidwall/gjson",                      // reads JSON
+	"sigs.k8s.io/yaml",                              // reads YAML
+	"k8s.io/apimachinery/pkg/apis/meta/v1",          // types
+	"k8s.io/apimachinery/pkg/api/resource",          // types
+	"k8s.io/apimachinery/pkg/runtime",               // what deepcopy and a client's scheme are written in
+	"k8s.io/apimachinery/pkg/runtime/schema",        // types
+	"k8s.io/apimachinery/pkg/util/validation",       // checks names
+	"k8s.io/apimachinery/pkg/util/validation/field", // names faults
+	"github.com/prometheus/client_model/go",         // types
+	"github.com/prometheus/common/expfmt",           // reads metrics pages
+	"github.com/prometheus/common/model",            // types
+}
+
+// confined are libraries that only some rooms may import. With a slash at the end, everything below is meant.
+var confined = []struct {
+	library, why string
+	rooms        []string
+}{
+	{
+		"google.golang.org/grpc/", "the wire is spoken at the edge",
+		[]string{
+			"extproc", "extproc/stream", "extproc/outcome", "extproc/placement",
+			"control", "control/place/load", "control/place/stream", "control/place/mesh",
+			"api/", "bench/",
+		},
+	},
+	{
+		"github.com/envoyproxy/go-control-plane/", "Envoy's words stay where Envoy is spoken to",
+		[]string{"extproc", "extproc/stream", "extproc/outcome", "extproc/eds"}, // eds writes a file that Envoy reads
+	},
+	{
+		"k8s.io/client-go/", "an object's source is known to one room",
+		[]string{"internal/objects/kube", "internal/apiserver", "control", "bench/cluster"},
+	},
+	{
+		"sigs.k8s.io/controller-runtime/", "an object's source is known to one room",
+		[]string{"internal/objects/kube", "control"},
+	},
+	{
+		"k8s.io/api/", "other rooms know pods as objects.Pod; control has objects of its own",
+		[]string{"internal/objects/dir", "internal/objects/kube", "internal/objects/pods", "internal/apiserver", "control"},
+	},
+}
+
+// floor is some rooms of a house that know nothing of each other.
+type floor struct {
+	rooms []string
+	why   string // they stand here
+}
+
+// houses are the programs and what they share, each with its floors from the top down. A room imports only rooms of its house
+// that stand on floors below its own. Every package stands on one floor.
+var houses = [][]floor{
+	{
+		{[]string{"extproc"}, "it puts the rooms together"},
+		{
+			[]string{"extproc/stream", "extproc/placement", "extproc/scrape", "extproc/eds"},
+			"each speaks with one neighbour: Envoy, control, engines, Envoy by a file",
+		},
+		{[]string{"extproc/flow", "extproc/meter"}, "requests wait for the fleet, and all that happens is counted"},
+		{[]string{"extproc/fleet"}, "what is believed of endpoints, made of outcomes, for the core"},
+		{[]string{"extproc/settings"}, "what people set says how the core picks"},
+		{
+			[]string{"extproc/openai", "extproc/route", "extproc/flow/queue", "extproc/pick", "extproc/outcome"},
+			"the core, and others that know only their own matter; what became of requests is told in outcome's words",
+		},
+	},
+	{
+		{[]string{"control"}, "it puts the rooms together"},
+		{
+			[]string{"control/place", "control/place/stream", "control/place/mesh"},
+			"each speaks with one neighbour, which is engines, extprocs or clients, in the words of decide",
+		},
+		{[]string{"control/place/load", "control/place/decide"}, "how engines are driven, and what they are to be told"},
+	},
+	{
+		{[]string{"bench", "bench/e2e", "bench/cluster/e2e", "bench/cluster/pause"}, "programs, and tests of whole programs"},
+		{
+			[]string{"bench/quickstart", "bench/cluster", "bench/runtime"},
+			"what people start; a simulated model runtime is a simulated engine behind another interface",
+		},
+		{[]string{"bench/rig", "bench/image"}, "how programs are run: as processes, and in images"},
+		{[]string{"bench/engine", "bench/envoy"}, "what is run beside extproc and control"},
+	},
+	{
+		{[]string{"internal/objects/source"}, "it chooses where objects come from"},
+		{
+			[]string{"internal/objects/dir", "internal/objects/kube", "internal/objects/resolve", "internal/objects/store"},
+			"each reads objects from one place, or writes them there",
+		},
+		{[]string{"internal/objects/pods"}, "what a folder and an API server both say of pods"},
+		{[]string{"internal/objects", "internal/sim", "internal/apiserver"}, "the World, the model of an engine, an API server as a process"},
+		{
+			[]string{
+				"internal/engine", "internal/profile", "internal/process", "internal/listen", "internal/reach",
+				"internal/golden", "internal/walls",
+			},
+			"each knows only its own matter",
+		},
+	},
+	{
+		{[]string{"api/wire", "api/pool", "api/v1alpha1", "api/placement", "api/mmesh"}, "each is one protocol, or one group of objects"},
+	},
+	{
+		{[]string{"manifests"}, "what people apply, and its tests"},
+	},
+}
+
+// guests are the rooms of another program that a program's tests may import.
+var guests = []struct {
+	tests string   // of this room
+	rooms []string // of another program
+	why   string
+}{
+	{"control/place", []string{"bench/engine", "bench/runtime"}, "what puts models onto engines is tried on simulated ones"},
+	{"control/place/load", []string{"bench/engine", "bench/runtime"}, "what drives engines is tried on simulated ones"},
+}
+
+// namesakes are packages that share their name with another, which has a reader look twice.
+var namesakes = []struct {
+	name  string
+	rooms []string
+	why   string
+}{
+	{"engine", []string{"bench/engine", "internal/engine"}, "to be renamed"},
+	{"stream", []string{"control/place/stream", "extproc/stream"}, "to be renamed"},
+	{"placement", []string{"api/placement", "extproc/placement"}, "to be renamed"},
+	{"e2e", []string{"bench/cluster/e2e", "bench/e2e"}, "only tests, which nobody imports"},
+}
+
+// emptyNames are names of packages that say nothing of what is in them.
+var emptyNames = []string{"util", "utils", "common", "base", "types", "helpers", "manager", "misc", "pkg", "cmd"}

@@ -1,0 +1,141 @@
+// Package walls holds Headgate's architecture as tests: which room may use what, and why. A failing test names the place, the
+// rule and its reason. docs/architecture.md tells the rules in words; the tables are in tables.go.
+package walls
+
+import (
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// tree is every package of the module, in order of path.
+type tree struct {
+	set   *token.FileSet
+	rooms []room
+}
+
+// room is a package: all files of a folder, whatever they are built for.
+type room struct {
+	path        string // below the module
+	name        string
+	code, tests []file
+}
+
+type file struct {
+	*ast.File
+	lines int
+}
+
+// read reads the tree below the root of a module. It asks no other program: go test runs a test anew when what the test itself
+// has read is there no more as it was, and knows of nothing else.
+func read(root fs.FS) (tree, error) {
+	set := token.NewFileSet()
+	rooms := make(map[string]*room)
+	err := fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && isOutside(root, name):
+			return fs.SkipDir
+		case d.IsDir() || path.Ext(name) != ".go" || isIgnored(d.Name()):
+			return nil
+		}
+		text, err := fs.ReadFile(root, name)
+		if err != nil {
+			return err
+		}
+		parsed, err := parser.ParseFile(set, name, text, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		folder := path.Dir(name)
+		r := rooms[folder]
+		if r == nil {
+			r = &room{path: folder}
+			rooms[folder] = r
+		}
+		f := file{parsed, bytes.Count(text, []byte("\n"))}
+		if !strings.HasSuffix(name, "_test.go") {
+			r.code, r.name = append(r.code, f), parsed.Name.Name
+			return nil
+		}
+		r.tests = append(r.tests, f)
+		if r.name == "" { // so far, only tests
+			r.name = strings.TrimSuffix(parsed.Name.Name, "_test")
+		}
+		return nil
+	})
+	t := tree{set: set}
+	for _, folder := range slices.Sorted(maps.Keys(rooms)) {
+		t.rooms = append(t.rooms, *rooms[folder])
+	}
+	return t, err
+}
+
+// isOutside says whether a folder is no part of the module, as the go command has it.
+func isOutside(root fs.FS, folder string) bool {
+	if folder == "." {
+		return false
+	}
+	_, err := fs.Stat(root, path.Join(folder, "go.mod")) // another module begins
+	return err == nil || path.Base(folder) == "testdata" || isIgnored(path.Base(folder))
+}
+
+func isIgnored(name string) bool { return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") }
+
+// at is the file and the line of a place.
+func (t tree) at(p token.Pos) string {
+	position := t.set.Position(p)
+	return position.Filename + ":" + strconv.Itoa(position.Line)
+}
+
+// room returns the package at a path below the module, if there is one.
+func (t tree) room(path string) (room, bool) {
+	i, ok := slices.BinarySearchFunc(t.rooms, path, func(r room, path string) int { return strings.Compare(r.path, path) })
+	if !ok {
+		return room{}, false
+	}
+	return t.rooms[i], true
+}
+
+// imported is one line of an import.
+type imported struct {
+	path string
+	ours string // below the module; empty for a package of others
+	pos  token.Pos
+}
+
+// imports are the imports of files, each as often as it is there.
+func imports(files []file) []imported {
+	var all []imported
+	for _, f := range files {
+		for _, spec := range f.Imports {
+			path, _ := strconv.Unquote(spec.Path.Value) // it was parsed
+			i := imported{path: path, pos: spec.Pos()}
+			if ours, ok := strings.CutPrefix(path, module); ok {
+				i.ours = ours
+			}
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// within says whether a path is that of a room, or with a slash at the room's end stands below it or is it.
+func within(path, room string) bool {
+	if above, ok := strings.CutSuffix(room, "/"); ok {
+		return path == above || strings.HasPrefix(path, room)
+	}
+	return path == room
+}
+
+func inAny(path string, rooms []string) bool {
+	return slices.ContainsFunc(rooms, func(room string) bool { return within(path, room) })
+}
