@@ -33,7 +33,7 @@ type ask struct {
 	encoding                        string
 	messages, system, instructions  gjson.Result
 	prompt, input, query, documents gjson.Result
-	text1, text2                    gjson.Result
+	text1, text2, tokens            gjson.Result
 }
 
 // read reads the body, which must be JSON by name and by form, into a gjson object.
@@ -182,6 +182,8 @@ func (a *ask) take(key string, v gjson.Result) (f *failure) {
 		a.text1 = v
 	case "text_2", "items":
 		a.text2 = v
+	case "tokens":
+		a.tokens = v
 	}
 	return f
 }

@@ -6,9 +6,10 @@
 // recorded request and compares status, headers and the shape of the body. It differs on purpose in these points, each
 // a row of the test's table:
 //
-//   - It serves embeddings, rerank, score and audio beside chat; a vLLM serves what its one model can do.
-//   - It has no /detokenize, no render and token-in endpoints (403 in the recording) and none of the newer endpoints
-//     that are no inference (kv_event_sources, systemone, generative_scoring, elastic expert parallelism); 404 here.
+//   - It serves embeddings, rerank, score, pooling, classify and audio beside chat; a vLLM serves what its one model can
+//     do. What pooling and classify answer was not recorded: it has the fields that 0.32.0's code gives it.
+//   - It has no render and token-in endpoints (403 in the recording) and none of the newer endpoints that are no
+//     inference (kv_event_sources, systemone, generative_scoring, elastic expert parallelism); 404 here.
 //     /v1/responses keeps no responses, so asking for one is a path that does not exist.
 //   - Its tokens are at most 4 bytes, so the bound in the message about too long prompts is another one.
 //   - It has no LoRA resolver plugin: an adapter is served when it was loaded by name.

@@ -66,7 +66,7 @@ func TestTheKeyIsAskedForUnderV1Only(t *testing.T) {
 		if a := w.do("GET /v1/models", "", "Authorization", "Bearer sek"); a.status != http.StatusOK {
 			t.Errorf("with the key: %d", a.status)
 		}
-		// These a gateway must never let through.
+		// A gateway must let none of these through but /tokenize, and that where its model is.
 		for path, body := range map[string]string{
 			"/invocations": ask4("", 1), "/adapters": `{"name":"x","src":"sim:"}`, "/tokenize": `{"prompt":"x"}`,
 		} {
@@ -176,14 +176,34 @@ func TestOtherTasksAreServed(t *testing.T) {
 		if a = w.post("/tokenize", `{"prompt":"hello world"}`); a.get("count").Int() != 4 {
 			t.Errorf("tokenize: %s", a.body)
 		}
+		if a = w.post("/detokenize", `{"tokens":`+a.get("tokens").Raw+`}`); a.body != `{"prompt":"hello world"}` {
+			t.Errorf("detokenize: %s", a.body)
+		}
+		if a = w.post("/detokenize", `{"model":"x","tokens":[65281,104,65283,4294967295,4294967296]}`); a.body != "{\"prompt\":\"h\ufffd\"}" {
+			t.Errorf("detokenize marks and what is no token: %s", a.body)
+		}
 		for path, body := range map[string]string{
-			"/v1/embeddings": `{"input":[]}`, "/rerank": `{"query":"q","documents":[]}`, "/score": `{"text_1":["a","b"],"text_2":["c"]}`,
+			"/v1/embeddings": `{"input":[]}`, "/pooling": `{"input":[]}`, "/classify": `{"input":[]}`, "/detokenize": `{"tokens":[-1]}`,
+			"/rerank": `{"query":"q","documents":[]}`, "/score": `{"text_1":["a","b"],"text_2":["c"]}`,
 		} {
 			if a := w.post(path, body); a.status != http.StatusBadRequest {
 				t.Errorf("%s %s: %d", path, body, a.status)
 			}
 		}
 		w.wantMetrics("vllm:generation_tokens_total{", "0.0", "vllm:prompt_tokens_total{", "13.0")
+		a = w.post("/pooling", `{"model":"x","input":["one","two"]}`)
+		if a.get("data.#").Int() != 2 || a.get("data.1.index").Int() != 1 || a.get("data.0.data.#").Int() != dimensions ||
+			a.get("data.0.object").Str != "pooling" || a.get("model").Str != "x" || a.get("usage.prompt_tokens").Int() != 2 {
+			t.Errorf("pooling: %s", a.body)
+		}
+		if a = w.post("/pooling", `{"input":"one","dimensions":4}`); a.status != http.StatusBadRequest || a.get("error.param").Str != "dimensions" {
+			t.Errorf("pooling with dimensions: %d %s", a.status, a.body)
+		}
+		a = w.post("/classify", `{"model":"x","messages":[{"role":"user","content":"one"}]}`)
+		if p := a.get("data.0.probs").Array(); len(p) != 2 || math.Abs(p[0].Num+p[1].Num-1) > 1e-9 || a.get("data.0.num_classes").Int() != 2 ||
+			a.get("model").Str != "x" || (a.get("data.0.label").Str == "LABEL_0") != (p[0].Num >= p[1].Num) {
+			t.Errorf("classify: %s", a.body)
+		}
 
 		var form bytes.Buffer
 		m := multipart.NewWriter(&form)

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/tidwall/gjson"
 
@@ -55,12 +56,9 @@ func (c *call) pool(model string, prompts []prompt) (name string, sources []*ran
 // embeddings is POST /v1/embeddings.
 func (c *call) embeddings() {
 	a, f := c.ask()
-	if f == nil {
-		f = a.need("input", a.input)
-	}
 	var inputs []prompt
 	if f == nil {
-		inputs, f = prompts("input", a.input)
+		inputs, f = a.inputs()
 	}
 	if f == nil && (len(inputs) == 0 || a.dimensions < 0 || a.dimensions > 1<<16 || !slices.Contains([]string{"float", "base64"}, a.encoding)) {
 		f = bad("", "embeddings need an input, dimensions up to 65536 and the encoding float or base64")
@@ -69,23 +67,87 @@ func (c *call) embeddings() {
 		c.fail(f)
 		return
 	}
-	name, sources, ok := c.pool(a.model, inputs)
-	if !ok {
-		return
-	}
 	if a.dimensions == 0 {
 		a.dimensions = dimensions
 	}
-	b := fmt.Appendf(nil, `{"id":%s,"object":"list","created":%d,"model":%s,"data":[`, quote("embd-"+c.requestID()), unixNow(), quote(name))
+	c.each("embd", a.model, inputs, func(b []byte, i int, source *rand.PCG) []byte {
+		b = fmt.Appendf(b, `{"index":%d,"object":"embedding","embedding":`, i)
+		return append(appendVector(b, vector(source, a.dimensions), a.encoding), '}')
+	})
+}
+
+// pooling is POST /pooling: what the model's pooler makes of each input, a vector here.
+func (c *call) pooling() {
+	a, f := c.ask()
+	var inputs []prompt
+	if f == nil {
+		inputs, f = a.inputs()
+	}
+	if f == nil && a.dimensions != 0 {
+		f = badValue("dimensions", a.dimensions, "dimensions is currently not supported")
+	}
+	if f == nil && (len(inputs) == 0 || !slices.Contains([]string{"float", "base64"}, a.encoding)) {
+		f = bad("", "pooling needs an input, and the encoding float or base64")
+	}
+	if f != nil {
+		c.fail(f)
+		return
+	}
+	c.each("pooling", a.model, inputs, func(b []byte, i int, source *rand.PCG) []byte {
+		b = fmt.Appendf(b, `{"index":%d,"object":"pooling","data":`, i)
+		return append(appendVector(b, vector(source, dimensions), a.encoding), '}')
+	})
+}
+
+// classify is POST /classify: to which of two classes each input belongs.
+func (c *call) classify() {
+	a, f := c.ask()
+	var inputs []prompt
+	if f == nil {
+		inputs, f = a.inputs()
+	}
+	if f == nil && len(inputs) == 0 {
+		f = bad("", "to classify needs an input")
+	}
+	if f != nil {
+		c.fail(f)
+		return
+	}
+	c.each("classify", a.model, inputs, func(b []byte, i int, source *rand.PCG) []byte {
+		first, label := rand.New(source).Float64(), "LABEL_0"
+		if first < 0.5 {
+			label = "LABEL_1"
+		}
+		return fmt.Appendf(b, `{"index":%d,"label":%s,"probs":[%s,%s],"num_classes":2}`, i, quote(label), number(first), number(1-first))
+	})
+}
+
+// inputs are the prompts of a request that makes no text: a conversation, or the inputs.
+func (a *ask) inputs() ([]prompt, *failure) {
+	if a.messages.Exists() {
+		p, f := chatPrompt(gjson.Result{}, a.messages)
+		return []prompt{p}, f
+	}
+	if f := a.need("input", a.input); f != nil {
+		return nil, f
+	}
+	return prompts("input", a.input)
+}
+
+// each sends prompts through the engine and answers with an item for each of them, which appends itself to b.
+func (c *call) each(kind, model string, all []prompt, item func(b []byte, i int, source *rand.PCG) []byte) {
+	name, sources, ok := c.pool(model, all)
+	if !ok {
+		return
+	}
+	b := fmt.Appendf(nil, `{"id":%s,"object":"list","created":%d,"model":%s,"data":[`, quote(kind+"-"+c.requestID()), unixNow(), quote(name))
 	for i, source := range sources {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = fmt.Appendf(b, `{"index":%d,"object":"embedding","embedding":`, i)
-		b = append(appendVector(b, vector(source, a.dimensions), a.encoding), '}')
+		b = item(b, i, source)
 	}
-	n := length(inputs)
-	c.json(http.StatusOK, fmt.Appendf(b, `],"usage":{"prompt_tokens":%d,"total_tokens":%[1]d,"completion_tokens":0,"prompt_tokens_details":null}}`, n))
+	c.json(http.StatusOK, fmt.Appendf(b, `],"usage":{"prompt_tokens":%d,"total_tokens":%[1]d,"completion_tokens":0,"prompt_tokens_details":null}}`, length(all)))
 }
 
 // rerank is POST /rerank: documents by how well they fit a query.
@@ -148,18 +210,9 @@ func (c *call) score() {
 		c.fail(f)
 		return
 	}
-	name, sources, ok := c.pool(a.model, pairs)
-	if !ok {
-		return
-	}
-	b := fmt.Appendf(nil, `{"id":%s,"object":"list","created":%d,"model":%s,"data":[`, quote("score-"+c.requestID()), unixNow(), quote(name))
-	for i, s := range sources {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = fmt.Appendf(b, `{"index":%d,"object":"score","score":%s}`, i, number(rand.New(s).Float64()))
-	}
-	c.json(http.StatusOK, fmt.Appendf(b, `],"usage":{"prompt_tokens":%d,"total_tokens":%[1]d,"completion_tokens":0,"prompt_tokens_details":null}}`, length(pairs)))
+	c.each("score", a.model, pairs, func(b []byte, i int, source *rand.PCG) []byte {
+		return fmt.Appendf(b, `{"index":%d,"object":"score","score":%s}`, i, number(rand.New(source).Float64()))
+	})
 }
 
 // pair joins a text with each of a list of texts, or lists of the same length one by one.
@@ -326,4 +379,36 @@ func (c *call) tokenize() {
 		b = strconv.AppendUint(b, uint64(token), 10)
 	}
 	c.json(http.StatusOK, append(b, `],"token_strs":null}`...))
+}
+
+// detokenize is POST /detokenize: the text of tokens. A token that marks who speaks has none.
+func (c *call) detokenize() {
+	a, f := c.ask()
+	if f == nil {
+		_, _, f = c.s.resolve(a.model)
+	}
+	if f == nil {
+		f = a.need("tokens", a.tokens)
+	}
+	var text []byte
+	if f == nil && !a.tokens.IsArray() {
+		f = malformed("list_type", "body.tokens", "Input should be a valid list", describe(a.tokens))
+	}
+	if f == nil {
+		a.tokens.ForEach(func(_, v gjson.Result) bool {
+			var id int
+			if id, f = integer("tokens", v); f == nil && id < 0 {
+				f = malformed("greater_than_equal", "body.tokens", "Input should be greater than or equal to 0", describe(v))
+			}
+			if f == nil && id <= math.MaxUint32 && (uint32(id) < roleSystem || uint32(id) > partOther) {
+				text = appendText(text, uint32(id))
+			}
+			return f == nil
+		})
+	}
+	if f != nil {
+		c.fail(f)
+		return
+	}
+	c.json(http.StatusOK, fmt.Appendf(nil, `{"prompt":%s}`, quote(strings.ToValidUTF8(string(text), "\ufffd"))))
 }

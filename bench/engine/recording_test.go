@@ -34,10 +34,11 @@ var differences = []difference{
 	{"paths", "POST /v1/rerank", "status", everyTask},
 	{"paths", "POST /score", "status", everyTask},
 	{"paths", "POST /v1/score", "status", everyTask},
+	{"paths", "POST /pooling", "status", everyTask},
+	{"paths", "POST /classify", "status", everyTask},
 	{"paths", "POST /v1/audio/transcriptions", "status", everyTask},
 
 	{"paths", "GET /v1/responses/none", "body", "responses are not stored, so none can be asked for"},
-	{"paths", "POST /detokenize", "status", noInference},
 	{"paths", "GET /kv_event_sources", "status", noInference},
 	{"paths", "POST /v1/systemone", "status", noInference},
 	{"paths", "POST /generative_scoring", "status", noInference},
@@ -64,7 +65,7 @@ var differences = []difference{
 // The reasons that several rows have.
 const (
 	tokensAreShort = "a token has at most 4 bytes here, so other lengths are too long; the template has no text"
-	everyTask      = "embeddings, rerank, score and audio are served beside chat; the recorded model could only chat"
+	everyTask      = "embeddings, rerank, score, pooling, classify and audio are served beside chat; the recorded model could only chat"
 	noInference    = "no gateway sends anything there: 404, as for every path that is not served"
 	noScaleOut     = "the scale-out endpoints do not exist here, enabled or not"
 	noDevelopment  = "of vLLM's development endpoints there is sleep alone"
