@@ -112,7 +112,8 @@ func TestOnlyInferenceReachesAnEngine(t *testing.T) {
 		{path: "/invocations", body: `{"model":"llama","prompt":"x"}`},
 		{path: "/adapters", body: `{"name":"stolen","src":"sim:","model":"llama"}`},
 		{method: "DELETE", path: "/adapters/a01"},
-		{path: "/tokenize", body: `{"model":"llama","prompt":"x"}`},
+		{path: "/tokenize/", body: `{"model":"llama","prompt":"x"}`},
+		{method: "GET", path: "/tokenizer_info"},
 		{path: "/sleep", body: `{"model":"llama"}`},
 		{path: "/wake_up", body: `{"model":"llama"}`},
 		{method: "GET", path: "/metrics"},
@@ -123,13 +124,27 @@ func TestOnlyInferenceReachesAnEngine(t *testing.T) {
 	} {
 		refused(t, r.method+" "+r.path, s.must(r), 404, "unknown_url")
 	}
-	for _, path := range []string{"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/invocations", "/adapters", "/tokenize", "/sleep", "/wake_up"} {
+	for _, path := range []string{"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/invocations", "/adapters", "/sleep", "/wake_up"} {
 		if n := s.engineSum("sim:requests_total", "path", path); n != 0 {
 			t.Errorf("%v requests for %s reached an engine", n, path)
 		}
 	}
 	if a := s.must(completion("a01", 1, false)); a.status != 200 {
 		t.Errorf("inference: %d %s", a.status, a.body)
+	}
+	for path, body := range map[string]string{
+		"/tokenize":   `{"model":"a01","prompt":"hello world"}`,
+		"/detokenize": `{"model":"a01","tokens":[104,105]}`,
+		"/pooling":    `{"model":"a01","input":"hello world"}`,
+		"/classify":   `{"model":"a01","input":"hello world"}`,
+	} {
+		if a := s.must(request{path: path, body: body}); a.status != 200 {
+			t.Errorf("%s: %d %s", path, a.status, a.body)
+		}
+		refused(t, path, s.must(request{path: path, body: `{"model":"gpt-9"}`}), 404, "model_not_found")
+		if n := s.engineSum("sim:requests_total", "path", path); n != 1 {
+			t.Errorf("%v requests for %s reached an engine, want 1", n, path)
+		}
 	}
 }
 

@@ -27,7 +27,8 @@ const (
 	JSON
 	// Form is inference on a multipart form: an upload.
 	Form
-	// Stored is about an answer that an engine keeps: to read it, or to cancel it. Its body, if any, does not matter.
+	// Stored is about an answer that an engine keeps: to read it or what it was made from, to cancel it, or to delete it. Its
+	// body, if any, does not matter.
 	Stored
 )
 
@@ -37,8 +38,8 @@ const (
 )
 
 // inference is every path that may reach an engine, all of them by POST. Everything else an engine serves is left out
-// on purpose: its adapter and admin paths, and the paths that it leaves open without its API key (vLLM 0.32.0:
-// /invocations, /adapters, /tokenize, /metrics).
+// on purpose: its adapter and admin paths (see closed), and what names no model. The paths are those of vLLM 0.32.0, which
+// leaves the ones outside /v1 and /v2 open without its API key: they are routed by their model like the others.
 var inference = map[string]Operation{
 	"/v1/chat/completions":      JSON,
 	"/v1/completions":           JSON,
@@ -51,6 +52,10 @@ var inference = map[string]Operation{
 	"/rerank":                   JSON,
 	"/v1/score":                 JSON,
 	"/score":                    JSON,
+	"/pooling":                  JSON,
+	"/classify":                 JSON,
+	"/tokenize":                 JSON,
+	"/detokenize":               JSON,
 	"/v1/audio/speech":          JSON,
 	"/v1/audio/transcriptions":  Form,
 	"/v1/audio/translations":    Form,
@@ -63,14 +68,19 @@ func Find(method, path string) (op Operation, name string) {
 	path, _, _ = strings.Cut(path, "?")
 	switch method {
 	case "POST":
-		if id, ok := strings.CutPrefix(path, responsesPath); ok {
-			if id, ok = strings.CutSuffix(id, "/cancel"); ok && isID(id) {
-				return Stored, id
-			}
+		if id, ok := stored(path, "/cancel"); ok {
+			return Stored, id
 		}
 		return inference[path], ""
+	case "DELETE":
+		if id, ok := stored(path, ""); ok {
+			return Stored, id
+		}
 	case "GET":
-		if id, ok := strings.CutPrefix(path, responsesPath); ok && isID(id) {
+		if id, ok := stored(path, ""); ok {
+			return Stored, id
+		}
+		if id, ok := stored(path, "/input_items"); ok {
 			return Stored, id
 		}
 		if path == modelsPath {
@@ -81,6 +91,15 @@ func Find(method, path string) (op Operation, name string) {
 		}
 	}
 	return None, ""
+}
+
+// stored returns the id of the answer whose path has this end.
+func stored(path, end string) (id string, ok bool) {
+	id, ok = strings.CutPrefix(path, responsesPath)
+	if ok {
+		id, ok = strings.CutSuffix(id, end)
+	}
+	return id, ok && isID(id)
 }
 
 // isID says whether s may be the id of an answer.

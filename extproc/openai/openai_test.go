@@ -48,12 +48,40 @@ func TestOnlyInferenceMayPass(t *testing.T) {
 		{"GET", "/metrics", openai.None},
 		{"POST", "/sleep", openai.None},
 		{"POST", "/wake_up", openai.None},
-		{"POST", "/tokenize", openai.None},
+		{"POST", "/tokenize", openai.JSON},
+		{"POST", "/detokenize", openai.JSON},
+		{"POST", "/pooling", openai.JSON},
+		{"POST", "/classify", openai.JSON},
+		{"GET", "/tokenize", openai.None},
+		{"POST", "/tokenize/", openai.None},
+		{"POST", "/tokenizer_info", openai.None},
+		{"GET", "/tokenizer_info", openai.None},
+		{"POST", "/v1/tokenize", openai.None},
+		{"POST", "/v1/pooling", openai.None},
+		{"POST", "/v1/classify", openai.None},
 		{"POST", "/v1/chat/completions/render", openai.None},
 		{"GET", "/v1/responses/resp_1", openai.Stored},
 		{"GET", "/v1/responses/resp_1?stream=true", openai.Stored},
 		{"POST", "/v1/responses/resp_1/cancel", openai.Stored},
+		{"DELETE", "/v1/responses/resp_1", openai.Stored},
+		{"GET", "/v1/responses/resp_1/input_items", openai.Stored},
+		{"GET", "/v1/responses/resp_1/input_items?limit=20&after=msg_1", openai.Stored},
 		{"POST", "/v1/responses/resp_1", openai.None},
+		{"PUT", "/v1/responses/resp_1", openai.None},
+		{"DELETE", "/v1/responses/", openai.None},
+		{"DELETE", "/v1/responses/..", openai.None},
+		{"DELETE", "/v1/responses/resp_1/cancel", openai.None},
+		{"DELETE", "/v1/responses/resp_1/input_items", openai.None},
+		{"DELETE", "/v1/responses/../models", openai.None},
+		{"DELETE", "/v1/chat/completions", openai.None},
+		{"GET", "/v1/responses/resp_1/cancel", openai.None},
+		{"GET", "/v1/responses/input_items", openai.Stored},
+		{"GET", "/v1/responses//input_items", openai.None},
+		{"GET", "/v1/responses/%2e%2e/input_items", openai.None},
+		{"GET", "/v1/responses/a/b/input_items", openai.None},
+		{"GET", "/v1/responses/resp_1/input_items/", openai.None},
+		{"GET", "/v1/responses/resp_1/INPUT_ITEMS", openai.None},
+		{"POST", "/v1/responses/resp_1/input_items", openai.None},
 		{"GET", "/v1/responses/resp_1/", openai.None},
 		{"GET", "/v1/responses/..", openai.None},
 		{"GET", "/v1/responses/resp_1%2Fcancel", openai.None},
@@ -66,6 +94,12 @@ func TestOnlyInferenceMayPass(t *testing.T) {
 	}
 	if _, model := openai.Find("GET", "/v1/models/a/b%20c?x"); model != "a/b%20c" {
 		t.Errorf("the model is %q", model)
+	}
+	for _, about := range []string{"GET /v1/responses/r-1", "GET /v1/responses/r-1/input_items?a=b", "DELETE /v1/responses/r-1", "POST /v1/responses/r-1/cancel"} {
+		method, path, _ := strings.Cut(about, " ")
+		if _, id := openai.Find(method, path); id != "r-1" {
+			t.Errorf("%s is about %q", about, id)
+		}
 	}
 }
 
