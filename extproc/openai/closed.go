@@ -2,76 +2,369 @@ package openai
 
 import (
 	"net/url"
-	"path"
 	"strings"
 )
 
 // closed are the paths of engines that no request may reach, through whatever gateway: what loads, unloads and lists
-// weights, what stops, pauses and resets an engine, what tells about it, and what it leaves open without its key. An
-// entry with a slash at its end is everything below it.
+// weights, what stops, pauses, resets, profiles and changes an engine, and what tells about one. Inference is none of it,
+// nor is to tell whether an engine is there.
 //
-// Sources: vLLM 0.32.0 (api_server, and the dev mode's routes), SGLang (http_server), TensorRT-LLM (trtllm-serve),
-// Triton (model repository, trace, log, shared memory extensions), TGI, llama.cpp (server).
-var closed = func() map[string]bool {
-	set := make(map[string]bool)
-	for p := range strings.FieldsSeq(`
-		/v1/load_lora_adapter /v1/unload_lora_adapter /load_lora_adapter /unload_lora_adapter
-		/load_lora_adapter_from_tensors /lora-adapters /adapters /adapters/ /invocations
-		/metrics /prometheus/ /perf_metrics /kv_cache_events /kv_event_sources /load /server_info /get_server_info
-		/get_model_info /model_info /get_load /v1/loads /version /props /slots /slots/ /info /docs /docs/ /redoc /openapi.json
-		/sleep /wake_up /is_sleeping /pause /resume /is_paused /reset_prefix_cache /reset_mm_cache /reset_encoder_cache
-		/collective_rpc /scale_elastic_ep /is_scaling_elastic_ep /start_profile /stop_profile /abort_requests /debug/
-		/flush_cache /clear_hicache_storage_backend /pause_generation /continue_generation /abort_request /configure_logging
-		/update_weights /update_weights_from_disk /update_weights_from_tensor /update_weights_from_distributed
-		/update_weights_from_ipc /update_weight_version /init_weights_update_group /destroy_weights_update_group
-		/init_weights_send_group_for_remote_instance /send_weights_to_remote_instance /get_weights_by_name
-		/init_weight_transfer_engine /get_world_size /release_memory_occupation /resume_memory_occupation
-		/slow_down /set_internal_state /start_expert_distribution_record /stop_expert_distribution_record
-		/dump_expert_distribution_record /open_session /close_session /freeze_gc /shutdown /quitquitquit
-		/tokenize /detokenize /tokenizer_info /apply-template
-		/models/load /models/unload /v2/repository/ /v2/trace/ /v2/logging /v2/systemsharedmemory/ /v2/cudasharedmemory/`) {
-		set[p] = true
-	}
-	return set
-}()
+// A path with a slash at its end stands for itself and for everything below it, a segment "*" for any one segment, and a
+// path with "*" at its end for everything that begins so. Letters are in lower case. What more than one engine serves
+// stands with the first of them.
+var closed = []struct {
+	path   string
+	source string // the engine, its version, and where in it the path is from
+	why    string
+}{
+	// vLLM: files are below vllm/entrypoints.
+	{"/v1/load_lora_adapter", "vLLM 0.32.0, serve/lora", "loads an adapter"},
+	{"/v1/unload_lora_adapter", "vLLM 0.32.0, serve/lora", "unloads an adapter"},
+	{"/adapters/", "vLLM 0.32.0, serve/sagemaker", "loads and unloads adapters, without the API key"},
+	{"/invocations", "vLLM 0.32.0, serve/sagemaker; SGLang, TGI", "takes any request, without the API key"},
+	{"/metrics*", "vLLM 0.32.0, serve/instrumentator; SGLang: both mount ^/metrics(.*)$; all others", "tells the load"},
+	{"/load", "vLLM 0.32.0, serve/instrumentator", "tells the load"},
+	{"/version", "vLLM 0.32.0, serve/instrumentator; TensorRT-LLM", "tells of the engine"},
+	{"/kv_event_sources", "vLLM 0.32.0, serve/instrumentator", "tells where cache events are published"},
+	{"/docs/", "vLLM 0.32.0, launchers (FastAPI); MLServer, TGI", "tells of the engine"},
+	{"/redoc", "vLLM 0.32.0, launchers (FastAPI)", "tells of the engine"},
+	{"/openapi.json", "vLLM 0.32.0, launchers (FastAPI)", "tells of the engine"},
+	{"/tokenizer_info", "vLLM 0.32.0, serve/tokenize", "tells the chat template"},
+	{"/server_info", "vLLM 0.32.0, serve/dev/server_info; SGLang, TensorRT-LLM", "tells the configuration"},
+	{"/sleep", "vLLM 0.32.0, serve/dev/sleep; LMDeploy", "stops the engine, and may drop its weights"},
+	{"/wake_up", "vLLM 0.32.0, serve/dev/sleep", "starts the engine again"},
+	{"/is_sleeping", "vLLM 0.32.0, serve/dev/sleep; LMDeploy", "tells of the engine"},
+	{"/release_kv_cache_memory", "vLLM 0.32.0, serve/dev/sleep", "drops the cache"},
+	{"/reset_prefix_cache", "vLLM 0.32.0, serve/dev/cache", "drops the cache"},
+	{"/reset_mm_cache", "vLLM 0.32.0, serve/dev/cache", "drops the cache"},
+	{"/reset_encoder_cache", "vLLM 0.32.0, serve/dev/cache", "drops the cache"},
+	{"/collective_rpc", "vLLM 0.32.0, serve/dev/rpc", "calls any method of the workers"},
+	{"/start_profile", "vLLM 0.32.0, serve/profile; SGLang", "profiles"},
+	{"/stop_profile", "vLLM 0.32.0, serve/profile; SGLang", "profiles"},
+	{"/scale_elastic_ep", "vLLM 0.32.0, serve/elastic_ep; SGLang", "changes the number of workers"},
+	{"/is_scaling_elastic_ep", "vLLM 0.32.0, serve/elastic_ep; SGLang", "tells of the engine"},
+	{"/fault_tolerance/", "vLLM 0.32.0, serve/fault_tolerance", "changes and tells which workers take part"},
+	{"/pause", "vLLM 0.32.0, rl/online", "stops the engine"},
+	{"/resume", "vLLM 0.32.0, rl/online", "starts the engine again"},
+	{"/is_paused", "vLLM 0.32.0, rl/online", "tells of the engine"},
+	{"/abort_requests", "vLLM 0.32.0, rl/online and scale_out/token_in_token_out", "ends others' requests"},
+	{"/inference/v1/abort_requests", "vLLM 0.32.0, scale_out/token_in_token_out", "ends others' requests"},
+	{"/init_weight_transfer_engine", "vLLM 0.32.0, rl/online", "changes weights"},
+	{"/shutdown_weight_transfer_engine", "vLLM 0.32.0, rl/online", "changes weights"},
+	{"/start_weight_update", "vLLM 0.32.0, rl/online", "changes weights"},
+	{"/start_draft_weight_update", "vLLM 0.32.0, rl/online", "changes weights"},
+	{"/update_weights", "vLLM 0.32.0, rl/online; LMDeploy, TensorRT-LLM", "changes weights"},
+	{"/finish_weight_update", "vLLM 0.32.0, rl/online", "changes weights"},
+	{"/update_weight_version", "vLLM 0.32.0, rl/online; SGLang", "changes weights"},
+	{"/weight_info", "vLLM 0.32.0, rl/online", "tells of weights"},
+	{"/weight_checker", "vLLM 0.32.0, rl/online", "reads and changes weights"},
+	{"/get_world_size", "vLLM 0.32.0, rl/online", "tells of the engine"},
 
-// Closed says whether a path may reach an engine through no gateway. It reads the path as the most lenient engine would:
-// escapes are undone again and again, slashes merged, dots resolved, a slash at the end and the case of letters ignored.
+	// SGLang: files are below sglang.
+	{"/load_lora_adapter", "SGLang 0.5.23, srt/entrypoints/http_server", "loads an adapter"},
+	{"/load_lora_adapter_from_tensors", "SGLang 0.5.23, srt/entrypoints/http_server", "loads an adapter"},
+	{"/unload_lora_adapter", "SGLang 0.5.23, srt/entrypoints/http_server", "unloads an adapter"},
+	{"/get_server_info", "SGLang 0.5.23, srt/entrypoints/http_server", "tells the configuration"},
+	{"/get_model_info", "SGLang 0.5.23, srt/entrypoints/http_server", "tells of weights"},
+	{"/model_info", "SGLang 0.5.23, srt/entrypoints/http_server", "tells of weights"},
+	{"/get_load", "SGLang before 0.5.23, srt/entrypoints/http_server", "tells the load"},
+	{"/v1/loads", "SGLang 0.5.23, srt/entrypoints/v1_loads", "tells the load"},
+	{"/set_internal_state", "SGLang 0.5.23, srt/entrypoints/http_server", "changes the configuration"},
+	{"/configure_logging", "SGLang 0.5.23, srt/entrypoints/http_server", "writes requests to a file"},
+	{"/set_trace_level", "SGLang 0.5.23, srt/entrypoints/http_server", "traces"},
+	{"/dumper/", "SGLang 0.5.23, srt/entrypoints/http_server", "dumps tensors"},
+	{"/freeze_gc", "SGLang 0.5.23, srt/entrypoints/http_server", "changes the engine"},
+	{"/slow_down", "SGLang 0.5.23, srt/entrypoints/http_server", "slows the engine down"},
+	{"/pd_role_switch", "SGLang 0.5.23, srt/entrypoints/http_server", "changes the engine's role"},
+	{"/flush_cache", "SGLang 0.5.23, srt/entrypoints/http_server", "drops the cache"},
+	{"/clear_hicache_storage_backend", "SGLang before 0.5.23, srt/entrypoints/http_server", "drops the cache"},
+	{"/hicache/", "SGLang 0.5.23, srt/entrypoints/http_server", "attaches, detaches and clears the cache's storage"},
+	{"/get_hicache_l3_cache_layout", "SGLang 0.5.23, srt/entrypoints/http_server", "tells of the cache"},
+	{"/add_external_corpus", "SGLang 0.5.23, srt/entrypoints/http_server", "changes what tokens are drafted from"},
+	{"/remove_external_corpus", "SGLang 0.5.23, srt/entrypoints/http_server", "changes what tokens are drafted from"},
+	{"/list_external_corpora", "SGLang 0.5.23, srt/entrypoints/http_server", "tells of the engine"},
+	{"/start_expert_distribution_record", "SGLang 0.5.23, srt/entrypoints/http_server", "profiles"},
+	{"/stop_expert_distribution_record", "SGLang 0.5.23, srt/entrypoints/http_server", "profiles"},
+	{"/dump_expert_distribution_record", "SGLang 0.5.23, srt/entrypoints/http_server", "profiles"},
+	{"/pause_generation", "SGLang 0.5.23, srt/entrypoints/http_server", "stops the engine"},
+	{"/continue_generation", "SGLang 0.5.23, srt/entrypoints/http_server", "starts the engine again"},
+	{"/abort_request", "SGLang 0.5.23, srt/entrypoints/http_server; LMDeploy", "ends others' requests"},
+	{"/open_session", "SGLang 0.5.23, srt/entrypoints/http_server", "takes memory until it is closed"},
+	{"/close_session", "SGLang 0.5.23, srt/entrypoints/http_server", "closes others' sessions"},
+	{"/release_memory_occupation", "SGLang 0.5.23, srt/entrypoints/http_server", "drops weights and cache"},
+	{"/resume_memory_occupation", "SGLang 0.5.23, srt/entrypoints/http_server", "loads weights"},
+	{"/begin_weight_update", "SGLang 0.5.23, srt/entrypoints/http_server", "changes weights"},
+	{"/end_weight_update", "SGLang 0.5.23, srt/entrypoints/http_server", "changes weights"},
+	{"/update_weights_from_disk", "SGLang 0.5.23, srt/entrypoints/http_server", "changes weights"},
+	{"/update_weights_from_tensor", "SGLang 0.5.23, srt/entrypoints/http_server", "changes weights"},
+	{"/update_weights_from_distributed", "SGLang 0.5.23, srt/entrypoints/http_server; LMDeploy", "changes weights"},
+	{"/update_weights_from_ipc", "SGLang 0.5.23, srt/entrypoints/http_server; LMDeploy", "changes weights"},
+	{"/init_weights_update_group", "SGLang 0.5.23, srt/entrypoints/http_server; LMDeploy", "changes weights"},
+	{"/destroy_weights_update_group", "SGLang 0.5.23, srt/entrypoints/http_server; LMDeploy", "changes weights"},
+	{"/init_weights_send_group_for_remote_instance", "SGLang 0.5.23, srt/entrypoints/http_server", "sends weights"},
+	{"/send_weights_to_remote_instance", "SGLang 0.5.23, srt/entrypoints/http_server", "sends weights"},
+	{"/get_remote_instance_transfer_engine_info", "SGLang 0.5.23, srt/entrypoints/http_server", "tells how to read memory"},
+	{"/remote_instance_transfer_engine_info", "SGLang 0.5.23, srt/entrypoints/http_server", "tells how to read memory"},
+	{"/register_transfer_engine_info", "SGLang 0.5.23, srt/entrypoints/engine_info_bootstrap_server", "changes how memory is read"},
+	{"/get_transfer_engine_info", "SGLang 0.5.23, srt/entrypoints/engine_info_bootstrap_server", "tells how to read memory"},
+	{"/get_weights_by_name", "SGLang 0.5.23, srt/entrypoints/http_server", "reads weights"},
+	{"/weights_checker", "SGLang 0.5.23, srt/entrypoints/http_server", "reads and changes weights"},
+	{"/gate/", "SGLang 0.5.23, srt/distributed/gated_launch", "starts the engine"},
+	{"/stats", "SGLang 0.5.23, multimodal_gen/runtime/entrypoints", "tells the load"},
+	{"/v1/model_info", "SGLang 0.5.23, multimodal_gen/runtime/entrypoints", "tells of weights"},
+	{"/v1/set_lora", "SGLang 0.5.23, multimodal_gen/runtime/entrypoints", "loads an adapter"},
+	{"/v1/merge_lora_weights", "SGLang 0.5.23, multimodal_gen/runtime/entrypoints", "changes weights"},
+	{"/v1/unmerge_lora_weights", "SGLang 0.5.23, multimodal_gen/runtime/entrypoints", "changes weights"},
+	{"/v1/list_loras", "SGLang 0.5.23, multimodal_gen/runtime/entrypoints", "lists adapters"},
+	{"/update_weights_from_tensor_checker", "SGLang 0.5.23, multimodal_gen/runtime/entrypoints", "reads weights"},
+	{"/get_weights_checksum", "SGLang 0.5.23, multimodal_gen/runtime/entrypoints", "reads weights"},
+
+	// LMDeploy: files are below lmdeploy/serve.
+	{"/terminate", "LMDeploy 0.18.0, openai/endpoints/management", "ends the engine"},
+	{"/wakeup", "LMDeploy 0.18.0, openai/endpoints/management", "starts the engine again"},
+	{"/distserve/", "LMDeploy 0.18.0, openai/endpoints/distserve", "connects engines, drops their cache, tells of them"},
+	{"/nodes/", "LMDeploy 0.18.0, proxy", "adds, removes and ends engines"},
+
+	// TensorRT-LLM: files are below tensorrt_llm.
+	{"/prometheus/", "TensorRT-LLM, serve/openai_server", "tells the load"},
+	{"/perf_metrics", "TensorRT-LLM, serve/openai_server", "tells the load, and of others' requests"},
+	{"/energy_metrics", "TensorRT-LLM, serve/openai_server", "tells of the engine"},
+	{"/kv_cache_events", "TensorRT-LLM, serve/openai_server", "takes the events of the cache away"},
+	{"/v1/kv_cache_hints", "TensorRT-LLM, serve/openai_server", "says what the cache keeps"},
+	{"/v1/data_transceiver_state", "TensorRT-LLM, serve/openai_server", "tells of the engine"},
+	{"/_resource_governor/", "TensorRT-LLM, serve/openai_server", "changes what requests get"},
+	{"/steady_clock_offset", "TensorRT-LLM, serve/openai_server", "sets the clock"},
+	{"/release_memory", "TensorRT-LLM, serve/openai_server", "drops weights and cache"},
+	{"/resume_memory", "TensorRT-LLM, serve/openai_server", "loads weights"},
+	{"/cluster_info", "TensorRT-LLM, serve/openai_disagg_server", "tells of engines"},
+	{"/set", "TensorRT-LLM, serve/cluster_storage", "adds engines"},
+	{"/get", "TensorRT-LLM, serve/cluster_storage", "tells of engines"},
+	{"/delete", "TensorRT-LLM, serve/cluster_storage", "removes engines"},
+	{"/expire", "TensorRT-LLM, serve/cluster_storage", "removes engines"},
+	{"/get_prefix", "TensorRT-LLM, serve/cluster_storage", "tells of engines"},
+
+	// Triton Inference Server: http_server, and the extensions of the protocol that its documentation describes.
+	{"/v2/repository/", "Triton, model repository extension; MLServer 1.7.1", "loads, unloads and lists models"},
+	{"/v2/trace/", "Triton, trace extension", "traces"},
+	{"/v2/models/*/trace/", "Triton, trace extension", "traces"},
+	{"/v2/models/*/versions/*/trace/", "Triton, http_server", "traces"},
+	{"/v2/logging", "Triton, logging extension", "changes the log"},
+	{"/v2/systemsharedmemory/", "Triton, shared-memory extension", "gives memory to read and write"},
+	{"/v2/cudasharedmemory/", "Triton, shared-memory extension", "gives memory to read and write"},
+	{"/v2/models/stats", "Triton, statistics extension", "tells the load"},
+	{"/v2/models/*/stats", "Triton, statistics extension", "tells the load"},
+	{"/v2/models/*/versions/*/stats", "Triton, statistics extension", "tells the load"},
+	{"/v2/models/*/config", "Triton, model configuration extension", "tells the configuration"},
+	{"/v2/models/*/versions/*/config", "Triton, model configuration extension", "tells the configuration"},
+
+	// MLServer.
+	{"/v2/docs/", "MLServer 1.7.1, rest/app", "tells of the engine"},
+
+	// OpenVINO Model Server.
+	{"/v1/config/", "OpenVINO Model Server, src/http_rest_api_handler.cpp", "reloads the configuration, lists models"},
+
+	// NVIDIA NIM.
+	{"/v1/metrics", "NVIDIA NIM for LLMs 1, observability", "tells the load"},
+	{"/v1/metadata", "NVIDIA NIM for LLMs 2.0, API reference", "tells of the engine and of weights"},
+	{"/v1/manifest", "NVIDIA NIM 1.10, API reference", "tells of the engine and of weights"},
+	{"/v1/version", "NVIDIA NIM for LLMs 2.0, API reference", "tells of the engine"},
+	{"/v1/license", "NVIDIA NIM for LLMs 2.0, API reference", "tells of the engine"},
+
+	// Text Generation Inference.
+	{"/info", "TGI, router/src/server.rs", "tells the configuration"},
+	{"/api-doc/", "TGI, router/src/server.rs", "tells of the engine"},
+
+	// llama.cpp, as llama-cpp-python 0.3.36 has it; its router mode serves what is below /models.
+	{"/lora-adapters", "llama.cpp, tools/server/server.cpp", "lists adapters, changes their scale"},
+	{"/props", "llama.cpp, tools/server/server.cpp", "tells and changes the configuration"},
+	{"/slots/", "llama.cpp, tools/server/server.cpp", "tells of others' requests; saves, restores and erases the cache"},
+	{"/apply-template", "llama.cpp, tools/server/server.cpp", "tells the chat template"},
+	{"/cors-proxy", "llama.cpp, tools/server/server.cpp", "calls any address from the engine"},
+	{"/tools", "llama.cpp, tools/server/server.cpp", "runs commands where the engine is"},
+	{"/models", "llama.cpp, tools/server/server.cpp; TorchServe, Triton by SageMaker's API", "downloads, deletes and lists models"},
+	{"/models/*", "llama.cpp, tools/server/server.cpp; TorchServe, Triton by SageMaker's API", "loads, unloads and tells of models"},
+
+	// Ollama: its API reference.
+	{"/api/pull", "Ollama, API reference", "downloads a model"},
+	{"/api/push", "Ollama, API reference", "uploads a model"},
+	{"/api/create", "Ollama, API reference", "makes a model"},
+	{"/api/copy", "Ollama, API reference", "makes a model"},
+	{"/api/delete", "Ollama, API reference", "deletes a model"},
+	{"/api/blobs/", "Ollama, API reference", "stores files"},
+	{"/api/ps", "Ollama, API reference", "tells what is loaded"},
+	{"/api/version", "Ollama, API reference", "tells of the engine"},
+
+	// What many servers have, whichever engine is in them.
+	{"/debug/", "MLC LLM, debug_entrypoints; Go's net/http/pprof", "profiles, and dumps memory"},
+	{"/shutdown", "servers of several engines", "ends the engine"},
+	{"/quitquitquit", "proxies that share a pod with the engine", "ends the proxy"},
+}
+
+// Closed says whether a path may reach an engine through no gateway. An engine may read the same bytes in many ways, so
+// it is closed if any reading of it is: with its escapes undone never, once, or again and again; with slashes merged; in
+// lower case; with and without parameters (";x"); up to what could be an escaped query. What nobody writes in earnest is
+// closed without being read: dot segments, backslashes, control characters, escapes that make no sense, and a path that
+// does not begin with a slash.
+//
+// It is asked about each request behind another gateway whose path is none of ours.
 func Closed(target string) bool {
 	p, _, _ := strings.Cut(target, "?")
-	p, _, _ = strings.Cut(p, "#")
-	for range 8 {
+	if p == "" {
+		return false
+	}
+	for range maxEscapes {
+		if closedAs(p) {
+			return true
+		}
+		if strings.IndexByte(p, '%') < 0 {
+			return false
+		}
 		unescaped, err := url.PathUnescape(p)
-		if err != nil || unescaped == p {
-			break
+		if err != nil {
+			return true
 		}
 		p = unescaped
 	}
-	if strings.Contains(p, "%") || strings.ContainsAny(p, "\\\x00\r\n") {
-		return true // nobody's honest path
-	}
-	p = strings.ToLower(path.Clean("/" + p))
-	// A parameter of a segment (";x") is dropped by some servers.
-	segments := strings.Split(p, "/")
-	for i, s := range segments {
-		segments[i], _, _ = strings.Cut(s, ";")
-	}
-	p = strings.Join(segments, "/")
-	if closed[p] {
+	return true
+}
+
+// maxEscapes bounds how often escapes are undone: a path that has some still is closed.
+const maxEscapes = 8
+
+// closedAs says whether a path is closed whose escapes are undone, or are none.
+func closedAs(p string) bool {
+	if p[0] != '/' {
 		return true
 	}
-	// Models are loaded below Triton's repository and traced below each model.
-	if strings.HasPrefix(p, "/v2/models/") && strings.Contains(p, "/trace/") {
+	p = strings.ToLower(p)
+	if closedWithParameters(p) {
 		return true
 	}
-	for end := 1; ; {
-		next := strings.IndexByte(p[end:], '/')
-		if next < 0 {
-			return false
+	end := strings.IndexAny(p, "?#")
+	return end >= 0 && closedWithParameters(p[:end])
+}
+
+// closedWithParameters says whether a path is closed whose parameters are none, or end a segment, or end the path.
+func closedWithParameters(p string) bool {
+	if dishonest(p) || closedPaths.match(p) {
+		return true
+	}
+	end := strings.IndexByte(p, ';')
+	if end < 0 {
+		return false
+	}
+	bare := withoutParameters(p)
+	return dishonest(bare) || closedPaths.match(bare) || closedPaths.match(p[:end])
+}
+
+// dishonest says whether a path has a segment of dots alone, a backslash or a control character.
+func dishonest(p string) bool {
+	dots := true // the segment has nothing so far, or dots alone
+	for i := range len(p) {
+		switch c := p[i]; {
+		case c == '\\', c < ' ', c == 0x7f:
+			return true
+		case c == '/':
+			if dots && i > 0 && p[i-1] == '.' {
+				return true
+			}
+			dots = true
+		case c != '.':
+			dots = false
 		}
-		end += next + 1
-		if closed[p[:end]] {
+	}
+	return dots && p[len(p)-1] == '.'
+}
+
+// withoutParameters returns a path whose segments end before their parameters.
+func withoutParameters(p string) string {
+	var bare strings.Builder
+	bare.Grow(len(p))
+	inside := false
+	for i := range len(p) {
+		switch p[i] {
+		case '/':
+			inside = false
+		case ';':
+			inside = true
+		}
+		if !inside {
+			bare.WriteByte(p[i])
+		}
+	}
+	return bare.String()
+}
+
+// closedPaths is the table as a tree.
+var closedPaths = func() *node {
+	root := &node{}
+	for _, row := range closed {
+		root.add(row.path)
+	}
+	return root
+}()
+
+// node is where paths of the table go on, or end.
+type node struct {
+	ends   bool             // a path ends here
+	below  bool             // a path ends here, and all that go on do as well
+	next   map[string]*node // by the next segment
+	any    *node            // whatever the next segment is
+	starts []string         // beginnings of the next segment with which a path ends, and all that go on
+}
+
+// add puts a path of the table into the tree.
+func (n *node) add(path string) {
+	path = path[1:]
+	for {
+		segment, rest, more := strings.Cut(path, "/")
+		start, begins := strings.CutSuffix(segment, "*")
+		switch {
+		case begins && start != "":
+			n.starts = append(n.starts, start)
+			return
+		case begins:
+			if n.any == nil {
+				n.any = &node{}
+			}
+			n = n.any
+		default:
+			if n.next == nil {
+				n.next = make(map[string]*node)
+			}
+			if n.next[segment] == nil {
+				n.next[segment] = &node{}
+			}
+			n = n.next[segment]
+		}
+		if rest == "" {
+			n.ends = true
+			n.below = n.below || more
+			return
+		}
+		path = rest
+	}
+}
+
+// match says whether a path is one of the table. Empty segments count as none.
+func (n *node) match(path string) bool {
+	for {
+		path = strings.TrimLeft(path, "/")
+		if path == "" || n.below {
+			return n.ends
+		}
+		segment, rest, _ := strings.Cut(path, "/")
+		for _, start := range n.starts {
+			if strings.HasPrefix(segment, start) {
+				return true
+			}
+		}
+		if n.any != nil && n.any.match(rest) {
 			return true
 		}
+		if n = n.next[segment]; n == nil {
+			return false
+		}
+		path = rest
 	}
 }

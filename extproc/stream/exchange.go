@@ -136,6 +136,9 @@ func (x *exchange) requestHeaders(end bool, now time.Time) responses {
 		if reply := x.models(name); reply != nil {
 			return reply
 		}
+		if openai.Closed(x.in.path) {
+			return x.fail(errUnknownPath, "") // a name that is a way to another path
+		}
 		return x.pass("", end, now) // the pool's engines give no list that could be given on
 	case op == openai.Stored:
 		return x.pass(name, end, now)
