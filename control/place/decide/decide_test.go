@@ -22,6 +22,7 @@ import (
 //	endpoint e1 slots=4                     looked at; lists=a,b bytes=1Gi default=50Mi loads=6 predict timeout=90s incarnation=x
 //	declare e1                              known, not looked at yet
 //	look e1 a b                             the engine lists a and b; before=1s: the look began that long ago
+//	purge e1                                looked at, and the look unloaded whatever the engine had
 //	model a min=1 max=2 pinned size=50Mi used=5m base=llama
 //	want x a unusable=e1                    requests of x wait for a
 //	loaded e1 a size=60Mi took=2s
@@ -160,6 +161,10 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 			r.sights[plain[0]] = seen
 		}
 		r.look(plain[0], plain[1:], r.duration(with["before"]))
+	case "purge":
+		seen := r.sights[plain[0]]
+		seen.Began, seen.Purged = r.now, true
+		r.s.Saw(seen, r.now)
 	case "gone":
 		r.s.RemoveEndpoint(plain[0])
 	case "down":
