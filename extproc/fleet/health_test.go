@@ -244,31 +244,38 @@ func TestALookEndsTheLeasesOfRequestsThatAreGone(t *testing.T) {
 	}
 }
 
+// Only an adapter takes a slot where it goes; a base model, and a request for no model, take none.
 func TestARequestThatMovedIsCountedWhereItIs(t *testing.T) {
-	f, _ := started()
-	view(f)
-	r := f.Begin(decide(t, f, "sql"))
-	from, to := 0, 1
-	if f.Endpoints()[1].InFlight == 1 {
-		from, to = 1, 0
-	}
-	address := f.Endpoints()[to].Address
-	f.Moved(r, address)
-	f.Moved(r, address)
-	f.Moved(r, "10.9.9.9:1")
-	f.Moved(nil, address)
-	if e := f.Endpoints(); e[from].InFlight != 0 || e[to].InFlight != 1 || e[to].Models["sql"] != 1 || view(f).Endpoints[to].ActiveAdapters() != 1 {
-		t.Errorf("after it moved: %+v", e)
-	}
-	r.End()
-	f.Moved(r, f.Endpoints()[from].Address)
-	for _, e := range f.Endpoints() {
-		if e.InFlight != 0 || len(e.Models) != 0 {
-			t.Errorf("after its end: %+v", e)
+	for model, slots := range map[string]int64{"sql": 1, "llama": 0, "": 0} {
+		f, _ := started()
+		view(f)
+		r := f.Begin(decide(t, f, model))
+		from, to := 0, 1
+		if f.Endpoints()[1].InFlight == 1 {
+			from, to = 1, 0
 		}
-	}
-	if p := view(f); p.Endpoints[0].ActiveAdapters()+p.Endpoints[1].ActiveAdapters() != 0 {
-		t.Error("adapters are active still")
+		address := f.Endpoints()[to].Address
+		f.Moved(r, address)
+		f.Moved(r, address)
+		f.Moved(r, "10.9.9.9:1")
+		f.Moved(nil, address)
+		if e := f.Endpoints(); e[from].InFlight != 0 || e[to].InFlight != 1 || e[to].Models[model] != 1 {
+			t.Errorf("%q: after it moved: %+v", model, e)
+		}
+		if p := view(f); p.Endpoints[from].ActiveAdapters() != 0 || p.Endpoints[to].ActiveAdapters() != slots {
+			t.Errorf("%q: after it moved %d and %d adapters are active, want 0 and %d",
+				model, p.Endpoints[from].ActiveAdapters(), p.Endpoints[to].ActiveAdapters(), slots)
+		}
+		r.End()
+		f.Moved(r, f.Endpoints()[from].Address)
+		for _, e := range f.Endpoints() {
+			if e.InFlight != 0 || len(e.Models) != 0 {
+				t.Errorf("%q: after its end: %+v", model, e)
+			}
+		}
+		if p := view(f); p.Endpoints[0].ActiveAdapters()+p.Endpoints[1].ActiveAdapters() != 0 {
+			t.Errorf("%q: adapters are active still", model)
+		}
 	}
 }
 
