@@ -34,6 +34,9 @@ func (x Exchange) Waits() string {
 	return fmt.Sprintf("%s, %d bytes, at most %v", x.waits.key, x.waits.bytes, x.waits.most)
 }
 
+// Kept is for how many bytes of the request's body the exchange has memory.
+func (x Exchange) Kept() int { return cap(x.chunks) }
+
 // Override is override.
 func (x Exchange) Override() *extprocv3.ProcessingResponse { return x.override() }
 

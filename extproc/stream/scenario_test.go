@@ -115,6 +115,8 @@ func scenario(t *testing.T) func(string) string {
 				}
 			case len(answers) == 0:
 				out.WriteString("(nothing)\n")
+			case x.Kept() > 0:
+				t.Errorf("%s: of a request that was sent on or answered %d bytes are kept", line, x.Kept())
 			}
 		}
 		counted := inFlight(f)
