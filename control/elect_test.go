@@ -33,6 +33,8 @@ type holder struct {
 	*lease
 	name string
 	seen int // version
+	// slow is how long it takes to record that the Lease was lost, before the loser is told.
+	slow time.Duration
 }
 
 var resource = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
@@ -89,9 +91,14 @@ func (h *holder) Create(ctx context.Context, r resourcelock.LeaderElectionRecord
 func (h *holder) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	return h.put(ctx, r)
 }
-func (h *holder) RecordEvent(string) {}
-func (h *holder) Identity() string   { return h.name }
-func (h *holder) Describe() string   { return "control" }
+func (h *holder) Identity() string { return h.name }
+func (h *holder) Describe() string { return "control" }
+
+func (h *holder) RecordEvent(event string) {
+	if event == "stopped leading" {
+		time.Sleep(h.slow)
+	}
+}
 
 func (l *lease) cutOff(names ...string) {
 	l.mu.Lock()
@@ -254,6 +261,55 @@ func TestWhoIsCutOffIsReplaced(t *testing.T) {
 		s.after(leaseDuration, "b1", "a1", "b1")
 		s.cutOff()
 		s.after(10*time.Second, "b1", "b1")
+	})
+}
+
+// Whoever sees another decides no more from that moment, not only when its term has ended. What happened is told in any
+// order: here that there is another comes before that the Lease was lost, while the term cannot hear.
+func TestATermIsPausedBeforeItEndsForAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &lease{}
+		e := election{
+			lock: &holder{lease: l, name: "a", slow: time.Second}, log: slog.New(slog.DiscardHandler),
+			duration: leaseDuration, deadline: renewDeadline, retry: retryPeriod,
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var heard []bool
+		hears, ended, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		go func() {
+			done <- e.run(ctx, func(ctx context.Context, pauses <-chan bool) error {
+				defer close(ended)
+				for {
+					select {
+					case paused := <-pauses:
+						heard = append(heard, paused)
+						<-hears
+					case <-ctx.Done():
+						return nil
+					}
+				}
+			})
+		}()
+		time.Sleep(time.Second)
+		l.cutOff("a")
+		time.Sleep(retryPeriod + renewDeadline + 2*time.Second) // it is paused, and hears nothing
+		l.cutOff()
+		time.Sleep(5 * retryPeriod) // it has the Lease again, which is to be said
+		l.mu.Lock()
+		b := *l.record
+		b.HolderIdentity, b.LeaderTransitions = "b", b.LeaderTransitions+1
+		l.record, l.version = &b, l.version+1
+		l.mu.Unlock()
+		time.Sleep(renewDeadline + retryPeriod + 2*time.Second) // and not any more, of which it hears nothing
+		close(hears)
+		<-ended
+		if want := []bool{true, false, true}; !slices.Equal(heard, want) {
+			t.Errorf("the term was told whether it is paused: %v, want %v", heard, want)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 	})
 }
 
