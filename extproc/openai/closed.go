@@ -296,8 +296,7 @@ func withoutParameters(p string) string {
 }
 
 // closedPaths is the table as a tree.
-var closedPaths = func() *node {
-	root := &node{}
+var closedPaths = func() (root node) {
 	for _, row := range closed {
 		root.add(row.path)
 	}
@@ -347,22 +346,22 @@ func (n *node) add(path string) {
 }
 
 // match says whether a path is one of the table. Empty segments count as none.
-func (n *node) match(path string) bool {
-	for {
+func (n node) match(path string) bool {
+	for at := &n; ; {
 		path = strings.TrimLeft(path, "/")
-		if path == "" || n.below {
-			return n.ends
+		if path == "" || at.below {
+			return at.ends
 		}
 		segment, rest, _ := strings.Cut(path, "/")
-		for _, start := range n.starts {
+		for _, start := range at.starts {
 			if strings.HasPrefix(segment, start) {
 				return true
 			}
 		}
-		if n.any != nil && n.any.match(rest) {
+		if at.any != nil && at.any.match(rest) {
 			return true
 		}
-		if n = n.next[segment]; n == nil {
+		if at = at.next[segment]; at == nil {
 			return false
 		}
 		path = rest
