@@ -178,9 +178,9 @@ func (s *soak) startEngine(address string, flags ...string) {
 	}
 }
 
-// extprocLane restarts extproc again and again in the first two fifths of the soak, so that the last one lives long
-// enough to be measured. It returns when that one began.
-func (s *soak) extprocLane(ctx context.Context) time.Time {
+// restartExtproc restarts extproc again and again in the first two fifths of the soak, at least twice, and returns when the
+// last one began.
+func (s *soak) restartExtproc(ctx context.Context) time.Time {
 	interval := min(max(s.length/8, 5*time.Second), 20*time.Second)
 	for n := 0; ; n++ {
 		if time.Since(s.began)+interval > s.length*2/5 && n >= 2 {
