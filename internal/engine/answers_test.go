@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/headgate/headgate/internal/engine"
@@ -27,6 +28,30 @@ func TestWhoSaysThatItHasNoSuchModel(t *testing.T) {
 	} {
 		if got := engine.Missing(c.status, []byte(c.body)); got != c.want {
 			t.Errorf("%d %s: %v", c.status, c.body, got)
+		}
+	}
+}
+
+func TestWhoAsksForARequestToBeTriedElsewhere(t *testing.T) {
+	const internal = `{"error":{"message":"%s","type":"InternalServerError","param":null,"code":500}}`
+	for _, c := range []struct {
+		status              int
+		later               bool
+		body                string
+		elsewhere, stopping bool
+	}{
+		{503, false, `{"error":{"message":"The engine is currently busy","type":"Service Unavailable","param":null,"code":503}}`, true, false},
+		{503, true, `{"error":{"message":"The engine is currently busy","type":"Service Unavailable","param":null,"code":503}}`, false, false},
+		{503, false, `{"error":{"message":"no","type":"server_error"}}`, false, false},
+		{500, false, fmt.Sprintf(internal, "cannot schedule new futures after shutdown"), true, true},
+		{500, false, fmt.Sprintf(internal, "Server shutting down"), true, true},
+		{500, false, `{"type":"error","error":{"type":"InternalServerError","message":"cannot schedule new futures after shutdown"}}`, true, true},
+		{500, false, fmt.Sprintf(internal, "CUDA out of memory"), false, false},
+		{400, false, fmt.Sprintf(internal, "Server shutting down"), false, false},
+		{200, false, fmt.Sprintf(internal, "Server shutting down"), false, false},
+	} {
+		if elsewhere, stopping := engine.Elsewhere(c.status, c.later, []byte(c.body)); elsewhere != c.elsewhere || stopping != c.stopping {
+			t.Errorf("%d %s: elsewhere %v, stopping %v", c.status, c.body, elsewhere, stopping)
 		}
 	}
 }

@@ -195,12 +195,15 @@ func (f families) first(selectors []selector) []*dto.Metric {
 	return nil
 }
 
+// started is when the process began, on every page that Prometheus' own client libraries make for one process.
+var started = series("process_start_time_seconds")
+
 // wanted is the names whose lines a Reader parses. The type of a family whose name ends like a part of a histogram or a
 // summary may stand under its stem.
 var wanted = func() map[string]bool {
 	set := make(map[string]bool)
 	for _, d := range dialects {
-		for _, s := range d.all() {
+		for _, s := range slices.Concat(d.all(), started) {
 			set[s.name] = true
 			for _, part := range []string{"_count", "_sum", "_bucket"} {
 				if stem, ok := strings.CutSuffix(s.name, part); ok {

@@ -1,14 +1,18 @@
 package engine
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+)
 
 // MaxWords is how much of an error's body [Elsewhere] and [Missing] need to see: vLLM names every model that it has
 // before it says what is wrong.
 const MaxWords = 64 << 10
 
 var (
-	queueFull    = []byte(`"Service Unavailable"`)
-	shuttingDown = []byte("cannot schedule new futures after shutdown")
+	queueFull = []byte(`"Service Unavailable"`)
+	// The second is what a load of an adapter is told that the engine core still hears.
+	shuttingDown = [][]byte{[]byte("cannot schedule new futures after shutdown"), []byte("Server shutting down")}
 )
 
 // Elsewhere says whether an error means that this engine will not take the request but another may, which is no fault of
@@ -19,7 +23,7 @@ func Elsewhere(status int, retryAfter bool, body []byte) (elsewhere, stopping bo
 	case 503:
 		return !retryAfter && bytes.Contains(body, queueFull), false
 	case 500:
-		stopping = bytes.Contains(body, shuttingDown)
+		stopping = slices.ContainsFunc(shuttingDown, func(words []byte) bool { return bytes.Contains(body, words) })
 	}
 	return stopping, stopping
 }

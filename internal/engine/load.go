@@ -67,6 +67,9 @@ type Load struct {
 
 	// Asleep says that requests would hang without an error (vLLM's sleep mode).
 	Asleep bool
+
+	// Started is when the process began, in seconds since 1970: another one is another life of the engine.
+	Started Value
 }
 
 // Reader reads metrics pages. It keeps its buffer from page to page and is not safe for concurrent use; the zero Reader
@@ -77,7 +80,7 @@ type Reader struct{ lines []byte }
 // itself tells where that is unknown. A page that is not in the format is an error; a metric that it lacks is an unknown
 // Value.
 //
-// A page of vLLM holds 50 to 80 KB, of which six families matter here. Only their lines go through the parser, which
+// A page of vLLM holds 50 to 80 KB, of which seven families matter here. Only their lines go through the parser, which
 // makes reading a page 20 times as cheap (BenchmarkLoad): with hundreds of endpoints and five pages a second of each,
 // scraping would otherwise be most of what extproc does.
 func (r *Reader) Load(page []byte, kind Kind) (Load, error) {
@@ -159,6 +162,7 @@ func (d dialect) read(page families) Load {
 		// With data parallelism each engine has its series, and one that sleeps is enough to hang a request.
 		load.Asleep = load.Asleep || number(m) == 0
 	}
+	load.Started = largest(page.first(started))
 	load.MaxAdapters, load.Active = activity(page.first(d.adapters))
 	if slots := page.first(d.slots); slots != nil {
 		load.MaxAdapters = largest(slots) // each rank has as many

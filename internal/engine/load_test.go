@@ -30,10 +30,10 @@ func TestAPageOfEachEngine(t *testing.T) {
 		file string
 		want engine.Load
 	}{
-		{"vllm-0.32-idle.txt", engine.Load{Kind: engine.VLLM, Running: engine.Known(0), Waiting: engine.Known(0), KVUsage: engine.Known(0)}},
+		{"vllm-0.32-idle.txt", engine.Load{Kind: engine.VLLM, Running: engine.Known(0), Waiting: engine.Known(0), KVUsage: engine.Known(0), Started: engine.Known(1.79522831586e+09)}},
 		{"vllm-0.32-loaded.txt", engine.Load{
 			Kind: engine.VLLM, Running: engine.Known(8), Waiting: engine.Known(10), KVUsage: engine.Known(0.0004883110541414881),
-			MaxAdapters: engine.Known(2), Active: []string{"a1", "a2"},
+			MaxAdapters: engine.Known(2), Active: []string{"a1", "a2"}, Started: engine.Known(1.79522831586e+09),
 		}},
 		{"sglang-documented.txt", engine.Load{
 			Kind: engine.SGLang, Running: engine.Known(7), Waiting: engine.Known(3), KVUsage: engine.Known(0.28), MaxAdapters: engine.Known(8),
