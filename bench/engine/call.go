@@ -55,21 +55,40 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		c.fail(&failure{http.StatusBadRequest, "Bad Request", err.Error(), FaultHeader})
 		return
 	}
-	if route.engine {
+	if route.needs.asksEngine() {
 		faults = append(faults, s.config.Faults...)
 	}
 	if len(faults) > 0 && !c.suffer(faults) {
 		return
 	}
-	if route.engine && !open && s.config.ShutdownTimeout > 0 {
-		c.fail(shutdown)
+	if !open && s.config.ShutdownTimeout > 0 && c.turnAway(route.needs) {
 		return
 	}
-	if route.engine {
+	if route.needs.asksEngine() {
 		s.inFlight.Add(1)
 		defer s.inFlight.Add(-1)
 	}
 	route.serve(c)
+}
+
+// turnAway answers for what a program that is stopping has no more, and says whether it did. Seen on vLLM 0.32.0 with
+// --shutdown-timeout: a load that comes when the core is gone, since no request was left, is never answered, and the program
+// never ends, whether the client leaves or not.
+func (c *call) turnAway(n needs) bool {
+	switch {
+	case n == nothing:
+		return false
+	case n == loader && c.s.inFlight.Load() == 0:
+		<-c.s.killed
+		panic(http.ErrAbortHandler)
+	case n == loader:
+		c.fail(shuttingDown)
+	case strings.HasPrefix(c.r.URL.Path, "/v1/messages"):
+		c.failMessages(shutdown)
+	default:
+		c.fail(shutdown)
+	}
+	return true
 }
 
 // sign puts the headers on the answer that every answer has.

@@ -80,6 +80,9 @@ type Config struct {
 	// ShutdownTimeout is how long requests may go on after Run's context has ended. 0 means vLLM's default: they hang,
 	// without a byte and without an end, until their clients give up.
 	ShutdownTimeout time.Duration
+	// ShutdownDelay is how long, within ShutdownTimeout, the server answers on after the last request has ended: a vLLM takes
+	// some seconds to end its processes.
+	ShutdownDelay time.Duration
 	// MaxQueued is the most requests, waiting and running, that are taken in; 0 means any number.
 	MaxQueued int
 	// APIKey is what /v1 paths ask for; "" means nothing.
@@ -122,6 +125,8 @@ type Server struct {
 	inFlight atomic.Int64  // requests that ask the engine
 	turns    turns         // of loads and unloads, by the adapter's name
 	door     door
+	killed   chan struct{} // closed by Kill
+	kill     func()
 }
 
 // New checks the configuration and returns an engine with its adapters loaded. Nothing moves until Run.
@@ -142,7 +147,9 @@ func New(c Config) (*Server, error) {
 		traffic:  newTraffic(),
 		born:     time.Now(),
 		door:     door{empty: make(chan struct{})},
+		killed:   make(chan struct{}),
 	}
+	s.kill = sync.OnceFunc(func() { close(s.killed) })
 	if c.Kind != kinds.VLLM && c.Kind != kinds.SGLang {
 		return nil, fmt.Errorf("engine: there is no simulated engine of the kind %q here", c.Kind)
 	}
@@ -183,9 +190,12 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// Kill lets Run end where a load hangs in an engine that is stopping, which nothing else does: as SIGKILL ends a vLLM.
+func (s *Server) Kill() { s.kill() }
+
 // Run drives the engine, and serves on Config.Listener where there is one, until ctx ends. Then it stops as vLLM does
-// on SIGTERM: see Config.ShutdownTimeout. It returns when every request has ended, and leaves nothing behind. It may be
-// called once.
+// on SIGTERM: see Config.ShutdownTimeout. It returns when every request has ended, and leaves nothing behind; where a load
+// came that hangs, only after Kill. It may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	alive, kill := context.WithCancel(context.Background())
 	var owned sync.WaitGroup
@@ -225,6 +235,10 @@ func (s *Server) stop(server *http.Server) error {
 		defer over.Stop()
 		select {
 		case <-s.door.empty:
+			select {
+			case <-time.After(s.config.ShutdownDelay):
+			case <-over.C:
+			}
 		case <-over.C:
 			s.driver.cutOff()
 		}

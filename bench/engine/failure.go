@@ -17,8 +17,11 @@ type failure struct {
 
 func (f *failure) Error() string { return f.message }
 
-// shutdown is what a vLLM that drains says to new requests.
-var shutdown = &failure{http.StatusInternalServerError, "InternalServerError", "cannot schedule new futures after shutdown", ""}
+// What a vLLM that is stopping says: to whatever has text to be tokenized, and to a load while the core has requests.
+var (
+	shutdown     = &failure{http.StatusInternalServerError, "InternalServerError", "cannot schedule new futures after shutdown", ""}
+	shuttingDown = &failure{http.StatusInternalServerError, "InternalServerError", "Server shutting down", ""}
+)
 
 // busy is what a full queue says.
 var busy = &failure{

@@ -100,6 +100,7 @@ func parseFlags(args []string, out io.Writer) (c Config, address string, err err
 	f.BoolVar(&c.SleepMode, "enable-sleep-mode", false, "serve /sleep, /wake_up and /is_sleeping")
 	keepAlive := f.Float64("sse-keep-alive-interval", 0, "send a comment on a stream after so many `SECONDS` of silence (default never)")
 	shutdown := f.Float64("shutdown-timeout", 0, "let requests go on for so many `SECONDS` after SIGTERM; with 0 they hang until their clients leave, as in vLLM")
+	delay := f.Float64("shutdown-delay", 0, "answer on for so many `SECONDS` of --shutdown-timeout after the last request, as vLLM does while it ends its processes: what is new is refused, and a load hangs for good")
 	faults := f.StringArray("fault", nil, "let this `FAULT` happen to requests for inference: latency=DURATION, status=CODE, reset, reset-after=N or hang, each with @PROBABILITY where it is not to happen always; may be repeated. The header "+FaultHeader+" does the same to one request")
 	f.Uint64Var(&c.Seed, "seed", 0, "repeat the texts, ids, load times and faults of this `NUMBER`")
 	if err := f.Parse(spread(args)); err != nil {
@@ -112,12 +113,13 @@ func parseFlags(args []string, out io.Writer) (c Config, address string, err err
 	default:
 		return Config{}, "", fmt.Errorf("unexpected argument %q; --help explains", f.Arg(1))
 	}
-	if *keepAlive < 0 || *shutdown < 0 {
+	if *keepAlive < 0 || *shutdown < 0 || *delay < 0 {
 		return Config{}, "", errors.New("a time is not negative")
 	}
 	c.Kind = kinds.Kind(*kind)
 	c.KeepAlive = time.Duration(*keepAlive * float64(time.Second))
 	c.ShutdownTimeout = time.Duration(*shutdown * float64(time.Second))
+	c.ShutdownDelay = time.Duration(*delay * float64(time.Second))
 	if c.Adapters, err = parseAdapters(*adapters); err != nil {
 		return Config{}, "", fmt.Errorf("--lora-modules: %w", err)
 	}

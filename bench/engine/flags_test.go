@@ -21,7 +21,7 @@ import (
 func TestFlagsAreThoseOfVLLM(t *testing.T) {
 	c, address, err := parseFlags(strings.Fields("./tiny --host 0.0.0.0 --port 0 --served-model-name tiny small --max-model-len 1024 "+
 		"--max-loras 2 --max-cpu-loras 6 --max-num-seqs 9 --max-lora-rank 8 --lora-modules a=sim: b=/b=c --lora-modules d=sim:rank=2 "+
-		"--shutdown-timeout 15 --max-num-queued-reqs 20 --api-key k --enable-request-id-headers --enable-sleep-mode "+
+		"--shutdown-timeout 15 --shutdown-delay 2.5 --max-num-queued-reqs 20 --api-key k --enable-request-id-headers --enable-sleep-mode "+
 		"--sse-keep-alive-interval 0.5 --seed 7 --kind sglang --fault hang@0 --fault status=503"), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -34,7 +34,7 @@ func TestFlagsAreThoseOfVLLM(t *testing.T) {
 	want := Config{
 		Profile: DefaultProfile(), Model: "./tiny", ServedNames: []string{"tiny", "small"}, MaxModelLen: 1024, MaxLoRARank: 8,
 		Adapters:        []Adapter{{"a", "sim:"}, {"b", "/b=c"}, {"d", "sim:rank=2"}},
-		ShutdownTimeout: 15 * time.Second, MaxQueued: 20, APIKey: "k", KeepAlive: 500 * time.Millisecond, Seed: 7,
+		ShutdownTimeout: 15 * time.Second, ShutdownDelay: 2500 * time.Millisecond, MaxQueued: 20, APIKey: "k", KeepAlive: 500 * time.Millisecond, Seed: 7,
 		Faults:           []Fault{{kind: faultHang}, {kind: faultStatus, number: 503, probability: 1}},
 		RequestIDHeaders: true, SleepMode: true, Kind: kinds.SGLang,
 	}
@@ -56,6 +56,7 @@ func TestFlagsThatCannotBeAreRefused(t *testing.T) {
 		"--lora-modules":             "needs an argument",
 		"--fault explode":            "there are latency=DURATION",
 		"--shutdown-timeout -1":      "a time is not negative",
+		"--shutdown-delay -1":        "a time is not negative",
 		"--event-log /no/such/log":   "--event-log: open /no/such/log",
 		"--profile " + broken:        `unknown field "prefil"`,
 		"--profile /no/such/profile": "/no/such/profile",

@@ -29,6 +29,8 @@ func (s *Server) serveMetrics(c *call) {
 		return
 	}
 	p.cacheConfig(s.config)
+	p.family("process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.")
+	p.line("process_start_time_seconds", float64(s.born.UnixMilli()/10)/100)
 	p.family("sim:requests_total", "counter", "HTTP requests of the simulated engine; status 0 had no answer.")
 	s.traffic.each(func(e exchange, n uint64) {
 		p.line(fmt.Sprintf(`sim:requests_total{path=%s,status="%d"}`, quote(e.path), e.status), float64(n))

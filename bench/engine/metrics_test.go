@@ -25,13 +25,17 @@ var familiesLeftOut = map[string]string{
 	"vllm:external_prefix_cache_hits_total":    "there is no KV connector",
 	"vllm:mm_cache_queries_total":              "there is no cache of images",
 	"vllm:mm_cache_hits_total":                 "there is no cache of images",
+	"process_virtual_memory_bytes":             "the engine is often one of many in a process",
+	"process_resident_memory_bytes":            "the same",
+	"process_cpu_seconds_total":                "the same",
+	"process_open_fds":                         "the same",
+	"process_max_fds":                          "the same",
 }
 
 // prefixesLeftOut leave out whole groups.
 var prefixesLeftOut = map[string]string{
-	"python_":  "no Python",
-	"process_": "the engine is often one of many in a process",
-	"http_":    "of the web framework, not of vLLM; sim:requests_total says the same",
+	"python_": "no Python",
+	"http_":   "of the web framework, not of vLLM; sim:requests_total says the same",
 }
 
 func parseMetrics(t *testing.T, text string) map[string]*dto.MetricFamily {

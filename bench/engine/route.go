@@ -13,58 +13,74 @@ import (
 type route struct {
 	method string
 	serve  func(*call)
-	engine bool // asks the engine: faults apply, and a server that drains refuses it
+	needs  needs
 }
+
+// needs is what a path needs of the program beside its HTTP server, which answers to the end.
+type needs uint8
+
+const (
+	nothing needs = iota
+	// tokenizer turns text into tokens: gone from the moment that the program is asked to stop.
+	tokenizer
+	// core is the engine's own, and before it the tokenizer. Faults apply.
+	core
+	// loader is the core without the tokenizer: a load that comes when the core is gone hangs. Faults apply.
+	loader
+)
+
+// asksEngine says whether a path needs the engine.
+func (n needs) asksEngine() bool { return n == core || n == loader }
 
 // adapterPath is followed by the adapter's name: SageMaker's way to unload it.
 const adapterPath = "/adapters/"
 
-// routes are the paths with nothing after them. vLLM's own inference paths are the ones that ask the engine.
+// routes are the paths with nothing after them.
 var routes = map[string]route{
-	"/v1/chat/completions":      {http.MethodPost, (*call).chat, true},
-	"/v1/completions":           {http.MethodPost, (*call).completions, true},
-	"/v1/messages":              {http.MethodPost, (*call).messages, true},
-	"/v1/messages/count_tokens": {http.MethodPost, (*call).countTokens, false},
-	"/v1/responses":             {http.MethodPost, (*call).responses, true},
-	"/v1/embeddings":            {http.MethodPost, (*call).embeddings, true},
-	"/v1/rerank":                {http.MethodPost, (*call).rerank, true},
-	"/rerank":                   {http.MethodPost, (*call).rerank, true},
-	"/v1/score":                 {http.MethodPost, (*call).score, true},
-	"/score":                    {http.MethodPost, (*call).score, true},
-	"/pooling":                  {http.MethodPost, (*call).pooling, true},
-	"/classify":                 {http.MethodPost, (*call).classify, true},
-	"/v1/audio/transcriptions":  {http.MethodPost, (*call).audio, true},
-	"/v1/audio/translations":    {http.MethodPost, (*call).audio, true},
-	"/invocations":              {http.MethodPost, (*call).invocations, true},
-	"/tokenize":                 {http.MethodPost, (*call).tokenize, false},
-	"/detokenize":               {http.MethodPost, (*call).detokenize, false},
-	"/v1/models":                {http.MethodGet, (*call).listModels, false},
-	"/health":                   {http.MethodGet, (*call).healthy, false},
-	"/ping":                     {http.MethodGet, (*call).healthy, false},
-	"/version":                  {http.MethodGet, (*call).version, false},
-	"/load":                     {http.MethodGet, (*call).load, false},
+	"/v1/chat/completions":      {http.MethodPost, (*call).chat, core},
+	"/v1/completions":           {http.MethodPost, (*call).completions, core},
+	"/v1/messages":              {http.MethodPost, (*call).messages, core},
+	"/v1/messages/count_tokens": {http.MethodPost, (*call).countTokens, tokenizer},
+	"/v1/responses":             {http.MethodPost, (*call).responses, core},
+	"/v1/embeddings":            {http.MethodPost, (*call).embeddings, core},
+	"/v1/rerank":                {http.MethodPost, (*call).rerank, core},
+	"/rerank":                   {http.MethodPost, (*call).rerank, core},
+	"/v1/score":                 {http.MethodPost, (*call).score, core},
+	"/score":                    {http.MethodPost, (*call).score, core},
+	"/pooling":                  {http.MethodPost, (*call).pooling, core},
+	"/classify":                 {http.MethodPost, (*call).classify, core},
+	"/v1/audio/transcriptions":  {http.MethodPost, (*call).audio, core},
+	"/v1/audio/translations":    {http.MethodPost, (*call).audio, core},
+	"/invocations":              {http.MethodPost, (*call).invocations, core},
+	"/tokenize":                 {http.MethodPost, (*call).tokenize, tokenizer},
+	"/detokenize":               {http.MethodPost, (*call).detokenize, tokenizer},
+	"/v1/models":                {http.MethodGet, (*call).listModels, nothing},
+	"/health":                   {http.MethodGet, (*call).healthy, nothing},
+	"/ping":                     {http.MethodGet, (*call).healthy, nothing},
+	"/version":                  {http.MethodGet, (*call).version, nothing},
+	"/load":                     {http.MethodGet, (*call).load, nothing},
 }
 
 // kindRoutes are what the kinds of engines have each of its own.
 var kindRoutes = map[kinds.Kind]map[string]route{
 	kinds.VLLM: {
-		"/v1/load_lora_adapter":   {http.MethodPost, (*call).loadAdapter, true},
-		"/v1/unload_lora_adapter": {http.MethodPost, (*call).unloadAdapter, false},
-		"/adapters":               {http.MethodPost, (*call).registerAdapter, true},
-		"/metrics":                {http.MethodGet, func(c *call) { c.s.serveMetrics(c) }, false},
+		"/v1/load_lora_adapter":   {http.MethodPost, (*call).loadAdapter, loader},
+		"/v1/unload_lora_adapter": {http.MethodPost, (*call).unloadAdapter, nothing},
+		"/adapters":               {http.MethodPost, (*call).registerAdapter, loader},
+		"/metrics":                {http.MethodGet, func(c *call) { c.s.serveMetrics(c) }, nothing},
 	},
 	kinds.SGLang: {
-		"/load_lora_adapter":   {http.MethodPost, (*call).loadSGLang, true},
-		"/unload_lora_adapter": {http.MethodPost, (*call).unloadSGLang, false},
-		"/metrics":             {http.MethodGet, func(c *call) { c.s.serveSGLangMetrics(c) }, false},
+		"/load_lora_adapter":   {http.MethodPost, (*call).loadSGLang, loader},
+		"/unload_lora_adapter": {http.MethodPost, (*call).unloadSGLang, nothing},
+		"/metrics":             {http.MethodGet, func(c *call) { c.s.serveSGLangMetrics(c) }, nothing},
 	},
 }
 
 // sleepRoutes are served with Config.SleepMode.
 var sleepRoutes = map[string]route{
-	"/sleep":       {http.MethodPost, (*call).sleep, false},
-	"/wake_up":     {http.MethodPost, (*call).wakeUp, false},
-	"/is_sleeping": {http.MethodGet, (*call).isSleeping, false},
+	"/sleep":       {http.MethodPost, (*call).sleep, nothing},
+	"/wake_up":     {http.MethodPost, (*call).wakeUp, nothing},
+	"/is_sleeping": {http.MethodGet, (*call).isSleeping, nothing},
 }
 
 // route finds what is served at a path, and a name for the path that is one of few.
@@ -79,7 +95,7 @@ func (s *Server) route(path string) (r route, name string) {
 		return r, path
 	}
 	if name, ok := strings.CutPrefix(path, adapterPath); ok && s.config.Kind == kinds.VLLM && name != "" && !strings.Contains(name, "/") {
-		return route{http.MethodDelete, (*call).unregisterAdapter, false}, adapterPath + "{name}"
+		return route{http.MethodDelete, (*call).unregisterAdapter, nothing}, adapterPath + "{name}"
 	}
 	return route{}, "other"
 }

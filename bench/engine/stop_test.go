@@ -56,12 +56,20 @@ func TestStoppedWithTimeoutRequestsFinishAndNewOnesAreRefused(t *testing.T) {
 		stream := w.open(context.Background(), "/v1/completions", stream4)
 		w.stop()
 		synctest.Wait()
-		for _, path := range []string{"/v1/completions", "/v1/chat/completions", "/v1/load_lora_adapter"} {
+		for path, words := range map[string]string{
+			"/v1/completions": "cannot schedule new futures after shutdown", "/v1/chat/completions": "cannot schedule new futures after shutdown",
+			"/tokenize": "cannot schedule new futures after shutdown", "/detokenize": "cannot schedule new futures after shutdown",
+			"/v1/load_lora_adapter": "Server shutting down", "/adapters": "Server shutting down",
+		} {
 			a := w.post(path, ask4("", 1))
-			want := `{"error":{"message":"cannot schedule new futures after shutdown","type":"InternalServerError","param":null,"code":500}}`
+			want := `{"error":{"message":"` + words + `","type":"InternalServerError","param":null,"code":500}}`
 			if a.status != http.StatusInternalServerError || a.body != want {
 				t.Errorf("%s: %d %s", path, a.status, a.body)
 			}
+		}
+		want := `{"type":"error","error":{"type":"InternalServerError","message":"cannot schedule new futures after shutdown"}}`
+		if a := w.post("/v1/messages/count_tokens", ask4("", 1)); a.status != http.StatusInternalServerError || a.body != want {
+			t.Errorf("in Anthropic's form: %d %s", a.status, a.body)
 		}
 		if a := w.do("GET /health", ""); a.status != http.StatusOK {
 			t.Errorf("/health: %d", a.status)
@@ -71,6 +79,50 @@ func TestStoppedWithTimeoutRequestsFinishAndNewOnesAreRefused(t *testing.T) {
 			t.Errorf("Run: %v", err)
 		}
 		w.over <- nil
+	})
+}
+
+// A vLLM that has nothing more to do answers on while it ends its processes. It loads nothing then, and a load that comes keeps it
+// from ending for good; to unload is to forget a name, which it still does.
+func TestStoppedWithTimeoutALoadHangsForGood(t *testing.T) {
+	c := Config{Profile: slow(), ShutdownTimeout: 15 * time.Second, ShutdownDelay: 5 * time.Second, Adapters: []Adapter{{"a", "sim:"}}}
+	inWorld(t, c, func(w *world) {
+		w.stop()
+		time.Sleep(4 * time.Second)
+		if a := w.post("/v1/unload_lora_adapter", `{"lora_name":"a"}`); a.status != http.StatusOK {
+			t.Errorf("unload: %d %s", a.status, a.body)
+		}
+		if a := w.post("/tokenize", `{"prompt":""}`); a.status != http.StatusInternalServerError {
+			t.Errorf("tokenize: %d %s", a.status, a.body)
+		}
+		ctx, leave := context.WithTimeout(context.Background(), 3*time.Second)
+		defer leave()
+		if resp, err := w.send(ctx, "POST /v1/load_lora_adapter", `{"lora_name":"b","lora_path":"sim:"}`); err == nil {
+			w.close(resp)
+			t.Errorf("a load is answered with %s", resp.Status)
+		}
+		time.Sleep(time.Hour)
+		select {
+		case err := <-w.over:
+			t.Fatalf("the engine has ended: %v", err)
+		default:
+		}
+		if _, err := w.send(context.Background(), "GET /health", ""); err == nil {
+			t.Error("a new connection was let in")
+		}
+		w.server.Kill()
+		if err := <-w.over; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		w.over <- nil
+	})
+	inWorld(t, c, func(w *world) {
+		w.stop()
+		if err := <-w.over; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		w.over <- nil
+		w.at(5, "without a load it ends")
 	})
 }
 
