@@ -77,7 +77,7 @@ func (x Copy_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Copy_State.Descriptor instead.
 func (Copy_State) EnumDescriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{8, 0}
+	return file_placement_placement_proto_rawDescGZIP(), []int{9, 0}
 }
 
 // ModelKey names a model: its pool, and what engines call it.
@@ -151,7 +151,9 @@ type Report struct {
 	// once when the last one has ended.
 	InFlight []*InFlight `protobuf:"bytes,5,rep,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
 	// Copies that engines answered for as if they had none.
-	Missing       []*CopyKey `protobuf:"bytes,6,rep,name=missing,proto3" json:"missing,omitempty"`
+	Missing []*CopyKey `protobuf:"bytes,6,rep,name=missing,proto3" json:"missing,omitempty"`
+	// Endpoints of which it changed why they are about to end, by what engines answered here and by the objects read here.
+	Leaving       []*Leaving `protobuf:"bytes,7,rep,name=leaving,proto3" json:"leaving,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -224,6 +226,13 @@ func (x *Report) GetInFlight() []*InFlight {
 func (x *Report) GetMissing() []*CopyKey {
 	if x != nil {
 		return x.Missing
+	}
+	return nil
+}
+
+func (x *Report) GetLeaving() []*Leaving {
+	if x != nil {
+		return x.Leaving
 	}
 	return nil
 }
@@ -483,7 +492,9 @@ type Update struct {
 	// Requests in flight from all other extprocs: numbers that have changed.
 	InFlight []*InFlight `protobuf:"bytes,6,rep,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
 	// Models that requests may name though no object of the extproc's says so, or not any more.
-	Registered    []*Registered `protobuf:"bytes,7,rep,name=registered,proto3" json:"registered,omitempty"`
+	Registered []*Registered `protobuf:"bytes,7,rep,name=registered,proto3" json:"registered,omitempty"`
+	// Endpoints of which it changed why they are about to end, by whoever knows: no request is to be sent there.
+	Leaving       []*Leaving `protobuf:"bytes,8,rep,name=leaving,proto3" json:"leaving,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -567,6 +578,13 @@ func (x *Update) GetRegistered() []*Registered {
 	return nil
 }
 
+func (x *Update) GetLeaving() []*Leaving {
+	if x != nil {
+		return x.Leaving
+	}
+	return nil
+}
+
 type Endpoints struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Addresses     []string               `protobuf:"bytes,1,rep,name=addresses,proto3" json:"addresses,omitempty"` // "ip:port"
@@ -611,6 +629,70 @@ func (x *Endpoints) GetAddresses() []string {
 	return nil
 }
 
+// Leaving is why an endpoint is about to end. With neither reason it stays.
+type Leaving struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Endpoint string                 `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // "ip:port"
+	// Its pod is being deleted: until the pod is gone.
+	Terminating bool `protobuf:"varint,2,opt,name=terminating,proto3" json:"terminating,omitempty"`
+	// How long ago its engine was last heard to say that it is stopping, in ms; absent where it was not. It counts until the
+	// engine's next life, or for 30 s.
+	StoppingMs    *uint64 `protobuf:"varint,3,opt,name=stopping_ms,json=stoppingMs,proto3,oneof" json:"stopping_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Leaving) Reset() {
+	*x = Leaving{}
+	mi := &file_placement_placement_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Leaving) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Leaving) ProtoMessage() {}
+
+func (x *Leaving) ProtoReflect() protoreflect.Message {
+	mi := &file_placement_placement_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Leaving.ProtoReflect.Descriptor instead.
+func (*Leaving) Descriptor() ([]byte, []int) {
+	return file_placement_placement_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Leaving) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
+func (x *Leaving) GetTerminating() bool {
+	if x != nil {
+		return x.Terminating
+	}
+	return false
+}
+
+func (x *Leaving) GetStoppingMs() uint64 {
+	if x != nil && x.StoppingMs != nil {
+		return *x.StoppingMs
+	}
+	return 0
+}
+
 type Copy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Copy          *CopyKey               `protobuf:"bytes,1,opt,name=copy,proto3" json:"copy,omitempty"`
@@ -621,7 +703,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_placement_placement_proto_msgTypes[8]
+	mi := &file_placement_placement_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -633,7 +715,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[8]
+	mi := &file_placement_placement_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -646,7 +728,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{8}
+	return file_placement_placement_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Copy) GetCopy() *CopyKey {
@@ -674,7 +756,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_placement_placement_proto_msgTypes[9]
+	mi := &file_placement_placement_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -686,7 +768,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[9]
+	mi := &file_placement_placement_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -699,7 +781,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{9}
+	return file_placement_placement_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Failure) GetKey() *ModelKey {
@@ -726,7 +808,7 @@ type Registered struct {
 
 func (x *Registered) Reset() {
 	*x = Registered{}
-	mi := &file_placement_placement_proto_msgTypes[10]
+	mi := &file_placement_placement_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -738,7 +820,7 @@ func (x *Registered) String() string {
 func (*Registered) ProtoMessage() {}
 
 func (x *Registered) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[10]
+	mi := &file_placement_placement_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -751,7 +833,7 @@ func (x *Registered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registered.ProtoReflect.Descriptor instead.
 func (*Registered) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{10}
+	return file_placement_placement_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Registered) GetKey() *ModelKey {
@@ -775,14 +857,15 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\x19placement/placement.proto\x12\x15headgate.placement.v1\"4\n" +
 	"\bModelKey\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
-	"\x05model\x18\x02 \x01(\tR\x05model\"\x9f\x02\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\"\xd9\x02\n" +
 	"\x06Report\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x18\n" +
 	"\aapplied\x18\x02 \x01(\x04R\aapplied\x125\n" +
 	"\x06wanted\x18\x03 \x03(\v2\x1d.headgate.placement.v1.WantedR\x06wanted\x122\n" +
 	"\x05usage\x18\x04 \x03(\v2\x1c.headgate.placement.v1.UsageR\x05usage\x12<\n" +
 	"\tin_flight\x18\x05 \x03(\v2\x1f.headgate.placement.v1.InFlightR\binFlight\x128\n" +
-	"\amissing\x18\x06 \x03(\v2\x1e.headgate.placement.v1.CopyKeyR\amissing\"\x90\x01\n" +
+	"\amissing\x18\x06 \x03(\v2\x1e.headgate.placement.v1.CopyKeyR\amissing\x128\n" +
+	"\aleaving\x18\a \x03(\v2\x1e.headgate.placement.v1.LeavingR\aleaving\"\x90\x01\n" +
 	"\x06Wanted\x121\n" +
 	"\x03key\x18\x01 \x01(\v2\x1f.headgate.placement.v1.ModelKeyR\x03key\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\rR\brequests\x12\x1b\n" +
@@ -797,7 +880,7 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\bendpoint\x18\x02 \x01(\tR\bendpoint\"Z\n" +
 	"\bInFlight\x122\n" +
 	"\x04copy\x18\x01 \x01(\v2\x1e.headgate.placement.v1.CopyKeyR\x04copy\x12\x1a\n" +
-	"\brequests\x18\x02 \x01(\rR\brequests\"\xf0\x02\n" +
+	"\brequests\x18\x02 \x01(\rR\brequests\"\xaa\x03\n" +
 	"\x06Update\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x1a\n" +
 	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12>\n" +
@@ -807,9 +890,16 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\tin_flight\x18\x06 \x03(\v2\x1f.headgate.placement.v1.InFlightR\binFlight\x12A\n" +
 	"\n" +
 	"registered\x18\a \x03(\v2!.headgate.placement.v1.RegisteredR\n" +
-	"registered\")\n" +
+	"registered\x128\n" +
+	"\aleaving\x18\b \x03(\v2\x1e.headgate.placement.v1.LeavingR\aleaving\")\n" +
 	"\tEndpoints\x12\x1c\n" +
-	"\taddresses\x18\x01 \x03(\tR\taddresses\"\xae\x01\n" +
+	"\taddresses\x18\x01 \x03(\tR\taddresses\"}\n" +
+	"\aLeaving\x12\x1a\n" +
+	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12 \n" +
+	"\vterminating\x18\x02 \x01(\bR\vterminating\x12$\n" +
+	"\vstopping_ms\x18\x03 \x01(\x04H\x00R\n" +
+	"stoppingMs\x88\x01\x01B\x0e\n" +
+	"\f_stopping_ms\"\xae\x01\n" +
 	"\x04Copy\x122\n" +
 	"\x04copy\x18\x01 \x01(\v2\x1e.headgate.placement.v1.CopyKeyR\x04copy\x127\n" +
 	"\x05state\x18\x02 \x01(\x0e2!.headgate.placement.v1.Copy.StateR\x05state\"9\n" +
@@ -842,7 +932,7 @@ func file_placement_placement_proto_rawDescGZIP() []byte {
 }
 
 var file_placement_placement_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_placement_placement_proto_goTypes = []any{
 	(Copy_State)(0),    // 0: headgate.placement.v1.Copy.State
 	(*ModelKey)(nil),   // 1: headgate.placement.v1.ModelKey
@@ -853,35 +943,38 @@ var file_placement_placement_proto_goTypes = []any{
 	(*InFlight)(nil),   // 6: headgate.placement.v1.InFlight
 	(*Update)(nil),     // 7: headgate.placement.v1.Update
 	(*Endpoints)(nil),  // 8: headgate.placement.v1.Endpoints
-	(*Copy)(nil),       // 9: headgate.placement.v1.Copy
-	(*Failure)(nil),    // 10: headgate.placement.v1.Failure
-	(*Registered)(nil), // 11: headgate.placement.v1.Registered
+	(*Leaving)(nil),    // 9: headgate.placement.v1.Leaving
+	(*Copy)(nil),       // 10: headgate.placement.v1.Copy
+	(*Failure)(nil),    // 11: headgate.placement.v1.Failure
+	(*Registered)(nil), // 12: headgate.placement.v1.Registered
 }
 var file_placement_placement_proto_depIdxs = []int32{
 	3,  // 0: headgate.placement.v1.Report.wanted:type_name -> headgate.placement.v1.Wanted
 	4,  // 1: headgate.placement.v1.Report.usage:type_name -> headgate.placement.v1.Usage
 	6,  // 2: headgate.placement.v1.Report.in_flight:type_name -> headgate.placement.v1.InFlight
 	5,  // 3: headgate.placement.v1.Report.missing:type_name -> headgate.placement.v1.CopyKey
-	1,  // 4: headgate.placement.v1.Wanted.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 5: headgate.placement.v1.Usage.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 6: headgate.placement.v1.CopyKey.key:type_name -> headgate.placement.v1.ModelKey
-	5,  // 7: headgate.placement.v1.InFlight.copy:type_name -> headgate.placement.v1.CopyKey
-	8,  // 8: headgate.placement.v1.Update.endpoints:type_name -> headgate.placement.v1.Endpoints
-	9,  // 9: headgate.placement.v1.Update.copies:type_name -> headgate.placement.v1.Copy
-	10, // 10: headgate.placement.v1.Update.failures:type_name -> headgate.placement.v1.Failure
-	6,  // 11: headgate.placement.v1.Update.in_flight:type_name -> headgate.placement.v1.InFlight
-	11, // 12: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
-	5,  // 13: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
-	0,  // 14: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
-	1,  // 15: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 16: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
-	2,  // 17: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
-	7,  // 18: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
-	18, // [18:19] is the sub-list for method output_type
-	17, // [17:18] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	9,  // 4: headgate.placement.v1.Report.leaving:type_name -> headgate.placement.v1.Leaving
+	1,  // 5: headgate.placement.v1.Wanted.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 6: headgate.placement.v1.Usage.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 7: headgate.placement.v1.CopyKey.key:type_name -> headgate.placement.v1.ModelKey
+	5,  // 8: headgate.placement.v1.InFlight.copy:type_name -> headgate.placement.v1.CopyKey
+	8,  // 9: headgate.placement.v1.Update.endpoints:type_name -> headgate.placement.v1.Endpoints
+	10, // 10: headgate.placement.v1.Update.copies:type_name -> headgate.placement.v1.Copy
+	11, // 11: headgate.placement.v1.Update.failures:type_name -> headgate.placement.v1.Failure
+	6,  // 12: headgate.placement.v1.Update.in_flight:type_name -> headgate.placement.v1.InFlight
+	12, // 13: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
+	9,  // 14: headgate.placement.v1.Update.leaving:type_name -> headgate.placement.v1.Leaving
+	5,  // 15: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
+	0,  // 16: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
+	1,  // 17: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 18: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
+	2,  // 19: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
+	7,  // 20: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
+	20, // [20:21] is the sub-list for method output_type
+	19, // [19:20] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_placement_placement_proto_init() }
@@ -889,13 +982,14 @@ func file_placement_placement_proto_init() {
 	if File_placement_placement_proto != nil {
 		return
 	}
+	file_placement_placement_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_placement_placement_proto_rawDesc), len(file_placement_placement_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ type realEngine struct {
 	t         *testing.T
 	host, log string
 	command   *exec.Cmd
+	ended     chan struct{} // closed when the last one that was started has
 }
 
 func (e *realEngine) start() {
@@ -41,11 +42,16 @@ func (e *realEngine) start() {
 	if err := e.command.Start(); err != nil {
 		e.t.Fatal(err)
 	}
+	e.ended = make(chan struct{})
+	go func(command *exec.Cmd, ended chan struct{}) {
+		_ = command.Wait()
+		close(ended)
+	}(e.command, e.ended)
 }
 
 func (e *realEngine) kill() {
 	_ = syscall.Kill(-e.command.Process.Pid, syscall.SIGKILL)
-	_ = e.command.Wait()
+	<-e.ended
 }
 
 func (e *realEngine) address() string { return e.host + ":8000" }
@@ -156,6 +162,18 @@ func TestRealVLLMAdapters(t *testing.T) {
 		return a.status == http.StatusOK && s.sum(s.Metrics, "headgate_endpoint_state", "endpoint", dead.address(), "state", "healthy") == 1
 	})
 	s.await("control and the engines agree again", func() bool { return s.agreedAt(engines) == "" })
+}
+
+// A vLLM that stops, with --shutdown-timeout 15, ends in its own time, for nothing is loaded there once that is known; and it
+// stalls nobody.
+func TestRealVLLMThatStopsStallsNobody(t *testing.T) {
+	s, engines := realVLLM(t)
+	e := engines[0]
+	names := []string{"a1", "a2", "a3", "a4", "a5"}
+	for _, name := range names { // each has been loaded once
+		s.must(completion(name, 1, false))
+	}
+	s.stopsUnderLoad(names, e.address(), func() { _ = e.command.Process.Signal(syscall.SIGTERM) }, e.ended, 25*time.Second)
 }
 
 func (s *stack) agreedAt(engines []*realEngine) string {

@@ -72,11 +72,15 @@ func (p *Placer) setEndpoints(w *objects.World) {
 	}
 	for address, e := range declared {
 		p.state.SetEndpoint(address, pools[address])
+		p.state.Terminating(byObjects, address, e.Terminating)
 		if p.endpoints[address] == nil {
 			p.open(e, adapters[address])
 		}
 	}
 }
+
+// byObjects is who says that a pod is being deleted, where objects do. Extprocs have other names.
+const byObjects = ""
 
 func sortedPools(w *objects.World) []objects.Name {
 	names := make([]objects.Name, 0, len(w.Pools))

@@ -127,7 +127,7 @@ func sight(s *site, seen load.Seen, began time.Time) decide.Sight {
 			e.Slots = s.adapters
 		}
 	}
-	l := decide.Sight{Endpoint: e, Began: began, Purged: seen.Purged}
+	l := decide.Sight{Endpoint: e, Began: began, Purged: seen.Purged, Stopping: seen.Stopping}
 	for _, m := range seen.Models {
 		switch {
 		case m.Base:
@@ -160,10 +160,14 @@ func (p *Placer) answered(s *site, a load.Answer) {
 		p.keep(key.Key, s.Address, a)
 	}
 	p.mu.Unlock()
-	if a.Err == nil {
-		return
-	}
-	if !a.Unload && a.Err.Outcome == load.Unclear {
+	switch {
+	case a.Err == nil:
+	case a.Err.Stopping:
+		p.update(func(now time.Time) []decide.Action {
+			p.state.Stopping(s.Address, now, now)
+			return nil
+		})
+	case !a.Unload && a.Err.Outcome == load.Unclear:
 		p.update(func(now time.Time) []decide.Action {
 			for _, key := range p.state.At(s.Address, a.Model) {
 				p.state.LoadFailing(key, a.Err.Words, now)
@@ -196,6 +200,13 @@ func (p *Placer) begin(a decide.Action) {
 		}
 	case decide.Unload:
 		p.work.Go(func() { p.unload(s, key) })
+	case decide.Quit:
+		for loading, cancel := range p.cancels {
+			if loading.Endpoint == a.Endpoint {
+				cancel() // also what is written down still before the engine is told
+			}
+		}
+		s.loader.Quit()
 	}
 }
 

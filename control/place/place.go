@@ -108,7 +108,8 @@ type Placer struct {
 	registered map[decide.Key]*v1alpha1.Model
 	world      *objects.World
 	endpoints  map[string]*site
-	seen       []string // as published
+	seen       []string        // as published
+	leaving    map[string]bool // endpoints of which it was logged that they are about to end
 	cancels    map[decide.CopyKey]context.CancelFunc
 	watchers   map[decide.Key]map[chan struct{}]bool // each of capacity 1
 	unsaved    map[decide.Key]bool                   // whose status is not written; false: it was only used
@@ -130,7 +131,7 @@ func New(c Config) (*Placer, error) {
 	p := &Placer{
 		Config: c, kick: make(chan struct{}, 1), state: decide.New(c.DrainLimit),
 		declared: make(map[decide.Key]objects.Entry), registered: make(map[decide.Key]*v1alpha1.Model), world: objects.Build(objects.Set{}),
-		endpoints: make(map[string]*site), cancels: make(map[decide.CopyKey]context.CancelFunc),
+		endpoints: make(map[string]*site), leaving: make(map[string]bool), cancels: make(map[decide.CopyKey]context.CancelFunc),
 		watchers: make(map[decide.Key]map[chan struct{}]bool), unsaved: make(map[decide.Key]bool),
 		answers: make(map[decide.Key][]AnswerStatus),
 		records: make(map[string]load.Record), used: make(map[decide.Key]time.Time),
@@ -240,7 +241,10 @@ func (p *Placer) publish(now time.Time) {
 	if !equal(seen, p.seen) {
 		p.seen, change.Endpoints = seen, seen
 	}
-	if len(change.Copies)+len(change.Failures) > 0 || change.Endpoints != nil {
+	for address, why := range change.Leaving {
+		p.noteLeaving(address, why)
+	}
+	if len(change.Copies)+len(change.Failures)+len(change.Leaving) > 0 || change.Endpoints != nil {
 		p.Board.Publish(change)
 	}
 	for key := range changed {
@@ -258,6 +262,18 @@ func (p *Placer) publish(now time.Time) {
 	if !p.ready && !p.started.IsZero() && (unseen == 0 || now.Sub(p.started) >= startGrace) {
 		p.ready = true
 		p.Board.Ready()
+	}
+}
+
+// noteLeaving logs that an endpoint is about to end, or stays after all. The caller holds mu.
+func (p *Placer) noteLeaving(address string, why decide.Leaving) {
+	switch {
+	case why.Is() && !p.leaving[address]:
+		p.leaving[address] = true
+		p.Log.Info("an endpoint is about to end: nothing is loaded or unloaded there", "endpoint", address, "terminating", why.Terminating, "stopping", !why.Stopping.IsZero())
+	case !why.Is() && p.leaving[address]:
+		delete(p.leaving, address)
+		p.Log.Info("an endpoint that was about to end is gone, or takes loads again", "endpoint", address)
 	}
 }
 
@@ -305,6 +321,19 @@ func (p *Placer) InFlight(all map[decide.CopyKey]int) {
 	p.update(func(time.Time) []decide.Action {
 		for key, n := range all {
 			p.state.InFlight(key, n)
+		}
+		return nil
+	})
+}
+
+// Leaving says what one of those who ask knows of endpoints that are about to end; the zero Leaving is that of one that stays.
+func (p *Placer) Leaving(who string, all map[string]decide.Leaving) {
+	p.update(func(now time.Time) []decide.Action {
+		for address, is := range all {
+			p.state.Terminating(who, address, is.Terminating)
+			if !is.Stopping.IsZero() {
+				p.state.Stopping(address, is.Stopping, now)
+			}
 		}
 		return nil
 	})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/bench/runtime"
+	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/store"
 )
@@ -207,24 +208,14 @@ func TestWhatWasAskedOfAnEarlierLifeDoesNotCount(t *testing.T) {
 
 // A load that cannot be written down for now waits until it can: no engine has failed.
 func TestALoadWaitsUntilItCanBeWrittenDown(t *testing.T) {
-	w := newWorld(t)
-	w.told = &told{away: fmt.Errorf("%w: connection refused", objects.ErrNotNow)}
-	w.stop()
-	w.start()
+	w := newWorldThatTells(t, &told{away: fmt.Errorf("%w: connection refused", objects.ErrNotNow)})
 	r := serveRuntime(t, "", nil)
 	w.set(list(r.address, managed(r.management)), object("a", ", copies: {min: 1}"))
-	tried := func() int {
-		w.told.mu.Lock()
-		defer w.told.mu.Unlock()
-		return len(w.told.copies)
-	}
-	w.await("it was tried again", func() bool { return tried() > 1 })
+	w.await("it was tried again", func() bool { return w.told.asked() > 1 })
 	if st := w.Statuses(); len(st) != 1 || len(st[0].Failures) > 0 || r.count("load a") > 0 {
 		t.Errorf("meanwhile: %+v, and the runtime was told %v", st, r.events())
 	}
-	w.told.mu.Lock()
-	w.told.away = nil
-	w.told.mu.Unlock()
+	w.told.setAway(nil)
 	w.awaitCopies("a", r.address+" loaded")
 }
 
@@ -333,6 +324,102 @@ func TestALoadThatTimesOutIsTriedElsewhereAtOnce(t *testing.T) {
 		if len(st.Failures) != 1 || st.Failures[0].Endpoint != first.address || !strings.Contains(st.Failures[0].Words, "no answer in time") {
 			t.Errorf("%+v", st)
 		}
+	}
+}
+
+// Nobody tells that a vLLM is stopping, and looks at it succeed. It is asked, and told to load nothing: a load that it hears would
+// keep it from ending.
+func TestAnEngineThatIsStoppingGetsNoLoads(t *testing.T) {
+	w := newWorld(t)
+	stays, stops := serveVLLM(t), serveVLLMThat(t, 10*time.Millisecond, 2*time.Second)
+	w.set(settings("maxAdapters: 20, source: 'sim:'"), list(stays.address, ""), list(stops.address, ""))
+	w.await("both were looked at", w.board.isReady)
+	stops.stop()
+	for n := 0; ; n++ {
+		select {
+		case <-stops.over:
+			if n < 10 {
+				t.Errorf("it ended after %d models were wanted", n)
+			}
+			if events := stops.events(); len(events) > 0 {
+				t.Errorf("an engine that is stopping was told %v", events)
+			}
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+		id := fmt.Sprintf("m%d", n)
+		w.set(settings("maxAdapters: 200, source: 'sim:'"), list(stays.address, ""), list(stops.address, ""), object(id, ""))
+		w.Wanted("x", key(id), decide.Want{Requests: 1, Since: time.Now()})
+		w.awaitCopies(id, stays.address+" loaded")
+		w.Wanted("x", key(id), decide.Want{})
+	}
+}
+
+// A load that goes on at an engine that is about to end is given up and made elsewhere, and nothing is cleared up after it.
+func TestALoadAtAnEndpointThatIsAboutToEndIsGivenUp(t *testing.T) {
+	for name, why := range map[string]decide.Leaving{"stopping": {Stopping: time.Now().Add(time.Second)}, "terminating": {Terminating: true}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			ends, stays := serveVLLMThat(t, 3*time.Second, 0), serveVLLM(t)
+			all := []string{settings("maxAdapters: 4, source: 'sim:'"), list(ends.address, ""), object("a", ""), object("b", "")}
+			w.set(all...)
+			for _, id := range []string{"a", "b"} { // one after the other
+				w.Wanted("x", key(id), decide.Want{Requests: 1, Since: time.Now()})
+			}
+			w.await("a is being loaded", func() bool { return ends.count("load a") == 1 })
+			w.set(append(all, list(stays.address, ""))...)
+			told := time.Now()
+			w.Leaving("x", map[string]decide.Leaving{ends.address: why})
+			for _, id := range []string{"a", "b"} {
+				w.await(id+" is at the other", func() bool { return strings.Contains(w.copies(id), stays.address+" loaded") })
+			}
+			if took := time.Since(told); took > 2*time.Second {
+				t.Errorf("it took %v, as long as the load that was given up", took)
+			}
+			w.awaitCopies("a", stays.address+" loaded")
+			if events := ends.events(); !slices.Equal(events, []string{"load a"}) {
+				t.Errorf("the engine was told %v", events)
+			}
+			for _, st := range w.Statuses() {
+				if len(st.Failures) > 0 {
+					t.Errorf("%s is blamed: %+v", st.ID, st.Failures)
+				}
+			}
+		})
+	}
+}
+
+// Where objects say that a pod is being deleted, nothing is loaded until they do not.
+func TestATerminatingPodGetsNoLoads(t *testing.T) {
+	w := newWorld(t)
+	ends := serveVLLM(t)
+	all := []string{settings("maxAdapters: 4, source: 'sim:'"), list(ends.address, ""), object("a", "")}
+	w.world = w.build(all...)
+	w.world.Pools[pool].Endpoints[0].Terminating = true
+	w.SetWorld(w.world)
+	w.await("it was looked at", w.board.isReady)
+	w.Wanted("x", key("a"), decide.Want{Requests: 1, Since: time.Now()})
+	if st, _ := w.Status(key("a")); len(st.Copies) > 0 || st.Failed != decide.NoEndpoint {
+		t.Errorf("%+v", st)
+	}
+	w.set(all...)
+	w.awaitCopies("a", ends.address+" loaded")
+}
+
+// What was still being written down when its engine was found to end is not begun there any more.
+func TestALoadThatWaitsToBeWrittenDownIsGivenUp(t *testing.T) {
+	w := newWorldThatTells(t, &told{away: objects.ErrNotNow})
+	ends := serveVLLM(t)
+	w.set(settings("maxAdapters: 4, source: 'sim:'"), list(ends.address, ""), object("a", ""))
+	w.Wanted("x", key("a"), decide.Want{Requests: 1, Since: time.Now()})
+	w.await("it is to be written down", func() bool { return w.told.asked() > 0 })
+	w.Leaving("x", map[string]decide.Leaving{ends.address: {Terminating: true}})
+	w.awaitCopies("a", "")
+	w.told.setAway(nil)
+	w.Leaving("x", map[string]decide.Leaving{ends.address: {}})
+	w.awaitCopies("a", ends.address+" loaded")
+	if events := ends.events(); !slices.Equal(events, []string{"load a", "loaded a"}) {
+		t.Errorf("the engine was told %v", events)
 	}
 }
 

@@ -52,6 +52,20 @@ type told struct {
 	deleted  []string // copies, by endpoint and id
 }
 
+// setAway says why nothing about a copy is written; nil if it is.
+func (s *told) setAway(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.away = err
+}
+
+// asked is how often something about a copy was to be written.
+func (s *told) asked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.copies)
+}
+
 func (s *told) DeleteCopy(endpoint, pool, id string) {
 	s.mu.Lock()
 	s.deleted = append(s.deleted, endpoint+" "+id)
@@ -135,9 +149,12 @@ func (noMeter) UnloadEnded(time.Duration, bool)         {}
 func (noMeter) Evicted()                                {}
 
 // newWorld starts a Placer without objects.
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T) *world { return newWorldThatTells(t, nil) }
+
+// newWorldThatTells starts one whose Store, if it is not nil, notes what it is told.
+func newWorldThatTells(t *testing.T, told *told) *world {
 	t.Helper()
-	w := &world{T: t, file: filepath.Join(t.TempDir(), "control.db")}
+	w := &world{T: t, file: filepath.Join(t.TempDir(), "control.db"), told: told}
 	w.start()
 	t.Cleanup(func() { w.stop() })
 	return w
@@ -187,6 +204,13 @@ func (w *world) restart() {
 // set puts objects in force, beside the pool p of the lists with the label app: p.
 func (w *world) set(yaml ...string) {
 	w.Helper()
+	w.world = w.build(yaml...)
+	w.SetWorld(w.world)
+}
+
+// build is the World of such objects.
+func (w *world) build(yaml ...string) *objects.World {
+	w.Helper()
 	folder := w.TempDir()
 	all := append([]string{"apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: p}\nspec: {selector: {matchLabels: {app: p}}, targetPorts: [{number: 8000}]}\n"}, yaml...)
 	if err := os.WriteFile(filepath.Join(folder, "objects.yaml"), []byte(strings.Join(all, "---\n")), 0o644); err != nil {
@@ -196,11 +220,11 @@ func (w *world) set(yaml ...string) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.world = objects.Build(set)
-	for _, p := range w.world.Problems {
+	world := objects.Build(set)
+	for _, p := range world.Problems {
 		w.Error(p)
 	}
-	w.SetWorld(w.world)
+	return world
 }
 
 // list is an EndpointList of one engine; more is more of its spec.
@@ -316,19 +340,36 @@ func serve(t *testing.T, run func(context.Context) error) {
 type vllm struct {
 	*log
 	address string
+	stop    func()
+	over    <-chan struct{} // closed when it has ended
 }
 
-func serveVLLM(t *testing.T) vllm {
+func serveVLLM(t *testing.T) vllm { return serveVLLMThat(t, 10*time.Millisecond, 0) }
+
+// serveVLLMThat serves one whose loads take a time, and which answers on for a while when it is stopping.
+func serveVLLMThat(t *testing.T, load, delay time.Duration) vllm {
 	t.Helper()
 	l, events := listen(t, "tcp", "127.0.0.1:0"), &log{}
 	p := engine.DefaultProfile()
-	p.Load.Mean, p.Load.StdDev = 0.01, 0
-	s, err := engine.New(engine.Config{Profile: p, Listener: l, Events: events, ShutdownTimeout: time.Second})
+	p.Load.Mean, p.Load.StdDev = load.Seconds(), 0
+	s, err := engine.New(engine.Config{Profile: p, Listener: l, Events: events, ShutdownTimeout: delay + time.Second, ShutdownDelay: delay})
 	if err != nil {
 		t.Fatal(err)
 	}
-	serve(t, s.Run)
-	return vllm{events, l.Addr().String()}
+	ctx, cancel := context.WithCancel(context.Background())
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		if err := s.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		s.Kill()
+		<-over
+	})
+	return vllm{events, l.Addr().String(), cancel, over}
 }
 
 // tell posts to an engine by hand.

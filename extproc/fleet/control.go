@@ -29,6 +29,8 @@ type News struct {
 	Failures map[objects.ModelKey]string
 	// Registered are the models that requests may name though no object says so: true, or not any more.
 	Registered map[objects.ModelKey]bool
+	// Leaving are the endpoints that are about to end; the zero Leaving: it stays, or is gone.
+	Leaving map[string]Leaving
 }
 
 // control is what control said, guarded by the Fleet's mu.
@@ -36,6 +38,7 @@ type control struct {
 	endpoints map[string]bool
 	copies    map[string]map[string]*said // by endpoint and the engine's name of the model
 	failures  map[objects.ModelKey]string // immutable: views share it
+	leaving   map[string]Leaving          // none that stays
 	missing   []CopyKey                   // that control is to be told
 }
 
@@ -64,7 +67,7 @@ func (f *Fleet) Hear(n News) {
 	c := &f.control
 	before := c.copies
 	if n.All || c.copies == nil {
-		*c = control{endpoints: n.Endpoints, copies: make(map[string]map[string]*said), missing: c.missing}
+		*c = control{endpoints: n.Endpoints, copies: make(map[string]map[string]*said), leaving: make(map[string]Leaving), missing: c.missing}
 	}
 	if n.Endpoints != nil {
 		c.endpoints = n.Endpoints
@@ -85,6 +88,11 @@ func (f *Fleet) Hear(n News) {
 	}
 	for k := range n.Others {
 		c.drop(k)
+	}
+	for address, l := range n.Leaving {
+		if c.leaving[address] = l; l == (Leaving{}) {
+			delete(c.leaving, address)
+		}
 	}
 	if len(n.Failures) > 0 {
 		c.failures = maps.Clone(c.failures)
@@ -150,7 +158,7 @@ func (f *Fleet) TakeMissing() []CopyKey {
 }
 
 // Urgent is sent to, at most once until it is received from, when control should be told something at once: the last
-// request of a copy that takes no more has ended, or a copy is missing.
+// request of a copy that takes no more has ended, a copy is missing, or an engine is stopping.
 func (f *Fleet) Urgent() <-chan struct{} { return f.urgent }
 
 func (f *Fleet) hurry() {

@@ -76,6 +76,7 @@ type Config struct {
 // endpoint is one address, in whatever pools it is.
 type endpoint struct {
 	hash               uint64 // of the address
+	pod                objects.Name
 	inFlight, adapters atomic.Int64
 	models             map[string]*pick.Count // our requests in flight, by the engine's name of the model
 
@@ -152,6 +153,10 @@ func (f *Fleet) SetWorld(w *objects.World) {
 			if f.endpoints[e.Address] == nil {
 				f.endpoints[e.Address] = &endpoint{hash: hash(e.Address), models: make(map[string]*pick.Count)}
 			}
+			if known := f.endpoints[e.Address]; known.pod != e.Pod { // what control said was of another pod
+				known.pod = e.Pod
+				delete(f.control.leaving, e.Address)
+			}
 		}
 	}
 	for address, e := range f.endpoints {
@@ -212,7 +217,7 @@ func (f *Fleet) publish() {
 		limits := f.Settings.For(p)
 		endpoints := make([]pick.Endpoint, len(p.Endpoints))
 		for i, declared := range p.Endpoints {
-			endpoints[i] = f.endpoints[declared.Address].snapshot(declared, now, limits)
+			endpoints[i] = f.endpoints[declared.Address].snapshot(declared, f.control.leaving[declared.Address], now, limits)
 		}
 		f.trust(p, endpoints, now)
 		s.Pools[name.String()] = &pick.Pool{Endpoints: endpoints, Index: *f.indexes[name]}
@@ -260,9 +265,9 @@ func (f *Fleet) index(p *objects.Pool) *pick.Index {
 }
 
 // snapshot is what a decision needs of the endpoint.
-func (e *endpoint) snapshot(declared objects.Endpoint, now time.Time, limits settings.Settings) pick.Endpoint {
+func (e *endpoint) snapshot(declared objects.Endpoint, told Leaving, now time.Time, limits settings.Settings) pick.Endpoint {
 	p := pick.Endpoint{
-		Address: declared.Address, Hash: e.hash, State: e.state(declared, now, limits), Others: e.others,
+		Address: declared.Address, Hash: e.hash, State: e.state(declared, told, now, limits), Others: e.others,
 		Slots: int64(e.load.MaxAdapters.Or(0)), InFlight: &e.inFlight, Adapters: &e.adapters,
 	}
 	for _, name := range e.load.Active {
@@ -336,7 +341,7 @@ func (f *Fleet) Endpoints() []Status {
 			seen[declared.Address] = true
 			e := f.endpoints[declared.Address]
 			status := Status{
-				Address: declared.Address, State: e.state(declared, now, limits), Load: e.load,
+				Address: declared.Address, State: e.state(declared, f.control.leaving[declared.Address], now, limits), Load: e.load,
 				InFlight: e.inFlight.Load(), Models: make(map[string]int64),
 			}
 			for model, c := range e.models {

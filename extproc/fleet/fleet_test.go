@@ -23,14 +23,17 @@ const (
 )
 
 // world has one pool with these pods, all ready.
-func world(ips ...string) *objects.World {
+func world(ips ...string) *objects.World { return worldOf("pod-", ips...) }
+
+// worldOf is a pool of pods whose names begin so.
+func worldOf(prefix string, ips ...string) *objects.World {
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
 	p.Spec.Selector.MatchLabels = map[string]string{"app": "llama"}
 	p.Spec.TargetPorts = []pool.Port{{Number: 8000}}
 	s := objects.Set{Pools: []pool.InferencePool{p}}
 	for _, ip := range ips {
 		s.Pods = append(s.Pods, objects.Pod{
-			Name: objects.Name{Namespace: "ns", Name: "pod-" + ip}, IP: netip.MustParseAddr(ip), Ready: true,
+			Name: objects.Name{Namespace: "ns", Name: prefix + ip}, IP: netip.MustParseAddr(ip), Ready: true,
 			Labels: map[string]string{"app": "llama"},
 		})
 	}

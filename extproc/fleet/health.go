@@ -13,9 +13,12 @@ import (
 // health is what is known of an endpoint's well-being. A time is zero if the thing never happened.
 type health struct {
 	heard   time.Time // when the last look that the endpoint answered began
-	refused time.Time // when it last turned a connection away or dropped one; to come, for one that is stopping
-	failed  time.Time // when a request last ended with a fault of the endpoint
-	full    time.Time // when it last asked for a request to be tried elsewhere
+	refused time.Time // when it last turned a connection away or dropped one
+	// stopping is when a request last began that it turned away because it is stopping.
+	stopping time.Time
+	born     time.Time // when the look began that found its process to be another than before
+	failed   time.Time // when a request last ended with a fault of the endpoint
+	full     time.Time // when it last asked for a request to be tried elsewhere
 	// served is when the latest request began that ended well.
 	served time.Time
 }
@@ -33,13 +36,22 @@ const fullness = time.Second
 // many requests and still fails is suspect again with the next.
 const forgiveness = 10 * time.Second
 
-// state says whether the endpoint may get requests. One whose node is silent gets them where no other can: it may be the
-// node that died, or whoever listens to nodes.
-func (e *endpoint) state(declared objects.Endpoint, now time.Time, limits settings.Settings) pick.State {
+// stops says whether the endpoint is stopping, as it said last at one of two times: it has not ended since.
+func (h *health) stops(here, elsewhere, now time.Time) bool {
+	said := here
+	if elsewhere.After(said) {
+		said = elsewhere
+	}
+	return said.After(h.refused) && said.After(h.born) && now.Sub(said) < stoppingFor
+}
+
+// state says whether the endpoint may get requests, where told is what control says of it. One whose node is silent gets them
+// where no other can: it may be the node that died, or whoever listens to nodes.
+func (e *endpoint) state(declared objects.Endpoint, told Leaving, now time.Time, limits settings.Settings) pick.State {
 	h := &e.health
 	silence := now.Sub(h.heard)
 	switch {
-	case !declared.Ready, e.load.Asleep, h.heard.IsZero(), !h.heard.After(h.refused):
+	case !declared.Ready, told.Terminating, h.stops(h.stopping, told.Stopping, now), e.load.Asleep, h.heard.IsZero(), !h.heard.After(h.refused):
 		return pick.Out
 	case silence >= limits.Lost:
 		return pick.Lost
@@ -115,10 +127,38 @@ const stoppingFor = 30 * time.Second
 // than what is known is forgotten: the endpoint has ended since, or it is known.
 func (f *Fleet) Stopping(address string, began time.Time) {
 	f.change(address, func(e *endpoint) {
-		if began.After(e.health.refused) {
-			e.health.refused = began.Add(stoppingFor)
+		if began.After(e.health.stopping) {
+			e.health.stopping = began
+			f.hurry()
 		}
 	})
+}
+
+// Leaving is why an endpoint is about to end. The zero Leaving is that of one that stays.
+type Leaving struct {
+	Terminating bool      // its pod is being deleted
+	Stopping    time.Time // when its engine was last heard to say that it is stopping; zero if it did not, or has ended since
+}
+
+// Leaving returns the endpoints that are about to end, by what engines answered here and by the objects, without what control
+// says.
+func (f *Fleet) Leaving() map[string]Leaving {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.Now()
+	all := make(map[string]Leaving)
+	for _, p := range f.world.Pools {
+		for _, declared := range p.Endpoints {
+			l := Leaving{Terminating: declared.Terminating}
+			if h := &f.endpoints[declared.Address].health; h.stops(h.stopping, time.Time{}, now) {
+				l.Stopping = h.stopping
+			}
+			if l != (Leaving{}) {
+				all[declared.Address] = l
+			}
+		}
+	}
+	return all
 }
 
 // Full says that an endpoint would not take a request that another may take. It is suspect until a request that begins
@@ -194,6 +234,9 @@ func (l Look) Saw(load engine.Load) {
 	}
 	if e.load.Kind != load.Kind {
 		l.fleet.indexes = nil // it may want adapters to be asked for by other names
+	}
+	if _, known := e.load.Started.Get(); known && load.Started != e.load.Started {
+		e.health.born = l.began
 	}
 	e.load, e.health.heard = load, l.began
 	// The engine counted some time between the beginning and now. Taking the larger of our own counts of then and now

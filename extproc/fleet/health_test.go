@@ -325,4 +325,61 @@ func TestAnEndpointThatIsStoppingIsOutUntilItHasEnded(t *testing.T) {
 	see(f, a, engine.Load{})
 	at("long after", pick.Healthy)
 	f.Stopping("10.9.9.9:1", c.now()) // not ours: nothing to do
+
+	// Another process answers there before any look found it gone.
+	see(f, a, engine.Load{Started: engine.Known(100)})
+	c.advance(time.Second)
+	f.Stopping(a, c.now())
+	at("of a process that is known", pick.Out)
+	c.advance(time.Second)
+	see(f, a, engine.Load{Started: engine.Known(100)})
+	at("of the same process", pick.Out)
+	see(f, a, engine.Load{Started: engine.Known(107)})
+	at("of another process", pick.Healthy)
+	f.Stopping(a, c.now().Add(-time.Second))
+	at("after news of the one before", pick.Healthy)
+}
+
+// What control says of endpoints that are about to end counts as what engines say here, until another life of the engine, another
+// pod, or control's next word.
+func TestWhatControlSaysOfEndpointsThatAreAboutToEnd(t *testing.T) {
+	f, c := started()
+	at := func(when string, want pick.State) {
+		t.Helper()
+		see(f, a, engine.Load{})
+		see(f, b, engine.Load{})
+		if got := states(view(f)); got != [2]pick.State{want, pick.Healthy} {
+			t.Errorf("%s the states are %v, want %v first", when, got, want)
+		}
+	}
+	says := func(l fleet.Leaving) { f.Hear(fleet.News{Leaving: map[string]fleet.Leaving{a: l}}) }
+	c.advance(time.Second)
+	says(fleet.Leaving{Stopping: c.now()})
+	c.advance(29 * time.Second)
+	at("for a while after others heard that it is stopping", pick.Out)
+	c.advance(time.Second)
+	at("long after", pick.Healthy)
+
+	says(fleet.Leaving{Stopping: c.now()})
+	at("when others hear it again", pick.Out)
+	f.Refused(a)
+	c.advance(time.Second)
+	at("when it has ended and is back", pick.Healthy)
+
+	says(fleet.Leaving{Terminating: true})
+	c.advance(time.Hour)
+	at("while its pod is being deleted", pick.Out)
+	if own := f.Leaving(); len(own) != 0 {
+		t.Errorf("of its own knowledge it says %v", own)
+	}
+	f.SetWorld(f.View().World)
+	at("of the same pod", pick.Out)
+	says(fleet.Leaving{})
+	at("when it stays", pick.Healthy)
+	says(fleet.Leaving{Terminating: true})
+	f.Hear(fleet.News{All: true})
+	at("when another control does not say so", pick.Healthy)
+	says(fleet.Leaving{Terminating: true})
+	f.SetWorld(worldOf("successor-", "10.0.0.1", "10.0.0.2"))
+	at("of another pod at the address", pick.Healthy)
 }

@@ -136,12 +136,14 @@ type stream struct {
 	inFlight map[string]uint32 // by model and endpoint
 	used     map[string]uint32
 	missing  []string
+	leaving  map[string]*api.Leaving
 }
 
 func (c *fakeControl) Connect(wire api.Placement_ConnectServer) error {
 	s := &stream{
 		rig: c.rig, wire: wire, end: make(chan struct{}), news: make(chan struct{}),
 		wanted: map[string]*api.Wanted{}, inFlight: map[string]uint32{}, used: map[string]uint32{},
+		leaving: map[string]*api.Leaving{},
 	}
 	c.streams <- s
 	go func() {
@@ -178,6 +180,9 @@ func (s *stream) read(r *api.Report) {
 	}
 	for _, m := range r.GetMissing() {
 		s.missing = append(s.missing, m.GetKey().GetModel()+"@"+m.GetEndpoint())
+	}
+	for _, l := range r.GetLeaving() {
+		s.leaving[l.GetEndpoint()] = l
 	}
 	close(s.news)
 	s.news = make(chan struct{})

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"strings"
+	"time"
 
 	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/extproc/fleet"
@@ -21,16 +22,17 @@ func newNews() fleet.News {
 	return fleet.News{
 		Copies: make(map[fleet.CopyKey]fleet.Word), Others: make(map[fleet.CopyKey]int64),
 		Failures: make(map[objects.ModelKey]string), Registered: make(map[objects.ModelKey]bool),
+		Leaving: make(map[string]fleet.Leaving),
 	}
 }
 
 // hear returns the news of an Update, and whether there is any to put in force.
-func (h *hearing) hear(u *placement.Update) (fleet.News, bool) {
+func (h *hearing) hear(u *placement.Update, now time.Time) (fleet.News, bool) {
 	n := h.all
 	if h.complete {
 		n = newNews()
 	}
-	read(u, &n)
+	read(u, &n, now)
 	if h.complete {
 		return n, true
 	}
@@ -49,8 +51,8 @@ var words = map[placement.Copy_State]fleet.Word{
 	placement.Copy_LOADING: fleet.Loading, placement.Copy_LOADED: fleet.Loaded, placement.Copy_UNLOADING: fleet.Unloading,
 }
 
-// read writes what an Update says into n. What names no pool says nothing.
-func read(u *placement.Update, n *fleet.News) {
+// read writes what an Update that came at a time says into n. What names no pool says nothing.
+func read(u *placement.Update, n *fleet.News, now time.Time) {
 	if u.GetEndpoints() != nil {
 		n.Endpoints = make(map[string]bool)
 		for _, address := range u.GetEndpoints().GetAddresses() {
@@ -71,6 +73,13 @@ func read(u *placement.Update, n *fleet.News) {
 		if k, ok := modelKey(f.GetKey()); ok {
 			n.Failures[k] = f.GetReason()
 		}
+	}
+	for _, l := range u.GetLeaving() {
+		why := fleet.Leaving{Terminating: l.GetTerminating()}
+		if l.StoppingMs != nil {
+			why.Stopping = now.Add(-time.Duration(l.GetStoppingMs()) * time.Millisecond)
+		}
+		n.Leaving[l.GetEndpoint()] = why
 	}
 	for _, r := range u.GetRegistered() {
 		if k, ok := modelKey(r.GetKey()); ok {

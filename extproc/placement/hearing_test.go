@@ -2,8 +2,10 @@ package placement
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/extproc/fleet"
@@ -17,16 +19,17 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 		return objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "pool"}, ID: id}
 	}
 	copyOf := func(id string) fleet.CopyKey { return fleet.CopyKey{ModelKey: model(id), Endpoint: "a"} }
+	now := time.Now()
 	h := newHearing()
 	for _, u := range []*placement.Update{
 		{Endpoints: &placement.Endpoints{Addresses: []string{"b"}}, Copies: []*placement.Copy{{Copy: at("m"), State: placement.Copy_LOADED}}},
 		{Endpoints: &placement.Endpoints{Addresses: []string{"a"}}, InFlight: []*placement.InFlight{{Copy: at("m"), Requests: 3}}},
 	} {
-		if _, ok := h.hear(u); ok {
+		if _, ok := h.hear(u, now); ok {
 			t.Fatalf("%v is news", u)
 		}
 	}
-	n, ok := h.hear(&placement.Update{Complete: true, Copies: []*placement.Copy{{Copy: at("n"), State: placement.Copy_LOADING}, {Copy: &placement.CopyKey{Key: &placement.ModelKey{Pool: "nowhere"}}}}})
+	n, ok := h.hear(&placement.Update{Complete: true, Copies: []*placement.Copy{{Copy: at("n"), State: placement.Copy_LOADING}, {Copy: &placement.CopyKey{Key: &placement.ModelKey{Pool: "nowhere"}}}}}, now)
 	want := newNews()
 	want.All, want.Endpoints = true, map[string]bool{"a": true}
 	want.Copies[copyOf("m")], want.Copies[copyOf("n")] = fleet.Loaded, fleet.Loading
@@ -38,12 +41,37 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 		Copies:     []*placement.Copy{{Copy: at("m"), State: placement.Copy_UNLOADING}, {Copy: at("n")}},
 		Failures:   []*placement.Failure{{Key: key("n"), Reason: "load_failed"}},
 		Registered: []*placement.Registered{{Key: key("o")}, {Key: key("p"), Gone: true}},
-	})
+		Leaving:    []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(200))}, {Endpoint: "b", Terminating: true}, {Endpoint: "c"}},
+	}, now)
 	want = newNews()
 	want.Copies[copyOf("m")], want.Copies[copyOf("n")] = fleet.Unloading, fleet.Nothing
 	want.Failures[model("n")] = "load_failed"
 	want.Registered[model("o")], want.Registered[model("p")] = true, false
+	want.Leaving["a"], want.Leaving["b"] = fleet.Leaving{Stopping: now.Add(-200 * time.Millisecond)}, fleet.Leaving{Terminating: true}
+	want.Leaving["c"] = fleet.Leaving{}
 	if diff := cmp.Diff(want, n); !ok || diff != "" {
 		t.Errorf("what changes (want - got +):\n%s", diff)
+	}
+}
+
+// An endpoint is told of when it changes why it is about to end, and once when it stays after all.
+func TestEndpointsThatAreAboutToEndAreToldOnce(t *testing.T) {
+	now := time.Now()
+	tell := newTelling()
+	stops := func(ago time.Duration) fleet.Leaving { return fleet.Leaving{Stopping: now.Add(-ago)} }
+	for i, c := range []struct {
+		all  map[string]fleet.Leaving
+		want []*placement.Leaving
+	}{
+		{map[string]fleet.Leaving{"a": stops(time.Second)}, []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(1000))}}},
+		{map[string]fleet.Leaving{"a": stops(time.Second)}, nil},
+		{map[string]fleet.Leaving{"a": stops(0)}, []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(0))}}},
+		{map[string]fleet.Leaving{"a": {Terminating: true}}, []*placement.Leaving{{Endpoint: "a", Terminating: true}}},
+		{nil, []*placement.Leaving{{Endpoint: "a"}}},
+		{nil, nil},
+	} {
+		if diff := cmp.Diff(c.want, tell.leaves(c.all, now), protocmp.Transform()); diff != "" {
+			t.Errorf("the telling %d (-want +got):\n%s", i+1, diff)
+		}
 	}
 }

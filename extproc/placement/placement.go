@@ -184,7 +184,7 @@ type talk struct {
 
 // hear puts an Update in force, and says whether there is something to acknowledge.
 func (t *talk) hear(u *placement.Update) bool {
-	news, ok := t.hearing.hear(u)
+	news, ok := t.hearing.hear(u, time.Now())
 	if !ok {
 		return false
 	}
@@ -212,7 +212,7 @@ const (
 // there, so that an acknowledgement comes with every request that began before it.
 func (t *talk) report(what topics) error {
 	now := time.Now()
-	r := &placement.Report{Process: t.process, Applied: t.applied}
+	r := &placement.Report{Process: t.process, Applied: t.applied, Leaving: t.telling.leaves(t.Fleet.Leaving(), now)}
 	if what&wantedNow != 0 {
 		view := t.Fleet.View()
 		r.Wanted = t.telling.wants(t.Flow.Wanted(), view.Unusable, now)
@@ -224,7 +224,7 @@ func (t *talk) report(what topics) error {
 	if what&used != 0 {
 		r.Usage = usage(t.Fleet.Usage(), now)
 	}
-	if t.began && t.applied == t.told && len(r.Wanted)+len(r.InFlight)+len(r.Missing)+len(r.Usage) == 0 {
+	if t.began && t.applied == t.told && len(r.Wanted)+len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving) == 0 {
 		return nil
 	}
 	t.began, t.told = true, t.applied

@@ -201,6 +201,33 @@ func TestCopiesThatCannotBeUsedAreSaid(t *testing.T) {
 	ticket.Leave()
 }
 
+// Who hears from an engine that it is stopping tells control at once, and another stream from its beginning; what control says
+// of an endpoint it is not told back.
+func TestAnEngineThatIsStoppingIsToldAndHeardOf(t *testing.T) {
+	r := newRig(t)
+	s := r.next()
+	s.say(complete(is("m", a, api.Copy_LOADED), is("m", b, api.Copy_LOADED)))
+	s.inForce()
+	began := time.Now()
+	r.fleet.Stopping(a, began)
+	s.until("control is told that a is stopping", func() bool { return s.leaving[a] != nil && s.leaving[a].StoppingMs != nil })
+	if took := time.Since(began); took > 500*time.Millisecond {
+		t.Errorf("control was told after %v", took)
+	}
+	s.say(&api.Update{Leaving: []*api.Leaving{{Endpoint: b, StoppingMs: new(uint64(0))}}})
+	s.inForce()
+	if all := r.fleet.View().Unusable(key("m")); !slices.Equal(all, []string{a, b}) {
+		t.Errorf("of no use are %v, want both", all)
+	}
+	r.control.stop()
+	r.control = r.serve()
+	s = r.next()
+	s.until("control is told again", func() bool { return s.leaving[a] != nil })
+	if s.leaving[b] != nil {
+		t.Error("control is told what it said itself")
+	}
+}
+
 // The same over the wire as in the fleet: control unloads when the acknowledgement has come and nothing is in flight, and
 // no request is at the engine then.
 func TestNoRequestIsAtACopyWhoseUnloadWasAcknowledged(t *testing.T) {

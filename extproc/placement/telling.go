@@ -14,6 +14,7 @@ import (
 type telling struct {
 	wanted   map[objects.ModelKey]wants
 	inFlight map[fleet.CopyKey]int64
+	leaving  map[string]fleet.Leaving
 }
 
 // wants is what was told of a model that is waited for.
@@ -23,7 +24,7 @@ type wants struct {
 }
 
 func newTelling() *telling {
-	return &telling{wanted: make(map[objects.ModelKey]wants), inFlight: make(map[fleet.CopyKey]int64)}
+	return &telling{wanted: make(map[objects.ModelKey]wants), inFlight: make(map[fleet.CopyKey]int64), leaving: make(map[string]fleet.Leaving)}
 }
 
 // wants returns what to tell of the models that are waited for. Unusable returns the endpoints of a model whose copies
@@ -66,6 +67,29 @@ func (t *telling) flies(now map[fleet.CopyKey]fleet.Flying, all bool) []*placeme
 		if now[k].Requests == 0 {
 			delete(t.inFlight, k)
 			out = append(out, &placement.InFlight{Copy: wireCopy(k)})
+		}
+	}
+	return out
+}
+
+// leaves returns what to tell of endpoints that are about to end, or stay after all.
+func (t *telling) leaves(all map[string]fleet.Leaving, now time.Time) []*placement.Leaving {
+	var out []*placement.Leaving
+	for address, is := range all {
+		if t.leaving[address] == is {
+			continue
+		}
+		t.leaving[address] = is
+		l := &placement.Leaving{Endpoint: address, Terminating: is.Terminating}
+		if !is.Stopping.IsZero() {
+			l.StoppingMs = new(uint64(max(0, now.Sub(is.Stopping)).Milliseconds()))
+		}
+		out = append(out, l)
+	}
+	for address := range t.leaving {
+		if _, ok := all[address]; !ok {
+			delete(t.leaving, address)
+			out = append(out, &placement.Leaving{Endpoint: address})
 		}
 	}
 	return out

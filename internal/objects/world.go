@@ -62,6 +62,8 @@ type Pod struct {
 	Ready bool
 	// NodeSilent says that it was ready when its node was last heard of, and that this was a while ago.
 	NodeSilent bool
+	// Terminating says that it is being deleted, and is there until its containers have ended.
+	Terminating bool
 	// Ports are those of a pool's target ports that it serves on; nil means all of them.
 	Ports []int32
 	// Containers are the ids of its running containers, in order: another id is another life of an engine.
@@ -121,6 +123,8 @@ type Endpoint struct {
 	Ready   bool
 	// NodeSilent says that Ready is the last word of a node that is not heard of any more.
 	NodeSilent bool
+	// Terminating says that its pod is being deleted.
+	Terminating bool
 	// Management is where a model runtime is managed: "ip:port" or "unix:PATH"; empty for other engines.
 	Management string
 	// Incarnation tells lives of the engine apart, empty if nobody says: the ids of its pod's containers.
@@ -222,7 +226,7 @@ func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
 			}
 			p.Endpoints = append(p.Endpoints, Endpoint{
 				Address: netip.AddrPortFrom(pod.IP, uint16(port.Number)).String(),
-				Pod:     pod.Name, Labels: pod.Labels, Kind: kindOf(pod.Labels), Ready: pod.Ready, NodeSilent: pod.NodeSilent,
+				Pod:     pod.Name, Labels: pod.Labels, Kind: kindOf(pod.Labels), Ready: pod.Ready, NodeSilent: pod.NodeSilent, Terminating: pod.Terminating,
 				Incarnation: strings.Join(pod.Containers, ","),
 			})
 		}

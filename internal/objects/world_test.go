@@ -48,10 +48,12 @@ func TestEveryPortOfEverySelectedPodIsAnEndpoint(t *testing.T) {
 	extra := map[string]string{"app": "llama", "extra": "x"}
 	other := aPod("elsewhere", "10.0.0.9", true, llama)
 	other.Name.Namespace = "other"
+	ending := aPod("b", "10.0.0.2", false, llama)
+	ending.Terminating = true
 	w := objects.Build(objects.Set{
 		Pools: []pool.InferencePool{aPool("base", llama, 8000, 8001)},
 		Pods: []objects.Pod{
-			aPod("b", "10.0.0.2", false, llama),
+			ending,
 			aPod("a", "fd00::1", true, extra),
 			aPod("starting", "", true, llama),
 			aPod("stranger", "10.0.0.3", true, map[string]string{"app": "qwen"}),
@@ -61,8 +63,8 @@ func TestEveryPortOfEverySelectedPodIsAnEndpoint(t *testing.T) {
 	got := w.Pools[objects.Name{Namespace: "default", Name: "base"}].Endpoints
 	b, a := objects.Name{Namespace: "default", Name: "b"}, objects.Name{Namespace: "default", Name: "a"}
 	want := []objects.Endpoint{
-		{Address: "10.0.0.2:8000", Pod: b, Labels: llama},
-		{Address: "10.0.0.2:8001", Pod: b, Labels: llama},
+		{Address: "10.0.0.2:8000", Pod: b, Labels: llama, Terminating: true},
+		{Address: "10.0.0.2:8001", Pod: b, Labels: llama, Terminating: true},
 		{Address: "[fd00::1]:8000", Pod: a, Labels: extra, Ready: true},
 		{Address: "[fd00::1]:8001", Pod: a, Labels: extra, Ready: true},
 	}

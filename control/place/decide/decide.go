@@ -108,9 +108,12 @@ const (
 	Cancel
 	// Unload unloads a model; [State.UnloadEnded] is to be told.
 	Unload
+	// Quit gives up whatever the engine was told and has not answered, and tells it nothing more: it is about to end. What
+	// comes of each Load and Unload is told as ever. It is about no model.
+	Quit
 )
 
-var actionKinds = [...]string{Predict: "predict", Load: "load", Reload: "reload", Cancel: "cancel", Unload: "unload"}
+var actionKinds = [...]string{Predict: "predict", Load: "load", Reload: "reload", Cancel: "cancel", Unload: "unload", Quit: "quit"}
 
 func (k ActionKind) String() string { return actionKinds[k] }
 
@@ -202,17 +205,24 @@ type State struct {
 	draining map[CopyKey]bool
 	// unknown are models that are asked for and that the catalogue does not have, yet.
 	unknown map[Key]bool
+	// stopping are the endpoints whose engines said that they are, quit those whose calls are to be given up.
+	stopping, quit map[string]bool
 
 	// What changed since Changes was called last, with what is gone.
 	changedCopies map[CopyKey]bool
 	changedModels map[Key]bool // whose failure, or being there, changed
+	// changedLeaving are endpoints of which it changed why they are about to end, or when that was last heard.
+	changedLeaving map[string]bool
 }
 
-// Change is what those are told who follow placement. [State.Changes] has Copies and Failures; package place knows the rest.
+// Change is what those are told who follow placement. [State.Changes] has Copies, Failures and Leaving; package place knows the
+// rest.
 type Change struct {
 	Copies map[CopyKey]CopyChange
 	// Failures say why a model cannot be loaded for now; empty: it may be asked for.
 	Failures map[Key]Reason
+	// Leaving says why endpoints are about to end; the zero Leaving: they stay, or are gone.
+	Leaving map[string]Leaving
 	// Registered models came, or with false went.
 	Registered map[Key]bool
 	// Endpoints are those whose copies are known, where that changed; else nil.
@@ -233,6 +243,7 @@ func New(drainLimit time.Duration) *State {
 		times:     make(map[string]*spread),
 		dueModels: make(map[Key]bool), dueEndpoints: make(map[string]bool),
 		stuck: make(map[Key]bool), failing: make(map[Key]bool), draining: make(map[CopyKey]bool), unknown: make(map[Key]bool),
+		stopping: make(map[string]bool), quit: make(map[string]bool),
 	}
 	s.Changes() // makes what notes them
 	return s
@@ -244,7 +255,10 @@ func (s *State) Pause(paused bool) { s.paused = paused }
 
 // Changes returns what changed since the last call.
 func (s *State) Changes() Change {
-	change := Change{Copies: make(map[CopyKey]CopyChange, len(s.changedCopies)), Failures: make(map[Key]Reason, len(s.changedModels))}
+	change := Change{
+		Copies: make(map[CopyKey]CopyChange, len(s.changedCopies)), Failures: make(map[Key]Reason, len(s.changedModels)),
+		Leaving: make(map[string]Leaving, len(s.changedLeaving)),
+	}
 	for key := range s.changedCopies {
 		c, there := s.Copy(key)
 		change.Copies[key] = CopyChange{there, c.State}
@@ -256,7 +270,14 @@ func (s *State) Changes() Change {
 		}
 		change.Failures[key] = why
 	}
-	s.changedCopies, s.changedModels = make(map[CopyKey]bool), make(map[Key]bool)
+	for address := range s.changedLeaving {
+		var why Leaving
+		if e := s.endpoints[address]; e != nil {
+			why = e.Leaving
+		}
+		change.Leaving[address] = why
+	}
+	s.changedCopies, s.changedModels, s.changedLeaving = make(map[CopyKey]bool), make(map[Key]bool), make(map[string]bool)
 	return change
 }
 
@@ -266,6 +287,10 @@ func (s *State) Decide(now time.Time, random func() uint64) (todo []Action, wake
 		return nil, time.Time{}
 	}
 	s.expire(now)
+	for _, address := range slices.Sorted(maps.Keys(s.quit)) {
+		todo = append(todo, Action{Kind: Quit, Endpoint: address})
+	}
+	clear(s.quit)
 	for len(s.dueModels) > 0 { // an eviction may make others due
 		due := make([]*model, 0, len(s.dueModels))
 		for key := range s.dueModels {
@@ -280,8 +305,8 @@ func (s *State) Decide(now time.Time, random func() uint64) (todo []Action, wake
 		}
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(s.draining), CopyKey.Compare) {
-		c := s.endpoints[key.Endpoint].copies[key.Key]
-		if c.drained || now.Sub(c.Since) >= s.drainLimit {
+		e := s.endpoints[key.Endpoint]
+		if c := e.copies[key.Key]; !e.Is() && (c.drained || now.Sub(c.Since) >= s.drainLimit) {
 			todo = append(todo, s.unload(c, now))
 		}
 	}
@@ -310,13 +335,23 @@ func (s *State) wake(now time.Time) (at time.Time) {
 		soonest(s.models[key].since().Add(catalogueLag))
 	}
 	for key := range s.draining {
-		soonest(s.endpoints[key.Endpoint].copies[key.Key].Since.Add(s.drainLimit))
+		if e := s.endpoints[key.Endpoint]; !e.Is() {
+			soonest(e.copies[key.Key].Since.Add(s.drainLimit))
+		}
+	}
+	for address := range s.stopping {
+		soonest(s.endpoints[address].Stopping.Add(StoppingFor))
 	}
 	return at
 }
 
-// expire forgets failures that are old.
+// expire forgets failures that are old, and that an engine said a while ago that it is stopping.
 func (s *State) expire(now time.Time) {
+	for address := range s.stopping {
+		if e := s.endpoints[address]; now.Sub(e.Stopping) >= StoppingFor {
+			s.leave(e, Leaving{Terminating: e.Terminating})
+		}
+	}
 	for key := range s.unknown {
 		s.dueModels[key] = true
 	}
@@ -339,7 +374,7 @@ func (s *State) consider(m *model, now time.Time, random func() uint64) (todo []
 	if m.gone {
 		return s.considerGone(m, now)
 	}
-	staying := m.staying()
+	staying := s.staying(m)
 	for m.Max > 0 && len(staying) > m.Max {
 		todo = append(todo, s.dismiss(staying[0], now)...)
 		staying = staying[1:]
@@ -409,11 +444,11 @@ func (m *model) least() int {
 	return m.Min
 }
 
-// there counts the copies that a model has or will have, at endpoints that are not down.
+// there counts the copies that a model has or will have, where requests can be sent.
 func (s *State) there(m *model) int {
 	n := 0
 	for _, c := range m.copies {
-		if c.State <= Loaded && !c.doomed && s.endpoints[c.Endpoint].state != down {
+		if c.remains() && s.endpoints[c.Endpoint].useful() {
 			n++
 		}
 	}
@@ -445,7 +480,7 @@ func (s *State) pass(m *model) {
 
 // start tells an engine to load what waits there, as many at once as it takes, those first for which requests wait.
 func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
-	if e.state != up {
+	if e.state != up || e.Is() {
 		return nil
 	}
 	loading := 0

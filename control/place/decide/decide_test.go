@@ -21,6 +21,8 @@ import (
 //
 //	endpoint e1 slots=4                     looked at; lists=a,b bytes=1Gi default=50Mi loads=6 predict timeout=90s incarnation=x
 //	declare e1                              known, not looked at yet
+//	terminating e1, staying e1 x            its pod is being deleted, or not any more, says x
+//	stopping e1 before=1s                   its engine said, that long ago, that it is stopping
 //	look e1 a b                             the engine lists a and b; before=1s: the look began that long ago
 //	purge e1                                looked at, and the look unloaded whatever the engine had
 //	model a min=1 max=2 pinned size=50Mi used=5m base=llama
@@ -82,6 +84,10 @@ func (r *runner) block(input string) string {
 
 func (r *runner) print(todo []decide.Action) {
 	for _, a := range todo {
+		if a.Kind == decide.Quit {
+			fmt.Fprintf(&r.out, "quit %s\n", a.Endpoint)
+			continue
+		}
 		fmt.Fprintf(&r.out, "%s %s at %s", a.Kind, a.Model.ID, a.Endpoint)
 		if a.Timeout > 0 {
 			fmt.Fprintf(&r.out, " within %v", a.Timeout.Round(time.Millisecond))
@@ -138,6 +144,10 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		r.now = r.now.Add(r.duration(plain[0]))
 	case "declare":
 		r.s.SetEndpoint(plain[0], []objects.Name{pool})
+	case "terminating", "staying":
+		r.s.Terminating(strings.Join(plain[1:], ""), plain[0], verb == "terminating")
+	case "stopping":
+		r.s.Stopping(plain[0], r.now.Add(-r.duration(with["before"])), r.now)
 	case "endpoint":
 		r.s.SetEndpoint(plain[0], []objects.Name{pool})
 		e := decide.Endpoint{

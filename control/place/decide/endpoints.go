@@ -47,13 +47,36 @@ type endpoint struct {
 	left map[Key]time.Time
 	// lost is what could not be unloaded and is held still, until the engine's next life.
 	lost int64
+
+	Leaving
+	deletedBy map[string]bool // those who say that its pod is being deleted
+	// born is when the look began that found the present life of the engine: what was heard before is of an earlier one.
+	born time.Time
 }
+
+// Leaving is why an endpoint is about to end, if it is. The zero Leaving is that of one that stays.
+type Leaving struct {
+	// Terminating says that its pod is being deleted.
+	Terminating bool
+	// Stopping is when its engine was last heard to say that it is stopping; zero if it did not, or a while ago.
+	Stopping time.Time
+}
+
+// Is says whether the endpoint is about to end.
+func (l Leaving) Is() bool { return l.Terminating || !l.Stopping.IsZero() }
+
+// StoppingFor is how long an engine is taken to be stopping after it was last heard to say so, unless a look finds its next
+// life before: what Kubernetes gives a pod to end, by default (terminationGracePeriodSeconds).
+const StoppingFor = 30 * time.Second
+
+// useful says whether requests can be sent to what the endpoint has, as far as is known.
+func (e *endpoint) useful() bool { return e.state != down && !e.Is() }
 
 // SetEndpoint says that there is an endpoint, and in which pools. Nothing is loaded there before a look has seen it.
 func (s *State) SetEndpoint(address string, pools []objects.Name) {
 	e := s.endpoints[address]
 	if e == nil {
-		e = &endpoint{copies: make(map[Key]*Copy), left: make(map[Key]time.Time)}
+		e = &endpoint{copies: make(map[Key]*Copy), left: make(map[Key]time.Time), deletedBy: make(map[string]bool)}
 		e.Address = address
 		s.endpoints[address] = e
 	}
@@ -64,6 +87,57 @@ func (s *State) SetEndpoint(address string, pools []objects.Name) {
 	for _, p := range pools {
 		at, _ := slices.BinarySearchFunc(s.pools[p], address, func(o *endpoint, a string) int { return cmp.Compare(o.Address, a) })
 		s.pools[p] = slices.Insert(s.pools[p], at, e)
+	}
+	s.stir(e)
+}
+
+// Terminating says whether the pod of an endpoint is being deleted, by somebody who knows: an endpoint is terminating while
+// anybody says so.
+func (s *State) Terminating(who, address string, is bool) {
+	e := s.endpoints[address]
+	switch {
+	case e == nil, e.deletedBy[who] == is:
+		return
+	case is:
+		e.deletedBy[who] = true
+	default:
+		delete(e.deletedBy, who)
+	}
+	s.leave(e, Leaving{len(e.deletedBy) > 0, e.Stopping})
+}
+
+// Stopping says that an engine was heard to say, at a time, that it is stopping. News of an earlier life is forgotten.
+func (s *State) Stopping(address string, heard, now time.Time) {
+	e := s.endpoints[address]
+	if e == nil || !heard.After(e.born) || !heard.After(e.Stopping) || now.Sub(heard) >= StoppingFor {
+		return
+	}
+	s.stopping[address] = true
+	s.leave(e, Leaving{e.Terminating, heard})
+}
+
+// leave notes whether an endpoint is about to end. At one that is nothing begins, what it was told is given up, and what was
+// to be loaded there is to be loaded somewhere else.
+func (s *State) leave(e *endpoint, l Leaving) {
+	if l == e.Leaving {
+		return
+	}
+	was := e.Is()
+	e.Leaving = l
+	s.changedLeaving[e.Address] = true
+	if l.Stopping.IsZero() {
+		delete(s.stopping, e.Address)
+	}
+	if was == e.Is() {
+		return
+	}
+	delete(s.quit, e.Address)
+	if e.Is() {
+		s.quit[e.Address] = true
+		s.dropQueued(e)
+		for _, c := range e.copies {
+			c.doomed = c.doomed || c.State == Loading
+		}
 	}
 	s.stir(e)
 }
@@ -82,6 +156,11 @@ func (s *State) RemoveEndpoint(address string) {
 	}
 	delete(s.endpoints, address)
 	delete(s.dueEndpoints, address)
+	delete(s.stopping, address)
+	delete(s.quit, address)
+	if e.Is() {
+		s.changedLeaving[address] = true
+	}
 	s.stirAll()
 }
 
@@ -146,8 +225,8 @@ type Sight struct {
 	Began time.Time
 	// Listed are the models that the engine lists as loaded.
 	Listed []string
-	// Purged says that the engine has unloaded whatever it had.
-	Purged bool
+	// Purged says that the engine has unloaded whatever it had, Stopping that it ends.
+	Purged, Stopping bool
 }
 
 // Saw says what a look found. It must not be older than what was said before.
@@ -163,6 +242,10 @@ func (s *State) Saw(l Sight, now time.Time) {
 		changed = true
 	}
 	e.Endpoint, e.state = l.Endpoint, up
+	if restarted {
+		e.born = l.Began
+		s.leave(e, Leaving{Terminating: e.Terminating})
+	}
 	if l.Lists {
 		changed = s.compare(e, l, restarted, now) || changed
 	} else if restarted {
@@ -173,6 +256,9 @@ func (s *State) Saw(l Sight, now time.Time) {
 	}
 	if changed {
 		s.stir(e)
+	}
+	if l.Stopping {
+		s.Stopping(l.Address, now, now)
 	}
 }
 
@@ -226,7 +312,7 @@ func (s *State) vanished(c *Copy, restarted bool, now time.Time) {
 		return
 	}
 	s.drop(c)
-	if restarted && was == Loaded && !m.gone && !m.foreign && len(m.copies) == 0 && e.CanLoad {
+	if restarted && was == Loaded && !m.gone && !m.foreign && len(m.copies) == 0 && e.CanLoad && !e.Is() {
 		s.add(m, e, Queued, now)
 	}
 }
@@ -235,25 +321,30 @@ func (s *State) vanished(c *Copy, restarted bool, now time.Time) {
 // loaded there until a look finds it well again.
 func (s *State) Silent(address string) {
 	if e := s.endpoints[address]; e != nil && e.state <= up {
-		s.leave(e, silent)
+		s.lose(e, silent)
 	}
 }
 
-// leave says that nothing can be loaded at an endpoint for now. What was to be is to be somewhere else.
-func (s *State) leave(e *endpoint, state reach) {
+// lose says that nothing can be loaded at an endpoint for now. What was to be is to be somewhere else.
+func (s *State) lose(e *endpoint, state reach) {
 	e.state = state
+	s.dropQueued(e)
+	s.stir(e)
+}
+
+// dropQueued forgets what was to be loaded at an endpoint and which its engine was not told of.
+func (s *State) dropQueued(e *endpoint) {
 	for _, c := range e.sorted() {
 		if c.State == Queued && !c.cut {
 			s.drop(c)
 		}
 	}
-	s.stir(e)
 }
 
 // Down says that an endpoint turned a connection away. Its copies are of no use until a look finds it again.
 func (s *State) Down(address string) {
 	if e := s.endpoints[address]; e != nil && e.state != down {
-		s.leave(e, down)
+		s.lose(e, down)
 	}
 }
 
@@ -270,7 +361,7 @@ func (s *State) Drained(key CopyKey, now time.Time) (todo []Action) {
 	if c == nil || c.State != Draining {
 		return nil
 	}
-	if s.paused {
+	if s.paused || s.endpoints[key.Endpoint].Is() {
 		c.drained = true
 		return nil
 	}

@@ -98,8 +98,11 @@ func (s *State) Wanted(who string, key Key, w Want) {
 	}
 }
 
-// Unwanted says that one of those who ask has gone.
+// Unwanted says that one of those who ask has gone, with all that it said.
 func (s *State) Unwanted(who string) {
+	for address := range s.endpoints {
+		s.Terminating(who, address, false)
+	}
 	for key, m := range s.models {
 		if _, ok := m.wants[who]; ok {
 			delete(m.wants, who)
@@ -162,7 +165,7 @@ func (m *model) starved(s *State) bool {
 	for _, w := range m.wants {
 		served := false
 		for _, c := range m.copies {
-			if c.State <= Loaded && !c.doomed && s.endpoints[c.Endpoint].state != down && !slices.Contains(w.Unusable, c.Endpoint) {
+			if c.remains() && s.endpoints[c.Endpoint].useful() && !slices.Contains(w.Unusable, c.Endpoint) {
 				served = true
 				break
 			}
@@ -174,10 +177,10 @@ func (m *model) starved(s *State) bool {
 	return false
 }
 
-// staying is the copies that are not on their way out, the first the one that would be missed least: the least far come,
-// then the latest.
-func (m *model) staying() []*Copy {
-	all := slices.DeleteFunc(m.sorted(), func(c *Copy) bool { return c.State > Loaded || c.doomed })
+// staying is the copies that are not on their way out, where requests can be sent. The first is the one that would be missed
+// least: the least far come, then the latest.
+func (s *State) staying(m *model) []*Copy {
+	all := slices.DeleteFunc(m.sorted(), func(c *Copy) bool { return !c.remains() || !s.endpoints[c.Endpoint].useful() })
 	slices.SortStableFunc(all, func(a, b *Copy) int { return cmp.Or(cmp.Compare(a.State, b.State), b.Since.Compare(a.Since)) })
 	return all
 }

@@ -34,6 +34,14 @@ type engineModel struct {
 	loads int
 	has   map[string]bool // loaded, or loading
 	dead  bool
+	// terminating: its pod is being deleted; stopped is when it said that it is stopping.
+	terminating bool
+	stopped     time.Time
+}
+
+// leaving says whether the engine is about to end, as far as anybody was told.
+func (w *world) leaving(e *engineModel) bool {
+	return e.terminating || w.now.Sub(e.stopped) < decide.StoppingFor
 }
 
 type modelModel struct {
@@ -45,6 +53,7 @@ type modelModel struct {
 type pending struct {
 	decide.Action
 	dead bool // the engine was not reached, or has died since
+	quit bool // it was given up
 }
 
 func (w *world) logf(format string, args ...any) {
@@ -73,6 +82,13 @@ func (w *world) do(todo []decide.Action) {
 		}
 		w.logf("%s %s at %s", a.Kind, a.Model.ID, a.Endpoint)
 		e := w.engines[a.Endpoint]
+		if a.Kind == decide.Quit {
+			w.quit(a.Endpoint)
+			continue
+		}
+		if w.leaving(e) && a.Kind != decide.Cancel {
+			w.fatalf("%s is about to end, and yet is to %s %s", a.Endpoint, a.Kind, a.Model.ID)
+		}
 		if e.dead { // it is not reached
 			w.pending = append(w.pending, pending{Action: a, dead: true})
 			continue
@@ -109,6 +125,20 @@ func (w *world) do(todo []decide.Action) {
 	}
 }
 
+// quit gives up what an engine was told. In this world nothing is left of a load then, and an unload was done all the same.
+func (w *world) quit(address string) {
+	e := w.engines[address]
+	if !w.leaving(e) {
+		w.fatalf("%s stays, and what it was told is given up", address)
+	}
+	for i, p := range w.pending {
+		if p.Endpoint == address && p.Kind != decide.Predict {
+			w.pending[i].quit = true
+			delete(e.has, p.Model.ID)
+		}
+	}
+}
+
 func (w *world) pause(paused bool) {
 	w.paused = paused
 	w.s.Pause(paused)
@@ -135,6 +165,8 @@ func (w *world) answer(i int) {
 	case decide.Load, decide.Reload:
 		r := decide.LoadResult{Bytes: w.models[p.Model.ID].size, Took: time.Second}
 		switch {
+		case p.quit:
+			r = decide.LoadResult{Failed: true, Left: true, Words: "given up"}
 		case p.dead || e.dead:
 			r = decide.LoadResult{Failed: true, Unreached: true}
 		case w.rng.IntN(20) == 0:
@@ -147,7 +179,7 @@ func (w *world) answer(i int) {
 		if !p.dead {
 			delete(e.has, p.Model.ID)
 		}
-		w.s.UnloadEnded(w.key(p), false, w.now)
+		w.s.UnloadEnded(w.key(p), p.quit, w.now)
 	}
 }
 
@@ -231,8 +263,16 @@ func (w *world) random() {
 				break
 			}
 		}
-	case n < 89:
+	case n < 88:
 		w.look(e)
+	case n < 89 && w.rng.IntN(2) == 0:
+		w.logf("%s terminates", e)
+		w.engines[e].terminating = true
+		w.s.Terminating("y", e, true)
+	case n < 89:
+		w.logf("%s says that it is stopping", e)
+		w.engines[e].stopped = w.now
+		w.s.Stopping(e, w.now, w.now)
 	case n < 90 || w.paused && n < 92:
 		w.pause(!w.paused)
 	case n < 92:
@@ -249,8 +289,7 @@ func (w *world) random() {
 		// It is there again when what it was told in its earlier life has ended.
 		if !slices.ContainsFunc(w.pending, func(p pending) bool { return p.Endpoint == e }) && w.engines[e].dead {
 			w.s.Down(e)
-			w.engines[e].dead = false
-			w.lookNow(e)
+			w.revive(e)
 			w.logf("%s is back", e)
 		}
 	default:
@@ -274,8 +313,17 @@ func (w *world) random() {
 	w.honest()
 }
 
+// revive begins the next life of an engine that was down.
+func (w *world) revive(address string) {
+	e := w.engines[address]
+	e.dead, e.terminating, e.stopped = false, false, time.Time{}
+	clear(e.has)
+	w.s.Terminating("y", address, false)
+	w.lookNow(address)
+}
+
 // Whatever comes in whatever order: no engine is told to load what it has, holds more than it can, or loads more at once
-// than it takes, or is told anything while placement is paused; no copy counts as loaded that the engine, being well, has not; what is pinned stays; and when all is quiet every model has the copies that it must have, and who asks
+// than it takes, or is told anything while placement is paused or the engine is about to end; no copy counts as loaded that the engine, being well, has not; what is pinned stays; and when all is quiet every model has the copies that it must have, and who asks
 // gets one.
 func TestWhateverComes(t *testing.T) {
 	for seed := range uint64(24) {
@@ -334,12 +382,12 @@ func (w *world) settle() {
 	}
 	quiet()
 	for _, address := range []string{"e1", "e2", "e3"} {
-		e := w.engines[address]
-		if e.dead {
+		if e := w.engines[address]; e.dead || w.leaving(e) {
 			w.s.Down(address)
-			e.dead = false
+			w.revive(address)
+		} else {
+			w.lookNow(address)
 		}
-		w.lookNow(address)
 		w.decide()
 	}
 	w.now = w.now.Add(16 * time.Minute) // failures are old

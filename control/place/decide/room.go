@@ -84,13 +84,20 @@ func (p *place) compare(o *place) int {
 // choose finds a place for one more copy of a model, or says why there is none; the empty reason is that one is to come.
 // Starved says that requests wait for it.
 func (s *State) choose(m *model, starved bool, random func() uint64) (best *place, why Reason) {
-	if m.Max > 0 && len(m.copies) >= m.Max {
+	if m.Max > 0 {
+		counted, going := 0, false
 		for _, c := range m.copies {
-			if !c.remains() {
-				return nil, "" // when it is gone
+			if s.endpoints[c.Endpoint].useful() {
+				counted++
+				going = going || !c.remains()
 			}
 		}
-		return nil, NoEndpoint
+		switch {
+		case counted >= m.Max && going:
+			return nil, "" // when it is gone
+		case counted >= m.Max:
+			return nil, NoEndpoint
+		}
 	}
 	if len(m.failures) >= maxFailures {
 		return nil, LoadFailed
@@ -98,6 +105,9 @@ func (s *State) choose(m *model, starved bool, random func() uint64) (best *plac
 	unknowns, reasons := 0, make(map[Reason]int) // unknowns may be places in a moment
 	for _, e := range s.pools[m.Pool] {
 		switch {
+		case e.Is():
+			reasons[NoEndpoint]++
+			continue
 		case e.state == unknown:
 			unknowns++
 			continue

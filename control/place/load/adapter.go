@@ -28,6 +28,8 @@ const (
 	idle = 2 * time.Second
 	// maxPage bounds what an engine may answer to a look. A page of vLLM has 50 to 80 KB.
 	maxPage = 16 << 20
+	// askTimeout bounds what an engine may take to say whether it is stopping: a few milliseconds, unless it is very busy.
+	askTimeout = time.Second
 	// An engine that has answered may list the model a moment later: where it has several front ends, or is still loading
 	// it for an earlier call. It is asked after the shorter time first, then twice as late each time.
 	minPoll, maxPoll = 50 * time.Millisecond, time.Second
@@ -38,6 +40,8 @@ const (
 type api struct {
 	load, unload string // paths
 	absent       string // what to do where there are no such paths
+	// tokenize is a path at which an empty text is counted, which an engine that is stopping refuses; empty where none does.
+	tokenize string
 }
 
 // apis are the kinds that can be told. vLLM's is recorded of 0.32.0; SGLang's is as it is documented, and no real one was
@@ -45,9 +49,9 @@ type api struct {
 var apis = map[engine.Kind]api{
 	engine.VLLM: {
 		"/v1/load_lora_adapter", "/v1/unload_lora_adapter",
-		"start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment",
+		"start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment", "/tokenize",
 	},
-	engine.SGLang: {"/load_lora_adapter", "/unload_lora_adapter", "start SGLang with --enable-lora"},
+	engine.SGLang: {"/load_lora_adapter", "/unload_lora_adapter", "start SGLang with --enable-lora", ""},
 }
 
 // adapters drives an engine that has an HTTP API for LoRA adapters, or none. It keeps nothing of models: the engine
@@ -100,9 +104,13 @@ func (d *adapters) Look(ctx context.Context, _ Record) (Seen, error) {
 	if err != nil {
 		return Seen{}, err
 	}
-	_, takes := apis[d.kind()]
+	a, takes := apis[d.kind()]
 	s := Seen{Takes: takes, Incarnation: d.Incarnation, Lists: !models.Unlisted}
+	if started, known := load.Started.Get(); known && s.Incarnation == "" {
+		s.Incarnation = "process of " + strconv.FormatFloat(started, 'f', -1, 64)
+	}
 	if takes {
+		s.Stopping = d.stopping(ctx, a)
 		// One that is loading a model stops its steps, so that two at once end no sooner (vLLM 0.32.0).
 		s.Limits = Limits{Adapters: int(load.MaxAdapters.Or(0)), Loads: 1}
 	}
@@ -124,6 +132,9 @@ func (d *adapters) Load(ctx context.Context, m Model) (Loaded, error) {
 	a, err := d.api(ctx)
 	if err != nil {
 		return Loaded{}, err
+	}
+	if d.stopping(ctx, a) {
+		return Loaded{}, &Error{Outcome: Refused, Words: "the engine is stopping", Stopping: true}
 	}
 	said, err := d.post(ctx, a.load, map[string]string{"lora_name": m.ID, "lora_path": m.Source})
 	if err != nil {
@@ -186,6 +197,20 @@ func (d *adapters) await(ctx context.Context, id string, listed bool, said answe
 	}
 }
 
+// stopping asks the engine whether it is stopping, which neither its list nor its pages tell. From some 10 ms after SIGTERM on
+// a vLLM refuses whatever has text to be tokenized. A load that is sent to it later, or a moment before, it may never answer;
+// its process does not end then, whether its client leaves or not (vLLM 0.32.0 with --shutdown-timeout 15). An engine that has
+// no such path, or is too busy to answer, says nothing.
+func (d *adapters) stopping(ctx context.Context, a api) bool {
+	if a.tokenize == "" {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	said, err := d.post(ctx, a.tokenize, map[string]string{"prompt": ""})
+	return err == nil && said.stopping()
+}
+
 // api returns how the engine is told to load.
 func (d *adapters) api(ctx context.Context) (api, error) {
 	if d.kind() == "" {
@@ -215,6 +240,10 @@ func (d *adapters) refusal(said answer, a api) *Error {
 	case said.status == http.StatusRequestTimeout:
 	case said.status/100 == 3:
 		outcome, words = Refused, words+": a redirect, which is not followed"
+	case said.stopping():
+		refused := fault(Refused, words)
+		refused.Stopping = true
+		return refused
 	case said.status/100 == 4, said.known && (said.status == http.StatusInternalServerError || said.status == http.StatusServiceUnavailable):
 		outcome = Refused
 	}
@@ -227,6 +256,11 @@ type answer struct {
 	words  string
 	known  bool // the words are an error in a form of engines
 	failed bool // they say that it failed, whatever the status
+}
+
+func (a answer) stopping() bool {
+	_, is := engine.Elsewhere(a.status, false, []byte(a.words))
+	return is
 }
 
 func (a answer) done() bool { return a.status == http.StatusOK && !a.failed }

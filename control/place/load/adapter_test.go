@@ -28,7 +28,8 @@ type fake struct {
 	status int
 	body   string
 	list   []string // of adapters; nil is no list
-	calls  []string
+	calls  []string // but those that ask whether it is stopping
+	stops  bool
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -41,6 +42,11 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprintf(w, `,{"id":%q,"parent":"base"}`, id)
 		}
 		fmt.Fprint(w, `]}`)
+	case r.URL.Path == "/tokenize" && f.stops:
+		w.WriteHeader(http.StatusInternalServerError)
+		fmt.Fprint(w, `{"error":{"message":"cannot schedule new futures after shutdown","type":"InternalServerError","param":null,"code":500}}`)
+	case r.URL.Path == "/tokenize":
+		fmt.Fprint(w, `{"count":0,"max_model_len":1024,"tokens":[],"token_strs":null}`)
 	case r.Method == http.MethodPost:
 		body, _ := io.ReadAll(r.Body)
 		f.calls = append(f.calls, r.URL.Path+" "+string(body))
@@ -219,6 +225,36 @@ func TestTheListIsAskedUntilItAgrees(t *testing.T) {
 		if got := said(err, ""); !strings.HasPrefix(got, c.want) || c.later && (err != nil || asked.Load() != 3) {
 			t.Errorf("%s: %q after %d lists, want %q", c.name, got, asked.Load(), c.want)
 		}
+	}
+}
+
+func TestAnEngineThatIsStoppingIsToldToLoadNothing(t *testing.T) {
+	f := &fake{list: []string{}, stops: true, status: http.StatusOK}
+	server := httptest.NewServer(f)
+	defer server.Close()
+	l := openFor(t, server, Endpoint{Kind: engine.VLLM}, reach.Access{})
+	if seen, err := l.Look(t.Context(), Record{}); err != nil || !seen.Stopping {
+		t.Errorf("a look says %+v, %v", seen, err)
+	}
+	load := func() *Error {
+		_, err := l.Load(t.Context(), Model{ID: "m", Source: "/adapters/m"}, time.Second)
+		return faultOf(err)
+	}
+	if err := load(); err == nil || err.Outcome != Refused || !err.Stopping || len(f.calls) > 0 {
+		t.Errorf("a load: %+v, and the engine was told %q", err, f.calls)
+	}
+	// It stops between the question and the load, while it has requests (vLLM 0.32.0).
+	f.stops, f.status = false, http.StatusInternalServerError
+	f.body = `{"error":{"message":"Server shutting down","type":"InternalServerError","param":null,"code":500}}`
+	if err := load(); err == nil || err.Outcome != Refused || !err.Stopping || len(f.calls) != 1 {
+		t.Errorf("a load a moment before: %+v, and the engine was told %q", err, f.calls)
+	}
+	f.body = `{"error":{"message":"CUDA out of memory","type":"InternalServerError","param":null,"code":500}}`
+	if err := load(); err == nil || err.Stopping {
+		t.Errorf("another error: %+v", err)
+	}
+	if seen, err := l.Look(t.Context(), Record{}); err != nil || seen.Stopping {
+		t.Errorf("a look at one that is not stopping says %+v, %v", seen, err)
 	}
 }
 

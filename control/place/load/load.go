@@ -21,7 +21,8 @@ type Driver interface {
 	// recorded one, and never twice in one incarnation; where incarnations cannot be told apart, what is on record
 	// stands. Look then returns when the engine is ready.
 	Look(ctx context.Context, r Record) (Seen, error)
-	// Load returns when the model is loaded and usable. A model that is there already is loaded.
+	// Load returns when the model is loaded and usable. A model that is there already is loaded. An engine that is stopping is
+	// told nothing where that can be known: it may never answer, and never end.
 	Load(ctx context.Context, m Model) (Loaded, error)
 	// Unload returns when what the model held is free. A model that is not there is unloaded.
 	Unload(ctx context.Context, id string) error
@@ -62,6 +63,8 @@ type Seen struct {
 	Takes bool
 	// Purged says that the look made the engine ready: what it held before is gone.
 	Purged bool
+	// Stopping says that the engine ends what it has and takes nothing new.
+	Stopping bool
 	// Incarnation tells one life of the engine from the next; empty where nothing tells.
 	Incarnation string
 	Limits      Limits
@@ -127,6 +130,8 @@ type Error struct {
 	Outcome Outcome
 	// Words are the engine's own, or the network's. They are for operators, not for clients.
 	Words string
+	// Stopping says that the engine said that it is stopping.
+	Stopping bool
 }
 
 func (e *Error) Error() string { return e.Words }
@@ -144,7 +149,7 @@ func fault(o Outcome, words string) *Error {
 		}
 		words = words[:cut] + "…"
 	}
-	return &Error{o, words}
+	return &Error{Outcome: o, Words: words}
 }
 
 // faultOf returns err as an Error; one that is none has an unclear outcome.

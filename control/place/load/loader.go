@@ -51,11 +51,13 @@ type Loader struct {
 	driver Driver
 	heard  func(Answer)
 	over   context.Context // ended by Close
-	end    context.CancelFunc
+	end    context.CancelCauseFunc
 
 	mu      sync.Mutex // guards the following
 	turns   map[string]*turn
-	resumed chan struct{} // closed while calls may begin
+	resumed chan struct{}   // closed while calls may begin
+	calls   context.Context // of loads and unloads; ended by Quit, which begins another, and by Close
+	quit    context.CancelCauseFunc
 }
 
 // turn lets one call for a model go on at a time.
@@ -83,15 +85,32 @@ func newLoader(d Driver, heard func(Answer)) *Loader {
 	}
 	l := &Loader{driver: d, heard: heard, turns: make(map[string]*turn), resumed: make(chan struct{})}
 	close(l.resumed)
-	l.over, l.end = context.WithCancel(context.Background())
+	l.over, l.end = context.WithCancelCause(context.Background())
+	l.calls, l.quit = context.WithCancelCause(l.over)
 	return l
 }
 
 // Close ends every call, without clearing up after loads: whoever closes a Loader has their intents on record, or the
 // endpoint is gone.
 func (l *Loader) Close() error {
-	l.end()
+	l.end(errClosed)
 	return l.driver.Close()
+}
+
+// Quit gives up every load and unload that is under way or waits for its turn, without clearing up after it: the engine is about
+// to end, and may answer nothing any more. Those that begin later are made as ever.
+func (l *Loader) Quit() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.quit(errQuit)
+	l.calls, l.quit = context.WithCancelCause(l.over)
+}
+
+// current is the context of the loads and unloads that begin now.
+func (l *Loader) current() context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.calls
 }
 
 // Pause lets no call that loads or unloads begin, those that clear up after a load neither, until it is called with false.
@@ -111,65 +130,65 @@ func (l *Loader) Pause(paused bool) {
 	}
 }
 
-// allowed waits until calls may begin, and says whether ctx and the Loader lasted.
+// allowed waits until calls may begin, and says whether ctx lasted.
 func (l *Loader) allowed(ctx context.Context) bool {
 	l.mu.Lock()
 	resumed := l.resumed
 	l.mu.Unlock()
 	select {
 	case <-resumed:
-		return ctx.Err() == nil && l.over.Err() == nil
+		return ctx.Err() == nil
 	case <-ctx.Done():
-	case <-l.over.Done():
+		return false
 	}
-	return false
 }
 
 // Look is [Driver.Look].
 func (l *Loader) Look(ctx context.Context, r Record) (Seen, error) {
-	ctx, cancel := l.within(ctx)
+	ctx, cancel := within(ctx, l.over)
 	defer cancel()
 	return l.driver.Look(ctx, r)
 }
 
 // Predict is [Driver.Predict].
 func (l *Loader) Predict(ctx context.Context, m Model) (int64, error) {
-	ctx, cancel := l.within(ctx)
+	ctx, cancel := within(ctx, l.over)
 	defer cancel()
 	return l.driver.Predict(ctx, m)
 }
 
 // Size is [Driver.Size].
 func (l *Loader) Size(ctx context.Context, id string) (int64, error) {
-	ctx, cancel := l.within(ctx)
+	ctx, cancel := within(ctx, l.over)
 	defer cancel()
 	return l.driver.Size(ctx, id)
 }
 
-// within returns ctx, ended by Close too.
-func (l *Loader) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(l.over, cancel)
-	return ctx, func() { stop(); cancel() }
+// within returns ctx, ended with another too.
+func within(ctx, other context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(other, func() { cancel(context.Cause(other)) })
+	return ctx, func() { stop(); cancel(nil) }
 }
 
 // Load loads a model. The engine is asked to give up after timeout, or when ctx ends. Where its answer is unclear then,
 // the model is unloaded until it is gone, which may take longer than both: Load returns when nothing is left.
 //
 // The error is an *[Error]. Refused: nothing is left of the load. Unreached: the engine was not asked. Unclear: the
-// engine is gone, or could not be told to unload, or Close came between; something may be left, and [Loader.Unload] is
-// needed before the model is loaded here again.
+// engine is gone, or could not be told to unload, or Close or Quit came between; something may be left, and [Loader.Unload]
+// is needed before the model is loaded here again.
 func (l *Loader) Load(ctx context.Context, m Model, timeout time.Duration) (Loaded, error) {
-	leave, err := l.enter(ctx, m.ID)
+	calls := l.current()
+	leave, err := l.enter(ctx, calls, m.ID)
 	if err != nil {
 		return Loaded{}, err
 	}
 	defer leave()
+	ctx, cancel := within(ctx, calls)
+	defer cancel()
 	if !l.allowed(ctx) {
 		return Loaded{}, fault(Unreached, "the engine was not asked: it was not certain who decides")
 	}
-	ctx, cancel := l.within(ctx)
-	defer cancel()
 	limited, stop := context.WithTimeout(ctx, timeout)
 	defer stop()
 	began := time.Now()
@@ -182,7 +201,7 @@ func (l *Loader) Load(ctx context.Context, m Model, timeout time.Duration) (Load
 	if failure.Outcome != Unclear {
 		return Loaded{}, failure
 	}
-	if err := l.clear(l.over, m.ID, settle); err != nil {
+	if err := l.clear(calls, m.ID, settle); err != nil {
 		return Loaded{}, fault(Unclear, fmt.Sprintf("%s; it could not be unloaded: %v", failure.Words, err))
 	}
 	return Loaded{}, fault(Refused, failure.Words)
@@ -191,12 +210,13 @@ func (l *Loader) Load(ctx context.Context, m Model, timeout time.Duration) (Load
 // Unload unloads a model, again and again until it is gone, ctx ends or the engine is. The error is an *[Error]:
 // Unreached where the engine is gone, else the last that it said.
 func (l *Loader) Unload(ctx context.Context, id string) error {
-	leave, err := l.enter(ctx, id)
+	calls := l.current()
+	leave, err := l.enter(ctx, calls, id)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	ctx, cancel := l.within(ctx)
+	ctx, cancel := within(ctx, calls)
 	defer cancel()
 	if failure := l.clear(ctx, id, 0); failure != nil {
 		return failure
@@ -245,10 +265,13 @@ func wait(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-var errClosed = errors.New("the endpoint is no longer driven")
+var (
+	errClosed = errors.New("the endpoint is no longer driven")
+	errQuit   = errors.New("the engine is about to end")
+)
 
-// enter waits for the turn of a call for a model. The caller calls leave at its end.
-func (l *Loader) enter(ctx context.Context, id string) (leave func(), err error) {
+// enter waits for the turn of a call for a model, while both contexts last. The caller calls leave at its end.
+func (l *Loader) enter(ctx, calls context.Context, id string) (leave func(), err error) {
 	l.mu.Lock()
 	t := l.turns[id]
 	if t == nil {
@@ -266,19 +289,17 @@ func (l *Loader) enter(ctx context.Context, id string) (leave func(), err error)
 	}
 	select {
 	case t.taken <- struct{}{}:
-		err = ctx.Err()
-		if l.over.Err() != nil {
-			err = errClosed
-		}
-		if err == nil {
+		if ctx.Err() == nil && calls.Err() == nil {
 			return func() { <-t.taken; done() }, nil
 		}
 		<-t.taken
 	case <-ctx.Done():
-		err = ctx.Err()
-	case <-l.over.Done():
-		err = errClosed
+	case <-calls.Done():
 	}
 	done()
+	err = context.Cause(calls)
+	if err == nil {
+		err = ctx.Err()
+	}
 	return nil, fault(Unreached, "the engine was not asked: "+err.Error())
 }

@@ -133,3 +133,43 @@ func TestCallsForOneModelFollowEachOther(t *testing.T) {
 		}
 	})
 }
+
+// What an engine that is about to end was told is given up at once, and nothing is cleared up after it: it may never answer, and
+// what it is told may keep it from ending. What begins later is told again.
+func TestWhatIsGivenUpTellsTheEngineNothingMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told atomic.Int32
+		hangs := func(ctx context.Context) error {
+			told.Add(1)
+			<-ctx.Done()
+			return fault(Unclear, "it hangs")
+		}
+		s := &script{load: hangs, unload: hangs}
+		l := newLoader(s, nil)
+		var calls sync.WaitGroup
+		call := func(want string, call func() error) {
+			calls.Go(func() {
+				if got := said(call(), ""); got != want {
+					t.Errorf("%q, want %q", got, want)
+				}
+			})
+			synctest.Wait()
+		}
+		load := func(id string) func() error {
+			return func() error { _, err := l.Load(t.Context(), Model{ID: id}, time.Minute); return err }
+		}
+		call("unclear: it hangs; it could not be unloaded: the engine was not asked to unload", load("x"))
+		call("unreached: the engine was not asked: the engine is about to end", load("x")) // waits for its turn
+		call("unclear: it hangs", func() error { return l.Unload(t.Context(), "y") })
+		start := time.Now()
+		l.Quit()
+		calls.Wait()
+		if took := time.Since(start); took > 0 || told.Load() != 2 {
+			t.Errorf("it took %v, and the engine was told %d things, want 2", took, told.Load())
+		}
+		s.load = func(context.Context) error { return nil }
+		call("", load("x"))
+		calls.Wait()
+		_ = l.Close()
+	})
+}

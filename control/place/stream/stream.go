@@ -35,6 +35,7 @@ const (
 type Placer interface {
 	Wanted(who string, key decide.Key, w decide.Want)
 	Unwanted(who string)
+	Leaving(who string, all map[string]decide.Leaving)
 	Used(all map[decide.Key]time.Time)
 	InFlight(all map[decide.CopyKey]int)
 	Missing(key decide.CopyKey)
@@ -54,6 +55,7 @@ type Server struct {
 	copies     map[decide.CopyKey]placement.Copy_State // none of GONE
 	failures   map[decide.Key]decide.Reason            // none that is empty
 	registered map[decide.Key]bool
+	leaving    map[string]decide.Leaving // none that stays
 	peers      map[*peer]bool
 	joined     int // streams so far
 	drains     map[decide.CopyKey]*drain
@@ -77,6 +79,7 @@ type peer struct {
 	copies     map[decide.CopyKey]bool
 	failures   map[decide.Key]bool
 	registered map[decide.Key]bool
+	leaving    map[string]bool
 	inFlight   map[decide.CopyKey]int
 	others     map[decide.CopyKey]int // as told
 	moved      map[decide.CopyKey]int // of others, to be told
@@ -87,7 +90,7 @@ func New(log *slog.Logger) *Server {
 	s := &Server{
 		log: log, closed: make(chan struct{}),
 		copies: make(map[decide.CopyKey]placement.Copy_State), failures: make(map[decide.Key]decide.Reason), registered: make(map[decide.Key]bool),
-		peers: make(map[*peer]bool), drains: make(map[decide.CopyKey]*drain), absent: make(map[string]*time.Timer),
+		leaving: make(map[string]decide.Leaving), peers: make(map[*peer]bool), drains: make(map[decide.CopyKey]*drain), absent: make(map[string]*time.Timer),
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,6 +137,14 @@ func (s *Server) Publish(c decide.Change) {
 		}
 		for p := range s.peers {
 			p.registered[key] = true
+		}
+	}
+	for address, why := range c.Leaving {
+		if s.leaving[address] = why; !why.Is() {
+			delete(s.leaving, address)
+		}
+		for p := range s.peers {
+			p.leaving[address] = true
 		}
 	}
 	if c.Endpoints != nil {
@@ -250,7 +261,7 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 func (s *Server) join(process string) *peer {
 	p := &peer{
 		process: process, news: make(chan struct{}, 1), endpoints: true,
-		copies: make(map[decide.CopyKey]bool), failures: make(map[decide.Key]bool), registered: make(map[decide.Key]bool),
+		copies: make(map[decide.CopyKey]bool), failures: make(map[decide.Key]bool), registered: make(map[decide.Key]bool), leaving: make(map[string]bool),
 		inFlight: make(map[decide.CopyKey]int), others: make(map[decide.CopyKey]int), moved: make(map[decide.CopyKey]int),
 	}
 	s.mu.Lock()
@@ -265,6 +276,9 @@ func (s *Server) join(process string) *peer {
 	}
 	for key := range s.registered {
 		p.registered[key] = true
+	}
+	for address := range s.leaving {
+		p.leaving[address] = true
 	}
 	s.peers[p] = true
 	for _, d := range s.drains {
@@ -321,6 +335,13 @@ func (s *Server) report(p *peer, r *placement.Report) {
 		return
 	}
 	now := time.Now()
+	if leaving := r.GetLeaving(); len(leaving) > 0 { // before what is wanted, which must not be loaded there
+		all := make(map[string]decide.Leaving, len(leaving))
+		for _, l := range leaving {
+			all[l.GetEndpoint()] = leavingOf(l, now)
+		}
+		s.placer.Leaving(p.name, all)
+	}
 	for _, w := range r.GetWanted() {
 		s.placer.Wanted(p.name, keyOf(w.GetKey()), decide.Want{
 			Requests: int(w.GetRequests()), Since: now.Add(-time.Duration(w.GetWaitedMs()) * time.Millisecond), Unusable: w.GetUnusable(),
@@ -405,6 +426,10 @@ func (s *Server) next(p *peer) *placement.Update {
 	for _, key := range take(p.registered, &room) {
 		u.Registered = append(u.Registered, &placement.Registered{Key: modelKey(key), Gone: !s.registered[key]})
 	}
+	now := time.Now()
+	for _, address := range take(p.leaving, &room) {
+		u.Leaving = append(u.Leaving, wireLeaving(address, s.leaving[address], now)) // the zero Leaving stays
+	}
 	for key, n := range p.moved {
 		u.InFlight = append(u.InFlight, &placement.InFlight{Copy: copyKey(key), Requests: uint32(n)})
 	}
@@ -412,7 +437,7 @@ func (s *Server) next(p *peer) *placement.Update {
 	if s.ready && !p.told && room > 0 {
 		u.Complete, p.told = true, true
 	}
-	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.InFlight) == 0 && u.Endpoints == nil && !u.Complete {
+	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Leaving)+len(u.InFlight) == 0 && u.Endpoints == nil && !u.Complete {
 		return nil
 	}
 	p.version = u.Version
@@ -430,6 +455,22 @@ func take[K comparable](set map[K]bool, room *int) (keys []K) {
 		*room--
 	}
 	return keys
+}
+
+func leavingOf(l *placement.Leaving, now time.Time) decide.Leaving {
+	why := decide.Leaving{Terminating: l.GetTerminating()}
+	if l.StoppingMs != nil {
+		why.Stopping = now.Add(-time.Duration(l.GetStoppingMs()) * time.Millisecond)
+	}
+	return why
+}
+
+func wireLeaving(address string, why decide.Leaving, now time.Time) *placement.Leaving {
+	l := &placement.Leaving{Endpoint: address, Terminating: why.Terminating}
+	if !why.Stopping.IsZero() {
+		l.StoppingMs = new(uint64(max(0, now.Sub(why.Stopping)).Milliseconds()))
+	}
+	return l
 }
 
 func keyOf(k *placement.ModelKey) decide.Key {

@@ -2,6 +2,7 @@ package stream_test
 
 import (
 	"log/slog"
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -288,6 +289,44 @@ func TestWhoDoesNotSayWhoItIsIsRefused(t *testing.T) {
 		x := w.connect("")
 		if status.Code(x.err) != codes.InvalidArgument || w.Peers() != 0 {
 			t.Errorf("%v, %d follow", x.err, w.Peers())
+		}
+	})
+}
+
+// What one extproc hears from an engine, or reads of a pod, placement is told, and what placement then says every extproc is, also
+// one that comes later. Times go as spans, for clocks differ.
+func TestEndpointsThatAreAboutToEndAreToldBothWays(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.Ready()
+		x := w.connect("x")
+		x.say(&placement.Report{Leaving: []*placement.Leaving{
+			{Endpoint: "e1", StoppingMs: new(uint64(1500))}, {Endpoint: "e2", Terminating: true}, {Endpoint: "e3"},
+		}})
+		now := time.Now()
+		want := map[string]decide.Leaving{"e1": {Stopping: now.Add(-1500 * time.Millisecond)}, "e2": {Terminating: true}, "e3": {}}
+		if !maps.Equal(w.placer.leaving, want) {
+			t.Errorf("placement is told %v, want %v", w.placer.leaving, want)
+		}
+		w.Publish(decide.Change{Leaving: want})
+		w.after(time.Second)
+		y := w.connect("y")
+		for _, c := range []struct {
+			who *extproc
+			ms  uint64
+		}{{x, 1500}, {y, 2500}} {
+			e1, e2 := c.who.leaving["e1"], c.who.leaving["e2"]
+			if e1.StoppingMs == nil || e1.GetStoppingMs() != c.ms || e1.GetTerminating() || e2.StoppingMs != nil || !e2.GetTerminating() {
+				t.Errorf("it is told %v and %v, want stopping since %d ms and terminating", e1, e2, c.ms)
+			}
+		}
+		w.Publish(decide.Change{Leaving: map[string]decide.Leaving{"e1": {}}})
+		synctest.Wait()
+		late := w.connect("late")
+		if l := x.leaving["e1"]; l.StoppingMs != nil || l.GetTerminating() {
+			t.Errorf("of one that stays it is told %v", l)
+		}
+		if late.leaving["e1"] != nil || late.leaving["e2"] == nil {
+			t.Errorf("who comes later is told %v", late.leaving)
 		}
 	})
 }

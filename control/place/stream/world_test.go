@@ -55,6 +55,13 @@ type placer struct {
 	inFlight map[string]int
 	missing  []string
 	drained  []string
+	leaving  map[string]decide.Leaving
+}
+
+func (p *placer) Leaving(_ string, all map[string]decide.Leaving) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.leaving = all
 }
 
 func (p *placer) Wanted(who string, key decide.Key, w decide.Want) {
@@ -168,6 +175,7 @@ type extproc struct {
 	models    []string // registered, in order
 	endpoints []string
 	others    map[string]uint32
+	leaving   map[string]*placement.Leaving
 	complete  int // the version that said so
 	err       error
 }
@@ -202,7 +210,7 @@ func (w *world) deaf(process string) *extproc {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	x := &extproc{t: w.t, copies: map[string]placement.Copy_State{}, failures: map[string]string{}, others: map[string]uint32{}}
+	x := &extproc{t: w.t, copies: map[string]placement.Copy_State{}, failures: map[string]string{}, others: map[string]uint32{}, leaving: map[string]*placement.Leaving{}}
 	if x.stream, err = placement.NewPlacementClient(conn).Connect(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}
@@ -234,6 +242,9 @@ func (x *extproc) hear(u *placement.Update) {
 	}
 	for _, f := range u.GetInFlight() {
 		x.others[f.GetCopy().GetKey().GetModel()] = f.GetRequests()
+	}
+	for _, l := range u.GetLeaving() {
+		x.leaving[l.GetEndpoint()] = l
 	}
 	if u.Endpoints != nil {
 		x.endpoints = u.GetEndpoints().GetAddresses()

@@ -23,6 +23,7 @@ func Of(pod *corev1.Pod) (objects.Pod, field.ErrorList) {
 	}
 	p := objects.Pod{Name: objects.Name{Namespace: pod.Namespace, Name: pod.Name}, Labels: pod.Labels, Containers: containers(pod)}
 	p.Ready, p.NodeSilent = ready(pod)
+	p.Terminating = pod.DeletionTimestamp != nil
 	if pod.Status.PodIP != "" {
 		ip, err := netip.ParseAddr(pod.Status.PodIP)
 		if err != nil || ip.Zone() != "" {

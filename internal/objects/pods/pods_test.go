@@ -2,6 +2,7 @@ package pods_test
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,8 +62,12 @@ func TestOnlyAPodThatStaysAndIsReadyGetsRequests(t *testing.T) {
 			p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 		}, false, false},
 	} {
-		if p, faults := pods.Of(aPod(c.change)); p.Ready != c.ready || p.NodeSilent != c.nodeSilent || len(faults) > 0 {
+		p, faults := pods.Of(aPod(c.change))
+		if p.Ready != c.ready || p.NodeSilent != c.nodeSilent || len(faults) > 0 {
 			t.Errorf("%s: ready is %v, the node's silence %v, faults are %v", name, p.Ready, p.NodeSilent, faults)
+		}
+		if deleted := strings.Contains(name, "deleted"); p.Terminating != deleted {
+			t.Errorf("%s: terminating is %v", name, p.Terminating)
 		}
 	}
 }
