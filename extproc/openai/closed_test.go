@@ -135,8 +135,11 @@ func TestAnEscapedNameHidesNoPath(t *testing.T) {
 	}
 }
 
-// TestTheTableIsInOrder holds what the tree and the spellings take for granted.
+// TestTheTableIsInOrder holds what the tree, the spellings and a reader take for granted.
 func TestTheTableIsInOrder(t *testing.T) {
+	if rows := openai.Unexplained(); len(rows) > 0 {
+		t.Errorf("the table does not say of %v where they are from, or why they are closed", rows)
+	}
 	rows := openai.ClosedPaths()
 	for i, row := range rows {
 		if row != strings.ToLower(row) || row[0] != '/' || strings.ContainsAny(row, `;?#%\ `) || strings.Contains(row, "//") || strings.Contains(row, "..") {
