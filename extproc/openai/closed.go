@@ -249,12 +249,12 @@ func closedWithParameters(p string) bool {
 	if dishonest(p) || closedPaths.match(p) {
 		return true
 	}
-	end := strings.IndexByte(p, ';')
-	if end < 0 {
+	start, _, has := strings.Cut(p, ";")
+	if !has {
 		return false
 	}
 	bare := withoutParameters(p)
-	return dishonest(bare) || closedPaths.match(bare) || closedPaths.match(p[:end])
+	return dishonest(bare) || closedPaths.match(bare) || closedPaths.match(start)
 }
 
 // dishonest says whether a path has a segment of dots alone, a backslash or a control character.
