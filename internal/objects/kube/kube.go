@@ -105,27 +105,31 @@ func (s *Source) Run(ctx context.Context, publish func(objects.Set)) error {
 		return err
 	}
 	s.link.sync()
+	s.each(ctx, publish)
+	loops.Wait()
+	return failed
+}
+
+// each publishes the objects, and again soon after each change, until ctx ends.
+func (s *Source) each(ctx context.Context, publish func(objects.Set)) {
 	for {
 		publish(s.set())
 		if wait(ctx, pace) != nil {
-			break
+			return
 		}
 		select {
 		case <-ctx.Done():
-			loops.Wait()
-			return failed
+			return
 		case <-s.changed:
 		}
 		if wait(ctx, gather) != nil {
-			break
+			return
 		}
 		select { // what came meanwhile is in the Set
 		case <-s.changed:
 		default:
 		}
 	}
-	loops.Wait()
-	return failed
 }
 
 // follow begins to follow every kind, and returns when all that there is is known.

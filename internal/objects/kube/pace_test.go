@@ -3,6 +3,7 @@ package kube_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -116,6 +117,26 @@ func TestWhatCannotBeWrittenWaits(t *testing.T) {
 				t.Errorf("it was told %d times: %s", n, logged())
 			}
 		})
+}
+
+// A control that begins has the status of all models to write, and the API server has others to answer: it gets 20 a second.
+func TestManyStatusesAreWrittenOneAfterTheOther(t *testing.T) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, m *kube.Memory, _ *atomic.Bool, _ func() string) {
+		const models = 100
+		for i := range models {
+			m.PutStatuses([]objects.ModelRecord{record(fmt.Sprint("m", i), "no room")})
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := len(s.noted()); n < 15 || n > 21 { // the first at once
+			t.Errorf("in a second it wrote %d times, want 20", n)
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if n := len(s.noted()); n != models {
+			t.Errorf("in 6 s it wrote %d times, want %d", n, models)
+		}
+	})
 }
 
 // What became known while nobody could tell who decides is written when that is known again.
