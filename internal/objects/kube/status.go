@@ -62,7 +62,7 @@ func (s *Status) Write(ctx context.Context, w *objects.World) error {
 		if is := s.routes[want.name]; is.uid == want.uid && sameRoute(is.status, want.status) {
 			continue
 		}
-		errs = append(errs, s.route(ctx, want.name, want.status))
+		errs = append(errs, s.route(ctx, want))
 	}
 	for name := range s.routes {
 		if !there[name] {
@@ -97,12 +97,17 @@ func (s *Status) double(ctx context.Context, e objects.Entry) error {
 	return nil
 }
 
-// route writes the status of one route, again where somebody else wrote meanwhile. That it is gone is no error.
-func (s *Status) route(ctx context.Context, name objects.Name, want v1alpha1.LLMRouteStatus) error {
+// route writes the status of one route, again where somebody else wrote meanwhile. That it is gone is no error, nor that
+// another of its name is there: that one's status follows when its World does.
+func (s *Status) route(ctx context.Context, w wanted) error {
+	name, want := w.name, w.status
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		var r v1alpha1.LLMRoute
 		if err := s.client.Get(ctx, client.ObjectKey(name), &r); err != nil {
 			return err
+		}
+		if w.uid != "" && w.uid != string(r.UID) {
+			return nil
 		}
 		before := *r.Status.DeepCopy()
 		r.Status.Models, r.Status.Pools = want.Models, want.Pools
@@ -126,7 +131,7 @@ func (s *Status) route(ctx context.Context, name objects.Name, want v1alpha1.LLM
 // wanted is the status that a route should have, its conditions without times.
 type wanted struct {
 	name   objects.Name
-	uid    string
+	uid    string // of the route, empty where nobody knows it
 	status v1alpha1.LLMRouteStatus
 }
 
