@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -13,6 +16,7 @@ import (
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/scrape"
+	"github.com/headgate/headgate/extproc/serve"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/source"
@@ -23,13 +27,8 @@ import (
 type config struct {
 	objects        string
 	kube           source.Kube
-	listen         []string
+	serve          serve.Config
 	edsFile        string
-	grpcHost       string
-	grpcPort       int
-	healthPort     int
-	secure         bool
-	certPath       string
 	pool           objects.Name
 	metricsHost    string
 	metricsPort    int
@@ -38,8 +37,6 @@ type config struct {
 	conformance    bool
 	scrapeInterval time.Duration
 	modelsInterval time.Duration
-	drainDelay     time.Duration
-	drainTimeout   time.Duration
 	seed           uint64
 	explain        bool
 	logLevel       slog.Level
@@ -104,13 +101,13 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.SortFlags = false
 	fs.StringVar(&c.objects, "objects", "", "the `DIR` with the objects (required without --kube or --endpoints)")
 	c.kube.Register(fs)
-	fs.StringArrayVar(&c.listen, "listen", nil, "serve Headgate's own Envoys at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated")
+	fs.StringArrayVar(&c.serve.Own, "listen", nil, "serve Headgate's own Envoys at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated")
 	fs.StringVar(&c.edsFile, "eds-file", "", "write the endpoints of all pools into this `FILE`, from which envoy.yaml's cluster takes them; an ORIGINAL_DST cluster needs none")
-	fs.StringVar(&c.grpcHost, "grpc-host", "", "serve other gateways on this `HOST`; empty means all")
-	fs.IntVar(&c.grpcPort, "grpc-port", 9002, "serve other gateways on this `PORT`; with --listen only if it is given, -1 never")
-	fs.IntVar(&c.healthPort, "grpc-health-port", 9003, "serve gRPC health, without TLS, on this `PORT`; with --listen only if it is given, -1 never")
-	fs.BoolVar(&c.secure, "secure-serving", true, "serve with TLS; loopback addresses and sockets are served without")
-	fs.StringVar(&c.certPath, "cert-path", "", "a `DIR` with tls.crt and tls.key, read again when they change; without one extproc makes a certificate of its own")
+	fs.StringVar(&c.serve.Host, "grpc-host", "", "serve other gateways on this `HOST`; empty means all")
+	fs.IntVar(&c.serve.Port, "grpc-port", 9002, "serve other gateways on this `PORT`; with --listen only if it is given, -1 never")
+	fs.IntVar(&c.serve.HealthPort, "grpc-health-port", 9003, "serve gRPC health, without TLS, on this `PORT`; with --listen only if it is given, -1 never")
+	fs.BoolVar(&c.serve.Secure, "secure-serving", true, "serve with TLS; loopback addresses and sockets are served without")
+	fs.StringVar(&c.serve.CertPath, "cert-path", "", "a `DIR` with tls.crt and tls.key, read again when they change; without one extproc makes a certificate of its own")
 	fs.StringVar(&c.pool.Name, "pool-name", "", "the InferencePool `NAME` of requests that neither a route nor what the gateway calls gives a pool")
 	fs.StringVar(&c.pool.Namespace, "pool-namespace", "default", "the `NAMESPACE` of --pool-name")
 	fs.StringVar(&c.metricsHost, "metrics-host", "", "serve metrics on this `HOST`; empty means all")
@@ -130,8 +127,9 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.Int64Var(&c.maxHeldMiB, "max-held-mib", flow.DefaultMaxBytes>>20, "let the bodies of all requests that wait have at most `N` MiB")
 	fs.DurationVar(&c.scrapeInterval, "scrape-interval", scrape.DefaultInterval, "look at the load of each endpoint this often")
 	fs.DurationVar(&c.modelsInterval, "models-interval", scrape.DefaultModelsInterval, "look at the models of each endpoint this often")
-	fs.DurationVar(&c.drainDelay, "drain-delay", 5*time.Second, "after SIGTERM, tell other gateways by health and go on serving them for this long")
-	fs.DurationVar(&c.drainTimeout, "drain-timeout", 5*time.Second, "then wait this long for requests in flight, 30s where other gateways are served; answers that flow through Headgate's own Envoy do not need extproc and go on")
+	fs.DurationVar(&c.serve.DrainDelay, "drain-delay", 5*time.Second, "after SIGTERM, tell other gateways by health and go on serving them for this long")
+	fs.DurationVar(&c.serve.DrainTimeout, "drain-timeout", 5*time.Second, "after SIGTERM, give requests that wait for their model this long, and then 503; where other gateways are served, all requests in flight, for 30s unless it is given. Answers that flow through Headgate's own Envoy need no extproc and go on")
+	fs.BoolVar(&c.serve.TakeOver, "take-over", false, "take the place of an extproc that serves at the sockets of --listen: from the moment in which this one knows as much, new connections come here. End the other then")
 	fs.Uint64Var(&c.seed, "seed", 0, "decide ties and shares by this `NUMBER`, the same in each run; 0 by good randomness")
 	fs.BoolVar(&c.explain, "explain-config", false, "print the settings of every pool and where they come from, and end")
 	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log from this `LEVEL` on: debug, info, warn or error")
@@ -145,16 +143,16 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	if err == nil {
 		c.settings.Policy.Rule, err = pick.ParseRule(*policy)
 	}
-	if len(c.listen) > 0 {
+	if len(c.serve.Own) > 0 {
 		if !fs.Changed("grpc-port") {
-			c.grpcPort = -1
+			c.serve.Port = -1
 		}
 		if !fs.Changed("grpc-health-port") {
-			c.healthPort = -1
+			c.serve.HealthPort = -1
 		}
 	}
-	if c.grpcPort >= 0 && !fs.Changed("drain-timeout") {
-		c.drainTimeout = 30 * time.Second
+	if c.serve.Port >= 0 && !fs.Changed("drain-timeout") {
+		c.serve.DrainTimeout = 30 * time.Second
 	}
 	switch {
 	case c.pool.Name != "":
@@ -177,14 +175,30 @@ func (c config) source() source.Source {
 	return source.Source{Dir: c.objects, Kube: c.kube, Endpoints: c.endpoints}
 }
 
+// random returns numbers that are the same in each run with a seed, and good ones without.
+func (c config) random() func() uint64 {
+	if c.seed == 0 {
+		return rand.Uint64
+	}
+	source := rand.New(rand.NewPCG(c.seed, 0))
+	var mu sync.Mutex // guards source
+	return func() uint64 {
+		mu.Lock()
+		defer mu.Unlock()
+		return source.Uint64()
+	}
+}
+
 func (c config) check(rest []string) error {
 	switch {
 	case len(rest) > 0:
 		return fmt.Errorf("what is %q? every setting is a flag", strings.Join(rest, " "))
 	case c.objects == "" && !c.kube.On && len(c.endpoints) == 0:
 		return errors.New("say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT")
-	case len(c.listen) == 0 && c.grpcPort < 0 && !c.explain:
+	case len(c.serve.Own) == 0 && c.serve.Port < 0 && !c.explain:
 		return errors.New("there is nobody to serve: say --listen unix:PATH for an Envoy beside, or --grpc-port for other gateways")
+	case c.serve.TakeOver && (len(c.serve.Own) == 0 || slices.ContainsFunc(c.serve.Own, func(a string) bool { return !strings.HasPrefix(a, "unix:") })):
+		return errors.New("--take-over: only sockets can be taken over: say --listen unix:PATH and no other address")
 	case c.settings.Policy.Threshold < 1:
 		return fmt.Errorf("--adapter-threshold %d: it must be at least 1", c.settings.Policy.Threshold)
 	case c.settings.Picks < 1 || c.settings.Picks > 1+objects.MaxAttempts:
@@ -211,7 +225,7 @@ func (c config) check(rest []string) error {
 			return fmt.Errorf("--endpoints %q: %w", text, err)
 		}
 	}
-	for flag, port := range map[string]int{"metrics-port": c.metricsPort, "grpc-port": c.grpcPort, "grpc-health-port": c.healthPort} {
+	for flag, port := range map[string]int{"metrics-port": c.metricsPort, "grpc-port": c.serve.Port, "grpc-health-port": c.serve.HealthPort} {
 		if port < -1 || port > 65535 {
 			return fmt.Errorf("--%s %d is no port", flag, port)
 		}

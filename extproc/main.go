@@ -12,10 +12,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -25,9 +23,16 @@ import (
 	"github.com/headgate/headgate/extproc/meter"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/scrape"
+	"github.com/headgate/headgate/extproc/sidecar"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/objects"
 )
+
+// commands are what extproc does beside serving, for the pod of an Envoy with extproc beside it.
+var commands = map[string]func(ctx context.Context, args []string, out io.Writer) error{
+	"drain":   sidecar.Drain,
+	"install": sidecar.Install,
+}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -83,13 +88,26 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 			return fmt.Errorf("--eds-file %s: %w", c.edsFile, err)
 		}
 	}
-	exchanges := stream.New(stream.Config{
+	c.serve.Log, c.serve.Outcomes = log, outcome.NewServer(observe)
+	c.serve.Exchanges = stream.New(stream.Config{
 		Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.settings, Default: c.pool, Observe: observe,
-		ModeOverride: c.modeOverride, Conformance: c.conformance, Random: random(c.seed),
+		ModeOverride: c.modeOverride, Conformance: c.conformance, Random: c.random(),
 	})
+	// What keeps the fleet true goes on until the last request is answered, after ctx has ended; but for the file, which the next
+	// process writes where this one serves sockets alone.
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, work := errgroup.WithContext(work)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	context.AfterFunc(work, cancel)
+	writing := work
+	if c.serve.Port < 0 {
+		writing = ctx
+	}
 	loaded := make(chan struct{})
 	publish := func(w *objects.World) {
-		if endpoints != nil { // first, for Envoy must know an endpoint before it is picked
+		if endpoints != nil && writing.Err() == nil { // first, for Envoy must know an endpoint before it is picked
 			if err := endpoints.Set(w.Addresses()); err != nil {
 				log.Error("the endpoints cannot be written: Envoy does not know of new ones", "err", err)
 			}
@@ -104,20 +122,13 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		}
 	}
 
-	// What keeps the fleet true goes on until the last request is answered, after ctx has ended.
-	work, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	group, work := errgroup.WithContext(work)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	context.AfterFunc(work, cancel)
 	group.Go(func() error { return c.source().Follow(work, log, m, publish) })
 	group.Go(func() error { return f.Run(work) })
 	if talk != nil {
 		group.Go(func() error { return talk(work, m) })
 	}
 	if endpoints != nil {
-		group.Go(func() error { return endpoints.Run(work, log) })
+		group.Go(func() error { return endpoints.Run(writing, log) })
 	}
 	group.Go(func() error { return scraper.Run(work) })
 	if c.metricsPort >= 0 {
@@ -130,21 +141,10 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		case <-ctx.Done():
 			return nil
 		}
-		return serve(ctx, c, services{exchanges, outcome.NewServer(observe), newHealth(), log})
+		if c.serve.TakeOver {
+			settle(ctx, f, log)
+		}
+		return c.serve.Run(ctx)
 	})
 	return group.Wait()
-}
-
-// random returns numbers that are the same in each run, or good ones for the seed 0.
-func random(seed uint64) func() uint64 {
-	if seed == 0 {
-		return rand.Uint64
-	}
-	source := rand.New(rand.NewPCG(seed, 0))
-	var mu sync.Mutex // guards source
-	return func() uint64 {
-		mu.Lock()
-		defer mu.Unlock()
-		return source.Uint64()
-	}
 }

@@ -125,6 +125,61 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// A process that takes over has the socket from the moment in which it knows as much as the other, and not before: it would turn
+// requests away.
+func TestAProcessTakesOverWhenItHasLooked(t *testing.T) {
+	answer := make(chan struct{})
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		<-answer
+		_, _ = io.WriteString(w, `{"data":[{"id":"llama"}]}`)
+	}))
+	defer engine.Close()
+	dir := t.TempDir()
+	s := start(t, dir)
+	conn := dial(t, "unix:"+s.socket)
+	if _, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(s.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := func() bool {
+		now, err := os.Stat(s.socket)
+		return err == nil && !os.SameFile(before, now)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- run(ctx, []string{
+			"--endpoints", engine.Listener.Addr().String(), "--listen", "unix:" + s.socket, "--take-over", "--metrics-port", "-1",
+		}, io.Discard, io.Discard)
+	}()
+	select {
+	case err := <-done:
+		t.Fatal(err)
+	case <-time.After(300 * time.Millisecond): // within the second that a look may take
+	}
+	if taken() {
+		t.Error("it has taken over before it knows anything of its endpoint")
+	}
+	close(answer)
+	for limit := time.After(10 * time.Second); !taken(); {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-limit:
+			t.Fatal("it does not take over")
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := run(t.Context(), []string{"--objects", dir, "--listen", "127.0.0.1:1", "--take-over"}, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "only sockets can be taken over") {
+		t.Errorf("to take over a port: %v", err)
+	}
+}
+
 // With endpoints on the command line no folder is needed: the program is ready, and looks at them, by name and by address,
 // over TLS with a token where it is told to. A folder may stand beside.
 func TestEndpointsOnTheCommandLine(t *testing.T) {

@@ -3,9 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,9 +16,6 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
-
-	"github.com/headgate/headgate/extproc/outcome"
-	"github.com/headgate/headgate/extproc/stream"
 )
 
 // gateway runs extproc as other gateways are given it: with the ports that the field's manifests name.
@@ -72,24 +67,6 @@ func TestHealthIsAnsweredForEveryName(t *testing.T) {
 			if got := check(t, conn, service); got != healthv1.HealthCheckResponse_SERVING {
 				t.Errorf("%s %q is %v", port, service, got)
 			}
-		}
-	}
-}
-
-func TestDrainingIsToldByHealthFirst(t *testing.T) {
-	h := newHealth()
-	if got := h.status("readiness").GetStatus(); got != healthv1.HealthCheckResponse_SERVING {
-		t.Errorf("before: %v", got)
-	}
-	h.drain()
-	h.drain()
-	for service, want := range map[string]healthv1.HealthCheckResponse_ServingStatus{
-		"": healthv1.HealthCheckResponse_NOT_SERVING, "readiness": healthv1.HealthCheckResponse_NOT_SERVING,
-		"envoy.service.ext_proc.v3.ExternalProcessor": healthv1.HealthCheckResponse_NOT_SERVING,
-		"liveness": healthv1.HealthCheckResponse_SERVING,
-	} {
-		if got := h.status(service).GetStatus(); got != want {
-			t.Errorf("%q is %v, want %v", service, got, want)
 		}
 	}
 }
@@ -150,32 +127,6 @@ func TestStreamsFinishAfterSIGTERM(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second):
 		t.Error("it does not end when its streams have")
-	}
-}
-
-// Beyond loopback there is TLS, unless it is turned off.
-func TestWhereTLSIs(t *testing.T) {
-	s := services{outcomes: outcome.NewServer(nil), health: newHealth(), log: slog.Default()}
-	for _, c := range []struct {
-		secure, local bool
-	}{{true, true}, {true, false}, {false, false}} {
-		server, err := s.server(config{secure: c.secure}, c.local, stream.Gateway)
-		if err != nil {
-			t.Fatal(err)
-		}
-		l, err := listenPort("grpc-port", host, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() { _ = server.Serve(l) }()
-		creds := insecure.NewCredentials()
-		if c.secure && !c.local {
-			creds = credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}) //nolint:gosec // as gateways do
-		}
-		if got := check(t, client(t, l.Addr().String(), creds), ""); got != healthv1.HealthCheckResponse_SERVING {
-			t.Errorf("%+v: %v", c, got)
-		}
-		server.Stop()
 	}
 }
 

@@ -1,6 +1,10 @@
 package e2e
 
 import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -8,57 +12,104 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
-// An extproc that is asked to stop leaves its streams to Envoy, whether it waits for their end or not, and the next takes
-// its place at the same socket.
-func TestExtprocIsReplacedAndNoStreamNoticesIt(t *testing.T) {
+// An extproc that is asked to stop lets go of its socket at once and leaves its streams to Envoy: it does not wait for answers that
+// flow without it.
+func TestAnExtprocThatStopsWaitsForNoAnswer(t *testing.T) {
 	t.Parallel()
-	const open = 32
-	const patience = 20 * time.Second
+	const open = 300
+	// At the pace of a large model: 45 ms a token.
+	s := start(t, extprocFlags("--drain-timeout", "1m"), func(c *rig.Config) { c.EngineFlags = []string{"--max-loras", "4"} })
+	ends := s.streams(open, 300)
+	asked := time.Now()
+	s.Extproc.Signal(syscall.SIGTERM)
+	select {
+	case <-s.Extproc.Done():
+	case <-time.After(20 * time.Second):
+		t.Fatal("it waits for what flows without it")
+	}
+	t.Logf("it ended after %v, with %d streams not at their end", time.Since(asked).Round(time.Millisecond), open-len(ends))
+	if len(ends) > 0 {
+		t.Errorf("%d streams ended meanwhile: they were too short to tell", len(ends))
+	}
+	refused(t, "a request while nobody decides", s.must(completion("a01", 1, false)), http.StatusServiceUnavailable, "no_endpoint")
+	if err := s.StartExtproc(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.promised(time.Second, "requests are answered again", func() bool { return s.must(completion("a01", 1, false)).status == 200 })
+	for range open {
+		if err := <-ends; err != nil {
+			t.Errorf("a stream did not survive: %v", err)
+		}
+	}
+	s.await("nothing is in flight", func() bool { return s.inFlight() == 0 })
+}
+
+// An extproc that takes over costs no request, however many come, and no stream.
+func TestAnExtprocThatTakesOverCostsNothing(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	ends := s.streams(32, 2000)
+	l := s.pour(32, func(client, n int) request { return completion(adapters[(client+n)%len(adapters)], 10, n%2 == 0) }, isOK)
+	s.await("requests flow", func() bool { return l.sent.Load() > 200 })
+	for range 4 {
+		sent := l.sent.Load()
+		began := time.Now()
+		if err := s.ReplaceExtproc(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("replaced within %v, and %d requests", time.Since(began).Round(time.Millisecond), l.sent.Load()-sent)
+		l.goesOn(s, 3)
+	}
+	l.stop()
+	for _, fault := range l.faults {
+		t.Error(fault)
+	}
+	for range 32 {
+		if err := <-ends; err != nil {
+			t.Errorf("a stream did not survive: %v", err)
+		}
+	}
+	t.Logf("%d requests", l.sent.Load())
+}
+
+// What waits for its model when extproc is asked to stop goes on when the model is loaded; what waits longer than the drain
+// timeout is told to try again.
+func TestRequestsThatWaitOutliveTheirExtproc(t *testing.T) {
+	t.Parallel()
+	slow := filepath.Join(t.TempDir(), "slow.yaml")
+	if err := os.WriteFile(slow, []byte(strings.Replace(profile, "load: {mean: 0.02}", "load: {mean: 2}", 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
-		tokens int
-		flags  []string
-	}{
-		"streams end before the drain timeout":   {40, []string{"--drain-timeout", patience.String()}},
-		"the drain timeout is before their ends": {120, []string{"--drain-timeout", "1s"}},
-	} {
+		timeout string
+		want    int
+	}{"the load ends before": {"30s", http.StatusOK}, "the load ends after": {"500ms", http.StatusServiceUnavailable}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// At the pace of a large model: 45 ms a token.
-			s := start(t, extprocFlags(c.flags...), func(c *rig.Config) { c.EngineFlags = []string{"--max-loras", "4"} })
-			ends := s.streams(open, c.tokens)
+			s := start(t, pods(t, 1), placed(t, 4, "a01"), extprocFlags("--drain-timeout", c.timeout), engineFlags("--profile", slow))
+			answers := make(chan answer, 1)
+			go func() {
+				a, err := s.ask(t.Context(), completion("a01", 5, true))
+				if err != nil {
+					t.Error(err)
+				}
+				answers <- a
+			}()
+			s.await("it waits", func() bool { return len(s.events()) > 0 })
 			asked := time.Now()
 			s.Extproc.Signal(syscall.SIGTERM)
-			// What was on its way is answered still.
-			s.promised(time.Second, "new requests get 503", func() bool { return s.must(completion("a01", 1, false)).status == 503 })
-			for draining := true; draining; {
-				select {
-				case <-s.Extproc.Done():
-					draining = false
-				case <-time.After(50 * time.Millisecond):
-				}
-				begun := time.Now()
-				a := s.must(completion("a01", 1, false))
-				refused(t, "a request meanwhile", a, 503, "no_endpoint")
-				if took := time.Since(begun); took > time.Second {
-					t.Errorf("503 after %v", took)
-				}
+			a := <-answers
+			if a.status != c.want {
+				t.Errorf("after %v it gets %d %s", time.Since(asked), a.status, a.body)
 			}
-			stopped := time.Now()
-			if took := stopped.Sub(asked); took >= patience {
-				t.Errorf("it ended after %v, and not when it had nothing to wait for", took)
+			if a.status != http.StatusOK {
+				refused(t, "a request that waited in vain", a, http.StatusServiceUnavailable, "not_ready")
 			}
-			if err := s.StartExtproc(t.Context()); err != nil {
-				t.Fatal(err)
+			select {
+			case <-s.Extproc.Done():
+			case <-time.After(10 * time.Second):
+				t.Error("it does not end")
 			}
-			s.promised(time.Second, "requests are answered again", func() bool { return s.must(completion("a01", 1, false)).status == 200 })
-			t.Logf("it ended %v after it was asked, with %d streams not at their end; requests were answered %v after that",
-				stopped.Sub(asked).Round(time.Millisecond), open-len(ends), time.Since(stopped).Round(time.Millisecond))
-			for range open {
-				if err := <-ends; err != nil {
-					t.Errorf("a stream did not survive: %v", err)
-				}
-			}
-			s.promised(time.Second, "nothing is in flight", func() bool { return s.inFlight() == 0 })
 		})
 	}
 }

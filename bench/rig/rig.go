@@ -252,6 +252,45 @@ func (r *Rig) ControlSocket() string { return filepath.Join(r.Dir, "control.sock
 
 // StartExtproc starts extproc, also after it ended, and returns when it has read its objects.
 func (r *Rig) StartExtproc(ctx context.Context) error {
+	if err := r.startExtproc(); err != nil {
+		return err
+	}
+	return r.Extproc.AwaitOK(ctx, "http://"+r.Metrics+"/readyz")
+}
+
+// ReplaceExtproc starts an extproc that takes over from the one that serves, asks that one to end when it has, and returns when the
+// new one is alone.
+func (r *Rig) ReplaceExtproc(ctx context.Context) error {
+	before, err := os.Stat(r.socket())
+	if err != nil {
+		return err
+	}
+	old := r.Extproc
+	if err := r.startExtproc("--take-over"); err != nil {
+		return err
+	}
+	for {
+		if now, err := os.Stat(r.socket()); err == nil && !os.SameFile(before, now) {
+			break
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-r.Extproc.Done():
+			return fmt.Errorf("the extproc that was to take over has ended; its log is %s", r.Extproc.Log)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	old.Signal(syscall.SIGTERM)
+	select {
+	case <-old.Done():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return r.Extproc.AwaitOK(ctx, "http://"+r.Metrics+"/readyz")
+}
+
+func (r *Rig) startExtproc(flags ...string) error {
 	host, port, err := net.SplitHostPort(r.Metrics)
 	if err != nil {
 		return err
@@ -268,12 +307,11 @@ func (r *Rig) StartExtproc(ctx context.Context) error {
 	if r.ControlMetrics != "" {
 		args = append(args, "--control", "unix:"+r.ControlSocket())
 	}
-	p, err := r.starter.Start("extproc", r.Dir, exec.Command(r.Programs.Extproc, append(args, r.ExtprocFlags...)...))
-	if err != nil {
-		return err
+	p, err := r.starter.Start("extproc", r.Dir, exec.Command(r.Programs.Extproc, slices.Concat(args, r.ExtprocFlags, flags)...))
+	if err == nil {
+		r.Extproc = p
 	}
-	r.Extproc = p
-	return p.AwaitOK(ctx, "http://"+r.Metrics+"/readyz")
+	return err
 }
 
 func (r *Rig) socket() string { return filepath.Join(r.Dir, "extproc.sock") }

@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -100,7 +101,7 @@ func Open(path string) (*File, error) {
 	return f, os.Remove(f.part())
 }
 
-func (f *File) part() string { return f.path + ".part" }
+func (f *File) part() string { return f.path + ".part" + strconv.Itoa(os.Getpid()) }
 
 // Set says which endpoints there are. When it returns nil the file lists them, and those that left not long ago. After an
 // error [File.Run] tries again.

@@ -12,6 +12,7 @@ import (
 
 // health is what is known of an endpoint's well-being. A time is zero if the thing never happened.
 type health struct {
+	looked  bool      // a look has ended, whatever it found
 	heard   time.Time // when the last look that the endpoint answered began
 	refused time.Time // when it last turned a connection away or dropped one
 	// stopping is when a request last began that it turned away because it is stopping.
@@ -115,7 +116,7 @@ func (f *Fleet) FailOpen() []string {
 // Refused says that an endpoint turned a connection away at the door, or dropped one. The endpoint is out until it
 // answers a look that begins after this.
 func (f *Fleet) Refused(address string) {
-	f.change(address, func(e *endpoint) { e.health.refused = f.Now() })
+	f.change(address, func(e *endpoint) { e.health.refused, e.health.looked = f.Now(), true })
 }
 
 // stoppingFor is how long an endpoint that said that it is stopping gets no requests, unless a look finds sooner that it
@@ -238,7 +239,7 @@ func (l Look) Saw(load engine.Load) {
 	if _, known := e.load.Started.Get(); known && load.Started != e.load.Started {
 		e.health.born = l.began
 	}
-	e.load, e.health.heard = load, l.began
+	e.load, e.health.heard, e.health.looked = load, l.began, true
 	// The engine counted some time between the beginning and now. Taking the larger of our own counts of then and now
 	// makes ghosts of others' requests rarer than of none.
 	_, running := load.Running.Get()
@@ -250,7 +251,30 @@ func (l Look) Saw(load engine.Load) {
 }
 
 // Failed ends a look that the endpoint did not answer in time, or not in words that make sense.
-func (l Look) Failed() { l.fleet.tell() }
+func (l Look) Failed() {
+	f := l.fleet
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.endpoints[l.address]; e != nil {
+		e.health.looked = true
+	}
+	f.tell()
+}
+
+// Settled says whether as much is known of every endpoint as a look tells, and all that control has to say, if there is control: a
+// process that takes the place of another decides no worse then.
+func (f *Fleet) Settled() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.world.Pools {
+		for _, declared := range p.Endpoints {
+			if !f.endpoints[declared.Address].health.looked {
+				return false
+			}
+		}
+	}
+	return !f.Placed || f.Heard()
+}
 
 // Reported says what an endpoint reported of its load with an answer, at a time. It counts as a look at what it tells;
 // the rest stays as it was last seen, others' requests too: a report does not say what is running. One that is older

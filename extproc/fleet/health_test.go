@@ -383,3 +383,30 @@ func TestWhatControlSaysOfEndpointsThatAreAboutToEnd(t *testing.T) {
 	f.SetWorld(worldOf("successor-", "10.0.0.1", "10.0.0.2"))
 	at("of another pod at the address", pick.Healthy)
 }
+
+// As much is known as another process knows when each endpoint has been looked at, whatever came of it, and control has said all.
+func TestWhenAFleetIsSettled(t *testing.T) {
+	for _, ends := range []func(*fleet.Fleet, fleet.Look){
+		func(_ *fleet.Fleet, l fleet.Look) { l.Saw(engine.Load{}) },
+		func(_ *fleet.Fleet, l fleet.Look) { l.Failed() },
+		func(f *fleet.Fleet, _ fleet.Look) { f.Refused(b) },
+	} {
+		for _, placed := range []bool{false, true} {
+			f := fleet.New(fleet.Config{Placed: placed})
+			f.SetWorld(world("10.0.0.1", "10.0.0.2"))
+			see(f, a, engine.Load{})
+			look := f.Look(b)
+			if f.Settled() {
+				t.Error("it is settled before the look at the second has ended")
+			}
+			ends(f, look)
+			if f.Settled() == placed {
+				t.Errorf("with control %v it is settled: %v", placed, f.Settled())
+			}
+			f.Hear(fleet.News{All: true})
+			if !f.Settled() {
+				t.Error("it is not settled when control has said all")
+			}
+		}
+	}
+}

@@ -33,6 +33,7 @@ type exchange struct {
 	in        request
 	op        openai.Operation
 	chunks    []byte // the body so far, where it comes in chunks
+	watched   bool   // the stop of the Server ends it
 
 	held
 	picked
@@ -124,6 +125,14 @@ func (x *exchange) configure(c *extprocv3.ProtocolConfiguration) error {
 	}
 	return errProtocol(fmt.Sprintf("the request_body_mode of ext_proc is %s: set FULL_DUPLEX_STREAMED, BUFFERED or NONE", x.mode))
 }
+
+// endable says whether the request needs its exchange no more: it is decided and whole, and nothing is shown of the answer.
+func (x *exchange) endable() bool {
+	return x.front == Own && (x.phase == sent && x.announced && x.shown == modeNone || x.phase == replied)
+}
+
+// leftAlone says whether the exchange ends because the Server stops, and not because its request has: that goes on, and counts on.
+func (x *exchange) leftAlone() bool { return x.watched && x.server.stopping.Err() != nil }
 
 // requestHeaders turns away what needs no body to be turned away, and decides what needs no body to be decided.
 func (x *exchange) requestHeaders(end bool, now time.Time) responses {

@@ -217,6 +217,9 @@ func (p *processor) hold(messages extprocv3.ExternalProcessor_ProcessServer, x *
 				return out, nil
 			}
 			ticket.Back()
+		case <-p.server.refusing:
+			result = meter.HoldCancelled
+			return x.refuse(errStopping), nil
 		case <-timer.C:
 			result = meter.HoldExpired
 			return x.refuse(errExpired), nil

@@ -32,6 +32,8 @@ var (
 	errUnknownAnswer = errors.New("nobody knows the answer")
 	// errNotHeard is a model that no object admits, before control has said which others there are.
 	errNotHeard = errors.New("control has not said which models are registered")
+	// errStopping is a request that waited for its model when extproc ended.
+	errStopping = errors.New("extproc ends")
 	// errExpired is a request that waited for its model as long as it may.
 	errExpired = errors.New("the model was not loaded in time")
 )
@@ -81,6 +83,8 @@ func describe(err error, model string) apiError {
 		return apiError{status: http.StatusNotFound, Type: invalidRequest, Code: "unknown_url", Message: "The request names no model, and the gateway does not say which pool it is for."}
 	case errors.Is(err, errNotHeard):
 		return apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: "not_ready", Param: "model", Message: fmt.Sprintf("The gateway does not know yet whether there is a model %s. Try again.", quote(model)), retryAfter: retrySoon}
+	case errors.Is(err, errStopping):
+		return apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: "not_ready", Param: "model", Message: fmt.Sprintf("The gateway restarts, and cannot wait for the model %s to be loaded. Try again.", quote(model)), retryAfter: retrySoon}
 	case errors.Is(err, errExpired):
 		return apiError{status: http.StatusGatewayTimeout, Type: serverError, Code: "load_timeout", Message: fmt.Sprintf("The model %s could not be loaded in time. Try again.", quote(model))}
 	case errors.Is(err, flow.ErrFailed):

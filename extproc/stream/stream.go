@@ -4,6 +4,7 @@
 package stream
 
 import (
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"runtime/debug"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/flow"
@@ -62,6 +65,11 @@ type Server struct {
 	Config
 	started string // tells the ids of this process from those of others
 	turn    atomic.Uint64
+
+	stopping context.Context // ended by Stop
+	stop     context.CancelFunc
+	refusing chan struct{} // closed by Refuse
+	refuse   func()
 }
 
 // New returns a Server.
@@ -75,8 +83,27 @@ func New(c Config) *Server {
 	if c.Random == nil {
 		c.Random = rand.Uint64
 	}
-	return &Server{Config: c, started: strconv.FormatUint(rand.Uint64(), 36)}
+	s := &Server{Config: c, started: strconv.FormatUint(rand.Uint64(), 36), refusing: make(chan struct{})}
+	s.stopping, s.stop = context.WithCancel(context.Background())
+	s.refuse = sync.OnceFunc(func() { close(s.refusing) })
+	return s
 }
+
+// Stop lets each exchange with Headgate's own Envoy end as soon as its request is decided: what flows then needs it no more. It may
+// be called more than once. It needs [Endable].
+func (s *Server) Stop() { s.stop() }
+
+// Refuse refuses the requests that wait for their model, and those that would. It may be called more than once.
+func (s *Server) Refuse() { s.refuse() }
+
+// Endable is the tap handle of a gRPC server that Stop is to end: nothing else ends a stream whose handler waits for a message.
+func Endable(ctx context.Context, _ *tap.Info) (context.Context, error) {
+	ctx, end := context.WithCancel(ctx) // ended with the stream at the latest
+	return context.WithValue(ctx, endKey{}, end), nil
+}
+
+// endKey is where Endable puts what ends a stream.
+type endKey struct{}
 
 // Front is whose data plane asks, which decides what may pass and who tells of outcomes.
 type Front uint8
@@ -104,7 +131,11 @@ type processor struct {
 // Process serves one HTTP request. It is called in a goroutine of its own by grpc.
 func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) (err error) {
 	x := newExchange(p.server, p.front, func() (string, int32) { return called(messages) })
-	defer func() { x.end(time.Now()) }()
+	defer func() {
+		if !x.leftAlone() {
+			x.end(time.Now())
+		}
+	}()
 	defer func() {
 		// A fault in one request costs that request only: Envoy goes on without a destination and answers 503.
 		if fault := recover(); fault != nil {
@@ -135,6 +166,11 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 			if err := messages.Send(m); err != nil {
 				return err
 			}
+		}
+		if end, ok := messages.Context().Value(endKey{}).(context.CancelFunc); ok && x.endable() && !x.watched {
+			x.watched = true
+			unwatch := context.AfterFunc(p.server.stopping, end)
+			defer unwatch()
 		}
 	}
 }

@@ -2,13 +2,13 @@
 package listen
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 )
 
 // IsLocal says whether nobody outside this machine can reach an address.
@@ -23,36 +23,52 @@ const maxSocketPath = 103
 // On opens an address of a flag: unix:PATH or HOST:PORT. A socket that a process left behind is taken over; one that a process
 // still serves is not.
 func On(flag, address string) (net.Listener, error) {
-	path, ok := strings.CutPrefix(address, "unix:")
-	if !ok {
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			return nil, fmt.Errorf("--%s %s: %w", flag, address, err)
-		}
-		return l, nil
-	}
-	if len(path) > maxSocketPath {
-		return nil, fmt.Errorf("--%s %s: the path of a Unix socket has at most %d bytes, this one has %d", flag, address, maxSocketPath, len(path))
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("--%s %s: %w", flag, address, err)
-	}
-	conn, err := net.Dial("unix", path)
-	switch {
-	case err == nil:
-		_ = conn.Close()
-		return nil, fmt.Errorf("--%s %s: another process serves there", flag, address)
-	case errors.Is(err, syscall.ECONNREFUSED): // a socket without a process, or a file
-		if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
-			return nil, fmt.Errorf("--%s %s: there is a file that is no socket", flag, address)
-		}
-		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("--%s %s: %w", flag, address, err)
-		}
-	}
-	l, err := net.Listen("unix", path)
+	l, err := open(address, false)
 	if err != nil {
 		return nil, fmt.Errorf("--%s %s: %w", flag, address, err)
+	}
+	return l, nil
+}
+
+// Over is On for a process that takes the place of another: a socket that another serves is replaced by the own one in the moment
+// in which that is ready. What has connected to the other stays there. Only sockets can be replaced.
+func Over(flag, address string) (net.Listener, error) {
+	l, err := open(address, true)
+	if err != nil {
+		return nil, fmt.Errorf("--%s %s: %w", flag, address, err)
+	}
+	return l, nil
+}
+
+func open(address string, over bool) (net.Listener, error) {
+	path, ok := strings.CutPrefix(address, "unix:")
+	if !ok {
+		return net.Listen("tcp", address)
+	}
+	// Whoever connects finds either the old socket or the new one: it is made under a name of its own, and renamed.
+	made := filepath.Join(filepath.Dir(path), "."+rand.Text()[:8])
+	if n := max(len(path), len(made)); n > maxSocketPath {
+		return nil, fmt.Errorf("the path of a Unix socket has at most %d bytes, this one has %d", maxSocketPath, n)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
+		return nil, errors.New("there is a file that is no socket")
+	}
+	if conn, err := net.Dial("unix", path); err == nil {
+		_ = conn.Close()
+		if !over {
+			return nil, errors.New("another process serves there")
+		}
+	}
+	l, err := net.Listen("unix", made)
+	if err != nil {
+		return nil, err
+	}
+	// The file stays when the process ends, for it may be the socket of one that has taken over by then.
+	if err := os.Rename(made, path); err != nil {
+		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
 }

@@ -27,9 +27,7 @@ func TestASocketThatWasLeftBehindIsTakenOver(t *testing.T) {
 	if _, err := listen.On("listen", "unix:"+path); err == nil || !strings.Contains(err.Error(), "--listen unix:"+path+": another process serves there") {
 		t.Errorf("where one serves: %v", err)
 	}
-	left := l.(*net.UnixListener)
-	left.SetUnlinkOnClose(false)
-	if err := left.Close(); err != nil {
+	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if l, err = listen.On("listen", "unix:"+path); err != nil {
@@ -37,6 +35,9 @@ func TestASocketThatWasLeftBehindIsTakenOver(t *testing.T) {
 	}
 	if err := l.Close(); err != nil {
 		t.Error(err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
 	}
 	if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
@@ -47,6 +48,57 @@ func TestASocketThatWasLeftBehindIsTakenOver(t *testing.T) {
 	if text, err := os.ReadFile(path); err != nil || string(text) != "mine" {
 		t.Errorf("the file is %q, %v", text, err)
 	}
+}
+
+// A process that takes over has the socket from one moment to the next, and what the other had goes on. The end of the other leaves
+// the socket alone.
+func TestASocketIsTakenOverWithItsPath(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.sock")
+	first, err := listen.On("listen", "unix:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dial := func() net.Conn {
+		t.Helper()
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	said := func(l net.Listener, client net.Conn) string {
+		t.Helper()
+		conn, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = client.Write([]byte("x"))
+		b := make([]byte, 1)
+		_, _ = conn.Read(b)
+		return string(b)
+	}
+	before := dial()
+	second, err := listen.Over("listen", "unix:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := dial()
+	if said(first, before) != "x" || said(second, after) != "x" {
+		t.Error("who had connected is not with the first, or who connects is not with the second")
+	}
+	if err := first.Close(); err != nil {
+		t.Error(err)
+	}
+	if said(second, dial()) != "x" {
+		t.Error("the end of the first ends the second")
+	}
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || len(entries) != 1 {
+		t.Errorf("there is more than the socket: %v, %v", entries, err)
+	}
+	_ = second.Close()
 }
 
 func TestWhatCannotBeServedIsSaid(t *testing.T) {

@@ -1,4 +1,6 @@
-package main
+// Package sidecar is what extproc does for the Envoy beside it, as a command: it lets that Envoy come to its end without cutting
+// an answer, and copies itself to where Envoy's container can run it.
+package sidecar
 
 import (
 	"context"
@@ -15,12 +17,6 @@ import (
 
 	"github.com/spf13/pflag"
 )
-
-// commands are what extproc does beside serving, for the pod of an Envoy with extproc beside it.
-var commands = map[string]func(ctx context.Context, args []string, out io.Writer) error{
-	"drain":   drain,
-	"install": install,
-}
 
 const drainUsage = `extproc drain lets the Envoy beside it come to its end without cutting an answer.
 
@@ -41,8 +37,8 @@ const drainTries = 10
 // adminTimeout bounds a call to Envoy's admin interface, which answers from memory.
 const adminTimeout = 5 * time.Second
 
-// drain returns when an Envoy has no request in flight any more.
-func drain(ctx context.Context, args []string, out io.Writer) error {
+// Drain is the command "drain": it returns when an Envoy has no request in flight any more. Help goes to out.
+func Drain(ctx context.Context, args []string, out io.Writer) error {
 	fs := pflag.NewFlagSet("drain", pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintln(out, drainUsage+fs.FlagUsagesWrapped(100)) }
 	fs.SortFlags = false
@@ -124,8 +120,8 @@ func wait(ctx context.Context, d time.Duration) bool {
 const installUsage = `extproc install DIR copies this program to DIR/extproc, for a container whose image has neither it nor a shell:
 Envoy's, whose preStop hook runs DIR/extproc drain.`
 
-// install copies the running program into a folder.
-func install(_ context.Context, args []string, out io.Writer) (err error) {
+// Install is the command "install": it copies the running program into a folder. Help goes to out.
+func Install(_ context.Context, args []string, out io.Writer) (err error) {
 	if len(args) != 1 || strings.HasPrefix(args[0], "-") {
 		fmt.Fprintln(out, installUsage)
 		return pflag.ErrHelp

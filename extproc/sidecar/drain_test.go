@@ -1,4 +1,4 @@
-package main
+package sidecar_test
 
 import (
 	"fmt"
@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/headgate/headgate/extproc/sidecar"
 )
 
 // A drain tells Envoy to send its clients away and ends when nothing has been in flight for a while, though Envoy miss a
@@ -26,14 +28,14 @@ func TestDrainEndsWhenNothingIsInFlight(t *testing.T) {
 		}
 	}))
 	address := strings.TrimPrefix(admin.URL, "http://")
-	if err := drain(t.Context(), []string{"--admin", address, "--delay", "0s", "--limit", "1m"}, io.Discard); err != nil {
+	if err := sidecar.Drain(t.Context(), []string{"--admin", address, "--delay", "0s", "--limit", "1m"}, io.Discard); err != nil {
 		t.Error(err)
 	}
 	if told.Load() != 1 || asked.Load() < 3*(4+10) {
 		t.Errorf("Envoy was told %d times, and asked %d times", told.Load(), asked.Load())
 	}
 	admin.Close()
-	if err := drain(t.Context(), []string{"--admin", address, "--delay", "0s", "--limit", "1m"}, io.Discard); err == nil {
+	if err := sidecar.Drain(t.Context(), []string{"--admin", address, "--delay", "0s", "--limit", "1m"}, io.Discard); err == nil {
 		t.Error("where there is no Envoy a drain says nothing")
 	}
 }

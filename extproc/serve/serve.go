@@ -1,0 +1,185 @@
+// Package serve is what extproc listens on, and how it stops: the sockets of Headgate's own Envoys, the ports of other gateways,
+// health, and metrics.
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/extproc/stream"
+	"github.com/headgate/headgate/internal/listen"
+)
+
+// Config is where extproc serves whom.
+type Config struct {
+	// Own are the addresses for Headgate's own Envoys, unix:PATH or HOST:PORT.
+	Own []string
+	// TakeOver takes the sockets of Own from a process that serves there.
+	TakeOver bool
+	// Host, Port and HealthPort are for other gateways; a port below 0 serves none.
+	Host             string
+	Port, HealthPort int
+	// Secure serves with TLS whatever others than this machine can reach, with the certificate in CertPath or one of its own.
+	Secure   bool
+	CertPath string
+	// DrainDelay is how long other gateways are served on after the end has been told by health, DrainTimeout what requests get
+	// then.
+	DrainDelay, DrainTimeout time.Duration
+
+	Exchanges *stream.Server
+	Outcomes  *outcome.Server
+	Log       *slog.Logger
+}
+
+// cutOff is how long after the drain timeout what was refused may take to be told so.
+const cutOff = time.Second
+
+// Run serves until ctx ends, and then as long as requests need it.
+//
+// Where it serves Headgate's own Envoys alone, its sockets are free at once for the next process, and it ends when every request
+// that it was asked about is decided: answers flow without it. Requests that wait for their model go on waiting until the drain
+// timeout, and get 503 then. Where it serves other gateways too, they are told by health, are served on for the drain delay, and
+// streams that are open get the drain timeout to end: the answers of those may flow through them.
+func (c Config) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	health := newHealth()
+	fault := c.open(func(l net.Listener, server *grpc.Server, delay time.Duration) {
+		group.Go(func() error { return server.Serve(l) })
+		group.Go(func() error {
+			<-ctx.Done()
+			health.drain()
+			if c.Port < 0 {
+				c.endOwn(server, health)
+				return nil
+			}
+			if delay > 0 {
+				<-time.After(delay)
+			}
+			c.Outcomes.Close()
+			health.end()
+			late := time.AfterFunc(c.DrainTimeout, server.Stop)
+			defer late.Stop()
+			server.GracefulStop()
+			return nil
+		})
+	}, health)
+	if fault != nil {
+		group.Go(func() error { return fault }) // ends the others
+	}
+	return group.Wait()
+}
+
+// endOwn ends a server of Headgate's own Envoys. It lets go of its address at once.
+func (c Config) endOwn(server *grpc.Server, health *healthService) {
+	c.Exchanges.Stop()
+	c.Outcomes.Close()
+	health.end()
+	refuse := time.AfterFunc(c.DrainTimeout, c.Exchanges.Refuse)
+	defer refuse.Stop()
+	late := time.AfterFunc(c.DrainTimeout+cutOff, server.Stop)
+	defer late.Stop()
+	server.GracefulStop()
+}
+
+// open listens everywhere and hands each listener on with its server and the time for which it is served after the end is told.
+func (c Config) open(serve func(l net.Listener, server *grpc.Server, delay time.Duration), health *healthService) error {
+	on := listen.On
+	if c.TakeOver {
+		on = listen.Over
+	}
+	for _, address := range c.Own {
+		l, err := on("listen", address)
+		if err != nil {
+			return err
+		}
+		server, err := c.server(health, listen.IsLocal(l.Addr()), stream.Own)
+		if err != nil {
+			return errors.Join(err, l.Close())
+		}
+		serve(l, server, 0)
+		c.Log.Info("serving Headgate's own Envoys", "address", address)
+	}
+	if c.Port >= 0 {
+		l, err := Listen("grpc-port", c.Host, c.Port)
+		if err != nil {
+			return err
+		}
+		server, err := c.server(health, listen.IsLocal(l.Addr()), stream.Gateway)
+		if err != nil {
+			return errors.Join(err, l.Close())
+		}
+		serve(l, server, c.DrainDelay)
+		c.Log.Info("serving other gateways", "address", l.Addr().String())
+	}
+	if c.HealthPort >= 0 {
+		l, err := Listen("grpc-health-port", c.Host, c.HealthPort)
+		if err != nil {
+			return err
+		}
+		server := grpc.NewServer()
+		healthv1.RegisterHealthServer(server, health)
+		serve(l, server, c.DrainDelay)
+	}
+	return nil
+}
+
+// server returns a gRPC server for the data planes of a front.
+func (c Config) server(health *healthService, local bool, front stream.Front) (*grpc.Server, error) {
+	options := []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(stream.MaxMessage),
+		grpc.MaxConcurrentStreams(1 << 20), // one for each HTTP request in flight
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+	}
+	if front == stream.Own {
+		options = append(options, grpc.InTapHandle(stream.Endable))
+	}
+	if c.Secure && !local {
+		config, err := listen.TLS(c.CertPath, c.Log)
+		if err != nil {
+			return nil, err
+		}
+		options = append(options, grpc.Creds(credentials.NewTLS(config)))
+	}
+	server := grpc.NewServer(options...)
+	extprocv3.RegisterExternalProcessorServer(server, c.Exchanges.For(front))
+	if front == stream.Own { // other gateways tell of outcomes by what they show of answers: none is told twice
+		accesslogv3.RegisterAccessLogServiceServer(server, c.Outcomes)
+	}
+	healthv1.RegisterHealthServer(server, health)
+	return server, nil
+}
+
+// Listen opens the port of a flag.
+func Listen(flag, host string, port int) (net.Listener, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return nil, fmt.Errorf("--%s %d: %w", flag, port, err)
+	}
+	return l, nil
+}
+
+// HTTP serves a handler for operators until ctx ends.
+func HTTP(ctx context.Context, l net.Listener, handler http.Handler) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

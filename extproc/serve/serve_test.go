@@ -1,0 +1,67 @@
+package serve
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/headgate/headgate/extproc/stream"
+)
+
+func TestDrainingIsToldByHealthFirst(t *testing.T) {
+	h := newHealth()
+	if got := h.status("readiness").GetStatus(); got != healthv1.HealthCheckResponse_SERVING {
+		t.Errorf("before: %v", got)
+	}
+	h.drain()
+	h.drain()
+	for service, want := range map[string]healthv1.HealthCheckResponse_ServingStatus{
+		"": healthv1.HealthCheckResponse_NOT_SERVING, "readiness": healthv1.HealthCheckResponse_NOT_SERVING,
+		"envoy.service.ext_proc.v3.ExternalProcessor": healthv1.HealthCheckResponse_NOT_SERVING,
+		"liveness": healthv1.HealthCheckResponse_SERVING,
+	} {
+		if got := h.status(service).GetStatus(); got != want {
+			t.Errorf("%q is %v, want %v", service, got, want)
+		}
+	}
+}
+
+// Beyond loopback there is TLS, unless it is turned off.
+func TestWhereTLSIs(t *testing.T) {
+	for _, c := range []struct {
+		secure, local bool
+	}{{true, true}, {true, false}, {false, false}} {
+		server, err := Config{Secure: c.secure, Exchanges: stream.New(stream.Config{}), Log: slog.Default()}.server(newHealth(), c.local, stream.Gateway)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := Listen("grpc-port", "127.0.0.1", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { _ = server.Serve(l) }()
+		creds := insecure.NewCredentials()
+		if c.secure && !c.local {
+			creds = credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}) //nolint:gosec // as gateways do
+		}
+		conn, err := grpc.NewClient("passthrough:"+l.Addr().String(), grpc.WithTransportCredentials(creds))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		answer, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}, grpc.WaitForReady(true))
+		if err != nil || answer.GetStatus() != healthv1.HealthCheckResponse_SERVING {
+			t.Errorf("%+v: %v, %v", c, answer, err)
+		}
+		cancel()
+		_ = conn.Close()
+		server.Stop()
+	}
+}

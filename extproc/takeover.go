@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/serve"
+)
+
+// settleTimeout bounds how long a process that takes over waits for what the other knows: a look that an engine does not answer
+// ends after a second, and control is called again after two.
+const settleTimeout = 10 * time.Second
+
+// settle waits until as much is known of the endpoints as another extproc knows, or for a while.
+func settle(ctx context.Context, f *fleet.Fleet, log *slog.Logger) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for limit := time.After(settleTimeout); !f.Settled(); {
+		select {
+		case <-tick.C:
+		case <-limit:
+			log.Warn("taking over, though not every endpoint has been looked at or control has not answered", "after", settleTimeout.String())
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// serveMetrics serves what operators look at until ctx ends. Who takes over waits until the other has freed the port.
+func serveMetrics(ctx context.Context, c config, handler http.Handler, log *slog.Logger) error {
+	l, err := serve.Listen("metrics-port", c.metricsHost, c.metricsPort)
+	for told := false; c.serve.TakeOver && errors.Is(err, syscall.EADDRINUSE); told = true {
+		if !told {
+			log.Info("waiting until the other extproc frees the port of metrics", "port", c.metricsPort)
+		}
+		select {
+		case <-time.After(portRetry):
+		case <-ctx.Done():
+			return nil
+		}
+		l, err = serve.Listen("metrics-port", c.metricsHost, c.metricsPort)
+	}
+	if err != nil {
+		return err
+	}
+	log.Info("serving metrics", "address", l.Addr().String())
+	return serve.HTTP(ctx, l, handler)
+}
+
+// portRetry is between two tries to listen on a port that another process has.
+const portRetry = 100 * time.Millisecond
