@@ -52,7 +52,7 @@ type Outcome struct {
 	Route, Pool, Model string // as extproc decided; empty for a request that it did not send on
 	Stream             bool   // the client asked for one, or got one
 	ID                 string // of the decision
-	// Endpoint is the one that served, else the first that was picked, else empty.
+	// Endpoint is the one that served, else the first that was picked, else empty; empty too where nothing was sent to any.
 	Endpoint string
 	// Elsewhere are the endpoints that asked for the request to be tried elsewhere, Stopping those of them that did because
 	// they are stopping, Unreached the picks that took no connection: those before Endpoint, or all where none is left.
@@ -63,8 +63,8 @@ type Outcome struct {
 	Status   int // 0 if no response began
 	Failure  Failure
 	Attempts int
-	// ByExtproc says that extproc gave the reply itself.
-	ByExtproc bool
+	// ByExtproc says that extproc gave the reply itself, ByEnvoy that Envoy did.
+	ByExtproc, ByEnvoy bool
 
 	Began     time.Time     // when the request did; zero if that is not known
 	Duration  time.Duration // the whole request
@@ -80,14 +80,15 @@ type Outcome struct {
 // Turned says that the endpoint turned the request away or dropped it: it should get no other until it is heard again.
 func (o Outcome) Turned() bool { return o.Failure == Refused || o.Failure == Reset }
 
-// Faulty says that the endpoint answered with a fault of its own. That it would not take the request is none.
+// Faulty says that the endpoint answered with a fault of its own. That it would not take the request is none, nor is what Envoy
+// says itself: of a request with too many headers, or an answer that is too large for it.
 func (o Outcome) Faulty() bool {
-	return !slices.Contains(o.Elsewhere, o.Endpoint) && o.Failure == None && o.Status >= http.StatusInternalServerError && o.Status != http.StatusNotImplemented && !o.ByExtproc
+	return !slices.Contains(o.Elsewhere, o.Endpoint) && o.Failure == None && o.Status >= http.StatusInternalServerError && o.Status != http.StatusNotImplemented && !o.ByExtproc && !o.ByEnvoy
 }
 
 // Well says that the endpoint answered as it should: with what was asked for, or with a fault of the request.
 func (o Outcome) Well() bool {
-	return o.Failure == None && o.Status > 0 && o.Status < http.StatusInternalServerError && !o.ByExtproc
+	return o.Failure == None && o.Status > 0 && o.Status < http.StatusInternalServerError && !o.ByExtproc && !o.ByEnvoy
 }
 
 // Server serves Envoy's access log service. It is safe for concurrent use.
@@ -149,7 +150,6 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) Outcome {
 		Status:    int(response.GetResponseCode().GetValue()),
 		Failure:   failure(common.GetResponseFlags()),
 		Attempts:  int(common.GetUpstreamRequestAttemptCount()),
-		ByExtproc: isOurs(response.GetResponseCodeDetails()),
 		Duration:  common.GetDuration().AsDuration(),
 		Began:     began(common),
 		FirstBody: microseconds(common.GetCustomTags()[wire.TagFirstBody]),
@@ -157,8 +157,11 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) Outcome {
 		Prompt:    usage.number(wire.UsagePrompt), Completion: usage.number(wire.UsageCompletion),
 		ResponseID: usage.text(wire.UsageID),
 	}
+	details := response.GetResponseCodeDetails()
+	o.ByExtproc = strings.HasPrefix(details, wire.ReplyDetails)
+	o.ByEnvoy = !o.ByExtproc && o.Failure == None && details != "" && details != viaUpstream
 	picks := split(metadata(common, wire.DestinationNamespace).text(wire.DestinationHeader))
-	if len(picks) > 0 {
+	if len(picks) > 0 && o.Attempts > 0 {
 		o.Endpoint = picks[0]
 	}
 	if served := address(common.GetUpstreamRemoteAddress()); served != "" {
@@ -170,6 +173,9 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) Outcome {
 	}
 	return o
 }
+
+// viaUpstream is Envoy's response code details of an answer that an endpoint gave.
+const viaUpstream = "via_upstream"
 
 func began(common *accesslogdatav3.AccessLogCommon) time.Time {
 	if common.GetStartTime() == nil {
@@ -199,10 +205,6 @@ func split(list string) []string {
 		return nil
 	}
 	return strings.Split(list, ",")
-}
-
-func isOurs(details string) bool {
-	return len(details) >= len(wire.ReplyDetails) && details[:len(wire.ReplyDetails)] == wire.ReplyDetails
 }
 
 // failure takes the flag that says most, for Envoy sets several: a refused connection also ends its retries.

@@ -68,7 +68,7 @@ func TestTheRecordsOfARealEnvoy(t *testing.T) {
 			FirstBody: 115509 * time.Microsecond, Gateway: 40112 * time.Microsecond,
 		},
 		"replied":    {Status: 404, ByExtproc: true},
-		"healthz":    {Status: 200},
+		"healthz":    {Status: 200, ByEnvoy: true},
 		"no-extproc": {Status: 503, Attempts: 1, Failure: outcome.NoEndpoint},
 	} {
 		got := outcome.Read(record(t, name))
@@ -120,6 +120,32 @@ func TestThePicksThatDidNotServe(t *testing.T) {
 		o := outcome.Read(entry)
 		if o.Endpoint != l.endpoint || !slices.Equal(o.Elsewhere, l.saidElsewhere) || !slices.Equal(o.Unreached, l.unreached) {
 			t.Errorf("%s: %s, elsewhere %v, unreached %v", l.name, o.Endpoint, o.Elsewhere, o.Unreached)
+		}
+	}
+}
+
+// What Envoy says itself is nobody's fault: neither of an endpoint that never saw the request, nor of one whose answer is too large
+// for Envoy.
+func TestEnvoysOwnErrorsAreHeldAgainstNobody(t *testing.T) {
+	for _, c := range []struct {
+		details  string
+		attempts uint32
+		endpoint string
+		faulty   bool
+	}{
+		{"header_mutation_result_exceeds_limit", 0, "", false},
+		{"response_payload_too_large", 1, "127.0.0.11:8000", false},
+		{"via_upstream", 1, "127.0.0.11:8000", true},
+	} {
+		entry := record(t, "status-500")
+		entry.Response.ResponseCodeDetails = c.details
+		entry.CommonProperties.UpstreamRequestAttemptCount = c.attempts
+		if c.attempts == 0 {
+			entry.CommonProperties.UpstreamRemoteAddress = nil
+		}
+		o := outcome.Read(entry)
+		if o.Endpoint != c.endpoint || o.Faulty() != c.faulty || o.Well() || o.Turned() || len(o.Unreached) > 0 || o.ByEnvoy == c.faulty {
+			t.Errorf("%s: of %q, faulty %v, %+v", c.details, o.Endpoint, o.Faulty(), o)
 		}
 	}
 }
