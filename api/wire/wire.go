@@ -96,8 +96,17 @@ const (
 // of those replies as they are and rewrites only Envoy's own.
 const ReplyDetails = "headgate"
 
-// UnknownModel is control's reason for not loading a model that no object and no client of it names.
-const UnknownModel = "unknown_model"
+// Reasons of control's for not loading a model.
+const (
+	LoadFailed   = "load_failed"    // engines failed to load it, for reasons of their own
+	RankTooLarge = "rank_too_large" // the rank of the adapter is larger than the engines take
+	FilesMissing = "files_missing"  // its files are not where engines look for them
+	NoEndpoint   = "no_endpoint"    // no endpoint that could load it can be reached
+	CannotLoad   = "cannot_load"    // the engines of its pool load no models while they run, or none of its kind
+	NoRoom       = "no_room"        // what the endpoints hold is pinned, must stay, or was used more recently
+	TooLarge     = "too_large"      // it is larger than any endpoint
+	UnknownModel = "unknown_model"  // no object and no client of control names it
+)
 
 // ExtProcHealthService is the name under which data planes ask for extproc's health.
 const ExtProcHealthService = "envoy.service.ext_proc.v3.ExternalProcessor"

@@ -39,7 +39,7 @@ func refused(t *testing.T, name string, a answer, status int, code string) {
 	if got := a.header.Get("Content-Type"); got != "application/json" {
 		t.Errorf("%s: the content type is %q", name, got)
 	}
-	again := a.status == http.StatusServiceUnavailable || a.status == http.StatusTooManyRequests
+	again := (a.status == http.StatusServiceUnavailable || a.status == http.StatusTooManyRequests) && a.header.Get("x-should-retry") == ""
 	if again != (a.header.Get("Retry-After") != "") {
 		t.Errorf("%s: %d with Retry-After %q", name, a.status, a.header.Get("Retry-After"))
 	}
@@ -82,7 +82,7 @@ func TestBadInputGetsAClearAnswer(t *testing.T) {
 		{"too large, in chunks", request{body: big, header: map[string]string{"Transfer-Encoding": "chunked"}}, 413, "request_too_large"},
 		{"encoded", request{body: "x", header: map[string]string{"Content-Encoding": "gzip"}}, 415, "unsupported_content_encoding"},
 		{"no engine lists it", request{body: `{"model":"nobody-lists-this"}`}, 503, "no_endpoint"},
-		{"the engine drops the connection", request{body: `{"model":"llama","prompt":"x"}`, header: map[string]string{"X-Sim-Fault": "reset"}}, 503, "no_endpoint"},
+		{"the engine drops the connection", request{body: `{"model":"llama","prompt":"x"}`, header: map[string]string{"X-Sim-Fault": "reset"}}, 503, "server_ended"},
 		{"a header with an underscore", request{method: "GET", path: "/v1/models", header: map[string]string{"a_b": "c"}}, 400, "invalid_http"},
 		{"an unknown path", request{path: "/v1/foo", body: "{}"}, 404, "unknown_url"},
 		{"a method that is not served", request{method: "DELETE", path: "/v1/models"}, 404, "unknown_url"},
@@ -117,7 +117,7 @@ func TestOnlyInferenceReachesAnEngine(t *testing.T) {
 		{path: "/sleep", body: `{"model":"llama"}`},
 		{path: "/wake_up", body: `{"model":"llama"}`},
 		{method: "GET", path: "/metrics"},
-		{method: "GET", path: "/health"},
+		{path: "/health", body: `{"model":"llama"}`},
 		{method: "GET", path: "/version"},
 		{method: "PUT", path: "/v1/completions", body: `{"model":"llama","prompt":"x"}`},
 		{method: "GET", path: "/"},

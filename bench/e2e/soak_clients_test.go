@@ -260,7 +260,7 @@ func (s *soak) wrong(r result) string {
 		return ""
 	case "status="+kind == r.fault:
 		return ""
-	case kind == "503" && r.fault == "reset" && code == "no_endpoint":
+	case kind == "503" && r.fault == "reset" && code == "server_ended":
 		return ""
 	case kind == "503" && r.refusal != "" && !r.sometimes:
 		if !strings.HasSuffix(r.refusal, " ") && !during("", "extproc killed", "extproc stopped") {

@@ -63,7 +63,7 @@ func TestEnvoyItselfAcceptsTheConfigurations(t *testing.T) {
 		}{
 			{"what it is", "", "", true},
 			// The protos cannot say all: these are faults to Envoy alone.
-			{"with a command that does not exist", "%PATH(NQ)%", "%NO_SUCH_COMMAND%", false},
+			{"with a command that does not exist", "%PATH(NQ):256%", "%NO_SUCH_COMMAND%", false},
 			{"with a fault in its program", "if status ==", "if if status ==", false},
 		} {
 			changed := strings.Replace(string(config), c.old, c.new, 1)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/load"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -280,10 +281,14 @@ func (p *Placer) tryLoad(ctx context.Context, s *site, key decide.CopyKey, a dec
 	return decide.LoadResult{Bytes: loaded.Bytes}
 }
 
+// reasons are what placement makes of what engines say to a load.
+var reasons = map[engine.LoadFault]decide.Reason{engine.RankTooLarge: decide.RankTooLarge, engine.FilesMissing: decide.FilesMissing}
+
 func failed(err error) decide.LoadResult {
 	r := decide.LoadResult{Failed: true, Words: err.Error()}
 	if fault := (*load.Error)(nil); errors.As(err, &fault) {
 		r.Unreached, r.Left = fault.Outcome == load.Unreached, fault.Outcome == load.Unclear
+		r.Why = reasons[fault.Fault]
 	}
 	return r
 }

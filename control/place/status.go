@@ -42,6 +42,7 @@ type CopyStatus struct {
 type FailureStatus struct {
 	Endpoint string    `json:"endpoint"`
 	At       time.Time `json:"at"`
+	Reason   string    `json:"reason"`
 	Words    string    `json:"words"`
 }
 
@@ -92,7 +93,7 @@ func (p *Placer) status(st decide.Status) Status {
 		out.Copies = append(out.Copies, CopyStatus{c.Endpoint, c.State.String(), c.Since})
 	}
 	for _, f := range st.Failures {
-		out.Failures = append(out.Failures, FailureStatus(f))
+		out.Failures = append(out.Failures, FailureStatus{f.Endpoint, f.At, string(f.Why), f.Words})
 	}
 	return out
 }
@@ -100,7 +101,7 @@ func (p *Placer) status(st decide.Status) Status {
 // modelStatus is a model's status as its object has it. The caller holds mu.
 func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
 	out := v1alpha1.ModelStatus{ObservedGeneration: st.Generation, Bytes: st.Bytes, Message: st.Why.Message()}
-	if n := len(st.Failures); st.Why == decide.LoadFailed && n > 0 {
+	if n := len(st.Failures); st.Why.Failures() && n > 0 {
 		out.Message += "; the last one said: " + st.Failures[n-1].Words
 	}
 	if !st.LastUsed.IsZero() {

@@ -184,7 +184,7 @@ func (l Look) Lists(m engine.Models) {
 	was := e.lists
 	e.lists = listing{m, true, l.began}
 	there, _ := f.adapters(l.address, e)
-	if was.known && slices.Equal(was.Base, m.Base) && was.Unlisted == m.Unlisted && slices.Equal(e.there, there) {
+	if was.known && slices.Equal(was.Base, m.Base) && was.Unlisted == m.Unlisted && was.MaxLength == m.MaxLength && slices.Equal(e.there, there) {
 		return
 	}
 	f.indexes = nil
@@ -307,6 +307,22 @@ func (e *endpoint) close(placed bool) {
 			delete(e.models, model)
 		}
 	}
+}
+
+// MaxLength is the most tokens of a request, prompt and answer, that every endpoint of a pool takes that says so; 0 if none does.
+func (f *Fleet) MaxLength(pool objects.Name) (least int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.world.Pools[pool]
+	if p == nil {
+		return 0
+	}
+	for _, declared := range p.Endpoints {
+		if n := f.endpoints[declared.Address].lists.MaxLength; n > 0 && (least == 0 || n < least) {
+			least = n
+		}
+	}
+	return least
 }
 
 // contains is slices.Contains for a list in order.

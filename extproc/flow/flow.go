@@ -14,12 +14,13 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// ErrFailed says that the model cannot be loaded for now, and ErrUnknown that it cannot because it is none any more: the
-// objects that admitted the request are gone.
-var (
-	ErrFailed  = errors.New("the model cannot be loaded")
-	ErrUnknown = errors.New("the model is gone")
-)
+// ErrUnknown says that the model is none any more: the objects that admitted the request are gone.
+var ErrUnknown = errors.New("the model is gone")
+
+// Failed says that the model cannot be loaded for now, and has control's reason: one of api/wire.
+type Failed struct{ Reason string }
+
+func (f Failed) Error() string { return "the model cannot be loaded: " + f.Reason }
 
 const (
 	// DefaultMaxHeld is how many requests may wait for one model: as many as an Envoy with its default of 1,024 streams a
@@ -67,7 +68,7 @@ type Ticket struct {
 }
 
 // Hold gives a request whose body has so many bytes a place behind all that wait for its model. It fails with
-// [queue.ErrFull], or [ErrFailed] or [ErrUnknown] where the view in force says so.
+// [queue.ErrFull], or a [Failed] or [ErrUnknown] where the view in force says so.
 func (f *Flow) Hold(key objects.ModelKey, bytes int64, now time.Time) (*Ticket, error) {
 	// Counted before the view is read: who publishes reads this after the view is there, so that none is missed by both.
 	f.held.Add(1)
@@ -95,7 +96,7 @@ func (f *Flow) Hold(key objects.ModelKey, bytes int64, now time.Time) (*Ticket, 
 // Key is the model that the request waits for.
 func (t *Ticket) Key() objects.ModelKey { return t.key }
 
-// Turn is sent nil when the request may choose its endpoint, and [ErrFailed] or [ErrUnknown] when its model cannot be loaded.
+// Turn is sent nil when the request may choose its endpoint, and a [Failed] or [ErrUnknown] when its model cannot be loaded.
 func (t *Ticket) Turn() <-chan error { return t.turn }
 
 // Back says that the request had its turn and found no copy: it waits on, before all others.
@@ -177,7 +178,7 @@ func failure(v *fleet.View, key objects.ModelKey) error {
 	if v.Failures[key] == wire.UnknownModel {
 		return ErrUnknown
 	}
-	return ErrFailed
+	return Failed{v.Failures[key]}
 }
 
 // verdict is what a view says of a model. Where the pool is gone the request is let go, to be told.

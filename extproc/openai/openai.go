@@ -8,6 +8,7 @@ package openai
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/headgate/headgate/internal/engine"
@@ -27,6 +28,8 @@ const (
 	JSON
 	// Form is inference on a multipart form: an upload.
 	Form
+	// Health asks whether any request could be answered. It has no body.
+	Health
 	// Stored is about an answer that an engine keeps: to read it or what it was made from, to cancel it, or to delete it. Its
 	// body, if any, does not matter.
 	Stored
@@ -35,6 +38,8 @@ const (
 const (
 	modelsPath    = "/v1/models"
 	responsesPath = "/v1/responses/"
+	healthPath    = "/health"
+	messagesPath  = "/v1/messages"
 )
 
 // inference is every path that may reach an engine, all of them by POST. Everything else an engine serves is left out
@@ -83,14 +88,40 @@ func Find(method, path string) (op Operation, name string) {
 		if id, ok := stored(path, "/input_items"); ok {
 			return Stored, id
 		}
-		if path == modelsPath {
-			return ListModels, ""
-		}
-		if model, ok := strings.CutPrefix(path, modelsPath+"/"); ok && model != "" {
-			return RetrieveModel, model
-		}
+		return about(path)
+	case "HEAD":
+		return about(path)
 	}
 	return None, ""
+}
+
+// about finds what extproc answers itself.
+func about(path string) (op Operation, name string) {
+	switch path {
+	case modelsPath:
+		return ListModels, ""
+	case healthPath:
+		return Health, ""
+	}
+	if model, ok := strings.CutPrefix(path, modelsPath+"/"); ok && model != "" {
+		return RetrieveModel, model
+	}
+	return None, ""
+}
+
+// Served is what [Find] finds, for people: methods and paths, in order.
+func Served() []string {
+	var all []string
+	for path := range inference {
+		all = append(all, "POST "+path)
+	}
+	return append(slices.Sorted(slices.Values(all)), "GET "+modelsPath, "GET "+healthPath, "GET and DELETE "+responsesPath+"{id}")
+}
+
+// IsMessages says whether a path is of Anthropic's messages API, whose errors have another shape than OpenAI's.
+func IsMessages(path string) bool {
+	rest, ok := strings.CutPrefix(path, messagesPath)
+	return ok && (rest == "" || rest[0] == '/' || rest[0] == '?')
 }
 
 // stored returns the id of the answer whose path has this end.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"mime"
 	"mime/multipart"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,7 +30,7 @@ func TestOnlyInferenceMayPass(t *testing.T) {
 
 		{"GET", "/v1/models/", openai.None},
 		{"GET", "/v1/chat/completions", openai.None},
-		{"HEAD", "/v1/models", openai.None},
+		{"HEAD", "/v1/models", openai.ListModels},
 		{"OPTIONS", "/v1/chat/completions", openai.None},
 		{"post", "/v1/chat/completions", openai.None},
 		{"POST", "", openai.None},
@@ -85,7 +86,13 @@ func TestOnlyInferenceMayPass(t *testing.T) {
 		{"GET", "/v1/responses/resp_1/", openai.None},
 		{"GET", "/v1/responses/..", openai.None},
 		{"GET", "/v1/responses/resp_1%2Fcancel", openai.None},
-		{"GET", "/health", openai.None},
+		{"GET", "/health", openai.Health},
+		{"HEAD", "/health", openai.Health},
+		{"POST", "/health", openai.None},
+		{"GET", "/health/", openai.None},
+		{"HEAD", "/v1/models/llama", openai.RetrieveModel},
+		{"HEAD", "/v1/responses/resp_1", openai.None},
+		{"HEAD", "/v1/chat/completions", openai.None},
 		{"POST", "/collective_rpc", openai.None},
 	} {
 		if got, _ := openai.Find(c.method, c.path); got != c.want {
@@ -340,4 +347,34 @@ func FuzzParseForm(f *testing.F) {
 			t.Fatalf("%q: the model is %q, but mime/multipart says %q", body, r.Model, models)
 		}
 	})
+}
+
+func TestWhoCallsAnthropicsAPI(t *testing.T) {
+	for path, want := range map[string]bool{
+		"/v1/messages": true, "/v1/messages?beta=true": true, "/v1/messages/count_tokens": true, "/v1/messages/batches": true,
+		"/v1/messagesx": false, "/v1/message": false, "/": false, "/x/v1/messages": false,
+	} {
+		if got := openai.IsMessages(path); got != want {
+			t.Errorf("%s: %v", path, got)
+		}
+	}
+}
+
+// What is said to be served is what passes.
+func TestWhatIsServedIsSaid(t *testing.T) {
+	all := openai.Served()
+	for _, want := range []string{"POST /v1/chat/completions", "POST /tokenize", "POST /v1/messages", "GET /v1/models", "GET /health"} {
+		if !slices.Contains(all, want) {
+			t.Errorf("%v lacks %s", all, want)
+		}
+	}
+	for _, s := range all {
+		method, path, ok := strings.Cut(s, " /")
+		if method != "POST" || !ok {
+			continue
+		}
+		if op, _ := openai.Find(method, "/"+path); op == openai.None {
+			t.Errorf("%s does not pass", s)
+		}
+	}
 }

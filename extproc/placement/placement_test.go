@@ -78,11 +78,11 @@ func TestAFailureEndsTheWaitAndIsToldToThoseThatComeUntilItIsMended(t *testing.T
 	s.inForce()
 	ticket := r.wait("m")
 	s.say(&api.Update{Failures: []*api.Failure{{Key: wireKey("m"), Reason: "load_failed"}}})
-	if err := <-ticket.Turn(); !errors.Is(err, flow.ErrFailed) {
+	if err := <-ticket.Turn(); !errors.Is(err, flow.Failed{Reason: "load_failed"}) {
 		t.Errorf("it is told %v", err)
 	}
 	ticket.Leave()
-	if _, err := r.flow.Hold(key("m"), 1, time.Now()); !errors.Is(err, flow.ErrFailed) {
+	if _, err := r.flow.Hold(key("m"), 1, time.Now()); !errors.Is(err, flow.Failed{Reason: "load_failed"}) {
 		t.Errorf("the next is told %v", err)
 	}
 	s.say(&api.Update{Failures: []*api.Failure{{Key: wireKey("m")}}})

@@ -137,16 +137,23 @@ func (x *exchange) leftAlone() bool { return x.watched && x.server.stopping.Err(
 // requestHeaders turns away what needs no body to be turned away, and decides what needs no body to be decided.
 func (x *exchange) requestHeaders(end bool, now time.Time) responses {
 	op, name := openai.Find(x.in.method, x.in.path)
+	if op == openai.Health && x.front != Own {
+		op = openai.None // the engines' own
+	}
 	x.op = op
 	switch {
-	case op == openai.None && (x.front == Own || openai.Closed(x.in.path)):
+	case op == openai.None && x.front == Own:
 		return x.fail(errUnknownPath, "")
+	case op == openai.None && openai.Closed(x.in.path):
+		return x.fail(errClosedPath, "")
+	case op == openai.Health:
+		return x.health()
 	case op == openai.ListModels, op == openai.RetrieveModel:
 		if reply := x.models(name); reply != nil {
 			return reply
 		}
 		if openai.Closed(x.in.path) {
-			return x.fail(errUnknownPath, "") // a name that is a way to another path
+			return x.fail(errClosedPath, "") // a name that is a way to another path
 		}
 		return x.pass("", end, now) // the pool's engines give no list that could be given on
 	case op == openai.Stored:
@@ -367,7 +374,7 @@ func (x *exchange) byName(r openai.Request, now time.Time) responses {
 // fail replies with an error.
 func (x *exchange) fail(err error, model string) responses {
 	e := describe(err, model)
-	return x.reply(e.status, e.Code, e.response())
+	return x.reply(e.status, e.Code, e.response(openai.IsMessages(x.in.path)))
 }
 
 func (x *exchange) reply(status int, code string, m *extprocv3.ProcessingResponse) responses {

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/meter"
 	"github.com/headgate/headgate/extproc/pick"
@@ -187,11 +186,11 @@ func (p *processor) hold(messages extprocv3.ExternalProcessor_ProcessServer, x *
 	defer func() { p.server.Meter.HoldEnded(result, time.Since(began)) }()
 	ticket, err := p.server.Flow.Hold(w.key, w.bytes, began)
 	switch {
-	case errors.Is(err, flow.ErrFailed), errors.Is(err, flow.ErrUnknown):
-		result = meter.HoldFailed
-		return x.refuse(err), nil
 	case errors.Is(err, queue.ErrFull):
 		result = meter.HoldFull
+		return x.refuse(err), nil
+	case err != nil:
+		result = meter.HoldFailed
 		return x.refuse(err), nil
 	}
 	defer ticket.Leave()

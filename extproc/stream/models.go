@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"slices"
@@ -9,30 +8,83 @@ import (
 
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/openai"
+	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/route"
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// modelJSON is a model as OpenAI's API lists it.
+// modelJSON is a model as OpenAI's API lists it, with two fields of vLLM's.
 type modelJSON struct {
 	ID      string `json:"id"`
 	Object  string `json:"object"`
-	Created int64  `json:"created"`
+	Created int64  `json:"created"` // of its object, so that it stays; 0 where that has no time
 	OwnedBy string `json:"owned_by"`
+	// Parent is what clients call the base model of an adapter.
+	Parent *string `json:"parent"`
+	// MaxLength is how many tokens a request may have, prompt and answer.
+	MaxLength int `json:"max_model_len,omitempty"`
 }
 
-func describeModel(m objects.Model) modelJSON {
-	j := modelJSON{ID: m.Name, Object: "model", OwnedBy: "headgate"}
+func (x *exchange) describeModel(view *fleet.View, m listedModel) modelJSON {
+	j := modelJSON{ID: m.Name, Object: "model", OwnedBy: "headgate", MaxLength: x.server.Fleet.MaxLength(m.pool)}
 	if !m.Created.IsZero() {
 		j.Created = m.Created.Unix()
 	}
+	if parent := parentOf(view, m); parent != "" {
+		j.Parent = &parent
+	}
 	return j
+}
+
+// listedModel is a model that requests may name, and what is known of it.
+type listedModel struct {
+	objects.Model
+	pool objects.Name
+	// adapter is what engines call it, empty for a base model.
+	adapter string
+}
+
+// parentOf is what clients call the base model of an adapter: the route to it in the pool, else what an open pool lists. What is no
+// adapter, or nobody can ask for the base of, has none.
+func parentOf(view *fleet.View, m listedModel) string {
+	if m.adapter == "" || !isAdapter(view.World, m) {
+		return ""
+	}
+	for _, r := range view.World.Routes {
+		if r.Adapter == "" && len(r.Models) > 0 && slices.ContainsFunc(r.Backends, func(b objects.Backend) bool { return b.Pool == m.pool }) {
+			return r.Models[0]
+		}
+	}
+	pool := view.World.Pools[m.pool]
+	if s := view.Snapshot.Pools[m.pool.String()]; pool != nil && !pool.Routed && s != nil && len(s.Base) > 0 {
+		return s.Base[0].Model
+	}
+	return ""
+}
+
+// isAdapter says whether a model is a LoRA on a base model, and not one that a model runtime serves by itself.
+func isAdapter(w *objects.World, m listedModel) bool {
+	at, ok := slices.BinarySearchFunc(w.Catalogue, objects.ModelKey{Pool: m.pool, ID: m.adapter}, func(e objects.Entry, k objects.ModelKey) int { return e.Compare(k) })
+	return !ok || w.Catalogue[at].Type == objects.DefaultType
+}
+
+// health answers whether any endpoint is well.
+func (x *exchange) health() responses {
+	for _, p := range x.server.Fleet.View().Snapshot.Pools {
+		for i := range p.Endpoints {
+			if state := p.Endpoints[i].State; state == pick.Healthy || state == pick.Suspect {
+				return x.replyWith("health", map[string]string{"status": "ok"})
+			}
+		}
+	}
+	return x.fail(errUnwell, "")
 }
 
 // models answers for the list of models, or for the one of a name, still escaped. It returns nil where only the engines
 // know what they answer to, and do not say.
 func (x *exchange) models(escaped string) responses {
-	all, known := x.admitted()
+	view := x.server.Fleet.View()
+	all, known := x.admitted(view)
 	if !known {
 		return nil
 	}
@@ -42,9 +94,9 @@ func (x *exchange) models(escaped string) responses {
 			Data   []modelJSON `json:"data"`
 		}{"list", []modelJSON{}}
 		for _, m := range all {
-			list.Data = append(list.Data, describeModel(m))
+			list.Data = append(list.Data, x.describeModel(view, m))
 		}
-		return x.replyWith(list)
+		return x.replyWith("models", list)
 	}
 	name, err := url.PathUnescape(escaped)
 	if err != nil {
@@ -52,7 +104,7 @@ func (x *exchange) models(escaped string) responses {
 	}
 	for _, m := range all {
 		if m.Name == name {
-			return x.replyWith(describeModel(m))
+			return x.replyWith("models", x.describeModel(view, m))
 		}
 	}
 	return x.fail(x.unknown(route.ErrUnknownModel), strings.ToValidUTF8(name, "�"))
@@ -60,48 +112,55 @@ func (x *exchange) models(escaped string) responses {
 
 // admitted returns the models that a request may name: those of routes, and what the endpoints of a pool without routes
 // list.
-func (x *exchange) admitted() (all []objects.Model, known bool) {
-	view := x.server.Fleet.View()
+func (x *exchange) admitted(view *fleet.View) (all []listedModel, known bool) {
 	pool := x.server.Default
 	if given, ok := x.given(view.World); ok {
 		pool = given
 	}
+	routed := make([]listedModel, 0, len(view.World.Models()))
+	for _, m := range view.World.Models() {
+		r := view.World.Route(m.Name)
+		routed = append(routed, listedModel{m, r.Backends[0].Pool, r.Adapter})
+	}
 	registered := x.registered(view)
 	p := view.World.Pools[pool]
 	if p == nil || p.Routed {
-		return append(registered, view.World.Models()...), true
+		return append(registered, routed...), true
 	}
-	names, known := view.Snapshot.Pools[pool.String()].Names()
+	snapshot := view.Snapshot.Pools[pool.String()]
+	names, known := snapshot.Names()
 	for _, name := range names {
-		if view.World.Route(name) == nil {
-			all = append(all, objects.Model{Name: name})
+		if view.World.Route(name) != nil {
+			continue
 		}
+		m := listedModel{objects.Model{Name: name}, pool, name}
+		if slices.ContainsFunc(snapshot.Base, func(c pick.Copy) bool { return slices.Contains(c.Names, name) }) {
+			m.adapter = ""
+		}
+		all = append(all, m)
 	}
 	if !known && x.front == Own {
 		known = true // nothing else may pass
 	}
-	return slices.Concat(all, registered, view.World.Models()), known
+	return slices.Concat(all, registered, routed), known
 }
 
 // registered returns the models that may be named though no object says so.
-func (x *exchange) registered(view *fleet.View) []objects.Model {
+func (x *exchange) registered(view *fleet.View) []listedModel {
 	if x.server.Flow == nil {
 		return nil
 	}
-	var all []objects.Model
+	var all []listedModel
 	given, _ := x.given(view.World)
 	for _, name := range x.server.Fleet.RegisteredNames(given) {
 		if view.World.Route(name) == nil {
-			all = append(all, objects.Model{Name: name})
+			pool, _ := x.server.Fleet.Registered(name, given)
+			all = append(all, listedModel{Model: objects.Model{Name: name}, pool: pool}) // what it is made for nobody says
 		}
 	}
 	return all
 }
 
-func (x *exchange) replyWith(v any) responses {
-	body, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // strings and numbers always marshal
-	}
-	return x.reply(http.StatusOK, "models", immediate(http.StatusOK, "models", body))
+func (x *exchange) replyWith(code string, v any) responses {
+	return x.reply(http.StatusOK, code, immediate(http.StatusOK, code, encode(v)))
 }

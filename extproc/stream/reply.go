@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
@@ -22,8 +23,12 @@ import (
 // Errors that arise before a body is read.
 var (
 	errUnknownPath = errors.New("not an inference request")
-	errEncoded     = errors.New("the body has a content encoding")
-	errTooLarge    = errors.New("the body is too large")
+	// errClosedPath is a path that no request may reach through another gateway, which serves what its routes let pass.
+	errClosedPath = errors.New("a closed path")
+	// errUnwell says that no endpoint of any pool is well.
+	errUnwell   = errors.New("no endpoint is well")
+	errEncoded  = errors.New("the body has a content encoding")
+	errTooLarge = errors.New("the body is too large")
 	// errNoModel is a request of which the data plane shows no body and names no model.
 	errNoModel = errors.New("the data plane names no model")
 	// errRename is a route that renames where no body can be changed.
@@ -38,13 +43,15 @@ var (
 	errExpired = errors.New("the model was not loaded in time")
 )
 
-// apiError is what a client is told, in the shape of OpenAI's API.
+// apiError is what a client is told.
 type apiError struct {
 	status int
-	// Type, Code and Param are for programs, Message is for people. Param may be empty.
+	// Type, Code and Param are for programs, in the words of OpenAI's API; Message is for people. Param may be empty.
 	Type, Code, Param, Message string
-	// retryAfter is in seconds; 0 means that trying again will not help.
+	// retryAfter is in seconds; 0 says nothing of when to try again.
 	retryAfter int
+	// final says that it is of no use to try again. The clients of OpenAI and Anthropic try a 5xx again unless they are told.
+	final bool
 }
 
 const (
@@ -56,54 +63,94 @@ const (
 // retrySoon is for what the next scrape may mend. It is the least that the header can say.
 const retrySoon = 1
 
-// retryLater is for what is not mended by itself soon: a model that could not be loaded anywhere is not tried again for
-// minutes, and a crowd that waits for one should not come back at once.
+// retryLater is for what is not mended by itself soon: a crowd that waits for a model should not come back at once.
 const retryLater = 10
+
+func invalid(status int, code, param, message string) apiError {
+	return apiError{status: status, Type: invalidRequest, Code: code, Param: param, Message: message}
+}
+
+// unavailable is 503 with Retry-After.
+func unavailable(code, message string, retryAfter int) apiError {
+	return apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: code, Message: message, retryAfter: retryAfter}
+}
+
+// failed is an error that stays if the request is tried again.
+func failed(status int, code, message string) apiError {
+	return apiError{status: status, Type: serverError, Code: code, Message: message, final: true}
+}
 
 // describe is the one place that turns an error into what a client is told. Model is the name that the client used, if
 // it is known by then. An error that is not on the list is a fault of ours and says nothing of itself.
 func describe(err error, model string) apiError {
 	var body *openai.Error
+	var load flow.Failed
+	name := quote(model)
 	switch {
 	case errors.As(err, &body):
-		return apiError{status: http.StatusBadRequest, Type: invalidRequest, Code: "invalid_request", Param: body.Param, Message: body.Reason}
+		return invalid(http.StatusBadRequest, "invalid_request", body.Param, body.Reason)
+	case errors.As(err, &load):
+		return describeLoad(load.Reason, name)
 	case errors.Is(err, errUnknownPath):
-		return apiError{status: http.StatusNotFound, Type: invalidRequest, Code: "unknown_url", Message: "This gateway serves no such method and path."}
+		return invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path. It serves "+served+".")
+	case errors.Is(err, errClosedPath):
+		return invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path.")
 	case errors.Is(err, errEncoded):
-		return apiError{status: http.StatusUnsupportedMediaType, Type: invalidRequest, Code: "unsupported_content_encoding", Message: "Send the body without a content encoding."}
+		return invalid(http.StatusUnsupportedMediaType, "unsupported_content_encoding", "", "Send the body without a content encoding.")
 	case errors.Is(err, errTooLarge):
-		return apiError{status: http.StatusRequestEntityTooLarge, Type: invalidRequest, Code: "request_too_large", Message: fmt.Sprintf("The body has more than %d MiB.", maxBody>>20)}
+		return invalid(http.StatusRequestEntityTooLarge, "request_too_large", "", fmt.Sprintf("The body has more than %d MiB.", maxBody>>20))
 	case errors.Is(err, errNoModel):
-		return apiError{status: http.StatusBadRequest, Type: invalidRequest, Code: "invalid_request", Param: "model", Message: "The body names no model that the gateway can read: send a JSON object with a model of GET /v1/models."}
+		return invalid(http.StatusBadRequest, "invalid_request", "model", "The body names no model that the gateway can read: send a JSON object with a model of GET /v1/models.")
 	case errors.Is(err, errRename):
-		return apiError{status: http.StatusInternalServerError, Type: serverError, Code: "rename_impossible", Message: fmt.Sprintf("The route of the model %s gives it another name, which this gateway cannot write: its ext_proc shows no bodies. Its operator can let extproc ask for them (--allow-mode-override).", quote(model))}
+		return failed(http.StatusInternalServerError, "rename_impossible", fmt.Sprintf("The route of the model %s gives it another name, which this gateway cannot write: its ext_proc shows no bodies. Its operator can let extproc ask for them (--allow-mode-override).", name))
 	case errors.Is(err, errUnknownAnswer):
-		return apiError{status: http.StatusNotFound, Type: invalidRequest, Code: "response_not_found", Message: "The gateway knows of no such response."}
+		return invalid(http.StatusNotFound, "response_not_found", "", "The gateway knows of no such response.")
 	case errors.Is(err, route.ErrUnknownPool):
-		return apiError{status: http.StatusNotFound, Type: invalidRequest, Code: "unknown_url", Message: "The request names no model, and the gateway does not say which pool it is for."}
+		return invalid(http.StatusNotFound, "unknown_url", "", "The request names no model, and the gateway does not say which pool it is for.")
 	case errors.Is(err, errNotHeard):
-		return apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: "not_ready", Param: "model", Message: fmt.Sprintf("The gateway does not know yet whether there is a model %s. Try again.", quote(model)), retryAfter: retrySoon}
+		e := unavailable("not_ready", fmt.Sprintf("The gateway does not know yet whether there is a model %s. Try again.", name), retrySoon)
+		e.Param = "model"
+		return e
 	case errors.Is(err, errStopping):
-		return apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: "not_ready", Param: "model", Message: fmt.Sprintf("The gateway restarts, and cannot wait for the model %s to be loaded. Try again.", quote(model)), retryAfter: retrySoon}
+		return unavailable("not_ready", fmt.Sprintf("The gateway restarts, and cannot wait for the model %s to be loaded. Try again.", name), retrySoon)
+	case errors.Is(err, errUnwell):
+		return unavailable("no_endpoint", "No endpoint can answer right now.", retrySoon)
 	case errors.Is(err, errExpired):
-		return apiError{status: http.StatusGatewayTimeout, Type: serverError, Code: "load_timeout", Message: fmt.Sprintf("The model %s could not be loaded in time. Try again.", quote(model))}
-	case errors.Is(err, flow.ErrFailed):
-		return apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: "model_load_failed", Message: fmt.Sprintf("The model %s could not be loaded. Try again later.", quote(model)), retryAfter: retryLater}
+		return apiError{status: http.StatusGatewayTimeout, Type: serverError, Code: "load_timeout", Message: fmt.Sprintf("The model %s could not be loaded in time. Try again.", name)}
 	case errors.Is(err, queue.ErrFull):
-		return apiError{status: http.StatusTooManyRequests, Type: rateLimited, Code: "too_many_waiting", Message: fmt.Sprintf("Too many requests wait for the model %s to be loaded. Try again later.", quote(model)), retryAfter: retryLater}
+		return apiError{status: http.StatusTooManyRequests, Type: rateLimited, Code: "too_many_waiting", Message: fmt.Sprintf("Too many requests wait for the model %s to be loaded. Try again later.", name), retryAfter: retryLater}
 	case errors.Is(err, pick.ErrSubset):
-		return apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: "no_endpoint", Message: "None of the endpoints that the gateway allows can answer right now. Try again.", retryAfter: retrySoon}
+		return unavailable("no_endpoint", "None of the endpoints that the gateway allows can answer right now. Try again.", retrySoon)
 	case errors.Is(err, route.ErrUnknownModel), errors.Is(err, pick.ErrUnlisted), errors.Is(err, flow.ErrUnknown):
-		return apiError{status: http.StatusNotFound, Type: invalidRequest, Code: "model_not_found", Param: "model", Message: fmt.Sprintf("The model %s does not exist. GET /v1/models lists those that do.", quote(model))}
+		return invalid(http.StatusNotFound, "model_not_found", "model", fmt.Sprintf("The model %s does not exist. GET /v1/models lists those that do.", name))
 	case errors.Is(err, pick.ErrNoPool), errors.Is(err, pick.ErrNotAddressable), errors.Is(err, pick.ErrNoneReady):
-		message := "No endpoint can answer right now. Try again."
-		if model != "" {
-			message = fmt.Sprintf("No endpoint serves the model %s right now. Try again.", quote(model))
+		if model == "" {
+			return unavailable("no_endpoint", "No endpoint can answer right now. Try again.", retrySoon)
 		}
-		return apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: "no_endpoint", Message: message, retryAfter: retrySoon}
+		return unavailable("no_endpoint", fmt.Sprintf("No endpoint serves the model %s right now. Try again.", name), retrySoon)
 	}
 	return apiError{status: http.StatusInternalServerError, Type: serverError, Code: "internal", Message: "The gateway failed."}
 }
+
+// describeLoad says why a model cannot be loaded, by control's reason: the kind of it, and neither paths nor an engine's words.
+func describeLoad(reason, name string) apiError {
+	switch reason {
+	case wire.NoEndpoint:
+		return unavailable("no_endpoint", fmt.Sprintf("No server that could load the model %s can be reached right now. Try again.", name), retrySoon)
+	case wire.NoRoom:
+		return unavailable("no_room", fmt.Sprintf("There is no room to load the model %s right now. Try again later.", name), retryLater)
+	}
+	why := map[string]string{
+		wire.RankTooLarge: ": its rank is larger than the servers take",
+		wire.FilesMissing: ": the servers find no files of it",
+		wire.TooLarge:     ": it is larger than any server holds",
+		wire.CannotLoad:   ": its servers load no such models while they run",
+	}[reason]
+	return failed(http.StatusServiceUnavailable, "model_load_failed", fmt.Sprintf("The model %s could not be loaded%s.", name, why))
+}
+
+// served is what a client may ask for, in words.
+var served = strings.Join(openai.Served(), ", ")
 
 // maxQuoted bounds what a reply quotes of a client's model name, in bytes.
 const maxQuoted = 128
@@ -115,8 +162,24 @@ func quote(model string) string {
 	return "'" + model + "'"
 }
 
-// response is the reply with the error.
-func (e apiError) response() *extprocv3.ProcessingResponse {
+// response is the reply with the error, in Anthropic's shape for who calls that API, else in OpenAI's.
+func (e apiError) response(anthropic bool) *extprocv3.ProcessingResponse {
+	body := e.openAI()
+	if anthropic {
+		body = e.anthropic()
+	}
+	r := immediate(e.status, e.Code, body)
+	headers := r.GetImmediateResponse().GetHeaders()
+	if e.retryAfter > 0 {
+		headers.SetHeaders = append(headers.SetHeaders, header("retry-after", strconv.Itoa(e.retryAfter)))
+	}
+	if e.final {
+		headers.SetHeaders = append(headers.SetHeaders, header("x-should-retry", "false"))
+	}
+	return r
+}
+
+func (e apiError) openAI() []byte {
 	type fields struct {
 		Message string  `json:"message"`
 		Type    string  `json:"type"`
@@ -127,16 +190,42 @@ func (e apiError) response() *extprocv3.ProcessingResponse {
 	if e.Param != "" {
 		f.Param = &e.Param
 	}
-	body, err := json.Marshal(map[string]fields{"error": f})
+	return encode(map[string]fields{"error": f})
+}
+
+// anthropicTypes are the types of errors that Anthropic's API documents, by their status.
+var anthropicTypes = map[int]string{
+	http.StatusNotFound: "not_found_error", http.StatusRequestEntityTooLarge: "request_too_large",
+	http.StatusTooManyRequests: "rate_limit_error", http.StatusGatewayTimeout: "timeout_error",
+}
+
+func (e apiError) anthropic() []byte {
+	type fields struct {
+		Type    string `json:"type"`
+		Message string `json:"message"`
+	}
+	kind := anthropicTypes[e.status]
+	switch {
+	case kind != "":
+	case e.status < http.StatusInternalServerError:
+		kind = "invalid_request_error"
+	case e.retryAfter > 0: // Anthropic's own status for it is 529
+		kind = "overloaded_error"
+	default:
+		kind = "api_error"
+	}
+	return encode(struct {
+		Type  string `json:"type"`
+		Error fields `json:"error"`
+	}{"error", fields{kind, e.Message}})
+}
+
+func encode(v any) []byte {
+	body, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // strings always marshal
+		panic(err) // strings and numbers always marshal
 	}
-	r := immediate(e.status, e.Code, body)
-	if e.retryAfter > 0 {
-		r.GetImmediateResponse().Headers.SetHeaders = append(r.GetImmediateResponse().Headers.SetHeaders,
-			header("retry-after", strconv.Itoa(e.retryAfter)))
-	}
-	return r
+	return body
 }
 
 // immediate is a reply that extproc gives itself. Its details keep Envoy from rewriting the body.

@@ -87,14 +87,14 @@ func scenario(t *testing.T) func(string) string {
 			}
 			var answers []*extprocv3.ProcessingResponse
 			var err error
-			switch line {
+			switch words := strings.Fields(line); words[0] {
 			case "turn":
 				now = now.Add(time.Second)
 				answers = x.Resume(now)
 			case "expire":
 				answers = x.Expire()
 			case "fail":
-				answers = x.Refuse(flow.ErrFailed)
+				answers = x.Refuse(flow.Failed{Reason: strings.Join(words[1:], "")})
 			case "full":
 				answers = x.Refuse(queue.ErrFull)
 			default:

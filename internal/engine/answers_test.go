@@ -55,3 +55,17 @@ func TestWhoAsksForARequestToBeTriedElsewhere(t *testing.T) {
 		}
 	}
 }
+
+func TestWhyAnEngineDidNotLoadAnAdapter(t *testing.T) {
+	for words, want := range map[string]engine.LoadFault{
+		"Call to add_lora method failed: Worker failed with error 'LoRA rank 16 is greater than max_lora_rank 8.', please check the stack trace above for the root cause": engine.RankTooLarge,
+		"Loading lora nope failed: No adapter found for <path>":            engine.FilesMissing,
+		"404: Loading lora nope failed: No adapter found for /no/such/dir": engine.FilesMissing,
+		"Call to add_lora method failed: CUDA out of memory":               engine.UnknownFault,
+		"": engine.UnknownFault,
+	} {
+		if got := engine.ReadLoadFault(words); got != want {
+			t.Errorf("%q: %v, want %v", words, got, want)
+		}
+	}
+}

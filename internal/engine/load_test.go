@@ -207,7 +207,11 @@ func TestModels(t *testing.T) {
 		},
 		{
 			"SGLang", `{"object":"list","data":[{"id":"llama","object":"model","owned_by":"sglang","root":"llama","parent":null,"max_model_len":40960},{"id":"sql","root":"/adapters/sql","parent":"llama"}]}`,
-			engine.Models{Base: []string{"llama"}, Adapters: []string{"sql"}},
+			engine.Models{Base: []string{"llama"}, Adapters: []string{"sql"}, MaxLength: 40960},
+		},
+		{
+			"the shortest of several", `{"data":[{"id":"a"},{"id":"b","max_model_len":4096},{"id":"c","max_model_len":1024},{"id":"d","max_model_len":-1},{"id":"x","parent":"a","max_model_len":7}]}`,
+			engine.Models{Base: []string{"a", "b", "c", "d"}, Adapters: []string{"x"}, MaxLength: 1024},
 		},
 		{"TGI", `{"object":"list","data":[{"id":"meta-llama/Llama-3.1-8B","object":"model","created":0,"owned_by":"meta-llama/Llama-3.1-8B"}]}`, engine.Models{Base: []string{"meta-llama/Llama-3.1-8B"}}},
 		{

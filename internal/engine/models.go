@@ -13,6 +13,8 @@ type Models struct {
 	// Unlisted says that the engine gives no list, as Triton does: what it answers to is unknown. An empty list is
 	// another thing: that engine answers to nothing.
 	Unlisted bool
+	// MaxLength is the most tokens of a request, prompt and answer, by the base models; 0 if they do not say.
+	MaxLength int
 }
 
 // AskedAs is the name by which requests ask an engine of a kind for an adapter. SGLang knows it as base:adapter, and answers
@@ -33,6 +35,7 @@ func ReadModels(body []byte) (Models, error) {
 		Data []struct {
 			ID     string  `json:"id"`
 			Parent *string `json:"parent"`
+			Length int     `json:"max_model_len"`
 		} `json:"data"`
 	}
 	if err := json.Unmarshal(body, &list); err != nil {
@@ -48,6 +51,9 @@ func ReadModels(body []byte) (Models, error) {
 			m.Adapters = append(m.Adapters, listed.ID)
 		case !adapter && checkText(listed.ID) == nil:
 			m.Base = append(m.Base, listed.ID)
+			if m.MaxLength == 0 || listed.Length > 0 && listed.Length < m.MaxLength {
+				m.MaxLength = max(0, listed.Length)
+			}
 		}
 	}
 	return m, nil

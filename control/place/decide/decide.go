@@ -135,21 +135,27 @@ type Reason string
 
 const (
 	// LoadFailed: engines failed to load it.
-	LoadFailed Reason = "load_failed"
+	LoadFailed Reason = wire.LoadFailed
+	// RankTooLarge: the engines that were asked take no adapter of its rank.
+	RankTooLarge Reason = wire.RankTooLarge
+	// FilesMissing: the engines that were asked find no files of it.
+	FilesMissing Reason = wire.FilesMissing
 	// NoEndpoint: no endpoint that could load it can be reached.
-	NoEndpoint Reason = "no_endpoint"
+	NoEndpoint Reason = wire.NoEndpoint
 	// CannotLoad: the engines of its pool load no models while they run, or none of its kind.
-	CannotLoad Reason = "cannot_load"
+	CannotLoad Reason = wire.CannotLoad
 	// NoRoom: what the endpoints hold is pinned, must stay, or was used more recently.
-	NoRoom Reason = "no_room"
+	NoRoom Reason = wire.NoRoom
 	// TooLarge: it is larger than any endpoint.
-	TooLarge Reason = "too_large"
+	TooLarge Reason = wire.TooLarge
 	// UnknownModel: it is not in the catalogue.
 	UnknownModel Reason = wire.UnknownModel
 )
 
 var messages = map[Reason]string{
 	LoadFailed:   "engines failed to load it; it is tried again when the failures are old",
+	RankTooLarge: "its rank is larger than the engines take; it is tried again when the failures are old",
+	FilesMissing: "engines find no files of it at its source; it is tried again when the failures are old",
 	NoEndpoint:   "no endpoint that could load it can be reached",
 	CannotLoad:   "no engine of its pool loads such models while it runs",
 	NoRoom:       "there is no room: what the endpoints hold is pinned, must have as many copies, or was used more recently",
@@ -165,7 +171,11 @@ type Failure struct {
 	Endpoint string
 	At       time.Time
 	Words    string // the engine's own
+	Why      Reason // LoadFailed, or one of those that say more
 }
+
+// Failures says whether it is for what engines said to a load that the model cannot be loaded.
+func (r Reason) Failures() bool { return r == LoadFailed || r == RankTooLarge || r == FilesMissing }
 
 // ModelMesh 0.12 (kserve/modelmesh, ModelMesh.java).
 const (

@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -38,7 +39,7 @@ func (s *State) LoadFailing(key CopyKey, words string, now time.Time) {
 		return
 	}
 	c.doomed = true
-	s.fail(s.models[key.Key], Failure{key.Endpoint, now, words})
+	s.fail(s.models[key.Key], Failure{key.Endpoint, now, words, LoadFailed})
 	s.dueModels[key.Key] = true
 }
 
@@ -54,9 +55,10 @@ type LoadResult struct {
 	Bytes int64
 	// Took is how long the load took.
 	Took time.Duration
-	// Failed says that the engine did not load it, and Words why, in its own.
+	// Failed says that the engine did not load it, Words why, in its own, and Why what they mean; empty is LoadFailed.
 	Failed bool
 	Words  string
+	Why    Reason
 	// Unreached says that the engine took no connection; with Failed.
 	Unreached bool
 	// Left says that something of the model may be left at the engine; with Failed. What it would hold is lost until the
@@ -84,7 +86,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) (todo []Acti
 		case r.Unreached:
 			s.Down(e.Address)
 		case !doomed:
-			s.fail(m, Failure{e.Address, now, r.Words})
+			s.fail(m, Failure{e.Address, now, r.Words, cmp.Or(r.Why, LoadFailed)})
 		}
 	case c.doomed:
 		c.doomed = false

@@ -100,7 +100,7 @@ func (s *State) choose(m *model, starved bool, random func() uint64) (best *plac
 		}
 	}
 	if len(m.failures) >= maxFailures {
-		return nil, LoadFailed
+		return nil, m.whyFailed()
 	}
 	unknowns, reasons := 0, make(map[Reason]int) // unknowns may be places in a moment
 	for _, e := range s.pools[m.Pool] {
@@ -144,11 +144,26 @@ func (s *State) choose(m *model, starved bool, random func() uint64) (best *plac
 		return best, ""
 	}
 	for _, why := range []Reason{LoadFailed, NoRoom, TooLarge, NoEndpoint, CannotLoad} {
-		if reasons[why] > 0 {
+		switch {
+		case reasons[why] == 0:
+		case why == LoadFailed:
+			return nil, m.whyFailed()
+		default:
 			return nil, why
 		}
 	}
 	return nil, NoEndpoint
+}
+
+// whyFailed is why loads of a model failed: what all engines say that were asked, if that is the same.
+func (m *model) whyFailed() Reason {
+	why := m.failures[0].Why
+	for _, f := range m.failures {
+		if f.Why != why {
+			return LoadFailed
+		}
+	}
+	return why
 }
 
 // unusable says whether somebody who wants the model can use no copy there.

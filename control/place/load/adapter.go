@@ -247,7 +247,9 @@ func (d *adapters) refusal(said answer, a api) *Error {
 	case said.status/100 == 4, said.known && (said.status == http.StatusInternalServerError || said.status == http.StatusServiceUnavailable):
 		outcome = Refused
 	}
-	return fault(outcome, words)
+	refused := fault(outcome, words)
+	refused.Fault = engine.ReadLoadFault(said.words)
+	return refused
 }
 
 // answer is what an engine says to a call.

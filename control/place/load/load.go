@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/headgate/headgate/internal/engine"
 )
 
 // Driver drives the engine of one endpoint. It does what it is told once and hides nothing: when to try again, and what an
@@ -132,6 +134,8 @@ type Error struct {
 	Words string
 	// Stopping says that the engine said that it is stopping.
 	Stopping bool
+	// Fault is what the words say of why a model was not loaded.
+	Fault engine.LoadFault
 }
 
 func (e *Error) Error() string { return e.Words }

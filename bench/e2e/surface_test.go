@@ -1,0 +1,317 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/headgate/headgate/bench/rig"
+)
+
+// Errors on Anthropic's messages API have its shape, those of Envoy's own too.
+func TestErrorsOfTheMessagesAPIHaveItsShape(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	many := make(map[string]string)
+	for n := range 95 {
+		many[fmt.Sprintf("X-H%d", n)] = "v"
+	}
+	for _, c := range []struct {
+		name   string
+		r      request
+		status int
+		kind   string
+	}{
+		{"a bad body", request{body: "{bad"}, 400, "invalid_request_error"},
+		{"an unknown model", request{body: `{"model":"gpt-9"}`}, 404, "not_found_error"},
+		{"too large", request{body: strings.Repeat("a", 33<<20)}, 413, "request_too_large"},
+		{"too many headers", request{body: `{"model":"llama"}`, header: many}, 431, "invalid_request_error"},
+		{"the engine drops the connection", request{body: `{"model":"llama","max_tokens":1,"messages":[{"role":"user","content":"x"}]}`, header: map[string]string{"X-Sim-Fault": "reset"}}, 503, "api_error"},
+	} {
+		c.r.path = "/v1/messages"
+		a := s.must(c.r)
+		var e struct {
+			Type  string
+			Error struct{ Type, Message string }
+		}
+		if err := json.Unmarshal([]byte(a.body), &e); err != nil || e.Type != "error" || e.Error.Type != c.kind || e.Error.Message == "" || a.status != c.status {
+			t.Errorf("%s: %d %s, %v, want %d %s", c.name, a.status, a.body, err, c.status, c.kind)
+		}
+		if (a.status == 503) != (a.header.Get("Retry-After") != "") {
+			t.Errorf("%s: Retry-After is %q", c.name, a.header.Get("Retry-After"))
+		}
+	}
+	s.Extproc.Kill()
+	a := s.must(request{path: "/v1/messages", body: `{"model":"llama"}`})
+	if a.status != 503 || !strings.Contains(a.body, `"overloaded_error"`) || a.header.Get("Retry-After") == "" {
+		t.Errorf("while nobody decides: %d %s", a.status, a.body)
+	}
+}
+
+// A client that sends too many headers, or asks for an answer that is too large, is told so, and no endpoint is blamed.
+func TestNoEndpointIsBlamedForEnvoysOwnErrors(t *testing.T) {
+	t.Parallel()
+	s := start(t, func(c *rig.Config) {
+		// A server that answers with 33 MiB.
+		large := strings.TrimSuffix(c.Listen, "1:8080") + "31:8000"
+		l, err := net.Listen("tcp", large)
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/v1/models":
+				_, _ = io.WriteString(w, `{"data":[{"id":"large"}]}`)
+			case "/metrics":
+				_, _ = io.WriteString(w, "vllm:num_requests_running 0\n")
+			default:
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = fmt.Fprintf(w, `{"text":"%s"}`, bytes.Repeat([]byte("a"), 33<<20))
+			}
+		})}
+		go func() { _ = server.Serve(l) }()
+		t.Cleanup(func() { _ = server.Close() })
+		text := "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: large}\nspec: {selector: {matchLabels: {app: large}}, targetPorts: [{number: 8000}]}\n" +
+			"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: large, labels: {app: large}}\nspec: {addresses: ['" + large + "']}\n" +
+			"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: large}\nspec: {backendRefs: [{name: large}]}\n"
+		if err := os.WriteFile(filepath.Join(c.Objects, "large.yaml"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	})
+	for n := 80; n <= 110; n += 2 {
+		r := completion("llama", 1, false)
+		r.header = make(map[string]string)
+		for i := range n {
+			r.header[fmt.Sprintf("X-H%d", i)] = "v"
+		}
+		if a := s.must(r); a.status != http.StatusOK {
+			refused(t, fmt.Sprintf("%d headers", n), a, http.StatusRequestHeaderFieldsTooLarge, "headers_too_large")
+		} else if n > 100 {
+			t.Errorf("%d headers pass", n)
+		}
+	}
+	refused(t, "too large an answer", s.must(completion("large", 1, false)), http.StatusInternalServerError, "answer_too_large")
+	s.Envoy.Stop(5 * time.Second) // has sent its records by then
+	s.await("every request is counted as gone", func() bool { return s.inFlight() == 0 })
+	if n := s.sum(s.Metrics, "headgate_endpoint_state", "state", "suspect"); n != 0 {
+		t.Errorf("%v endpoints are suspect", n)
+	}
+	if n := s.sum(s.Metrics, "headgate_failures_total", "kind", "error"); n != 0 {
+		t.Errorf("%v errors are held against endpoints", n)
+	}
+}
+
+// What clients choose takes no more of Envoy's log than it needs.
+func TestWhatClientsChooseIsCutInTheLog(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	long := strings.Repeat("x", 4000)
+	s.must(request{path: "/v1/" + long, body: "{}", header: map[string]string{"X-Request-Id": long}})
+	s.Envoy.Stop(5 * time.Second) // writes out its log
+	text, err := os.ReadFile(s.Envoy.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found bool
+	for line := range strings.Lines(string(text)) {
+		var entry struct{ ID, Path string }
+		if json.Unmarshal([]byte(line), &entry) != nil || !strings.Contains(entry.Path, "xxxx") {
+			continue
+		}
+		found = true
+		if len(entry.ID) != 256 || len(entry.Path) != 256 || len(line) > 2000 {
+			t.Errorf("the log has %d bytes of the id, %d of the path, %d in all", len(entry.ID), len(entry.Path), len(line))
+		}
+	}
+	if !found {
+		t.Error("the log lacks the request")
+	}
+}
+
+// Models are listed with what OpenAI's clients and vLLM's read, and nothing that says where their files are.
+func TestWhatIsSaidOfModels(t *testing.T) {
+	t.Parallel()
+	s := start(t, pods(t, 1))
+	type model struct {
+		ID, Object string
+		Created    *int64
+		OwnedBy    string `json:"owned_by"`
+		Parent     *string
+		Length     int `json:"max_model_len"`
+		Root       *string
+	}
+	read := func(path string, into any) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(s.must(request{method: "GET", path: path}).body), into); err != nil {
+			t.Error(err)
+		}
+	}
+	var list struct{ Data []model }
+	read("/v1/models", &list)
+	for _, id := range []string{baseRoute, "a01"} {
+		var one, again model
+		read("/v1/models/"+id, &one)
+		read("/v1/models/"+id, &again)
+		at := slices.IndexFunc(list.Data, func(m model) bool { return m.ID == id })
+		if at < 0 || one.Object != "model" || one.Created == nil || *one.Created != *again.Created || one.OwnedBy == "" || one.Length != 16384 || one.Root != nil || list.Data[at].Length != one.Length {
+			t.Errorf("%+v, in the list %+v", one, list.Data)
+		}
+		if adapter := id != baseRoute; adapter != (one.Parent != nil) || adapter && *one.Parent != baseRoute {
+			t.Errorf("%s has the parent %v", id, one.Parent)
+		}
+	}
+	head := s.must(request{method: "HEAD", path: "/v1/models"})
+	if head.status != 200 || head.body != "" || head.header.Get("Content-Type") != "application/json" {
+		t.Errorf("HEAD: %d %q", head.status, head.body)
+	}
+}
+
+// /health is about the engines: 200 while one is well.
+func TestHealthIsThatOfTheEndpoints(t *testing.T) {
+	t.Parallel()
+	s := start(t, pods(t, 2))
+	health := request{method: "GET", path: "/health"}
+	if a := s.must(health); a.status != 200 {
+		t.Errorf("with both: %d %s", a.status, a.body)
+	}
+	s.Engines[s.endpoint(1)].Kill()
+	s.await("one is gone", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "healthy") == 1 })
+	if a := s.must(health); a.status != 200 {
+		t.Errorf("with one: %d %s", a.status, a.body)
+	}
+	s.Engines[s.endpoint(2)].Kill()
+	s.await("none is well", func() bool { return s.must(health).status == 503 })
+	refused(t, "with none", s.must(health), 503, "no_endpoint")
+}
+
+// nginx sends HTTP/1.0 to what it proxies for, unless it is told otherwise.
+func TestHTTP10IsServed(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	for _, stream := range []bool{false, true} {
+		body := completion("a01", 5, stream).body
+		conn, err := net.Dial("tcp", s.Listen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = fmt.Fprintf(conn, "POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(response.Body)
+		if err != nil || response.StatusCode != http.StatusOK || stream && !(answer{body: string(text)}).done() || !stream && !json.Valid(text) {
+			t.Errorf("stream %v: %d %s, %v", stream, response.StatusCode, text, err)
+		}
+		_ = response.Body.Close()
+		_ = conn.Close()
+	}
+}
+
+// Headers and trailers without a body between them are no request.
+func TestTrailersWithoutABodyAreRefused(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	conn, err := net.Dial("tcp", s.Listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_, _ = io.WriteString(conn, http2.ClientPreface)
+	framer := http2.NewFramer(conn, conn)
+	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	block := func(fields ...string) []byte {
+		var b bytes.Buffer
+		e := hpack.NewEncoder(&b)
+		for i := 0; i < len(fields); i += 2 {
+			_ = e.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]})
+		}
+		return b.Bytes()
+	}
+	_ = framer.WriteSettings()
+	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true, BlockFragment: block(":method", "POST", ":scheme", "http", ":authority", "x", ":path", "/v1/completions", "content-type", "application/json")})
+	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, EndHeaders: true, EndStream: true, BlockFragment: block("x-trailer", "1")})
+	for {
+		frame, err := framer.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if headers, ok := frame.(*http2.MetaHeadersFrame); ok {
+			if got := headers.PseudoValue("status"); got != "400" {
+				t.Errorf("it gets %s", got)
+			}
+			return
+		}
+	}
+}
+
+// No page of another origin may call from a browser until its origin is listed.
+func TestOriginsAreAllowedOnceTheyAreListed(t *testing.T) {
+	t.Parallel()
+	const page = "https://chat.example"
+	for listed, change := range map[bool]setting{
+		false: func(*rig.Config) {},
+		true: func(c *rig.Config) {
+			text, err := os.ReadFile(c.EnvoyYAML)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.EnvoyYAML = filepath.Join(t.TempDir(), "envoy.yaml")
+			changed := strings.Replace(string(text), "allow_origin_string_match: []", "allow_origin_string_match: [{ exact: \"https://chat.example\" }]", 1)
+			if err := os.WriteFile(c.EnvoyYAML, []byte(changed), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		s := start(t, pods(t, 1), change)
+		asks := request{method: "OPTIONS", path: "/v1/chat/completions", header: map[string]string{"Origin": page, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}}
+		before := s.must(asks)
+		r := completion("a01", 1, false)
+		r.header = map[string]string{"Origin": page}
+		a := s.must(r)
+		if got := before.header.Get("Access-Control-Allow-Origin"); (got == page) != listed || (before.status == 200) != listed {
+			t.Errorf("listed %v: to ask before gets %d, allowed %q", listed, before.status, got)
+		}
+		if got := a.header.Get("Access-Control-Allow-Origin"); (got == page) != listed || a.status != 200 {
+			t.Errorf("listed %v: a request gets %d, allowed %q", listed, a.status, got)
+		}
+	}
+}
+
+// An adapter that cannot be loaded is told with the kind of the reason, and clients need not try again; control's log has the
+// engine's words.
+func TestWhyAnAdapterCannotBeLoadedIsTold(t *testing.T) {
+	t.Parallel()
+	s := start(t, pods(t, 2), placed(t, 4, "a01"))
+	s.write("models.yaml", modelObject("big", "source: 'sim:rank=64'")+"---\n"+modelObject("torn", "source: /no/such/folder"))
+	s.await("they are known", func() bool { return s.must(completion("torn", 1, false)).status == http.StatusServiceUnavailable })
+	for model, c := range map[string]struct{ says, words string }{
+		"big":  {"'big' could not be loaded: its rank is larger than the servers take", "LoRA rank 64 is greater than max_lora_rank 16"},
+		"torn": {"'torn' could not be loaded: the servers find no files of it", "No adapter found for"},
+	} {
+		begun := time.Now()
+		a := s.must(completion(model, 1, false))
+		refused(t, model, a, http.StatusServiceUnavailable, "model_load_failed")
+		if !strings.Contains(a.body, c.says) || a.header.Get("x-should-retry") != "false" || strings.Contains(a.body, c.words) || strings.Contains(a.body, "/no/such") {
+			t.Errorf("%s: %s, x-should-retry %q", model, a.body, a.header.Get("x-should-retry"))
+		}
+		if !s.tells(s.Control.Log, c.words, model) {
+			t.Errorf("control's log lacks the engine's words about %s", model)
+		}
+		t.Logf("%s: told after %v", model, time.Since(begun).Round(time.Millisecond))
+	}
+}
