@@ -3,6 +3,7 @@
 //
 //	bench --help            lists the commands
 //	bench COMMAND --help    explains one
+//	bench --version         prints the version
 package main
 
 import (
@@ -19,6 +20,7 @@ import (
 	"github.com/headgate/headgate/bench/quickstart"
 	"github.com/headgate/headgate/bench/runtime"
 	kinds "github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/version"
 )
 
 // command is one thing that bench does.
@@ -63,6 +65,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case "help", "-h", "-help", "--help":
 		help(stdout)
 		return 0
+	case "-version", "--version":
+		say(stdout, "bench %s\n", version.Read())
+		return 0
 	}
 	for _, c := range commands {
 		if c.name != args[0] {
@@ -83,7 +88,7 @@ func help(w io.Writer) {
 	for _, c := range commands {
 		say(w, "  %-12s %s\n", c.name, c.summary)
 	}
-	say(w, "\nbench COMMAND --help explains a command.\n")
+	say(w, "\nbench COMMAND --help explains a command; bench --version prints the version.\n")
 }
 
 // say prints; where it cannot, there is nobody to tell.

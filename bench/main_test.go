@@ -5,6 +5,8 @@ import (
 	"context"
 	"strings"
 	"testing"
+
+	"github.com/headgate/headgate/internal/version"
 )
 
 func TestCommandsAreListedAndOthersRefused(t *testing.T) {
@@ -15,6 +17,7 @@ func TestCommandsAreListedAndOthersRefused(t *testing.T) {
 	}{
 		{nil, 2, "", "usage: bench COMMAND"},
 		{[]string{"--help"}, 0, "serve a simulated engine", ""},
+		{[]string{"--version"}, 0, "bench " + version.Read().String(), ""},
 		{[]string{"fly"}, 2, "", `there is no command "fly"`},
 		{[]string{"engine", "--port", "x"}, 1, "", "bench: engine: invalid argument"},
 		{[]string{"engine", "--kind", "modelruntime", "--capacity", "x"}, 1, "", "bench: engine: --capacity: "},

@@ -18,6 +18,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/source"
 	"github.com/headgate/headgate/internal/reach"
+	"github.com/headgate/headgate/internal/version"
 )
 
 // config is what the command line says.
@@ -75,7 +76,7 @@ Flags:
 
 `
 
-// parseFlags reads the command line. It returns pflag.ErrHelp after printing help to out.
+// parseFlags reads the command line. It returns pflag.ErrHelp after printing help, or the version, to out.
 func parseFlags(args []string, out io.Writer) (config, error) {
 	var c config
 	fs := pflag.NewFlagSet("control", pflag.ContinueOnError)
@@ -99,10 +100,15 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.StringVar(&c.credentials, "credentials-dir", "", "with --kube: serve with the certificate and the token that the Secret headgate-placement has, in the place of --cert-path and --token-file; they are put into this `DIR`. Where there is no such Secret it is made")
 	c.engines.Register(fs)
 	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log from this `LEVEL` on: debug, info, warn or error")
+	versions := fs.Bool("version", false, "print the version, and end")
 
 	err := fs.Parse(args)
 	if errors.Is(err, pflag.ErrHelp) {
 		return c, err
+	}
+	if err == nil && *versions {
+		fmt.Fprintln(out, "control", version.Read())
+		return c, pflag.ErrHelp
 	}
 	if c.kube.On && c.pod == "" {
 		if host, err := os.Hostname(); err == nil {

@@ -36,6 +36,7 @@ import (
 	"github.com/headgate/headgate/control/place/stream"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/store"
+	"github.com/headgate/headgate/internal/version"
 )
 
 func TestTheCommandLine(t *testing.T) {
@@ -72,6 +73,10 @@ func TestTheCommandLine(t *testing.T) {
 	var help bytes.Buffer
 	if _, err := parseFlags([]string{"--help"}, &help); !errors.Is(err, pflag.ErrHelp) || !strings.Contains(help.String(), "--drain-limit") || !strings.Contains(help.String(), "Example") {
 		t.Errorf("--help: %v\n%s", err, help.String())
+	}
+	var own bytes.Buffer
+	if _, err := parseFlags([]string{"--version"}, &own); !errors.Is(err, pflag.ErrHelp) || own.String() != "control "+version.Read().String()+"\n" {
+		t.Errorf("--version: %v, %q", err, own.String())
 	}
 }
 

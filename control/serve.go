@@ -5,7 +5,6 @@ import (
 	"crypto/subtle"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -153,11 +152,5 @@ func serveMetrics(ctx context.Context, c config, handler http.Handler, log *slog
 		return fmt.Errorf("--metrics-port %d: %w", c.metricsPort, err)
 	}
 	log.Info("serving metrics", "address", l.Addr().String())
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	return listen.HTTP(ctx, l, handler)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/source"
 	"github.com/headgate/headgate/internal/reach"
+	"github.com/headgate/headgate/internal/version"
 )
 
 // config is what the command line says.
@@ -93,7 +94,7 @@ Flags:
 
 `
 
-// parseFlags reads the command line. It returns pflag.ErrHelp after printing help to out.
+// parseFlags reads the command line. It returns pflag.ErrHelp after printing help, or the version, to out.
 func parseFlags(args []string, out io.Writer) (config, error) {
 	c := config{settings: settings.Default()}
 	fs := pflag.NewFlagSet("extproc", pflag.ContinueOnError)
@@ -133,12 +134,17 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.Uint64Var(&c.seed, "seed", 0, "decide ties and shares by this `NUMBER`, the same in each run; 0 by good randomness")
 	fs.BoolVar(&c.explain, "explain-config", false, "print the settings of every pool and where they come from, and end")
 	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log from this `LEVEL` on: debug, info, warn or error")
+	versions := fs.Bool("version", false, "print the version, and end")
 	fs.StringSliceVar(&c.endpoints, "endpoints", nil, "engines at these `HOST:PORT`s, separated by commas, without objects: the pool default/endpoints. A name is looked up every 5s, and each of its addresses is an endpoint")
 	c.engines.Register(fs)
 
 	err := fs.Parse(args)
 	if errors.Is(err, pflag.ErrHelp) {
 		return c, err
+	}
+	if err == nil && *versions {
+		fmt.Fprintln(out, "extproc", version.Read())
+		return c, pflag.ErrHelp
 	}
 	if err == nil {
 		c.settings.Policy.Rule, err = pick.ParseRule(*policy)

@@ -21,6 +21,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/headgate/headgate/internal/version"
 )
 
 const someObjects = `apiVersion: inference.networking.k8s.io/v1
@@ -299,6 +301,10 @@ func TestTheCommandLine(t *testing.T) {
 	var help bytes.Buffer
 	if _, err := parseFlags([]string{"--help"}, &help); !errors.Is(err, pflag.ErrHelp) || !strings.Contains(help.String(), "--adapter-threshold") || !strings.Contains(help.String(), "Example") {
 		t.Errorf("--help: %v\n%s", err, help.String())
+	}
+	var own bytes.Buffer
+	if _, err := parseFlags([]string{"--version"}, &own); !errors.Is(err, pflag.ErrHelp) || own.String() != "extproc "+version.Read().String()+"\n" {
+		t.Errorf("--version: %v, %q", err, own.String())
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/serve"
+	"github.com/headgate/headgate/internal/listen"
 )
 
 // settleTimeout bounds how long a process that takes over waits for what the other knows: a look that an engine does not answer
@@ -50,7 +51,7 @@ func serveMetrics(ctx context.Context, c config, handler http.Handler, log *slog
 		return err
 	}
 	log.Info("serving metrics", "address", l.Addr().String())
-	return serve.HTTP(ctx, l, handler)
+	return listen.HTTP(ctx, l, handler)
 }
 
 // portRetry is between two tries to listen on a port that another process has.

@@ -19,6 +19,7 @@ import (
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/version"
 )
 
 // Buckets in seconds: first tokens from a warm small model to a long queue, whole requests to a long answer, and our own
@@ -109,6 +110,9 @@ func New(f *fleet.Fleet) *Meter {
 	m.readable = gauge("headgate_objects_connected", "1 while objects can be read where they come from; else what was read last stays in force.").WithLabelValues()
 	m.problems = gauge("headgate_objects_problems", "Faults between objects in force, each in the log.").WithLabelValues()
 	m.objects = gauge("headgate_objects", "Objects in force.", "kind")
+	build := version.Read()
+	gauge("headgate_build_info", "Is 1: its labels tell the program, its version, and the version of the Go that built it.", "program", "version", "goversion").
+		WithLabelValues("extproc", build.Program, build.Go).Set(1)
 	m.registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), fleetCollector{f},
 	)

@@ -19,6 +19,7 @@ import (
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/version"
 )
 
 // world has one route and one endpoint for each address.
@@ -116,6 +117,7 @@ func TestAnOutcomeBecomesMetrics(t *testing.T) {
 		`headgate_scrapes_total{result="error"} 1`,
 		`headgate_objects_refused_files 2`,
 		`headgate_objects{kind="endpoint"} 1`,
+		`headgate_build_info{goversion="`+version.Read().Go+`",program="extproc",version="`+version.Read().Program+`"} 1`,
 	)
 }
 

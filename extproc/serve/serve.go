@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -171,15 +170,4 @@ func Listen(flag, host string, port int) (net.Listener, error) {
 		return nil, fmt.Errorf("--%s %d: %w", flag, port, err)
 	}
 	return l, nil
-}
-
-// HTTP serves a handler for operators until ctx ends.
-func HTTP(ctx context.Context, l net.Listener, handler http.Handler) error {
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
 }

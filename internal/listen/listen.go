@@ -2,13 +2,16 @@
 package listen
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // IsLocal says whether nobody outside this machine can reach an address.
@@ -71,4 +74,18 @@ func open(address string, over bool) (net.Listener, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
+}
+
+// headerTimeout is how long a client may take for the headers of a request.
+const headerTimeout = 5 * time.Second
+
+// HTTP serves on a listener, which it closes, until ctx ends: then it cuts what is served, and returns nil.
+func HTTP(ctx context.Context, l net.Listener, handler http.Handler) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
 }

@@ -140,7 +140,7 @@ var houses = [][]floor{
 		{
 			[]string{
 				"internal/engine", "internal/profile", "internal/process", "internal/listen", "internal/reach",
-				"internal/golden", "internal/walls",
+				"internal/golden", "internal/version", "internal/walls",
 			},
 			"each knows only its own matter",
 		},

@@ -1,0 +1,37 @@
+// Package version tells which version of Headgate a program is. Go writes that into each program that it builds in a
+// repository; nothing else says it.
+package version
+
+import (
+	"cmp"
+	"runtime"
+	"runtime/debug"
+)
+
+// unversioned is the version of a program that was built outside a repository, or with -buildvcs=false.
+const unversioned = "devel"
+
+// Version is the version of a program, such as v0.0.0-20261121101112-abcdef123456 (the time and the revision of a commit; with
+// +dirty where files were changed since), and of the Go that built it, such as go1.26.8.
+type Version struct{ Program, Go string }
+
+// Of reads what Go wrote into a program, which may be nil.
+func Of(info *debug.BuildInfo) Version {
+	if info == nil {
+		return Version{unversioned, runtime.Version()}
+	}
+	v := Version{cmp.Or(info.Main.Version, unversioned), cmp.Or(info.GoVersion, runtime.Version())}
+	if v.Program == "(devel)" {
+		v.Program = unversioned
+	}
+	return v
+}
+
+// Read is the version of the running program.
+func Read() Version {
+	info, _ := debug.ReadBuildInfo() // nil where there is none
+	return Of(info)
+}
+
+// String is what --version prints after the program's name.
+func (v Version) String() string { return v.Program + " (" + v.Go + ")" }
