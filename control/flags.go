@@ -59,7 +59,8 @@ waits there until it is loaded. Clients of ModelMesh call it too: it serves mmes
 what was asked of engines, are written into --state, never into DIR.
 
 What there is to see: /metrics for Prometheus, and /models, each model with its copies, failures and the reason why it
-has no more of them, as JSON (curl localhost:9091/models?id=NAME).
+has no more of them, as JSON (curl localhost:9091/models?id=NAME). Both are on loopback; --metrics-host= serves /metrics,
+/healthz and /readyz to other machines too, and /models to none.
 
 In a cluster (--kube) several controls run, and one decides: the one that holds the Lease headgate-control. What it would
 write into --state is in the status of Models. While the API server is away nothing is loaded or unloaded, and extprocs
@@ -90,7 +91,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.StringVar(&c.certPath, "cert-path", "", "serve with TLS at addresses that others can reach: a `DIR` with tls.crt and tls.key, read again when they change")
 	fs.StringVar(&c.clientCAFile, "client-ca-file", "", "serve there those alone whose certificate one of the authorities in this `FILE` of PEM has signed")
 	fs.StringVar(&c.tokenFile, "token-file", "", "serve there those alone who send the bearer token in this `FILE`, which may be replaced at any time")
-	fs.StringVar(&c.metricsHost, "metrics-host", "", "serve metrics on this `HOST`; empty means all")
+	fs.StringVar(&c.metricsHost, "metrics-host", "127.0.0.1", "serve metrics and health on this `HOST`; empty means all addresses. Whatever it is, /models is served on loopback alone")
 	fs.IntVar(&c.metricsPort, "metrics-port", 9091, "serve /metrics, /models, /healthz and /readyz on this `PORT`; 0 picks a free one and logs it, -1 serves none")
 	fs.StringVar(&c.meshPool, "mesh-pool", "", "models that clients register belong to this InferencePool, `NAMESPACE/NAME`; without it to the only one whose engines are model runtimes")
 	fs.DurationVar(&c.drainLimit, "drain-limit", decide.DrainLimit, "before a model is unloaded, give requests at it this long to end")

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/headgate/headgate/control/meter"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kube"
 	"github.com/headgate/headgate/internal/objects/store"
@@ -44,7 +45,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	if err != nil {
 		return err
 	}
-	m := newMeter()
+	m := meter.New()
 	worlds := newLatest()
 	loaded := make(chan struct{})
 	ready := sync.OnceFunc(func() { close(loaded) })
@@ -79,7 +80,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	})
 	group.Go(func() error { return decide(ctx) })
 	if c.metricsPort >= 0 {
-		group.Go(func() error { return serveMetrics(ctx, c, m.handler(loaded), log) })
+		group.Go(func() error { return m.Serve(ctx, c.metricsHost, c.metricsPort, loaded, log) })
 	}
 	return group.Wait()
 }

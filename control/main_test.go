@@ -32,6 +32,7 @@ import (
 
 	"github.com/headgate/headgate/api/mmesh"
 	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/control/meter"
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/stream"
 	"github.com/headgate/headgate/internal/objects"
@@ -67,6 +68,12 @@ func TestTheCommandLine(t *testing.T) {
 		}
 	}
 	c, err := parseFlags(strings.Fields("--objects some/dir/ --listen y --mesh-pool a/b"), io.Discard)
+	if c.metricsHost != "127.0.0.1" {
+		t.Errorf("without --metrics-host others can reach the metrics at %q", c.metricsHost)
+	}
+	if every, err := parseFlags(strings.Fields("--objects some/dir --listen y --metrics-host="), io.Discard); err != nil || every.metricsHost != "" {
+		t.Errorf("--metrics-host= is %q, %v", every.metricsHost, err)
+	}
 	if err != nil || c.state != "some/dir.db" || c.pool() != (objects.Name{Namespace: "a", Name: "b"}) {
 		t.Errorf("%v, the state is in %s, models are registered in %s", err, c.state, c.pool())
 	}
@@ -242,7 +249,7 @@ func TestWhoMayCall(t *testing.T) {
 	}
 	defer memory.Close()
 	board := stream.New(log)
-	placer, err := place.New(place.Config{Store: memory, Log: log, Board: board, Meter: newMeter()})
+	placer, err := place.New(place.Config{Store: memory, Log: log, Board: board, Meter: meter.New()})
 	if err != nil {
 		t.Fatal(err)
 	}

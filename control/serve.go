@@ -7,10 +7,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -143,14 +140,4 @@ func readAuthorities(path string) (*x509.CertPool, error) {
 		return nil, fmt.Errorf("%s holds no certificate in PEM", path)
 	}
 	return pool, nil
-}
-
-// serveMetrics serves HTTP for operators until ctx ends.
-func serveMetrics(ctx context.Context, c config, handler http.Handler, log *slog.Logger) error {
-	l, err := net.Listen("tcp", net.JoinHostPort(c.metricsHost, strconv.Itoa(c.metricsPort)))
-	if err != nil {
-		return fmt.Errorf("--metrics-port %d: %w", c.metricsPort, err)
-	}
-	log.Info("serving metrics", "address", l.Addr().String())
-	return listen.HTTP(ctx, l, handler)
 }

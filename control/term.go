@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/headgate/headgate/control/meter"
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/stream"
 	"github.com/headgate/headgate/internal/objects"
@@ -20,7 +21,7 @@ type office struct {
 	config
 	access reach.Access
 	worlds *latest
-	meter  *meter
+	meter  *meter.Meter
 	log    *slog.Logger
 	// open opens what an earlier term remembers, for a new one, which writes nothing while decides is false.
 	open func(ctx context.Context, decides func() bool) (memory, error)
@@ -59,11 +60,11 @@ func (o office) term(ctx context.Context, pauses <-chan bool) (err error) {
 		return err
 	}
 	board.SetPlacer(placer)
-	o.meter.follow(board, placer)
-	defer o.meter.follow(nil, nil)
+	o.meter.Follow(board, placer)
+	defer o.meter.Follow(nil, nil)
 	placer.Pause(paused.Load())
-	o.meter.decides(!paused.Load())
-	defer o.meter.decides(false)
+	o.meter.Decides(!paused.Load())
+	defer o.meter.Decides(false)
 
 	group, ctx := errgroup.WithContext(ctx)
 	running, loaded := make(chan struct{}), make(chan struct{})
@@ -86,7 +87,7 @@ func (o office) term(ctx context.Context, pauses <-chan bool) (err error) {
 			case is := <-pauses:
 				paused.Store(is)
 				placer.Pause(is)
-				o.meter.decides(!is)
+				o.meter.Decides(!is)
 			case <-ctx.Done():
 				return nil
 			}

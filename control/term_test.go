@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"testing"
 	"testing/synctest"
+
+	"github.com/headgate/headgate/control/meter"
 )
 
 // While a term reads what an earlier one remembers, the Lease may be lost, and another may have it: that ends the term, and not
@@ -12,7 +14,7 @@ import (
 func TestATermHearsOfItsLeaseWhileItBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var decides func() bool
-		o := office{worlds: newLatest(), meter: newMeter(), log: slog.New(slog.DiscardHandler), began: func() {}}
+		o := office{worlds: newLatest(), meter: meter.New(), log: slog.New(slog.DiscardHandler), began: func() {}}
 		o.open = func(ctx context.Context, d func() bool) (memory, error) {
 			decides = d
 			<-ctx.Done()

@@ -181,6 +181,36 @@ func TestContainersAreContained(t *testing.T) {
 	}
 }
 
+// The kubelet and Prometheus come to a pod's own address, where control serves nobody unless it is told to.
+func TestProbesReachControl(t *testing.T) {
+	seen := 0
+	for folder, objects := range built(t) {
+		for _, o := range objects {
+			s := spec(t, o)
+			if s == nil {
+				continue
+			}
+			for _, c := range s.Containers {
+				if !strings.Contains(c.Image, "/control:") {
+					continue
+				}
+				for _, probe := range []*corev1.Probe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {
+					if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Host != "" {
+						continue
+					}
+					seen++
+					if !slices.Contains(c.Args, "--metrics-host=") {
+						t.Errorf("%s: %s is probed at the pod's address and serves loopback alone: say --metrics-host=", folder, c.Name)
+					}
+				}
+			}
+		}
+	}
+	if seen < 2 {
+		t.Errorf("%d probes were looked at", seen)
+	}
+}
+
 // An answer that flows must be able to come to its end: the grace period is longer than the hook and the server's shutdown.
 func TestServersEndTheirAnswers(t *testing.T) {
 	seen := 0

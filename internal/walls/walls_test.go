@@ -153,6 +153,8 @@ func TestWrongImportsAreSeen(t *testing.T) {
 		{"control/place", module + "control/place/decide", false},
 		{"control/place", module + "control/place/mesh", true},
 		{"control/place/stream", module + "control/place", true},
+		{"control/meter", module + "control/place", false},
+		{"control/place", module + "control/meter", true},
 		{"control/place/load", module + "control/place", true},
 		{"control/place/decide", module + "control/place/load", true},
 		{"bench/runtime", module + "bench/engine", false},

@@ -1,0 +1,165 @@
+// Package meter is what control says of itself: metrics and health, for whoever can reach it, and what is known of each
+// model, for whoever is on its machine.
+//
+// No label holds anything that a client can choose.
+package meter
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/control/place/stream"
+	"github.com/headgate/headgate/internal/version"
+)
+
+// Meter counts. It is a [place.Meter], and what the source of objects tells how it goes. It is safe for concurrent use. Make one
+// with [New].
+type Meter struct {
+	registry *prometheus.Registry
+	toCall   prometheus.Histogram
+	stalled  prometheus.Histogram
+	loads    *prometheus.HistogramVec // result
+	unloads  *prometheus.HistogramVec // result
+	evicted  prometheus.Counter
+	files    prometheus.Gauge
+	readable prometheus.Gauge
+	deciding prometheus.Gauge
+	term     atomic.Pointer[term]
+}
+
+// term is who is told of while this control decides.
+type term struct {
+	board  *stream.Server
+	placer *place.Placer
+}
+
+// Buckets in seconds: what control itself takes, and what engines do.
+var (
+	ownBuckets  = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 5}
+	loadBuckets = []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+)
+
+// What is asked of the term when the page is read.
+var (
+	copiesDesc  = prometheus.NewDesc("headgate_copies", "Copies of models, by state.", []string{"state"}, nil)
+	modelsDesc  = prometheus.NewDesc("headgate_models", "Models of the catalogue, and those of them that requests wait for, that failures count of, and that cannot be loaded for now.", []string{"which"}, nil)
+	waitingDesc = prometheus.NewDesc("headgate_waiting_requests", "Requests that wait for models, by all extprocs.", nil, nil)
+	peersDesc   = prometheus.NewDesc("headgate_extprocs", "Extprocs that follow.", nil, nil)
+)
+
+// New returns a Meter of a control that does not decide.
+func New() *Meter {
+	m := &Meter{registry: prometheus.NewRegistry()}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+		m.registry.MustRegister(g)
+		return g
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+		m.registry.MustRegister(h)
+		return h
+	}
+	m.toCall = histogram("headgate_place_to_load_seconds", "From the first request that waits for a model to the call that loads it, without what was waited for room or a turn.", ownBuckets).WithLabelValues().(prometheus.Histogram)
+	m.stalled = histogram("headgate_place_stalled_seconds", "What loads that requests wait for waited for others to leave, or for their turn.", loadBuckets).WithLabelValues().(prometheus.Histogram)
+	m.loads = histogram("headgate_place_load_seconds", "Loads, by how they ended.", loadBuckets, "result")
+	m.unloads = histogram("headgate_place_unload_seconds", "Unloads, by how they ended.", loadBuckets, "result")
+	m.evicted = prometheus.NewCounter(prometheus.CounterOpts{Name: "headgate_place_evictions_total", Help: "Copies that began to drain."})
+	m.files = gauge("headgate_objects_refused_files", "Files of objects, or objects of an API server, that are not in force because they are not valid.").WithLabelValues()
+	m.readable = gauge("headgate_objects_connected", "1 while objects can be read where they come from; else what was read last stays in force.").WithLabelValues()
+	m.deciding = gauge("headgate_decides", "1 while this control decides; 0 where another does, or nobody can tell.").WithLabelValues()
+	build := version.Read()
+	gauge("headgate_build_info", "Is 1: its labels tell the program, its version, and the version of the Go that built it.", "program", "version", "goversion").
+		WithLabelValues("control", build.Program, build.Go).Set(1)
+	m.registry.MustRegister(
+		m.evicted, followed{m}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return m
+}
+
+// Follow makes the meter tell of a term, or of none where the placer is nil.
+func (m *Meter) Follow(board *stream.Server, placer *place.Placer) {
+	if placer == nil {
+		m.term.Store(nil)
+		return
+	}
+	m.term.Store(&term{board, placer})
+}
+
+// Decides notes whether this control decides.
+func (m *Meter) Decides(is bool) { m.deciding.Set(bit(is)) }
+
+// LoadCalled is [place.Meter]'s, as what follows is.
+func (m *Meter) LoadCalled(waited, stalled time.Duration) {
+	m.toCall.Observe(max(0, waited-stalled).Seconds())
+	m.stalled.Observe(stalled.Seconds())
+}
+
+// LoadEnded counts a load.
+func (m *Meter) LoadEnded(took time.Duration, failed bool) {
+	m.loads.WithLabelValues(result(failed)).Observe(took.Seconds())
+}
+
+// UnloadEnded counts an unload.
+func (m *Meter) UnloadEnded(took time.Duration, failed bool) {
+	m.unloads.WithLabelValues(result(failed)).Observe(took.Seconds())
+}
+
+// Evicted counts a copy that leaves.
+func (m *Meter) Evicted() { m.evicted.Inc() }
+
+// Refused says how many files of objects, or objects of an API server, are not in force.
+func (m *Meter) Refused(n int) { m.files.Set(float64(n)) }
+
+// Readable says whether objects can be read where they come from.
+func (m *Meter) Readable(ok bool) { m.readable.Set(bit(ok)) }
+
+// bit is 1 for true.
+func bit(ok bool) float64 {
+	if ok {
+		return 1
+	}
+	return 0
+}
+
+func result(failed bool) string {
+	if failed {
+		return "failed"
+	}
+	return "done"
+}
+
+// followed is the metrics of the term, none while another control decides.
+type followed struct{ meter *Meter }
+
+// Describe implements prometheus.Collector.
+func (followed) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{copiesDesc, modelsDesc, waitingDesc, peersDesc} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (f followed) Collect(out chan<- prometheus.Metric) {
+	t := f.meter.term.Load()
+	if t == nil {
+		return
+	}
+	gauge := func(d *prometheus.Desc, n int, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
+	}
+	gauge(peersDesc, t.board.Peers())
+	count := t.placer.Count()
+	for state, n := range count.Copies {
+		gauge(copiesDesc, n, decide.CopyState(state).String())
+	}
+	gauge(waitingDesc, count.Waiting)
+	for which, n := range map[string]int{"all": count.Models, "wanted": count.Wanted, "failing": count.Failing, "stuck": count.Stuck} {
+		gauge(modelsDesc, n, which)
+	}
+}
