@@ -40,6 +40,14 @@ type Set struct {
 	Models   []v1alpha1.Model
 }
 
+// count is how many objects there are of each kind.
+func (s *Set) count() map[string]int {
+	return map[string]int{
+		pool.Kind: len(s.Pools), v1alpha1.LLMRouteKind: len(s.Routes), PodKind: len(s.Pods), v1alpha1.EndpointListKind: len(s.Lists),
+		v1alpha1.PoolSettingsKind: len(s.Settings), v1alpha1.ModelKind: len(s.Models),
+	}
+}
+
 // Join returns the objects of both, those of s first, with no name resolved.
 func (s Set) Join(t Set) Set {
 	return Set{
@@ -51,6 +59,9 @@ func (s Set) Join(t Set) Set {
 		Models:   slices.Concat(s.Models, t.Models),
 	}
 }
+
+// PodKind is the kind of pods.
+const PodKind = "Pod"
 
 // Pod is what Headgate needs of a Kubernetes Pod.
 type Pod struct {
@@ -84,6 +95,8 @@ type World struct {
 	Doubles []Entry
 	// Faults are those of the Problems that are one route's or one model's, for its status.
 	Faults []Fault
+	// Objects is how many objects of each kind the World was made of, 0 for a kind of which there are none.
+	Objects map[string]int
 
 	byModel map[string]*Route
 	models  []Model
@@ -165,7 +178,7 @@ type Model struct {
 // Build makes a World. Objects must be valid by themselves ([CheckRoute], [CheckPool], [CheckList]); what does not fit together
 // becomes a Problem.
 func Build(s Set) *World {
-	w := &World{Pools: make(map[Name]*Pool, len(s.Pools)), byModel: make(map[string]*Route)}
+	w := &World{Pools: make(map[Name]*Pool, len(s.Pools)), byModel: make(map[string]*Route), Objects: s.count()}
 	selected := newSelection(&s)
 	for i := range s.Pools {
 		w.addPool(&s.Pools[i], &s, selected)

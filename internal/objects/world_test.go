@@ -177,3 +177,24 @@ func TestWeightsDefaultToOne(t *testing.T) {
 		t.Errorf("backends (-want +got):\n%s", diff)
 	}
 }
+
+// Each kind is counted by itself: a Model that requests may name is a route, and no LLMRoute.
+func TestObjectsAreCounted(t *testing.T) {
+	model := v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "m"}}
+	model.Spec.PoolRef.Name = "base"
+	got := objects.Build(objects.Set{
+		Pools:    []pool.InferencePool{aPool("base", llama, 8000, 8001)},
+		Routes:   []v1alpha1.LLMRoute{aRoute("a", "base", 0), aRoute("b", "base", 0)},
+		Pods:     []objects.Pod{aPod("a", "10.0.0.1", true, llama), aPod("b", "", false, nil), aPod("c", "10.0.0.3", true, llama)},
+		Lists:    make([]v1alpha1.EndpointList, 4),
+		Settings: make([]v1alpha1.PoolSettings, 5),
+		Models:   []v1alpha1.Model{model},
+	}).Objects
+	want := map[string]int{"InferencePool": 1, "LLMRoute": 2, "Pod": 3, "EndpointList": 4, "PoolSettings": 5, "Model": 1}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if none := objects.Build(objects.Set{}).Objects; len(none) != len(want) || none["Model"] != 0 {
+		t.Errorf("of nothing there is %v", none)
+	}
+}

@@ -105,7 +105,7 @@ func (p *parser) object(path string, text []byte) error {
 		return p.model(path, text)
 	case meta.APIVersion == pool.GroupVersion && meta.Kind == pool.Kind:
 		return p.pool(path, text)
-	case meta.APIVersion == "v1" && meta.Kind == "Pod":
+	case meta.APIVersion == "v1" && meta.Kind == objects.PodKind:
 		return p.pod(path, text)
 	case strings.HasSuffix(meta.Kind, "List") && meta.Kind != v1alpha1.EndpointListKind: // kubectl get -o yaml
 		for i, item := range meta.Items {
@@ -215,7 +215,7 @@ func (p *parser) pod(path string, text []byte) error {
 		return err
 	}
 	pod.Namespace = cmp.Or(pod.Namespace, defaultNamespace)
-	id := key{"Pod", objects.Name{Namespace: pod.Namespace, Name: pod.Name}}
+	id := key{objects.PodKind, objects.Name{Namespace: pod.Namespace, Name: pod.Name}}
 	p.note(path, id, unknown)
 	read, faults := pods.Of(&pod)
 	if err := p.check(path, id, faults); err != nil {

@@ -140,7 +140,7 @@ func (s *Source) follow(ctx context.Context) error {
 		example client.Object
 		events  toolscache.ResourceEventHandler
 	}{
-		{new(corev1.Pod), events(s, "Pod", k.pods, readPod)},
+		{new(corev1.Pod), events(s, objects.PodKind, k.pods, readPod)},
 		{new(pool.InferencePool), events(s, pool.Kind, k.pools, readPool)},
 		{new(v1alpha1.LLMRoute), events(s, v1alpha1.LLMRouteKind, k.routes, readRoute)},
 		{new(v1alpha1.Model), events(s, v1alpha1.ModelKind, k.models, readModel)},
