@@ -70,6 +70,8 @@ const (
 	PickReason = "reason" // why the policy took this endpoint, a string
 	PickStream = "stream" // whether the client asked for a stream, a bool
 	PickID     = "id"     // of the decision, a string; it ends the lease of a request in flight
+	// PickHold is for how long the request was held for its model, in microseconds, a number; absent where it was not held.
+	PickHold = "hold_us"
 )
 
 // UsageNamespace is the dynamic metadata that Envoy's own filters read from engines' responses.

@@ -180,6 +180,10 @@ func TestARequestWaitsForItsModel(t *testing.T) {
 					t.Errorf("%d from %s: %s", a.status, a.served, a.body)
 				}
 			}
+			s.await("both outcomes are known", func() bool { return s.histogram(s.Metrics, "headgate_gateway_seconds").GetSampleCount() == 2 })
+			if sum := s.histogram(s.Metrics, "headgate_gateway_seconds").GetSampleSum(); sum > 2 {
+				t.Errorf("of the 7 s for which two requests waited for their model, the gateway counts %v s as its own", sum)
+			}
 			s.await("nobody waits", func() bool { return s.sum(s.Metrics, "headgate_held") == 0 && c.waiting("a01") == 0 })
 		})
 	}

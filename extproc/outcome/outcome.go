@@ -69,7 +69,9 @@ type Outcome struct {
 	Began     time.Time     // when the request did; zero if that is not known
 	Duration  time.Duration // the whole request
 	FirstBody time.Duration // from the request's last byte to the first of the response's body: a stream's first token
-	Gateway   time.Duration // from the request's first byte to the first sent to the engine: the gateway's own share
+	// Gateway is the gateway's own share: from the request's first byte to the first sent to the engine, without the time in
+	// which the request was held for its model.
+	Gateway time.Duration
 
 	Prompt, Completion engine.Value // tokens
 	ResponseID         string       // what the engine calls its answer
@@ -153,7 +155,7 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) Outcome {
 		Duration:  common.GetDuration().AsDuration(),
 		Began:     began(common),
 		FirstBody: microseconds(common.GetCustomTags()[wire.TagFirstBody]),
-		Gateway:   microseconds(common.GetCustomTags()[wire.TagGateway]),
+		Gateway:   gateway(common, pick),
 		Prompt:    usage.number(wire.UsagePrompt), Completion: usage.number(wire.UsageCompletion),
 		ResponseID: usage.text(wire.UsageID),
 	}
@@ -176,6 +178,12 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) Outcome {
 
 // viaUpstream is Envoy's response code details of an answer that an endpoint gave.
 const viaUpstream = "via_upstream"
+
+// gateway is the gateway's own share of a request's time: what Envoy measured, less the hold that extproc told with its decision.
+func gateway(common *accesslogdatav3.AccessLogCommon, pick fields) time.Duration {
+	held := time.Duration(pick.number(wire.PickHold).Or(0)) * time.Microsecond
+	return max(0, microseconds(common.GetCustomTags()[wire.TagGateway])-held)
+}
 
 func began(common *accesslogdatav3.AccessLogCommon) time.Time {
 	if common.GetStartTime() == nil {

@@ -161,6 +161,31 @@ func TestOnlyTheEndpointsOwnFailuresTurnRequestsAway(t *testing.T) {
 	}
 }
 
+// What a request was held for is not the gateway's share, whatever is told of it.
+func TestAHoldIsNotTheGatewaysShare(t *testing.T) {
+	for _, c := range []struct {
+		tag  string
+		hold *structpb.Value
+		want time.Duration
+	}{
+		{"1434", nil, 1434 * time.Microsecond},
+		{"501434", structpb.NewNumberValue(500_000), 1434 * time.Microsecond},
+		{"1434", structpb.NewNumberValue(500_000), 0}, // it makes no sense
+		{"1434", structpb.NewNumberValue(-500_000), 1434 * time.Microsecond},
+		{"1434", structpb.NewStringValue("500000"), 1434 * time.Microsecond},
+		{"-", structpb.NewNumberValue(500_000), 0}, // it was not sent to the endpoint
+	} {
+		entry := record(t, "stream")
+		entry.CommonProperties.CustomTags["gateway_us"] = c.tag
+		if c.hold != nil {
+			entry.CommonProperties.Metadata.FilterMetadata["gateway.pick"].Fields["hold_us"] = c.hold
+		}
+		if got := outcome.Read(entry).Gateway; got != c.want {
+			t.Errorf("of %s us with a hold of %v, %v are the gateway's, want %v", c.tag, c.hold, got, c.want)
+		}
+	}
+}
+
 func TestALoadReportAndWhatMakesNoSense(t *testing.T) {
 	entry := record(t, "stream")
 	usage := entry.CommonProperties.Metadata.FilterMetadata["gateway.usage"]

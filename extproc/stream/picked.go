@@ -141,7 +141,7 @@ func (x *exchange) count(r openai.Request, now time.Time) bool {
 	}
 	x.stream, x.address, x.model = r.Stream, x.decision().Endpoint.Address, x.known()
 	x.to = destination(x.picks)
-	x.sentAt = now
+	x.sentAt = now.Add(-x.spent)
 	x.id = s.started + "-" + strconv.FormatUint(x.turn, 36)
 	if !x.bound() {
 		s.Fleet.Lease(x.id, x.inFlight, x.settings.Lease)
@@ -213,6 +213,9 @@ func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.Proc
 	}
 	if x.target.Route != (objects.Name{}) {
 		pick[wire.PickRoute] = structpb.NewStringValue(x.target.Route.String())
+	}
+	if x.spent > 0 {
+		pick[wire.PickHold] = structpb.NewNumberValue(float64(x.spent.Microseconds()))
 	}
 	m.DynamicMetadata = object(map[string]*structpb.Value{
 		wire.DestinationNamespace: structpb.NewStructValue(object(map[string]*structpb.Value{
