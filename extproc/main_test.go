@@ -209,22 +209,25 @@ func TestEndpointsOnTheCommandLine(t *testing.T) {
 		}
 	}
 	address, secure := plain.Listener.Addr().String(), overTLS.Listener.Addr().String()
-	const state, running = `headgate_endpoint_state{endpoint="%s",state="%s"} 1`, `headgate_endpoint_running{endpoint="%s"} 3`
+	const (
+		state   = `headgate_endpoint_state{endpoint="%s",pool="default/%s",state="%s"} 1`
+		running = `headgate_endpoint_running{endpoint="%s",pool="default/endpoints"} 3`
+	)
 	for _, c := range []struct {
 		name, args string
 		want       []string // of the metrics
 	}{
 		{
 			"alone", "--endpoints " + strings.Replace(address, "127.0.0.1", "localhost", 1) + ",127.0.0.9:1",
-			[]string{fmt.Sprintf(running, address), fmt.Sprintf(state, "127.0.0.9:1", "out")},
+			[]string{fmt.Sprintf(running, address), fmt.Sprintf(state, "127.0.0.9:1", "endpoints", "out")},
 		},
 		{
 			"beside a folder", "--endpoints " + address + " --objects " + dir,
-			[]string{fmt.Sprintf(running, address), fmt.Sprintf(state, "127.0.0.8:1", "out")},
+			[]string{fmt.Sprintf(running, address), fmt.Sprintf(state, "127.0.0.8:1", "base", "out")},
 		},
 		{
 			"over TLS", "--endpoints " + secure + " --engine-tls --engine-token-file " + dir + "/token --engine-ca-file " + dir + "/ca.pem",
-			[]string{fmt.Sprintf(running, secure), fmt.Sprintf(state, secure, "healthy")},
+			[]string{fmt.Sprintf(running, secure), fmt.Sprintf(state, secure, "endpoints", "healthy")},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

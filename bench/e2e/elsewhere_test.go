@@ -231,7 +231,7 @@ func TestManyRequestsAtOnceGoOnToTheirNextPick(t *testing.T) {
 		}
 	}
 	s.await("the outcomes have come", func() bool { return s.inFlight() == 0 })
-	t.Logf("of %d requests at once %v were tried again", burst, s.sum(s.Metrics, "headgate_retries_total"))
+	t.Logf("of %d requests at once %v were tried again", burst, s.sum(s.Metrics, "headgate_endpoint_retries_total"))
 	if failed > 0 {
 		t.Errorf("%d of %d failed", failed, burst)
 	}

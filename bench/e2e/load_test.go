@@ -81,8 +81,8 @@ func TestAThousandRequestsPackAndLeaveNothing(t *testing.T) {
 
 		s.thousand(func(n int) error { return s.whole(t.Context(), n) })
 		s.promised(time.Second, "every request is counted as gone again", func() bool { return s.inFlight() == 0 })
-		if page := s.page(s.Metrics); strings.Contains(page, "headgate_endpoint_model_in_flight{") {
-			t.Errorf("%s: models are counted still:\n%s", policy, page)
+		if n := s.modelsInFlight(); n != 0 {
+			t.Errorf("%s: %v models are counted still:\n%s", policy, n, s.page(s.Metrics))
 		}
 		s.await("the engines have nothing left", func() bool {
 			return s.engineSum("vllm:num_requests_running")+s.engineSum("vllm:num_requests_waiting") == 0

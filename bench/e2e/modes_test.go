@@ -242,7 +242,11 @@ func TestEveryModeDecidesTheSame(t *testing.T) {
 			got.bodies[strings.TrimPrefix(e.address, network)] = e.bodies
 		}
 		for line := range strings.Lines(s.page(s.Metrics)) {
-			for _, name := range []string{"headgate_requests_total{", "headgate_failures_total{", "headgate_tokens_total{", "headgate_picks_total{", "headgate_time_to_first_token_seconds_count{", "headgate_request_tokens_sum{"} {
+			for _, name := range []string{
+				"headgate_requests_total{", "headgate_failures_total{", "headgate_tokens_total{", "headgate_picks_total{",
+				"headgate_time_to_first_token_seconds_count{", "headgate_request_tokens_sum{",
+				"headgate_endpoint_requests_total{", "headgate_endpoint_failures_total{", "headgate_endpoint_retries_total{",
+			} {
 				if strings.HasPrefix(line, name) {
 					got.outcomes = append(got.outcomes, strings.ReplaceAll(line, network, "127.x.y."))
 				}

@@ -280,13 +280,17 @@ func TestOutcomesBecomeMetrics(t *testing.T) {
 		labels []string
 		value  float64
 	}{
-		{"headgate_requests_total", []string{"route", "default/a01", "endpoint", plain.served, "code", "200"}, 1},
-		{"headgate_tokens_total", []string{"route", "default/a01", "endpoint", plain.served, "kind", "completion"}, 7},
+		{"headgate_requests_total", []string{"route", "default/a01", "pool", "default/pool", "code", "200"}, 1},
+		{"headgate_tokens_total", []string{"route", "default/a01", "pool", "default/pool", "kind", "completion"}, 7},
 		{"headgate_tokens_total", []string{"route", "default/a02", "kind", "completion"}, 9},
 		{"headgate_tokens_total", []string{"route", "default/a02", "kind", "prompt"}, 1},
 		{"headgate_requests_total", []string{"route", "default/a03", "code", "500"}, 1},
 		{"headgate_failures_total", []string{"route", "default/a04", "kind", "reset"}, 1},
 		{"headgate_failures_total", []string{"route", "default/a05", "kind", "client_gone"}, 1},
+		{"headgate_endpoint_requests_total", []string{"pool", "default/pool"}, 6},
+		{"headgate_endpoint_failures_total", []string{"pool", "default/pool", "kind", "error"}, 1},
+		{"headgate_endpoint_failures_total", []string{"pool", "default/pool", "kind", "reset"}, 1},
+		{"headgate_endpoint_failures_total", nil, 2},
 	} {
 		s.await(fmt.Sprintf("%s%v is %v", want.metric, want.labels, want.value), func() bool {
 			return s.sum(s.Metrics, want.metric, want.labels...) == want.value
@@ -294,8 +298,10 @@ func TestOutcomesBecomeMetrics(t *testing.T) {
 	}
 	page := s.page(s.Metrics)
 	for _, line := range []string{
-		`headgate_time_to_first_token_seconds_count{endpoint="` + stream.served + `",route="default/a02"} 1`,
-		`headgate_endpoint_reported_load{endpoint="` + plain.served + `",what="waiting"} `,
+		`headgate_time_to_first_token_seconds_count{pool="default/pool",route="default/a02"} 1`,
+		`headgate_endpoint_requests_total{endpoint="` + plain.served + `",pool="default/pool"} `,
+		`headgate_endpoint_requests_total{endpoint="` + stream.served + `",pool="default/pool"} `,
+		`headgate_endpoint_reported_waiting{endpoint="` + plain.served + `",pool="default/pool"} `,
 	} {
 		if !strings.Contains(page, line) {
 			t.Errorf("the metrics lack %s", line)

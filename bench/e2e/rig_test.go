@@ -332,6 +332,16 @@ func (s *stack) inFlight() float64 {
 	return s.sum(s.Metrics, "headgate_endpoint_in_flight")
 }
 
+// modelsInFlight is how many models have requests, by extproc's count, at all endpoints together.
+func (s *stack) modelsInFlight() float64 {
+	s.t.Helper()
+	const metric = "headgate_endpoint_models_in_flight"
+	if page := s.page(s.Metrics); !strings.Contains(page, metric+"{") {
+		s.t.Errorf("extproc does not say how many models have requests:\n%s", page)
+	}
+	return s.sum(s.Metrics, metric)
+}
+
 // request is what a test sends.
 type request struct {
 	method, path string // POST /v1/completions by default

@@ -140,8 +140,8 @@ func (s *soak) leftNothing(rest float64) {
 	s.await("every request is counted as gone", func() bool {
 		return s.inFlight() == 0 && s.sum(s.Metrics, "headgate_leases") == 0
 	})
-	if page := s.page(s.Metrics); strings.Contains(page, "headgate_endpoint_model_in_flight{") {
-		s.t.Errorf("models are counted still:\n%s", page)
+	if n := s.modelsInFlight(); n != 0 {
+		s.t.Errorf("%v models are counted still:\n%s", n, s.page(s.Metrics))
 	}
 	if n := s.sum(s.Metrics, "headgate_leases_expired_total"); n != 0 {
 		s.t.Errorf("%v leases ran out, where the end of each request is the end of its stream", n)

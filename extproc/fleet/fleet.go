@@ -331,9 +331,10 @@ func contains(ordered []string, s string) bool {
 	return found
 }
 
-// Status is what is believed of one endpoint, for people and metrics.
+// Status is what is believed of one endpoint of a pool, for people and metrics.
 type Status struct {
 	Address  string
+	Pool     objects.Name
 	State    pick.State
 	Load     engine.Load
 	InFlight int64
@@ -341,23 +342,19 @@ type Status struct {
 	Models map[string]int64
 }
 
-// Endpoints returns the status of every endpoint of the objects in force, in order of address.
+// Endpoints returns the status of every endpoint of the objects in force, in order of address. One that is in several pools is
+// there for each of them, with the whole of its load: what state it is in, their settings say.
 func (f *Fleet) Endpoints() []Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.Now()
-	seen := make(map[string]bool)
 	var all []Status
 	for _, p := range f.world.Pools {
 		limits := f.Settings.For(p)
 		for _, declared := range p.Endpoints {
-			if seen[declared.Address] {
-				continue
-			}
-			seen[declared.Address] = true
 			e := f.endpoints[declared.Address]
 			status := Status{
-				Address: declared.Address, State: e.state(declared, f.control.leaving[declared.Address], now, limits), Load: e.load,
+				Address: declared.Address, Pool: p.Name, State: e.state(declared, f.control.leaving[declared.Address], now, limits), Load: e.load,
 				InFlight: e.inFlight.Load(), Models: make(map[string]int64),
 			}
 			for model, c := range e.models {
@@ -368,6 +365,6 @@ func (f *Fleet) Endpoints() []Status {
 			all = append(all, status)
 		}
 	}
-	slices.SortFunc(all, func(a, b Status) int { return strings.Compare(a.Address, b.Address) })
+	slices.SortFunc(all, func(a, b Status) int { return cmp.Or(strings.Compare(a.Address, b.Address), a.Pool.Compare(b.Pool)) })
 	return all
 }

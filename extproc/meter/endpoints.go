@@ -12,25 +12,27 @@ import (
 type fleetCollector struct{ fleet *fleet.Fleet }
 
 func endpointGauge(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("headgate_endpoint_"+name, help, append([]string{"endpoint"}, labels...), nil)
+	return prometheus.NewDesc("headgate_endpoint_"+name, help, append([]string{"pool", "endpoint"}, labels...), nil)
 }
 
 var (
-	stateDesc    = endpointGauge("state", "1 for the state that the endpoint is in: healthy, suspect, stale, lost or out.", "state")
+	stateDesc    = endpointGauge("state", "Is 1 for the state that the endpoint is in, and 0 for each other: healthy, suspect, stale, lost or out.", "state")
 	inFlightDesc = endpointGauge("in_flight", "Requests that this extproc has at the endpoint.")
-	modelDesc    = endpointGauge("model_in_flight", "Requests that this extproc has at the endpoint for one model, those with none left out.", "model")
+	modelsDesc   = endpointGauge("models_in_flight", "Models for which this extproc has requests at the endpoint.")
 	runningDesc  = endpointGauge("running", "Requests in the engine's batch, as it last said.")
-	waitingDesc  = endpointGauge("waiting", "Requests that wait at the engine, as it last said.")
+	waitingDesc  = endpointGauge("waiting", "Requests in the engine's own queue, as it last said.")
+	kvUsageDesc  = endpointGauge("kv_usage", "Share of the engine's KV cache in use, 0 to 1, as it last said.")
+	failOpenDesc = prometheus.NewDesc("headgate_pool_fail_open", "Is 1 for a pool of which every endpoint is used because most look bad.", []string{"pool"}, nil)
 	leasesDesc   = prometheus.NewDesc("headgate_leases", "Requests in flight whose end is to be reported apart from the stream that began them.", nil, nil)
 	inferredDesc = prometheus.NewDesc("headgate_leases_inferred_total", "Requests whose end nothing reported, but a look at the endpoint showed.", nil, nil)
 	expiredDesc  = prometheus.NewDesc("headgate_leases_expired_total", "Requests whose end nothing reported before their lease ran out.", nil, nil)
-	failOpenDesc = prometheus.NewDesc("headgate_pool_fail_open", "1 for a pool of which every endpoint is used because most look bad.", []string{"pool"}, nil)
-	kvUsageDesc  = endpointGauge("kv_usage", "Share of the engine's KV cache in use, 0 to 1, as it last said.")
 )
 
 // Describe implements prometheus.Collector.
 func (fleetCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{stateDesc, inFlightDesc, modelDesc, runningDesc, waitingDesc, kvUsageDesc, leasesDesc, inferredDesc, expiredDesc, failOpenDesc} {
+	for _, d := range []*prometheus.Desc{
+		stateDesc, inFlightDesc, modelsDesc, runningDesc, waitingDesc, kvUsageDesc, failOpenDesc, leasesDesc, inferredDesc, expiredDesc,
+	} {
 		ch <- d
 	}
 }
@@ -40,11 +42,6 @@ func (c fleetCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
-	known := func(d *prometheus.Desc, v engine.Value, endpoint string) {
-		if n, ok := v.Get(); ok {
-			gauge(d, n, endpoint)
-		}
-	}
 	leases := c.fleet.Leases()
 	gauge(leasesDesc, float64(leases.Held))
 	ch <- prometheus.MustNewConstMetric(inferredDesc, prometheus.CounterValue, float64(leases.Inferred))
@@ -53,19 +50,19 @@ func (c fleetCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(failOpenDesc, 1, pool)
 	}
 	for _, e := range c.fleet.Endpoints() {
-		for state, name := range pick.States {
-			value := 0.0
-			if e.State == pick.State(state) {
-				value = 1
+		pool := e.Pool.String()
+		known := func(d *prometheus.Desc, v engine.Value) {
+			if n, ok := v.Get(); ok {
+				gauge(d, n, pool, e.Address)
 			}
-			gauge(stateDesc, value, e.Address, name)
 		}
-		gauge(inFlightDesc, float64(e.InFlight), e.Address)
-		for model, n := range e.Models {
-			gauge(modelDesc, float64(n), e.Address, model)
+		for state, name := range pick.States {
+			gauge(stateDesc, bit(e.State == pick.State(state)), pool, e.Address, name)
 		}
-		known(runningDesc, e.Load.Running, e.Address)
-		known(waitingDesc, e.Load.Waiting, e.Address)
-		known(kvUsageDesc, e.Load.KVUsage, e.Address)
+		gauge(inFlightDesc, float64(e.InFlight), pool, e.Address)
+		gauge(modelsDesc, float64(len(e.Models)), pool, e.Address)
+		known(runningDesc, e.Load.Running)
+		known(waitingDesc, e.Load.Waiting)
+		known(kvUsageDesc, e.Load.KVUsage)
 	}
 }

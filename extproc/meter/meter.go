@@ -1,7 +1,8 @@
 // Package meter is what extproc says of itself: metrics, health, and a picture of the fleet, over HTTP.
 //
-// No label holds anything that a client can choose: routes, pools and endpoints are those of the objects, and their
-// series go when the objects do.
+// What users of a route see is told by route and pool, what engines do by endpoint and pool, and nothing by both: with a
+// thousand routes and a hundred endpoints that would be series by the hundred thousand. No label holds anything that a client
+// can choose: routes, pools and endpoints are those of the objects, and their series go when the objects do.
 package meter
 
 import (
@@ -16,21 +17,27 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/headgate/headgate/extproc/fleet"
-	"github.com/headgate/headgate/extproc/outcome"
-	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/version"
 )
 
-// Buckets in seconds: first tokens from a warm small model to a long queue, whole requests to a long answer, and our own
-// share, which is well below a millisecond.
+// Buckets. Those of a route are few, for each costs a series for each route: what people promise lies between them. Our own
+// share is well below a millisecond.
 var (
-	firstTokenBuckets = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
-	perTokenBuckets   = []float64{.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .5, 1}
+	firstTokenBuckets = []float64{.1, .25, .5, 1, 2.5, 10} // seconds
+	perTokenBuckets   = []float64{.025, .05, .1, .25}      // seconds
+	durationBuckets   = []float64{1, 5, 30, 120}           // seconds
 	tokenBuckets      = []float64{1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072}
-	durationBuckets   = []float64{.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
-	holdBuckets       = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
-	ownBuckets        = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1}
+	holdBuckets       = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}        // seconds
+	ownBuckets        = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1} // seconds
+)
+
+// A Prometheus that scrapes native histograms gets buckets that are each a tenth larger than the one before, in one series.
+// What keeps them small is client_golang's advice.
+const (
+	nativeFactor = 1.1
+	nativeMost   = 160
+	nativeReset  = time.Hour
 )
 
 // Meter counts. It is safe for concurrent use. Make one with [New].
@@ -38,31 +45,41 @@ type Meter struct {
 	registry *prometheus.Registry
 	ready    atomic.Bool
 
-	requests   *prometheus.CounterVec   // route, endpoint, code
-	failures   *prometheus.CounterVec   // route, endpoint, kind
-	retries    *prometheus.CounterVec   // route, endpoint
-	tokens     *prometheus.CounterVec   // route, endpoint, kind
-	perRequest *prometheus.HistogramVec // tokens
+	// By route and pool.
+	requests   *prometheus.CounterVec // code
+	failures   *prometheus.CounterVec // kind
+	tokens     *prometheus.CounterVec // kind
 	firstToken *prometheus.HistogramVec
 	perToken   *prometheus.HistogramVec
 	duration   *prometheus.HistogramVec
-	reported   *prometheus.GaugeVec // endpoint, what
-	gateway    prometheus.Histogram
-	decision   prometheus.Histogram
-	replies    *prometheus.CounterVec // status, code
-	picks      *prometheus.CounterVec // pool, reason
-	looks      *prometheus.CounterVec // result
-	held       prometheus.Gauge
-	holds      *prometheus.HistogramVec // outcome
-	connected  prometheus.Gauge
-	version    prometheus.Gauge
-	heardAt    prometheus.Gauge
-	refused    prometheus.Gauge
-	readable   prometheus.Gauge
-	problems   prometheus.Gauge
-	objects    *prometheus.GaugeVec // kind
 
-	mu     sync.RWMutex // guards labels
+	// By pool and endpoint.
+	served          *prometheus.CounterVec
+	faults          *prometheus.CounterVec // kind
+	retries         *prometheus.CounterVec
+	reportedWaiting *prometheus.GaugeVec
+	reportedKVUsage *prometheus.GaugeVec
+
+	// By pool.
+	perRequest *prometheus.HistogramVec // kind
+	picks      *prometheus.CounterVec   // reason
+	endpoints  *prometheus.GaugeVec
+
+	gateway   prometheus.Histogram
+	decision  prometheus.Histogram
+	replies   *prometheus.CounterVec // code, error
+	looks     *prometheus.CounterVec // result
+	held      prometheus.Gauge
+	holds     *prometheus.HistogramVec // outcome
+	connected prometheus.Gauge
+	version   prometheus.Gauge
+	heardAt   prometheus.Gauge
+	refused   prometheus.Gauge
+	readable  prometheus.Gauge
+	problems  prometheus.Gauge
+	objects   *prometheus.GaugeVec // kind
+
+	mu     sync.RWMutex // guards labels, and that no series is made of one that is gone
 	labels map[label]bool
 }
 
@@ -83,115 +100,51 @@ func New(f *fleet.Fleet) *Meter {
 		return g
 	}
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: name, Help: help, Buckets: buckets,
+			NativeHistogramBucketFactor: nativeFactor, NativeHistogramMaxBucketNumber: nativeMost, NativeHistogramMinResetDuration: nativeReset,
+		}, labels)
 		m.registry.MustRegister(h)
 		return h
 	}
-	m.requests = counter("headgate_requests_total", "Requests that ended, by the route that admitted them, the endpoint that served and the status.", "route", "endpoint", "code")
-	m.failures = counter("headgate_failures_total", "Requests that did not come to their end: refused, reset or timeout at the endpoint, client_gone, cut (by nobody knows whom), no_endpoint, elsewhere (the endpoint would not take it), unreached (no connection, and another served), missing (the endpoint has no such model), error (its status is 5xx), other.", "route", "endpoint", "kind")
-	m.retries = counter("headgate_retries_total", "Attempts after the first.", "route", "endpoint")
-	m.tokens = counter("headgate_tokens_total", "Tokens that responses state, of kind prompt or completion. A stream without include_usage states none.", "route", "endpoint", "kind")
-	m.perRequest = histogram("headgate_request_tokens", "Tokens of one request, of kind prompt or completion, where its response states them.", tokenBuckets, "route", "endpoint", "kind")
-	m.perToken = histogram("headgate_time_per_output_token_seconds", "From a stream's first token to its end, for each token after the first; where the response states how many there were.", perTokenBuckets, "route", "endpoint")
-	m.firstToken = histogram("headgate_time_to_first_token_seconds", "From a request's last byte to the first byte of its stream's body.", firstTokenBuckets, "route", "endpoint")
-	m.duration = histogram("headgate_request_duration_seconds", "Whole requests that an endpoint served.", durationBuckets, "route", "endpoint")
-	m.reported = gauge("headgate_endpoint_reported_load", "The load that the endpoint last reported with a response: waiting requests, kv_usage 0 to 1.", "endpoint", "what")
-	m.gateway = histogram("headgate_gateway_seconds", "From a request's first byte to the first byte sent to the endpoint: body upload, Envoy and extproc.", ownBuckets).WithLabelValues().(prometheus.Histogram)
-	m.decision = histogram("headgate_decision_seconds", "From a body in extproc to its decision.", ownBuckets).WithLabelValues().(prometheus.Histogram)
-	m.replies = counter("headgate_replies_total", "Replies that extproc gave itself, by status and error code.", "status", "code")
-	m.picks = counter("headgate_picks_total", "Decisions, by pool and the policy's reason.", "pool", "reason")
-	m.looks = counter("headgate_scrapes_total", "Looks at endpoints, by result ok or error.", "result")
+
+	m.requests = counter("headgate_requests_total", "Requests that got an endpoint and have ended, by the HTTP status that the client got; 0 where no answer began.", "route", "pool", "code")
+	m.failures = counter("headgate_failures_total", "Requests that failed, each once, by kind: refused, reset or timeout (by the last endpoint), error (it answered 5xx), missing (it has no such model), elsewhere (it would not take the request), no_endpoint (no endpoint was left to try), client_gone (the client left), cut (nobody knows who ended it), other.", "route", "pool", "kind")
+	m.tokens = counter("headgate_tokens_total", "Tokens that answers state, by kind: prompt or completion. A stream without include_usage states none.", "route", "pool", "kind")
+	m.firstToken = histogram("headgate_time_to_first_token_seconds", "Seconds from a request's last byte to the first byte of its stream's body; a wait for its model is part of it.", firstTokenBuckets, "route", "pool")
+	m.perToken = histogram("headgate_time_per_output_token_seconds", "Seconds for each token of a stream after the first, on average over the stream, where the answer states how many there were.", perTokenBuckets, "route", "pool")
+	m.duration = histogram("headgate_request_duration_seconds", "Seconds from a request's first byte to its answer's last, where that is a 200 that came to its end.", durationBuckets, "route", "pool")
+
+	m.served = counter("headgate_endpoint_requests_total", "Requests that have ended and of which the endpoint was the last to be tried.", "pool", "endpoint")
+	m.faults = counter("headgate_endpoint_failures_total", "Requests that the endpoint failed, whether another endpoint served them or none, by kind: unreached (it took no connection, and another was tried), refused (it took no connection), reset (it dropped the request), timeout (it fell silent), cut (nobody knows who ended the answer), elsewhere (its queue was full, or it was stopping), missing (it has no such model), error (it answered 5xx).", "pool", "endpoint", "kind")
+	m.retries = counter("headgate_endpoint_retries_total", "Attempts after the first, of requests of which the endpoint was the last to be tried.", "pool", "endpoint")
+	m.reportedWaiting = gauge("headgate_endpoint_reported_waiting", "Requests in the engine's own queue, as it last said with an answer.", "pool", "endpoint")
+	m.reportedKVUsage = gauge("headgate_endpoint_reported_kv_usage", "Share of the engine's KV cache in use, 0 to 1, as it last said with an answer.", "pool", "endpoint")
+
+	m.perRequest = histogram("headgate_request_tokens", "Tokens of one request, by kind: prompt or completion; of requests whose answer states them.", tokenBuckets, "pool", "kind")
+	m.picks = counter("headgate_picks_total", "Decisions, by the reason for which the policy took the endpoint.", "pool", "reason")
+	m.endpoints = gauge("headgate_endpoints", "Endpoints that the objects in force give the pool.", "pool")
+
+	m.gateway = histogram("headgate_gateway_seconds", "Seconds from a request's first byte to the first byte sent to an endpoint, without the time in which it was held for its model: the upload of its body, Envoy and extproc.", ownBuckets).WithLabelValues().(prometheus.Histogram)
+	m.decision = histogram("headgate_decision_seconds", "Seconds from a request's being whole to its decision.", ownBuckets).WithLabelValues().(prometheus.Histogram)
+	m.replies = counter("headgate_replies_total", "Replies that extproc gave itself, by their HTTP status and the code of the error in them.", "code", "error")
+	m.looks = counter("headgate_scrapes_total", "Looks at endpoints, by result: ok or error.", "result")
 	m.held = gauge("headgate_held", "Requests that wait for their model to be loaded.").WithLabelValues()
-	m.holds = histogram("headgate_hold_seconds", "How long requests waited for their model to be loaded, by what ended it: released, failed (it cannot be loaded), expired, cancelled (the client left), full (it could not wait).", holdBuckets, "outcome")
-	m.connected = gauge("headgate_control_connected", "1 while control is connected and has said all that there is.").WithLabelValues()
+	m.holds = histogram("headgate_hold_seconds", "Seconds for which a request was held until its model was loaded, by what ended the hold: released (a copy can be used), failed (the model cannot be loaded), expired (its time was over), cancelled (the client left), full (it could not be held).", holdBuckets, "outcome")
+	m.connected = gauge("headgate_control_connected", "Is 1 while control is connected and has said all that there is, else 0.").WithLabelValues()
 	m.version = gauge("headgate_control_version", "Version of the last update of control that is in force, of the present connection.").WithLabelValues()
 	m.heardAt = gauge("headgate_control_heard_timestamp_seconds", "When an update of control was last put in force, in seconds since 1970.").WithLabelValues()
 	m.refused = gauge("headgate_objects_refused_files", "Files of objects, or objects of an API server, that are not in force because they are not valid.").WithLabelValues()
-	m.readable = gauge("headgate_objects_connected", "1 while objects can be read where they come from; else what was read last stays in force.").WithLabelValues()
-	m.problems = gauge("headgate_objects_problems", "Faults between objects in force, each in the log.").WithLabelValues()
-	m.objects = gauge("headgate_objects", "Objects in force.", "kind")
+	m.readable = gauge("headgate_objects_connected", "Is 1 while objects can be read where they come from; while it is 0, what was read last stays in force.").WithLabelValues()
+	m.problems = gauge("headgate_objects_problems", "Faults between objects in force; the log names each.").WithLabelValues()
+	m.objects = gauge("headgate_objects", "Objects that were read and are valid, by kind.", "kind")
 	build := version.Read()
-	gauge("headgate_build_info", "Is 1: its labels tell the program, its version, and the version of the Go that built it.", "program", "version", "goversion").
+	gauge("headgate_build_info", "Is 1; the labels tell the program, its version, and the version of the Go that built it.", "program", "version", "goversion").
 		WithLabelValues("extproc", build.Program, build.Go).Set(1)
 	m.registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), fleetCollector{f},
 	)
 	return m
-}
-
-// Observe counts an outcome. Where its route or endpoint is gone, it counts under an empty name.
-func (m *Meter) Observe(o outcome.Outcome) {
-	if o.Failure == outcome.NoEndpoint && o.Endpoint == "" {
-		m.failures.WithLabelValues(o.Route, "", string(o.Failure)).Inc()
-	}
-	if o.Endpoint == "" {
-		return // never sent on: counted as a reply, or Envoy's own
-	}
-	o.Route, o.Endpoint = m.known("route", o.Route), m.known("endpoint", o.Endpoint)
-	m.requests.WithLabelValues(o.Route, o.Endpoint, strconv.Itoa(o.Status)).Inc()
-	if o.Failure != outcome.None {
-		m.failures.WithLabelValues(o.Route, o.Endpoint, string(o.Failure)).Inc()
-	}
-	if o.Attempts > 1 {
-		m.retries.WithLabelValues(o.Route, o.Endpoint).Add(float64(o.Attempts - 1))
-	}
-	for _, endpoint := range o.Elsewhere {
-		m.failures.WithLabelValues(o.Route, m.known("endpoint", endpoint), "elsewhere").Inc()
-	}
-	for _, endpoint := range o.Missing {
-		m.failures.WithLabelValues(o.Route, m.known("endpoint", endpoint), "missing").Inc()
-	}
-	for _, endpoint := range o.Unreached {
-		m.failures.WithLabelValues(o.Route, m.known("endpoint", endpoint), "unreached").Inc()
-	}
-	if o.Faulty() {
-		m.failures.WithLabelValues(o.Route, o.Endpoint, "error").Inc()
-	}
-	m.countTokens(o, "prompt", o.Prompt)
-	m.countTokens(o, "completion", o.Completion)
-	if o.Gateway > 0 {
-		m.gateway.Observe(o.Gateway.Seconds())
-	}
-	if n, ok := o.Load.Waiting.Get(); ok {
-		m.reported.WithLabelValues(o.Endpoint, "waiting").Set(n)
-	}
-	if n, ok := o.Load.KVUsage.Get(); ok {
-		m.reported.WithLabelValues(o.Endpoint, "kv_usage").Set(n)
-	}
-	if o.Status == http.StatusOK && o.Failure == outcome.None {
-		m.time(o)
-	}
-}
-
-// known is a label's value, or empty if the objects in force do not have it.
-func (m *Meter) known(name, value string) string {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	if m.labels[label{name, value}] {
-		return value
-	}
-	return ""
-}
-
-func (m *Meter) countTokens(o outcome.Outcome, kind string, tokens engine.Value) {
-	if n, ok := tokens.Get(); ok {
-		m.tokens.WithLabelValues(o.Route, o.Endpoint, kind).Add(n)
-		m.perRequest.WithLabelValues(o.Route, o.Endpoint, kind).Observe(n)
-	}
-}
-
-// time counts how long a request took that came to its end.
-func (m *Meter) time(o outcome.Outcome) {
-	if o.Duration > 0 {
-		m.duration.WithLabelValues(o.Route, o.Endpoint).Observe(o.Duration.Seconds())
-	}
-	if !o.Stream || o.FirstBody <= 0 {
-		return
-	}
-	m.firstToken.WithLabelValues(o.Route, o.Endpoint).Observe(o.FirstBody.Seconds())
-	if n, ok := o.Completion.Get(); ok && n > 1 && o.Duration > o.FirstBody {
-		m.perToken.WithLabelValues(o.Route, o.Endpoint).Observe((o.Duration - o.FirstBody).Seconds() / (n - 1))
-	}
 }
 
 // Replied counts a reply of extproc itself.
@@ -218,12 +171,7 @@ func (m *Meter) HoldEnded(outcome string, took time.Duration) {
 }
 
 // Connected says whether control is connected and has said all that there is.
-func (m *Meter) Connected(is bool) {
-	m.connected.Set(0)
-	if is {
-		m.connected.Set(1)
-	}
-}
+func (m *Meter) Connected(is bool) { m.connected.Set(bit(is)) }
 
 // Heard says that an update of control is in force, at a time.
 func (m *Meter) Heard(version uint64, at time.Time) {
@@ -271,19 +219,20 @@ func (m *Meter) SetWorld(w *objects.World) {
 		}
 		gone := prometheus.Labels{l.name: l.value}
 		for _, vec := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-			m.requests, m.failures, m.retries, m.tokens, m.perRequest, m.firstToken, m.perToken, m.duration, m.reported, m.picks,
+			m.requests, m.failures, m.tokens, m.firstToken, m.perToken, m.duration,
+			m.served, m.faults, m.retries, m.reportedWaiting, m.reportedKVUsage,
+			m.perRequest, m.picks, m.endpoints,
 		} {
 			vec.DeletePartialMatch(gone)
 		}
 	}
 	m.labels = current
-	endpoints := 0
-	for _, p := range w.Pools {
-		endpoints += len(p.Endpoints)
+	for name, p := range w.Pools {
+		m.endpoints.WithLabelValues(name.String()).Set(float64(len(p.Endpoints)))
 	}
-	m.objects.WithLabelValues("LLMRoute").Set(float64(len(w.Routes)))
-	m.objects.WithLabelValues("InferencePool").Set(float64(len(w.Pools)))
-	m.objects.WithLabelValues("endpoint").Set(float64(endpoints))
+	for kind, n := range w.Objects {
+		m.objects.WithLabelValues(kind).Set(float64(n))
+	}
 	m.problems.Set(float64(len(w.Problems)))
 	m.ready.Store(true)
 }
