@@ -184,7 +184,7 @@ func TestARequestWaitsForItsModel(t *testing.T) {
 			if sum := s.histogram(s.Metrics, "headgate_gateway_seconds").GetSampleSum(); sum > 2 {
 				t.Errorf("of the 7 s for which two requests waited for their model, the gateway counts %v s as its own", sum)
 			}
-			s.await("nobody waits", func() bool { return s.sum(s.Metrics, "headgate_held") == 0 && c.waiting("a01") == 0 })
+			s.await("nobody waits", func() bool { return s.sum(s.Metrics, "headgate_held_requests") == 0 && c.waiting("a01") == 0 })
 		})
 	}
 }

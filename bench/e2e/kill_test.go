@@ -94,16 +94,16 @@ func TestTwoHundredRequestsThroughTwoEnvoysLoadOnce(t *testing.T) {
 	a.await("both extprocs follow", func() bool { return a.sum(a.ControlMetrics, "headgate_extprocs") == 2 })
 	through := [2]func(){a.beginsEach(100, "a01"), b.beginsEach(100, "a01")}
 	a.await("requests wait at both", func() bool {
-		return a.sum(a.Metrics, "headgate_held") > 0 && b.sum(b.Metrics, "headgate_held") > 0
+		return a.sum(a.Metrics, "headgate_held_requests") > 0 && b.sum(b.Metrics, "headgate_held_requests") > 0
 	})
-	a.await("control knows of more than one extproc has", func() bool { return a.sum(a.ControlMetrics, "headgate_waiting_requests") > 100 })
+	a.await("control knows of more than one extproc has", func() bool { return a.sum(a.ControlMetrics, "headgate_place_held_requests") > 100 })
 	for _, answered := range through {
 		answered()
 	}
 	if loads := a.exactlyOnce(a.events()); loads != 1 {
 		t.Errorf("%d loads, want one:\n%v", loads, a.events())
 	}
-	a.await("nobody waits", func() bool { return a.sum(a.ControlMetrics, "headgate_waiting_requests") == 0 })
+	a.await("nobody waits", func() bool { return a.sum(a.ControlMetrics, "headgate_place_held_requests") == 0 })
 }
 
 // killedAmidLoads kills control in the middle of the loads of cold models, and starts it again. Models that are hot are
@@ -145,7 +145,7 @@ func (s *stack) killedAmidLoads(hot, cold []string) (killed time.Time) {
 	for _, fault := range l.faults {
 		s.t.Error(fault)
 	}
-	s.await("control knows of no request that waits", func() bool { return s.sum(s.ControlMetrics, "headgate_waiting_requests") == 0 })
+	s.await("control knows of no request that waits", func() bool { return s.sum(s.ControlMetrics, "headgate_place_held_requests") == 0 })
 
 	s.Envoy.Stop(5 * time.Second) // writes out its log
 	slowest := make(map[bool]float64)
@@ -340,7 +340,7 @@ func TestExtprocIsKilledWhileRequestsWait(t *testing.T) {
 	t.Parallel()
 	s := start(t, pods(t, 1), placed(t, 4, adapters...), loading(t, 3))
 	waiting := func(n float64) func() bool {
-		return func() bool { return s.sum(s.ControlMetrics, "headgate_waiting_requests") == n }
+		return func() bool { return s.sum(s.ControlMetrics, "headgate_place_held_requests") == n }
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -362,7 +362,7 @@ func TestExtprocIsKilledWhileRequestsWait(t *testing.T) {
 		}
 	}
 	s.await("nobody waits", waiting(0))
-	s.await("nothing is held or in flight", func() bool { return s.sum(s.Metrics, "headgate_held") == 0 && s.idle() })
+	s.await("nothing is held or in flight", func() bool { return s.sum(s.Metrics, "headgate_held_requests") == 0 && s.idle() })
 	if loads := s.exactlyOnce(s.events()); loads != 1 {
 		t.Errorf("%d loads, want one", loads)
 	}

@@ -255,7 +255,7 @@ func TestMoreAdaptersThanSlots(t *testing.T) {
 	if loads < 40 {
 		t.Errorf("%d loads for 40 adapters", loads)
 	}
-	s.await("nobody waits", func() bool { return s.sum(s.ControlMetrics, "headgate_waiting_requests") == 0 })
+	s.await("nobody waits", func() bool { return s.sum(s.ControlMetrics, "headgate_place_held_requests") == 0 })
 	t.Logf("%d requests, %d loads, %.0f evictions", answered, loads, s.sum(s.ControlMetrics, "headgate_place_evictions_total"))
 	s.report(events)
 }

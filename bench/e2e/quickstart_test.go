@@ -160,7 +160,7 @@ func TestTheQuickstart(t *testing.T) {
 	// A line a second, with the requests, the tokens and each engine's queue and slots.
 	line := q.until(`[1-9]\d* tok/s`)
 	const engine = `engine-[1-4] +\d+\+\d+ +[●○]{4}`
-	if !regexp.MustCompile(`\d\d:\d\d:\d\d +\d+ req/s +\d+ tok/s \| +\d+ waiting +\d+ loads +\d+ evictions( \| ` + engine + `){4}`).MatchString(line) {
+	if !regexp.MustCompile(`\d\d:\d\d:\d\d +\d+ req/s +\d+ tok/s \| +\d+ held +\d+ loads +\d+ evictions( \| ` + engine + `){4}`).MatchString(line) {
 		t.Errorf("the line is %s", line)
 	}
 

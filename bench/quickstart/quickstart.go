@@ -149,7 +149,7 @@ func welcome(out io.Writer, r *rig.Rig) {
 		}
 	}
 	fmt.Fprintf(&b, "\nNo adapter is loaded yet: the first request for one waits until control has loaded it. Who has which is at\nhttp://%s/models, metrics are at http://%s/metrics and http://%[1]s/metrics, Envoy's admin interface at\nhttp://%[3]s.\n", r.ControlMetrics, r.Metrics, r.Admin)
-	b.WriteString("Ctrl-C stops everything. Each second: what models waited, were loaded, and left for others; for each engine running+waiting requests, and its adapter slots, ● taken.\n\n")
+	b.WriteString("Ctrl-C stops everything. Each second: requests held for their model, models loaded, and models that left for others; for each engine running+waiting requests, and its adapter slots, ● taken.\n\n")
 	_, _ = io.WriteString(out, b.String())
 }
 

@@ -87,7 +87,7 @@ func (w *watch) line(ctx context.Context) string {
 	return line
 }
 
-// placing is what control did since the last line, and how many requests wait for models now.
+// placing is what control did since the last line, and how many requests are held for models now.
 func (w *watch) placing(ctx context.Context) string {
 	families, _, err := w.page(ctx, w.control)
 	if err != nil {
@@ -97,7 +97,7 @@ func (w *watch) placing(ctx context.Context) string {
 	for _, m := range families["headgate_place_load_seconds"].GetMetric() {
 		loads += float64(m.GetHistogram().GetSampleCount())
 	}
-	line := fmt.Sprintf(" | %3.0f waiting %2.0f loads %2.0f evictions", sum(families, "headgate_waiting_requests").Or(0),
+	line := fmt.Sprintf(" | %3.0f held %2.0f loads %2.0f evictions", sum(families, "headgate_place_held_requests").Or(0),
 		max(0, loads-w.loads), max(0, evictions-w.evictions))
 	w.loads, w.evictions = loads, evictions
 	return line

@@ -46,10 +46,10 @@ var (
 
 // What is asked of the term when the page is read.
 var (
-	copiesDesc  = prometheus.NewDesc("headgate_copies", "Copies of models, by state.", []string{"state"}, nil)
-	modelsDesc  = prometheus.NewDesc("headgate_models", "Models of the catalogue, and those of them that requests wait for, that failures count of, and that cannot be loaded for now.", []string{"which"}, nil)
-	waitingDesc = prometheus.NewDesc("headgate_waiting_requests", "Requests that wait for models, by all extprocs.", nil, nil)
-	peersDesc   = prometheus.NewDesc("headgate_extprocs", "Extprocs that follow.", nil, nil)
+	copiesDesc = prometheus.NewDesc("headgate_copies", "Copies of models, by state: queued, loading, loaded, draining or unloading.", []string{"state"}, nil)
+	modelsDesc = prometheus.NewDesc("headgate_models", "Models that can be loaded: all, and those of them that are wanted (requests are held for them), failing (loads of them have failed lately) or stuck (they cannot be loaded for now).", []string{"which"}, nil)
+	heldDesc   = prometheus.NewDesc("headgate_place_held_requests", "Requests that are held now for models, at all extprocs together, as they told this control.", nil, nil)
+	peersDesc  = prometheus.NewDesc("headgate_extprocs", "Extprocs that are connected, and are told where models are.", nil, nil)
 )
 
 // New returns a Meter of a control that does not decide.
@@ -65,16 +65,16 @@ func New() *Meter {
 		m.registry.MustRegister(h)
 		return h
 	}
-	m.toCall = histogram("headgate_place_to_load_seconds", "From the first request that waits for a model to the call that loads it, without what was waited for room or a turn.", ownBuckets).WithLabelValues().(prometheus.Histogram)
-	m.stalled = histogram("headgate_place_stalled_seconds", "What loads that requests wait for waited for others to leave, or for their turn.", loadBuckets).WithLabelValues().(prometheus.Histogram)
-	m.loads = histogram("headgate_place_load_seconds", "Loads, by how they ended.", loadBuckets, "result")
-	m.unloads = histogram("headgate_place_unload_seconds", "Unloads, by how they ended.", loadBuckets, "result")
-	m.evicted = prometheus.NewCounter(prometheus.CounterOpts{Name: "headgate_place_evictions_total", Help: "Copies that began to drain."})
+	m.toCall = histogram("headgate_place_to_load_seconds", "Seconds from the first request that is held for a model to the call by which an engine is told to load it, without the time for which the load waited for room or for its turn.", ownBuckets).WithLabelValues().(prometheus.Histogram)
+	m.stalled = histogram("headgate_place_stalled_seconds", "Seconds for which a load that requests are held for waited for room or for its turn, before an engine was told.", loadBuckets).WithLabelValues().(prometheus.Histogram)
+	m.loads = histogram("headgate_place_load_seconds", "Seconds that engines took to load a model, by result: done or failed.", loadBuckets, "result")
+	m.unloads = histogram("headgate_place_unload_seconds", "Seconds that engines took to unload a model, by result: done or failed.", loadBuckets, "result")
+	m.evicted = prometheus.NewCounter(prometheus.CounterOpts{Name: "headgate_place_evictions_total", Help: "Copies of models that began to drain: no request is sent there any more, and when none is there they are unloaded."})
 	m.files = gauge("headgate_objects_refused_files", "Files of objects, or objects of an API server, that are not in force because they are not valid.").WithLabelValues()
-	m.readable = gauge("headgate_objects_connected", "1 while objects can be read where they come from; else what was read last stays in force.").WithLabelValues()
-	m.deciding = gauge("headgate_decides", "1 while this control decides; 0 where another does, or nobody can tell.").WithLabelValues()
+	m.readable = gauge("headgate_objects_connected", "Is 1 while objects can be read where they come from; while it is 0, what was read last stays in force.").WithLabelValues()
+	m.deciding = gauge("headgate_decides", "Is 1 while this control decides where models are loaded, and 0 while another does or nobody can tell.").WithLabelValues()
 	build := version.Read()
-	gauge("headgate_build_info", "Is 1: its labels tell the program, its version, and the version of the Go that built it.", "program", "version", "goversion").
+	gauge("headgate_build_info", "Is 1; the labels tell the program, its version, and the version of the Go that built it.", "program", "version", "goversion").
 		WithLabelValues("control", build.Program, build.Go).Set(1)
 	m.registry.MustRegister(
 		m.evicted, followed{m}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -139,7 +139,7 @@ type followed struct{ meter *Meter }
 
 // Describe implements prometheus.Collector.
 func (followed) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{copiesDesc, modelsDesc, waitingDesc, peersDesc} {
+	for _, d := range []*prometheus.Desc{copiesDesc, modelsDesc, heldDesc, peersDesc} {
 		out <- d
 	}
 }
@@ -158,7 +158,7 @@ func (f followed) Collect(out chan<- prometheus.Metric) {
 	for state, n := range count.Copies {
 		gauge(copiesDesc, n, decide.CopyState(state).String())
 	}
-	gauge(waitingDesc, count.Waiting)
+	gauge(heldDesc, count.Held)
 	for which, n := range map[string]int{"all": count.Models, "wanted": count.Wanted, "failing": count.Failing, "stuck": count.Stuck} {
 		gauge(modelsDesc, n, which)
 	}

@@ -113,7 +113,7 @@ func TestWhatControlSaysOfItself(t *testing.T) {
 		`headgate_decides 0`,
 		`headgate_build_info{goversion="`+version.Read().Go+`",program="control",version="`+version.Read().Program+`"} 1`,
 	)
-	for _, name := range []string{"headgate_copies", "headgate_models", "headgate_waiting_requests", "headgate_extprocs"} {
+	for _, name := range []string{"headgate_copies", "headgate_models", "headgate_place_held_requests", "headgate_extprocs"} {
 		if strings.Contains(page, name) {
 			t.Errorf("a control that does not decide tells of %s", name)
 		}
@@ -122,7 +122,7 @@ func TestWhatControlSaysOfItself(t *testing.T) {
 	m.Decides(true)
 	_, page = get(t, h, podIP, "/metrics")
 	expect(t, page,
-		`headgate_decides 1`, `headgate_extprocs 0`, `headgate_waiting_requests 3`,
+		`headgate_decides 1`, `headgate_extprocs 0`, `headgate_place_held_requests 3`,
 		`headgate_models{which="all"} 1`, `headgate_models{which="wanted"} 1`, `headgate_copies{state="loaded"} 0`,
 	)
 	m.Follow(nil, nil)

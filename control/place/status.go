@@ -19,7 +19,7 @@ type Status struct {
 	ID       string          `json:"id"`
 	Type     string          `json:"type"`
 	Source   string          `json:"source"`
-	Waiting  int             `json:"waiting,omitempty"`
+	Held     int             `json:"held,omitempty"` // requests that wait for it
 	LastUsed *time.Time      `json:"lastUsed,omitempty"`
 	Bytes    int64           `json:"bytes,omitempty"`
 	Size     string          `json:"size,omitempty"` // where bytes is known from
@@ -80,7 +80,7 @@ func (p *Placer) keep(key decide.Key, endpoint string, a load.Answer) {
 func (p *Placer) status(st decide.Status) Status {
 	out := Status{
 		Answers: slices.Clone(p.answers[st.ModelKey]),
-		Pool:    st.Pool.String(), ID: st.ID, Type: st.Type, Source: st.Source, Waiting: st.Waiting,
+		Pool:    st.Pool.String(), ID: st.ID, Type: st.Type, Source: st.Source, Held: st.Held,
 		Bytes: st.Bytes, Message: st.Why.Message(),
 	}
 	if !st.LastUsed.IsZero() {

@@ -129,7 +129,7 @@ func New(f *fleet.Fleet) *Meter {
 	m.decision = histogram("headgate_decision_seconds", "Seconds from a request's being whole to its decision.", ownBuckets).WithLabelValues().(prometheus.Histogram)
 	m.replies = counter("headgate_replies_total", "Replies that extproc gave itself, by their HTTP status and the code of the error in them.", "code", "error")
 	m.looks = counter("headgate_scrapes_total", "Looks at endpoints, by result: ok or error.", "result")
-	m.held = gauge("headgate_held", "Requests that wait for their model to be loaded.").WithLabelValues()
+	m.held = gauge("headgate_held_requests", "Requests that are held now until their model is loaded.").WithLabelValues()
 	m.holds = histogram("headgate_hold_seconds", "Seconds for which a request was held until its model was loaded, by what ended the hold: released (a copy can be used), failed (the model cannot be loaded), expired (its time was over), cancelled (the client left), full (it could not be held).", holdBuckets, "outcome")
 	m.connected = gauge("headgate_control_connected", "Is 1 while control is connected and has said all that there is, else 0.").WithLabelValues()
 	m.version = gauge("headgate_control_version", "Version of the last update of control that is in force, of the present connection.").WithLabelValues()

@@ -124,7 +124,7 @@ func TestAnOutcomeBecomesMetrics(t *testing.T) {
 		`headgate_replies_total{code="404",error="model_not_found"} 1`,
 		`headgate_picks_total{pool="ns/pool",reason="least pending"} 1`,
 		`headgate_decision_seconds_count 1`,
-		`headgate_held 1`,
+		`headgate_held_requests 1`,
 		`headgate_hold_seconds_sum{outcome="released"} 2`,
 		`headgate_control_connected 1`,
 		`headgate_control_version 7`,

@@ -417,7 +417,7 @@ func (w *world) settle() {
 		}
 		st, _ := w.s.Status(m.ModelKey)
 		if !slices.ContainsFunc(st.Copies, func(c decide.Copy) bool { return c.State == decide.Loaded }) {
-			w.fatalf("%s is asked for and is not there: why %q, failed %q, failures %v, waiting %d", m.ID, st.Why, st.Failed, st.Failures, st.Waiting)
+			w.fatalf("%s is asked for and is not there: why %q, failed %q, failures %v, held %d", m.ID, st.Why, st.Failed, st.Failures, st.Held)
 		}
 		w.s.Wanted("x", m.ModelKey, decide.Want{})
 		w.now = w.now.Add(time.Second)

@@ -12,8 +12,8 @@ import (
 type Status struct {
 	objects.Entry
 	LastUsed time.Time
-	// Waiting is how many requests wait for it.
-	Waiting int
+	// Held is how many requests wait for it, at all extprocs.
+	Held int
 	// Copies in order of endpoint.
 	Copies []Copy
 	// Failures are the loads that failed and still count.
@@ -44,7 +44,7 @@ func (s *State) status(m *model) Status {
 		Bytes: m.bytes, Sized: m.source,
 	}
 	for _, w := range m.wants {
-		st.Waiting += w.Requests
+		st.Held += w.Requests
 	}
 	for _, c := range m.sorted() {
 		st.Copies = append(st.Copies, *c)
@@ -67,7 +67,7 @@ func (s *State) All() []Status {
 type Count struct {
 	Copies                         [len(CopyStates)]int // by state
 	Models, Wanted, Failing, Stuck int
-	Waiting                        int // requests
+	Held                           int // requests that wait for models, at all extprocs
 }
 
 // Count counts.
@@ -82,7 +82,7 @@ func (s *State) Count() Count {
 			c.Wanted++
 		}
 		for _, w := range m.wants {
-			c.Waiting += w.Requests
+			c.Held += w.Requests
 		}
 		for _, copied := range m.copies {
 			c.Copies[copied.State]++
