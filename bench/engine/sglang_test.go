@@ -29,7 +29,7 @@ func TestSGLangLoadsUnloadsAndListsAdapters(t *testing.T) {
 		}
 		w.at(2, "one load")
 		list, err := kinds.ReadModels([]byte(w.do("GET /v1/models", "").body))
-		if want := (kinds.Models{Base: []string{"base"}, Adapters: []string{"x"}}); err != nil || !cmp.Equal(list, want) {
+		if want := (kinds.Models{Base: []string{"base"}, Adapters: []string{"x"}, MaxLength: 4096}); err != nil || !cmp.Equal(list, want) {
 			t.Errorf("the list is %+v, %v, want %+v", list, err, want)
 		}
 		for model, want := range map[string]int{"base:x": 200, "x": 200, "base": 200, "base:y": 404} { // x is the base model's answer
