@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/version"
@@ -130,7 +131,7 @@ func New(f *fleet.Fleet) *Meter {
 	m.replies = counter("headgate_replies_total", "Replies that extproc gave itself, by their HTTP status and the code of the error in them.", "code", "error")
 	m.looks = counter("headgate_scrapes_total", "Looks at endpoints, by result: ok or error.", "result")
 	m.held = gauge("headgate_held_requests", "Requests that are held now until their model is loaded.").WithLabelValues()
-	m.holds = histogram("headgate_hold_seconds", "Seconds for which a request was held until its model was loaded, by what ended the hold: released (a copy can be used), failed (the model cannot be loaded), expired (its time was over), cancelled (the client left), full (it could not be held).", holdBuckets, "outcome")
+	m.holds = histogram("headgate_hold_seconds", "Seconds for which a request was held until its model was loaded, by what ended the hold: released (a copy can be used), failed (the model cannot be loaded), expired (its time was over), cancelled (the client left), stopped (extproc is stopping), full (it could not be held).", holdBuckets, "outcome")
 	m.connected = gauge("headgate_control_connected", "Is 1 while control is connected and has said all that there is, else 0.").WithLabelValues()
 	m.version = gauge("headgate_control_version", "Version of the last update of control that is in force, of the present connection.").WithLabelValues()
 	m.heardAt = gauge("headgate_control_heard_timestamp_seconds", "When an update of control was last put in force, in seconds since 1970.").WithLabelValues()
@@ -158,6 +159,7 @@ const (
 	HoldFailed    = "failed"
 	HoldExpired   = "expired"
 	HoldCancelled = "cancelled"
+	HoldStopped   = "stopped"
 	HoldFull      = "full"
 )
 
@@ -241,7 +243,9 @@ func (m *Meter) SetWorld(w *objects.World) {
 func labels(w *objects.World) map[label]bool {
 	all := make(map[label]bool)
 	for _, r := range w.Routes {
-		all[label{"route", r.Name.String()}] = true
+		if r.Kind == v1alpha1.LLMRouteKind { // Models without one are many, and count under no route
+			all[label{"route", r.Name.String()}] = true
+		}
 	}
 	for name, p := range w.Pools {
 		all[label{"pool", name.String()}] = true

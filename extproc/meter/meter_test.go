@@ -89,6 +89,7 @@ func TestAnOutcomeBecomesMetrics(t *testing.T) {
 	})
 	m.Observe(outcome.Outcome{Route: "ns/sql", Pool: "ns/pool", Endpoint: endpoint, Status: 503, Attempts: 2, Failure: outcome.Refused})
 	m.Observe(outcome.Outcome{Pool: "ns/pool", Endpoint: endpoint, Status: 200})
+	m.Observe(outcome.Outcome{Route: "ns/model-other", Pool: "ns/pool", Endpoint: endpoint, Status: 200}) // a Model without a route
 	m.Observe(outcome.Outcome{Status: 503, Failure: outcome.NoEndpoint})
 	m.Observe(outcome.Outcome{Status: 404, ByExtproc: true})
 	m.Replied(404, "model_not_found")
@@ -105,7 +106,7 @@ func TestAnOutcomeBecomesMetrics(t *testing.T) {
 	expect(t, page,
 		`headgate_requests_total{code="200",pool="ns/pool",route="ns/sql"} 1`,
 		`headgate_requests_total{code="503",pool="ns/pool",route="ns/sql"} 1`,
-		`headgate_requests_total{code="200",pool="ns/pool",route=""} 1`,
+		`headgate_requests_total{code="200",pool="ns/pool",route=""} 2`,
 		`headgate_failures_total{kind="refused",pool="ns/pool",route="ns/sql"} 1`,
 		`headgate_failures_total{kind="no_endpoint",pool="",route=""} 1`,
 		`headgate_tokens_total{kind="prompt",pool="ns/pool",route="ns/sql"} 7`,
@@ -115,7 +116,7 @@ func TestAnOutcomeBecomesMetrics(t *testing.T) {
 		`headgate_time_per_output_token_seconds_count{pool="ns/pool",route="ns/sql"} 1`,
 		`headgate_request_duration_seconds_sum{pool="ns/pool",route="ns/sql"} 3`,
 		`headgate_request_tokens_sum{kind="completion",pool="ns/pool"} 20`,
-		`headgate_endpoint_requests_total{endpoint="10.0.0.1:8000",pool="ns/pool"} 3`,
+		`headgate_endpoint_requests_total{endpoint="10.0.0.1:8000",pool="ns/pool"} 4`,
 		`headgate_endpoint_failures_total{endpoint="10.0.0.1:8000",kind="refused",pool="ns/pool"} 1`,
 		`headgate_endpoint_retries_total{endpoint="10.0.0.1:8000",pool="ns/pool"} 2`,
 		`headgate_endpoint_reported_waiting{endpoint="10.0.0.1:8000",pool="ns/pool"} 4`,

@@ -217,7 +217,7 @@ func (p *processor) hold(messages extprocv3.ExternalProcessor_ProcessServer, x *
 			}
 			ticket.Back()
 		case <-p.server.refusing:
-			result = meter.HoldCancelled
+			result = meter.HoldStopped
 			return x.refuse(errStopping), nil
 		case <-timer.C:
 			result = meter.HoldExpired

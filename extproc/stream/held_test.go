@@ -2,6 +2,8 @@ package stream_test
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/meter"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -160,6 +163,24 @@ func TestAWaitEndsWithAFailureAndAFullQueueHasNone(t *testing.T) {
 		t.Errorf("the next is told %v", m)
 	}
 	awaitHeld(t, held, 0)
+}
+
+// When extproc stops, its clients have not left.
+func TestAWaitEndsWithItsProcess(t *testing.T) {
+	f, held, _ := holding(t, time.Minute, 1)
+	var counted *meter.Meter
+	server, _ := newServer(t, f, func(c *stream.Config) { c.Flow, c.Settings.Hold, counted = held, time.Minute, c.Meter })
+	s, _ := ask(t.Context(), t, dialServer(t, server, stream.Own))
+	server.Refuse()
+	if got := decided(t, s); !strings.Contains(got, "reply: 503") || !strings.Contains(got, "retry-after=") {
+		t.Errorf("it is told %s", got)
+	}
+	awaitHeld(t, held, 0)
+	page := httptest.NewRecorder()
+	counted.Handler().ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if want := `headgate_hold_seconds_count{outcome="stopped"} 1`; !strings.Contains(page.Body.String(), want) {
+		t.Errorf("the metrics lack %s", want)
+	}
 }
 
 // Who waits while the model's objects are deleted is told what it would be told now.

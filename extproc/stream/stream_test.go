@@ -30,9 +30,14 @@ func dial(t *testing.T, f *fleet.Fleet, front stream.Front) extprocv3.ExternalPr
 
 func dialWith(t *testing.T, f *fleet.Fleet, front stream.Front, change func(*stream.Config)) extprocv3.ExternalProcessorClient {
 	t.Helper()
+	exchanges, _ := newServer(t, f, change)
+	return dialServer(t, exchanges, front)
+}
+
+func dialServer(t *testing.T, exchanges *stream.Server, front stream.Front) extprocv3.ExternalProcessorClient {
+	t.Helper()
 	l := bufconn.Listen(1 << 20)
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(stream.MaxMessage))
-	exchanges, _ := newServer(t, f, change)
 	extprocv3.RegisterExternalProcessorServer(server, exchanges.For(front))
 	done := make(chan struct{})
 	go func() {
