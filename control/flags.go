@@ -15,6 +15,7 @@ import (
 
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/control/serve"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/source"
 	"github.com/headgate/headgate/internal/reach"
@@ -29,8 +30,8 @@ type config struct {
 	state        string
 	listen       []string
 	certPath     string
-	clientCAFile string
-	tokenFile    string
+	placement    serve.Callers
+	mesh         serve.Callers
 	metricsHost  string
 	metricsPort  int
 	meshPool     string
@@ -62,15 +63,15 @@ What there is to see: /metrics for Prometheus, and /models, each model with its 
 has no more of them, as JSON (curl localhost:9091/models?id=NAME). Both are on loopback; --metrics-host= serves /metrics,
 /healthz and /readyz to other machines too, and /models to none.
 
-In a cluster (--kube) several controls run, and one decides: the one that holds the Lease headgate-control. What it would
-write into --state is in the status of Models. While the API server is away nothing is loaded or unloaded, and extprocs
+In a cluster (--kube) several controls run, and one leads: the one that holds the Lease headgate-control. The others answer
+health and reflection. What the leader would write into --state is in the status of Models. While the API server is away nothing is loaded or unloaded, and extprocs
 are told what is known.
 
 Examples:
 
   control --objects bench/quickstart/objects --listen unix:.run/control.sock
-  control --objects /etc/headgate --state /var/lib/headgate/control.db --listen :8033 \
-    --cert-path /etc/headgate/tls --token-file /etc/headgate/token
+  control --objects /etc/headgate --state /var/lib/headgate/control.db --listen :8034 \
+    --cert-path /etc/headgate/tls --token-file /etc/headgate/token --mesh-token-file /etc/headgate/mesh-token
   control --kube --kubeconfig ~/.kube/config --listen unix:.run/control.sock
 
 Flags:
@@ -89,16 +90,18 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.StringVar(&c.state, "state", "", "remember in this `FILE` what is not in the objects; the default is DIR.db, beside DIR")
 	fs.StringArrayVar(&c.listen, "listen", nil, "serve extprocs, and clients of ModelMesh, at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated (required)")
 	fs.StringVar(&c.certPath, "cert-path", "", "serve with TLS at addresses that others can reach: a `DIR` with tls.crt and tls.key, read again when they change")
-	fs.StringVar(&c.clientCAFile, "client-ca-file", "", "serve there those alone whose certificate one of the authorities in this `FILE` of PEM has signed")
-	fs.StringVar(&c.tokenFile, "token-file", "", "serve there those alone who send the bearer token in this `FILE`, which may be replaced at any time")
+	fs.StringVar(&c.placement.ClientCAFile, "client-ca-file", "", "serve there only extprocs whose certificate an authority in this `FILE` of PEM has signed")
+	fs.StringVar(&c.placement.TokenFile, "token-file", "", "serve there only extprocs that send the bearer token in this `FILE`, which may be replaced at any time")
+	fs.StringVar(&c.mesh.ClientCAFile, "mesh-client-ca-file", "", "serve ModelMesh's API there to clients whose certificate an authority in this `FILE` of PEM has signed")
+	fs.StringVar(&c.mesh.TokenFile, "mesh-token-file", "", "serve ModelMesh's API there to clients that send the bearer token in this `FILE`, which is not that of --token-file. Without either, clients on other machines are refused")
 	fs.StringVar(&c.metricsHost, "metrics-host", "127.0.0.1", "serve metrics and health on this `HOST`; empty means all addresses. Whatever it is, /models is served on loopback alone")
 	fs.IntVar(&c.metricsPort, "metrics-port", 9091, "serve /metrics, /models, /healthz and /readyz on this `PORT`; 0 picks a free one and logs it, -1 serves none")
 	fs.StringVar(&c.meshPool, "mesh-pool", "", "models that clients register belong to this InferencePool, `NAMESPACE/NAME`; without it to the only one whose engines are model runtimes")
 	fs.DurationVar(&c.drainLimit, "drain-limit", decide.DrainLimit, "before a model is unloaded, give requests at it this long to end")
 	fs.DurationVar(&c.lookInterval, "look-interval", place.DefaultLookInterval, "look at each engine this often: what people load by hand is known then")
-	fs.StringVar(&c.pod, "pod", "", "with --kube: this is the pod `NAMESPACE/NAME`; the Lease by which one of several controls decides is in its namespace (default default/HOSTNAME)")
-	fs.StringVar(&c.podIP, "pod-ip", "", "with --kube: the Service headgate-placement of that namespace leads to this `IP` and the port of --listen while this control decides")
-	fs.StringVar(&c.credentials, "credentials-dir", "", "with --kube: serve with the certificate and the token that the Secret headgate-placement has, in the place of --cert-path and --token-file; they are put into this `DIR`. Where there is no such Secret it is made")
+	fs.StringVar(&c.pod, "pod", "", "with --kube: this is the pod `NAMESPACE/NAME`; the Lease by which one of several controls leads is in its namespace (default default/HOSTNAME)")
+	fs.StringVar(&c.podIP, "pod-ip", "", "with --kube: the Service headgate-placement of that namespace leads to this `IP` and the port of --listen while this control leads")
+	fs.StringVar(&c.credentials, "credentials-dir", "", "with --kube: serve with the certificate and the tokens in the Secret headgate-placement, in the place of --cert-path, --token-file and --mesh-token-file; control writes them into this `DIR`, and makes what is missing in the Secret")
 	c.engines.Register(fs)
 	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log from this `LEVEL` on: debug, info, warn or error")
 	versions := fs.Bool("version", false, "print the version, and end")
@@ -163,8 +166,8 @@ func (c config) check(rest []string) error {
 		return errors.New("--state is of no use with --kube: what is registered and loaded is remembered in objects")
 	case !c.kube.On && c.pod+c.podIP+c.credentials != "":
 		return errors.New("--pod, --pod-ip and --credentials-dir are of no use without --kube")
-	case c.credentials != "" && c.certPath+c.tokenFile != "":
-		return errors.New("--credentials-dir takes the place of --cert-path and --token-file: leave one or the others out")
+	case c.credentials != "" && c.certPath+c.placement.TokenFile+c.mesh.TokenFile != "":
+		return errors.New("--credentials-dir takes the place of --cert-path, --token-file and --mesh-token-file: leave one or the others out")
 	case c.kube.On && objectName(c.pod) == (objects.Name{}):
 		return fmt.Errorf("--pod %q: want NAMESPACE/NAME", c.pod)
 	case c.podIP != "" && !isIP(c.podIP):

@@ -1,7 +1,7 @@
 // Control is the companion of extproc: it puts models and LoRA adapters onto engines before and when requests need them.
 //
 // This package is wiring. place decides and drives engines; place/stream tells extprocs where copies are and hears what
-// they need; place/mesh serves ModelMesh's API to its clients.
+// they need; place/mesh serves ModelMesh's API to its clients; lead says whether this control does all that, or another.
 package main
 
 import (
@@ -20,8 +20,6 @@ import (
 
 	"github.com/headgate/headgate/control/meter"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/objects/kube"
-	"github.com/headgate/headgate/internal/objects/store"
 )
 
 func main() {
@@ -46,41 +44,25 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		return err
 	}
 	m := meter.New()
-	worlds := newLatest()
 	loaded := make(chan struct{})
-	ready := sync.OnceFunc(func() { close(loaded) })
-	office := office{config: c, access: access, worlds: worlds, meter: m, log: log, began: ready, open: func(context.Context, func() bool) (memory, error) {
-		file, err := store.Open(c.state, log)
-		if err != nil {
-			return nil, fmt.Errorf("--state: %w", err)
-		}
-		return file, nil
-	}}
-	decide := func(ctx context.Context) error { return office.term(ctx, nil) }
-	if c.kube.On {
-		kube.UseLog(log) // for what follows the objects, and for what asks who decides
-		decide = func(ctx context.Context) error {
-			if err := office.join(ctx); ctx.Err() != nil {
-				return nil
-			} else if err != nil {
-				return err
-			}
-			return office.cluster.election().run(ctx, office.term)
-		}
-	}
-
+	o := &office{config: c, access: access, worlds: newLatest(), meter: m, log: log, ready: sync.OnceFunc(func() { close(loaded) })}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		return c.source().Follow(ctx, log, m, func(w *objects.World) {
-			worlds.set(w)
+			o.worlds.set(w)
 			if c.kube.On {
-				ready() // one that waits for its turn is ready too
+				o.ready() // one that waits to lead is ready too
 			}
 		})
 	})
-	group.Go(func() error { return decide(ctx) })
 	if c.metricsPort >= 0 {
 		group.Go(func() error { return m.Serve(ctx, c.metricsHost, c.metricsPort, loaded, log) })
 	}
+	group.Go(func() error {
+		if c.kube.On {
+			return o.inCluster(ctx)
+		}
+		return o.alone(ctx)
+	})
 	return group.Wait()
 }

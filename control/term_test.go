@@ -7,36 +7,36 @@ import (
 	"testing/synctest"
 
 	"github.com/headgate/headgate/control/meter"
+	"github.com/headgate/headgate/control/place/memory"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // While a term reads what an earlier one remembers, the Lease may be lost, and another may have it: that ends the term, and not
 // the process.
 func TestATermHearsOfItsLeaseWhileItBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var decides func() bool
-		o := office{worlds: newLatest(), meter: meter.New(), log: slog.New(slog.DiscardHandler), began: func() {}}
-		o.open = func(ctx context.Context, d func() bool) (memory, error) {
-			decides = d
+		var leads func() bool
+		o := &office{worlds: newLatest(), meter: meter.New(), log: slog.New(slog.DiscardHandler), ready: func() {}}
+		o.remember = func(ctx context.Context, l func() bool) (memory.Memory, func(*objects.World), error) {
+			leads = l
 			<-ctx.Done()
-			return nil, ctx.Err()
+			return nil, nil, ctx.Err()
 		}
-		on := begin(t.Context(), 1, o.term)
-		synctest.Wait()
-		paused := make(chan struct{})
-		go func() {
-			on.pause(true)
-			close(paused)
-		}()
+		ctx, lost := context.WithCancel(t.Context())
+		pauses, ended := make(chan bool), make(chan error, 1)
+		go func() { ended <- o.term(ctx, pauses) }()
 		synctest.Wait()
 		select {
-		case <-paused:
-			if decides() {
-				t.Error("it decides")
-			}
+		case pauses <- true:
 		default:
-			t.Error("it does not hear of its Lease")
+			t.Fatal("it does not hear of its Lease")
 		}
-		if err := on.end(); err != nil {
+		synctest.Wait()
+		if leads() {
+			t.Error("it leads")
+		}
+		lost()
+		if err := <-ended; err != nil {
 			t.Errorf("its end is %v", err)
 		}
 	})

@@ -101,7 +101,7 @@ type Copies struct {
 	Max *int32 `json:"max,omitempty"`
 }
 
-// ModelStatus is what control says of a model, and what it remembers of it: who decides next reads it here.
+// ModelStatus is what control says of a model, and what it remembers of it: who leads next reads it here.
 type ModelStatus struct {
 	// ObservedGeneration is that of the object that the rest is said of.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`

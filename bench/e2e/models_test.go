@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/bench/rig"
 )
 
 // registered is how many models are registered in the test of many: with the race detector each costs ten times as much.
@@ -30,7 +31,7 @@ var registered = flag.Int("models", map[bool]int{true: 2000, false: 20000}[raceF
 // maxRSS is the memory that control may have with 20,000 models, in kB.
 const maxRSS = 200 << 10
 
-// mesh is a client of control's, as one of ModelMesh.
+// mesh is a client of a control that leads, as one of ModelMesh: its health says when.
 func (s *stack) mesh() mmesh.ModelMeshClient {
 	s.t.Helper()
 	conn, err := grpc.NewClient("unix:"+s.ControlSocket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -38,6 +39,11 @@ func (s *stack) mesh() mmesh.ModelMeshClient {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { _ = conn.Close() })
+	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
+	defer cancel()
+	if err := rig.AwaitLeader(ctx, conn); err != nil {
+		s.t.Fatal(err)
+	}
 	return mmesh.NewModelMeshClient(conn)
 }
 
@@ -55,7 +61,7 @@ func (s *stack) register(n int) time.Duration {
 			for i := int(next.Add(1)); i <= n; i = int(next.Add(1)) {
 				st, err := client.RegisterModel(s.t.Context(), &mmesh.RegisterModelRequest{
 					ModelId: registeredID(i), ModelInfo: &mmesh.ModelInfo{Type: "lora", Path: "sim:"},
-				}, grpc.WaitForReady(true))
+				})
 				if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_NOT_LOADED {
 					s.t.Errorf("%s: %v, %v", registeredID(i), st, err)
 					return
@@ -128,7 +134,7 @@ func TestRegisteredModelsAreThereForGood(t *testing.T) {
 	}
 	client := s.mesh()
 	for i := 1; i <= *registered; i += max(1, *registered/100) {
-		st, err := client.GetModelStatus(ctx, &mmesh.GetStatusRequest{ModelId: registeredID(i)}, grpc.WaitForReady(true))
+		st, err := client.GetModelStatus(ctx, &mmesh.GetStatusRequest{ModelId: registeredID(i)})
 		if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_NOT_LOADED {
 			t.Errorf("after the restart %s: %v, %v", registeredID(i), st, err)
 		}

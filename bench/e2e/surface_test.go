@@ -57,7 +57,7 @@ func TestErrorsOfTheMessagesAPIHaveItsShape(t *testing.T) {
 	s.Extproc.Kill()
 	a := s.must(request{path: "/v1/messages", body: `{"model":"llama"}`})
 	if a.status != 503 || !strings.Contains(a.body, `"overloaded_error"`) || a.header.Get("Retry-After") == "" {
-		t.Errorf("while nobody decides: %d %s", a.status, a.body)
+		t.Errorf("while nobody leads: %d %s", a.status, a.body)
 	}
 }
 

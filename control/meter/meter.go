@@ -28,11 +28,11 @@ type Meter struct {
 	evicted  prometheus.Counter
 	files    prometheus.Gauge
 	readable prometheus.Gauge
-	deciding prometheus.Gauge
+	leading  prometheus.Gauge
 	term     atomic.Pointer[term]
 }
 
-// term is who is told of while this control decides.
+// term is who is told of while this control leads.
 type term struct {
 	board  *stream.Server
 	placer *place.Placer
@@ -52,7 +52,7 @@ var (
 	peersDesc  = prometheus.NewDesc("headgate_extprocs", "Extprocs that are connected, and are told where models are.", nil, nil)
 )
 
-// New returns a Meter of a control that does not decide.
+// New returns a Meter of a control that does not lead.
 func New() *Meter {
 	m := &Meter{registry: prometheus.NewRegistry()}
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
@@ -72,7 +72,7 @@ func New() *Meter {
 	m.evicted = prometheus.NewCounter(prometheus.CounterOpts{Name: "headgate_place_evictions_total", Help: "Copies of models that began to drain: no request is sent there any more, and when none is there they are unloaded."})
 	m.files = gauge("headgate_objects_refused_files", "Files of objects, or objects of an API server, that are not in force because they are not valid.").WithLabelValues()
 	m.readable = gauge("headgate_objects_connected", "Is 1 while objects can be read where they come from; while it is 0, what was read last stays in force.").WithLabelValues()
-	m.deciding = gauge("headgate_decides", "Is 1 while this control decides where models are loaded, and 0 while another does or nobody can tell.").WithLabelValues()
+	m.leading = gauge("headgate_leads", "Is 1 while this control leads: it alone loads models and writes objects. Is 0 while another leads or nobody can tell.").WithLabelValues()
 	build := version.Read()
 	gauge("headgate_build_info", "Is 1; the labels tell the program, its version, and the version of the Go that built it.", "program", "version", "goversion").
 		WithLabelValues("control", build.Program, build.Go).Set(1)
@@ -91,8 +91,8 @@ func (m *Meter) Follow(board *stream.Server, placer *place.Placer) {
 	m.term.Store(&term{board, placer})
 }
 
-// Decides notes whether this control decides.
-func (m *Meter) Decides(is bool) { m.deciding.Set(bit(is)) }
+// Leads notes whether this control leads.
+func (m *Meter) Leads(is bool) { m.leading.Set(bit(is)) }
 
 // LoadCalled is [place.Meter]'s, as what follows is.
 func (m *Meter) LoadCalled(waited, stalled time.Duration) {
@@ -134,7 +134,7 @@ func result(failed bool) string {
 	return "done"
 }
 
-// followed is the metrics of the term, none while another control decides.
+// followed is the metrics of the term, none while another control leads.
 type followed struct{ meter *Meter }
 
 // Describe implements prometheus.Collector.

@@ -19,9 +19,9 @@ import (
 	"github.com/headgate/headgate/control/meter"
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/control/place/memory"
 	"github.com/headgate/headgate/control/place/stream"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/objects/store"
 	"github.com/headgate/headgate/internal/version"
 )
 
@@ -58,12 +58,12 @@ var sql = decide.Key{Pool: objects.Name{Namespace: "ns", Name: "pool"}, ID: "sql
 func deciding(t *testing.T, m *meter.Meter) (*stream.Server, *place.Placer) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	memory, err := store.Open(filepath.Join(t.TempDir(), "x.db"), log)
+	file, err := memory.Open(filepath.Join(t.TempDir(), "x.db"), log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	board := stream.New(log)
-	placer, err := place.New(place.Config{Store: memory, Log: log, Board: board, Meter: m})
+	placer, err := place.New(place.Config{Memory: file, Log: log, Board: board, Meter: m})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func deciding(t *testing.T, m *meter.Meter) (*stream.Server, *place.Placer) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		_ = memory.Close()
+		_ = file.Close()
 	})
 	<-running
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
@@ -110,7 +110,7 @@ func TestWhatControlSaysOfItself(t *testing.T) {
 		`headgate_place_evictions_total 1`,
 		`headgate_objects_refused_files 2`,
 		`headgate_objects_connected 1`,
-		`headgate_decides 0`,
+		`headgate_leads 0`,
 		`headgate_build_info{goversion="`+version.Read().Go+`",program="control",version="`+version.Read().Program+`"} 1`,
 	)
 	for _, name := range []string{"headgate_copies", "headgate_models", "headgate_place_held_requests", "headgate_extprocs"} {
@@ -119,10 +119,10 @@ func TestWhatControlSaysOfItself(t *testing.T) {
 		}
 	}
 	m.Follow(deciding(t, m))
-	m.Decides(true)
+	m.Leads(true)
 	_, page = get(t, h, podIP, "/metrics")
 	expect(t, page,
-		`headgate_decides 1`, `headgate_extprocs 0`, `headgate_place_held_requests 3`,
+		`headgate_leads 1`, `headgate_extprocs 0`, `headgate_place_held_requests 3`,
 		`headgate_models{which="all"} 1`, `headgate_models{which="wanted"} 1`, `headgate_copies{state="loaded"} 0`,
 	)
 	m.Follow(nil, nil)
@@ -149,7 +149,7 @@ func TestReadyWithObjects(t *testing.T) {
 func TestModelsAreToldOnLoopbackAlone(t *testing.T) {
 	m := meter.New()
 	h := m.Handler(nil)
-	if code, said := get(t, h, loopback, "/models"); code != http.StatusServiceUnavailable || said != "another control decides: ask that one\n" {
+	if code, said := get(t, h, loopback, "/models"); code != http.StatusServiceUnavailable || said != "another control leads: ask that one\n" {
 		t.Errorf("a control that does not decide answers %d %s", code, said)
 	}
 	m.Follow(deciding(t, m))

@@ -47,8 +47,8 @@ func besides(a net.Addr) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(tcp.Port))
 }
 
-// Handler serves /metrics, /healthz (the process lives), /readyz (it decides with the objects that it has read, or waits for its
-// turn with them: loaded is closed), and to who reaches it by loopback /models.
+// Handler serves /metrics, /healthz (the process lives), /readyz (it leads with the objects that it has read, or waits to
+// lead with them: loaded is closed), and to who reaches it by loopback /models.
 func (m *Meter) Handler(loaded <-chan struct{}) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
@@ -87,7 +87,7 @@ func onLoopback(serve http.HandlerFunc) http.HandlerFunc {
 func (m *Meter) models(w http.ResponseWriter, r *http.Request) {
 	t := m.term.Load()
 	if t == nil {
-		http.Error(w, "another control decides: ask that one", http.StatusServiceUnavailable)
+		http.Error(w, "another control leads: ask that one", http.StatusServiceUnavailable)
 		return
 	}
 	all := t.placer.Statuses()

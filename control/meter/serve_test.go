@@ -100,7 +100,7 @@ func TestLoopbackIsServedBesides(t *testing.T) {
 	}()
 	ports := log.ports(t, 2)
 	says(t, "http://127.0.0.2:"+ports[0]+"/healthz", "ok")
-	says(t, "http://127.0.0.3:"+ports[1]+"/models", "another control decides")
+	says(t, "http://127.0.0.3:"+ports[1]+"/models", "another control leads: ask that one")
 	stop()
 	if err := <-done; err != nil {
 		t.Errorf("its end is %v", err)
@@ -121,7 +121,7 @@ func TestServe(t *testing.T) {
 		go func() { done <- m.Serve(ctx, host, 0, nil, slog.New(slog.NewJSONHandler(&log, nil))) }()
 		port := log.ports(t, 1)[0]
 		says(t, "http://127.0.0.1:"+port+"/healthz", "ok")
-		says(t, "http://127.0.0.1:"+port+"/models", "another control decides")
+		says(t, "http://127.0.0.1:"+port+"/models", "another control leads: ask that one")
 		taken, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)

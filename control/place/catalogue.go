@@ -9,6 +9,7 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/load"
+	"github.com/headgate/headgate/control/place/memory"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -63,7 +64,7 @@ func (p *Placer) setEndpoints(w *objects.World) {
 		if !ok {
 			for _, c := range p.state.Copies() {
 				if c.Endpoint == address {
-					p.Store.DeleteCopy(address, c.Pool.String(), c.ID)
+					p.Memory.DeleteCopy(address, c.Pool.String(), c.ID)
 				}
 			}
 			p.state.RemoveEndpoint(address)
@@ -148,7 +149,7 @@ func (p *Placer) Register(m *v1alpha1.Model, used time.Time) (fresh bool, err er
 		p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{key: true}})
 	}
 	// Who registers it again waits for the disk too: the first may not have come so far.
-	written := p.Store.PutModel(m)
+	written := p.Memory.PutModel(m)
 	p.mu.Unlock()
 	return fresh, written()
 }
@@ -172,7 +173,7 @@ func (p *Placer) Unregister(key decide.Key) error {
 		p.updateLocked(func(time.Time) []decide.Action { p.state.RemoveModel(key); return nil })
 	}
 	p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{key: false}})
-	written := p.Store.DeleteModel(m)
+	written := p.Memory.DeleteModel(m)
 	p.mu.Unlock()
 	err := written()
 	if err == nil {
@@ -227,19 +228,19 @@ func (p *Placer) entryOf(m *v1alpha1.Model) objects.Entry {
 
 // recall reads what an earlier process wrote down.
 func (p *Placer) recall() error {
-	models, err := p.Store.Models()
+	models, err := p.Memory.Models()
 	if err != nil {
 		return fmt.Errorf("registered models: %w", err)
 	}
-	statuses, err := p.Store.Statuses()
+	statuses, err := p.Memory.Statuses()
 	if err != nil {
 		return fmt.Errorf("status of models: %w", err)
 	}
-	runtimes, err := p.Store.Runtimes()
+	runtimes, err := p.Memory.Runtimes()
 	if err != nil {
 		return fmt.Errorf("runtimes: %w", err)
 	}
-	if p.restored, err = p.Store.Copies(); err != nil {
+	if p.restored, err = p.Memory.Copies(); err != nil {
 		return fmt.Errorf("copies: %w", err)
 	}
 	for _, st := range statuses {
@@ -261,11 +262,11 @@ func (p *Placer) recall() error {
 			Bytes: r.Bytes, DefaultBytes: r.DefaultBytes, Loads: r.Loads, LoadTimeout: r.LoadTimeout,
 		}}
 	}
-	p.restored = slices.DeleteFunc(p.restored, func(c objects.CopyRecord) bool { // of an earlier life
+	p.restored = slices.DeleteFunc(p.restored, func(c memory.Copy) bool { // of an earlier life
 		r, known := p.records[c.Endpoint]
 		earlier := known && r.Incarnation != c.Incarnation
 		if earlier {
-			p.Store.DeleteCopy(c.Endpoint, c.Pool, c.ID)
+			p.Memory.DeleteCopy(c.Endpoint, c.Pool, c.ID)
 		}
 		return earlier
 	})
@@ -287,7 +288,7 @@ func (p *Placer) restore(now time.Time) {
 	for _, c := range p.restored {
 		key, ok := keyOf(c.Pool, c.ID)
 		if p.endpoints[c.Endpoint] == nil || !ok {
-			p.Store.DeleteCopy(c.Endpoint, c.Pool, c.ID)
+			p.Memory.DeleteCopy(c.Endpoint, c.Pool, c.ID)
 			delete(p.records, c.Endpoint) // a runtime that comes back there is made ready anew
 			continue
 		}
@@ -306,13 +307,13 @@ func (p *Placer) save(everything bool) {
 	if everything = everything || time.Since(p.savedUse) >= usedInterval; everything {
 		p.savedUse = time.Now()
 	}
-	var all []objects.ModelRecord
+	var all []memory.Status
 	for key, changed := range p.unsaved {
 		if !changed && !everything {
 			continue
 		}
 		delete(p.unsaved, key)
-		record := objects.ModelRecord{Pool: key.Pool.String(), ID: key.ID, Gone: true}
+		record := memory.Status{Pool: key.Pool.String(), ID: key.ID, Gone: true}
 		if st, ok := p.state.Status(key); ok {
 			record.Object, record.UID, record.Status, record.Gone = st.Object, st.UID, p.modelStatus(st), false
 		}
@@ -320,6 +321,6 @@ func (p *Placer) save(everything bool) {
 	}
 	p.mu.Unlock()
 	if len(all) > 0 {
-		p.Store.PutStatuses(all)
+		p.Memory.PutStatuses(all)
 	}
 }

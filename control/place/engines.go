@@ -7,6 +7,7 @@ import (
 
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/load"
+	"github.com/headgate/headgate/control/place/memory"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -100,7 +101,7 @@ func (p *Placer) lookAt(ctx context.Context, s *site) error {
 	}
 	now := load.Record{Known: true, Incarnation: seen.Incarnation, Limits: seen.Limits}
 	if !seen.Lists && now != record {
-		if err := p.Store.PutRuntime(objects.RuntimeRecord{
+		if err := p.Memory.PutRuntime(memory.Runtime{
 			Endpoint: s.Address, Incarnation: seen.Incarnation, Bytes: seen.Limits.Bytes, DefaultBytes: seen.Limits.DefaultBytes,
 			Loads: seen.Limits.Loads, LoadTimeout: seen.Limits.LoadTimeout,
 		}); err != nil {
@@ -231,7 +232,7 @@ func (p *Placer) load(ctx context.Context, s *site, key decide.CopyKey, a decide
 	result.Took = time.Since(began)
 	p.Meter.LoadEnded(result.Took, result.Failed)
 	if result.Failed && !result.Left {
-		p.Store.DeleteCopy(s.Address, key.Pool.String(), key.ID)
+		p.Memory.DeleteCopy(s.Address, key.Pool.String(), key.ID)
 	}
 	p.update(func(now time.Time) []decide.Action {
 		delete(p.cancels, key)
@@ -254,14 +255,14 @@ const rememberPause = 500 * time.Millisecond
 
 // tryLoad writes down that the model is to be loaded, when that can be, and loads it.
 func (p *Placer) tryLoad(ctx context.Context, s *site, key decide.CopyKey, a decide.Action) decide.LoadResult {
-	err := p.Store.PutCopy(p.record(s, key, decide.Loading), true)
-	for errors.Is(err, objects.ErrNotNow) {
+	err := p.Memory.PutCopy(p.record(s, key, decide.Loading), true)
+	for errors.Is(err, memory.ErrNotNow) {
 		select {
 		case <-time.After(rememberPause):
 		case <-ctx.Done():
 			return decide.LoadResult{Failed: true, Words: ctx.Err().Error()}
 		}
-		err = p.Store.PutCopy(p.record(s, key, decide.Loading), true)
+		err = p.Memory.PutCopy(p.record(s, key, decide.Loading), true)
 	}
 	if err != nil {
 		return decide.LoadResult{Failed: true, Words: "it could not be written down that it is to be loaded: " + err.Error()}
@@ -310,7 +311,7 @@ func (p *Placer) measure(s *site, key decide.CopyKey) {
 
 func (p *Placer) unload(s *site, key decide.CopyKey) {
 	began := time.Now()
-	if err := p.Store.PutCopy(p.record(s, key, decide.Unloading), true); err != nil {
+	if err := p.Memory.PutCopy(p.record(s, key, decide.Unloading), true); err != nil {
 		p.Log.Error("it could not be written down that a model is to be unloaded", "endpoint", s.Address, "model", key.ID, "err", err)
 	}
 	err := s.loader.Unload(p.running, key.ID)
@@ -318,7 +319,7 @@ func (p *Placer) unload(s *site, key decide.CopyKey) {
 		return
 	}
 	p.Meter.UnloadEnded(time.Since(began), err != nil)
-	p.Store.DeleteCopy(s.Address, key.Pool.String(), key.ID)
+	p.Memory.DeleteCopy(s.Address, key.Pool.String(), key.ID)
 	p.update(func(now time.Time) []decide.Action { p.state.UnloadEnded(key, err != nil, now); return nil })
 	if err != nil {
 		s.look()
@@ -328,11 +329,11 @@ func (p *Placer) unload(s *site, key decide.CopyKey) {
 // note writes down what has become of a copy. The caller holds mu.
 func (p *Placer) note(s *site, key decide.CopyKey) {
 	if c, ok := p.state.Copy(key); ok && c.State == decide.Loaded {
-		_ = p.Store.PutCopy(p.recordOf(s, c), false)
+		_ = p.Memory.PutCopy(p.recordOf(s, c), false)
 	}
 }
 
-func (p *Placer) record(s *site, key decide.CopyKey, state decide.CopyState) objects.CopyRecord {
+func (p *Placer) record(s *site, key decide.CopyKey, state decide.CopyState) memory.Copy {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c, _ := p.state.Copy(key)
@@ -340,12 +341,12 @@ func (p *Placer) record(s *site, key decide.CopyKey, state decide.CopyState) obj
 	return p.recordOf(s, c)
 }
 
-func (p *Placer) recordOf(s *site, c decide.Copy) objects.CopyRecord {
+func (p *Placer) recordOf(s *site, c decide.Copy) memory.Copy {
 	e, ok := p.declared[c.Key]
 	if m := p.registered[c.Key]; !ok && m != nil {
 		e = objects.EntryOf(m)
 	}
-	return objects.CopyRecord{
+	return memory.Copy{
 		Endpoint: s.Address, Pool: c.Pool.String(), ID: c.ID, State: c.State.String(), Bytes: c.Bytes, Size: decide.SizeSources[c.Source],
 		Incarnation: p.records[s.Address].Incarnation, Since: c.Since, Listed: !s.runtime,
 		Object: e.Object, UID: e.UID,

@@ -13,6 +13,7 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/load"
+	"github.com/headgate/headgate/control/place/memory"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/reach"
 )
@@ -39,8 +40,8 @@ const (
 
 // Config is what a Placer needs.
 type Config struct {
-	Store Store
-	Log   *slog.Logger
+	Memory memory.Memory
+	Log    *slog.Logger
 	// Access is how engines are reached.
 	Access reach.Access
 	// Board is told what changed.
@@ -51,27 +52,6 @@ type Config struct {
 	RegisteredPool objects.Name
 	// DrainLimit and LookInterval are 0 for the defaults.
 	DrainLimit, LookInterval time.Duration
-}
-
-// Store remembers, for the next process, what the objects do not say. Its methods are safe for concurrent use; what is written
-// is written in the order of the calls. Wait returns when that is there for good.
-type Store interface {
-	// PutModel and DeleteModel keep a registered model, and forget it with its status.
-	PutModel(m *v1alpha1.Model) (wait func() error)
-	DeleteModel(m *v1alpha1.Model) (wait func() error)
-	// PutCopy keeps what is asked of an engine about a model. With wait, it returns when that is there for good. After
-	// [objects.ErrNotNow] it may be tried again.
-	PutCopy(c objects.CopyRecord, wait bool) error
-	DeleteCopy(endpoint, pool, id string)
-	// PutRuntime keeps what a model runtime said of itself, and returns when that is there for good.
-	PutRuntime(r objects.RuntimeRecord) error
-	// PutStatuses keeps the status of models, when there is time.
-	PutStatuses(all []objects.ModelRecord)
-
-	Models() ([]v1alpha1.Model, error)
-	Copies() ([]objects.CopyRecord, error)
-	Runtimes() ([]objects.RuntimeRecord, error)
-	Statuses() ([]objects.ModelRecord, error)
 }
 
 // Board is told what changed, in order, and keeps what it is told. It must not call the Placer back before it returns.
@@ -115,7 +95,7 @@ type Placer struct {
 	unsaved    map[decide.Key]bool                   // whose status is not written; false: it was only used
 	savedUse   time.Time                             // when the use of models was written last
 	answers    map[decide.Key][]AnswerStatus         // of engines, the latest
-	restored   []objects.CopyRecord                  // of endpoints that are not set yet
+	restored   []memory.Copy                         // of endpoints that are not set yet
 	records    map[string]load.Record
 	used       map[decide.Key]time.Time // as an earlier process wrote it
 }

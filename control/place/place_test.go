@@ -15,8 +15,8 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/bench/runtime"
 	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/control/place/memory"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/objects/store"
 )
 
 // Models are loaded as often as their objects say, where endpoints are, and leave with their objects; what was at an
@@ -181,14 +181,14 @@ func TestWhatWasAskedOfAnEarlierLifeDoesNotCount(t *testing.T) {
 	w.set(there, a, b)
 	w.awaitCopies("a", r.address+" loaded")
 	w.stop()
-	memory, err := store.Open(w.file, slog.New(slog.DiscardHandler))
+	file, err := memory.Open(w.file, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := memory.PutCopy(objects.CopyRecord{Endpoint: r.address, Pool: pool.String(), ID: "b", State: "loaded", Incarnation: "earlier"}, true); err != nil {
+	if err := file.PutCopy(memory.Copy{Endpoint: r.address, Pool: pool.String(), ID: "b", State: "loaded", Incarnation: "earlier"}, true); err != nil {
 		t.Fatal(err)
 	}
-	if err := memory.Close(); err != nil {
+	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
 	w.told = &told{}
@@ -208,7 +208,7 @@ func TestWhatWasAskedOfAnEarlierLifeDoesNotCount(t *testing.T) {
 
 // A load that cannot be written down for now waits until it can: no engine has failed.
 func TestALoadWaitsUntilItCanBeWrittenDown(t *testing.T) {
-	w := newWorldThatTells(t, &told{away: fmt.Errorf("%w: connection refused", objects.ErrNotNow)})
+	w := newWorldThatTells(t, &told{away: fmt.Errorf("%w: connection refused", memory.ErrNotNow)})
 	r := serveRuntime(t, "", nil)
 	w.set(list(r.address, managed(r.management)), object("a", ", copies: {min: 1}"))
 	w.await("it was tried again", func() bool { return w.told.asked() > 1 })
@@ -408,7 +408,7 @@ func TestATerminatingPodGetsNoLoads(t *testing.T) {
 
 // What was still being written down when its engine was found to end is not begun there any more.
 func TestALoadThatWaitsToBeWrittenDownIsGivenUp(t *testing.T) {
-	w := newWorldThatTells(t, &told{away: objects.ErrNotNow})
+	w := newWorldThatTells(t, &told{away: memory.ErrNotNow})
 	ends := serveVLLM(t)
 	w.set(settings("maxAdapters: 4, source: 'sim:'"), list(ends.address, ""), object("a", ""))
 	w.Wanted("x", key("a"), decide.Want{Requests: 1, Since: time.Now()})

@@ -21,9 +21,9 @@ import (
 	"github.com/headgate/headgate/bench/runtime"
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/control/place/memory"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
-	"github.com/headgate/headgate/internal/objects/store"
 )
 
 var pool = objects.Name{Namespace: "default", Name: "p"}
@@ -41,14 +41,14 @@ type world struct {
 	world *objects.World
 }
 
-// told is a Store that notes what it is told.
+// told is a Memory that notes what it is told.
 type told struct {
-	place.Store
+	memory.Memory
 	mu       sync.Mutex // guards the following
 	refuses  error      // why no model is deleted; nil if it is
 	away     error      // why nothing about a copy is written; nil if it is
-	copies   []objects.CopyRecord
-	statuses []objects.ModelRecord
+	copies   []memory.Copy
+	statuses []memory.Status
 	deleted  []string // copies, by endpoint and id
 }
 
@@ -70,10 +70,10 @@ func (s *told) DeleteCopy(endpoint, pool, id string) {
 	s.mu.Lock()
 	s.deleted = append(s.deleted, endpoint+" "+id)
 	s.mu.Unlock()
-	s.Store.DeleteCopy(endpoint, pool, id)
+	s.Memory.DeleteCopy(endpoint, pool, id)
 }
 
-func (s *told) PutCopy(c objects.CopyRecord, wait bool) error {
+func (s *told) PutCopy(c memory.Copy, wait bool) error {
 	s.mu.Lock()
 	s.copies = append(s.copies, c)
 	away := s.away
@@ -81,7 +81,7 @@ func (s *told) PutCopy(c objects.CopyRecord, wait bool) error {
 	if away != nil {
 		return away
 	}
-	return s.Store.PutCopy(c, wait)
+	return s.Memory.PutCopy(c, wait)
 }
 
 func (s *told) DeleteModel(m *v1alpha1.Model) (wait func() error) {
@@ -90,14 +90,14 @@ func (s *told) DeleteModel(m *v1alpha1.Model) (wait func() error) {
 	if s.refuses != nil {
 		return func() error { return s.refuses }
 	}
-	return s.Store.DeleteModel(m)
+	return s.Memory.DeleteModel(m)
 }
 
-func (s *told) PutStatuses(all []objects.ModelRecord) {
+func (s *told) PutStatuses(all []memory.Status) {
 	s.mu.Lock()
 	s.statuses = append(s.statuses, all...)
 	s.mu.Unlock()
-	s.Store.PutStatuses(all)
+	s.Memory.PutStatuses(all)
 }
 
 // board notes what it is told. Whatever drains is drained at once: nobody sends requests.
@@ -151,7 +151,7 @@ func (noMeter) Evicted()                                {}
 // newWorld starts a Placer without objects.
 func newWorld(t *testing.T) *world { return newWorldThatTells(t, nil) }
 
-// newWorldThatTells starts one whose Store, if it is not nil, notes what it is told.
+// newWorldThatTells starts one whose Memory, if it is not nil, notes what it is told.
 func newWorldThatTells(t *testing.T, told *told) *world {
 	t.Helper()
 	w := &world{T: t, file: filepath.Join(t.TempDir(), "control.db"), told: told}
@@ -163,17 +163,17 @@ func newWorldThatTells(t *testing.T, told *told) *world {
 func (w *world) start() {
 	w.Helper()
 	log := slog.New(slog.DiscardHandler)
-	memory, err := store.Open(w.file, log)
+	file, err := memory.Open(w.file, log)
 	if err != nil {
 		w.Fatal(err)
 	}
 	w.board = &board{}
-	remembers := place.Store(memory)
+	remembers := memory.Memory(file)
 	if w.told != nil {
-		w.told.Store = memory
+		w.told.Memory = file
 		remembers = w.told
 	}
-	p, err := place.New(place.Config{Store: remembers, Log: log, Board: w.board, Meter: noMeter{}, LookInterval: 20 * time.Millisecond, RegisteredPool: pool})
+	p, err := place.New(place.Config{Memory: remembers, Log: log, Board: w.board, Meter: noMeter{}, LookInterval: 20 * time.Millisecond, RegisteredPool: pool})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func (w *world) start() {
 		if err := <-over; err != nil {
 			w.Error(err)
 		}
-		if err := memory.Close(); err != nil {
+		if err := file.Close(); err != nil {
 			w.Error(err)
 		}
 	})

@@ -292,7 +292,7 @@ func TestAKilledExtprocCutsNoStream(t *testing.T) {
 const outage = 2 * time.Minute
 
 // While the API server is away what is loaded serves on and nothing is loaded; when it is back, the control that decided
-// before decides again.
+// before leads again.
 func TestAnOutageOfTheAPIServerCostsNoRequest(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
@@ -307,8 +307,8 @@ func TestAnOutageOfTheAPIServerCostsNoRequest(t *testing.T) {
 			t.Fatal(status, err)
 		}
 	}
-	await(t, "one control decides", 30*time.Second, func() bool { return slices.Max(control("headgate_decides")) == 1 })
-	decided := control("headgate_decides")
+	await(t, "one control leads", 30*time.Second, func() bool { return slices.Max(control("headgate_leads")) == 1 })
+	decided := control("headgate_leads")
 	before := restarts()
 	l := pour(t, 8, "llama", "adapter-01", "adapter-02")
 	l.goesOn(t, 5)
@@ -317,7 +317,7 @@ func TestAnOutageOfTheAPIServerCostsNoRequest(t *testing.T) {
 	}
 	down := time.Now()
 	await(t, "it is known that objects cannot be read", 30*time.Second, func() bool { return slices.Max(extproc("headgate_objects_connected")) == 0 })
-	await(t, "nobody decides", 30*time.Second, func() bool { return slices.Max(control("headgate_decides")) == 0 })
+	await(t, "nobody leads", 30*time.Second, func() bool { return slices.Max(control("headgate_leads")) == 0 })
 	loads := control("headgate_place_load_seconds_count")
 	cold := make(chan int, 1)
 	go func() {
@@ -344,9 +344,9 @@ func TestAnOutageOfTheAPIServerCostsNoRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	back := time.Now()
-	await(t, "one control decides again", time.Minute, func() bool { return slices.Max(control("headgate_decides")) == 1 })
-	t.Logf("one decides %v after the API server was back", time.Since(back).Round(100*time.Millisecond))
-	if now := control("headgate_decides"); !slices.Equal(now, decided) {
+	await(t, "one control leads again", time.Minute, func() bool { return slices.Max(control("headgate_leads")) == 1 })
+	t.Logf("one leads %v after the API server was back", time.Since(back).Round(100*time.Millisecond))
+	if now := control("headgate_leads"); !slices.Equal(now, decided) {
 		t.Errorf("of the controls %v decide, before the outage %v", now, decided)
 	}
 	if status := <-cold; status != http.StatusOK {

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/bench/rig"
 )
 
 // runtimes is Headgate with the example of model runtimes.
@@ -32,21 +33,28 @@ func runtimes(t *testing.T) (sys, models *space) {
 	return sys, models
 }
 
-// mesh is a client of control's, as one of ModelMesh in the cluster, with what the Secret has for it. Its calls wait until a
-// control decides.
+// secret is a key of the Secret that controls make.
+func (s *space) secret(key string) []byte {
+	s.t.Helper()
+	text, err := base64.StdEncoding.DecodeString(s.kubectl("get", "secret", "headgate-placement", "--output", "go-template={{index .data \""+key+"\"}}"))
+	if err != nil || len(text) == 0 {
+		s.t.Fatalf("the Secret has no %s: %v", key, err)
+	}
+	return text
+}
+
+// bearing makes calls with a token of the Secret.
+func (s *space) bearing(key string) context.Context {
+	return metadata.AppendToOutgoingContext(s.t.Context(), "authorization", "Bearer "+string(s.secret(key)))
+}
+
+// mesh is a client of the control that leads, as one of ModelMesh in the cluster, with what the Secret has for it.
 func (s *space) mesh() (context.Context, mmesh.ModelMeshClient) {
 	s.t.Helper()
-	secret := func(key string) []byte {
-		text, err := base64.StdEncoding.DecodeString(s.kubectl("get", "secret", "headgate-placement", "--output", "go-template={{index .data \""+key+"\"}}"))
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		return text
-	}
 	authorities := x509.NewCertPool()
-	authorities.AppendCertsFromPEM(secret("ca.crt"))
+	authorities.AppendCertsFromPEM(s.secret("ca.crt"))
 	const service = "headgate-placement." + system + ".svc"
-	conn, err := grpc.NewClient("passthrough:///"+service+".cluster.local:8033",
+	conn, err := grpc.NewClient("passthrough:///"+service+".cluster.local:8034",
 		grpc.WithTransportCredentials(credentials.NewClientTLSFromCert(authorities, service)),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return k8s.Dial(ctx, "tcp", address) }))
@@ -54,13 +62,27 @@ func (s *space) mesh() (context.Context, mmesh.ModelMeshClient) {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { _ = conn.Close() })
-	return metadata.AppendToOutgoingContext(s.t.Context(), "authorization", "Bearer "+string(secret("token"))), mmesh.NewModelMeshClient(conn)
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	defer cancel()
+	if err := rig.AwaitLeader(ctx, conn); err != nil {
+		s.t.Fatal(err)
+	}
+	return s.bearing("mesh-token"), mmesh.NewModelMeshClient(conn)
+}
+
+// A Secret that controls of before made gets a token for clients of ModelMesh, by itself.
+func (s *space) withoutMeshToken() {
+	s.t.Helper()
+	s.kubectl("patch", "secret", "headgate-placement", "--type=json", `--patch=[{"op": "remove", "path": "/data/mesh-token"}]`)
+	s.kubectl("rollout", "restart", "deployment/headgate-control")
+	s.rolledOut("deployment/headgate-control")
 }
 
 // Clients of ModelMesh register models in a cluster as they do elsewhere: they are Models, are loaded when a request names
 // them, and outlive the control that decided. A load that it had begun is taken up by the next one: there is one copy.
 func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
 	sys, models := runtimes(t)
+	sys.withoutMeshToken()
 	ctx, mesh := sys.mesh()
 	register := func(id, path string, load bool) {
 		t.Helper()
@@ -94,7 +116,7 @@ func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
 	})
 	models.kubectl("delete", "--kustomize", late)
 
-	// The control that decides is killed with a load begun.
+	// The control that leads is killed with a load begun.
 	register("slow", "sim:?size=300Mi&load=8s", true)
 	copies := func(id string) (all []string) {
 		out := models.kubectl("get", "models", "--output", `go-template={{range .items}}{{$id := .spec.id}}{{range .status.copies}}{{$id}} {{.endpoint}} {{.state}}{{"\n"}}{{end}}{{end}}`)
@@ -135,5 +157,8 @@ func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
 	await(t, "they are gone", 20*time.Second, func() bool { return !strings.Contains(models.kubectl("get", "models"), "模型/v1") })
 	if _, err := mesh.UnregisterModel(t.Context(), &mmesh.UnregisterModelRequest{ModelId: "x"}); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("who sends no token is told %v", err)
+	}
+	if _, err := mesh.UnregisterModel(sys.bearing("token"), &mmesh.UnregisterModelRequest{ModelId: "x"}); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("who sends the token of extprocs is told %v", err)
 	}
 }

@@ -259,7 +259,7 @@ func New(drainLimit time.Duration) *State {
 	return s
 }
 
-// Pause lets nothing begin until it is called with false: who cannot be sure to be the only one that decides tells no engine
+// Pause lets nothing begin until it is called with false: who cannot be sure to be the only one that leads tells no engine
 // anything. What becomes known is taken in all the same.
 func (s *State) Pause(paused bool) { s.paused = paused }
 

@@ -187,7 +187,7 @@ func (l *Loader) Load(ctx context.Context, m Model, timeout time.Duration) (Load
 	ctx, cancel := within(ctx, calls)
 	defer cancel()
 	if !l.allowed(ctx) {
-		return Loaded{}, fault(Unreached, "the engine was not asked: it was not certain who decides")
+		return Loaded{}, fault(Unreached, "the engine was not asked: it was not certain which control leads")
 	}
 	limited, stop := context.WithTimeout(ctx, timeout)
 	defer stop()

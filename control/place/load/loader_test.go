@@ -48,7 +48,7 @@ func TestToClearUpEndsAfterAWhile(t *testing.T) {
 	})
 }
 
-// Who cannot be sure to be the only one that decides clears up after a load when that is certain again: another may have loaded
+// Who cannot be sure to be the only one that leads clears up after a load when that is certain again: another may have loaded
 // the model there meanwhile.
 func TestWhatIsPausedTellsTheEngineNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -18,31 +17,11 @@ import (
 )
 
 // cluster is an API server with our CRDs.
-type cluster struct {
-	*apiserver.Server
-	testing.TB
-	*apiserver.Objects
-}
+type cluster struct{ apiserver.Cluster }
 
 func newCluster(t testing.TB, flags ...string) cluster {
 	t.Helper()
-	s := apiserver.Run(t, flags...)
-	c := cluster{s, t, s.Objects(t)}
-	c.CRDs()
-	return c
-}
-
-// await fails the test unless something comes true soon.
-func (c cluster) await(what string, ok func() bool) {
-	c.Helper()
-	deadline := time.After(30 * time.Second)
-	for tick := time.NewTicker(5 * time.Millisecond); !ok(); {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			c.Fatalf("it does not come true that %s", what)
-		}
-	}
+	return cluster{apiserver.RunCluster(t, flags...)}
 }
 
 // verdicts are what the API server says of an object, and what a folder does; nil if they take it.

@@ -92,18 +92,18 @@ status: {podIP: %s, podIPs: [{ip: %[2]s}], phase: Running, conditions: [{type: R
 func TestTheWorldIsWhatTheAPIServerHas(t *testing.T) {
 	c := newCluster(t)
 	f := follow(t, reader(c), "")
-	c.await("it is readable without any object", f.readable.Load)
+	c.Await("it is readable without any object", f.readable.Load)
 	c.Apply(inferencePool("{"+base+"}") + "\n---\n" + route("{backendRefs: [{name: p}], modelNames: [sql]}") + "\n---\n" + model("{poolRef: {name: p}}") + "\n" +
 		pod("a", "10.0.0.1", "True") + pod("b", "10.0.0.2", "False"))
-	c.await("all is in force", func() bool {
+	c.Await("all is in force", func() bool {
 		return f.endpoints("p") == "+10.0.0.1:8000 -10.0.0.2:8000" && f.models() == "m sql" && len(f.world.Load().Catalogue) == 1
 	})
 
 	c.Apply(route("{backendRefs: [{name: p}], modelNames: [text-to-sql]}"))
-	c.await("an edit is in force", func() bool { return f.models() == "m text-to-sql" })
+	c.Await("an edit is in force", func() bool { return f.models() == "m text-to-sql" })
 
 	c.Apply(pod("b", "10.0.0.2", "True"))
-	c.await("a pod that is ready gets requests", func() bool { return f.endpoints("p") == "+10.0.0.1:8000 +10.0.0.2:8000" })
+	c.Await("a pod that is ready gets requests", func() bool { return f.endpoints("p") == "+10.0.0.1:8000 +10.0.0.2:8000" })
 
 	// Somebody waits for the pod's end, so that it stays and is terminating.
 	a := apiserver.ReadObjects(t, pod("a", "", ""))[0]
@@ -115,11 +115,11 @@ func TestTheWorldIsWhatTheAPIServerHas(t *testing.T) {
 	if err := c.At(a).Delete(t.Context(), "a", grace); err != nil {
 		t.Fatal(err)
 	}
-	c.await("a pod that is terminating gets nothing new", func() bool { return f.endpoints("p") == "-10.0.0.1:8000 +10.0.0.2:8000" })
+	c.Await("a pod that is terminating gets nothing new", func() bool { return f.endpoints("p") == "-10.0.0.1:8000 +10.0.0.2:8000" })
 	if _, err := c.At(a).Patch(t.Context(), "a", types.MergePatchType, []byte(`{"metadata": {"finalizers": null}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	c.await("a pod that is gone is none", func() bool { return f.endpoints("p") == "+10.0.0.2:8000" })
+	c.Await("a pod that is gone is none", func() bool { return f.endpoints("p") == "+10.0.0.2:8000" })
 
 	c.Apply(list(`{addresses: ["10.0.0.9:1"]}`) + "\n---\n" + settings(`{poolRef: {name: p}, policy: random}`))
 	labels := []byte(`{"metadata": {"labels": {"app": "llama"}}}`)
@@ -127,7 +127,7 @@ func TestTheWorldIsWhatTheAPIServerHas(t *testing.T) {
 	if _, err := c.At(l).Patch(t.Context(), "l", types.MergePatchType, labels, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	c.await("lists and settings are in force", func() bool {
+	c.Await("lists and settings are in force", func() bool {
 		p := f.world.Load().Pools[objects.Name{Namespace: "default", Name: "p"}]
 		return f.endpoints("p") == "+10.0.0.2:8000 +10.0.0.9:1" && p.Settings != nil && *p.Settings.Policy == "random"
 	})
@@ -135,13 +135,13 @@ func TestTheWorldIsWhatTheAPIServerHas(t *testing.T) {
 	if err := c.At(r).Delete(t.Context(), "r", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	c.await("a route that is gone admits nothing", func() bool { return f.models() == "m" })
+	c.Await("a route that is gone admits nothing", func() bool { return f.models() == "m" })
 
 	set, err := kube.Read(t.Context(), reader(c), "")
 	if err != nil || len(set.Pods) != 1 || len(set.Pools) != 1 || len(set.Models) != 1 || len(set.Lists) != 1 || len(set.Settings) != 1 || !set.Pods[0].Ready {
 		t.Errorf("read once, there are %+v, %v", set, err)
 	}
-	nothingDeniedTo(t, c, "reader")
+	c.NothingDenied("reader")
 }
 
 // A pod whose kubelet has not said anything of it is not ready, whatever it serves.
@@ -149,7 +149,7 @@ func TestAPodThatNobodyLookedAtGetsNothing(t *testing.T) {
 	c := newCluster(t)
 	f := follow(t, c.Admin(), "default")
 	c.Apply(inferencePool("{"+base+"}") + "\n" + strings.Replace(pod("a", "10.0.0.1", "True"), `, conditions: [{type: Ready, status: "True"}]`, "", 1))
-	c.await("it is known", func() bool { return f.endpoints("p") != "no pool" && f.endpoints("p") != "" })
+	c.Await("it is known", func() bool { return f.endpoints("p") != "no pool" && f.endpoints("p") != "" })
 	if got := f.endpoints("p"); got != "-10.0.0.1:8000" {
 		t.Errorf("the endpoints are %s", got)
 	}
@@ -162,8 +162,8 @@ kind: Namespace
 metadata: {name: other}`)
 	f, all := follow(t, c.Admin(), "default"), follow(t, c.Admin(), "")
 	c.Apply(strings.Replace(inferencePool("{"+base+"}"), "name: p", "name: p, namespace: other", 1) + "\n---\n" + inferencePool("{"+base+"}"))
-	c.await("both pools are known to who follows all", func() bool { return len(all.world.Load().Pools) == 2 })
-	c.await("one is known to who follows one", func() bool { return f.endpoints("p") == "" })
+	c.Await("both pools are known to who follows all", func() bool { return len(all.world.Load().Pools) == 2 })
+	c.Await("one is known to who follows one", func() bool { return f.endpoints("p") == "" })
 	if n := len(f.world.Load().Pools); n != 1 {
 		t.Errorf("who follows one namespace has %d pools", n)
 	}
@@ -173,10 +173,10 @@ func TestAnOutageLeavesInForceWhatIsKnown(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool("{"+base+"}") + "\n---\n" + route("{backendRefs: [{name: p}]}") + "\n" + pod("a", "10.0.0.1", "True"))
 	f := follow(t, c.Admin(), "")
-	c.await("all is in force", func() bool { return f.endpoints("p") == "+10.0.0.1:8000" && f.readable.Load() })
+	c.Await("all is in force", func() bool { return f.endpoints("p") == "+10.0.0.1:8000" && f.readable.Load() })
 
 	c.Outage()
-	c.await("it is said that the API server is away", func() bool { return !f.readable.Load() })
+	c.Await("it is said that the API server is away", func() bool { return !f.readable.Load() })
 	if f.endpoints("p") != "+10.0.0.1:8000" || f.models() != "r" {
 		t.Errorf("in the outage there are %s and %s", f.endpoints("p"), f.models())
 	}
@@ -184,8 +184,8 @@ func TestAnOutageLeavesInForceWhatIsKnown(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Apply(pod("b", "10.0.0.2", "True"))
-	c.await("a change after the outage is in force", func() bool { return f.endpoints("p") == "+10.0.0.1:8000 +10.0.0.2:8000" })
-	c.await("it is said that the API server is back", f.readable.Load)
+	c.Await("a change after the outage is in force", func() bool { return f.endpoints("p") == "+10.0.0.1:8000 +10.0.0.2:8000" })
+	c.Await("it is said that the API server is back", f.readable.Load)
 }
 
 func TestWhatChangedWhileTheAPIServerWasOutOfReachIsSeenAfter(t *testing.T) {
@@ -195,10 +195,10 @@ func TestWhatChangedWhileTheAPIServerWasOutOfReachIsSeenAfter(t *testing.T) {
 	through := c.Admin()
 	through.Host, through.ServerName = "https://"+w.address(), "kubernetes"
 	f := follow(t, through, "")
-	c.await("all is in force", func() bool { return f.endpoints("p") == "+10.0.0.1:8000 +10.0.0.2:8000" })
+	c.Await("all is in force", func() bool { return f.endpoints("p") == "+10.0.0.1:8000 +10.0.0.2:8000" })
 
 	w.cut()
-	c.await("it is said that the API server is away", func() bool { return !f.readable.Load() })
+	c.Await("it is said that the API server is away", func() bool { return !f.readable.Load() })
 	if err := c.At(apiserver.ReadObjects(t, pod("a", "", ""))[0]).Delete(t.Context(), "a", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func TestWhatChangedWhileTheAPIServerWasOutOfReachIsSeenAfter(t *testing.T) {
 		t.Errorf("out of reach there are %s", got)
 	}
 	w.mend()
-	c.await("the changes are in force", func() bool { return f.endpoints("p") == "+10.0.0.2:8000 +10.0.0.3:8000" && f.readable.Load() })
+	c.Await("the changes are in force", func() bool { return f.endpoints("p") == "+10.0.0.2:8000 +10.0.0.3:8000" && f.readable.Load() })
 }
 
 // CRDs of an older Headgate, or of somebody else, refuse less than this one's.
@@ -221,14 +221,14 @@ func TestAnObjectThatIsNotValidIsLeftOut(t *testing.T) {
 	}
 	f := follow(t, c.Admin(), "")
 	bad := apiserver.ReadObjects(t, route("{backendRefs: []}"))[0]
-	c.await("the API server takes it", func() bool {
+	c.Await("the API server takes it", func() bool {
 		_, err := c.At(bad).Create(t.Context(), bad, metav1.CreateOptions{})
 		return err == nil
 	})
 	c.Apply(strings.Replace(route("{backendRefs: [{name: p}]}"), "name: r}", "name: good}", 1))
-	c.await("it is left out, and nothing else", func() bool { return f.models() == "good" && f.refused.Load() == 1 })
+	c.Await("it is left out, and nothing else", func() bool { return f.models() == "good" && f.refused.Load() == 1 })
 	c.Apply(route("{backendRefs: [{name: p}]}"))
-	c.await("once valid it is in force", func() bool { return f.models() == "good r" && f.refused.Load() == 0 })
+	c.Await("once valid it is in force", func() bool { return f.models() == "good r" && f.refused.Load() == 0 })
 }
 
 // API servers before 1.34 do not stream lists: each kind is listed first there, and the right to is needed.
@@ -236,7 +236,7 @@ func TestAServerThatStreamsNoListsIsAskedForThem(t *testing.T) {
 	c := newCluster(t, "--feature-gates", "WatchList=false")
 	c.Apply(inferencePool("{"+base+"}") + "\n---\n" + route("{backendRefs: [{name: p}]}"))
 	f := follow(t, reader(c), "")
-	c.await("all is known", func() bool { return f.endpoints("p") == "" && f.models() == "r" })
+	c.Await("all is known", func() bool { return f.endpoints("p") == "" && f.models() == "r" })
 	requests, err := apiserver.Requests(c.AuditLog)
 	if err != nil {
 		t.Fatal(err)
@@ -254,48 +254,9 @@ func TestAServerThatStreamsNoListsIsAskedForThem(t *testing.T) {
 
 // reader may do what the package's comment says that a Source needs, and no more.
 func reader(c cluster) *rest.Config {
-	return c.allowed("reader", `
+	return c.Allowed("reader", `
 - {apiGroups: [""], resources: [pods], verbs: [list, watch]}
 - {apiGroups: [inference.networking.k8s.io], resources: [inferencepools], verbs: [list, watch]}
 - {apiGroups: [inference.x-k8s.io], resources: [llmroutes, models, poolsettings, endpointlists], verbs: [list, watch]}
 `)
-}
-
-// allowed is how a user calls who may do what rules say.
-func (c cluster) allowed(name, rules string) *rest.Config {
-	c.Helper()
-	c.Apply(fmt.Sprintf(`
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: %[1]s}
-rules: %[2]s
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: %[1]s}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %[1]s}
-subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: %[1]s}]
-`, name, rules))
-	config, err := c.User(name)
-	if err != nil {
-		c.Fatal(err)
-	}
-	return config
-}
-
-// nothingDeniedTo fails the test if the API server denied anything to a user, or was never asked.
-func nothingDeniedTo(t *testing.T, c cluster, user string) {
-	t.Helper()
-	all, err := apiserver.Requests(c.AuditLog)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !slices.ContainsFunc(all, func(r apiserver.Request) bool { return r.User.Name == user }) {
-		t.Errorf("%s asked for nothing", user)
-	}
-	for _, r := range all {
-		if r.Denied() {
-			t.Errorf("%s of %s was denied to %s", r.Verb, r.URI, r.User.Name)
-		}
-	}
 }

@@ -131,7 +131,7 @@ func Read(ctx context.Context, c *rest.Config, namespace string) (objects.Set, e
 	)
 	for _, list := range []client.ObjectList{&podList, &pools, &routes, &models, &settings, &endpoints} {
 		if err := reader.List(ctx, list, client.InNamespace(namespace)); err != nil {
-			return objects.Set{}, fmt.Errorf("read objects: %w%s", err, hintFor(err))
+			return objects.Set{}, fmt.Errorf("read objects: %w%s", err, HintFor(err))
 		}
 	}
 	err = errors.Join(
@@ -164,8 +164,8 @@ func fill[T, O any, P object[O]](shelf map[objects.Name]T, items []O, read func(
 	return errors.Join(errs...)
 }
 
-// hintFor says what to do about an answer of the API server; empty if nobody knows.
-func hintFor(err error) string {
+// HintFor says what to do about an answer of the API server; empty if nobody knows.
+func HintFor(err error) string {
 	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
 		if hint := hints[int(status.ErrStatus.Code)]; hint != "" {
 			return ": " + hint

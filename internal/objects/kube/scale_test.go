@@ -37,7 +37,8 @@ func (c cluster) populate(pools, pods, routes int) {
 		texts = append(texts, strings.NewReplacer("name: p}", fmt.Sprintf("name: p%d}", i), "app: llama", fmt.Sprintf("app: p%d", i)).Replace(inferencePool("{"+base+"}")))
 	}
 	for i := range routes {
-		texts = append(texts, named(route(fmt.Sprintf("{backendRefs: [{name: p%d}], modelNames: [m%d], adapter: {name: a%[2]d}}", i%pools, i)), fmt.Sprintf("r%d", i)))
+		texts = append(texts, strings.Replace(
+			route(fmt.Sprintf("{backendRefs: [{name: p%d}], modelNames: [m%d], adapter: {name: a%[2]d}}", i%pools, i)), "name: r}", fmt.Sprintf("name: r%d}", i), 1))
 	}
 	for i := range pods {
 		texts = append(texts, engine(i, pools))

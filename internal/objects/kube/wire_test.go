@@ -1,10 +1,8 @@
 package kube_test
 
 import (
-	"context"
 	"io"
 	"net"
-	"net/http"
 	"sync"
 	"testing"
 )
@@ -91,13 +89,4 @@ func (w *wire) carry(from net.Conn) {
 	_, _ = io.Copy(to, from)
 	_ = to.Close()
 	back.Wait()
-}
-
-// newRequest asks for what kubectl get prints.
-func newRequest(ctx context.Context, url string) (*http.Request, error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err == nil {
-		r.Header.Set("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
-	}
-	return r, err
 }

@@ -1,4 +1,4 @@
-package main
+package lead_test
 
 import (
 	"context"
@@ -16,6 +16,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/headgate/headgate/control/lead"
+)
+
+// The times of the Lease.
+const (
+	leaseDuration = 15 * time.Second
+	renewDeadline = 10 * time.Second
+	retryPeriod   = 2 * time.Second
 )
 
 // lease is a Lease of an API server, which those who are cut off cannot reach. It refuses a write that does not know the
@@ -113,43 +122,41 @@ func (l *lease) cutOff(names ...string) {
 type terms struct {
 	t *testing.T
 	*lease
-	log      *slog.Logger // of those that start
-	mu       sync.Mutex   // guards the following
-	begun    map[string]int
-	deciding []string          // the terms that are not paused, such as a1
-	on       map[string]string // the term of a control that goes on, paused or not
-	ends     map[string]context.CancelFunc
-	done     map[string]chan error
+	log     *slog.Logger // of those that start
+	mu      sync.Mutex   // guards the following
+	begun   map[string]int
+	leading []string          // the terms that are not paused, such as a1
+	on      map[string]string // the term of a control that goes on, paused or not
+	ends    map[string]context.CancelFunc
+	done    map[string]chan error
+	ending  time.Duration // how long a term takes to end
 }
 
 func newTerms(t *testing.T) *terms {
 	return &terms{
 		t: t, lease: &lease{}, log: slog.New(slog.DiscardHandler), begun: make(map[string]int), on: make(map[string]string),
-		ends: make(map[string]context.CancelFunc), done: make(map[string]chan error),
+		ends: make(map[string]context.CancelFunc), done: make(map[string]chan error), ending: time.Second,
 	}
 }
 
-func (s *terms) set(name string, decides bool) {
+func (s *terms) set(name string, leads bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.deciding = slices.DeleteFunc(s.deciding, func(n string) bool { return n == name })
-	if decides {
-		s.deciding = append(s.deciding, name)
+	s.leading = slices.DeleteFunc(s.leading, func(n string) bool { return n == name })
+	if leads {
+		s.leading = append(s.leading, name)
 	}
-	if len(s.deciding) > 1 {
-		s.t.Errorf("%v decide at once", s.deciding)
+	if len(s.leading) > 1 {
+		s.t.Errorf("%v lead at once", s.leading)
 	}
 }
 
 func (s *terms) start(name string) {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	s.ends[name], s.done[name] = cancel, make(chan error, 1)
-	e := election{
-		lock: &holder{lease: s.lease, name: name}, log: s.log,
-		duration: leaseDuration, deadline: renewDeadline, retry: retryPeriod,
-	}
+	e := lead.Election{Lock: &holder{lease: s.lease, name: name}, Log: s.log}
 	go func() {
-		s.done[name] <- e.run(ctx, func(ctx context.Context, pauses <-chan bool) error {
+		s.done[name] <- e.Run(ctx, func(ctx context.Context, pauses <-chan bool) error {
 			s.mu.Lock()
 			s.begun[name]++
 			term := fmt.Sprintf("%s%d", name, s.begun[name])
@@ -167,7 +174,10 @@ func (s *terms) start(name string) {
 				case paused := <-pauses:
 					s.set(term, !paused)
 				case <-ctx.Done():
-					time.Sleep(time.Second) // streams end
+					s.mu.Lock()
+					ending := s.ending
+					s.mu.Unlock()
+					time.Sleep(ending) // streams end
 					return nil
 				}
 			}
@@ -182,8 +192,8 @@ func (s *terms) stop(name string) {
 	}
 }
 
-// after lets time go by, and checks who decides then, and whose terms go on.
-func (s *terms) after(d time.Duration, decides string, on ...string) {
+// after lets time go by, and checks who leads then, and whose terms go on.
+func (s *terms) after(d time.Duration, leads string, on ...string) {
 	s.t.Helper()
 	time.Sleep(d)
 	synctest.Wait()
@@ -194,12 +204,12 @@ func (s *terms) after(d time.Duration, decides string, on ...string) {
 		terms = append(terms, term)
 	}
 	slices.Sort(terms)
-	var deciding string
-	if len(s.deciding) > 0 {
-		deciding = s.deciding[0]
+	var leading string
+	if len(s.leading) > 0 {
+		leading = s.leading[0]
 	}
-	if deciding != decides || !slices.Equal(terms, on) {
-		s.t.Errorf("after %v: %q decides, %v go on; want %q and %v", d, deciding, terms, decides, on)
+	if leading != leads || !slices.Equal(terms, on) {
+		s.t.Errorf("after %v: %q leads, %v go on; want %q and %v", d, leading, terms, leads, on)
 	}
 }
 
@@ -217,8 +227,8 @@ func twoControls(t *testing.T, script func(s *terms)) {
 	})
 }
 
-// An outage ends no term by itself: the control that decided goes on when it is over, though another be there first. If it
-// has died meanwhile another decides.
+// An outage ends no term by itself: the control that led goes on when it is over, though another be there first. If it
+// has died meanwhile another leads.
 func TestAnOutageOfTheAPIServerPausesTheTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTerms(t)
@@ -264,20 +274,17 @@ func TestWhoIsCutOffIsReplaced(t *testing.T) {
 	})
 }
 
-// Whoever sees another decides no more from that moment, not only when its term has ended. What happened is told in any
+// Whoever sees another leads no more from that moment, not only when its term has ended. What happened is told in any
 // order: here that there is another comes before that the Lease was lost, while the term cannot hear.
 func TestATermIsPausedBeforeItEndsForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lease{}
-		e := election{
-			lock: &holder{lease: l, name: "a", slow: time.Second}, log: slog.New(slog.DiscardHandler),
-			duration: leaseDuration, deadline: renewDeadline, retry: retryPeriod,
-		}
+		e := lead.Election{Lock: &holder{lease: l, name: "a", slow: time.Second}, Log: slog.New(slog.DiscardHandler)}
 		ctx, cancel := context.WithCancel(t.Context())
 		var heard []bool
 		hears, ended, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 		go func() {
-			done <- e.run(ctx, func(ctx context.Context, pauses <-chan bool) error {
+			done <- e.Run(ctx, func(ctx context.Context, pauses <-chan bool) error {
 				defer close(ended)
 				for {
 					select {
@@ -313,12 +320,31 @@ func TestATermIsPausedBeforeItEndsForAnother(t *testing.T) {
 	})
 }
 
-// That another has decided meanwhile is seen though it does not decide any more.
+// That another has led meanwhile is seen though it does not lead any more.
 func TestATermDoesNotGoOnOverAnothers(t *testing.T) {
 	twoControls(t, func(s *terms) {
 		s.cutOff("a")
 		s.after(time.Minute, "b1", "a1", "b1")
 		s.stop("b")
+		s.cutOff()
+		s.after(20*time.Second, "a2", "a2")
+		s.start("b")
+	})
+}
+
+// A term takes a while to end, in which the Lease that is to begin another may be lost again.
+func TestATermDoesNotBeginWithALeaseThatIsLost(t *testing.T) {
+	twoControls(t, func(s *terms) {
+		s.cutOff("a")
+		s.after(time.Minute, "b1", "a1", "b1")
+		s.stop("b")
+		s.mu.Lock()
+		s.ending = 40 * time.Second
+		s.mu.Unlock()
+		s.cutOff()
+		s.after(20*time.Second, "", "a1") // it has the Lease, and ends the term of before
+		s.cutOff("a")
+		s.after(30*time.Second, "")
 		s.cutOff()
 		s.after(20*time.Second, "a2", "a2")
 		s.start("b")
@@ -338,15 +364,12 @@ func TestAControlThatStopsGivesTheLeaseBack(t *testing.T) {
 func TestATermThatFailsEndsTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("no such port")
-		e := election{
-			lock: &holder{lease: &lease{}, name: "a"}, log: slog.New(slog.DiscardHandler),
-			duration: leaseDuration, deadline: renewDeadline, retry: retryPeriod,
-		}
-		err := e.run(t.Context(), func(context.Context, <-chan bool) error { return broken })
+		e := lead.Election{Lock: &holder{lease: &lease{}, name: "a"}, Log: slog.New(slog.DiscardHandler)}
+		err := e.Run(t.Context(), func(context.Context, <-chan bool) error { return broken })
 		if !errors.Is(err, broken) {
 			t.Errorf("%v, want %v", err, broken)
 		}
-		if r, _, err := e.lock.Get(t.Context()); err != nil || r.HolderIdentity != "" {
+		if r, _, err := e.Lock.Get(t.Context()); err != nil || r.HolderIdentity != "" {
 			t.Errorf("the Lease is held by %q, %v", r.HolderIdentity, err)
 		}
 	})

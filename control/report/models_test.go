@@ -1,42 +1,20 @@
-package kube_test
+package report_test
 
 import (
-	"log/slog"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/place/memory"
+	"github.com/headgate/headgate/control/report"
 	"github.com/headgate/headgate/internal/apiserver"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/objects/kube"
 )
-
-// typed is a client of the kinds that a memory writes.
-func (c cluster) typed(as *rest.Config) client.Client {
-	c.Helper()
-	typed, err := kube.Client(as)
-	if err != nil {
-		c.Fatal(err)
-	}
-	return typed
-}
-
-func (c cluster) memory(typed client.Client, decides func() bool) *kube.Memory {
-	c.Helper()
-	m, err := kube.OpenMemory(c.Context(), typed, "", slog.New(slog.NewTextHandler(c.Output(), nil)), decides)
-	if err != nil {
-		c.Fatal(err)
-	}
-	return m
-}
-
-func always() bool { return true }
 
 const inPool = "default/p"
 
@@ -45,29 +23,29 @@ const inPool = "default/p"
 func TestWhatWasAskedOfARuntimeIsRemembered(t *testing.T) {
 	c := newCluster(t)
 	typed := c.typed(c.Admin())
-	m := c.memory(typed, always)
+	r := c.open(typed, always)
 	model := &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: v1alpha1.ModelSpec{PoolRef: v1alpha1.PoolReference{Name: "p"}}}
 	model.Spec.ID = "a"
-	if err := m.PutModel(model)(); err != nil {
+	if err := r.PutModel(model)(); err != nil {
 		t.Fatal(err)
 	}
-	record := objects.RuntimeRecord{Endpoint: "10.0.0.1:8033", Incarnation: "one", Bytes: 1 << 30, DefaultBytes: 50 << 20, Loads: 6, LoadTimeout: time.Minute}
-	if err := m.PutRuntime(record); err != nil {
+	record := memory.Runtime{Endpoint: "10.0.0.1:8033", Incarnation: "one", Bytes: 1 << 30, DefaultBytes: 50 << 20, Loads: 6, LoadTimeout: time.Minute}
+	if err := r.PutRuntime(record); err != nil {
 		t.Fatal(err)
 	}
-	asked := objects.CopyRecord{Endpoint: record.Endpoint, Pool: inPool, ID: "a", State: "loading", Incarnation: "one", Since: time.Now().Round(time.Second)}
-	if err := m.PutCopy(asked, true); err != nil {
+	asked := memory.Copy{Endpoint: record.Endpoint, Pool: inPool, ID: "a", State: "loading", Incarnation: "one", Since: time.Now().Round(time.Second)}
+	if err := r.PutCopy(asked, true); err != nil {
 		t.Fatal(err)
 	}
 	// A status of before, which comes late, and what an engine has that can be asked.
-	m.PutStatuses([]objects.ModelRecord{{Pool: inPool, ID: "a", Status: v1alpha1.ModelStatus{
+	r.PutStatuses([]memory.Status{{Pool: inPool, ID: "a", Status: v1alpha1.ModelStatus{
 		Copies:     []v1alpha1.CopyStatus{{Endpoint: "10.0.0.2:8000", State: "loaded", Since: metav1.NowMicro()}},
 		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonLoaded}},
 	}}})
-	if err := m.PutCopy(objects.CopyRecord{Endpoint: "10.0.0.2:8000", Pool: inPool, ID: "a", State: "loaded", Listed: true}, true); err != nil {
+	if err := r.PutCopy(memory.Copy{Endpoint: "10.0.0.2:8000", Pool: inPool, ID: "a", State: "loaded", Listed: true}, true); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Close(); err != nil {
+	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
 
@@ -86,32 +64,32 @@ func TestWhatWasAskedOfARuntimeIsRemembered(t *testing.T) {
 		t.Errorf("the status is %+v", is.Status)
 	}
 
-	m = c.memory(typed, always)
-	recorded, _ := m.Copies()
+	r = c.open(typed, always)
+	recorded, _ := r.Copies()
 	if len(recorded) != 1 || recorded[0].State != "loading" || !recorded[0].Since.Equal(asked.Since) || recorded[0].Incarnation != "one" {
 		t.Errorf("another control finds %+v", recorded)
 	}
-	runtimes, _ := m.Runtimes()
+	runtimes, _ := r.Runtimes()
 	if len(runtimes) != 1 || runtimes[0] != record {
 		t.Errorf("and %+v", runtimes)
 	}
-	registered, _ := m.Models()
+	registered, _ := r.Models()
 	if len(registered) != 1 || registered[0].Spec.ID != "a" {
 		t.Errorf("and %+v", registered)
 	}
-	if err := m.DeleteModel(model)(); err != nil {
+	if err := r.DeleteModel(model)(); err != nil {
 		t.Error(err)
 	}
 	asked.State = "unloading"
-	if err := m.PutCopy(asked, true); err != nil {
+	if err := r.PutCopy(asked, true); err != nil {
 		t.Errorf("what is deleted cannot be unloaded: %v", err)
 	}
 	asked.State = "loading"
-	if err := m.PutCopy(asked, true); err == nil {
+	if err := r.PutCopy(asked, true); err == nil {
 		t.Error("what is deleted may be loaded, and nobody will know")
 	}
-	m.DeleteCopy(record.Endpoint, inPool, "a")
-	if err := m.Close(); err != nil {
+	r.DeleteCopy(record.Endpoint, inPool, "a")
+	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
 	if err := typed.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "a"}, &is); err == nil {
@@ -123,54 +101,54 @@ func TestWhatWasAskedOfARuntimeIsRemembered(t *testing.T) {
 // a Model that is gone is not written into another one of its name.
 func TestWhatIsAskedIsWrittenIntoItsOwnModel(t *testing.T) {
 	c := newCluster(t)
-	m := c.memory(c.typed(c.Admin()), always)
-	defer m.Close()
-	c.Apply(model("{poolRef: {name: p}, id: old}"))
-	old := objects.CopyRecord{
+	r := c.open(c.typed(c.Admin()), always)
+	defer r.Close()
+	c.Apply(model("m", "{poolRef: {name: p}, id: old}"))
+	old := memory.Copy{
 		Endpoint: "10.0.0.1:8033", Pool: inPool, ID: "old", State: "loading", Since: time.Now(),
 		Object: objects.Name{Namespace: "default", Name: "m"}, UID: string(c.modelNamed("m").UID),
 	}
-	if err := m.PutCopy(old, true); err != nil {
+	if err := r.PutCopy(old, true); err != nil {
 		t.Fatalf("a Model that was just made: %v", err)
 	}
 	if copies := c.modelNamed("m").Status.Copies; len(copies) != 1 {
 		t.Errorf("its copies are %+v", copies)
 	}
-	o := apiserver.ReadObjects(t, model("{poolRef: {name: p}, id: new}"))[0]
+	o := apiserver.ReadObjects(t, model("m", "{poolRef: {name: p}, id: new}"))[0]
 	if err := c.At(o).Delete(t.Context(), "m", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	c.Apply(model("{poolRef: {name: p}, id: new}"))
-	if old.State = "loaded"; m.PutCopy(old, true) == nil {
+	c.Apply(model("m", "{poolRef: {name: p}, id: new}"))
+	if old.State = "loaded"; r.PutCopy(old, true) == nil {
 		t.Error("what is deleted may be loaded, and nobody will know")
 	}
-	if old.State = "unloading"; m.PutCopy(old, true) != nil {
+	if old.State = "unloading"; r.PutCopy(old, true) != nil {
 		t.Error("what is deleted cannot be unloaded")
 	}
-	m.DeleteCopy(old.Endpoint, old.Pool, old.ID)
+	r.DeleteCopy(old.Endpoint, old.Pool, old.ID)
 	if is := c.modelNamed("m").Status; len(is.Copies) > 0 || is.ObservedGeneration != 0 {
 		t.Errorf("the new Model has the status of the old one: %+v", is)
 	}
 }
 
-// Without a Model there is no place for what is asked of a runtime; and who may not be the one that decides writes nothing.
+// Without a Model there is no place for what is asked of a runtime; and who may not be the one that leads writes nothing.
 func TestAMemoryRefusesWhatItCannotKeep(t *testing.T) {
 	c := newCluster(t)
 	typed := c.typed(c.Admin())
-	var decides atomic.Bool
-	m := c.memory(typed, decides.Load)
-	asked := objects.CopyRecord{Endpoint: "10.0.0.1:8033", Pool: inPool, ID: "a", State: "loading"}
-	if err := m.PutCopy(asked, true); err == nil || err.Error() != `no Model has the id "a" in the pool default/p, and the engine cannot list what it has: write one` {
+	var leads atomic.Bool
+	r := c.open(typed, leads.Load)
+	asked := memory.Copy{Endpoint: "10.0.0.1:8033", Pool: inPool, ID: "a", State: "loading"}
+	if err := r.PutCopy(asked, true); err == nil || err.Error() != `no Model has the id "a" in the pool default/p, and the engine cannot list what it has: write one` {
 		t.Errorf("without a Model: %v", err)
 	}
-	if err := m.PutModel(&v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}})(); err != nil {
+	if err := r.PutModel(&v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}})(); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.PutCopy(asked, true); err == nil {
-		t.Error("it is written by who does not decide")
+	if err := r.PutCopy(asked, true); err == nil {
+		t.Error("it is written by who does not lead")
 	}
-	m.PutStatuses([]objects.ModelRecord{{Pool: inPool, ID: "a", Status: v1alpha1.ModelStatus{Message: "no"}}})
-	if err := m.Close(); err != nil {
+	r.PutStatuses([]memory.Status{{Pool: inPool, ID: "a", Status: v1alpha1.ModelStatus{Message: "no"}}})
+	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
 	var is v1alpha1.Model
@@ -185,36 +163,36 @@ func TestTheStatusOfAModelIsWrittenWhenItIsOther(t *testing.T) {
 	c := newCluster(t)
 	made := &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}}
 	status := v1alpha1.ModelStatus{Message: "no room", Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonCannotLoad}}}
-	lived := func(what string, wanted int, live func(m *kube.Memory)) {
+	lived := func(what string, wanted int, live func(r *report.Report)) {
 		t.Helper()
-		before := c.asked("writer")
-		m := c.memory(c.typed(writer(c)), always)
-		live(m)
-		m.PutStatuses([]objects.ModelRecord{{Pool: inPool, ID: "a", Status: status}})
-		if err := m.Close(); err != nil { // all is written
+		before := c.Asked("writer")
+		r := c.open(c.typed(writer(c)), always)
+		live(r)
+		r.PutStatuses([]memory.Status{{Pool: inPool, ID: "a", Status: status}})
+		if err := r.Close(); err != nil { // all is written
 			t.Error(err)
 		}
-		if n := c.asked("writer") - before - 1; n != wanted { // all Models were read
+		if n := c.Asked("writer") - before - 2; n != wanted { // all Models and LLMRoutes were read
 			t.Errorf("%s: %d writes, want %d", what, n, wanted)
 		}
 	}
-	lived("made, made again, and its status", 3, func(m *kube.Memory) {
+	lived("made, made again, and its status", 3, func(r *report.Report) {
 		for range 2 {
-			if err := m.PutModel(made)(); err != nil {
+			if err := r.PutModel(made)(); err != nil {
 				t.Errorf("made: %v", err)
 			}
 		}
 	})
-	lived("the same", 0, func(*kube.Memory) {})
-	lived("other", 1, func(*kube.Memory) { status.Message, status.Loaded = "", 2 })
-	lived("a change, and then its use alone", 1, func(m *kube.Memory) {
+	lived("the same", 0, func(*report.Report) {})
+	lived("other", 1, func(*report.Report) { status.Message, status.Loaded = "", 2 })
+	lived("a change, and then its use alone", 1, func(r *report.Report) {
 		status.Loaded = 1
-		m.PutStatuses([]objects.ModelRecord{{Pool: inPool, ID: "a", Status: status}})
-		c.await("it is written", func() bool {
+		r.PutStatuses([]memory.Status{{Pool: inPool, ID: "a", Status: status}})
+		c.Await("it is written", func() bool {
 			var is v1alpha1.Model
 			return c.typed(c.Admin()).Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "a"}, &is) == nil && is.Status.Loaded == 1
 		})
 		status.LastUsed = &metav1.Time{Time: time.Now()}
 	})
-	nothingDeniedTo(t, c, "writer")
+	c.NothingDenied("writer")
 }

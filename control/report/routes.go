@@ -1,9 +1,7 @@
-package kube
+package report
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -18,114 +16,121 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Status writes the status of LLMRoutes into an API server, and of Models whose id is another's; that of other Models is
-// [Memory]'s. One process at a time should, for it remembers what it wrote last and writes only what is other; who begins to
-// write makes a new one.
-//
-// It needs the verbs get and list of llmroutes, update of llmroutes/status and patch of models/status. It is not safe for
-// concurrent use.
-type Status struct {
-	client    client.Client
-	namespace string
-	routes    map[objects.Name]told          // as last read or written; nil before the first reading
-	doubles   map[objects.Name]objects.Entry // as last written
+// route is the status of an LLMRoute. It is guarded by Report.mu.
+type route struct {
+	uid     string // of the object as last read or written: another one of its name has no status
+	written v1alpha1.LLMRouteStatus
+	want    *wanted // nil before the first World
 }
 
-// told is the status that an object has.
-type told struct {
-	uid    string // of the object: another one of its name has none
-	status v1alpha1.LLMRouteStatus
+// done says whether the object has the status that it should have.
+func (r *route) done() bool {
+	return r.want == nil || (r.want.uid == "" || r.want.uid == r.uid) && sameRoute(r.written, r.want.status)
 }
 
-// NewStatus returns a Status for the objects of a namespace, or of all where that is empty. It calls nobody.
-func NewStatus(c client.Client, namespace string) *Status {
-	return &Status{client: c, namespace: namespace, doubles: make(map[objects.Name]objects.Entry)}
+// double is a Model whose id is another's, which its status says; that of other Models is what control remembers of them.
+type double struct {
+	entry   objects.Entry
+	written bool // whoever writes knows
 }
 
-// Write writes what is not yet written of a World. It goes on after an error, and returns all of them; what failed is tried
-// again in the next call.
-func (s *Status) Write(ctx context.Context, w *objects.World) error {
-	if s.routes == nil {
-		var all v1alpha1.LLMRouteList
-		if err := s.client.List(ctx, &all, client.InNamespace(s.namespace)); err != nil {
-			return fmt.Errorf("read the status of routes: %w", err)
-		}
-		s.routes = make(map[objects.Name]told, len(all.Items))
-		for _, r := range all.Items {
-			s.routes[objects.Name{Namespace: r.Namespace, Name: r.Name}] = told{string(r.UID), r.Status}
-		}
-	}
-	var errs []error
+// SetWorld makes the status of what control does not place due: of LLMRoutes, and of Models whose id is another's.
+func (r *Report) SetWorld(w *objects.World) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	there := make(map[objects.Name]bool)
 	for _, want := range routeStatuses(w) {
 		there[want.name] = true
-		if is := s.routes[want.name]; is.uid == want.uid && sameRoute(is.status, want.status) {
-			continue
+		is := r.routes[want.name]
+		if is == nil {
+			is = new(route)
+			r.routes[want.name] = is
 		}
-		errs = append(errs, s.route(ctx, want))
+		if is.want = want; !is.done() {
+			r.mark(subject{kind: v1alpha1.LLMRouteKind, name: want.name})
+		}
 	}
-	for name := range s.routes {
+	for name := range r.routes {
 		if !there[name] {
-			delete(s.routes, name)
+			delete(r.routes, name)
+			delete(r.told, subject{kind: v1alpha1.LLMRouteKind, name: name})
 		}
 	}
 	clear(there)
 	for _, e := range w.Doubles {
-		if there[e.Object] = true; s.doubles[e.Object] != e {
-			errs = append(errs, s.double(ctx, e))
+		there[e.Object] = true
+		if is := r.doubles[e.Object]; is == nil || is.entry != e {
+			r.doubles[e.Object] = &double{entry: e}
+			r.mark(subject{kind: v1alpha1.ModelKind, name: e.Object})
 		}
 	}
-	for name := range s.doubles {
+	for name := range r.doubles {
 		if !there[name] {
-			delete(s.doubles, name)
+			delete(r.doubles, name)
+			delete(r.told, subject{kind: v1alpha1.ModelKind, name: name})
 		}
 	}
-	return errors.Join(errs...)
 }
 
-// double says of a Model that its id is another's. That it is gone is no error.
-func (s *Status) double(ctx context.Context, e objects.Entry) error {
+// writeDouble says of a Model that its id is another's. That it is gone is no error.
+func (r *Report) writeDouble(ctx context.Context, name objects.Name) error {
+	r.mu.Lock()
+	d := r.doubles[name]
+	r.mu.Unlock()
+	if d == nil || d.written {
+		return nil
+	}
+	e := d.entry
 	taken := metav1.Condition{
 		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonModelNameTaken, Message: e.Taken,
 		ObservedGeneration: e.Generation, LastTransitionTime: metav1.Now(),
 	}
 	status := v1alpha1.ModelStatus{ObservedGeneration: e.Generation, Message: e.Taken, Conditions: []metav1.Condition{taken}}
-	if _, err := putStatus(ctx, s.client, e.Object, e.UID, status); err != nil && !apierrors.IsNotFound(err) {
+	if _, err := putStatus(ctx, r.client, e.Object, e.UID, status); err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	s.doubles[e.Object] = e
+	d.written = true
 	return nil
 }
 
-// route writes the status of one route, again where somebody else wrote meanwhile. That it is gone is no error, nor that
+// writeRoute writes the status of one LLMRoute, again where somebody else wrote meanwhile. That it is gone is no error, nor that
 // another of its name is there: that one's status follows when its World does.
-func (s *Status) route(ctx context.Context, w wanted) error {
-	name, want := w.name, w.status
+func (r *Report) writeRoute(ctx context.Context, name objects.Name) error {
+	r.mu.Lock()
+	is := r.routes[name]
+	if is == nil || is.done() {
+		r.mu.Unlock()
+		return nil
+	}
+	want := is.want
+	r.mu.Unlock()
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		var r v1alpha1.LLMRoute
-		if err := s.client.Get(ctx, client.ObjectKey(name), &r); err != nil {
+		var o v1alpha1.LLMRoute
+		if err := r.client.Get(ctx, client.ObjectKey(name), &o); err != nil {
 			return err
 		}
-		if w.uid != "" && w.uid != string(r.UID) {
+		if want.uid != "" && want.uid != string(o.UID) {
 			return nil
 		}
-		before := *r.Status.DeepCopy()
-		r.Status.Models, r.Status.Pools = want.Models, want.Pools
-		for _, c := range want.Conditions {
-			meta.SetStatusCondition(&r.Status.Conditions, c)
+		before := *o.Status.DeepCopy()
+		o.Status.Models, o.Status.Pools = want.status.Models, want.status.Pools
+		for _, c := range want.status.Conditions {
+			meta.SetStatusCondition(&o.Status.Conditions, c)
 		}
-		if !equality.Semantic.DeepEqual(before, r.Status) {
-			if err := s.client.Status().Update(ctx, &r); err != nil {
+		if !equality.Semantic.DeepEqual(before, o.Status) {
+			if err := r.client.Status().Update(ctx, &o); err != nil {
 				return err
 			}
 		}
-		s.routes[name] = told{string(r.UID), r.Status}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		is.uid, is.written = string(o.UID), o.Status
+		if is.want != want && !is.done() { // another World came meanwhile
+			r.mark(subject{kind: v1alpha1.LLMRouteKind, name: name})
+		}
 		return nil
 	})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("write the status of the LLMRoute %s: %w", name, err)
-	}
-	return nil
+	return client.IgnoreNotFound(err)
 }
 
 // wanted is the status that a route should have, its conditions without times.
@@ -136,14 +141,14 @@ type wanted struct {
 }
 
 // routeStatuses are those of the LLMRoutes of a World.
-func routeStatuses(w *objects.World) []wanted {
+func routeStatuses(w *objects.World) []*wanted {
 	faults := make(map[objects.Name][]objects.Fault)
 	for _, f := range w.Faults {
 		if f.Kind == v1alpha1.LLMRouteKind {
 			faults[f.Object] = append(faults[f.Object], f)
 		}
 	}
-	var all []wanted
+	var all []*wanted
 	for _, r := range w.Routes {
 		if r.Kind != v1alpha1.LLMRouteKind {
 			continue
@@ -158,7 +163,7 @@ func routeStatuses(w *objects.World) []wanted {
 		for _, b := range r.Backends {
 			status.Pools = append(status.Pools, b.Pool.Name)
 		}
-		all = append(all, wanted{r.Name, r.UID, status})
+		all = append(all, &wanted{r.Name, r.UID, status})
 	}
 	return all
 }

@@ -1,4 +1,4 @@
-package kube_test
+package report_test
 
 import (
 	"context"
@@ -18,8 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/place/memory"
+	"github.com/headgate/headgate/control/report"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/objects/kube"
 )
 
 // namesake is an API server that has an object of every name and kind, with one UID.
@@ -30,6 +31,19 @@ type namesake struct {
 	mu     sync.Mutex // guards the following
 	uid    types.UID
 	writes int // of status, that it took
+	gone   int // objects, that were deleted
+}
+
+func (n *namesake) Delete(_ context.Context, o client.Object, options ...client.DeleteOption) error {
+	var all client.DeleteOptions
+	all.ApplyOptions(options)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if p := all.Preconditions; p != nil && p.UID != nil && *p.UID != n.uid {
+		return apierrors.NewConflict(schema.GroupResource{Resource: "models"}, o.GetName(), nil)
+	}
+	n.gone++
+	return nil
 }
 
 // is makes all its objects others.
@@ -112,48 +126,41 @@ func (s namesakeStatus) Patch(_ context.Context, o client.Object, p client.Patch
 func TestNothingIsWrittenOfAnObjectToItsNamesake(t *testing.T) {
 	object := objects.Name{Namespace: "default", Name: "a"}
 	const at = "10.0.0.1:8033"
-	inStatus := func(write func(uid string) *objects.World) func(*testing.T, *namesake, *kube.Memory, string) {
-		return func(t *testing.T, n *namesake, _ *kube.Memory, uid string) {
-			if err := kube.NewStatus(n, "").Write(t.Context(), write(uid)); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	for name, write := range map[string]func(*testing.T, *namesake, *kube.Memory, string){
-		"a route": inStatus(func(uid string) *objects.World {
-			return &objects.World{Routes: []*objects.Route{{Name: object, Kind: v1alpha1.LLMRouteKind, UID: uid, Models: []string{"sql"}}}}
-		}),
-		"a Model whose id is another's": inStatus(func(uid string) *objects.World {
-			return &objects.World{Doubles: []objects.Entry{{Object: object, UID: uid, Taken: "its id is that of another"}}}
-		}),
-		"a Model": func(_ *testing.T, _ *namesake, m *kube.Memory, uid string) {
-			r := record("a", "no room for "+uid)
-			r.UID = uid
-			m.PutStatuses([]objects.ModelRecord{r})
+	for name, write := range map[string]func(*testing.T, *namesake, *report.Report, string){
+		"a route": func(_ *testing.T, _ *namesake, r *report.Report, uid string) {
+			r.SetWorld(&objects.World{Routes: []*objects.Route{{Name: object, Kind: v1alpha1.LLMRouteKind, UID: uid, Models: []string{"sql"}}}})
 		},
-		"what is asked of a runtime": func(t *testing.T, _ *namesake, m *kube.Memory, uid string) {
-			asked := objects.CopyRecord{Endpoint: at, Pool: inPool, ID: "a", State: "loading", Object: object, UID: uid}
-			if err := m.PutCopy(asked, true); (err == nil) != (uid == "new") {
+		"a Model whose id is another's": func(_ *testing.T, _ *namesake, r *report.Report, uid string) {
+			r.SetWorld(&objects.World{Doubles: []objects.Entry{{Object: object, UID: uid, Taken: "its id is that of another"}}})
+		},
+		"a Model": func(_ *testing.T, _ *namesake, r *report.Report, uid string) {
+			status := record("a", "no room for "+uid)
+			status.UID = uid
+			r.PutStatuses([]memory.Status{status})
+		},
+		"what is asked of a runtime": func(t *testing.T, _ *namesake, r *report.Report, uid string) {
+			asked := memory.Copy{Endpoint: at, Pool: inPool, ID: "a", State: "loading", Object: object, UID: uid}
+			if err := r.PutCopy(asked, true); (err == nil) != (uid == "new") {
 				t.Errorf("of the %s one: %v", uid, err)
 			}
-			m.DeleteCopy(at, inPool, "a")
+			r.DeleteCopy(at, inPool, "a")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := &namesake{uid: "new"}
-				m, err := kube.OpenMemory(t.Context(), n, "", slog.New(slog.DiscardHandler), always)
+				r, err := report.Open(t.Context(), n, "", slog.New(slog.DiscardHandler), always)
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer m.Close()
-				write(t, n, m, "old")
+				defer r.Close()
+				write(t, n, r, "old")
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				if n := n.wrote(); n != 0 {
 					t.Errorf("of the old one it wrote %d times", n)
 				}
-				write(t, n, m, "new")
+				write(t, n, r, "new")
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				if n := n.wrote(); n == 0 {
@@ -170,12 +177,12 @@ func TestAStatusGoesToTheModelThatIsKnown(t *testing.T) {
 	before.UID = "old"
 	for name, c := range map[string]struct {
 		listed []v1alpha1.Model
-		know   func(*testing.T, *kube.Memory)
+		know   func(*testing.T, *report.Report)
 	}{
-		"written to": {nil, func(_ *testing.T, m *kube.Memory) { m.PutStatuses([]objects.ModelRecord{record("a", "no room")}) }},
-		"read":       {[]v1alpha1.Model{*before}, func(*testing.T, *kube.Memory) {}},
-		"made": {nil, func(t *testing.T, m *kube.Memory) {
-			if err := m.PutModel(made)(); err != nil {
+		"written to": {nil, func(_ *testing.T, r *report.Report) { r.PutStatuses([]memory.Status{record("a", "no room")}) }},
+		"read":       {[]v1alpha1.Model{*before}, func(*testing.T, *report.Report) {}},
+		"made": {nil, func(t *testing.T, r *report.Report) {
+			if err := r.PutModel(made)(); err != nil {
 				t.Error(err)
 			}
 		}},
@@ -183,16 +190,16 @@ func TestAStatusGoesToTheModelThatIsKnown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := &namesake{uid: "old", listed: c.listed}
-				m, err := kube.OpenMemory(t.Context(), n, "", slog.New(slog.DiscardHandler), always)
+				r, err := report.Open(t.Context(), n, "", slog.New(slog.DiscardHandler), always)
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer m.Close()
-				c.know(t, m)
+				defer r.Close()
+				c.know(t, r)
 				time.Sleep(time.Second)
 				synctest.Wait()
 				n.is("new")
-				m.PutStatuses([]objects.ModelRecord{record("a", "still no room")})
+				r.PutStatuses([]memory.Status{record("a", "still no room")})
 				time.Sleep(time.Second)
 				synctest.Wait()
 				if n := n.wrote(); n != 0 {
@@ -208,21 +215,53 @@ func TestAStatusGoesToTheModelThatIsKnown(t *testing.T) {
 func TestAModelThatIsMadeAnewDuringAWriteGetsItsStatus(t *testing.T) {
 	old, anew := record("a", "no room"), record("a", "no room")
 	old.UID, anew.UID = "old", "new"
-	var memory *kube.Memory
+	var open *report.Report
 	var patches atomic.Int64
 	during := func(context.Context) error {
 		if patches.Add(1) == 1 {
-			memory.PutStatuses([]objects.ModelRecord{anew})
+			open.PutStatuses([]memory.Status{anew})
 		}
 		return nil
 	}
-	paced(t, during, func(t *testing.T, s *slow, m *kube.Memory, _ *atomic.Bool, _ func() string) {
-		memory = m
-		m.PutStatuses([]objects.ModelRecord{old})
+	paced(t, during, func(t *testing.T, s *slow, r *report.Report, _ *atomic.Bool, _ func() string) {
+		open = r
+		r.PutStatuses([]memory.Status{old})
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if calls := s.noted(); !slices.Equal(calls, []string{"patch", "patch"}) || !strings.Contains(s.patched, `"new"`) {
 			t.Errorf("the calls are %v, and the last writes %s", calls, s.patched)
 		}
 	})
+}
+
+// A registered Model may be deleted by hand, and another made of its name: a client takes away what it registered, no more.
+func TestOnlyTheModelThatWasRegisteredIsDeleted(t *testing.T) {
+	registered := made.DeepCopy()
+	registered.UID, registered.Labels = "old", map[string]string{report.RegisteredLabel: "true"}
+	for name, c := range map[string]struct {
+		listed []v1alpha1.Model
+		make   bool
+	}{"by an earlier control": {[]v1alpha1.Model{*registered}, false}, "by this one": {nil, true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				for uid, want := range map[types.UID]int{"old": 1, "new": 0} {
+					n := &namesake{uid: "old", listed: c.listed}
+					r, err := report.Open(t.Context(), n, "", slog.New(slog.DiscardHandler), always)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if c.make {
+						if err := r.PutModel(made)(); err != nil {
+							t.Error(err)
+						}
+					}
+					n.is(uid)
+					if err := r.DeleteModel(made)(); err != nil || n.gone != want {
+						t.Errorf("%v: of the %s one it deleted %d", err, uid, n.gone)
+					}
+					_ = r.Close()
+				}
+			})
+		})
+	}
 }

@@ -1,4 +1,4 @@
-package store_test
+package memory_test
 
 import (
 	"fmt"
@@ -11,13 +11,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/objects/store"
+	"github.com/headgate/headgate/control/place/memory"
 )
 
-func open(t *testing.T, path string) *store.Store {
+func open(t *testing.T, path string) *memory.File {
 	t.Helper()
-	s, err := store.Open(path, slog.New(slog.DiscardHandler))
+	s, err := memory.Open(path, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,9 +45,9 @@ func TestWhatIsWrittenIsThereAgain(t *testing.T) {
 		})
 	}
 	writers.Wait()
-	_ = s.PutCopy(objects.CopyRecord{Endpoint: "e1", Pool: "default/p", ID: "a", State: "loading"}, false)
-	_ = s.PutCopy(objects.CopyRecord{Endpoint: "e1", Pool: "default/p", ID: "a", State: "loaded"}, false)
-	_ = s.PutCopy(objects.CopyRecord{Endpoint: "e1", Pool: "default/p", ID: "b", State: "loading"}, true)
+	_ = s.PutCopy(memory.Copy{Endpoint: "e1", Pool: "default/p", ID: "a", State: "loading"}, false)
+	_ = s.PutCopy(memory.Copy{Endpoint: "e1", Pool: "default/p", ID: "a", State: "loaded"}, false)
+	_ = s.PutCopy(memory.Copy{Endpoint: "e1", Pool: "default/p", ID: "b", State: "loading"}, true)
 	s.DeleteCopy("e1", "default/p", "b")
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -70,18 +69,18 @@ func TestASecondProcessIsToldWhy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.db")
 	s := open(t, path)
 	defer s.Close()
-	if _, err := store.Open(path, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another process has it open") {
+	if _, err := memory.Open(path, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another process has it open") {
 		t.Errorf("a second opening: %v", err)
 	}
 }
 
 func BenchmarkPutCopyAndWait(b *testing.B) {
-	s, err := store.Open(filepath.Join(b.TempDir(), "control.db"), slog.New(slog.DiscardHandler))
+	s, err := memory.Open(filepath.Join(b.TempDir(), "control.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer s.Close()
 	for b.Loop() {
-		_ = s.PutCopy(objects.CopyRecord{Endpoint: "e1", Pool: "default/p", ID: "a", State: "loading"}, true)
+		_ = s.PutCopy(memory.Copy{Endpoint: "e1", Pool: "default/p", ID: "a", State: "loading"}, true)
 	}
 }

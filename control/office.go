@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/headgate/headgate/control/lead"
+	"github.com/headgate/headgate/control/meter"
+	"github.com/headgate/headgate/control/place/memory"
+	"github.com/headgate/headgate/control/pods"
+	"github.com/headgate/headgate/control/report"
+	"github.com/headgate/headgate/control/serve"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kube"
+	"github.com/headgate/headgate/internal/reach"
+)
+
+// office is what a control has for as long as it lives, whether it leads or not.
+type office struct {
+	config
+	access reach.Access
+	worlds *latest
+	meter  *meter.Meter
+	server *serve.Server
+	log    *slog.Logger
+	// ready is called when the control has read the objects, maybe more than once.
+	ready func()
+	// remember opens what controls that led before remember, and returns what reports on a World in the status of its objects.
+	// Nothing is written while leads is false.
+	remember func(ctx context.Context, leads func() bool) (m memory.Memory, report func(*objects.World), err error)
+	// announce makes extprocs come to this control while leads is true, until ctx ends.
+	announce func(ctx context.Context, leads func() bool)
+}
+
+// serve serves until ctx ends; terms are those in which this control leads.
+func (o *office) serve(ctx context.Context, terms func(context.Context, lead.Term) error) (err error) {
+	o.server, err = serve.New(serve.Config{Listen: o.listen, CertPath: o.certPath, Placement: o.placement, Mesh: o.mesh}, o.log)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return o.server.Run(ctx) })
+	group.Go(func() error { return terms(ctx, o.term) })
+	return group.Wait()
+}
+
+// alone is a control beside a folder of objects, which leads for as long as it lives.
+func (o *office) alone(ctx context.Context) error {
+	o.remember = func(context.Context, func() bool) (memory.Memory, func(*objects.World), error) {
+		file, err := memory.Open(o.state, o.log)
+		if err != nil {
+			return nil, nil, fmt.Errorf("--state: %w", err)
+		}
+		return file, func(*objects.World) {}, nil
+	}
+	o.announce = func(context.Context, func() bool) {}
+	return o.serve(ctx, func(ctx context.Context, term lead.Term) error { return term(ctx, nil) })
+}
+
+// inCluster is a control of several, which leads while it holds their Lease: with the certificate and the tokens that all of them
+// have, if that is asked for.
+func (o *office) inCluster(ctx context.Context) error {
+	kube.UseLog(o.log) // for what follows the objects, and for the Lease
+	config, err := kube.Connect(o.kube.Config)
+	if err != nil {
+		return err
+	}
+	core, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("the API server: %w", err)
+	}
+	writer, err := kube.Client(config)
+	if err != nil {
+		return err
+	}
+	name := objectName(o.pod)
+	pod := pods.Pod{Client: core, Namespace: name.Namespace, Log: o.log}
+	if o.credentials != "" {
+		mesh, err := pod.Credentials(ctx, o.credentials)
+		if ctx.Err() != nil {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("--credentials-dir: %w", err)
+		}
+		o.certPath, o.placement.TokenFile = o.credentials, filepath.Join(o.credentials, pods.TokenKey)
+		if mesh {
+			o.mesh.TokenFile = filepath.Join(o.credentials, pods.MeshTokenKey)
+		}
+	}
+	o.remember = func(ctx context.Context, leads func() bool) (memory.Memory, func(*objects.World), error) {
+		r, err := report.Open(ctx, writer, o.kube.Namespace, o.log, leads)
+		if err != nil {
+			return nil, nil, err
+		}
+		return r, r.SetWorld, nil
+	}
+	o.announce = func(ctx context.Context, leads func() bool) {
+		if port := o.port(); port != 0 && o.podIP != "" {
+			pod.Address = netip.MustParseAddr(o.podIP) // it was checked
+			pod.Announce(ctx, port, leads)
+		}
+	}
+	return o.serve(ctx, lead.New(core, name.Namespace, name.Name, o.log).Run)
+}
+
+// port is the one that others can reach, 0 if there is none.
+func (c config) port() uint16 {
+	for _, address := range c.listen {
+		if _, text, err := net.SplitHostPort(address); err == nil && !strings.HasPrefix(address, "unix:") {
+			if port, err := strconv.ParseUint(text, 10, 16); err == nil {
+				return uint16(port)
+			}
+		}
+	}
+	return 0
+}

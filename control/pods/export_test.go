@@ -1,0 +1,6 @@
+package pods
+
+import "context"
+
+// AnnounceOnce makes the Service lead to a port of this pod.
+func (p Pod) AnnounceOnce(ctx context.Context, port uint16) error { return p.announce(ctx, port) }

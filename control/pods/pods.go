@@ -1,0 +1,117 @@
+// Package pods is what the pods of control share in their namespace: the EndpointSlice by which extprocs reach the one that
+// leads, and the Secret with which callers and controls are sure of each other.
+package pods
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// PlacementName is of the Service that extprocs and clients of ModelMesh call, of the EndpointSlice that makes it lead to the
+// leader, and of the Secret with what they need for that.
+const PlacementName = "headgate-placement"
+
+const (
+	// announceInterval is how often the leader looks whether the Service leads to it.
+	announceInterval = 10 * time.Second
+	// retryInterval is after which it tries again where that failed.
+	retryInterval = time.Second
+)
+
+// Pod is one of the pods. It needs, in its namespace, the verbs create of endpointslices and secrets, and get and update of those
+// of the name [PlacementName].
+type Pod struct {
+	Client    kubernetes.Interface
+	Namespace string
+	// Address is the pod's.
+	Address netip.Addr
+	Log     *slog.Logger
+}
+
+// Announce makes the Service of placement lead to a port of this pod, and sees to it that it does while this control leads, until
+// ctx ends.
+func (p Pod) Announce(ctx context.Context, port uint16, leads func() bool) {
+	for failing := false; ; {
+		pause := announceInterval
+		if !leads() {
+			pause = retryInterval
+		} else if err := p.announce(ctx, port); err != nil && ctx.Err() == nil {
+			pause = retryInterval
+			if !failing {
+				p.Log.Warn("cannot update EndpointSlice "+PlacementName+"; retrying", "namespace", p.Namespace, "err", err)
+			}
+			failing = true
+		} else {
+			failing = false
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+	}
+}
+
+// announce writes the EndpointSlice if it says anything else.
+func (p Pod) announce(ctx context.Context, port uint16) error {
+	ctx, cancel := context.WithTimeout(ctx, announceInterval) // what is lost on its way is not answered
+	defer cancel()
+	want := p.slice(port)
+	all := p.Client.DiscoveryV1().EndpointSlices(p.Namespace)
+	is, err := all.Get(ctx, PlacementName, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = all.Create(ctx, want, metav1.CreateOptions{})
+		return err
+	case err != nil:
+		return err
+	case slices.Equal(places(is), places(want)):
+		return nil
+	}
+	want.ResourceVersion = is.ResourceVersion
+	_, err = all.Update(ctx, want, metav1.UpdateOptions{})
+	return err
+}
+
+// slice is the EndpointSlice that leads to a port of this pod.
+func (p Pod) slice(port uint16) *discoveryv1.EndpointSlice {
+	family := discoveryv1.AddressTypeIPv4
+	if p.Address.Is6() {
+		family = discoveryv1.AddressTypeIPv6
+	}
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: p.Namespace, Name: PlacementName,
+			Labels: map[string]string{discoveryv1.LabelServiceName: PlacementName, discoveryv1.LabelManagedBy: "headgate-control"},
+		},
+		AddressType: family,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{p.Address.String()}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
+		Ports:       []discoveryv1.EndpointPort{{Name: new("placement"), Port: new(int32(port))}},
+	}
+}
+
+// places is where an EndpointSlice leads to.
+func places(s *discoveryv1.EndpointSlice) (all []netip.AddrPort) {
+	for _, e := range s.Endpoints {
+		for _, address := range e.Addresses {
+			for _, port := range s.Ports {
+				ip, err := netip.ParseAddr(address)
+				if err != nil || port.Port == nil {
+					return nil // not ours
+				}
+				all = append(all, netip.AddrPortFrom(ip, uint16(*port.Port)))
+			}
+		}
+	}
+	return all
+}

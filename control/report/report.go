@@ -1,0 +1,250 @@
+// Package report writes the status of objects into an API server: what control says of LLMRoutes and Models, for people and
+// for the control that leads next. One [Report] at a time writes, that of the leader; it writes each status only where it
+// differs, some 20 in a second, LLMRoutes first.
+package report
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/place/memory"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kube"
+)
+
+const (
+	// writeInterval is between two writes of status that nobody waits for.
+	writeInterval = 50 * time.Millisecond
+	// usedInterval is how old the time of a model's last use may be in its status, where nothing else changed.
+	usedInterval = time.Minute
+	// retryInterval is after which what could not be written is tried again, and whether this control leads now.
+	retryInterval = time.Second
+	// statusTimeout bounds a write of status: one that begins when this control stops leading, 12 s after it last renewed its
+	// Lease at the latest, has ended when another begins, at 15 s.
+	statusTimeout = 2 * time.Second
+	// writeTimeout bounds other writes, closeTimeout all that are made when it closes: a process that ends has 30 s.
+	writeTimeout = 10 * time.Second
+	closeTimeout = 5 * time.Second
+)
+
+// Report is what a control that leads says in status, and the [memory.Memory] of that control: a registered model is a Model,
+// and what was asked of a model runtime, which cannot list what it has, is in the status of its Model before the call. The rest
+// of the status follows when there is time.
+//
+// Open one with [Open]. It is safe for concurrent use. It needs the verbs create, delete and list of models, patch of
+// models/status, get and list of llmroutes, and update of llmroutes/status.
+type Report struct {
+	client client.Client
+	log    *slog.Logger
+	leads  func() bool
+	ctx    context.Context // until Close
+	stop   context.CancelFunc
+	writes context.Context // until Close has waited for closeTimeout
+	abort  context.CancelFunc
+	done   chan struct{} // closed when the last write is
+	due    chan struct{} // capacity 1; never closed
+
+	registered []v1alpha1.Model     // at the start
+	recorded   []memory.Copy        // at the start
+	since      map[string]time.Time // at the start: of the latest copy at a runtime
+
+	mu       sync.Mutex // guards the following
+	models   map[modelKey]*model
+	runtimes map[string]memory.Runtime
+	routes   map[objects.Name]*route
+	doubles  map[objects.Name]*double
+	dirty    map[subject]bool
+	resting  map[string]time.Time           // until when no status of a kind is tried
+	told     map[subject]string             // why a status could not be written last
+	uids     map[objects.Name]types.UID     // of registered Models that are known
+	turns    map[objects.Name]chan struct{} // closed when the last call that makes or deletes an object has ended
+}
+
+var _ memory.Memory = (*Report)(nil)
+
+// subject is whose status is written: an LLMRoute or a double by its name, a model by its key. With a kind alone it is all of
+// that kind.
+type subject struct {
+	kind string
+	name objects.Name
+	key  modelKey
+}
+
+// Open reads what earlier controls wrote into the objects of a namespace or, if that is empty, of all, when the API server
+// answers. Nothing is written while leads is false: another control may lead.
+func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logger, leads func() bool) (*Report, error) {
+	var models v1alpha1.ModelList
+	var routes v1alpha1.LLMRouteList
+	for told := false; ; told = true {
+		err := errors.Join(list(ctx, c, namespace, &models), list(ctx, c, namespace, &routes))
+		if err == nil {
+			break
+		}
+		if !told && ctx.Err() == nil {
+			log.Warn("cannot read the status of Models and LLMRoutes; retrying", "err", fmt.Sprint(err, kube.HintFor(err)))
+		}
+		retry := time.NewTimer(retryInterval)
+		select {
+		case <-retry.C:
+		case <-ctx.Done():
+			retry.Stop()
+			return nil, fmt.Errorf("read the status of Models and LLMRoutes: %w", ctx.Err())
+		}
+	}
+	r := &Report{
+		client: c, log: log, leads: leads, done: make(chan struct{}), due: make(chan struct{}, 1),
+		since: make(map[string]time.Time), models: make(map[modelKey]*model), runtimes: make(map[string]memory.Runtime),
+		routes: make(map[objects.Name]*route), doubles: make(map[objects.Name]*double), dirty: make(map[subject]bool),
+		resting: make(map[string]time.Time), told: make(map[subject]string), turns: make(map[objects.Name]chan struct{}), uids: make(map[objects.Name]types.UID),
+	}
+	r.ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))
+	r.writes, r.abort = context.WithCancel(context.WithoutCancel(ctx))
+	slices.SortFunc(models.Items, func(a, b v1alpha1.Model) int { // of two of one id the older one has it
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	})
+	for i := range models.Items {
+		r.recall(&models.Items[i])
+	}
+	for _, o := range routes.Items {
+		r.routes[nameOf(&o)] = &route{uid: string(o.UID), written: o.Status}
+	}
+	go r.run()
+	return r, nil
+}
+
+// list reads all objects of a kind. A kind that the API server does not have has none.
+func list(ctx context.Context, c client.Client, namespace string, all client.ObjectList) error {
+	err := c.List(ctx, all, client.InNamespace(namespace))
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func nameOf(o client.Object) objects.Name {
+	return objects.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+// Close writes what is still to be written, if this control leads and the API server answers in time, and ends.
+func (r *Report) Close() error {
+	r.stop()
+	defer r.abort()
+	defer time.AfterFunc(closeTimeout, r.abort).Stop()
+	<-r.done
+	return nil
+}
+
+// run writes what is due, not too much at once.
+func (r *Report) run() {
+	defer close(r.done)
+	timer := time.NewTimer(writeInterval)
+	defer timer.Stop()
+	retry := time.NewTicker(retryInterval)
+	defer retry.Stop()
+	for last := false; !last; {
+		select {
+		case <-r.due:
+		case <-retry.C:
+		case <-r.ctx.Done():
+			last = true
+		}
+		for s, due := r.next(); due; s, due = r.next() {
+			ctx, cancel := context.WithTimeout(r.writes, statusTimeout)
+			err := r.write(ctx, s)
+			cancel()
+			r.note(s, err)
+			timer.Reset(writeInterval)
+			select {
+			case <-timer.C:
+			case <-r.ctx.Done(): // quickly now
+			}
+		}
+	}
+}
+
+// next takes what is due, an LLMRoute before anything else.
+func (r *Report) next() (subject, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.leads() {
+		return subject{}, false
+	}
+	var found subject
+	now := time.Now()
+	for s := range r.dirty {
+		if now.Before(r.resting[s.kind]) {
+			continue
+		}
+		if found = s; s.kind == v1alpha1.LLMRouteKind {
+			break
+		}
+	}
+	delete(r.dirty, found)
+	return found, found.kind != ""
+}
+
+// mark makes a status due. The caller holds mu.
+func (r *Report) mark(s subject) {
+	r.dirty[s] = true
+	select {
+	case r.due <- struct{}{}:
+	default:
+	}
+}
+
+// describe names an object for people. The caller holds mu.
+func (r *Report) describe(s subject) string {
+	if m := r.models[s.key]; m != nil && m.object.Name != "" {
+		s.name = m.object
+	}
+	return s.kind + " " + s.name.String()
+}
+
+func (r *Report) write(ctx context.Context, s subject) error {
+	switch {
+	case s.kind == v1alpha1.LLMRouteKind:
+		return r.writeRoute(ctx, s.name)
+	case s.name.Name != "":
+		return r.writeDouble(ctx, s.name)
+	}
+	return r.writeModel(ctx, s.key)
+}
+
+// note keeps how a write went, and tells of it once. What the API server refuses in an object is not written again until it
+// changes; after any other error its whole kind waits for the next retry.
+func (r *Report) note(s subject, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	kind := subject{kind: s.kind}
+	switch {
+	case err == nil:
+		delete(r.told, s)
+		if r.told[kind] != "" {
+			delete(r.told, kind)
+			r.log.Info("the status of objects can be written again", "kind", s.kind)
+		}
+	case apierrors.IsNotFound(err), apierrors.IsInvalid(err):
+		if r.told[s] != err.Error() {
+			r.told[s] = err.Error()
+			r.log.Warn("cannot update the status of an object", "object", r.describe(s), "err", err)
+		}
+	default:
+		r.dirty[s], r.resting[s.kind] = true, time.Now().Add(retryInterval-writeInterval) // the next retry finds it
+		if r.told[kind] == "" {
+			r.told[kind] = err.Error()
+			r.log.Warn("cannot update the status of an object; retrying", "object", r.describe(s), "err", err)
+		}
+	}
+}

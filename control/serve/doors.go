@@ -1,0 +1,171 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"crypto/subtle"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/internal/reach"
+)
+
+// Callers says who may call a service from another machine: who sends the token in a file, which may be replaced at any time, and
+// shows a certificate that an authority in a file of PEM has signed. An empty name asks for none; with two nobody may.
+type Callers struct{ TokenFile, ClientCAFile string }
+
+// known says whether callers have to show anything.
+func (c Callers) known() bool { return c != Callers{} }
+
+// doors are the services that others may call who can reach control, each with what it asks for.
+type doors struct {
+	placement, mesh door
+}
+
+// door is what one service asks for. The zero door opens for nobody.
+type door struct {
+	flags string        // prefix of its flags, for people
+	token func() string // nil asks for none
+	roots *x509.CertPool
+	pem   []byte // of roots
+}
+
+// doors reads the files of those who may call.
+func (c Config) doors(log *slog.Logger) (d doors, err error) {
+	if d.placement, err = c.Placement.door("--", log); err != nil {
+		return d, err
+	}
+	if d.mesh, err = c.Mesh.door("--mesh-", log); err != nil {
+		return d, err
+	}
+	if c.Placement.known() && c.Mesh.known() && (d.placement.opensTo(d.mesh) || d.mesh.opensTo(d.placement)) {
+		return d, errors.New("clients of ModelMesh and extprocs could pose as each other: let --mesh-token-file hold another token than --token-file, or --mesh-client-ca-file another authority than --client-ca-file")
+	}
+	return d, nil
+}
+
+func (c Callers) door(flags string, log *slog.Logger) (d door, err error) {
+	d.flags = flags
+	if c.TokenFile != "" {
+		file, err := reach.OpenToken(c.TokenFile, log)
+		if err != nil {
+			return d, fmt.Errorf("%stoken-file: %w", flags, err)
+		}
+		d.token = file.Token
+	}
+	if c.ClientCAFile != "" {
+		if d.pem, err = os.ReadFile(c.ClientCAFile); err != nil {
+			return d, fmt.Errorf("%sclient-ca-file: %w", flags, err)
+		}
+		if d.roots = x509.NewCertPool(); !d.roots.AppendCertsFromPEM(d.pem) {
+			return d, fmt.Errorf("%sclient-ca-file: %s holds no certificate in PEM", flags, c.ClientCAFile)
+		}
+	}
+	return d, nil
+}
+
+// opensTo says whether what another door asks for is enough for this one.
+func (d door) opensTo(other door) bool {
+	return (d.token == nil || other.token != nil && d.token() == other.token()) &&
+		(d.roots == nil || other.roots != nil && bytes.Equal(bytes.TrimSpace(d.pem), bytes.TrimSpace(other.pem)))
+}
+
+// ask makes TLS ask callers for a certificate, where a door wants one. Which authority it has to be of is the door's to say.
+func (d doors) ask(config *tls.Config) {
+	if d.placement.roots != nil || d.mesh.roots != nil {
+		config.ClientAuth = tls.RequestClientCert
+	}
+}
+
+func (d doors) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	if err := d.enter(ctx, info.FullMethod); err != nil {
+		return nil, err
+	}
+	return handle(ctx, request)
+}
+
+func (d doors) stream(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	if err := d.enter(stream.Context(), info.FullMethod); err != nil {
+		return err
+	}
+	return handle(server, stream)
+}
+
+// enter is nil if whoever calls a method may. Health is everybody's; what else there is, reflection, is for who may call any
+// service.
+func (d doors) enter(ctx context.Context, method string) error {
+	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
+	switch service {
+	case healthv1.Health_ServiceDesc.ServiceName:
+		return nil
+	case placement.Placement_ServiceDesc.ServiceName:
+		return d.placement.enter(ctx)
+	case mmesh.ModelMesh_ServiceDesc.ServiceName:
+		return d.mesh.enter(ctx)
+	}
+	if d.mesh.enter(ctx) == nil {
+		return nil
+	}
+	return d.placement.enter(ctx)
+}
+
+// enter is nil if the caller shows what the door asks for.
+func (d door) enter(ctx context.Context) error {
+	if d.token == nil && d.roots == nil {
+		return status.Errorf(codes.PermissionDenied, "other machines are not served here: control has neither %stoken-file nor %[1]sclient-ca-file", d.flags)
+	}
+	if d.roots != nil && !d.signed(ctx) {
+		return status.Errorf(codes.Unauthenticated, "show a client certificate that an authority of control's %sclient-ca-file has signed", d.flags)
+	}
+	if d.token != nil && !sent(ctx, d.token()) {
+		return status.Errorf(codes.Unauthenticated, "send the metadata authorization: Bearer TOKEN, with the token of control's %stoken-file", d.flags)
+	}
+	return nil
+}
+
+// signed says whether the caller's certificate is of an authority of the door.
+func (d door) signed(ctx context.Context) bool {
+	caller, _ := peer.FromContext(ctx)
+	if caller == nil {
+		return false
+	}
+	info, ok := caller.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.PeerCertificates) == 0 {
+		return false
+	}
+	own := info.State.PeerCertificates
+	between := x509.NewCertPool()
+	for _, c := range own[1:] {
+		between.AddCert(c)
+	}
+	_, err := own[0].Verify(x509.VerifyOptions{
+		Roots: d.roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	return err == nil
+}
+
+// sent says whether the caller sends the token.
+func sent(ctx context.Context, token string) bool {
+	md, _ := metadata.FromIncomingContext(ctx)
+	for _, h := range md.Get("authorization") {
+		if bearer, ok := strings.CutPrefix(h, "Bearer "); ok && subtle.ConstantTimeCompare([]byte(bearer), []byte(token)) == 1 {
+			return true
+		}
+	}
+	return false
+}

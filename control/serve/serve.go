@@ -1,0 +1,123 @@
+// Package serve is control's gRPC. Every control answers health and reflection; placement and ModelMesh's API are the leader's,
+// and Unavailable at any other.
+package serve
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/internal/listen"
+)
+
+// Config is where control serves, and whom.
+type Config struct {
+	// Listen is the addresses, unix:PATH or HOST:PORT.
+	Listen []string
+	// CertPath is a folder with tls.crt and tls.key, for addresses that others than this machine can reach.
+	CertPath string
+	// Placement and Mesh say who may call there. On loopback and sockets everybody may.
+	Placement, Mesh Callers
+}
+
+// stopTimeout is how long calls may take to end once control is stopping.
+const stopTimeout = 2 * time.Second
+
+// Server serves for as long as the process lives. It is safe for concurrent use. Make one with [New].
+type Server struct {
+	config Config
+	doors  doors
+	health *health.Server
+	log    *slog.Logger
+
+	mu   sync.Mutex // guards term, and that no call enters one that has ended
+	term *term      // nil while another control leads
+}
+
+// New returns a Server. It reads the files of its configuration.
+func New(c Config, log *slog.Logger) (*Server, error) {
+	doors, err := c.doors(log)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{config: c, doors: doors, health: health.NewServer(), log: log}
+	s.tell(healthv1.HealthCheckResponse_NOT_SERVING)
+	return s, nil
+}
+
+// tell makes the leader's services healthy, or not. The process is healthy while it serves.
+func (s *Server) tell(status healthv1.HealthCheckResponse_ServingStatus) {
+	s.health.SetServingStatus(placement.Placement_ServiceDesc.ServiceName, status)
+	s.health.SetServingStatus(mmesh.ModelMesh_ServiceDesc.ServiceName, status)
+}
+
+// Run serves on every address until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	var servers []*grpc.Server
+	for _, address := range s.config.Listen {
+		l, err := listen.On("listen", address)
+		if err != nil {
+			group.Go(func() error { return err }) // ends the others
+			break
+		}
+		server, err := s.server(address, listen.IsLocal(l.Addr()))
+		if err != nil {
+			_ = l.Close()
+			group.Go(func() error { return err })
+			break
+		}
+		servers = append(servers, server)
+		group.Go(func() error { return server.Serve(l) })
+		s.log.Info("serving extprocs and clients of ModelMesh", "address", l.Addr().String())
+	}
+	group.Go(func() error {
+		<-ctx.Done()
+		s.health.Shutdown()
+		for _, server := range servers {
+			late := time.AfterFunc(stopTimeout, server.Stop)
+			server.GracefulStop()
+			late.Stop()
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+// server returns what serves at an address. One that others than this machine can reach has to know its callers.
+func (s *Server) server(address string, local bool) (*grpc.Server, error) {
+	options := []grpc.ServerOption{
+		grpc.WaitForHandlers(true), // what they write to is closed after them
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	}
+	if !local {
+		if s.config.CertPath == "" || !s.config.Placement.known() {
+			return nil, fmt.Errorf("--listen %s: others can reach it, and whoever calls it can load and unload models: say --cert-path, and --client-ca-file or --token-file; or listen on loopback or a socket", address)
+		}
+		config, err := listen.TLS(s.config.CertPath, s.log)
+		if err != nil {
+			return nil, err
+		}
+		s.doors.ask(config)
+		options = append(options, grpc.Creds(credentials.NewTLS(config)), grpc.UnaryInterceptor(s.doors.unary), grpc.StreamInterceptor(s.doors.stream))
+	}
+	server := grpc.NewServer(options...)
+	server.RegisterService(s.whileLeading(&placement.Placement_ServiceDesc, func(t *term) any { return t.placement }), struct{}{})
+	server.RegisterService(s.whileLeading(&mmesh.ModelMesh_ServiceDesc, func(t *term) any { return t.mesh }), struct{}{})
+	healthv1.RegisterHealthServer(server, s.health)
+	reflection.Register(server) // so that grpcurl needs no protocol files
+	return server, nil
+}

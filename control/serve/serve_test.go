@@ -1,0 +1,178 @@
+package serve_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/control/serve"
+)
+
+const placementService, meshService = "headgate.placement.v1.Placement", "mmesh.ModelMesh"
+
+// A control that does not lead answers health and reflection, and one that leads the rest, too. Who has connected stays so
+// whatever becomes of the Lease.
+func TestOnlyTheLeaderPlaces(t *testing.T) {
+	s := newServer(t, serve.Config{})
+	conn := dial(t, serveAt(t, s, true), insecure.NewCredentials())
+	dropped := make(chan connectivity.State, 1)
+	conn.Connect()
+	ready := limited(t)
+	for is := conn.GetState(); is != connectivity.Ready; is = conn.GetState() {
+		if !conn.WaitForStateChange(ready, is) {
+			t.Fatal("it does not connect")
+		}
+	}
+	watching, stop := context.WithCancel(t.Context())
+	defer stop()
+	go func() {
+		if conn.WaitForStateChange(watching, connectivity.Ready) {
+			dropped <- conn.GetState()
+		}
+	}()
+	for range 3 {
+		for _, service := range []string{placementService, meshService} {
+			if isHealthy(t, conn, service) {
+				t.Errorf("%s is healthy without a leader", service)
+			}
+		}
+		if err := connect(limited(t), conn); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "does not lead") {
+			t.Errorf("without a leader a placement stream ends with %v", err)
+		}
+		if _, err := mmesh.NewModelMeshClient(conn).GetModelStatus(limited(t), &mmesh.GetStatusRequest{}); status.Code(err) != codes.Unavailable {
+			t.Errorf("without a leader a call of ModelMesh's API ends with %v", err)
+		}
+		if got := services(t, reflectionv1.NewServerReflectionClient(conn)); !slices.Contains(got, placementService) || !slices.Contains(got, meshService) {
+			t.Errorf("reflection tells of %v", got)
+		}
+
+		b := newBoard()
+		end := s.Lead(b, mesh{})
+		for _, service := range []string{placementService, meshService, ""} {
+			if !isHealthy(t, conn, service) {
+				t.Errorf("%q of the leader is not healthy", service)
+			}
+		}
+		if err := connect(limited(t), conn); err != nil {
+			t.Errorf("a placement stream of the leader: %v", err)
+		}
+		if _, err := mmesh.NewModelMeshClient(conn).GetModelStatus(limited(t), &mmesh.GetStatusRequest{}); err != nil {
+			t.Errorf("a call of the leader's: %v", err)
+		}
+		close(b.closed)
+		end()
+	}
+	select {
+	case is := <-dropped:
+		t.Errorf("the connection was dropped: it is %v", is)
+	default:
+	}
+}
+
+func services(t *testing.T, client reflectionv1.ServerReflectionClient) (names []string) {
+	t.Helper()
+	stream, err := client.ServerReflectionInfo(limited(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range answer.GetListServicesResponse().GetService() {
+		names = append(names, s.GetName())
+	}
+	return names
+}
+
+// What a call stands on is closed after the term: the end waits for calls, and calls that wait end with it.
+func TestATermEndsWithItsCalls(t *testing.T) {
+	s := newServer(t, serve.Config{})
+	conn := dial(t, serveAt(t, s, true), insecure.NewCredentials())
+	b, m := newBoard(), mesh{waits: make(chan struct{}, 1)}
+	end := s.Lead(b, m)
+	stream, err := placement.NewPlacementClient(conn).Connect(limited(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	waited := make(chan error, 1)
+	go func() {
+		_, err := mmesh.NewModelMeshClient(conn).EnsureLoaded(limited(t), &mmesh.EnsureLoadedRequest{})
+		waited <- err
+	}()
+	<-m.waits
+	ended := make(chan struct{})
+	go func() {
+		end()
+		close(ended)
+	}()
+	if err := <-waited; status.Code(err) != codes.Unavailable {
+		t.Errorf("a call that waits ends with %v", err)
+	}
+	select {
+	case <-ended:
+		t.Error("the term ends while its stream goes on")
+	default:
+	}
+	if err := connect(limited(t), conn); status.Code(err) != codes.Unavailable {
+		t.Errorf("a stream that comes at the end gets %v", err)
+	}
+	close(b.closed)
+	<-ended
+	if len(b.ended) != 1 {
+		t.Error("the term ends before its stream")
+	}
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("the stream ends with %v", err)
+	}
+}
+
+func TestRunServesEveryAddressUntilItsEnd(t *testing.T) {
+	socket := "unix:" + filepath.Join(t.TempDir(), "s")
+	s := newServer(t, serve.Config{Listen: []string{socket, host + ":18034"}})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	for _, target := range []string{host + ":18034"} {
+		conn := dial(t, target, insecure.NewCredentials())
+		conn.Connect()
+		for is := conn.GetState(); is != connectivity.Ready; is = conn.GetState() {
+			if !conn.WaitForStateChange(limited(t), is) {
+				t.Fatal("it does not connect")
+			}
+		}
+		if !isHealthy(t, conn, "") {
+			t.Errorf("at %s it is not healthy", target)
+		}
+	}
+	second, err := serve.New(serve.Config{Listen: []string{socket}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another process serves there") {
+		t.Errorf("a second one: %v", err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,165 @@
+package serve_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/control/serve"
+)
+
+// board serves one stream after the other until it is closed.
+type board struct {
+	placement.UnimplementedPlacementServer
+	closed chan struct{}
+	ended  chan struct{} // gets one for each stream that has ended
+}
+
+func newBoard() *board {
+	return &board{closed: make(chan struct{}), ended: make(chan struct{}, 10)}
+}
+
+func (b *board) Connect(stream placement.Placement_ConnectServer) error {
+	defer func() { b.ended <- struct{}{} }()
+	if err := stream.Send(&placement.Update{Version: 1}); err != nil {
+		return err
+	}
+	<-b.closed
+	return nil
+}
+
+// mesh waits in EnsureLoaded until its caller leaves.
+type mesh struct {
+	mmesh.UnimplementedModelMeshServer
+	waits chan struct{} // gets one for each call that waits
+}
+
+func (mesh) GetModelStatus(context.Context, *mmesh.GetStatusRequest) (*mmesh.ModelStatusInfo, error) {
+	return &mmesh.ModelStatusInfo{}, nil
+}
+
+func (m mesh) EnsureLoaded(ctx context.Context, _ *mmesh.EnsureLoadedRequest) (*mmesh.ModelStatusInfo, error) {
+	m.waits <- struct{}{}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// host is a loopback address that no other test process has.
+var host = fmt.Sprintf("127.62.%d.%d", os.Getpid()/20%250, os.Getpid()%20+1)
+
+// serveAt serves for a test at a free port, as at an address that others can reach unless it is local.
+func serveAt(t *testing.T, s *serve.Server, local bool) (address string) {
+	t.Helper()
+	server, err := s.At("10.0.0.1:8034", local)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", host+":0") //nolint:noctx // at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(l)
+	}()
+	t.Cleanup(func() {
+		server.Stop()
+		<-done
+	})
+	return l.Addr().String()
+}
+
+func newServer(t *testing.T, c serve.Config) *serve.Server {
+	t.Helper()
+	s, err := serve.New(c, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func dial(t *testing.T, address string, creds credentials.TransportCredentials) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(creds))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func limited(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// connect begins a placement stream, and hears its first Update.
+func connect(ctx context.Context, conn *grpc.ClientConn) error {
+	stream, err := placement.NewPlacementClient(conn).Connect(ctx)
+	if err == nil {
+		_ = stream.Send(&placement.Report{Process: "x"}) // what comes of it is received
+		_, err = stream.Recv()
+	}
+	return err
+}
+
+func isHealthy(t *testing.T, conn *grpc.ClientConn, service string) bool {
+	t.Helper()
+	is, err := healthv1.NewHealthClient(conn).Check(limited(t), &healthv1.HealthCheckRequest{Service: service})
+	if err != nil {
+		t.Fatalf("health of %q: %v", service, err)
+	}
+	return is.GetStatus() == healthv1.HealthCheckResponse_SERVING
+}
+
+// pair writes a certificate that is its own authority into a folder, and returns it.
+func pair(t *testing.T) (dir string, made tls.Certificate) {
+	t.Helper()
+	dir = t.TempDir()
+	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &template, &template, &own.PublicKey, own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{
+		"tls.crt": {Type: "CERTIFICATE", Bytes: der}, "tls.key": {Type: "PRIVATE KEY", Bytes: key},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: own}
+}

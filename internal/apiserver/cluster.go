@@ -1,0 +1,98 @@
+package apiserver
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// awaitTimeout bounds what a test waits for.
+const awaitTimeout = 30 * time.Second
+
+// Cluster is an API server with Headgate's CRDs, for one test. Make one with [RunCluster].
+type Cluster struct {
+	*Server
+	testing.TB
+	*Objects
+}
+
+// RunCluster is [Run] with Headgate's CRDs.
+func RunCluster(t testing.TB, flags ...string) Cluster {
+	t.Helper()
+	s := Run(t, flags...)
+	c := Cluster{s, t, s.Objects(t)}
+	c.CRDs()
+	return c
+}
+
+// Await fails the test unless something comes true soon.
+func (c Cluster) Await(what string, ok func() bool) {
+	c.Helper()
+	deadline := time.After(awaitTimeout)
+	for tick := time.NewTicker(5 * time.Millisecond); !ok(); {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			c.Fatalf("it does not come true that %s", what)
+		}
+	}
+}
+
+// Allowed is how a user calls who may do what the rules of a ClusterRole say, a list in YAML.
+func (c Cluster) Allowed(name, rules string) *rest.Config {
+	c.Helper()
+	c.Apply(fmt.Sprintf(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: %[1]s}
+rules: %[2]s
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: %[1]s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %[1]s}
+subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: %[1]s}]
+`, name, rules))
+	config, err := c.User(name)
+	if err != nil {
+		c.Fatal(err)
+	}
+	return config
+}
+
+// Asked counts the requests of a user.
+func (c Cluster) Asked(user string) (n int) {
+	c.Helper()
+	for _, r := range c.requests() {
+		if r.User.Name == user {
+			n++
+		}
+	}
+	return n
+}
+
+// NothingDenied fails the test if the API server denied anything to anybody, or a user never asked.
+func (c Cluster) NothingDenied(user string) {
+	c.Helper()
+	all := c.requests()
+	if !slices.ContainsFunc(all, func(r Request) bool { return r.User.Name == user }) {
+		c.Errorf("%s asked for nothing", user)
+	}
+	for _, r := range all {
+		if r.Denied() {
+			c.Errorf("%s of %s was denied to %s", r.Verb, r.URI, r.User.Name)
+		}
+	}
+}
+
+func (c Cluster) requests() []Request {
+	c.Helper()
+	all, err := Requests(c.AuditLog)
+	if err != nil {
+		c.Fatal(err)
+	}
+	return all
+}
