@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -80,6 +81,9 @@ func (s *Server) RegisterModel(ctx context.Context, r *mmesh.RegisterModelReques
 			Type: info.GetType(), Source: info.GetPath(), Key: info.GetKey(),
 		},
 	}
+	if faults := objects.CheckModelObject(m); len(faults) > 0 {
+		return nil, status.Errorf(codes.InvalidArgument, "%s: %s", fieldNames[faults[0].Field], faults[0].ErrorBody())
+	}
 	_, err = s.placer.Register(m, used)
 	switch {
 	case errors.Is(err, decide.ErrExists):
@@ -91,6 +95,11 @@ func (s *Server) RegisterModel(ctx context.Context, r *mmesh.RegisterModelReques
 		return s.ensure(ctx, key, used, r.GetSync())
 	}
 	return s.status(key)
+}
+
+// fieldNames are the fields of a Model as the API calls them.
+var fieldNames = map[string]string{
+	"metadata.name": "modelId", "spec.id": "modelId", "spec.type": "modelInfo.type", "spec.source": "modelInfo.path", "spec.key": "modelInfo.key",
 }
 
 // UnregisterModel takes a model out of the catalogue. Its copies go in their time.
@@ -246,5 +255,6 @@ func (s *Server) time(ms uint64) time.Time {
 // objectName is the name of the object of a registered model: ids may be any UTF-8, and objects' names may not.
 func objectName(key decide.Key) string {
 	sum := sha256.Sum256([]byte(key.ID))
-	return fmt.Sprintf("%.30s-%s", key.Pool.Name, hex.EncodeToString(sum[:12]))
+	pool := strings.TrimRight(fmt.Sprintf("%.30s", key.Pool.Name), ".")
+	return pool + "-" + hex.EncodeToString(sum[:12])
 }
