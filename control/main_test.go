@@ -32,6 +32,7 @@ func TestTheCommandLine(t *testing.T) {
 		{"--objects x", "there is nobody to serve: say --listen unix:PATH or HOST:PORT, which extprocs call; see control --help"},
 		{"--endpoints a:1 --listen y", "say where to remember what is registered and loaded: --state FILE; see control --help"},
 		{"--endpoints a --state s --listen y", `--endpoints "a": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000; see control --help`},
+		{"--endpoints 169.254.169.254:80 --state s --listen y", `--endpoints "169.254.169.254:80": no engine is reached at a link-local, multicast, broadcast or unspecified address; see control --help`},
 		{"--objects x --listen y z", `what is "z"? every setting is a flag; see control --help`},
 		{"--objects x --listen y --mesh-pool p", `--mesh-pool "p": want NAMESPACE/NAME, such as default/runtimes; see control --help`},
 		{"--objects x --listen y --mesh-pool /p", `--mesh-pool "/p": want NAMESPACE/NAME, such as default/runtimes; see control --help`},

@@ -278,6 +278,7 @@ func TestTheCommandLine(t *testing.T) {
 		{"--kube --objects x --listen y", "--kube and --objects: objects come from an API server or from a folder; leave one of them out; see extproc --help"},
 		{"--endpoints a:1 --namespace x --listen y", "--kubeconfig and --namespace are of no use without --kube; see extproc --help"},
 		{"--endpoints a:1 --endpoints b:2,c --listen y", `--endpoints "c": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000; see extproc --help`},
+		{"--endpoints [::ffff:169.254.169.254]:80 --listen y", `--endpoints "[::ffff:169.254.169.254]:80": no engine is reached at a link-local, multicast, broadcast or unspecified address; see extproc --help`},
 		{"--objects x --grpc-port -1", "there is nobody to serve: say --listen unix:PATH for an Envoy beside, or --grpc-port for other gateways; see extproc --help"},
 		{"--objects x --grpc-port 65536", "--grpc-port 65536 is no port; see extproc --help"},
 		{"--objects x --picks 9", "--picks 9: it must be 1 to 8; see extproc --help"},

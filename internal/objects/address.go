@@ -44,7 +44,19 @@ type Address struct {
 
 var errAddress = errors.New("want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000")
 
-// ParseAddress reads host:port.
+// errNoEngine is of the addresses that [CheckIP] refuses.
+var errNoEngine = errors.New("no engine is reached at a link-local, multicast, broadcast or unspecified address")
+
+// CheckIP refuses the IP addresses that no engine has: at the link-local 169.254.169.254 clouds give the credentials of a
+// machine to whoever asks there. An IPv4 address may be written as an IPv6 one.
+func CheckIP(ip netip.Addr) error {
+	if !ip.IsGlobalUnicast() && !ip.IsLoopback() { // netip knows IPv4 within IPv6
+		return errNoEngine
+	}
+	return nil
+}
+
+// ParseAddress reads host:port. An IP address must pass [CheckIP]; what a name resolves to is for others to check.
 func ParseAddress(text string) (Address, error) {
 	if strings.Contains(text, "/") {
 		return Address{}, errors.New("want host:port alone, without scheme and path")
@@ -52,6 +64,9 @@ func ParseAddress(text string) (Address, error) {
 	if at, err := netip.ParseAddrPort(text); err == nil {
 		if at.Port() == 0 || at.Addr().Zone() != "" {
 			return Address{}, errAddress
+		}
+		if err := CheckIP(at.Addr()); err != nil {
+			return Address{}, err
 		}
 		return Address{IP: at.Addr().Unmap(), Port: at.Port()}, nil
 	}

@@ -40,6 +40,39 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
+// An address that no engine has is refused however it is written: of 169.254.169.254 clouds give away credentials.
+func TestAddressesThatNoEngineHas(t *testing.T) {
+	for text, is := range map[string]bool{
+		"10.0.0.7": true, "192.168.1.1": true, "100.64.0.1": true, "8.8.8.8": true, "127.0.0.1": true, "127.9.9.9": true, "169.253.255.255": true, "169.255.0.0": true,
+		"fd00::7": true, "2001:db8::1": true, "::1": true, "::ffff:10.0.0.7": true, "::ffff:127.0.0.1": true, "fec0::1": true,
+		"169.254.169.254": false, "169.254.0.0": false, "169.254.255.255": false, "::ffff:169.254.169.254": false, "::ffff:a9fe:a9fe": false,
+		"fe80::1": false, "febf::1": false, "fe80::1%eth0": false,
+		"0.0.0.0": false, "::": false, "::ffff:0.0.0.0": false,
+		"224.0.0.1": false, "239.255.255.255": false, "::ffff:224.0.0.1": false, "ff02::1": false, "ff0e::1": false,
+		"255.255.255.255": false, "::ffff:255.255.255.255": false,
+	} {
+		ip := netip.MustParseAddr(text)
+		if err := objects.CheckIP(ip); (err == nil) != is {
+			t.Errorf("%s: %v", text, err)
+		}
+		if ip.Zone() != "" {
+			continue // no address has one
+		}
+		address := netip.AddrPortFrom(ip, 8000).String()
+		const want = "no engine is reached at a link-local, multicast, broadcast or unspecified address"
+		if got, err := objects.ParseAddress(address); (err == nil) != is || err != nil && (err.Error() != want || got != objects.Address{}) {
+			t.Errorf("%s is %+v, %v", address, got, err)
+		}
+		list := aList("l", nil, address)
+		if errs := objects.CheckList(&list); (len(errs) == 0) != is {
+			t.Errorf("a list of %s: %v", address, errs)
+		}
+	}
+	if err := objects.CheckIP(netip.Addr{}); err == nil {
+		t.Error("no address is taken for one")
+	}
+}
+
 func aList(name string, labels map[string]string, addresses ...string) v1alpha1.EndpointList {
 	return v1alpha1.EndpointList{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: labels},

@@ -28,8 +28,10 @@ func Of(pod *corev1.Pod) (objects.Pod, field.ErrorList) {
 		ip, err := netip.ParseAddr(pod.Status.PodIP)
 		if err != nil || ip.Zone() != "" {
 			faults = append(faults, field.Invalid(field.NewPath("status", "podIP"), pod.Status.PodIP, "want an IP address, such as 10.0.0.7"))
+		} else if err := objects.CheckIP(ip); err != nil {
+			faults = append(faults, field.Invalid(field.NewPath("status", "podIP"), pod.Status.PodIP, err.Error()))
 		}
-		p.IP = ip
+		p.IP = ip.Unmap()
 	}
 	ports, fault := activePorts(pod.Annotations)
 	if fault != nil {

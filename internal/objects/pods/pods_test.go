@@ -72,6 +72,22 @@ func TestOnlyAPodThatStaysAndIsReadyGetsRequests(t *testing.T) {
 	}
 }
 
+func TestAPodHasAnAddressThatAnEngineCanHave(t *testing.T) {
+	for text, want := range map[string]string{
+		"10.0.0.7": "10.0.0.7", "fd00::7": "fd00::7", "::ffff:10.0.0.7": "10.0.0.7", "127.0.0.11": "127.0.0.11", "": "",
+		"169.254.169.254": "-", "::ffff:169.254.169.254": "-", "fe80::1": "-", "fe80::1%eth0": "-", "0.0.0.0": "-", "::": "-", "224.0.0.1": "-",
+		"255.255.255.255": "-", "ff02::1": "-", "10.0.0": "-",
+	} {
+		p, faults := pods.Of(aPod(func(p *corev1.Pod) { p.Status.PodIP = text }))
+		switch {
+		case want == "-" && len(faults) != 1:
+			t.Errorf("%s: %v", text, faults)
+		case want != "-" && (len(faults) != 0 || p.IP.IsValid() != (want != "") || p.IP.IsValid() && p.IP.String() != want):
+			t.Errorf("%s: the address is %v, %v", text, p.IP, faults)
+		}
+	}
+}
+
 func TestATrimmedPodIsTheSame(t *testing.T) {
 	for _, change := range []func(*corev1.Pod){
 		nil,

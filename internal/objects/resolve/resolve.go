@@ -52,6 +52,7 @@ type Resolver struct {
 type name struct {
 	stop      context.CancelFunc
 	addresses []netip.Addr // as last resolved
+	refused   []netip.Addr // as last resolved too, and left out
 	answered  bool         // once at least, if only by a failure
 	failing   bool
 }
@@ -60,7 +61,7 @@ type name struct {
 type answer struct {
 	of        *name
 	name      string
-	addresses []netip.Addr
+	addresses []netip.Addr // whatever they are
 	err       error
 }
 
@@ -140,7 +141,7 @@ func (r *Resolver) loop(ctx context.Context, wanted string, n *name) {
 		select {
 		case <-ctx.Done():
 			return
-		case r.answers <- answer{n, wanted, usable(addresses), err}:
+		case r.answers <- answer{n, wanted, addresses, err}:
 		}
 		select {
 		case <-ctx.Done():
@@ -150,27 +151,29 @@ func (r *Resolver) loop(ctx context.Context, wanted string, n *name) {
 	}
 }
 
-// usable returns the addresses that are endpoints, in order. A name with addresses of both families means the same hosts
-// by both: counting each of them twice would count their load twice, so IPv4 goes first.
-func usable(addresses []netip.Addr) []netip.Addr {
+// usable returns the addresses that are endpoints, in order, and those at which no engine can be. A name with addresses of
+// both families means the same hosts by both: counting each of them twice would count their load twice, so IPv4 goes first.
+func usable(addresses []netip.Addr) (all, refused []netip.Addr) {
 	var v4, v6 []netip.Addr
 	for _, a := range addresses {
 		switch a = a.Unmap(); {
+		case objects.CheckIP(a) != nil:
+			refused = append(refused, a)
 		case a.Is4():
 			v4 = append(v4, a)
 		case a.Is6() && a.Zone() == "":
 			v6 = append(v6, a)
 		}
 	}
-	all := v4
-	if len(all) == 0 {
+	if all = v4; len(all) == 0 {
 		all = v6
 	}
 	slices.SortFunc(all, netip.Addr.Compare)
-	return slices.Compact(all)
+	slices.SortFunc(refused, netip.Addr.Compare)
+	return slices.Compact(all), slices.Compact(refused)
 }
 
-var errNoAddress = errors.New("it has no address")
+var errNoAddress = errors.New("it has no address of an engine")
 
 // take keeps an answer, and reports whether the name's addresses changed. A failure changes nothing, and is logged when
 // it begins and when it ends.
@@ -180,8 +183,17 @@ func (r *Resolver) take(a answer) bool {
 		return false // of a name that is followed no more
 	}
 	n.answered = true
-	if a.err == nil && len(a.addresses) == 0 {
-		a.err = errNoAddress
+	addresses, refused := usable(a.addresses)
+	if a.err == nil {
+		for _, ip := range refused {
+			if !slices.Contains(n.refused, ip) {
+				r.log.Warn("an endpoint's name resolves to an address that is left out", "name", a.name, "address", ip, "err", objects.CheckIP(ip))
+			}
+		}
+		n.refused = refused
+		if len(addresses) == 0 {
+			a.err = errNoAddress
+		}
 	}
 	if a.err != nil {
 		if !n.failing {
@@ -194,11 +206,11 @@ func (r *Resolver) take(a answer) bool {
 		r.log.Info("an endpoint's name resolves again", "name", a.name)
 	}
 	n.failing = false
-	if slices.Equal(n.addresses, a.addresses) {
+	if slices.Equal(n.addresses, addresses) {
 		return false
 	}
-	r.log.Info("an endpoint's name resolves", "name", a.name, "addresses", a.addresses)
-	n.addresses = a.addresses
+	r.log.Info("an endpoint's name resolves", "name", a.name, "addresses", addresses)
+	n.addresses = addresses
 	return true
 }
 

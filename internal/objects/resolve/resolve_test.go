@@ -191,6 +191,37 @@ func TestANameOfBothFamiliesIsItsIPv4Addresses(t *testing.T) {
 	})
 }
 
+// Whoever answers for a name could have a cloud's metadata looked at.
+func TestAnAddressThatNoEngineHasIsLeftOutAndLoggedOnce(t *testing.T) {
+	run(t, func(r *resolve.Resolver, d *dns, w *world, log *bytes.Buffer) {
+		const refused = "169.254.169.254 fe80::1 0.0.0.0 :: 224.0.0.1 ff02::1 255.255.255.255 ::ffff:169.254.169.253"
+		d.set("engine", refused+" 169.254.169.254 10.0.0.1 fd00::1")
+		d.set("metadata", refused)
+		r.Set(objects.Endpoints([]string{"engine:8000", "metadata:80"}))
+		after(time.Minute)
+		want(t, w, "10.0.0.1:8000")
+		for _, text := range []string{"name=engine address=169.254.169.254", "name=metadata address=169.254.169.254", "name=engine address=169.254.169.253", "name=engine address=::"} {
+			if n := strings.Count(log.String(), text+" "); n != 1 {
+				t.Errorf("%s is logged %d times:\n%s", text, n, log)
+			}
+		}
+
+		// One that was good, and moves there, stays where it was; one that comes back is told again.
+		d.set("engine", "169.254.169.254")
+		after(time.Minute)
+		want(t, w, "10.0.0.1:8000")
+		d.set("engine", "10.0.0.2")
+		after(time.Minute)
+		want(t, w, "10.0.0.2:8000")
+		d.set("engine", "10.0.0.2 169.254.169.254")
+		after(time.Minute)
+		want(t, w, "10.0.0.2:8000")
+		if n := strings.Count(log.String(), "name=engine address=169.254.169.254 "); n != 2 {
+			t.Errorf("it is logged %d times:\n%s", n, log)
+		}
+	})
+}
+
 func TestTheSystemResolvesLocalhost(t *testing.T) {
 	addresses, err := resolve.System(t.Context(), "localhost")
 	if err != nil || len(addresses) == 0 || !addresses[0].IsLoopback() {
