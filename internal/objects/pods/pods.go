@@ -15,7 +15,8 @@ import (
 )
 
 // Of is what Headgate takes of a pod, and what is wrong with it. A pod without a Ready condition counts as ready: people
-// who write a pod by hand mean a server that is there.
+// who write a pod by hand mean a server that is there. One that has ended has no address, though its status says the last:
+// by now it may be that of a pod of somebody else.
 func Of(pod *corev1.Pod) (objects.Pod, field.ErrorList) {
 	var faults field.ErrorList
 	if pod.Name == "" {
@@ -24,7 +25,7 @@ func Of(pod *corev1.Pod) (objects.Pod, field.ErrorList) {
 	p := objects.Pod{Name: objects.Name{Namespace: pod.Namespace, Name: pod.Name}, Labels: pod.Labels, Containers: containers(pod)}
 	p.Ready, p.NodeSilent = ready(pod)
 	p.Terminating = pod.DeletionTimestamp != nil
-	if pod.Status.PodIP != "" {
+	if pod.Status.PodIP != "" && !ended(pod) {
 		ip, err := netip.ParseAddr(pod.Status.PodIP)
 		if err != nil || ip.Zone() != "" {
 			faults = append(faults, field.Invalid(field.NewPath("status", "podIP"), pod.Status.PodIP, "want an IP address, such as 10.0.0.7"))
@@ -117,13 +118,18 @@ func activePorts(annotations map[string]string) (ports []int32, fault *field.Err
 	return nil, nil
 }
 
+// ended says whether all containers of a pod have ended, and are not started again.
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+}
+
 // ready says whether a pod may get new requests, and whether that is the last word of a node that has been silent since.
 //
 // Whoever watches nodes for Kubernetes takes the Ready condition, and that alone, from the pods of a node of which nothing
 // was heard for a while: of a node that died, and of every node when the API server was away for longer. The kubelet takes
 // both, or has a readiness gate as the reason (nodelifecycle's MarkPodsNotReady, and kubelet/status, both of 1.36).
 func ready(pod *corev1.Pod) (is, nodeSilent bool) {
-	if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
+	if pod.DeletionTimestamp != nil || ended(pod) {
 		return false, false
 	}
 	says := func(condition corev1.PodConditionType) corev1.ConditionStatus {

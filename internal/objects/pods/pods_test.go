@@ -66,6 +66,9 @@ func TestOnlyAPodThatStaysAndIsReadyGetsRequests(t *testing.T) {
 		if p.Ready != c.ready || p.NodeSilent != c.nodeSilent || len(faults) > 0 {
 			t.Errorf("%s: ready is %v, the node's silence %v, faults are %v", name, p.Ready, p.NodeSilent, faults)
 		}
+		if over := name == "failed" || name == "ended"; p.IP.IsValid() == over {
+			t.Errorf("%s: its address is %v", name, p.IP)
+		}
 		if deleted := strings.Contains(name, "deleted"); p.Terminating != deleted {
 			t.Errorf("%s: terminating is %v", name, p.Terminating)
 		}
