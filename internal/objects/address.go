@@ -32,7 +32,7 @@ func Endpoints(addresses []string) Set {
 	p := pool.InferencePool{ObjectMeta: meta}
 	p.Spec.Selector.MatchLabels = meta.Labels
 	list := v1alpha1.EndpointList{ObjectMeta: meta, Spec: v1alpha1.EndpointListSpec{Addresses: addresses}}
-	return Set{Pools: []pool.InferencePool{p}, Lists: []v1alpha1.EndpointList{list}}
+	return Set{Pools: []pool.InferencePool{p}, Lists: []List{{list, true}}}
 }
 
 // Address is a host and a port, as an EndpointList has them.

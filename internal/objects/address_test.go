@@ -73,6 +73,35 @@ func TestAddressesThatNoEngineHas(t *testing.T) {
 	}
 }
 
+// Whoever may write a list into a cluster gets neither at what listens on loopback in Headgate's pods nor at their files.
+func TestAListOfAClusterIsNotOfHeadgatesOwnPod(t *testing.T) {
+	for address, is := range map[string]bool{
+		"10.0.0.7:80": true, "engine:80": true, "localhost:80": true, // a name is what it resolves to
+		"127.0.0.1:80": false, "127.255.255.254:80": false, "[::1]:80": false, "[::ffff:127.0.0.1]:80": false, "169.254.169.254:80": false,
+	} {
+		list := aList("l", nil, address)
+		if errs := objects.CheckClusterList(&list); (len(errs) == 0) != is {
+			t.Errorf("%s: %v", address, errs)
+		}
+	}
+	list := aList("l", nil, "10.0.0.7:80")
+	for management, is := range map[string]bool{"": true, "port:8085": true, "unix:/run/x.sock": false, "unix:x": false} {
+		if list.Spec.Management = management; (len(objects.CheckClusterList(&list)) == 0) != is || len(objects.CheckList(&list)) != 0 {
+			t.Errorf("%q: %v, %v", management, objects.CheckClusterList(&list), objects.CheckList(&list))
+		}
+	}
+
+	set := objects.Set{
+		Pools: []pool.InferencePool{aPool("base", llama, 8000)},
+		Pods:  []objects.Pod{aPod("a", "127.0.0.11", true, llama)}, // of a kubelet
+		Lists: []objects.List{{EndpointList: aList("theirs", llama, "engine:1")}, {EndpointList: aList("ours", llama, "engine:2"), Loopback: true}},
+		Hosts: map[string][]netip.Addr{"engine": {netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("10.0.0.1")}},
+	}
+	if got := objects.Build(set).Addresses(); !slices.Equal(got, []string{"10.0.0.1:1", "10.0.0.1:2", "127.0.0.11:8000", "127.0.0.1:2"}) {
+		t.Errorf("the endpoints are %v", got)
+	}
+}
+
 func aList(name string, labels map[string]string, addresses ...string) v1alpha1.EndpointList {
 	return v1alpha1.EndpointList{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: labels},
@@ -90,7 +119,7 @@ func TestAPoolSelectsListsAsItSelectsPods(t *testing.T) {
 	w := objects.Build(objects.Set{
 		Pools: []pool.InferencePool{aPool("base", llama, 8000)},
 		Pods:  []objects.Pod{aPod("pod", "10.0.0.1", true, map[string]string{"app": "llama", engine.LegacyKindLabel: "sglang"})},
-		Lists: []v1alpha1.EndpointList{aList("plain", llama, "10.0.0.2:8001"), typed, elsewhere},
+		Lists: []objects.List{{EndpointList: aList("plain", llama, "10.0.0.2:8001")}, {EndpointList: typed}, {EndpointList: elsewhere}},
 		Hosts: map[string][]netip.Addr{"engines.test": {netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("10.0.0.4")}},
 	})
 	name := func(n string) objects.Name { return objects.Name{Namespace: "default", Name: n} }
@@ -132,7 +161,7 @@ func TestPlainAddressesAreAPool(t *testing.T) {
 		Pools:  []pool.InferencePool{aPool("endpoints", llama, 9000), aPool("base", llama, 9000)},
 		Pods:   []objects.Pod{aPod("a", "10.0.0.9", true, llama)},
 		Routes: []v1alpha1.LLMRoute{aRoute("r", "endpoints", 0)},
-		Lists:  []v1alpha1.EndpointList{aList("more", llama, "a.test:1", "engine:2")},
+		Lists:  []objects.List{{EndpointList: aList("more", llama, "a.test:1", "engine:2")}},
 	})
 	if got := set.Names(); !slices.Equal(got, []string{"a.test", "engine"}) {
 		t.Errorf("names are %v", got)

@@ -165,6 +165,25 @@ func CheckList(l *v1alpha1.EndpointList) field.ErrorList {
 	return errs
 }
 
+// loopback is why an EndpointList of an API server has no loopback address.
+const loopback = "in a cluster, no engine is reached at a loopback address, which is that of Headgate's own pod"
+
+// CheckClusterList returns what is wrong with an EndpointList of an API server. Whoever may write one there gets neither at
+// what listens on loopback nor at the files of Headgate's own pod.
+func CheckClusterList(l *v1alpha1.EndpointList) field.ErrorList {
+	errs := CheckList(l)
+	spec := field.NewPath("spec")
+	for i, text := range l.Spec.Addresses {
+		if a, err := ParseAddress(text); err == nil && a.IP.IsLoopback() {
+			errs = append(errs, field.Invalid(spec.Child("addresses").Index(i), text, loopback))
+		}
+	}
+	if m := l.Spec.Management; strings.HasPrefix(m, unixScheme) {
+		errs = append(errs, field.Invalid(spec.Child("management"), m, "want port:NUMBER, such as port:8085; a socket is for an EndpointList in a folder"))
+	}
+	return errs
+}
+
 func checkName(name string) field.ErrorList {
 	path := field.NewPath("metadata", "name")
 	if name == "" {

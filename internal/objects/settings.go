@@ -54,7 +54,7 @@ func checkPlacement(path *field.Path, p *v1alpha1.Placement) field.ErrorList {
 	errs = append(errs, checkLength(path.Child("source"), p.Source, maxPath)...)
 	if m := p.Management; m != "" {
 		if err := checkManagement(m); err != nil || strings.HasPrefix(m, unixScheme) {
-			errs = append(errs, field.Invalid(path.Child("management"), m, "want port:NUMBER, such as port:8085; a socket is for an EndpointList of one address"))
+			errs = append(errs, field.Invalid(path.Child("management"), m, "want port:NUMBER, such as port:8085; a socket is for an EndpointList of one address in a folder"))
 		}
 	}
 	return errs

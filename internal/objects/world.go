@@ -32,7 +32,7 @@ type Set struct {
 	Pools  []pool.InferencePool
 	Routes []v1alpha1.LLMRoute
 	Pods   []Pod
-	Lists  []v1alpha1.EndpointList
+	Lists  []List
 	// Hosts are the addresses that the names in Lists have now. A name that is missing has no endpoint.
 	Hosts map[string][]netip.Addr
 	// Settings of pools.
@@ -62,6 +62,14 @@ func (s Set) Join(t Set) Set {
 
 // PodKind is the kind of pods.
 const PodKind = "Pod"
+
+// List is an EndpointList, and what its source lets its addresses be.
+type List struct {
+	v1alpha1.EndpointList
+	// Loopback says that its names may resolve to loopback addresses. Those of an API server may not: whoever may write a list
+	// there could have Headgate's own pod called, which listens to itself alone.
+	Loopback bool
+}
 
 // Pod is what Headgate needs of a Kubernetes Pod.
 type Pod struct {
@@ -254,6 +262,10 @@ func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
 				continue // CheckList refuses it
 			}
 			for _, at := range address.at(s.Hosts) {
+				if at.Addr().IsLoopback() && !list.Loopback {
+					w.problem("EndpointList %s: %s resolves to %s: %s; it is left out", Name{list.Namespace, list.Name}, address.Name, at.Addr(), loopback)
+					continue
+				}
 				p.Endpoints = append(p.Endpoints, Endpoint{
 					Address: at.String(), Host: address.Name, Pod: Name{list.Namespace, list.Name}, Labels: list.Labels,
 					Kind: cmp.Or(engine.Kind(list.Spec.Engine), kindOf(list.Labels)), Ready: true,

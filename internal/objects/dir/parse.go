@@ -188,7 +188,7 @@ func (p *parser) list(path string, text []byte) error {
 	if err := p.check(path, id, objects.CheckList(&l)); err != nil {
 		return err
 	}
-	p.set.Lists = append(p.set.Lists, l)
+	p.set.Lists = append(p.set.Lists, objects.List{EndpointList: l, Loopback: true})
 	return nil
 }
 

@@ -188,8 +188,12 @@ func TestAPodWrittenByHandIsReady(t *testing.T) {
 
 func TestAnEndpointListIsRead(t *testing.T) {
 	c, err := parse("f.yaml", []byte(goodList))
-	if err != nil || len(c.set.Lists) != 1 || c.set.Lists[0].Namespace != "default" || len(c.set.Lists[0].Spec.Addresses) != 2 {
+	if err != nil || len(c.set.Lists) != 1 || c.set.Lists[0].Namespace != "default" || len(c.set.Lists[0].Spec.Addresses) != 2 || !c.set.Lists[0].Loopback {
 		t.Errorf("lists are %+v, %v", c, err)
+	}
+	local := strings.Replace(strings.Replace(goodList, "sglang", "modelruntime\n  management: unix:/run/x.sock", 1), "  - 10.0.0.7:8000\n  - engine-1.internal:8000\n", "  - '[::1]:8000'\n", 1)
+	if c, err := parse("f.yaml", []byte(local)); err != nil || len(c.set.Lists) != 1 || c.set.Lists[0].Spec.Management != "unix:/run/x.sock" {
+		t.Errorf("lists of this machine are %+v, %v", c, err)
 	}
 }
 

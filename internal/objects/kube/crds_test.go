@@ -160,7 +160,7 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{settings(`{poolRef: {name: p}, placement: {source: ` + strings.Repeat("x", 4097) + `}}`), "may not be more than 4096"},
 
 		{list(`{addresses: ["10.0.0.7:8000", "[fd00::7]:8000", "gpu-2.internal:65535", "gpu_3:1", "GPU-4.internal.:80"], engine: llama.cpp}`), ""},
-		{list(`{addresses: ["10.0.0.7:8000"], engine: modelruntime, management: "unix:/run/x.sock"}`), ""},
+		{list(`{addresses: ["10.0.0.7:8000"], engine: modelruntime, management: "port:8085"}`), ""},
 		{list(`{addresses: ["a:1", "b:1"], management: "port:8085"}`), ""},
 		{list(`{addresses: [` + many(512, `"h%d:1"`) + `]}`), ""},
 		{list(`{addresses: [` + many(513, `"h%d:1"`) + `]}`), "must have at most 512 items"},
@@ -179,11 +179,19 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{list(`{addresses: ["[10.0.0.7]:80"]}`), "want host:port"},
 		{list(`{addresses: ["fd00::7:80"]}`), "want host:port"},
 		{list(`{addresses: ["[fe80::1%eth0]:80"]}`), "want host:port"},
+		{list(`{addresses: ["a:1", "[::ffff:169.254.169.254]:80"]}`), "want host:port"},
+		{list(`{addresses: ["a:1", "169.254.169.254:80"]}`), "spec.addresses[1]: Invalid value: \"169.254.169.254:80\": no engine is reached at a loopback, link-local, multicast, broadcast or unspecified address"},
+		{list(`{addresses: ["[fe80::1]:80"]}`), "no engine is reached at a loopback, link-local"},
+		{list(`{addresses: ["0.0.0.0:80"]}`), "no engine is reached at a loopback, link-local"},
+		{list(`{addresses: ["[::]:80"]}`), "no engine is reached at a loopback, link-local"},
+		{list(`{addresses: ["224.0.0.1:80"]}`), "no engine is reached at a loopback, link-local"},
+		{list(`{addresses: ["[ff02::1]:80"]}`), "no engine is reached at a loopback, link-local"},
+		{list(`{addresses: ["255.255.255.255:80"]}`), "no engine is reached at a loopback, link-local"},
 		{list(`{addresses: ["` + strings.Repeat("x", 64) + `:80"]}`), "want host:port"},
 		{list(`{addresses: ["a:1"], engine: xllm}`), `spec.engine: Unsupported value: "xllm": supported values: "vllm", "nim", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton", "tgi", "llama.cpp", "lmdeploy", "modelruntime"`},
-		{list(`{addresses: ["a:1"], management: "8085"}`), "want port:NUMBER or unix:PATH, such as port:8085"},
+		{list(`{addresses: ["a:1"], management: "8085"}`), "want port:NUMBER, such as port:8085"},
 		{list(`{addresses: ["a:1"], engine: vllm, management: "port:8085"}`), "only engines of the kind modelruntime are managed at an address of their own"},
-		{list(`{addresses: ["a:1", "b:1"], management: "unix:/x"}`), "a socket is that of one endpoint: give each address a list of its own"},
+		{list(`{addresses: ["a:1", "b:1"], management: "unix:/x"}`), "a socket is for an EndpointList in a folder"},
 
 		{inferencePool(`{` + base + `}`), ""},
 		{inferencePool(`{` + base + `, appProtocol: kubernetes.io/h2c, endpointPickerRef: {name: picker, port: {number: 9002}, failureMode: FailOpen}}`), ""},
@@ -212,6 +220,30 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		case row.want != "" && (server == nil || !strings.Contains(server.Error(), row.want)):
 			t.Errorf("%.300s\nthe API server says %v,\nwant %s", row.object, server, row.want)
 		}
+	}
+}
+
+// What people write into a folder may be on their own machine; what others write into a cluster may not be in Headgate's own
+// pods.
+func TestWhatAFolderTakesAndAnAPIServerDoesNot(t *testing.T) {
+	c := newCluster(t)
+	for _, row := range []struct{ object, want string }{
+		{list(`{addresses: ["a:1", "127.0.0.1:8000"]}`), "no engine is reached at a loopback, link-local, multicast, broadcast or unspecified address"},
+		{list(`{addresses: ["127.255.0.7:8000"]}`), "no engine is reached at a loopback, link-local"},
+		{list(`{addresses: ["[::1]:8000"]}`), "no engine is reached at a loopback, link-local"},
+		{list(`{addresses: ["10.0.0.7:8000"], engine: modelruntime, management: "unix:/run/x.sock"}`), "want port:NUMBER, such as port:8085; a socket is for an EndpointList in a folder"},
+	} {
+		server, folder := c.verdicts(row.object)
+		if server == nil || !strings.Contains(server.Error(), row.want) {
+			t.Errorf("%s\nthe API server says %v,\nwant %s", row.object, server, row.want)
+		}
+		if folder != nil {
+			t.Errorf("%s\na folder says %v", row.object, folder)
+		}
+	}
+	if server, folder := c.verdicts(list(`{addresses: ["a:1", "b:1"], management: "unix:/x"}`)); server == nil || folder == nil ||
+		!strings.Contains(folder.Error(), "a socket is that of one endpoint: give each address a list of its own") {
+		t.Errorf("of a socket of two endpoints the API server says %v, a folder %v", server, folder)
 	}
 }
 

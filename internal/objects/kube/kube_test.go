@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -22,6 +24,7 @@ import (
 
 // followed is a Source that runs, and what it published last.
 type followed struct {
+	set      atomic.Pointer[objects.Set]
 	world    atomic.Pointer[objects.World]
 	refused  atomic.Int64
 	readable atomic.Bool
@@ -42,7 +45,10 @@ func follow(t testing.TB, c *rest.Config, namespace string) *followed {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := s.Run(ctx, func(set objects.Set) { f.world.Store(objects.Build(set)) }); err != nil {
+		if err := s.Run(ctx, func(set objects.Set) {
+			f.set.Store(&set)
+			f.world.Store(objects.Build(set))
+		}); err != nil {
 			t.Errorf("following the API server ends with %v", err)
 		}
 	})
@@ -214,11 +220,7 @@ func TestWhatChangedWhileTheAPIServerWasOutOfReachIsSeenAfter(t *testing.T) {
 func TestAnObjectThatIsNotValidIsLeftOut(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool("{" + base + "}"))
-	crd := apiserver.ReadObjects(t, "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition}")[0]
-	lenient := []byte(`[{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec", "value": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}]`)
-	if _, err := c.At(crd).Patch(t.Context(), "llmroutes.inference.x-k8s.io", types.JSONPatchType, lenient, metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	c.lenient("llmroutes")
 	f := follow(t, c.Admin(), "")
 	bad := apiserver.ReadObjects(t, route("{backendRefs: []}"))[0]
 	c.Await("the API server takes it", func() bool {
@@ -229,6 +231,46 @@ func TestAnObjectThatIsNotValidIsLeftOut(t *testing.T) {
 	c.Await("it is left out, and nothing else", func() bool { return f.models() == "good" && f.refused.Load() == 1 })
 	c.Apply(route("{backendRefs: [{name: p}]}"))
 	c.Await("once valid it is in force", func() bool { return f.models() == "good r" && f.refused.Load() == 0 })
+}
+
+// lenient makes the CRD of some objects refuse nothing of their spec.
+func (c cluster) lenient(resource string) {
+	c.Helper()
+	crd := apiserver.ReadObjects(c, "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition}")[0]
+	all := []byte(`[{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec", "value": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}]`)
+	if _, err := c.At(crd).Patch(c.Context(), resource+".inference.x-k8s.io", types.JSONPatchType, all, metav1.PatchOptions{}); err != nil {
+		c.Fatal(err)
+	}
+}
+
+// Lists of a cluster that an older CRD let through reach nothing in Headgate's own pod, by their names neither.
+func TestAListOfAClusterReachesNothingInHeadgatesOwnPod(t *testing.T) {
+	c := newCluster(t)
+	c.lenient("endpointlists")
+	named := func(name, spec string) string {
+		return strings.Replace(list(spec), "name: l}", "name: "+name+", labels: {app: llama}}", 1)
+	}
+	for _, text := range []string{named("loopback", `{addresses: ["127.0.0.1:1"]}`), named("socket", `{addresses: ["10.0.0.1:1"], management: "unix:/x"}`)} {
+		o := apiserver.ReadObjects(t, text)[0]
+		c.await("the API server takes it", func() bool {
+			_, err := c.At(o).Create(t.Context(), o, metav1.CreateOptions{})
+			return err == nil || apierrors.IsAlreadyExists(err)
+		})
+	}
+	c.Apply(inferencePool("{"+base+"}") + "\n---\n" + named("name", `{addresses: ["engine:2", "10.0.0.2:2"]}`))
+	f := follow(t, c.Admin(), "")
+	c.await("two are left out", func() bool { return f.refused.Load() == 2 && f.endpoints("p") == "+10.0.0.2:2" })
+
+	set := f.set.Load()
+	set.Hosts = map[string][]netip.Addr{"engine": {netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}}
+	w := objects.Build(*set)
+	if got := w.Addresses(); !slices.Equal(got, []string{"10.0.0.2:2", "10.0.0.3:2"}) {
+		t.Errorf("with a name the endpoints are %v", got)
+	}
+	const want = "EndpointList default/name: engine resolves to 127.0.0.1: in a cluster, no engine is reached at a loopback address, which is that of Headgate's own pod; it is left out"
+	if !slices.Contains(w.Problems, want) {
+		t.Errorf("the problems are %q", w.Problems)
+	}
 }
 
 // API servers before 1.34 do not stream lists: each kind is listed first there, and the right to is needed.

@@ -26,13 +26,13 @@ type shelves struct {
 	routes   map[objects.Name]v1alpha1.LLMRoute
 	models   map[objects.Name]v1alpha1.Model
 	settings map[objects.Name]v1alpha1.PoolSettings
-	lists    map[objects.Name]v1alpha1.EndpointList
+	lists    map[objects.Name]objects.List
 }
 
 func newShelves() shelves {
 	return shelves{
 		make(map[objects.Name]objects.Pod), make(map[objects.Name]pool.InferencePool), make(map[objects.Name]v1alpha1.LLMRoute),
-		make(map[objects.Name]v1alpha1.Model), make(map[objects.Name]v1alpha1.PoolSettings), make(map[objects.Name]v1alpha1.EndpointList),
+		make(map[objects.Name]v1alpha1.Model), make(map[objects.Name]v1alpha1.PoolSettings), make(map[objects.Name]objects.List),
 	}
 }
 
@@ -108,10 +108,10 @@ func readSettings(o client.Object) (v1alpha1.PoolSettings, field.ErrorList) {
 	return s, objects.CheckSettings(&s)
 }
 
-func readList(o client.Object) (v1alpha1.EndpointList, field.ErrorList) {
+func readList(o client.Object) (objects.List, field.ErrorList) {
 	l := *o.(*v1alpha1.EndpointList)
 	l.ResourceVersion = ""
-	return l, objects.CheckList(&l)
+	return objects.List{EndpointList: l}, objects.CheckClusterList(&l)
 }
 
 // Read reads the objects of a namespace once, or of all where that is empty. Those that are not valid are an error.
