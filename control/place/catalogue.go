@@ -34,27 +34,16 @@ func (p *Placer) SetWorld(w *objects.World) {
 
 // setEndpoints opens endpoints that are new, and closes those that are gone or have become others. The caller holds mu.
 func (p *Placer) setEndpoints(w *objects.World) {
-	pools := make(map[string][]objects.Name)
-	declared := make(map[string]objects.Endpoint)
-	adapters := make(map[string]int)
-	for _, name := range sortedPools(w) {
-		pool := w.Pools[name]
-		for _, e := range pool.Endpoints {
-			pools[e.Address] = append(pools[e.Address], name)
-			if known, ok := declared[e.Address]; !ok || known.Kind == "" {
-				declared[e.Address] = e
-			}
-			if s := pool.Settings; s != nil && s.Placement != nil && s.Placement.MaxAdapters != nil {
-				adapters[e.Address] = int(*s.Placement.MaxAdapters)
-			}
-		}
+	declared := make(map[string]objects.Engine, len(w.Engines))
+	for _, e := range w.Engines {
+		declared[e.Address] = e
 	}
 	for address, s := range p.endpoints {
 		e, ok := declared[address]
 		same := ok && s.Kind == e.Kind && s.Management == e.Management && s.Host == e.Host
 		if same && s.Incarnation == e.Incarnation {
-			if s.adapters != adapters[address] {
-				s.adapters = adapters[address]
+			if s.adapters != e.MaxAdapters {
+				s.adapters = e.MaxAdapters
 				s.look()
 			}
 			continue
@@ -72,10 +61,10 @@ func (p *Placer) setEndpoints(w *objects.World) {
 		}
 	}
 	for address, e := range declared {
-		p.state.SetEndpoint(address, pools[address])
+		p.state.SetEndpoint(address, e.Pools)
 		p.state.Terminating(byObjects, address, e.Terminating)
 		if p.endpoints[address] == nil {
-			p.open(e, adapters[address])
+			p.open(e)
 		}
 	}
 }

@@ -31,11 +31,11 @@ func (s *site) look() {
 }
 
 // open begins to look at an endpoint. The caller holds mu.
-func (p *Placer) open(e objects.Endpoint, adapters int) {
+func (p *Placer) open(e objects.Engine) {
 	ctx, cancel := context.WithCancel(p.running)
 	s := &site{
 		Endpoint: load.Endpoint{Address: e.Address, Host: e.Host, Kind: e.Kind, Management: e.Management, Incarnation: e.Incarnation},
-		adapters: adapters, due: make(chan struct{}, 1), runtime: e.Management != "",
+		adapters: e.MaxAdapters, due: make(chan struct{}, 1), runtime: e.Management != "",
 	}
 	loader, err := load.Open(s.Endpoint, p.Access, func(a load.Answer) { p.answered(s, a) })
 	if err != nil {

@@ -395,7 +395,7 @@ func TestATerminatingPodGetsNoLoads(t *testing.T) {
 	ends := serveVLLM(t)
 	all := []string{settings("maxAdapters: 4, source: 'sim:'"), list(ends.address, ""), object("a", "")}
 	w.world = w.build(all...)
-	w.world.Pools[pool].Endpoints[0].Terminating = true
+	w.world.Engines[0].Terminating = true
 	w.SetWorld(w.world)
 	w.await("it was looked at", w.board.isReady)
 	w.Wanted("x", key("a"), decide.Want{Requests: 1, Since: time.Now()})

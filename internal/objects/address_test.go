@@ -125,9 +125,9 @@ func TestAPoolSelectsListsAsItSelectsPods(t *testing.T) {
 	name := func(n string) objects.Name { return objects.Name{Namespace: "default", Name: n} }
 	want := []objects.Endpoint{
 		{Address: "10.0.0.1:8000", Pod: name("pod"), Labels: map[string]string{"app": "llama", engine.LegacyKindLabel: "sglang"}, Kind: engine.SGLang, Ready: true},
-		{Address: "10.0.0.2:8001", Pod: name("plain"), Labels: llama, Ready: true},
-		{Address: "10.0.0.3:9000", Host: "engines.test", Pod: name("typed"), Labels: typed.Labels, Kind: engine.TGI, Ready: true},
-		{Address: "10.0.0.4:9000", Host: "engines.test", Pod: name("typed"), Labels: typed.Labels, Kind: engine.TGI, Ready: true},
+		{Address: "10.0.0.2:8001", Pod: name("plain"), Listed: true, Labels: llama, Ready: true},
+		{Address: "10.0.0.3:9000", Host: "engines.test", Pod: name("typed"), Listed: true, Labels: typed.Labels, Kind: engine.TGI, Ready: true},
+		{Address: "10.0.0.4:9000", Host: "engines.test", Pod: name("typed"), Listed: true, Labels: typed.Labels, Kind: engine.TGI, Ready: true},
 	}
 	if diff := cmp.Diff(want, w.Pools[name("base")].Endpoints); diff != "" {
 		t.Errorf("endpoints (-want +got):\n%s", diff)

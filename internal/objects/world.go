@@ -93,6 +93,8 @@ type Pod struct {
 type World struct {
 	// Pools by name.
 	Pools map[Name]*Pool
+	// Engines are those of all pools, in order of address.
+	Engines []Engine
 	// Routes in order of precedence. A Model whose id no LLMRoute admits is the last of them.
 	Routes []*Route
 	// Catalogue is every model that engines can load, by pool and id, in order.
@@ -123,6 +125,8 @@ type Fault struct {
 // Pool is an InferencePool with the endpoints that it selects.
 type Pool struct {
 	Name Name
+	// Created is when the InferencePool was made; zero where nobody says, as of that of --endpoints.
+	Created time.Time
 	// Endpoints in order of address.
 	Endpoints []Endpoint
 	// Picker is the service that other gateways ask for this pool.
@@ -139,6 +143,7 @@ type Endpoint struct {
 	Address string            // "ip:port", with brackets around an IPv6 address
 	Host    string            // the DNS name that people wrote for it; empty if they wrote none
 	Pod     Name              // or its EndpointList
+	Listed  bool              // it is of an EndpointList
 	Labels  map[string]string // of the pod or the list; not to be changed
 	Kind    engine.Kind       // of its engine, if somebody says; else what it serves tells
 	Ready   bool
@@ -192,7 +197,8 @@ func Build(s Set) *World {
 		w.addPool(&s.Pools[i], &s, selected)
 	}
 	w.noteUnusedLists(&s)
-	w.noteSharedEndpoints()
+	claims := w.claims()
+	w.noteShared(claims)
 
 	// The oldest route keeps a name that two of them want, then the first by name: Gateway API's rule for conflicts.
 	routes := slices.Clone(s.Routes)
@@ -204,6 +210,7 @@ func Build(s Set) *World {
 	}
 	w.addSettings(s.Settings)
 	w.addManagement()
+	w.addEngines(claims)
 	w.addCatalogue(s.Models)
 	slices.SortFunc(w.models, func(a, b Model) int { return strings.Compare(a.Name, b.Name) })
 	return w
@@ -217,20 +224,17 @@ func (w *World) Models() []Model { return w.models }
 
 // Addresses returns the address of every endpoint, each once, in order.
 func (w *World) Addresses() []string {
-	var all []string
-	for _, p := range w.Pools {
-		for _, e := range p.Endpoints {
-			all = append(all, e.Address)
-		}
+	all := make([]string, len(w.Engines))
+	for i, e := range w.Engines {
+		all[i] = e.Address
 	}
-	slices.Sort(all)
-	return slices.Compact(all)
+	return all
 }
 
 func routeName(r *v1alpha1.LLMRoute) Name { return Name{r.Namespace, r.Name} }
 
 func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
-	p := &Pool{Name: Name{ip.Namespace, ip.Name}, Picker: pickerOf(ip.Spec.EndpointPickerRef)}
+	p := &Pool{Name: Name{ip.Namespace, ip.Name}, Created: ip.CreationTimestamp.Time, Picker: pickerOf(ip.Spec.EndpointPickerRef)}
 	if w.Pools[p.Name] != nil {
 		w.problem("InferencePool %s is defined twice: that of --endpoints counts", p.Name)
 		return
@@ -267,7 +271,7 @@ func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
 					continue
 				}
 				p.Endpoints = append(p.Endpoints, Endpoint{
-					Address: at.String(), Host: address.Name, Pod: Name{list.Namespace, list.Name}, Labels: list.Labels,
+					Address: at.String(), Host: address.Name, Pod: Name{list.Namespace, list.Name}, Listed: true, Labels: list.Labels,
 					Kind: cmp.Or(engine.Kind(list.Spec.Engine), kindOf(list.Labels)), Ready: true,
 					Management: managementAt(list.Spec.Management, at),
 				})
@@ -335,24 +339,6 @@ func selects(want, labels map[string]string) bool {
 		}
 	}
 	return true
-}
-
-func (w *World) noteSharedEndpoints() {
-	first := make(map[string]Name)
-	pools := make([]Name, 0, len(w.Pools))
-	for name := range w.Pools {
-		pools = append(pools, name)
-	}
-	slices.SortFunc(pools, Name.Compare)
-	for _, name := range pools {
-		for _, e := range w.Pools[name].Endpoints {
-			if other, ok := first[e.Address]; ok {
-				w.problem("endpoint %s belongs to InferencePool %s and to InferencePool %s: each of them counts the whole of its load", e.Address, other, name)
-				continue
-			}
-			first[e.Address] = name
-		}
-	}
 }
 
 func (w *World) addRoute(lr *v1alpha1.LLMRoute) {

@@ -1,0 +1,164 @@
+package objects
+
+import (
+	"cmp"
+	"iter"
+	"slices"
+	"strings"
+)
+
+// Engine is what is behind one address, as it is looked at and driven, whichever pools have the address. What it is and how it
+// is reached is what the pools of one namespace say, its owner's: who lists the address in another namespace changes nothing.
+//
+// An address is that of a pod, which has it from its cluster, before that of an EndpointList, which may name any; of a pod
+// that is ready before one that may have gone; then of the older pool, then of the first by name. The address at which a
+// model runtime is managed has its owner by the same rule.
+type Engine struct {
+	Endpoint // where the pools of its owner differ, as the first of them that says something
+	// Pools are those whose models it may be told to load, the owner's first.
+	Pools []Name
+	// MaxAdapters is how many adapters may be registered at once by the settings of its owner's pools; 0 if they do not say.
+	MaxAdapters int
+}
+
+// claim is an endpoint of a pool, as one of those that say what is behind an address.
+type claim struct {
+	*Pool
+	*Endpoint
+}
+
+// compare orders those who claim an address: it belongs to the first.
+func (c claim) compare(d claim) int {
+	return cmp.Or(c.standing()-d.standing(), c.Created.Compare(d.Created), c.Name.Compare(d.Name))
+}
+
+func (c claim) standing() int {
+	switch {
+	case c.Listed:
+		return 2
+	case c.Ready:
+		return 0
+	}
+	return 1
+}
+
+func (c claim) namespace() string { return c.Name.Namespace }
+
+// claims are those to all addresses, in order of address, those to one address from its owner's on.
+func (w *World) claims() []claim {
+	n := 0
+	for _, p := range w.Pools {
+		n += len(p.Endpoints)
+	}
+	all := make([]claim, 0, n)
+	for _, p := range w.Pools {
+		for i := range p.Endpoints {
+			all = append(all, claim{p, &p.Endpoints[i]})
+		}
+	}
+	slices.SortFunc(all, func(a, b claim) int {
+		if c := strings.Compare(a.Address, b.Address); c != 0 {
+			return c
+		}
+		return a.compare(b)
+	})
+	return all
+}
+
+// byAddress yields the claims to one address after the other.
+func byAddress(claims []claim) iter.Seq[[]claim] {
+	return func(yield func([]claim) bool) {
+		for len(claims) > 0 {
+			n := 1
+			for n < len(claims) && claims[n].Address == claims[0].Address {
+				n++
+			}
+			if !yield(claims[:n]) {
+				return
+			}
+			claims = claims[n:]
+		}
+	}
+}
+
+// noteShared tells of each address that several pools have.
+func (w *World) noteShared(claims []claim) {
+	for of := range byAddress(claims) {
+		owner := of[0]
+		for _, c := range of[1:] {
+			if c.namespace() == owner.namespace() {
+				w.problem("endpoint %s belongs to InferencePool %s and to InferencePool %s: each of them counts the whole of its load", c.Address, owner.Name, c.Name)
+			} else {
+				w.problem("endpoint %s of InferencePool %s belongs to InferencePool %s, which says how it is reached: each of them counts the whole of its load", c.Address, c.Name, owner.Name)
+			}
+		}
+	}
+}
+
+// addEngines makes one engine of those that claim its address.
+func (w *World) addEngines(claims []claim) {
+	managers := managers(claims)
+	w.Engines = make([]Engine, 0, len(claims))
+	for of := range byAddress(claims) {
+		owner := of[0]
+		if m, managed := managers[owner.Address]; managed {
+			owner = m
+		}
+		e := Engine{Endpoint: Endpoint{Address: of[0].Address}}
+		for _, c := range of {
+			if c.namespace() == owner.namespace() {
+				e.add(c)
+			}
+		}
+		if m, managed := managers[e.Management]; managed && m.namespace() != owner.namespace() {
+			w.problem("endpoint %s of InferencePool %s is to be managed at %s, which belongs to InferencePool %s: it is not managed", e.Address, owner.Name, e.Management, m.Name)
+			e.Management = ""
+		}
+		for _, c := range of {
+			if c.namespace() != owner.namespace() {
+				e.Pools = append(e.Pools, c.Name)
+			}
+		}
+		w.Engines = append(w.Engines, e)
+	}
+}
+
+// managers are the owners of the addresses at which model runtimes are managed.
+func managers(claims []claim) map[string]claim {
+	owners := make(map[string]claim)
+	for _, c := range claims {
+		if c.Management == "" || strings.HasPrefix(c.Management, unixScheme) {
+			continue
+		}
+		owner, known := owners[c.Management]
+		if !known {
+			owner = c
+			// Others may have the same address as that of an engine.
+			if i, serves := slices.BinarySearchFunc(claims, c.Management, func(c claim, at string) int { return strings.Compare(c.Address, at) }); serves {
+				owner = claims[i]
+			}
+		}
+		if c.compare(owner) < 0 {
+			owner = c
+		}
+		owners[c.Management] = owner
+	}
+	return owners
+}
+
+// add takes what one of the owner's pools says of an engine, where those before it say nothing.
+func (e *Engine) add(c claim) {
+	o := c.Endpoint
+	if len(e.Pools) == 0 {
+		e.Endpoint = *o
+	}
+	e.Pools = append(e.Pools, c.Name)
+	e.Host = cmp.Or(e.Host, o.Host)
+	e.Incarnation = cmp.Or(e.Incarnation, o.Incarnation)
+	if e.Kind == "" || e.Kind == o.Kind {
+		e.Kind, e.Management = o.Kind, cmp.Or(e.Management, o.Management)
+	}
+	if s := c.Settings; s != nil && s.Placement != nil && s.Placement.MaxAdapters != nil && e.MaxAdapters == 0 {
+		e.MaxAdapters = int(*s.Placement.MaxAdapters)
+	}
+}

@@ -1,0 +1,173 @@
+package objects_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// team is the objects of a namespace: a pool, its settings and what it selects.
+type team struct {
+	namespace, pool string
+	age             time.Duration // of the pool; the older one is the one with more
+	pods            string        // IP addresses, with a - before one that is not ready; they serve on port 8000
+	lists           string        // addresses, with a name's in Hosts as 10.0.9.9
+	change          func(l *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec)
+}
+
+// together are the objects of several teams.
+func together(teams ...team) objects.Set {
+	s := objects.Set{Hosts: map[string][]netip.Addr{"gpu.test": {netip.MustParseAddr("10.0.9.9")}}}
+	for _, t := range teams {
+		meta := metav1.ObjectMeta{Namespace: t.namespace, Name: t.pool, Labels: map[string]string{"app": t.pool}}
+		p := pool.InferencePool{ObjectMeta: meta}
+		p.CreationTimestamp = metav1.NewTime(time.Unix(1e9, 0).Add(-t.age))
+		p.Spec.Selector.MatchLabels = meta.Labels
+		p.Spec.TargetPorts = []pool.Port{{Number: 8000}}
+		list := v1alpha1.EndpointList{ObjectMeta: meta, Spec: v1alpha1.EndpointListSpec{Addresses: strings.Fields(t.lists)}}
+		settings := v1alpha1.PoolSettings{ObjectMeta: meta, Spec: v1alpha1.PoolSettingsSpec{PoolRef: v1alpha1.PoolReference{Name: t.pool}}}
+		if t.change != nil {
+			t.change(&list.Spec, &settings.Spec)
+		}
+		s.Pools, s.Settings = append(s.Pools, p), append(s.Settings, settings)
+		if t.lists != "" {
+			s.Lists = append(s.Lists, objects.List{EndpointList: list})
+		}
+		for ip := range strings.FieldsSeq(t.pods) {
+			ip, starting := strings.CutPrefix(ip, "-")
+			s.Pods = append(s.Pods, objects.Pod{
+				Name: objects.Name{Namespace: t.namespace, Name: "pod-" + ip}, Labels: meta.Labels, IP: netip.MustParseAddr(ip), Ready: !starting,
+			})
+		}
+	}
+	return s
+}
+
+// adapters are settings that tell whose they are, and engines of a kind.
+func adapters(n int32, kind string) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSettingsSpec) {
+	return func(l *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec) {
+		l.Engine, s.Placement = kind, &v1alpha1.Placement{MaxAdapters: &n}
+	}
+}
+
+// runtimes are settings that make an engine a model runtime, managed at a port.
+func runtimes(port int) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSettingsSpec) {
+	return func(_ *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec) {
+		s.Placement = &v1alpha1.Placement{Management: fmt.Sprint("port:", port)}
+	}
+}
+
+// An engine is reached and driven as its owner says, and nobody of another namespace changes that by listing its address.
+func TestAnEngineIsAsItsOwnerSays(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		teams []team
+		want  []string // of each engine: its address, host, kind, where it is managed, how many adapters it may have, and pools
+	}{
+		{
+			"the older pool owns an address that two list",
+			[]team{{namespace: "a", pool: "p", age: 1, lists: "10.0.0.7:80", change: adapters(1, "vllm")}, {namespace: "b", pool: "p", age: 2, lists: "10.0.0.7:80", change: adapters(2, "sglang")}},
+			[]string{"10.0.0.7:80 sglang 2 [b/p a/p]"},
+		},
+		{
+			"of the same age the first by name",
+			[]team{{namespace: "b", pool: "p", lists: "10.0.0.7:80", change: adapters(2, "sglang")}, {namespace: "a", pool: "p", lists: "10.0.0.7:80", change: adapters(1, "vllm")}},
+			[]string{"10.0.0.7:80 vllm 1 [a/p b/p]"},
+		},
+		{
+			"what the owner leaves out, nobody of another namespace says",
+			[]team{{namespace: "a", pool: "p", age: 2, lists: "10.0.0.7:80"}, {namespace: "b", pool: "p", age: 1, lists: "10.0.0.7:80", change: adapters(2, "sglang")}},
+			[]string{"10.0.0.7:80 0 [a/p b/p]"},
+		},
+		{
+			"but a younger pool of its own namespace",
+			[]team{{namespace: "a", pool: "p", age: 2, lists: "10.0.9.9:80"}, {namespace: "a", pool: "q", age: 1, lists: "gpu.test:80", change: adapters(2, "sglang")}, {namespace: "a", pool: "r", lists: "10.0.9.9:80", change: adapters(3, "vllm")}},
+			[]string{"10.0.9.9:80 gpu.test sglang 2 [a/p a/q a/r]"},
+		},
+		{
+			"an attacker's old pool owns no address of a pod that it lists",
+			[]team{{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:8000", change: adapters(9, "modelruntime")}, {namespace: "victim", pool: "p", pods: "10.0.0.7", change: adapters(1, "")}},
+			[]string{"10.0.0.7:8000 1 [victim/p attacker/p]"},
+		},
+		{
+			"nor of a pod that is not ready",
+			[]team{{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:8000", change: adapters(9, "modelruntime")}, {namespace: "victim", pool: "p", pods: "-10.0.0.7", change: adapters(1, "")}},
+			[]string{"10.0.0.7:8000 1 [victim/p attacker/p]"},
+		},
+		{
+			"an address that a pod left is its successor's",
+			[]team{{namespace: "a", pool: "p", age: 9, pods: "-10.0.0.7", change: adapters(9, "")}, {namespace: "b", pool: "p", pods: "10.0.0.7", change: adapters(1, "")}},
+			[]string{"10.0.0.7:8000 1 [b/p a/p]"},
+		},
+		{
+			"an attacker's own address is his",
+			[]team{{namespace: "attacker", pool: "p", lists: "10.0.0.66:80", change: adapters(9, "sglang")}, {namespace: "victim", pool: "p", age: 9, pods: "10.0.0.7", change: adapters(1, "")}},
+			[]string{"10.0.0.66:80 sglang 9 [attacker/p]", "10.0.0.7:8000 1 [victim/p]"},
+		},
+		{
+			"a runtime that an attacker lists at another port is not managed by him",
+			[]team{{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:1", change: runtimes(8085)}, {namespace: "victim", pool: "p", pods: "10.0.0.7", change: runtimes(8085)}},
+			[]string{"10.0.0.7:1 modelruntime 0 [attacker/p]", "10.0.0.7:8000 modelruntime managed at 10.0.0.7:8085 0 [victim/p]"},
+		},
+		{
+			"nor an engine at the port where it serves",
+			[]team{{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:1", change: runtimes(8000)}, {namespace: "victim", pool: "p", pods: "10.0.0.7", change: adapters(1, "")}},
+			[]string{"10.0.0.7:1 modelruntime 0 [attacker/p]", "10.0.0.7:8000 1 [victim/p]"},
+		},
+		{
+			"nor looked at as he says where it is managed",
+			[]team{{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:8085", change: adapters(9, "triton")}, {namespace: "victim", pool: "p", pods: "10.0.0.7", change: runtimes(8085)}},
+			[]string{"10.0.0.7:8000 modelruntime managed at 10.0.0.7:8085 0 [victim/p]", "10.0.0.7:8085 0 [attacker/p]"},
+		},
+		{
+			"one that an older pool lists is the older's, managed or not",
+			[]team{{namespace: "a", pool: "p", age: 9, lists: "10.0.0.7:8085"}, {namespace: "b", pool: "p", lists: "10.0.0.7:80", change: runtimes(8085)}},
+			[]string{"10.0.0.7:80 modelruntime 0 [b/p]", "10.0.0.7:8085 0 [a/p]"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for range 4 { // in whichever order
+				c.teams = append(c.teams[1:], c.teams[0])
+				var got []string
+				for _, e := range objects.Build(together(c.teams...)).Engines {
+					words := []string{e.Address}
+					for _, w := range []string{e.Host, string(e.Kind)} {
+						if w != "" {
+							words = append(words, w)
+						}
+					}
+					if e.Management != "" {
+						words = append(words, "managed at "+e.Management)
+					}
+					got = append(got, strings.Join(words, " ")+fmt.Sprintf(" %d %v", e.MaxAdapters, e.Pools))
+				}
+				if !slices.Equal(got, c.want) {
+					t.Errorf("the engines are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+				}
+			}
+		})
+	}
+}
+
+// Operators are told of addresses that pools of two namespaces have.
+func TestAnAddressOfAnotherNamespaceIsAProblem(t *testing.T) {
+	w := objects.Build(together(
+		team{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:8000 10.0.0.7:1", change: runtimes(8000)}, team{namespace: "victim", pool: "p", pods: "10.0.0.7"},
+	))
+	want := []string{
+		"endpoint 10.0.0.7:8000 of InferencePool attacker/p belongs to InferencePool victim/p, which says how it is reached: each of them counts the whole of its load",
+		"endpoint 10.0.0.7:1 of InferencePool attacker/p is to be managed at 10.0.0.7:8000, which belongs to InferencePool victim/p: it is not managed",
+	}
+	if !slices.Equal(w.Problems, want) {
+		t.Errorf("the problems are %q", w.Problems)
+	}
+}
