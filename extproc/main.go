@@ -73,7 +73,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	m := meter.New(f)
 	scraper := scrape.New(scrape.Config{
 		Fleet: f, Interval: c.scrapeInterval, ModelsInterval: c.modelsInterval, Log: log, Looked: m.Looked,
-		TLS: engines.TLS, Token: engines.Token,
+		Access: engines,
 	})
 	observe := func(o outcome.Outcome) {
 		m.Observe(o)

@@ -8,7 +8,6 @@ package scrape
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -49,10 +48,8 @@ type Config struct {
 	Log            *slog.Logger
 	// Looked is told of each look with its result, nil if it was answered. It may be nil.
 	Looked func(error)
-	// TLS is how engines are known when looks go over TLS; nil means plain HTTP. Its ServerName is set for each endpoint.
-	TLS *tls.Config
-	// Token returns the bearer token that looks carry, empty for none. It may be nil, and is called for each look.
-	Token func() string
+	// Access is how engines are reached.
+	Access reach.Access
 	// Transport is how engines are reached in tests; nil means by the network.
 	Transport http.RoundTripper
 }
@@ -61,7 +58,6 @@ type Config struct {
 // [Scraper.SetTargets].
 type Scraper struct {
 	Config
-	access  reach.Access
 	client  http.Client
 	targets chan []Target // capacity 1: the latest set that Run has not taken; never closed
 
@@ -74,11 +70,10 @@ func New(c Config) *Scraper {
 	if c.Looked == nil {
 		c.Looked = func(error) {}
 	}
-	access := reach.Access{TLS: c.TLS, Token: c.Token}
 	if c.Transport == nil {
-		c.Transport = access.Transport(30 * time.Second)
+		c.Transport = c.Access.Transport(30 * time.Second)
 	}
-	s := &Scraper{Config: c, access: access, targets: make(chan []Target, 1), due: make(map[string]chan struct{})}
+	s := &Scraper{Config: c, targets: make(chan []Target, 1), due: make(map[string]chan struct{})}
 	s.client = http.Client{Transport: c.Transport, Timeout: timeout, CheckRedirect: reach.Stay}
 	return s
 }
@@ -268,7 +263,7 @@ type errStatus int
 
 func (e errStatus) Error() string {
 	if e == http.StatusUnauthorized || e == http.StatusForbidden {
-		return fmt.Sprintf("the engine answers %d: it wants the token of --engine-token-file", int(e))
+		return fmt.Sprintf("the engine answers %d: %s", int(e), reach.WantsToken)
 	}
 	return fmt.Sprintf("the engine answers %d", int(e))
 }
@@ -329,7 +324,7 @@ func (l *loop) models(ctx context.Context, look fleet.Look) error {
 
 // get returns the body of a page and its media type. The body is valid until the next get.
 func (l *loop) get(ctx context.Context, page engine.Page) (body []byte, media string, err error) {
-	request, err := l.access.Request(ctx, http.MethodGet, l.where(page), l.Host, page.Path, nil)
+	request, err := l.Access.With(l.Token).Request(ctx, http.MethodGet, l.where(page), l.Host, page.Path, nil)
 	if err != nil {
 		return nil, "", err
 	}

@@ -15,6 +15,8 @@ type Target struct {
 	// its address.
 	Host string
 	Kind engine.Kind // of its engine; unknown is told apart by what it serves
+	// Token refers to the bearer token that looks carry, as of [reach.Tokens].
+	Token string
 }
 
 // Targets returns every engine of a World.

@@ -308,7 +308,7 @@ func TestANewTokenIsInTheNextLook(t *testing.T) {
 		e := &engines{looks: make(map[string][]time.Time), answer: healthy}
 		s := scrape.New(scrape.Config{
 			Fleet: f, Interval: interval, ModelsInterval: time.Second, Log: slog.New(slog.NewTextHandler(&log, nil)),
-			Transport: e, Token: token.Token,
+			Transport: e, Access: reach.Access{Tokens: reach.NewTokens(token.Token)},
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		var beside sync.WaitGroup
@@ -342,6 +342,47 @@ func TestANewTokenIsInTheNextLook(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
+}
+
+// A look carries the token that its target refers to, the present one, and no other.
+func TestEachLookCarriesTheTokenOfItsTarget(t *testing.T) {
+	tokens := reach.NewTokens(func() string { return "flag" })
+	set := func(ref, token string) {
+		t.Helper()
+		if _, err := tokens.Set(ref, []byte(token)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("a/s/token", "of-a")
+	set("b/s/token", "of-b")
+	synctest.Test(t, func(t *testing.T) {
+		f := fleet.New(fleet.Config{})
+		f.SetWorld(plain(one))
+		e := &engines{looks: make(map[string][]time.Time), answer: healthy}
+		s := scrape.New(scrape.Config{
+			Fleet: f, Interval: interval, ModelsInterval: time.Second, Log: slog.New(slog.DiscardHandler),
+			Transport: e, Access: reach.Access{Tokens: tokens},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var beside sync.WaitGroup
+		beside.Go(func() { _ = s.Run(ctx) })
+		for _, c := range []struct{ ref, want string }{
+			{"", "Bearer flag"}, {"a/s/token", "Bearer of-a"}, {"b/s/token", "Bearer of-b"}, {"b/s/other", ""}, {"a/s/token", "Bearer of-a"},
+		} {
+			s.SetTargets([]scrape.Target{{Address: one, Token: c.ref}})
+			after(interval)
+			if got := e.lastToken(); got != c.want {
+				t.Errorf("with the reference %q a look sends %q, want %q", c.ref, got, c.want)
+			}
+		}
+		set("a/s/token", "of-a-anew")
+		after(interval)
+		if got := e.lastToken(); got != "Bearer of-a-anew" {
+			t.Errorf("a look sends %q after the token was replaced", got)
+		}
+		cancel()
+		beside.Wait()
+	})
 }
 
 // lockedLog is a log that can be read while it is written.
@@ -411,19 +452,19 @@ func TestLooksOverTLS(t *testing.T) {
 
 	trusted := x509.NewCertPool()
 	trusted.AddCert(certificate.Leaf)
-	secret := func() string { return "secret" }
+	secret := reach.NewTokens(func() string { return "secret" })
 	for _, c := range []struct {
 		name, host string
 		config     scrape.Config
 		fault      string
 	}{
-		{"by name", "engines.test", scrape.Config{TLS: &tls.Config{RootCAs: trusted}, Token: secret}, ""},
-		{"by another name", "other.test", scrape.Config{TLS: &tls.Config{RootCAs: trusted}, Token: secret}, "certificate is valid for engines.test, not other.test"},
-		{"by address", "127.0.0.1", scrape.Config{TLS: &tls.Config{RootCAs: trusted}, Token: secret}, "cannot validate certificate for 127.0.0.1"},
-		{"of nobody known", "engines.test", scrape.Config{TLS: &tls.Config{}, Token: secret}, "unknown authority"},
-		{"unchecked", "127.0.0.1", scrape.Config{TLS: &tls.Config{InsecureSkipVerify: true}, Token: secret}, ""},
-		{"without a token", "engines.test", scrape.Config{TLS: &tls.Config{RootCAs: trusted}}, "it wants the token of --engine-token-file"},
-		{"without TLS", "engines.test", scrape.Config{Token: secret}, "the engine answers 400"},
+		{"by name", "engines.test", scrape.Config{Access: reach.Access{TLS: &tls.Config{RootCAs: trusted}, Tokens: secret}}, ""},
+		{"by another name", "other.test", scrape.Config{Access: reach.Access{TLS: &tls.Config{RootCAs: trusted}, Tokens: secret}}, "certificate is valid for engines.test, not other.test"},
+		{"by address", "127.0.0.1", scrape.Config{Access: reach.Access{TLS: &tls.Config{RootCAs: trusted}, Tokens: secret}}, "cannot validate certificate for 127.0.0.1"},
+		{"of nobody known", "engines.test", scrape.Config{Access: reach.Access{TLS: &tls.Config{}, Tokens: secret}}, "unknown authority"},
+		{"unchecked", "127.0.0.1", scrape.Config{Access: reach.Access{TLS: &tls.Config{InsecureSkipVerify: true}, Tokens: secret}}, ""},
+		{"without a token", "engines.test", scrape.Config{Access: reach.Access{TLS: &tls.Config{RootCAs: trusted}}}, "it wants the token of --engine-token-file"},
+		{"without TLS", "engines.test", scrape.Config{Access: reach.Access{Tokens: secret}}, "the engine answers 400"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			address := c.host + ":" + port
@@ -456,7 +497,7 @@ func TestARedirectDoesNotTakeTheTokenAway(t *testing.T) {
 		server.StartTLS()
 		defer server.Close()
 		address := server.Listener.Addr().String()
-		s := scrapeFor(t, scrape.Config{TLS: &tls.Config{InsecureSkipVerify: true}, Token: func() string { return "secret" }}, plain(address), targets(address))
+		s := scrapeFor(t, scrape.Config{Access: reach.Access{TLS: &tls.Config{InsecureSkipVerify: true}, Tokens: reach.NewTokens(func() string { return "secret" })}}, plain(address), targets(address))
 		s.until("refused", func(_ fleet.Status, err error) bool {
 			return err != nil && strings.Contains(err.Error(), "redirected away from the endpoint")
 		})

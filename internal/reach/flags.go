@@ -42,13 +42,13 @@ func (f *Flags) Check() error {
 
 // Access reads the files that the flags name.
 func (f *Flags) Access(log *slog.Logger) (Access, error) {
-	var a Access
+	a := Access{Tokens: NewTokens(nil)}
 	if f.tokenFile != "" {
 		file, err := OpenToken(f.tokenFile, log)
 		if err != nil {
 			return a, fmt.Errorf("--engine-token-file: %w", err)
 		}
-		a.Token = file.Token
+		a.Tokens = NewTokens(file.Token)
 	}
 	if !f.tls {
 		return a, nil

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -19,10 +20,18 @@ const dialTimeout = time.Second
 type Access struct {
 	// TLS is how engines are known; nil means plain HTTP. Its ServerName is set for each endpoint.
 	TLS *tls.Config
-	// Token returns the bearer token that requests carry, empty for none. It may be nil, and is called for each request.
-	Token func() string
+	// Tokens has the bearer token that requests carry, of which each has the one of that moment. It may be nil: there is none.
+	Tokens *Tokens
 	// Dial opens connections in tests; nil means by the network.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	ref string // to the token, of Tokens
+}
+
+// With is how the engines are reached whose token ref refers to.
+func (a Access) With(ref string) Access {
+	a.ref = ref
+	return a
 }
 
 // serverName carries the name of a request's endpoint to the dialer.
@@ -44,18 +53,19 @@ func (a Access) Request(ctx context.Context, method, address, host, path string,
 		r.Host = net.JoinHostPort(host, r.URL.Port())
 	}
 	if token := a.Bearer(); token != "" {
-		r.Header.Set("Authorization", "Bearer "+token)
+		r.Header.Set("Authorization", bearer+token)
 	}
 	return r, nil
 }
 
+// bearer is before the token in a header.
+const bearer = "Bearer "
+
+// Sent is the token that a request carries, empty for none.
+func Sent(r *http.Request) string { return strings.TrimPrefix(r.Header.Get("Authorization"), bearer) }
+
 // Bearer returns the token for one request, empty for none.
-func (a Access) Bearer() string {
-	if a.Token == nil {
-		return ""
-	}
-	return a.Token()
-}
+func (a Access) Bearer() string { return a.Tokens.Of(a.ref) }
 
 // DialContext opens a connection without TLS.
 func (a Access) DialContext(ctx context.Context, network, address string) (net.Conn, error) {

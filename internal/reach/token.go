@@ -2,6 +2,7 @@ package reach
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -62,13 +63,22 @@ func readToken(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	token, err := parseToken(text)
+	if err != nil {
+		return "", fmt.Errorf("%s %w into it", path, err)
+	}
+	return token, nil
+}
+
+// parseToken finds the token in a text without the space around it. An error does not say what the text is.
+func parseToken(text []byte) (string, error) {
 	token := bytes.TrimSpace(text)
 	if len(token) == 0 {
-		return "", fmt.Errorf("%s is empty: write the token that the engines want into it", path)
+		return "", errors.New("is empty: write the token that the engines want")
 	}
 	// What RFC 6750 lets stand in a header; a second line or a key of another kind would not pass.
 	if bytes.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", fmt.Errorf("%s holds more than one word: write the token alone into it", path)
+		return "", errors.New("holds more than one word: write the token alone")
 	}
 	return string(token), nil
 }

@@ -236,7 +236,7 @@ func (d *adapters) refusal(said answer, a api) *Error {
 	case said.status == http.StatusNotFound && !said.known:
 		outcome, words = Refused, words+": it has no such path: "+a.absent
 	case said.status == http.StatusUnauthorized || said.status == http.StatusForbidden:
-		outcome, words = Refused, words+": it wants the token of --engine-token-file"
+		outcome, words = Refused, words+": "+reach.WantsToken
 	case said.status == http.StatusRequestTimeout:
 	case said.status/100 == 3:
 		outcome, words = Refused, words+": a redirect, which is not followed"
@@ -328,7 +328,14 @@ func (d *adapters) post(ctx context.Context, path string, fields map[string]stri
 	if err != nil {
 		return answer{}, broken(r, err, true)
 	}
-	return readAnswer(resp.StatusCode, text), nil
+	return answerTo(r, resp.StatusCode, text), nil
+}
+
+// answerTo is the answer to a request, without the token that the request carried.
+func answerTo(r *http.Request, status int, body []byte) answer {
+	a := readAnswer(status, body)
+	a.words = reach.Conceal(a.words, reach.Sent(r))
+	return a
 }
 
 // broken is a call that the network ended.
@@ -418,6 +425,6 @@ func (d *adapters) get(ctx context.Context, page engine.Page) (body []byte, medi
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		return nil, "", nil
 	}
-	said := readAnswer(resp.StatusCode, body)
+	said := answerTo(r, resp.StatusCode, body)
 	return nil, "", fault(d.refusal(said, api{}).Outcome, fmt.Sprintf("GET %s: the engine answers %v", page.Path, said))
 }

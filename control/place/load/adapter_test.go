@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -145,7 +146,7 @@ func TestAnswersInOtherForms(t *testing.T) {
 		{vllm, 404, `{"detail":"Not Found"}`, "refused: 404: {\"detail\":\"Not Found\"}: it has no such path: start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment"},
 		{sglang, 404, `{"detail":"Not Found"}`, "refused: 404: {\"detail\":\"Not Found\"}: it has no such path: start SGLang with --enable-lora"},
 		{vllm, 400, `{"object":"error","message":"no","type":"BadRequestError","param":null,"code":400}`, "refused: 400: no"},
-		{vllm, 401, `{"error":"Unauthorized"}`, "refused: 401: Unauthorized: it wants the token of --engine-token-file"},
+		{vllm, 401, `{"error":"Unauthorized"}`, "refused: 401: Unauthorized: " + reach.WantsToken},
 		{vllm, 502, `<html>bad gateway</html>`, "unclear: 502: <html>bad gateway</html>"},
 		{vllm, 500, `Internal Server Error`, "unclear: 500: Internal Server Error"},
 		{vllm, 503, `{"error":{"message":"busy","type":"Service Unavailable","param":null,"code":503}}`, "refused: 503: busy"},
@@ -307,6 +308,37 @@ func TestWhatAnEngineIs(t *testing.T) {
 	}
 }
 
+// An engine is told to load with the token that its endpoint refers to, and no other. What it says of a token is not told on.
+func TestEachEngineGetsItsOwnToken(t *testing.T) {
+	var last string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		last = r.Header.Get("Authorization")
+		w.WriteHeader(http.StatusUnauthorized)
+		_ = json.NewEncoder(w).Encode(map[string]string{"error": "nobody knows " + strings.TrimPrefix(last, "Bearer ")})
+	}))
+	defer server.Close()
+	tokens := reach.NewTokens(func() string { return "flag" })
+	if _, err := tokens.Set("a/s/token", []byte(`se"cr<et`)); err != nil {
+		t.Fatal(err)
+	}
+	for ref, want := range map[string]string{"": "Bearer flag", "a/s/token": `Bearer se"cr<et`, "b/s/token": ""} {
+		l := openFor(t, server, Endpoint{Kind: engine.VLLM, Token: ref}, reach.Access{Tokens: tokens})
+		for what, try := range map[string]func() error{
+			"a look": func() error { _, err := l.Look(t.Context(), Record{}); return err },
+			"a load": func() error { _, err := l.Load(t.Context(), Model{ID: "m", Source: "s"}, testTimeout); return err },
+		} {
+			last = "nobody asked"
+			err := try()
+			if last != want {
+				t.Errorf("with the reference %q %s carries %q, want %q", ref, what, last, want)
+			}
+			if err == nil || strings.Contains(err.Error(), "flag") || strings.Contains(err.Error(), "cr<et") || !strings.Contains(err.Error(), "nobody knows") {
+				t.Errorf("with the reference %q %s: %v", ref, what, err)
+			}
+		}
+	}
+}
+
 // Loads go over TLS by the name that people wrote, with the token.
 func TestLoadsGoOverTLSWithTheToken(t *testing.T) {
 	f := &fake{status: http.StatusOK, list: []string{"m"}}
@@ -322,7 +354,7 @@ func TestLoadsGoOverTLSWithTheToken(t *testing.T) {
 	defer server.Close()
 	trusted := x509.NewCertPool()
 	trusted.AddCert(server.Certificate()) // for example.com
-	a := reach.Access{TLS: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}, Token: func() string { return "secret" }}
+	a := reach.Access{TLS: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}, Tokens: reach.NewTokens(func() string { return "secret" })}
 	l := openFor(t, server, Endpoint{Kind: engine.VLLM, Host: "example.com"}, a)
 	if _, err := l.Load(t.Context(), Model{ID: "m", Source: "s"}, testTimeout); err != nil {
 		t.Error(err)

@@ -33,6 +33,7 @@ type Endpoint struct {
 	Kind        engine.Kind // unknown is told apart by what it serves
 	Management  string      // of a model runtime: "ip:port" or "unix:PATH"
 	Incarnation string      // empty if nobody says
+	Token       string      // refers to its bearer token, as of [reach.Tokens]
 }
 
 // Answer is what one call to an engine came to.
@@ -69,6 +70,7 @@ type turn struct {
 // Open returns the Loader of an endpoint. Heard is told of each call to the engine as it ends, from several goroutines;
 // it may be nil.
 func Open(e Endpoint, a reach.Access, heard func(Answer)) (*Loader, error) {
+	a = a.With(e.Token)
 	if e.Management == "" && e.Kind != engine.ModelRuntime {
 		return newLoader(openAdapters(e, a), heard), nil
 	}

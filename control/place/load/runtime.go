@@ -95,12 +95,17 @@ func (r *modelRuntime) dial(ctx context.Context) (net.Conn, error) {
 	return r.access.DialContext(ctx, r.network, r.address)
 }
 
-// authorize puts the token on a call.
+// authorize puts the token on a call, and takes it out of what the runtime says to that.
 func (r *modelRuntime) authorize(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
-	if token := r.access.Bearer(); token != "" {
+	token := r.access.Bearer()
+	if token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
-	return invoke(ctx, method, request, reply, conn, options...)
+	err := invoke(ctx, method, request, reply, conn, options...)
+	if said := status.Convert(err); err != nil && reach.Conceal(said.Message(), token) != said.Message() {
+		return status.Error(said.Code(), reach.Conceal(said.Message(), token))
+	}
+	return err
 }
 
 // incarnation tells which life of the runtime is at its address now: by its container if somebody says, else by the

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/mmesh"
@@ -247,5 +249,51 @@ func TestPredictionsAreQuickOrNone(t *testing.T) {
 			served.Close()
 			server.Stop()
 		})
+	}
+}
+
+// gossip is a model runtime that tells everybody which token it was called with.
+type gossip struct {
+	mmesh.UnimplementedModelRuntimeServer
+	last atomic.Value
+}
+
+func (g *gossip) RuntimeStatus(ctx context.Context, _ *mmesh.RuntimeStatusRequest) (*mmesh.RuntimeStatusResponse, error) {
+	all, _ := metadata.FromIncomingContext(ctx)
+	shown := strings.Join(all.Get("authorization"), ",")
+	g.last.Store(shown)
+	return nil, status.Error(codes.Unauthenticated, "nobody knows "+strings.TrimPrefix(shown, "Bearer "))
+}
+
+// A runtime is called with the token that its endpoint refers to, and no other; what it says of it is not told on.
+func TestEachRuntimeGetsItsOwnToken(t *testing.T) {
+	g, server := new(gossip), grpc.NewServer()
+	mmesh.RegisterModelRuntimeServer(server, g)
+	var config net.ListenConfig
+	l, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(l) }()
+	defer server.Stop()
+	tokens := reach.NewTokens(func() string { return "flag" })
+	if _, err := tokens.Set("a/s/token", []byte("secret")); err != nil {
+		t.Fatal(err)
+	}
+	for ref, want := range map[string]string{"": "Bearer flag", "a/s/token": "Bearer secret", "b/s/token": ""} {
+		l, err := Open(Endpoint{Address: "127.0.0.1:1", Management: l.Addr().String(), Token: ref}, reach.Access{Tokens: tokens}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+		_, err = l.Look(ctx, Record{})
+		cancel()
+		_ = l.Close()
+		if got := g.last.Load(); got != want {
+			t.Errorf("with the reference %q a call carries %q, want %q", ref, got, want)
+		}
+		if err == nil || strings.Contains(err.Error(), "flag") || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "Unauthenticated: nobody knows") {
+			t.Errorf("with the reference %q: %v", ref, err)
+		}
 	}
 }
