@@ -53,6 +53,34 @@ type PoolSettingsSpec struct {
 	Timeouts *PoolTimeouts `json:"timeouts,omitempty"`
 	// Placement says how models are put onto the pool's engines.
 	Placement *Placement `json:"placement,omitempty"`
+	// EngineToken is the bearer token with which extproc looks at the pool's engines, and control tells them what to load.
+	// Requests of clients are passed on without it. It is for objects of an API server alone: the engines of a folder have
+	// the token of --engine-token-file.
+	EngineToken *EngineToken `json:"engineToken,omitempty"`
+}
+
+// EngineToken says where a bearer token is.
+type EngineToken struct {
+	// SecretRef names a Secret, in the same namespace. A Role of that namespace lets the service accounts of extproc and
+	// control get it. A token that is replaced there is in use within some ten seconds.
+	//
+	// +kubebuilder:validation:XValidation:rule="has(self.name) && size(self.name) > 0",message="name the Secret, in the same namespace",reason=FieldValueRequired,fieldPath=".name"
+	SecretRef SecretKeyReference `json:"secretRef"`
+}
+
+// SecretKeyReference names a key of a Secret in the object's own namespace.
+type SecretKeyReference struct {
+	// Name is the Secret's.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="no Secret can have this name: write one such as engine-token"
+	Name string `json:"name"`
+	// Key is the one of the Secret's data that holds the token. The default is token.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[-._a-zA-Z0-9]+$') && self != '.' && !self.startsWith('..')",message="no Secret can have this key: write one such as token"
+	Key string `json:"key,omitempty"`
 }
 
 // Placement says how models are put onto the engines of a pool.

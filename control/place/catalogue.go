@@ -40,7 +40,7 @@ func (p *Placer) setEndpoints(w *objects.World) {
 	}
 	for address, s := range p.endpoints {
 		e, ok := declared[address]
-		same := ok && s.Kind == e.Kind && s.Management == e.Management && s.Host == e.Host
+		same := ok && s.Kind == e.Kind && s.Management == e.Management && s.Host == e.Host && s.Token == e.Token
 		if same && s.Incarnation == e.Incarnation {
 			if s.adapters != e.MaxAdapters {
 				s.adapters = e.MaxAdapters

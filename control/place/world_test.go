@@ -24,6 +24,7 @@ import (
 	"github.com/headgate/headgate/control/place/memory"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
+	"github.com/headgate/headgate/internal/reach"
 )
 
 var pool = objects.Name{Namespace: "default", Name: "p"}
@@ -39,6 +40,8 @@ type world struct {
 	stop  func()
 	told  *told // nil: nobody asks
 	world *objects.World
+	// tokens are those of engines; nil: there is none.
+	tokens *reach.Tokens
 }
 
 // told is a Memory that notes what it is told.
@@ -173,7 +176,7 @@ func (w *world) start() {
 		w.told.Memory = file
 		remembers = w.told
 	}
-	p, err := place.New(place.Config{Memory: remembers, Log: log, Board: w.board, Meter: noMeter{}, LookInterval: 20 * time.Millisecond, RegisteredPool: pool})
+	p, err := place.New(place.Config{Memory: remembers, Log: log, Board: w.board, Meter: noMeter{}, LookInterval: 20 * time.Millisecond, RegisteredPool: pool, Access: reach.Access{Tokens: w.tokens}})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -23,7 +23,7 @@ type Target struct {
 func Targets(w *objects.World) []Target {
 	all := make([]Target, len(w.Engines))
 	for i, e := range w.Engines {
-		all[i] = Target{Address: e.Address, Host: e.Host, Kind: e.Kind}
+		all[i] = Target{Address: e.Address, Host: e.Host, Kind: e.Kind, Token: e.Token}
 	}
 	return all
 }

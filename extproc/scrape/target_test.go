@@ -26,6 +26,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/scrape"
@@ -522,5 +523,19 @@ func TestTargetsAreEachAddressOnce(t *testing.T) {
 	want := []scrape.Target{{Address: "10.0.0.1:8000", Kind: engine.SGLang}, {Address: "10.0.0.2:8000", Host: "named.test", Kind: engine.SGLang}}
 	if !slices.Equal(got, want) {
 		t.Errorf("targets are %+v, want %+v", got, want)
+	}
+
+	// Nobody gets an address of another namespace looked at with another token.
+	own := v1alpha1.PoolSettings{ObjectMeta: second.Pools[0].ObjectMeta}
+	own.Spec.PoolRef.Name = "second"
+	own.Spec.EngineToken = &v1alpha1.EngineToken{SecretRef: v1alpha1.SecretKeyReference{Name: "s"}}
+	joined.Settings = []v1alpha1.PoolSettings{own}
+	if got := scrape.Targets(objects.Build(joined)); got[0].Token != "default/s/token" || got[1].Token != "default/s/token" {
+		t.Errorf("targets are %+v", got)
+	}
+	joined.Pools[1].Namespace, joined.Lists[1].Namespace, joined.Settings[0].Namespace = "other", "other", "other"
+	want = []scrape.Target{{Address: "10.0.0.1:8000"}, {Address: "10.0.0.2:8000", Host: "named.test"}}
+	if got := scrape.Targets(objects.Build(joined)); !slices.Equal(got, want) {
+		t.Errorf("with another namespace's list targets are %+v, want %+v", got, want)
 	}
 }

@@ -15,7 +15,10 @@ import (
 // model runtime is managed has its owner by the same rule.
 type Engine struct {
 	Endpoint // where the pools of its owner differ, as the first of them that says something
-	// Pools are those whose models it may be told to load, the owner's first.
+	// Token refers to the bearer token of its owner ([Secret.Ref]), empty where the owner's pools name none.
+	Token string
+	// Pools are those whose models it may be told to load, the owner's first. One with a token is told to load those of its
+	// owner's pools alone: whoever lists its address in another namespace may not do what the token lets its owner do.
 	Pools []Name
 	// MaxAdapters is how many adapters may be registered at once by the settings of its owner's pools; 0 if they do not say.
 	MaxAdapters int
@@ -115,8 +118,12 @@ func (w *World) addEngines(claims []claim) {
 			e.Management = ""
 		}
 		for _, c := range of {
-			if c.namespace() != owner.namespace() {
+			switch {
+			case c.namespace() == owner.namespace():
+			case e.Token == "":
 				e.Pools = append(e.Pools, c.Name)
+			default:
+				w.problem("endpoint %s: no model of InferencePool %s is loaded there: the token is that of InferencePool %s", e.Address, c.Name, owner.Name)
 			}
 		}
 		w.Engines = append(w.Engines, e)
@@ -155,6 +162,9 @@ func (e *Engine) add(c claim) {
 	e.Pools = append(e.Pools, c.Name)
 	e.Host = cmp.Or(e.Host, o.Host)
 	e.Incarnation = cmp.Or(e.Incarnation, o.Incarnation)
+	if s, named := c.secret(); named && e.Token == "" {
+		e.Token = s.Ref()
+	}
 	if e.Kind == "" || e.Kind == o.Kind {
 		e.Kind, e.Management = o.Kind, cmp.Or(e.Management, o.Management)
 	}

@@ -66,6 +66,108 @@ func runtimes(port int) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSettingsS
 	}
 }
 
+// token is settings that name a Secret.
+func token(secret, key string) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSettingsSpec) {
+	return func(_ *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec) {
+		s.EngineToken = &v1alpha1.EngineToken{SecretRef: v1alpha1.SecretKeyReference{Name: secret, Key: key}}
+	}
+}
+
+// What an attacker gets who may write pools, lists and settings in his own namespace: his own token at the addresses of which
+// he is the owner, and nothing of anybody else's.
+func TestAnEngineGetsTheTokenOfItsOwnerAlone(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		teams []team
+		want  []string // of each engine: its address, the reference to its token, and whose models it is told to load
+	}{
+		{"without settings there is none", []team{{namespace: "a", pool: "p", pods: "10.0.0.7"}}, []string{"10.0.0.7:8000  [a/p]"}},
+		{"the key has a default", []team{{namespace: "a", pool: "p", pods: "10.0.0.7", change: token("s", "")}}, []string{"10.0.0.7:8000 a/s/token [a/p]"}},
+		{
+			"each team has its own", []team{{namespace: "a", pool: "p", pods: "10.0.0.7", change: token("s", "k")}, {namespace: "b", pool: "p", lists: "10.0.0.8:80", change: token("s", "k")}},
+			[]string{"10.0.0.7:8000 a/s/k [a/p]", "10.0.0.8:80 b/s/k [b/p]"},
+		},
+		{
+			"an attacker who lists the address of a pod gets it no other token, and has nothing loaded there",
+			[]team{{namespace: "victim", pool: "p", pods: "10.0.0.7", change: token("s", "k")}, {namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:8000", change: token("s", "k")}},
+			[]string{"10.0.0.7:8000 victim/s/k [victim/p]"},
+		},
+		{
+			"nor one where its owner has none",
+			[]team{{namespace: "victim", pool: "p", pods: "10.0.0.7"}, {namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:8000", change: token("s", "k")}},
+			[]string{"10.0.0.7:8000  [victim/p attacker/p]"},
+		},
+		{
+			"an attacker who lists the address of an older pool's list neither",
+			[]team{{namespace: "victim", pool: "p", age: 9, lists: "10.0.0.7:80", change: token("s", "k")}, {namespace: "attacker", pool: "a", age: 8, lists: "10.0.0.7:80", change: token("s", "k")}},
+			[]string{"10.0.0.7:80 victim/s/k [victim/p]"},
+		},
+		{
+			"one who listed it before his victim did has it reached with his own",
+			[]team{{namespace: "victim", pool: "p", age: 8, lists: "10.0.0.7:80", change: token("s", "k")}, {namespace: "attacker", pool: "a", age: 9, lists: "10.0.0.7:80", change: token("t", "k")}},
+			[]string{"10.0.0.7:80 attacker/t/k [attacker/a]"},
+		},
+		{
+			"one whose own server is in his pool gets his own",
+			[]team{{namespace: "victim", pool: "p", age: 9, pods: "10.0.0.7", change: token("s", "k")}, {namespace: "attacker", pool: "a", pods: "10.0.0.66", lists: "10.0.0.66:80", change: token("t", "k")}},
+			[]string{"10.0.0.66:80 attacker/t/k [attacker/a]", "10.0.0.66:8000 attacker/t/k [attacker/a]", "10.0.0.7:8000 victim/s/k [victim/p]"},
+		},
+		{
+			"one whose list names another port of a runtime's pod has it managed with no token",
+			[]team{
+				{namespace: "victim", pool: "p", pods: "10.0.0.7", change: func(l *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec) {
+					runtimes(8085)(l, s)
+					token("s", "k")(l, s)
+				}},
+				{namespace: "attacker", pool: "a", age: 9, lists: "10.0.0.7:1 10.0.0.7:8085", change: func(l *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec) {
+					runtimes(8085)(l, s)
+					token("t", "k")(l, s)
+				}},
+			},
+			[]string{"10.0.0.7:1 attacker/t/k [attacker/a]", "10.0.0.7:8000 victim/s/k [victim/p] managed at 10.0.0.7:8085", "10.0.0.7:8085  [attacker/a]"},
+		},
+		{
+			"pools of one namespace may share, and the first that names a token says it",
+			[]team{{namespace: "a", pool: "p", age: 3, lists: "10.0.0.7:80"}, {namespace: "a", pool: "q", age: 2, lists: "10.0.0.7:80", change: token("s", "k")}, {namespace: "a", pool: "r", age: 1, lists: "10.0.0.7:80", change: token("t", "k")}},
+			[]string{"10.0.0.7:80 a/s/k [a/p a/q a/r]"},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for range 2 { // in whichever order
+				slices.Reverse(c.teams)
+				var got []string
+				for _, e := range objects.Build(together(c.teams...)).Engines {
+					words := fmt.Sprintf("%s %s %v", e.Address, e.Token, e.Pools)
+					if e.Management != "" {
+						words += " managed at " + e.Management
+					}
+					got = append(got, words)
+				}
+				if !slices.Equal(got, c.want) {
+					t.Errorf("the engines are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+				}
+			}
+		})
+	}
+}
+
+func TestTheSecretsAreThoseThatSettingsName(t *testing.T) {
+	set := together(
+		team{namespace: "b", pool: "p", change: token("s", "")}, team{namespace: "a", pool: "q", change: token("s", "token")}, team{namespace: "a", pool: "p", change: token("s", "")},
+		team{namespace: "a", pool: "r", change: token("s", "k")}, team{namespace: "a", pool: "none"},
+	)
+	lost := set.Settings[0]
+	lost.Namespace = "c" // where there is no such pool
+	set.Settings = append(set.Settings, lost)
+	name := func(namespace, name string) objects.Name { return objects.Name{Namespace: namespace, Name: name} }
+	want := []objects.Secret{
+		{Name: name("a", "s"), Key: "k", Settings: name("a", "r")}, {Name: name("a", "s"), Key: "token", Settings: name("a", "p")}, {Name: name("b", "s"), Key: "token", Settings: name("b", "p")},
+	}
+	if got := objects.Build(set).Secrets(); !slices.Equal(got, want) {
+		t.Errorf("the Secrets are %+v", got)
+	}
+}
+
 // An engine is reached and driven as its owner says, and nobody of another namespace changes that by listing its address.
 func TestAnEngineIsAsItsOwnerSays(t *testing.T) {
 	for _, c := range []struct {
@@ -169,5 +271,12 @@ func TestAnAddressOfAnotherNamespaceIsAProblem(t *testing.T) {
 	}
 	if !slices.Equal(w.Problems, want) {
 		t.Errorf("the problems are %q", w.Problems)
+	}
+	w = objects.Build(together(
+		team{namespace: "attacker", pool: "p", lists: "10.0.0.7:8000"}, team{namespace: "victim", pool: "p", pods: "10.0.0.7", change: token("s", "k")},
+	))
+	want = []string{want[0], "endpoint 10.0.0.7:8000: no model of InferencePool attacker/p is loaded there: the token is that of InferencePool victim/p"}
+	if !slices.Equal(w.Problems, want) {
+		t.Errorf("with a token the problems are %q", w.Problems)
 	}
 }

@@ -1,11 +1,13 @@
 package objects
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/headgate/headgate/api/v1alpha1"
@@ -43,7 +45,71 @@ func CheckSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	if p := s.Spec.Placement; p != nil {
 		errs = append(errs, checkPlacement(spec.Child("placement"), p)...)
 	}
+	if t := s.Spec.EngineToken; t != nil {
+		errs = append(errs, checkSecret(spec.Child("engineToken", "secretRef"), t.SecretRef)...)
+	}
 	return errs
+}
+
+// CheckFolderSettings returns what is wrong with a PoolSettings of a folder.
+func CheckFolderSettings(s *v1alpha1.PoolSettings) field.ErrorList {
+	errs := CheckSettings(s)
+	if s.Spec.EngineToken != nil {
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "engineToken"), "a folder has no Secrets: leave it out, and say --engine-token-file"))
+	}
+	return errs
+}
+
+// checkSecret refuses what names no Secret, or no key of one.
+func checkSecret(path *field.Path, ref v1alpha1.SecretKeyReference) field.ErrorList {
+	var errs field.ErrorList
+	switch name := path.Child("name"); {
+	case ref.Name == "":
+		errs = append(errs, field.Required(name, "name the Secret, in the same namespace"))
+	case len(validation.IsDNS1123Subdomain(ref.Name)) > 0:
+		errs = append(errs, field.Invalid(name, ref.Name, "no Secret can have this name: write one such as engine-token"))
+	}
+	if ref.Key != "" && len(validation.IsConfigMapKey(ref.Key)) > 0 { // those of Secrets are the same
+		errs = append(errs, field.Invalid(path.Child("key"), ref.Key, "no Secret can have this key: write one such as token"))
+	}
+	return errs
+}
+
+// Secret is a key of a Secret with the token of a pool's engines, which a PoolSettings of its namespace names.
+type Secret struct {
+	Name Name
+	Key  string
+	// Settings is the PoolSettings that names it.
+	Settings Name
+}
+
+// DefaultKey is the key of a Secret of which no key is named.
+const DefaultKey = "token"
+
+// Ref is the reference to the token, "namespace/name/key".
+func (s Secret) Ref() string { return s.Name.String() + "/" + s.Key }
+
+// secret is the one that the settings of a pool name, and whether they name one.
+func (p *Pool) secret() (Secret, bool) {
+	if p.Settings == nil || p.Settings.EngineToken == nil {
+		return Secret{}, false
+	}
+	ref := p.Settings.EngineToken.SecretRef
+	return Secret{Name{p.Name.Namespace, ref.Name}, cmp.Or(ref.Key, DefaultKey), p.SettingsName}, true
+}
+
+// Secrets are those that the settings of pools name, in order, each once: with the first of several settings that name it.
+func (w *World) Secrets() []Secret {
+	var all []Secret
+	for _, p := range w.Pools {
+		if s, named := p.secret(); named {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b Secret) int {
+		return cmp.Or(strings.Compare(a.Ref(), b.Ref()), a.Settings.Compare(b.Settings))
+	})
+	return slices.CompactFunc(all, func(a, b Secret) bool { return a.Ref() == b.Ref() })
 }
 
 func checkPlacement(path *field.Path, p *v1alpha1.Placement) field.ErrorList {

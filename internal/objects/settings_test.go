@@ -39,6 +39,11 @@ func TestFaultsOfPoolSettings(t *testing.T) {
 		{func(s *v1alpha1.PoolSettingsSpec) { s.SessionAffinity = &v1alpha1.SessionAffinity{Header: ":path"} }, `spec.sessionAffinity.header: Invalid value: ":path": it is a part of the request line`},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.Timeouts = &v1alpha1.PoolTimeouts{Lease: &metav1.Duration{}} }, `spec.timeouts.lease: Invalid value: "0s": it must be above 0, such as 30s`},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.Timeouts = &v1alpha1.PoolTimeouts{Stale: long, Lost: short} }, `spec.timeouts.lost: Invalid value: "1s": it must be at least as long as stale`},
+		{func(s *v1alpha1.PoolSettingsSpec) { s.EngineToken = &v1alpha1.EngineToken{} }, "spec.engineToken.secretRef.name: Required value: name the Secret, in the same namespace"},
+		{secretOf("../other/s", ""), `spec.engineToken.secretRef.name: Invalid value: "../other/s": no Secret can have this name: write one such as engine-token`},
+		{secretOf("S", ""), `spec.engineToken.secretRef.name: Invalid value: "S": no Secret can have this name: write one such as engine-token`},
+		{secretOf("s", "a/b"), `spec.engineToken.secretRef.key: Invalid value: "a/b": no Secret can have this key: write one such as token`},
+		{secretOf("s", ".."), `spec.engineToken.secretRef.key: Invalid value: "..": no Secret can have this key: write one such as token`},
 	} {
 		s := someSettings("s", "base", c.change)
 		if errs := objects.CheckSettings(&s); len(errs) != 1 || errs[0].Error() != c.want {
@@ -47,6 +52,28 @@ func TestFaultsOfPoolSettings(t *testing.T) {
 	}
 	if s := someSettings("s", "base", nil); len(objects.CheckSettings(&s)) != 0 {
 		t.Error("settings that say nothing are refused")
+	}
+}
+
+func secretOf(name, key string) func(*v1alpha1.PoolSettingsSpec) {
+	return func(s *v1alpha1.PoolSettingsSpec) {
+		s.EngineToken = &v1alpha1.EngineToken{SecretRef: v1alpha1.SecretKeyReference{Name: name, Key: key}}
+	}
+}
+
+// There are no Secrets in a folder, and no second way to say the token of its engines.
+func TestSettingsOfAFolderNameNoSecret(t *testing.T) {
+	s := someSettings("s", "base", secretOf("engine-token", "A.k_-1"))
+	if errs := objects.CheckSettings(&s); len(errs) != 0 {
+		t.Errorf("an API server's: %v", errs)
+	}
+	const want = "spec.engineToken: Forbidden: a folder has no Secrets: leave it out, and say --engine-token-file"
+	if errs := objects.CheckFolderSettings(&s); len(errs) != 1 || errs[0].Error() != want {
+		t.Errorf("a folder's: %v", errs)
+	}
+	s = someSettings("s", "", nil)
+	if errs := objects.CheckFolderSettings(&s); len(errs) != 1 {
+		t.Errorf("a folder's without a pool: %v", errs)
 	}
 }
 

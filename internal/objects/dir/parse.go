@@ -149,7 +149,7 @@ func (p *parser) settings(path string, text []byte) error {
 	if len(unknown) > 0 {
 		return p.fault(join(path, unknown[0].path), "%s: %s", id, unknown[0].reason)
 	}
-	if err := p.check(path, id, objects.CheckSettings(&s)); err != nil {
+	if err := p.check(path, id, objects.CheckFolderSettings(&s)); err != nil {
 		return err
 	}
 	p.set.Settings = append(p.set.Settings, s)

@@ -65,6 +65,14 @@ spec:
   - engine-1.internal:8000
 `
 
+const clusterSettings = `apiVersion: inference.x-k8s.io/v1alpha1
+kind: PoolSettings
+metadata: {name: base}
+spec:
+  poolRef: {name: base}
+  engineToken: {secretRef: {name: engine-token}}
+`
+
 func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"syntax", goodPool + "---\nkind: [\n", "f.yaml:11: not valid YAML: did not find expected node content"},
@@ -103,6 +111,7 @@ func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 			"EndpointList of another group is no list of objects", strings.Replace(goodList, "inference.x-k8s.io/v1alpha1", "v1", 1),
 			`f.yaml:2: apiVersion "v1", kind "EndpointList" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
 		},
+		{"a Secret", clusterSettings, `f.yaml:6: PoolSettings default/base: spec.engineToken: Forbidden: a folder has no Secrets: leave it out, and say --engine-token-file`},
 		{"list twice", goodList + "---\n" + goodList, "f.yaml:15: EndpointList default/rack-1 is defined twice, first at line 4"},
 		{"defined twice", goodPod + "---\n" + goodPod, "f.yaml:12: Pod default/engine-1 is defined twice, first at line 4"},
 		{

@@ -158,6 +158,17 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{settings(`{poolRef: {name: p}, placement: {management: "unix:/x"}}`), "a socket is for an EndpointList of one address"},
 		{settings(`{poolRef: {name: p}, placement: {management: "port:65536"}}`), "want port:NUMBER"},
 		{settings(`{poolRef: {name: p}, placement: {source: ` + strings.Repeat("x", 4097) + `}}`), "may not be more than 4096"},
+		{settings(`{poolRef: {name: p}, engineToken: {}}`), "spec.engineToken.secretRef: Required value"},
+		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {}}}`), "spec.engineToken.secretRef.name: Required value: name the Secret, in the same namespace"},
+		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: ""}}}`), "spec.engineToken.secretRef.name: Required value: name the Secret, in the same namespace"},
+		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: ../other/s}}}`), "no Secret can have this name: write one such as engine-token"},
+		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: S}}}`), "no Secret can have this name"},
+		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: a..b}}}`), "no Secret can have this name"},
+		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: ` + strings.Repeat("x", 254) + `}}}`), "may not be more than 253"},
+		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: s, key: a/b}}}`), "no Secret can have this key: write one such as token"},
+		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: s, key: ..}}}`), "no Secret can have this key"},
+		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: s, key: .}}}`), "no Secret can have this key"},
+		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: s, namespace: other}}}`), `unknown field "spec.engineToken.secretRef.namespace"`},
 
 		{list(`{addresses: ["10.0.0.7:8000", "[fd00::7]:8000", "gpu-2.internal:65535", "gpu_3:1", "GPU-4.internal.:80"], engine: llama.cpp}`), ""},
 		{list(`{addresses: ["10.0.0.7:8000"], engine: modelruntime, management: "port:8085"}`), ""},
@@ -244,6 +255,24 @@ func TestWhatAFolderTakesAndAnAPIServerDoesNot(t *testing.T) {
 	if server, folder := c.verdicts(list(`{addresses: ["a:1", "b:1"], management: "unix:/x"}`)); server == nil || folder == nil ||
 		!strings.Contains(folder.Error(), "a socket is that of one endpoint: give each address a list of its own") {
 		t.Errorf("of a socket of two endpoints the API server says %v, a folder %v", server, folder)
+	}
+}
+
+// A folder has no Secrets.
+func TestWhatAnAPIServerTakesAndAFolderDoesNot(t *testing.T) {
+	c := newCluster(t)
+	for _, spec := range []string{
+		`{poolRef: {name: p}, engineToken: {secretRef: {name: engine-token}}}`,
+		`{poolRef: {name: p}, engineToken: {secretRef: {name: a.b-1.c, key: A_b.c-1}}}`,
+		`{poolRef: {name: p}, engineToken: {secretRef: {name: s, key: ""}}}`,
+	} {
+		server, folder := c.verdicts(settings(spec))
+		if server != nil {
+			t.Errorf("%s\nthe API server says %v", spec, server)
+		}
+		if folder == nil || !strings.Contains(folder.Error(), "spec.engineToken: Forbidden: a folder has no Secrets: leave it out, and say --engine-token-file") {
+			t.Errorf("%s\na folder says %v", spec, folder)
+		}
 	}
 }
 
