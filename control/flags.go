@@ -190,5 +190,5 @@ func (c config) check(rest []string) error {
 			return fmt.Errorf("--endpoints %q: %w", text, err)
 		}
 	}
-	return c.engines.Check()
+	return c.engines.Check(c.kube.On)
 }

@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	o := &office{config: c, access: access, worlds: newLatest(), meter: m, log: log, ready: sync.OnceFunc(func() { close(loaded) })}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		return c.source().Follow(ctx, log, m, func(w *objects.World) {
+		return c.source().Follow(ctx, log, access.Tokens, m, func(w *objects.World) {
 			o.worlds.set(w)
 			if c.kube.On {
 				o.ready() // one that waits to lead is ready too

@@ -40,6 +40,7 @@ func TestTheCommandLine(t *testing.T) {
 		{"--objects x --listen y --look-interval 1ms", "a look interval below 10ms would keep the engines busy with nothing else; see control --help"},
 		{"--objects x --listen y --metrics-port 70000", "--metrics-port 70000 is no port; see control --help"},
 		{"--objects x --listen y --engine-ca-file x", "--engine-ca-file is of no use without --engine-tls; see control --help"},
+		{"--kube --listen y --engine-token-file x", "--engine-token-file is of no use with --kube, where each team has a token of its own: name a Secret in spec.engineToken of the PoolSettings of each pool; see control --help"},
 		{"--kube --listen y --state z", "--state is of no use with --kube: what is registered and loaded is remembered in objects; see control --help"},
 		{"--kube --listen y --pod z", `--pod "z": want NAMESPACE/NAME; see control --help`},
 		{"--kube --listen y --pod-ip z", `--pod-ip "z" is no IP address; see control --help`},

@@ -27,6 +27,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/source"
+	"github.com/headgate/headgate/internal/reach"
 )
 
 var believer = flag.String("believer", "", "what BenchmarkKubeChurn starts: believe the API server of this kubeconfig")
@@ -190,7 +191,7 @@ func TestBeliever(t *testing.T) {
 	var running sync.WaitGroup
 	running.Go(func() { _ = f.Run(ctx) })
 	heard := make(map[string]bool)
-	err := s.Follow(ctx, slog.New(slog.DiscardHandler), unheard{}, func(w *objects.World) {
+	err := s.Follow(ctx, slog.New(slog.DiscardHandler), reach.NewTokens(nil), unheard{}, func(w *objects.World) {
 		f.SetWorld(w)
 		for _, address := range w.Addresses() { // as the scraper does: one that was never heard gets nothing
 			if !heard[address] {

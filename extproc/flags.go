@@ -223,7 +223,7 @@ func (c config) check(rest []string) error {
 	if err := c.kube.Check(c.objects); err != nil {
 		return err
 	}
-	if err := c.engines.Check(); err != nil {
+	if err := c.engines.Check(c.kube.On); err != nil {
 		return err
 	}
 	for _, text := range c.endpoints {

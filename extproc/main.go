@@ -122,7 +122,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		}
 	}
 
-	group.Go(func() error { return c.source().Follow(work, log, m, publish) })
+	group.Go(func() error { return c.source().Follow(work, log, engines.Tokens, m, publish) })
 	group.Go(func() error { return f.Run(work) })
 	if talk != nil {
 		group.Go(func() error { return talk(work, m) })

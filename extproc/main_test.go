@@ -292,6 +292,8 @@ func TestTheCommandLine(t *testing.T) {
 		{"--endpoints a:1 --listen y --engine-ca-file x", "--engine-ca-file is of no use without --engine-tls; see extproc --help"},
 		{"--endpoints a:1 --listen y --engine-insecure-skip-verify", "--engine-insecure-skip-verify is of no use without --engine-tls; see extproc --help"},
 		{"--endpoints a:1 --listen y --engine-tls --engine-ca-file x --engine-insecure-skip-verify", "--engine-insecure-skip-verify checks no certificate: it cannot go with --engine-ca-file; see extproc --help"},
+		{"--kube --listen y --engine-token-file x", "--engine-token-file is of no use with --kube, where each team has a token of its own: name a Secret in spec.engineToken of the PoolSettings of each pool; see extproc --help"},
+		{"--kube --endpoints a:1 --listen y --engine-token-file x", "--engine-token-file is of no use with --kube, where each team has a token of its own: name a Secret in spec.engineToken of the PoolSettings of each pool; see extproc --help"},
 		{"--objects x --listen y --max-hold 0s", "--max-hold 0s: it must be above 0; see extproc --help"},
 		{"--objects x --listen y --max-held 0", "--max-held 0, --max-held-mib 512: both must be at least 1; see extproc --help"},
 		{"--objects x --listen y --control-ca-file z", "--control-ca-file, --control-token-file and --control-cert-path are of no use without --control; see extproc --help"},

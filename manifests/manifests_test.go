@@ -284,6 +284,17 @@ func TestNamesAreThere(t *testing.T) {
 					s := s.(map[string]any)
 					want("ServiceAccount", s["namespace"].(string), s["name"].(string))
 				}
+			case "PoolSettings":
+				name, ok, _ := unstructured.NestedString(o.Object, "spec", "engineToken", "secretRef", "name")
+				if ok && !slices.ContainsFunc(all[folder], func(role *unstructured.Unstructured) bool {
+					rules, _, _ := unstructured.NestedSlice(role.Object, "rules")
+					return role.GetKind() == "Role" && role.GetNamespace() == o.GetNamespace() && slices.ContainsFunc(rules, func(rule any) bool {
+						names, _, _ := unstructured.NestedStringSlice(rule.(map[string]any), "resourceNames")
+						return slices.Contains(names, name)
+					})
+				}) {
+					t.Errorf("%s: no Role lets the Secret %s be read that PoolSettings %s names", folder, name, o.GetName())
+				}
 			case "InferencePool":
 				if ref, ok, _ := unstructured.NestedMap(o.Object, "spec", "endpointPickerRef"); ok {
 					want("Service", o.GetNamespace(), ref["name"].(string))
@@ -320,5 +331,37 @@ func TestNamesAreThere(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Nobody may read Secrets that are not named: not those of all namespaces, not all of one, and not by a list.
+func TestSecretsAreReadByTheirNames(t *testing.T) {
+	seen := 0
+	for folder, objects := range built(t) {
+		for _, o := range objects {
+			kind := o.GetKind()
+			if kind != "ClusterRole" && kind != "Role" {
+				continue
+			}
+			rules, _, _ := unstructured.NestedSlice(o.Object, "rules")
+			for _, rule := range rules {
+				words := func(field string) []string {
+					all, _, _ := unstructured.NestedStringSlice(rule.(map[string]any), field)
+					return all
+				}
+				if all := words("resources"); !slices.Contains(all, "secrets") && !slices.Contains(all, "*") {
+					continue
+				}
+				seen++
+				// A name cannot be asked for at a creation.
+				named := slices.Equal(words("verbs"), []string{"get"}) && len(words("resourceNames")) > 0 || slices.Equal(words("verbs"), []string{"create"})
+				if kind == "ClusterRole" || !named {
+					t.Errorf("%s: the %s %s lets %v be done to Secrets of the names %v", folder, kind, o.GetName(), words("verbs"), words("resourceNames"))
+				}
+			}
+		}
+	}
+	if seen < 3 {
+		t.Errorf("%d rules were looked at", seen)
 	}
 }

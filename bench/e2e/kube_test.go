@@ -1,11 +1,14 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -168,6 +171,115 @@ func TestObjectsFromAnAPIServer(t *testing.T) {
 	l.stop()
 	for _, fault := range l.faults {
 		t.Error(fault)
+	}
+	k.checkRights()
+}
+
+// tenant is what a namespace has for a token of its engines: the Secret, and the right of extproc and control to read it.
+func tenant(namespace, token string) string {
+	return fmt.Sprintf(`---
+apiVersion: v1
+kind: Namespace
+metadata: {name: %[1]s}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: engine-token, namespace: %[1]s}
+stringData: {token: %[2]s}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: engine-token, namespace: %[1]s}
+rules: [{apiGroups: [""], resources: [secrets], resourceNames: [engine-token], verbs: [get]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: engine-token, namespace: %[1]s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: engine-token}
+subjects:
+- {kind: ServiceAccount, name: headgate-gateway, namespace: headgate-system}
+- {kind: ServiceAccount, name: headgate-control, namespace: headgate-system}
+---
+apiVersion: inference.x-k8s.io/v1alpha1
+kind: PoolSettings
+metadata: {name: pool, namespace: %[1]s}
+spec: {poolRef: {name: pool}, placement: {maxAdapters: 4, source: 'sim:'}, engineToken: {secretRef: {name: engine-token}}}
+`, namespace, token)
+}
+
+// logOf is what a program logged.
+func (s *stack) logOf(program string) string {
+	s.t.Helper()
+	text, err := os.ReadFile(filepath.Join(s.Dir, program+".log"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// Engines that want a token are looked at and driven with that of the Secret of their namespace. Somebody in another one, who has
+// their addresses in a pool of his own and a server beside, gets his own token there, and nothing loaded here. No token is in a
+// log, in /models or in metrics.
+func TestEnginesAreReachedWithTheTokenOfTheirNamespace(t *testing.T) {
+	t.Parallel()
+	k := newKubernetes(t)
+	s := start(t, pods(t, 1), placed(t, 4), engineFlags("--api-key", "sk-victim"), k.called, func(*rig.Config) { k.apply(tenant("default", "sk-victim")) })
+	k.apply(modelObject("m1", "copies: {min: 1}"))
+	s.await("control loads with the token", func() bool {
+		return strings.HasPrefix(condition(k.get("models", "m1"), "Ready"), "True Loaded current=true")
+	})
+	if status := s.must(completion("m1", 1, false)).status; status != http.StatusUnauthorized {
+		t.Errorf("a client without the token gets %d", status)
+	}
+	with := completion("m1", 1, false)
+	with.header = map[string]string{"authorization": "Bearer sk-victim"}
+	if status := s.must(with).status; status != http.StatusOK {
+		t.Errorf("a client with the token gets %d", status)
+	}
+
+	network := strings.TrimSuffix(s.Listen, "1:8080")
+	var shown sync.Map
+	var config net.ListenConfig
+	l, err := config.Listen(t.Context(), "tcp", network+"66:8000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		shown.Store(r.Header.Get("Authorization"), true)
+		http.Error(w, "nobody knows "+r.Header.Get("Authorization"), http.StatusForbidden)
+	})}
+	go func() { _ = server.Serve(l) }()
+	defer server.Close()
+	// His pods say that they have both addresses: a list may not, for these are loopback addresses.
+	theirs := engines(network, 1) + fmt.Sprintf("---\napiVersion: v1\nkind: Pod\nmetadata: {name: own, labels: {app: llama}}\nstatus: {podIP: %s66}\n", network) +
+		modelObject("evil", "copies: {min: 1}")
+	k.apply(tenant("attacker", "sk-attacker") + strings.ReplaceAll("---\n"+theirs, "metadata: {", "metadata: {namespace: attacker, "))
+	s.await("both programs have looked at his server", func() bool {
+		return strings.Contains(s.logOf("extproc"), network+"66:8000") && strings.Contains(s.logOf("control"), "nobody knows Bearer (the token)")
+	})
+	s.await("control says whose the token is", func() bool {
+		return strings.Contains(s.logOf("control"), "endpoint "+network+"11:8000: no model of InferencePool attacker/pool is loaded there: the token is that of InferencePool default/pool")
+	})
+	var models json.RawMessage
+	s.get("http://"+s.ControlMetrics+"/models", &models)
+	shown.Range(func(token, _ any) bool {
+		if token != "Bearer sk-attacker" {
+			t.Errorf("his server is shown %q", token)
+		}
+		return true
+	})
+	for _, e := range s.events() {
+		if e.Model == "evil" {
+			t.Errorf("the engine is told: %+v", e)
+		}
+	}
+	for what, text := range map[string]string{
+		"the log of extproc": s.logOf("extproc"), "the log of control": s.logOf("control"), "/models": string(models),
+		"extproc's metrics": s.page(s.Metrics), "control's metrics": s.page(s.ControlMetrics),
+	} {
+		if strings.Contains(text, "sk-") {
+			t.Errorf("a token is in %s:\n%s", what, text)
+		}
 	}
 	k.checkRights()
 }

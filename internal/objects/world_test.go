@@ -186,7 +186,7 @@ func TestObjectsAreCounted(t *testing.T) {
 		Pools:    []pool.InferencePool{aPool("base", llama, 8000, 8001)},
 		Routes:   []v1alpha1.LLMRoute{aRoute("a", "base", 0), aRoute("b", "base", 0)},
 		Pods:     []objects.Pod{aPod("a", "10.0.0.1", true, llama), aPod("b", "", false, nil), aPod("c", "10.0.0.3", true, llama)},
-		Lists:    make([]v1alpha1.EndpointList, 4),
+		Lists:    make([]objects.List, 4),
 		Settings: make([]v1alpha1.PoolSettings, 5),
 		Models:   []v1alpha1.Model{model},
 	}).Objects

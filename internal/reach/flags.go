@@ -21,15 +21,17 @@ type Flags struct {
 
 // Register makes the flags, the same for each program that reaches engines.
 func (f *Flags) Register(fs *pflag.FlagSet) {
-	fs.StringVar(&f.tokenFile, "engine-token-file", "", "reach engines with the bearer token in this `FILE`, which may be replaced at any time")
+	fs.StringVar(&f.tokenFile, "engine-token-file", "", "reach the engines of --objects and --endpoints with the bearer token in this `FILE`, which may be replaced at any time; with --kube, PoolSettings name Secrets")
 	fs.BoolVar(&f.tls, "engine-tls", false, "reach engines over TLS; a certificate is for the name in --endpoints or an EndpointList, else for the IP address")
 	fs.StringVar(&f.caFile, "engine-ca-file", "", "with --engine-tls: trust the authorities in this `FILE` of PEM and no others")
 	fs.BoolVar(&f.skipVerify, "engine-insecure-skip-verify", false, "with --engine-tls: trust any certificate; whoever is between can read the token")
 }
 
-// Check says what does not go together.
-func (f *Flags) Check() error {
+// Check says what does not go together, with objects from an API server, or else from a folder and the command line.
+func (f *Flags) Check(kube bool) error {
 	switch {
+	case kube && f.tokenFile != "":
+		return errors.New("--engine-token-file is of no use with --kube, where each team has a token of its own: name a Secret in spec.engineToken of the PoolSettings of each pool")
 	case !f.tls && f.caFile != "":
 		return errors.New("--engine-ca-file is of no use without --engine-tls")
 	case !f.tls && f.skipVerify:

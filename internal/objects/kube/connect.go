@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -69,6 +70,7 @@ var mapper = func() meta.RESTMapper {
 		kind, many, single string
 	}{
 		{schema.GroupVersion{Version: "v1"}, "Pod", "pods", "pod"},
+		{schema.GroupVersion{Version: "v1"}, "Secret", "secrets", "secret"},
 		{pool.SchemeGroupVersion, pool.Kind, "inferencepools", "inferencepool"},
 		{v1alpha1.SchemeGroupVersion, v1alpha1.LLMRouteKind, "llmroutes", "llmroute"},
 		{v1alpha1.SchemeGroupVersion, v1alpha1.ModelKind, "models", "model"},
@@ -94,11 +96,25 @@ func Client(c *rest.Config) (client.Client, error) {
 // loggers are those of Kubernetes' libraries: they have one for the whole process, which may be set once.
 var loggers sync.Once
 
-// UseLog makes Kubernetes' libraries write into a log, the first that is given. They may not be in use yet.
+// UseLog makes Kubernetes' libraries write into a log, the first that is given. They may not be in use yet. Below debug they
+// would write what an API server answers, Secrets too: that is left out whatever the level of the log.
 func UseLog(log *slog.Logger) {
 	loggers.Do(func() {
-		sink := logr.FromSlogHandler(log.Handler())
+		sink := logr.FromSlogHandler(discreet{log.Handler()})
 		klog.SetLogger(sink)
 		ctrllog.SetLogger(sink)
 	})
 }
+
+// discreet is a handler of a log without what is below debug.
+type discreet struct{ slog.Handler }
+
+func (d discreet) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelDebug && d.Handler.Enabled(ctx, level)
+}
+
+func (d discreet) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return discreet{d.Handler.WithAttrs(attrs)}
+}
+
+func (d discreet) WithGroup(name string) slog.Handler { return discreet{d.Handler.WithGroup(name)} }

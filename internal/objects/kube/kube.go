@@ -1,7 +1,8 @@
 // Package kube fills a Set of objects from a Kubernetes API server, follows every change, and writes status there.
 //
 // What is deleted, terminating or not ready is in the next Set; what the API server said last stays in force while it is
-// away. It needs the verbs list and watch of pods, inferencepools, llmroutes, models, poolsettings and endpointlists.
+// away. It needs the verbs list and watch of pods, inferencepools, llmroutes, models, poolsettings and endpointlists, and get
+// of the Secrets that PoolSettings name, each by its name.
 package kube
 
 import (

@@ -252,14 +252,14 @@ func TestAListOfAClusterReachesNothingInHeadgatesOwnPod(t *testing.T) {
 	}
 	for _, text := range []string{named("loopback", `{addresses: ["127.0.0.1:1"]}`), named("socket", `{addresses: ["10.0.0.1:1"], management: "unix:/x"}`)} {
 		o := apiserver.ReadObjects(t, text)[0]
-		c.await("the API server takes it", func() bool {
+		c.Await("the API server takes it", func() bool {
 			_, err := c.At(o).Create(t.Context(), o, metav1.CreateOptions{})
 			return err == nil || apierrors.IsAlreadyExists(err)
 		})
 	}
 	c.Apply(inferencePool("{"+base+"}") + "\n---\n" + named("name", `{addresses: ["engine:2", "10.0.0.2:2"]}`))
 	f := follow(t, c.Admin(), "")
-	c.await("two are left out", func() bool { return f.refused.Load() == 2 && f.endpoints("p") == "+10.0.0.2:2" })
+	c.Await("two are left out", func() bool { return f.refused.Load() == 2 && f.endpoints("p") == "+10.0.0.2:2" })
 
 	set := f.set.Load()
 	set.Hosts = map[string][]netip.Addr{"engine": {netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}}

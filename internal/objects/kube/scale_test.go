@@ -22,6 +22,7 @@ import (
 	"github.com/headgate/headgate/internal/apiserver"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/source"
+	"github.com/headgate/headgate/internal/reach"
 )
 
 var (
@@ -136,7 +137,7 @@ func TestAlone(t *testing.T) {
 	begun := time.Now()
 	var world *objects.World
 	s := source.Source{Kube: source.Kube{On: true, Config: *alone}}
-	err := s.Follow(ctx, slog.New(slog.DiscardHandler), new(followed), func(w *objects.World) {
+	err := s.Follow(ctx, slog.New(slog.DiscardHandler), reach.NewTokens(nil), new(followed), func(w *objects.World) {
 		if world = w; len(w.Addresses()) > 0 {
 			fmt.Printf("seconds = %.2f\n", time.Since(begun).Seconds())
 			cancel()

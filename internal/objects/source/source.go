@@ -15,6 +15,7 @@ import (
 	"github.com/headgate/headgate/internal/objects/dir"
 	"github.com/headgate/headgate/internal/objects/kube"
 	"github.com/headgate/headgate/internal/objects/resolve"
+	"github.com/headgate/headgate/internal/reach"
 )
 
 // Source is where objects come from.
@@ -88,12 +89,14 @@ func (s Source) Read(ctx context.Context) (*objects.World, error) {
 }
 
 // Follow publishes the World at the start, and each time that an object or the addresses of a name change, until ctx ends.
-// It calls publish from one goroutine.
-func (s Source) Follow(ctx context.Context, log *slog.Logger, meter Meter, publish func(*objects.World)) error {
+// It calls publish from one goroutine. What PoolSettings of an API server name as tokens is in tokens before the World is
+// published, if it can be had soon, and each time that it changes.
+func (s Source) Follow(ctx context.Context, log *slog.Logger, tokens *reach.Tokens, meter Meter, publish func(*objects.World)) error {
 	fixed := objects.Endpoints(s.Endpoints)
 	resolver := resolve.New(resolve.System, log)
 	group, ctx := errgroup.WithContext(ctx)
 	join := func(set objects.Set) { resolver.Set(fixed.Join(set)) }
+	named := func(*objects.World) {}
 	switch {
 	case s.Kube.On:
 		config, err := kube.Connect(s.Kube.Config)
@@ -104,6 +107,12 @@ func (s Source) Follow(ctx context.Context, log *slog.Logger, meter Meter, publi
 		if err != nil {
 			return err
 		}
+		secrets, err := kube.NewSecrets(config, tokens, log)
+		if err != nil {
+			return err
+		}
+		named = func(w *objects.World) { secrets.Name(ctx, w.Secrets()) }
+		group.Go(func() error { return secrets.Run(ctx) })
 		group.Go(func() error { return server.Run(ctx, join) })
 	case s.Dir != "":
 		meter.Readable(true)
@@ -122,6 +131,7 @@ func (s Source) Follow(ctx context.Context, log *slog.Logger, meter Meter, publi
 				}
 			}
 			known = world.Problems
+			named(world)
 			publish(world)
 		})
 	})

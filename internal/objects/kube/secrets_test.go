@@ -1,0 +1,278 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/reach"
+)
+
+// vault is an API server with Secrets of one key, token: what they hold, or why they cannot be read.
+type vault struct {
+	client.Reader
+	mu    sync.Mutex // guards what follows
+	texts map[string]string
+	wrong map[string]error
+	slow  time.Duration
+	asked []string
+}
+
+func (v *vault) Get(ctx context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	v.mu.Lock()
+	v.asked = append(v.asked, key.String())
+	slow := v.slow
+	v.mu.Unlock()
+	if wait(ctx, slow) != nil {
+		return ctx.Err()
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if err := v.wrong[key.String()]; err != nil {
+		return err
+	}
+	o.(*corev1.Secret).Data = map[string][]byte{"token": []byte(v.texts[key.String()])}
+	return nil
+}
+
+func (v *vault) set(secret, text string, wrong error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.texts[secret], v.wrong[secret] = text, wrong
+}
+
+func (v *vault) setSlow(slow time.Duration) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.slow = slow
+}
+
+// reads is how often a Secret was asked for, and forgets it.
+func (v *vault) reads(secret string) (n int) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, s := range v.asked {
+		if s == secret {
+			n++
+		}
+	}
+	v.asked = nil
+	return n
+}
+
+var (
+	of        = schema.GroupResource{Resource: "secrets"}
+	forbidden = apierrors.NewForbidden(of, "s", errors.New(`User "system:serviceaccount:headgate-system:headgate-gateway" cannot get resource "secrets" in API group "" in the namespace "a"`))
+	notFound  = apierrors.NewNotFound(of, "s")
+)
+
+// named are Secrets, with the PoolSettings p of their namespaces.
+func named(all ...string) (secrets []objects.Secret) {
+	for _, s := range all {
+		namespace, name, _ := strings.Cut(s, "/")
+		secrets = append(secrets, objects.Secret{
+			Name: objects.Name{Namespace: namespace, Name: name}, Key: "token", Settings: objects.Name{Namespace: namespace, Name: "p"},
+		})
+	}
+	return secrets
+}
+
+// keeping reads the Secrets of a vault in a bubble of fake time.
+func keeping(t *testing.T, test func(t *testing.T, v *vault, s *Secrets, log *strings.Builder)) {
+	synctest.Test(t, func(t *testing.T) {
+		v := &vault{texts: make(map[string]string), wrong: make(map[string]error)}
+		var log strings.Builder // read when everything rests
+		s := &Secrets{client: v, tokens: reach.NewTokens(nil), log: slog.New(slog.NewTextHandler(&log, nil)), faults: make(map[string]string)}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = s.Run(ctx)
+		}()
+		test(t, v, s, &log)
+		cancel()
+		<-done
+	})
+}
+
+// later lets fake time pass, and what happens in it settle.
+func later(d time.Duration) {
+	time.Sleep(d) // of the bubble's clock
+	synctest.Wait()
+}
+
+// A token is there when its Secret has just been named, and the one of a rotated Secret within 10 s; the last good one stays
+// while there is none. What is wrong is told once, with what to do.
+func TestATokenIsThatOfItsSecret(t *testing.T) {
+	keeping(t, func(t *testing.T, v *vault, s *Secrets, log *strings.Builder) {
+		want := func(what, token string) {
+			t.Helper()
+			if got := s.tokens.Of("a/s/token"); got != token {
+				t.Errorf("%s the token is %q, want %q", what, got, token)
+			}
+		}
+		told := func(n int, words string) {
+			t.Helper()
+			if got := strings.Count(log.String(), words); got != n {
+				t.Errorf("it is told %d times, want %d: %s\n%s", got, n, words, log)
+			}
+		}
+		v.set("a/s", " sk-1\n", nil)
+		s.Name(t.Context(), named("a/s"))
+		want("named", "sk-1")
+		v.set("a/s", "sk-2", nil)
+		later(10 * time.Second)
+		want("rotated", "sk-2")
+
+		denied := `cannot read Secret a/s, which PoolSettings a/p names: secrets \"s\" is forbidden: User \"system:serviceaccount:headgate-system:headgate-gateway\" cannot get resource \"secrets\" in API group \"\" in the namespace \"a\"; give the service account headgate-gateway of the namespace headgate-system get on it with a Role in the namespace a`
+		for _, c := range []struct {
+			text  string
+			wrong error
+			words string
+		}{
+			{"", forbidden, denied},
+			{"", notFound, `cannot read Secret a/s, which PoolSettings a/p names: secrets \"s\" not found; make it, with the token as its key token`},
+			{" ", nil, "cannot use Secret a/s, which PoolSettings a/p names: its key token is empty: write the token that the engines want"},
+			{"sk-4 sk-5", nil, "its key token holds more than one word: write the token alone"},
+			{"", errors.New("connection refused"), "connection refused"},
+		} {
+			v.set("a/s", c.text, c.wrong)
+			later(time.Minute)
+			want("with "+c.words, "sk-2")
+			told(1, c.words)
+		}
+		told(5, "the last good one stays in use")
+		told(0, "reached without a token")
+		// What does not answer has other words each time: it is told as one thing.
+		v.set("a/s", "", errors.New("connection reset"))
+		later(time.Minute)
+		told(0, "connection reset")
+
+		v.set("a/s", "sk-2", nil)
+		later(10 * time.Second)
+		want("read again", "sk-2")
+		told(1, "new=false")
+		v.set("a/s", "sk-3", nil)
+		later(10 * time.Second)
+		want("rotated again", "sk-3")
+		told(3, "new=true")
+
+		s.Name(t.Context(), nil)
+		want("not named any more", "")
+		v.reads("")
+		later(time.Minute)
+		if n := v.reads("a/s"); n != 0 {
+			t.Errorf("it is read %d times though nobody names it", n)
+		}
+		if strings.Contains(log.String(), "sk-") {
+			t.Errorf("the log holds a token:\n%s", log)
+		}
+	})
+}
+
+func TestWithoutItsSecretAPoolHasNoToken(t *testing.T) {
+	keeping(t, func(t *testing.T, v *vault, s *Secrets, log *strings.Builder) {
+		v.set("a/s", "", forbidden)
+		v.set("b/s", "of-b", nil)
+		s.Name(t.Context(), named("a/s", "b/s"))
+		later(time.Minute)
+		if a, b := s.tokens.Of("a/s/token"), s.tokens.Of("b/s/token"); a != "" || b != "of-b" {
+			t.Errorf("the tokens are %q and %q", a, b)
+		}
+		if n := strings.Count(log.String(), "a pool's engines are reached without a token"); n != 1 {
+			t.Errorf("it is told %d times:\n%s", n, log)
+		}
+		other := named("b/s")
+		other[0].Key = "none"
+		s.Name(t.Context(), other)
+		if got := s.tokens.Of("b/s/none"); got != "" || !strings.Contains(log.String(), "its key none is not there: write the token that the engines want") {
+			t.Errorf("without the key there is %q, and the log says\n%s", got, log)
+		}
+
+		// Once it may be read, it is.
+		s.Name(t.Context(), named("a/s"))
+		v.set("a/s", "of-a", nil)
+		later(10 * time.Second)
+		if a := s.tokens.Of("a/s/token"); a != "of-a" || !strings.Contains(log.String(), `msg="the token of a pool's engines is read" secret=a/s key=token new=true`) {
+			t.Errorf("the token is %q, and the log says\n%s", a, log)
+		}
+	})
+}
+
+// New objects wait for their Secrets, but not for those that there were, and for no API server that is slow or away.
+func TestNobodyWaitsLongForASecret(t *testing.T) {
+	keeping(t, func(t *testing.T, v *vault, s *Secrets, _ *strings.Builder) {
+		took := func() time.Duration {
+			begun := time.Now()
+			s.Name(t.Context(), named("a/s", "b/s"))
+			return time.Since(begun)
+		}
+		v.set("a/s", "one", nil)
+		v.set("b/s", "two", nil)
+		v.setSlow(300 * time.Millisecond)
+		if got := took(); got != 600*time.Millisecond || s.tokens.Of("b/s/token") != "two" {
+			t.Errorf("it takes %v, and the token is %q", got, s.tokens.Of("b/s/token"))
+		}
+		if got := took(); got != 0 {
+			t.Errorf("what is known takes %v", got)
+		}
+		s.Name(t.Context(), nil)
+		v.setSlow(time.Minute)
+		if got := took(); got != time.Second {
+			t.Errorf("a slow API server takes %v", got)
+		}
+		v.setSlow(0)
+		later(2 * secretsInterval)
+		if got := s.tokens.Of("b/s/token"); got != "two" {
+			t.Errorf("later the token is %q", got)
+		}
+		v.set("a/s", "", errors.New("connection refused"))
+		later(secretsInterval)
+		v.reads("")
+		later(secretsInterval)
+		if n := v.reads("b/s"); n != 0 {
+			t.Errorf("while nobody answers the next is asked for %d times", n)
+		}
+	})
+}
+
+// What is read of a Secret that is named no more, or not yet, counts for nothing.
+func TestALateAnswerCountsForNothing(t *testing.T) {
+	keeping(t, func(t *testing.T, v *vault, s *Secrets, _ *strings.Builder) {
+		v.set("a/s", "one", nil)
+		s.Name(t.Context(), named("a/s"))
+		v.setSlow(time.Second)
+		later(secretsInterval + time.Second/2) // it is being read
+		s.Name(t.Context(), nil)
+		later(time.Second)
+		if got := s.tokens.Of("a/s/token"); got != "" {
+			t.Errorf("the token is %q", got)
+		}
+	})
+}
+
+// Below debug Kubernetes' libraries would log what an API server answers.
+func TestKubernetesLibrariesLogNoAnswers(t *testing.T) {
+	var text strings.Builder
+	all := slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.Level(-100)})
+	for _, log := range []logr.Logger{logr.FromSlogHandler(discreet{all}), logr.FromSlogHandler(discreet{all}).WithValues("a", 1).WithName("b")} {
+		log.V(4).Info("debug")
+		log.V(5).Info("body")
+		log.V(8).Info("body")
+	}
+	if got := text.String(); strings.Count(got, "debug") != 2 || strings.Contains(got, "body") {
+		t.Errorf("the log says\n%s", got)
+	}
+}
