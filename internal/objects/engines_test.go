@@ -84,7 +84,8 @@ func TestAnEngineGetsTheTokenOfItsOwnerAlone(t *testing.T) {
 		{"without settings there is none", []team{{namespace: "a", pool: "p", pods: "10.0.0.7"}}, []string{"10.0.0.7:8000  [a/p]"}},
 		{"the key has a default", []team{{namespace: "a", pool: "p", pods: "10.0.0.7", change: token("s", "")}}, []string{"10.0.0.7:8000 a/s/token [a/p]"}},
 		{
-			"each team has its own", []team{{namespace: "a", pool: "p", pods: "10.0.0.7", change: token("s", "k")}, {namespace: "b", pool: "p", lists: "10.0.0.8:80", change: token("s", "k")}},
+			"each team has its own",
+			[]team{{namespace: "a", pool: "p", pods: "10.0.0.7", change: token("s", "k")}, {namespace: "b", pool: "p", lists: "10.0.0.8:80", change: token("s", "k")}},
 			[]string{"10.0.0.7:8000 a/s/k [a/p]", "10.0.0.8:80 b/s/k [b/p]"},
 		},
 		{
@@ -257,6 +258,14 @@ func TestAnEngineIsAsItsOwnerSays(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What an operator names on the command line is older than what anybody lists in a cluster.
+func TestTheCommandLineOwnsItsAddresses(t *testing.T) {
+	w := objects.Build(objects.Endpoints([]string{"10.0.0.7:80"}).Join(together(team{namespace: "attacker", pool: "a", age: time.Hour, lists: "10.0.0.7:80", change: token("s", "k")})))
+	if e := w.Engines[0]; len(w.Engines) != 1 || e.Token != "" || e.Pod != objects.EndpointsPool {
+		t.Errorf("the engines are %+v", w.Engines)
 	}
 }
 

@@ -164,7 +164,7 @@ func remedy(is objects.Secret, err error) string {
 	case apierrors.IsForbidden(err):
 		return fmt.Sprintf("; give %s get on it with a Role in the namespace %s", account(err), is.Name.Namespace)
 	case apierrors.IsNotFound(err):
-		return fmt.Sprintf("; make it, with the token as its key %s", is.Key)
+		return "; make it, with the token as its key " + is.Key
 	}
 	return ""
 }
