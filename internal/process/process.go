@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -116,12 +117,28 @@ func (p *Process) AwaitAnswer(ctx context.Context, client *http.Client, url stri
 		}
 		select {
 		case <-p.done:
-			return fmt.Errorf("%s ended at its start:\n%s", p.Name, p.LastWords())
+			return &NotReady{p, "ended at its start"}
 		case <-ctx.Done():
-			return fmt.Errorf("%s did not answer %s in time:\n%s", p.Name, url, p.LastWords())
+			return &NotReady{p, fmt.Sprintf("did not answer %s in time", url)}
 		case <-tick.C:
 		}
 	}
+}
+
+// NotReady is a process that did not come to answer.
+type NotReady struct {
+	*Process
+	// Fault is what it did instead.
+	Fault string
+}
+
+// Error has the end of what the process printed.
+func (n *NotReady) Error() string { return n.Name + " " + n.Fault + ":\n" + n.LastWords() }
+
+// Brief is the error in one line: the last one that the process printed, and where the others are.
+func (n *NotReady) Brief() string {
+	words := n.LastWords()
+	return fmt.Sprintf("%s %s: %s; its log is %s", n.Name, n.Fault, words[strings.LastIndexByte(words, '\n')+1:], n.Log)
 }
 
 // LastWords is the end of what the process printed.

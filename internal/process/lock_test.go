@@ -1,0 +1,83 @@
+package process_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/headgate/headgate/internal/process"
+)
+
+// holder is the variable that makes this test binary hold the lock at a path until it is killed, with a process of its own.
+const holder = "HEADGATE_TEST_LOCK"
+
+func TestMain(m *testing.M) {
+	path := os.Getenv(holder)
+	if path == "" {
+		os.Exit(m.Run())
+	}
+	if _, err := process.TryLock(path); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	child := exec.Command("sleep", "600")
+	if err := child.Start(); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("held beside", child.Process.Pid)
+	select {}
+}
+
+// A lock names who has hold of it, and is free as soon as that process is dead, however it died and whatever it started.
+func TestALockIsFreeWhenItsProcessIsDead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "new", "lock")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := exec.Command(self)
+	other.Env = append(os.Environ(), holder+"="+path)
+	out, err := other.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var child int
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if _, bad := fmt.Sscanf(line, "held beside %d", &child); err != nil || bad != nil {
+		t.Fatalf("%q, %v", line, errors.Join(err, bad))
+	}
+	defer func() {
+		if p, err := os.FindProcess(child); err == nil {
+			_ = p.Kill()
+		}
+	}()
+
+	_, err = process.TryLock(path)
+	if held, ok := errors.AsType[process.Held](err); !ok || held.PID != other.Process.Pid {
+		t.Errorf("while process %d holds it: %v", other.Process.Pid, err)
+	}
+	if err := other.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = other.Wait()
+	unlock, err := process.TryLock(path)
+	if err != nil {
+		t.Fatalf("when it is dead: %v", err)
+	}
+	if _, err := process.TryLock(path); !errors.As(err, new(process.Held)) {
+		t.Errorf("a second time within a process: %v", err)
+	}
+	unlock()
+	if unlock, err = process.TryLock(path); err != nil {
+		t.Fatalf("when it was unlocked: %v", err)
+	}
+	unlock()
+}
