@@ -208,19 +208,207 @@ func TestAQuickstartThatIsKilledLeavesNoProcess(t *testing.T) {
 
 func TestATakenPortIsNamed(t *testing.T) {
 	t.Parallel()
-	for _, taken := range []string{"1:8080", "1:9090", "12:8000"} {
+	for taken, want := range map[string]string{
+		"1:8080":  "the address %[1]s1:8080 is taken: stop what serves there, or choose another with --listen, such as make run ARGS=--listen=%[1]s1:8081",
+		"1:9090":  "the address %[1]s1:9090 is taken: stop what serves there, or choose another with --metrics, such as make run ARGS=--metrics=%[1]s1:9091",
+		"12:8000": "the address %[1]s12:8000 of a simulated engine is taken: stop what serves there, or choose another podIP in %[2]s",
+	} {
 		q := newQuickstart(t)
 		l, err := net.Listen("tcp", q.network+taken)
 		if err != nil {
 			t.Fatal(err)
 		}
 		q.start()
-		err = q.ended(30 * time.Second)
-		want := fmt.Sprintf("bench: the address %s%s is taken: stop what serves there, or choose another\n", q.network, taken)
-		if err == nil || q.faults.String() != want {
-			t.Errorf("%v, it says %q, want %q", err, q.faults.String(), want)
-		}
+		q.fails(fmt.Sprintf(want+"%.0[2]s", q.network, q.dir))
 		_ = l.Close()
 		q.nothingLeft()
 	}
+}
+
+// fails checks that it ends with one line of an error.
+func (q *quickstart) fails(want string) {
+	q.t.Helper()
+	err := q.ended(30 * time.Second)
+	if got := q.faults.String(); err == nil || got != "bench: "+want+"\n" {
+		q.t.Errorf("%v, it says %q, want %q", err, got, want)
+	}
+}
+
+// A second run in the folder of one that runs says so and leaves that one alone; when the first is dead, however it died, the folder
+// is free.
+func TestASecondRunLeavesTheFirstAlone(t *testing.T) {
+	t.Parallel()
+	first := newQuickstart(t)
+	first.start()
+	first.until("Ctrl-C stops everything")
+	second := &quickstart{t: t, network: first.network, dir: first.dir, args: first.args}
+	second.start()
+	second.fails(fmt.Sprintf("another quickstart runs in %s/run, as process %d: stop it with Ctrl-C or kill %[2]d, or give this one a folder and ports of its own (--run, --listen, --admin, --metrics, --control-metrics)",
+		first.dir, first.command.Process.Pid))
+	first.until(`\d\d:\d\d:\d\d .*engine-4 +0\+0 +[●○]{4}`) // it goes on
+
+	if err := first.command.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.ended(10 * time.Second); err == nil {
+		t.Error("killed, and no error")
+	}
+	(&stack{t: t}).await("its addresses are free", func() bool { return first.free() == nil })
+	third := &quickstart{t: t, network: first.network, dir: first.dir, args: first.args}
+	third.start()
+	third.until("Ctrl-C stops everything")
+	third.interrupt()
+}
+
+// interrupt ends it as Ctrl-C does.
+func (q *quickstart) interrupt() {
+	q.t.Helper()
+	if err := q.command.Process.Signal(os.Interrupt); err != nil {
+		q.t.Fatal(err)
+	}
+	if err := q.ended(15 * time.Second); err != nil {
+		q.t.Errorf("after Ctrl-C: %v\n%s", err, q.faults.String())
+	}
+}
+
+// A program that does not come to serve costs one line that says why, and where the others are.
+func TestAProgramThatDoesNotServeIsOneLine(t *testing.T) {
+	t.Parallel()
+	q := newQuickstart(t)
+	q.args = append(q.args, "--extproc-flag=--nonsense")
+	q.start()
+	q.fails(fmt.Sprintf("extproc ended at its start: extproc: unknown flag: --nonsense; see extproc --help; its log is %s/run/extproc.log", q.dir))
+	q.nothingLeft()
+}
+
+// What is edited while it runs is what the console shows: endpoints that come, by address and by name, and edits that are refused.
+func TestTheConsoleShowsWhatRuns(t *testing.T) {
+	t.Parallel()
+	q := newQuickstart(t)
+	q.start()
+	q.until("Ctrl-C stops everything")
+	one := q.ownEngine(q.network+"21:8000", "llama-more")
+	two := q.ownEngine("127.0.0.1:0", "llama-by-name")
+	_, port, _ := net.SplitHostPort(two)
+	list := "apiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: { name: rack, labels: { app: llama } }\nspec: { addresses: [\"" + one + "\", \"localhost:" + port + "\"] }\n"
+	file := filepath.Join(q.dir, "rack.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(list)
+	q.until(`objects read: .*rack\.yaml, 1 in it`)
+	q.until(`engine-4 .*`)
+	line := q.until(regexp.QuoteMeta(two) + ` +0\+0`)
+	if !regexp.MustCompile(regexp.QuoteMeta(one)+` +0\+0`).MatchString(line) || !strings.Contains(line, "engine-1 ") {
+		t.Errorf("with a list beside the pods it says %s", line)
+	}
+
+	write(strings.Replace(list, "addresses", "adresses", 1))
+	q.until(`^\d\d:\d\d:\d\d objects refused; the last good ones of this file stay in force: .*rack\.yaml:4: EndpointList default/rack: unknown field "spec\.adresses"`)
+	q.until(regexp.QuoteMeta(two) + ` .*files refused: 1$`)
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	q.until(`objects removed: .*rack\.yaml`)
+	if line := q.until(`req/s .*engine-4 +0\+0 +[●○]{4}$`); strings.Contains(line, "refused: ") {
+		t.Errorf("without the list it says %s", line)
+	}
+	q.interrupt()
+}
+
+// ownEngine starts a simulated engine that is none of the quickstart's, at an address, and returns where it is.
+func (q *quickstart) ownEngine(address, model string) string {
+	q.t.Helper()
+	host, port, _ := net.SplitHostPort(address)
+	engine := exec.Command(programs.Bench, "engine", model, "--host", host, "--port", port)
+	out, err := engine.StdoutPipe()
+	if err != nil {
+		q.t.Fatal(err)
+	}
+	if err := engine.Start(); err != nil {
+		q.t.Fatal(err)
+	}
+	q.t.Cleanup(func() {
+		_ = engine.Process.Kill()
+		_ = engine.Wait()
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		q.t.Fatal(err)
+	}
+	return strings.TrimSpace(strings.TrimPrefix(line, "serving on http://"))
+}
+
+// With people's own servers it runs extproc and Envoy alone: what is printed to try is a model that they list.
+func TestTheQuickstartOfOwnServers(t *testing.T) {
+	t.Parallel()
+	q := newQuickstart(t)
+	late := q.network + "31:8000"
+	two := q.ownEngine("127.0.0.1:0", "llama-by-name")
+	_, port, _ := net.SplitHostPort(two)
+	q.args = []string{
+		"quickstart", "--run", filepath.Join(q.dir, "run"), "--envoy-config", root + "/envoy.yaml", "--cache", cache,
+		"--listen", q.network + "1:8080", "--admin", q.network + "1:9901", "--metrics", q.network + "1:9090",
+		"--endpoints", "localhost:" + port + ",http://" + late + "/v1",
+	}
+	q.start()
+	said := q.until("Ctrl-C stops everything")
+	for _, want := range []string{
+		"extproc and Envoy in front of localhost:" + port + ", " + late,
+		`"model": "llama-by-name"`,
+		late + "          it takes no connection: does it run",
+	} {
+		if !strings.Contains(strings.Join(strings.Fields(said), " "), strings.Join(strings.Fields(want), " ")) {
+			t.Errorf("it does not say %q:\n%s", want, said)
+		}
+	}
+	curls := regexp.MustCompile(`(?ms)^  curl .*?(\n$|\}'$)`).FindAllString(said, -1)
+	if len(curls) != 2 {
+		t.Fatalf("%d lines to paste in:\n%s", len(curls), said)
+	}
+	for i, want := range []string{`"id":"llama-by-name"`, `"object":"chat.completion"`} {
+		out, err := exec.Command("bash", "-c", "set -e; "+strings.TrimSpace(curls[i])+" --silent --show-error --max-time 30").CombinedOutput()
+		if err != nil || !strings.Contains(string(out), want) {
+			t.Errorf("%s: %v\n%s", curls[i], err, out)
+		}
+	}
+	q.until(regexp.QuoteMeta(two) + ` +\d+\+\d+ .*` + regexp.QuoteMeta(late) + ` no answer|` + regexp.QuoteMeta(late) + ` no answer .*` + regexp.QuoteMeta(two) + ` +\d+\+\d+`)
+	q.ownEngine(late, "llama-late")
+	q.until(regexp.QuoteMeta(late) + ` +0\+0`)
+	q.interrupt()
+	q.noneOf("control", "--objects")
+}
+
+// noneOf checks that the logs of a run hold none of these.
+func (q *quickstart) noneOf(words ...string) {
+	q.t.Helper()
+	for _, word := range words {
+		if _, err := os.Stat(filepath.Join(q.dir, "run", word+".log")); err == nil {
+			q.t.Errorf("there is a log of %s", word)
+		}
+	}
+}
+
+// Where no server answers it says what each lacks, and what to try as soon as one does.
+func TestOwnServersThatDoNotAnswerYet(t *testing.T) {
+	t.Parallel()
+	q := newQuickstart(t)
+	late := q.network + "31:8000"
+	q.args = []string{
+		"quickstart", "--run", filepath.Join(q.dir, "run"), "--envoy-config", root + "/envoy.yaml", "--cache", cache,
+		"--listen", q.network + "1:8080", "--admin", q.network + "1:9901", "--metrics", q.network + "1:9090", "--endpoints", late,
+	}
+	q.start()
+	said := q.until("Ctrl-C stops everything")
+	if !strings.Contains(said, "None of the servers lists a model:") || !strings.Contains(said, late) || strings.Contains(said, "chat/completions") {
+		t.Errorf("it says\n%s", said)
+	}
+	q.until(`- req/s +- tok/s \| ` + regexp.QuoteMeta(late) + ` no answer`)
+	q.ownEngine(late, "llama-late")
+	q.until(`"model": "llama-late"`)
+	q.until(regexp.QuoteMeta(late) + ` +0\+0`)
+	q.interrupt()
 }

@@ -1,5 +1,5 @@
-// Package quickstart runs the whole of Headgate on one machine, from one command: simulated engines, extproc and Envoy,
-// with something to paste and something to watch.
+// Package quickstart runs the whole of Headgate on one machine, from one command: engines, simulated ones or those that people
+// have, extproc and Envoy, with something to paste and something to watch.
 package quickstart
 
 import (
@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,16 +19,27 @@ import (
 
 	"github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/internal/process"
 )
 
 const usage = `Runs the whole of Headgate on this machine: a simulated engine for each Pod of the objects
 that is labelled ` + rig.SimulateLabel + `, control, extproc, and Envoy. Ctrl-C stops it all.
 
+With --endpoints it puts extproc and Envoy in front of servers that you have, and nothing
+else: requests name the models that those servers list.
+
 Usage:
 
   bench quickstart [flags]
+  bench quickstart --endpoints HOST:PORT,... [flags]
 
-To put it in front of real servers, edit bench/quickstart/objects/engines.yaml.
+The same by make:
+
+  make run
+  make run ENDPOINTS=localhost:8000,gpu-2.internal:8000
+  make run ARGS=--listen=0.0.0.0:8090
+
+For adapters and names of your own in front of your servers, edit bench/quickstart/objects.
 
 Flags:
 
@@ -40,63 +53,121 @@ const patience = 3 * time.Second
 
 // Command runs the quickstart until ctx ends.
 func Command(ctx context.Context, args []string) error {
-	c := rig.Config{Model: baseModel}
-	fs := pflag.NewFlagSet("quickstart", pflag.ContinueOnError)
-	fs.SortFlags = false
-	fs.Usage = func() { fmt.Println(usage + fs.FlagUsagesWrapped(100)) }
-	fs.StringVar(&c.Listen, "listen", "0.0.0.0:8080", "serve clients at this `ADDRESS`")
-	fs.StringVar(&c.Admin, "admin", "127.0.0.1:9901", "serve Envoy's admin interface at this `ADDRESS`")
-	fs.StringVar(&c.Metrics, "metrics", "127.0.0.1:9090", "serve extproc's metrics at this `ADDRESS`")
-	fs.StringVar(&c.ControlMetrics, "control-metrics", "127.0.0.1:9091", "serve control's metrics at this `ADDRESS`")
-	fs.StringVar(&c.Objects, "objects", "bench/quickstart/objects", "the `DIR` with the objects")
-	fs.StringVar(&c.EnvoyYAML, "envoy-config", "envoy.yaml", "Envoy's configuration `FILE`")
-	fs.StringVar(&c.Dir, "run", ".run", "the `DIR` for logs and the socket")
-	fs.StringArrayVar(&c.EngineFlags, "engine-flag", []string{"--max-loras=4", "--max-cpu-loras=12"}, "hand a `FLAG` to the simulated engines; may be repeated")
-	fs.StringArrayVar(&c.ExtprocFlags, "extproc-flag", nil, "hand a `FLAG` to extproc; may be repeated")
-	fs.StringArrayVar(&c.ControlFlags, "control-flag", nil, "hand a `FLAG` to control; may be repeated")
-	cache := fs.String("cache", ".cache", "the `DIR` for a fetched Envoy")
-	if err := fs.Parse(args); err != nil {
+	c, cache, err := parseFlags(args, os.Stdout)
+	if err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
 			return nil
 		}
 		return err
 	}
-	if fs.NArg() > 0 {
-		return fmt.Errorf("what is %q? every setting is a flag", fs.Arg(0))
+	unlock, err := process.TryLock(filepath.Join(c.Dir, "lock"))
+	if held, ok := errors.AsType[process.Held](err); ok {
+		return fmt.Errorf("another quickstart runs in %s, as process %d: stop it with Ctrl-C or kill %[2]d, or give this one a folder and ports of its own (--run, --listen, --admin, --metrics, --control-metrics)", c.Dir, held.PID)
 	}
-	var err error
-	if c.Programs, err = programs(ctx, *cache); err != nil {
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if c.Programs, err = programs(ctx, cache, c.ControlMetrics != ""); ctx.Err() != nil {
+		return nil // Ctrl-C meanwhile
+	} else if err != nil {
 		return err
 	}
 	return run(ctx, c, os.Stdout)
 }
 
+// parseFlags reads the command line into a configuration and the folder for a fetched Envoy. Help goes to out.
+func parseFlags(args []string, out io.Writer) (c rig.Config, cache string, err error) {
+	c = rig.Config{Model: baseModel}
+	flags := pflag.NewFlagSet("quickstart", pflag.ContinueOnError)
+	flags.SortFlags = false
+	flags.Usage = func() { fmt.Fprintln(out, usage+flags.FlagUsagesWrapped(100)) }
+	endpoints := flags.String("endpoints", "", "serve these `HOST:PORT`s, your own servers, with commas between, in the place of the objects: no simulated engines, no control")
+	flags.StringVar(&c.Listen, "listen", "0.0.0.0:8080", "serve clients at this `ADDRESS`")
+	flags.StringVar(&c.Admin, "admin", "127.0.0.1:9901", "serve Envoy's admin interface at this `ADDRESS`")
+	flags.StringVar(&c.Metrics, "metrics", "127.0.0.1:9090", "serve extproc's metrics at this `ADDRESS`")
+	flags.StringVar(&c.ControlMetrics, "control-metrics", "127.0.0.1:9091", "serve control's metrics at this `ADDRESS`")
+	flags.StringVar(&c.Objects, "objects", "bench/quickstart/objects", "the `DIR` with the objects")
+	flags.StringVar(&c.EnvoyYAML, "envoy-config", "envoy.yaml", "Envoy's configuration `FILE`")
+	flags.StringVar(&c.Dir, "run", ".run", "the `DIR` for logs and the socket")
+	flags.StringArrayVar(&c.EngineFlags, "engine-flag", []string{"--max-loras=4", "--max-cpu-loras=12"}, "hand a `FLAG` to the simulated engines; may be repeated")
+	flags.StringArrayVar(&c.ExtprocFlags, "extproc-flag", nil, "hand a `FLAG` to extproc; may be repeated")
+	flags.StringArrayVar(&c.ControlFlags, "control-flag", nil, "hand a `FLAG` to control; may be repeated")
+	flags.StringVar(&cache, "cache", ".cache", "the `DIR` for a fetched Envoy")
+	if err := flags.Parse(args); err != nil {
+		return c, "", err
+	}
+	if flags.NArg() > 0 {
+		return c, "", fmt.Errorf("what is %q? every setting is a flag", flags.Arg(0))
+	}
+	if !flags.Changed("endpoints") {
+		return c, cache, nil
+	}
+	for _, other := range []string{"objects", "control-metrics", "engine-flag", "control-flag"} {
+		if flags.Changed(other) {
+			return c, "", fmt.Errorf("--endpoints and --%s: with servers of your own there are no objects, no control and no simulated engines; leave one of them out", other)
+		}
+	}
+	c.Objects, c.ControlMetrics = "", ""
+	c.Endpoints, err = parseServers(*endpoints, c.Listen)
+	return c, cache, err
+}
+
 // programs finds the binaries: bench is this one, the others stand beside it.
-func programs(ctx context.Context, cache string) (rig.Programs, error) {
+func programs(ctx context.Context, cache string, control bool) (rig.Programs, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return rig.Programs{}, err
 	}
 	beside := filepath.Dir(self)
 	p := rig.Programs{Bench: self, Extproc: filepath.Join(beside, "extproc"), Control: filepath.Join(beside, "control")}
-	for _, path := range []string{p.Extproc, p.Control} {
-		if _, err := os.Stat(path); err != nil {
-			return p, fmt.Errorf("%s is missing: `make run` builds it", path)
+	for path, needed := range map[string]bool{p.Extproc: true, p.Control: control} {
+		if _, err := os.Stat(path); err != nil && needed {
+			return p, fmt.Errorf("%s is missing: `make build` builds it", path)
 		}
 	}
 	p.Envoy, err = envoy.Find(ctx, cache, os.Stdout)
 	return p, err
 }
 
+// explain is an error of a rig in one line that says what to do.
+func explain(err error, c rig.Config) error {
+	var taken rig.Taken
+	var start *process.NotReady
+	switch {
+	case errors.As(err, &taken) && taken.Use == "":
+		return fmt.Errorf("the address %s of a simulated engine is taken: stop what serves there, or choose another podIP in %s", taken.Address, c.Objects)
+	case errors.As(err, &taken):
+		return fmt.Errorf("the address %s is taken: stop what serves there, or choose another with --%s, such as make run ARGS=--%[2]s=%s", taken.Address, taken.Use, nextPort(taken.Address))
+	case errors.As(err, &start):
+		return errors.New(start.Brief())
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: start it in Headgate's folder, or say --objects DIR and --envoy-config FILE", err)
+	}
+	return err
+}
+
+// nextPort is the address after one.
+func nextPort(address string) string {
+	host, port, _ := net.SplitHostPort(address) // it was listened on
+	n, _ := strconv.Atoi(port)
+	return net.JoinHostPort(host, strconv.Itoa(n%65535+1))
+}
+
 // run starts the rig, shows it until ctx ends or one of its processes does, and stops it.
 func run(ctx context.Context, c rig.Config, out io.Writer) error {
+	servers := c.Endpoints
+	c.Endpoints = oneLoopback(ctx, servers)
 	r, err := rig.New(c)
 	if err != nil {
-		return err
+		return explain(err, c)
 	}
 	began := time.Now()
 	what := "control, extproc and Envoy"
-	if n := len(r.Simulated()); n > 0 {
+	switch n := len(r.Simulated()); {
+	case len(servers) > 0:
+		what = "extproc and Envoy in front of " + strings.Join(servers, ", ")
+	case n > 0:
 		what = fmt.Sprintf("%d simulated engines, %s", n, what)
 	}
 	fmt.Fprintf(out, "starting %s; logs are in %s\n", what, c.Dir)
@@ -108,14 +179,14 @@ func run(ctx context.Context, c rig.Config, out io.Writer) error {
 		if ctx.Err() != nil {
 			return nil // Ctrl-C meanwhile
 		}
-		return err
+		return explain(err, c)
 	}
 	fmt.Fprintf(out, "ready after %.1f s\n", time.Since(began).Seconds())
-	welcome(out, r)
+	s := show{out: out, rig: r, servers: servers, notices: newNotices(r.Extproc.Log), watch: newWatch(r)}
+	s.welcome(ctx)
 
 	ended := r.Ended()
-	watch := newWatch(r)
-	watch.line(ctx) // what the engines did before is not the first second's
+	s.watch.line(ctx) // what the engines did before is not the first second's
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
@@ -125,44 +196,7 @@ func run(ctx context.Context, c rig.Config, out io.Writer) error {
 		case p := <-ended:
 			return fmt.Errorf("%s ended; its log is %s", p.Name, p.Log)
 		case <-tick.C:
-			fmt.Fprintln(out, watch.line(ctx))
+			s.second(ctx)
 		}
 	}
-}
-
-// welcome prints what to try.
-func welcome(out io.Writer, r *rig.Rig) {
-	host, port, _ := net.SplitHostPort(r.Listen) // it was listened on
-	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
-		host = "localhost"
-	}
-	url := "http://" + net.JoinHostPort(host, port)
-	base, adapter := examples(r)
-	var b strings.Builder
-	fmt.Fprintf(&b, "\nHeadgate serves OpenAI's API at %s/v1. Try, in another terminal:\n\n  curl %s/v1/models\n", url, url)
-	for _, try := range []struct{ model, more string }{
-		{base, ""},
-		{adapter, `, "stream": true`},
-	} {
-		if try.model != "" {
-			fmt.Fprintf(&b, "\n  curl %s/v1/chat/completions -H 'content-type: application/json' -d '{\n    \"model\": \"%s\", \"max_tokens\": 40%s,\n    \"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'\n", url, try.model, try.more)
-		}
-	}
-	fmt.Fprintf(&b, "\nNo adapter is loaded yet: the first request for one waits until control has loaded it. Who has which is at\nhttp://%s/models, metrics are at http://%s/metrics and http://%[1]s/metrics, Envoy's admin interface at\nhttp://%[3]s.\n", r.ControlMetrics, r.Metrics, r.Admin)
-	b.WriteString("Ctrl-C stops everything. Each second: requests held for their model, models loaded, and models that left for others; for each engine running+waiting requests, and its adapter slots, ● taken.\n\n")
-	_, _ = io.WriteString(out, b.String())
-}
-
-// examples returns a model that the base serves and one that an adapter does; empty where there is none.
-func examples(r *rig.Rig) (base, adapter string) {
-	for _, route := range r.World().Routes {
-		switch {
-		case len(route.Models) == 0:
-		case route.Adapter == "" && base == "":
-			base = route.Models[0]
-		case route.Adapter != "" && adapter == "":
-			adapter = route.Models[0]
-		}
-	}
-	return base, adapter
 }

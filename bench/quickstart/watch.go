@@ -2,11 +2,13 @@ package quickstart
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"fmt"
+	"errors"
 	"io"
+	"maps"
 	"net/http"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,114 +18,164 @@ import (
 
 	"github.com/headgate/headgate/bench/rig"
 	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/dir"
 )
 
-// watch reads every engine's metrics and tells what happened since it last did.
+// watch reads what the programs of a run say of themselves. Which engines there are extproc tells, each time: what is shown is
+// what runs.
 type watch struct {
-	control   string // where its metrics are
-	endpoints []string
-	names     []string // of their pods, or their addresses where a pod has several
-	client    http.Client
-
-	requests, tokens float64 // of all engines at the last reading
-	loads, evictions float64 // by control, at the last reading
-	read             time.Time
+	rig    *rig.Rig
+	client http.Client
+	names  map[string]string // of endpoints, by address
+	memory memory
 }
 
 func newWatch(r *rig.Rig) *watch {
-	w := r.World()
-	pods := make(map[string]string)
-	ports := make(map[string]int)
-	for _, p := range w.Pools {
-		for _, e := range p.Endpoints {
-			if _, seen := pods[e.Address]; !seen {
-				pods[e.Address] = e.Pod.Name
-				ports[e.Pod.Name]++
-			}
-		}
-	}
-	v := &watch{control: r.ControlMetrics, endpoints: w.Addresses(), client: http.Client{Timeout: 500 * time.Millisecond}, read: time.Now()}
-	for _, address := range v.endpoints {
-		name := pods[address]
-		if ports[name] > 1 {
-			name = address
-		}
-		v.names = append(v.names, name)
-	}
-	return v
+	return &watch{rig: r, client: http.Client{Timeout: 500 * time.Millisecond}}
 }
 
-// reading is what one engine says.
-type reading struct {
-	err              error
-	load             engine.Load
-	requests, tokens float64
-	// used is the adapters in slots of all slots. vLLM tells its slots once it used one, and its activity only.
-	used, slots engine.Value
-}
-
-// line is one second, for people.
+// line is one second for people.
 func (w *watch) line(ctx context.Context) string {
-	readings := make([]reading, len(w.endpoints))
+	var text string
+	text, w.memory = w.memory.line(w.read(ctx), w.rig.ControlMetrics != "")
+	return text
+}
+
+// read asks every program. An endpoint that is new is asked in the same second.
+func (w *watch) read(ctx context.Context) reading {
+	r := reading{engines: make(map[string]engineReading)}
 	var reads sync.WaitGroup
-	for i, address := range w.endpoints {
-		reads.Go(func() { readings[i] = w.look(ctx, address) })
+	reads.Go(func() { r.extproc = w.extproc(ctx) })
+	if w.rig.ControlMetrics != "" {
+		reads.Go(func() { r.control = w.control(ctx) })
 	}
 	reads.Wait()
 
-	now := time.Now()
-	var requests, tokens float64
-	var engines strings.Builder
-	for i, r := range readings {
-		requests += r.requests
-		tokens += r.tokens
-		fmt.Fprintf(&engines, " | %s %s", w.names[i], r)
+	known := w.memory.extproc
+	if r.extproc != nil {
+		known = r.extproc
 	}
-	placing := w.placing(ctx)
-	seconds := now.Sub(w.read).Seconds()
-	rate := func(now, before float64) float64 { return max(0, now-before) / seconds } // an engine that restarted counts anew
-	line := fmt.Sprintf("%s %4.0f req/s %5.0f tok/s%s%s", now.Format("15:04:05"), rate(requests, w.requests), rate(tokens, w.tokens), placing, engines.String())
-	w.requests, w.tokens, w.read = requests, tokens, now
-	return line
+	if known != nil {
+		w.name(known.endpoints)
+		answers := make([]*engineReading, len(known.endpoints))
+		for i, e := range known.endpoints {
+			reads.Go(func() { answers[i] = w.engine(ctx, e.address) })
+		}
+		reads.Wait()
+		for i, answer := range answers {
+			if answer != nil {
+				r.engines[known.endpoints[i].address] = *answer
+			}
+		}
+	}
+	r.at, r.names = time.Now(), w.names
+	return r
 }
 
-// placing is what control did since the last line, and how many requests are held for models now.
-func (w *watch) placing(ctx context.Context) string {
-	families, _, err := w.page(ctx, w.control)
+// name reads the objects again where an endpoint has no name: it is of an edit. What is no pod is called by its address.
+func (w *watch) name(endpoints []endpoint) {
+	if w.rig.Objects == "" || !slices.ContainsFunc(endpoints, func(e endpoint) bool { return w.names[e.address] == "" }) {
+		return
+	}
+	set, err := dir.Read(w.rig.Objects)
 	if err != nil {
-		return " | control does not answer"
+		return // an edit is not valid, and extproc says so
 	}
-	loads, evictions := 0.0, sum(families, "headgate_place_evictions_total").Or(0)
+	w.names = namesOf(set)
+	for _, e := range endpoints {
+		w.names[e.address] = cmp.Or(w.names[e.address], e.address)
+	}
+}
+
+// namesOf are the names of pods that are one endpoint, by its address.
+func namesOf(set objects.Set) map[string]string {
+	endpoints := make(map[objects.Name][]string) // of each pod
+	for _, p := range set.Pods {
+		endpoints[p.Name] = nil
+	}
+	for _, p := range objects.Build(set).Pools {
+		for _, e := range p.Endpoints {
+			if all, pod := endpoints[e.Pod]; pod && !slices.Contains(all, e.Address) {
+				endpoints[e.Pod] = append(all, e.Address)
+			}
+		}
+	}
+	names := make(map[string]string)
+	for pod, all := range endpoints {
+		if len(all) == 1 {
+			names[all[0]] = pod.Name
+		}
+	}
+	return names
+}
+
+// extproc returns what extproc says; nil if it does not answer.
+func (w *watch) extproc(ctx context.Context) *extprocReading {
+	families, _, err := w.page(ctx, w.rig.Metrics)
+	if err != nil {
+		return nil
+	}
+	all := make(map[string]*endpoint)
+	for _, m := range families["headgate_endpoint_state"].GetMetric() {
+		if address := label(m, "endpoint"); m.GetGauge().GetValue() == 1 {
+			all[address] = &endpoint{address: address, state: label(m, "state")}
+		}
+	}
+	for name, value := range map[string]func(*endpoint) *engine.Value{
+		"headgate_endpoint_running":        func(e *endpoint) *engine.Value { return &e.running },
+		"headgate_endpoint_waiting":        func(e *endpoint) *engine.Value { return &e.waiting },
+		"headgate_endpoint_requests_total": func(e *endpoint) *engine.Value { return &e.requests },
+	} {
+		for _, m := range families[name].GetMetric() {
+			if e := all[label(m, "endpoint")]; e != nil {
+				*value(e) = engine.Known(m.GetGauge().GetValue() + m.GetCounter().GetValue())
+			}
+		}
+	}
+	r := &extprocReading{
+		at: time.Now(), started: sum(families, "process_start_time_seconds"), refused: sum(families, "headgate_objects_refused_files").Or(0),
+		tokens: sum(families, "headgate_tokens_total", "kind", "completion"),
+	}
+	for _, address := range slices.Sorted(maps.Keys(all)) {
+		r.endpoints = append(r.endpoints, *all[address])
+	}
+	return r
+}
+
+// control returns what control says; nil if it does not answer.
+func (w *watch) control(ctx context.Context) *controlReading {
+	families, _, err := w.page(ctx, w.rig.ControlMetrics)
+	if err != nil {
+		return nil
+	}
+	r := &controlReading{
+		started: sum(families, "process_start_time_seconds"), held: sum(families, "headgate_place_held_requests").Or(0),
+		evictions: sum(families, "headgate_place_evictions_total").Or(0),
+	}
 	for _, m := range families["headgate_place_load_seconds"].GetMetric() {
-		loads += float64(m.GetHistogram().GetSampleCount())
+		r.loads += float64(m.GetHistogram().GetSampleCount())
 	}
-	line := fmt.Sprintf(" | %3.0f held %2.0f loads %2.0f evictions", sum(families, "headgate_place_held_requests").Or(0),
-		max(0, loads-w.loads), max(0, evictions-w.evictions))
-	w.loads, w.evictions = loads, evictions
-	return line
+	return r
 }
 
-func (r reading) String() string {
-	if r.err != nil {
-		return "does not answer"
+// engine returns what an engine says on its metrics page; nil if it does not answer, or has none.
+func (w *watch) engine(ctx context.Context, address string) *engineReading {
+	families, page, err := w.page(ctx, address)
+	if err != nil {
+		return nil
 	}
-	return fmt.Sprintf("%3.0f+%-3.0f %s", r.load.Running.Or(0), r.load.Waiting.Or(0), r.slotPicture())
-}
-
-// maxDots is how many slots are drawn; more are counted.
-const maxDots = 8
-
-// slotPicture draws a dot for each slot, full where it is taken.
-func (r reading) slotPicture() string {
-	slots, known := r.slots.Get()
-	used := r.used.Or(0)
-	switch {
-	case !known:
-		return "-"
-	case slots > maxDots || used > slots:
-		return fmt.Sprintf("%.0f/%.0f", used, slots)
+	r := &engineReading{at: time.Now()}
+	var reader engine.Reader
+	if r.load, err = reader.Load(page, ""); err != nil {
+		return nil
 	}
-	return strings.Repeat("●", int(used)) + strings.Repeat("○", int(slots-used))
+	r.requests, r.tokens = sum(families, "vllm:request_success_total"), sum(families, "vllm:generation_tokens_total")
+	// vLLM tells its slots once it used one, and its activity only.
+	if r.used, r.slots = sum(families, "sim:slots_used"), sum(families, "sim:slots"); r.slots == (engine.Value{}) {
+		r.used, r.slots = engine.Known(float64(len(r.load.Active))), r.load.MaxAdapters
+	}
+	return r
 }
 
 // page reads a metrics page.
@@ -137,6 +189,9 @@ func (w *watch) page(ctx context.Context, address string) (families map[string]*
 		return nil, nil, err
 	}
 	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, nil, errors.New(response.Status)
+	}
 	if text, err = io.ReadAll(response.Body); err != nil {
 		return nil, nil, err
 	}
@@ -145,26 +200,25 @@ func (w *watch) page(ctx context.Context, address string) (families map[string]*
 	return families, text, err
 }
 
-// sum adds up the series of a metric; unknown if there are none.
-func sum(families map[string]*dto.MetricFamily, name string) (total engine.Value) {
+// sum adds up the series of a metric that have these labels, given as name, value; unknown if there are none.
+func sum(families map[string]*dto.MetricFamily, name string, labels ...string) (total engine.Value) {
+series:
 	for _, m := range families[name].GetMetric() {
+		for i := 0; i < len(labels); i += 2 {
+			if label(m, labels[i]) != labels[i+1] {
+				continue series
+			}
+		}
 		total = engine.Known(total.Or(0) + m.GetCounter().GetValue() + m.GetGauge().GetValue())
 	}
 	return total
 }
 
-func (w *watch) look(ctx context.Context, address string) (r reading) {
-	families, page, err := w.page(ctx, address)
-	if err != nil {
-		return reading{err: err}
+func label(m *dto.Metric, name string) string {
+	for _, l := range m.GetLabel() {
+		if l.GetName() == name {
+			return l.GetValue()
+		}
 	}
-	var reader engine.Reader
-	if r.load, err = reader.Load(page, ""); err != nil {
-		return reading{err: err}
-	}
-	r.requests, r.tokens = sum(families, "vllm:request_success_total").Or(0), sum(families, "vllm:generation_tokens_total").Or(0)
-	if r.used, r.slots = sum(families, "sim:slots_used"), sum(families, "sim:slots"); r.slots == (engine.Value{}) {
-		r.used, r.slots = engine.Known(float64(len(r.load.Active))), r.load.MaxAdapters
-	}
-	return r
+	return ""
 }

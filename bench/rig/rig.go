@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -38,7 +39,8 @@ type Config struct {
 	Programs     Programs
 	EnvoyYAML    string // the data plane's configuration
 	EnvoyChanges []envoy.Change
-	Objects      string // the folder of objects
+	Objects      string   // the folder of objects; empty for none
+	Endpoints    []string // HOST:PORTs of engines that are there already, beside those of the objects
 	// ExtprocKube and ControlKube are kubeconfig files: with them the programs take their objects from an API server, and the
 	// folder tells of the pods to simulate alone.
 	ExtprocKube, ControlKube string
@@ -74,9 +76,13 @@ type Rig struct {
 
 // New reads the objects of a run and checks that its addresses are free. It starts nothing.
 func New(c Config) (*Rig, error) {
-	set, err := dir.Read(c.Objects)
-	if err != nil {
-		return nil, err
+	set := objects.Endpoints(c.Endpoints)
+	if c.Objects != "" {
+		read, err := dir.Read(c.Objects)
+		if err != nil {
+			return nil, err
+		}
+		set = set.Join(read)
 	}
 	world := objects.Build(set)
 	lists, err := envoy.ReadsEndpoints(c.EnvoyYAML)
@@ -84,24 +90,38 @@ func New(c Config) (*Rig, error) {
 		return nil, err
 	}
 	r := &Rig{Config: c, Engines: make(map[string]*process.Process), world: world, lists: lists}
-	addresses := append(r.Simulated(), c.Listen, c.Admin, c.Metrics)
-	if c.ControlMetrics != "" {
-		addresses = append(addresses, c.ControlMetrics)
+	for _, a := range []struct{ use, address string }{
+		{"listen", c.Listen}, {"admin", c.Admin}, {"metrics", c.Metrics}, {"control-metrics", c.ControlMetrics},
+	} {
+		if a.address != "" {
+			if err := checkFree(a.use, a.address); err != nil {
+				return nil, err
+			}
+		}
 	}
-	for _, address := range addresses {
-		if err := checkFree(address); err != nil {
+	for _, address := range r.Simulated() {
+		if err := checkFree("", address); err != nil {
 			return nil, err
 		}
 	}
 	return r, os.MkdirAll(c.Dir, 0o755)
 }
 
+// Taken is an address of a Config at which something serves already.
+type Taken struct {
+	Address string
+	// Use is what the address is for: listen, admin, metrics or control-metrics; empty for a simulated engine.
+	Use string
+}
+
+func (t Taken) Error() string { return fmt.Sprintf("the address %s is taken", t.Address) }
+
 // checkFree is an error that names the address if something serves there, or nothing can.
-func checkFree(address string) error {
+func checkFree(use, address string) error {
 	l, err := net.Listen("tcp", address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("the address %s is taken: stop what serves there, or choose another", address)
+		return Taken{address, use}
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("the address %s is not one of this machine (on macOS: sudo ifconfig lo0 alias %s)", address, hostOf(address))
 	case err != nil:
@@ -296,10 +316,14 @@ func (r *Rig) startExtproc(flags ...string) error {
 		return err
 	}
 	args := []string{"--listen", "unix:" + r.socket(), "--metrics-host", host, "--metrics-port", port}
-	if r.ExtprocKube == "" {
-		args = append(args, "--objects", r.Objects)
-	} else {
+	switch {
+	case r.ExtprocKube != "":
 		args = append(args, "--kube", "--kubeconfig", r.ExtprocKube)
+	case r.Objects != "":
+		args = append(args, "--objects", r.Objects)
+	}
+	if len(r.Endpoints) > 0 {
+		args = append(args, "--endpoints", strings.Join(r.Endpoints, ","))
 	}
 	if r.lists {
 		args = append(args, "--eds-file", r.endpointsFile(), "--picks", strconv.Itoa(picks))

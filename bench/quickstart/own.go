@@ -1,0 +1,161 @@
+package quickstart
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/headgate/headgate/internal/objects"
+)
+
+const localhost = "localhost"
+
+// parseServers reads what people write after --endpoints, HOST:PORTs with commas between. The base URL of a server, as its clients
+// have it, is taken for its HOST:PORT. Listen is where Headgate is to serve.
+func parseServers(text, listen string) ([]string, error) {
+	if strings.TrimSpace(text) == "" {
+		return nil, errors.New("--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000 (make run ENDPOINTS=localhost:8000)")
+	}
+	var servers []string
+	for _, one := range strings.Split(text, ",") {
+		written := strings.TrimSpace(one)
+		server := strings.ToLower(written)
+		if rest, ok := strings.CutPrefix(server, "http://"); ok {
+			server = strings.TrimSuffix(strings.TrimSuffix(rest, "/"), "/v1")
+		}
+		address, err := objects.ParseAddress(server)
+		switch {
+		case written == "":
+			return nil, errors.New("--endpoints: nothing stands before or after a comma: write HOST:PORT,HOST:PORT without a comma at the end")
+		case strings.HasPrefix(server, "https://"):
+			return nil, fmt.Errorf("--endpoints %s: the quickstart reaches servers over plain HTTP alone: write HOST:PORT of a port without TLS", written)
+		case strings.Contains(server, "/"):
+			return nil, fmt.Errorf("--endpoints %s: write HOST:PORT alone, without a path, such as localhost:8000", written)
+		case err != nil && strings.Trim(server, "0123456789") == "":
+			return nil, fmt.Errorf("--endpoints %s: at which host? Write localhost:%s if it serves on this machine", written, server)
+		case err != nil && !strings.Contains(server, ":"):
+			return nil, fmt.Errorf("--endpoints %s: at which port? Write %s:8000 if it serves at 8000, as vLLM does", written, server)
+		case err != nil:
+			return nil, fmt.Errorf("--endpoints %s: %w", written, err)
+		case slices.Contains(servers, server):
+			return nil, fmt.Errorf("--endpoints: %s is named twice: leave one out", server)
+		case isOwn(address, listen):
+			return nil, fmt.Errorf("--endpoints %s: Headgate itself is to serve at that port: move it with --listen (make run ENDPOINTS=%s ARGS=--listen=0.0.0.0:8090)", written, text)
+		}
+		servers = append(servers, server)
+	}
+	return servers, nil
+}
+
+// isOwn says whether a server's address is the one at which Headgate is to listen: requests would go round in circles.
+func isOwn(a objects.Address, listen string) bool {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil || port != strconv.Itoa(int(a.Port)) {
+		return false
+	}
+	at, _ := netip.ParseAddr(host) // invalid where the host is a name, or none
+	switch {
+	case host == "" || at.IsUnspecified():
+		return a.Name == localhost || a.IP.IsLoopback()
+	case a.Name == localhost:
+		return host == localhost || at.IsLoopback()
+	}
+	return at.IsValid() && a.IP == at
+}
+
+// oneLoopback writes localhost as the one of its two addresses at which a server is: the other would be shown as one that does
+// not answer, or count the same server twice.
+func oneLoopback(ctx context.Context, servers []string) []string {
+	all := slices.Clone(servers)
+	for i, server := range servers {
+		port, ok := strings.CutPrefix(server, localhost+":")
+		if !ok {
+			continue
+		}
+		all[i] = net.JoinHostPort("127.0.0.1", port)
+		if six := net.JoinHostPort("::1", port); dial(ctx, all[i]) != nil && dial(ctx, six) == nil {
+			all[i] = six
+		}
+	}
+	return all
+}
+
+func dial(ctx context.Context, address string) error {
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", address)
+	if err == nil {
+		err = conn.Close()
+	}
+	return err
+}
+
+// listed is a model as a list of models has it.
+type listed struct {
+	ID     string  `json:"id"`
+	Parent *string `json:"parent"` // nil for a base model
+}
+
+// models returns the list of models at a base URL; base models come first.
+func models(ctx context.Context, client *http.Client, url string) ([]listed, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/v1/models", nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, statusError(response.StatusCode)
+	}
+	var list struct {
+		Data []listed `json:"data"`
+	}
+	if err := json.NewDecoder(response.Body).Decode(&list); err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(list.Data, func(a, b listed) int {
+		switch {
+		case a.Parent == nil && b.Parent != nil:
+			return -1
+		case a.Parent != nil && b.Parent == nil:
+			return 1
+		}
+		return 0
+	})
+	return list.Data, nil
+}
+
+type statusError int
+
+func (e statusError) Error() string { return http.StatusText(int(e)) }
+
+// trouble says why no model of a server can be asked for, and what to do; empty if one can.
+func trouble(ctx context.Context, client *http.Client, server string) string {
+	all, err := models(ctx, client, "http://"+server)
+	var unknown *net.DNSError
+	var status statusError
+	switch {
+	case err == nil && len(all) > 0:
+		return ""
+	case errors.As(err, &unknown):
+		return "its name has no address: is it written right?"
+	case errors.As(err, &status) && (status == http.StatusUnauthorized || status == http.StatusForbidden):
+		return "it wants a key: put it into a file, and say ARGS=--extproc-flag=--engine-token-file=FILE"
+	case errors.As(err, &status):
+		return fmt.Sprintf("GET /v1/models is answered with %d: is it a server of models?", int(status))
+	case err == nil:
+		return "it lists no model"
+	case dial(ctx, server) == nil:
+		return "it takes connections, and does not list its models: is it still starting?"
+	}
+	return "it takes no connection: does it run, and serve at this port, beyond its own machine if it is another?"
+}

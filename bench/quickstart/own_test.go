@@ -1,0 +1,138 @@
+package quickstart
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestServersThatPeopleName(t *testing.T) {
+	const everywhere = "0.0.0.0:8080"
+	for _, c := range []struct {
+		text, listen string
+		want         string // with commas, or the error
+	}{
+		{"localhost:8000", everywhere, "localhost:8000"},
+		{" localhost:8000, B:8000,[fd00::7]:8000", everywhere, "localhost:8000,b:8000,[fd00::7]:8000"},
+		{"http://host:8000,http://other:8000/,HTTP://Third:8000/v1", everywhere, "host:8000,other:8000,third:8000"},
+		{"", everywhere, "--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000 (make run ENDPOINTS=localhost:8000)"},
+		{"a:1,", everywhere, "--endpoints: nothing stands before or after a comma: write HOST:PORT,HOST:PORT without a comma at the end"},
+		{"gpu-2.internal", everywhere, "--endpoints gpu-2.internal: at which port? Write gpu-2.internal:8000 if it serves at 8000, as vLLM does"},
+		{"http://gpu-2", everywhere, "--endpoints http://gpu-2: at which port? Write gpu-2:8000 if it serves at 8000, as vLLM does"},
+		{"8000", everywhere, "--endpoints 8000: at which host? Write localhost:8000 if it serves on this machine"},
+		{"https://a:8000", everywhere, "--endpoints https://a:8000: the quickstart reaches servers over plain HTTP alone: write HOST:PORT of a port without TLS"},
+		{"http://a:8000/openai/v1", everywhere, "--endpoints http://a:8000/openai/v1: write HOST:PORT alone, without a path, such as localhost:8000"},
+		{"a:8000,A:8000", everywhere, "--endpoints: a:8000 is named twice: leave one out"},
+		{"a:0", everywhere, "--endpoints a:0: want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000"},
+		{"a b:8000", everywhere, "--endpoints a b:8000: want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000"},
+		{"localhost:8080", everywhere, "--endpoints localhost:8080: Headgate itself is to serve at that port: move it with --listen (make run ENDPOINTS=localhost:8080 ARGS=--listen=0.0.0.0:8090)"},
+		{"127.0.0.1:8080", ":8080", "--endpoints 127.0.0.1:8080: Headgate itself is to serve at that port: move it with --listen (make run ENDPOINTS=127.0.0.1:8080 ARGS=--listen=0.0.0.0:8090)"},
+		{"localhost:8080", "127.0.0.1:8080", "--endpoints localhost:8080: Headgate itself is to serve at that port: move it with --listen (make run ENDPOINTS=localhost:8080 ARGS=--listen=0.0.0.0:8090)"},
+		{"10.0.0.7:8080", "10.0.0.7:8080", "--endpoints 10.0.0.7:8080: Headgate itself is to serve at that port: move it with --listen (make run ENDPOINTS=10.0.0.7:8080 ARGS=--listen=0.0.0.0:8090)"},
+		{"127.0.0.2:8080", "127.0.0.1:8080", "127.0.0.2:8080"},
+		{"gpu-2:8080,10.0.0.7:8080", everywhere, "gpu-2:8080,10.0.0.7:8080"},
+	} {
+		servers, err := parseServers(c.text, c.listen)
+		got := strings.Join(servers, ",")
+		if err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%q:\n%s\nwant\n%s", c.text, got, c.want)
+		}
+	}
+}
+
+func TestTheCommandLine(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"--endpoints a:1 --objects x", "--endpoints and --objects: with servers of your own there are no objects, no control and no simulated engines; leave one of them out"},
+		{"--endpoints a:1 --control-flag x", "--endpoints and --control-flag: with servers of your own there are no objects, no control and no simulated engines; leave one of them out"},
+		{"--endpoints=", "--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000 (make run ENDPOINTS=localhost:8000)"},
+		{"a:1", `what is "a:1"? every setting is a flag`},
+	} {
+		if _, _, err := parseFlags(strings.Fields(c.args), io.Discard); err == nil || err.Error() != c.want {
+			t.Errorf("%s: %v, want %s", c.args, err, c.want)
+		}
+	}
+	c, _, err := parseFlags([]string{"--endpoints", "a:1,b:2"}, io.Discard)
+	if err != nil || !slices.Equal(c.Endpoints, []string{"a:1", "b:2"}) || c.Objects != "" || c.ControlMetrics != "" {
+		t.Errorf("own servers: %v, %+v", err, c)
+	}
+}
+
+// A list of models names base models first, whatever the order of the server.
+func TestWhatAServerLacksIsSaid(t *testing.T) {
+	serve := func(status int, body string) string {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/v1/models" {
+				http.NotFound(w, r)
+				return
+			}
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, body)
+		}))
+		t.Cleanup(s.Close)
+		return s.Listener.Addr().String()
+	}
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = closed.Close()
+	for server, want := range map[string]string{
+		serve(200, `{"data":[{"id":"a","parent":"b"},{"id":"b"}]}`): "",
+		serve(200, `{"data":[]}`):                                   "it lists no model",
+		serve(200, `<html>`):                                        "it takes connections, and does not list its models: is it still starting?",
+		serve(401, `{}`):                                            "it wants a key: put it into a file, and say ARGS=--extproc-flag=--engine-token-file=FILE",
+		serve(404, ``):                                              "GET /v1/models is answered with 404: is it a server of models?",
+		closed.Addr().String():                                      "it takes no connection: does it run, and serve at this port, beyond its own machine if it is another?",
+		"no..such:8000":                                             "its name has no address: is it written right?",
+	} {
+		if got := trouble(t.Context(), http.DefaultClient, server); got != want {
+			t.Errorf("%s: %q, want %q", server, got, want)
+		}
+		if want == "" {
+			all, err := models(t.Context(), http.DefaultClient, "http://"+server)
+			if err != nil || len(all) != 2 || all[0].ID != "b" || all[1].ID != "a" {
+				t.Errorf("the models are %+v, %v", all, err)
+			}
+		}
+	}
+}
+
+// Where a name has two loopback addresses, the server's is taken.
+func TestLocalhostIsWhereTheServerIs(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	got := oneLoopback(t.Context(), []string{"localhost:" + port, "localhost:1", "gpu-2:8000"})
+	if want := []string{"127.0.0.1:" + port, "127.0.0.1:1", "gpu-2:8000"}; !slices.Equal(got, want) {
+		t.Errorf("they are %v, want %v", got, want)
+	}
+	six, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		return // a machine without IPv6
+	}
+	defer six.Close()
+	_, port, _ = net.SplitHostPort(six.Addr().String())
+	if got := oneLoopback(t.Context(), []string{"localhost:" + port}); got[0] != "[::1]:"+port {
+		t.Errorf("a server at ::1 alone is looked for at %v", got)
+	}
+}
+
+// What is printed to be pasted is one word of a shell, whatever the model is called.
+func TestAModelsNameInACommand(t *testing.T) {
+	const name = `it's "my" $HOME\model`
+	out, err := exec.Command("sh", "-c", "printf %s '"+quote(name)+"'").Output()
+	if err != nil || string(out) != `"it's \"my\" $HOME\\model"` {
+		t.Errorf("%s, %v", out, err)
+	}
+}

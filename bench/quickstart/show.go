@@ -1,0 +1,139 @@
+package quickstart
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/headgate/headgate/bench/rig"
+)
+
+// listPatience is how long the first list of models is waited for: extproc looks at a server as soon as it knows its address.
+const listPatience = 3 * time.Second
+
+// show prints what people see of a run.
+type show struct {
+	out     io.Writer
+	rig     *rig.Rig
+	servers []string // of people's own, as they wrote them; none with objects
+	notices *notices
+	watch   *watch
+	untried bool // nothing to try was printed yet: no server of people's own lists a model
+}
+
+// welcome prints what to try.
+func (s *show) welcome(ctx context.Context) {
+	s.say("\nHeadgate serves OpenAI's API at %s/v1. Try, in another terminal:\n\n  curl %[1]s/v1/models\n", s.url())
+	if len(s.servers) > 0 {
+		s.welcomeServers(ctx)
+	} else {
+		base, adapter := examples(s.rig)
+		s.try(base, "")
+		s.try(adapter, `, "stream": true`)
+		s.say("\nNo adapter is loaded yet: the first request for one waits until control has loaded it. Who has which is at\nhttp://%s/models, metrics are at http://%s/metrics and http://%[1]s/metrics, Envoy's admin interface at\nhttp://%[3]s.\n",
+			s.rig.ControlMetrics, s.rig.Metrics, s.rig.Admin)
+	}
+	placing, slots := "requests held for their model, models loaded, and models that left for others; ", ", and its adapter slots, ● taken"
+	if s.rig.ControlMetrics == "" {
+		placing = ""
+	}
+	s.say("Ctrl-C stops everything. Each second: %sfor each engine running+waiting requests%s.\n\n", placing, slots)
+}
+
+// welcomeServers prints what to try of people's own servers, and what to do about those of which there is nothing to try.
+func (s *show) welcomeServers(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, listPatience)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for s.untried = true; s.untried && ctx.Err() == nil; {
+		if s.tryFirst(ctx); s.untried {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+	}
+	var troubles strings.Builder
+	for _, server := range s.servers {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), listPatience)
+		if why := trouble(ctx, http.DefaultClient, server); why != "" {
+			fmt.Fprintf(&troubles, "  %-24s %s\n", server, why)
+		}
+		cancel()
+	}
+	switch {
+	case s.untried:
+		s.say("\nNone of the servers lists a model:\n\n%s\nThey are asked on, and a request to try is printed here as soon as one does.\n", troubles.String())
+	case troubles.Len() > 0:
+		s.say("\nOf these servers no model can be asked for yet:\n\n%s", troubles.String())
+	}
+	s.say("\nThe metrics are at http://%s/metrics, Envoy's admin interface at http://%s.\n", s.rig.Metrics, s.rig.Admin)
+}
+
+// tryFirst prints a request for the first model that people's own servers list, if they list any.
+func (s *show) tryFirst(ctx context.Context) {
+	all, err := models(ctx, &s.watch.client, s.url())
+	if err == nil && len(all) > 0 {
+		s.untried = false
+		s.try(all[0].ID, "")
+	}
+}
+
+// try prints a request for a model, if there is one.
+func (s *show) try(model, more string) {
+	if model == "" {
+		return
+	}
+	s.say("\n  curl %s/v1/chat/completions -H 'content-type: application/json' -d '{\n    \"model\": %s, \"max_tokens\": 40%s,\n    \"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'\n",
+		s.url(), quote(model), more)
+}
+
+// quote is a JSON string between the single quotes of a shell.
+func quote(text string) string {
+	quoted, _ := json.Marshal(text) // a string
+	return strings.ReplaceAll(string(quoted), "'", `'\''`)
+}
+
+// second prints what was said of the objects since the last, and a line of numbers.
+func (s *show) second(ctx context.Context) {
+	for _, line := range s.notices.next() {
+		s.say("%s\n", line)
+		s.watch.names = nil // a pod may have another
+	}
+	if s.untried {
+		s.tryFirst(ctx)
+	}
+	s.say("%s\n", s.watch.line(ctx))
+}
+
+// url is where clients find Headgate, from this machine.
+func (s *show) url() string {
+	host, port, _ := net.SplitHostPort(s.rig.Listen) // it was listened on
+	if ip := net.ParseIP(host); ip == nil || ip.IsUnspecified() {
+		host = "localhost"
+	}
+	return "http://" + net.JoinHostPort(host, port)
+}
+
+// say prints; where it cannot, there is nobody to tell.
+func (s *show) say(format string, args ...any) { _, _ = fmt.Fprintf(s.out, format, args...) }
+
+// examples returns a model that the base serves and one that an adapter does; empty where there is none.
+func examples(r *rig.Rig) (base, adapter string) {
+	for _, route := range r.World().Routes {
+		switch {
+		case len(route.Models) == 0:
+		case route.Adapter == "" && base == "":
+			base = route.Models[0]
+		case route.Adapter != "" && adapter == "":
+			adapter = route.Models[0]
+		}
+	}
+	return base, adapter
+}
