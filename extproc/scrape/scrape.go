@@ -124,6 +124,7 @@ func (s *Scraper) Run(ctx context.Context) error {
 			own, cancel := context.WithCancel(ctx)
 			stop[target] = cancel
 			l := &loop{Scraper: s, Target: target, pages: engine.Pages(target.Kind), asked: make(chan struct{}, 1)}
+			l.search.pages = len(l.pages)
 			s.mu.Lock()
 			s.due[target.Address] = l.asked
 			s.mu.Unlock()
@@ -157,9 +158,9 @@ type loop struct {
 	pages []engine.Page // where its metrics may be; none for an engine that has none, and nothing else to read either
 	asked chan struct{} // its models are due
 
-	at       int  // the page to look at, of pages
-	found    bool // a page has told a load
-	missed   bool // no page has, and it was logged
+	search   search // among the pages
+	at       int    // the page that is looked at, of pages
+	missed   bool   // no page has told a load, and it was logged
 	reader   engine.Reader
 	page     []byte    // kept from look to look
 	modelsAt time.Time // of the last good look at the models; zero makes the next one due
@@ -217,6 +218,7 @@ func (l *loop) look(ctx context.Context) error {
 	if len(l.pages) == 0 {
 		return l.knock(ctx, look)
 	}
+	l.at = l.search.next(time.Now())
 	if l.elsewhere() || time.Since(l.modelsAt) >= l.ModelsInterval {
 		if err := l.models(ctx, look); err != nil {
 			return l.failed(look, err)
@@ -251,7 +253,7 @@ func (l *loop) failed(look fleet.Look, err error) error {
 	l.modelsAt = time.Time{}
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
 		l.Fleet.Refused(l.Address)
-		l.found = false // what comes back may be another engine
+		l.search = search{pages: len(l.pages)} // what comes back may be another engine
 	} else {
 		look.Failed()
 	}
@@ -278,27 +280,25 @@ func absent(err error) bool {
 // elsewhere says whether the metrics page is at a port that is not the endpoint's own.
 func (l *loop) elsewhere() bool { return l.pages[l.at].Port != 0 }
 
-// load reads one metrics page. A page that tells nothing makes the next look go to the next one where it may be, and one
-// that tells a load stays. An engine that has none is there all the same: its load is unknown.
+// load reads one metrics page, that of the search. An engine that has none is there all the same: its load is unknown.
 func (l *loop) load(ctx context.Context) (engine.Load, error) {
-	body, kind, err := l.get(ctx, l.pages[l.at])
+	body, media, err := l.get(ctx, l.pages[l.at])
 	var load engine.Load
-	if err == nil && kind != "application/json" { // trtllm-serve's /metrics
+	if err == nil && media != "application/json" { // trtllm-serve's /metrics
 		load, err = l.reader.Load(body, l.Kind)
+	}
+	var answer string
+	if status, ok := errors.AsType[errStatus](err); ok {
+		answer = status.Error()
+	} else if err == nil {
+		answer = "a page of " + media
 	}
 	if absent(err) || l.elsewhere() {
 		err = nil
 	}
-	switch {
-	case load.Kind != "":
-		l.found = true
-	case err == nil || !l.found:
-		// An engine that is known to have the page there may be too busy to answer; it is not moved by that.
-		l.at = (l.at + 1) % len(l.pages)
-		if l.at == 0 && err == nil && !l.found && !l.missed {
-			l.Log.Warn("endpoint tells no load that is known; it serves without", "endpoint", l.Address, "engine", l.Kind)
-			l.missed = true
-		}
+	if l.search.told(load.Kind != "", err == nil, answer, time.Now()) && err == nil && !l.missed {
+		l.Log.Warn("endpoint tells no load that is known; it serves without", "endpoint", l.Address, "engine", l.Kind)
+		l.missed = true
 	}
 	return load, err
 }
@@ -309,6 +309,7 @@ func (l *loop) models(ctx context.Context, look fleet.Look) error {
 	body, _, err := l.get(ctx, engine.Page{Path: "/v1/models"})
 	if absent(err) {
 		look.Lists(engine.Models{Unlisted: true})
+		l.search.lists(err.Error())
 		return nil
 	}
 	if err != nil {
@@ -319,6 +320,7 @@ func (l *loop) models(ctx context.Context, look fleet.Look) error {
 		return err
 	}
 	look.Lists(models)
+	l.search.lists(fmt.Sprint(models))
 	return nil
 }
 

@@ -17,13 +17,15 @@ type Target struct {
 	Kind engine.Kind // of its engine; unknown is told apart by what it serves
 	// Token refers to the bearer token that looks carry, as of [reach.Tokens].
 	Token string
+	// Incarnation tells lives of the engine apart, empty if nobody says: another one is another target, of which nothing is known.
+	Incarnation string
 }
 
 // Targets returns every engine of a World.
 func Targets(w *objects.World) []Target {
 	all := make([]Target, len(w.Engines))
 	for i, e := range w.Engines {
-		all[i] = Target{Address: e.Address, Host: e.Host, Kind: e.Kind, Token: e.Token}
+		all[i] = Target{Address: e.Address, Host: e.Host, Kind: e.Kind, Token: e.Token, Incarnation: e.Incarnation}
 	}
 	return all
 }

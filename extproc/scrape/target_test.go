@@ -26,6 +26,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/pick"
@@ -262,6 +263,56 @@ func TestThePageThatWorkedIsKept(t *testing.T) {
 		after(4 * interval)
 		running("as a third engine", engine.Known(3))
 	}, one)
+}
+
+// unknownEngine lists models, and serves a load at one page: none where that is empty.
+func unknownEngine(list, page string) func(string, string) (int, string, error) {
+	return func(_, path string) (int, string, error) {
+		switch path {
+		case "/v1/models":
+			return 200, list, nil
+		case page:
+			return 200, "trtllm_num_requests_running 3\n", nil
+		}
+		return 404, "", nil
+	}
+}
+
+// An engine that is not recognised is asked for a load at each look, but seldom for the pages of others; what may be another engine
+// is asked for all of them at once.
+func TestAnEngineThatIsNotRecognisedIsLeftAlone(t *testing.T) {
+	const page = "/prometheus/metrics"
+	for name, becomes := range map[string]func(s *scrape.Scraper, e *engines){
+		"it was away": func(_ *scrape.Scraper, e *engines) {
+			e.set(down)
+			after(2 * interval)
+			e.set(unknownEngine(models, page))
+		},
+		"its pod says that it is another": func(s *scrape.Scraper, e *engines) {
+			e.set(unknownEngine(models, page))
+			s.SetTargets([]scrape.Target{{Address: one, Incarnation: "containerd://2"}})
+		},
+		"it lists other models": func(_ *scrape.Scraper, e *engines) {
+			e.set(unknownEngine(`{"data":[{"id":"other"}]}`, page))
+			after(time.Second)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(f *fleet.Fleet, s *scrape.Scraper, e *engines) {
+				e.set(unknownEngine(models, ""))
+				after(10 * time.Minute)
+				first, other := e.count(one+"/metrics"), e.count(one+page)
+				if first < 2900 || other < 10 || other > 20 || f.Endpoints()[0].State != pick.Healthy {
+					t.Errorf("in ten minutes %d looks at the first page and %d at another, %v", first, other, f.Endpoints()[0].State)
+				}
+				becomes(s, e)
+				after(4 * interval)
+				if got := f.Endpoints()[0].Load.Running; got != engine.Known(3) {
+					t.Errorf("its load is %v", got)
+				}
+			}, one)
+		})
+	}
 }
 
 // An engine that gives no list serves, and what it answers to is unknown; one that gives it again is known again.
@@ -519,8 +570,10 @@ func TestTargetsAreEachAddressOnce(t *testing.T) {
 	second.Lists[0].Labels, second.Lists[0].Spec.Engine = map[string]string{"app": "second"}, "sglang"
 	joined := set.Join(second)
 	joined.Hosts = set.Hosts
+	joined.Pods = []objects.Pod{{Name: objects.Name{Namespace: "default", Name: "pod"}, IP: netip.MustParseAddr("10.0.0.3"), Labels: map[string]string{"app": "second"}, Containers: []string{"c1"}}}
+	joined.Pools[1].Spec.TargetPorts = []pool.Port{{Number: 8000}}
 	got := scrape.Targets(objects.Build(joined))
-	want := []scrape.Target{{Address: "10.0.0.1:8000", Kind: engine.SGLang}, {Address: "10.0.0.2:8000", Host: "named.test", Kind: engine.SGLang}}
+	want := []scrape.Target{{Address: "10.0.0.1:8000", Kind: engine.SGLang}, {Address: "10.0.0.2:8000", Host: "named.test", Kind: engine.SGLang}, {Address: "10.0.0.3:8000", Incarnation: "c1"}}
 	if !slices.Equal(got, want) {
 		t.Errorf("targets are %+v, want %+v", got, want)
 	}

@@ -1,0 +1,103 @@
+package scrape
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// asked is which page a search asks for in each of n looks, one every 200 ms from a moment on, all answered alike and none with a
+// load.
+func (s *search) asked(now *time.Time, n int, answer string) string {
+	var pages strings.Builder
+	for range n {
+		fmt.Fprint(&pages, s.next(*now))
+		s.told(false, true, answer, *now)
+		*now = now.Add(200 * time.Millisecond)
+	}
+	return pages.String()
+}
+
+func TestPagesThatTellNothingAreAskedForEverMoreSeldom(t *testing.T) {
+	s := search{pages: 3}
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	now := began
+	// A round, and 1, 2 and 4 seconds in which the first page alone is asked for.
+	if got, want := s.asked(&now, 46, "404"), "012"+"0000"+"12"+"000000000"+"12"+"0000000000000000000"+"12"+"00000"; got != want {
+		t.Errorf("it asks for\n%s, want\n%s", got, want)
+	}
+	// At most a minute.
+	hour := s.asked(&now, 5*3600, "404")
+	if n := strings.Count(hour, "12"); n < 59 || n > 66 {
+		t.Errorf("in an hour it asks %d times for the other pages, want about 60", n)
+	}
+	if last := hour[len(hour)-400:]; !strings.Contains(last, "12") {
+		t.Errorf("in the last 80 seconds it does not ask for the other pages")
+	}
+}
+
+func TestASearchBeginsAnewWhenAnswersAreOthers(t *testing.T) {
+	for name, c := range map[string]struct {
+		pages int
+		tell  func(s *search, now time.Time) // after minutes without a load
+		then  string                         // what the first page answers from then on
+		want  string                         // of the looks after that
+	}{
+		"nothing is new":             {3, func(*search, time.Time) {}, "404", "000000"},
+		"the first page is another":  {3, func(s *search, now time.Time) { s.told(false, true, "a page", now) }, "a page", "120000"},
+		"the first page is the same": {3, func(s *search, now time.Time) { s.told(false, true, "404", now) }, "404", "000000"},
+		"no answer is no other":      {3, func(s *search, now time.Time) { s.told(false, false, "", now) }, "404", "000000"},
+		"the models are the same":    {3, func(s *search, _ time.Time) { s.lists("[llama]") }, "404", "000000"},
+		"the models are others":      {3, func(s *search, _ time.Time) { s.lists("[llama sql]") }, "404", "012000"},
+		"it told a load":             {3, func(s *search, now time.Time) { s.told(true, true, "a page", now) }, "404", "012012"},
+		"there is one page":          {1, func(*search, time.Time) {}, "404", "000000"},
+	} {
+		s := search{pages: c.pages}
+		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		s.lists("[llama]")
+		s.asked(&now, 640, "404")
+		if s.next(now) != 0 {
+			t.Fatalf("%s: the test does not begin in a pause", name)
+		}
+		c.tell(&s, now)
+		if got := s.asked(&now, 6, c.then); got != c.want {
+			t.Errorf("%s: it asks for %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+// A page that told a load is kept while it is too busy to answer, and looked for again without pauses where it is gone.
+func TestAPageThatToldALoadIsKept(t *testing.T) {
+	s := search{pages: 2}
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	s.asked(&now, 1, "404")
+	if at := s.next(now); at != 1 {
+		t.Fatalf("it asks for %d", at)
+	}
+	s.told(true, true, "a page", now)
+	for range 10 {
+		if s.told(false, false, "", now); s.next(now) != 1 {
+			t.Fatal("it is moved by silence")
+		}
+	}
+	if got := s.asked(&now, 8, "404"); got != "10101010" {
+		t.Errorf("when the page is gone it asks for %s", got)
+	}
+}
+
+// A round that ended without a load is told once each time, so that it can be logged.
+func TestTheEndOfARoundIsTold(t *testing.T) {
+	for pages, want := range map[int]string{1: "true true true", 3: "false false true"} {
+		s := search{pages: pages}
+		now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		var got []string
+		for range 3 {
+			s.next(now)
+			got = append(got, fmt.Sprint(s.told(false, true, "404", now)))
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("of %d pages: %v, want %s", pages, got, want)
+		}
+	}
+}
