@@ -133,7 +133,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 
 // source is where the objects come from.
 func (c config) source() source.Source {
-	return source.Source{Dir: c.objects, Kube: c.kube, Endpoints: c.endpoints}
+	return source.Source{Dir: c.objects, Kube: c.kube, Endpoints: c.endpoints, Named: map[string]objects.Name{"mesh-pool": c.pool()}}
 }
 
 // pool is --mesh-pool, zero if it is not given.

@@ -178,7 +178,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 
 // source is where the objects come from.
 func (c config) source() source.Source {
-	return source.Source{Dir: c.objects, Kube: c.kube, Endpoints: c.endpoints}
+	return source.Source{Dir: c.objects, Kube: c.kube, Endpoints: c.endpoints, Named: map[string]objects.Name{"pool-name": c.pool}}
 }
 
 // random returns numbers that are the same in each run with a seed, and good ones without.

@@ -5,7 +5,9 @@ package source
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 
 	"github.com/spf13/pflag"
@@ -26,6 +28,8 @@ type Source struct {
 	Kube Kube
 	// Endpoints are HOST:PORT; they are the pool [objects.EndpointsPool].
 	Endpoints []string
+	// Named are pools that flags name, by flag: one that does not exist is a problem of the World.
+	Named map[string]objects.Name
 }
 
 // Kube is the flags that name an API server.
@@ -85,7 +89,18 @@ func (s Source) Read(ctx context.Context) (*objects.World, error) {
 		}
 		all = all.Join(set)
 	}
-	return objects.Build(all), nil
+	return s.build(all), nil
+}
+
+// build makes a World, with the problems that the command line has with it.
+func (s Source) build(set objects.Set) *objects.World {
+	world := objects.Build(set)
+	for _, flag := range slices.Sorted(maps.Keys(s.Named)) {
+		if pool := s.Named[flag]; pool != (objects.Name{}) && world.Pools[pool] == nil {
+			world.Problems = append(world.Problems, fmt.Sprintf("--%s names InferencePool %s, which does not exist", flag, pool))
+		}
+	}
+	return world
 }
 
 // Follow publishes the World at the start, and each time that an object or the addresses of a name change, until ctx ends.
@@ -124,7 +139,7 @@ func (s Source) Follow(ctx context.Context, log *slog.Logger, tokens *reach.Toke
 	var known []string // problems that were told
 	group.Go(func() error {
 		return resolver.Run(ctx, func(set objects.Set) {
-			world := objects.Build(set)
+			world := s.build(set)
 			for _, p := range world.Problems {
 				if !slices.Contains(known, p) {
 					log.Warn("objects", "problem", p)
