@@ -155,6 +155,7 @@ func (w *World) addCatalogue(models []v1alpha1.Model) {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), Name{a.Namespace, a.Name}.Compare(Name{b.Namespace, b.Name}))
 	})
 	known := make(map[ModelKey]Name)
+	told := make(map[Name]Name) // the pool of a Model that says what it is beyond its id, by namespace and id
 	for i := range ordered {
 		m := &ordered[i]
 		e := EntryOf(m)
@@ -170,9 +171,13 @@ func (w *World) addCatalogue(models []v1alpha1.Model) {
 		known[e.ModelKey] = e.Object
 		taken := w.byModel[e.ID]
 		if taken != nil && (!slices.ContainsFunc(taken.Backends, func(b Backend) bool { return b.Pool == e.Pool }) || taken.Adapter != e.ID) {
-			e.Taken = w.fault(v1alpha1.ModelKind, e.Object, v1alpha1.ReasonModelNameTaken, "requests for %q are those of LLMRoute %s: by its id it cannot be asked for", e.ID, taken.Name)
+			e.Taken = w.fault(v1alpha1.ModelKind, e.Object, v1alpha1.ReasonModelNameTaken, "requests for %q are those of %s %s: by its id it cannot be asked for", e.ID, taken.Kind, taken.Name)
 		}
-		w.Catalogue = append(w.Catalogue, e.Complete(p))
+		e = e.Complete(p)
+		if e.Source != e.ID || e.Type != DefaultType {
+			told[Name{e.Pool.Namespace, e.ID}] = e.Pool
+		}
+		w.Catalogue = append(w.Catalogue, e)
 		if taken != nil {
 			continue
 		}
@@ -188,7 +193,12 @@ func (w *World) addCatalogue(models []v1alpha1.Model) {
 				continue
 			}
 			known[key] = Name{}
-			w.Catalogue = append(w.Catalogue, Entry{ModelKey: key}.Complete(w.Pools[b.Pool]))
+			e := Entry{ModelKey: key}.Complete(w.Pools[b.Pool])
+			if pool, ok := told[Name{b.Pool.Namespace, e.ID}]; ok && e.Source == e.ID && b.Weight > 0 && w.Pools[b.Pool] != nil {
+				w.problem("%s %s: adapter %q is a Model of InferencePool %s and none of %s, to which its requests go: nothing says where engines find it there",
+					r.Kind, r.Name, e.ID, pool, b.Pool)
+			}
+			w.Catalogue = append(w.Catalogue, e)
 		}
 	}
 	slices.SortFunc(w.Catalogue, func(a, b Entry) int { return a.Compare(b.ModelKey) })
