@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/headgate/headgate/extproc/epp"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/scrape"
@@ -51,6 +54,7 @@ type config struct {
 
 	endpoints []string // beside those of the objects
 	engines   reach.Flags
+	theirs    epp.Applied // flags of other endpoint pickers
 }
 
 const usage = `extproc picks the endpoint that answers, for every request that a data plane asks it about.
@@ -60,6 +64,7 @@ Usage:
   extproc --objects DIR --listen unix:PATH [flags]               beside Headgate's own Envoy
   extproc --endpoints HOST:PORT,... --listen unix:PATH [flags]   the same without objects
   extproc --objects DIR --pool-name NAME [flags]                 as the endpoint picker of other gateways
+  extproc --pool-name NAME [flags of another picker]             in its place, in a cluster (docs/gateways.md)
   extproc --kube --listen unix:PATH [flags]                      with the objects of a Kubernetes cluster
   extproc drain [flags]                                          before the Envoy beside it is stopped
   extproc install DIR                                            copy the program, for the container of that Envoy
@@ -110,13 +115,15 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.BoolVar(&c.serve.Secure, "secure-serving", true, "serve with TLS; loopback addresses and sockets are served without")
 	fs.StringVar(&c.serve.CertPath, "cert-path", "", "a `DIR` with tls.crt and tls.key, read again when they change; without one extproc makes a certificate of its own")
 	fs.StringVar(&c.pool.Name, "pool-name", "", "the InferencePool `NAME` of requests that neither a route nor what the gateway calls gives a pool")
-	fs.StringVar(&c.pool.Namespace, "pool-namespace", "default", "the `NAMESPACE` of --pool-name")
+	fs.StringVar(&c.pool.Namespace, "pool-namespace", cmp.Or(os.Getenv("NAMESPACE"), "default"), "the `NAMESPACE` of --pool-name; without it $NAMESPACE counts, else default")
 	fs.StringVar(&c.metricsHost, "metrics-host", "", "serve metrics on this `HOST`; empty means all")
 	fs.IntVar(&c.metricsPort, "metrics-port", 9090, "serve /metrics, /healthz and /readyz on this `PORT`; 0 picks a free one and logs it, -1 serves none")
 	policy := fs.String("policy", c.settings.Policy.Rule.String(), "how to pick, a `RULE`: proposal packs the requests for an adapter where it is held; leastRequest, roundRobin and random are there to compare with")
 	fs.Int64Var(&c.settings.Policy.Threshold, "adapter-threshold", c.settings.Policy.Threshold, "with the policy proposal: from how many requests for one adapter at one endpoint on another endpoint is looked for; the default is the share of one of eight adapters in a batch of 256")
 	fs.IntVar(&c.settings.Picks, "picks", c.settings.Picks, "name up to `N` endpoints for each request, in order, for a data plane that tries the next where one does not serve: 3 with envoy.yaml, 1 with an ORIGINAL_DST cluster, which reads no list")
 	fs.DurationVar(&c.settings.Lease, "lease", c.settings.Lease, "count a request as in flight for at most this long when nothing reports its end")
+	fs.DurationVar(&c.settings.Stale, "stale", c.settings.Stale, "an endpoint that was silent for this long gets requests only where no other can")
+	fs.DurationVar(&c.settings.Lost, "lost", c.settings.Lost, "an endpoint that was silent for this long gets them only where every endpoint is silent; at least --stale")
 	fs.BoolVar(&c.modeOverride, "allow-mode-override", false, "the data planes let extproc ask for a request's body after its headers (ext_proc's allow_mode_override)")
 	fs.BoolVar(&c.conformance, "conformance-headers", false, "obey the headers of the endpoint-picker protocol's conformance suite; they let clients choose endpoints")
 	fs.StringVar(&c.control, "control", "", "the `ADDRESS` of control, unix:PATH or HOST:PORT: the program that loads models where requests want them. Any other than a socket or loopback is called with TLS")
@@ -137,14 +144,18 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	versions := fs.Bool("version", false, "print the version, and end")
 	fs.StringSliceVar(&c.endpoints, "endpoints", nil, "engines at these `HOST:PORT`s, separated by commas, without objects: the pool default/endpoints. A name is looked up every 5s, and each of its addresses is an endpoint")
 	c.engines.Register(fs)
+	epp.Register(fs)
 
-	err := fs.Parse(args)
+	err := fs.Parse(epp.Args(args))
 	if errors.Is(err, pflag.ErrHelp) {
 		return c, err
 	}
 	if err == nil && *versions {
 		fmt.Fprintln(out, "extproc", version.Read())
 		return c, pflag.ErrHelp
+	}
+	if err == nil {
+		c.theirs, err = epp.Apply(fs)
 	}
 	if err == nil {
 		c.settings.Policy.Rule, err = pick.ParseRule(*policy)
@@ -160,7 +171,12 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	if c.serve.Port >= 0 && !fs.Changed("drain-timeout") {
 		c.serve.DrainTimeout = 30 * time.Second
 	}
+	if !fs.Changed("lost") {
+		c.settings.Lost = max(c.settings.Lost, c.settings.Stale)
+	}
 	switch {
+	case c.pool.Name != "" && c.objects == "" && !c.kube.On && len(c.endpoints) == 0: // as other endpoint pickers are started
+		c.kube.On, c.kube.Namespace = true, cmp.Or(c.kube.Namespace, c.pool.Namespace)
 	case c.pool.Name != "":
 	case len(c.endpoints) > 0:
 		c.pool = objects.EndpointsPool
@@ -174,6 +190,15 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 		return c, fmt.Errorf("%w; see extproc --help", err)
 	}
 	return c, nil
+}
+
+// log writes to w. Its first line names all flags that say nothing.
+func (c config) log(w io.Writer) *slog.Logger {
+	log := slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: c.logLevel}))
+	if len(c.theirs.Ignored) > 0 {
+		log.Warn("extproc ignores flags of other endpoint pickers; docs/gateways.md says why", "flags", strings.Join(c.theirs.Ignored, " "))
+	}
+	return log
 }
 
 // source is where the objects come from.
@@ -197,6 +222,8 @@ func (c config) random() func() uint64 {
 
 func (c config) check(rest []string) error {
 	switch {
+	case len(rest) > 0 && (rest[0] == "true" || rest[0] == "false"):
+		return fmt.Errorf("what is %q? write it with the flag that it is for: --flag=%[1]s", rest[0])
 	case len(rest) > 0:
 		return fmt.Errorf("what is %q? every setting is a flag", strings.Join(rest, " "))
 	case c.objects == "" && !c.kube.On && len(c.endpoints) == 0:
@@ -211,6 +238,8 @@ func (c config) check(rest []string) error {
 		return fmt.Errorf("--picks %d: it must be 1 to %d", c.settings.Picks, 1+objects.MaxAttempts)
 	case c.settings.Lease <= 0:
 		return fmt.Errorf("--lease %v: it must be above 0", c.settings.Lease)
+	case c.settings.Stale <= 0 || c.settings.Lost < c.settings.Stale:
+		return fmt.Errorf("--stale %v, --lost %v: the first must be above 0, and the second at least as long", c.settings.Stale, c.settings.Lost)
 	case c.settings.Hold <= 0:
 		return fmt.Errorf("--max-hold %v: it must be above 0", c.settings.Hold)
 	case c.maxHeld < 1 || c.maxHeldMiB < 1:

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/headgate/headgate/internal/objects/source"
 	"github.com/headgate/headgate/internal/version"
 )
 
@@ -298,10 +299,29 @@ func TestTheCommandLine(t *testing.T) {
 		{"--objects x --listen y --max-held 0", "--max-held 0, --max-held-mib 512: both must be at least 1; see extproc --help"},
 		{"--objects x --listen y --control-ca-file z", "--control-ca-file, --control-token-file and --control-cert-path are of no use without --control; see extproc --help"},
 		{"--nonsense", "unknown flag: --nonsense; see extproc --help"},
+		{"--objects x --stale 0s", "--stale 0s, --lost 10s: the first must be above 0, and the second at least as long; see extproc --help"},
+		{"--objects x --stale 3s --lost 2s", "--stale 3s, --lost 2s: the first must be above 0, and the second at least as long; see extproc --help"},
+		{"--pool-name x --secure-serving false", `what is "false"? write it with the flag that it is for: --flag=false; see extproc --help`},
+		{"--pool-name x -v much", `--v: "much" is no number; see extproc --help`},
+		{"--zap-encoder json", "say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT; see extproc --help"},
 	} {
 		_, err := parseFlags(strings.Fields(c.args), io.Discard)
 		if err == nil || err.Error() != c.want {
 			t.Errorf("%q: %v, want %s", c.args, err, c.want)
+		}
+	}
+	if c, err := parseFlags([]string{"--objects", "x", "--stale", "30s"}, io.Discard); err != nil || c.settings.Stale != 30*time.Second || c.settings.Lost != 30*time.Second {
+		t.Errorf("with --stale above the default of --lost: %v, %v and %v", err, c.settings.Stale, c.settings.Lost)
+	}
+	for args, want := range map[string]source.Kube{
+		"--pool-name x":                                  {On: true, Namespace: "default"},
+		"--pool-name x --pool-namespace y":               {On: true, Namespace: "y"},
+		"--pool-name x --kubeconfig k --namespace y":     {On: true, Namespace: "y", Config: "k"},
+		"--pool-name x --pool-namespace y --kube":        {On: true},
+		"--pool-name x --pool-namespace y --objects dir": {},
+	} {
+		if c, err := parseFlags(strings.Fields(args), io.Discard); err != nil || c.kube != want {
+			t.Errorf("%s: %v, objects come from %+v, want %+v", args, err, c.kube, want)
 		}
 	}
 	var help bytes.Buffer

@@ -108,7 +108,7 @@ var houses = [][]floor{
 		{[]string{"extproc/fleet"}, "what is believed of endpoints, made of outcomes, for the core"},
 		{[]string{"extproc/settings"}, "what people set says how the core picks"},
 		{
-			[]string{"extproc/openai", "extproc/route", "extproc/flow/queue", "extproc/pick", "extproc/outcome", "extproc/sidecar"},
+			[]string{"extproc/openai", "extproc/route", "extproc/flow/queue", "extproc/pick", "extproc/outcome", "extproc/sidecar", "extproc/epp"},
 			"the core, and others that know only their own matter; what became of requests is told in outcome's words",
 		},
 	},
