@@ -124,8 +124,19 @@ spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}], end
 			if got := check(t, client(t, own+":9003", creds), "inference-extension"); got != healthv1.HealthCheckResponse_SERVING {
 				t.Errorf("health is %v", got)
 			}
-			if got := destination(t, client(t, own+":9002", creds)); got != own+":8000" {
-				t.Errorf("a request goes to %q, want %s:8000", got, own)
+			conn := client(t, own+":9002", creds)
+			tick := time.NewTicker(20 * time.Millisecond)
+			defer tick.Stop()
+			for limit := time.After(10 * time.Second); ; { // until the engine's models are known, too
+				got := destination(t, conn)
+				if got == own+":8000" {
+					break
+				}
+				select {
+				case <-tick.C:
+				case <-limit:
+					t.Fatalf("a request goes to %q, want %s:8000", got, own)
+				}
 			}
 			var told []string
 			for _, line := range strings.Split(logs.String(), "\n") {
