@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/netip"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +16,7 @@ import (
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/serve"
+	"github.com/headgate/headgate/internal/explain"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/source"
 	"github.com/headgate/headgate/internal/reach"
@@ -42,6 +43,7 @@ type config struct {
 	lookInterval time.Duration
 	engines      reach.Flags
 	logLevel     slog.Level
+	explain      explain.Command
 }
 
 const usage = `control puts models and LoRA adapters onto engines, before and when requests need them.
@@ -104,6 +106,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.StringVar(&c.credentials, "credentials-dir", "", "with --kube: serve with the certificate and the tokens in the Secret headgate-placement, in the place of --cert-path, --token-file and --mesh-token-file; control writes them into this `DIR`, and makes what is missing in the Secret")
 	c.engines.Register(fs)
 	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log from this `LEVEL` on: debug, info, warn or error")
+	c.explain.Register(fs)
 	versions := fs.Bool("version", false, "print the version, and end")
 
 	err := fs.Parse(args)
@@ -114,14 +117,13 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 		fmt.Fprintln(out, "control", version.Read())
 		return c, pflag.ErrHelp
 	}
-	if c.kube.On && c.pod == "" {
-		if host, err := os.Hostname(); err == nil {
-			c.pod = "default/" + host
-		}
+	if host, err := os.Hostname(); err == nil && c.kube.On && c.pod == "" {
+		c.pod = "default/" + host
 	}
 	if c.state == "" && c.objects != "" {
 		c.state = filepath.Clean(c.objects) + ".db"
 	}
+	c.explain.Note(fs, nil)
 	if err == nil {
 		err = c.check(fs.Args())
 	}
@@ -148,11 +150,6 @@ func objectName(text string) objects.Name {
 	return objects.Name{Namespace: namespace, Name: name}
 }
 
-func isIP(text string) bool {
-	_, err := netip.ParseAddr(text)
-	return err == nil
-}
-
 func (c config) check(rest []string) error {
 	if err := c.kube.Check(c.objects); err != nil {
 		return err
@@ -170,11 +167,11 @@ func (c config) check(rest []string) error {
 		return errors.New("--credentials-dir takes the place of --cert-path, --token-file and --mesh-token-file: leave one or the others out")
 	case c.kube.On && objectName(c.pod) == (objects.Name{}):
 		return fmt.Errorf("--pod %q: want NAMESPACE/NAME", c.pod)
-	case c.podIP != "" && !isIP(c.podIP):
+	case c.podIP != "" && net.ParseIP(c.podIP) == nil:
 		return fmt.Errorf("--pod-ip %q is no IP address", c.podIP)
-	case c.state == "" && !c.kube.On:
+	case c.state == "" && !c.kube.On && !c.explain.On:
 		return errors.New("say where to remember what is registered and loaded: --state FILE")
-	case len(c.listen) == 0:
+	case len(c.listen) == 0 && !c.explain.On:
 		return errors.New("there is nobody to serve: say --listen unix:PATH or HOST:PORT, which extprocs call")
 	case c.meshPool != "" && c.pool() == (objects.Name{}):
 		return fmt.Errorf("--mesh-pool %q: want NAMESPACE/NAME, such as default/runtimes", c.meshPool)

@@ -38,6 +38,9 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if c.explain.On {
+		return c.explain.Print(ctx, out, c.source(), nil)
+	}
 	log := slog.New(slog.NewJSONHandler(logs, &slog.HandlerOptions{Level: c.logLevel}))
 	access, err := c.engines.Access(log)
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/headgate/headgate/extproc/scrape"
 	"github.com/headgate/headgate/extproc/serve"
 	"github.com/headgate/headgate/extproc/settings"
+	"github.com/headgate/headgate/internal/explain"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/source"
 	"github.com/headgate/headgate/internal/reach"
@@ -42,7 +43,7 @@ type config struct {
 	scrapeInterval time.Duration
 	modelsInterval time.Duration
 	seed           uint64
-	explain        bool
+	explain        explain.Command
 	logLevel       slog.Level
 
 	control          string // empty: there is none
@@ -139,7 +140,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.DurationVar(&c.serve.DrainTimeout, "drain-timeout", 5*time.Second, "after SIGTERM, give requests that wait for their model this long, and then 503; where other gateways are served, all requests in flight, for 30s unless it is given. Answers that flow through Headgate's own Envoy need no extproc and go on")
 	fs.BoolVar(&c.serve.TakeOver, "take-over", false, "take the place of an extproc that serves at the sockets of --listen: from the moment in which this one knows as much, new connections come here. End the other then")
 	fs.Uint64Var(&c.seed, "seed", 0, "decide ties and shares by this `NUMBER`, the same in each run; 0 by good randomness")
-	fs.BoolVar(&c.explain, "explain-config", false, "print the settings of every pool and where they come from, and end")
+	c.explain.Register(fs)
 	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log from this `LEVEL` on: debug, info, warn or error")
 	versions := fs.Bool("version", false, "print the version, and end")
 	fs.StringSliceVar(&c.endpoints, "endpoints", nil, "engines at these `HOST:PORT`s, separated by commas, without objects: the pool default/endpoints. A name is looked up every 5s, and each of its addresses is an endpoint")
@@ -183,6 +184,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	default:
 		c.pool = objects.Name{}
 	}
+	c.noteFlags(fs)
 	if err == nil {
 		err = c.check(fs.Args())
 	}
@@ -228,7 +230,7 @@ func (c config) check(rest []string) error {
 		return fmt.Errorf("what is %q? every setting is a flag", strings.Join(rest, " "))
 	case c.objects == "" && !c.kube.On && len(c.endpoints) == 0:
 		return errors.New("say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT")
-	case len(c.serve.Own) == 0 && c.serve.Port < 0 && !c.explain:
+	case len(c.serve.Own) == 0 && c.serve.Port < 0 && !c.explain.On:
 		return errors.New("there is nobody to serve: say --listen unix:PATH for an Envoy beside, or --grpc-port for other gateways")
 	case c.serve.TakeOver && (len(c.serve.Own) == 0 || slices.ContainsFunc(c.serve.Own, func(a string) bool { return !strings.HasPrefix(a, "unix:") })):
 		return errors.New("--take-over: only sockets can be taken over: say --listen unix:PATH and no other address")

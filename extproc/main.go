@@ -53,12 +53,8 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		return err
 	}
 	log := c.log(logs)
-	if c.explain {
-		world, err := c.source().Read(ctx)
-		if err == nil {
-			fmt.Fprint(out, c.settings.Explain(world))
-		}
-		return err
+	if c.explain.On {
+		return c.explain.Print(ctx, out, c.source(), c.explainPool)
 	}
 	engines, err := c.engines.Access(log)
 	if err != nil {

@@ -137,12 +137,27 @@ func TestTheSettingsAreExplained(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := run(t.Context(), []string{"--objects", dir, "--explain-config", "--adapter-threshold", "5"}, &out, io.Discard); err != nil {
+	if err := run(t.Context(), []string{"--objects", dir, "--explain-config", "--adapter-threshold", "5", "--listen", "unix:s", "--stale", "20s", "-v", "4"}, &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"pool default/base, 0 endpoints, PoolSettings default/mine\n", "policy             random           PoolSettings", "adapterThreshold   5                flags"} {
-		if !strings.Contains(out.String(), want) {
+	for _, want := range []string{
+		"POOL default/base", "policy random PoolSettings default/mine, " + dir + "/objects.yaml:13 how", "adapterThreshold 5 flag --adapter-threshold requests",
+		"timeouts.hold 5m0s default waiting", "timeouts.stale 20s flag --stale", "timeouts.lost 20s flag --stale", "--grpc-port -1 flag --listen", "--log-level DEBUG flag --v",
+		"--listen unix:s flag --listen", "--drain-timeout 5s default", "llama default/base LLMRoute default/llama, " + dir + "/objects.yaml:8",
+	} {
+		if got := strings.Join(strings.Fields(out.String()), " "); !strings.Contains(got, want) {
 			t.Errorf("it lacks %q:\n%s", want, out.String())
+		}
+	}
+	t.Setenv("NAMESPACE", "llm")
+	t.Setenv("KUBECONFIG", dir+"/none")
+	c, err := parseFlags([]string{"--pool-name", "x"}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for flag, want := range map[string]string{"pool-namespace": "$NAMESPACE", "kube": "flag --pool-name", "namespace": "flag --pool-name", "kubeconfig": "$KUBECONFIG", "grpc-port": "default"} {
+		if got := c.explain.From(flag); got != want {
+			t.Errorf("--%s is from %s, want %s", flag, got, want)
 		}
 	}
 }

@@ -3,12 +3,10 @@
 package settings
 
 import (
-	"fmt"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -90,39 +88,27 @@ func (s Settings) For(p *objects.Pool) Settings {
 	return s
 }
 
-// Explain says, for people, what holds for each pool of w, and where it comes from. S is what the flags say.
-func (s Settings) Explain(w *objects.World) string {
-	pools := make([]*objects.Pool, 0, len(w.Pools))
-	for _, p := range w.Pools {
-		pools = append(pools, p)
-	}
-	slices.SortFunc(pools, func(a, b *objects.Pool) int { return a.Name.Compare(b.Name) })
-	var out strings.Builder
-	for _, p := range pools {
-		fmt.Fprintf(&out, "pool %s, %d endpoints", p.Name, len(p.Endpoints))
-		if p.Settings != nil {
-			fmt.Fprintf(&out, ", PoolSettings %s", p.SettingsName)
-		}
-		out.WriteString("\n")
-		flags, own := s.lines(), s.For(p).lines()
-		for i, l := range own {
-			source := "flags"
-			if l.value != flags[i].value {
-				source = "PoolSettings"
-			}
-			fmt.Fprintf(&out, "  %-18s %-16s %-13s %s\n", l.name, l.value, source, l.means)
-		}
-	}
-	if len(pools) == 0 {
-		out.WriteString("there is no pool\n")
-	}
-	return out.String()
+// Line is one setting of a pool, for people.
+type Line struct {
+	// Name is that of the field of a PoolSettings' spec.
+	Name, Value, Means string
+	// Own says that the pool's PoolSettings sets it; else it is as Flag has it, a flag of extproc without dashes, or where that
+	// is empty, as it always is.
+	Own  bool
+	Flag string
 }
 
-// line is one setting for people.
-type line struct{ name, value, means string }
-
-func (s Settings) lines() []line {
+// Lines are the settings of a pool. S is what the flags say.
+func (s Settings) Lines(p *objects.Pool) []Line {
+	var own v1alpha1.PoolSettingsSpec
+	if p.Settings != nil {
+		own = *p.Settings
+	}
+	var t v1alpha1.PoolTimeouts
+	if own.Timeouts != nil {
+		t = *own.Timeouts
+	}
+	s = s.For(p)
 	affinity, request := "none", "the data plane's"
 	switch {
 	case s.AffinityHeader != "":
@@ -133,15 +119,16 @@ func (s Settings) lines() []line {
 	if s.Request > 0 {
 		request = s.Request.String()
 	}
-	return []line{
-		{"policy", s.Policy.Rule.String(), "how an endpoint is picked"},
-		{"adapterThreshold", strconv.FormatInt(s.Policy.Threshold, 10), "requests for one adapter at one endpoint before another is looked for"},
-		{"retry.attempts", strconv.Itoa(s.Picks - 1), "other endpoints that the data plane is told to try"},
-		{"sessionAffinity", affinity, "what names a session that prefers one endpoint"},
-		{"timeouts.request", request, "for a whole request"},
-		{"timeouts.hold", s.Hold.String(), "waiting for a model to be loaded"},
-		{"timeouts.lease", s.Lease.String(), "how long a request counts whose end nothing reports"},
-		{"timeouts.stale", s.Stale.String(), "silence after which an endpoint is used only where no other can be"},
-		{"timeouts.lost", s.Lost.String(), "silence after which it is used only where all are silent"},
+	raised := t.Stale != nil && s.Lost == t.Stale.Duration // lost is at least stale
+	return []Line{
+		{"policy", s.Policy.Rule.String(), "how an endpoint is picked", own.Policy != nil, "policy"},
+		{"adapterThreshold", strconv.FormatInt(s.Policy.Threshold, 10), "requests for one adapter at one endpoint before another is looked for", own.AdapterThreshold != nil, "adapter-threshold"},
+		{"retry.attempts", strconv.Itoa(s.Picks - 1), "other endpoints that the data plane is told to try", own.Retry != nil && own.Retry.Attempts != nil, "picks"},
+		{"sessionAffinity", affinity, "what names a session that prefers one endpoint", own.SessionAffinity != nil, ""},
+		{"timeouts.request", request, "for a whole request", t.Request != nil, ""},
+		{"timeouts.hold", s.Hold.String(), "waiting for a model to be loaded", t.Hold != nil, "max-hold"},
+		{"timeouts.lease", s.Lease.String(), "how long a request counts whose end nothing reports", t.Lease != nil, "lease"},
+		{"timeouts.stale", s.Stale.String(), "silence after which an endpoint is used only where no other can be", t.Stale != nil, "stale"},
+		{"timeouts.lost", s.Lost.String(), "silence after which it is used only where all are silent", t.Lost != nil || raised, "lost"},
 	}
 }

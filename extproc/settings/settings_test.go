@@ -1,6 +1,8 @@
 package settings_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -54,32 +56,42 @@ func TestEveryPolicyHasItsRule(t *testing.T) {
 	}
 }
 
-func TestAnExplanationSaysWhereAValueComesFrom(t *testing.T) {
-	const want = `pool ns/one, 0 endpoints, PoolSettings ns/mine
-  policy             leastRequest     PoolSettings  how an endpoint is picked
-  adapterThreshold   7                PoolSettings  requests for one adapter at one endpoint before another is looked for
-  retry.attempts     2                PoolSettings  other endpoints that the data plane is told to try
-  sessionAffinity    cookie sid       PoolSettings  what names a session that prefers one endpoint
-  timeouts.request   1h0m0s           PoolSettings  for a whole request
-  timeouts.hold      2m0s             PoolSettings  waiting for a model to be loaded
-  timeouts.lease     1m0s             flags         how long a request counts whose end nothing reports
-  timeouts.stale     1m0s             PoolSettings  silence after which an endpoint is used only where no other can be
-  timeouts.lost      1m0s             PoolSettings  silence after which it is used only where all are silent
-pool ns/two, 0 endpoints
-  policy             proposal         flags         how an endpoint is picked
-  adapterThreshold   32               flags         requests for one adapter at one endpoint before another is looked for
-  retry.attempts     0                flags         other endpoints that the data plane is told to try
-  sessionAffinity    none             flags         what names a session that prefers one endpoint
-  timeouts.request   the data plane's flags         for a whole request
-  timeouts.hold      5m0s             flags         waiting for a model to be loaded
-  timeouts.lease     1m0s             flags         how long a request counts whose end nothing reports
-  timeouts.stale     1s               flags         silence after which an endpoint is used only where no other can be
-  timeouts.lost      10s              flags         silence after which it is used only where all are silent
-`
-	if got := settings.Default().Explain(world()); got != want {
-		t.Errorf("it says\n%s", got)
-	}
-	if got := settings.Default().Explain(objects.Build(objects.Set{})); got != "there is no pool\n" {
-		t.Errorf("of nothing it says %q", got)
+func TestALineSaysWhoseItIs(t *testing.T) {
+	flags := settings.Default()
+	flags.Hold = 2 * time.Minute // what the PoolSettings says, too
+	w := world()
+	for pool, want := range map[string]string{
+		"one": `policy = leastRequest, own
+adapterThreshold = 7, own
+retry.attempts = 2, own
+sessionAffinity = cookie sid, own
+timeouts.request = 1h0m0s, own
+timeouts.hold = 2m0s, own
+timeouts.lease = 1m0s, --lease
+timeouts.stale = 1m0s, own
+timeouts.lost = 1m0s, own
+`,
+		"two": `policy = proposal, --policy
+adapterThreshold = 32, --adapter-threshold
+retry.attempts = 0, --picks
+sessionAffinity = none, --
+timeouts.request = the data plane's, --
+timeouts.hold = 2m0s, --max-hold
+timeouts.lease = 1m0s, --lease
+timeouts.stale = 1s, --stale
+timeouts.lost = 10s, --lost
+`,
+	} {
+		var got strings.Builder
+		for _, l := range flags.Lines(w.Pools[objects.Name{Namespace: "ns", Name: pool}]) {
+			whose := "--" + l.Flag
+			if l.Own {
+				whose = "own"
+			}
+			fmt.Fprintf(&got, "%s = %s, %s\n", l.Name, l.Value, whose)
+		}
+		if got.String() != want {
+			t.Errorf("pool %s has\n%s", pool, got.String())
+		}
 	}
 }

@@ -32,7 +32,11 @@ func Endpoints(addresses []string) Set {
 	p := pool.InferencePool{ObjectMeta: meta}
 	p.Spec.Selector.MatchLabels = meta.Labels
 	list := v1alpha1.EndpointList{ObjectMeta: meta, Spec: v1alpha1.EndpointListSpec{Addresses: addresses}}
-	return Set{Pools: []pool.InferencePool{p}, Lists: []List{{list, true}}}
+	const at = "flag --endpoints"
+	return Set{
+		Pools: []pool.InferencePool{p}, Lists: []List{{list, true}},
+		At: map[Object]string{{pool.Kind, EndpointsPool}: at, {v1alpha1.EndpointListKind, EndpointsPool}: at},
+	}
 }
 
 // Address is a host and a port, as an EndpointList has them.

@@ -60,12 +60,15 @@ const DefaultType = "lora"
 // idPlaceholder stands for the model's id in the source of a PoolSettings.
 const idPlaceholder = "{id}"
 
+// DefaultSource is placement.source of a pool whose PoolSettings has none.
+const DefaultSource = idPlaceholder
+
 // Complete fills in what e leaves out: its type, and its source by the settings of its pool, which may be nil. A pinned
 // model has at least one copy.
 func (e Entry) Complete(p *Pool) Entry {
 	e.Type = cmp.Or(e.Type, DefaultType)
 	if e.Source == "" {
-		source := idPlaceholder
+		source := DefaultSource
 		if p != nil && p.Settings != nil && p.Settings.Placement != nil {
 			source = cmp.Or(p.Settings.Placement.Source, source)
 		}

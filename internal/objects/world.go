@@ -6,6 +6,7 @@ package objects
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -38,6 +39,14 @@ type Set struct {
 	// Settings of pools.
 	Settings []v1alpha1.PoolSettings
 	Models   []v1alpha1.Model
+	// At says where objects are written, such as file:line. One that is missing is known by its name alone.
+	At map[Object]string
+}
+
+// Object names an object by its kind and name.
+type Object struct {
+	Kind string
+	Name Name
 }
 
 // count is how many objects there are of each kind.
@@ -57,7 +66,21 @@ func (s Set) Join(t Set) Set {
 		Lists:    slices.Concat(s.Lists, t.Lists),
 		Settings: slices.Concat(s.Settings, t.Settings),
 		Models:   slices.Concat(s.Models, t.Models),
+		At:       joined(s.At, t.At),
 	}
+}
+
+// joined is both maps; where both have a key, that of a counts.
+func joined(a, b map[Object]string) map[Object]string {
+	switch {
+	case len(a) == 0:
+		return b
+	case len(b) == 0:
+		return a
+	}
+	all := maps.Clone(b)
+	maps.Copy(all, a)
+	return all
 }
 
 // PodKind is the kind of pods.
@@ -110,6 +133,8 @@ type World struct {
 
 	byModel map[string]*Route
 	models  []Model
+	at      map[Object]string
+	lists   map[Name]bool // EndpointLists
 }
 
 // Fault is why an LLMRoute or a Model is not in force as it is written.
@@ -191,7 +216,10 @@ type Model struct {
 // Build makes a World. Objects must be valid by themselves ([CheckRoute], [CheckPool], [CheckList]); what does not fit together
 // becomes a Problem.
 func Build(s Set) *World {
-	w := &World{Pools: make(map[Name]*Pool, len(s.Pools)), byModel: make(map[string]*Route), Objects: s.count()}
+	w := &World{Pools: make(map[Name]*Pool, len(s.Pools)), byModel: make(map[string]*Route), Objects: s.count(), at: s.At, lists: make(map[Name]bool, len(s.Lists))}
+	for i := range s.Lists {
+		w.lists[Name{s.Lists[i].Namespace, s.Lists[i].Name}] = true
+	}
 	selected := newSelection(&s)
 	for i := range s.Pools {
 		w.addPool(&s.Pools[i], &s, selected)
@@ -229,6 +257,23 @@ func (w *World) Addresses() []string {
 		all[i] = e.Address
 	}
 	return all
+}
+
+// Where names an object for people, with where it is written if that is known: "LLMRoute default/sql, routes.yaml:3".
+func (w *World) Where(kind string, name Name) string {
+	words := kind + " " + name.String()
+	if at := w.at[Object{kind, name}]; at != "" {
+		words += ", " + at
+	}
+	return words
+}
+
+// WhereOf is Where for the Pod or EndpointList that declares an endpoint.
+func (w *World) WhereOf(e *Endpoint) string {
+	if w.lists[e.Pod] {
+		return w.Where(v1alpha1.EndpointListKind, e.Pod)
+	}
+	return w.Where(PodKind, e.Pod)
 }
 
 func routeName(r *v1alpha1.LLMRoute) Name { return Name{r.Namespace, r.Name} }

@@ -137,7 +137,7 @@ var houses = [][]floor{
 		{[]string{"bench/engine", "bench/envoy"}, "what is run beside extproc and control"},
 	},
 	{
-		{[]string{"internal/objects/source"}, "it chooses where objects come from"},
+		{[]string{"internal/objects/source", "internal/explain"}, "it chooses where objects come from; what is in force is told to people"},
 		{
 			[]string{"internal/objects/dir", "internal/objects/kube", "internal/objects/resolve"},
 			"each reads objects from one place",

@@ -320,7 +320,7 @@ func (s *Source) faults() error {
 
 // good joins the last good objects of every file.
 func (s *Source) good(names []string) *objects.Set {
-	var all objects.Set
+	all := objects.Set{At: make(map[objects.Object]string)}
 	for _, name := range names {
 		if good := s.files[name].good; good != nil {
 			all.Pools = append(all.Pools, good.set.Pools...)
@@ -329,6 +329,9 @@ func (s *Source) good(names []string) *objects.Set {
 			all.Settings = append(all.Settings, good.set.Settings...)
 			all.Lists = append(all.Lists, good.set.Lists...)
 			all.Models = append(all.Models, good.set.Models...)
+			for id, line := range good.at {
+				all.At[objects.Object{Kind: id.kind, Name: id.name}] = fmt.Sprintf("%s:%d", filepath.Join(s.dir, name), line)
+			}
 		}
 	}
 	return &all

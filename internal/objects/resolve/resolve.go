@@ -36,6 +36,34 @@ func System(ctx context.Context, name string) ([]netip.Addr, error) {
 	return net.DefaultResolver.LookupNetIP(ctx, "ip", name)
 }
 
+// Once looks up names, each of them once, and returns the addresses of those that have any, and why the others have none, by
+// name. It takes 8 s at most.
+func Once(ctx context.Context, lookup Lookup, names []string) (hosts map[string][]netip.Addr, faults map[string]error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	hosts, faults = make(map[string][]netip.Addr), make(map[string]error)
+	var mu sync.Mutex // guards both maps
+	var lookups sync.WaitGroup
+	for _, name := range names {
+		lookups.Go(func() {
+			addresses, err := lookup(ctx, name)
+			addresses, _ = usable(addresses)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err != nil:
+				faults[name] = err
+			case len(addresses) == 0:
+				faults[name] = errNoAddress
+			default:
+				hosts[name] = addresses
+			}
+		})
+	}
+	lookups.Wait()
+	return hosts, faults
+}
+
 // Resolver adds to Sets what their names resolve to. Make one with [New], run it with [Resolver.Run], and tell it the
 // objects with [Resolver.Set].
 type Resolver struct {

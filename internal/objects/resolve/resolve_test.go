@@ -228,3 +228,21 @@ func TestTheSystemResolvesLocalhost(t *testing.T) {
 		t.Errorf("localhost is %v, %v", addresses, err)
 	}
 }
+
+// Looked up once, a name that has no address, or is silent, is told apart from those that have one.
+func TestNamesLookedUpOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &dns{hosts: map[string]string{"a": "10.0.0.2 10.0.0.1 fd00::1", "none": "", "mute": "silent"}, lookups: make(map[string]int)}
+		began := time.Now()
+		hosts, faults := resolve.Once(t.Context(), d.lookup, []string{"a", "none", "mute", "unknown"})
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("it takes %v", took)
+		}
+		if len(hosts) != 1 || len(hosts["a"]) != 2 || hosts["a"][0].String() != "10.0.0.1" || d.count("a") != 1 {
+			t.Errorf("hosts are %v", hosts)
+		}
+		if len(faults) != 3 || faults["none"].Error() != "it has no address of an engine" || !errors.Is(faults["mute"], context.DeadlineExceeded) || faults["unknown"].Error() != "no such host" {
+			t.Errorf("faults are %v", faults)
+		}
+	})
+}

@@ -68,7 +68,7 @@ type Meter interface {
 	Readable(ok bool)
 }
 
-// Read returns the World once, without the endpoints that names stand for.
+// Read returns the World once, with each name looked up once: one that does not resolve is a problem of the World.
 func (s Source) Read(ctx context.Context) (*objects.World, error) {
 	all := objects.Endpoints(s.Endpoints)
 	switch {
@@ -89,7 +89,13 @@ func (s Source) Read(ctx context.Context) (*objects.World, error) {
 		}
 		all = all.Join(set)
 	}
-	return s.build(all), nil
+	var faults map[string]error
+	all.Hosts, faults = resolve.Once(ctx, resolve.System, all.Names())
+	world := s.build(all)
+	for _, name := range slices.Sorted(maps.Keys(faults)) {
+		world.Problems = append(world.Problems, fmt.Sprintf("the name %s of an endpoint does not resolve: %v", name, faults[name]))
+	}
+	return world, nil
 }
 
 // build makes a World, with the problems that the command line has with it.

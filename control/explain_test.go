@@ -1,0 +1,38 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// With --explain-config control says what holds and where it is from, in extproc's form, and neither serves nor remembers.
+func TestTheSettingsAreExplained(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "objects")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	text := "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: base}\nspec: {selector: {matchLabels: {app: x}}, targetPorts: [{number: 8000}]}\n" +
+		"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: mine}\nspec: {poolRef: {name: base}, placement: {maxAdapters: 3}}\n"
+	if err := os.WriteFile(filepath.Join(dir, "o.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := run(t.Context(), []string{"--objects", dir, "--explain-config", "--look-interval", "3s"}, &out, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"--look-interval 3s flag --look-interval", "--drain-limit 1m0s default", "--state " + dir + ".db default", "POOL default/base",
+		"placement.maxAdapters 3 PoolSettings default/mine, " + dir + "/o.yaml:8 adapters", "placement.source {id} default",
+	} {
+		if got := strings.Join(strings.Fields(out.String()), " "); !strings.Contains(got, want) {
+			t.Errorf("it lacks %q:\n%s", want, out.String())
+		}
+	}
+	if _, err := os.Stat(dir + ".db"); !os.IsNotExist(err) {
+		t.Errorf("the state is there: %v", err)
+	}
+}

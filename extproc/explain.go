@@ -1,0 +1,51 @@
+package main
+
+import (
+	"maps"
+	"os"
+
+	"github.com/spf13/pflag"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/explain"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// noteFlags keeps what the command line says, and where that is from beside the flags' own names.
+func (c *config) noteFlags(fs *pflag.FlagSet) {
+	from := make(map[string]string)
+	for flag, by := range maps.All(c.theirs.By) {
+		from[flag] = "flag " + by
+	}
+	if !fs.Changed("pool-namespace") && os.Getenv("NAMESPACE") != "" {
+		from["pool-namespace"] = "$NAMESPACE"
+	}
+	if c.kube.On && !fs.Changed("kube") {
+		from["kube"], from["namespace"] = "flag --pool-name", "flag --pool-name"
+	}
+	for _, flag := range []string{"grpc-port", "grpc-health-port"} {
+		if len(c.serve.Own) > 0 && !fs.Changed(flag) {
+			from[flag] = "flag --listen"
+		}
+	}
+	if !fs.Changed("lost") && fs.Changed("stale") && c.settings.Lost == c.settings.Stale {
+		from["lost"] = "flag --stale"
+	}
+	c.explain.Note(fs, from)
+}
+
+// explainPool is what the flags and a PoolSettings say of how requests of a pool are treated.
+func (c config) explainPool(w *objects.World, p *objects.Pool) []explain.Setting {
+	var all []explain.Setting
+	for _, l := range c.settings.Lines(p) {
+		from := explain.Default
+		switch {
+		case l.Own:
+			from = w.Where(v1alpha1.PoolSettingsKind, p.SettingsName)
+		case l.Flag != "":
+			from = c.explain.From(l.Flag)
+		}
+		all = append(all, explain.Setting{Name: l.Name, Value: l.Value, From: from, Means: l.Means})
+	}
+	return all
+}
