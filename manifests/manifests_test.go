@@ -353,10 +353,12 @@ func TestSecretsAreReadByTheirNames(t *testing.T) {
 					continue
 				}
 				seen++
-				// A name cannot be asked for at a creation.
-				named := slices.Equal(words("verbs"), []string{"get"}) && len(words("resourceNames")) > 0 || slices.Equal(words("verbs"), []string{"create"})
+				// A name cannot be asked for at a creation. Control adds to the Secret that it made itself.
+				verbs, names := words("verbs"), words("resourceNames")
+				named := slices.Equal(verbs, []string{"get"}) && len(names) > 0 || slices.Equal(verbs, []string{"create"}) ||
+					slices.Equal(verbs, []string{"get", "update"}) && slices.Equal(names, []string{"headgate-placement"})
 				if kind == "ClusterRole" || !named {
-					t.Errorf("%s: the %s %s lets %v be done to Secrets of the names %v", folder, kind, o.GetName(), words("verbs"), words("resourceNames"))
+					t.Errorf("%s: the %s %s lets %v be done to Secrets of the names %v", folder, kind, o.GetName(), verbs, names)
 				}
 			}
 		}
