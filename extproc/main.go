@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/headgate/headgate/extproc/accesslog"
 	"github.com/headgate/headgate/extproc/eds"
 	"github.com/headgate/headgate/extproc/meter"
 	"github.com/headgate/headgate/extproc/outcome"
@@ -83,7 +84,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 			return fmt.Errorf("--eds-file %s: %w", c.edsFile, err)
 		}
 	}
-	c.serve.Log, c.serve.Outcomes = log, outcome.NewServer(observe)
+	c.serve.Log, c.serve.Outcomes = log, accesslog.NewServer(observe)
 	c.serve.Exchanges = stream.New(stream.Config{
 		Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.settings, Default: c.pool, Observe: observe,
 		ModeOverride: c.modeOverride, Conformance: c.conformance, Random: c.random(),

@@ -2,7 +2,6 @@ package outcome
 
 import (
 	"bytes"
-	"net/http"
 	"strings"
 	"time"
 
@@ -29,7 +28,7 @@ func (a *Answer) Headers(status int, contentType, loadReport, retryAfter string)
 		a.load, _ = engine.ReadReport(loadReport) // unknown if it makes no sense
 	}
 	switch {
-	case isEventStream(contentType):
+	case IsEventStream(contentType):
 		a.events = new(events)
 	case contentType == "", mediaType(contentType) == "application/json":
 		a.json = new(scanner)
@@ -41,14 +40,15 @@ func mediaType(contentType string) string {
 	return strings.ToLower(strings.TrimSpace(kind))
 }
 
-func isEventStream(contentType string) bool { return mediaType(contentType) == "text/event-stream" }
+// IsEventStream says whether a content type is that of a stream of server-sent events.
+func IsEventStream(contentType string) bool { return mediaType(contentType) == "text/event-stream" }
 
 // Body reads the next bytes of the body, which arrived at a time.
 func (a *Answer) Body(chunk []byte, at time.Time) {
 	if len(chunk) == 0 {
 		return
 	}
-	if (a.status >= http.StatusInternalServerError || a.status == http.StatusNotFound) && len(a.words) < engine.MaxWords {
+	if (a.status >= 500 || a.status == 404) && len(a.words) < engine.MaxWords {
 		a.words = append(a.words, chunk[:min(len(chunk), engine.MaxWords-len(a.words))]...)
 	}
 	began := true

@@ -19,7 +19,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 
-	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/extproc/accesslog"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/listen"
 )
@@ -41,7 +41,7 @@ type Config struct {
 	DrainDelay, DrainTimeout time.Duration
 
 	Exchanges *stream.Server
-	Outcomes  *outcome.Server
+	Outcomes  *accesslog.Server
 	Log       *slog.Logger
 }
 

@@ -21,7 +21,7 @@ const mainLines = 150
 // and simulated by any program. They, and those of our packages that they import, do no I/O, wait for nothing, lock
 // nothing and have no state of their own.
 var pure = []string{
-	"extproc/openai", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue",
+	"extproc/openai", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/outcome",
 	"control/place/decide",
 	"internal/engine", "internal/objects", "internal/profile", "internal/sim",
 }
@@ -65,14 +65,14 @@ var confined = []struct {
 	{
 		"google.golang.org/grpc/", "the wire is spoken at the edge",
 		[]string{
-			"extproc", "extproc/serve", "extproc/stream", "extproc/outcome", "extproc/placement",
+			"extproc", "extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/placement",
 			"control/serve", "control/place/load", "control/place/stream", "control/place/mesh",
 			"api/", "bench/",
 		},
 	},
 	{
 		"github.com/envoyproxy/go-control-plane/", "Envoy's words stay where Envoy is spoken to",
-		[]string{"extproc/serve", "extproc/stream", "extproc/outcome", "extproc/eds"}, // eds writes a file that Envoy reads
+		[]string{"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/eds"}, // eds writes a file that Envoy reads
 	},
 	{
 		"k8s.io/client-go/", "an object's source is known to one room",
@@ -101,7 +101,7 @@ var houses = [][]floor{
 		{[]string{"extproc"}, "it puts the rooms together"},
 		{[]string{"extproc/serve"}, "where it listens for those that it speaks with"},
 		{
-			[]string{"extproc/stream", "extproc/placement", "extproc/scrape", "extproc/eds"},
+			[]string{"extproc/stream", "extproc/accesslog", "extproc/placement", "extproc/scrape", "extproc/eds"},
 			"each speaks with one neighbour: Envoy, control, engines, Envoy by a file",
 		},
 		{[]string{"extproc/flow", "extproc/meter"}, "requests wait for the fleet, and all that happens is counted"},

@@ -1,4 +1,4 @@
-package outcome
+package accesslog
 
 import (
 	accesslogdatav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"

@@ -1,0 +1,186 @@
+// Package accesslog serves Envoy's access log service, which tells of each request after it ended. One record is a request, with
+// the endpoint that served, what went wrong, how long it took, and what Envoy's own filters read from the response. The record
+// also carries what extproc decided, so that an outcome needs nothing remembered, and a restart of extproc loses no more than the
+// records of that moment.
+package accesslog
+
+import (
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	accesslogdatav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/internal/engine"
+)
+
+// Server serves Envoy's access log service. It is safe for concurrent use.
+type Server struct {
+	accesslogv3.UnimplementedAccessLogServiceServer
+	observe func(outcome.Outcome)
+	once    sync.Once
+	closed  chan struct{}
+}
+
+// NewServer returns a Server that hands each outcome to observe, from one goroutine for each stream: observe must be
+// safe for concurrent use and quick.
+func NewServer(observe func(outcome.Outcome)) *Server {
+	return &Server{observe: observe, closed: make(chan struct{})}
+}
+
+// Close ends all streams: an Envoy keeps its own open for as long as it lives, and a server that waits for the end of its
+// streams would wait for that. It may be called more than once.
+func (s *Server) Close() { s.once.Do(func() { close(s.closed) }) }
+
+// StreamAccessLogs reads the records of one worker of an Envoy until it, or Close, ends the stream.
+func (s *Server) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
+	ended := make(chan error, 1)
+	go func() { ended <- s.read(stream) }() // ends with the stream, at the latest when this returns
+	select {
+	case err := <-ended:
+		return err
+	case <-s.closed:
+		return status.Error(codes.Unavailable, "extproc is stopping")
+	}
+}
+
+func (s *Server) read(stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
+	for {
+		message, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return stream.SendAndClose(&accesslogv3.StreamAccessLogsResponse{})
+		}
+		if err != nil {
+			return err
+		}
+		for _, entry := range message.GetHttpLogs().GetLogEntry() {
+			s.observe(Read(entry))
+		}
+	}
+}
+
+// Read makes an outcome of a record. It never fails: what a record lacks is unknown.
+func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
+	common, response := entry.GetCommonProperties(), entry.GetResponse()
+	pick := metadata(common, wire.PickNamespace)
+	usage := metadata(common, wire.UsageNamespace)
+	o := outcome.Outcome{
+		Route: pick.text(wire.PickRoute), Pool: pick.text(wire.PickPool), Model: pick.text(wire.PickModel),
+		Stream:    pick.flag(wire.PickStream) || outcome.IsEventStream(response.GetResponseHeaders()["content-type"]),
+		ID:        pick.text(wire.PickID),
+		Elsewhere: split(usage.text(wire.UsageElsewhere)), Stopping: split(usage.text(wire.UsageStopping)),
+		Missing:   split(usage.text(wire.UsageMissing)),
+		Status:    int(response.GetResponseCode().GetValue()),
+		Failure:   failure(common.GetResponseFlags()),
+		Attempts:  int(common.GetUpstreamRequestAttemptCount()),
+		Duration:  common.GetDuration().AsDuration(),
+		Began:     began(common),
+		FirstBody: microseconds(common.GetCustomTags()[wire.TagFirstBody]),
+		Gateway:   gateway(common, pick),
+		Prompt:    usage.number(wire.UsagePrompt), Completion: usage.number(wire.UsageCompletion),
+		ResponseID: usage.text(wire.UsageID),
+	}
+	details := response.GetResponseCodeDetails()
+	o.ByExtproc = strings.HasPrefix(details, wire.ReplyDetails)
+	o.ByEnvoy = !o.ByExtproc && o.Failure == outcome.None && details != "" && details != viaUpstream
+	picks := split(metadata(common, wire.DestinationNamespace).text(wire.DestinationHeader))
+	if len(picks) > 0 && o.Attempts > 0 {
+		o.Endpoint = picks[0]
+	}
+	if served := address(common.GetUpstreamRemoteAddress()); served != "" {
+		o.Endpoint = served
+	}
+	o.Unreached = unreached(picks, o)
+	if report := usage.text(wire.UsageLoad); report != "" {
+		o.Load, _ = engine.ReadReport(report) // unknown if it makes no sense
+	}
+	return o
+}
+
+// viaUpstream is Envoy's response code details of an answer that an endpoint gave.
+const viaUpstream = "via_upstream"
+
+// gateway is the gateway's own share of a request's time: what Envoy measured, less the hold that extproc told with its decision.
+func gateway(common *accesslogdatav3.AccessLogCommon, pick fields) time.Duration {
+	held := time.Duration(pick.number(wire.PickHold).Or(0)) * time.Microsecond
+	return max(0, microseconds(common.GetCustomTags()[wire.TagGateway])-held)
+}
+
+func began(common *accesslogdatav3.AccessLogCommon) time.Time {
+	if common.GetStartTime() == nil {
+		return time.Time{}
+	}
+	return common.GetStartTime().AsTime()
+}
+
+// unreached is the picks at which an attempt failed without an answer. Where there were fewer attempts than that, Envoy did
+// not know some of the picks, and it cannot be told which.
+func unreached(picks []string, o outcome.Outcome) []string {
+	tried := picks
+	if o.Failure != outcome.NoEndpoint {
+		tried = picks[:max(0, slices.Index(picks, o.Endpoint))]
+	}
+	if len(tried) == 0 || o.Attempts != len(tried)+1 {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(tried), func(e string) bool {
+		return slices.Contains(o.Elsewhere, e) || slices.Contains(o.Missing, e)
+	})
+}
+
+// split reads a list of endpoints as api/wire has it.
+func split(list string) []string {
+	if list == "" {
+		return nil
+	}
+	return strings.Split(list, ",")
+}
+
+// failure takes the flag that says most, for Envoy sets several: a refused connection also ends its retries.
+func failure(f *accesslogdatav3.ResponseFlags) outcome.Failure {
+	switch {
+	case f == nil:
+		return outcome.None
+	case f.GetUpstreamConnectionFailure():
+		return outcome.Refused
+	case f.GetUpstreamConnectionTermination(), f.GetUpstreamRemoteReset(), f.GetUpstreamProtocolError():
+		return outcome.Reset
+	case f.GetDownstreamConnectionTermination(), f.GetDownstreamRemoteReset():
+		return outcome.ClientGone
+	case f.GetUpstreamRequestTimeout(), f.GetStreamIdleTimeout(), f.GetDurationTimeout(), f.GetUpstreamMaxStreamDurationReached():
+		return outcome.TimedOut
+	case f.GetNoHealthyUpstream(), f.GetNoClusterFound():
+		return outcome.NoEndpoint
+	case f.GetUpstreamOverflow(), f.GetUpstreamRetryLimitExceeded(), f.GetOverloadManager(), f.GetDownstreamProtocolError(), f.GetLocalReset(), f.GetNoRouteFound():
+		return outcome.Other
+	}
+	return outcome.None
+}
+
+func address(a *corev3.Address) string {
+	socket := a.GetSocketAddress()
+	if socket.GetAddress() == "" {
+		return ""
+	}
+	return net.JoinHostPort(socket.GetAddress(), strconv.FormatUint(uint64(socket.GetPortValue()), 10))
+}
+
+// microseconds reads a duration of Envoy's, which is "-" where it does not apply.
+func microseconds(s string) time.Duration {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < 0 {
+		return 0
+	}
+	return time.Duration(n) * time.Microsecond
+}

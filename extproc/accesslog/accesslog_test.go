@@ -1,0 +1,256 @@
+package accesslog_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	accesslogdatav3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/headgate/headgate/extproc/accesslog"
+	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/internal/engine"
+)
+
+// record reads a record that Envoy 1.40.0 sent with the project's envoy.yaml.
+func record(t *testing.T, name string) *accesslogdatav3.HTTPAccessLogEntry {
+	t.Helper()
+	text, err := os.ReadFile("testdata/" + name + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var entry accesslogdatav3.HTTPAccessLogEntry
+	if err := protojson.Unmarshal(text, &entry); err != nil {
+		t.Fatal(err)
+	}
+	return &entry
+}
+
+var compareValues = cmp.Comparer(func(a, b engine.Value) bool { return a == b })
+
+func TestTheRecordsOfARealEnvoy(t *testing.T) {
+	const route, pool, endpoint = "default/llama", "default/llama", "127.0.0.11:8000"
+	for name, want := range map[string]outcome.Outcome{
+		"stream": {
+			Route: "default/sql", Pool: pool, Model: "sql", Stream: true, Endpoint: endpoint, Status: 200, Attempts: 1,
+			FirstBody: 17839 * time.Microsecond, Gateway: 1434 * time.Microsecond, Prompt: engine.Known(1), Completion: engine.Known(5),
+		},
+		"status-500": {
+			Route: route, Pool: pool, Model: "llama", Stream: true, Endpoint: endpoint, Status: 500, Attempts: 1,
+			FirstBody: 30118 * time.Microsecond, Gateway: 29977 * time.Microsecond,
+		},
+		"client-gone": {
+			Route: "default/sql", Pool: pool, Model: "sql", Stream: true, Endpoint: endpoint, Status: 200, Attempts: 1,
+			Failure: outcome.ClientGone, FirstBody: 16979 * time.Microsecond, Gateway: 3721 * time.Microsecond,
+		},
+		"refused": {
+			Route: route, Pool: pool, Model: "llama", Endpoint: endpoint, Status: 503, Attempts: 2, Failure: outcome.Refused,
+		},
+		"reset": {
+			Route: route, Pool: pool, Model: "llama", Endpoint: endpoint, Status: 503, Attempts: 1, Failure: outcome.Reset,
+			Gateway: 970 * time.Microsecond,
+		},
+		"reset-stream": {
+			Route: route, Pool: pool, Model: "llama", Stream: true, Endpoint: endpoint, Status: 200, Attempts: 1, Failure: outcome.Reset,
+			FirstBody: 115509 * time.Microsecond, Gateway: 40112 * time.Microsecond,
+		},
+		"replied":    {Status: 404, ByExtproc: true},
+		"healthz":    {Status: 200, ByEnvoy: true},
+		"no-extproc": {Status: 503, Attempts: 1, Failure: outcome.NoEndpoint},
+	} {
+		got := accesslog.Read(record(t, name))
+		if got.Duration <= 0 {
+			t.Errorf("%s: no duration", name)
+		}
+		if got.Began.Year() != 2026 {
+			t.Errorf("%s: it began %v", name, got.Began)
+		}
+		got.Duration, got.Began = 0, time.Time{}
+		if diff := cmp.Diff(want, got, compareValues); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// Who did not serve follows from the list of picks, the attempts, and what engines said.
+func TestThePicksThatDidNotServe(t *testing.T) {
+	const a, b, c = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
+	for _, l := range []struct {
+		name, record, picks, served, elsewhere string
+		attempts                               uint32
+		endpoint                               string
+		saidElsewhere, unreached               []string
+	}{
+		{name: "the first serves", record: "stream", picks: a + "," + b, served: a, attempts: 1, endpoint: a},
+		{name: "the second serves", record: "stream", picks: a + "," + b, served: b, attempts: 2, endpoint: b, unreached: []string{a}},
+		{name: "the first is full", record: "stream", picks: a + "," + b, served: b, elsewhere: a, attempts: 2, endpoint: b, saidElsewhere: []string{a}},
+		{name: "one is full, one gone", record: "stream", picks: a + "," + b + "," + c, served: c, elsewhere: a, attempts: 3, endpoint: c, saidElsewhere: []string{a}, unreached: []string{b}},
+		{name: "Envoy does not know the first", record: "stream", picks: a + "," + b, served: b, attempts: 1, endpoint: b},
+		{name: "the last fails too", record: "refused", picks: a + "," + b, served: b, attempts: 2, endpoint: b, unreached: []string{a}},
+		{name: "none is left", record: "no-extproc", picks: a + "," + b, attempts: 3, endpoint: a, unreached: []string{a, b}},
+		{name: "none is left, all full", record: "no-extproc", picks: a + "," + b, elsewhere: a + "," + b, attempts: 3, endpoint: a, saidElsewhere: []string{a, b}},
+		{name: "Envoy knows none", record: "no-extproc", picks: a + "," + b, attempts: 1, endpoint: a},
+	} {
+		entry := record(t, l.record)
+		common := entry.CommonProperties
+		common.UpstreamRequestAttemptCount = l.attempts
+		common.UpstreamRemoteAddress = nil
+		if host, _, found := strings.Cut(l.served, ":"); found {
+			common.UpstreamRemoteAddress = &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+				Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 80},
+			}}}
+		}
+		common.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+			"envoy.lb":      {Fields: map[string]*structpb.Value{"x-gateway-destination-endpoint": structpb.NewStringValue(l.picks)}},
+			"gateway.usage": {Fields: map[string]*structpb.Value{"elsewhere": structpb.NewStringValue(l.elsewhere)}},
+		}}
+		o := accesslog.Read(entry)
+		if o.Endpoint != l.endpoint || !slices.Equal(o.Elsewhere, l.saidElsewhere) || !slices.Equal(o.Unreached, l.unreached) {
+			t.Errorf("%s: %s, elsewhere %v, unreached %v", l.name, o.Endpoint, o.Elsewhere, o.Unreached)
+		}
+	}
+}
+
+// What Envoy says itself is nobody's fault: neither of an endpoint that never saw the request, nor of one whose answer is too large
+// for Envoy.
+func TestEnvoysOwnErrorsAreHeldAgainstNobody(t *testing.T) {
+	for _, c := range []struct {
+		details  string
+		attempts uint32
+		endpoint string
+		faulty   bool
+	}{
+		{"header_mutation_result_exceeds_limit", 0, "", false},
+		{"response_payload_too_large", 1, "127.0.0.11:8000", false},
+		{"via_upstream", 1, "127.0.0.11:8000", true},
+	} {
+		entry := record(t, "status-500")
+		entry.Response.ResponseCodeDetails = c.details
+		entry.CommonProperties.UpstreamRequestAttemptCount = c.attempts
+		if c.attempts == 0 {
+			entry.CommonProperties.UpstreamRemoteAddress = nil
+		}
+		o := accesslog.Read(entry)
+		if o.Endpoint != c.endpoint || o.Faulty() != c.faulty || o.Well() || o.Turned() || len(o.Unreached) > 0 || o.ByEnvoy == c.faulty {
+			t.Errorf("%s: of %q, faulty %v, %+v", c.details, o.Endpoint, o.Faulty(), o)
+		}
+	}
+}
+
+// What a request was held for is not the gateway's share, whatever is told of it.
+func TestAHoldIsNotTheGatewaysShare(t *testing.T) {
+	for _, c := range []struct {
+		tag  string
+		hold *structpb.Value
+		want time.Duration
+	}{
+		{"1434", nil, 1434 * time.Microsecond},
+		{"501434", structpb.NewNumberValue(500_000), 1434 * time.Microsecond},
+		{"1434", structpb.NewNumberValue(500_000), 0}, // it makes no sense
+		{"1434", structpb.NewNumberValue(-500_000), 1434 * time.Microsecond},
+		{"1434", structpb.NewStringValue("500000"), 1434 * time.Microsecond},
+		{"-", structpb.NewNumberValue(500_000), 0}, // it was not sent to the endpoint
+	} {
+		entry := record(t, "stream")
+		entry.CommonProperties.CustomTags["gateway_us"] = c.tag
+		if c.hold != nil {
+			entry.CommonProperties.Metadata.FilterMetadata["gateway.pick"].Fields["hold_us"] = c.hold
+		}
+		if got := accesslog.Read(entry).Gateway; got != c.want {
+			t.Errorf("of %s us with a hold of %v, %v are the gateway's, want %v", c.tag, c.hold, got, c.want)
+		}
+	}
+}
+
+func TestALoadReportAndWhatMakesNoSense(t *testing.T) {
+	entry := record(t, "stream")
+	usage := entry.CommonProperties.Metadata.FilterMetadata["gateway.usage"]
+	usage.Fields["load"] = structpb.NewStringValue("TEXT named_metrics.num_requests_waiting=3.0, named_metrics.kv_cache_usage_perc=0.5")
+	usage.Fields["prompt"] = structpb.NewStringValue("many")
+	entry.CommonProperties.CustomTags["first_body_us"] = "-"
+	entry.CommonProperties.UpstreamRemoteAddress = &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: "fd00::1", PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 8000},
+	}}}
+	got := accesslog.Read(entry)
+	if w := got.Load.Waiting.Or(-1); w != 3 || got.Load.KVUsage.Or(-1) != 0.5 || got.Load.Running.Or(-1) != -1 {
+		t.Errorf("the load is %+v", got.Load)
+	}
+	if _, known := got.Prompt.Get(); known || got.FirstBody != 0 || got.Endpoint != "[fd00::1]:8000" {
+		t.Errorf("%+v", got)
+	}
+	usage.Fields["load"] = structpb.NewStringValue("BIN x")
+	if got := accesslog.Read(entry); got.Load.Waiting.Or(-1) != -1 {
+		t.Errorf("a report that makes no sense is %+v", got.Load)
+	}
+	if diff := cmp.Diff(outcome.Outcome{}, accesslog.Read(&accesslogdatav3.HTTPAccessLogEntry{}), compareValues); diff != "" {
+		t.Errorf("an empty record (-want +got):\n%s", diff)
+	}
+}
+
+func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
+	got := make(chan outcome.Outcome, 10)
+	l := bufconn.Listen(1 << 16)
+	server := grpc.NewServer()
+	outcomes := accesslog.NewServer(func(o outcome.Outcome) { got <- o })
+	accesslogv3.RegisterAccessLogServiceServer(server, outcomes)
+	done := make(chan error)
+	go func() { done <- server.Serve(l) }()
+	conn, err := grpc.NewClient("passthrough:", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := accesslogv3.NewAccessLogServiceClient(conn).StreamAccessLogs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, names := range []string{"stream refused", "reset"} {
+		var entries []*accesslogdatav3.HTTPAccessLogEntry
+		for name := range strings.FieldsSeq(names) {
+			entries = append(entries, record(t, name))
+		}
+		if err := stream.Send(&accesslogv3.StreamAccessLogsMessage{LogEntries: &accesslogv3.StreamAccessLogsMessage_HttpLogs{
+			HttpLogs: &accesslogv3.StreamAccessLogsMessage_HTTPAccessLogEntries{LogEntry: entries},
+		}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []outcome.Failure{outcome.None, outcome.Refused, outcome.Reset} {
+		if o := <-got; o.Failure != want {
+			t.Errorf("observed %q, want %q", o.Failure, want)
+		}
+	}
+	if _, err := stream.CloseAndRecv(); err != nil {
+		t.Errorf("the end of the stream: %v", err)
+	}
+	// An Envoy ends its stream with itself. The server does not wait for that.
+	for range 2 {
+		stream, err := accesslogv3.NewAccessLogServiceClient(conn).StreamAccessLogs(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		outcomes.Close()
+		if err := stream.RecvMsg(new(accesslogv3.StreamAccessLogsResponse)); status.Code(err) != codes.Unavailable {
+			t.Errorf("the end of a stream that was closed: %v", err)
+		}
+	}
+	server.GracefulStop()
+	_ = conn.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
