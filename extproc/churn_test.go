@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/apiserver"
 	"github.com/headgate/headgate/internal/engine"
@@ -73,13 +74,13 @@ func BenchmarkKubeChurn(b *testing.B) {
 	if err := process.Start(); err != nil {
 		b.Fatal(err)
 	}
-	believes := make(chan belief, churnPods)
+	believes := make(chan believed, churnPods)
 	figures := make(map[string]float64)
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		defer close(believes)
 		for lines := bufio.NewScanner(said); lines.Scan(); {
-			var is belief
+			var is believed
 			var nanos int64
 			if n, _ := fmt.Sscanf(lines.Text(), "believes %s %t %d", &is.address, &is.ready, &nanos); n == 3 {
 				is.at = time.Unix(0, nanos)
@@ -99,7 +100,7 @@ func BenchmarkKubeChurn(b *testing.B) {
 	}
 	began := make(map[string]time.Time) // by the address of a pod whose change nobody believes yet
 	var took []time.Duration
-	seen := func(is belief) {
+	seen := func(is believed) {
 		if at, waits := began[is.address]; waits {
 			took = append(took, is.at.Sub(at))
 			delete(began, is.address)
@@ -151,8 +152,8 @@ func BenchmarkKubeChurn(b *testing.B) {
 	}
 }
 
-// belief is what the fleet believes of a pod since a moment.
-type belief struct {
+// believed is what the fleet believes of a pod since a moment.
+type believed struct {
 	address string
 	ready   bool
 	at      time.Time
@@ -171,7 +172,7 @@ func TestBeliever(t *testing.T) {
 	}()
 	believed := make(map[string]bool)
 	views := 0
-	f := fleet.New(fleet.Config{Published: func(v *fleet.View) {
+	f := fleet.New(fleet.Config{Published: func(v *belief.View) {
 		now := time.Now().UnixNano()
 		views++
 		var news bytes.Buffer

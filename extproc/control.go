@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/meter"
 	"github.com/headgate/headgate/extproc/placement"
@@ -39,7 +40,7 @@ func believe(c config, log *slog.Logger) (*fleet.Fleet, *flow.Flow, func(context
 	var f *fleet.Fleet
 	news := placement.NewNews()
 	held := flow.New(flow.Config{
-		View: func() *fleet.View { return f.View() }, MaxHeld: c.maxHeld, MaxBytes: c.maxHeldMiB << 20, Changed: news.Changed,
+		View: func() *belief.View { return f.View() }, MaxHeld: c.maxHeld, MaxBytes: c.maxHeldMiB << 20, Changed: news.Changed,
 	})
 	f = fleet.New(fleet.Config{Settings: c.settings, Log: log, Published: held.Published, Placed: true})
 	return f, held, func(ctx context.Context, m *meter.Meter) error {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
@@ -20,8 +21,8 @@ var thePool = objects.Name{Namespace: "ns", Name: "pool"}
 
 func model(id string) objects.ModelKey { return objects.ModelKey{Pool: thePool, ID: id} }
 
-func copyOf(id, endpoint string) fleet.CopyKey {
-	return fleet.CopyKey{ModelKey: model(id), Endpoint: endpoint}
+func copyOf(id, endpoint string) belief.CopyKey {
+	return belief.CopyKey{ModelKey: model(id), Endpoint: endpoint}
 }
 
 func governing(endpoints ...string) map[string]bool {
@@ -54,15 +55,15 @@ func TestControlsWordComesBeforeTheLists(t *testing.T) {
 	f.Publish()
 	expectWhere(t, f, "before control says anything", "sql", a, b)
 	c.advance(time.Second)
-	f.Hear(fleet.News{All: true, Endpoints: governing(a), Copies: map[fleet.CopyKey]fleet.Word{copyOf("chat", a): fleet.Loaded, copyOf("new", a): fleet.Loaded}})
+	f.Hear(belief.News{All: true, Endpoints: governing(a), Copies: map[belief.CopyKey]belief.Word{copyOf("chat", a): belief.Loaded, copyOf("new", a): belief.Loaded}})
 	expectWhere(t, f, "control does not say that a has it", "sql", b)
 	expectWhere(t, f, "control says so", "chat", a, b)
 	expectWhere(t, f, "control says so before the list", "new", a)
 	expectWhere(t, f, "base models are the list's", "llama", a, b)
 
-	f.Hear(fleet.News{Copies: map[fleet.CopyKey]fleet.Word{copyOf("chat", a): fleet.Unloading}})
+	f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("chat", a): belief.Unloading}})
 	expectWhere(t, f, "it goes", "chat", b)
-	f.Hear(fleet.News{All: true, Endpoints: governing()})
+	f.Hear(belief.News{All: true, Endpoints: governing()})
 	expectWhere(t, f, "control knows no endpoint any more", "sql", a, b)
 	expectWhere(t, f, "control knows no endpoint any more", "new")
 }
@@ -72,7 +73,7 @@ func TestACopyThatTheListHasNoMoreIsLostAndControlIsToldOnce(t *testing.T) {
 	f, c := started()
 	early := f.Look(a)
 	c.advance(time.Second)
-	f.Hear(fleet.News{All: true, Endpoints: governing(a), Copies: map[fleet.CopyKey]fleet.Word{copyOf("new", a): fleet.Loaded}})
+	f.Hear(belief.News{All: true, Endpoints: governing(a), Copies: map[belief.CopyKey]belief.Word{copyOf("new", a): belief.Loaded}})
 	early.Lists(engine.Models{Base: []string{"llama"}})
 	f.Publish()
 	expectWhere(t, f, "the look began before the word came", "new", a)
@@ -88,11 +89,11 @@ func TestACopyThatTheListHasNoMoreIsLostAndControlIsToldOnce(t *testing.T) {
 	default:
 		t.Error("nobody is told that a copy is missing")
 	}
-	if got := f.TakeMissing(); !slices.Equal(got, []fleet.CopyKey{copyOf("new", a)}) {
+	if got := f.TakeMissing(); !slices.Equal(got, []belief.CopyKey{copyOf("new", a)}) {
 		t.Errorf("missing are %v", got)
 	}
 	c.advance(time.Second)
-	f.Hear(fleet.News{Copies: map[fleet.CopyKey]fleet.Word{copyOf("new", a): fleet.Loaded}})
+	f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("new", a): belief.Loaded}})
 	expectWhere(t, f, "control loaded it again", "new", a)
 }
 
@@ -102,7 +103,7 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 	for _, address := range []string{a, b} {
 		f.SetModels(address, engine.Models{Unlisted: true})
 	}
-	f.Hear(fleet.News{All: true, Endpoints: governing(a, b), Copies: map[fleet.CopyKey]fleet.Word{copyOf("m", a): fleet.Loaded}})
+	f.Hear(belief.News{All: true, Endpoints: governing(a, b), Copies: map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Loaded}})
 	expectWhere(t, f, "no list", "m", a)
 	p := f.View().Snapshot.Pools[thePool.String()]
 	if !p.Listed || p.Has("other") || !p.Has("m") {
@@ -112,26 +113,26 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 	f.Missed(copyOf("m", a))
 	f.Missed(copyOf("m", a))
 	expectWhere(t, f, "it is control's to find out", "m", a)
-	if got := f.TakeMissing(); !slices.Equal(got, []fleet.CopyKey{copyOf("m", a)}) {
+	if got := f.TakeMissing(); !slices.Equal(got, []belief.CopyKey{copyOf("m", a)}) {
 		t.Errorf("missing are %v", got)
 	}
 }
 
 func TestOthersRequestsForAModelCountWhereTheyAre(t *testing.T) {
 	f, _ := started()
-	f.Hear(fleet.News{
+	f.Hear(belief.News{
 		All: true, Endpoints: governing(a, b),
-		Copies: map[fleet.CopyKey]fleet.Word{copyOf("sql", a): fleet.Loaded, copyOf("sql", b): fleet.Loaded},
-		Others: map[fleet.CopyKey]int64{copyOf("sql", b): 2},
+		Copies: map[belief.CopyKey]belief.Word{copyOf("sql", a): belief.Loaded, copyOf("sql", b): belief.Loaded},
+		Others: map[belief.CopyKey]int64{copyOf("sql", b): 2},
 	})
 	for range 10 {
 		if d := decide(t, f, "sql"); d.Endpoint.Address != b {
 			t.Fatalf("%s is picked, and another gateway has requests at %s", d.Endpoint.Address, b)
 		}
 	}
-	f.Hear(fleet.News{Others: map[fleet.CopyKey]int64{copyOf("sql", b): 0}})
+	f.Hear(belief.News{Others: map[belief.CopyKey]int64{copyOf("sql", b): 0}})
 	f.Begin(decide(t, f, "sql")).End()
-	f.Hear(fleet.News{Others: map[fleet.CopyKey]int64{copyOf("sql", a): 1}})
+	f.Hear(belief.News{Others: map[belief.CopyKey]int64{copyOf("sql", a): 1}})
 	if d := decide(t, f, "sql"); d.Endpoint.Address != a {
 		t.Errorf("%s is picked", d.Endpoint.Address)
 	}
@@ -139,7 +140,7 @@ func TestOthersRequestsForAModelCountWhereTheyAre(t *testing.T) {
 
 func TestUseIsTakenOnce(t *testing.T) {
 	f, c := started()
-	f.Hear(fleet.News{All: true})
+	f.Hear(belief.News{All: true})
 	flight := f.Begin(decide(t, f, "sql"))
 	c.advance(time.Second)
 	f.Begin(decide(t, f, "sql")).End()
@@ -163,12 +164,12 @@ func TestUseIsTakenOnce(t *testing.T) {
 func TestRegisteredNamesCostNoMoreThanThemselves(t *testing.T) {
 	f, _ := started()
 	other := objects.Name{Namespace: "ns", Name: "other"}
-	news := fleet.News{All: true, Registered: map[objects.ModelKey]bool{}}
+	news := belief.News{All: true, Registered: map[objects.ModelKey]bool{}}
 	for i := range 20_000 {
 		news.Registered[model(fmt.Sprint("m", i))] = true
 	}
 	f.Hear(news)
-	one := fleet.News{Registered: map[objects.ModelKey]bool{{Pool: other, ID: "m7"}: true, model("m8"): false}}
+	one := belief.News{Registered: map[objects.ModelKey]bool{{Pool: other, ID: "m7"}: true, model("m8"): false}}
 	f.Hear(one)
 	if n := testing.AllocsPerRun(100, func() { f.Hear(one) }); n > 60 {
 		t.Errorf("registering one model among 20,000 allocates %v times", n)
@@ -194,7 +195,7 @@ func TestRegisteredNamesCostNoMoreThanThemselves(t *testing.T) {
 	if got := f.RegisteredNames(objects.Name{}); len(got) != 19_999 {
 		t.Errorf("%d are registered", len(got))
 	}
-	f.Hear(fleet.News{All: true})
+	f.Hear(belief.News{All: true})
 	if got := f.RegisteredNames(objects.Name{}); len(got) != 0 {
 		t.Errorf("%d are left", len(got))
 	}
@@ -209,8 +210,8 @@ func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 		f.SetModels(address, engine.Models{Unlisted: true})
 		see(f, address, engine.Load{})
 	}
-	loaded := map[fleet.CopyKey]fleet.Word{copyOf("m", a): fleet.Loaded, copyOf("m", b): fleet.Loaded}
-	f.Hear(fleet.News{All: true, Endpoints: governing(a, b), Copies: loaded})
+	loaded := map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Loaded, copyOf("m", b): belief.Loaded}
+	f.Hear(belief.News{All: true, Endpoints: governing(a, b), Copies: loaded})
 	has := map[string]*atomic.Bool{a: {}, b: {}} // what the engines have
 	has[a].Store(true)
 	has[b].Store(true)
@@ -251,7 +252,7 @@ func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 	deadline := time.After(30 * time.Second)
 	for round := 0; (round < 5000 || turned.Load() == 0) && !t.Failed(); round++ {
 		victim := []string{a, b}[round%2]
-		f.Hear(fleet.News{Copies: map[fleet.CopyKey]fleet.Word{copyOf("m", victim): fleet.Unloading}})
+		f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("m", victim): belief.Unloading}})
 		for f.InFlight()[copyOf("m", victim)].Requests > 0 {
 			select {
 			case <-f.Urgent():
@@ -261,7 +262,7 @@ func TestNoRequestIsAtACopyThatIsDrained(t *testing.T) {
 		}
 		has[victim].Store(false)
 		has[victim].Store(true)
-		f.Hear(fleet.News{Copies: map[fleet.CopyKey]fleet.Word{copyOf("m", victim): fleet.Loaded}})
+		f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("m", victim): belief.Loaded}})
 	}
 	close(stop)
 	users.Wait()

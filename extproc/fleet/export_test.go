@@ -1,11 +1,7 @@
 package fleet
 
-// Publish puts the news in force now, as Run would a moment later.
-func (f *Fleet) Publish() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.publish()
-}
+// Publish puts in force what is known now, as Run would within a second.
+func (f *Fleet) Publish() { f.now(f.state.Age) }
 
 // EndLeases ends those that ran out, as Run would within a second.
 func (f *Fleet) EndLeases() { f.endLeases() }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
@@ -302,7 +304,7 @@ func TestNewsOfLoadIsPublishedTogether(t *testing.T) {
 		go f.Run(ctx) //nolint:errcheck // always nil
 		synctest.Wait()
 
-		views := map[*fleet.View]bool{}
+		views := map[*belief.View]bool{}
 		for i := range 100 {
 			see(f, a, engine.Load{Running: engine.Known(float64(i))})
 			synctest.Wait()
@@ -323,6 +325,7 @@ func TestNewsOfLoadIsPublishedTogether(t *testing.T) {
 // kind is known from its metrics alone, which come after its list.
 func TestSGLangsAdaptersAreAskedForByTheirBase(t *testing.T) {
 	f, _ := started()
+	f.Publish()
 	see(f, a, engine.Load{Kind: engine.SGLang})
 	see(f, b, engine.Load{Kind: engine.VLLM})
 	for i, want := range []string{"llama:sql", "sql"} {
@@ -334,4 +337,94 @@ func TestSGLangsAdaptersAreAskedForByTheirBase(t *testing.T) {
 			t.Errorf("%s is asked for as %q, %v, want %q", c.Model, picks[0].Model, err, want)
 		}
 	}
+}
+
+// Where many requests fail at one moment the first is known at once, and all of them a pause later, in one view.
+func TestABurstOfFaultsIsPaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var published atomic.Int64
+		f := fleet.New(fleet.Config{Published: func(*belief.View) { published.Add(1) }})
+		f.SetWorld(world("10.0.0.1", "10.0.0.2", "10.0.0.3"))
+		for _, address := range []string{a, b, "10.0.0.3:8000"} {
+			see(f, address, engine.Load{})
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go f.Run(ctx) //nolint:errcheck // always nil
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+
+		for _, meanwhile := range []func(){synctest.Wait, func() {}, synctest.Wait} { // what others do between two faults
+			published.Store(0)
+			f.Failed(a)
+			if got := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].State; got != pick.Suspect {
+				t.Errorf("the first to fail is %v when that is told", got)
+			}
+			for range 1000 {
+				f.Refused(b)
+				meanwhile()
+			}
+			if n := published.Load(); n > 2 {
+				t.Errorf("1001 faults at one moment made %d views", n)
+			}
+			time.Sleep(5 * time.Millisecond)
+			synctest.Wait()
+			if got := f.View().Snapshot.Pools["ns/pool"].Endpoints[1].State; got != pick.Out {
+				t.Errorf("a pause later the other is %v", got)
+			}
+			time.Sleep(10 * time.Millisecond)
+			synctest.Wait()
+			if n := published.Load(); n > 2 {
+				t.Errorf("1001 faults made %d views", n)
+			}
+			see(f, b, engine.Load{})
+			f.Served(a, time.Now())
+			time.Sleep(10 * time.Millisecond)
+			synctest.Wait()
+		}
+	})
+}
+
+// What happens at an endpoint changes the view of its pools, and of no other: that costs by the pool, not by the cluster.
+func TestAFaultChangesItsOwnPoolsView(t *testing.T) {
+	set := objects.Endpoints([]string{a})
+	other := objects.Endpoints([]string{b})
+	other.Pools[0].Name, other.Lists[0].Name = "other", "other"
+	other.Pools[0].Spec.Selector.MatchLabels = map[string]string{"app": "other"}
+	other.Lists[0].Labels = map[string]string{"app": "other"}
+	f := fleet.New(fleet.Config{})
+	f.SetWorld(objects.Build(set.Join(other)))
+	see(f, a, engine.Load{})
+	see(f, b, engine.Load{})
+	f.Publish()
+	before := f.View().Snapshot.Pools
+	own, others := set.Pools[0].Namespace+"/"+set.Pools[0].Name, set.Pools[0].Namespace+"/other"
+	f.Failed(a)
+	after := f.View().Snapshot.Pools
+	if after[own] == before[own] || after[own].Endpoints[0].State != pick.Suspect {
+		t.Errorf("its own pool's endpoint is %v", after[own].Endpoints[0].State)
+	}
+	if after[others] == nil || after[others] != before[others] {
+		t.Error("another pool's view was made anew")
+	}
+	if before[own].Endpoints[0].State != pick.Healthy {
+		t.Error("a view that is in force was changed")
+	}
+}
+
+// Time alone makes an endpoint stale: nobody need hear of it.
+func TestWhoIsSilentIsLostWithoutNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := fleet.New(fleet.Config{})
+		f.SetWorld(world("10.0.0.1"))
+		see(f, a, engine.Load{})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go f.Run(ctx) //nolint:errcheck // always nil
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].State; got != pick.Lost {
+			t.Errorf("after a minute of silence it is %v", got)
+		}
+	})
 }

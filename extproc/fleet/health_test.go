@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/engine"
@@ -340,6 +341,33 @@ func TestAnEndpointThatIsStoppingIsOutUntilItHasEnded(t *testing.T) {
 	at("after news of the one before", pick.Healthy)
 }
 
+// What an engine answers last may become known after a look found it gone, and tells nothing of what is there now: what comes back
+// may have other models.
+func TestAReportBringsNoEndpointBackThatRefused(t *testing.T) {
+	f, c := started()
+	waiting := engine.Load{Waiting: engine.Known(9)}
+	at := func(when string, want pick.State) {
+		t.Helper()
+		see(f, b, engine.Load{})
+		if got := states(view(f)); got != [2]pick.State{want, pick.Healthy} {
+			t.Errorf("%s the states are %v, want %v first", when, got, want)
+		}
+	}
+	c.advance(time.Second)
+	began := c.now()
+	f.Stopping(a, began)
+	c.advance(50 * time.Millisecond)
+	f.Refused(a) // a look found it gone
+	c.advance(20 * time.Millisecond)
+	f.Observe(outcome.Outcome{Pool: "ns/pool", Endpoint: a, Status: 200, Began: began, Duration: 60 * time.Millisecond, Load: waiting})
+	at("after the last answer, which ended late", pick.Out)
+	f.Observe(outcome.Outcome{Pool: "ns/pool", Endpoint: a, Status: 200, Began: c.now(), Load: waiting})
+	at("after an answer to what began later", pick.Out)
+	c.advance(time.Second)
+	see(f, a, engine.Load{})
+	at("after a look", pick.Healthy)
+}
+
 // What control says of endpoints that are about to end counts as what engines say here, until another life of the engine, another
 // pod, or control's next word.
 func TestWhatControlSaysOfEndpointsThatAreAboutToEnd(t *testing.T) {
@@ -352,21 +380,21 @@ func TestWhatControlSaysOfEndpointsThatAreAboutToEnd(t *testing.T) {
 			t.Errorf("%s the states are %v, want %v first", when, got, want)
 		}
 	}
-	says := func(l fleet.Leaving) { f.Hear(fleet.News{Leaving: map[string]fleet.Leaving{a: l}}) }
+	says := func(l belief.Leaving) { f.Hear(belief.News{Leaving: map[string]belief.Leaving{a: l}}) }
 	c.advance(time.Second)
-	says(fleet.Leaving{Stopping: c.now()})
+	says(belief.Leaving{Stopping: c.now()})
 	c.advance(29 * time.Second)
 	at("for a while after others heard that it is stopping", pick.Out)
 	c.advance(time.Second)
 	at("long after", pick.Healthy)
 
-	says(fleet.Leaving{Stopping: c.now()})
+	says(belief.Leaving{Stopping: c.now()})
 	at("when others hear it again", pick.Out)
 	f.Refused(a)
 	c.advance(time.Second)
 	at("when it has ended and is back", pick.Healthy)
 
-	says(fleet.Leaving{Terminating: true})
+	says(belief.Leaving{Terminating: true})
 	c.advance(time.Hour)
 	at("while its pod is being deleted", pick.Out)
 	if own := f.Leaving(); len(own) != 0 {
@@ -374,12 +402,12 @@ func TestWhatControlSaysOfEndpointsThatAreAboutToEnd(t *testing.T) {
 	}
 	f.SetWorld(f.View().World)
 	at("of the same pod", pick.Out)
-	says(fleet.Leaving{})
+	says(belief.Leaving{})
 	at("when it stays", pick.Healthy)
-	says(fleet.Leaving{Terminating: true})
-	f.Hear(fleet.News{All: true})
+	says(belief.Leaving{Terminating: true})
+	f.Hear(belief.News{All: true})
 	at("when another control does not say so", pick.Healthy)
-	says(fleet.Leaving{Terminating: true})
+	says(belief.Leaving{Terminating: true})
 	f.SetWorld(worldOf("successor-", "10.0.0.1", "10.0.0.2"))
 	at("of another pod at the address", pick.Healthy)
 }
@@ -403,7 +431,7 @@ func TestWhenAFleetIsSettled(t *testing.T) {
 			if f.Settled() == placed {
 				t.Errorf("with control %v it is settled: %v", placed, f.Settled())
 			}
-			f.Hear(fleet.News{All: true})
+			f.Hear(belief.News{All: true})
 			if !f.Settled() {
 				t.Error("it is not settled when control has said all")
 			}

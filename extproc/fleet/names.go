@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -17,7 +18,7 @@ type names struct {
 }
 
 // hear puts in force what control says of names.
-func (n *names) hear(news News) {
+func (n *names) hear(news belief.News) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.heard = true

@@ -3,6 +3,7 @@ package fleet
 import (
 	"strings"
 
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -28,7 +29,7 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 	namespace, name, ok := strings.Cut(o.Pool, "/")
 	pool := objects.Name{Namespace: namespace, Name: name}
 	for _, endpoint := range o.Missing {
-		f.Missed(CopyKey{objects.ModelKey{Pool: pool, ID: o.Model}, endpoint})
+		f.Missed(belief.CopyKey{ModelKey: objects.ModelKey{Pool: pool, ID: o.Model}, Endpoint: endpoint})
 	}
 	if o.Endpoint == "" {
 		return

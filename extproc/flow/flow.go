@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -33,7 +33,7 @@ const (
 // Config is what a Flow needs.
 type Config struct {
 	// View returns the view in force.
-	View func() *fleet.View
+	View func() *belief.View
 	// MaxHeld bounds the requests that wait for one model, MaxBytes the bodies of all that wait.
 	MaxHeld  int
 	MaxBytes int64
@@ -136,7 +136,7 @@ func (f *Flow) Busy(key objects.ModelKey) bool {
 
 // Published lets those go on whose model a view shows to be ready, and ends the wait of those whose model it shows to have
 // failed.
-func (f *Flow) Published(v *fleet.View) {
+func (f *Flow) Published(v *belief.View) {
 	if f.held.Load() == 0 {
 		return
 	}
@@ -148,7 +148,7 @@ func (f *Flow) Published(v *fleet.View) {
 }
 
 // show tells those whom it concerns what a view says of their model. The caller holds mu.
-func (f *Flow) show(v *fleet.View, key objects.ModelKey) {
+func (f *Flow) show(v *belief.View, key objects.ModelKey) {
 	is := verdict(v, key)
 	var news error
 	if is == queue.Failed {
@@ -174,7 +174,7 @@ func (f *Flow) Held() (requests, bytes int64) {
 }
 
 // failure is why a view says that a model has failed.
-func failure(v *fleet.View, key objects.ModelKey) error {
+func failure(v *belief.View, key objects.ModelKey) error {
 	if v.Failures[key] == wire.UnknownModel {
 		return ErrUnknown
 	}
@@ -182,7 +182,7 @@ func failure(v *fleet.View, key objects.ModelKey) error {
 }
 
 // verdict is what a view says of a model. Where the pool is gone the request is let go, to be told.
-func verdict(v *fleet.View, key objects.ModelKey) queue.Verdict {
+func verdict(v *belief.View, key objects.ModelKey) queue.Verdict {
 	pool := v.Snapshot.Pools[key.Pool.String()]
 	switch {
 	case pool == nil, pool.Has(key.ID):

@@ -17,6 +17,7 @@ import (
 	api "github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/meter"
 	"github.com/headgate/headgate/extproc/pick"
@@ -35,7 +36,7 @@ var thePool = objects.Name{Namespace: "ns", Name: "pool"}
 func key(id string) objects.ModelKey { return objects.ModelKey{Pool: thePool, ID: id} }
 
 // aFleet has one pool of two endpoints, which give no list.
-func aFleet(published func(*fleet.View)) *fleet.Fleet {
+func aFleet(published func(*belief.View)) *fleet.Fleet {
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
 	p.Spec.Selector.MatchLabels = map[string]string{"app": "llama"}
 	p.Spec.TargetPorts = []pool.Port{{Number: 8000}}
@@ -69,7 +70,7 @@ func newRig(t *testing.T) *rig {
 	r := &rig{T: t, socket: filepath.Join(t.TempDir(), "control.sock")}
 	news := placement.NewNews()
 	r.flow = flow.New(flow.Config{
-		View: func() *fleet.View { return r.fleet.View() }, MaxHeld: 2000, MaxBytes: 1 << 30, Changed: news.Changed,
+		View: func() *belief.View { return r.fleet.View() }, MaxHeld: 2000, MaxBytes: 1 << 30, Changed: news.Changed,
 	})
 	r.fleet = aFleet(r.flow.Published)
 	r.control = r.serve()

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/placement"
-	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -13,21 +13,21 @@ import (
 // stands until then; then everything; then what changes.
 type hearing struct {
 	complete bool
-	all      fleet.News // so far
+	all      belief.News // so far
 }
 
 func newHearing() *hearing { return &hearing{all: newNews()} }
 
-func newNews() fleet.News {
-	return fleet.News{
-		Copies: make(map[fleet.CopyKey]fleet.Word), Others: make(map[fleet.CopyKey]int64),
+func newNews() belief.News {
+	return belief.News{
+		Copies: make(map[belief.CopyKey]belief.Word), Others: make(map[belief.CopyKey]int64),
 		Failures: make(map[objects.ModelKey]string), Registered: make(map[objects.ModelKey]bool),
-		Leaving: make(map[string]fleet.Leaving),
+		Leaving: make(map[string]belief.Leaving),
 	}
 }
 
 // hear returns the news of an Update, and whether there is any to put in force.
-func (h *hearing) hear(u *placement.Update, now time.Time) (fleet.News, bool) {
+func (h *hearing) hear(u *placement.Update, now time.Time) (belief.News, bool) {
 	n := h.all
 	if h.complete {
 		n = newNews()
@@ -37,9 +37,9 @@ func (h *hearing) hear(u *placement.Update, now time.Time) (fleet.News, bool) {
 		return n, true
 	}
 	if h.all = n; !u.GetComplete() {
-		return fleet.News{}, false
+		return belief.News{}, false
 	}
-	h.complete, h.all = true, fleet.News{}
+	h.complete, h.all = true, belief.News{}
 	n.All = true
 	if n.Endpoints == nil {
 		n.Endpoints = make(map[string]bool)
@@ -47,12 +47,12 @@ func (h *hearing) hear(u *placement.Update, now time.Time) (fleet.News, bool) {
 	return n, true
 }
 
-var words = map[placement.Copy_State]fleet.Word{
-	placement.Copy_LOADING: fleet.Loading, placement.Copy_LOADED: fleet.Loaded, placement.Copy_UNLOADING: fleet.Unloading,
+var words = map[placement.Copy_State]belief.Word{
+	placement.Copy_LOADING: belief.Loading, placement.Copy_LOADED: belief.Loaded, placement.Copy_UNLOADING: belief.Unloading,
 }
 
 // read writes what an Update that came at a time says into n. What names no pool says nothing.
-func read(u *placement.Update, n *fleet.News, now time.Time) {
+func read(u *placement.Update, n *belief.News, now time.Time) {
 	if u.GetEndpoints() != nil {
 		n.Endpoints = make(map[string]bool)
 		for _, address := range u.GetEndpoints().GetAddresses() {
@@ -75,7 +75,7 @@ func read(u *placement.Update, n *fleet.News, now time.Time) {
 		}
 	}
 	for _, l := range u.GetLeaving() {
-		why := fleet.Leaving{Terminating: l.GetTerminating()}
+		why := belief.Leaving{Terminating: l.GetTerminating()}
 		if l.StoppingMs != nil {
 			why.Stopping = now.Add(-time.Duration(l.GetStoppingMs()) * time.Millisecond)
 		}
@@ -93,7 +93,7 @@ func modelKey(k *placement.ModelKey) (objects.ModelKey, bool) {
 	return objects.ModelKey{Pool: objects.Name{Namespace: namespace, Name: name}, ID: k.GetModel()}, ok && k.GetModel() != ""
 }
 
-func copyKey(k *placement.CopyKey) (fleet.CopyKey, bool) {
+func copyKey(k *placement.CopyKey) (belief.CopyKey, bool) {
 	key, ok := modelKey(k.GetKey())
-	return fleet.CopyKey{ModelKey: key, Endpoint: k.GetEndpoint()}, ok
+	return belief.CopyKey{ModelKey: key, Endpoint: k.GetEndpoint()}, ok
 }

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/headgate/headgate/api/placement"
-	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -18,7 +18,7 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 	model := func(id string) objects.ModelKey {
 		return objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "pool"}, ID: id}
 	}
-	copyOf := func(id string) fleet.CopyKey { return fleet.CopyKey{ModelKey: model(id), Endpoint: "a"} }
+	copyOf := func(id string) belief.CopyKey { return belief.CopyKey{ModelKey: model(id), Endpoint: "a"} }
 	now := time.Now()
 	h := newHearing()
 	for _, u := range []*placement.Update{
@@ -32,7 +32,7 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 	n, ok := h.hear(&placement.Update{Complete: true, Copies: []*placement.Copy{{Copy: at("n"), State: placement.Copy_LOADING}, {Copy: &placement.CopyKey{Key: &placement.ModelKey{Pool: "nowhere"}}}}}, now)
 	want := newNews()
 	want.All, want.Endpoints = true, map[string]bool{"a": true}
-	want.Copies[copyOf("m")], want.Copies[copyOf("n")] = fleet.Loaded, fleet.Loading
+	want.Copies[copyOf("m")], want.Copies[copyOf("n")] = belief.Loaded, belief.Loading
 	want.Others[copyOf("m")] = 3
 	if diff := cmp.Diff(want, n); !ok || diff != "" {
 		t.Errorf("all that there is (want - got +):\n%s", diff)
@@ -44,11 +44,11 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 		Leaving:    []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(200))}, {Endpoint: "b", Terminating: true}, {Endpoint: "c"}},
 	}, now)
 	want = newNews()
-	want.Copies[copyOf("m")], want.Copies[copyOf("n")] = fleet.Unloading, fleet.Nothing
+	want.Copies[copyOf("m")], want.Copies[copyOf("n")] = belief.Unloading, belief.Nothing
 	want.Failures[model("n")] = "load_failed"
 	want.Registered[model("o")], want.Registered[model("p")] = true, false
-	want.Leaving["a"], want.Leaving["b"] = fleet.Leaving{Stopping: now.Add(-200 * time.Millisecond)}, fleet.Leaving{Terminating: true}
-	want.Leaving["c"] = fleet.Leaving{}
+	want.Leaving["a"], want.Leaving["b"] = belief.Leaving{Stopping: now.Add(-200 * time.Millisecond)}, belief.Leaving{Terminating: true}
+	want.Leaving["c"] = belief.Leaving{}
 	if diff := cmp.Diff(want, n); !ok || diff != "" {
 		t.Errorf("what changes (want - got +):\n%s", diff)
 	}
@@ -58,15 +58,15 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 func TestEndpointsThatAreAboutToEndAreToldOnce(t *testing.T) {
 	now := time.Now()
 	tell := newTelling()
-	stops := func(ago time.Duration) fleet.Leaving { return fleet.Leaving{Stopping: now.Add(-ago)} }
+	stops := func(ago time.Duration) belief.Leaving { return belief.Leaving{Stopping: now.Add(-ago)} }
 	for i, c := range []struct {
-		all  map[string]fleet.Leaving
+		all  map[string]belief.Leaving
 		want []*placement.Leaving
 	}{
-		{map[string]fleet.Leaving{"a": stops(time.Second)}, []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(1000))}}},
-		{map[string]fleet.Leaving{"a": stops(time.Second)}, nil},
-		{map[string]fleet.Leaving{"a": stops(0)}, []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(0))}}},
-		{map[string]fleet.Leaving{"a": {Terminating: true}}, []*placement.Leaving{{Endpoint: "a", Terminating: true}}},
+		{map[string]belief.Leaving{"a": stops(time.Second)}, []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(1000))}}},
+		{map[string]belief.Leaving{"a": stops(time.Second)}, nil},
+		{map[string]belief.Leaving{"a": stops(0)}, []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(0))}}},
+		{map[string]belief.Leaving{"a": {Terminating: true}}, []*placement.Leaving{{Endpoint: "a", Terminating: true}}},
 		{nil, []*placement.Leaving{{Endpoint: "a"}}},
 		{nil, nil},
 	} {

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	api "github.com/headgate/headgate/api/placement"
-	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/flow"
 )
 
@@ -185,7 +185,7 @@ func TestACopyThatAnEngineDoesNotHaveIsMissing(t *testing.T) {
 	s := r.next()
 	s.say(complete(is("m", a, api.Copy_LOADED)))
 	s.inForce()
-	r.fleet.Missed(fleet.CopyKey{ModelKey: key("m"), Endpoint: a})
+	r.fleet.Missed(belief.CopyKey{ModelKey: key("m"), Endpoint: a})
 	s.until("it is missing", func() bool { return slices.Equal(s.missing, []string{"m@" + a}) })
 }
 

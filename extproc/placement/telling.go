@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/placement"
-	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -13,8 +13,8 @@ import (
 // telling is what control was told on one stream, from which follows what it is to be told: what differs.
 type telling struct {
 	wanted   map[objects.ModelKey]wants
-	inFlight map[fleet.CopyKey]int64
-	leaving  map[string]fleet.Leaving
+	inFlight map[belief.CopyKey]int64
+	leaving  map[string]belief.Leaving
 }
 
 // wants is what was told of a model that is waited for.
@@ -24,7 +24,7 @@ type wants struct {
 }
 
 func newTelling() *telling {
-	return &telling{wanted: make(map[objects.ModelKey]wants), inFlight: make(map[fleet.CopyKey]int64), leaving: make(map[string]fleet.Leaving)}
+	return &telling{wanted: make(map[objects.ModelKey]wants), inFlight: make(map[belief.CopyKey]int64), leaving: make(map[string]belief.Leaving)}
 }
 
 // wants returns what to tell of the models that are waited for. Unusable returns the endpoints of a model whose copies
@@ -55,7 +55,7 @@ func (t *telling) wants(all []queue.Wanted, unusable func(objects.ModelKey) []st
 
 // flies returns what to tell of requests in flight: of copies to which no more come and of those with none left at once,
 // of others when all are told.
-func (t *telling) flies(now map[fleet.CopyKey]fleet.Flying, all bool) []*placement.InFlight {
+func (t *telling) flies(now map[belief.CopyKey]belief.Flying, all bool) []*placement.InFlight {
 	var out []*placement.InFlight
 	for k, is := range now {
 		if t.inFlight[k] != is.Requests && (all || is.Closed) {
@@ -73,7 +73,7 @@ func (t *telling) flies(now map[fleet.CopyKey]fleet.Flying, all bool) []*placeme
 }
 
 // leaves returns what to tell of endpoints that are about to end, or stay after all.
-func (t *telling) leaves(all map[string]fleet.Leaving, now time.Time) []*placement.Leaving {
+func (t *telling) leaves(all map[string]belief.Leaving, now time.Time) []*placement.Leaving {
 	var out []*placement.Leaving
 	for address, is := range all {
 		if t.leaving[address] == is {
@@ -95,7 +95,7 @@ func (t *telling) leaves(all map[string]fleet.Leaving, now time.Time) []*placeme
 	return out
 }
 
-func usage(used map[objects.ModelKey]fleet.Used, now time.Time) []*placement.Usage {
+func usage(used map[objects.ModelKey]belief.Used, now time.Time) []*placement.Usage {
 	var out []*placement.Usage
 	for k, u := range used {
 		out = append(out, &placement.Usage{
@@ -105,7 +105,7 @@ func usage(used map[objects.ModelKey]fleet.Used, now time.Time) []*placement.Usa
 	return out
 }
 
-func missing(keys []fleet.CopyKey) []*placement.CopyKey {
+func missing(keys []belief.CopyKey) []*placement.CopyKey {
 	var out []*placement.CopyKey
 	for _, k := range keys {
 		out = append(out, wireCopy(k))
@@ -117,6 +117,6 @@ func wireModel(k objects.ModelKey) *placement.ModelKey {
 	return &placement.ModelKey{Pool: k.Pool.String(), Model: k.ID}
 }
 
-func wireCopy(k fleet.CopyKey) *placement.CopyKey {
+func wireCopy(k belief.CopyKey) *placement.CopyKey {
 	return &placement.CopyKey{Key: wireModel(k.ModelKey), Endpoint: k.Endpoint}
 }

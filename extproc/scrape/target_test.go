@@ -29,6 +29,7 @@ import (
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/scrape"
 	"github.com/headgate/headgate/internal/engine"
@@ -79,7 +80,7 @@ func scrapeFor(t *testing.T, c scrape.Config, w *objects.World, targets []scrape
 }
 
 // until waits for a look after which what is wanted holds.
-func (s *scraping) until(what string, holds func(status fleet.Status, err error) bool) {
+func (s *scraping) until(what string, holds func(status belief.Status, err error) bool) {
 	s.Helper()
 	limit := time.After(10 * time.Second)
 	for {
@@ -144,7 +145,7 @@ func TestScrapeEveryKindOfEngine(t *testing.T) {
 		for _, named := range []engine.Kind{c.kind, ""} {
 			t.Run(string(c.kind)+" named "+string(named), func(t *testing.T) {
 				s := scrapeFor(t, scrape.Config{}, plain(address), []scrape.Target{{Address: address, Kind: named}})
-				s.until("read", func(e fleet.Status, err error) bool {
+				s.until("read", func(e belief.Status, err error) bool {
 					if err != nil {
 						t.Errorf("a look fails: %v", err)
 					}
@@ -523,7 +524,7 @@ func TestLooksOverTLS(t *testing.T) {
 			host.Store(address)
 			w := plain(address)
 			s := scrapeFor(t, c.config, w, scrape.Targets(w))
-			s.until("as wanted", func(e fleet.Status, err error) bool {
+			s.until("as wanted", func(e belief.Status, err error) bool {
 				if c.fault != "" {
 					return err != nil && strings.Contains(err.Error(), c.fault) && e.State == pick.Out
 				}
@@ -550,7 +551,7 @@ func TestARedirectDoesNotTakeTheTokenAway(t *testing.T) {
 		defer server.Close()
 		address := server.Listener.Addr().String()
 		s := scrapeFor(t, scrape.Config{Access: reach.Access{TLS: &tls.Config{InsecureSkipVerify: true}, Tokens: reach.NewTokens(func() string { return "secret" })}}, plain(address), targets(address))
-		s.until("refused", func(_ fleet.Status, err error) bool {
+		s.until("refused", func(_ belief.Status, err error) bool {
 			return err != nil && strings.Contains(err.Error(), "redirected away from the endpoint")
 		})
 	}

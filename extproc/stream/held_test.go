@@ -13,6 +13,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/meter"
 	"github.com/headgate/headgate/extproc/stream"
@@ -25,7 +26,7 @@ var nobody = objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"},
 func holding(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *flow.Flow, extprocv3.ExternalProcessorClient) {
 	t.Helper()
 	var held *flow.Flow
-	f := newFleetWith(fleet.Config{Published: func(v *fleet.View) {
+	f := newFleetWith(fleet.Config{Published: func(v *belief.View) {
 		if held != nil {
 			held.Published(v)
 		}

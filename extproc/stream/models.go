@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/route"
@@ -25,7 +25,7 @@ type modelJSON struct {
 	MaxLength int `json:"max_model_len,omitempty"`
 }
 
-func (x *exchange) describeModel(view *fleet.View, m listedModel) modelJSON {
+func (x *exchange) describeModel(view *belief.View, m listedModel) modelJSON {
 	j := modelJSON{ID: m.Name, Object: "model", OwnedBy: "headgate", MaxLength: x.server.Fleet.MaxLength(m.pool)}
 	if !m.Created.IsZero() {
 		j.Created = m.Created.Unix()
@@ -46,7 +46,7 @@ type listedModel struct {
 
 // parentOf is what clients call the base model of an adapter: the route to it in the pool, else what an open pool lists. What is no
 // adapter, or nobody can ask for the base of, has none.
-func parentOf(view *fleet.View, m listedModel) string {
+func parentOf(view *belief.View, m listedModel) string {
 	if m.adapter == "" || !isAdapter(view.World, m) {
 		return ""
 	}
@@ -112,7 +112,7 @@ func (x *exchange) models(escaped string) responses {
 
 // admitted returns the models that a request may name: those of routes, and what the endpoints of a pool without routes
 // list.
-func (x *exchange) admitted(view *fleet.View) (all []listedModel, known bool) {
+func (x *exchange) admitted(view *belief.View) (all []listedModel, known bool) {
 	pool := x.server.Default
 	if given, ok := x.given(view.World); ok {
 		pool = given
@@ -146,7 +146,7 @@ func (x *exchange) admitted(view *fleet.View) (all []listedModel, known bool) {
 }
 
 // registered returns the models that may be named though no object says so.
-func (x *exchange) registered(view *fleet.View) []listedModel {
+func (x *exchange) registered(view *belief.View) []listedModel {
 	if x.server.Flow == nil {
 		return nil
 	}

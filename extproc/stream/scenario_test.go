@@ -15,6 +15,7 @@ import (
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/outcome"
@@ -132,21 +133,21 @@ func scenario(t *testing.T) func(string) string {
 }
 
 // news reads what control says.
-func news(t *testing.T, f *fleet.Fleet, words []string) fleet.News {
+func news(t *testing.T, f *fleet.Fleet, words []string) belief.News {
 	t.Helper()
-	n := fleet.News{
+	n := belief.News{
 		All: !f.Heard(), Endpoints: map[string]bool{address: true, "10.0.2.1:8000": true},
-		Copies: map[fleet.CopyKey]fleet.Word{}, Failures: map[objects.ModelKey]string{}, Registered: map[objects.ModelKey]bool{},
+		Copies: map[belief.CopyKey]belief.Word{}, Failures: map[objects.ModelKey]string{}, Registered: map[objects.ModelKey]bool{},
 	}
 	for _, w := range words {
 		verb, rest, _ := strings.Cut(w, "=")
 		id, at, _ := strings.Cut(rest, "@")
 		key := objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"}, ID: id}
-		said := map[string]fleet.Word{"loaded": fleet.Loaded, "unloading": fleet.Unloading, "gone": fleet.Nothing}
+		said := map[string]belief.Word{"loaded": belief.Loaded, "unloading": belief.Unloading, "gone": belief.Nothing}
 		word, isCopy := said[verb]
 		switch {
 		case isCopy:
-			n.Copies[fleet.CopyKey{ModelKey: key, Endpoint: at}] = word
+			n.Copies[belief.CopyKey{ModelKey: key, Endpoint: at}] = word
 		case verb == "failed":
 			n.Failures[key] = "load_failed"
 		case verb == "unknown":

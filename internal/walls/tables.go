@@ -21,7 +21,7 @@ const mainLines = 150
 // and simulated by any program. They, and those of our packages that they import, do no I/O, wait for nothing, lock
 // nothing and have no state of their own.
 var pure = []string{
-	"extproc/openai", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/outcome",
+	"extproc/openai", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/belief", "extproc/outcome",
 	"control/place/decide",
 	"internal/engine", "internal/objects", "internal/profile", "internal/sim",
 }
@@ -105,7 +105,8 @@ var houses = [][]floor{
 			"each speaks with one neighbour: Envoy, control, engines, Envoy by a file",
 		},
 		{[]string{"extproc/flow", "extproc/meter"}, "requests wait for the fleet, and all that happens is counted"},
-		{[]string{"extproc/fleet"}, "what is believed of endpoints, made of outcomes, for the core"},
+		{[]string{"extproc/fleet"}, "what happens becomes what is believed of endpoints, for the core"},
+		{[]string{"extproc/fleet/belief"}, "what is believed, in the core's words"},
 		{[]string{"extproc/settings"}, "what people set says how the core picks"},
 		{
 			[]string{"extproc/openai", "extproc/route", "extproc/flow/queue", "extproc/pick", "extproc/outcome", "extproc/sidecar", "extproc/epp"},

@@ -1,7 +1,7 @@
-package fleet
+package belief
 
 import (
-	"hash/fnv"
+	"slices"
 	"time"
 
 	"github.com/headgate/headgate/extproc/pick"
@@ -64,16 +64,25 @@ func (e *endpoint) state(declared objects.Endpoint, told Leaving, now time.Time,
 	return pick.Healthy
 }
 
+// Trust is a pool of which all endpoints are used because most look bad, or that is well again.
+type Trust struct {
+	Pool objects.Name
+	// Open says that all are used; else the pool is well.
+	Open bool
+	// Faulty and Lost are how many of its endpoints are why.
+	Faulty, Lost int
+}
+
 // trust makes suspects healthy where faults are held against most of the endpoints of a pool that answer looks: then it
-// is more likely that the requests are at fault, and the few others must not get everything. It says so once.
-func (f *Fleet) trust(p *objects.Pool, endpoints []pick.Endpoint, now time.Time) {
+// is more likely that the requests are at fault, and the few others must not get everything. News says that this changed.
+func (s *State) trust(p *objects.Pool, endpoints []pick.Endpoint, now time.Time) (t Trust, news bool) {
 	answer, lost, out := 0, 0, 0
 	var faulty []int
 	for i := range endpoints {
 		switch endpoints[i].State {
 		case pick.Healthy, pick.Suspect:
 			answer++
-			if f.endpoints[endpoints[i].Address].health.faulty(now) {
+			if s.endpoints[endpoints[i].Address].health.faulty(now) {
 				faulty = append(faulty, i)
 			}
 		case pick.Lost:
@@ -89,23 +98,15 @@ func (f *Fleet) trust(p *objects.Pool, endpoints []pick.Endpoint, now time.Time)
 		}
 	}
 	open := most || (lost > 0 && lost+out == len(endpoints))
-	if open == f.failOpen[p.Name] {
-		return
-	}
-	f.failOpen[p.Name] = open
-	if open {
-		f.Log.Warn("most endpoints of the pool look bad: all that are there are used", "pool", p.Name.String(), "faulty", len(faulty), "lost", lost)
-	} else {
-		f.Log.Info("the pool is well again", "pool", p.Name.String())
-	}
+	news = open != s.failOpen[p.Name]
+	s.failOpen[p.Name] = open
+	return Trust{p.Name, open, len(faulty), lost}, news
 }
 
 // FailOpen returns the pools of which all endpoints are used because most look bad.
-func (f *Fleet) FailOpen() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (s *State) FailOpen() []string {
 	var pools []string
-	for name, open := range f.failOpen {
+	for name, open := range s.failOpen {
 		if open {
 			pools = append(pools, name.String())
 		}
@@ -115,8 +116,11 @@ func (f *Fleet) FailOpen() []string {
 
 // Refused says that an endpoint turned a connection away at the door, or dropped one. The endpoint is out until it
 // answers a look that begins after this.
-func (f *Fleet) Refused(address string) {
-	f.change(address, func(e *endpoint) { e.health.refused, e.health.looked = f.Now(), true })
+func (s *State) Refused(address string, now time.Time) {
+	if e := s.endpoints[address]; e != nil {
+		e.health.refused, e.health.looked = now, true
+		s.touch(address)
+	}
 }
 
 // stoppingFor is how long an endpoint that said that it is stopping gets no requests, unless a look finds sooner that it
@@ -126,13 +130,11 @@ const stoppingFor = 30 * time.Second
 // Stopping says that an endpoint turned away a request that began at a time, because it is stopping: it will end, though
 // it answers looks until then. It is out until it has refused and then answers a look, or for a while. News that is older
 // than what is known is forgotten: the endpoint has ended since, or it is known.
-func (f *Fleet) Stopping(address string, began time.Time) {
-	f.change(address, func(e *endpoint) {
-		if began.After(e.health.stopping) {
-			e.health.stopping = began
-			f.hurry()
-		}
-	})
+func (s *State) Stopping(address string, began time.Time) {
+	if e := s.endpoints[address]; e != nil && began.After(e.health.stopping) {
+		e.health.stopping, s.urgent = began, true
+		s.touch(address)
+	}
 }
 
 // Leaving is why an endpoint is about to end. The zero Leaving is that of one that stays.
@@ -143,15 +145,12 @@ type Leaving struct {
 
 // Leaving returns the endpoints that are about to end, by what engines answered here and by the objects, without what control
 // says.
-func (f *Fleet) Leaving() map[string]Leaving {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	now := f.Now()
+func (s *State) Leaving(now time.Time) map[string]Leaving {
 	all := make(map[string]Leaving)
-	for _, p := range f.world.Pools {
+	for _, p := range s.world.Pools {
 		for _, declared := range p.Endpoints {
 			l := Leaving{Terminating: declared.Terminating}
-			if h := &f.endpoints[declared.Address].health; h.stops(h.stopping, time.Time{}, now) {
+			if h := &s.endpoints[declared.Address].health; h.stops(h.stopping, time.Time{}, now) {
 				l.Stopping = h.stopping
 			}
 			if l != (Leaving{}) {
@@ -164,26 +163,30 @@ func (f *Fleet) Leaving() map[string]Leaving {
 
 // Full says that an endpoint would not take a request that another may take. It is suspect until a request that begins
 // after this ends well, or for a moment.
-func (f *Fleet) Full(address string) {
-	f.change(address, func(e *endpoint) { e.health.full = f.Now() })
+func (s *State) Full(address string, now time.Time) {
+	if e := s.endpoints[address]; e != nil {
+		e.health.full = now
+		s.touch(address)
+	}
 }
 
 // Failed says that a request ended with an error of the endpoint. It is suspect until a request that begins after this
 // ends well, or for forgiveness.
-func (f *Fleet) Failed(address string) {
-	f.change(address, func(e *endpoint) { e.health.failed = f.Now() })
+func (s *State) Failed(address string, now time.Time) {
+	if e := s.endpoints[address]; e != nil {
+		e.health.failed = now
+		s.touch(address)
+	}
 }
 
 // Served says that a request that began at a time ended well.
-func (f *Fleet) Served(address string, began time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	e := f.endpoints[address]
+func (s *State) Served(address string, began time.Time) {
+	e := s.endpoints[address]
 	if e == nil || !began.After(e.health.served) {
 		return
 	}
-	e.health.served = began
 	h := &e.health
+	h.served = began
 	was := h.failed.IsZero() && h.full.IsZero()
 	if began.After(h.failed) {
 		h.failed = time.Time{}
@@ -192,98 +195,92 @@ func (f *Fleet) Served(address string, began time.Time) {
 		h.full = time.Time{}
 	}
 	if !was && h.failed.IsZero() && h.full.IsZero() {
-		f.publish()
-	}
-}
-
-// change changes an endpoint and publishes it at once. An endpoint that is gone is forgotten.
-func (f *Fleet) change(address string, apply func(*endpoint)) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if e := f.endpoints[address]; e != nil {
-		apply(e)
-		f.publish()
+		s.touch(address)
 	}
 }
 
 // Look is one look at an endpoint's load, from its beginning.
 type Look struct {
-	fleet   *Fleet
-	address string
-	began   time.Time
+	Address string
+	Began   time.Time
 	ours    int64
 }
 
-// Look begins a look at an endpoint. It ends with one of Saw, Failed or [Fleet.Refused].
-func (f *Fleet) Look(address string) Look {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	l := Look{fleet: f, address: address, began: f.Now()}
-	if e := f.endpoints[address]; e != nil {
+// Look begins a look at an endpoint. It ends with one of Saw, Silent or Refused.
+func (s *State) Look(address string, now time.Time) Look {
+	l := Look{Address: address, Began: now}
+	if e := s.endpoints[address]; e != nil {
 		l.ours = e.inFlight.Load()
 	}
 	return l
 }
 
 // Saw ends a look that the endpoint answered.
-func (l Look) Saw(load engine.Load) {
-	l.fleet.mu.Lock()
-	defer l.fleet.mu.Unlock()
-	e := l.fleet.endpoints[l.address]
+func (s *State) Saw(l Look, load engine.Load) {
+	e := s.endpoints[l.Address]
 	if e == nil {
 		return
 	}
+	s.touch(l.Address)
 	if e.load.Kind != load.Kind {
-		l.fleet.indexes = nil // it may want adapters to be asked for by other names
+		s.index(l.Address) // it may want adapters to be asked for by other names
 	}
 	if _, known := e.load.Started.Get(); known && load.Started != e.load.Started {
-		e.health.born = l.began
+		e.health.born = l.Began
 	}
-	e.load, e.health.heard, e.health.looked = load, l.began, true
+	e.load, e.health.heard, e.health.looked = load, l.Began, true
 	// The engine counted some time between the beginning and now. Taking the larger of our own counts of then and now
 	// makes ghosts of others' requests rarer than of none.
 	_, running := load.Running.Get()
 	_, waiting := load.Waiting.Get()
-	e.seen = seen{at: l.began, known: running && waiting, requests: int(load.Running.Or(0) + load.Waiting.Or(0))}
+	e.seen = Seen{at: l.Began, known: running && waiting, requests: int(load.Running.Or(0) + load.Waiting.Or(0))}
 	ours := max(l.ours, e.inFlight.Load())
 	e.others = max(0, int64(load.Running.Or(0)+load.Waiting.Or(0))-ours)
-	l.fleet.tell()
 }
 
-// Failed ends a look that the endpoint did not answer in time, or not in words that make sense.
-func (l Look) Failed() {
-	f := l.fleet
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if e := f.endpoints[l.address]; e != nil {
+// Silent ends a look that the endpoint did not answer in time, or not in words that make sense.
+func (s *State) Silent(l Look) {
+	if e := s.endpoints[l.Address]; e != nil {
 		e.health.looked = true
+		s.touch(l.Address)
 	}
-	f.tell()
 }
 
-// Settled says whether as much is known of every endpoint as a look tells, and all that control has to say, if there is control: a
-// process that takes the place of another decides no worse then.
-func (f *Fleet) Settled() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, p := range f.world.Pools {
+// Lists says what the endpoint of a look lists. News of an endpoint that is gone is forgotten.
+func (s *State) Lists(l Look, m engine.Models) {
+	e := s.endpoints[l.Address]
+	if e == nil {
+		return
+	}
+	was := e.lists
+	e.lists = listing{m, true, l.Began}
+	there, _ := s.adapters(l.Address, e)
+	if was.known && slices.Equal(was.Base, m.Base) && was.Unlisted == m.Unlisted && was.MaxLength == m.MaxLength && slices.Equal(e.there, there) {
+		return
+	}
+	s.index(l.Address)
+}
+
+// Settled says whether as much is known of every endpoint as a look tells: a process that takes the place of another decides no
+// worse then.
+func (s *State) Settled() bool {
+	for _, p := range s.world.Pools {
 		for _, declared := range p.Endpoints {
-			if !f.endpoints[declared.Address].health.looked {
+			if !s.endpoints[declared.Address].health.looked {
 				return false
 			}
 		}
 	}
-	return !f.Placed || f.Heard()
+	return true
 }
 
 // Reported says what an endpoint reported of its load with an answer, at a time. It counts as a look at what it tells;
 // the rest stays as it was last seen, others' requests too: a report does not say what is running. One that is older
-// than the last look is forgotten.
-func (f *Fleet) Reported(address string, load engine.Load, at time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	e := f.endpoints[address]
-	if e == nil || !at.After(e.health.heard) || at.After(f.Now()) {
+// than the last look is forgotten, and so is one of an endpoint that is out until it answers a look: it may have been an
+// engine's last word, which becomes known after a look found it gone.
+func (s *State) Reported(address string, load engine.Load, at, now time.Time) {
+	e := s.endpoints[address]
+	if e == nil || !e.health.heard.After(e.health.refused) || !at.After(e.health.heard) || at.After(now) {
 		return
 	}
 	_, waiting := load.Waiting.Get()
@@ -296,12 +293,6 @@ func (f *Fleet) Reported(address string, load engine.Load, at time.Time) {
 	}
 	if waiting || usage {
 		e.health.heard = at
-		f.tell()
+		s.touch(address)
 	}
-}
-
-func hash(address string) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(address))
-	return h.Sum64()
 }

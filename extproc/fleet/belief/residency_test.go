@@ -1,4 +1,4 @@
-package fleet
+package belief
 
 import (
 	"fmt"
@@ -41,7 +41,7 @@ func TestWhoIsBelievedOfACopy(t *testing.T) {
 		// The list knows of a restart before control does.
 		{yes, Loaded, yes, no, later, lost},
 	} {
-		b := belief{c.governed, c.word, earlier.Add(time.Millisecond), c.gives, c.listed, c.looked}
+		b := facts{c.governed, c.word, earlier.Add(time.Millisecond), c.gives, c.listed, c.looked}
 		if got := b.standing(); got != c.want {
 			t.Errorf("%+v stands %d, want %d", c, got, c.want)
 		}

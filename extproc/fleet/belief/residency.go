@@ -1,4 +1,4 @@
-package fleet
+package belief
 
 import (
 	"slices"
@@ -43,8 +43,8 @@ const (
 	lost
 )
 
-// belief is all that is known of one adapter at one endpoint.
-type belief struct {
+// facts are all that is known of one adapter at one endpoint.
+type facts struct {
 	governed bool // control names the endpoint
 	word     Word
 	heard    time.Time // when the word came
@@ -53,7 +53,7 @@ type belief struct {
 	looked   time.Time // when the look that read it began
 }
 
-func (b belief) standing() standing {
+func (b facts) standing() standing {
 	switch {
 	case !b.governed && b.listed:
 		return addressable
@@ -96,7 +96,7 @@ func adapters(governed bool, says map[string]*said, l listing) (there, gone []st
 	}
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		b := belief{governed: governed, gives: l.gives(), listed: contains(listed, name), looked: l.looked}
+		b := facts{governed: governed, gives: l.gives(), listed: contains(listed, name), looked: l.looked}
 		if s := says[name]; s != nil {
 			b.word, b.heard = s.word, s.heard
 		}

@@ -1,4 +1,4 @@
-package fleet
+package belief
 
 import (
 	"maps"
@@ -33,7 +33,7 @@ type News struct {
 	Leaving map[string]Leaving
 }
 
-// control is what control said, guarded by the Fleet's mu.
+// control is what control said, of endpoints.
 type control struct {
 	endpoints map[string]bool
 	copies    map[string]map[string]*said // by endpoint and the engine's name of the model
@@ -58,13 +58,10 @@ func (c *control) said(k CopyKey) *said {
 	return models[k.ID]
 }
 
-// Hear puts in force what control says: when it returns, no request begins any more at a copy that is Unloading or gone,
-// and [Fleet.InFlight] counts every one that began there.
-func (f *Fleet) Hear(n News) {
-	f.names.hear(n)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	c := &f.control
+// Hear believes what control says: once a view with that is in force and sealed, no request begins any more at a copy that is
+// Unloading or gone, and [State.InFlight] counts every one that began there.
+func (s *State) Hear(n News, now time.Time) {
+	c := &s.control
 	before := c.copies
 	if n.All || c.copies == nil {
 		*c = control{endpoints: n.Endpoints, copies: make(map[string]map[string]*said), leaving: make(map[string]Leaving), missing: c.missing}
@@ -72,16 +69,17 @@ func (f *Fleet) Hear(n News) {
 	if n.Endpoints != nil {
 		c.endpoints = n.Endpoints
 	}
-	now := f.Now()
 	for k, word := range n.Copies {
-		s := c.said(k)
-		s.word, s.heard, s.told = word, now, false
+		said := c.said(k)
+		said.word, said.heard, said.told = word, now, false
 		if was := before[k.Endpoint][k.ID]; n.All && was != nil && was.word == word {
-			s.heard = was.heard // what is said again is no younger for it
+			said.heard = was.heard // what is said again is no younger for it
 		}
+		s.index(k.Endpoint)
 	}
 	for k, others := range n.Others {
 		c.said(k).others = others
+		s.index(k.Endpoint)
 	}
 	for k := range n.Copies {
 		c.drop(k)
@@ -93,6 +91,7 @@ func (f *Fleet) Hear(n News) {
 		if c.leaving[address] = l; l == (Leaving{}) {
 			delete(c.leaving, address)
 		}
+		s.touch(address)
 	}
 	if len(n.Failures) > 0 {
 		c.failures = maps.Clone(c.failures)
@@ -105,10 +104,9 @@ func (f *Fleet) Hear(n News) {
 			}
 		}
 	}
-	if n.All || n.Endpoints != nil || len(n.Copies)+len(n.Others) > 0 {
-		f.indexes = nil
+	if n.All || n.Endpoints != nil {
+		s.indexAll()
 	}
-	f.publish()
 }
 
 // drop forgets a copy that there is nothing to say of.
@@ -118,61 +116,46 @@ func (c *control) drop(k CopyKey) {
 	}
 }
 
-// adapters is what an endpoint answers to beside its base models, and what it has lost. The caller holds mu.
-func (f *Fleet) adapters(address string, e *endpoint) (there, gone []string) {
-	return adapters(f.control.governs(address), f.control.copies[address], e.lists)
+// adapters is what an endpoint answers to beside its base models, and what it has lost.
+func (s *State) adapters(address string, e *endpoint) (there, gone []string) {
+	return adapters(s.control.governs(address), s.control.copies[address], e.lists)
 }
 
-// noteLost keeps for control that an engine has copies no more which control believes in. The caller holds mu.
-func (f *Fleet) noteLost(p *objects.Pool, address string, gone []string) {
+// noteLost keeps for control that an engine has copies no more which control believes in.
+func (s *State) noteLost(p *objects.Pool, address string, gone []string) {
 	for _, name := range gone {
-		if s := f.control.copies[address][name]; !s.told {
-			s.told = true
-			f.miss(CopyKey{objects.ModelKey{Pool: p.Name, ID: name}, address})
+		if said := s.control.copies[address][name]; !said.told {
+			said.told = true
+			s.miss(CopyKey{objects.ModelKey{Pool: p.Name, ID: name}, address})
 		}
 	}
 }
 
-func (f *Fleet) miss(k CopyKey) {
-	f.control.missing = append(f.control.missing, k)
-	f.hurry()
+func (s *State) miss(k CopyKey) {
+	s.control.missing = append(s.control.missing, k)
+	s.urgent = true
 }
 
 // Missed says that an engine answered for a model as if it had it not. Where the engine gives a list, its next look tells;
 // else it is for control to find out.
-func (f *Fleet) Missed(k CopyKey) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if e := f.endpoints[k.Endpoint]; e != nil && !e.lists.gives() && f.control.governs(k.Endpoint) && !slices.Contains(f.control.missing, k) {
-		f.miss(k)
+func (s *State) Missed(k CopyKey) {
+	if e := s.endpoints[k.Endpoint]; e != nil && !e.lists.gives() && s.control.governs(k.Endpoint) && !slices.Contains(s.control.missing, k) {
+		s.miss(k)
 	}
 }
 
 // TakeMissing returns the copies that engines have no more though control believes in them, each once.
-func (f *Fleet) TakeMissing() []CopyKey {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	all := f.control.missing
-	f.control.missing = nil
+func (s *State) TakeMissing() []CopyKey {
+	all := s.control.missing
+	s.control.missing = nil
 	return all
 }
 
-// Urgent is sent to, at most once until it is received from, when control should be told something at once: the last
-// request of a copy that takes no more has ended, a copy is missing, or an engine is stopping.
-func (f *Fleet) Urgent() <-chan struct{} { return f.urgent }
-
-func (f *Fleet) hurry() {
-	select {
-	case f.urgent <- struct{}{}:
-	default:
-	}
-}
-
-// gone tells of a copy that is drained.
-func (f *Fleet) gone(drained bool) {
-	if drained {
-		f.hurry()
-	}
+// TakeUrgent says, once, that there is something that control should be told at once: a copy is missing, or an engine is stopping.
+func (s *State) TakeUrgent() bool {
+	urgent := s.urgent
+	s.urgent = false
+	return urgent
 }
 
 // Used is how a model was used.
@@ -183,9 +166,9 @@ type Used struct {
 
 // Usage takes the use of every model that is not an engine's own since it was last taken. One that was not used is left
 // out.
-func (f *Fleet) Usage() map[objects.ModelKey]Used {
+func (s *State) Usage() map[objects.ModelKey]Used {
 	all := make(map[objects.ModelKey]Used)
-	f.eachCount(func(k CopyKey, c *pick.Count) {
+	s.eachCount(func(k CopyKey, c *pick.Count) {
 		n := c.Began.Swap(0)
 		if n == 0 {
 			return
@@ -208,9 +191,9 @@ type Flying struct {
 }
 
 // InFlight is how many requests this process has at each copy that is no engine's own, those with none left out.
-func (f *Fleet) InFlight() map[CopyKey]Flying {
+func (s *State) InFlight() map[CopyKey]Flying {
 	all := make(map[CopyKey]Flying)
-	f.eachCount(func(k CopyKey, c *pick.Count) {
+	s.eachCount(func(k CopyKey, c *pick.Count) {
 		if n := c.Load(); n > 0 {
 			all[k] = Flying{n, c.Closed.Load()}
 		}
@@ -219,13 +202,11 @@ func (f *Fleet) InFlight() map[CopyKey]Flying {
 }
 
 // eachCount visits the count of each model that is not an engine's own. An endpoint in several pools counts for the first.
-func (f *Fleet) eachCount(visit func(CopyKey, *pick.Count)) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (s *State) eachCount(visit func(CopyKey, *pick.Count)) {
 	seen := make(map[string]bool)
-	for _, name := range slices.SortedFunc(maps.Keys(f.world.Pools), objects.Name.Compare) {
-		for _, declared := range f.world.Pools[name].Endpoints {
-			e := f.endpoints[declared.Address]
+	for _, name := range slices.SortedFunc(maps.Keys(s.world.Pools), objects.Name.Compare) {
+		for _, declared := range s.world.Pools[name].Endpoints {
+			e := s.endpoints[declared.Address]
 			if seen[declared.Address] {
 				continue
 			}

@@ -1,0 +1,81 @@
+package fleet
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headgate/headgate/extproc/fleet/belief"
+)
+
+// leases are the requests in flight whose end will be reported, if at all, apart from the stream that began them.
+type leases struct {
+	mu       sync.Mutex // guards held and requests
+	held     belief.Leases
+	requests map[string]*InFlight // those of held
+	inferred atomic.Int64
+	expired  atomic.Int64
+}
+
+// take returns the request of a lease that has ended. The caller holds mu.
+func (l *leases) take(id string) *InFlight {
+	request := l.requests[id]
+	delete(l.requests, id)
+	return request
+}
+
+// Lease counts a request as in flight until [Fleet.Release] of its id, until a look shows that it must have ended, or for
+// at most a time.
+func (f *Fleet) Lease(id string, i *InFlight, most time.Duration) {
+	now := f.Now()
+	f.leases.mu.Lock()
+	defer f.leases.mu.Unlock()
+	if f.leases.requests == nil {
+		f.leases.requests = make(map[string]*InFlight)
+	}
+	f.leases.held.Begin(id, now, most)
+	f.leases.requests[id] = i
+}
+
+// Release ends the request of a lease, wherever it is counted. An id that is not known, or no longer, changes nothing.
+func (f *Fleet) Release(id string) {
+	f.leases.mu.Lock()
+	f.leases.held.End(id)
+	request := f.leases.take(id)
+	f.leases.mu.Unlock()
+	request.End()
+}
+
+// endLeases ends the requests whose leases are over.
+func (f *Fleet) endLeases() {
+	var looks map[string]belief.Seen
+	f.hold(func() { looks = f.state.Looks() })
+	f.leases.mu.Lock()
+	late, gone := f.leases.held.Over(f.Now(), looks, func(id string) string { return f.leases.requests[id].where() })
+	ended := make([]*InFlight, 0, len(late)+len(gone))
+	for _, ids := range [][]string{late, gone} {
+		for _, id := range ids {
+			ended = append(ended, f.leases.take(id))
+		}
+	}
+	f.leases.mu.Unlock()
+	for _, request := range ended {
+		request.End()
+	}
+	f.leases.expired.Add(int64(len(late)))
+	f.leases.inferred.Add(int64(len(gone)))
+}
+
+// Leases is how many leases there are, and how many ended so far without a report: because a look showed that the request
+// must have ended, and because they ran out.
+type Leases struct {
+	Held              int
+	Inferred, Expired int64
+}
+
+// Leases returns what is known of leases.
+func (f *Fleet) Leases() Leases {
+	f.leases.mu.Lock()
+	defer f.leases.mu.Unlock()
+	return Leases{f.leases.held.Len(), f.leases.inferred.Load(), f.leases.expired.Load()}
+}
