@@ -123,7 +123,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	if c.state == "" && c.objects != "" {
 		c.state = filepath.Clean(c.objects) + ".db"
 	}
-	c.explain.Note(fs, nil)
+	c.explain.Note(fs, nil, os.Getenv("KUBECONFIG")) //nolint:forbidigo // main
 	if err == nil {
 		err = c.check(fs.Args())
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,7 +18,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
@@ -109,7 +109,7 @@ spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}], end
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			// Nobody else's addresses: a pod has them to itself.
-			args := append(d.args, "--grpc-host", own, "--metrics-host", own, "--drain-delay", "0s", "--drain-timeout", "100ms")
+			args := slices.Concat(d.args, []string{"--grpc-host", own, "--metrics-host", own, "--drain-delay", "0s", "--drain-timeout", "100ms"})
 			go func() { done <- run(ctx, args, io.Discard, &logs) }()
 			defer func() {
 				cancel()
@@ -120,7 +120,7 @@ spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}], end
 
 			await(t, "http://"+own+":9090/readyz", "ok")
 			await(t, "http://"+own+":9090/metrics", fmt.Sprintf(`headgate_endpoint_running{endpoint="%s:8000",pool="llm/llama"} 3`, own))
-			creds := credentials.TransportCredentials(insecure.NewCredentials()) // loopback
+			creds := insecure.NewCredentials()
 			if got := check(t, client(t, own+":9003", creds), "inference-extension"); got != healthv1.HealthCheckResponse_SERVING {
 				t.Errorf("health is %v", got)
 			}
@@ -139,7 +139,7 @@ spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}], end
 				}
 			}
 			var told []string
-			for _, line := range strings.Split(logs.String(), "\n") {
+			for line := range strings.SplitSeq(logs.String(), "\n") {
 				if strings.Contains(line, "ignores") {
 					told = append(told, line)
 				}

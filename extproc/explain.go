@@ -17,7 +17,7 @@ func (c *config) noteFlags(fs *pflag.FlagSet) {
 	for flag, by := range maps.All(c.theirs.By) {
 		from[flag] = "flag " + by
 	}
-	if !fs.Changed("pool-namespace") && os.Getenv("NAMESPACE") != "" {
+	if !fs.Changed("pool-namespace") && os.Getenv("NAMESPACE") != "" { //nolint:forbidigo // main
 		from["pool-namespace"] = "$NAMESPACE"
 	}
 	if c.kube.On && !fs.Changed("kube") {
@@ -31,7 +31,7 @@ func (c *config) noteFlags(fs *pflag.FlagSet) {
 	if !fs.Changed("lost") && fs.Changed("stale") && c.settings.Lost == c.settings.Stale {
 		from["lost"] = "flag --stale"
 	}
-	c.explain.Note(fs, from)
+	c.explain.Note(fs, from, os.Getenv("KUBECONFIG")) //nolint:forbidigo // main
 }
 
 // explainPool is what the flags and a PoolSettings say of how requests of a pool are treated.

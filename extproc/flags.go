@@ -116,7 +116,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.BoolVar(&c.serve.Secure, "secure-serving", true, "serve with TLS; loopback addresses and sockets are served without")
 	fs.StringVar(&c.serve.CertPath, "cert-path", "", "a `DIR` with tls.crt and tls.key, read again when they change; without one extproc makes a certificate of its own")
 	fs.StringVar(&c.pool.Name, "pool-name", "", "the InferencePool `NAME` of requests that neither a route nor what the gateway calls gives a pool")
-	fs.StringVar(&c.pool.Namespace, "pool-namespace", cmp.Or(os.Getenv("NAMESPACE"), "default"), "the `NAMESPACE` of --pool-name; without it $NAMESPACE counts, else default")
+	fs.StringVar(&c.pool.Namespace, "pool-namespace", cmp.Or(os.Getenv("NAMESPACE"), "default"), "the `NAMESPACE` of --pool-name; without it $NAMESPACE counts, else default") //nolint:forbidigo // main
 	fs.StringVar(&c.metricsHost, "metrics-host", "", "serve metrics on this `HOST`; empty means all")
 	fs.IntVar(&c.metricsPort, "metrics-port", 9090, "serve /metrics, /healthz and /readyz on this `PORT`; 0 picks a free one and logs it, -1 serves none")
 	policy := fs.String("policy", c.settings.Policy.Rule.String(), "how to pick, a `RULE`: proposal packs the requests for an adapter where it is held; leastRequest, roundRobin and random are there to compare with")

@@ -62,12 +62,13 @@ func notice(record []byte) string {
 	if err := json.Unmarshal(record, &what); err != nil || !strings.HasPrefix(what.Msg, "objects") {
 		return ""
 	}
-	line := what.Time.Local().Format("15:04:05") + " " + what.Msg
+	words := []string{what.Time.Local().Format("15:04:05") + " " + what.Msg}
 	for _, more := range []string{what.Fault, what.Problem, what.Note, what.Err, what.File} {
 		if more != "" {
-			line += ": " + strings.ReplaceAll(more, "\n", " ")
+			words = append(words, strings.ReplaceAll(more, "\n", " "))
 		}
 	}
+	line := strings.Join(words, ": ")
 	if what.Objects != nil {
 		line += fmt.Sprintf(", %d in it", *what.Objects)
 	}

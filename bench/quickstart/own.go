@@ -25,7 +25,7 @@ func parseServers(text, listen string) ([]string, error) {
 		return nil, errors.New("--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000 (make run ENDPOINTS=localhost:8000)")
 	}
 	var servers []string
-	for _, one := range strings.Split(text, ",") {
+	for one := range strings.SplitSeq(text, ",") {
 		written := strings.TrimSpace(one)
 		server := strings.ToLower(written)
 		if rest, ok := strings.CutPrefix(server, "http://"); ok {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestServersThatPeopleName(t *testing.T) {
@@ -93,11 +94,12 @@ func TestWhatAServerLacksIsSaid(t *testing.T) {
 		closed.Addr().String():                                      "it takes no connection: does it run, and serve at this port, beyond its own machine if it is another?",
 		"no..such:8000":                                             "its name has no address: is it written right?",
 	} {
-		if got := trouble(t.Context(), http.DefaultClient, server); got != want {
+		client := &http.Client{Timeout: 5 * time.Second}
+		if got := trouble(t.Context(), client, server); got != want {
 			t.Errorf("%s: %q, want %q", server, got, want)
 		}
 		if want == "" {
-			all, err := models(t.Context(), http.DefaultClient, "http://"+server)
+			all, err := models(t.Context(), client, "http://"+server)
 			if err != nil || len(all) != 2 || all[0].ID != "b" || all[1].ID != "a" {
 				t.Errorf("the models are %+v, %v", all, err)
 			}

@@ -61,11 +61,9 @@ func (s *show) welcomeServers(ctx context.Context) {
 	}
 	var troubles strings.Builder
 	for _, server := range s.servers {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), listPatience)
-		if why := trouble(ctx, http.DefaultClient, server); why != "" {
+		if why := trouble(context.WithoutCancel(ctx), &http.Client{Timeout: listPatience}, server); why != "" {
 			fmt.Fprintf(&troubles, "  %-24s %s\n", server, why)
 		}
-		cancel()
 	}
 	switch {
 	case s.untried:

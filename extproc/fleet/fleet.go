@@ -114,7 +114,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 		case <-wait.C:
 		}
 		f.hold(func() {
-			if f.pausing = false; f.state.Changed() {
+			if f.pausing = false; f.state.Changed() { // news that found the channel full before Run had taken what was in it
 				f.tell()
 			}
 		})

@@ -2,6 +2,7 @@ package scrape
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -94,7 +95,7 @@ func TestTheEndOfARoundIsTold(t *testing.T) {
 		var got []string
 		for range 3 {
 			s.next(now)
-			got = append(got, fmt.Sprint(s.told(false, true, "404", now)))
+			got = append(got, strconv.FormatBool(s.told(false, true, "404", now)))
 		}
 		if strings.Join(got, " ") != want {
 			t.Errorf("of %d pages: %v, want %s", pages, got, want)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,8 +48,8 @@ func (c *Command) Register(fs *pflag.FlagSet) {
 }
 
 // Note keeps what holds of a command line that was parsed. From says where the value of a flag is from that was not given by its
-// own name, such as "$NAMESPACE".
-func (c *Command) Note(fs *pflag.FlagSet, from map[string]string) {
+// own name, such as "$NAMESPACE". Kubeconfig is the variable of the environment that counts for the flag of that name.
+func (c *Command) Note(fs *pflag.FlagSet, from map[string]string, kubeconfig string) {
 	c.from = make(map[string]string)
 	kube := fs.Lookup("kube")
 	fs.VisitAll(func(f *pflag.Flag) {
@@ -61,8 +60,8 @@ func (c *Command) Note(fs *pflag.FlagSet, from map[string]string) {
 		if f.Changed {
 			source = "flag --" + f.Name
 		}
-		if path := os.Getenv("KUBECONFIG"); f.Name == "kubeconfig" && value == "" && path != "" && kube != nil && kube.Value.String() == "true" {
-			source, value = "$KUBECONFIG", path
+		if f.Name == "kubeconfig" && value == "" && kubeconfig != "" && kube != nil && kube.Value.String() == "true" {
+			source, value = "$KUBECONFIG", kubeconfig
 		}
 		source = cmp.Or(from[f.Name], source)
 		c.from[f.Name] = source
@@ -194,8 +193,12 @@ func declared(w *objects.World, p *objects.Pool) []Setting {
 			word string
 			says bool
 		}{
-			{"is " + e.Host, e.Host != ""}, {string(e.Kind), e.Kind != ""}, {"not ready", !e.Ready && !e.Terminating}, {"terminating", e.Terminating},
-			{"its node is silent", e.NodeSilent}, {"managed at " + e.Management, e.Management != ""},
+			{"is " + e.Host, e.Host != ""},
+			{string(e.Kind), e.Kind != ""},
+			{"not ready", !e.Ready && !e.Terminating},
+			{"terminating", e.Terminating},
+			{"its node is silent", e.NodeSilent},
+			{"managed at " + e.Management, e.Management != ""},
 		} {
 			if w.says {
 				words = append(words, w.word)
@@ -265,7 +268,7 @@ func catalogue(w *objects.World) []Setting {
 		if e.Object != (objects.Name{}) {
 			from = w.Where(v1alpha1.ModelKind, e.Object)
 		}
-		all = append(all, Setting{Name: e.ModelKey.String(), Value: strings.Join(words, ", "), From: from})
+		all = append(all, Setting{Name: e.String(), Value: strings.Join(words, ", "), From: from})
 	}
 	return all
 }

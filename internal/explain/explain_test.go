@@ -20,7 +20,6 @@ var update = flag.Bool("update", false, "write what is explained into testdata")
 
 // Everything that holds is in the explanation, with the file and line of what is from an object.
 func TestWhatHoldsIsExplained(t *testing.T) {
-	t.Setenv("KUBECONFIG", "/home/me/config")
 	var c explain.Command
 	fs := pflag.NewFlagSet("program", pflag.ContinueOnError)
 	objectsDir := fs.String("objects", "", "")
@@ -38,7 +37,7 @@ func TestWhatHoldsIsExplained(t *testing.T) {
 	if err := fs.Parse([]string{"--objects", "testdata/objects", "--explain-config", "--listen", "a", "--listen", "b", "--config-text", "x\ny", "--of-others", "x"}); err != nil || !c.On {
 		t.Fatal(c.On, err)
 	}
-	c.Note(fs, map[string]string{"namespace": "$NAMESPACE", "scale": "flag --of-others"})
+	c.Note(fs, map[string]string{"namespace": "$NAMESPACE", "scale": "flag --of-others"}, "/home/me/config")
 	if got := c.From("objects") + ", " + c.From("endpoints") + ", " + c.From("scale"); got != "flag --objects, default, flag --of-others" {
 		t.Errorf("flags are from %s", got)
 	}
