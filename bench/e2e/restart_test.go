@@ -12,12 +12,13 @@ import (
 // A run of all tests restarts a few engines; make soak restarts many.
 var restarts = flag.Int("engines", 6, "how many engines are restarted one by one")
 
-// Engines that stop with --shutdown-timeout end what they have and turn away what is new. Restarted one after the other
-// under load, they cost no client an error that a retry could have saved, though nobody tells the gateway: while one stops
-// its pod is ready, and its metrics page answers.
+// Engines that stop with --shutdown-timeout end what they have, turn away what is new, and answer for some seconds more, as a
+// vLLM does. Restarted one after the other under load, they cost no client an error, though nobody tells the gateway: while one
+// stops its pod is ready, and its metrics page answers. It is known to be stopping before it closes its connections, so that
+// none of them has a request then.
 func TestEnginesRestartedOneByOneCostNoRequest(t *testing.T) {
 	t.Parallel()
-	s := start(t, pods(t, *restarts), engineFlags("--shutdown-timeout", "15"))
+	s := start(t, pods(t, *restarts), engineFlags("--shutdown-timeout", "15", "--shutdown-delay", "3"))
 	l := s.pour(32, func(client, n int) request {
 		tokens := 20
 		if client < 8 {
@@ -45,11 +46,11 @@ func TestEnginesRestartedOneByOneCostNoRequest(t *testing.T) {
 	took := time.Since(began)
 	l.stop()
 	s.Envoy.Stop(5 * time.Second) // writes out its log
-	// What a connection had when the engine closed it may have been begun there: no retry could save it. That is for a
-	// machine that is too busy to tell in time that the engine is stopping.
-	closed := len(s.accessLog(func(l logged) bool { return l.Status == 503 && l.Flags == "UC" }))
-	if len(l.faults) > closed || closed > *restarts/3 {
-		t.Errorf("%d requests failed, %d of them on a connection as its engine closed it: %q", len(l.faults), closed, l.faults)
+	for _, fault := range l.faults {
+		t.Error(fault)
+	}
+	for _, r := range s.accessLog(func(l logged) bool { return l.Status != 200 }) {
+		t.Errorf("Envoy logged %+v", r)
 	}
 	saved := s.accessLog(func(l logged) bool { return l.Attempts > 1 && l.Status == 200 })
 	told := 0
