@@ -24,11 +24,11 @@ import (
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/pick"
-	"github.com/headgate/headgate/internal/apiserver"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/source"
 	"github.com/headgate/headgate/internal/reach"
+	"github.com/headgate/headgate/test/apiserver"
 )
 
 var believer = flag.String("believer", "", "what BenchmarkKubeChurn starts: believe the API server of this kubeconfig")

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/headgate/headgate/internal/apiserver"
+	"github.com/headgate/headgate/test/apiserver"
 )
 
 // With --kube the program takes its objects from an API server: it waits for the CRDs, serves once they are there, and

@@ -24,7 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	syaml "sigs.k8s.io/yaml"
 
-	"github.com/headgate/headgate/internal/apiserver"
+	"github.com/headgate/headgate/test/apiserver"
 )
 
 // noSchema are the kinds whose schemas no Go module has that can be had: their fields are as the projects' sources and

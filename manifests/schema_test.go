@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/headgate/headgate/internal/apiserver"
+	"github.com/headgate/headgate/test/apiserver"
 )
 
 // cluster is an API server with CRDs.

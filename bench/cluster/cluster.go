@@ -28,7 +28,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/headgate/headgate/bench/image"
-	"github.com/headgate/headgate/internal/apiserver"
+	"github.com/headgate/headgate/test/apiserver"
 )
 
 // What is where in the cluster. None of these addresses is seen outside of its network namespace.

@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/bench/image"
-	"github.com/headgate/headgate/internal/apiserver"
+	"github.com/headgate/headgate/test/apiserver"
 )
 
 const (

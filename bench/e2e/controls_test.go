@@ -18,8 +18,8 @@ import (
 	"github.com/headgate/headgate/api/mmesh"
 	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/bench/rig"
-	"github.com/headgate/headgate/internal/apiserver"
-	"github.com/headgate/headgate/internal/process"
+	"github.com/headgate/headgate/test/apiserver"
+	"github.com/headgate/headgate/test/process"
 )
 
 // control is one control of several, and a connection to it.

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/headgate/headgate/bench/rig"
-	"github.com/headgate/headgate/internal/apiserver"
+	"github.com/headgate/headgate/test/apiserver"
 )
 
 // kubernetes is a real API server with our CRDs and RBAC, whose pods are patched objects.

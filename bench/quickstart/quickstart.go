@@ -19,7 +19,7 @@ import (
 
 	"github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/bench/rig"
-	"github.com/headgate/headgate/internal/process"
+	"github.com/headgate/headgate/test/process"
 )
 
 const usage = `Runs the whole of Headgate on this machine: a simulated engine for each Pod of the objects

@@ -21,7 +21,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
-	"github.com/headgate/headgate/internal/process"
+	"github.com/headgate/headgate/test/process"
 )
 
 // SimulateLabel is the label of a pod or an EndpointList that asks the rig for a simulated engine at its addresses: a model

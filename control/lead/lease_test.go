@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/headgate/headgate/control/lead"
-	"github.com/headgate/headgate/internal/apiserver"
+	"github.com/headgate/headgate/test/apiserver"
 )
 
 // The Lease of a real API server moves from one control to the other.

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/headgate/headgate/control/pods"
-	"github.com/headgate/headgate/internal/apiserver"
+	"github.com/headgate/headgate/test/apiserver"
 )
 
 // Several controls share one Secret and one EndpointSlice: the Secret of the first stays, and the Service leads to whom

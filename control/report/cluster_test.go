@@ -15,9 +15,9 @@ import (
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/report"
-	"github.com/headgate/headgate/internal/apiserver"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kube"
+	"github.com/headgate/headgate/test/apiserver"
 )
 
 // cluster is an API server with our CRDs.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place/memory"
-	"github.com/headgate/headgate/internal/apiserver"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/test/apiserver"
 )
 
 func TestKubectlGetTellsAPersonWhatIsGoingOn(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/extproc/pick"
-	"github.com/headgate/headgate/internal/golden"
+	"github.com/headgate/headgate/test/golden"
 )
 
 // Scenarios are commands, one a line:

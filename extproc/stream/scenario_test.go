@@ -20,8 +20,8 @@ import (
 	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/stream"
-	"github.com/headgate/headgate/internal/golden"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/test/golden"
 )
 
 // Scenarios: each block is one HTTP request, each line a message of the data plane's:

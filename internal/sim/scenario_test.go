@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/headgate/headgate/internal/golden"
 	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/test/golden"
 )
 
 // Each file under testdata is a story: commands, and what the engine answers.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/bench/cluster"
-	"github.com/headgate/headgate/internal/apiserver"
+	"github.com/headgate/headgate/test/apiserver"
 )
 
 func TestAServiceIsReachedByItsNameFromAPod(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/bench/cluster"
-	"github.com/headgate/headgate/internal/apiserver"
+	"github.com/headgate/headgate/test/apiserver"
 )
 
 var keep = flag.Bool("keep", false, "leave the cluster up that the tests started")

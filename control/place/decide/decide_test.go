@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/headgate/headgate/control/place/decide"
-	"github.com/headgate/headgate/internal/golden"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/test/golden"
 )
 
 // Each file is a run of one State. A line is something that becomes known; at the end of a block it decides. What comes

@@ -17,9 +17,9 @@ import (
 	bench "github.com/headgate/headgate/bench/engine"
 	"github.com/headgate/headgate/bench/runtime"
 	"github.com/headgate/headgate/internal/engine"
-	"github.com/headgate/headgate/internal/golden"
 	"github.com/headgate/headgate/internal/profile"
 	"github.com/headgate/headgate/internal/reach"
+	"github.com/headgate/headgate/test/golden"
 )
 
 // Each block of a file under testdata is a story of its own, between a Loader and a simulated engine, on a clock that

@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/internal/apiserver"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
+	"github.com/headgate/headgate/test/apiserver"
 )
 
 // cluster is an API server with our CRDs.

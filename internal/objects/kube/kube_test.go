@@ -17,9 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/headgate/headgate/internal/apiserver"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kube"
+	"github.com/headgate/headgate/test/apiserver"
 )
 
 // followed is a Source that runs, and what it published last.

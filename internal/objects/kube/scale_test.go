@@ -19,10 +19,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/headgate/headgate/internal/apiserver"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/source"
 	"github.com/headgate/headgate/internal/reach"
+	"github.com/headgate/headgate/test/apiserver"
 )
 
 var (

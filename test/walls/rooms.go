@@ -26,6 +26,49 @@ func misplaced(t tree) (breaches []string) {
 	return breaches
 }
 
+// unshared are the packages under internal that fewer than two programs reach, tests apart.
+func unshared(t tree) (breaches []string) {
+	users := users(t)
+	for _, r := range t.rooms {
+		if !within(r.path, "internal/") || len(users[r.path]) > 1 || isReserved(r.path) {
+			continue
+		}
+		who := "no program reaches it"
+		if len(users[r.path]) == 1 {
+			who = "of the programs only " + users[r.path][0] + " reaches it"
+		}
+		breaches = append(breaches, fmt.Sprintf("%s stands in internal, and %s outside tests: "+
+			"what one program needs is a room of that program, and what only tests need stands in test", r.path, who))
+	}
+	return breaches
+}
+
+// users are the programs that reach each package, tests apart.
+func users(t tree) map[string][]string {
+	users := make(map[string][]string)
+	for _, p := range programs {
+		var own []string
+		for _, r := range t.rooms {
+			if program(r.path) == p.folder {
+				own = append(own, r.path)
+			}
+		}
+		for path := range t.reached(own) {
+			users[path] = append(users[path], p.folder)
+		}
+	}
+	return users
+}
+
+func isReserved(path string) bool {
+	for _, r := range reserved {
+		if r.room == path {
+			return true
+		}
+	}
+	return false
+}
+
 // sameNames are the packages that share their name with another.
 func sameNames(t tree) (breaches []string) {
 	byName := make(map[string]string)

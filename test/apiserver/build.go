@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/headgate/headgate/internal/process"
+	"github.com/headgate/headgate/test/process"
 )
 
 // Version is the Kubernetes that tools/kubernetes/go.mod asks for.

@@ -3,12 +3,13 @@ package walls
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // unused are the entries of the tables that no package needs: a permit without a use is a hole in a wall.
 func unused(t tree) (breaches []string) {
 	report := func(table, format string, args ...any) {
-		breaches = append(breaches, fmt.Sprintf("internal/walls/tables.go: %s: %s", table, fmt.Sprintf(format, args...)))
+		breaches = append(breaches, fmt.Sprintf("test/walls/tables.go: %s: %s", table, fmt.Sprintf(format, args...)))
 	}
 	inside := closure(t)
 	isPure := func(r room) bool { return inside[r.path] }
@@ -34,6 +35,14 @@ func unused(t tree) (breaches []string) {
 			if !t.uses(func(r room) bool { return within(r.path, path) }, c.library) {
 				report("confined", "%s imports nothing of %s", path, c.library)
 			}
+		}
+	}
+	users := users(t)
+	for _, r := range reserved {
+		if _, there := t.room(r.room); !there {
+			report("reserved", "there is no package %s", r.room)
+		} else if len(users[r.room]) > 1 {
+			report("reserved", "%s is reached by %s", r.room, strings.Join(users[r.room], " and "))
 		}
 	}
 	for _, floors := range houses {

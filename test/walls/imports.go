@@ -29,7 +29,10 @@ func wrongImports(t tree) (breaches []string) {
 }
 
 // closure is the pure rooms with those of our packages that they import.
-func closure(t tree) map[string]bool {
+func closure(t tree) map[string]bool { return t.reached(pure) }
+
+// reached are these rooms with those of our packages that they import, tests apart, and that those import in turn.
+func (t tree) reached(from []string) map[string]bool {
 	set := make(map[string]bool)
 	var visit func(path string)
 	visit = func(path string) {
@@ -42,7 +45,7 @@ func closure(t tree) map[string]bool {
 			visit(i.ours)
 		}
 	}
-	for _, path := range pure {
+	for _, path := range from {
 		visit(path)
 	}
 	return set
@@ -66,6 +69,8 @@ func wrongNeighbour(path, imported string) string {
 		return "the core owns the types that it decides over; others build them"
 	case within(path, "api/") && !within(imported, "api/"):
 		return "api has no logic"
+	case within(imported, "test/") && !within(path, "test/") && from != trying:
+		return "what tests stand on is no part of what serves: only " + trying + " is made of it"
 	case to == "":
 		return ""
 	case from == "":

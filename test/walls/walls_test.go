@@ -2,6 +2,7 @@ package walls
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,7 @@ var rules = map[string]func(tree) []string{
 	"code of pure rooms": impureCode,
 	"unused permits":     unused,
 	"where rooms stand":  misplaced,
+	"what is shared":     unshared,
 	"names":              sameNames,
 	"size of programs":   largePrograms,
 	"package comments":   uncommented,
@@ -164,7 +166,15 @@ func TestWrongImportsAreSeen(t *testing.T) {
 		{"internal/objects/dir", module + "internal/objects/kube", true},
 		{"internal/objects", module + "internal/objects/pods", true},
 		{"internal/engine", module + "internal/objects", true},
-		{"internal/process", module + "internal/listen", true},
+		{"test/process", module + "test/golden", true},
+		{"test/apiserver", module + "test/process", false},
+
+		// What tests stand on is no part of what serves.
+		{"bench/rig", module + "test/process", false},
+		{"extproc/fleet", module + "test/process", true},
+		{"control", module + "test/apiserver", true},
+		{"internal/sim", module + "test/golden", true},
+		{"manifests", module + "test/golden", true},
 		{"api/pool", module + "api/wire", true},
 	} {
 		found := wrongImports(made(t, map[string]string{c.path + "/p.go": importing(c.imported)}))
@@ -407,7 +417,7 @@ func TestWrongTestImportsAreSeen(t *testing.T) {
 		{"bench/e2e", "extproc/eds", true},
 		{"bench/e2e", "bench/rig", false},
 		{"bench/e2e", "api/placement", false},
-		{"bench/e2e", "internal/apiserver", false},
+		{"bench/e2e", "test/apiserver", false},
 		{"bench/envoy", "extproc/settings", false}, // pure
 		{"extproc/stream", "bench/engine", true},
 		{"extproc", "control/place", true},
@@ -462,9 +472,10 @@ func TestUnusedPermitsAreSeen(t *testing.T) {
 			"guests: no test of control/place imports bench/engine",
 			map[string]string{"control/place/p_test.go": importing(module + "bench/engine")},
 		},
+		{"reserved: there is no package internal/profile", map[string]string{"internal/profile/p.go": "package profile\n"}},
 		{"namesakes: bench/engine is no package engine", map[string]string{"bench/engine/p.go": "package engine\n"}},
 	} {
-		reports := func(t tree) bool { return slices.Contains(unused(t), "internal/walls/tables.go: "+c.entry) }
+		reports := func(t tree) bool { return slices.Contains(unused(t), "test/walls/tables.go: "+c.entry) }
 		if !reports(nothing) {
 			t.Errorf("%s: it is not said where there is no package", c.entry)
 		}
@@ -479,7 +490,7 @@ func TestUnusedPermitsAreSeen(t *testing.T) {
 		}
 	}
 	renamed := made(t, map[string]string{"bench/engine/p.go": "package simulated\n"})
-	if !slices.Contains(unused(renamed), "internal/walls/tables.go: namesakes: bench/engine is no package engine") {
+	if !slices.Contains(unused(renamed), "test/walls/tables.go: namesakes: bench/engine is no package engine") {
 		t.Error("a package that was renamed is taken for a namesake still")
 	}
 }
@@ -498,6 +509,46 @@ func TestMisplacedRoomsAreSeen(t *testing.T) {
 		if !strings.Contains(found, want) || (found == "") != (want == "") {
 			t.Errorf("%s: %q, want %q", path, found, want)
 		}
+	}
+}
+
+func TestRoomsOfInternalThatOneProgramReachesAreSeen(t *testing.T) {
+	shared := func(path string) string { return importing(module + path) }
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  string
+	}{
+		"two programs": {map[string]string{"extproc/p.go": shared("internal/new"), "control/place/p.go": shared("internal/new")}, ""},
+		"through others": {map[string]string{
+			"extproc/p.go": shared("extproc/eds"), "extproc/eds/p.go": shared("internal/new"),
+			"bench/p.go": shared("internal/reach"), "control/p.go": shared("internal/reach"), "internal/reach/p.go": shared("internal/new"),
+		}, ""},
+		"no program":            {nil, "no program reaches it"},
+		"one":                   {map[string]string{"bench/p.go": shared("internal/new")}, "only bench reaches it"},
+		"one, from two rooms":   {map[string]string{"bench/rig/p.go": shared("internal/new"), "bench/p.go": shared("internal/new")}, "only bench reaches it"},
+		"one, and another room": {map[string]string{"bench/p.go": shared("internal/new"), "manifests/p.go": shared("internal/new")}, "only bench reaches it"},
+		"one, and another's tests": {
+			map[string]string{"bench/p.go": shared("internal/new"), "control/p_test.go": shared("internal/new")}, "only bench reaches it",
+		},
+	} {
+		files := map[string]string{"internal/new/p.go": "package p\n"}
+		maps.Copy(files, c.files)
+		found := strings.Join(unshared(made(t, files)), "\n")
+		if !strings.Contains(found, c.want) || (found == "") != (c.want == "") {
+			t.Errorf("%s: %q, want %q", name, found, c.want)
+		}
+	}
+	for path, breach := range map[string]bool{"internal/profile": false, "internal/new": true, "test/new": false, "api/new": false} {
+		if found := unshared(made(t, map[string]string{path + "/p.go": "package p\n"})); (len(found) > 0) != breach {
+			t.Errorf("%s: %q, want a breach: %v", path, found, breach)
+		}
+	}
+	// What two programs reach needs no exception.
+	both := made(t, map[string]string{
+		"internal/profile/p.go": "package p\n", "extproc/pick/p.go": shared("internal/profile"), "bench/p.go": shared("internal/profile"),
+	})
+	if !slices.Contains(unused(both), "test/walls/tables.go: reserved: internal/profile is reached by extproc and bench") {
+		t.Errorf("an exception that nobody needs is not seen: %q", unused(both))
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/headgate/headgate/internal/process"
+	"github.com/headgate/headgate/test/process"
 )
 
 // holder is the variable that makes this test binary hold the lock at a path until it is killed, with a process of its own.
