@@ -16,10 +16,10 @@ import (
 	"syscall"
 
 	"github.com/headgate/headgate/bench/cluster"
-	"github.com/headgate/headgate/bench/engine"
 	"github.com/headgate/headgate/bench/quickstart"
 	"github.com/headgate/headgate/bench/runtime"
-	kinds "github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/bench/simulated"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/version"
 )
 
@@ -41,11 +41,11 @@ var commands = []command{
 func serveEngine(ctx context.Context, args []string) error {
 	for i, arg := range args {
 		kind, ok := strings.CutPrefix(arg, "--kind=")
-		if ok && kind == string(kinds.ModelRuntime) || arg == "--kind" && i+1 < len(args) && args[i+1] == string(kinds.ModelRuntime) {
+		if ok && kind == string(engine.ModelRuntime) || arg == "--kind" && i+1 < len(args) && args[i+1] == string(engine.ModelRuntime) {
 			return runtime.Command(ctx, args)
 		}
 	}
-	return engine.Command(ctx, args)
+	return simulated.Command(ctx, args)
 }
 
 func main() {

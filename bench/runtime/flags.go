@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/bench/engine"
-	kinds "github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/bench/simulated"
+	"github.com/headgate/headgate/internal/engine"
 )
 
 const usage = `Serves a simulated model runtime: mmesh.ModelRuntime by gRPC where ModelMesh would manage it, and OpenAI's chat and
@@ -26,7 +26,7 @@ completions for the models that are loaded. It is strict: a load beyond its memo
 RESOURCE_EXHAUSTED. The addresses are printed when it serves.
 
 ` + specHelp + `
-` + engine.EventsHelp + `
+` + simulated.EventsHelp + `
 Usage:
 
   bench engine --kind modelruntime --management HOST:PORT|unix:PATH [flags]
@@ -52,7 +52,7 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 	f := pflag.NewFlagSet("engine", pflag.ContinueOnError)
 	f.SortFlags = false
 	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
-	f.String("kind", string(kinds.ModelRuntime), "be this `KIND` of engine; the others have flags of their own")
+	f.String("kind", string(engine.ModelRuntime), "be this `KIND` of engine; the others have flags of their own")
 	host := f.String("host", "127.0.0.1", "answer requests at this `ADDRESS`")
 	port := f.Int("port", 8000, "answer requests at this `PORT`; 0 takes a free one")
 	f.StringVar(&s.management, "management", "127.0.0.1:8085", "be managed at this `ADDRESS`, HOST:PORT or unix:PATH")
@@ -94,7 +94,7 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("engine: %w", err)
 	}
-	events, err := engine.OpenEvents(s.eventLog)
+	events, err := simulated.OpenEvents(s.eventLog)
 	if err != nil {
 		return fmt.Errorf("engine: --event-log: %w", err)
 	}
@@ -120,7 +120,7 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	}
 	if events != nil {
 		defer events.Close()
-		s.Events = engine.NewEvents(events, data.Addr().String())
+		s.Events = simulated.NewEvents(events, data.Addr().String())
 	}
 	fmt.Fprintf(out, "serving on http://%s\nmanaged at %s\n", data.Addr(), management.Addr())
 	return Serve(ctx, New(s.Config), data, management)

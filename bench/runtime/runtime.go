@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/bench/engine"
+	"github.com/headgate/headgate/bench/simulated"
 )
 
 // Config is how a runtime is set up.
@@ -30,7 +30,7 @@ type Config struct {
 	Startup        time.Duration // until it is ready
 	// Unpredicting leaves predictModelSize unimplemented.
 	Unpredicting bool
-	Events       *engine.Events // may be nil
+	Events       *simulated.Events // may be nil
 }
 
 // Runtime is one simulated runtime. Make it with New. Its methods are safe for concurrent use.
@@ -88,7 +88,7 @@ func (r *Runtime) purge() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.purges++
-	r.config.Events.Write(engine.Event{Event: "purge", Models: len(r.models)})
+	r.config.Events.Write(simulated.Event{Event: "purge", Models: len(r.models)})
 	for _, m := range r.models {
 		r.give(m)
 		r.drop(m)

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/mmesh"
-	"github.com/headgate/headgate/bench/engine"
+	"github.com/headgate/headgate/bench/simulated"
 )
 
 // inMemory runs a test with a runtime on a clock that stands still while anything can happen.
@@ -164,7 +164,7 @@ func TestFailuresAreAsManyAsThePathSays(t *testing.T) {
 
 func TestToAskWhetherItIsReadyTakesTheModelsAway(t *testing.T) {
 	var log bytes.Buffer
-	inMemory(t, Config{Startup: 3 * time.Second, Events: engine.NewEvents(&log, "here")}, func(t *testing.T, r *Runtime) {
+	inMemory(t, Config{Startup: 3 * time.Second, Events: simulated.NewEvents(&log, "here")}, func(t *testing.T, r *Runtime) {
 		for _, want := range []mmesh.RuntimeStatusResponse_Status{mmesh.RuntimeStatusResponse_STARTING, mmesh.RuntimeStatusResponse_READY} {
 			if _, err := load(r, "x", "sim:"); err != nil {
 				t.Fatal(err)
@@ -181,7 +181,7 @@ func TestToAskWhetherItIsReadyTakesTheModelsAway(t *testing.T) {
 	})
 	var events []string
 	for d := json.NewDecoder(&log); d.More(); {
-		var e engine.Event
+		var e simulated.Event
 		if err := d.Decode(&e); err != nil {
 			t.Fatal(err)
 		}
@@ -251,7 +251,7 @@ func TestRequestsAreAnsweredForWhatIsLoaded(t *testing.T) {
 		}
 		body, err := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
-		if err != nil || resp.StatusCode != c.status || !strings.Contains(string(body), c.want) || resp.Header.Get(engine.ServedHeader) != server.Listener.Addr().String() {
+		if err != nil || resp.StatusCode != c.status || !strings.Contains(string(body), c.want) || resp.Header.Get(simulated.ServedHeader) != server.Listener.Addr().String() {
 			t.Errorf("%s %s: %d %s %v, %v", c.request, c.body, resp.StatusCode, body, resp.Header, err)
 		}
 	}

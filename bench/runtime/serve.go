@@ -11,7 +11,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/headgate/headgate/bench/engine"
+	"github.com/headgate/headgate/bench/simulated"
 )
 
 // Handler serves requests for the models that are loaded, as far as OpenAI's API goes here: chat and completions, whole
@@ -26,7 +26,7 @@ func (r *Runtime) Handler() http.Handler {
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		if local, ok := q.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
-			w.Header().Set(engine.ServedHeader, local.String())
+			w.Header().Set(simulated.ServedHeader, local.String())
 		}
 		mux.ServeHTTP(w, q)
 	})

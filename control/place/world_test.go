@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/v1alpha1"
-	"github.com/headgate/headgate/bench/engine"
 	"github.com/headgate/headgate/bench/runtime"
+	"github.com/headgate/headgate/bench/simulated"
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/memory"
@@ -298,11 +298,11 @@ func (l *log) events() (all []string) {
 	return all
 }
 
-func (l *log) all() (all []engine.Event) {
+func (l *log) all() (all []simulated.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for line := range strings.Lines(l.text.String()) {
-		var e engine.Event
+		var e simulated.Event
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			panic(err)
 		}
@@ -353,9 +353,9 @@ func serveVLLM(t *testing.T) vllm { return serveVLLMThat(t, 10*time.Millisecond,
 func serveVLLMThat(t *testing.T, load, delay time.Duration) vllm {
 	t.Helper()
 	l, events := listen(t, "tcp", "127.0.0.1:0"), &log{}
-	p := engine.DefaultProfile()
+	p := simulated.DefaultProfile()
 	p.Load.Mean, p.Load.StdDev = load.Seconds(), 0
-	s, err := engine.New(engine.Config{Profile: p, Listener: l, Events: events, ShutdownTimeout: delay + time.Second, ShutdownDelay: delay})
+	s, err := simulated.New(simulated.Config{Profile: p, Listener: l, Events: events, ShutdownTimeout: delay + time.Second, ShutdownDelay: delay})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -401,7 +401,7 @@ func serveRuntime(t *testing.T, socket string, change func(*runtime.Config)) mod
 	data, events := listen(t, "tcp", "127.0.0.1:0"), &log{}
 	c := runtime.Config{
 		Capacity: 1 << 30, DefaultSize: 50 << 20, LoadingThreads: 6, LoadTimeout: time.Minute,
-		Events: engine.NewEvents(events, data.Addr().String()),
+		Events: simulated.NewEvents(events, data.Addr().String()),
 	}
 	if change != nil {
 		change(&c)

@@ -144,7 +144,7 @@ var houses = [][]floor{
 			"what people start; a simulated model runtime is a simulated engine behind another interface",
 		},
 		{[]string{"bench/rig", "bench/image"}, "how programs are run: as processes, and in images"},
-		{[]string{"bench/engine", "bench/envoy"}, "what is run beside extproc and control"},
+		{[]string{"bench/simulated", "bench/envoy"}, "what is run beside extproc and control"},
 	},
 	{
 		{[]string{"internal/objects/source", "internal/explain"}, "it chooses where objects come from; what is in force is told to people"},
@@ -177,8 +177,8 @@ var guests = []struct {
 	rooms []string // of another program
 	why   string
 }{
-	{"control/place", []string{"bench/engine", "bench/runtime"}, "what puts models onto engines is tried on simulated ones"},
-	{"control/place/load", []string{"bench/engine", "bench/runtime"}, "what drives engines is tried on simulated ones"},
+	{"control/place", []string{"bench/simulated", "bench/runtime"}, "what puts models onto engines is tried on simulated ones"},
+	{"control/place/load", []string{"bench/simulated", "bench/runtime"}, "what drives engines is tried on simulated ones"},
 }
 
 // namesakes are packages that share their name with another, which has a reader look twice.
@@ -187,7 +187,6 @@ var namesakes = []struct {
 	rooms []string
 	why   string
 }{
-	{"engine", []string{"bench/engine", "internal/engine"}, "to be renamed"},
 	{"stream", []string{"control/place/stream", "extproc/stream"}, "to be renamed"},
 	{"placement", []string{"api/placement", "extproc/placement"}, "to be renamed"},
 	{"serve", []string{"control/serve", "extproc/serve"}, "each is where its program listens, and neither is seen beside the other"},

@@ -136,10 +136,10 @@ func TestWrongImportsAreSeen(t *testing.T) {
 		{"extproc/fleet", "sync", false},
 		{"extproc/stream", "google.golang.org/grpc/codes", false},
 		{"extproc/scrape", "github.com/envoyproxy/go-control-plane/envoy/config/core/v3", true},
-		{"bench/engine", module + "extproc/pick", false},
-		{"bench/engine", module + "extproc/fleet", true},
-		{"extproc/stream", module + "bench/engine", true},
-		{"internal/sim", module + "bench/engine", true},
+		{"bench/simulated", module + "extproc/pick", false},
+		{"bench/simulated", module + "extproc/fleet", true},
+		{"extproc/stream", module + "bench/simulated", true},
+		{"internal/sim", module + "bench/simulated", true},
 		{"api/pool", module + "internal/engine", true},
 		{"extproc/fleet", module + "internal/engine", false},
 
@@ -159,9 +159,9 @@ func TestWrongImportsAreSeen(t *testing.T) {
 		{"control/place", module + "control/meter", true},
 		{"control/place/load", module + "control/place", true},
 		{"control/place/decide", module + "control/place/load", true},
-		{"bench/runtime", module + "bench/engine", false},
-		{"bench/engine", module + "bench/runtime", true},
-		{"bench/envoy", module + "bench/engine", true},
+		{"bench/runtime", module + "bench/simulated", false},
+		{"bench/simulated", module + "bench/runtime", true},
+		{"bench/envoy", module + "bench/simulated", true},
 		{"internal/objects/kube", module + "internal/objects/pods", false},
 		{"internal/objects/dir", module + "internal/objects/kube", true},
 		{"internal/objects", module + "internal/objects/pods", true},
@@ -419,11 +419,11 @@ func TestWrongTestImportsAreSeen(t *testing.T) {
 		{"bench/e2e", "api/placement", false},
 		{"bench/e2e", "test/apiserver", false},
 		{"bench/envoy", "extproc/settings", false}, // pure
-		{"extproc/stream", "bench/engine", true},
+		{"extproc/stream", "bench/simulated", true},
 		{"extproc", "control/place", true},
-		{"control/place", "bench/engine", false},
+		{"control/place", "bench/simulated", false},
 		{"control/place", "bench/rig", true},
-		{"control/place/decide", "bench/engine", true},
+		{"control/place/decide", "bench/simulated", true},
 		{"internal/objects", "extproc/fleet", true},
 		{"internal/objects", "extproc/pick", true},
 		{"internal/objects/kube", "internal/objects/source", false}, // tests know no floors
@@ -469,11 +469,11 @@ func TestUnusedPermitsAreSeen(t *testing.T) {
 		},
 		{"houses: there is no package extproc/pick", map[string]string{"extproc/pick/p.go": "package pick\n"}},
 		{
-			"guests: no test of control/place imports bench/engine",
-			map[string]string{"control/place/p_test.go": importing(module + "bench/engine")},
+			"guests: no test of control/place imports bench/simulated",
+			map[string]string{"control/place/p_test.go": importing(module + "bench/simulated")},
 		},
 		{"reserved: there is no package internal/profile", map[string]string{"internal/profile/p.go": "package profile\n"}},
-		{"namesakes: bench/engine is no package engine", map[string]string{"bench/engine/p.go": "package engine\n"}},
+		{"namesakes: control/serve is no package serve", map[string]string{"control/serve/p.go": "package serve\n"}},
 	} {
 		reports := func(t tree) bool { return slices.Contains(unused(t), "test/walls/tables.go: "+c.entry) }
 		if !reports(nothing) {
@@ -489,8 +489,8 @@ func TestUnusedPermitsAreSeen(t *testing.T) {
 			}
 		}
 	}
-	renamed := made(t, map[string]string{"bench/engine/p.go": "package simulated\n"})
-	if !slices.Contains(unused(renamed), "test/walls/tables.go: namesakes: bench/engine is no package engine") {
+	renamed := made(t, map[string]string{"control/serve/p.go": "package door\n"})
+	if !slices.Contains(unused(renamed), "test/walls/tables.go: namesakes: control/serve is no package serve") {
 		t.Error("a package that was renamed is taken for a namesake still")
 	}
 }
@@ -560,9 +560,10 @@ func TestPackagesOfOneNameAreSeen(t *testing.T) {
 		{"queue", "extproc/flow/queue", "control/queue", true},
 		{"queue", "extproc/flow/queue", "extproc/flow", true}, // the name counts, not the folder
 		{"main", "extproc", "control", false},
-		{"engine", "bench/engine", "internal/engine", false},
-		{"engine", "bench/engine", "control/engine", true},
-		{"engine", "internal/engine", "extproc/engine", true},
+		{"engine", "bench/engine", "internal/engine", true},
+		{"serve", "control/serve", "extproc/serve", false},
+		{"serve", "control/serve", "bench/serve", true},
+		{"serve", "extproc/serve", "internal/serve", true},
 	} {
 		text := "package " + c.name + "\n"
 		tests := "package " + c.name + "_test\n"
@@ -587,7 +588,7 @@ func TestLargeProgramsAreSeen(t *testing.T) {
 		"main.go":             {map[string]string{"bench/main.go": lines(151)}, "bench/main.go has 151 lines"},
 		"all together":        {map[string]string{"bench/main.go": lines(150), "bench/flags.go": lines(501)}, "has 651 lines, and may have 650"},
 		"tests do not count":  {map[string]string{"bench/main.go": lines(150), "bench/flags_test.go": lines(501)}, ""},
-		"rooms do not count":  {map[string]string{"bench/main.go": lines(150), "bench/engine/main.go": lines(501)}, ""},
+		"rooms do not count":  {map[string]string{"bench/main.go": lines(150), "bench/simulated/main.go": lines(501)}, ""},
 		"for another system":  {map[string]string{"bench/main.go": lines(150), "bench/flags_windows.go": lines(501)}, "has 651 lines"},
 		"each has its bounds": {map[string]string{"extproc/flags.go": lines(programs[0].lines + 1)}, "package main of extproc"},
 	} {

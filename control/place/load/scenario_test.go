@@ -14,8 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	bench "github.com/headgate/headgate/bench/engine"
 	"github.com/headgate/headgate/bench/runtime"
+	"github.com/headgate/headgate/bench/simulated"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/profile"
 	"github.com/headgate/headgate/internal/reach"
@@ -238,7 +238,7 @@ func (s *story) startEngine() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var over sync.WaitGroup
 	if s.kind == engine.ModelRuntime {
-		c := runtime.Config{Capacity: 1 << 30, DefaultSize: 50 << 20, LoadingThreads: 2, LoadTimeout: time.Minute, Events: bench.NewEvents(s, "")}
+		c := runtime.Config{Capacity: 1 << 30, DefaultSize: 50 << 20, LoadingThreads: 2, LoadTimeout: time.Minute, Events: simulated.NewEvents(s, "")}
 		if text := s.options["startup"]; text != "" {
 			c.Startup = s.duration(text)
 		}
@@ -246,9 +246,9 @@ func (s *story) startEngine() {
 		over.Go(func() { _ = runtime.Serve(ctx, r, (&site{}).listen(), listener) })
 		s.held = r.Models
 	} else {
-		p := bench.DefaultProfile()
+		p := simulated.DefaultProfile()
 		p.Load = profile.Spread{Mean: s.duration(cmp.Or(s.options["load"], "2s")).Seconds()}
-		server, err := bench.New(bench.Config{Kind: s.kind, Profile: p, Listener: listener, Events: s})
+		server, err := simulated.New(simulated.Config{Kind: s.kind, Profile: p, Listener: listener, Events: s})
 		if err != nil {
 			s.Fatal(err)
 		}
@@ -280,7 +280,7 @@ func (s *story) Write(p []byte) (int, error) {
 // readEvents makes lines of the engine's event log.
 func (s *story) readEvents() {
 	for d := json.NewDecoder(&s.events); d.More(); {
-		var e bench.Event
+		var e simulated.Event
 		if err := d.Decode(&e); err != nil {
 			s.Fatal(err)
 		}

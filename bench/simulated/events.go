@@ -1,0 +1,86 @@
+package simulated
+
+import (
+	"encoding/json"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+)
+
+// EventsHelp explains the event log to who reads --help.
+const EventsHelp = `The event log has one JSON object a line for what the engine is told about models, so that tests can count:
+
+  time     when, in RFC 3339 with nanoseconds
+  engine   HOST:PORT of the engine
+  event    load: a call to load came; loaded: it ended; unload and unloaded: the same of a call to unload;
+           purge: every model is taken away at once (modelruntime only)
+  model    its id
+  error    with loaded and unloaded, what was answered where that was no success
+  seconds  with loaded and unloaded, since the call came
+  models   with purge, how many there were
+`
+
+// Event is one line of an event log: see EventsHelp.
+type Event struct {
+	Time    time.Time `json:"time"`
+	Engine  string    `json:"engine"`
+	Event   string    `json:"event"`
+	Model   string    `json:"model,omitempty"`
+	Error   string    `json:"error,omitempty"`
+	Seconds float64   `json:"seconds,omitempty"`
+	Models  int       `json:"models,omitempty"`
+}
+
+// Events writes an event log. The nil Events writes none. It is safe for concurrent use.
+type Events struct {
+	engine string
+	mu     sync.Mutex // guards out
+	out    io.Writer
+}
+
+// NewEvents returns the log of the engine at an address.
+func NewEvents(out io.Writer, engine string) *Events { return &Events{engine: engine, out: out} }
+
+// OpenEvents opens the file of a log to append to it; "-" is standard output. The empty name is no log.
+func OpenEvents(file string) (io.WriteCloser, error) {
+	switch file {
+	case "":
+		return nil, nil
+	case "-":
+		return keptOpen{os.Stdout}, nil
+	}
+	return os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+}
+
+// keptOpen is a file that others use too.
+type keptOpen struct{ *os.File }
+
+func (keptOpen) Close() error { return nil }
+
+// Write adds an event, with the time and the engine.
+func (e *Events) Write(event Event) {
+	if e == nil {
+		return
+	}
+	event.Time, event.Engine = time.Now(), e.engine
+	line, err := json.Marshal(event)
+	if err != nil {
+		panic(err) // texts and numbers always encode
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, err := e.out.Write(append(line, '\n')); err != nil {
+		slog.Warn("the event log cannot be written", "err", err)
+	}
+}
+
+// Begin adds the event of a call about a model, and returns what adds its end: what was answered, empty for a success.
+func (e *Events) Begin(event, ended, model string) func(failure string) {
+	began := time.Now()
+	e.Write(Event{Event: event, Model: model})
+	return func(failure string) {
+		e.Write(Event{Event: ended, Model: model, Error: failure, Seconds: time.Since(began).Seconds()})
+	}
+}
