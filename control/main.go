@@ -1,6 +1,6 @@
 // Control is the companion of extproc: it puts models and LoRA adapters onto engines before and when requests need them.
 //
-// This package is wiring. place decides and drives engines; place/stream tells extprocs where copies are and hears what
+// This package is wiring. place decides and drives engines; place/board tells extprocs where copies are and hears what
 // they need; place/mesh serves ModelMesh's API to its clients; lead says whether this control does all that, or another.
 package main
 

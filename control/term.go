@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/place/board"
 	"github.com/headgate/headgate/control/place/memory"
 	"github.com/headgate/headgate/control/place/mesh"
-	"github.com/headgate/headgate/control/place/stream"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -29,7 +29,7 @@ func (o *office) term(ctx context.Context, pauses <-chan bool) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, remembered.Close()) }()
-	board := stream.New(o.log)
+	board := board.New(o.log)
 	placer, err := place.New(place.Config{
 		Memory: remembered, Log: o.log, Access: o.access, Board: board, Meter: o.meter, DrainLimit: o.drainLimit, LookInterval: o.lookInterval,
 		RegisteredPool: o.pool(),

@@ -22,7 +22,7 @@ import (
 	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/meter"
-	"github.com/headgate/headgate/extproc/placement"
+	"github.com/headgate/headgate/extproc/talk"
 	"github.com/headgate/headgate/internal/listen"
 	"github.com/headgate/headgate/internal/reach"
 )
@@ -38,13 +38,13 @@ func believe(c config, log *slog.Logger) (*fleet.Fleet, *flow.Flow, func(context
 		return nil, nil, nil, err
 	}
 	var f *fleet.Fleet
-	news := placement.NewNews()
+	news := talk.NewNews()
 	held := flow.New(flow.Config{
 		View: func() *belief.View { return f.View() }, MaxHeld: c.maxHeld, MaxBytes: c.maxHeldMiB << 20, Changed: news.Changed,
 	})
 	f = fleet.New(fleet.Config{Settings: c.settings, Log: log, Published: held.Published, Placed: true})
 	return f, held, func(ctx context.Context, m *meter.Meter) error {
-		return placement.New(placement.Config{Target: target, Dial: dial, News: news, Fleet: f, Flow: held, Meter: m, Log: log}).Run(ctx)
+		return talk.New(talk.Config{Target: target, Dial: dial, News: news, Fleet: f, Flow: held, Meter: m, Log: log}).Run(ctx)
 	}, nil
 }
 

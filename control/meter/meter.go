@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/place/board"
 	"github.com/headgate/headgate/control/place/decide"
-	"github.com/headgate/headgate/control/place/stream"
 	"github.com/headgate/headgate/internal/version"
 )
 
@@ -34,7 +34,7 @@ type Meter struct {
 
 // term is who is told of while this control leads.
 type term struct {
-	board  *stream.Server
+	board  *board.Server
 	placer *place.Placer
 }
 
@@ -83,7 +83,7 @@ func New() *Meter {
 }
 
 // Follow makes the meter tell of a term, or of none where the placer is nil.
-func (m *Meter) Follow(board *stream.Server, placer *place.Placer) {
+func (m *Meter) Follow(board *board.Server, placer *place.Placer) {
 	if placer == nil {
 		m.term.Store(nil)
 		return

@@ -18,9 +18,9 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/meter"
 	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/place/board"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/memory"
-	"github.com/headgate/headgate/control/place/stream"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/version"
 )
@@ -55,14 +55,14 @@ func expect(t *testing.T, page string, lines ...string) {
 var sql = decide.Key{Pool: objects.Name{Namespace: "ns", Name: "pool"}, ID: "sql"}
 
 // deciding is a board and a placer that knows of one model, which three requests wait for.
-func deciding(t *testing.T, m *meter.Meter) (*stream.Server, *place.Placer) {
+func deciding(t *testing.T, m *meter.Meter) (*board.Server, *place.Placer) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	file, err := memory.Open(filepath.Join(t.TempDir(), "x.db"), log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	board := stream.New(log)
+	board := board.New(log)
 	placer, err := place.New(place.Config{Memory: file, Log: log, Board: board, Meter: m})
 	if err != nil {
 		t.Fatal(err)

@@ -65,8 +65,8 @@ var confined = []struct {
 	{
 		"google.golang.org/grpc/", "the wire is spoken at the edge",
 		[]string{
-			"extproc", "extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/placement",
-			"control/serve", "control/place/load", "control/place/stream", "control/place/mesh",
+			"extproc", "extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/talk",
+			"control/serve", "control/place/load", "control/place/board", "control/place/mesh",
 			"api/", "bench/",
 		},
 	},
@@ -110,7 +110,7 @@ var houses = [][]floor{
 		{[]string{"extproc"}, "it puts the rooms together"},
 		{[]string{"extproc/serve"}, "where it listens for those that it speaks with"},
 		{
-			[]string{"extproc/stream", "extproc/accesslog", "extproc/placement", "extproc/scrape", "extproc/eds"},
+			[]string{"extproc/stream", "extproc/accesslog", "extproc/talk", "extproc/scrape", "extproc/eds"},
 			"each speaks with one neighbour: Envoy, control, engines, Envoy by a file",
 		},
 		{[]string{"extproc/flow", "extproc/meter"}, "requests wait for the fleet, and all that happens is counted"},
@@ -129,7 +129,7 @@ var houses = [][]floor{
 			"each speaks with one neighbour: people, callers, and an API server about one matter each",
 		},
 		{
-			[]string{"control/place", "control/place/stream", "control/place/mesh"},
+			[]string{"control/place", "control/place/board", "control/place/mesh"},
 			"each speaks with one neighbour, which is engines, extprocs or clients, in the words of decide",
 		},
 		{
@@ -187,8 +187,6 @@ var namesakes = []struct {
 	rooms []string
 	why   string
 }{
-	{"stream", []string{"control/place/stream", "extproc/stream"}, "to be renamed"},
-	{"placement", []string{"api/placement", "extproc/placement"}, "to be renamed"},
 	{"serve", []string{"control/serve", "extproc/serve"}, "each is where its program listens, and neither is seen beside the other"},
 	{"pods", []string{"control/pods", "internal/objects/pods"}, "control's own pods, and those of engines; neither is seen beside the other"},
 	{"meter", []string{"control/meter", "extproc/meter"}, "each is what its program says of itself, and neither is seen beside the other"},

@@ -154,7 +154,7 @@ func TestWrongImportsAreSeen(t *testing.T) {
 		{"extproc/flow", module + "extproc/flow/queue", false},
 		{"control/place", module + "control/place/decide", false},
 		{"control/place", module + "control/place/mesh", true},
-		{"control/place/stream", module + "control/place", true},
+		{"control/place/board", module + "control/place", true},
 		{"control/meter", module + "control/place", false},
 		{"control/place", module + "control/meter", true},
 		{"control/place/load", module + "control/place", true},

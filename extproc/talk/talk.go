@@ -1,7 +1,7 @@
-// Package placement is extproc's side of its talk with control: it says which models requests wait for and how models are
+// Package talk is extproc's side of its talk with control: it says which models requests wait for and how models are
 // used, and puts in force what control says of copies. It runs beside requests and never in their way. When the stream
 // breaks, what control said last stays in force until another stream has said all that there is.
-package placement
+package talk
 
 import (
 	"context"

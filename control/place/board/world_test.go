@@ -1,4 +1,4 @@
-package stream_test
+package board_test
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/control/place/board"
 	"github.com/headgate/headgate/control/place/decide"
-	"github.com/headgate/headgate/control/place/stream"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -131,7 +131,7 @@ func (p *placer) waiting() map[string]int {
 
 // world is a Server, on a clock that stands still while anything can happen.
 type world struct {
-	*stream.Server
+	*board.Server
 	t      *testing.T
 	placer *placer
 	door   *bufconn.Listener
@@ -141,7 +141,7 @@ func inMemory(t *testing.T, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
-			Server: stream.New(slog.New(slog.DiscardHandler)), t: t, door: bufconn.Listen(1 << 16),
+			Server: board.New(slog.New(slog.DiscardHandler)), t: t, door: bufconn.Listen(1 << 16),
 			placer: &placer{wants: map[string]map[string]decide.Want{}, used: map[string]time.Duration{}, inFlight: map[string]int{}},
 		}
 		w.SetPlacer(w.placer)

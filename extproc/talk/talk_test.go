@@ -1,4 +1,4 @@
-package placement_test
+package talk_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	api "github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/flow"
 )
@@ -62,7 +62,7 @@ func TestAThousandRequestsForOneModel(t *testing.T) {
 		})
 	}
 	released := time.Now()
-	s.say(&api.Update{Copies: []*api.Copy{is("m", a, api.Copy_LOADED)}})
+	s.say(&placement.Update{Copies: []*placement.Copy{is("m", a, placement.Copy_LOADED)}})
 	all.Wait()
 	t.Logf("%d requests went on within %v", requests, time.Since(released))
 	if !slices.IsSorted(order) || len(order) != requests {
@@ -77,7 +77,7 @@ func TestAFailureEndsTheWaitAndIsToldToThoseThatComeUntilItIsMended(t *testing.T
 	s.say(complete())
 	s.inForce()
 	ticket := r.wait("m")
-	s.say(&api.Update{Failures: []*api.Failure{{Key: wireKey("m"), Reason: "load_failed"}}})
+	s.say(&placement.Update{Failures: []*placement.Failure{{Key: wireKey("m"), Reason: "load_failed"}}})
 	if err := <-ticket.Turn(); !errors.Is(err, flow.Failed{Reason: "load_failed"}) {
 		t.Errorf("it is told %v", err)
 	}
@@ -85,7 +85,7 @@ func TestAFailureEndsTheWaitAndIsToldToThoseThatComeUntilItIsMended(t *testing.T
 	if _, err := r.flow.Hold(key("m"), 1, time.Now()); !errors.Is(err, flow.Failed{Reason: "load_failed"}) {
 		t.Errorf("the next is told %v", err)
 	}
-	s.say(&api.Update{Failures: []*api.Failure{{Key: wireKey("m")}}})
+	s.say(&placement.Update{Failures: []*placement.Failure{{Key: wireKey("m")}}})
 	r.await("it may be asked for again", func() bool {
 		ticket, err := r.flow.Hold(key("m"), 1, time.Now())
 		if err == nil {
@@ -99,8 +99,8 @@ func TestAFailureEndsTheWaitAndIsToldToThoseThatComeUntilItIsMended(t *testing.T
 func TestWhatControlSaidLastStaysUntilItHasSaidAllAnew(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
-	s.say(&api.Update{Copies: []*api.Copy{is("old", a, api.Copy_LOADED)}, Endpoints: &api.Endpoints{Addresses: []string{a, b}}})
-	s.say(&api.Update{Complete: true, Copies: []*api.Copy{is("both", a, api.Copy_LOADED)}, Registered: []*api.Registered{{Key: wireKey("old")}}})
+	s.say(&placement.Update{Copies: []*placement.Copy{is("old", a, placement.Copy_LOADED)}, Endpoints: &placement.Endpoints{Addresses: []string{a, b}}})
+	s.say(&placement.Update{Complete: true, Copies: []*placement.Copy{is("both", a, placement.Copy_LOADED)}, Registered: []*placement.Registered{{Key: wireKey("old")}}})
 	s.inForce()
 	if !r.has("old") || !r.has("both") {
 		t.Fatal("what was said before all was said is not in force")
@@ -116,11 +116,11 @@ func TestWhatControlSaidLastStaysUntilItHasSaidAllAnew(t *testing.T) {
 	if s.process != process || s.applied != 0 {
 		t.Errorf("the process is %s, it was %s; applied is %d", s.process, process, s.applied)
 	}
-	s.say(&api.Update{Copies: []*api.Copy{is("new", b, api.Copy_LOADED)}})
+	s.say(&placement.Update{Copies: []*placement.Copy{is("new", b, placement.Copy_LOADED)}})
 	if !r.has("old") || r.has("new") {
 		t.Error("what was said last does not stay until all is said")
 	}
-	s.say(complete(is("both", b, api.Copy_LOADED)))
+	s.say(complete(is("both", b, placement.Copy_LOADED)))
 	s.inForce()
 	if r.has("old") || !r.has("new") || !r.has("both") {
 		t.Errorf("old %v, new %v, both %v", r.has("old"), r.has("new"), r.has("both"))
@@ -138,11 +138,11 @@ func TestWhatControlSaidLastStaysUntilItHasSaidAllAnew(t *testing.T) {
 func TestAnUnloadIsAcknowledgedWithTheRequestsThatAreThere(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
-	s.say(complete(is("m", a, api.Copy_LOADED)))
+	s.say(complete(is("m", a, placement.Copy_LOADED)))
 	s.inForce()
 	first, _ := r.begin("m", 1)
 	second, _ := r.begin("m", 2)
-	v := s.say(&api.Update{Copies: []*api.Copy{is("m", a, api.Copy_UNLOADING)}})
+	v := s.say(&placement.Update{Copies: []*placement.Copy{is("m", a, placement.Copy_UNLOADING)}})
 	there := uint32(99)
 	s.until("it is acknowledged", func() bool {
 		if there == 99 && s.applied == v {
@@ -165,7 +165,7 @@ func TestAnUnloadIsAcknowledgedWithTheRequestsThatAreThere(t *testing.T) {
 func TestUseAndRequestsInFlightAreSaidAboutOnceASecond(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
-	s.say(complete(is("m", a, api.Copy_LOADED)))
+	s.say(complete(is("m", a, placement.Copy_LOADED)))
 	s.inForce()
 	flight, _ := r.begin("m", 1)
 	for range 4 {
@@ -183,7 +183,7 @@ func TestUseAndRequestsInFlightAreSaidAboutOnceASecond(t *testing.T) {
 func TestACopyThatAnEngineDoesNotHaveIsMissing(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
-	s.say(complete(is("m", a, api.Copy_LOADED)))
+	s.say(complete(is("m", a, placement.Copy_LOADED)))
 	s.inForce()
 	r.fleet.Missed(belief.CopyKey{ModelKey: key("m"), Endpoint: a})
 	s.until("it is missing", func() bool { return slices.Equal(s.missing, []string{"m@" + a}) })
@@ -193,7 +193,7 @@ func TestACopyThatAnEngineDoesNotHaveIsMissing(t *testing.T) {
 func TestCopiesThatCannotBeUsedAreSaid(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
-	s.say(complete(is("m", a, api.Copy_LOADED)))
+	s.say(complete(is("m", a, placement.Copy_LOADED)))
 	s.inForce()
 	r.fleet.Refused(a)
 	ticket := r.wait("m")
@@ -206,7 +206,7 @@ func TestCopiesThatCannotBeUsedAreSaid(t *testing.T) {
 func TestAnEngineThatIsStoppingIsToldAndHeardOf(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
-	s.say(complete(is("m", a, api.Copy_LOADED), is("m", b, api.Copy_LOADED)))
+	s.say(complete(is("m", a, placement.Copy_LOADED), is("m", b, placement.Copy_LOADED)))
 	s.inForce()
 	began := time.Now()
 	r.fleet.Stopping(a, began)
@@ -214,7 +214,7 @@ func TestAnEngineThatIsStoppingIsToldAndHeardOf(t *testing.T) {
 	if took := time.Since(began); took > 500*time.Millisecond {
 		t.Errorf("control was told after %v", took)
 	}
-	s.say(&api.Update{Leaving: []*api.Leaving{{Endpoint: b, StoppingMs: new(uint64(0))}}})
+	s.say(&placement.Update{Leaving: []*placement.Leaving{{Endpoint: b, StoppingMs: new(uint64(0))}}})
 	s.inForce()
 	if all := r.fleet.View().Unusable(key("m")); !slices.Equal(all, []string{a, b}) {
 		t.Errorf("of no use are %v, want both", all)
@@ -233,7 +233,7 @@ func TestAnEngineThatIsStoppingIsToldAndHeardOf(t *testing.T) {
 func TestNoRequestIsAtACopyWhoseUnloadWasAcknowledged(t *testing.T) {
 	r := newRig(t)
 	s := r.next()
-	s.say(complete(is("m", a, api.Copy_LOADED), is("m", b, api.Copy_LOADED)))
+	s.say(complete(is("m", a, placement.Copy_LOADED), is("m", b, placement.Copy_LOADED)))
 	s.inForce()
 	has := map[string]*atomic.Bool{a: {}, b: {}}
 	has[a].Store(true)
@@ -263,12 +263,12 @@ func TestNoRequestIsAtACopyWhoseUnloadWasAcknowledged(t *testing.T) {
 	}
 	for round := range 200 {
 		victim := []string{a, b}[round%2]
-		v := s.say(&api.Update{Copies: []*api.Copy{is("m", victim, api.Copy_UNLOADING)}})
+		v := s.say(&placement.Update{Copies: []*placement.Copy{is("m", victim, placement.Copy_UNLOADING)}})
 		s.until("it is drained", func() bool { return s.applied >= v && s.inFlight["m@"+victim] == 0 })
 		has[victim].Store(false)
 		runtime.Gosched()
 		has[victim].Store(true)
-		s.say(&api.Update{Copies: []*api.Copy{is("m", victim, api.Copy_LOADED)}})
+		s.say(&placement.Update{Copies: []*placement.Copy{is("m", victim, placement.Copy_LOADED)}})
 	}
 	cancel()
 	users.Wait()

@@ -1,4 +1,4 @@
-package stream_test
+package board_test
 
 import (
 	"log/slog"
@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/control/place/board"
 	"github.com/headgate/headgate/control/place/decide"
-	"github.com/headgate/headgate/control/place/stream"
 )
 
 // A stream begins with all that there is, in Updates of a bounded size, and the last of them says that it was the last;
@@ -223,7 +223,7 @@ func TestWhatOneWantsEndsWithItsStream(t *testing.T) {
 
 // slow is a placer that takes its time to hear what is wanted.
 type slow struct {
-	stream.Placer
+	board.Placer
 	wanted, proceed chan struct{}
 	said            chan string
 }
@@ -248,7 +248,7 @@ func (e *ended) Send(*placement.Update) error     { return nil }
 // A Report that is being taken when its stream ends leaves nothing behind.
 func TestWhatIsHeardAtTheEndIsForgottenToo(t *testing.T) {
 	p := &slow{wanted: make(chan struct{}), proceed: make(chan struct{}), said: make(chan string, 2)}
-	s := stream.New(slog.New(slog.DiscardHandler))
+	s := board.New(slog.New(slog.DiscardHandler))
 	s.SetPlacer(p)
 	e := &ended{first: make(chan *placement.Report, 1)}
 	first := wants("a", 1, 0)

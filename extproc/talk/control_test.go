@@ -1,4 +1,4 @@
-package placement_test
+package talk_test
 
 import (
 	"context"
@@ -14,14 +14,14 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	api "github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/meter"
 	"github.com/headgate/headgate/extproc/pick"
-	"github.com/headgate/headgate/extproc/placement"
+	"github.com/headgate/headgate/extproc/talk"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -68,13 +68,13 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	r := &rig{T: t, socket: filepath.Join(t.TempDir(), "control.sock")}
-	news := placement.NewNews()
+	news := talk.NewNews()
 	r.flow = flow.New(flow.Config{
 		View: func() *belief.View { return r.fleet.View() }, MaxHeld: 2000, MaxBytes: 1 << 30, Changed: news.Changed,
 	})
 	r.fleet = aFleet(r.flow.Published)
 	r.control = r.serve()
-	client := placement.New(placement.Config{
+	client := talk.New(talk.Config{
 		Target: "unix:" + r.socket, Dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, News: news,
 		Fleet: r.fleet, Flow: r.flow, Meter: meter.New(r.fleet), Log: slog.New(slog.DiscardHandler),
 	})
@@ -94,7 +94,7 @@ func newRig(t *testing.T) *rig {
 
 // fakeControl is a control that says what a test tells it to.
 type fakeControl struct {
-	api.UnimplementedPlacementServer
+	placement.UnimplementedPlacementServer
 	*rig
 	server  *grpc.Server
 	served  chan struct{}
@@ -108,7 +108,7 @@ func (r *rig) serve() *fakeControl {
 		r.Fatal(err)
 	}
 	c := &fakeControl{rig: r, server: grpc.NewServer(), served: make(chan struct{}), streams: make(chan *stream, 10)}
-	api.RegisterPlacementServer(c.server, c)
+	placement.RegisterPlacementServer(c.server, c)
 	go func() {
 		defer close(c.served)
 		_ = c.server.Serve(l)
@@ -124,7 +124,7 @@ func (c *fakeControl) stop() {
 // stream is one stream of an extproc's, and what it has said in all.
 type stream struct {
 	*rig
-	wire    api.Placement_ConnectServer
+	wire    placement.Placement_ConnectServer
 	version uint64
 	end     chan struct{}
 
@@ -133,18 +133,18 @@ type stream struct {
 	process  string
 	applied  uint64
 	reports  int
-	wanted   map[string]*api.Wanted
+	wanted   map[string]*placement.Wanted
 	inFlight map[string]uint32 // by model and endpoint
 	used     map[string]uint32
 	missing  []string
-	leaving  map[string]*api.Leaving
+	leaving  map[string]*placement.Leaving
 }
 
-func (c *fakeControl) Connect(wire api.Placement_ConnectServer) error {
+func (c *fakeControl) Connect(wire placement.Placement_ConnectServer) error {
 	s := &stream{
 		rig: c.rig, wire: wire, end: make(chan struct{}), news: make(chan struct{}),
-		wanted: map[string]*api.Wanted{}, inFlight: map[string]uint32{}, used: map[string]uint32{},
-		leaving: map[string]*api.Leaving{},
+		wanted: map[string]*placement.Wanted{}, inFlight: map[string]uint32{}, used: map[string]uint32{},
+		leaving: map[string]*placement.Leaving{},
 	}
 	c.streams <- s
 	go func() {
@@ -163,7 +163,7 @@ func (c *fakeControl) Connect(wire api.Placement_ConnectServer) error {
 	return nil
 }
 
-func (s *stream) read(r *api.Report) {
+func (s *stream) read(r *placement.Report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reports++
@@ -209,7 +209,7 @@ func (s *stream) until(what string, holds func() bool) {
 }
 
 // say sends an Update, and returns its version.
-func (s *stream) say(u *api.Update) uint64 {
+func (s *stream) say(u *placement.Update) uint64 {
 	s.Helper()
 	s.version++
 	u.Version = s.version
@@ -238,14 +238,16 @@ func (r *rig) next() *stream {
 }
 
 // complete is an Update that says all: that control knows both endpoints, and these copies.
-func complete(copies ...*api.Copy) *api.Update {
-	return &api.Update{Complete: true, Endpoints: &api.Endpoints{Addresses: []string{a, b}}, Copies: copies}
+func complete(copies ...*placement.Copy) *placement.Update {
+	return &placement.Update{Complete: true, Endpoints: &placement.Endpoints{Addresses: []string{a, b}}, Copies: copies}
 }
 
-func wireKey(id string) *api.ModelKey { return &api.ModelKey{Pool: thePool.String(), Model: id} }
+func wireKey(id string) *placement.ModelKey {
+	return &placement.ModelKey{Pool: thePool.String(), Model: id}
+}
 
-func is(id, endpoint string, state api.Copy_State) *api.Copy {
-	return &api.Copy{Copy: &api.CopyKey{Key: wireKey(id), Endpoint: endpoint}, State: state}
+func is(id, endpoint string, state placement.Copy_State) *placement.Copy {
+	return &placement.Copy{Copy: &placement.CopyKey{Key: wireKey(id), Endpoint: endpoint}, State: state}
 }
 
 // await waits until something holds that no report tells of.

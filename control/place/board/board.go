@@ -1,10 +1,10 @@
-// Package stream serves extprocs: what control knows of copies goes to each of them, what requests need comes from them. It
+// Package board serves extprocs: what control knows of copies goes to each of them, what requests need comes from them. It
 // keeps what placement published and sends each extproc what it was not told yet, so that a slow one or one that comes back
 // is no case of its own.
 //
 // It also finds out when a copy that is to go is drained: when every extproc has said that it sends nothing there any more,
 // and that none of its requests is there.
-package stream
+package board
 
 import (
 	"errors"

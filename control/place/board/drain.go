@@ -1,4 +1,4 @@
-package stream
+package board
 
 import (
 	"slices"

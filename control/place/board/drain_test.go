@@ -1,4 +1,4 @@
-package stream_test
+package board_test
 
 import (
 	"slices"
