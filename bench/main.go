@@ -1,5 +1,5 @@
-// Command bench is the fourth program of Headgate: what it is tried with. It holds the simulated engine, and the load
-// and the experiments that are run against engines and gateways.
+// Command bench is what Headgate is tried with: a simulated engine, the quickstart that runs the whole on this machine, and a
+// real Kubernetes there. What serves requests needs none of it.
 //
 //	bench --help            lists the commands
 //	bench COMMAND --help    explains one
