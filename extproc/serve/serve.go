@@ -57,30 +57,41 @@ const cutOff = time.Second
 func (c Config) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	health := newHealth()
-	fault := c.open(func(l net.Listener, server *grpc.Server, delay time.Duration) {
-		group.Go(func() error { return server.Serve(l) })
+	all, err := c.open(health)
+	if err != nil {
+		for _, d := range all {
+			_ = d.listener.Close()
+		}
+		return err
+	}
+	for _, d := range all {
+		group.Go(func() error { return d.server.Serve(d.listener) })
 		group.Go(func() error {
 			<-ctx.Done()
 			health.drain()
 			if c.Port < 0 {
-				c.endOwn(server, health)
+				c.endOwn(d.server, health)
 				return nil
 			}
-			if delay > 0 {
-				<-time.After(delay)
+			if d.delay > 0 {
+				<-time.After(d.delay)
 			}
 			c.Outcomes.Close()
 			health.end()
-			late := time.AfterFunc(c.DrainTimeout, server.Stop)
+			late := time.AfterFunc(c.DrainTimeout, d.server.Stop)
 			defer late.Stop()
-			server.GracefulStop()
+			d.server.GracefulStop()
 			return nil
 		})
-	}, health)
-	if fault != nil {
-		group.Go(func() error { return fault }) // ends the others
 	}
 	return group.Wait()
+}
+
+// door is an address that is open.
+type door struct {
+	listener net.Listener
+	server   *grpc.Server
+	delay    time.Duration // for which it is served after the end is told
 }
 
 // endOwn ends a server of Headgate's own Envoys. It lets go of its address at once.
@@ -95,8 +106,8 @@ func (c Config) endOwn(server *grpc.Server, health *healthService) {
 	server.GracefulStop()
 }
 
-// open listens everywhere and hands each listener on with its server and the time for which it is served after the end is told.
-func (c Config) open(serve func(l net.Listener, server *grpc.Server, delay time.Duration), health *healthService) error {
+// open opens every address before any is served: where one cannot be, nobody was told that it would be.
+func (c Config) open(health *healthService) (all []door, err error) {
 	on := listen.On
 	if c.TakeOver {
 		on = listen.Over
@@ -104,37 +115,37 @@ func (c Config) open(serve func(l net.Listener, server *grpc.Server, delay time.
 	for _, address := range c.Own {
 		l, err := on("listen", address)
 		if err != nil {
-			return err
+			return all, err
 		}
 		server, err := c.server(health, listen.IsLocal(l.Addr()), stream.Own)
 		if err != nil {
-			return errors.Join(err, l.Close())
+			return all, errors.Join(err, l.Close())
 		}
-		serve(l, server, 0)
+		all = append(all, door{l, server, 0})
 		c.Log.Info("serving Headgate's own Envoys", "address", address)
 	}
 	if c.Port >= 0 {
 		l, err := Listen("grpc-port", c.Host, c.Port)
 		if err != nil {
-			return err
+			return all, err
 		}
 		server, err := c.server(health, listen.IsLocal(l.Addr()), stream.Gateway)
 		if err != nil {
-			return errors.Join(err, l.Close())
+			return all, errors.Join(err, l.Close())
 		}
-		serve(l, server, c.DrainDelay)
+		all = append(all, door{l, server, c.DrainDelay})
 		c.Log.Info("serving other gateways", "address", l.Addr().String())
 	}
 	if c.HealthPort >= 0 {
 		l, err := Listen("grpc-health-port", c.Host, c.HealthPort)
 		if err != nil {
-			return err
+			return all, err
 		}
 		server := grpc.NewServer()
 		healthv1.RegisterHealthServer(server, health)
-		serve(l, server, c.DrainDelay)
+		all = append(all, door{l, server, c.DrainDelay})
 	}
-	return nil
+	return all, nil
 }
 
 // server returns a gRPC server for the data planes of a front.

@@ -4,6 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,5 +66,26 @@ func TestWhereTLSIs(t *testing.T) {
 		cancel()
 		_ = conn.Close()
 		server.Stop()
+	}
+}
+
+// Where one address cannot be opened the others are closed, and the fault is told at once: nobody was served who would have to be
+// told that this ends.
+func TestWhereNotAllCanBeServedNothingIs(t *testing.T) {
+	taken, err := Listen("grpc-health-port", "127.0.0.1", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	socket := filepath.Join(t.TempDir(), "own.sock")
+	c := Config{
+		Own: []string{"unix:" + socket}, Host: "127.0.0.1", HealthPort: taken.Addr().(*net.TCPAddr).Port, DrainDelay: time.Hour,
+		Exchanges: stream.New(stream.Config{}), Log: slog.New(slog.DiscardHandler),
+	}
+	if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "--grpc-health-port") { // waits for an hour else
+		t.Errorf("it ends with %v", err)
+	}
+	if _, err := net.Dial("unix", socket); err == nil {
+		t.Error("its socket is open")
 	}
 }
