@@ -8,7 +8,6 @@ package pool
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -20,15 +19,6 @@ const (
 
 // SchemeGroupVersion is GroupVersion for clients.
 var SchemeGroupVersion = schema.GroupVersion{Group: "inference.networking.k8s.io", Version: "v1"}
-
-var builder = runtime.NewSchemeBuilder(func(s *runtime.Scheme) error {
-	s.AddKnownTypes(SchemeGroupVersion, &InferencePool{}, &InferencePoolList{})
-	metav1.AddToGroupVersion(s, SchemeGroupVersion)
-	return nil
-})
-
-// AddToScheme makes InferencePool known to a client.
-var AddToScheme = builder.AddToScheme
 
 // InferencePool selects the pods whose ports are the endpoints of one pool.
 //

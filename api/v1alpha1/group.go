@@ -7,24 +7,10 @@
 // +groupName=inference.x-k8s.io
 package v1alpha1
 
-import (
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-)
+import "k8s.io/apimachinery/pkg/runtime/schema"
 
 // GroupVersion names the kinds of this package in YAML.
 const GroupVersion = "inference.x-k8s.io/v1alpha1"
 
 // SchemeGroupVersion is GroupVersion for clients.
 var SchemeGroupVersion = schema.GroupVersion{Group: "inference.x-k8s.io", Version: "v1alpha1"}
-
-var builder = runtime.NewSchemeBuilder(func(s *runtime.Scheme) error {
-	s.AddKnownTypes(SchemeGroupVersion,
-		&LLMRoute{}, &LLMRouteList{}, &Model{}, &ModelList{}, &PoolSettings{}, &PoolSettingsList{}, &EndpointList{}, &EndpointListList{})
-	metav1.AddToGroupVersion(s, SchemeGroupVersion)
-	return nil
-})
-
-// AddToScheme makes the kinds of this package known to a client.
-var AddToScheme = builder.AddToScheme

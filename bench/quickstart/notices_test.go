@@ -14,6 +14,7 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
+	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
 func TestWhatIsSaidOfObjects(t *testing.T) {
@@ -59,7 +60,7 @@ func TestARefusedEditIsTold(t *testing.T) {
 	done := make(chan error, 1)
 	published := make(chan bool, 16)
 	go func() {
-		done <- dir.New(folder, slog.New(slog.NewJSONHandler(log, nil)), nil).Run(ctx, func(objects.Set) { published <- true })
+		done <- dir.New(folder, kinds.All(), slog.New(slog.NewJSONHandler(log, nil)), nil).Run(ctx, func(objects.Set) { published <- true })
 	}()
 	<-published
 	var told []string

@@ -6,7 +6,6 @@ package objects
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -49,37 +48,62 @@ type Object struct {
 	Name Name
 }
 
+// String is "Kind namespace/name".
+func (o Object) String() string { return o.Kind + " " + o.Name.String() }
+
+// shelves are where a Set keeps its objects, by kind: a kind that has a field in Set has a line here.
+func (s *Set) shelves() map[string]shelf {
+	return map[string]shelf{
+		pool.Kind:                 slice[pool.InferencePool]{&s.Pools},
+		v1alpha1.LLMRouteKind:     slice[v1alpha1.LLMRoute]{&s.Routes},
+		PodKind:                   slice[Pod]{&s.Pods},
+		v1alpha1.EndpointListKind: slice[List]{&s.Lists},
+		v1alpha1.PoolSettingsKind: slice[v1alpha1.PoolSettings]{&s.Settings},
+		v1alpha1.ModelKind:        slice[v1alpha1.Model]{&s.Models},
+	}
+}
+
+// shelf is a field of a Set with the objects of one kind.
+type shelf interface {
+	count() int
+	add(same shelf) // the objects of the same field of another Set
+}
+
+type slice[T any] struct{ all *[]T }
+
+func (s slice[T]) count() int     { return len(*s.all) }
+func (s slice[T]) add(same shelf) { *s.all = append(*s.all, *same.(slice[T]).all...) }
+
 // count is how many objects there are of each kind.
 func (s *Set) count() map[string]int {
-	return map[string]int{
-		pool.Kind: len(s.Pools), v1alpha1.LLMRouteKind: len(s.Routes), PodKind: len(s.Pods), v1alpha1.EndpointListKind: len(s.Lists),
-		v1alpha1.PoolSettingsKind: len(s.Settings), v1alpha1.ModelKind: len(s.Models),
+	all := make(map[string]int)
+	for kind, shelf := range s.shelves() {
+		all[kind] = shelf.count()
+	}
+	return all
+}
+
+// Add adds the objects of t, with no name resolved. Where both say where an object is written, s counts.
+func (s *Set) Add(t Set) {
+	more := t.shelves()
+	for kind, shelf := range s.shelves() {
+		shelf.add(more[kind])
+	}
+	if s.At == nil {
+		s.At = make(map[Object]string, len(t.At))
+	}
+	for o, at := range t.At {
+		if _, ok := s.At[o]; !ok {
+			s.At[o] = at
+		}
 	}
 }
 
 // Join returns the objects of both, those of s first, with no name resolved.
 func (s Set) Join(t Set) Set {
-	return Set{
-		Pools:    slices.Concat(s.Pools, t.Pools),
-		Routes:   slices.Concat(s.Routes, t.Routes),
-		Pods:     slices.Concat(s.Pods, t.Pods),
-		Lists:    slices.Concat(s.Lists, t.Lists),
-		Settings: slices.Concat(s.Settings, t.Settings),
-		Models:   slices.Concat(s.Models, t.Models),
-		At:       joined(s.At, t.At),
-	}
-}
-
-// joined is both maps; where both have a key, that of a counts.
-func joined(a, b map[Object]string) map[Object]string {
-	switch {
-	case len(a) == 0:
-		return b
-	case len(b) == 0:
-		return a
-	}
-	all := maps.Clone(b)
-	maps.Copy(all, a)
+	var all Set
+	all.Add(s)
+	all.Add(t)
 	return all
 }
 
@@ -261,11 +285,11 @@ func (w *World) Addresses() []string {
 
 // Where names an object for people, with where it is written if that is known: "LLMRoute default/sql, routes.yaml:3".
 func (w *World) Where(kind string, name Name) string {
-	words := kind + " " + name.String()
-	if at := w.at[Object{kind, name}]; at != "" {
-		words += ", " + at
+	o := Object{kind, name}
+	if at := w.at[o]; at != "" {
+		return o.String() + ", " + at
 	}
-	return words
+	return o.String()
 }
 
 // WhereOf is Where for the Pod or EndpointList that declares an endpoint.

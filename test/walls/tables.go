@@ -84,7 +84,7 @@ var confined = []struct {
 	},
 	{
 		"k8s.io/api/", "other rooms know pods as objects.Pod; control has objects of its own in one room",
-		[]string{"internal/objects/dir", "internal/objects/kube", "internal/objects/pods", "control/pods", "test/apiserver"},
+		[]string{"internal/objects/kinds", "internal/objects/kube", "control/pods", "test/apiserver"},
 	},
 }
 
@@ -152,7 +152,7 @@ var houses = [][]floor{
 			[]string{"internal/objects/dir", "internal/objects/kube", "internal/objects/resolve"},
 			"each reads objects from one place",
 		},
-		{[]string{"internal/objects/pods"}, "what a folder and an API server both say of pods"},
+		{[]string{"internal/objects/kinds"}, "which kinds there are, for a folder and an API server both"},
 		{[]string{"internal/objects", "internal/sim"}, "the World, the model of an engine"},
 		{
 			[]string{"internal/engine", "internal/profile", "internal/listen", "internal/reach", "internal/version"},
@@ -188,7 +188,6 @@ var namesakes = []struct {
 	why   string
 }{
 	{"serve", []string{"control/serve", "extproc/serve"}, "each is where its program listens, and neither is seen beside the other"},
-	{"pods", []string{"control/pods", "internal/objects/pods"}, "control's own pods, and those of engines; neither is seen beside the other"},
 	{"meter", []string{"control/meter", "extproc/meter"}, "each is what its program says of itself, and neither is seen beside the other"},
 	{"e2e", []string{"bench/cluster/e2e", "bench/e2e"}, "only tests, which nobody imports"},
 }

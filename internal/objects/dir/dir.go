@@ -21,8 +21,8 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
 const (
@@ -39,6 +39,7 @@ const (
 // Source follows one directory. Make one with [New].
 type Source struct {
 	dir     string
+	kinds   []kinds.Kind
 	log     *slog.Logger
 	refused func(files int)
 
@@ -54,18 +55,18 @@ type file struct {
 	err  error     // why text is not in force, nil if it is
 }
 
-// New returns a Source for a directory. Refused is called after each reading with the number of files that are not in
-// force; it may be nil.
-func New(dir string, log *slog.Logger, refused func(files int)) *Source {
+// New returns a Source for the objects of a directory, which are of the kinds of a table. Refused is called after each reading with
+// the number of files that are not in force; it may be nil.
+func New(dir string, table []kinds.Kind, log *slog.Logger, refused func(files int)) *Source {
 	if refused == nil {
 		refused = func(int) {}
 	}
-	return &Source{dir: dir, log: log, refused: refused, files: make(map[string]*file)}
+	return &Source{dir: dir, kinds: table, log: log, refused: refused, files: make(map[string]*file)}
 }
 
 // Read reads a directory once, with no name resolved.
 func Read(dir string) (objects.Set, error) {
-	s := New(dir, slog.New(slog.DiscardHandler), nil)
+	s := New(dir, kinds.All(), slog.New(slog.DiscardHandler), nil)
 	set, err := s.first()
 	if err != nil {
 		return objects.Set{}, fmt.Errorf("read objects: %w", err)
@@ -173,7 +174,7 @@ func (s *Source) read() (*objects.Set, error) {
 	// Files at rest keep what they define; a change that defines it too is the one at fault. A file that was refused is
 	// tried again each time, for the fault may have been mended in another file.
 	names := slices.Sorted(maps.Keys(texts))
-	claims := make(map[key]string)
+	claims := make(map[objects.Object]string)
 	var unsettled []string
 	for _, name := range names {
 		f := s.files[name]
@@ -226,7 +227,7 @@ func (s *Source) texts() (map[string][]byte, error) {
 }
 
 // update takes the new text of a file, and reports whether what is in force changed.
-func (s *Source) update(name string, text []byte, claims map[key]string) bool {
+func (s *Source) update(name string, text []byte, claims map[objects.Object]string) bool {
 	path := filepath.Join(s.dir, name)
 	f := s.files[name]
 	if f == nil {
@@ -234,7 +235,7 @@ func (s *Source) update(name string, text []byte, claims map[key]string) bool {
 		s.files[name] = f
 	}
 	known := f.err
-	fresh, err := parse(path, text)
+	fresh, err := parse(path, text, s.kinds)
 	if err == nil {
 		err = s.conflict(path, fresh, claims)
 	}
@@ -252,47 +253,48 @@ func (s *Source) update(name string, text []byte, claims map[key]string) bool {
 	for _, n := range fresh.notes {
 		s.log.Warn("objects", "note", n)
 	}
-	s.log.Info("objects read", "file", path, "objects", len(fresh.at))
+	s.log.Info("objects read", "file", path, "objects", len(fresh.as))
 	f.good = fresh
 	claim(claims, name, fresh)
 	return true
 }
 
 // conflict is an error if another file defines an object of c.
-func (s *Source) conflict(path string, c *contents, claims map[key]string) error {
-	ids := slices.SortedFunc(maps.Keys(c.at), func(a, b key) int { return c.at[a] - c.at[b] })
-	for _, id := range ids {
+func (s *Source) conflict(path string, c *contents, claims map[objects.Object]string) error {
+	for _, id := range c.inOrder() {
 		if other, ok := claims[id]; ok {
-			return &Fault{File: path, Line: c.at[id], Reason: fmt.Sprintf("%s is already defined at %s:%d",
-				id, filepath.Join(s.dir, other), s.files[other].good.at[id])}
+			return &Fault{File: path, Line: c.as[id].line, Reason: fmt.Sprintf("%s is already defined at %s:%d",
+				id, filepath.Join(s.dir, other), s.files[other].good.as[id].line)}
 		}
 	}
 	return nil
 }
 
-// immutable is an error if a Model is another than it was.
+// inOrder are the objects by where they are.
+func (c *contents) inOrder() []objects.Object {
+	return slices.SortedFunc(maps.Keys(c.as), func(a, b objects.Object) int { return c.as[a].line - c.as[b].line })
+}
+
+// immutable is an error if an object is not as it was, in what may not change.
 func immutable(path string, was, is *contents) error {
-	for i := range is.set.Models {
-		m := &is.set.Models[i]
-		for j := range was.set.Models {
-			old := &was.set.Models[j]
-			if old.Namespace != m.Namespace || old.Name != m.Name {
-				continue
-			}
-			if faults := objects.CheckModelChange(old, m); len(faults) > 0 {
-				id := key{v1alpha1.ModelKind, objects.Name{Namespace: m.Namespace, Name: m.Name}}
-				return &Fault{File: path, Line: is.at[id], Reason: fmt.Sprintf("%s: %v", id, faults[0])}
-			}
+	for _, id := range is.inOrder() {
+		old, there := was.as[id]
+		if !there {
+			continue
+		}
+		o := is.as[id]
+		if faults := o.kind.Change(old.object, o.object); len(faults) > 0 {
+			return &Fault{File: path, Line: o.line, Reason: fmt.Sprintf("%s: %v", id, faults[0])}
 		}
 	}
 	return nil
 }
 
-func claim(claims map[key]string, name string, c *contents) {
+func claim(claims map[objects.Object]string, name string, c *contents) {
 	if c == nil {
 		return
 	}
-	for id := range c.at {
+	for id := range c.as {
 		if _, taken := claims[id]; !taken {
 			claims[id] = name
 		}
@@ -320,18 +322,10 @@ func (s *Source) faults() error {
 
 // good joins the last good objects of every file.
 func (s *Source) good(names []string) *objects.Set {
-	all := objects.Set{At: make(map[objects.Object]string)}
+	var all objects.Set
 	for _, name := range names {
 		if good := s.files[name].good; good != nil {
-			all.Pools = append(all.Pools, good.set.Pools...)
-			all.Routes = append(all.Routes, good.set.Routes...)
-			all.Pods = append(all.Pods, good.set.Pods...)
-			all.Settings = append(all.Settings, good.set.Settings...)
-			all.Lists = append(all.Lists, good.set.Lists...)
-			all.Models = append(all.Models, good.set.Models...)
-			for id, line := range good.at {
-				all.At[objects.Object{Kind: id.kind, Name: id.name}] = fmt.Sprintf("%s:%d", filepath.Join(s.dir, name), line)
-			}
+			all.Add(good.set)
 		}
 	}
 	return &all

@@ -12,6 +12,7 @@ import (
 
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
+	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
 const pool = `apiVersion: inference.networking.k8s.io/v1
@@ -55,7 +56,7 @@ func (b *lockedBuffer) String() string {
 func follow(t *testing.T, folder string) *follower {
 	f := &follower{t: t, folder: folder, worlds: make(chan *objects.World, 100), refused: make(chan int, 100), done: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
-	source := dir.New(folder, slog.New(slog.NewTextHandler(&f.log, nil)), func(n int) { f.refused <- n })
+	source := dir.New(folder, kinds.All(), slog.New(slog.NewTextHandler(&f.log, nil)), func(n int) { f.refused <- n })
 	go func() { f.done <- source.Run(ctx, func(s objects.Set) { f.worlds <- objects.Build(s) }) }()
 	t.Cleanup(func() {
 		cancel()
@@ -222,11 +223,11 @@ func TestAnInvalidFileAtTheStartIsAnError(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	err := dir.New(folder, slog.New(slog.DiscardHandler), nil).Run(t.Context(), func(objects.Set) { t.Error("objects were published") })
+	err := dir.New(folder, kinds.All(), slog.New(slog.DiscardHandler), nil).Run(t.Context(), func(objects.Set) { t.Error("objects were published") })
 	if err == nil || !strings.Contains(err.Error(), "a.yaml:1: ") || !strings.Contains(err.Error(), "c.yaml:1: ") {
 		t.Errorf("the error is %v, want both faults", err)
 	}
-	err = dir.New(filepath.Join(folder, "none"), slog.New(slog.DiscardHandler), nil).Run(t.Context(), nil)
+	err = dir.New(filepath.Join(folder, "none"), kinds.All(), slog.New(slog.DiscardHandler), nil).Run(t.Context(), nil)
 	if err == nil || !strings.Contains(err.Error(), "none") {
 		t.Errorf("the error is %v, want it to name the folder", err)
 	}

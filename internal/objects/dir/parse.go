@@ -2,21 +2,17 @@ package dir
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
-	"github.com/headgate/headgate/api/pool"
-	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/objects/pods"
+	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
 // defaultNamespace is the namespace of an object that names none, as kubectl has it.
@@ -25,18 +21,18 @@ const defaultNamespace = "default"
 // contents is the objects of one file.
 type contents struct {
 	set objects.Set
-	// at is the line of each object, by kind and name.
-	at map[key]int
+	// as is each object as it is written.
+	as map[objects.Object]written
 	// notes are faults that refuse nothing: fields of Kubernetes' own kinds that this version does not know.
 	notes []string
 }
 
-type key struct {
-	kind string
-	name objects.Name
+// written is an object as a file has it, and the line.
+type written struct {
+	kind   kinds.Kind
+	object kinds.Object
+	line   int
 }
-
-func (k key) String() string { return k.kind + " " + k.name.String() }
 
 // Fault is what is wrong with a file, and where.
 type Fault struct {
@@ -49,10 +45,10 @@ type Fault struct {
 func (f *Fault) Error() string { return fmt.Sprintf("%s:%d: %s", f.File, f.Line, f.Reason) }
 
 // parse reads the objects of one file: documents of YAML or JSON, and lists of kubectl get. Every error is a [Fault].
-func parse(file string, text []byte) (*contents, error) {
-	c := &contents{at: make(map[key]int)}
+func parse(file string, text []byte, table []kinds.Kind) (*contents, error) {
+	c := &contents{as: make(map[objects.Object]written), set: objects.Set{At: make(map[objects.Object]string)}}
 	for _, d := range documents(text) {
-		p := &parser{file: file, doc: d, contents: c}
+		p := &parser{file: file, doc: d, kinds: table, contents: c}
 		if err := p.document(); err != nil {
 			return nil, err
 		}
@@ -63,8 +59,9 @@ func parse(file string, text []byte) (*contents, error) {
 // parser reads one document into contents.
 type parser struct {
 	*contents
-	file string
-	doc  *document
+	file  string
+	doc   *document
+	kinds []kinds.Kind
 }
 
 // fault is an error at the line of path, a field path such as "items[0].spec.priority".
@@ -94,20 +91,17 @@ func (p *parser) object(path string, text []byte) error {
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(text, &meta); err != nil {
 		return p.fault(path, "not a Kubernetes object: it needs apiVersion, kind and metadata")
 	}
-	switch {
-	case meta.APIVersion == v1alpha1.GroupVersion && meta.Kind == v1alpha1.LLMRouteKind:
-		return p.route(path, text)
-	case meta.APIVersion == v1alpha1.GroupVersion && meta.Kind == v1alpha1.PoolSettingsKind:
-		return p.settings(path, text)
-	case meta.APIVersion == v1alpha1.GroupVersion && meta.Kind == v1alpha1.EndpointListKind:
-		return p.list(path, text)
-	case meta.APIVersion == v1alpha1.GroupVersion && meta.Kind == v1alpha1.ModelKind:
-		return p.model(path, text)
-	case meta.APIVersion == pool.GroupVersion && meta.Kind == pool.Kind:
-		return p.pool(path, text)
-	case meta.APIVersion == "v1" && meta.Kind == objects.PodKind:
-		return p.pod(path, text)
-	case strings.HasSuffix(meta.Kind, "List") && meta.Kind != v1alpha1.EndpointListKind: // kubectl get -o yaml
+	named := false // what is a kind's name is no list of another kind
+	for _, k := range p.kinds {
+		if meta.Kind != k.Kind {
+			continue
+		}
+		if meta.APIVersion == k.GroupVersion().String() {
+			return p.read(path, text, k)
+		}
+		named = true
+	}
+	if strings.HasSuffix(meta.Kind, "List") && !named { // kubectl get -o yaml
 		for i, item := range meta.Items {
 			if err := p.object(fmt.Sprintf("items[%d]", i), item); err != nil {
 				return err
@@ -115,130 +109,66 @@ func (p *parser) object(path string, text []byte) error {
 		}
 		return nil
 	}
-	return p.fault(join(path, "kind"), "apiVersion %q, kind %q is not an object that Headgate reads; it reads %s %s, %s, %s and %s, %s %s and v1 Pod",
-		meta.APIVersion, meta.Kind, v1alpha1.GroupVersion, v1alpha1.LLMRouteKind, v1alpha1.ModelKind, v1alpha1.EndpointListKind, v1alpha1.PoolSettingsKind,
-		pool.GroupVersion, pool.Kind)
+	return p.fault(join(path, "kind"), "apiVersion %q, kind %q is not an object that Headgate reads; it reads %s", meta.APIVersion, meta.Kind, names(p.kinds))
 }
 
-func (p *parser) route(path string, text []byte) error {
-	var r v1alpha1.LLMRoute
-	unknown, err := p.decode(path, text, &r)
+// names are those of kinds for people, each version with its kinds.
+func names(table []kinds.Kind) string {
+	var versions []schema.GroupVersion
+	of := make(map[schema.GroupVersion][]string)
+	for _, k := range table {
+		v := k.GroupVersion()
+		if of[v] == nil {
+			versions = append(versions, v)
+		}
+		of[v] = append(of[v], k.Kind)
+	}
+	all := make([]string, len(versions))
+	for i, v := range versions {
+		all[i] = v.String() + " " + and(of[v])
+	}
+	return and(all)
+}
+
+// and is "a, b and c".
+func and(words []string) string {
+	last := len(words) - 1
+	if last < 1 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:last], ", ") + " and " + words[last]
+}
+
+// read reads an object of a kind.
+func (p *parser) read(path string, text []byte, k kinds.Kind) error {
+	o := k.New()
+	unknown, err := p.decode(path, text, o)
 	if err != nil {
 		return err
 	}
-	r.Namespace = cmp.Or(r.Namespace, defaultNamespace)
-	id := key{v1alpha1.LLMRouteKind, objects.Name{Namespace: r.Namespace, Name: r.Name}}
-	if len(unknown) > 0 { // our own kind: a field that we do not know is a slip of the pen
+	if o.GetNamespace() == "" {
+		o.SetNamespace(defaultNamespace)
+	}
+	id := objects.Object{Kind: k.Kind, Name: objects.Name{Namespace: o.GetNamespace(), Name: o.GetName()}}
+	if k.Strict && len(unknown) > 0 {
 		return p.fault(join(path, unknown[0].path), "%s: %s", id, unknown[0].reason)
 	}
-	if err := p.check(path, id, objects.CheckRoute(&r)); err != nil {
-		return err
-	}
-	p.set.Routes = append(p.set.Routes, r)
-	return nil
-}
-
-func (p *parser) settings(path string, text []byte) error {
-	var s v1alpha1.PoolSettings
-	unknown, err := p.decode(path, text, &s)
-	if err != nil {
-		return err
-	}
-	s.Namespace = cmp.Or(s.Namespace, defaultNamespace)
-	id := key{v1alpha1.PoolSettingsKind, objects.Name{Namespace: s.Namespace, Name: s.Name}}
-	if len(unknown) > 0 {
-		return p.fault(join(path, unknown[0].path), "%s: %s", id, unknown[0].reason)
-	}
-	if err := p.check(path, id, objects.CheckFolderSettings(&s)); err != nil {
-		return err
-	}
-	p.set.Settings = append(p.set.Settings, s)
-	return nil
-}
-
-func (p *parser) model(path string, text []byte) error {
-	var m v1alpha1.Model
-	unknown, err := p.decode(path, text, &m)
-	if err != nil {
-		return err
-	}
-	m.Namespace = cmp.Or(m.Namespace, defaultNamespace)
-	id := key{v1alpha1.ModelKind, objects.Name{Namespace: m.Namespace, Name: m.Name}}
-	if len(unknown) > 0 {
-		return p.fault(join(path, unknown[0].path), "%s: %s", id, unknown[0].reason)
-	}
-	if err := p.check(path, id, objects.CheckModelObject(&m)); err != nil {
-		return err
-	}
-	p.set.Models = append(p.set.Models, m)
-	return nil
-}
-
-func (p *parser) list(path string, text []byte) error {
-	var l v1alpha1.EndpointList
-	unknown, err := p.decode(path, text, &l)
-	if err != nil {
-		return err
-	}
-	l.Namespace = cmp.Or(l.Namespace, defaultNamespace)
-	id := key{v1alpha1.EndpointListKind, objects.Name{Namespace: l.Namespace, Name: l.Name}}
-	if len(unknown) > 0 {
-		return p.fault(join(path, unknown[0].path), "%s: %s", id, unknown[0].reason)
-	}
-	if err := p.check(path, id, objects.CheckList(&l)); err != nil {
-		return err
-	}
-	p.set.Lists = append(p.set.Lists, objects.List{EndpointList: l, Loopback: true})
-	return nil
-}
-
-func (p *parser) pool(path string, text []byte) error {
-	var ip pool.InferencePool
-	unknown, err := p.decode(path, text, &ip)
-	if err != nil {
-		return err
-	}
-	ip.Namespace = cmp.Or(ip.Namespace, defaultNamespace)
-	id := key{pool.Kind, objects.Name{Namespace: ip.Namespace, Name: ip.Name}}
 	p.note(path, id, unknown)
-	if err := p.check(path, id, objects.CheckPool(&ip)); err != nil {
-		return err
-	}
-	p.set.Pools = append(p.set.Pools, ip)
-	return nil
-}
-
-func (p *parser) pod(path string, text []byte) error {
-	var pod corev1.Pod
-	unknown, err := p.decode(path, text, &pod)
-	if err != nil {
-		return err
-	}
-	pod.Namespace = cmp.Or(pod.Namespace, defaultNamespace)
-	id := key{objects.PodKind, objects.Name{Namespace: pod.Namespace, Name: pod.Name}}
-	p.note(path, id, unknown)
-	read, faults := pods.Of(&pod)
-	if err := p.check(path, id, faults); err != nil {
-		return err
-	}
-	p.set.Pods = append(p.set.Pods, read)
-	return nil
-}
-
-// check turns the first of faults into an error, or else records where the object is.
-func (p *parser) check(path string, id key, faults field.ErrorList) error {
+	kept, faults := k.Folder(o)
 	if len(faults) > 0 {
-		f := faults[0]
-		return p.fault(join(path, f.Field), "%s: %v", id, f)
+		return p.fault(join(path, faults[0].Field), "%s: %v", id, faults[0])
 	}
-	if line, ok := p.at[id]; ok {
-		return p.fault(join(path, "metadata.name"), "%s is defined twice, first at line %d", id, line)
+	name := join(path, "metadata.name")
+	if first, ok := p.as[id]; ok {
+		return p.fault(name, "%s is defined twice, first at line %d", id, first.line)
 	}
-	p.at[id] = p.doc.line(join(path, "metadata.name"))
+	line := p.doc.line(name)
+	p.as[id], p.set.At[id] = written{k, o, line}, fmt.Sprintf("%s:%d", p.file, line)
+	k.Keep(&p.set, kept)
 	return nil
 }
 
-func (p *parser) note(path string, id key, unknown []unknownField) {
+func (p *parser) note(path string, id objects.Object, unknown []unknownField) {
 	for _, u := range unknown {
 		p.notes = append(p.notes, p.fault(join(path, u.path), "%s: %s: ignored", id, u.reason).Error())
 	}

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
 const goodRoute = `apiVersion: inference.x-k8s.io/v1alpha1
@@ -121,7 +122,7 @@ func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 		{"second document", goodPod + "---\n# a comment\n---\n" + strings.Replace(goodPool, "8000", "0", 1), "f.yaml:19: InferencePool default/base: spec.targetPorts[0].number: Invalid value: 0: must be between 1 and 65535, inclusive"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := parse("f.yaml", []byte(c.text))
+			_, err := parse("f.yaml", []byte(c.text), kinds.All())
 			if _, ok := errors.AsType[*Fault](err); !ok {
 				t.Fatalf("the error is %v, want a Fault", err)
 			}
@@ -172,7 +173,7 @@ kind: List
 metadata:
   resourceVersion: ""
 `
-	c, err := parse("f.yaml", []byte(list))
+	c, err := parse("f.yaml", []byte(list), kinds.All())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,19 +190,19 @@ metadata:
 }
 
 func TestAPodWrittenByHandIsReady(t *testing.T) {
-	c, err := parse("f.yaml", []byte(goodPod))
+	c, err := parse("f.yaml", []byte(goodPod), kinds.All())
 	if err != nil || len(c.set.Pods) != 1 || !c.set.Pods[0].Ready {
 		t.Errorf("pods are %+v, %v", c, err)
 	}
 }
 
 func TestAnEndpointListIsRead(t *testing.T) {
-	c, err := parse("f.yaml", []byte(goodList))
+	c, err := parse("f.yaml", []byte(goodList), kinds.All())
 	if err != nil || len(c.set.Lists) != 1 || c.set.Lists[0].Namespace != "default" || len(c.set.Lists[0].Spec.Addresses) != 2 || !c.set.Lists[0].Loopback {
 		t.Errorf("lists are %+v, %v", c, err)
 	}
 	local := strings.Replace(strings.Replace(goodList, "sglang", "modelruntime\n  management: unix:/run/x.sock", 1), "  - 10.0.0.7:8000\n  - engine-1.internal:8000\n", "  - '[::1]:8000'\n", 1)
-	if c, err := parse("f.yaml", []byte(local)); err != nil || len(c.set.Lists) != 1 || c.set.Lists[0].Spec.Management != "unix:/run/x.sock" {
+	if c, err := parse("f.yaml", []byte(local), kinds.All()); err != nil || len(c.set.Lists) != 1 || c.set.Lists[0].Spec.Management != "unix:/run/x.sock" {
 		t.Errorf("lists of this machine are %+v, %v", c, err)
 	}
 }
@@ -213,7 +214,7 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		c, err := parse("f.yaml", text)
+		c, err := parse("f.yaml", text, kinds.All())
 		if err != nil {
 			var fault *Fault
 			if !errors.As(err, &fault) || fault.Line < 1 || fault.Line > bytes.Count(text, []byte("\n"))+1 {

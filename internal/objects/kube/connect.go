@@ -6,22 +6,23 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/headgate/headgate/api/pool"
-	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
 const (
@@ -50,43 +51,44 @@ func Connect(kubeconfig string) (*rest.Config, error) {
 	return c, nil
 }
 
-// scheme has the kinds that are read.
-var scheme = func() *runtime.Scheme {
+// schemeOf has the kinds of a table, and Secrets.
+func schemeOf(table []kinds.Kind) *runtime.Scheme {
 	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme, pool.AddToScheme} {
-		if err := add(s); err != nil {
-			panic(err) // kinds of our own
-		}
+	s.AddKnownTypes(secrets.GroupVersion(), new(corev1.Secret), new(corev1.SecretList))
+	metav1.AddToGroupVersion(s, secrets.GroupVersion())
+	for _, k := range table {
+		s.AddKnownTypeWithName(k.GroupVersionKind, k.New())
+		s.AddKnownTypeWithName(k.GroupVersion().WithKind(k.Kind+"List"), k.NewList())
+		metav1.AddToGroupVersion(s, k.GroupVersion())
 	}
 	return s
-}()
+}
 
-// mapper knows the paths of the kinds that are read, so that the API server need not be asked for them: they are the same
+// secrets is where Secrets are, which are no objects of a Set: each is read by its name.
+var secrets = corev1.SchemeGroupVersion.WithResource("secrets")
+
+// mapperOf knows the paths of the kinds of a table, so that the API server need not be asked for them: they are the same
 // everywhere, and a program may start while it is away.
-var mapper = func() meta.RESTMapper {
+func mapperOf(table []kinds.Kind) meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
-	for _, k := range []struct {
-		version            schema.GroupVersion
-		kind, many, single string
-	}{
-		{schema.GroupVersion{Version: "v1"}, "Pod", "pods", "pod"},
-		{schema.GroupVersion{Version: "v1"}, "Secret", "secrets", "secret"},
-		{pool.SchemeGroupVersion, pool.Kind, "inferencepools", "inferencepool"},
-		{v1alpha1.SchemeGroupVersion, v1alpha1.LLMRouteKind, "llmroutes", "llmroute"},
-		{v1alpha1.SchemeGroupVersion, v1alpha1.ModelKind, "models", "model"},
-		{v1alpha1.SchemeGroupVersion, v1alpha1.PoolSettingsKind, "poolsettings", "poolsettings"},
-		{v1alpha1.SchemeGroupVersion, v1alpha1.EndpointListKind, "endpointlists", "endpointlist"},
-	} {
-		m.AddSpecific(k.version.WithKind(k.kind), k.version.WithResource(k.many), k.version.WithResource(k.single), meta.RESTScopeNamespace)
+	add := func(kind schema.GroupVersionKind, resource schema.GroupVersionResource) {
+		single := resource.GroupVersion().WithResource(strings.ToLower(kind.Kind))
+		m.AddSpecific(kind, resource, single, meta.RESTScopeNamespace)
+	}
+	add(corev1.SchemeGroupVersion.WithKind("Secret"), secrets)
+	for _, k := range table {
+		add(k.GroupVersionKind, k.Resource)
 	}
 	return m
-}()
+}
 
 // Client returns a client of the kinds that are read, which asks the API server each time.
-func Client(c *rest.Config) (client.Client, error) {
+func Client(c *rest.Config) (client.Client, error) { return clientOf(c, kinds.All()) }
+
+func clientOf(c *rest.Config, table []kinds.Kind) (client.Client, error) {
 	c = rest.CopyConfig(c)
 	c.Timeout = callTimeout
-	asks, err := client.New(c, client.Options{Scheme: scheme, Mapper: mapper})
+	asks, err := client.New(c, client.Options{Scheme: schemeOf(table), Mapper: mapperOf(table)})
 	if err != nil {
 		return nil, fmt.Errorf("the API server: %w", err)
 	}

@@ -1,8 +1,8 @@
 // Package kube fills a Set of objects from a Kubernetes API server, follows every change, and writes status there.
 //
 // What is deleted, terminating or not ready is in the next Set; what the API server said last stays in force while it is
-// away. It needs the verbs list and watch of pods, inferencepools, llmroutes, models, poolsettings and endpointlists, and get
-// of the Secrets that PoolSettings name, each by its name.
+// away. It needs the verbs list and watch of every kind
+// of [kinds.All], and get of the Secrets that PoolSettings name, each by its name.
 package kube
 
 import (
@@ -14,17 +14,13 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/headgate/headgate/api/pool"
-	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
 const (
@@ -51,17 +47,17 @@ type Source struct {
 	changed chan struct{} // capacity 1: there is something to publish; never closed
 
 	mu      sync.Mutex // guards what follows
-	known   shelves
+	known   []shelf
 	refused map[string]string // why an object is left out, by kind and name
 }
 
-// New returns a Source for the objects of a namespace, or of all where that is empty. Its log is
-// that of Kubernetes' libraries, as of [UseLog].
-func New(c *rest.Config, namespace string, log *slog.Logger, meter Meter) (*Source, error) {
+// New returns a Source for the objects of a namespace, or of all where that is empty, which are of the kinds of a table. Its log
+// is that of Kubernetes' libraries, as of [UseLog].
+func New(c *rest.Config, namespace string, table []kinds.Kind, log *slog.Logger, meter Meter) (*Source, error) {
 	UseLog(log)
 	s := &Source{
 		log: log, meter: meter, changed: make(chan struct{}, 1),
-		known: newShelves(), refused: make(map[string]string),
+		known: newShelves(table), refused: make(map[string]string),
 	}
 	s.link = &link{log: log, readable: meter.Readable, failing: make(map[string]int)}
 	c = rest.CopyConfig(c)
@@ -74,9 +70,17 @@ func New(c *rest.Config, namespace string, log *slog.Logger, meter Meter) (*Sour
 		return nil, fmt.Errorf("the API server: %w", err)
 	}
 	options := cache.Options{
-		HTTPClient: caller, Scheme: scheme, Mapper: mapper, DefaultTransform: trim,
+		HTTPClient: caller, Scheme: schemeOf(table), Mapper: mapperOf(table), ByObject: make(map[client.Object]cache.ByObject),
 		// Nothing is read from the cache but by its events, which must not change what they are given.
 		DefaultUnsafeDisableDeepCopy: new(true),
+	}
+	for _, k := range table {
+		options.ByObject[k.New()] = cache.ByObject{Transform: func(o any) (any, error) {
+			if object, ok := o.(kinds.Object); ok {
+				k.Trim(object)
+			}
+			return o, nil
+		}}
 	}
 	if namespace != "" {
 		options.DefaultNamespaces = map[string]cache.Config{namespace: {}}
@@ -135,54 +139,42 @@ func (s *Source) each(ctx context.Context, publish func(objects.Set)) {
 
 // follow begins to follow every kind, and returns when all that there is is known.
 func (s *Source) follow(ctx context.Context) error {
-	k := &s.known
-	var synced []toolscache.InformerSynced
-	for _, kind := range []struct {
-		example client.Object
-		events  toolscache.ResourceEventHandler
-	}{
-		{new(corev1.Pod), events(s, objects.PodKind, k.pods, readPod)},
-		{new(pool.InferencePool), events(s, pool.Kind, k.pools, readPool)},
-		{new(v1alpha1.LLMRoute), events(s, v1alpha1.LLMRouteKind, k.routes, readRoute)},
-		{new(v1alpha1.Model), events(s, v1alpha1.ModelKind, k.models, readModel)},
-		{new(v1alpha1.PoolSettings), events(s, v1alpha1.PoolSettingsKind, k.settings, readSettings)},
-		{new(v1alpha1.EndpointList), events(s, v1alpha1.EndpointListKind, k.lists, readList)},
-	} {
-		informer, err := s.cache.GetInformer(ctx, kind.example, cache.BlockUntilSynced(false))
+	var known []toolscache.InformerSynced
+	for _, shelf := range s.known {
+		k := shelf.kind
+		informer, err := s.cache.GetInformer(ctx, k.New(), cache.BlockUntilSynced(false))
 		if err != nil {
-			return fmt.Errorf("follow %T: %w", kind.example, err)
+			return fmt.Errorf("follow %s: %w", k.Plural(), err)
 		}
-		registration, err := informer.AddEventHandler(kind.events)
+		registration, err := informer.AddEventHandler(s.events(shelf))
 		if err != nil {
-			return fmt.Errorf("follow %T: %w", kind.example, err)
+			return fmt.Errorf("follow %s: %w", k.Plural(), err)
 		}
-		synced = append(synced, registration.HasSynced)
+		known = append(known, registration.HasSynced)
 	}
-	toolscache.WaitForCacheSync(ctx.Done(), synced...)
+	toolscache.WaitForCacheSync(ctx.Done(), known...)
 	return ctx.Err()
 }
 
 // events keeps the objects of one kind in force, as they come, change and go.
-func events[T any](s *Source, kind string, shelf map[objects.Name]T, read func(client.Object) (T, field.ErrorList)) toolscache.ResourceEventHandler {
+func (s *Source) events(shelf shelf) toolscache.ResourceEventHandler {
 	put := func(o any) {
 		object, ok := o.(client.Object)
 		if !ok {
 			return
 		}
-		name := objects.Name{Namespace: object.GetNamespace(), Name: object.GetName()}
-		is, faults := read(object)
+		name := nameOf(object)
+		is, faults := shelf.kind.Server(object)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.refuse(kind, name, faults.ToAggregate())
-		if len(faults) > 0 {
-			if _, ok := shelf[name]; ok {
-				delete(shelf, name)
-				s.touch()
-			}
-			return
-		}
-		if was, ok := shelf[name]; !ok || !reflect.DeepEqual(was, is) {
-			shelf[name] = is
+		s.refuse(shelf.kind.Kind, name, faults.ToAggregate())
+		was, had := shelf.objects[name]
+		switch {
+		case len(faults) > 0 && had:
+			delete(shelf.objects, name)
+			s.touch()
+		case len(faults) == 0 && !(had && reflect.DeepEqual(was, is)):
+			shelf.objects[name] = is
 			s.touch()
 		}
 	}
@@ -197,11 +189,11 @@ func events[T any](s *Source, kind string, shelf map[objects.Name]T, read func(c
 			if !ok {
 				return
 			}
-			name := objects.Name{Namespace: object.GetNamespace(), Name: object.GetName()}
+			name := nameOf(object)
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.refuse(kind, name, nil)
-			delete(shelf, name)
+			s.refuse(shelf.kind.Kind, name, nil)
+			delete(shelf.objects, name)
 			s.touch()
 		},
 	}
@@ -237,21 +229,5 @@ func (s *Source) touch() {
 func (s *Source) set() objects.Set {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.known.set()
-}
-
-// trim takes from an object what nobody reads before it is kept.
-func trim(o any) (any, error) {
-	if object, ok := o.(client.Object); ok {
-		lighten(object)
-	}
-	return o, nil
-}
-
-// trimMeta keeps of an object's metadata what is read, and what tells its versions apart.
-func trimMeta(m *metav1.ObjectMeta) {
-	*m = metav1.ObjectMeta{
-		Namespace: m.Namespace, Name: m.Name, UID: m.UID, Labels: m.Labels, CreationTimestamp: m.CreationTimestamp,
-		Generation: m.Generation, ResourceVersion: m.ResourceVersion,
-	}
+	return setOf(s.known)
 }

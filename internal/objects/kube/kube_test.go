@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kinds"
 	"github.com/headgate/headgate/internal/objects/kube"
 	"github.com/headgate/headgate/test/apiserver"
 )
@@ -38,7 +39,7 @@ func follow(t testing.TB, c *rest.Config, namespace string) *followed {
 	t.Helper()
 	f := new(followed)
 	f.world.Store(objects.Build(objects.Set{}))
-	s, err := kube.New(c, namespace, slog.New(slog.DiscardHandler), f)
+	s, err := kube.New(c, namespace, kinds.All(), slog.New(slog.DiscardHandler), f)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,11 +3,13 @@ package kube
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
 // published is a Source without an API server, and what it published when, in a bubble of synctest.
@@ -19,7 +21,7 @@ type published struct {
 
 func publishing(t *testing.T, script func(t *testing.T, p *published)) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &published{Source: &Source{changed: make(chan struct{}, 1), known: newShelves()}}
+		p := &published{Source: &Source{changed: make(chan struct{}, 1), known: newShelves(kinds.All())}}
 		ctx, cancel := context.WithCancel(t.Context())
 		begun, done := time.Now(), make(chan struct{})
 		go func() {
@@ -37,8 +39,9 @@ func publishing(t *testing.T, script func(t *testing.T, p *published)) {
 func (p *published) change() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	name := objects.Name{Namespace: "default", Name: fmt.Sprint("pod", len(p.known.pods))}
-	p.known.pods[name] = objects.Pod{Name: name}
+	pods := p.known[slices.IndexFunc(p.known, func(s shelf) bool { return s.kind.Kind == objects.PodKind })].objects
+	name := objects.Name{Namespace: "default", Name: fmt.Sprint("pod", len(pods))}
+	pods[name] = objects.Pod{Name: name}
 	p.touch()
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
+	"github.com/headgate/headgate/internal/objects/kinds"
 	"github.com/headgate/headgate/internal/objects/kube"
 	"github.com/headgate/headgate/internal/objects/resolve"
 	"github.com/headgate/headgate/internal/reach"
@@ -124,7 +125,7 @@ func (s Source) Follow(ctx context.Context, log *slog.Logger, tokens *reach.Toke
 		if err != nil {
 			return err
 		}
-		server, err := kube.New(config, s.Kube.Namespace, log, meter)
+		server, err := kube.New(config, s.Kube.Namespace, kinds.All(), log, meter)
 		if err != nil {
 			return err
 		}
@@ -137,7 +138,7 @@ func (s Source) Follow(ctx context.Context, log *slog.Logger, tokens *reach.Toke
 		group.Go(func() error { return server.Run(ctx, join) })
 	case s.Dir != "":
 		meter.Readable(true)
-		group.Go(func() error { return dir.New(s.Dir, log, meter.Refused).Run(ctx, join) })
+		group.Go(func() error { return dir.New(s.Dir, kinds.All(), log, meter.Refused).Run(ctx, join) })
 	default:
 		meter.Readable(true)
 		resolver.Set(fixed)

@@ -1,8 +1,8 @@
-// Package pods reads Kubernetes' Pods: what Headgate takes of one, wherever it comes from.
-package pods
+package kinds
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,10 +14,10 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Of is what Headgate takes of a pod, and what is wrong with it. A pod without a Ready condition counts as ready: people
+// podOf is what Headgate takes of a pod, and what is wrong with it. A pod without a Ready condition counts as ready: people
 // who write a pod by hand mean a server that is there. One that has ended has no address, though its status says the last:
 // by now it may be that of a pod of somebody else.
-func Of(pod *corev1.Pod) (objects.Pod, field.ErrorList) {
+func podOf(pod *corev1.Pod) (objects.Pod, field.ErrorList) {
 	var faults field.ErrorList
 	if pod.Name == "" {
 		faults = append(faults, field.Required(field.NewPath("metadata", "name"), "give the object a name"))
@@ -42,8 +42,15 @@ func Of(pod *corev1.Pod) (objects.Pod, field.ErrorList) {
 	return p, faults
 }
 
-// Trim takes from a pod what [Of] does not read: most of it.
-func Trim(pod *corev1.Pod) {
+// podOfServer is podOf for a pod of an API server: one whose kubelet has not yet said that it is ready is not.
+func podOfServer(pod *corev1.Pod) (objects.Pod, field.ErrorList) {
+	p, faults := podOf(pod)
+	p.Ready = p.Ready && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })
+	return p, faults
+}
+
+// trimPod takes from a pod what [podOf] does not read: most of it.
+func trimPod(pod *corev1.Pod) {
 	*pod = corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, ResourceVersion: pod.ResourceVersion, Labels: pod.Labels,

@@ -1,4 +1,4 @@
-package pods_test
+package kinds
 
 import (
 	"net/netip"
@@ -9,8 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/headgate/headgate/internal/objects/pods"
 )
 
 var condition = corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, Message: "fine"}
@@ -62,7 +60,7 @@ func TestOnlyAPodThatStaysAndIsReadyGetsRequests(t *testing.T) {
 			p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 		}, false, false},
 	} {
-		p, faults := pods.Of(aPod(c.change))
+		p, faults := podOf(aPod(c.change))
 		if p.Ready != c.ready || p.NodeSilent != c.nodeSilent || len(faults) > 0 {
 			t.Errorf("%s: ready is %v, the node's silence %v, faults are %v", name, p.Ready, p.NodeSilent, faults)
 		}
@@ -81,7 +79,7 @@ func TestAPodHasAnAddressThatAnEngineCanHave(t *testing.T) {
 		"169.254.169.254": "-", "::ffff:169.254.169.254": "-", "fe80::1": "-", "fe80::1%eth0": "-", "0.0.0.0": "-", "::": "-", "224.0.0.1": "-",
 		"255.255.255.255": "-", "ff02::1": "-", "10.0.0": "-",
 	} {
-		p, faults := pods.Of(aPod(func(p *corev1.Pod) { p.Status.PodIP = text }))
+		p, faults := podOf(aPod(func(p *corev1.Pod) { p.Status.PodIP = text }))
 		switch {
 		case want == "-" && len(faults) != 1:
 			t.Errorf("%s: %v", text, faults)
@@ -108,9 +106,9 @@ func TestATrimmedPodIsTheSame(t *testing.T) {
 		},
 	} {
 		whole, trimmed := aPod(change), aPod(change)
-		pods.Trim(trimmed)
-		want, _ := pods.Of(whole)
-		got, _ := pods.Of(trimmed)
+		trimPod(trimmed)
+		want, _ := podOf(whole)
+		got, _ := podOf(trimmed)
 		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			t.Errorf("(-whole +trimmed):\n%s", diff)
 		}

@@ -1,0 +1,190 @@
+// Package kinds is the table of the kinds of objects that Headgate reads. All that the sources of objects have to know of a
+// kind is its row: to add a kind is to write a row in [All], and to make something of its objects in package objects.
+package kinds
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// All is the table. Each call returns another slice, which the caller may add rows to.
+func All() []Kind {
+	return []Kind{
+		Of(Row[v1alpha1.LLMRoute, v1alpha1.LLMRoute]{
+			Resource: v1alpha1.SchemeGroupVersion.WithResource("llmroutes"), Kind: v1alpha1.LLMRouteKind, List: new(v1alpha1.LLMRouteList),
+			Strict: true,
+			Folder: checked(objects.CheckRoute),
+			Trim: func(r *v1alpha1.LLMRoute) {
+				TrimMeta(&r.ObjectMeta)
+				r.Status = v1alpha1.LLMRouteStatus{}
+			},
+			In: func(s *objects.Set) *[]v1alpha1.LLMRoute { return &s.Routes },
+		}),
+		Of(Row[v1alpha1.Model, v1alpha1.Model]{
+			Resource: v1alpha1.SchemeGroupVersion.WithResource("models"), Kind: v1alpha1.ModelKind, List: new(v1alpha1.ModelList),
+			Strict: true,
+			Folder: checked(objects.CheckModelObject),
+			Change: objects.CheckModelChange,
+			Trim: func(m *v1alpha1.Model) {
+				TrimMeta(&m.ObjectMeta)
+				m.Status = v1alpha1.ModelStatus{}
+			},
+			In: func(s *objects.Set) *[]v1alpha1.Model { return &s.Models },
+		}),
+		Of(Row[v1alpha1.EndpointList, objects.List]{
+			Resource: v1alpha1.SchemeGroupVersion.WithResource("endpointlists"), Kind: v1alpha1.EndpointListKind, List: new(v1alpha1.EndpointListList),
+			Strict: true,
+			Folder: func(l *v1alpha1.EndpointList) (objects.List, field.ErrorList) {
+				return objects.List{EndpointList: *l, Loopback: true}, objects.CheckList(l)
+			},
+			Server: func(l *v1alpha1.EndpointList) (objects.List, field.ErrorList) {
+				return objects.List{EndpointList: *l}, objects.CheckClusterList(l)
+			},
+			Trim: func(l *v1alpha1.EndpointList) { TrimMeta(&l.ObjectMeta) },
+			In:   func(s *objects.Set) *[]objects.List { return &s.Lists },
+		}),
+		Of(Row[v1alpha1.PoolSettings, v1alpha1.PoolSettings]{
+			Resource: v1alpha1.SchemeGroupVersion.WithResource("poolsettings"), Kind: v1alpha1.PoolSettingsKind, List: new(v1alpha1.PoolSettingsList),
+			Strict: true,
+			Folder: checked(objects.CheckFolderSettings),
+			Server: checked(objects.CheckSettings),
+			Trim:   func(s *v1alpha1.PoolSettings) { TrimMeta(&s.ObjectMeta) },
+			In:     func(s *objects.Set) *[]v1alpha1.PoolSettings { return &s.Settings },
+		}),
+		Of(Row[pool.InferencePool, pool.InferencePool]{
+			Resource: pool.SchemeGroupVersion.WithResource("inferencepools"), Kind: pool.Kind, List: new(pool.InferencePoolList),
+			Folder: checked(objects.CheckPool),
+			Trim: func(p *pool.InferencePool) {
+				TrimMeta(&p.ObjectMeta)
+				p.Status = pool.Status{}
+			},
+			In: func(s *objects.Set) *[]pool.InferencePool { return &s.Pools },
+		}),
+		Of(Row[corev1.Pod, objects.Pod]{
+			Resource: corev1.SchemeGroupVersion.WithResource("pods"), Kind: objects.PodKind, List: new(corev1.PodList),
+			Folder: podOf,
+			Server: podOfServer,
+			Trim:   trimPod,
+			In:     func(s *objects.Set) *[]objects.Pod { return &s.Pods },
+
+			AnyOrder: true,
+		}),
+	}
+}
+
+// Object is an object as YAML or an API server has it: a pointer to its Go type.
+type Object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// List is what an API server lists of a kind.
+type List interface {
+	metav1.ListInterface
+	runtime.Object
+}
+
+// Row is what is to be said of a kind, whose objects have the Go type O and are kept in a Set as K. [Of] makes a Kind of it.
+type Row[O, K any] struct {
+	// Resource is where API servers have the kind, in namespaces; Kind is its name in YAML, in the same group and version.
+	Resource schema.GroupVersionResource
+	Kind     string
+	// List is an empty list of its objects.
+	List List
+	// Strict says that a field that O does not have refuses a folder's object: that of a kind of our own is a slip of the pen.
+	// Else it is ignored, with a note.
+	Strict bool
+	// Folder reads an object of a folder: what a Set keeps of it, and what is wrong with it by itself.
+	Folder func(*O) (K, field.ErrorList)
+	// Server is Folder for an object of an API server; nil means Folder.
+	Server func(*O) (K, field.ErrorList)
+	// Change is what of an object of a folder was changed that may not; nil means that all may. API servers see to it themselves.
+	Change func(was, is *O) field.ErrorList
+	// Trim takes from an object of an API server what Server does not read, before it is kept in memory. What tells versions
+	// apart stays: the name, and the resource version.
+	Trim func(*O)
+	// AnyOrder says that nothing depends on the order of the kind in a Set, so that thousands need not be sorted.
+	AnyOrder bool
+	// In is where a Set keeps the kind.
+	In func(*objects.Set) *[]K
+}
+
+// checked reads objects that a Set keeps as they are.
+func checked[O any](check func(*O) field.ErrorList) func(*O) (O, field.ErrorList) {
+	return func(o *O) (O, field.ErrorList) { return *o, check(o) }
+}
+
+// TrimMeta keeps of an object's metadata what is read, and what tells its versions apart.
+func TrimMeta(m *metav1.ObjectMeta) {
+	*m = metav1.ObjectMeta{
+		Namespace: m.Namespace, Name: m.Name, UID: m.UID, Labels: m.Labels, CreationTimestamp: m.CreationTimestamp,
+		Generation: m.Generation, ResourceVersion: m.ResourceVersion,
+	}
+}
+
+// Kind is a Row whose types are hidden, so that kinds stand in one table. Objects that its functions are given must be of its
+// type. Make one with [Of].
+type Kind struct {
+	schema.GroupVersionKind
+	Resource schema.GroupVersionResource
+	Strict   bool
+	AnyOrder bool
+	// New returns an empty object, NewList an empty list.
+	New     func() Object
+	NewList func() List
+	// Folder and Server return what a Set keeps of an object, for Keep, and what is wrong with it. Versions of an object that
+	// differ in what is trimmed alone are the same to Server.
+	Folder, Server func(Object) (kept any, _ field.ErrorList)
+	Change         func(was, is Object) field.ErrorList
+	Trim           func(Object)
+	// Keep adds to a Set what Folder or Server returned.
+	Keep func(s *objects.Set, kept any)
+}
+
+// pointer is an Object by the type that it points to.
+type pointer[O any] interface {
+	*O
+	Object
+}
+
+// Of makes a Kind of its row.
+func Of[O, K any, P pointer[O]](r Row[O, K]) Kind {
+	if r.Server == nil {
+		r.Server = r.Folder
+	}
+	of := func(o Object) *O { return (*O)(o.(P)) }
+	return Kind{
+		GroupVersionKind: r.Resource.GroupVersion().WithKind(r.Kind), Resource: r.Resource, Strict: r.Strict, AnyOrder: r.AnyOrder,
+		New:     func() Object { return P(new(O)) },
+		NewList: func() List { return r.List.DeepCopyObject().(List) },
+		Folder:  func(o Object) (any, field.ErrorList) { return r.Folder(of(o)) },
+		Server: func(o Object) (any, field.ErrorList) {
+			is := *of(o)
+			P(&is).SetResourceVersion("")
+			return r.Server(&is)
+		},
+		Change: func(was, is Object) field.ErrorList {
+			if r.Change == nil {
+				return nil
+			}
+			return r.Change(of(was), of(is))
+		},
+		Trim: func(o Object) { r.Trim(of(o)) },
+		Keep: func(s *objects.Set, kept any) {
+			all := r.In(s)
+			*all = append(*all, kept.(K))
+		},
+	}
+}
+
+// Plural is the kind's name in words for people, of several.
+func (k Kind) Plural() string { return strings.TrimSuffix(k.Kind, "s") + "s" }
