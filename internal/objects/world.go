@@ -40,6 +40,8 @@ type Set struct {
 	Models   []v1alpha1.Model
 	// At says where objects are written, such as file:line. One that is missing is known by its name alone.
 	At map[Object]string
+	// Absent says, in words for people, which kinds are empty because their source does not have the kind.
+	Absent []string
 }
 
 // Object names an object by its kind and name.
@@ -89,6 +91,7 @@ func (s *Set) Add(t Set) {
 	for kind, shelf := range s.shelves() {
 		shelf.add(more[kind])
 	}
+	s.Absent = append(s.Absent, t.Absent...)
 	if s.At == nil {
 		s.At = make(map[Object]string, len(t.At))
 	}
@@ -240,7 +243,7 @@ type Model struct {
 // Build makes a World. Objects must be valid by themselves ([CheckRoute], [CheckPool], [CheckList]); what does not fit together
 // becomes a Problem.
 func Build(s Set) *World {
-	w := &World{Pools: make(map[Name]*Pool, len(s.Pools)), byModel: make(map[string]*Route), Objects: s.count(), at: s.At, lists: make(map[Name]bool, len(s.Lists))}
+	w := &World{Pools: make(map[Name]*Pool, len(s.Pools)), byModel: make(map[string]*Route), Objects: s.count(), at: s.At, lists: make(map[Name]bool, len(s.Lists)), Problems: slices.Clone(s.Absent)}
 	for i := range s.Lists {
 		w.lists[Name{s.Lists[i].Namespace, s.Lists[i].Name}] = true
 	}

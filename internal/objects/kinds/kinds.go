@@ -186,5 +186,18 @@ func Of[O, K any, P pointer[O]](r Row[O, K]) Kind {
 	}
 }
 
+// CRD is the name of the CustomResourceDefinition that an API server needs for the kind; empty if it has the kind by itself.
+func (k Kind) CRD() string {
+	if k.Group == "" {
+		return ""
+	}
+	return k.Resource.GroupResource().String()
+}
+
 // Plural is the kind's name in words for people, of several.
 func (k Kind) Plural() string { return strings.TrimSuffix(k.Kind, "s") + "s" }
+
+// Absent says for people that an API server does not have the kind.
+func (k Kind) Absent() string {
+	return "the API server has no " + k.Plural() + " (CRD " + k.CRD() + "): they are taken up as soon as it does"
+}

@@ -1,7 +1,7 @@
 // Package kube fills a Set of objects from a Kubernetes API server, follows every change, and writes status there.
 //
 // What is deleted, terminating or not ready is in the next Set; what the API server said last stays in force while it is
-// away. It needs the verbs list and watch of every kind
+// away. A kind whose CRD the API server does not have is empty until it has it. It needs the verbs list and watch of every kind
 // of [kinds.All], and get of the Secrets that PoolSettings name, each by its name.
 package kube
 
@@ -59,7 +59,7 @@ func New(c *rest.Config, namespace string, table []kinds.Kind, log *slog.Logger,
 		log: log, meter: meter, changed: make(chan struct{}, 1),
 		known: newShelves(table), refused: make(map[string]string),
 	}
-	s.link = &link{log: log, readable: meter.Readable, failing: make(map[string]int)}
+	s.link = newLink(table, log, meter.Readable)
 	c = rest.CopyConfig(c)
 	c.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		s.link.next = next
@@ -150,7 +150,7 @@ func (s *Source) follow(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("follow %s: %w", k.Plural(), err)
 		}
-		known = append(known, registration.HasSynced)
+		known = append(known, func() bool { return registration.HasSynced() || s.link.lacks(k) })
 	}
 	toolscache.WaitForCacheSync(ctx.Done(), known...)
 	return ctx.Err()

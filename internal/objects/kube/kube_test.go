@@ -37,9 +37,15 @@ func (f *followed) Readable(ok bool) { f.readable.Store(ok) }
 // follow runs a Source until the test ends.
 func follow(t testing.TB, c *rest.Config, namespace string) *followed {
 	t.Helper()
+	return followKinds(t, c, namespace, kinds.All(), slog.New(slog.DiscardHandler))
+}
+
+// followKinds is follow with the kinds of a table, and with a log.
+func followKinds(t testing.TB, c *rest.Config, namespace string, table []kinds.Kind, log *slog.Logger) *followed {
+	t.Helper()
 	f := new(followed)
 	f.world.Store(objects.Build(objects.Set{}))
-	s, err := kube.New(c, namespace, kinds.All(), slog.New(slog.DiscardHandler), f)
+	s, err := kube.New(c, namespace, table, log, f)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,8 +5,11 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
 // How long a request waits before it is made again: one that the API server did not answer, and one that it refused until
@@ -17,17 +20,42 @@ const (
 )
 
 // link is how the API server is reached by those who follow it: it makes a request again until it is answered, and knows
-// whether all that is asked for is answered. It is for requests without a body. It is safe for concurrent use.
+// whether all that is asked for is answered. A kind whose CRD the API server does not have is asked for again and again, too, and
+// is taken as answered, unless the API server has none of the CRDs. It is for requests without a body. It is safe for concurrent
+// use. Make one with [newLink].
 type link struct {
 	next http.RoundTripper
 	log  *slog.Logger
 	// readable is told whether all is known and answered, when that changes.
 	readable func(ok bool)
+	defined  []kinds.Kind // those that need a CRD
 
-	mu      sync.Mutex     // guards what follows
-	failing map[string]int // paths that were not answered last, 0, or with an error, its status
-	synced  bool           // all was known once
-	told    bool           // what readable was told last
+	mu      sync.Mutex      // guards what follows
+	failing map[string]int  // paths that were not answered last, 0, or with an error, its status
+	absent  map[string]bool // CRDs that the API server does not have
+	synced  bool            // all was known once
+	told    bool            // what readable was told last
+}
+
+func newLink(table []kinds.Kind, log *slog.Logger, readable func(ok bool)) *link {
+	l := &link{log: log, readable: readable, failing: make(map[string]int), absent: make(map[string]bool)}
+	for _, k := range table {
+		if k.CRD() != "" {
+			l.defined = append(l.defined, k)
+		}
+	}
+	return l
+}
+
+// kindAt is the kind that needs a CRD and is at a path, of one namespace or of all; nil if there is none.
+func (l *link) kindAt(path string) *kinds.Kind {
+	for i := range l.defined {
+		k := &l.defined[i]
+		if strings.Contains(path, "/apis/"+k.GroupVersion().String()+"/") && strings.HasSuffix(path, "/"+k.Resource.Resource) {
+			return k
+		}
+	}
+	return nil
 }
 
 // RoundTrip is [http.RoundTripper]'s.
@@ -77,14 +105,39 @@ var hints = map[int]string{
 func (l *link) note(path string, status int, wrong ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(wrong) == 0 {
+	k := l.kindAt(path)
+	switch {
+	case k != nil && status == http.StatusNotFound:
 		delete(l.failing, path)
-	} else if was, failing := l.failing[path]; !failing || was != status {
-		l.failing[path] = status
-		l.log.Warn("the API server does not say what there is; what it said last stays in force", append([]any{"path", path}, wrong...)...)
+		if !l.absent[k.CRD()] {
+			l.absent[k.CRD()] = true
+			l.log.Warn(k.Absent(), "hint", hints[status])
+		}
+	case len(wrong) == 0:
+		delete(l.failing, path)
+		if k != nil && l.absent[k.CRD()] {
+			delete(l.absent, k.CRD())
+			l.log.Info("the API server has " + k.Plural() + " now")
+		}
+	default:
+		if was, failing := l.failing[path]; !failing || was != status {
+			l.failing[path] = status
+			l.log.Warn("the API server does not say what there is; what it said last stays in force", append([]any{"path", path}, wrong...)...)
+		}
 	}
 	l.tell()
 }
+
+// lacks says whether the API server does not have the CRD of a kind, and has that of another.
+func (l *link) lacks(k kinds.Kind) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.absent[k.CRD()] && !l.bare()
+}
+
+// bare says whether the API server has none of the CRDs: they are still to be applied, or it is not the one that is meant. The
+// caller holds mu.
+func (l *link) bare() bool { return len(l.absent) > 0 && len(l.absent) == len(l.defined) }
 
 // sync says that all is known.
 func (l *link) sync() {
@@ -96,7 +149,7 @@ func (l *link) sync() {
 
 // tell tells whether all is known and answered, if that is new. The caller holds mu.
 func (l *link) tell() {
-	ok := l.synced && len(l.failing) == 0
+	ok := l.synced && len(l.failing) == 0 && !l.bare()
 	if ok == l.told {
 		return
 	}

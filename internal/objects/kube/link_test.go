@@ -6,11 +6,15 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
 // trip is a RoundTripper.
@@ -135,3 +139,80 @@ func TestOneKindThatIsRefusedIsToldOf(t *testing.T) {
 		}
 	})
 }
+
+// A kind whose CRD lacks blocks nothing, as long as there is another; what is refused, and what every API server has, does.
+func TestAKindWithoutItsCRDBlocksNothing(t *testing.T) {
+	for _, row := range []struct {
+		name     string
+		status   map[string]int // by resource; others are answered
+		readable bool
+		lacks    []string
+	}{
+		{"all are there", nil, true, nil},
+		{"one lacks", map[string]int{"endpointlists": 404}, true, []string{"endpointlists"}},
+		{"one alone is there", map[string]int{"llmroutes": 404, "models": 404, "endpointlists": 404, "inferencepools": 404}, true, []string{"llmroutes", "models", "endpointlists", "inferencepools"}},
+		{"none is there", map[string]int{"llmroutes": 404, "models": 404, "endpointlists": 404, "poolsettings": 404, "inferencepools": 404}, false, nil},
+		{"one is forbidden", map[string]int{"models": 403}, false, nil},
+		{"one lacks, and one is forbidden", map[string]int{"endpointlists": 404, "models": 403}, false, []string{"endpointlists"}},
+		{"an API server without pods is none", map[string]int{"pods": 404}, false, nil},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var ok, mended atomic.Bool
+			var logged strings.Builder
+			l := newLink(kinds.All(), slog.New(slog.NewTextHandler(&logged, nil)), ok.Store)
+			back := time.Now().Add(5 * time.Second)
+			l.next = trip(func(r *http.Request) (*http.Response, error) {
+				if time.Now().Before(back) { // the API server is away at the start
+					return nil, errors.New("connection refused")
+				}
+				_, resource, _ := strings.Cut(r.URL.Path, "/default/")
+				if status := row.status[resource]; status != 0 && !mended.Load() {
+					return answer(status), nil
+				}
+				return answer(http.StatusOK), nil
+			})
+			l.sync()
+			var asking sync.WaitGroup
+			for _, k := range kinds.All() {
+				path := "/api/v1/namespaces/default/"
+				if k.Group != "" {
+					path = "/apis/" + k.GroupVersion().String() + "/namespaces/default/"
+				}
+				r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://x/through"+path+k.Resource.Resource, nil)
+				asking.Go(func() { _, _ = l.RoundTrip(r) })
+			}
+			time.Sleep(4 * time.Second)
+			if synctest.Wait(); ok.Load() {
+				t.Errorf("%s: while the API server is away, it is told readable", row.name)
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if ok.Load() != row.readable {
+				t.Errorf("%s: readable is %v, want %v; it is logged %s", row.name, ok.Load(), row.readable, logged.String())
+			}
+			for _, k := range kinds.All() {
+				if is, want := l.lacks(k), slices.Contains(row.lacks, k.Resource.Resource); is != want {
+					t.Errorf("%s: %s lacks: %v, want %v", row.name, k.Kind, is, want)
+				}
+			}
+			away := len(kinds.All())
+			if n := strings.Count(logged.String(), "level=WARN"); n != away+len(row.status) {
+				t.Errorf("%s: there are %d warnings, want %d:\n%s", row.name, n, away+len(row.status), logged.String())
+			}
+			mended.Store(true)
+			begun := time.Now()
+			asking.Wait()
+			if took := time.Since(begun); !ok.Load() || took > mendedWithin {
+				t.Errorf("%s: once all is there it is told %v, after %v", row.name, ok.Load(), took)
+			}
+			for _, k := range kinds.All() {
+				if l.lacks(k) {
+					t.Errorf("%s: %s is there and lacks", row.name, k.Kind)
+				}
+			}
+		})
+	}
+}
+
+// mendedWithin is how soon it is seen that somebody applied a CRD.
+const mendedWithin = 3 * time.Second

@@ -51,7 +51,8 @@ func nameOf(o client.Object) objects.Name {
 	return objects.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
-// Read reads the objects of a namespace once, or of all where that is empty. Those that are not valid are an error.
+// Read reads the objects of a namespace once, or of all where that is empty. Those that are not valid are an error. A kind whose
+// CRD the API server does not have is empty; that it has none of the CRDs is an error.
 func Read(ctx context.Context, c *rest.Config, namespace string) (objects.Set, error) {
 	table := kinds.All()
 	reader, err := clientOf(c, table)
@@ -60,14 +61,28 @@ func Read(ctx context.Context, c *rest.Config, namespace string) (objects.Set, e
 	}
 	known := newShelves(table)
 	var faults []error
+	var absent []string
+	var lacks error // of the last that is absent
+	bare := true    // it has none of the CRDs
 	for _, s := range known {
 		list := s.kind.NewList()
-		if err := reader.List(ctx, list, client.InNamespace(namespace)); err != nil {
+		err := reader.List(ctx, list, client.InNamespace(namespace))
+		if apierrors.IsNotFound(err) && s.kind.CRD() != "" {
+			absent, lacks = append(absent, s.kind.Absent()), err
+			continue
+		}
+		if err != nil {
 			return objects.Set{}, fmt.Errorf("read objects: %w%s", err, HintFor(err))
 		}
+		bare = bare && s.kind.CRD() == ""
 		faults = append(faults, s.fill(list))
 	}
-	return setOf(known), errors.Join(faults...)
+	if lacks != nil && bare {
+		return objects.Set{}, fmt.Errorf("read objects: %w%s", lacks, HintFor(lacks))
+	}
+	set := setOf(known)
+	set.Absent = absent
+	return set, errors.Join(faults...)
 }
 
 // fill puts what a list has onto its shelf.
