@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/headgate/headgate/extproc/accesslog"
 	"github.com/headgate/headgate/extproc/stream"
 )
 
@@ -80,7 +81,7 @@ func TestWhereNotAllCanBeServedNothingIs(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "own.sock")
 	c := Config{
 		Own: []string{"unix:" + socket}, Host: "127.0.0.1", HealthPort: taken.Addr().(*net.TCPAddr).Port, DrainDelay: time.Hour,
-		Exchanges: stream.New(stream.Config{}), Log: slog.New(slog.DiscardHandler),
+		Exchanges: stream.New(stream.Config{}), Outcomes: accesslog.NewServer(nil), Log: slog.New(slog.DiscardHandler),
 	}
 	if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "--grpc-health-port") { // waits for an hour else
 		t.Errorf("it ends with %v", err)
