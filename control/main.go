@@ -20,6 +20,7 @@ import (
 
 	"github.com/headgate/headgate/control/meter"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kube"
 )
 
 func main() {
@@ -45,6 +46,9 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	access, err := c.engines.Access(log)
 	if err != nil {
 		return err
+	}
+	if c.kube.On {
+		kube.UseLog(log) // before anything that follows objects, or the Lease, begins
 	}
 	m := meter.New()
 	loaded := make(chan struct{})

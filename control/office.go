@@ -69,7 +69,6 @@ func (o *office) alone(ctx context.Context) error {
 // inCluster is a control of several, which leads while it holds their Lease: with the certificate and the tokens that all of them
 // have, if that is asked for.
 func (o *office) inCluster(ctx context.Context) error {
-	kube.UseLog(o.log) // for what follows the objects, and for the Lease
 	config, err := kube.Connect(o.kube.Config)
 	if err != nil {
 		return err

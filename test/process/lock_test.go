@@ -16,7 +16,7 @@ import (
 const holder = "HEADGATE_TEST_LOCK"
 
 func TestMain(m *testing.M) {
-	path := os.Getenv(holder)
+	path := os.Getenv(holder) //nolint:forbidigo // it is how the test tells its own binary
 	if path == "" {
 		os.Exit(m.Run())
 	}

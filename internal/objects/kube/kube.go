@@ -173,7 +173,7 @@ func (s *Source) events(shelf shelf) toolscache.ResourceEventHandler {
 		case len(faults) > 0 && had:
 			delete(shelf.objects, name)
 			s.touch()
-		case len(faults) == 0 && !(had && reflect.DeepEqual(was, is)):
+		case len(faults) == 0 && (!had || !reflect.DeepEqual(was, is)):
 			shelf.objects[name] = is
 			s.touch()
 		}

@@ -111,13 +111,13 @@ func (l *link) note(path string, status int, wrong ...any) {
 		delete(l.failing, path)
 		if !l.absent[k.CRD()] {
 			l.absent[k.CRD()] = true
-			l.log.Warn(k.Absent(), "hint", hints[status])
+			l.log.Warn("the API server lacks a kind of object, which is taken up as soon as it has that", "kind", k.Kind, "crd", k.CRD(), "hint", hints[status])
 		}
 	case len(wrong) == 0:
 		delete(l.failing, path)
 		if k != nil && l.absent[k.CRD()] {
 			delete(l.absent, k.CRD())
-			l.log.Info("the API server has " + k.Plural() + " now")
+			l.log.Info("the API server has the kind of object now", "kind", k.Kind)
 		}
 	default:
 		if was, failing := l.failing[path]; !failing || was != status {

@@ -17,17 +17,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"github.com/headgate/headgate/test/apiserver"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
 	"github.com/headgate/headgate/internal/objects/kinds"
 	"github.com/headgate/headgate/internal/objects/kube"
+	"github.com/headgate/headgate/test/apiserver"
 )
 
 // machine is a kind that this test makes up: an engine that is no pod, and serves as one does.
 type machine struct {
 	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata"`
 
 	Spec struct {
 		IP   string `json:"ip"`
@@ -37,13 +37,13 @@ type machine struct {
 
 func (m *machine) DeepCopyObject() runtime.Object {
 	is := *m
-	is.ObjectMeta = *m.ObjectMeta.DeepCopy()
+	is.ObjectMeta = *m.DeepCopy()
 	return &is
 }
 
 type machineList struct {
 	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata,omitempty"`
+	metav1.ListMeta `json:"metadata"`
 
 	Items []machine `json:"items"`
 }
@@ -133,7 +133,7 @@ func TestAKindOfOneMoreRowIsReadFromAFolder(t *testing.T) {
 func TestAKindOfOneMoreRowIsReadFromAnAPIServer(t *testing.T) {
 	c := newCluster(t)
 	c.Apply(inferencePool("{"+base+"}") + "\n---\n" + route("{backendRefs: [{name: p}]}") + "\n" + pod("a", "10.0.0.1", "True"))
-	const absent = "the API server has no Machines (CRD machines.test.headgate.dev): they are taken up as soon as it does"
+	const absent = "crd=machines.test.headgate.dev"
 	for _, namespace := range []string{"", "default"} {
 		var log lockedLog
 		f := followKinds(t, c.Admin(), namespace, withMachines, slog.New(slog.NewTextHandler(&log, nil)))
