@@ -32,9 +32,9 @@ type command struct {
 }
 
 var commands = []command{
-	{"engine", "serve a simulated engine: a vLLM endpoint, an SGLang, a model runtime", serveEngine},
-	{"quickstart", "run engines, extproc and Envoy on this machine", quickstart.Command},
-	{"cluster", "run a real Kubernetes on this machine, with images of our programs", cluster.Command},
+	{"engine", "run a simulated engine: vLLM, SGLang, or a model runtime", serveEngine},
+	{"quickstart", "run Envoy, extproc, control and simulated engines on this machine", quickstart.Command},
+	{"cluster", "run a real Kubernetes on this machine, with images of Headgate", cluster.Command},
 }
 
 // serveEngine runs the program of the kind that args name: a model runtime has flags of its own.

@@ -16,7 +16,7 @@ func TestCommandsAreListedAndOthersRefused(t *testing.T) {
 		stdout, stderr string
 	}{
 		{nil, 2, "", "usage: bench COMMAND"},
-		{[]string{"--help"}, 0, "serve a simulated engine", ""},
+		{[]string{"--help"}, 0, "run a simulated engine", ""},
 		{[]string{"--version"}, 0, "bench " + version.Read().String(), ""},
 		{[]string{"fly"}, 2, "", `there is no command "fly"`},
 		{[]string{"engine", "--port", "x"}, 1, "", "bench: engine: invalid argument"},

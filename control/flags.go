@@ -46,28 +46,29 @@ type config struct {
 	explain      explain.Command
 }
 
-const usage = `control puts models and LoRA adapters onto engines, before and when requests need them.
+const usage = `control loads models and LoRA adapters onto engines, before and when requests need them.
 
 Usage:
 
   control --objects DIR --listen unix:PATH [flags]
+  control --kube --listen HOST:PORT [flags]
 
-DIR holds the objects that extproc reads too: InferencePool, Pod, EndpointList, PoolSettings, LLMRoute, and Model (what a
-model is, where engines find it, how many copies there must be). The adapter of an LLMRoute that has no Model is loaded
-with defaults: from the source in its pool's PoolSettings, else by its name. Edits are in force within a second. With
---kube in the place of --objects, they come from an API server.
+DIR holds the YAML files that extproc reads: InferencePool, Pod, EndpointList, PoolSettings, LLMRoute and Model. A Model
+says what the model is, where engines find it and how many copies there must be. An adapter that an LLMRoute names needs
+no Model: control loads it from the source in the pool's PoolSettings, else by its name. control applies an edit within a
+second. With --kube, it reads the same objects from an API server.
 
-Extprocs call --listen (extproc --control) and say which models requests wait for; a request for a model without a copy
-waits there until it is loaded. Clients of ModelMesh call it too: it serves mmesh.ModelMesh. Models that they register, and
-what was asked of engines, are written into --state, never into DIR.
+Each extproc calls --listen (extproc --control) and says which models requests wait for; control loads them. Clients of
+ModelMesh call the same address: control serves mmesh.ModelMesh. The models that they register, and what control asked of
+engines, are in the file of --state, never in DIR.
 
-What there is to see: /metrics for Prometheus, and /models, each model with its copies, failures and the reason why it
-has no more of them, as JSON (curl localhost:9091/models?id=NAME). Both are on loopback; --metrics-host= serves /metrics,
-/healthz and /readyz to other machines too, and /models to none.
+control serves /metrics for Prometheus, and /models: each model as JSON, with its copies, its failures and why it has no
+more copies (curl localhost:9091/models?id=NAME). Both are on loopback. --metrics-host= serves /metrics, /healthz and
+/readyz to other machines too; /models stays on loopback.
 
-In a cluster (--kube) several controls run, and one leads: the one that holds the Lease headgate-control. The others answer
-health and reflection. What the leader would write into --state is in the status of Models. While the API server is away nothing is loaded or unloaded, and extprocs
-are told what is known.
+In a cluster (--kube) several controls run, and one leads: the one that holds the Lease headgate-control. The others
+answer health checks and reflection only. The leader writes into the status of Models what would be in --state. While the
+API server does not answer, control loads and unloads nothing, and goes on telling extprocs what it knows.
 
 Examples:
 
@@ -86,28 +87,28 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs := pflag.NewFlagSet("control", pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
 	fs.SortFlags = false
-	fs.StringVar(&c.objects, "objects", "", "the `DIR` with the objects (required without --kube or --endpoints)")
+	fs.StringVar(&c.objects, "objects", "", "read the objects from the YAML files in this `DIR` (required without --kube or --endpoints)")
 	c.kube.Register(fs)
-	fs.StringSliceVar(&c.endpoints, "endpoints", nil, "engines at these `HOST:PORT`s, separated by commas, without objects: the pool default/endpoints")
-	fs.StringVar(&c.state, "state", "", "remember in this `FILE` what is not in the objects; the default is DIR.db, beside DIR")
-	fs.StringArrayVar(&c.listen, "listen", nil, "serve extprocs, and clients of ModelMesh, at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated (required)")
-	fs.StringVar(&c.certPath, "cert-path", "", "serve with TLS at addresses that others can reach: a `DIR` with tls.crt and tls.key, read again when they change")
-	fs.StringVar(&c.placement.ClientCAFile, "client-ca-file", "", "serve there only extprocs whose certificate an authority in this `FILE` of PEM has signed")
-	fs.StringVar(&c.placement.TokenFile, "token-file", "", "serve there only extprocs that send the bearer token in this `FILE`, which may be replaced at any time")
-	fs.StringVar(&c.mesh.ClientCAFile, "mesh-client-ca-file", "", "serve ModelMesh's API there to clients whose certificate an authority in this `FILE` of PEM has signed")
-	fs.StringVar(&c.mesh.TokenFile, "mesh-token-file", "", "serve ModelMesh's API there to clients that send the bearer token in this `FILE`, which is not that of --token-file. Without either, clients on other machines are refused")
-	fs.StringVar(&c.metricsHost, "metrics-host", "127.0.0.1", "serve metrics and health on this `HOST`; empty means all addresses. Whatever it is, /models is served on loopback alone")
-	fs.IntVar(&c.metricsPort, "metrics-port", 9091, "serve /metrics, /models, /healthz and /readyz on this `PORT`; 0 picks a free one and logs it, -1 serves none")
-	fs.StringVar(&c.meshPool, "mesh-pool", "", "models that clients register belong to this InferencePool, `NAMESPACE/NAME`; without it to the only one whose engines are model runtimes")
-	fs.DurationVar(&c.drainLimit, "drain-limit", decide.DrainLimit, "before a model is unloaded, give requests at it this long to end")
-	fs.DurationVar(&c.lookInterval, "look-interval", place.DefaultLookInterval, "look at each engine this often: what people load by hand is known then")
-	fs.StringVar(&c.pod, "pod", "", "with --kube: this is the pod `NAMESPACE/NAME`; the Lease by which one of several controls leads is in its namespace (default default/HOSTNAME)")
-	fs.StringVar(&c.podIP, "pod-ip", "", "with --kube: the Service headgate-placement of that namespace leads to this `IP` and the port of --listen while this control leads")
-	fs.StringVar(&c.credentials, "credentials-dir", "", "with --kube: serve with the certificate and the tokens in the Secret headgate-placement, in the place of --cert-path, --token-file and --mesh-token-file; control writes them into this `DIR`, and makes what is missing in the Secret")
+	fs.StringSliceVar(&c.endpoints, "endpoints", nil, "use the engines at these `HOST:PORT`s, separated by commas, as the pool default/endpoints; no objects needed")
+	fs.StringVar(&c.state, "state", "", "remember in this `FILE` what is not in the objects: registered models, and what engines were asked to load; the default is DIR.db, beside DIR")
+	fs.StringArrayVar(&c.listen, "listen", nil, "serve extprocs and clients of ModelMesh at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated (required)")
+	fs.StringVar(&c.certPath, "cert-path", "", "serve other machines with TLS, with the certificate in this `DIR`, tls.crt and tls.key, read again when they change")
+	fs.StringVar(&c.placement.ClientCAFile, "client-ca-file", "", "of other machines, serve only extprocs whose client certificate is signed by an authority in this PEM `FILE`")
+	fs.StringVar(&c.placement.TokenFile, "token-file", "", "of other machines, serve only extprocs that send the bearer token in this `FILE`, which may be replaced at any time")
+	fs.StringVar(&c.mesh.ClientCAFile, "mesh-client-ca-file", "", "serve ModelMesh's API to clients on other machines whose certificate is signed by an authority in this PEM `FILE`")
+	fs.StringVar(&c.mesh.TokenFile, "mesh-token-file", "", "serve ModelMesh's API to clients on other machines that send the bearer token in this `FILE`, which must differ from that of --token-file. Without this flag and --mesh-client-ca-file, control refuses clients on other machines")
+	fs.StringVar(&c.metricsHost, "metrics-host", "127.0.0.1", "serve metrics and health on this `HOST`; empty means all addresses. /models is served on loopback only, in any case")
+	fs.IntVar(&c.metricsPort, "metrics-port", 9091, "serve /metrics, /models, /healthz and /readyz on this `PORT`; 0 picks a free port and logs it, -1 means not at all")
+	fs.StringVar(&c.meshPool, "mesh-pool", "", "put the models that clients register into this InferencePool, `NAMESPACE/NAME`; without it into the only pool whose engines are model runtimes")
+	fs.DurationVar(&c.drainLimit, "drain-limit", decide.DrainLimit, "before control unloads a model, give the requests there this long to end")
+	fs.DurationVar(&c.lookInterval, "look-interval", place.DefaultLookInterval, "look at each engine this often, to notice models that were loaded or unloaded by hand")
+	fs.StringVar(&c.pod, "pod", "", "with --kube: this control runs in the pod `NAMESPACE/NAME`, and the Lease headgate-control is in that namespace (default default/HOSTNAME)")
+	fs.StringVar(&c.podIP, "pod-ip", "", "with --kube: while this control leads, point the Service headgate-placement at this `IP` and the port of --listen")
+	fs.StringVar(&c.credentials, "credentials-dir", "", "with --kube: serve with the certificate and the tokens of the Secret headgate-placement instead of --cert-path, --token-file and --mesh-token-file. control adds to the Secret what is missing and copies it into this `DIR`")
 	c.engines.Register(fs)
-	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log from this `LEVEL` on: debug, info, warn or error")
+	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log messages of this `LEVEL` and above: debug, info, warn or error")
 	c.explain.Register(fs)
-	versions := fs.Bool("version", false, "print the version, and end")
+	versions := fs.Bool("version", false, "print the version, then exit")
 
 	err := fs.Parse(args)
 	if errors.Is(err, pflag.ErrHelp) {

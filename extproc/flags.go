@@ -58,34 +58,35 @@ type config struct {
 	theirs    epp.Applied // flags of other endpoint pickers
 }
 
-const usage = `extproc picks the endpoint that answers, for every request that a data plane asks it about.
+const usage = `extproc picks the endpoint that serves each request. A data plane asks it: Envoy, or another gateway.
 
 Usage:
 
   extproc --objects DIR --listen unix:PATH [flags]               beside Headgate's own Envoy
-  extproc --endpoints HOST:PORT,... --listen unix:PATH [flags]   the same without objects
-  extproc --objects DIR --pool-name NAME [flags]                 as the endpoint picker of other gateways
-  extproc --pool-name NAME [flags of another picker]             in its place, in a cluster (docs/gateways.md)
+  extproc --endpoints HOST:PORT,... --listen unix:PATH [flags]   the same, with a list of endpoints and no objects
+  extproc --objects DIR --pool-name NAME [flags]                 as the endpoint picker of another gateway
+  extproc --pool-name NAME [flags of another picker]             in place of another endpoint picker (docs/gateways.md)
   extproc --kube --listen unix:PATH [flags]                      with the objects of a Kubernetes cluster
-  extproc drain [flags]                                          before the Envoy beside it is stopped
-  extproc install DIR                                            copy the program, for the container of that Envoy
+  extproc drain [flags]                                          wait until Envoy has no request in flight (preStop hook)
+  extproc install DIR                                            copy extproc into DIR, for Envoy's container
 
-DIR holds YAML: InferencePool (which endpoints serve), LLMRoute (which models requests may name), PoolSettings (how to
-pick for one pool), and where the endpoints are: Pod, as kubectl prints them, or EndpointList, a list of host:port. Edits
-are in force within a second; an invalid one is refused with its file and line, and what was in force stays.
-With --kube the same objects come from an API server; what it said last stays in force while it is away.
+DIR holds YAML files. An InferencePool says which endpoints serve, an LLMRoute which models requests may name, and a
+PoolSettings how to pick in one pool. Endpoints are Pods, as kubectl prints them, or EndpointLists, which list host:port.
+extproc applies an edit within a second. It refuses an invalid one, logs its file and line, and keeps the last valid objects.
+With --kube, extproc reads the same objects from an API server. While nothing answers there, it keeps what it last read.
 
-Endpoints on the command line are a pool of their own, default/endpoints: it admits the models that they list, or with a
-folder beside, those of the routes that name it.
+--endpoints makes the pool default/endpoints. Without objects, requests may name the models that these endpoints list;
+with objects, those of the LLMRoutes that name the pool.
 
-Envoys that are configured by envoy.yaml call --listen: only inference passes, and their access log tells what became of
-it. Other gateways (Istio, kgateway, Envoy AI Gateway, GKE) speak the endpoint-picker protocol with --grpc-port, with TLS:
-their routes decide what passes. The pool that they mean is the one whose endpointPickerRef names the service or port
-that they call; else --pool-name. Without --listen, extproc serves on the ports that the field's manifests expect: 9002,
-9003 for health, 9090 for metrics.
+Headgate's own Envoy, which envoy.yaml configures, calls --listen. It passes inference requests only, and its access log
+tells extproc how each request ended. Other gateways (Istio, kgateway, Envoy AI Gateway, GKE) call --grpc-port, with TLS,
+in the endpoint-picker protocol; their HTTPRoutes decide which requests pass. A request of theirs belongs to the pool
+whose endpointPickerRef names the Service or port that the gateway calls, else to --pool-name. Without --listen, extproc
+serves on the usual ports of an endpoint picker: 9002 for requests, 9003 for health, 9090 for metrics.
 
-With --control, adapters and models are where control puts them, and a request for one that no endpoint has waits until
-control has loaded it (--max-hold, or timeouts.hold of a PoolSettings). While control is away, what it said last stays.
+With --control, control decides which endpoint has which model. A request for a model that no endpoint has waits until
+control has loaded it, at most for --max-hold or the timeouts.hold of a PoolSettings. While control does not answer,
+extproc keeps what control last said.
 
 Examples:
 
@@ -106,44 +107,44 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs := pflag.NewFlagSet("extproc", pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
 	fs.SortFlags = false
-	fs.StringVar(&c.objects, "objects", "", "the `DIR` with the objects (required without --kube or --endpoints)")
+	fs.StringVar(&c.objects, "objects", "", "read the objects from the YAML files in this `DIR` (required without --kube or --endpoints)")
 	c.kube.Register(fs)
-	fs.StringArrayVar(&c.serve.Own, "listen", nil, "serve Headgate's own Envoys at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated")
-	fs.StringVar(&c.edsFile, "eds-file", "", "write the endpoints of all pools into this `FILE`, from which envoy.yaml's cluster takes them; an ORIGINAL_DST cluster needs none")
-	fs.StringVar(&c.serve.Host, "grpc-host", "", "serve other gateways on this `HOST`; empty means all")
-	fs.IntVar(&c.serve.Port, "grpc-port", 9002, "serve other gateways on this `PORT`; with --listen only if it is given, -1 never")
-	fs.IntVar(&c.serve.HealthPort, "grpc-health-port", 9003, "serve gRPC health, without TLS, on this `PORT`; with --listen only if it is given, -1 never")
-	fs.BoolVar(&c.serve.Secure, "secure-serving", true, "serve with TLS; loopback addresses and sockets are served without")
-	fs.StringVar(&c.serve.CertPath, "cert-path", "", "a `DIR` with tls.crt and tls.key, read again when they change; without one extproc makes a certificate of its own")
-	fs.StringVar(&c.pool.Name, "pool-name", "", "the InferencePool `NAME` of requests that neither a route nor what the gateway calls gives a pool")
-	fs.StringVar(&c.pool.Namespace, "pool-namespace", cmp.Or(os.Getenv("NAMESPACE"), "default"), "the `NAMESPACE` of --pool-name; without it $NAMESPACE counts, else default") //nolint:forbidigo // main
-	fs.StringVar(&c.metricsHost, "metrics-host", "", "serve metrics on this `HOST`; empty means all")
-	fs.IntVar(&c.metricsPort, "metrics-port", 9090, "serve /metrics, /healthz and /readyz on this `PORT`; 0 picks a free one and logs it, -1 serves none")
-	policy := fs.String("policy", c.settings.Policy.Rule.String(), "how to pick, a `RULE`: proposal packs the requests for an adapter where it is held; leastRequest, roundRobin and random are there to compare with")
-	fs.Int64Var(&c.settings.Policy.Threshold, "adapter-threshold", c.settings.Policy.Threshold, "with the policy proposal: from how many requests for one adapter at one endpoint on another endpoint is looked for; the default is the share of one of eight adapters in a batch of 256")
-	fs.IntVar(&c.settings.Picks, "picks", c.settings.Picks, "name up to `N` endpoints for each request, in order, for a data plane that tries the next where one does not serve: 3 with envoy.yaml, 1 with an ORIGINAL_DST cluster, which reads no list")
-	fs.DurationVar(&c.settings.Lease, "lease", c.settings.Lease, "count a request as in flight for at most this long when nothing reports its end")
-	fs.DurationVar(&c.settings.Stale, "stale", c.settings.Stale, "an endpoint that was silent for this long gets requests only where no other can")
-	fs.DurationVar(&c.settings.Lost, "lost", c.settings.Lost, "an endpoint that was silent for this long gets them only where every endpoint is silent; at least --stale")
-	fs.BoolVar(&c.modeOverride, "allow-mode-override", false, "the data planes let extproc ask for a request's body after its headers (ext_proc's allow_mode_override)")
-	fs.BoolVar(&c.conformance, "conformance-headers", false, "obey the headers of the endpoint-picker protocol's conformance suite; they let clients choose endpoints")
-	fs.StringVar(&c.control, "control", "", "the `ADDRESS` of control, unix:PATH or HOST:PORT: the program that loads models where requests want them. Any other than a socket or loopback is called with TLS")
-	fs.StringVar(&c.controlCAFile, "control-ca-file", "", "call control with TLS and trust the authorities in this `FILE` of PEM, and no others")
+	fs.StringArrayVar(&c.serve.Own, "listen", nil, "serve Headgate's own Envoy at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated")
+	fs.StringVar(&c.edsFile, "eds-file", "", "write the endpoints of all pools into this `FILE`, from which envoy.yaml's cluster reads them; an ORIGINAL_DST cluster does not need it")
+	fs.StringVar(&c.serve.Host, "grpc-host", "", "serve other gateways on this `HOST`; empty means all addresses")
+	fs.IntVar(&c.serve.Port, "grpc-port", 9002, "serve other gateways on this `PORT`; -1 means not at all, which is the default with --listen")
+	fs.IntVar(&c.serve.HealthPort, "grpc-health-port", 9003, "serve gRPC health checks, without TLS, on this `PORT`; -1 means not at all, which is the default with --listen")
+	fs.BoolVar(&c.serve.Secure, "secure-serving", true, "serve with TLS, except on loopback addresses and Unix sockets")
+	fs.StringVar(&c.serve.CertPath, "cert-path", "", "serve with the certificate in this `DIR`, tls.crt and tls.key, read again when they change; without it extproc makes a certificate of its own")
+	fs.StringVar(&c.pool.Name, "pool-name", "", "use the InferencePool of this `NAME` for requests whose pool follows neither from an LLMRoute nor from the Service or port that the gateway calls")
+	fs.StringVar(&c.pool.Namespace, "pool-namespace", cmp.Or(os.Getenv("NAMESPACE"), "default"), "look for --pool-name in this `NAMESPACE`; without it in $NAMESPACE, else in default") //nolint:forbidigo // main
+	fs.StringVar(&c.metricsHost, "metrics-host", "", "serve metrics on this `HOST`; empty means all addresses")
+	fs.IntVar(&c.metricsPort, "metrics-port", 9090, "serve /metrics, /healthz and /readyz on this `PORT`; 0 picks a free port and logs it, -1 means not at all")
+	policy := fs.String("policy", c.settings.Policy.Rule.String(), "pick endpoints by this `RULE`: proposal keeps the requests for an adapter at the endpoints that use it already; leastRequest, roundRobin and random are for comparison")
+	fs.Int64Var(&c.settings.Policy.Threshold, "adapter-threshold", c.settings.Policy.Threshold, "with --policy proposal: prefer another endpoint once one has `N` requests in flight for the adapter; the default is one eighth of a batch of 256")
+	fs.IntVar(&c.settings.Picks, "picks", c.settings.Picks, "name up to `N` endpoints for each request, so that the data plane can try the next one where one fails: 3 with envoy.yaml; 1 with an ORIGINAL_DST cluster, which cannot try a second")
+	fs.DurationVar(&c.settings.Lease, "lease", c.settings.Lease, "when nothing reports the end of a request, stop counting it as in flight after this long")
+	fs.DurationVar(&c.settings.Stale, "stale", c.settings.Stale, "once an endpoint has been silent for this long, send it requests only if no other endpoint can serve them")
+	fs.DurationVar(&c.settings.Lost, "lost", c.settings.Lost, "once an endpoint has been silent for this long, send it requests only if all endpoints are silent; at least --stale")
+	fs.BoolVar(&c.modeOverride, "allow-mode-override", false, "ask for a request's body after its headers; the data plane's ext_proc must set allow_mode_override")
+	fs.BoolVar(&c.conformance, "conformance-headers", false, "obey the headers of the endpoint-picker protocol's conformance suite; for tests only, since they let clients choose endpoints")
+	fs.StringVar(&c.control, "control", "", "call control, which loads models where requests want them, at this `ADDRESS`, unix:PATH or HOST:PORT; with TLS unless it is a socket or a loopback address")
+	fs.StringVar(&c.controlCAFile, "control-ca-file", "", "call control with TLS and trust only the certificate authorities in this PEM `FILE`")
 	fs.StringVar(&c.controlTokenFile, "control-token-file", "", "call control with the bearer token in this `FILE`, which may be replaced at any time")
 	fs.StringVar(&c.controlCertPath, "control-cert-path", "", "call control with the client certificate in this `DIR`, tls.crt and tls.key, read again when they change")
-	fs.DurationVar(&c.settings.Hold, "max-hold", c.settings.Hold, "let a request wait for its model to be loaded for at most this long; the data plane's max_message_timeout must be at least as long")
-	fs.IntVar(&c.maxHeld, "max-held", flow.DefaultMaxHeld, "let at most `N` requests wait for one model; what comes then gets 429")
-	fs.Int64Var(&c.maxHeldMiB, "max-held-mib", flow.DefaultMaxBytes>>20, "let the bodies of all requests that wait have at most `N` MiB")
-	fs.DurationVar(&c.scrapeInterval, "scrape-interval", scrape.DefaultInterval, "look at the load of each endpoint this often")
-	fs.DurationVar(&c.modelsInterval, "models-interval", scrape.DefaultModelsInterval, "look at the models of each endpoint this often")
-	fs.DurationVar(&c.serve.DrainDelay, "drain-delay", 5*time.Second, "after SIGTERM, tell other gateways by health and go on serving them for this long")
-	fs.DurationVar(&c.serve.DrainTimeout, "drain-timeout", 5*time.Second, "after SIGTERM, give requests that wait for their model this long, and then 503; where other gateways are served, all requests in flight, for 30s unless it is given. Answers that flow through Headgate's own Envoy need no extproc and go on")
-	fs.BoolVar(&c.serve.TakeOver, "take-over", false, "take the place of an extproc that serves at the sockets of --listen: from the moment in which this one knows as much, new connections come here. End the other then")
-	fs.Uint64Var(&c.seed, "seed", 0, "decide ties and shares by this `NUMBER`, the same in each run; 0 by good randomness")
+	fs.DurationVar(&c.settings.Hold, "max-hold", c.settings.Hold, "hold a request until its model is loaded, for at most this long; the data plane's max_message_timeout must be at least as long")
+	fs.IntVar(&c.maxHeld, "max-held", flow.DefaultMaxHeld, "hold at most `N` requests for one model; answer 429 to any more")
+	fs.Int64Var(&c.maxHeldMiB, "max-held-mib", flow.DefaultMaxBytes>>20, "hold at most `N` MiB of request bodies, for all models together; answer 429 to any more")
+	fs.DurationVar(&c.scrapeInterval, "scrape-interval", scrape.DefaultInterval, "read each endpoint's load this often")
+	fs.DurationVar(&c.modelsInterval, "models-interval", scrape.DefaultModelsInterval, "read each endpoint's list of models this often")
+	fs.DurationVar(&c.serve.DrainDelay, "drain-delay", 5*time.Second, "after SIGTERM, report by gRPC health that extproc stops, and keep serving other gateways for this long")
+	fs.DurationVar(&c.serve.DrainTimeout, "drain-timeout", 5*time.Second, "after SIGTERM, wait this long for requests that are held, then answer them with 503; with --grpc-port, wait for all requests in flight, by default 30s. Answers through Headgate's own Envoy need no extproc and go on")
+	fs.BoolVar(&c.serve.TakeOver, "take-over", false, "take over the sockets of --listen from an extproc that runs: once this one knows as much, it accepts all new connections. Stop the other one then")
+	fs.Uint64Var(&c.seed, "seed", 0, "make random choices from this `NUMBER`, the same in each run; 0 means different ones in each run")
 	c.explain.Register(fs)
-	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log from this `LEVEL` on: debug, info, warn or error")
-	versions := fs.Bool("version", false, "print the version, and end")
-	fs.StringSliceVar(&c.endpoints, "endpoints", nil, "engines at these `HOST:PORT`s, separated by commas, without objects: the pool default/endpoints. A name is looked up every 5s, and each of its addresses is an endpoint")
+	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "log messages of this `LEVEL` and above: debug, info, warn or error")
+	versions := fs.Bool("version", false, "print the version, then exit")
+	fs.StringSliceVar(&c.endpoints, "endpoints", nil, "serve the engines at these `HOST:PORT`s, separated by commas, as the pool default/endpoints; no objects needed. extproc looks each name up every 5s, and each of its addresses is an endpoint")
 	c.engines.Register(fs)
 	epp.Register(fs)
 

@@ -40,8 +40,8 @@ type PoolSettingsSpec struct {
 	//
 	// +kubebuilder:validation:Enum=proposal;leastRequest;roundRobin;random
 	Policy *string `json:"policy,omitempty"`
-	// AdapterThreshold is, with the policy proposal, the number of requests for one adapter at one endpoint from which
-	// on another endpoint is looked for. At least 1.
+	// AdapterThreshold is, with the policy proposal, how many requests in flight for one adapter at one endpoint make
+	// extproc prefer another endpoint. At least 1.
 	//
 	// +kubebuilder:validation:Minimum=1
 	AdapterThreshold *int64 `json:"adapterThreshold,omitempty"`

@@ -44,18 +44,19 @@ var programs = []string{"etcd", "kube-apiserver", "kube-controller-manager", "ku
 
 const usage = `usage: bench cluster COMMAND [FLAG...]
 
-A real Kubernetes ` + apiserver.Version + ` of one node on this machine, in namespaces of its own: etcd, kube-apiserver, kube-controller-manager,
-kube-scheduler, kubelet and kube-proxy, built from their Go modules into .cache (minutes, once), CoreDNS, and Debian's
-containerd. It needs root, and apt-get where one of these is missing: ` + packagesText + `.
+Runs a real Kubernetes ` + apiserver.Version + ` of one node on this machine, in namespaces of its own: etcd, kube-apiserver,
+kube-controller-manager, kube-scheduler, kubelet, kube-proxy and CoreDNS, built from their Go modules into .cache (once,
+some minutes), and Debian's containerd. It needs root. With apt-get it installs what is missing of
+` + packagesText + `.
 
 commands:
-  up             start it with images of Headgate's programs, or say that it is up
-  down           end it, and remove what it made but its logs
-  status         say whether it is up, and what runs there; the exit status is 1 where it is not
-  images         make the images anew from what is here, as tarballs, and give them to the cluster if it is up
-  exec -- CMD    run a command where the pods' and Services' addresses and names are
-  build [NAME]   build programs of Kubernetes and start nothing: all, or those that are named, such as etcd and kube-apiserver
-  api down|up    end kube-apiserver, as in an outage, or start it again
+  up             start the cluster with images of Headgate's programs; do nothing if it runs
+  down           stop the cluster and remove everything but its logs
+  status         print whether the cluster runs, and what runs in it; the exit status is 1 if it does not run
+  images         build the images from this source tree, as tarballs, and load them into the cluster if it runs
+  exec -- CMD    run CMD in the cluster's network, where the addresses and names of pods and Services work
+  build [NAME]   build all programs of Kubernetes, or those named, such as etcd; start nothing
+  api down|up    stop kube-apiserver, as in an outage, or start it again
 
 flags:
 `
@@ -71,8 +72,8 @@ type options struct {
 func Command(ctx context.Context, args []string) error {
 	var o options
 	flags := pflag.NewFlagSet("cluster", pflag.ContinueOnError)
-	flags.StringVar(&o.dir, "dir", "", "folder for logs, data and the kubeconfig (default .run/cluster of the repository)")
-	flags.StringVar(&o.api, "api", "127.0.0.1:6443", "HOST:PORT of this machine at which kubectl finds the API server; with port 0 a free one")
+	flags.StringVar(&o.dir, "dir", "", "write logs, data and the kubeconfig into this `DIR` (default .run/cluster of the repository)")
+	flags.StringVar(&o.api, "api", "127.0.0.1:6443", "serve the API server to kubectl at this `HOST:PORT`; port 0 picks a free one")
 	flags.Usage = func() { fmt.Fprint(os.Stdout, usage, flags.FlagUsages()) }
 	if err := flags.Parse(args); errors.Is(err, pflag.ErrHelp) {
 		return nil

@@ -22,24 +22,24 @@ import (
 	"github.com/headgate/headgate/test/process"
 )
 
-const usage = `Runs the whole of Headgate on this machine: a simulated engine for each Pod of the objects
-that is labelled ` + rig.SimulateLabel + `, control, extproc, and Envoy. Ctrl-C stops it all.
+const usage = `Runs all of Headgate on this machine: Envoy, extproc, control, and a simulated engine for each Pod
+in the objects with the label ` + rig.SimulateLabel + `. Ctrl-C stops all of them.
 
-With --endpoints it puts extproc and Envoy in front of servers that you have, and nothing
-else: requests name the models that those servers list.
+With --endpoints it runs only Envoy and extproc, in front of servers that you have: requests name
+the models that those servers list.
 
 Usage:
 
   bench quickstart [flags]
   bench quickstart --endpoints HOST:PORT,... [flags]
 
-The same by make:
+The same with make:
 
   make run
   make run ENDPOINTS=localhost:8000,gpu-2.internal:8000
   make run ARGS=--listen=0.0.0.0:8090
 
-For adapters and names of your own in front of your servers, edit bench/quickstart/objects.
+To give your servers adapters, or model names of your own, edit bench/quickstart/objects.
 
 Flags:
 
@@ -82,18 +82,18 @@ func parseFlags(args []string, out io.Writer) (c rig.Config, cache string, err e
 	flags := pflag.NewFlagSet("quickstart", pflag.ContinueOnError)
 	flags.SortFlags = false
 	flags.Usage = func() { fmt.Fprintln(out, usage+flags.FlagUsagesWrapped(100)) }
-	endpoints := flags.String("endpoints", "", "serve these `HOST:PORT`s, your own servers, with commas between, in the place of the objects: no simulated engines, no control")
+	endpoints := flags.String("endpoints", "", "put Envoy and extproc in front of your servers at these `HOST:PORT`s, separated by commas; without objects, simulated engines and control")
 	flags.StringVar(&c.Listen, "listen", "0.0.0.0:8080", "serve clients at this `ADDRESS`")
 	flags.StringVar(&c.Admin, "admin", "127.0.0.1:9901", "serve Envoy's admin interface at this `ADDRESS`")
 	flags.StringVar(&c.Metrics, "metrics", "127.0.0.1:9090", "serve extproc's metrics at this `ADDRESS`")
 	flags.StringVar(&c.ControlMetrics, "control-metrics", "127.0.0.1:9091", "serve control's metrics at this `ADDRESS`")
-	flags.StringVar(&c.Objects, "objects", "bench/quickstart/objects", "the `DIR` with the objects")
-	flags.StringVar(&c.EnvoyYAML, "envoy-config", "envoy.yaml", "Envoy's configuration `FILE`")
-	flags.StringVar(&c.Dir, "run", ".run", "the `DIR` for logs and the socket")
-	flags.StringArrayVar(&c.EngineFlags, "engine-flag", []string{"--max-loras=4", "--max-cpu-loras=12"}, "hand a `FLAG` to the simulated engines; may be repeated")
-	flags.StringArrayVar(&c.ExtprocFlags, "extproc-flag", nil, "hand a `FLAG` to extproc; may be repeated")
-	flags.StringArrayVar(&c.ControlFlags, "control-flag", nil, "hand a `FLAG` to control; may be repeated")
-	flags.StringVar(&cache, "cache", ".cache", "the `DIR` for a fetched Envoy")
+	flags.StringVar(&c.Objects, "objects", "bench/quickstart/objects", "read the objects from the YAML files in this `DIR`")
+	flags.StringVar(&c.EnvoyYAML, "envoy-config", "envoy.yaml", "start Envoy with this configuration `FILE`")
+	flags.StringVar(&c.Dir, "run", ".run", "write logs and sockets into this `DIR`")
+	flags.StringArrayVar(&c.EngineFlags, "engine-flag", []string{"--max-loras=4", "--max-cpu-loras=12"}, "start each simulated engine with this `FLAG`; may be repeated")
+	flags.StringArrayVar(&c.ExtprocFlags, "extproc-flag", nil, "start extproc with this `FLAG`; may be repeated")
+	flags.StringArrayVar(&c.ControlFlags, "control-flag", nil, "start control with this `FLAG`; may be repeated")
+	flags.StringVar(&cache, "cache", ".cache", "keep the downloaded Envoy in this `DIR`")
 	if err := flags.Parse(args); err != nil {
 		return c, "", err
 	}

@@ -21,9 +21,9 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-const usage = `Serves a simulated model runtime: mmesh.ModelRuntime by gRPC where ModelMesh would manage it, and OpenAI's chat and
+const usage = `Runs a simulated model runtime. It serves mmesh.ModelRuntime over gRPC, as ModelMesh calls it, and OpenAI's chat and
 completions for the models that are loaded. It is strict: a load beyond its memory or its loading threads fails with
-RESOURCE_EXHAUSTED. The addresses are printed when it serves.
+RESOURCE_EXHAUSTED. It prints its addresses when it is ready.
 
 ` + specHelp + `
 ` + simulated.EventsHelp + `
@@ -52,17 +52,17 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 	f := pflag.NewFlagSet("engine", pflag.ContinueOnError)
 	f.SortFlags = false
 	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
-	f.String("kind", string(engine.ModelRuntime), "be this `KIND` of engine; the others have flags of their own")
+	f.String("kind", string(engine.ModelRuntime), "simulate this `KIND` of engine; the others have flags of their own")
 	host := f.String("host", "127.0.0.1", "answer requests at this `ADDRESS`")
 	port := f.Int("port", 8000, "answer requests at this `PORT`; 0 takes a free one")
-	f.StringVar(&s.management, "management", "127.0.0.1:8085", "be managed at this `ADDRESS`, HOST:PORT or unix:PATH")
-	capacity := f.String("capacity", "1Gi", "have this `MEMORY` for models")
-	size := f.String("default-size", "50Mi", "take this `MEMORY` for a model whose path says nothing")
-	f.IntVar(&s.LoadingThreads, "loading-threads", 6, "load so many `MODELS` at once")
-	f.DurationVar(&s.LoadTimeout, "load-timeout", time.Minute, "say that a load may take this `DURATION`")
-	f.DurationVar(&s.Startup, "startup", 0, "be ready after this `DURATION`")
+	f.StringVar(&s.management, "management", "127.0.0.1:8085", "serve mmesh.ModelRuntime at this `ADDRESS`, HOST:PORT or unix:PATH")
+	capacity := f.String("capacity", "1Gi", "have this much `MEMORY` for models")
+	size := f.String("default-size", "50Mi", "take this much `MEMORY` for a model whose path gives no size")
+	f.IntVar(&s.LoadingThreads, "loading-threads", 6, "load at most this many `MODELS` at once")
+	f.DurationVar(&s.LoadTimeout, "load-timeout", time.Minute, "tell ModelMesh that a load may take this `DURATION`")
+	f.DurationVar(&s.Startup, "startup", 0, "become ready after this `DURATION`")
 	f.BoolVar(&s.Unpredicting, "no-predictions", false, "leave predictModelSize unimplemented")
-	f.StringVar(&s.eventLog, "event-log", "", "append what is told about models to this `FILE`; - is standard output")
+	f.StringVar(&s.eventLog, "event-log", "", "append an event to this `FILE` for each load and unload; - means standard output")
 	err := f.Parse(args)
 	switch {
 	case err != nil:

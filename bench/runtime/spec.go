@@ -17,17 +17,17 @@ import (
 const specScheme = "sim:"
 
 // specHelp explains paths to who reads --help.
-const specHelp = `How a model behaves is in its path, sim:?KEY=VALUE&..., with %20 for a space; any other path means the defaults:
+const specHelp = `A model's path says how it behaves, as sim:?KEY=VALUE&..., with %20 for a space. Any other path means the defaults:
 
-  size=50Mi       the memory that it takes (default --default-size)
+  size=50Mi       how much memory it takes (default --default-size)
   load=300ms      how long a load takes (default 0s)
-  unload=1s       how long an unload takes, with its memory taken until then (default 0s)
-  predict=40Mi    the size that is predicted (default its size)
-  sizing=2s       its load does not tell the size, and modelSize takes so long
-  fail=CODE:WORDS a load fails when its time is over, with this gRPC code: fail=INTERNAL:disk%20broken
-  failures=2      only so many loads of it fail (default all)
+  unload=1s       how long an unload takes; its memory is free after that (default 0s)
+  predict=40Mi    the size that predictModelSize says (default its size)
+  sizing=2s       a load does not say the size, and modelSize takes this long to say it
+  fail=CODE:WORDS a load fails at its end, with this gRPC code: fail=INTERNAL:disk%20broken
+  failures=2      only this many loads fail (default all)
   hang            a load never ends
-  stubborn        a load that nobody waits for any more goes on, and an unload waits for its end
+  stubborn        a load goes on when its caller has gone, and an unload waits for its end
 
   sim:?size=50Mi&load=300ms
   sim:?load=2s&stubborn

@@ -10,16 +10,16 @@ import (
 )
 
 // EventsHelp explains the event log to who reads --help.
-const EventsHelp = `The event log has one JSON object a line for what the engine is told about models, so that tests can count:
+const EventsHelp = `The event log has one line of JSON for each event of a model, for tests that count them:
 
   time     when, in RFC 3339 with nanoseconds
   engine   HOST:PORT of the engine
-  event    load: a call to load came; loaded: it ended; unload and unloaded: the same of a call to unload;
-           purge: every model is taken away at once (modelruntime only)
-  model    its id
-  error    with loaded and unloaded, what was answered where that was no success
-  seconds  with loaded and unloaded, since the call came
-  models   with purge, how many there were
+  event    load: a call to load began; loaded: it ended; unload and unloaded: the same for a call to unload;
+           purge: the engine dropped all models at once (modelruntime only)
+  model    the model's id
+  error    of loaded and unloaded: the error, if the call failed
+  seconds  of loaded and unloaded: how long the call took
+  models   of purge: how many models there were
 `
 
 // Event is one line of an event log: see EventsHelp.

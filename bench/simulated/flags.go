@@ -18,16 +18,15 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-const usage = `Serves a simulated engine: a vLLM endpoint, or with --kind another one. It speaks vLLM's HTTP API (OpenAI chat, completions, embeddings and
-responses, Anthropic messages, LoRA adapters, /metrics) and takes the time that a GPU would take, by the
-step model of a profile: requests queue, share steps, hit the prefix cache and wait for adapter slots.
-The text that it makes means nothing.
+const usage = `Runs a simulated engine. It speaks vLLM's HTTP API (OpenAI chat, completions, embeddings and responses,
+Anthropic messages, LoRA adapters, /metrics) and takes as long as a GPU would: requests queue, share steps,
+hit the prefix cache and wait for adapter slots, as a profile says. Its answers are text without meaning.
 
-MODEL is what vLLM would be told to serve; it is also the model's name unless --served-model-name says
-another. Flags that vLLM has are named as there. The address is printed when the endpoint is ready.
+MODEL is what vLLM would be told to serve. It is also the model's name, unless --served-model-name says
+another. Flags that vLLM has are named as there. The engine prints its address when it is ready.
 
-With --kind sglang it has SGLang's adapter API and metrics, as they are documented: no real one was seen.
-With --kind modelruntime it is what ModelMesh manages, and has flags of its own:
+With --kind sglang it has SGLang's adapter API and metrics, written from SGLang's documentation alone.
+With --kind modelruntime it is an engine that ModelMesh manages, and has flags of its own:
 bench engine --kind modelruntime --help.
 
 ` + EventsHelp + `
@@ -84,25 +83,25 @@ func parseFlags(args []string, out io.Writer) (c Config, address string, err err
 	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
 	host := f.String("host", "127.0.0.1", "serve at this `ADDRESS`")
 	port := f.Int("port", 8000, "serve at this `PORT`; 0 takes a free one")
-	kind := f.String("kind", string(engine.VLLM), "be this `KIND` of engine: vllm, sglang, or modelruntime")
-	events := f.String("event-log", "", "append what is told about models to this `FILE`; - is standard output")
-	file := f.String("profile", "", "take the times and limits of this YAML `FILE` (default a 70B model on four A100 GPUs)")
+	kind := f.String("kind", string(engine.VLLM), "simulate this `KIND` of engine: vllm, sglang, or modelruntime")
+	events := f.String("event-log", "", "append an event to this `FILE` for each load and unload; - means standard output")
+	file := f.String("profile", "", "read times and limits from this YAML `FILE` (default a 70B model on four A100 GPUs)")
 	f.StringArrayVar(&c.ServedNames, "served-model-name", nil, "call the base model by this `NAME`; may be repeated, the first is its own")
-	f.IntVar(&c.MaxModelLen, "max-model-len", 0, "accept at most so many `TOKENS` a request (default 4096, or what the KV cache holds)")
-	f.IntVar(&c.MaxQueued, "max-num-queued-reqs", 0, "answer 503 beyond so many `REQUESTS`, waiting and running (default no limit)")
-	maxSequences := f.Int("max-num-seqs", 0, "batch at most so many `REQUESTS` (default the profile's)")
+	f.IntVar(&c.MaxModelLen, "max-model-len", 0, "accept at most this many `TOKENS` in a request (default 4096, or what the KV cache holds)")
+	f.IntVar(&c.MaxQueued, "max-num-queued-reqs", 0, "answer 503 when this many `REQUESTS` wait or run (default no limit)")
+	maxSequences := f.Int("max-num-seqs", 0, "batch at most this many `REQUESTS` (default the profile's)")
 	adapters := f.StringArray("lora-modules", nil, "load the adapter `NAME=PATH` at the start; may be repeated. PATH is a folder, sim: or sim:rank=N")
-	maxLoras := f.Int("max-loras", 0, "have so many adapter `SLOTS` on the GPU (default the profile's)")
-	maxCPULoras := f.Int("max-cpu-loras", 0, "keep so many `ADAPTERS` in host memory (default the profile's)")
+	maxLoras := f.Int("max-loras", 0, "have this many adapter `SLOTS` on the GPU (default the profile's)")
+	maxCPULoras := f.Int("max-cpu-loras", 0, "keep this many `ADAPTERS` in host memory (default the profile's)")
 	f.IntVar(&c.MaxLoRARank, "max-lora-rank", 16, "refuse adapters of a larger `RANK`")
-	f.StringVar(&c.APIKey, "api-key", "", "ask for this `KEY` on paths under /v1")
+	f.StringVar(&c.APIKey, "api-key", "", "require this `KEY` on paths under /v1")
 	f.BoolVar(&c.RequestIDHeaders, "enable-request-id-headers", false, "put x-request-id on every response")
 	f.BoolVar(&c.SleepMode, "enable-sleep-mode", false, "serve /sleep, /wake_up and /is_sleeping")
-	keepAlive := f.Float64("sse-keep-alive-interval", 0, "send a comment on a stream after so many `SECONDS` of silence (default never)")
-	shutdown := f.Float64("shutdown-timeout", 0, "let requests go on for so many `SECONDS` after SIGTERM; with 0 they hang until their clients leave, as in vLLM")
-	delay := f.Float64("shutdown-delay", 0, "answer on for so many `SECONDS` of --shutdown-timeout after the last request, as vLLM does while it ends its processes: what is new is refused, and a load hangs for good")
-	faults := f.StringArray("fault", nil, "let this `FAULT` happen to requests for inference: latency=DURATION, status=CODE, reset, reset-after=N or hang, each with @PROBABILITY where it is not to happen always; may be repeated. The header "+FaultHeader+" does the same to one request")
-	f.Uint64Var(&c.Seed, "seed", 0, "repeat the texts, ids, load times and faults of this `NUMBER`")
+	keepAlive := f.Float64("sse-keep-alive-interval", 0, "send a comment on a stream after this many `SECONDS` of silence (default never)")
+	shutdown := f.Float64("shutdown-timeout", 0, "after SIGTERM, let requests go on for this many `SECONDS`; with 0 they hang until their clients leave, as in vLLM")
+	delay := f.Float64("shutdown-delay", 0, "after SIGTERM and the last request, keep answering for this many `SECONDS` of --shutdown-timeout, as vLLM does while it ends its processes: it refuses new requests, and a load hangs")
+	faults := f.StringArray("fault", nil, "apply this `FAULT` to requests for inference: latency=DURATION, status=CODE, reset, reset-after=N or hang, each with @PROBABILITY to hit only some; may be repeated. A request chooses its own with the header "+FaultHeader)
+	f.Uint64Var(&c.Seed, "seed", 0, "make texts, ids, load times and faults from this `NUMBER`, the same in each run")
 	if err := f.Parse(spread(args)); err != nil {
 		return Config{}, "", err
 	}

@@ -121,14 +121,14 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 	}
 	raised := t.Stale != nil && s.Lost == t.Stale.Duration // lost is at least stale
 	return []Line{
-		{"policy", s.Policy.Rule.String(), "how an endpoint is picked", own.Policy != nil, "policy"},
-		{"adapterThreshold", strconv.FormatInt(s.Policy.Threshold, 10), "requests for one adapter at one endpoint before another is looked for", own.AdapterThreshold != nil, "adapter-threshold"},
-		{"retry.attempts", strconv.Itoa(s.Picks - 1), "other endpoints that the data plane is told to try", own.Retry != nil && own.Retry.Attempts != nil, "picks"},
-		{"sessionAffinity", affinity, "what names a session that prefers one endpoint", own.SessionAffinity != nil, ""},
-		{"timeouts.request", request, "for a whole request", t.Request != nil, ""},
-		{"timeouts.hold", s.Hold.String(), "waiting for a model to be loaded", t.Hold != nil, "max-hold"},
-		{"timeouts.lease", s.Lease.String(), "how long a request counts whose end nothing reports", t.Lease != nil, "lease"},
-		{"timeouts.stale", s.Stale.String(), "silence after which an endpoint is used only where no other can be", t.Stale != nil, "stale"},
-		{"timeouts.lost", s.Lost.String(), "silence after which it is used only where all are silent", t.Lost != nil || raised, "lost"},
+		{"policy", s.Policy.Rule.String(), "how extproc picks an endpoint", own.Policy != nil, "policy"},
+		{"adapterThreshold", strconv.FormatInt(s.Policy.Threshold, 10), "requests for one adapter at one endpoint from which on another endpoint is preferred", own.AdapterThreshold != nil, "adapter-threshold"},
+		{"retry.attempts", strconv.Itoa(s.Picks - 1), "other endpoints that the data plane may try", own.Retry != nil && own.Retry.Attempts != nil, "picks"},
+		{"sessionAffinity", affinity, "which header or cookie names a session, which prefers one endpoint", own.SessionAffinity != nil, ""},
+		{"timeouts.request", request, "longest time of a whole request", t.Request != nil, ""},
+		{"timeouts.hold", s.Hold.String(), "longest wait for a model to be loaded", t.Hold != nil, "max-hold"},
+		{"timeouts.lease", s.Lease.String(), "how long a request counts as in flight when nothing reports its end", t.Lease != nil, "lease"},
+		{"timeouts.stale", s.Stale.String(), "silence after which an endpoint gets requests only if no other can serve them", t.Stale != nil, "stale"},
+		{"timeouts.lost", s.Lost.String(), "silence after which an endpoint gets requests only if all are silent", t.Lost != nil || raised, "lost"},
 	}
 }

@@ -20,9 +20,9 @@ import (
 
 const drainUsage = `extproc drain lets the Envoy beside it come to its end without cutting an answer.
 
-Envoy ends at SIGTERM at once, and cuts what flows. Run this before, as the preStop hook of Envoy's container: it waits
-until nobody sends new connections any more (--delay), tells Envoy's admin interface to send its clients away, and returns
-when no request is in flight, or after --limit. The pod's terminationGracePeriodSeconds must be longer than both together.
+At SIGTERM, Envoy ends at once and cuts answers. Run this before, as the preStop hook of Envoy's container. It keeps
+serving for --delay, until nobody opens new connections; then it has Envoy ask its clients to leave, and returns when no
+request is in flight, or after --limit. The pod's terminationGracePeriodSeconds must be longer than both together.
 
 Flags:
 
@@ -42,9 +42,9 @@ func Drain(ctx context.Context, args []string, out io.Writer) error {
 	fs := pflag.NewFlagSet("drain", pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintln(out, drainUsage+fs.FlagUsagesWrapped(100)) }
 	fs.SortFlags = false
-	admin := fs.String("admin", "127.0.0.1:9901", "the `HOST:PORT` of Envoy's admin interface")
-	delay := fs.Duration("delay", 5*time.Second, "serve on as ever for this long first: who routes to the pod learns late that it goes")
-	limit := fs.Duration("limit", 5*time.Minute, "wait at most this long for requests to end")
+	admin := fs.String("admin", "127.0.0.1:9901", "call Envoy's admin interface at this `HOST:PORT`")
+	delay := fs.Duration("delay", 5*time.Second, "keep serving for this long first, since load balancers learn late that the pod ends")
+	limit := fs.Duration("limit", 5*time.Minute, "then wait at most this long for requests to end")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ const flag = "explain-config"
 
 // Register makes the flag.
 func (c *Command) Register(fs *pflag.FlagSet) {
-	fs.BoolVar(&c.On, flag, false, "print every setting and object that holds, and where each is from, and end")
+	fs.BoolVar(&c.On, flag, false, "print every setting and object in force and where each comes from, then exit")
 }
 
 // Note keeps what holds of a command line that was parsed. From says where the value of a flag is from that was not given by its

@@ -21,10 +21,10 @@ type Flags struct {
 
 // Register makes the flags, the same for each program that reaches engines.
 func (f *Flags) Register(fs *pflag.FlagSet) {
-	fs.StringVar(&f.tokenFile, "engine-token-file", "", "reach the engines of --objects and --endpoints with the bearer token in this `FILE`, which may be replaced at any time; with --kube, PoolSettings name Secrets")
-	fs.BoolVar(&f.tls, "engine-tls", false, "reach engines over TLS; a certificate is for the name in --endpoints or an EndpointList, else for the IP address")
-	fs.StringVar(&f.caFile, "engine-ca-file", "", "with --engine-tls: trust the authorities in this `FILE` of PEM and no others")
-	fs.BoolVar(&f.skipVerify, "engine-insecure-skip-verify", false, "with --engine-tls: trust any certificate; whoever is between can read the token")
+	fs.StringVar(&f.tokenFile, "engine-token-file", "", "send engines the bearer token in this `FILE`, which may be replaced at any time; with --kube, name a Secret in each pool's PoolSettings instead")
+	fs.BoolVar(&f.tls, "engine-tls", false, "call engines over TLS; an engine's certificate must be for its name in --endpoints or an EndpointList, else for its IP address")
+	fs.StringVar(&f.caFile, "engine-ca-file", "", "with --engine-tls: trust only the certificate authorities in this PEM `FILE`")
+	fs.BoolVar(&f.skipVerify, "engine-insecure-skip-verify", false, "with --engine-tls: accept any certificate; whoever intercepts the connection can read the token")
 }
 
 // Check says what does not go together, with objects from an API server, or else from a folder and the command line.

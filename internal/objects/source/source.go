@@ -45,9 +45,9 @@ type Kube struct {
 
 // Register adds the flags.
 func (k *Kube) Register(fs *pflag.FlagSet) {
-	fs.BoolVar(&k.On, "kube", false, "take the objects from a Kubernetes API server: that of --kubeconfig, of $KUBECONFIG, or of the cluster in which this runs as a pod")
-	fs.StringVar(&k.Config, "kubeconfig", "", "call the API server as this `FILE` says, with --kube")
-	fs.StringVar(&k.Namespace, "namespace", "", "take the objects of this `NAMESPACE` alone, with --kube; empty means all")
+	fs.BoolVar(&k.On, "kube", false, "read the objects from a Kubernetes API server: that of --kubeconfig, else of $KUBECONFIG, else of the cluster in which this pod runs")
+	fs.StringVar(&k.Config, "kubeconfig", "", "with --kube: find the API server in this kubeconfig `FILE`")
+	fs.StringVar(&k.Namespace, "namespace", "", "with --kube: read the objects of this `NAMESPACE` only; empty means all namespaces")
 }
 
 // Check says what is wrong with a command line that also names a folder, empty for none.
