@@ -157,7 +157,7 @@ func (c config) check(rest []string) error {
 	}
 	switch {
 	case len(rest) > 0:
-		return fmt.Errorf("what is %q? every setting is a flag", strings.Join(rest, " "))
+		return fmt.Errorf("unexpected argument %q: every setting is a flag", strings.Join(rest, " "))
 	case c.objects == "" && !c.kube.On && len(c.endpoints) == 0:
 		return errors.New("say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT")
 	case c.kube.On && c.state != "":
@@ -173,13 +173,13 @@ func (c config) check(rest []string) error {
 	case c.state == "" && !c.kube.On && !c.explain.On:
 		return errors.New("say where to remember what is registered and loaded: --state FILE")
 	case len(c.listen) == 0 && !c.explain.On:
-		return errors.New("there is nobody to serve: say --listen unix:PATH or HOST:PORT, which extprocs call")
+		return errors.New("nothing to serve: set --listen to unix:PATH or HOST:PORT, which extprocs call")
 	case c.meshPool != "" && c.pool() == (objects.Name{}):
 		return fmt.Errorf("--mesh-pool %q: want NAMESPACE/NAME, such as default/runtimes", c.meshPool)
 	case c.drainLimit <= 0:
 		return fmt.Errorf("--drain-limit %v: it must be above 0", c.drainLimit)
 	case c.lookInterval < 10*time.Millisecond:
-		return errors.New("a look interval below 10ms would keep the engines busy with nothing else")
+		return errors.New("--look-interval must be at least 10ms: a shorter one keeps the engines busy")
 	case c.metricsPort < -1 || c.metricsPort > 65535:
 		return fmt.Errorf("--metrics-port %d is no port", c.metricsPort)
 	}

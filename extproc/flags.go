@@ -226,13 +226,13 @@ func (c config) random() func() uint64 {
 func (c config) check(rest []string) error {
 	switch {
 	case len(rest) > 0 && (rest[0] == "true" || rest[0] == "false"):
-		return fmt.Errorf("what is %q? write it with the flag that it is for: --flag=%[1]s", rest[0])
+		return fmt.Errorf("unexpected argument %q: write it with its flag, --flag=%[1]s", rest[0])
 	case len(rest) > 0:
-		return fmt.Errorf("what is %q? every setting is a flag", strings.Join(rest, " "))
+		return fmt.Errorf("unexpected argument %q: every setting is a flag", strings.Join(rest, " "))
 	case c.objects == "" && !c.kube.On && len(c.endpoints) == 0:
 		return errors.New("say where the engines are: --objects DIR, a folder with YAML; --kube, an API server; or --endpoints HOST:PORT")
 	case len(c.serve.Own) == 0 && c.serve.Port < 0 && !c.explain.On:
-		return errors.New("there is nobody to serve: say --listen unix:PATH for an Envoy beside, or --grpc-port for other gateways")
+		return errors.New("nothing to serve: set --listen unix:PATH for Headgate's own Envoy, or --grpc-port for other gateways")
 	case c.serve.TakeOver && (len(c.serve.Own) == 0 || slices.ContainsFunc(c.serve.Own, func(a string) bool { return !strings.HasPrefix(a, "unix:") })):
 		return errors.New("--take-over: only sockets can be taken over: say --listen unix:PATH and no other address")
 	case c.settings.Policy.Threshold < 1:
@@ -250,7 +250,7 @@ func (c config) check(rest []string) error {
 	case c.control == "" && c.controlCAFile+c.controlTokenFile+c.controlCertPath != "":
 		return errors.New("--control-ca-file, --control-token-file and --control-cert-path are of no use without --control")
 	case c.scrapeInterval < 10*time.Millisecond || c.modelsInterval < 10*time.Millisecond:
-		return errors.New("a scrape interval below 10ms would keep the engines busy with nothing else")
+		return errors.New("--scrape-interval must be at least 10ms: a shorter one keeps the engines busy")
 	}
 	if err := c.kube.Check(c.objects); err != nil {
 		return err

@@ -105,7 +105,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	publish := func(w *objects.World) {
 		if endpoints != nil && writing.Err() == nil { // first, for Envoy must know an endpoint before it is picked
 			if err := endpoints.Set(w.Addresses()); err != nil {
-				log.Error("the endpoints cannot be written: Envoy does not know of new ones", "err", err)
+				log.Error("cannot write the file of endpoints; Envoy does not know new ones; retrying", "err", err)
 			}
 		}
 		f.SetWorld(w)

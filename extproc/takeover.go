@@ -25,7 +25,7 @@ func settle(ctx context.Context, f *fleet.Fleet, log *slog.Logger) {
 		select {
 		case <-tick.C:
 		case <-limit:
-			log.Warn("taking over, though not every endpoint has been looked at or control has not answered", "after", settleTimeout.String())
+			log.Warn("taking over before every endpoint and control have answered", "after", settleTimeout.String())
 			return
 		case <-ctx.Done():
 			return
@@ -38,7 +38,7 @@ func serveMetrics(ctx context.Context, c config, handler http.Handler, log *slog
 	l, err := serve.Listen("metrics-port", c.metricsHost, c.metricsPort)
 	for told := false; c.serve.TakeOver && errors.Is(err, syscall.EADDRINUSE); told = true {
 		if !told {
-			log.Info("waiting until the other extproc frees the port of metrics", "port", c.metricsPort)
+			log.Info("waiting for the other extproc to free the metrics port", "port", c.metricsPort)
 		}
 		select {
 		case <-time.After(portRetry):

@@ -103,7 +103,7 @@ const (
 	LoadFailed   = "load_failed"    // engines failed to load it, for reasons of their own
 	RankTooLarge = "rank_too_large" // the rank of the adapter is larger than the engines take
 	FilesMissing = "files_missing"  // its files are not where engines look for them
-	NoEndpoint   = "no_endpoint"    // no endpoint that could load it can be reached
+	NoEndpoint   = "no_endpoint"    // control reaches no endpoint that could load it
 	CannotLoad   = "cannot_load"    // the engines of its pool load no models while they run, or none of its kind
 	NoRoom       = "no_room"        // what the endpoints hold is pinned, must stay, or was used more recently
 	TooLarge     = "too_large"      // it is larger than any endpoint

@@ -258,7 +258,7 @@ func TestEnginesAreReachedWithTheTokenOfTheirNamespace(t *testing.T) {
 		return strings.Contains(s.logOf("extproc"), network+"66:8000") && strings.Contains(s.logOf("control"), "nobody knows Bearer (the token)")
 	})
 	s.await("control says whose the token is", func() bool {
-		return strings.Contains(s.logOf("control"), "endpoint "+network+"11:8000: no model of InferencePool attacker/pool is loaded there: the token is that of InferencePool default/pool")
+		return strings.Contains(s.logOf("control"), "endpoint "+network+"11:8000: control loads no model of InferencePool attacker/pool there: the token is that of InferencePool default/pool")
 	})
 	var models json.RawMessage
 	s.get("http://"+s.ControlMetrics+"/models", &models)

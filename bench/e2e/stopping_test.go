@@ -68,7 +68,7 @@ func (s *stack) stopsUnderLoad(names []string, address string, stop func(), ende
 	for _, fault := range l.faults {
 		s.t.Error(fault)
 	}
-	known := s.logged(s.Control.Log, "an endpoint is about to end", address)
+	known := s.logged(s.Control.Log, "the endpoint is leaving", address)
 	if known.IsZero() {
 		s.t.Fatal("control was never told that the engine is stopping")
 	}

@@ -19,10 +19,10 @@ import (
 
 func TestWhatIsSaidOfObjects(t *testing.T) {
 	for record, want := range map[string]string{
-		`{"time":"2026-01-02T12:00:00Z","level":"ERROR","msg":"objects refused; the last good ones of this file stay in force","fault":"objects/a.yaml:3: LLMRoute default/x: spec.backendRefs:\n Required value"}`: "objects refused; the last good ones of this file stay in force: objects/a.yaml:3: LLMRoute default/x: spec.backendRefs:  Required value",
-		`{"time":"2026-01-02T12:00:00Z","level":"INFO","msg":"objects read","file":"objects/a.yaml","objects":4}`:                                                                                                   "objects read: objects/a.yaml, 4 in it",
-		`{"time":"2026-01-02T12:00:00Z","level":"WARN","msg":"objects","problem":"EndpointList default/a: nothing uses it"}`:                                                                                        "objects: EndpointList default/a: nothing uses it",
-		`{"time":"2026-01-02T12:00:00Z","level":"WARN","msg":"endpoint does not answer","endpoint":"a:1"}`:                                                                                                          "",
+		`{"time":"2026-01-02T12:00:00Z","level":"ERROR","msg":"objects refused; keeping the last good ones of this file","fault":"objects/a.yaml:3: LLMRoute default/x: spec.backendRefs:\n Required value"}`: "objects refused; keeping the last good ones of this file: objects/a.yaml:3: LLMRoute default/x: spec.backendRefs:  Required value",
+		`{"time":"2026-01-02T12:00:00Z","level":"INFO","msg":"objects read","file":"objects/a.yaml","objects":4}`:                                                                                             "objects read: objects/a.yaml, 4 in it",
+		`{"time":"2026-01-02T12:00:00Z","level":"WARN","msg":"objects have a problem","problem":"EndpointList default/a: nothing uses it"}`:                                                                   "objects have a problem: EndpointList default/a: nothing uses it",
+		`{"time":"2026-01-02T12:00:00Z","level":"WARN","msg":"endpoint does not answer","endpoint":"a:1"}`:                                                                                                    "",
 		`extproc: not a record`: "",
 	} {
 		got := notice([]byte(record + "\n"))
@@ -77,7 +77,7 @@ func TestARefusedEditIsTold(t *testing.T) {
 	}
 	until(`objects read: .*a\.yaml, 1 in it$`)
 	write(file, strings.Replace(good, "backendRefs: [{name: p}]", "backend: p", 1))
-	until(`^\d\d:\d\d:\d\d objects refused; the last good ones of this file stay in force: .*a\.yaml:4: LLMRoute default/a: unknown field "spec\.backend"$`)
+	until(`^\d\d:\d\d:\d\d objects refused; keeping the last good ones of this file: .*a\.yaml:4: LLMRoute default/a: unknown field "spec\.backend"$`)
 	write(file, good)
 	until(`objects read: .*a\.yaml, 1 in it$`)
 	cancel()
@@ -88,7 +88,7 @@ func TestARefusedEditIsTold(t *testing.T) {
 		t.Errorf("%d lines are told, want 3:\n%s", len(told), strings.Join(told, "\n"))
 	}
 
-	half := `{"time":"2026-01-02T12:00:00Z","msg":"objects","problem":"later"}`
+	half := `{"time":"2026-01-02T12:00:00Z","msg":"objects have a problem","problem":"later"}`
 	if _, err := log.WriteString(half[:20]); err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestARefusedEditIsTold(t *testing.T) {
 	if _, err := log.WriteString(half[20:] + "\n"); err != nil {
 		t.Fatal(err)
 	}
-	if lines := n.next(); len(lines) != 1 || !strings.HasSuffix(lines[0], "objects: later") {
+	if lines := n.next(); len(lines) != 1 || !strings.HasSuffix(lines[0], "objects have a problem: later") {
 		t.Errorf("of the whole record is told %q", lines)
 	}
 }

@@ -54,7 +54,7 @@ func TestTheCommandLine(t *testing.T) {
 		{"--endpoints a:1 --objects x", "--endpoints and --objects: with servers of your own there are no objects, no control and no simulated engines; leave one of them out"},
 		{"--endpoints a:1 --control-flag x", "--endpoints and --control-flag: with servers of your own there are no objects, no control and no simulated engines; leave one of them out"},
 		{"--endpoints=", "--endpoints: name your servers, such as --endpoints localhost:8000,gpu-2.internal:8000 (make run ENDPOINTS=localhost:8000)"},
-		{"a:1", `what is "a:1"? every setting is a flag`},
+		{"a:1", `unexpected argument "a:1": every setting is a flag`},
 	} {
 		if _, _, err := parseFlags(strings.Fields(c.args), io.Discard); err == nil || err.Error() != c.want {
 			t.Errorf("%s: %v, want %s", c.args, err, c.want)

@@ -98,7 +98,7 @@ func parseFlags(args []string, out io.Writer) (c rig.Config, cache string, err e
 		return c, "", err
 	}
 	if flags.NArg() > 0 {
-		return c, "", fmt.Errorf("what is %q? every setting is a flag", flags.Arg(0))
+		return c, "", fmt.Errorf("unexpected argument %q: every setting is a flag", flags.Arg(0))
 	}
 	if !flags.Changed("endpoints") {
 		return c, cache, nil

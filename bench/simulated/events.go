@@ -72,7 +72,7 @@ func (e *Events) Write(event Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if _, err := e.out.Write(append(line, '\n')); err != nil {
-		slog.Warn("the event log cannot be written", "err", err)
+		slog.Warn("cannot write the event log", "err", err)
 	}
 }
 

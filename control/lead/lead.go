@@ -119,7 +119,7 @@ func (e Election) Run(ctx context.Context, term Term) error {
 			case n.won != nil && n.won.Err() != nil: // and lost
 			case n.other != "" && held(): // and gone: each is told of by a goroutine of its own, in any order
 			case n.won != nil && on != nil && on.transitions == n.transitions:
-				e.Log.Info("this control leads on: nobody else had the Lease meanwhile")
+				e.Log.Info("this control still leads: no other held the Lease meanwhile")
 				on.pause(false)
 			case n.won != nil:
 				if err := on.end(); err != nil {
@@ -131,7 +131,7 @@ func (e Election) Run(ctx context.Context, term Term) error {
 				e.Log.Info("this control leads")
 				on = begin(ctx, n.transitions, term)
 			case n.lost && on != nil:
-				e.Log.Warn("cannot renew Lease " + LeaseName + ": nothing is loaded or unloaded until somebody holds it again; retrying")
+				e.Log.Warn("cannot renew Lease " + LeaseName + "; loading and unloading nothing until a control holds it again; retrying")
 				on.pause(true)
 			case n.other != "":
 				e.Log.Info("another control leads", "control", n.other)
@@ -163,7 +163,7 @@ func (e Election) giveBack(ctx context.Context) {
 	}
 	record.HolderIdentity, record.LeaseDurationSeconds = "", 1
 	if err := e.Lock.Update(ctx, *record); err != nil {
-		e.Log.Warn("cannot give the Lease back, which then runs out by itself", "lease", LeaseName, "in", leaseDuration, "err", err)
+		e.Log.Warn("cannot release the Lease; it expires by itself", "lease", LeaseName, "in", leaseDuration, "err", err)
 	}
 }
 

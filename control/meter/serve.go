@@ -58,7 +58,7 @@ func (m *Meter) Handler(loaded <-chan struct{}) http.Handler {
 		case <-loaded:
 			_, _ = w.Write([]byte("ok\n"))
 		default:
-			http.Error(w, "the objects are not read yet", http.StatusServiceUnavailable)
+			http.Error(w, "control has not read its objects yet", http.StatusServiceUnavailable)
 		}
 	})
 	mux.Handle("GET /models", onLoopback(m.models))

@@ -184,7 +184,7 @@ func (p *Placer) Pool() (objects.Name, error) {
 	defer p.mu.Unlock()
 	if p.RegisteredPool != (objects.Name{}) {
 		if p.world.Pools[p.RegisteredPool] == nil {
-			return objects.Name{}, fmt.Errorf("there is no InferencePool %s, which control's --mesh-pool names", p.RegisteredPool)
+			return objects.Name{}, fmt.Errorf("control's --mesh-pool names InferencePool %s, which does not exist", p.RegisteredPool)
 		}
 		return p.RegisteredPool, nil
 	}
@@ -195,7 +195,7 @@ func (p *Placer) Pool() (objects.Name, error) {
 		}
 	}
 	if len(found) != 1 {
-		return objects.Name{}, fmt.Errorf("%d InferencePools have model runtimes: control's --mesh-pool says to which registered models belong", len(found))
+		return objects.Name{}, fmt.Errorf("%d InferencePools have model runtimes: set control's --mesh-pool to the one for registered models", len(found))
 	}
 	return found[0], nil
 }

@@ -39,7 +39,7 @@ func (p *Placer) open(e objects.Engine) {
 	}
 	loader, err := load.Open(s.Endpoint, p.Access, func(a load.Answer) { p.answered(s, a) })
 	if err != nil {
-		p.Log.Error("an endpoint cannot be driven", "endpoint", e.Address, "err", err)
+		p.Log.Error("cannot load or unload models at the endpoint", "endpoint", e.Address, "err", err)
 		cancel()
 		return
 	}
@@ -67,9 +67,9 @@ func (p *Placer) follow(ctx context.Context, s *site) {
 		case ctx.Err() != nil:
 			return
 		case err != nil && quiet:
-			p.Log.Warn("an engine cannot be looked at", "endpoint", s.Address, "err", err)
+			p.Log.Warn("cannot look at the engine; retrying", "endpoint", s.Address, "err", err)
 		case err == nil && !quiet:
-			p.Log.Info("an engine can be looked at again", "endpoint", s.Address)
+			p.Log.Info("the engine answers again", "endpoint", s.Address)
 		}
 		quiet = err == nil
 		timer.Reset(p.LookInterval)
@@ -149,13 +149,13 @@ func (p *Placer) answered(s *site, a load.Answer) {
 	}
 	switch {
 	case a.Err == nil && a.Unload:
-		log.Info("unload")
+		log.Info("unloaded a model")
 	case a.Err == nil:
-		log.Info("load")
+		log.Info("loaded a model")
 	case a.Unload:
-		log.Warn("unload failed")
+		log.Warn("cannot unload a model")
 	default:
-		log.Warn("load failed")
+		log.Warn("cannot load a model")
 	}
 	p.mu.Lock()
 	for _, key := range p.state.At(s.Address, a.Model) {
@@ -265,7 +265,7 @@ func (p *Placer) tryLoad(ctx context.Context, s *site, key decide.CopyKey, a dec
 		err = p.Memory.PutCopy(p.record(s, key, decide.Loading), true)
 	}
 	if err != nil {
-		return decide.LoadResult{Failed: true, Words: "it could not be written down that it is to be loaded: " + err.Error()}
+		return decide.LoadResult{Failed: true, Words: "control cannot record the load: " + err.Error()}
 	}
 	if a.Kind == decide.Reload {
 		if err := s.loader.Unload(ctx, key.ID); err != nil {
@@ -312,7 +312,7 @@ func (p *Placer) measure(s *site, key decide.CopyKey) {
 func (p *Placer) unload(s *site, key decide.CopyKey) {
 	began := time.Now()
 	if err := p.Memory.PutCopy(p.record(s, key, decide.Unloading), true); err != nil {
-		p.Log.Error("it could not be written down that a model is to be unloaded", "endpoint", s.Address, "model", key.ID, "err", err)
+		p.Log.Error("cannot record that a model is about to be unloaded; unloading it", "endpoint", s.Address, "model", key.ID, "err", err)
 	}
 	err := s.loader.Unload(p.running, key.ID)
 	if p.running.Err() != nil {

@@ -250,10 +250,10 @@ func (p *Placer) noteLeaving(address string, why decide.Leaving) {
 	switch {
 	case why.Is() && !p.leaving[address]:
 		p.leaving[address] = true
-		p.Log.Info("an endpoint is about to end: nothing is loaded or unloaded there", "endpoint", address, "terminating", why.Terminating, "stopping", !why.Stopping.IsZero())
+		p.Log.Info("the endpoint is leaving; loading and unloading nothing there", "endpoint", address, "terminating", why.Terminating, "stopping", !why.Stopping.IsZero())
 	case !why.Is() && p.leaving[address]:
 		delete(p.leaving, address)
-		p.Log.Info("an endpoint that was about to end is gone, or takes loads again", "endpoint", address)
+		p.Log.Info("the leaving endpoint is gone, or takes loads again", "endpoint", address)
 	}
 }
 

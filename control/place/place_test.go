@@ -259,7 +259,7 @@ func TestAModelSaysWhatIsMissing(t *testing.T) {
 	}}
 	w.SetWorld(objects.Build(x))
 	w.await("it is a route's", func() bool {
-		return says(v1alpha1.ConditionAccepted) == `False ModelNameTaken: requests for "x" are those of LLMRoute default/r: by its id it cannot be asked for`
+		return says(v1alpha1.ConditionAccepted) == `False ModelNameTaken: requests for "x" belong to LLMRoute default/r: no request can name this Model by its id`
 	})
 }
 

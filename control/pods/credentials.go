@@ -78,7 +78,7 @@ func (p Pod) secret(ctx context.Context) (*corev1.Secret, error) {
 		wants.Data[MeshTokenKey] = []byte(rand.Text())
 		written, err = secrets.Update(ctx, wants, metav1.UpdateOptions{})
 		if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) { // its Role is older, or the Secret is immutable
-			p.Log.Warn("cannot add a token to the Secret: clients of ModelMesh are served on loopback alone", "secret", p.name(), "key", MeshTokenKey, "err", err)
+			p.Log.Warn("cannot add a token to the Secret; serving clients of ModelMesh on loopback only", "secret", p.name(), "key", MeshTokenKey, "err", err)
 			return is, nil
 		}
 		if !apierrors.IsConflict(err) {

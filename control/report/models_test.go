@@ -138,7 +138,7 @@ func TestAMemoryRefusesWhatItCannotKeep(t *testing.T) {
 	var leads atomic.Bool
 	r := c.open(typed, leads.Load)
 	asked := memory.Copy{Endpoint: "10.0.0.1:8033", Pool: inPool, ID: "a", State: "loading"}
-	if err := r.PutCopy(asked, true); err == nil || err.Error() != `no Model has the id "a" in the pool default/p, and the engine cannot list what it has: write one` {
+	if err := r.PutCopy(asked, true); err == nil || err.Error() != `no Model has the id "a" in the pool default/p, and the engine cannot list its models: create one` {
 		t.Errorf("without a Model: %v", err)
 	}
 	if err := r.PutModel(&v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}})(); err != nil {

@@ -263,7 +263,7 @@ func TestAKindThatIsRefusedHoldsUpNoOther(t *testing.T) {
 		before := len(s.noted())
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if calls := s.noted()[before:]; len(calls) > 0 || strings.Count(logged(), "can be written again") != 1 {
+		if calls := s.noted()[before:]; len(calls) > 0 || strings.Count(logged(), "can update the status of objects again") != 1 {
 			t.Errorf("then it writes %v, and has logged %s", calls, logged())
 		}
 		allows.Store(false)

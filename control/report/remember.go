@@ -106,7 +106,7 @@ func (r *Report) PutCopy(c memory.Copy, wait bool) error {
 	case !wait:
 		return nil
 	case !known:
-		return fmt.Errorf("no Model has the id %q in the pool %s, and the engine cannot list what it has: write one", c.ID, c.Pool)
+		return fmt.Errorf("no Model has the id %q in the pool %s, and the engine cannot list its models: create one", c.ID, c.Pool)
 	case !r.leads():
 		return errUncertain
 	}

@@ -233,12 +233,12 @@ func (r *Report) note(s subject, err error) {
 		delete(r.told, s)
 		if r.told[kind] != "" {
 			delete(r.told, kind)
-			r.log.Info("the status of objects can be written again", "kind", s.kind)
+			r.log.Info("can update the status of objects again", "kind", s.kind)
 		}
 	case apierrors.IsNotFound(err), apierrors.IsInvalid(err):
 		if r.told[s] != err.Error() {
 			r.told[s] = err.Error()
-			r.log.Warn("cannot update the status of an object", "object", r.describe(s), "err", err)
+			r.log.Warn("cannot update the status of an object; retrying when it changes", "object", r.describe(s), "err", err)
 		}
 	default:
 		r.dirty[s], r.resting[s.kind] = true, time.Now().Add(retryInterval-writeInterval) // the next retry finds it

@@ -37,7 +37,7 @@ func TestCallersWhoAreNotKnownAreRefusedAtTheStart(t *testing.T) {
 	other, _ := pair(t)
 	f := files{certs, write(t, "one\n"), write(t, "two"), filepath.Join(certs, "tls.crt"), filepath.Join(other, "tls.crt"), write(t, "")}
 	same := write(t, "one")
-	const open = "say --cert-path, and --client-ca-file or --token-file"
+	const open = "set --cert-path, and --client-ca-file or --token-file"
 	const pose = "could pose as each other"
 	for name, c := range map[string]struct {
 		config serve.Config

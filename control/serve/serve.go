@@ -105,7 +105,7 @@ func (s *Server) server(address string, local bool) (*grpc.Server, error) {
 	}
 	if !local {
 		if s.config.CertPath == "" || !s.config.Placement.known() {
-			return nil, fmt.Errorf("--listen %s: others can reach it, and whoever calls it can load and unload models: say --cert-path, and --client-ca-file or --token-file; or listen on loopback or a socket", address)
+			return nil, fmt.Errorf("--listen %s: other machines can reach it, and any caller could load and unload models: set --cert-path, and --client-ca-file or --token-file; or listen on loopback or a socket", address)
 		}
 		config, err := listen.TLS(s.config.CertPath, s.log)
 		if err != nil {

@@ -130,7 +130,7 @@ func (f *File) Run(ctx context.Context, log *slog.Logger) error {
 		err := f.write(time.Now())
 		f.mu.Unlock()
 		if err != nil {
-			log.Error("the endpoints cannot be written: Envoy does not know of new ones", "err", err)
+			log.Error("cannot write the file of endpoints; Envoy does not know new ones; retrying", "err", err)
 		}
 	}
 }

@@ -180,9 +180,9 @@ func (f *Fleet) publish() {
 	f.state.Seal()
 	for _, t := range told {
 		if t.Open {
-			f.Log.Warn("most endpoints of the pool look bad: all that are there are used", "pool", t.Pool.String(), "faulty", t.Faulty, "lost", t.Lost)
+			f.Log.Warn("most endpoints of the pool look bad; picking among all that are not out", "pool", t.Pool.String(), "faulty", t.Faulty, "lost", t.Lost)
 		} else {
-			f.Log.Info("the pool is well again", "pool", t.Pool.String())
+			f.Log.Info("the pool's endpoints look well again", "pool", t.Pool.String())
 		}
 	}
 	f.Published(view)

@@ -263,7 +263,7 @@ func (m *Meter) Handler() http.Handler {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !m.ready.Load() {
-			http.Error(w, "no objects yet", http.StatusServiceUnavailable)
+			http.Error(w, "extproc has not read its objects yet", http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = w.Write([]byte("ok\n"))

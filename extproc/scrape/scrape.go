@@ -297,7 +297,7 @@ func (l *loop) load(ctx context.Context) (engine.Load, error) {
 		err = nil
 	}
 	if l.search.told(load.Kind != "", err == nil, answer, time.Now()) && err == nil && !l.missed {
-		l.Log.Warn("endpoint tells no load that is known; it serves without", "endpoint", l.Address, "engine", l.Kind)
+		l.Log.Warn("cannot find load metrics on the endpoint; picking without its load", "endpoint", l.Address, "engine", l.Kind)
 		l.missed = true
 	}
 	return load, err

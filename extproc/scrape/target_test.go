@@ -385,7 +385,7 @@ func TestANewTokenIsInTheNextLook(t *testing.T) {
 				t.Errorf("the log holds a token:\n%s", log.String())
 			}
 		}
-		if n := strings.Count(log.String(), "cannot be read"); n != 1 {
+		if n := strings.Count(log.String(), "cannot read the engines' token"); n != 1 {
 			t.Errorf("a file without a token is logged %d times:\n%s", n, log.String())
 		}
 	})

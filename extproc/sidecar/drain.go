@@ -65,13 +65,13 @@ func Drain(ctx context.Context, args []string, out io.Writer) error {
 		_, number, _ := strings.Cut(strings.TrimSpace(text), ": ")
 		active, err := strconv.Atoi(number)
 		if err != nil {
-			return fmt.Errorf("envoy at %s does not say how many requests are in flight, but %q: is it that of envoy.yaml?", *admin, text)
+			return fmt.Errorf("envoy at %s answers %q, not the number of requests in flight: does it run with envoy.yaml?", *admin, text)
 		}
 		if idle++; active > 0 {
 			idle = 0
 		}
 		if !wait(ctx, drainPoll) {
-			return fmt.Errorf("after %v there are %d requests in flight still: Envoy will cut them", *limit, active)
+			return fmt.Errorf("%d requests are still in flight after %v: Envoy will cut them", active, *limit)
 		}
 	}
 	return nil

@@ -153,7 +153,7 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 		}
 		out, err := x.receive(in, time.Now())
 		if err != nil {
-			p.server.Log.Error("a data plane is configured in a way that extproc does not serve", "err", err)
+			p.server.Log.Error("cannot serve a data plane whose ext_proc is configured like this", "err", err)
 			return status.Error(codes.FailedPrecondition, err.Error())
 		}
 		for x.waits != nil && err == nil {

@@ -89,7 +89,7 @@ func (c *Client) Run(ctx context.Context) error {
 			pause, silent = shortest, false
 		}
 		if !silent {
-			c.Log.Warn("no connection to control: what it said last stays in force", "control", c.Target, "err", err)
+			c.Log.Warn("cannot reach control; keeping what it last said; retrying", "control", c.Target, "err", err)
 			silent = true
 		}
 		timer := time.NewTimer(pause/2 + rand.N(pause/2))
@@ -193,7 +193,7 @@ func (t *talk) hear(u *placement.Update) bool {
 	t.Meter.Heard(t.applied, time.Now())
 	if news.All {
 		t.Meter.Connected(true)
-		t.Log.Info("control has said all that there is", "control", t.Target, "endpoints", len(news.Endpoints), "copies", len(news.Copies))
+		t.Log.Info("control has sent everything that it knows", "control", t.Target, "endpoints", len(news.Endpoints), "copies", len(news.Copies))
 	}
 	return true
 }

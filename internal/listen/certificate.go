@@ -72,7 +72,7 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	case c.good == nil:
 		return nil, err
 	default:
-		c.log.Error("the certificate cannot be read; the last good one stays", "dir", c.dir, "err", err)
+		c.log.Error("cannot read the certificate; keeping the last good one; retrying", "dir", c.dir, "err", err)
 	}
 	return c.good, nil
 }

@@ -186,7 +186,7 @@ func TestACertificateIsReadAgainWhenItChanges(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "tls.key"), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if !shows(t, c, second) || !strings.Contains(log.String(), "the last good one stays") {
+	if !shows(t, c, second) || !strings.Contains(log.String(), "keeping the last good one") {
 		t.Errorf("files that make no sense: %s", log.String())
 	}
 	if _, err := listen.TLS(t.TempDir(), slog.Default()); err == nil || !strings.Contains(err.Error(), "--cert-path: ") {

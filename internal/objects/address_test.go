@@ -146,7 +146,7 @@ func TestAnEngineOfAnUnknownKindIsLeftToWhatItServes(t *testing.T) {
 	if e := w.Pools[objects.Name{Namespace: "default", Name: "base"}].Endpoints; len(e) != 2 || e[0].Kind != "" {
 		t.Errorf("endpoints are %+v", e)
 	}
-	if len(w.Problems) != 1 || !strings.Contains(w.Problems[0], `the labels of default/a name the engine "xllm", which is none of [vllm `) {
+	if len(w.Problems) != 1 || !strings.Contains(w.Problems[0], `the labels of default/a name the engine "xllm", which is not one of [vllm `) {
 		t.Errorf("problems are %q", w.Problems)
 	}
 }

@@ -123,7 +123,7 @@ func (w *World) addEngines(claims []claim) {
 			case e.Token == "":
 				e.Pools = append(e.Pools, c.Name)
 			default:
-				w.problem("endpoint %s: no model of InferencePool %s is loaded there: the token is that of InferencePool %s", e.Address, c.Name, owner.Name)
+				w.problem("endpoint %s: control loads no model of InferencePool %s there: the token is that of InferencePool %s", e.Address, c.Name, owner.Name)
 			}
 		}
 		w.Engines = append(w.Engines, e)

@@ -284,7 +284,7 @@ func TestAnAddressOfAnotherNamespaceIsAProblem(t *testing.T) {
 	w = objects.Build(together(
 		team{namespace: "attacker", pool: "p", lists: "10.0.0.7:8000"}, team{namespace: "victim", pool: "p", pods: "10.0.0.7", change: token("s", "k")},
 	))
-	want = []string{want[0], "endpoint 10.0.0.7:8000: no model of InferencePool attacker/p is loaded there: the token is that of InferencePool victim/p"}
+	want = []string{want[0], "endpoint 10.0.0.7:8000: control loads no model of InferencePool attacker/p there: the token is that of InferencePool victim/p"}
 	if !slices.Equal(w.Problems, want) {
 		t.Errorf("with a token the problems are %q", w.Problems)
 	}

@@ -387,7 +387,7 @@ func (w *World) noteUnknownKinds(p *Pool) {
 			continue
 		}
 		noted[name] = true
-		w.problem("InferencePool %s: the labels of %s name the engine %q, which is none of %v: such engines are told by what they serve",
+		w.problem("InferencePool %s: the labels of %s name the engine %q, which is not one of %v: extproc tells its kind by what it serves",
 			p.Name, e.Pod, name, engine.Kinds())
 	}
 }

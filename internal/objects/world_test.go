@@ -185,7 +185,7 @@ func TestAnAdapterThatIsAModelOfAnotherPool(t *testing.T) {
 		"its name says all everywhere":     {models: []v1alpha1.Model{model("m", "b", "", "")}},
 		"it is a Model of both": {
 			models: []v1alpha1.Model{model("m", "b", "/lora/sql", ""), model("n", "a", "/lora/sql", "")},
-			want:   []string{`Model default/n: requests for "sql-v2" are those of Model default/m: by its id it cannot be asked for`},
+			want:   []string{`Model default/n: requests for "sql-v2" belong to Model default/m: no request can name this Model by its id`},
 		},
 		"the route's pool says where": {models: []v1alpha1.Model{model("m", "b", "/lora/sql", "")}, settings: []v1alpha1.PoolSettings{someSettings("s", "a", func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{Source: "/models/{id}"} })}},
 		"no request goes there":       {models: []v1alpha1.Model{model("m", "b", "/lora/sql", "")}, weight: &zero},

@@ -48,9 +48,9 @@ func (t *TokenFile) Token() string {
 	token, err := readToken(t.path)
 	switch {
 	case err != nil && !t.failing:
-		t.log.Error("the token for engines cannot be read; the last good one stays in use", "err", err)
+		t.log.Error("cannot read the engines' token; keeping the last good one; retrying", "err", err)
 	case err == nil && token != t.token:
-		t.log.Info("a new token for engines", "file", t.path)
+		t.log.Info("read a new token for engines", "file", t.path)
 		t.token = token
 	}
 	t.failing = err != nil

@@ -215,10 +215,10 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 		return status.Error(codes.InvalidArgument, "the first Report names no process")
 	}
 	p := s.join(first.GetProcess())
-	s.log.Info("an extproc follows", "process", p.process)
+	s.log.Info("an extproc connected", "process", p.process)
 	defer func() {
 		s.part(p)
-		s.log.Info("an extproc has left", "process", p.process)
+		s.log.Info("an extproc disconnected", "process", p.process)
 	}()
 	ended := make(chan error, 1)
 	go func() { // ends with the stream, at the latest when this returns

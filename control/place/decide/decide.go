@@ -140,7 +140,7 @@ const (
 	RankTooLarge Reason = wire.RankTooLarge
 	// FilesMissing: the engines that were asked find no files of it.
 	FilesMissing Reason = wire.FilesMissing
-	// NoEndpoint: no endpoint that could load it can be reached.
+	// NoEndpoint: control reaches no endpoint that could load it.
 	NoEndpoint Reason = wire.NoEndpoint
 	// CannotLoad: the engines of its pool load no models while they run, or none of its kind.
 	CannotLoad Reason = wire.CannotLoad
@@ -153,12 +153,12 @@ const (
 )
 
 var messages = map[Reason]string{
-	LoadFailed:   "engines failed to load it; it is tried again when the failures are old",
-	RankTooLarge: "its rank is larger than the engines take; it is tried again when the failures are old",
-	FilesMissing: "engines find no files of it at its source; it is tried again when the failures are old",
-	NoEndpoint:   "no endpoint that could load it can be reached",
+	LoadFailed:   "engines failed to load it; control retries when the failures are old",
+	RankTooLarge: "its rank is larger than the engines take; control retries when the failures are old",
+	FilesMissing: "engines find no files of it at its source; control retries when the failures are old",
+	NoEndpoint:   "control reaches no endpoint that could load it",
 	CannotLoad:   "no engine of its pool loads such models while it runs",
-	NoRoom:       "there is no room: what the endpoints hold is pinned, must have as many copies, or was used more recently",
+	NoRoom:       "there is no room: every other model is pinned, has no copy to spare, or was used more recently",
 	TooLarge:     "it is larger than any endpoint",
 	UnknownModel: "requests ask for it, and no object says what it is",
 }

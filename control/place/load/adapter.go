@@ -127,7 +127,7 @@ func (d *adapters) Look(ctx context.Context, _ Record) (Seen, error) {
 // do not.
 func (d *adapters) Load(ctx context.Context, m Model) (Loaded, error) {
 	if err := engine.CheckName(m.ID); err != nil {
-		return Loaded{}, fault(Refused, fmt.Sprintf("no engine is asked for a model called %q: %v", m.ID, err))
+		return Loaded{}, fault(Refused, fmt.Sprintf("cannot load a model called %q: %v", m.ID, err))
 	}
 	a, err := d.api(ctx)
 	if err != nil {
@@ -183,7 +183,7 @@ func (d *adapters) await(ctx context.Context, id string, listed bool, said answe
 		models, err := d.list(ctx)
 		switch {
 		case err != nil:
-			return fault(Unclear, fmt.Sprintf("the engine answered %v, and its list cannot be read: %v", said, err))
+			return fault(Unclear, fmt.Sprintf("the engine answered %v, but its list is unreadable: %v", said, err))
 		case models.Unlisted || slices.Contains(models.Adapters, id) == listed:
 			return nil
 		}
@@ -192,7 +192,7 @@ func (d *adapters) await(ctx context.Context, id string, listed bool, said answe
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return fault(Unclear, fmt.Sprintf("the engine answered %v, and its list says another thing: %v", said, ctx.Err()))
+			return fault(Unclear, fmt.Sprintf("the engine answered %v, but its list says otherwise: %v", said, ctx.Err()))
 		}
 	}
 }
@@ -222,9 +222,9 @@ func (d *adapters) api(ctx context.Context) (api, error) {
 	case ok:
 		return a, nil
 	case d.kind() == "":
-		return api{}, fault(Refused, fmt.Sprintf("what engine this is nobody says, and its metrics page tells none: label its pods %s, or name spec.engine of its EndpointList", engine.KindLabel))
+		return api{}, fault(Refused, fmt.Sprintf("cannot tell what kind of engine this is: label its pods %s, or set spec.engine of its EndpointList", engine.KindLabel))
 	default:
-		return api{}, fault(Refused, fmt.Sprintf("engines of the kind %s cannot be told to load models: it has those that it was started with", d.kind()))
+		return api{}, fault(Refused, fmt.Sprintf("engines of the kind %s cannot load models while they run", d.kind()))
 	}
 }
 

@@ -189,8 +189,8 @@ func TestTheListIsAskedUntilItAgrees(t *testing.T) {
 		{"loaded", false, 200, "", true, ""},
 		{"already loaded", false, status, already, true, ""},
 		{"unloaded", true, 200, "", true, ""},
-		{"never listed", false, 200, "fine", false, "unclear: the engine answered 200: fine, and its list "},
-		{"never unlisted", true, 200, "fine", false, "unclear: the engine answered 200: fine, and its list "},
+		{"never listed", false, 200, "fine", false, "unclear: the engine answered 200: fine, but its list "},
+		{"never unlisted", true, 200, "fine", false, "unclear: the engine answered 200: fine, but its list "},
 	} {
 		with, without := []string{"m"}, []string{}
 		f := &fake{status: c.status, body: c.body, list: without}
@@ -281,9 +281,9 @@ func TestWhatAnEngineIs(t *testing.T) {
 		{"", "vllm-0.32-loaded.txt", "/metrics", Seen{Takes: true, Limits: Limits{Loads: 1, Adapters: 2}}, ""},
 		{engine.VLLM, "", "", Seen{Takes: true, Limits: Limits{Loads: 1}}, ""},
 		{"", "sglang-documented.txt", "/metrics", Seen{Takes: true, Limits: Limits{Loads: 1, Adapters: 8}}, ""},
-		{"", "trtllm-serve-documented.txt", "/prometheus/metrics", Seen{}, "refused: engines of the kind trtllm-serve cannot be told to load models: it has those that it was started with"},
-		{engine.TGI, "", "", Seen{}, "refused: engines of the kind tgi cannot be told to load models: it has those that it was started with"},
-		{"", "", "", Seen{}, "refused: what engine this is nobody says, and its metrics page tells none: label its pods llm-d.ai/engine-type, or name spec.engine of its EndpointList"},
+		{"", "trtllm-serve-documented.txt", "/prometheus/metrics", Seen{}, "refused: engines of the kind trtllm-serve cannot load models while they run"},
+		{engine.TGI, "", "", Seen{}, "refused: engines of the kind tgi cannot load models while they run"},
+		{"", "", "", Seen{}, "refused: cannot tell what kind of engine this is: label its pods llm-d.ai/engine-type, or set spec.engine of its EndpointList"},
 	} {
 		f := &fake{status: http.StatusOK, list: []string{"m"}}
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

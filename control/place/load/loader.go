@@ -189,7 +189,7 @@ func (l *Loader) Load(ctx context.Context, m Model, timeout time.Duration) (Load
 	ctx, cancel := within(ctx, calls)
 	defer cancel()
 	if !l.allowed(ctx) {
-		return Loaded{}, fault(Unreached, "the engine was not asked: it was not certain which control leads")
+		return Loaded{}, fault(Unreached, "control did not ask the engine: it was not certain which control leads")
 	}
 	limited, stop := context.WithTimeout(ctx, timeout)
 	defer stop()
@@ -204,7 +204,7 @@ func (l *Loader) Load(ctx context.Context, m Model, timeout time.Duration) (Load
 		return Loaded{}, failure
 	}
 	if err := l.clear(calls, m.ID, settle); err != nil {
-		return Loaded{}, fault(Unclear, fmt.Sprintf("%s; it could not be unloaded: %v", failure.Words, err))
+		return Loaded{}, fault(Unclear, fmt.Sprintf("%s; control cannot unload it: %v", failure.Words, err))
 	}
 	return Loaded{}, fault(Refused, failure.Words)
 }
@@ -230,7 +230,7 @@ func (l *Loader) Unload(ctx context.Context, id string) error {
 func (l *Loader) clear(ctx context.Context, id string, pause time.Duration) *Error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	last := fault(Unclear, "the engine was not asked to unload")
+	last := fault(Unclear, "control did not ask the engine to unload")
 	absent := 0
 	for next := minPause; ; next = min(2*next, maxPause) {
 		if !wait(ctx, pause) || !l.allowed(ctx) {
@@ -268,8 +268,8 @@ func wait(ctx context.Context, pause time.Duration) bool {
 }
 
 var (
-	errClosed = errors.New("the endpoint is no longer driven")
-	errQuit   = errors.New("the engine is about to end")
+	errClosed = errors.New("control no longer uses the endpoint")
+	errQuit   = errors.New("the endpoint is leaving")
 )
 
 // enter waits for the turn of a call for a model, while both contexts last. The caller calls leave at its end.
@@ -303,5 +303,5 @@ func (l *Loader) enter(ctx, calls context.Context, id string) (leave func(), err
 	if err == nil {
 		err = ctx.Err()
 	}
-	return nil, fault(Unreached, "the engine was not asked: "+err.Error())
+	return nil, fault(Unreached, "control did not ask the engine: "+err.Error())
 }

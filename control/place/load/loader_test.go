@@ -34,7 +34,7 @@ func TestToClearUpEndsAfterAWhile(t *testing.T) {
 			},
 		}, nil)
 		_, err := l.Load(t.Context(), Model{ID: "x"}, time.Minute)
-		if got := said(err, ""); got != "unclear: cut; it could not be unloaded: not now" {
+		if got := said(err, ""); got != "unclear: cut; control cannot unload it: not now" {
 			t.Error(got)
 		}
 		for i, want := range []time.Duration{1, 2, 4, 8, 16, 26, 36} {
@@ -116,7 +116,7 @@ func TestCallsForOneModelFollowEachOther(t *testing.T) {
 		// Who no longer waits is told that nothing was asked.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if _, err := l.Load(ctx, Model{ID: "x"}, time.Minute); said(err, "") != "unreached: the engine was not asked: context deadline exceeded" {
+		if _, err := l.Load(ctx, Model{ID: "x"}, time.Minute); said(err, "") != "unreached: control did not ask the engine: context deadline exceeded" {
 			t.Error(said(err, "loaded"))
 		}
 		if err := l.Unload(t.Context(), "x"); err != nil || time.Since(start) != 7*time.Second {
@@ -128,7 +128,7 @@ func TestCallsForOneModelFollowEachOther(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
-		if err := l.Unload(t.Context(), "x"); said(err, "") != "unreached: the engine was not asked: the endpoint is no longer driven" {
+		if err := l.Unload(t.Context(), "x"); said(err, "") != "unreached: control did not ask the engine: control no longer uses the endpoint" {
 			t.Error(said(err, "unloaded"))
 		}
 	})
@@ -158,8 +158,8 @@ func TestWhatIsGivenUpTellsTheEngineNothingMore(t *testing.T) {
 		load := func(id string) func() error {
 			return func() error { _, err := l.Load(t.Context(), Model{ID: id}, time.Minute); return err }
 		}
-		call("unclear: it hangs; it could not be unloaded: the engine was not asked to unload", load("x"))
-		call("unreached: the engine was not asked: the engine is about to end", load("x")) // waits for its turn
+		call("unclear: it hangs; control cannot unload it: control did not ask the engine to unload", load("x"))
+		call("unreached: control did not ask the engine: the endpoint is leaving", load("x")) // waits for its turn
 		call("unclear: it hangs", func() error { return l.Unload(t.Context(), "y") })
 		start := time.Now()
 		l.Quit()

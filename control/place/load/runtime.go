@@ -58,7 +58,7 @@ type life struct {
 
 func openRuntime(e Endpoint, a reach.Access) (*modelRuntime, error) {
 	if e.Management == "" {
-		return nil, errors.New("a model runtime without an address to manage it at: name spec.management of its EndpointList, or spec.placement.management of the pool's PoolSettings")
+		return nil, errors.New("a model runtime needs an address to manage it at: set spec.management of its EndpointList, or spec.placement.management of the pool's PoolSettings")
 	}
 	r := &modelRuntime{Endpoint: e, access: a, network: "tcp", address: e.Management, peer: peerProcess, looking: make(chan struct{}, 1)}
 	transport := insecure.NewCredentials()
@@ -128,7 +128,7 @@ func (r *modelRuntime) Look(ctx context.Context, record Record) (Seen, error) {
 	case r.looking <- struct{}{}:
 		defer func() { <-r.looking }()
 	case <-ctx.Done():
-		return Seen{}, fault(Unreached, "the engine was not asked: "+ctx.Err().Error())
+		return Seen{}, fault(Unreached, "control did not ask the engine: "+ctx.Err().Error())
 	}
 	incarnation, err := r.incarnation(ctx)
 	if err != nil {
@@ -146,7 +146,7 @@ func (r *modelRuntime) Look(ctx context.Context, record Record) (Seen, error) {
 			return Seen{}, err
 		}
 		if after, err := r.incarnation(ctx); err != nil || after != incarnation {
-			return Seen{}, fault(Unclear, "the runtime restarted while it was made ready")
+			return Seen{}, fault(Unclear, "the runtime restarted before it was ready")
 		}
 		seen = now.seen()
 		seen.Purged = true
@@ -191,13 +191,13 @@ func (r *modelRuntime) makeReady(ctx context.Context) (Limits, error) {
 func (r *modelRuntime) Load(ctx context.Context, m Model) (Loaded, error) {
 	known := r.current()
 	if known == nil {
-		return Loaded{}, fault(Unreached, "the runtime was not looked at yet")
+		return Loaded{}, fault(Unreached, "control has not looked at the runtime yet")
 	}
 	switch now, err := r.incarnation(ctx); {
 	case err != nil:
 		return Loaded{}, err
 	case now != known.incarnation:
-		return Loaded{}, fault(Unreached, "the runtime restarted, and is to be looked at before it loads")
+		return Loaded{}, fault(Unreached, "the runtime restarted, and control has not looked at it since")
 	}
 	var to peer.Peer
 	answer, err := r.calls.LoadModel(ctx, &mmesh.LoadModelRequest{
@@ -207,7 +207,7 @@ func (r *modelRuntime) Load(ctx context.Context, m Model) (Loaded, error) {
 		return Loaded{}, failed("loadModel", err, to)
 	}
 	if r.current() != known {
-		return Loaded{}, fault(Unclear, "the runtime was made ready anew during the load")
+		return Loaded{}, fault(Unclear, "control made the runtime ready again during the load")
 	}
 	return Loaded{Bytes: int64(answer.GetSizeInBytes())}, nil
 }

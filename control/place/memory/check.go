@@ -87,7 +87,7 @@ func decode(bucket, value []byte) error {
 
 // newest returns the meta that counts.
 func newest(file []byte) (best meta, err error) {
-	err = errors.New("it is no file of control's")
+	err = errors.New("it is not a state file of control")
 	for _, offset := range []int{0, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10} { // by the size of pages
 		if m, ok := readMeta(file, offset); ok && (err != nil || m.transaction > best.transaction) {
 			best, err = m, nil

@@ -102,7 +102,7 @@ func TestACutFileIsLeftAlone(t *testing.T) {
 	}
 	for _, size := range []int{1, 100, 4095, 4096, 4097, 8192, 12288, len(all) / 2, len(all)/2 + 1} {
 		opened, words := try(t, all[:size])
-		if opened || !strings.Contains(words, "control.db: it is cut or garbled: ") || !strings.Contains(words, "move it away") {
+		if opened || !strings.Contains(words, "control.db: it is damaged: ") || !strings.Contains(words, "move it away") {
 			t.Errorf("%d of %d bytes: opened %v, %q", size, len(all), opened, words)
 		}
 	}
@@ -123,7 +123,7 @@ func TestAGarbledFileEndsNothing(t *testing.T) {
 		garbled[at] ^= byte(1 + random.IntN(255))
 		if opened, words := try(t, garbled); !opened {
 			refused++
-			if !strings.Contains(words, "it is cut or garbled: ") {
+			if !strings.Contains(words, "it is damaged: ") {
 				t.Errorf("byte %d: %s", at, words)
 			}
 		}
@@ -138,7 +138,7 @@ func TestAGarbledFileEndsNothing(t *testing.T) {
 }
 
 func TestWhatIsNoFileOfControlsIsLeftAlone(t *testing.T) {
-	if opened, words := try(t, []byte(strings.Repeat("models: {}\n", 2000))); opened || !strings.Contains(words, "it is no file of control's") {
+	if opened, words := try(t, []byte(strings.Repeat("models: {}\n", 2000))); opened || !strings.Contains(words, "it is not a state file of control") {
 		t.Errorf("opened %v: %s", opened, words)
 	}
 }

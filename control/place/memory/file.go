@@ -104,7 +104,7 @@ func lock(f *os.File) error {
 		select {
 		case <-again.C:
 		case <-limit.C:
-			return errors.New("another process has it open: one control at a time leads")
+			return errors.New("another process has it open: only one control at a time may use it")
 		}
 	}
 }
@@ -115,7 +115,7 @@ func checkFile(f *os.File) error {
 		return err
 	}
 	if err := check(all); err != nil {
-		return fmt.Errorf("it is cut or garbled: %w. It is left as it is: put back a copy of it, or move it away. Without it control asks engines what they have, and models that clients registered have to be registered again", err)
+		return fmt.Errorf("it is damaged: %w. control left it as it is: restore a backup, or move it away. Without it, control asks engines what they have, and clients must register their models again", err)
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func (f *File) run() {
 			case w.written != nil:
 				w.written <- err
 			case err != nil:
-				f.log.Error("what is known of models cannot be written; it is known until control ends", "err", err)
+				f.log.Error("cannot write the state file; control forgets this change when it ends", "err", err)
 			}
 		}
 	}

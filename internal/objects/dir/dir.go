@@ -105,7 +105,7 @@ func (s *Source) Run(ctx context.Context, publish func(objects.Set)) error {
 		return fmt.Errorf("read objects: %w", err)
 	}
 	if len(s.files) == 0 {
-		s.log.Warn("no objects yet", "dir", s.dir)
+		s.log.Warn("the folder holds no objects yet", "dir", s.dir)
 	}
 	publish(*set)
 	s.running = true
@@ -119,14 +119,14 @@ func (s *Source) Run(ctx context.Context, publish func(objects.Set)) error {
 		case <-watcher.Events:
 			settle(ctx, watcher.Events)
 		case err := <-watcher.Errors:
-			s.log.Warn("watching objects", "dir", s.dir, "err", err)
+			s.log.Warn("cannot watch the folder of objects; reading it at intervals", "dir", s.dir, "err", err)
 		case <-tick.C:
 			// Adding a directory that is watched already changes nothing.
 			_ = watcher.Add(s.dir)
 		}
 		set, err := s.read()
 		if err != nil {
-			s.log.Error("objects cannot be read; the last good ones stay in force", "dir", s.dir, "err", err)
+			s.log.Error("objects cannot be read; keeping the last good ones; retrying", "dir", s.dir, "err", err)
 			continue
 		}
 		if set != nil {
@@ -245,13 +245,13 @@ func (s *Source) update(name string, text []byte, claims map[objects.Object]stri
 	f.text, f.err = text, err
 	if err != nil {
 		if s.running && (known == nil || known.Error() != err.Error()) {
-			s.log.Error("objects refused; the last good ones of this file stay in force", "fault", err)
+			s.log.Error("objects refused; keeping the last good ones of this file", "fault", err)
 		}
 		claim(claims, name, f.good)
 		return false
 	}
 	for _, n := range fresh.notes {
-		s.log.Warn("objects", "note", n)
+		s.log.Warn("objects read with a warning", "note", n)
 	}
 	s.log.Info("objects read", "file", path, "objects", len(fresh.as))
 	f.good = fresh

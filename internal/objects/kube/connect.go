@@ -40,7 +40,7 @@ func Connect(kubeconfig string) (*rest.Config, error) {
 	rules.ExplicitPath = kubeconfig
 	c, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, errors.New("nothing says where the API server is: say --kubeconfig FILE or $KUBECONFIG, or run in a pod with a service account")
+		return nil, errors.New("cannot find the API server: set --kubeconfig FILE or $KUBECONFIG, or run in a pod with a service account")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the API server: %w", err)

@@ -96,7 +96,7 @@ func (l *link) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // hints say what to do about an answer that stays the same until somebody does it.
 var hints = map[int]string{
-	http.StatusUnauthorized: "the API server does not know who asks: look at the kubeconfig, or at the pod's service account",
+	http.StatusUnauthorized: "the API server does not accept the credentials: check the kubeconfig, or the pod's service account",
 	http.StatusForbidden:    "the service account may not read it: kubectl apply the RBAC rules in manifests",
 	http.StatusNotFound:     "the API server has no such kind: kubectl apply -k manifests/crds",
 }
@@ -122,7 +122,7 @@ func (l *link) note(path string, status int, wrong ...any) {
 	default:
 		if was, failing := l.failing[path]; !failing || was != status {
 			l.failing[path] = status
-			l.log.Warn("the API server does not say what there is; what it said last stays in force", append([]any{"path", path}, wrong...)...)
+			l.log.Warn("cannot read objects from the API server; keeping what it last said; retrying", append([]any{"path", path}, wrong...)...)
 		}
 	}
 	l.tell()
@@ -155,7 +155,7 @@ func (l *link) tell() {
 	}
 	l.told = ok
 	if ok {
-		l.log.Info("the API server says what there is")
+		l.log.Info("read all objects from the API server")
 	}
 	l.readable(ok)
 }

@@ -95,7 +95,7 @@ func TestARequestWhoseTokenRanOutIsMadeAnew(t *testing.T) {
 		if err != nil || response.StatusCode != http.StatusUnauthorized || time.Since(began) > time.Minute+5*time.Second {
 			t.Errorf("after %v: %v, %v", time.Since(began), response, err)
 		}
-		if tries < 100 || strings.Count(logged.String(), "\n") != 2 || !strings.Contains(logged.String(), "look at the kubeconfig") {
+		if tries < 100 || strings.Count(logged.String(), "\n") != 2 || !strings.Contains(logged.String(), "check the kubeconfig") {
 			t.Errorf("%d tries, and it is told only that %s", tries, logged.String())
 		}
 	})

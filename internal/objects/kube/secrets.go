@@ -135,14 +135,14 @@ func (s *Secrets) take(is objects.Secret, secret *corev1.Secret, err error) {
 	case fault == nil:
 		delete(s.faults, ref)
 		if fresh || failed {
-			log.Info("the token of a pool's engines is read", "new", fresh)
+			log.Info("read the token of a pool's engines", "new", fresh)
 		}
 		return
 	case failed && was == kind:
 	case s.tokens.Of(ref) != "":
-		log.Error("the token of a pool's engines cannot be read; the last good one stays in use", "err", fault)
+		log.Error("cannot read the token of a pool's engines; keeping the last good one; retrying", "err", fault)
 	default:
-		log.Error("a pool's engines are reached without a token", "err", fault)
+		log.Error("cannot read the token of a pool's engines; calling them without one; retrying", "err", fault)
 	}
 	s.faults[ref] = kind
 }

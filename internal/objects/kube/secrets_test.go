@@ -154,8 +154,8 @@ func TestATokenIsThatOfItsSecret(t *testing.T) {
 			want("with "+c.words, "sk-2")
 			told(1, c.words)
 		}
-		told(5, "the last good one stays in use")
-		told(0, "reached without a token")
+		told(5, "keeping the last good one")
+		told(0, "calling them without one")
 		// What does not answer has other words each time: it is told as one thing.
 		v.set("a/s", "", errors.New("connection reset"))
 		later(time.Minute)
@@ -192,7 +192,7 @@ func TestWithoutItsSecretAPoolHasNoToken(t *testing.T) {
 		if a, b := s.tokens.Of("a/s/token"), s.tokens.Of("b/s/token"); a != "" || b != "of-b" {
 			t.Errorf("the tokens are %q and %q", a, b)
 		}
-		if n := strings.Count(log.String(), "a pool's engines are reached without a token"); n != 1 {
+		if n := strings.Count(log.String(), "cannot read the token of a pool's engines; calling them without one; retrying"); n != 1 {
 			t.Errorf("it is told %d times:\n%s", n, log)
 		}
 		other := named("b/s")
@@ -206,7 +206,7 @@ func TestWithoutItsSecretAPoolHasNoToken(t *testing.T) {
 		s.Name(t.Context(), named("a/s"))
 		v.set("a/s", "of-a", nil)
 		later(10 * time.Second)
-		if a := s.tokens.Of("a/s/token"); a != "of-a" || !strings.Contains(log.String(), `msg="the token of a pool's engines is read" secret=a/s key=token new=true`) {
+		if a := s.tokens.Of("a/s/token"); a != "of-a" || !strings.Contains(log.String(), `msg="read the token of a pool's engines" secret=a/s key=token new=true`) {
 			t.Errorf("the token is %q, and the log says\n%s", a, log)
 		}
 	})

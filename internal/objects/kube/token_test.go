@@ -108,7 +108,7 @@ func TestTheTokenOfAPoolIsThatOfItsSecret(t *testing.T) {
 	if err := c.At(o).Delete(t.Context(), "qwen-token", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	c.Await("it is told that it is gone", func() bool { return log.count("the last good one stays in use") == 1 })
+	c.Await("it is told that it is gone", func() bool { return log.count("keeping the last good one") == 1 })
 	if got := tokens.Of("llm/qwen-token/token"); got != "sk-2" {
 		t.Errorf("the last good token is %q", got)
 	}

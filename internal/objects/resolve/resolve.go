@@ -215,7 +215,7 @@ func (r *Resolver) take(a answer) bool {
 	if a.err == nil {
 		for _, ip := range refused {
 			if !slices.Contains(n.refused, ip) {
-				r.log.Warn("an endpoint's name resolves to an address that is left out", "name", a.name, "address", ip, "err", objects.CheckIP(ip))
+				r.log.Warn("leaving out an address to which an endpoint's name resolves", "name", a.name, "address", ip, "err", objects.CheckIP(ip))
 			}
 		}
 		n.refused = refused
@@ -225,7 +225,7 @@ func (r *Resolver) take(a answer) bool {
 	}
 	if a.err != nil {
 		if !n.failing {
-			r.log.Warn("an endpoint's name does not resolve; its last addresses stay", "name", a.name, "addresses", n.addresses, "err", a.err)
+			r.log.Warn("cannot resolve an endpoint's name; keeping its last addresses; retrying", "name", a.name, "addresses", n.addresses, "err", a.err)
 		}
 		n.failing = true
 		return false

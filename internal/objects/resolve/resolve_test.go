@@ -144,7 +144,7 @@ func TestAFailureKeepsTheLastAddressesAndIsLoggedOnce(t *testing.T) {
 			after(time.Minute)
 			want(t, w, "10.0.0.1:8000")
 		}
-		if n := strings.Count(log.String(), "does not resolve"); n != 1 {
+		if n := strings.Count(log.String(), "cannot resolve"); n != 1 {
 			t.Errorf("the failure is logged %d times:\n%s", n, log)
 		}
 		d.set("engine", "10.0.0.2")

@@ -94,7 +94,7 @@ func (s Source) Read(ctx context.Context) (*objects.World, error) {
 	all.Hosts, faults = resolve.Once(ctx, resolve.System, all.Names())
 	world := s.build(all)
 	for _, name := range slices.Sorted(maps.Keys(faults)) {
-		world.Problems = append(world.Problems, fmt.Sprintf("the name %s of an endpoint does not resolve: %v", name, faults[name]))
+		world.Problems = append(world.Problems, fmt.Sprintf("cannot resolve the name %s of an endpoint: %v", name, faults[name]))
 	}
 	return world, nil
 }
@@ -149,7 +149,7 @@ func (s Source) Follow(ctx context.Context, log *slog.Logger, tokens *reach.Toke
 			world := s.build(set)
 			for _, p := range world.Problems {
 				if !slices.Contains(known, p) {
-					log.Warn("objects", "problem", p)
+					log.Warn("objects have a problem", "problem", p)
 				}
 			}
 			known = world.Problems
