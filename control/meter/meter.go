@@ -47,9 +47,9 @@ var (
 // What is asked of the term when the page is read.
 var (
 	copiesDesc = prometheus.NewDesc("headgate_copies", "Copies of models, by state: queued, loading, loaded, draining or unloading.", []string{"state"}, nil)
-	modelsDesc = prometheus.NewDesc("headgate_models", "Models that can be loaded: all, and those of them that are wanted (requests are held for them), failing (loads of them have failed lately) or stuck (they cannot be loaded for now).", []string{"which"}, nil)
-	heldDesc   = prometheus.NewDesc("headgate_place_held_requests", "Requests that are held now for models, at all extprocs together, as they told this control.", nil, nil)
-	peersDesc  = prometheus.NewDesc("headgate_extprocs", "Extprocs that are connected, and are told where models are.", nil, nil)
+	modelsDesc = prometheus.NewDesc("headgate_models", "Models that control can load: all, and of these the wanted (requests are held for them), failing (a load failed lately) and stuck (control cannot load them for now).", []string{"which"}, nil)
+	heldDesc   = prometheus.NewDesc("headgate_place_held_requests", "Requests that all extprocs together hold now for models, as they told this control.", nil, nil)
+	peersDesc  = prometheus.NewDesc("headgate_extprocs", "Extprocs that are connected to this control.", nil, nil)
 )
 
 // New returns a Meter of a control that does not lead.
@@ -65,16 +65,16 @@ func New() *Meter {
 		m.registry.MustRegister(h)
 		return h
 	}
-	m.toCall = histogram("headgate_place_to_load_seconds", "Seconds from the first request that is held for a model to the call by which an engine is told to load it, without the time for which the load waited for room or for its turn.", ownBuckets).WithLabelValues().(prometheus.Histogram)
-	m.stalled = histogram("headgate_place_stalled_seconds", "Seconds for which a load that requests are held for waited for room or for its turn, before an engine was told.", loadBuckets).WithLabelValues().(prometheus.Histogram)
+	m.toCall = histogram("headgate_place_to_load_seconds", "Seconds from the first request that is held for a model to the call that loads it at an engine, without the time for which the load waited for room or for its turn.", ownBuckets).WithLabelValues().(prometheus.Histogram)
+	m.stalled = histogram("headgate_place_stalled_seconds", "Seconds for which a load that requests are held for waited for room or for its turn, before control called an engine.", loadBuckets).WithLabelValues().(prometheus.Histogram)
 	m.loads = histogram("headgate_place_load_seconds", "Seconds that engines took to load a model, by result: done or failed.", loadBuckets, "result")
 	m.unloads = histogram("headgate_place_unload_seconds", "Seconds that engines took to unload a model, by result: done or failed.", loadBuckets, "result")
-	m.evicted = prometheus.NewCounter(prometheus.CounterOpts{Name: "headgate_place_evictions_total", Help: "Copies of models that began to drain: no request is sent there any more, and when none is there they are unloaded."})
-	m.files = gauge("headgate_objects_refused_files", "Files of objects, or objects of an API server, that are not in force because they are not valid.").WithLabelValues()
-	m.readable = gauge("headgate_objects_connected", "Is 1 while objects can be read where they come from; while it is 0, what was read last stays in force.").WithLabelValues()
-	m.leading = gauge("headgate_leads", "Is 1 while this control leads: it alone loads models and writes objects. Is 0 while another leads or nobody can tell.").WithLabelValues()
+	m.evicted = prometheus.NewCounter(prometheus.CounterOpts{Name: "headgate_place_evictions_total", Help: "Copies of models that began to drain: no new request goes there, and control unloads them when those that are there have ended."})
+	m.files = gauge("headgate_objects_refused_files", "Files with objects, or objects of an API server, that are not in force because they are invalid.").WithLabelValues()
+	m.readable = gauge("headgate_objects_connected", "Is 1 while the folder or API server of the objects can be read; at 0, the objects that were read last stay in force.").WithLabelValues()
+	m.leading = gauge("headgate_leads", "Is 1 while this control leads, and alone loads models and writes objects; 0 while another leads or nobody can tell.").WithLabelValues()
 	build := version.Read()
-	gauge("headgate_build_info", "Is 1; the labels tell the program, its version, and the version of the Go that built it.", "program", "version", "goversion").
+	gauge("headgate_build_info", "Is 1; the labels name the program, its version, and the version of Go that built it.", "program", "version", "goversion").
 		WithLabelValues("control", build.Program, build.Go).Set(1)
 	m.registry.MustRegister(
 		m.evicted, followed{m}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
