@@ -30,7 +30,7 @@ func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	c := &call{s: s, w: w, r: r, number: s.requests.Add(1), resetAfter: -1}
-	route, path := s.route(r.URL.Path)
+	handler, path := s.handler(r.URL.Path)
 	open := s.door.enter()
 	defer func() {
 		s.door.leave()
@@ -41,12 +41,12 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		c.json(http.StatusUnauthorized, []byte(`{"error":"Unauthorized"}`))
 		return
 	}
-	if route.serve == nil {
+	if handler.serve == nil {
 		c.json(http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
 		return
 	}
-	if r.Method != route.method {
-		w.Header().Set("Allow", route.method)
+	if r.Method != handler.method {
+		w.Header().Set("Allow", handler.method)
 		c.json(http.StatusMethodNotAllowed, []byte(`{"detail":"Method Not Allowed"}`))
 		return
 	}
@@ -55,20 +55,20 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		c.fail(&failure{http.StatusBadRequest, "Bad Request", err.Error(), FaultHeader})
 		return
 	}
-	if route.needs.asksEngine() {
+	if handler.needs.asksEngine() {
 		faults = append(faults, s.config.Faults...)
 	}
 	if len(faults) > 0 && !c.suffer(faults) {
 		return
 	}
-	if !open && s.config.ShutdownTimeout > 0 && c.turnAway(route.needs) {
+	if !open && s.config.ShutdownTimeout > 0 && c.turnAway(handler.needs) {
 		return
 	}
-	if route.needs.asksEngine() {
+	if handler.needs.asksEngine() {
 		s.inFlight.Add(1)
 		defer s.inFlight.Add(-1)
 	}
-	route.serve(c)
+	handler.serve(c)
 }
 
 // turnAway answers for what a program that is stopping has no more, and says whether it did. Seen on vLLM 0.32.0 with

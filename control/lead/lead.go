@@ -54,11 +54,11 @@ type Term func(ctx context.Context, pauses <-chan bool) error
 
 // news is what became of the Lease.
 type news struct {
-	// won is ended when the Lease is lost again; nil in other news.
+	// won is ended when the Lease is gone again; nil in other news.
 	won context.Context
 	// transitions is how often the Lease had had another holder then.
 	transitions int
-	lost        bool
+	gone        bool
 	// other has the Lease.
 	other string
 }
@@ -85,7 +85,7 @@ func (e Election) Run(ctx context.Context, term Term) error {
 				ReleaseOnCancel: false,
 				Callbacks: leaderelection.LeaderCallbacks{
 					OnStartedLeading: func(won context.Context) { tell(news{won: won, transitions: int(lock.transitions.Load())}) },
-					OnStoppedLeading: func() { tell(news{lost: true}) },
+					OnStoppedLeading: func() { tell(news{gone: true}) },
 					OnNewLeader: func(identity string) {
 						if identity != e.Lock.Identity() && identity != "" {
 							tell(news{other: identity})
@@ -116,7 +116,7 @@ func (e Election) Run(ctx context.Context, term Term) error {
 				held = func() bool { return n.won.Err() == nil }
 			}
 			switch {
-			case n.won != nil && n.won.Err() != nil: // and lost
+			case n.won != nil && n.won.Err() != nil: // and gone
 			case n.other != "" && held(): // and gone: each is told of by a goroutine of its own, in any order
 			case n.won != nil && on != nil && on.transitions == n.transitions:
 				e.Log.Info("this control still leads: no other held the Lease meanwhile")
@@ -125,12 +125,12 @@ func (e Election) Run(ctx context.Context, term Term) error {
 				if err := on.end(); err != nil {
 					return err
 				}
-				if on = nil; n.won.Err() != nil { // it was lost while the term before ended
+				if on = nil; n.won.Err() != nil { // it was gone while the term before ended
 					continue
 				}
 				e.Log.Info("this control leads")
 				on = begin(ctx, n.transitions, term)
-			case n.lost && on != nil:
+			case n.gone && on != nil:
 				e.Log.Warn("cannot renew Lease " + LeaseName + "; loading and unloading nothing until a control holds it again; retrying")
 				on.pause(true)
 			case n.other != "":

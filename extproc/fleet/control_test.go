@@ -68,7 +68,7 @@ func TestControlsWordComesBeforeTheLists(t *testing.T) {
 	expectWhere(t, f, "control knows no endpoint any more", "new")
 }
 
-// An engine that restarts has lost its adapters: its list, read after control's word came, tells.
+// The adapters of an engine that restarts have vanished: its list, read after control's word came, tells.
 func TestACopyThatTheListHasNoMoreIsLostAndControlIsToldOnce(t *testing.T) {
 	f, c := started()
 	early := f.Look(a)

@@ -87,8 +87,8 @@ func (f *Fleet) View() *belief.View { return f.view.Load() }
 
 // Run publishes news of endpoints, at most one view each pause, and ends leases that ran out, until ctx ends.
 func (f *Fleet) Run(ctx context.Context) error {
-	f.hold(func() { f.running = true })
-	defer f.hold(func() { f.running = false })
+	f.locked(func() { f.running = true })
+	defer f.locked(func() { f.running = false })
 	wait := time.NewTimer(0)
 	defer wait.Stop()
 	sweeps := time.NewTicker(sweep)
@@ -99,10 +99,10 @@ func (f *Fleet) Run(ctx context.Context) error {
 			return nil
 		case <-sweeps.C:
 			f.endLeases()
-			f.hold(f.state.Age)
+			f.locked(f.state.Age)
 		case <-f.news:
 		}
-		f.hold(func() {
+		f.locked(func() {
 			if !f.pausing && f.state.Changed() {
 				f.publish()
 			}
@@ -113,7 +113,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-wait.C:
 		}
-		f.hold(func() {
+		f.locked(func() {
 			if f.pausing = false; f.state.Changed() { // news that found the channel full before Run had taken what was in it
 				f.tell()
 			}
@@ -121,8 +121,8 @@ func (f *Fleet) Run(ctx context.Context) error {
 	}
 }
 
-// hold calls what needs the state to itself.
-func (f *Fleet) hold(call func()) {
+// locked calls what needs the state to itself.
+func (f *Fleet) locked(call func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	call()
@@ -130,7 +130,7 @@ func (f *Fleet) hold(call func()) {
 
 // now changes the state, and puts it in force before it returns.
 func (f *Fleet) now(change func()) {
-	f.hold(func() {
+	f.locked(func() {
 		change()
 		f.publish()
 	})
@@ -139,7 +139,7 @@ func (f *Fleet) now(change func()) {
 // soon changes the state, and puts it in force before it returns, or within a pause of the view before: where many requests fail at
 // once the next one need not know of each.
 func (f *Fleet) soon(change func()) {
-	f.hold(func() {
+	f.locked(func() {
 		change()
 		switch {
 		case !f.state.Changed():
@@ -156,7 +156,7 @@ func (f *Fleet) soon(change func()) {
 
 // later changes the state, and wakes Run to put that in force.
 func (f *Fleet) later(change func()) {
-	f.hold(func() {
+	f.locked(func() {
 		change()
 		if f.state.Changed() {
 			f.tell()
@@ -253,7 +253,7 @@ type Look struct {
 
 // Look begins a look at an endpoint. It ends with one of Saw, Failed or [Fleet.Refused].
 func (f *Fleet) Look(address string) (l Look) {
-	f.hold(func() { l = Look{f.state.Look(address, f.Now()), f} })
+	f.locked(func() { l = Look{f.state.Look(address, f.Now()), f} })
 	return l
 }
 

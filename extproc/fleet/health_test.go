@@ -180,17 +180,17 @@ func TestALeaseEndsOnceByWhicheverComesFirst(t *testing.T) {
 	f.Release("nobody's")
 	requests["ended"].End()
 	f.Release("ended")
-	if l := f.Leases(); l.Held != 1 || l.Expired != 0 || counted() != 1 {
+	if l := f.Leases(); l.Current != 1 || l.Expired != 0 || counted() != 1 {
 		t.Errorf("%+v, %d in flight", l, counted())
 	}
 	c.advance(time.Minute)
 	f.EndLeases()
-	if f.Leases().Held != 1 {
+	if f.Leases().Current != 1 {
 		t.Error("it ends before its time")
 	}
 	c.advance(time.Millisecond)
 	f.EndLeases()
-	if l := f.Leases(); l.Held != 0 || l.Expired != 1 || counted() != 0 {
+	if l := f.Leases(); l.Current != 0 || l.Expired != 1 || counted() != 0 {
 		t.Errorf("at last %+v, %d in flight", l, counted())
 	}
 	f.Release("late")
@@ -236,7 +236,7 @@ func TestALookEndsTheLeasesOfRequestsThatAreGone(t *testing.T) {
 	}
 	see(f, a, engine.Load{Running: engine.Known(1), Waiting: engine.Known(0)})
 	f.EndLeases()
-	if l := f.Leases(); at(a) != 2 || l.Held != 2 || l.Inferred != 2 || l.Expired != 0 {
+	if l := f.Leases(); at(a) != 2 || l.Current != 2 || l.Inferred != 2 || l.Expired != 0 {
 		t.Errorf("of three that are long there, and one seen, %d and %+v are left", at(a), l)
 	}
 	f.Release("3") // the youngest of them is the one that is left

@@ -10,9 +10,9 @@ import (
 
 // leases are the requests in flight whose end will be reported, if at all, apart from the stream that began them.
 type leases struct {
-	mu       sync.Mutex // guards held and requests
-	held     belief.Leases
-	requests map[string]*InFlight // those of held
+	mu       sync.Mutex // guards current and requests
+	current  belief.Leases
+	requests map[string]*InFlight // those of current
 	inferred atomic.Int64
 	expired  atomic.Int64
 }
@@ -33,14 +33,14 @@ func (f *Fleet) Lease(id string, i *InFlight, most time.Duration) {
 	if f.leases.requests == nil {
 		f.leases.requests = make(map[string]*InFlight)
 	}
-	f.leases.held.Begin(id, now, most)
+	f.leases.current.Begin(id, now, most)
 	f.leases.requests[id] = i
 }
 
 // Release ends the request of a lease, wherever it is counted. An id that is not known, or no longer, changes nothing.
 func (f *Fleet) Release(id string) {
 	f.leases.mu.Lock()
-	f.leases.held.End(id)
+	f.leases.current.End(id)
 	request := f.leases.take(id)
 	f.leases.mu.Unlock()
 	request.End()
@@ -49,9 +49,9 @@ func (f *Fleet) Release(id string) {
 // endLeases ends the requests whose leases are over.
 func (f *Fleet) endLeases() {
 	var looks map[string]belief.Seen
-	f.hold(func() { looks = f.state.Looks() })
+	f.locked(func() { looks = f.state.Looks() })
 	f.leases.mu.Lock()
-	late, gone := f.leases.held.Over(f.Now(), looks, func(id string) string { return f.leases.requests[id].where() })
+	late, gone := f.leases.current.Over(f.Now(), looks, func(id string) string { return f.leases.requests[id].where() })
 	ended := make([]*InFlight, 0, len(late)+len(gone))
 	for _, ids := range [][]string{late, gone} {
 		for _, id := range ids {
@@ -69,7 +69,7 @@ func (f *Fleet) endLeases() {
 // Leases is how many leases there are, and how many ended so far without a report: because a look showed that the request
 // must have ended, and because they ran out.
 type Leases struct {
-	Held              int
+	Current           int
 	Inferred, Expired int64
 }
 
@@ -77,5 +77,5 @@ type Leases struct {
 func (f *Fleet) Leases() Leases {
 	f.leases.mu.Lock()
 	defer f.leases.mu.Unlock()
-	return Leases{f.leases.held.Len(), f.leases.inferred.Load(), f.leases.expired.Load()}
+	return Leases{f.leases.current.Len(), f.leases.inferred.Load(), f.leases.expired.Load()}
 }

@@ -7,49 +7,49 @@ import (
 
 // Endpoints returns the status of every endpoint of the objects in force, as [belief.State.Endpoints].
 func (f *Fleet) Endpoints() (all []belief.Status) {
-	f.hold(func() { all = f.state.Endpoints(f.Now()) })
+	f.locked(func() { all = f.state.Endpoints(f.Now()) })
 	return all
 }
 
 // MaxLength is the most tokens of a request, prompt and answer, that every endpoint of a pool takes that says so; 0 if none does.
 func (f *Fleet) MaxLength(pool objects.Name) (least int) {
-	f.hold(func() { least = f.state.MaxLength(pool) })
+	f.locked(func() { least = f.state.MaxLength(pool) })
 	return least
 }
 
 // FailOpen returns the pools of which all endpoints are used because most look bad.
 func (f *Fleet) FailOpen() (pools []string) {
-	f.hold(func() { pools = f.state.FailOpen() })
+	f.locked(func() { pools = f.state.FailOpen() })
 	return pools
 }
 
 // Settled says whether as much is known of every endpoint as a look tells, and all that control has to say, if there is control: a
 // process that takes the place of another decides no worse then.
 func (f *Fleet) Settled() (settled bool) {
-	f.hold(func() { settled = f.state.Settled() })
+	f.locked(func() { settled = f.state.Settled() })
 	return settled && (!f.Placed || f.Heard())
 }
 
 // Leaving returns the endpoints that are about to end, as [belief.State.Leaving].
 func (f *Fleet) Leaving() (all map[string]belief.Leaving) {
-	f.hold(func() { all = f.state.Leaving(f.Now()) })
+	f.locked(func() { all = f.state.Leaving(f.Now()) })
 	return all
 }
 
 // TakeMissing returns the copies that engines have no more though control believes in them, each once.
 func (f *Fleet) TakeMissing() (all []belief.CopyKey) {
-	f.hold(func() { all = f.state.TakeMissing() })
+	f.locked(func() { all = f.state.TakeMissing() })
 	return all
 }
 
 // Usage takes the use of every model, as [belief.State.Usage].
 func (f *Fleet) Usage() (all map[objects.ModelKey]belief.Used) {
-	f.hold(func() { all = f.state.Usage() })
+	f.locked(func() { all = f.state.Usage() })
 	return all
 }
 
 // InFlight is how many requests this process has at each copy, as [belief.State.InFlight].
 func (f *Fleet) InFlight() (all map[belief.CopyKey]belief.Flying) {
-	f.hold(func() { all = f.state.InFlight() })
+	f.locked(func() { all = f.state.InFlight() })
 	return all
 }

@@ -43,7 +43,7 @@ func (c fleetCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
 	leases := c.fleet.Leases()
-	gauge(leasesDesc, float64(leases.Held))
+	gauge(leasesDesc, float64(leases.Current))
 	ch <- prometheus.MustNewConstMetric(inferredDesc, prometheus.CounterValue, float64(leases.Inferred))
 	ch <- prometheus.MustNewConstMetric(expiredDesc, prometheus.CounterValue, float64(leases.Expired))
 	for _, pool := range c.fleet.FailOpen() {

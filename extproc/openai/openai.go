@@ -44,7 +44,7 @@ const (
 
 // inference is every path that may reach an engine, all of them by POST. Everything else an engine serves is left out
 // on purpose: its adapter and admin paths (see closed), and what names no model. The paths are those of vLLM 0.32.0, which
-// leaves the ones outside /v1 and /v2 open without its API key: they are routed by their model like the others.
+// leaves the ones outside /v1 and /v2 open without its API key: extproc picks for them by their model, as for the others.
 var inference = map[string]Operation{
 	"/v1/chat/completions":      JSON,
 	"/v1/completions":           JSON,

@@ -62,7 +62,7 @@ type Decision struct {
 type Rule uint8
 
 const (
-	// Proposal is the rule of the LLM Instance Gateway proposal: pack the requests for an adapter where it is held.
+	// Proposal is the rule of the LLM Instance Gateway proposal: pack the requests for an adapter where it is in use.
 	Proposal Rule = iota
 	// LeastRequest takes the endpoint with the least pending requests.
 	LeastRequest
@@ -323,16 +323,16 @@ func (p Policy) score(c *Copy, e *Endpoint) (score, string) {
 	if c.Base {
 		return score{first: e.Pending()}, "least pending"
 	}
-	// An endpoint holds an adapter while it has requests for it: in flight from here or from elsewhere, or those that the
+	// An adapter is in use at an endpoint while that has requests for it: in flight from here or from elsewhere, or those that the
 	// engine reports. That it is registered there says nothing about its weights.
 	known := c.InFlight.Load() + c.InFlight.Others.Load()
-	holds := known > 0 || e.lists(c)
+	inUse := known > 0 || e.lists(c)
 	active := e.ActiveAdapters()
 	switch {
-	case holds && known < p.Threshold:
+	case inUse && known < p.Threshold:
 		// The most pending first: packing leaves the slots of the others alone.
-		return score{0, -known, e.Pending()}, "holds the adapter"
-	case holds || e.Slots == 0 || active < e.Slots:
+		return score{0, -known, e.Pending()}, "adapter in use"
+	case inUse || e.Slots == 0 || active < e.Slots:
 		return score{1, active, e.Pending()}, "least active adapters"
 	}
 	// Every slot has an adapter with requests: the request would wait until one of them has nothing running at all.

@@ -90,8 +90,8 @@ func FuzzExchange(f *testing.F) {
 		}
 		x.End(now)
 		x.End(now)
-		if held := fl.Leases().Held; int64(held) != inFlight(fl) {
-			t.Fatalf("%d requests are in flight, %d of them leased", inFlight(fl), held)
+		if leases := fl.Leases().Current; int64(leases) != inFlight(fl) {
+			t.Fatalf("%d requests are in flight, %d of them leased", inFlight(fl), leases)
 		}
 		x.ReleaseLease()
 		if n := inFlight(fl); n != 0 {

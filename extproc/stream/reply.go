@@ -23,7 +23,7 @@ import (
 // Errors that arise before a body is read.
 var (
 	errUnknownPath = errors.New("not an inference request")
-	// errClosedPath is a path that no request may reach through another gateway, which serves what its routes let pass.
+	// errClosedPath is a path that no request may reach through another gateway, which serves what its HTTPRoutes let pass.
 	errClosedPath = errors.New("a closed path")
 	// errUnwell says that no endpoint of any pool is well.
 	errUnwell   = errors.New("no endpoint is well")

@@ -123,7 +123,7 @@ func scenario(t *testing.T) func(string) string {
 		counted := inFlight(f)
 		x.End(now)
 		x.End(now) // again changes nothing
-		leases := f.Leases().Held
+		leases := f.Leases().Current
 		for _, o := range *observed {
 			out.WriteString(renderOutcome(o))
 		}

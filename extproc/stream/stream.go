@@ -111,7 +111,7 @@ type Front uint8
 const (
 	// Own is the project's own envoy.yaml: only inference passes, and the access log tells of outcomes.
 	Own Front = iota
-	// Gateway is any other that speaks the endpoint-picker protocol: its routes decide what passes, and what it shows of
+	// Gateway is any other that speaks the endpoint-picker protocol: its HTTPRoutes decide what passes, and what it shows of
 	// answers tells of outcomes.
 	Gateway
 )

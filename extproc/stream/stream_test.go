@@ -140,8 +140,8 @@ func TestRequestsThatAreDecidedAtOnceHaveTheirOwnLeases(t *testing.T) {
 	var within stream.Exchange
 	between = func() { within = decide() }
 	around := decide()
-	if held := f.Leases().Held; held != 2 {
-		t.Errorf("there are %d leases, want 2", held)
+	if leases := f.Leases().Current; leases != 2 {
+		t.Errorf("there are %d leases, want 2", leases)
 	}
 	for left, x := range []stream.Exchange{around, within} {
 		x.ReleaseLease()

@@ -45,8 +45,8 @@ type endpoint struct {
 	copies map[Key]*Copy
 	// left is when copies went, for looks that began before.
 	left map[Key]time.Time
-	// lost is what could not be unloaded and is held still, until the engine's next life.
-	lost int64
+	// leaked is the bytes of models that could not be unloaded: they are in use until the engine's next life.
+	leaked int64
 
 	Leaving
 	deletedBy map[string]bool // those who say that its pod is being deleted
@@ -249,7 +249,7 @@ func (s *State) Saw(l Sight, now time.Time) {
 	if l.Lists {
 		changed = s.compare(e, l, restarted, now) || changed
 	} else if restarted {
-		e.lost = 0
+		e.leaked = 0
 		for _, c := range e.sorted() {
 			s.vanished(c, true, now)
 		}

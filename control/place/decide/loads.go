@@ -61,7 +61,7 @@ type LoadResult struct {
 	Why    Reason
 	// Unreached says that the engine took no connection; with Failed.
 	Unreached bool
-	// Left says that something of the model may be left at the engine; with Failed. What it would hold is lost until the
+	// Left says that something of the model may be left at the engine; with Failed. Its bytes are leaked until the
 	// engine's next life.
 	Left bool
 }
@@ -79,7 +79,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) (todo []Acti
 	case r.Failed:
 		doomed := c.doomed
 		if r.Left {
-			e.lost += c.Bytes
+			e.leaked += c.Bytes
 		}
 		s.drop(c)
 		switch {
@@ -105,8 +105,8 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) (todo []Acti
 	return todo
 }
 
-// UnloadEnded says that the engine has unloaded a copy, or, if failed, that it could not be made to: then what the copy
-// holds is lost until the engine's next life.
+// UnloadEnded says that the engine has unloaded a copy, or, if failed, that it could not be made to: then the copy's
+// bytes are leaked until the engine's next life.
 func (s *State) UnloadEnded(key CopyKey, failed bool, now time.Time) {
 	c := s.copy(key)
 	if c == nil || c.State != Unloading {
@@ -114,7 +114,7 @@ func (s *State) UnloadEnded(key CopyKey, failed bool, now time.Time) {
 	}
 	e := s.endpoints[key.Endpoint]
 	if failed {
-		e.lost += c.Bytes
+		e.leaked += c.Bytes
 	}
 	s.drop(c)
 	e.left[key.Key] = now

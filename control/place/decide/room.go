@@ -18,10 +18,10 @@ func (e *endpoint) reserve() int64 {
 }
 
 // usable is what all models may take that are not on their way out, in bytes.
-func (e *endpoint) usable() int64 { return e.Bytes - e.reserve() - e.lost }
+func (e *endpoint) usable() int64 { return e.Bytes - e.reserve() - e.leaked }
 
-// held is what the copies for which keep is true hold.
-func (e *endpoint) held(keep func(*Copy) bool) (models int, bytes int64) {
+// occupied is what the copies for which keep is true take up.
+func (e *endpoint) occupied(keep func(*Copy) bool) (models int, bytes int64) {
 	counted := make(map[string]bool)
 	for _, c := range e.copies {
 		if keep(c) && !counted[c.ID] {
@@ -38,12 +38,12 @@ func (c *Copy) remains() bool { return c.State <= Loaded && !c.doomed }
 
 // started says whether the engine has room to begin a load now, with everything in it that has not left yet.
 func (e *endpoint) started(c *Copy) bool {
-	models, bytes := e.held(func(o *Copy) bool { return o.State != Queued })
+	models, bytes := e.occupied(func(o *Copy) bool { return o.State != Queued })
 	switch {
 	case e.Slots > 0 && models+1 > e.Slots:
 		return false
 	case e.Bytes > 0:
-		return bytes+c.Bytes+e.lost <= e.Bytes
+		return bytes+c.Bytes+e.leaked <= e.Bytes
 	}
 	return true
 }
@@ -185,7 +185,7 @@ func (s *State) room(e *endpoint, m *model, starved bool) (*place, Reason) {
 	if e.Bytes > 0 && size > e.usable() {
 		return nil, TooLarge
 	}
-	models, bytes := e.held((*Copy).remains)
+	models, bytes := e.occupied((*Copy).remains)
 	p := &place{e: e}
 	fits := func() bool {
 		return (e.Slots == 0 || models < e.Slots) && (e.Bytes == 0 || bytes+size <= e.usable())
@@ -204,7 +204,7 @@ func (s *State) room(e *endpoint, m *model, starved bool) (*place, Reason) {
 		}
 		if !fits() {
 			// What is loading or waited for now may leave in a moment.
-			models, bytes = e.held(func(c *Copy) bool { return c.remains() && s.stays(c) })
+			models, bytes = e.occupied(func(c *Copy) bool { return c.remains() && s.stays(c) })
 			if starved && fits() {
 				return nil, ""
 			}
@@ -261,7 +261,7 @@ func (e *endpoint) overfull(s *State, m *model) (victims []*Copy) {
 	if e.Bytes == 0 {
 		return nil
 	}
-	_, bytes := e.held((*Copy).remains)
+	_, bytes := e.occupied((*Copy).remains)
 	for _, c := range s.evictable(e, m, true) {
 		if bytes <= e.usable() {
 			break

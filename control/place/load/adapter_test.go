@@ -174,7 +174,7 @@ func TestAnswersInOtherForms(t *testing.T) {
 	}
 }
 
-// An engine may list a model later than it says that it has it, or has lost it: the list is asked again until it agrees
+// An engine may list a model later than it says that it has it, or has it no more: the list is asked again until it agrees
 // or the time is over.
 func TestTheListIsAskedUntilItAgrees(t *testing.T) {
 	status, already := recorded(t, "load a1 twice")

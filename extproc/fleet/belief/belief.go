@@ -179,7 +179,7 @@ func (s *State) indexOf(p *objects.Pool) *pick.Index {
 		e := s.endpoints[declared.Address]
 		there, gone := s.adapters(declared.Address, e)
 		e.there = there
-		s.noteLost(p, declared.Address, gone)
+		s.noteVanished(p, declared.Address, gone)
 		index.Any = append(index.Any, pick.Copy{Endpoint: i, Base: true, InFlight: e.count("")})
 		index.Listed = index.Listed || e.lists.gives() || s.control.governs(declared.Address)
 		if len(e.lists.Base) > 0 {

@@ -116,13 +116,13 @@ func (c *control) drop(k CopyKey) {
 	}
 }
 
-// adapters is what an endpoint answers to beside its base models, and what it has lost.
+// adapters is what an endpoint answers to beside its base models, and the copies that vanished.
 func (s *State) adapters(address string, e *endpoint) (there, gone []string) {
 	return adapters(s.control.governs(address), s.control.copies[address], e.lists)
 }
 
-// noteLost keeps for control that an engine has copies no more which control believes in.
-func (s *State) noteLost(p *objects.Pool, address string, gone []string) {
+// noteVanished keeps for control which copies vanished.
+func (s *State) noteVanished(p *objects.Pool, address string, gone []string) {
 	for _, name := range gone {
 		if said := s.control.copies[address][name]; !said.told {
 			said.told = true

@@ -24,7 +24,7 @@ type health struct {
 	served time.Time
 }
 
-// faulty says whether a fault is held against the endpoint.
+// faulty says whether a fault counts against the endpoint.
 func (h *health) faulty(now time.Time) bool {
 	return !h.failed.IsZero() && now.Sub(h.failed) < forgiveness
 }
@@ -33,7 +33,7 @@ func (h *health) faulty(now time.Time) bool {
 // one sooner.
 const fullness = time.Second
 
-// forgiveness is how long a fault is held against an endpoint that gets no request to show that it is well. One that has
+// forgiveness is how long a fault counts against an endpoint that gets no request to show that it is well. One that has
 // many requests and still fails is suspect again with the next.
 const forgiveness = 10 * time.Second
 
@@ -73,7 +73,7 @@ type Trust struct {
 	Faulty, Lost int
 }
 
-// trust makes suspects healthy where faults are held against most of the endpoints of a pool that answer looks: then it
+// trust makes suspects healthy where faults count against most of the endpoints of a pool that answer looks: then it
 // is more likely that the requests are at fault, and the few others must not get everything. News says that this changed.
 func (s *State) trust(p *objects.Pool, endpoints []pick.Endpoint, now time.Time) (t Trust, news bool) {
 	answer, lost, out := 0, 0, 0

@@ -7,7 +7,7 @@ import (
 
 // Leases are the requests in flight whose end will be reported, if at all, apart from the stream that began them, by their ids.
 // The zero Leases has none. It is not safe for concurrent use.
-type Leases struct{ held map[string]lease }
+type Leases struct{ current map[string]lease }
 
 type lease struct{ began, until time.Time }
 
@@ -23,24 +23,24 @@ const transit = time.Second
 
 // Begin has a request in flight until [Leases.End] of its id, until a look shows that it must have ended, or for at most a time.
 func (l *Leases) Begin(id string, now time.Time, most time.Duration) {
-	if l.held == nil {
-		l.held = make(map[string]lease)
+	if l.current == nil {
+		l.current = make(map[string]lease)
 	}
-	l.held[id] = lease{now, now.Add(most)}
+	l.current[id] = lease{now, now.Add(most)}
 }
 
 // End forgets a lease.
-func (l *Leases) End(id string) { delete(l.held, id) }
+func (l *Leases) End(id string) { delete(l.current, id) }
 
 // Len is how many there are.
-func (l *Leases) Len() int { return len(l.held) }
+func (l *Leases) Len() int { return len(l.current) }
 
 // Over ends the leases that ran out, and of those that are long at an endpoint the oldest that are more than the last look saw
 // there: a data plane that shows only the beginning of answers reports no end. It returns the ids of both. Where says at which
 // endpoint the request of an id is.
 func (l *Leases) Over(now time.Time, looks map[string]Seen, where func(id string) string) (late, gone []string) {
 	at := make(map[string][]string) // ids of old leases by address
-	for id, is := range l.held {
+	for id, is := range l.current {
 		address := where(id)
 		switch look, ok := looks[address]; {
 		case is.until.Before(now):
@@ -54,7 +54,7 @@ func (l *Leases) Over(now time.Time, looks map[string]Seen, where func(id string
 		if excess <= 0 {
 			continue
 		}
-		slices.SortFunc(ids, func(a, b string) int { return l.held[a].began.Compare(l.held[b].began) })
+		slices.SortFunc(ids, func(a, b string) int { return l.current[a].began.Compare(l.current[b].began) })
 		gone = append(gone, ids[:excess]...)
 	}
 	for _, id := range slices.Concat(late, gone) {

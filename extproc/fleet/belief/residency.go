@@ -28,7 +28,7 @@ const (
 //	yes              Loaded      there is none                           addressable
 //	yes              Loaded      has it                                  addressable
 //	yes              Loaded      has it not, by an older look            addressable: the look came too early to see it
-//	yes              Loaded      has it not, by a later look             lost: the engine restarted
+//	yes              Loaded      has it not, by a later look             vanished: the engine restarted
 //	yes              other       anything                                no copy: it comes, or it goes
 //
 // Base models are the list's alone, and older and later is by when control's word came here.
@@ -39,8 +39,8 @@ type standing uint8
 const (
 	absent standing = iota
 	addressable
-	// lost is a copy of which control does not know yet that the engine has it no more.
-	lost
+	// vanished is a copy of which control does not know yet that the engine has it no more.
+	vanished
 )
 
 // facts are all that is known of one adapter at one endpoint.
@@ -60,7 +60,7 @@ func (b facts) standing() standing {
 	case !b.governed, b.word != Loaded:
 		return absent
 	case b.gives && !b.listed && b.looked.After(b.heard):
-		return lost
+		return vanished
 	}
 	return addressable
 }
@@ -71,7 +71,7 @@ type said struct {
 	heard time.Time
 	// others is how many requests other processes have there.
 	others int64
-	// told says that control was told that the engine has lost it.
+	// told says that control was told that it vanished.
 	told bool
 }
 
@@ -85,7 +85,7 @@ type listing struct {
 // gives says whether the engine gives a list.
 func (l listing) gives() bool { return l.known && !l.Unlisted }
 
-// adapters returns what an endpoint answers to beside its base models, in order, and what it has lost.
+// adapters returns what an endpoint answers to beside its base models, in order, and the copies that vanished.
 func adapters(governed bool, says map[string]*said, l listing) (there, gone []string) {
 	listed := slices.Sorted(slices.Values(l.Adapters))
 	names := slices.Clone(listed)
@@ -103,7 +103,7 @@ func adapters(governed bool, says map[string]*said, l listing) (there, gone []st
 		switch b.standing() {
 		case addressable:
 			there = append(there, name)
-		case lost:
+		case vanished:
 			gone = append(gone, name)
 		}
 	}

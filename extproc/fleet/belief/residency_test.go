@@ -39,7 +39,7 @@ func TestWhoIsBelievedOfACopy(t *testing.T) {
 		{yes, Nothing, yes, yes, later, absent},
 		{yes, Unloading, no, no, later, absent},
 		// The list knows of a restart before control does.
-		{yes, Loaded, yes, no, later, lost},
+		{yes, Loaded, yes, no, later, vanished},
 	} {
 		b := facts{c.governed, c.word, earlier.Add(time.Millisecond), c.gives, c.listed, c.looked}
 		if got := b.standing(); got != c.want {
@@ -102,7 +102,7 @@ func TestTheAdaptersOfAnEndpointAreThoseOfAnObviousReading(t *testing.T) {
 		there, gone := adapters(governed, says, l)
 		wantThere, wantGone := obvious(governed, says, l)
 		if !slices.Equal(there, wantThere) || !slices.Equal(gone, wantGone) {
-			t.Fatalf("governed %v, list %+v, control %+v: %v and lost %v, want %v and %v", governed, l, says, there, gone, wantThere, wantGone)
+			t.Fatalf("governed %v, list %+v, control %+v: %v and vanished %v, want %v and %v", governed, l, says, there, gone, wantThere, wantGone)
 		}
 	}
 }

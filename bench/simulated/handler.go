@@ -9,8 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// route is what is served at a path.
-type route struct {
+// handler is what is served at a path.
+type handler struct {
 	method string
 	serve  func(*call)
 	needs  needs
@@ -35,8 +35,8 @@ func (n needs) asksEngine() bool { return n == core || n == loader }
 // adapterPath is followed by the adapter's name: SageMaker's way to unload it.
 const adapterPath = "/adapters/"
 
-// routes are the paths with nothing after them.
-var routes = map[string]route{
+// handlers are those of the paths with nothing after them.
+var handlers = map[string]handler{
 	"/v1/chat/completions":      {http.MethodPost, (*call).chat, core},
 	"/v1/completions":           {http.MethodPost, (*call).completions, core},
 	"/v1/messages":              {http.MethodPost, (*call).messages, core},
@@ -61,8 +61,8 @@ var routes = map[string]route{
 	"/load":                     {http.MethodGet, (*call).load, nothing},
 }
 
-// kindRoutes are what the kinds of engines have each of its own.
-var kindRoutes = map[engine.Kind]map[string]route{
+// kindHandlers are what the kinds of engines have each of its own.
+var kindHandlers = map[engine.Kind]map[string]handler{
 	engine.VLLM: {
 		"/v1/load_lora_adapter":   {http.MethodPost, (*call).loadAdapter, loader},
 		"/v1/unload_lora_adapter": {http.MethodPost, (*call).unloadAdapter, nothing},
@@ -76,28 +76,28 @@ var kindRoutes = map[engine.Kind]map[string]route{
 	},
 }
 
-// sleepRoutes are served with Config.SleepMode.
-var sleepRoutes = map[string]route{
+// sleepHandlers are served with Config.SleepMode.
+var sleepHandlers = map[string]handler{
 	"/sleep":       {http.MethodPost, (*call).sleep, nothing},
 	"/wake_up":     {http.MethodPost, (*call).wakeUp, nothing},
 	"/is_sleeping": {http.MethodGet, (*call).isSleeping, nothing},
 }
 
-// route finds what is served at a path, and a name for the path that is one of few.
-func (s *Server) route(path string) (r route, name string) {
-	if r, ok := routes[path]; ok {
-		return r, path
+// handler finds what is served at a path, and a name for the path that is one of few.
+func (s *Server) handler(path string) (h handler, name string) {
+	if h, ok := handlers[path]; ok {
+		return h, path
 	}
-	if r, ok := kindRoutes[s.config.Kind][path]; ok {
-		return r, path
+	if h, ok := kindHandlers[s.config.Kind][path]; ok {
+		return h, path
 	}
-	if r, ok := sleepRoutes[path]; ok && s.config.SleepMode {
-		return r, path
+	if h, ok := sleepHandlers[path]; ok && s.config.SleepMode {
+		return h, path
 	}
 	if name, ok := strings.CutPrefix(path, adapterPath); ok && s.config.Kind == engine.VLLM && name != "" && !strings.Contains(name, "/") {
-		return route{http.MethodDelete, (*call).unregisterAdapter, nothing}, adapterPath + "{name}"
+		return handler{http.MethodDelete, (*call).unregisterAdapter, nothing}, adapterPath + "{name}"
 	}
-	return route{}, "other"
+	return handler{}, "other"
 }
 
 // healthy answers even asleep and while stopping, as vLLM does.
