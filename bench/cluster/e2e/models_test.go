@@ -83,6 +83,12 @@ func (s *space) withoutMeshToken() {
 func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
 	sys, models := runtimes(t)
 	sys.withoutMeshToken()
+	await(t, "the node's proxy has heard of all since an outage of the API server", 2*time.Minute, func() bool { // some take 80 s
+		client := k8s.Client()
+		defer client.CloseIdleConnections()
+		code, err := complete(t.Context(), client, "llama", 2, false)
+		return err == nil && code == http.StatusOK
+	})
 	ctx, mesh := sys.mesh()
 	register := func(id, path string, load bool) {
 		t.Helper()
