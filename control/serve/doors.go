@@ -1,15 +1,16 @@
 package serve
 
 import (
-	"bytes"
 	"context"
 	"crypto/subtle"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -42,7 +43,7 @@ type door struct {
 	flags string        // prefix of its flags, for people
 	token func() string // nil asks for none
 	roots *x509.CertPool
-	pem   []byte // of roots
+	own   []*x509.Certificate // those of roots
 }
 
 // doors reads the files of those who may call.
@@ -69,20 +70,41 @@ func (c Callers) door(flags string, log *slog.Logger) (d door, err error) {
 		d.token = file.Token
 	}
 	if c.ClientCAFile != "" {
-		if d.pem, err = os.ReadFile(c.ClientCAFile); err != nil {
+		text, err := os.ReadFile(c.ClientCAFile)
+		if err != nil {
 			return d, fmt.Errorf("%sclient-ca-file: %w", flags, err)
 		}
-		if d.roots = x509.NewCertPool(); !d.roots.AppendCertsFromPEM(d.pem) {
+		if d.own = certificates(text); len(d.own) == 0 {
 			return d, fmt.Errorf("%sclient-ca-file: %s holds no certificate in PEM", flags, c.ClientCAFile)
+		}
+		d.roots = x509.NewCertPool()
+		for _, authority := range d.own {
+			d.roots.AddCert(authority)
 		}
 	}
 	return d, nil
 }
 
-// opensTo says whether what another door asks for is enough for this one.
+// certificates reads those of a file of PEM, without what is none.
+func certificates(text []byte) (all []*x509.Certificate) {
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if c, err := x509.ParseCertificate(block.Bytes); err == nil {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// opensTo says whether what another door asks for may be enough for this one.
 func (d door) opensTo(other door) bool {
 	return (d.token == nil || other.token != nil && d.token() == other.token()) &&
-		(d.roots == nil || other.roots != nil && bytes.Equal(bytes.TrimSpace(d.pem), bytes.TrimSpace(other.pem)))
+		(d.roots == nil || slices.ContainsFunc(other.own, d.trusts))
+}
+
+// trusts says whether the certificates that an authority signs are of an authority of the door: it is one, or below one.
+func (d door) trusts(authority *x509.Certificate) bool {
+	_, err := authority.Verify(x509.VerifyOptions{Roots: d.roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+	return err == nil
 }
 
 // ask makes TLS ask callers for a certificate, where a door wants one. Which authority it has to be of is the door's to say.

@@ -37,6 +37,16 @@ func TestCallersWhoAreNotKnownAreRefusedAtTheStart(t *testing.T) {
 	other, _ := pair(t)
 	f := files{certs, write(t, "one\n"), write(t, "two"), filepath.Join(certs, "tls.crt"), filepath.Join(other, "tls.crt"), write(t, "")}
 	same := write(t, "one")
+	var bundle strings.Builder // of the authority of extprocs, and of another
+	bundle.WriteString("# ours\n")
+	for _, dir := range []string{other, certs} {
+		text, err := os.ReadFile(filepath.Join(dir, "tls.crt"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		bundle.Write(text)
+	}
+	several := write(t, bundle.String())
 	const open = "set --cert-path, and --client-ca-file or --token-file"
 	const pose = "could pose as each other"
 	for name, c := range map[string]struct {
@@ -54,6 +64,9 @@ func TestCallersWhoAreNotKnownAreRefusedAtTheStart(t *testing.T) {
 		"an empty token of the mesh":  {serve.Config{CertPath: f.certs, Mesh: serve.Callers{TokenFile: f.empty}}, "--mesh-token-file: " + f.empty + " is empty"},
 		"one token for both":          {serve.Config{CertPath: f.certs, Placement: serve.Callers{TokenFile: f.token}, Mesh: serve.Callers{TokenFile: same}}, pose},
 		"one authority for both":      {serve.Config{CertPath: f.certs, Placement: serve.Callers{ClientCAFile: f.ca}, Mesh: serve.Callers{ClientCAFile: f.ca}}, pose},
+		"an authority among several":  {serve.Config{CertPath: f.certs, Placement: serve.Callers{ClientCAFile: f.ca}, Mesh: serve.Callers{ClientCAFile: several}}, pose},
+		"several, of which one is":    {serve.Config{CertPath: f.certs, Placement: serve.Callers{ClientCAFile: several}, Mesh: serve.Callers{ClientCAFile: f.ca}}, pose},
+		"several, and two tokens":     {serve.Config{CertPath: f.certs, Placement: serve.Callers{f.token, several}, Mesh: serve.Callers{f.meshToken, f.ca}}, ""},
 		"a token beside that of both": {serve.Config{CertPath: f.certs, Placement: serve.Callers{ClientCAFile: f.ca}, Mesh: serve.Callers{f.token, f.ca}}, pose},
 		"an authority for one":        {serve.Config{CertPath: f.certs, Placement: serve.Callers{f.token, f.ca}, Mesh: serve.Callers{TokenFile: same}}, pose},
 		"tokens of their own":         {serve.Config{CertPath: f.certs, Placement: serve.Callers{TokenFile: f.token}, Mesh: serve.Callers{TokenFile: f.meshToken}}, ""},
