@@ -4,6 +4,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -80,7 +81,12 @@ func (s *Server) Run(ctx context.Context) error {
 			break
 		}
 		servers = append(servers, server)
-		group.Go(func() error { return server.Serve(l) })
+		group.Go(func() error {
+			if err := server.Serve(l); !errors.Is(err, grpc.ErrServerStopped) { // that says that ctx ended before this began
+				return err
+			}
+			return nil
+		})
 		s.log.Info("serving extprocs and clients of ModelMesh", "address", l.Addr().String())
 	}
 	group.Go(func() error {

@@ -176,3 +176,15 @@ func TestRunServesEveryAddressUntilItsEnd(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A process that is told to end before it serves ends well.
+func TestAnEndAtTheStartIsNoFault(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 50 {
+		s := newServer(t, serve.Config{Listen: []string{"unix:" + filepath.Join(t.TempDir(), "control.sock")}})
+		if err := s.Run(ctx); err != nil {
+			t.Fatalf("it ends with %v", err)
+		}
+	}
+}

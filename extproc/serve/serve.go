@@ -65,7 +65,12 @@ func (c Config) Run(ctx context.Context) error {
 		return err
 	}
 	for _, d := range all {
-		group.Go(func() error { return d.server.Serve(d.listener) })
+		group.Go(func() error {
+			if err := d.server.Serve(d.listener); !errors.Is(err, grpc.ErrServerStopped) { // that says that ctx ended before this began
+				return err
+			}
+			return nil
+		})
 		group.Go(func() error {
 			<-ctx.Done()
 			health.drain()

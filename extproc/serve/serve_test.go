@@ -90,3 +90,18 @@ func TestWhereNotAllCanBeServedNothingIs(t *testing.T) {
 		t.Error("its socket is open")
 	}
 }
+
+// A process that is told to end before it serves ends well.
+func TestAnEndAtTheStartIsNoFault(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 50 {
+		c := Config{
+			Own: []string{"unix:" + filepath.Join(t.TempDir(), "own.sock")}, Port: -1, HealthPort: -1,
+			Exchanges: stream.New(stream.Config{}), Outcomes: accesslog.NewServer(nil), Log: slog.New(slog.DiscardHandler),
+		}
+		if err := c.Run(ctx); err != nil {
+			t.Fatalf("it ends with %v", err)
+		}
+	}
+}
