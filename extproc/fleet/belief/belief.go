@@ -96,6 +96,7 @@ func (s *State) SetWorld(w *objects.World) {
 			delete(s.endpoints, address)
 		}
 	}
+	maps.DeleteFunc(s.failOpen, func(name objects.Name, _ bool) bool { return w.Pools[name] == nil })
 	s.latest = nil
 	s.indexAll()
 }

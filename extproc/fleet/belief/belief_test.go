@@ -1,0 +1,133 @@
+package belief_test
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+const a, b = "10.0.0.1:8000", "10.0.0.2:8000"
+
+var start = time.Unix(1e9, 0)
+
+// world has the endpoints a and b in each of some pools of the namespace ns.
+func world(pools ...string) *objects.World {
+	var s objects.Set
+	for _, name := range pools {
+		p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+		p.Spec.TargetPorts = []pool.Port{{Number: 8000}}
+		s.Pools = append(s.Pools, p)
+	}
+	for _, ip := range []string{"10.0.0.1", "10.0.0.2"} {
+		s.Pods = append(s.Pods, objects.Pod{Name: objects.Name{Namespace: "ns", Name: ip}, IP: netip.MustParseAddr(ip), Ready: true})
+	}
+	return objects.Build(s)
+}
+
+// view is what is believed at a time, of everything anew.
+func view(s *belief.State, now time.Time) *belief.View {
+	s.Age()
+	v, _ := s.View(now)
+	s.Seal()
+	return v
+}
+
+// A pool whose object is gone is in no view, and nothing more is told of it. One that comes by its name begins anew.
+func TestAPoolThatIsGoneIsForgotten(t *testing.T) {
+	s := belief.New(belief.Config{})
+	s.SetWorld(world("one", "two"))
+	s.Saw(s.Look(a, start), engine.Load{})
+	s.Saw(s.Look(b, start), engine.Load{})
+	late := start.Add(time.Hour)
+	if v := view(s, late); len(v.Snapshot.Pools) != 2 || len(s.FailOpen()) != 2 {
+		t.Fatalf("the pools are %v, of which %v fail open", v.Snapshot.Pools, s.FailOpen())
+	}
+	s.SetWorld(world("two"))
+	v, _ := s.View(late)
+	if v.Snapshot.Pools["ns/one"] != nil || v.Snapshot.Pools["ns/two"] == nil {
+		t.Errorf("the pools are %v", v.Snapshot.Pools)
+	}
+	if got := s.FailOpen(); !slices.Equal(got, []string{"ns/two"}) {
+		t.Errorf("pools that fail open: %v", got)
+	}
+	s.SetWorld(world("one", "two"))
+	if _, told := s.View(late); len(told) != 1 || told[0].Pool.Name != "one" || !told[0].Open || told[0].Lost != 2 {
+		t.Errorf("of a pool that is there again it tells %+v", told)
+	}
+}
+
+// Where nobody is left but who is silent, all those are used, though others of the pool are out.
+func TestTheSilentAreUsedWhereTheOthersAreOut(t *testing.T) {
+	s := belief.New(belief.Config{})
+	s.SetWorld(world("one"))
+	s.Saw(s.Look(a, start), engine.Load{}) // b was never heard
+	p := view(s, start.Add(time.Hour)).Snapshot.Pools["ns/one"]
+	if p.Endpoints[0].State != pick.Lost || p.Endpoints[1].State != pick.Out || len(s.FailOpen()) != 1 {
+		t.Errorf("the states are %v and %v, and %v fail open", p.Endpoints[0].State, p.Endpoints[1].State, s.FailOpen())
+	}
+}
+
+// Long requests end in any order: what an endpoint said to the one that began last counts.
+func TestOldNewsOfStoppingIsNoNews(t *testing.T) {
+	s := belief.New(belief.Config{})
+	s.SetWorld(world("one"))
+	s.Saw(s.Look(a, start), engine.Load{})
+	s.Stopping(a, start.Add(10*time.Second))
+	s.Stopping(a, start.Add(5*time.Second))
+	now := start.Add(39 * time.Second)
+	s.Saw(s.Look(a, now), engine.Load{})
+	if p := view(s, now).Snapshot.Pools["ns/one"]; p.Endpoints[0].State != pick.Out {
+		t.Errorf("29 s after it said so it is %v", p.Endpoints[0].State)
+	}
+}
+
+// Control says all again when extproc connects again. That makes no word younger than the look that found the copy gone, and what
+// control has not been told is told still.
+func TestWhatControlSaysAgainIsNoNews(t *testing.T) {
+	s := belief.New(belief.Config{})
+	s.SetWorld(world("one"))
+	copyOf := func(id, endpoint string) belief.CopyKey {
+		return belief.CopyKey{ModelKey: objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "one"}, ID: id}, Endpoint: endpoint}
+	}
+	says := belief.News{
+		All: true, Endpoints: map[string]bool{a: true, b: true},
+		Copies: map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Loaded, copyOf("m", b): belief.Loaded},
+	}
+	s.Lists(s.Look(b, start), engine.Models{Unlisted: true})
+	s.Hear(says, start)
+	s.Lists(s.Look(a, start.Add(time.Second)), engine.Models{Base: []string{"llama"}})
+	s.Missed(copyOf("m", b)) // it gives no list: control finds out
+	s.Hear(says, start.Add(2*time.Second))
+	p := view(s, start.Add(2*time.Second)).Snapshot.Pools["ns/one"]
+	if copies := p.Copies["m"]; len(copies) != 1 || copies[0].Endpoint != 1 {
+		t.Errorf("the copies are %+v, and the first engine has none any more", copies)
+	}
+	got := s.TakeMissing()
+	slices.SortFunc(got, func(x, y belief.CopyKey) int { return strings.Compare(x.Endpoint, y.Endpoint) })
+	if !slices.Equal(got, []belief.CopyKey{copyOf("m", a), copyOf("m", b)}) {
+		t.Errorf("missing are %v", got)
+	}
+}
+
+// A view that a request holds stays as it is.
+func TestAViewKeepsItsFailures(t *testing.T) {
+	s := belief.New(belief.Config{})
+	s.SetWorld(world("one"))
+	key := objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "one"}, ID: "m"}
+	s.Hear(belief.News{Failures: map[objects.ModelKey]string{key: "NoSpace"}}, start)
+	before := view(s, start)
+	s.Hear(belief.News{Failures: map[objects.ModelKey]string{key: ""}}, start)
+	if after := view(s, start); before.Failures[key] != "NoSpace" || len(after.Failures) != 0 {
+		t.Errorf("the failures were %v, and are %v", before.Failures, after.Failures)
+	}
+}
