@@ -361,6 +361,61 @@ func TestAControlThatStopsGivesTheLeaseBack(t *testing.T) {
 	})
 }
 
+// One that does not lead has nothing to give back.
+func TestAControlThatDoesNotLeadLeavesTheLease(t *testing.T) {
+	twoControls(t, func(s *terms) {
+		s.stop("b")
+		s.lease.mu.Lock()
+		if s.record.HolderIdentity != "a" {
+			t.Errorf("the Lease is held by %q when b has stopped", s.record.HolderIdentity)
+		}
+		s.lease.mu.Unlock()
+		s.after(time.Minute, "a1", "a1")
+		s.start("b")
+	})
+}
+
+// A term that hears nothing for a while is not told of a Lease that was won meanwhile, and lost again.
+func TestATermDoesNotGoOnWithALeaseThatIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &lease{}
+		e := lead.Election{Lock: &holder{lease: l, name: "a"}, Log: slog.New(slog.DiscardHandler)}
+		ctx, cancel := context.WithCancel(t.Context())
+		var heard []bool
+		hears, done := make(chan struct{}), make(chan error, 1)
+		go func() {
+			done <- e.Run(ctx, func(ctx context.Context, pauses <-chan bool) error {
+				<-hears
+				for {
+					select {
+					case paused := <-pauses:
+						heard = append(heard, paused)
+					case <-ctx.Done():
+						return nil
+					}
+				}
+			})
+		}()
+		time.Sleep(time.Second)
+		for range 2 {
+			l.cutOff("a")
+			time.Sleep(retryPeriod + renewDeadline + 2*time.Second)
+			l.cutOff()
+			time.Sleep(5 * retryPeriod)
+		}
+		l.cutOff("a")
+		close(hears)
+		time.Sleep(time.Second)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if slices.Contains(heard, false) {
+			t.Errorf("the term was told whether it is paused: %v", heard)
+		}
+	})
+}
+
 func TestATermThatFailsEndsTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("no such port")
