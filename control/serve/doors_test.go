@@ -3,6 +3,7 @@ package serve_test
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -33,7 +34,7 @@ func write(t *testing.T, text string) string {
 }
 
 func TestCallersWhoAreNotKnownAreRefusedAtTheStart(t *testing.T) {
-	certs, _ := pair(t)
+	certs, root := pair(t)
 	other, _ := pair(t)
 	f := files{certs, write(t, "one\n"), write(t, "two"), filepath.Join(certs, "tls.crt"), filepath.Join(other, "tls.crt"), write(t, "")}
 	same := write(t, "one")
@@ -47,6 +48,8 @@ func TestCallersWhoAreNotKnownAreRefusedAtTheStart(t *testing.T) {
 		bundle.Write(text)
 	}
 	several := write(t, bundle.String())
+	below := signed(t, &root, true)
+	branch := write(t, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: below.Certificate[0]})))
 	const open = "set --cert-path, and --client-ca-file or --token-file"
 	const pose = "could pose as each other"
 	for name, c := range map[string]struct {
@@ -66,6 +69,7 @@ func TestCallersWhoAreNotKnownAreRefusedAtTheStart(t *testing.T) {
 		"one authority for both":      {serve.Config{CertPath: f.certs, Placement: serve.Callers{ClientCAFile: f.ca}, Mesh: serve.Callers{ClientCAFile: f.ca}}, pose},
 		"an authority among several":  {serve.Config{CertPath: f.certs, Placement: serve.Callers{ClientCAFile: f.ca}, Mesh: serve.Callers{ClientCAFile: several}}, pose},
 		"several, of which one is":    {serve.Config{CertPath: f.certs, Placement: serve.Callers{ClientCAFile: several}, Mesh: serve.Callers{ClientCAFile: f.ca}}, pose},
+		"an authority below it":       {serve.Config{CertPath: f.certs, Placement: serve.Callers{ClientCAFile: f.ca}, Mesh: serve.Callers{ClientCAFile: branch}}, pose},
 		"several, and two tokens":     {serve.Config{CertPath: f.certs, Placement: serve.Callers{f.token, several}, Mesh: serve.Callers{f.meshToken, f.ca}}, ""},
 		"a token beside that of both": {serve.Config{CertPath: f.certs, Placement: serve.Callers{ClientCAFile: f.ca}, Mesh: serve.Callers{f.token, f.ca}}, pose},
 		"an authority for one":        {serve.Config{CertPath: f.certs, Placement: serve.Callers{f.token, f.ca}, Mesh: serve.Callers{TokenFile: same}}, pose},
@@ -128,6 +132,8 @@ func TestWhoMayCall(t *testing.T) {
 		"nobody without one":                          {tokens, secure(), "", no, no, no},
 		"an extproc by its certificate":               {mutual, secure(extproc), "", none, no, none},
 		"a client of the mesh by its certificate":     {mutual, secure(client), "", no, none, none},
+		"an extproc by one for that alone":            {mutual, secure(signed(t, &extproc, false, x509.ExtKeyUsageClientAuth)), "", none, no, none},
+		"nobody by a server's certificate":            {mutual, secure(signed(t, &extproc, false, x509.ExtKeyUsageServerAuth)), "", no, no, no},
 		"nobody by a stranger's":                      {mutual, secure(stranger), "", no, no, no},
 		"nobody without a certificate":                {mutual, secure(), "", no, no, no},
 		"an extproc by both":                          {both, secure(extproc), "secret", none, no, none},

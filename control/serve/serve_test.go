@@ -146,6 +146,21 @@ func TestATermEndsWithItsCalls(t *testing.T) {
 	}
 }
 
+// What a call has done while the term ended is told as it is.
+func TestACallThatIsDoneIsToldSo(t *testing.T) {
+	s := newServer(t, serve.Config{})
+	conn := dial(t, serveAt(t, s, true), insecure.NewCredentials())
+	m := lateMesh{begun: make(chan struct{})}
+	end := s.Lead(newBoard(), m)
+	go func() {
+		<-m.begun
+		end()
+	}()
+	if _, err := mmesh.NewModelMeshClient(conn).UnregisterModel(limited(t), &mmesh.UnregisterModelRequest{}); err != nil {
+		t.Errorf("a call that did what it was to do ends with %v", err)
+	}
+}
+
 func TestRunServesEveryAddressUntilItsEnd(t *testing.T) {
 	socket := "unix:" + filepath.Join(t.TempDir(), "s")
 	s := newServer(t, serve.Config{Listen: []string{socket, host + ":18034"}})

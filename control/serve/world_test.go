@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
 	"log/slog"
@@ -60,6 +61,18 @@ func (m mesh) EnsureLoaded(ctx context.Context, _ *mmesh.EnsureLoadedRequest) (*
 	m.waits <- struct{}{}
 	<-ctx.Done()
 	return nil, ctx.Err()
+}
+
+// lateMesh unregisters a model while its term ends.
+type lateMesh struct {
+	mmesh.UnimplementedModelMeshServer
+	begun chan struct{}
+}
+
+func (m lateMesh) UnregisterModel(ctx context.Context, _ *mmesh.UnregisterModelRequest) (*mmesh.UnregisterModelResponse, error) {
+	close(m.begun)
+	<-ctx.Done()
+	return &mmesh.UnregisterModelResponse{}, nil
 }
 
 // host is a loopback address that no other test process has.
@@ -137,29 +150,46 @@ func isHealthy(t *testing.T, conn *grpc.ClientConn, service string) bool {
 func pair(t *testing.T) (dir string, made tls.Certificate) {
 	t.Helper()
 	dir = t.TempDir()
-	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := x509.Certificate{
-		SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, &template, &template, &own.PublicKey, own)
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := x509.MarshalPKCS8PrivateKey(own)
+	made = signed(t, nil, true, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+	key, err := x509.MarshalPKCS8PrivateKey(made.PrivateKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, block := range map[string]*pem.Block{
-		"tls.crt": {Type: "CERTIFICATE", Bytes: der}, "tls.key": {Type: "PRIVATE KEY", Bytes: key},
+		"tls.crt": {Type: "CERTIFICATE", Bytes: made.Certificate[0]}, "tls.key": {Type: "PRIVATE KEY", Bytes: key},
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return dir, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: own}
+	return dir, made
+}
+
+// signed makes a certificate that an authority has signed, or itself if that is nil, for some uses.
+func signed(t *testing.T, by *tls.Certificate, authority bool, uses ...x509.ExtKeyUsage) tls.Certificate {
+	t.Helper()
+	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: rand.Text()}, DNSNames: []string{"localhost"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: authority, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: uses,
+	}
+	if authority {
+		template.KeyUsage |= x509.KeyUsageCertSign
+	}
+	parent, key := template, any(own)
+	if by != nil {
+		if parent, err = x509.ParseCertificate(by.Certificate[0]); err != nil {
+			t.Fatal(err)
+		}
+		key = by.PrivateKey
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &own.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: own}
 }
