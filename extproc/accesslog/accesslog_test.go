@@ -90,15 +90,16 @@ func TestTheRecordsOfARealEnvoy(t *testing.T) {
 func TestThePicksThatDidNotServe(t *testing.T) {
 	const a, b, c = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
 	for _, l := range []struct {
-		name, record, picks, served, elsewhere string
-		attempts                               uint32
-		endpoint                               string
-		saidElsewhere, unreached               []string
+		name, record, picks, served, elsewhere, missing string
+		attempts                                        uint32
+		endpoint                                        string
+		saidElsewhere, unreached                        []string
 	}{
 		{name: "the first serves", record: "stream", picks: a + "," + b, served: a, attempts: 1, endpoint: a},
 		{name: "the second serves", record: "stream", picks: a + "," + b, served: b, attempts: 2, endpoint: b, unreached: []string{a}},
 		{name: "the first is full", record: "stream", picks: a + "," + b, served: b, elsewhere: a, attempts: 2, endpoint: b, saidElsewhere: []string{a}},
 		{name: "one is full, one gone", record: "stream", picks: a + "," + b + "," + c, served: c, elsewhere: a, attempts: 3, endpoint: c, saidElsewhere: []string{a}, unreached: []string{b}},
+		{name: "one has it not, one is gone", record: "stream", picks: a + "," + b + "," + c, served: c, missing: a, attempts: 3, endpoint: c, unreached: []string{b}},
 		{name: "Envoy does not know the first", record: "stream", picks: a + "," + b, served: b, attempts: 1, endpoint: b},
 		{name: "the last fails too", record: "refused", picks: a + "," + b, served: b, attempts: 2, endpoint: b, unreached: []string{a}},
 		{name: "none is left", record: "no-extproc", picks: a + "," + b, attempts: 3, endpoint: a, unreached: []string{a, b}},
@@ -116,7 +117,7 @@ func TestThePicksThatDidNotServe(t *testing.T) {
 		}
 		common.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
 			"envoy.lb":      {Fields: map[string]*structpb.Value{"x-gateway-destination-endpoint": structpb.NewStringValue(l.picks)}},
-			"gateway.usage": {Fields: map[string]*structpb.Value{"elsewhere": structpb.NewStringValue(l.elsewhere)}},
+			"gateway.usage": {Fields: map[string]*structpb.Value{"elsewhere": structpb.NewStringValue(l.elsewhere), "missing": structpb.NewStringValue(l.missing)}},
 		}}
 		o := accesslog.Read(entry)
 		if o.Endpoint != l.endpoint || !slices.Equal(o.Elsewhere, l.saidElsewhere) || !slices.Equal(o.Unreached, l.unreached) {

@@ -164,6 +164,11 @@ func TestAGarbledStructureIsLeftAlone(t *testing.T) {
 				}
 			}
 		},
+		"a page that goes on beyond the file": func(b []byte) {
+			for at := 2 * page; at < len(b); at += page {
+				copy(b[at+12:], "\xff\xff\xff\x7f") // how many pages behind it belong to it
+			}
+		},
 		"a free page that is in use": func(b []byte) {
 			for at := 0; at < len(b); at += page {
 				if kind := b[at+8]; kind == 0x10 { // a list of free pages, of which only the latest counts: it is in use itself

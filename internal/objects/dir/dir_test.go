@@ -157,6 +157,22 @@ func TestAnInvalidEditIsRefusedAndTheLastGoodObjectsStay(t *testing.T) {
 	f.awaitRefused(0)
 }
 
+// A Model is what it is: an edit that makes another of it is refused, as API servers refuse it.
+func TestAnEditThatChangesWhatAModelIsIsRefused(t *testing.T) {
+	model := func(id string) string {
+		return "{apiVersion: inference.x-k8s.io/v1alpha1, kind: Model, metadata: {name: m}, spec: {id: " + id + ", poolRef: {name: base}, type: lora, source: s}}\n"
+	}
+	f := follow(t, t.TempDir())
+	f.write("pool.yaml", pool)
+	f.write("model.yaml", model("one"))
+	f.write("routes.yaml", route("a"))
+	f.await("a one")
+	f.write("model.yaml", model("two"))
+	f.awaitRefused(1)
+	f.write("routes.yaml", route("b"))
+	f.await("b one")
+}
+
 // An object that moves from one file to another, in whatever order the two edits come, is refused only while two
 // files define it.
 func TestAnObjectMovesBetweenFiles(t *testing.T) {
