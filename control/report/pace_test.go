@@ -28,8 +28,9 @@ import (
 type slow struct {
 	client.Client
 	patch func(ctx context.Context) error
-	away  int  // how often it does not list
-	lacks bool // our CRDs
+	away  int   // how often it does not list
+	lacks bool  // our CRDs
+	has   int64 // the generation of its objects
 
 	mu      sync.Mutex   // guards the following
 	update  func() error // of an LLMRoute; nil takes it
@@ -92,6 +93,7 @@ func (s status) Patch(ctx context.Context, o client.Object, p client.Patch, _ ..
 	s.of.mu.Lock()
 	s.of.patched = string(text)
 	s.of.mu.Unlock()
+	o.SetGeneration(s.of.has)
 	return s.of.patch(ctx)
 }
 
@@ -145,6 +147,41 @@ func record(id, message string) memory.Status {
 }
 
 var made = &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: v1alpha1.ModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: "p"}}}
+
+// A spec may have changed since the World that a status is of: what is written says that it is of that, too.
+func TestAStatusIsOfTheLatestGeneration(t *testing.T) {
+	paced(t, taken, func(t *testing.T, s *slow, r *report.Report, _ *atomic.Bool, _ func() string) {
+		s.has = 3
+		st := record("a", "no room")
+		st.Status.ObservedGeneration = 1
+		r.PutStatuses([]memory.Status{st})
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if calls := s.noted(); !slices.Equal(calls, []string{"patch", "patch"}) || !strings.Contains(s.patched, `"observedGeneration":3`) {
+			t.Errorf("the calls are %v, and the last writes %s", calls, s.patched)
+		}
+	})
+}
+
+// What has to be written before an engine is called is not written by a control of which nobody knows whether it leads.
+func TestWhoMayNotLeadWritesNoCopy(t *testing.T) {
+	paced(t, taken, func(t *testing.T, s *slow, r *report.Report, leads *atomic.Bool, _ func() string) {
+		r.PutStatuses([]memory.Status{record("a", "no room")})
+		time.Sleep(time.Minute)
+		before := len(s.noted())
+		leads.Store(false)
+		err := r.PutCopy(memory.Copy{Endpoint: "10.0.0.1:8033", Pool: inPool, ID: "a", State: "loading"}, true)
+		if !errors.Is(err, memory.ErrNotNow) {
+			t.Errorf("it ends with %v", err)
+		}
+		time.Sleep(time.Minute)
+		if calls := s.noted(); len(calls) != before {
+			t.Errorf("the calls are %v, of which %d are from when it led", calls, before)
+		}
+	})
+}
+
+func taken(context.Context) error { return nil }
 
 // An API server that is away is not asked the more for it, and the log is not filled.
 func TestWhatCannotBeWrittenWaits(t *testing.T) {
