@@ -84,10 +84,12 @@ func (s *State) SetWorld(w *objects.World) {
 			if s.endpoints[e.Address] == nil {
 				s.endpoints[e.Address] = &endpoint{hash: hash(e.Address), models: make(map[string]*pick.Count)}
 			}
-			if known := s.endpoints[e.Address]; known.pod != e.Pod { // what control said was of another pod
-				known.pod = e.Pod
-				delete(s.control.leaving, e.Address)
-			}
+		}
+	}
+	for _, e := range w.Engines {
+		if known := s.endpoints[e.Address]; known.pod != e.Pod { // what control said was of another pod
+			known.pod = e.Pod
+			delete(s.control.leaving, e.Address)
 		}
 	}
 	for address, e := range s.endpoints {

@@ -131,3 +131,25 @@ func TestAViewKeepsItsFailures(t *testing.T) {
 		t.Errorf("the failures were %v, and are %v", before.Failures, after.Failures)
 	}
 }
+
+// An address that two EndpointLists have is one endpoint: what control says of its leaving outlives other objects.
+func TestAnAddressOfTwoListsIsOneEndpoint(t *testing.T) {
+	set := objects.Endpoints([]string{a})
+	other := objects.Endpoints([]string{a})
+	other.Pools[0].Name, other.Lists[0].Name = "other", "other"
+	other.Pools[0].Spec.Selector.MatchLabels = map[string]string{"app": "other"}
+	other.Lists[0].Labels = map[string]string{"app": "other"}
+	both := set.Join(other)
+	s := belief.New(belief.Config{})
+	s.SetWorld(objects.Build(both))
+	s.Saw(s.Look(a, start), engine.Load{})
+	s.Hear(belief.News{All: true, Leaving: map[string]belief.Leaving{a: {Terminating: true}}}, start)
+	for range 20 { // pools are visited in any order
+		s.SetWorld(objects.Build(both))
+		for name, p := range view(s, start).Snapshot.Pools {
+			if got := p.Endpoints[0].State; got != pick.Out {
+				t.Fatalf("in %s it is %v, though its pod is terminating", name, got)
+			}
+		}
+	}
+}
