@@ -19,7 +19,7 @@ func TestAnExtprocThatStopsWaitsForNoAnswer(t *testing.T) {
 	const open = 300
 	// At the pace of a large model: 45 ms a token.
 	s := start(t, extprocFlags("--drain-timeout", "1m"), func(c *rig.Config) { c.EngineFlags = []string{"--max-loras", "4"} })
-	ends := s.streams(open, 300)
+	ends := s.streams(open, 600) // 27 s: a busy machine takes some 15 to begin so many
 	asked := time.Now()
 	s.Extproc.Signal(syscall.SIGTERM)
 	select {

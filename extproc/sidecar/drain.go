@@ -71,7 +71,7 @@ func Drain(ctx context.Context, args []string, out io.Writer) error {
 			idle = 0
 		}
 		if !wait(ctx, drainPoll) {
-			return fmt.Errorf("%d requests are still in flight after %v: Envoy will cut them", active, *limit)
+			return fmt.Errorf("requests still in flight after %v: %d; Envoy will cut them", *limit, active)
 		}
 	}
 	return nil
