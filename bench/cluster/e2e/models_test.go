@@ -70,7 +70,8 @@ func (s *space) mesh() (context.Context, mmesh.ModelMeshClient) {
 	return s.bearing("mesh-token"), mmesh.NewModelMeshClient(conn)
 }
 
-// A Secret that controls of before made gets a token for clients of ModelMesh, by itself.
+// withoutMeshToken makes the Secret one that controls of before made, and replaces the controls: they add the token for clients of
+// ModelMesh by themselves.
 func (s *space) withoutMeshToken() {
 	s.t.Helper()
 	s.kubectl("patch", "secret", "headgate-placement", "--type=json", `--patch=[{"op": "remove", "path": "/data/mesh-token"}]`)
@@ -82,7 +83,6 @@ func (s *space) withoutMeshToken() {
 // them, and outlive the control that decided. A load that it had begun is taken up by the next one: there is one copy.
 func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
 	sys, models := runtimes(t)
-	sys.withoutMeshToken()
 	await(t, "the node's proxy has heard of all since an outage of the API server", 2*time.Minute, func() bool { // some take 80 s
 		client := k8s.Client()
 		defer client.CloseIdleConnections()
@@ -167,4 +167,6 @@ func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
 	if _, err := mesh.UnregisterModel(sys.bearing("token"), &mmesh.UnregisterModelRequest{ModelId: "x"}); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("who sends the token of extprocs is told %v", err)
 	}
+	sys.withoutMeshToken()
+	sys.secret("mesh-token")
 }
