@@ -118,11 +118,16 @@ func isWanted(line []byte) bool {
 	if len(line) > 0 && (line[0] == '{' || line[0] == '"') {
 		return true // a quoted name, inside the braces: for the parser to read
 	}
-	end := bytes.IndexAny(line, "{ \t\n")
-	if end < 0 {
-		end = len(line)
+	end := 0
+	for end < len(line) && inName(line[end]) { // the parser reads name-3, too
+		end++
 	}
 	return wanted[string(line[:end])]
+}
+
+// inName says whether a metric's name that is not quoted may have a byte.
+func inName(b byte) bool {
+	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '_' || b == ':'
 }
 
 // parseLoad reads a whole page, however much of it matters.
