@@ -65,9 +65,6 @@ func New(c Config) *Fleet {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	if c.Settings == (settings.Settings{}) {
-		c.Settings = settings.Default()
-	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
