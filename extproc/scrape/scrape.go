@@ -293,10 +293,11 @@ func (l *loop) load(ctx context.Context) (engine.Load, error) {
 	} else if err == nil {
 		answer = "a page of " + media
 	}
-	if absent(err) || l.elsewhere() {
+	answered := err == nil || absent(err)
+	if answered || l.elsewhere() {
 		err = nil
 	}
-	if l.search.told(load.Kind != "", err == nil, answer, time.Now()) && err == nil && !l.missed {
+	if l.search.told(load.Kind != "", answered, answer, time.Now()) && err == nil && !l.missed {
 		l.Log.Warn("cannot find load metrics on the endpoint; picking without its load", "endpoint", l.Address, "engine", l.Kind)
 		l.missed = true
 	}

@@ -41,6 +41,9 @@ func (s *search) told(load, answered bool, answer string, now time.Time) (ended 
 		return false
 	case s.found && !answered: // it may be too busy to answer: it is not moved by that
 		return false
+	case s.found: // the page is gone: this may be another engine
+		*s = search{pages: s.pages}
+		return false
 	}
 	if s.at == 0 {
 		s.differs(&s.first, answer)
@@ -49,7 +52,7 @@ func (s *search) told(load, answered bool, answer string, now time.Time) (ended 
 		return false
 	}
 	s.at = (s.at + 1) % s.pages
-	if s.at > 0 || s.found {
+	if s.at > 0 {
 		return false
 	}
 	if s.pages > 1 {

@@ -300,6 +300,7 @@ func TestAnEngineThatIsNotRecognisedIsLeftAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, func(f *fleet.Fleet, s *scrape.Scraper, e *engines) {
+				after(interval) // before it was another engine, it was one that is known
 				e.set(unknownEngine(models, ""))
 				after(10 * time.Minute)
 				first, other := e.count(one+"/metrics"), e.count(one+page)
