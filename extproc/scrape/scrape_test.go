@@ -116,10 +116,18 @@ func silent(string, string) (int, string, error) { return 0, "", os.ErrDeadlineE
 
 // run scrapes the addresses in a bubble of fake time; the scraper ends with the test.
 func run(t *testing.T, test func(f *fleet.Fleet, s *scrape.Scraper, e *engines), addresses ...string) {
+	runAs(t, healthy, test, addresses...)
+}
+
+// runAs is run with engines that answer so from the first look on.
+func runAs(
+	t *testing.T, answer func(address, path string) (int, string, error),
+	test func(f *fleet.Fleet, s *scrape.Scraper, e *engines), addresses ...string,
+) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fleet.New(fleet.Config{})
 		f.SetWorld(world(addresses...))
-		e := &engines{looks: map[string][]time.Time{}, answer: healthy}
+		e := &engines{looks: map[string][]time.Time{}, answer: answer}
 		s := scrape.New(scrape.Config{
 			Fleet: f, Interval: interval, ModelsInterval: time.Second, Log: slog.New(slog.DiscardHandler), Transport: e,
 		})
@@ -284,8 +292,7 @@ func TestWhatAnEngineAnswers(t *testing.T) {
 		{"endless", page(200, strings.Repeat("x 1\n", 5<<20), models), pick.Out},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			run(t, func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) {
-				e.set(c.answer)
+			runAs(t, c.answer, func(f *fleet.Fleet, _ *scrape.Scraper, _ *engines) {
 				after(3 * time.Second)
 				if got := state(f, 0); got != c.want {
 					t.Errorf("the endpoint is %v, want %v", got, c.want)

@@ -231,8 +231,7 @@ func TestThePageThatWorkedIsKept(t *testing.T) {
 			return 404, "", nil
 		}
 	}
-	run(t, func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) {
-		e.set(trtllm(200, 500)) // where it tells nothing it may fail, too
+	runAs(t, trtllm(200, 500), func(f *fleet.Fleet, _ *scrape.Scraper, e *engines) { // where it tells nothing it may fail, too
 		running := func(when string, want engine.Value) {
 			t.Helper()
 			if got := f.Endpoints()[0].Load.Running; got != want {
