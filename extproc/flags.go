@@ -33,7 +33,6 @@ type config struct {
 	objects        string
 	kube           source.Kube
 	serve          serve.Config
-	edsFile        string
 	pool           objects.Name
 	metricsHost    string
 	metricsPort    int
@@ -90,10 +89,8 @@ extproc keeps what control last said.
 
 Examples:
 
-  extproc --objects bench/quickstart/objects --listen unix:.run/extproc.sock \
-    --eds-file .run/endpoints.json --picks 3
-  extproc --endpoints 10.0.0.7:8000,gpu-2.internal:8000 --listen unix:.run/extproc.sock \
-    --eds-file .run/endpoints.json --picks 3
+  extproc --objects bench/quickstart/objects --listen unix:.run/extproc.sock --picks 3
+  extproc --endpoints 10.0.0.7:8000,gpu-2.internal:8000 --listen unix:.run/extproc.sock --picks 3
   extproc --objects /etc/headgate --pool-name llama --pool-namespace serving
   extproc --objects /etc/headgate --explain-config
 
@@ -110,7 +107,6 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.StringVar(&c.objects, "objects", "", "read the objects from the YAML files in this `DIR` (required without --kube or --endpoints)")
 	c.kube.Register(fs)
 	fs.StringArrayVar(&c.serve.Own, "listen", nil, "serve Headgate's own Envoy at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated")
-	fs.StringVar(&c.edsFile, "eds-file", "", "write the endpoints of all pools into this `FILE`, from which envoy.yaml's cluster reads them; an ORIGINAL_DST cluster does not need it")
 	fs.StringVar(&c.serve.Host, "grpc-host", "", "serve other gateways on this `HOST`; empty means all addresses")
 	fs.IntVar(&c.serve.Port, "grpc-port", 9002, "serve other gateways on this `PORT`; -1 means not at all, which is the default with --listen")
 	fs.IntVar(&c.serve.HealthPort, "grpc-health-port", 9003, "serve gRPC health checks, without TLS, on this `PORT`; -1 means not at all, which is the default with --listen")

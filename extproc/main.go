@@ -78,36 +78,22 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 			scraper.Due(endpoint)
 		}
 	}
-	var endpoints *eds.File
-	if c.edsFile != "" {
-		if endpoints, err = eds.Open(c.edsFile); err != nil {
-			return fmt.Errorf("--eds-file %s: %w", c.edsFile, err)
-		}
-	}
+	c.serve.Endpoints = eds.New(log)
 	c.serve.Log, c.serve.Outcomes = log, accesslog.NewServer(observe)
 	c.serve.Exchanges = stream.New(stream.Config{
 		Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.settings, Default: c.pool, Observe: observe,
 		ModeOverride: c.modeOverride, Conformance: c.conformance, Random: c.random(),
 	})
-	// What keeps the fleet true goes on until the last request is answered, after ctx has ended; but for the file, which the next
-	// process writes where this one serves sockets alone.
+	// What keeps the fleet true goes on until the last request is answered, after ctx has ended.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, work := errgroup.WithContext(work)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	context.AfterFunc(work, cancel)
-	writing := work
-	if c.serve.Port < 0 {
-		writing = ctx
-	}
 	loaded := make(chan struct{})
 	publish := func(w *objects.World) {
-		if endpoints != nil && writing.Err() == nil { // first, for Envoy must know an endpoint before it is picked
-			if err := endpoints.Set(w.Addresses()); err != nil {
-				log.Error("cannot write the file of endpoints; Envoy does not know new ones; retrying", "err", err)
-			}
-		}
+		c.serve.Endpoints.Set(work, eds.Endpoints(w)) // first, for Envoy must know an endpoint before it is picked
 		f.SetWorld(w)
 		scraper.SetTargets(scrape.Targets(w))
 		m.SetWorld(w)
@@ -123,9 +109,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	if talk != nil {
 		group.Go(func() error { return talk(work, m) })
 	}
-	if endpoints != nil {
-		group.Go(func() error { return endpoints.Run(writing, log) })
-	}
+	group.Go(func() error { return c.serve.Endpoints.Run(work) })
 	group.Go(func() error { return scraper.Run(work) })
 	if c.metricsPort >= 0 {
 		group.Go(func() error { return serveMetrics(work, c, m.Handler(), log) })

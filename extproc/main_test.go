@@ -356,7 +356,6 @@ func TestFaultsAtTheStartEndIt(t *testing.T) {
 		"--kube --kubeconfig " + empty + " --listen unix:" + dir + "/s":                             "cannot find the API server: set --kubeconfig FILE or $KUBECONFIG, or run in a pod with a service account",
 		"--objects " + dir + "/none --listen unix:" + dir + "/s":                                    "no such file or directory",
 		"--objects " + t.TempDir() + " --listen unix:" + strings.Repeat("x", 104):                   "the path of a Unix socket has at most 103 bytes, this one has 104",
-		"--objects " + t.TempDir() + " --listen unix:" + dir + "/s --eds-file /proc/nowhere/e.json": "--eds-file /proc/nowhere/e.json: mkdir /proc/nowhere: ",
 		"--objects " + t.TempDir() + " --listen 192.0.2.1:1":                                        "--listen 192.0.2.1:1: ",
 		"--objects " + t.TempDir() + " --listen unix:/proc/nowhere/extproc.s":                       "--listen unix:/proc/nowhere/extproc.s: ",
 	} {

@@ -1,5 +1,5 @@
 // Package wire holds the names that cross a wire: headers, metadata namespaces and keys that extproc, envoy.yaml and
-// other gateways must spell alike. It has no logic. A test holds envoy.yaml to these names.
+// other gateways must spell alike. A test holds envoy.yaml to these names.
 package wire
 
 // The endpoint-picker protocol, version 1.0.0: the destination goes back to the data plane both as a request header and
@@ -45,8 +45,11 @@ const (
 	RequestModel     = "model"
 )
 
-// EndpointsCluster is Envoy's name of the endpoints of all pools, in its configuration and in the file that lists them.
+// EndpointsCluster is the name by which Envoy asks extproc for the endpoints of all pools as one.
 const EndpointsCluster = "endpoints"
+
+// PoolCluster returns the name by which Envoy asks extproc for the endpoints of an InferencePool.
+func PoolCluster(namespace, name string) string { return "pool/" + namespace + "/" + name }
 
 // ElsewhereHeader marks a response by which an engine asks for the request to be tried elsewhere: its queue is full, it is
 // stopping, or it has no such model. Envoy's configuration sets it, goes on to the next pick by it, and removes it.

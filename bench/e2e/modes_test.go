@@ -49,11 +49,13 @@ var (
 		changes(envoy.ExtProc(map[string]any{"allow_mode_override": true}))(c)
 		extprocFlags("--allow-mode-override")(c)
 	}}
-	// duplex is how other gateways ask endpoint pickers: both bodies in chunks, everything shown, over TCP.
+	// duplex is how other gateways ask endpoint pickers: both bodies in chunks, everything shown, over TCP. They know endpoints
+	// from elsewhere; here that is the socket.
 	duplex = mode{"duplex", true, func(c *rig.Config) {
 		host, _, _ := net.SplitHostPort(c.Listen)
 		extprocFlags("--grpc-host", host, "--grpc-port", "9002")(c)
-		c.EnvoyChanges = append(c.EnvoyChanges,
+		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Twice("extproc", "beside"),
+			envoy.EndpointsFrom("beside"),
 			atExtproc("socket_address", map[string]any{"address": host, "port_value": 9002}), atExtproc("pipe", nil),
 			envoy.ExtProc(map[string]any{
 				"processing_mode": modes("FULL_DUPLEX_STREAMED", map[string]any{

@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 )
@@ -70,6 +71,41 @@ func Set(value any, path ...any) Change {
 		}
 		parent[key] = value
 		return nil
+	}
+}
+
+// EndpointsFrom has a configuration that is told of the endpoints ask another cluster for them.
+func EndpointsFrom(cluster string) Change {
+	return func(root any) error {
+		if service, ok := at(root, slices.Concat(edsConfig, []any{"api_config_source", "grpc_services", 0, "envoy_grpc"})...).(map[string]any); ok {
+			service["cluster_name"] = cluster
+		}
+		return nil
+	}
+}
+
+// Twice adds a copy of a cluster under another name.
+func Twice(name, copied string) Change {
+	return func(root any) error {
+		resources, _ := at(root, "static_resources").(map[string]any)
+		clusters, _ := resources["clusters"].([]any)
+		for _, c := range clusters {
+			if at(c, "name") != name {
+				continue
+			}
+			text, err := json.Marshal(c)
+			if err != nil {
+				return err
+			}
+			var another map[string]any
+			if err := json.Unmarshal(text, &another); err != nil {
+				return err
+			}
+			another["name"] = copied
+			resources["clusters"] = append(clusters, another)
+			return nil
+		}
+		return fmt.Errorf("there is no cluster %s", name)
 	}
 }
 

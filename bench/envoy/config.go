@@ -12,14 +12,10 @@ import (
 
 // Addresses are where an Envoy serves and finds extproc. An empty one stays as the configuration has it.
 type Addresses struct {
-	Listen    string // HOST:PORT for clients
-	Admin     string // HOST:PORT for operators
-	Socket    string // extproc's Unix socket
-	Endpoints string // the file in which extproc lists endpoints, for a configuration that reads one
+	Listen string // HOST:PORT for clients
+	Admin  string // HOST:PORT for operators
+	Socket string // extproc's Unix socket
 }
-
-// endpointsFile is where a configuration says which file lists the endpoints.
-var endpointsFile = []any{"static_resources", "clusters", 0, "eds_cluster_config", "eds_config", "path_config_source"}
 
 func read(path string) (root any, err error) {
 	text, err := os.ReadFile(path)
@@ -32,11 +28,14 @@ func read(path string) (root any, err error) {
 	return root, nil
 }
 
-// ReadsEndpoints says whether a configuration takes the endpoints from a file. Such a one can go on to the next pick, and
-// any other takes one pick only.
-func ReadsEndpoints(path string) (bool, error) {
+// edsConfig is where a configuration says who tells it of the endpoints.
+var edsConfig = []any{"static_resources", "clusters", 0, "eds_cluster_config", "eds_config"}
+
+// KnowsEndpoints says whether a configuration is told of the endpoints. Such a one can go on to the next pick, and any other takes
+// one pick only.
+func KnowsEndpoints(path string) (bool, error) {
 	root, err := read(path)
-	return at(root, endpointsFile...) != nil, err
+	return at(root, edsConfig...) != nil, err
 }
 
 // Config reads a configuration such as envoy.yaml, and returns it as JSON with other addresses, the changes made in order,
@@ -56,7 +55,6 @@ func Config(path string, a Addresses, changes ...Change) ([]byte, error) {
 		{listener, a.Listen, setSocketAddress},
 		{[]any{"admin", "address", "socket_address"}, a.Admin, setSocketAddress},
 		{cluster, a.Socket, setPath},
-		{endpointsFile, a.Endpoints, setPath},
 	} {
 		if change.value == "" {
 			continue

@@ -47,12 +47,8 @@ func TestEnvoyItselfAcceptsTheConfigurations(t *testing.T) {
 		defer cancel()
 		return exec.CommandContext(ctx, binary, "--mode", "validate", "--config-path", file).CombinedOutput()
 	}
-	endpoints := filepath.Join(t.TempDir(), "endpoints.json") // Envoy asks for it to be there
-	if err := os.WriteFile(endpoints, []byte("{}"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	for path, addresses := range map[string]envoy.Addresses{envoyYAML: {Endpoints: endpoints}, originalDstYAML: {}} {
-		config, err := envoy.Config(path, addresses)
+	for _, path := range []string{envoyYAML, originalDstYAML} {
+		config, err := envoy.Config(path, envoy.Addresses{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +109,7 @@ func TestTheConfigurationsDifferOnlyOnPurpose(t *testing.T) {
 }
 
 func TestOnlyTheAddressesChange(t *testing.T) {
-	changed, err := envoy.Config(envoyYAML, envoy.Addresses{Listen: "127.9.8.7:1234", Admin: "127.9.8.7:1235", Socket: "/tmp/x.sock", Endpoints: "/tmp/x.json"})
+	changed, err := envoy.Config(envoyYAML, envoy.Addresses{Listen: "127.9.8.7:1234", Admin: "127.9.8.7:1235", Socket: "/tmp/x.sock"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,12 +120,11 @@ func TestOnlyTheAddressesChange(t *testing.T) {
 	listen := b.GetStaticResources().GetListeners()[0].GetAddress().GetSocketAddress()
 	admin := b.GetAdmin().GetAddress().GetSocketAddress()
 	socket := b.GetStaticResources().GetClusters()[1].GetLoadAssignment().GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint().GetAddress().GetPipe().GetPath()
-	endpoints := b.GetStaticResources().GetClusters()[0].GetEdsClusterConfig().GetEdsConfig().GetPathConfigSource().GetPath()
-	if listen.GetAddress() != "127.9.8.7" || listen.GetPortValue() != 1234 || admin.GetPortValue() != 1235 || socket != "/tmp/x.sock" || endpoints != "/tmp/x.json" {
-		t.Errorf("the addresses are %v, %v, %s, %s", listen, admin, socket, endpoints)
+	if listen.GetAddress() != "127.9.8.7" || listen.GetPortValue() != 1234 || admin.GetPortValue() != 1235 || socket != "/tmp/x.sock" {
+		t.Errorf("the addresses are %v, %v, %s", listen, admin, socket)
 	}
 	// With the addresses that it has, the configuration is what it is.
-	same, err := envoy.Config(envoyYAML, envoy.Addresses{Listen: "0.0.0.0:8080", Admin: "127.0.0.1:9901", Socket: ".run/extproc.sock", Endpoints: ".run/endpoints.json"})
+	same, err := envoy.Config(envoyYAML, envoy.Addresses{Listen: "0.0.0.0:8080", Admin: "127.0.0.1:9901", Socket: ".run/extproc.sock"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,12 +142,9 @@ func TestOnlyTheAddressesChange(t *testing.T) {
 	if _, err := envoy.Config(envoyYAML, envoy.Addresses{Listen: "8080"}); err == nil {
 		t.Error("an address without a host is accepted")
 	}
-	if _, err := envoy.Config(originalDstYAML, envoy.Addresses{Endpoints: "x.json"}); err == nil {
-		t.Error("a file of endpoints is put where none is read")
-	}
 	for path, want := range map[string]bool{envoyYAML: true, originalDstYAML: false} {
-		if reads, err := envoy.ReadsEndpoints(path); reads != want || err != nil {
-			t.Errorf("%s reads a file of endpoints: %v, %v", path, reads, err)
+		if knows, err := envoy.KnowsEndpoints(path); knows != want || err != nil {
+			t.Errorf("%s is told of the endpoints: %v, %v", path, knows, err)
 		}
 	}
 }

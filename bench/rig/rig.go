@@ -71,7 +71,7 @@ type Rig struct {
 
 	starter process.Starter
 	world   *objects.World
-	lists   bool // Envoy reads a file of endpoints
+	knows   bool // Envoy is told of the endpoints
 }
 
 // New reads the objects of a run and checks that its addresses are free. It starts nothing.
@@ -85,11 +85,11 @@ func New(c Config) (*Rig, error) {
 		set = set.Join(read)
 	}
 	world := objects.Build(set)
-	lists, err := envoy.ReadsEndpoints(c.EnvoyYAML)
+	knows, err := envoy.KnowsEndpoints(c.EnvoyYAML)
 	if err != nil {
 		return nil, err
 	}
-	r := &Rig{Config: c, Engines: make(map[string]*process.Process), world: world, lists: lists}
+	r := &Rig{Config: c, Engines: make(map[string]*process.Process), world: world, knows: knows}
 	for _, a := range []struct{ use, address string }{
 		{"listen", c.Listen}, {"admin", c.Admin}, {"metrics", c.Metrics}, {"control-metrics", c.ControlMetrics},
 	} {
@@ -180,7 +180,10 @@ func (r *Rig) Start(ctx context.Context) error {
 	if err := r.StartExtproc(ctx); err != nil {
 		return err
 	}
-	return r.startEnvoy(ctx)
+	if err := r.StartEnvoy(); err != nil {
+		return err
+	}
+	return r.AwaitEnvoy(ctx)
 }
 
 func (r *Rig) startEngines(ctx context.Context) error {
@@ -325,8 +328,8 @@ func (r *Rig) startExtproc(flags ...string) error {
 	if len(r.Endpoints) > 0 {
 		args = append(args, "--endpoints", strings.Join(r.Endpoints, ","))
 	}
-	if r.lists {
-		args = append(args, "--eds-file", r.endpointsFile(), "--picks", strconv.Itoa(picks))
+	if r.knows {
+		args = append(args, "--picks", strconv.Itoa(picks))
 	}
 	if r.ControlMetrics != "" {
 		args = append(args, "--control", "unix:"+r.ControlSocket())
@@ -340,14 +343,9 @@ func (r *Rig) startExtproc(flags ...string) error {
 
 func (r *Rig) socket() string { return filepath.Join(r.Dir, "extproc.sock") }
 
-func (r *Rig) endpointsFile() string { return filepath.Join(r.Dir, "endpoints.json") }
-
-func (r *Rig) startEnvoy(ctx context.Context) error {
-	addresses := envoy.Addresses{Listen: r.Listen, Admin: r.Admin, Socket: r.socket()}
-	if r.lists {
-		addresses.Endpoints = r.endpointsFile()
-	}
-	config, err := envoy.Config(r.EnvoyYAML, addresses, r.EnvoyChanges...)
+// StartEnvoy starts Envoy, also after it ended, and does not wait for it.
+func (r *Rig) StartEnvoy() error {
+	config, err := envoy.Config(r.EnvoyYAML, envoy.Addresses{Listen: r.Listen, Admin: r.Admin, Socket: r.socket()}, r.EnvoyChanges...)
 	if err != nil {
 		return err
 	}
@@ -362,7 +360,12 @@ func (r *Rig) startEnvoy(ctx context.Context) error {
 		return err
 	}
 	r.Envoy = p
-	return p.AwaitOK(ctx, "http://"+r.Listen+"/v1/models")
+	return nil
+}
+
+// AwaitEnvoy returns when requests are answered.
+func (r *Rig) AwaitEnvoy(ctx context.Context) error {
+	return r.Envoy.AwaitOK(ctx, "http://"+r.Listen+"/v1/models")
 }
 
 // Ended returns a channel that gets the first of the processes to end.

@@ -1,22 +1,15 @@
-// Package eds tells Envoy which endpoints there are, in a file of its endpoint discovery service: override_host, by which
-// envoy.yaml lets a request go on to its next pick, finds hosts only among those of its cluster.
+// Package eds tells the Envoys beside extproc which endpoints there are, by the delta variant of Envoy's endpoint discovery service
+// on extproc's own socket: override_host, by which a request goes on to its next pick, finds hosts only among those of its cluster.
 //
-// The file comes before and goes after what extproc picks: it lists an endpoint before the fleet knows it, and until no
-// decision that names it can be under way.
+// What Envoy knows comes before and goes after what extproc picks: an endpoint is listed, and Envoy has said that it took the list,
+// before the fleet knows it, and it is listed until no decision that names it can be under way.
 package eds
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -24,44 +17,165 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/types/known/anypb"
-
-	"github.com/headgate/headgate/api/wire"
+	edsv3 "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
+	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+	"github.com/envoyproxy/go-control-plane/pkg/server/delta/v3"
 )
 
-// linger is how long the file goes on to list an endpoint that no pool has any more. A decision made before is under way
-// for at most the message timeout of envoy.yaml, five seconds, and two connections that time out, two seconds each.
-const linger = 10 * time.Second
+// patience is how long [Server.Set] waits for Envoys to take new endpoints. One takes them within some milliseconds; where one does
+// not, its requests for a new endpoint go on to their next pick, and all others are served on.
+const patience = 200 * time.Millisecond
 
-// Render returns the file that lists these endpoints, each an "ip:port", in this order. Equal lists give equal bytes.
-func Render(addresses []string) ([]byte, error) {
-	hosts := &endpointv3.LocalityLbEndpoints{}
-	for _, address := range addresses {
+// Server serves endpoint discovery. Its methods are safe for concurrent use, but for Set, which is called from one goroutine. Make
+// one with [New], and serve nobody before the first Set.
+type Server struct {
+	edsv3.UnimplementedEndpointDiscoveryServiceServer
+	log   *slog.Logger
+	cache *cache.LinearCache
+	delta delta.Server
+	end   context.CancelFunc
+
+	mu      sync.Mutex // guards the following
+	lists   lists
+	version uint64           // of the cache: how often it was updated
+	streams map[int64]*envoy // by the number of the stream; Envoy opens one for each cluster
+	taken   chan struct{}    // closed and made anew when an Envoy has taken something, or has left
+}
+
+// envoy is what is known of a stream.
+type envoy struct {
+	names map[string]bool // the resources that it follows
+	sent  uint64          // the version that was sent last, by this nonce
+	nonce string
+	taken uint64 // the latest version that it has taken or refused
+}
+
+// New returns a Server without endpoints.
+func New(log *slog.Logger) *Server {
+	ctx, end := context.WithCancel(context.Background())
+	s := &Server{
+		log: log, cache: cache.NewLinearCache(resource.EndpointType), end: end,
+		lists: make(lists), streams: make(map[int64]*envoy), taken: make(chan struct{}),
+	}
+	s.delta = delta.NewServer(ctx, s.cache, callbacks{s})
+	return s
+}
+
+// DeltaEndpoints implements EndpointDiscoveryServiceServer.
+func (s *Server) DeltaEndpoints(stream edsv3.EndpointDiscoveryService_DeltaEndpointsServer) error {
+	return s.delta.DeltaStreamHandler(stream, resource.EndpointType)
+}
+
+// Close ends every stream: nothing else does. Envoys keep what they know, and call whoever serves next.
+func (s *Server) Close() { s.end() }
+
+// Set says which endpoints there are, by the names under which Envoys ask for them, in order. It returns when every Envoy that is
+// connected has taken those that are new to it, or after a while, or when ctx ends.
+func (s *Server) Set(ctx context.Context, endpoints map[string][]string) {
+	s.mu.Lock()
+	n := s.lists.set(endpoints, time.Now())
+	s.update(n)
+	waiting := s.followers(n.more)
+	version, taken := s.version, s.taken
+	s.mu.Unlock()
+	if len(waiting) == 0 {
+		return
+	}
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	for {
+		select {
+		case <-taken:
+		case <-ctx.Done():
+			return
+		case <-late.C:
+			s.log.Warn("an Envoy has not taken new endpoints in time; its requests may go to their next pick", "after", patience.String())
+			return
+		}
+		s.mu.Lock()
+		done := s.took(waiting, version)
+		taken = s.taken
+		s.mu.Unlock()
+		if done {
+			return
+		}
+	}
+}
+
+// followers are the streams that follow one of these resources. The caller holds mu.
+func (s *Server) followers(names []string) (all []int64) {
+	for id, e := range s.streams {
+		for _, name := range names {
+			if e.names[name] {
+				all = append(all, id)
+				break
+			}
+		}
+	}
+	return all
+}
+
+// took says whether each of these streams has taken a version, or has ended. The caller holds mu.
+func (s *Server) took(streams []int64, version uint64) bool {
+	for _, id := range streams {
+		if e := s.streams[id]; e != nil && e.taken < version {
+			return false
+		}
+	}
+	return true
+}
+
+// Run takes endpoints out of the lists some time after they left, until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		s.mu.Lock()
+		s.update(s.lists.look(time.Now()))
+		s.mu.Unlock()
+	}
+}
+
+// update gives news to the cache. The caller holds mu.
+func (s *Server) update(n news) {
+	if len(n.lists) == 0 && len(n.gone) == 0 {
+		return
+	}
+	resources := make(map[string]types.Resource, len(n.lists))
+	for name, endpoints := range n.lists {
+		a, err := assignment(name, endpoints)
+		if err != nil {
+			s.log.Error("cannot tell Envoy of an endpoint", "cluster", name, "err", err)
+		}
+		resources[name] = a
+	}
+	s.version++
+	if err := s.cache.UpdateResources(resources, n.gone); err != nil {
+		s.log.Error("cannot tell Envoy of endpoints", "err", err)
+	}
+}
+
+// assignment returns the resource that lists endpoints, each an "ip:port", in this order, and an error that names one that is no
+// such and is left out.
+func assignment(name string, endpoints []string) (*endpointv3.ClusterLoadAssignment, error) {
+	var fault error
+	hosts := &endpointv3.LocalityLbEndpoints{LbEndpoints: make([]*endpointv3.LbEndpoint, 0, len(endpoints))}
+	for _, address := range endpoints {
 		a, err := netip.ParseAddrPort(address)
 		if err != nil {
-			return nil, err
+			fault = fmt.Errorf("endpoint %s: %w", address, err)
+			continue
 		}
 		hosts.LbEndpoints = append(hosts.LbEndpoints, host(a))
 	}
-	assignment, err := anypb.New(&endpointv3.ClusterLoadAssignment{
-		ClusterName: wire.EndpointsCluster, Endpoints: []*endpointv3.LocalityLbEndpoints{hosts},
-	})
-	if err != nil {
-		return nil, err
-	}
-	sum := sha256.Sum256(assignment.GetValue())
-	text, err := protojson.Marshal(&discoveryv3.DiscoveryResponse{
-		VersionInfo: hex.EncodeToString(sum[:8]), Resources: []*anypb.Any{assignment},
-	})
-	if err != nil {
-		return nil, err
-	}
-	var out bytes.Buffer
-	if err := json.Indent(&out, text, "", " "); err != nil { // protojson's own spaces differ from build to build
-		return nil, err
-	}
-	return append(out.Bytes(), '\n'), nil
+	return &endpointv3.ClusterLoadAssignment{ClusterName: name, Endpoints: []*endpointv3.LocalityLbEndpoints{hosts}}, fault
 }
 
 func host(a netip.AddrPort) *endpointv3.LbEndpoint {
@@ -72,96 +186,60 @@ func host(a netip.AddrPort) *endpointv3.LbEndpoint {
 	}}}
 }
 
-// File is the file that an Envoy follows. Its methods are safe for concurrent use. Make one with [Open].
-type File struct {
-	path string
+// callbacks notes what Envoys have taken.
+type callbacks struct{ *Server }
 
-	mu       sync.Mutex // guards the following
-	content  []byte
-	known    bool                 // the endpoints have been set
-	current  []string             // endpoints of the pools
-	departed map[string]time.Time // endpoints that were, with until when
-}
-
-// Open returns the File at a path, whose folder it makes. It fails where no file can be written, and leaves one that is
-// there as it is, for an Envoy may be using it.
-func Open(path string) (*File, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, err
-	}
-	f := &File{path: path, departed: make(map[string]time.Time)}
-	var err error
-	if f.content, err = os.ReadFile(path); err != nil && !os.IsNotExist(err) {
-		return nil, err
-	}
-	// What can be written beside can be moved into place.
-	if err := os.WriteFile(f.part(), nil, 0o644); err != nil {
-		return nil, err
-	}
-	return f, os.Remove(f.part())
-}
-
-func (f *File) part() string { return f.path + ".part" + strconv.Itoa(os.Getpid()) }
-
-// Set says which endpoints there are. When it returns nil the file lists them, and those that left not long ago. After an
-// error [File.Run] tries again.
-func (f *File) Set(addresses []string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	now := time.Now()
-	for _, address := range f.current {
-		f.departed[address] = now
-	}
-	f.known, f.current = true, slices.Clone(addresses)
-	return f.write(now)
-}
-
-// Run takes endpoints out of the file some time after they left, until ctx ends.
-func (f *File) Run(ctx context.Context, log *slog.Logger) error {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		f.mu.Lock()
-		err := f.write(time.Now())
-		f.mu.Unlock()
-		if err != nil {
-			log.Error("cannot write the file of endpoints; Envoy does not know new ones; retrying", "err", err)
-		}
-	}
-}
-
-// write makes the file list what it should, if that is news. The caller holds mu.
-func (f *File) write(now time.Time) error {
-	if !f.known {
-		return nil
-	}
-	all := slices.Clone(f.current)
-	for address, until := range f.departed {
-		if now.Sub(until) >= linger {
-			delete(f.departed, address)
-			continue
-		}
-		all = append(all, address)
-	}
-	slices.Sort(all)
-	content, err := Render(slices.Compact(all))
-	if err != nil {
-		return fmt.Errorf("%s: %w", f.path, err)
-	}
-	if bytes.Equal(content, f.content) {
-		return nil
-	}
-	if err := os.WriteFile(f.part(), content, 0o644); err != nil {
-		return err
-	}
-	if err := os.Rename(f.part(), f.path); err != nil {
-		return err
-	}
-	f.content = content
+// OnDeltaStreamOpen implements delta.Callbacks.
+func (c callbacks) OnDeltaStreamOpen(_ context.Context, id int64, _ string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.streams[id] = &envoy{names: make(map[string]bool)}
 	return nil
+}
+
+// OnDeltaStreamClosed implements delta.Callbacks.
+func (c callbacks) OnDeltaStreamClosed(id int64, _ *corev3.Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.streams, id)
+	c.tell()
+}
+
+// OnStreamDeltaRequest implements delta.Callbacks.
+func (c callbacks) OnStreamDeltaRequest(id int64, r *discoveryv3.DeltaDiscoveryRequest) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.streams[id]
+	for _, name := range r.GetResourceNamesSubscribe() {
+		e.names[name] = true
+	}
+	for _, name := range r.GetResourceNamesUnsubscribe() {
+		delete(e.names, name)
+	}
+	if fault := r.GetErrorDetail(); fault != nil {
+		c.log.Error("Envoy refuses a list of endpoints", "err", fault.GetMessage())
+	}
+	if nonce := r.GetResponseNonce(); nonce != "" && nonce == e.nonce {
+		e.taken = e.sent
+		c.tell()
+	}
+	return nil
+}
+
+// OnStreamDeltaResponse implements delta.Callbacks.
+func (c callbacks) OnStreamDeltaResponse(id int64, _ *discoveryv3.DeltaDiscoveryRequest, r *discoveryv3.DeltaDiscoveryResponse) {
+	version, err := strconv.ParseUint(r.GetSystemVersionInfo(), 10, 64)
+	if err != nil {
+		return // the cache counts its updates
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.streams[id]
+	e.sent, e.nonce = version, r.GetNonce()
+}
+
+// tell wakes who waits. The caller holds mu.
+func (s *Server) tell() {
+	close(s.taken)
+	s.taken = make(chan struct{})
 }

@@ -1,193 +1,345 @@
 package eds_test
 
 import (
+	"bytes"
 	"context"
-	"errors"
 	"log/slog"
-	"os"
-	"path/filepath"
+	"net"
+	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/protobuf/encoding/protojson"
+	edsv3 "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
+	rpcv3 "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/extproc/eds"
+	"github.com/headgate/headgate/internal/objects"
 )
 
-// read returns the version of a file and the endpoints that it lists.
-func read(t *testing.T, path string) (version string, addresses []string) {
+// world is a Server, on a clock that stands still while anything can happen.
+type world struct {
+	*eds.Server
+	t    *testing.T
+	door *bufconn.Listener
+
+	mu  sync.Mutex // guards the following
+	log bytes.Buffer
+}
+
+func (w *world) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.Write(line)
+}
+
+func (w *world) logged() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.String()
+}
+
+func inMemory(t *testing.T, test func(w *world)) {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return parse(t, text)
-}
-
-func parse(t *testing.T, text []byte) (version string, addresses []string) {
-	t.Helper()
-	var r discoveryv3.DiscoveryResponse
-	if err := protojson.Unmarshal(text, &r); err != nil {
-		t.Fatal(err)
-	}
-	if len(r.GetResources()) != 1 {
-		t.Fatalf("%d resources", len(r.GetResources()))
-	}
-	var a endpointv3.ClusterLoadAssignment
-	if err := errors.Join(r.GetResources()[0].UnmarshalTo(&a), r.ValidateAll(), a.ValidateAll()); err != nil || a.GetClusterName() != "endpoints" {
-		t.Fatalf("%v of the cluster %q", err, a.GetClusterName())
-	}
-	for _, locality := range a.GetEndpoints() {
-		for _, e := range locality.GetLbEndpoints() {
-			s := e.GetEndpoint().GetAddress().GetSocketAddress()
-			addresses = append(addresses, s.GetAddress()+" "+slog.IntValue(int(s.GetPortValue())).String())
-		}
-	}
-	return r.GetVersionInfo(), addresses
-}
-
-func TestTheFileListsTheEndpoints(t *testing.T) {
-	text, err := eds.Render([]string{"10.0.0.1:8000", "10.0.0.1:8001", "[fd00::1]:80"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	version, got := parse(t, text)
-	if want := []string{"10.0.0.1 8000", "10.0.0.1 8001", "fd00::1 80"}; !slices.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-	again, _ := eds.Render([]string{"10.0.0.1:8000", "10.0.0.1:8001", "[fd00::1]:80"})
-	if string(again) != string(text) || strings.Contains(string(text), ":  ") {
-		t.Errorf("equal endpoints give\n%s and\n%s", text, again)
-	}
-	other, _ := eds.Render([]string{"10.0.0.1:8000"})
-	if v, _ := parse(t, other); v == version || len(v) != 16 {
-		t.Errorf("other endpoints have the version %s, these %s", v, version)
-	}
-	none, _ := eds.Render(nil)
-	if _, got := parse(t, none); len(got) != 0 {
-		t.Errorf("no endpoints are %v", got)
-	}
-	if _, err := eds.Render([]string{"engine:8000"}); err == nil {
-		t.Error("a name is accepted as an address")
-	}
-}
-
-func TestAnEndpointIsListedAtOnceAndLeavesLater(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "new", "eds.json")
 	synctest.Test(t, func(t *testing.T) {
-		f, err := eds.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := os.Stat(path); err == nil {
-			t.Error("a file is written before endpoints are known")
-		}
+		w := &world{t: t, door: bufconn.Listen(1 << 20)}
+		w.Server = eds.New(slog.New(slog.NewTextHandler(w, nil)))
+		server := grpc.NewServer()
+		edsv3.RegisterEndpointDiscoveryServiceServer(server, w.Server)
 		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- f.Run(ctx, slog.New(slog.DiscardHandler)) }()
-		began := time.Now()
-		check := func(at time.Duration, want ...string) {
-			t.Helper()
-			time.Sleep(time.Until(began.Add(at)))
-			synctest.Wait()
-			if _, got := read(t, path); !slices.Equal(got, want) {
-				t.Errorf("after %v it lists %v, want %v", at, got, want)
-			}
-		}
-		set := func(addresses ...string) {
-			t.Helper()
-			if err := f.Set(addresses); err != nil {
-				t.Fatal(err)
-			}
-		}
-		set("10.0.0.1:80", "10.0.0.2:80")
-		check(0, "10.0.0.1 80", "10.0.0.2 80")
-		check(1500*time.Millisecond, "10.0.0.1 80", "10.0.0.2 80")
-		set("10.0.0.1:80", "10.0.0.3:80")
-		check(1500*time.Millisecond, "10.0.0.1 80", "10.0.0.2 80", "10.0.0.3 80")
-		set("10.0.0.3:80")
-		set("10.0.0.3:80", "10.0.0.1:80") // it comes back before it has left
-		check(11400*time.Millisecond, "10.0.0.1 80", "10.0.0.2 80", "10.0.0.3 80")
-		check(13*time.Second, "10.0.0.1 80", "10.0.0.3 80")
-		set()
-		check(30 * time.Second)
+		var beside sync.WaitGroup
+		beside.Go(func() { _ = server.Serve(w.door) })
+		beside.Go(func() { _ = w.Run(ctx) })
+		test(w)
 		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
+		w.Close()
+		server.GracefulStop() // hangs the bubble if a stream is left
+		beside.Wait()
+	})
+}
+
+func (w *world) after(d time.Duration) {
+	time.Sleep(d) // of the bubble's clock
+	synctest.Wait()
+}
+
+// set says which endpoints there are, and returns how long that took.
+func (w *world) set(lists map[string][]string) time.Duration {
+	began := time.Now()
+	w.Set(w.t.Context(), lists)
+	took := time.Since(began)
+	synctest.Wait()
+	return took
+}
+
+// envoy is a client as Envoy is one.
+type envoy struct {
+	w      *world
+	stream edsv3.EndpointDiscoveryService_DeltaEndpointsClient
+	conn   *grpc.ClientConn
+	delay  time.Duration // before it takes what it is told; below 0 it never does
+	refuse string        // why it does not take it; empty where it does
+
+	mu       sync.Mutex // guards the following
+	knows    map[string][]string
+	versions map[string]string
+	told     int
+	ended    bool
+}
+
+// follow opens a stream for some resources, of which it may know versions.
+func (w *world) follow(delay time.Duration, versions map[string]string, names ...string) *envoy {
+	w.t.Helper()
+	conn, err := grpc.NewClient("passthrough:///extproc", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return w.door.DialContext(ctx) }))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = conn.Close() })
+	e := &envoy{w: w, conn: conn, delay: delay, knows: map[string][]string{}, versions: map[string]string{}}
+	if e.stream, err = edsv3.NewEndpointDiscoveryServiceClient(conn).DeltaEndpoints(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := e.stream.Send(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: names, InitialResourceVersions: versions}); err != nil {
+		w.t.Fatal(err)
+	}
+	go e.listen()
+	synctest.Wait()
+	return e
+}
+
+func (e *envoy) listen() {
+	for {
+		r, err := e.stream.Recv()
+		if err != nil {
+			e.mu.Lock()
+			e.ended = true
+			e.mu.Unlock()
+			return
+		}
+		e.hear(r)
+		if e.delay < 0 {
+			continue
+		}
+		time.Sleep(e.delay) // of the bubble's clock
+		ack := &discoveryv3.DeltaDiscoveryRequest{ResponseNonce: r.GetNonce()}
+		if e.refuse != "" {
+			ack.ErrorDetail = &rpcv3.Status{Code: 13, Message: e.refuse}
+		}
+		_ = e.stream.Send(ack) // an error is told by Recv
+	}
+}
+
+func (e *envoy) hear(r *discoveryv3.DeltaDiscoveryResponse) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.told++
+	for _, resource := range r.GetResources() {
+		var a endpointv3.ClusterLoadAssignment
+		if err := resource.GetResource().UnmarshalTo(&a); err != nil || a.ValidateAll() != nil || a.GetClusterName() != resource.GetName() {
+			e.w.t.Errorf("%s: %v, of the cluster %q", resource.GetName(), err, a.GetClusterName())
+		}
+		endpoints := []string{}
+		for _, locality := range a.GetEndpoints() {
+			for _, host := range locality.GetLbEndpoints() {
+				s := host.GetEndpoint().GetAddress().GetSocketAddress()
+				endpoints = append(endpoints, net.JoinHostPort(s.GetAddress(), strconv.Itoa(int(s.GetPortValue()))))
+			}
+		}
+		e.knows[resource.GetName()], e.versions[resource.GetName()] = endpoints, resource.GetVersion()
+	}
+	for _, name := range r.GetRemovedResources() {
+		delete(e.knows, name)
+	}
+}
+
+// check says what it is to know, and after how many responses.
+func (e *envoy) check(when string, told int, want map[string][]string) {
+	e.w.t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.knows) != len(want) || e.told != told {
+		e.w.t.Errorf("%s: it knows %v after %d responses, want %v after %d", when, e.knows, e.told, want, told)
+		return
+	}
+	for name, endpoints := range want {
+		if got, ok := e.knows[name]; !ok || !slices.Equal(got, endpoints) {
+			e.w.t.Errorf("%s: it knows %v, want %v", when, e.knows, want)
+			return
+		}
+	}
+}
+
+type lists = map[string][]string
+
+func TestAnEnvoyIsToldOfWhatItFollowsAlone(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.set(lists{"a": {"10.0.0.1:80", "[fd00::1]:81"}, "b": {}})
+		all, a, none := w.follow(0, nil, "a", "b"), w.follow(0, nil, "a"), w.follow(0, nil, "c")
+		all.check("at first", 1, lists{"a": {"10.0.0.1:80", "[fd00::1]:81"}, "b": {}})
+		a.check("at first", 1, lists{"a": {"10.0.0.1:80", "[fd00::1]:81"}})
+		none.check("at first", 0, nil)
+
+		w.set(lists{"a": {"10.0.0.1:80", "[fd00::1]:81"}, "b": {"10.0.0.2:80"}, "c": {"10.0.0.3:80"}})
+		all.check("with another in b", 2, lists{"a": {"10.0.0.1:80", "[fd00::1]:81"}, "b": {"10.0.0.2:80"}})
+		a.check("with another in b", 1, lists{"a": {"10.0.0.1:80", "[fd00::1]:81"}})
+		none.check("with c", 1, lists{"c": {"10.0.0.3:80"}})
+
+		w.set(lists{"a": {"10.0.0.1:80"}})
+		w.after(9 * time.Second)
+		all.check("within ten seconds", 2, lists{"a": {"10.0.0.1:80", "[fd00::1]:81"}, "b": {"10.0.0.2:80"}})
+		w.after(2 * time.Second)
+		a.check("after ten seconds", 2, lists{"a": {"10.0.0.1:80"}})
+		all.check("after ten seconds", 3, lists{"a": {"10.0.0.1:80"}})
+		if log := w.logged(); log != "" {
+			t.Errorf("it logs %s", log)
 		}
 	})
 }
 
-// Envoy looks at the file again each time that one is moved there.
-func TestOnlyNewsIsWritten(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "eds.json")
-	id := func() os.FileInfo {
-		t.Helper()
-		info, err := os.Stat(path)
-		if err != nil {
+// The fleet is given a new endpoint when every Envoy that is concerned knows it.
+func TestNewEndpointsWaitForThoseWhoFollow(t *testing.T) {
+	const slow = 50 * time.Millisecond
+	inMemory(t, func(w *world) {
+		if took := w.set(lists{"a": {"10.0.0.1:80"}, "b": {}}); took != 0 {
+			t.Errorf("with nobody there it takes %v", took)
+		}
+		w.follow(0, nil, "a")
+		late := w.follow(slow, nil, "a")
+		w.follow(-1, nil, "b") // it takes nothing, and does not follow a
+		w.after(time.Second)
+		if took := w.set(lists{"a": {"10.0.0.1:80", "10.0.0.2:80"}, "b": {}}); took != slow {
+			t.Errorf("a new endpoint takes %v, want the %v of the slowest", took, slow)
+		}
+		late.check("when that has returned", 2, lists{"a": {"10.0.0.1:80", "10.0.0.2:80"}})
+		if took := w.set(lists{"a": {"10.0.0.2:80"}, "b": {}}); took != 0 {
+			t.Errorf("one that leaves takes %v", took)
+		}
+		// What changed while its last answer was on its way is told after that.
+		go w.set(lists{"a": {"10.0.0.2:80", "10.0.0.3:80"}, "b": {}})
+		w.after(slow / 2)
+		if took := w.set(lists{"a": {"10.0.0.2:80", "10.0.0.3:80", "10.0.0.4:80"}, "b": {}}); took != slow/2+slow {
+			t.Errorf("the second of two takes %v, want %v", took, slow/2+slow)
+		}
+		// Nor is one that does not follow it any more.
+		if err := late.stream.Send(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesUnsubscribe: []string{"a"}}); err != nil {
 			t.Fatal(err)
 		}
-		return info
-	}
-	open := func() *eds.File {
-		t.Helper()
-		f, err := eds.Open(path)
-		if err != nil {
-			t.Fatal(err)
+		w.after(slow)
+		if took := w.set(lists{"a": {"10.0.0.5:80"}, "b": {}}); took != 0 {
+			t.Errorf("one that has left the list is waited for for %v", took)
 		}
-		return f
-	}
-	set := func(f *eds.File, addresses ...string) os.FileInfo {
-		t.Helper()
-		if err := f.Set(addresses); err != nil {
-			t.Fatal(err)
+		if log := w.logged(); log != "" {
+			t.Errorf("it logs %s", log)
 		}
-		return id()
-	}
-	f := open()
-	first := set(f, "10.0.0.1:80", "10.0.0.2:80")
-	if !os.SameFile(first, set(f, "10.0.0.2:80", "10.0.0.1:80")) {
-		t.Error("the same endpoints in another order are written again")
-	}
-	if !os.SameFile(first, set(open(), "10.0.0.1:80", "10.0.0.2:80")) {
-		t.Error("the next process writes the same endpoints again")
-	}
-	if os.SameFile(first, set(f, "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80")) {
-		t.Error("the file is changed in place, where Envoy may read half of it")
-	}
-	left, err := os.ReadDir(filepath.Dir(path))
-	if err != nil || len(left) != 1 {
-		t.Errorf("%v is left, %v", left, err)
-	}
+	})
 }
 
-func TestAFileThatCannotBeWrittenIsAnError(t *testing.T) {
-	if _, err := eds.Open("/proc/nowhere/eds.json"); err == nil || !strings.Contains(err.Error(), "/proc/nowhere") {
-		t.Errorf("%v", err)
+func TestNobodyIsWaitedForForLong(t *testing.T) {
+	const patience = 200 * time.Millisecond
+	inMemory(t, func(w *world) {
+		w.set(lists{"a": {}})
+		deaf := w.follow(-1, nil, "a")
+		if took := w.set(lists{"a": {"10.0.0.1:80"}}); took != patience || !strings.Contains(w.logged(), "has not taken new endpoints in time") {
+			t.Errorf("who takes nothing is waited for for %v, and the log is %s", took, w.logged())
+		}
+		// One that leaves is waited for no more.
+		go func() {
+			time.Sleep(patience / 4) // of the bubble's clock
+			_ = deaf.conn.Close()
+		}()
+		if took := w.set(lists{"a": {"10.0.0.1:80", "10.0.0.2:80"}}); took != patience/4 {
+			t.Errorf("one that leaves is waited for for %v", took)
+		}
+		w.follow(-1, nil, "a")
+		ctx, cancel := context.WithTimeout(w.t.Context(), patience/2)
+		defer cancel()
+		began := time.Now()
+		w.Set(ctx, lists{"a": {"10.0.0.3:80"}})
+		if took := time.Since(began); took != patience/2 {
+			t.Errorf("who is asked to end waits for %v", took)
+		}
+	})
+}
+
+func TestAnEnvoyThatComesBackIsToldOfNewsAlone(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.set(lists{"a": {"10.0.0.1:80"}})
+		first := w.follow(0, nil, "a")
+		first.check("at first", 1, lists{"a": {"10.0.0.1:80"}})
+		_ = first.conn.Close()
+		second := w.follow(0, first.versions, "a")
+		second.check("when it is back", 0, nil)
+		if took := w.set(lists{"a": {"10.0.0.1:80", "10.0.0.2:80"}}); took != 0 {
+			t.Errorf("it takes %v", took)
+		}
+		second.check("with another endpoint", 1, lists{"a": {"10.0.0.1:80", "10.0.0.2:80"}})
+	})
+}
+
+// An Envoy that refuses a list keeps the one before: that is told, and waited for by nobody.
+func TestARefusedListIsLogged(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.set(lists{"a": {}})
+		e := w.follow(0, nil, "a")
+		e.refuse = "malformed IP address"
+		if took := w.set(lists{"a": {"10.0.0.1:80"}}); took != 0 || !strings.Contains(w.logged(), "malformed IP address") {
+			t.Errorf("after %v the log is %s", took, w.logged())
+		}
+	})
+}
+
+func TestCloseEndsTheStreams(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.set(lists{"a": {}})
+		e := w.follow(0, nil, "a")
+		w.Close()
+		synctest.Wait()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if !e.ended {
+			t.Error("a stream goes on")
+		}
+	})
+}
+
+func TestThereIsAListForEachPoolAndOneForAll(t *testing.T) {
+	var s objects.Set
+	for _, name := range []string{"llama", "phi", "empty"} {
+		p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+		p.Spec.Selector.MatchLabels = map[string]string{"app": name}
+		p.Spec.TargetPorts = []pool.Port{{Number: 8000}, {Number: 8001}}
+		s.Pools = append(s.Pools, p)
 	}
-	if _, err := eds.Open(t.TempDir()); err == nil {
-		t.Error("a folder is taken for the file")
+	for i, app := range []string{"phi", "llama", "llama"} {
+		ip := []string{"10.0.0.3", "10.0.0.2", "10.0.0.1"}[i]
+		pod := objects.Pod{Name: objects.Name{Namespace: "ns", Name: "pod" + strconv.Itoa(i)}, Ready: true, Labels: map[string]string{"app": app}}
+		pod.IP = netip.MustParseAddr(ip)
+		s.Pods = append(s.Pods, pod)
 	}
-	dir := filepath.Join(t.TempDir(), "later")
-	f, err := eds.Open(filepath.Join(dir, "eds.json"))
-	if err != nil {
-		t.Fatal(err)
+	got := eds.Endpoints(objects.Build(s))
+	for name, want := range (lists{
+		"pool/ns/llama": {"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000", "10.0.0.2:8001"},
+		"pool/ns/phi":   {"10.0.0.3:8000", "10.0.0.3:8001"},
+		"pool/ns/empty": {},
+		"endpoints":     {"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000", "10.0.0.2:8001", "10.0.0.3:8000", "10.0.0.3:8001"},
+	}) {
+		if list, ok := got[name]; !ok || !slices.Equal(list, want) {
+			t.Errorf("%s lists %v, want %v", name, list, want)
+		}
 	}
-	if err := os.Remove(dir); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Set([]string{"10.0.0.1:80"}); err == nil {
-		t.Error("no error where the folder is gone")
-	}
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Set([]string{"10.0.0.1:80"}); err != nil {
-		t.Errorf("with the folder back: %v", err)
+	if len(got) != 4 {
+		t.Errorf("there are %d lists", len(got))
 	}
 }

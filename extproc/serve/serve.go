@@ -12,6 +12,7 @@ import (
 	"time"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	edsv3 "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/headgate/headgate/extproc/accesslog"
+	"github.com/headgate/headgate/extproc/eds"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/listen"
 )
@@ -42,6 +44,7 @@ type Config struct {
 
 	Exchanges *stream.Server
 	Outcomes  *accesslog.Server
+	Endpoints *eds.Server
 	Log       *slog.Logger
 }
 
@@ -82,6 +85,7 @@ func (c Config) Run(ctx context.Context) error {
 				<-time.After(d.delay)
 			}
 			c.Outcomes.Close()
+			c.Endpoints.Close()
 			health.end()
 			late := time.AfterFunc(c.DrainTimeout, d.server.Stop)
 			defer late.Stop()
@@ -103,6 +107,7 @@ type door struct {
 func (c Config) endOwn(server *grpc.Server, health *healthService) {
 	c.Exchanges.Stop()
 	c.Outcomes.Close()
+	c.Endpoints.Close()
 	health.end()
 	refuse := time.AfterFunc(c.DrainTimeout, c.Exchanges.Refuse)
 	defer refuse.Stop()
@@ -174,6 +179,7 @@ func (c Config) server(health *healthService, local bool, front stream.Front) (*
 	extprocv3.RegisterExternalProcessorServer(server, c.Exchanges.For(front))
 	if front == stream.Own { // other gateways tell of outcomes by what they show of answers: none is told twice
 		accesslogv3.RegisterAccessLogServiceServer(server, c.Outcomes)
+		edsv3.RegisterEndpointDiscoveryServiceServer(server, c.Endpoints)
 	}
 	healthv1.RegisterHealthServer(server, health)
 	return server, nil

@@ -72,7 +72,7 @@ var confined = []struct {
 	},
 	{
 		"github.com/envoyproxy/go-control-plane/", "Envoy's words stay where Envoy is spoken to",
-		[]string{"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/eds"}, // eds writes a file that Envoy reads
+		[]string{"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/eds"},
 	},
 	{
 		"k8s.io/client-go/", "an object's source is known to one room",
@@ -111,7 +111,7 @@ var houses = [][]floor{
 		{[]string{"extproc/serve"}, "where it listens for those that it speaks with"},
 		{
 			[]string{"extproc/stream", "extproc/accesslog", "extproc/talk", "extproc/scrape", "extproc/eds"},
-			"each speaks with one neighbour: Envoy, control, engines, Envoy by a file",
+			"each speaks with one neighbour: Envoy, control, engines",
 		},
 		{[]string{"extproc/flow", "extproc/meter"}, "requests wait for the fleet, and all that happens is counted"},
 		{[]string{"extproc/fleet"}, "what happens becomes what is believed of endpoints, for the core"},

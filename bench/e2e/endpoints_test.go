@@ -1,0 +1,80 @@
+package e2e
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/bench/rig"
+)
+
+// Envoy takes no request before it has been told of the endpoints, and takes them as soon as it has.
+func TestEnvoyMayStartBeforeExtproc(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.Envoy.Stop(5 * time.Second)
+	s.Extproc.Stop(5 * time.Second)
+	if err := s.StartEnvoy(); err != nil {
+		t.Fatal(err)
+	}
+	s.await("Envoy waits", func() bool {
+		response, err := s.client.Get("http://" + s.Admin + "/server_info")
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		return response.StatusCode == http.StatusOK
+	})
+	<-time.After(2 * time.Second) // it calls in vain ever more seldom
+	if response, err := s.client.Get("http://" + s.Listen + "/healthz"); err == nil {
+		_ = response.Body.Close()
+		t.Error("it listens, and has not been told of its endpoints")
+	}
+	if err := s.StartExtproc(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := s.AwaitEnvoy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("Envoy serves %v after extproc", time.Since(began).Round(time.Millisecond))
+	if a := s.must(completion("a01", 2, false)); a.status != http.StatusOK {
+		t.Errorf("the first request gets %d %s", a.status, a.body)
+	}
+	if d := time.Since(began); d > 5*time.Second {
+		t.Errorf("Envoy finds extproc after %v, want a second at most and what the machine needs", d)
+	}
+}
+
+// Where requests have one pick, each of them needs Envoy to know it.
+func TestNewEndpointsCostNoRequest(t *testing.T) {
+	t.Parallel()
+	const most = 8
+	var net string
+	s := start(t, extprocFlags("--policy", "random", "--picks", "1"), func(c *rig.Config) {
+		net = strings.TrimSuffix(c.Listen, "1:8080")
+		if err := os.WriteFile(filepath.Join(c.Objects, "engines.yaml"), []byte(engines(net, most)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	})
+	knows := func(n int) func() bool {
+		return func() bool { return s.envoyGauge("cluster.endpoints.membership_total") == float64(n) }
+	}
+	s.write("engines.yaml", engines(net, 1))
+	s.await("Envoy knows one", knows(1))
+	l := s.pour(16, func(client, n int) request { return completion(adapters[(client*5+n)%12], 5, n%2 == 0) }, isOK)
+	for n := 2; n <= most; n++ {
+		s.write("engines.yaml", engines(net, n))
+		s.await("Envoy knows another", knows(n))
+		before := s.sum(s.endpoint(n), "vllm:request_success_total")
+		s.await("it serves", func() bool { return s.sum(s.endpoint(n), "vllm:request_success_total") > before+10 })
+	}
+	l.stop()
+	for _, fault := range l.faults {
+		t.Error(fault)
+	}
+	t.Logf("%d requests while endpoints came, one after the other", l.sent.Load())
+}
