@@ -102,7 +102,7 @@ func EntryOf(m *v1alpha1.Model) Entry {
 
 // CheckModelObject returns what is wrong with a Model by itself.
 func CheckModelObject(m *v1alpha1.Model) field.ErrorList {
-	errs := checkName(m.Name)
+	errs := CheckName(m.Name)
 	spec := field.NewPath("spec")
 	errs = append(errs, checkModel(spec.Child("id"), cmp.Or(m.Spec.ID, m.Name))...)
 	if m.Spec.PoolRef.Name == "" {

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
@@ -34,7 +35,7 @@ const (
 
 // CheckRoute returns what is wrong with an LLMRoute by itself.
 func CheckRoute(r *v1alpha1.LLMRoute) field.ErrorList {
-	errs := checkName(r.Name)
+	errs := CheckName(r.Name)
 	spec := field.NewPath("spec")
 
 	if len(r.Spec.BackendRefs) == 0 {
@@ -86,7 +87,7 @@ func CheckRoute(r *v1alpha1.LLMRoute) field.ErrorList {
 
 // CheckPool returns what is wrong with an InferencePool by itself.
 func CheckPool(p *pool.InferencePool) field.ErrorList {
-	errs := checkName(p.Name)
+	errs := CheckName(p.Name)
 	spec := field.NewPath("spec")
 
 	labels := spec.Child("selector", "matchLabels")
@@ -127,7 +128,7 @@ func CheckPool(p *pool.InferencePool) field.ErrorList {
 
 // CheckList returns what is wrong with an EndpointList by itself.
 func CheckList(l *v1alpha1.EndpointList) field.ErrorList {
-	errs := checkName(l.Name)
+	errs := CheckName(l.Name)
 	spec := field.NewPath("spec")
 
 	addresses := spec.Child("addresses")
@@ -184,7 +185,33 @@ func CheckClusterList(l *v1alpha1.EndpointList) field.ErrorList {
 	return errs
 }
 
-func checkName(name string) field.ErrorList {
+// CheckGateway returns what is wrong with a Gateway by itself, of what makes it one.
+func CheckGateway(g *gatewayv1.Gateway) field.ErrorList {
+	errs := CheckName(g.Name)
+	spec := field.NewPath("spec")
+	if g.Spec.GatewayClassName == "" {
+		errs = append(errs, field.Required(spec.Child("gatewayClassName"), "name the GatewayClass, such as headgate"))
+	}
+	listeners := spec.Child("listeners")
+	if len(g.Spec.Listeners) == 0 {
+		errs = append(errs, field.Required(listeners, "write at least one listener, such as {name: http, port: 80, protocol: HTTP}"))
+	}
+	seen := make(map[gatewayv1.SectionName]bool)
+	for i, l := range g.Spec.Listeners {
+		path := listeners.Index(i).Child("name")
+		switch {
+		case l.Name == "":
+			errs = append(errs, field.Required(path, "give the listener a name"))
+		case seen[l.Name]:
+			errs = append(errs, field.Duplicate(path, l.Name))
+		}
+		seen[l.Name] = true
+	}
+	return errs
+}
+
+// CheckName returns what is wrong with the name of an object.
+func CheckName(name string) field.ErrorList {
 	path := field.NewPath("metadata", "name")
 	if name == "" {
 		return field.ErrorList{field.Required(path, "give the object a name")}

@@ -21,7 +21,7 @@ const MaxAttempts = 7
 
 // CheckSettings returns what is wrong with a PoolSettings by itself.
 func CheckSettings(s *v1alpha1.PoolSettings) field.ErrorList {
-	errs := checkName(s.Name)
+	errs := CheckName(s.Name)
 	spec := field.NewPath("spec")
 	if s.Spec.PoolRef.Name == "" {
 		errs = append(errs, field.Required(spec.Child("poolRef", "name"), "name the InferencePool, in the same namespace"))

@@ -1,8 +1,16 @@
 package objects
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"reflect"
+	"slices"
+	"strconv"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/api/v1alpha1"
 )
@@ -10,15 +18,21 @@ import (
 // A field of Set without a shelf would be neither counted nor joined: its objects would be gone on their way to the World.
 func TestEveryFieldOfASetWithObjectsIsAShelf(t *testing.T) {
 	var s Set
-	shelved := make(map[any]bool)
-	for _, shelf := range s.shelves() {
-		shelved[reflect.ValueOf(shelf).FieldByName("all").UnsafePointer()] = true
-	}
-	v := reflect.ValueOf(&s).Elem()
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
-		if f.Type.Kind() == reflect.Slice && f.Type.Elem().Kind() == reflect.Struct && !shelved[v.Field(i).Addr().UnsafePointer()] {
-			t.Errorf("Set.%s is not on a shelf", f.Name)
+	var n Network
+	for _, keeps := range []struct {
+		shelves map[string]shelf
+		fields  reflect.Value
+	}{{s.shelves(), reflect.ValueOf(&s).Elem()}, {n.shelves(), reflect.ValueOf(&n).Elem()}} {
+		shelved := make(map[any]bool)
+		for _, shelf := range keeps.shelves {
+			shelved[reflect.ValueOf(shelf).FieldByName("all").UnsafePointer()] = true
+		}
+		v := keeps.fields
+		for i := range v.NumField() {
+			f := v.Type().Field(i)
+			if f.Type.Kind() == reflect.Slice && f.Type.Elem().Kind() == reflect.Struct && !shelved[v.Field(i).Addr().UnsafePointer()] {
+				t.Errorf("%v.%s is not on a shelf", v.Type(), f.Name)
+			}
 		}
 	}
 }
@@ -32,5 +46,75 @@ func TestAJoinHasTheObjectsOfBoth(t *testing.T) {
 	}
 	if all.Pods[0].Name.Name = "changed"; one.Pods[0].Name.Name != "" {
 		t.Error("who changes what is joined changes what it was joined of")
+	}
+}
+
+// Whoever depends on the Network alone compares pointers: what has none leaves that of the other as it is.
+func TestAJoinWithoutAnotherNetworkKeepsIt(t *testing.T) {
+	n := &Network{Namespaces: []Namespace{{Name: "b"}, {Name: "a"}}}
+	with, without := Set{Network: n}, Set{Pods: make([]Pod, 1)}
+	if with.Join(without).Network != n || without.Join(with).Network != n || Build(with.Join(without)).Network != n {
+		t.Error("there is another Network")
+	}
+	if without.Join(without).Network != nil || Build(without).Network != nil {
+		t.Error("of none there is a Network")
+	}
+}
+
+// The oracle sorts by exchanging.
+func TestAJoinOfTwoNetworksHasTheObjectsOfBothInOrder(t *testing.T) {
+	names := func(n *Network) (all [][]Name) {
+		all = make([][]Name, 3)
+		for _, g := range n.Gateways {
+			all[0] = append(all[0], Name{g.Namespace, g.Name})
+		}
+		for _, ns := range n.Namespaces {
+			all[1] = append(all[1], Name{Name: ns.Name})
+		}
+		for _, s := range n.Services {
+			all[2] = append(all[2], s.Name)
+		}
+		return all
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	some := func() *Network {
+		n := new(Network)
+		for range random.IntN(6) {
+			name := Name{fmt.Sprint("n", random.IntN(3)), strconv.Itoa(random.IntN(5))}
+			switch random.IntN(3) {
+			case 0:
+				n.Gateways = append(n.Gateways, gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}})
+			case 1:
+				n.Namespaces = append(n.Namespaces, Namespace{Name: name.Name})
+			case 2:
+				n.Services = append(n.Services, Service{Name: name})
+			}
+		}
+		return n
+	}
+	for range 500 {
+		one, two := some(), some()
+		ones, twos := names(one), names(two)
+		s := Set{Network: one}.Join(Set{Network: two})
+		if s.Network == one || s.Network == two {
+			t.Fatal("a Network has changed")
+		}
+		if !reflect.DeepEqual([][][]Name{names(one), names(two)}, [][][]Name{ones, twos}) {
+			t.Fatal("the Networks that were joined are not as they were")
+		}
+		got := names(s.Network)
+		for i := range got {
+			want := slices.Concat(ones[i], twos[i])
+			for a := range want {
+				for b := range a {
+					if want[a].Namespace < want[b].Namespace || want[a].Namespace == want[b].Namespace && want[a].Name < want[b].Name {
+						want[a], want[b] = want[b], want[a]
+					}
+				}
+			}
+			if diff := cmp.Diff(want, got[i]); diff != "" && len(want)+len(got[i]) > 0 {
+				t.Fatalf("joined (-want +got):\n%s", diff)
+			}
+		}
 	}
 }

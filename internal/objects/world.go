@@ -16,11 +16,16 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// Name is an object's namespace and name.
+// Name is an object's namespace and name. That of a kind that is in no namespace has an empty one.
 type Name struct{ Namespace, Name string }
 
-// String is "namespace/name".
-func (n Name) String() string { return n.Namespace + "/" + n.Name }
+// String is "namespace/name", or "name" without a namespace.
+func (n Name) String() string {
+	if n.Namespace == "" {
+		return n.Name
+	}
+	return n.Namespace + "/" + n.Name
+}
 
 // Compare orders names by namespace, then name.
 func (n Name) Compare(m Name) int {
@@ -38,6 +43,8 @@ type Set struct {
 	// Settings of pools.
 	Settings []v1alpha1.PoolSettings
 	Models   []v1alpha1.Model
+	// Network is nil where the source follows none of the kinds that it alone has.
+	Network *Network
 	// At says where objects are written, such as file:line. One that is missing is known by its name alone.
 	At map[Object]string
 	// Absent says, in words for people, which kinds are empty because their source does not have the kind.
@@ -50,10 +57,10 @@ type Object struct {
 	Name Name
 }
 
-// String is "Kind namespace/name".
+// String is "Kind namespace/name", or "Kind name" without a namespace.
 func (o Object) String() string { return o.Kind + " " + o.Name.String() }
 
-// shelves are where a Set keeps its objects, by kind: a kind that has a field in Set has a line here.
+// shelves are where a Set keeps its objects, those of its Network apart, by kind: a kind that has a field in Set has a line here.
 func (s *Set) shelves() map[string]shelf {
 	return map[string]shelf{
 		pool.Kind:                 slice[pool.InferencePool]{&s.Pools},
@@ -82,15 +89,25 @@ func (s *Set) count() map[string]int {
 	for kind, shelf := range s.shelves() {
 		all[kind] = shelf.count()
 	}
+	if s.Network == nil {
+		return all
+	}
+	for kind, shelf := range s.Network.shelves() {
+		if _, counted := all[kind]; !counted {
+			all[kind] = shelf.count()
+		}
+	}
 	return all
 }
 
-// Add adds the objects of t, with no name resolved. Where both say where an object is written, s counts.
+// Add adds the objects of t, with no name resolved. Where both say where an object is written, s counts. Of two Networks it makes
+// another, in order of name; one alone stays the same.
 func (s *Set) Add(t Set) {
 	more := t.shelves()
 	for kind, shelf := range s.shelves() {
 		shelf.add(more[kind])
 	}
+	s.Network = s.Network.join(t.Network)
 	s.Absent = append(s.Absent, t.Absent...)
 	if s.At == nil {
 		s.At = make(map[Object]string, len(t.At))
@@ -157,6 +174,8 @@ type World struct {
 	Faults []Fault
 	// Objects is how many objects of each kind the World was made of, 0 for a kind of which there are none.
 	Objects map[string]int
+	// Network is that of the Set: the same as that of the World before, as long as none of its objects changes.
+	Network *Network
 
 	byModel map[string]*Route
 	models  []Model
@@ -243,7 +262,7 @@ type Model struct {
 // Build makes a World. Objects must be valid by themselves ([CheckRoute], [CheckPool], [CheckList]); what does not fit together
 // becomes a Problem.
 func Build(s Set) *World {
-	w := &World{Pools: make(map[Name]*Pool, len(s.Pools)), byModel: make(map[string]*Route), Objects: s.count(), at: s.At, lists: make(map[Name]bool, len(s.Lists)), Problems: slices.Clone(s.Absent)}
+	w := &World{Pools: make(map[Name]*Pool, len(s.Pools)), byModel: make(map[string]*Route), Objects: s.count(), Network: s.Network, at: s.At, lists: make(map[Name]bool, len(s.Lists)), Problems: slices.Clone(s.Absent)}
 	for i := range s.Lists {
 		w.lists[Name{s.Lists[i].Namespace, s.Lists[i].Name}] = true
 	}

@@ -1,6 +1,7 @@
 package objects_test
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
@@ -236,5 +238,63 @@ func TestObjectsAreCounted(t *testing.T) {
 	}
 	if none := objects.Build(objects.Set{}).Objects; len(none) != len(want) || none["Model"] != 0 {
 		t.Errorf("of nothing there is %v", none)
+	}
+
+	// Those of a Network that a Set has too are counted once, as the Set's: a pool of --endpoints is in no Network.
+	got = objects.Build(objects.Set{
+		Pools: []pool.InferencePool{aPool("base", llama, 8000), aPool("endpoints", llama, 8000)},
+		Network: &objects.Network{
+			Gateways: make([]gatewayv1.Gateway, 2), Namespaces: make([]objects.Namespace, 3), Services: make([]objects.Service, 4),
+			Pools: []pool.InferencePool{aPool("base", llama, 8000)},
+		},
+	}).Objects
+	want = map[string]int{
+		"InferencePool": 2, "LLMRoute": 0, "Pod": 0, "EndpointList": 0, "PoolSettings": 0, "Model": 0, "Gateway": 2, "Namespace": 3, "Service": 4,
+		"GatewayClass": 0, "ListenerSet": 0, "HTTPRoute": 0, "GRPCRoute": 0, "ReferenceGrant": 0, "BackendTLSPolicy": 0,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("with a Network (-want +got):\n%s", diff)
+	}
+}
+
+func TestNamesReadWellWithoutANamespaceToo(t *testing.T) {
+	for _, c := range []struct {
+		kind string
+		name objects.Name
+		want string
+	}{
+		{"Gateway", objects.Name{Namespace: "default", Name: "g"}, "Gateway default/g"},
+		{"GatewayClass", objects.Name{Name: "headgate"}, "GatewayClass headgate"},
+		{"LLMRoute", objects.Name{Namespace: "default"}, "LLMRoute default/"},
+	} {
+		if got := (objects.Object{Kind: c.kind, Name: c.name}).String(); got != c.want {
+			t.Errorf("%v is %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestAGatewayHasAClassAndListenersOfNamesOfTheirOwn(t *testing.T) {
+	listener := func(name string) gatewayv1.Listener {
+		return gatewayv1.Listener{Name: gatewayv1.SectionName(name), Port: 80, Protocol: gatewayv1.HTTPProtocolType}
+	}
+	for _, c := range []struct {
+		name, class string
+		listeners   []gatewayv1.Listener
+		want        string
+	}{
+		{"g", "headgate", []gatewayv1.Listener{listener("a"), listener("b")}, "[]"},
+		{"G", "headgate", []gatewayv1.Listener{listener("a")}, "[metadata.name]"},
+		{"g", "", []gatewayv1.Listener{listener("a")}, "[spec.gatewayClassName]"},
+		{"g", "headgate", nil, "[spec.listeners]"},
+		{"g", "headgate", []gatewayv1.Listener{listener("a"), listener("b"), listener("a"), listener(""), listener("")}, "[spec.listeners[2].name spec.listeners[3].name spec.listeners[4].name]"},
+	} {
+		g := gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Name: c.name}, Spec: gatewayv1.GatewaySpec{GatewayClassName: gatewayv1.ObjectName(c.class), Listeners: c.listeners}}
+		fields := []string{}
+		for _, fault := range objects.CheckGateway(&g) {
+			fields = append(fields, fault.Field)
+		}
+		if got := fmt.Sprint(fields); got != c.want {
+			t.Errorf("%+v has faults at %s, want %s", c, got, c.want)
+		}
 	}
 }

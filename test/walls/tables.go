@@ -52,6 +52,7 @@ var pureModules = []string{
 	"k8s.io/apimachinery/pkg/runtime/schema",        // types
 	"k8s.io/apimachinery/pkg/util/validation",       // checks names
 	"k8s.io/apimachinery/pkg/util/validation/field", // names faults
+	"sigs.k8s.io/gateway-api/apis/v1",               // types
 	"github.com/prometheus/client_model/go",         // types
 	"github.com/prometheus/common/expfmt",           // reads metrics pages
 	"github.com/prometheus/common/model",            // types
