@@ -1,5 +1,5 @@
-// Package kinds is the table of the kinds of objects that Headgate reads. All that the sources of objects have to know of a
-// kind is its row: to add a kind is to write a row in [All], and to make something of its objects in package objects.
+// Package kinds is the tables of the kinds of objects that Headgate reads. All that the sources of objects have to know of a
+// kind is its row: to add a kind is to write a row in [All] or [Network], and to make something of its objects in package objects.
 package kinds
 
 import (
@@ -16,7 +16,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// All is the table. Each call returns another slice, which the caller may add rows to.
+// All is the table of what a Set has beside its Network. Each call returns another slice, which the caller may add rows to, such
+// as those of [Network].
 func All() []Kind {
 	return []Kind{
 		Of(Row[v1alpha1.LLMRoute, v1alpha1.LLMRoute]{
@@ -27,7 +28,8 @@ func All() []Kind {
 				TrimMeta(&r.ObjectMeta)
 				r.Status = v1alpha1.LLMRouteStatus{}
 			},
-			In: func(s *objects.Set) *[]v1alpha1.LLMRoute { return &s.Routes },
+			In:  func(s *objects.Set) *[]v1alpha1.LLMRoute { return &s.Routes },
+			Net: func(n *objects.Network) *[]v1alpha1.LLMRoute { return &n.Routes },
 		}),
 		Of(Row[v1alpha1.Model, v1alpha1.Model]{
 			Resource: v1alpha1.SchemeGroupVersion.WithResource("models"), Kind: v1alpha1.ModelKind, List: new(v1alpha1.ModelList),
@@ -59,6 +61,7 @@ func All() []Kind {
 			Server: checked(objects.CheckSettings),
 			Trim:   func(s *v1alpha1.PoolSettings) { TrimMeta(&s.ObjectMeta) },
 			In:     func(s *objects.Set) *[]v1alpha1.PoolSettings { return &s.Settings },
+			Net:    func(n *objects.Network) *[]v1alpha1.PoolSettings { return &n.Settings },
 		}),
 		Of(Row[pool.InferencePool, pool.InferencePool]{
 			Resource: pool.SchemeGroupVersion.WithResource("inferencepools"), Kind: pool.Kind, List: new(pool.InferencePoolList),
@@ -67,7 +70,8 @@ func All() []Kind {
 				TrimMeta(&p.ObjectMeta)
 				p.Status = pool.Status{}
 			},
-			In: func(s *objects.Set) *[]pool.InferencePool { return &s.Pools },
+			In:  func(s *objects.Set) *[]pool.InferencePool { return &s.Pools },
+			Net: func(n *objects.Network) *[]pool.InferencePool { return &n.Pools },
 		}),
 		Of(Row[corev1.Pod, objects.Pod]{
 			Resource: corev1.SchemeGroupVersion.WithResource("pods"), Kind: objects.PodKind, List: new(corev1.PodList),
@@ -98,6 +102,10 @@ type Row[O, K any] struct {
 	// Resource is where API servers have the kind, in namespaces; Kind is its name in YAML, in the same group and version.
 	Resource schema.GroupVersionResource
 	Kind     string
+	// ClusterScoped says that its objects are in no namespace.
+	ClusterScoped bool
+	// Optional says that an API server need not have the kind, so that nothing is amiss where it has not.
+	Optional bool
 	// List is an empty list of its objects.
 	List List
 	// Strict says that a field that O does not have refuses a folder's object: that of a kind of our own is a slip of the pen.
@@ -114,8 +122,10 @@ type Row[O, K any] struct {
 	Trim func(*O)
 	// AnyOrder says that nothing depends on the order of the kind in a Set, so that thousands need not be sorted.
 	AnyOrder bool
-	// In is where a Set keeps the kind.
+	// In is where a Set keeps the kind; nil for one that its Network alone has.
 	In func(*objects.Set) *[]K
+	// Net is where a Network keeps the kind; nil for one on which no Network depends. What is not AnyOrder is in order of name there.
+	Net func(*objects.Network) *[]K
 }
 
 // checked reads objects that a Set keeps as they are.
@@ -135,9 +145,13 @@ func TrimMeta(m *metav1.ObjectMeta) {
 // type. Make one with [Of].
 type Kind struct {
 	schema.GroupVersionKind
-	Resource schema.GroupVersionResource
-	Strict   bool
-	AnyOrder bool
+	Resource      schema.GroupVersionResource
+	ClusterScoped bool
+	Optional      bool
+	Strict        bool
+	AnyOrder      bool
+	// InSet and InNetwork say which of them keeps the kind.
+	InSet, InNetwork bool
 	// New returns an empty object, NewList an empty list.
 	New     func() Object
 	NewList func() List
@@ -146,7 +160,7 @@ type Kind struct {
 	Folder, Server func(Object) (kept any, _ field.ErrorList)
 	Change         func(was, is Object) field.ErrorList
 	Trim           func(Object)
-	// Keep adds to a Set what Folder or Server returned.
+	// Keep adds to a Set what Folder or Server returned, and to the Set's Network if it has one: which it has not by itself ([NewNetwork]).
 	Keep func(s *objects.Set, kept any)
 }
 
@@ -163,7 +177,9 @@ func Of[O, K any, P pointer[O]](r Row[O, K]) Kind {
 	}
 	of := func(o Object) *O { return (*O)(o.(P)) }
 	return Kind{
-		GroupVersionKind: r.Resource.GroupVersion().WithKind(r.Kind), Resource: r.Resource, Strict: r.Strict, AnyOrder: r.AnyOrder,
+		GroupVersionKind: r.Resource.GroupVersion().WithKind(r.Kind), Resource: r.Resource,
+		ClusterScoped: r.ClusterScoped, Optional: r.Optional, Strict: r.Strict, AnyOrder: r.AnyOrder,
+		InSet: r.In != nil, InNetwork: r.Net != nil,
 		New:     func() Object { return P(new(O)) },
 		NewList: func() List { return r.List.DeepCopyObject().(List) },
 		Folder:  func(o Object) (any, field.ErrorList) { return r.Folder(of(o)) },
@@ -180,8 +196,14 @@ func Of[O, K any, P pointer[O]](r Row[O, K]) Kind {
 		},
 		Trim: func(o Object) { r.Trim(of(o)) },
 		Keep: func(s *objects.Set, kept any) {
-			all := r.In(s)
-			*all = append(*all, kept.(K))
+			if r.In != nil {
+				all := r.In(s)
+				*all = append(*all, kept.(K))
+			}
+			if r.Net != nil && s.Network != nil {
+				all := r.Net(s.Network)
+				*all = append(*all, kept.(K))
+			}
 		},
 	}
 }
@@ -194,8 +216,14 @@ func (k Kind) CRD() string {
 	return k.Resource.GroupResource().String()
 }
 
-// Plural is the kind's name in words for people, of several.
-func (k Kind) Plural() string { return strings.TrimSuffix(k.Kind, "s") + "s" }
+// Plural is the kind's name in words for people, of several: its resource, in letters as large as those of the kind.
+func (k Kind) Plural() string {
+	kind, resource, same := strings.ToLower(k.Kind), k.Resource.Resource, 0
+	for same < min(len(kind), len(resource)) && kind[same] == resource[same] {
+		same++
+	}
+	return k.Kind[:same] + resource[same:]
+}
 
 // Absent says for people that an API server does not have the kind.
 func (k Kind) Absent() string {

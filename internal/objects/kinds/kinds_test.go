@@ -2,6 +2,7 @@ package kinds
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -10,35 +11,62 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// What a Set can keep has a row, and no kind has two.
+// both are the kinds of both tables.
+func both() []Kind { return slices.Concat(All(), Network()) }
+
+// What a Set can keep, with a Network and without one, has a row, and no kind has two.
 func TestEachKindOfTheWorldHasARow(t *testing.T) {
-	lacking := objects.Build(objects.Set{}).Objects
-	for _, k := range All() {
-		if _, ok := lacking[k.Kind]; !ok {
-			t.Errorf("%s has no place in a Set, or two rows", k.Kind)
+	for _, table := range [][]Kind{All(), both()} {
+		lacking := objects.Build(objects.Set{Network: NewNetwork(table)}).Objects
+		for _, k := range table {
+			if _, ok := lacking[k.Kind]; !ok {
+				t.Errorf("%s has no place in a Set, or two rows", k.Kind)
+			}
+			delete(lacking, k.Kind)
 		}
-		delete(lacking, k.Kind)
-	}
-	if len(lacking) > 0 {
-		t.Errorf("there is no row for %v", lacking)
+		if len(lacking) > 0 {
+			t.Errorf("there is no row for %v", lacking)
+		}
 	}
 }
 
-// What a row does with an object is in its own field of a Set.
+// What a row does with an object is in its own field of a Set, of its Network, or of both.
 func TestWhatIsKeptIsCountedAsItsKind(t *testing.T) {
-	for _, k := range All() {
+	const set, network = 1, 2 // and 3 is both
+	where := map[string]int{
+		"LLMRoute": 3, "PoolSettings": 3, "InferencePool": 3, "Model": set, "EndpointList": set, "Pod": set,
+		"GatewayClass": network, "Gateway": network, "ListenerSet": network, "HTTPRoute": network, "GRPCRoute": network,
+		"ReferenceGrant": network, "BackendTLSPolicy": network, "Namespace": network, "Service": network,
+	}
+	for _, k := range both() {
 		kept, _ := k.Server(k.New())
-		var set objects.Set
-		k.Keep(&set, kept)
-		if n := objects.Build(set).Objects; n[k.Kind] != 1 {
+		got := 0
+		var alone objects.Set
+		if k.Keep(&alone, kept); objects.Build(alone).Objects[k.Kind] == 1 {
+			got += set
+		}
+		if alone.Network != nil {
+			t.Errorf("%s makes a Network where nobody asked for one", k.Kind)
+		}
+		with := objects.Set{Network: new(objects.Network)}
+		if k.Keep(&with, kept); !cmp.Equal(with.Network, new(objects.Network)) {
+			got += network
+		}
+		if n := objects.Build(with).Objects; n[k.Kind] != 1 {
 			t.Errorf("with one object of %s there are %v", k.Kind, n)
 		}
+		if got != where[k.Kind] || k.InSet != (got&set != 0) || k.InNetwork != (got&network != 0) {
+			t.Errorf("%s is kept in %d, and it is said in a Set %v, in a Network %v", k.Kind, got, k.InSet, k.InNetwork)
+		}
+	}
+	if NewNetwork(All()) != nil || NewNetwork(both()) == nil {
+		t.Error("a table has a Network that has none of what a Network alone has, or has none")
 	}
 }
 
 // A change of what nobody reads, such as that of a status, makes no other World.
 func TestVersionsThatDifferInWhatNobodyReadsAreTheSame(t *testing.T) {
-	for _, k := range All() {
+	for _, k := range both() {
 		var kept [2]any
 		for i, version := range []string{"1", "2"} {
 			o := k.New()

@@ -1,0 +1,144 @@
+package kinds
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// Network is the table of what an [objects.Network] alone has. Who follows it follows [All] too: a Network has some of those kinds.
+// Each call returns another slice.
+func Network() []Kind {
+	return []Kind{
+		gateway(Row[gatewayv1.GatewayClass, gatewayv1.GatewayClass]{
+			Resource: gatewayResource("gatewayclasses"), Kind: objects.GatewayClassKind, List: new(gatewayv1.GatewayClassList),
+			ClusterScoped: true,
+			Trim: func(c *gatewayv1.GatewayClass) {
+				TrimMeta(&c.ObjectMeta)
+				c.Status = gatewayv1.GatewayClassStatus{}
+			},
+			Net: func(n *objects.Network) *[]gatewayv1.GatewayClass { return &n.Classes },
+		}),
+		gateway(Row[gatewayv1.Gateway, gatewayv1.Gateway]{
+			Resource: gatewayResource("gateways"), Kind: objects.GatewayKind, List: new(gatewayv1.GatewayList),
+			Folder: checked(objects.CheckGateway),
+			Trim: func(g *gatewayv1.Gateway) {
+				TrimMeta(&g.ObjectMeta)
+				g.Status = gatewayv1.GatewayStatus{}
+			},
+			Net: func(n *objects.Network) *[]gatewayv1.Gateway { return &n.Gateways },
+		}),
+		gateway(Row[gatewayv1.ListenerSet, gatewayv1.ListenerSet]{
+			Resource: gatewayResource("listenersets"), Kind: objects.ListenerSetKind, List: new(gatewayv1.ListenerSetList),
+			Trim: func(l *gatewayv1.ListenerSet) {
+				TrimMeta(&l.ObjectMeta)
+				l.Status = gatewayv1.ListenerSetStatus{}
+			},
+			Net: func(n *objects.Network) *[]gatewayv1.ListenerSet { return &n.Listeners },
+		}),
+		gateway(Row[gatewayv1.HTTPRoute, gatewayv1.HTTPRoute]{
+			Resource: gatewayResource("httproutes"), Kind: objects.HTTPRouteKind, List: new(gatewayv1.HTTPRouteList),
+			Trim: func(r *gatewayv1.HTTPRoute) {
+				TrimMeta(&r.ObjectMeta)
+				r.Status = gatewayv1.HTTPRouteStatus{}
+			},
+			Net: func(n *objects.Network) *[]gatewayv1.HTTPRoute { return &n.HTTPRoutes },
+		}),
+		gateway(Row[gatewayv1.GRPCRoute, gatewayv1.GRPCRoute]{
+			Resource: gatewayResource("grpcroutes"), Kind: objects.GRPCRouteKind, List: new(gatewayv1.GRPCRouteList),
+			Trim: func(r *gatewayv1.GRPCRoute) {
+				TrimMeta(&r.ObjectMeta)
+				r.Status = gatewayv1.GRPCRouteStatus{}
+			},
+			Net: func(n *objects.Network) *[]gatewayv1.GRPCRoute { return &n.GRPCRoutes },
+		}),
+		gateway(Row[gatewayv1.ReferenceGrant, gatewayv1.ReferenceGrant]{
+			Resource: gatewayResource("referencegrants"), Kind: objects.ReferenceGrantKind, List: new(gatewayv1.ReferenceGrantList),
+			Trim: func(g *gatewayv1.ReferenceGrant) { TrimMeta(&g.ObjectMeta) },
+			Net:  func(n *objects.Network) *[]gatewayv1.ReferenceGrant { return &n.Grants },
+		}),
+		gateway(Row[gatewayv1.BackendTLSPolicy, gatewayv1.BackendTLSPolicy]{
+			Resource: gatewayResource("backendtlspolicies"), Kind: objects.BackendTLSPolicyKind, List: new(gatewayv1.BackendTLSPolicyList),
+			Trim: func(p *gatewayv1.BackendTLSPolicy) {
+				TrimMeta(&p.ObjectMeta)
+				p.Status = gatewayv1.PolicyStatus{}
+			},
+			Net: func(n *objects.Network) *[]gatewayv1.BackendTLSPolicy { return &n.Policies },
+		}),
+		Of(Row[corev1.Namespace, objects.Namespace]{
+			Resource: corev1.SchemeGroupVersion.WithResource("namespaces"), Kind: objects.NamespaceKind, List: new(corev1.NamespaceList),
+			ClusterScoped: true,
+			Folder: func(n *corev1.Namespace) (objects.Namespace, field.ErrorList) {
+				return objects.Namespace{Name: n.Name, Labels: n.Labels}, objects.CheckName(n.Name)
+			},
+			Trim: func(n *corev1.Namespace) {
+				*n = corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels, ResourceVersion: n.ResourceVersion}}
+			},
+			Net: func(n *objects.Network) *[]objects.Namespace { return &n.Namespaces },
+		}),
+		Of(Row[corev1.Service, objects.Service]{
+			Resource: corev1.SchemeGroupVersion.WithResource("services"), Kind: objects.ServiceKind, List: new(corev1.ServiceList),
+			Folder: serviceOf,
+			Trim:   trimService,
+			Net:    func(n *objects.Network) *[]objects.Service { return &n.Services },
+		}),
+	}
+}
+
+func gatewayResource(name string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: gatewayv1.GroupVersion.Group, Version: gatewayv1.GroupVersion.Version, Resource: name}
+}
+
+// gateway makes a Kind of the row of a kind of Gateway API, which clusters need not have. What is wrong with an object of an API
+// server its CRD says there, and what goes beyond that is told in the object's own status, so that none is left out here. In a folder
+// its name at least is checked.
+func gateway[O any, P pointer[O]](r Row[O, O]) Kind {
+	r.Optional = true
+	if r.Folder == nil {
+		r.Folder = checked(func(o *O) field.ErrorList { return objects.CheckName(P(o).GetName()) })
+	}
+	r.Server = func(o *O) (O, field.ErrorList) { return *o, nil }
+	return Of[O, O, P](r)
+}
+
+// serviceOf is what Headgate takes of a Service, and what is wrong with it.
+func serviceOf(s *corev1.Service) (objects.Service, field.ErrorList) {
+	kept := objects.Service{
+		Name: objects.Name{Namespace: s.Namespace, Name: s.Name}, Labels: s.Labels, Selector: s.Spec.Selector,
+		External: s.Spec.Type == corev1.ServiceTypeExternalName,
+	}
+	for _, p := range s.Spec.Ports {
+		port := objects.ServicePort{Name: p.Name, Port: p.Port, Protocol: string(cmp.Or(p.Protocol, corev1.ProtocolTCP))}
+		if p.AppProtocol != nil {
+			port.AppProtocol = *p.AppProtocol
+		}
+		kept.Ports = append(kept.Ports, port)
+	}
+	return kept, objects.CheckName(s.Name)
+}
+
+// trimService takes from a Service what [serviceOf] does not read.
+func trimService(s *corev1.Service) {
+	*s = corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, ResourceVersion: s.ResourceVersion, Labels: s.Labels},
+		Spec:       corev1.ServiceSpec{Type: s.Spec.Type, Selector: s.Spec.Selector, Ports: s.Spec.Ports},
+	}
+	for i, p := range s.Spec.Ports {
+		s.Spec.Ports[i] = corev1.ServicePort{Name: p.Name, Port: p.Port, Protocol: p.Protocol, AppProtocol: p.AppProtocol}
+	}
+}
+
+// NewNetwork is an empty Network for the objects of the kinds of a table; nil where none of these is one that a Network alone has.
+func NewNetwork(table []Kind) *objects.Network {
+	if !slices.ContainsFunc(table, func(k Kind) bool { return !k.InSet }) {
+		return nil
+	}
+	return new(objects.Network)
+}
