@@ -156,7 +156,7 @@ type Kind struct {
 	New     func() Object
 	NewList func() List
 	// Folder and Server return what a Set keeps of an object, for Keep, and what is wrong with it. Versions of an object that
-	// differ in what is trimmed alone are the same to Server.
+	// differ in what is trimmed alone are the same to Server, whether they were listed or watched.
 	Folder, Server func(Object) (kept any, _ field.ErrorList)
 	Change         func(was, is Object) field.ErrorList
 	Trim           func(Object)
@@ -186,6 +186,7 @@ func Of[O, K any, P pointer[O]](r Row[O, K]) Kind {
 		Server: func(o Object) (any, field.ErrorList) {
 			is := *of(o)
 			P(&is).SetResourceVersion("")
+			P(&is).GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{}) // lists say it, and watches do not
 			return r.Server(&is)
 		},
 		Change: func(was, is Object) field.ErrorList {
