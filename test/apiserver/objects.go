@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -144,6 +146,24 @@ func (a *Objects) CRDs() {
 	a.Define(a.readFiles("manifests/crds/inference.*.yaml"))
 }
 
+// GatewayAPI applies the CRDs of Gateway API's standard channel, as Define: those of the module that Headgate is built with.
+func (a *Objects) GatewayAPI() {
+	a.t.Helper()
+	a.Define(a.GatewayCRDs())
+}
+
+// GatewayCRDs are the CRDs that GatewayAPI applies.
+func (a *Objects) GatewayCRDs() []*unstructured.Unstructured {
+	a.t.Helper()
+	const module = "sigs.k8s.io/gateway-api"
+	out, err := exec.CommandContext(a.t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		a.t.Fatalf("find the module %s: %v", module, err)
+	}
+	all := a.readAll(filepath.Join(strings.TrimSpace(string(out)), "config", "crd", "standard", "*.yaml"))
+	return slices.DeleteFunc(all, func(o *unstructured.Unstructured) bool { return o.GetKind() != "CustomResourceDefinition" })
+}
+
 // Define applies CRDs, and waits until objects of their kinds are served.
 func (a *Objects) Define(crds []*unstructured.Unstructured) {
 	a.t.Helper()
@@ -189,13 +209,19 @@ func (a *Objects) put(all []*unstructured.Unstructured) {
 }
 
 // readFiles reads the objects of files below the module's root.
-func (a *Objects) readFiles(pattern string) (all []*unstructured.Unstructured) {
+func (a *Objects) readFiles(pattern string) []*unstructured.Unstructured {
 	a.t.Helper()
 	root, err := Root(".")
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	files, err := filepath.Glob(filepath.Join(root, pattern))
+	return a.readAll(filepath.Join(root, pattern))
+}
+
+// readAll reads the objects of files.
+func (a *Objects) readAll(pattern string) (all []*unstructured.Unstructured) {
+	a.t.Helper()
+	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
 		a.t.Fatalf("%s: %v, %v", pattern, files, err)
 	}
