@@ -11,6 +11,7 @@ import (
 
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
+	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
 // gateways are what each gateway says that it calls, for the endpointPickerRef of its example, as its source has it; and
@@ -80,7 +81,7 @@ spec:
 				t.Fatal(err)
 			}
 		}
-		set, err := dir.Read(at)
+		set, err := dir.Read(at, kinds.All())
 		if err != nil {
 			t.Fatal(err)
 		}

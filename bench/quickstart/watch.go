@@ -20,6 +20,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
+	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
 // watch reads what the programs of a run say of themselves. Which engines there are extproc tells, each time: what is shown is
@@ -78,7 +79,7 @@ func (w *watch) name(endpoints []endpoint) {
 	if w.rig.Objects == "" || !slices.ContainsFunc(endpoints, func(e endpoint) bool { return w.names[e.address] == "" }) {
 		return
 	}
-	set, err := dir.Read(w.rig.Objects)
+	set, err := dir.Read(w.rig.Objects, kinds.All())
 	if err != nil {
 		return // an edit is not valid, and extproc says so
 	}

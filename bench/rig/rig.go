@@ -21,6 +21,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
+	"github.com/headgate/headgate/internal/objects/kinds"
 	"github.com/headgate/headgate/test/process"
 )
 
@@ -78,7 +79,7 @@ type Rig struct {
 func New(c Config) (*Rig, error) {
 	set := objects.Endpoints(c.Endpoints)
 	if c.Objects != "" {
-		read, err := dir.Read(c.Objects)
+		read, err := dir.Read(c.Objects, kinds.All())
 		if err != nil {
 			return nil, err
 		}

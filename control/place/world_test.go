@@ -24,6 +24,7 @@ import (
 	"github.com/headgate/headgate/control/place/memory"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
+	"github.com/headgate/headgate/internal/objects/kinds"
 	"github.com/headgate/headgate/internal/reach"
 )
 
@@ -219,7 +220,7 @@ func (w *world) build(yaml ...string) *objects.World {
 	if err := os.WriteFile(filepath.Join(folder, "objects.yaml"), []byte(strings.Join(all, "---\n")), 0o644); err != nil {
 		w.Fatal(err)
 	}
-	set, err := dir.Read(folder)
+	set, err := dir.Read(folder, kinds.All())
 	if err != nil {
 		w.Fatal(err)
 	}

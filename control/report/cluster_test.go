@@ -16,6 +16,7 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/report"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kinds"
 	"github.com/headgate/headgate/internal/objects/kube"
 	"github.com/headgate/headgate/test/apiserver"
 )
@@ -78,7 +79,7 @@ func always() bool { return true }
 // world is that of all objects.
 func (c cluster) world() *objects.World {
 	c.Helper()
-	set, err := kube.Read(c.Context(), c.Admin(), "")
+	set, err := kube.Read(c.Context(), c.Admin(), "", kinds.All())
 	if err != nil {
 		c.Fatal(err)
 	}

@@ -64,9 +64,9 @@ func New(dir string, table []kinds.Kind, log *slog.Logger, refused func(files in
 	return &Source{dir: dir, kinds: table, log: log, refused: refused, files: make(map[string]*file)}
 }
 
-// Read reads a directory once, with no name resolved.
-func Read(dir string) (objects.Set, error) {
-	s := New(dir, kinds.All(), slog.New(slog.DiscardHandler), nil)
+// Read reads once the objects of a directory, which are of the kinds of a table, with no name resolved.
+func Read(dir string, table []kinds.Kind) (objects.Set, error) {
+	s := New(dir, table, slog.New(slog.DiscardHandler), nil)
 	set, err := s.first()
 	if err != nil {
 		return objects.Set{}, fmt.Errorf("read objects: %w", err)

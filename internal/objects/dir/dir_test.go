@@ -197,7 +197,7 @@ spec: {addresses: ["10.0.0.7:9000", "engine.invalid:9000"]}
 	if err := os.WriteFile(filepath.Join(folder, "x.yaml"), []byte(pool+list), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	set, err := dir.Read(folder)
+	set, err := dir.Read(folder, kinds.All())
 	w := objects.Build(set)
 	if err != nil || strings.Join(w.Addresses(), " ") != "10.0.0.7:9000" {
 		t.Errorf("the World is %+v, %v", w, err)

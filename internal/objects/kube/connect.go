@@ -67,17 +67,21 @@ func schemeOf(table []kinds.Kind) *runtime.Scheme {
 // secrets is where Secrets are, which are no objects of a Set: each is read by its name.
 var secrets = corev1.SchemeGroupVersion.WithResource("secrets")
 
-// mapperOf knows the paths of the kinds of a table, so that the API server need not be asked for them: they are the same
+// mapperOf knows the paths of the kinds of a table and of Secrets, so that the API server need not be asked for them: they are the same
 // everywhere, and a program may start while it is away.
 func mapperOf(table []kinds.Kind) meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
-	add := func(kind schema.GroupVersionKind, resource schema.GroupVersionResource) {
+	add := func(kind schema.GroupVersionKind, resource schema.GroupVersionResource, scope meta.RESTScope) {
 		single := resource.GroupVersion().WithResource(strings.ToLower(kind.Kind))
-		m.AddSpecific(kind, resource, single, meta.RESTScopeNamespace)
+		m.AddSpecific(kind, resource, single, scope)
 	}
-	add(corev1.SchemeGroupVersion.WithKind("Secret"), secrets)
+	add(corev1.SchemeGroupVersion.WithKind("Secret"), secrets, meta.RESTScopeNamespace)
 	for _, k := range table {
-		add(k.GroupVersionKind, k.Resource)
+		scope := meta.RESTScopeNamespace
+		if k.ClusterScoped {
+			scope = meta.RESTScopeRoot
+		}
+		add(k.GroupVersionKind, k.Resource, scope)
 	}
 	return m
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
+	"github.com/headgate/headgate/internal/objects/kinds"
 	"github.com/headgate/headgate/test/apiserver"
 )
 
@@ -33,7 +34,7 @@ func (c cluster) verdicts(text string) (server, folder error) {
 	if err := os.WriteFile(filepath.Join(at, "o.yaml"), []byte(text), 0o600); err != nil {
 		c.Fatal(err)
 	}
-	_, folder = dir.Read(at)
+	_, folder = dir.Read(at, kinds.All())
 	return server, folder
 }
 

@@ -2,7 +2,7 @@
 //
 // What is deleted, terminating or not ready is in the next Set; what the API server said last stays in force while it is
 // away. A kind whose CRD the API server does not have is empty until it has it. It needs the verbs list and watch of every kind
-// of [kinds.All], and get of the Secrets that PoolSettings name, each by its name.
+// of its table, in all namespaces of those that are in none, and get of the Secrets that PoolSettings name, each by its name.
 package kube
 
 import (
@@ -49,10 +49,11 @@ type Source struct {
 	mu      sync.Mutex // guards what follows
 	known   []shelf
 	refused map[string]string // why an object is left out, by kind and name
+	network *objects.Network  // as published last; nil if something of it has changed since
 }
 
-// New returns a Source for the objects of a namespace, or of all where that is empty, which are of the kinds of a table. Its log
-// is that of Kubernetes' libraries, as of [UseLog].
+// New returns a Source for the objects of a namespace, or of all where that is empty, which are of the kinds of a table; those that
+// are in no namespace are always of them. Its log is that of Kubernetes' libraries, as of [UseLog].
 func New(c *rest.Config, namespace string, table []kinds.Kind, log *slog.Logger, meter Meter) (*Source, error) {
 	UseLog(log)
 	s := &Source{
@@ -172,10 +173,10 @@ func (s *Source) events(shelf shelf) toolscache.ResourceEventHandler {
 		switch {
 		case len(faults) > 0 && had:
 			delete(shelf.objects, name)
-			s.touch()
+			s.touch(shelf.kind)
 		case len(faults) == 0 && (!had || !reflect.DeepEqual(was, is)):
 			shelf.objects[name] = is
-			s.touch()
+			s.touch(shelf.kind)
 		}
 	}
 	return toolscache.ResourceEventHandlerFuncs{
@@ -193,8 +194,10 @@ func (s *Source) events(shelf shelf) toolscache.ResourceEventHandler {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.refuse(shelf.kind.Kind, name, nil)
-			delete(shelf.objects, name)
-			s.touch()
+			if _, had := shelf.objects[name]; had {
+				delete(shelf.objects, name)
+				s.touch(shelf.kind)
+			}
 		},
 	}
 }
@@ -218,8 +221,11 @@ func (s *Source) refuse(kind string, name objects.Name, why error) {
 	s.meter.Refused(len(s.refused))
 }
 
-// touch says that there is something to publish.
-func (s *Source) touch() {
+// touch says that there is something to publish, as an object of a kind has changed. The caller holds mu.
+func (s *Source) touch(k kinds.Kind) {
+	if k.InNetwork {
+		s.network = nil
+	}
 	select {
 	case s.changed <- struct{}{}:
 	default:
@@ -229,5 +235,7 @@ func (s *Source) touch() {
 func (s *Source) set() objects.Set {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return setOf(s.known)
+	set := setOf(s.known, s.network)
+	s.network = set.Network
+	return set
 }

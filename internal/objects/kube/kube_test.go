@@ -150,7 +150,7 @@ func TestTheWorldIsWhatTheAPIServerHas(t *testing.T) {
 	}
 	c.Await("a route that is gone admits nothing", func() bool { return f.models() == "m" })
 
-	set, err := kube.Read(t.Context(), reader(c), "")
+	set, err := kube.Read(t.Context(), reader(c), "", kinds.All())
 	if err != nil || len(set.Pods) != 1 || len(set.Pools) != 1 || len(set.Models) != 1 || len(set.Lists) != 1 || len(set.Settings) != 1 || !set.Pods[0].Ready {
 		t.Errorf("read once, there are %+v, %v", set, err)
 	}

@@ -21,7 +21,7 @@ const (
 
 // link is how the API server is reached by those who follow it: it makes a request again until it is answered, and knows
 // whether all that is asked for is answered. A kind whose CRD the API server does not have is asked for again and again, too, and
-// is taken as answered, unless the API server has none of the CRDs. It is for requests without a body. It is safe for concurrent
+// is taken as answered, unless the API server has none of the CRDs, optional ones apart. It is for requests without a body. It is safe for concurrent
 // use. Make one with [newLink].
 type link struct {
 	next http.RoundTripper
@@ -109,8 +109,13 @@ func (l *link) note(path string, status int, wrong ...any) {
 	switch {
 	case k != nil && status == http.StatusNotFound:
 		delete(l.failing, path)
-		if !l.absent[k.CRD()] {
-			l.absent[k.CRD()] = true
+		if l.absent[k.CRD()] {
+			break
+		}
+		l.absent[k.CRD()] = true
+		if k.Optional {
+			l.log.Debug("the API server lacks a kind of object, which it need not have", "kind", k.Kind, "crd", k.CRD())
+		} else {
 			l.log.Warn("the API server lacks a kind of object, which is taken up as soon as it has that", "kind", k.Kind, "crd", k.CRD(), "hint", hints[status])
 		}
 	case len(wrong) == 0:
@@ -135,9 +140,19 @@ func (l *link) lacks(k kinds.Kind) bool {
 	return l.absent[k.CRD()] && !l.bare()
 }
 
-// bare says whether the API server has none of the CRDs: they are still to be applied, or it is not the one that is meant. The
-// caller holds mu.
-func (l *link) bare() bool { return len(l.absent) > 0 && len(l.absent) == len(l.defined) }
+// bare says whether the API server has none of the CRDs but optional ones: they are still to be applied, or it is not the one that is
+// meant. The caller holds mu.
+func (l *link) bare() bool {
+	needs := false
+	for i := range l.defined {
+		if k := &l.defined[i]; !k.Optional {
+			if needs = true; !l.absent[k.CRD()] {
+				return false
+			}
+		}
+	}
+	return needs
+}
 
 // sync says that all is known.
 func (l *link) sync() {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -140,14 +141,10 @@ func TestOneKindThatIsRefusedIsToldOf(t *testing.T) {
 	})
 }
 
-// A kind whose CRD lacks blocks nothing, as long as there is another; what is refused, and what every API server has, does.
+// A kind whose CRD lacks blocks nothing, as long as there is another that is not optional; what is refused, and what every API
+// server has, does.
 func TestAKindWithoutItsCRDBlocksNothing(t *testing.T) {
-	for _, row := range []struct {
-		name     string
-		status   map[string]int // by resource; others are answered
-		readable bool
-		lacks    []string
-	}{
+	for _, row := range []lacking{
 		{"all are there", nil, true, nil},
 		{"one lacks", map[string]int{"endpointlists": 404}, true, []string{"endpointlists"}},
 		{"one alone is there", map[string]int{"llmroutes": 404, "models": 404, "endpointlists": 404, "inferencepools": 404}, true, []string{"llmroutes", "models", "endpointlists", "inferencepools"}},
@@ -156,62 +153,103 @@ func TestAKindWithoutItsCRDBlocksNothing(t *testing.T) {
 		{"one lacks, and one is forbidden", map[string]int{"endpointlists": 404, "models": 403}, false, []string{"endpointlists"}},
 		{"an API server without pods is none", map[string]int{"pods": 404}, false, nil},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			var ok, mended atomic.Bool
-			var logged strings.Builder
-			l := newLink(kinds.All(), slog.New(slog.NewTextHandler(&logged, nil)), ok.Store)
-			back := time.Now().Add(5 * time.Second)
-			l.next = trip(func(r *http.Request) (*http.Response, error) {
-				if time.Now().Before(back) { // the API server is away at the start
-					return nil, errors.New("connection refused")
-				}
-				_, resource, _ := strings.Cut(r.URL.Path, "/default/")
-				if status := row.status[resource]; status != 0 && !mended.Load() {
-					return answer(status), nil
-				}
-				return answer(http.StatusOK), nil
-			})
-			l.sync()
-			var asking sync.WaitGroup
-			for _, k := range kinds.All() {
-				path := "/api/v1/namespaces/default/"
-				if k.Group != "" {
-					path = "/apis/" + k.GroupVersion().String() + "/namespaces/default/"
-				}
-				r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://x/through"+path+k.Resource.Resource, nil)
-				asking.Go(func() { _, _ = l.RoundTrip(r) })
-			}
-			time.Sleep(4 * time.Second)
-			if synctest.Wait(); ok.Load() {
-				t.Errorf("%s: while the API server is away, it is told readable", row.name)
-			}
-			time.Sleep(time.Minute)
-			synctest.Wait()
-			if ok.Load() != row.readable {
-				t.Errorf("%s: readable is %v, want %v; it is logged %s", row.name, ok.Load(), row.readable, logged.String())
-			}
-			for _, k := range kinds.All() {
-				if is, want := l.lacks(k), slices.Contains(row.lacks, k.Resource.Resource); is != want {
-					t.Errorf("%s: %s lacks: %v, want %v", row.name, k.Kind, is, want)
-				}
-			}
-			away := len(kinds.All())
-			if n := strings.Count(logged.String(), "level=WARN"); n != away+len(row.status) {
-				t.Errorf("%s: there are %d warnings, want %d:\n%s", row.name, n, away+len(row.status), logged.String())
-			}
-			mended.Store(true)
-			begun := time.Now()
-			asking.Wait()
-			if took := time.Since(begun); !ok.Load() || took > mendedWithin {
-				t.Errorf("%s: once all is there it is told %v, after %v", row.name, ok.Load(), took)
-			}
-			for _, k := range kinds.All() {
-				if l.lacks(k) {
-					t.Errorf("%s: %s is there and lacks", row.name, k.Kind)
-				}
-			}
-		})
+		row.tries(t, kinds.All())
+		row.tries(t, both) // Gateway API is there, and takes the place of none
 	}
+	lacks := []string{"gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "referencegrants", "backendtlspolicies"}
+	without := func(more map[string]int) map[string]int {
+		for _, resource := range lacks {
+			more[resource] = 404
+		}
+		return more
+	}
+	for _, row := range []lacking{
+		{"Gateway API lacks", without(map[string]int{}), true, lacks},
+		{"Gateway API lacks, and one of ours", without(map[string]int{"models": 404}), true, append([]string{"models"}, lacks...)},
+		{"none is there", without(map[string]int{"llmroutes": 404, "models": 404, "endpointlists": 404, "poolsettings": 404, "inferencepools": 404}), false, nil},
+		{"Gateway API is forbidden", map[string]int{"gateways": 403}, false, nil},
+		{"Services are forbidden", map[string]int{"services": 403}, false, nil},
+	} {
+		row.tries(t, both)
+	}
+}
+
+// both are the kinds of both tables.
+var both = slices.Concat(kinds.All(), kinds.Network())
+
+// lacking is what an API server does not answer, and what is to come of it.
+type lacking struct {
+	name     string
+	status   map[string]int // by resource; others are answered
+	readable bool
+	lacks    []string
+}
+
+// tries asks for each kind of a table.
+func (row lacking) tries(t *testing.T, table []kinds.Kind) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		var ok, mended atomic.Bool
+		var logged strings.Builder
+		l := newLink(table, slog.New(slog.NewTextHandler(&logged, nil)), ok.Store)
+		back := time.Now().Add(5 * time.Second)
+		l.next = trip(func(r *http.Request) (*http.Response, error) {
+			if time.Now().Before(back) { // the API server is away at the start
+				return nil, errors.New("connection refused")
+			}
+			if status := row.status[path.Base(r.URL.Path)]; status != 0 && !mended.Load() {
+				return answer(status), nil
+			}
+			return answer(http.StatusOK), nil
+		})
+		l.sync()
+		var asking sync.WaitGroup
+		for _, k := range table {
+			at := "/api/v1/"
+			if k.Group != "" {
+				at = "/apis/" + k.GroupVersion().String() + "/"
+			}
+			if !k.ClusterScoped {
+				at += "namespaces/default/"
+			}
+			r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://x/through"+at+k.Resource.Resource, nil)
+			asking.Go(func() { _, _ = l.RoundTrip(r) })
+		}
+		time.Sleep(4 * time.Second)
+		if synctest.Wait(); ok.Load() {
+			t.Errorf("%s: while the API server is away, it is told readable", row.name)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if ok.Load() != row.readable {
+			t.Errorf("%s: readable is %v, want %v; it is logged %s", row.name, ok.Load(), row.readable, logged.String())
+		}
+		for _, k := range table {
+			if is, want := l.lacks(k), slices.Contains(row.lacks, k.Resource.Resource); is != want {
+				t.Errorf("%s: %s lacks: %v, want %v", row.name, k.Kind, is, want)
+			}
+		}
+		warnings := len(table) // while the API server is away
+		for _, k := range table {
+			if status := row.status[k.Resource.Resource]; status != 0 && (status != http.StatusNotFound || !k.Optional) {
+				warnings++
+			}
+		}
+		if n := strings.Count(logged.String(), "level=WARN"); n != warnings {
+			t.Errorf("%s: there are %d warnings, want %d:\n%s", row.name, n, warnings, logged.String())
+		}
+		mended.Store(true)
+		begun := time.Now()
+		asking.Wait()
+		if took := time.Since(begun); !ok.Load() || took > mendedWithin {
+			t.Errorf("%s: once all is there it is told %v, after %v", row.name, ok.Load(), took)
+		}
+		for _, k := range table {
+			if l.lacks(k) {
+				t.Errorf("%s: %s is there and lacks", row.name, k.Kind)
+			}
+		}
+	})
 }
 
 // mendedWithin is how soon it is seen that somebody applied a CRD.

@@ -188,7 +188,7 @@ func TestAnyCRDMayComeLater(t *testing.T) {
 		is := func(f *followed) bool { return maps.Equal(f.world.Load().Objects, want) }
 		f := follow(t, reader(c), "")
 		c.Await("without "+k.CRD()+" the others are in force", func() bool { return f.readable.Load() && is(f) })
-		set, err := kube.Read(t.Context(), reader(c), "")
+		set, err := kube.Read(t.Context(), reader(c), "", kinds.All())
 		if w := objects.Build(set); err != nil || !slices.Equal(set.Absent, []string{k.Absent()}) || !slices.Contains(w.Problems, k.Absent()) {
 			t.Errorf("read once without %s, there lack %q, %v", k.CRD(), set.Absent, err)
 		}

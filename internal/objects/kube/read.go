@@ -31,9 +31,25 @@ func newShelves(table []kinds.Kind) []shelf {
 	return all
 }
 
-// setOf is all that is on shelves, in order of name where anything depends on it.
-func setOf(shelves []shelf) (set objects.Set) {
+// networkOf is an empty Network for what is on shelves, nil where none of it is of a Network alone.
+func networkOf(shelves []shelf) *objects.Network {
+	table := make([]kinds.Kind, len(shelves))
+	for i, s := range shelves {
+		table[i] = s.kind
+	}
+	return kinds.NewNetwork(table)
+}
+
+// setOf is all that is on shelves, in order of name where anything depends on it. Its Network is the one that is given, if that is
+// in force still; where it is nil, the Network is one of what is on the shelves.
+func setOf(shelves []shelf, inForce *objects.Network) (set objects.Set) {
+	if inForce == nil {
+		set.Network = networkOf(shelves)
+	}
 	for _, s := range shelves {
+		if !s.kind.InSet && inForce != nil {
+			continue
+		}
 		if s.kind.AnyOrder {
 			for _, kept := range s.objects {
 				s.kind.Keep(&set, kept)
@@ -44,6 +60,9 @@ func setOf(shelves []shelf) (set objects.Set) {
 			s.kind.Keep(&set, s.objects[name])
 		}
 	}
+	if inForce != nil {
+		set.Network = inForce
+	}
 	return set
 }
 
@@ -51,10 +70,10 @@ func nameOf(o client.Object) objects.Name {
 	return objects.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
-// Read reads the objects of a namespace once, or of all where that is empty. Those that are not valid are an error. A kind whose
-// CRD the API server does not have is empty; that it has none of the CRDs is an error.
-func Read(ctx context.Context, c *rest.Config, namespace string) (objects.Set, error) {
-	table := kinds.All()
+// Read reads the objects of a namespace once, or of all where that is empty, which are of the kinds of a table. Those that are in no
+// namespace are read always, those that are not valid are an error. A kind whose CRD the API server does not have is empty; that it
+// has none of the CRDs but optional ones is an error.
+func Read(ctx context.Context, c *rest.Config, namespace string, table []kinds.Kind) (objects.Set, error) {
 	reader, err := clientOf(c, table)
 	if err != nil {
 		return objects.Set{}, err
@@ -63,24 +82,26 @@ func Read(ctx context.Context, c *rest.Config, namespace string) (objects.Set, e
 	var faults []error
 	var absent []string
 	var lacks error // of the last that is absent
-	bare := true    // it has none of the CRDs
+	bare := true    // it has none of the CRDs, optional ones apart
 	for _, s := range known {
 		list := s.kind.NewList()
 		err := reader.List(ctx, list, client.InNamespace(namespace))
 		if apierrors.IsNotFound(err) && s.kind.CRD() != "" {
-			absent, lacks = append(absent, s.kind.Absent()), err
+			if !s.kind.Optional {
+				absent, lacks = append(absent, s.kind.Absent()), err
+			}
 			continue
 		}
 		if err != nil {
 			return objects.Set{}, fmt.Errorf("read objects: %w%s", err, HintFor(err))
 		}
-		bare = bare && s.kind.CRD() == ""
+		bare = bare && (s.kind.CRD() == "" || s.kind.Optional)
 		faults = append(faults, s.fill(list))
 	}
 	if lacks != nil && bare {
 		return objects.Set{}, fmt.Errorf("read objects: %w%s", lacks, HintFor(lacks))
 	}
-	set := setOf(known)
+	set := setOf(known, nil)
 	set.Absent = absent
 	return set, errors.Join(faults...)
 }

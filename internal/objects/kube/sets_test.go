@@ -3,11 +3,19 @@ package kube
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"reflect"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kinds"
 )
@@ -39,10 +47,10 @@ func publishing(t *testing.T, script func(t *testing.T, p *published)) {
 func (p *published) change() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	pods := p.known[slices.IndexFunc(p.known, func(s shelf) bool { return s.kind.Kind == objects.PodKind })].objects
-	name := objects.Name{Namespace: "default", Name: fmt.Sprint("pod", len(pods))}
-	pods[name] = objects.Pod{Name: name}
-	p.touch()
+	pods := p.known[slices.IndexFunc(p.known, func(s shelf) bool { return s.kind.Kind == objects.PodKind })]
+	name := objects.Name{Namespace: "default", Name: fmt.Sprint("pod", len(pods.objects))}
+	pods.objects[name] = objects.Pod{Name: name}
+	p.touch(pods.kind)
 }
 
 // A World of thousands of objects takes a while to make: where much changes at most 20 are made in a second, and they are as
@@ -93,4 +101,80 @@ func TestChangesThatComeTogetherAreOneSet(t *testing.T) {
 			t.Errorf("there were %d Sets, at %v", n, p.at)
 		}
 	})
+}
+
+// unmetered is for a Source of which nobody hears.
+type unmetered struct{}
+
+func (unmetered) Refused(int)   {}
+func (unmetered) Readable(bool) {}
+
+// The oracle makes each Network of all objects, and looks whether it is the one before. Objects of our own kinds are valid now and
+// then, so that they are refused too.
+func TestTheNetworkIsAnotherWhenItsContentIs(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	s := &Source{changed: make(chan struct{}, 1), known: newShelves(both), refused: make(map[string]string), meter: unmetered{}, log: slog.New(slog.DiscardHandler)}
+	was := s.set()
+	anew, kept, version := 0, 0, 0
+	for range 3000 {
+		shelf := s.known[random.IntN(len(s.known))]
+		events := s.events(shelf)
+		o := shelf.kind.New()
+		if !shelf.kind.ClusterScoped {
+			o.SetNamespace(fmt.Sprint("space", random.IntN(2)))
+		}
+		o.SetName(fmt.Sprint("name", random.IntN(2)))
+		version++
+		o.SetResourceVersion(strconv.Itoa(version))
+		o.SetLabels(map[string]string{"one": strconv.Itoa(random.IntN(2))})
+		o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: strconv.Itoa(version)}})
+		if random.IntN(3) > 0 {
+			switch o := o.(type) {
+			case *v1alpha1.LLMRoute:
+				o.Spec.BackendRefs = []v1alpha1.BackendReference{{Name: "p"}}
+			case *v1alpha1.PoolSettings:
+				o.Spec.PoolRef.Name = "p"
+			case *v1alpha1.Model:
+				o.Spec.PoolRef.Name = "p"
+			case *pool.InferencePool:
+				o.Spec.Selector.MatchLabels = map[string]string{"app": "llama"}
+				o.Spec.TargetPorts = []pool.Port{{Number: 8000}}
+			}
+		}
+		shelf.kind.Trim(o)
+		switch random.IntN(3) {
+		case 0:
+			events.OnDelete(o)
+		case 1:
+			events.OnAdd(o, false)
+		case 2:
+			events.OnUpdate(nil, o)
+		}
+		is, naive := s.set(), setOf(s.known, nil)
+		if !reflect.DeepEqual(is.Network, naive.Network) {
+			t.Fatalf("after a change of %s the Network is %+v, want %+v", shelf.kind.Kind, is.Network, naive.Network)
+		}
+		same := reflect.DeepEqual(was.Network, naive.Network)
+		if same != (is.Network == was.Network) {
+			t.Fatalf("after a change of %s the Network is another, %v, and its content is, %v", shelf.kind.Kind, is.Network != was.Network, !same)
+		}
+		if len(is.Pods) != len(naive.Pods) || len(is.Routes) != len(naive.Routes) || !reflect.DeepEqual(is.Models, naive.Models) {
+			t.Fatalf("after a change of %s the Set is %+v, want %+v", shelf.kind.Kind, is, naive)
+		}
+		if same {
+			kept++
+		} else {
+			anew++
+		}
+		was = is
+	}
+	if n := was.Network; len(n.Routes)+len(n.Pools)+len(n.Settings) < 3 {
+		t.Errorf("of our own kinds there is hardly anything: %+v", n)
+	}
+	if anew < 500 || kept < 500 {
+		t.Errorf("the Network was made anew %d times and kept %d times: neither is tried", anew, kept)
+	}
+	if p := (&Source{known: newShelves(kinds.All())}); p.set().Network != nil {
+		t.Error("there is a Network where none of its own kinds is followed")
+	}
 }

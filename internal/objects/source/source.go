@@ -78,13 +78,13 @@ func (s Source) Read(ctx context.Context) (*objects.World, error) {
 		if err != nil {
 			return nil, err
 		}
-		set, err := kube.Read(ctx, config, s.Kube.Namespace)
+		set, err := kube.Read(ctx, config, s.Kube.Namespace, kinds.All())
 		if err != nil {
 			return nil, err
 		}
 		all = all.Join(set)
 	case s.Dir != "":
-		set, err := dir.Read(s.Dir)
+		set, err := dir.Read(s.Dir, kinds.All())
 		if err != nil {
 			return nil, err
 		}

@@ -1,0 +1,234 @@
+package kube_test
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kinds"
+	"github.com/headgate/headgate/internal/objects/kube"
+	"github.com/headgate/headgate/test/apiserver"
+)
+
+// withNetwork is both tables.
+var withNetwork = slices.Concat(kinds.All(), kinds.Network())
+
+const gatewayAPI = "apiVersion: gateway.networking.k8s.io/v1\n"
+
+// attached are objects of a Network, one of each kind, by kind.
+var attached = map[string]string{
+	"GatewayClass": gatewayAPI + "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/control}",
+	"Gateway":      gatewayAPI + "kind: Gateway\nmetadata: {name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}]}",
+	"ListenerSet":  gatewayAPI + "kind: ListenerSet\nmetadata: {name: l}\nspec: {parentRef: {name: g}, listeners: [{name: more, port: 81, protocol: HTTP}]}",
+	"HTTPRoute":    gatewayAPI + "kind: HTTPRoute\nmetadata: {name: h}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: s, port: 80}]}]}",
+	"GRPCRoute":    gatewayAPI + "kind: GRPCRoute\nmetadata: {name: r}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: s, port: 80}]}]}",
+	"ReferenceGrant": gatewayAPI + "kind: ReferenceGrant\nmetadata: {name: g}\n" +
+		"spec: {from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: other}], to: [{group: '', kind: Service}]}",
+	"BackendTLSPolicy": gatewayAPI + "kind: BackendTLSPolicy\nmetadata: {name: b}\n" +
+		"spec: {targetRefs: [{group: '', kind: Service, name: s}], validation: {hostname: a.test, wellKnownCACertificates: System}}",
+	"Namespace":     "apiVersion: v1\nkind: Namespace\nmetadata: {name: other}",
+	"Service":       "apiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec: {selector: {app: llama}, ports: [{port: 80, appProtocol: kubernetes.io/h2c}]}",
+	"LLMRoute":      route("{backendRefs: [{name: p}]}"),
+	"InferencePool": inferencePool("{" + base + "}"),
+	"PoolSettings":  settings("{poolRef: {name: p}}"),
+}
+
+// network is the Network that was published last, nil if there is none.
+func (f *followed) network() *objects.Network {
+	if set := f.set.Load(); set != nil {
+		return set.Network
+	}
+	return nil
+}
+
+// sees waits until the World has so many objects of a kind.
+func (c cluster) sees(f *followed, kind string, n int) {
+	c.Helper()
+	c.Await("there are as many of "+kind, func() bool { return f.world.Load().Objects[kind] == n })
+}
+
+// own waits for what API servers make by themselves: their namespaces, and a Service of their own.
+func (c cluster) own(f *followed) {
+	c.Helper()
+	c.sees(f, "Namespace", 4)
+	c.sees(f, "Service", 1)
+}
+
+// Pods come and go all the time, and status is written by whoever reads the Network: neither makes another. Each change of an
+// object of a Network does.
+func TestTheNetworkIsAnotherWhenOneOfItsObjectsChangesAndOnlyThen(t *testing.T) {
+	c := newCluster(t)
+	c.GatewayAPI()
+	c.Apply(attached["Gateway"]) // it is listed, and its changes are watched
+	f := followKinds(t, readerOfNetwork(c), "", withNetwork, slog.New(slog.DiscardHandler))
+	c.own(f)
+	c.sees(f, "Gateway", 1)
+
+	another := func(what string, was *objects.Network) {
+		t.Helper()
+		c.Await("there is another Network: "+what, func() bool { return f.network() != was })
+	}
+	pods := 0
+	same := func(what string, was *objects.Network) {
+		t.Helper()
+		for range 3 {
+			pods++
+			c.Apply(strings.Replace(pod("a", "10.0.0.1", "True"), "app: llama", "app: llama, turn: a"+strings.Repeat("a", pods), 1))
+			set := f.set.Load()
+			c.Await("the pod is seen", func() bool { is := f.set.Load(); return is != set && len(is.Pods) == 1 })
+		}
+		c.Delete("apiVersion: v1\nkind: Pod\nmetadata: {name: a}")
+		c.sees(f, "Pod", 0)
+		if f.network() != was {
+			t.Errorf("there is another Network: %s", what)
+		}
+	}
+	same("pods came and went", f.network())
+
+	g := apiserver.ReadObjects(t, attached["Gateway"])[0]
+	was := f.network()
+	for what, patch := range map[string]string{
+		"annotations": `{"metadata": {"annotations": {"a": "b"}}}`,
+		"status":      `{"status": {"addresses": [{"type": "IPAddress", "value": "10.96.0.7"}]}}`,
+	} {
+		var sub []string
+		if what == "status" {
+			sub = []string{what}
+		}
+		if _, err := c.At(g).Patch(t.Context(), "g", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, sub...); err != nil {
+			t.Fatal(err)
+		}
+		same(what+" of a Gateway", was)
+	}
+	c.Delete(attached["Gateway"])
+	another("a Gateway is gone", was)
+
+	there := map[string]int{"Namespace": 4, "Service": 1}
+	for _, kind := range slices.Sorted(maps.Keys(attached)) {
+		text := attached[kind]
+		was := f.network()
+		c.Apply(text)
+		another("of "+kind+" one came", was)
+		c.sees(f, kind, there[kind]+1)
+		was = f.network()
+		o := apiserver.ReadObjects(t, text)[0]
+		if _, err := c.At(o).Patch(t.Context(), o.GetName(), types.MergePatchType, []byte(`{"metadata": {"labels": {"edited": "yes"}}}`), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		another("of "+kind+" one was edited", was)
+		if kind == "Namespace" { // which nobody collects here, so that it is never gone
+			continue
+		}
+		was = f.network()
+		c.Delete(text)
+		another("of "+kind+" one went", was)
+		c.sees(f, kind, there[kind])
+	}
+	was = f.network()
+	c.Apply(model("{poolRef: {name: p}}") + "\n---\n" + list(`{addresses: ["10.0.0.9:1"]}`))
+	c.sees(f, "Model", 1)
+	c.sees(f, "EndpointList", 1)
+	same("a Model and an EndpointList came", was)
+
+	for _, text := range attached {
+		c.Apply(text)
+	}
+	for kind := range attached {
+		if kind != "Namespace" {
+			c.sees(f, kind, there[kind]+1)
+		}
+	}
+	set, err := kube.Read(t.Context(), readerOfNetwork(c), "", withNetwork)
+	if diff := cmp.Diff(set.Network, f.network()); err != nil || diff != "" {
+		t.Errorf("%v; the Network read once and the one that is followed differ:\n%s", err, diff)
+	}
+	n := f.network()
+	if got := objects.Build(objects.Set{Network: n}).Objects; len(n.Routes) != 1 || len(n.Pools) != 1 || len(n.Settings) != 1 || got["Service"] != 2 || got["BackendTLSPolicy"] != 1 {
+		t.Errorf("the Network has %v, and %d, %d, %d of what a Set has too", got, len(n.Routes), len(n.Pools), len(n.Settings))
+	}
+	want := []objects.ServicePort{{Port: 80, Protocol: "TCP", AppProtocol: "kubernetes.io/h2c"}}
+	if s := n.Services[1]; !cmp.Equal(s.Ports, want) || s.Name.String() != "default/s" || n.Classes[0].Namespace != "" || n.Namespaces[4].Name != "other" {
+		t.Errorf("the Network is %+v", n)
+	}
+	c.NothingDenied("reader")
+}
+
+// What is in no namespace is read where one namespace is; the namespaces are, so that a Gateway can allow routes by their labels.
+func TestOfOneNamespaceTheNetworkHasWhatIsInNoNamespaceToo(t *testing.T) {
+	c := newCluster(t)
+	c.GatewayAPI()
+	for _, text := range attached {
+		c.Apply(text)
+	}
+	c.In("other").Apply(attached["Gateway"] + "\n---\n" + attached["Service"])
+	f := followKinds(t, readerOfNetwork(c), "default", withNetwork, slog.New(slog.DiscardHandler))
+	want := map[string]int{"Pod": 0, "Model": 0, "EndpointList": 0, "Namespace": 5, "Service": 2}
+	for kind := range attached {
+		want[kind] = max(want[kind], 1)
+	}
+	c.Await("all of it is in force, and nothing else", func() bool { return maps.Equal(f.world.Load().Objects, want) && f.readable.Load() })
+	set, err := kube.Read(t.Context(), readerOfNetwork(c), "default", withNetwork)
+	if diff := cmp.Diff(set.Network, f.network()); err != nil || diff != "" {
+		t.Errorf("%v; the Network read once and the one that is followed differ:\n%s", err, diff)
+	}
+	c.NothingDenied("reader")
+}
+
+// Without Gateway API there is nothing amiss, and a Network without it.
+func TestGatewayAPIMayComeLaterOrNever(t *testing.T) {
+	c := newCluster(t)
+	c.Apply(inferencePool("{" + base + "}"))
+	var log lockedLog
+	f := followKinds(t, readerOfNetwork(c), "", withNetwork, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	c.own(f)
+	c.sees(f, "InferencePool", 1)
+	c.Await("all else is in force", f.readable.Load)
+	if n := log.count("level=WARN"); n != 0 || log.count("crd=gateways.gateway.networking.k8s.io") != 1 {
+		t.Errorf("it is told of by %d warnings:\n%s", n, log.String())
+	}
+	set, err := kube.Read(t.Context(), readerOfNetwork(c), "", withNetwork)
+	if diff := cmp.Diff(set.Network, f.network()); err != nil || diff != "" || len(set.Absent) > 0 {
+		t.Errorf("read once there lack %q, %v:\n%s", set.Absent, err, diff)
+	}
+
+	c.GatewayAPI()
+	c.Apply(attached["Gateway"] + "\n---\n" + attached["GatewayClass"])
+	c.sees(f, "Gateway", 1)
+	c.sees(f, "GatewayClass", 1)
+	const crd = "gateways.gateway.networking.k8s.io"
+	c.Delete("apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: " + crd + "}")
+	c.gone(crd)
+	c.sees(f, "Gateway", 0)
+	c.Await("all else is in force again", f.readable.Load) // an API server that drops a CRD refuses for a moment
+	if f.world.Load().Objects["GatewayClass"] != 1 || len(f.network().Pools) != 1 || log.count("level=WARN msg=\"the API") != 0 {
+		t.Errorf("without the CRD %s there are %v:\n%s", crd, f.world.Load().Objects, log.String())
+	}
+}
+
+// An API server that has Gateway API and nothing of ours is not the one that is meant, or Headgate is to be installed there.
+func TestGatewayAPITakesThePlaceOfNoneOfOurCRDs(t *testing.T) {
+	s := apiserver.Run(t)
+	s.Objects(t).GatewayAPI()
+	set, err := kube.Read(t.Context(), s.Admin(), "", withNetwork)
+	if err == nil || !strings.Contains(err.Error(), "kubectl apply -k manifests/crds") {
+		t.Errorf("it is read as %+v, %v", set, err)
+	}
+}
+
+// readerOfNetwork is reader for both tables.
+func readerOfNetwork(c cluster) *rest.Config {
+	return c.Allowed("reader", `
+- {apiGroups: [""], resources: [pods, services, namespaces], verbs: [list, watch]}
+- {apiGroups: [inference.networking.k8s.io], resources: [inferencepools], verbs: [list, watch]}
+- {apiGroups: [inference.x-k8s.io], resources: [llmroutes, models, poolsettings, endpointlists], verbs: [list, watch]}
+- {apiGroups: [gateway.networking.k8s.io], resources: [gatewayclasses, gateways, listenersets, httproutes, grpcroutes, referencegrants, backendtlspolicies], verbs: [list, watch]}
+`)
+}
