@@ -58,7 +58,9 @@ type Object struct {
 }
 
 // String is "Kind namespace/name", or "Kind name" without a namespace.
-func (o Object) String() string { return o.Kind + " " + o.Name.String() }
+func (o Object) String() string {
+	return strings.TrimSuffix(o.Kind+" "+o.Name.String(), " ") // one without a name is at fault
+}
 
 // shelves are where a Set keeps its objects, those of its Network apart, by kind: a kind that has a field in Set has a line here.
 func (s *Set) shelves() map[string]shelf {

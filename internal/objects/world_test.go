@@ -266,6 +266,7 @@ func TestNamesReadWellWithoutANamespaceToo(t *testing.T) {
 		{"Gateway", objects.Name{Namespace: "default", Name: "g"}, "Gateway default/g"},
 		{"GatewayClass", objects.Name{Name: "headgate"}, "GatewayClass headgate"},
 		{"LLMRoute", objects.Name{Namespace: "default"}, "LLMRoute default/"},
+		{"GatewayClass", objects.Name{}, "GatewayClass"},
 	} {
 		if got := (objects.Object{Kind: c.kind, Name: c.name}).String(); got != c.want {
 			t.Errorf("%v is %q, want %q", c.name, got, c.want)

@@ -15,6 +15,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -45,7 +46,8 @@ type Source struct {
 
 	// Owned by Run.
 	files   map[string]*file
-	running bool // the first Set is out: a fault is now a refused edit, and no longer a failed start
+	network *objects.Network // as read last; nil if none of its own kinds is read
+	running bool             // the first Set is out: a fault is now a refused edit, and no longer a failed start
 }
 
 // file is what is known of one file.
@@ -81,7 +83,7 @@ func (s *Source) first() (*objects.Set, error) {
 		return nil, err
 	}
 	if set == nil {
-		set = new(objects.Set)
+		set = s.good(nil)
 	}
 	return set, nil
 }
@@ -320,13 +322,17 @@ func (s *Source) faults() error {
 	return errors.Join(faults...)
 }
 
-// good joins the last good objects of every file.
+// good joins the last good objects of every file. The Network stays the one that it was until one of its objects is another.
 func (s *Source) good(names []string) *objects.Set {
-	var all objects.Set
+	all := objects.Set{Network: kinds.NewNetwork(s.kinds)}
 	for _, name := range names {
 		if good := s.files[name].good; good != nil {
 			all.Add(good.set)
 		}
 	}
+	if reflect.DeepEqual(all.Network, s.network) {
+		all.Network = s.network
+	}
+	s.network = all.Network
 	return &all
 }

@@ -53,10 +53,13 @@ func (b *lockedBuffer) String() string {
 	return b.text.String()
 }
 
-func follow(t *testing.T, folder string) *follower {
+func follow(t *testing.T, folder string) *follower { return followKinds(t, folder, kinds.All()) }
+
+// followKinds is follow with the kinds of a table.
+func followKinds(t *testing.T, folder string, table []kinds.Kind) *follower {
 	f := &follower{t: t, folder: folder, worlds: make(chan *objects.World, 100), refused: make(chan int, 100), done: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
-	source := dir.New(folder, kinds.All(), slog.New(slog.NewTextHandler(&f.log, nil)), func(n int) { f.refused <- n })
+	source := dir.New(folder, table, slog.New(slog.NewTextHandler(&f.log, nil)), func(n int) { f.refused <- n })
 	go func() { f.done <- source.Run(ctx, func(s objects.Set) { f.worlds <- objects.Build(s) }) }()
 	t.Cleanup(func() {
 		cancel()

@@ -15,7 +15,7 @@ import (
 	"github.com/headgate/headgate/internal/objects/kinds"
 )
 
-// defaultNamespace is the namespace of an object that names none, as kubectl has it.
+// defaultNamespace is the namespace of an object that names none and is in one, as kubectl has it.
 const defaultNamespace = "default"
 
 // contents is the objects of one file.
@@ -46,7 +46,7 @@ func (f *Fault) Error() string { return fmt.Sprintf("%s:%d: %s", f.File, f.Line,
 
 // parse reads the objects of one file: documents of YAML or JSON, and lists of kubectl get. Every error is a [Fault].
 func parse(file string, text []byte, table []kinds.Kind) (*contents, error) {
-	c := &contents{as: make(map[objects.Object]written), set: objects.Set{At: make(map[objects.Object]string)}}
+	c := &contents{as: make(map[objects.Object]written), set: objects.Set{At: make(map[objects.Object]string), Network: kinds.NewNetwork(table)}}
 	for _, d := range documents(text) {
 		p := &parser{file: file, doc: d, kinds: table, contents: c}
 		if err := p.document(); err != nil {
@@ -146,7 +146,10 @@ func (p *parser) read(path string, text []byte, k kinds.Kind) error {
 	if err != nil {
 		return err
 	}
-	if o.GetNamespace() == "" {
+	switch {
+	case k.ClusterScoped:
+		o.SetNamespace("") // as an API server does
+	case o.GetNamespace() == "":
 		o.SetNamespace(defaultNamespace)
 	}
 	id := objects.Object{Kind: k.Kind, Name: objects.Name{Namespace: o.GetNamespace(), Name: o.GetName()}}

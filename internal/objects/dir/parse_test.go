@@ -3,6 +3,7 @@ package dir
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -249,4 +250,62 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%q (-want +got):\n%s", text, diff)
 		}
 	})
+}
+
+const (
+	goodClass = `apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata:
+  name: headgate
+spec: {controllerName: headgate.dev/control}
+`
+	goodGateway = `apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata:
+  name: g
+spec:
+  gatewayClassName: headgate
+  listeners:
+  - {name: http, port: 80, protocol: HTTP}
+  - {name: https, port: 443, protocol: HTTPS}
+`
+)
+
+// withNetwork is both tables.
+var withNetwork = slices.Concat(kinds.All(), kinds.Network())
+
+func TestAFaultOfANetworksObjectIsNamedByFileLineAndReason(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"class twice", goodClass + "---\n" + strings.Replace(goodClass, "  name: headgate", "  name: headgate\n  namespace: other", 1), "f.yaml:10: GatewayClass headgate is defined twice, first at line 4"},
+		{"no name", strings.Replace(goodClass, "  name: headgate", "  labels: {}", 1), "f.yaml:3: GatewayClass: metadata.name: Required value: give the object a name"},
+		{"no class", strings.Replace(goodGateway, "  gatewayClassName: headgate\n", "", 1), "f.yaml:5: Gateway default/g: spec.gatewayClassName: Required value: name the GatewayClass, such as headgate"},
+		{
+			"no listeners", strings.Split(goodGateway, "  listeners:")[0],
+			"f.yaml:5: Gateway default/g: spec.listeners: Required value: write at least one listener, such as {name: http, port: 80, protocol: HTTP}",
+		},
+		{"listener twice", strings.Replace(goodGateway, "name: https", "name: http", 1), `f.yaml:9: Gateway default/g: spec.listeners[1].name: Duplicate value: "http"`},
+		{"wrong type", strings.Replace(goodGateway, "443", "https", 1), "f.yaml:7: spec.listeners.port: want a whole number, not string"},
+		{
+			"unknown kind", strings.Replace(goodGateway, "kind: Gateway", "kind: TCPRoute", 1),
+			`f.yaml:2: apiVersion "gateway.networking.k8s.io/v1", kind "TCPRoute" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool, v1 Pod, Namespace and Service and gateway.networking.k8s.io/v1 GatewayClass, Gateway, ListenerSet, HTTPRoute, GRPCRoute, ReferenceGrant and BackendTLSPolicy`,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := parse("f.yaml", []byte(c.text), withNetwork)
+			if err == nil || err.Error() != c.want {
+				t.Errorf("got  %v\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
+// Gateway API is not ours: a field of another version of it refuses nothing.
+func TestOfANetworkAFieldThatNobodyKnowsIsNoted(t *testing.T) {
+	c, err := parse("f.yaml", []byte(strings.Replace(goodGateway, "  listeners:", "  future: 7\n  listeners:", 1)), withNetwork)
+	if err != nil || c.set.Network == nil || len(c.set.Network.Gateways) != 1 {
+		t.Fatalf("it is read as %+v, %v", c, err)
+	}
+	if diff := cmp.Diff([]string{`f.yaml:7: Gateway default/g: unknown field "spec.future": ignored`}, c.notes); diff != "" {
+		t.Errorf("notes (-want +got):\n%s", diff)
+	}
 }
