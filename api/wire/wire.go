@@ -2,6 +2,8 @@
 // other gateways must spell alike. A test holds envoy.yaml to these names.
 package wire
 
+import "strings"
+
 // The endpoint-picker protocol, version 1.0.0: the destination goes back to the data plane both as a request header and
 // as dynamic metadata, under the same key and with the same value: "ip:port", or several of them with commas between, each
 // to be tried if those before it did not serve.
@@ -49,7 +51,22 @@ const (
 const EndpointsCluster = "endpoints"
 
 // PoolCluster returns the name by which Envoy asks extproc for the endpoints of an InferencePool.
-func PoolCluster(namespace, name string) string { return "pool/" + namespace + "/" + name }
+func PoolCluster(namespace, name string) string { return poolPrefix + namespace + "/" + name }
+
+// PoolOf returns the pool, "namespace/name", whose cluster this is, as of [PoolCluster]; false if it is that of none.
+func PoolOf(cluster string) (pool string, ok bool) { return strings.CutPrefix(cluster, poolPrefix) }
+
+const poolPrefix = "pool/"
+
+// Names that control and extproc agree on for the Envoys of a Gateway. What begins with x-gateway- is taken from clients' requests.
+const (
+	// PoolHeader is the header in which extproc names the cluster, as of [PoolCluster], of a request whose pool follows from its model.
+	PoolHeader = "x-gateway-pool-cluster"
+	// ListenerMetadata is the metadata of an ext_proc stream that names the listener whose models count.
+	ListenerMetadata = "x-gateway-listener"
+	// PoolMetadata is the metadata of an ext_proc stream that names the pool, "namespace/name", where the route does.
+	PoolMetadata = "x-gateway-pool"
+)
 
 // ElsewhereHeader marks a response by which an engine asks for the request to be tried elsewhere: its queue is full, it is
 // stopping, or it has no such model. Envoy's configuration sets it, goes on to the next pick by it, and removes it.

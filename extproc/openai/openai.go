@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/internal/engine"
 )
 
@@ -36,15 +37,11 @@ const (
 )
 
 const (
-	modelsPath    = "/v1/models"
-	responsesPath = "/v1/responses/"
-	healthPath    = "/health"
+	responsesPath = wire.ResponsesPath + "/"
 	messagesPath  = "/v1/messages"
 )
 
-// inference is every path that may reach an engine, all of them by POST. Everything else an engine serves is left out
-// on purpose: its adapter and admin paths (see closed), and what names no model. The paths are those of vLLM 0.32.0, which
-// leaves the ones outside /v1 and /v2 open without its API key: extproc picks for them by their model, as for the others.
+// inference is what the requests to each of [wire.InferencePaths] are.
 var inference = map[string]Operation{
 	"/v1/chat/completions":      JSON,
 	"/v1/completions":           JSON,
@@ -98,12 +95,12 @@ func Find(method, path string) (op Operation, name string) {
 // about finds what extproc answers itself.
 func about(path string) (op Operation, name string) {
 	switch path {
-	case modelsPath:
+	case wire.ModelsPath:
 		return ListModels, ""
-	case healthPath:
+	case wire.HealthPath:
 		return Health, ""
 	}
-	if model, ok := strings.CutPrefix(path, modelsPath+"/"); ok && model != "" {
+	if model, ok := strings.CutPrefix(path, wire.ModelsPath+"/"); ok && model != "" {
 		return RetrieveModel, model
 	}
 	return None, ""
@@ -115,7 +112,7 @@ func Served() []string {
 	for path := range inference {
 		all = append(all, "POST "+path)
 	}
-	return append(slices.Sorted(slices.Values(all)), "GET "+modelsPath, "GET "+healthPath, "GET and DELETE "+responsesPath+"{id}")
+	return append(slices.Sorted(slices.Values(all)), "GET "+wire.ModelsPath, "GET "+wire.HealthPath, "GET and DELETE "+responsesPath+"{id}")
 }
 
 // IsMessages says whether a path is of Anthropic's messages API, whose errors have another shape than OpenAI's.

@@ -12,9 +12,23 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/internal/engine"
 )
+
+// Where extproc answers is where control lets requests come to it.
+func TestThePathsAreThoseOfTheWire(t *testing.T) {
+	var inference []string
+	for _, served := range openai.Served() {
+		if path, ok := strings.CutPrefix(served, "POST "); ok {
+			inference = append(inference, path)
+		}
+	}
+	if want := slices.Sorted(slices.Values(wire.InferencePaths)); !slices.Equal(inference, want) {
+		t.Errorf("inference is %v, the wire says %v", inference, want)
+	}
+}
 
 func TestOnlyInferenceMayPass(t *testing.T) {
 	for _, c := range []struct {

@@ -22,8 +22,8 @@ const mainLines = 150
 // nothing and have no state of their own.
 var pure = []string{
 	"extproc/openai", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/belief", "extproc/outcome",
-	"control/place/decide",
-	"internal/engine", "internal/objects", "internal/profile", "internal/sim",
+	"control/place/decide", "control/attach/plan",
+	"internal/attach", "internal/engine", "internal/objects", "internal/profile", "internal/sim",
 }
 
 // impureStd are the packages of the standard library that a pure room may not import, with what is let through.
@@ -42,7 +42,8 @@ var impureStd = []struct {
 	{"crypto/rand", nil, "randomness is an argument"},
 }
 
-// pureModules are the modules beyond the standard library that a pure room may import: types, and readers of bytes.
+// pureModules are the packages of modules beyond the standard library that a pure room may import: types, and readers of bytes. With a
+// slash at the end, everything below is meant.
 var pureModules = []string{
 	"github.com/tidwall/gjson",                      // reads JSON
 	"sigs.k8s.io/yaml",                              // reads YAML
@@ -52,6 +53,7 @@ var pureModules = []string{
 	"k8s.io/apimachinery/pkg/runtime/schema",        // types
 	"k8s.io/apimachinery/pkg/util/validation",       // checks names
 	"k8s.io/apimachinery/pkg/util/validation/field", // names faults
+	"k8s.io/apimachinery/pkg/labels",                // selects by labels
 	"sigs.k8s.io/gateway-api/apis/v1",               // types
 	"github.com/prometheus/client_model/go",         // types
 	"github.com/prometheus/common/expfmt",           // reads metrics pages
@@ -100,6 +102,7 @@ const trying = "bench"
 
 // reserved are rooms of internal that one program reaches, or none, and why they stand there all the same.
 var reserved = []struct{ room, why string }{
+	{"internal/attach", "extproc comes to find the models of a listener by it"},
 	{"internal/profile", "pick may come to choose by how long an engine will take, and the planner of what to load too"},
 	{"internal/sim", "a planner may come to try what it plans on the step model of an engine"},
 }
@@ -130,8 +133,8 @@ var houses = [][]floor{
 			"each speaks with one neighbour: people, callers, and an API server about one matter each",
 		},
 		{
-			[]string{"control/place", "control/place/board", "control/place/mesh"},
-			"each speaks with one neighbour, which is engines, extprocs or clients, in the words of decide",
+			[]string{"control/place", "control/place/board", "control/place/mesh", "control/attach/plan"},
+			"what Envoys are to do; each of the others speaks with one neighbour, which is engines, extprocs or clients, in the words of decide",
 		},
 		{
 			[]string{"control/place/load", "control/place/decide", "control/place/memory"},
@@ -153,6 +156,7 @@ var houses = [][]floor{
 			[]string{"internal/objects/dir", "internal/objects/kube", "internal/objects/resolve"},
 			"each reads objects from one place",
 		},
+		{[]string{"internal/attach"}, "who attaches where, of the World"},
 		{[]string{"internal/objects/kinds"}, "which kinds there are, for a folder and an API server both"},
 		{[]string{"internal/objects", "internal/sim"}, "the World, the model of an engine"},
 		{
@@ -161,7 +165,7 @@ var houses = [][]floor{
 		},
 	},
 	{
-		{[]string{"test/apiserver"}, "an API server is two processes"},
+		{[]string{"test/apiserver", "test/network"}, "an API server is two processes"},
 		{[]string{"test/process", "test/golden", "test/walls"}, "each knows only its own matter"},
 	},
 	{

@@ -1,0 +1,32 @@
+package wire
+
+// InferencePaths are the paths of requests that may reach an engine, all of them by POST. Everything else an engine serves is left out
+// on purpose: its adapter and admin paths, and what names no model. The paths are those of vLLM 0.32.0, which leaves the ones outside
+// /v1 and /v2 open without its API key: extproc picks for them by their model, as for the others.
+var InferencePaths = []string{
+	"/v1/chat/completions",
+	"/v1/completions",
+	"/v1/embeddings",
+	"/v1/responses",
+	"/v1/messages",
+	"/v1/messages/count_tokens",
+	"/v1/rerank",
+	"/v2/rerank",
+	"/rerank",
+	"/v1/score",
+	"/score",
+	"/pooling",
+	"/classify",
+	"/tokenize",
+	"/detokenize",
+	"/v1/audio/speech",
+	"/v1/audio/transcriptions",
+	"/v1/audio/translations",
+}
+
+// Paths that extproc answers itself, or by the id of an answer that an engine keeps.
+const (
+	ModelsPath    = "/v1/models"    // the list, and below it each model
+	ResponsesPath = "/v1/responses" // below it the answers that engines keep
+	HealthPath    = "/health"
+)

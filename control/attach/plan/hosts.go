@@ -1,0 +1,100 @@
+package plan
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// routed is the rules of one route at one listener, for some hostnames.
+type routed struct {
+	domains []string
+	rules   []Rule
+}
+
+// hosts returns what happens to the requests of a listener. It has an entry for the listener's own hostname, so that no less specific
+// listener of the port has its requests.
+func (b *builder) hosts(port *Port, l *attach.Listener) []Host {
+	domains := map[string]bool{l.Hostname: true}
+	oldest := b.oldestModels(l)
+	routes := make([]routed, len(l.Routes))
+	for age, at := range l.Routes {
+		r := &routes[age]
+		switch {
+		case at.Route.Kind == objects.HTTPRouteKind:
+			r.rules = b.httpRules(b.http[at.Route.Name], at.Route, l)
+		case at.Route.Kind == objects.GRPCRouteKind:
+			r.rules = b.grpcRules(b.grpc[at.Route.Name], at.Route, l)
+		case age == oldest:
+			r.rules = llmRules()
+		}
+		for _, domain := range at.Hostnames {
+			if owner(port, domain) == l { // else another listener has the requests to it
+				domains[domain] = true
+				r.domains = append(r.domains, domain)
+			}
+		}
+	}
+	all := make([]Host, 0, len(domains))
+	for _, domain := range slices.Sorted(maps.Keys(domains)) {
+		all = append(all, Host{domain, rulesOf(domain, routes)})
+	}
+	return all
+}
+
+// owner returns the listener of a port that has the requests to a domain: the most specific one.
+func owner(port *Port, domain string) *attach.Listener {
+	var best *attach.Listener
+	for _, l := range port.Listeners {
+		both, ok := attach.Intersect(l.Hostname, domain)
+		if ok && both == domain && (best == nil || attach.MoreSpecific(l.Hostname, best.Hostname)) {
+			best = l.Listener
+		}
+	}
+	return best
+}
+
+// ranked is a rule with the hostname pattern by which its route takes requests to a domain.
+type ranked struct {
+	Rule
+	pattern string
+	age     int // of its route: 0 is the oldest
+}
+
+// rulesOf returns the rules for the requests to a domain, in the order of Gateway API: those of the route with the more specific
+// hostname first, then the more specific match, then the older route, then the earlier rule (HTTPRoute, spec.hostnames and
+// spec.rules.matches). Routes come in order of age.
+func rulesOf(domain string, routes []routed) []Rule {
+	var all []ranked
+	for age, r := range routes {
+		pattern, fits := "", false
+		for _, d := range r.domains {
+			if both, ok := attach.Intersect(d, domain); ok && both == domain && (!fits || attach.MoreSpecific(d, pattern)) {
+				pattern, fits = d, true
+			}
+		}
+		if !fits {
+			continue
+		}
+		for _, rule := range r.rules {
+			all = append(all, ranked{rule, pattern, age})
+		}
+	}
+	slices.SortStableFunc(all, func(x, y ranked) int {
+		switch {
+		case attach.MoreSpecific(x.pattern, y.pattern):
+			return -1
+		case attach.MoreSpecific(y.pattern, x.pattern):
+			return 1
+		}
+		return cmp.Or(-x.Match.compare(y.Match), cmp.Compare(x.age, y.age))
+	})
+	rules := make([]Rule, len(all))
+	for i, r := range all {
+		rules[i] = r.Rule
+	}
+	return rules
+}

@@ -1,0 +1,158 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"regexp/syntax"
+	"strings"
+
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// PathKind is how a path must be for a request to fit.
+type PathKind int
+
+// Kinds of paths, the less specific first: Gateway API orders Exact before PathPrefix, and leaves RegularExpression to us.
+const (
+	// Prefix is of whole elements: /a fits /a and /a/b, and not /ab.
+	Prefix PathKind = iota
+	// Regex fits the whole path.
+	Regex
+	Exact
+)
+
+// Match says which requests fit: those that fit all of it.
+type Match struct {
+	Kind PathKind
+	Path string
+	// Method is empty for every method.
+	Method string
+	// Headers and Query are to have these values.
+	Headers, Query []Value
+}
+
+// Value is a header or query parameter with the value that it is to have: all of it, or an expression that fits all of it.
+type Value struct {
+	Name, Value string
+	Regex       bool
+}
+
+// compare says which of two matches is more specific: above 0 if m is.
+func (m Match) compare(o Match) int {
+	given := func(method string) int { return min(len(method), 1) }
+	return cmp.Or(
+		cmp.Compare(m.Kind, o.Kind),
+		cmp.Compare(len(m.Path), len(o.Path)),
+		cmp.Compare(given(m.Method), given(o.Method)),
+		cmp.Compare(len(m.Headers), len(o.Headers)),
+		cmp.Compare(len(m.Query), len(o.Query)),
+	)
+}
+
+// matchOf returns a match of an HTTPRoute, or why it cannot be.
+func matchOf(m gatewayv1.HTTPRouteMatch) (Match, error) {
+	is := Match{Kind: Prefix, Path: "/"}
+	if m.Path != nil {
+		is.Path = or(m.Path.Value, "/")
+		switch kind := or(m.Path.Type, gatewayv1.PathMatchPathPrefix); kind {
+		case gatewayv1.PathMatchExact:
+			is.Kind = Exact
+		case gatewayv1.PathMatchPathPrefix:
+			if is.Path = strings.TrimRight(is.Path, "/"); is.Path == "" {
+				is.Path = "/"
+			}
+		case gatewayv1.PathMatchRegularExpression:
+			is.Kind = Regex
+			if err := checkRegex(is.Path); err != nil {
+				return is, fmt.Errorf("path %w", err)
+			}
+		default:
+			return is, fmt.Errorf("path: the type %q is none that Headgate knows", kind)
+		}
+		if is.Kind != Regex && !strings.HasPrefix(is.Path, "/") {
+			return is, fmt.Errorf("path %q does not begin with /", is.Path)
+		}
+	}
+	is.Method = string(or(m.Method, ""))
+	seen := make(map[string]bool)
+	for _, h := range m.Headers {
+		name := strings.ToLower(string(h.Name))
+		if seen[name] {
+			continue // the first of a name counts, by the specification
+		}
+		seen[name] = true
+		v, err := valueOf(name, h.Value, or(h.Type, gatewayv1.HeaderMatchExact) == gatewayv1.HeaderMatchRegularExpression)
+		if err != nil {
+			return is, fmt.Errorf("header %w", err)
+		}
+		is.Headers = append(is.Headers, v)
+	}
+	seen = make(map[string]bool)
+	for _, q := range m.QueryParams {
+		if seen[string(q.Name)] {
+			continue
+		}
+		seen[string(q.Name)] = true
+		v, err := valueOf(string(q.Name), q.Value, or(q.Type, gatewayv1.QueryParamMatchExact) == gatewayv1.QueryParamMatchRegularExpression)
+		if err != nil {
+			return is, fmt.Errorf("query parameter %w", err)
+		}
+		is.Query = append(is.Query, v)
+	}
+	return is, nil
+}
+
+func valueOf(name, value string, regex bool) (Value, error) {
+	if regex {
+		if err := checkRegex(value); err != nil {
+			return Value{}, fmt.Errorf("%s %w", name, err)
+		}
+	}
+	return Value{name, value, regex}, nil
+}
+
+// maxProgram bounds an expression. Envoy refuses those whose RE2 program is larger than it is told to take, and with one all routes of
+// their listener.
+const maxProgram = 1000
+
+// checkRegex says what is wrong with an expression, which is of RE2's syntax as Go's are.
+func checkRegex(text string) error {
+	parsed, err := syntax.Parse(text, syntax.Perl)
+	if err != nil {
+		return fmt.Errorf("%q is no regular expression: %w", text, err)
+	}
+	program, err := syntax.Compile(parsed.Simplify())
+	if err != nil {
+		return fmt.Errorf("%q is no regular expression: %w", text, err)
+	}
+	if size := programSize(program); size > maxProgram {
+		return fmt.Errorf("%q is too large a regular expression: it has %d steps, and may have %d; write fewer or smaller repetitions", text, size, maxProgram)
+	}
+	return nil
+}
+
+// programSize is about the size of an expression's program in RE2, which works on bytes: a character beyond ASCII is up to four steps
+// there, and a range of them as many as there are ways to begin.
+func programSize(p *syntax.Prog) int {
+	size := 0
+	for _, i := range p.Inst {
+		size++
+		for at := 1; at < len(i.Rune); at += 2 {
+			if i.Rune[at] > 0x7f {
+				size += 12
+			}
+		}
+		if i.Op == syntax.InstRuneAny || i.Op == syntax.InstRuneAnyNotNL {
+			size += 12
+		}
+	}
+	return size
+}
+
+// or is what p points to, or other where p is nil.
+func or[T any](p *T, other T) T {
+	if p == nil {
+		return other
+	}
+	return *p
+}

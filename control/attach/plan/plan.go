@@ -1,0 +1,219 @@
+// Package plan decides what the Envoys of each Gateway are to do: on which ports they listen, and for each request there, by its
+// host, path, method and headers, where it goes. It is pure: objects in, plans and verdicts on the objects out. It speaks Gateway
+// API's words and none of Envoy's, so that a plan can be read, and told why it is as it is.
+//
+// Where the specification says that a rule cannot be followed, requests that fit the rule get 500: they must not fall to a rule that
+// was not meant for them.
+package plan
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// Plans are those of all Gateways of ours, and what became of the routes. They are immutable.
+type Plans struct {
+	// Gateways in order of name.
+	Gateways []*Plan
+	// Routes are what became of each route that attaches somewhere, but for what [attach.Attachments] says of its parents.
+	Routes map[objects.Object]RouteVerdict
+}
+
+// RouteVerdict is what is wrong with a route, whatever it attaches to.
+type RouteVerdict struct {
+	// Refused is why none of its rules is in force; zero if one is.
+	Refused attach.Verdict
+	// Partly is why some of its rules are not in force, in words for people; empty if all are, or none.
+	Partly string
+	// Refs is the first of its references that cannot be followed; zero if all can.
+	Refs attach.Verdict
+}
+
+// Plan is what the Envoys of one Gateway are to do.
+type Plan struct {
+	Gateway objects.Name
+	// Ports in order of number.
+	Ports []Port
+	// Clusters are what its rules name, in order of name.
+	Clusters []Cluster
+}
+
+// Port is a port on which Envoy listens.
+type Port struct {
+	Number int32
+	// Listeners that share it, in order of precedence. All of a port have the same protocol.
+	Listeners []Listener
+}
+
+// Listener is what happens to the requests of one listener.
+type Listener struct {
+	*attach.Listener
+	// Hosts in order of domain. The most specific that fits a request's host has it, of all listeners of the port; who fits none
+	// gets 404.
+	Hosts []Host
+}
+
+// Host is the requests to some hostnames.
+type Host struct {
+	// Domain is a pattern as of [attach.Intersect].
+	Domain string
+	// Rules in order of precedence: the first that fits a request has it; who fits none gets 404.
+	Rules []Rule
+}
+
+// Rule is one match of a rule of a route, and what happens to the requests that fit.
+type Rule struct {
+	// Of is the route, Index the number of the rule in it, and Name the rule's name; empty if it has none.
+	Of    objects.Object
+	Index int
+	Name  string
+	Match Match
+	// Exactly one of the next three is set. Status is an answer without a body.
+	Forward  *Forward
+	Redirect *Redirect
+	Status   int32
+
+	// Request and Response are changes of headers.
+	Request, Response Headers
+	// CORS is nil where browsers of other origins may not call.
+	CORS *gatewayv1.HTTPCORSFilter
+}
+
+// Forward sends requests to one of several clusters.
+type Forward struct {
+	// Models says that extproc finds the pool, by the model that the request names: there are no backends.
+	Models bool
+	// Backends have weights above 0.
+	Backends []Backend
+	// Host replaces the request's; empty leaves it.
+	Host string
+	Path *PathChange
+	// Mirrors get copies.
+	Mirrors []Mirror
+	// Timeout bounds the whole, TryTimeout each try; 0 is no bound.
+	Timeout, TryTimeout time.Duration
+	Retry               *gatewayv1.HTTPRouteRetry
+}
+
+// Backend is a cluster and its share of a rule's requests.
+type Backend struct {
+	// Cluster is the name of one of the plan's; empty for a reference that cannot be followed, whose share gets 500.
+	Cluster           string
+	Weight            int32
+	Request, Response Headers
+}
+
+// Mirror is where copies go, and of how many requests: Share of Of.
+type Mirror struct {
+	Cluster   string
+	Share, Of int32
+}
+
+// Redirect is an answer that sends clients elsewhere. What is empty stays as the request has it.
+type Redirect struct {
+	Code   int32
+	Scheme string
+	Host   string
+	// Port is 0 where the scheme tells it.
+	Port int32
+	Path *PathChange
+}
+
+// PathChange replaces a path, or what of it fits the rule's prefix.
+type PathChange struct {
+	Whole bool
+	With  string
+}
+
+// Headers are changes of headers, in the order remove, set, add.
+type Headers struct {
+	Set, Add []gatewayv1.HTTPHeader
+	Remove   []string
+}
+
+// Cluster is what rules send requests to: a port of a Service, or a pool.
+type Cluster struct {
+	// Name is unique in the plan.
+	Name string
+	// Pool is whether it is an InferencePool, of the same name as Object; else Object is a Service, and Port one of its.
+	Pool   bool
+	Object objects.Name
+	Port   int32
+	// H2C says that HTTP/2 is spoken there without TLS.
+	H2C bool
+}
+
+// Of plans for all Gateways.
+func Of(a *attach.Attachments, n *objects.Network) *Plans {
+	b := newBuilder(n)
+	plans := &Plans{Routes: b.verdicts}
+	for _, g := range a.Gateways {
+		plans.Gateways = append(plans.Gateways, b.gateway(g))
+	}
+	return plans
+}
+
+// builder is what is known while plans are made.
+type builder struct {
+	*objects.Network
+	http     map[objects.Name]*gatewayv1.HTTPRoute
+	grpc     map[objects.Name]*gatewayv1.GRPCRoute
+	llm      map[objects.Name]*v1alpha1.LLMRoute
+	services map[objects.Name]*objects.Service
+	pools    map[objects.Name]bool
+	verdicts map[objects.Object]RouteVerdict
+
+	clusters map[string]Cluster // of the Gateway that is planned
+}
+
+func newBuilder(n *objects.Network) *builder {
+	b := &builder{
+		Network: n,
+		http:    make(map[objects.Name]*gatewayv1.HTTPRoute), grpc: make(map[objects.Name]*gatewayv1.GRPCRoute), llm: make(map[objects.Name]*v1alpha1.LLMRoute),
+		services: make(map[objects.Name]*objects.Service), pools: make(map[objects.Name]bool), verdicts: make(map[objects.Object]RouteVerdict),
+	}
+	for i := range n.HTTPRoutes {
+		b.http[objects.Name{Namespace: n.HTTPRoutes[i].Namespace, Name: n.HTTPRoutes[i].Name}] = &n.HTTPRoutes[i]
+	}
+	for i := range n.GRPCRoutes {
+		b.grpc[objects.Name{Namespace: n.GRPCRoutes[i].Namespace, Name: n.GRPCRoutes[i].Name}] = &n.GRPCRoutes[i]
+	}
+	for i := range n.Routes {
+		b.llm[objects.Name{Namespace: n.Routes[i].Namespace, Name: n.Routes[i].Name}] = &n.Routes[i]
+	}
+	for i := range n.Services {
+		b.services[n.Services[i].Name] = &n.Services[i]
+	}
+	for i := range n.Pools {
+		b.pools[objects.Name{Namespace: n.Pools[i].Namespace, Name: n.Pools[i].Name}] = true
+	}
+	return b
+}
+
+func (b *builder) gateway(g *attach.Gateway) *Plan {
+	b.clusters = make(map[string]Cluster)
+	ports := make(map[int32][]Listener)
+	for _, l := range g.Listeners {
+		if l.Refused == (attach.Verdict{}) {
+			ports[l.Port] = append(ports[l.Port], Listener{Listener: l})
+		}
+	}
+	p := &Plan{Gateway: g.Name}
+	for _, number := range slices.Sorted(maps.Keys(ports)) {
+		port := Port{Number: number, Listeners: ports[number]}
+		for i := range port.Listeners {
+			port.Listeners[i].Hosts = b.hosts(&port, port.Listeners[i].Listener)
+		}
+		p.Ports = append(p.Ports, port)
+	}
+	p.Clusters = slices.SortedFunc(maps.Values(b.clusters), func(x, y Cluster) int { return cmp.Compare(x.Name, y.Name) })
+	return p
+}

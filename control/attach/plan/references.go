@@ -1,0 +1,133 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// verdict collects what is wrong with a route.
+type verdict struct {
+	kept    bool     // some rule is in force
+	dropped []string // what is not, in words
+	refs    attach.Verdict
+}
+
+// drop notes what is not in force.
+func (v *verdict) drop(format string, args ...any) {
+	if words := fmt.Sprintf(format, args...); !slices.Contains(v.dropped, words) {
+		v.dropped = append(v.dropped, words)
+	}
+}
+
+// ref notes a reference that cannot be followed. The first counts.
+func (v *verdict) ref(reason gatewayv1.RouteConditionReason, format string, args ...any) {
+	if v.refs == (attach.Verdict{}) {
+		v.refs = attach.Verdict{Reason: string(reason), Words: fmt.Sprintf(format, args...)}
+	}
+}
+
+// result is what was collected.
+func (v *verdict) result() RouteVerdict {
+	words := strings.Join(v.dropped, "; ")
+	if words != "" && !v.kept {
+		return RouteVerdict{Refused: attach.Verdict{Reason: string(gatewayv1.RouteReasonUnsupportedValue), Words: words}, Refs: v.refs}
+	}
+	return RouteVerdict{Partly: words, Refs: v.refs}
+}
+
+// cluster returns the name of the cluster that a reference of a route leads to, empty where it cannot be followed.
+func (b *builder) cluster(ref gatewayv1.BackendObjectReference, from, namespace string, v *verdict) string {
+	kind, of := string(or(ref.Kind, objects.ServiceKind)), string(or(ref.Group, ""))
+	name := objects.Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(namespace))), Name: string(ref.Name)}
+	isPool := of == pool.SchemeGroupVersion.Group && kind == pool.Kind
+	if !isPool && (of != "" || kind != objects.ServiceKind) {
+		v.ref(gatewayv1.RouteReasonInvalidKind, "%s %s of group %q is no backend that Headgate knows: name a Service or an InferencePool", kind, name, of)
+		return ""
+	}
+	if isPool && from == objects.GRPCRouteKind {
+		v.ref(gatewayv1.RouteReasonInvalidKind, "InferencePool %s: gRPC is not routed to pools yet", name)
+		return ""
+	}
+	if !b.granted(from, namespace, of, kind, name) {
+		v.ref(gatewayv1.RouteReasonRefNotPermitted, "no ReferenceGrant in namespace %s lets %ss of namespace %s name %s %s", name.Namespace, from, namespace, kind, name.Name)
+		return ""
+	}
+	if isPool {
+		if !b.pools[name] {
+			v.ref(gatewayv1.RouteReasonBackendNotFound, "InferencePool %s does not exist", name)
+			return ""
+		}
+		return b.use(poolCluster(name))
+	}
+	return b.service(ref, name, from == objects.GRPCRouteKind, v)
+}
+
+// service returns the name of the cluster of a port of a Service, empty where there is none. gRPC needs HTTP/2, whatever the port says.
+func (b *builder) service(ref gatewayv1.BackendObjectReference, name objects.Name, grpc bool, v *verdict) string {
+	s := b.services[name]
+	if s == nil {
+		v.ref(gatewayv1.RouteReasonBackendNotFound, "Service %s does not exist", name)
+		return ""
+	}
+	if s.External {
+		v.ref(gatewayv1.RouteReasonUnsupportedProtocol, "Service %s is of type ExternalName, which has no endpoints", name)
+		return ""
+	}
+	if ref.Port == nil {
+		v.ref(gatewayv1.RouteReasonBackendNotFound, "the reference to Service %s names no port", name)
+		return ""
+	}
+	i := slices.IndexFunc(s.Ports, func(p objects.ServicePort) bool { return p.Port == *ref.Port && p.Protocol == "TCP" })
+	if i < 0 {
+		v.ref(gatewayv1.RouteReasonBackendNotFound, "Service %s has no TCP port %d", name, *ref.Port)
+		return ""
+	}
+	c := Cluster{Object: name, Port: s.Ports[i].Port, H2C: grpc || s.Ports[i].AppProtocol == "kubernetes.io/h2c"}
+	c.Name = "service/" + name.Namespace + "/" + name.Name + "/" + strconv.Itoa(int(c.Port))
+	if c.H2C {
+		c.Name += "/h2c"
+	}
+	return b.use(c)
+}
+
+func poolCluster(name objects.Name) Cluster {
+	return Cluster{Name: wire.PoolCluster(name.Namespace, name.Name), Pool: true, Object: name}
+}
+
+// use adds a cluster to the plan.
+func (b *builder) use(c Cluster) string {
+	b.clusters[c.Name] = c
+	return c.Name
+}
+
+// granted says whether an object of a kind in a namespace may name another.
+func (b *builder) granted(from, namespace, toGroup, toKind string, to objects.Name) bool {
+	if namespace == to.Namespace {
+		return true
+	}
+	fromGroup := gatewayv1.GroupName
+	if from == v1alpha1.LLMRouteKind {
+		fromGroup = v1alpha1.SchemeGroupVersion.Group
+	}
+	for i := range b.Grants {
+		g := &b.Grants[i]
+		if g.Namespace == to.Namespace && slices.ContainsFunc(g.Spec.From, func(f gatewayv1.ReferenceGrantFrom) bool {
+			return string(f.Group) == fromGroup && string(f.Kind) == from && string(f.Namespace) == namespace
+		}) && slices.ContainsFunc(g.Spec.To, func(t gatewayv1.ReferenceGrantTo) bool {
+			return string(t.Group) == toGroup && string(t.Kind) == toKind && string(or(t.Name, gatewayv1.ObjectName(to.Name))) == to.Name
+		}) {
+			return true
+		}
+	}
+	return false
+}

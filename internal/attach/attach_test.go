@@ -1,0 +1,105 @@
+package attach_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/test/golden"
+	"github.com/headgate/headgate/test/network"
+)
+
+// The input of a block is objects in YAML; what comes out is who attaches where.
+func TestScenarios(t *testing.T) {
+	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
+		return func(input string) string { return show(attach.Of(network.Read(t, input))) }
+	})
+}
+
+// show says who attaches where, for people.
+func show(a *attach.Attachments) string {
+	var out strings.Builder
+	line := func(indent int, format string, args ...any) {
+		fmt.Fprintf(&out, strings.Repeat("  ", indent)+format+"\n", args...)
+	}
+	for _, g := range a.Gateways {
+		line(0, "Gateway %s", g.Name)
+		for _, s := range g.Sets {
+			line(1, "ListenerSet %s%s", s.Name, verdict(s.Refused))
+		}
+		for _, l := range g.Listeners {
+			var kinds []string
+			for _, k := range l.Kinds {
+				kinds = append(kinds, string(k.Kind))
+			}
+			if l.OtherKinds {
+				kinds = append(kinds, "and others")
+			}
+			line(1, "%s %s:%d %q for %s%s", l, l.Protocol, l.Port, l.Hostname, strings.Join(kinds, " "), verdict(l.Refused))
+			for _, r := range l.Routes {
+				line(2, "%s %q", r.Route, r.Hostnames)
+			}
+		}
+	}
+	for _, route := range slices.SortedFunc(maps.Keys(a.Parents), func(a, b objects.Object) int { return strings.Compare(a.String(), b.String()) }) {
+		line(0, "%s", route)
+		for _, p := range a.Parents[route] {
+			section := ""
+			if p.Ref.SectionName != nil {
+				section = "/" + string(*p.Ref.SectionName)
+			}
+			line(1, "%s%s of Gateway %s%s", p.Ref.Name, section, p.Gateway.Name, verdict(p.Refused))
+		}
+	}
+	return out.String()
+}
+
+func verdict(v attach.Verdict) string {
+	if v == (attach.Verdict{}) {
+		return ""
+	}
+	return ": " + v.Reason + ": " + v.Words
+}
+
+// hosts are hostnames that patterns of the tests tell apart.
+var hosts = []string{"test", "a.test", "b.test", "x.a.test", "y.x.a.test", "aa.test", "xtest", "x.b.test"}
+
+// fits says whether a hostname fits a pattern, by Gateway API's words.
+func fits(pattern, host string) bool {
+	if pattern == "" {
+		return true
+	}
+	if suffix, wild := strings.CutPrefix(pattern, "*."); wild {
+		labels, of := strings.Split(host, "."), strings.Split(suffix, ".")
+		return len(labels) > len(of) && slices.Equal(labels[len(labels)-len(of):], of)
+	}
+	return pattern == host
+}
+
+func TestPatternsHaveTheHostnamesInCommonThatBothFit(t *testing.T) {
+	patterns := append([]string{"", "*.test", "*.a.test", "*.b.test", "*.x.a.test", "*.other"}, hosts...)
+	for _, a := range patterns {
+		for _, b := range patterns {
+			both, some := attach.Intersect(a, b)
+			any := false
+			for _, host := range append([]string{"elsewhere"}, hosts...) {
+				want := fits(a, host) && fits(b, host)
+				any = any || want
+				if got := some && fits(both, host); got != want {
+					t.Errorf("%q and %q have %q (%v): %s fits it: %v, want %v", a, b, both, some, host, got, want)
+				}
+			}
+			if some && !any && a != "*.other" && b != "*.other" {
+				t.Errorf("%q and %q have %q in common, and nothing fits both", a, b, both)
+			}
+			// Of two patterns that both fit a host, the one that fits fewer hosts has it.
+			if some && a != b && attach.MoreSpecific(a, b) != (both == a) {
+				t.Errorf("%q is more specific than %q: %v", a, b, attach.MoreSpecific(a, b))
+			}
+		}
+	}
+}

@@ -1,0 +1,43 @@
+package attach
+
+import "strings"
+
+// Intersect returns the hostnames that two patterns have in common, as a pattern; false if there are none. A pattern is a hostname,
+// "*." before one, which stands for any labels, at least one, and empty for every hostname (Gateway API, Listener.hostname).
+func Intersect(a, b string) (string, bool) {
+	switch {
+	case a == "" || a == b:
+		return b, true
+	case b == "":
+		return a, true
+	case covers(a, b):
+		return b, true
+	case covers(b, a):
+		return a, true
+	}
+	return "", false
+}
+
+// covers says whether every hostname of pattern b is one of pattern a, which is not empty.
+func covers(a, b string) bool {
+	suffix, wild := strings.CutPrefix(a, "*")
+	if !wild {
+		return a == b
+	}
+	return strings.HasSuffix(strings.TrimPrefix(b, "*"), suffix) && (strings.HasPrefix(b, "*") || len(b) > len(suffix))
+}
+
+// MoreSpecific says whether a request that fits both patterns belongs to a: exact ones before wildcards, and of these the one with
+// more labels.
+func MoreSpecific(a, b string) bool {
+	wildA, wildB := strings.HasPrefix(a, "*"), strings.HasPrefix(b, "*")
+	switch {
+	case a == b || a == "":
+		return false
+	case b == "":
+		return true
+	case wildA != wildB:
+		return wildB
+	}
+	return strings.Count(a, ".") > strings.Count(b, ".")
+}

@@ -1,0 +1,109 @@
+package attach
+
+import (
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/labels"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// target is what a parentRef can name.
+type target struct {
+	gateway *Gateway
+	of      objects.Object // the Gateway or ListenerSet
+	refused Verdict        // why the ListenerSet is not the Gateway's
+}
+
+// attach attaches a route to what its parentRefs name.
+func (a *Attachments) attach(r *route, targets map[objects.Object]target, namespaces map[string]labels.Set) {
+	for _, ref := range r.parents {
+		kind := string(or(ref.Kind, objects.GatewayKind))
+		name := objects.Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(r.Name.Namespace))), Name: string(ref.Name)}
+		t, ours := targets[objects.Object{Kind: kind, Name: name}]
+		if !ours || or(ref.Group, gatewayv1.GroupName) != gatewayv1.GroupName {
+			continue
+		}
+		p := Parent{Ref: ref, Gateway: t.gateway}
+		at, refused := t.listeners(r, ref, namespaces)
+		if p.Refused = refused; refused == (Verdict{}) {
+			for _, l := range at {
+				l.attach(r)
+			}
+		}
+		a.Parents[r.Object] = append(a.Parents[r.Object], p)
+	}
+}
+
+// listeners returns the listeners that a route attaches to by a parentRef, or why there are none.
+func (t target) listeners(r *route, ref gatewayv1.ParentReference, namespaces map[string]labels.Set) ([]*Listener, Verdict) {
+	if t.refused != (Verdict{}) {
+		return nil, Verdict{string(gatewayv1.RouteReasonNoMatchingParent), fmt.Sprintf("%s is not accepted by Gateway %s", t.of, t.gateway.Name)}
+	}
+	named := slices.DeleteFunc(slices.Clone(t.gateway.Listeners), func(l *Listener) bool {
+		return l.Of != t.of || ref.SectionName != nil && string(*ref.SectionName) != l.Section || ref.Port != nil && *ref.Port != l.Port
+	})
+	if len(named) == 0 {
+		return nil, Verdict{string(gatewayv1.RouteReasonNoMatchingParent), fmt.Sprintf("%s has no listener%s", t.of, asked(ref))}
+	}
+	open := slices.DeleteFunc(named, func(l *Listener) bool { return !l.allows(r, t.gateway.Namespace, namespaces) })
+	if len(open) == 0 {
+		return nil, Verdict{string(gatewayv1.RouteReasonNotAllowedByListeners), fmt.Sprintf("allowedRoutes of no listener of %s%s allows %ss of namespace %s", t.of, asked(ref), r.Kind, r.Name.Namespace)}
+	}
+	fitting := slices.DeleteFunc(open, func(l *Listener) bool { return len(l.common(r)) == 0 })
+	if len(fitting) == 0 {
+		return nil, Verdict{string(gatewayv1.RouteReasonNoMatchingListenerHostname), fmt.Sprintf("no listener of %s%s has a hostname in common with %v", t.of, asked(ref), r.hostnames)}
+	}
+	return fitting, Verdict{}
+}
+
+// asked says in words what of a parent a parentRef names.
+func asked(ref gatewayv1.ParentReference) string {
+	var words string
+	if ref.SectionName != nil {
+		words = fmt.Sprintf(" named %s", *ref.SectionName)
+	}
+	if ref.Port != nil {
+		words += fmt.Sprintf(" at port %d", *ref.Port)
+	}
+	return words
+}
+
+// allows says whether a listener of a Gateway of a namespace allows a route.
+func (l *Listener) allows(r *route, gateway string, namespaces map[string]labels.Set) bool {
+	if !slices.ContainsFunc(l.Kinds, func(k gatewayv1.RouteGroupKind) bool { return string(k.Kind) == r.Kind && string(*k.Group) == r.group }) {
+		return false
+	}
+	own := gateway
+	if l.Of.Kind == objects.ListenerSetKind {
+		own = l.Of.Name.Namespace
+	}
+	if l.namespaces == nil {
+		return own == r.Name.Namespace
+	}
+	return allows(or(l.namespaces.From, gatewayv1.NamespacesFromSame), l.namespaces.Selector, own, r.Name.Namespace, namespaces)
+}
+
+// common returns the hostnames that a listener and a route have in common, in the route's order, each once.
+func (l *Listener) common(r *route) []string {
+	if len(r.hostnames) == 0 {
+		return []string{l.Hostname}
+	}
+	var all []string
+	for _, h := range r.hostnames {
+		if both, ok := Intersect(l.Hostname, h); ok && !slices.Contains(all, both) {
+			all = append(all, both)
+		}
+	}
+	return all
+}
+
+// attach adds a route to a listener, once however many parentRefs lead there.
+func (l *Listener) attach(r *route) {
+	if slices.ContainsFunc(l.Routes, func(a Attached) bool { return a.Route == r.Object }) {
+		return
+	}
+	l.Routes = append(l.Routes, Attached{r.Object, l.common(r)})
+}

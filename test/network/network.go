@@ -1,0 +1,53 @@
+// Package network reads the objects that say how requests come in, for tests of what is made of them.
+package network
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kinds"
+)
+
+// Read reads objects in YAML, with lines --- between them, which need no apiVersion.
+func Read(t *testing.T, text string) *objects.Network {
+	t.Helper()
+	set := objects.Set{Network: new(objects.Network)}
+	table := slices.Concat(kinds.All(), kinds.Network())
+	for doc := range strings.SplitSeq(text, "\n---\n") {
+		var meta struct{ Kind string }
+		if err := yaml.Unmarshal([]byte(doc), &meta); err != nil {
+			t.Fatalf("%v in\n%s", err, doc)
+		}
+		i := slices.IndexFunc(table, func(k kinds.Kind) bool { return k.Kind == meta.Kind })
+		if i < 0 {
+			t.Fatalf("a %s in\n%s", meta.Kind, doc)
+		}
+		o := table[i].New()
+		if err := yaml.UnmarshalStrict([]byte(doc), o); err != nil {
+			t.Fatalf("%v in\n%s", err, doc)
+		}
+		kept, _ := table[i].Server(o)
+		table[i].Keep(&set, kept)
+	}
+	return set.Network
+}
+
+// Standard adds to objects in YAML a class, some Services and pools, and, where they have no Gateway, the Gateway ns/g with an HTTP
+// listener at port 80.
+func Standard(text string) string {
+	const class = "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n"
+	const services = "kind: Service\nmetadata: {namespace: ns, name: a}\nspec: {ports: [{port: 80}, {port: 81, name: h2, appProtocol: kubernetes.io/h2c}, {port: 53, name: dns, protocol: UDP}]}\n---\n" +
+		"kind: Service\nmetadata: {namespace: ns, name: b}\nspec: {ports: [{port: 80}]}\n---\n" +
+		"kind: Service\nmetadata: {namespace: other, name: a}\nspec: {ports: [{port: 80}]}\n---\n" +
+		"kind: Service\nmetadata: {namespace: ns, name: outside}\nspec: {type: ExternalName, ports: [{port: 80}]}\n---\n" +
+		"kind: InferencePool\nmetadata: {namespace: ns, name: llama}\n---\nkind: InferencePool\nmetadata: {namespace: other, name: phi}\n---\n"
+	const gateway = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}]}\n---\n"
+	if !strings.Contains(text, "kind: Gateway\n") {
+		text = gateway + text
+	}
+	return class + services + text
+}
