@@ -110,7 +110,7 @@ func wrongFloor(path, imported string) string {
 func impure(imported string) string {
 	first, _, _ := strings.Cut(imported, "/")
 	if strings.Contains(first, ".") {
-		if !slices.Contains(pureModules, imported) {
+		if !inAny(imported, pureModules) {
 			return "a pure room imports only the modules that are known to do no I/O"
 		}
 		return ""

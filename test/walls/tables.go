@@ -22,7 +22,7 @@ const mainLines = 150
 // nothing and have no state of their own.
 var pure = []string{
 	"extproc/openai", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/belief", "extproc/outcome",
-	"control/place/decide", "control/attach/plan",
+	"control/place/decide", "control/attach/plan", "control/attach/envoy", "control/attach/order",
 	"internal/attach", "internal/engine", "internal/objects", "internal/profile", "internal/sim",
 }
 
@@ -55,9 +55,15 @@ var pureModules = []string{
 	"k8s.io/apimachinery/pkg/util/validation/field", // names faults
 	"k8s.io/apimachinery/pkg/labels",                // selects by labels
 	"sigs.k8s.io/gateway-api/apis/v1",               // types
-	"github.com/prometheus/client_model/go",         // types
-	"github.com/prometheus/common/expfmt",           // reads metrics pages
-	"github.com/prometheus/common/model",            // types
+
+	// Envoy's words, and how they are written.
+	"github.com/envoyproxy/go-control-plane/envoy/config/", "github.com/envoyproxy/go-control-plane/envoy/extensions/",
+	"github.com/envoyproxy/go-control-plane/envoy/type/", "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3",
+	"google.golang.org/protobuf/proto", "google.golang.org/protobuf/encoding/protojson", "google.golang.org/protobuf/types/known/",
+
+	"github.com/prometheus/client_model/go", // types
+	"github.com/prometheus/common/expfmt",   // reads metrics pages
+	"github.com/prometheus/common/model",    // types
 }
 
 // confined are libraries that only some rooms may import. With a slash at the end, everything below is meant.
@@ -75,7 +81,7 @@ var confined = []struct {
 	},
 	{
 		"github.com/envoyproxy/go-control-plane/", "Envoy's words stay where Envoy is spoken to",
-		[]string{"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/eds"},
+		[]string{"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/eds", "control/attach/envoy", "control/attach/order"},
 	},
 	{
 		"k8s.io/client-go/", "an object's source is known to one room",
@@ -133,8 +139,12 @@ var houses = [][]floor{
 			"each speaks with one neighbour: people, callers, and an API server about one matter each",
 		},
 		{
-			[]string{"control/place", "control/place/board", "control/place/mesh", "control/attach/plan"},
-			"what Envoys are to do; each of the others speaks with one neighbour, which is engines, extprocs or clients, in the words of decide",
+			[]string{"control/attach/envoy"},
+			"plans in Envoy's words",
+		},
+		{
+			[]string{"control/place", "control/place/board", "control/place/mesh", "control/attach/plan", "control/attach/order"},
+			"what Envoys are to do, and what is sent to one next; each of the others speaks with one neighbour, which is engines, extprocs or clients, in the words of decide",
 		},
 		{
 			[]string{"control/place/load", "control/place/decide", "control/place/memory"},
@@ -184,6 +194,7 @@ var guests = []struct {
 }{
 	{"control/place", []string{"bench/simulated", "bench/runtime"}, "what puts models onto engines is tried on simulated ones"},
 	{"control/place/load", []string{"bench/simulated", "bench/runtime"}, "what drives engines is tried on simulated ones"},
+	{"control/attach/envoy", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 }
 
 // namesakes are packages that share their name with another, which has a reader look twice.
@@ -194,6 +205,7 @@ var namesakes = []struct {
 }{
 	{"serve", []string{"control/serve", "extproc/serve"}, "each is where its program listens, and neither is seen beside the other"},
 	{"meter", []string{"control/meter", "extproc/meter"}, "each is what its program says of itself, and neither is seen beside the other"},
+	{"envoy", []string{"bench/envoy", "control/attach/envoy"}, "the one runs Envoys, the other says what they are given"},
 	{"e2e", []string{"bench/cluster/e2e", "bench/e2e"}, "only tests, which nobody imports"},
 }
 

@@ -1,0 +1,210 @@
+package envoy_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	"sigs.k8s.io/yaml"
+
+	find "github.com/headgate/headgate/bench/envoy"
+	"github.com/headgate/headgate/control/attach/envoy"
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/test/network"
+)
+
+func envoyYAML(t *testing.T) []byte {
+	t.Helper()
+	text, err := os.ReadFile("../../../envoy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func template(t *testing.T) *envoy.Template {
+	t.Helper()
+	is, err := envoy.Read(envoyYAML(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return is
+}
+
+// bootstrap is envoy.yaml.
+func bootstrap(t *testing.T) *bootstrapv3.Bootstrap {
+	t.Helper()
+	asJSON, err := yaml.YAMLToJSON(envoyYAML(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := new(bootstrapv3.Bootstrap)
+	if err := protojson.Unmarshal(asJSON, b); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// options are those of an Envoy whose extproc tells it everything.
+func options(t *testing.T) envoy.Options {
+	source := bootstrap(t).GetStaticResources().GetClusters()[0].GetEdsClusterConfig().GetEdsConfig()
+	return envoy.Options{
+		Bind:   func(port int32) (string, uint32) { return "127.0.0.1", uint32(port) },
+		Config: source, Services: source,
+	}
+}
+
+// valid applies the rules of the protos to a message and to what its Anys hold.
+func valid(m protoreflect.Message) (err error) {
+	if v, ok := m.Interface().(interface{ ValidateAll() error }); ok {
+		if err := v.ValidateAll(); err != nil {
+			return err
+		}
+	}
+	if held, ok := m.Interface().(*anypb.Any); ok {
+		if held.GetTypeUrl() == "" {
+			return nil
+		}
+		inner, err := held.UnmarshalNew()
+		if err != nil {
+			return err
+		}
+		return valid(inner.ProtoReflect())
+	}
+	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		switch {
+		case field.IsMap() && field.MapValue().Message() != nil:
+			value.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
+				err = valid(v.Message())
+				return err == nil
+			})
+		case field.IsList() && field.Message() != nil:
+			for i := range value.List().Len() {
+				if err = valid(value.List().Get(i).Message()); err != nil {
+					break
+				}
+			}
+		case field.Message() != nil && !field.IsMap():
+			err = valid(value.Message())
+		}
+		return err == nil
+	})
+	return err
+}
+
+// inline makes a configuration that a single file holds: with the routes in the listeners.
+func inline(t *testing.T, r *envoy.Resources) []byte {
+	t.Helper()
+	routes := make(map[string]*routev3.RouteConfiguration)
+	for _, c := range r.Routes {
+		routes[c.GetName()] = c
+	}
+	b := bootstrap(t)
+	b.StaticResources.Listeners = nil
+	for _, l := range r.Listeners {
+		filter := l.GetFilterChains()[0].GetFilters()[0]
+		m := new(hcmv3.HttpConnectionManager)
+		if err := filter.GetTypedConfig().UnmarshalTo(m); err != nil {
+			t.Fatal(err)
+		}
+		config := routes[m.GetRds().GetRouteConfigName()]
+		config.ValidateClusters = wrapperspb.Bool(false) // as it is for what comes by RDS
+		m.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: config}
+		if err := filter.GetTypedConfig().MarshalFrom(m); err != nil {
+			t.Fatal(err)
+		}
+		b.StaticResources.Listeners = append(b.StaticResources.Listeners, l)
+	}
+	b.StaticResources.Clusters = slices.Concat(b.GetStaticResources().GetClusters()[1:], r.Clusters)
+	text, err := protojson.Marshal(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// Whatever is planned, the protos' rules and Envoy itself accept.
+func TestEnvoyAcceptsWhatIsPlanned(t *testing.T) {
+	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, n := range scenarios(t) {
+		for _, p := range plan.Of(attach.Of(n), n).Gateways {
+			r, err := template(t).Of(p, options(t))
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			for _, m := range all(r) {
+				if err := valid(m.ProtoReflect()); err != nil {
+					t.Errorf("%s: %v in\n%s", name, err, protojson.Format(m))
+				}
+			}
+			if out, err := validate(t, binary, inline(t, r)); err != nil {
+				t.Errorf("%s: %v\n%s", name, err, out)
+			}
+		}
+	}
+}
+
+// scenarios are the objects of the scenarios of plan.
+func scenarios(t *testing.T) map[string]*objects.Network {
+	t.Helper()
+	files, err := filepath.Glob("../plan/testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	all := make(map[string]*objects.Network)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, block := range strings.Split(string(text), "\n\n") {
+			if input, _, ok := strings.Cut(block, "\n----\n"); ok {
+				all[fmt.Sprintf("%s %d", filepath.Base(file), i)] = network.Read(t, network.Standard(input))
+			}
+		}
+	}
+	return all
+}
+
+func all(r *envoy.Resources) (messages []proto.Message) {
+	for _, l := range r.Listeners {
+		messages = append(messages, l)
+	}
+	for _, c := range r.Routes {
+		messages = append(messages, c)
+	}
+	for _, c := range r.Clusters {
+		messages = append(messages, c)
+	}
+	return messages
+}
+
+func validate(t *testing.T, binary string, config []byte) ([]byte, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "envoy.json")
+	if err := os.WriteFile(file, config, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	return exec.CommandContext(ctx, binary, "--mode", "validate", "--config-path", file, "--log-level", "warning").CombinedOutput()
+}

@@ -1,0 +1,249 @@
+package envoy_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+
+	"github.com/headgate/headgate/api/wire"
+	find "github.com/headgate/headgate/bench/envoy"
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/test/process"
+)
+
+// request is one that tests send.
+type request struct {
+	host, path, method string
+	headers            map[string]string
+}
+
+// requests are all that can be made of some parts: of hosts and few paths, and of paths and all else.
+func requests() (all []request) {
+	for _, host := range []string{"a.test", "A.test:8080", "b.test", "x.a.test", "c.example", "elsewhere"} {
+		for _, path := range []string{"/", "/long/path"} {
+			all = append(all, request{host, path, "GET", nil})
+		}
+	}
+	for _, path := range wire.InferencePaths {
+		all = append(all, request{"a.test", path, "POST", nil})
+	}
+	for _, path := range []string{
+		"/1", "/2", "/health", "/a/b", "/a/b?q=1", "/a/b?q=1&r=1", "/x/y?q=1", "/", "/x", "/x/", "/x/7", "/x/7/8", "/xy", "/a", "/aa", "/a/long", "/a/long/er", "/a?q=1", "/a?q=1&r=1", "/x?q=1", "/x?q=2", "/ok/1",
+		"/v1/completions", "/v1/embeddings", "/v1/models", "/v1/models/m", "/v1/modelsx", "/v1/responses/x/cancel",
+		"/org.Echo/Say", "/org.Echo/Other", "/org.EchoX/Other", "/org.A/Do", "/org.X/Say.It", "/org.X/SayXIt",
+	} {
+		for _, method := range []string{"GET", "PUT"} {
+			for _, headers := range []map[string]string{
+				nil, {"h": "1"}, {"h": "2"}, {"h": "1", "i": "1"}, {"X-Team": "ml", "v": "v7"}, {"X-Team": "ml", "v": "v7x"},
+			} {
+				all = append(all, request{"a.test", path, method, headers})
+			}
+		}
+	}
+	return all
+}
+
+// fits is the naive oracle of a match, in the words of the specification.
+func (r request) fits(m plan.Match) bool {
+	path, query, _ := strings.Cut(r.path, "?")
+	whole := func(expression, value string) bool {
+		return regexp.MustCompile("^(?:" + expression + ")$").MatchString(value)
+	}
+	switch m.Kind {
+	case plan.Exact:
+		if path != m.Path {
+			return false
+		}
+	case plan.Regex:
+		if !whole(m.Path, path) {
+			return false
+		}
+	case plan.Prefix:
+		if prefix := strings.TrimSuffix(m.Path, "/"); path != m.Path && !strings.HasPrefix(path, prefix+"/") {
+			return false
+		}
+	}
+	if m.Method != "" && m.Method != r.method {
+		return false
+	}
+	value := func(v plan.Value, is string, given bool) bool {
+		return given && (v.Regex && whole(v.Value, is) || !v.Regex && is == v.Value)
+	}
+	for _, h := range m.Headers {
+		is, given := "", false
+		for name, header := range r.headers {
+			if strings.EqualFold(name, h.Name) {
+				is, given = header, true
+			}
+		}
+		if !value(h, is, given) {
+			return false
+		}
+	}
+	for _, q := range m.Query {
+		is, given := "", false
+		for part := range strings.SplitSeq(query, "&") {
+			if name, text, _ := strings.Cut(part, "="); name == q.Name && !given {
+				is, given = text, true
+			}
+		}
+		if !value(q, is, given) {
+			return false
+		}
+	}
+	return true
+}
+
+// takes is the naive oracle of a port: the listener, domain and rule that have a request, empty for none.
+func takes(p *plan.Port, r request) string {
+	host, _, _ := strings.Cut(strings.ToLower(r.host), ":")
+	var best *plan.Host
+	var of string
+	for _, l := range p.Listeners {
+		for i := range l.Hosts {
+			h := &l.Hosts[i]
+			if both, ok := attach.Intersect(h.Domain, host); ok && both == host && (best == nil || attach.MoreSpecific(h.Domain, best.Domain)) {
+				best, of = h, l.String()
+			}
+		}
+	}
+	if best == nil {
+		return ""
+	}
+	for i := range best.Rules {
+		if r.fits(best.Rules[i].Match) {
+			return fmt.Sprintf("%s %s %d", of, best.Domain, i)
+		}
+	}
+	return ""
+}
+
+// A real Envoy finds for each request the rule that the plan means: of all scenarios, at each of their ports.
+func TestEnvoyMatchesAsThePlanSays(t *testing.T) {
+	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tried, found := 0, make(map[string]bool)
+	number := 0
+	for name, n := range scenarios(t) {
+		if !strings.HasPrefix(name, "matches") && !strings.HasPrefix(name, "hosts") && !strings.HasPrefix(name, "backends") {
+			continue
+		}
+		number++
+		for _, p := range plan.Of(attach.Of(n), n).Gateways {
+			own := fmt.Sprintf("127.%d.%d.1", 64+os.Getpid()%128, number)
+			o := options(t)
+			o.Bind = func(port int32) (string, uint32) { return own, 20000 + uint32(port) }
+			r, err := template(t).Of(p, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Each route says which it is, and nothing else.
+			for i := range r.Routes {
+				at := 0
+				for _, l := range p.Ports[i].Listeners {
+					for _, h := range l.Hosts {
+						host := r.Routes[i].GetVirtualHosts()[at]
+						at++
+						for j, route := range host.GetRoutes() {
+							route.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 200}}
+							route.TypedPerFilterConfig = nil
+							route.ResponseHeadersToAdd = []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: "x-rule", Value: fmt.Sprintf("%s %s %d", l, h.Domain, j)}}}
+						}
+					}
+				}
+			}
+			r.Clusters = nil
+			stop := serve(t, binary, string(inline(t, r)), own)
+			for i := range p.Ports {
+				if p.Ports[i].Listeners[0].Protocol != "HTTP" {
+					continue
+				}
+				for _, q := range requests() {
+					want := takes(&p.Ports[i], q)
+					got := ask(t, fmt.Sprintf("%s:%d", own, 20000+p.Ports[i].Number), q)
+					if got != want {
+						t.Fatalf("%s, port %d: %+v is taken by %q, want %q", name, p.Ports[i].Number, q, got, want)
+					}
+					tried++
+					if want != "" {
+						found[name+want] = true
+					}
+				}
+			}
+			stop()
+		}
+	}
+	if len(found) < 57 { // the others are shadowed by one before them
+		t.Errorf("the requests fit %d rules only", len(found))
+	}
+	t.Logf("%d requests, which fit %d rules", tried, len(found))
+}
+
+var client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+
+// ask returns which rule takes a request, empty for none.
+func ask(t *testing.T, address string, r request) string {
+	t.Helper()
+	q, err := http.NewRequestWithContext(t.Context(), r.method, "http://"+address+r.path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Host = r.host
+	for name, value := range r.headers {
+		q.Header.Set(name, value)
+	}
+	response, err := client.Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if _, err := io.Copy(io.Discard, response.Body); err != nil {
+		t.Fatal(err)
+	}
+	if response.StatusCode != http.StatusOK && response.StatusCode != http.StatusNotFound {
+		t.Fatalf("%+v gets %s", r, response.Status)
+	}
+	return response.Header.Get("x-rule")
+}
+
+// serve runs an Envoy until stop is called.
+func serve(t *testing.T, binary, config, own string) (stop func()) {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "envoy.json")
+	config = strings.Replace(config, `"address":"127.0.0.1"`, `"address":"`+own+`"`, 1)
+	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	starter := process.NewStarter()
+	p, err := starter.Start("envoy", dir, exec.Command(binary, "--config-path", file, "--disable-hot-restart", "--log-level", "warning"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop = func() {
+		client.CloseIdleConnections()
+		p.Stop(5 * time.Second)
+		close(starter)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := p.AwaitOK(ctx, "http://"+own+":9901/ready"); err != nil {
+		stop()
+		t.Fatal(err)
+	}
+	return stop
+}

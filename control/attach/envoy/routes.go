@@ -1,0 +1,303 @@
+package envoy
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/control/attach/plan"
+)
+
+// routeOf returns the route of a rule at a listener.
+func (t *Template) routeOf(r *plan.Rule, listener string) (*routev3.Route, error) {
+	is := &routev3.Route{
+		Match:               matchOf(&r.Match),
+		RequestHeadersToAdd: headersToAdd(r.Request), RequestHeadersToRemove: r.Request.Remove,
+		ResponseHeadersToAdd: headersToAdd(r.Response), ResponseHeadersToRemove: r.Response.Remove,
+	}
+	if r.CORS != nil {
+		policy, err := anypb.New(corsOf(r.CORS))
+		if err != nil {
+			return nil, err
+		}
+		is.TypedPerFilterConfig = map[string]*anypb.Any{corsFilter: policy}
+	}
+	switch {
+	case r.Redirect != nil:
+		is.Action = &routev3.Route_Redirect{Redirect: redirectOf(r.Redirect, &r.Match)}
+	case r.Forward == nil:
+		is.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: uint32(r.Status)}}
+	case r.Forward.Models:
+		return is, t.byModel(is, r, listener)
+	default:
+		return is, t.forwardTo(is, r)
+	}
+	return is, nil
+}
+
+// byModel lets extproc find the pool of a request.
+func (t *Template) byModel(is *routev3.Route, r *plan.Rule, listener string) error {
+	action := proto.CloneOf(t.forward)
+	action.ClusterSpecifier = &routev3.RouteAction_ClusterHeader{ClusterHeader: wire.PoolHeader}
+	is.Action = &routev3.Route_Route{Route: action}
+	t.infer(is)
+	filters, err := t.enabled(wire.ListenerMetadata, listener, r.Match.Path)
+	if err != nil {
+		return err
+	}
+	is.TypedPerFilterConfig = filters
+	return nil
+}
+
+// infer makes a route one that extproc decides on.
+func (t *Template) infer(is *routev3.Route) {
+	is.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{inference: {}}}
+	is.RequestBodyBufferLimit = t.host.GetRequestBodyBufferLimit()
+	is.RequestHeadersToAdd = append(is.RequestHeadersToAdd, t.host.GetRequestHeadersToAdd()...)
+	is.ResponseHeadersToRemove = append(is.ResponseHeadersToRemove, t.host.GetResponseHeadersToRemove()...)
+}
+
+// enabled returns what turns the inference filters on, with what extproc is told. Where envoy.yaml turns one off for a path, it stays off.
+func (t *Template) enabled(key, value, path string) (map[string]*anypb.Any, error) {
+	all := make(map[string]*anypb.Any)
+	on, err := anypb.New(&routev3.FilterConfig{Config: new(anypb.Any)})
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range t.manager.GetHttpFilters() {
+		if enabledByRoutes(f.GetName()) && f.GetName() != extProcFilter {
+			all[f.GetName()] = on
+		}
+	}
+	for _, r := range t.host.GetRoutes() {
+		if r.GetMatch().GetPath() == path && path != "" {
+			for name := range r.GetTypedPerFilterConfig() {
+				delete(all, name)
+			}
+		}
+	}
+	tell, err := anypb.New(&extprocv3.ExtProcPerRoute{Override: &extprocv3.ExtProcPerRoute_Overrides{Overrides: &extprocv3.ExtProcOverrides{
+		GrpcInitialMetadata: []*corev3.HeaderValue{{Key: key, Value: value}},
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	if all[extProcFilter], err = anypb.New(&routev3.FilterConfig{Config: tell}); err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// forwardTo sends requests to the backends of a rule.
+func (t *Template) forwardTo(is *routev3.Route, r *plan.Rule) error {
+	f := r.Forward
+	action := &routev3.RouteAction{
+		Timeout: timeout(f), IdleTimeout: t.forward.GetIdleTimeout(),
+		UpgradeConfigs: []*routev3.RouteAction_UpgradeConfig{{UpgradeType: "websocket"}},
+	}
+	if f.Host != "" {
+		action.HostRewriteSpecifier = &routev3.RouteAction_HostRewriteLiteral{HostRewriteLiteral: f.Host}
+	}
+	if f.Path != nil {
+		prefix, regex := rewrite(f.Path, &r.Match)
+		action.PrefixRewrite, action.RegexRewrite = prefix, regex
+	}
+	for _, m := range f.Mirrors {
+		action.RequestMirrorPolicies = append(action.RequestMirrorPolicies, &routev3.RouteAction_RequestMirrorPolicy{
+			Cluster: m.Cluster, RuntimeFraction: &corev3.RuntimeFractionalPercent{DefaultValue: &typev3.FractionalPercent{
+				Numerator: uint32(int64(m.Share) * 1_000_000 / int64(m.Of)), Denominator: typev3.FractionalPercent_MILLION,
+			}},
+		})
+	}
+	weighted := new(routev3.WeightedCluster)
+	for i := range f.Backends {
+		if _, ok := wire.PoolOf(f.Backends[i].Cluster); ok && action.RetryPolicy == nil {
+			action.RetryPolicy = t.forward.GetRetryPolicy()
+			t.infer(is)
+		}
+		c, err := t.weight(&f.Backends[i], r)
+		if err != nil {
+			return err
+		}
+		weighted.Clusters = append(weighted.Clusters, c)
+		if f.Backends[i].Cluster == "" { // its share is to fail, and says so
+			action.ClusterNotFoundResponseCode = routev3.RouteAction_INTERNAL_SERVER_ERROR
+		}
+	}
+	action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: weighted}
+	is.Action = &routev3.Route_Route{Route: action}
+	return nil
+}
+
+// nowhere is a cluster that there never is.
+const nowhere = "nowhere"
+
+// weight returns a backend's share.
+func (t *Template) weight(b *plan.Backend, r *plan.Rule) (*routev3.WeightedCluster_ClusterWeight, error) {
+	is := &routev3.WeightedCluster_ClusterWeight{
+		Name: b.Cluster, Weight: wrapperspb.UInt32(uint32(b.Weight)),
+		RequestHeadersToAdd: headersToAdd(b.Request), RequestHeadersToRemove: b.Request.Remove,
+		ResponseHeadersToAdd: headersToAdd(b.Response), ResponseHeadersToRemove: b.Response.Remove,
+	}
+	if b.Cluster == "" {
+		is.Name = nowhere
+	}
+	if pool, ok := wire.PoolOf(b.Cluster); ok {
+		filters, err := t.enabled(wire.PoolMetadata, pool, r.Match.Path)
+		if err != nil {
+			return nil, err
+		}
+		is.TypedPerFilterConfig = filters
+	}
+	return is, nil
+}
+
+// redirectCodes are Envoy's words for the codes of redirects.
+var redirectCodes = map[int32]routev3.RedirectAction_RedirectResponseCode{
+	301: routev3.RedirectAction_MOVED_PERMANENTLY, 302: routev3.RedirectAction_FOUND, 303: routev3.RedirectAction_SEE_OTHER,
+	307: routev3.RedirectAction_TEMPORARY_REDIRECT, 308: routev3.RedirectAction_PERMANENT_REDIRECT,
+}
+
+func redirectOf(r *plan.Redirect, m *plan.Match) *routev3.RedirectAction {
+	is := &routev3.RedirectAction{HostRedirect: r.Host, PortRedirect: uint32(r.Port), ResponseCode: redirectCodes[r.Code]}
+	if r.Scheme != "" {
+		is.SchemeRewriteSpecifier = &routev3.RedirectAction_SchemeRedirect{SchemeRedirect: r.Scheme}
+	}
+	if r.Path == nil {
+		return is
+	}
+	if r.Path.Whole {
+		is.PathRewriteSpecifier = &routev3.RedirectAction_PathRedirect{PathRedirect: r.Path.With}
+		return is
+	}
+	if prefix, regex := rewrite(r.Path, m); regex != nil {
+		is.PathRewriteSpecifier = &routev3.RedirectAction_RegexRewrite{RegexRewrite: regex}
+	} else {
+		is.PathRewriteSpecifier = &routev3.RedirectAction_PrefixRewrite{PrefixRewrite: prefix}
+	}
+	return is
+}
+
+// rewrite says how a path changes: its prefix, which is the match's, is replaced, or what fits an expression.
+func rewrite(c *plan.PathChange, m *plan.Match) (prefix string, regex *matcherv3.RegexMatchAndSubstitute) {
+	replace := func(expression, with string) *matcherv3.RegexMatchAndSubstitute {
+		return &matcherv3.RegexMatchAndSubstitute{
+			Pattern: &matcherv3.RegexMatcher{Regex: expression}, Substitution: strings.ReplaceAll(with, `\`, `\\`),
+		}
+	}
+	if c.Whole {
+		return "", replace("^.*$", c.With)
+	}
+	with := strings.TrimRight(c.With, "/")
+	switch {
+	case m.Path == "/": // what follows the prefix has no slash of its own
+		return with + "/", nil
+	case with == "": // else /a/b of /a would become //b
+		return "", replace("^"+regexp.QuoteMeta(m.Path)+"/*", "/")
+	}
+	return with, nil
+}
+
+// corsOf says which pages of other origins may call.
+func corsOf(c *gatewayv1.HTTPCORSFilter) *corsv3.CorsPolicy {
+	is := &corsv3.CorsPolicy{MaxAge: strconv.Itoa(int(c.MaxAge)), AllowCredentials: wrapperspb.Bool(c.AllowCredentials != nil && *c.AllowCredentials)}
+	for _, o := range c.AllowOrigins {
+		is.AllowOriginStringMatch = append(is.AllowOriginStringMatch, originOf(string(o)))
+	}
+	is.AllowMethods, is.AllowHeaders, is.ExposeHeaders = join(c.AllowMethods), join(c.AllowHeaders), join(c.ExposeHeaders)
+	return is
+}
+
+func originOf(origin string) *matcherv3.StringMatcher {
+	if !strings.Contains(origin, "*") {
+		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: origin}}
+	}
+	expression := strings.ReplaceAll(regexp.QuoteMeta(origin), `\*`, ".*")
+	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: expression}}}
+}
+
+func join[T ~string](all []T) string {
+	words := make([]string, len(all))
+	for i, w := range all {
+		words[i] = string(w)
+	}
+	return strings.Join(words, ",")
+}
+
+// matchOf returns which requests fit a rule.
+func matchOf(m *plan.Match) *routev3.RouteMatch {
+	is := new(routev3.RouteMatch)
+	switch {
+	case m.Kind == plan.Exact:
+		is.PathSpecifier = &routev3.RouteMatch_Path{Path: m.Path}
+	case m.Kind == plan.Regex:
+		is.PathSpecifier = &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: m.Path}}
+	case m.Path == "/":
+		is.PathSpecifier = &routev3.RouteMatch_Prefix{Prefix: "/"}
+	default:
+		is.PathSpecifier = &routev3.RouteMatch_PathSeparatedPrefix{PathSeparatedPrefix: m.Path}
+	}
+	if m.Method != "" {
+		is.Headers = append(is.Headers, headerOf(plan.Value{Name: ":method", Value: m.Method}))
+	}
+	for _, v := range m.Headers {
+		is.Headers = append(is.Headers, headerOf(v))
+	}
+	for _, v := range m.Query {
+		is.QueryParameters = append(is.QueryParameters, &routev3.QueryParameterMatcher{
+			Name: v.Name, QueryParameterMatchSpecifier: &routev3.QueryParameterMatcher_StringMatch{StringMatch: textOf(v)},
+		})
+	}
+	return is
+}
+
+func headerOf(v plan.Value) *routev3.HeaderMatcher {
+	return &routev3.HeaderMatcher{Name: v.Name, HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: textOf(v)}}
+}
+
+func textOf(v plan.Value) *matcherv3.StringMatcher {
+	if v.Regex {
+		return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: v.Value}}}
+	}
+	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: v.Value}}
+}
+
+// timeout returns the bound of a request that is tried once, 0 for none.
+func timeout(f *plan.Forward) *durationpb.Duration {
+	bound := f.Timeout
+	if f.TryTimeout > 0 && (bound == 0 || f.TryTimeout < bound) {
+		bound = f.TryTimeout
+	}
+	return durationpb.New(bound)
+}
+
+// escape makes a value of a header mean itself: Envoy puts variables in for what stands between two %.
+func escape(value string) string { return strings.ReplaceAll(value, "%", "%%") }
+
+func headersToAdd(h plan.Headers) []*corev3.HeaderValueOption {
+	var all []*corev3.HeaderValueOption
+	add := func(headers []gatewayv1.HTTPHeader, action corev3.HeaderValueOption_HeaderAppendAction) {
+		for _, header := range headers {
+			all = append(all, &corev3.HeaderValueOption{
+				Header: &corev3.HeaderValue{Key: string(header.Name), Value: escape(header.Value)}, AppendAction: action, KeepEmptyValue: true,
+			})
+		}
+	}
+	add(h.Set, corev3.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD)
+	add(h.Add, corev3.HeaderValueOption_APPEND_IF_EXISTS_OR_ADD)
+	return all
+}

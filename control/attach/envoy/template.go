@@ -1,0 +1,81 @@
+// Package envoy says in Envoy's words what a plan wants: listeners, routes and clusters. It is pure. Filters, limits, local replies, the
+// access log and how requests reach engines are those of envoy.yaml, which is the one place where they are written.
+package envoy
+
+import (
+	"errors"
+	"fmt"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	// The extensions that envoy.yaml uses: without its package an Any cannot be read.
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/cel/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stream/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/content_parsers/json/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_to_metadata/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/json_to_metadata/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/lua/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/sse_to_metadata/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/upstream_codec/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/override_host/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/round_robin/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/subset/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/fixed_heap/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"sigs.k8s.io/yaml"
+
+	"github.com/headgate/headgate/api/wire"
+)
+
+// Template is what envoy.yaml says, taken apart. It is immutable. Make one with [Read].
+type Template struct {
+	bootstrap *bootstrapv3.Bootstrap
+	listener  *listenerv3.Listener
+	manager   *hcmv3.HttpConnectionManager
+	host      *routev3.VirtualHost
+	forward   *routev3.RouteAction // to endpoints
+	pool      *clusterv3.Cluster
+}
+
+// Read takes envoy.yaml apart.
+func Read(text []byte) (*Template, error) {
+	asJSON, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return nil, err
+	}
+	t := &Template{bootstrap: new(bootstrapv3.Bootstrap), manager: new(hcmv3.HttpConnectionManager)}
+	if err := protojson.Unmarshal(asJSON, t.bootstrap); err != nil {
+		return nil, err
+	}
+	all := t.bootstrap.GetStaticResources()
+	if len(all.GetListeners()) != 1 || len(all.GetListeners()[0].GetFilterChains()) != 1 || len(all.GetListeners()[0].GetFilterChains()[0].GetFilters()) != 1 {
+		return nil, errors.New("want one listener with one filter")
+	}
+	t.listener = all.GetListeners()[0]
+	if err := t.listener.GetFilterChains()[0].GetFilters()[0].GetTypedConfig().UnmarshalTo(t.manager); err != nil {
+		return nil, err
+	}
+	hosts := t.manager.GetRouteConfig().GetVirtualHosts()
+	if len(hosts) != 1 || len(hosts[0].GetRoutes()) == 0 {
+		return nil, errors.New("want one virtual host with routes")
+	}
+	t.host = hosts[0]
+	t.forward = t.host.GetRoutes()[len(t.host.GetRoutes())-1].GetRoute() // the one for every path
+	for _, c := range all.GetClusters() {
+		if c.GetName() == wire.EndpointsCluster {
+			t.pool = c
+		}
+	}
+	if t.forward.GetCluster() != wire.EndpointsCluster || t.pool == nil {
+		return nil, fmt.Errorf("want a last route that leads to a cluster %s", wire.EndpointsCluster)
+	}
+	return t, nil
+}

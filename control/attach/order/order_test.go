@@ -1,0 +1,237 @@
+package order_test
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rpcv3 "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/headgate/headgate/control/attach/order"
+	"github.com/headgate/headgate/test/golden"
+)
+
+// short names types for people.
+var short = map[string]string{"clusters": order.Clusters, "secrets": order.Secrets, "listeners": order.Listeners, "routes": order.Routes}
+
+func shortOf(of string) string {
+	for name, url := range short {
+		if url == of {
+			return name
+		}
+	}
+	return of
+}
+
+// The lines of a block are what happens to one Stream, whose file is one story:
+//
+//	have clusters a=1 b=2     what the Envoy is to have of a type from now on, with versions
+//	ask routes p [-q] [had p=1]   it asks for names, or for all with no names, no more for -q, and had versions when it came
+//	take clusters             it takes the last response of a type
+//	refuse clusters           it refuses it
+//
+// What comes out is what is sent after each line.
+func TestScenarios(t *testing.T) {
+	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
+		s, to, last := order.New(), order.Snapshot{}, make(map[string]string)
+		return func(input string) string {
+			var out strings.Builder
+			for line := range strings.SplitSeq(strings.TrimSpace(input), "\n") {
+				verb, rest, _ := strings.Cut(line, " ")
+				of, rest, _ := strings.Cut(rest, " ")
+				switch verb {
+				case "have":
+					to = maps.Clone(to)
+					to[short[of]] = make(map[string]order.Resource)
+					for name, version := range versions(rest) {
+						to[short[of]][name] = order.Resource{Version: version}
+					}
+				case "ask":
+					r := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: short[of]}
+					names, had, _ := strings.Cut(rest, "had ")
+					for name := range strings.FieldsSeq(names) {
+						if gone, ok := strings.CutPrefix(name, "-"); ok {
+							r.ResourceNamesUnsubscribe = append(r.ResourceNamesUnsubscribe, gone)
+						} else {
+							r.ResourceNamesSubscribe = append(r.ResourceNamesSubscribe, name)
+						}
+					}
+					r.InitialResourceVersions = versions(had)
+					if a, ok := s.Hear(r); ok {
+						t.Errorf("%s: it answers %v", line, a)
+					}
+				case "take", "refuse":
+					r := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: short[of], ResponseNonce: last[short[of]]}
+					if verb == "refuse" {
+						r.ErrorDetail = &rpcv3.Status{Message: "no"}
+					}
+					a, ok := s.Hear(r)
+					fmt.Fprintf(&out, "answers %v %v %s\n", ok, a.Names, a.Refused)
+				default:
+					t.Fatalf("no such line: %s", line)
+				}
+				for _, r := range s.Next(to) {
+					last[r.GetTypeUrl()] = r.GetNonce()
+					fmt.Fprintf(&out, "after %s: %s\n", line, tell(r))
+				}
+			}
+			return out.String()
+		}
+	})
+}
+
+func versions(text string) map[string]string {
+	all := make(map[string]string)
+	for word := range strings.FieldsSeq(text) {
+		name, version, _ := strings.Cut(word, "=")
+		all[name] = version
+	}
+	return all
+}
+
+func tell(r *discoveryv3.DeltaDiscoveryResponse) string {
+	words := []string{shortOf(r.GetTypeUrl())}
+	for _, resource := range r.GetResources() {
+		words = append(words, resource.GetName()+"="+resource.GetVersion())
+	}
+	for _, name := range r.GetRemovedResources() {
+		words = append(words, "-"+name)
+	}
+	return strings.Join(words, " ")
+}
+
+// envoy is a model of one: what it has is what it has been sent and has answered, in the order in which it came.
+type envoy struct {
+	s     *order.Stream
+	has   map[string]map[string]string // by type and name: the body
+	inbox []*discoveryv3.DeltaDiscoveryResponse
+	asked map[string]bool // routes
+}
+
+func (e *envoy) ask(of string, names ...string) {
+	e.s.Hear(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: of, ResourceNamesSubscribe: names})
+}
+
+// take handles the first response that has come.
+func (e *envoy) take() {
+	r := e.inbox[0]
+	e.inbox = e.inbox[1:]
+	of := r.GetTypeUrl()
+	for _, resource := range r.GetResources() {
+		if of == order.Routes && !e.asked[resource.GetName()] {
+			continue // it is not asked for any more
+		}
+		e.has[of][resource.GetName()] = string(resource.GetResource().GetValue())
+	}
+	for _, name := range r.GetRemovedResources() {
+		delete(e.has[of], name)
+	}
+	e.s.Hear(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: of, ResponseNonce: r.GetNonce()})
+	if of != order.Listeners {
+		return
+	}
+	for name := range e.has[order.Listeners] { // each has routes of its name
+		if !e.asked[name] {
+			e.asked[name] = true
+			e.ask(order.Routes, name)
+		}
+	}
+	for name := range e.asked {
+		if _, there := e.has[order.Listeners][name]; !there {
+			delete(e.asked, name)
+			delete(e.has[order.Routes], name)
+			e.s.Hear(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: order.Routes, ResourceNamesUnsubscribe: []string{name}})
+		}
+	}
+}
+
+// missing is a cluster that routes of a listener name and that is not there; empty if there is none.
+func (e *envoy) missing() string {
+	for name, body := range e.has[order.Routes] {
+		for cluster := range strings.FieldsSeq(body) {
+			if _, there := e.has[order.Clusters][cluster]; !there {
+				return fmt.Sprintf("the routes %s name %s, and there are %v", name, cluster, slices.Sorted(maps.Keys(e.has[order.Clusters])))
+			}
+		}
+	}
+	return ""
+}
+
+// Whatever changes while answers are under way: no route names a cluster that is not there, no type has two responses under way, and at
+// last the Envoy has what it is to have, and is sent nothing more.
+func TestNoRouteIsAheadOfItsClusters(t *testing.T) {
+	for seed := range uint64(2000) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		e := &envoy{s: order.New(), asked: make(map[string]bool), has: map[string]map[string]string{order.Clusters: {}, order.Listeners: {}, order.Routes: {}}}
+		to := snapshot(r)
+		send := func() {
+			t.Helper()
+			e.inbox = append(e.inbox, e.s.Next(to)...)
+			under := make(map[string]int)
+			for _, r := range e.inbox {
+				if under[r.GetTypeUrl()]++; under[r.GetTypeUrl()] > 1 {
+					t.Fatalf("seed %d: two responses of %s are under way", seed, shortOf(r.GetTypeUrl()))
+				}
+			}
+			if m := e.missing(); m != "" {
+				t.Fatalf("seed %d: %s", seed, m)
+			}
+		}
+		e.ask(order.Clusters)
+		send()
+		e.ask(order.Listeners)
+		send()
+		for range 60 {
+			if len(e.inbox) > 0 && r.IntN(3) > 0 {
+				e.take()
+			} else {
+				to = snapshot(r)
+			}
+			send()
+		}
+		for len(e.inbox) > 0 {
+			e.take()
+			send()
+		}
+		for of, want := range to {
+			if len(e.has[of]) != len(want) {
+				t.Fatalf("seed %d: of %s it has %v, want %v", seed, shortOf(of), e.has[of], want)
+			}
+			for name, resource := range want {
+				if got := e.has[of][name]; got != string(resource.Body.GetValue()) {
+					t.Fatalf("seed %d: %s %s is %q, want %q", seed, shortOf(of), name, got, resource.Body.GetValue())
+				}
+			}
+		}
+	}
+}
+
+// snapshot is one that fits together: routes name clusters that are there, listeners have routes.
+func snapshot(r *rand.Rand) order.Snapshot {
+	to := order.Snapshot{order.Clusters: {}, order.Listeners: {}, order.Routes: {}}
+	add := func(of, name, body string) {
+		to[of][name] = order.Resource{Version: body + "!", Body: &anypb.Any{Value: []byte(body)}}
+	}
+	for _, name := range []string{"p", "q"} {
+		if r.IntN(4) == 0 {
+			continue
+		}
+		add(order.Listeners, name, fmt.Sprint("listener", r.IntN(2)))
+		var names []string
+		for _, cluster := range []string{"a", "b", "c", "d"} {
+			if r.IntN(2) == 0 {
+				names = append(names, cluster)
+			}
+		}
+		add(order.Routes, name, strings.Join(names, " "))
+		for _, cluster := range names {
+			add(order.Clusters, cluster, fmt.Sprint(cluster, r.IntN(2)))
+		}
+	}
+	return to
+}
