@@ -50,6 +50,9 @@ const (
 // EndpointsCluster is the name by which Envoy asks extproc for the endpoints of all pools as one.
 const EndpointsCluster = "endpoints"
 
+// ExtprocCluster is Envoy's name of the extproc beside it.
+const ExtprocCluster = "extproc"
+
 // PoolCluster returns the name by which Envoy asks extproc for the endpoints of an InferencePool.
 func PoolCluster(namespace, name string) string { return poolPrefix + namespace + "/" + name }
 

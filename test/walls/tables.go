@@ -75,13 +75,13 @@ var confined = []struct {
 		"google.golang.org/grpc/", "the wire is spoken at the edge",
 		[]string{
 			"extproc", "extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/talk",
-			"control/serve", "control/place/load", "control/place/board", "control/place/mesh",
+			"control/serve", "control/attach/ads", "control/place/load", "control/place/board", "control/place/mesh",
 			"api/", "bench/",
 		},
 	},
 	{
 		"github.com/envoyproxy/go-control-plane/", "Envoy's words stay where Envoy is spoken to",
-		[]string{"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/eds", "control/attach/envoy", "control/attach/order"},
+		[]string{"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/eds", "control/attach/envoy", "control/attach/order", "control/attach/ads"},
 	},
 	{
 		"k8s.io/client-go/", "an object's source is known to one room",
@@ -137,6 +137,10 @@ var houses = [][]floor{
 		{
 			[]string{"control/meter", "control/serve", "control/lead", "control/pods", "control/report"},
 			"each speaks with one neighbour: people, callers, and an API server about one matter each",
+		},
+		{
+			[]string{"control/attach/ads"},
+			"it speaks with Envoys",
 		},
 		{
 			[]string{"control/attach/envoy"},
@@ -195,6 +199,7 @@ var guests = []struct {
 	{"control/place", []string{"bench/simulated", "bench/runtime"}, "what puts models onto engines is tried on simulated ones"},
 	{"control/place/load", []string{"bench/simulated", "bench/runtime"}, "what drives engines is tried on simulated ones"},
 	{"control/attach/envoy", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
+	{"control/attach/ads", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 }
 
 // namesakes are packages that share their name with another, which has a reader look twice.

@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"fmt"
+	"time"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -97,6 +98,10 @@ func (t *Template) listenerOf(port *plan.Port, name string, o Options) (*listene
 	return l, nil
 }
 
+// warming is how long a new cluster may wait for its endpoints. Meanwhile no other change of clusters is in force, nor any route that
+// waits for one. Endpoints are there within milliseconds, unless who tells them is away.
+const warming = 2 * time.Second
+
 const (
 	outcomeLog = "envoy.access_loggers.http_grpc" // tells extproc of outcomes
 	// inference is the metadata of the routes that extproc decides on.
@@ -137,6 +142,7 @@ func (t *Template) clusterOf(c *plan.Cluster, o Options) (*clusterv3.Cluster, er
 	if c.Pool {
 		is := proto.CloneOf(t.pool)
 		is.Name, is.EdsClusterConfig.ServiceName = c.Name, c.Name
+		is.EdsClusterConfig.EdsConfig.InitialFetchTimeout = durationpb.New(warming)
 		return is, nil
 	}
 	is := &clusterv3.Cluster{

@@ -47,8 +47,10 @@ type subscription struct {
 	all     bool            // it asks for whatever there is
 	names   map[string]bool // else for these
 	greeted bool            // it has been sent something, or had something when it came
-	// has are the versions that it was told of, by name, those that it refused too: what it refused is not sent again.
-	has map[string]string
+	// has are the versions that it was told of, by name, those that it refused too: what it refused is not sent again. Of those that
+	// are in refused it may still have another.
+	has     map[string]string
+	refused map[string]bool
 	// nonce is that of the response that it has not answered, empty for none, and pending what that has: versions, empty for what is
 	// to go.
 	nonce   string
@@ -72,7 +74,7 @@ func (s *Stream) Hear(r *discoveryv3.DeltaDiscoveryRequest) (Answer, bool) {
 	sub := s.types[r.GetTypeUrl()]
 	first := sub == nil
 	if first {
-		sub = &subscription{names: make(map[string]bool), has: make(map[string]string), greeted: len(r.GetInitialResourceVersions()) > 0}
+		sub = &subscription{names: make(map[string]bool), has: make(map[string]string), refused: make(map[string]bool), greeted: len(r.GetInitialResourceVersions()) > 0}
 		s.types[r.GetTypeUrl()] = sub
 	}
 	sub.subscribe(r, first)
@@ -85,10 +87,14 @@ func (s *Stream) Hear(r *discoveryv3.DeltaDiscoveryRequest) (Answer, bool) {
 		a.Refused = "Envoy does not say why"
 	}
 	for name, version := range sub.pending {
+		delete(sub.refused, name)
 		if version == "" {
 			delete(sub.has, name)
-		} else {
-			sub.has[name] = version
+			continue
+		}
+		sub.has[name] = version
+		if a.Refused != "" {
+			sub.refused[name] = true
 		}
 	}
 	sub.nonce, sub.pending = "", nil
@@ -115,6 +121,7 @@ func (sub *subscription) subscribe(r *discoveryv3.DeltaDiscoveryRequest, first b
 		}
 		delete(sub.names, name)
 		delete(sub.has, name)
+		delete(sub.refused, name)
 	}
 }
 
@@ -144,7 +151,8 @@ func (s *Stream) Next(to Snapshot) []*discoveryv3.DeltaDiscoveryResponse {
 	var all []*discoveryv3.DeltaDiscoveryResponse
 	clusters := s.settled(Clusters, to, false)
 	// Nobody knows which routes an Envoy has that is back and has not asked for them yet.
-	routes := s.types[Listeners] != nil && (s.types[Routes] != nil || len(to[Listeners]) == 0) && s.settled(Listeners, to, true) && s.settled(Routes, to, false)
+	routes := s.types[Listeners] != nil && (s.types[Routes] != nil || len(to[Listeners]) == 0) && s.settled(Listeners, to, true) && s.settled(Routes, to, false) &&
+		!s.refuses(Routes) // what it has in their place may name clusters that nothing else does
 	for _, of := range sequence {
 		sub := s.types[of]
 		if sub == nil || sub.nonce != "" { // what changes meanwhile goes together, after the answer
@@ -174,6 +182,9 @@ func (s *Stream) settled(of string, to Snapshot, removals bool) bool {
 	send, remove := sub.behind(to[of])
 	return sub.nonce == "" && len(send) == 0 && (!removals || len(remove) == 0)
 }
+
+// refuses says whether an Envoy has refused what it is to have of a type.
+func (s *Stream) refuses(of string) bool { return s.types[of] != nil && len(s.types[of].refused) > 0 }
 
 // response makes a response, nil if it would say nothing. An Envoy that asks for all waits for the first one, even if it is empty.
 func (s *Stream) response(of string, sub *subscription, all map[string]Resource, send, remove []string) *discoveryv3.DeltaDiscoveryResponse {

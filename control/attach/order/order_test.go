@@ -117,11 +117,15 @@ func (e *envoy) ask(of string, names ...string) {
 	e.s.Hear(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: of, ResourceNamesSubscribe: names})
 }
 
-// take handles the first response that has come.
-func (e *envoy) take() {
+// take handles the first response that has come. It may refuse routes.
+func (e *envoy) take(refuse bool) {
 	r := e.inbox[0]
 	e.inbox = e.inbox[1:]
 	of := r.GetTypeUrl()
+	if refuse && of == order.Routes && len(r.GetResources()) > 0 {
+		e.s.Hear(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: of, ResponseNonce: r.GetNonce(), ErrorDetail: &rpcv3.Status{Message: "no"}})
+		return
+	}
 	for _, resource := range r.GetResources() {
 		if of == order.Routes && !e.asked[resource.GetName()] {
 			continue // it is not asked for any more
@@ -168,7 +172,7 @@ func TestNoRouteIsAheadOfItsClusters(t *testing.T) {
 	for seed := range uint64(2000) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		e := &envoy{s: order.New(), asked: make(map[string]bool), has: map[string]map[string]string{order.Clusters: {}, order.Listeners: {}, order.Routes: {}}}
-		to := snapshot(r)
+		to := snapshot(r, 0)
 		send := func() {
 			t.Helper()
 			e.inbox = append(e.inbox, e.s.Next(to)...)
@@ -186,16 +190,18 @@ func TestNoRouteIsAheadOfItsClusters(t *testing.T) {
 		send()
 		e.ask(order.Listeners)
 		send()
-		for range 60 {
+		for n := range 60 {
 			if len(e.inbox) > 0 && r.IntN(3) > 0 {
-				e.take()
+				e.take(r.IntN(6) == 0)
 			} else {
-				to = snapshot(r)
+				to = snapshot(r, n)
 			}
 			send()
 		}
+		to = snapshot(r, -1) // of which nothing was refused
+		send()
 		for len(e.inbox) > 0 {
-			e.take()
+			e.take(false)
 			send()
 		}
 		for of, want := range to {
@@ -211,11 +217,11 @@ func TestNoRouteIsAheadOfItsClusters(t *testing.T) {
 	}
 }
 
-// snapshot is one that fits together: routes name clusters that are there, listeners have routes.
-func snapshot(r *rand.Rand) order.Snapshot {
+// snapshot is the nth, and fits together: routes name clusters that are there, listeners have routes.
+func snapshot(r *rand.Rand, n int) order.Snapshot {
 	to := order.Snapshot{order.Clusters: {}, order.Listeners: {}, order.Routes: {}}
 	add := func(of, name, body string) {
-		to[of][name] = order.Resource{Version: body + "!", Body: &anypb.Any{Value: []byte(body)}}
+		to[of][name] = order.Resource{Version: fmt.Sprint(body, n/7), Body: &anypb.Any{Value: []byte(body)}}
 	}
 	for _, name := range []string{"p", "q"} {
 		if r.IntN(4) == 0 {

@@ -1,0 +1,92 @@
+package envoy
+
+import (
+	"fmt"
+	"net/netip"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// controlCluster is how an Envoy names the control that it calls.
+const controlCluster = "control"
+
+// Place is where an Envoy of a Gateway runs.
+type Place struct {
+	// Gateway is whose configuration it is to have; Node tells it from the Gateway's other Envoys.
+	Gateway objects.Name
+	Node    string
+	// Admin is where its admin interface is.
+	Admin netip.AddrPort
+	// Extproc and Control are the Unix sockets that it calls.
+	Extproc, Control string
+}
+
+// Bootstrap returns the configuration with which an Envoy of a Gateway starts, as JSON: limits and how extproc is reached are those of
+// envoy.yaml, and all else comes from control.
+func (t *Template) Bootstrap(p Place) ([]byte, error) {
+	b := proto.CloneOf(t.bootstrap)
+	b.Node = &corev3.Node{Id: p.Node, Cluster: p.Gateway.String()}
+	b.Admin.Address = &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: p.Admin.Addr().String(), PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(p.Admin.Port())},
+	}}}
+	extproc := t.extproc()
+	if extproc == nil {
+		return nil, fmt.Errorf("envoy.yaml has no cluster %s", wire.ExtprocCluster)
+	}
+	control := proto.CloneOf(extproc) // it speaks gRPC on a socket, too
+	control.Name = controlCluster
+	at(extproc, p.Extproc)
+	at(control, p.Control)
+	b.StaticResources = &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{extproc, control}}
+	ads := &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3, ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: new(corev3.AggregatedConfigSource)}}
+	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{AdsConfig: t.source(controlCluster).GetApiConfigSource(), LdsConfig: ads, CdsConfig: ads}
+	return protojson.Marshal(b)
+}
+
+// extproc returns a copy of the cluster by which envoy.yaml reaches extproc, nil if there is none.
+func (t *Template) extproc() *clusterv3.Cluster {
+	for _, c := range t.bootstrap.GetStaticResources().GetClusters() {
+		if c.GetName() == wire.ExtprocCluster {
+			return proto.CloneOf(c)
+		}
+	}
+	return nil
+}
+
+// at has a cluster of one socket call another.
+func at(c *clusterv3.Cluster, socket string) {
+	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: c.GetName(), Endpoints: []*endpointv3.LocalityLbEndpoints{{
+		LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{
+			Address: &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: socket}}},
+		}}}},
+	}}}
+}
+
+// source returns that of the endpoints in envoy.yaml, of another cluster.
+func (t *Template) source(cluster string) *corev3.ConfigSource {
+	is := proto.CloneOf(t.pool.GetEdsClusterConfig().GetEdsConfig())
+	for _, s := range is.GetApiConfigSource().GetGrpcServices() {
+		s.GetEnvoyGrpc().ClusterName, s.GetEnvoyGrpc().Authority = cluster, cluster
+	}
+	return is
+}
+
+// FromControl are the options of an Envoy that has its routes and the endpoints of Services from control.
+func (t *Template) FromControl(bind func(port int32) (address string, at uint32)) Options {
+	services := t.source(controlCluster)
+	services.InitialFetchTimeout = durationpb.New(warming)
+	return Options{
+		Bind:     bind,
+		Config:   &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3, ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: new(corev3.AggregatedConfigSource)}},
+		Services: services,
+	}
+}
