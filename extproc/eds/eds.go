@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -50,6 +51,7 @@ type envoy struct {
 	sent  uint64          // the version that was sent last, by this nonce
 	nonce string
 	taken uint64 // the latest version that it has taken or refused
+	late  bool   // it was waited for in vain: it is not waited for again before it answers
 }
 
 // New returns a Server without endpoints.
@@ -92,10 +94,13 @@ func (s *Server) Set(ctx context.Context, endpoints map[string][]string) {
 			return
 		case <-late.C:
 			s.log.Warn("an Envoy has not taken new endpoints in time; its requests may go to their next pick", "after", patience.String())
+			s.mu.Lock()
+			s.took(waiting, version, func(e *envoy) { e.late = true })
+			s.mu.Unlock()
 			return
 		}
 		s.mu.Lock()
-		done := s.took(waiting, version)
+		done := s.took(waiting, version, func(*envoy) {})
 		taken = s.taken
 		s.mu.Unlock()
 		if done {
@@ -104,27 +109,26 @@ func (s *Server) Set(ctx context.Context, endpoints map[string][]string) {
 	}
 }
 
-// followers are the streams that follow one of these resources. The caller holds mu.
+// followers are the streams that follow one of these resources, and answer. The caller holds mu.
 func (s *Server) followers(names []string) (all []int64) {
 	for id, e := range s.streams {
-		for _, name := range names {
-			if e.names[name] {
-				all = append(all, id)
-				break
-			}
+		if !e.late && slices.ContainsFunc(names, func(name string) bool { return e.names[name] }) {
+			all = append(all, id)
 		}
 	}
 	return all
 }
 
-// took says whether each of these streams has taken a version, or has ended. The caller holds mu.
-func (s *Server) took(streams []int64, version uint64) bool {
+// took says whether each of these streams has taken a version, or has ended; what has not is given to missing. The caller holds mu.
+func (s *Server) took(streams []int64, version uint64, missing func(*envoy)) bool {
+	all := true
 	for _, id := range streams {
 		if e := s.streams[id]; e != nil && e.taken < version {
-			return false
+			all = false
+			missing(e)
 		}
 	}
-	return true
+	return all
 }
 
 // Run takes endpoints out of the lists some time after they left, until ctx ends.
@@ -220,7 +224,7 @@ func (c callbacks) OnStreamDeltaRequest(id int64, r *discoveryv3.DeltaDiscoveryR
 		c.log.Error("Envoy refuses a list of endpoints", "err", fault.GetMessage())
 	}
 	if nonce := r.GetResponseNonce(); nonce != "" && nonce == e.nonce {
-		e.taken = e.sent
+		e.taken, e.late = e.sent, false
 		c.tell()
 	}
 	return nil

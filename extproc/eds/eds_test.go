@@ -254,10 +254,26 @@ func TestNobodyIsWaitedForForLong(t *testing.T) {
 		if took := w.set(lists{"a": {"10.0.0.1:80"}}); took != patience || !strings.Contains(w.logged(), "has not taken new endpoints in time") {
 			t.Errorf("who takes nothing is waited for for %v, and the log is %s", took, w.logged())
 		}
+		if took := w.set(lists{"a": {"10.0.0.1:80", "10.0.0.9:80"}}); took != 0 {
+			t.Errorf("it is waited for again, for %v", took)
+		}
+		_ = deaf.conn.Close()
+		slow := w.follow(patience+patience/2, nil, "a")
+		w.after(time.Second)
+		for range 2 { // who answers late is late each time, and not forgotten
+			if took := w.set(lists{"a": {"10.0.0.1:80", "10.0.0.8:80"}}); took != patience {
+				t.Errorf("one that is slow is waited for for %v", took)
+			}
+			w.after(time.Second)
+			w.set(lists{"a": {"10.0.0.1:80"}})
+			w.after(12 * time.Second)
+		}
+		_ = slow.conn.Close()
 		// One that leaves is waited for no more.
+		leaving := w.follow(-1, nil, "a")
 		go func() {
 			time.Sleep(patience / 4) // of the bubble's clock
-			_ = deaf.conn.Close()
+			_ = leaving.conn.Close()
 		}()
 		if took := w.set(lists{"a": {"10.0.0.1:80", "10.0.0.2:80"}}); took != patience/4 {
 			t.Errorf("one that leaves is waited for for %v", took)
