@@ -16,6 +16,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/headgate/headgate/extproc/accesslog"
+	"github.com/headgate/headgate/extproc/eds"
 	"github.com/headgate/headgate/extproc/stream"
 )
 
@@ -81,7 +82,7 @@ func TestWhereNotAllCanBeServedNothingIs(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "own.sock")
 	c := Config{
 		Own: []string{"unix:" + socket}, Host: "127.0.0.1", HealthPort: taken.Addr().(*net.TCPAddr).Port, DrainDelay: time.Hour,
-		Exchanges: stream.New(stream.Config{}), Outcomes: accesslog.NewServer(nil), Log: slog.New(slog.DiscardHandler),
+		Exchanges: stream.New(stream.Config{}), Outcomes: accesslog.NewServer(nil), Endpoints: eds.New(slog.New(slog.DiscardHandler)), Log: slog.New(slog.DiscardHandler),
 	}
 	if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "--grpc-health-port") { // waits for an hour else
 		t.Errorf("it ends with %v", err)
@@ -98,7 +99,7 @@ func TestAnEndAtTheStartIsNoFault(t *testing.T) {
 	for range 50 {
 		c := Config{
 			Own: []string{"unix:" + filepath.Join(t.TempDir(), "own.sock")}, Port: -1, HealthPort: -1,
-			Exchanges: stream.New(stream.Config{}), Outcomes: accesslog.NewServer(nil), Log: slog.New(slog.DiscardHandler),
+			Exchanges: stream.New(stream.Config{}), Outcomes: accesslog.NewServer(nil), Endpoints: eds.New(slog.New(slog.DiscardHandler)), Log: slog.New(slog.DiscardHandler),
 		}
 		if err := c.Run(ctx); err != nil {
 			t.Fatalf("it ends with %v", err)
