@@ -140,7 +140,12 @@ func (s *Server) heard(gateway objects.Name, node string, a order.Answer) {
 // SnapshotOf makes a snapshot of resources. The version of a resource is that of its bytes, the same in every process, so that an Envoy
 // that calls another control is sent nothing that it has.
 func SnapshotOf(r *envoy.Resources) (order.Snapshot, error) {
-	to := order.Snapshot{order.Clusters: {}, order.Listeners: {}, order.Routes: {}}
+	to := order.Snapshot{order.Clusters: {}, order.Secrets: {}, order.Listeners: {}, order.Routes: {}}
+	for _, secret := range r.Secrets {
+		if err := add(to, order.Secrets, secret.GetName(), secret); err != nil {
+			return nil, err
+		}
+	}
 	for _, c := range r.Clusters {
 		if err := add(to, order.Clusters, c.GetName(), c); err != nil {
 			return nil, err

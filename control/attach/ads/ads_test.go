@@ -1,11 +1,19 @@
 package ads_test
 
 import (
+	"bufio"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"math/big"
 	"net"
 	"net/http"
 	"net/netip"
@@ -73,7 +81,7 @@ func start(t *testing.T, number int) *stack {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stack{t: t, own: fmt.Sprintf("127.%d.%d.2", 64+os.Getpid()%128, number), endpoints: cache.NewLinearCache(resource.EndpointType)}
+	s := &stack{t: t, own: fmt.Sprintf("127.%d.%d.2", 200+os.Getpid()%50, number), endpoints: cache.NewLinearCache(resource.EndpointType)}
 	if s.template, err = envoy.Read(text); err != nil {
 		t.Fatal(err)
 	}
@@ -186,9 +194,15 @@ const class = "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controller
 // apply puts objects in force, beside the class and the Gateway, with changes of what comes of them.
 func (s *stack) apply(text string, changes ...func(*envoy.Resources)) {
 	s.t.Helper()
-	n := network.Read(s.t, class+text)
+	s.put(class+text, nil, changes...)
+}
+
+// put puts objects in force, with certificates.
+func (s *stack) put(text string, certificates map[objects.Name]plan.Certificate, changes ...func(*envoy.Resources)) {
+	s.t.Helper()
+	n := network.Read(s.t, text)
 	all := make(map[objects.Name]order.Snapshot)
-	for _, p := range plan.Of(attach.Of(n), n).Gateways {
+	for _, p := range plan.Of(attach.Of(n), n, certificates).Gateways {
 		r, err := s.template.Of(p, s.template.FromControl(func(port int32) (string, uint32) { return s.own, 20000 + uint32(port) }))
 		if err != nil {
 			s.t.Fatal(err)
@@ -408,5 +422,95 @@ func await(t *testing.T, what string, holds func() bool) {
 			t.Fatalf("%s: not so", what)
 		}
 		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// certificate returns one for a hostname that signs itself.
+func certificate(t *testing.T, host string) plan.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{host}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	chain, err := x509.CreateCertificate(rand.Reader, is, is, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan.Certificate{
+		Chain: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain}), Key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+	}
+}
+
+// Each listener serves its own hostname with its own certificate; a request over another's connection is misdirected. A certificate that
+// is replaced, or a listener that comes, cuts no answer that flows elsewhere.
+func TestListenersOverTLS(t *testing.T) {
+	s := start(t, 6)
+	s.backend("a", 21000)
+	objectsOf := func(more string) string {
+		return "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n" +
+			"kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec:\n  gatewayClassName: headgate\n  listeners:\n" +
+			"  - {name: one, port: 443, protocol: HTTPS, hostname: one.test, tls: {certificateRefs: [{name: one}]}}\n" +
+			"  - {name: two, port: 443, protocol: HTTPS, hostname: '*.two.test', tls: {certificateRefs: [{name: two}]}}\n" + more + to("a")
+	}
+	certificates := map[objects.Name]plan.Certificate{
+		{Namespace: "ns", Name: "one"}: certificate(t, "one.test"), {Namespace: "ns", Name: "two"}: certificate(t, "*.two.test"), {Namespace: "ns", Name: "three"}: certificate(t, "three.test"),
+	}
+	s.put(objectsOf(""), certificates)
+	// dial opens a connection to a server name, and returns it with whose certificate it got; empty for none.
+	dial := func(name string) (*tls.Conn, string) {
+		conn, err := tls.Dial("tcp", s.own+":20443", &tls.Config{ServerName: name, InsecureSkipVerify: true}) //nolint:gosec // it signs itself
+		if err != nil {
+			return nil, ""
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn, strings.Join(conn.ConnectionState().PeerCertificates[0].DNSNames, ",") + conn.ConnectionState().PeerCertificates[0].SerialNumber.String()
+	}
+	ask := func(conn *tls.Conn, host string) string {
+		if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", host); err != nil {
+			return err.Error()
+		}
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			return err.Error()
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err != nil || response.StatusCode != http.StatusOK {
+			return response.Status
+		}
+		return string(body)
+	}
+	var one *tls.Conn
+	await(t, "Envoy serves", func() bool { one, _ = dial("one.test"); return one != nil })
+	two, whose := dial("x.two.test")
+	if two == nil || !strings.HasPrefix(whose, "*.two.test") {
+		t.Fatalf("the second listener serves with the certificate of %q", whose)
+	}
+	if conn, whose := dial("other.test"); conn != nil {
+		t.Errorf("a name that no listener has is served with the certificate of %s", whose)
+	}
+	for _, c := range []struct {
+		conn       *tls.Conn
+		host, want string
+	}{{one, "one.test", "a"}, {one, "one.test:20443", "a"}, {one, "x.two.test", "421 Misdirected Request"}, {one, "nobody.test", "404 Not Found"}, {two, "x.two.test", "a"}, {two, "one.test", "421 Misdirected Request"}} {
+		if got := ask(c.conn, c.host); got != c.want {
+			t.Errorf("a request to %s gets %s, want %s", c.host, got, c.want)
+		}
+	}
+
+	// The same connections go on through another certificate and another listener.
+	_, before := dial("one.test")
+	certificates[objects.Name{Namespace: "ns", Name: "one"}] = certificate(t, "one.test")
+	s.put(objectsOf("  - {name: three, port: 443, protocol: HTTPS, hostname: three.test, tls: {certificateRefs: [{name: three}]}}\n"), certificates)
+	await(t, "the certificate is another", func() bool { conn, now := dial("one.test"); return conn != nil && now != before })
+	await(t, "the third listener serves", func() bool { conn, _ := dial("three.test"); return conn != nil })
+	<-time.After(1500 * time.Millisecond) // in which Envoy would drain: --drain-time-s 1
+	if got := ask(one, "one.test") + " " + ask(two, "x.two.test"); got != "a a" {
+		t.Errorf("over the connections from before: %s", got)
 	}
 }

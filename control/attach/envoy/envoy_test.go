@@ -70,6 +70,15 @@ func options(t *testing.T) envoy.Options {
 	}
 }
 
+// certificates are those of all Secrets that listeners name.
+func certificates(n *objects.Network) map[objects.Name]plan.Certificate {
+	all := make(map[objects.Name]plan.Certificate)
+	for _, name := range plan.Secrets(attach.Of(n), n) {
+		all[name] = plan.Certificate{Chain: []byte("chain"), Key: []byte("key")}
+	}
+	return all
+}
+
 // valid applies the rules of the protos to a message and to what its Anys hold.
 func valid(m protoreflect.Message) (err error) {
 	if v, ok := m.Interface().(interface{ ValidateAll() error }); ok {
@@ -118,16 +127,18 @@ func inline(t *testing.T, r *envoy.Resources) []byte {
 	b := bootstrap(t)
 	b.StaticResources.Listeners = nil
 	for _, l := range r.Listeners {
-		filter := l.GetFilterChains()[0].GetFilters()[0]
-		m := new(hcmv3.HttpConnectionManager)
-		if err := filter.GetTypedConfig().UnmarshalTo(m); err != nil {
-			t.Fatal(err)
-		}
-		config := routes[m.GetRds().GetRouteConfigName()]
-		config.ValidateClusters = wrapperspb.Bool(false) // as it is for what comes by RDS
-		m.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: config}
-		if err := filter.GetTypedConfig().MarshalFrom(m); err != nil {
-			t.Fatal(err)
+		for _, chain := range l.GetFilterChains() {
+			filter := chain.GetFilters()[0]
+			m := new(hcmv3.HttpConnectionManager)
+			if err := filter.GetTypedConfig().UnmarshalTo(m); err != nil {
+				t.Fatal(err)
+			}
+			config := routes[m.GetRds().GetRouteConfigName()]
+			config.ValidateClusters = wrapperspb.Bool(false) // as it is for what comes by RDS
+			m.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: config}
+			if err := filter.GetTypedConfig().MarshalFrom(m); err != nil {
+				t.Fatal(err)
+			}
 		}
 		b.StaticResources.Listeners = append(b.StaticResources.Listeners, l)
 	}
@@ -146,7 +157,7 @@ func TestEnvoyAcceptsWhatIsPlanned(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, n := range scenarios(t) {
-		for _, p := range plan.Of(attach.Of(n), n).Gateways {
+		for _, p := range plan.Of(attach.Of(n), n, certificates(n)).Gateways {
 			r, err := template(t).Of(p, options(t))
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
@@ -194,6 +205,9 @@ func all(r *envoy.Resources) (messages []proto.Message) {
 	}
 	for _, c := range r.Clusters {
 		messages = append(messages, c)
+	}
+	for _, secret := range r.Secrets {
+		messages = append(messages, secret)
 	}
 	return messages
 }

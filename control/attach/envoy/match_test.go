@@ -1,6 +1,7 @@
 package envoy_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -9,11 +10,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
 	"github.com/headgate/headgate/api/wire"
@@ -124,7 +127,7 @@ func takes(p *plan.Port, r request) string {
 	}
 	for i := range best.Rules {
 		if r.fits(best.Rules[i].Match) {
-			return fmt.Sprintf("%s %s %d", of, best.Domain, i)
+			return fmt.Sprintf("%s %s %d", of, cmp.Or(best.Domain, "*"), i)
 		}
 	}
 	return ""
@@ -143,8 +146,8 @@ func TestEnvoyMatchesAsThePlanSays(t *testing.T) {
 			continue
 		}
 		number++
-		for _, p := range plan.Of(attach.Of(n), n).Gateways {
-			own := fmt.Sprintf("127.%d.%d.1", 64+os.Getpid()%128, number)
+		for _, p := range plan.Of(attach.Of(n), n, certificates(n)).Gateways {
+			own := fmt.Sprintf("127.%d.%d.1", 200+os.Getpid()%50, number)
 			o := options(t)
 			o.Bind = func(port int32) (string, uint32) { return own, 20000 + uint32(port) }
 			r, err := template(t).Of(p, o)
@@ -152,21 +155,17 @@ func TestEnvoyMatchesAsThePlanSays(t *testing.T) {
 				t.Fatal(err)
 			}
 			// Each route says which it is, and nothing else.
-			for i := range r.Routes {
-				at := 0
-				for _, l := range p.Ports[i].Listeners {
-					for _, h := range l.Hosts {
-						host := r.Routes[i].GetVirtualHosts()[at]
-						at++
-						for j, route := range host.GetRoutes() {
-							route.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 200}}
-							route.TypedPerFilterConfig = nil
-							route.ResponseHeadersToAdd = []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: "x-rule", Value: fmt.Sprintf("%s %s %d", l, h.Domain, j)}}}
-						}
+			for _, routes := range r.Routes {
+				for _, host := range routes.GetVirtualHosts() {
+					for i, route := range host.GetRoutes() {
+						route.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 200}}
+						route.TypedPerFilterConfig = nil
+						route.ResponseHeadersToAdd = []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: "x-rule", Value: fmt.Sprintf("%s %d", host.GetName(), i)}}}
 					}
 				}
 			}
 			r.Clusters = nil
+			r.Listeners = slices.DeleteFunc(r.Listeners, func(l *listenerv3.Listener) bool { return len(l.GetListenerFilters()) > 0 }) // over TLS
 			stop := serve(t, binary, string(inline(t, r)), own)
 			for i := range p.Ports {
 				if p.Ports[i].Listeners[0].Protocol != "HTTP" {

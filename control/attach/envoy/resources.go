@@ -2,6 +2,8 @@ package envoy
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
@@ -10,13 +12,17 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	celv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/cel/v3"
+	inspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // Resources are what an Envoy is given, each kind in the order of the plan.
@@ -24,13 +30,14 @@ type Resources struct {
 	Listeners []*listenerv3.Listener
 	Routes    []*routev3.RouteConfiguration
 	Clusters  []*clusterv3.Cluster
+	Secrets   []*tlsv3.Secret
 }
 
 // Options are what a plan does not say.
 type Options struct {
 	// Bind returns where an Envoy listens for the requests of a port.
 	Bind func(port int32) (address string, at uint32)
-	// Config is where an Envoy gets its routes, Services where it gets the endpoints of Services.
+	// Config is where an Envoy gets its routes and certificates, Services where it gets the endpoints of Services.
 	Config, Services *corev3.ConfigSource
 }
 
@@ -39,16 +46,18 @@ func (t *Template) Of(p *plan.Plan, o Options) (*Resources, error) {
 	r := new(Resources)
 	for i := range p.Ports {
 		port := &p.Ports[i]
-		name := fmt.Sprintf("port-%d", port.Number)
-		l, err := t.listenerOf(port, name, o)
+		l, err := t.listenerOf(port, o)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return nil, fmt.Errorf("port %d: %w", port.Number, err)
 		}
-		routes, err := t.routesOf(port, name)
+		routes, err := t.routesOf(port)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return nil, fmt.Errorf("port %d: %w", port.Number, err)
 		}
-		r.Listeners, r.Routes = append(r.Listeners, l), append(r.Routes, routes)
+		r.Listeners, r.Routes = append(r.Listeners, l), append(r.Routes, routes...)
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(p.Certificates), objects.Name.Compare) {
+		r.Secrets = append(r.Secrets, secretOf(name, p.Certificates[name]))
 	}
 	for i := range p.Clusters {
 		c, err := t.clusterOf(&p.Clusters[i], o)
@@ -60,16 +69,88 @@ func (t *Template) Of(p *plan.Plan, o Options) (*Resources, error) {
 	return r, nil
 }
 
-// listenerOf returns the listener of a port. Whatever may change often is in its routes: a listener that changes drains.
-func (t *Template) listenerOf(port *plan.Port, name string, o Options) (*listenerv3.Listener, error) {
+// listenerOf returns the listener of a port. Whatever may change often is in its routes: a listener that changes drains. Over TLS each
+// listener of the Gateway is a chain of filters of its own, so that one that comes or goes drains no other.
+func (t *Template) listenerOf(port *plan.Port, o Options) (*listenerv3.Listener, error) {
 	l := proto.CloneOf(t.listener)
 	address, at := o.Bind(port.Number)
-	l.Name = name
+	l.Name = portName(port)
 	l.Address = &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
 		Address: address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: at},
 	}}}
+	l.FilterChains = nil
+	if !overTLS(port) {
+		chain, err := t.chain(l.GetName(), o)
+		l.FilterChains = []*listenerv3.FilterChain{chain}
+		return l, err
+	}
+	inspector, err := anypb.New(new(inspectorv3.TlsInspector))
+	if err != nil {
+		return nil, err
+	}
+	l.ListenerFilters = []*listenerv3.ListenerFilter{{
+		Name: "envoy.filters.listener.tls_inspector", ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: inspector},
+	}}
+	for i := range port.Listeners {
+		of := &port.Listeners[i]
+		chain, err := t.chain(routesName(port, of), o)
+		if err != nil {
+			return nil, err
+		}
+		chain.Name = of.String()
+		if of.Hostname != "" {
+			chain.FilterChainMatch = &listenerv3.FilterChainMatch{ServerNames: []string{of.Hostname}}
+		}
+		if chain.TransportSocket, err = downstreamTLS(of, o); err != nil {
+			return nil, err
+		}
+		l.FilterChains = append(l.FilterChains, chain)
+	}
+	return l, nil
+}
+
+// portName names the listener of a port, and its routes where it has no others.
+func portName(port *plan.Port) string { return fmt.Sprintf("port-%d", port.Number) }
+
+// routesName names the routes of a listener of the Gateway.
+func routesName(port *plan.Port, l *plan.Listener) string {
+	if !overTLS(port) {
+		return portName(port)
+	}
+	return portName(port) + " " + l.String()
+}
+
+func overTLS(port *plan.Port) bool { return port.Listeners[0].Protocol == gatewayv1.HTTPSProtocolType }
+
+// downstreamTLS serves with the certificates of a listener.
+func downstreamTLS(l *plan.Listener, o Options) (*corev3.TransportSocket, error) {
+	tls := &tlsv3.CommonTlsContext{AlpnProtocols: []string{"h2", "http/1.1"}}
+	for _, name := range l.Certificates {
+		tls.TlsCertificateSdsSecretConfigs = append(tls.TlsCertificateSdsSecretConfigs, &tlsv3.SdsSecretConfig{Name: secretName(name), SdsConfig: o.Config})
+	}
+	config, err := anypb.New(&tlsv3.DownstreamTlsContext{CommonTlsContext: tls})
+	if err != nil {
+		return nil, err
+	}
+	return &corev3.TransportSocket{Name: "envoy.transport_sockets.tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}, nil
+}
+
+func secretName(name objects.Name) string { return "secret/" + name.String() }
+
+func secretOf(name objects.Name, c plan.Certificate) *tlsv3.Secret {
+	inline := func(text []byte) *corev3.DataSource {
+		return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: text}}
+	}
+	return &tlsv3.Secret{Name: secretName(name), Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
+		CertificateChain: inline(c.Chain), PrivateKey: inline(c.Key),
+	}}}
+}
+
+// chain returns the filters for requests that take some routes.
+func (t *Template) chain(routes string, o Options) (*listenerv3.FilterChain, error) {
+	is := proto.CloneOf(t.listener.GetFilterChains()[0])
 	m := proto.CloneOf(t.manager)
-	m.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: o.Config, RouteConfigName: name}}
+	m.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: o.Config, RouteConfigName: routes}}
 	// A client's stream of gRPC may take any time, and its headers may have underscores. What is silent for long ends all the same.
 	m.RequestTimeout = durationpb.New(0)
 	m.CommonHttpProtocolOptions.HeadersWithUnderscoresAction = corev3.HttpProtocolOptions_ALLOW
@@ -94,8 +175,8 @@ func (t *Template) listenerOf(port *plan.Port, name string, o Options) (*listene
 	if err != nil {
 		return nil, err
 	}
-	l.GetFilterChains()[0].GetFilters()[0].ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: config}
-	return l, nil
+	is.GetFilters()[0].ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: config}
+	return is, nil
 }
 
 // warming is how long a new cluster may wait for its endpoints. Meanwhile no other change of clusters is in force, nor any route that
@@ -165,23 +246,59 @@ func (t *Template) clusterOf(c *plan.Cluster, o Options) (*clusterv3.Cluster, er
 	return is, nil
 }
 
-// routesOf returns the routes of a port.
-func (t *Template) routesOf(port *plan.Port, name string) (*routev3.RouteConfiguration, error) {
-	all := &routev3.RouteConfiguration{Name: name, IgnorePortInHostMatching: true}
-	for _, l := range port.Listeners {
-		for _, h := range l.Hosts {
-			is := &routev3.VirtualHost{Name: l.String() + " " + domain(h.Domain), Domains: []string{domain(h.Domain)}}
-			for i := range h.Rules {
-				r, err := t.routeOf(&h.Rules[i], l.String())
-				if err != nil {
-					return nil, fmt.Errorf("%s: %w", h.Rules[i].Of, err)
-				}
-				is.Routes = append(is.Routes, r)
-			}
-			all.VirtualHosts = append(all.VirtualHosts, is)
+// routesOf returns the routes of a port: over TLS those of each listener by itself, else all as one.
+func (t *Template) routesOf(port *plan.Port) (all []*routev3.RouteConfiguration, err error) {
+	for i := range port.Listeners {
+		l := &port.Listeners[i]
+		hosts, err := t.hostsOf(l)
+		if err != nil {
+			return nil, err
 		}
+		switch {
+		case overTLS(port):
+			hosts = append(hosts, misdirected(port, l)...)
+		case i > 0:
+			all[0].VirtualHosts = append(all[0].VirtualHosts, hosts...)
+			continue
+		}
+		all = append(all, &routev3.RouteConfiguration{Name: routesName(port, l), IgnorePortInHostMatching: true, VirtualHosts: hosts})
 	}
 	return all, nil
+}
+
+// hostsOf returns the hosts of a listener.
+func (t *Template) hostsOf(l *plan.Listener) (all []*routev3.VirtualHost, err error) {
+	for _, h := range l.Hosts {
+		is := &routev3.VirtualHost{Name: l.String() + " " + domain(h.Domain), Domains: []string{domain(h.Domain)}}
+		for i := range h.Rules {
+			r, err := t.routeOf(&h.Rules[i], l.String())
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", h.Rules[i].Of, err)
+			}
+			is.Routes = append(is.Routes, r)
+		}
+		all = append(all, is)
+	}
+	return all, nil
+}
+
+// misdirected answers 421 to requests over a listener's connections that are another's: browsers send them where they think that a
+// certificate is for both (RFC 9110, section 15.5.20).
+func misdirected(port *plan.Port, l *plan.Listener) (all []*routev3.VirtualHost) {
+	for i := range port.Listeners {
+		other := &port.Listeners[i]
+		if slices.ContainsFunc(l.Hosts, func(h plan.Host) bool { return h.Domain == other.Hostname }) {
+			continue
+		}
+		all = append(all, &routev3.VirtualHost{
+			Name: "another listener's " + domain(other.Hostname), Domains: []string{domain(other.Hostname)},
+			Routes: []*routev3.Route{{
+				Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+				Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 421}},
+			}},
+		})
+	}
+	return all
 }
 
 func domain(pattern string) string {

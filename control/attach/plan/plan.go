@@ -25,6 +25,16 @@ type Plans struct {
 	Gateways []*Plan
 	// Routes are what became of each route that attaches somewhere, but for what [attach.Attachments] says of its parents.
 	Routes map[objects.Object]RouteVerdict
+	// Listeners are the first of the references of each listener that cannot be followed; one that is missing has none.
+	Listeners map[*attach.Listener]attach.Verdict
+}
+
+// Certificate is what is in a Secret of TLS.
+type Certificate struct {
+	// Chain and Key are in PEM.
+	Chain, Key []byte
+	// Fault is why it cannot be used, in words for people, such as that there is no such Secret; empty if it can.
+	Fault string
 }
 
 // RouteVerdict is what is wrong with a route, whatever it attaches to.
@@ -44,6 +54,8 @@ type Plan struct {
 	Ports []Port
 	// Clusters are what its rules name, in order of name.
 	Clusters []Cluster
+	// Certificates are those that its listeners serve with, by Secret.
+	Certificates map[objects.Name]Certificate
 }
 
 // Port is a port on which Envoy listens.
@@ -56,6 +68,8 @@ type Port struct {
 // Listener is what happens to the requests of one listener.
 type Listener struct {
 	*attach.Listener
+	// Certificates are the Secrets with which an HTTPS listener serves, in its order, at least one.
+	Certificates []objects.Name
 	// Hosts in order of domain. The most specific that fits a request's host has it, of all listeners of the port; who fits none
 	// gets 404.
 	Hosts []Host
@@ -151,10 +165,11 @@ type Cluster struct {
 	H2C bool
 }
 
-// Of plans for all Gateways.
-func Of(a *attach.Attachments, n *objects.Network) *Plans {
+// Of plans for all Gateways. Certificates are what is known of the Secrets that listeners name, as of [Secrets].
+func Of(a *attach.Attachments, n *objects.Network, certificates map[objects.Name]Certificate) *Plans {
 	b := newBuilder(n)
-	plans := &Plans{Routes: b.verdicts}
+	b.certificates = certificates
+	plans := &Plans{Routes: b.verdicts, Listeners: b.listeners}
 	for _, g := range a.Gateways {
 		plans.Gateways = append(plans.Gateways, b.gateway(g))
 	}
@@ -171,6 +186,9 @@ type builder struct {
 	pools    map[objects.Name]bool
 	verdicts map[objects.Object]RouteVerdict
 
+	certificates map[objects.Name]Certificate
+	listeners    map[*attach.Listener]attach.Verdict
+
 	clusters map[string]Cluster // of the Gateway that is planned
 }
 
@@ -179,6 +197,7 @@ func newBuilder(n *objects.Network) *builder {
 		Network: n,
 		http:    make(map[objects.Name]*gatewayv1.HTTPRoute), grpc: make(map[objects.Name]*gatewayv1.GRPCRoute), llm: make(map[objects.Name]*v1alpha1.LLMRoute),
 		services: make(map[objects.Name]*objects.Service), pools: make(map[objects.Name]bool), verdicts: make(map[objects.Object]RouteVerdict),
+		listeners: make(map[*attach.Listener]attach.Verdict),
 	}
 	for i := range n.HTTPRoutes {
 		b.http[objects.Name{Namespace: n.HTTPRoutes[i].Namespace, Name: n.HTTPRoutes[i].Name}] = &n.HTTPRoutes[i]
@@ -200,13 +219,23 @@ func newBuilder(n *objects.Network) *builder {
 
 func (b *builder) gateway(g *attach.Gateway) *Plan {
 	b.clusters = make(map[string]Cluster)
+	p := &Plan{Gateway: g.Name, Certificates: make(map[objects.Name]Certificate)}
 	ports := make(map[int32][]Listener)
 	for _, l := range g.Listeners {
-		if l.Refused == (attach.Verdict{}) {
-			ports[l.Port] = append(ports[l.Port], Listener{Listener: l})
+		if l.Refused != (attach.Verdict{}) {
+			continue
 		}
+		is := Listener{Listener: l}
+		if l.Protocol == gatewayv1.HTTPSProtocolType {
+			if is.Certificates = b.certify(l); len(is.Certificates) == 0 {
+				continue // it is never served in the clear
+			}
+			for _, name := range is.Certificates {
+				p.Certificates[name] = b.certificates[name]
+			}
+		}
+		ports[l.Port] = append(ports[l.Port], is)
 	}
-	p := &Plan{Gateway: g.Name}
 	for _, number := range slices.Sorted(maps.Keys(ports)) {
 		port := Port{Number: number, Listeners: ports[number]}
 		for i := range port.Listeners {

@@ -22,9 +22,22 @@ func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string {
 			n := network.Read(t, network.Standard(input))
-			return show(plan.Of(attach.Of(n), n))
+			a := attach.Of(n)
+			told := show(plan.Of(a, n, certificates))
+			if secrets := plan.Secrets(a, n); len(secrets) > 0 {
+				told += fmt.Sprintf("reads %v\n", secrets)
+			}
+			return told
 		}
 	})
+}
+
+// certificates are what is known of Secrets.
+var certificates = map[objects.Name]plan.Certificate{
+	{Namespace: "ns", Name: "cert"}:    {Chain: []byte("chain"), Key: []byte("key")},
+	{Namespace: "other", Name: "cert"}: {Chain: []byte("chain"), Key: []byte("key")},
+	{Namespace: "ns", Name: "broken"}:  {Fault: "tls.key does not fit tls.crt"},
+	{Namespace: "ns", Name: "missing"}: {Fault: "there is no such Secret"},
 }
 
 // show tells plans for people.
@@ -36,7 +49,11 @@ func show(p *plan.Plans) string {
 	for _, g := range p.Gateways {
 		for _, port := range g.Ports {
 			for _, l := range port.Listeners {
-				line(0, "%s, %s:%d", l, l.Protocol, port.Number)
+				with := ""
+				if len(l.Certificates) > 0 {
+					with = fmt.Sprintf(" with %v", l.Certificates)
+				}
+				line(0, "%s, %s:%d%s", l, l.Protocol, port.Number, with)
 				for _, h := range l.Hosts {
 					line(1, "%q", h.Domain)
 					for _, r := range h.Rules {
@@ -52,6 +69,14 @@ func show(p *plan.Plans) string {
 			}
 			line(0, "cluster %s%s", c.Name, words)
 		}
+	}
+	var faults []string
+	for l, v := range p.Listeners {
+		faults = append(faults, fmt.Sprintf("%s refs: %s %s", l, v.Reason, v.Words))
+	}
+	slices.Sort(faults)
+	for _, fault := range faults {
+		line(0, "%s", fault)
 	}
 	for _, of := range slices.SortedFunc(maps.Keys(p.Routes), func(a, b objects.Object) int { return strings.Compare(a.String(), b.String()) }) {
 		v := p.Routes[of]

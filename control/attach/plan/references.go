@@ -115,7 +115,7 @@ func (b *builder) granted(from, namespace, toGroup, toKind string, to objects.Na
 	if namespace == to.Namespace {
 		return true
 	}
-	fromGroup := gatewayv1.GroupName
+	fromGroup := gatewayv1.GroupName // of Gateways, ListenerSets and its routes
 	if from == v1alpha1.LLMRouteKind {
 		fromGroup = v1alpha1.SchemeGroupVersion.Group
 	}

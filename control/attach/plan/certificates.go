@@ -1,0 +1,99 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// secretKind is the kind of Secrets, in the core group.
+const secretKind = "Secret"
+
+// Secrets returns the Secrets that the listeners of our Gateways may name, each once, in order: what is known of them is an argument of
+// [Of]. No other is to be read.
+func Secrets(a *attach.Attachments, n *objects.Network) []objects.Name {
+	b := newBuilder(n)
+	var all []objects.Name
+	for _, g := range a.Gateways {
+		for _, l := range g.Listeners {
+			for _, ref := range certificateRefs(l) {
+				if name, fault := b.secret(l, ref); fault == (attach.Verdict{}) {
+					all = append(all, name)
+				}
+			}
+		}
+	}
+	slices.SortFunc(all, objects.Name.Compare)
+	return slices.Compact(all)
+}
+
+func certificateRefs(l *attach.Listener) []gatewayv1.SecretObjectReference {
+	if l.Protocol != gatewayv1.HTTPSProtocolType || l.TLS == nil {
+		return nil
+	}
+	return l.TLS.CertificateRefs
+}
+
+// secret returns the Secret that a listener names, or why it may not.
+func (b *builder) secret(l *attach.Listener, ref gatewayv1.SecretObjectReference) (objects.Name, attach.Verdict) {
+	name := objects.Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(l.Of.Name.Namespace))), Name: string(ref.Name)}
+	kind, of := string(or(ref.Kind, secretKind)), string(or(ref.Group, ""))
+	switch {
+	case kind != secretKind || of != "":
+		return name, refused(gatewayv1.ListenerReasonInvalidCertificateRef, "%s %s of group %q is no certificate that Headgate knows: name a Secret", kind, name, of)
+	case !b.granted(l.Of.Kind, l.Of.Name.Namespace, "", secretKind, name):
+		return name, refused(gatewayv1.ListenerReasonRefNotPermitted, "no ReferenceGrant in namespace %s lets %ss of namespace %s name Secret %s", name.Namespace, l.Of.Kind, l.Of.Name.Namespace, name.Name)
+	}
+	return name, attach.Verdict{}
+}
+
+// certify returns the Secrets with which an HTTPS listener can serve, and notes the first that it cannot.
+func (b *builder) certify(l *attach.Listener) []objects.Name {
+	note := func(v attach.Verdict) {
+		if _, noted := b.listeners[l]; !noted {
+			b.listeners[l] = v
+		}
+	}
+	if mode := mode(l); mode != gatewayv1.TLSModeTerminate {
+		note(refused(gatewayv1.ListenerReasonInvalidCertificateRef, "tls.mode %s is not for protocol HTTPS: write Terminate", mode))
+		return nil
+	}
+	var all []objects.Name
+	for _, ref := range certificateRefs(l) {
+		name, fault := b.secret(l, ref)
+		if fault == (attach.Verdict{}) {
+			switch c, known := b.certificates[name]; {
+			case !known:
+				fault = refused(gatewayv1.ListenerReasonInvalidCertificateRef, "Secret %s is not known", name)
+			case c.Fault != "":
+				fault = refused(gatewayv1.ListenerReasonInvalidCertificateRef, "Secret %s: %s", name, c.Fault)
+			}
+		}
+		if fault != (attach.Verdict{}) {
+			note(fault)
+			continue
+		}
+		if !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	if len(certificateRefs(l)) == 0 {
+		note(refused(gatewayv1.ListenerReasonInvalidCertificateRef, "tls.certificateRefs names no Secret"))
+	}
+	return all
+}
+
+func mode(l *attach.Listener) gatewayv1.TLSModeType {
+	if l.TLS == nil {
+		return gatewayv1.TLSModeTerminate
+	}
+	return or(l.TLS.Mode, gatewayv1.TLSModeTerminate)
+}
+
+func refused(reason gatewayv1.ListenerConditionReason, format string, args ...any) attach.Verdict {
+	return attach.Verdict{Reason: string(reason), Words: fmt.Sprintf(format, args...)}
+}
