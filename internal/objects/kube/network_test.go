@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -81,9 +82,9 @@ func TestTheNetworkIsAnotherWhenOneOfItsObjectsChangesAndOnlyThen(t *testing.T) 
 		t.Helper()
 		for range 3 {
 			pods++
-			c.Apply(strings.Replace(pod("a", "10.0.0.1", "True"), "app: llama", "app: llama, turn: a"+strings.Repeat("a", pods), 1))
-			set := f.set.Load()
-			c.Await("the pod is seen", func() bool { is := f.set.Load(); return is != set && len(is.Pods) == 1 })
+			turn := "a" + strconv.Itoa(pods)
+			c.Apply(strings.Replace(pod("a", "10.0.0.1", "True"), "app: llama", "app: llama, turn: "+turn, 1))
+			c.Await("the pod is seen", func() bool { is := f.set.Load(); return len(is.Pods) == 1 && is.Pods[0].Labels["turn"] == turn })
 		}
 		c.Delete("apiVersion: v1\nkind: Pod\nmetadata: {name: a}")
 		c.sees(f, "Pod", 0)
