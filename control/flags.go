@@ -52,6 +52,8 @@ Usage:
 
   control --objects DIR --listen unix:PATH [flags]
   control --kube --listen HOST:PORT [flags]
+  control plan --objects DIR                      print what Envoys are to do for Gateways, HTTPRoutes, GRPCRoutes and LLMRoutes
+  control explain --objects DIR HOST PATH         say which route takes a request, and why no other
 
 DIR holds the YAML files that extproc reads: InferencePool, Pod, EndpointList, PoolSettings, LLMRoute and Model. A Model
 says what the model is, where engines find it and how many copies there must be. An adapter that an LLMRoute names needs

@@ -18,10 +18,17 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/headgate/headgate/control/attach/show"
 	"github.com/headgate/headgate/control/meter"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kube"
 )
+
+// commands are what control does beside serving, for people.
+var commands = map[string]func(ctx context.Context, args []string, out io.Writer) error{
+	"plan":    show.Plan,
+	"explain": show.Explain,
+}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -35,6 +42,9 @@ func main() {
 
 // run serves until ctx ends. Help goes to out, the log to logs.
 func run(ctx context.Context, args []string, out, logs io.Writer) error {
+	if len(args) > 0 && commands[args[0]] != nil {
+		return commands[args[0]](ctx, args[1:], out)
+	}
 	c, err := parseFlags(args, out)
 	if err != nil {
 		return err

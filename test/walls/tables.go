@@ -139,8 +139,8 @@ var houses = [][]floor{
 			"each speaks with one neighbour: people, callers, and an API server about one matter each",
 		},
 		{
-			[]string{"control/attach/ads"},
-			"it speaks with Envoys",
+			[]string{"control/attach/ads", "control/attach/show"},
+			"the one speaks with Envoys, the other with people",
 		},
 		{
 			[]string{"control/attach/envoy"},

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -26,21 +25,15 @@ import (
 	"github.com/headgate/headgate/test/process"
 )
 
-// request is one that tests send.
-type request struct {
-	host, path, method string
-	headers            map[string]string
-}
-
 // requests are all that can be made of some parts: of hosts and few paths, and of paths and all else.
-func requests() (all []request) {
+func requests() (all []plan.Request) {
 	for _, host := range []string{"a.test", "A.test:8080", "b.test", "x.a.test", "c.example", "elsewhere"} {
 		for _, path := range []string{"/", "/long/path"} {
-			all = append(all, request{host, path, "GET", nil})
+			all = append(all, plan.Request{Host: host, Path: path, Method: "GET"})
 		}
 	}
 	for _, path := range wire.InferencePaths {
-		all = append(all, request{"a.test", path, "POST", nil})
+		all = append(all, plan.Request{Host: "a.test", Path: path, Method: "POST"})
 	}
 	for _, path := range []string{
 		"/1", "/2", "/health", "/a/b", "/a/b?q=1", "/a/b?q=1&r=1", "/x/y?q=1", "/", "/x", "/x/", "/x/7", "/x/7/8", "/xy", "/a", "/aa", "/a/long", "/a/long/er", "/a?q=1", "/a?q=1&r=1", "/x?q=1", "/x?q=2", "/ok/1",
@@ -51,89 +44,23 @@ func requests() (all []request) {
 			for _, headers := range []map[string]string{
 				nil, {"h": "1"}, {"h": "2"}, {"h": "1", "i": "1"}, {"X-Team": "ml", "v": "v7"}, {"X-Team": "ml", "v": "v7x"},
 			} {
-				all = append(all, request{"a.test", path, method, headers})
+				all = append(all, plan.Request{Host: "a.test", Path: path, Method: method, Headers: headers})
 			}
 		}
 	}
 	return all
 }
 
-// fits is the naive oracle of a match, in the words of the specification.
-func (r request) fits(m plan.Match) bool {
-	path, query, _ := strings.Cut(r.path, "?")
-	whole := func(expression, value string) bool {
-		return regexp.MustCompile("^(?:" + expression + ")$").MatchString(value)
-	}
-	switch m.Kind {
-	case plan.Exact:
-		if path != m.Path {
-			return false
-		}
-	case plan.Regex:
-		if !whole(m.Path, path) {
-			return false
-		}
-	case plan.Prefix:
-		if prefix := strings.TrimSuffix(m.Path, "/"); path != m.Path && !strings.HasPrefix(path, prefix+"/") {
-			return false
-		}
-	}
-	if m.Method != "" && m.Method != r.method {
-		return false
-	}
-	value := func(v plan.Value, is string, given bool) bool {
-		return given && (v.Regex && whole(v.Value, is) || !v.Regex && is == v.Value)
-	}
-	for _, h := range m.Headers {
-		is, given := "", false
-		for name, header := range r.headers {
-			if strings.EqualFold(name, h.Name) {
-				is, given = header, true
-			}
-		}
-		if !value(h, is, given) {
-			return false
-		}
-	}
-	for _, q := range m.Query {
-		is, given := "", false
-		for part := range strings.SplitSeq(query, "&") {
-			if name, text, _ := strings.Cut(part, "="); name == q.Name && !given {
-				is, given = text, true
-			}
-		}
-		if !value(q, is, given) {
-			return false
-		}
-	}
-	return true
-}
-
-// takes is the naive oracle of a port: the listener, domain and rule that have a request, empty for none.
-func takes(p *plan.Port, r request) string {
-	host, _, _ := strings.Cut(strings.ToLower(r.host), ":")
-	var best *plan.Host
-	var of string
-	for _, l := range p.Listeners {
-		for i := range l.Hosts {
-			h := &l.Hosts[i]
-			if both, ok := attach.Intersect(h.Domain, host); ok && both == host && (best == nil || attach.MoreSpecific(h.Domain, best.Domain)) {
-				best, of = h, l.String()
-			}
-		}
-	}
-	if best == nil {
+// takes is which rule takes a request, by its place; empty for none.
+func takes(p *plan.Port, r plan.Request) string {
+	t := p.Take(r)
+	if t.Rule == nil {
 		return ""
 	}
-	for i := range best.Rules {
-		if r.fits(best.Rules[i].Match) {
-			return fmt.Sprintf("%s %s %d", of, cmp.Or(best.Domain, "*"), i)
-		}
-	}
-	return ""
+	return fmt.Sprintf("%s %s %d", t.Listener, cmp.Or(t.Host.Domain, "*"), len(t.Passed))
 }
 
-// A real Envoy finds for each request the rule that the plan means: of all scenarios, at each of their ports.
+// A real Envoy finds for each request the rule that the plan says: of all scenarios, at each of their ports.
 func TestEnvoyMatchesAsThePlanSays(t *testing.T) {
 	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
 	if err != nil {
@@ -195,14 +122,14 @@ func TestEnvoyMatchesAsThePlanSays(t *testing.T) {
 var client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
 // ask returns which rule takes a request, empty for none.
-func ask(t *testing.T, address string, r request) string {
+func ask(t *testing.T, address string, r plan.Request) string {
 	t.Helper()
-	q, err := http.NewRequestWithContext(t.Context(), r.method, "http://"+address+r.path, nil)
+	q, err := http.NewRequestWithContext(t.Context(), r.Method, "http://"+address+r.Path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	q.Host = r.host
-	for name, value := range r.headers {
+	q.Host = r.Host
+	for name, value := range r.Headers {
 		q.Header.Set(name, value)
 	}
 	response, err := client.Do(q)

@@ -1,0 +1,219 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// Text tells plans for people, and what is wrong with what they are made of. It holds no keys.
+func (p *Plans) Text() string {
+	var out strings.Builder
+	for _, g := range p.Gateways {
+		fmt.Fprintf(&out, "Gateway %s\n", g.Gateway)
+		for _, port := range g.Ports {
+			for _, l := range port.Listeners {
+				fmt.Fprintf(&out, "  port %d, %s, listener %s%s\n", port.Number, l.Protocol, l, with(l.Certificates))
+				for _, h := range l.Hosts {
+					fmt.Fprintf(&out, "    host %s\n", cmp.Or(h.Domain, "*"))
+					for _, line := range Lines(h.Rules) {
+						fmt.Fprintf(&out, "      %s\n", line)
+					}
+				}
+			}
+		}
+		for _, c := range g.Clusters {
+			protocol := ""
+			if c.H2C {
+				protocol = ", HTTP/2"
+			}
+			fmt.Fprintf(&out, "  cluster %s%s\n", c.Name, protocol)
+		}
+	}
+	for _, fault := range p.faults() {
+		fmt.Fprintln(&out, fault)
+	}
+	return out.String()
+}
+
+// Lines are rules for people, in order. Those of LLMRoutes that follow each other are one line: there is one for each path of inference.
+func Lines(rules []Rule) []string {
+	var all []string
+	for i := 0; i < len(rules); {
+		more := 0
+		for i+more+1 < len(rules) && rules[i].byModel() && rules[i+more+1].byModel() {
+			more++
+		}
+		line := rules[i].String()
+		if more > 0 {
+			line = fmt.Sprintf("%s and %d more of inference -> %s", rules[i].Match, more, rules[i].action())
+		}
+		all = append(all, line)
+		i += more + 1
+	}
+	return all
+}
+
+func (r Rule) byModel() bool { return r.Forward != nil && r.Forward.Models }
+
+func with(certificates []objects.Name) string {
+	var words strings.Builder
+	for _, name := range certificates {
+		fmt.Fprintf(&words, ", Secret %s", name)
+	}
+	return words.String()
+}
+
+// faults says in order what is wrong with listeners and routes.
+func (p *Plans) faults() []string {
+	var all []string
+	note := func(of fmt.Stringer, v attach.Verdict) {
+		if v != (attach.Verdict{}) {
+			all = append(all, fmt.Sprintf("%s: %s: %s", of, v.Reason, v.Words))
+		}
+	}
+	for l, v := range p.Listeners {
+		note(l, v)
+	}
+	for of, v := range p.Routes {
+		note(of, v.Refused)
+		note(of, v.Refs)
+		if v.Partly != "" {
+			all = append(all, fmt.Sprintf("%s: in part: %s", of, v.Partly))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// String is a line for people: which requests fit, what happens to them, and whose rule it is.
+func (r Rule) String() string {
+	line := r.Match.String() + " -> " + r.action()
+	if changes := changes(r.Request, r.Response); changes != "" {
+		line += "; " + changes
+	}
+	if r.CORS != nil {
+		line += "; CORS"
+	}
+	if r.Of != (objects.Object{}) {
+		line += fmt.Sprintf(" (%s, rule %s)", r.Of, cmp.Or(r.Name, strconv.Itoa(r.Index)))
+	}
+	return line
+}
+
+// String says for people which requests fit.
+func (m Match) String() string {
+	line := map[PathKind]string{Exact: "exactly ", Regex: "matching ", Prefix: "below "}[m.Kind] + m.Path
+	if m.Kind == Prefix && m.Path == "/" {
+		line = "any path"
+	}
+	if m.Method != "" {
+		line = m.Method + " " + line
+	}
+	words := []string{line}
+	for _, v := range m.Headers {
+		words = append(words, "header "+v.String())
+	}
+	for _, v := range m.Query {
+		words = append(words, "query "+v.String())
+	}
+	return strings.Join(words, ", ")
+}
+
+// String says for people what a value is to be.
+func (v Value) String() string {
+	if v.Regex {
+		return v.Name + " matching " + v.Value
+	}
+	return v.Name + "=" + v.Value
+}
+
+// action says what happens to a request.
+func (r Rule) action() string {
+	switch f := r.Forward; {
+	case r.Redirect != nil:
+		return r.Redirect.String()
+	case f == nil:
+		return strconv.Itoa(int(r.Status))
+	case f.Models:
+		return "the pool of its model"
+	}
+	return r.Forward.String()
+}
+
+// String says for people where clients are sent.
+func (r *Redirect) String() string {
+	words := []string{"redirect", strconv.Itoa(int(r.Code))}
+	if r.Scheme != "" {
+		words = append(words, "scheme "+r.Scheme)
+	}
+	if r.Host != "" {
+		words = append(words, "host "+r.Host)
+	}
+	if r.Port != 0 {
+		words = append(words, "port "+strconv.Itoa(int(r.Port)))
+	}
+	return strings.Join(words, " ") + r.Path.words()
+}
+
+// String says for people where requests go.
+func (f *Forward) String() string {
+	var shares []string
+	for _, b := range f.Backends {
+		share := fmt.Sprintf("%d of %s", b.Weight, cmp.Or(b.Cluster, "500"))
+		if changes := changes(b.Request, b.Response); changes != "" {
+			share += " (" + changes + ")"
+		}
+		shares = append(shares, share)
+	}
+	words := []string{strings.Join(shares, ", ")}
+	if f.Host != "" {
+		words = append(words, "host "+f.Host)
+	}
+	words[len(words)-1] += f.Path.words()
+	for _, m := range f.Mirrors {
+		words = append(words, fmt.Sprintf("copies of %d/%d to %s", m.Share, m.Of, m.Cluster))
+	}
+	if f.Timeout > 0 {
+		words = append(words, fmt.Sprintf("within %v", f.Timeout))
+	}
+	if f.TryTimeout > 0 {
+		words = append(words, fmt.Sprintf("each try within %v", f.TryTimeout))
+	}
+	return strings.Join(words, "; ")
+}
+
+func (c *PathChange) words() string {
+	switch {
+	case c == nil:
+		return ""
+	case c.Whole:
+		return "; path " + c.With
+	}
+	return "; prefix " + c.With
+}
+
+// changes says what becomes of headers.
+func changes(request, response Headers) string {
+	var all []string
+	for _, side := range []struct {
+		name string
+		Headers
+	}{{"request", request}, {"response", response}} {
+		for _, name := range side.Remove {
+			all = append(all, side.name+" without "+name)
+		}
+		for _, h := range side.Set {
+			all = append(all, fmt.Sprintf("%s %s: %s", side.name, h.Name, h.Value))
+		}
+		for _, h := range side.Add {
+			all = append(all, fmt.Sprintf("%s adds %s: %s", side.name, h.Name, h.Value))
+		}
+	}
+	return strings.Join(all, ", ")
+}

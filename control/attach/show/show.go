@@ -1,0 +1,201 @@
+// Package show tells people what control makes of Gateways, as commands: the plan of each, and which rule takes a request.
+package show
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/dir"
+	"github.com/headgate/headgate/internal/objects/kinds"
+	"github.com/headgate/headgate/internal/objects/kube"
+	"github.com/headgate/headgate/internal/objects/source"
+)
+
+const planUsage = `control plan prints what the Envoys of each Gateway of Headgate's classes are to do: on which ports they listen, which rule
+takes which requests, and where these go. Rules are in order: the first that fits has a request. It says, too, what is wrong with
+listeners and routes. It looks at no Secret, and no Envoy is driven by these plans yet.
+
+Usage:
+
+  control plan --objects DIR
+  control plan --kube
+
+Flags:
+
+`
+
+const explainUsage = `control explain says which rule of which route takes a request, and why those before it do not.
+
+Usage:
+
+  control explain --objects DIR [flags] HOST PATH
+
+Example:
+
+  control explain --objects bench/quickstart/objects --header 'x-team: ml' chat.example.com '/v1/models?limit=3'
+
+Flags:
+
+`
+
+// from is where objects come from.
+type from struct {
+	folder string
+	kube   source.Kube
+}
+
+func (f *from) register(fs *pflag.FlagSet) {
+	fs.StringVar(&f.folder, "objects", "", "read the objects from the YAML files in this `DIR`")
+	f.kube.Register(fs)
+}
+
+// read reads what says how requests come in.
+func (f *from) read(ctx context.Context) (*objects.Network, error) {
+	if err := f.kube.Check(f.folder); err != nil {
+		return nil, err
+	}
+	table := slices.Concat(kinds.All(), kinds.Network())
+	var set objects.Set
+	switch {
+	case f.kube.On:
+		config, err := kube.Connect(f.kube.Config)
+		if err != nil {
+			return nil, err
+		}
+		if set, err = kube.Read(ctx, config, f.kube.Namespace, table); err != nil {
+			return nil, err
+		}
+	case f.folder != "":
+		var err error
+		if set, err = dir.Read(f.folder, table); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, errors.New("name the folder of objects with --objects, or an API server with --kube")
+	}
+	return set.Network, nil
+}
+
+// plans makes the plans of objects. Every Secret that may be named is taken for a certificate.
+func plans(n *objects.Network) *plan.Plans {
+	a := attach.Of(n)
+	certificates := make(map[objects.Name]plan.Certificate)
+	for _, name := range plan.Secrets(a, n) {
+		certificates[name] = plan.Certificate{}
+	}
+	return plan.Of(a, n, certificates)
+}
+
+// Plan is the command "plan". It prints to out.
+func Plan(ctx context.Context, args []string, out io.Writer) error {
+	var f from
+	fs := flags("plan", planUsage, out)
+	f.register(fs)
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if fs.NArg() > 0 {
+		return fmt.Errorf("plan takes no argument: %q is one", fs.Arg(0))
+	}
+	n, err := f.read(ctx)
+	if err != nil {
+		return err
+	}
+	text := plans(n).Text()
+	if text == "" {
+		text = fmt.Sprintf("There is no Gateway of a GatewayClass whose controllerName is %s.\n", attach.Controller)
+	}
+	_, err = io.WriteString(out, text)
+	return err
+}
+
+// Explain is the command "explain". It prints to out.
+func Explain(ctx context.Context, args []string, out io.Writer) error {
+	var f from
+	fs := flags("explain", explainUsage, out)
+	f.register(fs)
+	gateway := fs.String("gateway", "", "ask the Gateway of this `NAMESPACE/NAME` alone")
+	port := fs.Int32("port", 0, "ask this `PORT` alone")
+	method := fs.String("method", "GET", "the request's `METHOD`")
+	lines := fs.StringArrayP("header", "H", nil, "a `HEADER` of the request, written NAME: VALUE; may be repeated")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if fs.NArg() != 2 || !strings.HasPrefix(fs.Arg(1), "/") {
+		return errors.New("explain wants a host and a path, such as chat.example.com /v1/models")
+	}
+	request := plan.Request{Host: fs.Arg(0), Path: fs.Arg(1), Method: *method, Headers: make(map[string]string)}
+	for _, line := range *lines {
+		name, value, ok := strings.Cut(line, ":")
+		if !ok {
+			return fmt.Errorf("--header %q: want NAME: VALUE", line)
+		}
+		request.Headers[strings.TrimSpace(name)] = strings.TrimSpace(value)
+	}
+	n, err := f.read(ctx)
+	if err != nil {
+		return err
+	}
+	asked := false
+	for _, p := range plans(n).Gateways {
+		if *gateway != "" && *gateway != p.Gateway.String() {
+			continue
+		}
+		for i := range p.Ports {
+			if *port == 0 || *port == p.Ports[i].Number {
+				asked = true
+				if _, err := io.WriteString(out, tell(p.Gateway, &p.Ports[i], request)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if !asked {
+		return errors.New("no Gateway of Headgate's classes serves there: control plan prints what there is")
+	}
+	return nil
+}
+
+// tell says which rule of a port takes a request.
+func tell(gateway objects.Name, p *plan.Port, r plan.Request) string {
+	var out strings.Builder
+	fmt.Fprintf(&out, "Gateway %s, port %d: ", gateway, p.Number)
+	t := p.Take(r)
+	switch {
+	case t.Host == nil:
+		fmt.Fprintf(&out, "404: no listener has the host %s\n", r.Host)
+		return out.String()
+	case t.Rule == nil:
+		fmt.Fprintf(&out, "404: listener %s has the host, and none of its rules fits\n", t.Listener)
+	default:
+		fmt.Fprintf(&out, "listener %s, %s\n", t.Listener, t.Rule)
+	}
+	inference := 0
+	for _, passed := range t.Passed {
+		if passed.Forward != nil && passed.Forward.Models {
+			inference++
+			continue
+		}
+		fmt.Fprintf(&out, "  not %s: %s\n", passed.Rule, passed.Why)
+	}
+	if inference > 0 {
+		fmt.Fprintf(&out, "  not %d paths of inference, of LLMRoutes\n", inference)
+	}
+	return out.String()
+}
+
+func flags(name, usage string, out io.Writer) *pflag.FlagSet {
+	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
+	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
+	fs.SortFlags = false
+	return fs
+}
