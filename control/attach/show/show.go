@@ -41,7 +41,7 @@ Usage:
 
 Example:
 
-  control explain --objects bench/quickstart/objects --header 'x-team: ml' chat.example.com '/v1/models?limit=3'
+  control explain --objects DIR --header 'x-team: ml' chat.example.com '/v1/models?limit=3'
 
 Flags:
 
