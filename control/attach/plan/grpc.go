@@ -70,7 +70,7 @@ func grpcMatchOf(m gatewayv1.GRPCRouteMatch) (Match, error) {
 		case service != "":
 			is.Path = "/" + service
 		case method != "":
-			is.Kind, is.Path = Regex, "/[^/]+/"+regexp.QuoteMeta(method)
+			is.Kind, is.Path, is.AnyService = Regex, "/[^/]+/"+regexp.QuoteMeta(method), true
 		}
 	}
 	seen := make(map[string]bool)

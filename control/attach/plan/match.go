@@ -29,6 +29,9 @@ type Match struct {
 	Method string
 	// Headers and Query are to have these values.
 	Headers, Query []Value
+	// AnyService says that the path is a method of gRPC of whatever service. It is less specific than a service (GRPCRoute,
+	// spec.rules.matches).
+	AnyService bool
 }
 
 // Value is a header or query parameter with the value that it is to have: all of it, or an expression that fits all of it.
@@ -39,11 +42,19 @@ type Value struct {
 
 // compare says which of two matches is more specific: above 0 if m is.
 func (m Match) compare(o Match) int {
-	given := func(method string) int { return min(len(method), 1) }
+	// A method of any service is between every path and the paths of one service.
+	path := func(m Match) (kind PathKind, length, method int) {
+		if m.AnyService {
+			return Prefix, len("/"), 1
+		}
+		return m.Kind, len(m.Path), min(len(m.Method), 1)
+	}
+	kind, length, method := path(m)
+	otherKind, otherLength, otherMethod := path(o)
 	return cmp.Or(
-		cmp.Compare(m.Kind, o.Kind),
-		cmp.Compare(len(m.Path), len(o.Path)),
-		cmp.Compare(given(m.Method), given(o.Method)),
+		cmp.Compare(kind, otherKind),
+		cmp.Compare(length, otherLength),
+		cmp.Compare(method, otherMethod),
 		cmp.Compare(len(m.Headers), len(o.Headers)),
 		cmp.Compare(len(m.Query), len(o.Query)),
 	)
