@@ -11,8 +11,10 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/control/attach/plan"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -46,6 +48,16 @@ func (t *Template) Bootstrap(p Place) ([]byte, error) {
 	control.Name = controlCluster
 	at(extproc, p.Extproc)
 	at(control, p.Control)
+	expressions, err := structpb.NewStruct(map[string]any{"re2.max_program_size.error_level": 2 * plan.MaxProgram})
+	if err != nil {
+		return nil, err
+	}
+	if b.LayeredRuntime == nil {
+		b.LayeredRuntime = new(bootstrapv3.LayeredRuntime)
+	}
+	b.LayeredRuntime.Layers = append(b.LayeredRuntime.Layers, &bootstrapv3.RuntimeLayer{ // the last layer that has a key counts
+		Name: "routes", LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: expressions},
+	})
 	b.StaticResources = &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{extproc, control}}
 	ads := &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3, ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: new(corev3.AggregatedConfigSource)}}
 	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{AdsConfig: t.source(controlCluster).GetApiConfigSource(), LdsConfig: ads, CdsConfig: ads}

@@ -3,6 +3,7 @@ package envoy_test
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -117,6 +118,20 @@ func valid(m protoreflect.Message) (err error) {
 	return err
 }
 
+// started is the configuration with which an Envoy of a Gateway starts.
+func started(t *testing.T) *bootstrapv3.Bootstrap {
+	t.Helper()
+	text, err := template(t).Bootstrap(envoy.Place{Gateway: objects.Name{Namespace: "ns", Name: "g"}, Node: "a", Admin: netip.MustParseAddrPort("127.0.0.1:9901"), Extproc: "extproc", Control: "control"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := new(bootstrapv3.Bootstrap)
+	if err := protojson.Unmarshal(text, b); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
 // inline makes a configuration that a single file holds: with the routes in the listeners.
 func inline(t *testing.T, r *envoy.Resources) []byte {
 	t.Helper()
@@ -142,6 +157,7 @@ func inline(t *testing.T, r *envoy.Resources) []byte {
 		}
 		b.StaticResources.Listeners = append(b.StaticResources.Listeners, l)
 	}
+	b.LayeredRuntime = started(t).GetLayeredRuntime()
 	b.StaticResources.Clusters = slices.Concat(b.GetStaticResources().GetClusters()[1:], r.Clusters)
 	text, err := protojson.Marshal(b)
 	if err != nil {

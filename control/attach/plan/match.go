@@ -122,9 +122,10 @@ func valueOf(name, value string, regex bool) (Value, error) {
 	return Value{name, value, regex}, nil
 }
 
-// maxProgram bounds an expression. Envoy refuses those whose RE2 program is larger than it is told to take, and with one all routes of
-// their listener.
-const maxProgram = 1000
+// MaxProgram bounds the steps of an expression's program, as they are counted here. Envoy refuses an expression whose RE2 program is
+// larger than it is told to take, and with it all routes of their listener: it is to be told of a larger one, for RE2 may need some
+// steps more.
+const MaxProgram = 1000
 
 // checkRegex says what is wrong with an expression, which is of RE2's syntax as Go's are.
 func checkRegex(text string) error {
@@ -136,18 +137,18 @@ func checkRegex(text string) error {
 	if err != nil {
 		return fmt.Errorf("%q is no regular expression: %w", text, err)
 	}
-	if size := programSize(program); size > maxProgram {
-		return fmt.Errorf("%q is too large a regular expression: it has %d steps, and may have %d; write fewer or smaller repetitions", text, size, maxProgram)
+	if size := programSize(program); size > MaxProgram {
+		return fmt.Errorf("%q is too large a regular expression: it has %d steps, and may have %d; write fewer or smaller repetitions", text, size, MaxProgram)
 	}
 	return nil
 }
 
-// programSize is about the size of an expression's program in RE2, which works on bytes: a character beyond ASCII is up to four steps
-// there, and a range of them as many as there are ways to begin.
+// programSize is about the size of an expression's program in RE2, which works on bytes: each range of a class is a step there, a
+// character beyond ASCII is up to four, and a range of them as many as there are ways to begin.
 func programSize(p *syntax.Prog) int {
 	size := 0
 	for _, i := range p.Inst {
-		size++
+		size += max(1, len(i.Rune)/2)
 		for at := 1; at < len(i.Rune); at += 2 {
 			if i.Rune[at] > 0x7f {
 				size += 12
