@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"cmp"
 	"regexp"
 	"strconv"
 	"strings"
@@ -212,9 +213,17 @@ func rewrite(c *plan.PathChange, m *plan.Match) (prefix string, regex *matcherv3
 	return with, nil
 }
 
+// maxAge is for how many seconds browsers may keep an answer where nobody says (HTTPCORSFilter.maxAge): an API server fills it in, and a
+// folder does not.
+const maxAge = 5
+
 // corsOf says which pages of other origins may call.
 func corsOf(c *gatewayv1.HTTPCORSFilter) *corsv3.CorsPolicy {
-	is := &corsv3.CorsPolicy{MaxAge: strconv.Itoa(int(c.MaxAge)), AllowCredentials: wrapperspb.Bool(c.AllowCredentials != nil && *c.AllowCredentials)}
+	is := &corsv3.CorsPolicy{
+		MaxAge:                       strconv.Itoa(int(cmp.Or(c.MaxAge, maxAge))),
+		AllowCredentials:             wrapperspb.Bool(c.AllowCredentials != nil && *c.AllowCredentials),
+		ForwardNotMatchingPreflights: wrapperspb.Bool(false), // a backend that allows every origin must not answer
+	}
 	for _, o := range c.AllowOrigins {
 		is.AllowOriginStringMatch = append(is.AllowOriginStringMatch, originOf(string(o)))
 	}

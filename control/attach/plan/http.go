@@ -210,7 +210,8 @@ func redirectOf(f *gatewayv1.HTTPRequestRedirectFilter, l *attach.Listener) *Red
 	default:
 		r.Port = l.Port
 	}
-	if r.Port == wellKnown[scheme] {
+	// Where clients name the listener's port in the host that they are sent to, they must be told of another one.
+	if named := r.Host == "" && l.Port != wellKnown[strings.ToLower(string(l.Protocol))]; r.Port == wellKnown[scheme] && !named {
 		r.Port = 0
 	}
 	return r
