@@ -5,14 +5,28 @@ import (
 	"maps"
 	"slices"
 
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// routed is the rules of one route at one listener, for some hostnames.
+// routed is the rules of one route at one listener, with the route's own hostnames, or the listener's where it has none.
 type routed struct {
-	domains []string
-	rules   []Rule
+	hostnames []string
+	rules     []Rule
+}
+
+// ownOr returns the hostnames of a route, or the listener's where it has none.
+func ownOr(l *attach.Listener, own []gatewayv1.Hostname) []string {
+	if len(own) == 0 {
+		return []string{l.Hostname}
+	}
+	all := make([]string, len(own))
+	for i, h := range own {
+		all[i] = string(h)
+	}
+	return all
 }
 
 // hosts returns what happens to the requests of a listener. It has an entry for the listener's own hostname, so that no less specific
@@ -25,16 +39,17 @@ func (b *builder) hosts(port *Port, l *attach.Listener) []Host {
 		r := &routes[age]
 		switch {
 		case at.Route.Kind == objects.HTTPRouteKind:
-			r.rules = b.httpRules(b.http[at.Route.Name], at.Route, l)
+			route := b.http[at.Route.Name]
+			r.rules, r.hostnames = b.httpRules(route, at.Route, l), ownOr(l, route.Spec.Hostnames)
 		case at.Route.Kind == objects.GRPCRouteKind:
-			r.rules = b.grpcRules(b.grpc[at.Route.Name], at.Route, l)
+			route := b.grpc[at.Route.Name]
+			r.rules, r.hostnames = b.grpcRules(route, at.Route, l), ownOr(l, route.Spec.Hostnames)
 		case age == oldest:
-			r.rules = llmRules()
+			r.rules, r.hostnames = llmRules(), ownOr(l, nil)
 		}
 		for _, domain := range at.Hostnames {
 			if owner(port, domain) == l { // else another listener has the requests to it
 				domains[domain] = true
-				r.domains = append(r.domains, domain)
 			}
 		}
 	}
@@ -65,13 +80,13 @@ type ranked struct {
 }
 
 // rulesOf returns the rules for the requests to a domain, in the order of Gateway API: those of the route with the more specific
-// hostname first, then the more specific match, then the older route, then the earlier rule (HTTPRoute, spec.hostnames and
-// spec.rules.matches). Routes come in order of age.
+// hostname first, whatever the listener leaves of it, then the more specific match, then the older route, then the earlier rule
+// (HTTPRoute, spec.hostnames and spec.rules.matches). Routes come in order of age.
 func rulesOf(domain string, routes []routed) []Rule {
 	var all []ranked
 	for age, r := range routes {
 		pattern, fits := "", false
-		for _, d := range r.domains {
+		for _, d := range r.hostnames {
 			if both, ok := attach.Intersect(d, domain); ok && both == domain && (!fits || attach.MoreSpecific(d, pattern)) {
 				pattern, fits = d, true
 			}
