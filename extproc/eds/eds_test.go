@@ -95,6 +95,7 @@ type envoy struct {
 	knows    map[string][]string
 	versions map[string]string
 	told     int
+	nonce    string // of the last response
 	ended    bool
 }
 
@@ -141,10 +142,18 @@ func (e *envoy) listen() {
 	}
 }
 
+// last is the nonce of the last response.
+func (e *envoy) last() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.nonce
+}
+
 func (e *envoy) hear(r *discoveryv3.DeltaDiscoveryResponse) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.told++
+	e.nonce = r.GetNonce()
 	for _, resource := range r.GetResources() {
 		var a endpointv3.ClusterLoadAssignment
 		if err := resource.GetResource().UnmarshalTo(&a); err != nil || a.ValidateAll() != nil || a.GetClusterName() != resource.GetName() {
@@ -312,6 +321,51 @@ func TestARefusedListIsLogged(t *testing.T) {
 		e.refuse = "malformed IP address"
 		if took := w.set(lists{"a": {"10.0.0.1:80"}}); took != 0 || !strings.Contains(w.logged(), "malformed IP address") {
 			t.Errorf("after %v the log is %s", took, w.logged())
+		}
+	})
+}
+
+// An answer to a list is none to the one after it, and that is waited for.
+func TestAnAnswerIsToOneListAlone(t *testing.T) {
+	const patience = 200 * time.Millisecond
+	inMemory(t, func(w *world) {
+		w.set(lists{"a": {}, "b": {}})
+		e := w.follow(-1, nil, "a")
+		first := e.last()
+		done := make(chan time.Duration, 1)
+		go func() { done <- w.set(lists{"a": {"10.0.0.1:80"}, "b": {}}) }()
+		w.after(patience / 8)
+		for i, r := range []*discoveryv3.DeltaDiscoveryRequest{
+			{ResourceNamesSubscribe: []string{"b"}}, // it asks for more before it answers, and is told all that is new
+			{ResponseNonce: first},
+		} {
+			if err := e.stream.Send(r); err != nil {
+				t.Fatal(err)
+			}
+			w.after(patience / 8)
+			if len(done) > 0 {
+				t.Errorf("after request %d an Envoy that has not answered the second list is waited for no more", i)
+			}
+		}
+		if e.last() == first {
+			t.Fatal("there is no second list")
+		}
+		if err := e.stream.Send(&discoveryv3.DeltaDiscoveryRequest{ResponseNonce: e.last()}); err != nil {
+			t.Fatal(err)
+		}
+		if took := <-done; took != patience*3/8 {
+			t.Errorf("an Envoy that has answered the second list is waited for for %v", took)
+		}
+	})
+}
+
+// An endpoint that is no address is left out, and told; those after it are listed.
+func TestAnEndpointThatIsNoAddressIsLeftOut(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.set(lists{"a": {"10.0.0.1:80", "10.0.0.2", "10.0.0.3:80"}})
+		w.follow(0, nil, "a").check("at first", 1, lists{"a": {"10.0.0.1:80", "10.0.0.3:80"}})
+		if log := w.logged(); !strings.Contains(log, "10.0.0.2") || strings.Contains(log, "10.0.0.3") {
+			t.Errorf("it logs %s", log)
 		}
 	})
 }

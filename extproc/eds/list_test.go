@@ -116,3 +116,14 @@ func TestListsAreThoseOfTheLastTenSeconds(t *testing.T) {
 		}
 	}
 }
+
+func TestListsKeepNothingOfTheirCallers(t *testing.T) {
+	l := make(lists)
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	endpoints := []string{"1", "2"}
+	l.set(map[string][]string{"a": endpoints}, now)
+	endpoints[0] = "0"
+	if n := l.set(map[string][]string{"a": endpoints}, now); !slices.Equal(n.lists["a"], []string{"0", "1", "2"}) {
+		t.Errorf("it lists %v", n.lists["a"])
+	}
+}
