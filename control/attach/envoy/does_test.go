@@ -36,7 +36,7 @@ spec:
   rules:
   - {matches: [{path: {value: /foo}}], filters: [{type: RequestRedirect, requestRedirect: {path: {type: ReplacePrefixMatch, replacePrefixMatch: /xyz/}}}]}
   - {matches: [{path: {value: /gone}}], filters: [{type: RequestRedirect, requestRedirect: {statusCode: 301, path: {type: ReplacePrefixMatch, replacePrefixMatch: /}}}]}
-  - {matches: [{path: {value: /a.b}}], filters: [{type: RequestRedirect, requestRedirect: {statusCode: 303, path: {type: ReplacePrefixMatch, replacePrefixMatch: ''}}}]}
+  - {matches: [{path: {value: /a+b}}], filters: [{type: RequestRedirect, requestRedirect: {statusCode: 303, path: {type: ReplacePrefixMatch, replacePrefixMatch: ''}}}]}
   - {matches: [{path: {value: /whole}}], filters: [{type: RequestRedirect, requestRedirect: {statusCode: 307, hostname: other.test, path: {type: ReplaceFullPath, replaceFullPath: /one}}}]}
   - {matches: [{path: {value: /scheme}}], filters: [{type: RequestRedirect, requestRedirect: {statusCode: 308, scheme: https}}]}
   - {matches: [{path: {value: /port}}], filters: [{type: RequestRedirect, requestRedirect: {port: 8443}}]}
@@ -49,7 +49,7 @@ spec:
   hostnames: [rewrite.test]
   rules:
   - {matches: [{path: {value: /foo}}], filters: [{type: URLRewrite, urlRewrite: {hostname: inner.test, path: {type: ReplacePrefixMatch, replacePrefixMatch: /xyz/}}}], backendRefs: [{name: a, port: 80}]}
-  - {matches: [{path: {value: /a.b}}], filters: [{type: URLRewrite, urlRewrite: {path: {type: ReplacePrefixMatch, replacePrefixMatch: /}}}], backendRefs: [{name: a, port: 80}]}
+  - {matches: [{path: {value: /a+b}}], filters: [{type: URLRewrite, urlRewrite: {path: {type: ReplacePrefixMatch, replacePrefixMatch: /}}}], backendRefs: [{name: a, port: 80}]}
   - {matches: [{path: {value: /whole}}], filters: [{type: URLRewrite, urlRewrite: {path: {type: ReplaceFullPath, replaceFullPath: '/one\1'}}}], backendRefs: [{name: a, port: 80}]}
   - {matches: [{path: {value: /}}], filters: [{type: URLRewrite, urlRewrite: {path: {type: ReplacePrefixMatch, replacePrefixMatch: /under}}}], backendRefs: [{name: a, port: 80}]}
 ---
@@ -157,7 +157,7 @@ func TestEnvoyAcceptsAndDoesWhatRulesSay(t *testing.T) {
 		{host: "redirect.test", path: "/gone/bar?q=1", status: 301, want: location("http://redirect.test/bar?q=1")},
 		{host: "redirect.test", path: "/gone/", status: 301, want: location("http://redirect.test/")},
 		{host: "redirect.test", path: "/gone", status: 301, want: location("http://redirect.test/")},
-		{host: "redirect.test", path: "/a.b/c", status: 303, want: location("http://redirect.test/c")},
+		{host: "redirect.test", path: "/a+b/c", status: 303, want: location("http://redirect.test/c")},
 		{host: "redirect.test", path: "/whole/x?q=1", status: 307, want: location("http://other.test/one?q=1")},
 		{host: "redirect.test", path: "/else", status: 302, want: location("http://redirect.test/under/else")},
 		// HTTPRequestRedirectFilter.port.
@@ -170,8 +170,8 @@ func TestEnvoyAcceptsAndDoesWhatRulesSay(t *testing.T) {
 
 		{host: "rewrite.test", path: "/foo/bar?q=1", status: 200, backendSees: []string{"GET /xyz/bar?q=1", "host=inner.test"}},
 		{host: "rewrite.test", path: "/foo", status: 200, backendSees: []string{"GET /xyz"}},
-		{host: "rewrite.test", path: "/a.b/c?q=1", status: 200, backendSees: []string{"GET /c?q=1", "host=rewrite.test"}},
-		{host: "rewrite.test", path: "/a.b", status: 200, backendSees: []string{"GET /"}},
+		{host: "rewrite.test", path: "/a+b/c?q=1", status: 200, backendSees: []string{"GET /c?q=1", "host=rewrite.test"}},
+		{host: "rewrite.test", path: "/a+b", status: 200, backendSees: []string{"GET /"}},
 		{host: "rewrite.test", path: "/whole/x?q=1", status: 200, backendSees: []string{`GET /one\1?q=1`}},
 		{host: "rewrite.test", path: "/else", status: 200, backendSees: []string{"GET /under/else"}},
 
@@ -211,7 +211,7 @@ func TestEnvoyAcceptsAndDoesWhatRulesSay(t *testing.T) {
 
 		// Envoy's own answer to a call of gRPC is a status of gRPC, and not an error of an API of models.
 		{method: "POST", host: "grpc.test", path: "/org.Echo/Say", headers: map[string]string{"content-type": "application/grpc"}, status: 200, want: map[string]string{
-			"content-type": "application/grpc", "grpc-status": "2",
+			"content-type": "application/grpc", "grpc-status": "2", "grpc-message": "",
 		}},
 	} {
 		name := fmt.Sprintf("%s %s%s at %d", test.method, test.host, test.path, test.port)

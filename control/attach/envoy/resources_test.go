@@ -160,6 +160,28 @@ func bootstrapHost(t *testing.T) *routev3.VirtualHost {
 	return m.GetRouteConfig().GetVirtualHosts()[0]
 }
 
+// Copies are of some requests in a million, which is as fine as Envoy counts.
+func TestCopiesAreOfAShare(t *testing.T) {
+	r := planned(t, `kind: HTTPRoute
+metadata: {namespace: ns, name: r}
+spec:
+  parentRefs: [{name: g}]
+  rules:
+  - filters:
+    - {type: RequestMirror, requestMirror: {backendRef: {name: a, port: 80}}}
+    - {type: RequestMirror, requestMirror: {backendRef: {name: a, port: 81}, percent: 5}}
+    - {type: RequestMirror, requestMirror: {backendRef: {name: a, port: 80}, fraction: {numerator: 1, denominator: 3}}}
+    - {type: RequestMirror, requestMirror: {backendRef: {name: a, port: 80}, fraction: {numerator: 2000000, denominator: 2147483647}}}
+    backendRefs: [{name: b, port: 80}]`)
+	var got []string
+	for _, m := range r.Routes[0].GetVirtualHosts()[0].GetRoutes()[0].GetRoute().GetRequestMirrorPolicies() {
+		got = append(got, fmt.Sprintf("%s %d %s", m.GetCluster(), m.GetRuntimeFraction().GetDefaultValue().GetNumerator(), m.GetRuntimeFraction().GetDefaultValue().GetDenominator()))
+	}
+	if want := []string{"service/ns/a/80 1000000 MILLION", "service/ns/a/81/h2c 50000 MILLION", "service/ns/a/80 333333 MILLION", "service/ns/a/80 931 MILLION"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // What envoy.yaml says of models is off, but where routes turn it on.
 func TestAListenerIsThatOfEnvoyYAMLWithoutInference(t *testing.T) {
 	r := planned(t, "kind: GatewayClass\nmetadata: {name: other}\nspec: {controllerName: example.com/other}")
