@@ -92,6 +92,10 @@ func (b *builder) service(ref gatewayv1.BackendObjectReference, name objects.Nam
 		v.ref(gatewayv1.RouteReasonBackendNotFound, "Service %s has no TCP port %d", name, *ref.Port)
 		return ""
 	}
+	if s.Ports[i].AppProtocol == "kubernetes.io/wss" {
+		v.ref(gatewayv1.RouteReasonUnsupportedProtocol, "port %d of Service %s speaks WebSocket over TLS, and Headgate speaks no TLS to Services", *ref.Port, name)
+		return ""
+	}
 	c := Cluster{Object: name, Port: s.Ports[i].Port, H2C: grpc || s.Ports[i].AppProtocol == "kubernetes.io/h2c"}
 	c.Name = "service/" + name.Namespace + "/" + name.Name + "/" + strconv.Itoa(int(c.Port))
 	if c.H2C {
