@@ -81,7 +81,10 @@ spec:
   parentRefs: [{name: g}]
   rules:
   - matches: [{path: {value: /pool}}]
-    filters: [{type: CORS, cors: {allowOrigins: ['*']}}]
+    filters:
+    - {type: CORS, cors: {allowOrigins: ['*']}}
+    - {type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: x-own, value: '1'}]}}
+    - {type: ResponseHeaderModifier, responseHeaderModifier: {remove: [x-inner]}}
     backendRefs: [{name: a, port: 80}, {name: llama, group: inference.networking.k8s.io, kind: InferencePool, weight: 2}]
   - {matches: [{path: {type: Exact, value: /v1/embeddings}, method: PUT}], backendRefs: [{name: llama, group: inference.networking.k8s.io, kind: InferencePool}]}
   - {matches: [{path: {value: /service}}], timeouts: {request: 0s, backendRequest: 2s}, backendRefs: [{name: a, port: 80}]}
@@ -142,6 +145,9 @@ spec:
 		if limited := limit == host.GetRequestBodyBufferLimit().GetValue(); marked != test.inference || limited != test.inference || asks != test.inference || hides != test.inference ||
 			proto.Equal(tries, pool.GetRetryPolicy()) != test.inference {
 			t.Errorf("%s: extproc has a part in it: metadata %v, limit %d, report asked for %v, header hidden %v, tries %v, want %v", test.match, marked, limit, asks, hides, tries, test.inference)
+		}
+		if added := is.GetRequestHeadersToAdd(); test.match == "/pool" && (len(added) != 2 || added[0].GetHeader().GetKey() != "x-own" || !slices.Contains(is.GetResponseHeadersToRemove(), "x-inner")) {
+			t.Errorf("%s adds %v and removes %v", test.match, added, is.GetResponseHeadersToRemove())
 		}
 		if is.GetRoute() != nil && !proto.Equal(is.GetRoute().GetIdleTimeout(), pool.GetIdleTimeout()) {
 			t.Errorf("%s may be silent for %v", test.match, is.GetRoute().GetIdleTimeout())
