@@ -241,3 +241,14 @@ func snapshot(r *rand.Rand, n int) order.Snapshot {
 	}
 	return to
 }
+
+// An Envoy that refuses without a word has refused.
+func TestARefusalNeedsNoWords(t *testing.T) {
+	s := order.New()
+	s.Hear(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: order.Clusters})
+	sent := s.Next(order.Snapshot{order.Clusters: {"a": {Version: "1"}}})
+	a, ok := s.Hear(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: order.Clusters, ResponseNonce: sent[0].GetNonce(), ErrorDetail: new(rpcv3.Status)})
+	if !ok || a.Refused == "" {
+		t.Errorf("it answers %+v (%v)", a, ok)
+	}
+}
