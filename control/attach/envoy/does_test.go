@@ -275,7 +275,7 @@ func allows(origin string) map[string]string {
 // backend serves HTTP/1.1 until the test ends.
 func backend(t *testing.T, own string, h http.HandlerFunc) netip.AddrPort {
 	t.Helper()
-	l, err := net.Listen("tcp", own+":0")
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", own+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
