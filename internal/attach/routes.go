@@ -56,7 +56,41 @@ func (t target) listeners(r *route, ref gatewayv1.ParentReference, namespaces ma
 	if len(fitting) == 0 {
 		return nil, Verdict{string(gatewayv1.RouteReasonNoMatchingListenerHostname), fmt.Sprintf("no listener of %s%s has a hostname in common with %v", t.of, asked(ref), r.hostnames)}
 	}
-	return fitting, Verdict{}
+	// Where an older route of the other kind has some of its hostnames, exactly one of the two is accepted (GRPCRoute, spec.hostnames).
+	var other objects.Object
+	free := slices.DeleteFunc(fitting, func(l *Listener) bool {
+		of, taken := l.takenBy(r)
+		if taken {
+			other = of
+		}
+		return taken
+	})
+	if len(free) == 0 {
+		return nil, Verdict{reasonHostnameConflict, fmt.Sprintf("%s has some of its hostnames, and a listener takes HTTPRoutes or GRPCRoutes for a hostname, not both", other)}
+	}
+	return free, Verdict{}
+}
+
+// reasonHostnameConflict is why a route is not accepted beside one of another kind: Gateway API names no reason for it.
+const reasonHostnameConflict = "HostnameConflict"
+
+// takenBy returns a route of the other kind that has hostnames of a GRPCRoute or HTTPRoute at a listener; false if there is none.
+func (l *Listener) takenBy(r *route) (objects.Object, bool) {
+	other, exclusive := map[string]string{objects.HTTPRouteKind: objects.GRPCRouteKind, objects.GRPCRouteKind: objects.HTTPRouteKind}[r.Kind]
+	if !exclusive {
+		return objects.Object{}, false
+	}
+	for _, at := range l.Routes {
+		if at.Route.Kind == other && slices.ContainsFunc(l.common(r), func(own string) bool {
+			return slices.ContainsFunc(at.Hostnames, func(its string) bool {
+				_, both := Intersect(own, its)
+				return both
+			})
+		}) {
+			return at.Route, true
+		}
+	}
+	return objects.Object{}, false
 }
 
 // asked says in words what of a parent a parentRef names.

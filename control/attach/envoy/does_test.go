@@ -110,11 +110,11 @@ func TestEnvoyAcceptsAndDoesWhatRulesSay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := fmt.Sprintf("127.%d.%d.3", 64+os.Getpid()%128, 1)
+	own := fmt.Sprintf("127.%d.%d.3", 200+os.Getpid()%50, 1)
 	n := network.Read(t, network.Standard(doing))
 	o := options(t)
 	o.Bind = func(port int32) (string, uint32) { return own, 20000 + uint32(port) }
-	r, err := template(t).Of(plan.Of(attach.Of(n), n).Gateways[0], o)
+	r, err := template(t).Of(plan.Of(attach.Of(n), n, certificates(n)).Gateways[0], o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -179,6 +179,9 @@ func (f *Forward) String() string {
 	for _, m := range f.Mirrors {
 		words = append(words, fmt.Sprintf("copies of %d/%d to %s", m.Share, m.Of, m.Cluster))
 	}
+	if f.Retry != nil && f.Retry.Attempts != nil {
+		words = append(words, fmt.Sprintf("%d more tries", *f.Retry.Attempts))
+	}
 	if f.Timeout > 0 {
 		words = append(words, fmt.Sprintf("within %v", f.Timeout))
 	}
