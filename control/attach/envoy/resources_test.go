@@ -109,11 +109,12 @@ spec:
 		{match: "/redirect"},
 	} {
 		i := slices.IndexFunc(r.Routes[0].GetVirtualHosts()[0].GetRoutes(), func(r *routev3.Route) bool {
-			m, words := r.GetMatch(), ""
+			m, words := r.GetMatch(), []string(nil)
 			for _, h := range m.GetHeaders() {
-				words += h.GetStringMatch().GetExact() + " "
+				words = append(words, h.GetStringMatch().GetExact())
 			}
-			return words+m.GetPath()+m.GetPathSeparatedPrefix()+m.GetPrefix() == test.match
+			words = append(words, m.GetPath()+m.GetPathSeparatedPrefix()+m.GetPrefix())
+			return strings.Join(words, " ") == test.match
 		})
 		if i < 0 {
 			t.Errorf("there is no route %s", test.match)
