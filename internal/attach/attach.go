@@ -99,7 +99,8 @@ type route struct {
 func Of(n *objects.Network) *Attachments {
 	a := &Attachments{Parents: make(map[objects.Object][]Parent)}
 	byName := make(map[objects.Object]target)
-	for _, g := range gateways(n) {
+	labels := labelsOf(n.Namespaces)
+	for _, g := range gateways(n, labels) {
 		a.Gateways = append(a.Gateways, g)
 		own := target{gateway: g, of: objects.Object{Kind: objects.GatewayKind, Name: g.Name}}
 		byName[own.of] = own
@@ -108,7 +109,6 @@ func Of(n *objects.Network) *Attachments {
 			byName[of] = target{g, of, s.Refused}
 		}
 	}
-	labels := labelsOf(n.Namespaces)
 	for _, r := range routes(n) {
 		a.attach(&r, byName, labels)
 	}

@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/api/v1alpha1"
@@ -21,14 +22,13 @@ type objectMeta interface {
 }
 
 // gateways returns the Gateways of our classes, in order of name, without routes.
-func gateways(n *objects.Network) []*Gateway {
+func gateways(n *objects.Network, namespaces map[string]labels.Set) []*Gateway {
 	ours := make(map[gatewayv1.ObjectName]bool)
 	for i := range n.Classes {
 		if n.Classes[i].Spec.ControllerName == Controller {
 			ours[gatewayv1.ObjectName(n.Classes[i].Name)] = true
 		}
 	}
-	namespaces := labelsOf(n.Namespaces)
 	var all []*Gateway
 	for i := range n.Gateways {
 		if !ours[n.Gateways[i].Spec.GatewayClassName] {
@@ -49,13 +49,13 @@ func setsOf(g *Gateway, all []gatewayv1.ListenerSet, namespaces map[string]label
 	for i := range all {
 		s := &Set{ListenerSet: &all[i], Name: objects.Name{Namespace: all[i].Namespace, Name: all[i].Name}}
 		ref := s.Spec.ParentRef
-		of := objects.Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(s.Namespace))), Name: string(ref.Name)}
-		if of != g.Name || or(ref.Group, gatewayv1.GroupName) != gatewayv1.GroupName || or(ref.Kind, objects.GatewayKind) != objects.GatewayKind {
+		of := objects.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(s.Namespace))), Name: string(ref.Name)}
+		if of != g.Name || ptr.Deref(ref.Group, gatewayv1.GroupName) != gatewayv1.GroupName || ptr.Deref(ref.Kind, objects.GatewayKind) != objects.GatewayKind {
 			continue
 		}
 		from, selector := gatewayv1.NamespacesFromNone, (*metav1.LabelSelector)(nil)
 		if a := g.Spec.AllowedListeners; a != nil && a.Namespaces != nil {
-			from, selector = or(a.Namespaces.From, from), a.Namespaces.Selector
+			from, selector = ptr.Deref(a.Namespaces.From, from), a.Namespaces.Selector
 		}
 		if !allows(from, selector, g.Namespace, s.Namespace, namespaces) {
 			s.Refused = Verdict{string(gatewayv1.ListenerSetReasonNotAllowed), fmt.Sprintf("spec.allowedListeners of Gateway %s does not allow ListenerSets of namespace %s", g.Name, s.Namespace)}
@@ -131,7 +131,7 @@ func (l *Listener) refuse(other *Listener) {
 func (l *Listener) String() string { return l.Of.String() + " " + l.Section }
 
 func newListener(of objects.Object, e gatewayv1.ListenerEntry) *Listener {
-	l := &Listener{Of: of, Section: string(e.Name), Port: e.Port, Protocol: e.Protocol, Hostname: string(or(e.Hostname, "")), TLS: e.TLS}
+	l := &Listener{Of: of, Section: string(e.Name), Port: e.Port, Protocol: e.Protocol, Hostname: string(ptr.Deref(e.Hostname, "")), TLS: e.TLS}
 	var named []gatewayv1.RouteGroupKind
 	if e.AllowedRoutes != nil {
 		named, l.namespaces = e.AllowedRoutes.Kinds, e.AllowedRoutes.Namespaces
@@ -143,7 +143,7 @@ func newListener(of objects.Object, e gatewayv1.ListenerEntry) *Listener {
 	}
 	for _, k := range named {
 		i := slices.IndexFunc(supported, func(s gatewayv1.RouteGroupKind) bool {
-			return s.Kind == k.Kind && *s.Group == or(k.Group, gatewayv1.GroupName)
+			return s.Kind == k.Kind && *s.Group == ptr.Deref(k.Group, gatewayv1.GroupName)
 		})
 		if i < 0 {
 			l.OtherKinds = true
@@ -185,12 +185,4 @@ func allows(from gatewayv1.FromNamespaces, selector *metav1.LabelSelector, own, 
 		return err == nil && s.Matches(labels.Merge(namespaces[other], labels.Set{"kubernetes.io/metadata.name": other}))
 	}
 	return false
-}
-
-// or is what p points to, or other where p is nil.
-func or[T any](p *T, other T) T {
-	if p == nil {
-		return other
-	}
-	return *p
 }

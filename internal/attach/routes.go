@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/internal/objects"
@@ -20,10 +21,10 @@ type target struct {
 // attach attaches a route to what its parentRefs name.
 func (a *Attachments) attach(r *route, targets map[objects.Object]target, namespaces map[string]labels.Set) {
 	for _, ref := range r.parents {
-		kind := string(or(ref.Kind, objects.GatewayKind))
-		name := objects.Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(r.Name.Namespace))), Name: string(ref.Name)}
+		kind := string(ptr.Deref(ref.Kind, objects.GatewayKind))
+		name := objects.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(r.Name.Namespace))), Name: string(ref.Name)}
 		t, ours := targets[objects.Object{Kind: kind, Name: name}]
-		if !ours || or(ref.Group, gatewayv1.GroupName) != gatewayv1.GroupName {
+		if !ours || ptr.Deref(ref.Group, gatewayv1.GroupName) != gatewayv1.GroupName {
 			continue
 		}
 		p := Parent{Ref: ref, Gateway: t.gateway}
@@ -117,7 +118,7 @@ func (l *Listener) allows(r *route, gateway string, namespaces map[string]labels
 	if l.namespaces == nil {
 		return own == r.Name.Namespace
 	}
-	return allows(or(l.namespaces.From, gatewayv1.NamespacesFromSame), l.namespaces.Selector, own, r.Name.Namespace, namespaces)
+	return allows(ptr.Deref(l.namespaces.From, gatewayv1.NamespacesFromSame), l.namespaces.Selector, own, r.Name.Namespace, namespaces)
 }
 
 // common returns the hostnames that a listener and a route have in common, in the route's order, each once.

@@ -54,6 +54,7 @@ var pureModules = []string{
 	"k8s.io/apimachinery/pkg/util/validation",       // checks names
 	"k8s.io/apimachinery/pkg/util/validation/field", // names faults
 	"k8s.io/apimachinery/pkg/labels",                // selects by labels
+	"k8s.io/utils/ptr",                              // what a pointer points to
 	"sigs.k8s.io/gateway-api/apis/v1",               // types
 
 	// Envoy's words, and how they are written.

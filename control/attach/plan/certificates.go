@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/internal/attach"
@@ -16,12 +17,11 @@ const secretKind = "Secret"
 // Secrets returns the Secrets that the listeners of our Gateways may name, each once, in order: what is known of them is an argument of
 // [Of]. No other is to be read.
 func Secrets(a *attach.Attachments, n *objects.Network) []objects.Name {
-	b := newBuilder(n)
 	var all []objects.Name
 	for _, g := range a.Gateways {
 		for _, l := range g.Listeners {
 			for _, ref := range certificateRefs(l) {
-				if name, fault := b.secret(l, ref); fault == (attach.Verdict{}) {
+				if name, fault := secret(n.Grants, l, ref); fault == (attach.Verdict{}) {
 					all = append(all, name)
 				}
 			}
@@ -39,13 +39,13 @@ func certificateRefs(l *attach.Listener) []gatewayv1.SecretObjectReference {
 }
 
 // secret returns the Secret that a listener names, or why it may not.
-func (b *builder) secret(l *attach.Listener, ref gatewayv1.SecretObjectReference) (objects.Name, attach.Verdict) {
-	name := objects.Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(l.Of.Name.Namespace))), Name: string(ref.Name)}
-	kind, of := string(or(ref.Kind, secretKind)), string(or(ref.Group, ""))
+func secret(grants []gatewayv1.ReferenceGrant, l *attach.Listener, ref gatewayv1.SecretObjectReference) (objects.Name, attach.Verdict) {
+	name := objects.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(l.Of.Name.Namespace))), Name: string(ref.Name)}
+	kind, of := string(ptr.Deref(ref.Kind, secretKind)), string(ptr.Deref(ref.Group, ""))
 	switch {
 	case kind != secretKind || of != "":
 		return name, refused(gatewayv1.ListenerReasonInvalidCertificateRef, "%s %s of group %q is no certificate that Headgate knows: name a Secret", kind, name, of)
-	case !b.granted(l.Of.Kind, l.Of.Name.Namespace, "", secretKind, name):
+	case !granted(grants, l.Of.Kind, l.Of.Name.Namespace, "", secretKind, name):
 		return name, refused(gatewayv1.ListenerReasonRefNotPermitted, "no ReferenceGrant in namespace %s lets %ss of namespace %s name Secret %s", name.Namespace, l.Of.Kind, l.Of.Name.Namespace, name.Name)
 	}
 	return name, attach.Verdict{}
@@ -64,7 +64,7 @@ func (b *builder) certify(l *attach.Listener) []objects.Name {
 	}
 	var all []objects.Name
 	for _, ref := range certificateRefs(l) {
-		name, fault := b.secret(l, ref)
+		name, fault := secret(b.Grants, l, ref)
 		if fault == (attach.Verdict{}) {
 			switch c, known := b.certificates[name]; {
 			case !known:
@@ -91,7 +91,7 @@ func mode(l *attach.Listener) gatewayv1.TLSModeType {
 	if l.TLS == nil {
 		return gatewayv1.TLSModeTerminate
 	}
-	return or(l.TLS.Mode, gatewayv1.TLSModeTerminate)
+	return ptr.Deref(l.TLS.Mode, gatewayv1.TLSModeTerminate)
 }
 
 func refused(reason gatewayv1.ListenerConditionReason, format string, args ...any) attach.Verdict {

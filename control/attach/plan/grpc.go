@@ -5,41 +5,26 @@ import (
 	"regexp"
 	"strings"
 
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// grpcRules returns the rules of a GRPCRoute at a listener, and notes what is wrong with them. A method is a path of HTTP/2.
-func (b *builder) grpcRules(r *gatewayv1.GRPCRoute, of objects.Object, l *attach.Listener) []Rule {
+// grpcRules returns the rules of a GRPCRoute at a listener. A method is a path of HTTP/2.
+func (b *builder) grpcRules(is *gatewayv1.GRPCRoute, of objects.Object, l *attach.Listener) []Rule {
+	r := b.routing(of, l)
 	var all []Rule
-	v := new(verdict)
-	for i := range r.Spec.Rules {
-		rule := &r.Spec.Rules[i]
-		where := nameOf(i, rule.Name)
-		matches := rule.Matches
-		if len(matches) == 0 {
-			matches = []gatewayv1.GRPCRouteMatch{{}}
+	for i := range is.Spec.Rules {
+		rule := &is.Spec.Rules[i]
+		f := forwarding{index: i, name: rule.Name, filters: httpFilters(rule.Filters)}
+		for _, ref := range rule.BackendRefs {
+			f.backends = append(f.backends, backendRef{ref.BackendRef, httpFilters(ref.Filters)})
 		}
-		for _, m := range matches {
-			match, err := grpcMatchOf(m)
-			if err != nil {
-				v.drop("rule %s: %v", where, err)
-				continue
-			}
-			route := forwarding{where: where, filters: httpFilters(rule.Filters)}
-			for _, ref := range rule.BackendRefs {
-				route.backends = append(route.backends, backendRef{ref.BackendRef, httpFilters(ref.Filters)})
-			}
-			done := b.forward(route, match, l, objects.GRPCRouteKind, of.Name.Namespace, v)
-			done.Of, done.Index, done.Name, done.Match = of, i, string(or(rule.Name, "")), match
-			all = append(all, done)
-			v.kept = true
-		}
+		all = append(all, rulesFor(r, f, rule.Matches, grpcMatchOf)...)
 	}
-	b.verdicts[of] = v.result()
-	return all
+	return r.done(all)
 }
 
 // httpFilters says in HTTPRoute's words what filters of a GRPCRoute do.
@@ -58,9 +43,9 @@ func httpFilters(all []gatewayv1.GRPCRouteFilter) []gatewayv1.HTTPRouteFilter {
 func grpcMatchOf(m gatewayv1.GRPCRouteMatch) (Match, error) {
 	is := Match{Kind: Prefix, Path: "/"}
 	if m.Method != nil {
-		service, method := or(m.Method.Service, ""), or(m.Method.Method, "")
+		service, method := ptr.Deref(m.Method.Service, ""), ptr.Deref(m.Method.Method, "")
 		switch {
-		case or(m.Method.Type, gatewayv1.GRPCMethodMatchExact) == gatewayv1.GRPCMethodMatchRegularExpression:
+		case ptr.Deref(m.Method.Type, gatewayv1.GRPCMethodMatchExact) == gatewayv1.GRPCMethodMatchRegularExpression:
 			is.Kind, is.Path = Regex, "/"+orAny(service)+"/"+orAny(method)
 			if err := checkRegex(is.Path); err != nil {
 				return is, fmt.Errorf("method %w", err)
@@ -73,20 +58,13 @@ func grpcMatchOf(m gatewayv1.GRPCRouteMatch) (Match, error) {
 			is.Kind, is.Path, is.AnyService = Regex, "/[^/]+/"+regexp.QuoteMeta(method), true
 		}
 	}
-	seen := make(map[string]bool)
-	for _, h := range m.Headers {
-		name := strings.ToLower(string(h.Name))
-		if seen[name] {
-			continue
-		}
-		seen[name] = true
-		v, err := valueOf(name, h.Value, or(h.Type, gatewayv1.GRPCHeaderMatchExact) == gatewayv1.GRPCHeaderMatchRegularExpression)
-		if err != nil {
-			return is, fmt.Errorf("header %w", err)
-		}
-		is.Headers = append(is.Headers, v)
+	wanted := make([]Value, len(m.Headers))
+	for i, h := range m.Headers {
+		wanted[i] = Value{strings.ToLower(string(h.Name)), h.Value, ptr.Deref(h.Type, gatewayv1.GRPCHeaderMatchExact) == gatewayv1.GRPCHeaderMatchRegularExpression}
 	}
-	return is, nil
+	var err error
+	is.Headers, err = values("header", wanted)
+	return is, err
 }
 
 func orAny(expression string) string {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/internal/attach"
@@ -17,43 +18,55 @@ import (
 // failed is the status for requests whose rule cannot be followed.
 const failed = 500
 
-// httpRules returns the rules of an HTTPRoute at a listener, and notes what is wrong with them.
-func (b *builder) httpRules(r *gatewayv1.HTTPRoute, of objects.Object, l *attach.Listener) []Rule {
+// httpRules returns the rules of an HTTPRoute at a listener.
+func (b *builder) httpRules(is *gatewayv1.HTTPRoute, of objects.Object, l *attach.Listener) []Rule {
+	r := b.routing(of, l)
 	var all []Rule
-	v := new(verdict)
-	for i := range r.Spec.Rules {
-		rule := &r.Spec.Rules[i]
-		route := forwarding{where: nameOf(i, rule.Name), filters: rule.Filters, timeouts: rule.Timeouts, retry: rule.Retry}
+	for i := range is.Spec.Rules {
+		rule := &is.Spec.Rules[i]
+		f := forwarding{index: i, name: rule.Name, filters: rule.Filters, timeouts: rule.Timeouts, retry: rule.Retry}
 		for _, ref := range rule.BackendRefs {
-			route.backends = append(route.backends, backendRef{ref.BackendRef, ref.Filters})
+			f.backends = append(f.backends, backendRef{ref.BackendRef, ref.Filters})
 		}
-		matches := rule.Matches
-		if len(matches) == 0 {
-			matches = []gatewayv1.HTTPRouteMatch{{}}
-		}
-		for _, m := range matches {
-			match, err := matchOf(m)
-			if err != nil {
-				v.drop("rule %s: %v", route.where, err)
-				continue
-			}
-			done := b.forward(route, match, l, objects.HTTPRouteKind, of.Name.Namespace, v)
-			done.Of, done.Index, done.Name, done.Match = of, i, string(or(rule.Name, "")), match
-			all = append(all, done)
-			v.kept = true
-		}
+		all = append(all, rulesFor(r, f, rule.Matches, matchOf)...)
 	}
-	b.verdicts[of] = v.result()
+	return r.done(all)
+}
+
+// routing is a route whose rules at a listener are made, and what is wrong with it so far.
+type routing struct {
+	*builder
+	verdict
+	of objects.Object
+	at *attach.Listener
+}
+
+func (b *builder) routing(of objects.Object, l *attach.Listener) *routing {
+	return &routing{builder: b, of: of, at: l}
+}
+
+// done notes what is wrong with the route, and returns its rules.
+func (r *routing) done(all []Rule) []Rule {
+	r.verdicts[r.of] = r.result()
 	return all
 }
 
 // forwarding is what HTTPRoutes and GRPCRoutes say alike of a rule.
 type forwarding struct {
-	where    string // the rule, for people
+	index    int
+	name     *gatewayv1.SectionName
 	filters  []gatewayv1.HTTPRouteFilter
 	backends []backendRef
 	timeouts *gatewayv1.HTTPRouteTimeouts
 	retry    *gatewayv1.HTTPRouteRetry
+}
+
+// String names a rule for people.
+func (f *forwarding) String() string {
+	if f.name != nil {
+		return string(*f.name)
+	}
+	return strconv.Itoa(f.index)
 }
 
 type backendRef struct {
@@ -61,11 +74,31 @@ type backendRef struct {
 	filters []gatewayv1.HTTPRouteFilter
 }
 
+// rulesFor returns a rule for each match; without matches every request fits.
+func rulesFor[M any](r *routing, f forwarding, matches []M, read func(M) (Match, error)) []Rule {
+	if len(matches) == 0 {
+		matches = make([]M, 1)
+	}
+	var all []Rule
+	for _, m := range matches {
+		match, err := read(m)
+		if err != nil {
+			r.drop("rule %s: %v", &f, err)
+			continue
+		}
+		rule := r.forward(&f, match)
+		rule.Of, rule.Index, rule.Name, rule.Match = r.of, f.index, string(ptr.Deref(f.name, "")), match
+		all = append(all, rule)
+		r.kept = true
+	}
+	return all
+}
+
 // forward returns what happens to the requests that fit one match of a rule.
-func (b *builder) forward(rule forwarding, match Match, l *attach.Listener, kind, namespace string, v *verdict) Rule {
-	f, err := b.filters(rule.filters, match, l, kind, namespace, v)
+func (r *routing) forward(rule *forwarding, match Match) Rule {
+	f, err := r.filters(rule.filters, match)
 	if err != nil {
-		v.drop("rule %s: %v: its requests get 500", rule.where, err)
+		r.drop("rule %s: %v: its requests get 500", rule, err)
 		return Rule{Status: failed}
 	}
 	done := Rule{Request: f.request, Response: f.response, CORS: f.cors, Redirect: f.redirect}
@@ -77,9 +110,9 @@ func (b *builder) forward(rule forwarding, match Match, l *attach.Listener, kind
 		forward.Timeout, forward.TryTimeout = duration(t.Request), duration(t.BackendRequest)
 	}
 	for _, ref := range rule.backends {
-		backend, err := b.backend(ref, match, l, kind, namespace, v)
+		backend, err := r.backend(ref, match)
 		if err != nil {
-			v.drop("rule %s: backendRef %s: %v: its requests get 500", rule.where, ref.Name, err)
+			r.drop("rule %s: backendRef %s: %v: its requests get 500", rule, ref.Name, err)
 			backend.Cluster = ""
 		}
 		if backend.Weight > 0 {
@@ -95,9 +128,9 @@ func (b *builder) forward(rule forwarding, match Match, l *attach.Listener, kind
 }
 
 // backend returns a rule's backend, or why its filters cannot be followed.
-func (b *builder) backend(ref backendRef, match Match, l *attach.Listener, kind, namespace string, v *verdict) (Backend, error) {
-	is := Backend{Weight: or(ref.Weight, 1), Cluster: b.cluster(ref.BackendObjectReference, kind, namespace, v)}
-	f, err := b.filters(ref.filters, match, l, kind, namespace, v)
+func (r *routing) backend(ref backendRef, match Match) (Backend, error) {
+	is := Backend{Weight: ptr.Deref(ref.Weight, 1), Cluster: r.cluster(ref.BackendObjectReference)}
+	f, err := r.filters(ref.filters, match)
 	if err != nil {
 		return is, err
 	}
@@ -119,7 +152,7 @@ type filtered struct {
 }
 
 // filters returns what filters do, or why they cannot be followed.
-func (b *builder) filters(all []gatewayv1.HTTPRouteFilter, match Match, l *attach.Listener, kind, namespace string, v *verdict) (filtered, error) {
+func (r *routing) filters(all []gatewayv1.HTTPRouteFilter, match Match) (filtered, error) {
 	var f filtered
 	for _, filter := range all {
 		switch filter.Type {
@@ -132,7 +165,7 @@ func (b *builder) filters(all []gatewayv1.HTTPRouteFilter, match Match, l *attac
 		case gatewayv1.HTTPRouteFilterResponseHeaderModifier:
 			f.response, _ = headersOf(filter.ResponseHeaderModifier)
 		case gatewayv1.HTTPRouteFilterRequestRedirect:
-			f.redirect = redirectOf(filter.RequestRedirect, l)
+			f.redirect = redirectOf(filter.RequestRedirect, r.at)
 			if err := checkPath(filter.RequestRedirect.Path, match); err != nil {
 				return filtered{}, err
 			}
@@ -146,14 +179,14 @@ func (b *builder) filters(all []gatewayv1.HTTPRouteFilter, match Match, l *attac
 			}
 		case gatewayv1.HTTPRouteFilterRequestMirror:
 			m := filter.RequestMirror
-			cluster := b.cluster(m.BackendRef, kind, namespace, v)
+			cluster := r.cluster(m.BackendRef)
 			if cluster == "" {
 				continue // who gets the answer loses nothing by it
 			}
 			mirror := Mirror{cluster, 100, 100}
 			switch {
 			case m.Fraction != nil:
-				mirror.Share, mirror.Of = m.Fraction.Numerator, or(m.Fraction.Denominator, 100)
+				mirror.Share, mirror.Of = m.Fraction.Numerator, ptr.Deref(m.Fraction.Denominator, 100)
 			case m.Percent != nil:
 				mirror.Share = *m.Percent
 			}
@@ -194,7 +227,7 @@ var wellKnown = map[string]int32{"http": 80, "https": 443}
 // redirectOf returns where a filter sends the clients of a listener. Without a port that is the scheme's, and without a scheme the
 // listener's own; what the scheme tells is not said again (HTTPRequestRedirectFilter.port).
 func redirectOf(f *gatewayv1.HTTPRequestRedirectFilter, l *attach.Listener) *Redirect {
-	r := &Redirect{Code: int32(or(f.StatusCode, 302)), Scheme: or(f.Scheme, ""), Host: string(or(f.Hostname, "")), Path: pathOf(f.Path)}
+	r := &Redirect{Code: int32(ptr.Deref(f.StatusCode, 302)), Scheme: ptr.Deref(f.Scheme, ""), Host: string(ptr.Deref(f.Hostname, "")), Path: pathOf(f.Path)}
 	scheme := r.Scheme
 	if scheme == "" {
 		scheme = "http"
@@ -230,9 +263,9 @@ func pathOf(m *gatewayv1.HTTPPathModifier) *PathChange {
 	case m == nil:
 		return nil
 	case m.Type == gatewayv1.FullPathHTTPPathModifier:
-		return &PathChange{true, or(m.ReplaceFullPath, "/")}
+		return &PathChange{true, ptr.Deref(m.ReplaceFullPath, "/")}
 	}
-	return &PathChange{false, or(m.ReplacePrefixMatch, "/")}
+	return &PathChange{false, ptr.Deref(m.ReplacePrefixMatch, "/")}
 }
 
 // duration is in Go's words; the CRD has checked it. 0 is no bound.
@@ -245,12 +278,4 @@ func duration(d *gatewayv1.Duration) time.Duration {
 		return 0
 	}
 	return is
-}
-
-// nameOf names a rule for people.
-func nameOf(index int, name *gatewayv1.SectionName) string {
-	if name != nil {
-		return string(*name)
-	}
-	return strconv.Itoa(index)
 }

@@ -6,6 +6,7 @@ import (
 	"regexp/syntax"
 	"strings"
 
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
@@ -64,8 +65,8 @@ func (m Match) compare(o Match) int {
 func matchOf(m gatewayv1.HTTPRouteMatch) (Match, error) {
 	is := Match{Kind: Prefix, Path: "/"}
 	if m.Path != nil {
-		is.Path = or(m.Path.Value, "/")
-		switch kind := or(m.Path.Type, gatewayv1.PathMatchPathPrefix); kind {
+		is.Path = ptr.Deref(m.Path.Value, "/")
+		switch kind := ptr.Deref(m.Path.Type, gatewayv1.PathMatchPathPrefix); kind {
 		case gatewayv1.PathMatchExact:
 			is.Kind = Exact
 		case gatewayv1.PathMatchPathPrefix:
@@ -84,42 +85,40 @@ func matchOf(m gatewayv1.HTTPRouteMatch) (Match, error) {
 			return is, fmt.Errorf("path %q does not begin with /", is.Path)
 		}
 	}
-	is.Method = string(or(m.Method, ""))
-	seen := make(map[string]bool)
-	for _, h := range m.Headers {
-		name := strings.ToLower(string(h.Name))
-		if seen[name] {
-			continue // the first of a name counts, by the specification
-		}
-		seen[name] = true
-		v, err := valueOf(name, h.Value, or(h.Type, gatewayv1.HeaderMatchExact) == gatewayv1.HeaderMatchRegularExpression)
-		if err != nil {
-			return is, fmt.Errorf("header %w", err)
-		}
-		is.Headers = append(is.Headers, v)
+	is.Method = string(ptr.Deref(m.Method, ""))
+	wanted := make([]Value, len(m.Headers))
+	for i, h := range m.Headers {
+		wanted[i] = Value{strings.ToLower(string(h.Name)), h.Value, ptr.Deref(h.Type, gatewayv1.HeaderMatchExact) == gatewayv1.HeaderMatchRegularExpression}
 	}
-	seen = make(map[string]bool)
-	for _, q := range m.QueryParams {
-		if seen[string(q.Name)] {
-			continue
-		}
-		seen[string(q.Name)] = true
-		v, err := valueOf(string(q.Name), q.Value, or(q.Type, gatewayv1.QueryParamMatchExact) == gatewayv1.QueryParamMatchRegularExpression)
-		if err != nil {
-			return is, fmt.Errorf("query parameter %w", err)
-		}
-		is.Query = append(is.Query, v)
+	var err error
+	if is.Headers, err = values("header", wanted); err != nil {
+		return is, err
 	}
-	return is, nil
+	wanted = make([]Value, len(m.QueryParams))
+	for i, q := range m.QueryParams {
+		wanted[i] = Value{string(q.Name), q.Value, ptr.Deref(q.Type, gatewayv1.QueryParamMatchExact) == gatewayv1.QueryParamMatchRegularExpression}
+	}
+	is.Query, err = values("query parameter", wanted)
+	return is, err
 }
 
-func valueOf(name, value string, regex bool) (Value, error) {
-	if regex {
-		if err := checkRegex(value); err != nil {
-			return Value{}, fmt.Errorf("%s %w", name, err)
+// values returns what a match wants of headers, or of query parameters, in words for people: of each name the first, by the
+// specification.
+func values(kind string, wanted []Value) (all []Value, err error) {
+	seen := make(map[string]bool)
+	for _, v := range wanted {
+		if seen[v.Name] {
+			continue
 		}
+		seen[v.Name] = true
+		if v.Regex {
+			if err := checkRegex(v.Value); err != nil {
+				return nil, fmt.Errorf("%s %s %w", kind, v.Name, err)
+			}
+		}
+		all = append(all, v)
 	}
-	return Value{name, value, regex}, nil
+	return all, nil
 }
 
 // MaxProgram bounds the steps of an expression's program, as they are counted here. Envoy refuses an expression whose RE2 program is
@@ -159,12 +158,4 @@ func programSize(p *syntax.Prog) int {
 		}
 	}
 	return size
-}
-
-// or is what p points to, or other where p is nil.
-func or[T any](p *T, other T) T {
-	if p == nil {
-		return other
-	}
-	return *p
 }

@@ -6,10 +6,10 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/api/pool"
-	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
@@ -45,63 +45,64 @@ func (v *verdict) result() RouteVerdict {
 	return RouteVerdict{Partly: words, Refs: v.refs}
 }
 
-// cluster returns the name of the cluster that a reference of a route leads to, empty where it cannot be followed.
-func (b *builder) cluster(ref gatewayv1.BackendObjectReference, from, namespace string, v *verdict) string {
-	kind, of := string(or(ref.Kind, objects.ServiceKind)), string(or(ref.Group, ""))
-	name := objects.Name{Namespace: string(or(ref.Namespace, gatewayv1.Namespace(namespace))), Name: string(ref.Name)}
+// cluster returns the name of the cluster that a reference leads to, empty where it cannot be followed.
+func (r *routing) cluster(ref gatewayv1.BackendObjectReference) string {
+	from, namespace := r.of.Kind, r.of.Name.Namespace
+	kind, of := string(ptr.Deref(ref.Kind, objects.ServiceKind)), string(ptr.Deref(ref.Group, ""))
+	name := objects.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(namespace))), Name: string(ref.Name)}
 	isPool := of == pool.SchemeGroupVersion.Group && kind == pool.Kind
 	if !isPool && (of != "" || kind != objects.ServiceKind) {
-		v.ref(gatewayv1.RouteReasonInvalidKind, "%s %s of group %q is no backend that Headgate knows: name a Service or an InferencePool", kind, name, of)
+		r.ref(gatewayv1.RouteReasonInvalidKind, "%s %s of group %q is no backend that Headgate knows: name a Service or an InferencePool", kind, name, of)
 		return ""
 	}
 	if isPool && from == objects.GRPCRouteKind {
-		v.ref(gatewayv1.RouteReasonInvalidKind, "InferencePool %s: gRPC is not routed to pools yet", name)
+		r.ref(gatewayv1.RouteReasonInvalidKind, "InferencePool %s: gRPC is not routed to pools yet", name)
 		return ""
 	}
-	if !b.granted(from, namespace, of, kind, name) {
-		v.ref(gatewayv1.RouteReasonRefNotPermitted, "no ReferenceGrant in namespace %s lets %ss of namespace %s name %s %s", name.Namespace, from, namespace, kind, name.Name)
+	if !granted(r.Grants, from, namespace, of, kind, name) {
+		r.ref(gatewayv1.RouteReasonRefNotPermitted, "no ReferenceGrant in namespace %s lets %ss of namespace %s name %s %s", name.Namespace, from, namespace, kind, name.Name)
 		return ""
 	}
 	if isPool {
-		if !b.pools[name] {
-			v.ref(gatewayv1.RouteReasonBackendNotFound, "InferencePool %s does not exist", name)
+		if !r.pools[name] {
+			r.ref(gatewayv1.RouteReasonBackendNotFound, "InferencePool %s does not exist", name)
 			return ""
 		}
-		return b.use(poolCluster(name))
+		return r.use(poolCluster(name))
 	}
-	return b.service(ref, name, from == objects.GRPCRouteKind, v)
+	return r.service(ref, name)
 }
 
 // service returns the name of the cluster of a port of a Service, empty where there is none. gRPC needs HTTP/2, whatever the port says.
-func (b *builder) service(ref gatewayv1.BackendObjectReference, name objects.Name, grpc bool, v *verdict) string {
-	s := b.services[name]
+func (r *routing) service(ref gatewayv1.BackendObjectReference, name objects.Name) string {
+	s := r.services[name]
 	if s == nil {
-		v.ref(gatewayv1.RouteReasonBackendNotFound, "Service %s does not exist", name)
+		r.ref(gatewayv1.RouteReasonBackendNotFound, "Service %s does not exist", name)
 		return ""
 	}
 	if s.External {
-		v.ref(gatewayv1.RouteReasonUnsupportedProtocol, "Service %s is of type ExternalName, which has no endpoints", name)
+		r.ref(gatewayv1.RouteReasonUnsupportedProtocol, "Service %s is of type ExternalName, which has no endpoints", name)
 		return ""
 	}
 	if ref.Port == nil {
-		v.ref(gatewayv1.RouteReasonBackendNotFound, "the reference to Service %s names no port", name)
+		r.ref(gatewayv1.RouteReasonBackendNotFound, "the reference to Service %s names no port", name)
 		return ""
 	}
 	i := slices.IndexFunc(s.Ports, func(p objects.ServicePort) bool { return p.Port == *ref.Port && p.Protocol == "TCP" })
 	if i < 0 {
-		v.ref(gatewayv1.RouteReasonBackendNotFound, "Service %s has no TCP port %d", name, *ref.Port)
+		r.ref(gatewayv1.RouteReasonBackendNotFound, "Service %s has no TCP port %d", name, *ref.Port)
 		return ""
 	}
 	if s.Ports[i].AppProtocol == "kubernetes.io/wss" {
-		v.ref(gatewayv1.RouteReasonUnsupportedProtocol, "port %d of Service %s speaks WebSocket over TLS, and Headgate speaks no TLS to Services", *ref.Port, name)
+		r.ref(gatewayv1.RouteReasonUnsupportedProtocol, "port %d of Service %s speaks WebSocket over TLS, and Headgate speaks no TLS to Services", *ref.Port, name)
 		return ""
 	}
-	c := Cluster{Object: name, Port: s.Ports[i].Port, H2C: grpc || s.Ports[i].AppProtocol == "kubernetes.io/h2c"}
+	c := Cluster{Object: name, Port: s.Ports[i].Port, H2C: r.of.Kind == objects.GRPCRouteKind || s.Ports[i].AppProtocol == "kubernetes.io/h2c"}
 	c.Name = "service/" + name.Namespace + "/" + name.Name + "/" + strconv.Itoa(int(c.Port))
 	if c.H2C {
 		c.Name += "/h2c"
 	}
-	return b.use(c)
+	return r.use(c)
 }
 
 func poolCluster(name objects.Name) Cluster {
@@ -114,21 +115,17 @@ func (b *builder) use(c Cluster) string {
 	return c.Name
 }
 
-// granted says whether an object of a kind in a namespace may name another.
-func (b *builder) granted(from, namespace, toGroup, toKind string, to objects.Name) bool {
+// granted says whether an object of Gateway API, of a kind in a namespace, may name another.
+func granted(grants []gatewayv1.ReferenceGrant, from, namespace, toGroup, toKind string, to objects.Name) bool {
 	if namespace == to.Namespace {
 		return true
 	}
-	fromGroup := gatewayv1.GroupName // of Gateways, ListenerSets and its routes
-	if from == v1alpha1.LLMRouteKind {
-		fromGroup = v1alpha1.SchemeGroupVersion.Group
-	}
-	for i := range b.Grants {
-		g := &b.Grants[i]
+	for i := range grants {
+		g := &grants[i]
 		if g.Namespace == to.Namespace && slices.ContainsFunc(g.Spec.From, func(f gatewayv1.ReferenceGrantFrom) bool {
-			return string(f.Group) == fromGroup && string(f.Kind) == from && string(f.Namespace) == namespace
+			return f.Group == gatewayv1.GroupName && string(f.Kind) == from && string(f.Namespace) == namespace
 		}) && slices.ContainsFunc(g.Spec.To, func(t gatewayv1.ReferenceGrantTo) bool {
-			return string(t.Group) == toGroup && string(t.Kind) == toKind && string(or(t.Name, gatewayv1.ObjectName(to.Name))) == to.Name
+			return string(t.Group) == toGroup && string(t.Kind) == toKind && string(ptr.Deref(t.Name, gatewayv1.ObjectName(to.Name))) == to.Name
 		}) {
 			return true
 		}
