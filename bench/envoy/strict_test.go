@@ -32,12 +32,11 @@ import (
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/fixed_heap/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/known/anypb"
 	"sigs.k8s.io/yaml"
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/settings"
+	"github.com/headgate/headgate/test/protos"
 )
 
 // check decodes a bootstrap strictly and validates it, the inside of every Any too. It returns how many messages were
@@ -51,46 +50,7 @@ func check(text []byte) (int, error) {
 	if err := protojson.Unmarshal(asJSON, &b); err != nil { // refuses what the protos do not have
 		return 0, err
 	}
-	return validate(b.ProtoReflect())
-}
-
-// validate applies the rules of the protos to a message and to what its Anys hold.
-func validate(m protoreflect.Message) (int, error) {
-	if v, ok := m.Interface().(interface{ ValidateAll() error }); ok {
-		if err := v.ValidateAll(); err != nil {
-			return 0, err
-		}
-	}
-	if held, ok := m.Interface().(*anypb.Any); ok {
-		inner, err := held.UnmarshalNew()
-		if err != nil {
-			return 0, err
-		}
-		n, err := validate(inner.ProtoReflect())
-		return n + 1, err
-	}
-	total := 0
-	var err error
-	visit := func(v protoreflect.Value) bool {
-		var n int
-		n, err = validate(v.Message())
-		total += n
-		return err == nil
-	}
-	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
-		switch {
-		case field.IsMap() && field.MapValue().Message() != nil:
-			value.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool { return visit(v) })
-		case field.IsList() && field.Message() != nil:
-			for i := 0; i < value.List().Len() && err == nil; i++ {
-				visit(value.List().Get(i))
-			}
-		case field.Message() != nil && !field.IsMap() && !field.IsList():
-			visit(value)
-		}
-		return err == nil
-	})
-	return total, err
+	return protos.Validate(b.ProtoReflect())
 }
 
 func TestTheConfigurationsAreValidToTheirLastAny(t *testing.T) {

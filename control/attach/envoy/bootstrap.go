@@ -37,9 +37,7 @@ type Place struct {
 func (t *Template) Bootstrap(p Place) ([]byte, error) {
 	b := proto.CloneOf(t.bootstrap)
 	b.Node = &corev3.Node{Id: p.Node, Cluster: p.Gateway.String()}
-	b.Admin.Address = &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-		Address: p.Admin.Addr().String(), PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(p.Admin.Port())},
-	}}}
+	b.Admin.Address = socketAddress(p.Admin.Addr().String(), uint32(p.Admin.Port()))
 	extproc := t.extproc()
 	if extproc == nil {
 		return nil, fmt.Errorf("envoy.yaml has no cluster %s", wire.ExtprocCluster)
@@ -59,8 +57,7 @@ func (t *Template) Bootstrap(p Place) ([]byte, error) {
 		Name: "routes", LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: expressions},
 	})
 	b.StaticResources = &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{extproc, control}}
-	ads := &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3, ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: new(corev3.AggregatedConfigSource)}}
-	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{AdsConfig: t.source(controlCluster).GetApiConfigSource(), LdsConfig: ads, CdsConfig: ads}
+	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{AdsConfig: t.source(controlCluster).GetApiConfigSource(), LdsConfig: fromStream(), CdsConfig: fromStream()}
 	return protojson.Marshal(b)
 }
 
@@ -96,9 +93,10 @@ func (t *Template) source(cluster string) *corev3.ConfigSource {
 func (t *Template) FromControl(bind func(port int32) (address string, at uint32)) Options {
 	services := t.source(controlCluster)
 	services.InitialFetchTimeout = durationpb.New(warming)
-	return Options{
-		Bind:     bind,
-		Config:   &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3, ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: new(corev3.AggregatedConfigSource)}},
-		Services: services,
-	}
+	return Options{Bind: bind, Config: fromStream(), Services: services}
+}
+
+// fromStream says that resources come by the one stream to control.
+func fromStream() *corev3.ConfigSource {
+	return &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3, ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: new(corev3.AggregatedConfigSource)}}
 }

@@ -17,8 +17,6 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	"sigs.k8s.io/yaml"
 
@@ -28,6 +26,7 @@ import (
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/test/network"
+	"github.com/headgate/headgate/test/protos"
 )
 
 func envoyYAML(t *testing.T) []byte {
@@ -78,44 +77,6 @@ func certificates(n *objects.Network) map[objects.Name]plan.Certificate {
 		all[name] = plan.Certificate{Chain: []byte("chain"), Key: []byte("key")}
 	}
 	return all
-}
-
-// valid applies the rules of the protos to a message and to what its Anys hold.
-func valid(m protoreflect.Message) (err error) {
-	if v, ok := m.Interface().(interface{ ValidateAll() error }); ok {
-		if err := v.ValidateAll(); err != nil {
-			return err
-		}
-	}
-	if held, ok := m.Interface().(*anypb.Any); ok {
-		if held.GetTypeUrl() == "" {
-			return nil
-		}
-		inner, err := held.UnmarshalNew()
-		if err != nil {
-			return err
-		}
-		return valid(inner.ProtoReflect())
-	}
-	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
-		switch {
-		case field.IsMap() && field.MapValue().Message() != nil:
-			value.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
-				err = valid(v.Message())
-				return err == nil
-			})
-		case field.IsList() && field.Message() != nil:
-			for i := range value.List().Len() {
-				if err = valid(value.List().Get(i).Message()); err != nil {
-					break
-				}
-			}
-		case field.Message() != nil && !field.IsMap():
-			err = valid(value.Message())
-		}
-		return err == nil
-	})
-	return err
 }
 
 // started is the configuration with which an Envoy of a Gateway starts.
@@ -179,7 +140,7 @@ func TestEnvoyAcceptsWhatIsPlanned(t *testing.T) {
 				t.Fatalf("%s: %v", name, err)
 			}
 			for _, m := range all(r) {
-				if err := valid(m.ProtoReflect()); err != nil {
+				if _, err := protos.Validate(m.ProtoReflect()); err != nil {
 					t.Errorf("%s: %v in\n%s", name, err, protojson.Format(m))
 				}
 			}

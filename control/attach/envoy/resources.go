@@ -75,9 +75,7 @@ func (t *Template) listenerOf(port *plan.Port, o Options) (*listenerv3.Listener,
 	l := proto.CloneOf(t.listener)
 	address, at := o.Bind(port.Number)
 	l.Name = portName(port)
-	l.Address = &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-		Address: address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: at},
-	}}}
+	l.Address = socketAddress(address, at)
 	l.FilterChains = nil
 	if !overTLS(port) {
 		chain, err := t.chain(l.GetName(), o)
@@ -107,6 +105,12 @@ func (t *Template) listenerOf(port *plan.Port, o Options) (*listenerv3.Listener,
 		l.FilterChains = append(l.FilterChains, chain)
 	}
 	return l, nil
+}
+
+func socketAddress(address string, port uint32) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: address, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
+	}}}
 }
 
 // portName names the listener of a port, and its routes where it has no others.
@@ -190,7 +194,6 @@ const (
 
 	corsFilter    = "envoy.filters.http.cors"
 	extProcFilter = "envoy.filters.http.ext_proc"
-	jsonFilter    = "envoy.filters.http.json_to_metadata"
 	routerFilter  = "envoy.filters.http.router"
 	httpOptions   = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 )

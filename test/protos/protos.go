@@ -1,0 +1,49 @@
+// Package protos checks messages of Envoy's, for tests of what makes them.
+package protos
+
+import (
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// Validate applies the rules of the protos to a message and to what its Anys hold, of which it returns how many there are.
+func Validate(m protoreflect.Message) (anys int, err error) {
+	if v, ok := m.Interface().(interface{ ValidateAll() error }); ok {
+		if err := v.ValidateAll(); err != nil {
+			return 0, err
+		}
+	}
+	if held, ok := m.Interface().(*anypb.Any); ok {
+		inner, err := held.UnmarshalNew()
+		if err != nil {
+			return 0, err
+		}
+		n, err := Validate(inner.ProtoReflect())
+		return n + 1, err
+	}
+	total := 0
+	visit := func(v protoreflect.Value) bool {
+		var n int
+		n, err = Validate(v.Message())
+		total += n
+		return err == nil
+	}
+	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		switch {
+		case field.IsMap() && field.MapValue().Message() != nil:
+			value.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool { return visit(v) })
+		case field.IsList() && field.Message() != nil:
+			for i := 0; i < value.List().Len() && err == nil; i++ {
+				visit(value.List().Get(i))
+			}
+		case field.FullName() == turnsOn && value.Message().Interface().(*anypb.Any).GetTypeUrl() == "":
+		case field.Message() != nil && !field.IsMap() && !field.IsList():
+			visit(value)
+		}
+		return err == nil
+	})
+	return total, err
+}
+
+// turnsOn is a field whose Any may be empty: it turns a filter on for a route, as it is.
+const turnsOn = "envoy.config.route.v3.FilterConfig.config"
