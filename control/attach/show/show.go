@@ -14,9 +14,7 @@ import (
 	"github.com/headgate/headgate/control/attach/plan"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/objects/dir"
 	"github.com/headgate/headgate/internal/objects/kinds"
-	"github.com/headgate/headgate/internal/objects/kube"
 	"github.com/headgate/headgate/internal/objects/source"
 )
 
@@ -47,42 +45,22 @@ Flags:
 
 `
 
-// from is where objects come from.
-type from struct {
-	folder string
-	kube   source.Kube
-}
-
-func (f *from) register(fs *pflag.FlagSet) {
-	fs.StringVar(&f.folder, "objects", "", "read the objects from the YAML files in this `DIR`")
-	f.kube.Register(fs)
+// register adds the flags that say where objects come from.
+func register(fs *pflag.FlagSet, s *source.Source) {
+	fs.StringVar(&s.Dir, "objects", "", "read the objects from the YAML files in this `DIR`")
+	s.Kube.Register(fs)
 }
 
 // read reads what says how requests come in.
-func (f *from) read(ctx context.Context) (*objects.Network, error) {
-	if err := f.kube.Check(f.folder); err != nil {
+func read(ctx context.Context, s source.Source) (*objects.Network, error) {
+	if err := s.Kube.Check(s.Dir); err != nil {
 		return nil, err
 	}
-	table := slices.Concat(kinds.All(), kinds.Network())
-	var set objects.Set
-	switch {
-	case f.kube.On:
-		config, err := kube.Connect(f.kube.Config)
-		if err != nil {
-			return nil, err
-		}
-		if set, err = kube.Read(ctx, config, f.kube.Namespace, table); err != nil {
-			return nil, err
-		}
-	case f.folder != "":
-		var err error
-		if set, err = dir.Read(f.folder, table); err != nil {
-			return nil, err
-		}
-	default:
+	if !s.Kube.On && s.Dir == "" {
 		return nil, errors.New("name the folder of objects with --objects, or an API server with --kube")
 	}
-	return set.Network, nil
+	set, err := s.Objects(ctx, slices.Concat(kinds.All(), kinds.Network()))
+	return set.Network, err
 }
 
 // plans makes the plans of objects. Every Secret that may be named is taken for a certificate.
@@ -97,16 +75,16 @@ func plans(n *objects.Network) *plan.Plans {
 
 // Plan is the command "plan". It prints to out.
 func Plan(ctx context.Context, args []string, out io.Writer) error {
-	var f from
+	var from source.Source
 	fs := flags("plan", planUsage, out)
-	f.register(fs)
+	register(fs, &from)
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	if fs.NArg() > 0 {
 		return fmt.Errorf("plan takes no argument: %q is one", fs.Arg(0))
 	}
-	n, err := f.read(ctx)
+	n, err := read(ctx, from)
 	if err != nil {
 		return err
 	}
@@ -120,9 +98,9 @@ func Plan(ctx context.Context, args []string, out io.Writer) error {
 
 // Explain is the command "explain". It prints to out.
 func Explain(ctx context.Context, args []string, out io.Writer) error {
-	var f from
+	var from source.Source
 	fs := flags("explain", explainUsage, out)
-	f.register(fs)
+	register(fs, &from)
 	gateway := fs.String("gateway", "", "ask the Gateway of this `NAMESPACE/NAME` alone")
 	port := fs.Int32("port", 0, "ask this `PORT` alone")
 	method := fs.String("method", "GET", "the request's `METHOD`")
@@ -141,7 +119,7 @@ func Explain(ctx context.Context, args []string, out io.Writer) error {
 		}
 		request.Headers[strings.TrimSpace(name)] = strings.TrimSpace(value)
 	}
-	n, err := f.read(ctx)
+	n, err := read(ctx, from)
 	if err != nil {
 		return err
 	}

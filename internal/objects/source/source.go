@@ -71,25 +71,11 @@ type Meter interface {
 
 // Read returns the World once, with each name looked up once: one that does not resolve is a problem of the World.
 func (s Source) Read(ctx context.Context) (*objects.World, error) {
-	all := objects.Endpoints(s.Endpoints)
-	switch {
-	case s.Kube.On:
-		config, err := kube.Connect(s.Kube.Config)
-		if err != nil {
-			return nil, err
-		}
-		set, err := kube.Read(ctx, config, s.Kube.Namespace, kinds.All())
-		if err != nil {
-			return nil, err
-		}
-		all = all.Join(set)
-	case s.Dir != "":
-		set, err := dir.Read(s.Dir, kinds.All())
-		if err != nil {
-			return nil, err
-		}
-		all = all.Join(set)
+	set, err := s.Objects(ctx, kinds.All())
+	if err != nil {
+		return nil, err
 	}
+	all := objects.Endpoints(s.Endpoints).Join(set)
 	var faults map[string]error
 	all.Hosts, faults = resolve.Once(ctx, resolve.System, all.Names())
 	world := s.build(all)
@@ -97,6 +83,21 @@ func (s Source) Read(ctx context.Context) (*objects.World, error) {
 		world.Problems = append(world.Problems, fmt.Sprintf("cannot resolve the name %s of an endpoint: %v", name, faults[name]))
 	}
 	return world, nil
+}
+
+// Objects returns once what the folder or the API server has of the kinds of a table, with no name resolved.
+func (s Source) Objects(ctx context.Context, table []kinds.Kind) (objects.Set, error) {
+	switch {
+	case s.Kube.On:
+		config, err := kube.Connect(s.Kube.Config)
+		if err != nil {
+			return objects.Set{}, err
+		}
+		return kube.Read(ctx, config, s.Kube.Namespace, table)
+	case s.Dir != "":
+		return dir.Read(s.Dir, table)
+	}
+	return objects.Set{}, nil
 }
 
 // build makes a World, with the problems that the command line has with it.
