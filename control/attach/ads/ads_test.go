@@ -3,22 +3,10 @@ package ads_test
 import (
 	"bufio"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
-	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"math/big"
-	"net"
 	"net/http"
-	"net/netip"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,238 +16,20 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	edsv3 "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
-	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/server/delta/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	find "github.com/headgate/headgate/bench/envoy"
-	"github.com/headgate/headgate/control/attach/ads"
 	"github.com/headgate/headgate/control/attach/envoy"
 	"github.com/headgate/headgate/control/attach/order"
 	"github.com/headgate/headgate/control/attach/plan"
-	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/test/network"
-	"github.com/headgate/headgate/test/process"
 )
 
-// gateway is the Gateway of the tests.
-var gateway = objects.Name{Namespace: "ns", Name: "g"}
-
-// stack is a real Envoy with what it is told by a Server, and Services behind it.
-type stack struct {
-	t         *testing.T
-	own       string // an address of loopback that no other test has
-	server    *ads.Server
-	template  *envoy.Template
-	endpoints *cache.LinearCache
-	envoy     *process.Process
-	dir       string
-	stop      func() // ends what serves
-
-	mu      sync.Mutex // guards the following
-	answers []order.Answer
-}
-
-func start(t *testing.T, number int) *stack {
-	t.Helper()
-	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile("../../../envoy.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &stack{t: t, own: fmt.Sprintf("127.%d.%d.2", 200+os.Getpid()%50, number), endpoints: cache.NewLinearCache(resource.EndpointType)}
-	if s.template, err = envoy.Read(text); err != nil {
-		t.Fatal(err)
-	}
-	s.server = s.newServer()
-	s.dir = t.TempDir()
-	s.stop = s.serve()
-	config, err := s.template.Bootstrap(envoy.Place{
-		Gateway: gateway, Node: "envoy-0", Admin: netip.MustParseAddrPort(s.own + ":9901"), Extproc: filepath.Join(s.dir, "extproc.sock"), Control: filepath.Join(s.dir, "control.sock"),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(s.dir, "envoy.json")
-	if err := os.WriteFile(file, config, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	starter := process.NewStarter()
-	if s.envoy, err = starter.Start("envoy", s.dir, exec.Command(binary, "--config-path", file, "--disable-hot-restart", "--log-level", "warning", "--drain-time-s", "1")); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		client.CloseIdleConnections()
-		s.envoy.Stop(5 * time.Second)
-		close(starter)
-		if t.Failed() {
-			t.Log(s.envoy.LastWords())
-		}
-	})
-	return s
-}
-
-func (s *stack) newServer() *ads.Server {
-	return ads.New(ads.Config{
-		Who: func(_ context.Context, node *corev3.Node) (objects.Name, error) {
-			namespace, name, ok := strings.Cut(node.GetCluster(), "/")
-			if !ok {
-				return objects.Name{}, errors.New("it names no Gateway")
-			}
-			return objects.Name{Namespace: namespace, Name: name}, nil
-		},
-		Heard: func(of objects.Name, _ string, a order.Answer) {
-			if of != gateway {
-				s.t.Errorf("an Envoy of %s answers", of)
-			}
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.answers = append(s.answers, a)
-		},
-		Log: slog.New(slog.DiscardHandler),
-	})
-}
-
-// serve serves what control does, on a socket, until stop is called.
-func (s *stack) serve() (stop func()) {
-	l, err := net.Listen("unix", filepath.Join(s.dir, "control.sock"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	grpcServer := grpc.NewServer()
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(grpcServer, s.server)
-	edsv3.RegisterEndpointDiscoveryServiceServer(grpcServer, services{delta: delta.NewServer(s.t.Context(), s.endpoints, nil)})
-	go func() { _ = grpcServer.Serve(l) }()
-	own := s.server
-	stop = func() {
-		own.Close()
-		grpcServer.Stop()
-	}
-	s.t.Cleanup(stop)
-	return stop
-}
-
-// services tells Envoys of the endpoints of Services.
-type services struct {
-	edsv3.UnimplementedEndpointDiscoveryServiceServer
-	delta delta.Server
-}
-
-func (s services) DeltaEndpoints(stream edsv3.EndpointDiscoveryService_DeltaEndpointsServer) error {
-	return s.delta.DeltaStreamHandler(stream, resource.EndpointType)
-}
-
-// backend serves the Service ns/NAME at a port, and says its name.
-func (s *stack) backend(name string, port int) {
-	s.t.Helper()
-	address := fmt.Sprintf("%s:%d", s.own, port)
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	is := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, name) }), ReadHeaderTimeout: time.Minute}
-	go func() { _ = is.Serve(l) }()
-	s.t.Cleanup(func() { _ = is.Close() })
-	cluster := "service/ns/" + name + "/80"
-	host := &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{
-		Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-			Address: s.own, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(port)},
-		}}},
-	}}}
-	var list types.Resource = &endpointv3.ClusterLoadAssignment{
-		ClusterName: cluster, Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: []*endpointv3.LbEndpoint{host}}},
-	}
-	if err := s.endpoints.UpdateResource(cluster, list); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-const class = "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n" +
-	"kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}]}\n"
-
-// apply puts objects in force, beside the class and the Gateway, with changes of what comes of them.
-func (s *stack) apply(text string, changes ...func(*envoy.Resources)) {
-	s.t.Helper()
-	s.put(class+text, nil, changes...)
-}
-
-// put puts objects in force, with certificates.
-func (s *stack) put(text string, certificates map[objects.Name]plan.Certificate, changes ...func(*envoy.Resources)) {
-	s.t.Helper()
-	n := network.Read(s.t, text)
-	all := make(map[objects.Name]order.Snapshot)
-	for _, p := range plan.Of(attach.Of(n), n, certificates).Gateways {
-		r, err := s.template.Of(p, s.template.FromControl(func(port int32) (string, uint32) { return s.own, 20000 + uint32(port) }))
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		for _, change := range changes {
-			change(r)
-		}
-		if all[p.Gateway], err = ads.SnapshotOf(r); err != nil {
-			s.t.Fatal(err)
-		}
-	}
-	s.server.Set(all)
-}
-
-// to sends every request to one Service, which is the only one.
-func to(name string) string {
-	return fmt.Sprintf("---\nkind: Service\nmetadata: {namespace: ns, name: %s}\nspec: {ports: [{port: 80}]}\n---\nkind: HTTPRoute\nmetadata: {namespace: ns, name: r}\n"+
-		"spec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: %s, port: 80}]}]}\n", name, name)
-}
-
-var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
-
-// get returns the answer to a request, in words.
-func (s *stack) get() string {
-	q, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://"+s.own+":20080/", nil)
-	if err != nil {
-		return err.Error()
-	}
-	response, err := client.Do(q)
-	if err != nil {
-		return err.Error()
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return err.Error()
-	}
-	return fmt.Sprintf("%d %s", response.StatusCode, body)
-}
-
-func (s *stack) await(want string) time.Duration {
-	s.t.Helper()
-	began := time.Now()
-	for limit := began.Add(20 * time.Second); ; {
-		got := s.get()
-		if got == want {
-			return time.Since(began)
-		}
-		if time.Now().After(limit) {
-			s.t.Fatalf("it answers %q, want %q", got, want)
-		}
-		<-time.After(time.Millisecond)
-	}
-}
-
-// Each change puts a route on a cluster that is new, and takes the one before away. The test fails where routes do not wait for clusters,
-// or clusters leave before routes.
 func TestNoRequestIsLostByAChange(t *testing.T) {
 	const changes = 50
 	s := start(t, 1)
@@ -298,16 +68,6 @@ func TestNoRequestIsLostByAChange(t *testing.T) {
 	}
 }
 
-// heard returns what the Envoy has said so far, and forgets it.
-func (s *stack) heard() []order.Answer {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := s.answers
-	s.answers = nil
-	return all
-}
-
-// An Envoy that loses its control keeps what it has, is told nothing again by the next one, which has the same, and then of news.
 func TestWhatAnEnvoyHasIsNotSentAgain(t *testing.T) {
 	s := start(t, 2)
 	s.backend("a", 21000)
@@ -331,7 +91,6 @@ func TestWhatAnEnvoyHasIsNotSentAgain(t *testing.T) {
 	s.await("200 b")
 }
 
-// Before all objects are known, nobody is told that there is nothing.
 func TestNobodyIsServedBeforeAllIsKnown(t *testing.T) {
 	s := start(t, 3)
 	s.backend("a", 21000)
@@ -347,7 +106,6 @@ func TestNobodyIsServedBeforeAllIsKnown(t *testing.T) {
 	}
 }
 
-// What an Envoy refuses is told with its words, stays as it was, and holds nothing else up.
 func TestWhatIsRefusedIsTold(t *testing.T) {
 	s := start(t, 4)
 	s.backend("a", 21000)
@@ -377,7 +135,6 @@ func TestWhatIsRefusedIsTold(t *testing.T) {
 	s.await("200 b")
 }
 
-// An Envoy that names no Gateway is turned away, and one of a Gateway that there is not is served nothing.
 func TestAnEnvoyIsServedItsOwnGatewayAlone(t *testing.T) {
 	s := start(t, 5)
 	s.backend("a", 21000)
@@ -404,50 +161,6 @@ func TestAnEnvoyIsServedItsOwnGatewayAlone(t *testing.T) {
 	}
 }
 
-// connected says whether the Envoy's stream to control is up.
-func (s *stack) connected() bool {
-	response, err := client.Get("http://" + s.own + ":9901/stats?filter=control_plane.connected_state")
-	if err != nil {
-		return false
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	return err == nil && strings.Contains(string(text), "control_plane.connected_state: 1")
-}
-
-func await(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for limit := time.Now().Add(20 * time.Second); !holds(); {
-		if time.Now().After(limit) {
-			t.Fatalf("%s: not so", what)
-		}
-		<-time.After(5 * time.Millisecond)
-	}
-}
-
-// certificate returns one for a hostname that signs itself.
-func certificate(t *testing.T, host string) plan.Certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	is := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{host}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
-	chain, err := x509.CreateCertificate(rand.Reader, is, is, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return plan.Certificate{
-		Chain: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain}), Key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
-	}
-}
-
-// Each listener serves its own hostname with its own certificate; a request over another's connection is misdirected. A certificate that
-// is replaced, or a listener that comes, cuts no answer that flows elsewhere.
 func TestListenersOverTLS(t *testing.T) {
 	s := start(t, 6)
 	s.backend("a", 21000)
