@@ -98,31 +98,27 @@ func (s *Server) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscovery
 		}
 	}()
 	to := order.New()
+	to.Hear(r) // it answers nothing yet
 	for {
-		if a, ok := to.Hear(r); ok {
-			s.heard(gateway, node, a)
-		}
-		for again := true; again; { // what changed while it had nothing to say
-			have, changed := s.of(gateway)
-			if have != nil {
-				for _, response := range to.Next(have) {
-					if err := stream.Send(response); err != nil {
-						return err
-					}
+		have, changed := s.of(gateway)
+		if have != nil {
+			for _, response := range to.Next(have) {
+				if err := stream.Send(response); err != nil {
+					return err
 				}
 			}
-			again = false
-			select {
-			case next, ok := <-requests:
-				if !ok {
-					return nil
-				}
-				r = next
-			case <-changed:
-				again = true
-			case <-s.closed.Done():
+		}
+		select {
+		case r, ok := <-requests:
+			if !ok {
 				return nil
 			}
+			if a, ok := to.Hear(r); ok {
+				s.heard(gateway, node, a)
+			}
+		case <-changed:
+		case <-s.closed.Done():
+			return nil
 		}
 	}
 }
