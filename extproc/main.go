@@ -93,7 +93,9 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	context.AfterFunc(work, cancel)
 	loaded := make(chan struct{})
 	publish := func(w *objects.World) {
-		c.serve.Endpoints.Set(work, eds.Endpoints(w)) // first, for Envoy must know an endpoint before it is picked
+		if len(c.serve.Own) > 0 { // first, for Envoy must know an endpoint before it is picked
+			c.serve.Endpoints.Set(work, eds.Endpoints(w))
+		}
 		f.SetWorld(w)
 		scraper.SetTargets(scrape.Targets(w))
 		m.SetWorld(w)
