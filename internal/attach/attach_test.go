@@ -15,8 +15,35 @@ import (
 
 // The input of a block is objects in YAML; what comes out is who attaches where.
 func TestScenarios(t *testing.T) {
-	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
+	golden.Run(t, "testdata/[^o]*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string { return show(attach.Of(network.Read(t, input))) }
+	})
+}
+
+// The input of a block is objects in YAML; what comes out is what each listener offers, beside what the static data plane does.
+func TestOffers(t *testing.T) {
+	golden.Run(t, "testdata/offers.txt", func(t *testing.T) func(string) string {
+		return func(input string) string {
+			w := objects.Build(network.Set(t, network.Standard(input)))
+			offers := attach.Of(w.Network).Offers(w)
+			var out strings.Builder
+			tell := func(name string, o *objects.Offer) {
+				fmt.Fprintln(&out, name)
+				for _, m := range o.Models() {
+					r := o.Route(m.Name)
+					fmt.Fprintf(&out, "  %s: %s %s to %v, adapter %q\n", m.Name, r.Kind, r.Name, r.Backends, r.Adapter)
+				}
+				for _, r := range o.Routes {
+					fmt.Fprintf(&out, "  %s has %q\n", r.Name, r.Models)
+				}
+				fmt.Fprintf(&out, "  pools %v\n", o.Pools())
+			}
+			for _, name := range slices.Sorted(maps.Keys(offers)) {
+				tell(name, offers[name])
+			}
+			tell("everywhere", &w.Offer)
+			return out.String()
+		}
 	})
 }
 

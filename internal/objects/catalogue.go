@@ -181,13 +181,14 @@ func (w *World) addCatalogue(models []v1alpha1.Model) {
 			told[Name{e.Pool.Namespace, e.ID}] = e.Pool
 		}
 		w.Catalogue = append(w.Catalogue, e)
-		if taken != nil {
-			continue
+		r := &Route{
+			Name: e.Object, Kind: v1alpha1.ModelKind, Generation: m.Generation, Adapter: e.ID, Backends: []Backend{{Pool: e.Pool, Weight: 1}},
+			wants: []string{e.ID}, created: m.CreationTimestamp.Time,
 		}
-		r := &Route{Name: e.Object, Kind: v1alpha1.ModelKind, Generation: m.Generation, Models: []string{e.ID}, Adapter: e.ID, Backends: []Backend{{Pool: e.Pool, Weight: 1}}}
-		w.byModel[e.ID] = r
-		w.models = append(w.models, Model{Name: e.ID, Created: m.CreationTimestamp.Time})
-		w.Routes = append(w.Routes, r)
+		w.unrouted[e.Pool] = append(w.unrouted[e.Pool], r)
+		if taken == nil {
+			w.add(r)
+		}
 	}
 	for _, r := range w.Routes {
 		for _, b := range r.Backends {

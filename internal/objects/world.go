@@ -164,8 +164,8 @@ type World struct {
 	Pools map[Name]*Pool
 	// Engines are those of all pools, in order of address.
 	Engines []Engine
-	// Routes in order of precedence. A Model whose id no LLMRoute admits is the last of them.
-	Routes []*Route
+	// Offer is what the static data plane and other gateways' picker serve: that of every LLMRoute and Model.
+	Offer
 	// Catalogue is every model that engines can load, by pool and id, in order.
 	Catalogue []Entry
 	// Problems are the faults between objects, each of them valid alone, in words for people.
@@ -179,10 +179,10 @@ type World struct {
 	// Network is that of the Set: the same as that of the World before, as long as none of its objects changes.
 	Network *Network
 
-	byModel map[string]*Route
-	models  []Model
-	at      map[Object]string
-	lists   map[Name]bool // EndpointLists
+	byName   map[Name]*Route   // LLMRoutes
+	unrouted map[Name][]*Route // Models by pool, as if no LLMRoute admitted them
+	at       map[Object]string
+	lists    map[Name]bool // EndpointLists
 }
 
 // Fault is why an LLMRoute or a Model is not in force as it is written.
@@ -239,7 +239,7 @@ type Route struct {
 	UID string
 	// Generation is that of its object, 0 where nobody counts.
 	Generation int64
-	// Models are the request names that it admits, without those that an older route took first.
+	// Models are the request names that it admits in its Offer, without those that an older route took first.
 	Models []string
 	// Adapter is the engine's name of its adapter, or of the Model that it is for; empty means the base model.
 	Adapter    string
@@ -247,6 +247,9 @@ type Route struct {
 	Objectives []v1alpha1.Objective
 	// Backends are its pools. Weights add up to more than 0.
 	Backends []Backend
+
+	wants   []string // the names that it would admit if it were alone
+	created time.Time
 }
 
 // Backend is a pool and its share of a route's requests.
@@ -264,7 +267,10 @@ type Model struct {
 // Build makes a World. Objects must be valid by themselves ([CheckRoute], [CheckPool], [CheckList]); what does not fit together
 // becomes a Problem.
 func Build(s Set) *World {
-	w := &World{Pools: make(map[Name]*Pool, len(s.Pools)), byModel: make(map[string]*Route), Objects: s.count(), Network: s.Network, at: s.At, lists: make(map[Name]bool, len(s.Lists)), Problems: slices.Clone(s.Absent)}
+	w := &World{
+		Pools: make(map[Name]*Pool, len(s.Pools)), Offer: newOffer(), Objects: s.count(), Network: s.Network, Problems: slices.Clone(s.Absent),
+		byName: make(map[Name]*Route, len(s.Routes)), unrouted: make(map[Name][]*Route), at: s.At, lists: make(map[Name]bool, len(s.Lists)),
+	}
 	for i := range s.Lists {
 		w.lists[Name{s.Lists[i].Namespace, s.Lists[i].Name}] = true
 	}
@@ -288,15 +294,9 @@ func Build(s Set) *World {
 	w.addManagement()
 	w.addEngines(claims)
 	w.addCatalogue(s.Models)
-	slices.SortFunc(w.models, func(a, b Model) int { return strings.Compare(a.Name, b.Name) })
+	w.sort()
 	return w
 }
-
-// Route returns the route that admits requests for model, or nil.
-func (w *World) Route(model string) *Route { return w.byModel[model] }
-
-// Models returns every name that requests may use, in order. The caller must not change it.
-func (w *World) Models() []Model { return w.models }
 
 // Addresses returns the address of every endpoint, each once, in order.
 func (w *World) Addresses() []string {
@@ -435,13 +435,15 @@ func selects(want, labels map[string]string) bool {
 }
 
 func (w *World) addRoute(lr *v1alpha1.LLMRoute) {
-	r := &Route{Name: routeName(lr), Kind: v1alpha1.LLMRouteKind, UID: string(lr.UID), Generation: lr.Generation, Priority: lr.Spec.Priority, Objectives: lr.Spec.Objectives}
-	names := lr.Spec.ModelNames
+	r := &Route{
+		Name: routeName(lr), Kind: v1alpha1.LLMRouteKind, UID: string(lr.UID), Generation: lr.Generation, Priority: lr.Spec.Priority,
+		Objectives: lr.Spec.Objectives, wants: lr.Spec.ModelNames, created: lr.CreationTimestamp.Time,
+	}
 	if lr.Spec.Adapter != nil {
 		r.Adapter = lr.Spec.Adapter.Name
 	}
-	if len(names) == 0 {
-		names = []string{cmp.Or(r.Adapter, lr.Name)}
+	if len(r.wants) == 0 {
+		r.wants = []string{cmp.Or(r.Adapter, lr.Name)}
 	}
 	for _, b := range lr.Spec.BackendRefs {
 		weight := int32(1)
@@ -455,17 +457,12 @@ func (w *World) addRoute(lr *v1alpha1.LLMRoute) {
 			w.fault(r.Kind, r.Name, v1alpha1.ReasonBackendNotFound, "spec.backendRefs names InferencePool %s, which does not exist: its requests get 503", backend.Pool)
 		}
 		r.Backends = append(r.Backends, backend)
+		w.pools[backend.Pool] = true
 	}
-	for _, name := range names {
-		if taken := w.byModel[name]; taken != nil {
-			w.fault(r.Kind, r.Name, v1alpha1.ReasonModelNameTaken, "model %q is already admitted by LLMRoute %s, which keeps it", name, taken.Name)
-			continue
-		}
-		w.byModel[name] = r
-		w.models = append(w.models, Model{Name: name, Created: lr.CreationTimestamp.Time})
-		r.Models = append(r.Models, name)
+	for _, k := range w.add(r) {
+		w.fault(r.Kind, r.Name, v1alpha1.ReasonModelNameTaken, "model %q is already admitted by LLMRoute %s, which keeps it", k.name, k.by.Name)
 	}
-	w.Routes = append(w.Routes, r)
+	w.byName[r.Name] = r
 }
 
 func (w *World) problem(format string, args ...any) {

@@ -15,6 +15,12 @@ import (
 // Read reads objects in YAML, with lines --- between them, which need no apiVersion.
 func Read(t *testing.T, text string) *objects.Network {
 	t.Helper()
+	return Set(t, text).Network
+}
+
+// Set is Read for all that the objects are kept in.
+func Set(t *testing.T, text string) objects.Set {
+	t.Helper()
 	set := objects.Set{Network: new(objects.Network)}
 	table := slices.Concat(kinds.All(), kinds.Network())
 	for doc := range strings.SplitSeq(text, "\n---\n") {
@@ -33,7 +39,7 @@ func Read(t *testing.T, text string) *objects.Network {
 		kept, _ := table[i].Server(o)
 		table[i].Keep(&set, kept)
 	}
-	return set.Network
+	return set
 }
 
 // Standard adds to objects in YAML a class, some Services and pools, and, where they have no Gateway, the Gateway ns/g with an HTTP

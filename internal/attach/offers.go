@@ -1,0 +1,29 @@
+package attach
+
+import (
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// Offers returns what each listener offers that an LLMRoute attaches to, by the words of [Listener.String]. A is of the World's Network.
+func (a *Attachments) Offers(w *objects.World) map[string]*objects.Offer {
+	all := make(map[string]*objects.Offer)
+	for _, g := range a.Gateways {
+		for _, l := range g.Listeners {
+			if routes := l.models(); len(routes) > 0 {
+				all[l.String()] = w.OfferOf(routes)
+			}
+		}
+	}
+	return all
+}
+
+// models returns the LLMRoutes of a listener, in order of precedence.
+func (l *Listener) models() (all []objects.Name) {
+	for _, at := range l.Routes {
+		if at.Route.Kind == v1alpha1.LLMRouteKind {
+			all = append(all, at.Route.Name)
+		}
+	}
+	return all
+}
