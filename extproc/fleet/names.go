@@ -1,7 +1,6 @@
 package fleet
 
 import (
-	"maps"
 	"slices"
 	"sync"
 
@@ -46,32 +45,31 @@ func (f *Fleet) Heard() bool {
 	return f.names.heard
 }
 
-// Registered returns the pool for which control registered a model: the given one if it is among them, or with none given
-// the first by name.
-func (f *Fleet) Registered(model string, given objects.Name) (objects.Name, bool) {
+// Registered returns the pool for which control registered a model: of those that count the first by name; false if there is none.
+func (f *Fleet) Registered(model string, counts func(pool objects.Name) bool) (objects.Name, bool) {
 	f.names.mu.RLock()
 	defer f.names.mu.RUnlock()
-	pools := f.names.pools[model]
-	if given == (objects.Name{}) && len(pools) > 0 {
-		return pools[0], true
-	}
-	_, ok := slices.BinarySearchFunc(pools, given, objects.Name.Compare)
-	return given, ok
+	return first(f.names.pools[model], counts)
 }
 
-// RegisteredNames returns every model that control registered, in order; with a pool given, those of that pool.
-func (f *Fleet) RegisteredNames(given objects.Name) []string {
+// RegisteredNames returns every model that control registered for a pool that counts, in order.
+func (f *Fleet) RegisteredNames(counts func(pool objects.Name) bool) []string {
 	f.names.mu.RLock()
 	defer f.names.mu.RUnlock()
-	if given == (objects.Name{}) {
-		return slices.Sorted(maps.Keys(f.names.pools))
-	}
 	var all []string
 	for model, pools := range f.names.pools {
-		if slices.Contains(pools, given) {
+		if _, ok := first(pools, counts); ok {
 			all = append(all, model)
 		}
 	}
 	slices.Sort(all)
 	return all
+}
+
+func first(pools []objects.Name, counts func(objects.Name) bool) (objects.Name, bool) {
+	at := slices.IndexFunc(pools, counts)
+	if at < 0 {
+		return objects.Name{}, false
+	}
+	return pools[at], true
 }

@@ -19,6 +19,8 @@ var (
 
 // Ask is what is known of a request before its route is.
 type Ask struct {
+	// Offer is which models may be named where the request came in; nil means those of every route.
+	Offer *objects.Offer
 	// Model is the name that the request gives, empty if it gives none.
 	Model string
 	// Given is the pool that a gateway asks for, zero if it does not say. The request goes to no other pool.
@@ -49,12 +51,15 @@ type Target struct {
 // its endpoints list, which is for pick to find out.
 func Find(w *objects.World, a Ask) (Target, error) {
 	var none objects.Name
+	if a.Offer == nil {
+		a.Offer = &w.Offer
+	}
 	if a.Model != "" {
-		r := w.Route(a.Model)
+		r := a.Offer.Route(a.Model)
 		switch {
 		case r != nil && a.Given == none:
 			return target(r, backend(r.Backends, a.Random)), nil
-		case r != nil && serves(r, a.Given):
+		case r != nil && r.LeadsTo(a.Given):
 			return target(r, a.Given), nil
 		case a.Registered != none:
 			return Target{Pool: a.Registered, Adapter: a.Model}, nil
@@ -72,15 +77,6 @@ func Find(w *objects.World, a Ask) (Target, error) {
 
 func target(r *objects.Route, pool objects.Name) Target {
 	return Target{Route: r.Name, Pool: pool, Adapter: r.Adapter, Priority: r.Priority, Objectives: r.Objectives}
-}
-
-func serves(r *objects.Route, pool objects.Name) bool {
-	for _, b := range r.Backends {
-		if b.Pool == pool {
-			return true
-		}
-	}
-	return false
 }
 
 // backend chooses a pool in proportion to the weights, which add up to more than 0. The bias of the remainder is below

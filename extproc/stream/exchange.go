@@ -20,9 +20,7 @@ import (
 // when the model is known. Until then nothing is let through: what was not decided cannot be changed any more.
 type exchange struct {
 	server *Server
-	front  Front
-	// called returns what the data plane was given to call.
-	called func() (authority string, port int32)
+	caller
 
 	phase phase
 	mode  mode // of the request's body
@@ -72,9 +70,7 @@ type errProtocol string
 
 func (e errProtocol) Error() string { return string(e) }
 
-func newExchange(s *Server, front Front, called func() (string, int32)) *exchange {
-	return &exchange{server: s, front: front, called: called}
-}
+func newExchange(s *Server, c caller) *exchange { return &exchange{server: s, caller: c} }
 
 type responses = []*extprocv3.ProcessingResponse
 
@@ -137,12 +133,12 @@ func (x *exchange) leftAlone() bool { return x.watched && x.server.stopping.Err(
 // requestHeaders turns away what needs no body to be turned away, and decides what needs no body to be decided.
 func (x *exchange) requestHeaders(end bool, now time.Time) responses {
 	op, name := openai.Find(x.in.method, x.in.path)
-	if op == openai.Health && x.front != Own {
+	if op == openai.Health && !x.inferenceOnly() {
 		op = openai.None // the engines' own
 	}
 	x.op = op
 	switch {
-	case op == openai.None && x.front == Own:
+	case op == openai.None && x.inferenceOnly():
 		return x.fail(errUnknownPath, "")
 	case op == openai.None && openai.Closed(x.in.path):
 		return x.fail(errClosedPath, "")

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // Exchange is the state machine of one request, for tests that give it messages.
@@ -12,7 +14,12 @@ type Exchange struct{ *exchange }
 
 // Exchange returns a fresh exchange for a data plane that was given an authority and a port to call.
 func (s *Server) Exchange(front Front, authority string, port int32) Exchange {
-	return Exchange{newExchange(s, front, func() (string, int32) { return authority, port })}
+	return Exchange{newExchange(s, caller{front: front, called: func() (string, int32) { return authority, port }})}
+}
+
+// ExchangeAt returns a fresh exchange for our own Envoy, at a listener of a Gateway or for a pool; what is empty is not said.
+func (s *Server) ExchangeAt(listener string, pool objects.Name) Exchange {
+	return Exchange{newExchange(s, caller{front: Own, listener: listener, pool: pool})}
 }
 
 // Receive is receive.

@@ -25,12 +25,12 @@ type modelJSON struct {
 	MaxLength int `json:"max_model_len,omitempty"`
 }
 
-func (x *exchange) describeModel(view *belief.View, m listedModel) modelJSON {
+func (x *exchange) describeModel(view *belief.View, offer *objects.Offer, m listedModel) modelJSON {
 	j := modelJSON{ID: m.Name, Object: "model", OwnedBy: "headgate", MaxLength: x.server.Fleet.MaxLength(m.pool)}
 	if !m.Created.IsZero() {
 		j.Created = m.Created.Unix()
 	}
-	if parent := parentOf(view, m); parent != "" {
+	if parent := parentOf(view, offer, m); parent != "" {
 		j.Parent = &parent
 	}
 	return j
@@ -46,12 +46,12 @@ type listedModel struct {
 
 // parentOf is what clients call the base model of an adapter: the route to it in the pool, else what an open pool lists. What is no
 // adapter, or nobody can ask for the base of, has none.
-func parentOf(view *belief.View, m listedModel) string {
+func parentOf(view *belief.View, offer *objects.Offer, m listedModel) string {
 	if m.adapter == "" || !isAdapter(view.World, m) {
 		return ""
 	}
-	for _, r := range view.World.Routes {
-		if r.Adapter == "" && len(r.Models) > 0 && slices.ContainsFunc(r.Backends, func(b objects.Backend) bool { return b.Pool == m.pool }) {
+	for _, r := range offer.Routes {
+		if r.Adapter == "" && len(r.Models) > 0 && r.LeadsTo(m.pool) {
 			return r.Models[0]
 		}
 	}
@@ -68,9 +68,19 @@ func isAdapter(w *objects.World, m listedModel) bool {
 	return !ok || w.Catalogue[at].Type == objects.DefaultType
 }
 
-// health answers whether any endpoint is well.
+// health answers whether any endpoint is well that requests might go to.
 func (x *exchange) health() responses {
-	for _, p := range x.server.Fleet.View().Snapshot.Pools {
+	view := x.server.Fleet.View()
+	offer, err := x.offer(view)
+	if err != nil {
+		return x.fail(err, "")
+	}
+	counts := x.counts(offer, objects.Name{})
+	for name := range view.World.Pools {
+		p := view.Snapshot.Pools[name.String()]
+		if p == nil || !counts(name) {
+			continue
+		}
 		for i := range p.Endpoints {
 			if state := p.Endpoints[i].State; state == pick.Healthy || state == pick.Suspect {
 				return x.replyWith("health", map[string]string{"status": "ok"})
@@ -84,7 +94,11 @@ func (x *exchange) health() responses {
 // know what they answer to, and do not say.
 func (x *exchange) models(escaped string) responses {
 	view := x.server.Fleet.View()
-	all, known := x.admitted(view)
+	offer, err := x.offer(view)
+	if err != nil {
+		return x.fail(err, "")
+	}
+	all, known := x.admitted(view, offer)
 	if !known {
 		return nil
 	}
@@ -94,7 +108,7 @@ func (x *exchange) models(escaped string) responses {
 			Data   []modelJSON `json:"data"`
 		}{"list", []modelJSON{}}
 		for _, m := range all {
-			list.Data = append(list.Data, x.describeModel(view, m))
+			list.Data = append(list.Data, x.describeModel(view, offer, m))
 		}
 		return x.replyWith("models", list)
 	}
@@ -104,7 +118,7 @@ func (x *exchange) models(escaped string) responses {
 	}
 	for _, m := range all {
 		if m.Name == name {
-			return x.replyWith("models", x.describeModel(view, m))
+			return x.replyWith("models", x.describeModel(view, offer, m))
 		}
 	}
 	return x.fail(x.unknown(route.ErrUnknownModel), strings.ToValidUTF8(name, "�"))
@@ -112,17 +126,21 @@ func (x *exchange) models(escaped string) responses {
 
 // admitted returns the models that a request may name: those of routes, and what the endpoints of a pool without routes
 // list.
-func (x *exchange) admitted(view *belief.View) (all []listedModel, known bool) {
-	pool := x.server.Default
-	if given, ok := x.given(view.World); ok {
+func (x *exchange) admitted(view *belief.View, offer *objects.Offer) (all []listedModel, known bool) {
+	pool := x.unrouted()
+	given, isGiven := x.given(view.World)
+	if isGiven {
 		pool = given
 	}
-	routed := make([]listedModel, 0, len(view.World.Models()))
-	for _, m := range view.World.Models() {
-		r := view.World.Route(m.Name)
+	routed := make([]listedModel, 0, len(offer.Models()))
+	for _, m := range offer.Models() {
+		r := offer.Route(m.Name)
+		if isGiven && !r.LeadsTo(given) {
+			continue
+		}
 		routed = append(routed, listedModel{m, r.Backends[0].Pool, r.Adapter})
 	}
-	registered := x.registered(view)
+	registered := x.registered(view, offer)
 	p := view.World.Pools[pool]
 	if p == nil || p.Routed {
 		return append(registered, routed...), true
@@ -130,7 +148,7 @@ func (x *exchange) admitted(view *belief.View) (all []listedModel, known bool) {
 	snapshot := view.Snapshot.Pools[pool.String()]
 	names, known := snapshot.Names()
 	for _, name := range names {
-		if view.World.Route(name) != nil {
+		if offer.Route(name) != nil {
 			continue
 		}
 		m := listedModel{objects.Model{Name: name}, pool, name}
@@ -139,22 +157,23 @@ func (x *exchange) admitted(view *belief.View) (all []listedModel, known bool) {
 		}
 		all = append(all, m)
 	}
-	if !known && x.front == Own {
+	if !known && x.inferenceOnly() {
 		known = true // nothing else may pass
 	}
 	return slices.Concat(all, registered, routed), known
 }
 
 // registered returns the models that may be named though no object says so.
-func (x *exchange) registered(view *belief.View) []listedModel {
+func (x *exchange) registered(view *belief.View, offer *objects.Offer) []listedModel {
 	if x.server.Flow == nil {
 		return nil
 	}
 	var all []listedModel
 	given, _ := x.given(view.World)
-	for _, name := range x.server.Fleet.RegisteredNames(given) {
-		if view.World.Route(name) == nil {
-			pool, _ := x.server.Fleet.Registered(name, given)
+	counts := x.counts(offer, given)
+	for _, name := range x.server.Fleet.RegisteredNames(counts) {
+		if offer.Route(name) == nil {
+			pool, _ := x.server.Fleet.Registered(name, counts)
 			all = append(all, listedModel{Model: objects.Model{Name: name}, pool: pool}) // what it is made for nobody says
 		}
 	}

@@ -43,23 +43,27 @@ func (p *picked) decision() *pick.Decision { return &p.picks[0] }
 func (x *exchange) choose(r openai.Request) error {
 	s := x.server
 	view := s.Fleet.View()
-	ask := route.Ask{Model: r.Model, Default: s.Default, Random: s.Random()}
+	offer, err := x.offer(view)
+	if err != nil {
+		return err
+	}
+	ask := route.Ask{Offer: offer, Model: r.Model, Default: x.unrouted(), Random: s.Random()}
 	ask.Given, _ = x.given(view.World)
 	var near string
 	if r.Previous != "" {
 		maker, ok := s.Fleet.Maker(r.Previous)
 		switch {
-		case ok:
+		case ok && x.counts(offer, ask.Given)(maker.Pool):
 			near = maker.Address
 			if r.Model == "" {
 				ask.Given = maker.Pool
 			}
-		case r.Model == "" && x.front == Own && s.Default == (objects.Name{}):
+		case r.Model == "" && x.inferenceOnly() && ask.Default == (objects.Name{}):
 			return errUnknownAnswer
 		}
 	}
-	if r.Model != "" && s.Flow != nil && view.World.Route(r.Model) == nil {
-		ask.Registered, _ = s.Fleet.Registered(r.Model, ask.Given)
+	if r.Model != "" && s.Flow != nil && offer.Route(r.Model) == nil {
+		ask.Registered, _ = s.Fleet.Registered(r.Model, x.counts(offer, ask.Given))
 	}
 	target, err := route.Find(view.World, ask)
 	if err != nil && x.op == openai.None && r.Model != "" {
@@ -112,12 +116,12 @@ func (x *exchange) send(r openai.Request, now time.Time) error {
 	return x.taken()
 }
 
-// given is the pool that another gateway asks for, if it says.
-func (x *exchange) given(w *objects.World) (objects.Name, bool) {
-	if x.front == Own {
-		return objects.Name{}, false
+// unrouted is the pool of what no route admits, zero if there is none.
+func (x *exchange) unrouted() objects.Name {
+	if x.listener != "" || x.pool != (objects.Name{}) {
+		return objects.Name{}
 	}
-	return w.PoolOf(x.called())
+	return x.server.Default
 }
 
 // renames says whether the engine knows the model by another name than the client.
@@ -172,7 +176,11 @@ func (x *exchange) common() *extprocv3.CommonResponse {
 	if left := x.left(); left > 0 && x.front == Own {
 		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.TimeoutHeader, strconv.FormatInt(left.Milliseconds(), 10)))
 	}
-	return &extprocv3.CommonResponse{HeaderMutation: mutation, ClearRouteCache: true}
+	if x.listener != "" {
+		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.PoolHeader, wire.PoolCluster(x.target.Pool.Namespace, x.target.Pool.Name)))
+	}
+	// A route that names the pool by itself is chosen already, maybe by weight.
+	return &extprocv3.CommonResponse{HeaderMutation: mutation, ClearRouteCache: x.pool == (objects.Name{})}
 }
 
 // resize makes the content length right for a body of another length. Where bodies go in chunks, or only their beginning

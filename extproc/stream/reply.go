@@ -37,6 +37,8 @@ var (
 	errUnknownAnswer = errors.New("nobody knows the answer")
 	// errNotHeard is a model that no object admits, before control has said which others there are.
 	errNotHeard = errors.New("control has not said which models are registered")
+	// errNoOffer is a listener of which the objects that are known say nothing.
+	errNoOffer = errors.New("the objects name no such listener")
 	// errStopping is a request that waited for its model when extproc ended.
 	errStopping = errors.New("extproc ends")
 	// errExpired is a request that waited for its model as long as it may.
@@ -111,6 +113,8 @@ func describe(err error, model string) apiError {
 		e := unavailable("not_ready", fmt.Sprintf("The gateway does not know yet whether there is a model %s. Try again.", name), retrySoon)
 		e.Param = "model"
 		return e
+	case errors.Is(err, errNoOffer):
+		return unavailable("not_ready", "The gateway does not know yet which models it serves here. Try again.", retrySoon)
 	case errors.Is(err, errStopping):
 		return unavailable("not_ready", fmt.Sprintf("The gateway restarts, and cannot wait for the model %s to be loaded. Try again.", name), retrySoon)
 	case errors.Is(err, errUnwell):

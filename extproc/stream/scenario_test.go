@@ -28,6 +28,8 @@ import (
 //
 //	calls WHOM [conformance] [override] [default=POOL]
 //	                   another gateway calls WHOM, an authority or a port; without this line it is Headgate's own Envoy
+//	at LISTENER        it is our own Envoy, at a listener of the Gateway ns/g where an LLMRoute takes the request
+//	for POOL           it is our own Envoy, where an HTTPRoute names a pool
 //	headers NAME=VALUE… [end] [mode=MODE] [shown=MODE] [silent]
 //	                   modes of the request's and the answer's body; silent announces none
 //	chunk TEXT         a part of the body (Go-quoted, or as it is); body TEXT is the last or only one
@@ -58,11 +60,18 @@ func scenario(t *testing.T) func(string) string {
 	return func(input string) string {
 		f := newFleet()
 		front, authority, port := stream.Own, "", int32(0)
-		change := func(*stream.Config) {}
+		change, listener, pool := func(*stream.Config) {}, "", objects.Name{}
 		lines := strings.Split(strings.TrimRight(input, "\n"), "\n")
 		if rest, ok := strings.CutPrefix(lines[0], "calls "); ok {
 			front, lines = stream.Gateway, lines[1:]
 			authority, port, change = callee(t, strings.Fields(rest))
+		}
+		if rest, ok := strings.CutPrefix(lines[0], "at "); ok {
+			listener, lines = "Gateway ns/g "+rest, lines[1:]
+			change = func(c *stream.Config) { c.Default = objects.Name{Namespace: "ns", Name: "open"} } // nothing there goes to it
+		}
+		if rest, ok := strings.CutPrefix(lines[0], "for "); ok {
+			pool, lines = objects.Name{Namespace: "ns", Name: rest}, lines[1:]
 		}
 		if lines[0] == "holds" {
 			lines = lines[1:]
@@ -74,6 +83,9 @@ func scenario(t *testing.T) func(string) string {
 		}
 		server, observed := newServer(t, f, change)
 		x := server.Exchange(front, authority, port)
+		if front == stream.Own {
+			x = server.ExchangeAt(listener, pool)
+		}
 		now := time.Now()
 		var out strings.Builder
 		for _, line := range lines {

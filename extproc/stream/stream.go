@@ -48,7 +48,7 @@ type Config struct {
 	Log   *slog.Logger
 	// Settings are those of pools without settings of their own; zero means the defaults.
 	Settings settings.Settings
-	// Default is the pool of what no route admits, zero if there is none.
+	// Default is the pool of what no route admits, zero if there is none. Listeners of Gateways have none.
 	Default objects.Name
 	// Observe is told what became of requests of which the data plane shows the answers; nil means nobody.
 	Observe func(outcome.Outcome)
@@ -128,9 +128,11 @@ type processor struct {
 	front  Front
 }
 
+type extprocStream = extprocv3.ExternalProcessor_ProcessServer
+
 // Process serves one HTTP request. It is called in a goroutine of its own by grpc.
 func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) (err error) {
-	x := newExchange(p.server, p.front, func() (string, int32) { return called(messages) })
+	x := newExchange(p.server, callerOf(p.front, messages))
 	defer func() {
 		if !x.leftAlone() {
 			x.end(time.Now())
@@ -176,7 +178,7 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 }
 
 // called returns what the data plane was given to call: the authority, and the port that it reached.
-func called(messages extprocv3.ExternalProcessor_ProcessServer) (authority string, port int32) {
+func called(messages extprocStream) (authority string, port int32) {
 	if md, ok := metadata.FromIncomingContext(messages.Context()); ok {
 		if a := md.Get(":authority"); len(a) > 0 {
 			authority = a[0]

@@ -12,9 +12,11 @@ import (
 	"weak"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
@@ -279,5 +281,41 @@ func TestAnOpenStreamKeepsNoSnapshotAlive(t *testing.T) {
 			t.Errorf("%s: the snapshot lives", name)
 		}
 		x.End(time.Now())
+	}
+}
+
+// Our own Envoys say with each stream which listener took the request, or which pool its route names; nobody else is believed.
+func TestTheListenerAndThePoolAreReadFromTheStream(t *testing.T) {
+	f := newFleet()
+	const noSuchModel, found = typev3.StatusCode_NotFound, typev3.StatusCode_Empty
+	for _, c := range []struct {
+		front stream.Front
+		said  []string
+		want  typev3.StatusCode
+	}{
+		{stream.Own, nil, found},
+		{stream.Own, []string{"x-gateway-listener", "Gateway ns/g chat"}, found},
+		{stream.Own, []string{"x-gateway-listener", "Gateway ns/g other"}, noSuchModel},
+		{stream.Own, []string{"x-gateway-listener", "Gateway ns/g none"}, typev3.StatusCode_ServiceUnavailable},
+		{stream.Own, []string{"x-gateway-pool", "ns/base"}, found},
+		{stream.Own, []string{"x-gateway-pool", "ns/sticky"}, noSuchModel},
+		{stream.Gateway, []string{"x-gateway-listener", "Gateway ns/g other", "x-gateway-pool", "ns/sticky"}, found},
+	} {
+		x, err := dial(t, f, c.front).Process(metadata.AppendToOutgoingContext(t.Context(), c.said...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range []string{"headers :method=POST :path=/v1/completions content-type=application/json", `body {"model":"text-to-sql"}`} {
+			if err := x.Send(message(t, line)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := x.Recv(); err != nil { // of the headers
+			t.Fatal(err)
+		}
+		m, err := x.Recv()
+		if got := m.GetImmediateResponse().GetStatus().GetCode(); err != nil || got != c.want {
+			t.Errorf("with %q the reply is %v, %v, want %v", c.said, got, err, c.want)
+		}
 	}
 }

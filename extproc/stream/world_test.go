@@ -10,6 +10,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
@@ -19,6 +20,7 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/extproc/stream"
+	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -34,7 +36,28 @@ import (
 //	ns/empty   nothing. Gateways call empty-picker:9002.
 //	ns/sticky  10.0.3.1 to 10.0.3.4:8000 with "sticky"; PoolSettings prefer an endpoint by the header x-session, name two
 //	           more to try and bound a request to 90 s. Gateways call sticky-picker:9002.
+//
+// The Gateway ns/g has three listeners: at chat the routes of "text-to-sql", "gpt-4", "llama" and "missing" attach, at other that of
+// "sticky" and another one that admits "gpt-4", for ns/sticky, and at none nothing.
 const address = "10.0.0.1:8000"
+
+// at has a route attach to a listener of the Gateway.
+func at(listener string, r v1alpha1.LLMRoute) v1alpha1.LLMRoute {
+	r.Spec.ParentRefs = []v1alpha1.ParentReference{{Name: "g", SectionName: &listener}}
+	return r
+}
+
+// aNetwork has the Gateway, and what attaches there.
+func aNetwork(routes []v1alpha1.LLMRoute, pools []pool.InferencePool) *objects.Network {
+	n := &objects.Network{Classes: make([]gatewayv1.GatewayClass, 1), Gateways: make([]gatewayv1.Gateway, 1), Routes: routes, Pools: pools}
+	n.Classes[0].Name, n.Classes[0].Spec.ControllerName = "headgate", attach.Controller
+	g := &n.Gateways[0]
+	g.Namespace, g.Name, g.Spec.GatewayClassName = "ns", "g", "headgate"
+	for i, name := range []gatewayv1.SectionName{"chat", "other", "none"} {
+		g.Spec.Listeners = append(g.Spec.Listeners, gatewayv1.Listener{Name: name, Port: int32(80 + i), Protocol: gatewayv1.HTTPProtocolType})
+	}
+	return n
+}
 
 func aRoute(name, pool, adapter string) v1alpha1.LLMRoute {
 	r := v1alpha1.LLMRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "for-" + name}}
@@ -73,20 +96,25 @@ func newFleetWith(c fleet.Config) *fleet.Fleet {
 	sticky.Spec.SessionAffinity = &v1alpha1.SessionAffinity{Header: "x-session"}
 	sticky.Spec.Retry = &v1alpha1.Retry{Attempts: &attempts}
 	sticky.Spec.Timeouts = &v1alpha1.PoolTimeouts{Request: &metav1.Duration{Duration: 90 * time.Second}}
-	w := objects.Build(objects.Set{
+	second := aRoute("gpt-4", "sticky", "")
+	second.Name = "for-gpt-4-too"
+	set := objects.Set{
 		Pools: []pool.InferencePool{
 			aPool("base", 8000), aPool("open", 8000, 8001), aPool("silent", 8000), aPool("empty", 8000), aPool("sticky", 8000),
 		},
 		Routes: []v1alpha1.LLMRoute{
-			aRoute("text-to-sql", "base", "sql-v2"), aRoute("gpt-4", "base", ""), aRoute("llama", "base", ""),
-			aRoute("missing", "base", "nobody"), aRoute("nowhere", "no-pool", ""), aRoute("sticky", "sticky", ""),
+			at("chat", aRoute("text-to-sql", "base", "sql-v2")), at("chat", aRoute("gpt-4", "base", "")), at("chat", aRoute("llama", "base", "")),
+			at("chat", aRoute("missing", "base", "nobody")), aRoute("nowhere", "no-pool", ""), at("other", aRoute("sticky", "sticky", "")),
+			at("other", second),
 		},
 		Pods: []objects.Pod{
 			aPod("base", "10.0.0.1"), aPod("open", "10.0.1.1"), aPod("open", "10.0.1.2"), aPod("open", "fd00::1"), aPod("silent", "10.0.2.1"),
 			aPod("sticky", "10.0.3.1"), aPod("sticky", "10.0.3.2"), aPod("sticky", "10.0.3.3"), aPod("sticky", "10.0.3.4"),
 		},
 		Settings: []v1alpha1.PoolSettings{sticky},
-	})
+	}
+	set.Network = aNetwork(set.Routes, set.Pools)
+	w := objects.Build(set)
 	f.SetWorld(w)
 	for _, a := range w.Addresses() {
 		f.Look(a).Saw(engine.Load{})
@@ -99,6 +127,7 @@ func newFleetWith(c fleet.Config) *fleet.Fleet {
 			f.SetModels(a, engine.Models{Base: []string{"sticky"}})
 		}
 	}
+	f.Made("resp_base", fleet.Maker{Pool: objects.Name{Namespace: "ns", Name: "base"}, Address: address})
 	f.Made("resp_known", fleet.Maker{Pool: objects.Name{Namespace: "ns", Name: "open"}, Address: "10.0.1.2:8001"})
 	f.SetWorld(w) // publishes the news
 	return f

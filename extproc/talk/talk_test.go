@@ -14,6 +14,7 @@ import (
 	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 func TestWhatIsWantedIsSaidAtOnceAndWhenItIsNoMore(t *testing.T) {
@@ -125,7 +126,7 @@ func TestWhatControlSaidLastStaysUntilItHasSaidAllAnew(t *testing.T) {
 	if r.has("old") || !r.has("new") || !r.has("both") {
 		t.Errorf("old %v, new %v, both %v", r.has("old"), r.has("new"), r.has("both"))
 	}
-	if _, ok := r.fleet.Registered("old", thePool); ok {
+	if _, ok := r.fleet.Registered("old", func(p objects.Name) bool { return p == thePool }); ok {
 		t.Error("what was registered is registered still")
 	}
 	if err := <-ticket.Turn(); err != nil {

@@ -173,7 +173,7 @@ func (w *World) addCatalogue(models []v1alpha1.Model) {
 		}
 		known[e.ModelKey] = e.Object
 		taken := w.byModel[e.ID]
-		if taken != nil && (!slices.ContainsFunc(taken.Backends, func(b Backend) bool { return b.Pool == e.Pool }) || taken.Adapter != e.ID) {
+		if taken != nil && (!taken.LeadsTo(e.Pool) || taken.Adapter != e.ID) {
 			e.Taken = w.fault(v1alpha1.ModelKind, e.Object, v1alpha1.ReasonModelNameTaken, "requests for %q belong to %s %s: no request can name this Model by its id", e.ID, taken.Kind, taken.Name)
 		}
 		e = e.Complete(p)

@@ -252,6 +252,11 @@ type Route struct {
 	created time.Time
 }
 
+// LeadsTo says whether a pool is among its backends.
+func (r *Route) LeadsTo(pool Name) bool {
+	return slices.ContainsFunc(r.Backends, func(b Backend) bool { return b.Pool == pool })
+}
+
 // Backend is a pool and its share of a route's requests.
 type Backend struct {
 	Pool   Name

@@ -109,7 +109,6 @@ const trying = "bench"
 
 // reserved are rooms of internal that one program reaches, or none, and why they stand there all the same.
 var reserved = []struct{ room, why string }{
-	{"internal/attach", "extproc comes to find the models of a listener by it"},
 	{"internal/profile", "pick may come to choose by how long an engine will take, and the planner of what to load too"},
 	{"internal/sim", "a planner may come to try what it plans on the step model of an engine"},
 }
