@@ -53,7 +53,7 @@ func (c *caller) offer(view *belief.View) (*objects.Offer, error) {
 	if c.listener == "" {
 		return &view.World.Offer, nil
 	}
-	if o := view.Offers[c.listener]; o != nil {
+	if o := view.World.Offers[c.listener]; o != nil {
 		return o, nil
 	}
 	return nil, errNoOffer // control is ahead of us, or the route has gone

@@ -115,6 +115,7 @@ func newFleetWith(c fleet.Config) *fleet.Fleet {
 	}
 	set.Network = aNetwork(set.Routes, set.Pools)
 	w := objects.Build(set)
+	w.Offers = attach.Of(w.Network).Offers(w)
 	f.SetWorld(w)
 	for _, a := range w.Addresses() {
 		f.Look(a).Saw(engine.Load{})

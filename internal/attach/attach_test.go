@@ -28,7 +28,7 @@ func TestOffers(t *testing.T) {
 			offers := attach.Of(w.Network).Offers(w)
 			var out strings.Builder
 			tell := func(name string, o *objects.Offer) {
-				fmt.Fprintln(&out, name)
+				fmt.Fprintf(&out, "%s of %q\n", name, o.Gateway)
 				for _, m := range o.Models() {
 					r := o.Route(m.Name)
 					fmt.Fprintf(&out, "  %s: %s %s to %v, adapter %q\n", m.Name, r.Kind, r.Name, r.Backends, r.Adapter)

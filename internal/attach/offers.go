@@ -11,11 +11,26 @@ func (a *Attachments) Offers(w *objects.World) map[string]*objects.Offer {
 	for _, g := range a.Gateways {
 		for _, l := range g.Listeners {
 			if routes := l.models(); len(routes) > 0 {
-				all[l.String()] = w.OfferOf(routes)
+				all[l.String()] = w.OfferOf(g.Name, routes)
 			}
 		}
 	}
 	return all
+}
+
+// Latest knows who attaches where in the latest Network, which stays the same while pods come and go. The zero Latest is ready. It is
+// not safe for concurrent use.
+type Latest struct {
+	network *objects.Network
+	is      *Attachments
+}
+
+// Of returns who attaches where.
+func (l *Latest) Of(n *objects.Network) *Attachments {
+	if l.is == nil || l.network != n {
+		l.network, l.is = n, Of(n)
+	}
+	return l.is
 }
 
 // models returns the LLMRoutes of a listener, in order of precedence.

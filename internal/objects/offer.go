@@ -10,6 +10,8 @@ import (
 // Offer is which models requests may name somewhere, and the route that admits each. It is immutable once built, and safe for
 // concurrent use.
 type Offer struct {
+	// Gateway is whose listener it is that of; zero for what is offered everywhere.
+	Gateway Name
 	// Routes in order of precedence. A Model whose id no LLMRoute admits is the last of them.
 	Routes []*Route
 
@@ -58,10 +60,11 @@ func (o *Offer) sort() {
 	slices.SortFunc(o.models, func(a, b Model) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// OfferOf returns what is offered where the LLMRoutes of these names attach, which are in order of precedence: their models, of which
+// OfferOf returns what is offered by a Gateway where the LLMRoutes of these names attach, which are in order of precedence: their models, of which
 // the first keeps a name that two of them want, and the Models of their pools whose ids none of them admits.
-func (w *World) OfferOf(routes []Name) *Offer {
+func (w *World) OfferOf(gateway Name, routes []Name) *Offer {
 	o := newOffer()
+	o.Gateway = gateway
 	own := func(r *Route) *Route { // its Models are those that it has here
 		is := *r
 		is.Models = nil

@@ -166,6 +166,9 @@ type World struct {
 	Engines []Engine
 	// Offer is what the static data plane and other gateways' picker serve: that of every LLMRoute and Model.
 	Offer
+	// Offers are what each listener of a Gateway offers at which an LLMRoute attaches, by the listener's name, as package attach says;
+	// nil where nobody asked it.
+	Offers map[string]*Offer
 	// Catalogue is every model that engines can load, by pool and id, in order.
 	Catalogue []Entry
 	// Problems are the faults between objects, each of them valid alone, in words for people.

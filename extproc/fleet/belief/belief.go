@@ -14,7 +14,6 @@ import (
 
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/settings"
-	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -22,9 +21,7 @@ import (
 // View is everything that a decision depends on, at one moment: objects and endpoints that belong together. It is
 // immutable but for the counts that its snapshot points to.
 type View struct {
-	World *objects.World
-	// Offers are what each listener of a Gateway offers to which an LLMRoute attaches, by its name.
-	Offers   map[string]*objects.Offer
+	World    *objects.World
 	Snapshot *pick.Snapshot
 	// Failures are the models that cannot be loaded for now, with a reason for programs.
 	Failures map[objects.ModelKey]string
@@ -42,8 +39,6 @@ type Config struct {
 type State struct {
 	Config
 	world     *objects.World
-	listeners *attach.Attachments // of the world's Network; nil without one
-	offers    map[string]*objects.Offer
 	endpoints map[string]*endpoint         // by address
 	pools     map[string][]objects.Name    // of the world, by address
 	indexes   map[objects.Name]*pick.Index // of the pools of the world; none where models or endpoints came and went
@@ -82,7 +77,6 @@ func New(c Config) *State {
 
 // SetWorld puts new objects in force. Endpoints that stay keep what is known of them.
 func (s *State) SetWorld(w *objects.World) {
-	s.setOffers(w)
 	s.world, s.pools = w, make(map[string][]objects.Name)
 	for name, p := range w.Pools {
 		for _, e := range p.Endpoints {
@@ -107,18 +101,6 @@ func (s *State) SetWorld(w *objects.World) {
 	maps.DeleteFunc(s.failOpen, func(name objects.Name, _ bool) bool { return w.Pools[name] == nil })
 	s.latest = nil
 	s.indexAll()
-}
-
-// setOffers says what listeners offer. Who attaches where follows from the Network alone, which is the same while pods come and go.
-func (s *State) setOffers(w *objects.World) {
-	if w.Network == nil {
-		s.listeners, s.offers = nil, nil
-		return
-	}
-	if s.listeners == nil || s.world.Network != w.Network {
-		s.listeners = attach.Of(w.Network)
-	}
-	s.offers = s.listeners.Offers(w)
 }
 
 // touch has the pools of an endpoint made anew.
@@ -180,7 +162,7 @@ func (s *State) View(now time.Time) (*View, []Trust) {
 	}
 	clear(s.changed)
 	s.latest = pools
-	return &View{World: s.world, Offers: s.offers, Snapshot: &pick.Snapshot{Pools: pools}, Failures: s.control.failures}, told
+	return &View{World: s.world, Snapshot: &pick.Snapshot{Pools: pools}, Failures: s.control.failures}, told
 }
 
 // Seal ends that requests begin for models that the latest view has no more, and drops the counts of those that have no request in

@@ -1,7 +1,6 @@
 package belief_test
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,12 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/pool"
-	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/test/network"
 )
 
 const a, b = "10.0.0.1:8000", "10.0.0.2:8000"
@@ -153,47 +150,6 @@ func TestAnAddressOfTwoListsIsOneEndpoint(t *testing.T) {
 			if got := p.Endpoints[0].State; got != pick.Out {
 				t.Fatalf("in %s it is %v, though its pod is terminating", name, got)
 			}
-		}
-	}
-}
-
-// What listeners offer follows each World: its routes' models, and, where its Network is another one, who attaches where.
-func TestWhatListenersOfferFollowsTheObjects(t *testing.T) {
-	const gateway = "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n" +
-		"kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}]}\n---\n"
-	route := func(parent string) string {
-		return "kind: LLMRoute\nmetadata: {namespace: ns, name: r}\nspec: {parentRefs: [{name: " + parent + "}], backendRefs: [{name: llama}]}\n"
-	}
-	offered := func(s *belief.State) string {
-		v, _ := s.View(time.Now())
-		o := v.Offers["Gateway ns/g http"]
-		if o == nil {
-			return "nothing"
-		}
-		return fmt.Sprint(o.Models())
-	}
-	attached, detached := network.Set(t, gateway+route("g")), network.Set(t, gateway+route("another"))
-	model := v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}}
-	model.Spec.PoolRef.Name = "llama"
-	more := attached // of the same Network
-	more.Models = []v1alpha1.Model{model}
-	s := belief.New(belief.Config{})
-	for _, c := range []struct {
-		set  objects.Set
-		want string
-	}{
-		{objects.Set{}, "nothing"},
-		{detached, "nothing"},
-		{attached, fmt.Sprint([]objects.Model{{Name: "r"}})},
-		{more, fmt.Sprint([]objects.Model{{Name: "m"}, {Name: "r"}})},
-		{detached, "nothing"},
-		{attached, fmt.Sprint([]objects.Model{{Name: "r"}})},
-		{objects.Set{}, "nothing"},
-		{attached, fmt.Sprint([]objects.Model{{Name: "r"}})},
-	} {
-		s.SetWorld(objects.Build(c.set))
-		if got := offered(s); got != c.want {
-			t.Errorf("it offers %s, want %s", got, c.want)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
 	"github.com/headgate/headgate/internal/objects/kinds"
@@ -78,7 +79,7 @@ func (s Source) Read(ctx context.Context) (*objects.World, error) {
 	all := objects.Endpoints(s.Endpoints).Join(set)
 	var faults map[string]error
 	all.Hosts, faults = resolve.Once(ctx, resolve.System, all.Names())
-	world := s.build(all)
+	world := s.build(all, new(attach.Latest))
 	for _, name := range slices.Sorted(maps.Keys(faults)) {
 		world.Problems = append(world.Problems, fmt.Sprintf("cannot resolve the name %s of an endpoint: %v", name, faults[name]))
 	}
@@ -100,9 +101,12 @@ func (s Source) Objects(ctx context.Context, table []kinds.Kind) (objects.Set, e
 	return objects.Set{}, nil
 }
 
-// build makes a World, with the problems that the command line has with it.
-func (s Source) build(set objects.Set) *objects.World {
+// build makes a World, with what listeners offer, and the problems that the command line has with it.
+func (s Source) build(set objects.Set, attached *attach.Latest) *objects.World {
 	world := objects.Build(set)
+	if world.Network != nil {
+		world.Offers = attached.Of(world.Network).Offers(world)
+	}
 	for _, flag := range slices.Sorted(maps.Keys(s.Named)) {
 		if pool := s.Named[flag]; pool != (objects.Name{}) && world.Pools[pool] == nil {
 			world.Problems = append(world.Problems, fmt.Sprintf("--%s names InferencePool %s, which does not exist", flag, pool))
@@ -145,9 +149,10 @@ func (s Source) Follow(ctx context.Context, log *slog.Logger, tokens *reach.Toke
 		resolver.Set(fixed)
 	}
 	var known []string // problems that were told
+	attached := new(attach.Latest)
 	group.Go(func() error {
 		return resolver.Run(ctx, func(set objects.Set) {
-			world := s.build(set)
+			world := s.build(set, attached)
 			for _, p := range world.Problems {
 				if !slices.Contains(known, p) {
 					log.Warn("objects have a problem", "problem", p)
