@@ -95,6 +95,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	publish := func(w *objects.World) {
 		if len(c.serve.Own) > 0 { // first, for Envoy must know an endpoint before it is picked
 			c.serve.Endpoints.Set(work, eds.Endpoints(w))
+			c.serve.Endpoints.Await(work, eds.Needed(w))
 		}
 		f.SetWorld(w)
 		scraper.SetTargets(scrape.Targets(w))

@@ -79,7 +79,7 @@ type Rig struct {
 func New(c Config) (*Rig, error) {
 	set := objects.Endpoints(c.Endpoints)
 	if c.Objects != "" {
-		read, err := dir.Read(c.Objects, kinds.All())
+		read, err := dir.Read(c.Objects, slices.Concat(kinds.All(), kinds.Network()))
 		if err != nil {
 			return nil, err
 		}

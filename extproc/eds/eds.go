@@ -25,9 +25,13 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/server/delta/v3"
 )
 
-// patience is how long [Server.Set] waits for Envoys to take new endpoints. One takes them within some milliseconds; where one does
-// not, its requests for a new endpoint go on to their next pick, and all others are served on.
-const patience = 200 * time.Millisecond
+const (
+	// patience is how long [Server.Set] waits for Envoys to take new endpoints. One takes them within some milliseconds; where one does
+	// not, its requests for a new endpoint go on to their next pick, and all others are served on.
+	patience = 200 * time.Millisecond
+	// patienceForPools is how long it waits for Envoys to know a new pool: control tells them of it, after it has made a plan.
+	patienceForPools = time.Second
+)
 
 // Server serves endpoint discovery. Its methods are safe for concurrent use, but for Set, which is called from one goroutine. Make
 // one with [New], and serve nobody before the first Set.
@@ -43,15 +47,22 @@ type Server struct {
 	version uint64           // of the cache: how often it was updated
 	streams map[int64]*envoy // by the number of the stream; Envoy opens one for each cluster
 	taken   chan struct{}    // closed and made anew when an Envoy has taken something, or has left
+	missed  map[want]bool    // what was waited for in vain
 }
+
+// want is that an Envoy asks for a pool's endpoints.
+type want struct{ gateway, node, name string }
 
 // envoy is what is known of a stream.
 type envoy struct {
-	names map[string]bool // the resources that it follows
-	sent  uint64          // the version that was sent last, by this nonce
-	nonce string
-	taken uint64 // the latest version that it has taken or refused
-	late  bool   // it was waited for in vain: it is not waited for again before it answers
+	// gateway is whose configuration the Envoy has, and node tells it from others of the same Gateway.
+	gateway, node string
+	names         map[string]bool // the resources that it follows
+	sent          uint64          // the version that was sent last, by this nonce
+	nonce         string
+	taken         uint64 // the latest version that it has taken or refused
+	late          bool   // it was waited for in vain: it is not waited for again before it answers
+	knew          bool   // it was told of what it follows by an extproc before
 }
 
 // New returns a Server without endpoints.
@@ -59,7 +70,7 @@ func New(log *slog.Logger) *Server {
 	ctx, end := context.WithCancel(context.Background())
 	s := &Server{
 		log: log, cache: cache.NewLinearCache(resource.EndpointType), end: end,
-		lists: make(lists), streams: make(map[int64]*envoy), taken: make(chan struct{}),
+		lists: make(lists), streams: make(map[int64]*envoy), taken: make(chan struct{}), missed: make(map[want]bool),
 	}
 	s.delta = delta.NewServer(ctx, s.cache, callbacks{s})
 	return s
@@ -107,6 +118,69 @@ func (s *Server) Set(ctx context.Context, endpoints map[string][]string) {
 			return
 		}
 	}
+}
+
+// Await returns when the Envoys of Gateways that are connected know the pools that they need, by Gateway as of [Needed], or after a while,
+// or when ctx ends. What was waited for in vain is not waited for again before it is known. It is called from the goroutine of Set.
+func (s *Server) Await(ctx context.Context, needed map[string][]string) {
+	var late <-chan time.Time
+	for {
+		s.mu.Lock()
+		unknown := s.unknown(needed)
+		taken := s.taken
+		s.mu.Unlock()
+		if len(unknown) == 0 {
+			return
+		}
+		if late == nil {
+			timer := time.NewTimer(patienceForPools)
+			defer timer.Stop()
+			late = timer.C
+		}
+		select {
+		case <-taken:
+		case <-ctx.Done():
+			return
+		case <-late:
+			s.mu.Lock()
+			for _, w := range unknown {
+				s.missed[w] = true
+			}
+			s.mu.Unlock()
+			s.log.Warn("an Envoy does not know a pool yet, of which control is to tell it; its requests for it get 503 until then",
+				"gateway", unknown[0].gateway, "envoy", unknown[0].node, "pool", unknown[0].name, "pools", len(unknown), "after", patienceForPools.String())
+			return
+		}
+	}
+}
+
+// unknown returns what Envoys that are connected need and do not know, and were not waited for in vain. The caller holds mu.
+func (s *Server) unknown(needed map[string][]string) (all []want) {
+	connected, known := make(map[want]bool), make(map[want]bool) // of no name
+	for _, e := range s.streams {
+		connected[want{gateway: e.gateway, node: e.node}] = true
+		if e.taken == 0 && !e.knew {
+			continue
+		}
+		for name := range e.names {
+			known[want{e.gateway, e.node, name}] = true
+		}
+	}
+	still := make(map[want]bool)
+	for e := range connected {
+		for _, name := range needed[e.gateway] {
+			w := want{e.gateway, e.node, name}
+			switch {
+			case known[w]:
+			case s.missed[w]:
+				still[w] = true
+			default:
+				all = append(all, w)
+			}
+		}
+	}
+	s.missed = still
+	return all
 }
 
 // followers are the streams that follow one of these resources, and answer. The caller holds mu.
@@ -214,6 +288,11 @@ func (c callbacks) OnStreamDeltaRequest(id int64, r *discoveryv3.DeltaDiscoveryR
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.streams[id]
+	if n := r.GetNode(); n != nil { // the first request has it
+		e.gateway, e.node = n.GetCluster(), n.GetId()
+		e.knew = len(r.GetInitialResourceVersions()) > 0
+		c.tell()
+	}
 	for _, name := range r.GetResourceNamesSubscribe() {
 		e.names[name] = true
 	}

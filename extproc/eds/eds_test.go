@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	edsv3 "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
@@ -102,6 +103,12 @@ type envoy struct {
 // follow opens a stream for some resources, of which it may know versions.
 func (w *world) follow(delay time.Duration, versions map[string]string, names ...string) *envoy {
 	w.t.Helper()
+	return w.followAs(nil, delay, versions, names...)
+}
+
+// followAs is follow of an Envoy that says who it is.
+func (w *world) followAs(node *corev3.Node, delay time.Duration, versions map[string]string, names ...string) *envoy {
+	w.t.Helper()
 	conn, err := grpc.NewClient("passthrough:///extproc", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return w.door.DialContext(ctx) }))
 	if err != nil {
@@ -112,7 +119,7 @@ func (w *world) follow(delay time.Duration, versions map[string]string, names ..
 	if e.stream, err = edsv3.NewEndpointDiscoveryServiceClient(conn).DeltaEndpoints(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}
-	if err := e.stream.Send(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: names, InitialResourceVersions: versions}); err != nil {
+	if err := e.stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: node, ResourceNamesSubscribe: names, InitialResourceVersions: versions}); err != nil {
 		w.t.Fatal(err)
 	}
 	go e.listen()

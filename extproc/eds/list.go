@@ -26,6 +26,24 @@ func Endpoints(w *objects.World) map[string][]string {
 	return all
 }
 
+// Needed returns the pools whose endpoints Envoys of Gateways come to ask for, by Gateway, in order of name: those to which LLMRoutes of
+// its listeners lead. By the model alone Envoy would be told of a cluster that it does not know yet.
+func Needed(w *objects.World) map[string][]string {
+	all := make(map[string][]string)
+	for _, o := range w.Offers {
+		for _, pool := range o.Pools() {
+			if w.Pools[pool] != nil {
+				all[o.Gateway.String()] = append(all[o.Gateway.String()], wire.PoolCluster(pool.Namespace, pool.Name))
+			}
+		}
+	}
+	for gateway, names := range all {
+		slices.Sort(names)
+		all[gateway] = slices.Compact(names)
+	}
+	return all
+}
+
 // lists say what each resource lists, by its name: the endpoints that it has, and for a while those that it had. They are pure.
 type lists map[string]*list
 

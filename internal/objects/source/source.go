@@ -72,7 +72,11 @@ type Meter interface {
 
 // Read returns the World once, with each name looked up once: one that does not resolve is a problem of the World.
 func (s Source) Read(ctx context.Context) (*objects.World, error) {
-	set, err := s.Objects(ctx, kinds.All())
+	table := kinds.All()
+	if s.Dir != "" {
+		table = ofFolder()
+	}
+	set, err := s.Objects(ctx, table)
 	if err != nil {
 		return nil, err
 	}
@@ -100,6 +104,9 @@ func (s Source) Objects(ctx context.Context, table []kinds.Kind) (objects.Set, e
 	}
 	return objects.Set{}, nil
 }
+
+// ofFolder are the kinds that a folder may have.
+func ofFolder() []kinds.Kind { return slices.Concat(kinds.All(), kinds.Network()) }
 
 // build makes a World, with what listeners offer, and the problems that the command line has with it.
 func (s Source) build(set objects.Set, attached *attach.Latest) *objects.World {
@@ -143,7 +150,7 @@ func (s Source) Follow(ctx context.Context, log *slog.Logger, tokens *reach.Toke
 		group.Go(func() error { return server.Run(ctx, join) })
 	case s.Dir != "":
 		meter.Readable(true)
-		group.Go(func() error { return dir.New(s.Dir, kinds.All(), log, meter.Refused).Run(ctx, join) })
+		group.Go(func() error { return dir.New(s.Dir, ofFolder(), log, meter.Refused).Run(ctx, join) })
 	default:
 		meter.Readable(true)
 		resolver.Set(fixed)

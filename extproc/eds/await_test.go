@@ -1,0 +1,86 @@
+package eds_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/headgate/headgate/extproc/eds"
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/test/network"
+)
+
+// await says what Envoys need, and returns how long that took.
+func (w *world) await(needed map[string][]string) time.Duration {
+	began := time.Now()
+	w.Await(w.t.Context(), needed)
+	return time.Since(began)
+}
+
+// A model may be sent to a pool once the Envoys of the Gateway know it, and not before.
+func TestNewPoolsAreWaitedFor(t *testing.T) {
+	inMemory(t, func(w *world) {
+		ours, other := &corev3.Node{Cluster: "ns/g", Id: "1"}, &corev3.Node{Cluster: "ns/other", Id: "1"}
+		w.set(map[string][]string{"pool/ns/a": {"10.0.0.1:80"}, "pool/ns/b": {"10.0.0.2:80"}, "pool/ns/c": {}})
+		expect := func(what string, want time.Duration, names ...string) {
+			t.Helper()
+			if took := w.await(map[string][]string{"ns/g": names}); took != want {
+				t.Errorf("%s: it took %v, want %v", what, took, want)
+			}
+		}
+		expect("nobody is connected", 0, "pool/ns/a")
+		w.followAs(other, 0, nil, "pool/ns/a")
+		expect("Envoys of another Gateway are connected", 0, "pool/ns/a")
+		w.followAs(ours, 0, nil, "pool/ns/a")
+		expect("it knows the pool", 0, "pool/ns/a")
+		// It comes to know one, some time after it has asked for it.
+		go func() {
+			time.Sleep(100 * time.Millisecond) // of the bubble's clock
+			w.followAs(ours, 50*time.Millisecond, nil, "pool/ns/b")
+		}()
+		expect("it comes to know the pool", 150*time.Millisecond, "pool/ns/a", "pool/ns/b")
+		expect("it knows it then", 0, "pool/ns/b", "pool/ns/a")
+		// One that it never asks for holds up the fleet once.
+		expect("it is not told of the pool", time.Second, "pool/ns/a", "pool/ns/c")
+		if log := w.logged(); !strings.Contains(log, "pool=pool/ns/c") || !strings.Contains(log, "gateway=ns/g") {
+			t.Errorf("the log has no word of it:\n%s", log)
+		}
+		expect("that again", 0, "pool/ns/a", "pool/ns/c")
+		late := w.followAs(ours, 0, nil, "pool/ns/c")
+		expect("it knows it at last", 0, "pool/ns/c")
+		_ = late.conn.Close()
+		w.after(time.Millisecond)
+		expect("it follows it no more", time.Second, "pool/ns/c")
+		// A second Envoy of the Gateway, which another extproc has told of them.
+		second := &corev3.Node{Cluster: "ns/g", Id: "2"}
+		w.followAs(second, 0, map[string]string{"pool/ns/a": "1"}, "pool/ns/a")
+		expect("another one knows it from before", 0, "pool/ns/a")
+		expect("another one knows one of two", time.Second, "pool/ns/a", "pool/ns/b")
+	})
+}
+
+// Gateways need the pools that LLMRoutes lead to, if there are such.
+func TestWhatGatewaysNeed(t *testing.T) {
+	const two = "kind: Gateway\nmetadata: {namespace: ns, name: g}\n" +
+		"spec: {gatewayClassName: headgate, listeners: [{name: one, port: 80, protocol: HTTP}, {name: two, port: 81, protocol: HTTP}]}\n---\n" +
+		"kind: Gateway\nmetadata: {namespace: other, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: one, port: 80, protocol: HTTP}]}\n---\n" +
+		"kind: InferencePool\nmetadata: {namespace: ns, name: mistral}\n---\n"
+	route := func(namespace, name, parent, pools string) string {
+		return fmt.Sprintf("kind: LLMRoute\nmetadata: {namespace: %s, name: %s}\nspec: {parentRefs: [%s], backendRefs: [%s]}\n---\n", namespace, name, parent, pools)
+	}
+	set := network.Set(t, network.Standard(strings.TrimSuffix(two+
+		route("ns", "a", "{name: g, sectionName: two}", "{name: mistral}, {name: llama}")+
+		route("ns", "b", "{name: g, sectionName: one}", "{name: llama}, {name: absent}")+
+		route("ns", "c", "{name: nobody}", "{name: llama}")+
+		route("other", "d", "{name: g}", "{name: phi}"), "---\n")))
+	w := objects.Build(set)
+	w.Offers = attach.Of(w.Network).Offers(w)
+	got := fmt.Sprint(eds.Needed(w))
+	if want := "map[ns/g:[pool/ns/llama pool/ns/mistral] other/g:[pool/other/phi]]"; got != want {
+		t.Errorf("they need %s, want %s", got, want)
+	}
+}
