@@ -30,6 +30,7 @@ type config struct {
 	endpoints    []string
 	state        string
 	listen       []string
+	envoys       string
 	certPath     string
 	placement    serve.Callers
 	mesh         serve.Callers
@@ -54,6 +55,7 @@ Usage:
   control --kube --listen HOST:PORT [flags]
   control plan --objects DIR                      print what Envoys are to do for Gateways, HTTPRoutes, GRPCRoutes and LLMRoutes
   control explain --objects DIR HOST PATH         say which route takes a request, and why no other
+  control bootstrap NAMESPACE/NAME                print the configuration with which an Envoy of a Gateway starts
 
 DIR holds the YAML files that extproc reads: InferencePool, Pod, EndpointList, PoolSettings, LLMRoute and Model. A Model
 says what the model is, where engines find it and how many copies there must be. An adapter that an LLMRoute names needs
@@ -63,6 +65,9 @@ second. With --kube, it reads the same objects from an API server.
 Each extproc calls --listen (extproc --control) and says which models requests wait for; control loads them. Clients of
 ModelMesh call the same address: control serves mmesh.ModelMesh. The models that they register, and what control asked of
 engines, are in the file of --state, never in DIR.
+
+Envoys of Gateways of the class headgate.dev/gateway-controller call --envoys: control makes of Gateways, ListenerSets,
+HTTPRoutes, GRPCRoutes and LLMRoutes what each of them is to do. Each has an extproc beside it.
 
 control serves /metrics for Prometheus, and /models: each model as JSON, with its copies, its failures and why it has no
 more copies (curl localhost:9091/models?id=NAME). Both are on loopback. --metrics-host= serves /metrics, /healthz and
@@ -94,6 +99,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.StringSliceVar(&c.endpoints, "endpoints", nil, "use the engines at these `HOST:PORT`s, separated by commas, as the pool default/endpoints; no objects needed")
 	fs.StringVar(&c.state, "state", "", "remember in this `FILE` what is not in the objects: registered models, and what engines were asked to load; the default is DIR.db, beside DIR")
 	fs.StringArrayVar(&c.listen, "listen", nil, "serve extprocs and clients of ModelMesh at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated (required)")
+	fs.StringVar(&c.envoys, "envoys", "", "serve the Envoys of Gateways their configuration at this `ADDRESS`, unix:PATH: every process that may open the socket gets the keys of every Gateway")
 	fs.StringVar(&c.certPath, "cert-path", "", "serve other machines with TLS, with the certificate in this `DIR`, tls.crt and tls.key, read again when they change")
 	fs.StringVar(&c.placement.ClientCAFile, "client-ca-file", "", "of other machines, serve only extprocs whose client certificate is signed by an authority in this PEM `FILE`")
 	fs.StringVar(&c.placement.TokenFile, "token-file", "", "of other machines, serve only extprocs that send the bearer token in this `FILE`, which may be replaced at any time")
@@ -176,6 +182,8 @@ func (c config) check(rest []string) error {
 		return errors.New("say where to remember what is registered and loaded: --state FILE")
 	case len(c.listen) == 0 && !c.explain.On:
 		return errors.New("nothing to serve: set --listen to unix:PATH or HOST:PORT, which extprocs call")
+	case c.envoys != "" && !strings.HasPrefix(c.envoys, "unix:"):
+		return fmt.Errorf("--envoys %s: want unix:PATH", c.envoys)
 	case c.meshPool != "" && c.pool() == (objects.Name{}):
 		return fmt.Errorf("--mesh-pool %q: want NAMESPACE/NAME, such as default/runtimes", c.meshPool)
 	case c.drainLimit <= 0:

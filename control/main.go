@@ -2,6 +2,7 @@
 //
 // This package is wiring. place decides and drives engines; place/board tells extprocs where copies are and hears what
 // they need; place/mesh serves ModelMesh's API to its clients; lead says whether this control does all that, or another.
+// attach drives the Envoys of Gateways, in every control.
 package main
 
 import (
@@ -26,8 +27,9 @@ import (
 
 // commands are what control does beside serving, for people.
 var commands = map[string]func(ctx context.Context, args []string, out io.Writer) error{
-	"plan":    show.Plan,
-	"explain": show.Explain,
+	"plan":      show.Plan,
+	"explain":   show.Explain,
+	"bootstrap": show.Bootstrap,
 }
 
 func main() {
@@ -72,6 +74,9 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 			}
 		})
 	})
+	if c.envoys != "" {
+		group.Go(func() error { return o.serveEnvoys(ctx) })
+	}
 	if c.metricsPort >= 0 {
 		group.Go(func() error { return m.Serve(ctx, c.metricsHost, c.metricsPort, loaded, log) })
 	}

@@ -97,6 +97,7 @@ type stack struct {
 	url     string
 	objects string // the folder
 	client  *http.Client
+	gateway bool // Envoy is that of a Gateway, to which all LLMRoutes attach
 }
 
 // setting changes a rig's configuration before it starts.
@@ -136,7 +137,7 @@ func start(t testing.TB, settings ...setting) *stack {
 	if err := os.Mkdir(objects, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s := &stack{t: t, objects: objects, url: "http://" + net + "1:8080"}
+	s := &stack{t: t, objects: objects, url: "http://" + net + "1:8080", gateway: *onGateway}
 	s.write("engines.yaml", engines(net, 4))
 	s.write("routes.yaml", routes(append([]string{baseRoute}, adapters...)...))
 	if err := os.WriteFile(filepath.Join(dir, "profile.yaml"), []byte(profile), 0o644); err != nil {
@@ -146,6 +147,10 @@ func start(t testing.TB, settings ...setting) *stack {
 		Programs: programs, EnvoyYAML: root + "/envoy.yaml", Objects: objects, Dir: filepath.Join(dir, "run"),
 		Listen: net + "1:8080", Admin: net + "1:9901", Metrics: net + "1:9090", Model: baseName,
 		EngineFlags: []string{"--profile", filepath.Join(dir, "profile.yaml"), "--max-model-len", "16384"},
+	}
+	if s.gateway {
+		s.write("gateway.yaml", aGateway(net+"1"))
+		c.Gateway = "default/gateway"
 	}
 	for _, set := range settings {
 		set(&c)
@@ -176,6 +181,9 @@ func start(t testing.TB, settings ...setting) *stack {
 
 func (s *stack) write(file, text string) {
 	s.t.Helper()
+	if s.gateway {
+		text = attached(s.t, text)
+	}
 	if err := os.WriteFile(filepath.Join(s.objects, file), []byte(text), 0o644); err != nil {
 		s.t.Fatal(err)
 	}

@@ -3,6 +3,7 @@
 package rig
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -40,8 +41,11 @@ type Config struct {
 	Programs     Programs
 	EnvoyYAML    string // the data plane's configuration
 	EnvoyChanges []envoy.Change
-	Objects      string   // the folder of objects; empty for none
-	Endpoints    []string // HOST:PORTs of engines that are there already, beside those of the objects
+	// Gateway is the one, NAMESPACE/NAME, whose Envoy this is: control tells it all in the place of EnvoyYAML, which with EnvoyChanges is
+	// of no use then. Listen is where the Gateway has a listener. Empty for none.
+	Gateway   string
+	Objects   string   // the folder of objects; empty for none
+	Endpoints []string // HOST:PORTs of engines that are there already, beside those of the objects
 	// ExtprocKube and ControlKube are kubeconfig files: with them the programs take their objects from an API server, and the
 	// folder tells of the pods to simulate alone.
 	ExtprocKube, ControlKube string
@@ -49,7 +53,7 @@ type Config struct {
 	Listen                   string // HOST:PORT for clients
 	Admin                    string // HOST:PORT of Envoy's admin interface
 	Metrics                  string // HOST:PORT of extproc's metrics
-	// ControlMetrics is HOST:PORT of control's metrics. Where it is empty there is no control, and simulated engines have every
+	// ControlMetrics is HOST:PORT of control's metrics. Where it is empty no extproc knows of control, and simulated engines have every
 	// adapter from the start; else control loads them.
 	ControlMetrics string
 	Model          string // what simulated engines call their base model
@@ -78,6 +82,7 @@ type Rig struct {
 // New reads the objects of a run and checks that its addresses are free. It starts nothing.
 func New(c Config) (*Rig, error) {
 	set := objects.Endpoints(c.Endpoints)
+	var err error
 	if c.Objects != "" {
 		read, err := dir.Read(c.Objects, slices.Concat(kinds.All(), kinds.Network()))
 		if err != nil {
@@ -86,9 +91,11 @@ func New(c Config) (*Rig, error) {
 		set = set.Join(read)
 	}
 	world := objects.Build(set)
-	knows, err := envoy.KnowsEndpoints(c.EnvoyYAML)
-	if err != nil {
-		return nil, err
+	knows := true
+	if c.Gateway == "" {
+		if knows, err = envoy.KnowsEndpoints(c.EnvoyYAML); err != nil {
+			return nil, err
+		}
 	}
 	r := &Rig{Config: c, Engines: make(map[string]*process.Process), world: world, knows: knows}
 	for _, a := range []struct{ use, address string }{
@@ -173,7 +180,7 @@ func (r *Rig) Start(ctx context.Context) error {
 	if err := r.startEngines(ctx); err != nil {
 		return err
 	}
-	if r.ControlMetrics != "" {
+	if r.ControlMetrics != "" || r.Gateway != "" {
 		if err := r.StartControl(ctx); err != nil {
 			return err
 		}
@@ -253,26 +260,40 @@ func (r *Rig) StartEngine(ctx context.Context, address string) error {
 
 // StartControl starts control, also after it ended, and returns when it has read its objects.
 func (r *Rig) StartControl(ctx context.Context) error {
-	host, port, err := net.SplitHostPort(r.ControlMetrics)
-	if err != nil {
-		return err
+	args := []string{"--listen", "unix:" + r.ControlSocket()}
+	if r.ControlMetrics != "" {
+		host, port, err := net.SplitHostPort(r.ControlMetrics)
+		if err != nil {
+			return err
+		}
+		args = append(args, "--metrics-host", host, "--metrics-port", port)
+	} else {
+		args = append(args, "--metrics-port", "-1")
 	}
-	args := []string{"--listen", "unix:" + r.ControlSocket(), "--metrics-host", host, "--metrics-port", port}
 	if r.ControlKube == "" {
 		args = append(args, "--objects", r.Objects, "--state", filepath.Join(r.Dir, "control.db"))
 	} else {
 		args = append(args, "--kube", "--kubeconfig", r.ControlKube)
+	}
+	if r.Gateway != "" {
+		args = append(args, "--envoys", "unix:"+r.envoysSocket())
 	}
 	p, err := r.starter.Start("control", r.Dir, exec.Command(r.Programs.Control, append(args, r.ControlFlags...)...))
 	if err != nil {
 		return err
 	}
 	r.Control = p
+	if r.ControlMetrics == "" {
+		return nil
+	}
 	return p.AwaitOK(ctx, "http://"+r.ControlMetrics+"/readyz")
 }
 
 // ControlSocket is where control serves.
 func (r *Rig) ControlSocket() string { return filepath.Join(r.Dir, "control.sock") }
+
+// envoysSocket is where control serves the Envoys of Gateways.
+func (r *Rig) envoysSocket() string { return filepath.Join(r.Dir, "envoys.sock") }
 
 // StartExtproc starts extproc, also after it ended, and returns when it has read its objects.
 func (r *Rig) StartExtproc(ctx context.Context) error {
@@ -346,7 +367,7 @@ func (r *Rig) socket() string { return filepath.Join(r.Dir, "extproc.sock") }
 
 // StartEnvoy starts Envoy, also after it ended, and does not wait for it.
 func (r *Rig) StartEnvoy() error {
-	config, err := envoy.Config(r.EnvoyYAML, envoy.Addresses{Listen: r.Listen, Admin: r.Admin, Socket: r.socket()}, r.EnvoyChanges...)
+	config, err := r.envoyConfig()
 	if err != nil {
 		return err
 	}
@@ -362,6 +383,19 @@ func (r *Rig) StartEnvoy() error {
 	}
 	r.Envoy = p
 	return nil
+}
+
+// envoyConfig is what Envoy starts with.
+func (r *Rig) envoyConfig() ([]byte, error) {
+	if r.Gateway == "" {
+		return envoy.Config(r.EnvoyYAML, envoy.Addresses{Listen: r.Listen, Admin: r.Admin, Socket: r.socket()}, r.EnvoyChanges...)
+	}
+	bootstrap := exec.Command(r.Programs.Control, "bootstrap", "--control", r.envoysSocket(), "--extproc", r.socket(), "--admin", r.Admin, "--node", "envoy-0", r.Gateway)
+	config, err := bootstrap.Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return nil, fmt.Errorf("control bootstrap: %s", bytes.TrimSpace(exit.Stderr))
+	}
+	return config, err
 }
 
 // AwaitEnvoy returns when requests are answered.

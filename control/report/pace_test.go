@@ -220,9 +220,9 @@ func TestManyStatusesAreWrittenOneAfterTheOther(t *testing.T) {
 }
 
 func worldWith(route string, models ...string) *objects.World {
-	return &objects.World{Routes: []*objects.Route{{
+	return &objects.World{Offer: objects.Offer{Routes: []*objects.Route{{
 		Name: objects.Name{Namespace: "default", Name: route}, Kind: v1alpha1.LLMRouteKind, Models: models,
-	}}}
+	}}}}
 }
 
 // People wait for the status of the LLMRoute that they have just written, however many Models there are.

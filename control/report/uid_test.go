@@ -128,7 +128,7 @@ func TestNothingIsWrittenOfAnObjectToItsNamesake(t *testing.T) {
 	const at = "10.0.0.1:8033"
 	for name, write := range map[string]func(*testing.T, *namesake, *report.Report, string){
 		"a route": func(_ *testing.T, _ *namesake, r *report.Report, uid string) {
-			r.SetWorld(&objects.World{Routes: []*objects.Route{{Name: object, Kind: v1alpha1.LLMRouteKind, UID: uid, Models: []string{"sql"}}}})
+			r.SetWorld(&objects.World{Offer: objects.Offer{Routes: []*objects.Route{{Name: object, Kind: v1alpha1.LLMRouteKind, UID: uid, Models: []string{"sql"}}}}})
 		},
 		"a Model whose id is another's": func(_ *testing.T, _ *namesake, r *report.Report, uid string) {
 			r.SetWorld(&objects.World{Doubles: []objects.Entry{{Object: object, UID: uid, Taken: "its id is that of another"}}})

@@ -35,7 +35,7 @@ func TestNewPoolsAreWaitedFor(t *testing.T) {
 		expect("nobody is connected", 0, "pool/ns/a")
 		w.followAs(other, 0, nil, "pool/ns/a")
 		expect("Envoys of another Gateway are connected", 0, "pool/ns/a")
-		w.followAs(ours, 0, nil, "pool/ns/a")
+		first := w.followAs(ours, 0, nil, "pool/ns/a")
 		expect("it knows the pool", 0, "pool/ns/a")
 		// It comes to know one, some time after it has asked for it.
 		go func() {
@@ -57,7 +57,7 @@ func TestNewPoolsAreWaitedFor(t *testing.T) {
 		expect("it follows it no more", time.Second, "pool/ns/c")
 		// A second Envoy of the Gateway, which another extproc has told of them.
 		second := &corev3.Node{Cluster: "ns/g", Id: "2"}
-		w.followAs(second, 0, map[string]string{"pool/ns/a": "1"}, "pool/ns/a")
+		w.followAs(second, 0, first.versions, "pool/ns/a") // it is told nothing
 		expect("another one knows it from before", 0, "pool/ns/a")
 		expect("another one knows one of two", time.Second, "pool/ns/a", "pool/ns/b")
 	})

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -26,24 +27,32 @@ const maxSocketPath = 103
 // On opens an address of a flag: unix:PATH or HOST:PORT. A socket that a process left behind is taken over; one that a process
 // still serves is not.
 func On(flag, address string) (net.Listener, error) {
-	l, err := open(address, false)
-	if err != nil {
-		return nil, fmt.Errorf("--%s %s: %w", flag, address, err)
+	return named(flag, address)(open(address, false, 0))
+}
+
+// Private is On for a socket that only processes of this user can call, whatever the umask.
+func Private(flag, address string) (net.Listener, error) {
+	return named(flag, address)(open(address, false, 0o600))
+}
+
+// named has an error say which flag's address cannot be served.
+func named(flag, address string) func(net.Listener, error) (net.Listener, error) {
+	return func(l net.Listener, err error) (net.Listener, error) {
+		if err != nil {
+			return nil, fmt.Errorf("--%s %s: %w", flag, address, err)
+		}
+		return l, nil
 	}
-	return l, nil
 }
 
 // Over is On for a process that takes the place of another: a socket that another serves is replaced by the own one in the moment
 // in which that is ready. What has connected to the other stays there. Only sockets can be replaced.
 func Over(flag, address string) (net.Listener, error) {
-	l, err := open(address, true)
-	if err != nil {
-		return nil, fmt.Errorf("--%s %s: %w", flag, address, err)
-	}
-	return l, nil
+	return named(flag, address)(open(address, true, 0))
 }
 
-func open(address string, over bool) (net.Listener, error) {
+// open opens an address. A socket gets a mode, or with 0 that which the umask leaves.
+func open(address string, over bool, mode fs.FileMode) (net.Listener, error) {
 	path, ok := strings.CutPrefix(address, "unix:")
 	if !ok {
 		return net.Listen("tcp", address)
@@ -68,6 +77,11 @@ func open(address string, over bool) (net.Listener, error) {
 	l, err := net.Listen("unix", made)
 	if err != nil {
 		return nil, err
+	}
+	if mode != 0 {
+		if err := os.Chmod(made, mode); err != nil {
+			return nil, errors.Join(err, l.Close())
+		}
 	}
 	// The file stays when the process ends, for it may be the socket of one that has taken over by then.
 	if err := os.Rename(made, path); err != nil {

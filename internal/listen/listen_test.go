@@ -50,6 +50,22 @@ func TestASocketThatWasLeftBehindIsTakenOver(t *testing.T) {
 	}
 }
 
+// Whatever the umask is, no other user can call a private socket.
+func TestAPrivateSocketIsOfOneUser(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "private")
+	l, err := listen.Private("envoys", "unix:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("its mode is %v, %v", info.Mode(), err)
+	}
+	if _, err := listen.Private("envoys", "unix:"+path); err == nil || !strings.HasPrefix(err.Error(), "--envoys unix:") {
+		t.Errorf("a second one: %v", err)
+	}
+}
+
 // A process that takes over has the socket from one moment to the next, and what the other had goes on. The end of the other leaves
 // the socket alone.
 func TestASocketIsTakenOverWithItsPath(t *testing.T) {

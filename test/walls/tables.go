@@ -138,6 +138,7 @@ var houses = [][]floor{
 			[]string{"control/meter", "control/serve", "control/lead", "control/pods", "control/report"},
 			"each speaks with one neighbour: people, callers, and an API server about one matter each",
 		},
+		{[]string{"control/attach/drive"}, "objects become what Envoys are served"},
 		{
 			[]string{"control/attach/ads", "control/attach/show"},
 			"the one speaks with Envoys, the other with people",

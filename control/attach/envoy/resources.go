@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	celv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/cel/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	inspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
@@ -21,6 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/control/attach/plan"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -162,6 +165,11 @@ func (t *Template) chain(routes string, o Options) (*listenerv3.FilterChain, err
 		if enabledByRoutes(f.GetName()) {
 			f.Disabled = true
 		}
+		if f.GetName() == extProcFilter {
+			if err := findPools(f); err != nil {
+				return nil, err
+			}
+		}
 	}
 	grpc, err := grpcMapper()
 	if err != nil {
@@ -181,6 +189,23 @@ func (t *Template) chain(routes string, o Options) (*listenerv3.FilterChain, err
 	}
 	is.GetFilters()[0].ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: config}
 	return is, nil
+}
+
+// findPools lets extproc name the cluster of a request in a header, and has the route looked for anew then.
+func findPools(f *hcmv3.HttpFilter) error {
+	is := new(extprocv3.ExternalProcessor)
+	if err := f.GetTypedConfig().UnmarshalTo(is); err != nil {
+		return err
+	}
+	is.RouteCacheAction = extprocv3.ExternalProcessor_DEFAULT
+	allowed := is.GetMutationRules().GetAllowExpression()
+	if allowed == nil {
+		return errors.New("envoy.yaml: want an allow_expression in the mutation_rules of ext_proc")
+	}
+	allowed.Regex += "|" + wire.PoolHeader
+	config, err := anypb.New(is)
+	f.ConfigType = &hcmv3.HttpFilter_TypedConfig{TypedConfig: config}
+	return err
 }
 
 // warming is how long a new cluster may wait for its endpoints. Meanwhile no other change of clusters is in force, nor any route that

@@ -56,6 +56,7 @@ func (t *Template) byModel(is *routev3.Route, r *plan.Rule, listener string) err
 	action.ClusterSpecifier = &routev3.RouteAction_ClusterHeader{ClusterHeader: wire.PoolHeader}
 	is.Action = &routev3.Route_Route{Route: action}
 	t.infer(is)
+	is.RequestHeadersToRemove = append(is.RequestHeadersToRemove, wire.PoolHeader) // engines need not know it
 	filters, err := t.enabled(wire.ListenerMetadata, listener, r.Match.Path)
 	if err != nil {
 		return err
