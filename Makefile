@@ -14,8 +14,8 @@ FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: build ## Run the whole on this machine, on :8080: simulated engines, or ENDPOINTS=HOST:PORT,... your own servers
-	@bin/bench quickstart $(if $(ENDPOINTS),--endpoints '$(ENDPOINTS)') $(ARGS)
+run: build ## Run the whole on this machine, on :8080: simulated engines, or ENDPOINTS=HOST:PORT,... your own servers; GATEWAY=1 by Gateway API
+	@bin/bench quickstart $(if $(ENDPOINTS),--endpoints '$(ENDPOINTS)') $(if $(GATEWAY),--gateway) $(ARGS)
 
 build: ## Build the programs into bin/
 	@mkdir -p bin

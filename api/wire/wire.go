@@ -69,7 +69,48 @@ const (
 	ListenerMetadata = "x-gateway-listener"
 	// PoolMetadata is the metadata of an ext_proc stream that names the pool, "namespace/name", where the route does.
 	PoolMetadata = "x-gateway-pool"
+	// RewriteMetadata is the metadata of an ext_proc stream that says how Envoy changes the path after extproc has seen it, as of
+	// [Rewrite.String]; none if it does not.
+	RewriteMetadata = "x-gateway-rewrite"
 )
+
+// Rewrite is how a route changes the path of a request.
+type Rewrite struct {
+	// Prefix is what is replaced; empty for the whole path.
+	Prefix string
+	With   string
+}
+
+// String is Prefix and With, with a space between, which no path has.
+func (r Rewrite) String() string { return r.Prefix + " " + r.With }
+
+// ParseRewrite reads what String writes; what it would not write changes nothing.
+func ParseRewrite(text string) Rewrite {
+	prefix, with, ok := strings.Cut(text, " ")
+	if !ok {
+		return Rewrite{"/", "/"}
+	}
+	return Rewrite{prefix, with}
+}
+
+// Path returns what Envoy makes of a path that fits the prefix, whose query stays. Slashes are neither doubled nor lost where the two
+// meet.
+func (r Rewrite) Path(path string) string {
+	path, query, asked := strings.Cut(path, "?")
+	with := strings.TrimRight(r.With, "/")
+	switch rest := strings.TrimPrefix(path, strings.TrimRight(r.Prefix, "/")); {
+	case r.Prefix == "":
+		path = r.With
+	case with == "":
+		path = "/" + strings.TrimLeft(rest, "/")
+	default:
+		path = with + rest
+	}
+	if asked {
+		path += "?" + query
+	}
+	return path
+}
 
 // ElsewhereHeader marks a response by which an engine asks for the request to be tried elsewhere: its queue is full, it is
 // stopping, or it has no such model. Envoy's configuration sets it, goes on to the next pick by it, and removes it.

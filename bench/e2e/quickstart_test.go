@@ -31,8 +31,16 @@ type quickstart struct {
 
 func newQuickstart(t *testing.T) *quickstart {
 	t.Helper()
+	q := newQuickstartOf(t, "objects")
+	q.args = append(q.args, "--envoy-config", root+"/envoy.yaml", "--listen", q.network+"1:8080")
+	return q
+}
+
+// newQuickstartOf is newQuickstart with the objects in another folder.
+func newQuickstartOf(t *testing.T, folder string) *quickstart {
+	t.Helper()
 	q := &quickstart{t: t, network: network(), dir: t.TempDir()}
-	shipped := root + "/bench/quickstart/objects"
+	shipped := root + "/bench/quickstart/" + folder
 	files, err := os.ReadDir(shipped)
 	if err != nil {
 		t.Fatal(err)
@@ -48,8 +56,7 @@ func newQuickstart(t *testing.T) *quickstart {
 		}
 	}
 	q.args = []string{
-		"quickstart", "--objects", q.dir, "--run", filepath.Join(q.dir, "run"), "--envoy-config", root + "/envoy.yaml", "--cache", cache,
-		"--listen", q.network + "1:8080", "--admin", q.network + "1:9901", "--metrics", q.network + "1:9090", "--control-metrics", q.network + "1:9091",
+		"quickstart", "--objects", q.dir, "--run", filepath.Join(q.dir, "run"), "--cache", cache, "--admin", q.network + "1:9901", "--metrics", q.network + "1:9090", "--control-metrics", q.network + "1:9091",
 	}
 	return q
 }
@@ -350,8 +357,7 @@ func TestTheQuickstartOfOwnServers(t *testing.T) {
 	two := q.ownEngine("127.0.0.1:0", "llama-by-name")
 	_, port, _ := net.SplitHostPort(two)
 	q.args = []string{
-		"quickstart", "--run", filepath.Join(q.dir, "run"), "--envoy-config", root + "/envoy.yaml", "--cache", cache,
-		"--listen", q.network + "1:8080", "--admin", q.network + "1:9901", "--metrics", q.network + "1:9090",
+		"quickstart", "--run", filepath.Join(q.dir, "run"), "--cache", cache, "--admin", q.network + "1:9901", "--metrics", q.network + "1:9090",
 		"--endpoints", "localhost:" + port + ",http://" + late + "/v1",
 	}
 	q.start()
@@ -398,8 +404,7 @@ func TestOwnServersThatDoNotAnswerYet(t *testing.T) {
 	q := newQuickstart(t)
 	late := q.network + "31:8000"
 	q.args = []string{
-		"quickstart", "--run", filepath.Join(q.dir, "run"), "--envoy-config", root + "/envoy.yaml", "--cache", cache,
-		"--listen", q.network + "1:8080", "--admin", q.network + "1:9901", "--metrics", q.network + "1:9090", "--endpoints", late,
+		"quickstart", "--run", filepath.Join(q.dir, "run"), "--cache", cache, "--admin", q.network + "1:9901", "--metrics", q.network + "1:9090", "--endpoints", late,
 	}
 	q.start()
 	said := q.until("Ctrl-C stops everything")

@@ -32,18 +32,26 @@ Usage:
 
   bench quickstart [flags]
   bench quickstart --endpoints HOST:PORT,... [flags]
+  bench quickstart --gateway [flags]
 
 The same with make:
 
   make run
   make run ENDPOINTS=localhost:8000,gpu-2.internal:8000
+  make run GATEWAY=1
   make run ARGS=--listen=0.0.0.0:8090
+
+With --gateway Envoy is that of a Gateway: control drives it by the Gateway, HTTPRoutes and
+LLMRoutes in bench/quickstart/gateway, and edits there are in force at once.
 
 To give your servers adapters, or model names of your own, edit bench/quickstart/objects.
 
 Flags:
 
 `
+
+// gatewayObjects are those that --gateway takes where nobody names others.
+const gatewayObjects = "bench/quickstart/gateway"
 
 // baseModel is what the simulated engines call their base model. Requests use the name of its route.
 const baseModel = "meta-llama/Llama-2-70b-chat-hf"
@@ -88,6 +96,7 @@ func parseFlags(args []string, out io.Writer) (c rig.Config, cache string, err e
 	flags.StringVar(&c.Metrics, "metrics", "127.0.0.1:9090", "serve extproc's metrics at this `ADDRESS`")
 	flags.StringVar(&c.ControlMetrics, "control-metrics", "127.0.0.1:9091", "serve control's metrics at this `ADDRESS`")
 	flags.StringVar(&c.Objects, "objects", "bench/quickstart/objects", "read the objects from the YAML files in this `DIR`")
+	gateway := flags.Bool("gateway", false, "drive Envoy by the Gateway in the objects, which says where it listens, in the place of --envoy-config and --listen; the objects are then those in bench/quickstart/gateway")
 	flags.StringVar(&c.EnvoyYAML, "envoy-config", "envoy.yaml", "start Envoy with this configuration `FILE`")
 	flags.StringVar(&c.Dir, "run", ".run", "write logs and sockets into this `DIR`")
 	flags.StringArrayVar(&c.EngineFlags, "engine-flag", []string{"--max-loras=4", "--max-cpu-loras=12"}, "start each simulated engine with this `FLAG`; may be repeated")
@@ -99,6 +108,17 @@ func parseFlags(args []string, out io.Writer) (c rig.Config, cache string, err e
 	}
 	if flags.NArg() > 0 {
 		return c, "", fmt.Errorf("unexpected argument %q: every setting is a flag", flags.Arg(0))
+	}
+	if *gateway {
+		for _, other := range []string{"endpoints", "envoy-config", "listen"} {
+			if flags.Changed(other) {
+				return c, "", fmt.Errorf("--gateway and --%s: the objects say where the Envoy of a Gateway listens and where requests go; leave one of them out", other)
+			}
+		}
+		if !flags.Changed("objects") {
+			c.Objects = gatewayObjects
+		}
+		return c, cache, useGateway(&c)
 	}
 	if !flags.Changed("endpoints") {
 		return c, cache, nil
@@ -137,6 +157,8 @@ func explain(err error, c rig.Config) error {
 	switch {
 	case errors.As(err, &taken) && taken.Use == "":
 		return fmt.Errorf("the address %s of a simulated engine is taken: stop what serves there, or choose another podIP in %s", taken.Address, c.Objects)
+	case errors.As(err, &taken) && taken.Use == "listen" && c.Gateway != "":
+		return fmt.Errorf("the address %s is taken: stop what serves there, or choose another port or address for the Gateway in %s", taken.Address, c.Objects)
 	case errors.As(err, &taken):
 		return fmt.Errorf("the address %s is taken: stop what serves there, or choose another with --%s, such as make run ARGS=--%[2]s=%s", taken.Address, taken.Use, nextPort(taken.Address))
 	case errors.As(err, &start):

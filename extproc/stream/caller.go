@@ -17,8 +17,9 @@ type caller struct {
 	called func() (authority string, port int32)
 	// listener is that of a Gateway of ours at which an LLMRoute took the request; empty for none.
 	listener string
-	// pool is the one that an HTTPRoute of a Gateway of ours names; zero for none.
-	pool objects.Name
+	// pool is the one that an HTTPRoute of a Gateway of ours names; zero for none. It may rewrite the path, which engines see as that.
+	pool    objects.Name
+	rewrite *wire.Rewrite
 }
 
 // callerOf returns who opened a stream for a front.
@@ -33,6 +34,10 @@ func callerOf(front Front, messages extprocStream) caller {
 	}
 	if v := metadata.ValueFromIncomingContext(ctx, wire.PoolMetadata); len(v) > 0 {
 		c.pool.Namespace, c.pool.Name, _ = strings.Cut(v[0], "/")
+	}
+	if v := metadata.ValueFromIncomingContext(ctx, wire.RewriteMetadata); len(v) > 0 {
+		r := wire.ParseRewrite(v[0])
+		c.rewrite = &r
 	}
 	return c
 }

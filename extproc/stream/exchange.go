@@ -89,6 +89,9 @@ func (x *exchange) receive(m *extprocv3.ProcessingRequest, now time.Time) (respo
 		x.phase = reading
 		x.began = now
 		x.in = readRequest(r.RequestHeaders.GetHeaders())
+		if x.rewrite != nil {
+			x.in.path = x.rewrite.Path(x.in.path)
+		}
 		return x.requestHeaders(r.RequestHeaders.GetEndOfStream(), now), nil
 	case *extprocv3.ProcessingRequest_RequestBody:
 		return x.requestBody(r.RequestBody.GetBody(), r.RequestBody.GetEndOfStream(), now)

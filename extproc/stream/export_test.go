@@ -6,6 +6,7 @@ import (
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
+	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -17,9 +18,10 @@ func (s *Server) Exchange(front Front, authority string, port int32) Exchange {
 	return Exchange{newExchange(s, caller{front: front, called: func() (string, int32) { return authority, port }})}
 }
 
-// ExchangeAt returns a fresh exchange for our own Envoy, at a listener of a Gateway or for a pool; what is empty is not said.
-func (s *Server) ExchangeAt(listener string, pool objects.Name) Exchange {
-	return Exchange{newExchange(s, caller{front: Own, listener: listener, pool: pool})}
+// ExchangeAt returns a fresh exchange for our own Envoy, at a listener of a Gateway or for a pool, by a route that may rewrite the path;
+// what is empty is not said.
+func (s *Server) ExchangeAt(listener string, pool objects.Name, rewrite *wire.Rewrite) Exchange {
+	return Exchange{newExchange(s, caller{front: Own, listener: listener, pool: pool, rewrite: rewrite})}
 }
 
 // Receive is receive.

@@ -29,7 +29,8 @@ import (
 //	calls WHOM [conformance] [override] [default=POOL]
 //	                   another gateway calls WHOM, an authority or a port; without this line it is Headgate's own Envoy
 //	at LISTENER        it is our own Envoy, at a listener of the Gateway ns/g where an LLMRoute takes the request
-//	for POOL           it is our own Envoy, where an HTTPRoute names a pool
+//	for POOL [PREFIX [WITH]]
+//	                   it is our own Envoy, where an HTTPRoute names a pool, and may replace a prefix of the path
 //	headers NAME=VALUE… [end] [mode=MODE] [shown=MODE] [silent]
 //	                   modes of the request's and the answer's body; silent announces none
 //	chunk TEXT         a part of the body (Go-quoted, or as it is); body TEXT is the last or only one
@@ -61,6 +62,7 @@ func scenario(t *testing.T) func(string) string {
 		f := newFleet()
 		front, authority, port := stream.Own, "", int32(0)
 		change, listener, pool := func(*stream.Config) {}, "", objects.Name{}
+		var rewrite *wire.Rewrite
 		lines := strings.Split(strings.TrimRight(input, "\n"), "\n")
 		if rest, ok := strings.CutPrefix(lines[0], "calls "); ok {
 			front, lines = stream.Gateway, lines[1:]
@@ -71,7 +73,11 @@ func scenario(t *testing.T) func(string) string {
 			change = func(c *stream.Config) { c.Default = objects.Name{Namespace: "ns", Name: "open"} } // nothing there goes to it
 		}
 		if rest, ok := strings.CutPrefix(lines[0], "for "); ok {
-			pool, lines = objects.Name{Namespace: "ns", Name: rest}, lines[1:]
+			words := strings.Fields(rest)
+			pool, lines = objects.Name{Namespace: "ns", Name: words[0]}, lines[1:]
+			if len(words) > 1 {
+				rewrite = &wire.Rewrite{Prefix: words[1], With: strings.Join(words[2:], "")}
+			}
 		}
 		if lines[0] == "holds" {
 			lines = lines[1:]
@@ -84,7 +90,7 @@ func scenario(t *testing.T) func(string) string {
 		server, observed := newServer(t, f, change)
 		x := server.Exchange(front, authority, port)
 		if front == stream.Own {
-			x = server.ExchangeAt(listener, pool)
+			x = server.ExchangeAt(listener, pool, rewrite)
 		}
 		now := time.Now()
 		var out strings.Builder

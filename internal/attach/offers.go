@@ -33,6 +33,9 @@ func (l *Latest) Of(n *objects.Network) *Attachments {
 	return l.is
 }
 
+// Offers says whether an LLMRoute attaches to a listener that is served.
+func (l *Listener) Offers() bool { return l.Refused == (Verdict{}) && len(l.models()) > 0 }
+
 // models returns the LLMRoutes of a listener, in order of precedence.
 func (l *Listener) models() (all []objects.Name) {
 	for _, at := range l.Routes {

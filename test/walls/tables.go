@@ -189,6 +189,9 @@ var houses = [][]floor{
 	{
 		{[]string{"manifests"}, "what people apply, and its tests"},
 	},
+	{
+		{[]string{"."}, "envoy.yaml, for programs that are built with it"},
+	},
 }
 
 // guests are the rooms of another program that a program's tests may import.

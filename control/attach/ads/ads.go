@@ -6,12 +6,18 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"log/slog"
+	"net"
+	"strings"
 	"sync"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -121,6 +127,36 @@ func (s *Server) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscovery
 			return nil
 		}
 	}
+}
+
+// Said believes what an Envoy says of itself, its Gateway as its node's cluster: for sockets, which only users may call that may be it.
+func Said(_ context.Context, node *corev3.Node) (objects.Name, error) {
+	namespace, name, ok := strings.Cut(node.GetCluster(), "/")
+	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+		return objects.Name{}, fmt.Errorf("the node's cluster is %q: want the Gateway, as NAMESPACE/NAME; control bootstrap writes it", node.GetCluster())
+	}
+	return objects.Name{Namespace: namespace, Name: name}, nil
+}
+
+// keepaliveInterval is how often an Envoy may ask whether control is there: every 30 s by its bootstrap.
+const keepaliveInterval = 10 * time.Second
+
+// Run serves Envoys on a listener, which it closes, until ctx ends.
+func (s *Server) Run(ctx context.Context, l net.Listener) error {
+	server := grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveInterval, PermitWithoutStream: true}))
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, s)
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		s.Close()
+		server.GracefulStop()
+	})
+	defer stop()
+	if err := server.Serve(l); ctx.Err() == nil {
+		return err
+	}
+	<-ended
+	return nil
 }
 
 // heard passes on what an Envoy says.

@@ -57,7 +57,7 @@ func (t *Template) byModel(is *routev3.Route, r *plan.Rule, listener string) err
 	is.Action = &routev3.Route_Route{Route: action}
 	t.infer(is)
 	is.RequestHeadersToRemove = append(is.RequestHeadersToRemove, wire.PoolHeader) // engines need not know it
-	filters, err := t.enabled(wire.ListenerMetadata, listener, r.Match.Path)
+	filters, err := t.enabled(wire.ListenerMetadata, listener, r)
 	if err != nil {
 		return err
 	}
@@ -73,8 +73,9 @@ func (t *Template) infer(is *routev3.Route) {
 	is.ResponseHeadersToRemove = append(is.ResponseHeadersToRemove, t.host.GetResponseHeadersToRemove()...)
 }
 
-// enabled returns what turns the inference filters on, with what extproc is told. Where envoy.yaml turns one off for a path, it stays off.
-func (t *Template) enabled(key, value, path string) (map[string]*anypb.Any, error) {
+// enabled returns what turns the inference filters on for a rule, with what extproc is told. Where envoy.yaml turns one off for a path,
+// it stays off.
+func (t *Template) enabled(key, value string, rule *plan.Rule) (map[string]*anypb.Any, error) {
 	all := make(map[string]*anypb.Any)
 	on, err := anypb.New(&routev3.FilterConfig{Config: new(anypb.Any)})
 	if err != nil {
@@ -86,14 +87,22 @@ func (t *Template) enabled(key, value, path string) (map[string]*anypb.Any, erro
 		}
 	}
 	for _, r := range t.host.GetRoutes() {
-		if r.GetMatch().GetPath() == path && path != "" {
+		if path := rule.Match.Path; r.GetMatch().GetPath() == path && path != "" {
 			for name := range r.GetTypedPerFilterConfig() {
 				delete(all, name)
 			}
 		}
 	}
+	told := []*corev3.HeaderValue{{Key: key, Value: value}}
+	if c := rule.Forward.Path; c != nil {
+		how := wire.Rewrite{Prefix: rule.Match.Path, With: c.With}
+		if c.Whole {
+			how.Prefix = ""
+		}
+		told = append(told, &corev3.HeaderValue{Key: wire.RewriteMetadata, Value: how.String()})
+	}
 	tell, err := anypb.New(&extprocv3.ExtProcPerRoute{Override: &extprocv3.ExtProcPerRoute_Overrides{Overrides: &extprocv3.ExtProcOverrides{
-		GrpcInitialMetadata: []*corev3.HeaderValue{{Key: key, Value: value}},
+		GrpcInitialMetadata: told,
 	}}})
 	if err != nil {
 		return nil, err
@@ -159,7 +168,7 @@ func (t *Template) weight(b *plan.Backend, r *plan.Rule) (*routev3.WeightedClust
 		is.Name = nowhere
 	}
 	if pool, ok := wire.PoolOf(b.Cluster); ok {
-		filters, err := t.enabled(wire.PoolMetadata, pool, r.Match.Path)
+		filters, err := t.enabled(wire.PoolMetadata, pool, r)
 		if err != nil {
 			return nil, err
 		}
