@@ -43,6 +43,8 @@ type Set struct {
 	// Settings of pools.
 	Settings []v1alpha1.PoolSettings
 	Models   []v1alpha1.Model
+	// Slices are followed where a Network is, and are none of it: pods come and go without another Network.
+	Slices []Slice
 	// Network is nil where the source follows none of the kinds that it alone has.
 	Network *Network
 	// At says where objects are written, such as file:line. One that is missing is known by its name alone.
@@ -71,6 +73,7 @@ func (s *Set) shelves() map[string]shelf {
 		v1alpha1.EndpointListKind: slice[List]{&s.Lists},
 		v1alpha1.PoolSettingsKind: slice[v1alpha1.PoolSettings]{&s.Settings},
 		v1alpha1.ModelKind:        slice[v1alpha1.Model]{&s.Models},
+		EndpointSliceKind:         slice[Slice]{&s.Slices},
 	}
 }
 
@@ -92,6 +95,9 @@ func (s *Set) count() map[string]int {
 		all[kind] = shelf.count()
 	}
 	if s.Network == nil {
+		if len(s.Slices) == 0 { // nobody follows them
+			delete(all, EndpointSliceKind)
+		}
 		return all
 	}
 	for kind, shelf := range s.Network.shelves() {
@@ -181,6 +187,8 @@ type World struct {
 	Objects map[string]int
 	// Network is that of the Set: the same as that of the World before, as long as none of its objects changes.
 	Network *Network
+	// Slices are those of the Set, in its order. They are not to be changed.
+	Slices []Slice
 
 	byName   map[Name]*Route   // LLMRoutes
 	unrouted map[Name][]*Route // Models by pool, as if no LLMRoute admitted them
@@ -276,7 +284,7 @@ type Model struct {
 // becomes a Problem.
 func Build(s Set) *World {
 	w := &World{
-		Pools: make(map[Name]*Pool, len(s.Pools)), Offer: newOffer(), Objects: s.count(), Network: s.Network, Problems: slices.Clone(s.Absent),
+		Pools: make(map[Name]*Pool, len(s.Pools)), Offer: newOffer(), Objects: s.count(), Network: s.Network, Slices: s.Slices, Problems: slices.Clone(s.Absent),
 		byName: make(map[Name]*Route, len(s.Routes)), unrouted: make(map[Name][]*Route), at: s.At, lists: make(map[Name]bool, len(s.Lists)),
 	}
 	for i := range s.Lists {

@@ -249,11 +249,20 @@ func TestObjectsAreCounted(t *testing.T) {
 		},
 	}).Objects
 	want = map[string]int{
-		"InferencePool": 2, "LLMRoute": 0, "Pod": 0, "EndpointList": 0, "PoolSettings": 0, "Model": 0, "Gateway": 2, "Namespace": 3, "Service": 4,
+		"InferencePool": 2, "LLMRoute": 0, "Pod": 0, "EndpointList": 0, "PoolSettings": 0, "Model": 0, "Gateway": 2, "Namespace": 3, "Service": 4, "EndpointSlice": 0,
 		"GatewayClass": 0, "ListenerSet": 0, "HTTPRoute": 0, "GRPCRoute": 0, "ReferenceGrant": 0, "BackendTLSPolicy": 0,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("with a Network (-want +got):\n%s", diff)
+	}
+}
+
+// There may be thousands of slices, of which a World knows nothing: it copies none.
+func TestSlicesPassThroughTheWorld(t *testing.T) {
+	all := make([]objects.Slice, 2)
+	w := objects.Build(objects.Set{Slices: all, Network: new(objects.Network)})
+	if len(w.Slices) != 2 || &w.Slices[0] != &all[0] || w.Objects["EndpointSlice"] != 2 {
+		t.Errorf("the World has the slices %v, and counts %v", w.Slices, w.Objects)
 	}
 }
 

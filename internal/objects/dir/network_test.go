@@ -34,6 +34,11 @@ func service(name string) string {
 	return "---\napiVersion: v1\nkind: Service\nmetadata: {name: " + name + "}\nspec: {ports: [{port: 80}]}\n"
 }
 
+func slice(address string) string {
+	return "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s-1, labels: {kubernetes.io/service-name: s}}\n" +
+		"addressType: IPv4\nendpoints: [{addresses: [" + address + "]}]\nports: [{port: 8080}]\n"
+}
+
 // attached are the names of what a Network has, in its order.
 func attached(n *objects.Network) string {
 	if n == nil {
@@ -80,6 +85,8 @@ func TestTheNetworkOfAFolderIsAnotherWhenOneOfItsObjectsIsAndOnlyThen(t *testing
 		{"a namespace that has other labels, and one that is gone", "b.yaml", strings.Replace(namespace("red"), "team: red", "team: blue", 1), "headgate default/z:90 red=blue", true},
 		{"a Service", "c.yaml", service("s"), "headgate default/z:90 red=blue default/s", true},
 		{"a pool and a route", "d.yaml", pool + "---\n" + route("r"), "headgate default/z:90 red=blue default/s default/base default/r", true},
+		{"an EndpointSlice, which is none of it", "e.yaml", slice("10.0.0.1"), "headgate default/z:90 red=blue default/s default/base default/r", false},
+		{"another endpoint", "e.yaml", slice("10.0.0.2"), "headgate default/z:90 red=blue default/s default/base default/r", false},
 		{"nothing any more", "b.yaml", "", "headgate default/z:90 default/s default/base default/r", true},
 	} {
 		f.write(step.file, step.text)
@@ -93,6 +100,9 @@ func TestTheNetworkOfAFolderIsAnotherWhenOneOfItsObjectsIsAndOnlyThen(t *testing
 			t.Errorf("%s: the Network is another, %v, want %v", step.what, anew, step.anew)
 		}
 		was = w.Network
+		if step.what == "another endpoint" && (len(w.Slices) != 1 || w.Slices[0].Endpoints[0].Address.String() != "10.0.0.2") {
+			t.Errorf("the World has the slices %+v", w.Slices)
+		}
 		if step.what == "another port" {
 			if got, want := w.Where("GatewayClass", objects.Name{Name: "headgate"}), "GatewayClass headgate, "+filepath.Join(folder, "a.yaml")+":4"; got != want {
 				t.Errorf("it is said to be %q, want %q", got, want)

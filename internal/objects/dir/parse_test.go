@@ -271,6 +271,14 @@ spec:
 `
 )
 
+const goodSlice = `apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: s-1, labels: {kubernetes.io/service-name: s}}
+addressType: IPv4
+endpoints: [{addresses: [10.0.0.1]}]
+ports: [{port: 8080}]
+`
+
 // withNetwork is both tables.
 var withNetwork = slices.Concat(kinds.All(), kinds.Network())
 
@@ -284,10 +292,14 @@ func TestAFaultOfANetworksObjectIsNamedByFileLineAndReason(t *testing.T) {
 			"f.yaml:5: Gateway default/g: spec.listeners: Required value: write at least one listener, such as {name: http, port: 80, protocol: HTTP}",
 		},
 		{"listener twice", strings.Replace(goodGateway, "name: https", "name: http", 1), `f.yaml:9: Gateway default/g: spec.listeners[1].name: Duplicate value: "http"`},
+		{
+			"address of another type", strings.Replace(goodSlice, "10.0.0.1", "fd00::1", 1),
+			`f.yaml:5: EndpointSlice default/s-1: endpoints[0].addresses[0]: Invalid value: "fd00::1": the addresses of this EndpointSlice are of type IPv4`,
+		},
 		{"wrong type", strings.Replace(goodGateway, "443", "https", 1), "f.yaml:7: spec.listeners.port: want a whole number, not string"},
 		{
 			"unknown kind", strings.Replace(goodGateway, "kind: Gateway", "kind: TCPRoute", 1),
-			`f.yaml:2: apiVersion "gateway.networking.k8s.io/v1", kind "TCPRoute" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool, v1 Pod, Namespace and Service and gateway.networking.k8s.io/v1 GatewayClass, Gateway, ListenerSet, HTTPRoute, GRPCRoute, ReferenceGrant and BackendTLSPolicy`,
+			`f.yaml:2: apiVersion "gateway.networking.k8s.io/v1", kind "TCPRoute" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool, v1 Pod, Namespace and Service, gateway.networking.k8s.io/v1 GatewayClass, Gateway, ListenerSet, HTTPRoute, GRPCRoute, ReferenceGrant and BackendTLSPolicy and discovery.k8s.io/v1 EndpointSlice`,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -211,7 +212,7 @@ func Of[O, K any, P pointer[O]](r Row[O, K]) Kind {
 
 // CRD is the name of the CustomResourceDefinition that an API server needs for the kind; empty if it has the kind by itself.
 func (k Kind) CRD() string {
-	if k.Group == "" {
+	if k.Group == corev1.GroupName || k.Group == discoveryv1.GroupName {
 		return ""
 	}
 	return k.Resource.GroupResource().String()

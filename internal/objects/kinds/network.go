@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -13,8 +14,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Network is the table of what an [objects.Network] alone has. Who follows it follows [All] too: a Network has some of those kinds.
-// Each call returns another slice.
+// Network is the table of what is followed beside [All] where Gateways are: what an [objects.Network] alone has, and EndpointSlices. Who
+// follows it follows [All] too: a Network has some of those kinds. Each call returns another slice.
 func Network() []Kind {
 	return []Kind{
 		gateway(Row[gatewayv1.GatewayClass, gatewayv1.GatewayClass]{
@@ -88,6 +89,14 @@ func Network() []Kind {
 			Folder: serviceOf,
 			Trim:   trimService,
 			Net:    func(n *objects.Network) *[]objects.Service { return &n.Services },
+		}),
+		Of(Row[discoveryv1.EndpointSlice, objects.Slice]{
+			Resource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), Kind: objects.EndpointSliceKind, List: new(discoveryv1.EndpointSliceList),
+			Folder: sliceOf,
+			Trim:   trimSlice,
+			In:     func(s *objects.Set) *[]objects.Slice { return &s.Slices },
+
+			AnyOrder: true,
 		}),
 	}
 }

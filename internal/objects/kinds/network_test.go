@@ -155,7 +155,7 @@ func TestSeveralOfAKind(t *testing.T) {
 	want := map[string]string{
 		"LLMRoute": "LLMRoutes", "Model": "Models", "EndpointList": "EndpointLists", "PoolSettings": "PoolSettings", "InferencePool": "InferencePools", "Pod": "Pods",
 		"GatewayClass": "GatewayClasses", "Gateway": "Gateways", "ListenerSet": "ListenerSets", "HTTPRoute": "HTTPRoutes", "GRPCRoute": "GRPCRoutes",
-		"ReferenceGrant": "ReferenceGrants", "BackendTLSPolicy": "BackendTLSPolicies", "Namespace": "Namespaces", "Service": "Services",
+		"ReferenceGrant": "ReferenceGrants", "BackendTLSPolicy": "BackendTLSPolicies", "Namespace": "Namespaces", "Service": "Services", "EndpointSlice": "EndpointSlices",
 	}
 	for _, k := range both() {
 		if k.Plural() != want[k.Kind] {

@@ -169,6 +169,7 @@ func TestAKindWithoutItsCRDBlocksNothing(t *testing.T) {
 		{"none is there", without(map[string]int{"llmroutes": 404, "models": 404, "endpointlists": 404, "poolsettings": 404, "inferencepools": 404}), false, nil},
 		{"Gateway API is forbidden", map[string]int{"gateways": 403}, false, nil},
 		{"Services are forbidden", map[string]int{"services": 403}, false, nil},
+		{"an API server without EndpointSlices is none", map[string]int{"endpointslices": 404}, false, nil},
 	} {
 		row.tries(t, both)
 	}

@@ -3,6 +3,8 @@ package kube_test
 import (
 	"log/slog"
 	"maps"
+	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,6 +44,9 @@ var attached = map[string]string{
 	"PoolSettings":  settings("{poolRef: {name: p}}"),
 }
 
+const slice = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s-1, labels: {kubernetes.io/service-name: s}}\n" +
+	"addressType: IPv6\nendpoints: [{addresses: ['fd00::7'], conditions: {ready: false}}]\nports: [{name: http, port: 8080}]"
+
 // network is the Network that was published last, nil if there is none.
 func (f *followed) network() *objects.Network {
 	if set := f.set.Load(); set != nil {
@@ -49,6 +54,9 @@ func (f *followed) network() *objects.Network {
 	}
 	return nil
 }
+
+// slices are those of the World that was published last.
+func (f *followed) slices() []objects.Slice { return f.world.Load().Slices }
 
 // sees waits until the World has so many objects of a kind.
 func (c cluster) sees(f *followed, kind string, n int) {
@@ -92,10 +100,27 @@ func TestTheNetworkIsAnotherWhenOneOfItsObjectsChangesAndOnlyThen(t *testing.T) 
 			t.Errorf("there is another Network: %s", what)
 		}
 	}
-	same("pods came and went", f.network())
+	was := f.network()
+	same("pods came and went", was)
+	c.Apply(slice)
+	c.Await("a slice is seen", func() bool { return len(f.slices()) == 1 && !f.slices()[0].Endpoints[0].Ready })
+	c.Apply(strings.Replace(slice, "ready: false", "ready: true", 1))
+	c.Await("its endpoint is ready", func() bool { return f.slices()[0].Endpoints[0].Ready })
+	same("a slice came and changed", was)
+	want := []objects.Slice{{
+		Name: objects.Name{Namespace: "default", Name: "s-1"}, Service: objects.Name{Namespace: "default", Name: "s"}, Type: objects.IPv6,
+		Endpoints: []objects.SliceEndpoint{{Address: netip.MustParseAddr("fd00::7"), Ready: true, Serving: true}},
+		Ports:     []objects.SlicePort{{Name: "http", Number: 8080, Protocol: "TCP"}},
+	}}
+	once, err := kube.Read(t.Context(), readerOfNetwork(c), "", withNetwork)
+	if err != nil || !reflect.DeepEqual(f.slices(), want) || !reflect.DeepEqual(once.Slices, want) || f.world.Load().Objects["EndpointSlice"] != 1 {
+		t.Errorf("the slices are %+v, and read once %+v, %v", f.slices(), once.Slices, err)
+	}
+	c.Delete(slice)
+	c.Await("the slice is gone", func() bool { return len(f.slices()) == 0 })
+	same("a slice went", was)
 
 	g := apiserver.ReadObjects(t, attached["Gateway"])[0]
-	was := f.network()
 	for what, patch := range map[string]string{
 		"annotations": `{"metadata": {"annotations": {"a": "b"}}}`,
 		"status":      `{"status": {"addresses": [{"type": "IPAddress", "value": "10.96.0.7"}]}}`,
@@ -155,8 +180,8 @@ func TestTheNetworkIsAnotherWhenOneOfItsObjectsChangesAndOnlyThen(t *testing.T) 
 	if got := objects.Build(objects.Set{Network: n}).Objects; len(n.Routes) != 1 || len(n.Pools) != 1 || len(n.Settings) != 1 || got["Service"] != 2 || got["BackendTLSPolicy"] != 1 {
 		t.Errorf("the Network has %v, and %d, %d, %d of what a Set has too", got, len(n.Routes), len(n.Pools), len(n.Settings))
 	}
-	want := []objects.ServicePort{{Port: 80, Protocol: "TCP", AppProtocol: "kubernetes.io/h2c"}}
-	if s := n.Services[1]; !cmp.Equal(s.Ports, want) || s.Name.String() != "default/s" || n.Classes[0].Namespace != "" || n.Namespaces[4].Name != "other" {
+	ports := []objects.ServicePort{{Port: 80, Protocol: "TCP", AppProtocol: "kubernetes.io/h2c"}}
+	if s := n.Services[1]; !cmp.Equal(s.Ports, ports) || s.Name.String() != "default/s" || n.Classes[0].Namespace != "" || n.Namespaces[4].Name != "other" {
 		t.Errorf("the Network is %+v", n)
 	}
 	c.NothingDenied("reader")
@@ -171,7 +196,7 @@ func TestOfOneNamespaceTheNetworkHasWhatIsInNoNamespaceToo(t *testing.T) {
 	}
 	c.In("other").Apply(attached["Gateway"] + "\n---\n" + attached["Service"])
 	f := followKinds(t, readerOfNetwork(c), "default", withNetwork, slog.New(slog.DiscardHandler))
-	want := map[string]int{"Pod": 0, "Model": 0, "EndpointList": 0, "Namespace": 5, "Service": 2}
+	want := map[string]int{"Pod": 0, "Model": 0, "EndpointList": 0, "EndpointSlice": 0, "Namespace": 5, "Service": 2}
 	for kind := range attached {
 		want[kind] = max(want[kind], 1)
 	}
@@ -228,6 +253,7 @@ func TestGatewayAPITakesThePlaceOfNoneOfOurCRDs(t *testing.T) {
 func readerOfNetwork(c cluster) *rest.Config {
 	return c.Allowed("reader", `
 - {apiGroups: [""], resources: [pods, services, namespaces], verbs: [list, watch]}
+- {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list, watch]}
 - {apiGroups: [inference.networking.k8s.io], resources: [inferencepools], verbs: [list, watch]}
 - {apiGroups: [inference.x-k8s.io], resources: [llmroutes, models, poolsettings, endpointlists], verbs: [list, watch]}
 - {apiGroups: [gateway.networking.k8s.io], resources: [gatewayclasses, gateways, listenersets, httproutes, grpcroutes, referencegrants, backendtlspolicies], verbs: [list, watch]}

@@ -1,0 +1,79 @@
+package kinds
+
+import (
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// sliceOf is what Headgate takes of an EndpointSlice, and what is wrong with it. What nil means, and that of an endpoint's addresses the
+// first alone counts, is from the API's documentation of discovery/v1. A port without a number is for who agreed on one elsewhere.
+func sliceOf(s *discoveryv1.EndpointSlice) (objects.Slice, field.ErrorList) {
+	faults := objects.CheckName(s.Name)
+	kept := objects.Slice{Name: objects.Name{Namespace: s.Namespace, Name: s.Name}, Type: string(s.AddressType)}
+	if service := s.Labels[discoveryv1.LabelServiceName]; service != "" {
+		kept.Service = objects.Name{Namespace: s.Namespace, Name: service}
+	}
+	if kept.Type != objects.IPv4 && kept.Type != objects.IPv6 && kept.Type != objects.FQDN {
+		faults = append(faults, field.NotSupported(field.NewPath("addressType"), kept.Type, []string{objects.IPv4, objects.IPv6, objects.FQDN}))
+		return kept, faults
+	}
+	for i, e := range s.Endpoints {
+		address, fault := addressOf(&e, kept.Type, field.NewPath("endpoints").Index(i).Child("addresses"))
+		if fault != nil {
+			faults = append(faults, fault)
+			continue
+		}
+		kept.Endpoints = append(kept.Endpoints, objects.SliceEndpoint{
+			Address: address,
+			Ready:   ptr.Deref(e.Conditions.Ready, true), Serving: ptr.Deref(e.Conditions.Serving, true), Terminating: ptr.Deref(e.Conditions.Terminating, false),
+		})
+	}
+	for i, p := range s.Ports {
+		if p.Port == nil {
+			continue
+		}
+		for _, words := range validation.IsValidPortNum(int(*p.Port)) {
+			faults = append(faults, field.Invalid(field.NewPath("ports").Index(i).Child("port"), *p.Port, words))
+		}
+		kept.Ports = append(kept.Ports, objects.SlicePort{Name: ptr.Deref(p.Name, ""), Number: *p.Port, Protocol: string(ptr.Deref(p.Protocol, corev1.ProtocolTCP))})
+	}
+	return kept, faults
+}
+
+// addressOf is the address of an endpoint of a slice of a type: the zero Addr where that is no IP address.
+func addressOf(e *discoveryv1.Endpoint, of string, at *field.Path) (netip.Addr, *field.Error) {
+	if len(e.Addresses) == 0 {
+		return netip.Addr{}, field.Required(at, "give the endpoint an address")
+	}
+	if of == objects.FQDN {
+		return netip.Addr{}, nil
+	}
+	address, err := netip.ParseAddr(e.Addresses[0])
+	if err != nil || address.Is4() != (of == objects.IPv4) || address.Zone() != "" {
+		return netip.Addr{}, field.Invalid(at.Index(0), e.Addresses[0], "the addresses of this EndpointSlice are of type "+of)
+	}
+	return address, nil
+}
+
+// trimSlice takes from an EndpointSlice what [sliceOf] does not read.
+func trimSlice(s *discoveryv1.EndpointSlice) {
+	meta := metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, ResourceVersion: s.ResourceVersion}
+	if service, ok := s.Labels[discoveryv1.LabelServiceName]; ok {
+		meta.Labels = map[string]string{discoveryv1.LabelServiceName: service}
+	}
+	*s = discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: s.AddressType, Endpoints: s.Endpoints, Ports: s.Ports}
+	for i, e := range s.Endpoints {
+		s.Endpoints[i] = discoveryv1.Endpoint{Addresses: e.Addresses[:min(1, len(e.Addresses))], Conditions: e.Conditions}
+	}
+	for i, p := range s.Ports {
+		s.Ports[i] = discoveryv1.EndpointPort{Name: p.Name, Protocol: p.Protocol, Port: p.Port}
+	}
+}
