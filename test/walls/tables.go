@@ -22,7 +22,7 @@ const mainLines = 150
 // nothing and have no state of their own.
 var pure = []string{
 	"extproc/openai", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/belief", "extproc/outcome",
-	"control/place/decide", "control/attach/plan", "control/attach/envoy", "control/attach/order",
+	"control/place/decide", "control/attach/plan", "control/attach/services", "control/attach/envoy", "control/attach/order",
 	"internal/attach", "internal/engine", "internal/objects", "internal/profile", "internal/sim",
 }
 
@@ -144,8 +144,8 @@ var houses = [][]floor{
 			"the one speaks with Envoys, the other with people",
 		},
 		{
-			[]string{"control/attach/envoy"},
-			"plans in Envoy's words",
+			[]string{"control/attach/envoy", "control/attach/services"},
+			"plans in Envoy's words, and the endpoints of what they name",
 		},
 		{
 			[]string{"control/place", "control/place/board", "control/place/mesh", "control/attach/plan", "control/attach/order"},

@@ -1,0 +1,113 @@
+// Package services finds the endpoints of the Services that plans send requests to. They are beside the plans: pods come and go, and no
+// plan, route or cluster is another.
+package services
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// tcp is the protocol of ports that requests go to.
+const tcp = "TCP"
+
+// Of returns the endpoints of each cluster of plans that is a port of a Service, by Gateway and name of the cluster: in order, each once,
+// and none for a Service without endpoints. Lists may be shared between clusters.
+//
+// A slice belongs to the Service that its label names, and its ports to those of the Service of the same name (EndpointSlice of
+// discovery/v1). As kube-proxy does it, an endpoint counts when it is ready, whatever else is said of it; and where none of a port is,
+// those that serve on while they terminate do (KEP-1669): while the last pods of a Service are replaced, requests reach those that leave.
+func Of(plans []*plan.Plan, n *objects.Network, all []objects.Slice) map[objects.Name]map[string][]netip.AddrPort {
+	f := newFinder(plans, n, all)
+	found := make(map[target][]netip.AddrPort)
+	lists := make(map[objects.Name]map[string][]netip.AddrPort, len(plans))
+	for _, p := range plans {
+		of := make(map[string][]netip.AddrPort)
+		for _, c := range p.Clusters {
+			if c.Pool {
+				continue
+			}
+			at := target{c.Object, c.Port}
+			list, known := found[at]
+			if !known {
+				list = f.endpoints(at)
+				found[at] = list
+			}
+			of[c.Name] = list
+		}
+		lists[p.Gateway] = of
+	}
+	return lists
+}
+
+// target is a port of a Service.
+type target struct {
+	service objects.Name
+	port    int32
+}
+
+// finder is what is known of the Services that plans name.
+type finder struct {
+	ports  map[target]string // the name of a port, empty for one that has none
+	slices map[objects.Name][]*objects.Slice
+}
+
+func newFinder(plans []*plan.Plan, n *objects.Network, all []objects.Slice) finder {
+	f := finder{ports: make(map[target]string), slices: make(map[objects.Name][]*objects.Slice)}
+	for _, p := range plans {
+		for _, c := range p.Clusters {
+			if !c.Pool {
+				f.slices[c.Object] = nil
+			}
+		}
+	}
+	for _, s := range n.Services {
+		if _, named := f.slices[s.Name]; !named {
+			continue
+		}
+		for _, p := range s.Ports {
+			if p.Protocol == tcp {
+				f.ports[target{s.Name, p.Port}] = p.Name
+			}
+		}
+	}
+	for i := range all {
+		s := &all[i]
+		if of, named := f.slices[s.Service]; named && s.Type != objects.FQDN {
+			f.slices[s.Service] = append(of, s)
+		}
+	}
+	return f
+}
+
+// endpoints returns those of a port of a Service.
+func (f finder) endpoints(of target) []netip.AddrPort {
+	name, there := f.ports[of]
+	if !there {
+		return nil
+	}
+	var ready, leaving []netip.AddrPort
+	for _, s := range f.slices[of.service] {
+		for _, p := range s.Ports {
+			if p.Name != name || p.Protocol != tcp {
+				continue
+			}
+			for _, e := range s.Endpoints {
+				at := netip.AddrPortFrom(e.Address, uint16(p.Number))
+				switch {
+				case e.Ready:
+					ready = append(ready, at)
+				case e.Serving && e.Terminating:
+					leaving = append(leaving, at)
+				}
+			}
+		}
+	}
+	if len(ready) == 0 {
+		ready = leaving
+	}
+	slices.SortFunc(ready, netip.AddrPort.Compare)
+	return slices.Compact(ready)
+}
