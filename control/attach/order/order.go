@@ -5,6 +5,8 @@
 // Envoy takes each type of resource by itself, and orders nothing between types. So that no request meets a route whose cluster is not
 // there, clusters go before the listeners and routes that name them, which wait until Envoy has taken the clusters (it takes one when it
 // has its endpoints); and what leaves goes the other way round. An Envoy that is slow holds up nobody else: each has a Stream of its own.
+//
+// Endpoints wait for nothing, and nothing for them: an Envoy asks for those of each cluster on a stream of its own.
 package order
 
 import (
@@ -18,6 +20,7 @@ import (
 
 // Types of resources, by their URLs.
 const (
+	Endpoints = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 	Clusters  = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 	Listeners = "type.googleapis.com/envoy.config.listener.v3.Listener"
 	Routes    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
@@ -25,7 +28,7 @@ const (
 )
 
 // sequence is the order in which types are sent.
-var sequence = []string{Clusters, Secrets, Listeners, Routes}
+var sequence = []string{Endpoints, Clusters, Secrets, Listeners, Routes}
 
 // Resource is one with its version, which is another where the bytes are.
 type Resource struct {
@@ -130,9 +133,17 @@ func (sub *subscription) wants(name string) bool { return sub.all || sub.names[n
 
 // behind are the resources that the Envoy has not what it is to have of: those to send, and those to take away.
 func (sub *subscription) behind(all map[string]Resource) (send, remove []string) {
-	for name, r := range all {
-		if sub.wants(name) && sub.has[name] != r.Version {
-			send = append(send, name)
+	if sub.all {
+		for name, r := range all {
+			if sub.has[name] != r.Version {
+				send = append(send, name)
+			}
+		}
+	} else {
+		for name := range sub.names { // one among thousands, where it is endpoints
+			if r, there := all[name]; there && sub.has[name] != r.Version {
+				send = append(send, name)
+			}
 		}
 	}
 	for name := range sub.has {
@@ -163,6 +174,9 @@ func (s *Stream) Next(to Snapshot) []*discoveryv3.DeltaDiscoveryResponse {
 		}
 		send, remove := sub.behind(to[of])
 		if of == Clusters && (!clusters || !routes) {
+			remove = nil
+		}
+		if of == Endpoints { // they leave with their cluster, which serves with them until then
 			remove = nil
 		}
 		if r := s.response(of, sub, to[of], send, remove); r != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // short names types for people.
-var short = map[string]string{"clusters": order.Clusters, "secrets": order.Secrets, "listeners": order.Listeners, "routes": order.Routes}
+var short = map[string]string{"endpoints": order.Endpoints, "clusters": order.Clusters, "secrets": order.Secrets, "listeners": order.Listeners, "routes": order.Routes}
 
 func shortOf(of string) string {
 	for name, url := range short {

@@ -3,6 +3,7 @@ package services_test
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -72,4 +73,17 @@ func TestScenarios(t *testing.T) {
 			return out.String()
 		}
 	})
+}
+
+// Who has a plan of an older Network is not told another port's endpoints: there are none.
+func TestAServiceThatIsGoneHasNoEndpoints(t *testing.T) {
+	plans := []*plan.Plan{{Gateway: objects.Name{Namespace: "ns", Name: "g"}, Clusters: []plan.Cluster{{Name: "c", Object: objects.Name{Namespace: "ns", Name: "a"}, Port: 80}}}}
+	slice := objects.Slice{
+		Service: objects.Name{Namespace: "ns", Name: "a"}, Type: objects.IPv4, Ports: []objects.SlicePort{{Number: 8080, Protocol: "TCP"}},
+		Endpoints: []objects.SliceEndpoint{{Address: netip.MustParseAddr("10.0.0.1"), Ready: true}},
+	}
+	lists := services.Of(plans, new(objects.Network), []objects.Slice{slice})
+	if list, there := lists[plans[0].Gateway]["c"]; !there || len(list) > 0 {
+		t.Errorf("there are %v", lists)
+	}
 }
