@@ -1,5 +1,5 @@
-// Package ads serves Envoys what they are to have, by the delta variant of the aggregated discovery service. It is the edge around
-// package order, which decides what each Envoy is sent and when.
+// Package ads serves Envoys what they are to have, by the delta variants of the aggregated discovery service and, for the endpoints of
+// Services, of the endpoint discovery service. It is the edge around package order, which decides what each Envoy is sent and when.
 package ads
 
 import (
@@ -15,6 +15,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	edsv3 "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
@@ -39,24 +40,26 @@ type Config struct {
 // Server serves every Envoy the resources of its own Gateway and no other's. It is safe for concurrent use. Make one with [New].
 type Server struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	edsv3.UnimplementedEndpointDiscoveryServiceServer
 	Config
 	closed context.Context
 	close  context.CancelFunc
+	lists  lists
 
 	mu      sync.Mutex // guards the following
 	all     map[objects.Name]order.Snapshot
 	changed chan struct{} // closed and made anew with each change
 }
 
-// New returns a Server that serves nobody before the first [Server.Set].
+// New returns a Server that serves nobody before the first [Server.Set], and no endpoints before the first [Server.SetEndpoints].
 func New(c Config) *Server {
-	s := &Server{Config: c, changed: make(chan struct{})}
+	s := &Server{Config: c, changed: make(chan struct{}), lists: lists{followers: make(map[cluster]map[*follower]bool)}}
 	s.closed, s.close = context.WithCancel(context.Background())
 	return s
 }
 
-// Set says what the Envoys of each Gateway are to have, once all objects are known and again when that changes. Those of a Gateway that
-// is missing keep what they have. Snapshots are not changed afterwards.
+// Set says what the Envoys of each Gateway are to have beside endpoints, once all objects are known and again when that changes. Those of
+// a Gateway that is missing keep what they have. Snapshots are not changed afterwards.
 func (s *Server) Set(all map[objects.Name]order.Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,14 +71,51 @@ func (s *Server) Set(all map[objects.Name]order.Snapshot) {
 // Close ends every stream: Envoys keep what they have, and call another control.
 func (s *Server) Close() { s.close() }
 
-func (s *Server) of(gateway objects.Name) (order.Snapshot, <-chan struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.all[gateway], s.changed
-}
-
 // DeltaAggregatedResources implements AggregatedDiscoveryServiceServer.
 func (s *Server) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	return s.serve(stream, func(gateway objects.Name, node string) feed {
+		s.Log.Info("an Envoy is connected", "gateway", gateway.String(), "envoy", node)
+		return aggregated{s, gateway, node}
+	})
+}
+
+// aggregated is the feed of a stream of all but endpoints.
+type aggregated struct {
+	*Server
+	gateway objects.Name
+	node    string
+}
+
+func (a aggregated) hear(*discoveryv3.DeltaDiscoveryRequest) {}
+
+func (a aggregated) now() (order.Snapshot, <-chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.all[a.gateway], a.changed
+}
+
+func (a aggregated) end() {
+	a.Log.Info("an Envoy has left", "gateway", a.gateway.String(), "envoy", a.node)
+}
+
+// feed is where a stream has from what its Envoy is to have. It is used from one goroutine.
+type feed interface {
+	// hear takes each request, and says its type where the service says it.
+	hear(r *discoveryv3.DeltaDiscoveryRequest)
+	// now returns what the Envoy is to have, nil while nobody knows, and what tells when that has changed since.
+	now() (order.Snapshot, <-chan struct{})
+	end()
+}
+
+// wire is a stream of either service.
+type wire interface {
+	Context() context.Context
+	Recv() (*discoveryv3.DeltaDiscoveryRequest, error)
+	Send(*discoveryv3.DeltaDiscoveryResponse) error
+}
+
+// serve serves an Envoy on a stream, of which open makes the feed once it is known whose it is.
+func (s *Server) serve(stream wire, open func(gateway objects.Name, node string) feed) error {
 	ctx := stream.Context()
 	r, err := stream.Recv()
 	if err != nil {
@@ -86,8 +126,8 @@ func (s *Server) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscovery
 		return status.Error(codes.PermissionDenied, err.Error())
 	}
 	node := r.GetNode().GetId() // the first request alone names it
-	s.Log.Info("an Envoy is connected", "gateway", gateway.String(), "envoy", node)
-	defer s.Log.Info("an Envoy has left", "gateway", gateway.String(), "envoy", node)
+	from := open(gateway, node)
+	defer from.end()
 	requests := make(chan *discoveryv3.DeltaDiscoveryRequest)
 	go func() {
 		defer close(requests)
@@ -104,9 +144,10 @@ func (s *Server) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscovery
 		}
 	}()
 	to := order.New()
+	from.hear(r)
 	to.Hear(r) // it answers nothing yet
 	for {
-		have, changed := s.of(gateway)
+		have, changed := from.now()
 		if have != nil {
 			for _, response := range to.Next(have) {
 				if err := stream.Send(response); err != nil {
@@ -119,6 +160,7 @@ func (s *Server) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscovery
 			if !ok {
 				return nil
 			}
+			from.hear(r)
 			if a, ok := to.Hear(r); ok {
 				s.heard(gateway, node, a)
 			}
@@ -145,6 +187,7 @@ const keepaliveInterval = 10 * time.Second
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	server := grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveInterval, PermitWithoutStream: true}))
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, s)
+	edsv3.RegisterEndpointDiscoveryServiceServer(server, s)
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
@@ -197,12 +240,14 @@ func SnapshotOf(r *envoy.Resources) (order.Snapshot, error) {
 }
 
 func add(to order.Snapshot, of, name string, m proto.Message) error {
-	body := &anypb.Any{TypeUrl: of}
-	var err error
-	if body.Value, err = (proto.MarshalOptions{Deterministic: true}).Marshal(m); err != nil {
-		return err
-	}
-	sum := sha256.Sum256(body.GetValue())
-	to[of][name] = order.Resource{Version: hex.EncodeToString(sum[:8]), Body: body}
-	return nil
+	r, err := resource(of, m)
+	to[of][name] = r
+	return err
+}
+
+// resource returns a resource of a type.
+func resource(of string, m proto.Message) (order.Resource, error) {
+	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	sum := sha256.Sum256(value)
+	return order.Resource{Version: hex.EncodeToString(sum[:8]), Body: &anypb.Any{TypeUrl: of, Value: value}}, err
 }

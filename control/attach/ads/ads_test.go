@@ -30,6 +30,8 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
+// Each change puts a route on a cluster that is new, and takes the one before away. The test fails where routes do not wait for clusters,
+// or clusters leave before routes.
 func TestNoRequestIsLostByAChange(t *testing.T) {
 	const changes = 50
 	s := start(t, 1)
@@ -68,6 +70,7 @@ func TestNoRequestIsLostByAChange(t *testing.T) {
 	}
 }
 
+// An Envoy that loses its control keeps what it has, is told nothing again by the next one, which has the same, and then of news.
 func TestWhatAnEnvoyHasIsNotSentAgain(t *testing.T) {
 	s := start(t, 2)
 	s.backend("a", 21000)
@@ -91,6 +94,7 @@ func TestWhatAnEnvoyHasIsNotSentAgain(t *testing.T) {
 	s.await("200 b")
 }
 
+// Before all objects are known, nobody is told that there is nothing.
 func TestNobodyIsServedBeforeAllIsKnown(t *testing.T) {
 	s := start(t, 3)
 	s.backend("a", 21000)
@@ -106,6 +110,7 @@ func TestNobodyIsServedBeforeAllIsKnown(t *testing.T) {
 	}
 }
 
+// What an Envoy refuses is told with its words, stays as it was, and holds nothing else up.
 func TestWhatIsRefusedIsTold(t *testing.T) {
 	s := start(t, 4)
 	s.backend("a", 21000)
@@ -135,6 +140,7 @@ func TestWhatIsRefusedIsTold(t *testing.T) {
 	s.await("200 b")
 }
 
+// An Envoy that names no Gateway is turned away, and one of a Gateway that there is not is served nothing.
 func TestAnEnvoyIsServedItsOwnGatewayAlone(t *testing.T) {
 	s := start(t, 5)
 	s.backend("a", 21000)
@@ -161,6 +167,8 @@ func TestAnEnvoyIsServedItsOwnGatewayAlone(t *testing.T) {
 	}
 }
 
+// Each listener serves its own hostname with its own certificate; a request over another's connection is misdirected. A certificate that
+// is replaced, or a listener that comes, cuts no answer that flows elsewhere.
 func TestListenersOverTLS(t *testing.T) {
 	s := start(t, 6)
 	s.backend("a", 21000)
@@ -226,4 +234,73 @@ func TestListenersOverTLS(t *testing.T) {
 	if got := ask(one, "one.test") + " " + ask(two, "x.two.test"); got != "a a" {
 		t.Errorf("over the connections from before: %s", got)
 	}
+}
+
+// Pods come and go: the Envoy is told of endpoints, and of nothing else, and no request is lost. A Service without endpoints is told to
+// have none, so that nobody waits for it.
+func TestPodsComeAndGoByEndpointsAlone(t *testing.T) {
+	s := start(t, 7)
+	old, open := s.says("old", 21000)
+	s.says("new", 21001)
+	s.slice("a", 21000)
+	s.apply(to("a"))
+	s.await("200 old")
+	await(t, "the Envoy has taken its routes", func() bool {
+		return slices.ContainsFunc(s.heard(), func(a order.Answer) bool { return a.Type == order.Routes })
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for ctx.Err() == nil {
+				if got := s.get(); got != "200 old" && got != "200 new" && ctx.Err() == nil {
+					t.Errorf("a request gets %s", got)
+				}
+			}
+		})
+	}
+	var told []order.Answer
+	for i, ports := range [][]int{{21000, 21001}, {21001}} {
+		s.slice("a", ports...)
+		s.tell()
+		s.tell() // it is the same
+		await(t, "the Envoy takes endpoints", func() bool { told = append(told, s.heard()...); return len(told) > i })
+	}
+	await(t, "none of Envoy's threads has a connection to the old one", func() bool { return open.Load() == 0 })
+	if err := old.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		if got := s.get(); got != "200 new" {
+			t.Errorf("after the old one has ended, it answers %s", got)
+		}
+	}
+	stop()
+	clients.Wait()
+	told = append(told, s.heard()...)
+	if len(told) != 2 {
+		t.Errorf("it is told %v", told)
+	}
+	for _, a := range told {
+		if a.Type != order.Endpoints || !slices.Equal(a.Names, []string{"service/ns/a/80"}) || a.Refused != "" {
+			t.Errorf("it is told %+v", a)
+		}
+	}
+
+	s.slice("a")
+	s.tell()
+	await(t, "without endpoints it answers 503", func() bool { return strings.HasPrefix(s.get(), "503 ") })
+	s.slice("a", 21001)
+	s.tell()
+	s.await("200 new")
+	s.heard()
+	began := time.Now()
+	s.apply(to("none"))
+	await(t, "of a new Service that never had any it is told that there are none", func() bool {
+		return slices.ContainsFunc(s.heard(), func(a order.Answer) bool {
+			return a.Type == order.Endpoints && slices.Equal(a.Names, []string{"service/ns/none/80"}) && a.Refused == ""
+		})
+	})
+	await(t, "and answers 503", func() bool { return strings.HasPrefix(s.get(), "503 ") })
+	t.Logf("a Service without endpoints is in force after %v", time.Since(began).Round(time.Millisecond))
 }

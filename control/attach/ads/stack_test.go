@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/big"
 	"net"
 	"net/http"
@@ -18,19 +19,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	edsv3 "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
-	"github.com/envoyproxy/go-control-plane/pkg/cache/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
-	"github.com/envoyproxy/go-control-plane/pkg/server/delta/v3"
 	"google.golang.org/grpc"
 
 	find "github.com/headgate/headgate/bench/envoy"
@@ -38,6 +36,7 @@ import (
 	"github.com/headgate/headgate/control/attach/envoy"
 	"github.com/headgate/headgate/control/attach/order"
 	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/control/attach/services"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/test/network"
@@ -45,20 +44,20 @@ import (
 )
 
 // gateway is the Gateway of the tests.
-
 var gateway = objects.Name{Namespace: "ns", Name: "g"}
 
 // stack is a real Envoy with what it is told by a Server, and Services behind it.
-
 type stack struct {
-	t         *testing.T
-	own       string // an address of loopback that no other test has
-	server    *ads.Server
-	template  *envoy.Template
-	endpoints *cache.LinearCache
-	envoy     *process.Process
-	dir       string
-	stop      func() // ends what serves
+	t        *testing.T
+	own      string // an address of loopback that no other test has
+	server   *ads.Server
+	template *envoy.Template
+	slices   map[string]objects.Slice // by Service
+	network  *objects.Network
+	plans    *plan.Plans
+	envoy    *process.Process
+	dir      string
+	stop     func() // ends what serves
 
 	mu      sync.Mutex // guards the following
 	answers []order.Answer
@@ -74,7 +73,7 @@ func start(t *testing.T, number int) *stack {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stack{t: t, own: fmt.Sprintf("127.%d.%d.2", 200+os.Getpid()%50, number), endpoints: cache.NewLinearCache(resource.EndpointType)}
+	s := &stack{t: t, own: fmt.Sprintf("127.%d.%d.2", 200+os.Getpid()%50, number), slices: make(map[string]objects.Slice)}
 	if s.template, err = envoy.Read(text); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +127,6 @@ func (s *stack) newServer() *ads.Server {
 }
 
 // serve serves what control does, on a socket, until stop is called.
-
 func (s *stack) serve() (stop func()) {
 	l, err := net.Listen("unix", filepath.Join(s.dir, "control.sock"))
 	if err != nil {
@@ -136,7 +134,7 @@ func (s *stack) serve() (stop func()) {
 	}
 	grpcServer := grpc.NewServer()
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(grpcServer, s.server)
-	edsv3.RegisterEndpointDiscoveryServiceServer(grpcServer, services{delta: delta.NewServer(s.t.Context(), s.endpoints, nil)})
+	edsv3.RegisterEndpointDiscoveryServiceServer(grpcServer, s.server)
 	go func() { _ = grpcServer.Serve(l) }()
 	own := s.server
 	stop = func() {
@@ -147,39 +145,50 @@ func (s *stack) serve() (stop func()) {
 	return stop
 }
 
-// services tells Envoys of the endpoints of Services.
-
-type services struct {
-	edsv3.UnimplementedEndpointDiscoveryServiceServer
-	delta delta.Server
-}
-
-func (s services) DeltaEndpoints(stream edsv3.EndpointDiscoveryService_DeltaEndpointsServer) error {
-	return s.delta.DeltaStreamHandler(stream, resource.EndpointType)
-}
-
 // backend serves the Service ns/NAME at a port, and says its name.
-
 func (s *stack) backend(name string, port int) {
 	s.t.Helper()
-	address := fmt.Sprintf("%s:%d", s.own, port)
-	l, err := net.Listen("tcp", address)
+	s.says(name, port)
+	s.slice(name, port)
+}
+
+// says serves at a port, and says a word, until it is shut down. Open is how many connections it has.
+func (s *stack) says(word string, port int) (is *http.Server, open *atomic.Int64) {
+	s.t.Helper()
+	l, err := net.Listen("tcp", fmt.Sprintf("%s:%d", s.own, port))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	is := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, name) }), ReadHeaderTimeout: time.Minute}
+	open = new(atomic.Int64)
+	is = &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, word) }), ReadHeaderTimeout: time.Minute,
+		ConnState: func(_ net.Conn, state http.ConnState) {
+			switch state {
+			case http.StateNew:
+				open.Add(1)
+			case http.StateClosed:
+				open.Add(-1)
+			}
+		},
+	}
 	go func() { _ = is.Serve(l) }()
 	s.t.Cleanup(func() { _ = is.Close() })
-	cluster := "service/ns/" + name + "/80"
-	host := &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{
-		Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-			Address: s.own, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(port)},
-		}}},
-	}}}
-	var list types.Resource = &endpointv3.ClusterLoadAssignment{
-		ClusterName: cluster, Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: []*endpointv3.LbEndpoint{host}}},
+	return is, open
+}
+
+// slice has the Service ns/NAME lead to ports, once that is told.
+func (s *stack) slice(name string, ports ...int) {
+	is := objects.Slice{Service: objects.Name{Namespace: "ns", Name: name}, Type: objects.IPv4, Endpoints: []objects.SliceEndpoint{{Address: netip.MustParseAddr(s.own), Ready: true}}}
+	for _, port := range ports {
+		is.Ports = append(is.Ports, objects.SlicePort{Number: int32(port), Protocol: "TCP"})
 	}
-	if err := s.endpoints.UpdateResource(cluster, list); err != nil {
+	s.slices[name] = is
+}
+
+// tell tells the Envoy of the endpoints of Services.
+func (s *stack) tell() {
+	s.t.Helper()
+	if err := s.server.SetEndpoints(services.Of(s.plans.Gateways, s.network, slices.Collect(maps.Values(s.slices)))); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -188,19 +197,19 @@ const class = "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controller
 	"kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}]}\n"
 
 // apply puts objects in force, beside the class and the Gateway, with changes of what comes of them.
-
 func (s *stack) apply(text string, changes ...func(*envoy.Resources)) {
 	s.t.Helper()
 	s.put(class+text, nil, changes...)
 }
 
 // put puts objects in force, with certificates.
-
 func (s *stack) put(text string, certificates map[objects.Name]plan.Certificate, changes ...func(*envoy.Resources)) {
 	s.t.Helper()
-	n := network.Read(s.t, text)
+	s.network = network.Read(s.t, text)
+	s.plans = plan.Of(attach.Of(s.network), s.network, certificates)
+	s.tell()
 	all := make(map[objects.Name]order.Snapshot)
-	for _, p := range plan.Of(attach.Of(n), n, certificates).Gateways {
+	for _, p := range s.plans.Gateways {
 		r, err := s.template.Of(p, s.template.FromControl(func(port int32) (string, uint32) { return s.own, 20000 + uint32(port) }))
 		if err != nil {
 			s.t.Fatal(err)
@@ -216,7 +225,6 @@ func (s *stack) put(text string, certificates map[objects.Name]plan.Certificate,
 }
 
 // to sends every request to one Service, which is the only one.
-
 func to(name string) string {
 	return fmt.Sprintf("---\nkind: Service\nmetadata: {namespace: ns, name: %s}\nspec: {ports: [{port: 80}]}\n---\nkind: HTTPRoute\nmetadata: {namespace: ns, name: r}\n"+
 		"spec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: %s, port: 80}]}]}\n", name, name)
@@ -225,7 +233,6 @@ func to(name string) string {
 var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}
 
 // get returns the answer to a request, in words.
-
 func (s *stack) get() string {
 	q, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://"+s.own+":20080/", nil)
 	if err != nil {
@@ -258,12 +265,7 @@ func (s *stack) await(want string) time.Duration {
 	}
 }
 
-// Each change puts a route on a cluster that is new, and takes the one before away. The test fails where routes do not wait for clusters,
-
-// or clusters leave before routes.
-
 // heard returns what the Envoy has said so far, and forgets it.
-
 func (s *stack) heard() []order.Answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -272,16 +274,7 @@ func (s *stack) heard() []order.Answer {
 	return all
 }
 
-// An Envoy that loses its control keeps what it has, is told nothing again by the next one, which has the same, and then of news.
-
-// Before all objects are known, nobody is told that there is nothing.
-
-// What an Envoy refuses is told with its words, stays as it was, and holds nothing else up.
-
-// An Envoy that names no Gateway is turned away, and one of a Gateway that there is not is served nothing.
-
 // connected says whether the Envoy's stream to control is up.
-
 func (s *stack) connected() bool {
 	response, err := client.Get("http://" + s.own + ":9901/stats?filter=control_plane.connected_state")
 	if err != nil {
@@ -303,7 +296,6 @@ func await(t *testing.T, what string, holds func() bool) {
 }
 
 // certificate returns one for a hostname that signs itself.
-
 func certificate(t *testing.T, host string) plan.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -323,7 +315,3 @@ func certificate(t *testing.T, host string) plan.Certificate {
 		Chain: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain}), Key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
 	}
 }
-
-// Each listener serves its own hostname with its own certificate; a request over another's connection is misdirected. A certificate that
-
-// is replaced, or a listener that comes, cuts no answer that flows elsewhere.
