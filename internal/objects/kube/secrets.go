@@ -2,10 +2,7 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,62 +15,63 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/headgate/headgate/internal/objects"
-	"github.com/headgate/headgate/internal/reach"
 )
 
 const (
-	// secretsInterval is between two readings of a Secret: a token that is replaced is in use some 10 s later, however long one
-	// takes.
+	// secretsInterval is between two readings of a Secret: what is replaced is in use some 10 s later, however long one takes.
 	secretsInterval = 5 * time.Second
 	// secretsPatience bounds how long new objects wait for the Secrets that they name.
 	secretsPatience = time.Second
 )
 
-// Secrets keeps the tokens that engines are reached with those that are in the Secrets that PoolSettings name. A token stays as
-// it was while its Secret cannot be read. Make one with [NewSecrets]; it is safe for concurrent use.
+// Secrets reads those Secrets of an API server that its users name, again and again, and hands them to these. Make one with
+// [NewSecrets]; it is safe for concurrent use.
 //
 // It needs the verb get of each of these Secrets, which a Role of its namespace gives for it by its name. It lists none and
 // watches none.
 type Secrets struct {
 	client client.Reader
-	tokens *reach.Tokens
-	log    *slog.Logger
 
-	mu     sync.Mutex // guards what follows
-	named  []objects.Secret
-	faults map[string]string // why one was not read last, as it was told, by reference
+	mu    sync.Mutex // guards users
+	users []User
 }
 
-// NewSecrets returns the Secrets of an API server, of which none is named yet. It calls nobody.
-func NewSecrets(c *rest.Config, tokens *reach.Tokens, log *slog.Logger) (*Secrets, error) {
+// User is who names Secrets, for one purpose. It must be safe for concurrent use.
+type User interface {
+	// Named are the Secrets that are named now. No other is read.
+	Named() []objects.Name
+	// Take is handed the data of a Secret that was read, or why it cannot be had, with the right that lacks if that is the reason. One
+	// that the User does not name, not any more or at no time, is nothing to it. It may not keep what it does not need, nor change it.
+	Take(name objects.Name, data map[string][]byte, err error)
+}
+
+// NewSecrets returns the Secrets of an API server, which nobody uses yet. It calls nobody.
+func NewSecrets(c *rest.Config) (*Secrets, error) {
 	asks, err := Client(c)
 	if err != nil {
 		return nil, err
 	}
-	return &Secrets{client: asks, tokens: tokens, log: log, faults: make(map[string]string)}, nil
+	return &Secrets{client: asks}, nil
 }
 
-// Name says which Secrets are named from now on. It returns when those that were not named before have been read, or a second
-// later: nobody is to be reached without a token that there is.
-func (s *Secrets) Name(ctx context.Context, all []objects.Secret) {
+// Add adds a user.
+func (s *Secrets) Add(u User) {
 	s.mu.Lock()
-	fresh := slices.DeleteFunc(slices.Clone(all), func(is objects.Secret) bool { return s.names(is.Ref()) })
-	s.named = all
-	refs := make([]string, len(all))
-	for i, is := range all {
-		refs[i] = is.Ref()
-	}
-	s.tokens.Keep(refs)
-	maps.DeleteFunc(s.faults, func(ref, _ string) bool { return !s.names(ref) })
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	s.users = append(s.users, u)
+}
+
+func (s *Secrets) all() []User {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.users)
+}
+
+// Read reads Secrets that have just been named. It returns when they have been handed to their users, or a second later.
+func (s *Secrets) Read(ctx context.Context, names []objects.Name) {
 	ctx, cancel := context.WithTimeout(ctx, secretsPatience)
 	defer cancel()
-	s.read(ctx, fresh)
-}
-
-// names says whether a Secret is named. The caller holds mu.
-func (s *Secrets) names(ref string) bool {
-	return slices.ContainsFunc(s.named, func(is objects.Secret) bool { return is.Ref() == ref })
+	s.read(ctx, names)
 }
 
 // Run reads the Secrets that are named again and again, until ctx ends.
@@ -86,22 +84,36 @@ func (s *Secrets) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		s.mu.Lock()
-		named := s.named
-		s.mu.Unlock()
-		s.read(ctx, named)
+		s.read(ctx, s.named())
 	}
 }
 
-// read reads Secrets one after the other, while the API server answers.
-func (s *Secrets) read(ctx context.Context, all []objects.Secret) {
-	for _, is := range all {
+// named are the Secrets that users name now.
+func (s *Secrets) named() (all []objects.Name) {
+	for _, u := range s.all() {
+		all = append(all, u.Named()...)
+	}
+	return all
+}
+
+// read reads Secrets one after the other, each once, while the API server answers and somebody names them.
+func (s *Secrets) read(ctx context.Context, names []objects.Name) {
+	slices.SortFunc(names, objects.Name.Compare)
+	for _, name := range slices.Compact(names) {
+		if !slices.Contains(s.named(), name) {
+			continue // meanwhile others were named
+		}
 		var secret corev1.Secret
-		err := s.client.Get(ctx, client.ObjectKey(is.Name), &secret)
+		err := s.client.Get(ctx, client.ObjectKey(name), &secret)
 		if ctx.Err() != nil {
 			return
 		}
-		s.take(is, &secret, err)
+		if apierrors.IsForbidden(err) {
+			err = fmt.Errorf("%w; give %s get on it with a Role in the namespace %s", err, account(err), name.Namespace)
+		}
+		for _, u := range s.all() {
+			u.Take(name, secret.Data, err)
+		}
 		if err != nil && !answered(err) {
 			return
 		}
@@ -110,64 +122,6 @@ func (s *Secrets) read(ctx context.Context, all []objects.Secret) {
 
 // answered says whether an error is what the API server says.
 func answered(err error) bool { return apierrors.ReasonForError(err) != "" }
-
-// take keeps what was read of a Secret, and tells of a fault when it begins and when it ends.
-func (s *Secrets) take(is objects.Secret, secret *corev1.Secret, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ref := is.Ref()
-	if !s.names(ref) {
-		return // meanwhile another was named
-	}
-	log := s.log.With("secret", is.Name.String(), "key", is.Key)
-	fresh, fault, kind := false, error(nil), ""
-	if err != nil {
-		fault, kind = fmt.Errorf("cannot read Secret %s, which PoolSettings %s names: %w%s", is.Name, is.Settings, err, remedy(is, err)), "no answer"
-		if answered(err) {
-			kind = fault.Error()
-		}
-	} else if fresh, err = s.set(ref, is.Key, secret); err != nil {
-		fault = fmt.Errorf("cannot use Secret %s, which PoolSettings %s names: its key %s %w", is.Name, is.Settings, is.Key, err)
-		kind = fault.Error()
-	}
-	was, failed := s.faults[ref]
-	switch {
-	case fault == nil:
-		delete(s.faults, ref)
-		if fresh || failed {
-			log.Info("read the token of a pool's engines", "new", fresh)
-		}
-		return
-	case failed && was == kind:
-	case s.tokens.Of(ref) != "":
-		log.Error("cannot read the token of a pool's engines; keeping the last good one; retrying", "err", fault)
-	default:
-		log.Error("cannot read the token of a pool's engines; calling them without one; retrying", "err", fault)
-	}
-	s.faults[ref] = kind
-}
-
-// set puts the token that a Secret has at a key in use, and reports whether it is a new one.
-func (s *Secrets) set(ref, key string, secret *corev1.Secret) (fresh bool, err error) {
-	text, there := secret.Data[key]
-	if !there {
-		return false, errNoKey
-	}
-	return s.tokens.Set(ref, text)
-}
-
-var errNoKey = errors.New("is not there: write the token that the engines want")
-
-// remedy is what to do about what an API server says of a Secret; empty if nobody knows.
-func remedy(is objects.Secret, err error) string {
-	switch {
-	case apierrors.IsForbidden(err):
-		return fmt.Sprintf("; give %s get on it with a Role in the namespace %s", account(err), is.Name.Namespace)
-	case apierrors.IsNotFound(err):
-		return "; make it, with the token as its key " + is.Key
-	}
-	return ""
-}
 
 // asker is who asked, in what an API server says that denies it something.
 var asker = regexp.MustCompile(`User "([^"]*)"`)

@@ -3,7 +3,9 @@ package kube
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -91,16 +93,17 @@ func named(all ...string) (secrets []objects.Secret) {
 }
 
 // keeping reads the Secrets of a vault in a bubble of fake time.
-func keeping(t *testing.T, test func(t *testing.T, v *vault, s *Secrets, log *strings.Builder)) {
+func keeping(t *testing.T, test func(t *testing.T, v *vault, s *EngineTokens, log *strings.Builder)) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &vault{texts: make(map[string]string), wrong: make(map[string]error)}
 		var log strings.Builder // read when everything rests
-		s := &Secrets{client: v, tokens: reach.NewTokens(nil), log: slog.New(slog.NewTextHandler(&log, nil)), faults: make(map[string]string)}
+		secrets := &Secrets{client: v}
+		s := NewEngineTokens(secrets, reach.NewTokens(nil), slog.New(slog.NewTextHandler(&log, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_ = s.Run(ctx)
+			_ = secrets.Run(ctx)
 		}()
 		test(t, v, s, &log)
 		cancel()
@@ -117,7 +120,7 @@ func later(d time.Duration) {
 // A token is there when its Secret has just been named, and the one of a rotated Secret within 10 s; the last good one stays
 // while there is none. What is wrong is told once, with what to do.
 func TestATokenIsThatOfItsSecret(t *testing.T) {
-	keeping(t, func(t *testing.T, v *vault, s *Secrets, log *strings.Builder) {
+	keeping(t, func(t *testing.T, v *vault, s *EngineTokens, log *strings.Builder) {
 		want := func(what, token string) {
 			t.Helper()
 			if got := s.tokens.Of("a/s/token"); got != token {
@@ -184,7 +187,7 @@ func TestATokenIsThatOfItsSecret(t *testing.T) {
 }
 
 func TestWithoutItsSecretAPoolHasNoToken(t *testing.T) {
-	keeping(t, func(t *testing.T, v *vault, s *Secrets, log *strings.Builder) {
+	keeping(t, func(t *testing.T, v *vault, s *EngineTokens, log *strings.Builder) {
 		v.set("a/s", "", forbidden)
 		v.set("b/s", "of-b", nil)
 		s.Name(t.Context(), named("a/s", "b/s"))
@@ -214,7 +217,7 @@ func TestWithoutItsSecretAPoolHasNoToken(t *testing.T) {
 
 // New objects wait for their Secrets, but not for those that there were, and for no API server that is slow or away.
 func TestNobodyWaitsLongForASecret(t *testing.T) {
-	keeping(t, func(t *testing.T, v *vault, s *Secrets, _ *strings.Builder) {
+	keeping(t, func(t *testing.T, v *vault, s *EngineTokens, _ *strings.Builder) {
 		took := func() time.Duration {
 			begun := time.Now()
 			s.Name(t.Context(), named("a/s", "b/s"))
@@ -251,7 +254,7 @@ func TestNobodyWaitsLongForASecret(t *testing.T) {
 
 // What is read of a Secret that is named no more, or not yet, counts for nothing.
 func TestALateAnswerCountsForNothing(t *testing.T) {
-	keeping(t, func(t *testing.T, v *vault, s *Secrets, _ *strings.Builder) {
+	keeping(t, func(t *testing.T, v *vault, s *EngineTokens, _ *strings.Builder) {
 		v.set("a/s", "one", nil)
 		s.Name(t.Context(), named("a/s"))
 		v.setSlow(time.Second)
@@ -260,6 +263,82 @@ func TestALateAnswerCountsForNothing(t *testing.T) {
 		later(time.Second)
 		if got := s.tokens.Of("a/s/token"); got != "" {
 			t.Errorf("the token is %q", got)
+		}
+	})
+}
+
+// another is a user beside the tokens, which notes what it is handed.
+type another struct {
+	mu    sync.Mutex // guards what follows
+	named []objects.Name
+	told  []string
+}
+
+func (a *another) Named() []objects.Name {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.named
+}
+
+func (a *another) name(all ...objects.Name) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.named = all
+}
+
+func (a *another) Take(name objects.Name, data map[string][]byte, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if slices.Contains(a.named, name) {
+		a.told = append(a.told, fmt.Sprintf("%s %s %v", name, data["token"], err))
+	}
+}
+
+// What two name is read once for both. What nobody names any more is not read, even if somebody did when the round began.
+func TestASecretHasSeveralUsers(t *testing.T) {
+	keeping(t, func(t *testing.T, v *vault, s *EngineTokens, _ *strings.Builder) {
+		other := new(another)
+		s.secrets.Add(other)
+		told := func(what string, want ...string) {
+			t.Helper()
+			other.mu.Lock()
+			defer other.mu.Unlock()
+			if !slices.Equal(other.told, want) {
+				t.Errorf("%s the other user is told %q, want %q", what, other.told, want)
+			}
+			other.told = nil
+		}
+		v.set("a/s", "one", nil)
+		v.set("b/s", "two", nil)
+		s.Name(t.Context(), named("a/s"))
+		other.name(objects.Name{Namespace: "a", Name: "s"}, objects.Name{Namespace: "b", Name: "s"})
+		later(secretsInterval)
+		told("of both", "a/s one <nil>", "b/s two <nil>")
+		if got := s.tokens.Of("a/s/token") + s.tokens.Of("b/s/token"); got != "one" {
+			t.Errorf("the tokens are %q", got)
+		}
+		v.reads("")
+		later(secretsInterval)
+		if n := v.reads("a/s"); n != 1 {
+			t.Errorf("what both name is read %d times", n)
+		}
+		told("again", "a/s one <nil>", "b/s two <nil>")
+		v.setSlow(time.Second)
+		later(secretsInterval + time.Second/2) // a/s is being read, and b/s will be
+		other.name()
+		later(secretsInterval)
+		if n := v.reads("b/s"); n != 0 {
+			t.Errorf("what nobody names any more is read %d times", n)
+		}
+		told("when it names none")
+		v.setSlow(0)
+		later(time.Second)
+		other.name(objects.Name{Namespace: "a", Name: "s"})
+		s.Name(t.Context(), nil)
+		later(secretsInterval)
+		told("of what it alone names", "a/s one <nil>")
+		if got := s.tokens.Of("a/s/token"); got != "" {
+			t.Errorf("the token is %q, which nobody names", got)
 		}
 	})
 }

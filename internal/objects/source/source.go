@@ -141,11 +141,12 @@ func (s Source) Follow(ctx context.Context, log *slog.Logger, tokens *reach.Toke
 		if err != nil {
 			return err
 		}
-		secrets, err := kube.NewSecrets(config, tokens, log)
+		secrets, err := kube.NewSecrets(config)
 		if err != nil {
 			return err
 		}
-		named = func(w *objects.World) { secrets.Name(ctx, w.Secrets()) }
+		engines := kube.NewEngineTokens(secrets, tokens, log)
+		named = func(w *objects.World) { engines.Name(ctx, w.Secrets()) }
 		group.Go(func() error { return secrets.Run(ctx) })
 		group.Go(func() error { return server.Run(ctx, join) })
 	case s.Dir != "":
