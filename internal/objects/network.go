@@ -24,6 +24,8 @@ type Network struct {
 	Policies   []gatewayv1.BackendTLSPolicy
 	Namespaces []Namespace
 	Services   []Service
+	// KeyPairs are the Secrets of a folder.
+	KeyPairs []KeyPair
 
 	// What else attaches, or is named: a Set has these kinds too.
 	Routes   []v1alpha1.LLMRoute
@@ -56,6 +58,7 @@ func (n *Network) shelves() map[string]shelf {
 		BackendTLSPolicyKind:      named(&n.Policies),
 		NamespaceKind:             ordered[Namespace]{&n.Namespaces, func(ns *Namespace) Name { return Name{Name: ns.Name} }},
 		ServiceKind:               ordered[Service]{&n.Services, func(s *Service) Name { return s.Name }},
+		SecretKind:                ordered[KeyPair]{&n.KeyPairs, func(k *KeyPair) Name { return k.Name }},
 		v1alpha1.LLMRouteKind:     named(&n.Routes),
 		pool.Kind:                 named(&n.Pools),
 		v1alpha1.PoolSettingsKind: named(&n.Settings),

@@ -55,7 +55,7 @@ func CheckSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 func CheckFolderSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	errs := CheckSettings(s)
 	if s.Spec.EngineToken != nil {
-		errs = append(errs, field.Forbidden(field.NewPath("spec", "engineToken"), "a folder has no Secrets: leave it out, and say --engine-token-file"))
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "engineToken"), "tokens of engines are not read from a folder: leave it out, and say --engine-token-file"))
 	}
 	return errs
 }

@@ -61,13 +61,13 @@ func secretOf(name, key string) func(*v1alpha1.PoolSettingsSpec) {
 	}
 }
 
-// There are no Secrets in a folder, and no second way to say the token of its engines.
+// In a folder there is no second way to say the token of its engines.
 func TestSettingsOfAFolderNameNoSecret(t *testing.T) {
 	s := someSettings("s", "base", secretOf("engine-token", "A.k_-1"))
 	if errs := objects.CheckSettings(&s); len(errs) != 0 {
 		t.Errorf("an API server's: %v", errs)
 	}
-	const want = "spec.engineToken: Forbidden: a folder has no Secrets: leave it out, and say --engine-token-file"
+	const want = "spec.engineToken: Forbidden: tokens of engines are not read from a folder: leave it out, and say --engine-token-file"
 	if errs := objects.CheckFolderSettings(&s); len(errs) != 1 || errs[0].Error() != want {
 		t.Errorf("a folder's: %v", errs)
 	}

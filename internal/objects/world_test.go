@@ -244,12 +244,12 @@ func TestObjectsAreCounted(t *testing.T) {
 	got = objects.Build(objects.Set{
 		Pools: []pool.InferencePool{aPool("base", llama, 8000), aPool("endpoints", llama, 8000)},
 		Network: &objects.Network{
-			Gateways: make([]gatewayv1.Gateway, 2), Namespaces: make([]objects.Namespace, 3), Services: make([]objects.Service, 4),
+			Gateways: make([]gatewayv1.Gateway, 2), Namespaces: make([]objects.Namespace, 3), Services: make([]objects.Service, 4), KeyPairs: make([]objects.KeyPair, 5),
 			Pools: []pool.InferencePool{aPool("base", llama, 8000)},
 		},
 	}).Objects
 	want = map[string]int{
-		"InferencePool": 2, "LLMRoute": 0, "Pod": 0, "EndpointList": 0, "PoolSettings": 0, "Model": 0, "Gateway": 2, "Namespace": 3, "Service": 4, "EndpointSlice": 0,
+		"InferencePool": 2, "LLMRoute": 0, "Pod": 0, "EndpointList": 0, "PoolSettings": 0, "Model": 0, "Gateway": 2, "Namespace": 3, "Service": 4, "EndpointSlice": 0, "Secret": 5,
 		"GatewayClass": 0, "ListenerSet": 0, "HTTPRoute": 0, "GRPCRoute": 0, "ReferenceGrant": 0, "BackendTLSPolicy": 0,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -6,8 +6,8 @@
 package dir
 
 import (
-	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -52,9 +52,9 @@ type Source struct {
 
 // file is what is known of one file.
 type file struct {
-	text []byte    // as last read
-	good *contents // the last that was valid; nil if none was
-	err  error     // why text is not in force, nil if it is
+	sum  [sha256.Size]byte // of its text, as last read, which may have Secrets
+	good *contents         // the last that was valid; nil if none was
+	err  error             // why the text is not in force, nil if it is
 }
 
 // New returns a Source for the objects of a directory, which are of the kinds of a table. Refused is called after each reading with
@@ -180,7 +180,7 @@ func (s *Source) read() (*objects.Set, error) {
 	var unsettled []string
 	for _, name := range names {
 		f := s.files[name]
-		if f != nil && f.err == nil && bytes.Equal(f.text, texts[name]) {
+		if f != nil && f.err == nil && f.sum == sha256.Sum256(texts[name]) {
 			claim(claims, name, f.good)
 			continue
 		}
@@ -244,7 +244,7 @@ func (s *Source) update(name string, text []byte, claims map[objects.Object]stri
 	if err == nil && f.good != nil {
 		err = immutable(path, f.good, fresh)
 	}
-	f.text, f.err = text, err
+	f.sum, f.err = sha256.Sum256(text), err
 	if err != nil {
 		if s.running && (known == nil || known.Error() != err.Error()) {
 			s.log.Error("objects refused; keeping the last good ones of this file", "fault", err)

@@ -127,9 +127,13 @@ func find(node *yamlv3.Node, value string) *yamlv3.Node {
 	return nil
 }
 
-// steps splits "a.b[0].c" into "a", "b", "0", "c".
+// steps splits "a.b[0].c" into "a", "b", "0", "c". What is in brackets is one step: "data[tls.crt]" is "data", "tls.crt".
 func steps(path string) []string {
-	return strings.FieldsFunc(path, func(r rune) bool { return r == '.' || r == '[' || r == ']' })
+	within := false
+	return strings.FieldsFunc(path, func(r rune) bool {
+		within = r == '[' || within && r != ']'
+		return r == '[' || r == ']' || r == '.' && !within
+	})
 }
 
 // descend returns the child of node that step names and the line on which its key stands.

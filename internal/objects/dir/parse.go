@@ -2,9 +2,12 @@ package dir
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -109,6 +112,9 @@ func (p *parser) object(path string, text []byte) error {
 		}
 		return nil
 	}
+	if slices.ContainsFunc(kinds.Secrets(), func(k kinds.Kind) bool { return meta.Kind == k.Kind && meta.APIVersion == k.GroupVersion().String() }) {
+		return nil // it is for a program that serves with its certificate: this one does not even decode it
+	}
 	return p.fault(join(path, "kind"), "apiVersion %q, kind %q is not an object that Headgate reads; it reads %s", meta.APIVersion, meta.Kind, names(p.kinds))
 }
 
@@ -187,6 +193,9 @@ func (p *parser) decode(path string, text []byte, into any) ([]unknownField, err
 		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			return nil, p.fault(join(path, wrong.Field), "%s: want %s, not %s", wrong.Field, jsonName(wrong), wrong.Value)
 		}
+		if _, ok := errors.AsType[base64.CorruptInputError](err); ok {
+			return nil, p.notBase64(path, text)
+		}
 		// A value that reads itself, such as a duration, does not say where it stands, but quotes what it read.
 		reason := err.Error()
 		return nil, &Fault{File: p.file, Line: p.doc.lineOfQuoted(reason, path), Reason: reason}
@@ -198,6 +207,21 @@ func (p *parser) decode(path string, text []byte, into any) ([]unknownField, err
 		}
 	}
 	return unknown, nil
+}
+
+// notBase64 says which of a Secret's data is not in base64, which decoding does not.
+func (p *parser) notBase64(path string, text []byte) error {
+	var secret struct {
+		Data map[string]string `json:"data"`
+	}
+	_ = kjson.UnmarshalCaseSensitivePreserveInts(text, &secret) // it was read before
+	for _, key := range slices.Sorted(maps.Keys(secret.Data)) {
+		if _, err := base64.StdEncoding.DecodeString(secret.Data[key]); err != nil {
+			at := "data[" + key + "]"
+			return p.fault(join(path, at), "%s is not in base64: what is written as it is stands in stringData", at)
+		}
+	}
+	return p.fault(path, "some of it is not in base64")
 }
 
 // jsonName says what a Go type is called in YAML.

@@ -113,7 +113,7 @@ func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 			"EndpointList of another group is no list of objects", strings.Replace(goodList, "inference.x-k8s.io/v1alpha1", "v1", 1),
 			`f.yaml:2: apiVersion "v1", kind "EndpointList" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
 		},
-		{"a Secret", clusterSettings, `f.yaml:6: PoolSettings default/base: spec.engineToken: Forbidden: a folder has no Secrets: leave it out, and say --engine-token-file`},
+		{"a Secret", clusterSettings, `f.yaml:6: PoolSettings default/base: spec.engineToken: Forbidden: tokens of engines are not read from a folder: leave it out, and say --engine-token-file`},
 		{"list twice", goodList + "---\n" + goodList, "f.yaml:15: EndpointList default/rack-1 is defined twice, first at line 4"},
 		{"defined twice", goodPod + "---\n" + goodPod, "f.yaml:12: Pod default/engine-1 is defined twice, first at line 4"},
 		{

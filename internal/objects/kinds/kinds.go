@@ -1,8 +1,9 @@
 // Package kinds is the tables of the kinds of objects that Headgate reads. All that the sources of objects have to know of a
-// kind is its row: to add a kind is to write a row in [All] or [Network], and to make something of its objects in package objects.
+// kind is its row: to add a kind is to write a row in [All], [Network] or [Secrets], and to make something of its objects in package objects.
 package kinds
 
 import (
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -107,6 +108,8 @@ type Row[O, K any] struct {
 	ClusterScoped bool
 	// Optional says that an API server need not have the kind, so that nothing is amiss where it has not.
 	Optional bool
+	// FolderOnly says that the kind is read from folders alone: API servers are not asked for it, and List, Server and Trim are nil.
+	FolderOnly bool
 	// List is an empty list of its objects.
 	List List
 	// Strict says that a field that O does not have refuses a folder's object: that of a kind of our own is a slip of the pen.
@@ -149,6 +152,7 @@ type Kind struct {
 	Resource      schema.GroupVersionResource
 	ClusterScoped bool
 	Optional      bool
+	FolderOnly    bool
 	Strict        bool
 	AnyOrder      bool
 	// InSet and InNetwork say which of them keeps the kind.
@@ -179,7 +183,7 @@ func Of[O, K any, P pointer[O]](r Row[O, K]) Kind {
 	of := func(o Object) *O { return (*O)(o.(P)) }
 	return Kind{
 		GroupVersionKind: r.Resource.GroupVersion().WithKind(r.Kind), Resource: r.Resource,
-		ClusterScoped: r.ClusterScoped, Optional: r.Optional, Strict: r.Strict, AnyOrder: r.AnyOrder,
+		ClusterScoped: r.ClusterScoped, Optional: r.Optional, FolderOnly: r.FolderOnly, Strict: r.Strict, AnyOrder: r.AnyOrder,
 		InSet: r.In != nil, InNetwork: r.Net != nil,
 		New:     func() Object { return P(new(O)) },
 		NewList: func() List { return r.List.DeepCopyObject().(List) },
@@ -225,6 +229,11 @@ func (k Kind) Plural() string {
 		same++
 	}
 	return k.Kind[:same] + resource[same:]
+}
+
+// OfServers are the kinds of a table that API servers are asked for.
+func OfServers(table []Kind) []Kind {
+	return slices.DeleteFunc(slices.Clone(table), func(k Kind) bool { return k.FolderOnly })
 }
 
 // Absent says for people that an API server does not have the kind.

@@ -11,12 +11,15 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// both are the kinds of both tables.
+// both are the kinds of both tables that API servers are asked for.
 func both() []Kind { return slices.Concat(All(), Network()) }
+
+// every is the kinds of all tables.
+func every() []Kind { return slices.Concat(both(), Secrets()) }
 
 // What a Set can keep, with a Network and without one, has a row, and no kind has two.
 func TestEachKindOfTheWorldHasARow(t *testing.T) {
-	for _, table := range [][]Kind{All(), both()} {
+	for _, table := range [][]Kind{All(), every()} {
 		lacking := objects.Build(objects.Set{Network: NewNetwork(table)}).Objects
 		for _, k := range table {
 			if _, ok := lacking[k.Kind]; !ok {
@@ -36,9 +39,9 @@ func TestWhatIsKeptIsCountedAsItsKind(t *testing.T) {
 	where := map[string]int{
 		"LLMRoute": 3, "PoolSettings": 3, "InferencePool": 3, "Model": set, "EndpointList": set, "Pod": set, "EndpointSlice": set,
 		"GatewayClass": network, "Gateway": network, "ListenerSet": network, "HTTPRoute": network, "GRPCRoute": network,
-		"ReferenceGrant": network, "BackendTLSPolicy": network, "Namespace": network, "Service": network,
+		"ReferenceGrant": network, "BackendTLSPolicy": network, "Namespace": network, "Service": network, "Secret": network,
 	}
-	for _, k := range both() {
+	for _, k := range every() {
 		kept, _ := k.Server(k.New())
 		got := 0
 		var alone objects.Set
@@ -58,6 +61,13 @@ func TestWhatIsKeptIsCountedAsItsKind(t *testing.T) {
 		if got != where[k.Kind] || k.InSet != (got&set != 0) || k.InNetwork != (got&network != 0) {
 			t.Errorf("%s is kept in %d, and it is said in a Set %v, in a Network %v", k.Kind, got, k.InSet, k.InNetwork)
 		}
+	}
+	var asked []string
+	for _, k := range OfServers(every()) {
+		asked = append(asked, k.Kind)
+	}
+	if len(asked) != len(both()) || slices.Contains(asked, "Secret") {
+		t.Errorf("API servers are asked for %v", asked)
 	}
 	if NewNetwork(All()) != nil || NewNetwork(both()) == nil {
 		t.Error("a table has a Network that has none of what a Network alone has, or has none")

@@ -259,7 +259,7 @@ func TestWhatAFolderTakesAndAnAPIServerDoesNot(t *testing.T) {
 	}
 }
 
-// A folder has no Secrets.
+// Tokens of engines are not read from a folder.
 func TestWhatAnAPIServerTakesAndAFolderDoesNot(t *testing.T) {
 	c := newCluster(t)
 	for _, spec := range []string{
@@ -271,7 +271,7 @@ func TestWhatAnAPIServerTakesAndAFolderDoesNot(t *testing.T) {
 		if server != nil {
 			t.Errorf("%s\nthe API server says %v", spec, server)
 		}
-		if folder == nil || !strings.Contains(folder.Error(), "spec.engineToken: Forbidden: a folder has no Secrets: leave it out, and say --engine-token-file") {
+		if folder == nil || !strings.Contains(folder.Error(), "spec.engineToken: Forbidden: tokens of engines are not read from a folder: leave it out, and say --engine-token-file") {
 			t.Errorf("%s\na folder says %v", spec, folder)
 		}
 	}

@@ -55,6 +55,7 @@ type Source struct {
 // New returns a Source for the objects of a namespace, or of all where that is empty, which are of the kinds of a table; those that
 // are in no namespace are always of them. Its log is that of Kubernetes' libraries, as of [UseLog].
 func New(c *rest.Config, namespace string, table []kinds.Kind, log *slog.Logger, meter Meter) (*Source, error) {
+	table = kinds.OfServers(table)
 	UseLog(log)
 	s := &Source{
 		log: log, meter: meter, changed: make(chan struct{}, 1),

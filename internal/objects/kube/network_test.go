@@ -196,7 +196,7 @@ func TestOfOneNamespaceTheNetworkHasWhatIsInNoNamespaceToo(t *testing.T) {
 	}
 	c.In("other").Apply(attached["Gateway"] + "\n---\n" + attached["Service"])
 	f := followKinds(t, readerOfNetwork(c), "default", withNetwork, slog.New(slog.DiscardHandler))
-	want := map[string]int{"Pod": 0, "Model": 0, "EndpointList": 0, "EndpointSlice": 0, "Namespace": 5, "Service": 2}
+	want := map[string]int{"Pod": 0, "Model": 0, "EndpointList": 0, "EndpointSlice": 0, "Namespace": 5, "Service": 2, "Secret": 0} // none is read
 	for kind := range attached {
 		want[kind] = max(want[kind], 1)
 	}
@@ -246,6 +246,28 @@ func TestGatewayAPITakesThePlaceOfNoneOfOurCRDs(t *testing.T) {
 	set, err := kube.Read(t.Context(), s.Admin(), "", withNetwork)
 	if err == nil || !strings.Contains(err.Error(), "kubectl apply -k manifests/crds") {
 		t.Errorf("it is read as %+v, %v", set, err)
+	}
+}
+
+// What folders alone have an API server is not asked for: whoever lists Secrets has those of everybody.
+func TestSecretsAreNotListed(t *testing.T) {
+	c := newCluster(t)
+	c.GatewayAPI()
+	c.Apply(attached["Gateway"])
+	reader, table := readerOfNetwork(c), slices.Concat(withNetwork, kinds.Secrets())
+	if set, err := kube.Read(t.Context(), reader, "", table); err != nil || len(set.Network.Gateways) != 1 {
+		t.Errorf("read once there is %+v, %v", set.Network, err)
+	}
+	f := followKinds(t, reader, "", table, slog.New(slog.DiscardHandler))
+	c.sees(f, "Gateway", 1)
+	requests, err := apiserver.Requests(c.AuditLog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range requests {
+		if r.User.Name == "reader" && r.Object.Resource == "secrets" {
+			t.Errorf("it is asked to %s secrets", r.Verb)
+		}
 	}
 }
 

@@ -74,6 +74,7 @@ func nameOf(o client.Object) objects.Name {
 // namespace are read always, those that are not valid are an error. A kind whose CRD the API server does not have is empty; that it
 // has none of the CRDs but optional ones is an error.
 func Read(ctx context.Context, c *rest.Config, namespace string, table []kinds.Kind) (objects.Set, error) {
+	table = kinds.OfServers(table)
 	reader, err := clientOf(c, table)
 	if err != nil {
 		return objects.Set{}, err
