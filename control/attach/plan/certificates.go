@@ -11,9 +11,6 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// secretKind is the kind of Secrets, in the core group.
-const secretKind = "Secret"
-
 // Secrets returns the Secrets that the listeners of our Gateways may name, each once, in order: what is known of them is an argument of
 // [Of]. No other is to be read.
 func Secrets(a *attach.Attachments, n *objects.Network) []objects.Name {
@@ -41,17 +38,19 @@ func certificateRefs(l *attach.Listener) []gatewayv1.SecretObjectReference {
 // secret returns the Secret that a listener names, or why it may not.
 func secret(grants []gatewayv1.ReferenceGrant, l *attach.Listener, ref gatewayv1.SecretObjectReference) (objects.Name, attach.Verdict) {
 	name := objects.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(l.Of.Name.Namespace))), Name: string(ref.Name)}
-	kind, of := string(ptr.Deref(ref.Kind, secretKind)), string(ptr.Deref(ref.Group, ""))
+	kind, of := string(ptr.Deref(ref.Kind, objects.SecretKind)), string(ptr.Deref(ref.Group, ""))
 	switch {
-	case kind != secretKind || of != "":
+	case kind != objects.SecretKind || of != "":
 		return name, refused(gatewayv1.ListenerReasonInvalidCertificateRef, "%s %s of group %q is no certificate that Headgate knows: name a Secret", kind, name, of)
-	case !granted(grants, l.Of.Kind, l.Of.Name.Namespace, "", secretKind, name):
+	case !granted(grants, l.Of.Kind, l.Of.Name.Namespace, "", objects.SecretKind, name):
 		return name, refused(gatewayv1.ListenerReasonRefNotPermitted, "no ReferenceGrant in namespace %s lets %ss of namespace %s name Secret %s", name.Namespace, l.Of.Kind, l.Of.Name.Namespace, name.Name)
 	}
 	return name, attach.Verdict{}
 }
 
-// certify returns the Secrets with which an HTTPS listener can serve, and notes the first that it cannot.
+// certify returns the Secrets with which an HTTPS listener can serve, and notes the first that is at fault. One whose new content is at
+// fault serves on with what was good last, as an Envoy does that is sent what it refuses: the listener's condition says so at once, and
+// who made a slip of the pen has not cut off everybody.
 func (b *builder) certify(l *attach.Listener) []objects.Name {
 	note := func(v attach.Verdict) {
 		if _, noted := b.listeners[l]; !noted {
@@ -65,19 +64,18 @@ func (b *builder) certify(l *attach.Listener) []objects.Name {
 	var all []objects.Name
 	for _, ref := range certificateRefs(l) {
 		name, fault := secret(b.Grants, l, ref)
-		if fault == (attach.Verdict{}) {
-			switch c, known := b.certificates[name]; {
-			case !known:
-				fault = refused(gatewayv1.ListenerReasonInvalidCertificateRef, "Secret %s is not known", name)
-			case c.Fault != "":
-				fault = refused(gatewayv1.ListenerReasonInvalidCertificateRef, "Secret %s: %s", name, c.Fault)
-			}
-		}
 		if fault != (attach.Verdict{}) {
 			note(fault)
 			continue
 		}
-		if !slices.Contains(all, name) {
+		c, known := b.certificates[name]
+		switch {
+		case !known:
+			note(refused(gatewayv1.ListenerReasonInvalidCertificateRef, "Secret %s is not known", name))
+		case c.Fault != "":
+			note(refused(gatewayv1.ListenerReasonInvalidCertificateRef, "Secret %s: %s", name, c.Fault))
+		}
+		if known && c.serves() && !slices.Contains(all, name) {
 			all = append(all, name)
 		}
 	}

@@ -32,10 +32,17 @@ type Plans struct {
 // Certificate is what is in a Secret of TLS.
 type Certificate struct {
 	// Chain and Key are in PEM.
-	Chain, Key []byte
-	// Fault is why it cannot be used, in words for people, such as that there is no such Secret; empty if it can.
+	Chain []byte
+	Key   objects.PrivateKey
+	// Fault is why what the Secret has cannot be used, in words for people, such as that there is no such Secret; empty if it can.
+	// With a Fault, Chain and Key are those that were good last, with which listeners go on; empty if they may not.
 	Fault string
+	// Warning is why clients may refuse what Envoys serve, such as that it has expired; empty if nothing is known.
+	Warning string
 }
+
+// serves says whether a listener may serve with it.
+func (c Certificate) serves() bool { return c.Fault == "" || len(c.Chain) > 0 }
 
 // RouteVerdict is what is wrong with a route, whatever it attaches to.
 type RouteVerdict struct {

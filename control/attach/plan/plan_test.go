@@ -28,8 +28,11 @@ func TestScenarios(t *testing.T) {
 
 // certificates are what is known of Secrets.
 var certificates = map[objects.Name]plan.Certificate{
-	{Namespace: "ns", Name: "cert"}:    {Chain: []byte("chain"), Key: []byte("key")},
-	{Namespace: "other", Name: "cert"}: {Chain: []byte("chain"), Key: []byte("key")},
-	{Namespace: "ns", Name: "broken"}:  {Fault: "tls.key does not fit tls.crt"},
-	{Namespace: "ns", Name: "missing"}: {Fault: "there is no such Secret"},
+	{Namespace: "ns", Name: "cert"}:     {Chain: []byte("chain"), Key: []byte("key")},
+	{Namespace: "other", Name: "cert"}:  {Chain: []byte("chain"), Key: []byte("key")},
+	{Namespace: "ns", Name: "broken"}:   {Fault: "tls.key does not fit tls.crt"},
+	{Namespace: "ns", Name: "missing"}:  {Fault: "there is no such Secret"},
+	{Namespace: "ns", Name: "was-good"}: {Chain: []byte("chain"), Key: []byte("key"), Fault: "tls.key does not fit tls.crt"},
+	{Namespace: "ns", Name: "old"}:      {Chain: []byte("chain"), Key: []byte("key"), Warning: "it has expired"},
+	{Namespace: "other", Name: "key"}:   {Chain: []byte("chain"), Key: []byte("key")},
 }

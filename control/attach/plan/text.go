@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +26,11 @@ func (p *Plans) Text() string {
 						fmt.Fprintf(&out, "      %s\n", line)
 					}
 				}
+			}
+		}
+		for _, name := range slices.SortedFunc(maps.Keys(g.Certificates), objects.Name.Compare) {
+			if words := g.Certificates[name].Warning; words != "" {
+				fmt.Fprintf(&out, "  Secret %s: %s\n", name, words)
 			}
 		}
 		for _, c := range g.Clusters {
