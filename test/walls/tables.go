@@ -144,8 +144,8 @@ var houses = [][]floor{
 			"the one speaks with Envoys, the other with people",
 		},
 		{
-			[]string{"control/attach/envoy", "control/attach/services"},
-			"plans in Envoy's words, and the endpoints of what they name",
+			[]string{"control/attach/envoy", "control/attach/services", "control/attach/certificates"},
+			"plans in Envoy's words, the endpoints of what they name, and what plans are made of beside objects",
 		},
 		{
 			[]string{"control/place", "control/place/board", "control/place/mesh", "control/attach/plan", "control/attach/order"},
@@ -204,6 +204,7 @@ var guests = []struct {
 	{"control/place/load", []string{"bench/simulated", "bench/runtime"}, "what drives engines is tried on simulated ones"},
 	{"control/attach/envoy", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 	{"control/attach/ads", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
+	{"control/attach/certificates", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 }
 
 // namesakes are packages that share their name with another, which has a reader look twice.

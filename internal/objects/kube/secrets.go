@@ -98,8 +98,7 @@ func (s *Secrets) named() (all []objects.Name) {
 
 // read reads Secrets one after the other, each once, while the API server answers and somebody names them.
 func (s *Secrets) read(ctx context.Context, names []objects.Name) {
-	slices.SortFunc(names, objects.Name.Compare)
-	for _, name := range slices.Compact(names) {
+	for _, name := range slices.Compact(slices.SortedFunc(slices.Values(names), objects.Name.Compare)) {
 		if !slices.Contains(s.named(), name) {
 			continue // meanwhile others were named
 		}

@@ -32,6 +32,9 @@ type Source struct {
 	Endpoints []string
 	// Named are pools that flags name, by flag: one that does not exist is a problem of the World.
 	Named map[string]objects.Name
+	// Secrets is given those of an API server, for other users than the tokens of engines, before anything is published; nil if there are
+	// none.
+	Secrets func(*kube.Secrets)
 }
 
 // Kube is the flags that name an API server.
@@ -146,6 +149,9 @@ func (s Source) Follow(ctx context.Context, log *slog.Logger, tokens *reach.Toke
 			return err
 		}
 		engines := kube.NewEngineTokens(secrets, tokens, log)
+		if s.Secrets != nil {
+			s.Secrets(secrets)
+		}
 		named = func(w *objects.World) { engines.Name(ctx, w.Secrets()) }
 		group.Go(func() error { return secrets.Run(ctx) })
 		group.Go(func() error { return server.Run(ctx, join) })

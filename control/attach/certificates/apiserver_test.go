@@ -1,0 +1,146 @@
+package certificates_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/control/attach/certificates"
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kube"
+	"github.com/headgate/headgate/internal/objects/source"
+	"github.com/headgate/headgate/internal/reach"
+	"github.com/headgate/headgate/test/apiserver"
+)
+
+// unmetered is a Meter that counts nothing.
+type unmetered struct{}
+
+func (unmetered) Refused(int)   {}
+func (unmetered) Readable(bool) {}
+
+// secretOf is a Secret in YAML. What is in stringData counts before data.
+func secretOf(name, chain, key string) string {
+	indented := func(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    ") }
+	return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s, namespace: certs}\ntype: kubernetes.io/tls\ndata: {tls.crt: b2xk, tls.key: b2xk}\n"+
+		"stringData:\n  tls.crt: |\n    %s\n  tls.key: |\n    %s\n", name, indented(chain), indented(key))
+}
+
+// With the right to get one Secret by its name, its certificate is known, follows it, outlives an outage and ends with it. Nothing else is
+// asked for, and nothing any more when nobody names it.
+func TestCertificatesOfAnAPIServer(t *testing.T) {
+	c := apiserver.RunCluster(t)
+	c.Apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: certs}")
+	chain, key := pair(t, time.Now())
+	chain2, key2 := pair(t, time.Now())
+	c.Apply(secretOf("a", chain, key) + "---\n" + secretOf("b", chain, key))
+	config := c.Allowed("control", `
+- {apiGroups: [""], resources: [pods], verbs: [list, watch]}
+- {apiGroups: [inference.networking.k8s.io], resources: [inferencepools], verbs: [list, watch]}
+- {apiGroups: [inference.x-k8s.io], resources: [llmroutes, models, poolsettings, endpointlists], verbs: [list, watch]}
+`)
+	ctx, cancel := context.WithCancel(t.Context())
+	done, given := make(chan error, 1), make(chan *certificates.Watch, 1)
+	from := source.Source{
+		Kube:    source.Kube{On: true, Config: apiserver.KubeconfigFile(t, config)},
+		Secrets: func(s *kube.Secrets) { given <- certificates.New(s, slog.New(slog.DiscardHandler)) },
+	}
+	go func() {
+		done <- from.Follow(ctx, slog.New(slog.DiscardHandler), reach.NewTokens(nil), unmetered{}, func(*objects.World) {})
+	}()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	w := <-given
+	one, two := objects.Name{Namespace: "certs", Name: "a"}, objects.Name{Namespace: "certs", Name: "b"}
+	is := w.Name(ctx, []objects.Name{one})[one]
+	wants(t, "without the right", is, "", `it may not be read: secrets "a" is forbidden: User "control"`)
+	wants(t, "without the right", is, "", "; give the user control get on it with a Role in the namespace certs")
+	change := func() plan.Certificate {
+		t.Helper()
+		select {
+		case <-w.Changed():
+		case <-time.After(20 * time.Second):
+			t.Fatal("nothing changes")
+		}
+		return w.Name(ctx, []objects.Name{one})[one]
+	}
+	c.Apply(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: certificates, namespace: certs}
+rules: [{apiGroups: [""], resources: [secrets], resourceNames: [a, b], verbs: [get]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: certificates, namespace: certs}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: certificates}
+subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: control}]`)
+	wants(t, "with the right", change(), chain, "")
+	c.Apply(secretOf("a", chain2, key2))
+	wants(t, "replaced", change(), chain2, "")
+
+	c.Outage()
+	known := w.Name(ctx, []objects.Name{one, two})
+	wants(t, "in an outage", known[one], chain2, "")
+	wants(t, "named in an outage", known[two], "", "it was not read yet")
+	select {
+	case <-w.Changed():
+		t.Error("an outage is told as a change")
+	case <-time.After(6 * time.Second): // in which both are to be read again
+	}
+	if err := c.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for limit := time.After(20 * time.Second); known[two].Fault != ""; known = w.Name(ctx, []objects.Name{one, two}) {
+		select {
+		case <-w.Changed(): // and an API server that starts may say first that nobody has rights
+		case <-limit:
+			t.Fatalf("after the outage there is %q", known[two].Fault)
+		}
+	}
+	wants(t, "named in an outage, after it", known[two], chain, "")
+	c.Await("the other is as it was", func() bool {
+		is := w.Name(ctx, []objects.Name{one, two})[one]
+		return string(is.Chain) == chain2 && is.Fault == ""
+	})
+
+	c.Delete(secretOf("a", chain2, key2))
+	select {
+	case <-w.Changed():
+	case <-time.After(20 * time.Second):
+		t.Fatal("nobody is told that it is gone")
+	}
+	wants(t, "deleted", w.Name(ctx, []objects.Name{one})[one], "", "it does not exist: make it with kubectl create secret tls a --namespace certs")
+	asked := func(name string) (n int) {
+		t.Helper()
+		requests, err := apiserver.Requests(c.AuditLog)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range requests {
+			if r.User.Name != "control" || r.Object.Resource != "secrets" {
+				continue
+			}
+			if r.Verb != "get" || r.Object.Namespace != "certs" {
+				t.Errorf("it is asked to %s Secret %s/%s", r.Verb, r.Object.Namespace, r.Object.Name)
+			}
+			if r.Object.Name == name {
+				n++
+			}
+		}
+		return n
+	}
+	was, next := asked("b"), asked("a")
+	c.Await("the one that is named is read again", func() bool { return asked("a") > next+1 })
+	if now := asked("b"); now > was {
+		t.Errorf("what nobody names any more is read %d times", now-was)
+	}
+}

@@ -1,0 +1,170 @@
+// Package certificates knows what is in the Secrets that listeners over TLS name: those of an API server, each read by its name, or
+// those of a folder. What an Envoy would refuse it refuses before, and says why in words for people.
+package certificates
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kube"
+)
+
+// OfFolder returns what is known of the Secrets that are named, which are those of a folder, at the time now. At says where an object is
+// written, empty if nobody knows.
+func OfFolder(n *objects.Network, at func(objects.Object) string, names []objects.Name, now time.Time) map[objects.Name]plan.Certificate {
+	pairs := make(map[objects.Name]*objects.KeyPair, len(n.KeyPairs))
+	for i := range n.KeyPairs {
+		pairs[n.KeyPairs[i].Name] = &n.KeyPairs[i]
+	}
+	all := make(map[objects.Name]plan.Certificate, len(names))
+	for _, name := range names {
+		pair := pairs[name]
+		if pair == nil {
+			all[name] = plan.Certificate{Fault: "no file of the folder has it: write what " + create(name) + " --dry-run=client -o yaml prints into one"}
+			continue
+		}
+		c := Check(pair.Certificate, pair.Key, now)
+		if where := at(objects.Object{Kind: objects.SecretKind, Name: name}); c.Fault != "" && where != "" {
+			c.Fault += " (" + where + ")"
+		}
+		all[name] = c
+	}
+	return all
+}
+
+// create is the command that makes a Secret of a certificate.
+func create(name objects.Name) string {
+	return fmt.Sprintf("kubectl create secret tls %s --namespace %s --cert FILE --key FILE", name.Name, name.Namespace)
+}
+
+// Reader reads Secrets by their names: [kube.Secrets].
+type Reader interface {
+	Add(u kube.User)
+	Read(ctx context.Context, names []objects.Name)
+}
+
+// Watch knows what is in the Secrets of an API server that are named, and is told when that changes. Make one with [New]. Its Name is for
+// one goroutine at a time; else it is safe for concurrent use.
+//
+// What is served with stays as it was while its Secret cannot be read, while the Secret's content is at fault, and while Headgate has no
+// right to read it, which API servers say, too, that have just started; the last two are Faults of the certificate all the same. A Secret
+// that is deleted takes its certificate with it: so people take a key out of use. A control that starts knows nothing of what was good
+// before.
+type Watch struct {
+	secrets Reader
+	log     *slog.Logger
+	changed chan struct{} // capacity 1
+
+	mu      sync.Mutex // guards what follows
+	known   map[objects.Name]plan.Certificate
+	awaited []objects.Name // their content is told by Name, and not as a change
+}
+
+// New returns a Watch of Secrets, of which none is named yet.
+func New(secrets Reader, log *slog.Logger) *Watch {
+	w := &Watch{secrets: secrets, log: log, changed: make(chan struct{}, 1), known: make(map[objects.Name]plan.Certificate)}
+	secrets.Add(w)
+	return w
+}
+
+// unread is the Fault of a Secret of which nothing is known.
+const unread = "it was not read yet, for the API server does not answer: it is asked again every few seconds"
+
+// Name says which Secrets are named from now on, and returns what is known of each: it waits until those that were not named before have
+// been read, or for a second. The caller does not change what it gets.
+func (w *Watch) Name(ctx context.Context, names []objects.Name) map[objects.Name]plan.Certificate {
+	w.mu.Lock()
+	known := make(map[objects.Name]plan.Certificate, len(names))
+	var fresh []objects.Name
+	for _, name := range names {
+		is, named := w.known[name]
+		if !named {
+			is, fresh = plan.Certificate{Fault: unread}, append(fresh, name)
+		}
+		known[name] = is
+	}
+	w.known, w.awaited = known, fresh
+	w.mu.Unlock()
+	if len(fresh) > 0 {
+		w.secrets.Read(ctx, fresh)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.awaited = nil
+	return maps.Clone(w.known)
+}
+
+// Changed receives when what is known of a Secret has changed since Name returned: the caller calls Name again.
+func (w *Watch) Changed() <-chan struct{} { return w.changed }
+
+// Named is [kube.User]'s.
+func (w *Watch) Named() []objects.Name {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Keys(w.known))
+}
+
+// Take is [kube.User]'s.
+func (w *Watch) Take(name objects.Name, data map[string][]byte, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	was, named := w.known[name]
+	if !named {
+		return
+	}
+	is := next(name, was, data, err, time.Now())
+	if reflect.DeepEqual(is, was) {
+		return
+	}
+	w.known[name] = is
+	w.tell(name, is)
+	if slices.Contains(w.awaited, name) {
+		return
+	}
+	select {
+	case w.changed <- struct{}{}:
+	default: // it is to be called already
+	}
+}
+
+func (w *Watch) tell(name objects.Name, is plan.Certificate) {
+	log := w.log.With("secret", name.String())
+	switch {
+	case is.Fault != "" && len(is.Chain) > 0:
+		log.Warn("a certificate is at fault; listeners go on with the last good one", "fault", is.Fault)
+	case is.Fault != "":
+		log.Warn("a certificate is at fault; no listener serves with it", "fault", is.Fault)
+	case is.Warning != "":
+		log.Warn("read a certificate that clients may refuse", "warning", is.Warning)
+	default:
+		log.Info("read a certificate")
+	}
+}
+
+// next is what is known of a Secret when it has just been read, or why it could not be, and before that was known as it was.
+func next(name objects.Name, was plan.Certificate, data map[string][]byte, err error, now time.Time) plan.Certificate {
+	switch {
+	case apierrors.IsNotFound(err):
+		return plan.Certificate{Fault: "it does not exist: make it with " + create(name)}
+	case apierrors.IsForbidden(err):
+		was.Fault = fmt.Sprintf("it may not be read: %v", err)
+		return was
+	case err != nil:
+		return was
+	}
+	is := Check(data[objects.CertificateKey], data[objects.PrivateKeyKey], now)
+	if is.Fault != "" {
+		is.Chain, is.Key, is.Warning = was.Chain, was.Key, was.Warning
+	}
+	return is
+}

@@ -1,0 +1,200 @@
+package certificates
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// Sizes in bits of the RSA keys that Envoy 1.40 takes. It refuses smaller ones itself, and BoringSSL larger ones.
+const (
+	minRSA = 2048
+	maxRSA = 16384
+)
+
+// layout is how times are told.
+const layout = "2006-01-02 15:04 MST"
+
+// Check returns the certificate in the tls.crt and tls.key of a Secret, or as its Fault why an Envoy would refuse it, and as its Warning
+// why clients refuse at the time now what an Envoy serves. What it returns is written anew: the certificates of tls.crt in their order,
+// and the key in PKCS 8, so that Envoy, which reads PEM in other ways, gets what was checked and nothing that stood beside it. Nothing
+// that it says quotes the key.
+func Check(chain []byte, key objects.PrivateKey, now time.Time) plan.Certificate {
+	all, err := parseChain(chain)
+	if err == nil {
+		err = served(all[0])
+	}
+	var private crypto.Signer
+	if err == nil {
+		private, err = parseKey(key)
+	}
+	if public, ok := all.public(); err == nil && (!ok || !public.Equal(private.Public())) {
+		err = errors.New("tls.key does not fit tls.crt: it is the key of another certificate than the first there")
+	}
+	if err != nil {
+		return plan.Certificate{Fault: err.Error()}
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		return plan.Certificate{Fault: "tls.key cannot be written for Envoy"}
+	}
+	return plan.Certificate{Chain: all.pem(), Key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), Warning: all.warning(now)}
+}
+
+// certificates are the certificates of a chain, that of the server first.
+type certificates []*x509.Certificate
+
+// parseChain reads tls.crt, which has at least one certificate if there is no error.
+func parseChain(text []byte) (all certificates, err error) {
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil, errors.New("it has no tls.crt: write there the certificate in PEM")
+	}
+	found, err := blocks("tls.crt", text)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range found {
+		if b.Type != "CERTIFICATE" {
+			continue
+		}
+		is, err := x509.ParseCertificate(b.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("certificate %d of tls.crt cannot be read: %w", len(all)+1, err)
+		}
+		all = append(all, is)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("tls.crt has no certificate: write it in PEM, from a line -----BEGIN CERTIFICATE----- to its end")
+	}
+	return all, nil
+}
+
+// blocks reads all PEM in a text. What is broken is an error: who reads PEM passes it over, and a chain would lack a certificate.
+func blocks(name string, text []byte) (all []*pem.Block, err error) {
+	begun := bytes.Count(text, []byte("-----BEGIN "))
+	for rest := text; ; {
+		var b *pem.Block
+		if b, rest = pem.Decode(rest); b == nil {
+			break
+		}
+		all = append(all, b)
+	}
+	if len(all) < begun {
+		return nil, fmt.Errorf("%s is cut off or damaged: of %d blocks of PEM %d can be read", name, begun, len(all))
+	}
+	return all, nil
+}
+
+// mustStaple is the extension of a certificate that wants an answer of OCSP with it (RFC 7633), and its value.
+var mustStaple = struct{ id, value string }{"1.3.6.1.5.5.7.1.24", "\x30\x03\x02\x01\x05"}
+
+// served is why Envoy 1.40 does not serve with a certificate that is well-formed, as a real one said.
+func served(c *x509.Certificate) error {
+	switch key := c.PublicKey.(type) {
+	case *rsa.PublicKey:
+		if n := key.N.BitLen(); n < minRSA || n > maxRSA {
+			return fmt.Errorf("the RSA key of tls.crt has %d bits, and Envoy takes %d to %d: make a certificate with another key", n, minRSA, maxRSA)
+		}
+	case *ecdsa.PublicKey:
+		if !slices.Contains([]elliptic.Curve{elliptic.P256(), elliptic.P384(), elliptic.P521()}, key.Curve) {
+			return fmt.Errorf("the key of tls.crt is on the curve %s, and Envoy takes P-256, P-384 and P-521: make a certificate with another key", key.Curve.Params().Name)
+		}
+		if c.KeyUsage != 0 && c.KeyUsage&x509.KeyUsageDigitalSignature == 0 {
+			return errors.New("the certificate in tls.crt is not for digital signatures, which Envoy wants of one with an ECDSA key: make one with the key usage digitalSignature")
+		}
+	case ed25519.PublicKey:
+	default:
+		return errors.New("the key of tls.crt is of a kind that Envoy does not serve with: make a certificate with a key of ECDSA, RSA or Ed25519")
+	}
+	for _, e := range c.Extensions {
+		if e.Id.String() == mustStaple.id && string(e.Value) == mustStaple.value {
+			return errors.New("the certificate in tls.crt must be served with an answer of OCSP, which a Secret does not have: make one without must-staple")
+		}
+	}
+	if c.Subject.CommonName == "" && len(c.DNSNames)+len(c.IPAddresses)+len(c.URIs) == 0 {
+		return errors.New("the certificate in tls.crt is for no name: make one for the hostnames of the listener")
+	}
+	return nil
+}
+
+// parseKey reads tls.key.
+func parseKey(text []byte) (crypto.Signer, error) {
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil, errors.New("it has no tls.key: write there the key of the certificate in PEM")
+	}
+	found, err := blocks("tls.key", text)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range found {
+		if b.Type != "PRIVATE KEY" && !strings.HasSuffix(b.Type, " PRIVATE KEY") {
+			continue // such as the parameters of a curve
+		}
+		if b.Type == "ENCRYPTED PRIVATE KEY" || b.Headers["DEK-Info"] != "" {
+			return nil, errors.New("tls.key is encrypted, and nobody has its password: write the key without one, as openssl pkey does")
+		}
+		if key, ok := parseDER(b.Bytes); ok {
+			return key, nil
+		}
+		return nil, errors.New("tls.key cannot be read: write a key of RSA, ECDSA or Ed25519 there, in PKCS 8, PKCS 1 or SEC 1")
+	}
+	return nil, errors.New("tls.key has no key: write it in PEM, from a line -----BEGIN PRIVATE KEY----- to its end")
+}
+
+// parseDER reads a key in whichever of the three forms it has. Their errors may quote it.
+func parseDER(der []byte) (crypto.Signer, bool) {
+	if key, err := x509.ParsePKCS8PrivateKey(der); err == nil {
+		signer, ok := key.(crypto.Signer)
+		return signer, ok
+	}
+	if key, err := x509.ParsePKCS1PrivateKey(der); err == nil {
+		return key, true
+	}
+	if key, err := x509.ParseECPrivateKey(der); err == nil {
+		return key, true
+	}
+	return nil, false
+}
+
+// public is the key of the first certificate.
+func (all certificates) public() (key interface{ Equal(crypto.PublicKey) bool }, ok bool) {
+	if len(all) == 0 {
+		return nil, false
+	}
+	key, ok = all[0].PublicKey.(interface{ Equal(crypto.PublicKey) bool })
+	return key, ok
+}
+
+func (all certificates) pem() []byte {
+	var text bytes.Buffer
+	for _, c := range all {
+		_ = pem.Encode(&text, &pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}) // a buffer takes all
+	}
+	return text.Bytes()
+}
+
+// warning is why clients refuse a chain that Envoy serves; empty if it is of now.
+func (all certificates) warning(now time.Time) string {
+	for i, c := range all {
+		switch {
+		case now.After(c.NotAfter):
+			return fmt.Sprintf("certificate %d of tls.crt expired at %s, and clients refuse it: replace it", i+1, c.NotAfter.UTC().Format(layout))
+		case now.Before(c.NotBefore):
+			return fmt.Sprintf("certificate %d of tls.crt is not valid before %s, and clients refuse it until then", i+1, c.NotBefore.UTC().Format(layout))
+		}
+	}
+	return ""
+}
