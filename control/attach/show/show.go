@@ -8,9 +8,11 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/headgate/headgate/control/attach/certificates"
 	"github.com/headgate/headgate/control/attach/plan"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
@@ -20,7 +22,8 @@ import (
 
 const planUsage = `control plan prints what the Envoys of each Gateway of Headgate's classes are to do: on which ports they listen, which rule
 takes which requests, and where these go. Rules are in order: the first that fits has a request. It says, too, what is wrong with
-listeners and routes. It looks at no Secret, and no Envoy is driven by these plans yet.
+listeners and routes. With --objects it checks the certificates in the folder's Secrets; with --kube it looks at no Secret, and takes
+each that may be named for a good one. No Envoy is driven by these plans yet.
 
 Usage:
 
@@ -31,7 +34,8 @@ Flags:
 
 `
 
-const explainUsage = `control explain says which rule of which route takes a request, and why those before it do not.
+const explainUsage = `control explain says which rule of which route takes a request, and why those before it do not. As control plan, it checks
+certificates with --objects, and takes them for good ones with --kube: a listener over TLS without a good one takes no request.
 
 Usage:
 
@@ -51,26 +55,34 @@ func register(fs *pflag.FlagSet, s *source.Source) {
 	s.Kube.Register(fs)
 }
 
-// read reads what says how requests come in.
-func read(ctx context.Context, s source.Source) (*objects.Network, error) {
+// read reads objects and makes their plans.
+func read(ctx context.Context, s source.Source) (*plan.Plans, error) {
 	if err := s.Kube.Check(s.Dir); err != nil {
 		return nil, err
 	}
 	if !s.Kube.On && s.Dir == "" {
 		return nil, errors.New("name the folder of objects with --objects, or an API server with --kube")
 	}
-	set, err := s.Objects(ctx, slices.Concat(kinds.All(), kinds.Network()))
-	return set.Network, err
+	set, err := s.Objects(ctx, slices.Concat(kinds.All(), kinds.Network(), kinds.Secrets()))
+	if err != nil {
+		return nil, err
+	}
+	a := attach.Of(set.Network)
+	names := plan.Secrets(a, set.Network)
+	known := granted(names)
+	if !s.Kube.On {
+		known = certificates.OfFolder(set.Network, func(o objects.Object) string { return set.At[o] }, names, time.Now())
+	}
+	return plan.Of(a, set.Network, known), nil
 }
 
-// plans makes the plans of objects. Every Secret that may be named is taken for a certificate.
-func plans(n *objects.Network) *plan.Plans {
-	a := attach.Of(n)
-	certificates := make(map[objects.Name]plan.Certificate)
-	for _, name := range plan.Secrets(a, n) {
-		certificates[name] = plan.Certificate{}
+// granted takes every Secret that is named for a certificate.
+func granted(names []objects.Name) map[objects.Name]plan.Certificate {
+	all := make(map[objects.Name]plan.Certificate)
+	for _, name := range names {
+		all[name] = plan.Certificate{}
 	}
-	return plan.Of(a, n, certificates)
+	return all
 }
 
 // Plan is the command "plan". It prints to out.
@@ -84,11 +96,11 @@ func Plan(ctx context.Context, args []string, out io.Writer) error {
 	if fs.NArg() > 0 {
 		return fmt.Errorf("plan takes no argument: %q is one", fs.Arg(0))
 	}
-	n, err := read(ctx, from)
+	plans, err := read(ctx, from)
 	if err != nil {
 		return err
 	}
-	text := plans(n).Text()
+	text := plans.Text()
 	if text == "" {
 		text = fmt.Sprintf("There is no Gateway of a GatewayClass whose controllerName is %s.\n", attach.Controller)
 	}
@@ -119,12 +131,12 @@ func Explain(ctx context.Context, args []string, out io.Writer) error {
 		}
 		request.Headers[strings.TrimSpace(name)] = strings.TrimSpace(value)
 	}
-	n, err := read(ctx, from)
+	plans, err := read(ctx, from)
 	if err != nil {
 		return err
 	}
 	asked := false
-	for _, p := range plans(n).Gateways {
+	for _, p := range plans.Gateways {
 		if *gateway != "" && *gateway != p.Gateway.String() {
 			continue
 		}

@@ -2,29 +2,128 @@ package show_test
 
 import (
 	"bytes"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/headgate/headgate/control/attach/show"
+	"github.com/headgate/headgate/internal/listen"
+	"github.com/headgate/headgate/test/apiserver"
 	"github.com/headgate/headgate/test/golden"
 )
 
-// The input of a block is a command line; what comes out is what it prints, or its error.
+// The input of a block is a command line; what comes out is what it prints, or its error. To testdata/objects belongs a certificate,
+// which is made for the test.
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
+		const objects = "testdata/objects"
+		dir := t.TempDir()
+		if err := os.CopyFS(dir, os.DirFS(objects)); err != nil {
+			t.Fatal(err)
+		}
+		chain, key := certificate(t)
+		write(t, dir, "cert.yaml", secret("default", "cert", chain, key))
 		return func(input string) string {
-			var out bytes.Buffer
-			run := show.Plan
-			name, args := words(input)
-			if name == "explain" {
-				run = show.Explain
-			}
-			if err := run(t.Context(), args, &out); err != nil {
-				return "error: " + err.Error() + "\n"
-			}
-			return out.String()
+			return strings.ReplaceAll(run(t, strings.ReplaceAll(input, objects, dir)), dir, objects)
 		}
 	})
+}
+
+// run is what a command line prints, or its error.
+func run(t *testing.T, line string) string {
+	var out bytes.Buffer
+	command := show.Plan
+	name, args := words(line)
+	if name == "explain" {
+		command = show.Explain
+	}
+	if err := command(t.Context(), args, &out); err != nil {
+		return "error: " + err.Error() + "\n"
+	}
+	return out.String()
+}
+
+// certificate is one in PEM, and its key.
+func certificate(t *testing.T) (chain, key string) {
+	t.Helper()
+	c, err := listen.Certify(time.Now(), time.Hour, false, "one.test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inPEM := func(kind string, der []byte) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	}
+	return inPEM("CERTIFICATE", c.Certificate[0]), inPEM("PRIVATE KEY", private)
+}
+
+// secret is a Secret in YAML.
+func secret(namespace, name, chain, key string) string {
+	in64 := func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Secret\nmetadata: {namespace: %s, name: %s}\ntype: kubernetes.io/tls\ndata: {tls.crt: %s, tls.key: %s}\n", namespace, name, in64(chain), in64(key))
+}
+
+func write(t *testing.T, dir, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const gateway = `apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: headgate}
+spec: {controllerName: headgate.dev/gateway-controller}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: g, namespace: default}
+spec:
+  gatewayClassName: headgate
+  listeners:
+  - {name: absent, port: 443, protocol: HTTPS, hostname: a.test, tls: {certificateRefs: [{name: absent}]}}
+  - {name: bad, port: 443, protocol: HTTPS, hostname: b.test, tls: {certificateRefs: [{name: bad}]}}
+  - {name: elsewhere, port: 443, protocol: HTTPS, hostname: c.test, tls: {certificateRefs: [{name: elsewhere}]}}
+  - {name: good, port: 443, protocol: HTTPS, hostname: d.test, tls: {certificateRefs: [{name: good}]}}
+`
+
+// What is wrong with a certificate of a folder is told with file and line.
+func TestCertificatesOfAFolderAreChecked(t *testing.T) {
+	dir := t.TempDir()
+	chain, key := certificate(t)
+	_, another := certificate(t)
+	write(t, dir, "gateway.yaml", gateway)
+	write(t, dir, "certificates.yaml", secret("default", "good", chain, key)+secret("default", "bad", chain, another)+secret("other", "elsewhere", chain, key))
+	const missing = "Gateway default/g %[1]s: InvalidCertificateRef: Secret default/%[1]s: no file of the folder has it: " +
+		"write what kubectl create secret tls %[1]s --namespace default --cert FILE --key FILE --dry-run=client -o yaml prints into one\n"
+	want := "Gateway default/g\n  port 443, HTTPS, listener Gateway default/g good, Secret default/good\n    host d.test\n" + fmt.Sprintf(missing, "absent") +
+		"Gateway default/g bad: InvalidCertificateRef: Secret default/bad: tls.key does not fit tls.crt: it is the key of another certificate than the first there (" + filepath.Join(dir, "certificates.yaml") + ":10)\n" +
+		fmt.Sprintf(missing, "elsewhere")
+	if diff := cmp.Diff(want, run(t, "plan --objects "+dir)); diff != "" {
+		t.Errorf("the plan (-want +got):\n%s", diff)
+	}
+}
+
+// Of an API server no Secret is read.
+func TestCertificatesOfAnAPIServerAreTakenForGranted(t *testing.T) {
+	c := apiserver.RunCluster(t)
+	c.GatewayAPI()
+	c.Apply(gateway)
+	got := run(t, "plan --kube --kubeconfig "+apiserver.KubeconfigFile(t, c.Admin()))
+	if strings.Count(got, "  port 443, HTTPS, listener ") != 4 || strings.Contains(got, "InvalidCertificateRef") {
+		t.Errorf("the plan is\n%s", got)
+	}
 }
 
 // words splits a command line at spaces that are not within quotes.

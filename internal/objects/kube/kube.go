@@ -2,7 +2,7 @@
 //
 // What is deleted, terminating or not ready is in the next Set; what the API server said last stays in force while it is
 // away. A kind whose CRD the API server does not have is empty until it has it. It needs the verbs list and watch of every kind
-// of its table, in all namespaces of those that are in none, and get of the Secrets that PoolSettings name, each by its name.
+// of its table, in all namespaces of those that are in none, and get of the Secrets that are named, each by its name.
 package kube
 
 import (
