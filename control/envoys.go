@@ -8,6 +8,7 @@ import (
 
 	"github.com/headgate/headgate"
 	"github.com/headgate/headgate/control/attach/ads"
+	"github.com/headgate/headgate/control/attach/certificates"
 	"github.com/headgate/headgate/control/attach/drive"
 	"github.com/headgate/headgate/control/attach/envoy"
 	"github.com/headgate/headgate/internal/listen"
@@ -24,7 +25,16 @@ func (o *office) serveEnvoys(ctx context.Context) error {
 		return err
 	}
 	envoys := ads.New(ads.Config{Who: ads.Said, Log: o.log})
-	driver := drive.New(drive.Config{Template: template, Envoys: envoys, Log: o.log})
+	c := drive.Config{Template: template, Envoys: envoys, Log: o.log}
+	if o.kube.On {
+		select {
+		case secrets := <-o.secrets:
+			c.Certificates = certificates.New(secrets, o.log)
+		case <-ctx.Done():
+			return l.Close()
+		}
+	}
+	driver := drive.New(c)
 	o.log.Info("serving the Envoys of Gateways", "address", o.envoys)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return driver.Run(ctx, o.worlds.get) })

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/headgate/headgate/control/serve"
 	"github.com/headgate/headgate/internal/explain"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kinds"
 	"github.com/headgate/headgate/internal/objects/source"
 	"github.com/headgate/headgate/internal/reach"
 	"github.com/headgate/headgate/internal/version"
@@ -144,7 +146,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 
 // source is where the objects come from.
 func (c config) source() source.Source {
-	return source.Source{Dir: c.objects, Kube: c.kube, Endpoints: c.endpoints, Named: map[string]objects.Name{"mesh-pool": c.pool()}}
+	return source.Source{Dir: c.objects, Kube: c.kube, Endpoints: c.endpoints, Also: slices.Concat(kinds.Network(), kinds.Secrets()), Named: map[string]objects.Name{"mesh-pool": c.pool()}}
 }
 
 // pool is --mesh-pool, zero if it is not given.

@@ -64,10 +64,12 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	}
 	m := meter.New()
 	loaded := make(chan struct{})
-	o := &office{config: c, access: access, worlds: newLatest(), meter: m, log: log, ready: sync.OnceFunc(func() { close(loaded) })}
+	o := &office{config: c, access: access, worlds: newLatest(), meter: m, log: log, ready: sync.OnceFunc(func() { close(loaded) }), secrets: make(chan *kube.Secrets, 1)}
+	from := c.source()
+	from.Secrets = func(s *kube.Secrets) { o.secrets <- s }
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		return c.source().Follow(ctx, log, access.Tokens, m, func(w *objects.World) {
+		return from.Follow(ctx, log, access.Tokens, m, func(w *objects.World) {
 			o.worlds.set(w)
 			if c.kube.On {
 				o.ready() // one that waits to lead is ready too

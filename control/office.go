@@ -32,6 +32,8 @@ type office struct {
 	meter  *meter.Meter
 	server *serve.Server
 	log    *slog.Logger
+	// secrets gets those of an API server, once they can be read.
+	secrets chan *kube.Secrets
 	// ready is called when the control has read the objects, maybe more than once.
 	ready func()
 	// remember opens what controls that led before remember, and returns what reports on a World in the status of its objects.

@@ -23,6 +23,7 @@ import (
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/explain"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kinds"
 	"github.com/headgate/headgate/internal/objects/source"
 	"github.com/headgate/headgate/internal/reach"
 	"github.com/headgate/headgate/internal/version"
@@ -202,7 +203,7 @@ func (c config) log(w io.Writer) *slog.Logger {
 
 // source is where the objects come from.
 func (c config) source() source.Source {
-	return source.Source{Dir: c.objects, Kube: c.kube, Endpoints: c.endpoints, Named: map[string]objects.Name{"pool-name": c.pool}}
+	return source.Source{Dir: c.objects, Kube: c.kube, Endpoints: c.endpoints, Also: kinds.Listeners(), Named: map[string]objects.Name{"pool-name": c.pool}}
 }
 
 // random returns numbers that are the same in each run with a seed, and good ones without.

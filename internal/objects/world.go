@@ -323,6 +323,9 @@ func (w *World) Addresses() []string {
 	return all
 }
 
+// At says where an object is written, such as file:line; empty if nobody knows.
+func (w *World) At(o Object) string { return w.at[o] }
+
 // Where names an object for people, with where it is written if that is known: "LLMRoute default/sql, routes.yaml:3".
 func (w *World) Where(kind string, name Name) string {
 	o := Object{kind, name}

@@ -12,9 +12,11 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/control/attach/ads"
+	"github.com/headgate/headgate/control/attach/certificates"
 	"github.com/headgate/headgate/control/attach/envoy"
 	"github.com/headgate/headgate/control/attach/order"
 	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/control/attach/services"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -25,13 +27,17 @@ type Config struct {
 	Template *envoy.Template
 	// Envoys serves what is made.
 	Envoys *ads.Server
-	Log    *slog.Logger
+	// Certificates are those in the Secrets of an API server; nil where a folder has them.
+	Certificates *certificates.Watch
+	Log          *slog.Logger
 }
 
 // Driver follows the objects. Make one with [New], and run it with [Driver.Run].
 type Driver struct {
 	Config
-	network *objects.Network
+	world   *objects.World   // that is in force
+	network *objects.Network // of the plans
+	plans   *plan.Plans
 	given   map[objects.Name]order.Snapshot // without what lingers
 	left    lingering
 }
@@ -39,19 +45,23 @@ type Driver struct {
 // New returns a Driver of nothing.
 func New(c Config) *Driver { return &Driver{Config: c, left: make(lingering)} }
 
-// Run follows Worlds, until ctx ends. Next returns the latest World and what is closed when there is another.
+// Run follows Worlds, until ctx ends. Next returns the latest World, nil before there is one, and what is closed when there is another.
 func (d *Driver) Run(ctx context.Context, next func() (*objects.World, <-chan struct{})) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	for {
-		w, newer := next()
-		if w != nil {
-			d.follow(w)
-		}
+	var certificates <-chan struct{}
+	if d.Certificates != nil {
+		certificates = d.Certificates.Changed()
+	}
+	for w, newer := next(); ; {
+		d.follow(ctx, w)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-newer:
+			w, newer = next()
+		case <-certificates:
+			d.network = nil // the plans are of what was known of Secrets then
 		case <-tick.C:
 			if d.left.end(time.Now()) {
 				d.Envoys.Set(d.left.with(d.given))
@@ -60,16 +70,24 @@ func (d *Driver) Run(ctx context.Context, next func() (*objects.World, <-chan st
 	}
 }
 
-// follow puts the objects of a World in force. Without a change of its Network there is nothing to do: pods are not in any plan.
-func (d *Driver) follow(w *objects.World) {
-	if w.Network == nil || w.Network == d.network {
-		return
+// follow puts a World in force, nil for none yet.
+func (d *Driver) follow(ctx context.Context, w *objects.World) {
+	switch {
+	case w == nil || w.Network == nil || w == d.world && w.Network == d.network:
+	case w.Network != d.network:
+		d.replan(ctx, w)
+	default:
+		d.tellEndpoints(w)
 	}
-	d.network = w.Network
+	d.world = w
+}
+
+// replan makes the plans of a World's Network, and has Envoys given what comes of them. Pods are in no plan.
+func (d *Driver) replan(ctx context.Context, w *objects.World) {
 	a := attach.Of(w.Network)
-	plans := plan.Of(a, w.Network, nil)
-	given := make(map[objects.Name]order.Snapshot, len(plans.Gateways))
-	for i, p := range plans.Gateways {
+	d.network, d.plans = w.Network, plan.Of(a, w.Network, d.known(ctx, w, plan.Secrets(a, w.Network)))
+	given := make(map[objects.Name]order.Snapshot, len(d.plans.Gateways))
+	for i, p := range d.plans.Gateways {
 		snapshot, err := d.snapshot(p, a.Gateways[i])
 		if err != nil {
 			d.Log.Error("cannot configure the Envoys of a Gateway; they keep what they have", "gateway", p.Gateway.String(), "err", err)
@@ -81,7 +99,23 @@ func (d *Driver) follow(w *objects.World) {
 	}
 	d.left.note(d.given, given, time.Now())
 	d.given = given
+	d.tellEndpoints(w) // a cluster waits for its endpoints
 	d.Envoys.Set(d.left.with(d.given))
+}
+
+// known is what is known of the Secrets that listeners name.
+func (d *Driver) known(ctx context.Context, w *objects.World, names []objects.Name) map[objects.Name]plan.Certificate {
+	if d.Certificates != nil {
+		return d.Certificates.Name(ctx, names)
+	}
+	return certificates.OfFolder(w.Network, w.At, names, time.Now())
+}
+
+// tellEndpoints has Envoys told of the endpoints of the Services that plans name.
+func (d *Driver) tellEndpoints(w *objects.World) {
+	if err := d.Envoys.SetEndpoints(services.Of(d.plans.Gateways, w.Network, w.Slices)); err != nil {
+		d.Log.Error("cannot tell Envoys of the endpoints of Services; they keep what they have", "err", err)
+	}
 }
 
 // snapshot is what the Envoys of a Gateway are to have.

@@ -101,6 +101,12 @@ func Network() []Kind {
 	}
 }
 
+// Listeners is those of [Network] by which LLMRoutes attach to listeners.
+func Listeners() []Kind {
+	by := []string{objects.GatewayClassKind, objects.GatewayKind, objects.ListenerSetKind, objects.NamespaceKind}
+	return slices.DeleteFunc(Network(), func(k Kind) bool { return !slices.Contains(by, k.Kind) })
+}
+
 func gatewayResource(name string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: gatewayv1.GroupVersion.Group, Version: gatewayv1.GroupVersion.Version, Resource: name}
 }

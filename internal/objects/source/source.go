@@ -30,6 +30,9 @@ type Source struct {
 	Kube Kube
 	// Endpoints are HOST:PORT; they are the pool [objects.EndpointsPool].
 	Endpoints []string
+	// Also are kinds that are followed beside those that every program follows, [kinds.All]. A folder may have those of Gateways in any
+	// case. Of one namespace of an API server they are not followed: who may read no other namespace may not read whose classes there are.
+	Also []kinds.Kind
 	// Named are pools that flags name, by flag: one that does not exist is a problem of the World.
 	Named map[string]objects.Name
 	// Secrets is given those of an API server, for other users than the tokens of engines, before anything is published; nil if there are
@@ -51,7 +54,7 @@ type Kube struct {
 func (k *Kube) Register(fs *pflag.FlagSet) {
 	fs.BoolVar(&k.On, "kube", false, "read the objects from a Kubernetes API server: that of --kubeconfig, else of $KUBECONFIG, else of the cluster in which this pod runs")
 	fs.StringVar(&k.Config, "kubeconfig", "", "with --kube: find the API server in this kubeconfig `FILE`")
-	fs.StringVar(&k.Namespace, "namespace", "", "with --kube: read the objects of this `NAMESPACE` only; empty means all namespaces")
+	fs.StringVar(&k.Namespace, "namespace", "", "with --kube: read the objects of this `NAMESPACE` only, and no Gateways; empty means all namespaces")
 }
 
 // Check says what is wrong with a command line that also names a folder, empty for none.
@@ -75,11 +78,7 @@ type Meter interface {
 
 // Read returns the World once, with each name looked up once: one that does not resolve is a problem of the World.
 func (s Source) Read(ctx context.Context) (*objects.World, error) {
-	table := kinds.All()
-	if s.Dir != "" {
-		table = ofFolder()
-	}
-	set, err := s.Objects(ctx, table)
+	set, err := s.Objects(ctx, s.table())
 	if err != nil {
 		return nil, err
 	}
@@ -108,8 +107,17 @@ func (s Source) Objects(ctx context.Context, table []kinds.Kind) (objects.Set, e
 	return objects.Set{}, nil
 }
 
-// ofFolder are the kinds that a folder may have.
-func ofFolder() []kinds.Kind { return slices.Concat(kinds.All(), kinds.Network()) }
+// table is the kinds that are read.
+func (s Source) table() []kinds.Kind {
+	switch {
+	case s.Dir != "":
+		own := slices.DeleteFunc(slices.Clone(s.Also), func(k kinds.Kind) bool { return !k.FolderOnly })
+		return slices.Concat(kinds.All(), kinds.Network(), own)
+	case s.Kube.Namespace == "":
+		return slices.Concat(kinds.All(), kinds.OfServers(s.Also))
+	}
+	return kinds.All()
+}
 
 // build makes a World, with what listeners offer, and the problems that the command line has with it.
 func (s Source) build(set objects.Set, attached *attach.Latest) *objects.World {
@@ -140,7 +148,7 @@ func (s Source) Follow(ctx context.Context, log *slog.Logger, tokens *reach.Toke
 		if err != nil {
 			return err
 		}
-		server, err := kube.New(config, s.Kube.Namespace, kinds.All(), log, meter)
+		server, err := kube.New(config, s.Kube.Namespace, s.table(), log, meter)
 		if err != nil {
 			return err
 		}
@@ -157,7 +165,7 @@ func (s Source) Follow(ctx context.Context, log *slog.Logger, tokens *reach.Toke
 		group.Go(func() error { return server.Run(ctx, join) })
 	case s.Dir != "":
 		meter.Readable(true)
-		group.Go(func() error { return dir.New(s.Dir, ofFolder(), log, meter.Refused).Run(ctx, join) })
+		group.Go(func() error { return dir.New(s.Dir, s.table(), log, meter.Refused).Run(ctx, join) })
 	default:
 		meter.Readable(true)
 		resolver.Set(fixed)
