@@ -14,7 +14,7 @@ import (
 // Envoy takes no request before it has been told of the endpoints, and takes them as soon as it has.
 func TestEnvoyMayStartBeforeExtproc(t *testing.T) {
 	t.Parallel()
-	s := start(t)
+	s := start(t, standalone) // a Gateway listens when control has told it to
 	s.Envoy.Stop(5 * time.Second)
 	s.Extproc.Stop(5 * time.Second)
 	if err := s.StartEnvoy(); err != nil {
@@ -61,7 +61,7 @@ func TestNewEndpointsCostNoRequest(t *testing.T) {
 		}
 	})
 	knows := func(n int) func() bool {
-		return func() bool { return s.envoyGauge("cluster.endpoints.membership_total") == float64(n) }
+		return func() bool { return s.envoyGauge("cluster."+s.cluster()+".membership_total") == float64(n) }
 	}
 	s.write("engines.yaml", engines(net, 1))
 	s.await("Envoy knows one", knows(1))

@@ -121,7 +121,9 @@ func TestAnEditIsInForceWithinASecondAndDropsNothing(t *testing.T) {
 	s.write("routes.yaml", routes("only-this")+"  priority: high\n")
 	s.promised(time.Second, "an invalid edit is refused", func() bool { return s.sum(s.Metrics, "headgate_objects_refused_files") == 1 })
 	log, err := os.ReadFile(s.Extproc.Log)
-	if err != nil || !strings.Contains(string(log), filepath.Join(s.objects, "routes.yaml")+":8: spec.priority: want a whole number, not string") {
+	written, _ := os.ReadFile(filepath.Join(s.objects, "routes.yaml"))
+	before, _, _ := strings.Cut(string(written), "priority: high")
+	if err != nil || !strings.Contains(string(log), fmt.Sprintf("%s:%d: spec.priority: want a whole number, not string", filepath.Join(s.objects, "routes.yaml"), 1+strings.Count(before, "\n"))) {
 		t.Errorf("the log does not name file, line and reason: %v\n%s", err, log)
 	}
 	if got := status("a01"); got != 200 {

@@ -357,7 +357,8 @@ func TestTheQuickstartOfOwnServers(t *testing.T) {
 	two := q.ownEngine("127.0.0.1:0", "llama-by-name")
 	_, port, _ := net.SplitHostPort(two)
 	q.args = []string{
-		"quickstart", "--run", filepath.Join(q.dir, "run"), "--cache", cache, "--admin", q.network + "1:9901", "--metrics", q.network + "1:9090",
+		"quickstart", "--run", filepath.Join(q.dir, "run"), "--envoy-config", root + "/envoy.yaml", "--cache", cache,
+		"--listen", q.network + "1:8080", "--admin", q.network + "1:9901", "--metrics", q.network + "1:9090",
 		"--endpoints", "localhost:" + port + ",http://" + late + "/v1",
 	}
 	q.start()
@@ -404,7 +405,8 @@ func TestOwnServersThatDoNotAnswerYet(t *testing.T) {
 	q := newQuickstart(t)
 	late := q.network + "31:8000"
 	q.args = []string{
-		"quickstart", "--run", filepath.Join(q.dir, "run"), "--cache", cache, "--admin", q.network + "1:9901", "--metrics", q.network + "1:9090", "--endpoints", late,
+		"quickstart", "--run", filepath.Join(q.dir, "run"), "--envoy-config", root + "/envoy.yaml", "--cache", cache,
+		"--listen", q.network + "1:8080", "--admin", q.network + "1:9901", "--metrics", q.network + "1:9090", "--endpoints", late,
 	}
 	q.start()
 	said := q.until("Ctrl-C stops everything")

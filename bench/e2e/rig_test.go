@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -54,7 +55,31 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
+// programsOf are the folders of which programs are built.
+var programsOf = []string{"api", "bench", "control", "extproc", "internal", "test"}
+
+// look looks at every file of which programs are built: go test keeps the result of tests as long as no file that they have looked at
+// changes, and knows nothing of what they build.
+func look() error {
+	for _, folder := range programsOf {
+		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			_, err = os.Stat(path)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func build(m *testing.M) (int, error) {
+	if err := look(); err != nil {
+		return 0, err
+	}
 	dir, err := os.MkdirTemp("", "headgate-e2e-")
 	if err != nil {
 		return 0, err
@@ -137,7 +162,7 @@ func start(t testing.TB, settings ...setting) *stack {
 	if err := os.Mkdir(objects, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s := &stack{t: t, objects: objects, url: "http://" + net + "1:8080", gateway: *onGateway}
+	s := &stack{t: t, objects: objects, url: "http://" + net + "1:8080"}
 	s.write("engines.yaml", engines(net, 4))
 	s.write("routes.yaml", routes(append([]string{baseRoute}, adapters...)...))
 	if err := os.WriteFile(filepath.Join(dir, "profile.yaml"), []byte(profile), 0o644); err != nil {
@@ -148,12 +173,11 @@ func start(t testing.TB, settings ...setting) *stack {
 		Listen: net + "1:8080", Admin: net + "1:9901", Metrics: net + "1:9090", Model: baseName,
 		EngineFlags: []string{"--profile", filepath.Join(dir, "profile.yaml"), "--max-model-len", "16384"},
 	}
-	if s.gateway {
-		s.write("gateway.yaml", aGateway(net+"1"))
-		c.Gateway = "default/gateway"
-	}
 	for _, set := range settings {
 		set(&c)
+	}
+	if c.Gateway != "" || *onGateway && c.EnvoyYAML == root+"/envoy.yaml" && len(c.EnvoyChanges) == 0 && c.ExtprocKube == "" {
+		s.useGateway(&c)
 	}
 	r, err := rig.New(c)
 	if err != nil {

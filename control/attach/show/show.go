@@ -23,7 +23,7 @@ import (
 const planUsage = `control plan prints what the Envoys of each Gateway of Headgate's classes are to do: on which ports they listen, which rule
 takes which requests, and where these go. Rules are in order: the first that fits has a request. It says, too, what is wrong with
 listeners and routes. With --objects it checks the certificates in the folder's Secrets; with --kube it looks at no Secret, and takes
-each that may be named for a good one. No Envoy is driven by these plans yet.
+each that may be named for a good one.
 
 Usage:
 
