@@ -74,6 +74,7 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	go test -run '^$$' -bench Gateway -count 6 -benchtime 1s ./bench/e2e > bin/bench-gateway.txt
 	@$(TOOL) benchstat -col '/path@(direct original-dst gateway)' bin/bench-gateway.txt
 	go test -run '^$$' -bench Catalogue -benchtime 12x ./bench/e2e
+	go test -run '^$$' -bench DataPlanes -benchtime 12x ./bench/e2e
 	go test -run '^$$' -bench Build ./internal/objects
 	go test -run '^$$' -bench KubeChurn -benchtime 1200x ./extproc
 	go test -run '^TestScale$$' -count 1 -v ./internal/objects/kube -scale

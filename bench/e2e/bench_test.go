@@ -5,8 +5,11 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -42,6 +45,66 @@ func BenchmarkGateway(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkDataPlanes measures what a request costs at a Gateway beside envoy.yaml: the processor time of Envoy and extproc, and the
+// median of how long it takes. Run it with go test ./bench/e2e -run "^$" -bench DataPlanes -benchtime 12x.
+func BenchmarkDataPlanes(b *testing.B) {
+	instant := engineFlags("--profile", "testdata/instant.yaml")
+	stacks := [2]*stack{start(b, instant, standalone), start(b, instant, throughGateway)}
+	compare(b, stacks, "a01", func(s *stack) []int { return []int{s.Envoy.PID(), s.Extproc.PID()} })
+}
+
+// compare reports what a request for a model costs the second of two stacks in parts of what it costs the first: the processor time of
+// some of its processes, and the median of how long it takes. The two take turns, a round of both is an op.
+func compare(b *testing.B, stacks [2]*stack, model string, processes func(*stack) []int) {
+	const requests, clients = 2000, 8
+	spent := func(s *stack) (all time.Duration) {
+		for _, pid := range processes(s) {
+			all += cpu(b, pid)
+		}
+		return all
+	}
+	round := func(s *stack) (cost, median float64) {
+		before := spent(s)
+		took := make([]time.Duration, requests)
+		var next atomic.Int64
+		var all sync.WaitGroup
+		for range clients {
+			all.Go(func() {
+				for i := next.Add(1) - 1; i < requests; i = next.Add(1) - 1 {
+					began := time.Now()
+					if a, err := s.ask(b.Context(), completion(model, 2, false)); err != nil || a.status != http.StatusOK {
+						b.Errorf("%v, %d %s", err, a.status, a.body)
+						return
+					}
+					took[i] = time.Since(began)
+				}
+			})
+		}
+		all.Wait()
+		slices.Sort(took)
+		return (spent(s) - before).Seconds() * 1e6 / requests, took[requests/2].Seconds() * 1e6
+	}
+	for _, s := range stacks {
+		round(s) // to warm up
+	}
+	var costs, medians []float64 // of the second in parts of the first, by round
+	for i := range b.N {
+		var cost, median [2]float64
+		for j := range stacks {
+			at := (i + j) % 2 // who begins is behind no more often than ahead
+			cost[at], median[at] = round(stacks[at])
+		}
+		costs, medians = append(costs, cost[1]/cost[0]), append(medians, median[1]/median[0])
+		b.Logf("round %d: %.0f and %.0f µs of processor, median %.0f and %.0f µs", i, cost[0], cost[1], median[0], median[1])
+	}
+	for what, all := range map[string][]float64{"cpu": costs, "p50": medians} {
+		slices.Sort(all)
+		b.ReportMetric(all[len(all)/2], what+"-ratio")
+		b.ReportMetric(all[len(all)/10], what+"-ratio-p10")
+		b.ReportMetric(all[len(all)*9/10], what+"-ratio-p90")
 	}
 }
 

@@ -311,55 +311,14 @@ func TestControlIsKilledDuringLoadsOfARuntime(t *testing.T) {
 }
 
 // BenchmarkCatalogue measures what registered models cost a request: the processor time of extproc and control, and the
-// median of how long it takes, with as many models as -models says beside none. The two take turns, a round is an op. Run it
-// with go test ./bench/e2e -run "^$" -bench Catalogue -benchtime 12x.
+// median of how long it takes, with as many models as -models says beside none. Run it with
+// go test ./bench/e2e -run "^$" -bench Catalogue -benchtime 12x.
 func BenchmarkCatalogue(b *testing.B) {
-	const requests, clients = 2000, 8
 	instant := engineFlags("--profile", "testdata/instant.yaml")
-	stacks := make([]*stack, 2)
+	var stacks [2]*stack
 	for i := range stacks {
 		stacks[i] = start(b, instant, placed(b, 4, "b00"), controlFlags("--mesh-pool", "default/pool"))
 	}
 	stacks[1].register(*registered)
-	round := func(s *stack) (cost, median float64) {
-		before := cpu(b, s.Extproc.PID()) + cpu(b, s.Control.PID())
-		took := make([]time.Duration, requests)
-		var next atomic.Int64
-		var all sync.WaitGroup
-		for range clients {
-			all.Go(func() {
-				for i := next.Add(1) - 1; i < requests; i = next.Add(1) - 1 {
-					began := time.Now()
-					if a, err := s.ask(b.Context(), completion("b00", 2, false)); err != nil || a.status != http.StatusOK {
-						b.Errorf("%v, %d %s", err, a.status, a.body)
-						return
-					}
-					took[i] = time.Since(began)
-				}
-			})
-		}
-		all.Wait()
-		slices.Sort(took)
-		after := cpu(b, s.Extproc.PID()) + cpu(b, s.Control.PID())
-		return (after - before).Seconds() * 1e6 / requests, took[requests/2].Seconds() * 1e6
-	}
-	for _, s := range stacks {
-		round(s) // to warm up
-	}
-	var costs, medians []float64 // with models in parts of without, by round
-	for i := range b.N {
-		var cost, median [2]float64
-		for j := range stacks {
-			at := (i + j) % 2 // who begins is behind no more often than ahead
-			cost[at], median[at] = round(stacks[at])
-		}
-		costs, medians = append(costs, cost[1]/cost[0]), append(medians, median[1]/median[0])
-		b.Logf("round %d: %.0f and %.0f µs of processor, median %.0f and %.0f µs", i, cost[0], cost[1], median[0], median[1])
-	}
-	for what, all := range map[string][]float64{"cpu": costs, "p50": medians} {
-		slices.Sort(all)
-		b.ReportMetric(all[len(all)/2], what+"-ratio")
-		b.ReportMetric(all[len(all)/10], what+"-ratio-p10")
-		b.ReportMetric(all[len(all)*9/10], what+"-ratio-p90")
-	}
+	compare(b, stacks, "b00", func(s *stack) []int { return []int{s.Extproc.PID(), s.Control.PID()} })
 }
