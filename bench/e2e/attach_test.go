@@ -1,9 +1,14 @@
 package e2e
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,6 +23,7 @@ import (
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/internal/listen"
 )
 
 // onGateway has tests that say nothing else of their data plane run on that of a Gateway, which control drives.
@@ -234,5 +240,132 @@ func TestChangesAtAGatewayLoseNoRequest(t *testing.T) {
 	t.Logf("%d requests", l.sent.Load())
 	for _, fault := range l.faults {
 		t.Error(fault)
+	}
+}
+
+// backend is a server of a Service, which says its name and streams on until it is told to end.
+func (s *stack) backend(t *testing.T, address, name string) {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("x-gateway-destination-endpoint") != "" {
+			t.Errorf("%s is asked with what is for engines", name)
+		}
+		_, _ = io.WriteString(w, name)
+	})}
+	go func() { _ = is.Serve(l) }()
+	t.Cleanup(func() { _ = is.Close() })
+}
+
+// aSecret is a Secret with a certificate for a host, in YAML.
+func aSecret(t *testing.T, name, host string) string {
+	t.Helper()
+	pair, err := listen.Certify(time.Now(), time.Hour, false, host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := func(kind string, der []byte) string {
+		return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	}
+	return fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: %s}\ntype: kubernetes.io/tls\ndata: {tls.crt: %s, tls.key: %s}\n",
+		name, text("CERTIFICATE", pair.Certificate[0]), text("PRIVATE KEY", key))
+}
+
+// A Service behind an HTTPS listener, from a folder: its endpoints and its certificate change, and no request is lost.
+func TestAServiceBehindAGateway(t *testing.T) {
+	t.Parallel()
+	s := start(t, throughGateway)
+	prefix := strings.TrimSuffix(s.Listen, "1:8080")
+	s.backend(t, prefix+"41:9000", "one")
+	s.backend(t, prefix+"42:9000", "two")
+	endpoints := func(hosts ...string) string {
+		return "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: shop-1, labels: {kubernetes.io/service-name: shop}}\n" +
+			"addressType: IPv4\nports: [{name: web, port: 9000, protocol: TCP}]\nendpoints: [" + strings.Join(hosts, ", ") + "]\n"
+	}
+	host := func(n string) string { return "{addresses: ['" + prefix + n + "']}" }
+	s.write("shop.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: shop}\nspec: {ports: [{name: web, port: 80}]}\n---\n"+
+		"apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: shop}\n"+
+		"spec: {parentRefs: [{name: gateway}], hostnames: [shop.test], rules: [{backendRefs: [{name: shop, port: 80}]}]}\n")
+	s.write("endpoints.yaml", endpoints(host("41")))
+	s.write("secret.yaml", aSecret(t, "shop", "shop.test"))
+	s.write("gateway.yaml", strings.Replace(aGateway(prefix+"1"), "port: 8080, protocol: HTTP}", "port: 8080, protocol: HTTP}, "+
+		"{name: https, port: 8443, protocol: HTTPS, hostname: shop.test, tls: {certificateRefs: [{name: shop}]}}", 1))
+
+	// Each request has a connection of its own, to see the certificate of each.
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, ServerName: "shop.test"}, //nolint:gosec // the certificate is looked at
+	}}
+	ask := func(url string) (name, serial string, err error) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		if err != nil {
+			return "", "", err
+		}
+		r.Host = "shop.test"
+		response, err := client.Do(r)
+		if err != nil {
+			return "", "", err
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if err == nil && response.StatusCode != http.StatusOK {
+			err = fmt.Errorf("%d %s", response.StatusCode, text)
+		}
+		if response.TLS != nil {
+			serial = response.TLS.PeerCertificates[0].SerialNumber.String()
+		}
+		return string(text), serial, err
+	}
+	secure, plain := "https://"+prefix+"1:8443/", "http://"+prefix+"1:8080/"
+	var first string
+	s.await("the Service answers over TLS", func() bool {
+		name, serial, err := ask(secure)
+		first = serial
+		return err == nil && name == "one"
+	})
+	faults, stop, done := make(chan error, 1000), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if _, _, err := ask([]string{secure, plain}[i%2]); err != nil {
+				faults <- err
+			}
+		}
+	}()
+	s.write("endpoints.yaml", endpoints(host("41"), host("42")))
+	s.await("the second server is asked too", func() bool { name, _, err := ask(plain); return err == nil && name == "two" })
+	s.write("endpoints.yaml", endpoints(host("42")))
+	s.await("the first server is asked no more", func() bool {
+		for range 10 {
+			if name, _, err := ask(plain); err != nil || name != "two" {
+				return false
+			}
+		}
+		return true
+	})
+	s.write("secret.yaml", aSecret(t, "shop", "shop.test"))
+	s.await("the new certificate is served", func() bool { _, serial, err := ask(secure); return err == nil && serial != first })
+	s.write("secret.yaml", strings.Replace(aSecret(t, "shop", "shop.test"), "tls.key: ", "tls.key: AAAA", 1)) // no key
+	s.write("endpoints.yaml", endpoints(host("41")))
+	s.await("the first server is asked again, over TLS", func() bool { name, _, err := ask(secure); return err == nil && name == "one" })
+	close(stop)
+	<-done
+	close(faults)
+	for err := range faults {
+		t.Error(err)
+	}
+	if a := s.must(completion("a01", 2, false)); a.status != http.StatusOK {
+		t.Errorf("inference beside it gets %d %s", a.status, a.body)
 	}
 }

@@ -20,8 +20,8 @@ import (
 )
 
 // OfFolder returns what is known of the Secrets that are named, which are those of a folder, at the time now. At says where an object is
-// written, empty if nobody knows.
-func OfFolder(n *objects.Network, at func(objects.Object) string, names []objects.Name, now time.Time) map[objects.Name]plan.Certificate {
+// written, empty if nobody knows. Was is what was known before: what is served with stays as it was while its Secret's content is at fault.
+func OfFolder(n *objects.Network, at func(objects.Object) string, names []objects.Name, was map[objects.Name]plan.Certificate, now time.Time) map[objects.Name]plan.Certificate {
 	pairs := make(map[objects.Name]*objects.KeyPair, len(n.KeyPairs))
 	for i := range n.KeyPairs {
 		pairs[n.KeyPairs[i].Name] = &n.KeyPairs[i]
@@ -33,7 +33,7 @@ func OfFolder(n *objects.Network, at func(objects.Object) string, names []object
 			all[name] = plan.Certificate{Fault: "no file of the folder has it: write what " + create(name) + " --dry-run=client -o yaml prints into one"}
 			continue
 		}
-		c := Check(pair.Certificate, pair.Key, now)
+		c := check(was[name], pair.Certificate, pair.Key, now)
 		if where := at(objects.Object{Kind: objects.SecretKind, Name: name}); c.Fault != "" && where != "" {
 			c.Fault += " (" + where + ")"
 		}
@@ -162,7 +162,12 @@ func next(name objects.Name, was plan.Certificate, data map[string][]byte, err e
 	case err != nil:
 		return was
 	}
-	is := Check(data[objects.CertificateKey], data[objects.PrivateKeyKey], now)
+	return check(was, data[objects.CertificateKey], data[objects.PrivateKeyKey], now)
+}
+
+// check is Check of what comes after what was known.
+func check(was plan.Certificate, chain, key []byte, now time.Time) plan.Certificate {
+	is := Check(chain, key, now)
 	if is.Fault != "" {
 		is.Chain, is.Key, is.Warning = was.Chain, was.Key, was.Warning
 	}

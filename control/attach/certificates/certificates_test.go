@@ -232,15 +232,20 @@ func TestOfAFolderASecretIsTheOneOfItsNamespace(t *testing.T) {
 		return o.Name.Name + ".yaml:3"
 	}
 	names := []objects.Name{named("ns", "cert"), named("other", "cert"), named("ns", "alone"), named("ns", "bad")}
-	known := certificates.OfFolder(n, at, names, now)
+	known := certificates.OfFolder(n, at, names, nil, now)
 	wants(t, "of its namespace", known[names[0]], chain, "")
 	wants(t, "of another namespace", known[names[1]], chain2, "")
 	wants(t, "in another namespace only", known[names[2]], "", "no file of the folder has it: write what kubectl create secret tls alone --namespace ns --cert FILE --key FILE --dry-run=client -o yaml prints into one")
 	wants(t, "at fault", known[names[3]], "", "than the first there (bad.yaml:3)")
+	// An edit that is at fault leaves in force what was before; a Secret that goes takes it away.
+	was := map[objects.Name]plan.Certificate{names[3]: known[names[1]], names[2]: known[names[1]]}
+	again := certificates.OfFolder(n, at, names, was, now)
+	wants(t, "at fault now", again[names[3]], chain2, "than the first there (bad.yaml:3)")
+	wants(t, "gone", again[names[2]], "", "no file of the folder has it")
 	if len(known) != len(names) {
 		t.Errorf("of %d Secrets that are named %d are known", len(names), len(known))
 	}
-	if late := certificates.OfFolder(n, at, names[:1], now.Add(2*time.Hour))[names[0]]; !strings.Contains(late.Warning, "expired") {
+	if late := certificates.OfFolder(n, at, names[:1], nil, now.Add(2*time.Hour))[names[0]]; !strings.Contains(late.Warning, "expired") {
 		t.Errorf("later there is the warning %q", late.Warning)
 	}
 }

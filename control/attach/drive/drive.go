@@ -40,6 +40,9 @@ type Driver struct {
 	plans   *plan.Plans
 	given   map[objects.Name]order.Snapshot // without what lingers
 	left    lingering
+	secrets map[objects.Name]plan.Certificate // of a folder, as they were known last
+	// problems were told, in order.
+	problems []string
 }
 
 // New returns a Driver of nothing.
@@ -86,6 +89,7 @@ func (d *Driver) follow(ctx context.Context, w *objects.World) {
 func (d *Driver) replan(ctx context.Context, w *objects.World) {
 	a := attach.Of(w.Network)
 	d.network, d.plans = w.Network, plan.Of(a, w.Network, d.known(ctx, w, plan.Secrets(a, w.Network)))
+	d.tell(problems(a, d.plans, w.Where))
 	given := make(map[objects.Name]order.Snapshot, len(d.plans.Gateways))
 	for i, p := range d.plans.Gateways {
 		snapshot, err := d.snapshot(p, a.Gateways[i])
@@ -108,7 +112,8 @@ func (d *Driver) known(ctx context.Context, w *objects.World, names []objects.Na
 	if d.Certificates != nil {
 		return d.Certificates.Name(ctx, names)
 	}
-	return certificates.OfFolder(w.Network, w.At, names, time.Now())
+	d.secrets = certificates.OfFolder(w.Network, w.At, names, d.secrets, time.Now())
+	return d.secrets
 }
 
 // tellEndpoints has Envoys told of the endpoints of the Services that plans name.

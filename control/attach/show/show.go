@@ -71,7 +71,7 @@ func read(ctx context.Context, s source.Source) (*plan.Plans, error) {
 	names := plan.Secrets(a, set.Network)
 	known := granted(names)
 	if !s.Kube.On {
-		known = certificates.OfFolder(set.Network, func(o objects.Object) string { return set.At[o] }, names, time.Now())
+		known = certificates.OfFolder(set.Network, func(o objects.Object) string { return set.At[o] }, names, nil, time.Now())
 	}
 	return plan.Of(a, set.Network, known), nil
 }
