@@ -113,13 +113,14 @@ func TestTheQuickstartOfAGateway(t *testing.T) {
 			t.Errorf("%s: %v\n%s", curls[i], err, out)
 		}
 	}
+	client := &http.Client{Timeout: 30 * time.Second}
 	ask := func(method, path string) (status int, body string) {
 		t.Helper()
 		r, err := http.NewRequest(method, "http://"+q.network+"1:8080"+path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		response, err := http.DefaultClient.Do(r)
+		response, err := client.Do(r)
 		if err != nil {
 			t.Fatal(err)
 		}

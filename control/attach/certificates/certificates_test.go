@@ -21,11 +21,11 @@ import (
 )
 
 var (
-	of        = schema.GroupResource{Resource: "secrets"}
-	forbidden = fmt.Errorf("%w; give the user u get on it", apierrors.NewForbidden(of, "cert", errors.New("no")))
-	notFound  = apierrors.NewNotFound(of, "cert")
-	away      = errors.New("connection refused")
-	slow      = apierrors.NewTimeoutError("later", 1)
+	of           = schema.GroupResource{Resource: "secrets"}
+	errForbidden = fmt.Errorf("%w; give the user u get on it", apierrors.NewForbidden(of, "cert", errors.New("no")))
+	notFound     = apierrors.NewNotFound(of, "cert")
+	errAway      = errors.New("connection refused")
+	slow         = apierrors.NewTimeoutError("later", 1)
 
 	a = objects.Name{Namespace: "ns", Name: "a"}
 	b = objects.Name{Namespace: "ns", Name: "b"}
@@ -109,17 +109,17 @@ func TestWhatIsKnownOfASecretFollowsIt(t *testing.T) {
 	}{
 		{what: "made", data: dataOf(chain, key), chain: chain},
 		{what: "read again", data: dataOf(chain, key), chain: chain, same: true},
-		{what: "beside an API server that is away", err: away, chain: chain, same: true},
+		{what: "beside an API server that is away", err: errAway, chain: chain, same: true},
 		{what: "beside one that has no time", err: slow, chain: chain, same: true},
 		{what: "replaced", data: dataOf(chain2, key2), chain: chain2},
 		{what: "with the key of another", data: dataOf(chain, key2), chain: chain2, fault: "tls.key does not fit tls.crt"},
-		{what: "with that, beside an API server that is away", err: away, chain: chain2, fault: "tls.key does not fit tls.crt", same: true},
+		{what: "with that, beside an API server that is away", err: errAway, chain: chain2, fault: "tls.key does not fit tls.crt", same: true},
 		{what: "with no key", data: dataOf(chain2, ""), chain: chain2, fault: "it has no tls.key"},
 		{what: "mended", data: dataOf(chain, key), chain: chain},
-		{what: "without the right", err: forbidden, chain: chain, fault: `it may not be read: secrets "cert" is forbidden: no; give the user u get on it`},
+		{what: "without the right", err: errForbidden, chain: chain, fault: `it may not be read: secrets "cert" is forbidden: no; give the user u get on it`},
 		{what: "with the right", data: dataOf(chain, key), chain: chain},
 		{what: "deleted", fault: "it does not exist"},
-		{what: "deleted, beside an API server that is away", err: away, fault: "it does not exist", same: true},
+		{what: "deleted, beside an API server that is away", err: errAway, fault: "it does not exist", same: true},
 		{what: "made anew", data: dataOf(chain2, key2), chain: chain2},
 	} {
 		delete(s.data, a)
@@ -182,7 +182,7 @@ func TestWhatIsNamedIsReadAtOnceAndWhatIsNotIsForgotten(t *testing.T) {
 		t.Error("it is told of a Secret that nobody names")
 	}
 	names(b)
-	s.err = away
+	s.err = errAway
 	wants(t, "named again, beside an API server that is away", names(a, b)[a], "", "it was not read yet, for the API server does not answer")
 	s.err = nil
 	s.data[a] = dataOf(chain, key)

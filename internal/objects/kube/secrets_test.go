@@ -75,7 +75,7 @@ func (v *vault) reads(secret string) (n int) {
 }
 
 var (
-	errDenied = errors.New(`User "system:serviceaccount:headgate-system:headgate-gateway" cannot get resource "secrets" in API group "" in the namespace "a"`) //nolint:staticcheck // an API server's words
+	errDenied = errors.New(`User "system:serviceaccount:headgate-system:headgate-gateway" cannot get resource "secrets" in API group "" in the namespace "a"`)
 	of        = schema.GroupResource{Resource: "secrets"}
 	forbidden = apierrors.NewForbidden(of, "s", errDenied)
 	notFound  = apierrors.NewNotFound(of, "s")
