@@ -167,6 +167,14 @@ func TestTheQuickstartOfAGateway(t *testing.T) {
 	q.nothingLeft()
 }
 
+// byPath is an HTTPRoute that leads to the pool what is below a path.
+func byPath(path string) string {
+	return "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: by-path}\nspec:\n  parentRefs: [{name: gateway}]\n  rules:\n" +
+		"  - matches: [{path: {type: PathPrefix, value: " + path + "}}]\n" +
+		"    filters: [{type: URLRewrite, urlRewrite: {path: {type: ReplacePrefixMatch, replacePrefixMatch: /}}}]\n" +
+		"    backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: pool}]\n"
+}
+
 // rounds is how many changes of each sort a test makes: the more, the more is seen of how long they take.
 var rounds = flag.Int("changes", 10, "make this many changes of routes, HTTPRoutes and pools under load")
 
@@ -188,19 +196,13 @@ func TestChangesAtAGatewayLoseNoRequest(t *testing.T) {
 	llm := func(name, pool string) string {
 		return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: %s}\nspec: {backendRefs: [{name: %s}]}\n---\n", name, pool)
 	}
-	http := func(path string) string {
-		return "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: by-path}\nspec:\n  parentRefs: [{name: gateway}]\n  rules:\n" +
-			"  - matches: [{path: {type: PathPrefix, value: " + path + "}}]\n" +
-			"    filters: [{type: URLRewrite, urlRewrite: {path: {type: ReplacePrefixMatch, replacePrefixMatch: /}}}]\n" +
-			"    backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: pool}]\n"
-	}
 	another := func(name string) string {
 		first, _, _ := strings.Cut(engines(strings.TrimSuffix(s.Listen, "1:8080"), 4), "---")
 		return strings.Replace(first, "name: pool}", "name: "+name+"}", 1) + "---\n"
 	}
 	// Two models move from pool to pool, and others stay.
 	s.write("moving.yaml", llm("moving", "pool"))
-	s.write("http.yaml", http("/p"))
+	s.write("http.yaml", byPath("/p"))
 	s.await("it is there", func() bool {
 		return ask("moving") == 200 && status("/p/v1/completions", `{"model":"moving","prompt":"x"}`) == 200
 	})
@@ -222,7 +224,7 @@ func TestChangesAtAGatewayLoseNoRequest(t *testing.T) {
 		measure("a removed LLMRoute is not", func() bool { return ask(name) == 404 })
 
 		path := fmt.Sprintf("/p-%d", i)
-		s.write("http.yaml", http(path))
+		s.write("http.yaml", byPath(path))
 		measure("a changed HTTPRoute is served", func() bool { return status(path+"/v1/completions", `{"model":"moving","prompt":"x"}`) == 200 })
 
 		// The model moves to a pool that is new, and back from one that is gone.
@@ -369,4 +371,83 @@ func TestAServiceBehindAGateway(t *testing.T) {
 	if a := s.must(completion("a01", 2, false)); a.status != http.StatusOK {
 		t.Errorf("inference beside it gets %d %s", a.status, a.body)
 	}
+}
+
+// Streams go on whatever changes beside them: routes, pools, certificates, other listeners; also while control is away, which costs no
+// request, and on its return sends Envoy nothing that it has.
+func TestStreamsOutliveChangesAtAGateway(t *testing.T) {
+	t.Parallel()
+	s := start(t, throughGateway)
+	prefix := strings.TrimSuffix(s.Listen, "1:8080")
+	with := func(listeners string) string {
+		return strings.Replace(aGateway(prefix+"1"), "port: 8080, protocol: HTTP}", "port: 8080, protocol: HTTP}"+listeners, 1)
+	}
+	const secure = ", {name: https, port: 8443, protocol: HTTPS, hostname: a.test, tls: {certificateRefs: [{name: a}]}}"
+	s.write("secret.yaml", aSecret(t, "a", "a.test"))
+	s.write("gateway.yaml", with(secure))
+	updates := func(of string) float64 { return s.envoyGauge(of + ".update_success") }
+	s.await("the other listener is there", func() bool { return s.envoyGauge("listener_manager.total_listeners_active") == 2 })
+	const streams, tokens = 16, 4000 // some 10 s
+	ended := s.streams(streams, tokens)
+	s.await("they flow", func() bool { return s.engineSum("vllm:num_requests_running") == streams })
+
+	changed := updates("cluster_manager.cds") + updates("listener_manager.lds")
+	for i := range *rounds {
+		name := fmt.Sprintf("m%d", i)
+		s.write("new.yaml", routes(name)) // of an adapter that no engine has
+		s.write("secret.yaml", aSecret(t, "a", "a.test"))
+		s.write("gateway.yaml", with(secure+fmt.Sprintf(", {name: other, port: %d, protocol: HTTP}", 9000+i)))
+		s.await("it is in force", func() bool {
+			return s.must(completion(name, 1, false)).status == http.StatusServiceUnavailable && s.accepts(fmt.Sprintf("%s1:%d", prefix, 9000+i))
+		})
+	}
+	s.write("gateway.yaml", with(secure))
+	s.await("the last listener is gone", func() bool { return s.envoyGauge("listener_manager.total_listeners_active") == 2 })
+	if updates("cluster_manager.cds")+updates("listener_manager.lds") == changed {
+		t.Error("Envoy says that it took no change")
+	}
+
+	// Without control pools go on living, by their extproc.
+	l := s.pour(8, func(client, n int) request { return completion(adapters[(client+n)%12], 5, n%2 == 0) }, isOK)
+	s.Control.Kill()
+	before := map[string]float64{}
+	for _, of := range []string{"cluster_manager.cds", "listener_manager.lds"} {
+		before[of] = updates(of)
+	}
+	s.write("engines.yaml", engines(prefix, 3))
+	s.await("an endpoint is gone", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "healthy") == 3 })
+	s.write("engines.yaml", engines(prefix, 4))
+	s.await("it is back", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "healthy") == 4 })
+	l.goesOn(s, 5)
+	if err := s.StartControl(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.write("new.yaml", routes("after"))
+	s.write("after.yaml", byPath("/after"))
+	s.await("control drives it again", func() bool {
+		return s.must(request{path: "/after/v1/completions", body: completion("a01", 1, false).body}).status == http.StatusOK
+	})
+	for of, n := range before {
+		if got := updates(of); got != n {
+			t.Errorf("on control's return %s took %v updates", of, got-n)
+		}
+	}
+	l.stop()
+	for _, fault := range l.faults {
+		t.Error(fault)
+	}
+	for range streams {
+		if err := <-ended; err != nil {
+			t.Errorf("a stream: %v", err)
+		}
+	}
+}
+
+// accepts says whether somebody listens at an address.
+func (s *stack) accepts(address string) bool {
+	conn, err := net.Dial("tcp", address)
+	if err == nil {
+		_ = conn.Close()
+	}
+	return err == nil
 }
