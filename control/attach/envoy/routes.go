@@ -149,9 +149,37 @@ func (t *Template) forwardTo(is *routev3.Route, r *plan.Rule) error {
 			action.ClusterNotFoundResponseCode = routev3.RouteAction_INTERNAL_SERVER_ERROR
 		}
 	}
+	if f.Retry != nil && action.RetryPolicy == nil { // a pool has its own, in the order of picks
+		action.Timeout, action.RetryPolicy = durationpb.New(f.Timeout), retryOf(f)
+	}
 	action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: weighted}
 	is.Action = &routev3.Route_Route{Route: action}
 	return nil
+}
+
+const (
+	// retriedAlways is what a rule with retries tries again whatever codes it names: broken connections, and tries that took too long
+	// (HTTPRouteRetry: "on connection errors").
+	retriedAlways = "connect-failure,refused-stream,reset"
+	retriedCodes  = ",retriable-status-codes"
+)
+
+// retryOf is how a rule for Services tries requests again. Envoy waits for some part of the backoff, by chance, and longer each time.
+func retryOf(f *plan.Forward) *routev3.RetryPolicy {
+	is := &routev3.RetryPolicy{RetryOn: retriedAlways, NumRetries: wrapperspb.UInt32(uint32(f.Retry.Attempts))}
+	if len(f.Retry.Codes) > 0 {
+		is.RetryOn += retriedCodes
+	}
+	for _, code := range f.Retry.Codes {
+		is.RetriableStatusCodes = append(is.RetriableStatusCodes, uint32(code))
+	}
+	if f.TryTimeout > 0 {
+		is.PerTryTimeout = durationpb.New(f.TryTimeout)
+	}
+	if f.Retry.Backoff > 0 {
+		is.RetryBackOff = &routev3.RetryPolicy_RetryBackOff{BaseInterval: durationpb.New(f.Retry.Backoff)}
+	}
+	return is
 }
 
 // nowhere is a cluster that there never is.

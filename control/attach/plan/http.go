@@ -105,7 +105,7 @@ func (r *routing) forward(rule *forwarding, match Match) Rule {
 	if done.Redirect != nil {
 		return done
 	}
-	forward := &Forward{Host: f.host, Path: f.path, Mirrors: f.mirrors, Retry: rule.retry}
+	forward := &Forward{Host: f.host, Path: f.path, Mirrors: f.mirrors, Retry: retryOf(rule.retry)}
 	if t := rule.timeouts; t != nil {
 		forward.Timeout, forward.TryTimeout = duration(t.Request), duration(t.BackendRequest)
 	}
@@ -269,6 +269,20 @@ func pathOf(m *gatewayv1.HTTPPathModifier) *PathChange {
 }
 
 // duration is in Go's words; the CRD has checked it. 0 is no bound.
+// defaultRetries is how often a request is tried again where a route does not say: Gateway API leaves it open.
+const defaultRetries = 1
+
+func retryOf(r *gatewayv1.HTTPRouteRetry) *Retry {
+	if r == nil {
+		return nil
+	}
+	is := &Retry{Attempts: int32(ptr.Deref(r.Attempts, defaultRetries)), Backoff: duration(r.Backoff)}
+	for _, code := range r.Codes {
+		is.Codes = append(is.Codes, int32(code))
+	}
+	return is
+}
+
 func duration(d *gatewayv1.Duration) time.Duration {
 	if d == nil {
 		return 0

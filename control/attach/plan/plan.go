@@ -121,7 +121,18 @@ type Forward struct {
 	Mirrors []Mirror
 	// Timeout bounds the whole, TryTimeout each try; 0 is no bound.
 	Timeout, TryTimeout time.Duration
-	Retry               *gatewayv1.HTTPRouteRetry
+	// Retry is nil where a request is tried once.
+	Retry *Retry
+}
+
+// Retry says which requests to Services are tried again, beside those whose connection breaks or whose try takes too long.
+type Retry struct {
+	// Attempts is how often, at least 1.
+	Attempts int32
+	// Codes are the statuses of answers.
+	Codes []int32
+	// Backoff is the time between tries, about; 0 leaves it to Envoy.
+	Backoff time.Duration
 }
 
 // Backend is a cluster and its share of a rule's requests.

@@ -185,8 +185,15 @@ func (f *Forward) String() string {
 	for _, m := range f.Mirrors {
 		words = append(words, fmt.Sprintf("copies of %d/%d to %s", m.Share, m.Of, m.Cluster))
 	}
-	if f.Retry != nil && f.Retry.Attempts != nil {
-		words = append(words, fmt.Sprintf("%d more tries", *f.Retry.Attempts))
+	if r := f.Retry; r != nil {
+		tries := fmt.Sprintf("%d more tries", r.Attempts)
+		if len(r.Codes) > 0 {
+			tries += fmt.Sprintf(", also of %v", r.Codes)
+		}
+		if r.Backoff > 0 {
+			tries += fmt.Sprintf(", after %v", r.Backoff)
+		}
+		words = append(words, tries)
 	}
 	if f.Timeout > 0 {
 		words = append(words, fmt.Sprintf("within %v", f.Timeout))
