@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
+	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -20,11 +23,26 @@ func (o *office) serveEnvoys(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("envoy.yaml: %w", err)
 	}
-	l, err := listen.Private("envoys", o.envoys)
+	who, secure, open := ads.Said, (*tls.Config)(nil), listen.Private
+	if !strings.HasPrefix(o.envoys, "unix:") {
+		who, open = ads.Certified, listen.On
+		pod, _, err := o.inNamespace()
+		if err != nil {
+			return err
+		}
+		authority, err := pod.Authority(ctx)
+		if err != nil {
+			return nil // ctx has ended
+		}
+		if secure, err = authority.Control(time.Now()); err != nil {
+			return err
+		}
+	}
+	l, err := open("envoys", o.envoys)
 	if err != nil {
 		return err
 	}
-	envoys := ads.New(ads.Config{Who: ads.Said, Log: o.log})
+	envoys := ads.New(ads.Config{Who: who, Log: o.log})
 	c := drive.Config{Template: template, Envoys: envoys, Log: o.log}
 	if o.kube.On {
 		select {
@@ -38,6 +56,6 @@ func (o *office) serveEnvoys(ctx context.Context) error {
 	o.log.Info("serving the Envoys of Gateways", "address", o.envoys)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return driver.Run(ctx, o.worlds.get) })
-	group.Go(func() error { return envoys.Run(ctx, l) })
+	group.Go(func() error { return envoys.Run(ctx, l, secure) })
 	return group.Wait()
 }

@@ -101,7 +101,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.StringSliceVar(&c.endpoints, "endpoints", nil, "use the engines at these `HOST:PORT`s, separated by commas, as the pool default/endpoints; no objects needed")
 	fs.StringVar(&c.state, "state", "", "remember in this `FILE` what is not in the objects: registered models, and what engines were asked to load; the default is DIR.db, beside DIR")
 	fs.StringArrayVar(&c.listen, "listen", nil, "serve extprocs and clients of ModelMesh at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated (required)")
-	fs.StringVar(&c.envoys, "envoys", "", "serve the Envoys of Gateways their configuration at this `ADDRESS`, unix:PATH: every process that may open the socket gets the keys of every Gateway")
+	fs.StringVar(&c.envoys, "envoys", "", "serve the Envoys of Gateways their configuration at this `ADDRESS`: unix:PATH, where every process that may open the socket gets the keys of every Gateway; or with --kube HOST:PORT, where Envoys have certificates of the authority in the Secret headgate-gateways, which control makes")
 	fs.StringVar(&c.certPath, "cert-path", "", "serve other machines with TLS, with the certificate in this `DIR`, tls.crt and tls.key, read again when they change")
 	fs.StringVar(&c.placement.ClientCAFile, "client-ca-file", "", "of other machines, serve only extprocs whose client certificate is signed by an authority in this PEM `FILE`")
 	fs.StringVar(&c.placement.TokenFile, "token-file", "", "of other machines, serve only extprocs that send the bearer token in this `FILE`, which may be replaced at any time")
@@ -184,8 +184,8 @@ func (c config) check(rest []string) error {
 		return errors.New("say where to remember what is registered and loaded: --state FILE")
 	case len(c.listen) == 0 && !c.explain.On:
 		return errors.New("nothing to serve: set --listen to unix:PATH or HOST:PORT, which extprocs call")
-	case c.envoys != "" && !strings.HasPrefix(c.envoys, "unix:"):
-		return fmt.Errorf("--envoys %s: want unix:PATH", c.envoys)
+	case c.envoys != "" && !strings.HasPrefix(c.envoys, "unix:") && !c.kube.On:
+		return fmt.Errorf("--envoys %s: want unix:PATH, or --kube, where Envoys have certificates", c.envoys)
 	case c.meshPool != "" && c.pool() == (objects.Name{}):
 		return fmt.Errorf("--mesh-pool %q: want NAMESPACE/NAME, such as default/runtimes", c.meshPool)
 	case c.drainLimit <= 0:

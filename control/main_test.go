@@ -34,6 +34,7 @@ func TestTheCommandLine(t *testing.T) {
 		{"--endpoints a --state s --listen y", `--endpoints "a": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000; see control --help`},
 		{"--endpoints 169.254.169.254:80 --state s --listen y", `--endpoints "169.254.169.254:80": no engine is reached at a link-local, multicast, broadcast or unspecified address; see control --help`},
 		{"--objects x --listen y z", `unexpected argument "z": every setting is a flag; see control --help`},
+		{"--objects x --listen y --envoys :8035", "--envoys :8035: want unix:PATH, or --kube, where Envoys have certificates; see control --help"},
 		{"--objects x --listen y --mesh-pool p", `--mesh-pool "p": want NAMESPACE/NAME, such as default/runtimes; see control --help`},
 		{"--objects x --listen y --mesh-pool /p", `--mesh-pool "/p": want NAMESPACE/NAME, such as default/runtimes; see control --help`},
 		{"--objects x --listen y --drain-limit 0s", "--drain-limit 0s: it must be above 0; see control --help"},

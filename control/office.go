@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/headgate/headgate/control/lead"
 	"github.com/headgate/headgate/control/meter"
@@ -71,20 +72,14 @@ func (o *office) alone(ctx context.Context) error {
 // inCluster is a control of several, which leads while it holds their Lease: with the certificate and the tokens that all of them
 // have, if that is asked for.
 func (o *office) inCluster(ctx context.Context) error {
-	config, err := kube.Connect(o.kube.Config)
+	pod, config, err := o.inNamespace()
 	if err != nil {
 		return err
-	}
-	core, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("the API server: %w", err)
 	}
 	writer, err := kube.Client(config)
 	if err != nil {
 		return err
 	}
-	name := objectName(o.pod)
-	pod := pods.Pod{Client: core, Namespace: name.Namespace, Log: o.log}
 	if o.credentials != "" {
 		mesh, err := pod.Credentials(ctx, o.credentials)
 		if ctx.Err() != nil {
@@ -110,7 +105,20 @@ func (o *office) inCluster(ctx context.Context) error {
 			pod.Announce(ctx, port, leads)
 		}
 	}
-	return o.serve(ctx, lead.New(core, name.Namespace, name.Name, o.log).Run)
+	return o.serve(ctx, lead.New(pod.Client, pod.Namespace, objectName(o.pod).Name, o.log).Run)
+}
+
+// inNamespace is what the pods of control share in their namespace, and the API server that has it.
+func (o *office) inNamespace() (pods.Pod, *rest.Config, error) {
+	config, err := kube.Connect(o.kube.Config)
+	if err != nil {
+		return pods.Pod{}, nil, err
+	}
+	core, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return pods.Pod{}, nil, fmt.Errorf("the API server: %w", err)
+	}
+	return pods.Pod{Client: core, Namespace: objectName(o.pod).Namespace, Log: o.log}, config, nil
 }
 
 // port is the one that others can reach, 0 if there is none.

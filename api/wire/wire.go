@@ -112,6 +112,9 @@ func (r Rewrite) Path(path string) string {
 	return path
 }
 
+// ControlName is the DNS name of control in the certificate that it serves Envoys with, whatever name they reach it by.
+const ControlName = "control.headgate.dev"
+
 // ElsewhereHeader marks a response by which an engine asks for the request to be tried elsewhere: its queue is full, it is
 // stopping, or it has no such model. Envoy's configuration sets it, goes on to the next pick by it, and removes it.
 const ElsewhereHeader = "x-gateway-elsewhere"

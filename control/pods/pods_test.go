@@ -2,6 +2,7 @@ package pods_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -14,13 +15,16 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/headgate/headgate/control/attach/identity"
 	"github.com/headgate/headgate/control/pods"
+	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/test/apiserver"
 )
 
@@ -79,6 +83,38 @@ func TestControlsOfAClusterShareWhatExtprocsNeed(t *testing.T) {
 		t.Errorf("extprocs do not trust the certificate: %v", err)
 	}
 
+	// They know Envoys of Gateways by one authority.
+	authorities := make(chan *identity.Authority, 2)
+	for _, c := range []pods.Pod{a, b} {
+		go func() {
+			is, err := c.Authority(ctx)
+			authorities <- is
+			done <- err
+		}()
+	}
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	one, other, gateway := <-authorities, <-authorities, objects.Name{Namespace: "ns", Name: "g"}
+	certificate, _, err := one.Gateway(gateway, time.Now())
+	if err != nil || !other.Fresh(certificate, gateway, time.Now()) {
+		t.Errorf("a certificate of one is not known by the other: %v", err)
+	}
+	if _, err := client.CoreV1().Secrets(namespace).Update(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: pods.GatewaysName}, Type: corev1.SecretTypeTLS, Data: map[string][]byte{"tls.crt": {}, "tls.key": {}},
+	}, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var logged strings.Builder
+	broken, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	a.Log = slog.New(slog.NewTextHandler(lineWriter(func(line string) { logged.WriteString(line); giveUp() }), nil))
+	if _, err := a.Authority(broken); err == nil || !strings.Contains(logged.String(), "delete it, and control makes another") {
+		t.Errorf("a Secret without an authority: %v, and this is logged: %s", err, logged.String())
+	}
+
 	leads := func(c pods.Pod, port uint16) {
 		t.Helper()
 		if err := c.AnnounceOnce(ctx, port); err != nil {
@@ -97,6 +133,14 @@ func TestControlsOfAClusterShareWhatExtprocsNeed(t *testing.T) {
 		t.Error("it is written again though nothing changed")
 	}
 	leads(a, 8034)
+}
+
+// lineWriter is told each line that is logged.
+type lineWriter func(line string)
+
+func (w lineWriter) Write(line []byte) (int, error) {
+	w(string(line))
+	return len(line), nil
 }
 
 // A Secret that was made before clients of ModelMesh had a token of their own gets one, and keeps what it has. Where a control may

@@ -148,7 +148,7 @@ var houses = [][]floor{
 			"plans in Envoy's words, the endpoints of what they name, and what plans are made of beside objects",
 		},
 		{
-			[]string{"control/place", "control/place/board", "control/place/mesh", "control/attach/plan", "control/attach/order"},
+			[]string{"control/place", "control/place/board", "control/place/mesh", "control/attach/plan", "control/attach/order", "control/attach/identity"},
 			"what Envoys are to do, and what is sent to one next; each of the others speaks with one neighbour, which is engines, extprocs or clients, in the words of decide",
 		},
 		{

@@ -5,7 +5,9 @@ package ads
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -18,12 +20,15 @@ import (
 	edsv3 "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/headgate/headgate/control/attach/envoy"
+	"github.com/headgate/headgate/control/attach/identity"
 	"github.com/headgate/headgate/control/attach/order"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -180,12 +185,27 @@ func Said(_ context.Context, node *corev3.Node) (objects.Name, error) {
 	return objects.Name{Namespace: namespace, Name: name}, nil
 }
 
+// Certified believes the certificate with which an Envoy calls, and nothing that it says: for addresses that others can reach. It needs
+// the TLS of [identity.Authority.Control].
+func Certified(ctx context.Context, _ *corev3.Node) (objects.Name, error) {
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.VerifiedChains) > 0 {
+			return identity.GatewayOf(info.State.VerifiedChains[0][0])
+		}
+	}
+	return objects.Name{}, errors.New("no certificate says which Gateway it is of")
+}
+
 // keepaliveInterval is how often an Envoy may ask whether control is there: every 30 s by its bootstrap.
 const keepaliveInterval = 10 * time.Second
 
-// Run serves Envoys on a listener, which it closes, until ctx ends.
-func (s *Server) Run(ctx context.Context, l net.Listener) error {
-	server := grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveInterval, PermitWithoutStream: true}))
+// Run serves Envoys on a listener, which it closes, until ctx ends; by TLS if there is a configuration of it.
+func (s *Server) Run(ctx context.Context, l net.Listener, secure *tls.Config) error {
+	options := []grpc.ServerOption{grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveInterval, PermitWithoutStream: true})}
+	if secure != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(secure)))
+	}
+	server := grpc.NewServer(options...)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, s)
 	edsv3.RegisterEndpointDiscoveryServiceServer(server, s)
 	ended := make(chan struct{})

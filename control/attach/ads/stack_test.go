@@ -65,10 +65,17 @@ type stack struct {
 
 func start(t *testing.T, number int) *stack {
 	t.Helper()
-	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newStack(t, number)
+	s.stop = s.serve()
+	s.run(envoy.Place{
+		Gateway: gateway, Node: "envoy-0", Admin: netip.MustParseAddrPort(s.own + ":9901"), Extproc: filepath.Join(s.dir, "extproc.sock"), Control: filepath.Join(s.dir, "control.sock"),
+	})
+	return s
+}
+
+// newStack is a stack without an Envoy, whose Server serves nobody yet.
+func newStack(t *testing.T, number int) *stack {
+	t.Helper()
 	text, err := os.ReadFile("../../../envoy.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -79,10 +86,18 @@ func start(t *testing.T, number int) *stack {
 	}
 	s.server = s.newServer()
 	s.dir = t.TempDir()
-	s.stop = s.serve()
-	config, err := s.template.Bootstrap(envoy.Place{
-		Gateway: gateway, Node: "envoy-0", Admin: netip.MustParseAddrPort(s.own + ":9901"), Extproc: filepath.Join(s.dir, "extproc.sock"), Control: filepath.Join(s.dir, "control.sock"),
-	})
+	return s
+}
+
+// run starts the Envoy.
+func (s *stack) run(at envoy.Place) {
+	t := s.t
+	t.Helper()
+	binary, err := find.Find(t.Context(), "../../../.cache", os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := s.template.Bootstrap(at)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +117,6 @@ func start(t *testing.T, number int) *stack {
 			t.Log(s.envoy.LastWords())
 		}
 	})
-	return s
 }
 
 func (s *stack) newServer() *ads.Server {

@@ -3,13 +3,19 @@ package envoy
 import (
 	"fmt"
 	"net/netip"
+	"path"
+	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -28,8 +34,40 @@ type Place struct {
 	Node    string
 	// Admin is where its admin interface is.
 	Admin netip.AddrPort
-	// Extproc and Control are the Unix sockets that it calls.
-	Extproc, Control string
+	// Extproc is the Unix socket of the extproc beside it.
+	Extproc string
+	// Control is the Unix socket of control; empty where it is reached at a host and a port, with what is in the folder Identity:
+	// AuthorityFile, CertificateFile, KeyFile and SecretFile.
+	Control     string
+	ControlHost string
+	ControlPort uint16
+	Identity    string
+}
+
+// Files in the folder of an Envoy's identity. Envoy takes up each that is replaced.
+const (
+	AuthorityFile   = "ca.crt"
+	CertificateFile = "tls.crt"
+	KeyFile         = "tls.key"
+	// SecretFile names the two before for Envoy: it is what [Identity] returns.
+	SecretFile = "identity.json"
+)
+
+// identitySecret is Envoy's name of its own certificate.
+const identitySecret = "identity"
+
+// Identity is the SecretFile of a folder.
+func Identity(folder string) ([]byte, error) {
+	file := func(name string) *corev3.DataSource {
+		return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path.Join(folder, name)}}
+	}
+	secret, err := anypb.New(&tlsv3.Secret{Name: identitySecret, Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
+		CertificateChain: file(CertificateFile), PrivateKey: file(KeyFile), WatchedDirectory: &corev3.WatchedDirectory{Path: folder},
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	return protojson.Marshal(&discoveryv3.DiscoveryResponse{Resources: []*anypb.Any{secret}})
 }
 
 // Bootstrap returns the configuration with which an Envoy of a Gateway starts, as JSON: limits and how extproc is reached are those of
@@ -45,7 +83,9 @@ func (t *Template) Bootstrap(p Place) ([]byte, error) {
 	control := proto.CloneOf(extproc) // it speaks gRPC on a socket, too
 	control.Name = controlCluster
 	at(extproc, p.Extproc)
-	at(control, p.Control)
+	if err := reach(control, p); err != nil {
+		return nil, err
+	}
 	expressions, err := structpb.NewStruct(map[string]any{"re2.max_program_size.error_level": 2 * plan.MaxProgram})
 	if err != nil {
 		return nil, err
@@ -60,6 +100,40 @@ func (t *Template) Bootstrap(p Place) ([]byte, error) {
 	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{AdsConfig: t.source(controlCluster).GetApiConfigSource(), LdsConfig: fromStream(), CdsConfig: fromStream()}
 	return protojson.Marshal(b)
 }
+
+// reach has a cluster call control.
+func reach(c *clusterv3.Cluster, p Place) error {
+	if p.Control != "" {
+		at(c, p.Control)
+		return nil
+	}
+	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
+	c.ConnectTimeout = durationpb.New(controlTimeout)
+	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: c.GetName(), Endpoints: []*endpointv3.LocalityLbEndpoints{{
+		LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: socketAddress(p.ControlHost, uint32(p.ControlPort))}}}},
+	}}}
+	config, err := anypb.New(&tlsv3.UpstreamTlsContext{Sni: wire.ControlName, CommonTlsContext: &tlsv3.CommonTlsContext{
+		AlpnProtocols: []string{"h2"},
+		TlsParams:     &tlsv3.TlsParameters{TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3, TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3},
+		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{{Name: identitySecret, SdsConfig: &corev3.ConfigSource{
+			ResourceApiVersion: corev3.ApiVersion_V3,
+			ConfigSourceSpecifier: &corev3.ConfigSource_PathConfigSource{PathConfigSource: &corev3.PathConfigSource{
+				Path: path.Join(p.Identity, SecretFile), WatchedDirectory: &corev3.WatchedDirectory{Path: p.Identity},
+			}},
+		}}},
+		ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
+			TrustedCa: &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path.Join(p.Identity, AuthorityFile)}},
+			MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{
+				SanType: tlsv3.SubjectAltNameMatcher_DNS, Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: wire.ControlName}},
+			}},
+		}},
+	}})
+	c.TransportSocket = &corev3.TransportSocket{Name: "envoy.transport_sockets.tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}
+	return err
+}
+
+// controlTimeout is how long a connection to control may take.
+const controlTimeout = 2 * time.Second
 
 // extproc returns a copy of the cluster by which envoy.yaml reaches extproc, nil if there is none.
 func (t *Template) extproc() *clusterv3.Cluster {

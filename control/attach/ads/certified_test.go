@@ -1,0 +1,114 @@
+package ads_test
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/headgate/headgate/control/attach/ads"
+	"github.com/headgate/headgate/control/attach/envoy"
+	"github.com/headgate/headgate/control/attach/identity"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// An Envoy that reaches control by an address is given what its certificate says, whatever it says itself, and takes up another
+// certificate while it runs.
+func TestAnEnvoyIsWhoItsCertificateSays(t *testing.T) {
+	s := newStack(t, 21)
+	authority, err := identity.New(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := filepath.Join(s.dir, "identity")
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write := func(file string, text []byte, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		made := filepath.Join(s.dir, file)
+		if err := os.WriteFile(made, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(made, filepath.Join(folder, file)); err != nil { // Envoy looks at what is moved there
+			t.Fatal(err)
+		}
+	}
+	certify := func(name objects.Name) {
+		t.Helper()
+		certificate, key, err := authority.Gateway(name, time.Now())
+		write(envoy.KeyFile, key, err)
+		write(envoy.CertificateFile, certificate, err)
+	}
+	certify(gateway)
+	write(envoy.AuthorityFile, authority.Certificate(), nil)
+	text, err := envoy.Identity(folder)
+	write(envoy.SecretFile, text, err)
+
+	secure, err := authority.Control(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := make(chan objects.Name, 100)
+	// serve serves until it is called.
+	serve := func() (stop func()) {
+		l, err := net.Listen("tcp", s.own+":8035")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.server = ads.New(ads.Config{Log: slog.New(slog.DiscardHandler), Who: func(ctx context.Context, node *corev3.Node) (objects.Name, error) {
+			name, err := ads.Certified(ctx, node)
+			said <- name
+			return name, err
+		}})
+		ended := make(chan error, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { ended <- s.server.Run(ctx, l, secure) }()
+		return func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	stop := serve()
+	s.backend("a", 21000)
+	s.apply(to("a"))
+	s.run(envoy.Place{
+		Gateway: objects.Name{Namespace: "ns", Name: "said"}, Node: "envoy-0", Admin: netip.MustParseAddrPort(s.own + ":9901"),
+		Extproc: filepath.Join(s.dir, "extproc.sock"), ControlHost: s.own, ControlPort: 8035, Identity: folder,
+	})
+	s.await("200 a")
+
+	certify(objects.Name{Namespace: "ns", Name: "replaced"})
+	deadline := time.After(20 * time.Second)
+	for {
+		stop()
+		for len(said) > 0 {
+			<-said
+		}
+		stop = serve()
+		s.apply(to("a"))
+		select {
+		case name := <-said:
+			if name.Name == "replaced" {
+				stop()
+				return
+			}
+			if name != gateway {
+				t.Fatalf("it is taken for that of %v", name)
+			}
+		case <-deadline:
+			t.Fatal("it does not take up another certificate")
+		}
+	}
+}

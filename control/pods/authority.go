@@ -1,0 +1,75 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/control/attach/identity"
+)
+
+// GatewaysName is of the Secret with the authority that all controls have, by which Envoys of Gateways and controls know each other.
+const GatewaysName = "headgate-gateways"
+
+// Authority returns the authority of Gateways, which is made where there is none. While the API server does not answer it waits. It
+// needs the verb create of secrets, and get of that of the name [GatewaysName].
+func (p Pod) Authority(ctx context.Context) (*identity.Authority, error) {
+	for failing := false; ; failing = true {
+		a, err := p.authority(ctx)
+		if err == nil {
+			return a, nil
+		}
+		if !failing {
+			p.Log.Warn("cannot read or write the Secret by which Envoys of Gateways are known; retrying", "secret", p.Namespace+"/"+GatewaysName, "err", err)
+		}
+		timer := time.NewTimer(retryInterval)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (p Pod) authority(ctx context.Context) (*identity.Authority, error) {
+	ctx, cancel := context.WithTimeout(ctx, announceInterval)
+	defer cancel()
+	secrets := p.Client.CoreV1().Secrets(p.Namespace)
+	is, err := secrets.Get(ctx, GatewaysName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		made, err := identity.New(time.Now())
+		if err != nil {
+			return nil, err
+		}
+		certificate, key, err := made.PEM()
+		if err != nil {
+			return nil, err
+		}
+		_, err = secrets.Create(ctx, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: GatewaysName}, Type: corev1.SecretTypeTLS,
+			Data: map[string][]byte{corev1.TLSCertKey: certificate, corev1.TLSPrivateKeyKey: key},
+		}, metav1.CreateOptions{})
+		if err == nil {
+			return made, nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return nil, err
+		}
+		is, err = secrets.Get(ctx, GatewaysName, metav1.GetOptions{}) // another control has made it meanwhile
+		if err != nil {
+			return nil, err
+		}
+	} else if err != nil {
+		return nil, err
+	}
+	a, err := identity.Read(is.Data[corev1.TLSCertKey], is.Data[corev1.TLSPrivateKeyKey])
+	if err != nil {
+		return nil, fmt.Errorf("%w: delete it, and control makes another", err)
+	}
+	return a, nil
+}
