@@ -76,6 +76,7 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	go test -run '^$$' -bench Catalogue -benchtime 12x ./bench/e2e
 	go test -run '^$$' -bench DataPlanes -benchtime 12x ./bench/e2e
 	go test -run '^$$' -bench Build ./internal/objects
+	go test -run '^$$' -bench Replan -benchtime 50x ./control/attach/drive
 	go test -run '^$$' -bench KubeChurn -benchtime 1200x ./extproc
 	go test -run '^TestScale$$' -count 1 -v ./internal/objects/kube -scale
 

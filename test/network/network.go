@@ -13,13 +13,13 @@ import (
 )
 
 // Read reads objects in YAML, with lines --- between them, which need no apiVersion.
-func Read(t *testing.T, text string) *objects.Network {
+func Read(t testing.TB, text string) *objects.Network {
 	t.Helper()
 	return Set(t, text).Network
 }
 
 // Set is Read for all that the objects are kept in.
-func Set(t *testing.T, text string) objects.Set {
+func Set(t testing.TB, text string) objects.Set {
 	t.Helper()
 	set := objects.Set{Network: new(objects.Network)}
 	table := slices.Concat(kinds.All(), kinds.Network())
