@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -84,10 +85,20 @@ func TestAnEnvoyIsWhoItsCertificateSays(t *testing.T) {
 	s.backend("a", 21000)
 	s.apply(to("a"))
 	s.run(envoy.Place{
-		Gateway: objects.Name{Namespace: "ns", Name: "said"}, Node: "envoy-0", Admin: netip.MustParseAddrPort(s.own + ":9901"),
+		Gateway: objects.Name{Namespace: "ns", Name: "said"}, Node: "envoy-0", Admin: netip.MustParseAddrPort(s.own + ":9901"), Probe: 21009,
 		Extproc: filepath.Join(s.dir, "extproc.sock"), ControlHost: s.own, ControlPort: 8035, Identity: folder,
 	})
 	s.await("200 a")
+	for path, want := range map[string]int{"/healthz": http.StatusOK, "/stats": http.StatusNotFound} {
+		response, err := client.Get("http://" + s.own + ":21009" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if response.StatusCode != want {
+			t.Errorf("at the port of probes %s is answered by %d", path, response.StatusCode)
+		}
+	}
 
 	certify(objects.Name{Namespace: "ns", Name: "replaced"})
 	deadline := time.After(20 * time.Second)

@@ -10,6 +10,10 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
@@ -34,6 +38,9 @@ type Place struct {
 	Node    string
 	// Admin is where its admin interface is.
 	Admin netip.AddrPort
+	// Probe is the port at which it says that it lives, to whoever can reach it; 0 for none. It listens there from its start, and until
+	// it is drained.
+	Probe uint16
 	// Extproc is the Unix socket of the extproc beside it.
 	Extproc string
 	// Control is the Unix socket of control; empty where it is reached at a host and a port, with what is in the folder Identity:
@@ -97,8 +104,45 @@ func (t *Template) Bootstrap(p Place) ([]byte, error) {
 		Name: "routes", LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: expressions},
 	})
 	b.StaticResources = &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{extproc, control}}
+	if p.Probe != 0 {
+		l, err := probe(p.Probe)
+		if err != nil {
+			return nil, err
+		}
+		b.StaticResources.Listeners = []*listenerv3.Listener{l}
+	}
 	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{AdsConfig: t.source(controlCluster).GetApiConfigSource(), LdsConfig: fromStream(), CdsConfig: fromStream()}
 	return protojson.Marshal(b)
+}
+
+// probePath is what kubelets ask for.
+const probePath = "/healthz"
+
+// probe is a listener that says that Envoy lives, and nothing else.
+func probe(port uint16) (*listenerv3.Listener, error) {
+	router, err := anypb.New(new(routerv3.Router))
+	if err != nil {
+		return nil, err
+	}
+	manager, err := anypb.New(&hcmv3.HttpConnectionManager{
+		StatPrefix: "probe",
+		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{VirtualHosts: []*routev3.VirtualHost{{
+			Name: "probe", Domains: []string{"*"}, Routes: []*routev3.Route{{
+				Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Path{Path: probePath}},
+				Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 200}},
+			}},
+		}}}},
+		HttpFilters: []*hcmv3.HttpFilter{{Name: routerFilter, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: router}}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &listenerv3.Listener{
+		Name: "probe", Address: socketAddress("0.0.0.0", uint32(port)),
+		FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{
+			Name: "envoy.filters.network.http_connection_manager", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: manager},
+		}}}},
+	}, nil
 }
 
 // reach has a cluster call control.
