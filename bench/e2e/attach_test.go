@@ -451,3 +451,72 @@ func (s *stack) accepts(address string) bool {
 	}
 	return err == nil
 }
+
+// Gateway API of an API server, with no more rights than the manifests give: Gateways that come when their kinds do, a certificate that
+// control may read by its name alone, and an outage that costs no request.
+func TestAGatewayOfAnAPIServer(t *testing.T) {
+	t.Parallel()
+	k := newKubernetes(t)
+	s := start(t, standalone, pods(t, 2), placed(t, 4, "a01"), k.called, func(c *rig.Config) {
+		c.ControlFlags = append(c.ControlFlags, "--envoys", "unix:"+filepath.Join(c.Dir, "envoys.sock"))
+	})
+	ask := func(model string) int { return s.must(completion(model, 1, false)).status }
+	if got := ask("a01"); got != http.StatusOK {
+		t.Fatalf("without Gateway API's kinds a request gets %d", got)
+	}
+	// An Envoy of a Gateway beside that of envoy.yaml, of the same extproc, and with that of the same control.
+	prefix := strings.TrimSuffix(s.Listen, "1:8080")
+	beside := *s
+	copied := *s.Rig
+	beside.Rig = &copied
+	beside.Gateway, beside.Admin, beside.Listen, beside.url = theGateway, prefix+"2:9901", prefix+"2:8080", "http://"+prefix+"2:8080"
+	if err := beside.StartEnvoy(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { beside.Envoy.Stop(5 * time.Second) })
+	k.objects.GatewayAPI()
+	k.apply(aGateway(prefix + "2"))
+	k.apply(attached(t, routes("a01")))
+	at := func(model string) int {
+		a, err := beside.ask(t.Context(), completion(model, 1, false))
+		if err != nil {
+			return 0
+		}
+		return a.status
+	}
+	s.await("the Gateway is served", func() bool { return at("a01") == http.StatusOK })
+	if got := at("b00"); got != http.StatusNotFound {
+		t.Errorf("a model that does not attach gets %d there", got)
+	}
+	l := beside.pour(4, func(client, n int) request { return completion("a01", 5, n%2 == 0) }, isOK)
+	k.apply(attached(t, routes("late")))
+	s.promised(2*time.Second, "a new route is served", func() bool { return at("late") == http.StatusOK })
+
+	// A certificate is read by its name, when control may.
+	k.apply(aSecret(t, "own", "own.test"))
+	k.apply(strings.Replace(aGateway(prefix+"2"), "port: 8080, protocol: HTTP}", "port: 8080, protocol: HTTP}, "+
+		"{name: https, port: 8443, protocol: HTTPS, hostname: own.test, tls: {certificateRefs: [{name: own}]}}", 1))
+	s.await("control says what is missing", func() bool { return strings.Contains(s.logOf("control"), "it may not be read") })
+	if beside.accepts(prefix + "2:8443") {
+		t.Error("a listener without a certificate is served")
+	}
+	k.apply("apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: certificates}\n" +
+		"rules: [{apiGroups: [''], resources: [secrets], resourceNames: [own], verbs: [get]}]\n---\n" +
+		"apiVersion: rbac.authorization.k8s.io/v1\nkind: RoleBinding\nmetadata: {name: certificates}\n" +
+		"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: certificates}\n" +
+		"subjects: [{kind: ServiceAccount, name: headgate-control, namespace: " + system + "}]\n")
+	s.await("the listener is served", func() bool { return beside.accepts(prefix + "2:8443") })
+
+	k.Outage()
+	s.await("extproc knows", func() bool { return s.sum(s.Metrics, "headgate_objects_connected") == 0 })
+	l.goesOn(s, 20)
+	if err := k.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	k.apply(attached(t, routes("after")))
+	s.await("what was made since is served", func() bool { return at("after") == http.StatusOK })
+	l.stop()
+	for _, fault := range l.faults {
+		t.Error(fault)
+	}
+}
