@@ -84,6 +84,8 @@ type Parent struct {
 	Gateway *Gateway
 	// Refused is why the route does not attach; zero if it does.
 	Refused Verdict
+	// Listeners are those to which the route attaches by it, in order of precedence; none where it is refused.
+	Listeners []*Listener
 }
 
 // route is what is known of routes of every kind.

@@ -28,11 +28,9 @@ func (a *Attachments) attach(r *route, targets map[objects.Object]target, namesp
 			continue
 		}
 		p := Parent{Ref: ref, Gateway: t.gateway}
-		at, refused := t.listeners(r, ref, namespaces)
-		if p.Refused = refused; refused == (Verdict{}) {
-			for _, l := range at {
-				l.attach(r)
-			}
+		p.Listeners, p.Refused = t.listeners(r, ref, namespaces)
+		for _, l := range p.Listeners {
+			l.attach(r)
 		}
 		a.Parents[r.Object] = append(a.Parents[r.Object], p)
 	}

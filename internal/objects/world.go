@@ -453,16 +453,24 @@ func selects(want, labels map[string]string) bool {
 	return true
 }
 
+// ModelNames returns the names in requests that an LLMRoute wants to admit. The caller must not change it.
+func ModelNames(r *v1alpha1.LLMRoute) []string {
+	switch {
+	case len(r.Spec.ModelNames) > 0:
+		return r.Spec.ModelNames
+	case r.Spec.Adapter != nil && r.Spec.Adapter.Name != "":
+		return []string{r.Spec.Adapter.Name}
+	}
+	return []string{r.Name}
+}
+
 func (w *World) addRoute(lr *v1alpha1.LLMRoute) {
 	r := &Route{
 		Name: routeName(lr), Kind: v1alpha1.LLMRouteKind, UID: string(lr.UID), Generation: lr.Generation, Priority: lr.Spec.Priority,
-		Objectives: lr.Spec.Objectives, wants: lr.Spec.ModelNames, created: lr.CreationTimestamp.Time,
+		Objectives: lr.Spec.Objectives, wants: ModelNames(lr), created: lr.CreationTimestamp.Time,
 	}
 	if lr.Spec.Adapter != nil {
 		r.Adapter = lr.Spec.Adapter.Name
-	}
-	if len(r.wants) == 0 {
-		r.wants = []string{cmp.Or(r.Adapter, lr.Name)}
 	}
 	for _, b := range lr.Spec.BackendRefs {
 		weight := int32(1)

@@ -23,7 +23,8 @@ import (
 type Plans struct {
 	// Gateways in order of name.
 	Gateways []*Plan
-	// Routes are what became of each route that attaches somewhere, but for what [attach.Attachments] says of its parents.
+	// Routes are what became of each route that names a Gateway of ours, or a ListenerSet of one, but for what [attach.Attachments] says
+	// of its parents.
 	Routes map[objects.Object]RouteVerdict
 	// Listeners are the first of the references of each listener that cannot be followed; one that is missing has none.
 	Listeners map[*attach.Listener]attach.Verdict
@@ -191,7 +192,26 @@ func Of(a *attach.Attachments, n *objects.Network, certificates map[objects.Name
 	for _, g := range a.Gateways {
 		plans.Gateways = append(plans.Gateways, b.gateway(g))
 	}
+	b.unserved(a)
 	return plans
+}
+
+// unserved notes what is wrong with the routes that no listener serves.
+func (b *builder) unserved(a *attach.Attachments) {
+	b.clusters = make(map[string]Cluster) // nobody's
+	for of := range a.Parents {
+		if _, known := b.verdicts[of]; known {
+			continue
+		}
+		switch of.Kind {
+		case objects.HTTPRouteKind:
+			b.httpRules(b.http[of.Name], of, new(attach.Listener))
+		case objects.GRPCRouteKind:
+			b.grpcRules(b.grpc[of.Name], of, new(attach.Listener))
+		case v1alpha1.LLMRouteKind:
+			b.addPools(b.llm[of.Name], of)
+		}
+	}
 }
 
 // builder is what is known while plans are made.
