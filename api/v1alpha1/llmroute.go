@@ -188,6 +188,28 @@ type LLMRouteStatus struct {
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// Parents are what became of each of its parentRefs that names a Gateway, or a ListenerSet of one, as its controller says.
+	//
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	Parents []ParentStatus `json:"parents,omitempty"`
+}
+
+// ParentStatus is what one controller says of a parentRef of a route: RouteParentStatus of Gateway API.
+type ParentStatus struct {
+	// ParentRef is that of the route.
+	ParentRef ParentReference `json:"parentRef"`
+	// ControllerName is who wrote this, DOMAIN/PATH.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	ControllerName string `json:"controllerName"`
+	// Conditions are Accepted, ResolvedRefs and, where other routes of a listener have some of the route's names, PartiallyInvalid.
+	//
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
 // Conditions of a route, and their reasons.
