@@ -22,7 +22,7 @@ const mainLines = 150
 // nothing and have no state of their own.
 var pure = []string{
 	"extproc/openai", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/belief", "extproc/outcome",
-	"control/place/decide", "control/attach/plan", "control/attach/services", "control/attach/envoy", "control/attach/order",
+	"control/place/decide", "control/attach/plan", "control/attach/services", "control/attach/status", "control/attach/envoy", "control/attach/order",
 	"internal/attach", "internal/engine", "internal/objects", "internal/profile", "internal/sim",
 }
 
@@ -56,6 +56,7 @@ var pureModules = []string{
 	"k8s.io/apimachinery/pkg/labels",                // selects by labels
 	"k8s.io/utils/ptr",                              // what a pointer points to
 	"sigs.k8s.io/gateway-api/apis/v1",               // types
+	"sigs.k8s.io/gateway-api/pkg/features",          // names
 
 	// Envoy's words, and how they are written.
 	"github.com/envoyproxy/go-control-plane/envoy/config/", "github.com/envoyproxy/go-control-plane/envoy/extensions/",
@@ -144,8 +145,8 @@ var houses = [][]floor{
 			"the one speaks with Envoys, the other with people",
 		},
 		{
-			[]string{"control/attach/envoy", "control/attach/services", "control/attach/certificates"},
-			"plans in Envoy's words, the endpoints of what they name, and what plans are made of beside objects",
+			[]string{"control/attach/envoy", "control/attach/services", "control/attach/certificates", "control/attach/status"},
+			"plans in Envoy's words, the endpoints of what they name, what plans are made of beside objects, and what they say of objects",
 		},
 		{
 			[]string{"control/place", "control/place/board", "control/place/mesh", "control/attach/plan", "control/attach/order", "control/attach/identity"},

@@ -1,0 +1,100 @@
+package status
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+	"sigs.k8s.io/gateway-api/pkg/features"
+
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// supported are the features of Gateway API that plans and Envoys have, in any order. What is named here is tested by the conformance
+// suite, and told of in its reports. Retries are not here, though plans have them: their field is not in the standard CRDs of 1.6.
+var supported = []features.FeatureName{
+	features.SupportGateway,
+	features.SupportGatewayAddressEmpty,
+	features.SupportGatewayHTTPListenerIsolation,
+	features.SupportGatewayPort8080,
+	features.SupportListenerSet,
+	features.SupportReferenceGrant,
+	features.SupportGRPCRoute,
+	features.SupportGRPCRouteNamedRouteRule,
+	features.SupportHTTPRoute,
+	features.SupportHTTPRoute303RedirectStatusCode,
+	features.SupportHTTPRoute307RedirectStatusCode,
+	features.SupportHTTPRoute308RedirectStatusCode,
+	features.SupportHTTPRouteBackendProtocolH2C,
+	features.SupportHTTPRouteBackendProtocolWebSocket,
+	features.SupportHTTPRouteBackendRequestHeaderModification,
+	features.SupportHTTPRouteBackendTimeout,
+	features.SupportHTTPRouteCORS,
+	features.SupportHTTPRouteHostRewrite,
+	features.SupportHTTPRouteMethodMatching,
+	features.SupportHTTPRouteNamedRouteRule,
+	features.SupportHTTPRouteParentRefPort,
+	features.SupportHTTPRoutePathRedirect,
+	features.SupportHTTPRoutePathRewrite,
+	features.SupportHTTPRoutePortRedirect,
+	features.SupportHTTPRouteQueryParamMatching,
+	features.SupportHTTPRouteRequestMirror,
+	features.SupportHTTPRouteRequestMultipleMirrors,
+	features.SupportHTTPRouteRequestPercentageMirror,
+	features.SupportHTTPRouteRequestTimeout,
+	features.SupportHTTPRouteResponseHeaderModification,
+	features.SupportHTTPRouteSchemeRedirect,
+}
+
+// versions are the releases of Gateway API's CRDs that Headgate knows: ListenerSets and ReferenceGrants are v1 since 1.5.
+var versions = []string{"v1.5", "v1.6"}
+
+// classes adds the status of the GatewayClasses of ours.
+func (w *writer) classes() {
+	var all []gatewayv1.FeatureName
+	for _, f := range supported {
+		all = append(all, gatewayv1.FeatureName(f))
+	}
+	slices.Sort(all)
+	for i := range w.Network.Classes {
+		c := &w.Network.Classes[i]
+		if c.Spec.ControllerName != attach.Controller {
+			continue
+		}
+		s := w.add(objects.GatewayClassKind, c)
+		s.Features = all
+		accepted := is(gatewayv1.GatewayClassConditionStatusAccepted, gatewayv1.GatewayClassReasonAccepted, "")
+		if ref := c.Spec.ParametersRef; ref != nil {
+			accepted = not(gatewayv1.GatewayClassConditionStatusAccepted, gatewayv1.GatewayClassReasonInvalidParameters, noParameters("spec.parametersRef", string(ref.Kind), ref.Name))
+		}
+		s.Conditions = append(s.Conditions, accepted)
+		if w.Versions != nil {
+			s.Conditions = append(s.Conditions, supportedVersion(w.Versions))
+		}
+	}
+}
+
+func noParameters(field, kind, name string) string {
+	return fmt.Sprintf("Headgate takes no parameters: remove %s, which names %s %s", field, kind, name)
+}
+
+// supportedVersion says whether Headgate knows all versions that CRDs have.
+func supportedVersion(are []string) metav1.Condition {
+	var unknown []string
+	for _, v := range are {
+		if !slices.ContainsFunc(versions, func(known string) bool { return v == known || strings.HasPrefix(v, known+".") }) {
+			if v == "" {
+				v = "without a version"
+			}
+			unknown = append(unknown, v)
+		}
+	}
+	if len(unknown) > 0 {
+		return not(gatewayv1.GatewayClassConditionStatusSupportedVersion, gatewayv1.GatewayClassReasonUnsupportedVersion,
+			fmt.Sprintf("CRDs of Gateway API are %s; Headgate knows those of %s, and does what it can with others", strings.Join(unknown, " and "), strings.Join(versions, " and ")))
+	}
+	return is(gatewayv1.GatewayClassConditionStatusSupportedVersion, gatewayv1.GatewayClassReasonSupportedVersion, "")
+}
