@@ -34,6 +34,10 @@ type slow struct {
 
 	mu      sync.Mutex   // guards the following
 	update  func() error // of an LLMRoute; nil takes it
+	denied  string       // the list that may not be read, by its Go type
+	invalid string       // the name of the object, no LLMRoute, whose status it refuses
+	gone    string       // the name of one that is not there
+	during  func()       // runs in each write of status of one
 	calls   []string
 	patched string // the last patch
 }
@@ -50,9 +54,15 @@ func (s *slow) noted() []string {
 	return slices.Clone(s.calls)
 }
 
-func (s *slow) Status() client.SubResourceWriter { return status{of: s} }
+func (s *slow) Status() client.SubResourceWriter { return slowStatus{of: s} }
 
-func (s *slow) List(context.Context, client.ObjectList, ...client.ListOption) error {
+func (s *slow) List(_ context.Context, all client.ObjectList, _ ...client.ListOption) error {
+	s.mu.Lock()
+	denied := s.denied
+	s.mu.Unlock()
+	if denied != "" && strings.HasSuffix(fmt.Sprintf("%T", all), "."+denied) {
+		return apierrors.NewForbidden(schema.GroupResource{}, "", nil)
+	}
 	if s.away--; s.away >= 0 {
 		return errors.New("connection refused")
 	}
@@ -65,6 +75,15 @@ func (s *slow) List(context.Context, client.ObjectList, ...client.ListOption) er
 func (s *slow) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
 	o.SetNamespace(key.Namespace)
 	o.SetName(key.Name)
+	if _, is := o.(*v1alpha1.LLMRoute); is {
+		return nil
+	}
+	s.note("get " + key.Name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gone == key.Name {
+		return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+	}
 	return nil
 }
 
@@ -78,13 +97,13 @@ func (s *slow) Delete(context.Context, client.Object, ...client.DeleteOption) er
 	return nil
 }
 
-// status is the part of it that writes status.
-type status struct {
+// slowStatus is the part of it that writes status.
+type slowStatus struct {
 	client.SubResourceWriter
 	of *slow
 }
 
-func (s status) Patch(ctx context.Context, o client.Object, p client.Patch, _ ...client.SubResourcePatchOption) error {
+func (s slowStatus) Patch(ctx context.Context, o client.Object, p client.Patch, _ ...client.SubResourcePatchOption) error {
 	s.of.note("patch")
 	text, err := p.Data(o)
 	if err != nil {
@@ -97,8 +116,21 @@ func (s status) Patch(ctx context.Context, o client.Object, p client.Patch, _ ..
 	return s.of.patch(ctx)
 }
 
-func (s status) Update(_ context.Context, o client.Object, _ ...client.SubResourceUpdateOption) error {
-	s.of.note("update " + strings.Join(o.(*v1alpha1.LLMRoute).Status.Models, " "))
+func (s slowStatus) Update(_ context.Context, o client.Object, _ ...client.SubResourceUpdateOption) error {
+	route, is := o.(*v1alpha1.LLMRoute)
+	if !is {
+		s.of.note("update " + o.GetName())
+		if s.of.during != nil {
+			s.of.during()
+		}
+		s.of.mu.Lock()
+		defer s.of.mu.Unlock()
+		if s.of.invalid == o.GetName() {
+			return apierrors.NewInvalid(schema.GroupKind{}, o.GetName(), nil)
+		}
+		return nil
+	}
+	s.of.note("update " + strings.Join(route.Status.Models, " "))
 	s.of.mu.Lock()
 	update := s.of.update
 	s.of.mu.Unlock()

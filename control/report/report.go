@@ -1,6 +1,6 @@
 // Package report writes the status of objects into an API server: what control says of LLMRoutes and Models, for people and
-// for the control that leads next. One [Report] at a time writes, that of the leader; it writes each status only where it
-// differs, some 20 in a second, LLMRoutes first.
+// for the control that leads next, and of Gateways and what attaches to them. One [Report] at a time writes, that of the leader; it
+// writes each status only where it differs, some 20 in a second, Models last.
 package report
 
 import (
@@ -18,9 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place/memory"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kinds"
 	"github.com/headgate/headgate/internal/objects/kube"
 )
 
@@ -39,22 +41,32 @@ const (
 	closeTimeout = 5 * time.Second
 )
 
+// patience is after which time a status of a kind goes before one of others that has just become due; those that are missing go at once.
+// So people see what became of a Gateway or an LLMRoute that they have just written, however many HTTPRoutes and Models wait; and
+// HTTPRoutes have their turn though their Gateway changes with each of them.
+var patience = map[string]time.Duration{
+	objects.HTTPRouteKind: 5 * time.Second, objects.GRPCRouteKind: 5 * time.Second, pool.Kind: 5 * time.Second, v1alpha1.ModelKind: time.Hour,
+}
+
 // Report is what a control that leads says in status, and the [memory.Memory] of that control: a registered model is a Model,
 // and what was asked of a model runtime, which cannot list what it has, is in the status of its Model before the call. The rest
 // of the status follows when there is time.
 //
 // Open one with [Open]. It is safe for concurrent use. It needs the verbs create, delete and list of models, patch of
-// models/status, get and list of llmroutes, and update of llmroutes/status.
+// models/status, get and list of llmroutes, and update of llmroutes/status; and for [Report.SetGateways] get and list of
+// gatewayclasses, gateways, listenersets, httproutes, grpcroutes and inferencepools, and update of their status.
 type Report struct {
-	client client.Client
-	log    *slog.Logger
-	leads  func() bool
-	ctx    context.Context // until Close
-	stop   context.CancelFunc
-	writes context.Context // until Close has waited for closeTimeout
-	abort  context.CancelFunc
-	done   chan struct{} // closed when the last write is
-	due    chan struct{} // capacity 1; never closed
+	client    client.Client
+	namespace string
+	log       *slog.Logger
+	leads     func() bool
+	kinds     map[string]kinds.Kind
+	ctx       context.Context // until Close
+	stop      context.CancelFunc
+	writes    context.Context // until Close has waited for closeTimeout
+	abort     context.CancelFunc
+	done      chan struct{} // closed when the last write is
+	due       chan struct{} // capacity 1; never closed
 
 	registered []v1alpha1.Model     // at the start
 	recorded   []memory.Copy        // at the start
@@ -65,7 +77,9 @@ type Report struct {
 	runtimes map[string]memory.Runtime
 	routes   map[objects.Name]*route
 	doubles  map[objects.Name]*double
-	dirty    map[subject]bool
+	attached map[objects.Object]*attached
+	surveyed map[string]bool                // kinds of them, whose status was read
+	dirty    map[subject]time.Time          // those that are due, and since when they go before others
 	resting  map[string]time.Time           // until when no status of a kind is tried
 	told     map[subject]string             // why a status could not be written last
 	uids     map[objects.Name]types.UID     // of registered Models that are known
@@ -74,8 +88,8 @@ type Report struct {
 
 var _ memory.Memory = (*Report)(nil)
 
-// subject is whose status is written: an LLMRoute or a double by its name, a model by its key. With a kind alone it is all of
-// that kind.
+// subject is whose status is written: a model by its key, a double and all else by its name. With a kind alone it is all of that
+// kind.
 type subject struct {
 	kind string
 	name objects.Name
@@ -104,10 +118,14 @@ func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logg
 		}
 	}
 	r := &Report{
-		client: c, log: log, leads: leads, done: make(chan struct{}), due: make(chan struct{}, 1),
+		client: c, namespace: namespace, log: log, leads: leads, kinds: make(map[string]kinds.Kind), done: make(chan struct{}), due: make(chan struct{}, 1),
 		since: make(map[string]time.Time), models: make(map[modelKey]*model), runtimes: make(map[string]memory.Runtime),
-		routes: make(map[objects.Name]*route), doubles: make(map[objects.Name]*double), dirty: make(map[subject]bool),
+		routes: make(map[objects.Name]*route), doubles: make(map[objects.Name]*double), dirty: make(map[subject]time.Time),
+		attached: make(map[objects.Object]*attached), surveyed: make(map[string]bool),
 		resting: make(map[string]time.Time), told: make(map[subject]string), turns: make(map[objects.Name]chan struct{}), uids: make(map[objects.Name]types.UID),
+	}
+	for _, k := range slices.Concat(kinds.All(), kinds.Network()) {
+		r.kinds[k.Kind] = k
 	}
 	r.ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))
 	r.writes, r.abort = context.WithCancel(context.WithoutCancel(ctx))
@@ -174,7 +192,7 @@ func (r *Report) run() {
 	}
 }
 
-// next takes what is due, an LLMRoute before anything else.
+// next takes what is due, with the least patience first.
 func (r *Report) next() (subject, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,12 +201,12 @@ func (r *Report) next() (subject, bool) {
 	}
 	var found subject
 	now := time.Now()
-	for s := range r.dirty {
+	for s, since := range r.dirty {
 		if now.Before(r.resting[s.kind]) {
 			continue
 		}
-		if found = s; s.kind == v1alpha1.LLMRouteKind {
-			break
+		if found.kind == "" || since.Before(r.dirty[found]) {
+			found = s
 		}
 	}
 	delete(r.dirty, found)
@@ -197,7 +215,9 @@ func (r *Report) next() (subject, bool) {
 
 // mark makes a status due. The caller holds mu.
 func (r *Report) mark(s subject) {
-	r.dirty[s] = true
+	if _, due := r.dirty[s]; !due {
+		r.dirty[s] = time.Now().Add(patience[s.kind])
+	}
 	select {
 	case r.due <- struct{}{}:
 	default:
@@ -216,8 +236,10 @@ func (r *Report) write(ctx context.Context, s subject) error {
 	switch {
 	case s.kind == v1alpha1.LLMRouteKind:
 		return r.writeRoute(ctx, s.name)
-	case s.name.Name != "":
+	case s.kind == v1alpha1.ModelKind && s.name.Name != "":
 		return r.writeDouble(ctx, s.name)
+	case s.name.Name != "":
+		return r.writeAttached(ctx, objects.Object{Kind: s.kind, Name: s.name})
 	}
 	return r.writeModel(ctx, s.key)
 }
@@ -241,7 +263,8 @@ func (r *Report) note(s subject, err error) {
 			r.log.Warn("cannot update the status of an object; retrying when it changes", "object", r.describe(s), "err", err)
 		}
 	default:
-		r.dirty[s], r.resting[s.kind] = true, time.Now().Add(retryInterval-writeInterval) // the next retry finds it
+		r.mark(s)
+		r.resting[s.kind] = time.Now().Add(retryInterval - writeInterval) // the next retry finds it
 		if r.told[kind] == "" {
 			r.told[kind] = err.Error()
 			r.log.Warn("cannot update the status of an object; retrying", "object", r.describe(s), "err", err)

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/attach/status"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -25,7 +26,7 @@ type route struct {
 
 // done says whether the object has the status that it should have.
 func (r *route) done() bool {
-	return r.want == nil || (r.want.uid == "" || r.want.uid == r.uid) && sameRoute(r.written, r.want.status)
+	return r == nil || r.want == nil || (r.want.uid == "" || r.want.uid == r.uid) && sameRoute(r.written, r.want.status)
 }
 
 // double is a Model whose id is another's, which its status says; that of other Models is what control remembers of them.
@@ -96,26 +97,43 @@ func (r *Report) writeDouble(ctx context.Context, name objects.Name) error {
 // writeRoute writes the status of one LLMRoute, again where somebody else wrote meanwhile. That it is gone is no error, nor that
 // another of its name is there: that one's status follows when its World does.
 func (r *Report) writeRoute(ctx context.Context, name objects.Name) error {
+	of := objects.Object{Kind: v1alpha1.LLMRouteKind, Name: name}
 	r.mu.Lock()
-	is := r.routes[name]
-	if is == nil || is.done() {
+	is, at := r.routes[name], r.attached[of]
+	if is.done() && at.done() {
 		r.mu.Unlock()
 		return nil
 	}
-	want := is.want
+	var want *wanted
+	if is != nil {
+		want = is.want
+	}
+	var parents *status.Status
+	if at != nil {
+		parents = at.want
+	}
+	asked := at.done()
 	r.mu.Unlock()
+	if !asked {
+		if again, err := r.survey(of); again || err != nil {
+			return err
+		}
+	}
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		var o v1alpha1.LLMRoute
 		if err := r.client.Get(ctx, client.ObjectKey(name), &o); err != nil {
 			return err
 		}
-		if want.uid != "" && want.uid != string(o.UID) {
-			return nil
-		}
 		before := *o.Status.DeepCopy()
-		o.Status.Models, o.Status.Pools = want.status.Models, want.status.Pools
-		for _, c := range want.status.Conditions {
-			meta.SetStatusCondition(&o.Status.Conditions, c)
+		meant := want != nil && (want.uid == "" || want.uid == string(o.UID))
+		if meant {
+			o.Status.Models, o.Status.Pools = want.status.Models, want.status.Pools
+			for _, c := range want.status.Conditions {
+				meta.SetStatusCondition(&o.Status.Conditions, c)
+			}
+		}
+		if parents != nil {
+			put(&o, parents)
 		}
 		if !equality.Semantic.DeepEqual(before, o.Status) {
 			if err := r.client.Status().Update(ctx, &o); err != nil {
@@ -124,6 +142,12 @@ func (r *Report) writeRoute(ctx context.Context, name objects.Name) error {
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
+		if parents != nil {
+			at.said = parents
+		}
+		if !meant {
+			return nil
+		}
 		is.uid, is.written = string(o.UID), o.Status
 		if is.want != want && !is.done() { // another World came meanwhile
 			r.mark(subject{kind: v1alpha1.LLMRouteKind, name: name})
@@ -168,9 +192,6 @@ func routeStatuses(w *objects.World) []*wanted {
 	return all
 }
 
-// maxMessage is how long the message of a condition may be: Kubernetes' own limit, in bytes as if all were ASCII.
-const maxMessage = 32768
-
 // condition is true with the reason good, or false with the reason bad and the words of the faults that have it.
 func condition(kind, good, bad string, faults []objects.Fault, generation int64) metav1.Condition {
 	c := metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: good, ObservedGeneration: generation}
@@ -181,10 +202,7 @@ func condition(kind, good, bad string, faults []objects.Fault, generation int64)
 		}
 	}
 	if len(words) > 0 {
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, bad, strings.Join(words, "; ")
-		if len(c.Message) > maxMessage {
-			c.Message = strings.ToValidUTF8(c.Message[:maxMessage-len("…")], "") + "…"
-		}
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, bad, status.Message(strings.Join(words, "; "))
 	}
 	return c
 }

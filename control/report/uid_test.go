@@ -13,13 +13,18 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/control/attach/status"
 	"github.com/headgate/headgate/control/place/memory"
 	"github.com/headgate/headgate/control/report"
+	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -121,6 +126,11 @@ func (s namesakeStatus) Patch(_ context.Context, o client.Object, p client.Patch
 	return nil
 }
 
+// empty is an input without objects.
+func empty() status.Input {
+	return status.Input{Attachments: &attach.Attachments{Parents: make(map[objects.Object][]attach.Parent)}, Plans: new(plan.Plans), Network: new(objects.Network)}
+}
+
 // A World may be older than what the API server has: an object of it may have been deleted, and another made of its name.
 // That one's status is not the old one's.
 func TestNothingIsWrittenOfAnObjectToItsNamesake(t *testing.T) {
@@ -129,6 +139,17 @@ func TestNothingIsWrittenOfAnObjectToItsNamesake(t *testing.T) {
 	for name, write := range map[string]func(*testing.T, *namesake, *report.Report, string){
 		"a route": func(_ *testing.T, _ *namesake, r *report.Report, uid string) {
 			r.SetWorld(&objects.World{Offer: objects.Offer{Routes: []*objects.Route{{Name: object, Kind: v1alpha1.LLMRouteKind, UID: uid, Models: []string{"sql"}}}}})
+		},
+		"the parents of an LLMRoute": func(_ *testing.T, _ *namesake, r *report.Report, uid string) {
+			in := empty()
+			in.Network.Routes = []v1alpha1.LLMRoute{{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: types.UID(uid)}}}
+			in.Attachments.Parents[objects.Object{Kind: v1alpha1.LLMRouteKind, Name: object}] = []attach.Parent{{Ref: gatewayv1.ParentReference{Name: "g"}}}
+			r.SetGateways(in)
+		},
+		"a Gateway": func(_ *testing.T, _ *namesake, r *report.Report, uid string) {
+			in := empty()
+			in.Attachments.Gateways = []*attach.Gateway{{Name: object, Gateway: &gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: types.UID(uid)}}}}
+			r.SetGateways(in)
 		},
 		"a Model whose id is another's": func(_ *testing.T, _ *namesake, r *report.Report, uid string) {
 			r.SetWorld(&objects.World{Doubles: []objects.Entry{{Object: object, UID: uid, Taken: "its id is that of another"}}})

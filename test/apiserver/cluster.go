@@ -3,6 +3,7 @@ package apiserver
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,12 +67,20 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: %[1]s}]
 // Asked counts the requests of a user.
 func (c Cluster) Asked(user string) (n int) {
 	c.Helper()
+	return len(c.Calls(user))
+}
+
+// Calls are the requests of a user in words, in their order: the verb, the resource, and the name of the object if there is one, such as
+// "update pods/status a".
+func (c Cluster) Calls(user string) (all []string) {
+	c.Helper()
 	for _, r := range c.requests() {
 		if r.User.Name == user {
-			n++
+			resource := strings.TrimSuffix(r.Object.Resource+"/"+r.Object.Subresource, "/")
+			all = append(all, strings.TrimSpace(r.Verb+" "+resource+" "+r.Object.Name))
 		}
 	}
-	return n
+	return all
 }
 
 // NothingDenied fails the test if the API server denied anything to anybody, or a user never asked.

@@ -120,7 +120,7 @@ type view[P any] struct {
 
 // parents are those of a route or pool when it says what it is to say: ours in their places, then those that are new.
 func parents[P any](s *Status, are []P, now metav1.Time, v view[P]) []P {
-	var all []P
+	all := make([]P, 0, len(are)+len(s.Parents)) // API servers refuse null
 	said := make(map[string]bool)
 	put := func(p P, want Parent) {
 		said[keyOf(want.Ref)] = true

@@ -134,6 +134,10 @@ func TestParentsOfOthersStay(t *testing.T) {
 
 	(&status.Status{}).Put(&http, now)
 	equal(t, http.Status.Parents, want.Parents[:1])
+	http.Status.Parents = http.Status.Parents[1:1]
+	if (&status.Status{}).Put(&http, now); http.Status.Parents == nil {
+		t.Error("without parents it has null in their place, which API servers refuse")
+	}
 }
 
 // Gateways of one name in several namespaces are several parents, and so are listeners and ports of one.

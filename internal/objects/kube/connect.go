@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -86,8 +87,10 @@ func mapperOf(table []kinds.Kind) meta.RESTMapper {
 	return m
 }
 
-// Client returns a client of the kinds that are read, which asks the API server each time.
-func Client(c *rest.Config) (client.Client, error) { return clientOf(c, kinds.All()) }
+// Client returns a client of the kinds that are read, those of a Network too, which asks the API server each time.
+func Client(c *rest.Config) (client.Client, error) {
+	return clientOf(c, slices.Concat(kinds.All(), kinds.Network()))
+}
 
 func clientOf(c *rest.Config, table []kinds.Kind) (client.Client, error) {
 	c = rest.CopyConfig(c)
