@@ -14,7 +14,11 @@ import (
 	"github.com/headgate/headgate/control/attach/certificates"
 	"github.com/headgate/headgate/control/attach/drive"
 	"github.com/headgate/headgate/control/attach/envoy"
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/control/attach/status"
+	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/listen"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // serveEnvoys serves the Envoys of Gateways until ctx ends, whether this control leads or not.
@@ -43,7 +47,12 @@ func (o *office) serveEnvoys(ctx context.Context) error {
 		return err
 	}
 	envoys := ads.New(ads.Config{Who: who, Log: o.log})
-	c := drive.Config{Template: template, Envoys: envoys, Log: o.log}
+	c := drive.Config{
+		Template: template, Envoys: envoys, Log: o.log,
+		Planned: func(a *attach.Attachments, p *plan.Plans, n *objects.Network) {
+			o.gateways.set(&status.Input{Attachments: a, Plans: p, Network: n})
+		},
+	}
 	if o.kube.On {
 		select {
 		case secrets := <-o.secrets:

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/headgate/headgate/control/attach/show"
+	"github.com/headgate/headgate/control/attach/status"
 	"github.com/headgate/headgate/control/meter"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kube"
@@ -64,7 +65,10 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	}
 	m := meter.New()
 	loaded := make(chan struct{})
-	o := &office{config: c, access: access, worlds: newLatest(), meter: m, log: log, ready: sync.OnceFunc(func() { close(loaded) }), secrets: make(chan *kube.Secrets, 1)}
+	o := &office{
+		config: c, access: access, worlds: newLatest[objects.World](), gateways: newLatest[status.Input](), meter: m, log: log,
+		ready: sync.OnceFunc(func() { close(loaded) }), secrets: make(chan *kube.Secrets, 1),
+	}
 	from := c.source()
 	from.Secrets = func(s *kube.Secrets) { o.secrets <- s }
 	group, ctx := errgroup.WithContext(ctx)

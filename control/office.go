@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/headgate/headgate/control/attach/status"
 	"github.com/headgate/headgate/control/lead"
 	"github.com/headgate/headgate/control/meter"
 	"github.com/headgate/headgate/control/place/memory"
@@ -29,20 +30,34 @@ import (
 type office struct {
 	config
 	access reach.Access
-	worlds *latest
-	meter  *meter.Meter
-	server *serve.Server
-	log    *slog.Logger
+	worlds *latest[objects.World]
+	// gateways is what the plans of Gateways say, where Envoys are served.
+	gateways *latest[status.Input]
+	meter    *meter.Meter
+	server   *serve.Server
+	log      *slog.Logger
 	// secrets gets those of an API server, once they can be read.
 	secrets chan *kube.Secrets
 	// ready is called when the control has read the objects, maybe more than once.
 	ready func()
-	// remember opens what controls that led before remember, and returns what reports on a World in the status of its objects.
-	// Nothing is written while leads is false.
-	remember func(ctx context.Context, leads func() bool) (m memory.Memory, report func(*objects.World), err error)
+	// remember opens what controls that led before remember, and returns who tells of objects in their status. Nothing is written
+	// while leads is false.
+	remember func(ctx context.Context, leads func() bool) (memory.Memory, teller, error)
 	// announce makes extprocs come to this control while leads is true, until ctx ends.
 	announce func(ctx context.Context, leads func() bool)
 }
+
+// teller tells people what became of objects, in these objects' status.
+type teller interface {
+	SetWorld(w *objects.World)
+	SetGateways(in status.Input)
+}
+
+// mute tells nothing: files of a folder have no status.
+type mute struct{}
+
+func (mute) SetWorld(*objects.World)  {}
+func (mute) SetGateways(status.Input) {}
 
 // serve serves until ctx ends; terms are those in which this control leads.
 func (o *office) serve(ctx context.Context, terms func(context.Context, lead.Term) error) (err error) {
@@ -58,12 +73,12 @@ func (o *office) serve(ctx context.Context, terms func(context.Context, lead.Ter
 
 // alone is a control beside a folder of objects, which leads for as long as it lives.
 func (o *office) alone(ctx context.Context) error {
-	o.remember = func(context.Context, func() bool) (memory.Memory, func(*objects.World), error) {
+	o.remember = func(context.Context, func() bool) (memory.Memory, teller, error) {
 		file, err := memory.Open(o.state, o.log)
 		if err != nil {
 			return nil, nil, fmt.Errorf("--state: %w", err)
 		}
-		return file, func(*objects.World) {}, nil
+		return file, mute{}, nil
 	}
 	o.announce = func(context.Context, func() bool) {}
 	return o.serve(ctx, func(ctx context.Context, term lead.Term) error { return term(ctx, nil) })
@@ -92,12 +107,12 @@ func (o *office) inCluster(ctx context.Context) error {
 			o.mesh.TokenFile = filepath.Join(o.credentials, pods.MeshTokenKey)
 		}
 	}
-	o.remember = func(ctx context.Context, leads func() bool) (memory.Memory, func(*objects.World), error) {
+	o.remember = func(ctx context.Context, leads func() bool) (memory.Memory, teller, error) {
 		r, err := report.Open(ctx, writer, o.kube.Namespace, o.log, leads)
 		if err != nil {
 			return nil, nil, err
 		}
-		return r, r.SetWorld, nil
+		return r, r, nil
 	}
 	o.announce = func(ctx context.Context, leads func() bool) {
 		if port := o.port(); port != 0 && o.podIP != "" {

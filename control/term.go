@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/headgate/headgate/control/attach/status"
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/board"
 	"github.com/headgate/headgate/control/place/memory"
@@ -22,7 +23,7 @@ import (
 func (o *office) term(ctx context.Context, pauses <-chan bool) (err error) {
 	var paused atomic.Bool
 	leads := func() bool { return !paused.Load() }
-	remembered, report, err := o.open(ctx, pauses, &paused)
+	remembered, told, err := o.open(ctx, pauses, &paused)
 	if ctx.Err() != nil && err != nil {
 		return nil
 	} else if err != nil {
@@ -58,9 +59,13 @@ func (o *office) term(ctx context.Context, pauses <-chan bool) (err error) {
 		<-running
 		o.worlds.follow(ctx, func(w *objects.World) {
 			placer.SetWorld(w)
-			report(w)
+			told.SetWorld(w)
 			ready()
 		})
+		return nil
+	})
+	group.Go(func() error {
+		o.gateways.follow(ctx, func(in *status.Input) { told.SetGateways(*in) })
 		return nil
 	})
 	group.Go(func() error {
@@ -92,18 +97,18 @@ func (o *office) term(ctx context.Context, pauses <-chan bool) (err error) {
 
 // open opens what an earlier term remembers, which may take as long as the API server is away, and hears meanwhile whether the
 // term is paused.
-func (o *office) open(ctx context.Context, pauses <-chan bool, paused *atomic.Bool) (m memory.Memory, report func(*objects.World), err error) {
+func (o *office) open(ctx context.Context, pauses <-chan bool, paused *atomic.Bool) (m memory.Memory, told teller, err error) {
 	opened := make(chan struct{})
 	go func() {
 		defer close(opened)
-		m, report, err = o.remember(ctx, func() bool { return !paused.Load() })
+		m, told, err = o.remember(ctx, func() bool { return !paused.Load() })
 	}()
 	for {
 		select {
 		case is := <-pauses:
 			paused.Store(is)
 		case <-opened:
-			return m, report, err
+			return m, told, err
 		}
 	}
 }

@@ -29,7 +29,9 @@ type Config struct {
 	Envoys *ads.Server
 	// Certificates are those in the Secrets of an API server; nil where a folder has them.
 	Certificates *certificates.Watch
-	Log          *slog.Logger
+	// Planned is told each plan, with what it is made of, once Envoys may have it; nil means nobody. What it gets is immutable.
+	Planned func(a *attach.Attachments, p *plan.Plans, n *objects.Network)
+	Log     *slog.Logger
 }
 
 // Driver follows the objects. Make one with [New], and run it with [Driver.Run].
@@ -105,6 +107,9 @@ func (d *Driver) replan(ctx context.Context, w *objects.World) {
 	d.given = given
 	d.tellEndpoints(w) // a cluster waits for its endpoints
 	d.Envoys.Set(d.left.with(d.given))
+	if d.Planned != nil {
+		d.Planned(a, d.plans, w.Network)
+	}
 }
 
 // known is what is known of the Secrets that listeners name.
