@@ -13,6 +13,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -37,9 +38,19 @@ import (
 type Config struct {
 	// Who returns the Gateway whose Envoy calls, or why it is served nothing.
 	Who func(ctx context.Context, node *corev3.Node) (objects.Name, error)
-	// Heard is told what an Envoy of a Gateway says of what it was sent; nil means nobody. It must be safe for concurrent use.
-	Heard func(gateway objects.Name, node string, a order.Answer)
+	// Heard is told what an Envoy says of what it was sent, and Left that its stream has ended, of which it says nothing more; nil means
+	// nobody. Who is told logs refusals, but those of endpoints. Both must be safe for concurrent use.
+	Heard func(from Envoy, a order.Answer)
+	Left  func(who Envoy)
 	Log   *slog.Logger
+}
+
+// Envoy is one of a Gateway, as long as its stream lasts.
+type Envoy struct {
+	Gateway objects.Name
+	// Node is its name, which others may have too; Stream is unique in the process.
+	Node   string
+	Stream uint64
 }
 
 // Server serves every Envoy the resources of its own Gateway and no other's. It is safe for concurrent use. Make one with [New].
@@ -50,6 +61,7 @@ type Server struct {
 	closed context.Context
 	close  context.CancelFunc
 	lists  lists
+	served atomic.Uint64 // streams so far
 
 	mu      sync.Mutex // guards the following
 	all     map[objects.Name]order.Snapshot
@@ -130,9 +142,12 @@ func (s *Server) serve(stream wire, open func(gateway objects.Name, node string)
 	if err != nil {
 		return status.Error(codes.PermissionDenied, err.Error())
 	}
-	node := r.GetNode().GetId() // the first request alone names it
-	from := open(gateway, node)
+	who := Envoy{gateway, r.GetNode().GetId(), s.served.Add(1)} // the first request alone names it
+	from := open(gateway, who.Node)
 	defer from.end()
+	if s.Left != nil {
+		defer s.Left(who)
+	}
 	requests := make(chan *discoveryv3.DeltaDiscoveryRequest)
 	go func() {
 		defer close(requests)
@@ -167,7 +182,7 @@ func (s *Server) serve(stream wire, open func(gateway objects.Name, node string)
 			}
 			from.hear(r)
 			if a, ok := to.Hear(r); ok {
-				s.heard(gateway, node, a)
+				s.heard(who, a)
 			}
 		case <-changed:
 		case <-s.closed.Done():
@@ -223,12 +238,12 @@ func (s *Server) Run(ctx context.Context, l net.Listener, secure *tls.Config) er
 }
 
 // heard passes on what an Envoy says.
-func (s *Server) heard(gateway objects.Name, node string, a order.Answer) {
-	if a.Refused != "" {
-		s.Log.Error("an Envoy refuses what it was sent", "gateway", gateway.String(), "envoy", node, "type", a.Type, "resources", a.Names, "err", a.Refused)
+func (s *Server) heard(from Envoy, a order.Answer) {
+	if a.Refused != "" && (s.Heard == nil || a.Type == order.Endpoints) {
+		s.Log.Error("an Envoy refuses what it was sent", "gateway", from.Gateway.String(), "envoy", from.Node, "type", a.Type, "resources", a.Names, "err", a.Refused)
 	}
 	if s.Heard != nil {
-		s.Heard(gateway, node, a)
+		s.Heard(from, a)
 	}
 }
 

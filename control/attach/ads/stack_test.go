@@ -128,9 +128,9 @@ func (s *stack) newServer() *ads.Server {
 			}
 			return objects.Name{Namespace: namespace, Name: name}, nil
 		},
-		Heard: func(of objects.Name, _ string, a order.Answer) {
-			if of != gateway {
-				s.t.Errorf("an Envoy of %s answers", of)
+		Heard: func(from ads.Envoy, a order.Answer) {
+			if from.Gateway != gateway || from.Node != "envoy-0" {
+				s.t.Errorf("the Envoy %v answers", from)
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()

@@ -68,6 +68,8 @@ type Answer struct {
 	Type string
 	// Names are the resources that the response had or took away.
 	Names []string
+	// Versions are those of the resources that it had, by name. An Envoy that refuses a response of several may have taken some of them.
+	Versions map[string]string
 	// Refused is why, in Envoy's words; empty if it has taken them.
 	Refused string
 }
@@ -85,7 +87,7 @@ func (s *Stream) Hear(r *discoveryv3.DeltaDiscoveryRequest) (Answer, bool) {
 	if r.GetResponseNonce() == "" || r.GetResponseNonce() != sub.nonce {
 		return Answer{}, false
 	}
-	a := Answer{Type: r.GetTypeUrl(), Names: slices.Sorted(maps.Keys(sub.pending)), Refused: r.GetErrorDetail().GetMessage()}
+	a := Answer{Type: r.GetTypeUrl(), Names: slices.Sorted(maps.Keys(sub.pending)), Versions: make(map[string]string, len(sub.pending)), Refused: r.GetErrorDetail().GetMessage()}
 	if r.GetErrorDetail() != nil && a.Refused == "" {
 		a.Refused = "Envoy does not say why"
 	}
@@ -95,7 +97,7 @@ func (s *Stream) Hear(r *discoveryv3.DeltaDiscoveryRequest) (Answer, bool) {
 			delete(sub.has, name)
 			continue
 		}
-		sub.has[name] = version
+		sub.has[name], a.Versions[name] = version, version
 		if a.Refused != "" {
 			sub.refused[name] = true
 		}

@@ -71,7 +71,7 @@ func TestScenarios(t *testing.T) {
 						r.ErrorDetail = &rpcv3.Status{Message: "no"}
 					}
 					a, ok := s.Hear(r)
-					fmt.Fprintf(&out, "answers %v %v %s\n", ok, a.Names, a.Refused)
+					fmt.Fprintf(&out, "answers %v %v %v %s\n", ok, a.Names, a.Versions, a.Refused)
 				default:
 					t.Fatalf("no such line: %s", line)
 				}
