@@ -51,6 +51,8 @@ type RouteVerdict struct {
 	Refused attach.Verdict
 	// Partly is why some of its rules are not in force, in words for people; empty if all are, or none.
 	Partly string
+	// Envoys is why none of its rules is in force at some Gateways: their Envoys refuse it. Nil if none does.
+	Envoys map[objects.Name]attach.Verdict
 	// Refs is the first of its references that cannot be followed; zero if all can.
 	Refs attach.Verdict
 }
@@ -64,6 +66,8 @@ type Plan struct {
 	Clusters []Cluster
 	// Certificates are those that its listeners serve with, by Secret.
 	Certificates map[objects.Name]Certificate
+	// Refused is what its Envoys refuse, beside routes that are left out, in words for people.
+	Refused []string
 }
 
 // Port is a port on which Envoy listens.

@@ -40,6 +40,9 @@ func (p *Plans) Text() string {
 			}
 			fmt.Fprintf(&out, "  cluster %s%s\n", c.Name, protocol)
 		}
+		for _, words := range g.Refused {
+			fmt.Fprintf(&out, "  Envoys refuse %s\n", words)
+		}
 	}
 	for _, fault := range p.faults() {
 		fmt.Fprintln(&out, fault)
@@ -88,6 +91,9 @@ func (p *Plans) faults() []string {
 	}
 	for of, v := range p.Routes {
 		note(of, v.Refused)
+		for _, gateway := range slices.SortedFunc(maps.Keys(v.Envoys), objects.Name.Compare) {
+			note(of, v.Envoys[gateway])
+		}
 		note(of, v.Refs)
 		if v.Partly != "" {
 			all = append(all, fmt.Sprintf("%s: in part: %s", of, v.Partly))

@@ -1,0 +1,127 @@
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"hash"
+	"maps"
+
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// LeftOut is how a route is left out of a plan, and why.
+type LeftOut struct {
+	// Words are those of the Envoy that refuses it.
+	Words string
+	// Dropped says that its matches are refused, too, so that it has no rules; else the requests that fit them get 500.
+	Dropped bool
+}
+
+// Refused is what the Envoys of a Gateway refuse.
+type Refused struct {
+	// Routes are those to leave out.
+	Routes map[objects.Object]LeftOut
+	// Others is what else is refused, in words for people, in order.
+	Others []string
+}
+
+// LeaveOut returns the plans without what the Envoys of each Gateway refuse. Verdicts on routes say so.
+func (p *Plans) LeaveOut(refused map[objects.Name]Refused) *Plans {
+	is := &Plans{Gateways: make([]*Plan, len(p.Gateways)), Routes: maps.Clone(p.Routes), Listeners: p.Listeners}
+	for i, g := range p.Gateways {
+		r := refused[g.Gateway]
+		is.Gateways[i] = g.LeaveOut(r.Routes)
+		if len(r.Others) > 0 {
+			told := *is.Gateways[i]
+			told.Refused = r.Others
+			is.Gateways[i] = &told
+		}
+		for of, left := range r.Routes {
+			v := is.Routes[of]
+			if v.Envoys = maps.Clone(v.Envoys); v.Envoys == nil {
+				v.Envoys = make(map[objects.Name]attach.Verdict)
+			}
+			v.Envoys[g.Gateway] = left.verdict(g.Gateway)
+			is.Routes[of] = v
+		}
+	}
+	return is
+}
+
+func (l LeftOut) verdict(gateway objects.Name) attach.Verdict {
+	then := "its requests get 500"
+	if l.Dropped {
+		then = "its rules are left out"
+	}
+	return attach.Verdict{
+		Reason: string(gatewayv1.RouteReasonUnsupportedValue),
+		Words:  fmt.Sprintf("the Envoys of Gateway %s refuse it, until it changes: %q: %s", gateway, l.Words, then),
+	}
+}
+
+// LeaveOut returns the plan without these routes. Clusters stay.
+func (p *Plan) LeaveOut(routes map[objects.Object]LeftOut) *Plan {
+	if len(routes) == 0 {
+		return p
+	}
+	is := *p
+	is.Ports = make([]Port, len(p.Ports))
+	for i, port := range p.Ports {
+		is.Ports[i] = Port{Number: port.Number, Listeners: make([]Listener, len(port.Listeners))}
+		for j, l := range port.Listeners {
+			hosts := make([]Host, len(l.Hosts))
+			for k, h := range l.Hosts {
+				hosts[k] = Host{Domain: h.Domain, Rules: leaveOut(h.Rules, routes)}
+			}
+			l.Hosts = hosts
+			is.Ports[i].Listeners[j] = l
+		}
+	}
+	return &is
+}
+
+func leaveOut(rules []Rule, routes map[objects.Object]LeftOut) []Rule {
+	all := make([]Rule, 0, len(rules))
+	for _, r := range rules {
+		left, out := routes[r.Of]
+		switch {
+		case !out:
+			all = append(all, r)
+		case !left.Dropped:
+			all = append(all, Rule{Of: r.Of, Index: r.Index, Name: r.Name, Match: r.Match, Status: failed})
+		}
+	}
+	return all
+}
+
+// Contents returns for each route with rules what tells its content as it is planned: another one where any of its rules is another, or is
+// elsewhere. What else is in the plan does not matter.
+func (p *Plan) Contents() map[objects.Object]string {
+	sums := make(map[objects.Object]hash.Hash)
+	for _, port := range p.Ports {
+		for _, l := range port.Listeners {
+			for _, h := range l.Hosts {
+				for _, r := range h.Rules {
+					if r.Of == (objects.Object{}) {
+						continue
+					}
+					if sums[r.Of] == nil {
+						sums[r.Of] = sha256.New()
+					}
+					rule, _ := json.Marshal(r) // it is made of what JSON has
+					fmt.Fprintf(sums[r.Of], "%d %s %q %s\n", port.Number, l, h.Domain, rule)
+				}
+			}
+		}
+	}
+	all := make(map[objects.Object]string, len(sums))
+	for of, sum := range sums {
+		all[of] = hex.EncodeToString(sum.Sum(nil)[:8])
+	}
+	return all
+}

@@ -1,0 +1,77 @@
+package plan_test
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/test/golden"
+	"github.com/headgate/headgate/test/network"
+)
+
+func httpRoute(name string) objects.Object {
+	return objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: name}}
+}
+
+// The input of a block is as in [TestScenarios]. What comes out is the plan without HTTPRoutes bad and worse at the Gateway g.
+func TestWhatEnvoysRefuseIsLeftOut(t *testing.T) {
+	golden.Run(t, "testdata/left/*.txt", func(t *testing.T) func(string) string {
+		return func(input string) string {
+			n := network.Read(t, network.Standard(input))
+			all := plan.Of(attach.Of(n), n, certificates)
+			before := all.Text()
+			told := all.LeaveOut(map[objects.Name]plan.Refused{{Namespace: "ns", Name: "g"}: {
+				Routes: map[objects.Object]plan.LeftOut{
+					httpRoute("bad"):   {Words: "Envoy's words"},
+					httpRoute("worse"): {Words: "a regular expression, it says", Dropped: true},
+				},
+				Others: []string{"cluster service/ns/a/80: no"},
+			}}).Text()
+			if all.Text() != before {
+				t.Errorf("the plans that there were have changed:\n%s", all.Text())
+			}
+			return told
+		}
+	})
+}
+
+// The content of a route is another where its own rules are, whatever else there is.
+func TestContents(t *testing.T) {
+	const gateway = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec:\n  gatewayClassName: headgate\n  listeners: [{name: http, port: 80, protocol: HTTP}]\n---\n"
+	const one = "kind: HTTPRoute\nmetadata: {namespace: ns, name: one}\nspec: {parentRefs: [{name: g}], rules: [{matches: [{path: {value: /one}}], backendRefs: [{name: a, port: 80}]}]}\n---\n"
+	const two = "kind: HTTPRoute\nmetadata: {namespace: ns, name: two}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: b, port: 80}, {name: c, port: 80}]}]}\n"
+	contents := func(text string) map[objects.Object]string {
+		n := network.Read(t, network.Standard(text))
+		return plan.Of(attach.Of(n), n, nil).Gateways[0].Contents()
+	}
+	before := contents(gateway + one + two)
+	if names := slices.Collect(maps.Keys(before)); len(names) != 2 {
+		t.Errorf("there are contents of %v", names)
+	}
+	for what, test := range map[string]struct {
+		text     string
+		one, two bool // changes
+	}{
+		"the same":           {gateway + one + two, false, false},
+		"a path":             {gateway + strings.Replace(one, "/one", "/1", 1) + two, true, false},
+		"a backend":          {gateway + strings.Replace(one, "name: a", "name: b", 1) + two, true, false},
+		"a header":           {gateway + strings.Replace(one, "backendRefs", "filters: [{type: RequestHeaderModifier, requestHeaderModifier: {add: [{name: a, value: b}]}}], backendRefs", 1) + two, true, false},
+		"a hostname":         {gateway + strings.Replace(one, "rules:", "hostnames: [one.test], rules:", 1) + two, true, true},
+		"a port":             {strings.Replace(gateway, "port: 80,", "port: 81,", 1) + one + two, true, true},
+		"a listener's name":  {strings.Replace(gateway, "name: http", "name: web", 1) + one + two, true, true},
+		"a Service appears":  {gateway + one + two + "---\nkind: Service\nmetadata: {namespace: ns, name: c}\nspec: {ports: [{port: 80}]}\n", false, true},
+		"there is one alone": {gateway + strings.TrimSuffix(one, "---\n"), false, true},
+	} {
+		now := contents(test.text)
+		if changed := now[httpRoute("one")] != before[httpRoute("one")]; changed != test.one {
+			t.Errorf("%s: the first has changed: %v", what, changed)
+		}
+		if changed := now[httpRoute("two")] != before[httpRoute("two")]; changed != test.two {
+			t.Errorf("%s: the second has changed: %v", what, changed)
+		}
+	}
+}
