@@ -1,0 +1,72 @@
+package envoy
+
+import (
+	"fmt"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// TrialName names the listener of a trial, and its routes.
+const TrialName = "trial"
+
+// RoutesIn returns, by the name of each route configuration of a plan, the routes that it has rules of, each once, in the order in which
+// they come first.
+func RoutesIn(p *plan.Plan) map[string][]objects.Object {
+	all := make(map[string][]objects.Object)
+	for i := range p.Ports {
+		port := &p.Ports[i]
+		seen := make(map[objects.Object]bool) // over TLS no two listeners share routes
+		for j := range port.Listeners {
+			l := &port.Listeners[j]
+			name := routesName(port, l)
+			if overTLS(port) {
+				clear(seen)
+			}
+			all[name] = append(all[name], rulesOf(l, seen)...)
+		}
+	}
+	return all
+}
+
+func rulesOf(l *plan.Listener, seen map[objects.Object]bool) (all []objects.Object) {
+	for _, h := range l.Hosts {
+		for _, r := range h.Rules {
+			if r.Of != (objects.Object{}) && !seen[r.Of] {
+				seen[r.Of] = true
+				all = append(all, r.Of)
+			}
+		}
+	}
+	return all
+}
+
+// Trial returns what has an Envoy say whether it refuses a route configuration of a plan, and puts nothing of it in force: the routes of
+// a listener that has no port. Options are those of all else.
+func (t *Template) Trial(p *plan.Plan, routes string, o Options) (*Resources, error) {
+	for i := range p.Ports {
+		port := &p.Ports[i]
+		all, err := t.routesOf(port)
+		if err != nil {
+			return nil, fmt.Errorf("port %d: %w", port.Number, err)
+		}
+		for _, is := range all {
+			if is.GetName() != routes {
+				continue
+			}
+			is.Name = TrialName
+			chain, err := t.chain(TrialName, o)
+			if err != nil {
+				return nil, err
+			}
+			return &Resources{Routes: []*routev3.RouteConfiguration{is}, Listeners: []*listenerv3.Listener{{
+				Name: TrialName, Address: socketAddress("127.0.0.1", 1), BindToPort: wrapperspb.Bool(false), FilterChains: []*listenerv3.FilterChain{chain},
+			}}}, nil
+		}
+	}
+	return nil, fmt.Errorf("there are no routes %q", routes)
+}
