@@ -23,6 +23,7 @@ const mainLines = 150
 var pure = []string{
 	"extproc/openai", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/belief", "extproc/outcome",
 	"control/place/decide", "control/attach/plan", "control/attach/services", "control/attach/status", "control/attach/envoy", "control/attach/order",
+	"control/attach/blame",
 	"internal/attach", "internal/engine", "internal/objects", "internal/profile", "internal/sim",
 }
 
@@ -145,8 +146,8 @@ var houses = [][]floor{
 			"the one speaks with Envoys, the other with people",
 		},
 		{
-			[]string{"control/attach/envoy", "control/attach/services", "control/attach/certificates", "control/attach/status"},
-			"plans in Envoy's words, the endpoints of what they name, what plans are made of beside objects, and what they say of objects",
+			[]string{"control/attach/envoy", "control/attach/services", "control/attach/certificates", "control/attach/status", "control/attach/blame"},
+			"plans in Envoy's words, the endpoints of what they name, what plans are made of beside objects, what they say of objects, and what Envoys refuse of them",
 		},
 		{
 			[]string{"control/place", "control/place/board", "control/place/mesh", "control/attach/plan", "control/attach/order", "control/attach/identity"},
