@@ -206,6 +206,7 @@ var guests = []struct {
 	{"control/place/load", []string{"bench/simulated", "bench/runtime"}, "what drives engines is tried on simulated ones"},
 	{"control/attach/envoy", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 	{"control/attach/ads", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
+	{"control/attach/drive", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 	{"control/attach/certificates", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 }
 

@@ -18,7 +18,9 @@ func TestATrialIsAnsweredAndPutsNothingInForce(t *testing.T) {
 	s.backend("a", 21000)
 	s.apply(to("a"))
 	s.await("200 a")
-	s.heard()
+	await(t, "the Envoy says that it has its routes", func() bool {
+		return slices.ContainsFunc(s.heard(), func(a order.Answer) bool { return a.Type == order.Routes })
+	})
 	tried := func(regex string) {
 		t.Helper()
 		s.apply(to("a"), func(r *envoy.Resources) {

@@ -25,11 +25,13 @@ import (
 type Config struct {
 	// Template is envoy.yaml, taken apart.
 	Template *envoy.Template
-	// Envoys serves what is made.
-	Envoys *ads.Server
+	// Envoys serves what is made, and tells Answers what Envoys say of it.
+	Envoys  *ads.Server
+	Answers *Answers
 	// Certificates are those in the Secrets of an API server; nil where a folder has them.
 	Certificates *certificates.Watch
-	// Planned is told each plan, with what it is made of, once Envoys may have it; nil means nobody. What it gets is immutable.
+	// Planned is told the plans that Envoys are given, with what they are made of, each time that they are made; nil means nobody. What it
+	// gets is immutable.
 	Planned func(a *attach.Attachments, p *plan.Plans, n *objects.Network)
 	Log     *slog.Logger
 }
@@ -37,14 +39,16 @@ type Config struct {
 // Driver follows the objects. Make one with [New], and run it with [Driver.Run].
 type Driver struct {
 	Config
-	world   *objects.World   // that is in force
-	network *objects.Network // of the plans
-	plans   *plan.Plans
-	given   map[objects.Name]order.Snapshot // without what lingers
-	left    lingering
-	secrets map[objects.Name]plan.Certificate // of a folder, as they were known last
-	// problems were told, in order.
-	problems []string
+	world     *objects.World   // that is in force, nil for none
+	network   *objects.Network // of the plans
+	attached  *attach.Attachments
+	planned   *plan.Plans                     // with what Envoys refuse
+	plans     *plan.Plans                     // without it
+	given     map[objects.Name]order.Snapshot // without what lingers, and what is tried
+	left      lingering
+	inquiries map[objects.Name]*inquiry
+	secrets   map[objects.Name]plan.Certificate // of a folder, as they were known last
+	problems  []string                          // that were told, in order
 }
 
 // New returns a Driver of nothing.
@@ -59,7 +63,11 @@ func (d *Driver) Run(ctx context.Context, next func() (*objects.World, <-chan st
 		certificates = d.Certificates.Changed()
 	}
 	for w, newer := next(); ; {
-		d.follow(ctx, w)
+		if w != nil && w.Network != nil {
+			d.follow(ctx, w)
+		}
+		d.hear()
+		d.judge(time.Now())
 		select {
 		case <-ctx.Done():
 			return nil
@@ -67,75 +75,88 @@ func (d *Driver) Run(ctx context.Context, next func() (*objects.World, <-chan st
 			w, newer = next()
 		case <-certificates:
 			d.network = nil // the plans are of what was known of Secrets then
+		case <-d.Answers.news:
 		case <-tick.C:
 			if d.left.end(time.Now()) {
-				d.Envoys.Set(d.left.with(d.given))
+				d.tell()
 			}
 		}
 	}
 }
 
-// follow puts a World in force, nil for none yet.
+// follow puts a World in force. Pods are in no plan, so that most Worlds make no other.
 func (d *Driver) follow(ctx context.Context, w *objects.World) {
-	switch {
-	case w == nil || w.Network == nil || w == d.world && w.Network == d.network:
-	case w.Network != d.network:
-		d.replan(ctx, w)
-	default:
-		d.tellEndpoints(w)
-	}
+	another := w != d.world
 	d.world = w
+	switch {
+	case w.Network != d.network:
+		d.network = w.Network
+		d.attached = attach.Of(w.Network)
+		d.planned = plan.Of(d.attached, w.Network, d.known(ctx, plan.Secrets(d.attached, w.Network)))
+		d.inquire(d.attached, d.planned)
+		d.put()
+	case another:
+		d.tellEndpoints()
+	}
 }
 
-// replan makes the plans of a World's Network, and has Envoys given what comes of them. Pods are in no plan.
-func (d *Driver) replan(ctx context.Context, w *objects.World) {
-	a := attach.Of(w.Network)
-	d.network, d.plans = w.Network, plan.Of(a, w.Network, d.known(ctx, w, plan.Secrets(a, w.Network)))
-	d.tell(problems(a, d.plans, w.Where))
+// put puts the plans in force, without what Envoys refuse.
+func (d *Driver) put() {
+	d.plans = d.planned.LeaveOut(d.refused())
+	d.note(problems(d.attached, d.plans, d.world.Where))
 	given := make(map[objects.Name]order.Snapshot, len(d.plans.Gateways))
 	for i, p := range d.plans.Gateways {
-		snapshot, err := d.snapshot(p, a.Gateways[i])
+		snapshot, err := d.snapshot(p, d.attached.Gateways[i])
 		if err != nil {
 			d.Log.Error("cannot configure the Envoys of a Gateway; they keep what they have", "gateway", p.Gateway.String(), "err", err)
 			snapshot = d.given[p.Gateway]
 		}
 		if snapshot != nil {
 			given[p.Gateway] = snapshot
+			d.inquiries[p.Gateway].offer(p, snapshot)
 		}
 	}
 	d.left.note(d.given, given, time.Now())
 	d.given = given
-	d.tellEndpoints(w) // a cluster waits for its endpoints
-	d.Envoys.Set(d.left.with(d.given))
+	d.tellEndpoints() // a cluster waits for its endpoints
+	d.tell()
 	if d.Planned != nil {
-		d.Planned(a, d.plans, w.Network)
+		d.Planned(d.attached, d.plans, d.network)
 	}
 }
 
+// tell tells Envoys what they are to have now.
+func (d *Driver) tell() { d.Envoys.Set(d.withTrials(d.left.with(d.given))) }
+
 // known is what is known of the Secrets that listeners name.
-func (d *Driver) known(ctx context.Context, w *objects.World, names []objects.Name) map[objects.Name]plan.Certificate {
+func (d *Driver) known(ctx context.Context, names []objects.Name) map[objects.Name]plan.Certificate {
 	if d.Certificates != nil {
 		return d.Certificates.Name(ctx, names)
 	}
-	d.secrets = certificates.OfFolder(w.Network, w.At, names, d.secrets, time.Now())
+	d.secrets = certificates.OfFolder(d.world.Network, d.world.At, names, d.secrets, time.Now())
 	return d.secrets
 }
 
 // tellEndpoints has Envoys told of the endpoints of the Services that plans name.
-func (d *Driver) tellEndpoints(w *objects.World) {
-	if err := d.Envoys.SetEndpoints(services.Of(d.plans.Gateways, w.Network, w.Slices)); err != nil {
+func (d *Driver) tellEndpoints() {
+	if err := d.Envoys.SetEndpoints(services.Of(d.plans.Gateways, d.world.Network, d.world.Slices)); err != nil {
 		d.Log.Error("cannot tell Envoys of the endpoints of Services; they keep what they have", "err", err)
 	}
 }
 
 // snapshot is what the Envoys of a Gateway are to have.
 func (d *Driver) snapshot(p *plan.Plan, g *attach.Gateway) (order.Snapshot, error) {
-	address := addressOf(g)
-	resources, err := d.Template.Of(p, d.Template.FromControl(func(port int32) (string, uint32) { return address, uint32(port) }))
+	resources, err := d.Template.Of(p, d.options(g))
 	if err != nil {
 		return nil, err
 	}
 	return ads.SnapshotOf(resources)
+}
+
+// options are what the plan of a Gateway does not say.
+func (d *Driver) options(g *attach.Gateway) envoy.Options {
+	address := addressOf(g)
+	return d.Template.FromControl(func(port int32) (string, uint32) { return address, uint32(port) })
 }
 
 // addressOf is where an Envoy of a Gateway listens: the first IP address that the Gateway asks for, else every one.

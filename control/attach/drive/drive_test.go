@@ -44,7 +44,7 @@ func driver(t testing.TB) *Driver {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(Config{Template: template, Envoys: ads.New(ads.Config{Who: ads.Said, Log: slog.New(slog.DiscardHandler)}), Log: slog.New(slog.DiscardHandler)})
+	return New(Config{Template: template, Envoys: ads.New(ads.Config{Who: ads.Said, Log: slog.New(slog.DiscardHandler)}), Answers: NewAnswers(), Log: slog.New(slog.DiscardHandler)})
 }
 
 // BenchmarkReplan measures how long it takes from a changed route to what Envoys are given, of [large].

@@ -38,6 +38,9 @@ func problems(a *attach.Attachments, plans *plan.Plans, where func(kind string, 
 		if v.Partly != "" {
 			all = append(all, fmt.Sprintf("%s: in part: %s", where(route.Kind, route.Name), v.Partly))
 		}
+		for gateway, v := range v.Envoys {
+			note(route, ", at Gateway "+gateway.String(), v)
+		}
 	}
 	for _, p := range plans.Gateways {
 		for name, c := range p.Certificates {
@@ -50,8 +53,8 @@ func problems(a *attach.Attachments, plans *plan.Plans, where func(kind string, 
 	return slices.Compact(all)
 }
 
-// tell logs the problems that were not there before.
-func (d *Driver) tell(all []string) {
+// note logs the problems that were not there before.
+func (d *Driver) note(all []string) {
 	for _, p := range all {
 		if _, known := slices.BinarySearch(d.problems, p); !known {
 			d.Log.Warn("objects have a problem", "problem", p)

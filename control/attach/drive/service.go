@@ -1,0 +1,78 @@
+package drive
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/headgate/headgate"
+	"github.com/headgate/headgate/control/attach/ads"
+	"github.com/headgate/headgate/control/attach/certificates"
+	"github.com/headgate/headgate/control/attach/envoy"
+	"github.com/headgate/headgate/control/attach/identity"
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/listen"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/objects/kube"
+)
+
+// Service is all that a control does for the Envoys of Gateways, whether it leads or not.
+type Service struct {
+	// Address is where Envoys call: unix:PATH, where they are believed, or HOST:PORT, where they have certificates.
+	Address string
+	// Authority returns the one that signs those; it is asked for a HOST:PORT alone, and may wait for an API server. It fails when its
+	// context has ended.
+	Authority func(context.Context) (*identity.Authority, error)
+	// Secrets has those of an API server, once they can be read; nil where a folder has them.
+	Secrets <-chan *kube.Secrets
+	// Worlds returns the latest World, nil before there is one, and what is closed when there is another.
+	Worlds func() (*objects.World, <-chan struct{})
+	// Planned is that of [Config].
+	Planned func(a *attach.Attachments, p *plan.Plans, n *objects.Network)
+	Log     *slog.Logger
+}
+
+// Run serves Envoys until ctx ends.
+func (s Service) Run(ctx context.Context) error {
+	template, err := envoy.Read(headgate.EnvoyYAML)
+	if err != nil {
+		return fmt.Errorf("envoy.yaml: %w", err)
+	}
+	who, secure, open := ads.Said, (*tls.Config)(nil), listen.Private
+	if !strings.HasPrefix(s.Address, "unix:") {
+		who, open = ads.Certified, listen.On
+		authority, err := s.Authority(ctx)
+		if err != nil {
+			return fmt.Errorf("--envoys %s: %w", s.Address, err)
+		}
+		if secure, err = authority.Control(time.Now()); err != nil {
+			return err
+		}
+	}
+	l, err := open("envoys", s.Address)
+	if err != nil {
+		return err
+	}
+	answers := NewAnswers()
+	envoys := ads.New(ads.Config{Who: who, Heard: answers.Heard, Left: answers.Left, Log: s.Log})
+	c := Config{Template: template, Envoys: envoys, Answers: answers, Planned: s.Planned, Log: s.Log}
+	if s.Secrets != nil {
+		select {
+		case secrets := <-s.Secrets:
+			c.Certificates = certificates.New(secrets, s.Log)
+		case <-ctx.Done():
+			return l.Close()
+		}
+	}
+	s.Log.Info("serving the Envoys of Gateways", "address", s.Address)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return New(c).Run(ctx, s.Worlds) })
+	group.Go(func() error { return envoys.Run(ctx, l, secure) })
+	return group.Wait()
+}
