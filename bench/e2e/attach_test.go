@@ -488,7 +488,7 @@ func TestAGatewayOfAnAPIServer(t *testing.T) {
 	if got := at("b00"); got != http.StatusNotFound {
 		t.Errorf("a model that does not attach gets %d there", got)
 	}
-	l := beside.pour(4, func(client, n int) request { return completion("a01", 5, n%2 == 0) }, isOK)
+	l := beside.pour(4, func(_, n int) request { return completion("a01", 5, n%2 == 0) }, isOK)
 	k.apply(attached(t, routes("late")))
 	s.promised(2*time.Second, "a new route is served", func() bool { return at("late") == http.StatusOK })
 

@@ -257,7 +257,7 @@ func (q *Inquiry) begin() *search {
 				news = append(news, is)
 			}
 		}
-		s.row, s.known = append(known, news...), len(known)
+		s.row, s.known = slices.Concat(known, news), len(known)
 		s.high, s.tries = len(s.row)+1, len(s.row)
 		if !r.shared {
 			s.refused(r.refused)
