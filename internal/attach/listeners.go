@@ -97,6 +97,9 @@ func (g *Gateway) add(listeners []*Listener) {
 		if l.Refused == (Verdict{}) && l.Protocol != gatewayv1.HTTPProtocolType && l.Protocol != gatewayv1.HTTPSProtocolType {
 			l.Refused = Verdict{string(gatewayv1.ListenerReasonUnsupportedProtocol), fmt.Sprintf("Headgate serves HTTP and HTTPS, not %s", l.Protocol)}
 		}
+		if l.Refused == (Verdict{}) && l.Protocol == gatewayv1.HTTPSProtocolType && g.asksClients(l.Port) {
+			l.Refused = Verdict{string(gatewayv1.ListenerReasonUnsupportedValue), fmt.Sprintf("spec.tls.frontend of Gateway %s asks for clients' certificates, which Headgate does not check: it would serve anybody", g.Name)}
+		}
 	}
 	rest := served(listeners)
 	for _, l := range rest {
@@ -107,6 +110,19 @@ func (g *Gateway) add(listeners []*Listener) {
 		}
 	}
 	g.Listeners = append(g.Listeners, listeners...)
+}
+
+// asksClients says whether who calls a port over TLS is to have a certificate.
+func (g *Gateway) asksClients(port int32) bool {
+	if g.Spec.TLS == nil || g.Spec.TLS.Frontend == nil {
+		return false
+	}
+	for _, p := range g.Spec.TLS.Frontend.PerPort {
+		if p.Port == port {
+			return p.TLS.Validation != nil
+		}
+	}
+	return g.Spec.TLS.Frontend.Default.Validation != nil
 }
 
 // served returns those listeners that are not refused.
