@@ -14,7 +14,7 @@ import (
 // serveEnvoys serves the Envoys of Gateways until ctx ends, whether this control leads or not.
 func (o *office) serveEnvoys(ctx context.Context) error {
 	s := drive.Service{
-		Address: o.envoys, Worlds: o.worlds.get, Log: o.log,
+		Address: o.envoys, Worlds: o.worlds.get, Meter: o.meter, Log: o.log,
 		Planned: func(a *attach.Attachments, p *plan.Plans, n *objects.Network) {
 			o.gateways.set(&status.Input{Attachments: a, Plans: p, Network: n})
 		},

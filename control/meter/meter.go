@@ -30,6 +30,7 @@ type Meter struct {
 	readable prometheus.Gauge
 	leading  prometheus.Gauge
 	term     atomic.Pointer[term]
+	envoys
 }
 
 // term is who is told of while this control leads.
@@ -76,8 +77,9 @@ func New() *Meter {
 	build := version.Read()
 	gauge("headgate_build_info", "Is 1; the labels name the program, its version, and the version of Go that built it.", "program", "version", "goversion").
 		WithLabelValues("control", build.Program, build.Go).Set(1)
+	m.envoys = newEnvoys(gauge, histogram)
 	m.registry.MustRegister(
-		m.evicted, followed{m}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		m.evicted, m.sent, m.refusals, followed{m}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
 }

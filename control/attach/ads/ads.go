@@ -42,7 +42,35 @@ type Config struct {
 	// nobody. Who is told logs refusals, but those of endpoints. Both must be safe for concurrent use.
 	Heard func(from Envoy, a order.Answer)
 	Left  func(who Envoy)
+	Meter Meter // nil means nobody
 	Log   *slog.Logger
+}
+
+// Meter is told how Envoys follow. It must be safe for concurrent use.
+type Meter interface {
+	// EnvoyCame says that one more Envoy of a Gateway is served, EnvoyLeft that one less is.
+	EnvoyCame(gateway string)
+	EnvoyLeft(gateway string)
+	// EnvoySent counts resources that were sent to an Envoy, or taken from it, of a kind: clusters, listeners, routes, secrets or endpoints.
+	EnvoySent(kind string, resources int)
+	// EnvoyRefused counts answers by which an Envoy refuses what it was sent.
+	EnvoyRefused(kind string)
+	// EnvoyTook says how long after a change an Envoy had taken all of it.
+	EnvoyTook(after time.Duration)
+}
+
+// unmetered is a Meter that counts nothing.
+type unmetered struct{}
+
+func (unmetered) EnvoyCame(string)        {}
+func (unmetered) EnvoyLeft(string)        {}
+func (unmetered) EnvoySent(string, int)   {}
+func (unmetered) EnvoyRefused(string)     {}
+func (unmetered) EnvoyTook(time.Duration) {}
+
+// kinds are words for types.
+var kinds = map[string]string{
+	order.Clusters: "clusters", order.Listeners: "listeners", order.Routes: "routes", order.Secrets: "secrets", order.Endpoints: "endpoints",
 }
 
 // Envoy is one of a Gateway, as long as its stream lasts.
@@ -65,11 +93,15 @@ type Server struct {
 
 	mu      sync.Mutex // guards the following
 	all     map[objects.Name]order.Snapshot
+	at      time.Time     // of the latest change
 	changed chan struct{} // closed and made anew with each change
 }
 
 // New returns a Server that serves nobody before the first [Server.Set], and no endpoints before the first [Server.SetEndpoints].
 func New(c Config) *Server {
+	if c.Meter == nil {
+		c.Meter = unmetered{}
+	}
 	s := &Server{Config: c, changed: make(chan struct{}), lists: lists{followers: make(map[cluster]map[*follower]bool)}}
 	s.closed, s.close = context.WithCancel(context.Background())
 	return s
@@ -80,7 +112,7 @@ func New(c Config) *Server {
 func (s *Server) Set(all map[objects.Name]order.Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all = all
+	s.all, s.at = all, time.Now()
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -92,6 +124,7 @@ func (s *Server) Close() { s.close() }
 func (s *Server) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
 	return s.serve(stream, func(gateway objects.Name, node string) feed {
 		s.Log.Info("an Envoy is connected", "gateway", gateway.String(), "envoy", node)
+		s.Meter.EnvoyCame(gateway.String())
 		return aggregated{s, gateway, node}
 	})
 }
@@ -105,13 +138,14 @@ type aggregated struct {
 
 func (a aggregated) hear(*discoveryv3.DeltaDiscoveryRequest) {}
 
-func (a aggregated) now() (order.Snapshot, <-chan struct{}) {
+func (a aggregated) now() (order.Snapshot, time.Time, <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.all[a.gateway], a.changed
+	return a.all[a.gateway], a.at, a.changed
 }
 
 func (a aggregated) end() {
+	a.Meter.EnvoyLeft(a.gateway.String())
 	a.Log.Info("an Envoy has left", "gateway", a.gateway.String(), "envoy", a.node)
 }
 
@@ -119,8 +153,8 @@ func (a aggregated) end() {
 type feed interface {
 	// hear takes each request, and says its type where the service says it.
 	hear(r *discoveryv3.DeltaDiscoveryRequest)
-	// now returns what the Envoy is to have, nil while nobody knows, and what tells when that has changed since.
-	now() (order.Snapshot, <-chan struct{})
+	// now returns what the Envoy is to have, nil while nobody knows, when that changed last, and what tells when it has changed since.
+	now() (order.Snapshot, time.Time, <-chan struct{})
 	end()
 }
 
@@ -165,14 +199,23 @@ func (s *Server) serve(stream wire, open func(gateway objects.Name, node string)
 	}()
 	to := order.New()
 	from.hear(r)
-	to.Hear(r) // it answers nothing yet
+	to.Hear(r)           // it answers nothing yet
+	var behind time.Time // since when it has not all, zero if it has
 	for {
-		have, changed := from.now()
+		have, at, changed := from.now()
 		if have != nil {
 			for _, response := range to.Next(have) {
 				if err := stream.Send(response); err != nil {
 					return err
 				}
+				s.Meter.EnvoySent(kinds[response.GetTypeUrl()], len(response.GetResources())+len(response.GetRemovedResources()))
+				if behind.IsZero() {
+					behind = at
+				}
+			}
+			if !behind.IsZero() && to.Settled(have) {
+				s.Meter.EnvoyTook(time.Since(behind))
+				behind = time.Time{}
 			}
 		}
 		select {
@@ -239,6 +282,9 @@ func (s *Server) Run(ctx context.Context, l net.Listener, secure *tls.Config) er
 
 // heard passes on what an Envoy says.
 func (s *Server) heard(from Envoy, a order.Answer) {
+	if a.Refused != "" {
+		s.Meter.EnvoyRefused(kinds[a.Type])
+	}
 	if a.Refused != "" && (s.Heard == nil || a.Type == order.Endpoints) {
 		s.Log.Error("an Envoy refuses what it was sent", "gateway", from.Gateway.String(), "envoy", from.Node, "type", a.Type, "resources", a.Names, "err", a.Refused)
 	}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	edsv3 "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
@@ -28,6 +29,7 @@ type lists struct {
 	mu        sync.Mutex                                   // guards the following
 	given     map[objects.Name]map[string][]netip.AddrPort // as given last
 	resources map[objects.Name]map[string]order.Resource   // the same for Envoys; maps are not changed once they are here
+	at        time.Time                                    // of the latest change
 	followers map[cluster]map[*follower]bool
 }
 
@@ -61,6 +63,9 @@ func (s *Server) SetEndpoints(all map[objects.Name]map[string][]netip.AddrPort) 
 		resources[gateway] = is
 	}
 	l.given, l.resources = all, resources
+	if len(changed) > 0 {
+		l.at = time.Now()
+	}
 	for _, c := range changed {
 		for f := range l.followers[c] {
 			select {
@@ -121,14 +126,14 @@ func (f *follower) leave(c cluster) {
 	}
 }
 
-func (f *follower) now() (order.Snapshot, <-chan struct{}) {
+func (f *follower) now() (order.Snapshot, time.Time, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	all := f.resources[f.gateway]
 	if all == nil {
-		return nil, f.wake
+		return nil, f.at, f.wake
 	}
-	return order.Snapshot{order.Endpoints: all}, f.wake
+	return order.Snapshot{order.Endpoints: all}, f.at, f.wake
 }
 
 func (f *follower) end() {

@@ -67,10 +67,15 @@ func start(t *testing.T, number int) *stack {
 	t.Helper()
 	s := newStack(t, number)
 	s.stop = s.serve()
-	s.run(envoy.Place{
-		Gateway: gateway, Node: "envoy-0", Admin: netip.MustParseAddrPort(s.own + ":9901"), Extproc: filepath.Join(s.dir, "extproc.sock"), Control: filepath.Join(s.dir, "control.sock"),
-	})
+	s.run(s.place())
 	return s
+}
+
+// place is where its Envoy runs.
+func (s *stack) place() envoy.Place {
+	return envoy.Place{
+		Gateway: gateway, Node: "envoy-0", Admin: netip.MustParseAddrPort(s.own + ":9901"), Extproc: filepath.Join(s.dir, "extproc.sock"), Control: filepath.Join(s.dir, "control.sock"),
+	}
 }
 
 // newStack is a stack without an Envoy, whose Server serves nobody yet.

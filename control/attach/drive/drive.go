@@ -33,7 +33,9 @@ type Config struct {
 	// Planned is told the plans that Envoys are given, with what they are made of, each time that they are made; nil means nobody. What it
 	// gets is immutable.
 	Planned func(a *attach.Attachments, p *plan.Plans, n *objects.Network)
-	Log     *slog.Logger
+	// Replanned is told how long it took from another Network to what Envoys are given; nil means nobody.
+	Replanned func(took time.Duration)
+	Log       *slog.Logger
 }
 
 // Driver follows the objects. Make one with [New], and run it with [Driver.Run].
@@ -90,11 +92,15 @@ func (d *Driver) follow(ctx context.Context, w *objects.World) {
 	d.world = w
 	switch {
 	case w.Network != d.network:
+		began := time.Now()
 		d.network = w.Network
 		d.attached = attach.Of(w.Network)
 		d.planned = plan.Of(d.attached, w.Network, d.known(ctx, plan.Secrets(d.attached, w.Network)))
 		d.inquire(d.attached, d.planned)
 		d.put()
+		if d.Replanned != nil {
+			d.Replanned(time.Since(began))
+		}
 	case another:
 		d.tellEndpoints()
 	}

@@ -35,7 +35,14 @@ type Service struct {
 	Worlds func() (*objects.World, <-chan struct{})
 	// Planned is that of [Config].
 	Planned func(a *attach.Attachments, p *plan.Plans, n *objects.Network)
+	Meter   Meter
 	Log     *slog.Logger
+}
+
+// Meter is told how Envoys follow, and how long plans take.
+type Meter interface {
+	ads.Meter
+	Replanned(took time.Duration)
 }
 
 // Run serves Envoys until ctx ends.
@@ -60,8 +67,8 @@ func (s Service) Run(ctx context.Context) error {
 		return err
 	}
 	answers := NewAnswers()
-	envoys := ads.New(ads.Config{Who: who, Heard: answers.Heard, Left: answers.Left, Log: s.Log})
-	c := Config{Template: template, Envoys: envoys, Answers: answers, Planned: s.Planned, Log: s.Log}
+	envoys := ads.New(ads.Config{Who: who, Heard: answers.Heard, Left: answers.Left, Meter: s.Meter, Log: s.Log})
+	c := Config{Template: template, Envoys: envoys, Answers: answers, Planned: s.Planned, Replanned: s.Meter.Replanned, Log: s.Log}
 	if s.Secrets != nil {
 		select {
 		case secrets := <-s.Secrets:

@@ -199,6 +199,16 @@ func (s *Stream) settled(of string, to Snapshot, removals bool) bool {
 	return sub.nonce == "" && len(send) == 0 && (!removals || len(remove) == 0)
 }
 
+// Settled says whether an Envoy has, of all that it asks for, what it is to have, or has refused it.
+func (s *Stream) Settled(to Snapshot) bool {
+	for _, of := range sequence {
+		if !s.settled(of, to, true) {
+			return false
+		}
+	}
+	return true
+}
+
 // refuses says whether an Envoy has refused what it is to have of a type.
 func (s *Stream) refuses(of string) bool { return s.types[of] != nil && len(s.types[of].refused) > 0 }
 
