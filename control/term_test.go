@@ -98,6 +98,7 @@ func TestATermTellsWhatBecameOfObjects(t *testing.T) {
 // Every control plans, whether it leads or not; what its plans say of objects is there for the term in which it does.
 func TestPlansAreThereToBeTold(t *testing.T) {
 	o := &office{
+		meter:  meter.New(),
 		config: config{envoys: "unix:" + filepath.Join(t.TempDir(), "e")}, log: slog.New(slog.DiscardHandler),
 		worlds: newLatest[objects.World](), gateways: newLatest[status.Input](),
 	}
