@@ -5,18 +5,15 @@ import (
 
 	"github.com/headgate/headgate/control/attach/drive"
 	"github.com/headgate/headgate/control/attach/identity"
-	"github.com/headgate/headgate/control/attach/plan"
 	"github.com/headgate/headgate/control/attach/status"
-	"github.com/headgate/headgate/internal/attach"
-	"github.com/headgate/headgate/internal/objects"
 )
 
 // serveEnvoys serves the Envoys of Gateways until ctx ends, whether this control leads or not.
 func (o *office) serveEnvoys(ctx context.Context) error {
 	s := drive.Service{
 		Address: o.envoys, Worlds: o.worlds.get, Meter: o.meter, Log: o.log,
-		Planned: func(a *attach.Attachments, p *plan.Plans, n *objects.Network) {
-			o.gateways.set(&status.Input{Attachments: a, Plans: p, Network: n})
+		Planned: func(p drive.Plans) {
+			o.gateways.set(&status.Input{Attachments: p.Attachments, Plans: p.Plans, Network: p.Network, Facts: p.Facts()})
 		},
 		Authority: func(ctx context.Context) (*identity.Authority, error) {
 			pod, _, err := o.inNamespace()

@@ -19,6 +19,9 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
 	"github.com/headgate/headgate/api/wire"
@@ -485,6 +488,20 @@ func TestAGatewayOfAnAPIServer(t *testing.T) {
 		return a.status
 	}
 	s.await("the Gateway is served", func() bool { return at("a01") == http.StatusOK })
+	s.await("the listener says that an Envoy has all", func() bool {
+		o, err := k.objects.Resource(schema.GroupVersionResource{Group: "gateway.networking.k8s.io", Version: "v1", Resource: "gateways"}).
+			Namespace("default").Get(t.Context(), "gateway", metav1.GetOptions{})
+		listeners, _, _ := unstructured.NestedSlice(o.Object, "status", "listeners")
+		if err != nil || len(listeners) != 1 {
+			return false
+		}
+		listener, _ := listeners[0].(map[string]any)
+		conditions, _, _ := unstructured.NestedSlice(listener, "conditions")
+		return slices.ContainsFunc(conditions, func(c any) bool {
+			is, _ := c.(map[string]any)
+			return is["type"] == "Programmed" && is["status"] == "True"
+		})
+	})
 	if got := at("b00"); got != http.StatusNotFound {
 		t.Errorf("a model that does not attach gets %d there", got)
 	}

@@ -42,8 +42,11 @@ type Config struct {
 	// nobody. Who is told logs refusals, but those of endpoints. Both must be safe for concurrent use.
 	Heard func(from Envoy, a order.Answer)
 	Left  func(who Envoy)
-	Meter Meter // nil means nobody
-	Log   *slog.Logger
+	// Settled is told that an Envoy has, or has refused, all that it is to have beside endpoints by a change, as of [Server.Set]; nil means
+	// nobody. It must be safe for concurrent use.
+	Settled func(who Envoy, change uint64)
+	Meter   Meter // nil means nobody
+	Log     *slog.Logger
 }
 
 // Meter is told how Envoys follow. It must be safe for concurrent use.
@@ -93,8 +96,14 @@ type Server struct {
 
 	mu      sync.Mutex // guards the following
 	all     map[objects.Name]order.Snapshot
-	at      time.Time     // of the latest change
+	latest  change
 	changed chan struct{} // closed and made anew with each change
+}
+
+// change is one of what Envoys are to have: when it was, and how many there were then, 0 where nobody asks.
+type change struct {
+	at     time.Time
+	number uint64
 }
 
 // New returns a Server that serves nobody before the first [Server.Set], and no endpoints before the first [Server.SetEndpoints].
@@ -108,13 +117,14 @@ func New(c Config) *Server {
 }
 
 // Set says what the Envoys of each Gateway are to have beside endpoints, once all objects are known and again when that changes. Those of
-// a Gateway that is missing keep what they have. Snapshots are not changed afterwards.
-func (s *Server) Set(all map[objects.Name]order.Snapshot) {
+// a Gateway that is missing keep what they have. Snapshots are not changed afterwards. It returns the number of the change.
+func (s *Server) Set(all map[objects.Name]order.Snapshot) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.all, s.at = all, time.Now()
+	s.all, s.latest = all, change{time.Now(), s.latest.number + 1}
 	close(s.changed)
 	s.changed = make(chan struct{})
+	return s.latest.number
 }
 
 // Close ends every stream: Envoys keep what they have, and call another control.
@@ -138,10 +148,10 @@ type aggregated struct {
 
 func (a aggregated) hear(*discoveryv3.DeltaDiscoveryRequest) {}
 
-func (a aggregated) now() (order.Snapshot, time.Time, <-chan struct{}) {
+func (a aggregated) now() (order.Snapshot, change, <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.all[a.gateway], a.at, a.changed
+	return a.all[a.gateway], a.latest, a.changed
 }
 
 func (a aggregated) end() {
@@ -153,8 +163,8 @@ func (a aggregated) end() {
 type feed interface {
 	// hear takes each request, and says its type where the service says it.
 	hear(r *discoveryv3.DeltaDiscoveryRequest)
-	// now returns what the Envoy is to have, nil while nobody knows, when that changed last, and what tells when it has changed since.
-	now() (order.Snapshot, time.Time, <-chan struct{})
+	// now returns what the Envoy is to have, nil while nobody knows, the latest change of it, and what tells when it has changed since.
+	now() (order.Snapshot, change, <-chan struct{})
 	end()
 }
 
@@ -201,8 +211,9 @@ func (s *Server) serve(stream wire, open func(gateway objects.Name, node string)
 	from.hear(r)
 	to.Hear(r)           // it answers nothing yet
 	var behind time.Time // since when it has not all, zero if it has
+	var settled uint64   // the latest change of which it has all
 	for {
-		have, at, changed := from.now()
+		have, latest, changed := from.now()
 		if have != nil {
 			for _, response := range to.Next(have) {
 				if err := stream.Send(response); err != nil {
@@ -210,12 +221,17 @@ func (s *Server) serve(stream wire, open func(gateway objects.Name, node string)
 				}
 				s.Meter.EnvoySent(kinds[response.GetTypeUrl()], len(response.GetResources())+len(response.GetRemovedResources()))
 				if behind.IsZero() {
-					behind = at
+					behind = latest.at
 				}
 			}
-			if !behind.IsZero() && to.Settled(have) {
-				s.Meter.EnvoyTook(time.Since(behind))
-				behind = time.Time{}
+			if (!behind.IsZero() || latest.number != settled) && to.Settled(have) {
+				if !behind.IsZero() {
+					s.Meter.EnvoyTook(time.Since(behind))
+				}
+				behind, settled = time.Time{}, latest.number
+				if s.Settled != nil && settled > 0 {
+					s.Settled(who, settled)
+				}
 			}
 		}
 		select {

@@ -29,7 +29,7 @@ type lists struct {
 	mu        sync.Mutex                                   // guards the following
 	given     map[objects.Name]map[string][]netip.AddrPort // as given last
 	resources map[objects.Name]map[string]order.Resource   // the same for Envoys; maps are not changed once they are here
-	at        time.Time                                    // of the latest change
+	latest    change
 	followers map[cluster]map[*follower]bool
 }
 
@@ -64,7 +64,7 @@ func (s *Server) SetEndpoints(all map[objects.Name]map[string][]netip.AddrPort) 
 	}
 	l.given, l.resources = all, resources
 	if len(changed) > 0 {
-		l.at = time.Now()
+		l.latest.at = time.Now()
 	}
 	for _, c := range changed {
 		for f := range l.followers[c] {
@@ -126,14 +126,14 @@ func (f *follower) leave(c cluster) {
 	}
 }
 
-func (f *follower) now() (order.Snapshot, time.Time, <-chan struct{}) {
+func (f *follower) now() (order.Snapshot, change, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	all := f.resources[f.gateway]
 	if all == nil {
-		return nil, f.at, f.wake
+		return nil, f.latest, f.wake
 	}
-	return order.Snapshot{order.Endpoints: all}, f.at, f.wake
+	return order.Snapshot{order.Endpoints: all}, f.latest, f.wake
 }
 
 func (f *follower) end() {

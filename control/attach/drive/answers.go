@@ -16,11 +16,12 @@ type Answers struct {
 	all []said
 }
 
-// said is an answer, or that an Envoy has left.
+// said is an answer, that an Envoy has left, or that it has all up to a change, which is above 0 then.
 type said struct {
 	from ads.Envoy
 	order.Answer
-	left bool
+	left    bool
+	settled uint64
 }
 
 // NewAnswers returns Answers of nobody.
@@ -29,9 +30,12 @@ func NewAnswers() *Answers { return &Answers{news: make(chan struct{}, 1)} }
 // Heard is for [ads.Config]. Answers about endpoints are passed over.
 func (a *Answers) Heard(from ads.Envoy, is order.Answer) {
 	if is.Type != order.Endpoints {
-		a.add(said{from, is, false})
+		a.add(said{from: from, Answer: is})
 	}
 }
+
+// Settled is for [ads.Config].
+func (a *Answers) Settled(who ads.Envoy, change uint64) { a.add(said{from: who, settled: change}) }
 
 // Left is for [ads.Config].
 func (a *Answers) Left(who ads.Envoy) { a.add(said{from: who, left: true}) }

@@ -105,6 +105,13 @@ func (q *inquiry) offer(p *plan.Plan, given order.Snapshot) {
 // hear takes up what Envoys have said.
 func (d *Driver) hear() {
 	for _, s := range d.Answers.take() {
+		switch {
+		case s.left:
+			delete(d.envoys, s.from)
+		case s.settled > 0:
+			d.envoys[s.from] = s.settled
+			continue
+		}
 		q := d.inquiries[s.from.Gateway]
 		switch {
 		case q == nil:

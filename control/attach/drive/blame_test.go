@@ -34,7 +34,6 @@ import (
 	"github.com/headgate/headgate/control/attach/envoy"
 	"github.com/headgate/headgate/control/attach/order"
 	"github.com/headgate/headgate/control/attach/plan"
-	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/test/network"
 	"github.com/headgate/headgate/test/process"
@@ -76,11 +75,11 @@ func start(t *testing.T) *control {
 	}
 	log := slog.New(slog.NewTextHandler(c, nil))
 	answers := drive.NewAnswers()
-	envoys := ads.New(ads.Config{Who: ads.Said, Heard: answers.Heard, Left: answers.Left, Log: log})
-	driver := drive.New(drive.Config{Template: c.template, Envoys: envoys, Answers: answers, Log: log, Planned: func(_ *attach.Attachments, p *plan.Plans, _ *objects.Network) {
+	envoys := ads.New(ads.Config{Who: ads.Said, Heard: answers.Heard, Left: answers.Left, Settled: answers.Settled, Log: log})
+	driver := drive.New(drive.Config{Template: c.template, Envoys: envoys, Answers: answers, Log: log, Planned: func(p drive.Plans) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.plans = p
+		c.plans = p.Plans
 	}})
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -5,6 +5,7 @@ package drive
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -30,12 +31,20 @@ type Config struct {
 	Answers *Answers
 	// Certificates are those in the Secrets of an API server; nil where a folder has them.
 	Certificates *certificates.Watch
-	// Planned is told the plans that Envoys are given, with what they are made of, each time that they are made; nil means nobody. What it
-	// gets is immutable.
-	Planned func(a *attach.Attachments, p *plan.Plans, n *objects.Network)
+	// Planned is told of the plans that Envoys are given, each time that this is something else; nil means nobody.
+	Planned func(Plans)
 	// Replanned is told how long it took from another Network to what Envoys are given; nil means nobody.
 	Replanned func(took time.Duration)
 	Log       *slog.Logger
+}
+
+// Plans are what Envoys are given. They are immutable.
+type Plans struct {
+	*attach.Attachments
+	*plan.Plans
+	*objects.Network
+	// Programmed are the Gateways of which an Envoy that this control serves has, or has refused, all that it is to have.
+	Programmed map[objects.Name]bool
 }
 
 // Driver follows the objects. Make one with [New], and run it with [Driver.Run].
@@ -51,10 +60,14 @@ type Driver struct {
 	inquiries map[objects.Name]*inquiry
 	secrets   map[objects.Name]plan.Certificate // of a folder, as they were known last
 	problems  []string                          // that were told, in order
+	followers
+	programmed map[objects.Name]bool // that were told
 }
 
 // New returns a Driver of nothing.
-func New(c Config) *Driver { return &Driver{Config: c, left: make(lingering)} }
+func New(c Config) *Driver {
+	return &Driver{Config: c, left: make(lingering), followers: newFollowers()}
+}
 
 // Run follows Worlds, until ctx ends. Next returns the latest World, nil before there is one, and what is closed when there is another.
 func (d *Driver) Run(ctx context.Context, next func() (*objects.World, <-chan struct{})) error {
@@ -70,6 +83,9 @@ func (d *Driver) Run(ctx context.Context, next func() (*objects.World, <-chan st
 		}
 		d.hear()
 		d.judge(time.Now())
+		if d.plans != nil && !maps.Equal(d.programmed, d.followers.programmed()) {
+			d.say()
+		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -123,16 +139,23 @@ func (d *Driver) put() {
 		}
 	}
 	d.left.note(d.given, given, time.Now())
+	had := d.given
 	d.given = given
 	d.tellEndpoints() // a cluster waits for its endpoints
-	d.tell()
-	if d.Planned != nil {
-		d.Planned(d.attached, d.plans, d.network)
-	}
+	d.give(had, given, d.tell())
+	d.say()
 }
 
-// tell tells Envoys what they are to have now.
-func (d *Driver) tell() { d.Envoys.Set(d.withTrials(d.left.with(d.given))) }
+// tell tells Envoys what they are to have now, and returns the number of the change.
+func (d *Driver) tell() uint64 { return d.Envoys.Set(d.withTrials(d.left.with(d.given))) }
+
+// say says what the plans are.
+func (d *Driver) say() {
+	d.programmed = d.followers.programmed()
+	if d.Planned != nil {
+		d.Planned(Plans{d.attached, d.plans, d.network, d.programmed})
+	}
+}
 
 // known is what is known of the Secrets that listeners name.
 func (d *Driver) known(ctx context.Context, names []objects.Name) map[objects.Name]plan.Certificate {

@@ -15,8 +15,6 @@ import (
 	"github.com/headgate/headgate/control/attach/certificates"
 	"github.com/headgate/headgate/control/attach/envoy"
 	"github.com/headgate/headgate/control/attach/identity"
-	"github.com/headgate/headgate/control/attach/plan"
-	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/listen"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kube"
@@ -34,7 +32,7 @@ type Service struct {
 	// Worlds returns the latest World, nil before there is one, and what is closed when there is another.
 	Worlds func() (*objects.World, <-chan struct{})
 	// Planned is that of [Config].
-	Planned func(a *attach.Attachments, p *plan.Plans, n *objects.Network)
+	Planned func(Plans)
 	Meter   Meter
 	Log     *slog.Logger
 }
@@ -67,7 +65,7 @@ func (s Service) Run(ctx context.Context) error {
 		return err
 	}
 	answers := NewAnswers()
-	envoys := ads.New(ads.Config{Who: who, Heard: answers.Heard, Left: answers.Left, Meter: s.Meter, Log: s.Log})
+	envoys := ads.New(ads.Config{Who: who, Heard: answers.Heard, Left: answers.Left, Settled: answers.Settled, Meter: s.Meter, Log: s.Log})
 	c := Config{Template: template, Envoys: envoys, Answers: answers, Planned: s.Planned, Replanned: s.Meter.Replanned, Log: s.Log}
 	if s.Secrets != nil {
 		select {
