@@ -9,6 +9,9 @@ TOOL := go tool -modfile=tools/go.mod
 # (golang/go#75804).
 FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 
+# End-to-end tests that run on both data planes: what requests get, kills, drains, tries.
+BOTH := BadInput|OnlyInference|Destination|OutcomesBecome|HTTP2|Drain|Drained|FullQueue|Stopping|Poisonous|TakesNoConnection|ManyRequestsAtOnce|KilledCosts|StopsStalls|ExtprocDies|ExtprocThat|RequestsThat|NewEndpoints|EndpointThatLeaves|AnEditIs|Prompts|StoredAnswer
+
 .PHONY: help run build test e2e cluster images cluster-down soak real check fuzz bench generate objects protocols clean
 
 help: ## Print this list
@@ -27,6 +30,7 @@ test: ## Run every test, the end-to-end ones with a real Envoy and real clients 
 	@go run ./bench cluster build etcd kube-apiserver kubectl # minutes once; not beside tests that measure time
 	@go -C tools/gateways mod download # 24 MB once: schemas of other gateways' objects
 	go test -race -timeout 12m ./...
+	go test -race -timeout 12m ./bench/e2e -gateway -run '$(BOTH)'
 
 e2e: ## Run the tests on a real Kubernetes of one node, which they start; needs root
 	go test -tags cluster -v -count 1 -timeout 40m ./bench/cluster/e2e $(ARGS)
