@@ -53,7 +53,7 @@ func (d *Driver) refused() map[objects.Name]plan.Refused {
 		for _, of := range slices.SortedFunc(maps.Keys(is.Routes), compare) {
 			if _, known := q.refused.Routes[of]; !known {
 				d.Log.Error("an Envoy refuses a route, which is left out until it changes",
-					"gateway", name.String(), "route", of.String(), "dropped", is.Routes[of].Dropped, "err", is.Routes[of].Words)
+					"gateway", name.String(), "route", d.world.Where(of.Kind, of.Name), "dropped", is.Routes[of].Dropped, "err", is.Routes[of].Words)
 			}
 		}
 		for of := range q.refused.Routes {

@@ -10,7 +10,7 @@ import (
 )
 
 // problems says in order what is wrong with the objects that plans are made of, in words for people, each with where it is written if
-// somebody knows. It is pure.
+// somebody knows. What Envoys refuse of them is told apart. It is pure.
 func problems(a *attach.Attachments, plans *plan.Plans, where func(kind string, name objects.Name) string) []string {
 	var all []string
 	note := func(of objects.Object, about string, v attach.Verdict) {
@@ -37,9 +37,6 @@ func problems(a *attach.Attachments, plans *plan.Plans, where func(kind string, 
 		note(route, "", v.Refs)
 		if v.Partly != "" {
 			all = append(all, fmt.Sprintf("%s: in part: %s", where(route.Kind, route.Name), v.Partly))
-		}
-		for gateway, v := range v.Envoys {
-			note(route, ", at Gateway "+gateway.String(), v)
 		}
 	}
 	for _, p := range plans.Gateways {
