@@ -154,11 +154,8 @@ func (c config) pool() objects.Name { return objectName(c.meshPool) }
 
 // objectName reads NAMESPACE/NAME; anything else is zero.
 func objectName(text string) objects.Name {
-	namespace, name, ok := strings.Cut(text, "/")
-	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-		return objects.Name{}
-	}
-	return objects.Name{Namespace: namespace, Name: name}
+	name, _ := objects.ParseName(text)
+	return name
 }
 
 func (c config) check(rest []string) error {

@@ -203,7 +203,7 @@ func (c config) log(w io.Writer) *slog.Logger {
 
 // source is where the objects come from.
 func (c config) source() source.Source {
-	return source.Source{Dir: c.objects, Kube: c.kube, Endpoints: c.endpoints, Also: kinds.Listeners(), Named: map[string]objects.Name{"pool-name": c.pool}}
+	return source.Source{Dir: c.objects, Kube: c.kube, Endpoints: c.endpoints, Also: kinds.Listeners(), Offers: true, Named: map[string]objects.Name{"pool-name": c.pool}}
 }
 
 // random returns numbers that are the same in each run with a seed, and good ones without.

@@ -104,6 +104,21 @@ func (q *quickstart) until(pattern string) string {
 	}
 }
 
+// pastes checks that the three requests can be pasted that it has printed.
+func (q *quickstart) pastes(said string) {
+	q.t.Helper()
+	curls := regexp.MustCompile(`(?ms)^  curl .*?(\n$|\}'$)`).FindAllString(said, -1)
+	if len(curls) != 3 {
+		q.t.Fatalf("%d lines to paste in:\n%s", len(curls), said)
+	}
+	for i, want := range []string{`"object":"list"`, `"object":"chat.completion"`, "data: [DONE]"} {
+		out, err := exec.Command("bash", "-c", "set -e; "+strings.TrimSpace(curls[i])+" --silent --show-error --max-time 30").CombinedOutput()
+		if err != nil || !strings.Contains(string(out), want) {
+			q.t.Errorf("%s: %v\n%s", curls[i], err, out)
+		}
+	}
+}
+
 // ended waits for the process to end.
 func (q *quickstart) ended(limit time.Duration) error {
 	q.t.Helper()
@@ -152,17 +167,7 @@ func TestTheQuickstart(t *testing.T) {
 	q.start()
 	said := q.until("Ctrl-C stops everything")
 
-	// What it prints can be pasted.
-	curls := regexp.MustCompile(`(?ms)^  curl .*?(\n$|\}'$)`).FindAllString(said, -1)
-	if len(curls) != 3 {
-		t.Fatalf("%d lines to paste in:\n%s", len(curls), said)
-	}
-	for i, want := range []string{`"object":"list"`, `"object":"chat.completion"`, "data: [DONE]"} {
-		out, err := exec.Command("bash", "-c", "set -e; "+strings.TrimSpace(curls[i])+" --silent --show-error --max-time 30").CombinedOutput()
-		if err != nil || !strings.Contains(string(out), want) {
-			t.Errorf("%s: %v\n%s", curls[i], err, out)
-		}
-	}
+	q.pastes(said)
 
 	// A line a second, with the requests, the tokens and each engine's queue and slots.
 	line := q.until(`[1-9]\d* tok/s`)

@@ -79,7 +79,7 @@ func (w *watch) name(endpoints []endpoint) {
 	if w.rig.Objects == "" || !slices.ContainsFunc(endpoints, func(e endpoint) bool { return w.names[e.address] == "" }) {
 		return
 	}
-	set, err := dir.Read(w.rig.Objects, slices.Concat(kinds.All(), kinds.Network()))
+	set, err := dir.Read(w.rig.Objects, kinds.WithNetwork())
 	if err != nil {
 		return // an edit is not valid, and extproc says so
 	}

@@ -84,7 +84,7 @@ func New(c Config) (*Rig, error) {
 	set := objects.Endpoints(c.Endpoints)
 	var err error
 	if c.Objects != "" {
-		read, err := dir.Read(c.Objects, slices.Concat(kinds.All(), kinds.Network()))
+		read, err := dir.Read(c.Objects, kinds.WithNetwork())
 		if err != nil {
 			return nil, err
 		}

@@ -18,22 +18,9 @@ const GatewaysName = "headgate-gateways"
 // Authority returns the authority of Gateways, which is made where there is none. While the API server does not answer it waits. It
 // needs the verb create of secrets, and get of that of the name [GatewaysName].
 func (p Pod) Authority(ctx context.Context) (*identity.Authority, error) {
-	for failing := false; ; failing = true {
-		a, err := p.authority(ctx)
-		if err == nil {
-			return a, nil
-		}
-		if !failing {
-			p.Log.Warn("cannot read or write the Secret by which Envoys of Gateways are known; retrying", "secret", p.Namespace+"/"+GatewaysName, "err", err)
-		}
-		timer := time.NewTimer(retryInterval)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, ctx.Err()
-		}
-	}
+	return until(ctx, p.authority, func(err error) {
+		p.Log.Warn("cannot read or write the Secret by which Envoys of Gateways are known; retrying", "secret", p.Namespace+"/"+GatewaysName, "err", err)
+	})
 }
 
 func (p Pod) authority(ctx context.Context) (*identity.Authority, error) {

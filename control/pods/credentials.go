@@ -34,20 +34,31 @@ const credentialsAge = 10 * 366 * 24 * time.Hour
 // too. Where there is no Secret it is made, and one that was made before they had a token of their own gets that, where this pod
 // may write it. While the API server does not answer it waits.
 func (p Pod) Credentials(ctx context.Context, dir string) (mesh bool, err error) {
+	secret, err := until(ctx, p.secret, func(err error) {
+		p.Log.Warn("cannot read or write the Secret that extprocs need to call this control; retrying", "secret", p.name(), "err", err)
+	})
+	if err != nil {
+		return false, err
+	}
+	return len(secret.Data[MeshTokenKey]) > 0, p.keep(secret, dir)
+}
+
+// until calls again and again, until that does not fail or ctx ends, which is the only error. The first failure is told.
+func until[T any](ctx context.Context, call func(context.Context) (T, error), tell func(error)) (none T, _ error) {
 	for failing := false; ; failing = true {
-		secret, err := p.secret(ctx)
+		got, err := call(ctx)
 		if err == nil {
-			return len(secret.Data[MeshTokenKey]) > 0, p.keep(secret, dir)
+			return got, nil
 		}
 		if !failing {
-			p.Log.Warn("cannot read or write the Secret that extprocs need to call this control; retrying", "secret", p.name(), "err", err)
+			tell(err)
 		}
 		timer := time.NewTimer(retryInterval)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return false, ctx.Err()
+			return none, ctx.Err()
 		}
 	}
 }

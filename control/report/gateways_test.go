@@ -73,7 +73,7 @@ func gatewayWriter(c cluster, name string) *rest.Config {
 // gateways is what statuses are made of now.
 func (c cluster) gateways(facts status.Facts) status.Input {
 	c.Helper()
-	set, err := kube.Read(c.Context(), c.Admin(), "", slices.Concat(kinds.All(), kinds.Network()))
+	set, err := kube.Read(c.Context(), c.Admin(), "", kinds.WithNetwork())
 	if err != nil {
 		c.Fatal(err)
 	}

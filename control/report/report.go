@@ -124,7 +124,7 @@ func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logg
 		attached: make(map[objects.Object]*attached), surveyed: make(map[string]bool),
 		resting: make(map[string]time.Time), told: make(map[subject]string), turns: make(map[objects.Name]chan struct{}), uids: make(map[objects.Name]types.UID),
 	}
-	for _, k := range slices.Concat(kinds.All(), kinds.Network()) {
+	for _, k := range kinds.WithNetwork() {
 		r.kinds[k.Kind] = k
 	}
 	r.ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))

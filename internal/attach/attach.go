@@ -152,10 +152,15 @@ func routes(n *objects.Network) []route {
 func parentsOf(r *v1alpha1.LLMRoute) []gatewayv1.ParentReference {
 	all := make([]gatewayv1.ParentReference, len(r.Spec.ParentRefs))
 	for i, p := range r.Spec.ParentRefs {
-		all[i] = gatewayv1.ParentReference{
-			Group: (*gatewayv1.Group)(p.Group), Kind: (*gatewayv1.Kind)(p.Kind), Namespace: (*gatewayv1.Namespace)(p.Namespace),
-			Name: gatewayv1.ObjectName(p.Name), SectionName: (*gatewayv1.SectionName)(p.SectionName), Port: p.Port,
-		}
+		all[i] = ParentRef(p)
 	}
 	return all
+}
+
+// ParentRef is what an LLMRoute names, in Gateway API's words.
+func ParentRef(p v1alpha1.ParentReference) gatewayv1.ParentReference {
+	return gatewayv1.ParentReference{
+		Group: (*gatewayv1.Group)(p.Group), Kind: (*gatewayv1.Kind)(p.Kind), Namespace: (*gatewayv1.Namespace)(p.Namespace),
+		Name: gatewayv1.ObjectName(p.Name), SectionName: (*gatewayv1.SectionName)(p.SectionName), Port: p.Port,
+	}
 }

@@ -3,6 +3,7 @@ package attach
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -110,6 +111,16 @@ func (g *Gateway) add(listeners []*Listener) {
 		}
 	}
 	g.Listeners = append(g.Listeners, listeners...)
+}
+
+// Address is where an Envoy of the Gateway listens: the first IP address that it asks for, else every one.
+func (g *Gateway) Address() string {
+	for _, a := range g.Spec.Addresses {
+		if _, err := netip.ParseAddr(a.Value); err == nil && ptr.Deref(a.Type, gatewayv1.IPAddressType) == gatewayv1.IPAddressType {
+			return a.Value
+		}
+	}
+	return "0.0.0.0"
 }
 
 // asksClients says whether who calls a port over TLS is to have a certificate.

@@ -27,6 +27,15 @@ func (n Name) String() string {
 	return n.Namespace + "/" + n.Name
 }
 
+// ParseName reads "namespace/name", of which neither is empty; false if text is anything else.
+func ParseName(text string) (Name, bool) {
+	namespace, name, ok := strings.Cut(text, "/")
+	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+		return Name{}, false
+	}
+	return Name{namespace, name}, true
+}
+
 // Compare orders names by namespace, then name.
 func (n Name) Compare(m Name) int {
 	return cmp.Or(strings.Compare(n.Namespace, m.Namespace), strings.Compare(n.Name, m.Name))

@@ -22,7 +22,7 @@ func Read(t testing.TB, text string) *objects.Network {
 func Set(t testing.TB, text string) objects.Set {
 	t.Helper()
 	set := objects.Set{Network: new(objects.Network)}
-	table := slices.Concat(kinds.All(), kinds.Network())
+	table := kinds.WithNetwork()
 	for doc := range strings.SplitSeq(text, "\n---\n") {
 		var meta struct{ Kind string }
 		if err := yaml.Unmarshal([]byte(doc), &meta); err != nil {

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -252,11 +251,11 @@ func (s *Server) serve(stream wire, open func(gateway objects.Name, node string)
 
 // Said believes what an Envoy says of itself, its Gateway as its node's cluster: for sockets, which only users may call that may be it.
 func Said(_ context.Context, node *corev3.Node) (objects.Name, error) {
-	namespace, name, ok := strings.Cut(node.GetCluster(), "/")
-	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-		return objects.Name{}, fmt.Errorf("the node's cluster is %q: want the Gateway, as NAMESPACE/NAME; control bootstrap writes it", node.GetCluster())
+	name, ok := objects.ParseName(node.GetCluster())
+	if !ok {
+		return name, fmt.Errorf("the node's cluster is %q: want the Gateway, as NAMESPACE/NAME; control bootstrap writes it", node.GetCluster())
 	}
-	return objects.Name{Namespace: namespace, Name: name}, nil
+	return name, nil
 }
 
 // Certified believes the certificate with which an Envoy calls, and nothing that it says: for addresses that others can reach. It needs

@@ -6,11 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"time"
-
-	"k8s.io/utils/ptr"
-	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/control/attach/ads"
 	"github.com/headgate/headgate/control/attach/certificates"
@@ -184,16 +180,6 @@ func (d *Driver) snapshot(p *plan.Plan, g *attach.Gateway) (order.Snapshot, erro
 
 // options are what the plan of a Gateway does not say.
 func (d *Driver) options(g *attach.Gateway) envoy.Options {
-	address := addressOf(g)
+	address := g.Address()
 	return d.Template.FromControl(func(port int32) (string, uint32) { return address, uint32(port) })
-}
-
-// addressOf is where an Envoy of a Gateway listens: the first IP address that the Gateway asks for, else every one.
-func addressOf(g *attach.Gateway) string {
-	for _, a := range g.Spec.Addresses {
-		if _, err := netip.ParseAddr(a.Value); err == nil && ptr.Deref(a.Type, gatewayv1.IPAddressType) == gatewayv1.IPAddressType {
-			return a.Value
-		}
-	}
-	return "0.0.0.0"
 }

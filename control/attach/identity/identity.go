@@ -13,7 +13,6 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
-	"fmt"
 	"math/big"
 	"net/url"
 	"strings"
@@ -129,9 +128,8 @@ func (a *Authority) Fresh(certificate []byte, name objects.Name, now time.Time) 
 // GatewayOf returns the Gateway whose Envoys have a certificate, which is verified.
 func GatewayOf(certificate *x509.Certificate) (objects.Name, error) {
 	for _, u := range certificate.URIs {
-		namespace, name, ok := strings.Cut(strings.TrimPrefix(u.Path, "/"), "/")
-		if u.Scheme == scheme && u.Host == kind && ok && namespace != "" && name != "" && !strings.Contains(name, "/") {
-			return objects.Name{Namespace: namespace, Name: name}, nil
+		if name, ok := objects.ParseName(strings.TrimPrefix(u.Path, "/")); ok && u.Scheme == scheme && u.Host == kind {
+			return name, nil
 		}
 	}
 	return objects.Name{}, errors.New("the certificate is not that of a Gateway")
@@ -139,7 +137,7 @@ func GatewayOf(certificate *x509.Certificate) (objects.Name, error) {
 
 // address is how a certificate names a Gateway.
 func address(name objects.Name) *url.URL {
-	return &url.URL{Scheme: scheme, Host: kind, Path: fmt.Sprintf("/%s/%s", name.Namespace, name.Name)}
+	return &url.URL{Scheme: scheme, Host: kind, Path: "/" + name.String()}
 }
 
 // issue makes a key, and a certificate for it that the Authority signs.

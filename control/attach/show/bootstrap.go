@@ -42,8 +42,8 @@ func Bootstrap(_ context.Context, args []string, out io.Writer) error {
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
-	namespace, name, ok := strings.Cut(fs.Arg(0), "/")
-	if fs.NArg() != 1 || !ok || namespace == "" || name == "" {
+	gateway, ok := objects.ParseName(fs.Arg(0))
+	if fs.NArg() != 1 || !ok {
 		return errors.New("bootstrap wants a Gateway, as NAMESPACE/NAME; see control bootstrap --help")
 	}
 	at, err := netip.ParseAddrPort(*admin)
@@ -60,7 +60,7 @@ func Bootstrap(_ context.Context, args []string, out io.Writer) error {
 		return fmt.Errorf("envoy.yaml: %w", err)
 	}
 	text, err := template.Bootstrap(envoy.Place{
-		Gateway: objects.Name{Namespace: namespace, Name: name}, Node: *node, Admin: at,
+		Gateway: gateway, Node: *node, Admin: at,
 		Extproc: strings.TrimPrefix(*extproc, "unix:"), Control: strings.TrimPrefix(*control, "unix:"),
 	})
 	if err != nil {

@@ -63,7 +63,7 @@ func read(ctx context.Context, s source.Source) (*plan.Plans, error) {
 	if !s.Kube.On && s.Dir == "" {
 		return nil, errors.New("name the folder of objects with --objects, or an API server with --kube")
 	}
-	set, err := s.Objects(ctx, slices.Concat(kinds.All(), kinds.Network(), kinds.Secrets()))
+	set, err := s.Objects(ctx, slices.Concat(kinds.WithNetwork(), kinds.Secrets()))
 	if err != nil {
 		return nil, err
 	}

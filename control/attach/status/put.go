@@ -34,30 +34,10 @@ func (s *Status) Put(o any, now metav1.Time) {
 		for i := range s.Addresses {
 			o.Status.Addresses[i] = *s.Addresses[i].DeepCopy()
 		}
-		was := o.Status.Listeners
-		o.Status.Listeners = make([]gatewayv1.ListenerStatus, len(s.Listeners))
-		for i, l := range s.Listeners {
-			var before []metav1.Condition
-			if j := slices.IndexFunc(was, func(w gatewayv1.ListenerStatus) bool { return w.Name == l.Name }); j >= 0 {
-				before = was[j].Conditions
-			}
-			o.Status.Listeners[i] = gatewayv1.ListenerStatus{
-				Name: l.Name, SupportedKinds: kindsOf(l), AttachedRoutes: l.Routes, Conditions: s.conditions(before, l.Conditions, now),
-			}
-		}
+		o.Status.Listeners = listeners(s, o.Status.Listeners, now)
 	case *gatewayv1.ListenerSet:
 		o.Status.Conditions = s.conditions(o.Status.Conditions, s.Conditions, now)
-		was := o.Status.Listeners
-		o.Status.Listeners = make([]gatewayv1.ListenerEntryStatus, len(s.Listeners))
-		for i, l := range s.Listeners {
-			var before []metav1.Condition
-			if j := slices.IndexFunc(was, func(w gatewayv1.ListenerEntryStatus) bool { return w.Name == l.Name }); j >= 0 {
-				before = was[j].Conditions
-			}
-			o.Status.Listeners[i] = gatewayv1.ListenerEntryStatus{
-				Name: l.Name, SupportedKinds: kindsOf(l), AttachedRoutes: l.Routes, Conditions: s.conditions(before, l.Conditions, now),
-			}
-		}
+		o.Status.Listeners = listeners(s, o.Status.Listeners, now)
 	case *gatewayv1.HTTPRoute:
 		o.Status.Parents = parents(s, o.Status.Parents, now, ofRoute)
 	case *gatewayv1.GRPCRoute:
@@ -67,6 +47,22 @@ func (s *Status) Put(o any, now metav1.Time) {
 	case *pool.InferencePool:
 		o.Status.Parents = parents(s, o.Status.Parents, now, ofPool)
 	}
+}
+
+// listeners are those of a Gateway or a ListenerSet when it says what it is to say: the two have the same fields.
+func listeners[L gatewayv1.ListenerStatus | gatewayv1.ListenerEntryStatus](s *Status, are []L, now metav1.Time) []L {
+	before := make(map[gatewayv1.SectionName][]metav1.Condition, len(are))
+	for _, was := range are {
+		l := gatewayv1.ListenerStatus(was)
+		before[l.Name] = l.Conditions
+	}
+	all := make([]L, len(s.Listeners))
+	for i, l := range s.Listeners {
+		all[i] = L(gatewayv1.ListenerStatus{
+			Name: l.Name, SupportedKinds: kindsOf(l), AttachedRoutes: l.Routes, Conditions: s.conditions(before[l.Name], l.Conditions, now),
+		})
+	}
+	return all
 }
 
 // kindsOf are those of a listener, in memory of their own: a client writes into the objects that it is given.
@@ -157,13 +153,7 @@ var ofRoute = view[gatewayv1.RouteParentStatus]{
 
 var ofLLMRoute = view[v1alpha1.ParentStatus]{
 	controller: func(p *v1alpha1.ParentStatus) string { return p.ControllerName },
-	ref: func(p *v1alpha1.ParentStatus) gatewayv1.ParentReference {
-		is := p.ParentRef
-		return gatewayv1.ParentReference{
-			Group: (*gatewayv1.Group)(is.Group), Kind: (*gatewayv1.Kind)(is.Kind), Namespace: (*gatewayv1.Namespace)(is.Namespace),
-			Name: gatewayv1.ObjectName(is.Name), SectionName: (*gatewayv1.SectionName)(is.SectionName), Port: is.Port,
-		}
-	},
+	ref:        func(p *v1alpha1.ParentStatus) gatewayv1.ParentReference { return attach.ParentRef(p.ParentRef) },
 	conditions: func(p *v1alpha1.ParentStatus) *[]metav1.Condition { return &p.Conditions },
 	make: func(ref gatewayv1.ParentReference) v1alpha1.ParentStatus {
 		return v1alpha1.ParentStatus{

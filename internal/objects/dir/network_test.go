@@ -3,7 +3,6 @@ package dir_test
 import (
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +13,7 @@ import (
 )
 
 // withNetwork is both tables.
-var withNetwork = slices.Concat(kinds.All(), kinds.Network())
+var withNetwork = kinds.WithNetwork()
 
 const gatewayAPI = "---\napiVersion: gateway.networking.k8s.io/v1\n"
 

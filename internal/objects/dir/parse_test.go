@@ -3,7 +3,6 @@ package dir
 import (
 	"bytes"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 
@@ -280,7 +279,7 @@ ports: [{port: 8080}]
 `
 
 // withNetwork is both tables.
-var withNetwork = slices.Concat(kinds.All(), kinds.Network())
+var withNetwork = kinds.WithNetwork()
 
 func TestAFaultOfANetworksObjectIsNamedByFileLineAndReason(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{

@@ -12,7 +12,7 @@ import (
 )
 
 // both are the kinds of both tables that API servers are asked for.
-func both() []Kind { return slices.Concat(All(), Network()) }
+func both() []Kind { return WithNetwork() }
 
 // every is the kinds of all tables.
 func every() []Kind { return slices.Concat(both(), Secrets()) }

@@ -101,6 +101,9 @@ func Network() []Kind {
 	}
 }
 
+// WithNetwork is [All] and [Network]: what a Set and its Network have.
+func WithNetwork() []Kind { return slices.Concat(All(), Network()) }
+
 // Listeners is those of [Network] by which LLMRoutes attach to listeners.
 func Listeners() []Kind {
 	by := []string{objects.GatewayClassKind, objects.GatewayKind, objects.ListenerSetKind, objects.NamespaceKind}

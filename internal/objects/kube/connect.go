@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -89,7 +88,7 @@ func mapperOf(table []kinds.Kind) meta.RESTMapper {
 
 // Client returns a client of the kinds that are read, those of a Network too, which asks the API server each time.
 func Client(c *rest.Config) (client.Client, error) {
-	return clientOf(c, slices.Concat(kinds.All(), kinds.Network()))
+	return clientOf(c, kinds.WithNetwork())
 }
 
 func clientOf(c *rest.Config, table []kinds.Kind) (client.Client, error) {

@@ -176,7 +176,7 @@ func TestAKindWithoutItsCRDBlocksNothing(t *testing.T) {
 }
 
 // both are the kinds of both tables.
-var both = slices.Concat(kinds.All(), kinds.Network())
+var both = kinds.WithNetwork()
 
 // lacking is what an API server does not answer, and what is to come of it.
 type lacking struct {

@@ -22,7 +22,7 @@ import (
 )
 
 // withNetwork is both tables.
-var withNetwork = slices.Concat(kinds.All(), kinds.Network())
+var withNetwork = kinds.WithNetwork()
 
 const gatewayAPI = "apiVersion: gateway.networking.k8s.io/v1\n"
 

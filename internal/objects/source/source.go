@@ -33,6 +33,8 @@ type Source struct {
 	// Also are kinds that are followed beside those that every program follows, [kinds.All]. A folder may have those of Gateways in any
 	// case. Of one namespace of an API server they are not followed: who may read no other namespace may not read whose classes there are.
 	Also []kinds.Kind
+	// Offers says that somebody asks the World what listeners offer.
+	Offers bool
 	// Named are pools that flags name, by flag: one that does not exist is a problem of the World.
 	Named map[string]objects.Name
 	// Secrets is given those of an API server, for other users than the tokens of engines, before anything is published; nil if there are
@@ -112,7 +114,7 @@ func (s Source) table() []kinds.Kind {
 	switch {
 	case s.Dir != "":
 		own := slices.DeleteFunc(slices.Clone(s.Also), func(k kinds.Kind) bool { return !k.FolderOnly })
-		return slices.Concat(kinds.All(), kinds.Network(), own)
+		return slices.Concat(kinds.WithNetwork(), own)
 	case s.Kube.Namespace == "":
 		return slices.Concat(kinds.All(), kinds.OfServers(s.Also))
 	}
@@ -122,7 +124,7 @@ func (s Source) table() []kinds.Kind {
 // build makes a World, with what listeners offer, and the problems that the command line has with it.
 func (s Source) build(set objects.Set, attached *attach.Latest) *objects.World {
 	world := objects.Build(set)
-	if world.Network != nil {
+	if s.Offers && world.Network != nil {
 		world.Offers = attached.Of(world.Network).Offers(world)
 	}
 	for _, flag := range slices.Sorted(maps.Keys(s.Named)) {
