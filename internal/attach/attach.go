@@ -21,6 +21,8 @@ const Controller = gatewayv1.GatewayController("headgate.dev/gateway-controller"
 
 // Attachments are the Gateways of Headgate's classes, and what attaches to them. They are immutable.
 type Attachments struct {
+	// Classes are the GatewayClasses of ours, by name.
+	Classes map[string]Class
 	// Gateways in order of name.
 	Gateways []*Gateway
 	// Parents are what became of each parentRef of a route that names a Gateway of ours, or a ListenerSet of one, by the route, in
@@ -28,10 +30,21 @@ type Attachments struct {
 	Parents map[objects.Object][]Parent
 }
 
+// Class is what a GatewayClass says of its Gateways.
+type Class struct {
+	Settings v1alpha1.GatewaySettingsSpec
+	// Refused is why it says nothing, though it names settings; zero if it does not.
+	Refused Verdict
+}
+
 // Gateway is a Gateway with all its listeners.
 type Gateway struct {
 	*gatewayv1.Gateway
 	Name objects.Name
+	// Settings are what its GatewaySettings say, and those of its class where they say nothing.
+	Settings v1alpha1.GatewaySettingsSpec
+	// Refused is why Settings are not what the Gateway asks for; zero if they are.
+	Refused Verdict
 	// Listeners in order of precedence: the Gateway's own, then those of its ListenerSets, the oldest first.
 	Listeners []*Listener
 	// Sets are the ListenerSets that name it, in the same order, the refused ones too.
@@ -99,10 +112,16 @@ type route struct {
 
 // Of returns who attaches where.
 func Of(n *objects.Network) *Attachments {
-	a := &Attachments{Parents: make(map[objects.Object][]Parent)}
+	a := &Attachments{Classes: make(map[string]Class), Parents: make(map[objects.Object][]Parent)}
+	settings := newSettings(n)
+	for i := range n.Classes {
+		if n.Classes[i].Spec.ControllerName == Controller {
+			a.Classes[n.Classes[i].Name] = settings.ofClass(&n.Classes[i])
+		}
+	}
 	byName := make(map[objects.Object]target)
 	labels := labelsOf(n.Namespaces)
-	for _, g := range gateways(n, labels) {
+	for _, g := range gateways(n, a.Classes, settings, labels) {
 		a.Gateways = append(a.Gateways, g)
 		own := target{gateway: g, of: objects.Object{Kind: objects.GatewayKind, Name: g.Name}}
 		byName[own.of] = own

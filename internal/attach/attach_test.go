@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/test/golden"
@@ -53,8 +55,16 @@ func show(a *attach.Attachments) string {
 	line := func(indent int, format string, args ...any) {
 		fmt.Fprintf(&out, strings.Repeat("  ", indent)+format+"\n", args...)
 	}
+	for _, name := range slices.Sorted(maps.Keys(a.Classes)) {
+		if v := a.Classes[name].Refused; v != (attach.Verdict{}) {
+			line(0, "GatewayClass %s%s", name, verdict(v))
+		}
+	}
 	for _, g := range a.Gateways {
-		line(0, "Gateway %s", g.Name)
+		line(0, "Gateway %s%s", g.Name, verdict(g.Refused))
+		if said, _ := yaml.Marshal(g.Settings); string(said) != "{}\n" {
+			line(1, "%s", strings.ReplaceAll(strings.TrimSpace(string(said)), "\n", "\n  "))
+		}
 		for _, s := range g.Sets {
 			line(1, "ListenerSet %s%s", s.Name, verdict(s.Refused))
 		}

@@ -23,19 +23,15 @@ type objectMeta interface {
 }
 
 // gateways returns the Gateways of our classes, in order of name, without routes.
-func gateways(n *objects.Network, namespaces map[string]labels.Set) []*Gateway {
-	ours := make(map[gatewayv1.ObjectName]bool)
-	for i := range n.Classes {
-		if n.Classes[i].Spec.ControllerName == Controller {
-			ours[gatewayv1.ObjectName(n.Classes[i].Name)] = true
-		}
-	}
+func gateways(n *objects.Network, classes map[string]Class, settings settings, namespaces map[string]labels.Set) []*Gateway {
 	var all []*Gateway
 	for i := range n.Gateways {
-		if !ours[n.Gateways[i].Spec.GatewayClassName] {
+		class, ours := classes[string(n.Gateways[i].Spec.GatewayClassName)]
+		if !ours {
 			continue
 		}
 		g := &Gateway{Gateway: &n.Gateways[i], Name: objects.Name{Namespace: n.Gateways[i].Namespace, Name: n.Gateways[i].Name}}
+		g.Settings, g.Refused = settings.ofGateway(g.Gateway, class)
 		g.Sets = setsOf(g, n.Listeners, namespaces)
 		g.addListeners()
 		all = append(all, g)
@@ -97,6 +93,9 @@ func (g *Gateway) add(listeners []*Listener) {
 		}
 		if l.Refused == (Verdict{}) && l.Protocol != gatewayv1.HTTPProtocolType && l.Protocol != gatewayv1.HTTPSProtocolType {
 			l.Refused = Verdict{string(gatewayv1.ListenerReasonUnsupportedProtocol), fmt.Sprintf("Headgate serves HTTP and HTTPS, not %s", l.Protocol)}
+		}
+		if what := Reserved[l.Port]; l.Refused == (Verdict{}) && what != "" && g.Managed() {
+			l.Refused = Verdict{string(gatewayv1.ListenerReasonPortUnavailable), fmt.Sprintf("at port %d of a Gateway's pods %s: choose another port", l.Port, what)}
 		}
 		if l.Refused == (Verdict{}) && l.Protocol == gatewayv1.HTTPSProtocolType && g.asksClients(l.Port) {
 			l.Refused = Verdict{string(gatewayv1.ListenerReasonUnsupportedValue), fmt.Sprintf("spec.tls.frontend of Gateway %s asks for clients' certificates, which Headgate does not check: it would serve anybody", g.Name)}

@@ -24,6 +24,8 @@ type Network struct {
 	Policies   []gatewayv1.BackendTLSPolicy
 	Namespaces []Namespace
 	Services   []Service
+	// GatewaySettings say how the Envoys of Gateways run.
+	GatewaySettings []v1alpha1.GatewaySettings
 	// KeyPairs are the Secrets of a folder.
 	KeyPairs []KeyPair
 
@@ -49,19 +51,20 @@ const (
 // shelves are where a Network keeps its objects, by kind: a field of Network has a line here.
 func (n *Network) shelves() map[string]shelf {
 	return map[string]shelf{
-		GatewayClassKind:          named(&n.Classes),
-		GatewayKind:               named(&n.Gateways),
-		ListenerSetKind:           named(&n.Listeners),
-		HTTPRouteKind:             named(&n.HTTPRoutes),
-		GRPCRouteKind:             named(&n.GRPCRoutes),
-		ReferenceGrantKind:        named(&n.Grants),
-		BackendTLSPolicyKind:      named(&n.Policies),
-		NamespaceKind:             ordered[Namespace]{&n.Namespaces, func(ns *Namespace) Name { return Name{Name: ns.Name} }},
-		ServiceKind:               ordered[Service]{&n.Services, func(s *Service) Name { return s.Name }},
-		SecretKind:                ordered[KeyPair]{&n.KeyPairs, func(k *KeyPair) Name { return k.Name }},
-		v1alpha1.LLMRouteKind:     named(&n.Routes),
-		pool.Kind:                 named(&n.Pools),
-		v1alpha1.PoolSettingsKind: named(&n.Settings),
+		GatewayClassKind:             named(&n.Classes),
+		GatewayKind:                  named(&n.Gateways),
+		ListenerSetKind:              named(&n.Listeners),
+		HTTPRouteKind:                named(&n.HTTPRoutes),
+		GRPCRouteKind:                named(&n.GRPCRoutes),
+		ReferenceGrantKind:           named(&n.Grants),
+		BackendTLSPolicyKind:         named(&n.Policies),
+		NamespaceKind:                ordered[Namespace]{&n.Namespaces, func(ns *Namespace) Name { return Name{Name: ns.Name} }},
+		ServiceKind:                  ordered[Service]{&n.Services, func(s *Service) Name { return s.Name }},
+		v1alpha1.GatewaySettingsKind: named(&n.GatewaySettings),
+		SecretKind:                   ordered[KeyPair]{&n.KeyPairs, func(k *KeyPair) Name { return k.Name }},
+		v1alpha1.LLMRouteKind:        named(&n.Routes),
+		pool.Kind:                    named(&n.Pools),
+		v1alpha1.PoolSettingsKind:    named(&n.Settings),
 	}
 }
 

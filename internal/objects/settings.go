@@ -60,6 +60,25 @@ func CheckFolderSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	return errs
 }
 
+// ServiceTypes are those that spec.service.type of a GatewaySettings may name.
+var ServiceTypes = []string{"LoadBalancer", "ClusterIP", "NodePort"}
+
+// CheckGatewaySettings returns what is wrong with a GatewaySettings.
+func CheckGatewaySettings(s *v1alpha1.GatewaySettings) field.ErrorList {
+	errs := CheckName(s.Name)
+	spec := field.NewPath("spec")
+	if n := s.Spec.Replicas; n != nil && *n < 1 {
+		errs = append(errs, field.Invalid(spec.Child("replicas"), *n, "it must be at least 1"))
+	}
+	if of := s.Spec.Service; of != nil && of.Type != nil && !slices.Contains(ServiceTypes, *of.Type) {
+		errs = append(errs, field.NotSupported(spec.Child("service", "type"), *of.Type, ServiceTypes))
+	}
+	if t := s.Spec.Timeouts; t != nil {
+		errs = append(errs, checkPositive(spec.Child("timeouts", "silence"), t.Silence)...)
+	}
+	return errs
+}
+
 // checkSecret refuses what names no Secret, or no key of one.
 func checkSecret(path *field.Path, ref v1alpha1.SecretKeyReference) field.ErrorList {
 	var errs field.ErrorList
@@ -147,14 +166,19 @@ func checkTimeouts(path *field.Path, t *v1alpha1.PoolTimeouts) field.ErrorList {
 		name  string
 		value *metav1.Duration
 	}{{"request", t.Request}, {"hold", t.Hold}, {"lease", t.Lease}, {"stale", t.Stale}, {"lost", t.Lost}} {
-		if c.value != nil && c.value.Duration <= 0 {
-			errs = append(errs, field.Invalid(path.Child(c.name), c.value.Duration.String(), "it must be above 0, such as 30s"))
-		}
+		errs = append(errs, checkPositive(path.Child(c.name), c.value)...)
 	}
 	if t.Stale != nil && t.Lost != nil && t.Lost.Duration < t.Stale.Duration {
 		errs = append(errs, field.Invalid(path.Child("lost"), t.Lost.Duration.String(), "it must be at least as long as stale"))
 	}
 	return errs
+}
+
+func checkPositive(path *field.Path, d *metav1.Duration) field.ErrorList {
+	if d != nil && d.Duration <= 0 {
+		return field.ErrorList{field.Invalid(path, d.Duration.String(), "it must be above 0, such as 30s")}
+	}
+	return nil
 }
 
 // addSettings gives each pool its settings. Where several name a pool, the oldest counts, then the first by name.

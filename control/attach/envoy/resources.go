@@ -47,6 +47,7 @@ type Options struct {
 // Of returns what the Envoys of a plan are given.
 func (t *Template) Of(p *plan.Plan, o Options) (*Resources, error) {
 	r := new(Resources)
+	t = t.silentFor(p.Silence)
 	for i := range p.Ports {
 		port := &p.Ports[i]
 		l, err := t.listenerOf(port, o)

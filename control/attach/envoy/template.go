@@ -5,6 +5,7 @@ package envoy
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -30,6 +31,8 @@ import (
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/fixed_heap/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"sigs.k8s.io/yaml"
 
 	"github.com/headgate/headgate/api/wire"
@@ -78,4 +81,15 @@ func Read(text []byte) (*Template, error) {
 		return nil, fmt.Errorf("want a last route that leads to a cluster %s", wire.EndpointsCluster)
 	}
 	return t, nil
+}
+
+// silentFor returns the Template with another bound on the silence of answers; 0 is no other.
+func (t *Template) silentFor(d time.Duration) *Template {
+	if d == 0 {
+		return t
+	}
+	is := *t
+	is.forward = proto.CloneOf(t.forward)
+	is.forward.IdleTimeout = durationpb.New(d)
+	return &is
 }

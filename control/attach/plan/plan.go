@@ -60,6 +60,8 @@ type RouteVerdict struct {
 // Plan is what the Envoys of one Gateway are to do.
 type Plan struct {
 	Gateway objects.Name
+	// Silence bounds how long nothing may come of an answer that has not ended; 0 for as long as envoy.yaml says.
+	Silence time.Duration
 	// Ports in order of number.
 	Ports []Port
 	// Clusters are what its rules name, in order of name.
@@ -262,6 +264,9 @@ func newBuilder(n *objects.Network) *builder {
 func (b *builder) gateway(g *attach.Gateway) *Plan {
 	b.clusters = make(map[string]Cluster)
 	p := &Plan{Gateway: g.Name, Certificates: make(map[objects.Name]Certificate)}
+	if t := g.Settings.Timeouts; t != nil && t.Silence != nil {
+		p.Silence = t.Silence.Duration
+	}
 	ports := make(map[int32][]Listener)
 	for _, l := range g.Listeners {
 		if l.Refused != (attach.Verdict{}) {

@@ -67,18 +67,14 @@ func (w *writer) classes() {
 		s := w.add(objects.GatewayClassKind, c)
 		s.Features = all
 		accepted := is(gatewayv1.GatewayClassConditionStatusAccepted, gatewayv1.GatewayClassReasonAccepted, "")
-		if ref := c.Spec.ParametersRef; ref != nil {
-			accepted = not(gatewayv1.GatewayClassConditionStatusAccepted, gatewayv1.GatewayClassReasonInvalidParameters, noParameters("spec.parametersRef", string(ref.Kind), ref.Name))
+		if v := w.Attachments.Classes[c.Name].Refused; v != (attach.Verdict{}) {
+			accepted = not(gatewayv1.GatewayClassConditionStatusAccepted, v.Reason, v.Words)
 		}
 		s.Conditions = append(s.Conditions, accepted)
 		if w.Versions != nil {
 			s.Conditions = append(s.Conditions, supportedVersion(w.Versions))
 		}
 	}
-}
-
-func noParameters(field, kind, name string) string {
-	return fmt.Sprintf("Headgate takes no parameters: remove %s, which names %s %s", field, kind, name)
 }
 
 // supportedVersion says whether Headgate knows all versions that CRDs have.

@@ -56,9 +56,8 @@ func (w *writer) unserved(all []*attach.Listener) string {
 // accepted says whether a Gateway is such that Envoys can do something for it.
 func (w *writer) accepted(g *attach.Gateway, own []*attach.Listener) metav1.Condition {
 	const of = gatewayv1.GatewayConditionAccepted
-	if i := g.Spec.Infrastructure; i != nil && i.ParametersRef != nil {
-		ref := i.ParametersRef
-		return not(of, gatewayv1.GatewayReasonInvalidParameters, noParameters("spec.infrastructure.parametersRef", string(ref.Kind), ref.Name))
+	if v := g.Refused; v != (attach.Verdict{}) {
+		return not(of, v.Reason, v.Words)
 	}
 	for _, a := range g.Spec.Addresses {
 		if kind := ptr.Deref(a.Type, gatewayv1.IPAddressType); kind != gatewayv1.IPAddressType {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -72,6 +73,14 @@ func Network() []Kind {
 				p.Status = gatewayv1.PolicyStatus{}
 			},
 			Net: func(n *objects.Network) *[]gatewayv1.BackendTLSPolicy { return &n.Policies },
+		}),
+		Of(Row[v1alpha1.GatewaySettings, v1alpha1.GatewaySettings]{
+			Resource: v1alpha1.SchemeGroupVersion.WithResource("gatewaysettings"), Kind: v1alpha1.GatewaySettingsKind, List: new(v1alpha1.GatewaySettingsList),
+			Optional: true,
+			Strict:   true,
+			Folder:   checked(objects.CheckGatewaySettings),
+			Trim:     func(s *v1alpha1.GatewaySettings) { TrimMeta(&s.ObjectMeta) },
+			Net:      func(n *objects.Network) *[]v1alpha1.GatewaySettings { return &n.GatewaySettings },
 		}),
 		Of(Row[corev1.Namespace, objects.Namespace]{
 			Resource: corev1.SchemeGroupVersion.WithResource("namespaces"), Kind: objects.NamespaceKind, List: new(corev1.NamespaceList),
