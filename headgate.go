@@ -1,4 +1,4 @@
-// Package headgate holds what programs are built with: the data plane that envoy.yaml describes.
+// Package headgate holds what programs are built with: the data plane that envoy.yaml describes, and the pods that it runs in.
 package headgate
 
 import _ "embed"
@@ -7,3 +7,8 @@ import _ "embed"
 //
 //go:embed envoy.yaml
 var EnvoyYAML []byte
+
+// GatewayYAML is the manifest of the static data plane. Control takes the pods of a Gateway's Envoys from it.
+//
+//go:embed manifests/base/gateway/gateway.yaml
+var GatewayYAML []byte

@@ -11,9 +11,9 @@ import (
 // serveEnvoys serves the Envoys of Gateways until ctx ends, whether this control leads or not.
 func (o *office) serveEnvoys(ctx context.Context) error {
 	s := drive.Service{
-		Address: o.envoys, Worlds: o.worlds.get, Meter: o.meter, Log: o.log,
+		Address: o.envoys, Worlds: o.worlds.Get, Meter: o.meter, Log: o.log, Pods: o.envoyImage != "",
 		Planned: func(p drive.Plans) {
-			o.gateways.set(&status.Input{Attachments: p.Attachments, Plans: p.Plans, Network: p.Network, Facts: p.Facts()})
+			o.gateways.Set(&status.Input{Attachments: p.Attachments, Plans: p.Plans, Network: p.Network, Facts: p.Facts()})
 		},
 		Authority: func(ctx context.Context) (*identity.Authority, error) {
 			pod, _, err := o.inNamespace()

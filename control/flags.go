@@ -33,6 +33,8 @@ type config struct {
 	state        string
 	listen       []string
 	envoys       string
+	envoyImage   string
+	extprocImage string
 	certPath     string
 	placement    serve.Callers
 	mesh         serve.Callers
@@ -102,6 +104,8 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.StringVar(&c.state, "state", "", "remember in this `FILE` what is not in the objects: registered models, and what engines were asked to load; the default is DIR.db, beside DIR")
 	fs.StringArrayVar(&c.listen, "listen", nil, "serve extprocs and clients of ModelMesh at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated (required)")
 	fs.StringVar(&c.envoys, "envoys", "", "serve the Envoys of Gateways their configuration at this `ADDRESS`: unix:PATH, where every process that may open the socket gets the keys of every Gateway; or with --kube HOST:PORT, where Envoys have certificates of the authority in the Secret headgate-gateways, which control makes")
+	fs.StringVar(&c.envoyImage, "envoy-image", "", "with --kube: make for each Gateway, in this control's namespace, pods with Envoy from this `IMAGE` and extproc from --extproc-image, and a Service that leads to them; without it Envoys of Gateways are yours to run")
+	fs.StringVar(&c.extprocImage, "extproc-image", "", "the `IMAGE` of extproc beside Envoys, with --envoy-image")
 	fs.StringVar(&c.certPath, "cert-path", "", "serve other machines with TLS, with the certificate in this `DIR`, tls.crt and tls.key, read again when they change")
 	fs.StringVar(&c.placement.ClientCAFile, "client-ca-file", "", "of other machines, serve only extprocs whose client certificate is signed by an authority in this PEM `FILE`")
 	fs.StringVar(&c.placement.TokenFile, "token-file", "", "of other machines, serve only extprocs that send the bearer token in this `FILE`, which may be replaced at any time")
@@ -183,6 +187,10 @@ func (c config) check(rest []string) error {
 		return errors.New("nothing to serve: set --listen to unix:PATH or HOST:PORT, which extprocs call")
 	case c.envoys != "" && !strings.HasPrefix(c.envoys, "unix:") && !c.kube.On:
 		return fmt.Errorf("--envoys %s: want unix:PATH, or --kube, where Envoys have certificates", c.envoys)
+	case (c.envoyImage == "") != (c.extprocImage == ""):
+		return errors.New("--envoy-image and --extproc-image are of use together: a Gateway's pods have both")
+	case c.envoyImage != "" && (!c.kube.On || portOf(c.envoys) == 0):
+		return errors.New("--envoy-image needs --kube, and --envoys HOST:PORT, where pods reach control")
 	case c.meshPool != "" && c.pool() == (objects.Name{}):
 		return fmt.Errorf("--mesh-pool %q: want NAMESPACE/NAME, such as default/runtimes", c.meshPool)
 	case c.drainLimit <= 0:

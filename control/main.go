@@ -21,6 +21,7 @@ import (
 
 	"github.com/headgate/headgate/control/attach/show"
 	"github.com/headgate/headgate/control/attach/status"
+	"github.com/headgate/headgate/control/latest"
 	"github.com/headgate/headgate/control/meter"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kube"
@@ -66,7 +67,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	m := meter.New()
 	loaded := make(chan struct{})
 	o := &office{
-		config: c, access: access, worlds: newLatest[objects.World](), gateways: newLatest[status.Input](), meter: m, log: log,
+		config: c, access: access, worlds: latest.New[objects.World](), gateways: latest.New[status.Input](), meter: m, log: log,
 		ready: sync.OnceFunc(func() { close(loaded) }), secrets: make(chan *kube.Secrets, 1),
 	}
 	from := c.source()
@@ -74,7 +75,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		return from.Follow(ctx, log, access.Tokens, m, func(w *objects.World) {
-			o.worlds.set(w)
+			o.worlds.Set(w)
 			if c.kube.On {
 				o.ready() // one that waits to lead is ready too
 			}

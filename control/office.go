@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/headgate/headgate/control/attach/status"
+	"github.com/headgate/headgate/control/latest"
 	"github.com/headgate/headgate/control/lead"
 	"github.com/headgate/headgate/control/meter"
 	"github.com/headgate/headgate/control/place/memory"
@@ -30,9 +31,9 @@ import (
 type office struct {
 	config
 	access reach.Access
-	worlds *latest[objects.World]
+	worlds *latest.Value[objects.World]
 	// gateways is what the plans of Gateways say, where Envoys are served.
-	gateways *latest[status.Input]
+	gateways *latest.Value[status.Input]
 	meter    *meter.Meter
 	server   *serve.Server
 	log      *slog.Logger
@@ -43,6 +44,8 @@ type office struct {
 	// remember opens what controls that led before remember, and returns who tells of objects in their status. Nothing is written
 	// while leads is false.
 	remember func(ctx context.Context, leads func() bool) (memory.Memory, teller, error)
+	// keep tells what is known of Gateways, and if that is asked for makes their pods while leads is true, until ctx ends.
+	keep func(ctx context.Context, leads func() bool, tell func(status.Input)) error
 	// announce makes extprocs come to this control while leads is true, until ctx ends.
 	announce func(ctx context.Context, leads func() bool)
 }
@@ -80,7 +83,7 @@ func (o *office) alone(ctx context.Context) error {
 		}
 		return file, mute{}, nil
 	}
-	o.announce = func(context.Context, func() bool) {}
+	o.announce, o.keep = func(context.Context, func() bool) {}, o.tellOnly
 	return o.serve(ctx, func(ctx context.Context, term lead.Term) error { return term(ctx, nil) })
 }
 
@@ -120,7 +123,20 @@ func (o *office) inCluster(ctx context.Context) error {
 			pod.Announce(ctx, port, leads)
 		}
 	}
+	o.keep = o.tellOnly
+	if o.envoyImage != "" {
+		all := pods.Gateways{Pod: pod, EnvoyImage: o.envoyImage, ExtprocImage: o.extprocImage, Port: portOf(o.envoys)}
+		o.keep = func(ctx context.Context, leads func() bool, tell func(status.Input)) error {
+			return all.Keep(ctx, leads, o.gateways.Get, tell)
+		}
+	}
 	return o.serve(ctx, lead.New(pod.Client, pod.Namespace, objectName(o.pod).Name, o.log).Run)
+}
+
+// tellOnly tells what is known of Gateways.
+func (o *office) tellOnly(ctx context.Context, _ func() bool, tell func(status.Input)) error {
+	o.gateways.Follow(ctx, func(in *status.Input) { tell(*in) })
+	return nil
 }
 
 // inNamespace is what the pods of control share in their namespace, and the API server that has it.
@@ -139,11 +155,19 @@ func (o *office) inNamespace() (pods.Pod, *rest.Config, error) {
 // port is the one that others can reach, 0 if there is none.
 func (c config) port() uint16 {
 	for _, address := range c.listen {
-		if _, text, err := net.SplitHostPort(address); err == nil && !strings.HasPrefix(address, "unix:") {
-			if port, err := strconv.ParseUint(text, 10, 16); err == nil {
-				return uint16(port)
-			}
+		if port := portOf(address); port != 0 {
+			return port
 		}
 	}
 	return 0
+}
+
+// portOf is the port of HOST:PORT, 0 if it is none.
+func portOf(address string) uint16 {
+	_, text, err := net.SplitHostPort(address)
+	if err != nil || strings.HasPrefix(address, "unix:") {
+		return 0
+	}
+	port, _ := strconv.ParseUint(text, 10, 16) // 0 if it is none
+	return uint16(port)
 }

@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/headgate/headgate/control/attach/status"
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/board"
 	"github.com/headgate/headgate/control/place/memory"
@@ -57,17 +56,14 @@ func (o *office) term(ctx context.Context, pauses <-chan bool) (err error) {
 	group.Go(func() error { return placer.Run(ctx, func() { close(running) }) })
 	group.Go(func() error {
 		<-running
-		o.worlds.follow(ctx, func(w *objects.World) {
+		o.worlds.Follow(ctx, func(w *objects.World) {
 			placer.SetWorld(w)
 			told.SetWorld(w)
 			ready()
 		})
 		return nil
 	})
-	group.Go(func() error {
-		o.gateways.follow(ctx, func(in *status.Input) { told.SetGateways(*in) })
-		return nil
-	})
+	group.Go(func() error { return o.keep(ctx, leads, told.SetGateways) })
 	group.Go(func() error {
 		for {
 			select {

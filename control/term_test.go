@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/control/attach/status"
+	"github.com/headgate/headgate/control/latest"
 	"github.com/headgate/headgate/control/meter"
 	"github.com/headgate/headgate/control/place/memory"
 	"github.com/headgate/headgate/control/serve"
@@ -21,7 +22,7 @@ import (
 func TestATermHearsOfItsLeaseWhileItBegins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var leads func() bool
-		o := &office{worlds: newLatest[objects.World](), meter: meter.New(), log: slog.New(slog.DiscardHandler), ready: func() {}}
+		o := &office{worlds: latest.New[objects.World](), meter: meter.New(), log: slog.New(slog.DiscardHandler), ready: func() {}}
 		o.remember = func(ctx context.Context, l func() bool) (memory.Memory, teller, error) {
 			leads = l
 			<-ctx.Done()
@@ -62,8 +63,9 @@ func TestATermTellsWhatBecameOfObjects(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	o := &office{
 		config: config{drainLimit: time.Second, lookInterval: time.Second}, meter: meter.New(), log: log, ready: func() {},
-		worlds: newLatest[objects.World](), gateways: newLatest[status.Input](), announce: func(context.Context, func() bool) {},
+		worlds: latest.New[objects.World](), gateways: latest.New[status.Input](), announce: func(context.Context, func() bool) {},
 	}
+	o.keep = o.tellOnly
 	var err error
 	if o.server, err = serve.New(serve.Config{Listen: []string{"unix:" + filepath.Join(dir, "s")}}, log); err != nil {
 		t.Fatal(err)
@@ -74,8 +76,8 @@ func TestATermTellsWhatBecameOfObjects(t *testing.T) {
 		return m, h, err
 	}
 	world, first, second := objects.Build(objects.Set{}), new(objects.Network), new(objects.Network)
-	o.worlds.set(world)
-	o.gateways.set(&status.Input{Network: first})
+	o.worlds.Set(world)
+	o.gateways.Set(&status.Input{Network: first})
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- o.term(ctx, nil) }()
@@ -85,7 +87,7 @@ func TestATermTellsWhatBecameOfObjects(t *testing.T) {
 	if in := <-h.gateways; in.Network != first {
 		t.Errorf("it tells of the Network %p, want %p", in.Network, first)
 	}
-	o.gateways.set(&status.Input{Network: second})
+	o.gateways.Set(&status.Input{Network: second})
 	if in := <-h.gateways; in.Network != second {
 		t.Errorf("then it tells of the Network %p, want %p", in.Network, second)
 	}
@@ -100,15 +102,15 @@ func TestPlansAreThereToBeTold(t *testing.T) {
 	o := &office{
 		meter:  meter.New(),
 		config: config{envoys: "unix:" + filepath.Join(t.TempDir(), "e")}, log: slog.New(slog.DiscardHandler),
-		worlds: newLatest[objects.World](), gateways: newLatest[status.Input](),
+		worlds: latest.New[objects.World](), gateways: latest.New[status.Input](),
 	}
 	n := network.Read(t, network.Standard("kind: Namespace\nmetadata: {name: ns}"))
-	o.worlds.set(&objects.World{Network: n})
+	o.worlds.Set(&objects.World{Network: n})
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- o.serveEnvoys(ctx) }()
 	for told := false; !told; {
-		in, newer := o.gateways.get()
+		in, newer := o.gateways.Get()
 		if told = in != nil; !told {
 			<-newer
 			continue

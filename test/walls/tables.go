@@ -144,23 +144,20 @@ var houses = [][]floor{
 		},
 		{[]string{"control/attach/drive"}, "objects become what Envoys are served"},
 		{
-			[]string{"control/attach/ads", "control/attach/show"},
-			"the one speaks with Envoys, the other with people",
+			[]string{"control/attach/ads", "control/attach/show", "control/pods/gateway"},
+			"the first speaks with Envoys, the second with people, and the third says what Envoys run in",
 		},
 		{
-			[]string{
-				"control/attach/envoy", "control/attach/services", "control/attach/certificates", "control/attach/status", "control/attach/blame",
-				"control/pods/gateway",
-			},
-			"plans in Envoy's words, the endpoints of what they name, what plans are made of beside objects, what they say of objects, what Envoys refuse of them, and the pods of Envoys",
+			[]string{"control/attach/envoy", "control/attach/services", "control/attach/certificates", "control/attach/status", "control/attach/blame"},
+			"plans in Envoy's words, the endpoints of what they name, what plans are made of beside objects, what they say of objects, and what Envoys refuse of them",
 		},
 		{
 			[]string{"control/place", "control/place/board", "control/place/mesh", "control/attach/plan", "control/attach/order", "control/attach/identity"},
 			"what Envoys are to do, and what is sent to one next; each of the others speaks with one neighbour, which is engines, extprocs or clients, in the words of decide",
 		},
 		{
-			[]string{"control/place/load", "control/place/decide", "control/place/memory"},
-			"how engines are driven, what they are to be told, and what of it is remembered",
+			[]string{"control/place/load", "control/place/decide", "control/place/memory", "control/latest"},
+			"how engines are driven, what they are to be told, and what of it is remembered; and who follows what",
 		},
 	},
 	{

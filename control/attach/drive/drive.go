@@ -27,6 +27,8 @@ type Config struct {
 	Answers *Answers
 	// Certificates are those in the Secrets of an API server; nil where a folder has them.
 	Certificates *certificates.Watch
+	// Pods says that control makes the pods of managed Gateways, whose addresses are not the Gateways'.
+	Pods bool
 	// Planned is told of the plans that Envoys are given, each time that this is something else; nil means nobody.
 	Planned func(Plans)
 	// Replanned is told how long it took from another Network to what Envoys are given; nil means nobody.
@@ -181,5 +183,8 @@ func (d *Driver) snapshot(p *plan.Plan, g *attach.Gateway) (order.Snapshot, erro
 // options are what the plan of a Gateway does not say.
 func (d *Driver) options(g *attach.Gateway) envoy.Options {
 	address := g.Address()
+	if d.Pods && g.Managed() {
+		address = "0.0.0.0"
+	}
 	return d.Template.FromControl(func(port int32) (string, uint32) { return address, uint32(port) })
 }

@@ -31,7 +31,8 @@ type Service struct {
 	Secrets <-chan *kube.Secrets
 	// Worlds returns the latest World, nil before there is one, and what is closed when there is another.
 	Worlds func() (*objects.World, <-chan struct{})
-	// Planned is that of [Config].
+	// Pods and Planned are those of [Config].
+	Pods    bool
 	Planned func(Plans)
 	Meter   Meter
 	Log     *slog.Logger
@@ -66,7 +67,7 @@ func (s Service) Run(ctx context.Context) error {
 	}
 	answers := NewAnswers()
 	envoys := ads.New(ads.Config{Who: who, Heard: answers.Heard, Left: answers.Left, Settled: answers.Settled, Meter: s.Meter, Log: s.Log})
-	c := Config{Template: template, Envoys: envoys, Answers: answers, Planned: s.Planned, Replanned: s.Meter.Replanned, Log: s.Log}
+	c := Config{Template: template, Envoys: envoys, Answers: answers, Pods: s.Pods, Planned: s.Planned, Replanned: s.Meter.Replanned, Log: s.Log}
 	if s.Secrets != nil {
 		select {
 		case secrets := <-s.Secrets:

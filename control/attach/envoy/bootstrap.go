@@ -111,8 +111,15 @@ func (t *Template) Bootstrap(p Place) ([]byte, error) {
 		}
 		b.StaticResources.Listeners = []*listenerv3.Listener{l}
 	}
-	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{AdsConfig: t.source(controlCluster).GetApiConfigSource(), LdsConfig: fromStream(), CdsConfig: fromStream()}
+	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{AdsConfig: t.source(controlCluster).GetApiConfigSource(), LdsConfig: patient(), CdsConfig: patient()}
 	return protojson.Marshal(b)
+}
+
+// patient is [fromStream] without a bound: an Envoy that control has not told yet what to do does not serve, and says so.
+func patient() *corev3.ConfigSource {
+	is := fromStream()
+	is.InitialFetchTimeout = durationpb.New(0)
+	return is
 }
 
 // probePath is what kubelets ask for.

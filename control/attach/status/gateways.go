@@ -80,6 +80,9 @@ func (w *writer) programmed(g *attach.Gateway, own []*attach.Listener, accepted 
 	if !good(accepted) {
 		return not(of, gatewayv1.GatewayReasonInvalid, "it is not accepted")
 	}
+	if v := w.Gateways[g.Name].Fault; v != (attach.Verdict{}) {
+		return not(of, v.Reason, v.Words)
+	}
 	if len(own) == 0 {
 		own = g.Listeners
 	}

@@ -35,6 +35,8 @@ type Facts struct {
 type Gateway struct {
 	// Addresses are those where clients reach it, at most 16; none while it has none.
 	Addresses []gatewayv1.GatewayStatusAddress
+	// Fault is why what its Envoys run in cannot be made; zero if it can, or nobody makes it.
+	Fault attach.Verdict
 	// Ports are those for which an Envoy has answered what the plan has now. One that is missing waits for it.
 	Ports map[int32]Port
 }

@@ -40,6 +40,7 @@ type known struct {
 	Gateways map[string]struct {
 		Addresses []string
 		Ports     map[int32]string
+		Fault     string
 	}
 }
 
@@ -64,6 +65,9 @@ func read(t *testing.T, input string) status.Input {
 		facts.Versions, facts.Gateways = k.Versions, make(map[objects.Name]status.Gateway)
 		for name, g := range k.Gateways {
 			is := status.Gateway{Ports: make(map[int32]status.Port)}
+			if g.Fault != "" {
+				is.Fault = attach.Verdict{Reason: string(gatewayv1.GatewayReasonNoResources), Words: g.Fault}
+			}
 			for _, a := range g.Addresses {
 				is.Addresses = append(is.Addresses, gatewayv1.GatewayStatusAddress{Type: ptr.To(gatewayv1.IPAddressType), Value: a})
 			}

@@ -1,0 +1,150 @@
+package pods
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+)
+
+// fieldManager is who owns the fields that control writes (server-side apply).
+const fieldManager = "headgate-control"
+
+// The kinds of what a Gateway runs in, in the order in which they are deleted: the Deployment last, so that pods end when nobody comes
+// to them any more.
+const (
+	services = iota
+	budgets
+	policies
+	deployments
+)
+
+// kind is a kind of object that is made for Gateways.
+type kind struct {
+	name     string
+	informer cache.SharedIndexInformer
+	patch    func(ctx context.Context, name string, how types.PatchType, text []byte, o metav1.PatchOptions) (metav1.Object, error)
+	delete   func(ctx context.Context, name string, o metav1.DeleteOptions) error
+	// version changes when somebody writes what an object is to be, and with some kinds at other times.
+	version func(metav1.Object) string
+}
+
+// kindsOf returns the kinds of what a Gateway runs in, by their numbers.
+func (k *keeper) kindsOf(f informers.SharedInformerFactory) []kind {
+	byGeneration := func(o metav1.Object) string { return fmt.Sprint(o.GetUID(), " ", o.GetGeneration()) }
+	byResource := func(o metav1.Object) string { return o.GetResourceVersion() }
+	s, d := k.Client.CoreV1().Services(k.Namespace), k.Client.AppsV1().Deployments(k.Namespace)
+	b, p := k.Client.PolicyV1().PodDisruptionBudgets(k.Namespace), k.Client.NetworkingV1().NetworkPolicies(k.Namespace)
+	return []kind{
+		services:    {"Service", f.Core().V1().Services().Informer(), patchOf(s.Patch), s.Delete, byResource},
+		budgets:     {"PodDisruptionBudget", f.Policy().V1().PodDisruptionBudgets().Informer(), patchOf(b.Patch), b.Delete, byGeneration},
+		policies:    {"NetworkPolicy", f.Networking().V1().NetworkPolicies().Informer(), patchOf(p.Patch), p.Delete, byGeneration},
+		deployments: {"Deployment", f.Apps().V1().Deployments().Informer(), patchOf(d.Patch), d.Delete, byGeneration},
+	}
+}
+
+// patchOf is a typed client's Patch, of any object.
+func patchOf[T metav1.Object](patch func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (T, error)) func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions) (metav1.Object, error) {
+	return func(ctx context.Context, name string, how types.PatchType, text []byte, o metav1.PatchOptions) (metav1.Object, error) {
+		return patch(ctx, name, how, text, o)
+	}
+}
+
+// there returns an object as it was last seen, nil if there is none.
+func (k *keeper) there(of int, name string) metav1.Object {
+	o, there, err := k.kinds[of].informer.GetStore().GetByKey(k.Namespace + "/" + name)
+	if err != nil || !there {
+		return nil
+	}
+	return o.(metav1.Object)
+}
+
+// live is how many replicas a Deployment is to have now, nil if there is none.
+func (k *keeper) live(name string) *int32 {
+	if d, is := k.there(deployments, name).(*appsv1.Deployment); is {
+		return d.Spec.Replicas
+	}
+	return nil
+}
+
+// applied is what an object was made, and the version that it had then.
+type applied struct {
+	text    [sha256.Size]byte
+	version string
+}
+
+// apply makes an object as it is to be; fields of which control says nothing stay as others have them.
+func (k *keeper) apply(ctx context.Context, of int, o metav1.Object) error {
+	text, err := written(o)
+	if err != nil {
+		return err
+	}
+	is := k.kinds[of]
+	key, sum := is.name+"/"+o.GetName(), sha256.Sum256(text)
+	if was, there := k.applied[key], k.there(of, o.GetName()); there != nil && was == (applied{sum, is.version(there)}) {
+		return nil
+	}
+	made, err := is.patch(ctx, o.GetName(), types.ApplyPatchType, text, metav1.PatchOptions{FieldManager: fieldManager, Force: new(true)})
+	if err != nil {
+		return err
+	}
+	k.applied[key] = applied{sum, is.version(made)}
+	return nil
+}
+
+// written is an object in JSON without its status.
+func written(o metav1.Object) ([]byte, error) {
+	text, err := json.Marshal(o)
+	if err != nil {
+		return nil, err
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return nil, err
+	}
+	delete(fields, "status")
+	return json.Marshal(fields)
+}
+
+// move deletes a Service that has another ClusterIP than it is to have, for that cannot be changed. Where the other one cannot be had, as
+// a second Service tells that tries, that is the error, and the Service stays.
+func (k *keeper) move(ctx context.Context, want *corev1.Service) error {
+	is, there := k.there(services, want.Name).(*corev1.Service)
+	if !there || want.Spec.ClusterIP == "" || want.Spec.ClusterIP == is.Spec.ClusterIP {
+		return nil
+	}
+	all := k.Client.CoreV1().Services(k.Namespace)
+	try := want.DeepCopy()
+	try.Name, try.GenerateName, try.Spec.Selector = "", "gateway-tries-an-address-", nil // it is no Gateway's, so that it goes, if not here
+	tried, err := all.Create(ctx, try, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	if err := all.Delete(ctx, tried.Name, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	uid := is.UID
+	return all.Delete(ctx, want.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+}
+
+// remove deletes what is left of a Gateway.
+func (k *keeper) remove(ctx context.Context, name string) error {
+	for of, is := range k.kinds {
+		delete(k.applied, is.name+"/"+name)
+		if k.there(of, name) == nil {
+			continue
+		}
+		if err := is.delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)}); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return k.forget(ctx, name)
+}

@@ -1,0 +1,369 @@
+// Package gateway says what the Envoys of a Gateway run in: a Deployment, a Service, a disruption budget and a network policy. It is
+// pure. They are those of the static data plane, manifests/base/gateway/gateway.yaml, with what a Gateway and its settings ask for.
+package gateway
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/headgate/headgate/control/attach/envoy"
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// Labels of all that is made for a Gateway. Of is what its pods are selected by, and its value the name of what is made.
+const (
+	Of             = "headgate.dev/gateway"
+	ofNamespace    = "headgate.dev/gateway-namespace"
+	ofName         = "gateway.networking.k8s.io/gateway-name" // of Gateway API (GEP-1762)
+	component      = "app.kubernetes.io/component"
+	managedBy      = "app.kubernetes.io/managed-by"
+	manager        = "headgate-control"
+	envoyComponent = "envoy"
+)
+
+// Selector selects all that is made for Gateways.
+const Selector = managedBy + "=" + manager + "," + Of
+
+// Secret is of the name of the one with the certificates of all Gateways. A Gateway's is under the name of all that is made for it, with
+// suffixes; beside them are the authority, and what names the certificate for Envoy.
+const (
+	Secret            = "headgate-identities"
+	CertificateSuffix = ".crt"
+	KeySuffix         = ".key"
+)
+
+const (
+	// Folder is where a Gateway's pods have its certificate, as [envoy.Identity] wants it.
+	Folder = "/etc/headgate/gateway"
+	// Extproc is the socket of the extproc beside Envoy.
+	Extproc = "/headgate/.run/extproc.sock"
+	// Probe and Admin are ports of Envoy, among [attach.Reserved].
+	Probe = 9902
+	Admin = 9901
+	// metrics is extproc's.
+	metrics = 9090
+)
+
+// DefaultReplicas is how many Envoys a Gateway has at first, where nobody says.
+const DefaultReplicas = 2
+
+// Template is the static data plane. It is immutable. Make one with [Read].
+type Template struct {
+	deployment appsv1.Deployment
+	budget     policyv1.PodDisruptionBudget
+}
+
+// Read reads the manifest of the static data plane.
+func Read(text []byte) (*Template, error) {
+	t := new(Template)
+	for doc := range bytes.SplitSeq(text, []byte("\n---\n")) {
+		var is metav1.TypeMeta
+		if err := yaml.Unmarshal(doc, &is); err != nil {
+			return nil, err
+		}
+		var err error
+		switch is.Kind {
+		case "Deployment":
+			err = yaml.UnmarshalStrict(doc, &t.deployment)
+		case "PodDisruptionBudget":
+			err = yaml.UnmarshalStrict(doc, &t.budget)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", is.Kind, err)
+		}
+	}
+	if spec := &t.deployment.Spec.Template.Spec; envoyOf(spec) == nil || extprocOf(spec) == nil || t.budget.Kind == "" {
+		return nil, errors.New("want a Deployment with the containers extproc and envoy, and a PodDisruptionBudget")
+	}
+	return t, nil
+}
+
+// Options are what neither the static data plane nor a Gateway says.
+type Options struct {
+	// Namespace is that of control, and of all that is made.
+	Namespace string
+	// EnvoyImage and ExtprocImage take the place of the static data plane's; empty leaves them.
+	EnvoyImage, ExtprocImage string
+	// Bootstrap is what each Envoy of the Gateway starts with.
+	Bootstrap []byte
+}
+
+// Objects are what a Gateway's Envoys run in. All have the name of [Name].
+type Objects struct {
+	Deployment *appsv1.Deployment
+	// Service is nil where the Gateway has no port to serve.
+	Service *corev1.Service
+	Budget  *policyv1.PodDisruptionBudget
+	Policy  *networkingv1.NetworkPolicy
+}
+
+// Name is the name of all that is made for a Gateway, at most 63 bytes: no two Gateways have the same.
+func Name(of objects.Name) string {
+	sum := sha256.Sum256([]byte(of.String()))
+	text := strings.ReplaceAll(of.Namespace+"-"+of.Name, ".", "-")
+	const prefix, most = "gateway-", 63 - len("gateway-") - 1 - 16
+	return prefix + strings.Trim(text[:min(len(text), most)], "-") + "-" + hex.EncodeToString(sum[:8])
+}
+
+// Of returns what the Envoys of a Gateway run in.
+func (t *Template) Of(g *attach.Gateway, o Options) Objects {
+	ports := servicePorts(g)
+	is := Objects{Deployment: t.deploymentOf(g, o), Budget: t.budget.DeepCopy(), Policy: policyOf(ports)}
+	is.Budget.ObjectMeta = metav1.ObjectMeta{}
+	is.Budget.Spec = policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1)), Selector: selector(g)}
+	is.Policy.Spec.PodSelector = *selector(g)
+	all := []metav1.Object{is.Deployment, is.Budget, is.Policy}
+	if len(ports) > 0 {
+		is.Service = serviceOf(g, ports)
+		all = append(all, is.Service)
+	}
+	for _, m := range all {
+		m.SetNamespace(o.Namespace)
+		m.SetName(Name(g.Name))
+		m.SetLabels(joined(asked(g), labels(g)))
+		m.SetAnnotations(annotations(g))
+	}
+	return is
+}
+
+func (t *Template) deploymentOf(g *attach.Gateway, o Options) *appsv1.Deployment {
+	d := t.deployment.DeepCopy()
+	d.ObjectMeta = metav1.ObjectMeta{}
+	d.Spec.Replicas = g.Settings.Replicas
+	d.Spec.Selector = selector(g)
+	pod := &d.Spec.Template
+	pod.Labels = labels(g)
+	for i := range pod.Spec.TopologySpreadConstraints {
+		pod.Spec.TopologySpreadConstraints[i].LabelSelector = selector(g)
+	}
+	// Envoy listens at the ports of listeners themselves, whatever they are.
+	pod.Spec.SecurityContext.Sysctls = append(pod.Spec.SecurityContext.Sysctls, corev1.Sysctl{Name: "net.ipv4.ip_unprivileged_port_start", Value: "0"})
+
+	e := envoyOf(&pod.Spec)
+	if i := slices.Index(e.Args, "--config-path"); i >= 0 {
+		// Kubernetes takes $$ for $.
+		e.Args[i], e.Args[i+1] = "--config-yaml", strings.ReplaceAll(string(o.Bootstrap), "$", "$$")
+	}
+	e.Ports = nil
+	// Before control has told it what to do, Envoy does not answer: where control is away, that may take long.
+	e.StartupProbe = probe(corev1.Probe{PeriodSeconds: 1, FailureThreshold: 3600})
+	e.ReadinessProbe = probe(corev1.Probe{PeriodSeconds: 2})
+	e.LivenessProbe = probe(corev1.Probe{PeriodSeconds: 10, FailureThreshold: 6})
+	mount(e.VolumeMounts, "/etc/envoy").MountPath = Folder
+	for i := range pod.Spec.Volumes {
+		if v := &pod.Spec.Volumes[i]; v.Name == "config" {
+			v.VolumeSource = corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+				SecretName: Secret, DefaultMode: ptr.To[int32](0o440), Items: []corev1.KeyToPath{
+					{Key: envoy.AuthorityFile, Path: envoy.AuthorityFile},
+					{Key: envoy.SecretFile, Path: envoy.SecretFile},
+					{Key: Name(g.Name) + CertificateSuffix, Path: envoy.CertificateFile},
+					{Key: Name(g.Name) + KeySuffix, Path: envoy.KeyFile},
+				},
+			}}
+		}
+	}
+	x := extprocOf(&pod.Spec)
+	for i, arg := range x.Args {
+		if rest, is := strings.CutPrefix(arg, "--control="); is {
+			service, port, _ := strings.Cut(rest, ":")
+			name, _, _ := strings.Cut(service, ".")
+			x.Args[i] = "--control=" + name + "." + o.Namespace + ".svc:" + port
+		}
+	}
+	setImages(&pod.Spec, o)
+	if r := g.Settings.Resources; r != nil {
+		if r.Envoy != nil {
+			e.Resources = *r.Envoy.DeepCopy()
+		}
+		if r.Extproc != nil {
+			x.Resources = *r.Extproc.DeepCopy()
+		}
+	}
+	return d
+}
+
+// envoyOf and extprocOf are the containers of a pod, nil if it lacks them.
+func envoyOf(s *corev1.PodSpec) *corev1.Container { return container(s.Containers, "envoy") }
+
+func extprocOf(s *corev1.PodSpec) *corev1.Container { return container(s.InitContainers, "extproc") }
+
+func container(all []corev1.Container, name string) *corev1.Container {
+	for i := range all {
+		if all[i].Name == name {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+// mount is the one at a path.
+func mount(all []corev1.VolumeMount, path string) *corev1.VolumeMount {
+	for i := range all {
+		if all[i].MountPath == path {
+			return &all[i]
+		}
+	}
+	return new(corev1.VolumeMount)
+}
+
+func setImages(s *corev1.PodSpec, o Options) {
+	for i := range s.InitContainers {
+		s.InitContainers[i].Image = cmp.Or(o.ExtprocImage, s.InitContainers[i].Image)
+	}
+	e := envoyOf(s)
+	e.Image = cmp.Or(o.EnvoyImage, e.Image)
+}
+
+func probe(p corev1.Probe) *corev1.Probe {
+	p.HTTPGet = &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt32(Probe)}
+	return &p
+}
+
+// selector selects the pods of a Gateway.
+func selector(g *attach.Gateway) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{Of: Name(g.Name)}}
+}
+
+// labels are those of all that is made for a Gateway, and of its pods.
+func labels(g *attach.Gateway) map[string]string {
+	all := map[string]string{
+		"app.kubernetes.io/name": "headgate", component: envoyComponent, managedBy: manager,
+		Of: Name(g.Name), ofNamespace: g.Name.Namespace,
+	}
+	if len(g.Name.Name) <= 63 { // a label's most
+		all[ofName] = g.Name.Name
+	}
+	return all
+}
+
+// asked are the labels that a Gateway asks for. Pods have neither these nor the annotations: who writes a Gateway must not choose what
+// others inject into pods of Headgate's namespace, nor who selects them.
+func asked(g *attach.Gateway) map[string]string {
+	all := make(map[string]string)
+	if i := g.Spec.Infrastructure; i != nil {
+		for key, value := range i.Labels {
+			all[string(key)] = string(value)
+		}
+	}
+	return all
+}
+
+// annotations are those that a Gateway asks for.
+func annotations(g *attach.Gateway) map[string]string {
+	all := make(map[string]string)
+	if i := g.Spec.Infrastructure; i != nil {
+		for key, value := range i.Annotations {
+			all[string(key)] = string(value)
+		}
+	}
+	return all
+}
+
+// joined is all of several maps; the later ones count.
+func joined(all ...map[string]string) map[string]string {
+	is := make(map[string]string)
+	for _, m := range all {
+		maps.Copy(is, m)
+	}
+	return is
+}
+
+// servicePorts are those of the listeners that are not refused, in order.
+func servicePorts(g *attach.Gateway) []int32 {
+	var all []int32
+	for _, l := range g.Listeners {
+		if l.Refused == (attach.Verdict{}) {
+			all = append(all, l.Port)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func serviceOf(g *attach.Gateway, ports []int32) *corev1.Service {
+	s := &corev1.Service{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		Spec:     corev1.ServiceSpec{Type: serviceType(g), Selector: selector(g).MatchLabels},
+	}
+	for _, p := range ports {
+		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprintf("port-%d", p), Port: p, TargetPort: intstr.FromInt32(p), Protocol: corev1.ProtocolTCP})
+	}
+	switch asked := Asked(g); {
+	case asked == "":
+	case s.Spec.Type == corev1.ServiceTypeLoadBalancer:
+		s.Spec.LoadBalancerIP = asked
+	default:
+		s.Spec.ClusterIP = asked
+	}
+	return s
+}
+
+func serviceType(g *attach.Gateway) corev1.ServiceType {
+	if s := g.Settings.Service; s != nil && s.Type != nil {
+		return corev1.ServiceType(*s.Type)
+	}
+	return corev1.ServiceTypeLoadBalancer
+}
+
+// Asked is the first IP address that a Gateway asks for; empty if any will do.
+func Asked(g *attach.Gateway) string {
+	for _, a := range g.Spec.Addresses {
+		if _, err := netip.ParseAddr(a.Value); err == nil && ptr.Deref(a.Type, gatewayv1.IPAddressType) == gatewayv1.IPAddressType {
+			return a.Value
+		}
+	}
+	return ""
+}
+
+// policyOf lets everybody reach some ports, and extproc's metrics.
+func policyOf(ports []int32) *networkingv1.NetworkPolicy {
+	p := &networkingv1.NetworkPolicy{
+		TypeMeta: metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"},
+		Spec:     networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}, Ingress: make([]networkingv1.NetworkPolicyIngressRule, 1)},
+	}
+	for _, port := range append(slices.Clone(ports), metrics) {
+		p.Spec.Ingress[0].Ports = append(p.Spec.Ingress[0].Ports, networkingv1.NetworkPolicyPort{Port: new(intstr.FromInt32(port))})
+	}
+	return p
+}
+
+// Addresses are where clients reach what a Service leads to: the load balancer's, and the ClusterIPs of one of another type; none while
+// it has none. At most 16, as the status of a Gateway has them.
+func Addresses(s *corev1.Service) []gatewayv1.GatewayStatusAddress {
+	var all []gatewayv1.GatewayStatusAddress
+	add := func(of gatewayv1.AddressType, value string) {
+		if value != "" && value != corev1.ClusterIPNone && len(all) < 16 {
+			all = append(all, gatewayv1.GatewayStatusAddress{Type: &of, Value: value})
+		}
+	}
+	if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		for _, ip := range s.Spec.ClusterIPs {
+			add(gatewayv1.IPAddressType, ip)
+		}
+		return all
+	}
+	for _, i := range s.Status.LoadBalancer.Ingress {
+		add(gatewayv1.IPAddressType, i.IP)
+		add(gatewayv1.HostnameAddressType, i.Hostname)
+	}
+	return all
+}

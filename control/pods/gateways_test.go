@@ -1,0 +1,272 @@
+package pods_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/control/attach/status"
+	"github.com/headgate/headgate/control/latest"
+	"github.com/headgate/headgate/control/pods"
+	"github.com/headgate/headgate/control/pods/gateway"
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/test/apiserver"
+	"github.com/headgate/headgate/test/network"
+)
+
+const system = "headgate-system"
+
+// keeping is a control that makes the pods of Gateways.
+type keeping struct {
+	*testing.T
+	client kubernetes.Interface
+	known  *latest.Value[status.Input]
+	told   *latest.Value[status.Input]
+	end    func()
+}
+
+// keep runs a control until the test ends, or end is called. The objects are those of the YAML.
+func keep(t *testing.T, client kubernetes.Interface, yaml string) *keeping {
+	ctx, cancel := context.WithCancel(t.Context())
+	k := &keeping{T: t, client: client, known: latest.New[status.Input](), told: latest.New[status.Input]()}
+	k.set(yaml)
+	done := make(chan error)
+	go func() {
+		done <- pods.Gateways{
+			Pod: pods.Pod{Client: client, Namespace: system, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}, EnvoyImage: "envoy:1", ExtprocImage: "extproc:1", Port: 8035,
+		}.Keep(ctx, func() bool { return true }, k.known.Get, func(in status.Input) { k.told.Set(&in) })
+	}()
+	k.end = func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	return k
+}
+
+func (k *keeping) set(yaml string) {
+	n := network.Read(k.T, "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n"+yaml)
+	a := attach.Of(n)
+	k.known.Set(&status.Input{Attachments: a, Network: n, Plans: plan.Of(a, n, nil)})
+}
+
+func (k *keeping) await(what string, holds func() bool) {
+	k.Helper()
+	deadline := time.After(20 * time.Second)
+	for tick := time.NewTicker(20 * time.Millisecond); !holds(); {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			k.Fatalf("it does not come true that %s", what)
+		}
+	}
+}
+
+// gateway is what is told of a Gateway.
+func (k *keeping) gateway(name string) status.Gateway {
+	in, _ := k.told.Get()
+	if in == nil {
+		return status.Gateway{}
+	}
+	return in.Gateways[objects.Name{Namespace: "ns", Name: name}]
+}
+
+func (k *keeping) address(name string) string {
+	if all := k.gateway(name).Addresses; len(all) > 0 {
+		return all[0].Value
+	}
+	return ""
+}
+
+// made says what there is for a Gateway.
+func (k *keeping) made(name string) string {
+	ctx, of := k.Context(), gateway.Name(objects.Name{Namespace: "ns", Name: name})
+	var all []string
+	note := func(kind string, err error) {
+		if err == nil {
+			all = append(all, kind)
+		} else if !apierrors.IsNotFound(err) {
+			k.Fatal(err)
+		}
+	}
+	_, err := k.client.AppsV1().Deployments(system).Get(ctx, of, metav1.GetOptions{})
+	note("Deployment", err)
+	_, err = k.client.CoreV1().Services(system).Get(ctx, of, metav1.GetOptions{})
+	note("Service", err)
+	_, err = k.client.PolicyV1().PodDisruptionBudgets(system).Get(ctx, of, metav1.GetOptions{})
+	note("PodDisruptionBudget", err)
+	_, err = k.client.NetworkingV1().NetworkPolicies(system).Get(ctx, of, metav1.GetOptions{})
+	note("NetworkPolicy", err)
+	s, err := k.client.CoreV1().Secrets(system).Get(ctx, gateway.Secret, metav1.GetOptions{})
+	if err == nil && (len(s.Data[of+".crt"]) > 0 || len(s.Data[of+".key"]) > 0) {
+		all = append(all, "certificate")
+	}
+	return strings.Join(all, " ")
+}
+
+const everything = "Deployment Service PodDisruptionBudget NetworkPolicy certificate"
+
+func oneGateway(name, more string) string {
+	return fmt.Sprintf(`kind: Gateway
+metadata: {namespace: ns, name: %s}
+spec:
+  gatewayClassName: headgate
+  listeners: [{name: a, port: 80, protocol: HTTP}]
+  infrastructure: {parametersRef: {group: inference.x-k8s.io, kind: GatewaySettings, name: own}}
+%s
+---
+kind: GatewaySettings
+metadata: {namespace: ns, name: own}
+spec: {service: {type: ClusterIP}}
+`, name, more)
+}
+
+func systemOf(t *testing.T) kubernetes.Interface {
+	client, err := kubernetes.NewForConfig(apiserver.RunCluster(t).Admin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: system}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// What a Gateway runs in comes with it, follows it, stays as it is to be, and goes with it, also where no control ran when it went.
+func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
+	client := systemOf(t)
+	ctx := t.Context()
+	k := keep(t, client, oneGateway("g", ""))
+	k.await("all is made", func() bool { return k.made("g") == everything && k.address("g") != "" })
+	name := gateway.Name(objects.Name{Namespace: "ns", Name: "g"})
+	service := func() *corev1.Service {
+		s, err := client.CoreV1().Services(system).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	if s := service(); s.Spec.ClusterIP != k.address("g") {
+		t.Errorf("the address is %s, and that of the Service %s", k.address("g"), s.Spec.ClusterIP)
+	}
+	authority, err := pods.Pod{Client: client, Namespace: system, Log: slog.New(slog.DiscardHandler)}.Authority(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := client.CoreV1().Secrets(system).Get(ctx, gateway.Secret, metav1.GetOptions{})
+	if err != nil || !authority.Fresh(secret.Data[name+".crt"], objects.Name{Namespace: "ns", Name: "g"}, time.Now()) {
+		t.Errorf("control does not know the certificate of the Gateway: %v", err)
+	}
+
+	// There are two at first, and then as many as whoever scales says.
+	replicas := func() int32 {
+		scale, err := client.AppsV1().Deployments(system).GetScale(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return scale.Spec.Replicas
+	}
+	if n := replicas(); n != 2 {
+		t.Errorf("%d replicas at first", n)
+	}
+	scale, err := client.AppsV1().Deployments(system).GetScale(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	scale.Spec.Replicas = 5
+	if _, err := client.AppsV1().Deployments(system).UpdateScale(ctx, name, scale, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
+	// What people change by hand is put right, and another listener is another port of the same Service.
+	uid := service().UID
+	for _, patch := range []string{`{"spec":{"template":{"spec":{"serviceAccountName":"other"}}}}`} {
+		if _, err := client.AppsV1().Deployments(system).Patch(ctx, name, "application/merge-patch+json", []byte(patch), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k.await("the Deployment is put right", func() bool {
+		d, err := client.AppsV1().Deployments(system).Get(ctx, name, metav1.GetOptions{})
+		return err == nil && d.Spec.Template.Spec.ServiceAccountName == "headgate-gateway"
+	})
+	if n := replicas(); n != 5 {
+		t.Errorf("somebody scaled to 5, and there are %d", n)
+	}
+	before, err := client.AppsV1().Deployments(system).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.set(strings.Replace(oneGateway("g", ""), "listeners: [", "listeners: [{name: b, port: 8080, protocol: HTTP}, ", 1))
+	k.await("the Service has another port", func() bool { return len(service().Spec.Ports) == 2 })
+	if s := service(); s.UID != uid {
+		t.Error("the Service is another one")
+	}
+	if d, err := client.AppsV1().Deployments(system).Get(ctx, name, metav1.GetOptions{}); err != nil || d.Generation != before.Generation {
+		t.Errorf("another listener changes the Deployment: %v", err)
+	}
+
+	// While no control runs, the Gateway goes, and another comes.
+	k.end()
+	k = keep(t, client, oneGateway("h", ""))
+	k.await("all of one is gone, and the other is there", func() bool { return k.made("g") == "" && k.made("h") == everything })
+
+	// Envoys of somebody else's need none of it.
+	k.set(strings.Replace(oneGateway("h", "  addresses: [{value: 192.0.2.1}]"), "spec: {service", "spec: {managed: false, service", 1))
+	k.await("all is gone, and the address is the one that the Gateway says", func() bool { return k.made("h") == "" && k.address("h") == "192.0.2.1" })
+	k.end()
+}
+
+// Settings that cannot be found change nothing of what runs, and make nothing.
+func TestAGatewayWhoseSettingsAreGoneRunsOn(t *testing.T) {
+	client := systemOf(t)
+	k := keep(t, client, oneGateway("g", ""))
+	k.await("all is made", func() bool { return k.made("g") == everything })
+	gone, _, _ := strings.Cut(oneGateway("g", ""), "---\n")
+	new, _, _ := strings.Cut(oneGateway("new", ""), "---\n")
+	k.set(gone + "---\n" + new + "---\n" + strings.ReplaceAll(oneGateway("marker", ""), "own", "other"))
+	k.await("what came later is there", func() bool { return k.made("marker") == everything })
+	if is := k.made("g"); is != everything {
+		t.Errorf("there is only %s", is)
+	}
+	if is := k.made("new"); is != "" {
+		t.Errorf("there is %s", is)
+	}
+	k.end()
+}
+
+// A Gateway has the address that it asks for, or keeps what it had and is told why not.
+func TestAGatewayHasTheAddressThatItAsksFor(t *testing.T) {
+	client := systemOf(t)
+	first, err := client.CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken := first.Spec.ClusterIP
+	parts := strings.Split(taken, ".")
+	asked := strings.Join(append(slices.Clone(parts[:3]), "77"), ".")
+	k := keep(t, client, oneGateway("g", ""))
+	k.await("it has an address", func() bool { return k.address("g") != "" })
+	was := k.address("g")
+	k.set(oneGateway("g", "  addresses: [{value: "+taken+"}]"))
+	k.await("it is told that the address is taken", func() bool {
+		return k.gateway("g").Fault.Reason == "AddressNotUsable" && strings.Contains(k.gateway("g").Fault.Words, taken)
+	})
+	if is := k.address("g"); is != was {
+		t.Errorf("it has %s now, and had %s", is, was)
+	}
+	k.set(oneGateway("g", "  addresses: [{value: "+asked+"}]"))
+	k.await("it has the address that it asks for", func() bool { return k.address("g") == asked && k.gateway("g").Fault == attach.Verdict{} })
+	k.end()
+}

@@ -1,0 +1,89 @@
+package pods
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/control/attach/envoy"
+	"github.com/headgate/headgate/control/pods/gateway"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// The certificates of all Gateways are in one Secret, of which each pod has its Gateway's alone: so control may read a Secret of one name,
+// and not every one of its namespace. An API server takes a Secret of 1 MiB, which some 800 Gateways fill.
+
+// identities are the names of what is made for the Gateways that have certificates.
+func (k *keeper) identities(ctx context.Context) (names []string, err error) {
+	is, err := k.Client.CoreV1().Secrets(k.Namespace).Get(ctx, gateway.Secret, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	for key := range is.Data {
+		if name, certificate := strings.CutSuffix(key, gateway.CertificateSuffix); certificate {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// identify sees to it that a Gateway has a certificate by which control knows its Envoys, under a name.
+func (k *keeper) identify(ctx context.Context, of objects.Name, name string) error {
+	return k.keepSecret(ctx, func(data map[string][]byte) (err error) {
+		certificate, key := name+gateway.CertificateSuffix, name+gateway.KeySuffix
+		if len(data[key]) > 0 && k.authority.Fresh(data[certificate], of, time.Now()) {
+			return nil
+		}
+		data[certificate], data[key], err = k.authority.Gateway(of, time.Now())
+		return err
+	})
+}
+
+// forget takes the certificate of a name away.
+func (k *keeper) forget(ctx context.Context, name string) error {
+	return k.keepSecret(ctx, func(data map[string][]byte) error {
+		delete(data, name+gateway.CertificateSuffix)
+		delete(data, name+gateway.KeySuffix)
+		return nil
+	})
+}
+
+// keepSecret writes the Secret if it is to have something else.
+func (k *keeper) keepSecret(ctx context.Context, change func(data map[string][]byte) error) error {
+	names, err := envoy.Identity(gateway.Folder)
+	if err != nil {
+		return err
+	}
+	all := k.Client.CoreV1().Secrets(k.Namespace)
+	is, err := all.Get(ctx, gateway.Secret, metav1.GetOptions{})
+	missing := apierrors.IsNotFound(err)
+	if err != nil && !missing {
+		return err
+	}
+	want := is.DeepCopy()
+	if missing {
+		want = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: gateway.Secret}}
+	}
+	if want.Data == nil {
+		want.Data = make(map[string][]byte)
+	}
+	want.Data[envoy.AuthorityFile], want.Data[envoy.SecretFile] = k.authority.Certificate(), names
+	if err := change(want.Data); err != nil {
+		return err
+	}
+	switch {
+	case missing:
+		_, err = all.Create(ctx, want, metav1.CreateOptions{})
+	case !maps.EqualFunc(want.Data, is.Data, bytes.Equal):
+		_, err = all.Update(ctx, want, metav1.UpdateOptions{})
+	}
+	return err
+}
