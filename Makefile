@@ -12,7 +12,7 @@ FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 # End-to-end tests that run on both data planes: what requests get, kills, drains, tries.
 BOTH := BadInput|OnlyInference|Destination|OutcomesBecome|HTTP2|Drain|FullQueue|Stopping|Poisonous|TakesNoConnection|ManyRequestsAtOnce|KilledCosts|StopsStalls|ExtprocDies|ExtprocThat|RequestsThat|NewEndpoints|EndpointThatLeaves|Prompts|StoredAnswer
 
-.PHONY: help run build test e2e cluster images cluster-down soak real check fuzz bench generate objects protocols clean
+.PHONY: help run build test e2e cluster images cluster-down conformance soak real check fuzz bench generate objects protocols clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ images: build ## Make images of our programs and of Envoy, as tarballs in .cache
 cluster-down: build ## End it, and remove what it made
 	@bin/bench cluster down $(ARGS)
 
+conformance: build ## Run Gateway API's conformance suite on that Kubernetes; ARGS are its flags, such as -run-test NAME; needs root
+	@bin/bench conformance $(ARGS)
+
 soak: ## Load the whole for ten minutes while everything around it fails, then restart 64 engines one by one
 	go test -race -v -count 1 -timeout 20m -run '^TestSoak$$' ./bench/e2e -soak 10m $(ARGS)
 	go test -v -count 1 -run '^TestEnginesRestartedOneByOneCostNoRequest$$' ./bench/e2e -engines 64
@@ -58,6 +61,7 @@ check: ## Lint, and check that modules are tidy and what is generated is up to d
 	go -C tools mod tidy -diff
 	go -C tools/kubernetes mod tidy -diff
 	go -C tools/coredns mod tidy -diff
+	go -C tools/conformance mod tidy -diff
 	@$(MAKE) --no-print-directory generate objects
 	git diff --exit-code -- '*/testdata/*' api manifests docs/reference.md
 

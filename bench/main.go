@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"github.com/headgate/headgate/bench/cluster"
+	"github.com/headgate/headgate/bench/conformance"
 	"github.com/headgate/headgate/bench/quickstart"
 	"github.com/headgate/headgate/bench/runtime"
 	"github.com/headgate/headgate/bench/simulated"
@@ -35,6 +36,7 @@ var commands = []command{
 	{"engine", "run a simulated engine: vLLM, SGLang, or a model runtime", serveEngine},
 	{"quickstart", "run Envoy, extproc, control and simulated engines on this machine", quickstart.Command},
 	{"cluster", "run a real Kubernetes on this machine, with images of Headgate", cluster.Command},
+	{"conformance", "run Gateway API's conformance suite on that Kubernetes", conformance.Command},
 }
 
 // serveEngine runs the program of the kind that args name: a model runtime has flags of its own.

@@ -53,6 +53,9 @@ func Open(dir string) (*Cluster, error) {
 // Kubeconfig is the file with which kubectl finds the API server from this machine, as one who may do anything.
 func (c *Cluster) Kubeconfig() string { return filepath.Join(c.Dir, "kubeconfig") }
 
+// KubeconfigInside is the same for programs that [Cluster.Enter] runs.
+func (c *Cluster) KubeconfigInside() string { return filepath.Join(c.Dir, insideName) }
+
 // AuditLog is the file that apiserver.Requests reads.
 func (c *Cluster) AuditLog() string { return filepath.Join(c.Dir, "audit.log") }
 

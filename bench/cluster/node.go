@@ -29,6 +29,9 @@ const (
 	pauseImage = "headgate.dev/pause:dev"
 	dnsImage   = "headgate.dev/coredns:dev"
 
+	// insideName is the file with which one who may do anything calls the API server from inside.
+	insideName = "admin.kubeconfig"
+
 	// startTimeout bounds the start of the whole, on a machine that has much else to do.
 	startTimeout = 5 * time.Minute
 )
@@ -246,7 +249,7 @@ func (n *node) kubeconfig(name, user string, groups ...string) (string, error) {
 
 // await waits until pods run and names resolve, and then writes the kubeconfig for those outside.
 func (n *node) await(ctx context.Context) error {
-	inside, err := n.kubeconfig("admin.kubeconfig", "admin", "system:masters")
+	inside, err := n.kubeconfig(insideName, "admin", "system:masters")
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// user and group of every image: a number, so that the kubelet can see that it is not root, and the one that is called
+// user and group of every image that does not say otherwise: a number, so that the kubelet can see that it is not root, and the one that is called
 // nonroot by most.
 const user = "65532:65532"
 
@@ -34,6 +34,8 @@ type Image struct {
 	Entrypoint []string
 	// Files of this machine by their path in the image. They are read by anybody there.
 	Files map[string]string
+	// Root says that the program runs as root, as some of others must, which ask for ports below 1024.
+	Root bool
 }
 
 // Write puts an image into a tarball. The same files give the same bytes. It appears whole or not at all.
@@ -70,6 +72,9 @@ func (i Image) build() (v1.Image, error) {
 	file = file.DeepCopy()
 	file.OS, file.Architecture = "linux", runtime.GOARCH
 	file.Config = v1.Config{Entrypoint: i.Entrypoint, User: user, WorkingDir: "/"}
+	if i.Root {
+		file.Config.User = "0:0"
+	}
 	return mutate.ConfigFile(img, file)
 }
 

@@ -80,6 +80,14 @@ func TestAnImageIsItsFilesAndNotRoot(t *testing.T) {
 		t.Errorf("it holds %v", files)
 	}
 
+	i.Root = true
+	if err := i.Write(tarballs[0]); err != nil {
+		t.Fatal(err)
+	}
+	if _, user, _ := contents(t, tarballs[0], i.Name); user != "0:0" {
+		t.Errorf("an image for root runs as %s", user)
+	}
+
 	i.Files["/gone"] = filepath.Join(dir, "gone")
 	if err := i.Write(filepath.Join(dir, "3.tar")); err == nil || !strings.Contains(err.Error(), "gone") {
 		t.Errorf("with a file that does not exist: %v", err)

@@ -162,6 +162,7 @@ var houses = [][]floor{
 	},
 	{
 		{[]string{"bench", "bench/e2e", "bench/cluster/e2e", "bench/cluster/pause"}, "programs, and tests of whole programs"},
+		{[]string{"bench/conformance"}, "the tests of others, on the cluster"},
 		{
 			[]string{"bench/quickstart", "bench/cluster", "bench/runtime"},
 			"what people start; a simulated model runtime is a simulated engine behind another interface",
