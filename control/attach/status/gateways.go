@@ -162,7 +162,7 @@ func (w *writer) set(g *attach.Gateway, set *attach.Set, gateway metav1.Conditio
 		return both(set.Refused.Reason, set.Refused.Words)
 	case !good(gateway):
 		return both(string(gatewayv1.ListenerSetReasonParentNotAccepted), fmt.Sprintf("Gateway %s is not accepted", g.Name))
-	case !slices.ContainsFunc(own, func(l *attach.Listener) bool { return !refused(l) }):
+	case !slices.ContainsFunc(own, func(l *attach.Listener) bool { return w.served[l] }):
 		return both(string(gatewayv1.ListenerSetReasonListenersNotValid), words)
 	case words != "":
 		accepted = is(gatewayv1.ListenerSetConditionAccepted, gatewayv1.ListenerSetReasonListenersNotValid, words)
