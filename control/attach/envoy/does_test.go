@@ -209,6 +209,10 @@ func TestEnvoyAcceptsAndDoesWhatRulesSay(t *testing.T) {
 		}},
 		{method: "OPTIONS", host: "cors.test", path: "/open", headers: preflight("https://a.test"), status: 200, want: map[string]string{"access-control-allow-credentials": ""}},
 
+		// What no route has: the error is told with its type, and to HEAD, which gets no body, without.
+		{host: "nobody.test", path: "/", status: 404, want: map[string]string{"content-type": "application/json"}},
+		{method: "HEAD", host: "nobody.test", path: "/", status: 404, want: map[string]string{"content-type": ""}},
+
 		// Envoy's own answer to a call of gRPC is a status of gRPC, and not an error of an API of models.
 		{method: "POST", host: "grpc.test", path: "/org.Echo/Say", headers: map[string]string{"content-type": "application/grpc"}, status: 200, want: map[string]string{
 			"content-type": "application/grpc", "grpc-status": "2", "grpc-message": "",
