@@ -28,9 +28,17 @@ func attachedSubject(o objects.Object) subject { return subject{kind: o.Kind, na
 // SetGateways makes due what objects are to say of Gateways, and what of it they do not say yet. Objects that name no Gateway of ours
 // are not asked for, but for one list of each kind: they may have named one before.
 func (r *Report) SetGateways(in status.Input) {
-	all := status.Of(in)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.gateways = &in
+	r.setGateways()
+}
+
+// setGateways does so for the latest of what is known. The caller holds mu.
+func (r *Report) setGateways() {
+	in := *r.gateways
+	in.Versions = r.release
+	all := status.Of(in)
 	there := make(map[objects.Object]bool, len(all))
 	for _, want := range all {
 		there[want.Object] = true

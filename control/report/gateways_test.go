@@ -67,6 +67,7 @@ func gatewayWriter(c cluster, name string) *rest.Config {
 - {apiGroups: [inference.networking.k8s.io], resources: [inferencepools/status], verbs: [update]}
 - {apiGroups: [gateway.networking.k8s.io], resources: [gatewayclasses, gateways, listenersets, httproutes, grpcroutes], verbs: [get, list]}
 - {apiGroups: [gateway.networking.k8s.io], resources: [gatewayclasses/status, gateways/status, listenersets/status, httproutes/status, grpcroutes/status], verbs: [update]}
+- {apiGroups: [apiextensions.k8s.io], resources: [customresourcedefinitions], resourceNames: [gateways.gateway.networking.k8s.io], verbs: [get]}
 `)
 }
 
@@ -123,7 +124,6 @@ func says(t *testing.T, what string, are []metav1.Condition, generation int64, w
 }
 
 var reached = status.Facts{
-	Versions: []string{"v1.6.3"},
 	Gateways: map[objects.Name]status.Gateway{{Namespace: "default", Name: "g"}: {
 		Addresses: []gatewayv1.GatewayStatusAddress{{Type: ptr.To(gatewayv1.IPAddressType), Value: "10.0.0.1"}},
 		Ports:     map[int32]status.Port{80: {}, 81: {}},
@@ -167,7 +167,7 @@ func TestTheStatusOfGatewaysIsWrittenOnceAndNotAgain(t *testing.T) {
 	// Who leads next lists each kind, and writes nothing: what it reads it knows.
 	again := c.wrote(typed, "writer", c.gateways(reached))
 	slices.Sort(again)
-	if want := []string{"list gatewayclasses", "list gateways", "list grpcroutes", "list httproutes", "list inferencepools", "list listenersets", "list llmroutes"}; !slices.Equal(again, want) {
+	if want := []string{"get customresourcedefinitions gateways.gateway.networking.k8s.io", "list gatewayclasses", "list gateways", "list grpcroutes", "list httproutes", "list inferencepools", "list listenersets", "list llmroutes"}; !slices.Equal(again, want) {
 		t.Errorf("then it asks for %q, want %q", again, want)
 	}
 
@@ -430,6 +430,63 @@ func TestAPlanThatComesDuringAWriteIsTold(t *testing.T) {
 		synctest.Wait()
 		if calls := s.noted()[before:]; len(calls) > 0 {
 			t.Errorf("of the same it then asks %v", calls)
+		}
+	})
+}
+
+// Which release of Gateway API there is, the class says from the beginning, and within a minute of another. Where control may not read
+// it the rest is said, and that it may not is told once.
+func TestTheClassSaysWhetherTheReleaseIsKnown(t *testing.T) {
+	paced(t, taken, func(t *testing.T, s *slow, r *report.Report, _ *atomic.Bool, logged func() string) {
+		const crd = "gateways.gateway.networking.k8s.io"
+		set := func(release string, may bool) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.release, s.denied = release, ""
+			if !may {
+				s.denied = "PartialObjectMetadata"
+			}
+		}
+		expect := func(what string, writes int, want ...string) {
+			t.Helper()
+			synctest.Wait()
+			s.mu.Lock()
+			class := s.class
+			s.mu.Unlock()
+			if n := count(s.noted(), "update headgate"); n != writes {
+				t.Errorf("%s: the class is written %d times, want %d", what, n, writes)
+			}
+			says(t, what, class.Status.Conditions, class.Generation, want...)
+		}
+		set("v1.6.3", true)
+		r.SetGateways(busy(0))
+		time.Sleep(5 * time.Second)
+		expect("from the beginning", 1, "Accepted True Accepted", "SupportedVersion True SupportedVersion")
+		set("v9.1.0", true)
+		time.Sleep(time.Minute)
+		expect("after another is applied", 2, "Accepted True Accepted", "SupportedVersion False UnsupportedVersion")
+		set("v1.6.4", false)
+		time.Sleep(5 * time.Minute)
+		expect("when it may not be read any more", 2, "Accepted True Accepted", "SupportedVersion False UnsupportedVersion")
+		if n := strings.Count(logged(), "cannot read the CRD of Gateways"); n != 1 {
+			t.Errorf("that is told %d times:\n%s", n, logged())
+		}
+		set("v1.6.4", true)
+		time.Sleep(time.Minute)
+		expect("when it may", 3, "Accepted True Accepted", "SupportedVersion True SupportedVersion")
+		if !strings.Contains(logged(), "can read the CRD of Gateways again") {
+			t.Errorf("it tells %s", logged())
+		}
+		if n := count(s.noted(), "get "+crd); n < 8 || n > 9 {
+			t.Errorf("in seven minutes it is read %d times", n)
+		}
+		none := busy(0)
+		none.Network.Classes, none.Network.Gateways = nil, nil
+		r.SetGateways(none)
+		before := count(s.noted(), "get "+crd)
+		time.Sleep(5 * time.Minute)
+		if n := count(s.noted(), "get "+crd) - before; n > 0 {
+			t.Errorf("without a class it is read %d times", n)
 		}
 	})
 }

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place/memory"
@@ -34,12 +35,14 @@ type slow struct {
 
 	mu      sync.Mutex   // guards the following
 	update  func() error // of an LLMRoute; nil takes it
-	denied  string       // the list that may not be read, by its Go type
+	denied  string       // what may not be read, by its Go type
 	invalid string       // the name of the object, no LLMRoute, whose status it refuses
 	gone    string       // the name of one that is not there
 	during  func()       // runs in each write of status of one
 	calls   []string
-	patched string // the last patch
+	patched string                 // the last patch
+	release string                 // what the CRD of Gateways says
+	class   gatewayv1.GatewayClass // as it was written last
 }
 
 func (s *slow) note(call string) {
@@ -84,6 +87,12 @@ func (s *slow) Get(_ context.Context, key client.ObjectKey, o client.Object, _ .
 	if s.gone == key.Name {
 		return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
 	}
+	if crd, is := o.(*metav1.PartialObjectMetadata); is {
+		if s.denied == "PartialObjectMetadata" {
+			return apierrors.NewForbidden(schema.GroupResource{}, key.Name, nil)
+		}
+		crd.Annotations = map[string]string{"gateway.networking.k8s.io/bundle-version": s.release}
+	}
 	return nil
 }
 
@@ -125,6 +134,9 @@ func (s slowStatus) Update(_ context.Context, o client.Object, _ ...client.SubRe
 		}
 		s.of.mu.Lock()
 		defer s.of.mu.Unlock()
+		if class, is := o.(*gatewayv1.GatewayClass); is {
+			s.of.class = *class
+		}
 		if s.of.invalid == o.GetName() {
 			return apierrors.NewInvalid(schema.GroupKind{}, o.GetName(), nil)
 		}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/attach/status"
 	"github.com/headgate/headgate/control/place/memory"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kinds"
@@ -54,7 +55,8 @@ var patience = map[string]time.Duration{
 //
 // Open one with [Open]. It is safe for concurrent use. It needs the verbs create, delete and list of models, patch of
 // models/status, get and list of llmroutes, and update of llmroutes/status; and for [Report.SetGateways] get and list of
-// gatewayclasses, gateways, listenersets, httproutes, grpcroutes and inferencepools, and update of their status.
+// gatewayclasses, gateways, listenersets, httproutes, grpcroutes and inferencepools, update of their status, and get of the
+// customresourcedefinition of gateways.
 type Report struct {
 	client    client.Client
 	namespace string
@@ -72,11 +74,16 @@ type Report struct {
 	recorded   []memory.Copy        // at the start
 	since      map[string]time.Time // at the start: of the latest copy at a runtime
 
+	looked time.Time // at the CRDs; of run, as the next is
+	blind  bool      // whether they could not be read
+
 	mu       sync.Mutex // guards the following
 	models   map[modelKey]*model
 	runtimes map[string]memory.Runtime
 	routes   map[objects.Name]*route
 	doubles  map[objects.Name]*double
+	gateways *status.Input // nil before there is one
+	release  []string      // what the CRDs say, nil while that is not known
 	attached map[objects.Object]*attached
 	surveyed map[string]bool                // kinds of them, whose status was read
 	dirty    map[subject]time.Time          // those that are due, and since when they go before others
@@ -178,6 +185,7 @@ func (r *Report) run() {
 		case <-r.ctx.Done():
 			last = true
 		}
+		r.lookAtRelease()
 		for s, due := r.next(); due; s, due = r.next() {
 			ctx, cancel := context.WithTimeout(r.writes, statusTimeout)
 			err := r.write(ctx, s)

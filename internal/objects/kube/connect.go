@@ -76,6 +76,8 @@ func mapperOf(table []kinds.Kind) meta.RESTMapper {
 		m.AddSpecific(kind, resource, single, scope)
 	}
 	add(corev1.SchemeGroupVersion.WithKind("Secret"), secrets, meta.RESTScopeNamespace)
+	crd := schema.FromAPIVersionAndKind(CRDType.APIVersion, CRDType.Kind)
+	add(crd, crd.GroupVersion().WithResource("customresourcedefinitions"), meta.RESTScopeRoot)
 	for _, k := range table {
 		scope := meta.RESTScopeNamespace
 		if k.ClusterScoped {
@@ -86,7 +88,11 @@ func mapperOf(table []kinds.Kind) meta.RESTMapper {
 	return m
 }
 
-// Client returns a client of the kinds that are read, those of a Network too, which asks the API server each time.
+// CRDType is of a CRD as [Client] reads it: its metadata alone.
+var CRDType = metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"}
+
+// Client returns a client of the kinds that are read, those of a Network too, and of the metadata of CRDs, which asks the API server each
+// time.
 func Client(c *rest.Config) (client.Client, error) {
 	return clientOf(c, kinds.WithNetwork())
 }
