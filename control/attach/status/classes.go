@@ -19,6 +19,7 @@ var supported = []features.FeatureName{
 	features.SupportGateway,
 	features.SupportGatewayAddressEmpty,
 	features.SupportGatewayHTTPListenerIsolation,
+	features.SupportGatewayHTTPSListenerDetectMisdirectedRequests,
 	features.SupportGatewayPort8080,
 	features.SupportListenerSet,
 	features.SupportReferenceGrant,
