@@ -17,6 +17,15 @@ const (
 	Kind         = "InferencePool"
 )
 
+// What spec.appProtocol of an InferencePool may be, and spec.endpointPickerRef.failureMode.
+const (
+	HTTP = "http"
+	H2C  = "kubernetes.io/h2c"
+
+	FailOpen  = "FailOpen"
+	FailClose = "FailClose"
+)
+
 // SchemeGroupVersion is GroupVersion for clients.
 var SchemeGroupVersion = schema.GroupVersion{Group: "inference.networking.k8s.io", Version: "v1"}
 
@@ -66,12 +75,14 @@ type Spec struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:XValidation:rule="self.all(p, self.exists_one(q, q.number == p.number))",message="name each port once"
 	TargetPorts []Port `json:"targetPorts"`
-	// AppProtocol is "http" (the default) or "kubernetes.io/h2c".
+	// AppProtocol is what a gateway speaks to the endpoints: "http", the default, or "kubernetes.io/h2c", HTTP/2 without TLS.
 	//
 	// +kubebuilder:validation:Enum=http;kubernetes.io/h2c
 	// +kubebuilder:default=http
 	AppProtocol string `json:"appProtocol,omitempty"`
-	// EndpointPickerRef tells other gateways which service picks for this pool. Headgate's own data plane ignores it.
+	// EndpointPickerRef tells gateways which service picks for this pool. Without it, or where it names a Service that selects pods
+	// of Headgate (app.kubernetes.io/name: headgate), the Envoys of Headgate's Gateways ask the extproc beside them; they ask any
+	// other for requests of HTTPRoutes. The Envoy of envoy.yaml ignores it, and so do LLMRoutes.
 	EndpointPickerRef *EndpointPickerRef `json:"endpointPickerRef,omitempty"`
 }
 

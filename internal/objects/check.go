@@ -117,11 +117,18 @@ func CheckPool(p *pool.InferencePool) field.ErrorList {
 		seen[port.Number] = true
 	}
 
-	if a := p.Spec.AppProtocol; a != "" && a != "http" && a != "kubernetes.io/h2c" {
-		errs = append(errs, field.NotSupported(spec.Child("appProtocol"), a, []string{"http", "kubernetes.io/h2c"}))
-	}
 	if ref := p.Spec.EndpointPickerRef; ref != nil {
 		errs = append(errs, checkPicker(spec.Child("endpointPickerRef"), ref)...)
+	}
+	return errs
+}
+
+// CheckFolderPool returns what is wrong with an InferencePool of a folder. What newer CRDs of an API server let through, and Headgate does
+// not speak, its status tells.
+func CheckFolderPool(p *pool.InferencePool) field.ErrorList {
+	errs := CheckPool(p)
+	if a := p.Spec.AppProtocol; a != "" && a != pool.HTTP && a != pool.H2C {
+		errs = append(errs, field.NotSupported(field.NewPath("spec", "appProtocol"), a, []string{pool.HTTP, pool.H2C}))
 	}
 	return errs
 }

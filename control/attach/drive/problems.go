@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/control/attach/plan"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
@@ -38,6 +39,11 @@ func problems(a *attach.Attachments, plans *plan.Plans, where func(kind string, 
 		if v.Partly != "" {
 			all = append(all, fmt.Sprintf("%s: in part: %s", where(route.Kind, route.Name), v.Partly))
 		}
+	}
+	for name, v := range plans.Pools {
+		of := objects.Object{Kind: pool.Kind, Name: name}
+		note(of, "", v.Refused)
+		note(of, "", v.Refs)
 	}
 	for _, p := range plans.Gateways {
 		for name, c := range p.Certificates {

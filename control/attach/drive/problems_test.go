@@ -39,7 +39,15 @@ spec: {parentRefs: [{name: g}], rules: [{matches: [{path: {type: RegularExpressi
 ---
 kind: HTTPRoute
 metadata: {namespace: ns, name: fine}
-spec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}]}]}`))
+spec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}, {name: lost, group: inference.networking.k8s.io, kind: InferencePool}]}]}
+---
+kind: InferencePool
+metadata: {namespace: ns, name: lost}
+spec: {endpointPickerRef: {name: unknown, port: {number: 9002}}}
+---
+kind: InferencePool
+metadata: {namespace: ns, name: nobody-names-it}
+spec: {endpointPickerRef: {name: unknown, port: {number: 9002}}}`))
 	a := attach.Of(n)
 	secret := func(name string) objects.Name { return objects.Name{Namespace: "ns", Name: name} }
 	plans := plan.Of(a, n, map[objects.Name]plan.Certificate{
@@ -52,6 +60,7 @@ spec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}]}]}`)
 		"HTTPRoute nowhere at 7: NoMatchingParent: ",
 		"HTTPRoute refs at 7: BackendNotFound: ",
 		"HTTPRoute regex at 7: in part: ",
+		"InferencePool lost at 7: InvalidExtensionRef: ",
 		"ListenerSet more at 7: NotAllowed: ",
 		"Secret old at 7: it expired",
 	}

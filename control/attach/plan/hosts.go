@@ -33,7 +33,7 @@ func ownOr(l *attach.Listener, own []gatewayv1.Hostname) []string {
 // listener of the port has its requests.
 func (b *builder) hosts(port *Port, l *attach.Listener) []Host {
 	domains := map[string]bool{l.Hostname: true}
-	oldest := b.oldestModels(l)
+	oldest, open := b.oldestModels(l)
 	routes := make([]routed, len(l.Routes))
 	for age, at := range l.Routes {
 		r := &routes[age]
@@ -45,7 +45,7 @@ func (b *builder) hosts(port *Port, l *attach.Listener) []Host {
 			route := b.grpc[at.Route.Name]
 			r.rules, r.hostnames = b.grpcRules(route, at.Route, l), ownOr(l, route.Spec.Hostnames)
 		case age == oldest:
-			r.rules, r.hostnames = llmRules(), ownOr(l, nil)
+			r.rules, r.hostnames = llmRules(open), ownOr(l, nil)
 		}
 		for _, domain := range at.Hostnames {
 			if owner(port, domain) == l { // else another listener has the requests to it

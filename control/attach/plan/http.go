@@ -129,7 +129,8 @@ func (r *routing) forward(rule *forwarding, match Match) Rule {
 
 // backend returns a rule's backend, or why its filters cannot be followed.
 func (r *routing) backend(ref backendRef, match Match) (Backend, error) {
-	is := Backend{Weight: ptr.Deref(ref.Weight, 1), Cluster: r.cluster(ref.BackendObjectReference)}
+	is := r.target(ref.BackendObjectReference)
+	is.Weight = ptr.Deref(ref.Weight, 1)
 	f, err := r.filters(ref.filters, match)
 	if err != nil {
 		return is, err
@@ -179,11 +180,11 @@ func (r *routing) filters(all []gatewayv1.HTTPRouteFilter, match Match) (filtere
 			}
 		case gatewayv1.HTTPRouteFilterRequestMirror:
 			m := filter.RequestMirror
-			cluster := r.cluster(m.BackendRef)
-			if cluster == "" {
+			to := r.mirror(m.BackendRef)
+			if to == "" {
 				continue // who gets the answer loses nothing by it
 			}
-			mirror := Mirror{cluster, 100, 100}
+			mirror := Mirror{to, 100, 100}
 			switch {
 			case m.Fraction != nil:
 				mirror.Share, mirror.Of = m.Fraction.Numerator, ptr.Deref(m.Fraction.Denominator, 100)

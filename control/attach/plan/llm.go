@@ -10,45 +10,63 @@ import (
 )
 
 // llmRules returns the rules of all LLMRoutes of a listener together: extproc finds by the model which of them has a request, so that
-// a model that comes or goes changes nothing here. Of says no route.
-func llmRules() []Rule {
-	add := func(all []Rule, kind PathKind, path string) []Rule {
-		return append(all, Rule{Match: Match{Kind: kind, Path: path}, Forward: &Forward{Models: true}})
+// a model that comes or goes changes nothing here. Of says no route. Open is the cluster of the one pool that they lead to, if it fails
+// open.
+func llmRules(open string) []Rule {
+	add := func(all []Rule, kind PathKind, path, open string) []Rule {
+		return append(all, Rule{Match: Match{Kind: kind, Path: path}, Forward: &Forward{Models: true, Open: open}})
 	}
 	var all []Rule
 	for _, path := range wire.InferencePaths {
-		all = add(all, Exact, path)
+		all = add(all, Exact, path, open)
 	}
-	all = add(all, Exact, wire.HealthPath)
-	all = add(all, Prefix, wire.ModelsPath)
-	return add(all, Prefix, wire.ResponsesPath)
+	all = add(all, Exact, wire.HealthPath, "")
+	all = add(all, Prefix, wire.ModelsPath, "")
+	return add(all, Prefix, wire.ResponsesPath, "")
 }
 
-// addPools adds the pools of an LLMRoute to the plan's clusters.
-func (b *builder) addPools(r *v1alpha1.LLMRoute, of objects.Object) {
+// addPools adds the pools of an LLMRoute to the plan's clusters, and returns the names of all.
+func (b *builder) addPools(r *v1alpha1.LLMRoute, of objects.Object) (all []objects.Name) {
 	v := new(verdict)
 	for _, ref := range r.Spec.BackendRefs {
 		name := objects.Name{Namespace: r.Namespace, Name: ref.Name}
-		if !b.pools[name] {
+		all = append(all, name)
+		p := b.pools[name]
+		if p == nil {
 			v.ref(gatewayv1.RouteReasonBackendNotFound, "InferencePool %s does not exist: its requests get 503", name)
 			continue
 		}
-		b.use(poolCluster(name))
+		b.used[name] = true
+		if p.Refused != (attach.Verdict{}) {
+			v.ref(gatewayv1.RouteReasonUnsupportedProtocol, "InferencePool %s: %s: its requests get 503", name, p.Refused.Words)
+			continue
+		}
+		b.use(p.cluster)
 	}
 	b.verdicts[of] = v.result()
+	return all
 }
 
-// oldestModels adds the pools of the LLMRoutes of a listener, and returns which of its routes is the oldest of them; -1 if it has none.
-func (b *builder) oldestModels(l *attach.Listener) int {
-	oldest := -1
+// oldestModels adds the pools of the LLMRoutes of a listener, and returns which of its routes is the oldest of them, -1 if it has none; and
+// the cluster of their pool where they have only one, which fails open.
+func (b *builder) oldestModels(l *attach.Listener) (oldest int, open string) {
+	oldest = -1
+	pools := make(map[objects.Name]bool)
 	for age, at := range l.Routes {
 		if at.Route.Kind != v1alpha1.LLMRouteKind {
 			continue
 		}
-		b.addPools(b.llm[at.Route.Name], at.Route)
+		for _, name := range b.addPools(b.llm[at.Route.Name], at.Route) {
+			pools[name] = true
+		}
 		if oldest < 0 {
 			oldest = age
 		}
 	}
-	return oldest
+	for name := range pools {
+		if p := b.pools[name]; len(pools) == 1 && p != nil && p.cluster.Open {
+			open = p.cluster.Name
+		}
+	}
+	return oldest, open
 }

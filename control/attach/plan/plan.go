@@ -28,6 +28,8 @@ type Plans struct {
 	Routes map[objects.Object]RouteVerdict
 	// Listeners are the first of the references of each listener that cannot be followed; one that is missing has none.
 	Listeners map[*attach.Listener]attach.Verdict
+	// Pools are what is wrong with each InferencePool of a plan.
+	Pools map[objects.Name]PoolVerdict
 }
 
 // Certificate is what is in a Secret of TLS.
@@ -66,6 +68,8 @@ type Plan struct {
 	Ports []Port
 	// Clusters are what its rules name, in order of name.
 	Clusters []Cluster
+	// Pools are the InferencePools that its routes name, whether requests are sent there or not, in order.
+	Pools []objects.Name
 	// Certificates are those that its listeners serve with, by Secret.
 	Certificates map[objects.Name]Certificate
 	// Refused is what its Envoys refuse, beside routes that are left out, in words for people.
@@ -119,6 +123,8 @@ type Rule struct {
 type Forward struct {
 	// Models says that extproc finds the pool, by the model that the request names: there are no backends.
 	Models bool
+	// Open is, with Models, the cluster of the pool that serves what extproc says nothing of; empty where that gets 503.
+	Open string
 	// Backends have weights above 0.
 	Backends []Backend
 	// Host replaces the request's; empty leaves it.
@@ -145,7 +151,12 @@ type Retry struct {
 // Backend is a cluster and its share of a rule's requests.
 type Backend struct {
 	// Cluster is the name of one of the plan's; empty for a reference that cannot be followed, whose share gets 500.
-	Cluster           string
+	Cluster string
+	// Picker is the cluster of the endpoint picker that is asked about requests to a pool: [wire.ExtprocCluster], or one of the plan's;
+	// empty where nobody is.
+	Picker string
+	// Open says that an endpoint of the pool serves what nobody has picked for.
+	Open              bool
 	Weight            int32
 	Request, Response Headers
 }
@@ -178,7 +189,8 @@ type Headers struct {
 	Remove   []string
 }
 
-// Cluster is what rules send requests to: a port of a Service, or a pool.
+// Cluster is what rules send requests to, a port of a Service or a pool; or an endpoint picker that Envoy asks about them, which is a port
+// of a Service, too.
 type Cluster struct {
 	// Name is unique in the plan.
 	Name string
@@ -186,17 +198,25 @@ type Cluster struct {
 	Pool   bool
 	Object objects.Name
 	Port   int32
+	// Picker says that it is an endpoint picker. It speaks gRPC, by TLS if it is not H2C.
+	Picker bool
 	// H2C says that HTTP/2 is spoken there without TLS.
 	H2C bool
+	// Open says that one of a pool's endpoints serves requests that nobody has picked for: they get 503 else.
+	Open bool
 }
 
 // Of plans for all Gateways. Certificates are what is known of the Secrets that listeners name, as of [Secrets].
 func Of(a *attach.Attachments, n *objects.Network, certificates map[objects.Name]Certificate) *Plans {
 	b := newBuilder(n)
 	b.certificates = certificates
-	plans := &Plans{Routes: b.verdicts, Listeners: b.listeners}
+	plans := &Plans{Routes: b.verdicts, Listeners: b.listeners, Pools: make(map[objects.Name]PoolVerdict)}
 	for _, g := range a.Gateways {
-		plans.Gateways = append(plans.Gateways, b.gateway(g))
+		p := b.gateway(g)
+		plans.Gateways = append(plans.Gateways, p)
+		for _, name := range p.Pools {
+			plans.Pools[name] = b.pools[name].PoolVerdict
+		}
 	}
 	b.unserved(a)
 	return plans
@@ -204,7 +224,7 @@ func Of(a *attach.Attachments, n *objects.Network, certificates map[objects.Name
 
 // unserved notes what is wrong with the routes that no listener serves.
 func (b *builder) unserved(a *attach.Attachments) {
-	b.clusters = make(map[string]Cluster) // nobody's
+	b.clusters, b.used = make(map[string]Cluster), make(map[objects.Name]bool) // nobody's
 	for of := range a.Parents {
 		if _, known := b.verdicts[of]; known {
 			continue
@@ -227,20 +247,21 @@ type builder struct {
 	grpc     map[objects.Name]*gatewayv1.GRPCRoute
 	llm      map[objects.Name]*v1alpha1.LLMRoute
 	services map[objects.Name]*objects.Service
-	pools    map[objects.Name]bool
+	pools    map[objects.Name]*pooled
 	verdicts map[objects.Object]RouteVerdict
 
 	certificates map[objects.Name]Certificate
 	listeners    map[*attach.Listener]attach.Verdict
 
-	clusters map[string]Cluster // of the Gateway that is planned
+	clusters map[string]Cluster    // of the Gateway that is planned
+	used     map[objects.Name]bool // its pools
 }
 
 func newBuilder(n *objects.Network) *builder {
 	b := &builder{
 		Network: n,
 		http:    make(map[objects.Name]*gatewayv1.HTTPRoute), grpc: make(map[objects.Name]*gatewayv1.GRPCRoute), llm: make(map[objects.Name]*v1alpha1.LLMRoute),
-		services: make(map[objects.Name]*objects.Service), pools: make(map[objects.Name]bool), verdicts: make(map[objects.Object]RouteVerdict),
+		services: make(map[objects.Name]*objects.Service), pools: make(map[objects.Name]*pooled), verdicts: make(map[objects.Object]RouteVerdict),
 		listeners: make(map[*attach.Listener]attach.Verdict),
 	}
 	for i := range n.HTTPRoutes {
@@ -256,13 +277,13 @@ func newBuilder(n *objects.Network) *builder {
 		b.services[n.Services[i].Name] = &n.Services[i]
 	}
 	for i := range n.Pools {
-		b.pools[objects.Name{Namespace: n.Pools[i].Namespace, Name: n.Pools[i].Name}] = true
+		b.pools[objects.Name{Namespace: n.Pools[i].Namespace, Name: n.Pools[i].Name}] = poolOf(&n.Pools[i], b.services)
 	}
 	return b
 }
 
 func (b *builder) gateway(g *attach.Gateway) *Plan {
-	b.clusters = make(map[string]Cluster)
+	b.clusters, b.used = make(map[string]Cluster), make(map[objects.Name]bool)
 	p := &Plan{Gateway: g.Name, Certificates: make(map[objects.Name]Certificate)}
 	if t := g.Settings.Timeouts; t != nil && t.Silence != nil {
 		p.Silence = t.Silence.Duration
@@ -291,5 +312,6 @@ func (b *builder) gateway(g *attach.Gateway) *Plan {
 		p.Ports = append(p.Ports, port)
 	}
 	p.Clusters = slices.SortedFunc(maps.Values(b.clusters), func(x, y Cluster) int { return cmp.Compare(x.Name, y.Name) })
+	p.Pools = slices.SortedFunc(maps.Keys(b.used), objects.Name.Compare)
 	return p
 }

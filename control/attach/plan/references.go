@@ -10,7 +10,6 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/api/pool"
-	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -45,32 +44,38 @@ func (v *verdict) result() RouteVerdict {
 	return RouteVerdict{Partly: words, Refs: v.refs}
 }
 
-// cluster returns the name of the cluster that a reference leads to, empty where it cannot be followed.
-func (r *routing) cluster(ref gatewayv1.BackendObjectReference) string {
+// target returns the backend that a reference leads to, the zero Backend where it cannot be followed.
+func (r *routing) target(ref gatewayv1.BackendObjectReference) Backend {
 	from, namespace := r.of.Kind, r.of.Name.Namespace
 	kind, of := string(ptr.Deref(ref.Kind, objects.ServiceKind)), string(ptr.Deref(ref.Group, ""))
 	name := objects.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(namespace))), Name: string(ref.Name)}
 	isPool := of == pool.SchemeGroupVersion.Group && kind == pool.Kind
 	if !isPool && (of != "" || kind != objects.ServiceKind) {
 		r.ref(gatewayv1.RouteReasonInvalidKind, "%s %s of group %q is no backend that Headgate knows: name a Service or an InferencePool", kind, name, of)
-		return ""
+		return Backend{}
 	}
 	if isPool && from == objects.GRPCRouteKind {
 		r.ref(gatewayv1.RouteReasonInvalidKind, "InferencePool %s: gRPC is not routed to pools yet", name)
-		return ""
+		return Backend{}
 	}
 	if !granted(r.Grants, from, namespace, of, kind, name) {
 		r.ref(gatewayv1.RouteReasonRefNotPermitted, "no ReferenceGrant in namespace %s lets %ss of namespace %s name %s %s", name.Namespace, from, namespace, kind, name.Name)
-		return ""
+		return Backend{}
 	}
 	if isPool {
-		if !r.pools[name] {
-			r.ref(gatewayv1.RouteReasonBackendNotFound, "InferencePool %s does not exist", name)
-			return ""
-		}
-		return r.use(poolCluster(name))
+		return r.pool(name)
 	}
-	return r.service(ref, name)
+	return Backend{Cluster: r.service(ref, name)}
+}
+
+// mirror returns the name of the cluster that copies of requests go to, empty where a reference cannot be followed. Of a copy no picker is
+// asked, nor who else says what may reach a pool.
+func (r *routing) mirror(ref gatewayv1.BackendObjectReference) string {
+	if string(ptr.Deref(ref.Group, "")) == pool.SchemeGroupVersion.Group {
+		r.ref(gatewayv1.RouteReasonInvalidKind, "%s %s gets no copies of requests: name a Service", ptr.Deref(ref.Kind, ""), ref.Name)
+		return ""
+	}
+	return r.target(ref).Cluster
 }
 
 // service returns the name of the cluster of a port of a Service, empty where there is none. gRPC needs HTTP/2, whatever the port says.
@@ -103,10 +108,6 @@ func (r *routing) service(ref gatewayv1.BackendObjectReference, name objects.Nam
 		c.Name += "/h2c"
 	}
 	return r.use(c)
-}
-
-func poolCluster(name objects.Name) Cluster {
-	return Cluster{Name: wire.PoolCluster(name.Namespace, name.Name), Pool: true, Object: name}
 }
 
 // use adds a cluster to the plan.

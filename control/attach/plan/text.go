@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -34,11 +36,7 @@ func (p *Plans) Text() string {
 			}
 		}
 		for _, c := range g.Clusters {
-			protocol := ""
-			if c.H2C {
-				protocol = ", HTTP/2"
-			}
-			fmt.Fprintf(&out, "  cluster %s%s\n", c.Name, protocol)
+			fmt.Fprintf(&out, "  cluster %s\n", c)
 		}
 		for _, words := range g.Refused {
 			fmt.Fprintf(&out, "  Envoys refuse %s\n", words)
@@ -55,7 +53,7 @@ func Lines(rules []Rule) []string {
 	var all []string
 	for i := 0; i < len(rules); {
 		more := 0
-		for i+more+1 < len(rules) && rules[i].byModel() && rules[i+more+1].byModel() {
+		for i+more+1 < len(rules) && rules[i].byModel() && rules[i+more+1].byModel() && rules[i].Forward.Open == rules[i+more+1].Forward.Open {
 			more++
 		}
 		line := rules[i].String()
@@ -66,6 +64,21 @@ func Lines(rules []Rule) []string {
 		i += more + 1
 	}
 	return all
+}
+
+// String is a line for people.
+func (c Cluster) String() string {
+	words := []string{c.Name}
+	switch {
+	case c.H2C:
+		words = append(words, "HTTP/2")
+	case c.Picker:
+		words = append(words, "HTTP/2 by TLS")
+	}
+	if c.Open {
+		words = append(words, "fails open")
+	}
+	return strings.Join(words, ", ")
 }
 
 func (r Rule) byModel() bool { return r.Forward != nil && r.Forward.Models }
@@ -88,6 +101,11 @@ func (p *Plans) faults() []string {
 	}
 	for l, v := range p.Listeners {
 		note(l, v)
+	}
+	for name, v := range p.Pools {
+		of := objects.Object{Kind: pool.Kind, Name: name}
+		note(of, v.Refused)
+		note(of, v.Refs)
 	}
 	for of, v := range p.Routes {
 		note(of, v.Refused)
@@ -153,6 +171,9 @@ func (r Rule) action() string {
 	case f == nil:
 		return strconv.Itoa(int(r.Status))
 	case f.Models:
+		if f.Open != "" {
+			return "the pool of its model, else " + f.Open
+		}
 		return "the pool of its model"
 	}
 	return r.Forward.String()
@@ -178,6 +199,9 @@ func (f *Forward) String() string {
 	var shares []string
 	for _, b := range f.Backends {
 		share := fmt.Sprintf("%d of %s", b.Weight, cmp.Or(b.Cluster, "500"))
+		if _, pool := wire.PoolOf(b.Cluster); pool && b.Picker != wire.ExtprocCluster {
+			share += " as " + cmp.Or(b.Picker, "nobody") + " picks"
+		}
 		if changes := changes(b.Request, b.Response); changes != "" {
 			share += " (" + changes + ")"
 		}

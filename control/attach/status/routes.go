@@ -118,60 +118,36 @@ func (w *writer) taken(wants map[objects.Name][]string) map[at]string {
 	return all
 }
 
-// Reasons of conditions of an InferencePool, which are those of routes else (Gateway API Inference Extension v1).
-const reasonInvalidExtensionRef = "InvalidExtensionRef"
-
-// pools adds the status of every InferencePool.
+// pools adds the status of every InferencePool. Its conditions are named as those of routes are (Gateway API Inference Extension v1).
 func (w *writer) pools() {
-	services := make(map[objects.Name]*objects.Service, len(w.Network.Services))
-	for i := range w.Network.Services {
-		services[w.Network.Services[i].Name] = &w.Network.Services[i]
-	}
 	users := make(map[objects.Name][]objects.Name)
 	for _, p := range w.Plans.Gateways {
-		for _, c := range p.Clusters {
-			if c.Pool {
-				users[c.Object] = append(users[c.Object], p.Gateway)
-			}
+		for _, name := range p.Pools {
+			users[name] = append(users[name], p.Gateway)
 		}
 	}
 	for i := range w.Network.Pools {
 		ip := &w.Network.Pools[i]
 		s := w.add(pool.Kind, ip)
+		verdict := w.Plans.Pools[s.Object.Name]
+		accepted := is(gatewayv1.RouteConditionAccepted, gatewayv1.RouteReasonAccepted, "")
+		if verdict.Refused != (attach.Verdict{}) {
+			accepted = not(gatewayv1.RouteConditionAccepted, verdict.Refused.Reason, verdict.Refused.Words)
+		}
+		resolved := is(gatewayv1.RouteConditionResolvedRefs, gatewayv1.RouteReasonResolvedRefs, "")
+		if verdict.Refs != (attach.Verdict{}) {
+			resolved = not(gatewayv1.RouteConditionResolvedRefs, verdict.Refs.Reason, verdict.Refs.Words)
+		}
 		for _, gateway := range users[s.Object.Name] {
-			resolved := is(gatewayv1.RouteConditionResolvedRefs, gatewayv1.RouteReasonResolvedRefs, "")
-			if words := pickerFault(ip, services); words != "" {
-				resolved = not(gatewayv1.RouteConditionResolvedRefs, reasonInvalidExtensionRef, words)
-			}
 			s.Parents = append(s.Parents, Parent{
 				gatewayv1.ParentReference{
 					Group: ptr.To[gatewayv1.Group](gatewayv1.GroupName), Kind: ptr.To[gatewayv1.Kind](objects.GatewayKind),
 					Namespace: new(gatewayv1.Namespace(gateway.Namespace)), Name: gatewayv1.ObjectName(gateway.Name),
 				},
-				[]metav1.Condition{is(gatewayv1.RouteConditionAccepted, gatewayv1.RouteReasonAccepted, ""), resolved},
+				[]metav1.Condition{accepted, resolved},
 			})
 		}
 	}
-}
-
-// pickerFault says why a pool's endpointPickerRef leads nowhere; empty if it leads somewhere, or there is none. Our own Envoys do not
-// follow it.
-func pickerFault(ip *pool.InferencePool, services map[objects.Name]*objects.Service) string {
-	ref := ip.Spec.EndpointPickerRef
-	if ref == nil {
-		return ""
-	}
-	if kind := ref.Kind; kind != "" && kind != objects.ServiceKind || ptr.Deref(ref.Group, "") != "" {
-		return fmt.Sprintf("spec.endpointPickerRef names %s %s of group %q: name a Service", kind, ref.Name, ptr.Deref(ref.Group, ""))
-	}
-	name := objects.Name{Namespace: ip.Namespace, Name: ref.Name}
-	switch s := services[name]; {
-	case s == nil:
-		return fmt.Sprintf("spec.endpointPickerRef names Service %s, which does not exist", name)
-	case s.External:
-		return fmt.Sprintf("spec.endpointPickerRef names Service %s, which is of type ExternalName and has no endpoints", name)
-	}
-	return ""
 }
 
 // keyOf is the same for references that say the same of an object of one namespace, whether they say what is the default or not.

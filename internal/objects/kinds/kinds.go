@@ -67,7 +67,8 @@ func All() []Kind {
 		}),
 		Of(Row[pool.InferencePool, pool.InferencePool]{
 			Resource: pool.SchemeGroupVersion.WithResource("inferencepools"), Kind: pool.Kind, List: new(pool.InferencePoolList),
-			Folder: checked(objects.CheckPool),
+			Folder: checked(objects.CheckFolderPool),
+			Server: checked(objects.CheckPool),
 			Trim: func(p *pool.InferencePool) {
 				TrimMeta(&p.ObjectMeta)
 				p.Status = pool.Status{}

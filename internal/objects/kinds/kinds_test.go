@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -95,5 +96,20 @@ func TestVersionsThatDifferInWhatNobodyReadsAreTheSame(t *testing.T) {
 		if diff := cmp.Diff(kept[0], kept[1], cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 			t.Errorf("%s: two versions differ:\n%s", k.Kind, diff)
 		}
+	}
+}
+
+// A protocol of endpoints that newer CRDs know is told in the pool's status, and where there is none the file is refused.
+func TestAProtocolThatHeadgateDoesNotSpeak(t *testing.T) {
+	i := slices.IndexFunc(All(), func(k Kind) bool { return k.Kind == pool.Kind })
+	is := &pool.InferencePool{Spec: pool.Spec{
+		Selector: pool.LabelSelector{MatchLabels: map[string]string{"app": "llama"}}, TargetPorts: []pool.Port{{Number: 8000}}, AppProtocol: "kubernetes.io/h3",
+	}}
+	is.Name = "llama"
+	if _, faults := All()[i].Server(is); len(faults) > 0 {
+		t.Errorf("of an API server it is refused: %v", faults)
+	}
+	if _, faults := All()[i].Folder(is); len(faults) != 1 || faults[0].Field != "spec.appProtocol" {
+		t.Errorf("of a folder it gets %v", faults)
 	}
 }
