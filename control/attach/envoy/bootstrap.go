@@ -179,7 +179,7 @@ func reach(c *clusterv3.Cluster, p Place) error {
 			}},
 		}},
 	}})
-	c.TransportSocket = &corev3.TransportSocket{Name: "envoy.transport_sockets.tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}
+	c.TransportSocket = &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}
 	return err
 }
 

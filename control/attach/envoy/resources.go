@@ -17,7 +17,6 @@ import (
 	inspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
-	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -140,7 +139,7 @@ func downstreamTLS(l *plan.Listener, o Options) (*corev3.TransportSocket, error)
 	if err != nil {
 		return nil, err
 	}
-	return &corev3.TransportSocket{Name: "envoy.transport_sockets.tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}, nil
+	return &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}, nil
 }
 
 func secretName(name objects.Name) string { return "secret/" + name.String() }
@@ -172,11 +171,14 @@ func (t *Template) chain(routes string, o Options) (*listenerv3.FilterChain, err
 			}
 		}
 	}
-	grpc, err := grpcMapper()
+	if err := t.gatewayFilters(m); err != nil {
+		return nil, err
+	}
+	untouched, err := untouched()
 	if err != nil {
 		return nil, err
 	}
-	m.LocalReplyConfig.Mappers = append([]*hcmv3.ResponseMapper{grpc}, m.GetLocalReplyConfig().GetMappers()...)
+	m.LocalReplyConfig.Mappers = append(untouched, m.GetLocalReplyConfig().GetMappers()...)
 	for _, log := range m.GetAccessLog() {
 		if log.GetName() == outcomeLog {
 			if log.Filter, err = celFilter(fmt.Sprintf("%q in xds.route_metadata.filter_metadata", inference)); err != nil {
@@ -221,19 +223,24 @@ const (
 	corsFilter    = "envoy.filters.http.cors"
 	extProcFilter = "envoy.filters.http.ext_proc"
 	routerFilter  = "envoy.filters.http.router"
+	tlsSocket     = "envoy.transport_sockets.tls"
 	httpOptions   = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 )
 
 // enabledByRoutes says whether a filter is for some routes alone. That of CORS does nothing without a policy.
 func enabledByRoutes(name string) bool { return name != corsFilter && name != routerFilter }
 
-// grpcMapper leaves Envoy's replies to gRPC calls as they are: a status in trailers. The first mapper that matches counts.
-func grpcMapper() (*hcmv3.ResponseMapper, error) {
-	f, err := celFilter("request.headers['content-type'].startsWith('application/grpc')")
-	if err != nil {
-		return nil, err
+// untouched leaves replies as they are: Envoy's to gRPC calls, a status in trailers; and those of other endpoint pickers, which give no
+// details, as Envoy does of its own. The first mapper that matches counts.
+func untouched() (all []*hcmv3.ResponseMapper, err error) {
+	for _, expression := range []string{"request.headers['content-type'].startsWith('application/grpc')", "response.code_details == ''"} {
+		f, err := celFilter(expression)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, &hcmv3.ResponseMapper{Filter: f})
 	}
-	return &hcmv3.ResponseMapper{Filter: f}, nil
+	return all, nil
 }
 
 func celFilter(expression string) (*accesslogv3.AccessLogFilter, error) {
@@ -249,30 +256,27 @@ func celFilter(expression string) (*accesslogv3.AccessLogFilter, error) {
 // clusterOf returns a cluster. Endpoints come from beside: a pool's from extproc, a Service's from control, each on a stream of its own,
 // so that a cluster that changes waits for nobody (Envoy warms it until its endpoints are sent again).
 func (t *Template) clusterOf(c *plan.Cluster, o Options) (*clusterv3.Cluster, error) {
-	if c.Pool {
-		is := proto.CloneOf(t.pool)
-		is.Name, is.EdsClusterConfig.ServiceName = c.Name, c.Name
-		is.EdsClusterConfig.EdsConfig.InitialFetchTimeout = durationpb.New(warming)
-		return is, nil
+	switch {
+	case c.Pool:
+		return t.poolCluster(c)
+	case c.Picker:
+		return t.pickerCluster(c, o)
 	}
-	is := &clusterv3.Cluster{
+	is := t.serviceCluster(c, o)
+	if c.H2C {
+		return is, speakHTTP2(is, new(corev3.Http2ProtocolOptions))
+	}
+	return is, nil
+}
+
+// serviceCluster returns the cluster of a port of a Service.
+func (t *Template) serviceCluster(c *plan.Cluster, o Options) *clusterv3.Cluster {
+	return &clusterv3.Cluster{
 		Name: c.Name, ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS},
 		EdsClusterConfig: &clusterv3.Cluster_EdsClusterConfig{ServiceName: c.Name, EdsConfig: o.Services},
 		ConnectTimeout:   t.pool.GetConnectTimeout(), CircuitBreakers: t.pool.GetCircuitBreakers(),
 		UpstreamConnectionOptions: t.pool.GetUpstreamConnectionOptions(), LbPolicy: clusterv3.Cluster_LEAST_REQUEST,
 	}
-	if c.H2C {
-		options, err := anypb.New(&httpv3.HttpProtocolOptions{UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
-			ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
-				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: new(corev3.Http2ProtocolOptions)},
-			},
-		}})
-		if err != nil {
-			return nil, err
-		}
-		is.TypedExtensionProtocolOptions = map[string]*anypb.Any{httpOptions: options}
-	}
-	return is, nil
 }
 
 // routesOf returns the routes of a port: over TLS those of each listener by itself, else all as one.
@@ -305,6 +309,9 @@ func (t *Template) hostsOf(l *plan.Listener) (all []*routev3.VirtualHost, err er
 				return nil, fmt.Errorf("%s: %w", h.Rules[i].Of, err)
 			}
 			is.Routes = append(is.Routes, r)
+			if f := h.Rules[i].Forward; f != nil && f.Open != "" {
+				is.Routes = append(is.Routes, unnamed(r, f.Open))
+			}
 		}
 		all = append(all, is)
 	}

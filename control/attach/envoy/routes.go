@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"cmp"
+	"maps"
 	"regexp"
 	"strconv"
 	"strings"
@@ -56,6 +57,7 @@ func (t *Template) byModel(is *routev3.Route, r *plan.Rule, listener string) err
 	action.ClusterSpecifier = &routev3.RouteAction_ClusterHeader{ClusterHeader: wire.PoolHeader}
 	is.Action = &routev3.Route_Route{Route: action}
 	t.infer(is)
+	t.toPool(is)
 	is.RequestHeadersToRemove = append(is.RequestHeadersToRemove, wire.PoolHeader) // engines need not know it
 	filters, err := t.enabled(wire.ListenerMetadata, listener, r)
 	if err != nil {
@@ -65,11 +67,14 @@ func (t *Template) byModel(is *routev3.Route, r *plan.Rule, listener string) err
 	return nil
 }
 
-// infer makes a route one that extproc decides on.
+// infer makes a route one that extproc decides on, and toPool one that leads to a pool, whoever picks.
 func (t *Template) infer(is *routev3.Route) {
 	is.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{inference: {}}}
-	is.RequestBodyBufferLimit = t.host.GetRequestBodyBufferLimit()
 	is.RequestHeadersToAdd = append(is.RequestHeadersToAdd, t.host.GetRequestHeadersToAdd()...)
+}
+
+func (t *Template) toPool(is *routev3.Route) {
+	is.RequestBodyBufferLimit = t.host.GetRequestBodyBufferLimit()
 	is.ResponseHeadersToRemove = append(is.ResponseHeadersToRemove, t.host.GetResponseHeadersToRemove()...)
 }
 
@@ -136,8 +141,11 @@ func (t *Template) forwardTo(is *routev3.Route, r *plan.Rule) error {
 	}
 	weighted := new(routev3.WeightedCluster)
 	for i := range f.Backends {
-		if _, ok := wire.PoolOf(f.Backends[i].Cluster); ok && action.RetryPolicy == nil {
+		if _, pool := wire.PoolOf(f.Backends[i].Cluster); pool && action.RetryPolicy == nil {
 			action.RetryPolicy = t.forward.GetRetryPolicy()
+			t.toPool(is)
+		}
+		if f.Backends[i].Picker == wire.ExtprocCluster && is.Metadata == nil {
 			t.infer(is)
 		}
 		c, err := t.weight(&f.Backends[i], r)
@@ -195,14 +203,28 @@ func (t *Template) weight(b *plan.Backend, r *plan.Rule) (*routev3.WeightedClust
 	if b.Cluster == "" {
 		is.Name = nowhere
 	}
-	if pool, ok := wire.PoolOf(b.Cluster); ok {
-		filters, err := t.enabled(wire.PoolMetadata, pool, r)
-		if err != nil {
-			return nil, err
-		}
-		is.TypedPerFilterConfig = filters
+	filters, err := t.askedAbout(b, r)
+	is.TypedPerFilterConfig = filters
+	return is, err
+}
+
+// askedAbout returns what has the picker of a backend asked.
+func (t *Template) askedAbout(b *plan.Backend, r *plan.Rule) (map[string]*anypb.Any, error) {
+	pool, _ := wire.PoolOf(b.Cluster)
+	switch b.Picker {
+	case "":
+		return nil, nil
+	case wire.ExtprocCluster:
+	default:
+		return asked(b.Picker)
 	}
-	return is, nil
+	all, err := t.enabled(wire.PoolMetadata, pool, r)
+	if err != nil || !b.Open {
+		return all, err
+	}
+	guard, err := guarded(r)
+	maps.Copy(all, guard)
+	return all, err
 }
 
 // redirectCodes are Envoy's words for the codes of redirects.

@@ -16,20 +16,17 @@ import (
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stream/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/content_parsers/json/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_to_metadata/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/json_to_metadata/v3"
-	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/lua/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/sse_to_metadata/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/upstream_codec/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
-	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
-	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/override_host/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/round_robin/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/subset/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/fixed_heap/v3"
-	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -46,6 +43,7 @@ type Template struct {
 	host      *routev3.VirtualHost
 	forward   *routev3.RouteAction // to endpoints
 	pool      *clusterv3.Cluster
+	patience  *durationpb.Duration // with an answer of a picker
 }
 
 // Read takes envoy.yaml apart.
@@ -76,6 +74,14 @@ func Read(text []byte) (*Template, error) {
 		if c.GetName() == wire.EndpointsCluster {
 			t.pool = c
 		}
+	}
+	for _, f := range t.manager.GetHttpFilters() {
+		if is := new(extprocv3.ExternalProcessor); f.GetTypedConfig().UnmarshalTo(is) == nil {
+			t.patience = is.GetMessageTimeout()
+		}
+	}
+	if len(t.manager.GetEarlyHeaderMutationExtensions()) != 1 {
+		return nil, errors.New("want one early_header_mutation_extension")
 	}
 	if t.forward.GetCluster() != wire.EndpointsCluster || t.pool == nil {
 		return nil, fmt.Errorf("want a last route that leads to a cluster %s", wire.EndpointsCluster)

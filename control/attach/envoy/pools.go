@@ -1,0 +1,277 @@
+package envoy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	mutationv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/mutation_rules/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	mutatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
+	luav3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/lua/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	earlyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
+	leastv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/least_request/v3"
+	overridev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/override_host/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/control/attach/plan"
+)
+
+// poolCluster returns the cluster of a pool: that of envoy.yaml, with endpoints of its own.
+func (t *Template) poolCluster(c *plan.Cluster) (*clusterv3.Cluster, error) {
+	is := proto.CloneOf(t.pool)
+	is.Name, is.EdsClusterConfig.ServiceName = c.Name, c.Name
+	is.EdsClusterConfig.EdsConfig.InitialFetchTimeout = durationpb.New(warming)
+	if c.H2C {
+		if err := speakHTTP2(is, new(corev3.Http2ProtocolOptions)); err != nil {
+			return nil, err
+		}
+	}
+	if c.Open {
+		return is, failOpen(is)
+	}
+	return is, nil
+}
+
+// speakHTTP2 has Envoy speak HTTP/2 to a cluster, and leaves what else is said of how it speaks.
+func speakHTTP2(c *clusterv3.Cluster, how *corev3.Http2ProtocolOptions) error {
+	options := new(httpv3.HttpProtocolOptions)
+	if said := c.GetTypedExtensionProtocolOptions()[httpOptions]; said != nil {
+		if err := said.UnmarshalTo(options); err != nil {
+			return err
+		}
+	}
+	options.UpstreamProtocolOptions = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+		ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: how},
+	}}
+	config, err := anypb.New(options)
+	if err != nil {
+		return err
+	}
+	c.TypedExtensionProtocolOptions = map[string]*anypb.Any{httpOptions: config}
+	return nil
+}
+
+// failOpen has one of a pool's endpoints serve what nobody has picked for: in the place of the fallback that finds none.
+func failOpen(c *clusterv3.Cluster) error {
+	for _, p := range c.GetLoadBalancingPolicy().GetPolicies() {
+		is := new(overridev3.OverrideHost)
+		if p.GetTypedExtensionConfig().GetTypedConfig().UnmarshalTo(is) != nil {
+			continue
+		}
+		least, err := anypb.New(new(leastv3.LeastRequest))
+		if err != nil {
+			return err
+		}
+		is.FallbackPolicy = &clusterv3.LoadBalancingPolicy{Policies: []*clusterv3.LoadBalancingPolicy_Policy{{
+			TypedExtensionConfig: &corev3.TypedExtensionConfig{Name: "envoy.load_balancing_policies.least_request", TypedConfig: least},
+		}}}
+		return p.GetTypedExtensionConfig().GetTypedConfig().MarshalFrom(is)
+	}
+	return fmt.Errorf("envoy.yaml: want a cluster %s with the policy override_host", wire.EndpointsCluster)
+}
+
+// How soon a picker that is down is known to be, and one that is back. The request that meets it first may fail, for what was sent to a
+// picker of its body cannot be sent elsewhere.
+const (
+	pickerProbe = time.Second
+	pickerOut   = 10 * time.Second // if no probe finds it back before
+	pickerPing  = 5 * time.Second  // of one that takes connections and says nothing
+)
+
+// pickerCluster returns the cluster of an endpoint picker that others run: a Service, asked by HTTP/2 over TLS, whose certificate says
+// nothing, since each makes its own. One whose endpoints are all down is asked no more: what it does not pick for is as if it had failed.
+func (t *Template) pickerCluster(c *plan.Cluster, o Options) (*clusterv3.Cluster, error) {
+	is := t.serviceCluster(c, o)
+	is.ConnectTimeout = durationpb.New(pickerProbe)
+	is.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: new(typev3.Percent)}
+	is.HealthChecks = []*corev3.HealthCheck{{
+		Timeout: durationpb.New(pickerProbe), Interval: durationpb.New(pickerProbe), NoTrafficInterval: durationpb.New(pickerProbe),
+		UnhealthyThreshold: wrapperspb.UInt32(1), HealthyThreshold: wrapperspb.UInt32(1),
+		HealthChecker: &corev3.HealthCheck_TcpHealthCheck_{TcpHealthCheck: new(corev3.HealthCheck_TcpHealthCheck)}, // not all answer gRPC's
+	}}
+	is.OutlierDetection = &clusterv3.OutlierDetection{
+		SplitExternalLocalOriginErrors: true, ConsecutiveLocalOriginFailure: wrapperspb.UInt32(1), EnforcingConsecutiveLocalOriginFailure: wrapperspb.UInt32(100),
+		EnforcingConsecutive_5Xx: wrapperspb.UInt32(0), EnforcingConsecutiveGatewayFailure: wrapperspb.UInt32(0),
+		EnforcingSuccessRate: wrapperspb.UInt32(0), EnforcingLocalOriginSuccessRate: wrapperspb.UInt32(0),
+		MaxEjectionPercent: wrapperspb.UInt32(100), BaseEjectionTime: durationpb.New(pickerOut), Interval: durationpb.New(pickerProbe),
+	}
+	ping := &corev3.KeepaliveSettings{Interval: durationpb.New(pickerPing), Timeout: durationpb.New(pickerProbe)}
+	if err := speakHTTP2(is, &corev3.Http2ProtocolOptions{ConnectionKeepalive: ping}); err != nil || c.H2C {
+		return is, err
+	}
+	config, err := anypb.New(&tlsv3.UpstreamTlsContext{CommonTlsContext: &tlsv3.CommonTlsContext{AlpnProtocols: []string{"h2"}}})
+	is.TransportSocket = &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}
+	return is, err
+}
+
+// unnamed has a route whose cluster extproc names take the requests for which it has, and returns the route for those for which it has not,
+// yet or because it is down: to a pool.
+func unnamed(named *routev3.Route, pool string) *routev3.Route {
+	is := proto.CloneOf(named)
+	is.GetRoute().ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: pool}
+	named.Match.Headers = append(named.Match.Headers, &routev3.HeaderMatcher{
+		Name: wire.PoolHeader, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true},
+	})
+	return is
+}
+
+// Filters that no Envoy but that of a Gateway has. Listeners always have them, so that none drains where a route comes to need one.
+const (
+	pickerFilter = "headgate.picker"
+	guardFilter  = "headgate.guard"
+	stripFilter  = "headgate.strip"
+)
+
+// gatewayFilters adds them to the filters of envoy.yaml, before the router. Headers by which clients speak to pickers are taken away only
+// after a picker has seen them, but for those that would choose for it.
+func (t *Template) gatewayFilters(m *hcmv3.HttpConnectionManager) error {
+	early, late, err := controlHeaders(m)
+	if err != nil {
+		return err
+	}
+	filters := []struct {
+		name   string
+		off    bool
+		config proto.Message
+	}{
+		{pickerFilter, true, t.picker()},
+		{guardFilter, true, &luav3.Lua{DefaultSourceCode: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: guard}}}},
+		{stripFilter, false, &mutatev3.HeaderMutation{Mutations: &mutatev3.Mutations{RequestMutations: late}}},
+	}
+	at := slices.IndexFunc(m.GetHttpFilters(), func(f *hcmv3.HttpFilter) bool { return f.GetName() == routerFilter })
+	for i, f := range filters {
+		config, err := anypb.New(f.config)
+		if err != nil {
+			return err
+		}
+		m.HttpFilters = slices.Insert(m.GetHttpFilters(), at+i, &hcmv3.HttpFilter{
+			Name: f.name, Disabled: f.off, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: config},
+		})
+	}
+	return m.GetEarlyHeaderMutationExtensions()[0].GetTypedConfig().MarshalFrom(&earlyv3.HeaderMutation{Mutations: early})
+}
+
+// controlHeaders parts the headers that envoy.yaml takes from requests into those that would choose for a picker or for Envoy, and those
+// that tell a picker something.
+func controlHeaders(m *hcmv3.HttpConnectionManager) (early, late []*mutationv3.HeaderMutation, err error) {
+	all := new(earlyv3.HeaderMutation)
+	if err := m.GetEarlyHeaderMutationExtensions()[0].GetTypedConfig().UnmarshalTo(all); err != nil {
+		return nil, nil, err
+	}
+	for _, h := range all.GetMutations() {
+		if prefix := h.GetRemoveOnMatch().GetKeyMatcher().GetPrefix(); prefix != "" && strings.HasPrefix(wire.DestinationHeader, prefix) {
+			early = append(early, h)
+		} else {
+			late = append(late, h)
+		}
+	}
+	return early, late, nil
+}
+
+// picker is the filter by which an endpoint picker of others is asked, which the route names. Nothing of an answer's body goes through it,
+// so that a crash cuts no answer; the exchange stays open until the answer ends, by which the picker knows.
+func (t *Template) picker() *extprocv3.ExternalProcessor {
+	const metadata = wire.DestinationNamespace
+	return &extprocv3.ExternalProcessor{
+		StatPrefix:  "picker",
+		GrpcService: grpcService(wire.ExtprocCluster, wire.ExtprocCluster), // until a route says another
+		// A picker that fails costs the pick, and what the cluster does without one is what the pool's failureMode says.
+		FailureModeAllow: true,
+		StatusOnError:    &typev3.HttpStatus{Code: typev3.StatusCode_ServiceUnavailable},
+		MessageTimeout:   t.patience,
+		ProcessingMode: &extprocv3.ProcessingMode{
+			RequestHeaderMode: extprocv3.ProcessingMode_SEND, RequestBodyMode: extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED, RequestTrailerMode: extprocv3.ProcessingMode_SEND,
+			ResponseHeaderMode: extprocv3.ProcessingMode_SEND, ResponseBodyMode: extprocv3.ProcessingMode_NONE, ResponseTrailerMode: extprocv3.ProcessingMode_SKIP,
+		},
+		RouteCacheAction: extprocv3.ExternalProcessor_RETAIN,
+		MutationRules: &mutationv3.HeaderMutationRules{ // some pickers send back every header that they have seen
+			DisallowExpression: &matcherv3.RegexMatcher{Regex: ":.*|connection|keep-alive|te|trailer|transfer-encoding|upgrade"},
+		},
+		MetadataOptions: &extprocv3.MetadataOptions{
+			ForwardingNamespaces: &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{metadata}},
+			ReceivingNamespaces:  &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{metadata}},
+		},
+	}
+}
+
+func grpcService(cluster, authority string) *corev3.GrpcService {
+	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: cluster, Authority: authority}}}
+}
+
+// asked has the picker of a pool asked.
+func asked(picker string) (map[string]*anypb.Any, error) {
+	config, err := anypb.New(&extprocv3.ExtProcPerRoute{Override: &extprocv3.ExtProcPerRoute_Overrides{Overrides: &extprocv3.ExtProcOverrides{
+		GrpcService: grpcService(picker, plan.PickerAuthority(picker)),
+	}}})
+	if err != nil {
+		return nil, err
+	}
+	return turnedOn(pickerFilter, config)
+}
+
+// turnedOn turns a filter on for a route, with what the route says to it.
+func turnedOn(name string, config *anypb.Any) (map[string]*anypb.Any, error) {
+	on, err := anypb.New(&routev3.FilterConfig{Config: config})
+	return map[string]*anypb.Any{name: on}, err
+}
+
+// guard lets no request through to a pool that fails open, for which extproc has not picked, but inference: extproc is who knows which
+// paths of engines are closed.
+const guard = `
+function envoy_on_request(request)
+  local lb = request:streamInfo():dynamicMetadata():get("envoy.lb")
+  if lb ~= nil and lb["x-gateway-destination-endpoint"] ~= nil then return end
+  local headers = request:headers()
+  local path = string.match(headers:get(":path"), "^[^?]*")
+  if headers:get(":method") == "POST" and request:filterContext():get(path) then return end
+  request:respond({[":status"] = "503"}, "")
+end
+`
+
+// guarded has the guard let the paths through that engines get as inference, as a rule's requests have them.
+func guarded(rule *plan.Rule) (map[string]*anypb.Any, error) {
+	paths := make(map[string]any)
+	for _, path := range wire.InferencePaths {
+		if asked, ok := before(rule, path); ok {
+			paths[asked] = true
+		}
+	}
+	context, err := structpb.NewStruct(paths)
+	if err != nil {
+		return nil, err
+	}
+	config, err := anypb.New(&luav3.LuaPerRoute{FilterContext: context})
+	if err != nil {
+		return nil, err
+	}
+	return turnedOn(guardFilter, config)
+}
+
+// before returns the path that a rule's requests have whose engines get another, false where there is none, or more than one.
+func before(rule *plan.Rule, path string) (string, bool) {
+	c := rule.Forward.Path
+	switch {
+	case c == nil:
+		return path, true
+	case c.Whole:
+		return rule.Match.Path, c.With == path && rule.Match.Kind == plan.Exact
+	}
+	rest, ok := strings.CutPrefix(path, strings.TrimRight(c.With, "/"))
+	asked := strings.TrimRight(rule.Match.Path, "/") + rest
+	return asked, ok && wire.Rewrite{Prefix: rule.Match.Path, With: c.With}.Path(asked) == path
+}
