@@ -226,10 +226,16 @@ func TestAnEngineThatIsKilledGetsNothingAfterItsFirstRefusal(t *testing.T) {
 // streams opens streams and returns when each of them flows. What is wrong with its end comes from the channel.
 func (s *stack) streams(n, tokens int) <-chan error {
 	s.t.Helper()
+	return s.streamsOf(n, func(i int) request { return completion(adapters[i%len(adapters)], tokens, true) })
+}
+
+// streamsOf opens streams by these requests.
+func (s *stack) streamsOf(n int, of func(i int) request) <-chan error {
+	s.t.Helper()
 	ends := make(chan error, n)
 	begun := make(chan struct{}, n)
 	for i := range n {
-		response, err := s.open(s.t.Context(), completion(adapters[i%len(adapters)], tokens, true))
+		response, err := s.open(s.t.Context(), of(i))
 		if err != nil {
 			s.t.Fatal(err)
 		}

@@ -414,6 +414,9 @@ func (s *stack) open(ctx context.Context, r request) (*http.Response, error) {
 	for k, v := range r.header {
 		q.Header.Set(k, v)
 	}
+	if host := r.header["Host"]; host != "" {
+		q.Host = host
+	}
 	if r.header["Transfer-Encoding"] == "chunked" {
 		q.ContentLength = -1 // or Go's client states the length
 	}

@@ -1,0 +1,332 @@
+package e2e
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/internal/listen"
+	"github.com/headgate/headgate/test/process"
+)
+
+// picker is an endpoint picker of its own: an extproc that is asked as other gateways ask one, for a pool.
+func (s *stack) picker(pool string) *process.Process {
+	s.t.Helper()
+	starter := process.NewStarter()
+	host := s.pickerHost()
+	p, err := starter.Start("picker-"+pool, s.Dir, exec.Command(programs.Extproc, "--objects", s.objects, "--pool-name", pool, "--grpc-host", host, "--grpc-health-port", "-1",
+		"--metrics-host", host, "--picks", "3", "--conformance-headers"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		p.Stop(5 * time.Second)
+		close(starter)
+	})
+	if err := p.AwaitOK(s.t.Context(), "http://"+host+":9090/readyz"); err != nil {
+		s.t.Fatal(err)
+	}
+	return p
+}
+
+func (s *stack) pickerHost() string { return strings.TrimSuffix(s.Listen, "1:8080") + "51" }
+
+// picked is a pool of the engines whose endpoints a Service picks, and an HTTPRoute that leads there by a host of the same name; with more
+// fields of the reference, and of the Service's port, where the Service is at an address.
+func picked(pool, more, port, address string) string {
+	host, number, _ := strings.Cut(address, ":")
+	return fmt.Sprintf(`apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: {name: %[1]s}
+spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}], endpointPickerRef: {name: %[1]s-picker, port: {number: 9002}%[2]s}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: %[1]s-picker}
+spec: {selector: {app: picker}, ports: [{name: grpc, port: 9002%[3]s}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: %[1]s-picker-1, labels: {kubernetes.io/service-name: %[1]s-picker}}
+addressType: IPv4
+ports: [{name: grpc, port: %[5]s, protocol: TCP}]
+endpoints: [{addresses: ['%[4]s']}]
+---
+`, pool, more, port, host, number) + toPool(pool, pool)
+}
+
+// toPool is an HTTPRoute of a host, NAME.test, that leads to a pool.
+func toPool(name, pool string) string {
+	return fmt.Sprintf("apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: %[1]s}\nspec:\n  parentRefs: [{name: gateway}]\n  hostnames: [%[1]s.test]\n"+
+		"  rules: [{backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: %[2]s}]}]\n", name, pool)
+}
+
+// plain has a port speak HTTP/2 without TLS.
+const plain = ", appProtocol: kubernetes.io/h2c"
+
+// at sends a request to a host, NAME.test.
+func at(name string, r request) request {
+	header := map[string]string{"Host": name + ".test"}
+	for k, v := range r.header {
+		header[k] = v
+	}
+	r.header = header
+	return r
+}
+
+// awaitRoute waits until requests to a host, NAME.test, reach a pool by their route: LLMRoutes do not know the engines' own name.
+func (s *stack) awaitRoute(name string) {
+	s.t.Helper()
+	s.await("requests to "+name+".test reach the pool", func() bool { return s.must(at(name, completion(baseName, 1, false))).status == http.StatusOK })
+}
+
+// overTLS listens with a certificate that nobody knows, and passes on what comes.
+func overTLS(t *testing.T, address, to string) {
+	t.Helper()
+	certificate, err := listen.SelfSigned(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := tls.Listen("tcp", address, &tls.Config{Certificates: []tls.Certificate{*certificate}, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			from, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer from.Close()
+				on, err := net.Dial("tcp", to)
+				if err != nil {
+					return
+				}
+				defer on.Close()
+				go func() { _, _ = io.Copy(on, from) }()
+				_, _ = io.Copy(from, on)
+			}()
+		}
+	}()
+}
+
+// A pool's own picker decides, and not the extproc beside Envoy: it is asked over TLS with a certificate that nobody knows.
+func TestAPoolHasItsOwnPicker(t *testing.T) {
+	t.Parallel()
+	s := start(t, throughGateway)
+	prefix := strings.TrimSuffix(s.Listen, "1:8080")
+	s.picker("theirs")
+	overTLS(t, prefix+"52:9443", s.pickerHost()+":9002")
+	s.write("theirs.yaml", picked("theirs", "", "", prefix+"52:9443"))
+	s.awaitRoute("theirs")
+	for n := 1; n <= 4; n++ {
+		q := at("theirs", completion(baseName, 2, n%2 == 0))
+		q.header["Test-Epp-Endpoint-Selection"] = s.endpoint(n)
+		a := s.must(q)
+		if a.status != http.StatusOK || a.served != s.endpoint(n) || a.header.Get("x-conformance-test-served-endpoint") != s.endpoint(n) {
+			t.Errorf("%d from %s, said to be %s, want %s: %s", a.status, a.served, a.header.Get("x-conformance-test-served-endpoint"), s.endpoint(n), a.body)
+		}
+	}
+	if n := s.sum(s.Metrics, "headgate_picks_total", "pool", "default/theirs"); n != 0 {
+		t.Errorf("the extproc beside Envoy picked %v times", n)
+	}
+}
+
+// A picker is killed: no stream that flows is cut. A pool that fails open is served on, one that does not gets 503, and once the picker is
+// back it picks again.
+func TestAPickerDiesAndNoStreamDoes(t *testing.T) {
+	t.Parallel()
+	s := start(t, throughGateway)
+	picker := s.picker("closed")
+	address := s.pickerHost() + ":9002"
+	s.write("closed.yaml", picked("closed", "", plain, address))
+	s.write("open.yaml", picked("open", ", failureMode: FailOpen", plain, address))
+	s.awaitRoute("closed")
+	s.awaitRoute("open")
+	const streams = 16
+	ends := s.streamsOf(streams, func(i int) request { return at([]string{"closed", "open"}[i%2], completion(baseName, 2000, true)) })
+	large := strings.Repeat("x", 600_000)
+	ask := func(name string, i int) answer {
+		switch i % 5 {
+		case 3:
+			return s.must(at(name, request{body: fmt.Sprintf(`{"model":%q,"prompt":"x","user":%q,"max_tokens":1}`, baseName, large)}))
+		case 4:
+			return s.must(at(name, request{method: "GET", path: "/v1/models"}))
+		}
+		return s.must(at(name, completion(baseName, 1, i%2 == 0)))
+	}
+	picker.Kill()
+	first := 0
+	s.promised(time.Second, "the pool that fails open is served on", func() bool {
+		first++
+		return ask("open", 0).status == http.StatusOK
+	})
+	t.Logf("request %d after the kill was the first to be served", first)
+	for i := range 40 {
+		if a := ask("open", i); a.status != http.StatusOK {
+			t.Errorf("request %d of the pool that fails open gets %d %s", i, a.status, a.body)
+		}
+		a := ask("closed", i)
+		refused(t, fmt.Sprintf("request %d of the pool that does not", i), a, http.StatusServiceUnavailable, "no_endpoint")
+	}
+	for range streams {
+		if err := <-ends; err != nil {
+			t.Errorf("a stream did not survive: %v", err)
+		}
+	}
+	s.picker("closed")
+	s.promised(5*time.Second, "the picker is asked again", func() bool {
+		return ask("closed", 0).status == http.StatusOK && ask("open", 0).header.Get("x-conformance-test-served-endpoint") != ""
+	})
+}
+
+// The extproc beside Envoy is killed: a pool that names it as its picker and fails open serves inference on, and nothing else, by routes of
+// both kinds; one that does not gets 503.
+func TestAPoolFailsOpenWithoutExtproc(t *testing.T) {
+	t.Parallel()
+	s := start(t, throughGateway)
+	prefix := strings.TrimSuffix(s.Listen, "1:8080")
+	const ours = "apiVersion: v1\nkind: Service\nmetadata: {name: ours}\nspec: {selector: {app.kubernetes.io/name: headgate}, ports: [{port: 9002}]}\n---\n"
+	pool := func(name, mode string) string {
+		first, rest, _ := strings.Cut(engines(prefix, 4), "---")
+		first = strings.Replace(first, "name: pool}", "name: "+name+"}", 1)
+		first = strings.Replace(first, "targetPorts", "endpointPickerRef: {name: ours, port: {number: 9002}, failureMode: "+mode+"}, targetPorts", 1)
+		if name != "pool" {
+			return first
+		}
+		return first + "---" + rest
+	}
+	s.write("ours.yaml", ours+pool("closed", "FailClose")+"---\n"+toPool("closed", "closed")+"---\n"+toPool("open", "pool")+"---\n"+
+		strings.Replace(byPath("/servers"), "{name: gateway}]", "{name: gateway}]\n  hostnames: [open.test]", 1))
+	s.write("engines.yaml", pool("pool", "FailOpen"))
+	s.awaitRoute("closed")
+	rewritten := at("open", request{path: "/servers/v1/completions?x=/y", body: completion("a01", 1, false).body})
+	s.await("the routes are in force", func() bool { return s.must(rewritten).status == http.StatusOK })
+	ends := s.streamsOf(16, func(i int) request { return at([]string{"closed", "open"}[i%2], completion("a01", 2000, true)) })
+	s.Extproc.Kill()
+	for range 5 {
+		for _, q := range []struct {
+			what   string
+			r      request
+			status int
+		}{
+			{"inference by an LLMRoute", completion("a01", 1, false), 200},
+			{"inference by an HTTPRoute", at("open", completion("a01", 1, true)), 200},
+			{"inference by an HTTPRoute that rewrites paths", rewritten, 200},
+			{"inference of a pool that fails closed", at("closed", completion("a01", 1, false)), 503},
+			{"a list by an LLMRoute", request{method: "GET", path: "/v1/models"}, 503},
+			{"a list by an HTTPRoute", at("open", request{method: "GET", path: "/v1/models"}), 503},
+			{"a closed path", at("open", request{path: "/v1/load_lora_adapter", body: `{"lora_name":"stolen","lora_path":"sim:"}`}), 503},
+			{"a closed path that is rewritten", at("open", request{path: "/servers/v1/load_lora_adapter", body: `{"lora_name":"stolen","lora_path":"sim:"}`}), 503},
+			{"a path that only looks rewritten", at("open", request{path: "/servers/servers/v1/completions", body: completion("a01", 1, false).body}), 503},
+			{"metrics", at("open", request{method: "GET", path: "/metrics"}), 503},
+			{"another method", at("open", request{method: "PUT", body: completion("a01", 1, false).body}), 503},
+			{"a header that names an endpoint", at("closed", request{body: completion("a01", 1, false).body, header: map[string]string{"X-Gateway-Destination-Endpoint": s.endpoint(1)}}), 503},
+			{"a header that names a pool", request{method: "GET", path: "/v1/models", header: map[string]string{"X-Gateway-Pool-Cluster": s.cluster()}}, 503},
+		} {
+			a := s.must(q.r)
+			if q.status == http.StatusServiceUnavailable {
+				refused(t, q.what, a, q.status, "no_endpoint")
+			} else if a.status != q.status {
+				t.Errorf("%s gets %d %s", q.what, a.status, a.body)
+			}
+		}
+	}
+	for range cap(ends) {
+		if err := <-ends; err != nil {
+			t.Errorf("a stream did not survive: %v", err)
+		}
+	}
+	if err := s.StartExtproc(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.await("extproc decides again", func() bool {
+		return s.must(request{method: "GET", path: "/v1/models"}).status == http.StatusOK && s.must(at("closed", completion("a01", 1, false))).status == http.StatusOK
+	})
+	refused(t, "a closed path", s.must(at("open", request{path: "/v1/load_lora_adapter", body: `{"lora_name":"stolen"}`})), 404, "unknown_url")
+}
+
+// engine is a server that is no engine of a known kind, and says by which protocol it was asked.
+func (s *stack) engine(t *testing.T, address string, speaks *http.Protocols) {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := &http.Server{ReadHeaderTimeout: time.Minute, Protocols: speaks, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("x-served-endpoint", address)
+		if r.URL.Path != "/v1/completions" {
+			http.NotFound(w, r) // it has no pages
+			return
+		}
+		body, err := io.ReadAll(r.Body)
+		_, _ = fmt.Fprintf(w, "%s %d bytes %v", r.Proto, len(body), err)
+	})}
+	go func() { _ = is.Serve(l) }()
+	t.Cleanup(func() { _ = is.Close() })
+}
+
+// listed is a pool of one address, with more fields of its spec.
+func listed(pool, address, more string) string {
+	return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: %[1]s, labels: {app: %[1]s}}\nspec: {addresses: ['%[2]s']}\n---\n"+
+		"apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: %[1]s}\nspec: {selector: {matchLabels: {app: %[1]s}}, targetPorts: [{number: 8000}]%[3]s}\n---\n",
+		pool, address, more)
+}
+
+// A pool says which protocol its endpoints speak.
+func TestAPoolSaysItsProtocol(t *testing.T) {
+	t.Parallel()
+	s := start(t, throughGateway)
+	prefix := strings.TrimSuffix(s.Listen, "1:8080")
+	both := new(http.Protocols)
+	both.SetHTTP1(true)
+	both.SetUnencryptedHTTP2(true)
+	var objects []string
+	for i, c := range []struct{ pool, more, proto string }{
+		{"unsaid", "", "HTTP/1.1"}, {"http", ", appProtocol: http", "HTTP/1.1"}, {"h2c", ", appProtocol: kubernetes.io/h2c", "HTTP/2.0"},
+	} {
+		address := fmt.Sprintf("%s6%d:8000", prefix, i)
+		s.engine(t, address, both)
+		objects = append(objects, listed(c.pool, address, c.more)+toPool(c.pool, c.pool))
+	}
+	s.write("pools.yaml", strings.Join(objects, "---\n"))
+	large := fmt.Sprintf(`{"model":"x","prompt":%q}`, strings.Repeat("x", 3<<20))
+	for pool, proto := range map[string]string{"unsaid": "HTTP/1.1", "http": "HTTP/1.1", "h2c": "HTTP/2.0"} {
+		var a answer
+		s.await("the pool "+pool+" is served", func() bool { a = s.must(at(pool, completion("x", 1, false))); return a.status == http.StatusOK })
+		if a.body != proto+" 60 bytes <nil>" {
+			t.Errorf("the pool %s is asked by %s", pool, a.body)
+		}
+		if a := s.must(at(pool, request{body: large})); a.body != fmt.Sprintf("%s %d bytes <nil>", proto, len(large)) {
+			t.Errorf("the pool %s gets of a large body %d %s", pool, a.status, a.body)
+		}
+	}
+}
+
+// A picker that takes connections and says nothing is waited for, but not for long.
+func TestAPickerHangs(t *testing.T) {
+	t.Parallel()
+	s := start(t, throughGateway)
+	picker := s.picker("closed")
+	s.write("closed.yaml", picked("closed", "", plain, s.pickerHost()+":9002"))
+	s.awaitRoute("closed")
+	picker.Signal(syscall.SIGSTOP)
+	began := time.Now()
+	for range 2 {
+		refused(t, "a request", s.must(at("closed", completion(baseName, 1, false))), http.StatusServiceUnavailable, "no_endpoint")
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("two requests were answered after %v", took)
+	}
+	picker.Signal(syscall.SIGCONT)
+	s.await("it is asked again", func() bool { return s.must(at("closed", completion(baseName, 1, false))).status == http.StatusOK })
+}
