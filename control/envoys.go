@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/headgate/headgate/control/attach/drive"
 	"github.com/headgate/headgate/control/attach/identity"
 	"github.com/headgate/headgate/control/attach/status"
@@ -23,11 +25,22 @@ func (o *office) serveEnvoys(ctx context.Context) error {
 			return pod.Authority(ctx)
 		},
 	}
+	group, ctx := errgroup.WithContext(ctx)
 	if o.kube.On {
 		s.Secrets = o.secrets
+		pod, _, err := o.inNamespace()
+		if err != nil {
+			return err
+		}
+		peers := pod.Peers(objectName(o.pod).Name)
+		s.Peers = peers
+		group.Go(func() error { return peers.Run(ctx) })
 	}
-	if err := s.Run(ctx); ctx.Err() == nil {
-		return err
-	}
-	return nil
+	group.Go(func() error {
+		if err := s.Run(ctx); ctx.Err() == nil {
+			return err
+		}
+		return nil
+	})
+	return group.Wait()
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/headgate/headgate/control/attach/drive"
 	"github.com/headgate/headgate/control/attach/plan"
 	"github.com/headgate/headgate/control/attach/status"
 	"github.com/headgate/headgate/control/latest"
@@ -269,4 +270,44 @@ func TestAGatewayHasTheAddressThatItAsksFor(t *testing.T) {
 	k.set(oneGateway("g", "  addresses: [{value: "+asked+"}]"))
 	k.await("it has the address that it asks for", func() bool { return k.address("g") == asked && k.gateway("g").Fault == attach.Verdict{} })
 	k.end()
+}
+
+// Controls tell each other what their Envoys say.
+func TestControlsShareWhatEnvoysSay(t *testing.T) {
+	client := systemOf(t)
+	run := func(name string) *pods.Peers {
+		p := pods.Pod{Client: client, Namespace: system, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}.Peers(name)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- p.Run(ctx) }()
+		t.Cleanup(func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+		return p
+	}
+	a, b := run("a"), run("b")
+	hears := func(p *pods.Peers, from, has string) {
+		t.Helper()
+		deadline := time.After(10 * time.Second)
+		for {
+			seen, newer := p.Seen()
+			if seen[from]["ns/g"].Has == has {
+				return
+			}
+			select {
+			case <-newer:
+			case <-deadline:
+				t.Fatalf("it hears %v", seen)
+			}
+		}
+	}
+	a.Share(drive.Seen{"ns/g": {Has: "1"}})
+	b.Share(drive.Seen{"ns/g": {Has: "2"}})
+	hears(a, "b", "2")
+	hears(b, "a", "1")
+	a.Share(drive.Seen{"ns/g": {Has: "2"}})
+	hears(b, "a", "2")
 }

@@ -24,6 +24,7 @@ type inquiry struct {
 	planned  *plan.Plan // with all routes
 	contents map[objects.Object]string
 	refused  plan.Refused // as it was taken up last
+	others   []string     // what of it beside routes its own Envoys refuse
 	// search is the number of the search that goes on, and of the plan with which it began; trial is what is tried.
 	search int
 	of     *plan.Plan
@@ -49,7 +50,11 @@ func (d *Driver) inquire(a *attach.Attachments, plans *plan.Plans) {
 func (d *Driver) refused() map[objects.Name]plan.Refused {
 	all := make(map[objects.Name]plan.Refused, len(d.inquiries))
 	for name, q := range d.inquiries {
-		is := plan.Refused{Routes: q.Plan(q.contents), Others: others(q.Faults())}
+		q.others = others(q.Faults())
+		is := plan.Refused{Routes: q.Plan(q.contents), Others: q.others}
+		if len(d.peers) > 0 {
+			is = q.also(is, name, d.peers)
+		}
 		for _, of := range slices.SortedFunc(maps.Keys(is.Routes), compare) {
 			if _, known := q.refused.Routes[of]; !known {
 				d.Log.Error("an Envoy refuses a route, which is left out until it changes",
@@ -139,7 +144,7 @@ func (d *Driver) judge(now time.Time) {
 func (d *Driver) search(now time.Time) (replan, another bool) {
 	for _, q := range d.inquiries {
 		another = q.try(d, now) || another
-		replan = replan || q.Stale() || !slices.Equal(others(q.Faults()), q.refused.Others)
+		replan = replan || q.Stale() || !slices.Equal(others(q.Faults()), q.others)
 	}
 	return replan, another
 }

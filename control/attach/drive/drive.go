@@ -29,6 +29,8 @@ type Config struct {
 	Certificates *certificates.Watch
 	// Pods says that control makes the pods of managed Gateways, whose addresses are not the Gateways'.
 	Pods bool
+	// Peers are the other controls; nil where this is the only one.
+	Peers Peers
 	// Planned is told of the plans that Envoys are given, each time that this is something else; nil means nobody.
 	Planned func(Plans)
 	// Replanned is told how long it took from another Network to what Envoys are given; nil means nobody.
@@ -41,7 +43,7 @@ type Plans struct {
 	*attach.Attachments
 	*plan.Plans
 	*objects.Network
-	// Programmed are the Gateways of which an Envoy that this control serves has, or has refused, all that it is to have.
+	// Programmed are the Gateways of which an Envoy has, or has refused, all that it is to have, whichever control serves it.
 	Programmed map[objects.Name]bool
 }
 
@@ -59,7 +61,10 @@ type Driver struct {
 	secrets   map[objects.Name]plan.Certificate // of a folder, as they were known last
 	problems  []string                          // that were told, in order
 	followers
-	programmed map[objects.Name]bool // that were told
+	programmed map[objects.Name]bool   // that were told
+	digests    map[objects.Name]string // of given
+	peers      map[string]Seen         // what other controls have seen
+	shared     Seen                    // what they were told
 }
 
 // New returns a Driver of nothing.
@@ -75,15 +80,20 @@ func (d *Driver) Run(ctx context.Context, next func() (*objects.World, <-chan st
 	if d.Certificates != nil {
 		certificates = d.Certificates.Changed()
 	}
+	var heard <-chan struct{} // by peers
+	if d.Peers != nil {
+		d.peers, heard = d.Peers.Seen()
+	}
 	for w, newer := next(); ; {
 		if w != nil && w.Network != nil {
 			d.follow(ctx, w)
 		}
 		d.hear()
 		d.judge(time.Now())
-		if d.plans != nil && !maps.Equal(d.programmed, d.followers.programmed()) {
+		if d.plans != nil && !maps.Equal(d.programmed, d.programmedAnywhere()) {
 			d.say()
 		}
+		d.share()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -92,6 +102,10 @@ func (d *Driver) Run(ctx context.Context, next func() (*objects.World, <-chan st
 		case <-certificates:
 			d.network = nil // the plans are of what was known of Secrets then
 		case <-d.Answers.news:
+		case <-heard:
+			if d.peers, heard = d.Peers.Seen(); d.plans != nil {
+				d.put() // what others have seen may be left out
+			}
 		case <-tick.C:
 			if d.left.end(time.Now()) {
 				d.tell()
@@ -139,6 +153,12 @@ func (d *Driver) put() {
 	d.left.note(d.given, given, time.Now())
 	had := d.given
 	d.given = given
+	if d.Peers != nil {
+		d.digests = make(map[objects.Name]string, len(given))
+		for name, snapshot := range given {
+			d.digests[name] = digest(snapshot)
+		}
+	}
 	d.tellEndpoints() // a cluster waits for its endpoints
 	d.give(had, given, d.tell())
 	d.say()
@@ -149,7 +169,7 @@ func (d *Driver) tell() uint64 { return d.Envoys.Set(d.withTrials(d.left.with(d.
 
 // say says what the plans are.
 func (d *Driver) say() {
-	d.programmed = d.followers.programmed()
+	d.programmed = d.programmedAnywhere()
 	if d.Planned != nil {
 		d.Planned(Plans{d.attached, d.plans, d.network, d.programmed})
 	}

@@ -31,8 +31,9 @@ type Service struct {
 	Secrets <-chan *kube.Secrets
 	// Worlds returns the latest World, nil before there is one, and what is closed when there is another.
 	Worlds func() (*objects.World, <-chan struct{})
-	// Pods and Planned are those of [Config].
+	// Pods, Peers and Planned are those of [Config].
 	Pods    bool
+	Peers   Peers
 	Planned func(Plans)
 	Meter   Meter
 	Log     *slog.Logger
@@ -67,7 +68,7 @@ func (s Service) Run(ctx context.Context) error {
 	}
 	answers := NewAnswers()
 	envoys := ads.New(ads.Config{Who: who, Heard: answers.Heard, Left: answers.Left, Settled: answers.Settled, Meter: s.Meter, Log: s.Log})
-	c := Config{Template: template, Envoys: envoys, Answers: answers, Pods: s.Pods, Planned: s.Planned, Replanned: s.Meter.Replanned, Log: s.Log}
+	c := Config{Template: template, Envoys: envoys, Answers: answers, Pods: s.Pods, Peers: s.Peers, Planned: s.Planned, Replanned: s.Meter.Replanned, Log: s.Log}
 	if s.Secrets != nil {
 		select {
 		case secrets := <-s.Secrets:
