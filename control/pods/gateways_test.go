@@ -220,7 +220,16 @@ func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 
 	// While no control runs, the Gateway goes, and another comes.
 	k.end()
+	left := gateway.Name(objects.Name{Namespace: "ns", Name: "long-gone"})
+	if secret, err = client.CoreV1().Secrets(system).Get(ctx, gateway.Secret, metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	secret.Data[left+".crt"], secret.Data[left+".key"] = []byte("x"), []byte("y")
+	if _, err := client.CoreV1().Secrets(system).Update(ctx, secret, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	k = keep(t, client, oneGateway("h", ""))
+	k.await("what was left of a Gateway is gone", func() bool { return k.made("long-gone") == "" })
 	k.await("all of one is gone, and the other is there", func() bool { return k.made("g") == "" && k.made("h") == everything })
 
 	// Envoys of somebody else's need none of it.
