@@ -92,7 +92,7 @@ generate: ## Write what the scenarios answer into their files anew; read the dif
 	go test ./extproc/pick ./extproc/stream ./internal/sim ./control/place/load ./control/place/decide -run Scenarios -update
 
 objects: ## Write the CRDs, deepcopy, docs/reference.md and the cluster's envoy.yaml anew, from the types in api/ and envoy.yaml
-	cp envoy.yaml manifests/base/envoy.yaml
+	cp envoy.yaml manifests/static/envoy.yaml
 	$(TOOL) controller-gen object crd paths=./api/v1alpha1 paths=./api/pool output:crd:dir=manifests/crds
 	$(TOOL) crd-ref-docs --source-path=api --config=tools/reference.yaml --renderer=markdown --output-path=docs/reference.md --log-level=ERROR
 

@@ -10,5 +10,5 @@ var EnvoyYAML []byte
 
 // GatewayYAML is the manifest of the static data plane. Control takes the pods of a Gateway's Envoys from it.
 //
-//go:embed manifests/base/gateway/gateway.yaml
+//go:embed manifests/static/gateway.yaml
 var GatewayYAML []byte

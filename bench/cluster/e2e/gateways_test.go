@@ -3,8 +3,8 @@
 package e2e
 
 import (
-	"os/exec"
-	"path/filepath"
+	"context"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -12,11 +12,6 @@ import (
 
 // gatewayObjects are one of each kind that tells of itself.
 const gatewayObjects = `apiVersion: gateway.networking.k8s.io/v1
-kind: GatewayClass
-metadata: { name: headgate }
-spec: { controllerName: headgate.dev/gateway-controller }
----
-apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: { name: g }
 spec:
@@ -53,13 +48,6 @@ spec: { parentRefs: [{ name: g }], backendRefs: [{ name: llama }] }
 func TestGatewaysTellOfThemselves(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	sys.kubectl("apply", "--server-side", "--filename", filepath.Join(strings.TrimSpace(string(out)), "config", "crd", "standard"))
-	sys.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd/gateways.gateway.networking.k8s.io", "crd/listenersets.gateway.networking.k8s.io",
-		"crd/httproutes.gateway.networking.k8s.io", "crd/grpcroutes.gateway.networking.k8s.io", "crd/gatewayclasses.gateway.networking.k8s.io")
 	kubectl := func(args ...string) {
 		t.Helper()
 		if out, err := k8s.Kubectl(t.Context(), gatewayObjects, append(args, "--namespace", llm.name, "--filename", "-")...); err != nil {
@@ -80,5 +68,104 @@ func TestGatewaysTellOfThemselves(t *testing.T) {
 	}
 	await(t, "a reference to nobody is told", 30*time.Second, func() bool {
 		return llm.kubectl("get", "grpcroute/r", "--output", `jsonpath={.status.parents[0].conditions[?(@.type=="ResolvedRefs")].reason}`) == "BackendNotFound"
+	})
+}
+
+// A Gateway has Envoys and an address of its own. Another listener is served without a rollout, a rollout costs no request and cuts no
+// stream, and all that was made for the Gateway goes with it.
+func TestAGatewayHasPodsOfItsOwn(t *testing.T) {
+	sys, llm := headgate(t)
+	ready(sys, llm)
+	apply := func(how, listeners string) {
+		t.Helper()
+		if out, err := k8s.Kubectl(t.Context(), strings.ReplaceAll(ownGateway, "LISTENERS", listeners), how, "--namespace", llm.name, "--filename", "-"); err != nil {
+			t.Fatal(out, err)
+		}
+	}
+	const one, two = "{ name: http, port: 80, protocol: HTTP }", "{ name: http, port: 80, protocol: HTTP }, { name: more, port: 10080, protocol: HTTP }"
+	apply("apply", one)
+	llm.kubectl("wait", "--for=condition=Programmed", "--timeout=2m", "gateway/own")
+	deployment := llm.envoysOf("own")
+	sys.rolledOut(deployment)
+	address := llm.kubectl("get", "gateway/own", "--output", "jsonpath={.status.addresses[0].value}")
+	client := k8s.Client()
+	defer client.CloseIdleConnections()
+	serves := func(port string) bool {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+port+"/v1/completions", strings.NewReader(`{"model":"llama","prompt":"x","max_tokens":2}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Content-Type", "application/json")
+		response, err := client.Do(request)
+		return err == nil && finish(response, false) == nil && response.StatusCode == http.StatusOK
+	}
+	await(t, "its listener serves", 30*time.Second, func() bool { return serves("") })
+
+	generation := func() string { return sys.kubectl("get", deployment, "--output", "jsonpath={.metadata.generation}") }
+	before := generation()
+	apply("apply", two)
+	await(t, "another listener serves", 30*time.Second, func() bool { return serves(":10080") })
+	if now := generation(); now != before {
+		t.Errorf("the Deployment is of generation %s, and was of %s", now, before)
+	}
+
+	sent, failed := 0, 0
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			if sent++; !serves("") {
+				failed++
+			}
+		}
+	}()
+	sys.kubectl("rollout", "restart", deployment)
+	sys.kubectl("rollout", "status", deployment, "--timeout", "5m")
+	stop()
+	<-done
+	if failed > 0 || sent < 10 {
+		t.Errorf("%d of %d requests failed while the Envoys were replaced", failed, sent)
+	}
+	t.Logf("%d requests while the Envoys were replaced", sent)
+
+	apply("delete", two)
+	left := func() string {
+		return sys.kubectl("get", "deployments,services,poddisruptionbudgets,networkpolicies", "--output", "name",
+			"--selector", "headgate.dev/gateway-namespace="+llm.name+",gateway.networking.k8s.io/gateway-name=own")
+	}
+	await(t, "all that was made for it is gone", 30*time.Second, func() bool { return left() == "" })
+}
+
+// ownGateway is a Gateway with the model of the example.
+const ownGateway = `apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: { name: own }
+spec:
+  gatewayClassName: headgate
+  listeners: [LISTENERS]
+---
+apiVersion: inference.x-k8s.io/v1alpha1
+kind: LLMRoute
+metadata: { name: own }
+spec: { parentRefs: [{ name: own }], modelNames: [llama], backendRefs: [{ name: llama }] }
+`
+
+// In a cluster without Gateway API the static data plane serves every LLMRoute.
+func TestTheStaticDataPlaneServes(t *testing.T) {
+	sys, llm := headgate(t)
+	ready(sys, llm)
+	sys.apply("../../../manifests/static")
+	sys.rolledOut("deployment/headgate-gateway")
+	client := k8s.Client()
+	defer client.CloseIdleConnections()
+	defer func() {
+		sys.kubectl("delete", "deployment/headgate-gateway", "poddisruptionbudget/headgate-gateway", "networkpolicy/headgate-gateway")
+		sys.apply("../../../manifests/base")
+	}()
+	sys.kubectl("delete", "gateway/headgate", "gatewayclass/headgate")
+	await(t, "a request is answered without a Gateway", time.Minute, func() bool {
+		status, err := complete(t.Context(), client, "llama", 1, false)
+		return err == nil && status == http.StatusOK && sys.kubectl("get", "deployments", "--selector", "app.kubernetes.io/component=envoy", "--output", "name") == ""
 	})
 }

@@ -10,6 +10,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,6 +43,7 @@ func apply(t *testing.T, name, namespace string) (sys, its *space) {
 			t.Fatal(out, err)
 		}
 	}
+	gatewayAPI(t)
 	apply("../../../manifests/base")
 	sys.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd/models.inference.x-k8s.io", "crd/llmroutes.inference.x-k8s.io", "crd/inferencepools.inference.networking.k8s.io", "crd/poolsettings.inference.x-k8s.io")
 	apply("../../../manifests/examples/" + name)
@@ -53,7 +56,7 @@ func apply(t *testing.T, name, namespace string) (sys, its *space) {
 		for _, args := range [][]string{
 			{"get", "pods", "-A", "-o", "wide"},
 			{"logs", "-n", system, "-l", "app.kubernetes.io/component=control", "--tail", "12", "--prefix"},
-			{"logs", "-n", system, "-l", "app.kubernetes.io/component=gateway", "--all-containers", "--tail", "8", "--prefix"},
+			{"logs", "-n", system, "-l", "app.kubernetes.io/component=envoy", "--all-containers", "--tail", "8", "--prefix"},
 		} {
 			out, err := k8s.Kubectl(ctx, "", args...)
 			t.Logf("kubectl %s:\n%s%v", strings.Join(args, " "), out, err)
@@ -65,9 +68,42 @@ func apply(t *testing.T, name, namespace string) (sys, its *space) {
 // ready waits until all of it runs.
 func ready(sys, llm *space) {
 	sys.t.Helper()
-	sys.rolledOut("deployment/headgate-gateway")
-	sys.rolledOut("deployment/headgate-control")
+	sys.gatewayServes()
 	llm.rolledOut("deployment/llama")
+}
+
+// gatewayAPI applies the CRDs of Gateway API.
+func gatewayAPI(t *testing.T) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &space{t, system}
+	if out, err := k8s.Kubectl(t.Context(), "", "apply", "--server-side", "--filename", filepath.Join(strings.TrimSpace(string(out)), "config", "crd", "standard")); err != nil {
+		t.Fatal(out, err)
+	}
+	s.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd/gateways.gateway.networking.k8s.io", "crd/listenersets.gateway.networking.k8s.io",
+		"crd/httproutes.gateway.networking.k8s.io", "crd/grpcroutes.gateway.networking.k8s.io", "crd/gatewayclasses.gateway.networking.k8s.io")
+}
+
+// gatewayServes waits until control and the Envoys of the Gateway of manifests/base do what they are to do.
+func (s *space) gatewayServes() {
+	s.t.Helper()
+	s.rolledOut("deployment/headgate-control")
+	s.kubectl("wait", "--for=condition=Programmed", "--timeout=2m", "gateway/headgate")
+	s.rolledOut(s.envoysOf("headgate"))
+}
+
+// envoysOf is the Deployment of a Gateway's Envoys.
+func (s *space) envoysOf(gateway string) string {
+	s.t.Helper()
+	out, err := k8s.Kubectl(s.t.Context(), "", "get", "deployments", "--namespace", system, "--output", "name",
+		"--selector", "headgate.dev/gateway-namespace="+s.name+",gateway.networking.k8s.io/gateway-name="+gateway)
+	if err != nil || strings.Count(strings.TrimSpace(out), "\n") != 0 || out == "" {
+		s.t.Fatalf("the Deployment of Gateway %s/%s is %q: %v", s.name, gateway, out, err)
+	}
+	return strings.TrimSpace(out)
 }
 
 // complete asks for a completion through the gateway, and reads all of the answer.
@@ -247,7 +283,7 @@ func TestRolloutsCostNoRequest(t *testing.T) {
 	for _, c := range []struct {
 		s        *space
 		workload string
-	}{{sys, "deployment/headgate-control"}, {sys, "deployment/headgate-gateway"}, {llm, "deployment/llama"}} {
+	}{{sys, "deployment/headgate-control"}, {sys, sys.envoysOf("headgate")}, {llm, "deployment/llama"}} {
 		ended := streams(t, 8, 600)
 		l := pour(t, 8, "llama", "adapter-01", "adapter-02")
 		l.goesOn(t, 10)
@@ -266,7 +302,7 @@ func TestAKilledExtprocCutsNoStream(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
 	ended := streams(t, 8, 200)
-	for _, pod := range sys.pods("app.kubernetes.io/component=gateway") {
+	for _, pod := range sys.pods("app.kubernetes.io/component=envoy") {
 		if err := k8s.Kill(t.Context(), system, pod, "extproc"); err != nil {
 			t.Fatal(err)
 		}
@@ -299,7 +335,7 @@ func TestAnOutageOfTheAPIServerCostsNoRequest(t *testing.T) {
 	restarts := func() string {
 		return sys.kubectl("get", "pods", "--output", "jsonpath={.items[*].status.containerStatuses[*].restartCount}")
 	}
-	control, extproc := sys.metrics("control", 9091), sys.metrics("gateway", 9090)
+	control, extproc := sys.metrics("control", 9091), sys.metrics("envoy", 9090)
 	client := k8s.Client()
 	defer client.CloseIdleConnections()
 	for _, model := range []string{"adapter-01", "adapter-02"} {

@@ -27,8 +27,7 @@ import (
 func runtimes(t *testing.T) (sys, models *space) {
 	t.Helper()
 	sys, models = apply(t, "modelruntime", "models")
-	sys.rolledOut("deployment/headgate-gateway")
-	sys.rolledOut("deployment/headgate-control")
+	sys.gatewayServes()
 	models.rolledOut("deployment/runtimes")
 	return sys, models
 }

@@ -1,5 +1,5 @@
 // Package gateway says what the Envoys of a Gateway run in: a Deployment, a Service, a disruption budget and a network policy. It is
-// pure. They are those of the static data plane, manifests/base/gateway/gateway.yaml, with what a Gateway and its settings ask for.
+// pure. They are those of the static data plane, manifests/static/gateway.yaml, with what a Gateway and its settings ask for.
 package gateway
 
 import (
