@@ -45,7 +45,11 @@ func apply(t *testing.T, name, namespace string) (sys, its *space) {
 	}
 	gatewayAPI(t)
 	apply("../../../manifests/base")
-	sys.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd/models.inference.x-k8s.io", "crd/llmroutes.inference.x-k8s.io", "crd/inferencepools.inference.networking.k8s.io", "crd/poolsettings.inference.x-k8s.io")
+	sys.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd/models.inference.x-k8s.io", "crd/llmroutes.inference.x-k8s.io", "crd/inferencepools.inference.networking.k8s.io", "crd/poolsettings.inference.x-k8s.io",
+		"crd/gatewaysettings.inference.x-k8s.io")
+	if out, err := k8s.Kubectl(t.Context(), clusterIP, "apply", "--filename", "-"); err != nil {
+		t.Fatal(out, err)
+	}
 	apply("../../../manifests/examples/" + name)
 	t.Cleanup(func() {
 		if !t.Failed() {
@@ -64,6 +68,20 @@ func apply(t *testing.T, name, namespace string) (sys, its *space) {
 	})
 	return sys, its
 }
+
+// clusterIP has Gateways' Services be of that type: nothing makes load balancers here.
+const clusterIP = `apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: { name: headgate }
+spec:
+  controllerName: headgate.dev/gateway-controller
+  parametersRef: { group: inference.x-k8s.io, kind: GatewaySettings, namespace: headgate-system, name: headgate }
+---
+apiVersion: inference.x-k8s.io/v1alpha1
+kind: GatewaySettings
+metadata: { namespace: headgate-system, name: headgate }
+spec: { service: { type: ClusterIP } }
+`
 
 // ready waits until all of it runs.
 func ready(sys, llm *space) {
