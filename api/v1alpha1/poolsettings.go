@@ -31,6 +31,8 @@ type PoolSettingsList struct {
 }
 
 // PoolSettingsSpec is what people write.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.authorization) || self.authorization != 'Engine' || has(self.engineToken)",message="name the token that engines are to get, in engineToken",reason=FieldValueRequired,fieldPath=".engineToken"
 type PoolSettingsSpec struct {
 	// PoolRef names the InferencePool, in the same namespace. At most one PoolSettings names a pool.
 	//
@@ -54,9 +56,42 @@ type PoolSettingsSpec struct {
 	// Placement says how models are put onto the pool's engines.
 	Placement *Placement `json:"placement,omitempty"`
 	// EngineToken is the bearer token with which extproc looks at the pool's engines, and control tells them what to load.
-	// Requests of clients are passed on without it. It is for objects of an API server alone: the engines of a folder have
-	// the token of --engine-token-file.
+	// Requests of clients are passed on without it, if authorization does not say otherwise. It is for objects of an API server
+	// alone: the engines of a folder have the token of --engine-token-file.
 	EngineToken *EngineToken `json:"engineToken,omitempty"`
+	// Authorization is what engines get as the Authorization header of requests: Client, the default, is the client's own, and Engine
+	// the token of engineToken in its place, or nothing while that cannot be read. The client's own never reaches an engine then.
+	// extproc sends it where it picks: another endpoint picker cannot, and without extproc no request is sent.
+	//
+	// +kubebuilder:validation:Enum=Client;Engine
+	Authorization string `json:"authorization,omitempty"`
+	// EngineTLS has the pool's engines reached over TLS: by the Envoys of Headgate's Gateways, and by extproc and control, for which
+	// --engine-tls says it else. The Envoy of envoy.yaml does not read it.
+	EngineTLS *EngineTLS `json:"engineTLS,omitempty"`
+}
+
+// AuthorizationOfEngine is an authorization: engines get their own token with requests.
+const AuthorizationOfEngine = "Engine"
+
+// EngineTLS says how engines are known: by a name that their certificates are for, or not at all.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.insecureSkipVerify) && self.insecureSkipVerify || has(self.hostname) && size(self.hostname) > 0",message="name what the engines' certificates are for",reason=FieldValueRequired,fieldPath=".hostname"
+// +kubebuilder:validation:XValidation:rule="!has(self.insecureSkipVerify) || !self.insecureSkipVerify || !has(self.caCertificates)",message="with insecureSkipVerify nobody looks at them",fieldPath=".caCertificates"
+type EngineTLS struct {
+	// Hostname is the DNS name that the certificates of all the pool's engines are for, which engines are told as the server's. It
+	// is not needed with insecureSkipVerify.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="want a DNS name, such as engines.llm.svc"
+	Hostname string `json:"hostname,omitempty"`
+	// CACertificates are the certificate authorities that are trusted, in PEM. Without them those of the system are, where extproc
+	// and control run, and for Envoy those in /etc/ssl/certs/ca-certificates.crt where it runs.
+	//
+	// +kubebuilder:validation:MaxLength=65536
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.contains('-----BEGIN CERTIFICATE-----')",message="want certificates in PEM"
+	CACertificates string `json:"caCertificates,omitempty"`
+	// InsecureSkipVerify accepts any certificate: who intercepts the connection can read requests, and the token.
+	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
 }
 
 // EngineToken says where a bearer token is.

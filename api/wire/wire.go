@@ -119,6 +119,9 @@ const ControlName = "control.headgate.dev"
 // stopping, or it has no such model. Envoy's configuration sets it, goes on to the next pick by it, and removes it.
 const ElsewhereHeader = "x-gateway-elsewhere"
 
+// AuthorizationHeader is what engines may want a token in. Clients send it for reasons of their own.
+const AuthorizationHeader = "authorization"
+
 // TimeoutHeader bounds a whole request in Envoy's router, in milliseconds.
 const TimeoutHeader = "x-envoy-upstream-rq-timeout-ms"
 

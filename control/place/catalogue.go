@@ -40,7 +40,7 @@ func (p *Placer) setEndpoints(w *objects.World) {
 	}
 	for address, s := range p.endpoints {
 		e, ok := declared[address]
-		same := ok && s.Kind == e.Kind && s.Management == e.Management && s.Host == e.Host && s.Token == e.Token
+		same := ok && s.Kind == e.Kind && s.Management == e.Management && s.Host == e.Host && s.Token == e.Token && s.TLS == e.TLS && s.H2C == e.H2C
 		if same && s.Incarnation == e.Incarnation {
 			if s.adapters != e.MaxAdapters {
 				s.adapters = e.MaxAdapters

@@ -327,7 +327,7 @@ func (l *loop) models(ctx context.Context, look fleet.Look) error {
 
 // get returns the body of a page and its media type. The body is valid until the next get.
 func (l *loop) get(ctx context.Context, page engine.Page) (body []byte, media string, err error) {
-	request, err := l.Access.With(l.Token).Request(ctx, http.MethodGet, l.where(page), l.Host, page.Path, nil)
+	request, err := l.Access.With(l.Token).Over(l.TLS, l.H2C).Request(ctx, http.MethodGet, l.where(page), l.Host, page.Path, nil)
 	if err != nil {
 		return nil, "", err
 	}

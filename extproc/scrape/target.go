@@ -4,6 +4,7 @@ import (
 	"net"
 	"strconv"
 
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -17,6 +18,9 @@ type Target struct {
 	Kind engine.Kind // of its engine; unknown is told apart by what it serves
 	// Token refers to the bearer token that looks carry, as of [reach.Tokens].
 	Token string
+	// TLS is how it is known by the settings of its pool, zero if they do not say; H2C says that it speaks HTTP/2 without TLS.
+	TLS v1alpha1.EngineTLS
+	H2C bool
 	// Incarnation tells lives of the engine apart, empty if nobody says: another one is another target, of which nothing is known.
 	Incarnation string
 }
@@ -25,7 +29,7 @@ type Target struct {
 func Targets(w *objects.World) []Target {
 	all := make([]Target, len(w.Engines))
 	for i, e := range w.Engines {
-		all[i] = Target{Address: e.Address, Host: e.Host, Kind: e.Kind, Token: e.Token, Incarnation: e.Incarnation}
+		all[i] = Target{Address: e.Address, Host: e.Host, Kind: e.Kind, Token: e.Token, TLS: e.TLS, H2C: e.H2C, Incarnation: e.Incarnation}
 	}
 	return all
 }

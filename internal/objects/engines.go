@@ -5,6 +5,8 @@ import (
 	"iter"
 	"slices"
 	"strings"
+
+	"github.com/headgate/headgate/api/v1alpha1"
 )
 
 // Engine is what is behind one address, as it is looked at and driven, whichever pools have the address. What it is and how it
@@ -17,6 +19,10 @@ type Engine struct {
 	Endpoint // where the pools of its owner differ, as the first of them that says something
 	// Token refers to the bearer token of its owner ([Secret.Ref]), empty where the owner's pools name none.
 	Token string
+	// TLS is how it is known by the settings of its owner's pools; zero if they do not say.
+	TLS v1alpha1.EngineTLS
+	// H2C says that it speaks HTTP/2 without TLS.
+	H2C bool
 	// Pools are those whose models it may be told to load, the owner's first. One with a token is told to load those of its
 	// owner's pools alone: whoever lists its address in another namespace may not do what the token lets its owner do.
 	Pools []Name
@@ -98,6 +104,12 @@ func (w *World) noteShared(claims []claim) {
 	}
 }
 
+// Owns says whether an address belongs to a namespace, as [Engine] has it.
+func (w *World) Owns(namespace, address string) bool {
+	i, known := slices.BinarySearchFunc(w.Engines, address, func(e Engine, at string) int { return strings.Compare(e.Address, at) })
+	return known && len(w.Engines[i].Pools) > 0 && w.Engines[i].Pools[0].Namespace == namespace
+}
+
 // addEngines makes one engine of those that claim its address.
 func (w *World) addEngines(claims []claim) {
 	managers := managers(claims)
@@ -165,6 +177,10 @@ func (e *Engine) add(c claim) {
 	if s, named := c.secret(); named && e.Token == "" {
 		e.Token = s.Ref()
 	}
+	if s := c.Settings; s != nil && s.EngineTLS != nil && e.TLS == (v1alpha1.EngineTLS{}) {
+		e.TLS = *s.EngineTLS
+	}
+	e.H2C = e.H2C || c.H2C
 	if e.Kind == "" || e.Kind == o.Kind {
 		e.Kind, e.Management = o.Kind, cmp.Or(e.Management, o.Management)
 	}

@@ -1,7 +1,10 @@
 package objects
 
 import (
+	"bytes"
 	"cmp"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"slices"
 	"strings"
@@ -48,7 +51,65 @@ func CheckSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	if t := s.Spec.EngineToken; t != nil {
 		errs = append(errs, checkSecret(spec.Child("engineToken", "secretRef"), t.SecretRef)...)
 	}
+	if a := s.Spec.Authorization; a != "" && !slices.Contains(Authorizations, a) {
+		errs = append(errs, field.NotSupported(spec.Child("authorization"), a, Authorizations))
+	}
+	if t := s.Spec.EngineTLS; t != nil {
+		errs = append(errs, checkTLS(spec.Child("engineTLS"), t)...)
+	}
 	return errs
+}
+
+// Authorizations are what spec.authorization of a PoolSettings may be.
+var Authorizations = []string{"Client", v1alpha1.AuthorizationOfEngine}
+
+// CheckServerSettings returns what is wrong with a PoolSettings of an API server.
+func CheckServerSettings(s *v1alpha1.PoolSettings) field.ErrorList {
+	errs := CheckSettings(s)
+	if s.Spec.Authorization == v1alpha1.AuthorizationOfEngine && s.Spec.EngineToken == nil {
+		errs = append(errs, field.Required(field.NewPath("spec", "engineToken"), "name the token that engines are to get, in engineToken"))
+	}
+	return errs
+}
+
+// checkTLS refuses what nobody could be known by.
+func checkTLS(path *field.Path, t *v1alpha1.EngineTLS) field.ErrorList {
+	var errs field.ErrorList
+	switch name := path.Child("hostname"); {
+	case t.Hostname == "" && !t.InsecureSkipVerify:
+		errs = append(errs, field.Required(name, "name what the engines' certificates are for"))
+	case t.Hostname != "" && len(validation.IsDNS1123Subdomain(t.Hostname)) > 0:
+		errs = append(errs, field.Invalid(name, t.Hostname, "want a DNS name, such as engines.llm.svc"))
+	}
+	switch cas := path.Child("caCertificates"); {
+	case t.CACertificates == "":
+	case t.InsecureSkipVerify:
+		errs = append(errs, field.Invalid(cas, "", "with insecureSkipVerify nobody looks at them"))
+	default:
+		errs = append(errs, checkLength(cas, t.CACertificates, maxCertificates)...)
+		if !certificates(t.CACertificates) {
+			errs = append(errs, field.Invalid(cas, "", "want certificates in PEM"))
+		}
+	}
+	return errs
+}
+
+// maxCertificates bounds what a PoolSettings has of certificates.
+const maxCertificates = 65536
+
+// certificates says whether a text is one certificate in PEM, or several.
+func certificates(text string) bool {
+	rest, some := []byte(text), false
+	for {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return some && len(bytes.TrimSpace(rest)) == 0
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil || block.Type != "CERTIFICATE" {
+			return false
+		}
+		some = true
+	}
 }
 
 // CheckFolderSettings returns what is wrong with a PoolSettings of a folder.
@@ -117,6 +178,20 @@ func (p *Pool) secret() (Secret, bool) {
 	return Secret{Name{p.Name.Namespace, ref.Name}, cmp.Or(ref.Key, DefaultKey), p.SettingsName}, true
 }
 
+// TokenRef is the reference to the token of the pool's engines ([Secret.Ref]), empty where its settings name none.
+func (p *Pool) TokenRef() string {
+	s, named := p.secret()
+	if !named {
+		return ""
+	}
+	return s.Ref()
+}
+
+// ReplacesAuthorization says whether requests carry the token of the pool's engines, and not what clients send.
+func (p *Pool) ReplacesAuthorization() bool {
+	return p != nil && p.Settings != nil && p.Settings.Authorization == v1alpha1.AuthorizationOfEngine
+}
+
 // Secrets are those that the settings of pools name, in order, each once: with the first of several settings that name it.
 func (w *World) Secrets() []Secret {
 	var all []Secret
@@ -181,8 +256,20 @@ func checkPositive(path *field.Path, d *metav1.Duration) field.ErrorList {
 	return nil
 }
 
-// addSettings gives each pool its settings. Where several name a pool, the oldest counts, then the first by name.
-func (w *World) addSettings(all []v1alpha1.PoolSettings) {
+// SettingsOf returns the settings of each pool that PoolSettings name, whether it is there or not: the first of those that [inOrder] has.
+func SettingsOf(all []v1alpha1.PoolSettings) map[Name]*v1alpha1.PoolSettings {
+	of := make(map[Name]*v1alpha1.PoolSettings)
+	for _, s := range inOrder(all) {
+		name := Name{s.Namespace, s.Spec.PoolRef.Name}
+		if of[name] == nil {
+			of[name] = &s
+		}
+	}
+	return of
+}
+
+// inOrder puts PoolSettings in the order in which they count: the oldest first, then the first by name.
+func inOrder(all []v1alpha1.PoolSettings) []v1alpha1.PoolSettings {
 	ordered := slices.Clone(all)
 	slices.SortStableFunc(ordered, func(a, b v1alpha1.PoolSettings) int {
 		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
@@ -190,6 +277,12 @@ func (w *World) addSettings(all []v1alpha1.PoolSettings) {
 		}
 		return Name{a.Namespace, a.Name}.Compare(Name{b.Namespace, b.Name})
 	})
+	return ordered
+}
+
+// addSettings gives each pool its settings: the first of several.
+func (w *World) addSettings(all []v1alpha1.PoolSettings) {
+	ordered := inOrder(all)
 	for i := range ordered {
 		s := &ordered[i]
 		own, of := Name{s.Namespace, s.Name}, Name{s.Namespace, s.Spec.PoolRef.Name}

@@ -1,6 +1,7 @@
 package objects_test
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +44,12 @@ func TestFaultsOfPoolSettings(t *testing.T) {
 		{secretOf("../other/s", ""), `spec.engineToken.secretRef.name: Invalid value: "../other/s": no Secret can have this name: write one such as engine-token`},
 		{secretOf("S", ""), `spec.engineToken.secretRef.name: Invalid value: "S": no Secret can have this name: write one such as engine-token`},
 		{secretOf("s", "a/b"), `spec.engineToken.secretRef.key: Invalid value: "a/b": no Secret can have this key: write one such as token`},
+		{func(s *v1alpha1.PoolSettingsSpec) { s.Authorization = "Always" }, `spec.authorization: Unsupported value: "Always": supported values: "Client", "Engine"`},
+		{overTLS(v1alpha1.EngineTLS{}), "spec.engineTLS.hostname: Required value: name what the engines' certificates are for"},
+		{overTLS(v1alpha1.EngineTLS{Hostname: "*.test"}), `spec.engineTLS.hostname: Invalid value: "*.test": want a DNS name, such as engines.llm.svc`},
+		{overTLS(v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: "none"}), `spec.engineTLS.caCertificates: Invalid value: "": want certificates in PEM`},
+		{overTLS(v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: anAuthority + "more"}), `spec.engineTLS.caCertificates: Invalid value: "": want certificates in PEM`},
+		{overTLS(v1alpha1.EngineTLS{InsecureSkipVerify: true, CACertificates: anAuthority}), `spec.engineTLS.caCertificates: Invalid value: "": with insecureSkipVerify nobody looks at them`},
 		{secretOf("s", ".."), `spec.engineToken.secretRef.key: Invalid value: "..": no Secret can have this key: write one such as token`},
 	} {
 		s := someSettings("s", "base", c.change)
@@ -50,8 +57,75 @@ func TestFaultsOfPoolSettings(t *testing.T) {
 			t.Errorf("%v, want %s", errs, c.want)
 		}
 	}
-	if s := someSettings("s", "base", nil); len(objects.CheckSettings(&s)) != 0 {
-		t.Error("settings that say nothing are refused")
+	for what, change := range map[string]func(*v1alpha1.PoolSettingsSpec){
+		"settings that say nothing": nil,
+		"a name and an authority":   overTLS(v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: anAuthority + "\n" + anAuthority}),
+		"a name":                    overTLS(v1alpha1.EngineTLS{Hostname: "a.test"}),
+		"any certificate":           overTLS(v1alpha1.EngineTLS{InsecureSkipVerify: true}),
+		"a token":                   func(s *v1alpha1.PoolSettingsSpec) { s.Authorization = "Engine" },
+	} {
+		if s := someSettings("s", "base", change); len(objects.CheckSettings(&s)) != 0 {
+			t.Errorf("%s: they are refused", what)
+		}
+	}
+}
+
+func overTLS(is v1alpha1.EngineTLS) func(*v1alpha1.PoolSettingsSpec) {
+	return func(s *v1alpha1.PoolSettingsSpec) { s.EngineTLS = &is }
+}
+
+// anAuthority is a certificate for engines.test, of which nobody has the key.
+const anAuthority = `-----BEGIN CERTIFICATE-----
+MIIBmzCCAUKgAwIBAgIQMUSGHFQhSh8MnVjY06VFRjAKBggqhkjOPQQDAjAXMRUw
+EwYDVQQDEwxlbmdpbmVzLnRlc3QwHhcNMjYxMTIyMTIxNTIwWhcNNDYxMTE3MTMx
+NTIwWjAXMRUwEwYDVQQDEwxlbmdpbmVzLnRlc3QwWTATBgcqhkjOPQIBBggqhkjO
+PQMBBwNCAASjF7PL+zN1tdbbia5Fv3kJ4wZAJE2RmmFaNZ8Tdo0hgQpLymmkfqiZ
+MZQHccQ32GytcRzqd4+iWilmG5wJ7hx0o3AwbjAOBgNVHQ8BAf8EBAMCAoQwEwYD
+VR0lBAwwCgYIKwYBBQUHAwEwDwYDVR0TAQH/BAUwAwEB/zAdBgNVHQ4EFgQUa7SJ
+Jm3793ls50zY8nB+KAL/smswFwYDVR0RBBAwDoIMZW5naW5lcy50ZXN0MAoGCCqG
+SM49BAMCA0cAMEQCIBdMLXE6z6XtO2+b50F542xQitDPrUiRSapuAsLc8gVmAiBG
+ypa0/wHLN+V/kZJt56GALay1bBNMuc3GjUPEai1ExA==
+-----END CERTIFICATE-----
+`
+
+// Of an API server a token is named with the wish that requests carry it; a folder's is that of the command line.
+func TestRequestsCarryATokenThatIsNamed(t *testing.T) {
+	s := someSettings("s", "base", func(s *v1alpha1.PoolSettingsSpec) { s.Authorization = "Engine" })
+	const want = "spec.engineToken: Required value: name the token that engines are to get, in engineToken"
+	if errs := objects.CheckServerSettings(&s); len(errs) != 1 || errs[0].Error() != want {
+		t.Errorf("an API server's: %v", errs)
+	}
+	if errs := objects.CheckFolderSettings(&s); len(errs) > 0 {
+		t.Errorf("a folder's: %v", errs)
+	}
+	secretOf("s", "")(&s.Spec)
+	if errs := objects.CheckServerSettings(&s); len(errs) > 0 {
+		t.Errorf("with a token: %v", errs)
+	}
+}
+
+// What an engine is known by is what its owner's pools say, as its token is.
+func TestAnEngineIsReachedAsItsOwnerSays(t *testing.T) {
+	mine, theirs := someSettings("a", "base", overTLS(v1alpha1.EngineTLS{Hostname: "a.test"})), someSettings("b", "other", overTLS(v1alpha1.EngineTLS{Hostname: "b.test"}))
+	theirs.Namespace = "elsewhere"
+	of := func(namespace, name, protocol string) pool.InferencePool {
+		p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		p.Spec.Selector.MatchLabels, p.Spec.TargetPorts, p.Spec.AppProtocol = map[string]string{"app": name}, []pool.Port{{Number: 8000}}, protocol
+		return p
+	}
+	list := objects.List{EndpointList: v1alpha1.EndpointList{ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "l", Labels: map[string]string{"app": "other"}}}}
+	list.Spec.Addresses = []string{"10.0.0.1:8000"}
+	w := objects.Build(objects.Set{
+		Pools:    []pool.InferencePool{of(mine.Namespace, "base", ""), of("elsewhere", "other", pool.H2C)},
+		Pods:     []objects.Pod{{Name: objects.Name{Namespace: mine.Namespace, Name: "p"}, IP: netip.MustParseAddr("10.0.0.1"), Ready: true, Labels: map[string]string{"app": "base"}}},
+		Lists:    []objects.List{list},
+		Settings: []v1alpha1.PoolSettings{mine, theirs},
+	})
+	if e := w.Engines; len(e) != 1 || e[0].TLS.Hostname != "a.test" || e[0].H2C {
+		t.Errorf("the engines are %+v", e)
+	}
+	if !w.Owns(mine.Namespace, "10.0.0.1:8000") || w.Owns("elsewhere", "10.0.0.1:8000") || w.Owns(mine.Namespace, "10.0.0.2:8000") {
+		t.Error("it is not known whose the engine is")
 	}
 }
 

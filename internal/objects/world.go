@@ -222,6 +222,8 @@ type Pool struct {
 	Created time.Time
 	// Endpoints in order of address.
 	Endpoints []Endpoint
+	// H2C says that its endpoints speak HTTP/2 without TLS.
+	H2C bool
 	// Picker is the service that other gateways ask for this pool.
 	Picker Picker
 	// Routed says that an LLMRoute names the pool, so that it admits the models of its routes and no others.
@@ -355,7 +357,7 @@ func (w *World) WhereOf(e *Endpoint) string {
 func routeName(r *v1alpha1.LLMRoute) Name { return Name{r.Namespace, r.Name} }
 
 func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
-	p := &Pool{Name: Name{ip.Namespace, ip.Name}, Created: ip.CreationTimestamp.Time, Picker: pickerOf(ip.Spec.EndpointPickerRef)}
+	p := &Pool{Name: Name{ip.Namespace, ip.Name}, Created: ip.CreationTimestamp.Time, H2C: ip.Spec.AppProtocol == pool.H2C, Picker: pickerOf(ip.Spec.EndpointPickerRef)}
 	if w.Pools[p.Name] != nil {
 		w.problem("InferencePool %s is defined twice: that of --endpoints counts", p.Name)
 		return

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/reach"
 )
@@ -28,12 +29,14 @@ const (
 // Endpoint is where an engine is, as objects say it (objects.Endpoint has the fields of the same names). Another Endpoint
 // is another Loader.
 type Endpoint struct {
-	Address     string      // "ip:port", where it serves requests
-	Host        string      // the DNS name that people wrote for it; empty if they wrote none
-	Kind        engine.Kind // unknown is told apart by what it serves
-	Management  string      // of a model runtime: "ip:port" or "unix:PATH"
-	Incarnation string      // empty if nobody says
-	Token       string      // refers to its bearer token, as of [reach.Tokens]
+	Address     string             // "ip:port", where it serves requests
+	Host        string             // the DNS name that people wrote for it; empty if they wrote none
+	Kind        engine.Kind        // unknown is told apart by what it serves
+	Management  string             // of a model runtime: "ip:port" or "unix:PATH"
+	Incarnation string             // empty if nobody says
+	Token       string             // refers to its bearer token, as of [reach.Tokens]
+	TLS         v1alpha1.EngineTLS // how it is known by the settings of its pool; zero if they do not say
+	H2C         bool               // it speaks HTTP/2 without TLS
 }
 
 // Answer is what one call to an engine came to.
@@ -70,7 +73,7 @@ type turn struct {
 // Open returns the Loader of an endpoint. Heard is told of each call to the engine as it ends, from several goroutines;
 // it may be nil.
 func Open(e Endpoint, a reach.Access, heard func(Answer)) (*Loader, error) {
-	a = a.With(e.Token)
+	a = a.With(e.Token).Over(e.TLS, e.H2C)
 	if e.Management == "" && e.Kind != engine.ModelRuntime {
 		return newLoader(openAdapters(e, a), heard), nil
 	}

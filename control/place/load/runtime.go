@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,12 +66,10 @@ func openRuntime(e Endpoint, a reach.Access) (*modelRuntime, error) {
 	authority := e.Management
 	if path, ok := strings.CutPrefix(e.Management, unixScheme); ok {
 		r.network, r.address, authority = "unix", path, "localhost"
-	} else if a.TLS != nil {
-		own := a.TLS.Clone()
-		if own.ServerName = e.Host; own.ServerName == "" {
-			own.ServerName, _, _ = net.SplitHostPort(e.Management) // it is ip:port
-		}
-		transport, authority = credentials.NewTLS(own), own.ServerName
+	} else if own, err := a.Config(e.Host, e.Management); err != nil {
+		return nil, err
+	} else if own != nil {
+		transport, authority = credentials.NewTLS(own), cmp.Or(own.ServerName, authority)
 	}
 	conn, err := grpc.NewClient(
 		"passthrough:///"+e.Management,

@@ -60,7 +60,7 @@ func All() []Kind {
 			Resource: v1alpha1.SchemeGroupVersion.WithResource("poolsettings"), Kind: v1alpha1.PoolSettingsKind, List: new(v1alpha1.PoolSettingsList),
 			Strict: true,
 			Folder: checked(objects.CheckFolderSettings),
-			Server: checked(objects.CheckSettings),
+			Server: checked(objects.CheckServerSettings),
 			Trim:   func(s *v1alpha1.PoolSettings) { TrimMeta(&s.ObjectMeta) },
 			In:     func(s *objects.Set) *[]v1alpha1.PoolSettings { return &s.Settings },
 			Net:    func(n *objects.Network) *[]v1alpha1.PoolSettings { return &n.Settings },

@@ -159,6 +159,15 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{settings(`{poolRef: {name: p}, placement: {management: "unix:/x"}}`), "a socket is for an EndpointList of one address"},
 		{settings(`{poolRef: {name: p}, placement: {management: "port:65536"}}`), "want port:NUMBER"},
 		{settings(`{poolRef: {name: p}, placement: {source: ` + strings.Repeat("x", 4097) + `}}`), "may not be more than 4096"},
+		{settings(`{poolRef: {name: p}, authorization: Client, engineTLS: {hostname: engines.llm.svc}}`), ""},
+		{settings(`{poolRef: {name: p}, authorization: Always}`), `supported values: "Client", "Engine"`},
+		{settings(`{poolRef: {name: p}, engineTLS: {insecureSkipVerify: true}}`), ""},
+		{settings(`{poolRef: {name: p}, engineTLS: {insecureSkipVerify: true, hostname: a}}`), ""},
+		{settings(`{poolRef: {name: p}, engineTLS: {}}`), "spec.engineTLS.hostname: Required value: name what the engines' certificates are for"},
+		{settings(`{poolRef: {name: p}, engineTLS: {insecureSkipVerify: false}}`), "spec.engineTLS.hostname: Required value"},
+		{settings(`{poolRef: {name: p}, engineTLS: {hostname: "*.test"}}`), "want a DNS name, such as engines.llm.svc"},
+		{settings(`{poolRef: {name: p}, engineTLS: {hostname: a, caCertificates: none}}`), "want certificates in PEM"},
+		{settings(`{poolRef: {name: p}, engineTLS: {insecureSkipVerify: true, caCertificates: "-----BEGIN CERTIFICATE-----"}}`), "with insecureSkipVerify nobody looks at them"},
 		{settings(`{poolRef: {name: p}, engineToken: {}}`), "spec.engineToken.secretRef: Required value"},
 		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {}}}`), "spec.engineToken.secretRef.name: Required value: name the Secret, in the same namespace"},
 		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: ""}}}`), "spec.engineToken.secretRef.name: Required value: name the Secret, in the same namespace"},
@@ -262,8 +271,13 @@ func TestWhatAFolderTakesAndAnAPIServerDoesNot(t *testing.T) {
 // Tokens of engines are not read from a folder.
 func TestWhatAnAPIServerTakesAndAFolderDoesNot(t *testing.T) {
 	c := newCluster(t)
+	server, folder := c.verdicts(settings(`{poolRef: {name: p}, authorization: Engine}`))
+	if server == nil || !strings.Contains(server.Error(), "spec.engineToken: Required value: name the token that engines are to get, in engineToken") || folder != nil {
+		t.Errorf("of requests with a token that is not named the API server says %v, a folder %v", server, folder)
+	}
 	for _, spec := range []string{
 		`{poolRef: {name: p}, engineToken: {secretRef: {name: engine-token}}}`,
+		`{poolRef: {name: p}, engineToken: {secretRef: {name: engine-token}}, authorization: Engine}`,
 		`{poolRef: {name: p}, engineToken: {secretRef: {name: a.b-1.c, key: A_b.c-1}}}`,
 		`{poolRef: {name: p}, engineToken: {secretRef: {name: s, key: ""}}}`,
 	} {
