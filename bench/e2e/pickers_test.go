@@ -287,15 +287,16 @@ func TestAPoolSaysItsProtocol(t *testing.T) {
 	t.Parallel()
 	s := start(t, throughGateway)
 	prefix := strings.TrimSuffix(s.Listen, "1:8080")
-	both := new(http.Protocols)
-	both.SetHTTP1(true)
-	both.SetUnencryptedHTTP2(true)
+	http1, http2 := new(http.Protocols), new(http.Protocols)
+	http1.SetHTTP1(true)
+	http2.SetUnencryptedHTTP2(true)
 	var objects []string
-	for i, c := range []struct{ pool, more, proto string }{
-		{"unsaid", "", "HTTP/1.1"}, {"http", ", appProtocol: http", "HTTP/1.1"}, {"h2c", ", appProtocol: kubernetes.io/h2c", "HTTP/2.0"},
-	} {
+	for i, c := range []struct {
+		pool, more string
+		speaks     *http.Protocols
+	}{{"unsaid", "", http1}, {"http", ", appProtocol: http", http1}, {"h2c", ", appProtocol: kubernetes.io/h2c", http2}} {
 		address := fmt.Sprintf("%s6%d:8000", prefix, i)
-		s.engine(t, address, both)
+		s.engine(t, address, c.speaks)
 		objects = append(objects, listed(c.pool, address, c.more)+toPool(c.pool, c.pool))
 	}
 	s.write("pools.yaml", strings.Join(objects, "---\n"))

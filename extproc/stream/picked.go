@@ -2,6 +2,7 @@ package stream
 
 import (
 	"cmp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,6 +32,8 @@ type picked struct {
 	address  string // of the first
 	model    string // as the engine knows it
 	stream   bool
+	replaced bool   // the client's own Authorization goes no further
+	token    string // that goes on in its place, empty for none
 	turn     uint64 // of all requests of this process
 	id       string
 	inFlight *fleet.InFlight
@@ -96,7 +99,23 @@ func (x *exchange) choose(r openai.Request) error {
 	if x.placed() && isMiss(err) && len(view.Snapshot.Pools[request.Pool].Any) > 0 {
 		return &miss{x.wanted(), err}
 	}
+	if err == nil {
+		x.authorize(view.World)
+	}
 	return x.unknown(err)
+}
+
+// authorize finds the token that a request carries in the place of what its client sent, where its pool says so. No token goes to an
+// address that belongs to another namespace: such picks are left out, and where there are no others the request carries none.
+func (x *exchange) authorize(w *objects.World) {
+	pool := w.Pools[x.target.Pool]
+	if x.replaced, x.token = pool.ReplacesAuthorization(), ""; !x.replaced {
+		return
+	}
+	own := slices.DeleteFunc(slices.Clone(x.picks), func(d pick.Decision) bool { return !w.Owns(x.target.Pool.Namespace, d.Endpoint.Address) })
+	if len(own) > 0 {
+		x.picks, x.token = own, x.server.Tokens.Of(pool.TokenRef())
+	}
 }
 
 // maxChoices bounds how often a request is decided anew because the copy that it was to go to went away that moment. Each
@@ -176,6 +195,13 @@ func (x *exchange) common() *extprocv3.CommonResponse {
 	if left := x.left(); left > 0 && x.front == Own {
 		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.TimeoutHeader, strconv.FormatInt(left.Milliseconds(), 10)))
 	}
+	switch {
+	case !x.replaced:
+	case x.token == "":
+		mutation.RemoveHeaders = append(slices.Clip(mutation.RemoveHeaders), wire.AuthorizationHeader)
+	default:
+		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.AuthorizationHeader, "Bearer "+x.token))
+	}
 	if x.listener != "" {
 		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.PoolHeader, wire.PoolCluster(x.target.Pool.Namespace, x.target.Pool.Name)))
 	}
@@ -189,7 +215,7 @@ func (x *exchange) resize(common *extprocv3.CommonResponse, length int) {
 	switch {
 	case x.in.length == "" || x.mode == modePartial: // Envoy takes it away itself
 	case x.mode == modeDuplex:
-		common.HeaderMutation.RemoveHeaders = append(common.HeaderMutation.RemoveHeaders[:len(x.in.control):len(x.in.control)], "content-length")
+		common.HeaderMutation.RemoveHeaders = append(slices.Clip(common.HeaderMutation.RemoveHeaders), "content-length")
 	default:
 		common.HeaderMutation.SetHeaders = append(common.HeaderMutation.SetHeaders, header("content-length", strconv.Itoa(length)))
 	}
@@ -239,7 +265,7 @@ func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.Proc
 // for as long.
 func (x *exchange) forget() {
 	x.picks, x.room = nil, [len(x.room)]pick.Decision{}
-	x.in.all, x.chunks = nil, nil
+	x.in.all, x.chunks, x.token = nil, nil, ""
 }
 
 func object(fields map[string]*structpb.Value) *structpb.Struct {

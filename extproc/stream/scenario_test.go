@@ -195,6 +195,8 @@ func callee(t *testing.T, words []string) (authority string, port int32, change 
 				c.Default = objects.Name{Namespace: "ns", Name: name}
 			case w == "conformance":
 				c.Conformance = true
+			case w == "untold":
+				c.Tokens = nil
 			case w == "override":
 				c.ModeOverride = true
 			default:

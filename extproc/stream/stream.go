@@ -29,6 +29,7 @@ import (
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/reach"
 )
 
 const (
@@ -48,6 +49,8 @@ type Config struct {
 	Log   *slog.Logger
 	// Settings are those of pools without settings of their own; zero means the defaults.
 	Settings settings.Settings
+	// Tokens has those of engines, for pools whose requests carry them; nil means that there are none.
+	Tokens *reach.Tokens
 	// Default is the pool of what no route admits, zero if there is none. Listeners of Gateways have none.
 	Default objects.Name
 	// Observe is told what became of requests of which the data plane shows the answers; nil means nobody.

@@ -23,6 +23,7 @@ import (
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/reach"
 )
 
 // The fleet of the scenarios:
@@ -36,6 +37,8 @@ import (
 //	ns/empty   nothing. Gateways call empty-picker:9002.
 //	ns/sticky  10.0.3.1 to 10.0.3.4:8000 with "sticky"; PoolSettings prefer an endpoint by the header x-session, name two
 //	           more to try and bound a request to 90 s. Gateways call sticky-picker:9002.
+//	ns/keyed   10.0.4.1:8000, and 10.0.4.2:8000, which is a pod of another namespace. Both are named in each answer, and requests
+//	           carry the token "s3cret". Gateways call keyed-picker:9002.
 //
 // The Gateway ns/g has three listeners: at chat the routes of "text-to-sql", "gpt-4", "llama" and "missing" attach, at other that of
 // "sticky" and another one that admits "gpt-4", for ns/sticky, and at none nothing.
@@ -96,11 +99,18 @@ func newFleetWith(c fleet.Config) *fleet.Fleet {
 	sticky.Spec.SessionAffinity = &v1alpha1.SessionAffinity{Header: "x-session"}
 	sticky.Spec.Retry = &v1alpha1.Retry{Attempts: &attempts}
 	sticky.Spec.Timeouts = &v1alpha1.PoolTimeouts{Request: &metav1.Duration{Duration: 90 * time.Second}}
+	keyed := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "keyed"}}
+	keyed.Spec.PoolRef.Name, keyed.Spec.Authorization = "keyed", v1alpha1.AuthorizationOfEngine
+	keyed.Spec.Retry = &v1alpha1.Retry{Attempts: &attempts}
+	keyed.Spec.EngineToken = &v1alpha1.EngineToken{SecretRef: v1alpha1.SecretKeyReference{Name: "keys"}}
+	theirs, theirPod := aPool("theirs", 8000), aPod("theirs", "10.0.4.2")
+	theirs.Namespace, theirPod.Name.Namespace = "other", "other"
 	second := aRoute("gpt-4", "sticky", "")
 	second.Name = "for-gpt-4-too"
 	set := objects.Set{
 		Pools: []pool.InferencePool{
 			aPool("base", 8000), aPool("open", 8000, 8001), aPool("silent", 8000), aPool("empty", 8000), aPool("sticky", 8000),
+			aPool("keyed", 8000), theirs,
 		},
 		Routes: []v1alpha1.LLMRoute{
 			at("chat", aRoute("text-to-sql", "base", "sql-v2")), at("chat", aRoute("gpt-4", "base", "")), at("chat", aRoute("llama", "base", "")),
@@ -110,8 +120,13 @@ func newFleetWith(c fleet.Config) *fleet.Fleet {
 		Pods: []objects.Pod{
 			aPod("base", "10.0.0.1"), aPod("open", "10.0.1.1"), aPod("open", "10.0.1.2"), aPod("open", "fd00::1"), aPod("silent", "10.0.2.1"),
 			aPod("sticky", "10.0.3.1"), aPod("sticky", "10.0.3.2"), aPod("sticky", "10.0.3.3"), aPod("sticky", "10.0.3.4"),
+			aPod("keyed", "10.0.4.1"), theirPod,
 		},
-		Settings: []v1alpha1.PoolSettings{sticky},
+		Lists: []objects.List{{EndpointList: v1alpha1.EndpointList{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "more", Labels: map[string]string{"pool": "keyed"}},
+			Spec:       v1alpha1.EndpointListSpec{Addresses: []string{"10.0.4.2:8000"}},
+		}}},
+		Settings: []v1alpha1.PoolSettings{sticky, keyed},
 	}
 	set.Network = aNetwork(set.Routes, set.Pools)
 	w := objects.Build(set)
@@ -139,8 +154,13 @@ func newServer(tb testing.TB, f *fleet.Fleet, change func(*stream.Config)) (*str
 	tb.Helper()
 	observed := new([]outcome.Outcome)
 	random := rand.New(rand.NewPCG(1, 2))
+	tokens := reach.NewTokens(nil)
+	if _, err := tokens.Set("ns/keys/token", []byte("s3cret")); err != nil {
+		tb.Fatal(err)
+	}
 	c := stream.Config{
-		Fleet: f, Meter: meter.New(f), Log: slog.New(slog.DiscardHandler), Settings: settings.Default(),
+		Tokens: tokens,
+		Fleet:  f, Meter: meter.New(f), Log: slog.New(slog.DiscardHandler), Settings: settings.Default(),
 		Observe: func(o outcome.Outcome) { *observed = append(*observed, o) },
 		Random:  random.Uint64,
 	}

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/control/attach/plan"
 )
@@ -41,10 +42,42 @@ func (t *Template) poolCluster(c *plan.Cluster) (*clusterv3.Cluster, error) {
 			return nil, err
 		}
 	}
+	if c.TLS != (v1alpha1.EngineTLS{}) {
+		config, err := anypb.New(engineTLS(c))
+		if err != nil {
+			return nil, err
+		}
+		is.TransportSocket = &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}
+	}
 	if c.Open {
 		return is, failOpen(is)
 	}
 	return is, nil
+}
+
+// systemAuthorities is the file of the authorities that a system trusts: Debian's, whose Envoy's images are.
+const systemAuthorities = "/etc/ssl/certs/ca-certificates.crt"
+
+// engineTLS is how the endpoints of a pool are known.
+func engineTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
+	common := &tlsv3.CommonTlsContext{AlpnProtocols: []string{"http/1.1"}}
+	if c.H2C {
+		common.AlpnProtocols = []string{"h2"}
+	}
+	is := &tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: c.TLS.Hostname}
+	if c.TLS.InsecureSkipVerify {
+		return is
+	}
+	trust := &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{
+		SanType: tlsv3.SubjectAltNameMatcher_DNS, Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: c.TLS.Hostname}},
+	}}}
+	if cas := c.TLS.CACertificates; cas != "" {
+		trust.TrustedCa = &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: cas}}
+	} else {
+		trust.TrustedCa = &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: systemAuthorities}}
+	}
+	common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: trust}
+	return is
 }
 
 // speakHTTP2 has Envoy speak HTTP/2 to a cluster, and leaves what else is said of how it speaks.

@@ -228,3 +228,49 @@ func TestControlHeadersGoNoFurtherThanAPicker(t *testing.T) {
 		t.Errorf("the filters are %v", names)
 	}
 }
+
+// Engines of a pool are known by a name and by who says it, or not at all.
+func TestHowEnginesAreKnown(t *testing.T) {
+	const pools = `kind: PoolSettings
+metadata: {namespace: ns, name: known}
+spec: {poolRef: {name: llama}, engineTLS: {hostname: engines.test, caCertificates: PEM}}
+---
+kind: InferencePool
+metadata: {namespace: ns, name: system}
+spec: {appProtocol: kubernetes.io/h2c}
+---
+kind: PoolSettings
+metadata: {namespace: ns, name: system}
+spec: {poolRef: {name: system}, engineTLS: {hostname: engines.test}}
+---
+kind: InferencePool
+metadata: {namespace: ns, name: trusting}
+---
+kind: PoolSettings
+metadata: {namespace: ns, name: trusting}
+spec: {poolRef: {name: trusting}, engineTLS: {insecureSkipVerify: true}}
+---
+kind: LLMRoute
+metadata: {namespace: ns, name: m}
+spec: {parentRefs: [{name: g}], backendRefs: [{name: llama}, {name: system}, {name: trusting}]}`
+	var got []string
+	for _, c := range planned(t, pools).Clusters {
+		tls := read(t, c.GetTransportSocket().GetTypedConfig(), new(tlsv3.UpstreamTlsContext))
+		trust := tls.GetCommonTlsContext().GetValidationContext()
+		words := fmt.Sprintf("%s: %v to %q", c.GetName(), tls.GetCommonTlsContext().GetAlpnProtocols(), tls.GetSni())
+		for _, name := range trust.GetMatchTypedSubjectAltNames() {
+			words += fmt.Sprintf(", is %s %s", name.GetSanType(), name.GetMatcher().GetExact())
+		}
+		if trust != nil {
+			words += fmt.Sprintf(", as %q says, or %q", trust.GetTrustedCa().GetInlineString(), trust.GetTrustedCa().GetFilename())
+		}
+		got = append(got, words)
+	}
+	if want := []string{
+		`pool/ns/llama: [http/1.1] to "engines.test", is DNS engines.test, as "PEM" says, or ""`,
+		`pool/ns/system: [h2] to "engines.test", is DNS engines.test, as "" says, or "/etc/ssl/certs/ca-certificates.crt"`,
+		`pool/ns/trusting: [http/1.1] to ""`,
+	}; !slices.Equal(got, want) {
+		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}

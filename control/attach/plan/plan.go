@@ -204,6 +204,8 @@ type Cluster struct {
 	H2C bool
 	// Open says that one of a pool's endpoints serves requests that nobody has picked for: they get 503 else.
 	Open bool
+	// TLS is how a pool's endpoints are known; zero where they are reached in the clear.
+	TLS v1alpha1.EngineTLS
 }
 
 // Of plans for all Gateways. Certificates are what is known of the Secrets that listeners name, as of [Secrets].
@@ -276,8 +278,10 @@ func newBuilder(n *objects.Network) *builder {
 	for i := range n.Services {
 		b.services[n.Services[i].Name] = &n.Services[i]
 	}
+	settings := objects.SettingsOf(n.Settings)
 	for i := range n.Pools {
-		b.pools[objects.Name{Namespace: n.Pools[i].Namespace, Name: n.Pools[i].Name}] = poolOf(&n.Pools[i], b.services)
+		name := objects.Name{Namespace: n.Pools[i].Namespace, Name: n.Pools[i].Name}
+		b.pools[name] = poolOf(&n.Pools[i], b.services, settings[name])
 	}
 	return b
 }

@@ -10,6 +10,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
@@ -42,8 +43,9 @@ type pooled struct {
 	asked *Cluster
 }
 
-// poolOf looks at an InferencePool.
-func poolOf(p *pool.InferencePool, services map[objects.Name]*objects.Service) *pooled {
+// poolOf looks at an InferencePool, whose settings are nil where nobody says any. What engines get as the Authorization of requests only our
+// own extproc can replace: a pool of such engines is served by nobody else, and by none without it.
+func poolOf(p *pool.InferencePool, services map[objects.Name]*objects.Service, settings *v1alpha1.PoolSettings) *pooled {
 	name := objects.Name{Namespace: p.Namespace, Name: p.Name}
 	is := &pooled{cluster: Cluster{Name: wire.PoolCluster(name.Namespace, name.Name), Pool: true, Object: name}}
 	switch p.Spec.AppProtocol {
@@ -53,18 +55,25 @@ func poolOf(p *pool.InferencePool, services map[objects.Name]*objects.Service) *
 	default:
 		is.Refused = attach.Verdict{Reason: ReasonNotSupported, Words: fmt.Sprintf("spec.appProtocol is %q, which Headgate does not speak: write %s or %s", p.Spec.AppProtocol, pool.HTTP, pool.H2C)}
 	}
+	replaced := false
+	if settings != nil {
+		replaced = settings.Spec.Authorization == v1alpha1.AuthorizationOfEngine
+		is.cluster.TLS = ptr.Deref(settings.Spec.EngineTLS, v1alpha1.EngineTLS{})
+	}
 	ref := p.Spec.EndpointPickerRef
 	if ref == nil {
 		is.picker = wire.ExtprocCluster
 		return is
 	}
-	is.cluster.Open = ref.FailureMode == pool.FailOpen
+	is.cluster.Open = ref.FailureMode == pool.FailOpen && !replaced
 	asked, fault := pickerOf(ref, name.Namespace, services)
 	switch {
 	case fault != "":
 		is.Refs = attach.Verdict{Reason: ReasonInvalidExtensionRef, Words: "spec.endpointPickerRef " + fault}
 	case asked == nil:
 		is.picker = wire.ExtprocCluster
+	case replaced:
+		is.Refs = attach.Verdict{Reason: ReasonInvalidExtensionRef, Words: fmt.Sprintf("spec.endpointPickerRef names Service %s, and by PoolSettings %s/%s requests carry the token of the engines, which only Headgate's own picker sends: leave out one of them", asked.Object, settings.Namespace, settings.Name)}
 	default:
 		is.picker, is.asked = asked.Name, asked
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
@@ -74,6 +75,9 @@ func (c Cluster) String() string {
 		words = append(words, "HTTP/2")
 	case c.Picker:
 		words = append(words, "HTTP/2 by TLS")
+	}
+	if c.TLS != (v1alpha1.EngineTLS{}) {
+		words = append(words, "TLS as "+cmp.Or(c.TLS.Hostname, "anybody"))
 	}
 	if c.Open {
 		words = append(words, "fails open")
