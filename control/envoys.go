@@ -27,7 +27,7 @@ func (o *office) serveEnvoys(ctx context.Context) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	if o.kube.On {
-		s.Secrets = o.secrets
+		s.ByName = o.byName
 		pod, _, err := o.inNamespace()
 		if err != nil {
 			return err

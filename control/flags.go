@@ -150,7 +150,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 
 // source is where the objects come from.
 func (c config) source() source.Source {
-	return source.Source{Dir: c.objects, Kube: c.kube, Endpoints: c.endpoints, Also: slices.Concat(kinds.Network(), kinds.Secrets()), Named: map[string]objects.Name{"mesh-pool": c.pool()}}
+	return source.Source{Dir: c.objects, Kube: c.kube, Endpoints: c.endpoints, Also: slices.Concat(kinds.Network(), kinds.ByName()), Named: map[string]objects.Name{"mesh-pool": c.pool()}}
 }
 
 // pool is --mesh-pool, zero if it is not given.

@@ -68,10 +68,10 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	loaded := make(chan struct{})
 	o := &office{
 		config: c, access: access, worlds: latest.New[objects.World](), gateways: latest.New[status.Input](), meter: m, log: log,
-		ready: sync.OnceFunc(func() { close(loaded) }), secrets: make(chan *kube.Secrets, 1),
+		ready: sync.OnceFunc(func() { close(loaded) }), byName: make(chan kube.Named, 1),
 	}
 	from := c.source()
-	from.Secrets = func(s *kube.Secrets) { o.secrets <- s }
+	from.ByName = func(n kube.Named) { o.byName <- n }
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		return from.Follow(ctx, log, access.Tokens, m, func(w *objects.World) {

@@ -37,8 +37,8 @@ type office struct {
 	meter    *meter.Meter
 	server   *serve.Server
 	log      *slog.Logger
-	// secrets gets those of an API server, once they can be read.
-	secrets chan *kube.Secrets
+	// byName gets what of an API server is read by its name, once that can be done.
+	byName chan kube.Named
 	// ready is called when the control has read the objects, maybe more than once.
 	ready func()
 	// remember opens what controls that led before remember, and returns who tells of objects in their status. Nothing is written

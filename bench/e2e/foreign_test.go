@@ -171,9 +171,11 @@ func TestWhatAPickerSaysIsDone(t *testing.T) {
 	q := say("pick", s.endpoint(1), "X-Llm-D-Inference-Objective", "one", "X-Gateway-Destination-Endpoint", "x", "X-Gateway-Destination-Endpoint-Subset", "x")
 	s.must(q)
 	asked := ""
+	var askedSb174 strings.Builder
 	for len(f.heard) > 0 {
-		asked += <-f.heard + "\n"
+		askedSb174.WriteString(<-f.heard + "\n")
 	}
+	asked += askedSb174.String()
 	if !strings.Contains(asked, "asked x-llm-d-inference-objective=one") || strings.Contains(asked, "asked x-gateway") {
 		t.Errorf("the picker was asked with\n%s", asked)
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os/exec"
@@ -74,9 +75,7 @@ const plain = ", appProtocol: kubernetes.io/h2c"
 // at sends a request to a host, NAME.test.
 func at(name string, r request) request {
 	header := map[string]string{"Host": name + ".test"}
-	for k, v := range r.header {
-		header[k] = v
-	}
+	maps.Copy(header, r.header)
 	r.header = header
 	return r
 }

@@ -60,7 +60,7 @@ func keep(t *testing.T, client kubernetes.Interface, yaml string) *keeping {
 func (k *keeping) set(yaml string) {
 	n := network.Read(k.T, "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n"+yaml)
 	a := attach.Of(n)
-	k.known.Set(&status.Input{Attachments: a, Network: n, Plans: plan.Of(a, n, nil)})
+	k.known.Set(&status.Input{Attachments: a, Network: n, Plans: plan.Of(a, n, plan.Known{})})
 }
 
 func (k *keeping) await(what string, holds func() bool) {

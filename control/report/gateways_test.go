@@ -79,7 +79,7 @@ func (c cluster) gateways(facts status.Facts) status.Input {
 		c.Fatal(err)
 	}
 	a := attach.Of(set.Network)
-	return status.Input{Attachments: a, Plans: plan.Of(a, set.Network, nil), Network: set.Network, Facts: facts}
+	return status.Input{Attachments: a, Plans: plan.Of(a, set.Network, plan.Known{}), Network: set.Network, Facts: facts}
 }
 
 // wrote has a Report of its own say what is known now, as one control does in its life, and returns what that user asked for beside
@@ -339,7 +339,7 @@ func busy(routes int) status.Input {
 		n.HTTPRoutes = append(n.HTTPRoutes, r)
 	}
 	a := attach.Of(n)
-	return status.Input{Attachments: a, Plans: plan.Of(a, n, nil), Network: n}
+	return status.Input{Attachments: a, Plans: plan.Of(a, n, plan.Known{}), Network: n}
 }
 
 // Who has just made a Gateway sees what becomes of it, however many HTTPRoutes and Models are due; and these have their turn, though the

@@ -26,8 +26,9 @@ type Network struct {
 	Services   []Service
 	// GatewaySettings say how the Envoys of Gateways run.
 	GatewaySettings []v1alpha1.GatewaySettings
-	// KeyPairs are the Secrets of a folder.
-	KeyPairs []KeyPair
+	// KeyPairs are the Secrets of a folder, Authorities its ConfigMaps.
+	KeyPairs    []KeyPair
+	Authorities []Authorities
 
 	// What else attaches, or is named: a Set has these kinds too.
 	Routes   []v1alpha1.LLMRoute
@@ -61,6 +62,7 @@ func (n *Network) shelves() map[string]shelf {
 		NamespaceKind:                ordered[Namespace]{&n.Namespaces, func(ns *Namespace) Name { return Name{Name: ns.Name} }},
 		ServiceKind:                  ordered[Service]{&n.Services, func(s *Service) Name { return s.Name }},
 		v1alpha1.GatewaySettingsKind: named(&n.GatewaySettings),
+		ConfigMapKind:                ordered[Authorities]{&n.Authorities, func(a *Authorities) Name { return a.Name }},
 		SecretKind:                   ordered[KeyPair]{&n.KeyPairs, func(k *KeyPair) Name { return k.Name }},
 		v1alpha1.LLMRouteKind:        named(&n.Routes),
 		pool.Kind:                    named(&n.Pools),

@@ -250,7 +250,7 @@ func TestObjectsAreCounted(t *testing.T) {
 	}).Objects
 	want = map[string]int{
 		"InferencePool": 2, "LLMRoute": 0, "Pod": 0, "EndpointList": 0, "PoolSettings": 0, "Model": 0, "Gateway": 2, "Namespace": 3, "Service": 4, "EndpointSlice": 0, "Secret": 5,
-		"GatewayClass": 0, "GatewaySettings": 0, "ListenerSet": 0, "HTTPRoute": 0, "GRPCRoute": 0, "ReferenceGrant": 0, "BackendTLSPolicy": 0,
+		"GatewayClass": 0, "GatewaySettings": 0, "ConfigMap": 0, "ListenerSet": 0, "HTTPRoute": 0, "GRPCRoute": 0, "ReferenceGrant": 0, "BackendTLSPolicy": 0,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("with a Network (-want +got):\n%s", diff)

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -39,8 +40,10 @@ func Rights(ctx context.Context, c *rest.Config, namespace string, requests []Re
 			continue
 		}
 		allowed[what] = true
+		made := is // who patches what is not there makes it, and needs that right, too
+		made.verb, made.name = "create", ""
 		for _, may := range rights {
-			if may.allows(is) {
+			if may.allows(is) || r.Verb == "patch" && r.Response.Code == http.StatusCreated && may.allows(made) {
 				used[may] = true
 			}
 		}

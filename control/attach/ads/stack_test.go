@@ -225,7 +225,7 @@ func (s *stack) apply(text string, changes ...func(*envoy.Resources)) {
 func (s *stack) put(text string, certificates map[objects.Name]plan.Certificate, changes ...func(*envoy.Resources)) {
 	s.t.Helper()
 	s.network = network.Read(s.t, text)
-	s.plans = plan.Of(attach.Of(s.network), s.network, certificates)
+	s.plans = plan.Of(attach.Of(s.network), s.network, plan.Known{Certificates: certificates})
 	s.tell()
 	all := make(map[objects.Name]order.Snapshot)
 	for _, p := range s.plans.Gateways {

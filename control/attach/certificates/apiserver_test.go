@@ -46,8 +46,10 @@ func TestCertificatesOfAnAPIServer(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done, given := make(chan error, 1), make(chan *certificates.Watch, 1)
 	from := source.Source{
-		Kube:    source.Kube{On: true, Config: apiserver.KubeconfigFile(t, config)},
-		Secrets: func(s *kube.Secrets) { given <- certificates.New(s, slog.New(slog.DiscardHandler)) },
+		Kube: source.Kube{On: true, Config: apiserver.KubeconfigFile(t, config)},
+		ByName: func(n kube.Named) {
+			given <- certificates.New(n.Secrets, certificates.KeyPairs, slog.New(slog.DiscardHandler))
+		},
 	}
 	go func() {
 		done <- from.Follow(ctx, slog.New(slog.DiscardHandler), reach.NewTokens(nil), unmetered{}, func(*objects.World) {})

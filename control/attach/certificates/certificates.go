@@ -1,5 +1,5 @@
-// Package certificates knows what is in the Secrets that listeners over TLS name: those of an API server, each read by its name, or
-// those of a folder. What an Envoy would refuse it refuses before, and says why in words for people.
+// Package certificates knows what is in the Secrets that listeners over TLS name, and in the ConfigMaps with authorities: those of an API
+// server, each read by its name, or those of a folder. What an Envoy would refuse it refuses before, and says why in words for people.
 package certificates
 
 import (
@@ -9,6 +9,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,15 +27,39 @@ func OfFolder(n *objects.Network, at func(objects.Object) string, names []object
 	for i := range n.KeyPairs {
 		pairs[n.KeyPairs[i].Name] = &n.KeyPairs[i]
 	}
-	all := make(map[objects.Name]plan.Certificate, len(names))
-	for _, name := range names {
+	return ofFolder(KeyPairs, names, at, was, now, func(name objects.Name) (map[string][]byte, bool) {
 		pair := pairs[name]
 		if pair == nil {
-			all[name] = plan.Certificate{Fault: "no file of the folder has it: write what " + create(name) + " --dry-run=client -o yaml prints into one"}
+			return nil, false
+		}
+		return map[string][]byte{objects.CertificateKey: pair.Certificate, objects.PrivateKeyKey: pair.Key}, true
+	})
+}
+
+// AuthoritiesOfFolder is [OfFolder] for ConfigMaps with authorities.
+func AuthoritiesOfFolder(n *objects.Network, at func(objects.Object) string, names []objects.Name, was map[objects.Name]plan.Certificate, now time.Time) map[objects.Name]plan.Certificate {
+	maps := make(map[objects.Name][]byte, len(n.Authorities))
+	for i := range n.Authorities {
+		maps[n.Authorities[i].Name] = n.Authorities[i].Certificates
+	}
+	return ofFolder(Authorities, names, at, was, now, func(name objects.Name) (map[string][]byte, bool) {
+		text, there := maps[name]
+		return map[string][]byte{objects.AuthorityKey: text}, there
+	})
+}
+
+func ofFolder(k Kind, names []objects.Name, at func(objects.Object) string, was map[objects.Name]plan.Certificate, now time.Time,
+	find func(objects.Name) (map[string][]byte, bool),
+) map[objects.Name]plan.Certificate {
+	all := make(map[objects.Name]plan.Certificate, len(names))
+	for _, name := range names {
+		data, there := find(name)
+		if !there {
+			all[name] = plan.Certificate{Fault: "no file of the folder has it: write what " + k.create(name) + " --dry-run=client -o yaml prints into one"}
 			continue
 		}
-		c := check(was[name], pair.Certificate, pair.Key, now)
-		if where := at(objects.Object{Kind: objects.SecretKind, Name: name}); c.Fault != "" && where != "" {
+		c := k.after(was[name], data, now)
+		if where := at(objects.Object{Kind: k.name, Name: name}); c.Fault != "" && where != "" {
 			c.Fault += " (" + where + ")"
 		}
 		all[name] = c
@@ -42,18 +67,46 @@ func OfFolder(n *objects.Network, at func(objects.Object) string, names []object
 	return all
 }
 
-// create is the command that makes a Secret of a certificate.
-func create(name objects.Name) string {
-	return fmt.Sprintf("kubectl create secret tls %s --namespace %s --cert FILE --key FILE", name.Name, name.Namespace)
+// Kind is what certificates are read from: [KeyPairs] or [Authorities].
+type Kind struct {
+	name    string // of the kind
+	command string // that makes one, without its name
+	files   string // of that command
+	check   func(data map[string][]byte, now time.Time) plan.Certificate
 }
 
-// Reader reads Secrets by their names: [kube.Secrets].
+var (
+	// KeyPairs are Secrets with a certificate and its key.
+	KeyPairs = Kind{objects.SecretKind, "secret tls", "--cert FILE --key FILE", func(data map[string][]byte, now time.Time) plan.Certificate {
+		return Check(data[objects.CertificateKey], data[objects.PrivateKeyKey], now)
+	}}
+	// Authorities are ConfigMaps with the certificates of those who sign others'.
+	Authorities = Kind{objects.ConfigMapKind, "configmap", "--from-file " + objects.AuthorityKey + "=FILE", func(data map[string][]byte, _ time.Time) plan.Certificate {
+		return CheckAuthorities(data[objects.AuthorityKey])
+	}}
+)
+
+// create is the command that makes one of certificates.
+func (k Kind) create(name objects.Name) string {
+	return fmt.Sprintf("kubectl create %s %s --namespace %s %s", k.command, name.Name, name.Namespace, k.files)
+}
+
+// after is what is known of what has just been read, and before that was known as it was.
+func (k Kind) after(was plan.Certificate, data map[string][]byte, now time.Time) plan.Certificate {
+	is := k.check(data, now)
+	if is.Fault != "" {
+		is.Chain, is.Key, is.Warning = was.Chain, was.Key, was.Warning
+	}
+	return is
+}
+
+// Reader reads Secrets or ConfigMaps by their names: [kube.ByName].
 type Reader interface {
 	Add(u kube.User)
 	Read(ctx context.Context, names []objects.Name)
 }
 
-// Watch knows what is in the Secrets of an API server that are named, and is told when that changes. Make one with [New]. Its Name is for
+// Watch knows what is in the Secrets, or in the ConfigMaps, of an API server that are named, and is told when that changes. Make one with [New]. Its Name is for
 // one goroutine at a time; else it is safe for concurrent use.
 //
 // What is served with stays as it was while its Secret cannot be read, while the Secret's content is at fault, and while Headgate has no
@@ -61,7 +114,8 @@ type Reader interface {
 // that is deleted takes its certificate with it: so people take a key out of use. A control that starts knows nothing of what was good
 // before.
 type Watch struct {
-	secrets Reader
+	reader  Reader
+	kind    Kind
 	log     *slog.Logger
 	changed chan struct{} // capacity 1
 
@@ -70,10 +124,10 @@ type Watch struct {
 	awaited []objects.Name // their content is told by Name, and not as a change
 }
 
-// New returns a Watch of Secrets, of which none is named yet.
-func New(secrets Reader, log *slog.Logger) *Watch {
-	w := &Watch{secrets: secrets, log: log, changed: make(chan struct{}, 1), known: make(map[objects.Name]plan.Certificate)}
-	secrets.Add(w)
+// New returns a Watch of a kind, of which none is named yet.
+func New(reader Reader, k Kind, log *slog.Logger) *Watch {
+	w := &Watch{reader: reader, kind: k, log: log, changed: make(chan struct{}, 1), known: make(map[objects.Name]plan.Certificate)}
+	reader.Add(w)
 	return w
 }
 
@@ -96,7 +150,7 @@ func (w *Watch) Name(ctx context.Context, names []objects.Name) map[objects.Name
 	w.known, w.awaited = known, fresh
 	w.mu.Unlock()
 	if len(fresh) > 0 {
-		w.secrets.Read(ctx, fresh)
+		w.reader.Read(ctx, fresh)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,7 +176,7 @@ func (w *Watch) Take(name objects.Name, data map[string][]byte, err error) {
 	if !named {
 		return
 	}
-	is := next(name, was, data, err, time.Now())
+	is := w.kind.next(name, was, data, err, time.Now())
 	if reflect.DeepEqual(is, was) {
 		return
 	}
@@ -138,38 +192,29 @@ func (w *Watch) Take(name objects.Name, data map[string][]byte, err error) {
 }
 
 func (w *Watch) tell(name objects.Name, is plan.Certificate) {
-	log := w.log.With("secret", name.String())
+	log := w.log.With(strings.ToLower(w.kind.name), name.String())
 	switch {
 	case is.Fault != "" && len(is.Chain) > 0:
-		log.Warn("a certificate is at fault; listeners go on with the last good one", "fault", is.Fault)
+		log.Warn("cannot use certificates; going on with the last good ones", "fault", is.Fault)
 	case is.Fault != "":
-		log.Warn("a certificate is at fault; no listener serves with it", "fault", is.Fault)
+		log.Warn("cannot use certificates; nothing is served with them", "fault", is.Fault)
 	case is.Warning != "":
-		log.Warn("read a certificate that clients may refuse", "warning", is.Warning)
+		log.Warn("read certificates that clients may refuse", "warning", is.Warning)
 	default:
-		log.Info("read a certificate")
+		log.Info("read certificates")
 	}
 }
 
-// next is what is known of a Secret when it has just been read, or why it could not be, and before that was known as it was.
-func next(name objects.Name, was plan.Certificate, data map[string][]byte, err error, now time.Time) plan.Certificate {
+// next is what is known of one when it has just been read, or why it could not be, and before that was known as it was.
+func (k Kind) next(name objects.Name, was plan.Certificate, data map[string][]byte, err error, now time.Time) plan.Certificate {
 	switch {
 	case apierrors.IsNotFound(err):
-		return plan.Certificate{Fault: "it does not exist: make it with " + create(name)}
+		return plan.Certificate{Fault: "it does not exist: make it with " + k.create(name)}
 	case apierrors.IsForbidden(err):
 		was.Fault = fmt.Sprintf("it may not be read: %v", err)
 		return was
 	case err != nil:
 		return was
 	}
-	return check(was, data[objects.CertificateKey], data[objects.PrivateKeyKey], now)
-}
-
-// check is Check of what comes after what was known.
-func check(was plan.Certificate, chain, key []byte, now time.Time) plan.Certificate {
-	is := Check(chain, key, now)
-	if is.Fault != "" {
-		is.Chain, is.Key, is.Warning = was.Chain, was.Key, was.Warning
-	}
-	return is
+	return k.after(was, data, now)
 }

@@ -67,7 +67,7 @@ func dataOf(chain, key string) map[string][]byte {
 // watching is a Watch, and what it writes into its log.
 func watching(t *testing.T) (*secrets, *certificates.Watch, *strings.Builder) {
 	s, log := &secrets{data: make(map[objects.Name]map[string][]byte)}, new(strings.Builder)
-	w := certificates.New(s, slog.New(slog.NewTextHandler(log, nil)))
+	w := certificates.New(s, certificates.KeyPairs, slog.New(slog.NewTextHandler(log, nil)))
 	t.Cleanup(func() {
 		if strings.Contains(log.String(), "BEGIN") {
 			t.Errorf("the log holds PEM:\n%s", log)
@@ -138,7 +138,7 @@ func TestWhatIsKnownOfASecretFollowsIt(t *testing.T) {
 	if !slices.Equal(s.read, []objects.Name{a}) {
 		t.Errorf("at once %v are read", s.read)
 	}
-	for words, want := range map[string]int{"no listener serves with it": 2, "listeners go on with the last good one": 3, "read a certificate": 5} {
+	for words, want := range map[string]int{"nothing is served with them": 2, "going on with the last good ones": 3, "read certificates": 5} {
 		if got := strings.Count(log.String(), words); got != want {
 			t.Errorf("%q is told %d times, want %d:\n%s", words, got, want, log)
 		}

@@ -33,7 +33,7 @@ const layout = "2006-01-02 15:04 MST"
 // and the key in PKCS 8, so that Envoy, which reads PEM in other ways, gets what was checked and nothing that stood beside it. Nothing
 // that it says quotes the key.
 func Check(chain []byte, key objects.PrivateKey, now time.Time) plan.Certificate {
-	all, err := parseChain(chain)
+	all, err := parseChain(objects.CertificateKey, chain)
 	if err == nil {
 		err = served(all[0])
 	}
@@ -54,15 +54,24 @@ func Check(chain []byte, key objects.PrivateKey, now time.Time) plan.Certificate
 	return plan.Certificate{Chain: all.pem(), Key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), Warning: all.warning(now)}
 }
 
+// CheckAuthorities returns the certificates in the ca.crt of a ConfigMap, as Chain, or as its Fault why they are none.
+func CheckAuthorities(text []byte) plan.Certificate {
+	all, err := parseChain(objects.AuthorityKey, text)
+	if err != nil {
+		return plan.Certificate{Fault: err.Error()}
+	}
+	return plan.Certificate{Chain: all.pem()}
+}
+
 // certificates are the certificates of a chain, that of the server first.
 type certificates []*x509.Certificate
 
-// parseChain reads tls.crt, which has at least one certificate if there is no error.
-func parseChain(text []byte) (all certificates, err error) {
+// parseChain reads a key of the data, which has at least one certificate if there is no error.
+func parseChain(of string, text []byte) (all certificates, err error) {
 	if len(bytes.TrimSpace(text)) == 0 {
-		return nil, errors.New("it has no tls.crt: write there the certificate in PEM")
+		return nil, fmt.Errorf("it has no %s: write there the certificate in PEM", of)
 	}
-	found, err := blocks("tls.crt", text)
+	found, err := blocks(of, text)
 	if err != nil {
 		return nil, err
 	}
@@ -72,12 +81,12 @@ func parseChain(text []byte) (all certificates, err error) {
 		}
 		is, err := x509.ParseCertificate(b.Bytes)
 		if err != nil {
-			return nil, fmt.Errorf("certificate %d of tls.crt cannot be read: %w", len(all)+1, err)
+			return nil, fmt.Errorf("certificate %d of %s cannot be read: %w", len(all)+1, of, err)
 		}
 		all = append(all, is)
 	}
 	if len(all) == 0 {
-		return nil, errors.New("tls.crt has no certificate: write it in PEM, from a line -----BEGIN CERTIFICATE----- to its end")
+		return nil, fmt.Errorf("%s has no certificate: write it in PEM, from a line -----BEGIN CERTIFICATE----- to its end", of)
 	}
 	return all, nil
 }

@@ -25,8 +25,8 @@ type Config struct {
 	// Envoys serves what is made, and tells Answers what Envoys say of it.
 	Envoys  *ads.Server
 	Answers *Answers
-	// Certificates are those in the Secrets of an API server; nil where a folder has them.
-	Certificates *certificates.Watch
+	// Certificates are those in the Secrets of an API server, Authorities those in its ConfigMaps; nil where a folder has them.
+	Certificates, Authorities *certificates.Watch
 	// Pods says that control makes the pods of managed Gateways, whose addresses are not the Gateways'.
 	Pods bool
 	// Peers are the other controls; nil where this is the only one.
@@ -58,8 +58,8 @@ type Driver struct {
 	given     map[objects.Name]order.Snapshot // without what lingers, and what is tried
 	left      lingering
 	inquiries map[objects.Name]*inquiry
-	secrets   map[objects.Name]plan.Certificate // of a folder, as they were known last
-	problems  []string                          // that were told, in order
+	folder    plan.Known // of a folder, as it was known last
+	problems  []string   // that were told, in order
 	followers
 	programmed map[objects.Name]bool   // that were told
 	digests    map[objects.Name]string // of given
@@ -76,9 +76,9 @@ func New(c Config) *Driver {
 func (d *Driver) Run(ctx context.Context, next func() (*objects.World, <-chan struct{})) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	var certificates <-chan struct{}
+	var certificates, authorities <-chan struct{}
 	if d.Certificates != nil {
-		certificates = d.Certificates.Changed()
+		certificates, authorities = d.Certificates.Changed(), d.Authorities.Changed()
 	}
 	var heard <-chan struct{} // by peers
 	if d.Peers != nil {
@@ -101,6 +101,8 @@ func (d *Driver) Run(ctx context.Context, next func() (*objects.World, <-chan st
 			w, newer = next()
 		case <-certificates:
 			d.network = nil // the plans are of what was known of Secrets then
+		case <-authorities:
+			d.network = nil
 		case <-d.Answers.news:
 		case <-heard:
 			if d.peers, heard = d.Peers.Seen(); d.plans != nil {
@@ -123,7 +125,7 @@ func (d *Driver) follow(ctx context.Context, w *objects.World) {
 		began := time.Now()
 		d.network = w.Network
 		d.attached = attach.Of(w.Network)
-		d.planned = plan.Of(d.attached, w.Network, d.known(ctx, plan.Secrets(d.attached, w.Network)))
+		d.planned = plan.Of(d.attached, w.Network, d.known(ctx, plan.Secrets(d.attached, w.Network), plan.ConfigMaps(d.attached, w.Network)))
 		d.inquire(d.attached, d.planned)
 		d.put()
 		if d.Replanned != nil {
@@ -175,13 +177,16 @@ func (d *Driver) say() {
 	}
 }
 
-// known is what is known of the Secrets that listeners name.
-func (d *Driver) known(ctx context.Context, names []objects.Name) map[objects.Name]plan.Certificate {
+// known is what is known of the Secrets and ConfigMaps that are named.
+func (d *Driver) known(ctx context.Context, secrets, configMaps []objects.Name) plan.Known {
 	if d.Certificates != nil {
-		return d.Certificates.Name(ctx, names)
+		return plan.Known{Certificates: d.Certificates.Name(ctx, secrets), Authorities: d.Authorities.Name(ctx, configMaps)}
 	}
-	d.secrets = certificates.OfFolder(d.world.Network, d.world.At, names, d.secrets, time.Now())
-	return d.secrets
+	d.folder = plan.Known{
+		Certificates: certificates.OfFolder(d.world.Network, d.world.At, secrets, d.folder.Certificates, time.Now()),
+		Authorities:  certificates.AuthoritiesOfFolder(d.world.Network, d.world.At, configMaps, d.folder.Authorities, time.Now()),
+	}
+	return d.folder
 }
 
 // tellEndpoints has Envoys told of the endpoints of the Services that plans name.

@@ -19,7 +19,11 @@ func problems(a *attach.Attachments, plans *plan.Plans, where func(kind string, 
 			all = append(all, fmt.Sprintf("%s%s: %s: %s", where(of.Kind, of.Name), about, v.Reason, v.Words))
 		}
 	}
+	for name, c := range a.Classes {
+		note(objects.Object{Kind: objects.GatewayClassKind, Name: objects.Name{Name: name}}, "", c.Refused)
+	}
 	for _, g := range a.Gateways {
+		note(objects.Object{Kind: objects.GatewayKind, Name: g.Name}, "", g.Refused)
 		for _, s := range g.Sets {
 			note(objects.Object{Kind: objects.ListenerSetKind, Name: s.Name}, "", s.Refused)
 		}
@@ -42,6 +46,11 @@ func problems(a *attach.Attachments, plans *plan.Plans, where func(kind string, 
 	}
 	for name, v := range plans.Pools {
 		of := objects.Object{Kind: pool.Kind, Name: name}
+		note(of, "", v.Refused)
+		note(of, "", v.Refs)
+	}
+	for name, v := range plans.Policies {
+		of := objects.Object{Kind: objects.BackendTLSPolicyKind, Name: name}
 		note(of, "", v.Refused)
 		note(of, "", v.Refs)
 	}

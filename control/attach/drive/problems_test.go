@@ -50,9 +50,9 @@ metadata: {namespace: ns, name: nobody-names-it}
 spec: {endpointPickerRef: {name: unknown, port: {number: 9002}}}`))
 	a := attach.Of(n)
 	secret := func(name string) objects.Name { return objects.Name{Namespace: "ns", Name: name} }
-	plans := plan.Of(a, n, map[objects.Name]plan.Certificate{
+	plans := plan.Of(a, n, plan.Known{Certificates: map[objects.Name]plan.Certificate{
 		secret("bad"): {Fault: "no key"}, secret("old"): {Chain: []byte("c"), Key: []byte("k"), Warning: "it expired"},
-	})
+	}})
 	got := problems(a, plans, func(kind string, name objects.Name) string { return kind + " " + name.Name + " at 7" })
 	want := []string{
 		"Gateway g at 7, listener https: InvalidCertificateRef: Secret ns/bad: no key",

@@ -27,8 +27,8 @@ type Service struct {
 	// Authority returns the one that signs those; it is asked for a HOST:PORT alone, and may wait for an API server. It fails when its
 	// context has ended.
 	Authority func(context.Context) (*identity.Authority, error)
-	// Secrets has those of an API server, once they can be read; nil where a folder has them.
-	Secrets <-chan *kube.Secrets
+	// ByName has what of an API server is read by its name, once that can be done; nil where a folder has it.
+	ByName <-chan kube.Named
 	// Worlds returns the latest World, nil before there is one, and what is closed when there is another.
 	Worlds func() (*objects.World, <-chan struct{})
 	// Pods, Peers and Planned are those of [Config].
@@ -69,10 +69,11 @@ func (s Service) Run(ctx context.Context) error {
 	answers := NewAnswers()
 	envoys := ads.New(ads.Config{Who: who, Heard: answers.Heard, Left: answers.Left, Settled: answers.Settled, Meter: s.Meter, Log: s.Log})
 	c := Config{Template: template, Envoys: envoys, Answers: answers, Pods: s.Pods, Peers: s.Peers, Planned: s.Planned, Replanned: s.Meter.Replanned, Log: s.Log}
-	if s.Secrets != nil {
+	if s.ByName != nil {
 		select {
-		case secrets := <-s.Secrets:
-			c.Certificates = certificates.New(secrets, s.Log)
+		case named := <-s.ByName:
+			c.Certificates = certificates.New(named.Secrets, certificates.KeyPairs, s.Log)
+			c.Authorities = certificates.New(named.ConfigMaps, certificates.Authorities, s.Log)
 		case <-ctx.Done():
 			return l.Close()
 		}

@@ -114,7 +114,7 @@ func TestEnvoyAcceptsAndDoesWhatRulesSay(t *testing.T) {
 	n := network.Read(t, network.Standard(doing))
 	o := options(t)
 	o.Bind = func(port int32) (string, uint32) { return own, 20000 + uint32(port) }
-	r, err := template(t).Of(plan.Of(attach.Of(n), n, certificates(n)).Gateways[0], o)
+	r, err := template(t).Of(plan.Of(attach.Of(n), n, plan.Known{Certificates: certificates(n)}).Gateways[0], o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -134,7 +134,7 @@ func TestEnvoyAcceptsWhatIsPlanned(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, n := range scenarios(t) {
-		for _, p := range plan.Of(attach.Of(n), n, certificates(n)).Gateways {
+		for _, p := range plan.Of(attach.Of(n), n, plan.Known{Certificates: certificates(n)}).Gateways {
 			r, err := template(t).Of(p, options(t))
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)

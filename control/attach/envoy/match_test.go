@@ -73,7 +73,7 @@ func TestEnvoyMatchesAsThePlanSays(t *testing.T) {
 			continue
 		}
 		number++
-		for _, p := range plan.Of(attach.Of(n), n, certificates(n)).Gateways {
+		for _, p := range plan.Of(attach.Of(n), n, plan.Known{Certificates: certificates(n)}).Gateways {
 			own := fmt.Sprintf("127.%d.%d.1", 200+os.Getpid()%50, number)
 			o := options(t)
 			o.Bind = func(port int32) (string, uint32) { return own, 20000 + uint32(port) }

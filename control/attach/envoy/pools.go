@@ -80,6 +80,34 @@ func engineTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
 	return is
 }
 
+// serviceTLS is how the endpoints of a Service are known.
+func serviceTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
+	names := c.Secure.Names
+	if len(names) == 0 {
+		names = []plan.AltName{{Name: c.Secure.Hostname}}
+	}
+	trust := &tlsv3.CertificateValidationContext{TrustedCa: &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: systemAuthorities}}}
+	if len(c.Secure.Authorities) > 0 {
+		trust.TrustedCa = &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: c.Secure.Authorities}}
+	}
+	for _, n := range names {
+		of := tlsv3.SubjectAltNameMatcher_DNS
+		if n.URI {
+			of = tlsv3.SubjectAltNameMatcher_URI
+		}
+		trust.MatchTypedSubjectAltNames = append(trust.MatchTypedSubjectAltNames, &tlsv3.SubjectAltNameMatcher{
+			SanType: of, Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: n.Name}},
+		})
+	}
+	protocol := "http/1.1"
+	if c.H2C {
+		protocol = "h2"
+	}
+	return &tlsv3.UpstreamTlsContext{Sni: c.Secure.Hostname, CommonTlsContext: &tlsv3.CommonTlsContext{
+		AlpnProtocols: []string{protocol}, ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: trust},
+	}}
+}
+
 // speakHTTP2 has Envoy speak HTTP/2 to a cluster, and leaves what else is said of how it speaks.
 func speakHTTP2(c *clusterv3.Cluster, how *corev3.Http2ProtocolOptions) error {
 	options := new(httpv3.HttpProtocolOptions)
@@ -207,7 +235,7 @@ func controlHeaders(m *hcmv3.HttpConnectionManager) (early, late []*mutationv3.H
 		return nil, nil, err
 	}
 	for _, h := range all.GetMutations() {
-		if prefix := h.GetRemoveOnMatch().GetKeyMatcher().GetPrefix(); prefix != "" && strings.HasPrefix(wire.DestinationHeader, prefix) {
+		if prefix := h.GetRemoveOnMatch().GetKeyMatcher().GetPrefix(); prefix != "" && strings.HasPrefix(wire.DestinationHeader, prefix) { //nolint:gocritic // the prefix is what varies
 			early = append(early, h)
 		} else {
 			late = append(late, h)

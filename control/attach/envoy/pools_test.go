@@ -258,9 +258,11 @@ spec: {parentRefs: [{name: g}], backendRefs: [{name: llama}, {name: system}, {na
 		tls := read(t, c.GetTransportSocket().GetTypedConfig(), new(tlsv3.UpstreamTlsContext))
 		trust := tls.GetCommonTlsContext().GetValidationContext()
 		words := fmt.Sprintf("%s: %v to %q", c.GetName(), tls.GetCommonTlsContext().GetAlpnProtocols(), tls.GetSni())
+		var wordsSb261 strings.Builder
 		for _, name := range trust.GetMatchTypedSubjectAltNames() {
-			words += fmt.Sprintf(", is %s %s", name.GetSanType(), name.GetMatcher().GetExact())
+			wordsSb261.WriteString(fmt.Sprintf(", is %s %s", name.GetSanType(), name.GetMatcher().GetExact()))
 		}
+		words += wordsSb261.String()
 		if trust != nil {
 			words += fmt.Sprintf(", as %q says, or %q", trust.GetTrustedCa().GetInlineString(), trust.GetTrustedCa().GetFilename())
 		}

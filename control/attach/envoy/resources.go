@@ -174,11 +174,11 @@ func (t *Template) chain(routes string, o Options) (*listenerv3.FilterChain, err
 	if err := t.gatewayFilters(m); err != nil {
 		return nil, err
 	}
-	untouched, err := untouched()
+	before, err := untouched()
 	if err != nil {
 		return nil, err
 	}
-	m.LocalReplyConfig.Mappers = append(untouched, m.GetLocalReplyConfig().GetMappers()...)
+	m.LocalReplyConfig.Mappers = slices.Concat(before, m.GetLocalReplyConfig().GetMappers())
 	for _, log := range m.GetAccessLog() {
 		if log.GetName() == outcomeLog {
 			if log.Filter, err = celFilter(fmt.Sprintf("%q in xds.route_metadata.filter_metadata", inference)); err != nil {
@@ -263,6 +263,13 @@ func (t *Template) clusterOf(c *plan.Cluster, o Options) (*clusterv3.Cluster, er
 		return t.pickerCluster(c, o)
 	}
 	is := t.serviceCluster(c, o)
+	if c.Secure != nil {
+		config, err := anypb.New(serviceTLS(c))
+		if err != nil {
+			return nil, err
+		}
+		is.TransportSocket = &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}
+	}
 	if c.H2C {
 		return is, speakHTTP2(is, new(corev3.Http2ProtocolOptions))
 	}

@@ -29,7 +29,7 @@ func planned(t *testing.T, text string) *envoy.Resources {
 	t.Helper()
 	n := network.Read(t, network.Standard(text))
 	o := template(t).FromControl(func(port int32) (string, uint32) { return "127.0.0.1", uint32(port) })
-	r, err := template(t).Of(plan.Of(attach.Of(n), n, certificates(n)).Gateways[0], o)
+	r, err := template(t).Of(plan.Of(attach.Of(n), n, plan.Known{Certificates: certificates(n)}).Gateways[0], o)
 	if err != nil {
 		t.Fatal(err)
 	}

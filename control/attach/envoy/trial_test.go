@@ -42,7 +42,7 @@ spec: {parentRefs: [{name: g, sectionName: http}], backendRefs: [{name: llama}]}
 // once, and those of LLMRoutes not at all.
 func TestATrialIsOfOneRouteConfigurationAndHasNoPort(t *testing.T) {
 	n := network.Read(t, network.Standard(tried))
-	p := plan.Of(attach.Of(n), n, certificates(n)).Gateways[0]
+	p := plan.Of(attach.Of(n), n, plan.Known{Certificates: certificates(n)}).Gateways[0]
 	var lines []string
 	in := envoy.RoutesIn(p)
 	for _, name := range slices.Sorted(maps.Keys(in)) {

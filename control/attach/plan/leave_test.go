@@ -22,7 +22,7 @@ func TestWhatEnvoysRefuseIsLeftOut(t *testing.T) {
 	golden.Run(t, "testdata/left/*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string {
 			n := network.Read(t, network.Standard(input))
-			all := plan.Of(attach.Of(n), n, certificates)
+			all := plan.Of(attach.Of(n), n, plan.Known{Certificates: certificates})
 			before := all.Text()
 			told := all.LeaveOut(map[objects.Name]plan.Refused{{Namespace: "ns", Name: "g"}: {
 				Routes: map[objects.Object]plan.LeftOut{
@@ -46,7 +46,7 @@ func TestContents(t *testing.T) {
 	const two = "kind: HTTPRoute\nmetadata: {namespace: ns, name: two}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: b, port: 80}, {name: c, port: 80}]}]}\n"
 	contents := func(text string) map[objects.Object]string {
 		n := network.Read(t, network.Standard(text))
-		return plan.Of(attach.Of(n), n, nil).Gateways[0].Contents()
+		return plan.Of(attach.Of(n), n, plan.Known{}).Gateways[0].Contents()
 	}
 	before := contents(gateway + one + two)
 	if names := slices.Collect(maps.Keys(before)); len(names) != 2 {

@@ -26,6 +26,8 @@ type Plans struct {
 	// Routes are what became of each route that names a Gateway of ours, or a ListenerSet of one, but for what [attach.Attachments] says
 	// of its parents.
 	Routes map[objects.Object]RouteVerdict
+	// Policies are what became of each BackendTLSPolicy of a Service that a plan leads to.
+	Policies map[objects.Name]PolicyVerdict
 	// Listeners are the first of the references of each listener that cannot be followed; one that is missing has none.
 	Listeners map[*attach.Listener]attach.Verdict
 	// Pools are what is wrong with each InferencePool of a plan.
@@ -72,6 +74,8 @@ type Plan struct {
 	Pools []objects.Name
 	// Certificates are those that its listeners serve with, by Secret.
 	Certificates map[objects.Name]Certificate
+	// Policies are the BackendTLSPolicies of Services that it leads to, in order of name.
+	Policies []objects.Name
 	// Refused is what its Envoys refuse, beside routes that are left out, in words for people.
 	Refused []string
 }
@@ -202,22 +206,27 @@ type Cluster struct {
 	Picker bool
 	// H2C says that HTTP/2 is spoken there without TLS.
 	H2C bool
+	// Secure is how a Service is reached by TLS; nil if it is not.
+	Secure *ServiceTLS
 	// Open says that one of a pool's endpoints serves requests that nobody has picked for: they get 503 else.
 	Open bool
 	// TLS is how a pool's endpoints are known; zero where they are reached in the clear.
 	TLS v1alpha1.EngineTLS
 }
 
-// Of plans for all Gateways. Certificates are what is known of the Secrets that listeners name, as of [Secrets].
-func Of(a *attach.Attachments, n *objects.Network, certificates map[objects.Name]Certificate) *Plans {
+// Of plans for all Gateways.
+func Of(a *attach.Attachments, n *objects.Network, known Known) *Plans {
 	b := newBuilder(n)
-	b.certificates = certificates
-	plans := &Plans{Routes: b.verdicts, Listeners: b.listeners, Pools: make(map[objects.Name]PoolVerdict)}
+	b.certificates, b.policies = known.Certificates, policiesOf(n, known.Authorities)
+	plans := &Plans{Routes: b.verdicts, Listeners: b.listeners, Pools: make(map[objects.Name]PoolVerdict), Policies: make(map[objects.Name]PolicyVerdict)}
 	for _, g := range a.Gateways {
 		p := b.gateway(g)
 		plans.Gateways = append(plans.Gateways, p)
 		for _, name := range p.Pools {
 			plans.Pools[name] = b.pools[name].PoolVerdict
+		}
+		for _, name := range p.Policies {
+			plans.Policies[name] = b.applied[name].PolicyVerdict
 		}
 	}
 	b.unserved(a)
@@ -226,7 +235,7 @@ func Of(a *attach.Attachments, n *objects.Network, certificates map[objects.Name
 
 // unserved notes what is wrong with the routes that no listener serves.
 func (b *builder) unserved(a *attach.Attachments) {
-	b.clusters, b.used = make(map[string]Cluster), make(map[objects.Name]bool) // nobody's
+	b.clusters, b.used, b.applied = make(map[string]Cluster), make(map[objects.Name]bool), make(map[objects.Name]*policy) // nobody's
 	for of := range a.Parents {
 		if _, known := b.verdicts[of]; known {
 			continue
@@ -257,6 +266,8 @@ type builder struct {
 
 	clusters map[string]Cluster    // of the Gateway that is planned
 	used     map[objects.Name]bool // its pools
+	applied  map[objects.Name]*policy
+	policies map[servicePort][]*policy // those that count first
 }
 
 func newBuilder(n *objects.Network) *builder {
@@ -287,7 +298,7 @@ func newBuilder(n *objects.Network) *builder {
 }
 
 func (b *builder) gateway(g *attach.Gateway) *Plan {
-	b.clusters, b.used = make(map[string]Cluster), make(map[objects.Name]bool)
+	b.clusters, b.used, b.applied = make(map[string]Cluster), make(map[objects.Name]bool), make(map[objects.Name]*policy)
 	p := &Plan{Gateway: g.Name, Certificates: make(map[objects.Name]Certificate)}
 	if t := g.Settings.Timeouts; t != nil && t.Silence != nil {
 		p.Silence = t.Silence.Duration
@@ -317,5 +328,6 @@ func (b *builder) gateway(g *attach.Gateway) *Plan {
 	}
 	p.Clusters = slices.SortedFunc(maps.Values(b.clusters), func(x, y Cluster) int { return cmp.Compare(x.Name, y.Name) })
 	p.Pools = slices.SortedFunc(maps.Keys(b.used), objects.Name.Compare)
+	p.Policies = slices.SortedFunc(maps.Keys(b.applied), objects.Name.Compare)
 	return p
 }

@@ -17,13 +17,23 @@ func TestScenarios(t *testing.T) {
 		return func(input string) string {
 			n := network.Read(t, network.Standard(input))
 			a := attach.Of(n)
-			told := plan.Of(a, n, certificates).Text()
+			told := plan.Of(a, n, plan.Known{Certificates: certificates, Authorities: authorities}).Text()
 			if secrets := plan.Secrets(a, n); len(secrets) > 0 {
 				told += fmt.Sprintf("reads %v\n", secrets)
+			}
+			if maps := plan.ConfigMaps(a, n); len(maps) > 0 {
+				told += fmt.Sprintf("reads ConfigMaps %v\n", maps)
 			}
 			return told
 		}
 	})
+}
+
+// authorities are what is known of ConfigMaps.
+var authorities = map[objects.Name]plan.Certificate{
+	{Namespace: "ns", Name: "ca"}:     {Chain: []byte("authority")},
+	{Namespace: "ns", Name: "more"}:   {Chain: []byte("another")},
+	{Namespace: "ns", Name: "broken"}: {Fault: "it has no ca.crt"},
 }
 
 // certificates are what is known of Secrets.

@@ -98,11 +98,15 @@ func (r *routing) service(ref gatewayv1.BackendObjectReference, name objects.Nam
 		r.ref(gatewayv1.RouteReasonBackendNotFound, "Service %s has no TCP port %d", name, *ref.Port)
 		return ""
 	}
-	if s.Ports[i].AppProtocol == "kubernetes.io/wss" {
-		r.ref(gatewayv1.RouteReasonUnsupportedProtocol, "port %d of Service %s speaks WebSocket over TLS, and Headgate speaks no TLS to Services", *ref.Port, name)
+	secure, ok := r.secure(s, &s.Ports[i])
+	if !ok {
+		return "" // the policy's own status says why
+	}
+	if s.Ports[i].AppProtocol == "kubernetes.io/wss" && secure == nil {
+		r.ref(gatewayv1.RouteReasonUnsupportedProtocol, "port %d of Service %s speaks WebSocket over TLS: write a BackendTLSPolicy that says how it is known", *ref.Port, name)
 		return ""
 	}
-	c := Cluster{Object: name, Port: s.Ports[i].Port, H2C: r.of.Kind == objects.GRPCRouteKind || s.Ports[i].AppProtocol == "kubernetes.io/h2c"}
+	c := Cluster{Secure: secure, Object: name, Port: s.Ports[i].Port, H2C: r.of.Kind == objects.GRPCRouteKind || s.Ports[i].AppProtocol == "kubernetes.io/h2c"}
 	c.Name = "service/" + name.Namespace + "/" + name.Name + "/" + strconv.Itoa(int(c.Port))
 	if c.H2C {
 		c.Name += "/h2c"

@@ -79,6 +79,18 @@ func (c Cluster) String() string {
 	if c.TLS != (v1alpha1.EngineTLS{}) {
 		words = append(words, "TLS as "+cmp.Or(c.TLS.Hostname, "anybody"))
 	}
+	if s := c.Secure; s != nil {
+		line := "TLS as " + s.Hostname
+		var lineSb84 strings.Builder
+		for _, n := range s.Names {
+			lineSb84.WriteString(" known as " + n.Name)
+		}
+		line += lineSb84.String()
+		if len(s.Authorities) == 0 {
+			line += " by the system's authorities"
+		}
+		words = append(words, line)
+	}
 	if c.Open {
 		words = append(words, "fails open")
 	}
@@ -108,6 +120,11 @@ func (p *Plans) faults() []string {
 	}
 	for name, v := range p.Pools {
 		of := objects.Object{Kind: pool.Kind, Name: name}
+		note(of, v.Refused)
+		note(of, v.Refs)
+	}
+	for name, v := range p.Policies {
+		of := objects.Object{Kind: objects.BackendTLSPolicyKind, Name: name}
 		note(of, v.Refused)
 		note(of, v.Refs)
 	}

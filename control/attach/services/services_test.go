@@ -52,7 +52,7 @@ func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		return func(input string) string {
 			set := network.Set(t, network.Standard(named)+"---\n"+input)
-			lists := services.Of(plan.Of(attach.Of(set.Network), set.Network, nil).Gateways, set.Network, set.Slices)
+			lists := services.Of(plan.Of(attach.Of(set.Network), set.Network, plan.Known{}).Gateways, set.Network, set.Slices)
 			var out strings.Builder
 			for _, gateway := range slices.SortedFunc(maps.Keys(lists), objects.Name.Compare) {
 				empty := 0

@@ -63,20 +63,22 @@ func read(ctx context.Context, s source.Source) (*plan.Plans, error) {
 	if !s.Kube.On && s.Dir == "" {
 		return nil, errors.New("name the folder of objects with --objects, or an API server with --kube")
 	}
-	set, err := s.Objects(ctx, slices.Concat(kinds.WithNetwork(), kinds.Secrets()))
+	set, err := s.Objects(ctx, slices.Concat(kinds.WithNetwork(), kinds.ByName()))
 	if err != nil {
 		return nil, err
 	}
 	a := attach.Of(set.Network)
-	names := plan.Secrets(a, set.Network)
-	known := granted(names)
+	secrets, configMaps := plan.Secrets(a, set.Network), plan.ConfigMaps(a, set.Network)
+	known := plan.Known{Certificates: granted(secrets), Authorities: granted(configMaps)}
 	if !s.Kube.On {
-		known = certificates.OfFolder(set.Network, func(o objects.Object) string { return set.At[o] }, names, nil, time.Now())
+		at := func(o objects.Object) string { return set.At[o] }
+		known.Certificates = certificates.OfFolder(set.Network, at, secrets, nil, time.Now())
+		known.Authorities = certificates.AuthoritiesOfFolder(set.Network, at, configMaps, nil, time.Now())
 	}
 	return plan.Of(a, set.Network, known), nil
 }
 
-// granted takes every Secret that is named for a certificate.
+// granted takes every Secret and ConfigMap that is named for what it should be.
 func granted(names []objects.Name) map[objects.Name]plan.Certificate {
 	all := make(map[objects.Name]plan.Certificate)
 	for _, name := range names {

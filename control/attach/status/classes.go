@@ -16,6 +16,8 @@ import (
 // supported are the features of Gateway API that plans and Envoys have, in any order. What is named here is tested by the conformance
 // suite, and told of in its reports. Retries are not here, though plans have them: their field is not in the standard CRDs of 1.6.
 var supported = []features.FeatureName{
+	features.SupportBackendTLSPolicy,
+	features.SupportBackendTLSPolicySANValidation,
 	features.SupportGateway,
 	features.SupportGatewayAddressEmpty,
 	features.SupportGatewayHTTPListenerIsolation,

@@ -12,8 +12,11 @@ import (
 	"github.com/headgate/headgate/internal/attach"
 )
 
-// maxParents is how many parents a status may have, those of others too.
-const maxParents = 32
+// How many parents a status may have, and how many ancestors that of a policy, those of others too.
+const (
+	maxParents   = 32
+	maxAncestors = 16
+)
 
 // Empty says whether an object that says nothing of us says what it is to say.
 func (s *Status) Empty() bool { return len(s.Conditions) == 0 && len(s.Parents) == 0 }
@@ -46,6 +49,8 @@ func (s *Status) Put(o any, now metav1.Time) {
 		o.Status.Parents = parents(s, o.Status.Parents, now, ofLLMRoute)
 	case *pool.InferencePool:
 		o.Status.Parents = parents(s, o.Status.Parents, now, ofPool)
+	case *gatewayv1.BackendTLSPolicy:
+		o.Status.Ancestors = parents(s, o.Status.Ancestors, now, ofPolicy)
 	}
 }
 
@@ -108,6 +113,7 @@ func (s *Status) conditions(are, want []metav1.Condition, now metav1.Time) []met
 
 // view is how an entry of parents is read and written, whose Go type is P.
 type view[P any] struct {
+	most       int
 	controller func(*P) string
 	ref        func(*P) gatewayv1.ParentReference
 	conditions func(*P) *[]metav1.Condition
@@ -135,7 +141,7 @@ func parents[P any](s *Status, are []P, now metav1.Time, v view[P]) []P {
 		}
 	}
 	for _, want := range s.Parents {
-		if !said[keyOf(want.Ref)] && len(all) < maxParents {
+		if !said[keyOf(want.Ref)] && len(all) < v.most {
 			put(v.make(*want.Ref.DeepCopy()), want)
 		}
 	}
@@ -143,6 +149,7 @@ func parents[P any](s *Status, are []P, now metav1.Time, v view[P]) []P {
 }
 
 var ofRoute = view[gatewayv1.RouteParentStatus]{
+	most:       maxParents,
 	controller: func(p *gatewayv1.RouteParentStatus) string { return string(p.ControllerName) },
 	ref:        func(p *gatewayv1.RouteParentStatus) gatewayv1.ParentReference { return p.ParentRef },
 	conditions: func(p *gatewayv1.RouteParentStatus) *[]metav1.Condition { return &p.Conditions },
@@ -152,6 +159,7 @@ var ofRoute = view[gatewayv1.RouteParentStatus]{
 }
 
 var ofLLMRoute = view[v1alpha1.ParentStatus]{
+	most:       maxParents,
 	controller: func(p *v1alpha1.ParentStatus) string { return p.ControllerName },
 	ref:        func(p *v1alpha1.ParentStatus) gatewayv1.ParentReference { return attach.ParentRef(p.ParentRef) },
 	conditions: func(p *v1alpha1.ParentStatus) *[]metav1.Condition { return &p.Conditions },
@@ -166,7 +174,18 @@ var ofLLMRoute = view[v1alpha1.ParentStatus]{
 	},
 }
 
+var ofPolicy = view[gatewayv1.PolicyAncestorStatus]{
+	most:       maxAncestors,
+	controller: func(p *gatewayv1.PolicyAncestorStatus) string { return string(p.ControllerName) },
+	ref:        func(p *gatewayv1.PolicyAncestorStatus) gatewayv1.ParentReference { return p.AncestorRef },
+	conditions: func(p *gatewayv1.PolicyAncestorStatus) *[]metav1.Condition { return &p.Conditions },
+	make: func(ref gatewayv1.ParentReference) gatewayv1.PolicyAncestorStatus {
+		return gatewayv1.PolicyAncestorStatus{AncestorRef: ref, ControllerName: attach.Controller}
+	},
+}
+
 var ofPool = view[pool.ParentStatus]{
+	most:       maxParents,
 	controller: func(p *pool.ParentStatus) string { return p.ControllerName },
 	ref: func(p *pool.ParentStatus) gatewayv1.ParentReference {
 		is := gatewayv1.ParentReference{Group: (*gatewayv1.Group)(p.ParentRef.Group), Name: gatewayv1.ObjectName(p.ParentRef.Name)}

@@ -138,15 +138,43 @@ func (w *writer) pools() {
 		if verdict.Refs != (attach.Verdict{}) {
 			resolved = not(gatewayv1.RouteConditionResolvedRefs, verdict.Refs.Reason, verdict.Refs.Words)
 		}
-		for _, gateway := range users[s.Object.Name] {
-			s.Parents = append(s.Parents, Parent{
-				gatewayv1.ParentReference{
-					Group: ptr.To[gatewayv1.Group](gatewayv1.GroupName), Kind: ptr.To[gatewayv1.Kind](objects.GatewayKind),
-					Namespace: new(gatewayv1.Namespace(gateway.Namespace)), Name: gatewayv1.ObjectName(gateway.Name),
-				},
-				[]metav1.Condition{accepted, resolved},
-			})
+		s.sayOf(users[s.Object.Name], accepted, resolved)
+	}
+}
+
+// policies adds the status of every BackendTLSPolicy: its ancestors are the Gateways that lead to what it is for.
+func (w *writer) policies() {
+	users := make(map[objects.Name][]objects.Name)
+	for _, p := range w.Plans.Gateways {
+		for _, name := range p.Policies {
+			users[name] = append(users[name], p.Gateway)
 		}
+	}
+	for i := range w.Network.Policies {
+		s := w.add(objects.BackendTLSPolicyKind, &w.Network.Policies[i])
+		verdict := w.Plans.Policies[s.Object.Name]
+		accepted := is(gatewayv1.PolicyConditionAccepted, gatewayv1.PolicyReasonAccepted, "")
+		if verdict.Refused != (attach.Verdict{}) {
+			accepted = not(gatewayv1.PolicyConditionAccepted, verdict.Refused.Reason, verdict.Refused.Words)
+		}
+		resolved := is(gatewayv1.BackendTLSPolicyConditionResolvedRefs, gatewayv1.BackendTLSPolicyReasonResolvedRefs, "")
+		if verdict.Refs != (attach.Verdict{}) {
+			resolved = not(gatewayv1.BackendTLSPolicyConditionResolvedRefs, verdict.Refs.Reason, verdict.Refs.Words)
+		}
+		s.sayOf(users[s.Object.Name], accepted, resolved)
+	}
+}
+
+// sayOf has an object say the same of some Gateways.
+func (s *Status) sayOf(gateways []objects.Name, conditions ...metav1.Condition) {
+	for _, gateway := range gateways {
+		s.Parents = append(s.Parents, Parent{
+			gatewayv1.ParentReference{
+				Group: ptr.To[gatewayv1.Group](gatewayv1.GroupName), Kind: ptr.To[gatewayv1.Kind](objects.GatewayKind),
+				Namespace: new(gatewayv1.Namespace(gateway.Namespace)), Name: gatewayv1.ObjectName(gateway.Name),
+			},
+			conditions,
+		})
 	}
 }
 

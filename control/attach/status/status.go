@@ -62,7 +62,7 @@ type Status struct {
 	Sets      int32
 	// Listeners are a Gateway's own, or a ListenerSet's, in its order.
 	Listeners []Listener
-	// Parents are what a route or a pool is to say of Gateways of ours, each once.
+	// Parents are what a route, a pool or a policy is to say of Gateways of ours, each once.
 	Parents []Parent
 }
 
@@ -98,6 +98,7 @@ func Of(in Input) []*Status {
 	}
 	w.routes()
 	w.pools()
+	w.policies()
 	return w.all
 }
 

@@ -34,6 +34,12 @@ var certificates = map[objects.Name]plan.Certificate{
 	{Namespace: "ns", Name: "was-good"}: {Chain: []byte("chain"), Key: []byte("key"), Fault: "tls.key does not fit tls.crt"},
 }
 
+// authorities are what is known of ConfigMaps.
+var authorities = map[objects.Name]plan.Certificate{
+	{Namespace: "ns", Name: "ca"}:     {Chain: []byte("authority")},
+	{Namespace: "ns", Name: "broken"}: {Fault: "it has no ca.crt"},
+}
+
 // known is what is known beside objects, as a document in YAML: addresses, ports and versions.
 type known struct {
 	Versions []string
@@ -82,7 +88,7 @@ func read(t *testing.T, input string) status.Input {
 	}
 	n := network.Read(t, network.Standard(strings.Join(docs, "\n---\n")))
 	a := attach.Of(n)
-	return status.Input{Attachments: a, Plans: plan.Of(a, n, certificates), Network: n, Facts: facts}
+	return status.Input{Attachments: a, Plans: plan.Of(a, n, plan.Known{Certificates: certificates, Authorities: authorities}), Network: n, Facts: facts}
 }
 
 // show tells statuses for people.

@@ -112,7 +112,7 @@ func (p *parser) object(path string, text []byte) error {
 		}
 		return nil
 	}
-	if slices.ContainsFunc(kinds.Secrets(), func(k kinds.Kind) bool { return meta.Kind == k.Kind && meta.APIVersion == k.GroupVersion().String() }) {
+	if slices.ContainsFunc(kinds.ByName(), func(k kinds.Kind) bool { return meta.Kind == k.Kind && meta.APIVersion == k.GroupVersion().String() }) {
 		return nil // it is for a program that serves with its certificate: this one does not even decode it
 	}
 	return p.fault(join(path, "kind"), "apiVersion %q, kind %q is not an object that Headgate reads; it reads %s", meta.APIVersion, meta.Kind, names(p.kinds))

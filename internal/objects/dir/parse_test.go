@@ -298,7 +298,7 @@ func TestAFaultOfANetworksObjectIsNamedByFileLineAndReason(t *testing.T) {
 		{"wrong type", strings.Replace(goodGateway, "443", "https", 1), "f.yaml:7: spec.listeners.port: want a whole number, not string"},
 		{
 			"unknown kind", strings.Replace(goodGateway, "kind: Gateway", "kind: TCPRoute", 1),
-			`f.yaml:2: apiVersion "gateway.networking.k8s.io/v1", kind "TCPRoute" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool, v1 Pod, Namespace and Service, gateway.networking.k8s.io/v1 GatewayClass, Gateway, ListenerSet, HTTPRoute, GRPCRoute, ReferenceGrant and BackendTLSPolicy and discovery.k8s.io/v1 EndpointSlice`,
+			`f.yaml:2: apiVersion "gateway.networking.k8s.io/v1", kind "TCPRoute" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, EndpointList, PoolSettings and GatewaySettings, inference.networking.k8s.io/v1 InferencePool, v1 Pod, Namespace and Service, gateway.networking.k8s.io/v1 GatewayClass, Gateway, ListenerSet, HTTPRoute, GRPCRoute, ReferenceGrant and BackendTLSPolicy and discovery.k8s.io/v1 EndpointSlice`,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -21,7 +21,7 @@ data:
 
 // served are the tables of a program that serves with certificates, passing those of programs that do not.
 var (
-	served  = slices.Concat(kinds.WithNetwork(), kinds.Secrets())
+	served  = slices.Concat(kinds.WithNetwork(), kinds.ByName())
 	passing = [][]kinds.Kind{kinds.All(), withNetwork}
 )
 

@@ -1,5 +1,5 @@
 // Package kinds is the tables of the kinds of objects that Headgate reads. All that the sources of objects have to know of a
-// kind is its row: to add a kind is to write a row in [All], [Network] or [Secrets], and to make something of its objects in package objects.
+// kind is its row: to add a kind is to write a row in [All], [Network] or [ByName], and to make something of its objects in package objects.
 package kinds
 
 import (

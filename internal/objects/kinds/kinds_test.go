@@ -16,7 +16,7 @@ import (
 func both() []Kind { return WithNetwork() }
 
 // every is the kinds of all tables.
-func every() []Kind { return slices.Concat(both(), Secrets()) }
+func every() []Kind { return slices.Concat(both(), ByName()) }
 
 // What a Set can keep, with a Network and without one, has a row, and no kind has two.
 func TestEachKindOfTheWorldHasARow(t *testing.T) {
@@ -40,7 +40,7 @@ func TestWhatIsKeptIsCountedAsItsKind(t *testing.T) {
 	where := map[string]int{
 		"GatewaySettings": network, "LLMRoute": 3, "PoolSettings": 3, "InferencePool": 3, "Model": set, "EndpointList": set, "Pod": set, "EndpointSlice": set,
 		"GatewayClass": network, "Gateway": network, "ListenerSet": network, "HTTPRoute": network, "GRPCRoute": network,
-		"ReferenceGrant": network, "BackendTLSPolicy": network, "Namespace": network, "Service": network, "Secret": network,
+		"ReferenceGrant": network, "BackendTLSPolicy": network, "Namespace": network, "Service": network, "Secret": network, "ConfigMap": network,
 	}
 	for _, k := range every() {
 		kept, _ := k.Server(k.New())

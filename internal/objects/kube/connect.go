@@ -51,10 +51,10 @@ func Connect(kubeconfig string) (*rest.Config, error) {
 	return c, nil
 }
 
-// schemeOf has the kinds of a table, and Secrets.
+// schemeOf has the kinds of a table, Secrets and ConfigMaps.
 func schemeOf(table []kinds.Kind) *runtime.Scheme {
 	s := runtime.NewScheme()
-	s.AddKnownTypes(secrets.GroupVersion(), new(corev1.Secret), new(corev1.SecretList))
+	s.AddKnownTypes(secrets.GroupVersion(), new(corev1.Secret), new(corev1.SecretList), new(corev1.ConfigMap), new(corev1.ConfigMapList))
 	metav1.AddToGroupVersion(s, secrets.GroupVersion())
 	for _, k := range table {
 		s.AddKnownTypeWithName(k.GroupVersionKind, k.New())
@@ -64,10 +64,13 @@ func schemeOf(table []kinds.Kind) *runtime.Scheme {
 	return s
 }
 
-// secrets is where Secrets are, which are no objects of a Set: each is read by its name.
-var secrets = corev1.SchemeGroupVersion.WithResource("secrets")
+// Where Secrets and ConfigMaps are, which are no objects of a Set: each is read by its name.
+var (
+	secrets    = corev1.SchemeGroupVersion.WithResource("secrets")
+	configMaps = corev1.SchemeGroupVersion.WithResource("configmaps")
+)
 
-// mapperOf knows the paths of the kinds of a table and of Secrets, so that the API server need not be asked for them: they are the same
+// mapperOf knows the paths of the kinds of a table, of Secrets and of ConfigMaps, so that the API server need not be asked for them: they are the same
 // everywhere, and a program may start while it is away.
 func mapperOf(table []kinds.Kind) meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
@@ -76,6 +79,7 @@ func mapperOf(table []kinds.Kind) meta.RESTMapper {
 		m.AddSpecific(kind, resource, single, scope)
 	}
 	add(corev1.SchemeGroupVersion.WithKind("Secret"), secrets, meta.RESTScopeNamespace)
+	add(corev1.SchemeGroupVersion.WithKind("ConfigMap"), configMaps, meta.RESTScopeNamespace)
 	crd := schema.FromAPIVersionAndKind(CRDType.APIVersion, CRDType.Kind)
 	add(crd, crd.GroupVersion().WithResource("customresourcedefinitions"), meta.RESTScopeRoot)
 	for _, k := range table {

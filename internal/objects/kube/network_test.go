@@ -196,7 +196,7 @@ func TestOfOneNamespaceTheNetworkHasWhatIsInNoNamespaceToo(t *testing.T) {
 	}
 	c.In("other").Apply(attached["Gateway"] + "\n---\n" + attached["Service"])
 	f := followKinds(t, readerOfNetwork(c), "default", withNetwork, slog.New(slog.DiscardHandler))
-	want := map[string]int{"Pod": 0, "Model": 0, "EndpointList": 0, "EndpointSlice": 0, "Namespace": 5, "Service": 2, "Secret": 0} // none is read
+	want := map[string]int{"Pod": 0, "Model": 0, "EndpointList": 0, "EndpointSlice": 0, "Namespace": 5, "Service": 2, "Secret": 0, "ConfigMap": 0, "GatewaySettings": 0} // none is read
 	for kind := range attached {
 		want[kind] = max(want[kind], 1)
 	}
@@ -254,7 +254,7 @@ func TestSecretsAreNotListed(t *testing.T) {
 	c := newCluster(t)
 	c.GatewayAPI()
 	c.Apply(attached["Gateway"])
-	reader, table := readerOfNetwork(c), slices.Concat(withNetwork, kinds.Secrets())
+	reader, table := readerOfNetwork(c), slices.Concat(withNetwork, kinds.ByName())
 	if set, err := kube.Read(t.Context(), reader, "", table); err != nil || len(set.Network.Gateways) != 1 {
 		t.Errorf("read once there is %+v, %v", set.Network, err)
 	}

@@ -97,7 +97,7 @@ func keeping(t *testing.T, test func(t *testing.T, v *vault, s *EngineTokens, lo
 	synctest.Test(t, func(t *testing.T) {
 		v := &vault{texts: make(map[string]string), wrong: make(map[string]error)}
 		var log strings.Builder // read when everything rests
-		secrets := &Secrets{client: v}
+		secrets := secretsOf(v)
 		s := NewEngineTokens(secrets, reach.NewTokens(nil), slog.New(slog.NewTextHandler(&log, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -238,14 +238,14 @@ func TestNobodyWaitsLongForASecret(t *testing.T) {
 			t.Errorf("a slow API server takes %v", got)
 		}
 		v.setSlow(0)
-		later(2 * secretsInterval)
+		later(2 * namedInterval)
 		if got := s.tokens.Of("b/s/token"); got != "two" {
 			t.Errorf("later the token is %q", got)
 		}
 		v.set("a/s", "", errors.New("connection refused"))
-		later(secretsInterval)
+		later(namedInterval)
 		v.reads("")
-		later(secretsInterval)
+		later(namedInterval)
 		if n := v.reads("b/s"); n != 0 {
 			t.Errorf("while nobody answers the next is asked for %d times", n)
 		}
@@ -258,7 +258,7 @@ func TestALateAnswerCountsForNothing(t *testing.T) {
 		v.set("a/s", "one", nil)
 		s.Name(t.Context(), named("a/s"))
 		v.setSlow(time.Second)
-		later(secretsInterval + time.Second/2) // it is being read
+		later(namedInterval + time.Second/2) // it is being read
 		s.Name(t.Context(), nil)
 		later(time.Second)
 		if got := s.tokens.Of("a/s/token"); got != "" {
@@ -312,21 +312,21 @@ func TestASecretHasSeveralUsers(t *testing.T) {
 		v.set("b/s", "two", nil)
 		s.Name(t.Context(), named("a/s"))
 		other.name(objects.Name{Namespace: "a", Name: "s"}, objects.Name{Namespace: "b", Name: "s"})
-		later(secretsInterval)
+		later(namedInterval)
 		told("of both", "a/s one <nil>", "b/s two <nil>")
 		if got := s.tokens.Of("a/s/token") + s.tokens.Of("b/s/token"); got != "one" {
 			t.Errorf("the tokens are %q", got)
 		}
 		v.reads("")
-		later(secretsInterval)
+		later(namedInterval)
 		if n := v.reads("a/s"); n != 1 {
 			t.Errorf("what both name is read %d times", n)
 		}
 		told("again", "a/s one <nil>", "b/s two <nil>")
 		v.setSlow(time.Second)
-		later(secretsInterval + time.Second/2) // a/s is being read, and b/s will be
+		later(namedInterval + time.Second/2) // a/s is being read, and b/s will be
 		other.name()
-		later(secretsInterval)
+		later(namedInterval)
 		if n := v.reads("b/s"); n != 0 {
 			t.Errorf("what nobody names any more is read %d times", n)
 		}
@@ -335,7 +335,7 @@ func TestASecretHasSeveralUsers(t *testing.T) {
 		later(time.Second)
 		other.name(objects.Name{Namespace: "a", Name: "s"})
 		s.Name(t.Context(), nil)
-		later(secretsInterval)
+		later(namedInterval)
 		told("of what it alone names", "a/s one <nil>")
 		if got := s.tokens.Of("a/s/token"); got != "" {
 			t.Errorf("the token is %q, which nobody names", got)

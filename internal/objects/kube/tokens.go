@@ -18,7 +18,7 @@ import (
 // EngineTokens keeps the tokens that engines are reached with those that are in the Secrets that PoolSettings name. A token stays as
 // it was while its Secret cannot be read. Make one with [NewEngineTokens]; it is safe for concurrent use.
 type EngineTokens struct {
-	secrets *Secrets
+	secrets *ByName
 	tokens  *reach.Tokens
 	log     *slog.Logger
 
@@ -28,7 +28,7 @@ type EngineTokens struct {
 }
 
 // NewEngineTokens returns EngineTokens of which none is named yet, as a user of Secrets.
-func NewEngineTokens(secrets *Secrets, tokens *reach.Tokens, log *slog.Logger) *EngineTokens {
+func NewEngineTokens(secrets *ByName, tokens *reach.Tokens, log *slog.Logger) *EngineTokens {
 	t := &EngineTokens{secrets: secrets, tokens: tokens, log: log, faults: make(map[string]string)}
 	secrets.Add(t)
 	return t

@@ -37,9 +37,9 @@ type Source struct {
 	Offers bool
 	// Named are pools that flags name, by flag: one that does not exist is a problem of the World.
 	Named map[string]objects.Name
-	// Secrets is given those of an API server, for other users than the tokens of engines, before anything is published; nil if there are
-	// none.
-	Secrets func(*kube.Secrets)
+	// ByName is given what of an API server is read by its name, for other users than the tokens of engines, before anything is published;
+	// nil if there are none.
+	ByName func(kube.Named)
 }
 
 // Kube is the flags that name an API server.
@@ -154,16 +154,17 @@ func (s Source) Follow(ctx context.Context, log *slog.Logger, tokens *reach.Toke
 		if err != nil {
 			return err
 		}
-		secrets, err := kube.NewSecrets(config)
+		byName, err := kube.NewNamed(config)
 		if err != nil {
 			return err
 		}
-		engines := kube.NewEngineTokens(secrets, tokens, log)
-		if s.Secrets != nil {
-			s.Secrets(secrets)
+		engines := kube.NewEngineTokens(byName.Secrets, tokens, log)
+		if s.ByName != nil {
+			s.ByName(byName)
 		}
 		named = func(w *objects.World) { engines.Name(ctx, w.Secrets()) }
-		group.Go(func() error { return secrets.Run(ctx) })
+		group.Go(func() error { return byName.Secrets.Run(ctx) })
+		group.Go(func() error { return byName.ConfigMaps.Run(ctx) })
 		group.Go(func() error { return server.Run(ctx, join) })
 	case s.Dir != "":
 		meter.Readable(true)

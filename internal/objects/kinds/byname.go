@@ -9,16 +9,27 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Secrets is the table of what a Network has of folders alone, for who serves with the certificates in them. API servers are not asked
-// for the kind: there each Secret is read by its name. A folder that is read without this table may have Secrets all the same, which
-// are passed over. Each call returns another slice.
-func Secrets() []Kind {
+// ByName is the table of what a Network has of folders alone, for who serves with the certificates in it. API servers are not asked for
+// these kinds: there each object is read by its name. A folder that is read without this table may have them all the same; they are passed
+// over. Each call returns another slice.
+func ByName() []Kind {
 	return []Kind{
 		Of(Row[corev1.Secret, objects.KeyPair]{
 			Resource: corev1.SchemeGroupVersion.WithResource("secrets"), Kind: objects.SecretKind,
 			FolderOnly: true,
 			Folder:     keyPairOf,
 			Net:        func(n *objects.Network) *[]objects.KeyPair { return &n.KeyPairs },
+		}),
+		Of(Row[corev1.ConfigMap, objects.Authorities]{
+			Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Kind: objects.ConfigMapKind,
+			FolderOnly: true,
+			Folder: func(m *corev1.ConfigMap) (objects.Authorities, field.ErrorList) {
+				return objects.Authorities{
+					Name:         objects.Name{Namespace: m.Namespace, Name: m.Name},
+					Certificates: objects.ConfigData(m.Data, m.BinaryData)[objects.AuthorityKey],
+				}, objects.CheckName(m.Name)
+			},
+			Net: func(n *objects.Network) *[]objects.Authorities { return &n.Authorities },
 		}),
 	}
 }
