@@ -160,6 +160,7 @@ func (t *Template) pickerCluster(c *plan.Cluster, o Options) (*clusterv3.Cluster
 	is := t.serviceCluster(c, o)
 	is.ConnectTimeout = durationpb.New(pickerProbe)
 	is.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: new(typev3.Percent)}
+	is.IgnoreHealthOnHostRemoval = true // one that its Service has no more is asked no more
 	is.HealthChecks = []*corev3.HealthCheck{{
 		Timeout: durationpb.New(pickerProbe), Interval: durationpb.New(pickerProbe), NoTrafficInterval: durationpb.New(pickerProbe),
 		UnhealthyThreshold: wrapperspb.UInt32(1), HealthyThreshold: wrapperspb.UInt32(1),

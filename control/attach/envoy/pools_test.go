@@ -131,6 +131,9 @@ func TestClustersOfPoolsAndPickers(t *testing.T) {
 			tls := read(t, s.GetTypedConfig(), new(tlsv3.UpstreamTlsContext)).GetCommonTlsContext()
 			words = append(words, fmt.Sprintf("TLS %v verified %v", tls.GetAlpnProtocols(), tls.GetValidationContextType() != nil))
 		}
+		if c.GetIgnoreHealthOnHostRemoval() != (len(c.GetHealthChecks()) > 0) {
+			t.Errorf("of %s stays what has left", c.GetName())
+		}
 		if c.GetOutlierDetection() != nil || len(c.GetHealthChecks()) > 0 {
 			words = append(words, fmt.Sprintf("looked at, panic below %v%%", c.GetCommonLbConfig().GetHealthyPanicThreshold().GetValue()))
 		}
