@@ -42,25 +42,16 @@ func (s *stack) pickerHost() string { return strings.TrimSuffix(s.Listen, "1:808
 // picked is a pool of the engines whose endpoints a Service picks, and an HTTPRoute that leads there by a host of the same name; with more
 // fields of the reference, and of the Service's port, where the Service is at an address.
 func picked(pool, more, port, address string) string {
-	host, number, _ := strings.Cut(address, ":")
-	return fmt.Sprintf(`apiVersion: inference.networking.k8s.io/v1
-kind: InferencePool
-metadata: {name: %[1]s}
-spec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}], endpointPickerRef: {name: %[1]s-picker, port: {number: 9002}%[2]s}}
----
-apiVersion: v1
-kind: Service
-metadata: {name: %[1]s-picker}
-spec: {selector: {app: picker}, ports: [{name: grpc, port: 9002%[3]s}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: %[1]s-picker-1, labels: {kubernetes.io/service-name: %[1]s-picker}}
-addressType: IPv4
-ports: [{name: grpc, port: %[5]s, protocol: TCP}]
-endpoints: [{addresses: ['%[4]s']}]
----
-`, pool, more, port, host, number) + toPool(pool, pool)
+	return aPool(pool, "app: llama", "{number: 8000}", ", endpointPickerRef: {name: "+pool+"-epp, port: {number: 9002}"+more+"}") +
+		pickerService(pool, port, address) + toPool(pool, pool)
+}
+
+// pickerService is the Service of a pool's picker, which is at an address, with more fields of its port.
+func pickerService(pool, more, address string) string {
+	host, port, _ := strings.Cut(address, ":")
+	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %[1]s-epp}\nspec: {selector: {app: epp}, ports: [{name: grpc, port: 9002%[2]s}]}\n---\n"+
+		"apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: %[1]s-epp-1, labels: {kubernetes.io/service-name: %[1]s-epp}}\naddressType: IPv4\n"+
+		"ports: [{name: grpc, port: %[4]s, protocol: TCP}]\nendpoints: [{addresses: ['%[3]s']}]\n---\n", pool, more, host, port)
 }
 
 // toPool is an HTTPRoute of a host, NAME.test, that leads to a pool.
@@ -263,8 +254,8 @@ func (s *stack) engine(t *testing.T, address string, speaks *http.Protocols) {
 	}
 	is := &http.Server{ReadHeaderTimeout: time.Minute, Protocols: speaks, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("x-served-endpoint", address)
-		if r.URL.Path != "/v1/completions" {
-			http.NotFound(w, r) // it has no pages
+		if r.URL.Path == "/metrics" || r.URL.Path == "/v1/models" {
+			http.NotFound(w, r)
 			return
 		}
 		body, err := io.ReadAll(r.Body)
@@ -277,8 +268,7 @@ func (s *stack) engine(t *testing.T, address string, speaks *http.Protocols) {
 // listed is a pool of one address, with more fields of its spec.
 func listed(pool, address, more string) string {
 	return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: %[1]s, labels: {app: %[1]s}}\nspec: {addresses: ['%[2]s']}\n---\n"+
-		"apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: %[1]s}\nspec: {selector: {matchLabels: {app: %[1]s}}, targetPorts: [{number: 8000}]%[3]s}\n---\n",
-		pool, address, more)
+		"%[3]s", pool, address, aPool(pool, "app: "+pool, "{number: 8000}", more))
 }
 
 // A pool says which protocol its endpoints speak.
