@@ -33,6 +33,10 @@ var ControlHeaders = []string{
 // ControlPrefix begins the rest of [ControlHeaders].
 const ControlPrefix = "x-llm-d-"
 
+// ChoicePrefix begins the headers that choose for an endpoint picker or for Envoy. Headgate's own Envoys take them from every request before
+// they look at it.
+const ChoicePrefix = "x-gateway-"
+
 // Headers of the protocol's conformance suite, which extproc obeys only when it is told to.
 const (
 	// SelectionHeader is "ip" or "ip:port", several with commas: the endpoints to pick, in this order.

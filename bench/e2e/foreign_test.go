@@ -170,12 +170,11 @@ func TestWhatAPickerSaysIsDone(t *testing.T) {
 	}
 	q := say("pick", s.endpoint(1), "X-Llm-D-Inference-Objective", "one", "X-Gateway-Destination-Endpoint", "x", "X-Gateway-Destination-Endpoint-Subset", "x")
 	s.must(q)
-	asked := ""
-	var askedSb174 strings.Builder
+	var all []string
 	for len(f.heard) > 0 {
-		askedSb174.WriteString(<-f.heard + "\n")
+		all = append(all, <-f.heard)
 	}
-	asked += askedSb174.String()
+	asked := strings.Join(all, "\n")
 	if !strings.Contains(asked, "asked x-llm-d-inference-objective=one") || strings.Contains(asked, "asked x-gateway") {
 		t.Errorf("the picker was asked with\n%s", asked)
 	}

@@ -236,6 +236,19 @@ func TestAPoolFailsOpenWithoutExtproc(t *testing.T) {
 			t.Errorf("a stream did not survive: %v", err)
 		}
 	}
+	// Without extproc nobody says which endpoints take no connection: a request goes on to another.
+	for n := 1; n <= 2; n++ {
+		s.Engines[s.endpoint(n)].Kill()
+	}
+	for i := range 100 {
+		q := completion("a01", 1, false)
+		if i%2 == 0 {
+			q = at("open", q)
+		}
+		if a := s.must(q); a.status != http.StatusOK {
+			t.Errorf("with two of four engines request %d gets %d %s", i, a.status, a.body)
+		}
+	}
 	if err := s.StartExtproc(t.Context()); err != nil {
 		t.Fatal(err)
 	}

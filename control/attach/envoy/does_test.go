@@ -177,10 +177,10 @@ func TestEnvoyAcceptsAndDoesWhatRulesSay(t *testing.T) {
 
 		{
 			host: "headers.test", path: "/x", status: 200,
-			headers:     map[string]string{"x-set": "client", "x-add": "client", "x-remove": "client", "with_underscore": "1", "x-gateway-anything": "1"},
+			headers:     map[string]string{"x-set": "client", "x-add": "client", "x-remove": "client", "with_underscore": "1", "x-gateway-anything": "1", "x-llm-d-anything": "1", "epp-profile": "1", "x-slo-ttft-ms": "1"},
 			want:        map[string]string{"x-answer": "set", "x-more": "1,2", "x-inner": "", "x-from": "a"},
 			backendSees: []string{"x-set=100%", "x-empty=", "x-add=client,%REQ(:path)%", "x-backend=a", "with_underscore=1"},
-			absent:      []string{"x-remove=", "x-gateway-anything="},
+			absent:      []string{"x-remove=", "x-gateway-", "x-llm-d-", "epp-profile=", "x-slo-"},
 		},
 
 		{host: "times.test", path: "/both?wait=1s", status: 504},

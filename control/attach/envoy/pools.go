@@ -17,6 +17,7 @@ import (
 	earlyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
 	leastv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/least_request/v3"
 	overridev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/override_host/v3"
+	previousv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
@@ -183,13 +184,33 @@ func (t *Template) pickerCluster(c *plan.Cluster, o Options) (*clusterv3.Cluster
 
 // unnamed has a route whose cluster extproc names take the requests for which it has, and returns the route for those for which it has not,
 // yet or because it is down: to a pool.
-func unnamed(named *routev3.Route, pool string) *routev3.Route {
+func unnamed(named *routev3.Route, pool string) (*routev3.Route, error) {
 	is := proto.CloneOf(named)
 	is.GetRoute().ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: pool}
+	if err := tryOthers(is.GetRoute()); err != nil {
+		return nil, err
+	}
 	named.Match.Headers = append(named.Match.Headers, &routev3.HeaderMatcher{
 		Name: wire.PoolHeader, HeaderMatchSpecifier: &routev3.HeaderMatcher_PresentMatch{PresentMatch: true},
 	})
-	return is
+	return is, nil
+}
+
+// attemptsToFindAnother is how often Envoy looks for an endpoint that was not tried, by load. That is enough where most of a pool's were.
+const attemptsToFindAnother = 10
+
+// tryOthers has requests of a pool that fails open tried again at other endpoints than those that had them, where nobody says which.
+func tryOthers(action *routev3.RouteAction) error {
+	config, err := anypb.New(new(previousv3.PreviousHostsPredicate))
+	if err != nil {
+		return err
+	}
+	action.RetryPolicy = proto.CloneOf(action.GetRetryPolicy())
+	action.RetryPolicy.HostSelectionRetryMaxAttempts = attemptsToFindAnother
+	action.RetryPolicy.RetryHostPredicate = []*routev3.RetryPolicy_RetryHostPredicate{{
+		Name: "envoy.retry_host_predicates.previous_hosts", ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: config},
+	}}
+	return nil
 }
 
 // Filters that no Envoy but that of a Gateway has. Listeners always have them, so that none drains where a route comes to need one.
@@ -236,7 +257,7 @@ func controlHeaders(m *hcmv3.HttpConnectionManager) (early, late []*mutationv3.H
 		return nil, nil, err
 	}
 	for _, h := range all.GetMutations() {
-		if prefix := h.GetRemoveOnMatch().GetKeyMatcher().GetPrefix(); prefix != "" && strings.HasPrefix(wire.DestinationHeader, prefix) { //nolint:gocritic // the prefix is what varies
+		if h.GetRemoveOnMatch().GetKeyMatcher().GetPrefix() == wire.ChoicePrefix {
 			early = append(early, h)
 		} else {
 			late = append(late, h)

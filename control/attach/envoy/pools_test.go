@@ -261,9 +261,8 @@ spec: {parentRefs: [{name: g}], backendRefs: [{name: llama}, {name: system}, {na
 		tls := read(t, c.GetTransportSocket().GetTypedConfig(), new(tlsv3.UpstreamTlsContext))
 		trust := tls.GetCommonTlsContext().GetValidationContext()
 		words := fmt.Sprintf("%s: %v to %q", c.GetName(), tls.GetCommonTlsContext().GetAlpnProtocols(), tls.GetSni())
-		var wordsSb261 strings.Builder
-		for _, name := range trust.GetMatchTypedSubjectAltNames() {
-			wordsSb261.WriteString(fmt.Sprintf(", is %s %s", name.GetSanType(), name.GetMatcher().GetExact()))
+		if names := trust.GetMatchTypedSubjectAltNames(); len(names) == 1 {
+			words += fmt.Sprintf(", is %s %s", names[0].GetSanType(), names[0].GetMatcher().GetExact())
 		}
 		words += wordsSb261.String()
 		if trust != nil {

@@ -178,7 +178,7 @@ func (t *Template) chain(routes string, o Options) (*listenerv3.FilterChain, err
 	if err != nil {
 		return nil, err
 	}
-	m.LocalReplyConfig.Mappers = slices.Concat(before, m.GetLocalReplyConfig().GetMappers())
+	m.LocalReplyConfig.Mappers = slices.Concat(untouched, m.GetLocalReplyConfig().GetMappers())
 	for _, log := range m.GetAccessLog() {
 		if log.GetName() == outcomeLog {
 			if log.Filter, err = celFilter(fmt.Sprintf("%q in xds.route_metadata.filter_metadata", inference)); err != nil {
@@ -317,7 +317,11 @@ func (t *Template) hostsOf(l *plan.Listener) (all []*routev3.VirtualHost, err er
 			}
 			is.Routes = append(is.Routes, r)
 			if f := h.Rules[i].Forward; f != nil && f.Open != "" {
-				is.Routes = append(is.Routes, unnamed(r, f.Open))
+				other, err := unnamed(r, f.Open)
+				if err != nil {
+					return nil, err
+				}
+				is.Routes = append(is.Routes, other)
 			}
 		}
 		all = append(all, is)

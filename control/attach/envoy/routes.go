@@ -145,6 +145,11 @@ func (t *Template) forwardTo(is *routev3.Route, r *plan.Rule) error {
 			action.RetryPolicy = t.forward.GetRetryPolicy()
 			t.toPool(is)
 		}
+		if f.Backends[i].Open && len(action.GetRetryPolicy().GetRetryHostPredicate()) == 0 {
+			if err := tryOthers(action); err != nil {
+				return err
+			}
+		}
 		if f.Backends[i].Picker == wire.ExtprocCluster && is.Metadata == nil {
 			t.infer(is)
 		}
