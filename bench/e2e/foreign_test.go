@@ -100,7 +100,7 @@ func decide(headers map[string]string, body []byte) []*extprocv3.ProcessingRespo
 		}}}}
 	}
 	common := &extprocv3.CommonResponse{ClearRouteCache: true, HeaderMutation: &extprocv3.HeaderMutation{SetHeaders: []*corev3.HeaderValueOption{
-		set("x-by-picker", "1"), set("host", "elsewhere.test"), set(wire.PoolHeader, what),
+		set("x-by-picker", "1"), set("host", "elsewhere.test"), set(":path", "/metrics"), set(wire.PoolHeader, what),
 	}}}
 	m := &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{Response: common}}}
 	if headers["x-do"] == "pick" {
@@ -158,6 +158,9 @@ func TestWhatAPickerSaysIsDone(t *testing.T) {
 		if a.status != want.status || a.served != want.served || !strings.Contains(a.body, want.body) {
 			t.Errorf("%s: %d from %q: %s", want.what, a.status, a.served, a.body)
 		}
+		if want.status == 200 && !strings.Contains(a.body, `"id"`) {
+			t.Errorf("%s is for another path: %.100s", want.what, a.body)
+		}
 		if a.header.Get("x-from-picker") != want.served {
 			t.Errorf("%s: the picker was told that %q served, want %q", want.what, a.header.Get("x-from-picker"), want.served)
 		}
@@ -165,6 +168,15 @@ func TestWhatAPickerSaysIsDone(t *testing.T) {
 			t.Errorf("%s: Retry-After is %q", want.what, a.header.Get("Retry-After"))
 		}
 	}
+	// Over HTTP/2 an answer has no transfer-encoding, whatever a picker says of it.
+	http2 := new(http.Protocols)
+	http2.SetUnencryptedHTTP2(true)
+	over := *s
+	over.client = &http.Client{Transport: &http.Transport{Protocols: http2}}
+	if a := over.must(say("pick", s.endpoint(2))); a.status != http.StatusOK || !strings.Contains(a.body, "completion_tokens") || a.header.Get("transfer-encoding") != "" {
+		t.Errorf("over HTTP/2: %d %v %s", a.status, a.header, a.body)
+	}
+	over.client.CloseIdleConnections()
 	for len(f.heard) > 0 {
 		<-f.heard
 	}

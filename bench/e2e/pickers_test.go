@@ -126,6 +126,10 @@ func TestAPoolHasItsOwnPicker(t *testing.T) {
 			t.Errorf("%d from %s, said to be %s, want %s: %s", a.status, a.served, a.header.Get("x-conformance-test-served-endpoint"), s.endpoint(n), a.body)
 		}
 	}
+	large := fmt.Sprintf(`{"model":%q,"prompt":"x","user":%q,"max_tokens":1}`, baseName, strings.Repeat("x", 5<<20))
+	if a := s.must(at("theirs", request{body: large})); a.status != http.StatusOK {
+		t.Errorf("a large request gets %d %s", a.status, a.body)
+	}
 	if n := s.sum(s.Metrics, "headgate_picks_total", "pool", "default/theirs"); n != 0 {
 		t.Errorf("the extproc beside Envoy picked %v times", n)
 	}

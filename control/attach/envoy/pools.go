@@ -282,9 +282,7 @@ func (t *Template) picker() *extprocv3.ExternalProcessor {
 			ResponseHeaderMode: extprocv3.ProcessingMode_SEND, ResponseBodyMode: extprocv3.ProcessingMode_NONE, ResponseTrailerMode: extprocv3.ProcessingMode_SKIP,
 		},
 		RouteCacheAction: extprocv3.ExternalProcessor_RETAIN,
-		MutationRules: &mutationv3.HeaderMutationRules{ // some pickers send back every header that they have seen
-			DisallowExpression: &matcherv3.RegexMatcher{Regex: ":.*|connection|keep-alive|te|trailer|transfer-encoding|upgrade"},
-		},
+		MutationRules:    &mutationv3.HeaderMutationRules{DisallowSystem: wrapperspb.Bool(true)}, // a route decides which path is asked for
 		MetadataOptions: &extprocv3.MetadataOptions{
 			ForwardingNamespaces: &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{metadata}},
 			ReceivingNamespaces:  &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{metadata}},
