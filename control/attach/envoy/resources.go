@@ -178,7 +178,7 @@ func (t *Template) chain(routes string, o Options) (*listenerv3.FilterChain, err
 	if err != nil {
 		return nil, err
 	}
-	m.LocalReplyConfig.Mappers = slices.Concat(untouched, m.GetLocalReplyConfig().GetMappers())
+	m.LocalReplyConfig.Mappers = slices.Concat(before, m.GetLocalReplyConfig().GetMappers())
 	for _, log := range m.GetAccessLog() {
 		if log.GetName() == outcomeLog {
 			if log.Filter, err = celFilter(fmt.Sprintf("%q in xds.route_metadata.filter_metadata", inference)); err != nil {
