@@ -54,7 +54,13 @@ const (
 )
 
 // class is the name of the GatewayClass in cluster.yaml.
-const class = "headgate"
+const class = "conformance"
+
+// Addresses that a Gateway asks for, one that its Service can have and one that it cannot, which is not of apiserver.ServiceRange.
+const (
+	usable   = "10.96.255.1"
+	unusable = "192.0.2.1"
+)
 
 // system is the namespace of manifests/base.
 const system = "headgate-system"
@@ -225,6 +231,7 @@ func (r *run) suite(ctx context.Context, report string, args []string) error {
 	defer file.Close()
 	command := r.cluster.Enter(ctx, program, append([]string{
 		"-test.v", "-test.timeout", suiteTimeout.String(), "-gateway-class", class, "-version", version.Read().Program, "-report-output", report,
+		"-usable-address", usable, "-unusable-address", unusable,
 	}, args...)...)
 	command.Env = append(os.Environ(), "KUBECONFIG="+r.cluster.KubeconfigInside())
 	out, err := command.StdoutPipe()

@@ -124,7 +124,7 @@ func (e *extension) conditions(kind, name string) map[string][]string {
 		e.t.Fatal(err)
 	}
 	a := attach.Of(set.Network)
-	for _, s := range status.Of(status.Input{Attachments: a, Plans: plan.Of(a, set.Network, nil), Network: set.Network}) {
+	for _, s := range status.Of(status.Input{Attachments: a, Plans: plan.Of(a, set.Network, plan.Known{}), Network: set.Network}) {
 		if s.Object != (objects.Object{Kind: kind, Name: objects.Name{Namespace: "default", Name: name}}) {
 			continue
 		}

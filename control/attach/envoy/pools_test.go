@@ -264,7 +264,6 @@ spec: {parentRefs: [{name: g}], backendRefs: [{name: llama}, {name: system}, {na
 		if names := trust.GetMatchTypedSubjectAltNames(); len(names) == 1 {
 			words += fmt.Sprintf(", is %s %s", names[0].GetSanType(), names[0].GetMatcher().GetExact())
 		}
-		words += wordsSb261.String()
 		if trust != nil {
 			words += fmt.Sprintf(", as %q says, or %q", trust.GetTrustedCa().GetInlineString(), trust.GetTrustedCa().GetFilename())
 		}

@@ -23,6 +23,7 @@ var supported = []features.FeatureName{
 	features.SupportGatewayHTTPListenerIsolation,
 	features.SupportGatewayHTTPSListenerDetectMisdirectedRequests,
 	features.SupportGatewayPort8080,
+	features.SupportGatewayStaticAddresses,
 	features.SupportListenerSet,
 	features.SupportReferenceGrant,
 	features.SupportGRPCRoute,
