@@ -97,9 +97,6 @@ func (g *Gateway) add(listeners []*Listener) {
 		if what := Reserved[l.Port]; l.Refused == (Verdict{}) && what != "" && g.Managed() {
 			l.Refused = Verdict{string(gatewayv1.ListenerReasonPortUnavailable), fmt.Sprintf("at port %d of a Gateway's pods %s: choose another port", l.Port, what)}
 		}
-		if l.Refused == (Verdict{}) && l.Protocol == gatewayv1.HTTPSProtocolType && g.asksClients(l.Port) {
-			l.Refused = Verdict{string(gatewayv1.ListenerReasonUnsupportedValue), fmt.Sprintf("spec.tls.frontend of Gateway %s asks for clients' certificates, which Headgate does not check: it would serve anybody", g.Name)}
-		}
 	}
 	rest := served(listeners)
 	for _, l := range rest {
@@ -122,17 +119,17 @@ func (g *Gateway) Address() string {
 	return "0.0.0.0"
 }
 
-// asksClients says whether who calls a port over TLS is to have a certificate.
-func (g *Gateway) asksClients(port int32) bool {
+// Clients is which certificates clients have that call a port over TLS; nil if they need none.
+func (g *Gateway) Clients(port int32) *gatewayv1.FrontendTLSValidation {
 	if g.Spec.TLS == nil || g.Spec.TLS.Frontend == nil {
-		return false
+		return nil
 	}
 	for _, p := range g.Spec.TLS.Frontend.PerPort {
 		if p.Port == port {
-			return p.TLS.Validation != nil
+			return p.TLS.Validation
 		}
 	}
-	return g.Spec.TLS.Frontend.Default.Validation != nil
+	return g.Spec.TLS.Frontend.Default.Validation
 }
 
 // served returns those listeners that are not refused.

@@ -30,6 +30,7 @@ func problems(a *attach.Attachments, plans *plan.Plans, where func(kind string, 
 		for _, l := range g.Listeners {
 			note(l.Of, ", listener "+l.Section, l.Refused)
 			note(l.Of, ", listener "+l.Section, plans.Listeners[l])
+			note(l.Of, ", listener "+l.Section, plans.Refused[l])
 		}
 	}
 	for route, parents := range a.Parents {

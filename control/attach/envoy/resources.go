@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/api/wire"
@@ -58,6 +59,9 @@ func (t *Template) Of(p *plan.Plan, o Options) (*Resources, error) {
 			return nil, fmt.Errorf("port %d: %w", port.Number, err)
 		}
 		r.Listeners, r.Routes = append(r.Listeners, l), append(r.Routes, routes...)
+		if c := port.Listeners[0].Clients; c != nil {
+			r.Secrets = append(r.Secrets, clientsOf(port.Number, c))
+		}
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(p.Certificates), objects.Name.Compare) {
 		r.Secrets = append(r.Secrets, secretOf(name, p.Certificates[name]))
@@ -135,11 +139,29 @@ func downstreamTLS(l *plan.Listener, o Options) (*corev3.TransportSocket, error)
 	for _, name := range l.Certificates {
 		tls.TlsCertificateSdsSecretConfigs = append(tls.TlsCertificateSdsSecretConfigs, &tlsv3.SdsSecretConfig{Name: secretName(name), SdsConfig: o.Config})
 	}
-	config, err := anypb.New(&tlsv3.DownstreamTlsContext{CommonTlsContext: tls})
+	is := &tlsv3.DownstreamTlsContext{CommonTlsContext: tls}
+	if l.Clients != nil {
+		is.RequireClientCertificate = wrapperspb.Bool(!l.Clients.Anybody)
+		tls.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContextSdsSecretConfig{
+			ValidationContextSdsSecretConfig: &tlsv3.SdsSecretConfig{Name: clientsName(l.Port), SdsConfig: o.Config},
+		}
+	}
+	config, err := anypb.New(is)
 	if err != nil {
 		return nil, err
 	}
 	return &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}, nil
+}
+
+// clientsName names who may call a port.
+func clientsName(port int32) string { return fmt.Sprintf("clients/%d", port) }
+
+func clientsOf(port int32, c *plan.Clients) *tlsv3.Secret {
+	is := &tlsv3.CertificateValidationContext{TrustedCa: &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: c.Authorities}}}
+	if c.Anybody {
+		is.TrustChainVerification = tlsv3.CertificateValidationContext_ACCEPT_UNTRUSTED
+	}
+	return &tlsv3.Secret{Name: clientsName(port), Type: &tlsv3.Secret_ValidationContext{ValidationContext: is}}
 }
 
 func secretName(name objects.Name) string { return "secret/" + name.String() }

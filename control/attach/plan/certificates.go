@@ -95,3 +95,61 @@ func mode(l *attach.Listener) gatewayv1.TLSModeType {
 func refused(reason gatewayv1.ListenerConditionReason, format string, args ...any) attach.Verdict {
 	return attach.Verdict{Reason: string(reason), Words: fmt.Sprintf(format, args...)}
 }
+
+// Clients is who may call a listener over TLS.
+type Clients struct {
+	// Authorities sign their certificates; in PEM.
+	Authorities []byte
+	// Anybody says that who has no such certificate may call, too: what it shows is passed on to nobody.
+	Anybody bool
+}
+
+// clientsRef is a ConfigMap that a Gateway names for those who sign the certificates of clients, or why it may not.
+func clientsRef(grants []gatewayv1.ReferenceGrant, g *attach.Gateway, ref gatewayv1.ObjectReference) (objects.Name, attach.Verdict) {
+	name := objects.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(g.Name.Namespace))), Name: string(ref.Name)}
+	switch {
+	case ref.Group != "" || ref.Kind != objects.ConfigMapKind:
+		return name, refused(gatewayv1.ListenerReasonInvalidCACertificateKind, "%s %s of group %q has no authorities that Headgate knows: name a ConfigMap", ref.Kind, name, ref.Group)
+	case !granted(grants, objects.GatewayKind, g.Name.Namespace, "", objects.ConfigMapKind, name):
+		return name, refused(gatewayv1.ListenerReasonRefNotPermitted, "no ReferenceGrant in namespace %s lets Gateways of namespace %s name ConfigMap %s", name.Namespace, g.Name.Namespace, name.Name)
+	}
+	return name, attach.Verdict{}
+}
+
+// askClients notes who may call an HTTPS listener, and says whether anybody may: where it cannot be known who has signed, nobody is served.
+func (b *builder) askClients(g *attach.Gateway, l *Listener) bool {
+	v := g.Clients(l.Port)
+	if v == nil {
+		return true
+	}
+	is, usable := &Clients{Anybody: v.Mode == gatewayv1.AllowInsecureFallback}, 0
+	note := func(v attach.Verdict) {
+		if _, noted := b.listeners[l.Listener]; !noted {
+			b.listeners[l.Listener] = v
+		}
+	}
+	for _, ref := range v.CACertificateRefs {
+		name, fault := clientsRef(b.Grants, g, ref)
+		if fault != (attach.Verdict{}) {
+			note(fault)
+			continue
+		}
+		c, known := b.authorities[name]
+		switch {
+		case !known:
+			note(refused(gatewayv1.ListenerReasonInvalidCACertificateRef, "ConfigMap %s is not known", name))
+		case c.Fault != "":
+			note(refused(gatewayv1.ListenerReasonInvalidCACertificateRef, "ConfigMap %s: %s", name, c.Fault))
+		}
+		if known && c.serves() {
+			usable++
+			is.Authorities = append(is.Authorities, c.Chain...)
+		}
+	}
+	if usable == 0 {
+		b.refused[l.Listener] = refused(gatewayv1.ListenerReasonNoValidCACertificate, "spec.tls.frontend of Gateway %s asks for clients' certificates, and none of its caCertificateRefs can be followed", g.Name)
+		return false
+	}
+	l.Clients = is
+	return true
+}

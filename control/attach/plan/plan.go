@@ -28,6 +28,8 @@ type Plans struct {
 	Routes map[objects.Object]RouteVerdict
 	// Policies are what became of each BackendTLSPolicy of a Service that a plan leads to.
 	Policies map[objects.Name]PolicyVerdict
+	// Refused are the listeners that are not accepted, though who attaches where says nothing against them.
+	Refused map[*attach.Listener]attach.Verdict
 	// Listeners are the first of the references of each listener that cannot be followed; one that is missing has none.
 	Listeners map[*attach.Listener]attach.Verdict
 	// Pools are what is wrong with each InferencePool of a plan.
@@ -92,6 +94,8 @@ type Listener struct {
 	*attach.Listener
 	// Certificates are the Secrets with which an HTTPS listener serves, in its order, at least one.
 	Certificates []objects.Name
+	// Clients is who may call; nil if anybody may, and is not asked for a certificate. It is the same for all of a port.
+	Clients *Clients
 	// Hosts in order of domain. The most specific that fits a request's host has it, of all listeners of the port; who fits none
 	// gets 404.
 	Hosts []Host
@@ -217,8 +221,8 @@ type Cluster struct {
 // Of plans for all Gateways.
 func Of(a *attach.Attachments, n *objects.Network, known Known) *Plans {
 	b := newBuilder(n)
-	b.certificates, b.policies = known.Certificates, policiesOf(n, known.Authorities)
-	plans := &Plans{Routes: b.verdicts, Listeners: b.listeners, Pools: make(map[objects.Name]PoolVerdict), Policies: make(map[objects.Name]PolicyVerdict)}
+	b.certificates, b.authorities, b.policies = known.Certificates, known.Authorities, policiesOf(n, known.Authorities)
+	plans := &Plans{Routes: b.verdicts, Listeners: b.listeners, Refused: b.refused, Pools: make(map[objects.Name]PoolVerdict), Policies: make(map[objects.Name]PolicyVerdict)}
 	for _, g := range a.Gateways {
 		p := b.gateway(g)
 		plans.Gateways = append(plans.Gateways, p)
@@ -262,7 +266,9 @@ type builder struct {
 	verdicts map[objects.Object]RouteVerdict
 
 	certificates map[objects.Name]Certificate
+	authorities  map[objects.Name]Certificate
 	listeners    map[*attach.Listener]attach.Verdict
+	refused      map[*attach.Listener]attach.Verdict
 
 	clusters map[string]Cluster    // of the Gateway that is planned
 	used     map[objects.Name]bool // its pools
@@ -275,7 +281,7 @@ func newBuilder(n *objects.Network) *builder {
 		Network: n,
 		http:    make(map[objects.Name]*gatewayv1.HTTPRoute), grpc: make(map[objects.Name]*gatewayv1.GRPCRoute), llm: make(map[objects.Name]*v1alpha1.LLMRoute),
 		services: make(map[objects.Name]*objects.Service), pools: make(map[objects.Name]*pooled), verdicts: make(map[objects.Object]RouteVerdict),
-		listeners: make(map[*attach.Listener]attach.Verdict),
+		listeners: make(map[*attach.Listener]attach.Verdict), refused: make(map[*attach.Listener]attach.Verdict),
 	}
 	for i := range n.HTTPRoutes {
 		b.http[objects.Name{Namespace: n.HTTPRoutes[i].Namespace, Name: n.HTTPRoutes[i].Name}] = &n.HTTPRoutes[i]
@@ -310,8 +316,8 @@ func (b *builder) gateway(g *attach.Gateway) *Plan {
 		}
 		is := Listener{Listener: l}
 		if l.Protocol == gatewayv1.HTTPSProtocolType {
-			if is.Certificates = b.certify(l); len(is.Certificates) == 0 {
-				continue // it is never served in the clear
+			if is.Certificates = b.certify(l); len(is.Certificates) == 0 || !b.askClients(g, &is) {
+				continue // it is never served in the clear, nor to those who may not call
 			}
 			for _, name := range is.Certificates {
 				p.Certificates[name] = b.certificates[name]

@@ -22,7 +22,7 @@ func (p *Plans) Text() string {
 		fmt.Fprintf(&out, "Gateway %s\n", g.Gateway)
 		for _, port := range g.Ports {
 			for _, l := range port.Listeners {
-				fmt.Fprintf(&out, "  port %d, %s, listener %s%s\n", port.Number, l.Protocol, l, with(l.Certificates))
+				fmt.Fprintf(&out, "  port %d, %s, listener %s%s%s\n", port.Number, l.Protocol, l, with(l.Certificates), l.Clients.asks())
 				for _, h := range l.Hosts {
 					fmt.Fprintf(&out, "    host %s\n", cmp.Or(h.Domain, "*"))
 					for _, line := range Lines(h.Rules) {
@@ -99,6 +99,17 @@ func (c Cluster) String() string {
 
 func (r Rule) byModel() bool { return r.Forward != nil && r.Forward.Models }
 
+// asks says for people whom a listener asks for a certificate.
+func (c *Clients) asks() string {
+	switch {
+	case c == nil:
+		return ""
+	case c.Anybody:
+		return ", asks clients for certificates and serves all"
+	}
+	return ", to clients with certificates"
+}
+
 func with(certificates []objects.Name) string {
 	var words strings.Builder
 	for _, name := range certificates {
@@ -116,6 +127,9 @@ func (p *Plans) faults() []string {
 		}
 	}
 	for l, v := range p.Listeners {
+		note(l, v)
+	}
+	for l, v := range p.Refused {
 		note(l, v)
 	}
 	for name, v := range p.Pools {

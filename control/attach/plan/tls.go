@@ -54,14 +54,27 @@ type servicePort struct {
 	port    string
 }
 
-// ConfigMaps returns those with authorities that the BackendTLSPolicies of Services name that routes of our Gateways lead to, each once, in
-// order. No other is to be read.
+// ConfigMaps returns those with authorities that our Gateways name, and the BackendTLSPolicies of Services that their routes lead to, each
+// once, in order. No other is to be read.
 func ConfigMaps(a *attach.Attachments, n *objects.Network) []objects.Name {
-	if len(n.Policies) == 0 {
-		return nil
-	}
-	led := ledTo(a, n)
 	var all []objects.Name
+	for _, g := range a.Gateways {
+		for _, l := range g.Listeners {
+			v := g.Clients(l.Port)
+			if v == nil || l.Protocol != gatewayv1.HTTPSProtocolType {
+				continue
+			}
+			for _, ref := range v.CACertificateRefs {
+				if name, fault := clientsRef(n.Grants, g, ref); fault == (attach.Verdict{}) {
+					all = append(all, name)
+				}
+			}
+		}
+	}
+	led := make(map[objects.Name]bool)
+	if len(n.Policies) > 0 {
+		led = ledTo(a, n)
+	}
 	for i := range n.Policies {
 		p := &n.Policies[i]
 		for _, t := range p.Spec.TargetRefs {

@@ -20,6 +20,8 @@ var supported = []features.FeatureName{
 	features.SupportBackendTLSPolicySANValidation,
 	features.SupportGateway,
 	features.SupportGatewayAddressEmpty,
+	features.SupportGatewayFrontendClientCertificateValidation,
+	features.SupportGatewayFrontendClientCertificateValidationInsecureFallback,
 	features.SupportGatewayHTTPListenerIsolation,
 	features.SupportGatewayHTTPSListenerDetectMisdirectedRequests,
 	features.SupportGatewayPort8080,

@@ -3,6 +3,7 @@ package status
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,11 +25,28 @@ func (w *writer) gateway(g *attach.Gateway) {
 	s.Addresses = known.Addresses
 	accepted := w.accepted(g, own)
 	s.Conditions = []metav1.Condition{accepted, w.programmed(g, own, accepted)}
+	if words := anybody(g); words != "" {
+		s.Conditions = append(s.Conditions, is(gatewayv1.GatewayConditionInsecureFrontendValidationMode, gatewayv1.GatewayReasonConfigurationChanged, words))
+	}
 	for _, set := range g.Sets {
 		if w.set(g, set, accepted) {
 			s.Sets++
 		}
 	}
+}
+
+// anybody says at which ports clients are asked for certificates that they need not have; empty for none.
+func anybody(g *attach.Gateway) string {
+	var ports []string
+	for _, l := range g.Listeners {
+		if v := g.Clients(l.Port); v != nil && l.Protocol == gatewayv1.HTTPSProtocolType && v.Mode == gatewayv1.AllowInsecureFallback {
+			ports = append(ports, strconv.Itoa(int(l.Port)))
+		}
+	}
+	if len(ports) == 0 {
+		return ""
+	}
+	return "whoever has no certificate, or a wrong one, may call, too, at port " + strings.Join(slices.Compact(ports), ", ")
 }
 
 // listenersOf are those that an object declares.
@@ -68,7 +86,7 @@ func (w *writer) accepted(g *attach.Gateway, own []*attach.Listener) metav1.Cond
 	switch {
 	case words == "":
 		return is(of, gatewayv1.GatewayReasonAccepted, "")
-	case !slices.ContainsFunc(own, func(l *attach.Listener) bool { return !refused(l) }):
+	case !slices.ContainsFunc(own, func(l *attach.Listener) bool { return !refused(l) && w.Plans.Refused[l] == (attach.Verdict{}) }):
 		return not(of, gatewayv1.GatewayReasonListenersNotValid, words)
 	}
 	return is(of, gatewayv1.GatewayReasonListenersNotValid, words)
@@ -202,6 +220,9 @@ func (w *writer) listener(g *attach.Gateway, l *attach.Listener) Listener {
 			fmt.Sprintf("allowedRoutes.kinds names kinds that Headgate does not attach to a listener of protocol %s", l.Protocol))
 	}
 	port, answered := w.Gateways[g.Name].Ports[l.Port]
+	if v := w.Plans.Refused[l]; v != (attach.Verdict{}) {
+		accepted = not(gatewayv1.ListenerConditionAccepted, v.Reason, v.Words)
+	}
 	switch v := l.Refused; {
 	case slices.Contains(conflicts, v.Reason):
 		conflicted = is(gatewayv1.ListenerConditionConflicted, v.Reason, v.Words)

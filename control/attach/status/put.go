@@ -82,7 +82,7 @@ func kindsOf(l Listener) []gatewayv1.RouteGroupKind {
 // fleeting are the types of conditions that are ours and not always there: what is not to be said is taken away.
 var fleeting = []string{
 	string(gatewayv1.GatewayClassConditionStatusSupportedVersion), string(gatewayv1.ListenerConditionOverlappingTLSConfig),
-	string(gatewayv1.RouteConditionPartiallyInvalid),
+	string(gatewayv1.RouteConditionPartiallyInvalid), string(gatewayv1.GatewayConditionInsecureFrontendValidationMode),
 }
 
 // conditions are those of an object, or a part of it, when it says what it is to say.
