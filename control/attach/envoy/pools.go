@@ -196,8 +196,9 @@ func unnamed(named *routev3.Route, pool string) (*routev3.Route, error) {
 	return is, nil
 }
 
-// attemptsToFindAnother is how often Envoy looks for an endpoint that was not tried, by load. That is enough where most of a pool's were.
-const attemptsToFindAnother = 10
+// attemptsToFindAnother is how often Envoy looks for an endpoint that was not tried, by chance and load: where two of four were, each look
+// finds one of them with a chance of a half.
+const attemptsToFindAnother = 100
 
 // tryOthers has requests of a pool that fails open tried again at other endpoints than those that had them, where nobody says which.
 func tryOthers(action *routev3.RouteAction) error {
