@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -228,9 +229,26 @@ func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 	if _, err := client.CoreV1().Secrets(system).Update(ctx, secret, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	seen, err := client.CoreV1().Secrets(system).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + gateway.Secret})
+	if err != nil {
+		t.Fatal(err)
+	}
 	k = keep(t, client, oneGateway("h", ""))
 	k.await("what was left of a Gateway is gone", func() bool { return k.made("long-gone") == "" })
 	k.await("all of one is gone, and the other is there", func() bool { return k.made("g") == "" && k.made("h") == everything })
+	if secret, err = client.CoreV1().Secrets(system).Get(ctx, gateway.Secret, metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for e := range seen.ResultChan() {
+		is := e.Object.(*corev1.Secret)
+		if is.Data["ca.crt"] == nil { // kubelets start no pod without it
+			t.Errorf("meanwhile the Secret had only %v", slices.Sorted(maps.Keys(is.Data)))
+		}
+		if is.ResourceVersion == secret.ResourceVersion {
+			seen.Stop()
+			break
+		}
+	}
 
 	// Envoys of somebody else's need none of it.
 	k.set(strings.Replace(oneGateway("h", "  addresses: [{value: 192.0.2.1}]"), "spec: {service", "spec: {managed: false, service", 1))

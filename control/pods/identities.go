@@ -27,8 +27,8 @@ func (k *keeper) identities(ctx context.Context) (names []string, err error) {
 	} else if err != nil {
 		return nil, err
 	}
-	for key := range is.Data {
-		if name, certificate := strings.CutSuffix(key, gateway.CertificateSuffix); certificate {
+	for key := range is.Data { // the authority is a certificate without a key
+		if name, of := strings.CutSuffix(key, gateway.KeySuffix); of {
 			names = append(names, name)
 		}
 	}
