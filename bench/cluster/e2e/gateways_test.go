@@ -29,7 +29,19 @@ kind: HTTPRoute
 metadata: { name: h }
 spec:
   parentRefs: [{ name: g, sectionName: http }]
-  rules: [{ backendRefs: [{ group: inference.networking.k8s.io, kind: InferencePool, name: llama }] }]
+  rules: [{ backendRefs: [{ group: inference.networking.k8s.io, kind: InferencePool, name: llama }, { name: shop, port: 443 }] }]
+---
+apiVersion: v1
+kind: Service
+metadata: { name: shop }
+spec: { ports: [{ port: 443 }] }
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: { name: p }
+spec:
+  targetRefs: [{ group: "", kind: Service, name: shop }]
+  validation: { hostname: shop.test, wellKnownCACertificates: System }
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: GRPCRoute
@@ -62,6 +74,7 @@ func TestGatewaysTellOfThemselves(t *testing.T) {
 		"listenerset/more":      `{.status.conditions[?(@.type=="Accepted")].status}`,
 		"httproute/h":           `{.status.parents[0].conditions[?(@.type=="ResolvedRefs")].status}`,
 		"llmroute/at-gateway":   `{.status.parents[0].conditions[?(@.type=="Accepted")].status}`,
+		"backendtlspolicy/p":    `{.status.ancestors[0].conditions[?(@.type=="Accepted")].status}`,
 		"inferencepool/llama":   `{.status.parents[0].conditions[?(@.type=="Accepted")].status}`,
 	} {
 		await(t, what+" is accepted", 30*time.Second, func() bool { return llm.kubectl("get", what, "--output", "jsonpath="+want) == "True" })

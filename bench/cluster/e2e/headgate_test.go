@@ -102,7 +102,7 @@ func gatewayAPI(t *testing.T) {
 		t.Fatal(out, err)
 	}
 	s.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd/gateways.gateway.networking.k8s.io", "crd/listenersets.gateway.networking.k8s.io",
-		"crd/httproutes.gateway.networking.k8s.io", "crd/grpcroutes.gateway.networking.k8s.io", "crd/gatewayclasses.gateway.networking.k8s.io")
+		"crd/httproutes.gateway.networking.k8s.io", "crd/grpcroutes.gateway.networking.k8s.io", "crd/backendtlspolicies.gateway.networking.k8s.io", "crd/gatewayclasses.gateway.networking.k8s.io")
 }
 
 // gatewayServes waits until control and the Envoys of the Gateway of manifests/base do what they are to do.
