@@ -28,6 +28,8 @@ func (o *office) serveEnvoys(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if o.kube.On {
 		s.ByName = o.byName
+	}
+	if portOf(o.envoys) != 0 { // others serve Envoys, too
 		pod, _, err := o.inNamespace()
 		if err != nil {
 			return err

@@ -139,7 +139,7 @@ func (d *Driver) follow(ctx context.Context, w *objects.World) {
 // put puts the plans in force, without what Envoys refuse.
 func (d *Driver) put() {
 	d.plans = d.planned.LeaveOut(d.refused())
-	d.note(problems(d.attached, d.plans, d.world.Where))
+	d.note(problems(d.plans, d.world.Where))
 	given := make(map[objects.Name]order.Snapshot, len(d.plans.Gateways))
 	for i, p := range d.plans.Gateways {
 		snapshot, err := d.snapshot(p, d.attached.Gateways[i])

@@ -53,7 +53,7 @@ spec: {endpointPickerRef: {name: unknown, port: {number: 9002}}}`))
 	plans := plan.Of(a, n, plan.Known{Certificates: map[objects.Name]plan.Certificate{
 		secret("bad"): {Fault: "no key"}, secret("old"): {Chain: []byte("c"), Key: []byte("k"), Warning: "it expired"},
 	}})
-	got := problems(a, plans, func(kind string, name objects.Name) string { return kind + " " + name.Name + " at 7" })
+	got := problems(plans, func(kind string, name objects.Name) string { return kind + " " + name.Name + " at 7" })
 	want := []string{
 		"Gateway g at 7, listener https: InvalidCertificateRef: Secret ns/bad: no key",
 		"Gateway g at 7, listener tcp: UnsupportedProtocol: ",

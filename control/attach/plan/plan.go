@@ -21,6 +21,8 @@ import (
 
 // Plans are those of all Gateways of ours, and what became of the routes. They are immutable.
 type Plans struct {
+	// Attachments are what they are made of.
+	Attachments *attach.Attachments
 	// Gateways in order of name.
 	Gateways []*Plan
 	// Routes are what became of each route that names a Gateway of ours, or a ListenerSet of one, but for what [attach.Attachments] says
@@ -222,7 +224,7 @@ type Cluster struct {
 func Of(a *attach.Attachments, n *objects.Network, known Known) *Plans {
 	b := newBuilder(n)
 	b.certificates, b.authorities, b.policies = known.Certificates, known.Authorities, policiesOf(n, known.Authorities)
-	plans := &Plans{Routes: b.verdicts, Listeners: b.listeners, Refused: b.refused, Pools: make(map[objects.Name]PoolVerdict), Policies: make(map[objects.Name]PolicyVerdict)}
+	plans := &Plans{Attachments: a, Routes: b.verdicts, Listeners: b.listeners, Refused: b.refused, Pools: make(map[objects.Name]PoolVerdict), Policies: make(map[objects.Name]PolicyVerdict)}
 	for _, g := range a.Gateways {
 		p := b.gateway(g)
 		plans.Gateways = append(plans.Gateways, p)

@@ -3,15 +3,11 @@ package plan
 import (
 	"cmp"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -31,11 +27,6 @@ func (p *Plans) Text() string {
 				}
 			}
 		}
-		for _, name := range slices.SortedFunc(maps.Keys(g.Certificates), objects.Name.Compare) {
-			if words := g.Certificates[name].Warning; words != "" {
-				fmt.Fprintf(&out, "  Secret %s: %s\n", name, words)
-			}
-		}
 		for _, c := range g.Clusters {
 			fmt.Fprintf(&out, "  cluster %s\n", c)
 		}
@@ -43,8 +34,11 @@ func (p *Plans) Text() string {
 			fmt.Fprintf(&out, "  Envoys refuse %s\n", words)
 		}
 	}
-	for _, fault := range p.faults() {
-		fmt.Fprintln(&out, fault)
+	for _, fault := range p.Faults() {
+		fmt.Fprintln(&out, fault.Told(objects.Object.String))
+	}
+	for _, words := range p.envoys() {
+		fmt.Fprintln(&out, words)
 	}
 	return out.String()
 }
@@ -116,44 +110,6 @@ func with(certificates []objects.Name) string {
 		fmt.Fprintf(&words, ", Secret %s", name)
 	}
 	return words.String()
-}
-
-// faults says in order what is wrong with listeners and routes.
-func (p *Plans) faults() []string {
-	var all []string
-	note := func(of fmt.Stringer, v attach.Verdict) {
-		if v != (attach.Verdict{}) {
-			all = append(all, fmt.Sprintf("%s: %s: %s", of, v.Reason, v.Words))
-		}
-	}
-	for l, v := range p.Listeners {
-		note(l, v)
-	}
-	for l, v := range p.Refused {
-		note(l, v)
-	}
-	for name, v := range p.Pools {
-		of := objects.Object{Kind: pool.Kind, Name: name}
-		note(of, v.Refused)
-		note(of, v.Refs)
-	}
-	for name, v := range p.Policies {
-		of := objects.Object{Kind: objects.BackendTLSPolicyKind, Name: name}
-		note(of, v.Refused)
-		note(of, v.Refs)
-	}
-	for of, v := range p.Routes {
-		note(of, v.Refused)
-		for _, gateway := range slices.SortedFunc(maps.Keys(v.Envoys), objects.Name.Compare) {
-			note(of, v.Envoys[gateway])
-		}
-		note(of, v.Refs)
-		if v.Partly != "" {
-			all = append(all, fmt.Sprintf("%s: in part: %s", of, v.Partly))
-		}
-	}
-	slices.Sort(all)
-	return all
 }
 
 // String is a line for people: which requests fit, what happens to them, and whose rule it is.

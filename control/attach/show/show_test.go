@@ -105,10 +105,10 @@ func TestCertificatesOfAFolderAreChecked(t *testing.T) {
 	_, another := certificate(t)
 	write(t, dir, "gateway.yaml", gateway)
 	write(t, dir, "certificates.yaml", secret("default", "good", chain, key)+secret("default", "bad", chain, another)+secret("other", "elsewhere", chain, key))
-	const missing = "Gateway default/g %[1]s: InvalidCertificateRef: Secret default/%[1]s: no file of the folder has it: " +
+	const missing = "Gateway default/g, listener %[1]s: InvalidCertificateRef: Secret default/%[1]s: no file of the folder has it: " +
 		"write what kubectl create secret tls %[1]s --namespace default --cert FILE --key FILE --dry-run=client -o yaml prints into one\n"
 	want := "Gateway default/g\n  port 443, HTTPS, listener Gateway default/g good, Secret default/good\n    host d.test\n" + fmt.Sprintf(missing, "absent") +
-		"Gateway default/g bad: InvalidCertificateRef: Secret default/bad: tls.key does not fit tls.crt: it is the key of another certificate than the first there (" + filepath.Join(dir, "certificates.yaml") + ":10)\n" +
+		"Gateway default/g, listener bad: InvalidCertificateRef: Secret default/bad: tls.key does not fit tls.crt: it is the key of another certificate than the first there (" + filepath.Join(dir, "certificates.yaml") + ":10)\n" +
 		fmt.Sprintf(missing, "elsewhere")
 	if diff := cmp.Diff(want, run(t, "plan --objects "+dir)); diff != "" {
 		t.Errorf("the plan (-want +got):\n%s", diff)

@@ -1,0 +1,96 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// Fault is what is wrong with an object that plans are made of.
+type Fault struct {
+	Of objects.Object
+	// Listener is the one of its listeners that is meant; empty for the whole.
+	Listener string
+	// Why is a reason of a condition with words for people, or words alone.
+	Why attach.Verdict
+}
+
+// Told is the Fault for people. Where says where an object is written.
+func (f Fault) Told(where func(objects.Object) string) string {
+	words := where(f.Of)
+	if f.Listener != "" {
+		words += ", listener " + f.Listener
+	}
+	if f.Why.Reason != "" {
+		words += ": " + f.Why.Reason
+	}
+	return words + ": " + f.Why.Words
+}
+
+// Faults says in order what is wrong with the objects of the plans, and who attaches to nothing. What Envoys refuse is not among it.
+func (p *Plans) Faults() []Fault {
+	var all []Fault
+	note := func(of objects.Object, listener string, verdicts ...attach.Verdict) {
+		for _, v := range verdicts {
+			if v != (attach.Verdict{}) {
+				all = append(all, Fault{of, listener, v})
+			}
+		}
+	}
+	for name, c := range p.Attachments.Classes {
+		note(objects.Object{Kind: objects.GatewayClassKind, Name: objects.Name{Name: name}}, "", c.Refused)
+	}
+	for _, g := range p.Attachments.Gateways {
+		note(objects.Object{Kind: objects.GatewayKind, Name: g.Name}, "", g.Refused)
+		for _, s := range g.Sets {
+			note(objects.Object{Kind: objects.ListenerSetKind, Name: s.Name}, "", s.Refused)
+		}
+		for _, l := range g.Listeners {
+			note(l.Of, l.Section, l.Refused, p.Refused[l], p.Listeners[l])
+		}
+	}
+	for route, parents := range p.Attachments.Parents {
+		for _, parent := range parents {
+			note(route, "", parent.Refused)
+		}
+	}
+	for of, v := range p.Routes {
+		note(of, "", v.Refused, v.Refs)
+		if v.Partly != "" {
+			note(of, "", attach.Verdict{Reason: "in part", Words: v.Partly})
+		}
+	}
+	for name, v := range p.Pools {
+		note(objects.Object{Kind: pool.Kind, Name: name}, "", v.Refused, v.Refs)
+	}
+	for name, v := range p.Policies {
+		note(objects.Object{Kind: objects.BackendTLSPolicyKind, Name: name}, "", v.Refused, v.Refs)
+	}
+	for _, g := range p.Gateways {
+		for name, c := range g.Certificates {
+			if c.Warning != "" {
+				note(objects.Object{Kind: objects.SecretKind, Name: name}, "", attach.Verdict{Words: c.Warning})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b Fault) int {
+		return cmp.Or(cmp.Compare(a.Of.String(), b.Of.String()), cmp.Compare(a.Listener, b.Listener), cmp.Compare(a.Why.Reason, b.Why.Reason), cmp.Compare(a.Why.Words, b.Why.Words))
+	})
+	return slices.Compact(all)
+}
+
+// envoys says in order what Envoys refuse of routes, in words for people.
+func (p *Plans) envoys() []string {
+	var all []string
+	for of, v := range p.Routes {
+		for _, is := range v.Envoys {
+			all = append(all, fmt.Sprintf("%s: %s: %s", of, is.Reason, is.Words))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
