@@ -72,16 +72,18 @@ type Kind struct {
 	name    string // of the kind
 	command string // that makes one, without its name
 	files   string // of that command
+	keeps   bool   // what was good last, while the content is at fault
 	check   func(data map[string][]byte, now time.Time) plan.Certificate
 }
 
 var (
 	// KeyPairs are Secrets with a certificate and its key.
-	KeyPairs = Kind{objects.SecretKind, "secret tls", "--cert FILE --key FILE", func(data map[string][]byte, now time.Time) plan.Certificate {
+	KeyPairs = Kind{objects.SecretKind, "secret tls", "--cert FILE --key FILE", true, func(data map[string][]byte, now time.Time) plan.Certificate {
 		return Check(data[objects.CertificateKey], data[objects.PrivateKeyKey], now)
 	}}
-	// Authorities are ConfigMaps with the certificates of those who sign others'.
-	Authorities = Kind{objects.ConfigMapKind, "configmap", "--from-file " + objects.AuthorityKey + "=FILE", func(data map[string][]byte, _ time.Time) plan.Certificate {
+	// Authorities are ConfigMaps with the certificates of those who sign others'. One whose content is at fault vouches for nobody: a
+	// policy that has no other is not accepted (BackendTLSPolicy, NoValidCACertificate), and to go on would be to trust whom it took out.
+	Authorities = Kind{objects.ConfigMapKind, "configmap", "--from-file " + objects.AuthorityKey + "=FILE", false, func(data map[string][]byte, _ time.Time) plan.Certificate {
 		return CheckAuthorities(data[objects.AuthorityKey])
 	}}
 )
@@ -94,7 +96,7 @@ func (k Kind) create(name objects.Name) string {
 // after is what is known of what has just been read, and before that was known as it was.
 func (k Kind) after(was plan.Certificate, data map[string][]byte, now time.Time) plan.Certificate {
 	is := k.check(data, now)
-	if is.Fault != "" {
+	if is.Fault != "" && k.keeps {
 		is.Chain, is.Key, is.Warning = was.Chain, was.Key, was.Warning
 	}
 	return is

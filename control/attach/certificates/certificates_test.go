@@ -249,3 +249,18 @@ func TestOfAFolderASecretIsTheOneOfItsNamespace(t *testing.T) {
 		t.Errorf("later there is the warning %q", late.Warning)
 	}
 }
+
+// Of authorities nothing is kept: whom the new content took out must not be trusted on.
+func TestAuthoritiesAtFaultVouchForNobody(t *testing.T) {
+	chain, _ := pair(t, now)
+	name := objects.Name{Namespace: "ns", Name: "ca"}
+	is := func(text string, was map[objects.Name]plan.Certificate) map[objects.Name]plan.Certificate {
+		n := &objects.Network{Authorities: []objects.Authorities{{Name: name, Certificates: []byte(text)}}}
+		return certificates.AuthoritiesOfFolder(n, func(objects.Object) string { return "" }, []objects.Name{name}, was, now)
+	}
+	good := is(chain, nil)
+	if c := good[name]; c.Fault != "" || len(c.Chain) == 0 {
+		t.Fatalf("what is good is %+v", c)
+	}
+	wants(t, "emptied", is("", good)[name], "", "it has no ca.crt")
+}
