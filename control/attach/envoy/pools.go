@@ -20,7 +20,6 @@ import (
 	previousv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
-	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -54,59 +53,6 @@ func (t *Template) poolCluster(c *plan.Cluster) (*clusterv3.Cluster, error) {
 		return is, failOpen(is)
 	}
 	return is, nil
-}
-
-// systemAuthorities is the file of the authorities that a system trusts: Debian's, whose Envoy's images are.
-const systemAuthorities = "/etc/ssl/certs/ca-certificates.crt"
-
-// engineTLS is how the endpoints of a pool are known.
-func engineTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
-	common := &tlsv3.CommonTlsContext{AlpnProtocols: []string{"http/1.1"}}
-	if c.H2C {
-		common.AlpnProtocols = []string{"h2"}
-	}
-	is := &tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: c.TLS.Hostname}
-	if c.TLS.InsecureSkipVerify {
-		return is
-	}
-	trust := &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{
-		SanType: tlsv3.SubjectAltNameMatcher_DNS, Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: c.TLS.Hostname}},
-	}}}
-	if cas := c.TLS.CACertificates; cas != "" {
-		trust.TrustedCa = &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: cas}}
-	} else {
-		trust.TrustedCa = &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: systemAuthorities}}
-	}
-	common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: trust}
-	return is
-}
-
-// serviceTLS is how the endpoints of a Service are known.
-func serviceTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
-	names := c.Secure.Names
-	if len(names) == 0 {
-		names = []plan.AltName{{Name: c.Secure.Hostname}}
-	}
-	trust := &tlsv3.CertificateValidationContext{TrustedCa: &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: systemAuthorities}}}
-	if len(c.Secure.Authorities) > 0 {
-		trust.TrustedCa = &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: c.Secure.Authorities}}
-	}
-	for _, n := range names {
-		of := tlsv3.SubjectAltNameMatcher_DNS
-		if n.URI {
-			of = tlsv3.SubjectAltNameMatcher_URI
-		}
-		trust.MatchTypedSubjectAltNames = append(trust.MatchTypedSubjectAltNames, &tlsv3.SubjectAltNameMatcher{
-			SanType: of, Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: n.Name}},
-		})
-	}
-	protocol := "http/1.1"
-	if c.H2C {
-		protocol = "h2"
-	}
-	return &tlsv3.UpstreamTlsContext{Sni: c.Secure.Hostname, CommonTlsContext: &tlsv3.CommonTlsContext{
-		AlpnProtocols: []string{protocol}, ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: trust},
-	}}
 }
 
 // speakHTTP2 has Envoy speak HTTP/2 to a cluster, and leaves what else is said of how it speaks.

@@ -20,7 +20,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/api/wire"
@@ -132,48 +131,6 @@ func routesName(port *plan.Port, l *plan.Listener) string {
 }
 
 func overTLS(port *plan.Port) bool { return port.Listeners[0].Protocol == gatewayv1.HTTPSProtocolType }
-
-// downstreamTLS serves with the certificates of a listener.
-func downstreamTLS(l *plan.Listener, o Options) (*corev3.TransportSocket, error) {
-	tls := &tlsv3.CommonTlsContext{AlpnProtocols: []string{"h2", "http/1.1"}}
-	for _, name := range l.Certificates {
-		tls.TlsCertificateSdsSecretConfigs = append(tls.TlsCertificateSdsSecretConfigs, &tlsv3.SdsSecretConfig{Name: secretName(name), SdsConfig: o.Config})
-	}
-	is := &tlsv3.DownstreamTlsContext{CommonTlsContext: tls}
-	if l.Clients != nil {
-		is.RequireClientCertificate = wrapperspb.Bool(!l.Clients.Anybody)
-		tls.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContextSdsSecretConfig{
-			ValidationContextSdsSecretConfig: &tlsv3.SdsSecretConfig{Name: clientsName(l.Port), SdsConfig: o.Config},
-		}
-	}
-	config, err := anypb.New(is)
-	if err != nil {
-		return nil, err
-	}
-	return &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}, nil
-}
-
-// clientsName names who may call a port.
-func clientsName(port int32) string { return fmt.Sprintf("clients/%d", port) }
-
-func clientsOf(port int32, c *plan.Clients) *tlsv3.Secret {
-	is := &tlsv3.CertificateValidationContext{TrustedCa: &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: c.Authorities}}}
-	if c.Anybody {
-		is.TrustChainVerification = tlsv3.CertificateValidationContext_ACCEPT_UNTRUSTED
-	}
-	return &tlsv3.Secret{Name: clientsName(port), Type: &tlsv3.Secret_ValidationContext{ValidationContext: is}}
-}
-
-func secretName(name objects.Name) string { return "secret/" + name.String() }
-
-func secretOf(name objects.Name, c plan.Certificate) *tlsv3.Secret {
-	inline := func(text []byte) *corev3.DataSource {
-		return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: text}}
-	}
-	return &tlsv3.Secret{Name: secretName(name), Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
-		CertificateChain: inline(c.Chain), PrivateKey: inline(c.Key),
-	}}}
-}
 
 // chain returns the filters for requests that take some routes.
 func (t *Template) chain(routes string, o Options) (*listenerv3.FilterChain, error) {

@@ -1,0 +1,109 @@
+package envoy
+
+import (
+	"fmt"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// downstreamTLS serves with the certificates of a listener.
+func downstreamTLS(l *plan.Listener, o Options) (*corev3.TransportSocket, error) {
+	tls := &tlsv3.CommonTlsContext{AlpnProtocols: []string{"h2", "http/1.1"}}
+	for _, name := range l.Certificates {
+		tls.TlsCertificateSdsSecretConfigs = append(tls.TlsCertificateSdsSecretConfigs, &tlsv3.SdsSecretConfig{Name: secretName(name), SdsConfig: o.Config})
+	}
+	is := &tlsv3.DownstreamTlsContext{CommonTlsContext: tls}
+	if l.Clients != nil {
+		is.RequireClientCertificate = wrapperspb.Bool(!l.Clients.Anybody)
+		tls.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContextSdsSecretConfig{
+			ValidationContextSdsSecretConfig: &tlsv3.SdsSecretConfig{Name: clientsName(l.Port), SdsConfig: o.Config},
+		}
+	}
+	config, err := anypb.New(is)
+	if err != nil {
+		return nil, err
+	}
+	return &corev3.TransportSocket{Name: tlsSocket, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}, nil
+}
+
+// clientsName names who may call a port.
+func clientsName(port int32) string { return fmt.Sprintf("clients/%d", port) }
+
+func clientsOf(port int32, c *plan.Clients) *tlsv3.Secret {
+	is := &tlsv3.CertificateValidationContext{TrustedCa: &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: c.Authorities}}}
+	if c.Anybody {
+		is.TrustChainVerification = tlsv3.CertificateValidationContext_ACCEPT_UNTRUSTED
+	}
+	return &tlsv3.Secret{Name: clientsName(port), Type: &tlsv3.Secret_ValidationContext{ValidationContext: is}}
+}
+
+func secretName(name objects.Name) string { return "secret/" + name.String() }
+
+func secretOf(name objects.Name, c plan.Certificate) *tlsv3.Secret {
+	inline := func(text []byte) *corev3.DataSource {
+		return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: text}}
+	}
+	return &tlsv3.Secret{Name: secretName(name), Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
+		CertificateChain: inline(c.Chain), PrivateKey: inline(c.Key),
+	}}}
+}
+
+// systemAuthorities is the file of the authorities that a system trusts: Debian's, whose Envoy's images are.
+const systemAuthorities = "/etc/ssl/certs/ca-certificates.crt"
+
+// engineTLS is how the endpoints of a pool are known.
+func engineTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
+	common := &tlsv3.CommonTlsContext{AlpnProtocols: []string{"http/1.1"}}
+	if c.H2C {
+		common.AlpnProtocols = []string{"h2"}
+	}
+	is := &tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: c.TLS.Hostname}
+	if c.TLS.InsecureSkipVerify {
+		return is
+	}
+	trust := &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{
+		SanType: tlsv3.SubjectAltNameMatcher_DNS, Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: c.TLS.Hostname}},
+	}}}
+	if cas := c.TLS.CACertificates; cas != "" {
+		trust.TrustedCa = &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: cas}}
+	} else {
+		trust.TrustedCa = &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: systemAuthorities}}
+	}
+	common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: trust}
+	return is
+}
+
+// serviceTLS is how the endpoints of a Service are known.
+func serviceTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
+	names := c.Secure.Names
+	if len(names) == 0 {
+		names = []plan.AltName{{Name: c.Secure.Hostname}}
+	}
+	trust := &tlsv3.CertificateValidationContext{TrustedCa: &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: systemAuthorities}}}
+	if len(c.Secure.Authorities) > 0 {
+		trust.TrustedCa = &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: c.Secure.Authorities}}
+	}
+	for _, n := range names {
+		of := tlsv3.SubjectAltNameMatcher_DNS
+		if n.URI {
+			of = tlsv3.SubjectAltNameMatcher_URI
+		}
+		trust.MatchTypedSubjectAltNames = append(trust.MatchTypedSubjectAltNames, &tlsv3.SubjectAltNameMatcher{
+			SanType: of, Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: n.Name}},
+		})
+	}
+	protocol := "http/1.1"
+	if c.H2C {
+		protocol = "h2"
+	}
+	return &tlsv3.UpstreamTlsContext{Sni: c.Secure.Hostname, CommonTlsContext: &tlsv3.CommonTlsContext{
+		AlpnProtocols: []string{protocol}, ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: trust},
+	}}
+}
