@@ -132,6 +132,14 @@ func (g *Gateway) Clients(port int32) *gatewayv1.FrontendTLSValidation {
 	return g.Spec.TLS.Frontend.Default.Validation
 }
 
+// Shows is the certificate with which Envoys show themselves to Services; nil if they show none.
+func (g *Gateway) Shows() *gatewayv1.SecretObjectReference {
+	if g.Spec.TLS == nil || g.Spec.TLS.Backend == nil {
+		return nil
+	}
+	return g.Spec.TLS.Backend.ClientCertificateRef
+}
+
 // served returns those listeners that are not refused.
 func served(all []*Listener) []*Listener {
 	return slices.DeleteFunc(slices.Clone(all), func(l *Listener) bool { return l.Refused != (Verdict{}) })

@@ -37,7 +37,7 @@ func downstreamTLS(l *plan.Listener, o Options) (*corev3.TransportSocket, error)
 func clientsName(port int32) string { return fmt.Sprintf("clients/%d", port) }
 
 func clientsOf(port int32, c *plan.Clients) *tlsv3.Secret {
-	is := &tlsv3.CertificateValidationContext{TrustedCa: &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: c.Authorities}}}
+	is := &tlsv3.CertificateValidationContext{TrustedCa: inline(c.Authorities)}
 	if c.Anybody {
 		is.TrustChainVerification = tlsv3.CertificateValidationContext_ACCEPT_UNTRUSTED
 	}
@@ -47,9 +47,6 @@ func clientsOf(port int32, c *plan.Clients) *tlsv3.Secret {
 func secretName(name objects.Name) string { return "secret/" + name.String() }
 
 func secretOf(name objects.Name, c plan.Certificate) *tlsv3.Secret {
-	inline := func(text []byte) *corev3.DataSource {
-		return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: text}}
-	}
 	return &tlsv3.Secret{Name: secretName(name), Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
 		CertificateChain: inline(c.Chain), PrivateKey: inline(c.Key),
 	}}}
@@ -88,7 +85,7 @@ func serviceTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
 	}
 	trust := &tlsv3.CertificateValidationContext{TrustedCa: &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: systemAuthorities}}}
 	if len(c.Secure.Authorities) > 0 {
-		trust.TrustedCa = &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: c.Secure.Authorities}}
+		trust.TrustedCa = inline(c.Secure.Authorities)
 	}
 	for _, n := range names {
 		of := tlsv3.SubjectAltNameMatcher_DNS
@@ -99,11 +96,16 @@ func serviceTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
 			SanType: of, Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: n.Name}},
 		})
 	}
-	protocol := "http/1.1"
+	common := &tlsv3.CommonTlsContext{AlpnProtocols: []string{"http/1.1"}, ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: trust}}
 	if c.H2C {
-		protocol = "h2"
+		common.AlpnProtocols = []string{"h2"}
 	}
-	return &tlsv3.UpstreamTlsContext{Sni: c.Secure.Hostname, CommonTlsContext: &tlsv3.CommonTlsContext{
-		AlpnProtocols: []string{protocol}, ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: trust},
-	}}
+	if len(c.Secure.Chain) > 0 { // not by SDS: a cluster would wait for what is sent after it
+		common.TlsCertificates = []*tlsv3.TlsCertificate{{CertificateChain: inline(c.Secure.Chain), PrivateKey: inline(c.Secure.Key)}}
+	}
+	return &tlsv3.UpstreamTlsContext{Sni: c.Secure.Hostname, CommonTlsContext: common}
+}
+
+func inline(text []byte) *corev3.DataSource {
+	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: text}}
 }

@@ -11,17 +11,23 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Secrets returns the Secrets that the listeners of our Gateways may name, each once, in order: what is known of them is an argument of
+// Secrets returns the Secrets that our Gateways and their listeners may name, each once, in order: what is known of them is an argument of
 // [Of]. No other is to be read.
 func Secrets(a *attach.Attachments, n *objects.Network) []objects.Name {
 	var all []objects.Name
+	add := func(of objects.Object, ref gatewayv1.SecretObjectReference) {
+		if name, fault := secret(n.Grants, of, ref); fault == (attach.Verdict{}) {
+			all = append(all, name)
+		}
+	}
 	for _, g := range a.Gateways {
 		for _, l := range g.Listeners {
 			for _, ref := range certificateRefs(l) {
-				if name, fault := secret(n.Grants, l, ref); fault == (attach.Verdict{}) {
-					all = append(all, name)
-				}
+				add(l.Of, ref)
 			}
+		}
+		if ref := g.Shows(); ref != nil {
+			add(objects.Object{Kind: objects.GatewayKind, Name: g.Name}, *ref)
 		}
 	}
 	slices.SortFunc(all, objects.Name.Compare)
@@ -35,15 +41,15 @@ func certificateRefs(l *attach.Listener) []gatewayv1.SecretObjectReference {
 	return l.TLS.CertificateRefs
 }
 
-// secret returns the Secret that a listener names, or why it may not.
-func secret(grants []gatewayv1.ReferenceGrant, l *attach.Listener, ref gatewayv1.SecretObjectReference) (objects.Name, attach.Verdict) {
-	name := objects.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(l.Of.Name.Namespace))), Name: string(ref.Name)}
+// secret returns the Secret that a Gateway or ListenerSet names, or why it may not.
+func secret(grants []gatewayv1.ReferenceGrant, by objects.Object, ref gatewayv1.SecretObjectReference) (objects.Name, attach.Verdict) {
+	name := objects.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(by.Name.Namespace))), Name: string(ref.Name)}
 	kind, of := string(ptr.Deref(ref.Kind, objects.SecretKind)), string(ptr.Deref(ref.Group, ""))
 	switch {
 	case kind != objects.SecretKind || of != "":
 		return name, refused(gatewayv1.ListenerReasonInvalidCertificateRef, "%s %s of group %q is no certificate that Headgate knows: name a Secret", kind, name, of)
-	case !granted(grants, l.Of.Kind, l.Of.Name.Namespace, "", objects.SecretKind, name):
-		return name, refused(gatewayv1.ListenerReasonRefNotPermitted, "no ReferenceGrant in namespace %s lets %ss of namespace %s name Secret %s", name.Namespace, l.Of.Kind, l.Of.Name.Namespace, name.Name)
+	case !granted(grants, by.Kind, by.Name.Namespace, "", objects.SecretKind, name):
+		return name, refused(gatewayv1.ListenerReasonRefNotPermitted, "no ReferenceGrant in namespace %s lets %ss of namespace %s name Secret %s", name.Namespace, by.Kind, by.Name.Namespace, name.Name)
 	}
 	return name, attach.Verdict{}
 }
@@ -63,7 +69,7 @@ func (b *builder) certify(l *attach.Listener) []objects.Name {
 	}
 	var all []objects.Name
 	for _, ref := range certificateRefs(l) {
-		name, fault := secret(b.Grants, l, ref)
+		name, fault := secret(b.Grants, l.Of, ref)
 		if fault != (attach.Verdict{}) {
 			note(fault)
 			continue
@@ -94,6 +100,34 @@ func mode(l *attach.Listener) gatewayv1.TLSModeType {
 
 func refused(reason gatewayv1.ListenerConditionReason, format string, args ...any) attach.Verdict {
 	return attach.Verdict{Reason: string(reason), Words: fmt.Sprintf(format, args...)}
+}
+
+// show notes the certificate with which the Envoys of a Gateway show themselves to Services, if they are to.
+func (b *builder) show(g *attach.Gateway) {
+	b.shows = nil
+	ref := g.Shows()
+	if ref == nil {
+		return
+	}
+	const invalid = string(gatewayv1.GatewayReasonInvalidClientCertificateRef)
+	name, fault := secret(b.Grants, objects.Object{Kind: objects.GatewayKind, Name: g.Name}, *ref)
+	if fault != (attach.Verdict{}) {
+		if fault.Reason != string(gatewayv1.GatewayReasonRefNotPermitted) {
+			fault.Reason = invalid
+		}
+		b.showing[g.Name] = fault
+		return
+	}
+	c, known := b.certificates[name]
+	switch {
+	case !known:
+		b.showing[g.Name] = attach.Verdict{Reason: invalid, Words: fmt.Sprintf("Secret %s is not known", name)}
+	case c.Fault != "":
+		b.showing[g.Name] = attach.Verdict{Reason: invalid, Words: fmt.Sprintf("Secret %s: %s", name, c.Fault)}
+	}
+	if known && c.serves() {
+		b.shows = &c
+	}
 }
 
 // Clients is who may call a listener over TLS.

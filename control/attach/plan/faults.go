@@ -45,7 +45,7 @@ func (p *Plans) Faults() []Fault {
 		note(objects.Object{Kind: objects.GatewayClassKind, Name: objects.Name{Name: name}}, "", c.Refused)
 	}
 	for _, g := range p.Attachments.Gateways {
-		note(objects.Object{Kind: objects.GatewayKind, Name: g.Name}, "", g.Refused)
+		note(objects.Object{Kind: objects.GatewayKind, Name: g.Name}, "", g.Refused, p.Showing[g.Name])
 		for _, s := range g.Sets {
 			note(objects.Object{Kind: objects.ListenerSetKind, Name: s.Name}, "", s.Refused)
 		}

@@ -32,7 +32,7 @@ type Refused struct {
 
 // LeaveOut returns the plans without what the Envoys of each Gateway refuse. Verdicts on routes say so.
 func (p *Plans) LeaveOut(refused map[objects.Name]Refused) *Plans {
-	is := &Plans{Attachments: p.Attachments, Gateways: make([]*Plan, len(p.Gateways)), Routes: maps.Clone(p.Routes), Listeners: p.Listeners, Refused: p.Refused, Pools: p.Pools, Policies: p.Policies}
+	is := &Plans{Attachments: p.Attachments, Gateways: make([]*Plan, len(p.Gateways)), Routes: maps.Clone(p.Routes), Listeners: p.Listeners, Refused: p.Refused, Showing: p.Showing, Pools: p.Pools, Policies: p.Policies}
 	for i, g := range p.Gateways {
 		r := refused[g.Gateway]
 		is.Gateways[i] = g.LeaveOut(r.Routes)

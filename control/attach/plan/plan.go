@@ -30,6 +30,9 @@ type Plans struct {
 	Routes map[objects.Object]RouteVerdict
 	// Policies are what became of each BackendTLSPolicy of a Service that a plan leads to.
 	Policies map[objects.Name]PolicyVerdict
+	// Showing is why the Envoys of a Gateway cannot show the certificate to Services that they are to show; one that is missing can, or is to
+	// show none.
+	Showing map[objects.Name]attach.Verdict
 	// Refused are the listeners that are not accepted, though who attaches where says nothing against them.
 	Refused map[*attach.Listener]attach.Verdict
 	// Listeners are the first of the references of each listener that cannot be followed; one that is missing has none.
@@ -224,7 +227,7 @@ type Cluster struct {
 func Of(a *attach.Attachments, n *objects.Network, known Known) *Plans {
 	b := newBuilder(n)
 	b.certificates, b.authorities, b.policies = known.Certificates, known.Authorities, policiesOf(n, known.Authorities)
-	plans := &Plans{Attachments: a, Routes: b.verdicts, Listeners: b.listeners, Refused: b.refused, Pools: make(map[objects.Name]PoolVerdict), Policies: make(map[objects.Name]PolicyVerdict)}
+	plans := &Plans{Attachments: a, Routes: b.verdicts, Listeners: b.listeners, Refused: b.refused, Showing: b.showing, Pools: make(map[objects.Name]PoolVerdict), Policies: make(map[objects.Name]PolicyVerdict)}
 	for _, g := range a.Gateways {
 		p := b.gateway(g)
 		plans.Gateways = append(plans.Gateways, p)
@@ -271,6 +274,8 @@ type builder struct {
 	authorities  map[objects.Name]Certificate
 	listeners    map[*attach.Listener]attach.Verdict
 	refused      map[*attach.Listener]attach.Verdict
+	showing      map[objects.Name]attach.Verdict
+	shows        *Certificate // of the Gateway that is planned; nil for none
 
 	clusters map[string]Cluster    // of the Gateway that is planned
 	used     map[objects.Name]bool // its pools
@@ -283,7 +288,7 @@ func newBuilder(n *objects.Network) *builder {
 		Network: n,
 		http:    make(map[objects.Name]*gatewayv1.HTTPRoute), grpc: make(map[objects.Name]*gatewayv1.GRPCRoute), llm: make(map[objects.Name]*v1alpha1.LLMRoute),
 		services: make(map[objects.Name]*objects.Service), pools: make(map[objects.Name]*pooled), verdicts: make(map[objects.Object]RouteVerdict),
-		listeners: make(map[*attach.Listener]attach.Verdict), refused: make(map[*attach.Listener]attach.Verdict),
+		listeners: make(map[*attach.Listener]attach.Verdict), refused: make(map[*attach.Listener]attach.Verdict), showing: make(map[objects.Name]attach.Verdict),
 	}
 	for i := range n.HTTPRoutes {
 		b.http[objects.Name{Namespace: n.HTTPRoutes[i].Namespace, Name: n.HTTPRoutes[i].Name}] = &n.HTTPRoutes[i]
@@ -307,6 +312,7 @@ func newBuilder(n *objects.Network) *builder {
 
 func (b *builder) gateway(g *attach.Gateway) *Plan {
 	b.clusters, b.used, b.applied = make(map[string]Cluster), make(map[objects.Name]bool), make(map[objects.Name]*policy)
+	b.show(g)
 	p := &Plan{Gateway: g.Name, Certificates: make(map[objects.Name]Certificate)}
 	if t := g.Settings.Timeouts; t != nil && t.Silence != nil {
 		p.Silence = t.Silence.Duration

@@ -83,6 +83,9 @@ func (c Cluster) String() string {
 		if len(s.Authorities) == 0 {
 			line += " by the system's authorities"
 		}
+		if len(s.Chain) > 0 {
+			line += " with a certificate of the Gateway's"
+		}
 		words = append(words, line)
 	}
 	if c.Open {

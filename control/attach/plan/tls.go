@@ -20,6 +20,9 @@ type ServiceTLS struct {
 	Names []AltName
 	// Authorities are in PEM, those of the Envoy's own machine if there are none.
 	Authorities []byte
+	// Chain and Key are what Envoy shows of itself, in PEM; nil if nothing.
+	Chain []byte
+	Key   objects.PrivateKey
 }
 
 // AltName is a name of a certificate: a hostname, or a URI.
@@ -247,5 +250,12 @@ func (b *builder) secure(service *objects.Service, port *objects.ServicePort) (*
 	if len(all) == 0 {
 		return nil, true
 	}
-	return all[0].tls, all[0].tls != nil
+	if all[0].tls == nil {
+		return nil, false
+	}
+	is := *all[0].tls
+	if b.shows != nil {
+		is.Chain, is.Key = b.shows.Chain, b.shows.Key
+	}
+	return &is, true
 }

@@ -25,6 +25,13 @@ func (w *writer) gateway(g *attach.Gateway) {
 	s.Addresses = known.Addresses
 	accepted := w.accepted(g, own)
 	s.Conditions = []metav1.Condition{accepted, w.programmed(g, own, accepted)}
+	if g.Shows() != nil {
+		resolved := is(gatewayv1.GatewayConditionResolvedRefs, gatewayv1.GatewayReasonResolvedRefs, "")
+		if v := w.Plans.Showing[g.Name]; v != (attach.Verdict{}) {
+			resolved = not(gatewayv1.GatewayConditionResolvedRefs, v.Reason, v.Words)
+		}
+		s.Conditions = append(s.Conditions, resolved)
+	}
 	if words := anybody(g); words != "" {
 		s.Conditions = append(s.Conditions, is(gatewayv1.GatewayConditionInsecureFrontendValidationMode, gatewayv1.GatewayReasonConfigurationChanged, words))
 	}

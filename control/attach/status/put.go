@@ -83,6 +83,7 @@ func kindsOf(l Listener) []gatewayv1.RouteGroupKind {
 var fleeting = []string{
 	string(gatewayv1.GatewayClassConditionStatusSupportedVersion), string(gatewayv1.ListenerConditionOverlappingTLSConfig),
 	string(gatewayv1.RouteConditionPartiallyInvalid), string(gatewayv1.GatewayConditionInsecureFrontendValidationMode),
+	string(gatewayv1.GatewayConditionResolvedRefs), // of a Gateway; all else that has it always has it
 }
 
 // conditions are those of an object, or a part of it, when it says what it is to say.
