@@ -37,6 +37,7 @@ type Peers struct {
 
 	mu      sync.Mutex // guards the following
 	own     drive.Seen
+	speaks  bool          // own is written, since it was something once
 	due     chan struct{} // capacity 1; own is another
 	others  map[string]*peer
 	changed chan struct{} // closed when others are something else
@@ -191,14 +192,18 @@ func (p *Peers) write(ctx context.Context, beat int64) error {
 	defer cancel()
 	p.mu.Lock()
 	text, err := json.Marshal(said{beat, p.own})
-	data := map[string]any{p.name: string(text)}
+	data := make(map[string]any)
 	for name, is := range p.others {
 		if len(is.seen) == 0 && time.Since(is.since) > beatsMissed*beatInterval {
 			data[name] = nil
 		}
 	}
+	if len(p.own) > 0 || p.speaks { // who has had no Envoy has nothing to say
+		p.speaks = true
+		data[p.name] = string(text)
+	}
 	p.mu.Unlock()
-	if err != nil {
+	if err != nil || len(data) == 0 {
 		return err
 	}
 	patch, err := json.Marshal(map[string]any{"data": data})
