@@ -101,5 +101,8 @@ func both[T any](a, b *T, merge func(T, T) T) *T {
 	return &is
 }
 
-// Managed says whether control makes the pods of a Gateway.
-func (g *Gateway) Managed() bool { return ptr.Deref(g.Settings.Managed, true) }
+// Managed says whether control makes the pods of a Gateway. Of one that is Refused nobody knows what its settings say: it is taken for
+// one whose pods control makes, so that none are deleted while the settings are away.
+func (g *Gateway) Managed() bool {
+	return g.Refused != (Verdict{}) || ptr.Deref(g.Settings.Managed, true)
+}
