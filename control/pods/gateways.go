@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -168,8 +169,7 @@ func (k *keeper) want(known *status.Input) {
 	if known == k.known {
 		return
 	}
-	first := k.known == nil
-	another := first || known.Network != k.known.Network
+	another := k.known == nil || known.Network != k.known.Network
 	k.known = known
 	if !another {
 		return
@@ -179,20 +179,15 @@ func (k *keeper) want(known *status.Input) {
 	for _, g := range known.Attachments.Gateways {
 		if name := gateway.Name(g.Name); g.Managed() {
 			k.wanted[name] = g
-			k.queue.Add(name)
+			if !reflect.DeepEqual(g, was[name]) {
+				k.queue.Add(name)
+			}
 		}
 	}
 	for name := range was {
 		if k.wanted[name] == nil {
 			k.queue.Add(name)
 			delete(k.faults, name)
-		}
-	}
-	if first { // what informers told of until now could not be judged
-		for _, of := range k.kinds {
-			for _, o := range of.informer.GetStore().List() {
-				k.queue.Add(o.(metav1.Object).GetName())
-			}
 		}
 	}
 }
@@ -260,22 +255,20 @@ func (k *keeper) one(ctx context.Context, name string) {
 	known, g := k.known != nil, k.wanted[name]
 	k.mu.Unlock()
 	switch {
-	case !known: // want looks at it
-		return
-	case !k.leads():
+	case !known || !k.leads():
 		k.queue.AddAfter(name, retryInterval)
 		return
 	case g != nil && g.Refused != (attach.Verdict{}): // what runs goes on as it was
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, announceInterval)
+	bounded, cancel := context.WithTimeout(ctx, announceInterval)
 	defer cancel()
 	var fault attach.Verdict
 	var err error
 	if g == nil {
-		err = k.remove(ctx, name)
+		err = k.remove(bounded, name)
 	} else {
-		fault, err = k.make(ctx, g)
+		fault, err = k.make(bounded, g)
 	}
 	if err != nil && ctx.Err() == nil {
 		if k.queue.NumRequeues(name) == 0 {

@@ -1,0 +1,162 @@
+package pods
+
+import (
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/headgate/headgate"
+	"github.com/headgate/headgate/control/attach/envoy"
+	"github.com/headgate/headgate/control/attach/status"
+	"github.com/headgate/headgate/control/pods/gateway"
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/test/network"
+)
+
+// silent is an API server that never answers.
+type silent struct{}
+
+func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// newKeeper returns one that leads, whose informers have seen nothing and whose API server never answers.
+func newKeeper(t *testing.T) *keeper {
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1", Transport: silent{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	template, err := gateway.Read(headgate.GatewayYAML)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start, err := envoy.Read(headgate.EnvoyYAML)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &keeper{
+		Gateways: Gateways{Pod: Pod{Client: client, Namespace: "headgate-system", Log: slog.New(slog.DiscardHandler)}, Port: 8035},
+		template: template, start: start, leads: func() bool { return true },
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
+		news:  make(chan struct{}, 1), wanted: make(map[string]*attach.Gateway), faults: make(map[string]attach.Verdict), applied: make(map[string]applied),
+	}
+	k.kinds = k.kindsOf(informers.NewSharedInformerFactory(client, 0))
+	return k
+}
+
+// known is what is known of Gateways, as YAML has them.
+func known(t *testing.T, yaml string) *status.Input {
+	n := network.Read(t, "kind: GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n---\n"+yaml)
+	return &status.Input{Attachments: attach.Of(n), Network: n}
+}
+
+// queued are the names that are to be looked at, which it takes away.
+func (k *keeper) queued() []string {
+	var all []string
+	for k.queue.Len() > 0 {
+		name, _ := k.queue.Get()
+		k.queue.Done(name)
+		all = append(all, name)
+	}
+	slices.Sort(all)
+	return all
+}
+
+const twoGateways = `kind: Gateway
+metadata: {namespace: ns, name: a}
+spec: {gatewayClassName: headgate, listeners: [{name: a, port: 80, protocol: HTTP}]}
+---
+kind: Gateway
+metadata: {namespace: ns, name: b}
+spec: {gatewayClassName: headgate, listeners: [{name: a, port: 80, protocol: HTTP}]}
+`
+
+// Each look reads a Secret: another route somewhere in the cluster is no reason to look at every Gateway.
+func TestGatewaysAreLookedAtThatHaveChanged(t *testing.T) {
+	k := newKeeper(t)
+	defer k.queue.ShutDown()
+	a, b := gateway.Name(objects.Name{Namespace: "ns", Name: "a"}), gateway.Name(objects.Name{Namespace: "ns", Name: "b"})
+	for _, c := range []struct {
+		what, yaml string
+		want       []string
+	}{
+		{"at first", twoGateways, []string{a, b}},
+		{"other objects have changed", twoGateways + "---\nkind: Service\nmetadata: {namespace: ns, name: s}\nspec: {ports: [{port: 80}]}\n", nil},
+		{"one has another port", strings.Replace(twoGateways, "port: 80", "port: 81", 1), []string{a}},
+		{"one is gone", strings.SplitN(twoGateways, "---\n", 2)[1], []string{a}},
+	} {
+		k.want(known(t, c.yaml))
+		if got := k.queued(); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v are looked at, want %v", c.what, got, c.want)
+		}
+	}
+}
+
+// What is left of a Gateway may be seen before anybody knows which Gateways there are: it waits, and is not forgotten.
+func TestWhatIsLeftWaitsUntilGatewaysAreKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeeper(t)
+		defer k.queue.ShutDown()
+		k.one(t.Context(), "left")
+		if got := k.queued(); len(got) > 0 {
+			t.Errorf("%v are looked at at once", got)
+		}
+		time.Sleep(retryInterval)
+		synctest.Wait()
+		if got := k.queued(); !slices.Equal(got, []string{"left"}) {
+			t.Errorf("%v are looked at later", got)
+		}
+	})
+}
+
+// An API server that does not answer, or a webhook of it, is told of as one that refuses.
+func TestAGatewayIsToldThatNobodyAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeeper(t)
+		defer k.queue.ShutDown()
+		k.want(known(t, twoGateways))
+		name := objects.Name{Namespace: "ns", Name: "a"}
+		k.one(t.Context(), gateway.Name(name))
+		in := k.with(*k.known)
+		if fault := in.Gateways[name].Fault; fault.Reason != "NoResources" || !strings.Contains(fault.Words, "deadline") {
+			t.Errorf("it is told %+v", fault)
+		}
+	})
+}
+
+// Nobody knows whether a Gateway whose settings are gone has pods of control's: what there is stays.
+func TestNothingIsDeletedWhileSettingsAreGone(t *testing.T) {
+	k := newKeeper(t)
+	defer k.queue.ShutDown()
+	n := network.Read(t, `kind: GatewayClass
+metadata: {name: headgate}
+spec: {controllerName: headgate.dev/gateway-controller, parametersRef: {group: inference.x-k8s.io, kind: GatewaySettings, namespace: ns, name: class}}
+---
+kind: GatewaySettings
+metadata: {namespace: ns, name: class}
+spec: {managed: false}
+---
+kind: Gateway
+metadata: {namespace: ns, name: g}
+spec:
+  gatewayClassName: headgate
+  listeners: [{name: a, port: 80, protocol: HTTP}]
+  infrastructure: {parametersRef: {group: inference.x-k8s.io, kind: GatewaySettings, name: gone}}
+`)
+	k.want(&status.Input{Attachments: attach.Of(n), Network: n})
+	g := k.wanted[gateway.Name(objects.Name{Namespace: "ns", Name: "g"})]
+	if g == nil || g.Refused == (attach.Verdict{}) {
+		t.Errorf("all of %+v is deleted", g)
+	}
+}
