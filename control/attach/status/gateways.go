@@ -44,16 +44,21 @@ func (w *writer) gateway(g *attach.Gateway) {
 
 // anybody says at which ports clients are asked for certificates that they need not have; empty for none.
 func anybody(g *attach.Gateway) string {
-	var ports []string
+	var ports []int32
 	for _, l := range g.Listeners {
-		if v := g.Clients(l.Port); v != nil && l.Protocol == gatewayv1.HTTPSProtocolType && v.Mode == gatewayv1.AllowInsecureFallback {
-			ports = append(ports, strconv.Itoa(int(l.Port)))
+		if v := g.Clients(l.Port); v != nil && !refused(l) && l.Protocol == gatewayv1.HTTPSProtocolType && v.Mode == gatewayv1.AllowInsecureFallback {
+			ports = append(ports, l.Port)
 		}
 	}
 	if len(ports) == 0 {
 		return ""
 	}
-	return "whoever has no certificate, or a wrong one, may call, too, at port " + strings.Join(slices.Compact(ports), ", ")
+	slices.Sort(ports)
+	var all []string
+	for _, port := range slices.Compact(ports) {
+		all = append(all, strconv.Itoa(int(port)))
+	}
+	return "whoever has no certificate, or a wrong one, may call, too, at port " + strings.Join(all, ", ")
 }
 
 // listenersOf are those that an object declares.

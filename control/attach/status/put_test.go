@@ -47,6 +47,7 @@ func TestConditionsKeepTheirTimesAndThoseOfOthers(t *testing.T) {
 	g := &gatewayv1.Gateway{Status: gatewayv1.GatewayStatus{
 		Conditions: []metav1.Condition{
 			at("example.com/Other", "True", 1, before), at("Accepted", "True", 1, before), at("PartiallyInvalid", "True", 1, before), at("Programmed", "Unknown", 1, before),
+			at("InsecureFrontendValidationMode", "True", 1, before),
 		},
 		Listeners: []gatewayv1.ListenerStatus{
 			{Name: "gone", Conditions: []metav1.Condition{at("Accepted", "True", 1, before)}},
@@ -212,7 +213,8 @@ func TestParentsOfOurOwnKinds(t *testing.T) {
 	equal(t, ip.Status.Parents, []pool.ParentStatus{others})
 }
 
-// An API server refuses a status with more than 32 parents: those of others have their places, and what does not fit is not said.
+// An API server refuses a status with more than 32 parents, and that of a policy with more than 16 ancestors: those of others have their
+// places, and what does not fit is not said.
 func TestParentsThatDoNotFitAreLeftOut(t *testing.T) {
 	var r gatewayv1.HTTPRoute
 	r.Status.Parents = []gatewayv1.RouteParentStatus{{ControllerName: "example.com/other", ParentRef: ref("g")}}
@@ -223,6 +225,12 @@ func TestParentsThatDoNotFitAreLeftOut(t *testing.T) {
 	s.Put(&r, now)
 	if n := len(r.Status.Parents); n != 32 || r.Status.Parents[0].ControllerName != "example.com/other" || r.Status.Parents[31].ParentRef.Name != "g30" {
 		t.Errorf("it has %d parents", n)
+	}
+	var p gatewayv1.BackendTLSPolicy
+	p.Status.Ancestors = []gatewayv1.PolicyAncestorStatus{{ControllerName: "example.com/other", AncestorRef: ref("g")}}
+	s.Put(&p, now)
+	if n := len(p.Status.Ancestors); n != 16 || p.Status.Ancestors[0].ControllerName != "example.com/other" || p.Status.Ancestors[15].AncestorRef.Name != "g14" {
+		t.Errorf("it has %d ancestors", n)
 	}
 }
 
