@@ -32,6 +32,8 @@ func TestScenarios(t *testing.T) {
 // authorities are what is known of ConfigMaps.
 var authorities = map[objects.Name]plan.Certificate{
 	{Namespace: "ns", Name: "ca"}:     {Chain: []byte("authority")},
+	{Namespace: "other", Name: "ca"}:  {Chain: []byte("authority")},
+	{Namespace: "third", Name: "ca"}:  {Chain: []byte("authority")},
 	{Namespace: "ns", Name: "more"}:   {Chain: []byte("another")},
 	{Namespace: "ns", Name: "broken"}: {Fault: "it has no ca.crt"},
 }

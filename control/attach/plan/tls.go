@@ -173,9 +173,6 @@ func policiesOf(n *objects.Network, authorities map[objects.Name]Certificate) ma
 				continue
 			}
 			at := servicePort{objects.Name{Namespace: p.Namespace, Name: string(t.Name)}, string(ptr.Deref(t.SectionName, ""))}
-			if slices.Contains(of[at], is) {
-				continue
-			}
 			if of[at] = append(of[at], is); of[at][0] == is {
 				won = true
 			} else if lost == nil {
