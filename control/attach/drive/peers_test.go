@@ -1,15 +1,18 @@
 package drive
 
 import (
+	"bytes"
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/headgate/headgate"
 	"github.com/headgate/headgate/control/attach/ads"
 	"github.com/headgate/headgate/control/attach/envoy"
+	"github.com/headgate/headgate/control/attach/order"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/test/network"
 )
@@ -117,5 +120,49 @@ func TestARouteThatAnEnvoyOfAnotherControlRefusesIsLeftOut(t *testing.T) {
 	d.put()
 	if d.plans.Gateways[0].Refused != nil {
 		t.Errorf("%q is refused still", d.plans.Gateways[0].Refused)
+	}
+}
+
+// What a control shares of a refused route and of a refused listener, another one takes up as if its own Envoys had said so; once, if
+// several say it.
+func TestWhatEnvoysRefuseIsSharedAsItIs(t *testing.T) {
+	one, h := pair(t, twoRoutes)
+	gateway, bad := objects.Name{Namespace: "ns", Name: "g"}, objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: "bad"}}
+	from := ads.Envoy{Gateway: gateway, Stream: 1}
+	for now := time.Now(); one.plans.Routes[bad].Envoys == nil; now = now.Add(time.Second) {
+		if now.After(time.Now().Add(time.Minute)) {
+			t.Fatal("it does not find the route that an Envoy refuses")
+		}
+		all := one.withTrials(one.given)[gateway]
+		for name, r := range all[order.Routes] {
+			is := order.Answer{Type: order.Routes, Names: []string{name}, Versions: map[string]string{name: r.Version}}
+			if bytes.Contains(r.Body.GetValue(), []byte("/bad")) {
+				is.Refused = "no such path"
+			}
+			one.Answers.Heard(from, is)
+		}
+		for name, r := range one.given[gateway][order.Listeners] {
+			one.Answers.Heard(from, order.Answer{Type: order.Listeners, Names: []string{name}, Versions: map[string]string{name: r.Version}, Refused: name + ": port in use"})
+		}
+		one.hear()
+		one.judge(now)
+	}
+	one.share()
+	seen := h.shared[len(h.shared)-1]
+	is := seen[gateway.String()]
+	if r := is.Routes[bad.String()]; len(is.Routes) != 1 || r.Words != "no such path" || !r.Dropped {
+		t.Errorf("it shares the routes %+v", is.Routes)
+	}
+	if len(is.Refused) != 1 || !strings.Contains(is.Refused[0], "port in use") {
+		t.Errorf("beside routes it shares %q", is.Refused)
+	}
+	other, _ := pair(t, twoRoutes)
+	other.peers = map[string]Seen{"one": seen, "two": seen}
+	other.put()
+	if other.digests[gateway] != one.digests[gateway] {
+		t.Error("both give their Envoys something else")
+	}
+	if got := other.plans.Gateways[0].Refused; !slices.Equal(got, is.Refused) {
+		t.Errorf("beside routes %q is refused", got)
 	}
 }
