@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,7 +27,9 @@ func TestScenarios(t *testing.T) {
 		return func(input string) string {
 			var out strings.Builder
 			for _, g := range attach.Of(network.Read(t, network.Standard(input))).Gateways {
-				is := template.Of(g, gateway.Options{Namespace: "headgate-system", EnvoyImage: "registry.test/envoy:1", Bootstrap: []byte("{}")})
+				is := template.Of(g, gateway.Options{
+					Namespace: "system", EnvoyImage: "registry.test/envoy:1", ExtprocImage: "registry.test/extproc:1", Bootstrap: []byte("{node: $(POD_NAME)}"),
+				})
 				all := []any{is.Deployment, is.Budget, is.Policy}
 				if is.Service != nil {
 					all = append(all, is.Service)
@@ -90,11 +93,20 @@ func TestAddressesAreWhereClientsComeIn(t *testing.T) {
 			t.Errorf("%s: %v, want %s", c.service, got, c.want)
 		}
 	}
+	many := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
+	many.Status.LoadBalancer.Ingress = slices.Repeat([]corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}, 17)
+	if n := len(gateway.Addresses(many)); n != 16 { // an API server refuses a status with more
+		t.Errorf("of 17 addresses it tells %d", n)
+	}
 }
 
 // A manifest that lacks what a Gateway needs is told at once.
 func TestAManifestWithoutEnvoyIsRefused(t *testing.T) {
-	for _, text := range []string{"kind: Service", "kind: Deployment\nspec: {template: {spec: {containers: [{name: other}]}}}", "kind: [", "kind: Deployment\nspecs: {}"} {
+	withoutBudget, _, cut := strings.Cut(string(headgate.GatewayYAML), "\n---\napiVersion: policy/v1\n")
+	if !cut {
+		t.Fatal("the manifest has no PodDisruptionBudget")
+	}
+	for _, text := range []string{"kind: Service", "kind: Deployment\nspec: {template: {spec: {containers: [{name: other}]}}}", "kind: [", "kind: Deployment\nspecs: {}", withoutBudget} {
 		if _, err := gateway.Read([]byte(text)); err == nil {
 			t.Errorf("%q is taken", text)
 		}
