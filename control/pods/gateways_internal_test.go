@@ -160,3 +160,26 @@ spec:
 		t.Errorf("all of %+v is deleted", g)
 	}
 }
+
+// A control that does not lead, or not any more, changes nothing, and looks again.
+func TestOnlyTheLeaderMakesAndDeletes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeeper(t)
+		defer k.queue.ShutDown()
+		k.leads = func() bool { return false }
+		k.want(known(t, twoGateways))
+		all := append(k.queued(), "left")
+		begin := time.Now()
+		for _, name := range all {
+			k.one(t.Context(), name)
+		}
+		if took := time.Since(begin); took > 0 || len(k.faults) > 0 { // who calls this API server waits
+			t.Errorf("it took %v, and is told %v", took, k.faults)
+		}
+		time.Sleep(retryInterval)
+		synctest.Wait()
+		if got := k.queued(); !slices.Equal(got, all) {
+			t.Errorf("%v are looked at again, want %v", got, all)
+		}
+	})
+}

@@ -1,8 +1,18 @@
 package pods
 
 import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/headgate/headgate/control/attach/drive"
 )
@@ -39,4 +49,59 @@ func TestWhatOtherControlsHaveSeenCountsForAWhile(t *testing.T) {
 	if seen := tell("it is taken away", true, func() { p.hear(nil, now) }); len(seen) != 0 {
 		t.Errorf("%v", seen)
 	}
+}
+
+// recorder is an API server that keeps what it was asked for last, and takes it.
+type recorder struct{ patch map[string]map[string]*string }
+
+func (w *recorder) RoundTrip(r *http.Request) (*http.Response, error) {
+	w.patch = nil
+	if err := json.NewDecoder(r.Body).Decode(&w.patch); err != nil {
+		return nil, err
+	}
+	is := httptest.NewRecorder()
+	is.Header().Set("Content-Type", "application/json")
+	is.Body.WriteString(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"headgate-envoys"}}`)
+	return is.Result(), nil
+}
+
+// What a control said that is gone is taken away; what one says that lives stays, for it is its own.
+func TestWhatControlsSaidThatAreGoneIsTakenAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := new(recorder)
+		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1", Transport: server})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := Pod{Client: client, Namespace: "headgate-system"}.Peers("own")
+		p.Share(drive.Seen{"ns/g": {Has: "x"}})
+		write := func(beat int64) (taken []string) {
+			if err := p.write(t.Context(), beat); err != nil {
+				t.Fatal(err)
+			}
+			for name, text := range server.patch["data"] {
+				if text == nil {
+					taken = append(taken, name)
+				}
+			}
+			if own := server.patch["data"]["own"]; own == nil || !strings.Contains(*own, `{"ns/g":{"has":"x"}}`) {
+				t.Errorf("it says %v of itself", slices.Collect(maps.Keys(server.patch["data"])))
+			}
+			return taken
+		}
+		const nothing = `{"beat":1,"seen":{}}`
+		p.hear(map[string]string{"gone": `{"beat":1,"seen":{"ns/g":{"has":"x"}}}`, "idle": nothing}, time.Now())
+		if got := write(1); len(got) > 0 {
+			t.Errorf("at once it takes %v away", got)
+		}
+		time.Sleep(beatsMissed*beatInterval + time.Second)
+		p.hear(map[string]string{"gone": `{"beat":1,"seen":{"ns/g":{"has":"x"}}}`, "idle": `{"beat":2,"seen":{}}`}, time.Now())
+		if got := write(2); len(got) > 0 { // it counts still
+			t.Errorf("before it forgets what it said, it takes %v away", got)
+		}
+		p.forget(time.Now())
+		if got := write(3); !slices.Equal(got, []string{"gone"}) {
+			t.Errorf("it takes %v away", got)
+		}
+	})
 }
