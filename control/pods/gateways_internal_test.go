@@ -1,14 +1,17 @@
 package pods
 
 import (
+	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -16,6 +19,7 @@ import (
 
 	"github.com/headgate/headgate"
 	"github.com/headgate/headgate/control/attach/envoy"
+	"github.com/headgate/headgate/control/attach/identity"
 	"github.com/headgate/headgate/control/attach/status"
 	"github.com/headgate/headgate/control/pods/gateway"
 	"github.com/headgate/headgate/internal/attach"
@@ -181,5 +185,72 @@ func TestOnlyTheLeaderMakesAndDeletes(t *testing.T) {
 		if got := k.queued(); !slices.Equal(got, all) {
 			t.Errorf("%v are looked at again, want %v", got, all)
 		}
+	})
+}
+
+// store is an API server with one Secret, which counts how often it is written.
+type store struct {
+	secret []byte
+	writes int
+}
+
+func (s *store) RoundTrip(r *http.Request) (*http.Response, error) {
+	is := httptest.NewRecorder()
+	is.Header().Set("Content-Type", "application/json")
+	if r.Method != http.MethodGet {
+		s.writes++
+		var err error
+		if s.secret, err = io.ReadAll(r.Body); err != nil {
+			return nil, err
+		}
+	}
+	if s.secret == nil {
+		is.WriteHeader(http.StatusNotFound)
+		is.Body.WriteString(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
+	} else {
+		is.Body.Write(s.secret)
+	}
+	return is.Result(), nil
+}
+
+// A certificate is made once, and anew before it ends or where another authority has signed it.
+func TestCertificatesOfGatewaysAreRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := new(store)
+		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1", Transport: server, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		of := objects.Name{Namespace: "ns", Name: "g"}
+		k := &keeper{Gateways: Gateways{Pod: Pod{Client: client, Namespace: "headgate-system"}}}
+		authority := func() {
+			if k.authority, err = identity.New(time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		step := func(what string, writes int) {
+			t.Helper()
+			server.writes = 0
+			if err := k.identify(t.Context(), of, "name"); err != nil {
+				t.Fatal(err)
+			}
+			s, err := client.CoreV1().Secrets("headgate-system").Get(t.Context(), gateway.Secret, metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if server.writes != writes || !k.authority.Fresh(s.Data["name.crt"], of, time.Now()) {
+				t.Errorf("%s: it is written %d times, want %d", what, server.writes, writes)
+			}
+		}
+		authority()
+		step("at first", 1)
+		step("again", 0)
+		time.Sleep(59 * 24 * time.Hour)
+		step("after 59 days", 0)
+		time.Sleep(2 * 24 * time.Hour)
+		step("29 days before its end", 1)
+		authority()
+		step("of another authority", 1)
+		step("of the same", 0)
 	})
 }
