@@ -194,10 +194,9 @@ func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 
 	// What people change by hand is put right, and another listener is another port of the same Service.
 	uid := service().UID
-	for _, patch := range []string{`{"spec":{"template":{"spec":{"serviceAccountName":"other"}}}}`} {
-		if _, err := client.AppsV1().Deployments(system).Patch(ctx, name, "application/merge-patch+json", []byte(patch), metav1.PatchOptions{}); err != nil {
-			t.Fatal(err)
-		}
+	patch := []byte(`{"spec":{"template":{"spec":{"serviceAccountName":"other"}}}}`)
+	if _, err := client.AppsV1().Deployments(system).Patch(ctx, name, "application/merge-patch+json", patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
 	}
 	k.await("the Deployment is put right", func() bool {
 		d, err := client.AppsV1().Deployments(system).Get(ctx, name, metav1.GetOptions{})
@@ -209,6 +208,13 @@ func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 	before, err := client.AppsV1().Deployments(system).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().Services(system).Patch(ctx, name, "application/merge-patch+json", []byte(`{"spec":{"sessionAffinity":"ClientIP","selector":{"headgate.dev/gateway":"other"}}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	k.await("the Service is put right", func() bool { return service().Spec.Selector["headgate.dev/gateway"] == name })
+	if s := service(); s.Spec.SessionAffinity != "ClientIP" {
+		t.Error("what the Gateway says nothing of is another too")
 	}
 	k.set(strings.Replace(oneGateway("g", ""), "listeners: [", "listeners: [{name: b, port: 8080, protocol: HTTP}, ", 1))
 	k.await("the Service has another port", func() bool { return len(service().Spec.Ports) == 2 })
