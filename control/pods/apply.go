@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/headgate/headgate/control/pods/gateway"
 )
 
 // fieldManager is who owns the fields that control writes (server-side apply).
@@ -67,14 +69,6 @@ func (k *keeper) there(of int, name string) metav1.Object {
 	return o.(metav1.Object)
 }
 
-// live is how many replicas a Deployment is to have now, nil if there is none.
-func (k *keeper) live(name string) *int32 {
-	if d, is := k.there(deployments, name).(*appsv1.Deployment); is {
-		return d.Spec.Replicas
-	}
-	return nil
-}
-
 // applied is what an object was made, and the version that it had then.
 type applied struct {
 	text    [sha256.Size]byte
@@ -92,11 +86,34 @@ func (k *keeper) apply(ctx context.Context, of int, o metav1.Object) error {
 	if was, there := k.applied[key], k.there(of, o.GetName()); there != nil && was == (applied{sum, is.version(there)}) {
 		return nil
 	}
+	if d, is := o.(*appsv1.Deployment); is && d.Spec.Replicas == nil {
+		if err := k.scale(ctx, d); err != nil {
+			return err
+		}
+		if text, err = written(d); err != nil {
+			return err
+		}
+	}
 	made, err := is.patch(ctx, o.GetName(), types.ApplyPatchType, text, metav1.PatchOptions{FieldManager: fieldManager, Force: new(true)})
 	if err != nil {
 		return err
 	}
 	k.applied[key] = applied{sum, is.version(made)}
+	return nil
+}
+
+// scale gives a Deployment as many replicas as it has now, for whoever scales it says so, and [gateway.DefaultReplicas] where there is
+// none. It is applied to that version alone: who scales it meanwhile is not overruled.
+func (k *keeper) scale(ctx context.Context, d *appsv1.Deployment) error {
+	is, err := k.Client.AppsV1().Deployments(k.Namespace).Get(ctx, d.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		d.Spec.Replicas = new(int32(gateway.DefaultReplicas))
+		return nil
+	case err != nil:
+		return err
+	}
+	d.Spec.Replicas, d.ResourceVersion = is.Spec.Replicas, is.ResourceVersion
 	return nil
 }
 

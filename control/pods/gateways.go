@@ -39,8 +39,8 @@ const (
 )
 
 // Gateways makes the pods of Gateways' Envoys, and what clients reach them by. It needs, in its namespace, the verbs list, watch,
-// create, patch and delete of deployments, services, poddisruptionbudgets and networkpolicies, create of secrets, and get and update
-// of that of the name [gateway.Secret].
+// create, patch and delete of deployments, services, poddisruptionbudgets and networkpolicies, get of deployments, create of secrets, and
+// get and update of that of the name [gateway.Secret].
 type Gateways struct {
 	Pod
 	// Images are those of the pods.
@@ -270,6 +270,10 @@ func (k *keeper) one(ctx context.Context, name string) {
 	} else {
 		fault, err = k.make(bounded, g)
 	}
+	if apierrors.IsConflict(err) { // somebody has written meanwhile
+		k.queue.AddRateLimited(name)
+		return
+	}
 	if err != nil && ctx.Err() == nil {
 		if k.queue.NumRequeues(name) == 0 {
 			k.Log.Warn("cannot make or delete what the Envoys of a Gateway run in; retrying", "gateway", gatewayOf(g), "name", name, "err", err)
@@ -311,9 +315,6 @@ func (k *keeper) make(ctx context.Context, g *attach.Gateway) (fault attach.Verd
 	if err := k.identify(ctx, g.Name, name); err != nil {
 		return fault, fmt.Errorf("the Secret %s: %w", gateway.Secret, err)
 	}
-	if is.Deployment.Spec.Replicas == nil {
-		is.Deployment.Spec.Replicas = k.replicas(name)
-	}
 	if is.Service != nil {
 		if err := k.move(ctx, is.Service); err != nil {
 			return unusable(g, err), fmt.Errorf("the Service: %w", err)
@@ -336,12 +337,4 @@ func unusable(g *attach.Gateway, err error) attach.Verdict {
 		return attach.Verdict{Reason: string(gatewayv1.GatewayReasonAddressNotUsable), Words: fmt.Sprintf("the Service cannot have the address %s: %v", asked, err)}
 	}
 	return attach.Verdict{}
-}
-
-// replicas is how many Envoys there are, where whoever scales the Deployment says.
-func (k *keeper) replicas(name string) *int32 {
-	if n := k.live(name); n != nil {
-		return n
-	}
-	return new(int32(gateway.DefaultReplicas))
 }
