@@ -78,7 +78,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 			scraper.Due(endpoint)
 		}
 	}
-	c.serve.Endpoints = eds.New(log)
+	c.serve.Endpoints, c.serve.Opened = eds.New(log), m.Serves
 	c.serve.Log, c.serve.Outcomes = log, accesslog.NewServer(observe)
 	c.serve.Exchanges = stream.New(stream.Config{
 		Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.settings, Default: c.pool, Observe: observe, Tokens: engines.Tokens,

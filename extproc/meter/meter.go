@@ -210,7 +210,10 @@ func bit(ok bool) float64 {
 	return 0
 }
 
-// SetWorld drops the series of routes, pools and endpoints that are gone, and makes extproc ready.
+// Serves makes extproc ready: it has objects, and who calls it is answered.
+func (m *Meter) Serves() { m.ready.Store(true) }
+
+// SetWorld drops the series of routes, pools and endpoints that are gone.
 func (m *Meter) SetWorld(w *objects.World) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -236,7 +239,6 @@ func (m *Meter) SetWorld(w *objects.World) {
 		m.objects.WithLabelValues(kind).Set(float64(n))
 	}
 	m.problems.Set(float64(len(w.Problems)))
-	m.ready.Store(true)
 }
 
 // labels is every label value that the objects of a World may give to a series.
@@ -256,14 +258,14 @@ func labels(w *objects.World) map[label]bool {
 	return all
 }
 
-// Handler serves /metrics, /healthz (the process lives) and /readyz (it has objects).
+// Handler serves /metrics, /healthz (the process lives) and /readyz (it has objects, and serves).
 func (m *Meter) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !m.ready.Load() {
-			http.Error(w, "extproc has not read its objects yet", http.StatusServiceUnavailable)
+			http.Error(w, "extproc does not serve yet: it has not read its objects", http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = w.Write([]byte("ok\n"))

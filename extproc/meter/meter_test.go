@@ -381,6 +381,10 @@ func TestReadyWithObjects(t *testing.T) {
 		t.Errorf("without objects /readyz is %d", code)
 	}
 	m.SetWorld(world())
+	if code, _ := get(t, m, "/readyz"); code != http.StatusServiceUnavailable {
+		t.Errorf("with objects, before anybody is served, /readyz is %d", code)
+	}
+	m.Serves()
 	if code, _ := get(t, m, "/readyz"); code != http.StatusOK {
 		t.Errorf("with objects /readyz is %d", code)
 	}

@@ -42,6 +42,9 @@ type Config struct {
 	// then.
 	DrainDelay, DrainTimeout time.Duration
 
+	// Opened is called when every address is open.
+	Opened func()
+
 	Exchanges *stream.Server
 	Outcomes  *accesslog.Server
 	Endpoints *eds.Server
@@ -67,6 +70,7 @@ func (c Config) Run(ctx context.Context) error {
 		}
 		return err
 	}
+	c.Opened()
 	for _, d := range all {
 		group.Go(func() error {
 			if err := d.server.Serve(d.listener); !errors.Is(err, grpc.ErrServerStopped) { // that says that ctx ended before this began

@@ -82,7 +82,7 @@ func TestWhereNotAllCanBeServedNothingIs(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "own.sock")
 	c := Config{
 		Own: []string{"unix:" + socket}, Host: "127.0.0.1", HealthPort: taken.Addr().(*net.TCPAddr).Port, DrainDelay: time.Hour,
-		Exchanges: stream.New(stream.Config{}), Outcomes: accesslog.NewServer(nil), Endpoints: eds.New(slog.New(slog.DiscardHandler)), Log: slog.New(slog.DiscardHandler),
+		Opened: func() { t.Error("all is said to be open") }, Exchanges: stream.New(stream.Config{}), Outcomes: accesslog.NewServer(nil), Endpoints: eds.New(slog.New(slog.DiscardHandler)), Log: slog.New(slog.DiscardHandler),
 	}
 	if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "--grpc-health-port") { // waits for an hour else
 		t.Errorf("it ends with %v", err)
@@ -92,17 +92,27 @@ func TestWhereNotAllCanBeServedNothingIs(t *testing.T) {
 	}
 }
 
-// A process that is told to end before it serves ends well.
+// A process that is told to end before it serves ends well; its address was open when it said so.
 func TestAnEndAtTheStartIsNoFault(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 50 {
+		socket, opened := filepath.Join(t.TempDir(), "own.sock"), false
 		c := Config{
-			Own: []string{"unix:" + filepath.Join(t.TempDir(), "own.sock")}, Port: -1, HealthPort: -1,
+			Own: []string{"unix:" + socket}, Port: -1, HealthPort: -1,
+			Opened: func() {
+				conn, err := net.Dial("unix", socket)
+				if opened = err == nil; opened {
+					_ = conn.Close()
+				}
+			},
 			Exchanges: stream.New(stream.Config{}), Outcomes: accesslog.NewServer(nil), Endpoints: eds.New(slog.New(slog.DiscardHandler)), Log: slog.New(slog.DiscardHandler),
 		}
 		if err := c.Run(ctx); err != nil {
 			t.Fatalf("it ends with %v", err)
+		}
+		if !opened {
+			t.Fatal("its address is not said to be open, or is not")
 		}
 	}
 }
