@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"reflect"
-	"slices"
 	"sync"
 	"time"
 
@@ -203,9 +202,9 @@ func (k *keeper) with(known status.Input) status.Input {
 	for _, g := range known.Attachments.Gateways {
 		is, name := all[g.Name], gateway.Name(g.Name)
 		if !g.Managed() {
-			is.Addresses = slices.DeleteFunc(slices.Clone(statusAddresses(g)), func(a gatewayv1.GatewayStatusAddress) bool { return a.Value == "" })
-		} else if s, there, _ := k.kinds[services].informer.GetStore().GetByKey(k.Namespace + "/" + name); there {
-			is.Addresses = gateway.Addresses(s.(*corev1.Service))
+			is.Addresses = statusAddresses(g)
+		} else if s, there := k.there(services, name).(*corev1.Service); there {
+			is.Addresses = gateway.Addresses(s)
 		}
 		is.Fault = k.faults[name]
 		all[g.Name] = is
@@ -217,10 +216,12 @@ func (k *keeper) with(known status.Input) status.Input {
 // statusAddresses are those that a Gateway asks for, in the words of its status.
 func statusAddresses(g *attach.Gateway) []gatewayv1.GatewayStatusAddress {
 	var all []gatewayv1.GatewayStatusAddress
-	for _, a := range g.Spec.Addresses {
-		all = append(all, gatewayv1.GatewayStatusAddress(a))
+	for _, a := range g.Spec.Addresses[:min(len(g.Spec.Addresses), 16)] {
+		if a.Value != "" {
+			all = append(all, gatewayv1.GatewayStatusAddress(a))
+		}
 	}
-	return all[:min(len(all), 16)]
+	return all
 }
 
 // work makes and deletes, one Gateway after another, until ctx ends.
@@ -333,7 +334,7 @@ func (k *keeper) make(ctx context.Context, g *attach.Gateway) (fault attach.Verd
 
 // unusable says that a Gateway cannot have the address that it asks for, where the API server says so.
 func unusable(g *attach.Gateway, err error) attach.Verdict {
-	if asked := gateway.Asked(g); asked != "" && apierrors.IsInvalid(err) {
+	if asked := g.Asked(); asked != "" && apierrors.IsInvalid(err) {
 		return attach.Verdict{Reason: string(gatewayv1.GatewayReasonAddressNotUsable), Words: fmt.Sprintf("the Service cannot have the address %s: %v", asked, err)}
 	}
 	return attach.Verdict{}

@@ -3,6 +3,7 @@ package pods
 import (
 	"context"
 	"encoding/json"
+	"reflect"
 	"sync"
 	"time"
 
@@ -146,7 +147,7 @@ func (p *Peers) hear(data map[string]string, now time.Time) {
 		}
 		was := p.others[name]
 		p.others[name] = &peer{text, is.Seen, now}
-		another = another || was == nil || !same(was.seen, is.Seen)
+		another = another || was == nil || !reflect.DeepEqual(was.seen, is.Seen)
 	}
 	for name := range p.others {
 		if _, still := data[name]; !still {
@@ -178,12 +179,6 @@ func (p *Peers) forget(now time.Time) {
 func (p *Peers) say() {
 	close(p.changed)
 	p.changed = make(chan struct{})
-}
-
-func same(a, b drive.Seen) bool {
-	x, errX := json.Marshal(a)
-	y, errY := json.Marshal(b)
-	return errX == nil && errY == nil && string(x) == string(y)
 }
 
 // write writes what this control has seen, and takes away what controls said that are gone.

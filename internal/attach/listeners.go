@@ -110,13 +110,16 @@ func (g *Gateway) add(listeners []*Listener) {
 }
 
 // Address is where an Envoy of the Gateway listens: the first IP address that it asks for, else every one.
-func (g *Gateway) Address() string {
+func (g *Gateway) Address() string { return cmp.Or(g.Asked(), "0.0.0.0") }
+
+// Asked is the first IP address that the Gateway asks for; empty if any will do.
+func (g *Gateway) Asked() string {
 	for _, a := range g.Spec.Addresses {
 		if _, err := netip.ParseAddr(a.Value); err == nil && ptr.Deref(a.Type, gatewayv1.IPAddressType) == gatewayv1.IPAddressType {
 			return a.Value
 		}
 	}
-	return "0.0.0.0"
+	return ""
 }
 
 // Clients is which certificates clients have that call a port over TLS; nil if they need none.

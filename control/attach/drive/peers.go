@@ -73,7 +73,7 @@ func (d *Driver) share() {
 			}
 			is.Routes[of.String()] = SeenRoute{q.contents[of], left.Words, left.Dropped}
 		}
-		if !reflect.DeepEqual(is, SeenOf{Refused: []string{}}) {
+		if is.Has != "" || len(is.Refused)+len(is.Routes) > 0 {
 			now[name.String()] = is
 		}
 	}

@@ -57,53 +57,61 @@ const systemAuthorities = "/etc/ssl/certs/ca-certificates.crt"
 
 // engineTLS is how the endpoints of a pool are known.
 func engineTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
-	common := &tlsv3.CommonTlsContext{AlpnProtocols: []string{"http/1.1"}}
-	if c.H2C {
-		common.AlpnProtocols = []string{"h2"}
-	}
-	is := &tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: c.TLS.Hostname}
 	if c.TLS.InsecureSkipVerify {
-		return is
+		return upstreamTLS(c, c.TLS.Hostname, nil)
 	}
-	trust := &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{
-		SanType: tlsv3.SubjectAltNameMatcher_DNS, Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: c.TLS.Hostname}},
-	}}}
+	trusted := ofSystem()
 	if cas := c.TLS.CACertificates; cas != "" {
-		trust.TrustedCa = &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: cas}}
-	} else {
-		trust.TrustedCa = &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: systemAuthorities}}
+		trusted = &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: cas}}
 	}
-	common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: trust}
-	return is
+	return upstreamTLS(c, c.TLS.Hostname, trusts(trusted, []plan.AltName{{Name: c.TLS.Hostname}}))
 }
 
 // serviceTLS is how the endpoints of a Service are known.
 func serviceTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
-	names := c.Secure.Names
+	names, trusted := c.Secure.Names, ofSystem()
 	if len(names) == 0 {
 		names = []plan.AltName{{Name: c.Secure.Hostname}}
 	}
-	trust := &tlsv3.CertificateValidationContext{TrustedCa: &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: systemAuthorities}}}
 	if len(c.Secure.Authorities) > 0 {
-		trust.TrustedCa = inline(c.Secure.Authorities)
+		trusted = inline(c.Secure.Authorities)
 	}
+	is := upstreamTLS(c, c.Secure.Hostname, trusts(trusted, names))
+	if len(c.Secure.Chain) > 0 { // not by SDS: a cluster would wait for what is sent after it
+		is.CommonTlsContext.TlsCertificates = []*tlsv3.TlsCertificate{{CertificateChain: inline(c.Secure.Chain), PrivateKey: inline(c.Secure.Key)}}
+	}
+	return is
+}
+
+// upstreamTLS has Envoy ask for a hostname. Without trust whoever answers is taken for it.
+func upstreamTLS(c *plan.Cluster, hostname string, trust *tlsv3.CertificateValidationContext) *tlsv3.UpstreamTlsContext {
+	common := &tlsv3.CommonTlsContext{AlpnProtocols: []string{"http/1.1"}}
+	if c.H2C {
+		common.AlpnProtocols = []string{"h2"}
+	}
+	if trust != nil {
+		common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: trust}
+	}
+	return &tlsv3.UpstreamTlsContext{Sni: hostname, CommonTlsContext: common}
+}
+
+// trusts takes certificates by some authorities that have one of the names.
+func trusts(authorities *corev3.DataSource, names []plan.AltName) *tlsv3.CertificateValidationContext {
+	is := &tlsv3.CertificateValidationContext{TrustedCa: authorities}
 	for _, n := range names {
 		of := tlsv3.SubjectAltNameMatcher_DNS
 		if n.URI {
 			of = tlsv3.SubjectAltNameMatcher_URI
 		}
-		trust.MatchTypedSubjectAltNames = append(trust.MatchTypedSubjectAltNames, &tlsv3.SubjectAltNameMatcher{
+		is.MatchTypedSubjectAltNames = append(is.MatchTypedSubjectAltNames, &tlsv3.SubjectAltNameMatcher{
 			SanType: of, Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: n.Name}},
 		})
 	}
-	common := &tlsv3.CommonTlsContext{AlpnProtocols: []string{"http/1.1"}, ValidationContextType: &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: trust}}
-	if c.H2C {
-		common.AlpnProtocols = []string{"h2"}
-	}
-	if len(c.Secure.Chain) > 0 { // not by SDS: a cluster would wait for what is sent after it
-		common.TlsCertificates = []*tlsv3.TlsCertificate{{CertificateChain: inline(c.Secure.Chain), PrivateKey: inline(c.Secure.Key)}}
-	}
-	return &tlsv3.UpstreamTlsContext{Sni: c.Secure.Hostname, CommonTlsContext: common}
+	return is
+}
+
+func ofSystem() *corev3.DataSource {
+	return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: systemAuthorities}}
 }
 
 func inline(text []byte) *corev3.DataSource {

@@ -74,14 +74,11 @@ func (b *builder) certify(l *attach.Listener) []objects.Name {
 			note(fault)
 			continue
 		}
-		c, known := b.certificates[name]
-		switch {
-		case !known:
-			note(refused(gatewayv1.ListenerReasonInvalidCertificateRef, "Secret %s is not known", name))
-		case c.Fault != "":
-			note(refused(gatewayv1.ListenerReasonInvalidCertificateRef, "Secret %s: %s", name, c.Fault))
+		_, usable, words := find(b.certificates, objects.SecretKind, name)
+		if words != "" {
+			note(attach.Verdict{Reason: string(gatewayv1.ListenerReasonInvalidCertificateRef), Words: words})
 		}
-		if known && c.serves() && !slices.Contains(all, name) {
+		if usable && !slices.Contains(all, name) {
 			all = append(all, name)
 		}
 	}
@@ -89,6 +86,19 @@ func (b *builder) certify(l *attach.Listener) []objects.Name {
 		note(refused(gatewayv1.ListenerReasonInvalidCertificateRef, "tls.certificateRefs names no Secret"))
 	}
 	return all
+}
+
+// find returns what is known of a Secret or ConfigMap, whether it can be used, and what is wrong with it, in words for people: both may be,
+// where what was good last is used.
+func find(all map[objects.Name]Certificate, kind string, name objects.Name) (c Certificate, usable bool, words string) {
+	c, known := all[name]
+	switch {
+	case !known:
+		return c, false, fmt.Sprintf("%s %s is not known", kind, name)
+	case c.Fault != "":
+		words = fmt.Sprintf("%s %s: %s", kind, name, c.Fault)
+	}
+	return c, c.serves(), words
 }
 
 func mode(l *attach.Listener) gatewayv1.TLSModeType {
@@ -118,14 +128,11 @@ func (b *builder) show(g *attach.Gateway) {
 		b.showing[g.Name] = fault
 		return
 	}
-	c, known := b.certificates[name]
-	switch {
-	case !known:
-		b.showing[g.Name] = attach.Verdict{Reason: invalid, Words: fmt.Sprintf("Secret %s is not known", name)}
-	case c.Fault != "":
-		b.showing[g.Name] = attach.Verdict{Reason: invalid, Words: fmt.Sprintf("Secret %s: %s", name, c.Fault)}
+	c, usable, words := find(b.certificates, objects.SecretKind, name)
+	if words != "" {
+		b.showing[g.Name] = attach.Verdict{Reason: invalid, Words: words}
 	}
-	if known && c.serves() {
+	if usable {
 		b.shows = &c
 	}
 }
@@ -156,7 +163,7 @@ func (b *builder) askClients(g *attach.Gateway, l *Listener) bool {
 	if v == nil {
 		return true
 	}
-	is, usable := &Clients{Anybody: v.Mode == gatewayv1.AllowInsecureFallback}, 0
+	is, some := &Clients{Anybody: v.Mode == gatewayv1.AllowInsecureFallback}, false
 	note := func(v attach.Verdict) {
 		if _, noted := b.listeners[l.Listener]; !noted {
 			b.listeners[l.Listener] = v
@@ -168,19 +175,16 @@ func (b *builder) askClients(g *attach.Gateway, l *Listener) bool {
 			note(fault)
 			continue
 		}
-		c, known := b.authorities[name]
-		switch {
-		case !known:
-			note(refused(gatewayv1.ListenerReasonInvalidCACertificateRef, "ConfigMap %s is not known", name))
-		case c.Fault != "":
-			note(refused(gatewayv1.ListenerReasonInvalidCACertificateRef, "ConfigMap %s: %s", name, c.Fault))
+		c, usable, words := find(b.authorities, objects.ConfigMapKind, name)
+		if words != "" {
+			note(attach.Verdict{Reason: string(gatewayv1.ListenerReasonInvalidCACertificateRef), Words: words})
 		}
-		if known && c.serves() {
-			usable++
+		if usable {
+			some = true
 			is.Authorities = append(is.Authorities, c.Chain...)
 		}
 	}
-	if usable == 0 {
+	if !some {
 		b.refused[l.Listener] = refused(gatewayv1.ListenerReasonNoValidCACertificate, "spec.tls.frontend of Gateway %s asks for clients' certificates, and none of its caCertificateRefs can be followed", g.Name)
 		return false
 	}

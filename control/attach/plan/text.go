@@ -74,19 +74,17 @@ func (c Cluster) String() string {
 		words = append(words, "TLS as "+cmp.Or(c.TLS.Hostname, "anybody"))
 	}
 	if s := c.Secure; s != nil {
-		line := "TLS as " + s.Hostname
-		var lineSb84 strings.Builder
+		line := []string{"TLS as", s.Hostname}
 		for _, n := range s.Names {
-			lineSb84.WriteString(" known as " + n.Name)
+			line = append(line, "known as", n.Name)
 		}
-		line += lineSb84.String()
 		if len(s.Authorities) == 0 {
-			line += " by the system's authorities"
+			line = append(line, "by the system's authorities")
 		}
 		if len(s.Chain) > 0 {
-			line += " with a certificate of the Gateway's"
+			line = append(line, "with a certificate of the Gateway's")
 		}
-		words = append(words, line)
+		words = append(words, strings.Join(line, " "))
 	}
 	if c.Open {
 		words = append(words, "fails open")

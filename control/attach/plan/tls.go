@@ -204,22 +204,19 @@ func policyOf(p *gatewayv1.BackendTLSPolicy, authorities map[objects.Name]Certif
 			is.Refs = attach.Verdict{Reason: string(reason), Words: fmt.Sprintf(format, args...)}
 		}
 	}
-	usable := 0
+	some := false
 	for _, ref := range v.CACertificateRefs {
 		name := objects.Name{Namespace: p.Namespace, Name: string(ref.Name)}
 		if !isConfigMap(ref) {
 			fault(gatewayv1.BackendTLSPolicyReasonInvalidKind, "%s %s of group %q has no authorities that Headgate knows: name a ConfigMap", ref.Kind, name, ref.Group)
 			continue
 		}
-		c, known := authorities[name]
-		switch {
-		case !known:
-			fault(gatewayv1.BackendTLSPolicyReasonInvalidCACertificateRef, "ConfigMap %s is not known", name)
-		case c.Fault != "":
-			fault(gatewayv1.BackendTLSPolicyReasonInvalidCACertificateRef, "ConfigMap %s: %s", name, c.Fault)
+		c, usable, words := find(authorities, objects.ConfigMapKind, name)
+		if words != "" {
+			fault(gatewayv1.BackendTLSPolicyReasonInvalidCACertificateRef, "%s", words)
 		}
-		if known && c.serves() {
-			usable++
+		if usable {
+			some = true
 			tls.Authorities = append(tls.Authorities, c.Chain...)
 		}
 	}
@@ -227,7 +224,7 @@ func policyOf(p *gatewayv1.BackendTLSPolicy, authorities map[objects.Name]Certif
 	switch {
 	case v.Hostname == "" || slices.ContainsFunc(tls.Names, func(n AltName) bool { return n.Name == "" }):
 		is.Refused = attach.Verdict{Reason: string(gatewayv1.PolicyReasonInvalid), Words: "spec.validation has no hostname, or a subjectAltName that is empty: any certificate would do"}
-	case len(v.CACertificateRefs) > 0 && usable == 0:
+	case len(v.CACertificateRefs) > 0 && !some:
 		is.Refused = attach.Verdict{Reason: string(gatewayv1.BackendTLSPolicyReasonNoValidCACertificate), Words: is.Refs.Words}
 	case len(v.CACertificateRefs) == 0 && wellKnown != gatewayv1.WellKnownCACertificatesSystem:
 		is.Refused = attach.Verdict{Reason: string(gatewayv1.PolicyReasonInvalid), Words: fmt.Sprintf("spec.validation names no authorities that Headgate knows: name ConfigMaps in caCertificateRefs, or write wellKnownCACertificates: %s", gatewayv1.WellKnownCACertificatesSystem)}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/attach/plan"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -120,49 +121,47 @@ func (w *writer) taken(wants map[objects.Name][]string) map[at]string {
 
 // pools adds the status of every InferencePool. Its conditions are named as those of routes are (Gateway API Inference Extension v1).
 func (w *writer) pools() {
-	users := make(map[objects.Name][]objects.Name)
-	for _, p := range w.Plans.Gateways {
-		for _, name := range p.Pools {
-			users[name] = append(users[name], p.Gateway)
-		}
-	}
+	users := w.users(func(p *plan.Plan) []objects.Name { return p.Pools })
 	for i := range w.Network.Pools {
-		ip := &w.Network.Pools[i]
-		s := w.add(pool.Kind, ip)
-		verdict := w.Plans.Pools[s.Object.Name]
-		accepted := is(gatewayv1.RouteConditionAccepted, gatewayv1.RouteReasonAccepted, "")
-		if verdict.Refused != (attach.Verdict{}) {
-			accepted = not(gatewayv1.RouteConditionAccepted, verdict.Refused.Reason, verdict.Refused.Words)
-		}
-		resolved := is(gatewayv1.RouteConditionResolvedRefs, gatewayv1.RouteReasonResolvedRefs, "")
-		if verdict.Refs != (attach.Verdict{}) {
-			resolved = not(gatewayv1.RouteConditionResolvedRefs, verdict.Refs.Reason, verdict.Refs.Words)
-		}
-		s.sayOf(users[s.Object.Name], accepted, resolved)
+		s := w.add(pool.Kind, &w.Network.Pools[i])
+		v := w.Plans.Pools[s.Object.Name]
+		s.sayOf(users[s.Object.Name], judged(v.Refused, v.Refs)...)
 	}
 }
 
-// policies adds the status of every BackendTLSPolicy: its ancestors are the Gateways that lead to what it is for.
+// policies adds the status of every BackendTLSPolicy: its ancestors are the Gateways that lead to what it is for. Its conditions are named
+// as those of routes are (Gateway API, BackendTLSPolicy).
 func (w *writer) policies() {
-	users := make(map[objects.Name][]objects.Name)
-	for _, p := range w.Plans.Gateways {
-		for _, name := range p.Policies {
-			users[name] = append(users[name], p.Gateway)
-		}
-	}
+	users := w.users(func(p *plan.Plan) []objects.Name { return p.Policies })
 	for i := range w.Network.Policies {
 		s := w.add(objects.BackendTLSPolicyKind, &w.Network.Policies[i])
-		verdict := w.Plans.Policies[s.Object.Name]
-		accepted := is(gatewayv1.PolicyConditionAccepted, gatewayv1.PolicyReasonAccepted, "")
-		if verdict.Refused != (attach.Verdict{}) {
-			accepted = not(gatewayv1.PolicyConditionAccepted, verdict.Refused.Reason, verdict.Refused.Words)
-		}
-		resolved := is(gatewayv1.BackendTLSPolicyConditionResolvedRefs, gatewayv1.BackendTLSPolicyReasonResolvedRefs, "")
-		if verdict.Refs != (attach.Verdict{}) {
-			resolved = not(gatewayv1.BackendTLSPolicyConditionResolvedRefs, verdict.Refs.Reason, verdict.Refs.Words)
-		}
-		s.sayOf(users[s.Object.Name], accepted, resolved)
+		v := w.Plans.Policies[s.Object.Name]
+		s.sayOf(users[s.Object.Name], judged(v.Refused, v.Refs)...)
 	}
+}
+
+// users are the Gateways whose plans use an object, by its name.
+func (w *writer) users(used func(*plan.Plan) []objects.Name) map[objects.Name][]objects.Name {
+	all := make(map[objects.Name][]objects.Name)
+	for _, p := range w.Plans.Gateways {
+		for _, name := range used(p) {
+			all[name] = append(all[name], p.Gateway)
+		}
+	}
+	return all
+}
+
+// judged says whether an object is taken, and whether its references can be followed.
+func judged(refused, refs attach.Verdict) []metav1.Condition {
+	accepted := is(gatewayv1.RouteConditionAccepted, gatewayv1.RouteReasonAccepted, "")
+	if refused != (attach.Verdict{}) {
+		accepted = not(gatewayv1.RouteConditionAccepted, refused.Reason, refused.Words)
+	}
+	resolved := is(gatewayv1.RouteConditionResolvedRefs, gatewayv1.RouteReasonResolvedRefs, "")
+	if refs != (attach.Verdict{}) {
+		resolved = not(gatewayv1.RouteConditionResolvedRefs, refs.Reason, refs.Words)
+	}
+	return []metav1.Condition{accepted, resolved}
 }
 
 // sayOf has an object say the same of some Gateways.

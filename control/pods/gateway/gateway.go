@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -258,22 +257,24 @@ func labels(g *attach.Gateway) map[string]string {
 // asked are the labels that a Gateway asks for. Pods have neither these nor the annotations: who writes a Gateway must not choose what
 // others inject into pods of Headgate's namespace, nor who selects them.
 func asked(g *attach.Gateway) map[string]string {
-	all := make(map[string]string)
 	if i := g.Spec.Infrastructure; i != nil {
-		for key, value := range i.Labels {
-			all[string(key)] = string(value)
-		}
+		return plain(i.Labels)
 	}
-	return all
+	return nil
 }
 
 // annotations are those that a Gateway asks for.
 func annotations(g *attach.Gateway) map[string]string {
-	all := make(map[string]string)
 	if i := g.Spec.Infrastructure; i != nil {
-		for key, value := range i.Annotations {
-			all[string(key)] = string(value)
-		}
+		return plain(i.Annotations)
+	}
+	return nil
+}
+
+func plain[K, V ~string](words map[K]V) map[string]string {
+	all := make(map[string]string, len(words))
+	for key, value := range words {
+		all[string(key)] = string(value)
 	}
 	return all
 }
@@ -307,7 +308,7 @@ func serviceOf(g *attach.Gateway, ports []int32) *corev1.Service {
 	for _, p := range ports {
 		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprintf("port-%d", p), Port: p, TargetPort: intstr.FromInt32(p), Protocol: corev1.ProtocolTCP})
 	}
-	switch asked := Asked(g); {
+	switch asked := g.Asked(); {
 	case asked == "":
 	case s.Spec.Type == corev1.ServiceTypeLoadBalancer:
 		s.Spec.LoadBalancerIP = asked
@@ -322,16 +323,6 @@ func serviceType(g *attach.Gateway) corev1.ServiceType {
 		return corev1.ServiceType(*s.Type)
 	}
 	return corev1.ServiceTypeLoadBalancer
-}
-
-// Asked is the first IP address that a Gateway asks for; empty if any will do.
-func Asked(g *attach.Gateway) string {
-	for _, a := range g.Spec.Addresses {
-		if _, err := netip.ParseAddr(a.Value); err == nil && ptr.Deref(a.Type, gatewayv1.IPAddressType) == gatewayv1.IPAddressType {
-			return a.Value
-		}
-	}
-	return ""
 }
 
 // policyOf lets everybody reach some ports, and extproc's metrics.

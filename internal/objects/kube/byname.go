@@ -24,8 +24,8 @@ const (
 	namedPatience = time.Second
 )
 
-// ByName reads those Secrets, or those ConfigMaps, of an API server that its users name, again and again, and hands them to these. Make
-// one with [NewSecrets] or [NewConfigMaps]; it is safe for concurrent use.
+// ByName reads those Secrets, or those ConfigMaps, of an API server that its users name, again and again, and hands them to these. They are
+// made with [NewNamed]; each is safe for concurrent use.
 //
 // It needs the verb get of each of these, which a Role of its namespace gives for it by its name. It lists none and watches none.
 type ByName struct {
@@ -39,12 +39,12 @@ type ByName struct {
 type Named struct{ Secrets, ConfigMaps *ByName }
 
 // NewNamed returns what nobody uses yet. It calls nobody.
-func NewNamed(c *rest.Config) (n Named, err error) {
-	if n.Secrets, err = NewSecrets(c); err != nil {
-		return n, err
+func NewNamed(c *rest.Config) (Named, error) {
+	asks, err := Client(c)
+	if err != nil {
+		return Named{}, err
 	}
-	n.ConfigMaps, err = NewConfigMaps(c)
-	return n, err
+	return Named{secretsOf(asks), configMapsOf(asks)}, nil
 }
 
 // User is who names Secrets or ConfigMaps, for one purpose. It must be safe for concurrent use.
@@ -56,15 +56,6 @@ type User interface {
 	Take(name objects.Name, data map[string][]byte, err error)
 }
 
-// NewSecrets returns the Secrets of an API server, which nobody uses yet. It calls nobody.
-func NewSecrets(c *rest.Config) (*ByName, error) {
-	asks, err := Client(c)
-	if err != nil {
-		return nil, err
-	}
-	return secretsOf(asks), nil
-}
-
 func secretsOf(asks client.Reader) *ByName {
 	return &ByName{get: func(ctx context.Context, name client.ObjectKey) (map[string][]byte, error) {
 		var is corev1.Secret
@@ -73,17 +64,12 @@ func secretsOf(asks client.Reader) *ByName {
 	}}
 }
 
-// NewConfigMaps returns the ConfigMaps of an API server, which nobody uses yet. It calls nobody.
-func NewConfigMaps(c *rest.Config) (*ByName, error) {
-	asks, err := Client(c)
-	if err != nil {
-		return nil, err
-	}
+func configMapsOf(asks client.Reader) *ByName {
 	return &ByName{get: func(ctx context.Context, name client.ObjectKey) (map[string][]byte, error) {
 		var is corev1.ConfigMap
 		err := asks.Get(ctx, name, &is)
 		return objects.ConfigData(is.Data, is.BinaryData), err
-	}}, nil
+	}}
 }
 
 // Add adds a user.
