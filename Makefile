@@ -84,7 +84,8 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	go test -run '^$$' -bench Catalogue -benchtime 12x ./bench/e2e
 	go test -run '^$$' -bench DataPlanes -benchtime 12x ./bench/e2e
 	go test -run '^$$' -bench Build ./internal/objects
-	go test -run '^$$' -bench Replan -benchtime 50x ./control/attach/drive
+	go test -run '^$$' -bench Replan -count 10 -benchtime 20x ./control/attach/drive > bin/bench-replan.txt
+	@$(TOOL) benchstat -col '/change@(whole route)' bin/bench-replan.txt
 	go test -run '^$$' -bench KubeChurn -benchtime 1200x ./extproc
 	go test -run '^TestScale$$' -count 1 -v ./internal/objects/kube -scale
 	go test -run '^TestControlAtScale$$' -count 1 -v ./bench/e2e -scale

@@ -78,6 +78,7 @@ type Listener struct {
 	Routes []Attached
 
 	namespaces *gatewayv1.RouteNamespaces
+	kinds      map[string]bool // of Routes
 }
 
 // Verdict is why something is not in force: a reason of a condition, and words for people. The zero Verdict says that it is.
@@ -138,7 +139,7 @@ func Of(n *objects.Network) *Attachments {
 
 // routes returns every route, the oldest first, then in order of name: in that order they take what two of them want.
 func routes(n *objects.Network) []route {
-	var all []route
+	all := make([]route, 0, len(n.HTTPRoutes)+len(n.GRPCRoutes)+len(n.Routes))
 	add := func(kind, group string, m objectMeta, hostnames []gatewayv1.Hostname, parents []gatewayv1.ParentReference) {
 		r := route{
 			Object: objects.Object{Kind: kind, Name: objects.Name{Namespace: m.GetNamespace(), Name: m.GetName()}},

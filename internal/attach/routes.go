@@ -41,9 +41,12 @@ func (t target) listeners(r *route, ref gatewayv1.ParentReference, namespaces ma
 	if t.refused != (Verdict{}) {
 		return nil, Verdict{string(gatewayv1.RouteReasonNoMatchingParent), fmt.Sprintf("%s is not accepted by Gateway %s", t.of, t.gateway.Name)}
 	}
-	named := slices.DeleteFunc(slices.Clone(t.gateway.Listeners), func(l *Listener) bool {
-		return l.Of != t.of || ref.SectionName != nil && string(*ref.SectionName) != l.Section || ref.Port != nil && *ref.Port != l.Port
-	})
+	var named []*Listener
+	for _, l := range t.gateway.Listeners {
+		if (ref.SectionName == nil || string(*ref.SectionName) == l.Section) && (ref.Port == nil || *ref.Port == l.Port) && l.Of == t.of {
+			named = append(named, l)
+		}
+	}
 	if len(named) == 0 {
 		return nil, Verdict{string(gatewayv1.RouteReasonNoMatchingParent), fmt.Sprintf("%s has no listener%s", t.of, asked(ref))}
 	}
@@ -76,7 +79,7 @@ const reasonHostnameConflict = "HostnameConflict"
 // takenBy returns a route of the other kind that has hostnames of a GRPCRoute or HTTPRoute at a listener; false if there is none.
 func (l *Listener) takenBy(r *route) (objects.Object, bool) {
 	other, exclusive := map[string]string{objects.HTTPRouteKind: objects.GRPCRouteKind, objects.GRPCRouteKind: objects.HTTPRouteKind}[r.Kind]
-	if !exclusive {
+	if !exclusive || !l.kinds[other] {
 		return objects.Object{}, false
 	}
 	for _, at := range l.Routes {
@@ -133,10 +136,14 @@ func (l *Listener) common(r *route) []string {
 	return all
 }
 
-// attach adds a route to a listener, once however many parentRefs lead there.
+// attach adds a route to a listener, once however many parentRefs lead there. Those of a route come one after the other.
 func (l *Listener) attach(r *route) {
-	if slices.ContainsFunc(l.Routes, func(a Attached) bool { return a.Route == r.Object }) {
+	if n := len(l.Routes); n > 0 && l.Routes[n-1].Route == r.Object {
 		return
 	}
 	l.Routes = append(l.Routes, Attached{r.Object, l.common(r)})
+	if l.kinds == nil {
+		l.kinds = make(map[string]bool)
+	}
+	l.kinds[r.Kind] = true
 }

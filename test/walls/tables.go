@@ -23,7 +23,7 @@ const mainLines = 150
 var pure = []string{
 	"extproc/openai", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/belief", "extproc/outcome",
 	"control/place/decide", "control/attach/plan", "control/attach/services", "control/attach/status", "control/attach/envoy", "control/attach/order",
-	"control/attach/blame", "control/pods/gateway",
+	"control/attach/blame", "control/attach/memo", "control/pods/gateway",
 	"internal/attach", "internal/engine", "internal/objects", "internal/profile", "internal/sim",
 }
 
@@ -156,8 +156,8 @@ var houses = [][]floor{
 			"what Envoys are to do, and what is sent to one next; each of the others speaks with one neighbour, which is engines, extprocs or clients, in the words of decide",
 		},
 		{
-			[]string{"control/place/load", "control/place/decide", "control/place/memory", "control/latest"},
-			"how engines are driven, what they are to be told, and what of it is remembered; and who follows what",
+			[]string{"control/place/load", "control/place/decide", "control/place/memory", "control/latest", "control/attach/memo"},
+			"how engines are driven, what they are to be told, and what of it is remembered; who follows what, and what was made of what",
 		},
 	},
 	{

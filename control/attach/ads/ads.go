@@ -11,11 +11,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	edsv3 "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
 	"google.golang.org/grpc"
@@ -24,11 +26,14 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/headgate/headgate/control/attach/envoy"
 	"github.com/headgate/headgate/control/attach/identity"
+	"github.com/headgate/headgate/control/attach/memo"
 	"github.com/headgate/headgate/control/attach/order"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -308,42 +313,97 @@ func (s *Server) heard(from Envoy, a order.Answer) {
 	}
 }
 
+// Encoder makes snapshots of the resources of one Gateway, one after the other. It is [SnapshotOf], sooner: a message that it has seen the
+// last time is what it was, for messages are not changed afterwards. The zero Encoder is ready. It is used from one goroutine.
+type Encoder struct {
+	resources memo.Memo[proto.Message, order.Resource]
+	hosts     memo.Memo[*routev3.VirtualHost, []byte]
+}
+
 // SnapshotOf makes a snapshot of resources. The version of a resource is that of its bytes, the same in every process, so that an Envoy
 // that calls another control is sent nothing that it has.
-func SnapshotOf(r *envoy.Resources) (order.Snapshot, error) {
+func SnapshotOf(r *envoy.Resources) (order.Snapshot, error) { return new(Encoder).SnapshotOf(r) }
+
+// SnapshotOf makes a snapshot of resources.
+func (e *Encoder) SnapshotOf(r *envoy.Resources) (order.Snapshot, error) {
+	defer e.resources.Round()
+	defer e.hosts.Round()
 	to := order.Snapshot{order.Clusters: {}, order.Secrets: {}, order.Listeners: {}, order.Routes: {}}
 	for _, secret := range r.Secrets {
-		if err := add(to, order.Secrets, secret.GetName(), secret); err != nil {
+		if err := e.add(to, order.Secrets, secret.GetName(), secret); err != nil {
 			return nil, err
 		}
 	}
 	for _, c := range r.Clusters {
-		if err := add(to, order.Clusters, c.GetName(), c); err != nil {
+		if err := e.add(to, order.Clusters, c.GetName(), c); err != nil {
 			return nil, err
 		}
 	}
 	for _, l := range r.Listeners {
-		if err := add(to, order.Listeners, l.GetName(), l); err != nil {
+		if err := e.add(to, order.Listeners, l.GetName(), l); err != nil {
 			return nil, err
 		}
 	}
 	for _, c := range r.Routes {
-		if err := add(to, order.Routes, c.GetName(), c); err != nil {
+		if err := e.add(to, order.Routes, c.GetName(), c); err != nil {
 			return nil, err
 		}
 	}
 	return to, nil
 }
 
-func add(to order.Snapshot, of, name string, m proto.Message) error {
-	r, err := resource(of, m)
+func (e *Encoder) add(to order.Snapshot, of, name string, m proto.Message) error {
+	r, err := e.resources.Get(m, func() (order.Resource, error) {
+		if routes, ok := m.(*routev3.RouteConfiguration); ok {
+			return e.routes(routes)
+		}
+		return resource(of, m)
+	})
 	to[of][name] = r
 	return err
 }
 
+// hostsField is the number of RouteConfiguration.virtual_hosts.
+const hostsField = 2
+
+// routes returns the resource of routes: fields of a message may be in any order, so that hosts are encoded each by itself.
+func (e *Encoder) routes(c *routev3.RouteConfiguration) (order.Resource, error) {
+	beside := new(routev3.RouteConfiguration)
+	c.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if f.Number() != hostsField {
+			beside.ProtoReflect().Set(f, v)
+		}
+		return true
+	})
+	value, err := encode(beside)
+	if err != nil {
+		return order.Resource{}, err
+	}
+	hosts, size := make([][]byte, len(c.GetVirtualHosts())), len(value)
+	for i, host := range c.GetVirtualHosts() {
+		if hosts[i], err = e.hosts.Get(host, func() ([]byte, error) { return encode(host) }); err != nil {
+			return order.Resource{}, err
+		}
+		size += protowire.SizeTag(hostsField) + protowire.SizeBytes(len(hosts[i]))
+	}
+	value = slices.Grow(value, size-len(value))
+	for _, is := range hosts {
+		value = protowire.AppendBytes(protowire.AppendTag(value, hostsField, protowire.BytesType), is)
+	}
+	return resourceOf(order.Routes, value), nil
+}
+
 // resource returns a resource of a type.
 func resource(of string, m proto.Message) (order.Resource, error) {
-	value, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	value, err := encode(m)
+	return resourceOf(of, value), err
+}
+
+func encode(m proto.Message) ([]byte, error) {
+	return proto.MarshalOptions{Deterministic: true}.Marshal(m)
+}
+
+func resourceOf(of string, value []byte) order.Resource {
 	sum := sha256.Sum256(value)
-	return order.Resource{Version: hex.EncodeToString(sum[:8]), Body: &anypb.Any{TypeUrl: of, Value: value}}, err
+	return order.Resource{Version: hex.EncodeToString(sum[:8]), Body: &anypb.Any{TypeUrl: of, Value: value}}
 }

@@ -40,7 +40,7 @@ func (d *Driver) inquire(a *attach.Attachments, plans *plan.Plans) {
 		if q == nil {
 			q = &inquiry{Inquiry: blame.New(strconv.FormatInt(time.Now().UnixNano(), 36))}
 		}
-		q.gateway, q.planned, q.contents = a.Gateways[i], p, p.Contents()
+		q.gateway, q.planned, q.contents = a.Gateways[i], p, p.Contents
 		now[p.Gateway] = q
 	}
 	d.inquiries = now
@@ -91,9 +91,8 @@ func others(all []blame.Fault) []string {
 	return words
 }
 
-// offer tells the Inquiry of a Gateway what its Envoys are to have now, by a plan.
-func (q *inquiry) offer(p *plan.Plan, given order.Snapshot) {
-	in := envoy.RoutesIn(p)
+// offer tells the Inquiry of a Gateway what its Envoys are to have now, and which routes are in which route configuration.
+func (q *inquiry) offer(in map[string][]objects.Object, given order.Snapshot) {
 	all := make(map[blame.Resource]blame.Offer)
 	for of, named := range given {
 		for name, r := range named {

@@ -53,8 +53,9 @@ type Driver struct {
 	world     *objects.World   // that is in force, nil for none
 	network   *objects.Network // of the plans
 	attached  *attach.Attachments
-	planned   *plan.Plans                     // with what Envoys refuse
-	plans     *plan.Plans                     // without it
+	planned   *plan.Plans // with what Envoys refuse
+	plans     *plan.Plans // without it
+	makers    map[objects.Name]*maker
 	given     map[objects.Name]order.Snapshot // without what lingers, and what is tried
 	left      lingering
 	inquiries map[objects.Name]*inquiry
@@ -69,7 +70,7 @@ type Driver struct {
 
 // New returns a Driver of nothing.
 func New(c Config) *Driver {
-	return &Driver{Config: c, left: make(lingering), followers: newFollowers()}
+	return &Driver{Config: c, left: make(lingering), makers: make(map[objects.Name]*maker), followers: newFollowers()}
 }
 
 // Run follows Worlds, until ctx ends. Next returns the latest World, nil before there is one, and what is closed when there is another.
@@ -125,7 +126,7 @@ func (d *Driver) follow(ctx context.Context, w *objects.World) {
 		began := time.Now()
 		d.network = w.Network
 		d.attached = attach.Of(w.Network)
-		d.planned = plan.Of(d.attached, w.Network, d.known(ctx, plan.Secrets(d.attached, w.Network), plan.ConfigMaps(d.attached, w.Network)))
+		d.planned = plan.After(d.planned, d.attached, w.Network, d.known(ctx, plan.Secrets(d.attached, w.Network), plan.ConfigMaps(d.attached, w.Network)))
 		d.inquire(d.attached, d.planned)
 		d.put()
 		if d.Replanned != nil {
@@ -141,6 +142,7 @@ func (d *Driver) put() {
 	d.plans = d.planned.LeaveOut(d.refused())
 	d.note(problems(d.plans, d.world.Where))
 	given := make(map[objects.Name]order.Snapshot, len(d.plans.Gateways))
+	maps.DeleteFunc(d.makers, func(name objects.Name, _ *maker) bool { return d.inquiries[name] == nil })
 	for i, p := range d.plans.Gateways {
 		snapshot, err := d.snapshot(p, d.attached.Gateways[i])
 		if err != nil {
@@ -149,7 +151,7 @@ func (d *Driver) put() {
 		}
 		if snapshot != nil {
 			given[p.Gateway] = snapshot
-			d.inquiries[p.Gateway].offer(p, snapshot)
+			d.inquiries[p.Gateway].offer(d.makers[p.Gateway].RoutesIn(p), snapshot)
 		}
 	}
 	d.left.note(d.given, given, time.Now())
@@ -198,11 +200,22 @@ func (d *Driver) tellEndpoints() {
 
 // snapshot is what the Envoys of a Gateway are to have.
 func (d *Driver) snapshot(p *plan.Plan, g *attach.Gateway) (order.Snapshot, error) {
-	resources, err := d.Template.Of(p, d.options(g))
+	m := d.makers[p.Gateway]
+	if m == nil {
+		m = &maker{Maker: envoy.Maker{Template: d.Template}}
+		d.makers[p.Gateway] = m
+	}
+	resources, err := m.Of(p, d.options(g))
 	if err != nil {
 		return nil, err
 	}
-	return ads.SnapshotOf(resources)
+	return m.SnapshotOf(resources)
+}
+
+// maker makes the snapshots of a Gateway.
+type maker struct {
+	envoy.Maker
+	ads.Encoder
 }
 
 // options are what the plan of a Gateway does not say.

@@ -4,6 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -47,15 +51,58 @@ func driver(t testing.TB) *Driver {
 	return New(Config{Template: template, Envoys: ads.New(ads.Config{Who: ads.Said, Log: slog.New(slog.DiscardHandler)}), Answers: NewAnswers(), Log: slog.New(slog.DiscardHandler)})
 }
 
-// BenchmarkReplan measures how long it takes from a changed route to what Envoys are given, of [large].
+// Whatever changes, Envoys are given what they are given by a control that has just started.
+func TestWhatIsGivenIsThatOfAnyControl(t *testing.T) {
+	ctx := t.Context()
+	for seed := range uint64(3) {
+		d := driver(t)
+		for step, n := range network.Walk(t, seed, 60) {
+			w := objects.Build(objects.Set{Network: n})
+			d.follow(ctx, w)
+			other := driver(t)
+			other.follow(ctx, w)
+			if !maps.EqualFunc(d.given, other.given, same) {
+				t.Fatalf("walk %d, step %d: Envoys are given something else after changes than from the start; the plans are\n%s\nand\n%s", seed, step, d.plans.Text(), other.plans.Text())
+			}
+			if len(d.makers) != len(d.given) {
+				t.Fatalf("walk %d, step %d: there are %d Gateways, and what was made of %d", seed, step, len(d.given), len(d.makers))
+			}
+			for name, q := range d.inquiries {
+				if p := other.inquiries[name]; !reflect.DeepEqual(q.contents, p.contents) {
+					t.Fatalf("walk %d, step %d: contents of %s are %v, want %v", seed, step, name, q.contents, p.contents)
+				}
+			}
+		}
+	}
+}
+
+// BenchmarkReplan measures how long it takes from changed objects to what Envoys are given, of [large]: where a route has changed, and
+// where a Service has, which may matter to every listener.
 func BenchmarkReplan(b *testing.B) {
-	d, w := driver(b), objects.Build(large(b))
-	ctx := context.Background()
-	d.follow(ctx, w)
-	for b.Loop() {
-		n := *w.Network
-		is := *w
-		is.Network = &n
-		d.follow(ctx, &is)
+	for name, change := range map[string]func(n *objects.Network, i int){
+		"change=route": func(n *objects.Network, i int) {
+			n.HTTPRoutes = slices.Clone(n.HTTPRoutes)
+			r := n.HTTPRoutes[i%len(n.HTTPRoutes)].DeepCopy()
+			r.Spec.Rules[0].Matches[0].Path.Value = new(fmt.Sprint("/changed", i))
+			n.HTTPRoutes[i%len(n.HTTPRoutes)] = *r
+		},
+		"change=whole": func(n *objects.Network, i int) {
+			n.Services = slices.Clone(n.Services)
+			n.Services[0].Labels = map[string]string{"i": strconv.Itoa(i)}
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			d, w := driver(b), objects.Build(large(b))
+			ctx := context.Background()
+			d.follow(ctx, w)
+			for i := 0; b.Loop(); i++ {
+				b.StopTimer()
+				n, is := *w.Network, *w
+				change(&n, i)
+				is.Network, w = &n, &is
+				b.StartTimer()
+				d.follow(ctx, w)
+			}
+		})
 	}
 }

@@ -23,6 +23,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/control/attach/memo"
 	"github.com/headgate/headgate/control/attach/plan"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -43,17 +44,70 @@ type Options struct {
 	Config, Services *corev3.ConfigSource
 }
 
+// Maker makes what the Envoys of one Gateway are given, plan after plan. It is [Template.Of], sooner: what is made of the same Hosts (the
+// same slices) or of equal clusters is the same message. The zero Maker but for its Template is ready. It is used from one goroutine.
+type Maker struct {
+	*Template
+	hosts    memo.Memo[hostsKey, []*routev3.VirtualHost]
+	clusters memo.Memo[plan.Cluster, *clusterv3.Cluster]
+	managers memo.Memo[string, *anypb.Any] // by the name of their routes
+	routes   memo.Memo[*plan.Host, []objects.Object]
+}
+
+type hostsKey struct {
+	hosts   *plan.Host // the first: no two listeners share Hosts
+	silence time.Duration
+}
+
+// Of returns what the Envoys of a plan are given. Options are the same each time.
+func (m *Maker) Of(p *plan.Plan, o Options) (*Resources, error) {
+	t := m.silentFor(p.Silence)
+	defer m.hosts.Round()
+	defer m.clusters.Round()
+	defer m.managers.Round()
+	return t.of(p, o, parts{
+		hosts: func(l *plan.Listener) ([]*routev3.VirtualHost, error) {
+			return m.hosts.Get(hostsKey{&l.Hosts[0], p.Silence}, func() ([]*routev3.VirtualHost, error) { return t.hostsOf(l) })
+		},
+		cluster: func(c *plan.Cluster) (*clusterv3.Cluster, error) {
+			return m.clusters.Get(*c, func() (*clusterv3.Cluster, error) { return t.clusterOf(c, o) })
+		},
+		manager: func(routes string) (*anypb.Any, error) {
+			return m.managers.Get(routes, func() (*anypb.Any, error) { return t.managerOf(routes, o) })
+		},
+	})
+}
+
 // Of returns what the Envoys of a plan are given.
 func (t *Template) Of(p *plan.Plan, o Options) (*Resources, error) {
-	r := new(Resources)
 	t = t.silentFor(p.Silence)
+	return t.of(p, o, t.parts(o))
+}
+
+// parts make the messages of which resources consist, which are not changed afterwards.
+type parts struct {
+	hosts   func(*plan.Listener) ([]*routev3.VirtualHost, error)
+	cluster func(*plan.Cluster) (*clusterv3.Cluster, error)
+	manager func(routes string) (*anypb.Any, error)
+}
+
+func (t *Template) parts(o Options) parts {
+	return parts{
+		t.hostsOf,
+		func(c *plan.Cluster) (*clusterv3.Cluster, error) { return t.clusterOf(c, o) },
+		func(routes string) (*anypb.Any, error) { return t.managerOf(routes, o) },
+	}
+}
+
+func (t *Template) of(p *plan.Plan, o Options, from parts) (*Resources, error) {
+	r := new(Resources)
 	for i := range p.Ports {
 		port := &p.Ports[i]
-		l, err := t.listenerOf(port, o)
+		l, err := t.listenerOf(port, o, from.manager)
 		if err != nil {
 			return nil, fmt.Errorf("port %d: %w", port.Number, err)
 		}
-		routes, err := t.routesOf(port)
+		routes, err := routesOf(port, from.hosts)
 		if err != nil {
 			return nil, fmt.Errorf("port %d: %w", port.Number, err)
 		}
@@ -66,7 +120,7 @@ func (t *Template) Of(p *plan.Plan, o Options) (*Resources, error) {
 		r.Secrets = append(r.Secrets, secretOf(name, p.Certificates[name]))
 	}
 	for i := range p.Clusters {
-		c, err := t.clusterOf(&p.Clusters[i], o)
+		c, err := from.cluster(&p.Clusters[i])
 		if err != nil {
 			return nil, fmt.Errorf("cluster %s: %w", p.Clusters[i].Name, err)
 		}
@@ -77,14 +131,14 @@ func (t *Template) Of(p *plan.Plan, o Options) (*Resources, error) {
 
 // listenerOf returns the listener of a port. Whatever may change often is in its routes: a listener that changes drains. Over TLS each
 // listener of the Gateway is a chain of filters of its own, so that one that comes or goes drains no other.
-func (t *Template) listenerOf(port *plan.Port, o Options) (*listenerv3.Listener, error) {
+func (t *Template) listenerOf(port *plan.Port, o Options, manager func(routes string) (*anypb.Any, error)) (*listenerv3.Listener, error) {
 	l := proto.CloneOf(t.listener)
 	address, at := o.Bind(port.Number)
 	l.Name = portName(port)
 	l.Address = socketAddress(address, at)
 	l.FilterChains = nil
 	if !overTLS(port) {
-		chain, err := t.chain(l.GetName(), o)
+		chain, err := t.chain(l.GetName(), manager)
 		l.FilterChains = []*listenerv3.FilterChain{chain}
 		return l, err
 	}
@@ -97,7 +151,7 @@ func (t *Template) listenerOf(port *plan.Port, o Options) (*listenerv3.Listener,
 	}}
 	for i := range port.Listeners {
 		of := &port.Listeners[i]
-		chain, err := t.chain(routesName(port, of), o)
+		chain, err := t.chain(routesName(port, of), manager)
 		if err != nil {
 			return nil, err
 		}
@@ -133,8 +187,15 @@ func routesName(port *plan.Port, l *plan.Listener) string {
 func overTLS(port *plan.Port) bool { return port.Listeners[0].Protocol == gatewayv1.HTTPSProtocolType }
 
 // chain returns the filters for requests that take some routes.
-func (t *Template) chain(routes string, o Options) (*listenerv3.FilterChain, error) {
+func (t *Template) chain(routes string, manager func(routes string) (*anypb.Any, error)) (*listenerv3.FilterChain, error) {
 	is := proto.CloneOf(t.listener.GetFilterChains()[0])
+	config, err := manager(routes)
+	is.GetFilters()[0].ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: config}
+	return is, err
+}
+
+// managerOf returns the connection manager for requests that take some routes.
+func (t *Template) managerOf(routes string, o Options) (*anypb.Any, error) {
 	m := proto.CloneOf(t.manager)
 	m.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: o.Config, RouteConfigName: routes}}
 	// A client's stream of gRPC may take any time, and its headers may have underscores. What is silent for long ends all the same.
@@ -165,12 +226,7 @@ func (t *Template) chain(routes string, o Options) (*listenerv3.FilterChain, err
 			}
 		}
 	}
-	config, err := anypb.New(m)
-	if err != nil {
-		return nil, err
-	}
-	is.GetFilters()[0].ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: config}
-	return is, nil
+	return anypb.New(m)
 }
 
 // findPools lets extproc name the cluster of a request in a header, and has the route looked for anew then.
@@ -266,21 +322,21 @@ func (t *Template) serviceCluster(c *plan.Cluster, o Options) *clusterv3.Cluster
 }
 
 // routesOf returns the routes of a port: over TLS those of each listener by itself, else all as one.
-func (t *Template) routesOf(port *plan.Port) (all []*routev3.RouteConfiguration, err error) {
+func routesOf(port *plan.Port, hostsOf func(*plan.Listener) ([]*routev3.VirtualHost, error)) (all []*routev3.RouteConfiguration, err error) {
 	for i := range port.Listeners {
 		l := &port.Listeners[i]
-		hosts, err := t.hostsOf(l)
+		hosts, err := hostsOf(l)
 		if err != nil {
 			return nil, err
 		}
 		switch {
 		case overTLS(port):
-			hosts = append(hosts, misdirected(port, l)...)
+			hosts = slices.Concat(hosts, misdirected(port, l))
 		case i > 0:
 			all[0].VirtualHosts = append(all[0].VirtualHosts, hosts...)
 			continue
 		}
-		all = append(all, &routev3.RouteConfiguration{Name: routesName(port, l), IgnorePortInHostMatching: true, VirtualHosts: hosts})
+		all = append(all, &routev3.RouteConfiguration{Name: routesName(port, l), IgnorePortInHostMatching: true, VirtualHosts: slices.Clip(hosts)})
 	}
 	return all, nil
 }

@@ -16,25 +16,34 @@ const TrialName = "trial"
 
 // RoutesIn returns, by the name of each route configuration of a plan, the routes that it has rules of, each once, in the order in which
 // they come first.
-func RoutesIn(p *plan.Plan) map[string][]objects.Object {
+func (m *Maker) RoutesIn(p *plan.Plan) map[string][]objects.Object {
+	defer m.routes.Round()
 	all := make(map[string][]objects.Object)
 	for i := range p.Ports {
 		port := &p.Ports[i]
-		seen := make(map[objects.Object]bool) // over TLS no two listeners share routes
+		seen := make(map[objects.Object]bool)
 		for j := range port.Listeners {
 			l := &port.Listeners[j]
-			name := routesName(port, l)
 			if overTLS(port) {
-				clear(seen)
+				clear(seen) // no two listeners share routes
 			}
-			all[name] = append(all[name], rulesOf(l, seen)...)
+			of, _ := m.routes.Get(&l.Hosts[0], func() ([]objects.Object, error) { return routesIn(l.Hosts), nil })
+			name := routesName(port, l)
+			for _, route := range of {
+				if !seen[route] {
+					seen[route] = true
+					all[name] = append(all[name], route)
+				}
+			}
 		}
 	}
 	return all
 }
 
-func rulesOf(l *plan.Listener, seen map[objects.Object]bool) (all []objects.Object) {
-	for _, h := range l.Hosts {
+// routesIn returns the routes that hosts have rules of, each once, in the order in which they come first.
+func routesIn(hosts []plan.Host) (all []objects.Object) {
+	seen := make(map[objects.Object]bool)
+	for _, h := range hosts {
 		for _, r := range h.Rules {
 			if r.Of != (objects.Object{}) && !seen[r.Of] {
 				seen[r.Of] = true
@@ -50,7 +59,7 @@ func rulesOf(l *plan.Listener, seen map[objects.Object]bool) (all []objects.Obje
 func (t *Template) Trial(p *plan.Plan, routes string, o Options) (*Resources, error) {
 	for i := range p.Ports {
 		port := &p.Ports[i]
-		all, err := t.routesOf(port)
+		all, err := routesOf(port, t.hostsOf)
 		if err != nil {
 			return nil, fmt.Errorf("port %d: %w", port.Number, err)
 		}
@@ -59,7 +68,7 @@ func (t *Template) Trial(p *plan.Plan, routes string, o Options) (*Resources, er
 				continue
 			}
 			is.Name = TrialName
-			chain, err := t.chain(TrialName, o)
+			chain, err := t.chain(TrialName, t.parts(o).manager)
 			if err != nil {
 				return nil, err
 			}

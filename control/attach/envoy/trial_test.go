@@ -44,7 +44,7 @@ func TestATrialIsOfOneRouteConfigurationAndHasNoPort(t *testing.T) {
 	n := network.Read(t, network.Standard(tried))
 	p := plan.Of(attach.Of(n), n, plan.Known{Certificates: certificates(n)}).Gateways[0]
 	var lines []string
-	in := envoy.RoutesIn(p)
+	in := new(envoy.Maker).RoutesIn(p)
 	for _, name := range slices.Sorted(maps.Keys(in)) {
 		var names []string
 		for _, of := range in[name] {

@@ -1,12 +1,9 @@
 package plan
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
-	"hash"
 	"maps"
+	"slices"
 
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -32,7 +29,10 @@ type Refused struct {
 
 // LeaveOut returns the plans without what the Envoys of each Gateway refuse. Verdicts on routes say so.
 func (p *Plans) LeaveOut(refused map[objects.Name]Refused) *Plans {
-	is := &Plans{Attachments: p.Attachments, Gateways: make([]*Plan, len(p.Gateways)), Routes: maps.Clone(p.Routes), Listeners: p.Listeners, Refused: p.Refused, Showing: p.Showing, Pools: p.Pools, Policies: p.Policies}
+	is := &Plans{Attachments: p.Attachments, Gateways: make([]*Plan, len(p.Gateways)), Routes: p.Routes, Listeners: p.Listeners, Refused: p.Refused, Showing: p.Showing, Pools: p.Pools, Policies: p.Policies, made: p.made}
+	if slices.ContainsFunc(slices.Collect(maps.Values(refused)), func(r Refused) bool { return len(r.Routes) > 0 }) {
+		is.Routes = maps.Clone(p.Routes)
+	}
 	for i, g := range p.Gateways {
 		r := refused[g.Gateway]
 		is.Gateways[i] = g.LeaveOut(r.Routes)
@@ -95,33 +95,6 @@ func leaveOut(rules []Rule, routes map[objects.Object]LeftOut) []Rule {
 		case !left.Dropped:
 			all = append(all, Rule{Of: r.Of, Index: r.Index, Name: r.Name, Match: r.Match, Status: failed})
 		}
-	}
-	return all
-}
-
-// Contents returns for each route with rules what tells its content as it is planned: another one where any of its rules is another, or is
-// elsewhere. What else is in the plan does not matter.
-func (p *Plan) Contents() map[objects.Object]string {
-	sums := make(map[objects.Object]hash.Hash)
-	for _, port := range p.Ports {
-		for _, l := range port.Listeners {
-			for _, h := range l.Hosts {
-				for _, r := range h.Rules {
-					if r.Of == (objects.Object{}) {
-						continue
-					}
-					if sums[r.Of] == nil {
-						sums[r.Of] = sha256.New()
-					}
-					rule, _ := json.Marshal(r) // it is made of what JSON has
-					fmt.Fprintf(sums[r.Of], "%d %s %q %s\n", port.Number, l, h.Domain, rule)
-				}
-			}
-		}
-	}
-	all := make(map[objects.Object]string, len(sums))
-	for of, sum := range sums {
-		all[of] = hex.EncodeToString(sum.Sum(nil)[:8])
 	}
 	return all
 }

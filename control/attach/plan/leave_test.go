@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -39,6 +40,20 @@ func TestWhatEnvoysRefuseIsLeftOut(t *testing.T) {
 	})
 }
 
+// The content of a route is another where any of its listeners is.
+func TestContentsAreOfAllListeners(t *testing.T) {
+	const text = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec:\n  gatewayClassName: headgate\n  listeners: [{name: a, port: %d, protocol: HTTP}, {name: b, port: %d, protocol: HTTP}]\n---\n" +
+		"kind: HTTPRoute\nmetadata: {namespace: ns, name: one}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}]}]}"
+	contents := func(a, b int) string {
+		n := network.Read(t, network.Standard(fmt.Sprintf(text, a, b)))
+		return plan.Of(attach.Of(n), n, plan.Known{}).Gateways[0].Contents[httpRoute("one")]
+	}
+	before := contents(80, 90)
+	if contents(80, 90) != before || contents(81, 90) == before || contents(80, 91) == before {
+		t.Errorf("contents are %s, %s and %s, want the first like %s and no other", contents(80, 90), contents(81, 90), contents(80, 91), before)
+	}
+}
+
 // The content of a route is another where its own rules are, whatever else there is.
 func TestContents(t *testing.T) {
 	const gateway = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec:\n  gatewayClassName: headgate\n  listeners: [{name: http, port: 80, protocol: HTTP}]\n---\n"
@@ -46,7 +61,7 @@ func TestContents(t *testing.T) {
 	const two = "kind: HTTPRoute\nmetadata: {namespace: ns, name: two}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: b, port: 80}, {name: c, port: 80}]}]}\n"
 	contents := func(text string) map[objects.Object]string {
 		n := network.Read(t, network.Standard(text))
-		return plan.Of(attach.Of(n), n, plan.Known{}).Gateways[0].Contents()
+		return plan.Of(attach.Of(n), n, plan.Known{}).Gateways[0].Contents
 	}
 	before := contents(gateway + one + two)
 	if names := slices.Collect(maps.Keys(before)); len(names) != 2 {

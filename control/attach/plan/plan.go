@@ -39,6 +39,8 @@ type Plans struct {
 	Listeners map[*attach.Listener]attach.Verdict
 	// Pools are what is wrong with each InferencePool of a plan.
 	Pools map[objects.Name]PoolVerdict
+
+	made made
 }
 
 // Certificate is what is in a Secret of TLS.
@@ -83,6 +85,9 @@ type Plan struct {
 	Certificates map[objects.Name]Certificate
 	// Policies are the BackendTLSPolicies of Services that it leads to, in order of name.
 	Policies []objects.Name
+	// Contents tells for each route with rules what they are, before any is left out: another one where a rule is another, or is elsewhere.
+	// What else is in the plan does not matter.
+	Contents map[objects.Object]string
 	// Refused is what its Envoys refuse, beside routes that are left out, in words for people.
 	Refused []string
 }
@@ -225,17 +230,33 @@ type Cluster struct {
 
 // Of plans for all Gateways.
 func Of(a *attach.Attachments, n *objects.Network, known Known) *Plans {
+	return After(nil, a, n, known)
+}
+
+// After is Of, sooner: where only routes have changed since the last plans, listeners that have none of these keep their Hosts, the same
+// slices. Last may be nil.
+func After(last *Plans, a *attach.Attachments, n *objects.Network, known Known) *Plans {
 	b := newBuilder(n)
 	b.certificates, b.authorities, b.policies = known.Certificates, known.Authorities, policiesOf(n, known.Authorities)
-	plans := &Plans{Attachments: a, Routes: b.verdicts, Listeners: b.listeners, Refused: b.refused, Showing: b.showing, Pools: make(map[objects.Name]PoolVerdict), Policies: make(map[objects.Name]PolicyVerdict)}
-	for _, g := range a.Gateways {
-		p := b.gateway(g)
+	if last != nil {
+		if b.last = last.made.stillServe(n, known); b.last != nil {
+			b.changed = changed(last.made.network, n)
+		}
+	}
+	plans := &Plans{
+		Attachments: a, Routes: b.became, Listeners: b.listeners, Refused: b.refused, Showing: b.showing, Pools: make(map[objects.Name]PoolVerdict), Policies: make(map[objects.Name]PolicyVerdict),
+		made: made{n, known, b.served},
+	}
+	for i, g := range a.Gateways {
+		p := b.gateway(i, g)
 		plans.Gateways = append(plans.Gateways, p)
 		for _, name := range p.Pools {
 			plans.Pools[name] = b.pools[name].PoolVerdict
 		}
-		for _, name := range p.Policies {
-			plans.Policies[name] = b.applied[name].PolicyVerdict
+	}
+	for _, is := range b.served {
+		for name, p := range is.applied {
+			plans.Policies[name] = p.PolicyVerdict
 		}
 	}
 	b.unserved(a)
@@ -244,9 +265,10 @@ func Of(a *attach.Attachments, n *objects.Network, known Known) *Plans {
 
 // unserved notes what is wrong with the routes that no listener serves.
 func (b *builder) unserved(a *attach.Attachments) {
-	b.clusters, b.used, b.applied = make(map[string]Cluster), make(map[objects.Name]bool), make(map[objects.Name]*policy) // nobody's
+	is := newPart() // nobody's
+	b.part = is
 	for of := range a.Parents {
-		if _, known := b.verdicts[of]; known {
+		if _, known := b.became[of]; known {
 			continue
 		}
 		switch of.Kind {
@@ -258,6 +280,7 @@ func (b *builder) unserved(a *attach.Attachments) {
 			b.addPools(b.llm[of.Name], of)
 		}
 	}
+	maps.Copy(b.became, is.verdicts)
 }
 
 // builder is what is known while plans are made.
@@ -268,7 +291,10 @@ type builder struct {
 	llm      map[objects.Name]*v1alpha1.LLMRoute
 	services map[objects.Name]*objects.Service
 	pools    map[objects.Name]*pooled
-	verdicts map[objects.Object]RouteVerdict
+	became   map[objects.Object]RouteVerdict
+	last     map[at]*part            // of the last plans; nil where none serves
+	changed  map[objects.Object]bool // routes since then
+	served   map[at]*part
 
 	certificates map[objects.Name]Certificate
 	authorities  map[objects.Name]Certificate
@@ -277,17 +303,16 @@ type builder struct {
 	showing      map[objects.Name]attach.Verdict
 	shows        *Certificate // of the Gateway that is planned; nil for none
 
-	clusters map[string]Cluster    // of the Gateway that is planned
-	used     map[objects.Name]bool // its pools
-	applied  map[objects.Name]*policy
 	policies map[servicePort][]*policy // those that count first
+
+	*part // that is made
 }
 
 func newBuilder(n *objects.Network) *builder {
 	b := &builder{
 		Network: n,
 		http:    make(map[objects.Name]*gatewayv1.HTTPRoute), grpc: make(map[objects.Name]*gatewayv1.GRPCRoute), llm: make(map[objects.Name]*v1alpha1.LLMRoute),
-		services: make(map[objects.Name]*objects.Service), pools: make(map[objects.Name]*pooled), verdicts: make(map[objects.Object]RouteVerdict),
+		services: make(map[objects.Name]*objects.Service), pools: make(map[objects.Name]*pooled), became: make(map[objects.Object]RouteVerdict, len(n.HTTPRoutes)+len(n.GRPCRoutes)+len(n.Routes)), served: make(map[at]*part),
 		listeners: make(map[*attach.Listener]attach.Verdict), refused: make(map[*attach.Listener]attach.Verdict), showing: make(map[objects.Name]attach.Verdict),
 	}
 	for i := range n.HTTPRoutes {
@@ -310,15 +335,16 @@ func newBuilder(n *objects.Network) *builder {
 	return b
 }
 
-func (b *builder) gateway(g *attach.Gateway) *Plan {
-	b.clusters, b.used, b.applied = make(map[string]Cluster), make(map[objects.Name]bool), make(map[objects.Name]*policy)
+func (b *builder) gateway(number int, g *attach.Gateway) *Plan {
 	b.show(g)
 	p := &Plan{Gateway: g.Name, Certificates: make(map[objects.Name]Certificate)}
 	if t := g.Settings.Timeouts; t != nil && t.Silence != nil {
 		p.Silence = t.Silence.Duration
 	}
 	ports := make(map[int32][]Listener)
-	for _, l := range g.Listeners {
+	numbers := make(map[*attach.Listener]at)
+	for i, l := range g.Listeners {
+		numbers[l] = at{number, i}
 		if l.Refused != (attach.Verdict{}) {
 			continue
 		}
@@ -333,15 +359,21 @@ func (b *builder) gateway(g *attach.Gateway) *Plan {
 		}
 		ports[l.Port] = append(ports[l.Port], is)
 	}
+	all := newPart()
+	all.verdicts = b.became // those of all Gateways
 	for _, number := range slices.Sorted(maps.Keys(ports)) {
 		port := Port{Number: number, Listeners: ports[number]}
 		for i := range port.Listeners {
-			port.Listeners[i].Hosts = b.hosts(&port, port.Listeners[i].Listener)
+			l := port.Listeners[i].Listener
+			is := b.listener(numbers[l], &port, l)
+			port.Listeners[i].Hosts = is.hosts
+			all.add(is)
 		}
 		p.Ports = append(p.Ports, port)
 	}
-	p.Clusters = slices.SortedFunc(maps.Values(b.clusters), func(x, y Cluster) int { return cmp.Compare(x.Name, y.Name) })
-	p.Pools = slices.SortedFunc(maps.Keys(b.used), objects.Name.Compare)
-	p.Policies = slices.SortedFunc(maps.Keys(b.applied), objects.Name.Compare)
+	p.Clusters = slices.SortedFunc(maps.Values(all.clusters), func(x, y Cluster) int { return cmp.Compare(x.Name, y.Name) })
+	p.Pools = slices.SortedFunc(maps.Keys(all.used), objects.Name.Compare)
+	p.Policies = slices.SortedFunc(maps.Keys(all.applied), objects.Name.Compare)
+	p.Contents = all.contents
 	return p
 }

@@ -1,0 +1,90 @@
+package ads_test
+
+import (
+	"reflect"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/headgate/headgate"
+	"github.com/headgate/headgate/control/attach/ads"
+	"github.com/headgate/headgate/control/attach/envoy"
+	"github.com/headgate/headgate/control/attach/order"
+	"github.com/headgate/headgate/control/attach/plan"
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/test/network"
+)
+
+// Whatever changes, an Encoder says what is said from nothing, and that is what the resources are.
+func TestAnEncoderSaysWhatTheResourcesAre(t *testing.T) {
+	template, err := envoy.Read(headgate.EnvoyYAML)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := template.FromControl(func(port int32) (string, uint32) { return "127.0.0.1", uint32(port) })
+	known := plan.Known{Certificates: map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "x"}: {Chain: []byte("x")}}}
+	name := objects.Name{Namespace: "ns", Name: "g"}
+	maker, encoder := envoy.Maker{Template: template}, new(ads.Encoder)
+	var last *plan.Plans
+	read := 0
+	for step, n := range network.Walk(t, 1, 120) {
+		last = plan.After(last, attach.Of(n), n, known)
+		for _, p := range last.Gateways {
+			if p.Gateway != name {
+				continue
+			}
+			r, err := maker.Of(p, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := ads.SnapshotOf(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := encoder.SnapshotOf(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(want, got) {
+				t.Fatalf("step %d: there is\n%v\nwant\n%v", step, got, want)
+			}
+			for of, messages := range messagesOf(r) {
+				if len(got[of]) != len(messages) {
+					t.Errorf("step %d: there are %d of %s, want %d", step, len(got[of]), of, len(messages))
+				}
+				for name, m := range messages {
+					is := m.ProtoReflect().New().Interface()
+					if err := proto.Unmarshal(got[of][name].Body.GetValue(), is); err != nil {
+						t.Fatal(err)
+					}
+					if !proto.Equal(is, m) {
+						t.Fatalf("step %d: %s is\n%v\nwant\n%v", step, name, is, m)
+					}
+					read++
+				}
+			}
+		}
+	}
+	if read < 200 {
+		t.Errorf("there were %d resources", read)
+	}
+}
+
+// messagesOf are resources by type and name.
+func messagesOf(r *envoy.Resources) map[string]map[string]proto.Message {
+	all := map[string]map[string]proto.Message{order.Listeners: {}, order.Routes: {}, order.Clusters: {}, order.Secrets: {}}
+	for _, m := range r.Listeners {
+		all[order.Listeners][m.GetName()] = m
+	}
+	for _, m := range r.Routes {
+		all[order.Routes][m.GetName()] = m
+	}
+	for _, m := range r.Clusters {
+		all[order.Clusters][m.GetName()] = m
+	}
+	for _, m := range r.Secrets {
+		all[order.Secrets][m.GetName()] = m
+	}
+	return all
+}

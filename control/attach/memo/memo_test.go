@@ -1,0 +1,45 @@
+package memo_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/headgate/headgate/control/attach/memo"
+)
+
+// What is asked for in each round is made once; what one round has not asked for is made anew.
+func TestMemo(t *testing.T) {
+	var m memo.Memo[string, int]
+	made := 0
+	get := func(key string) int {
+		v, err := m.Get(key, func() (int, error) { made++; return made, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	for round, want := range [][]struct {
+		key  string
+		made int
+	}{{{"a", 1}, {"b", 2}, {"a", 1}}, {{"a", 1}, {"b", 2}}, {{"c", 3}, {"a", 1}}, {{"b", 4}, {"a", 1}, {"c", 3}}} {
+		for _, w := range want {
+			if got := get(w.key); got != w.made {
+				t.Errorf("round %d: %s is %d, want %d", round, w.key, got, w.made)
+			}
+		}
+		m.Round()
+	}
+	if made != 4 {
+		t.Errorf("%d were made, want 4", made)
+	}
+}
+
+func TestWhatCannotBeMadeIsTriedAgain(t *testing.T) {
+	var m memo.Memo[int, string]
+	if _, err := m.Get(1, func() (string, error) { return "half", errors.New("no") }); err == nil {
+		t.Error("it was made")
+	}
+	if v, err := m.Get(1, func() (string, error) { return "whole", nil }); v != "whole" || err != nil {
+		t.Errorf("%q, %v", v, err)
+	}
+}

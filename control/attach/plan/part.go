@@ -1,0 +1,155 @@
+package plan
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"hash"
+	"maps"
+	"reflect"
+	"slices"
+
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// part is what the routes of one listener make of a plan.
+type part struct {
+	routes   []attach.Attached // it is made of
+	hosts    []Host
+	clusters map[string]Cluster    // by name
+	used     map[objects.Name]bool // its pools
+	applied  map[objects.Name]*policy
+	verdicts map[objects.Object]RouteVerdict
+	contents map[objects.Object]string // of the routes, as of [Plan.Contents]
+}
+
+func newPart() *part {
+	return &part{
+		clusters: make(map[string]Cluster), used: make(map[objects.Name]bool), applied: make(map[objects.Name]*policy),
+		verdicts: make(map[objects.Object]RouteVerdict), contents: make(map[objects.Object]string),
+	}
+}
+
+// add adds what another listener makes of the same plan, beside its hosts.
+func (p *part) add(more *part) {
+	maps.Copy(p.clusters, more.clusters)
+	maps.Copy(p.used, more.used)
+	maps.Copy(p.applied, more.applied)
+	maps.Copy(p.verdicts, more.verdicts)
+	for of, content := range more.contents {
+		p.contents[of] += content
+	}
+}
+
+// at is a listener, by the numbers of its Gateway and of it there.
+type at struct{ gateway, listener int }
+
+// listener returns what a listener makes of the plan of a Gateway: that of the last plans, if its routes are the same.
+func (b *builder) listener(key at, port *Port, l *attach.Listener) *part {
+	is := b.last[key]
+	if is == nil || !b.sameRoutes(is.routes, l.Routes) {
+		is = newPart()
+		b.part, is.routes = is, l.Routes
+		is.hosts = b.hosts(port, l)
+		is.contents = contentsOf(port.Number, l, is.hosts)
+	}
+	b.served[key] = is
+	return is
+}
+
+// made is of what plans were made, and what of each listener's.
+type made struct {
+	network *objects.Network
+	known   Known
+	served  map[at]*part
+}
+
+// stillServe returns those parts that are what they were if their routes are: none where anything but routes has changed.
+func (m *made) stillServe(n *objects.Network, known Known) map[at]*part {
+	if m.network == nil || !reflect.DeepEqual(withoutRoutes(m.network), withoutRoutes(n)) || !reflect.DeepEqual(m.known, known) {
+		return nil
+	}
+	return m.served
+}
+
+func withoutRoutes(n *objects.Network) objects.Network {
+	is := *n
+	is.HTTPRoutes, is.GRPCRoutes, is.Routes = nil, nil, nil
+	return is
+}
+
+// sameRoutes says whether routes attach as they did, and say what they said.
+func (b *builder) sameRoutes(were, are []attach.Attached) bool {
+	return slices.EqualFunc(were, are, func(was, is attach.Attached) bool {
+		return was.Route == is.Route && !b.changed[is.Route]
+	})
+}
+
+// changed returns the routes that say something else than they did, or were not there.
+func changed(were, are *objects.Network) map[objects.Object]bool {
+	all := make(map[objects.Object]bool)
+	note := func(kind string) func(objects.Name) {
+		return func(name objects.Name) { all[objects.Object{Kind: kind, Name: name}] = true }
+	}
+	eachChanged(were.HTTPRoutes, are.HTTPRoutes, func(r *gatewayv1.HTTPRoute) (objects.Name, any) {
+		return objects.Name{Namespace: r.Namespace, Name: r.Name}, &r.Spec
+	}, note(objects.HTTPRouteKind))
+	eachChanged(were.GRPCRoutes, are.GRPCRoutes, func(r *gatewayv1.GRPCRoute) (objects.Name, any) {
+		return objects.Name{Namespace: r.Namespace, Name: r.Name}, &r.Spec
+	}, note(objects.GRPCRouteKind))
+	eachChanged(were.Routes, are.Routes, func(r *v1alpha1.LLMRoute) (objects.Name, any) {
+		return objects.Name{Namespace: r.Namespace, Name: r.Name}, &r.Spec
+	}, note(v1alpha1.LLMRouteKind))
+	return all
+}
+
+// eachChanged calls note for those objects, in order of name, that are not what they were. An object that is a copy of what it was is told
+// by the addresses of what it has, which takes no time.
+func eachChanged[T any](were, are []T, of func(*T) (name objects.Name, spec any), note func(objects.Name)) {
+	for i := range are {
+		name, spec := of(&are[i])
+		for len(were) > 0 {
+			was, said := of(&were[0])
+			order := was.Compare(name)
+			if order <= 0 {
+				were = were[1:]
+			}
+			if order == 0 && reflect.DeepEqual(said, spec) {
+				name = objects.Name{} // it is what it was
+			}
+			if order >= 0 {
+				break
+			}
+		}
+		if name != (objects.Name{}) {
+			note(name)
+		}
+	}
+}
+
+// contentsOf tells what the rules of each route are at a listener.
+func contentsOf(port int32, l *attach.Listener, hosts []Host) map[objects.Object]string {
+	sums := make(map[objects.Object]hash.Hash)
+	for _, h := range hosts {
+		for _, r := range h.Rules {
+			if r.Of == (objects.Object{}) {
+				continue
+			}
+			if sums[r.Of] == nil {
+				sums[r.Of] = sha256.New()
+			}
+			rule, _ := json.Marshal(r) // it is made of what JSON has
+			fmt.Fprintf(sums[r.Of], "%d %s %q %s\n", port, l, h.Domain, rule)
+		}
+	}
+	all := make(map[objects.Object]string, len(sums))
+	for of, sum := range sums {
+		all[of] = hex.EncodeToString(sum.Sum(nil)[:8])
+	}
+	return all
+}
