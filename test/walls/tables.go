@@ -186,7 +186,7 @@ var houses = [][]floor{
 	},
 	{
 		{[]string{"test/apiserver", "test/network"}, "an API server is two processes"},
-		{[]string{"test/process", "test/golden", "test/protos", "test/walls"}, "each knows only its own matter"},
+		{[]string{"test/process", "test/golden", "test/protos", "test/times", "test/walls"}, "each knows only its own matter"},
 	},
 	{
 		{[]string{"api/wire", "api/pool", "api/v1alpha1", "api/placement", "api/mmesh"}, "each is one protocol, or one group of objects"},
@@ -211,6 +211,7 @@ var guests = []struct {
 	{"control/attach/ads", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 	{"control/attach/drive", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 	{"control/attach/certificates", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
+	{"extproc/eds", []string{"bench/envoy"}, "what an Envoy is told is tried on a real one"},
 }
 
 // namesakes are packages that share their name with another, which has a reader look twice.

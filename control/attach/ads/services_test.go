@@ -1,0 +1,32 @@
+package ads_test
+
+import (
+	"flag"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/test/times"
+)
+
+var changes = flag.Int("changes", 10, "have a real Envoy be told of this many new endpoints of a Service; with 100 and more, fail where that takes too long")
+
+// A new endpoint of a Service serves its requests, in the place of the one before, soon after the EndpointSlice is known.
+func TestARealEnvoyHasNewEndpointsOfAService(t *testing.T) {
+	s := start(t, 22)
+	s.backend("first", 21999)
+	s.apply(to("first"))
+	s.await("200 first")
+	var until times.Times
+	for i := range *changes {
+		word := fmt.Sprint("endpoint ", i)
+		s.says(word, 21000+i)
+		s.slice("first", 21000+i)
+		began := time.Now()
+		s.tell()
+		s.await("200 " + word)
+		until = append(until, time.Since(began))
+	}
+	t.Logf("from a changed EndpointSlice until a request is served by its endpoint: %v", until)
+	until.Bound(t, "a new endpoint", 50*time.Millisecond)
+}
