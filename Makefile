@@ -89,6 +89,7 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	go test -run '^$$' -bench KubeChurn -benchtime 1200x ./extproc
 	go test -run '^TestScale$$' -count 1 -v ./internal/objects/kube -scale
 	go test -run '^TestControlAtScale$$' -count 1 -v ./bench/e2e -scale
+	go test -run '^TestChangesAtAGatewayLoseNoRequest$$' -count 1 -v ./bench/e2e -changes 100
 	go test -run '^TestARealEnvoyHasNewEndpoints' -count 1 -v ./extproc/eds ./control/attach/ads -changes 100
 
 generate: ## Write what the scenarios answer into their files anew; read the difference before you keep it
