@@ -9,27 +9,33 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
+
 	"github.com/headgate/headgate/test/apiserver"
 	"github.com/headgate/headgate/test/process"
+	"github.com/headgate/headgate/test/times"
 )
 
-var scale = flag.Bool("scale", false, "have control serve two Gateways of 1,000 HTTPRoutes while pods come and go, and print what that takes")
+var scale = flag.Bool("scale", false, "have control serve two Gateways of 1,000 HTTPRoutes while pods, Services and routes change, and print what that takes")
 
 // What TestControlAtScale has: so many of each.
 const (
 	scaleRoutes, scaleGateways, scaleListeners, scaleServices = 1000, 2, 50, 200
-	scalePools, scalePods, scaleChanges                       = 50, 20, 20 // pods of a pool, changes in a second
-	scaleTime                                                 = time.Minute
+	scalePools, scalePods, scaleChanges                       = 50, 20, 20                          // pods of a pool, changes in a second
+	scaleSlices, scaleEdits                                   = 100, 100                            // EndpointSlices that change in that time, edits of a route after it
+	scaleTime, scaleLimit                                     = time.Minute, 500 * time.Millisecond // of p99
 )
 
 // TestControlAtScale prints what control takes, of an API server with 1,000 HTTPRoutes on two Gateways of 50 listeners, 200 Services and 50
-// pools of 20 pods, for a real Envoy of each Gateway, while 20 pods in a second change. None of these changes sends listeners, routes or
-// clusters.
+// pools of 20 pods, for a real Envoy of each Gateway, while 20 pods in a second change; and how long it is from the API server's answer to
+// who changes the endpoints of a Service, or an HTTPRoute, until an Envoy has been told. What pods and Services change sends no listeners,
+// routes or clusters.
 func TestControlAtScale(t *testing.T) {
 	if !*scale {
 		t.Skip("-scale starts it")
@@ -74,48 +80,154 @@ func TestControlAtScale(t *testing.T) {
 		}
 		start(name, exec.Command(programs.Envoy, "--config-path", file, "--disable-hot-restart", "--log-level", "error"))
 	}
-	sent := func() string {
-		return strings.Join(metricLines(t, "http://"+host+":9091/metrics", `^headgate_envoy_resources_total`), "\n")
+	f := follow(t, socket, "default/g0")
+	// At rest each Envoy has what its Gateway is to have, and f what one of the two is to have.
+	all := sent{
+		"clusters": scaleServices + scalePools + (scaleServices+scalePools)/scaleGateways, "listeners": scaleGateways + 1, "routes": scaleGateways + 1,
+		"endpoints": scaleServices + scaleServices/scaleGateways,
 	}
-	last, since := "", time.Now()
-	for time.Since(since) < 10*time.Second { // until nothing is sent any more
-		if now := sent(); now != last {
-			last, since = now, time.Now()
-		}
-		time.Sleep(time.Second)
-	}
-	t.Logf("at rest control has %d MB and has sent\n%s", rss(t, control.PID())/1024, last)
+	metrics := "http://" + host + ":9091/metrics"
+	all.await(t, metrics)
+	s := &stack{t: t}
+	t.Logf("at rest control has %d MB and has sent %v", rss(t, control.PID())/1024, all)
 
-	before, began, changes := cpu(t, control.PID()), time.Now(), 0
-	for tick := time.NewTicker(time.Second / scaleChanges); time.Since(began) < scaleTime; changes++ {
+	before, began := cpu(t, control.PID()), time.Now()
+	usage := func() (cores float64, mb int64) {
+		cores = (cpu(t, control.PID()) - before).Seconds() / time.Since(began).Seconds()
+		return cores, int64(rss(t, control.PID()) / 1024)
+	}
+	stop := k.churn()
+	took := every(scaleTime/scaleSlices, scaleSlices, func(i int) time.Duration {
+		service, address := i%(scaleServices/scaleGateways)*scaleGateways, fmt.Sprintf("10.2.0.%d", 100+i)
+		k.apply(scaleSlice(service, address))
+		answered := time.Now()
+		return f.has(resource.EndpointType, fmt.Sprintf("service/default/s%d/80", service), address).Sub(answered)
+	})
+	cores, mb := usage()
+	t.Logf("%d changes of pods in %v: control uses %.2f cores and has %d MB", stop(), time.Since(began).Round(time.Second), cores, mb)
+	t.Logf("from a changed EndpointSlice to its endpoints: %v", took)
+	if mb > 300 || cores > 0.3 {
+		t.Errorf("control takes %d MB and %.2f cores, want 300 and 0.3 at most", mb, cores)
+	}
+	took.Bound(t, "endpoints of a Service", scaleLimit)
+	all["endpoints"] += 2 * scaleSlices // to f, and to the Envoy of the same Gateway
+	all.await(t, metrics)
+
+	// One route changes, under the same changes of pods.
+	before, began, stop = cpu(t, control.PID()), time.Now(), k.churn()
+	var served times.Times
+	took = every(scaleTime/scaleEdits, scaleEdits, func(i int) time.Duration {
+		to := fmt.Sprintf("edit-%d.test", 100+i)
+		k.apply(scaleRoute(0, "filters: [{type: RequestRedirect, requestRedirect: {hostname: "+to+"}}]"))
+		answered := time.Now()
+		took := f.has(resource.RouteType, "port-18080", to).Sub(answered)
+		s.await("Envoy serves the route as it is now", func() bool { return redirects(t, "127.77.0.10:18080", "l0.test", "/r0") == to })
+		served = append(served, time.Since(answered))
+		return took
+	})
+	cores, mb = usage()
+	t.Logf("%d changes of pods and %d of a route: control uses %.2f cores and has %d MB", stop(), scaleEdits, cores, mb)
+	t.Logf("from a changed HTTPRoute until an Envoy is told: %v; until one serves it: %v", took, served)
+	served.Bound(t, "a changed HTTPRoute", scaleLimit)
+	all["routes"] += 2 * scaleEdits
+	all.await(t, metrics)
+}
+
+// every does something n times, beginning at intervals, and returns how long it says that it took; what was there at once took no time.
+func every(interval time.Duration, n int, do func(i int) time.Duration) (all times.Times) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for i := range n {
 		<-tick.C
-		k.objects.Apply(scalePod(changes%scalePools, changes/scalePools%scalePods, []string{"True", "False"}[changes/scalePools/scalePods%2]))
+		all = append(all, max(do(i), 0))
 	}
-	took := time.Since(began)
-	used := (cpu(t, control.PID()) - before).Seconds() / took.Seconds()
-	t.Logf("%d changes of pods in %v: control uses %.2f cores and has %d MB", changes, took.Round(time.Second), used, rss(t, control.PID())/1024)
-	if now := sent(); now != last {
-		t.Errorf("pods have something sent:\n%s\nbefore\n%s", now, last)
+	return all
+}
+
+// churn changes pods until stop is called, which says how many changes that were.
+func (k *kubernetes) churn() (stop func() int) {
+	end, changes := make(chan struct{}), 0
+	var done sync.WaitGroup
+	done.Go(func() {
+		for tick := time.NewTicker(time.Second / scaleChanges); ; changes++ {
+			select {
+			case <-tick.C:
+			case <-end:
+				return
+			}
+			for _, pod := range apiserver.ReadObjects(k.t, scalePod(changes%scalePools, changes/scalePools%scalePods, []string{"False", "True"}[changes/scalePools/scalePods%2])) {
+				if err := k.objects.Put(pod); err != nil {
+					k.t.Error(err)
+				}
+			}
+		}
+	})
+	stop = sync.OnceValue(func() int {
+		close(end)
+		done.Wait()
+		return changes
+	})
+	k.t.Cleanup(func() { stop() }) // if the test ends early
+	return stop
+}
+
+// redirects is the host to which an address redirects a request, empty where it does not.
+func redirects(t *testing.T, address, host, path string) string {
+	t.Helper()
+	q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if mb := rss(t, control.PID()) / 1024; mb > 300 || used > 0.3 {
-		t.Errorf("control takes %d MB and %.2f cores, want 300 and 0.3 at most", mb, used)
+	q.Host = host
+	response, err := (&http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}).Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	to, err := response.Location()
+	if err != nil {
+		return ""
+	}
+	return to.Hostname()
+}
+
+// sent are the resources that control has sent to Envoys, by kind, as its metrics say it.
+type sent map[string]int
+
+// await waits until control has sent that, and fails the test if it sends something else.
+func (s sent) await(t *testing.T, metrics string) {
+	t.Helper()
+	var want []string
+	for kind, n := range s {
+		want = append(want, fmt.Sprintf("headgate_envoy_resources_total{kind=%q} %d", kind, n))
+	}
+	slices.Sort(want)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(20 * time.Second); ; <-tick.C {
+		got := metricLines(t, metrics, `^headgate_envoy_resources_total`)
+		if slices.Sort(got); slices.Equal(got, want) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("control has sent\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
 	}
 }
 
 // fill makes the objects, several at a time.
 func (k *kubernetes) fill() {
-	const gateway = "apiVersion: gateway.networking.k8s.io/v1\nkind: "
-	texts := []string{gateway + "GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n"}
+	texts := []string{gatewayAPI + "GatewayClass\nmetadata: {name: headgate}\nspec: {controllerName: headgate.dev/gateway-controller}\n"}
 	for g := range scaleGateways {
 		var l strings.Builder
 		for i := range scaleListeners {
 			fmt.Fprintf(&l, "  - {name: l%d, port: %d, protocol: HTTP, hostname: l%d.test}\n", i, 18080+g, i)
 		}
-		texts = append(texts, fmt.Sprintf("%sGateway\nmetadata: {name: g%d}\nspec:\n  gatewayClassName: headgate\n  addresses: [{type: IPAddress, value: 127.77.0.%d}]\n  listeners:\n%s", gateway, g, 10+g, &l))
+		texts = append(texts, fmt.Sprintf("%sGateway\nmetadata: {name: g%d}\nspec:\n  gatewayClassName: headgate\n  addresses: [{type: IPAddress, value: 127.77.0.%d}]\n  listeners:\n%s", gatewayAPI, g, 10+g, &l))
 	}
 	for s := range scaleServices {
 		texts = append(texts, fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: s%d}\nspec: {ports: [{port: 80}]}\n", s),
-			fmt.Sprintf("apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s%d, labels: {kubernetes.io/service-name: s%d}}\naddressType: IPv4\nports: [{port: 80}]\nendpoints: [{addresses: ['10.1.0.%d']}]\n", s, s, s+1))
+			scaleSlice(s, fmt.Sprintf("10.1.0.%d", s+1)))
 	}
 	for p := range scalePools {
 		texts = append(texts, fmt.Sprintf("apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: p%d}\nspec: {selector: {matchLabels: {app: p%d}}, targetPorts: [{number: 8000}]}\n", p, p),
@@ -125,8 +237,7 @@ func (k *kubernetes) fill() {
 		}
 	}
 	for r := range scaleRoutes {
-		texts = append(texts, fmt.Sprintf("%sHTTPRoute\nmetadata: {name: r%d}\nspec:\n  parentRefs: [{name: g%d, sectionName: l%d}]\n  rules: [{matches: [{path: {type: PathPrefix, value: /r%d}}], backendRefs: [{name: s%d, port: 80}]}]\n",
-			gateway, r, r%scaleGateways, r/scaleGateways%scaleListeners, r, r%scaleServices))
+		texts = append(texts, scaleRoute(r, fmt.Sprintf("backendRefs: [{name: s%d, port: 80}]", r%scaleServices)))
 	}
 	work := make(chan string)
 	var all sync.WaitGroup
@@ -142,6 +253,20 @@ func (k *kubernetes) fill() {
 	}
 	close(work)
 	all.Wait()
+}
+
+const gatewayAPI = "apiVersion: gateway.networking.k8s.io/v1\nkind: "
+
+// scaleRoute is an HTTPRoute with one rule, which does this with what it matches.
+func scaleRoute(i int, does string) string {
+	return fmt.Sprintf("%sHTTPRoute\nmetadata: {name: r%d}\nspec:\n  parentRefs: [{name: g%d, sectionName: l%d}]\n  rules: [{matches: [{path: {type: PathPrefix, value: /r%d}}], %s}]\n",
+		gatewayAPI, i, i%scaleGateways, i/scaleGateways%scaleListeners, i, does)
+}
+
+// scaleSlice is the endpoint of a Service.
+func scaleSlice(service int, address string) string {
+	return fmt.Sprintf("apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s%[1]d, labels: {kubernetes.io/service-name: s%[1]d}}\naddressType: IPv4\n"+
+		"ports: [{port: 80}]\nendpoints: [{addresses: ['%[2]s']}]\n", service, address)
 }
 
 // scalePod is a pod of a pool, ready or not.
