@@ -3,6 +3,7 @@ package report
 import (
 	"context"
 	"reflect"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -85,7 +86,13 @@ func (r *Report) writeAttached(ctx context.Context, of objects.Object) error {
 			return err
 		}
 		if put(o, want) {
-			return r.client.Status().Update(ctx, o)
+			if err := r.client.Status().Update(ctx, o); err != nil {
+				return err
+			}
+		}
+		was := o.DeepCopyObject().(client.Object)
+		if putFinalizer(o, want) { // of this version alone, for all finalizers are one field of such a patch
+			return r.client.Patch(ctx, o, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}))
 		}
 		return nil
 	})
@@ -98,15 +105,31 @@ func (r *Report) writeAttached(ctx context.Context, of objects.Object) error {
 	return nil
 }
 
-// put makes an object say what is wanted, and says whether it did not yet. One that is not meant, for it is another of the name, or newer
-// than the World that is known, stays as it is: what it is to say is another thing, which follows.
+// put makes an object say what is wanted, and says whether it did not yet. One that is not meant stays as it is.
 func put(o client.Object, want *status.Status) bool {
-	if want.UID != "" && want.UID != string(o.GetUID()) || o.GetGeneration() > want.Generation {
+	if !meant(o, want) {
 		return false
 	}
 	before := o.DeepCopyObject()
 	want.Put(o, metav1.Now())
 	return !equality.Semantic.DeepEqual(before, o)
+}
+
+// putFinalizer makes an object have the finalizer that it is to have, or not to have, and says whether that was otherwise. One that is not
+// meant stays as it is.
+func putFinalizer(o client.Object, want *status.Status) bool {
+	if !meant(o, want) {
+		return false
+	}
+	before := o.GetFinalizers()
+	want.PutFinalizer(o)
+	return !slices.Equal(before, o.GetFinalizers())
+}
+
+// meant says whether an object is what a status is of. Another of the name, and one that is newer than the World that is known, is not:
+// what it is to say is another thing, which follows.
+func meant(o client.Object, want *status.Status) bool {
+	return (want.UID == "" || want.UID == string(o.GetUID())) && o.GetGeneration() <= want.Generation
 }
 
 // survey reads once what all objects of a kind say, for a control that begins to lead finds nearly all as it should be: it saves a
@@ -132,7 +155,7 @@ func (r *Report) survey(of objects.Object) (bool, error) {
 		object := o.(client.Object)
 		name := nameOf(object)
 		there[name] = true
-		if is := r.attached[objects.Object{Kind: of.Kind, Name: name}]; is != nil && !put(object, is.want) {
+		if is := r.attached[objects.Object{Kind: of.Kind, Name: name}]; is != nil && !put(object, is.want) && !putFinalizer(object, is.want) {
 			is.said = is.want
 		}
 		return nil

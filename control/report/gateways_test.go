@@ -67,6 +67,7 @@ func gatewayWriter(c cluster, name string) *rest.Config {
 - {apiGroups: [inference.networking.k8s.io], resources: [inferencepools/status], verbs: [update]}
 - {apiGroups: [gateway.networking.k8s.io], resources: [gatewayclasses, gateways, listenersets, httproutes, grpcroutes], verbs: [get, list]}
 - {apiGroups: [gateway.networking.k8s.io], resources: [gatewayclasses/status, gateways/status, listenersets/status, httproutes/status, grpcroutes/status], verbs: [update]}
+- {apiGroups: [gateway.networking.k8s.io], resources: [gatewayclasses], verbs: [patch]}
 - {apiGroups: [apiextensions.k8s.io], resources: [customresourcedefinitions], resourceNames: [gateways.gateway.networking.k8s.io], verbs: [get]}
 `)
 }
@@ -199,10 +200,15 @@ func TestTheStatusOfGatewaysIsWrittenOnceAndNotAgain(t *testing.T) {
 	c.NothingDenied("writer")
 }
 
-// interrupted is a client before whose first write of status somebody else writes.
+// interrupted is a client before whose writes of what is there somebody else writes.
 type interrupted struct {
 	client.Client
 	by func()
+}
+
+func (i *interrupted) Patch(ctx context.Context, o client.Object, p client.Patch, options ...client.PatchOption) error {
+	i.by()
+	return i.Client.Patch(ctx, o, p, options...)
 }
 
 func (i *interrupted) Status() client.SubResourceWriter {
@@ -292,6 +298,89 @@ func TestWhatOtherControllersSayStays(t *testing.T) {
 		t.Errorf("the LLMRoute says %+v", llm.Status)
 	}
 	c.NothingDenied("writer")
+}
+
+// manifestsControl is how the control of manifests/base calls, with the rights that it has there.
+func manifestsControl(c cluster) *rest.Config {
+	c.Helper()
+	c.Apply("{apiVersion: v1, kind: Namespace, metadata: {name: headgate-system}}")
+	c.In("headgate-system").ApplyFiles("manifests/base/gateway/rbac.yaml")
+	c.In("headgate-system").ApplyFiles("manifests/base/control/rbac.yaml")
+	config, err := c.ServiceAccount(c.Context(), "headgate-system", "headgate-control")
+	if err != nil {
+		c.Fatal(err)
+	}
+	return config
+}
+
+// A GatewayClass that Gateways use has Gateway API's finalizer, so that it is there until the last of them is gone, and all that is made
+// of it: who deletes it stops nothing. Finalizers of others stay, also those that come while ours is written.
+func TestAGatewayClassIsThereUntilItsLastGatewayIsGone(t *testing.T) {
+	c := newGateways(t)
+	const user = "system:serviceaccount:headgate-system:headgate-control"
+	const other, late = "example.com/other", "example.com/late"
+	typed, admin := c.typed(manifestsControl(c)), c.typed(c.Admin())
+	add := func(finalizer string) {
+		class := get(c, "headgate", new(gatewayv1.GatewayClass))
+		class.Finalizers = append(class.Finalizers, finalizer)
+		if err := admin.Update(t.Context(), class); err != nil {
+			t.Error(err)
+		}
+	}
+	expect := func(want ...string) {
+		t.Helper()
+		if got := get(c, "headgate", new(gatewayv1.GatewayClass)).Finalizers; !slices.Equal(got, want) {
+			t.Errorf("the finalizers are %q, want %q", got, want)
+		}
+	}
+	add(other)
+	c.wrote(typed, user, c.gateways(reached))
+	expect(other, gatewayv1.GatewayClassFinalizerGatewaysExist)
+
+	// It is taken off by hand, and somebody writes while it is put on again.
+	class := get(c, "headgate", new(gatewayv1.GatewayClass))
+	class.Finalizers = []string{other}
+	if err := admin.Update(t.Context(), class); err != nil {
+		t.Fatal(err)
+	}
+	calls := c.wrote(&interrupted{typed, sync.OnceFunc(func() { add(late) })}, user, c.gateways(reached))
+	if n := count(calls, "patch gatewayclasses headgate"); n != 2 {
+		t.Errorf("it wrote %d times, want one that is refused and one that is not: %q", n, calls)
+	}
+	expect(other, late, gatewayv1.GatewayClassFinalizerGatewaysExist)
+
+	// It is deleted: all stays as it is, but that its status is of the generation that it is deleted in.
+	c.Delete(gatewayAPI + "kind: GatewayClass\nmetadata: {name: headgate}")
+	in := c.gateways(reached)
+	if n := len(in.Attachments.Gateways); n != 1 || len(in.Plans.Gateways) != 1 {
+		t.Errorf("the class has %d Gateways, and there are %d plans", n, len(in.Plans.Gateways))
+	}
+	c.wrote(typed, user, in)
+	expect(other, late, gatewayv1.GatewayClassFinalizerGatewaysExist)
+	class = get(c, "headgate", new(gatewayv1.GatewayClass))
+	if class.DeletionTimestamp == nil {
+		t.Error("it is not being deleted")
+	}
+	says(t, "the class", class.Status.Conditions, class.Generation, "Accepted True Accepted", "SupportedVersion True SupportedVersion")
+
+	// One control goes on while the last Gateway goes, and the class after it, but for what others keep it for.
+	r := c.open(typed, always)
+	r.SetGateways(in)
+	c.Delete(gatewayAPI + "kind: Gateway\nmetadata: {name: g}")
+	r.SetGateways(c.gateways(reached))
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	expect(other, late)
+	class = get(c, "headgate", new(gatewayv1.GatewayClass))
+	class.Finalizers = nil
+	if err := admin.Update(t.Context(), class); err != nil {
+		t.Fatal(err)
+	}
+	if set := c.gateways(reached); len(set.Network.Classes) > 0 {
+		t.Error("the class is still there")
+	}
+	c.NothingDenied(user)
 }
 
 // Of several controls one leads: the others have the same to say, and say nothing. An object that is gone by then is no error.

@@ -101,6 +101,11 @@ func (s *slow) Create(context.Context, client.Object, ...client.CreateOption) er
 	return nil
 }
 
+func (s *slow) Patch(_ context.Context, o client.Object, _ client.Patch, _ ...client.PatchOption) error {
+	s.note("finalize " + o.GetName())
+	return nil
+}
+
 func (s *slow) Delete(context.Context, client.Object, ...client.DeleteOption) error {
 	s.note("delete")
 	return nil

@@ -1,6 +1,6 @@
 // Package report writes the status of objects into an API server: what control says of LLMRoutes and Models, for people and
-// for the control that leads next, and of Gateways and what attaches to them. One [Report] at a time writes, that of the leader; it
-// writes each status only where it differs, some 20 in a second, Models last.
+// for the control that leads next, and of Gateways and what attaches to them; and the finalizer of GatewayClasses. One [Report] at a time
+// writes, that of the leader; it writes each status only where it differs, some 20 in a second, Models last.
 package report
 
 import (
@@ -55,8 +55,8 @@ var patience = map[string]time.Duration{
 //
 // Open one with [Open]. It is safe for concurrent use. It needs the verbs create, delete and list of models, patch of
 // models/status, get and list of llmroutes, and update of llmroutes/status; and for [Report.SetGateways] get and list of
-// gatewayclasses, gateways, listenersets, httproutes, grpcroutes and inferencepools, update of their status, and get of the
-// customresourcedefinition of gateways.
+// gatewayclasses, gateways, listenersets, httproutes, grpcroutes, backendtlspolicies and inferencepools, update of their status, patch of
+// gatewayclasses, and get of the customresourcedefinition of gateways.
 type Report struct {
 	client    client.Client
 	namespace string

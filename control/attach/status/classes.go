@@ -73,6 +73,7 @@ func (w *writer) classes() {
 		}
 		s := w.add(objects.GatewayClassKind, c)
 		s.Features = all
+		s.Used = slices.ContainsFunc(w.Attachments.Gateways, func(g *attach.Gateway) bool { return string(g.Spec.GatewayClassName) == c.Name })
 		accepted := is(gatewayv1.GatewayClassConditionStatusAccepted, gatewayv1.GatewayClassReasonAccepted, "")
 		if v := w.Attachments.Classes[c.Name].Refused; v != (attach.Verdict{}) {
 			accepted = not(gatewayv1.GatewayClassConditionStatusAccepted, v.Reason, v.Words)
@@ -81,6 +82,21 @@ func (w *writer) classes() {
 		if w.Versions != nil {
 			s.Conditions = append(s.Conditions, supportedVersion(w.Versions))
 		}
+	}
+}
+
+// PutFinalizer makes a GatewayClass have the finalizer of Gateway API while Gateways use it, accepted or not, so that who deletes it stops
+// none of them. Others' finalizers stay, and what is no GatewayClass stays as it is. A class that is being deleted gets none: API servers
+// refuse a new one.
+func (s *Status) PutFinalizer(o metav1.Object) {
+	const of = gatewayv1.GatewayClassFinalizerGatewaysExist
+	are := o.GetFinalizers()
+	switch has := slices.Contains(are, of); {
+	case s.Object.Kind != objects.GatewayClassKind:
+	case s.Used && !has && o.GetDeletionTimestamp() == nil:
+		o.SetFinalizers(append(slices.Clone(are), of))
+	case !s.Used && has:
+		o.SetFinalizers(slices.DeleteFunc(slices.Clone(are), func(f string) bool { return f == of }))
 	}
 }
 

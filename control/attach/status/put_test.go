@@ -16,6 +16,7 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/attach/status"
 	"github.com/headgate/headgate/internal/attach"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 var (
@@ -211,6 +212,49 @@ func TestParentsOfOurOwnKinds(t *testing.T) {
 	equal(t, ip.Status.Parents, []pool.ParentStatus{others, ours})
 	(&status.Status{}).Put(&ip, now)
 	equal(t, ip.Status.Parents, []pool.ParentStatus{others})
+}
+
+// A GatewayClass has the finalizer while there are Gateways of it, whatever becomes of them; finalizers of others stay in their order.
+func TestAClassThatGatewaysUseHasTheFinalizer(t *testing.T) {
+	const ours, other, another = gatewayv1.GatewayClassFinalizerGatewaysExist, "example.com/other", "example.com/another"
+	const unused = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: unknown}"
+	const using = "kind: Gateway\nmetadata: {namespace: ns, name: h}\nspec: {gatewayClassName: own}"
+	const class = "kind: GatewayClass\nmetadata: {name: own}\nspec: {controllerName: headgate.dev/gateway-controller}"
+	const refused = "kind: GatewayClass\nmetadata: {name: own}\n" +
+		"spec: {controllerName: headgate.dev/gateway-controller, parametersRef: {group: inference.x-k8s.io, kind: GatewaySettings, namespace: ns, name: missing}}"
+	for _, c := range []struct {
+		name, yaml string
+		deleted    bool
+		has, want  []string
+	}{
+		{"no Gateway, none", class, false, nil, nil},
+		{"Gateways of another class alone", unused + "\n---\n" + class, false, nil, nil},
+		{"a Gateway", using + "\n---\n" + class, false, nil, []string{ours}},
+		{"a Gateway, and others' finalizers", using + "\n---\n" + class, false, []string{other, another}, []string{other, another, ours}},
+		{"a Gateway, and it is there", using + "\n---\n" + class, false, []string{other, ours, another}, []string{other, ours, another}},
+		{"a Gateway of a class that is not accepted", using + "\n---\n" + refused, false, nil, []string{ours}},
+		{"being deleted", using + "\n---\n" + class, true, []string{ours, other}, []string{ours, other}},
+		{"being deleted without it", using + "\n---\n" + class, true, []string{other}, []string{other}},
+		{"the last Gateway is gone", class, false, []string{other, ours, another}, []string{other, another}},
+		{"the last Gateway is gone, being deleted", class, true, []string{ours}, []string{}},
+	} {
+		o := gatewayv1.GatewayClass{ObjectMeta: metav1.ObjectMeta{Name: "own", Finalizers: slices.Clone(c.has)}}
+		if c.deleted {
+			o.DeletionTimestamp = &now
+		}
+		all := status.Of(read(t, c.yaml))
+		i := slices.IndexFunc(all, func(s *status.Status) bool {
+			return s.Object.Kind == objects.GatewayClassKind && s.Object.Name.Name == "own"
+		})
+		all[i].PutFinalizer(&o)
+		if !slices.Equal(o.Finalizers, c.want) {
+			t.Errorf("%s: of %q it makes %q, want %q", c.name, c.has, o.Finalizers, c.want)
+		}
+	}
+	g := gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{ours}}}
+	if (&status.Status{Object: objects.Object{Kind: objects.GatewayKind}}).PutFinalizer(&g); len(g.Finalizers) != 1 {
+		t.Errorf("of a Gateway it makes %q", g.Finalizers)
+	}
 }
 
 // An API server refuses a status with more than 32 parents, and that of a policy with more than 16 ancestors: those of others have their

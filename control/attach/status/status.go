@@ -55,8 +55,9 @@ type Status struct {
 	Generation int64
 	// Conditions have neither times nor generations: [Status.Put] adds them. So has every list of conditions below.
 	Conditions []metav1.Condition
-	// Features are a GatewayClass's, in order.
+	// Features are a GatewayClass's, in order, and Used says whether there are Gateways of it.
 	Features []gatewayv1.FeatureName
+	Used     bool
 	// Addresses and Sets, how many ListenerSets attach, are a Gateway's.
 	Addresses []gatewayv1.GatewayStatusAddress
 	Sets      int32
