@@ -183,6 +183,58 @@ func TestAPickerDiesAndNoStreamDoes(t *testing.T) {
 	})
 }
 
+// A pool that fails open has pods that are not ready: Envoy chooses none of them while there is one that is, and any where there is none. What
+// a picker picks it does not refuse, and what flows from there is not cut.
+func TestAPoolFailsOpenToPodsThatAreReady(t *testing.T) {
+	t.Parallel()
+	s := start(t, throughGateway)
+	picker := s.picker("open")
+	s.write("open.yaml", picked("open", ", failureMode: FailOpen", plain, s.pickerHost()+":9002"))
+	s.awaitRoute("open")
+	theirs := func(n int, r request) request {
+		q := at("open", r)
+		q.header["Test-Epp-Endpoint-Selection"] = s.endpoint(n)
+		return q
+	}
+	ends := s.streamsOf(12, func(i int) request { return theirs(1+i%4, completion(baseName, 2000, true)) })
+	const silent, unready = `{type: Ready, status: "False"}, {type: ContainersReady, status: "True"}`, `{type: Ready, status: "False"}, {type: ContainersReady, status: "False"}`
+	become := func(conditions ...string) {
+		text := strings.Split(engines(strings.TrimSuffix(s.Listen, "1:8080"), len(conditions)), "---\n")
+		for i, c := range conditions {
+			text[1+i] = strings.Replace(text[1+i], "status: {", "status: {conditions: ["+c+"], ", 1)
+		}
+		s.write("engines.yaml", strings.Join(text, "---\n"))
+	}
+	become(silent, unready, unready, `{type: Ready, status: "True"}`)
+	s.await("the picker has no ready pod but one", func() bool {
+		a := s.must(theirs(2, completion(baseName, 1, false)))
+		return a.status != http.StatusOK || a.served != s.endpoint(2)
+	})
+	if a := s.must(theirs(1, completion(baseName, 1, false))); a.status != http.StatusOK || a.served != s.endpoint(1) {
+		t.Errorf("a pod of a silent node that is picked is asked: %d by %s, want %s: %s", a.status, a.served, s.endpoint(1), a.body)
+	}
+	picker.Kill()
+	s.await("the pool is served on", func() bool { return s.must(at("open", completion(baseName, 1, false))).status == http.StatusOK })
+	for i := range 40 {
+		if a := s.must(at("open", completion(baseName, 1, false))); a.status != http.StatusOK || a.served != s.endpoint(4) {
+			t.Errorf("request %d gets %d from %s, want it from %s: %s", i, a.status, a.served, s.endpoint(4), a.body)
+		}
+	}
+	become(unready, unready, unready, unready)
+	s.await("with no ready pod others serve, too", func() bool {
+		a := s.must(at("open", completion(baseName, 1, false)))
+		if a.status != http.StatusOK {
+			t.Errorf("it gets %d %s", a.status, a.body)
+		}
+		return a.served != s.endpoint(4)
+	})
+	for range cap(ends) {
+		if err := <-ends; err != nil {
+			t.Errorf("a stream did not survive: %v", err)
+		}
+	}
+}
+
 // The extproc beside Envoy is killed: a pool that names it as its picker and fails open serves inference on, and nothing else, by routes of
 // both kinds; one that does not gets 503.
 func TestAPoolFailsOpenWithoutExtproc(t *testing.T) {

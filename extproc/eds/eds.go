@@ -86,7 +86,7 @@ func (s *Server) Close() { s.end() }
 
 // Set says which endpoints there are, by the names under which Envoys ask for them, in order. It returns when every Envoy that is
 // connected has taken those that are new to it, or after a while, or when ctx ends.
-func (s *Server) Set(ctx context.Context, endpoints map[string][]string) {
+func (s *Server) Set(ctx context.Context, endpoints map[string][]Endpoint) {
 	s.mu.Lock()
 	n := s.lists.set(endpoints, time.Now())
 	s.update(n)
@@ -240,18 +240,22 @@ func (s *Server) update(n news) {
 	}
 }
 
-// assignment returns the resource that lists endpoints, each an "ip:port", in this order, and an error that names one that is no
-// such and is left out.
-func assignment(name string, endpoints []string) (*endpointv3.ClusterLoadAssignment, error) {
+// assignment returns the resource that lists endpoints, in this order, and an error that names one whose address is none and that is left
+// out.
+func assignment(name string, endpoints []Endpoint) (*endpointv3.ClusterLoadAssignment, error) {
 	var fault error
 	hosts := &endpointv3.LocalityLbEndpoints{LbEndpoints: make([]*endpointv3.LbEndpoint, 0, len(endpoints))}
-	for _, address := range endpoints {
-		a, err := netip.ParseAddrPort(address)
+	for _, e := range endpoints {
+		a, err := netip.ParseAddrPort(e.Address)
 		if err != nil {
-			fault = fmt.Errorf("endpoint %s: %w", address, err)
+			fault = fmt.Errorf("endpoint %s: %w", e.Address, err)
 			continue
 		}
-		hosts.LbEndpoints = append(hosts.LbEndpoints, host(a))
+		is := host(a)
+		if e.Avoid {
+			is.HealthStatus = corev3.HealthStatus_UNHEALTHY // override_host asks nobody for it
+		}
+		hosts.LbEndpoints = append(hosts.LbEndpoints, is)
 	}
 	return &endpointv3.ClusterLoadAssignment{ClusterName: name, Endpoints: []*endpointv3.LocalityLbEndpoints{hosts}}, fault
 }

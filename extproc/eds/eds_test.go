@@ -78,7 +78,7 @@ func (w *world) after(d time.Duration) {
 // set says which endpoints there are, and returns how long that took.
 func (w *world) set(lists map[string][]string) time.Duration {
 	began := time.Now()
-	w.Set(w.t.Context(), lists)
+	w.Set(w.t.Context(), eds.Read(lists))
 	took := time.Since(began)
 	synctest.Wait()
 	return took
@@ -170,7 +170,11 @@ func (e *envoy) hear(r *discoveryv3.DeltaDiscoveryResponse) {
 		for _, locality := range a.GetEndpoints() {
 			for _, host := range locality.GetLbEndpoints() {
 				s := host.GetEndpoint().GetAddress().GetSocketAddress()
-				endpoints = append(endpoints, net.JoinHostPort(s.GetAddress(), strconv.Itoa(int(s.GetPortValue()))))
+				address := net.JoinHostPort(s.GetAddress(), strconv.Itoa(int(s.GetPortValue())))
+				if host.GetHealthStatus() == corev3.HealthStatus_UNHEALTHY {
+					address += "!"
+				}
+				endpoints = append(endpoints, address)
 			}
 		}
 		e.knows[resource.GetName()], e.versions[resource.GetName()] = endpoints, resource.GetVersion()
@@ -221,6 +225,21 @@ func TestAnEnvoyIsToldOfWhatItFollowsAlone(t *testing.T) {
 		if log := w.logged(); log != "" {
 			t.Errorf("it logs %s", log)
 		}
+	})
+}
+
+// Which endpoints an Envoy is to avoid it is told like all else, and nobody waits for that.
+func TestAnEnvoyIsToldOfEndpointsToAvoid(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.set(lists{"a": {"10.0.0.1:80", "10.0.0.2:80!"}})
+		e := w.follow(time.Second, nil, "a")
+		e.check("at first", 1, lists{"a": {"10.0.0.1:80", "10.0.0.2:80!"}})
+		w.after(time.Second)
+		if took := w.set(lists{"a": {"10.0.0.1:80!", "10.0.0.2:80"}}); took != 0 {
+			t.Errorf("it takes %v", took)
+		}
+		e.check("when others are", 2, lists{"a": {"10.0.0.1:80!", "10.0.0.2:80"}})
+		w.after(time.Second)
 	})
 }
 
@@ -298,7 +317,7 @@ func TestNobodyIsWaitedForForLong(t *testing.T) {
 		ctx, cancel := context.WithTimeout(w.t.Context(), patience/2)
 		defer cancel()
 		began := time.Now()
-		w.Set(ctx, lists{"a": {"10.0.0.3:80"}})
+		w.Set(ctx, eds.Read(lists{"a": {"10.0.0.3:80"}}))
 		if took := time.Since(began); took != patience/2 {
 			t.Errorf("who is asked to end waits for %v", took)
 		}
@@ -391,28 +410,40 @@ func TestCloseEndsTheStreams(t *testing.T) {
 	})
 }
 
+// Envoy avoids what is not ready where it chooses itself: in a pool that fails open. Other pools' lists say nothing of it.
 func TestThereIsAListForEachPoolAndOneForAll(t *testing.T) {
 	var s objects.Set
-	for _, name := range []string{"llama", "phi", "empty"} {
+	for name, mode := range map[string]string{"llama": pool.FailOpen, "phi": pool.FailClose, "empty": ""} {
 		p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
 		p.Spec.Selector.MatchLabels = map[string]string{"app": name}
 		p.Spec.TargetPorts = []pool.Port{{Number: 8000}, {Number: 8001}}
+		if mode != "" {
+			p.Spec.EndpointPickerRef = &pool.EndpointPickerRef{Name: "epp", FailureMode: mode}
+		}
 		s.Pools = append(s.Pools, p)
 	}
-	for i, app := range []string{"phi", "llama", "llama"} {
-		ip := []string{"10.0.0.3", "10.0.0.2", "10.0.0.1"}[i]
-		pod := objects.Pod{Name: objects.Name{Namespace: "ns", Name: "pod" + strconv.Itoa(i)}, Ready: true, Labels: map[string]string{"app": app}}
-		pod.IP = netip.MustParseAddr(ip)
+	for i, pod := range []objects.Pod{
+		{Ready: true, Labels: map[string]string{"app": "llama"}},
+		{Ready: false, Labels: map[string]string{"app": "llama"}},
+		{Ready: true, NodeSilent: true, Labels: map[string]string{"app": "llama"}},
+		{Ready: true, Labels: map[string]string{"app": "phi"}},
+		{Ready: false, Labels: map[string]string{"app": "phi"}},
+	} {
+		pod.Name = objects.Name{Namespace: "ns", Name: "pod" + strconv.Itoa(i)}
+		pod.IP = netip.MustParseAddr("10.0.0." + strconv.Itoa(i+1))
 		s.Pods = append(s.Pods, pod)
 	}
 	got := eds.Endpoints(objects.Build(s))
 	for name, want := range (lists{
-		"pool/ns/llama": {"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000", "10.0.0.2:8001"},
-		"pool/ns/phi":   {"10.0.0.3:8000", "10.0.0.3:8001"},
+		"pool/ns/llama": {"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000!", "10.0.0.2:8001!", "10.0.0.3:8000!", "10.0.0.3:8001!"},
+		"pool/ns/phi":   {"10.0.0.4:8000", "10.0.0.4:8001", "10.0.0.5:8000", "10.0.0.5:8001"},
 		"pool/ns/empty": {},
-		"endpoints":     {"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000", "10.0.0.2:8001", "10.0.0.3:8000", "10.0.0.3:8001"},
+		"endpoints": {
+			"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000", "10.0.0.2:8001", "10.0.0.3:8000", "10.0.0.3:8001",
+			"10.0.0.4:8000", "10.0.0.4:8001", "10.0.0.5:8000", "10.0.0.5:8001",
+		},
 	}) {
-		if list, ok := got[name]; !ok || !slices.Equal(list, want) {
+		if list, ok := got[name]; !ok || !slices.Equal(eds.Written(list), want) {
 			t.Errorf("%s lists %v, want %v", name, list, want)
 		}
 	}

@@ -2,6 +2,7 @@ package eds
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/headgate/headgate/api/wire"
@@ -12,17 +13,31 @@ import (
 // timeout of envoy.yaml, five seconds, and two connections that time out, two seconds each.
 const linger = 10 * time.Second
 
-// Endpoints returns the endpoints of a World by the names under which Envoys ask for them: those of each pool, and of all as one.
-func Endpoints(w *objects.World) map[string][]string {
-	all := make(map[string][]string, 1+len(w.Pools))
+// Endpoint is one that Envoys are told of.
+type Endpoint struct {
+	Address string // "ip:port"
+	// Avoid says that Envoy is not to choose it where it chooses itself, if it has others. A pick is followed all the same.
+	Avoid bool
+}
+
+// Endpoints returns the endpoints of a World by the names under which Envoys ask for them: those of each pool, and of all as one. Envoy
+// chooses itself in pools that fail open: there it avoids pods that are not ready, or of a silent node. Nothing else tells of them, so that
+// what pods say costs no other pool a list.
+func Endpoints(w *objects.World) map[string][]Endpoint {
+	all := make(map[string][]Endpoint, 1+len(w.Pools))
 	for name, p := range w.Pools {
-		of := make([]string, len(p.Endpoints))
+		of := make([]Endpoint, len(p.Endpoints))
 		for i, e := range p.Endpoints {
-			of[i] = e.Address
+			of[i] = Endpoint{e.Address, p.Picker.Open && (!e.Ready || e.NodeSilent)}
 		}
 		all[wire.PoolCluster(name.Namespace, name.Name)] = of
 	}
-	all[wire.EndpointsCluster] = w.Addresses()
+	addresses := w.Addresses()
+	of := make([]Endpoint, len(addresses))
+	for i, a := range addresses {
+		of[i].Address = a
+	}
+	all[wire.EndpointsCluster] = of
 	return all
 }
 
@@ -48,22 +63,22 @@ func Needed(w *objects.World) map[string][]string {
 type lists map[string]*list
 
 type list struct {
-	has  []string             // in order
-	left map[string]time.Time // endpoints that it had, with when they left
-	told []string             // what it listed when somebody looked last, in order
-	gone bool                 // nobody sets it any more
+	has  []Endpoint             // in order
+	left map[Endpoint]time.Time // endpoints that it had, as they were last, with when they left
+	told []Endpoint             // what it listed when somebody looked last, in order
+	gone bool                   // nobody sets it any more
 }
 
 // news is what changed since somebody looked last.
 type news struct {
-	lists map[string][]string // what resources list now, in order
-	more  []string            // those of them that list endpoints that they did not
-	gone  []string            // resources that are no more
+	lists map[string][]Endpoint // what resources list now, in order
+	more  []string              // those of them that list addresses that they did not
+	gone  []string              // resources that are no more
 }
 
 // set says which endpoints each resource has from a moment on, in order. One that is not named has none, and is no more when its
 // last endpoint is not listed any more.
-func (l lists) set(has map[string][]string, now time.Time) news {
+func (l lists) set(has map[string][]Endpoint, now time.Time) news {
 	for name, of := range l {
 		if _, named := has[name]; !named {
 			of.gone = true
@@ -73,7 +88,7 @@ func (l lists) set(has map[string][]string, now time.Time) news {
 	for name, endpoints := range has {
 		of := l[name]
 		if of == nil {
-			of = &list{left: make(map[string]time.Time)}
+			of = &list{left: make(map[Endpoint]time.Time)}
 			l[name] = of
 		}
 		of.gone = false
@@ -82,22 +97,23 @@ func (l lists) set(has map[string][]string, now time.Time) news {
 	return l.look(now)
 }
 
-func (l *list) set(endpoints []string, now time.Time) {
+func (l *list) set(endpoints []Endpoint, now time.Time) {
 	if slices.Equal(l.has, endpoints) {
 		return
 	}
-	for _, address := range l.has {
-		l.left[address] = now
+	for _, e := range l.has {
+		l.left[e] = now
 	}
-	for _, address := range endpoints {
-		delete(l.left, address)
+	for _, e := range endpoints {
+		delete(l.left, Endpoint{e.Address, true})
+		delete(l.left, Endpoint{e.Address, false})
 	}
 	l.has = slices.Clone(endpoints)
 }
 
 // look returns what is listed at a moment, where that is news.
 func (l lists) look(now time.Time) news {
-	n := news{lists: make(map[string][]string)}
+	n := news{lists: make(map[string][]Endpoint)}
 	for name, of := range l {
 		all := of.listed(now)
 		if of.gone && len(all) == 0 {
@@ -108,7 +124,7 @@ func (l lists) look(now time.Time) news {
 		if of.told != nil && slices.Equal(all, of.told) {
 			continue
 		}
-		if slices.ContainsFunc(all, func(address string) bool { return !contains(of.told, address) }) {
+		if slices.ContainsFunc(all, func(e Endpoint) bool { return !contains(of.told, e.Address) }) {
 			n.more = append(n.more, name)
 		}
 		of.told, n.lists[name] = all, all
@@ -119,20 +135,22 @@ func (l lists) look(now time.Time) news {
 }
 
 // listed returns the endpoints to list, in order and never nil, and forgets those that left long ago.
-func (l *list) listed(now time.Time) []string {
-	all := append([]string{}, l.has...)
-	for address, since := range l.left {
+func (l *list) listed(now time.Time) []Endpoint {
+	all := append([]Endpoint{}, l.has...)
+	for e, since := range l.left {
 		if now.Sub(since) >= linger {
-			delete(l.left, address)
+			delete(l.left, e)
 			continue
 		}
-		all = append(all, address)
+		all = append(all, e)
 	}
-	slices.Sort(all)
+	slices.SortFunc(all, byAddress)
 	return all
 }
 
-func contains(sorted []string, address string) bool {
-	_, found := slices.BinarySearch(sorted, address)
+func byAddress(a, b Endpoint) int { return strings.Compare(a.Address, b.Address) }
+
+func contains(sorted []Endpoint, address string) bool {
+	_, found := slices.BinarySearchFunc(sorted, Endpoint{Address: address}, byAddress)
 	return found
 }

@@ -10,6 +10,31 @@ import (
 	"time"
 )
 
+// read reads endpoints, of which those to avoid end in an exclamation mark.
+func read(texts map[string][]string) map[string][]Endpoint {
+	all := make(map[string][]Endpoint)
+	for name, endpoints := range texts {
+		all[name] = []Endpoint{}
+		for _, text := range endpoints {
+			address, avoid := strings.CutSuffix(text, "!")
+			all[name] = append(all[name], Endpoint{address, avoid})
+		}
+	}
+	return all
+}
+
+// written is what read reads, of one list.
+func written(endpoints []Endpoint) []string {
+	all := []string{}
+	for _, e := range endpoints {
+		if e.Avoid {
+			e.Address += "!"
+		}
+		all = append(all, e.Address)
+	}
+	return all
+}
+
 func TestAnEndpointIsListedAtOnceAndLeavesLater(t *testing.T) {
 	l := make(lists)
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -34,17 +59,25 @@ func TestAnEndpointIsListedAtOnceAndLeavesLater(t *testing.T) {
 		{33, map[string][]string{}, "lists, more in [], gone []"},
 		{34, map[string][]string{"a": {"1"}}, "lists, more in [], gone []"}, // and is back
 		{60, nil, "lists, more in [], gone []"},
+		{61, map[string][]string{"a": {"1!", "2!"}}, "lists a=[1! 2!], more in [a], gone []"},
+		{61, map[string][]string{"a": {"1!", "2!"}}, "lists, more in [], gone []"},
+		{62, map[string][]string{"a": {"1", "2!"}}, "lists a=[1 2!], more in [], gone []"},
+		{63, map[string][]string{"a": {"1"}}, "lists, more in [], gone []"}, // it leaves as it was
+		{64, map[string][]string{"a": {"1", "2"}}, "lists a=[1 2], more in [], gone []"},
+		{65, map[string][]string{"a": {"1!"}}, "lists a=[1! 2], more in [], gone []"},
+		{75, nil, "lists a=[1!], more in [], gone []"},
+		{80, nil, "lists, more in [], gone []"},
 	} {
 		now := began.Add(step.at * time.Second)
 		var n news
 		if step.set == nil {
 			n = l.look(now)
 		} else {
-			n = l.set(step.set, now)
+			n = l.set(read(step.set), now)
 		}
 		var told strings.Builder
 		for _, name := range slices.Sorted(maps.Keys(n.lists)) {
-			fmt.Fprintf(&told, " %s=%v", name, n.lists[name])
+			fmt.Fprintf(&told, " %s=%v", name, written(n.lists[name]))
 		}
 		if got := fmt.Sprintf("lists%s, more in %v, gone %v", &told, n.more, n.gone); got != step.want {
 			t.Errorf("after %d s: %s, want %s", step.at, got, step.want)
@@ -93,8 +126,9 @@ func TestListsAreThoseOfTheLastTenSeconds(t *testing.T) {
 					}
 				}
 			}
-			n := l.set(set, now)
-			for name, endpoints := range n.lists {
+			n := l.set(read(set), now)
+			for name, listed := range n.lists {
+				endpoints := written(listed)
 				more := slices.ContainsFunc(endpoints, func(a string) bool { return !slices.Contains(told[name], a) })
 				if more != slices.Contains(n.more, name) {
 					t.Fatalf("seed %d: from %v to %v, and more in %v", seed, told[name], endpoints, n.more)
@@ -120,10 +154,10 @@ func TestListsAreThoseOfTheLastTenSeconds(t *testing.T) {
 func TestListsKeepNothingOfTheirCallers(t *testing.T) {
 	l := make(lists)
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	endpoints := []string{"1", "2"}
-	l.set(map[string][]string{"a": endpoints}, now)
-	endpoints[0] = "0"
-	if n := l.set(map[string][]string{"a": endpoints}, now); !slices.Equal(n.lists["a"], []string{"0", "1", "2"}) {
+	endpoints := []Endpoint{{"1", false}, {"2", false}}
+	l.set(map[string][]Endpoint{"a": endpoints}, now)
+	endpoints[0].Address = "0"
+	if n := l.set(map[string][]Endpoint{"a": endpoints}, now); !slices.Equal(written(n.lists["a"]), []string{"0", "1", "2"}) {
 		t.Errorf("it lists %v", n.lists["a"])
 	}
 }

@@ -12,13 +12,15 @@ import (
 type Picker struct {
 	Service string // in the pool's namespace
 	Port    int32  // 0 if the reference has none
+	// Open says that Envoys of Gateways send requests to any endpoint of the pool while it does not answer.
+	Open bool
 }
 
 func pickerOf(ref *pool.EndpointPickerRef) Picker {
 	if ref == nil {
 		return Picker{}
 	}
-	p := Picker{Service: ref.Name}
+	p := Picker{Service: ref.Name, Open: ref.FailureMode == pool.FailOpen}
 	if ref.Port != nil {
 		p.Port = ref.Port.Number
 	}

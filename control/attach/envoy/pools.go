@@ -74,8 +74,13 @@ func speakHTTP2(c *clusterv3.Cluster, how *corev3.Http2ProtocolOptions) error {
 	return nil
 }
 
+// panicBelow is the percentage of endpoints that are not to be avoided below which Envoy takes any: where there is none. A pool of more than
+// a hundred comes to that with its last one, too.
+const panicBelow = 1
+
 // failOpen has one of a pool's endpoints serve what nobody has picked for: in the place of the fallback that finds none.
 func failOpen(c *clusterv3.Cluster) error {
+	c.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{Value: panicBelow}}
 	for _, p := range c.GetLoadBalancingPolicy().GetPolicies() {
 		is := new(overridev3.OverrideHost)
 		if p.GetTypedExtensionConfig().GetTypedConfig().UnmarshalTo(is) != nil {

@@ -137,10 +137,13 @@ func TestClustersOfPoolsAndPickers(t *testing.T) {
 		if c.GetOutlierDetection() != nil || len(c.GetHealthChecks()) > 0 {
 			words = append(words, fmt.Sprintf("looked at, panic below %v%%", c.GetCommonLbConfig().GetHealthyPanicThreshold().GetValue()))
 		}
+		if below := c.GetCommonLbConfig().GetHealthyPanicThreshold(); below != nil && len(c.GetHealthChecks()) == 0 {
+			words = append(words, fmt.Sprintf("panic below %v%%", below.GetValue()))
+		}
 		from := c.GetEdsClusterConfig().GetEdsConfig().GetApiConfigSource().GetGrpcServices()[0].GetEnvoyGrpc().GetClusterName()
 		got = append(got, strings.Join(append(words, "endpoints of "+from), ", "))
 	}
-	const closed, open = ", envoy.load_balancing_policies.subset, endpoints of extproc", ", envoy.load_balancing_policies.least_request, endpoints of extproc"
+	const closed, open = ", envoy.load_balancing_policies.subset, endpoints of extproc", ", envoy.load_balancing_policies.least_request, panic below 1%, endpoints of extproc"
 	if want := []string{
 		"picker/ns/epp/9002, HTTP/2, TLS [h2] verified false, looked at, panic below 0%, endpoints of control",
 		"picker/ns/epp/9003, HTTP/2, looked at, panic below 0%, endpoints of control",
