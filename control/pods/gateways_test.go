@@ -280,6 +280,48 @@ func TestAGatewayWhoseSettingsAreGoneRunsOn(t *testing.T) {
 	k.end()
 }
 
+// A Gateway none of whose listeners can be served keeps its Service, with its address, and is reached by nobody; one that never had another
+// listener has no Service.
+func TestAGatewayWhoseListenersAreAllRefusedKeepsItsAddress(t *testing.T) {
+	client := systemOf(t)
+	refused := func(name string) string {
+		return strings.Replace(oneGateway(name, ""), "protocol: HTTP", "protocol: example.com/OTHER", 1)
+	}
+	k := keep(t, client, oneGateway("g", "")+"---\n"+refused("never"))
+	k.await("all is made", func() bool { return k.made("g") == everything && k.address("g") != "" })
+	k.await("all but a Service is made where nothing can be served", func() bool { return k.made("never") == strings.Replace(everything, "Service ", "", 1) })
+	name := gateway.Name(objects.Name{Namespace: "ns", Name: "g"})
+	service := func() *corev1.Service {
+		s, err := client.CoreV1().Services(system).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	open := func() (all []int) {
+		p, err := client.NetworkingV1().NetworkPolicies(system).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, port := range p.Spec.Ingress[0].Ports {
+			all = append(all, port.Port.IntValue())
+		}
+		return all
+	}
+	was, address := service(), k.address("g")
+	k.set(refused("g"))
+	k.await("its ports are closed", func() bool { return slices.Equal(open(), []int{9090}) })
+	if s := service(); s.UID != was.UID || len(s.Spec.Ports) != 1 || k.address("g") != address {
+		t.Errorf("it is at %q, and was at %q; its Service has the ports %v", k.address("g"), address, s.Spec.Ports)
+	}
+	k.set(strings.Replace(oneGateway("g", ""), "port: 80,", "port: 81,", 1))
+	k.await("another port is served", func() bool { return slices.Equal(open(), []int{81, 9090}) && service().Spec.Ports[0].Port == 81 })
+	if s := service(); s.UID != was.UID || len(s.Spec.Ports) != 1 || k.address("g") != address || k.gateway("g").Fault != (attach.Verdict{}) {
+		t.Errorf("it is at %q, and was at %q; its Service has the ports %v, and its fault is %v", k.address("g"), address, s.Spec.Ports, k.gateway("g").Fault)
+	}
+	k.end()
+}
+
 // A Gateway has the address that it asks for, or keeps what it had and is told why not.
 func TestAGatewayHasTheAddressThatItAsksFor(t *testing.T) {
 	client := systemOf(t)

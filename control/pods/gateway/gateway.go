@@ -109,7 +109,8 @@ type Options struct {
 // Objects are what a Gateway's Envoys run in. All have the name of [Name].
 type Objects struct {
 	Deployment *appsv1.Deployment
-	// Service is nil where the Gateway has no port to serve.
+	// Service is nil where the Gateway has no port to serve, which API servers refuse in a Service: one that there is stays as it is, so
+	// that its address is not lost for a mistake in listeners. Nobody gets through to it: Policy has none of its ports, nor has Envoy.
 	Service *corev1.Service
 	Budget  *policyv1.PodDisruptionBudget
 	Policy  *networkingv1.NetworkPolicy
