@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -9,9 +10,15 @@ import (
 	"net/http"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/internal/listen"
 	"github.com/headgate/headgate/test/process"
@@ -371,21 +378,95 @@ func TestAPoolSaysItsProtocol(t *testing.T) {
 	}
 }
 
-// A picker that takes connections and says nothing is waited for, but not for long.
+// A picker is left in peace while requests wait for their answers: gRPC servers hang up on who pings them often, and that is the end of
+// every request whose answer has not begun.
+func TestAnAnswerThatTakesLongOutlivesQuietWithThePicker(t *testing.T) {
+	t.Parallel()
+	s := start(t, throughGateway)
+	s.picker("closed")
+	s.write("closed.yaml", picked("closed", "", plain, s.pickerHost()+":9002"))
+	s.awaitRoute("closed")
+	began := time.Now()
+	a := s.must(at("closed", completion(baseName, 14000, false)))
+	if took := time.Since(began); a.status != http.StatusOK || took < 25*time.Second {
+		t.Errorf("after %v it gets %d %.200s", took, a.status, a.body)
+	}
+}
+
+// A picker that knows nothing of gRPC's health is asked all the same: whatever it answers, it answers.
+func TestAPickerNeedsNoHealthService(t *testing.T) {
+	t.Parallel()
+	s := start(t, throughGateway)
+	address := s.pickerHost() + ":9002"
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var checked, asked atomic.Int32
+	server := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+		if method, _ := grpc.MethodFromServerStream(stream); method == extprocv3.ExternalProcessor_Process_FullMethodName {
+			asked.Add(1)
+		} else {
+			checked.Add(1)
+		}
+		return status.Error(codes.Unimplemented, "unknown service")
+	}))
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(server.Stop)
+	s.write("closed.yaml", picked("closed", "", plain, address))
+	s.await("it is looked at", func() bool { return checked.Load() >= 3 })
+	before := asked.Load()
+	s.await("it is asked", func() bool {
+		refused(t, "a request", s.must(at("closed", completion(baseName, 1, false))), http.StatusServiceUnavailable, "no_endpoint")
+		return asked.Load() > before
+	})
+}
+
+// A picker takes connections and says nothing: it is soon known to. From then on requests wait for it no more: a pool that fails open is served
+// on, one that does not answers 503. What the picker had before waits, and is served when it goes on.
 func TestAPickerHangs(t *testing.T) {
 	t.Parallel()
 	s := start(t, throughGateway)
 	picker := s.picker("closed")
-	s.write("closed.yaml", picked("closed", "", plain, s.pickerHost()+":9002"))
+	address := s.pickerHost() + ":9002"
+	s.write("closed.yaml", picked("closed", "", plain, address))
+	s.write("open.yaml", picked("open", ", failureMode: FailOpen", plain, address))
 	s.awaitRoute("closed")
+	s.awaitRoute("open")
 	picker.Signal(syscall.SIGSTOP)
+	waited := make(chan error, 1)
+	go func() {
+		a, err := s.ask(t.Context(), at("closed", completion(baseName, 1, false)))
+		if err == nil && a.status != http.StatusOK {
+			err = fmt.Errorf("it gets %d %s", a.status, a.body)
+		}
+		waited <- err
+	}()
+	quick := func(name string) (answer, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		return s.ask(ctx, at(name, completion(baseName, 1, false)))
+	}
+	s.promised(5*time.Second, "the pool that fails open is served on", func() bool {
+		a, err := quick("open")
+		return err == nil && a.status == http.StatusOK
+	})
 	began := time.Now()
-	for range 2 {
+	for i := range 20 {
+		if a, err := quick("open"); err != nil || a.status != http.StatusOK {
+			t.Errorf("request %d of the pool that fails open gets %d %s: %v", i, a.status, a.body, err)
+		}
 		refused(t, "a request", s.must(at("closed", completion(baseName, 1, false))), http.StatusServiceUnavailable, "no_endpoint")
 	}
 	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("two requests were answered after %v", took)
+		t.Errorf("40 requests were answered after %v", took)
+	}
+	if len(waited) > 0 {
+		t.Errorf("the request that the picker had does not wait: %v", <-waited)
 	}
 	picker.Signal(syscall.SIGCONT)
+	if err := <-waited; err != nil {
+		t.Errorf("the request that the picker had: %v", err)
+	}
 	s.await("it is asked again", func() bool { return s.must(at("closed", completion(baseName, 1, false))).status == http.StatusOK })
 }

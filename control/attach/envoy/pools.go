@@ -98,13 +98,31 @@ func failOpen(c *clusterv3.Cluster) error {
 	return fmt.Errorf("envoy.yaml: want a cluster %s with the policy override_host", wire.EndpointsCluster)
 }
 
-// How soon a picker that is down is known to be, and one that is back. The request that meets it first may fail, for what was sent to a
-// picker of its body cannot be sent elsewhere.
+// How soon a picker that is down or hangs is known to, and one that is back. The request that meets one first that is down may fail, for what
+// was sent to a picker of its body cannot be sent elsewhere; one that hangs keeps those that it has.
 const (
-	pickerProbe = time.Second
-	pickerOut   = 10 * time.Second // if no probe finds it back before
-	pickerPing  = 5 * time.Second  // of one that takes connections and says nothing
+	pickerProbe  = time.Second      // between two questions, and for a connection
+	pickerAnswer = 2 * time.Second  // to say anything at all
+	pickerOut    = 10 * time.Second // if no probe finds it back before
+	// pickerPing is more seldom than a gRPC server allows: by default that is every five minutes (gRPC's proposal A8). It hangs up on the
+	// fourth ping that comes sooner while it has nothing to say, as while engines work on long answers, and each request whose answer has
+	// not begun gets 503.
+	pickerPing = 6 * time.Minute
 )
+
+// anyAnswer asks a picker for its health, as gRPC does, and takes whatever it answers: not all serve that, but all serve gRPC.
+func anyAnswer(c *plan.Cluster) *corev3.HealthCheck_HttpHealthCheck_ {
+	const nothing = "\x00\x00\x00\x00\x00" // a message without fields, as gRPC frames it
+	header := func(name, value string) *corev3.HeaderValueOption {
+		return &corev3.HeaderValueOption{Header: &corev3.HeaderValue{Key: name, Value: value}}
+	}
+	return &corev3.HealthCheck_HttpHealthCheck_{HttpHealthCheck: &corev3.HealthCheck_HttpHealthCheck{
+		Host: plan.PickerAuthority(c.Name), Method: corev3.RequestMethod_POST, Path: "/grpc.health.v1.Health/Check", CodecClientType: typev3.CodecClientType_HTTP2,
+		RequestHeadersToAdd: []*corev3.HeaderValueOption{header("content-type", "application/grpc"), header("te", "trailers")},
+		Send:                &corev3.HealthCheck_Payload{Payload: &corev3.HealthCheck_Payload_Binary{Binary: []byte(nothing)}},
+		ExpectedStatuses:    []*typev3.Int64Range{{Start: 100, End: 600}},
+	}}
+}
 
 // pickerCluster returns the cluster of an endpoint picker that others run: a Service, asked by HTTP/2 over TLS, whose certificate says
 // nothing, since each makes its own. One whose endpoints are all down is asked no more: what it does not pick for is as if it had failed.
@@ -114,9 +132,9 @@ func (t *Template) pickerCluster(c *plan.Cluster, o Options) (*clusterv3.Cluster
 	is.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: new(typev3.Percent)}
 	is.IgnoreHealthOnHostRemoval = true // one that its Service has no more is asked no more
 	is.HealthChecks = []*corev3.HealthCheck{{
-		Timeout: durationpb.New(pickerProbe), Interval: durationpb.New(pickerProbe), NoTrafficInterval: durationpb.New(pickerProbe),
+		Timeout: durationpb.New(pickerAnswer), Interval: durationpb.New(pickerProbe), NoTrafficInterval: durationpb.New(pickerProbe),
 		UnhealthyThreshold: wrapperspb.UInt32(1), HealthyThreshold: wrapperspb.UInt32(1),
-		HealthChecker: &corev3.HealthCheck_TcpHealthCheck_{TcpHealthCheck: new(corev3.HealthCheck_TcpHealthCheck)}, // not all answer gRPC's
+		HealthChecker: anyAnswer(c),
 	}}
 	is.OutlierDetection = &clusterv3.OutlierDetection{
 		SplitExternalLocalOriginErrors: true, ConsecutiveLocalOriginFailure: wrapperspb.UInt32(1), EnforcingConsecutiveLocalOriginFailure: wrapperspb.UInt32(100),

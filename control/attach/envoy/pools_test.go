@@ -6,7 +6,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	mutatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
@@ -16,8 +19,10 @@ import (
 	overridev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/override_host/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/control/attach/plan"
 )
 
 // pickers are pools of each sort, and a route to all of them.
@@ -105,6 +110,16 @@ func TestEachPoolAsksItsOwnPicker(t *testing.T) {
 	}
 }
 
+// pingOf is how often Envoy pings what it reaches by a cluster, nil where it does not.
+func pingOf(t *testing.T, c *clusterv3.Cluster) *corev3.KeepaliveSettings {
+	t.Helper()
+	options := c.GetTypedExtensionProtocolOptions()["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"]
+	if options == nil {
+		return nil
+	}
+	return read(t, options, new(httpv3.HttpProtocolOptions)).GetExplicitHttpConfig().GetHttp2ProtocolOptions().GetConnectionKeepalive()
+}
+
 // A pool that fails open has a fallback that finds an endpoint, and no other; a picker's certificate counts for nothing, and one that is down
 // is not asked.
 func TestClustersOfPoolsAndPickers(t *testing.T) {
@@ -133,6 +148,16 @@ func TestClustersOfPoolsAndPickers(t *testing.T) {
 		}
 		if c.GetIgnoreHealthOnHostRemoval() != (len(c.GetHealthChecks()) > 0) {
 			t.Errorf("of %s stays what has left", c.GetName())
+		}
+		if ping := pingOf(t, c); ping != nil && ping.GetInterval().AsDuration() <= 5*time.Minute {
+			t.Errorf("%s is pinged each %v: gRPC servers hang up on that", c.GetName(), ping.GetInterval().AsDuration())
+		}
+		for _, check := range c.GetHealthChecks() {
+			is := check.GetHttpHealthCheck()
+			if is.GetMethod() != corev3.RequestMethod_POST || is.GetCodecClientType() != typev3.CodecClientType_HTTP2 || is.GetHost() != plan.PickerAuthority(c.GetName()) ||
+				len(is.GetExpectedStatuses()) != 1 || is.GetExpectedStatuses()[0].GetStart() != 100 || is.GetExpectedStatuses()[0].GetEnd() != 600 {
+				t.Errorf("of %s is asked %v", c.GetName(), is)
+			}
 		}
 		if c.GetOutlierDetection() != nil || len(c.GetHealthChecks()) > 0 {
 			words = append(words, fmt.Sprintf("looked at, panic below %v%%", c.GetCommonLbConfig().GetHealthyPanicThreshold().GetValue()))
