@@ -17,14 +17,19 @@ func (b *builder) grpcRules(is *gatewayv1.GRPCRoute, of objects.Object, l *attac
 	r := b.routing(of, l)
 	var all []Rule
 	for i := range is.Spec.Rules {
-		rule := &is.Spec.Rules[i]
-		f := forwarding{index: i, name: rule.Name, filters: httpFilters(rule.Filters)}
-		for _, ref := range rule.BackendRefs {
-			f.backends = append(f.backends, backendRef{ref.BackendRef, httpFilters(ref.Filters)})
-		}
-		all = append(all, rulesFor(r, f, rule.Matches, grpcMatchOf)...)
+		all = append(all, rulesFor(r, grpcForwarding(is, i), is.Spec.Rules[i].Matches, grpcMatchOf)...)
 	}
 	return r.done(all)
+}
+
+// grpcForwarding is what a rule of a GRPCRoute says beside its matches.
+func grpcForwarding(is *gatewayv1.GRPCRoute, i int) forwarding {
+	rule := &is.Spec.Rules[i]
+	f := forwarding{index: i, name: rule.Name, filters: httpFilters(rule.Filters)}
+	for _, ref := range rule.BackendRefs {
+		f.backends = append(f.backends, backendRef{ref.BackendRef, httpFilters(ref.Filters)})
+	}
+	return f
 }
 
 // httpFilters says in HTTPRoute's words what filters of a GRPCRoute do.

@@ -23,14 +23,19 @@ func (b *builder) httpRules(is *gatewayv1.HTTPRoute, of objects.Object, l *attac
 	r := b.routing(of, l)
 	var all []Rule
 	for i := range is.Spec.Rules {
-		rule := &is.Spec.Rules[i]
-		f := forwarding{index: i, name: rule.Name, filters: rule.Filters, timeouts: rule.Timeouts, retry: rule.Retry}
-		for _, ref := range rule.BackendRefs {
-			f.backends = append(f.backends, backendRef{ref.BackendRef, ref.Filters})
-		}
-		all = append(all, rulesFor(r, f, rule.Matches, matchOf)...)
+		all = append(all, rulesFor(r, httpForwarding(is, i), is.Spec.Rules[i].Matches, matchOf)...)
 	}
 	return r.done(all)
+}
+
+// httpForwarding is what a rule of an HTTPRoute says beside its matches.
+func httpForwarding(is *gatewayv1.HTTPRoute, i int) forwarding {
+	rule := &is.Spec.Rules[i]
+	f := forwarding{index: i, name: rule.Name, filters: rule.Filters, timeouts: rule.Timeouts, retry: rule.Retry}
+	for _, ref := range rule.BackendRefs {
+		f.backends = append(f.backends, backendRef{ref.BackendRef, ref.Filters})
+	}
+	return f
 }
 
 // routing is a route whose rules at a listener are made, and what is wrong with it so far.
@@ -67,6 +72,20 @@ func (f *forwarding) String() string {
 		return string(*f.name)
 	}
 	return strconv.Itoa(f.index)
+}
+
+// refs are the references of a rule: to its backends, and to those that get copies of its requests.
+func (f *forwarding) refs() (all []gatewayv1.BackendObjectReference) {
+	filters := f.filters
+	for _, b := range f.backends {
+		all, filters = append(all, b.BackendObjectReference), slices.Concat(filters, b.filters)
+	}
+	for _, is := range filters {
+		if is.RequestMirror != nil {
+			all = append(all, is.RequestMirror.BackendRef)
+		}
+	}
+	return all
 }
 
 type backendRef struct {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -106,48 +107,22 @@ func isConfigMap(ref gatewayv1.LocalObjectReference) bool {
 // ledTo are the names of what the routes of our Gateways name.
 func ledTo(a *attach.Attachments, n *objects.Network) map[objects.Name]bool {
 	all := make(map[objects.Name]bool)
-	add := func(of objects.Object, ref gatewayv1.BackendObjectReference) {
-		all[objects.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(of.Name.Namespace))), Name: string(ref.Name)}] = true
-	}
-	filters := func(of objects.Object, mirror *gatewayv1.HTTPRequestMirrorFilter) {
-		if mirror != nil {
-			add(of, mirror.BackendRef)
+	add := func(kind string, r metav1.Object, f forwarding) {
+		if a.Parents[objects.Object{Kind: kind, Name: objects.Name{Namespace: r.GetNamespace(), Name: r.GetName()}}] == nil {
+			return
+		}
+		for _, ref := range f.refs() {
+			all[objects.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayv1.Namespace(r.GetNamespace()))), Name: string(ref.Name)}] = true
 		}
 	}
 	for i := range n.HTTPRoutes {
-		r := &n.HTTPRoutes[i]
-		of := objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: r.Namespace, Name: r.Name}}
-		if a.Parents[of] == nil {
-			continue
-		}
-		for _, rule := range r.Spec.Rules {
-			for _, f := range rule.Filters {
-				filters(of, f.RequestMirror)
-			}
-			for _, b := range rule.BackendRefs {
-				add(of, b.BackendObjectReference)
-				for _, f := range b.Filters {
-					filters(of, f.RequestMirror)
-				}
-			}
+		for j := range n.HTTPRoutes[i].Spec.Rules {
+			add(objects.HTTPRouteKind, &n.HTTPRoutes[i], httpForwarding(&n.HTTPRoutes[i], j))
 		}
 	}
 	for i := range n.GRPCRoutes {
-		r := &n.GRPCRoutes[i]
-		of := objects.Object{Kind: objects.GRPCRouteKind, Name: objects.Name{Namespace: r.Namespace, Name: r.Name}}
-		if a.Parents[of] == nil {
-			continue
-		}
-		for _, rule := range r.Spec.Rules {
-			for _, f := range rule.Filters {
-				filters(of, f.RequestMirror)
-			}
-			for _, b := range rule.BackendRefs {
-				add(of, b.BackendObjectReference)
-				for _, f := range b.Filters {
-					filters(of, f.RequestMirror)
-				}
-			}
+		for j := range n.GRPCRoutes[i].Spec.Rules {
+			add(objects.GRPCRouteKind, &n.GRPCRoutes[i], grpcForwarding(&n.GRPCRoutes[i], j))
 		}
 	}
 	return all
