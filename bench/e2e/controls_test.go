@@ -33,7 +33,7 @@ func startControl(t *testing.T, kubeconfig, pod, host string) control {
 	t.Helper()
 	dir := t.TempDir()
 	socket := "unix:" + filepath.Join(dir, "control.sock")
-	p, err := process.NewStarter().Start("control", dir, exec.Command(programs.Control, "--kube", "--kubeconfig", kubeconfig,
+	p, err := process.NewStarter().Start("control", dir, exec.Command(programs().Control, "--kube", "--kubeconfig", kubeconfig,
 		"--listen", socket, "--metrics-host", host, "--metrics-port", "9091", "--pod", system+"/"+pod, "--pod-ip", host, "--credentials-dir", t.TempDir()))
 	if err != nil {
 		t.Fatal(err)

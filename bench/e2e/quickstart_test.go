@@ -63,7 +63,7 @@ func newQuickstartOf(t *testing.T, folder string) *quickstart {
 
 func (q *quickstart) start() {
 	q.t.Helper()
-	q.command = exec.Command(programs.Bench, q.args...)
+	q.command = exec.Command(programs().Bench, q.args...)
 	q.command.Stderr = &q.faults
 	out, err := q.command.StdoutPipe()
 	if err != nil {
@@ -335,7 +335,7 @@ func TestTheConsoleShowsWhatRuns(t *testing.T) {
 func (q *quickstart) ownEngine(address, model string) string {
 	q.t.Helper()
 	host, port, _ := net.SplitHostPort(address)
-	engine := exec.Command(programs.Bench, "engine", model, "--host", host, "--port", port)
+	engine := exec.Command(programs().Bench, "engine", model, "--host", host, "--port", port)
 	out, err := engine.StdoutPipe()
 	if err != nil {
 		q.t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -38,8 +39,14 @@ const (
 // adapters are registered on every engine; each has a route of its name.
 var adapters = []string{"a01", "a02", "a03", "a04", "a05", "a06", "a07", "a08", "a09", "a10", "a11", "a12"}
 
-// programs are built once, with the race detector where the tests have it.
-var programs rig.Programs
+// built are the programs, which are built once, with the race detector where the tests have it.
+var built rig.Programs
+
+// programs are those, for a test.
+func programs() rig.Programs {
+	looked.Do(look)
+	return built
+}
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -55,12 +62,14 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// programsOf are the folders of which programs are built.
-var programsOf = []string{"api", "bench", "control", "extproc", "internal", "test"}
+// programsOf are the files and folders of which programs are built.
+var programsOf = []string{"api", "bench", "control", "extproc", "internal", "manifests", "test", "envoy.yaml", "go.mod", "headgate.go"}
 
-// look looks at every file of which programs are built: go test keeps the result of tests as long as no file that they have looked at
-// changes, and knows nothing of what they build.
-func look() error {
+var looked sync.Once
+
+// look looks at every file of which programs are built: go test keeps the result of tests as long as no file changes that they have looked
+// at while they ran, which is after TestMain has them run, and knows nothing of what they build.
+func look() {
 	for _, folder := range programsOf {
 		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
@@ -70,29 +79,25 @@ func look() error {
 			return err
 		})
 		if err != nil {
-			return err
+			panic(err)
 		}
 	}
-	return nil
 }
 
 func build(m *testing.M) (int, error) {
-	if err := look(); err != nil {
-		return 0, err
-	}
 	dir, err := os.MkdirTemp("", "headgate-e2e-")
 	if err != nil {
 		return 0, err
 	}
 	defer os.RemoveAll(dir)
-	for name, path := range map[string]*string{"extproc": &programs.Extproc, "control": &programs.Control, "bench": &programs.Bench} {
+	for name, path := range map[string]*string{"extproc": &built.Extproc, "control": &built.Control, "bench": &built.Bench} {
 		*path = filepath.Join(dir, name)
 		args := append([]string{"build", "-o", *path}, raceFlags...)
 		if out, err := exec.Command("go", append(args, "../../"+name)...).CombinedOutput(); err != nil {
 			return 0, fmt.Errorf("build %s: %w\n%s", name, err, out)
 		}
 	}
-	if programs.Envoy, err = envoy.Find(context.Background(), cache, os.Stderr); err != nil {
+	if built.Envoy, err = envoy.Find(context.Background(), cache, os.Stderr); err != nil {
 		return 0, err
 	}
 	return m.Run(), nil
@@ -169,7 +174,7 @@ func start(t testing.TB, settings ...setting) *stack {
 		t.Fatal(err)
 	}
 	c := rig.Config{
-		Programs: programs, EnvoyYAML: root + "/envoy.yaml", Objects: objects, Dir: filepath.Join(dir, "run"),
+		Programs: programs(), EnvoyYAML: root + "/envoy.yaml", Objects: objects, Dir: filepath.Join(dir, "run"),
 		Listen: net + "1:8080", Admin: net + "1:9901", Metrics: net + "1:9090", Model: baseName,
 		EngineFlags: []string{"--profile", filepath.Join(dir, "profile.yaml"), "--max-model-len", "16384"},
 	}
