@@ -113,7 +113,7 @@ type route struct {
 
 // Of returns who attaches where.
 func Of(n *objects.Network) *Attachments {
-	a := &Attachments{Classes: make(map[string]Class), Parents: make(map[objects.Object][]Parent)}
+	a := &Attachments{Classes: make(map[string]Class)}
 	settings := newSettings(n)
 	for i := range n.Classes {
 		if n.Classes[i].Spec.ControllerName == Controller {
@@ -124,15 +124,17 @@ func Of(n *objects.Network) *Attachments {
 	labels := labelsOf(n.Namespaces)
 	for _, g := range gateways(n, a.Classes, settings, labels) {
 		a.Gateways = append(a.Gateways, g)
-		own := target{gateway: g, of: objects.Object{Kind: objects.GatewayKind, Name: g.Name}}
-		byName[own.of] = own
+		own := objects.Object{Kind: objects.GatewayKind, Name: g.Name}
+		byName[own] = newTarget(g, own, Verdict{})
 		for _, s := range g.Sets {
 			of := objects.Object{Kind: objects.ListenerSetKind, Name: s.Name}
-			byName[of] = target{g, of, s.Refused}
+			byName[of] = newTarget(g, of, s.Refused)
 		}
 	}
-	for _, r := range routes(n) {
-		a.attach(&r, byName, labels)
+	all := routes(n)
+	a.Parents = make(map[objects.Object][]Parent, len(all))
+	for i := range all {
+		a.attach(&all[i], byName, labels)
 	}
 	return a
 }

@@ -16,6 +16,19 @@ type target struct {
 	gateway *Gateway
 	of      objects.Object // the Gateway or ListenerSet
 	refused Verdict        // why the ListenerSet is not the Gateway's
+	// own are its listeners, in order of precedence, and bySection those of a name.
+	own       []*Listener
+	bySection map[string][]*Listener
+}
+
+func newTarget(g *Gateway, of objects.Object, refused Verdict) target {
+	t := target{gateway: g, of: of, refused: refused, bySection: make(map[string][]*Listener)}
+	for _, l := range g.Listeners {
+		if l.Of == of {
+			t.own, t.bySection[l.Section] = append(t.own, l), append(t.bySection[l.Section], l)
+		}
+	}
+	return t
 }
 
 // attach attaches a route to what its parentRefs name.
@@ -41,12 +54,11 @@ func (t target) listeners(r *route, ref gatewayv1.ParentReference, namespaces ma
 	if t.refused != (Verdict{}) {
 		return nil, Verdict{string(gatewayv1.RouteReasonNoMatchingParent), fmt.Sprintf("%s is not accepted by Gateway %s", t.of, t.gateway.Name)}
 	}
-	var named []*Listener
-	for _, l := range t.gateway.Listeners {
-		if (ref.SectionName == nil || string(*ref.SectionName) == l.Section) && (ref.Port == nil || *ref.Port == l.Port) && l.Of == t.of {
-			named = append(named, l)
-		}
+	all := t.own
+	if ref.SectionName != nil {
+		all = t.bySection[string(*ref.SectionName)]
 	}
+	named := slices.DeleteFunc(slices.Clone(all), func(l *Listener) bool { return ref.Port != nil && *ref.Port != l.Port })
 	if len(named) == 0 {
 		return nil, Verdict{string(gatewayv1.RouteReasonNoMatchingParent), fmt.Sprintf("%s has no listener%s", t.of, asked(ref))}
 	}

@@ -353,21 +353,35 @@ func (e *Encoder) SnapshotOf(r *envoy.Resources) (order.Snapshot, error) {
 }
 
 func (e *Encoder) add(to order.Snapshot, of, name string, m proto.Message) error {
-	r, err := e.resources.Get(m, func() (order.Resource, error) {
-		if routes, ok := m.(*routev3.RouteConfiguration); ok {
-			return e.routes(routes)
+	from := func() (order.Resource, error) { return resource(of, m) }
+	if routes, ok := m.(*routev3.RouteConfiguration); ok {
+		hosts, err := e.encoded(routes)
+		if err != nil {
+			return err
 		}
-		return resource(of, m)
-	})
+		from = func() (order.Resource, error) { return routesOf(routes, hosts) }
+	}
+	r, err := e.resources.Get(m, from)
 	to[of][name] = r
 	return err
+}
+
+// encoded returns the bytes of each host of some routes.
+func (e *Encoder) encoded(c *routev3.RouteConfiguration) (hosts [][]byte, err error) {
+	hosts = make([][]byte, len(c.GetVirtualHosts()))
+	for i, host := range c.GetVirtualHosts() {
+		if hosts[i], err = e.hosts.Get(host, func() ([]byte, error) { return encode(host) }); err != nil {
+			return nil, err
+		}
+	}
+	return hosts, nil
 }
 
 // hostsField is the number of RouteConfiguration.virtual_hosts.
 const hostsField = 2
 
-// routes returns the resource of routes: fields of a message may be in any order, so that hosts are encoded each by itself.
-func (e *Encoder) routes(c *routev3.RouteConfiguration) (order.Resource, error) {
+// routesOf returns the resource of routes whose hosts are encoded: fields of a message may be in any order.
+func routesOf(c *routev3.RouteConfiguration, hosts [][]byte) (order.Resource, error) {
 	beside := new(routev3.RouteConfiguration)
 	c.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		if f.Number() != hostsField {
@@ -379,14 +393,11 @@ func (e *Encoder) routes(c *routev3.RouteConfiguration) (order.Resource, error) 
 	if err != nil {
 		return order.Resource{}, err
 	}
-	hosts, size := make([][]byte, len(c.GetVirtualHosts())), len(value)
-	for i, host := range c.GetVirtualHosts() {
-		if hosts[i], err = e.hosts.Get(host, func() ([]byte, error) { return encode(host) }); err != nil {
-			return order.Resource{}, err
-		}
-		size += protowire.SizeTag(hostsField) + protowire.SizeBytes(len(hosts[i]))
+	size := 0
+	for _, is := range hosts {
+		size += protowire.SizeTag(hostsField) + protowire.SizeBytes(len(is))
 	}
-	value = slices.Grow(value, size-len(value))
+	value = slices.Grow(value, size)
 	for _, is := range hosts {
 		value = protowire.AppendBytes(protowire.AppendTag(value, hostsField, protowire.BytesType), is)
 	}

@@ -51,7 +51,9 @@ type Maker struct {
 	hosts    memo.Memo[hostsKey, []*routev3.VirtualHost]
 	clusters memo.Memo[plan.Cluster, *clusterv3.Cluster]
 	managers memo.Memo[string, *anypb.Any] // by the name of their routes
+	others   memo.Memo[string, *routev3.VirtualHost]
 	routes   memo.Memo[*plan.Host, []objects.Object]
+	made     map[string]*routev3.RouteConfiguration // the last time, by name
 }
 
 type hostsKey struct {
@@ -65,7 +67,8 @@ func (m *Maker) Of(p *plan.Plan, o Options) (*Resources, error) {
 	defer m.hosts.Round()
 	defer m.clusters.Round()
 	defer m.managers.Round()
-	return t.of(p, o, parts{
+	defer m.others.Round()
+	r, err := t.of(p, o, parts{
 		hosts: func(l *plan.Listener) ([]*routev3.VirtualHost, error) {
 			return m.hosts.Get(hostsKey{&l.Hosts[0], p.Silence}, func() ([]*routev3.VirtualHost, error) { return t.hostsOf(l) })
 		},
@@ -75,7 +78,23 @@ func (m *Maker) Of(p *plan.Plan, o Options) (*Resources, error) {
 		manager: func(routes string) (*anypb.Any, error) {
 			return m.managers.Get(routes, func() (*anypb.Any, error) { return t.managerOf(routes, o) })
 		},
+		misdirected: func(domain string) *routev3.VirtualHost {
+			is, _ := m.others.Get(domain, func() (*routev3.VirtualHost, error) { return misdirected(domain), nil })
+			return is
+		},
 	})
+	if err != nil {
+		return nil, err
+	}
+	made := make(map[string]*routev3.RouteConfiguration, len(r.Routes))
+	for i, is := range r.Routes {
+		if was := m.made[is.GetName()]; slices.Equal(was.GetVirtualHosts(), is.GetVirtualHosts()) && was != nil {
+			r.Routes[i] = was
+		}
+		made[is.GetName()] = r.Routes[i]
+	}
+	m.made = made
+	return r, nil
 }
 
 // Of returns what the Envoys of a plan are given.
@@ -89,6 +108,8 @@ type parts struct {
 	hosts   func(*plan.Listener) ([]*routev3.VirtualHost, error)
 	cluster func(*plan.Cluster) (*clusterv3.Cluster, error)
 	manager func(routes string) (*anypb.Any, error)
+	// misdirected is what answers requests to a domain that is another listener's.
+	misdirected func(domain string) *routev3.VirtualHost
 }
 
 func (t *Template) parts(o Options) parts {
@@ -96,6 +117,7 @@ func (t *Template) parts(o Options) parts {
 		t.hostsOf,
 		func(c *plan.Cluster) (*clusterv3.Cluster, error) { return t.clusterOf(c, o) },
 		func(routes string) (*anypb.Any, error) { return t.managerOf(routes, o) },
+		misdirected,
 	}
 }
 
@@ -107,7 +129,7 @@ func (t *Template) of(p *plan.Plan, o Options, from parts) (*Resources, error) {
 		if err != nil {
 			return nil, fmt.Errorf("port %d: %w", port.Number, err)
 		}
-		routes, err := routesOf(port, from.hosts)
+		routes, err := routesOf(port, from)
 		if err != nil {
 			return nil, fmt.Errorf("port %d: %w", port.Number, err)
 		}
@@ -322,16 +344,16 @@ func (t *Template) serviceCluster(c *plan.Cluster, o Options) *clusterv3.Cluster
 }
 
 // routesOf returns the routes of a port: over TLS those of each listener by itself, else all as one.
-func routesOf(port *plan.Port, hostsOf func(*plan.Listener) ([]*routev3.VirtualHost, error)) (all []*routev3.RouteConfiguration, err error) {
+func routesOf(port *plan.Port, from parts) (all []*routev3.RouteConfiguration, err error) {
 	for i := range port.Listeners {
 		l := &port.Listeners[i]
-		hosts, err := hostsOf(l)
+		hosts, err := from.hosts(l)
 		if err != nil {
 			return nil, err
 		}
 		switch {
 		case overTLS(port):
-			hosts = slices.Concat(hosts, misdirected(port, l))
+			hosts = slices.Concat(hosts, others(port, l, from))
 		case i > 0:
 			all[0].VirtualHosts = append(all[0].VirtualHosts, hosts...)
 			continue
@@ -364,23 +386,27 @@ func (t *Template) hostsOf(l *plan.Listener) (all []*routev3.VirtualHost, err er
 	return all, nil
 }
 
-// misdirected answers 421 to requests over a listener's connections that are another's: browsers send them where they think that a
-// certificate is for both (RFC 9110, section 15.5.20).
-func misdirected(port *plan.Port, l *plan.Listener) (all []*routev3.VirtualHost) {
+// others are the hosts of the other listeners of a port, for requests over a listener's connections.
+func others(port *plan.Port, l *plan.Listener, from parts) (all []*routev3.VirtualHost) {
 	for i := range port.Listeners {
 		other := &port.Listeners[i]
-		if slices.ContainsFunc(l.Hosts, func(h plan.Host) bool { return h.Domain == other.Hostname }) {
-			continue
+		if !slices.ContainsFunc(l.Hosts, func(h plan.Host) bool { return h.Domain == other.Hostname }) {
+			all = append(all, from.misdirected(domain(other.Hostname)))
 		}
-		all = append(all, &routev3.VirtualHost{
-			Name: "another listener's " + domain(other.Hostname), Domains: []string{domain(other.Hostname)},
-			Routes: []*routev3.Route{{
-				Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
-				Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 421}},
-			}},
-		})
 	}
 	return all
+}
+
+// misdirected answers 421 to requests over a listener's connections that are another's: browsers send them where they think that a
+// certificate is for both (RFC 9110, section 15.5.20).
+func misdirected(domain string) *routev3.VirtualHost {
+	return &routev3.VirtualHost{
+		Name: "another listener's " + domain, Domains: []string{domain},
+		Routes: []*routev3.Route{{
+			Match:  &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+			Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 421}},
+		}},
+	}
 }
 
 func domain(pattern string) string {

@@ -59,7 +59,7 @@ func routesIn(hosts []plan.Host) (all []objects.Object) {
 func (t *Template) Trial(p *plan.Plan, routes string, o Options) (*Resources, error) {
 	for i := range p.Ports {
 		port := &p.Ports[i]
-		all, err := routesOf(port, t.hostsOf)
+		all, err := routesOf(port, t.parts(o))
 		if err != nil {
 			return nil, fmt.Errorf("port %d: %w", port.Number, err)
 		}
