@@ -1,4 +1,4 @@
-// Command bench is what Headgate is tried with: a simulated engine, the quickstart that runs the whole on this machine, and a
+// Command bench is what Headgate is tried with: a simulated engine and fleet, the quickstart that runs the whole on this machine, and a
 // real Kubernetes there. What serves requests needs none of it.
 //
 //	bench --help            lists the commands
@@ -17,6 +17,7 @@ import (
 
 	"github.com/headgate/headgate/bench/cluster"
 	"github.com/headgate/headgate/bench/conformance"
+	"github.com/headgate/headgate/bench/fleet"
 	"github.com/headgate/headgate/bench/quickstart"
 	"github.com/headgate/headgate/bench/runtime"
 	"github.com/headgate/headgate/bench/simulated"
@@ -34,6 +35,7 @@ type command struct {
 
 var commands = []command{
 	{"engine", "run a simulated engine: vLLM, SGLang, or a model runtime", serveEngine},
+	{"fleet", "roll a simulated fleet on, and judge by what policy requests are sent", fleet.Command},
 	{"quickstart", "run Envoy, extproc, control and simulated engines on this machine", quickstart.Command},
 	{"cluster", "run a real Kubernetes on this machine, with images of Headgate", cluster.Command},
 	{"conformance", "run Gateway API's conformance suite on that Kubernetes", conformance.Command},

@@ -2,8 +2,8 @@ package fleet
 
 import (
 	"sync"
-	"sync/atomic"
 
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/pick"
 )
 
@@ -12,35 +12,11 @@ type InFlight struct {
 	fleet *Fleet
 
 	mu    sync.Mutex // guards the following
-	at    counts
+	at    belief.Counts
 	ended bool
 	// address is where the request is counted.
 	address, model string
 	base           bool
-}
-
-// counts are the counters of one model at one endpoint.
-type counts struct {
-	endpoint *atomic.Int64
-	model    *pick.Count
-	adapters *atomic.Int64 // nil for a model that needs no slot
-}
-
-func (c counts) add() {
-	c.endpoint.Add(1)
-	if c.model.Add(1) == 1 && c.adapters != nil {
-		c.adapters.Add(1)
-	}
-}
-
-// remove returns whether it was the last of a copy to which no more come.
-func (c counts) remove() (drained bool) {
-	last := c.model.Add(-1) == 0
-	if last && c.adapters != nil {
-		c.adapters.Add(-1)
-	}
-	c.endpoint.Add(-1)
-	return last && c.model.Closed.Load()
 }
 
 // gone tells control of a copy that is drained.
@@ -53,17 +29,12 @@ func (f *Fleet) gone(drained bool) {
 // Begin counts a request where a decision sends it. It returns nil where no request may begin any more: a newer view than
 // that of the decision is in force, and says so.
 func (f *Fleet) Begin(d pick.Decision) *InFlight {
-	at := counts{endpoint: d.Endpoint.InFlight, model: d.Copy.InFlight}
-	if !d.Copy.Base {
-		at.adapters = d.Endpoint.Adapters
-	}
-	at.add()
-	if at.model.Closed.Load() {
-		f.gone(at.remove())
+	at := belief.CountsOf(d)
+	begun, drained := at.Begin(f.Now())
+	if !begun {
+		f.gone(drained)
 		return nil
 	}
-	at.model.Began.Add(1)
-	at.model.Last.Store(f.Now().UnixNano())
 	return &InFlight{fleet: f, at: at, address: d.Endpoint.Address, model: d.Copy.Model, base: d.Copy.Base}
 }
 
@@ -76,7 +47,7 @@ func (i *InFlight) End() {
 	defer i.mu.Unlock()
 	if !i.ended {
 		i.ended = true
-		i.fleet.gone(i.at.remove())
+		i.fleet.gone(i.at.End())
 	}
 }
 
@@ -93,16 +64,12 @@ func (f *Fleet) Moved(i *InFlight, address string) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	all, adapters, of := f.state.Counts(address, i.model)
-	if all == nil {
+	to, known := f.state.Counts(address, i.model, i.base)
+	if !known {
 		return
 	}
-	to := counts{endpoint: all, model: of}
-	if !i.base {
-		to.adapters = adapters
-	}
-	to.add() // first: at no moment it is in flight nowhere
-	f.gone(i.at.remove())
+	to.Add() // first: at no moment it is in flight nowhere
+	f.gone(i.at.End())
 	i.at, i.address = to, address
 }
 

@@ -116,6 +116,16 @@ func (p Profile) Validate() error {
 	return errors.Join(faults...)
 }
 
+// Times returns the profile of an engine all of whose times are so many times as long.
+func (p Profile) Times(factor float64) Profile {
+	for _, seconds := range []*float64{
+		&p.Prefill.Base, &p.Prefill.PerToken, &p.Decode.Base, &p.Decode.PerSequence, &p.Decode.PerKVToken, &p.Load.Mean, &p.Load.StdDev, &p.Slot.Mean, &p.Slot.StdDev,
+	} {
+		*seconds *= factor
+	}
+	return p
+}
+
 // PrefillTime predicts the seconds to compute uncached prompt tokens, alone on the engine.
 func (p Profile) PrefillTime(uncached int) float64 {
 	return p.Prefill.Base + p.Prefill.PerToken*float64(uncached)

@@ -70,3 +70,25 @@ func TestAFaultyProfileIsRefusedByField(t *testing.T) {
 		}
 	}
 }
+
+// An engine that is half as fast takes twice as long, whatever it does.
+func TestTimes(t *testing.T) {
+	p := parseFile(t, "llama-2-70b-a100x4.yaml")
+	twice := p.Times(2)
+	for _, pair := range [][2]float64{
+		{twice.PrefillTime(1000), 2 * p.PrefillTime(1000)},
+		{twice.StepTime(0, 8, 4000), 2 * p.StepTime(0, 8, 4000)},
+		{twice.StepTime(100, 8, 4000), 2 * p.StepTime(100, 8, 4000)},
+		{twice.Load.Mean, 2 * p.Load.Mean},
+		{twice.Load.StdDev, 2 * p.Load.StdDev},
+		{twice.Slot.Mean, 2 * p.Slot.Mean},
+		{twice.Slot.StdDev, 2 * p.Slot.StdDev},
+	} {
+		if math.Abs(pair[0]-pair[1]) > 1e-12 || pair[0] == 0 {
+			t.Errorf("a time is %g, want %g", pair[0], pair[1])
+		}
+	}
+	if twice.Limits != p.Limits || p.Times(1) != p {
+		t.Error("the limits are others, or once as long is not as long")
+	}
+}

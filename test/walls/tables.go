@@ -24,7 +24,7 @@ var pure = []string{
 	"extproc/openai", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/belief", "extproc/outcome",
 	"control/place/decide", "control/attach/plan", "control/attach/services", "control/attach/status", "control/attach/envoy", "control/attach/order",
 	"control/attach/blame", "control/attach/memo", "control/pods/gateway",
-	"internal/attach", "internal/engine", "internal/objects", "internal/profile", "internal/sim",
+	"internal/attach", "internal/engine", "internal/event", "internal/objects", "internal/profile", "internal/sim",
 }
 
 // impureStd are the packages of the standard library that a pure room may not import, with what is let through.
@@ -113,6 +113,7 @@ const trying = "bench"
 
 // reserved are rooms of internal that one program reaches, or none, and why they stand there all the same.
 var reserved = []struct{ room, why string }{
+	{"internal/event", "what place and the planner decide is to be tried by simulation, as what pick decides is"},
 	{"internal/profile", "pick may come to choose by how long an engine will take, and the planner of what to load too"},
 	{"internal/sim", "a planner may come to try what it plans on the step model of an engine"},
 }
@@ -164,7 +165,7 @@ var houses = [][]floor{
 		{[]string{"bench", "bench/e2e", "bench/cluster/e2e", "bench/cluster/pause"}, "programs, and tests of whole programs"},
 		{[]string{"bench/conformance"}, "the tests of others, on the cluster"},
 		{
-			[]string{"bench/quickstart", "bench/cluster", "bench/runtime"},
+			[]string{"bench/quickstart", "bench/cluster", "bench/runtime", "bench/fleet"},
 			"what people start; a simulated model runtime is a simulated engine behind another interface",
 		},
 		{[]string{"bench/rig", "bench/image"}, "how programs are run: as processes, and in images"},
@@ -180,7 +181,7 @@ var houses = [][]floor{
 		{[]string{"internal/objects/kinds"}, "which kinds there are, for a folder and an API server both"},
 		{[]string{"internal/objects", "internal/sim"}, "the World, the model of an engine"},
 		{
-			[]string{"internal/engine", "internal/profile", "internal/listen", "internal/reach", "internal/version"},
+			[]string{"internal/engine", "internal/event", "internal/profile", "internal/listen", "internal/reach", "internal/version"},
 			"each knows only its own matter",
 		},
 	},
@@ -222,6 +223,7 @@ var namesakes = []struct {
 }{
 	{"serve", []string{"control/serve", "extproc/serve"}, "each is where its program listens, and neither is seen beside the other"},
 	{"meter", []string{"control/meter", "extproc/meter"}, "each is what its program says of itself, and neither is seen beside the other"},
+	{"fleet", []string{"bench/fleet", "extproc/fleet"}, "the one is endpoints that are simulated, the other what is believed of endpoints"},
 	{"envoy", []string{"bench/envoy", "control/attach/envoy"}, "the one runs Envoys, the other says what they are given"},
 	{"e2e", []string{"bench/cluster/e2e", "bench/e2e"}, "only tests, which nobody imports"},
 }

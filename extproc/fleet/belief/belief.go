@@ -231,16 +231,6 @@ func (e *endpoint) count(model string) *pick.Count {
 	return c
 }
 
-// Counts are the counters of an endpoint: of all our requests in flight there, of its adapters that have any, and of those for a
-// model. They are nil where the endpoint is not known.
-func (s *State) Counts(address, model string) (all, adapters *atomic.Int64, of *pick.Count) {
-	e := s.endpoints[address]
-	if e == nil {
-		return nil, nil, nil
-	}
-	return &e.inFlight, &e.adapters, e.count(model)
-}
-
 // open is count for a model that requests may begin for.
 func (e *endpoint) open(model string) *pick.Count {
 	c := e.count(model)

@@ -1,0 +1,226 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/headgate/headgate/bench/simulated"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/profile"
+)
+
+const usage = `Rolls a whole fleet on, as fast as it can, and judges by which policy requests are sent to endpoints. Nothing is
+served: pickers, engines and clients are simulated, by extproc's own rules and the step model of bench engine. Equal
+flags give equal figures.
+
+Of each policy it prints
+  TTFT       the time to the first token: its median and 99th percentile
+  per token  the 99th percentile of the mean time of each token after the first
+  kept       the share of requests that kept both objectives
+  hits       the share of prompt tokens that a prefix cache held
+  loads/min  how often adapters were brought into slots
+  goodput    with --goodput, the highest rate at which enough requests kept both objectives: the median of the seeds,
+             and the lowest and highest
+The first tenth of the requests is not measured: caches are cold.
+
+Usage:
+
+  bench fleet [flags]
+
+Examples:
+
+  bench fleet
+  bench fleet --workload adapters --rate 12 --pickers 3
+  bench fleet --workload prefixes --policy proposal,leastRequest --goodput --seeds 5
+
+Flags:
+
+`
+
+// policies by name, in the order in which they are listed.
+var policies = []struct {
+	name   string
+	policy Policy
+}{
+	{"proposal", Headgate(pick.Proposal)},
+	{"leastRequest", Headgate(pick.LeastRequest)},
+	{"roundRobin", Headgate(pick.RoundRobin)},
+	{"random", Headgate(pick.Random)},
+}
+
+// workloads that need no trace.
+func workloads() []Workload {
+	return []Workload{Adapters(200, Conversation()), Prefixes(128, 2048, Conversation()), Plain(Conversation())}
+}
+
+// Command is the program "bench fleet". Asked for help it prints that and returns nil.
+func Command(ctx context.Context, args []string) error {
+	return command(ctx, args, os.Stdout, os.Stderr)
+}
+
+// config is what the command line says.
+type config struct {
+	Fleet
+	workload Workload
+	policies []string
+	rate     float64
+	requests int
+	seeds    int
+	goodput  bool
+}
+
+func command(ctx context.Context, args []string, out, progress io.Writer) error {
+	c, err := parseFlags(args, out)
+	if errors.Is(err, pflag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("fleet: %w", err)
+	}
+	fmt.Fprintf(out, "%s: %s\n%d endpoints of %s; %d pickers, a look each %v\n", c.workload.Name, c.workload.About, c.Endpoints, c.Profile.Name, c.Pickers, seconds(c.Looks))
+	fmt.Fprintf(out, "%d requests of each of %d seeds, at %g a second\n\n", c.requests, c.seeds, c.rate)
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	head := "policy\tTTFT p50\tp99\tper token p99\tkept\thits\tloads/min\t"
+	if c.goodput {
+		head += "goodput\tlowest\thighest\t"
+	}
+	fmt.Fprintln(table, head)
+	for _, name := range c.policies {
+		if err := c.row(ctx, table, progress, name); err != nil {
+			return fmt.Errorf("fleet: %s: %w", name, err)
+		}
+	}
+	return table.Flush()
+}
+
+// row prints the figures of a policy: of each the median of the seeds.
+func (c config) row(ctx context.Context, table, progress io.Writer, name string) error {
+	var all []Figures
+	var goodputs []float64
+	began, tokens := time.Now(), 0
+	for seed := range uint64(c.seeds) {
+		figures := func(rate float64) (Figures, error) {
+			if ctx.Err() != nil {
+				return Figures{}, ctx.Err()
+			}
+			o, err := c.Run(seed, c.workload.Requests(seed, rate, c.requests), policyOf(name))
+			tokens += o.Tokens
+			return FiguresOf(o, c.Profile, DefaultObjectives), err
+		}
+		f, err := figures(c.rate)
+		if err != nil {
+			return err
+		}
+		all = append(all, f)
+		if c.goodput {
+			fmt.Fprintf(progress, "%s: goodput of seed %d of %d\n", name, seed+1, c.seeds)
+			g, err := Goodput(c.rate, func(rate float64) (float64, error) {
+				f, err := figures(rate)
+				return f.Kept, err
+			}, DefaultObjectives)
+			if err != nil {
+				return err
+			}
+			goodputs = append(goodputs, g)
+		}
+	}
+	took := time.Since(began)
+	fmt.Fprintf(progress, "%s: %d tokens in %.1f s, %.1f million a second\n", name, tokens, took.Seconds(), float64(tokens)/took.Seconds()/1e6)
+	of := func(field func(Figures) float64) float64 {
+		values := make([]float64, len(all))
+		for i, f := range all {
+			values[i] = field(f)
+		}
+		return quantile(values, 0.5)
+	}
+	fmt.Fprintf(table, "%s\t%.3f s\t%.3f s\t%.0f ms\t%.2f %%\t%.1f %%\t%.1f\t", name,
+		of(func(f Figures) float64 { return f.TTFT50 }), of(func(f Figures) float64 { return f.TTFT99 }), 1000*of(func(f Figures) float64 { return f.PerToken99 }),
+		100*of(func(f Figures) float64 { return f.Kept }), 100*of(func(f Figures) float64 { return f.Hits }), of(func(f Figures) float64 { return f.SlotLoads }))
+	if c.goodput {
+		fmt.Fprintf(table, "%.2f/s\t%.2f\t%.2f\t", quantile(goodputs, 0.5), slices.Min(goodputs), slices.Max(goodputs))
+	}
+	fmt.Fprintln(table)
+	return nil
+}
+
+func policyOf(name string) Policy {
+	for _, p := range policies {
+		if p.name == name {
+			return p.policy
+		}
+	}
+	return nil
+}
+
+// parseFlags reads the command line. Help goes to out.
+func parseFlags(args []string, out io.Writer) (c config, err error) {
+	f := pflag.NewFlagSet("fleet", pflag.ContinueOnError)
+	f.SortFlags = false
+	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
+	var known []string
+	for _, p := range policies {
+		known = append(known, p.name)
+	}
+	all := workloads()
+	var kinds []string
+	for _, w := range all {
+		kinds = append(kinds, w.Name)
+	}
+	workload := f.String("workload", kinds[0], "send this `WORKLOAD`: "+strings.Join(kinds, ", "))
+	f.StringSliceVar(&c.policies, "policy", known, "pick by these `POLICIES`, one after the other: "+strings.Join(known, ", "))
+	f.Float64Var(&c.rate, "rate", 10, "send so many `REQUESTS` a second in the mean")
+	f.IntVar(&c.requests, "requests", 5000, "send so many `REQUESTS`")
+	f.IntVar(&c.seeds, "seeds", 1, "do it for so many `SEEDS`, and take the median of each figure")
+	f.BoolVar(&c.goodput, "goodput", false, "look for the highest rate at which 99 % of the requests keep their objectives: the first token after 1 s and twice what the prompt takes alone, 100 ms a token")
+	f.IntVar(&c.Endpoints, "endpoints", 16, "have so many `ENDPOINTS`")
+	file := f.String("profile", "", "take times and limits of endpoints from this YAML `FILE` (default a 70B model on four A100 GPUs)")
+	f.IntVar(&c.Pickers, "pickers", 1, "have so many `EXTPROCS` send requests")
+	looks := f.Duration("look-interval", 200*time.Millisecond, "have each look at each endpoint after this `TIME`")
+	tells := f.Duration("tell-interval", time.Second, "have them hear of each other's requests after this `TIME`; 0 is never")
+	if err := f.Parse(args); err != nil {
+		return c, err
+	}
+	switch {
+	case f.NArg() > 0:
+		return c, fmt.Errorf("unexpected argument %q; --help explains", f.Arg(0))
+	case c.Endpoints < 1 || c.Pickers < 1 || c.seeds < 1:
+		return c, errors.New("--endpoints, --pickers and --seeds are at least 1")
+	case c.requests < 10:
+		return c, errors.New("--requests is at least 10, of which the first is not measured")
+	case c.rate <= 0:
+		return c, errors.New("--rate is above 0")
+	case *looks < 0 || *tells < 0:
+		return c, errors.New("a time is not negative")
+	}
+	c.Looks, c.Tells = looks.Seconds(), tells.Seconds()
+	for _, name := range c.policies {
+		if policyOf(name) == nil {
+			return c, fmt.Errorf("--policy: there is no %q: use some of %s", name, strings.Join(known, ", "))
+		}
+	}
+	i := slices.Index(kinds, *workload)
+	if i < 0 {
+		return c, fmt.Errorf("--workload: there is no %q: use one of %s", *workload, strings.Join(kinds, ", "))
+	}
+	c.workload, c.Adapters = all[i], all[i].Adapters
+	c.Profile = simulated.DefaultProfile()
+	if *file != "" {
+		text, err := os.ReadFile(*file)
+		if err != nil {
+			return c, fmt.Errorf("--profile: %w", err)
+		}
+		if c.Profile, err = profile.Parse(text); err != nil {
+			return c, fmt.Errorf("--profile %s: %w", *file, err)
+		}
+	}
+	return c, nil
+}

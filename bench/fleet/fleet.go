@@ -1,0 +1,279 @@
+// Package fleet is "bench fleet": it rolls a whole fleet on, as fast as it can, and judges by what policy requests are sent to endpoints.
+// There are no sockets and no clock. Requests come as a workload says; each is sent by a picker, which knows endpoints by looks, as
+// extproc does; each endpoint is the step model of an engine.
+//
+// Equal arguments give equal results.
+package fleet
+
+import (
+	"fmt"
+	"iter"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/event"
+	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/internal/sim"
+)
+
+// Fleet is what requests are sent to, and by whom.
+type Fleet struct {
+	// Profile is of each endpoint, whose times are divided by its speed: 1 for all where Speeds is nil.
+	Profile   profile.Profile
+	Endpoints int
+	Speeds    []float64
+	// Adapters that every endpoint answers to, beside its base model.
+	Adapters []string
+	// Pickers is how many there are; each request comes to one of them by chance.
+	Pickers int
+	// Looks is the time from one look at an endpoint to the next, and Tells from one time that pickers hear of each other's requests to
+	// the next, in seconds; 0 is never.
+	Looks, Tells float64
+}
+
+// Request is one that a client sends.
+type Request struct {
+	// At is when, in seconds.
+	At float64
+	// Adapter is empty for the base model.
+	Adapter string
+	// Prompt is token ids, Output how many tokens the answer has.
+	Prompt []uint32
+	Output int
+}
+
+// Picker sends requests to endpoints, which are numbers from 0 on. Time is in seconds. A Picker that is a [Teller] hears of what others
+// have sent.
+type Picker interface {
+	// Pick says where a request goes. It has been sent there when Pick returns.
+	Pick(now float64, r *Request) (endpoint int)
+	// Saw is told what a look at an endpoint found.
+	Saw(now float64, endpoint int, load engine.Load)
+	// Ended is told that a request has ended that went to an endpoint.
+	Ended(now float64, r *Request, endpoint int)
+}
+
+// Policy makes a picker for a fleet, which has its chances from a seed.
+type Policy func(f Fleet, seed uint64) (Picker, error)
+
+// Teller is a Picker that tells others what it has in flight, and hears what others have.
+type Teller interface {
+	Tell() InFlight
+	Hear(now float64, others []InFlight)
+}
+
+// InFlight is how many requests for each adapter a picker has at each endpoint.
+type InFlight map[At]int64
+
+// At is an adapter at an endpoint.
+type At struct {
+	Endpoint int
+	Adapter  string
+}
+
+// Result is what became of one request, in seconds.
+type Result struct {
+	At, FirstToken, LastToken float64
+	Prompt, Output, Cached    int // tokens
+	Endpoint                  int
+}
+
+// Outcome is what became of all requests, in the order in which they came, and of endpoints.
+type Outcome struct {
+	Results []Result
+	// SlotLoads is how often adapters were brought into slots, and Seconds how long all took.
+	SlotLoads uint64
+	Seconds   float64
+	// Tokens that came out.
+	Tokens int
+}
+
+// run is a Fleet on the way.
+type run struct {
+	Fleet
+	loop      event.Loop
+	random    *rand.Rand
+	endpoints []endpoint
+	pickers   []Picker
+	results   []Result
+	left      int // requests that have not ended
+	arriving  bool
+}
+
+type endpoint struct {
+	*sim.Engine
+	awake  bool // its next step is in the loop
+	flying map[sim.ID]flight
+	active []string
+}
+
+type flight struct {
+	number, picker int
+	r              *Request
+}
+
+// Run has the requests of a workload, in order of time, sent by pickers of a policy.
+func (f Fleet) Run(seed uint64, requests iter.Seq[Request], policy Policy) (Outcome, error) {
+	r := &run{Fleet: f, random: rand.New(rand.NewPCG(seed, seed)), arriving: true} //nolint:gosec // no secret
+	for i := range f.Endpoints {
+		draws := rand.New(rand.NewPCG(seed, uint64(i))) //nolint:gosec // no secret
+		p := f.Profile
+		if f.Speeds != nil {
+			p = p.Times(1 / f.Speeds[i])
+		}
+		e, err := sim.New(p, draws.NormFloat64)
+		if err != nil {
+			return Outcome{}, err
+		}
+		r.endpoints = append(r.endpoints, endpoint{Engine: e, flying: map[sim.ID]flight{}})
+	}
+	for range f.Pickers {
+		p, err := policy(f, r.random.Uint64())
+		if err != nil {
+			return Outcome{}, err
+		}
+		r.pickers = append(r.pickers, p)
+	}
+	r.look()
+	r.tell()
+	next, stop := iter.Pull(requests)
+	defer stop()
+	r.arrive(next)
+	for r.arriving || r.left > 0 {
+		if !r.loop.Step() {
+			return Outcome{}, fmt.Errorf("nothing happens any more, and %d requests have not ended", r.left)
+		}
+	}
+	return r.outcome(), nil
+}
+
+// arrive has the next request come, and after it the one behind.
+func (r *run) arrive(next func() (Request, bool)) {
+	is, ok := next()
+	if r.arriving = ok; ok {
+		r.loop.At(is.At, func() {
+			r.send(&is)
+			r.arrive(next)
+		})
+	}
+}
+
+// send has a picker send a request.
+func (r *run) send(is *Request) {
+	by := 0
+	if len(r.pickers) > 1 {
+		by = r.random.IntN(len(r.pickers))
+	}
+	to := r.pickers[by].Pick(r.loop.Now(), is)
+	number := len(r.results)
+	r.results = append(r.results, Result{At: is.At, Prompt: len(is.Prompt), Output: is.Output, Endpoint: to})
+	e := &r.endpoints[to]
+	id, err := e.Submit(r.loop.Now(), sim.Request{Adapter: is.Adapter, Prompt: is.Prompt, Output: answer(is.Output)})
+	if err != nil { // it can be served by nobody, and is told of as such
+		r.results[number].FirstToken, r.results[number].LastToken = math.Inf(1), math.Inf(1)
+		r.pickers[by].Ended(r.loop.Now(), is, to)
+		return
+	}
+	is.Prompt = nil // the engine has it
+	e.flying[id] = flight{number, by, is}
+	r.left++
+	r.wake(to)
+}
+
+// wake has an endpoint's next step in the loop, if there is one.
+func (r *run) wake(i int) {
+	e := &r.endpoints[i]
+	if e.awake {
+		return
+	}
+	at, ok := e.Next()
+	if !ok {
+		return
+	}
+	e.awake = true
+	r.loop.At(at, func() {
+		e.awake = false
+		for _, ev := range e.Advance(r.loop.Now()) {
+			if ev.Kind != sim.Finished {
+				continue
+			}
+			of := e.flying[ev.ID]
+			delete(e.flying, ev.ID)
+			is := &r.results[of.number]
+			is.FirstToken, is.LastToken, is.Cached = ev.Record.FirstToken, ev.Record.LastToken, ev.Record.Cached
+			r.left--
+			r.pickers[of.picker].Ended(r.loop.Now(), of.r, i)
+		}
+		r.wake(i)
+	})
+}
+
+// look has every picker look at every endpoint, again and again, each at moments of its own.
+func (r *run) look() {
+	for _, p := range r.pickers {
+		for i := range r.endpoints {
+			p.Saw(0, i, r.load(i)) // of the start
+			if r.Looks > 0 {
+				r.loop.Every(r.random.Float64()*r.Looks, r.Looks, func() bool {
+					p.Saw(r.loop.Now(), i, r.load(i))
+					return r.arriving || r.left > 0
+				})
+			}
+		}
+	}
+}
+
+// load is what a look at an endpoint finds.
+func (r *run) load(i int) engine.Load {
+	e := &r.endpoints[i]
+	c := e.Counts()
+	e.active = e.Active(e.active[:0])
+	return engine.Load{
+		Kind: engine.VLLM, Running: engine.Known(float64(c.Running)), Waiting: engine.Known(float64(c.Waiting)), KVUsage: engine.Known(c.KVUsage),
+		MaxAdapters: engine.Known(float64(r.Profile.Limits.GPUAdapters)), Active: slices.Clone(e.active),
+	}
+}
+
+// tell has pickers tell each other what they have in flight, again and again.
+func (r *run) tell() {
+	if r.Tells <= 0 || len(r.pickers) < 2 {
+		return
+	}
+	r.loop.Every(r.Tells, r.Tells, func() bool {
+		told := make([]InFlight, len(r.pickers))
+		for i, p := range r.pickers {
+			if t, ok := p.(Teller); ok {
+				told[i] = t.Tell()
+			}
+		}
+		for i, p := range r.pickers {
+			if t, ok := p.(Teller); ok {
+				t.Hear(r.loop.Now(), slices.Concat(told[:i], told[i+1:]))
+			}
+		}
+		return r.arriving || r.left > 0
+	})
+}
+
+func (r *run) outcome() Outcome {
+	o := Outcome{Results: r.results, Seconds: r.loop.Now()}
+	for i := range r.endpoints {
+		o.SlotLoads += r.endpoints[i].Counts().SlotLoads
+	}
+	for _, is := range r.results {
+		o.Tokens += is.Output
+	}
+	return o
+}
+
+// answer is the tokens of an answer. What they are matters to nobody.
+func answer(n int) []uint32 {
+	if n > len(answers) {
+		return make([]uint32, n)
+	}
+	return answers[:n]
+}
+
+var answers = make([]uint32, 1<<16)

@@ -1,0 +1,256 @@
+package fleet
+
+import (
+	"errors"
+	"iter"
+	"math"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/headgate/headgate/bench/simulated"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/sim"
+)
+
+func four() Fleet {
+	return Fleet{Profile: simulated.DefaultProfile(), Endpoints: 4, Pickers: 1, Looks: 0.2, Tells: 1}
+}
+
+func outcome(t *testing.T, f Fleet, seed uint64, requests iter.Seq[Request], p Policy) Outcome {
+	t.Helper()
+	o, err := f.Run(seed, requests, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// to sends everything to one endpoint, and notes what it is told.
+type to struct {
+	endpoint     int
+	looks        []float64
+	sent, ended  int
+	waiting, ran float64
+}
+
+func (p *to) Pick(float64, *Request) int { p.sent++; return p.endpoint }
+func (p *to) Saw(now float64, endpoint int, load engine.Load) {
+	if endpoint == p.endpoint {
+		p.looks = append(p.looks, now)
+		p.waiting, p.ran = max(p.waiting, load.Waiting.Or(0)), max(p.ran, load.Running.Or(0))
+	}
+}
+
+func (p *to) Ended(_ float64, r *Request, endpoint int) {
+	if endpoint == p.endpoint && r != nil {
+		p.ended++
+	}
+}
+
+// A fleet of which one endpoint gets everything is that engine: the step model by itself says the same.
+func TestAFleetIsItsEngines(t *testing.T) {
+	f := four()
+	w := Adapters(10, Conversation())
+	f.Adapters = w.Adapters
+	f.Profile.Load.StdDev, f.Profile.Slot.StdDev = 0, 0
+	p := &to{endpoint: 2}
+	got := outcome(t, f, 7, w.Requests(3, 3, 300), func(Fleet, uint64) (Picker, error) { return p, nil })
+	e, err := sim.New(f.Profile, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	records := make(map[sim.ID]sim.Record)
+	advance := func(until float64) {
+		for {
+			at, ok := e.Next()
+			if !ok || at >= until {
+				return
+			}
+			for _, ev := range e.Advance(at) {
+				if ev.Kind == sim.Finished {
+					records[ev.ID] = ev.Record
+				}
+			}
+		}
+	}
+	var ids []sim.ID
+	for r := range w.Requests(3, 3, 300) {
+		advance(r.At)
+		id, err := e.Submit(r.At, sim.Request{Adapter: r.Adapter, Prompt: r.Prompt, Output: make([]uint32, r.Output)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	advance(math.Inf(1))
+	for i, is := range got.Results {
+		want := records[ids[i]]
+		if is.At != want.Arrived || is.FirstToken != want.FirstToken || is.LastToken != want.LastToken || is.Cached != want.Cached || is.Endpoint != 2 {
+			t.Fatalf("request %d: %+v, want %+v", i, is, want)
+		}
+	}
+	if p.sent != 300 || p.ended != 300 {
+		t.Errorf("%d were sent and %d have ended, want 300", p.sent, p.ended)
+	}
+	if c := e.Counts(); got.SlotLoads != c.SlotLoads || c.SlotLoads == 0 {
+		t.Errorf("there were %d loads of slots, want %d", got.SlotLoads, c.SlotLoads)
+	}
+	if p.ran == 0 || len(p.looks) < int(got.Seconds/0.2) || p.looks[1] > 0.2 || math.Abs(p.looks[2]-p.looks[1]-0.2) > 1e-9 {
+		t.Errorf("looks were at %v…, and saw at most %g running", p.looks[:3], p.ran)
+	}
+}
+
+// Equal arguments give equal results, and other seeds others.
+func TestRunsAreRepeatable(t *testing.T) {
+	f := four()
+	f.Pickers = 3
+	w := Adapters(50, Conversation())
+	f.Adapters = w.Adapters
+	for _, rule := range []pick.Rule{pick.Proposal, pick.Random} {
+		first := outcome(t, f, 1, w.Requests(1, 5, 400), Headgate(rule))
+		if again := outcome(t, f, 1, w.Requests(1, 5, 400), Headgate(rule)); !reflect.DeepEqual(first, again) {
+			t.Errorf("%v: a second run gives something else", rule)
+		}
+		if other := outcome(t, f, 2, w.Requests(1, 5, 400), Headgate(rule)); reflect.DeepEqual(first, other) {
+			t.Errorf("%v: another seed gives the same", rule)
+		}
+	}
+}
+
+// What policies are for shows: packing adapters spares loads of slots, and who looks at queues has shorter ones than who does not.
+func TestPoliciesDoWhatTheyAreFor(t *testing.T) {
+	f := four()
+	w := Adapters(50, Conversation())
+	f.Adapters = w.Adapters
+	of := func(w Workload, rate float64, rule pick.Rule) Figures {
+		return FiguresOf(outcome(t, f, 1, w.Requests(1, rate, 1500), Headgate(rule)), f.Profile, DefaultObjectives)
+	}
+	packed, anywhere := of(w, 2, pick.Proposal), of(w, 2, pick.Random)
+	if packed.SlotLoads > 0.8*anywhere.SlotLoads {
+		t.Errorf("proposal has %.0f loads of slots in a minute, by chance there are %.0f", packed.SlotLoads, anywhere.SlotLoads)
+	}
+	plain := Plain(Conversation())
+	least, random := of(plain, 9, pick.LeastRequest), of(plain, 9, pick.Random)
+	if least.TTFT99 > random.TTFT99 || least.Kept < random.Kept {
+		t.Errorf("least requests: %+v, by chance %+v", least, random)
+	}
+}
+
+// A prefix that an endpoint has is found there, and a slower endpoint is slower.
+func TestPrefixesAndSpeeds(t *testing.T) {
+	f := four()
+	w := Prefixes(4, 2048, Lengths{{100, 10}})
+	o := outcome(t, f, 1, w.Requests(1, 1, 200), Headgate(pick.RoundRobin))
+	if hits := FiguresOf(o, f.Profile, DefaultObjectives).Hits; hits < 0.9 {
+		t.Errorf("%.2f of the prompts were found", hits)
+	}
+	f.Speeds = []float64{1, 0.5, 1, 1}
+	o = outcome(t, f, 1, w.Requests(1, 1, 200), Headgate(pick.RoundRobin))
+	var took [4][]float64
+	for _, r := range o.Results {
+		took[r.Endpoint] = append(took[r.Endpoint], r.LastToken-r.At)
+	}
+	fast, slow := quantile(took[0], 0.5), quantile(took[1], 0.5)
+	if slow < 1.9*fast || slow > 2.2*fast {
+		t.Errorf("a request takes %.3f s at half speed, %.3f s elsewhere", slow, fast)
+	}
+}
+
+// Pickers that tell each other know of each other's requests for adapters.
+func TestPickersTell(t *testing.T) {
+	f := four()
+	f.Pickers, f.Tells, f.Looks, f.Adapters = 2, 0.5, 0, []string{"a"}
+	requests := func(yield func(Request) bool) {
+		for i := range 20 {
+			if !yield(Request{At: float64(i), Adapter: "a", Prompt: []uint32{uint32(i)}, Output: 2000}) {
+				return
+			}
+		}
+	}
+	for tells, want := range map[float64]int{0.5: 1, 0: 2} {
+		f.Tells = tells
+		used := make(map[int]bool)
+		for _, r := range outcome(t, f, 3, requests, Headgate(pick.Proposal)).Results {
+			used[r.Endpoint] = true
+		}
+		if len(used) != want {
+			t.Errorf("told every %g s: one adapter is at %d endpoints, want %d", tells, len(used), want)
+		}
+	}
+}
+
+// A request that no endpoint can serve is told of, and holds nobody up.
+func TestARequestThatFitsNowhere(t *testing.T) {
+	f := four()
+	requests := slices.Values([]Request{{At: 0, Prompt: make([]uint32, 1<<20), Output: 1}, {At: 1, Prompt: make([]uint32, 10), Output: 1}})
+	o := outcome(t, f, 1, requests, Headgate(pick.LeastRequest))
+	if !math.IsInf(o.Results[0].FirstToken, 1) || math.IsInf(o.Results[1].FirstToken, 1) || o.Results[1].FirstToken == 0 {
+		t.Errorf("the results are %+v", o.Results)
+	}
+}
+
+func TestFigures(t *testing.T) {
+	p := simulated.DefaultProfile()
+	var o Outcome
+	for i := range 110 {
+		r := Result{At: 1, FirstToken: 1 + float64(i-9)/100, Prompt: 100, Output: 11, Cached: 25}
+		if i < 10 {
+			r.FirstToken = 1000 // while it warms up
+		}
+		r.LastToken = r.FirstToken + 0.5
+		o.Results = append(o.Results, r)
+	}
+	o.Results = append(o.Results, Result{At: 1, FirstToken: 10, LastToken: 12, Output: 11, Prompt: 100, Cached: 25})
+	o.SlotLoads, o.Seconds = 30, 120
+	got := FiguresOf(o, p, DefaultObjectives)
+	want := Figures{TTFT50: 0.51, TTFT99: 1.0, PerToken99: 0.05, Kept: 0.99, Hits: 0.25, SlotLoads: 15}
+	for _, pair := range [][2]float64{{got.TTFT50, want.TTFT50}, {got.TTFT99, want.TTFT99}, {got.PerToken99, want.PerToken99}, {got.Kept, want.Kept}, {got.Hits, want.Hits}, {got.SlotLoads, want.SlotLoads}} {
+		if math.Abs(pair[0]-pair[1]) > 1e-9 {
+			t.Errorf("figures are %+v, want %+v", got, want)
+			break
+		}
+	}
+}
+
+func TestKeeps(t *testing.T) {
+	p := simulated.DefaultProfile()
+	limit := 1 + 2*p.PrefillTime(1000)
+	for _, test := range []struct {
+		ttft, perToken float64
+		output         int
+		kept           bool
+	}{{limit - 0.01, 0.1, 2, true}, {limit + 0.01, 0.05, 2, false}, {0.1, 0.11, 5, false}, {0.1, 0.09, 5, true}, {0.1, 5, 1, true}} {
+		r := Result{At: 5, FirstToken: 5 + test.ttft, Prompt: 1000, Output: test.output}
+		r.LastToken = r.FirstToken + test.perToken*float64(test.output-1)
+		if test.output == 1 {
+			r.LastToken += test.perToken // nobody asks
+		}
+		if got := DefaultObjectives.keeps(p, r); got != test.kept {
+			t.Errorf("%+v: kept is %v", test, got)
+		}
+	}
+}
+
+func TestGoodput(t *testing.T) {
+	for _, edge := range []float64{0.3, 1, 7, 1000} {
+		asked := 0
+		got, err := Goodput(8, func(rate float64) (float64, error) {
+			asked++
+			if rate <= edge {
+				return 0.995, nil
+			}
+			return 0.98, nil
+		}, DefaultObjectives)
+		if err != nil || got > edge || got < edge/1.011 || asked > 25 {
+			t.Errorf("%g is found as %g, after %d runs, %v", edge, got, asked, err)
+		}
+	}
+	if got, err := Goodput(8, func(float64) (float64, error) { return 0, nil }, DefaultObjectives); got != 0 || err != nil {
+		t.Errorf("where nothing is kept there is %g, %v", got, err)
+	}
+	if _, err := Goodput(8, func(float64) (float64, error) { return 0, errors.New("no") }, DefaultObjectives); err == nil {
+		t.Error("a run that fails is no error")
+	}
+}

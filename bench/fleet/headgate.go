@@ -1,0 +1,112 @@
+package fleet
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/settings"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// baseModel is the base model of every endpoint.
+const baseModel = "base"
+
+// Headgate is extproc's own policy of a rule: the state of its fleet, and its pick.
+func Headgate(rule pick.Rule) Policy {
+	return func(f Fleet, seed uint64) (Picker, error) {
+		h := &headgate{
+			random: rand.New(rand.NewPCG(seed, 1)), policy: settings.Default().Policy, //nolint:gosec // no secret
+			numbers: make(map[string]int), flying: make(map[*Request]belief.Counts),
+		}
+		h.policy.Rule = rule
+		for i := range f.Endpoints {
+			h.addresses = append(h.addresses, fmt.Sprintf("127.1.%d.%d:8000", i/250, 1+i%250))
+			h.numbers[h.addresses[i]] = i
+		}
+		s := settings.Default()
+		if f.Looks > 0 {
+			s.Stale, s.Lost = max(s.Stale, 5*seconds(f.Looks)), max(s.Lost, 50*seconds(f.Looks))
+		}
+		h.state = belief.New(belief.Config{Settings: s})
+		h.state.SetWorld(objects.Build(objects.Endpoints(h.addresses)))
+		for _, address := range h.addresses {
+			h.state.Lists(h.state.Look(address, at(0)), engine.Models{Base: []string{baseModel}, Adapters: f.Adapters})
+		}
+		return h, nil
+	}
+}
+
+// headgate is one extproc.
+type headgate struct {
+	random    *rand.Rand
+	policy    pick.Policy
+	addresses []string
+	numbers   map[string]int // of addresses
+	state     *belief.State
+	view      *belief.View
+	flying    map[*Request]belief.Counts
+	turn      uint64
+	heard     map[belief.CopyKey]bool // of which others have told
+}
+
+// at is a moment of the simulation.
+func at(now float64) time.Time { return time.Unix(1_000_000_000, 0).Add(seconds(now)) }
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+func (h *headgate) Pick(now float64, r *Request) int {
+	if h.view == nil || h.state.Changed() {
+		h.view, _ = h.state.View(at(now))
+		h.state.Seal()
+	}
+	asked := pick.Request{Pool: objects.EndpointsPool.String(), Model: r.Adapter, Turn: h.turn, Random: h.random.Uint64()}
+	if r.Adapter == "" {
+		asked.Model, asked.Base = baseModel, true
+	}
+	h.turn++
+	picks, err := pick.Pick(h.policy, h.view.Snapshot, asked, make([]pick.Decision, 1))
+	if err != nil {
+		panic(fmt.Sprintf("fleet: every endpoint answers to every model, and %v", err))
+	}
+	c := belief.CountsOf(picks[0])
+	c.Begin(at(now))
+	h.flying[r] = c
+	return h.numbers[picks[0].Endpoint.Address]
+}
+
+func (h *headgate) Saw(now float64, endpoint int, load engine.Load) {
+	h.state.Saw(h.state.Look(h.addresses[endpoint], at(now)), load)
+}
+
+func (h *headgate) Ended(_ float64, r *Request, _ int) {
+	h.flying[r].End()
+	delete(h.flying, r)
+}
+
+func (h *headgate) Tell() InFlight {
+	all := make(InFlight)
+	for k, of := range h.state.InFlight() {
+		all[At{h.numbers[k.Endpoint], k.ID}] = of.Requests
+	}
+	return all
+}
+
+func (h *headgate) Hear(now float64, others []InFlight) {
+	n := belief.News{Others: make(map[belief.CopyKey]int64)}
+	for k := range h.heard {
+		n.Others[k] = 0
+	}
+	h.heard = make(map[belief.CopyKey]bool)
+	for _, all := range others {
+		for of, requests := range all {
+			k := belief.CopyKey{ModelKey: objects.ModelKey{Pool: objects.EndpointsPool, ID: of.Adapter}, Endpoint: h.addresses[of.Endpoint]}
+			n.Others[k] += requests
+			h.heard[k] = true
+		}
+	}
+	h.state.Hear(n, at(now))
+}

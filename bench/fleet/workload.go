@@ -1,0 +1,130 @@
+package fleet
+
+import (
+	"fmt"
+	"iter"
+	"math"
+	"math/rand/v2"
+	"sort"
+)
+
+// Workload is what clients send, at a mean rate in requests a second: so many requests, in order of time.
+type Workload struct {
+	Name string
+	// About says for people what it is.
+	About string
+	// Adapters that its requests name.
+	Adapters []string
+	requests func(seed uint64, rate float64, n int) iter.Seq[Request]
+}
+
+// Requests returns n requests of a seed, at a rate in requests a second.
+func (w Workload) Requests(seed uint64, rate float64, n int) iter.Seq[Request] {
+	return w.requests(seed, rate, n)
+}
+
+// Lengths are what is drawn from for the tokens of prompts and answers, in pairs, each as likely as any other.
+type Lengths []Length
+
+// Length is the tokens of a prompt and of its answer.
+type Length struct{ Prompt, Output int }
+
+// Conversation is lengths like those of people's conversations, where no trace is at hand: lognormal, with the medians and means of the
+// conversation trace of Splitwise (Patel et al., ISCA 2024, section III: medians of 1,020 and 129 tokens), at most 4,096 and 1,000.
+func Conversation() Lengths {
+	const n = 4096
+	random := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // the same each time
+	all := make(Lengths, n)
+	for i := range all {
+		all[i] = Length{drawn(random, 1020, 0.9, 4096), drawn(random, 129, 1.0, 1000)}
+	}
+	return all
+}
+
+// drawn draws from a lognormal distribution, at least 1 and at most most.
+func drawn(random *rand.Rand, median, sigma float64, most int) int {
+	return min(max(1, int(median*math.Exp(sigma*random.NormFloat64()))), most)
+}
+
+// Plain is requests for the base model, of which no two share a prefix.
+func Plain(lengths Lengths) Workload {
+	return Workload{
+		Name: "plain", About: "requests for the base model that share nothing",
+		requests: func(seed uint64, rate float64, n int) iter.Seq[Request] {
+			return poisson(seed, rate, n, func(random *rand.Rand, number int) Request {
+				l := lengths[random.IntN(len(lengths))]
+				return Request{Prompt: prompt(nil, uint32(number), l.Prompt), Output: l.Output}
+			})
+		},
+	}
+}
+
+// Adapters is requests for adapters, some of which are wanted much more than others: the kth most wanted in proportion to 1/k (Zipf).
+func Adapters(adapters int, lengths Lengths) Workload {
+	w := Workload{Name: "adapters", About: fmt.Sprintf("requests for %d adapters, the kth most wanted in proportion to 1/k", adapters)}
+	for i := range adapters {
+		w.Adapters = append(w.Adapters, fmt.Sprintf("a%d", i))
+	}
+	which := zipf(adapters)
+	w.requests = func(seed uint64, rate float64, n int) iter.Seq[Request] {
+		return poisson(seed, rate, n, func(random *rand.Rand, number int) Request {
+			l := lengths[random.IntN(len(lengths))]
+			return Request{Adapter: w.Adapters[which(random)], Prompt: prompt(nil, uint32(number), l.Prompt), Output: l.Output}
+		})
+	}
+	return w
+}
+
+// Prefixes is requests for the base model that begin with one of some system prompts, the kth most used in proportion to 1/k.
+func Prefixes(prompts, tokens int, lengths Lengths) Workload {
+	which := zipf(prompts)
+	systems := make([][]uint32, prompts)
+	for i := range systems {
+		systems[i] = prompt(nil, uint32(1<<31+i), tokens)
+	}
+	return Workload{
+		Name: "prefixes", About: fmt.Sprintf("requests that begin with one of %d system prompts of %d tokens, the kth most used in proportion to 1/k", prompts, tokens),
+		requests: func(seed uint64, rate float64, n int) iter.Seq[Request] {
+			return poisson(seed, rate, n, func(random *rand.Rand, number int) Request {
+				l := lengths[random.IntN(len(lengths))]
+				return Request{Prompt: prompt(systems[which(random)], uint32(number), l.Prompt), Output: l.Output}
+			})
+		},
+	}
+}
+
+// poisson has n requests come at times that know nothing of each other.
+func poisson(seed uint64, rate float64, n int, next func(random *rand.Rand, number int) Request) iter.Seq[Request] {
+	return func(yield func(Request) bool) {
+		random := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // no secret
+		at := 0.0
+		for number := range n {
+			at += random.ExpFloat64() / rate
+			r := next(random, number)
+			if r.At = at; !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// prompt is tokens after others: of a number, so that those of two numbers share nothing.
+func prompt(after []uint32, number uint32, tokens int) []uint32 {
+	all := make([]uint32, len(after), len(after)+tokens)
+	copy(all, after)
+	for range tokens {
+		all = append(all, number)
+	}
+	return all
+}
+
+// zipf returns what draws one of n, the kth in proportion to 1/k.
+func zipf(n int) func(*rand.Rand) int {
+	sums := make([]float64, n)
+	sum := 0.0
+	for k := range sums {
+		sum += 1 / float64(k+1)
+		sums[k] = sum
+	}
+	return func(random *rand.Rand) int { return sort.SearchFloat64s(sums, random.Float64()*sum) }
+}
