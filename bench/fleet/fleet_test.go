@@ -33,6 +33,7 @@ type to struct {
 	looks        []float64
 	sent, ended  int
 	waiting, ran float64
+	active       map[string]bool
 }
 
 func (p *to) Pick(float64, *Request) int { p.sent++; return p.endpoint }
@@ -40,6 +41,9 @@ func (p *to) Saw(now float64, endpoint int, load engine.Load) {
 	if endpoint == p.endpoint {
 		p.looks = append(p.looks, now)
 		p.waiting, p.ran = max(p.waiting, load.Waiting.Or(0)), max(p.ran, load.Running.Or(0))
+		for _, adapter := range load.Active {
+			p.active[adapter] = true
+		}
 	}
 }
 
@@ -55,7 +59,7 @@ func TestAFleetIsItsEngines(t *testing.T) {
 	w := Adapters(10, Conversation())
 	f.Adapters = w.Adapters
 	f.Profile.Load.StdDev, f.Profile.Slot.StdDev = 0, 0
-	p := &to{endpoint: 2}
+	p := &to{endpoint: 2, active: make(map[string]bool)}
 	got := outcome(t, f, 7, w.Requests(3, 3, 300), func(Fleet, uint64) (Picker, error) { return p, nil })
 	e, err := sim.New(f.Profile, nil)
 	if err != nil {
@@ -96,6 +100,9 @@ func TestAFleetIsItsEngines(t *testing.T) {
 	}
 	if c := e.Counts(); got.SlotLoads != c.SlotLoads || c.SlotLoads == 0 {
 		t.Errorf("there were %d loads of slots, want %d", got.SlotLoads, c.SlotLoads)
+	}
+	if p.waiting == 0 || len(p.active) != 10 {
+		t.Errorf("looks have seen at most %g waiting, and the adapters %v", p.waiting, p.active)
 	}
 	if p.ran == 0 || len(p.looks) < int(got.Seconds/0.2) || p.looks[1] > 0.2 || math.Abs(p.looks[2]-p.looks[1]-0.2) > 1e-9 {
 		t.Errorf("looks were at %v…, and saw at most %g running", p.looks[:3], p.ran)
@@ -178,6 +185,70 @@ func TestPickersTell(t *testing.T) {
 		if len(used) != want {
 			t.Errorf("told every %g s: one adapter is at %d endpoints, want %d", tells, len(used), want)
 		}
+	}
+}
+
+// Pickers that look at endpoints see what others have sent there; and one by one goes to each in its turn.
+func TestPickersLook(t *testing.T) {
+	f := four()
+	f.Endpoints, f.Pickers, f.Tells = 2, 2, 0
+	requests := func(yield func(Request) bool) {
+		for i := range 40 {
+			if !yield(Request{At: float64(i), Prompt: []uint32{uint32(i)}, Output: 2000}) {
+				return
+			}
+		}
+	}
+	apart := func(rule pick.Rule) (apart int) {
+		var at [2]int
+		for i, r := range outcome(t, f, 1, requests, Headgate(rule)).Results {
+			if at[r.Endpoint]++; i < 20 {
+				apart = max(apart, at[0]-at[1], at[1]-at[0])
+			}
+		}
+		return apart
+	}
+	if far := apart(pick.LeastRequest); far > 1 {
+		t.Errorf("one endpoint has %d requests more than the other, though pickers look each 0.2 s", far)
+	}
+	f.Pickers = 1
+	if far := apart(pick.RoundRobin); far != 1 {
+		t.Errorf("round robin: one endpoint has %d requests more than the other", far)
+	}
+}
+
+// Prompts share what they say that they share.
+func TestPrompts(t *testing.T) {
+	shared := func(a, b []uint32) (n int) {
+		for n < min(len(a), len(b)) && a[n] == b[n] {
+			n++
+		}
+		return n
+	}
+	seen := make(map[int]int)
+	var all []Request
+	for r := range Prefixes(3, 100, Lengths{{50, 7}}).Requests(1, 1, 60) {
+		if len(r.Prompt) != 150 || r.Output != 7 {
+			t.Fatalf("a request has %d and %d tokens", len(r.Prompt), r.Output)
+		}
+		for _, other := range all {
+			seen[shared(r.Prompt, other.Prompt)]++
+		}
+		all = append(all, r)
+	}
+	if len(seen) != 2 || seen[0] == 0 || seen[100] == 0 {
+		t.Errorf("prompts share so many tokens: %v", seen)
+	}
+	var sum float64
+	for r := range Plain(Conversation()).Requests(1, 5, 4000) {
+		sum = r.At
+		if len(all) > 0 && shared(all[len(all)-1].Prompt, r.Prompt) > 0 {
+			t.Fatal("prompts share a prefix")
+		}
+		all = append(all[:0], r)
+	}
+	if sum < 750 || sum > 850 {
+		t.Errorf("4000 requests at 5 a second come within %g s", sum)
 	}
 }
 
