@@ -55,6 +55,13 @@ var policies = []struct {
 	{"leastRequest", Headgate(pick.LeastRequest)},
 	{"roundRobin", Headgate(pick.RoundRobin)},
 	{"random", Headgate(pick.Random)},
+	{"powerOfTwo", leastOfTwo},
+	{"scored", Scored(2, 2, 3, 0)},
+	{"scored+lora", Scored(2, 2, 3, 4)},
+	{"dynamo", indexedBy(dynamoCost)},
+	{"lmetric", indexedBy(lmetricCost)},
+	{"cacheAware", smg},
+	{"rendezvous", byHash},
 }
 
 // workloads that need no trace.

@@ -64,6 +64,16 @@ type Teller interface {
 	Hear(now float64, others []InFlight)
 }
 
+// Streamer is a Picker that is told of first tokens, as who passes answers on sees them.
+type Streamer interface {
+	FirstToken(now float64, r *Request, endpoint int)
+}
+
+// Indexed is a Picker that can ask how many leading tokens of a prompt an endpoint has in its cache, as engines tell by events.
+type Indexed interface {
+	Index(cached func(endpoint int, r *Request) (tokens int))
+}
+
 // InFlight is how many requests for each adapter a picker has at each endpoint.
 type InFlight map[At]int64
 
@@ -100,6 +110,7 @@ type run struct {
 	results   []Result
 	left      int // requests that have not ended
 	arriving  bool
+	streams   bool // pickers are told of first tokens
 }
 
 type endpoint struct {
@@ -134,6 +145,10 @@ func (f Fleet) Run(seed uint64, requests iter.Seq[Request], policy Policy) (Outc
 		if err != nil {
 			return Outcome{}, err
 		}
+		if i, ok := p.(Indexed); ok {
+			i.Index(func(endpoint int, is *Request) int { return r.endpoints[endpoint].Cached(is.Adapter, is.Prompt) })
+		}
+		_, r.streams = p.(Streamer)
 		r.pickers = append(r.pickers, p)
 	}
 	r.look()
@@ -196,6 +211,11 @@ func (r *run) wake(i int) {
 	r.loop.At(at, func() {
 		e.awake = false
 		for _, ev := range e.Advance(r.loop.Now()) {
+			if ev.Kind == sim.Token && ev.Index == 0 {
+				if of := e.flying[ev.ID]; r.streams {
+					r.pickers[of.picker].(Streamer).FirstToken(r.loop.Now(), of.r, i)
+				}
+			}
 			if ev.Kind != sim.Finished {
 				continue
 			}

@@ -195,6 +195,15 @@ func (e *Engine) Submit(at float64, r Request) (ID, error) {
 	return s.id, nil
 }
 
+// Cached is how many leading tokens of a prompt, for an adapter, the prefix cache holds now: those that a request would not compute.
+func (e *Engine) Cached(adapter string, prompt []uint32) int {
+	if len(prompt) == 0 {
+		return 0
+	}
+	s := sequence{Request: Request{Adapter: adapter, Prompt: prompt}}
+	return len(e.kv.find(&s, (len(prompt)-1)/e.kv.size)) * e.kv.size
+}
+
 // Load brings an adapter from storage into host memory, even where it is there already: its weights may have changed.
 // The engine does it between two steps and nothing runs meanwhile. A HostLoaded event with the returned ID tells its
 // end. Times follow the rule of Submit.

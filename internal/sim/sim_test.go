@@ -363,3 +363,53 @@ func BenchmarkDecode(b *testing.B) {
 		}
 	}
 }
+
+// What Cached says is what a request finds that is scheduled at once.
+func TestCachedIsWhatARequestFinds(t *testing.T) {
+	e, err := New(tight(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := tight().Limits.BlockSize
+	prompt := make([]uint32, 3*size)
+	for i := range prompt {
+		prompt[i] = uint32(i)
+	}
+	now := 0.0
+	run := func(r Request) (found int) {
+		if _, err := e.Submit(now, r); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			at, ok := e.Next()
+			if !ok {
+				return found
+			}
+			now = at
+			for _, ev := range e.Advance(at) {
+				if ev.Kind == Scheduled {
+					found = ev.Record.Cached
+				}
+			}
+		}
+	}
+	if got := e.Cached("", prompt); got != 0 {
+		t.Errorf("an engine that has done nothing has %d tokens", got)
+	}
+	run(Request{Prompt: prompt, Output: []uint32{1}})
+	for _, r := range []Request{
+		{Prompt: prompt}, {Prompt: prompt[:2*size+1]}, {Prompt: prompt[:size]}, {Prompt: append(append([]uint32{}, prompt[:size]...), 99, 98, 97)}, {Adapter: "a", Prompt: prompt}, {Prompt: []uint32{7}},
+	} {
+		want := e.Cached(r.Adapter, r.Prompt)
+		r.Output = []uint32{1}
+		if got := run(r); got != want {
+			t.Errorf("%d tokens for %q find %d, and Cached says %d", len(r.Prompt), r.Adapter, got, want)
+		}
+	}
+	if got := e.Cached("", prompt); got != 2*size {
+		t.Errorf("Cached says %d, want all full blocks but the last, %d", got, 2*size)
+	}
+	if e.Cached("", nil) != 0 {
+		t.Error("an empty prompt has tokens")
+	}
+}

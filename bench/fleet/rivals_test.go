@@ -1,0 +1,156 @@
+package fleet
+
+import (
+	"math"
+	"testing"
+
+	"github.com/headgate/headgate/bench/simulated"
+)
+
+// Dynamo's documentation of its router: of three workers with 8, 5 and 2 blocks to prefill and 10, 5 and 9 to decode, costs are 18, 10 and
+// 11, and the second is taken.
+func TestDynamosExample(t *testing.T) {
+	for i, worker := range []struct{ prefill, decode, cost float64 }{{8, 10, 18}, {5, 5, 10}, {2, 9, 11}} {
+		if got := kvCost(worker.prefill, worker.decode); got != worker.cost {
+			t.Errorf("worker %d costs %g, want %g", i+1, got, worker.cost)
+		}
+	}
+	p := &indexed{seen: three(t), cost: dynamoCost, cached: func(int, *Request) int { return 0 }}
+	for i, worker := range []struct{ prefill, decode int }{{7, 9}, {4, 4}, {1, 8}} { // and one of the request's own
+		p.at[i].prefill[&Request{}], p.at[i].decode[&Request{}] = worker.prefill*blockTokens, worker.decode
+	}
+	r := &Request{Prompt: make([]uint32, blockTokens)}
+	for i, want := range []float64{18, 10, 11} {
+		if got := dynamoCost(&p.at[i], r, blockTokens); got != want {
+			t.Errorf("worker %d costs %g, want %g", i+1, got, want)
+		}
+	}
+	if to := p.Pick(0, r); to != 1 {
+		t.Errorf("worker %d is taken, want 2", to+1)
+	}
+	// What an endpoint has in its cache costs it nothing; what has ended costs nobody.
+	p.cached = func(i int, _ *Request) int { return []int{0, 0, blockTokens}[i] }
+	if to := p.Pick(0, &Request{Prompt: make([]uint32, blockTokens)}); to != 2 {
+		t.Errorf("worker %d is taken, want 3, which has the prompt: 10 to the second's 12", to+1)
+	}
+	p.FirstToken(0, r, 1)
+	p.Ended(0, r, 1)
+	if got := dynamoCost(&p.at[1], r, blockTokens); got != 10 {
+		t.Errorf("the second costs %g after a request has ended, want 10", got)
+	}
+}
+
+func three(t *testing.T) seen {
+	t.Helper()
+	s, err := newSeen(Fleet{Profile: simulated.DefaultProfile(), Endpoints: 3}, 1, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// The scores of the leading picker: queues by minimum and maximum, adapters 1.0 where active, 0.8 where there is room, 0 where there is none.
+func TestScores(t *testing.T) {
+	for _, test := range []struct{ waiting, least, most, want float64 }{{2, 2, 10, 1}, {10, 2, 10, 0}, {4, 2, 10, 0.75}, {3, 3, 3, 1}} {
+		if got := queueScore(test.waiting, test.least, test.most); got != test.want {
+			t.Errorf("%+v: the score is %g", test, got)
+		}
+	}
+	for _, test := range []struct {
+		active []string
+		want   float64
+	}{{[]string{"a", "b"}, 1}, {[]string{"b"}, 0.8}, {[]string{"b", "c"}, 0}, {nil, 0.8}} {
+		k := known{active: test.active}
+		if got := k.loraScore("a", 2); got != test.want {
+			t.Errorf("active are %v: the score is %g, want %g", test.active, got, test.want)
+		}
+	}
+	prompt := make([]uint32, 4*scoredBlock)
+	for i := range prompt {
+		prompt[i] = uint32(i)
+	}
+	s := three(t)
+	p := &scored{seen: s, queue: 2, kv: 2, prefix: 3}
+	p.at[0].waiting, p.at[1].waiting, p.at[2].waiting = 0, 1, 2
+	p.at[0].kv, p.at[1].kv, p.at[2].kv = 0.5, 0.5, 0.5
+	p.at[1].remember(hashes(&Request{Prompt: prompt}, scoredBlock)[:1]) // 1 + 1 + 0.75 beside 2 + 1
+	if to := p.Pick(0, &Request{Prompt: prompt}); to != 0 {
+		t.Errorf("endpoint %d is taken: a quarter of the prompt outweighs half of the queues", to)
+	}
+	p = &scored{seen: three(t), queue: 2, kv: 2, prefix: 3}
+	p.at[0].waiting, p.at[1].waiting, p.at[2].waiting = 0, 1, 2
+	p.at[1].remember(hashes(&Request{Prompt: prompt}, scoredBlock)[:2]) // 1 + 2 + 1.5 beside 2 + 2
+	if to := p.Pick(0, &Request{Prompt: prompt}); to != 1 {
+		t.Errorf("endpoint %d is taken, want the one that has half of the prompt", to)
+	}
+	if to := p.Pick(0, &Request{Adapter: "a", Prompt: prompt}); to != 0 {
+		t.Errorf("endpoint %d is taken, though what it has is of another adapter", to)
+	}
+}
+
+// SMG balances where requests in flight are more than 64 and half as many again apart; else 30 % of a prompt decide, and the smallest tree.
+func TestCacheAware(t *testing.T) {
+	for _, test := range []struct {
+		least, most int
+		want        bool
+	}{{0, 64, false}, {0, 65, true}, {200, 290, false}, {100, 165, true}} {
+		if got := imbalanced(test.least, test.most); got != test.want {
+			t.Errorf("%d to %d: imbalanced is %v", test.least, test.most, got)
+		}
+	}
+	prompt := make([]uint32, 10*blockTokens)
+	for i := range prompt {
+		prompt[i] = uint32(i)
+	}
+	all := hashes(&Request{Prompt: prompt}, blockTokens)
+	for has, want := range map[int]int{4: 1, 3: 2} {
+		p := &cacheAware{three(t)}
+		p.at[0].remember([]uint64{1, 2, 3, 4, 5, 6, 7, 8})
+		p.at[1].remember(all[:has])
+		p.at[2].remember([]uint64{1})
+		if to := p.Pick(0, &Request{Prompt: prompt}); to != want {
+			t.Errorf("with %d of 10 blocks at the second, endpoint %d is taken, want %d", has, to, want)
+		}
+	}
+	p := &cacheAware{three(t)}
+	p.at[0].flying, p.at[1].flying = 100, 30
+	p.at[0].remember(all)
+	if to := p.Pick(0, &Request{Prompt: prompt}); to != 2 {
+		t.Errorf("endpoint %d is taken, want the one with nothing to do", to)
+	}
+}
+
+// LMETRIC multiplies what is to be prefilled by the size of the batch.
+func TestLMETRIC(t *testing.T) {
+	k := &known{prefill: map[*Request]int{{}: 300}, flying: 3}
+	if got := lmetricCost(k, nil, 200); got != 500*4 {
+		t.Errorf("it costs %g, want 2000", got)
+	}
+	k.running, k.waiting = 4, 2
+	if got := lmetricCost(k, nil, 200); got != 500*7 {
+		t.Errorf("it costs %g, want 3500: a look has seen more", got)
+	}
+}
+
+// Requests for an adapter stay together until the endpoint has its share and a quarter more.
+func TestRendezvous(t *testing.T) {
+	p := &rendezvous{three(t)}
+	first := p.Pick(0, &Request{Adapter: "a"})
+	used := map[int]int{first: 1}
+	for range 29 {
+		used[p.Pick(0, &Request{Adapter: "a"})]++
+	}
+	if len(used) != 3 || used[first] != int(math.Ceil(1.25*30/3)) {
+		t.Errorf("30 requests for one adapter are at %v, want 13 at %d", used, first)
+	}
+	spread := make(map[int]bool)
+	p = &rendezvous{three(t)}
+	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+		to := p.Pick(0, &Request{Adapter: name})
+		p.Ended(0, nil, to)
+		spread[to] = true
+	}
+	if len(spread) != 3 {
+		t.Errorf("eight adapters are at %v", spread)
+	}
+}
