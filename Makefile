@@ -12,7 +12,7 @@ FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 # End-to-end tests that run on both data planes: what requests get, kills, drains, tries.
 BOTH := BadInput|OnlyInference|Destination|OutcomesBecome|HTTP2|Drain|FullQueue|Stopping|Poisonous|TakesNoConnection|ManyRequestsAtOnce|KilledCosts|StopsStalls|ExtprocDies|ExtprocThat|RequestsThat|NewEndpoints|EndpointThatLeaves|Prompts|StoredAnswer
 
-.PHONY: help run build test e2e cluster images cluster-down conformance soak real check fuzz bench generate objects protocols clean
+.PHONY: help run build test e2e cluster images cluster-down conformance soak real check fuzz bench bench-policies generate objects protocols clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	go test -run '^TestControlAtScale$$' -count 1 -v ./bench/e2e -scale
 	go test -run '^TestChangesAtAGatewayLoseNoRequest$$' -count 1 -v ./bench/e2e -changes 100
 	go test -run '^TestARealEnvoyHasNewEndpoints' -count 1 -v ./extproc/eds ./control/attach/ads -changes 100
+
+bench-policies: build ## Judge policies in a simulated fleet, on the traces of $TRACE_DIR if it names some; prints a table for each workload
+	@for workload in adapters prefixes plain $(if $(TRACE_DIR),azure-conversation azure-code mooncake-conversation mooncake-synthetic); do bin/bench fleet --workload $$workload --goodput --seeds 5 $(ARGS) || exit 1; echo; done
 
 generate: ## Write what the scenarios answer into their files anew; read the difference before you keep it
 	go test ./extproc/pick ./extproc/stream ./internal/sim ./control/place/load ./control/place/decide -run Scenarios -update

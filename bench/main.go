@@ -35,10 +35,15 @@ type command struct {
 
 var commands = []command{
 	{"engine", "run a simulated engine: vLLM, SGLang, or a model runtime", serveEngine},
-	{"fleet", "roll a simulated fleet on, and judge by what policy requests are sent", fleet.Command},
+	{"fleet", "roll a simulated fleet on, and judge by what policy requests are sent", rollFleet},
 	{"quickstart", "run Envoy, extproc, control and simulated engines on this machine", quickstart.Command},
 	{"cluster", "run a real Kubernetes on this machine, with images of Headgate", cluster.Command},
 	{"conformance", "run Gateway API's conformance suite on that Kubernetes", conformance.Command},
+}
+
+// rollFleet runs a simulated fleet, on the traces that the environment names.
+func rollFleet(ctx context.Context, args []string) error {
+	return fleet.Command(ctx, args, os.Getenv("TRACE_DIR")) //nolint:forbidigo // main
 }
 
 // serveEngine runs the program of the kind that args name: a model runtime has flags of its own.

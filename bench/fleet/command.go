@@ -64,14 +64,49 @@ var policies = []struct {
 	{"rendezvous", byHash},
 }
 
-// workloads that need no trace.
-func workloads() []Workload {
-	return []Workload{Adapters(200, Conversation()), Prefixes(128, 2048, Conversation()), Plain(Conversation())}
+// made are the workloads that need no trace, by the lengths of prompts and answers.
+func made(of Lengths) []Workload {
+	return []Workload{Adapters(200, of), Prefixes(128, 2048, of), Plain(of)}
 }
 
-// Command is the program "bench fleet". Asked for help it prints that and returns nil.
-func Command(ctx context.Context, args []string) error {
-	return command(ctx, args, os.Stdout, os.Stderr)
+// workload returns the one of a name, with traces of a folder, empty for none.
+func workload(name, dir string) (Workload, error) {
+	of := Conversation()
+	if dir != "" {
+		all, err := traces[0].from(dir)
+		if err != nil {
+			return Workload{}, err
+		}
+		of = lengths(all)
+	}
+	for _, w := range made(of) {
+		if w.Name == name {
+			return w, nil
+		}
+	}
+	for _, t := range traces {
+		if t.name == name {
+			return t.open(dir)
+		}
+	}
+	return Workload{}, fmt.Errorf("there is no %q: use one of %s", name, strings.Join(names(), ", "))
+}
+
+// names are those of all workloads.
+func names() (all []string) {
+	for _, w := range made(Lengths{{1, 1}}) {
+		all = append(all, w.Name)
+	}
+	for _, t := range traces {
+		all = append(all, t.name)
+	}
+	return all
+}
+
+// Command is the program "bench fleet", which finds traces in a folder where flags name no other; empty for none. Asked for help it prints
+// that and returns nil.
+func Command(ctx context.Context, args []string, traces string) error {
+	return command(ctx, args, traces, os.Stdout, os.Stderr)
 }
 
 // config is what the command line says.
@@ -85,8 +120,8 @@ type config struct {
 	goodput  bool
 }
 
-func command(ctx context.Context, args []string, out, progress io.Writer) error {
-	c, err := parseFlags(args, out)
+func command(ctx context.Context, args []string, traces string, out, progress io.Writer) error {
+	c, err := parseFlags(args, traces, out)
 	if errors.Is(err, pflag.ErrHelp) {
 		return nil
 	}
@@ -169,7 +204,7 @@ func policyOf(name string) Policy {
 }
 
 // parseFlags reads the command line. Help goes to out.
-func parseFlags(args []string, out io.Writer) (c config, err error) {
+func parseFlags(args []string, traces string, out io.Writer) (c config, err error) {
 	f := pflag.NewFlagSet("fleet", pflag.ContinueOnError)
 	f.SortFlags = false
 	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
@@ -177,19 +212,15 @@ func parseFlags(args []string, out io.Writer) (c config, err error) {
 	for _, p := range policies {
 		known = append(known, p.name)
 	}
-	all := workloads()
-	var kinds []string
-	for _, w := range all {
-		kinds = append(kinds, w.Name)
-	}
-	workload := f.String("workload", kinds[0], "send this `WORKLOAD`: "+strings.Join(kinds, ", "))
+	of := f.String("workload", names()[0], "send this `WORKLOAD`: "+strings.Join(names(), ", "))
+	dir := f.String("traces", traces, "find traces in this `FOLDER` (default $TRACE_DIR): azure/conv-2023.csv, of which workloads that are no traces have their lengths then, azure/code-2023.csv, mooncake/conversation.jsonl, mooncake/synthetic.jsonl")
 	f.StringSliceVar(&c.policies, "policy", known, "pick by these `POLICIES`, one after the other: "+strings.Join(known, ", "))
 	f.Float64Var(&c.rate, "rate", 10, "send so many `REQUESTS` a second in the mean")
 	f.IntVar(&c.requests, "requests", 5000, "send so many `REQUESTS`")
 	f.IntVar(&c.seeds, "seeds", 1, "do it for so many `SEEDS`, and take the median of each figure")
 	f.BoolVar(&c.goodput, "goodput", false, "look for the highest rate at which 99 % of the requests keep their objectives: the first token after 1 s and twice what the prompt takes alone, 100 ms a token")
 	f.IntVar(&c.Endpoints, "endpoints", 16, "have so many `ENDPOINTS`")
-	file := f.String("profile", "", "take times and limits of endpoints from this YAML `FILE` (default a 70B model on four A100 GPUs)")
+	file := f.String("profile", "", "take times and limits of endpoints from this YAML `FILE` (default a 70B model on four A100 GPUs, for Mooncake's traces an 8B model on two)")
 	f.IntVar(&c.Pickers, "pickers", 1, "have so many `EXTPROCS` send requests")
 	looks := f.Duration("look-interval", 200*time.Millisecond, "have each look at each endpoint after this `TIME`")
 	tells := f.Duration("tell-interval", time.Second, "have them hear of each other's requests after this `TIME`; 0 is never")
@@ -214,12 +245,13 @@ func parseFlags(args []string, out io.Writer) (c config, err error) {
 			return c, fmt.Errorf("--policy: there is no %q: use some of %s", name, strings.Join(known, ", "))
 		}
 	}
-	i := slices.Index(kinds, *workload)
-	if i < 0 {
-		return c, fmt.Errorf("--workload: there is no %q: use one of %s", *workload, strings.Join(kinds, ", "))
+	if c.workload, err = workload(*of, *dir); err != nil {
+		return c, fmt.Errorf("--workload: %w", err)
 	}
-	c.workload, c.Adapters = all[i], all[i].Adapters
-	c.Profile = simulated.DefaultProfile()
+	c.Adapters, c.Profile = c.workload.Adapters, simulated.DefaultProfile()
+	if c.workload.Profile != nil {
+		c.Profile = *c.workload.Profile
+	}
 	if *file != "" {
 		text, err := os.ReadFile(*file)
 		if err != nil {

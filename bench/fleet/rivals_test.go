@@ -33,7 +33,11 @@ func TestDynamosExample(t *testing.T) {
 	if to := p.Pick(0, &Request{Prompt: make([]uint32, blockTokens)}); to != 2 {
 		t.Errorf("worker %d is taken, want 3, which has the prompt: 10 to the second's 12", to+1)
 	}
+	before := dynamoCost(&p.at[1], r, blockTokens)
 	p.FirstToken(0, r, 1)
+	if got := dynamoCost(&p.at[1], r, blockTokens); got != before-1 {
+		t.Errorf("the second costs %g once a prompt is computed, want %g", got, before-1)
+	}
 	p.Ended(0, r, 1)
 	if got := dynamoCost(&p.at[1], r, blockTokens); got != 10 {
 		t.Errorf("the second costs %g after a request has ended, want 10", got)
@@ -152,5 +156,44 @@ func TestRendezvous(t *testing.T) {
 	}
 	if len(spread) != 3 {
 		t.Errorf("eight adapters are at %v", spread)
+	}
+}
+
+// Of two endpoints the one with less to do is taken, and equals are taken by lot.
+func TestLots(t *testing.T) {
+	p := &powerOfTwo{three(t)}
+	p.at[0].flying, p.at[1].flying, p.at[2].flying = 100, 50, 0
+	var taken [3]int
+	for range 300 {
+		to := p.Pick(0, &Request{})
+		p.Ended(0, nil, to)
+		taken[to]++
+	}
+	if taken[0] > 60 || taken[2] < 130 || taken[1] < 60 { // 1, 5 and 3 of 9
+		t.Errorf("they are taken %v times", taken)
+	}
+	s := three(t)
+	taken = [3]int{}
+	for range 300 {
+		taken[s.best(func(i int) float64 { return float64(min(i, 1)) })]++
+	}
+	if taken[0] != 0 || taken[1] < 110 || taken[2] < 110 {
+		t.Errorf("equals are taken %v times", taken)
+	}
+}
+
+// Who knows what was sent where sends it there again.
+func TestPromptsAreRemembered(t *testing.T) {
+	prompt := make([]uint32, 4*scoredBlock)
+	for i := range prompt {
+		prompt[i] = uint32(i)
+	}
+	for name, p := range map[string]Picker{"scored": &scored{three(t), 2, 2, 3, 0}, "cacheAware": &cacheAware{three(t)}} {
+		first := p.Pick(0, &Request{Prompt: prompt})
+		for range 10 {
+			if to := p.Pick(0, &Request{Prompt: prompt}); to != first {
+				t.Errorf("%s sends a prompt to %d, and again to %d", name, first, to)
+			}
+		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"sort"
+
+	"github.com/headgate/headgate/internal/profile"
 )
 
 // Workload is what clients send, at a mean rate in requests a second: so many requests, in order of time.
@@ -15,6 +17,8 @@ type Workload struct {
 	About string
 	// Adapters that its requests name.
 	Adapters []string
+	// Profile is of the endpoints that it is for; nil means any.
+	Profile  *profile.Profile
 	requests func(seed uint64, rate float64, n int) iter.Seq[Request]
 }
 

@@ -1,0 +1,145 @@
+package fleet
+
+import (
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestReadAzure(t *testing.T) {
+	all, err := readAzure(strings.NewReader("TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.5000000,374,44\r\n2023-11-16 18:15:48.7500000,396,109\r\n2023-11-16 18:16:00.0000000,5,0\r\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []traced{{0, Length{374, 44}, nil}, {2.25, Length{396, 109}, nil}}
+	if !slices.EqualFunc(all, want, func(a, b traced) bool { return a.at == b.at && a.Length == b.Length }) {
+		t.Errorf("there is %v, want %v", all, want)
+	}
+	for text, words := range map[string]string{
+		"T,C,G\n2023-11-16 18:15:46.5,374,44\nyesterday,1,2\n": "line 3: parsing time",
+		"T,C,G\n2023-11-16 18:15:46.5,many,44\n":               "line 2: strconv.Atoi: parsing \"many\"",
+		"T,C,G\n2023-11-16 18:15:46.5,374\n":                   "wrong number of fields",
+		"":                                                     "EOF",
+	} {
+		if _, err := readAzure(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("%q: %v, want %s", text, err, words)
+		}
+	}
+}
+
+func TestReadMooncake(t *testing.T) {
+	all, err := readMooncake(strings.NewReader(`{"timestamp": 0, "input_length": 700, "output_length": 5, "hash_ids": [0, 1]}` + "\n" +
+		`{"timestamp": 3000, "input_length": 600, "output_length": 4, "hash_ids": [0, 2]}` + "\n"))
+	if err != nil || len(all) != 2 || all[1].at != 3 || all[1].Length != (Length{600, 4}) {
+		t.Fatalf("there is %v, %v", all, err)
+	}
+	first, second := all[0].prompt(0, 0), all[1].prompt(1, 0)
+	shared := 0
+	for shared < 600 && first[shared] == second[shared] {
+		shared++
+	}
+	if len(first) != 700 || len(second) != 600 || shared != 512 {
+		t.Errorf("prompts of %d and %d tokens share %d, want 700, 600 and 512", len(first), len(second), shared)
+	}
+	if again := all[0].prompt(2, 1); again[0] == first[0] {
+		t.Error("a prompt shares tokens with that of the time before")
+	}
+	if _, err := readMooncake(strings.NewReader("{}\nnone\n")); err == nil || !strings.Contains(err.Error(), "line 2: ") {
+		t.Errorf("what is no JSON is %v", err)
+	}
+}
+
+// A trace is sent from somewhere on, and again from its beginning, at the mean rate that is asked for; its bursts stay.
+func TestReplay(t *testing.T) {
+	all := []traced{{0, Length{1, 1}, nil}, {1, Length{2, 1}, nil}, {1, Length{3, 1}, nil}, {6, Length{4, 1}, nil}}
+	requests := slices.Collect(replay(all, 0)(1, 4, 4001))
+	if last := requests[4000].At; math.Abs(last-1000) > 1e-6 {
+		t.Errorf("4000 more at 4 a second take %g s, want 1000", last)
+	}
+	if requests[0].At != 0 {
+		t.Errorf("the first comes at %g", requests[0].At)
+	}
+	for i := range requests[:4000] {
+		gap, want := requests[i+1].At-requests[i].At, []float64{0, 0.125, 0, 0.625, 0.25}[len(requests[i].Prompt)] // 2 s a request become 0.25
+		if math.Abs(gap-want) > 1e-6 {
+			t.Fatalf("request %d, %d of the trace, is followed after %g s, want %g", i, len(requests[i].Prompt), gap, want)
+		}
+	}
+	begins := make(map[int]bool)
+	for seed := range uint64(20) {
+		for r := range replay(all, 0)(seed, 4, 1) {
+			begins[len(r.Prompt)] = true
+		}
+	}
+	if len(begins) != 4 {
+		t.Errorf("seeds begin with %v", begins)
+	}
+	together := 0
+	for i := range requests[:100] {
+		if requests[i+1].At == requests[i].At {
+			together++
+		}
+	}
+	spread := slices.Collect(replay(all, 3)(1, 4, 100))
+	for i := range spread[:99] {
+		if spread[i+1].At <= spread[i].At {
+			t.Fatalf("requests %d and %d come at %g and %g, though times are spread", i, i+1, spread[i].At, spread[i+1].At)
+		}
+	}
+	if together == 0 {
+		t.Error("no two requests come together, though they do in the trace")
+	}
+}
+
+// What the command says of its flags, and of traces that are not there.
+func TestCommand(t *testing.T) {
+	run := func(args ...string) (string, error) {
+		var out strings.Builder
+		err := command(t.Context(), args, "", &out, io.Discard)
+		return out.String(), err
+	}
+	dir := t.TempDir()
+	for args, words := range map[string]string{
+		"--workload none":                  `--workload: there is no "none": use one of adapters, prefixes, plain, azure-conversation`,
+		"--workload azure-code":            "there is no trace azure/code-2023.csv: name the folder that has it by --traces or $TRACE_DIR",
+		"--workload plain --traces " + dir: "azure/conv-2023.csv: name the folder",
+		"--policy best":                    `--policy: there is no "best": use some of proposal,`,
+		"--rate 0":                         "--rate is above 0",
+		"--pickers 0":                      "at least 1",
+		"--requests 3":                     "at least 10",
+		"--look-interval -1s":              "not negative",
+		"more":                             `unexpected argument "more"`,
+		"--profile " + filepath.Join(dir, "none.yaml"): "--profile: open",
+	} {
+		if _, err := run(strings.Split(args, " ")...); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %v, want %s", args, err, words)
+		}
+	}
+	text, err := run("--workload", "plain", "--policy", "leastRequest,random", "--requests", "300", "--rate", "3", "--endpoints", "4", "--seeds", "2", "--goodput")
+	if err != nil || strings.Count(text, "\n") != 7 || !strings.Contains(text, "leastRequest") || !strings.Contains(text, "goodput") {
+		t.Errorf("it prints %s, %v", text, err)
+	}
+	if help, err := run("--help"); err != nil || !strings.Contains(help, "bench fleet [flags]") {
+		t.Errorf("help is %s, %v", help, err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "azure"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "azure", "conv-2023.csv"), []byte("T,C,G\n2023-11-16 18:15:46.5,100,3\n2023-11-16 18:15:47.5,100,3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := run("--traces", dir, "--workload", "azure-conversation", "--requests", "20", "--policy", "proposal"); err != nil || !strings.Contains(text, "100.00 %") {
+		t.Errorf("it prints %s, %v", text, err)
+	}
+}
+
+// The profile of the smaller model can be read.
+func TestSmallProfile(t *testing.T) {
+	if p := smallProfile(); p.Limits.MaxBatchedTokens != 2048 {
+		t.Errorf("it is %+v", p)
+	}
+}
