@@ -16,6 +16,7 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/headgate/headgate/internal/profile"
@@ -168,6 +169,40 @@ func New(p profile.Profile, normal func() float64) (*Engine, error) {
 		inUse:   map[string]int{},
 		active:  map[string]int{},
 	}, nil
+}
+
+// Copy returns an engine that is what this one is, and goes on by itself: to try what would come. It draws load times from a source of its
+// own, as of [New]. Requests are not copied: nobody writes to them.
+func (e *Engine) Copy(normal func() float64) *Engine {
+	c := *e
+	if c.normal = normal; normal == nil {
+		c.normal = func() float64 { return 0 }
+	}
+	c.live = make(map[ID]*sequence, len(e.live))
+	for id, s := range e.live {
+		is := *s
+		is.blocks, is.hashes = slices.Clone(s.blocks), slices.Clone(s.hashes)
+		c.live[id] = &is
+	}
+	own := func(all []*sequence) []*sequence {
+		is := make([]*sequence, len(all))
+		for i, s := range all {
+			is[i] = c.live[s.id]
+		}
+		return is
+	}
+	c.waiting, c.running = own(e.waiting), own(e.running)
+	c.kv.blocks, c.kv.byHash = slices.Clone(e.kv.blocks), maps.Clone(e.kv.byHash)
+	c.host.used, c.slots.used = maps.Clone(e.host.used), maps.Clone(e.slots.used)
+	c.inUse, c.active = maps.Clone(e.inUse), maps.Clone(e.active)
+	c.batch = slices.Clone(e.batch)
+	for i, b := range c.batch {
+		if c.batch[i].s = c.live[b.s.id]; c.batch[i].s == nil { // cancelled meanwhile
+			c.batch[i].s = &sequence{id: b.s.id}
+		}
+	}
+	c.loaded, c.loads, c.events = slices.Clone(e.loaded), slices.Clone(e.loads), nil
+	return &c
 }
 
 // MaxTokens is the most tokens, prompt and output together, that a request may have.

@@ -413,3 +413,71 @@ func TestCachedIsWhatARequestFinds(t *testing.T) {
 		t.Error("an empty prompt has tokens")
 	}
 }
+
+// A copy goes on as the engine does that it was made of, and neither changes the other, whatever has happened before.
+func TestCopy(t *testing.T) {
+	p := tight()
+	for seed := range uint64(40) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		e, err := New(p, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := 0.0
+		ids := []ID{}
+		// act does something to each of some engines, the same, and returns what happens in each.
+		act := func(engines ...*Engine) [][]Event {
+			all := make([][]Event, len(engines))
+			adapter := []string{"", "a", "b", "c"}[random.IntN(4)]
+			prompt := make([]uint32, 1+random.IntN(3*p.Limits.BlockSize))
+			for i := range prompt {
+				prompt[i] = uint32(i / 5 * random.IntN(2))
+			}
+			output, which, do := make([]uint32, 1+random.IntN(6)), random.IntN(max(1, len(ids))), random.IntN(12)
+			for i, e := range engines {
+				switch {
+				case do < 4:
+					id, err := e.Submit(now, Request{Adapter: adapter, Prompt: prompt, Output: output})
+					if err == nil && i == 0 {
+						ids = append(ids, id)
+					}
+				case do == 4 && adapter != "":
+					_, _ = e.Load(now, adapter)
+				case do == 5 && len(ids) > 0:
+					e.Cancel(ids[which])
+				default:
+					if at, ok := e.Next(); ok {
+						all[i] = slices.Clone(e.Advance(max(at, now)))
+						if i == len(engines)-1 {
+							now = max(at, now)
+						}
+					}
+				}
+			}
+			return all
+		}
+		for range random.IntN(60) {
+			act(e)
+		}
+		c := e.Copy(nil)
+		aside := e.Copy(nil)
+		for range 100 {
+			was, active := e.Counts(), e.Active(nil)
+			aside.Cancel(ID(1 + random.IntN(20))) // what others do is nothing to it
+			if at, ok := aside.Next(); ok {
+				aside.Advance(at)
+			}
+			if e.Counts() != was || !slices.Equal(e.Active(nil), active) {
+				t.Fatalf("seed %d: the engine has %+v and %v once a copy has gone on, want %+v and %v", seed, e.Counts(), e.Active(nil), was, active)
+			}
+			both := act(e, c)
+			if !slices.Equal(both[0], both[1]) || e.Counts() != c.Counts() || !slices.Equal(e.Slots(), c.Slots()) || !slices.Equal(e.Host(), c.Host()) || !slices.Equal(e.Active(nil), c.Active(nil)) {
+				t.Fatalf("seed %d: the engine says %v, %+v, and the copy %v, %+v", seed, both[0], e.Counts(), both[1], c.Counts())
+			}
+			at, ok := e.Next()
+			if its, some := c.Next(); at != its || ok != some {
+				t.Fatalf("seed %d: the engine goes on at %g, %v, and the copy at %g, %v", seed, at, ok, its, some)
+			}
+		}
+	}
+}
