@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/headgate/headgate/bench/simulated"
 	"github.com/headgate/headgate/extproc/pick"
@@ -144,39 +147,39 @@ func command(ctx context.Context, args []string, traces string, out, progress io
 	return table.Flush()
 }
 
-// row prints the figures of a policy: of each the median of the seeds.
+// row prints the figures of a policy: of each the median of the seeds, several of which are tried at once.
 func (c config) row(ctx context.Context, table, progress io.Writer, name string) error {
-	var all []Figures
-	var goodputs []float64
-	began, tokens := time.Now(), 0
-	for seed := range uint64(c.seeds) {
-		figures := func(rate float64) (Figures, error) {
-			if ctx.Err() != nil {
-				return Figures{}, ctx.Err()
+	all, goodputs := make([]Figures, c.seeds), make([]float64, c.seeds)
+	began, tokens, done := time.Now(), atomic.Int64{}, atomic.Int64{}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for seed := range c.seeds {
+		group.Go(func() error {
+			figures := func(rate float64) (Figures, error) {
+				if ctx.Err() != nil {
+					return Figures{}, ctx.Err()
+				}
+				o, err := c.Run(uint64(seed), c.workload.Requests(uint64(seed), rate, c.requests), policyOf(name))
+				tokens.Add(int64(o.Tokens))
+				return FiguresOf(o, c.Profile, DefaultObjectives), err
 			}
-			o, err := c.Run(seed, c.workload.Requests(seed, rate, c.requests), policyOf(name))
-			tokens += o.Tokens
-			return FiguresOf(o, c.Profile, DefaultObjectives), err
-		}
-		f, err := figures(c.rate)
-		if err != nil {
-			return err
-		}
-		all = append(all, f)
-		if c.goodput {
-			fmt.Fprintf(progress, "%s: goodput of seed %d of %d\n", name, seed+1, c.seeds)
-			g, err := Goodput(c.rate, func(rate float64) (float64, error) {
+			var err error
+			if all[seed], err = figures(c.rate); err != nil || !c.goodput {
+				return err
+			}
+			goodputs[seed], err = Goodput(c.rate, func(rate float64) (float64, error) {
 				f, err := figures(rate)
 				return f.Kept, err
 			}, DefaultObjectives)
-			if err != nil {
-				return err
-			}
-			goodputs = append(goodputs, g)
-		}
+			fmt.Fprintf(progress, "%s: goodput of %d of %d seeds\n", name, done.Add(1), c.seeds)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
 	}
 	took := time.Since(began)
-	fmt.Fprintf(progress, "%s: %d tokens in %.1f s, %.1f million a second\n", name, tokens, took.Seconds(), float64(tokens)/took.Seconds()/1e6)
+	fmt.Fprintf(progress, "%s: %d tokens in %.1f s, %.1f million a second\n", name, tokens.Load(), took.Seconds(), float64(tokens.Load())/took.Seconds()/1e6)
 	of := func(field func(Figures) float64) float64 {
 		values := make([]float64, len(all))
 		for i, f := range all {
