@@ -44,15 +44,17 @@ func (r *Report) setGateways() {
 	for _, want := range all {
 		there[want.Object] = true
 		is := r.attached[want.Object]
+		var silent bool // it says nothing of us, as far as that is known
 		switch {
 		case is == nil:
-			is = new(attached)
+			is, silent = new(attached), r.surveyed[want.Object.Kind] // it is new
 			r.attached[want.Object] = is
 		case reflect.DeepEqual(is.want, want):
 			continue
+		default:
+			silent = is.done() && is.want.Empty()
 		}
-		is.want = want
-		if is.said == nil && want.Empty() && r.surveyed[want.Object.Kind] { // it is new
+		if is.want = want; silent && want.Empty() {
 			is.said = want
 			continue
 		}

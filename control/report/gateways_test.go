@@ -523,6 +523,34 @@ func TestAPlanThatComesDuringAWriteIsTold(t *testing.T) {
 	})
 }
 
+// What a control that led before said of routes is taken back, also of those that had not had their turn when their Gateway went.
+func TestWhatWasSaidOfAGatewayGoesWithIt(t *testing.T) {
+	paced(t, taken, func(t *testing.T, s *slow, r *report.Report, _ *atomic.Bool, _ func() string) {
+		s.parents = make(map[string][]gatewayv1.RouteParentStatus)
+		for i := range 100 {
+			s.parents[fmt.Sprintf("r%03d", i)] = []gatewayv1.RouteParentStatus{{ParentRef: gatewayv1.ParentReference{Name: "g"}, ControllerName: attach.Controller}}
+		}
+		r.SetGateways(busy(100))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := count(s.noted(), "get r000") + count(s.noted(), "get r099"); n == 2 {
+			t.Fatal("all have had their turn")
+		}
+		in := busy(100)
+		in.Network.Gateways = nil
+		in.Attachments = attach.Of(in.Network)
+		in.Plans = plan.Of(in.Attachments, in.Network, plan.Known{})
+		r.SetGateways(in)
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		for name, are := range s.parents {
+			if len(are) > 0 {
+				t.Errorf("%s still says %+v", name, are)
+			}
+		}
+	})
+}
+
 // Which release of Gateway API there is, the class says from the beginning, and within a minute of another. Where control may not read
 // it the rest is said, and that it may not is told once.
 func TestTheClassSaysWhetherTheReleaseIsKnown(t *testing.T) {
@@ -584,13 +612,13 @@ func TestTheClassSaysWhetherTheReleaseIsKnown(t *testing.T) {
 func TestWhatIsNotOursCostsNothing(t *testing.T) {
 	paced(t, taken, func(t *testing.T, s *slow, r *report.Report, _ *atomic.Bool, logged func() string) {
 		s.gone = "r000"
-		with := func(uid string) status.Input {
+		with := func(uid string, generation int64) status.Input {
 			in := busy(1)
-			foreign := gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "foreign", UID: types.UID(uid)}}
+			foreign := gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "foreign", UID: types.UID(uid), Generation: generation}}
 			in.Network.HTTPRoutes = append(in.Network.HTTPRoutes, foreign)
 			return in
 		}
-		for _, in := range []status.Input{with("old"), busy(1), with("new")} { // it is deleted, and made again
+		for _, in := range []status.Input{with("old", 1), with("old", 2), busy(1), with("new", 1)} { // it changes, is deleted, and made again
 			r.SetGateways(in)
 			time.Sleep(10 * time.Second)
 		}

@@ -40,9 +40,10 @@ type slow struct {
 	gone    string       // the name of one that is not there
 	during  func()       // runs in each write of status of one
 	calls   []string
-	patched string                 // the last patch
-	release string                 // what the CRD of Gateways says
-	class   gatewayv1.GatewayClass // as it was written last
+	patched string                                   // the last patch
+	release string                                   // what the CRD of Gateways says
+	class   gatewayv1.GatewayClass                   // as it was written last
+	parents map[string][]gatewayv1.RouteParentStatus // of HTTPRoutes, by name
 }
 
 func (s *slow) note(call string) {
@@ -93,6 +94,9 @@ func (s *slow) Get(_ context.Context, key client.ObjectKey, o client.Object, _ .
 		}
 		crd.Annotations = map[string]string{"gateway.networking.k8s.io/bundle-version": s.release}
 	}
+	if route, is := o.(*gatewayv1.HTTPRoute); is {
+		route.Status.Parents = slices.Clone(s.parents[key.Name])
+	}
 	return nil
 }
 
@@ -141,6 +145,9 @@ func (s slowStatus) Update(_ context.Context, o client.Object, _ ...client.SubRe
 		defer s.of.mu.Unlock()
 		if class, is := o.(*gatewayv1.GatewayClass); is {
 			s.of.class = *class
+		}
+		if route, is := o.(*gatewayv1.HTTPRoute); is && s.of.parents != nil {
+			s.of.parents[o.GetName()] = route.Status.Parents
 		}
 		if s.of.invalid == o.GetName() {
 			return apierrors.NewInvalid(schema.GroupKind{}, o.GetName(), nil)
