@@ -50,6 +50,41 @@ func TestAfterIsOf(t *testing.T) {
 	}
 }
 
+// What is no route may change what routes may do, though they say what they said and attach as they did.
+func TestAfterAnythingElse(t *testing.T) {
+	const (
+		route = "kind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{namespace: other, name: a, port: 80}]}]}"
+		grant = "\n---\nkind: ReferenceGrant\nmetadata: {namespace: other, name: to}\nspec: {from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: ns}], to: [{group: '', kind: Service}]}"
+		sets  = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, allowedListeners: {namespaces: {from: Selector, selector: {matchLabels: {may: 'yes'}}}}, listeners: [{name: http, port: 80, protocol: HTTP}]}\n---\n" +
+			"kind: ListenerSet\nmetadata: {namespace: one, name: s}\nspec: {parentRef: {namespace: ns, name: g}, listeners: [{name: l, port: 81, hostname: one.test, protocol: HTTP}]}\n---\n" +
+			"kind: ListenerSet\nmetadata: {namespace: two, name: s}\nspec: {parentRef: {namespace: ns, name: g}, listeners: [{name: l, port: 81, hostname: two.test, protocol: HTTP}]}\n---\n" +
+			"kind: Namespace\nmetadata: {name: two, labels: {may: 'yes'}}\n---\nkind: Namespace\nmetadata: {name: one, labels: {may: '%s'}}"
+		tls = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}], tls: {backend: {clientCertificateRef: {name: %s}}}}\n---\n" +
+			"kind: BackendTLSPolicy\nmetadata: {namespace: ns, name: p}\nspec: {targetRefs: [{group: '', kind: Service, name: a}], validation: {hostname: a.test, wellKnownCACertificates: System}}\n---\n" +
+			"kind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}]}]}"
+		host = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP, hostname: %s}]}"
+	)
+	known := plan.Known{Certificates: map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "x"}: {Chain: []byte("x")}, {Namespace: "ns", Name: "z"}: {Chain: []byte("z")}}}
+	for _, test := range []struct{ what, before, after string }{
+		{"a grant is taken back", route + grant, route},
+		{"a grant comes", route, route + grant},
+		{"a namespace may have no listeners any more", fmt.Sprintf(sets, "yes"), fmt.Sprintf(sets, "no")},
+		{"Envoys show another certificate", fmt.Sprintf(tls, "x"), fmt.Sprintf(tls, "z")},
+		{"a listener has another hostname", fmt.Sprintf(host, "x.test"), fmt.Sprintf(host, "z.test")},
+	} {
+		before, after := network.Read(t, network.Standard(test.before)), network.Read(t, network.Standard(test.after))
+		last := plan.Of(attach.Of(before), before, known)
+		a := attach.Of(after)
+		want, got := plan.Of(a, after, known), plan.After(last, a, after, known)
+		if reflect.DeepEqual(want.Gateways, last.Gateways) {
+			t.Errorf("%s: that changes nothing", test.what)
+		}
+		if !reflect.DeepEqual(want.Gateways, got.Gateways) || !reflect.DeepEqual(want.Routes, got.Routes) {
+			t.Errorf("%s: there is\n%s\nwant\n%s", test.what, got.Text(), want.Text())
+		}
+	}
+}
+
 // hostsOf tells the Hosts of all listeners by the first.
 func hostsOf(p *plan.Plans) map[*plan.Host]bool {
 	all := make(map[*plan.Host]bool)
