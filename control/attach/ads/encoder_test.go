@@ -2,8 +2,11 @@ package ads_test
 
 import (
 	"reflect"
+	"runtime"
 	"testing"
+	"weak"
 
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/headgate/headgate"
@@ -69,6 +72,28 @@ func TestAnEncoderSaysWhatTheResourcesAre(t *testing.T) {
 	if read < 200 {
 		t.Errorf("there were %d resources", read)
 	}
+}
+
+// Of resources before the last an Encoder keeps nothing: a control runs for months.
+func TestAnEncoderForgetsWhatIsNoMore(t *testing.T) {
+	encoder := new(ads.Encoder)
+	// encoded tells whether its messages are kept.
+	encoded := func(name string) (routes, host func() bool) {
+		h := &routev3.VirtualHost{Name: name, Domains: []string{name}}
+		c := &routev3.RouteConfiguration{Name: name, VirtualHosts: []*routev3.VirtualHost{h}}
+		if _, err := encoder.SnapshotOf(&envoy.Resources{Routes: []*routev3.RouteConfiguration{c}}); err != nil {
+			t.Fatal(err)
+		}
+		ofRoutes, ofHost := weak.Make(c), weak.Make(h)
+		return func() bool { return ofRoutes.Value() != nil }, func() bool { return ofHost.Value() != nil }
+	}
+	routes, host := encoded("a")
+	encoded("b")
+	runtime.GC()
+	if routes() || host() {
+		t.Errorf("of what came before the last, routes are kept: %v, a host: %v", routes(), host())
+	}
+	runtime.KeepAlive(encoder)
 }
 
 // messagesOf are resources by type and name.

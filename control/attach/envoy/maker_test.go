@@ -1,8 +1,11 @@
 package envoy_test
 
 import (
+	"fmt"
+	"runtime"
 	"testing"
 	"time"
+	"weak"
 
 	"google.golang.org/protobuf/proto"
 
@@ -71,5 +74,61 @@ func TestAMakerMakesWhatATemplateDoes(t *testing.T) {
 	t.Logf("%d of %d messages were those of the last time", kept, made)
 	if kept < made/10 {
 		t.Errorf("%d of %d messages were those of the last time", kept, made)
+	}
+}
+
+// Of plans before the last a Maker keeps nothing: a control runs for months.
+func TestAMakerForgetsWhatIsNoMore(t *testing.T) {
+	m, o := &envoy.Maker{Template: template(t)}, options(t)
+	// made makes resources of a plan, and returns by name what tells whether they are kept.
+	made := func(port int, service string) map[string]func() bool {
+		n := network.Read(t, network.Standard(fmt.Sprintf("kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: x, port: %d, protocol: HTTP}]}\n---\n"+
+			"kind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: %s, port: 80}]}]}", port, service)))
+		p := plan.Of(attach.Of(n), n, plan.Known{}).Gateways[0]
+		r, err := m.Of(p, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.RoutesIn(p)
+		planned, host, cluster := weak.Make(&p.Ports[0].Listeners[0].Hosts[0]), weak.Make(r.Routes[0].GetVirtualHosts()[0]), weak.Make(r.Clusters[0])
+		manager := weak.Make(r.Listeners[0].GetFilterChains()[0].GetFilters()[0].GetTypedConfig())
+		return map[string]func() bool{
+			"the Hosts of the plan": func() bool { return planned.Value() != nil }, "a virtual host": func() bool { return host.Value() != nil },
+			"a cluster": func() bool { return cluster.Value() != nil }, "a connection manager": func() bool { return manager.Value() != nil },
+		}
+	}
+	first := made(80, "a")
+	made(81, "b")
+	runtime.GC()
+	for what, kept := range first {
+		if kept() {
+			t.Errorf("%s is kept, of the plan before the last", what)
+		}
+	}
+	runtime.KeepAlive(m)
+}
+
+// What was made stays as it was made, though messages are shared with what is made later.
+func TestWhatAMakerHasMadeStays(t *testing.T) {
+	m, o := &envoy.Maker{Template: template(t)}, options(t)
+	var last *plan.Plans
+	made := func(second string) *envoy.Resources {
+		n := network.Read(t, network.Standard("kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: x, port: 80, protocol: HTTP, hostname: '*.x.test'}, {name: z, port: 80, protocol: HTTP, hostname: z.test}]}\n---\n"+
+			"kind: HTTPRoute\nmetadata: {namespace: ns, name: of-x}\nspec: {parentRefs: [{name: g, sectionName: x}], hostnames: [a.x.test, b.x.test, c.x.test, d.x.test, e.x.test], rules: [{backendRefs: [{name: a, port: 80}]}]}\n---\n"+
+			"kind: HTTPRoute\nmetadata: {namespace: ns, name: of-z}\nspec: {parentRefs: [{name: g, sectionName: z}], rules: [{backendRefs: [{name: "+second+", port: 80}]}]}"))
+		last = plan.After(last, attach.Of(n), n, plan.Known{})
+		r, err := m.Of(last.Gateways[0], o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	first := made("a")
+	was := proto.CloneOf(first.Routes[0])
+	if second := made("b"); proto.Equal(second.Routes[0], was) || second.Routes[0].GetVirtualHosts()[0] != first.Routes[0].GetVirtualHosts()[0] {
+		t.Error("the second is not the first with another listener")
+	}
+	if !proto.Equal(first.Routes[0], was) {
+		t.Errorf("the first is now\n%v\nand was\n%v", first.Routes[0], was)
 	}
 }
