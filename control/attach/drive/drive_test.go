@@ -58,7 +58,13 @@ func TestWhatIsGivenIsThatOfAnyControl(t *testing.T) {
 		d := driver(t)
 		for step, n := range network.Walk(t, seed, 60) {
 			w := objects.Build(objects.Set{Network: n})
+			had := maps.Clone(d.makers)
 			d.follow(ctx, w)
+			for name, m := range d.makers {
+				if was := had[name]; was != nil && was != m {
+					t.Fatalf("walk %d, step %d: what was made of %s is forgotten", seed, step, name)
+				}
+			}
 			other := driver(t)
 			other.follow(ctx, w)
 			if !maps.EqualFunc(d.given, other.given, same) {
