@@ -107,14 +107,18 @@ func TestGatewaysAreLookedAtThatHaveChanged(t *testing.T) {
 	}
 }
 
-// What is left of a Gateway may be seen before anybody knows which Gateways there are: it waits, and is not forgotten.
+// What is left of a Gateway may be seen before anybody knows which Gateways there are: it waits, is not deleted, and is not forgotten.
 func TestWhatIsLeftWaitsUntilGatewaysAreKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKeeper(t)
 		defer k.queue.ShutDown()
+		begin := time.Now()
 		k.one(t.Context(), "left")
 		if got := k.queued(); len(got) > 0 {
 			t.Errorf("%v are looked at at once", got)
+		}
+		if took := time.Since(begin); took > 0 { // who calls this API server waits
+			t.Errorf("the API server is called, for %v", took)
 		}
 		time.Sleep(retryInterval)
 		synctest.Wait()
@@ -137,6 +141,23 @@ func TestAGatewayIsToldThatNobodyAnswers(t *testing.T) {
 			t.Errorf("it is told %+v", fault)
 		}
 	})
+}
+
+// Of a Gateway that is made anew nobody says why the one before could not be made.
+func TestAFaultGoesWithItsGateway(t *testing.T) {
+	k := newKeeper(t)
+	defer k.queue.ShutDown()
+	of := objects.Name{Namespace: "ns", Name: "a"}
+	k.want(known(t, twoGateways))
+	k.faults[gateway.Name(of)] = attach.Verdict{Reason: "NoResources", Words: "no"}
+	if in := k.with(*k.known); in.Gateways[of].Fault.Reason != "NoResources" {
+		t.Errorf("it is told %+v", in.Gateways[of])
+	}
+	k.want(known(t, strings.SplitN(twoGateways, "---\n", 2)[1]))
+	k.want(known(t, twoGateways))
+	if in := k.with(*k.known); in.Gateways[of].Fault != (attach.Verdict{}) {
+		t.Errorf("the new one is told %+v", in.Gateways[of])
+	}
 }
 
 // Nobody knows whether a Gateway whose settings are gone has pods of control's: what there is stays.
