@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"net/http"
@@ -11,7 +12,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -158,6 +162,121 @@ func TestAFaultGoesWithItsGateway(t *testing.T) {
 	if in := k.with(*k.known); in.Gateways[of].Fault != (attach.Verdict{}) {
 		t.Errorf("the new one is told %+v", in.Gateways[of])
 	}
+}
+
+// answers is an API server that answers everything with one object in JSON.
+type answers struct {
+	code int
+	text string
+}
+
+func (a answers) RoundTrip(*http.Request) (*http.Response, error) {
+	is := httptest.NewRecorder()
+	is.Header().Set("Content-Type", "application/json")
+	is.WriteHeader(a.code)
+	is.Body.WriteString(a.text)
+	return is.Result(), nil
+}
+
+func (a answers) client(t *testing.T) kubernetes.Interface {
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1", Transport: a})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// Who scales a Deployment while it is made as it is to be is not overruled: it is applied to the version that was read.
+func TestADeploymentIsAppliedToTheVersionWithItsReplicas(t *testing.T) {
+	k := newKeeper(t)
+	defer k.queue.ShutDown()
+	k.Client = answers{http.StatusOK, `{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"d","resourceVersion":"7"},"spec":{"replicas":5}}`}.client(t)
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d"}}
+	if err := k.scale(t.Context(), d); err != nil || d.Spec.Replicas == nil || *d.Spec.Replicas != 5 || d.ResourceVersion != "7" {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+// Of a Gateway that is gone nothing is kept: Gateways come and go as long as a control runs.
+func TestWhatWasMadeOfAGatewayIsForgottenWithIt(t *testing.T) {
+	k := newKeeper(t)
+	defer k.queue.ShutDown()
+	k.Client = answers{http.StatusOK, `{"kind":"Secret","apiVersion":"v1","metadata":{"name":"headgate-identities"}}`}.client(t)
+	var err error
+	if k.authority, err = identity.New(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for _, of := range k.kinds {
+		k.applied[of.name+"/gone"], k.applied[of.name+"/other"] = applied{}, applied{}
+	}
+	if err := k.remove(t.Context(), "gone"); err != nil {
+		t.Fatal(err)
+	}
+	if len(k.applied) != len(k.kinds) {
+		t.Errorf("there is still %v", k.applied)
+	}
+}
+
+// That somebody has written meanwhile is no fault of a Gateway: it is looked at again.
+func TestAConflictIsNoFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeeper(t)
+		defer k.queue.ShutDown()
+		k.Client = answers{http.StatusConflict, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409}`}.client(t)
+		k.want(known(t, twoGateways))
+		k.queued()
+		name := gateway.Name(objects.Name{Namespace: "ns", Name: "a"})
+		k.one(t.Context(), name)
+		if len(k.faults) > 0 {
+			t.Errorf("it is told %v", k.faults)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := k.queued(); !slices.Equal(got, []string{name}) {
+			t.Errorf("%v are looked at again", got)
+		}
+	})
+}
+
+// An address is not usable where the API server says that it is not valid. What else fails says nothing of it.
+func TestAnAddressIsToldToBeUnusableWhereItIs(t *testing.T) {
+	in := known(t, strings.Replace(twoGateways, "spec: {", "spec: {addresses: [{value: 10.0.0.1}], ", 1))
+	asks, asksNot := in.Attachments.Gateways[0], in.Attachments.Gateways[1]
+	invalid, forbidden := apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, "s", nil), apierrors.NewForbidden(schema.GroupResource{Resource: "services"}, "s", nil)
+	for _, c := range []struct {
+		of   *attach.Gateway
+		err  error
+		want string
+	}{{asks, invalid, "AddressNotUsable"}, {asks, forbidden, ""}, {asksNot, invalid, ""}} {
+		if is := unusable(c.of, c.err); is.Reason != c.want {
+			t.Errorf("of %v, %s is told %+v, want %q", c.err, c.of.Name, is, c.want)
+		}
+	}
+}
+
+// Certificates end: every Gateway is looked at again and again, though nothing changes.
+func TestGatewaysAreLookedAtForTheirCertificates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeeper(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		in, ended := known(t, twoGateways), make(chan error)
+		go func() {
+			ended <- k.hear(ctx, func() (*status.Input, <-chan struct{}) { return in, nil }, func(status.Input) {})
+		}()
+		synctest.Wait()
+		all := k.queued()
+		for range 3 {
+			time.Sleep(renewInterval)
+			synctest.Wait()
+			if got := k.queued(); len(got) != 2 || !slices.Equal(got, all) {
+				t.Errorf("after %v %v are looked at, want %v", renewInterval, got, all)
+			}
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // Nobody knows whether a Gateway whose settings are gone has pods of control's: what there is stays.

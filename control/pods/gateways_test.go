@@ -172,6 +172,13 @@ func TestWhatAGatewayRunsInComesAndGoesWithIt(t *testing.T) {
 		t.Errorf("control does not know the certificate of the Gateway: %v", err)
 	}
 
+	// Envoys call the controls of this namespace, at the port where these serve them.
+	if d, err := client.AppsV1().Deployments(system).Get(ctx, name, metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
+	} else if starts := strings.Join(d.Spec.Template.Spec.Containers[0].Args, " "); !strings.Contains(starts, "headgate-control."+system+".svc") || !strings.Contains(starts, "8035") {
+		t.Errorf("Envoys start with %s", starts)
+	}
+
 	// There are two at first, and then as many as whoever scales says.
 	replicas := func() int32 {
 		scale, err := client.AppsV1().Deployments(system).GetScale(ctx, name, metav1.GetOptions{})
