@@ -64,7 +64,7 @@ func (l LeftOut) verdict(gateway objects.Name) attach.Verdict {
 	}
 }
 
-// LeaveOut returns the plan without these routes. Clusters stay.
+// LeaveOut returns the plan without these routes. Clusters stay. Listeners that have no rule of theirs keep their Hosts, the same slices.
 func (p *Plan) LeaveOut(routes map[objects.Object]LeftOut) *Plan {
 	if len(routes) == 0 {
 		return p
@@ -74,15 +74,24 @@ func (p *Plan) LeaveOut(routes map[objects.Object]LeftOut) *Plan {
 	for i, port := range p.Ports {
 		is.Ports[i] = Port{Number: port.Number, Listeners: make([]Listener, len(port.Listeners))}
 		for j, l := range port.Listeners {
-			hosts := make([]Host, len(l.Hosts))
-			for k, h := range l.Hosts {
-				hosts[k] = Host{Domain: h.Domain, Rules: leaveOut(h.Rules, routes)}
+			if l.has(routes) {
+				hosts := make([]Host, len(l.Hosts))
+				for k, h := range l.Hosts {
+					hosts[k] = Host{Domain: h.Domain, Rules: leaveOut(h.Rules, routes)}
+				}
+				l.Hosts = hosts
 			}
-			l.Hosts = hosts
 			is.Ports[i].Listeners[j] = l
 		}
 	}
 	return &is
+}
+
+// has says whether a listener has a rule of one of some routes.
+func (l *Listener) has(routes map[objects.Object]LeftOut) bool {
+	return slices.ContainsFunc(l.Hosts, func(h Host) bool {
+		return slices.ContainsFunc(h.Rules, func(r Rule) bool { _, is := routes[r.Of]; return is })
+	})
 }
 
 func leaveOut(rules []Rule, routes map[objects.Object]LeftOut) []Rule {

@@ -40,6 +40,20 @@ func TestWhatEnvoysRefuseIsLeftOut(t *testing.T) {
 	})
 }
 
+// A listener that has nothing of what is left out keeps its Hosts: nothing is made of them anew while somebody's route is refused.
+func TestLeaveOutKeepsTheOtherListeners(t *testing.T) {
+	n := network.Read(t, network.Standard("kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: x, port: 80, protocol: HTTP, hostname: x.test}, {name: z, port: 80, protocol: HTTP, hostname: z.test}]}\n---\n"+
+		"kind: HTTPRoute\nmetadata: {namespace: ns, name: good}\nspec: {parentRefs: [{name: g, sectionName: x}], rules: [{backendRefs: [{name: a, port: 80}]}]}\n---\n"+
+		"kind: HTTPRoute\nmetadata: {namespace: ns, name: bad}\nspec: {parentRefs: [{name: g, sectionName: z}], rules: [{backendRefs: [{name: a, port: 80}]}]}"))
+	all := plan.Of(attach.Of(n), n, plan.Known{}).Gateways[0]
+	without := all.LeaveOut(map[objects.Object]plan.LeftOut{httpRoute("bad"): {}})
+	for i, kept := range []bool{true, false} {
+		if is := &without.Ports[0].Listeners[i].Hosts[0] == &all.Ports[0].Listeners[i].Hosts[0]; is != kept {
+			t.Errorf("listener %d is kept: %v, want %v", i, is, kept)
+		}
+	}
+}
+
 // The content of a route is another where any of its listeners is.
 func TestContentsAreOfAllListeners(t *testing.T) {
 	const text = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec:\n  gatewayClassName: headgate\n  listeners: [{name: a, port: %d, protocol: HTTP}, {name: b, port: %d, protocol: HTTP}]\n---\n" +
