@@ -392,5 +392,14 @@ func TestCertificatesOfGatewaysAreRenewed(t *testing.T) {
 		authority()
 		step("of another authority", 1)
 		step("of the same", 0)
+		s, err := client.CoreV1().Secrets("headgate-system").Get(t.Context(), gateway.Secret, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		delete(s.Data, "name.key")
+		if _, err := client.CoreV1().Secrets("headgate-system").Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		step("without its key", 1)
 	})
 }

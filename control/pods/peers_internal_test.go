@@ -1,7 +1,9 @@
 package pods
 
 import (
+	"context"
 	"encoding/json"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -102,6 +104,56 @@ func TestWhatControlsSaidThatAreGoneIsTakenAway(t *testing.T) {
 		p.forget(time.Now())
 		if got := write(3); !slices.Equal(got, []string{"gone"}) {
 			t.Errorf("it takes %v away", got)
+		}
+	})
+}
+
+// oneMap is an API server with the ConfigMap of controls, in which one control has said something and says nothing more.
+type oneMap struct{}
+
+func (oneMap) RoundTrip(r *http.Request) (*http.Response, error) {
+	is := httptest.NewRecorder()
+	is.Header().Set("Content-Type", "application/json")
+	const one = `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"namespace":"headgate-system","name":"headgate-envoys","resourceVersion":"1"},"data":{"other":"{\"beat\":1,\"seen\":{\"ns/g\":{\"has\":\"x\"}}}"}}`
+	switch q := r.URL.Query(); {
+	case q.Get("sendInitialEvents") != "": // it does not know that
+		is.WriteHeader(http.StatusUnprocessableEntity)
+		is.Body.WriteString(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422}`)
+	case q.Get("watch") != "": // nothing changes
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	case r.Method == http.MethodGet:
+		is.Body.WriteString(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[` + one + `]}`)
+	default:
+		is.Body.WriteString(one)
+	}
+	return is.Result(), nil
+}
+
+// What a control said that has died counts for nothing soon, though nothing is heard.
+func TestWhatADeadControlSaidEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://127.0.0.1", Transport: oneMap{}, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := Pod{Client: client, Namespace: "headgate-system", Log: slog.New(slog.DiscardHandler)}.Peers("own")
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- p.Run(ctx) }()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if seen, _ := p.Seen(); seen["other"]["ns/g"].Has != "x" {
+			t.Errorf("at first it has seen %v", seen)
+		}
+		time.Sleep((beatsMissed + 2) * beatInterval)
+		synctest.Wait()
+		if seen, _ := p.Seen(); len(seen["other"]) > 0 {
+			t.Errorf("after %d beats it has still seen %v", beatsMissed+2, seen)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
 		}
 	})
 }
