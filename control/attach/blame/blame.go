@@ -29,8 +29,16 @@ type Resource struct{ Type, Name string }
 // Offer is the version of a resource that Envoys are to have.
 type Offer struct {
 	Version string
-	// Routes are those that a route configuration has rules of, which may answer 500.
-	Routes []objects.Object
+	// Routes returns those that a route configuration has rules of, which may answer 500: asked for when Envoys have answered, and nil for
+	// other resources.
+	Routes func() []objects.Object
+}
+
+func (o Offer) routes() []objects.Object {
+	if o.Routes == nil {
+		return nil
+	}
+	return o.Routes()
 }
 
 // Trial is what Envoys are to try: a route configuration of the plan from which it was made when its search began, without some routes.
@@ -127,8 +135,9 @@ func (q *Inquiry) Hear(envoy uint64, a order.Answer) {
 		}
 		q.answers[envoy][r] = is
 		if o := q.offered[r]; is.refused == "" && o.Version == version && a.Type == order.Routes {
-			q.taken[r] = make(map[objects.Object]string, len(o.Routes))
-			for _, of := range o.Routes {
+			all := o.routes()
+			q.taken[r] = make(map[objects.Object]string, len(all))
+			for _, of := range all {
 				q.taken[r][of] = q.contents[of]
 			}
 		}
@@ -249,7 +258,7 @@ func (q *Inquiry) begin() *search {
 			s.out[of] = f.LeftOut
 		}
 		known, news := []suspect(nil), []suspect(nil)
-		for _, of := range q.offered[r.Resource].Routes {
+		for _, of := range q.offered[r.Resource].routes() {
 			is := suspect{of, q.contents[of]}
 			if q.taken[r.Resource][of] == is.content {
 				known = append(known, is)

@@ -83,11 +83,11 @@ func (w *world) plan() {
 	offers := make(map[blame.Resource]blame.Offer)
 	for name, row := range w.rows {
 		w.bodies[name] = body(row, out)
-		o := blame.Offer{Version: w.version(name)}
+		var routes []objects.Object
 		for word := range strings.FieldsSeq(w.bodies[name]) {
-			o.Routes = append(o.Routes, nameOf(word))
+			routes = append(routes, nameOf(word))
 		}
-		offers[blame.Resource{Type: order.Routes, Name: name}] = o
+		offers[blame.Resource{Type: order.Routes, Name: name}] = blame.Offer{Version: w.version(name), Routes: func() []objects.Object { return routes }}
 	}
 	w.q.Offer(offers)
 }
@@ -474,13 +474,13 @@ func TestALateAnswerIsOfWhatWasOfferedThen(t *testing.T) {
 	p := blame.Resource{Type: order.Routes, Name: "p"}
 	offer := func(version string, row ...string) {
 		contents := make(map[objects.Object]string)
-		is := blame.Offer{Version: version}
+		var routes []objects.Object
 		for _, content := range row {
 			contents[nameOf(content)] = content
-			is.Routes = append(is.Routes, nameOf(content))
+			routes = append(routes, nameOf(content))
 		}
 		q.Plan(contents)
-		q.Offer(map[blame.Resource]blame.Offer{p: is})
+		q.Offer(map[blame.Resource]blame.Offer{p: {Version: version, Routes: func() []objects.Object { return routes }}})
 	}
 	hear := func(version, refused string) {
 		q.Hear(1, order.Answer{Type: order.Routes, Names: []string{"p"}, Versions: map[string]string{"p": version}, Refused: refused})

@@ -91,14 +91,15 @@ func others(all []blame.Fault) []string {
 	return words
 }
 
-// offer tells the Inquiry of a Gateway what its Envoys are to have now, and which routes are in which route configuration.
-func (q *inquiry) offer(in map[string][]objects.Object, given order.Snapshot) {
+// offer tells the Inquiry of a Gateway what its Envoys are to have now. In says which routes are in which route configuration; it is asked
+// when somebody wants to know.
+func (q *inquiry) offer(in func() map[string][]objects.Object, given order.Snapshot) {
 	all := make(map[blame.Resource]blame.Offer)
 	for of, named := range given {
 		for name, r := range named {
 			o := blame.Offer{Version: r.Version}
 			if of == order.Routes {
-				o.Routes = in[name]
+				o.Routes = func() []objects.Object { return in()[name] }
 			}
 			all[blame.Resource{Type: of, Name: name}] = o
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"sync"
 	"time"
 
 	"github.com/headgate/headgate/control/attach/ads"
@@ -151,7 +152,8 @@ func (d *Driver) put() {
 		}
 		if snapshot != nil {
 			given[p.Gateway] = snapshot
-			d.inquiries[p.Gateway].offer(d.makers[p.Gateway].RoutesIn(p), snapshot)
+			maker := d.makers[p.Gateway]
+			d.inquiries[p.Gateway].offer(sync.OnceValue(func() map[string][]objects.Object { return maker.RoutesIn(p) }), snapshot)
 		}
 	}
 	d.left.note(d.given, given, time.Now())

@@ -66,15 +66,13 @@ func (b *builder) listener(key at, port *Port, l *attach.Listener) *part {
 type made struct {
 	network *objects.Network
 	known   Known
+	beside  beside
 	served  map[at]*part
 }
 
-// stillServe returns those parts that are what they were if their routes are: none where anything but routes has changed.
-func (m *made) stillServe(n *objects.Network, known Known) map[at]*part {
-	if m.network == nil || !reflect.DeepEqual(withoutRoutes(m.network), withoutRoutes(n)) || !reflect.DeepEqual(m.known, known) {
-		return nil
-	}
-	return m.served
+// stillServes says whether all but routes is what it was, so that who has the same routes has the same part.
+func (m *made) stillServes(n *objects.Network, known Known) bool {
+	return m.network != nil && reflect.DeepEqual(withoutRoutes(m.network), withoutRoutes(n)) && reflect.DeepEqual(m.known, known)
 }
 
 func withoutRoutes(n *objects.Network) objects.Network {

@@ -237,15 +237,16 @@ func Of(a *attach.Attachments, n *objects.Network, known Known) *Plans {
 // slices. Last may be nil.
 func After(last *Plans, a *attach.Attachments, n *objects.Network, known Known) *Plans {
 	b := newBuilder(n)
-	b.certificates, b.authorities, b.policies = known.Certificates, known.Authorities, policiesOf(n, known.Authorities)
-	if last != nil {
-		if b.last = last.made.stillServe(n, known); b.last != nil {
-			b.changed = changed(last.made.network, n)
-		}
+	b.certificates, b.authorities = known.Certificates, known.Authorities
+	if last != nil && last.made.stillServes(n, known) {
+		b.last, b.changed = last.made.served, changed(last.made.network, n)
+		b.beside = last.made.beside
+	} else {
+		b.beside = besideOf(n, known)
 	}
 	plans := &Plans{
 		Attachments: a, Routes: b.became, Listeners: b.listeners, Refused: b.refused, Showing: b.showing, Pools: make(map[objects.Name]PoolVerdict), Policies: make(map[objects.Name]PolicyVerdict),
-		made: made{n, known, b.served},
+		made: made{n, known, b.beside, b.served},
 	}
 	for i, g := range a.Gateways {
 		p := b.gateway(i, g)
@@ -286,15 +287,14 @@ func (b *builder) unserved(a *attach.Attachments) {
 // builder is what is known while plans are made.
 type builder struct {
 	*objects.Network
-	http     map[objects.Name]*gatewayv1.HTTPRoute
-	grpc     map[objects.Name]*gatewayv1.GRPCRoute
-	llm      map[objects.Name]*v1alpha1.LLMRoute
-	services map[objects.Name]*objects.Service
-	pools    map[objects.Name]*pooled
-	became   map[objects.Object]RouteVerdict
-	last     map[at]*part            // of the last plans; nil where none serves
-	changed  map[objects.Object]bool // routes since then
-	served   map[at]*part
+	http map[objects.Name]*gatewayv1.HTTPRoute
+	grpc map[objects.Name]*gatewayv1.GRPCRoute
+	llm  map[objects.Name]*v1alpha1.LLMRoute
+	beside
+	became  map[objects.Object]RouteVerdict
+	last    map[at]*part            // of the last plans; nil where none serves
+	changed map[objects.Object]bool // routes since then
+	served  map[at]*part
 
 	certificates map[objects.Name]Certificate
 	authorities  map[objects.Name]Certificate
@@ -303,16 +303,14 @@ type builder struct {
 	showing      map[objects.Name]attach.Verdict
 	shows        *Certificate // of the Gateway that is planned; nil for none
 
-	policies map[servicePort][]*policy // those that count first
-
 	*part // that is made
 }
 
 func newBuilder(n *objects.Network) *builder {
 	b := &builder{
 		Network: n,
-		http:    make(map[objects.Name]*gatewayv1.HTTPRoute), grpc: make(map[objects.Name]*gatewayv1.GRPCRoute), llm: make(map[objects.Name]*v1alpha1.LLMRoute),
-		services: make(map[objects.Name]*objects.Service), pools: make(map[objects.Name]*pooled), became: make(map[objects.Object]RouteVerdict, len(n.HTTPRoutes)+len(n.GRPCRoutes)+len(n.Routes)), served: make(map[at]*part),
+		http:    make(map[objects.Name]*gatewayv1.HTTPRoute, len(n.HTTPRoutes)), grpc: make(map[objects.Name]*gatewayv1.GRPCRoute), llm: make(map[objects.Name]*v1alpha1.LLMRoute),
+		became: make(map[objects.Object]RouteVerdict, len(n.HTTPRoutes)+len(n.GRPCRoutes)+len(n.Routes)), served: make(map[at]*part),
 		listeners: make(map[*attach.Listener]attach.Verdict), refused: make(map[*attach.Listener]attach.Verdict), showing: make(map[objects.Name]attach.Verdict),
 	}
 	for i := range n.HTTPRoutes {
@@ -324,15 +322,27 @@ func newBuilder(n *objects.Network) *builder {
 	for i := range n.Routes {
 		b.llm[objects.Name{Namespace: n.Routes[i].Namespace, Name: n.Routes[i].Name}] = &n.Routes[i]
 	}
+	return b
+}
+
+// beside is what routes lead to. It is not changed once it is made.
+type beside struct {
+	services map[objects.Name]*objects.Service
+	pools    map[objects.Name]*pooled
+	policies map[servicePort][]*policy // those that count first
+}
+
+func besideOf(n *objects.Network, known Known) beside {
+	is := beside{make(map[objects.Name]*objects.Service, len(n.Services)), make(map[objects.Name]*pooled, len(n.Pools)), policiesOf(n, known.Authorities)}
 	for i := range n.Services {
-		b.services[n.Services[i].Name] = &n.Services[i]
+		is.services[n.Services[i].Name] = &n.Services[i]
 	}
 	settings := objects.SettingsOf(n.Settings)
 	for i := range n.Pools {
 		name := objects.Name{Namespace: n.Pools[i].Namespace, Name: n.Pools[i].Name}
-		b.pools[name] = poolOf(&n.Pools[i], b.services, settings[name])
+		is.pools[name] = poolOf(&n.Pools[i], is.services, settings[name])
 	}
-	return b
+	return is
 }
 
 func (b *builder) gateway(number int, g *attach.Gateway) *Plan {
