@@ -33,7 +33,8 @@ Of each policy it prints
   loads/min  how often adapters were brought into slots
   goodput    with --goodput, the highest rate at which enough requests kept both objectives: the median of the seeds,
              and the lowest and highest
-The first tenth of the requests is not measured: caches are cold.
+The first tenth of the requests is not measured: caches are cold. The policy oracle is left out if nobody asks for
+it: it tries each request on copies of all engines, and takes minutes.
 
 Usage:
 
@@ -65,6 +66,7 @@ var policies = []struct {
 	{"lmetric", indexedBy(lmetricCost)},
 	{"cacheAware", smg},
 	{"rendezvous", byHash},
+	{"oracle", newOracle},
 }
 
 // made are the workloads that need no trace, by the lengths of prompts and answers.
@@ -217,12 +219,13 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	}
 	of := f.String("workload", names()[0], "send this `WORKLOAD`: "+strings.Join(names(), ", "))
 	dir := f.String("traces", traces, "find traces in this `FOLDER` (default $TRACE_DIR): azure/conv-2023.csv, of which workloads that are no traces have their lengths then, azure/code-2023.csv, mooncake/conversation.jsonl, mooncake/synthetic.jsonl")
-	f.StringSliceVar(&c.policies, "policy", known, "pick by these `POLICIES`, one after the other: "+strings.Join(known, ", "))
+	f.StringSliceVar(&c.policies, "policy", slices.DeleteFunc(slices.Clone(known), func(name string) bool { return name == "oracle" }), "pick by these `POLICIES`, one after the other: "+strings.Join(known, ", "))
 	f.Float64Var(&c.rate, "rate", 10, "send so many `REQUESTS` a second in the mean")
 	f.IntVar(&c.requests, "requests", 5000, "send so many `REQUESTS`")
 	f.IntVar(&c.seeds, "seeds", 1, "do it for so many `SEEDS`, and take the median of each figure")
 	f.BoolVar(&c.goodput, "goodput", false, "look for the highest rate at which 99 % of the requests keep their objectives: the first token after 1 s and twice what the prompt takes alone, 100 ms a token")
 	f.IntVar(&c.Endpoints, "endpoints", 16, "have so many `ENDPOINTS`")
+	slow := f.Int("slow", 0, "have so many of the `ENDPOINTS` at half speed, which nobody says")
 	file := f.String("profile", "", "take times and limits of endpoints from this YAML `FILE` (default a 70B model on four A100 GPUs, for Mooncake's traces an 8B model on two)")
 	f.IntVar(&c.Pickers, "pickers", 1, "have so many `EXTPROCS` send requests")
 	looks := f.Duration("look-interval", 200*time.Millisecond, "have each look at each endpoint after this `TIME`")
@@ -241,6 +244,17 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 		return c, errors.New("--rate is above 0")
 	case *looks < 0 || *tells < 0:
 		return c, errors.New("a time is not negative")
+	}
+	if *slow < 0 || *slow > c.Endpoints {
+		return c, errors.New("--slow is at least 0, and no more than --endpoints")
+	}
+	if *slow > 0 {
+		c.Speeds = make([]float64, c.Endpoints)
+		for i := range c.Speeds {
+			if c.Speeds[i] = 1; i < *slow {
+				c.Speeds[i] = 0.5
+			}
+		}
 	}
 	c.Looks, c.Tells = looks.Seconds(), tells.Seconds()
 	for _, name := range c.policies {

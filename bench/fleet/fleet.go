@@ -145,6 +145,9 @@ func (f Fleet) Run(seed uint64, requests iter.Seq[Request], policy Policy) (Outc
 		if err != nil {
 			return Outcome{}, err
 		}
+		if o, ok := p.(*oracle); ok {
+			o.try = r.foresee
+		}
 		if i, ok := p.(Indexed); ok {
 			i.Index(func(endpoint int, is *Request) int { return r.endpoints[endpoint].Cached(is.Adapter, is.Prompt) })
 		}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/bench/simulated"
+	"github.com/headgate/headgate/extproc/pick"
 )
 
 // Dynamo's documentation of its router: of three workers with 8, 5 and 2 blocks to prefill and 10, 5 and 9 to decode, costs are 18, 10 and
@@ -195,5 +196,27 @@ func TestPromptsAreRemembered(t *testing.T) {
 				t.Errorf("%s sends a prompt to %d, and again to %d", name, first, to)
 			}
 		}
+	}
+}
+
+// Who knows how long answers will be, and what is where, misses no more objectives than who does not.
+func TestTheOracle(t *testing.T) {
+	f := Fleet{Profile: simulated.DefaultProfile(), Endpoints: 3, Pickers: 1, Looks: 0.2}
+	f.Profile.Limits.KVBlocks = 2000
+	w := Adapters(12, Lengths{{800, 40}, {200, 150}, {2000, 20}})
+	f.Adapters = w.Adapters
+	kept := func(p Policy) float64 {
+		return FiguresOf(outcome(t, f, 1, w.Requests(1, 3, 300), p), f.Profile, DefaultObjectives).Kept
+	}
+	best := kept(newOracle)
+	for name, p := range map[string]Policy{"proposal": Headgate(pick.Proposal), "leastRequest": Headgate(pick.LeastRequest), "scored": Scored(2, 2, 3, 4), "lmetric": indexedBy(lmetricCost)} {
+		is := kept(p)
+		t.Logf("%s keeps %.3f, the oracle %.3f", name, is, best)
+		if is > best {
+			t.Errorf("%s keeps %.3f of the objectives, the oracle %.3f", name, is, best)
+		}
+	}
+	if best < 0.9 {
+		t.Errorf("the oracle keeps %.3f", best)
 	}
 }

@@ -110,6 +110,7 @@ func TestCommand(t *testing.T) {
 		"--policy best":                    `--policy: there is no "best": use some of proposal,`,
 		"--rate 0":                         "--rate is above 0",
 		"--pickers 0":                      "at least 1",
+		"--slow 17":                        "--slow is at least 0, and no more than --endpoints",
 		"--requests 3":                     "at least 10",
 		"--look-interval -1s":              "not negative",
 		"more":                             `unexpected argument "more"`,
