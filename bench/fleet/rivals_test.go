@@ -2,10 +2,12 @@ package fleet
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/headgate/headgate/bench/simulated"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/profile"
 )
 
 // Dynamo's documentation of its router: of three workers with 8, 5 and 2 blocks to prefill and 10, 5 and 9 to decode, costs are 18, 10 and
@@ -218,5 +220,19 @@ func TestTheOracle(t *testing.T) {
 	}
 	if best < 0.9 {
 		t.Errorf("the oracle keeps %.3f", best)
+	}
+}
+
+// The oracle spares those that are there: a long prompt goes to a slower endpoint where it holds nobody up.
+func TestTheOracleSparesOthers(t *testing.T) {
+	f := Fleet{Endpoints: 2, Pickers: 1, Speeds: []float64{1, 0.6}, Profile: profile.Profile{
+		Prefill: profile.Prefill{PerToken: 0.001}, Decode: profile.Decode{Base: 0.02},
+		Limits: profile.Limits{MaxSequences: 8, MaxBatchedTokens: 4096, KVBlocks: 1000, BlockSize: 16},
+	}}
+	for output, want := range map[int]int{8: 1, 200: 0} { // one second more is 140 ms a token of few, and 5 ms of many
+		o := outcome(t, f, 1, slices.Values([]Request{{At: 0, Prompt: make([]uint32, 10), Output: output}, {At: 0.05, Prompt: make([]uint32, 1000), Output: 2}}), newOracle)
+		if o.Results[0].Endpoint != 0 || o.Results[1].Endpoint != want {
+			t.Errorf("beside an answer of %d tokens a long prompt goes to %d, want %d", output, o.Results[1].Endpoint, want)
+		}
 	}
 }
