@@ -20,11 +20,10 @@ import (
 // inquiry is what is known of what the Envoys of a Gateway refuse.
 type inquiry struct {
 	*blame.Inquiry
-	gateway  *attach.Gateway
-	planned  *plan.Plan // with all routes
-	contents map[objects.Object]string
-	refused  plan.Refused // as it was taken up last
-	others   []string     // what of it beside routes its own Envoys refuse
+	gateway *attach.Gateway
+	planned *plan.Plan   // with all routes
+	refused plan.Refused // as it was taken up last
+	others  []string     // what of it beside routes its own Envoys refuse
 	// search is the number of the search that goes on, and of the plan with which it began; trial is what is tried.
 	search int
 	of     *plan.Plan
@@ -40,7 +39,7 @@ func (d *Driver) inquire(a *attach.Attachments, plans *plan.Plans) {
 		if q == nil {
 			q = &inquiry{Inquiry: blame.New(strconv.FormatInt(time.Now().UnixNano(), 36))}
 		}
-		q.gateway, q.planned, q.contents = a.Gateways[i], p, p.Contents
+		q.gateway, q.planned = a.Gateways[i], p
 		now[p.Gateway] = q
 	}
 	d.inquiries = now
@@ -51,7 +50,7 @@ func (d *Driver) refused() map[objects.Name]plan.Refused {
 	all := make(map[objects.Name]plan.Refused, len(d.inquiries))
 	for name, q := range d.inquiries {
 		q.others = others(q.Faults())
-		is := plan.Refused{Routes: q.Plan(q.contents), Others: q.others}
+		is := plan.Refused{Routes: q.Plan(q.planned.Contents), Others: q.others}
 		if len(d.peers) > 0 {
 			is = q.also(is, name, d.peers)
 		}

@@ -74,8 +74,8 @@ func TestWhatIsGivenIsThatOfAnyControl(t *testing.T) {
 				t.Fatalf("walk %d, step %d: there are %d Gateways, and what was made of %d", seed, step, len(d.given), len(d.makers))
 			}
 			for name, q := range d.inquiries {
-				if p := other.inquiries[name]; !reflect.DeepEqual(q.contents, p.contents) {
-					t.Fatalf("walk %d, step %d: contents of %s are %v, want %v", seed, step, name, q.contents, p.contents)
+				if p := other.inquiries[name]; !reflect.DeepEqual(q.planned.Contents, p.planned.Contents) {
+					t.Fatalf("walk %d, step %d: contents of %s are %v, want %v", seed, step, name, q.planned.Contents, p.planned.Contents)
 				}
 			}
 		}

@@ -67,11 +67,11 @@ func (d *Driver) share() {
 		if own[name] {
 			is.Has = d.digests[name]
 		}
-		for of, left := range q.Plan(q.contents) {
+		for of, left := range q.Plan(q.planned.Contents) {
 			if is.Routes == nil {
 				is.Routes = make(map[string]SeenRoute)
 			}
-			is.Routes[of.String()] = SeenRoute{q.contents[of], left.Words, left.Dropped}
+			is.Routes[of.String()] = SeenRoute{q.planned.Contents[of], left.Words, left.Dropped}
 		}
 		if is.Has != "" || len(is.Refused)+len(is.Routes) > 0 {
 			now[name.String()] = is
@@ -89,7 +89,7 @@ func (q *inquiry) also(is plan.Refused, of objects.Name, peers map[string]Seen) 
 	for _, peer := range slices.Sorted(maps.Keys(peers)) {
 		seen := peers[peer][of.String()]
 		is.Others = append(is.Others, seen.Refused...)
-		for route, content := range q.contents {
+		for route, content := range q.planned.Contents {
 			r, refused := seen.Routes[route.String()]
 			if _, known := is.Routes[route]; refused && !known && r.Content == content {
 				is.Routes[route] = plan.LeftOut{Words: r.Words, Dropped: r.Dropped}

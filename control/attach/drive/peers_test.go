@@ -83,7 +83,7 @@ func TestAGatewayIsProgrammedByTheEnvoysOfAnotherControl(t *testing.T) {
 func TestARouteThatAnEnvoyOfAnotherControlRefusesIsLeftOut(t *testing.T) {
 	d, _ := pair(t, twoRoutes)
 	bad, gateway := objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "ns", Name: "bad"}}, objects.Name{Namespace: "ns", Name: "g"}
-	content := d.inquiries[gateway].contents[bad]
+	content := d.inquiries[gateway].planned.Contents[bad]
 	before := d.digests[gateway]
 	say := func(content string) {
 		d.peers = map[string]Seen{"one": {gateway.String(): {Refused: []string{"secret x: no"}, Routes: map[string]SeenRoute{bad.String(): {Content: content, Words: "too large"}}}}}
