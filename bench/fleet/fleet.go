@@ -117,7 +117,6 @@ type endpoint struct {
 	*sim.Engine
 	awake  bool // its next step is in the loop
 	flying map[sim.ID]flight
-	active []string
 }
 
 type flight struct {
@@ -149,7 +148,7 @@ func (f Fleet) Run(seed uint64, requests iter.Seq[Request], policy Policy) (Outc
 			o.try = r.foresee
 		}
 		if i, ok := p.(Indexed); ok {
-			i.Index(func(endpoint int, is *Request) int { return r.endpoints[endpoint].Cached(is.Adapter, is.Prompt) })
+			i.Index(r.index())
 		}
 		_, r.streams = p.(Streamer)
 		r.pickers = append(r.pickers, p)
@@ -165,6 +164,18 @@ func (f Fleet) Run(seed uint64, requests iter.Seq[Request], policy Policy) (Outc
 		}
 	}
 	return r.outcome(), nil
+}
+
+// index says what caches hold of a prompt, which is hashed once for all endpoints.
+func (r *run) index() func(endpoint int, is *Request) (tokens int) {
+	var latest *Request
+	var prefix sim.Prefix
+	return func(endpoint int, is *Request) int {
+		if is != latest {
+			latest, prefix = is, sim.PrefixOf(is.Adapter, is.Prompt)
+		}
+		return r.endpoints[endpoint].Cached(&prefix)
+	}
 }
 
 // arrive has the next request come, and after it the one behind.
@@ -214,20 +225,18 @@ func (r *run) wake(i int) {
 	r.loop.At(at, func() {
 		e.awake = false
 		for _, ev := range e.Advance(r.loop.Now()) {
-			if ev.Kind == sim.Token && ev.Index == 0 {
-				if of := e.flying[ev.ID]; r.streams {
-					r.pickers[of.picker].(Streamer).FirstToken(r.loop.Now(), of.r, i)
-				}
+			switch {
+			case r.streams && ev.Kind == sim.Token && ev.Index == 0:
+				of := e.flying[ev.ID]
+				r.pickers[of.picker].(Streamer).FirstToken(r.loop.Now(), of.r, i)
+			case ev.Kind == sim.Finished:
+				of := e.flying[ev.ID]
+				delete(e.flying, ev.ID)
+				is := &r.results[of.number]
+				is.FirstToken, is.LastToken, is.Cached = ev.Record.FirstToken, ev.Record.LastToken, ev.Record.Cached
+				r.left--
+				r.pickers[of.picker].Ended(r.loop.Now(), of.r, i)
 			}
-			if ev.Kind != sim.Finished {
-				continue
-			}
-			of := e.flying[ev.ID]
-			delete(e.flying, ev.ID)
-			is := &r.results[of.number]
-			is.FirstToken, is.LastToken, is.Cached = ev.Record.FirstToken, ev.Record.LastToken, ev.Record.Cached
-			r.left--
-			r.pickers[of.picker].Ended(r.loop.Now(), of.r, i)
 		}
 		r.wake(i)
 	})
@@ -252,10 +261,9 @@ func (r *run) look() {
 func (r *run) load(i int) engine.Load {
 	e := &r.endpoints[i]
 	c := e.Counts()
-	e.active = e.Active(e.active[:0])
 	return engine.Load{
 		Kind: engine.VLLM, Running: engine.Known(float64(c.Running)), Waiting: engine.Known(float64(c.Waiting)), KVUsage: engine.Known(c.KVUsage),
-		MaxAdapters: engine.Known(float64(r.Profile.Limits.GPUAdapters)), Active: slices.Clone(e.active),
+		MaxAdapters: engine.Known(float64(r.Profile.Limits.GPUAdapters)), Active: e.Active(nil),
 	}
 }
 

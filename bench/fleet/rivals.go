@@ -208,8 +208,12 @@ type indexed struct {
 func (p *indexed) Index(cached func(endpoint int, r *Request) (tokens int)) { p.cached = cached }
 
 func (p *indexed) Pick(_ float64, r *Request) int {
-	to := p.best(func(i int) float64 { return -p.cost(&p.at[i], r, len(r.Prompt)-p.cached(i, r)) })
-	return p.sent(r, to, len(r.Prompt)-p.cached(to, r))
+	uncached := make([]int, len(p.at))
+	to := p.best(func(i int) float64 {
+		uncached[i] = len(r.Prompt) - p.cached(i, r)
+		return -p.cost(&p.at[i], r, uncached[i])
+	})
+	return p.sent(r, to, uncached[to])
 }
 
 // dynamoCost is Dynamo's: the blocks to prefill, those of requests without a first token and the request's own that are not cached there,
@@ -303,14 +307,11 @@ func (p *rendezvous) Pick(_ float64, r *Request) int {
 		total += p.at[i].flying
 	}
 	most := int(math.Ceil(loadFactor * float64(total) / float64(len(p.at))))
-	key := Request{Adapter: r.Adapter}
+	key := []uint32{1} // so that there is one
 	if r.Adapter == "" {
-		key.Prompt = r.Prompt[:min(len(r.Prompt), keyedTokens)]
+		key = append(key, r.Prompt[:min(len(r.Prompt), keyedTokens)]...)
 	}
-	sum := uint64(0)
-	for _, h := range hashes(&Request{Adapter: key.Adapter, Prompt: append([]uint32{1}, key.Prompt...)}, 1) {
-		sum = h
-	}
+	sum := hashes(&Request{Adapter: r.Adapter, Prompt: key}, len(key))[0]
 	to, highest := -1, uint64(0)
 	for i := range p.at {
 		h := (sum ^ uint64(i+1)) * 0x9e3779b97f4a7c15

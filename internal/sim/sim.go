@@ -230,13 +230,22 @@ func (e *Engine) Submit(at float64, r Request) (ID, error) {
 	return s.id, nil
 }
 
-// Cached is how many leading tokens of a prompt, for an adapter, the prefix cache holds now: those that a request would not compute.
-func (e *Engine) Cached(adapter string, prompt []uint32) int {
-	if len(prompt) == 0 {
+// Prefix is a prompt that engines are asked about, for an adapter: it is hashed once, as far as one of them has it. Those engines have blocks
+// of one size. It is used from one goroutine.
+type Prefix struct{ of sequence }
+
+// PrefixOf returns the Prefix of a prompt, which it keeps and does not write.
+func PrefixOf(adapter string, prompt []uint32) Prefix {
+	return Prefix{sequence{Request: Request{Adapter: adapter, Prompt: prompt}}}
+}
+
+// Cached is how many leading tokens of a prompt the prefix cache holds now: those that a request would not compute.
+func (e *Engine) Cached(p *Prefix) int {
+	if len(p.of.Prompt) == 0 {
 		return 0
 	}
-	s := sequence{Request: Request{Adapter: adapter, Prompt: prompt}}
-	return len(e.kv.find(&s, (len(prompt)-1)/e.kv.size)) * e.kv.size
+	p.of.blocks = e.kv.find(&p.of, (len(p.of.Prompt)-1)/e.kv.size)
+	return len(p.of.blocks) * e.kv.size
 }
 
 // Load brings an adapter from storage into host memory, even where it is there already: its weights may have changed.

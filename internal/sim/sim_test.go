@@ -375,6 +375,13 @@ func TestCachedIsWhatARequestFinds(t *testing.T) {
 	for i := range prompt {
 		prompt[i] = uint32(i)
 	}
+	cached := func(adapter string, prompt []uint32) int {
+		p := PrefixOf(adapter, prompt)
+		if first, again := e.Cached(&p), e.Cached(&p); again != first {
+			t.Errorf("Cached says %d, and then %d", first, again)
+		}
+		return e.Cached(&p)
+	}
 	now := 0.0
 	run := func(r Request) (found int) {
 		if _, err := e.Submit(now, r); err != nil {
@@ -393,23 +400,23 @@ func TestCachedIsWhatARequestFinds(t *testing.T) {
 			}
 		}
 	}
-	if got := e.Cached("", prompt); got != 0 {
+	if got := cached("", prompt); got != 0 {
 		t.Errorf("an engine that has done nothing has %d tokens", got)
 	}
 	run(Request{Prompt: prompt, Output: []uint32{1}})
 	for _, r := range []Request{
 		{Prompt: prompt}, {Prompt: prompt[:2*size+1]}, {Prompt: prompt[:size]}, {Prompt: append(append([]uint32{}, prompt[:size]...), 99, 98, 97)}, {Adapter: "a", Prompt: prompt}, {Prompt: []uint32{7}},
 	} {
-		want := e.Cached(r.Adapter, r.Prompt)
+		want := cached(r.Adapter, r.Prompt)
 		r.Output = []uint32{1}
 		if got := run(r); got != want {
 			t.Errorf("%d tokens for %q find %d, and Cached says %d", len(r.Prompt), r.Adapter, got, want)
 		}
 	}
-	if got := e.Cached("", prompt); got != 2*size {
+	if got := cached("", prompt); got != 2*size {
 		t.Errorf("Cached says %d, want all full blocks but the last, %d", got, 2*size)
 	}
-	if e.Cached("", nil) != 0 {
+	if cached("", nil) != 0 {
 		t.Error("an empty prompt has tokens")
 	}
 }
