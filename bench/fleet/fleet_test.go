@@ -287,7 +287,7 @@ func TestFigures(t *testing.T) {
 
 func TestKeeps(t *testing.T) {
 	p := simulated.DefaultProfile()
-	limit := 1 + 2*p.PrefillTime(1000)
+	limit := 1 + 2*p.PrefillTime(0, 1000)
 	for _, test := range []struct {
 		ttft, perToken float64
 		output         int

@@ -22,7 +22,7 @@ var DefaultObjectives = Objectives{Base: 1, Prompt: 2, PerToken: 0.1, Share: 0.9
 
 // keeps says whether a request kept its objectives.
 func (o Objectives) keeps(p profile.Profile, r Result) bool {
-	return r.FirstToken-r.At <= o.Base+o.Prompt*p.PrefillTime(r.Prompt) && r.perToken() <= o.PerToken
+	return r.FirstToken-r.At <= o.Base+o.Prompt*p.PrefillTime(0, r.Prompt) && r.perToken() <= o.PerToken
 }
 
 // perToken is how long each token took after the first, in the mean; 0 where there is no other.

@@ -34,10 +34,17 @@ type Profile struct {
 	Limits Limits `json:"limits"`
 }
 
-// Prefill is the time to compute a prompt: Base + PerToken * tokens that no cache holds.
+// Prefill is the time to compute n tokens of a prompt behind c tokens whose KV is there already:
+//
+//	max(Floor, Base + PerToken*n + PerTokenSquared*((c+n)² - c²))
+//
+// The floor is what the shortest prompts take, whose time does not grow with their length. The square is attention: each
+// token looks at all before it, so that a part of a long prompt costs more the later it comes.
 type Prefill struct {
-	Base     float64 `json:"base"`     // seconds
-	PerToken float64 `json:"perToken"` // seconds per uncached token
+	Floor           float64 `json:"floor,omitempty"`           // seconds; 0 is none
+	Base            float64 `json:"base"`                      // seconds
+	PerToken        float64 `json:"perToken"`                  // seconds per uncached token
+	PerTokenSquared float64 `json:"perTokenSquared,omitempty"` // seconds per uncached token, squared; 0 is none
 }
 
 // Decode is the time of one decode step: Base + PerSequence * sequences in the batch + PerKVToken * tokens that they
@@ -46,6 +53,8 @@ type Decode struct {
 	Base        float64 `json:"base"`        // seconds
 	PerSequence float64 `json:"perSequence"` // seconds per sequence in the batch
 	PerKVToken  float64 `json:"perKVToken"`  // seconds per token in the KV cache of the batch
+	// Adapters is how many times as long all of that takes where an adapter runs in the step, at least 1; 0 means 1.
+	Adapters float64 `json:"adapters,omitempty"`
 }
 
 // Spread is a time with its variation. The zero value takes no time.
@@ -84,8 +93,10 @@ func (p Profile) Validate() error {
 		field   string
 		seconds float64
 	}{
+		{"prefill.floor", p.Prefill.Floor},
 		{"prefill.base", p.Prefill.Base},
 		{"prefill.perToken", p.Prefill.PerToken},
+		{"prefill.perTokenSquared", p.Prefill.PerTokenSquared},
 		{"decode.base", p.Decode.Base},
 		{"decode.perSequence", p.Decode.PerSequence},
 		{"decode.perKVToken", p.Decode.PerKVToken},
@@ -97,6 +108,9 @@ func (p Profile) Validate() error {
 		if t.seconds < 0 || math.IsNaN(t.seconds) || math.IsInf(t.seconds, 0) {
 			faults = append(faults, fmt.Errorf("%s is %v: a time in seconds is finite and not negative", t.field, t.seconds))
 		}
+	}
+	if f := p.Decode.Adapters; f != 0 && (!(f >= 1) || math.IsInf(f, 0)) {
+		faults = append(faults, fmt.Errorf("decode.adapters is %v: it is how many times as long a step takes with adapters, at least 1", f))
 	}
 	for _, l := range []struct {
 		field      string
@@ -119,29 +133,56 @@ func (p Profile) Validate() error {
 // Times returns the profile of an engine all of whose times are so many times as long.
 func (p Profile) Times(factor float64) Profile {
 	for _, seconds := range []*float64{
-		&p.Prefill.Base, &p.Prefill.PerToken, &p.Decode.Base, &p.Decode.PerSequence, &p.Decode.PerKVToken, &p.Load.Mean, &p.Load.StdDev, &p.Slot.Mean, &p.Slot.StdDev,
+		&p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken, &p.Prefill.PerTokenSquared,
+		&p.Decode.Base, &p.Decode.PerSequence, &p.Decode.PerKVToken,
+		&p.Load.Mean, &p.Load.StdDev, &p.Slot.Mean, &p.Slot.StdDev,
 	} {
 		*seconds *= factor
 	}
 	return p
 }
 
-// PrefillTime predicts the seconds to compute uncached prompt tokens, alone on the engine.
-func (p Profile) PrefillTime(uncached int) float64 {
-	return p.Prefill.Base + p.Prefill.PerToken*float64(uncached)
+// Work is what one engine step computes. The zero value is nothing.
+type Work struct {
+	// PromptTokens are those of all parts of prompts in the step. Squares is the sum of (c+n)² - c² over the parts, of n
+	// tokens behind c tokens whose KV is there already.
+	PromptTokens int
+	Squares      float64
+	// Sequences get one more token each; their KV caches hold KVTokens together.
+	Sequences, KVTokens int
+	// Adapters reports whether an adapter runs in the step.
+	Adapters bool
 }
 
-// StepTime predicts the seconds of one engine step that computes prefill prompt tokens and one token for each of
-// sequences running ones, whose KV caches hold kvTokens together. A step reads the weights once, so a mixed step pays
-// the larger of the two bases and not both. A step with nothing to do takes no time.
-func (p Profile) StepTime(prefill, sequences, kvTokens int) float64 {
-	var base float64
-	if prefill > 0 {
-		base = p.Prefill.Base
+// AddPrompt adds to the step a part of a prompt: so many tokens behind a context of tokens whose KV is there already.
+func (w *Work) AddPrompt(context, tokens int) {
+	w.PromptTokens += tokens
+	w.Squares += float64(tokens) * float64(2*context+tokens)
+}
+
+// PrefillTime predicts the seconds to compute so many tokens of a prompt in one step, alone on the engine, behind a
+// context of tokens whose KV is there already. No tokens take no time. It allocates nothing.
+func (p *Profile) PrefillTime(context, tokens int) float64 {
+	var w Work
+	w.AddPrompt(context, tokens)
+	return p.StepTime(w)
+}
+
+// StepTime predicts the seconds of one engine step. A step reads the weights once, so a mixed step pays the larger of
+// the two bases and not both; below the floor of prefill, prompt tokens are free, and sequences are not. A step with
+// nothing to do takes no time. It allocates nothing.
+func (p *Profile) StepTime(w Work) float64 {
+	var base, floor float64
+	if w.PromptTokens > 0 {
+		base, floor = p.Prefill.Base, p.Prefill.Floor
 	}
-	if sequences > 0 {
-		base = max(base, p.Decode.Base)
+	slower := 1.0
+	if w.Sequences > 0 {
+		if w.Adapters && p.Decode.Adapters > 1 {
+			slower = p.Decode.Adapters
+		}
+		base = max(base, slower*p.Decode.Base)
 	}
-	return base + p.Prefill.PerToken*float64(prefill) +
-		p.Decode.PerSequence*float64(sequences) + p.Decode.PerKVToken*float64(kvTokens)
+	prompts := max(floor, base+p.Prefill.PerToken*float64(w.PromptTokens)+p.Prefill.PerTokenSquared*w.Squares)
+	return prompts + slower*p.Decode.PerSequence*float64(w.Sequences) + slower*p.Decode.PerKVToken*float64(w.KVTokens)
 }

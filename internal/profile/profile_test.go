@@ -25,10 +25,10 @@ func parseFile(t *testing.T, name string) profile.Profile {
 // The published profile must give back the measurements that it was fitted on.
 func TestProfileAgreesWithItsSource(t *testing.T) {
 	p := parseFile(t, "llama-2-70b-a100x4.yaml")
-	if got := p.PrefillTime(512); math.Abs(got-0.137) > 0.001 {
+	if got := p.PrefillTime(0, 512); math.Abs(got-0.137) > 0.001 {
 		t.Errorf("prefill of 512 tokens takes %.4f s, want 0.137", got)
 	}
-	if got := p.StepTime(0, 16, 16*576); math.Abs(got-0.0497) > 0.0005 {
+	if got := p.StepTime(profile.Work{Sequences: 16, KVTokens: 16 * 576}); math.Abs(got-0.0497) > 0.0005 {
 		t.Errorf("a decode step of 16 sequences takes %.4f s, want 0.0497", got)
 	}
 }
@@ -47,10 +47,86 @@ func TestAMixedStepPaysTheLargerBaseOnce(t *testing.T) {
 		{0, 4, 8, 5 + 1 + 1},
 		{10, 4, 8, 5 + 5 + 1 + 1},
 	} {
-		if got := p.StepTime(c.prefill, c.sequences, c.kv); got != c.want {
+		if got := p.StepTime(profile.Work{PromptTokens: c.prefill, Sequences: c.sequences, KVTokens: c.kv}); got != c.want {
 			t.Errorf("StepTime(%d, %d, %d) = %v, want %v", c.prefill, c.sequences, c.kv, got, c.want)
 		}
 	}
+}
+
+// Each term counts where it is said to, by hand: all figures are sums of powers of two.
+func TestStepTime(t *testing.T) {
+	full := profile.Profile{
+		Prefill: profile.Prefill{Floor: 8, Base: 1, PerToken: 0.5, PerTokenSquared: 0.125},
+		Decode:  profile.Decode{Base: 2, PerSequence: 0.25, PerKVToken: 0.0625, Adapters: 2},
+	}
+	for _, c := range []struct {
+		name string
+		work profile.Work
+		want float64
+	}{
+		{"nothing", profile.Work{}, 0},
+		{"nothing with adapters", profile.Work{Adapters: true}, 0},
+		{"a prompt below the floor: 1 + 2 + 2", profile.Work{PromptTokens: 4, Squares: 16}, 8},
+		{"a prompt at the floor's end: 1 + 3 + 4.5", profile.Work{PromptTokens: 6, Squares: 36}, 8.5},
+		{"adapters make no prompt slower", profile.Work{PromptTokens: 6, Squares: 36, Adapters: true}, 8.5},
+		{"decoding knows no floor: 2 + 1 + 1", profile.Work{Sequences: 4, KVTokens: 16}, 4},
+		{"decoding with adapters: 4 + 2 + 2", profile.Work{Sequences: 4, KVTokens: 16, Adapters: true}, 8},
+		{"a prompt below the floor, and decoding: 8 + 1 + 1", profile.Work{PromptTokens: 4, Squares: 16, Sequences: 4, KVTokens: 16}, 10},
+		{"the larger base: 2 + 3 + 4.5 + 1 + 1", profile.Work{PromptTokens: 6, Squares: 36, Sequences: 4, KVTokens: 16}, 11.5},
+		{"the larger base with adapters: 4 + 3 + 4.5 + 2 + 2", profile.Work{PromptTokens: 6, Squares: 36, Sequences: 4, KVTokens: 16, Adapters: true}, 15.5},
+	} {
+		if got := full.StepTime(c.work); got != c.want {
+			t.Errorf("%s: %v s, want %v", c.name, got, c.want)
+		}
+	}
+	for _, c := range []struct {
+		context, tokens int
+		want            float64
+	}{
+		{0, 0, 0},
+		{100, 0, 0},
+		{0, 1, 8},                        // the floor; 1 + 0.5 + 0.125 alone
+		{0, 8, 1 + 4 + 8},                // 8²
+		{8, 8, 1 + 4 + 24},               // 16² - 8²
+		{1 << 20, 2, 1 + 1 + 524288.5},   // ((2^20 + 2)² - 2^40)/8
+		{0, 1 << 20, 1 + 524288 + 1<<37}, // 2^40/8
+	} {
+		if got := full.PrefillTime(c.context, c.tokens); got != c.want {
+			t.Errorf("PrefillTime(%d, %d) = %v, want %v", c.context, c.tokens, got, c.want)
+		}
+	}
+}
+
+// However a prompt is cut into parts, its squares add up to those of the whole.
+func TestAddPrompt(t *testing.T) {
+	var whole, parts profile.Work
+	whole.AddPrompt(0, 1000)
+	for c := 0; c < 1000; c += 125 {
+		parts.AddPrompt(c, 125)
+	}
+	if whole != parts || whole.Squares != 1e6 || whole.PromptTokens != 1000 {
+		t.Errorf("the whole is %+v, its parts %+v", whole, parts)
+	}
+}
+
+func BenchmarkStepTime(b *testing.B) {
+	p := profile.Profile{
+		Prefill: profile.Prefill{Floor: 0.02, Base: 0.01, PerToken: 0.0001, PerTokenSquared: 1e-9},
+		Decode:  profile.Decode{Base: 0.01, PerSequence: 0.0001, PerKVToken: 1e-7, Adapters: 2},
+	}
+	w := profile.Work{PromptTokens: 100, Squares: 1e4, Sequences: 16, KVTokens: 8000, Adapters: true}
+	b.Run("step", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			p.StepTime(w)
+		}
+	})
+	b.Run("prefill", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			p.PrefillTime(1000, 200)
+		}
+	})
 }
 
 func TestAFaultyProfileIsRefusedByField(t *testing.T) {
@@ -63,6 +139,10 @@ func TestAFaultyProfileIsRefusedByField(t *testing.T) {
 		{"maxSequences: 256", "maxSequences: 0", "limits.maxSequences is 0: it must be at least 1"},
 		{"hostAdapters: 16", "hostAdapters: 3", "limits.hostAdapters is 3: it must be at least 4"},
 		{"prefill:", "prefil:", "prefil"},
+		{"prefill: {", "prefill: {floor: -0.5, ", "prefill.floor is -0.5"},
+		{"prefill: {", "prefill: {perTokenSquared: -1, ", "prefill.perTokenSquared is -1"},
+		{"decode: {", "decode: {adapters: 0.9, ", "decode.adapters is 0.9: it is how many times as long a step takes with adapters, at least 1"},
+		{"decode: {", "decode: {adapters: -2, ", "decode.adapters is -2"},
 	} {
 		text := strings.Replace(string(good), c.old, c.new, 1)
 		if _, err := profile.Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -74,11 +154,14 @@ func TestAFaultyProfileIsRefusedByField(t *testing.T) {
 // An engine that is half as fast takes twice as long, whatever it does.
 func TestTimes(t *testing.T) {
 	p := parseFile(t, "llama-2-70b-a100x4.yaml")
+	p.Prefill.Floor, p.Prefill.PerTokenSquared, p.Decode.Adapters = 0.05, 1e-8, 2
+	mixed := profile.Work{PromptTokens: 100, Squares: 1e4, Sequences: 8, KVTokens: 4000, Adapters: true}
 	twice := p.Times(2)
 	for _, pair := range [][2]float64{
-		{twice.PrefillTime(1000), 2 * p.PrefillTime(1000)},
-		{twice.StepTime(0, 8, 4000), 2 * p.StepTime(0, 8, 4000)},
-		{twice.StepTime(100, 8, 4000), 2 * p.StepTime(100, 8, 4000)},
+		{twice.PrefillTime(0, 1000), 2 * p.PrefillTime(0, 1000)},
+		{twice.PrefillTime(0, 1), 2 * p.PrefillTime(0, 1)},
+		{twice.StepTime(profile.Work{Sequences: 8, KVTokens: 4000}), 2 * p.StepTime(profile.Work{Sequences: 8, KVTokens: 4000})},
+		{twice.StepTime(mixed), 2 * p.StepTime(mixed)},
 		{twice.Load.Mean, 2 * p.Load.Mean},
 		{twice.Load.StdDev, 2 * p.Load.StdDev},
 		{twice.Slot.Mean, 2 * p.Slot.Mean},

@@ -12,7 +12,8 @@ import (
 
 // Each file under testdata is a story: commands, and what the engine answers.
 //
-//	new KEY=VALUE...     an engine; keys: seqs tokens blocks size gpu host (limits), prefill decode load slot (seconds)
+//	new KEY=VALUE...     an engine; keys: seqs tokens blocks size gpu host (limits), prefill floor square decode
+//	                     sequence kv load slot (seconds), slower (times, with adapters)
 //	submit NAME KEY=...  a request; keys: at, adapter, output, and prompt=[SHARED:N+]N, whose shared part is the same in
 //	                     every request that names it
 //	load NAME at=T       an adapter into host memory
@@ -87,10 +88,20 @@ func (p *player) do(words []string) (answers []string) {
 func (p *player) start(options map[string]string) {
 	limit := func(key string, otherwise float64) int { return int(p.number(options[key], otherwise)) }
 	e, err := New(profile.Profile{
-		Prefill: profile.Prefill{Base: 1, PerToken: p.number(options["prefill"], 0.01)},
-		Decode:  profile.Decode{Base: p.number(options["decode"], 1)},
-		Load:    profile.Spread{Mean: p.number(options["load"], 10)},
-		Slot:    profile.Spread{Mean: p.number(options["slot"], 3)},
+		Prefill: profile.Prefill{
+			Floor:           p.number(options["floor"], 0),
+			Base:            1,
+			PerToken:        p.number(options["prefill"], 0.01),
+			PerTokenSquared: p.number(options["square"], 0),
+		},
+		Decode: profile.Decode{
+			Base:        p.number(options["decode"], 1),
+			PerSequence: p.number(options["sequence"], 0),
+			PerKVToken:  p.number(options["kv"], 0),
+			Adapters:    p.number(options["slower"], 0),
+		},
+		Load: profile.Spread{Mean: p.number(options["load"], 10)},
+		Slot: profile.Spread{Mean: p.number(options["slot"], 3)},
 		Limits: profile.Limits{
 			MaxSequences:     limit("seqs", 4),
 			MaxBatchedTokens: limit("tokens", 100),

@@ -1,6 +1,10 @@
 package sim
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/headgate/headgate/internal/profile"
+)
 
 // scheduled is the part that one sequence has in a step.
 type scheduled struct {
@@ -29,15 +33,14 @@ func (e *Engine) startStep(now float64) {
 		return
 	}
 	e.busy = true
-	e.until = now + w.loading + e.profile.StepTime(w.prefill, w.decodes, w.kvTokens)
+	e.until = now + w.loading + e.profile.StepTime(w.Work)
 }
 
 // work is what a step has taken on so far.
 type work struct {
-	budget            int // tokens that it may still take
-	prefill           int // prompt tokens
-	decodes, kvTokens int // sequences that decode, and the tokens that they keep in the KV cache
-	loading           float64
+	profile.Work
+	budget  int     // tokens that it may still take
+	loading float64 // seconds
 }
 
 // scheduleRunning gives every running sequence its next tokens, in order of admission, and preempts the last ones where
@@ -110,15 +113,15 @@ func (e *Engine) enter(s *sequence, now float64) {
 
 // schedule puts n more tokens of a running sequence, for which it has the blocks, into the step.
 func (e *Engine) schedule(w *work, s *sequence, n int) {
-	decodes := s.produced > 0 && n == 1 && s.computed+1 == s.tokens()
+	if decodes := s.produced > 0 && n == 1 && s.computed+1 == s.tokens(); decodes {
+		w.Sequences++
+		w.KVTokens += s.computed + n
+	} else {
+		w.AddPrompt(s.computed, n)
+	}
+	w.Adapters = w.Adapters || s.Adapter != ""
 	e.kv.computed(s, s.computed+n)
 	w.budget -= n
-	if decodes {
-		w.decodes++
-		w.kvTokens += s.computed
-	} else {
-		w.prefill += n
-	}
 	w.loading += e.useAdapter(s.Adapter)
 	e.batch = append(e.batch, scheduled{s, s.computed == s.tokens()})
 }
