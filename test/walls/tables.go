@@ -21,7 +21,7 @@ const mainLines = 150
 // and simulated by any program. They, and those of our packages that they import, do no I/O, wait for nothing, lock
 // nothing and have no state of their own.
 var pure = []string{
-	"extproc/openai", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/belief", "extproc/outcome",
+	"extproc/openai", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/belief", "extproc/outcome",
 	"control/place/decide", "control/attach/plan", "control/attach/services", "control/attach/status", "control/attach/envoy", "control/attach/order",
 	"control/attach/blame", "control/attach/memo", "control/pods/gateway",
 	"internal/attach", "internal/engine", "internal/event", "internal/objects", "internal/profile", "internal/sim",
@@ -47,6 +47,7 @@ var impureStd = []struct {
 // slash at the end, everything below is meant.
 var pureModules = []string{
 	"github.com/tidwall/gjson",                      // reads JSON
+	"github.com/cespare/xxhash/v2",                  // hashes bytes
 	"sigs.k8s.io/yaml",                              // reads YAML
 	"k8s.io/apimachinery/pkg/apis/meta/v1",          // types
 	"k8s.io/apimachinery/pkg/api/resource",          // types
@@ -136,6 +137,7 @@ var houses = [][]floor{
 			[]string{"extproc/openai", "extproc/route", "extproc/flow/queue", "extproc/pick", "extproc/outcome", "extproc/sidecar", "extproc/epp"},
 			"the core, and others that know only their own matter; what became of requests is told in outcome's words",
 		},
+		{[]string{"extproc/prefix"}, "prompts are hashed as openai reads them"},
 	},
 	{
 		{[]string{"control"}, "it puts the rooms together"},

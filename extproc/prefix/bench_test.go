@@ -1,0 +1,144 @@
+package prefix_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/headgate/headgate/extproc/prefix"
+)
+
+// ratio is how much longer one thing takes than another: the median of many turns, in each of which both are done, so that a
+// busy machine holds both up.
+func ratio(b *testing.B, one, other func()) {
+	took := func(do func()) float64 {
+		began := time.Now()
+		do()
+		return float64(time.Since(began))
+	}
+	var all []float64
+	for b.Loop() {
+		all = append(all, took(one)/took(other))
+	}
+	slices.Sort(all)
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(all[len(all)/2], "ratio")
+}
+
+// How fast prompts are hashed, as a share of the speed of xxhash. Run it with go test ./extproc/prefix -run "^$" -bench Hasher.
+func BenchmarkHasher(b *testing.B) {
+	for _, kb := range []int{4, 16, 64, 256, 1024} {
+		prompt := bytes.Repeat([]byte("0123456789abcdef"), kb<<10/16)
+		times := max(1, 1024/kb)
+		b.Run(fmt.Sprintf("prompt=%dKB", kb), func(b *testing.B) {
+			b.ReportAllocs()
+			var h prefix.Hasher
+			var sum uint64
+			ratio(b, func() {
+				for range times {
+					sum += xxhash.Sum64(prompt)
+				}
+			}, func() {
+				for range times {
+					h.Begin(1)
+					h.Write(prompt)
+				}
+			})
+		})
+	}
+}
+
+// How long a block takes to be found, as a multiple of a look into a Go map of as many. Run it with
+// go test ./extproc/prefix -run "^$" -bench Cached.
+func BenchmarkCached(b *testing.B) {
+	for _, c := range []struct{ endpoints, each, shared int }{
+		{1, 8192, 0},    // on no endpoint but one
+		{16, 8192, 32},  // behind 32 blocks that all have
+		{100, 8192, 32}, // the whole of the memory
+		{1000, 1000, 32},
+	} {
+		b.Run(fmt.Sprintf("endpoints=%d/blocks=%d/shared=%d", c.endpoints, c.endpoints*c.each, c.shared), func(b *testing.B) {
+			b.ReportAllocs()
+			x, plain := prefix.New(prefix.DefaultBytes), make(map[uint64]uint32)
+			random := rand.New(rand.NewPCG(1, 2))
+			var prompts [][]uint64
+			shared := make([]uint64, c.shared)
+			for i := range shared {
+				shared[i] = random.Uint64()
+			}
+			const long = 100
+			for e := range c.endpoints {
+				x.Resize(e, c.each)
+				for range c.each / long {
+					p := slices.Clone(shared)
+					for len(p) < long {
+						p = append(p, random.Uint64())
+					}
+					x.Sent(e, p)
+					prompts = append(prompts, p)
+					for _, hash := range p {
+						plain[hash] = uint32(e)
+					}
+				}
+			}
+			random.Shuffle(len(prompts), func(i, j int) { prompts[i], prompts[j] = prompts[j], prompts[i] })
+			prompts = prompts[:min(len(prompts), 200)]
+			var sum int
+			var dst []int32
+			ratio(b, func() {
+				for _, p := range prompts {
+					dst = x.Cached(p, dst)
+					sum += len(dst)
+				}
+			}, func() {
+				for _, p := range prompts {
+					for _, hash := range p {
+						sum += int(plain[hash])
+					}
+				}
+			})
+		})
+	}
+}
+
+// How long it takes to note a prompt that is there, one that is new where there is room, and one for which others have to go; and
+// to forget an endpoint.
+func BenchmarkSent(b *testing.B) {
+	random := rand.New(rand.NewPCG(1, 2))
+	x := prefix.New(prefix.DefaultBytes)
+	prompt := make([]uint64, 32) // 8 KB
+	draw := func() []uint64 {
+		for i := range prompt {
+			prompt[i] = random.Uint64()
+		}
+		return prompt
+	}
+	for range 40_000 {
+		x.Sent(random.IntN(200), draw())
+	}
+	b.Run("again", func(b *testing.B) {
+		for b.Loop() {
+			x.Sent(3, prompt)
+		}
+	})
+	b.Run("new", func(b *testing.B) {
+		for b.Loop() {
+			x.Sent(random.IntN(200), draw())
+		}
+	})
+	b.Run("forget", func(b *testing.B) {
+		for b.Loop() {
+			b.StopTimer()
+			for range prefix.DefaultBlocks / 32 {
+				x.Sent(3, draw())
+			}
+			b.StartTimer()
+			x.Forget(3)
+		}
+	})
+}
