@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/extproc/openai"
+	"github.com/headgate/headgate/extproc/prefix"
 )
 
 // chat is a conversation of about size bytes whose model stands last, as Python's client writes it.
@@ -53,6 +54,25 @@ func BenchmarkParse(b *testing.B) {
 				if _, err := openai.Parse(openai.JSON, "", body); err != nil {
 					b.Fatal(err)
 				}
+			}
+		})
+	}
+}
+
+// How long reading a prompt takes, beside parsing the same body. Run it with go test ./extproc/openai -run "^$" -bench Prompt.
+func BenchmarkPrompt(b *testing.B) {
+	for _, kb := range []int{1, 16, 256} {
+		body := chat(kb << 10)
+		b.Run(fmt.Sprintf("body=%dKB", kb), func(b *testing.B) {
+			b.SetBytes(int64(len(body)))
+			b.ReportAllocs()
+			r, err := openai.Parse(openai.JSON, "", body)
+			if err != nil {
+				b.Fatal(err)
+			}
+			var h prefix.Hasher
+			for b.Loop() {
+				r.Prompt(body, prefix.Scope{Pool: "default/pool", Adapter: "sentiment"}, &h)
 			}
 		})
 	}

@@ -26,12 +26,20 @@ const (
 	MaxBlocks = 4096
 )
 
-// Seed is what the blocks of a prompt begin with: equal prompts of two seeds have no block in common. Prompts share KV where all
-// of these are equal. It is the same in every process.
-func Seed(pool, model, adapter, salt string) uint64 {
+// Scope is where prompts share KV: an engine takes none of another adapter or salt for one prompt, and pools have no engine in common
+// as far as it matters.
+type Scope struct {
+	Pool, Model, Adapter string
+	// Salt is what the client gave so that others cannot find out what it asked (vLLM's cache_salt), empty if it gave none.
+	Salt string
+}
+
+// Seed is what the blocks of a prompt in the Scope begin with: equal prompts of two seeds have no block in common. It is the same in
+// every process.
+func (s Scope) Seed() uint64 {
 	var seed uint64
-	for _, s := range [...]string{pool, model, adapter, salt} {
-		seed = chained(seed, xxhash.Sum64String(s))
+	for _, of := range [...]string{s.Pool, s.Model, s.Adapter, s.Salt} {
+		seed = chained(seed, xxhash.Sum64String(of))
 	}
 	return seed
 }
@@ -52,7 +60,7 @@ type Hasher struct {
 	bytes  int
 }
 
-// Begin begins a prompt, with what [Seed] returned for it.
+// Begin begins a prompt, with the seed of its Scope.
 func (h *Hasher) Begin(seed uint64) {
 	h.blocks, h.latest, h.filled, h.bytes = h.blocks[:0], seed, 0, 0
 }

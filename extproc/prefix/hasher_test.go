@@ -30,7 +30,7 @@ func hashed(seed uint64, spans ...[]byte) []uint64 {
 // Blocks are the same in every process, on every machine and in every version: several extprocs may come to speak of them.
 func TestBlocksAreForEver(t *testing.T) {
 	h := new(prefix.Hasher)
-	h.Begin(prefix.Seed("default/pool", "llama", "sql", "salt"))
+	h.Begin(prefix.Scope{Pool: "default/pool", Model: "llama", Adapter: "sql", Salt: "salt"}.Seed())
 	for i := range 1000 {
 		h.Write([]byte{byte(i), byte(i >> 8)})
 	}
@@ -87,15 +87,24 @@ func TestBlocksDependOnAllBefore(t *testing.T) {
 }
 
 func TestSeed(t *testing.T) {
-	seeds := make(map[uint64][4]string)
-	for _, of := range [][4]string{
-		{}, {"a"}, {"", "a"}, {"", "", "a"}, {"", "", "", "a"}, {"a", "b"}, {"ab"}, {"b", "a"}, {"a", "b", "c", "d"}, {"a", "b", "d", "c"}, {"a\x00b"},
+	seeds := make(map[uint64]prefix.Scope)
+	for _, of := range []prefix.Scope{
+		{},
+		{Pool: "a"},
+		{Model: "a"},
+		{Adapter: "a"},
+		{Salt: "a"},
+		{Pool: "a", Model: "b"},
+		{Pool: "ab"},
+		{Pool: "b", Model: "a"},
+		{"a", "b", "c", "d"},
+		{"a", "b", "d", "c"},
+		{Pool: "a\x00b"},
 	} {
-		seed := prefix.Seed(of[0], of[1], of[2], of[3])
-		if other, there := seeds[seed]; there {
+		if other, there := seeds[of.Seed()]; there {
 			t.Errorf("%q has the seed of %q", of, other)
 		}
-		seeds[seed] = of
+		seeds[of.Seed()] = of
 	}
 }
 
@@ -156,7 +165,7 @@ func TestHashingAllocatesNothing(t *testing.T) {
 	prompt := text(100_000)
 	var h prefix.Hasher
 	do := func() {
-		h.Begin(prefix.Seed("default/pool", "llama", "sql", ""))
+		h.Begin(prefix.Scope{Pool: "default/pool", Model: "llama", Adapter: "sql"}.Seed())
 		h.Mark(1)
 		h.Write(prompt)
 		h.Token(5)
