@@ -50,7 +50,8 @@ func TestSGLangsMetricsAreReadAsSGLangs(t *testing.T) {
 		var reader engine.Reader
 		load, err := reader.Load([]byte(w.do("GET /metrics", "").body), "")
 		want := engine.Load{
-			Kind: engine.SGLang, Running: engine.Known(0), Waiting: engine.Known(0), KVUsage: engine.Known(0), MaxAdapters: engine.Known(2),
+			Kind: engine.SGLang, Running: engine.Known(0), Waiting: engine.Known(0), KVUsage: engine.Known(0),
+			KVTokens: engine.Known(16384 * 16), MaxAdapters: engine.Known(2),
 		}
 		if err != nil || !cmp.Equal(load, want, cmp.AllowUnexported(engine.Value{})) {
 			t.Errorf("%+v, %v, want %+v", load, err, want)

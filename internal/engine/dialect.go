@@ -19,6 +19,9 @@ type dialect struct {
 	aside   []selector // requests that wait where waiting does not count them
 	kvUsage []selector // 0 to 1
 
+	// How many tokens the KV cache holds: as one number, as blocks and the tokens of each, or in labels of vLLM's configuration.
+	kvTokens, kvBlocks, blockTokens, kvConfig []selector
+
 	slots    []selector // adapter slots on the GPU
 	adapters []selector // vLLM's table of active adapters, which holds the slots too
 	awake    []selector // 0 while the engine sleeps
@@ -43,6 +46,7 @@ var dialects = []dialect{
 		waiting:  series("vllm:num_requests_waiting", "num_requests_waiting"),
 		aside:    series("vllm:num_requests_swapped"), // V0 only
 		kvUsage:  series("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "gpu_cache_usage_perc"),
+		kvConfig: series("vllm:cache_config_info", "cache_config_info"),
 		adapters: series("vllm:lora_requests_info", "lora_requests_info"),
 		awake:    series("vllm:engine_sleep_state{sleep_state=awake}", "engine_sleep_state{sleep_state=awake}"),
 	},
@@ -56,23 +60,28 @@ var dialects = []dialect{
 	{
 		kind: SGLang, pages: pages("/metrics"),
 		// With priorities, the series of each stand beside their total, whose priority is empty.
-		running: series("sglang:num_running_reqs{priority=}"),
-		waiting: series("sglang:num_queue_reqs{priority=}"),
-		kvUsage: series("sglang:token_usage"),
-		slots:   series("sglang:lora_pool_slots_total"),
+		running:  series("sglang:num_running_reqs{priority=}"),
+		waiting:  series("sglang:num_queue_reqs{priority=}"),
+		kvUsage:  series("sglang:token_usage"),
+		kvTokens: series("sglang:max_total_num_tokens"),
+		slots:    series("sglang:lora_pool_slots_total"),
 	},
 	{
 		// Its /metrics is JSON. Dynamo serves the same names, older ones with a colon.
 		kind: TRTLLM, pages: pages("/prometheus/metrics", "/metrics"),
-		running: series("trtllm_num_requests_running", "trtllm:num_requests_running"),
-		waiting: series("trtllm_num_requests_waiting", "trtllm:num_requests_waiting"),
-		kvUsage: series("trtllm_kv_cache_utilization", "trtllm:kv_cache_utilization"),
+		running:     series("trtllm_num_requests_running", "trtllm:num_requests_running"),
+		waiting:     series("trtllm_num_requests_waiting", "trtllm:num_requests_waiting"),
+		kvUsage:     series("trtllm_kv_cache_utilization", "trtllm:kv_cache_utilization"),
+		kvBlocks:    series("trtllm_kv_cache_max_blocks", "trtllm:kv_cache_max_blocks"),
+		blockTokens: series("trtllm_kv_cache_tokens_per_block", "trtllm:kv_cache_tokens_per_block"),
 	},
 	{
 		kind: TritonTRTLLM, pages: tritonPages,
-		running: series("nv_trt_llm_request_metrics{request_type=scheduled}"),
-		waiting: series("nv_trt_llm_request_metrics{request_type=waiting}"),
-		kvUsage: series("nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}"),
+		running:     series("nv_trt_llm_request_metrics{request_type=scheduled}"),
+		waiting:     series("nv_trt_llm_request_metrics{request_type=waiting}"),
+		kvUsage:     series("nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}"),
+		kvBlocks:    series("nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=max}"),
+		blockTokens: series("nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=tokens_per}"),
 	},
 	{
 		kind: Triton, pages: tritonPages,
@@ -141,12 +150,12 @@ func dialectOf(k Kind) (d dialect, known bool) {
 	return dialect{}, false
 }
 
-// all returns every selector of the dialect.
+// all returns every selector of the dialect, but for kvConfig.
 func (d dialect) all() []selector {
-	return slices.Concat(d.running, d.waiting, d.aside, d.kvUsage, d.slots, d.adapters, d.awake)
+	return slices.Concat(d.running, d.waiting, d.aside, d.kvUsage, d.kvTokens, d.kvBlocks, d.blockTokens, d.slots, d.adapters, d.awake)
 }
 
-// speaks says whether a page has a series of the dialect.
+// speaks says whether a page has a series of the dialect. A configuration alone is no load.
 func (d dialect) speaks(families families) bool { return len(families.first(d.all())) > 0 }
 
 // selector names the series of one family that count: all of them, or those that have a label of a value. An empty value
@@ -203,13 +212,24 @@ var started = series("process_start_time_seconds")
 var wanted = func() map[string]bool {
 	set := make(map[string]bool)
 	for _, d := range dialects {
-		for _, s := range slices.Concat(d.all(), started) {
+		for _, s := range slices.Concat(d.all(), d.kvConfig, started) {
 			set[s.name] = true
 			for _, part := range []string{"_count", "_sum", "_bucket"} {
 				if stem, ok := strings.CutSuffix(s.name, part); ok {
 					set[stem] = true
 				}
 			}
+		}
+	}
+	return set
+}()
+
+// settled is the names among them whose lines change in no life of an engine.
+var settled = func() map[string]bool {
+	set := make(map[string]bool)
+	for _, d := range dialects {
+		for _, s := range d.kvConfig {
+			set[s.name] = true
 		}
 	}
 	return set

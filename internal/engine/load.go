@@ -58,6 +58,8 @@ type Load struct {
 	Running Value // requests in the batch
 	Waiting Value // requests not in the batch: queued, or swapped out of it
 	KVUsage Value // share of the KV cache in use, 0 to 1
+	// KVTokens is how many tokens the KV cache holds.
+	KVTokens Value
 
 	MaxAdapters Value // adapter slots on the GPU
 	// Active is the adapters with running or waiting requests, in order. It is activity, not residency: an adapter that
@@ -72,24 +74,47 @@ type Load struct {
 	Started Value
 }
 
-// Reader reads metrics pages. It keeps its buffer from page to page and is not safe for concurrent use; the zero Reader
-// is ready.
-type Reader struct{ lines []byte }
+// Reader reads metrics pages of one engine. It keeps its buffers from page to page and is not safe for concurrent use; the zero
+// Reader is ready.
+type Reader struct {
+	lines    []byte
+	settled  []byte // of the lines, those that change in no life of an engine
+	latest   []byte // those of the page that kvTokens is of
+	kvTokens Value
+}
 
 // Load reads a page in Prometheus' text format as an engine of the given kind means it, or of the kind that the page
 // itself tells where that is unknown. A page that is not in the format is an error; a metric that it lacks is an unknown
 // Value.
 //
-// A page of vLLM holds 50 to 80 KB, of which seven families matter here. Only their lines go through the parser, which
+// A page of vLLM holds 50 to 80 KB, of which eight families matter here. Only their lines go through the parser, which
 // makes reading a page 20 times as cheap (BenchmarkLoad): with hundreds of endpoints and five pages a second of each,
-// scraping would otherwise be most of what extproc does.
+// scraping would otherwise be most of what extproc does. What vLLM says of its configuration has so many labels that
+// parsing it takes longer than all else: that is done when it changes.
 func (r *Reader) Load(page []byte, kind Kind) (Load, error) {
-	r.lines = selectLines(r.lines[:0], page)
-	return parseLoad(bytes.NewReader(r.lines), kind)
+	var quoted bool
+	if r.lines, r.settled, quoted = selectLines(page, r.lines[:0], r.settled[:0], true); quoted {
+		r.lines, r.settled, _ = selectLines(page, r.lines[:0], r.settled[:0], false)
+	}
+	load, err := parseLoad(bytes.NewReader(r.lines), kind)
+	d, _ := dialectOf(load.Kind)
+	if err != nil || d.kvConfig == nil || len(r.settled) == 0 {
+		return load, err
+	}
+	if !bytes.Equal(r.settled, r.latest) {
+		config, err := parse(bytes.NewReader(r.settled))
+		if err != nil {
+			return Load{}, err
+		}
+		r.latest, r.kvTokens = append(r.latest[:0], r.settled...), d.kvTokensOf(config)
+	}
+	load.KVTokens = r.kvTokens
+	return load, nil
 }
 
-// selectLines appends the lines of page that belong to wanted families.
-func selectLines(dst, page []byte) []byte {
+// selectLines appends the lines of page that belong to wanted families to lines, or to settles those that settle, if they are to be
+// told apart. Quoted says that a name is quoted: which family such a line belongs to is for the parser to say.
+func selectLines(page, lines, settles []byte, apart bool) (l, s []byte, quoted bool) {
 	for len(page) > 0 {
 		end := bytes.IndexByte(page, '\n') + 1
 		if end == 0 {
@@ -97,32 +122,41 @@ func selectLines(dst, page []byte) []byte {
 		}
 		line := page[:end]
 		page = page[end:]
-		if isWanted(line) {
-			dst = append(dst, line...)
+		switch name := nameOf(line); {
+		case string(name) == quotedName:
+			quoted = true
+			lines = append(lines, line...)
+		case apart && settled[string(name)]:
+			settles = append(settles, line...)
+		case wanted[string(name)]:
+			lines = append(lines, line...)
 		}
 	}
-	return dst
+	return lines, settles, quoted
 }
 
-// isWanted says whether a line is a sample or the type of a wanted family.
-func isWanted(line []byte) bool {
+// quotedName stands for a name that is quoted, inside the braces.
+const quotedName = "{"
+
+// nameOf is the name of the family that a line is a sample or the type of, empty if it is neither.
+func nameOf(line []byte) []byte {
 	line = bytes.TrimLeft(line, " \t")
 	if rest, ok := bytes.CutPrefix(line, []byte("#")); ok {
 		rest = bytes.TrimLeft(rest, " \t")
 		rest, ok = bytes.CutPrefix(rest, []byte("TYPE"))
 		if !ok {
-			return false
+			return nil
 		}
 		line = bytes.TrimLeft(rest, " \t")
 	}
 	if len(line) > 0 && (line[0] == '{' || line[0] == '"') {
-		return true // a quoted name, inside the braces: for the parser to read
+		return []byte(quotedName)
 	}
 	end := 0
 	for end < len(line) && inName(line[end]) { // the parser reads name-3, too
 		end++
 	}
-	return wanted[string(line[:end])]
+	return line[:end]
 }
 
 // inName says whether a metric's name that is not quoted may have a byte.
@@ -130,14 +164,21 @@ func inName(b byte) bool {
 	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '_' || b == ':'
 }
 
-// parseLoad reads a whole page, however much of it matters.
-func parseLoad(page io.Reader, kind Kind) (Load, error) {
+func parse(page io.Reader) (families, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	parsed, err := parser.TextToMetricFamilies(page)
 	if err != nil {
-		return Load{}, fmt.Errorf("metrics: %w", err)
+		return nil, fmt.Errorf("metrics: %w", err)
 	}
-	families := families(parsed)
+	return parsed, nil
+}
+
+// parseLoad reads a whole page, however much of it matters.
+func parseLoad(page io.Reader, kind Kind) (Load, error) {
+	families, err := parse(page)
+	if err != nil {
+		return Load{}, err
+	}
 	if kind != "" {
 		if d, known := dialectOf(kind); known && d.speaks(families) {
 			return d.read(families), nil
@@ -160,6 +201,7 @@ func (d dialect) read(page families) Load {
 		Waiting: sum(page.first(d.waiting)),
 		KVUsage: largest(page.first(d.kvUsage)),
 	}
+	load.KVTokens = d.kvTokensOf(page)
 	if n, ok := sum(page.first(d.aside)).Get(); ok {
 		load.Waiting = Known(load.Waiting.Or(0) + n)
 	}
@@ -173,6 +215,27 @@ func (d dialect) read(page families) Load {
 		load.MaxAdapters = largest(slots) // each rank has as many
 	}
 	return load
+}
+
+// kvTokensOf is how many tokens the KV caches of all engines of the endpoint hold.
+func (d dialect) kvTokensOf(page families) Value {
+	if config := page.first(d.kvConfig); config != nil {
+		var total Value
+		for _, m := range config { // of each engine, in labels
+			blocks, err := strconv.ParseFloat(label(m, "num_gpu_blocks"), 64)
+			each, err2 := strconv.ParseFloat(label(m, "block_size"), 64)
+			if n, ok := Known(blocks * each).Get(); ok && err == nil && err2 == nil {
+				total = Known(total.Or(0) + n)
+			}
+		}
+		return total
+	}
+	blocks, known := sum(page.first(d.kvBlocks)).Get()
+	each, sized := largest(page.first(d.blockTokens)).Get()
+	if known && sized {
+		return Known(blocks * each)
+	}
+	return sum(page.first(d.kvTokens))
 }
 
 // sum adds up the series of a family: with data parallelism there is one for each engine of the endpoint.

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,16 +31,16 @@ func TestAPageOfEachEngine(t *testing.T) {
 		file string
 		want engine.Load
 	}{
-		{"vllm-0.32-idle.txt", engine.Load{Kind: engine.VLLM, Running: engine.Known(0), Waiting: engine.Known(0), KVUsage: engine.Known(0), Started: engine.Known(1.79522831586e+09)}},
+		{"vllm-0.32-idle.txt", engine.Load{Kind: engine.VLLM, Running: engine.Known(0), Waiting: engine.Known(0), KVUsage: engine.Known(0), KVTokens: engine.Known(2097152), Started: engine.Known(1.79522831586e+09)}},
 		{"vllm-0.32-loaded.txt", engine.Load{
-			Kind: engine.VLLM, Running: engine.Known(8), Waiting: engine.Known(10), KVUsage: engine.Known(0.0004883110541414881),
+			Kind: engine.VLLM, Running: engine.Known(8), Waiting: engine.Known(10), KVUsage: engine.Known(0.0004883110541414881), KVTokens: engine.Known(2097152),
 			MaxAdapters: engine.Known(2), Active: []string{"a1", "a2"}, Started: engine.Known(1.79522831586e+09),
 		}},
 		{"sglang-documented.txt", engine.Load{
-			Kind: engine.SGLang, Running: engine.Known(7), Waiting: engine.Known(3), KVUsage: engine.Known(0.28), MaxAdapters: engine.Known(8),
+			Kind: engine.SGLang, Running: engine.Known(7), Waiting: engine.Known(3), KVUsage: engine.Known(0.28), KVTokens: engine.Known(442368), MaxAdapters: engine.Known(8),
 		}},
-		{"trtllm-serve-documented.txt", engine.Load{Kind: engine.TRTLLM, Running: engine.Known(6), Waiting: engine.Known(2), KVUsage: engine.Known(0.62)}},
-		{"triton-tensorrt-llm-documented.txt", engine.Load{Kind: engine.TritonTRTLLM, Running: engine.Known(4), Waiting: engine.Known(3), KVUsage: engine.Known(0.25)}},
+		{"trtllm-serve-documented.txt", engine.Load{Kind: engine.TRTLLM, Running: engine.Known(6), Waiting: engine.Known(2), KVUsage: engine.Known(0.62), KVTokens: engine.Known(204800)}},
+		{"triton-tensorrt-llm-documented.txt", engine.Load{Kind: engine.TritonTRTLLM, Running: engine.Known(4), Waiting: engine.Known(3), KVUsage: engine.Known(0.25), KVTokens: engine.Known(6242 * 64)}},
 		{"triton-2.51.txt", engine.Load{Kind: engine.Triton, Waiting: engine.Known(3)}},
 		{"tgi-documented.txt", engine.Load{Kind: engine.TGI, Running: engine.Known(5), Waiting: engine.Known(3)}},
 		{"llama.cpp-documented.txt", engine.Load{Kind: engine.LlamaCpp, Running: engine.Known(4), Waiting: engine.Known(46)}},
@@ -151,6 +152,23 @@ func TestEveryVariantOfAName(t *testing.T) {
 			"the older sets differ by label", "vllm:lora_requests_info{max_lora=\"1\",running_lora_adapters=\"b\",waiting_lora_adapters=\"c, b\"} 5\n",
 			engine.Load{Kind: engine.VLLM, MaxAdapters: engine.Known(1), Active: []string{"b", "c"}},
 		},
+		{
+			"the KV of each engine of the endpoint", "vllm:num_requests_running 1\nvllm:cache_config_info{engine=\"0\",block_size=\"16\",num_gpu_blocks=\"100\"} 1\nvllm:cache_config_info{engine=\"1\",block_size=\"16\",num_gpu_blocks=\"50\"} 1\n",
+			engine.Load{Kind: engine.VLLM, Running: engine.Known(1), KVTokens: engine.Known(2400)},
+		},
+		{"a configuration alone is no load", "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\"} 1\n", engine.Load{}},
+		{
+			"a configuration by a quoted name", "vllm:num_requests_running 1\n{\"vllm:cache_config_info\",block_size=\"16\",num_gpu_blocks=\"100\"} 1\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1\"} 1\n",
+			engine.Load{Kind: engine.VLLM, Running: engine.Known(1), KVTokens: engine.Known(1616)},
+		},
+		{
+			"KV of a size that is not known yet", "vllm:num_requests_running 1\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"None\"} 1\n",
+			engine.Load{Kind: engine.VLLM, Running: engine.Known(1)},
+		},
+		{
+			"KV of blocks of a size that nobody tells", "trtllm_num_requests_running 1\ntrtllm_kv_cache_max_blocks 100\n",
+			engine.Load{Kind: engine.TRTLLM, Running: engine.Known(1)},
+		},
 		{"not a number", "vllm:num_requests_running NaN\nvllm:num_requests_waiting +Inf\nvllm:kv_cache_usage_perc -1\n", engine.Load{Kind: engine.VLLM}},
 		{"a quoted name", "{\"vllm:num_requests_running\",engine=\"0\"} 2\n", engine.Load{Kind: engine.VLLM, Running: engine.Known(2)}},
 		{"a page of an unknown engine", "xllm:running 3\n", engine.Load{}},
@@ -168,6 +186,33 @@ func TestEveryVariantOfAName(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// What changes in no life of an engine is read again when it did change.
+func TestAnotherLifeHasAnotherConfiguration(t *testing.T) {
+	var r engine.Reader
+	config := func(blocks int) string {
+		return fmt.Sprintf("# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"%d\"} 1.0\n", blocks)
+	}
+	for i, c := range []struct {
+		page string
+		want engine.Value
+	}{
+		{"vllm:num_requests_running 1\n" + config(10), engine.Known(160)},
+		{"vllm:num_requests_running 2\n" + config(10), engine.Known(160)},
+		{"vllm:num_requests_running 2\n" + config(20), engine.Known(320)},
+		{"vllm:num_requests_running 2\n", engine.Value{}},
+		{"sglang:num_running_reqs 2\n" + config(20), engine.Value{}},
+		{"vllm:num_requests_running 2\n" + config(20), engine.Known(320)},
+	} {
+		got, err := r.Load([]byte(c.page), "")
+		if err != nil || got.KVTokens != c.want {
+			t.Errorf("page %d: %v, %v, want %v", i, got.KVTokens, err, c.want)
+		}
+	}
+	if load, err := r.Load([]byte("vllm:num_requests_running 2\nvllm:cache_config_info{ 1\n"), ""); err == nil {
+		t.Errorf("a configuration in another format is read as %+v", load)
 	}
 }
 
@@ -254,7 +299,7 @@ func FuzzLoad(f *testing.F) {
 		lines := bytes.SplitAfter(page, []byte("\n"))
 		var short []byte // the fuzzer is quicker on small pages: one line in ten
 		for i, line := range lines {
-			if i%10 == 0 || bytes.Contains(line, []byte("vllm:num_requests")) || bytes.Contains(line, []byte("lora")) {
+			if i%10 == 0 || bytes.Contains(line, []byte("vllm:num_requests")) || bytes.Contains(line, []byte("lora")) || bytes.Contains(line, []byte("cache_config")) {
 				short = append(short, line...)
 			}
 		}
@@ -268,6 +313,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add(recorded(f, "triton-2.51.txt"), "triton")
 	f.Add([]byte("# TYPE vllm:num_requests_running histogram\nvllm:num_requests_running_sum 1\n\t {\"vllm:kv_cache_usage_perc\"} 1\n"), "")
 	f.Add([]byte("# TYPE vllm:num_requests_running histogram\nvllm:num_requests_running_sum 1\n\t "), "")
+	f.Add([]byte("vllm:num_requests_running 1\n{\"vllm:cache_config_info\",block_size=\"16\",num_gpu_blocks=\"100\"} 1\n# TYPE vllm:cache_config_info summary\n"), "vllm")
 	f.Add([]byte("# TYPE nv_inference_pending_request summary\nnv_inference_pending_request_count 3\n"), "triton")
 	f.Fuzz(func(t *testing.T, page []byte, kind string) {
 		got, err := new(engine.Reader).Load(page, engine.Kind(kind))
