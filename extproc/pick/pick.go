@@ -40,6 +40,11 @@ type Request struct {
 	Near string
 	// Session is a hash of the session that the request belongs to, 0 if it belongs to none.
 	Session uint64
+	// Prompt is how many tokens the prompt has, about; 0 where that is not known.
+	Prompt int32
+	// Cached is how many leading tokens of the prompt each endpoint probably has in its cache, by [Endpoint.Number]. One whose number
+	// is behind the last has none.
+	Cached []int32
 	// Turn counts requests, for RoundRobin.
 	Turn uint64
 	// Random is uniformly random.
@@ -97,6 +102,9 @@ type Policy struct {
 	// Threshold is the number of requests for one adapter at one endpoint from which on Proposal looks for another.
 	Threshold int64
 }
+
+// Prefixes says whether the policy looks at [Request.Prompt] and [Request.Cached]. For any other, prompts need not be read.
+func (Policy) Prefixes() bool { return false }
 
 // score is what a rule thinks of a candidate, compared field by field: less is better. (Fields and no array: the compiler
 // keeps them in registers, which makes a decision among 1,000 endpoints two to three times as fast.)

@@ -116,6 +116,8 @@ func (s State) String() string { return States[s] }
 type Endpoint struct {
 	Address string // "ip:port", with brackets around an IPv6 address
 	State   State
+	// Number is a small one, which no other endpoint has for as long as this one is there.
+	Number int
 	// Hash is of the address, for sessions.
 	Hash uint64
 	// Others is how many requests the endpoint has that this process did not send.

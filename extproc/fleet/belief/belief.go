@@ -39,7 +39,8 @@ type Config struct {
 type State struct {
 	Config
 	world     *objects.World
-	endpoints map[string]*endpoint         // by address
+	endpoints map[string]*endpoint // by address
+	caches    caches
 	pools     map[string][]objects.Name    // of the world, by address
 	indexes   map[objects.Name]*pick.Index // of the pools of the world; none where models or endpoints came and went
 	changed   map[objects.Name]bool        // the pools that are to be made anew in the next view
@@ -53,6 +54,7 @@ type State struct {
 // endpoint is one address, in whatever pools it is.
 type endpoint struct {
 	hash               uint64 // of the address
+	number             int    // see pick.Endpoint
 	pod                objects.Name
 	inFlight, adapters atomic.Int64
 	models             map[string]*pick.Count // our requests in flight, by the engine's name of the model
@@ -82,19 +84,21 @@ func (s *State) SetWorld(w *objects.World) {
 		for _, e := range p.Endpoints {
 			s.pools[e.Address] = append(s.pools[e.Address], name)
 			if s.endpoints[e.Address] == nil {
-				s.endpoints[e.Address] = &endpoint{hash: hash(e.Address), models: make(map[string]*pick.Count)}
+				s.endpoints[e.Address] = &endpoint{hash: hash(e.Address), number: s.caches.take(), models: make(map[string]*pick.Count)}
 			}
 		}
 	}
 	for _, e := range w.Engines {
-		if known := s.endpoints[e.Address]; known.pod != e.Pod { // what control said was of another pod
+		if known := s.endpoints[e.Address]; known.pod != e.Pod { // what control said was of another pod, or of none
 			known.pod = e.Pod
+			s.caches.tell(Cache{Number: known.number, Empty: true})
 			delete(s.control.leaving, e.Address)
 		}
 	}
 	for address, e := range s.endpoints {
 		// One that has requests in flight is kept, in case that it comes back before they end.
 		if s.pools[address] == nil && e.inFlight.Load() == 0 {
+			s.caches.leave(e.number)
 			delete(s.endpoints, address)
 		}
 	}
@@ -212,7 +216,7 @@ func (s *State) indexOf(p *objects.Pool) *pick.Index {
 // snapshot is what a decision needs of the endpoint.
 func (e *endpoint) snapshot(declared objects.Endpoint, told Leaving, now time.Time, limits settings.Settings) pick.Endpoint {
 	p := pick.Endpoint{
-		Address: declared.Address, Hash: e.hash, State: e.state(declared, told, now, limits), Others: e.others,
+		Address: declared.Address, Number: e.number, Hash: e.hash, State: e.state(declared, told, now, limits), Others: e.others,
 		Slots: int64(e.load.MaxAdapters.Or(0)), InFlight: &e.inFlight, Adapters: &e.adapters,
 	}
 	for _, name := range e.load.Active {

@@ -225,8 +225,13 @@ func (s *State) Saw(l Look, load engine.Load) {
 	if e.load.Kind != load.Kind {
 		s.index(l.Address) // it may want adapters to be asked for by other names
 	}
-	if _, known := e.load.Started.Get(); known && load.Started != e.load.Started {
+	_, known := e.load.Started.Get()
+	begun := known && load.Started != e.load.Started
+	if begun {
 		e.health.born = l.Began
+	}
+	if begun || load.KVTokens != e.load.KVTokens {
+		s.caches.tell(Cache{Number: e.number, Tokens: load.KVTokens, Empty: begun})
 	}
 	e.load, e.health.heard, e.health.looked = load, l.Began, true
 	// The engine counted some time between the beginning and now. Taking the larger of our own counts of then and now

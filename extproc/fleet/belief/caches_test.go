@@ -1,0 +1,111 @@
+package belief_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// listed is a world of endpoints without pods.
+func listed(addresses ...string) *objects.World { return objects.Build(objects.Endpoints(addresses)) }
+
+// numbers are those of the endpoints in a view, in order of address.
+func numbers(s *belief.State) (all []int) {
+	for _, e := range view(s, start).Snapshot.Pools[objects.EndpointsPool.String()].Endpoints {
+		all = append(all, e.Number)
+	}
+	return all
+}
+
+// An endpoint keeps its number for as long as it is there, and the next new one gets the smallest that is free; who has it then has
+// nothing of what was sent to the one before.
+func TestNumbers(t *testing.T) {
+	const c, d, e = "10.0.0.3:8000", "10.0.0.4:8000", "10.0.0.5:8000"
+	s := belief.New(belief.Config{})
+	for i, step := range []struct {
+		world *objects.World
+		want  []int
+		empty []int
+	}{
+		{listed(a, b), []int{0, 1}, []int{0, 1}},
+		{listed(a, b, c), []int{0, 1, 2}, []int{2}},
+		{listed(a, c), []int{0, 2}, nil},
+		{listed(a, c, d, e), []int{0, 2, 1, 3}, []int{1, 3}},
+		{listed(), nil, nil},
+		{listed(e), []int{0}, []int{0}},
+	} {
+		s.SetWorld(step.world)
+		if i == 4 {
+			if got := s.TakeCaches(); len(got) != 0 {
+				t.Errorf("step %d: of endpoints that are gone it tells %+v", i, got)
+			}
+			continue
+		}
+		if got := numbers(s); !slices.Equal(got, step.want) {
+			t.Errorf("step %d: numbers are %v, want %v", i, got, step.want)
+		}
+		var empty []int
+		for _, c := range s.TakeCaches() {
+			if c.Empty && c.Tokens == (engine.Value{}) {
+				empty = append(empty, c.Number)
+			}
+		}
+		slices.Sort(empty)
+		if !slices.Equal(empty, step.empty) {
+			t.Errorf("step %d: empty are %v, want %v", i, empty, step.empty)
+		}
+	}
+}
+
+// An endpoint that is gone keeps its number while it has requests in flight: it may come back.
+func TestANumberIsKeptForRequestsInFlight(t *testing.T) {
+	s := belief.New(belief.Config{})
+	s.SetWorld(listed(a, b))
+	counts, _ := s.Counts(a, "", true)
+	counts.Add()
+	s.SetWorld(listed(b))
+	s.SetWorld(listed(b, "10.0.0.3:8000"))
+	if got := numbers(s); !slices.Equal(got, []int{1, 2}) {
+		t.Errorf("numbers are %v, want 1 and 2", got)
+	}
+}
+
+func TestCaches(t *testing.T) {
+	s := belief.New(belief.Config{})
+	s.SetWorld(world("one"))
+	s.TakeCaches()
+	saw := func(load engine.Load) []belief.Cache {
+		s.Saw(s.Look(b, start), load)
+		return s.TakeCaches()
+	}
+	number := view(s, start).Snapshot.Pools["ns/one"].Endpoints[1].Number
+	tokens, began, later := engine.Known(4096), engine.Known(100), engine.Known(200)
+	for i, c := range []struct {
+		load engine.Load
+		want []belief.Cache
+	}{
+		{engine.Load{}, nil},
+		{engine.Load{KVTokens: tokens, Started: began}, []belief.Cache{{Number: number, Tokens: tokens}}},
+		{engine.Load{KVTokens: tokens, Started: began, Running: tokens}, nil},
+		{engine.Load{KVTokens: tokens, Started: later}, []belief.Cache{{Number: number, Tokens: tokens, Empty: true}}},
+		{engine.Load{KVTokens: began, Started: later}, []belief.Cache{{Number: number, Tokens: began}}},
+	} {
+		if got := saw(c.load); !slices.Equal(got, c.want) {
+			t.Errorf("look %d: %+v, want %+v", i, got, c.want)
+		}
+	}
+	// Another pod at the same address is another engine.
+	other := world("one")
+	for i := range other.Engines {
+		if other.Engines[i].Address == b {
+			other.Engines[i].Pod.Name = "other"
+		}
+	}
+	s.SetWorld(other)
+	if got := s.TakeCaches(); !slices.Equal(got, []belief.Cache{{Number: number, Empty: true}}) {
+		t.Errorf("of another pod: %+v", got)
+	}
+}
