@@ -55,6 +55,7 @@ var policies = []struct {
 	name   string
 	policy Policy
 }{
+	{"latency", Headgate(pick.Latency)},
 	{"proposal", Headgate(pick.Proposal)},
 	{"leastRequest", Headgate(pick.LeastRequest)},
 	{"roundRobin", Headgate(pick.RoundRobin)},

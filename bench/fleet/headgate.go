@@ -7,6 +7,7 @@ import (
 
 	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/prefix"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
@@ -20,7 +21,7 @@ func Headgate(rule pick.Rule) Policy {
 	return func(f Fleet, seed uint64) (Picker, error) {
 		h := &headgate{
 			random: rand.New(rand.NewPCG(seed, 1)), policy: settings.Default().Policy, //nolint:gosec // no secret
-			numbers: make(map[string]int), flying: make(map[*Request]belief.Counts),
+			output: 200, index: prefix.New(prefix.DefaultBytes), numbers: make(map[string]int), flying: make(map[*Request]belief.Counts),
 		}
 		h.policy.Rule = rule
 		for i := range f.Endpoints {
@@ -33,8 +34,12 @@ func Headgate(rule pick.Rule) Policy {
 		}
 		h.state = belief.New(belief.Config{Settings: s})
 		h.state.SetWorld(objects.Build(objects.Endpoints(h.addresses)))
+		h.state.SetProfile(objects.EndpointsPool, &f.Profile)
 		for _, address := range h.addresses {
 			h.state.Lists(h.state.Look(address, at(0)), engine.Models{Base: []string{baseModel}, Adapters: f.Adapters})
+		}
+		for i := range f.Endpoints {
+			h.index.Resize(i, f.Profile.Limits.KVBlocks*f.Profile.Limits.BlockSize/prefix.BlockTokens)
 		}
 		return h, nil
 	}
@@ -50,6 +55,10 @@ type headgate struct {
 	view      *belief.View
 	flying    map[*Request]belief.Counts
 	turn      uint64
+	output    float64
+	hasher    prefix.Hasher
+	index     *prefix.Index
+	caching   []int32
 	heard     map[belief.CopyKey]bool // of which others have told
 }
 
@@ -68,10 +77,19 @@ func (h *headgate) Pick(now float64, r *Request) int {
 		asked.Model, asked.Base = baseModel, true
 	}
 	h.turn++
+	d := &asked.Demand
+	d.Prompt, d.Output, d.FirstToken, d.PerToken, d.Stated, d.Now = len(r.Prompt), max(1, int(h.output)), 1, 0.1, true, at(now).UnixNano()
+	h.hasher.Begin(prefix.Scope{Adapter: r.Adapter}.Seed())
+	for _, token := range r.Prompt {
+		h.hasher.Token(token)
+	}
+	h.caching = h.index.Cached(h.hasher.Blocks(), h.caching)
+	d.Cached, d.Block = h.caching, prefix.BlockTokens
 	picks, err := pick.Pick(h.policy, h.view.Snapshot, asked, make([]pick.Decision, 1))
 	if err != nil {
 		panic(fmt.Sprintf("fleet: every endpoint answers to every model, and %v", err))
 	}
+	h.index.Sent(picks[0].Endpoint.Number, h.hasher.Blocks())
 	c := belief.CountsOf(picks[0])
 	c.Begin(at(now))
 	h.flying[r] = c
@@ -84,6 +102,7 @@ func (h *headgate) Saw(now float64, endpoint int, load engine.Load) {
 
 func (h *headgate) Ended(_ float64, r *Request, _ int) {
 	h.flying[r].End()
+	h.output += 0.02 * (float64(r.Output) - h.output)
 	delete(h.flying, r)
 }
 

@@ -107,7 +107,7 @@ func TestCommand(t *testing.T) {
 		"--workload none":                  `--workload: there is no "none": use one of adapters, prefixes, plain, azure-conversation`,
 		"--workload azure-code":            "there is no trace azure/code-2023.csv: name the folder that has it by --traces or $TRACE_DIR",
 		"--workload plain --traces " + dir: "azure/conv-2023.csv: name the folder",
-		"--policy best":                    `--policy: there is no "best": use some of proposal,`,
+		"--policy best":                    `--policy: there is no "best": use some of latency, proposal,`,
 		"--rate 0":                         "--rate is above 0",
 		"--pickers 0":                      "at least 1",
 		"--slow 17":                        "--slow is at least 0, and no more than --endpoints",

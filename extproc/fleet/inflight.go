@@ -64,11 +64,11 @@ func (f *Fleet) Moved(i *InFlight, address string) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	to, known := f.state.Counts(address, i.model, i.base)
+	to, known := f.state.Moved(i.at, address, i.model, i.base)
 	if !known {
 		return
 	}
-	to.Add() // first: at no moment it is in flight nowhere
+	to.Add(f.Now()) // first: at no moment it is in flight nowhere
 	f.gone(i.at.End())
 	i.at, i.address = to, address
 }

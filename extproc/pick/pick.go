@@ -40,15 +40,12 @@ type Request struct {
 	Near string
 	// Session is a hash of the session that the request belongs to, 0 if it belongs to none.
 	Session uint64
-	// Prompt is how many tokens the prompt has, about; 0 where that is not known.
-	Prompt int32
-	// Cached is how many leading tokens of the prompt each endpoint probably has in its cache, by [Endpoint.Number]. One whose number
-	// is behind the last has none.
-	Cached []int32
 	// Turn counts requests, for RoundRobin.
 	Turn uint64
 	// Random is uniformly random.
 	Random uint64
+	// Demand is what Latency predicts by.
+	Demand Demand
 }
 
 // Decision is where a request goes.
@@ -59,6 +56,9 @@ type Decision struct {
 	Model string
 	// Reason says in a few words why the policy took this endpoint.
 	Reason string
+	// Estimate is what Latency expects of it there, and Claim what it adds to the endpoint's Backlog; zero by other policies.
+	Estimate Estimate
+	Claim    Claim
 
 	rank rank
 }
@@ -75,9 +75,12 @@ const (
 	RoundRobin
 	// Random takes any.
 	Random
+	// Latency takes the one where the request is predicted to cost itself and others the least, in shares of their objectives. Where no
+	// prediction is to be trusted it is Proposal.
+	Latency
 )
 
-var ruleNames = [...]string{Proposal: "proposal", LeastRequest: "leastRequest", RoundRobin: "roundRobin", Random: "random"}
+var ruleNames = [...]string{Proposal: "proposal", LeastRequest: "leastRequest", RoundRobin: "roundRobin", Random: "random", Latency: "latency"}
 
 func (r Rule) String() string { return ruleNames[r] }
 
@@ -103,8 +106,8 @@ type Policy struct {
 	Threshold int64
 }
 
-// Prefixes says whether the policy looks at [Request.Prompt] and [Request.Cached]. For any other, prompts need not be read.
-func (Policy) Prefixes() bool { return false }
+// Predicts says whether the policy looks at [Request.Demand]. For any other, prompts need not be read.
+func (p Policy) Predicts() bool { return p.Rule == Latency }
 
 // score is what a rule thinks of a candidate, compared field by field: less is better. (Fields and no array: the compiler
 // keeps them in registers, which makes a decision among 1,000 endpoints two to three times as fast.)
@@ -155,6 +158,13 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		return nil, err
 	}
 	favourite, why := pool.favourite(copies, r)
+	var f forecast // for Latency
+	switch {
+	case p.Rule == Latency && !pool.Predictable:
+		p.Rule = Proposal
+	case p.Rule == Latency:
+		f = newForecast(r.Demand)
+	}
 	var turns turns
 	if p.Rule == RoundRobin {
 		turns = newTurns(pool, copies, r.Turn)
@@ -177,16 +187,29 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 			continue
 		}
 		// Score: what the rule thinks of it, and a lot among equals.
-		sc, reason := p.score(c, e)
-		if p.Rule == RoundRobin {
-			sc.first = turns.next(e.State)
+		var sc score
+		var reason string
+		switch p.Rule {
+		case Latency:
+			if least := f.least(e, c); full && cl == worst.class && (worst.score.less(least) || worst.score == least && worst.lot < lot(r.Random, uint64(i))) {
+				continue // whatever it is short of makes it only worse
+			}
+			is := f.estimate(e, c)
+			sc, reason = f.score(is.Cost(), is.Step), "least predicted harm"
+		case RoundRobin:
+			sc, reason = score{first: turns.next(e.State)}, "round robin"
+		default:
+			sc, reason = p.score(c, e)
 		}
 		if i == favourite {
 			reason = why
 		}
-		k := rank{cl, sc, lot(r.Random, uint64(i))}
 		// Choose: it takes its place among the best so far.
-		if full && cl == worst.class && (worst.score.less(sc) || worst.score == sc && worst.lot < k.lot) {
+		if full && cl == worst.class && worst.score.less(sc) {
+			continue
+		}
+		k := rank{cl, sc, lot(r.Random, uint64(i))}
+		if full && !k.less(worst) {
 			continue
 		}
 		if !full {
@@ -196,7 +219,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		for ; at > 0 && k.less(best[at-1].rank); at-- {
 			best[at] = best[at-1]
 		}
-		best[at] = Decision{e, c, c.asked(r.Model), reason, k}
+		best[at] = Decision{Endpoint: e, Copy: c, Model: c.asked(r.Model), Reason: reason, rank: k}
 		worst = best[len(best)-1].rank
 	}
 	switch {
@@ -206,6 +229,10 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		return nil, ErrNoneReady
 	}
 	for i := range best {
+		if d := &best[i]; p.Rule == Latency {
+			d.Estimate = f.estimate(d.Endpoint, d.Copy)
+			d.Claim = f.claim(d.Endpoint, &d.Estimate)
+		}
 		if r.Base && slices.Contains(best[i].Copy.Names, r.Model) {
 			best[i].Model = r.Model // the engine knows its base model by the client's name too
 		}
@@ -323,8 +350,6 @@ func (p Policy) score(c *Copy, e *Endpoint) (score, string) {
 	switch p.Rule {
 	case LeastRequest:
 		return score{first: e.Pending()}, "least pending"
-	case RoundRobin:
-		return score{}, "round robin"
 	case Random:
 		return score{}, "random"
 	}

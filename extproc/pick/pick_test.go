@@ -11,17 +11,21 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/profile"
 	"github.com/headgate/headgate/test/golden"
 )
 
 // Scenarios are commands, one a line:
 //
 //	endpoint NAME [slots=N] [others=N] [suspect|stale|lost|out] [base=NAME,NAME] [lists=A,B] [ours=A:N,B:N]
-//	     [theirs=A:N,B:N] [active=A,B]
+//	     [theirs=A:N,B:N] [active=A,B] [queue=SECONDS] [beside=SECONDS] [held=N] [urgent=OBJECTIVE] [theirbeside=SECONDS] [elsewhere=N] [room=SLOTS,HOST] [used=A,B]
 //	    an endpoint of the pool: the adapters it answers to, requests in flight there by model, ours and those of other
-//	    processes, and the adapters that the engine reports as active
+//	    processes, and the adapters that the engine reports as active; of what ours still ask of it: until when prompts are computed, by how
+//	    much steps are longer, tokens in the KV cache, and a request at an objective for each token; the same of others; adapters that were used in that order
+//	profile [prefill=BASE,PERTOKEN] [decode=BASE,PERSEQUENCE,PERKVTOKEN,ADAPTERS] [load=MEAN] [slot=MEAN] [sequences=N] [chunk=N] [kv=N]
+//	    the profile of the endpoints that follow, all zero but for 256 sequences, chunks of 2,048 and KV for 100,000 tokens
 //	pick MODEL [policy=RULE] [threshold=N] [turn=N] [base] [open] [only=ADDRESS,ADDRESS] [near=ADDRESS] [session=N]
-//	     [picks=N] [times=N] [keep]
+//	     [prompt=N] [output=N] [first=SECONDS] [token=SECONDS] [cached=NAME:BLOCKS,...] [picks=N] [times=N] [keep]
 //	    up to N decisions, one by default, each where the request goes if those before it did not answer; times=N decides
 //	    N times with other random numbers and counts; keep sends the request to the first
 func TestScenarios(t *testing.T) {
@@ -44,6 +48,8 @@ type fleet struct {
 	pool   pick.Pool
 	counts map[string]*pick.Count // by endpoint and model
 	random *rand.Rand
+	time   *profile.Profile
+	kv     int64
 }
 
 func newFleet() *fleet {
@@ -72,6 +78,9 @@ func (f *fleet) do(t *testing.T, words []string) string {
 	case "endpoint":
 		f.endpoint(t, words[1], words[2:])
 		return ""
+	case "profile":
+		f.profile(t, words[1:])
+		return ""
 	case "pick":
 		return f.pick(t, words[1], words[2:])
 	}
@@ -81,8 +90,11 @@ func (f *fleet) do(t *testing.T, words []string) string {
 
 func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 	t.Helper()
-	e := pick.Endpoint{Address: name, Hash: uint64(len(f.pool.Endpoints) + 1), InFlight: new(atomic.Int64), Adapters: new(atomic.Int64)}
 	index := len(f.pool.Endpoints)
+	e := pick.Endpoint{
+		Address: name, Hash: uint64(index + 1), InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Number: index, Profile: f.time, Backlog: new(pick.Backlog), KVTokens: f.kv,
+	}
+	f.pool.Predictable = f.time != nil
 	var base string
 	var lists, active []string
 	for _, arg := range args {
@@ -113,6 +125,26 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 				if model != base {
 					e.Adapters.Add(1)
 				}
+			}
+		case "queue":
+			e.Backlog.Through.Store(now + int64(1e9*decimal(t, value)))
+		case "beside":
+			e.Backlog.Beside.Store(int64(1e12 * decimal(t, value)))
+		case "theirbeside":
+			e.OthersBeside = decimal(t, value)
+		case "held":
+			e.Backlog.Held.Store(number(t, value))
+		case "urgent":
+			e.Backlog.Urgency.Store(int64(1000 / decimal(t, value)))
+		case "elsewhere":
+			e.OthersTokens = number(t, value)
+		case "room":
+			slots, host, _ := strings.Cut(value, ",")
+			e.Resident = pick.NewResident(int(number(t, slots)), int(number(t, host)))
+		case "used":
+			for i, model := range strings.Split(value, ",") {
+				f.count(name, model).Last.Store(int64(i + 1))
+				e.Resident.Use(f.count(name, model))
 			}
 		default:
 			t.Fatalf("no setting %q", key)
@@ -178,10 +210,26 @@ func (f *fleet) pick(t *testing.T, model string, args []string) string {
 			keep = true
 		case "pool":
 			request.Pool = value
+		case "prompt":
+			request.Demand.Prompt = int(number(t, value))
+		case "output":
+			request.Demand.Output = int(number(t, value))
+		case "first":
+			request.Demand.FirstToken = decimal(t, value)
+		case "token":
+			request.Demand.PerToken, request.Demand.Stated = decimal(t, value), true
+		case "cached":
+			request.Demand.Cached, request.Demand.Block = make([]int32, len(f.pool.Endpoints)), 64
+			for pair := range strings.SplitSeq(value, ",") {
+				name, n, _ := strings.Cut(pair, ":")
+				i := slices.IndexFunc(f.pool.Endpoints, func(e pick.Endpoint) bool { return e.Address == name })
+				request.Demand.Cached[f.pool.Endpoints[i].Number] = int32(number(t, n))
+			}
 		default:
 			t.Fatalf("no setting %q", key)
 		}
 	}
+	request.Demand.Now = now
 	got := map[string]int{}
 	for range times {
 		request.Random = f.random.Uint64()
@@ -191,7 +239,12 @@ func (f *fleet) pick(t *testing.T, model string, args []string) string {
 		}
 		var order []string
 		for _, d := range picks {
-			order = append(order, fmt.Sprintf("%s as %s: %s", d.Endpoint.Address, d.Model, d.Reason))
+			line := fmt.Sprintf("%s as %s: %s", d.Endpoint.Address, d.Model, d.Reason)
+			if is := d.Estimate; is != (pick.Estimate{}) {
+				line += fmt.Sprintf(" (queue %.3g + room %.3g + load %.3g + prefill %.3g; step %.3g, longer by %.3g; cost %.3g + %.3g)",
+					is.Queue, is.Room, is.Load, is.Prefill, is.Step, is.Longer, is.Own, is.Others)
+			}
+			order = append(order, line)
 		}
 		got[strings.Join(order, "; then ")]++
 		request.Turn++
@@ -200,6 +253,7 @@ func (f *fleet) pick(t *testing.T, model string, args []string) string {
 			if d.Copy.InFlight.Add(1) == 1 && !d.Copy.Base {
 				d.Endpoint.Adapters.Add(1)
 			}
+			d.Endpoint.Backlog.Begin(d.Claim, now)
 		}
 	}
 	var lines []string
@@ -213,6 +267,51 @@ func (f *fleet) pick(t *testing.T, model string, args []string) string {
 	return strings.Join(lines, "")
 }
 
+// now is when everything is picked.
+const now = 1e18
+
+func (f *fleet) profile(t *testing.T, args []string) {
+	t.Helper()
+	if f.time = nil; len(args) == 0 {
+		return
+	}
+	f.time, f.kv = &profile.Profile{Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 2048}}, 100_000
+	for _, arg := range args {
+		key, value, _ := strings.Cut(arg, "=")
+		var n [4]float64
+		for i, s := range strings.Split(value, ",") {
+			n[i] = decimal(t, s)
+		}
+		switch key {
+		case "prefill":
+			f.time.Prefill = profile.Prefill{Base: n[0], PerToken: n[1]}
+		case "decode":
+			f.time.Decode = profile.Decode{Base: n[0], PerSequence: n[1], PerKVToken: n[2], Adapters: n[3]}
+		case "load":
+			f.time.Load.Mean = n[0]
+		case "slot":
+			f.time.Slot.Mean = n[0]
+		case "sequences":
+			f.time.Limits.MaxSequences = int(n[0])
+		case "chunk":
+			f.time.Limits.MaxBatchedTokens = int(n[0])
+		case "kv":
+			f.kv = int64(n[0])
+		default:
+			t.Fatalf("no setting %q", key)
+		}
+	}
+}
+
+func decimal(t *testing.T, s string) float64 {
+	t.Helper()
+	n, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 func number(t *testing.T, s string) int64 {
 	t.Helper()
 	n, err := strconv.ParseInt(s, 10, 64)
@@ -222,6 +321,12 @@ func number(t *testing.T, s string) int64 {
 	return n
 }
 
+// some is a profile.
+var some = &profile.Profile{
+	Prefill: profile.Prefill{Base: 0.01, PerToken: 0.0001}, Decode: profile.Decode{Base: 0.01, PerSequence: 0.0001, PerKVToken: 1e-7},
+	Load: profile.Spread{Mean: 0.2}, Slot: profile.Spread{Mean: 0.02}, Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 2048, KVBlocks: 6250, BlockSize: 16},
+}
+
 // randomFleet has up to 8 endpoints in any state with up to 5 adapters.
 func randomFleet(random *rand.Rand) *fleet {
 	f := newFleet()
@@ -229,8 +334,11 @@ func randomFleet(random *rand.Rand) *fleet {
 		name := fmt.Sprintf("e%d", i)
 		e := pick.Endpoint{
 			Address: name, State: pick.State(random.IntN(int(pick.Out) + 1)), Others: random.Int64N(3), Slots: random.Int64N(4),
-			InFlight: new(atomic.Int64), Adapters: new(atomic.Int64),
+			InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Number: i, Profile: some, Backlog: new(pick.Backlog),
 		}
+		e.Resident = pick.NewResident(int(e.Slots), 4)
+		e.Backlog.Through.Store(now + random.Int64N(1e9))
+		f.pool.Predictable = true
 		for _, model := range []string{"a", "b", "c", "d", "e"} {
 			c := pick.Copy{Endpoint: i, Model: model, InFlight: f.count(name, model)}
 			c.InFlight.Store(max(0, random.Int64N(8)-3))
@@ -337,7 +445,7 @@ func TestEveryRuleKeepsTheOrderOfStates(t *testing.T) {
 				ready++
 			}
 		}
-		for rule := pick.Proposal; rule <= pick.Random; rule++ {
+		for rule := pick.Proposal; rule <= pick.Latency; rule++ {
 			policy := pick.Policy{Rule: rule, Threshold: 3}
 			request := pick.Request{Pool: thePool, Model: "a", Random: random.Uint64() | 1<<32, Turn: random.Uint64()}
 			all, err := pick.Pick(policy, f.snapshot(), request, make([]pick.Decision, len(f.pool.Endpoints)))
@@ -401,10 +509,11 @@ func TestEqualsAreOrderedByLot(t *testing.T) {
 func TestADecisionAllocatesNothing(t *testing.T) {
 	f := randomFleet(rand.New(rand.NewPCG(7, 8)))
 	s := f.snapshot()
+	demand := pick.Demand{Prompt: 1000, Output: 100, Cached: make([]int32, 8), Block: 64, Now: now}
 	for _, room := range [][]pick.Decision{make([]pick.Decision, 1), make([]pick.Decision, 3)} {
-		for rule := pick.Proposal; rule <= pick.Random; rule++ {
+		for rule := pick.Proposal; rule <= pick.Latency; rule++ {
 			if n := testing.AllocsPerRun(100, func() {
-				_, _ = pick.Pick(pick.Policy{Rule: rule, Threshold: 3}, s, pick.Request{Pool: thePool, Model: "a"}, room)
+				_, _ = pick.Pick(pick.Policy{Rule: rule, Threshold: 3}, s, pick.Request{Pool: thePool, Model: "a", Demand: demand}, room)
 			}); n != 0 {
 				t.Errorf("%s allocates %v times", rule, n)
 			}
@@ -412,20 +521,37 @@ func TestADecisionAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Run it with go test ./extproc/pick -run "^$" -bench Pick.
+// Run it with go test ./extproc/pick -run "^$" -bench Pick. The fleet is one that serves: each endpoint has requests of adapters, prompts before
+// it, and some of the prompt in its cache.
 func BenchmarkPick(b *testing.B) {
 	for _, endpoints := range []int{4, 100, 1000} {
 		f := newFleet()
+		demand := pick.Demand{Prompt: 1000, Output: 100, FirstToken: 1, PerToken: 0.1, Stated: true, Cached: make([]int32, endpoints), Block: 64, Now: now}
 		for i := range endpoints {
 			name := strconv.Itoa(i)
+			requests := 5 + f.random.Int64N(20)
+			demand.Cached[i] = max(0, f.random.Int32N(40)-30)
 			f.pool.Endpoints = append(f.pool.Endpoints, pick.Endpoint{
 				Address: name, Slots: 4, Others: int64(i % 7), InFlight: new(atomic.Int64), Adapters: new(atomic.Int64),
-				Listed: []*pick.Count{f.count(name, "a"), f.count(name, "b")},
+				Number: i, Profile: some, Backlog: new(pick.Backlog), Resident: pick.NewResident(4, 16),
+				OthersBeside: float64(i%7) * 0.0001,
+				Listed:       []*pick.Count{f.count(name, "a"), f.count(name, "b")},
 			})
 			f.pool.Copies["a"] = append(f.pool.Copies["a"], pick.Copy{Endpoint: i, Model: "a", InFlight: f.count(name, "a")})
+			e := &f.pool.Endpoints[i]
+			e.InFlight.Store(requests)
+			e.Adapters.Store(1 + requests%3)
+			e.Backlog.Through.Store(now + f.random.Int64N(3e8) - 2e8)
+			e.Backlog.Beside.Store(requests * 2e8)
+			e.Backlog.Urgency.Store(requests * 10_000)
+			if f.random.IntN(8) == 0 {
+				f.count(name, "a").Store(1 + f.random.Int64N(4))
+				e.Resident.Use(f.count(name, "a"))
+			}
 		}
+		f.pool.Predictable = true
 		s := f.snapshot()
-		for rule := pick.Proposal; rule <= pick.Random; rule++ {
+		for rule := pick.Proposal; rule <= pick.Latency; rule++ {
 			for _, picks := range []int{1, 3} {
 				b.Run(fmt.Sprintf("endpoints=%d/picks=%d/rule=%s", endpoints, picks, rule), func(b *testing.B) {
 					random := uint64(1)
@@ -433,7 +559,7 @@ func BenchmarkPick(b *testing.B) {
 					b.ReportAllocs()
 					for b.Loop() {
 						random += 0x9e3779b97f4a7c15
-						if _, err := pick.Pick(pick.Policy{Rule: rule, Threshold: 32}, s, pick.Request{Pool: thePool, Model: "a", Random: random, Turn: random}, room); err != nil {
+						if _, err := pick.Pick(pick.Policy{Rule: rule, Threshold: 32}, s, pick.Request{Pool: thePool, Model: "a", Random: random, Turn: random, Demand: demand}, room); err != nil {
 							b.Fatal(err)
 						}
 					}

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"sync/atomic"
+
+	"github.com/headgate/headgate/internal/profile"
 )
 
 // Snapshot is what the gateway believes about every endpoint at one moment. Its structure is immutable; the counts that
@@ -18,6 +20,8 @@ type Snapshot struct {
 // Pool is the endpoints of one pool.
 type Pool struct {
 	Endpoints []Endpoint
+	// Predictable says that each endpoint has a Profile.
+	Predictable bool
 	Index
 }
 
@@ -78,6 +82,8 @@ type Count struct {
 	// Began is how many requests have begun since somebody last took the number, and Last when the last one did, in
 	// nanoseconds since 1970: nothing is decided by them.
 	Began, Last atomic.Int64
+
+	place atomic.Uint32
 }
 
 // asked is the name to ask the engine for, by a request for a model.
@@ -114,23 +120,34 @@ func (s State) String() string { return States[s] }
 
 // Endpoint is one ip:port that serves requests.
 type Endpoint struct {
-	Address string // "ip:port", with brackets around an IPv6 address
-	State   State
+	// State and the fields up to Adapters are what most decisions read of each candidate: they fill one line of a processor's cache.
+	State State
 	// Number is a small one, which no other endpoint has for as long as this one is there.
 	Number int
-	// Hash is of the address, for sessions.
-	Hash uint64
-	// Others is how many requests the endpoint has that this process did not send.
+	// Profile is the model of its time; nil where no prediction is to be trusted.
+	Profile *profile.Profile
+	// Backlog is what the requests of this process still ask of it.
+	Backlog *Backlog
+	// OthersBeside is what requests that this process did not send add to each decode step, in seconds.
+	OthersBeside float64
+	// Others is how many the endpoint has of them.
 	Others int64
-	// Slots is how many adapters its GPU holds at once; 0 where that is unknown.
-	Slots int64
-	// Listed is the adapters that the engine reports as active, each as our own count of requests for it.
-	Listed []*Count
-
 	// InFlight is how many requests this process has there.
 	InFlight *atomic.Int64
 	// Adapters is for how many adapters this process has requests there.
 	Adapters *atomic.Int64
+
+	// Slots is how many adapters its GPU holds at once; 0 where that is unknown.
+	Slots int64
+	// Listed is the adapters that the engine reports as active, each as our own count of requests for it.
+	Listed []*Count
+	// Resident is which adapters it holds; nil where nobody knows how many it can.
+	Resident *Resident
+	// KVTokens is how many tokens its KV cache holds, of which requests that this process did not send have OthersTokens.
+	KVTokens, OthersTokens int64
+	Address                string // "ip:port", with brackets around an IPv6 address
+	// Hash is of the address, for sessions.
+	Hash uint64
 }
 
 // Pending is how many requests the endpoint has, running and waiting.

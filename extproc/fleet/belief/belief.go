@@ -16,6 +16,7 @@ import (
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/profile"
 )
 
 // View is everything that a decision depends on, at one moment: objects and endpoints that belong together. It is
@@ -41,12 +42,13 @@ type State struct {
 	world     *objects.World
 	endpoints map[string]*endpoint // by address
 	caches    caches
-	pools     map[string][]objects.Name    // of the world, by address
-	indexes   map[objects.Name]*pick.Index // of the pools of the world; none where models or endpoints came and went
-	changed   map[objects.Name]bool        // the pools that are to be made anew in the next view
-	latest    map[string]*pick.Pool        // of the latest view
-	unsealed  []*endpoint                  // those with models that the latest view has no more
-	failOpen  map[objects.Name]bool        // the pools whose suspects are trusted, for there are too many of them
+	pools     map[string][]objects.Name         // of the world, by address
+	indexes   map[objects.Name]*pick.Index      // of the pools of the world; none where models or endpoints came and went
+	changed   map[objects.Name]bool             // the pools that are to be made anew in the next view
+	latest    map[string]*pick.Pool             // of the latest view
+	unsealed  []*endpoint                       // those with models that the latest view has no more
+	times     map[objects.Name]*profile.Profile // of pools, where one is to be trusted
+	failOpen  map[objects.Name]bool             // the pools whose suspects are trusted, for there are too many of them
 	control   control
 	urgent    bool // there is news for control
 }
@@ -57,12 +59,14 @@ type endpoint struct {
 	number             int    // see pick.Endpoint
 	pod                objects.Name
 	inFlight, adapters atomic.Int64
+	backlog            pick.Backlog
+	resident           *pick.Resident         // nil until it is known how many adapters it holds
 	models             map[string]*pick.Count // our requests in flight, by the engine's name of the model
 
 	lists  listing
 	there  []string // the adapters that it answers to
 	load   engine.Load
-	others int64
+	others others
 	seen   Seen
 	health health
 }
@@ -72,7 +76,7 @@ func New(c Config) *State {
 	if c.Settings == (settings.Settings{}) {
 		c.Settings = settings.Default()
 	}
-	s := &State{Config: c, endpoints: make(map[string]*endpoint), failOpen: make(map[objects.Name]bool)}
+	s := &State{Config: c, endpoints: make(map[string]*endpoint), failOpen: make(map[objects.Name]bool), times: make(map[objects.Name]*profile.Profile)}
 	s.SetWorld(objects.Build(objects.Set{}))
 	return s
 }
@@ -154,15 +158,15 @@ func (s *State) View(now time.Time) (*View, []Trust) {
 				s.unsealed = append(s.unsealed, s.endpoints[declared.Address])
 			}
 		}
-		limits := s.Settings.For(p)
+		limits, times := s.Settings.For(p), s.times[name]
 		endpoints := make([]pick.Endpoint, len(p.Endpoints))
 		for i, declared := range p.Endpoints {
-			endpoints[i] = s.endpoints[declared.Address].snapshot(declared, s.control.leaving[declared.Address], now, limits)
+			endpoints[i] = s.endpoints[declared.Address].snapshot(times, declared, s.control.leaving[declared.Address], now, limits)
 		}
 		if t, news := s.trust(p, endpoints, now); news {
 			told = append(told, t)
 		}
-		pools[name.String()] = &pick.Pool{Endpoints: endpoints, Index: *s.indexes[name]}
+		pools[name.String()] = &pick.Pool{Endpoints: endpoints, Predictable: times != nil, Index: *s.indexes[name]}
 	}
 	clear(s.changed)
 	s.latest = pools
@@ -214,11 +218,13 @@ func (s *State) indexOf(p *objects.Pool) *pick.Index {
 }
 
 // snapshot is what a decision needs of the endpoint.
-func (e *endpoint) snapshot(declared objects.Endpoint, told Leaving, now time.Time, limits settings.Settings) pick.Endpoint {
+func (e *endpoint) snapshot(times *profile.Profile, declared objects.Endpoint, told Leaving, now time.Time, limits settings.Settings) pick.Endpoint {
 	p := pick.Endpoint{
-		Address: declared.Address, Number: e.number, Hash: e.hash, State: e.state(declared, told, now, limits), Others: e.others,
+		Address: declared.Address, Number: e.number, Hash: e.hash, State: e.state(declared, told, now, limits), Others: e.others.requests,
 		Slots: int64(e.load.MaxAdapters.Or(0)), InFlight: &e.inFlight, Adapters: &e.adapters,
+		Backlog: &e.backlog, Resident: e.resident, OthersTokens: e.others.tokens,
 	}
+	e.predict(&p, times)
 	for _, name := range e.load.Active {
 		p.Listed = append(p.Listed, e.count(name))
 	}

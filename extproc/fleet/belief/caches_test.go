@@ -64,8 +64,8 @@ func TestNumbers(t *testing.T) {
 func TestANumberIsKeptForRequestsInFlight(t *testing.T) {
 	s := belief.New(belief.Config{})
 	s.SetWorld(listed(a, b))
-	counts, _ := s.Counts(a, "", true)
-	counts.Add()
+	counts, _ := s.Moved(belief.Counts{}, a, "", true)
+	counts.Add(start)
 	s.SetWorld(listed(b))
 	s.SetWorld(listed(b, "10.0.0.3:8000"))
 	if got := numbers(s); !slices.Equal(got, []int{1, 2}) {

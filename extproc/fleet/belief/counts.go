@@ -12,26 +12,30 @@ type Counts struct {
 	endpoint *atomic.Int64
 	model    *pick.Count
 	adapters *atomic.Int64 // those of the endpoint that have any; nil for a model that needs no slot
+	backlog  *pick.Backlog // of the endpoint
+	claim    pick.Claim    // of the request
+	resident *pick.Resident
 }
 
 // CountsOf are those of where a decision sends a request.
 func CountsOf(d pick.Decision) Counts {
-	c := Counts{endpoint: d.Endpoint.InFlight, model: d.Copy.InFlight}
+	c := Counts{endpoint: d.Endpoint.InFlight, model: d.Copy.InFlight, backlog: d.Endpoint.Backlog, claim: d.Claim}
 	if !d.Copy.Base {
-		c.adapters = d.Endpoint.Adapters
+		c.adapters, c.resident = d.Endpoint.Adapters, d.Endpoint.Resident
 	}
 	return c
 }
 
-// Counts are those of a model at an endpoint, base if it needs no slot; false where the endpoint is not known.
-func (s *State) Counts(address, model string, base bool) (Counts, bool) {
+// Moved are the counters of a request that turned out to be at another endpoint, by those where it was sent; base says that its model needs no
+// slot. It reports false where the endpoint is not known.
+func (s *State) Moved(from Counts, address, model string, base bool) (Counts, bool) {
 	e := s.endpoints[address]
 	if e == nil {
 		return Counts{}, false
 	}
-	c := Counts{endpoint: &e.inFlight, model: e.count(model)}
+	c := Counts{endpoint: &e.inFlight, model: e.count(model), backlog: &e.backlog, claim: from.claim}
 	if !base {
-		c.adapters = &e.adapters
+		c.adapters, c.resident = &e.adapters, e.resident
 	}
 	return c, true
 }
@@ -39,20 +43,24 @@ func (s *State) Counts(address, model string, base bool) (Counts, bool) {
 // Begin counts a request that begins at a time. It reports false, and counts none, where no request may begin any more; drained says what
 // [Counts.End] would.
 func (c Counts) Begin(now time.Time) (begun, drained bool) {
-	c.Add()
+	c.Add(now)
 	if c.model.Closed.Load() {
 		return false, c.End()
 	}
 	c.model.Began.Add(1)
-	c.model.Last.Store(now.UnixNano())
 	return true, false
 }
 
-// Add counts a request that is there.
-func (c Counts) Add() {
+// Add counts a request that is there, at a time.
+func (c Counts) Add(now time.Time) {
 	c.endpoint.Add(1)
 	if c.model.Add(1) == 1 && c.adapters != nil {
 		c.adapters.Add(1)
+	}
+	c.model.Last.Store(now.UnixNano())
+	c.backlog.Begin(c.claim, now.UnixNano())
+	if c.adapters != nil {
+		c.resident.Use(c.model)
 	}
 }
 
@@ -62,6 +70,7 @@ func (c Counts) End() (drained bool) {
 	if last && c.adapters != nil {
 		c.adapters.Add(-1)
 	}
-	c.endpoint.Add(-1)
+	left := c.endpoint.Add(-1)
+	c.backlog.End(c.claim, left == 0)
 	return last && c.model.Closed.Load()
 }

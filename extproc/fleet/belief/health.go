@@ -229,6 +229,7 @@ func (s *State) Saw(l Look, load engine.Load) {
 	begun := known && load.Started != e.load.Started
 	if begun {
 		e.health.born = l.Began
+		e.begunAnew()
 	}
 	if begun || load.KVTokens != e.load.KVTokens {
 		s.caches.tell(Cache{Number: e.number, Tokens: load.KVTokens, Empty: begun})
@@ -240,7 +241,8 @@ func (s *State) Saw(l Look, load engine.Load) {
 	_, waiting := load.Waiting.Get()
 	e.seen = Seen{at: l.Began, known: running && waiting, requests: int(load.Running.Or(0) + load.Waiting.Or(0))}
 	ours := max(l.ours, e.inFlight.Load())
-	e.others = max(0, int64(load.Running.Or(0)+load.Waiting.Or(0))-ours)
+	e.others = e.othersOf(load, ours)
+	e.active(load.Active)
 }
 
 // Silent ends a look that the endpoint did not answer in time, or not in words that make sense.

@@ -1,0 +1,221 @@
+package pick
+
+import (
+	"math"
+
+	"github.com/headgate/headgate/internal/profile"
+)
+
+// Demand is what a request asks of an engine, as far as it is known before it runs, and when that should be done: Latency predicts by it.
+type Demand struct {
+	// Prompt is the tokens of the prompt, Output those that an answer has in the mean.
+	Prompt, Output int
+	// Cached is how many leading blocks of the prompt each endpoint has in its prefix cache, by [Endpoint.Number]; those behind its end have
+	// none. A block has so many tokens.
+	Cached []int32
+	Block  float64
+	// FirstToken is within how many seconds the first token is to come, PerToken how many each further one may take; 0 is the default.
+	FirstToken, PerToken float64
+	// Stated says that somebody asked for PerToken: an endpoint that cannot keep it is no candidate while another can.
+	Stated bool
+	// Now is the time, in nanoseconds since 1970.
+	Now int64
+}
+
+// What a request is to keep that nobody states objectives for, in seconds.
+const (
+	DefaultFirstToken = 2
+	DefaultPerToken   = 0.1
+)
+
+// filled returns d with what estimates need.
+func (d Demand) filled() Demand {
+	d.Prompt, d.Output = max(1, d.Prompt), max(1, d.Output)
+	if d.FirstToken <= 0 {
+		d.FirstToken = DefaultFirstToken
+	}
+	if d.PerToken <= 0 {
+		d.PerToken, d.Stated = DefaultPerToken, false
+	}
+	return d
+}
+
+// cached is how many tokens of the prompt an endpoint has. At least one is computed.
+func (f *forecast) cached(e *Endpoint) float64 {
+	if e.Number >= len(f.Cached) {
+		return 0
+	}
+	cached := float64(f.Cached[e.Number]) * f.Block
+	if cached >= f.prompt {
+		return f.prompt - 1
+	}
+	return cached
+}
+
+// Estimate is what Latency expects of a request at an endpoint. Times are in seconds.
+type Estimate struct {
+	// Queue is until the prompts are computed of the requests before it, Room until there is room for it, in the batch, in the KV cache
+	// and in an adapter slot, Load is of its adapter, and Prefill of what its endpoint has not cached of its own prompt.
+	Queue, Room, Load, Prefill float64
+	// Step is what each step takes once it runs, and Longer by how much that is longer for it.
+	Step, Longer float64
+	// Own is its time to the first token as a share of its objective, Others what it costs others as shares of theirs.
+	Own, Others float64
+}
+
+// FirstToken is when the first token is expected, in seconds from now.
+func (e *Estimate) FirstToken() float64 { return e.Queue + e.Room + e.Load + e.Prefill }
+
+// Cost is what Latency compares: 1 is one objective missed by nothing, whoever's.
+func (e *Estimate) Cost() float64 { return e.Own + e.Others }
+
+// forecast is how Latency predicts a request at endpoints, one after the other. It keeps what is the same for all, and for those of one
+// profile, and divides nowhere else: that would be most of what a prediction takes.
+type forecast struct {
+	Demand
+	prompt        float64 // tokens
+	perFirstToken float64 // 1 / objective
+	perOutput     float64 // 1 / tokens
+
+	profile  *profile.Profile
+	perChunk float64 // 1 / tokens of a step
+	longer   float64 // a step for the request, in seconds
+}
+
+func newForecast(d Demand) forecast {
+	d = d.filled()
+	return forecast{Demand: d, prompt: float64(d.Prompt), perFirstToken: 1 / d.FirstToken, perOutput: 1 / float64(d.Output)}
+}
+
+// take has f predict by a profile.
+func (f *forecast) take(p *profile.Profile) {
+	f.profile, f.perChunk = p, 1/float64(p.Limits.MaxBatchedTokens)
+	f.longer = p.Decode.PerSequence + p.Decode.PerKVToken*float64(f.Prompt+f.Output/2)
+}
+
+// at predicts the request at an endpoint where there is room for it, and no adapter to be loaded, in seconds: the fields of [Estimate]. It is
+// asked of each candidate of each request.
+func (f *forecast) at(e *Endpoint) (queue, prefill, step, longer float64) {
+	if e.Profile != f.profile {
+		f.take(e.Profile)
+	}
+	p := f.profile
+	// A step reads the weights once, and then works for each sequence.
+	weights, longer := p.Decode.Base, f.longer
+	if p.Decode.Adapters > 1 && (e.Adapters.Load() > 0 || len(e.Listed) > 0) {
+		weights, longer = weights*p.Decode.Adapters, longer*p.Decode.Adapters
+	}
+	beside := float64(e.Backlog.Beside.Load())*besideUnit + e.OthersBeside
+	step = weights + beside + longer
+	overhead, running := p.Prefill.Base, 0.0 // of a step with prompts; what is left of the step that runs
+	if beside > 0 {
+		if overhead < weights {
+			overhead = weights
+		}
+		overhead, running = overhead+beside, step*0.5
+	}
+
+	cached := f.cached(e)
+	own := f.prompt - cached
+	prefill = own*p.Prefill.PerToken + own*(own+2*cached)*p.Prefill.PerTokenSquared
+	queue = float64(e.Backlog.Through.Load()-f.Now) * 1e-9
+	if queue > step {
+		// It is computed in steps that are full of others' prompts, and pays its share of those.
+		return queue, prefill + own*f.perChunk*overhead, step, longer
+	}
+	if queue < running {
+		queue = running
+	}
+	if prefill += math.Ceil(own*f.perChunk) * overhead; prefill < p.Prefill.Floor {
+		prefill = p.Prefill.Floor
+	}
+	return queue, prefill, step, longer
+}
+
+// others is what a prefill and longer steps cost those who decode at an endpoint, as shares of their objectives: each waits while the request is
+// prefilled, and then a little longer for each token.
+func (f *forecast) others(e *Endpoint, prefill, longer float64) float64 {
+	const others = 1 / DefaultPerToken // of each that is not ours
+	urgency := float64(e.Backlog.Urgency.Load())*urgencyUnit + float64(e.Others)*others
+	return urgency * (prefill*f.perOutput + longer)
+}
+
+// least is the lowest score that the request for c can have at an endpoint: where there is room for it.
+func (f *forecast) least(e *Endpoint, c *Copy) score {
+	queue, prefill, step, longer := f.at(e)
+	if !c.Base {
+		prefill += e.load(c.InFlight)
+	}
+	return f.score((queue+prefill)*f.perFirstToken+f.others(e, prefill, longer), step)
+}
+
+// held is how many tokens the request takes of the KV cache of an endpoint.
+func (f *forecast) held(e *Endpoint) int { return f.Prompt - int(f.cached(e)) + f.Output/2 }
+
+// estimate is all that is expected of the request for c at an endpoint.
+func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
+	is.Queue, is.Prefill, is.Step, is.Longer = f.at(e)
+	p, there := f.profile, e.Pending()
+	if slower := p.Decode.Adapters; !c.Base && slower > 1 && e.Adapters.Load() == 0 && len(e.Listed) == 0 {
+		is.Step, is.Longer = is.Step*slower, is.Longer+is.Step*(slower-1) // it is the first adapter there
+	}
+	life := is.Prefill + float64(f.Output)*is.Step // of a request, in the mean
+	if over := there + 1 - int64(p.Limits.MaxSequences); over > 0 {
+		is.Room = float64(over) / float64(p.Limits.MaxSequences) * life
+	}
+	// Room in the KV cache comes as requests end, all that it holds in one life.
+	if over := e.OthersTokens + e.Backlog.Held.Load() + int64(f.held(e)) - e.KVTokens; over > 0 && e.KVTokens > 0 {
+		is.Room = max(is.Room, float64(over)/float64(e.KVTokens)*life)
+	}
+	var crowd float64
+	if !c.Base {
+		is.Load = e.load(c.InFlight)
+		if e.Slots > 0 && c.InFlight.Load()+c.InFlight.Others.Load() == 0 {
+			var wait float64
+			wait, crowd = e.slot(life)
+			is.Room += wait
+		}
+	}
+	is.Own = is.FirstToken() * f.perFirstToken
+	is.Others = f.others(e, is.Prefill+is.Load, is.Longer) + (crowd+leaves*is.Load)*f.perFirstToken
+	return is
+}
+
+// score orders by cost, those whose steps are longer than somebody asked for behind all others.
+func (f *forecast) score(cost, step float64) score {
+	s := score{second: int64(math.Float64bits(cost))} //nolint:gosec // of floats that are not negative, the greater has the greater bits
+	if f.Stated && step > f.PerToken {
+		s.first = 1
+	}
+	return s
+}
+
+// leaves is how likely the adapter that makes place for another will be wanted again as soon as adapters usually are before they leave:
+// where requests come by chance, 1 - 1/e.
+const leaves = 0.63
+
+// load is how long an adapter takes into a slot.
+func (e *Endpoint) load(c *Count) float64 {
+	switch c.Place() {
+	case InSlot:
+		return 0
+	case InHost:
+		return e.Profile.Slot.Mean
+	}
+	return e.Profile.Load.Mean + e.Profile.Slot.Mean
+}
+
+// slot is for how long one more adapter waits for a slot, and what it costs the next one to come that this one has its slot. Life is how long
+// a request runs.
+//
+// A slot is free again when its adapter has no request left. Of an adapter with n requests, whose ends know nothing of each other, the last
+// ends after life * (1 + 1/2 + ... + 1/n) in the mean; the one with the fewest is free first.
+func (e *Endpoint) slot(life float64) (wait, price float64) {
+	active := e.ActiveAdapters()
+	turn := life / float64(e.Slots) // a slot becomes free each so often, if each adapter has one request
+	if active < e.Slots {
+		return 0, turn * e.Resident.Blocks(int(active))
+	}
+	each := float64(e.Pending()) / float64(active)
+	return float64(active-e.Slots+1) * turn * (1 + math.Log(max(1, each))), 0
+}
