@@ -1,0 +1,283 @@
+package fit
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/internal/profile"
+)
+
+// truth is what synthetic rows are made of.
+var truth = profile.Profile{
+	Prefill: profile.Prefill{Floor: 0.025, Base: 0.005, PerToken: 6e-5, PerTokenSquared: 4e-9},
+	Decode:  profile.Decode{Base: 0.008, PerSequence: 2e-4, PerKVToken: 1.2e-7, Adapters: 1.8},
+}
+
+// measured makes rows of a profile: prompts of 64 to 16,384 tokens, some behind a context, and steps of 1 to 64 sequences.
+// Each was measured three times, with so much noise.
+func measured(p profile.Profile, noise float64, adapters bool) (rows []Row) {
+	random := rand.New(rand.NewPCG(1, 2))
+	shaken := func(t float64) float64 { return t * (1 + noise*random.NormFloat64()) }
+	for range 3 {
+		for tokens := 64; tokens <= 16384; tokens *= 2 {
+			for _, context := range []int{0, 8192} {
+				var w profile.Work
+				w.AddPrompt(context, tokens)
+				rows = append(rows, Row{Prefill: w, PrefillSeconds: shaken(p.StepTime(w))})
+			}
+		}
+		for sequences := 1; sequences <= 64; sequences *= 2 {
+			for _, each := range []int{128, 1024, 4096} {
+				w := profile.Work{Sequences: sequences, KVTokens: sequences * each}
+				rows = append(rows, Row{Step: w, StepSeconds: shaken(p.StepTime(w))})
+				if w.Adapters = true; adapters {
+					rows = append(rows, Row{Step: w, StepSeconds: shaken(p.StepTime(w))})
+				}
+			}
+		}
+	}
+	return rows
+}
+
+func fitted(t *testing.T, rows []Row) Fit {
+	t.Helper()
+	f, err := Of(rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// near compares terms; one that is not there must not be found.
+func near(t *testing.T, of string, got, want, share float64) {
+	t.Helper()
+	if math.Abs(got-want) > share*want {
+		t.Errorf("%s is %.4g, want %.4g within %.0f %%", of, got, want, 100*share)
+	}
+}
+
+func compare(t *testing.T, got Fit, want profile.Profile, share float64) {
+	t.Helper()
+	near(t, "prefill.floor", got.Prefill.Floor, want.Prefill.Floor, share)
+	near(t, "prefill.base", got.Prefill.Base, want.Prefill.Base, 5*share) // small beside the floor
+	near(t, "prefill.perToken", got.Prefill.PerToken, want.Prefill.PerToken, share)
+	near(t, "prefill.perTokenSquared", got.Prefill.PerTokenSquared, want.Prefill.PerTokenSquared, share)
+	near(t, "decode.base", got.Decode.Base, want.Decode.Base, share)
+	near(t, "decode.perSequence", got.Decode.PerSequence, want.Decode.PerSequence, share)
+	near(t, "decode.perKVToken", got.Decode.PerKVToken, want.Decode.PerKVToken, share)
+	near(t, "decode.adapters", got.Decode.Adapters, want.Decode.Adapters, share)
+}
+
+// What rows were made of is found again, to four digits where nothing shakes them.
+func TestTheTermsAreFoundAgain(t *testing.T) {
+	exact := fitted(t, measured(truth, 0, true))
+	compare(t, exact, truth, 1e-3)
+	if exact.PrefillError.P90 > 1e-3 || exact.StepError.P90 > 1e-3 {
+		t.Errorf("rows without noise are missed by %+v and %+v", exact.PrefillError, exact.StepError)
+	}
+	noisy := fitted(t, measured(truth, 0.02, true))
+	compare(t, noisy, truth, 0.1)
+	for _, e := range []Error{noisy.PrefillError, noisy.StepError} {
+		// Half of normal noise is within 0.67 standard deviations, 90 % within 1.64.
+		if e.Median < 0.005 || e.Median > 0.03 || e.P90 < 0.02 || e.P90 > 0.06 {
+			t.Errorf("rows that are shaken by 2 %% are missed by %+v", e)
+		}
+	}
+	if e := noisy.PrefillError; e.Rows != 54 || e.Points != 18 {
+		t.Errorf("%+v: 18 prompts were measured three times", e)
+	}
+}
+
+// Terms that are not there are not found, not even in noise.
+func TestNeedlessTermsStayOut(t *testing.T) {
+	plain := truth
+	plain.Prefill = profile.Prefill{Base: 0.02, PerToken: 6e-5}
+	plain.Decode.Adapters = 1
+	for _, noise := range []float64{0, 0.03} {
+		got := fitted(t, measured(plain, noise, true))
+		if got.Prefill.Floor > 1.1*(plain.Prefill.Base+64*plain.Prefill.PerToken) || got.Prefill.PerTokenSquared != 0 {
+			t.Errorf("noise of %v: prefill is %+v", noise, got.Prefill)
+		}
+		if got.Decode.Adapters > 1.02 {
+			t.Errorf("noise of %v: decode.adapters is %v", noise, got.Decode.Adapters)
+		}
+	}
+	if got := fitted(t, measured(truth, 0, false)); got.Decode.Adapters != 0 {
+		t.Errorf("no row has adapters, and decode.adapters is %v", got.Decode.Adapters)
+	}
+}
+
+// Where points scatter by 5 % about a line, a square is seldom seen in them.
+func TestASquareIsClear(t *testing.T) {
+	var seen int
+	for seed := range uint64(40) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		var points []sample
+		for tokens := 64; tokens <= 16384; tokens *= 2 {
+			var w profile.Work
+			w.AddPrompt(0, tokens)
+			points = append(points, sample{w, (0.01 + 1e-4*float64(tokens)) * (1 + 0.05*random.NormFloat64())})
+		}
+		if fitPrefill(pointsOf(points)).PerTokenSquared > 0 {
+			seen++
+		}
+	}
+	if seen > 1 {
+		t.Errorf("of 40 lines, %d are fitted by a square", seen)
+	}
+}
+
+// Every point is predicted once, by a fit that has not seen it and has seen most others.
+func TestWhatIsLeftOutIsNotSeen(t *testing.T) {
+	for _, c := range []struct{ points, least int }{{3, 2}, {wholly, wholly - 1}, {wholly + 1, wholly - 2}, {200, 180}} {
+		points := make([]point, c.points)
+		for i := range points {
+			points[i] = point{work: profile.Work{Sequences: 1}, times: []float64{float64(i + 1)}, seconds: float64(i + 1)}
+		}
+		var saw [][]point
+		misses := heldOut(points, func(of []point) profile.Profile {
+			saw = append(saw, of)
+			return profile.Profile{Decode: profile.Decode{Base: 1}}
+		})
+		predicted := map[float64]bool{}
+		for _, of := range saw {
+			if len(of) < c.least {
+				t.Errorf("of %d points a fit saw %d, want at least %d", c.points, len(of), c.least)
+			}
+			for range c.points - len(of) { // as many were predicted by it
+				seconds := math.Round(1 / (1 + misses[0].share))
+				misses, predicted[seconds] = misses[1:], true
+				if slices.ContainsFunc(of, func(p point) bool { return p.seconds == seconds }) {
+					t.Errorf("of %d points a fit predicted one that it saw", c.points)
+				}
+			}
+		}
+		if len(predicted) != c.points || len(misses) > 0 {
+			t.Errorf("of %d points %d were predicted, and %d more", c.points, len(predicted), len(misses))
+		}
+	}
+}
+
+// A term that plain least squares would have below 0 is 0.
+func TestNoTermIsNegative(t *testing.T) {
+	var rows []Row
+	for i, seconds := range []float64{0.0100, 0.0099, 0.0098, 0.0097} {
+		w := profile.Work{Sequences: 1 << i, KVTokens: 100 << i}
+		rows = append(rows, Row{Step: w, StepSeconds: seconds})
+		var prompt profile.Work
+		prompt.AddPrompt(0, 100<<i)
+		rows = append(rows, Row{Prefill: prompt, PrefillSeconds: seconds})
+	}
+	f := fitted(t, rows)
+	if (f.Decode != profile.Decode{Base: f.Decode.Base}) || f.Prefill.PerToken != 0 || math.Abs(f.Decode.Base-0.00985) > 1e-4 {
+		t.Errorf("times that fall are fitted by %+v, %+v", f.Prefill, f.Decode)
+	}
+}
+
+// Work that always took a third of what it should, and work that one of three times took a fifth, move no term by much.
+func TestAHiccup(t *testing.T) {
+	rows := measured(truth, 0.01, false)
+	for i, r := range rows {
+		switch {
+		case r.Step.KVTokens == 4096 && r.Step.Sequences == 1:
+			rows[i].StepSeconds /= 3
+		case i < len(rows)/3 && r.Step.Sequences%4 == 0:
+			rows[i].StepSeconds /= 5
+		}
+	}
+	compare(t, fitted(t, rows), profile.Profile{Prefill: truth.Prefill, Decode: profile.Decode{Base: 0.008, PerSequence: 2e-4, PerKVToken: 1.2e-7}}, 0.15)
+}
+
+// Short times count as long ones do: where long prompts stray by 5 %, which is seconds, the base is found to a millisecond.
+func TestErrorsAreRelative(t *testing.T) {
+	var rows []Row
+	for _, r := range measured(truth, 0, false) {
+		if r.StepSeconds > 0 {
+			rows = append(rows, r)
+		}
+	}
+	for tokens := 1; tokens <= 1<<16; tokens *= 2 {
+		var w profile.Work
+		w.AddPrompt(0, tokens)
+		rows = append(rows, Row{Prefill: w, PrefillSeconds: 0.010 + 1e-4*float64(tokens)*(1+0.05*math.Sin(float64(tokens)))})
+	}
+	near(t, "prefill.base", fitted(t, rows).Prefill.Base, 0.010, 0.1)
+}
+
+// Without enough different points nothing is fitted.
+func TestFewPoints(t *testing.T) {
+	all := measured(truth, 0, false)
+	var prompts, steps []Row
+	for _, r := range all {
+		if r.PrefillSeconds > 0 {
+			prompts = append(prompts, r)
+		} else {
+			steps = append(steps, r)
+		}
+	}
+	if _, err := Of(prompts); !errors.Is(err, ErrFewSteps) || errors.Is(err, ErrFewPrompts) {
+		t.Errorf("without steps: %v", err)
+	}
+	if _, err := Of(steps); !errors.Is(err, ErrFewPrompts) || errors.Is(err, ErrFewSteps) {
+		t.Errorf("without prompts: %v", err)
+	}
+	if _, err := Of(append(append([]Row{}, steps...), prompts[0], prompts[0], prompts[0], prompts[1])); !errors.Is(err, ErrFewPrompts) {
+		t.Errorf("with two different prompts: %v", err)
+	}
+	if _, err := Of(append(append([]Row{}, steps...), prompts[:3]...)); err != nil {
+		t.Errorf("with three different prompts: %v", err)
+	}
+}
+
+// The published sets, each point left out in turn: half of the steps are missed by at most 5 %, half of the prompts by at
+// most 12 %, on at least 8 of the 10 sets that are no tensor-parallel pairs of 70B and no power-capped machines. The figures
+// are in the log. It runs where TRACE_DIR names the folder of published files.
+func TestPublishedSets(t *testing.T) {
+	dir := os.Getenv("TRACE_DIR") //nolint:forbidigo // a test is a main
+	if dir == "" {
+		t.Log("TRACE_DIR is unset: synthetic rows only")
+		return
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "sageserve", "*.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sets, reached int
+	for _, file := range append(files, filepath.Join(dir, "splitwise", "perf_model.csv")) {
+		f, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows, err := Read(filepath.Base(file), f)
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range Sets(rows) {
+			var of []Row
+			for _, r := range rows {
+				if r.Set == s {
+					of = append(of, r)
+				}
+			}
+			got := fitted(t, of)
+			t.Logf("%-14s %-14s TP%d: prefill %4.1f %% %5.1f %%, step %4.1f %% %5.1f %%  %+v %+v", s.Model, s.Hardware, s.TensorParallel,
+				100*got.PrefillError.Median, 100*got.PrefillError.P90, 100*got.StepError.Median, 100*got.StepError.P90, got.Prefill, got.Decode)
+			if strings.HasSuffix(s.Hardware, "pcap") || s.Model == "llama2-70b" && s.TensorParallel == 2 {
+				continue
+			}
+			sets++
+			if got.PrefillError.Median <= 0.12 && got.StepError.Median <= 0.05 {
+				reached++
+			}
+		}
+	}
+	if sets != 10 || reached < 8 {
+		t.Errorf("%d of %d sets are within 12 %% for prompts and 5 %% for steps, want at least 8 of 10", reached, sets)
+	}
+}

@@ -1,0 +1,156 @@
+package fit
+
+import (
+	"math"
+	"slices"
+
+	"github.com/headgate/headgate/internal/profile"
+)
+
+// column is what a term is multiplied with.
+type column func(w profile.Work) float64
+
+func ones(profile.Work) float64           { return 1 }
+func promptTokens(w profile.Work) float64 { return float64(w.PromptTokens) }
+func squares(w profile.Work) float64      { return w.Squares }
+func sequences(w profile.Work) float64    { return float64(w.Sequences) }
+func kvTokens(w profile.Work) float64     { return float64(w.KVTokens) }
+
+// How much a point counts, after Huber: less than others where it is more than bend times as far off as is usual. In a
+// normal distribution, deviation times the median of what points are off is the standard deviation, and bend keeps 95 % of
+// what least squares makes of the points. No time is measured so well that less than usualLeast is unusual.
+const (
+	bend       = 1.345
+	deviation  = 1.4826
+	usualLeast = 0.005
+	rounds     = 50 // at most, until weights hardly change
+)
+
+// solve finds the terms, none of them negative, that make the weighted sum of squares of relative errors least.
+func solve(points []point, columns []column) []float64 {
+	n := len(columns)
+	scale := make([]float64, n) // so that all columns are about as large
+	rows := make([][]float64, len(points))
+	for i, p := range points {
+		rows[i] = make([]float64, n)
+		for j, c := range columns {
+			rows[i][j] = c(p.work) / p.seconds
+			scale[j] = max(scale[j], rows[i][j])
+		}
+	}
+	for _, r := range rows {
+		for j := range r {
+			if scale[j] > 0 {
+				r[j] /= scale[j]
+			}
+		}
+	}
+	weights := make([]float64, len(rows))
+	for i := range weights {
+		weights[i] = 1
+	}
+	best := weighted(rows, weights)
+	off := make([]float64, len(rows))
+	for range rounds {
+		for i, r := range rows {
+			off[i] = math.Abs(dot(r, best) - 1)
+		}
+		usual := max(usualLeast, deviation*Quantile(slices.Sorted(slices.Values(off)), 0.5))
+		var changed float64
+		for i := range off {
+			weight := min(1, bend*usual/off[i])
+			changed = max(changed, math.Abs(weight-weights[i]))
+			weights[i] = weight
+		}
+		if changed < 1e-6 {
+			break
+		}
+		best = weighted(rows, weights)
+	}
+	for j := range best {
+		if scale[j] > 0 {
+			best[j] /= scale[j]
+		}
+	}
+	return best
+}
+
+// weighted finds the best terms for given weights. They are those of plain least squares over the columns whose terms are
+// not 0; there are at most three columns, so that each choice of columns is tried.
+func weighted(rows [][]float64, weights []float64) []float64 {
+	n := len(rows[0])
+	best, least := make([]float64, n), math.Inf(1)
+	for chosen := 1; chosen < 1<<n; chosen++ {
+		x, ok := plain(rows, weights, chosen)
+		if !ok {
+			continue
+		}
+		var missed float64
+		for i, r := range rows {
+			off := dot(r, x) - 1
+			missed += weights[i] * off * off
+		}
+		if missed < least*(1-1e-12) {
+			best, least = x, missed
+		}
+	}
+	return best
+}
+
+func dot(r, x []float64) (sum float64) {
+	for j := range r {
+		sum += r[j] * x[j]
+	}
+	return sum
+}
+
+// plain solves weighted least squares of rows*x = 1 over the chosen columns by the normal equations; others are 0. It reports false
+// where these depend on each other, or a term would be negative.
+func plain(rows [][]float64, weights []float64, chosen int) ([]float64, bool) {
+	n := len(rows[0])
+	var at []int
+	for j := range n {
+		if chosen&(1<<j) != 0 {
+			at = append(at, j)
+		}
+	}
+	k := len(at)
+	m := make([][]float64, k) // the matrix, and the right side behind it
+	for a := range m {
+		m[a] = make([]float64, k+1)
+		for i, r := range rows {
+			for b := range k {
+				m[a][b] += weights[i] * r[at[a]] * r[at[b]]
+			}
+			m[a][k] += weights[i] * r[at[a]]
+		}
+	}
+	for a := range k {
+		pivot := a
+		for b := a + 1; b < k; b++ {
+			if math.Abs(m[b][a]) > math.Abs(m[pivot][a]) {
+				pivot = b
+			}
+		}
+		if math.Abs(m[pivot][a]) < 1e-12 {
+			return nil, false
+		}
+		m[a], m[pivot] = m[pivot], m[a]
+		for b := range k {
+			if b == a {
+				continue
+			}
+			f := m[b][a] / m[a][a]
+			for c := a; c <= k; c++ {
+				m[b][c] -= f * m[a][c]
+			}
+		}
+	}
+	x := make([]float64, n)
+	for a, j := range at {
+		if x[j] = m[a][k] / m[a][a]; x[j] < 0 {
+			return nil, false
+		}
+	}
+	return x, true
+}
