@@ -60,6 +60,7 @@ Usage:
   control plan --objects DIR                      print what Envoys are to do for Gateways, HTTPRoutes, GRPCRoutes and LLMRoutes
   control explain --objects DIR HOST PATH         say which route takes a request, and why no other
   control bootstrap NAMESPACE/NAME                print the configuration with which an Envoy of a Gateway starts
+  control profile fit FILE.csv                    make a profile of measured times: how long an engine takes
 
 DIR holds the YAML files that extproc reads: InferencePool, Pod, EndpointList, PoolSettings, LLMRoute and Model. A Model
 says what the model is, where engines find it and how many copies there must be. An adapter that an LLMRoute names needs

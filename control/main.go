@@ -22,6 +22,7 @@ import (
 	"github.com/headgate/headgate/control/attach/show"
 	"github.com/headgate/headgate/control/attach/status"
 	"github.com/headgate/headgate/control/latest"
+	"github.com/headgate/headgate/control/measured"
 	"github.com/headgate/headgate/control/meter"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kube"
@@ -32,6 +33,7 @@ var commands = map[string]func(ctx context.Context, args []string, out io.Writer
 	"plan":      show.Plan,
 	"explain":   show.Explain,
 	"bootstrap": show.Bootstrap,
+	"profile":   measured.Command,
 }
 
 func main() {

@@ -115,7 +115,6 @@ const trying = "bench"
 // reserved are rooms of internal that one program reaches, or none, and why they stand there all the same.
 var reserved = []struct{ room, why string }{
 	{"internal/event", "what place and the planner decide is to be tried by simulation, as what pick decides is"},
-	{"internal/profile", "pick may come to choose by how long an engine will take, and the planner of what to load too"},
 	{"internal/profile/fit", "what control fits from a file, pick may come to correct from what it sees"},
 	{"internal/sim", "a planner may come to try what it plans on the step model of an engine"},
 }
@@ -148,8 +147,8 @@ var houses = [][]floor{
 		},
 		{[]string{"control/attach/drive"}, "objects become what Envoys are served"},
 		{
-			[]string{"control/attach/ads", "control/attach/show", "control/pods/gateway"},
-			"the first speaks with Envoys, the second with people, and the third says what Envoys run in",
+			[]string{"control/attach/ads", "control/attach/show", "control/measured", "control/pods/gateway"},
+			"the first speaks with Envoys, the next two with people, and the last says what Envoys run in",
 		},
 		{
 			[]string{"control/attach/envoy", "control/attach/services", "control/attach/certificates", "control/attach/status", "control/attach/blame"},

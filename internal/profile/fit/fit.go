@@ -54,6 +54,36 @@ type Error struct {
 	Median, P90  float64
 }
 
+// Profile is the fit of a set as a profile: its source says of which rows, and how far off it is. Of what was not measured
+// it assumes the least: loads take no time, and limits are those that are given.
+func (f Fit) Profile(file string, s Set, limits profile.Limits) profile.Profile {
+	return profile.Profile{
+		Name: s.String(),
+		Source: fmt.Sprintf("Fitted to %s, of %d prompts and %d steps. Rows that it had not seen: %s for prompts; %s for steps. "+
+			"Limits are assumed, and loads take no time.", file, f.PrefillError.Rows, f.StepError.Rows, f.PrefillError, f.StepError),
+		Prefill: f.Prefill,
+		Decode:  f.Decode,
+		Limits:  limits,
+	}
+}
+
+// String says how large the error is, for people.
+func (e Error) String() string {
+	return fmt.Sprintf("median error %.1f %%, 90th percentile %.1f %%", 100*e.Median, 100*e.P90)
+}
+
+// String names a set, for people.
+func (s Set) String() string {
+	name := cmp.Or(s.Model, "a model")
+	if s.Hardware != "" {
+		name += " on " + s.Hardware
+	}
+	if s.TensorParallel > 0 {
+		name += fmt.Sprintf(" (tensor parallel %d)", s.TensorParallel)
+	}
+	return name
+}
+
 // leastPoints is how many different points prompts, and steps, need: a line through two has no error to tell of.
 const leastPoints = 3
 
@@ -194,12 +224,12 @@ func line(points []point, squared bool) profile.Prefill {
 const floors = 20
 
 // floored tries as the floor the time of the one point that took least, of two, and so on, with the line through all
-// others, and keeps what is closest to all.
+// others, and keeps what is closest to all. At most half of the points lie on a floor: more would be no short prompts.
 func floored(points []point, squared bool) profile.Prefill {
 	best := line(points, squared)
 	least := square(missesOf(points, profile.Profile{Prefill: best}))
 	byTime := slices.SortedFunc(slices.Values(points), func(a, b point) int { return cmp.Compare(a.seconds, b.seconds) })
-	for below := 1; len(byTime)-below >= 2; below += 1 + len(byTime)/floors {
+	for below := 1; below <= len(byTime)/2; below += 1 + len(byTime)/floors {
 		p := line(byTime[below:], squared)
 		p.Floor = level(byTime[:below])
 		if missed := square(missesOf(points, profile.Profile{Prefill: p})); missed < least {

@@ -23,7 +23,7 @@ const (
 	bend       = 1.345
 	deviation  = 1.4826
 	usualLeast = 0.005
-	rounds     = 50 // at most, until weights hardly change
+	rounds     = 20 // at most, until weights hardly change
 )
 
 // solve finds the terms, none of them negative, that make the weighted sum of squares of relative errors least.
@@ -62,7 +62,7 @@ func solve(points []point, columns []column) []float64 {
 			changed = max(changed, math.Abs(weight-weights[i]))
 			weights[i] = weight
 		}
-		if changed < 1e-6 {
+		if changed < 1e-3 {
 			break
 		}
 		best = weighted(rows, weights)

@@ -1,0 +1,62 @@
+package measured_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/headgate/headgate/control/measured"
+	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/test/golden"
+)
+
+// The input of a block is a command line; what comes out is what it prints, or its error.
+func TestScenarios(t *testing.T) {
+	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
+		return func(input string) string { return run(t, strings.Fields(input)[1:]...) }
+	})
+}
+
+// run is what a command line prints, or its error.
+func run(t *testing.T, args ...string) string {
+	var out bytes.Buffer
+	if err := measured.Command(t.Context(), args, &out); err != nil {
+		return out.String() + "error: " + err.Error()
+	}
+	return out.String()
+}
+
+// What is written to a file is what is printed, and a profile.
+func TestTheProfileIsRead(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "profile.yaml")
+	args := []string{"fit", "testdata/measured.csv", "--model", "large"}
+	printed := run(t, args...)
+	if silent := run(t, append(args, "-o", file)...); silent != "" {
+		t.Errorf("with -o it says %q", silent)
+	}
+	written, err := os.ReadFile(file)
+	if err != nil || string(written) != printed {
+		t.Errorf("%v; written is\n%s, printed\n%s", err, written, printed)
+	}
+	p, err := profile.Parse(written)
+	if err != nil || p.Decode.Adapters < 1.99 || p.Decode.Adapters > 2.01 || p.Name != "large on l4 (tensor parallel 2)" {
+		t.Errorf("%v: it is read as %+v", err, p)
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, args := range [][]string{{"--help"}, {"fit", "--help"}} {
+		var out bytes.Buffer
+		err := measured.Command(t.Context(), args, &out)
+		for _, want := range []string{"prefill_seconds", "kv_tokens", "Splitwise", "--tensor-parallel", "-o, --output"} {
+			if !errors.Is(err, pflag.ErrHelp) || !strings.Contains(out.String(), want) {
+				t.Errorf("%v: %v, and help lacks %q:\n%s", args, err, want, out.String())
+			}
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package profile
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// lineLength is how long lines of prose are, about.
+const lineLength = 120
+
+// Format writes a profile as people do, and as [Parse] reads it: what is 0 is left out where Parse takes
+// that for 0.
+func Format(p Profile) []byte {
+	var out strings.Builder
+	fmt.Fprintf(&out, "name: %q\n", p.Name)
+	if p.Source != "" {
+		out.WriteString("source: " + prose(p.Source) + "\n")
+	}
+	fmt.Fprintf(&out, "prefill: {%sbase: %v, perToken: %v%s}\n",
+		optional("floor: %v, ", p.Prefill.Floor), p.Prefill.Base, p.Prefill.PerToken, optional(", perTokenSquared: %v", p.Prefill.PerTokenSquared))
+	fmt.Fprintf(&out, "decode: {base: %v, perSequence: %v, perKVToken: %v%s}\n",
+		p.Decode.Base, p.Decode.PerSequence, p.Decode.PerKVToken, optional(", adapters: %v", p.Decode.Adapters))
+	fmt.Fprintf(&out, "load: {mean: %v, stddev: %v}\nslot: {mean: %v, stddev: %v}\n", p.Load.Mean, p.Load.StdDev, p.Slot.Mean, p.Slot.StdDev)
+	l := p.Limits
+	fmt.Fprintf(&out, "limits: {maxSequences: %d, maxBatchedTokens: %d, kvBlocks: %d, blockSize: %d, gpuAdapters: %d, hostAdapters: %d}\n",
+		l.MaxSequences, l.MaxBatchedTokens, l.KVBlocks, l.BlockSize, l.GPUAdapters, l.HostAdapters)
+	return []byte(out.String())
+}
+
+// optional writes a field, or nothing where it is 0.
+func optional(format string, value float64) string {
+	if value == 0 {
+		return ""
+	}
+	return fmt.Sprintf(format, value)
+}
+
+// prose is text as a folded block, or quoted where a block would not give it back.
+func prose(text string) string {
+	words := strings.Fields(text)
+	if strings.Join(words, " ") != text || strings.ContainsFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		return strconv.Quote(text)
+	}
+	var out strings.Builder
+	out.WriteString(">-\n ")
+	length := 0
+	for _, w := range words {
+		if length += len(w) + 1; length > lineLength && length > len(w)+1 {
+			out.WriteString("\n ")
+			length = len(w) + 1
+		}
+		out.WriteString(" " + w)
+	}
+	return out.String()
+}

@@ -1,0 +1,51 @@
+package profile_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/internal/profile"
+)
+
+// What is written is read again, whatever the name and the source hold, and whatever digits the times have.
+func TestFormat(t *testing.T) {
+	of := parseFile(t, "llama-2-70b-a100x4.yaml")
+	full := of
+	full.Prefill.Floor, full.Prefill.PerTokenSquared, full.Decode.Adapters = 0.02, 1.318e-09, 1.0/3+1
+	full.Decode.PerKVToken, full.Load.StdDev, full.Prefill.Base = math.SmallestNonzeroFloat64, 1e21, 0
+	for _, p := range []profile.Profile{of, full} {
+		for _, text := range []string{
+			"", "plain", "8B: on 4 x #1, \"best\" {x}", "- a", " spaces  around ", "two\nlines\n", "tab\there", "ü \u2028 \x7f", "null", "12",
+			strings.Repeat("Half of 100 rows are missed by 0.7 %, 90 % by: # 5 %. ", 9) + strings.Repeat("x", 300) + " end",
+			">- no", "%", "'", "@at: the, start",
+		} {
+			p.Name, p.Source = text, text
+			written := profile.Format(p)
+			read, err := profile.Parse(written)
+			if err != nil || read != p {
+				t.Errorf("%v: %+v is written as\n%sand read as %+v", err, p, written, read)
+			}
+			for line := range strings.Lines(string(written)) {
+				if len(line) > 150 && !strings.Contains(line, "xxx") {
+					t.Errorf("a line is %d bytes long: %s", len(line), line)
+				}
+			}
+		}
+	}
+	p := of
+	p.Name, p.Source = "Small", "Measured, once: "+strings.TrimSpace(strings.Repeat("twice ", 30))
+	want := `name: "Small"
+source: >-
+  Measured, once: ` + strings.TrimSpace(strings.Repeat("twice ", 17)) + `
+  ` + strings.TrimSpace(strings.Repeat("twice ", 13)) + `
+prefill: {base: 0.0131, perToken: 0.000242}
+decode: {base: 0.0433, perSequence: 0.000183, perKVToken: 3.72e-07}
+load: {mean: 0.25, stddev: 0.05}
+slot: {mean: 0.02, stddev: 0.002}
+limits: {maxSequences: 256, maxBatchedTokens: 8192, kvBlocks: 16384, blockSize: 16, gpuAdapters: 4, hostAdapters: 16}
+`
+	if got := string(profile.Format(p)); got != want {
+		t.Errorf("it is written as\n%swant\n%s", got, want)
+	}
+}
