@@ -100,7 +100,7 @@ generate: ## Write what the scenarios answer into their files anew; read the dif
 
 objects: ## Write the CRDs, deepcopy, docs/reference.md and the cluster's envoy.yaml anew, from the types in api/ and envoy.yaml
 	cp envoy.yaml manifests/static/envoy.yaml
-	$(TOOL) controller-gen object crd paths=./api/v1alpha1 paths=./api/pool output:crd:dir=manifests/crds
+	$(TOOL) controller-gen object crd:allowDangerousTypes=true paths=./api/v1alpha1 paths=./api/pool output:crd:dir=manifests/crds
 	$(TOOL) crd-ref-docs --source-path=api --config=tools/reference.yaml --renderer=markdown --output-path=docs/reference.md --log-level=ERROR
 
 protocols: ## Compile the protocols in api/ anew

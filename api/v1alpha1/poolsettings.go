@@ -68,6 +68,158 @@ type PoolSettingsSpec struct {
 	// EngineTLS has the pool's engines reached over TLS: by the Envoys of Headgate's Gateways, and by extproc and control, for which
 	// --engine-tls says it else. The Envoy of envoy.yaml does not read it.
 	EngineTLS *EngineTLS `json:"engineTLS,omitempty"`
+	// Profile says how long the pool's engines take, and how much they hold. Nobody has to write one.
+	Profile *PoolProfile `json:"profile,omitempty"`
+}
+
+// PoolProfile says how long engines take: by figures, by the name of a file that has them, or by what the engines run on. One of
+// inline, file, and hardware with parameters is given.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.inline) ? 1 : 0) + (has(self.file) && size(self.file) > 0 ? 1 : 0) + (has(self.hardware) && size(self.hardware) > 0 || has(self.parameters) && size(self.parameters) > 0 ? 1 : 0) == 1",message="write one of inline, file, and hardware with parameters"
+// +kubebuilder:validation:XValidation:rule="(has(self.hardware) && size(self.hardware) > 0) == (has(self.parameters) && size(self.parameters) > 0)",message="write both hardware and parameters, such as 4 x A100-80GB and 70B"
+type PoolProfile struct {
+	// Inline is the profile, as control profile fit prints it.
+	Inline *EngineProfile `json:"inline,omitempty"`
+	// File is the name of a YAML file, in the folder of this object, that holds the profile and nothing else. It is for objects of
+	// a folder alone.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == ''",message="a file is for objects in a folder: write what it holds as inline"
+	File string `json:"file,omitempty"`
+	// Hardware is how many GPUs of which kind share one copy of the model, such as 4 x A100-80GB. Known are T4, V100-16GB, V100-32GB,
+	// A10, A10G, L4, L40S, A100-40GB, A100-80GB, H100-80GB and H200-141GB.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	Hardware string `json:"hardware,omitempty"`
+	// Parameters is how many the model has, such as 70B.
+	//
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^ *[0-9]+([.][0-9]+)? *[bBmM] *$')",message="write how many parameters the model has, such as 8B, 70B or 500M"
+	Parameters string `json:"parameters,omitempty"`
+	// HardwareLabel is the name of the label of Pods and EndpointLists that says which class of hardware an endpoint runs on, where a
+	// pool has several: what endpoints of one class take is learned apart from what others take.
+	//
+	// +kubebuilder:validation:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$') && (!self.contains('/') || size(self.split('/')[0]) <= 253)",message="no label can have this name: write one such as example.com/gpu"
+	HardwareLabel string `json:"hardwareLabel,omitempty"`
+}
+
+// EngineProfile is how long one engine takes, in seconds, and how much it holds.
+type EngineProfile struct {
+	// Name says which model on which hardware, for people.
+	//
+	// +kubebuilder:validation:MaxLength=512
+	Name string `json:"name,omitempty"`
+	// Source says where the figures are from, for people.
+	//
+	// +kubebuilder:validation:MaxLength=4096
+	Source string `json:"source,omitempty"`
+	// Prefill is how long a prompt takes.
+	Prefill PrefillTimes `json:"prefill"`
+	// Decode is how long a step takes in which each request gets one token.
+	Decode DecodeTimes `json:"decode"`
+	// Load is how long an adapter takes from storage into host memory.
+	//
+	// +optional
+	Load Spread `json:"load"`
+	// Slot is how long an adapter takes from host memory into a slot of the GPU.
+	//
+	// +optional
+	Slot Spread `json:"slot"`
+	// Limits are what an engine holds at once.
+	Limits EngineLimits `json:"limits"`
+}
+
+// PrefillTimes is how long n tokens of a prompt take behind c tokens that were computed before: the larger of floor and
+// base + perToken*n + perTokenSquared*((c+n)² - c²), in seconds.
+type PrefillTimes struct {
+	// Floor is what the shortest prompts take, in seconds.
+	//
+	// +kubebuilder:validation:Minimum=0
+	Floor float64 `json:"floor,omitempty"`
+	// Base is in seconds, as all that follows.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Base float64 `json:"base"`
+	// PerToken is for each token that is computed.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	PerToken float64 `json:"perToken"`
+	// PerTokenSquared is for attention, which looks at all tokens before.
+	//
+	// +kubebuilder:validation:Minimum=0
+	PerTokenSquared float64 `json:"perTokenSquared,omitempty"`
+}
+
+// DecodeTimes is how long a step takes: base, perSequence for each request in it, and perKVToken for each token that these have in
+// the KV cache, in seconds.
+type DecodeTimes struct {
+	// Base is for reading the weights, in seconds.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Base float64 `json:"base"`
+	// PerSequence is for each request in the step.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	PerSequence float64 `json:"perSequence"`
+	// PerKVToken is for each token in the KV cache of these requests.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	PerKVToken float64 `json:"perKVToken"`
+	// Adapters is how many times as long a step takes in which an adapter runs. At least 1.
+	//
+	// +kubebuilder:validation:XValidation:rule="self == 0.0 || self >= 1.0",message="it is how many times as long a step takes with adapters, at least 1"
+	Adapters float64 `json:"adapters,omitempty"`
+}
+
+// Spread is a time and how it varies, in seconds.
+type Spread struct {
+	// Mean is in seconds.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Mean float64 `json:"mean"`
+	// StdDev is the standard deviation, in seconds.
+	//
+	// +kubebuilder:validation:Minimum=0
+	StdDev float64 `json:"stddev,omitempty"`
+}
+
+// EngineLimits are what an engine holds at once.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.hostAdapters) ? self.hostAdapters : 0) >= (has(self.gpuAdapters) ? self.gpuAdapters : 0)",message="it must be at least gpuAdapters",fieldPath=".hostAdapters"
+type EngineLimits struct {
+	// MaxSequences is how many requests are in a step: max_num_seqs of vLLM.
+	//
+	// +kubebuilder:validation:Minimum=1
+	MaxSequences int `json:"maxSequences"`
+	// MaxBatchedTokens is how many tokens a step computes: max_num_batched_tokens of vLLM.
+	//
+	// +kubebuilder:validation:Minimum=1
+	MaxBatchedTokens int `json:"maxBatchedTokens"`
+	// KVBlocks is how many blocks the KV cache has: num_gpu_blocks of vLLM.
+	//
+	// +kubebuilder:validation:Minimum=1
+	KVBlocks int `json:"kvBlocks"`
+	// BlockSize is how many tokens a block holds.
+	//
+	// +kubebuilder:validation:Minimum=1
+	BlockSize int `json:"blockSize"`
+	// GPUAdapters is how many adapters have a slot on the GPU: max_loras of vLLM.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	GPUAdapters int `json:"gpuAdapters"`
+	// HostAdapters is how many adapters are in host memory, those on the GPU among them: max_cpu_loras of vLLM.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	HostAdapters int `json:"hostAdapters"`
 }
 
 // AuthorizationOfEngine is an authorization: engines get their own token with requests.

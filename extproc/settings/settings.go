@@ -3,6 +3,7 @@
 package settings
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
@@ -119,6 +120,10 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 	if s.Request > 0 {
 		request = s.Request.String()
 	}
+	timing := "none"
+	if p.Profile != nil {
+		timing = cmp.Or(p.Profile.Name, "one without a name")
+	}
 	raised := t.Stale != nil && s.Lost == t.Stale.Duration // lost is at least stale
 	return []Line{
 		{"policy", s.Policy.Rule.String(), "how extproc picks an endpoint", own.Policy != nil, "policy"},
@@ -130,5 +135,6 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 		{"timeouts.lease", s.Lease.String(), "how long a request counts as in flight when nothing reports its end", t.Lease != nil, "lease"},
 		{"timeouts.stale", s.Stale.String(), "silence after which an endpoint gets requests only if no other can serve them", t.Stale != nil, "stale"},
 		{"timeouts.lost", s.Lost.String(), "silence after which an endpoint gets requests only if all are silent", t.Lost != nil || raised, "lost"},
+		{"profile", timing, "how long the pool's engines take", own.Profile != nil, ""},
 	}
 }

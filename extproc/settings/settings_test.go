@@ -22,6 +22,7 @@ func world() *objects.World {
 		PoolRef: v1alpha1.PoolReference{Name: "one"}, Policy: &policy, AdapterThreshold: &threshold,
 		Retry: &v1alpha1.Retry{Attempts: &attempts}, SessionAffinity: &v1alpha1.SessionAffinity{Cookie: "sid"},
 		Timeouts: &v1alpha1.PoolTimeouts{Stale: &metav1.Duration{Duration: time.Minute}, Request: &metav1.Duration{Duration: time.Hour}, Hold: &metav1.Duration{Duration: 2 * time.Minute}},
+		Profile:  &v1alpha1.PoolProfile{Hardware: "4xA100-80GB", Parameters: "70B"},
 	}
 	pools := []pool.InferencePool{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "one"}}, {ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "two"}}}
 	return objects.Build(objects.Set{Pools: pools, Settings: []v1alpha1.PoolSettings{own}})
@@ -70,6 +71,7 @@ timeouts.hold = 2m0s, own
 timeouts.lease = 1m0s, --lease
 timeouts.stale = 1m0s, own
 timeouts.lost = 1m0s, own
+profile = 70B of parameters on 4 x A100-80GB, own
 `,
 		"two": `policy = proposal, --policy
 adapterThreshold = 32, --adapter-threshold
@@ -80,6 +82,7 @@ timeouts.hold = 2m0s, --max-hold
 timeouts.lease = 1m0s, --lease
 timeouts.stale = 1s, --stale
 timeouts.lost = 10s, --lost
+profile = none, --
 `,
 	} {
 		var got strings.Builder

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/profile"
 )
 
 // Policies are the names that spec.policy of a PoolSettings may have. Package pick has the rules of these names.
@@ -57,6 +58,9 @@ func CheckSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	if t := s.Spec.EngineTLS; t != nil {
 		errs = append(errs, checkTLS(spec.Child("engineTLS"), t)...)
 	}
+	if p := s.Spec.Profile; p != nil {
+		errs = append(errs, checkProfile(spec.Child("profile"), p)...)
+	}
 	return errs
 }
 
@@ -68,6 +72,9 @@ func CheckServerSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	errs := CheckSettings(s)
 	if s.Spec.Authorization == v1alpha1.AuthorizationOfEngine && s.Spec.EngineToken == nil {
 		errs = append(errs, field.Required(field.NewPath("spec", "engineToken"), "name the token that engines are to get, in engineToken"))
+	}
+	if p := s.Spec.Profile; p != nil && p.File != "" {
+		errs = append(errs, field.Invalid(field.NewPath("spec", "profile", "file"), p.File, "a file is for objects in a folder: write what it holds as inline"))
 	}
 	return errs
 }
@@ -117,6 +124,9 @@ func CheckFolderSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	errs := CheckSettings(s)
 	if s.Spec.EngineToken != nil {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "engineToken"), "tokens of engines are not read from a folder: leave it out, and say --engine-token-file"))
+	}
+	if s.Spec.Profile != nil {
+		errs = append(errs, checkFolderProfile(field.NewPath("spec", "profile"), &s.Spec)...)
 	}
 	return errs
 }
@@ -280,8 +290,8 @@ func inOrder(all []v1alpha1.PoolSettings) []v1alpha1.PoolSettings {
 	return ordered
 }
 
-// addSettings gives each pool its settings: the first of several.
-func (w *World) addSettings(all []v1alpha1.PoolSettings) {
+// addSettings gives each pool its settings, the first of several, and what these say of its engines.
+func (w *World) addSettings(all []v1alpha1.PoolSettings, profiles map[string]profile.Profile) {
 	ordered := inOrder(all)
 	for i := range ordered {
 		s := &ordered[i]
@@ -293,6 +303,7 @@ func (w *World) addSettings(all []v1alpha1.PoolSettings) {
 			w.problem("PoolSettings %s: InferencePool %s already has settings of PoolSettings %s, which it keeps", own, of, p.SettingsName)
 		default:
 			p.Settings, p.SettingsName = &s.Spec, own
+			w.addProfile(p, profiles)
 		}
 	}
 }

@@ -6,6 +6,7 @@ package objects
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/profile"
 )
 
 // Name is an object's namespace and name. That of a kind that is in no namespace has an empty one.
@@ -51,6 +53,8 @@ type Set struct {
 	Hosts map[string][]netip.Addr
 	// Settings of pools.
 	Settings []v1alpha1.PoolSettings
+	// Profiles are those that stand in files of their own, by the file's name.
+	Profiles map[string]profile.Profile
 	Models   []v1alpha1.Model
 	// Slices are followed where a Network is, and are none of it: pods come and go without another Network.
 	Slices []Slice
@@ -126,6 +130,10 @@ func (s *Set) Add(t Set) {
 	}
 	s.Network = s.Network.join(t.Network)
 	s.Absent = append(s.Absent, t.Absent...)
+	if s.Profiles == nil && len(t.Profiles) > 0 {
+		s.Profiles = make(map[string]profile.Profile, len(t.Profiles))
+	}
+	maps.Copy(s.Profiles, t.Profiles)
 	if s.At == nil {
 		s.At = make(map[Object]string, len(t.At))
 	}
@@ -231,6 +239,8 @@ type Pool struct {
 	// Settings are what a PoolSettings says of the pool, nil if there is none; SettingsName is its name.
 	Settings     *v1alpha1.PoolSettingsSpec
 	SettingsName Name
+	// Profile is how long its engines take, by its Settings; nil if they do not say.
+	Profile *profile.Profile
 }
 
 // Endpoint is one port of one pod, or one address of an EndpointList.
@@ -248,6 +258,8 @@ type Endpoint struct {
 	Terminating bool
 	// Management is where a model runtime is managed: "ip:port" or "unix:PATH"; empty for other engines.
 	Management string
+	// Class is the hardware of its engine, as the label says that the pool's settings name; empty if nobody says.
+	Class string
 	// Incarnation tells lives of the engine apart, empty if nobody says: the ids of its pod's containers.
 	Incarnation string
 }
@@ -317,7 +329,7 @@ func Build(s Set) *World {
 	for i := range routes {
 		w.addRoute(&routes[i])
 	}
-	w.addSettings(s.Settings)
+	w.addSettings(s.Settings, s.Profiles)
 	w.addManagement()
 	w.addEngines(claims)
 	w.addCatalogue(s.Models)

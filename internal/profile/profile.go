@@ -86,9 +86,27 @@ func Parse(text []byte) (Profile, error) {
 	return p, nil
 }
 
+// Fault is what is wrong with a field of a profile, such as prefill.base.
+type Fault struct {
+	Field string
+	Value any
+	Words string // what is to be there
+}
+
+// Error is "field is value: words".
+func (f Fault) Error() string { return fmt.Sprintf("%s is %v: %s", f.Field, f.Value, f.Words) }
+
 // Validate returns every fault of p, joined, or nil.
 func (p Profile) Validate() error {
 	var faults []error
+	for _, f := range p.Faults() {
+		faults = append(faults, f)
+	}
+	return errors.Join(faults...)
+}
+
+// Faults are all that is wrong with p.
+func (p Profile) Faults() (faults []Fault) {
 	for _, t := range []struct {
 		field   string
 		seconds float64
@@ -106,11 +124,11 @@ func (p Profile) Validate() error {
 		{"slot.stddev", p.Slot.StdDev},
 	} {
 		if t.seconds < 0 || math.IsNaN(t.seconds) || math.IsInf(t.seconds, 0) {
-			faults = append(faults, fmt.Errorf("%s is %v: a time in seconds is finite and not negative", t.field, t.seconds))
+			faults = append(faults, Fault{t.field, t.seconds, "a time in seconds is finite and not negative"})
 		}
 	}
 	if f := p.Decode.Adapters; f != 0 && (!(f >= 1) || math.IsInf(f, 0)) {
-		faults = append(faults, fmt.Errorf("decode.adapters is %v: it is how many times as long a step takes with adapters, at least 1", f))
+		faults = append(faults, Fault{"decode.adapters", f, "it is how many times as long a step takes with adapters, at least 1"})
 	}
 	for _, l := range []struct {
 		field      string
@@ -124,10 +142,10 @@ func (p Profile) Validate() error {
 		{"limits.hostAdapters", p.Limits.HostAdapters, p.Limits.GPUAdapters},
 	} {
 		if l.value < l.min {
-			faults = append(faults, fmt.Errorf("%s is %d: it must be at least %d", l.field, l.value, l.min))
+			faults = append(faults, Fault{l.field, l.value, fmt.Sprintf("it must be at least %d", l.min)})
 		}
 	}
-	return errors.Join(faults...)
+	return faults
 }
 
 // Times returns the profile of an engine all of whose times are so many times as long.

@@ -116,7 +116,6 @@ const trying = "bench"
 var reserved = []struct{ room, why string }{
 	{"internal/event", "what place and the planner decide is to be tried by simulation, as what pick decides is"},
 	{"internal/profile/fit", "what control fits from a file, pick may come to correct from what it sees"},
-	{"internal/profile/table", "what PoolSettings say of hardware becomes a profile for pick and the planner"},
 	{"internal/sim", "a planner may come to try what it plans on the step model of an engine"},
 }
 

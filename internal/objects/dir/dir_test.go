@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -73,15 +74,21 @@ func followKinds(t *testing.T, folder string, table []kinds.Kind) *follower {
 // await returns the first World whose models are the given ones.
 func (f *follower) await(models string) *objects.World {
 	f.t.Helper()
+	return f.awaitThat("the models "+models, func(w *objects.World) bool { return names(w) == models })
+}
+
+// awaitThat returns the first World that is as wanted.
+func (f *follower) awaitThat(what string, is func(*objects.World) bool) *objects.World {
+	f.t.Helper()
 	limit := time.After(10 * time.Second)
 	for {
 		select {
 		case w := <-f.worlds:
-			if names(w) == models {
+			if is(w) {
 				return w
 			}
 		case <-limit:
-			f.t.Fatalf("no World with the models %q came; the log says:\n%s", models, f.log.String())
+			f.t.Fatalf("no World with %s came; the log says:\n%s", what, f.log.String())
 		}
 	}
 }
@@ -249,5 +256,31 @@ func TestAnInvalidFileAtTheStartIsAnError(t *testing.T) {
 	err = dir.New(filepath.Join(folder, "none"), kinds.All(), slog.New(slog.DiscardHandler), nil).Run(t.Context(), nil)
 	if err == nil || !strings.Contains(err.Error(), "none") {
 		t.Errorf("the error is %v, want it to name the folder", err)
+	}
+}
+
+// A profile stands beside the objects; who edits it edits the pool's.
+func TestAProfileInAFileOfItsOwn(t *testing.T) {
+	folder := t.TempDir()
+	f := &follower{t: t, folder: folder}
+	f.write("a.yaml", pool+"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: s}\nspec: {poolRef: {name: base}, profile: {file: p.yaml}}\n")
+	f = follow(t, folder)
+	const missing = "PoolSettings default/s: spec.profile: file: there is no p.yaml with a profile in the folder of objects: the pool has no profile"
+	base := objects.Name{Namespace: "default", Name: "base"}
+	if w := f.await(""); w.Pools[base].Profile != nil || !slices.Contains(w.Problems, missing) {
+		t.Errorf("without the file: %+v, %q", w.Pools[base].Profile, w.Problems)
+	}
+	profile := func(name string) string {
+		return "name: " + name + "\nprefill: {base: 0.5}\ndecode: {base: 0.25}\nlimits: {maxSequences: 1, maxBatchedTokens: 1, kvBlocks: 2, blockSize: 1}\n"
+	}
+	for _, name := range []string{"first", "second"} {
+		f.write("p.yaml", profile(name))
+		w := f.awaitThat("the profile "+name, func(w *objects.World) bool {
+			is := w.Pools[base].Profile
+			return is != nil && is.Name == name
+		})
+		if p := w.Pools[base].Profile; p.Prefill.Base != 0.5 || p.Limits.KVBlocks != 2 || len(w.Problems) != 0 {
+			t.Errorf("%s: %+v, %q", name, p, w.Problems)
+		}
 	}
 }

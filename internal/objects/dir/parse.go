@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -16,6 +17,7 @@ import (
 
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kinds"
+	"github.com/headgate/headgate/internal/profile"
 )
 
 // defaultNamespace is the namespace of an object that names none and is in one, as kubectl has it.
@@ -47,10 +49,18 @@ type Fault struct {
 // Error is "file:line: reason".
 func (f *Fault) Error() string { return fmt.Sprintf("%s:%d: %s", f.File, f.Line, f.Reason) }
 
-// parse reads the objects of one file: documents of YAML or JSON, and lists of kubectl get. Every error is a [Fault].
+// parse reads the objects of one file: documents of YAML or JSON, and lists of kubectl get; or a profile, which is a file's only
+// document. Every error is a [Fault].
 func parse(file string, text []byte, table []kinds.Kind) (*contents, error) {
 	c := &contents{as: make(map[objects.Object]written), set: objects.Set{At: make(map[objects.Object]string), Network: kinds.NewNetwork(table)}}
-	for _, d := range documents(text) {
+	docs := documents(text)
+	if len(docs) == 1 {
+		p := &parser{file: file, doc: docs[0], contents: c}
+		if text := p.profile(); text != nil {
+			return c, p.keepProfile(text)
+		}
+	}
+	for _, d := range docs {
 		p := &parser{file: file, doc: d, kinds: table, contents: c}
 		if err := p.document(); err != nil {
 			return nil, err
@@ -70,6 +80,37 @@ type parser struct {
 // fault is an error at the line of path, a field path such as "items[0].spec.priority".
 func (p *parser) fault(path, format string, args ...any) error {
 	return &Fault{File: p.file, Line: p.doc.line(path), Reason: fmt.Sprintf(format, args...)}
+}
+
+// profile is the document in JSON if it is a profile, which a PoolSettings may name: it says what prefill or decode take, and is no
+// object. Else it is nil.
+func (p *parser) profile() []byte {
+	text, err := yaml.YAMLToJSONStrict(p.doc.text)
+	if err != nil {
+		return nil
+	}
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(text, &fields) != nil || fields["apiVersion"] != nil || fields["prefill"] == nil && fields["decode"] == nil {
+		return nil
+	}
+	return text
+}
+
+// keepProfile reads a profile.
+func (p *parser) keepProfile(text []byte) error {
+	var is profile.Profile
+	unknown, err := p.decode("", text, &is)
+	if err != nil {
+		return err
+	}
+	if len(unknown) > 0 {
+		return p.fault(unknown[0].path, "profile: %s", unknown[0].reason)
+	}
+	if faults := is.Faults(); len(faults) > 0 {
+		return p.fault(faults[0].Field, "profile: %v", faults[0])
+	}
+	p.set.Profiles = map[string]profile.Profile{filepath.Base(p.file): is}
+	return nil
 }
 
 func (p *parser) document() error {
@@ -229,6 +270,8 @@ func jsonName(wrong *json.UnmarshalTypeError) string {
 	switch kind := wrong.Type.Kind().String(); {
 	case strings.HasPrefix(kind, "int"), strings.HasPrefix(kind, "uint"):
 		return "a whole number"
+	case strings.HasPrefix(kind, "float"):
+		return "a number"
 	case kind == "slice":
 		return "a list"
 	case kind == "struct", kind == "map":

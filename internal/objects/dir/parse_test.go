@@ -74,6 +74,23 @@ spec:
   engineToken: {secretRef: {name: engine-token}}
 `
 
+// profileFile is a profile in a file of its own.
+const profileFile = `name: 8B
+prefill: {base: 0.01, perToken: 0.0001}
+decode:
+  base: 0.02
+  perSequence: 0.0001
+limits: {maxSequences: 256, maxBatchedTokens: 8192, kvBlocks: 1000, blockSize: 16}
+`
+
+// poolProfile is settings with a profile, which begins on line 6.
+func poolProfile(text string) string {
+	if !strings.ContainsAny(text, "{\n") {
+		text = "{" + text + "}"
+	}
+	return strings.Replace(clusterSettings, "engineToken: {secretRef: {name: engine-token}}", "profile: "+text, 1)
+}
+
 func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"syntax", goodPool + "---\nkind: [\n", "f.yaml:11: not valid YAML: did not find expected node content"},
@@ -113,6 +130,18 @@ func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 			`f.yaml:2: apiVersion "v1", kind "EndpointList" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
 		},
 		{"a Secret", clusterSettings, `f.yaml:6: PoolSettings default/base: spec.engineToken: Forbidden: tokens of engines are not read from a folder: leave it out, and say --engine-token-file`},
+		{"no profile", poolProfile("hardwareLabel: gpu"), `f.yaml:6: PoolSettings default/base: spec.profile: Invalid value: "": write one of inline, file, and hardware with parameters`},
+		{"two profiles", poolProfile("{file: a.yaml, hardware: L4, parameters: 8B}"), `f.yaml:6: PoolSettings default/base: spec.profile: Invalid value: "": write one of inline, file, and hardware with parameters`},
+		{"unknown hardware", poolProfile("\n    parameters: 8B\n    hardware: 2 x B300"), `f.yaml:8: PoolSettings default/base: spec.profile.hardware: Invalid value: "2 x B300": no GPU in the table is called "B300"; known are T4, V100-16GB, V100-32GB, A10, A10G, L4, L40S, A100-40GB, A100-80GB, H100-80GB, H200-141GB`},
+		{"inline profile", poolProfile("\n    inline:\n      prefill: {base: 0.1}\n      decode: {adapters: 0.5}\n      limits: {maxSequences: 1, maxBatchedTokens: 1, kvBlocks: 1, blockSize: 1}"), `f.yaml:9: PoolSettings default/base: spec.profile.inline.decode.adapters: Invalid value: 0.5: it is how many times as long a step takes with adapters, at least 1`},
+		{"unknown field of a profile", poolProfile("{inline: {prefil: {}}}"), `f.yaml:6: PoolSettings default/base: unknown field "spec.profile.inline.prefil"`},
+		{"profile outside", poolProfile("{file: ../a.yaml}"), `f.yaml:6: PoolSettings default/base: spec.profile.file: Invalid value: "../a.yaml": want the name of a file in this folder, such as profile.yaml`},
+		{"unknown field of a profile's file", strings.Replace(profileFile, "perSequence", "perSequenze", 1), `f.yaml:5: profile: unknown field "decode.perSequenze"`},
+		{"wrong time in a profile's file", strings.Replace(profileFile, "0.02", "soon", 1), "f.yaml:4: decode.base: want a number, not string"},
+		{"negative time in a profile's file", strings.Replace(profileFile, "0.02", "-1", 1), "f.yaml:4: profile: decode.base is -1: a time in seconds is finite and not negative"},
+		{"limits of a profile's file", strings.Replace(profileFile, "blockSize: 16", "blockSize: 0", 1), "f.yaml:6: profile: limits.blockSize is 0: it must be at least 1"},
+		{"an object with a profile's field", goodRoute + "prefill: {}\n", `f.yaml:20: LLMRoute default/sentiment: unknown field "prefill"`},
+		{"a profile and more", profileFile + "---\n" + goodPod, `f.yaml:1: apiVersion "", kind "" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`},
 		{"list twice", goodList + "---\n" + goodList, "f.yaml:15: EndpointList default/rack-1 is defined twice, first at line 4"},
 		{"defined twice", goodPod + "---\n" + goodPod, "f.yaml:12: Pod default/engine-1 is defined twice, first at line 4"},
 		{

@@ -71,6 +71,9 @@ func many(n int, item string) string {
 
 const base = "selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}]"
 
+// engineLimits is open: more of them may follow.
+const engineLimits = "limits: {maxSequences: 256, maxBatchedTokens: 8192, kvBlocks: 61000, blockSize: 16"
+
 // An API server that has our CRDs and a folder take the same objects, and refuse the same.
 func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 	c := newCluster(t)
@@ -179,6 +182,23 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: s, key: ..}}}`), "no Secret can have this key"},
 		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: s, key: .}}}`), "no Secret can have this key"},
 		{settings(`{poolRef: {name: p}, engineToken: {secretRef: {name: s, namespace: other}}}`), `unknown field "spec.engineToken.secretRef.namespace"`},
+		{settings(`{poolRef: {name: p}, profile: {hardware: 4 x A100-80GB, parameters: 70B}}`), ""},
+		{settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: 0.5b, hardwareLabel: nvidia.com/gpu.product}}`), ""},
+		{settings(`{poolRef: {name: p}, profile: {inline: {prefill: {}, decode: {}, ` + engineLimits + `}}}}`), ""},
+		{settings(`{poolRef: {name: p}, profile: {inline: {name: small, source: measured, prefill: {floor: 0.02, base: 1, perToken: 5.4e-5, perTokenSquared: 1e-9}, decode: {base: 0.01, perSequence: 0, perKVToken: 1e-07, adapters: 2}, load: {mean: 1, stddev: 0.1}, slot: {mean: 0}, ` + engineLimits + `, gpuAdapters: 4, hostAdapters: 4}}}}`), ""},
+		{settings(`{poolRef: {name: p}, profile: {}}`), "write one of inline, file, and hardware with parameters"},
+		{settings(`{poolRef: {name: p}, profile: {hardwareLabel: gpu}}`), "write one of inline, file, and hardware with parameters"},
+		{settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: 8B, inline: {prefill: {}, decode: {}, ` + engineLimits + `}}}}`), "write one of inline, file, and hardware with parameters"},
+		{settings(`{poolRef: {name: p}, profile: {hardware: l4}}`), "write both hardware and parameters, such as 4 x A100-80GB and 70B"},
+		{settings(`{poolRef: {name: p}, profile: {parameters: 8B}}`), "write both hardware and parameters"},
+		{settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: many}}`), "write how many parameters the model has, such as 8B, 70B or 500M"},
+		{settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: 8B, hardwareLabel: a/b/c}}`), "no label can have this name: write one such as example.com/gpu"},
+		{settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: 8B, hardwareLabel: -a}}`), "no label can have this name"},
+		{settings(`{poolRef: {name: p}, profile: {inline: {prefill: {base: -0.1}, decode: {}, ` + engineLimits + `}}}}`), "spec.profile.inline.prefill.base in body should be greater than or equal to 0"},
+		{settings(`{poolRef: {name: p}, profile: {inline: {prefill: {}, decode: {adapters: 0.5}, ` + engineLimits + `}}}}`), "it is how many times as long a step takes with adapters, at least 1"},
+		{settings(`{poolRef: {name: p}, profile: {inline: {prefill: {}, decode: {}, ` + engineLimits + `, gpuAdapters: 2}}}}`), "spec.profile.inline.limits.hostAdapters: Invalid value: it must be at least gpuAdapters"},
+		{settings(`{poolRef: {name: p}, profile: {inline: {prefill: {}, decode: {}, limits: {maxSequences: 0, maxBatchedTokens: 1, kvBlocks: 1, blockSize: 1}}}}`), "should be greater than or equal to 1"},
+		{settings(`{poolRef: {name: p}, profile: {inline: {prefil: {}, prefill: {}, decode: {}, ` + engineLimits + `}}}}`), `unknown field "spec.profile.inline.prefil"`},
 
 		{list(`{addresses: ["10.0.0.7:8000", "[fd00::7]:8000", "gpu-2.internal:65535", "gpu_3:1", "GPU-4.internal.:80"], engine: llama.cpp}`), ""},
 		{list(`{addresses: ["10.0.0.7:8000"], engine: modelruntime, management: "port:8085"}`), ""},
@@ -253,6 +273,7 @@ func TestWhatAFolderTakesAndAnAPIServerDoesNot(t *testing.T) {
 		{list(`{addresses: ["127.255.0.7:8000"]}`), "no engine is reached at a loopback, link-local"},
 		{list(`{addresses: ["[::1]:8000"]}`), "no engine is reached at a loopback, link-local"},
 		{list(`{addresses: ["10.0.0.7:8000"], engine: modelruntime, management: "unix:/run/x.sock"}`), "want port:NUMBER, such as port:8085; a socket is for an EndpointList in a folder"},
+		{settings(`{poolRef: {name: p}, profile: {file: p.yaml}}`), "a file is for objects in a folder: write what it holds as inline"},
 	} {
 		server, folder := c.verdicts(row.object)
 		if server == nil || !strings.Contains(server.Error(), row.want) {

@@ -1,0 +1,170 @@
+package objects_test
+
+import (
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/internal/profile/table"
+)
+
+// written is a profile as people write it, with another figure in each field; of figures it is what they mean.
+var (
+	written = v1alpha1.EngineProfile{
+		Name: "8B", Source: "measured",
+		Prefill: v1alpha1.PrefillTimes{Floor: 0.01, Base: 0.02, PerToken: 0.03, PerTokenSquared: 0.04},
+		Decode:  v1alpha1.DecodeTimes{Base: 0.05, PerSequence: 0.06, PerKVToken: 0.07, Adapters: 1.5},
+		Load:    v1alpha1.Spread{Mean: 0.08, StdDev: 0.09}, Slot: v1alpha1.Spread{Mean: 0.1, StdDev: 0.11},
+		Limits: v1alpha1.EngineLimits{MaxSequences: 1, MaxBatchedTokens: 2, KVBlocks: 3, BlockSize: 4, GPUAdapters: 5, HostAdapters: 6},
+	}
+	meant = profile.Profile{
+		Name: "8B", Source: "measured",
+		Prefill: profile.Prefill{Floor: 0.01, Base: 0.02, PerToken: 0.03, PerTokenSquared: 0.04},
+		Decode:  profile.Decode{Base: 0.05, PerSequence: 0.06, PerKVToken: 0.07, Adapters: 1.5},
+		Load:    profile.Spread{Mean: 0.08, StdDev: 0.09}, Slot: profile.Spread{Mean: 0.1, StdDev: 0.11},
+		Limits: profile.Limits{MaxSequences: 1, MaxBatchedTokens: 2, KVBlocks: 3, BlockSize: 4, GPUAdapters: 5, HostAdapters: 6},
+	}
+)
+
+func profiled(is v1alpha1.PoolProfile) func(*v1alpha1.PoolSettingsSpec) {
+	return func(s *v1alpha1.PoolSettingsSpec) { s.Profile = &is }
+}
+
+func TestFaultsOfProfiles(t *testing.T) {
+	bad := written
+	bad.Decode.Base = -1
+	for _, c := range []struct {
+		of             v1alpha1.PoolProfile
+		folder, server string // what they say; empty where they take it
+	}{
+		{of: v1alpha1.PoolProfile{Inline: &written, HardwareLabel: "nvidia.com/gpu.product"}},
+		{of: v1alpha1.PoolProfile{Hardware: "2xl4", Parameters: "8b"}},
+		{v1alpha1.PoolProfile{}, `spec.profile: Invalid value: "": write one of inline, file, and hardware with parameters`, "the same"},
+		{v1alpha1.PoolProfile{Inline: &written, Hardware: "L4", Parameters: "8B"}, `spec.profile: Invalid value: "": write one of inline, file, and hardware with parameters`, "the same"},
+		{v1alpha1.PoolProfile{Inline: &written, File: "p.yaml"}, `spec.profile: Invalid value: "": write one of inline, file, and hardware with parameters`, "any"},
+		{v1alpha1.PoolProfile{Hardware: "L4"}, `spec.profile: Invalid value: "": write both hardware and parameters, such as 4 x A100-80GB and 70B`, "the same"},
+		{v1alpha1.PoolProfile{Inline: &bad}, "spec.profile.inline.decode.base: Invalid value: -1: a time in seconds is finite and not negative", "the same"},
+		{v1alpha1.PoolProfile{Hardware: "L4", Parameters: "8B", HardwareLabel: "a/b/c"}, `spec.profile.hardwareLabel: Invalid value: "a/b/c": no label can have this name: write one such as example.com/gpu`, "the same"},
+		{v1alpha1.PoolProfile{File: "p.yaml"}, "", `spec.profile.file: Invalid value: "p.yaml": a file is for objects in a folder: write what it holds as inline`},
+		{v1alpha1.PoolProfile{File: "../p.yaml"}, `spec.profile.file: Invalid value: "../p.yaml": want the name of a file in this folder, such as profile.yaml`, "any"},
+		{v1alpha1.PoolProfile{File: "a/p.yaml"}, `spec.profile.file: Invalid value: "a/p.yaml": want the name of a file in this folder, such as profile.yaml`, "any"},
+		{v1alpha1.PoolProfile{File: ".p.yaml"}, `spec.profile.file: Invalid value: ".p.yaml": want the name of a file in this folder, such as profile.yaml`, "any"},
+		{v1alpha1.PoolProfile{File: "p.csv"}, `spec.profile.file: Invalid value: "p.csv": want the name of a file in this folder, such as profile.yaml`, "any"},
+		{v1alpha1.PoolProfile{Hardware: "L4", Parameters: "many"}, `spec.profile.parameters: Invalid value: "many": write how many parameters the model has, such as 8B, 70B or 500M`, "the same"},
+		{v1alpha1.PoolProfile{Hardware: "B300", Parameters: "8B"}, `spec.profile.hardware: Invalid value: "B300": no GPU in the table is called "B300"; known are `, ""},
+		{v1alpha1.PoolProfile{Hardware: "L4", Parameters: "70B"}, `spec.profile.hardware: Invalid value: "L4": 70B of parameters do not fit on 1 x L4: their weights take 140 GB`, ""},
+	} {
+		s := someSettings("s", "base", profiled(c.of))
+		folder := objects.CheckFolderSettings(&s).ToAggregate()
+		if (folder == nil) != (c.folder == "") || folder != nil && !strings.Contains(folder.Error(), c.folder) {
+			t.Errorf("a folder says %v, want %s", folder, c.folder)
+		}
+		server := objects.CheckServerSettings(&s).ToAggregate()
+		want := c.server
+		switch want {
+		case "the same":
+			want = c.folder
+		case "any":
+			continue
+		}
+		if (server == nil) != (want == "") || server != nil && !strings.Contains(server.Error(), want) {
+			t.Errorf("an API server's are at fault: %v, want %s", server, want)
+		}
+	}
+}
+
+// A pool has the profile that its settings say, in either form, and none where they say none, or one that is not there.
+func TestAPoolHasAProfile(t *testing.T) {
+	files := map[string]profile.Profile{"p.yaml": {Name: "of a file"}}
+	for _, c := range []struct {
+		of            func(*v1alpha1.PoolSettingsSpec)
+		name, problem string
+	}{
+		{of: nil},
+		{of: profiled(v1alpha1.PoolProfile{Inline: &written}), name: "8B"},
+		{of: profiled(v1alpha1.PoolProfile{File: "p.yaml"}), name: "of a file"},
+		{of: profiled(v1alpha1.PoolProfile{Hardware: "4xh100", Parameters: "70B"}), name: "70B of parameters on 4 x H100-80GB"},
+		{of: profiled(v1alpha1.PoolProfile{File: "q.yaml"}), problem: "PoolSettings default/s: spec.profile: file: there is no q.yaml with a profile in the folder of objects: the pool has no profile"},
+		{
+			of:      profiled(v1alpha1.PoolProfile{Hardware: "L4", Parameters: "70B"}),
+			problem: "PoolSettings default/s: spec.profile: 70B of parameters do not fit on 1 x L4: their weights take 140 GB, and 22 GB are for use; write more GPUs: the pool has no profile",
+		},
+	} {
+		labels := map[string]string{"app": "x"}
+		w := objects.Build(objects.Set{
+			Pools: []pool.InferencePool{aPool("base", labels, 8000)}, Settings: []v1alpha1.PoolSettings{someSettings("s", "base", c.of)}, Profiles: files,
+		})
+		is := w.Pools[objects.Name{Namespace: "default", Name: "base"}].Profile
+		if (is == nil) != (c.name == "") || is != nil && is.Name != c.name {
+			t.Errorf("the profile is %+v, want %q", is, c.name)
+		}
+		if is != nil && is.Name == "8B" && !reflect.DeepEqual(*is, meant) {
+			t.Errorf("what is written means %+v, want %+v", *is, meant)
+		}
+		if problems := strings.Join(w.Problems, "\n"); problems != c.problem {
+			t.Errorf("problems are %q, want %q", problems, c.problem)
+		}
+	}
+}
+
+// Who says how many adapters an engine may have says how many slots its GPU has.
+func TestSlotsOfAProfile(t *testing.T) {
+	w := objects.Build(objects.Set{Pools: []pool.InferencePool{aPool("base", map[string]string{"app": "x"}, 8000)}, Settings: []v1alpha1.PoolSettings{someSettings("s", "base", func(s *v1alpha1.PoolSettingsSpec) {
+		s.Profile, s.Placement = &v1alpha1.PoolProfile{Hardware: "L4", Parameters: "8B"}, &v1alpha1.Placement{MaxAdapters: ptr.To[int32](3)}
+	})}})
+	if is := w.Pools[objects.Name{Namespace: "default", Name: "base"}].Profile; is == nil || is.Limits.GPUAdapters != 3 {
+		t.Errorf("the profile is %+v", is)
+	}
+}
+
+// An endpoint has the class of hardware that the label says which its pool's settings name, in all that is made of it.
+func TestAnEndpointHasAClass(t *testing.T) {
+	set := objects.Set{
+		Pools: []pool.InferencePool{aPool("base", map[string]string{"app": "x"}, 8000), aPool("other", map[string]string{"app": "y"}, 8000)},
+		Pods: []objects.Pod{
+			aPod("a", "10.0.0.1", true, map[string]string{"app": "x", "gpu": "A100"}),
+			aPod("b", "10.0.0.2", true, map[string]string{"app": "x"}),
+			aPod("c", "10.0.0.3", true, map[string]string{"app": "y", "gpu": "L4"}),
+		},
+		Settings: []v1alpha1.PoolSettings{someSettings("s", "base", profiled(v1alpha1.PoolProfile{Inline: &written, HardwareLabel: "gpu"}))},
+	}
+	list := objects.List{}
+	list.Namespace, list.Name, list.Labels = "default", "l", map[string]string{"app": "x", "gpu": "H100"}
+	list.Spec.Addresses = []string{"10.0.0.4:8000"}
+	set.Lists = append(set.Lists, list)
+	w := objects.Build(set)
+	want := map[string]string{"10.0.0.1:8000": "A100", "10.0.0.2:8000": "", "10.0.0.3:8000": "", "10.0.0.4:8000": "H100"}
+	got, engines := map[string]string{}, map[string]string{}
+	for _, p := range w.Pools {
+		for _, e := range p.Endpoints {
+			got[e.Address] = e.Class
+		}
+	}
+	for _, e := range w.Engines {
+		engines[e.Address] = e.Class
+	}
+	if !reflect.DeepEqual(got, want) || !reflect.DeepEqual(engines, want) {
+		t.Errorf("classes of endpoints are %v, of engines %v, want %v", got, engines, want)
+	}
+}
+
+// The reference names the hardware that the table has.
+func TestTheReferenceNamesTheHardware(t *testing.T) {
+	text, err := os.ReadFile("../../docs/reference.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, fault := table.ParseHardware("none")
+	_, names, _ := strings.Cut(fault.Error(), "known are ")
+	last := strings.LastIndex(names, ", ")
+	if want := "Known are " + names[:last] + " and " + names[last+2:] + "."; !strings.Contains(strings.ReplaceAll(string(text), "<br />", " "), want) {
+		t.Errorf("it lacks %q", want)
+	}
+}
