@@ -36,7 +36,8 @@ tell several sets in one file apart. Files of Splitwise (perf_model.csv) and Sag
 
 The source in the profile says how far it is from measurements: each point is left out once, and predicted by all others.
 A median error of prompts up to 12 %, and of steps up to 5 %, is what published measurements come to. Where it is much more,
-look for rows that were measured while the engine did other things too.
+look for rows that were measured while the engine did other things too. What an engine holds, and how long adapters take to
+load, is not measured: write that of your engine into limits, load and slot. PoolSettings name the file (spec.profile).
 
 Usage:
 
