@@ -31,7 +31,7 @@ import (
 // models, and what talks with control until its context ends.
 func believe(c config, log *slog.Logger) (*fleet.Fleet, *flow.Flow, func(context.Context, *meter.Meter) error, error) {
 	if c.control == "" {
-		return fleet.New(fleet.Config{Settings: c.settings, Log: log}), nil, nil, nil
+		return fleet.New(fleet.Config{Settings: c.settings, Log: log, PrefixCacheBytes: c.prefixBytes}), nil, nil, nil
 	}
 	target, dial, err := reachControl(c, log)
 	if err != nil {
@@ -42,7 +42,9 @@ func believe(c config, log *slog.Logger) (*fleet.Fleet, *flow.Flow, func(context
 	held := flow.New(flow.Config{
 		View: func() *belief.View { return f.View() }, MaxHeld: c.maxHeld, MaxBytes: c.maxHeldMiB << 20, Changed: news.Changed,
 	})
-	f = fleet.New(fleet.Config{Settings: c.settings, Log: log, Published: held.Published, Placed: true})
+	f = fleet.New(fleet.Config{
+		Settings: c.settings, Log: log, Published: held.Published, PrefixCacheBytes: c.prefixBytes, Placed: true,
+	})
 	return f, held, func(ctx context.Context, m *meter.Meter) error {
 		return talk.New(talk.Config{Target: target, Dial: dial, News: news, Fleet: f, Flow: held, Meter: m, Log: log}).Run(ctx)
 	}, nil

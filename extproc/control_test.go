@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/extproc/meter"
+	"github.com/headgate/headgate/extproc/prefix"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/listen"
 )
@@ -108,4 +110,22 @@ func TestControlIsCalledWithACertificateAndAToken(t *testing.T) {
 	<-done
 	server.Stop()
 	<-served
+}
+
+// The memory for prompts is that of the command line, with control and without.
+func TestPrefixCacheBytes(t *testing.T) {
+	for _, args := range [][]string{nil, {"--control", "unix:x"}} {
+		c, err := parseFlags(append(args, "--objects", "x", "--listen", "unix:y", "--prefix-cache-bytes", "128"), io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, _, _, err := believe(c, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Sent(0, []uint64{1, 2, 3})
+		if got := f.Cached([]uint64{1, 2, 3}, nil); got[0] != 2*prefix.BlockTokens {
+			t.Errorf("with %q: %d tokens are there, want two blocks", args, got[0])
+		}
+	}
 }

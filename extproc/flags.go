@@ -18,6 +18,7 @@ import (
 	"github.com/headgate/headgate/extproc/epp"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/prefix"
 	"github.com/headgate/headgate/extproc/scrape"
 	"github.com/headgate/headgate/extproc/serve"
 	"github.com/headgate/headgate/extproc/settings"
@@ -38,6 +39,7 @@ type config struct {
 	metricsHost    string
 	metricsPort    int
 	settings       settings.Settings
+	prefixBytes    int
 	modeOverride   bool
 	conformance    bool
 	scrapeInterval time.Duration
@@ -119,6 +121,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.IntVar(&c.metricsPort, "metrics-port", 9090, "serve /metrics, /healthz and /readyz on this `PORT`; 0 picks a free port and logs it, -1 means not at all")
 	policy := fs.String("policy", c.settings.Policy.Rule.String(), "pick endpoints by this `RULE`: proposal keeps the requests for an adapter at the endpoints that use it already; leastRequest, roundRobin and random are for comparison")
 	fs.Int64Var(&c.settings.Policy.Threshold, "adapter-threshold", c.settings.Policy.Threshold, "with --policy proposal: prefer another endpoint once one has `N` requests in flight for the adapter; the default is one eighth of a batch of 256")
+	fs.IntVar(&c.prefixBytes, "prefix-cache-bytes", prefix.DefaultBytes, "remember which prompts each endpoint probably has in its cache, in at most `N` bytes, for policies that ask for it: 64 for each 256 bytes of a prompt at an endpoint. Without such a policy it takes no memory")
 	fs.IntVar(&c.settings.Picks, "picks", c.settings.Picks, "name up to `N` endpoints for each request, so that the data plane can try the next one where one fails: 3 with envoy.yaml; 1 with an ORIGINAL_DST cluster, which cannot try a second")
 	fs.DurationVar(&c.settings.Lease, "lease", c.settings.Lease, "when nothing reports the end of a request, stop counting it as in flight after this long")
 	fs.DurationVar(&c.settings.Stale, "stale", c.settings.Stale, "once an endpoint has been silent for this long, send it requests only if no other endpoint can serve them")
@@ -234,6 +237,8 @@ func (c config) check(rest []string) error {
 		return errors.New("--take-over: only sockets can be taken over: say --listen unix:PATH and no other address")
 	case c.settings.Policy.Threshold < 1:
 		return fmt.Errorf("--adapter-threshold %d: it must be at least 1", c.settings.Policy.Threshold)
+	case c.prefixBytes < 1:
+		return fmt.Errorf("--prefix-cache-bytes %d: it must be at least 1", c.prefixBytes)
 	case c.settings.Picks < 1 || c.settings.Picks > 1+objects.MaxAttempts:
 		return fmt.Errorf("--picks %d: it must be 1 to %d", c.settings.Picks, 1+objects.MaxAttempts)
 	case c.settings.Lease <= 0:

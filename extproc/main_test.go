@@ -287,6 +287,7 @@ func TestTheCommandLine(t *testing.T) {
 		{"--objects x --listen y z", `unexpected argument "z": every setting is a flag; see extproc --help`},
 		{"--objects x --listen y --policy best", `there is no policy "best": use one of proposal, leastRequest, roundRobin, random; see extproc --help`},
 		{"--objects x --listen y --adapter-threshold 0", "--adapter-threshold 0: it must be at least 1; see extproc --help"},
+		{"--objects x --listen y --prefix-cache-bytes 0", "--prefix-cache-bytes 0: it must be at least 1; see extproc --help"},
 		{"--objects x --listen y --picks 0", "--picks 0: it must be 1 to 8; see extproc --help"},
 		{"--objects x --listen y --metrics-port 70000", "--metrics-port 70000 is no port; see extproc --help"},
 		{"--objects x --listen y --scrape-interval 1ms", "--scrape-interval must be at least 10ms: a shorter one keeps the engines busy; see extproc --help"},

@@ -16,6 +16,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/prefix"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
@@ -37,7 +38,9 @@ type Fleet struct {
 	leases leases
 	makers *lru.Cache[string, Maker] // by the id of the answer
 	names  names
-	urgent chan struct{} // capacity 1; never closed; see Urgent
+
+	prefixes prefixes
+	urgent   chan struct{} // capacity 1; never closed; see Urgent
 
 	mu      sync.Mutex // guards the following
 	state   *belief.State
@@ -56,6 +59,9 @@ type Config struct {
 	// Published is told of each View once it is in force; nil means nobody. It must be quick and ask nothing of the Fleet
 	// but its View.
 	Published func(*belief.View)
+	// PrefixCacheBytes bounds the memory for what endpoints have of prompts, which is taken when a policy first asks for it; zero means
+	// [prefix.DefaultBytes].
+	PrefixCacheBytes int
 	// Placed says that somebody takes what models are used: see [Fleet.Usage].
 	Placed bool
 }
@@ -71,8 +77,11 @@ func New(c Config) *Fleet {
 	if c.Published == nil {
 		c.Published = func(*belief.View) {}
 	}
+	if c.PrefixCacheBytes == 0 {
+		c.PrefixCacheBytes = prefix.DefaultBytes
+	}
 	f := &Fleet{
-		Config: c, news: make(chan struct{}, 1), urgent: make(chan struct{}, 1), makers: newMakers(),
+		Config: c, prefixes: prefixes{index: prefix.New(c.PrefixCacheBytes)}, news: make(chan struct{}, 1), urgent: make(chan struct{}, 1), makers: newMakers(),
 		state: belief.New(belief.Config{Settings: c.Settings, Placed: c.Placed}),
 	}
 	f.publish()
@@ -186,8 +195,11 @@ func (f *Fleet) publish() {
 	f.passOn()
 }
 
-// passOn has control told what is urgent. The caller holds mu.
+// passOn has others told of news for them: what is urgent for control, and what caches hold. The caller holds mu.
 func (f *Fleet) passOn() {
+	if news := f.state.TakeCaches(); len(news) > 0 {
+		f.prefixes.hear(news)
+	}
 	if f.state.TakeUrgent() {
 		f.hurry()
 	}

@@ -292,7 +292,7 @@ func (x *exchange) judge(r openai.Request, err error) (openai.Request, error) {
 
 // decided decides by a body that was read, and answers.
 func (x *exchange) decided(r openai.Request, body []byte, how ending, now time.Time) responses {
-	if err := x.send(r, now); err != nil {
+	if err := x.send(r, body, now); err != nil {
 		return x.missed(err, r.Model, len(body), now, func(now time.Time) responses { return x.decided(r, body, how, now) })
 	}
 	common := x.common()
@@ -319,7 +319,7 @@ func (x *exchange) decided(r openai.Request, body []byte, how ending, now time.T
 // pass decides a request that names no model. About is the id of the answer that it is about, if it is about one.
 func (x *exchange) pass(about string, end bool, now time.Time) responses {
 	r := openai.Request{Previous: about}
-	if err := x.send(r, now); err != nil {
+	if err := x.send(r, nil, now); err != nil {
 		return x.fail(err, "")
 	}
 	x.phase = passing
@@ -346,7 +346,7 @@ func (x *exchange) named(now time.Time) responses {
 func (x *exchange) byName(r openai.Request, now time.Time) responses {
 	again := func(now time.Time) responses { return x.byName(r, now) }
 	for range maxChoices {
-		if err := x.choose(r); err != nil {
+		if err := x.choose(r, nil); err != nil {
 			return x.missed(err, r.Model, 0, now, again)
 		}
 		if x.renames(r) {

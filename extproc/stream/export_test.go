@@ -1,12 +1,16 @@
 package stream
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/openai"
+	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -57,6 +61,22 @@ func (x Exchange) Expire() []*extprocv3.ProcessingResponse { return x.refuse(err
 
 // Refuse ends the wait of a request with an error.
 func (x Exchange) Refuse(err error) []*extprocv3.ProcessingResponse { return x.refuse(err) }
+
+// ReadPrompts has prompts read whatever the policy.
+func (s *Server) ReadPrompts() { s.prefixes = func(pick.Policy) bool { return true } }
+
+// Asked is what a decision would be told of a prompt, of a request that was decided.
+func (x Exchange) Asked(body []byte) (request pick.Request) {
+	r, _ := openai.Parse(openai.JSON, "", body)
+	request = pick.Request{Pool: x.target.Pool.String(), Model: cmp.Or(x.target.Adapter, r.Model), Open: x.target.Open}
+	x.readPrompt(r, body, &request)
+	request.Cached = slices.Clone(request.Cached)
+	x.dropPrompt()
+	return request
+}
+
+// HasPrompt says whether the exchange keeps anything of a prompt.
+func (x Exchange) HasPrompt() bool { return x.prompt != nil }
 
 // MaxBody and MaxChunk are bounds that tests go to.
 const (

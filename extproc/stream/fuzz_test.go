@@ -41,6 +41,9 @@ func FuzzExchange(f *testing.F) {
 					c.Flow = flow.New(flow.Config{View: fl.View, MaxHeld: 10, MaxBytes: 1 << 20})
 				}
 			})
+			if override {
+				servers[[2]bool{override, holds}].ReadPrompts()
+			}
 		}
 	}
 	f.Fuzz(func(t *testing.T, front byte, script, body []byte) {

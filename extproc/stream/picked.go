@@ -36,14 +36,16 @@ type picked struct {
 	token    string // that goes on in its place, empty for none
 	turn     uint64 // of all requests of this process
 	id       string
+	prompt   *prompt // nil where nobody asks for it
 	inFlight *fleet.InFlight
 }
 
 // decision is where the request goes first.
 func (p *picked) decision() *pick.Decision { return &p.picks[0] }
 
-// choose finds the endpoint of a request: one load of the fleet's view, then pure functions of it. It counts nothing.
-func (x *exchange) choose(r openai.Request) error {
+// choose finds the endpoint of a request: one load of the fleet's view, then pure functions of it. It counts nothing. Body is nil where
+// it is not known.
+func (x *exchange) choose(r openai.Request, body []byte) error {
 	s := x.server
 	view := s.Fleet.View()
 	offer, err := x.offer(view)
@@ -91,6 +93,9 @@ func (x *exchange) choose(r openai.Request) error {
 	if x.overtakes() {
 		return &miss{x.wanted(), pick.ErrNotAddressable}
 	}
+	if body != nil && s.prefixes(x.settings.Policy) {
+		x.readPrompt(r, body, &request)
+	}
 	room := x.room[:]
 	if x.settings.Picks > len(room) {
 		room = make([]pick.Decision, x.settings.Picks)
@@ -123,9 +128,10 @@ func (x *exchange) authorize(w *objects.World) {
 const maxChoices = 8
 
 // send chooses the endpoint of a request, and counts it there.
-func (x *exchange) send(r openai.Request, now time.Time) error {
+func (x *exchange) send(r openai.Request, body []byte, now time.Time) error {
+	defer x.dropPrompt()
 	for range maxChoices {
-		if err := x.choose(r); err != nil {
+		if err := x.choose(r, body); err != nil {
 			return err
 		}
 		if x.count(r, now) {
@@ -164,6 +170,7 @@ func (x *exchange) count(r openai.Request, now time.Time) bool {
 	}
 	x.stream, x.address, x.model = r.Stream, x.decision().Endpoint.Address, x.known()
 	x.to = destination(x.picks)
+	x.promptSent()
 	x.sentAt = now.Add(-x.spent)
 	x.id = s.started + "-" + strconv.FormatUint(x.turn, 36)
 	if !x.bound() {

@@ -27,6 +27,7 @@ import (
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/meter"
 	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/reach"
@@ -68,6 +69,8 @@ type Server struct {
 	Config
 	started string // tells the ids of this process from those of others
 	turn    atomic.Uint64
+	// prefixes says whether prompts are to be read for a policy.
+	prefixes func(pick.Policy) bool
 
 	stopping context.Context // ended by Stop
 	stop     context.CancelFunc
@@ -86,7 +89,7 @@ func New(c Config) *Server {
 	if c.Random == nil {
 		c.Random = rand.Uint64
 	}
-	s := &Server{Config: c, started: strconv.FormatUint(rand.Uint64(), 36), refusing: make(chan struct{})}
+	s := &Server{Config: c, started: strconv.FormatUint(rand.Uint64(), 36), refusing: make(chan struct{}), prefixes: pick.Policy.Prefixes}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.refuse = sync.OnceFunc(func() { close(s.refusing) })
 	return s

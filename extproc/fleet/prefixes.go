@@ -1,0 +1,54 @@
+package fleet
+
+import (
+	"sync"
+
+	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/prefix"
+)
+
+// prefixes are what endpoints have of prompts that were sent there. It is safe for concurrent use.
+type prefixes struct {
+	mu    sync.Mutex // guards the following
+	index *prefix.Index
+}
+
+// Cached returns how many leading tokens of a prompt each endpoint probably has in its cache, by its number, as
+// [pick.Request.Cached]. What it returns is in dst, where that is large enough.
+func (f *Fleet) Cached(blocks []uint64, dst []int32) []int32 {
+	p := &f.prefixes
+	p.mu.Lock()
+	dst = p.index.Cached(blocks, dst)
+	p.mu.Unlock()
+	for i := range dst {
+		dst[i] *= prefix.BlockTokens
+	}
+	return dst
+}
+
+// Sent says that a prompt goes to the endpoint of a number.
+func (f *Fleet) Sent(endpoint int, blocks []uint64) {
+	p := &f.prefixes
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.index.Sent(endpoint, blocks)
+}
+
+// hear puts in force what became known of caches.
+func (p *prefixes) hear(news []belief.Cache) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range news {
+		if c.Empty {
+			p.index.Forget(c.Number)
+		}
+		blocks := prefix.DefaultBlocks
+		if tokens, known := c.Tokens.Get(); known {
+			blocks = int(min(tokens, maxTokens)) / prefix.BlockTokens
+		}
+		p.index.Resize(c.Number, blocks)
+	}
+}
+
+// maxTokens bounds what an engine may say that its cache holds.
+const maxTokens = 1 << 40

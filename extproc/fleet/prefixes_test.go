@@ -1,0 +1,98 @@
+package fleet_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/prefix"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// cachedAt is how many tokens of a prompt an address has.
+func cachedAt(t *testing.T, f *fleet.Fleet, address string, blocks []uint64) int {
+	t.Helper()
+	n := numberOf(t, f, address)
+	if all := f.Cached(blocks, nil); n < len(all) {
+		return int(all[n])
+	}
+	return 0
+}
+
+func numberOf(t *testing.T, f *fleet.Fleet, address string) int {
+	t.Helper()
+	for _, e := range f.View().Snapshot.Pools[objects.EndpointsPool.String()].Endpoints {
+		if e.Address == address {
+			return e.Number
+		}
+	}
+	t.Fatalf("%s is no endpoint", address)
+	return 0
+}
+
+// What was sent to an endpoint is there until its engine begins anew, or the endpoint is gone; and there is no more of it than the
+// engine keeps.
+func TestWhatEndpointsHaveOfPrompts(t *testing.T) {
+	const a, b, c = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
+	blocks := []uint64{11, 12, 13, 14, 15}
+	f := fleet.New(fleet.Config{})
+	f.SetWorld(objects.Build(objects.Endpoints([]string{a, b})))
+	want := func(when string, atA, atB int) {
+		t.Helper()
+		if gotA, gotB := cachedAt(t, f, a, blocks), cachedAt(t, f, b, blocks); gotA != atA || gotB != atB {
+			t.Errorf("%s: %d and %d tokens, want %d and %d", when, gotA, gotB, atA, atB)
+		}
+	}
+	want("nothing was sent", 0, 0)
+	f.Sent(numberOf(t, f, a), blocks)
+	f.Sent(numberOf(t, f, b), blocks[:2])
+	want("it was sent", 5*prefix.BlockTokens, 2*prefix.BlockTokens)
+	f.Look(a).Saw(engine.Load{Started: engine.Known(1), KVTokens: engine.Known(3*prefix.BlockTokens + 1)})
+	want("the engine keeps three blocks", 3*prefix.BlockTokens, 2*prefix.BlockTokens)
+	f.Look(b).Saw(engine.Load{Started: engine.Known(1), KVTokens: engine.Known(1e300)})
+	want("the other says that it keeps more than there is", 3*prefix.BlockTokens, 2*prefix.BlockTokens)
+	f.Look(a).Saw(engine.Load{Started: engine.Known(2), KVTokens: engine.Known(3*prefix.BlockTokens + 1)})
+	want("the engine began anew", 0, 2*prefix.BlockTokens)
+	f.Sent(numberOf(t, f, a), blocks)
+	want("it was sent again", 3*prefix.BlockTokens, 2*prefix.BlockTokens)
+
+	f.SetWorld(objects.Build(objects.Endpoints([]string{b})))
+	f.SetWorld(objects.Build(objects.Endpoints([]string{b, c})))
+	if numberOf(t, f, c) != 0 || cachedAt(t, f, c, blocks) != 0 {
+		t.Errorf("an endpoint that is new has the number %d and %d tokens of a prompt that was sent elsewhere", numberOf(t, f, c), cachedAt(t, f, c, blocks))
+	}
+	f.Sent(0, blocks)
+	if got := cachedAt(t, f, c, blocks); got != 5*prefix.BlockTokens {
+		t.Errorf("it keeps %d tokens, want all: how many the one before it kept is nothing to it", got)
+	}
+}
+
+// The memory for it is what operators say.
+func TestPrefixCacheBytes(t *testing.T) {
+	f := fleet.New(fleet.Config{PrefixCacheBytes: 64 * 3})
+	f.Sent(0, []uint64{11, 12, 13, 14, 15})
+	if got := f.Cached([]uint64{11, 12, 13, 14, 15}, nil); got[0] != 3*prefix.BlockTokens {
+		t.Errorf("%d tokens are there, want three blocks", got[0])
+	}
+}
+
+// Requests ask and tell at once, while engines begin anew.
+func TestPrefixesAtOnce(*testing.T) {
+	const a = "10.0.0.1:8000"
+	f := fleet.New(fleet.Config{PrefixCacheBytes: 64 * 100})
+	f.SetWorld(objects.Build(objects.Endpoints([]string{a})))
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			var dst []int32
+			for n := range uint64(200) {
+				blocks := []uint64{n, n + 1, n + 2}
+				f.Sent(i, blocks)
+				dst = f.Cached(blocks, dst)
+				f.Look(a).Saw(engine.Load{Started: engine.Known(float64(n))})
+			}
+		})
+	}
+	all.Wait()
+}

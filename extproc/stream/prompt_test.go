@@ -1,0 +1,140 @@
+package stream_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/prefix"
+	"github.com/headgate/headgate/extproc/stream"
+)
+
+// completion is a body whose prompt has so many blocks of its own behind those that all have.
+func completion(model string, shared, own int, mine string) string {
+	block := func(s string) string { return strings.Repeat(s, prefix.BlockBytes) }
+	return fmt.Sprintf(`{"model":%q,"prompt":"%s%s"}`, model, strings.Repeat(block("s"), shared), strings.Repeat(block(mine), own))
+}
+
+// through sends a request through a server, and has it decided.
+func through(t *testing.T, s *stream.Server, body string) stream.Exchange {
+	t.Helper()
+	return throughTo(t, s.Exchange(stream.Own, "", 0), body)
+}
+
+func throughTo(t *testing.T, x stream.Exchange, body string) stream.Exchange {
+	t.Helper()
+	for _, line := range []string{"headers :method=POST :path=/v1/completions", "body " + body} {
+		if _, err := x.Receive(message(t, line), time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if x.HasPrompt() {
+		t.Error("the prompt is kept while the answer is waited for")
+	}
+	return x
+}
+
+// cachedAt is how many tokens of a prompt a decision would be told that the endpoint of a pool has, and of how many.
+func cachedAt(t *testing.T, f *fleet.Fleet, x stream.Exchange, pool, body string) (cached, of int32) {
+	t.Helper()
+	request := x.Asked([]byte(body))
+	for _, e := range f.View().Snapshot.Pools[pool].Endpoints {
+		if e.Number < len(request.Cached) {
+			cached = max(cached, request.Cached[e.Number])
+		}
+	}
+	return cached, request.Prompt
+}
+
+// What a request was sent with is what the next one finds, for the same adapter, or for the base model under any name.
+func TestPromptsAreRemembered(t *testing.T) {
+	f := newFleet()
+	server, _ := newServer(t, f, nil)
+	server.ReadPrompts()
+	x := through(t, server, completion("text-to-sql", 4, 2, "a"))
+	var h prefix.Hasher
+	h.Begin(prefix.Scope{Pool: "ns/base", Adapter: "sql-v2"}.Seed())
+	h.Write([]byte(strings.Repeat("s", 2*prefix.BlockBytes)))
+	if got := f.Cached(h.Blocks(), nil); slices.Max(got) != 2*prefix.BlockTokens {
+		t.Errorf("%v tokens are there of two blocks of the pool's adapter", got)
+	}
+	for _, c := range []struct {
+		what, body string
+		cached, of int32
+	}{
+		{"the same", completion("text-to-sql", 4, 2, "a"), 6 * prefix.BlockTokens, 6 * prefix.BlockTokens},
+		{"the same beginning", completion("text-to-sql", 4, 3, "b"), 4 * prefix.BlockTokens, 7 * prefix.BlockTokens},
+		{"another prompt", completion("text-to-sql", 0, 1, "c"), 0, prefix.BlockTokens},
+	} {
+		if cached, of := cachedAt(t, f, x, "ns/base", c.body); cached != c.cached || of != c.of {
+			t.Errorf("%s: %d of %d tokens, want %d of %d", c.what, cached, of, c.cached, c.of)
+		}
+	}
+	base := through(t, server, completion("gpt-4", 1, 0, ""))
+	if cached, _ := cachedAt(t, f, base, "ns/base", completion("llama", 4, 2, "a")); cached != prefix.BlockTokens {
+		t.Errorf("of the base model %d tokens, want those of its own prompt and none of the adapter's", cached)
+	}
+	base = through(t, server, completion("llama", 2, 0, ""))
+	if cached, _ := cachedAt(t, f, base, "ns/base", completion("gpt-4", 4, 2, "a")); cached != 2*prefix.BlockTokens {
+		t.Errorf("of the base model %d tokens, want those of the prompt that came by its other name", cached)
+	}
+}
+
+// In a pool that no route names, a model is known by its name alone.
+func TestPromptsOfAnOpenPool(t *testing.T) {
+	f := newFleet()
+	server, _ := newServer(t, f, nil)
+	server.ReadPrompts()
+	x := throughTo(t, server.Exchange(stream.Gateway, "open-picker:9002", 9002), completion("qwen", 2, 0, ""))
+	if cached, _ := cachedAt(t, f, x, "ns/open", completion("qwen", 3, 0, "")); cached != 2*prefix.BlockTokens {
+		t.Errorf("%d tokens, want those of the prompt before", cached)
+	}
+	if cached, _ := cachedAt(t, f, x, "ns/open", completion("other", 3, 0, "")); cached != 0 {
+		t.Errorf("%d tokens of another model", cached)
+	}
+}
+
+// A prompt is sent to the endpoint that the request goes to, and to no other.
+func TestPromptsAreWhereTheyWereSent(t *testing.T) {
+	f := newFleet()
+	server, _ := newServer(t, f, nil)
+	server.ReadPrompts()
+	x := through(t, server, completion("sticky", 3, 0, ""))
+	request := x.Asked([]byte(completion("sticky", 3, 0, "")))
+	for _, e := range f.View().Snapshot.Pools["ns/sticky"].Endpoints {
+		var has int32
+		if e.Number < len(request.Cached) {
+			has = request.Cached[e.Number]
+		}
+		if want := int32(e.InFlight.Load()) * 3 * prefix.BlockTokens; has != want {
+			t.Errorf("%s, with %d requests, has %d tokens, want %d", e.Address, e.InFlight.Load(), has, want)
+		}
+	}
+}
+
+// No rule of today asks for prompts, and then none is read.
+func TestPromptsAreReadWhereTheyAreAskedFor(t *testing.T) {
+	f := newFleet()
+	server, _ := newServer(t, f, nil)
+	through(t, server, completion("text-to-sql", 4, 2, "a"))
+	asking, _ := newServer(t, f, nil)
+	asking.ReadPrompts()
+	x := through(t, asking, completion("text-to-sql", 0, 1, "z"))
+	if cached, _ := cachedAt(t, f, x, "ns/base", completion("text-to-sql", 4, 2, "a")); cached != 0 {
+		t.Errorf("%d tokens of a prompt that nobody was to read", cached)
+	}
+}
+
+// A request that nobody can take was sent to nobody.
+func TestPromptsThatWentNowhere(t *testing.T) {
+	f := newFleet()
+	server, _ := newServer(t, f, nil)
+	server.ReadPrompts()
+	x := through(t, server, completion("missing", 4, 2, "a"))
+	if cached, of := cachedAt(t, f, x, "ns/base", completion("missing", 4, 2, "a")); cached != 0 || of == 0 || inFlight(f) != 0 {
+		t.Errorf("%d of %d tokens, and %d requests in flight", cached, of, inFlight(f))
+	}
+}
