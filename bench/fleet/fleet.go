@@ -260,10 +260,10 @@ func (r *run) look() {
 // load is what a look at an endpoint finds.
 func (r *run) load(i int) engine.Load {
 	e := &r.endpoints[i]
-	c := e.Counts()
+	c, limits := e.Counts(), &r.Profile.Limits
 	return engine.Load{
 		Kind: engine.VLLM, Running: engine.Known(float64(c.Running)), Waiting: engine.Known(float64(c.Waiting)), KVUsage: engine.Known(c.KVUsage),
-		MaxAdapters: engine.Known(float64(r.Profile.Limits.GPUAdapters)), Active: e.Active(nil),
+		KVTokens: engine.Known(float64(limits.KVBlocks * limits.BlockSize)), MaxAdapters: engine.Known(float64(limits.GPUAdapters)), Active: e.Active(nil),
 	}
 }
 

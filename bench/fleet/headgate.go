@@ -21,9 +21,12 @@ func Headgate(rule pick.Rule) Policy {
 	return func(f Fleet, seed uint64) (Picker, error) {
 		h := &headgate{
 			random: rand.New(rand.NewPCG(seed, 1)), policy: settings.Default().Policy, //nolint:gosec // no secret
-			output: 200, index: prefix.New(prefix.DefaultBytes), numbers: make(map[string]int), flying: make(map[*Request]belief.Counts),
+			output: 200, numbers: make(map[string]int), flying: make(map[*Request]belief.Counts),
 		}
 		h.policy.Rule = rule
+		if h.policy.Predicts() {
+			h.prefixes = prefix.New(prefix.DefaultBytes)
+		}
 		for i := range f.Endpoints {
 			h.addresses = append(h.addresses, fmt.Sprintf("127.1.%d.%d:8000", i/250, 1+i%250))
 			h.numbers[h.addresses[i]] = i
@@ -37,9 +40,6 @@ func Headgate(rule pick.Rule) Policy {
 		h.state.SetProfile(objects.EndpointsPool, &f.Profile)
 		for _, address := range h.addresses {
 			h.state.Lists(h.state.Look(address, at(0)), engine.Models{Base: []string{baseModel}, Adapters: f.Adapters})
-		}
-		for i := range f.Endpoints {
-			h.index.Resize(i, f.Profile.Limits.KVBlocks*f.Profile.Limits.BlockSize/prefix.BlockTokens)
 		}
 		return h, nil
 	}
@@ -55,11 +55,13 @@ type headgate struct {
 	view      *belief.View
 	flying    map[*Request]belief.Counts
 	turn      uint64
-	output    float64
-	hasher    prefix.Hasher
-	index     *prefix.Index
-	caching   []int32
+	output    float64                 // tokens of an answer, in the mean
 	heard     map[belief.CopyKey]bool // of which others have told
+
+	// What endpoints have of prompts, nil where the policy does not ask.
+	prefixes *prefix.Index
+	hasher   prefix.Hasher
+	cached   []int32
 }
 
 // at is a moment of the simulation.
@@ -77,23 +79,36 @@ func (h *headgate) Pick(now float64, r *Request) int {
 		asked.Model, asked.Base = baseModel, true
 	}
 	h.turn++
-	d := &asked.Demand
-	d.Prompt, d.Output, d.FirstToken, d.PerToken, d.Stated, d.Now = len(r.Prompt), max(1, int(h.output)), 1, 0.1, true, at(now).UnixNano()
-	h.hasher.Begin(prefix.Scope{Adapter: r.Adapter}.Seed())
-	for _, token := range r.Prompt {
-		h.hasher.Token(token)
+	if h.prefixes != nil {
+		h.read(now, r, &asked.Demand)
 	}
-	h.caching = h.index.Cached(h.hasher.Blocks(), h.caching)
-	d.Cached, d.Block = h.caching, prefix.BlockTokens
 	picks, err := pick.Pick(h.policy, h.view.Snapshot, asked, make([]pick.Decision, 1))
 	if err != nil {
 		panic(fmt.Sprintf("fleet: every endpoint answers to every model, and %v", err))
 	}
-	h.index.Sent(picks[0].Endpoint.Number, h.hasher.Blocks())
 	c := belief.CountsOf(picks[0])
 	c.Begin(at(now))
 	h.flying[r] = c
+	if h.prefixes != nil {
+		h.prefixes.Sent(picks[0].Endpoint.Number, h.hasher.Blocks())
+	}
 	return h.numbers[picks[0].Endpoint.Address]
+}
+
+// read has the policy know what a request asks of an engine, and how much of its prompt each has, as extproc would by its tokens.
+func (h *headgate) read(now float64, r *Request, d *pick.Demand) {
+	for _, c := range h.state.TakeCaches() {
+		c.Tell(h.prefixes)
+	}
+	h.hasher.Begin(prefix.Scope{Adapter: r.Adapter}.Seed())
+	for _, token := range r.Prompt {
+		h.hasher.Token(token)
+	}
+	h.cached = h.prefixes.Cached(h.hasher.Blocks(), h.cached)
+	*d = pick.Demand{
+		Prompt: len(r.Prompt), Output: int(h.output), Cached: h.cached, Block: prefix.BlockTokens,
+		FirstToken: DefaultObjectives.Base, PerToken: DefaultObjectives.PerToken, Stated: true, Now: at(now).UnixNano(),
+	}
 }
 
 func (h *headgate) Saw(now float64, endpoint int, load engine.Load) {

@@ -13,17 +13,13 @@ type prefixes struct {
 	index *prefix.Index
 }
 
-// Cached returns how many leading tokens of a prompt each endpoint probably has in its cache, by its number, as
-// [pick.Request.Cached]. What it returns is in dst, where that is large enough.
+// Cached returns how many leading blocks of a prompt each endpoint probably has in its cache, by its number, as [pick.Demand] wants them.
+// What it returns is in dst, where that is large enough.
 func (f *Fleet) Cached(blocks []uint64, dst []int32) []int32 {
 	p := &f.prefixes
 	p.mu.Lock()
-	dst = p.index.Cached(blocks, dst)
-	p.mu.Unlock()
-	for i := range dst {
-		dst[i] *= prefix.BlockTokens
-	}
-	return dst
+	defer p.mu.Unlock()
+	return p.index.Cached(blocks, dst)
 }
 
 // Sent says that a prompt goes to the endpoint of a number.
@@ -39,16 +35,6 @@ func (p *prefixes) hear(news []belief.Cache) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range news {
-		if c.Empty {
-			p.index.Forget(c.Number)
-		}
-		blocks := prefix.DefaultBlocks
-		if tokens, known := c.Tokens.Get(); known {
-			blocks = int(min(tokens, maxTokens)) / prefix.BlockTokens
-		}
-		p.index.Resize(c.Number, blocks)
+		c.Tell(p.index)
 	}
 }
-
-// maxTokens bounds what an engine may say that its cache holds.
-const maxTokens = 1 << 40

@@ -47,15 +47,15 @@ func TestWhatEndpointsHaveOfPrompts(t *testing.T) {
 	want("nothing was sent", 0, 0)
 	f.Sent(numberOf(t, f, a), blocks)
 	f.Sent(numberOf(t, f, b), blocks[:2])
-	want("it was sent", 5*prefix.BlockTokens, 2*prefix.BlockTokens)
+	want("it was sent", 5, 2)
 	f.Look(a).Saw(engine.Load{Started: engine.Known(1), KVTokens: engine.Known(3*prefix.BlockTokens + 1)})
-	want("the engine keeps three blocks", 3*prefix.BlockTokens, 2*prefix.BlockTokens)
+	want("the engine keeps three blocks", 3, 2)
 	f.Look(b).Saw(engine.Load{Started: engine.Known(1), KVTokens: engine.Known(1e300)})
-	want("the other says that it keeps more than there is", 3*prefix.BlockTokens, 2*prefix.BlockTokens)
+	want("the other says that it keeps more than there is", 3, 2)
 	f.Look(a).Saw(engine.Load{Started: engine.Known(2), KVTokens: engine.Known(3*prefix.BlockTokens + 1)})
-	want("the engine began anew", 0, 2*prefix.BlockTokens)
+	want("the engine began anew", 0, 2)
 	f.Sent(numberOf(t, f, a), blocks)
-	want("it was sent again", 3*prefix.BlockTokens, 2*prefix.BlockTokens)
+	want("it was sent again", 3, 2)
 
 	f.SetWorld(objects.Build(objects.Endpoints([]string{b})))
 	f.SetWorld(objects.Build(objects.Endpoints([]string{b, c})))
@@ -63,7 +63,7 @@ func TestWhatEndpointsHaveOfPrompts(t *testing.T) {
 		t.Errorf("an endpoint that is new has the number %d and %d tokens of a prompt that was sent elsewhere", numberOf(t, f, c), cachedAt(t, f, c, blocks))
 	}
 	f.Sent(0, blocks)
-	if got := cachedAt(t, f, c, blocks); got != 5*prefix.BlockTokens {
+	if got := cachedAt(t, f, c, blocks); got != 5 {
 		t.Errorf("it keeps %d tokens, want all: how many the one before it kept is nothing to it", got)
 	}
 }
@@ -72,8 +72,8 @@ func TestWhatEndpointsHaveOfPrompts(t *testing.T) {
 func TestPrefixCacheBytes(t *testing.T) {
 	f := fleet.New(fleet.Config{PrefixCacheBytes: 64 * 3})
 	f.Sent(0, []uint64{11, 12, 13, 14, 15})
-	if got := f.Cached([]uint64{11, 12, 13, 14, 15}, nil); got[0] != 3*prefix.BlockTokens {
-		t.Errorf("%d tokens are there, want three blocks", got[0])
+	if got := f.Cached([]uint64{11, 12, 13, 14, 15}, nil); got[0] != 3 {
+		t.Errorf("%d blocks are there, want three", got[0])
 	}
 }
 

@@ -70,7 +70,7 @@ func (x Exchange) Asked(body []byte) (request pick.Request) {
 	r, _ := openai.Parse(openai.JSON, "", body)
 	request = pick.Request{Pool: x.target.Pool.String(), Model: cmp.Or(x.target.Adapter, r.Model), Open: x.target.Open}
 	x.readPrompt(r, body, &request)
-	request.Cached = slices.Clone(request.Cached)
+	request.Demand.Cached = slices.Clone(request.Demand.Cached)
 	x.dropPrompt()
 	return request
 }

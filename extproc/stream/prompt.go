@@ -27,9 +27,10 @@ func (x *exchange) readPrompt(r openai.Request, body []byte, request *pick.Reque
 		of.Model = request.Model
 	}
 	p := x.prompt
-	request.Prompt = int32(r.Prompt(body, of, &p.hasher).Bytes / prefix.TokenBytes) //nolint:gosec // at most maxBody
+	d := &request.Demand
+	d.Prompt = r.Prompt(body, of, &p.hasher).Bytes / prefix.TokenBytes
 	p.cached = x.server.Fleet.Cached(p.hasher.Blocks(), p.cached)
-	request.Cached = p.cached
+	d.Cached, d.Block = p.cached, prefix.BlockTokens
 }
 
 // promptSent notes that the endpoint that the request goes to will have its prompt.

@@ -37,16 +37,16 @@ func throughTo(t *testing.T, x stream.Exchange, body string) stream.Exchange {
 	return x
 }
 
-// cachedAt is how many tokens of a prompt a decision would be told that the endpoint of a pool has, and of how many.
+// cachedAt is how many blocks of a prompt a decision would be told that the endpoint of a pool has, and of how many tokens.
 func cachedAt(t *testing.T, f *fleet.Fleet, x stream.Exchange, pool, body string) (cached, of int32) {
 	t.Helper()
 	request := x.Asked([]byte(body))
 	for _, e := range f.View().Snapshot.Pools[pool].Endpoints {
-		if e.Number < len(request.Cached) {
-			cached = max(cached, request.Cached[e.Number])
+		if e.Number < len(request.Demand.Cached) {
+			cached = max(cached, request.Demand.Cached[e.Number])
 		}
 	}
-	return cached, request.Prompt
+	return cached, int32(request.Demand.Prompt)
 }
 
 // What a request was sent with is what the next one finds, for the same adapter, or for the base model under any name.
@@ -58,27 +58,27 @@ func TestPromptsAreRemembered(t *testing.T) {
 	var h prefix.Hasher
 	h.Begin(prefix.Scope{Pool: "ns/base", Adapter: "sql-v2"}.Seed())
 	h.Write([]byte(strings.Repeat("s", 2*prefix.BlockBytes)))
-	if got := f.Cached(h.Blocks(), nil); slices.Max(got) != 2*prefix.BlockTokens {
-		t.Errorf("%v tokens are there of two blocks of the pool's adapter", got)
+	if got := f.Cached(h.Blocks(), nil); slices.Max(got) != 2 {
+		t.Errorf("%v blocks are there of two blocks of the pool's adapter", got)
 	}
 	for _, c := range []struct {
 		what, body string
 		cached, of int32
 	}{
-		{"the same", completion("text-to-sql", 4, 2, "a"), 6 * prefix.BlockTokens, 6 * prefix.BlockTokens},
-		{"the same beginning", completion("text-to-sql", 4, 3, "b"), 4 * prefix.BlockTokens, 7 * prefix.BlockTokens},
+		{"the same", completion("text-to-sql", 4, 2, "a"), 6, 6 * prefix.BlockTokens},
+		{"the same beginning", completion("text-to-sql", 4, 3, "b"), 4, 7 * prefix.BlockTokens},
 		{"another prompt", completion("text-to-sql", 0, 1, "c"), 0, prefix.BlockTokens},
 	} {
 		if cached, of := cachedAt(t, f, x, "ns/base", c.body); cached != c.cached || of != c.of {
-			t.Errorf("%s: %d of %d tokens, want %d of %d", c.what, cached, of, c.cached, c.of)
+			t.Errorf("%s: %d blocks of %d tokens, want %d of %d", c.what, cached, of, c.cached, c.of)
 		}
 	}
 	base := through(t, server, completion("gpt-4", 1, 0, ""))
-	if cached, _ := cachedAt(t, f, base, "ns/base", completion("llama", 4, 2, "a")); cached != prefix.BlockTokens {
-		t.Errorf("of the base model %d tokens, want those of its own prompt and none of the adapter's", cached)
+	if cached, _ := cachedAt(t, f, base, "ns/base", completion("llama", 4, 2, "a")); cached != 1 {
+		t.Errorf("of the base model %d blocks, want those of its own prompt and none of the adapter's", cached)
 	}
 	base = through(t, server, completion("llama", 2, 0, ""))
-	if cached, _ := cachedAt(t, f, base, "ns/base", completion("gpt-4", 4, 2, "a")); cached != 2*prefix.BlockTokens {
+	if cached, _ := cachedAt(t, f, base, "ns/base", completion("gpt-4", 4, 2, "a")); cached != 2 {
 		t.Errorf("of the base model %d tokens, want those of the prompt that came by its other name", cached)
 	}
 }
@@ -89,7 +89,7 @@ func TestPromptsOfAnOpenPool(t *testing.T) {
 	server, _ := newServer(t, f, nil)
 	server.ReadPrompts()
 	x := throughTo(t, server.Exchange(stream.Gateway, "open-picker:9002", 9002), completion("qwen", 2, 0, ""))
-	if cached, _ := cachedAt(t, f, x, "ns/open", completion("qwen", 3, 0, "")); cached != 2*prefix.BlockTokens {
+	if cached, _ := cachedAt(t, f, x, "ns/open", completion("qwen", 3, 0, "")); cached != 2 {
 		t.Errorf("%d tokens, want those of the prompt before", cached)
 	}
 	if cached, _ := cachedAt(t, f, x, "ns/open", completion("other", 3, 0, "")); cached != 0 {
@@ -106,11 +106,11 @@ func TestPromptsAreWhereTheyWereSent(t *testing.T) {
 	request := x.Asked([]byte(completion("sticky", 3, 0, "")))
 	for _, e := range f.View().Snapshot.Pools["ns/sticky"].Endpoints {
 		var has int32
-		if e.Number < len(request.Cached) {
-			has = request.Cached[e.Number]
+		if e.Number < len(request.Demand.Cached) {
+			has = request.Demand.Cached[e.Number]
 		}
-		if want := int32(e.InFlight.Load()) * 3 * prefix.BlockTokens; has != want {
-			t.Errorf("%s, with %d requests, has %d tokens, want %d", e.Address, e.InFlight.Load(), has, want)
+		if want := int32(e.InFlight.Load()) * 3; has != want {
+			t.Errorf("%s, with %d requests, has %d blocks, want %d", e.Address, e.InFlight.Load(), has, want)
 		}
 	}
 }

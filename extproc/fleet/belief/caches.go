@@ -3,6 +3,7 @@ package belief
 import (
 	"slices"
 
+	"github.com/headgate/headgate/extproc/prefix"
 	"github.com/headgate/headgate/internal/engine"
 )
 
@@ -15,6 +16,21 @@ type Cache struct {
 	// Empty says that nothing of what was sent there is in it: the engine began anew, or the number is that of another endpoint now.
 	Empty bool
 }
+
+// Tell tells who remembers what endpoints have of prompts.
+func (c Cache) Tell(w prefix.Writer) {
+	if c.Empty {
+		w.Forget(c.Number)
+	}
+	blocks := prefix.DefaultBlocks
+	if tokens, known := c.Tokens.Get(); known {
+		blocks = int(min(tokens, maxTokens)) / prefix.BlockTokens
+	}
+	w.Resize(c.Number, blocks)
+}
+
+// maxTokens bounds what an engine may say that its cache holds.
+const maxTokens = 1 << 40
 
 // caches are the numbers of endpoints, and what is to be told of their caches.
 type caches struct {
