@@ -42,6 +42,7 @@ type config struct {
 	prefixBytes    int
 	modeOverride   bool
 	conformance    bool
+	explainPicks   bool
 	scrapeInterval time.Duration
 	modelsInterval time.Duration
 	seed           uint64
@@ -122,6 +123,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	policy := fs.String("policy", c.settings.Policy.Rule.String(), "pick endpoints by this `RULE`: proposal keeps the requests for an adapter at the endpoints that use it already; leastRequest, roundRobin and random are for comparison")
 	fs.Int64Var(&c.settings.Policy.Threshold, "adapter-threshold", c.settings.Policy.Threshold, "with --policy proposal: prefer another endpoint once one has `N` requests in flight for the adapter; the default is one eighth of a batch of 256")
 	fs.IntVar(&c.prefixBytes, "prefix-cache-bytes", prefix.DefaultBytes, "remember which prompts each endpoint probably has in its cache, in at most `N` bytes, for policies that ask for it: 64 for each 256 bytes of a prompt at an endpoint. Without such a policy it takes no memory")
+	fs.BoolVar(&c.explainPicks, "explain-picks", false, "with --policy latency: write into Envoy's access log why each request went where it did, and not to the next best endpoint: what was expected there, in seconds")
 	fs.IntVar(&c.settings.Picks, "picks", c.settings.Picks, "name up to `N` endpoints for each request, so that the data plane can try the next one where one fails: 3 with envoy.yaml; 1 with an ORIGINAL_DST cluster, which cannot try a second")
 	fs.DurationVar(&c.settings.Lease, "lease", c.settings.Lease, "when nothing reports the end of a request, stop counting it as in flight after this long")
 	fs.DurationVar(&c.settings.Stale, "stale", c.settings.Stale, "once an endpoint has been silent for this long, send it requests only if no other endpoint can serve them")

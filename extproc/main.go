@@ -82,7 +82,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	c.serve.Log, c.serve.Outcomes = log, accesslog.NewServer(observe)
 	c.serve.Exchanges = stream.New(stream.Config{
 		Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.settings, Default: c.pool, Observe: observe, Tokens: engines.Tokens,
-		ModeOverride: c.modeOverride, Conformance: c.conformance, Random: c.random(),
+		ModeOverride: c.modeOverride, Conformance: c.conformance, ExplainPicks: c.explainPicks, Random: c.random(),
 	})
 	// What keeps the fleet true goes on until the last request is answered, after ctx has ended.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))

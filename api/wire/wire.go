@@ -146,6 +146,14 @@ const (
 	PickID     = "id"     // of the decision, a string; it ends the lease of a request in flight
 	// PickHold is for how long the request was held for its model, in microseconds, a number; absent where it was not held.
 	PickHold = "hold_us"
+	// PickBytes is how long the prompt is, in bytes, and PickFirstToken when its first token was expected, in microseconds from when the request
+	// was whole, numbers; absent where nothing was predicted.
+	PickBytes      = "prompt_bytes"
+	PickFirstToken = "first_token_us"
+	// PickExpected is why the policy took this endpoint, in seconds of each term, and PickRunnerUp why not the next best one; structs, of
+	// extproc's --explain-picks.
+	PickExpected = "expected"
+	PickRunnerUp = "runner_up"
 )
 
 // UsageNamespace is the dynamic metadata that Envoy's own filters read from engines' responses.

@@ -88,7 +88,8 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 		Began:     began(common),
 		FirstBody: microseconds(common.GetCustomTags()[wire.TagFirstBody]),
 		Gateway:   gateway(common, pick),
-		Prompt:    usage.number(wire.UsagePrompt), Completion: usage.number(wire.UsageCompletion),
+		Bytes:     int(pick.number(wire.PickBytes).Or(0)), Expected: time.Duration(pick.number(wire.PickFirstToken).Or(0)) * time.Microsecond,
+		Prompt: usage.number(wire.UsagePrompt), Completion: usage.number(wire.UsageCompletion),
 		ResponseID: usage.text(wire.UsageID),
 	}
 	details := response.GetResponseCodeDetails()

@@ -193,6 +193,14 @@ func TestALoadReportAndWhatMakesNoSense(t *testing.T) {
 	if _, known := got.Prompt.Get(); known || got.FirstBody != 0 || got.Endpoint != "[fd00::1]:8000" {
 		t.Errorf("%+v", got)
 	}
+	if got.Bytes != 0 || got.Expected != 0 {
+		t.Errorf("where nothing was predicted, %d bytes and %v", got.Bytes, got.Expected)
+	}
+	decided := entry.CommonProperties.Metadata.FilterMetadata["gateway.pick"]
+	decided.Fields["prompt_bytes"], decided.Fields["first_token_us"] = structpb.NewNumberValue(4000), structpb.NewNumberValue(120_000)
+	if got := accesslog.Read(entry); got.Bytes != 4000 || got.Expected != 120*time.Millisecond {
+		t.Errorf("of a prediction it reads %d bytes and %v", got.Bytes, got.Expected)
+	}
 	usage.Fields["load"] = structpb.NewStringValue("BIN x")
 	if got := accesslog.Read(entry); got.Load.Waiting.Or(-1) != -1 {
 		t.Errorf("a report that makes no sense is %+v", got.Load)

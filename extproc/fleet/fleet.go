@@ -37,6 +37,7 @@ type Fleet struct {
 	news   chan struct{} // capacity 1; never closed
 	leases leases
 	makers *lru.Cache[string, Maker] // by the id of the answer
+	habits *habits
 	names  names
 
 	prefixes prefixes
@@ -81,7 +82,7 @@ func New(c Config) *Fleet {
 		c.PrefixCacheBytes = prefix.DefaultBytes
 	}
 	f := &Fleet{
-		Config: c, prefixes: prefixes{index: prefix.New(c.PrefixCacheBytes)}, news: make(chan struct{}, 1), urgent: make(chan struct{}, 1), makers: newMakers(),
+		Config: c, prefixes: prefixes{index: prefix.New(c.PrefixCacheBytes)}, news: make(chan struct{}, 1), urgent: make(chan struct{}, 1), makers: newMakers(), habits: newHabits(),
 		state: belief.New(belief.Config{Settings: c.Settings, Placed: c.Placed}),
 	}
 	f.publish()

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"net/http"
 	"strings"
 
 	"github.com/headgate/headgate/extproc/fleet/belief"
@@ -33,6 +34,9 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 	}
 	if o.Endpoint == "" {
 		return
+	}
+	if o.Well() && o.Status == http.StatusOK {
+		f.learn(objects.ModelKey{Pool: pool, ID: o.Model}, o.Bytes, o.Prompt.Or(0), o.Completion.Or(0))
 	}
 	switch {
 	case o.Turned():

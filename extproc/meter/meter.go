@@ -28,6 +28,7 @@ var (
 	firstTokenBuckets = []float64{.1, .25, .5, 1, 2.5, 10} // seconds
 	perTokenBuckets   = []float64{.025, .05, .1, .25}      // seconds
 	durationBuckets   = []float64{1, 5, 30, 120}           // seconds
+	ratioBuckets      = []float64{.25, .5, .67, .8, .9, 1, 1.1, 1.25, 1.5, 2, 4}
 	tokenBuckets      = []float64{1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072}
 	holdBuckets       = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}        // seconds
 	ownBuckets        = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1} // seconds
@@ -51,6 +52,7 @@ type Meter struct {
 	failures   *prometheus.CounterVec // kind
 	tokens     *prometheus.CounterVec // kind
 	firstToken *prometheus.HistogramVec
+	predicted  *prometheus.HistogramVec
 	perToken   *prometheus.HistogramVec
 	duration   *prometheus.HistogramVec
 
@@ -113,6 +115,7 @@ func New(f *fleet.Fleet) *Meter {
 	m.failures = counter("headgate_failures_total", "Requests that failed, each counted once, by kind: refused, reset or timeout (by the last endpoint), error (it answered 5xx), missing (it has no such model), elsewhere (it would not take the request), no_endpoint (no endpoint was left to try), client_gone (the client left), cut (nobody knows who ended it), other.", "route", "pool", "kind")
 	m.tokens = counter("headgate_tokens_total", "Tokens that engines state in their answers, by kind: prompt or completion. A stream without include_usage states none.", "route", "pool", "kind")
 	m.firstToken = histogram("headgate_time_to_first_token_seconds", "Seconds from a request's last byte to the first byte of its stream's body, the wait for its model included.", firstTokenBuckets, "route", "pool")
+	m.predicted = histogram("headgate_first_token_ratio", "How many times as long a stream's first token took as policy latency had predicted; only of requests that it decided.", ratioBuckets, "pool")
 	m.perToken = histogram("headgate_time_per_output_token_seconds", "Seconds per token after the first, averaged over a stream; only of streams that state how many tokens they had.", perTokenBuckets, "route", "pool")
 	m.duration = histogram("headgate_request_duration_seconds", "Seconds from a request's first byte to the last byte of its answer; only of complete answers with status 200.", durationBuckets, "route", "pool")
 
@@ -224,7 +227,7 @@ func (m *Meter) SetWorld(w *objects.World) {
 		}
 		gone := prometheus.Labels{l.name: l.value}
 		for _, vec := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-			m.requests, m.failures, m.tokens, m.firstToken, m.perToken, m.duration,
+			m.requests, m.failures, m.tokens, m.firstToken, m.predicted, m.perToken, m.duration,
 			m.served, m.faults, m.retries, m.reportedWaiting, m.reportedKVUsage,
 			m.perRequest, m.picks, m.endpoints,
 		} {

@@ -84,7 +84,7 @@ func TestAnOutcomeBecomesMetrics(t *testing.T) {
 	m.Observe(outcome.Outcome{
 		Route: "ns/sql", Pool: "ns/pool", Model: "sql", Stream: true, Endpoint: endpoint, Status: 200, Attempts: 2,
 		Duration: 3 * time.Second, FirstBody: 200 * time.Millisecond, Gateway: 400 * time.Microsecond,
-		Prompt: engine.Known(7), Completion: engine.Known(20),
+		Prompt: engine.Known(7), Completion: engine.Known(20), Expected: 160 * time.Millisecond,
 		Load: engine.Load{Waiting: engine.Known(4), KVUsage: engine.Known(0.25)},
 	})
 	m.Observe(outcome.Outcome{Route: "ns/sql", Pool: "ns/pool", Endpoint: endpoint, Status: 503, Attempts: 2, Failure: outcome.Refused})
@@ -113,6 +113,8 @@ func TestAnOutcomeBecomesMetrics(t *testing.T) {
 		`headgate_tokens_total{kind="completion",pool="ns/pool",route="ns/sql"} 20`,
 		`headgate_time_to_first_token_seconds_sum{pool="ns/pool",route="ns/sql"} 0.2`,
 		`headgate_time_to_first_token_seconds_bucket{pool="ns/pool",route="ns/sql",le="0.25"} 1`,
+		`headgate_first_token_ratio_sum{pool="ns/pool"} 1.25`,
+		`headgate_first_token_ratio_count{pool="ns/pool"} 1`,
 		`headgate_time_per_output_token_seconds_count{pool="ns/pool",route="ns/sql"} 1`,
 		`headgate_request_duration_seconds_sum{pool="ns/pool",route="ns/sql"} 3`,
 		`headgate_request_tokens_sum{kind="completion",pool="ns/pool"} 20`,

@@ -113,6 +113,9 @@ func (m *Meter) time(route, pool string, o outcome.Outcome) {
 		return
 	}
 	m.firstToken.WithLabelValues(route, pool).Observe(o.FirstBody.Seconds())
+	if o.Expected > 0 {
+		m.predicted.WithLabelValues(pool).Observe(o.FirstBody.Seconds() / o.Expected.Seconds())
+	}
 	if n, ok := o.Completion.Get(); ok && n > 1 && o.Duration > o.FirstBody {
 		m.perToken.WithLabelValues(route, pool).Observe((o.Duration - o.FirstBody).Seconds() / (n - 1))
 	}

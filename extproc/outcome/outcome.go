@@ -58,7 +58,10 @@ type Outcome struct {
 	Gateway time.Duration
 
 	Prompt, Completion engine.Value // tokens
-	ResponseID         string       // what the engine calls its answer
+	// Bytes is how long the prompt was, and Expected when its first token was expected, from the request's last byte; 0 where that is not known.
+	Bytes      int
+	Expected   time.Duration
+	ResponseID string // what the engine calls its answer
 	// Load is what the engine said of itself with the response, unknown if it said nothing.
 	Load engine.Load
 }

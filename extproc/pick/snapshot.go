@@ -46,6 +46,14 @@ func (p *Pool) Names() (names []string, known bool) {
 	return slices.Sorted(maps.Keys(p.Copies)), p.Listed
 }
 
+// BaseModel is what the engines of the pool call their base model, empty where none of them says. P may be nil.
+func (p *Pool) BaseModel() string {
+	if p == nil || len(p.Base) == 0 {
+		return ""
+	}
+	return p.Base[0].Model
+}
+
 // Has says whether a request for a model, by what engines call it, would find a copy at an endpoint that gets requests. P
 // may be nil.
 func (p *Pool) Has(model string) bool {

@@ -95,7 +95,7 @@ func (x *exchange) observe(f outcome.Failure, took time.Duration) {
 	}
 	o := outcome.Outcome{
 		Pool: x.target.Pool.String(), Model: x.model, Stream: x.stream,
-		Endpoint: x.address, Failure: f, Attempts: 1, Duration: took, Began: x.began,
+		Endpoint: x.address, Failure: f, Attempts: 1, Duration: took, Began: x.began, Bytes: x.bytes, Expected: x.expected,
 	}
 	if x.target.Route != (objects.Name{}) {
 		o.Route = x.target.Route.String()

@@ -346,7 +346,7 @@ func (x *exchange) named(now time.Time) responses {
 func (x *exchange) byName(r openai.Request, now time.Time) responses {
 	again := func(now time.Time) responses { return x.byName(r, now) }
 	for range maxChoices {
-		if err := x.choose(r, nil); err != nil {
+		if err := x.choose(r, nil, now); err != nil {
 			return x.missed(err, r.Model, 0, now, again)
 		}
 		if x.renames(r) {

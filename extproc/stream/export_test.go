@@ -63,13 +63,13 @@ func (x Exchange) Expire() []*extprocv3.ProcessingResponse { return x.refuse(err
 func (x Exchange) Refuse(err error) []*extprocv3.ProcessingResponse { return x.refuse(err) }
 
 // ReadPrompts has prompts read whatever the policy.
-func (s *Server) ReadPrompts() { s.prefixes = func(pick.Policy) bool { return true } }
+func (s *Server) ReadPrompts() { s.predicts = func(pick.Policy) bool { return true } }
 
 // Asked is what a decision would be told of a prompt, of a request that was decided.
 func (x Exchange) Asked(body []byte) (request pick.Request) {
 	r, _ := openai.Parse(openai.JSON, "", body)
 	request = pick.Request{Pool: x.target.Pool.String(), Model: cmp.Or(x.target.Adapter, r.Model), Open: x.target.Open}
-	x.readPrompt(r, body, &request)
+	x.demand(r, body, "", time.Now(), &request)
 	request.Demand.Cached = slices.Clone(request.Demand.Cached)
 	x.dropPrompt()
 	return request

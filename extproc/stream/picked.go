@@ -36,7 +36,10 @@ type picked struct {
 	token    string // that goes on in its place, empty for none
 	turn     uint64 // of all requests of this process
 	id       string
-	prompt   *prompt // nil where nobody asks for it
+	prompt   *prompt       // nil where nobody asks for it
+	bytes    int           // of the prompt
+	expected time.Duration // when the first token is, from the request's last byte
+	runnerUp pick.Decision // the next best, if there is one
 	inFlight *fleet.InFlight
 }
 
@@ -45,7 +48,7 @@ func (p *picked) decision() *pick.Decision { return &p.picks[0] }
 
 // choose finds the endpoint of a request: one load of the fleet's view, then pure functions of it. It counts nothing. Body is nil where
 // it is not known.
-func (x *exchange) choose(r openai.Request, body []byte) error {
+func (x *exchange) choose(r openai.Request, body []byte, now time.Time) error {
 	s := x.server
 	view := s.Fleet.View()
 	offer, err := x.offer(view)
@@ -93,14 +96,21 @@ func (x *exchange) choose(r openai.Request, body []byte) error {
 	if x.overtakes() {
 		return &miss{x.wanted(), pick.ErrNotAddressable}
 	}
-	if body != nil && s.prefixes(x.settings.Policy) {
-		x.readPrompt(r, body, &request)
+	most := x.settings.Picks
+	if s.predicts(x.settings.Policy) {
+		if x.demand(r, body, view.Snapshot.Pools[request.Pool].BaseModel(), now, &request); s.ExplainPicks {
+			most = max(most, 2)
+		}
 	}
 	room := x.room[:]
-	if x.settings.Picks > len(room) {
-		room = make([]pick.Decision, x.settings.Picks)
+	if most > len(room) {
+		room = make([]pick.Decision, most)
 	}
-	x.picks, err = pick.Pick(x.settings.Policy, view.Snapshot, request, room[:x.settings.Picks])
+	x.picks, err = pick.Pick(x.settings.Policy, view.Snapshot, request, room[:most])
+	if len(x.picks) > 1 {
+		x.runnerUp = x.picks[1]
+	}
+	x.picks = x.picks[:min(len(x.picks), x.settings.Picks)]
 	if x.placed() && isMiss(err) && len(view.Snapshot.Pools[request.Pool].Any) > 0 {
 		return &miss{x.wanted(), err}
 	}
@@ -131,7 +141,7 @@ const maxChoices = 8
 func (x *exchange) send(r openai.Request, body []byte, now time.Time) error {
 	defer x.dropPrompt()
 	for range maxChoices {
-		if err := x.choose(r, body); err != nil {
+		if err := x.choose(r, body, now); err != nil {
 			return err
 		}
 		if x.count(r, now) {
@@ -171,6 +181,9 @@ func (x *exchange) count(r openai.Request, now time.Time) bool {
 	x.stream, x.address, x.model = r.Stream, x.decision().Endpoint.Address, x.known()
 	x.to = destination(x.picks)
 	x.promptSent()
+	if is := &x.decision().Estimate; *is != (pick.Estimate{}) {
+		x.expected = x.spent + time.Duration(is.FirstToken()*float64(time.Second))
+	}
 	x.sentAt = now.Add(-x.spent)
 	x.id = s.started + "-" + strconv.FormatUint(x.turn, 36)
 	if !x.bound() {
@@ -255,6 +268,7 @@ func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.Proc
 	if x.target.Route != (objects.Name{}) {
 		pick[wire.PickRoute] = structpb.NewStringValue(x.target.Route.String())
 	}
+	x.expect(pick)
 	if x.spent > 0 {
 		pick[wire.PickHold] = structpb.NewNumberValue(float64(x.spent.Microseconds()))
 	}
@@ -271,7 +285,7 @@ func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.Proc
 // forget lets go of what was needed to decide: an answer may take minutes, and must not keep a snapshot of the fleet alive
 // for as long.
 func (x *exchange) forget() {
-	x.picks, x.room = nil, [len(x.room)]pick.Decision{}
+	x.picks, x.room, x.runnerUp = nil, [len(x.room)]pick.Decision{}, pick.Decision{}
 	x.in.all, x.chunks, x.token = nil, nil, ""
 }
 

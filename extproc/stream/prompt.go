@@ -1,11 +1,18 @@
 package stream
 
 import (
+	"math"
 	"sync"
+	"time"
 
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/prefix"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // prompt is what a request's prompt was made into while it is decided.
@@ -14,11 +21,40 @@ type prompt struct {
 	cached []int32
 }
 
+// demand is what a request asks of an engine at a time, for a policy that predicts how long it will take. Body is nil where it is not known; base
+// is what engines call the base model.
+func (x *exchange) demand(r openai.Request, body []byte, base string, now time.Time, request *pick.Request) {
+	d := &request.Demand
+	d.Now = now.UnixNano()
+	for _, o := range x.target.Objectives {
+		switch seconds := o.Latency.Value.Seconds(); o.Type {
+		case v1alpha1.TimeToFirstToken:
+			d.FirstToken = seconds
+		case v1alpha1.OutputTokenLatency:
+			d.PerToken, d.Stated = seconds, true
+		}
+	}
+	of := objects.ModelKey{Pool: x.target.Pool, ID: request.Model}
+	if request.Base { // of which engines know many names, and outcomes the first
+		of.ID = base
+	}
+	habit := x.server.Fleet.Habit(of)
+	d.Output, d.Block = int(habit.Output()), prefix.BlockBytes/habit.BytesPerToken()
+	if body == nil {
+		return
+	}
+	p := x.readPrompt(r, body, request)
+	d.Prompt, x.bytes = int(float64(p.Bytes)/habit.BytesPerToken()), p.Bytes
+	if p.MaxTokens > 0 {
+		d.Output = min(d.Output, p.MaxTokens)
+	}
+}
+
 var prompts = sync.Pool{New: func() any { return new(prompt) }}
 
 // readPrompt reads the prompt of a body, for a policy that asks who has how much of it. Engines know a base model under many names,
 // and have its KV once.
-func (x *exchange) readPrompt(r openai.Request, body []byte, request *pick.Request) {
+func (x *exchange) readPrompt(r openai.Request, body []byte, request *pick.Request) openai.Prompt {
 	if x.prompt == nil {
 		x.prompt = prompts.Get().(*prompt)
 	}
@@ -27,10 +63,10 @@ func (x *exchange) readPrompt(r openai.Request, body []byte, request *pick.Reque
 		of.Model = request.Model
 	}
 	p := x.prompt
-	d := &request.Demand
-	d.Prompt = r.Prompt(body, of, &p.hasher).Bytes / prefix.TokenBytes
+	is := r.Prompt(body, of, &p.hasher)
 	p.cached = x.server.Fleet.Cached(p.hasher.Blocks(), p.cached)
-	d.Cached, d.Block = p.cached, prefix.BlockTokens
+	request.Demand.Cached = p.cached
+	return is
 }
 
 // promptSent notes that the endpoint that the request goes to will have its prompt.
@@ -46,4 +82,39 @@ func (x *exchange) dropPrompt() {
 		prompts.Put(x.prompt)
 		x.prompt = nil
 	}
+}
+
+// expect writes what was expected of the request into the metadata of its decision.
+func (x *exchange) expect(to map[string]*structpb.Value) {
+	if x.bytes > 0 {
+		to[wire.PickBytes] = structpb.NewNumberValue(float64(x.bytes))
+	}
+	d := x.decision()
+	if d.Estimate == (pick.Estimate{}) {
+		return
+	}
+	to[wire.PickFirstToken] = structpb.NewNumberValue(float64(x.expected.Microseconds()))
+	if !x.server.ExplainPicks {
+		return
+	}
+	to[wire.PickExpected] = structpb.NewStructValue(explained(d))
+	if x.runnerUp.Endpoint != nil {
+		to[wire.PickRunnerUp] = structpb.NewStructValue(explained(&x.runnerUp))
+	}
+}
+
+// explained is why the policy thinks of a decision what it does: seconds, and what they are as shares of objectives.
+func explained(d *pick.Decision) *structpb.Struct {
+	is := &d.Estimate
+	fields := map[string]*structpb.Value{"endpoint": structpb.NewStringValue(d.Endpoint.Address)}
+	for _, f := range []struct {
+		name  string
+		value float64
+	}{
+		{"queue", is.Queue}, {"room", is.Room}, {"load", is.Load}, {"prefill", is.Prefill}, {"first_token", is.FirstToken()},
+		{"step", is.Step}, {"longer", is.Longer}, {"own", is.Own}, {"others", is.Others},
+	} {
+		fields[f.name] = structpb.NewNumberValue(math.Round(f.value*1e6) / 1e6)
+	}
+	return object(fields)
 }

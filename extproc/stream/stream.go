@@ -58,6 +58,8 @@ type Config struct {
 	Observe func(outcome.Outcome)
 	// ModeOverride says that data planes let extproc ask for the body of a request after its headers.
 	ModeOverride bool
+	// ExplainPicks tells the data plane why each endpoint was picked, with each decision.
+	ExplainPicks bool
 	// Conformance obeys the headers of the endpoint-picker protocol's conformance suite.
 	Conformance bool
 	// Random returns uniformly random numbers and is safe for concurrent use; nil means good ones.
@@ -69,8 +71,8 @@ type Server struct {
 	Config
 	started string // tells the ids of this process from those of others
 	turn    atomic.Uint64
-	// prefixes says whether prompts are to be read for a policy.
-	prefixes func(pick.Policy) bool
+	// predicts says whether a policy asks what a request asks of an engine.
+	predicts func(pick.Policy) bool
 
 	stopping context.Context // ended by Stop
 	stop     context.CancelFunc
@@ -89,7 +91,7 @@ func New(c Config) *Server {
 	if c.Random == nil {
 		c.Random = rand.Uint64
 	}
-	s := &Server{Config: c, started: strconv.FormatUint(rand.Uint64(), 36), refusing: make(chan struct{}), prefixes: pick.Policy.Predicts}
+	s := &Server{Config: c, started: strconv.FormatUint(rand.Uint64(), 36), refusing: make(chan struct{}), predicts: pick.Policy.Predicts}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.refuse = sync.OnceFunc(func() { close(s.refusing) })
 	return s

@@ -1,0 +1,45 @@
+package fleet
+
+import (
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// maxHabits bounds of how many models it is remembered what requests for them are like; some 100 bytes each.
+const maxHabits = 65536
+
+type habits = lru.Cache[objects.ModelKey, *belief.Habit]
+
+func newHabits() *habits {
+	c, err := lru.New[objects.ModelKey, *belief.Habit](maxHabits)
+	if err != nil {
+		panic(err) // the size is above 0
+	}
+	return c
+}
+
+// Habit is what requests for a model are like, by the engine's name of it; that of all of the pool where nothing is known of the model, and nil
+// where nothing is known of either.
+func (f *Fleet) Habit(k objects.ModelKey) *belief.Habit {
+	if h, ok := f.habits.Get(k); ok {
+		return h
+	}
+	h, _ := f.habits.Get(objects.ModelKey{Pool: k.Pool})
+	return h
+}
+
+// learn learns of a model, and of its pool, from a request that ended.
+func (f *Fleet) learn(k objects.ModelKey, bytes int, prompt, completion float64) {
+	for _, k := range [...]objects.ModelKey{k, {Pool: k.Pool}} {
+		h, ok := f.habits.Get(k)
+		if !ok {
+			h = new(belief.Habit)
+			if was, there, _ := f.habits.PeekOrAdd(k, h); there {
+				h = was
+			}
+		}
+		h.Learn(bytes, prompt, completion)
+	}
+}
