@@ -22,7 +22,7 @@ import (
 //	    an endpoint of the pool: the adapters it answers to, requests in flight there by model, ours and those of other
 //	    processes, and the adapters that the engine reports as active; of what ours still ask of it: until when prompts are computed, by how
 //	    much steps are longer, tokens in the KV cache, and a request at an objective for each token; the same of others; adapters that were used in that order
-//	profile [prefill=BASE,PERTOKEN] [decode=BASE,PERSEQUENCE,PERKVTOKEN,ADAPTERS] [load=MEAN] [slot=MEAN] [sequences=N] [chunk=N] [kv=N]
+//	profile [prefill=BASE,PERTOKEN,SQUARED,FLOOR] [decode=BASE,PERSEQUENCE,PERKVTOKEN,ADAPTERS] [load=MEAN] [slot=MEAN] [sequences=N] [chunk=N] [kv=N]
 //	    the profile of the endpoints that follow, all zero but for 256 sequences, chunks of 2,048 and KV for 100,000 tokens
 //	pick MODEL [policy=RULE] [threshold=N] [turn=N] [base] [open] [only=ADDRESS,ADDRESS] [near=ADDRESS] [session=N]
 //	     [prompt=N] [output=N] [first=SECONDS] [token=SECONDS] [cached=NAME:BLOCKS,...] [picks=N] [times=N] [keep]
@@ -284,7 +284,7 @@ func (f *fleet) profile(t *testing.T, args []string) {
 		}
 		switch key {
 		case "prefill":
-			f.time.Prefill = profile.Prefill{Base: n[0], PerToken: n[1]}
+			f.time.Prefill = profile.Prefill{Base: n[0], PerToken: n[1], PerTokenSquared: n[2], Floor: n[3]}
 		case "decode":
 			f.time.Decode = profile.Decode{Base: n[0], PerSequence: n[1], PerKVToken: n[2], Adapters: n[3]}
 		case "load":

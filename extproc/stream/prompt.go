@@ -111,8 +111,15 @@ func explained(d *pick.Decision) *structpb.Struct {
 		name  string
 		value float64
 	}{
-		{"queue", is.Queue}, {"room", is.Room}, {"load", is.Load}, {"prefill", is.Prefill}, {"first_token", is.FirstToken()},
-		{"step", is.Step}, {"longer", is.Longer}, {"own", is.Own}, {"others", is.Others},
+		{"queue", is.Queue},
+		{"room", is.Room},
+		{"load", is.Load},
+		{"prefill", is.Prefill},
+		{"first_token", is.FirstToken()},
+		{"step", is.Step},
+		{"longer", is.Longer},
+		{"own", is.Own},
+		{"others", is.Others},
 	} {
 		fields[f.name] = structpb.NewNumberValue(math.Round(f.value*1e6) / 1e6)
 	}
