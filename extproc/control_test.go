@@ -20,7 +20,6 @@ import (
 
 	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/extproc/meter"
-	"github.com/headgate/headgate/extproc/prefix"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/listen"
 )
@@ -124,8 +123,8 @@ func TestPrefixCacheBytes(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.Sent(0, []uint64{1, 2, 3})
-		if got := f.Cached([]uint64{1, 2, 3}, nil); got[0] != 2*prefix.BlockTokens {
-			t.Errorf("with %q: %d tokens are there, want two blocks", args, got[0])
+		if got := f.Cached([]uint64{1, 2, 3}, nil); got[0] != 2 {
+			t.Errorf("with %q: %d blocks are there, want two", args, got[0])
 		}
 	}
 }

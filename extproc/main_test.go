@@ -285,7 +285,7 @@ func TestTheCommandLine(t *testing.T) {
 		{"--objects x --picks 9", "--picks 9: it must be 1 to 8; see extproc --help"},
 		{"--objects x --lease 0s", "--lease 0s: it must be above 0; see extproc --help"},
 		{"--objects x --listen y z", `unexpected argument "z": every setting is a flag; see extproc --help`},
-		{"--objects x --listen y --policy best", `there is no policy "best": use one of proposal, leastRequest, roundRobin, random; see extproc --help`},
+		{"--objects x --listen y --policy best", `there is no policy "best": use one of proposal, leastRequest, roundRobin, random, latency; see extproc --help`},
 		{"--objects x --listen y --adapter-threshold 0", "--adapter-threshold 0: it must be at least 1; see extproc --help"},
 		{"--objects x --listen y --prefix-cache-bytes 0", "--prefix-cache-bytes 0: it must be at least 1; see extproc --help"},
 		{"--objects x --listen y --picks 0", "--picks 0: it must be 1 to 8; see extproc --help"},

@@ -38,9 +38,10 @@ type PoolSettingsSpec struct {
 	//
 	// +kubebuilder:validation:XValidation:rule="has(self.name) && size(self.name) > 0",message="name the InferencePool, in the same namespace",reason=FieldValueRequired,fieldPath=".name"
 	PoolRef PoolReference `json:"poolRef"`
-	// Policy is proposal, leastRequest, roundRobin or random.
+	// Policy says how extproc picks an endpoint: latency, proposal, leastRequest, roundRobin or random. Latency is the default; while its
+	// predictions are not to be trusted it is proposal.
 	//
-	// +kubebuilder:validation:Enum=proposal;leastRequest;roundRobin;random
+	// +kubebuilder:validation:Enum=latency;proposal;leastRequest;roundRobin;random
 	Policy *string `json:"policy,omitempty"`
 	// AdapterThreshold is, with the policy proposal, how many requests in flight for one adapter at one endpoint make
 	// extproc prefer another endpoint. At least 1.

@@ -37,7 +37,7 @@ const DefaultHold = 5 * time.Minute
 // Default returns what holds where nobody says otherwise.
 func Default() Settings {
 	return Settings{
-		Policy: pick.Policy{Rule: pick.Proposal, Threshold: pick.DefaultThreshold},
+		Policy: pick.Policy{Rule: pick.Latency, Threshold: pick.DefaultThreshold},
 		Picks:  1,
 		Hold:   DefaultHold,
 		// An engine counts what it runs. What a lease frees too early comes back as others' load with the next look, so

@@ -73,7 +73,7 @@ timeouts.stale = 1m0s, own
 timeouts.lost = 1m0s, own
 profile = 70B of parameters on 4 x A100-80GB, own
 `,
-		"two": `policy = proposal, --policy
+		"two": `policy = latency, --policy
 adapterThreshold = 32, --adapter-threshold
 retry.attempts = 0, --picks
 sessionAffinity = none, --

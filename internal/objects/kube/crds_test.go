@@ -144,7 +144,7 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{settings(`{poolRef: {name: p}, policy: roundRobin, adapterThreshold: 1, retry: {attempts: 7}, sessionAffinity: {header: x-session-id}, timeouts: {request: 10m, hold: 2m, lease: 1m, stale: 1s, lost: 1s}, placement: {maxAdapters: 1, source: "/models/{id}", management: "port:8085"}}`), ""},
 		{settings(`{poolRef: {name: p}, policy: leastRequest, sessionAffinity: {cookie: s}, retry: {attempts: 0}}`), ""},
 		{settings(`{poolRef: {}}`), "spec.poolRef.name: Required value: name the InferencePool, in the same namespace"},
-		{settings(`{poolRef: {name: p}, policy: best}`), `spec.policy: Unsupported value: "best": supported values: "proposal", "leastRequest", "roundRobin", "random"`},
+		{settings(`{poolRef: {name: p}, policy: best}`), `spec.policy: Unsupported value: "best": supported values: "latency", "proposal", "leastRequest", "roundRobin", "random"`},
 		{settings(`{poolRef: {name: p}, adapterThreshold: 0}`), "should be greater than or equal to 1"},
 		{settings(`{poolRef: {name: p}, retry: {attempts: 8}}`), "should be less than or equal to 7"},
 		{settings(`{poolRef: {name: p}, retry: {attempts: -1}}`), "should be greater than or equal to 0"},
