@@ -92,8 +92,9 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	go test -run '^TestChangesAtAGatewayLoseNoRequest$$' -count 1 -v ./bench/e2e -changes 100
 	go test -run '^TestARealEnvoyHasNewEndpoints' -count 1 -v ./extproc/eds ./control/attach/ads -changes 100
 
-bench-policies: build ## Judge policies in a simulated fleet, on the traces of $TRACE_DIR if it names some; prints a table for each workload
-	@for workload in adapters prefixes plain $(if $(TRACE_DIR),azure-conversation azure-code mooncake-conversation mooncake-synthetic); do bin/bench fleet --workload $$workload --goodput --seeds 5 $(ARGS) || exit 1; echo; done
+bench-policies: build ## Judge policies in a simulated fleet, on the traces of $TRACE_DIR if it names some; prints a table for each workload, and draws it in .run/policies
+	@mkdir -p .run/policies
+	@for workload in adapters prefixes plain $(if $(TRACE_DIR),azure-conversation azure-code mooncake-conversation mooncake-synthetic); do bin/bench fleet --workload $$workload --goodput --seeds 5 --plots .run/policies $(ARGS) || exit 1; echo; done
 
 generate: ## Write what the scenarios answer into their files anew; read the difference before you keep it
 	go test ./extproc/pick ./extproc/stream ./internal/sim ./control/place/load ./control/place/decide -run Scenarios -update

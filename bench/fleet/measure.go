@@ -4,6 +4,9 @@ import (
 	"math"
 	"slices"
 
+	"gonum.org/v1/gonum/stat"
+	"gonum.org/v1/gonum/stat/distuv"
+
 	"github.com/headgate/headgate/internal/profile"
 )
 
@@ -62,6 +65,25 @@ func FiguresOf(all Outcome, p profile.Profile, o Objectives) Figures {
 		quantile(ttft, 0.5), quantile(ttft, 0.99), quantile(perToken, 0.99),
 		float64(kept) / float64(len(results)), float64(cached) / float64(prompts), float64(all.SlotLoads) / all.Seconds * 60,
 	}
+}
+
+// ratio is how many times another is, seed by seed: the mean in the geometric sense, and within how much of it, as a share, the true one is in
+// 95 of 100 cases (Student's t); 0 where there are fewer than two seeds, or one of them is 0.
+func ratio(is, to []float64) (mean, within float64) {
+	var logs []float64
+	for i := range is {
+		if is[i] <= 0 || to[i] <= 0 {
+			return 0, 0
+		}
+		logs = append(logs, math.Log(is[i]/to[i]))
+	}
+	m, deviation := stat.MeanStdDev(logs, nil)
+	if len(logs) < 2 {
+		return math.Exp(m), 0
+	}
+	n := float64(len(logs))
+	t := distuv.StudentsT{Sigma: 1, Nu: n - 1}.Quantile(0.975)
+	return math.Exp(m), math.Expm1(t * deviation / math.Sqrt(n))
 }
 
 // quantile is the smallest value that is no smaller than a share of all.

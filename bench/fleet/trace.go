@@ -34,7 +34,8 @@ type trace struct {
 	read              func(io.Reader) ([]traced, error)
 	// quantum is to how many seconds the trace rounds its times: requests come somewhere in between.
 	quantum float64
-	small   bool // it is for the smaller model, for its prompts are long
+	small   bool    // it is for the smaller model, for its prompts are long
+	share   float64 // of the requests that are to keep their objectives; 0 is the usual one: in bursts nobody keeps that
 }
 
 // conversations is the trace whose lengths other workloads have.
@@ -42,10 +43,10 @@ const conversations = "azure-conversation"
 
 // traces in the order in which they are listed.
 var traces = []trace{
-	{conversations, "azure/conv-2023.csv", "Azure's conversations (Splitwise, ISCA 2024), at their own times", readAzure, 0, false},
-	{"azure-code", "azure/code-2023.csv", "Azure's code completions (Splitwise, ISCA 2024), at their own times, in bursts", readAzure, 0, false},
-	{"mooncake-conversation", "mooncake/conversation.jsonl", "Mooncake's conversations (FAST 2025), of which 37 % of the tokens were seen before", readMooncake, 3, true},
-	{"mooncake-synthetic", "mooncake/synthetic.jsonl", "Mooncake's synthetic trace (FAST 2025), of which 64 % of the tokens were seen before", readMooncake, 0, true},
+	{conversations, "azure/conv-2023.csv", "Azure's conversations (Splitwise, ISCA 2024), at their own times", readAzure, 0, false, 0},
+	{"azure-code", "azure/code-2023.csv", "Azure's code completions (Splitwise, ISCA 2024), at their own times, in bursts", readAzure, 0, false, 0.9},
+	{"mooncake-conversation", "mooncake/conversation.jsonl", "Mooncake's conversations (FAST 2025), of which 37 % of the tokens were seen before", readMooncake, 3, true, 0},
+	{"mooncake-synthetic", "mooncake/synthetic.jsonl", "Mooncake's synthetic trace (FAST 2025), of which 64 % of the tokens were seen before", readMooncake, 0, true, 0},
 }
 
 // open reads a trace from a folder.
@@ -54,7 +55,7 @@ func (t trace) open(dir string) (Workload, error) {
 	if err != nil {
 		return Workload{}, err
 	}
-	w := Workload{Name: t.name, About: t.about, requests: replay(all, t.quantum)}
+	w := Workload{Name: t.name, About: t.about, Share: t.share, requests: replay(all, t.quantum)}
 	if t.small {
 		w.Profile = smallProfile()
 	}

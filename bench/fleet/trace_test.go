@@ -113,6 +113,7 @@ func TestCommand(t *testing.T) {
 		"--slow 17":                        "--slow is at least 0, and no more than --endpoints",
 		"--requests 3":                     "at least 10",
 		"--look-interval -1s":              "not negative",
+		"--plots " + dir:                   "give both",
 		"more":                             `unexpected argument "more"`,
 		"--profile " + filepath.Join(dir, "none.yaml"): "--profile: open",
 	} {

@@ -18,7 +18,9 @@ type Workload struct {
 	// Adapters that its requests name.
 	Adapters []string
 	// Profile is of the endpoints that it is for; nil means any.
-	Profile  *profile.Profile
+	Profile *profile.Profile
+	// Share of the requests that are to keep their objectives; 0 is that of [DefaultObjectives].
+	Share    float64
 	requests func(seed uint64, rate float64, n int) iter.Seq[Request]
 }
 
