@@ -130,11 +130,16 @@ func TestRequestsThatClientsLeaveAreCountedAsGone(t *testing.T) {
 
 // logged is a line of Envoy's access log.
 type logged struct {
-	Time     time.Time
-	ID       string
-	Status   int
-	Picks    string
-	Pick     struct{ Model string }
+	Time   time.Time
+	ID     string
+	Status int
+	Picks  string
+	Pick   struct {
+		Model, Reason string
+		FirstToken    float64 `json:"first_token_us"`
+		Expected      explained
+		RunnerUp      explained `json:"runner_up"`
+	}
 	Endpoint string // the last that was tried
 	Attempts int
 	Flags    string
@@ -142,6 +147,14 @@ type logged struct {
 	Details  string
 	MS       float64 `json:"ms_total"`
 	Before   float64 `json:"ms_to_endpoint"`
+	// FirstBody is from the request's last byte, in ms.
+	FirstBody float64 `json:"ms_first_body"`
+}
+
+// explained is what extproc expected at an endpoint, in seconds.
+type explained struct {
+	Endpoint    string
+	Own, Others float64
 }
 
 // accessLog reads what Envoy has logged of requests that match.

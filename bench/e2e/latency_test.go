@@ -1,0 +1,107 @@
+package e2e
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/bench/rig"
+)
+
+// profiled says how long the engines take: what the simulated ones do.
+func profiled(t testing.TB) setting {
+	return func(c *rig.Config) {
+		const file = root + "/bench/simulated/default.yaml"
+		c.EngineFlags = append(c.EngineFlags, "--profile", file)
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		settings := "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: pool}\nspec: {poolRef: {name: pool}, profile: {file: profile.yaml}}\n"
+		for file, text := range map[string]string{"profile.yaml": string(text), "settings.yaml": settings} {
+			if err := os.WriteFile(filepath.Join(c.Objects, file), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// asked is a stream of so many tokens for a prompt of some thousand bytes that all requests of a number begin with, and a hundred of its own.
+func asked(model string, shared, kilobytes, own, tokens int) request {
+	words := func(n, count int) string { return strings.Repeat(fmt.Sprintf("%07d ", n), count) }
+	return request{body: fmt.Sprintf(`{"model":%q,"prompt":"%s%s","max_tokens":%d,"stream":true,"stream_options":{"include_usage":true}}`,
+		model, words(shared, kilobytes*125), words(1_000_000+own, 12), tokens)}
+}
+
+// predictions are what policy latency expected of requests that got a whole answer, and what came of it, in milliseconds to the first token;
+// others is how many went by another policy.
+func (s *stack) predictions() (expected, measured []float64, others int) {
+	s.t.Helper()
+	for _, l := range s.accessLog(func(l logged) bool { return l.Status == 200 }) {
+		switch {
+		case l.Pick.FirstToken == 0:
+			others++
+		case l.Attempts == 1:
+			expected, measured = append(expected, l.Pick.FirstToken/1000), append(measured, l.FirstBody)
+		}
+	}
+	return expected, measured, others
+}
+
+// errorsOf are by what share of what was measured the expected is off, in order, and the median ratio of the two.
+func errorsOf(expected, measured []float64) (off []float64, ratio float64) {
+	var ratios []float64
+	for i := range expected {
+		off = append(off, math.Abs(expected[i]-measured[i])/measured[i])
+		ratios = append(ratios, measured[i]/expected[i])
+	}
+	slices.Sort(off)
+	slices.Sort(ratios)
+	return off, ratios[len(ratios)/2]
+}
+
+// Engines that are as a pool's profile says answer when policy latency expects it, and prompts go where their beginnings are.
+func TestRequestsGoWhereTheyArePredictedToCostTheLeast(t *testing.T) {
+	t.Parallel()
+	const prompts, clients = 6, 8
+	s := start(t, pods(t, 3), profiled(t), extprocFlags("--explain-picks"))
+	l := s.pour(clients, func(client, n int) request {
+		return asked(adapters[0], (client+n)%prompts, 8, client*1_000_000+n, 8)
+	}, isOK)
+	l.goesOn(s, 12)
+	l.stop()
+	for _, fault := range l.faults {
+		t.Error(fault)
+	}
+	s.await("the log has every request", func() bool {
+		return int64(len(s.accessLog(func(l logged) bool { return l.Status == 200 }))) == l.sent.Load()
+	})
+	expected, measured, others := s.predictions()
+	if others > 0 || len(expected) == 0 {
+		t.Fatalf("of %d requests %d went by another policy", l.sent.Load(), others)
+	}
+	off, ratio := errorsOf(expected, measured)
+	t.Logf("%d first tokens: measured %.2f times what was expected in the median; off by %.0f %% in the median, p90 %.0f %%",
+		len(off), ratio, 100*off[len(off)/2], 100*off[len(off)*9/10])
+	if off[len(off)/2] > 0.25 {
+		t.Error("that is more than a quarter")
+	}
+	for _, l := range s.accessLog(func(l logged) bool { return l.Status == 200 }) {
+		if l.Pick.Expected.Endpoint != l.Endpoint || l.Pick.RunnerUp.Endpoint == "" || l.Pick.RunnerUp.Endpoint == l.Endpoint ||
+			l.Pick.Expected.Own+l.Pick.Expected.Others > l.Pick.RunnerUp.Own+l.Pick.RunnerUp.Others+1e-5 {
+			t.Fatalf("the log explains a decision so: %+v", l.Pick)
+		}
+	}
+	hits := s.engineSum("vllm:prefix_cache_hits_total") / s.engineSum("vllm:prefix_cache_queries_total")
+	t.Logf("%.0f %% of the prompts' tokens were cached", 100*hits)
+	if hits < 0.7 {
+		t.Error("that is not what prompts of which nine tenths are shared come to, where they are sent to the engines that have them")
+	}
+	if page := s.page(s.Metrics); !strings.Contains(page, "headgate_first_token_ratio_count") {
+		t.Error("no metric has how right predictions are")
+	}
+}
