@@ -25,6 +25,8 @@ type dialect struct {
 	slots    []selector // adapter slots on the GPU
 	adapters []selector // vLLM's table of active adapters, which holds the slots too
 	awake    []selector // 0 while the engine sleeps
+
+	totals counters
 }
 
 // Page is where an engine may serve its metrics.
@@ -49,6 +51,13 @@ var dialects = []dialect{
 		kvConfig: series("vllm:cache_config_info", "cache_config_info"),
 		adapters: series("vllm:lora_requests_info", "lora_requests_info"),
 		awake:    series("vllm:engine_sleep_state{sleep_state=awake}", "engine_sleep_state{sleep_state=awake}"),
+		totals: counters{
+			queue: series("vllm:request_queue_time_seconds"), prefill: series("vllm:request_prefill_time_seconds"),
+			decode: series("vllm:request_decode_time_seconds"), firstToken: series("vllm:time_to_first_token_seconds"),
+			interToken: series("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"), // newest first
+			prompt:     series("vllm:prompt_tokens_total"), generated: series("vllm:generation_tokens_total"),
+			cached: series("vllm:prompt_tokens_cached_total", "vllm:prefix_cache_hits_total"), // the latter counts at admission
+		},
 	},
 	{
 		// Newer versions serve /v1/metrics, older ones /metrics. Told by what it serves alone, NIM is taken for vLLM.
@@ -65,6 +74,10 @@ var dialects = []dialect{
 		kvUsage:  series("sglang:token_usage"),
 		kvTokens: series("sglang:max_total_num_tokens"),
 		slots:    series("sglang:lora_pool_slots_total"),
+		totals: counters{
+			queue: series("sglang:queue_time_seconds"), firstToken: series("sglang:time_to_first_token_seconds"),
+			interToken: series("sglang:inter_token_latency_seconds"),
+		},
 	},
 	{
 		// Its /metrics is JSON. Dynamo serves the same names, older ones with a colon.
@@ -150,7 +163,7 @@ func dialectOf(k Kind) (d dialect, known bool) {
 	return dialect{}, false
 }
 
-// all returns every selector of the dialect, but for kvConfig.
+// all returns every selector of what the dialect tells of a moment, but for kvConfig.
 func (d dialect) all() []selector {
 	return slices.Concat(d.running, d.waiting, d.aside, d.kvUsage, d.kvTokens, d.kvBlocks, d.blockTokens, d.slots, d.adapters, d.awake)
 }
@@ -212,13 +225,16 @@ var started = series("process_start_time_seconds")
 var wanted = func() map[string]bool {
 	set := make(map[string]bool)
 	for _, d := range dialects {
-		for _, s := range slices.Concat(d.all(), d.kvConfig, started) {
+		for _, s := range slices.Concat(d.all(), d.kvConfig, d.totals.numbers(), started) {
 			set[s.name] = true
 			for _, part := range []string{"_count", "_sum", "_bucket"} {
 				if stem, ok := strings.CutSuffix(s.name, part); ok {
 					set[stem] = true
 				}
 			}
+		}
+		for _, s := range d.totals.histograms() { // without their buckets
+			set[s.name], set[s.name+"_sum"], set[s.name+"_count"] = true, true, true
 		}
 	}
 	return set

@@ -72,6 +72,9 @@ type Load struct {
 
 	// Started is when the process began, in seconds since 1970: another one is another life of the engine.
 	Started Value
+
+	// Totals are what it has counted since then.
+	Totals Totals
 }
 
 // Reader reads metrics pages of one engine. It keeps its buffers from page to page and is not safe for concurrent use; the zero
@@ -87,7 +90,7 @@ type Reader struct {
 // itself tells where that is unknown. A page that is not in the format is an error; a metric that it lacks is an unknown
 // Value.
 //
-// A page of vLLM holds 50 to 80 KB, of which eight families matter here. Only their lines go through the parser, which
+// A page of vLLM holds 50 to 80 KB, of which sixteen families matter here. Only their lines go through the parser, which
 // makes reading a page 20 times as cheap (BenchmarkLoad): with hundreds of endpoints and five pages a second of each,
 // scraping would otherwise be most of what extproc does. What vLLM says of its configuration has so many labels that
 // parsing it takes longer than all else: that is done when it changes.
@@ -214,6 +217,7 @@ func (d dialect) read(page families) Load {
 	if slots := page.first(d.slots); slots != nil {
 		load.MaxAdapters = largest(slots) // each rank has as many
 	}
+	load.Totals = d.totals.read(page)
 	return load
 }
 

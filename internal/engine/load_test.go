@@ -24,6 +24,16 @@ func recorded(tb testing.TB, name string) []byte {
 	return page
 }
 
+func timed(count, seconds float64) engine.Timed {
+	return engine.Timed{Count: engine.Known(count), Seconds: engine.Known(seconds)}
+}
+
+// idle is what an engine has counted that had no request yet.
+var idle = engine.Totals{
+	Queue: timed(0, 0), Prefill: timed(0, 0), Decode: timed(0, 0), FirstToken: timed(0, 0), InterToken: timed(0, 0),
+	PromptTokens: engine.Known(0), CachedTokens: engine.Known(0), GeneratedTokens: engine.Known(0),
+}
+
 // A page whose file says "documented" is not recorded: its first line says where its names are from.
 func TestAPageOfEachEngine(t *testing.T) {
 	seen := make(map[engine.Kind]bool)
@@ -31,13 +41,19 @@ func TestAPageOfEachEngine(t *testing.T) {
 		file string
 		want engine.Load
 	}{
-		{"vllm-0.32-idle.txt", engine.Load{Kind: engine.VLLM, Running: engine.Known(0), Waiting: engine.Known(0), KVUsage: engine.Known(0), KVTokens: engine.Known(2097152), Started: engine.Known(1.79522831586e+09)}},
+		{"vllm-0.32-idle.txt", engine.Load{Kind: engine.VLLM, Running: engine.Known(0), Waiting: engine.Known(0), KVUsage: engine.Known(0), KVTokens: engine.Known(2097152), Started: engine.Known(1.79522831586e+09), Totals: idle}},
 		{"vllm-0.32-loaded.txt", engine.Load{
 			Kind: engine.VLLM, Running: engine.Known(8), Waiting: engine.Known(10), KVUsage: engine.Known(0.0004883110541414881), KVTokens: engine.Known(2097152),
 			MaxAdapters: engine.Known(2), Active: []string{"a1", "a2"}, Started: engine.Known(1.79522831586e+09),
+			Totals: engine.Totals{
+				Queue: timed(24, 0.0005860769998662363), Prefill: timed(24, 0.6138861800004634), Decode: timed(24, 0.5493223799994666),
+				FirstToken: timed(32, 1.2181923389434814), InterToken: timed(106, 1.3352265579995901),
+				PromptTokens: engine.Known(450), CachedTokens: engine.Known(0), GeneratedTokens: engine.Known(138),
+			},
 		}},
 		{"sglang-documented.txt", engine.Load{
 			Kind: engine.SGLang, Running: engine.Known(7), Waiting: engine.Known(3), KVUsage: engine.Known(0.28), KVTokens: engine.Known(442368), MaxAdapters: engine.Known(8),
+			Totals: engine.Totals{FirstToken: timed(11, 2.35)},
 		}},
 		{"trtllm-serve-documented.txt", engine.Load{Kind: engine.TRTLLM, Running: engine.Known(6), Waiting: engine.Known(2), KVUsage: engine.Known(0.62), KVTokens: engine.Known(204800)}},
 		{"triton-tensorrt-llm-documented.txt", engine.Load{Kind: engine.TritonTRTLLM, Running: engine.Known(4), Waiting: engine.Known(3), KVUsage: engine.Known(0.25), KVTokens: engine.Known(6242 * 64)}},
@@ -314,6 +330,8 @@ func FuzzLoad(f *testing.F) {
 	f.Add([]byte("# TYPE vllm:num_requests_running histogram\nvllm:num_requests_running_sum 1\n\t {\"vllm:kv_cache_usage_perc\"} 1\n"), "")
 	f.Add([]byte("# TYPE vllm:num_requests_running histogram\nvllm:num_requests_running_sum 1\n\t "), "")
 	f.Add([]byte("vllm:num_requests_running 1\n{\"vllm:cache_config_info\",block_size=\"16\",num_gpu_blocks=\"100\"} 1\n# TYPE vllm:cache_config_info summary\n"), "vllm")
+	f.Add([]byte("vllm:num_requests_running 1\n# TYPE vllm:inter_token_latency_seconds histogram\nvllm:inter_token_latency_seconds_bucket{le=\"1\"} 1\n"+
+		"vllm:inter_token_latency_seconds_sum 2\nvllm:prompt_tokens_total{a=\"b\"} 1\n"), "")
 	f.Add([]byte("# TYPE nv_inference_pending_request summary\nnv_inference_pending_request_count 3\n"), "triton")
 	f.Fuzz(func(t *testing.T, page []byte, kind string) {
 		got, err := new(engine.Reader).Load(page, engine.Kind(kind))
@@ -328,6 +346,48 @@ func FuzzLoad(f *testing.F) {
 			t.Fatalf("%q (-whole +lines):\n%s", page, diff)
 		}
 	})
+}
+
+// With data parallelism each engine has its series, and what one of them does not tell is not known of all. Of several names the first
+// that the page has counts.
+func TestTotals(t *testing.T) {
+	two := func(name, first, second string) string {
+		return name + `{engine="0"} ` + first + "\n" + name + `{engine="1"} ` + second + "\n"
+	}
+	for _, c := range []struct {
+		name, page string
+		want       engine.Totals
+	}{
+		{
+			"two engines", "# TYPE vllm:inter_token_latency_seconds histogram\n" + two("vllm:inter_token_latency_seconds_count", "10", "30") +
+				two("vllm:inter_token_latency_seconds_sum", "0.5", "1.5") + two("vllm:generation_tokens_total", "12", "31"),
+			engine.Totals{InterToken: timed(40, 2), GeneratedTokens: engine.Known(43)},
+		},
+		{
+			"one of two says what is no time", "# TYPE vllm:inter_token_latency_seconds histogram\n" + two("vllm:inter_token_latency_seconds_count", "10", "30") +
+				two("vllm:inter_token_latency_seconds_sum", "0.5", "NaN") + two("vllm:generation_tokens_total", "NaN", "31"),
+			engine.Totals{InterToken: engine.Timed{Count: engine.Known(40)}},
+		},
+		{
+			"one of two has no sum", "# TYPE vllm:inter_token_latency_seconds histogram\n" + two("vllm:inter_token_latency_seconds_count", "10", "30") +
+				`vllm:inter_token_latency_seconds_sum{engine="0"} 1` + "\n",
+			engine.Totals{},
+		},
+		{
+			"older names", "# TYPE vllm:time_per_output_token_seconds histogram\nvllm:time_per_output_token_seconds_count 4\nvllm:time_per_output_token_seconds_sum 0.25\n" +
+				"vllm:prefix_cache_hits_total 3\n",
+			engine.Totals{InterToken: timed(4, 0.25), CachedTokens: engine.Known(3)},
+		},
+		{
+			"newer names before older ones", "vllm:prompt_tokens_cached_total 2\nvllm:prefix_cache_hits_total 3\n",
+			engine.Totals{CachedTokens: engine.Known(2)},
+		},
+	} {
+		got, err := new(engine.Reader).Load([]byte("vllm:num_requests_running 1\n"+c.page), "")
+		if diff := cmp.Diff(c.want, got.Totals, compareLoads); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got):\n%s", c.name, err, diff)
+		}
+	}
 }
 
 // Run it with go test ./internal/engine -run "^$" -bench Load.

@@ -95,6 +95,25 @@ type Counts struct {
 	Preemptions   uint64
 	SlotLoads     uint64
 	HostLoads     uint64
+
+	// Of requests that have ended: how long they waited to be scheduled, were prefilled, and decoded, as their Records say.
+	Queue, Prefill, Decode Timed
+	// FirstToken is of requests whose first token is out, from their arrival, and InterToken of each further token, from the one before it.
+	FirstToken, InterToken Timed
+	PromptTokens           uint64 // of requests whose first token is out
+	CachedTokens           uint64 // those among them that were cached when the request was first scheduled
+	GeneratedTokens        uint64 // output tokens that are out
+}
+
+// Timed is how often something happened, and how many seconds all of it took.
+type Timed struct {
+	Count   uint64
+	Seconds float64
+}
+
+func (t *Timed) add(seconds float64) {
+	t.Count++
+	t.Seconds += seconds
 }
 
 // Engine is one simulated engine. It is not safe for concurrent use: one goroutine owns it. Make it with New.
@@ -133,6 +152,7 @@ type sequence struct {
 	id       ID
 	record   Record
 	produced int      // output tokens that are out
+	latest   float64  // when the last of them came out
 	computed int      // leading tokens whose KV is computed, those of the running step included
 	blocks   []int32  // KV blocks it holds
 	hashes   []uint64 // chained hashes of its leading full blocks, as far as they were needed

@@ -488,3 +488,46 @@ func TestCopy(t *testing.T) {
 		}
 	}
 }
+
+// What is counted of times is what events and Records say, of whom it was not cut short too.
+func TestTotals(t *testing.T) {
+	for seed := range uint64(10) {
+		e, err := New(tight(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want Counts
+		latest, cached := map[ID]float64{}, map[ID]int{}
+		arrived, prompt := map[ID]float64{}, map[ID]int{}
+		drive(t, e, randomLoad(seed, 300), func(events []Event) {
+			for _, ev := range events {
+				switch ev.Kind {
+				case Scheduled:
+					arrived[ev.ID], cached[ev.ID] = ev.Record.Arrived, ev.Record.Cached
+					prompt[ev.ID] = len(e.live[ev.ID].Prompt)
+				case Token:
+					want.GeneratedTokens++
+					if ev.Index == 0 {
+						want.FirstToken.add(ev.At - arrived[ev.ID])
+						want.PromptTokens += uint64(prompt[ev.ID])
+						want.CachedTokens += uint64(cached[ev.ID])
+					} else {
+						want.InterToken.add(ev.At - latest[ev.ID])
+					}
+					latest[ev.ID] = ev.At
+				case Finished:
+					want.Queue.add(ev.Record.Scheduled - ev.Record.Arrived)
+					want.Prefill.add(ev.Record.FirstToken - ev.Record.Scheduled)
+					want.Decode.add(ev.Record.LastToken - ev.Record.FirstToken)
+				default:
+				}
+			}
+		})
+		got := e.Counts()
+		want.PrefixQueries, want.PrefixHits, want.Preemptions = got.PrefixQueries, got.PrefixHits, got.Preemptions
+		want.SlotLoads, want.HostLoads, want.Slots = got.SlotLoads, got.HostLoads, got.Slots
+		if diff := cmp.Diff(want, got); diff != "" || want.CachedTokens == 0 || want.InterToken.Count == 0 || got.Preemptions == 0 {
+			t.Fatalf("seed %d: the counts are (-want +got):\n%s", seed, diff)
+		}
+	}
+}

@@ -149,14 +149,24 @@ func (e *Engine) finishStep(now float64) {
 			continue // part of a prompt, or cancelled meanwhile
 		}
 		e.events = append(e.events, Event{Kind: Token, At: now, ID: s.id, Index: s.produced})
+		e.counted.GeneratedTokens++
 		if s.produced == 0 {
 			s.record.FirstToken = now
+			e.counted.FirstToken.add(now - s.record.Arrived)
+			e.counted.PromptTokens += uint64(len(s.Prompt))
+			e.counted.CachedTokens += uint64(s.record.Cached)
+		} else {
+			e.counted.InterToken.add(now - s.latest)
 		}
+		s.latest = now
 		s.produced++
 		if s.produced < len(s.Output) {
 			continue
 		}
 		s.record.LastToken = now
+		e.counted.Queue.add(s.record.Scheduled - s.record.Arrived)
+		e.counted.Prefill.add(s.record.FirstToken - s.record.Scheduled)
+		e.counted.Decode.add(now - s.record.FirstToken)
 		e.events = append(e.events, Event{Kind: Finished, At: now, ID: s.id, Record: s.record})
 		e.leave(s)
 		e.forget(s)
