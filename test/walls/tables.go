@@ -24,7 +24,8 @@ var pure = []string{
 	"extproc/openai", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/belief", "extproc/outcome",
 	"control/place/decide", "control/attach/plan", "control/attach/services", "control/attach/status", "control/attach/envoy", "control/attach/order",
 	"control/attach/blame", "control/attach/memo", "control/pods/gateway",
-	"internal/attach", "internal/engine", "internal/event", "internal/objects", "internal/profile", "internal/profile/fit", "internal/profile/table", "internal/sim",
+	"internal/attach", "internal/engine", "internal/event", "internal/objects", "internal/profile", "internal/profile/fit", "internal/profile/learn", "internal/profile/table",
+	"internal/sim",
 }
 
 // impureStd are the packages of the standard library that a pure room may not import, with what is let through.
@@ -116,6 +117,7 @@ const trying = "bench"
 var reserved = []struct{ room, why string }{
 	{"internal/event", "what place and the planner decide is to be tried by simulation, as what pick decides is"},
 	{"internal/profile/fit", "what control fits from a file, pick may come to correct from what it sees"},
+	{"internal/profile/learn", "what pick learns of engines, a planner may come to learn from traces of them"},
 	{"internal/sim", "a planner may come to try what it plans on the step model of an engine"},
 }
 
@@ -183,7 +185,7 @@ var houses = [][]floor{
 		{[]string{"internal/objects/kinds"}, "which kinds there are, for a folder and an API server both"},
 		{[]string{"internal/objects", "internal/sim"}, "the World, the model of an engine"},
 		{[]string{"internal/profile/table"}, "profiles of what nobody measured"},
-		{[]string{"internal/profile/fit"}, "what a profile is made of"},
+		{[]string{"internal/profile/fit", "internal/profile/learn"}, "what a profile is made of, and kept true by what engines tell"},
 		{
 			[]string{"internal/engine", "internal/event", "internal/profile", "internal/listen", "internal/reach", "internal/version"},
 			"each knows only its own matter",

@@ -1,0 +1,212 @@
+package learn
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/headgate/headgate/internal/profile"
+)
+
+var simple = profile.Profile{
+	Prefill: profile.Prefill{PerToken: 0.0002}, Decode: profile.Decode{Base: 0.04, PerSequence: 0.0002, PerKVToken: 4e-7},
+	Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 16384, BlockSize: 16},
+}
+
+// drawnRow is a row of terms by chance, whose time is truth's and some noise.
+func drawnRow(r *rand.Rand, truth [terms]float64) row {
+	b := 1 + 30*r.Float64()
+	is := row{terms: [terms]float64{0.04, 0.0002 * b, 4e-7 * b * 1500 * (0.5 + r.Float64()), 0.0002 * 500 * r.Float64()}, weight: 0.5 + r.Float64()/2}
+	for j, t := range is.terms {
+		is.seconds += t * truth[j]
+	}
+	is.seconds *= math.Exp(0.05 * r.NormFloat64())
+	return is
+}
+
+// batch is the least squares of all rows at once, each with its weight: every choice of terms that are at an end of their range is tried.
+func batch(rows []row, weights []float64, scale float64) (best [terms]float64) {
+	cost := func(u [terms]float64) (sum float64) {
+		for i, r := range rows {
+			off := -1.0
+			for j, t := range r.terms {
+				off += u[j] * t / r.seconds
+			}
+			sum += weights[i] * off * off
+		}
+		for _, is := range u {
+			sum += drawn * (is/scale - 1) * (is/scale - 1)
+		}
+		return sum
+	}
+	least := math.Inf(1)
+	for choice := range 81 {
+		var fixed [terms]float64 // 0 is free
+		for j, rest := 0, choice; j < terms; j, rest = j+1, rest/3 {
+			fixed[j] = [3]float64{0, 1. / farthest, farthest}[rest%3]
+		}
+		var m [terms][terms]float64
+		var x [terms]float64
+		for j := range terms {
+			if fixed[j] > 0 {
+				m[j][j], x[j] = 1, fixed[j]
+				continue
+			}
+			m[j][j], x[j] = drawn/(scale*scale), drawn/scale
+			for i, r := range rows {
+				rest := 1.0
+				for k := range terms {
+					if fixed[k] > 0 {
+						rest -= fixed[k] * r.terms[k] / r.seconds
+					} else {
+						m[j][k] += weights[i] * r.terms[j] * r.terms[k] / (r.seconds * r.seconds)
+					}
+				}
+				x[j] += weights[i] * rest * r.terms[j] / r.seconds
+			}
+		}
+		// Gauss and Jordan.
+		for j := range terms {
+			for i := range terms {
+				if i == j {
+					continue
+				}
+				f := m[i][j] / m[j][j]
+				for k := range terms {
+					m[i][k] -= f * m[j][k]
+				}
+				x[i] -= f * x[j]
+			}
+		}
+		u, inside := [terms]float64{}, true
+		for j := range terms {
+			u[j] = x[j] / m[j][j]
+			inside = inside && u[j] >= 1./farthest*(1-1e-9) && u[j] <= farthest*(1+1e-9)
+		}
+		if c := cost(u); inside && c < least {
+			best, least = u, c
+		}
+	}
+	return best
+}
+
+// What is learned row by row is what all rows come to at once, also where terms are at the end of their range.
+func TestRowByRowIsAllAtOnce(t *testing.T) {
+	for _, truth := range [][terms]float64{{1, 1, 1, 1}, {3, 0.5, 2, 4}, {0.1, 0.1, 0.1, 0.1}, {1, 0, 1, 0}, {5, 100, 0, 100}, {0.05, 0, 30, 0.001}} {
+		r := rand.New(rand.NewPCG(1, 1))
+		l := New(simple, false)
+		var rows []row
+		var weights []float64
+		at, latest := 0.0, 0.0
+		for n := range 400 {
+			at += r.ExpFloat64() * []float64{0.2, 20}[n%2]
+			is := drawnRow(r, truth)
+			if r.IntN(20) == 0 {
+				is.seconds *= 3 // a load
+			}
+			was, predicted := l.matrix[base][base], 0.0
+			for j, x := range is.terms {
+				predicted += x * l.now[j]
+			}
+			l.judge(math.Log(is.seconds / predicted))
+			l.rescale(is)
+			l.add(at, is, predicted)
+			l.now = l.solve()
+			keep := max(math.Exp(-(at-latest)/remembers), 1-1./leastRows)
+			if l.usual > changed && n >= changedRows {
+				keep = 1 - 1./changedRows
+			}
+			for i := range weights {
+				weights[i] *= keep
+			}
+			latest = at
+			// How much the row counts is told by what it added.
+			weight := (l.matrix[base][base] - keep*was) * is.seconds * is.seconds / (is.terms[base] * is.terms[base])
+			if weight > is.weight*(1+1e-6) || !(weight > 0) {
+				t.Fatalf("row %d of weight %g counts %g", n, is.weight, weight)
+			}
+			rows, weights = append(rows, is), append(weights, weight)
+			if n%40 != 39 {
+				continue
+			}
+			want := batch(rows, weights, l.scale)
+			for j := range terms {
+				if math.Abs(l.now[j]/want[j]-1) > 1e-4 {
+					t.Fatalf("%v after %d rows: %v, want %v", truth, n+1, l.now, want)
+				}
+			}
+		}
+	}
+}
+
+// Rows that are far from all others count little.
+func TestOutliers(t *testing.T) {
+	r := rand.New(rand.NewPCG(2, 1))
+	l, truth := New(simple, false), [terms]float64{2, 2, 2, 2}
+	var e Engine
+	for n := range 2000 {
+		is := drawnRow(r, truth)
+		if n%8 == 0 {
+			is.seconds *= 5
+		}
+		l.learn(&e, float64(n), is)
+	}
+	var sum, want float64
+	for j, x := range drawnRow(r, truth).terms {
+		sum, want = sum+x*l.now[j]*math.Exp(e.factor), want+x*truth[j]
+	}
+	if math.Abs(sum/want-1) > 0.06 {
+		t.Errorf("a row is predicted as %g, want %g", sum, want)
+	}
+}
+
+// What no row shows stays as it was said, in proportion to the rest, however long it is not shown, and nothing grows without bounds.
+func TestWhatNobodySees(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 1))
+	l := New(simple, false)
+	var e Engine
+	for n := range 100_000 {
+		is := row{terms: [terms]float64{0.04, 0, 0, 0}, weight: 1, seconds: 0.12 * math.Exp(0.02*r.NormFloat64())}
+		l.learn(&e, float64(n)*10, is)
+	}
+	for j, is := range l.now {
+		if math.Abs(is/3-1) > 0.05 {
+			t.Errorf("term %d is %g times as long, want 3: %v", j, is, l.now)
+		}
+	}
+	l.learn(&e, math.Inf(1), row{terms: [terms]float64{0.04}, weight: 1, seconds: math.NaN()})
+	l.learn(&e, math.NaN(), row{weight: 1, seconds: 1})
+	if !within(l.now) {
+		t.Errorf("terms are %v", l.now)
+	}
+}
+
+// Trust comes with rows that are predicted well, and goes with those that are not; what lies between changes nothing.
+func TestTrust(t *testing.T) {
+	l := New(simple, false)
+	judge := func(rows int, off float64) {
+		for n := range rows {
+			l.judge(off * float64(1-2*(n%2)))
+		}
+	}
+	for _, step := range []struct {
+		rows int
+		off  float64
+		want bool
+	}{
+		{leastTrust - 1, 0.01, false},
+		{1, 0.01, true},
+		{1000, 0.3, true},
+		{leastTrust, 1, false},
+		{1000, 0.3, false},
+		{1000, 0.1, true},
+	} {
+		if judge(step.rows, step.off); l.Trusted() != step.want {
+			t.Errorf("after %d rows that are off by %g it is trusted: %v; in the median they are off by %g", step.rows, step.off, l.Trusted(), l.off)
+		}
+	}
+	given := New(simple, true)
+	if !given.Trusted() {
+		t.Error("what people say is not trusted")
+	}
+}

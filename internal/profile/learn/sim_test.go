@@ -1,0 +1,301 @@
+package learn_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/internal/profile/learn"
+	"github.com/headgate/headgate/internal/profile/table"
+	"github.com/headgate/headgate/internal/sim"
+)
+
+// large is a model of 70 billion parameters on four GPUs.
+var large = profile.Profile{
+	Prefill: profile.Prefill{Base: 0.0131, PerToken: 0.000242},
+	Decode:  profile.Decode{Base: 0.0433, PerSequence: 0.000183, PerKVToken: 3.72e-07},
+	Limits:  profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 16384, BlockSize: 16, GPUAdapters: 4, HostAdapters: 16},
+}
+
+// world is engines that get requests by chance.
+type world struct {
+	engines []*sim.Engine
+	random  *rand.Rand
+	now     float64
+	rate    float64 // requests a second for each
+	adapter func() string
+}
+
+func newWorld(t testing.TB, seed uint64, rate float64, of ...profile.Profile) *world {
+	t.Helper()
+	w := &world{random: rand.New(rand.NewPCG(seed, 1)), rate: rate, adapter: func() string { return "" }}
+	for _, p := range of {
+		e, err := sim.New(p, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.engines = append(w.engines, e)
+	}
+	return w
+}
+
+// until rolls all engines on.
+func (w *world) until(then float64) {
+	length := func(median, sigma float64, most int) int {
+		return min(max(1, int(median*math.Exp(sigma*w.random.NormFloat64()))), most)
+	}
+	for _, e := range w.engines {
+		at := w.now
+		for {
+			at += w.random.ExpFloat64() / w.rate
+			roll(e, min(at, then))
+			if at >= then {
+				break
+			}
+			prompt := make([]uint32, length(1020, 0.9, 4096))
+			for i := range prompt {
+				prompt[i] = w.random.Uint32()
+			}
+			_, _ = e.Submit(at, sim.Request{Adapter: w.adapter(), Prompt: prompt, Output: make([]uint32, length(129, 1, 1000))})
+		}
+	}
+	w.now = then
+}
+
+func roll(e *sim.Engine, until float64) {
+	for {
+		at, ok := e.Next()
+		if !ok || at > until {
+			return
+		}
+		e.Advance(at)
+	}
+}
+
+// load is what a look at an engine finds.
+func load(e *sim.Engine, of profile.Profile) engine.Load {
+	c := e.Counts()
+	return engine.Load{
+		Running: engine.Known(float64(c.Running)), Waiting: engine.Known(float64(c.Waiting)), KVUsage: engine.Known(c.KVUsage),
+		KVTokens: engine.Known(float64(of.Limits.KVBlocks * of.Limits.BlockSize)), Active: e.Active(nil),
+		Totals: engine.Totals{
+			Queue: timed(c.Queue), Prefill: timed(c.Prefill), Decode: timed(c.Decode), FirstToken: timed(c.FirstToken), InterToken: timed(c.InterToken),
+			PromptTokens: engine.Known(float64(c.PromptTokens)), CachedTokens: engine.Known(float64(c.CachedTokens)), GeneratedTokens: engine.Known(float64(c.GeneratedTokens)),
+		},
+	}
+}
+
+func timed(t sim.Timed) engine.Timed {
+	return engine.Timed{Count: engine.Known(float64(t.Count)), Seconds: engine.Known(t.Seconds)}
+}
+
+// observer is a Learner that looks at engines.
+type observer struct {
+	*learn.Learner
+	engines []learn.Engine
+	trusts  []float64 // when trust changed
+}
+
+func newObserver(prior profile.Profile, trusts bool, engines int) *observer {
+	return &observer{Learner: learn.New(prior, trusts), engines: make([]learn.Engine, engines)}
+}
+
+// look looks at all engines of a world five times a second, until a time; spoil changes what it finds.
+func (o *observer) look(w *world, of profile.Profile, until float64, spoil func(engine int, at *float64, found *engine.Load)) {
+	trusted := o.Trusted()
+	for w.now < until {
+		w.until(w.now + 0.2)
+		for i := range o.engines {
+			found, at := load(w.engines[i], of), w.now
+			if spoil != nil {
+				spoil(i, &at, &found)
+			}
+			o.Saw(&o.engines[i], at, &found)
+			if o.Trusted() != trusted {
+				trusted, o.trusts = !trusted, append(o.trusts, w.now)
+			}
+		}
+	}
+}
+
+// wrong is by how much a profile is off at work like that which it saw, at most: as a logarithm.
+func wrong(is, of profile.Profile, sequences int) (most float64) {
+	works := []profile.Work{{Sequences: sequences, KVTokens: 1500 * sequences}, {}, {Sequences: sequences, KVTokens: 1500 * sequences}}
+	works[1].AddPrompt(0, 1500)
+	works[2].AddPrompt(0, 1500)
+	for _, work := range works {
+		most = max(most, math.Abs(math.Log(is.StepTime(work)/of.StepTime(work))))
+	}
+	return most
+}
+
+// Whatever is said of engines, what is learned of them is what they are, about, and is trusted then: with little to do and with much. An engine
+// that is slower than others of its kind is known to be.
+func TestWhatIsLearnedIsSo(t *testing.T) {
+	for _, prior := range []struct {
+		name    string
+		of      profile.Profile
+		trusted bool
+	}{{"true", large, true}, {"generic", table.Generic(), false}, {"ten times as long", large.Times(10), true}, {"a tenth", large.Times(0.1), true}} {
+		for rate, sequences := range map[float64]int{0.05: 1, 0.3: 4, 1: 15} {
+			o := newObserver(prior.of, prior.trusted, 4)
+			o.look(newWorld(t, 1, rate, large, large, large, large.Times(2)), large, 600, nil)
+			if off := wrong(o.Of(&o.engines[0]), large, sequences); off > 0.22 {
+				t.Errorf("%s, %g a second: it is off by %.2f: %+v", prior.name, rate, off, o.Of(&o.engines[0]))
+			}
+			if off := wrong(o.Of(&o.engines[3]), large.Times(2), sequences); off > 0.25 || o.engines[3].Factor() < 1.7*o.engines[0].Factor() {
+				t.Errorf("%s, %g a second: of the slow one it is off by %.2f, its factor is %.2f", prior.name, rate, off, o.engines[3].Factor())
+			}
+			if !o.Trusted() || len(o.trusts) > 1 || o.Residual() > 0.1 {
+				t.Errorf("%s, %g a second: it is trusted: %v, which changed at %v; predictions are off by %.2f", prior.name, rate, o.Trusted(), o.trusts, o.Residual())
+			}
+			p := o.Profile()
+			if again, err := profile.Parse(profile.Format(p)); err != nil || again != p {
+				t.Errorf("%s: what is learned cannot be written: %v", prior.name, err)
+			}
+		}
+	}
+}
+
+// Looks that tell nothing, or what cannot be, teach nothing wrong.
+func TestBrokenLooks(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	unknown, huge := engine.Value{}, engine.Known(1e300)
+	var counted [4]engine.Totals
+	jumped := 0.0
+	for name, spoil := range map[string]func(i int, at *float64, found *engine.Load){
+		"no totals": func(i int, _ *float64, found *engine.Load) {
+			if i%2 == 0 || random.IntN(10) == 0 {
+				found.Totals = engine.Totals{}
+			}
+		},
+		"NaN": func(_ int, _ *float64, found *engine.Load) {
+			if random.IntN(10) == 0 {
+				found.Totals.InterToken.Seconds = engine.Known(math.NaN())
+			}
+			if random.IntN(10) == 0 {
+				found.KVUsage = unknown
+			}
+		},
+		"huge": func(_ int, _ *float64, found *engine.Load) {
+			if random.IntN(20) == 0 {
+				found.Totals.InterToken.Seconds = huge
+			}
+			if random.IntN(20) == 0 {
+				found.Totals.PromptTokens = huge
+			}
+		},
+		"counters begin anew": func(i int, _ *float64, found *engine.Load) {
+			if random.IntN(30) == 0 {
+				counted[i] = found.Totals
+			}
+			less := func(v, by engine.Value) engine.Value { return engine.Known(max(0, v.Or(0)-by.Or(0))) }
+			is, was := &found.Totals, counted[i]
+			for _, f := range []struct{ is, was *engine.Timed }{
+				{&is.Prefill, &was.Prefill}, {&is.FirstToken, &was.FirstToken}, {&is.InterToken, &was.InterToken},
+			} {
+				f.is.Count, f.is.Seconds = less(f.is.Count, f.was.Count), less(f.is.Seconds, f.was.Seconds)
+			}
+			is.PromptTokens, is.CachedTokens = less(is.PromptTokens, was.PromptTokens), less(is.CachedTokens, was.CachedTokens)
+		},
+		"the clock jumps": func(_ int, at *float64, _ *engine.Load) {
+			if random.IntN(40) == 0 {
+				jumped += random.NormFloat64() * 5
+			}
+			*at += jumped
+		},
+		"the clock stands": func(_ int, at *float64, _ *engine.Load) { *at = math.Floor(*at/5) * 5 },
+		"no clock":         func(_ int, at *float64, _ *engine.Load) { *at = math.NaN() },
+	} {
+		for _, trusted := range []bool{true, false} {
+			counted, jumped = [4]engine.Totals{}, 0
+			prior := table.Generic()
+			if trusted {
+				prior = large
+			}
+			o := newObserver(prior, trusted, 4)
+			o.look(newWorld(t, 2, 1, large, large, large, large), large, 400, spoil)
+			off := wrong(o.Of(&o.engines[1]), large, 15)
+			if (trusted || o.Trusted()) && off > 0.25 || len(o.trusts) > 1 || trusted && !o.Trusted() {
+				t.Errorf("%s: it is off by %.2f, trusted: %v, which changed at %v: %+v", name, off, o.Trusted(), o.trusts, o.Profile())
+			}
+			if !trusted && !o.Trusted() && name != "no clock" && name != "the clock stands" {
+				t.Errorf("%s: it is not trusted after %d rows", name, o.Rows())
+			}
+		}
+	}
+}
+
+// Where the world changes, what is learned follows, and is not trusted meanwhile where it is far off.
+func TestTheWorldChanges(t *testing.T) {
+	o := newObserver(large, true, 2)
+	o.look(newWorld(t, 3, 1, large, large), large, 300, nil)
+	if len(o.trusts) > 0 {
+		t.Errorf("trust changed at %v", o.trusts)
+	}
+	slow := large.Times(3)
+	slow.Prefill.PerToken /= 4
+	o.look(newWorld(t, 4, 0.5, slow, slow), large, 600, nil)
+	if off := wrong(o.Of(&o.engines[0]), slow, 15); off > 0.25 || !o.Trusted() || len(o.trusts) > 2 {
+		t.Errorf("it is off by %.2f, trusted: %v, which changed at %v", off, o.Trusted(), o.trusts)
+	}
+}
+
+// Loads of adapters hold up steps now and then, and that is no property of steps.
+func TestLoadsOfAdapters(t *testing.T) {
+	of := large
+	of.Load, of.Slot = profile.Spread{Mean: 0.25}, profile.Spread{Mean: 0.02}
+	w := newWorld(t, 5, 0.5, of, of)
+	w.adapter = func() string { return string(rune('a' + w.random.IntN(3)*w.random.IntN(8))) }
+	o := newObserver(large, true, 2)
+	o.look(w, of, 600, nil)
+	if off := wrong(o.Of(&o.engines[0]), of, 8); off > 0.25 || !o.Trusted() {
+		t.Errorf("it is off by %.2f, trusted: %v, residual %.2f: %+v", off, o.Trusted(), o.Residual(), o.Profile())
+	}
+}
+
+// Of a pinned profile nothing is learned.
+func TestPin(t *testing.T) {
+	o := newObserver(table.Generic(), false, 1)
+	o.Pin()
+	o.look(newWorld(t, 1, 1, large), large, 60, nil)
+	if p := o.Of(&o.engines[0]); p != table.Generic() || !o.Trusted() || o.Rows() != 0 {
+		t.Errorf("%d rows were learned: %+v", o.Rows(), p)
+	}
+}
+
+func TestALookAllocatesNothing(t *testing.T) {
+	w := newWorld(t, 1, 1, large)
+	o := newObserver(large, true, 1)
+	w.until(20)
+	var all []engine.Load
+	for range 200 {
+		w.until(w.now + 1)
+		all = append(all, load(w.engines[0], large))
+	}
+	at := 0
+	if n := testing.AllocsPerRun(190, func() {
+		o.Saw(&o.engines[0], float64(at)*1.1, &all[at])
+		at++
+	}); n != 0 || o.Rows() < 50 {
+		t.Errorf("a look allocates %g times; %d rows", n, o.Rows())
+	}
+}
+
+func BenchmarkLook(b *testing.B) {
+	w := newWorld(b, 1, 1, large)
+	o := newObserver(large, true, 1)
+	var all []engine.Load
+	for range 1000 {
+		w.until(w.now + 1.5)
+		all = append(all, load(w.engines[0], large))
+	}
+	b.ReportAllocs()
+	n := 0
+	for b.Loop() {
+		o.Saw(&o.engines[0], float64(n)*1.5, &all[n%len(all)])
+		n++
+	}
+}
