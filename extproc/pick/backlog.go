@@ -2,8 +2,8 @@ package pick
 
 import "sync/atomic"
 
-// Backlog is what the requests that this process sent to an endpoint, and that have not ended, still ask of it. It lives on from snapshot to
-// snapshot, and is safe for concurrent use. All but Through are sums over those requests.
+// Backlog is what requests that were sent to an endpoint, and that have not ended, still ask of it. It lives on from snapshot to snapshot,
+// and is safe for concurrent use. All but Through are sums over those requests.
 type Backlog struct {
 	// Through is when the prompts of all of them are computed, as far as predicted, in nanoseconds since 1970.
 	Through atomic.Int64
@@ -14,6 +14,13 @@ type Backlog struct {
 	// Held are the tokens that they take of the KV cache: what they do not share with an earlier request, and half of what answers have in
 	// the mean.
 	Held atomic.Int64
+}
+
+// Peers is what other processes have at an endpoint, as far as they tell. It is safe for concurrent use.
+type Peers struct {
+	Backlog
+	// Requests is how many they are. Of those that predict nothing only this is told.
+	Requests atomic.Int64
 }
 
 const (

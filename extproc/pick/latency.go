@@ -105,7 +105,8 @@ func (f *forecast) at(e *Endpoint) (queue, prefill, step, longer float64) {
 	if p.Decode.Adapters > 1 && (e.Adapters.Load() > 0 || len(e.Listed) > 0) {
 		weights, longer = weights*p.Decode.Adapters, longer*p.Decode.Adapters
 	}
-	beside := float64(e.Backlog.Beside.Load())*besideUnit + e.OthersBeside
+	ours, peers := e.Backlog, e.Peers
+	beside := float64(ours.Beside.Load()+peers.Beside.Load())*besideUnit + e.OthersBeside
 	step = weights + beside + longer
 	overhead, running := p.Prefill.Base, 0.0 // of a step with prompts; what is left of the step that runs
 	if beside > 0 {
@@ -118,7 +119,7 @@ func (f *forecast) at(e *Endpoint) (queue, prefill, step, longer float64) {
 	cached := f.cached(e)
 	own := f.prompt - cached
 	prefill = own*p.Prefill.PerToken + own*(own+2*cached)*p.Prefill.PerTokenSquared
-	queue = float64(e.Backlog.Through.Load()-f.Now) * 1e-9
+	queue = float64(max(0, ours.Through.Load()-f.Now)+max(0, peers.Through.Load()-f.Now)) * 1e-9
 	if queue > step {
 		// It is computed in steps that are full of others' prompts, and pays its share of those.
 		return queue, prefill + own*f.perChunk*overhead, step, longer
@@ -135,8 +136,8 @@ func (f *forecast) at(e *Endpoint) (queue, prefill, step, longer float64) {
 // others is what a prefill and longer steps cost those who decode at an endpoint, as shares of their objectives: each waits while the request is
 // prefilled, and then a little longer for each token.
 func (f *forecast) others(e *Endpoint, prefill, longer float64) float64 {
-	const others = 1 / DefaultPerToken // of each that is not ours
-	urgency := float64(e.Backlog.Urgency.Load())*urgencyUnit + float64(e.Others)*others
+	const others = 1 / DefaultPerToken // of each of which nobody tells
+	urgency := float64(e.Backlog.Urgency.Load()+e.Peers.Urgency.Load())*urgencyUnit + float64(e.Others)*others
 	return urgency * (prefill*f.perOutput + longer)
 }
 
@@ -164,7 +165,7 @@ func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 		is.Room = float64(over) / float64(p.Limits.MaxSequences) * life
 	}
 	// Room in the KV cache comes as requests end, all that it holds in one life.
-	if over := e.OthersTokens + e.Backlog.Held.Load() + int64(f.held(e)) - e.KVTokens; over > 0 && e.KVTokens > 0 {
+	if over := e.OthersTokens + e.Backlog.Held.Load() + e.Peers.Held.Load() + int64(f.held(e)) - e.KVTokens; over > 0 && e.KVTokens > 0 {
 		is.Room = max(is.Room, float64(over)/float64(e.KVTokens)*life)
 	}
 	var crowd float64

@@ -19,9 +19,11 @@ import (
 //
 //	endpoint NAME [slots=N] [others=N] [suspect|stale|lost|out] [base=NAME,NAME] [lists=A,B] [ours=A:N,B:N]
 //	     [theirs=A:N,B:N] [active=A,B] [queue=SECONDS] [beside=SECONDS] [held=N] [urgent=OBJECTIVE] [theirbeside=SECONDS] [elsewhere=N] [room=SLOTS,HOST] [used=A,B]
+//	     [peers=N] [peerqueue=SECONDS] [peerbeside=SECONDS] [peerheld=N] [peerurgent=OBJECTIVE]
 //	    an endpoint of the pool: the adapters it answers to, requests in flight there by model, ours and those of other
 //	    processes, and the adapters that the engine reports as active; of what ours still ask of it: until when prompts are computed, by how
-//	    much steps are longer, tokens in the KV cache, and a request at an objective for each token; the same of others; adapters that were used in that order
+//	    much steps are longer, tokens in the KV cache, and a request at an objective for each token; the same of others; adapters that were used in that order;
+//	    with peer before a name, what other processes tell of theirs
 //	profile [prefill=BASE,PERTOKEN,SQUARED,FLOOR] [decode=BASE,PERSEQUENCE,PERKVTOKEN,ADAPTERS] [load=MEAN] [slot=MEAN] [sequences=N] [chunk=N] [kv=N]
 //	    the profile of the endpoints that follow, all zero but for 256 sequences, chunks of 2,048 and KV for 100,000 tokens
 //	pick MODEL [policy=RULE] [threshold=N] [turn=N] [base] [open] [only=ADDRESS,ADDRESS] [near=ADDRESS] [session=N]
@@ -92,7 +94,7 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 	t.Helper()
 	index := len(f.pool.Endpoints)
 	e := pick.Endpoint{
-		Address: name, Hash: uint64(index + 1), InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Number: index, Profile: f.time, Backlog: new(pick.Backlog), KVTokens: f.kv,
+		Address: name, Hash: uint64(index + 1), InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Number: index, Profile: f.time, Backlog: new(pick.Backlog), Peers: new(pick.Peers), KVTokens: f.kv,
 	}
 	f.pool.Predictable = f.time != nil
 	var base string
@@ -126,16 +128,18 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 					e.Adapters.Add(1)
 				}
 			}
-		case "queue":
-			e.Backlog.Through.Store(now + int64(1e9*decimal(t, value)))
-		case "beside":
-			e.Backlog.Beside.Store(int64(1e12 * decimal(t, value)))
+		case "queue", "peerqueue":
+			backlog(&e, key).Through.Store(now + int64(1e9*decimal(t, value)))
+		case "beside", "peerbeside":
+			backlog(&e, key).Beside.Store(int64(1e12 * decimal(t, value)))
 		case "theirbeside":
 			e.OthersBeside = decimal(t, value)
-		case "held":
-			e.Backlog.Held.Store(number(t, value))
-		case "urgent":
-			e.Backlog.Urgency.Store(int64(1000 / decimal(t, value)))
+		case "held", "peerheld":
+			backlog(&e, key).Held.Store(number(t, value))
+		case "urgent", "peerurgent":
+			backlog(&e, key).Urgency.Store(int64(1000 / decimal(t, value)))
+		case "peers":
+			e.Peers.Requests.Store(number(t, value))
 		case "elsewhere":
 			e.OthersTokens = number(t, value)
 		case "room":
@@ -170,6 +174,14 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 	f.pool.Any = append(f.pool.Any, pick.Copy{Endpoint: index, Base: true, InFlight: f.count(name, "")})
 	f.pool.Listed = f.pool.Listed || len(lists) > 0 || base != ""
 	f.pool.Endpoints = append(f.pool.Endpoints, e)
+}
+
+// backlog is the one of an endpoint that a setting is of.
+func backlog(e *pick.Endpoint, key string) *pick.Backlog {
+	if strings.HasPrefix(key, "peer") {
+		return &e.Peers.Backlog
+	}
+	return e.Backlog
 }
 
 func (f *fleet) pick(t *testing.T, model string, args []string) string {
@@ -334,7 +346,7 @@ func randomFleet(random *rand.Rand) *fleet {
 		name := fmt.Sprintf("e%d", i)
 		e := pick.Endpoint{
 			Address: name, State: pick.State(random.IntN(int(pick.Out) + 1)), Others: random.Int64N(3), Slots: random.Int64N(4),
-			InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Number: i, Profile: some, Backlog: new(pick.Backlog),
+			InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Number: i, Profile: some, Backlog: new(pick.Backlog), Peers: new(pick.Peers),
 		}
 		e.Resident = pick.NewResident(int(e.Slots), 4)
 		e.Backlog.Through.Store(now + random.Int64N(1e9))
@@ -533,7 +545,7 @@ func BenchmarkPick(b *testing.B) {
 			demand.Cached[i] = max(0, f.random.Int32N(40)-30)
 			f.pool.Endpoints = append(f.pool.Endpoints, pick.Endpoint{
 				Address: name, Slots: 4, Others: int64(i % 7), InFlight: new(atomic.Int64), Adapters: new(atomic.Int64),
-				Number: i, Profile: some, Backlog: new(pick.Backlog), Resident: pick.NewResident(4, 16),
+				Number: i, Profile: some, Backlog: new(pick.Backlog), Peers: new(pick.Peers), Resident: pick.NewResident(4, 16),
 				OthersBeside: float64(i%7) * 0.0001,
 				Listed:       []*pick.Count{f.count(name, "a"), f.count(name, "b")},
 			})

@@ -136,7 +136,9 @@ type Endpoint struct {
 	Profile *profile.Profile
 	// Backlog is what the requests of this process still ask of it.
 	Backlog *Backlog
-	// OthersBeside is what requests that this process did not send add to each decode step, in seconds.
+	// Peers is the same of other processes, as they tell.
+	Peers *Peers
+	// OthersBeside is what requests of which nobody tells add to each decode step, in seconds.
 	OthersBeside float64
 	// Others is how many the endpoint has of them.
 	Others int64
@@ -151,7 +153,7 @@ type Endpoint struct {
 	Listed []*Count
 	// Resident is which adapters it holds; nil where nobody knows how many it can.
 	Resident *Resident
-	// KVTokens is how many tokens its KV cache holds, of which requests that this process did not send have OthersTokens.
+	// KVTokens is how many tokens its KV cache holds, of which requests of which nobody tells have OthersTokens.
 	KVTokens, OthersTokens int64
 	Address                string // "ip:port", with brackets around an IPv6 address
 	// Hash is of the address, for sessions.
@@ -159,7 +161,7 @@ type Endpoint struct {
 }
 
 // Pending is how many requests the endpoint has, running and waiting.
-func (e *Endpoint) Pending() int64 { return e.Others + e.InFlight.Load() }
+func (e *Endpoint) Pending() int64 { return e.Others + e.Peers.Requests.Load() + e.InFlight.Load() }
 
 // ActiveAdapters is for how many adapters the endpoint has requests, ours or others'.
 func (e *Endpoint) ActiveAdapters() int64 {

@@ -41,6 +41,7 @@ type State struct {
 	Config
 	world     *objects.World
 	endpoints map[string]*endpoint // by address
+	strays    map[string]Backlog   // what other processes have at endpoints that are not known
 	caches    caches
 	pools     map[string][]objects.Name         // of the world, by address
 	indexes   map[objects.Name]*pick.Index      // of the pools of the world; none where models or endpoints came and went
@@ -60,6 +61,7 @@ type endpoint struct {
 	pod                objects.Name
 	inFlight, adapters atomic.Int64
 	backlog            pick.Backlog
+	peers              pick.Peers
 	resident           *pick.Resident         // nil until it is known how many adapters it holds
 	models             map[string]*pick.Count // our requests in flight, by the engine's name of the model
 
@@ -76,7 +78,7 @@ func New(c Config) *State {
 	if c.Settings == (settings.Settings{}) {
 		c.Settings = settings.Default()
 	}
-	s := &State{Config: c, endpoints: make(map[string]*endpoint), failOpen: make(map[objects.Name]bool), times: make(map[objects.Name]*profile.Profile)}
+	s := &State{Config: c, endpoints: make(map[string]*endpoint), strays: make(map[string]Backlog), failOpen: make(map[objects.Name]bool), times: make(map[objects.Name]*profile.Profile)}
 	s.SetWorld(objects.Build(objects.Set{}))
 	return s
 }
@@ -88,7 +90,10 @@ func (s *State) SetWorld(w *objects.World) {
 		for _, e := range p.Endpoints {
 			s.pools[e.Address] = append(s.pools[e.Address], name)
 			if s.endpoints[e.Address] == nil {
-				s.endpoints[e.Address] = &endpoint{hash: hash(e.Address), number: s.caches.take(), models: make(map[string]*pick.Count)}
+				fresh := &endpoint{hash: hash(e.Address), number: s.caches.take(), models: make(map[string]*pick.Count)}
+				fresh.hear(s.strays[e.Address])
+				delete(s.strays, e.Address)
+				s.endpoints[e.Address] = fresh
 			}
 		}
 	}
@@ -104,6 +109,7 @@ func (s *State) SetWorld(w *objects.World) {
 		if s.pools[address] == nil && e.inFlight.Load() == 0 {
 			s.caches.leave(e.number)
 			delete(s.endpoints, address)
+			s.HearPeers([]Backlog{e.peersTell(address)})
 		}
 	}
 	maps.DeleteFunc(s.failOpen, func(name objects.Name, _ bool) bool { return w.Pools[name] == nil })
@@ -222,7 +228,7 @@ func (e *endpoint) snapshot(times *profile.Profile, declared objects.Endpoint, t
 	p := pick.Endpoint{
 		Address: declared.Address, Number: e.number, Hash: e.hash, State: e.state(declared, told, now, limits), Others: e.others.requests,
 		Slots: int64(e.load.MaxAdapters.Or(0)), InFlight: &e.inFlight, Adapters: &e.adapters,
-		Backlog: &e.backlog, Resident: e.resident, OthersTokens: e.others.tokens,
+		Backlog: &e.backlog, Peers: &e.peers, Resident: e.resident, OthersTokens: e.others.tokens,
 	}
 	e.predict(&p, times)
 	for _, name := range e.load.Active {

@@ -203,14 +203,14 @@ func (s *State) Served(address string, began time.Time) {
 type Look struct {
 	Address string
 	Began   time.Time
-	ours    int64
+	told    int64
 }
 
 // Look begins a look at an endpoint. It ends with one of Saw, Silent or Refused.
 func (s *State) Look(address string, now time.Time) Look {
 	l := Look{Address: address, Began: now}
 	if e := s.endpoints[address]; e != nil {
-		l.ours = e.inFlight.Load()
+		l.told = e.told()
 	}
 	return l
 }
@@ -235,13 +235,12 @@ func (s *State) Saw(l Look, load engine.Load) {
 		s.caches.tell(Cache{Number: e.number, Tokens: load.KVTokens, Empty: begun})
 	}
 	e.load, e.health.heard, e.health.looked = load, l.Began, true
-	// The engine counted some time between the beginning and now. Taking the larger of our own counts of then and now
+	// The engine counted some time between the beginning and now. Taking the larger of the counts of then and now
 	// makes ghosts of others' requests rarer than of none.
 	_, running := load.Running.Get()
 	_, waiting := load.Waiting.Get()
 	e.seen = Seen{at: l.Began, known: running && waiting, requests: int(load.Running.Or(0) + load.Waiting.Or(0))}
-	ours := max(l.ours, e.inFlight.Load())
-	e.others = e.othersOf(load, ours)
+	e.others = e.othersOf(load, max(l.told, e.told()))
 	e.active(load.Active)
 }
 

@@ -21,14 +21,14 @@ func (s *State) SetProfile(pool objects.Name, p *profile.Profile) {
 	}
 }
 
-// others is what requests that this process did not send have at an endpoint, as of the latest look.
+// others is what requests of which nobody tells have at an endpoint, as of the latest look.
 type others struct{ requests, tokens int64 }
 
-// othersOf is what they have of what a look found, beside so many of ours.
-func (e *endpoint) othersOf(load engine.Load, ours int64) (o others) {
-	o.requests = max(0, int64(load.Running.Or(0)+load.Waiting.Or(0))-ours)
+// othersOf is what they have of what a look found, beside so many that are told of.
+func (e *endpoint) othersOf(load engine.Load, told int64) (o others) {
+	o.requests = max(0, int64(load.Running.Or(0)+load.Waiting.Or(0))-told)
 	if o.requests > 0 {
-		o.tokens = max(0, int64(load.KVUsage.Or(0)*load.KVTokens.Or(0))-e.backlog.Held.Load())
+		o.tokens = max(0, int64(load.KVUsage.Or(0)*load.KVTokens.Or(0))-e.backlog.Held.Load()-e.peers.Held.Load())
 	}
 	return o
 }

@@ -1,0 +1,70 @@
+package belief
+
+// Backlog is what requests that one process, or several, sent to an endpoint still ask of it, as processes tell each other: the sums of
+// [pick.Backlog] at one moment.
+type Backlog struct {
+	Endpoint string // "ip:port"
+	Requests int64
+	// Through is when their prompts are computed, in nanoseconds since 1970; the time of all that have passed is the same.
+	Through int64
+	// Beside is in picoseconds, Urgency in thousandths of 1/s, Held in tokens; all are 0 of requests of which nothing is predicted.
+	Beside, Urgency, Held int64
+}
+
+// nothing says whether there is nothing at the endpoint.
+func (b Backlog) nothing() bool {
+	return b.Requests == 0 && b.Beside == 0 && b.Urgency == 0 && b.Held == 0
+}
+
+// Backlogs visits what this process has at each endpoint, in no order.
+func (s *State) Backlogs(visit func(Backlog)) {
+	for address, e := range s.endpoints {
+		b := &e.backlog
+		visit(Backlog{
+			Endpoint: address, Requests: e.inFlight.Load(),
+			Through: b.Through.Load(), Beside: b.Beside.Load(), Urgency: b.Urgency.Load(), Held: b.Held.Load(),
+		})
+	}
+}
+
+// HearPeers believes what other processes have at endpoints, as the sum of all of them. It is in force at once, in every view. What is told
+// of an endpoint that is not known is kept until it is.
+func (s *State) HearPeers(told []Backlog) {
+	for _, b := range told {
+		if e := s.endpoints[b.Endpoint]; e != nil {
+			e.hear(b)
+		} else if s.strays[b.Endpoint] = b; b.nothing() {
+			delete(s.strays, b.Endpoint)
+		}
+	}
+}
+
+// ForgetPeers believes that other processes have nothing, for nobody tells any more: what they have is found by looks.
+func (s *State) ForgetPeers() {
+	for _, e := range s.endpoints {
+		e.hear(Backlog{})
+	}
+	clear(s.strays)
+}
+
+// hear puts in force what other processes have.
+func (e *endpoint) hear(b Backlog) {
+	p := &e.peers
+	p.Requests.Store(b.Requests)
+	p.Through.Store(b.Through)
+	p.Beside.Store(b.Beside)
+	p.Urgency.Store(b.Urgency)
+	p.Held.Store(b.Held)
+}
+
+// peersTell is what other processes have, as they told.
+func (e *endpoint) peersTell(address string) Backlog {
+	p := &e.peers
+	return Backlog{
+		Endpoint: address, Requests: p.Requests.Load(),
+		Through: p.Through.Load(), Beside: p.Beside.Load(), Urgency: p.Urgency.Load(), Held: p.Held.Load(),
+	}
+}
+
+// told is how many requests the endpoint has of which somebody knows: this process, or others that tell.
+func (e *endpoint) told() int64 { return e.inFlight.Load() + e.peers.Requests.Load() }
