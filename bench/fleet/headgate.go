@@ -36,8 +36,9 @@ func Headgate(rule pick.Rule) Policy {
 			s.Stale, s.Lost = max(s.Stale, 5*seconds(f.Looks)), max(s.Lost, 50*seconds(f.Looks))
 		}
 		h.state = belief.New(belief.Config{Settings: s})
-		h.state.SetWorld(objects.Build(objects.Endpoints(h.addresses)))
-		h.state.SetProfile(objects.EndpointsPool, &f.Profile)
+		world := objects.Build(objects.Endpoints(h.addresses))
+		world.Pools[objects.EndpointsPool].Profile = &f.Profile
+		h.state.SetWorld(world)
 		for _, address := range h.addresses {
 			h.state.Lists(h.state.Look(address, at(0)), engine.Models{Base: []string{baseModel}, Adapters: f.Adapters})
 		}

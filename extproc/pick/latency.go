@@ -89,7 +89,10 @@ func newForecast(d Demand) forecast {
 
 // take has f predict by a profile.
 func (f *forecast) take(p *profile.Profile) {
-	f.profile, f.perChunk = p, 1/float64(p.Limits.MaxBatchedTokens)
+	if f.profile == nil || p.Limits.MaxBatchedTokens != f.profile.Limits.MaxBatchedTokens {
+		f.perChunk = 1 / float64(p.Limits.MaxBatchedTokens)
+	}
+	f.profile = p
 	f.longer = p.Decode.PerSequence + p.Decode.PerKVToken*float64(f.Prompt+f.Output/2)
 }
 

@@ -117,7 +117,6 @@ const trying = "bench"
 var reserved = []struct{ room, why string }{
 	{"internal/event", "what place and the planner decide is to be tried by simulation, as what pick decides is"},
 	{"internal/profile/fit", "what control fits from a file, pick may come to correct from what it sees"},
-	{"internal/profile/learn", "what pick learns of engines, a planner may come to learn from traces of them"},
 	{"internal/sim", "a planner may come to try what it plans on the step model of an engine"},
 }
 

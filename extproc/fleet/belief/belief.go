@@ -17,6 +17,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/internal/profile/table"
 )
 
 // View is everything that a decision depends on, at one moment: objects and endpoints that belong together. It is
@@ -43,13 +44,16 @@ type State struct {
 	endpoints map[string]*endpoint // by address
 	strays    map[string]Backlog   // what other processes have at endpoints that are not known
 	caches    caches
-	pools     map[string][]objects.Name         // of the world, by address
-	indexes   map[objects.Name]*pick.Index      // of the pools of the world; none where models or endpoints came and went
-	changed   map[objects.Name]bool             // the pools that are to be made anew in the next view
-	latest    map[string]*pick.Pool             // of the latest view
-	unsealed  []*endpoint                       // those with models that the latest view has no more
-	times     map[objects.Name]*profile.Profile // of pools, where one is to be trusted
-	failOpen  map[objects.Name]bool             // the pools whose suspects are trusted, for there are too many of them
+	pools     map[string][]objects.Name    // of the world, by address
+	indexes   map[objects.Name]*pick.Index // of the pools of the world; none where models or endpoints came and went
+	changed   map[objects.Name]bool        // the pools that are to be made anew in the next view
+	latest    map[string]*pick.Pool        // of the latest view
+	unsealed  []*endpoint                  // those with models that the latest view has no more
+	generic   profile.Profile              // of engines that nobody says anything of
+	times     map[objects.Name]*times      // of the pools of the world
+	learned   []Learned                    // since it was last taken
+	origin    time.Time                    // when the first look began
+	failOpen  map[objects.Name]bool        // the pools whose suspects are trusted, for there are too many of them
 	control   control
 	urgent    bool // there is news for control
 }
@@ -71,6 +75,7 @@ type endpoint struct {
 	others others
 	seen   Seen
 	health health
+	times  map[objects.Name]*timed // by its pools
 }
 
 // New returns a State of nothing.
@@ -78,7 +83,7 @@ func New(c Config) *State {
 	if c.Settings == (settings.Settings{}) {
 		c.Settings = settings.Default()
 	}
-	s := &State{Config: c, endpoints: make(map[string]*endpoint), strays: make(map[string]Backlog), failOpen: make(map[objects.Name]bool), times: make(map[objects.Name]*profile.Profile)}
+	s := &State{Config: c, endpoints: make(map[string]*endpoint), strays: make(map[string]Backlog), failOpen: make(map[objects.Name]bool), times: make(map[objects.Name]*times), generic: table.Generic()}
 	s.SetWorld(objects.Build(objects.Set{}))
 	return s
 }
@@ -90,7 +95,7 @@ func (s *State) SetWorld(w *objects.World) {
 		for _, e := range p.Endpoints {
 			s.pools[e.Address] = append(s.pools[e.Address], name)
 			if s.endpoints[e.Address] == nil {
-				fresh := &endpoint{hash: hash(e.Address), number: s.caches.take(), models: make(map[string]*pick.Count)}
+				fresh := &endpoint{hash: hash(e.Address), number: s.caches.take(), models: make(map[string]*pick.Count), times: make(map[objects.Name]*timed)}
 				fresh.hear(s.strays[e.Address])
 				delete(s.strays, e.Address)
 				s.endpoints[e.Address] = fresh
@@ -104,6 +109,7 @@ func (s *State) SetWorld(w *objects.World) {
 			delete(s.control.leaving, e.Address)
 		}
 	}
+	s.setTimes()
 	for address, e := range s.endpoints {
 		// One that has requests in flight is kept, in case that it comes back before they end.
 		if s.pools[address] == nil && e.inFlight.Load() == 0 {
@@ -164,15 +170,20 @@ func (s *State) View(now time.Time) (*View, []Trust) {
 				s.unsealed = append(s.unsealed, s.endpoints[declared.Address])
 			}
 		}
-		limits, times := s.Settings.For(p), s.times[name]
+		limits, predictable := s.Settings.For(p), s.predictable(name)
 		endpoints := make([]pick.Endpoint, len(p.Endpoints))
 		for i, declared := range p.Endpoints {
-			endpoints[i] = s.endpoints[declared.Address].snapshot(times, declared, s.control.leaving[declared.Address], now, limits)
+			e := s.endpoints[declared.Address]
+			var times *profile.Profile
+			if predictable {
+				times = e.times[name].fresh(now)
+			}
+			endpoints[i] = e.snapshot(times, declared, s.control.leaving[declared.Address], now, limits)
 		}
 		if t, news := s.trust(p, endpoints, now); news {
 			told = append(told, t)
 		}
-		pools[name.String()] = &pick.Pool{Endpoints: endpoints, Predictable: times != nil, Index: *s.indexes[name]}
+		pools[name.String()] = &pick.Pool{Endpoints: endpoints, Predictable: predictable, Index: *s.indexes[name]}
 	}
 	clear(s.changed)
 	s.latest = pools

@@ -31,15 +31,15 @@ const memory = 64
 // Learn takes what one request was like: bytes of its prompt, its tokens, and those of its answer; 0 is what nobody knows.
 func (h *Habit) Learn(bytes int, prompt, completion float64) {
 	if bytes > 0 && prompt > 0 {
-		learn(&h.perToken, &h.prompts, usualBytes, min(max(float64(bytes)/prompt, leastBytes), mostBytes))
+		moveMean(&h.perToken, &h.prompts, usualBytes, min(max(float64(bytes)/prompt, leastBytes), mostBytes))
 	}
 	if completion > 0 {
-		learn(&h.output, &h.answers, usualOutput, min(completion, mostOutput))
+		moveMean(&h.output, &h.answers, usualOutput, min(completion, mostOutput))
 	}
 }
 
-// learn moves a mean towards a value: that of all so far, of the last where there are many.
-func learn(mean *atomic.Uint64, seen *atomic.Int64, usual, value float64) {
+// moveMean moves a mean towards a value: that of all so far, of the last where there are many.
+func moveMean(mean *atomic.Uint64, seen *atomic.Int64, usual, value float64) {
 	n := min(seen.Add(1), memory)
 	was := or(mean, usual)
 	mean.Store(math.Float64bits(was + (value-was)/float64(n)))

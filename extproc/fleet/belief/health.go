@@ -235,6 +235,7 @@ func (s *State) Saw(l Look, load engine.Load) {
 		s.caches.tell(Cache{Number: e.number, Tokens: load.KVTokens, Empty: begun})
 	}
 	e.load, e.health.heard, e.health.looked = load, l.Began, true
+	s.learn(l.Address, e, l.Began, &load)
 	// The engine counted some time between the beginning and now. Taking the larger of the counts of then and now
 	// makes ghosts of others' requests rarer than of none.
 	_, running := load.Running.Get()

@@ -1,24 +1,163 @@
 package belief
 
 import (
+	"maps"
+	"math"
+	"slices"
+	"time"
+
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/internal/profile/learn"
 )
 
-// What predictions need of endpoints: how long they take, what others have there, and which adapters they hold.
+// What predictions need of endpoints: how long they take, as engines themselves tell, what others have there, and which adapters they hold.
 
-// SetProfile has the endpoints of a pool predicted by a profile; nil means that nothing is to be predicted.
-func (s *State) SetProfile(pool objects.Name, p *profile.Profile) {
-	if p == nil {
-		delete(s.times, pool)
-	} else {
-		s.times[pool] = p
+// freshly is how long an endpoint keeps its profile at least, and slightly by how much a time may be off, as a share, that it keeps it longer.
+const (
+	freshly  = time.Second
+	slightly = 0.001
+)
+
+// times is how long the engines of a pool take, as far as it is learned.
+type times struct {
+	prior   profile.Profile // what somebody said, or nobody
+	said    bool
+	classes map[string]*learn.Learner // by the hardware of endpoints
+	trusted bool                      // what is learned of all classes
+}
+
+// timed is how long one endpoint takes, as one of a pool.
+type timed struct {
+	learn.Engine
+	learner *learn.Learner
+	profile *profile.Profile // nil until it is asked for
+	made    time.Time        // when it was last asked whether there is another one
+}
+
+// Learned is that predictions for a pool are trusted from now on, or are not any more.
+type Learned struct {
+	Pool    objects.Name
+	Trusted bool
+	// Why says in a few words what changed.
+	Why string
+	// Residual is by what share the latest predictions were off in the median, before they were learned from, and Rows how many there were:
+	// of the hardware that is why.
+	Residual float64
+	Rows     int
+}
+
+// TakeLearned returns of which pools predictions became trusted since it was last called, or are not any more, in order.
+func (s *State) TakeLearned() []Learned {
+	news := s.learned
+	s.learned = nil
+	return news
+}
+
+// setTimes has what is learned be of the pools that there are, each from what its objects say of it.
+func (s *State) setTimes() {
+	maps.DeleteFunc(s.times, func(name objects.Name, _ *times) bool { return s.world.Pools[name] == nil })
+	for name, p := range s.world.Pools {
+		prior, said := s.generic, p.Profile != nil
+		if said {
+			prior = *p.Profile
+		}
+		t := s.times[name]
+		if t == nil || t.said != said || t.prior != prior {
+			t = &times{prior: prior, said: said, trusted: said}
+			s.times[name] = t
+		}
+		classes := make(map[string]*learn.Learner)
+		for _, declared := range p.Endpoints {
+			learner := classes[declared.Class]
+			if learner == nil {
+				if learner = t.classes[declared.Class]; learner == nil {
+					learner = learn.New(prior, said)
+				}
+				classes[declared.Class] = learner
+			}
+			e := s.endpoints[declared.Address]
+			if is := e.times[name]; is == nil || is.learner != learner {
+				e.forget(name)
+				e.times[name] = &timed{learner: learner}
+			}
+		}
+		t.classes = classes
 	}
-	if s.world.Pools[pool] != nil {
-		s.changed[pool] = true
+	for address, e := range s.endpoints {
+		for name := range e.times {
+			if !slices.Contains(s.pools[address], name) {
+				e.forget(name)
+			}
+		}
 	}
+}
+
+// forget ends that the endpoint counts among those of a pool.
+func (e *endpoint) forget(pool objects.Name) {
+	if t := e.times[pool]; t != nil {
+		t.learner.Forget(&t.Engine)
+		delete(e.times, pool)
+	}
+}
+
+// learn tells of a look at an endpoint.
+func (s *State) learn(address string, e *endpoint, began time.Time, load *engine.Load) {
+	if s.origin.IsZero() {
+		s.origin = began
+	}
+	for _, name := range s.pools[address] {
+		t := e.times[name]
+		t.learner.Saw(&t.Engine, began.Sub(s.origin).Seconds(), load)
+	}
+}
+
+// predictable says whether the endpoints of a pool are to be predicted, which is told of where it changes: what is learned of every class of
+// hardware is trusted then.
+func (s *State) predictable(pool objects.Name) bool {
+	t := s.times[pool]
+	var why *learn.Learner
+	trusted := len(t.classes) > 0 || t.said
+	for _, class := range slices.Sorted(maps.Keys(t.classes)) {
+		l := t.classes[class]
+		if why == nil || why.Trusted() && (!l.Trusted() || l.Residual() > why.Residual()) {
+			why = l
+		}
+		trusted = trusted && l.Trusted()
+	}
+	if trusted == t.trusted || why == nil {
+		return trusted
+	}
+	t.trusted = trusted
+	news := Learned{Pool: pool, Trusted: trusted, Why: "predictions came true", Residual: why.Residual(), Rows: why.Rows()}
+	switch {
+	case !trusted && why.Rows() == 0:
+		news.Why = "there is hardware of which nothing is known yet"
+	case !trusted:
+		news.Why = "predictions did not come true"
+	}
+	s.learned = append(s.learned, news)
+	return trusted
+}
+
+// fresh is the endpoint's profile. It is another one where what is learned has changed by more than slightly, and not often.
+func (t *timed) fresh(now time.Time) *profile.Profile {
+	if since := now.Sub(t.made); t.profile == nil || since >= freshly || since < 0 {
+		t.made = now
+		if p := t.learner.Of(&t.Engine); t.profile == nil || differ(&p, t.profile) {
+			t.profile = &p
+		}
+	}
+	return t.profile
+}
+
+// differ says whether a time that is learned differs by more than slightly.
+func differ(p, q *profile.Profile) bool {
+	far := func(a, b float64) bool { return math.Abs(a-b) > slightly*b }
+	return far(p.Decode.Base, q.Decode.Base) || far(p.Decode.PerSequence, q.Decode.PerSequence) || far(p.Decode.PerKVToken, q.Decode.PerKVToken) ||
+		far(p.Prefill.PerToken, q.Prefill.PerToken) || far(p.Prefill.Base, q.Prefill.Base) || far(p.Load.Mean, q.Load.Mean)
 }
 
 // others is what requests of which nobody tells have at an endpoint, as of the latest look.

@@ -20,11 +20,17 @@ var simple = profile.Profile{
 	Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 2048, KVBlocks: 100, BlockSize: 16, HostAdapters: 3},
 }
 
+// profiled is the world of one pool whose objects say a profile, nil where they say none.
+func profiled(p *profile.Profile) *objects.World {
+	w := world("one")
+	w.Pools[one].Profile = p
+	return w
+}
+
 // predicted is a state of the endpoints a and b that predicts by a profile.
 func predicted() *belief.State {
 	s := belief.New(belief.Config{})
-	s.SetWorld(world("one"))
-	s.SetProfile(one, &simple)
+	s.SetWorld(profiled(&simple))
 	s.Lists(s.Look(a, start), engine.Models{Base: []string{"llama"}, Adapters: []string{"x", "y", "z"}})
 	s.Saw(s.Look(a, start), engine.Load{})
 	return s
@@ -34,18 +40,145 @@ func endpointOf(s *belief.State) *pick.Endpoint {
 	return &view(s, start).Snapshot.Pools["ns/one"].Endpoints[0]
 }
 
+// A pool is predicted by what its objects say, and by nothing where they say nothing, until something is learned.
 func TestAPoolIsPredictedByItsProfile(t *testing.T) {
 	s := predicted()
-	if p := view(s, start).Snapshot.Pools["ns/one"]; !p.Predictable || p.Endpoints[0].Profile != &simple || p.Endpoints[1].Profile != &simple {
+	p := view(s, start).Snapshot.Pools["ns/one"]
+	if !p.Predictable || *p.Endpoints[0].Profile != simple || *p.Endpoints[1].Profile != simple {
 		t.Errorf("the pool is %+v", p)
 	}
-	s.SetProfile(objects.Name{Namespace: "ns", Name: "none"}, &simple)
-	s.SetProfile(one, nil)
-	if !s.Changed() {
-		t.Error("a profile that is taken away is no news")
+	if again := view(s, start.Add(time.Hour)).Snapshot.Pools["ns/one"]; again.Endpoints[0].Profile != p.Endpoints[0].Profile {
+		t.Error("the profile is made anew, though nothing was learned")
 	}
+	other := simple
+	other.Decode.Base *= 2
+	s.SetWorld(profiled(&other))
+	if p := view(s, start).Snapshot.Pools["ns/one"]; !p.Predictable || *p.Endpoints[0].Profile != other {
+		t.Errorf("with another profile the pool is %+v", p)
+	}
+	s.SetWorld(profiled(nil))
 	if p := view(s, start).Snapshot.Pools["ns/one"]; p.Predictable || p.Endpoints[0].Profile != nil {
 		t.Errorf("without a profile the pool is %+v", p)
+	}
+	s.SetWorld(world())
+	s.SetWorld(profiled(&simple))
+	if p := view(s, start).Snapshot.Pools["ns/one"]; !p.Predictable || *p.Endpoints[0].Profile != simple {
+		t.Errorf("there again the pool is %+v", p)
+	}
+	if news := s.TakeLearned(); len(news) > 0 {
+		t.Errorf("it tells of %+v", news)
+	}
+}
+
+// engines are engines of which each takes so many times as long as another, always with ten sequences and a prompt now and then.
+type engines struct {
+	times map[string]float64
+	count map[string]*[4]float64 // tokens, seconds, prompt tokens and requests
+}
+
+// look has each looked at once a second, for so many seconds from a time on.
+func (g engines) look(s *belief.State, from time.Time, seconds int) {
+	for n := range seconds {
+		for _, address := range []string{a, b} {
+			times, known := g.times[address]
+			if !known {
+				continue
+			}
+			c := g.count[address]
+			if c == nil {
+				c = new([4]float64)
+				g.count[address] = c
+			}
+			prompts := float64(n * 7 % 5)
+			held := 5000 + 5000*float64(n*3%7)
+			step := times * (0.04 + 10*0.0003 + held*5e-7 + 0.0003*prompts*10)
+			steps := 1 / step
+			c[0], c[1], c[2], c[3] = c[0]+10*steps, c[1]+10, c[2]+prompts*10*steps*11/10, c[3]+1
+			at, number := from.Add(time.Duration(n)*time.Second), engine.Known
+			s.Saw(s.Look(address, at), engine.Load{
+				Running: number(10), KVUsage: number(held / 100_000), KVTokens: number(100_000), Totals: engine.Totals{
+					InterToken: engine.Timed{Count: number(c[0]), Seconds: number(c[1])}, PromptTokens: number(c[2]), CachedTokens: number(0),
+					FirstToken: engine.Timed{Count: number(c[3]), Seconds: number(c[3])},
+				},
+			})
+			view(s, at)
+		}
+	}
+}
+
+// Of engines that nobody says anything of is learned how long they take; then they are predicted, each as it is, which is told of once.
+func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
+	s := belief.New(belief.Config{})
+	s.SetWorld(profiled(nil))
+	g := engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}
+	g.look(s, start, 10)
+	if p := view(s, start.Add(10*time.Second)).Snapshot.Pools["ns/one"]; p.Predictable || len(s.TakeLearned()) > 0 {
+		t.Errorf("after ten looks it is predicted: %+v", p.Endpoints[0].Profile)
+	}
+	g.look(s, start.Add(10*time.Second), 200)
+	now := start.Add(210 * time.Second)
+	p := view(s, now).Snapshot.Pools["ns/one"]
+	if !p.Predictable {
+		t.Fatalf("it is not predicted")
+	}
+	work := profile.Work{Sequences: 10, KVTokens: 20_000}
+	if fast, slow := p.Endpoints[0].Profile.StepTime(work), p.Endpoints[1].Profile.StepTime(work); math.Abs(fast/0.053-1) > 0.1 || math.Abs(slow/fast/2-1) > 0.1 {
+		t.Errorf("a step is predicted to take %.3f and %.3f s, want 0.053 and twice that", fast, slow)
+	}
+	if news := s.TakeLearned(); len(news) != 1 || !news[0].Trusted || news[0].Pool != one || news[0].Rows < 40 || news[0].Residual > 0.2 || news[0].Why == "" || len(s.TakeLearned()) > 0 {
+		t.Errorf("it tells of %+v", news)
+	}
+	// Views are many; profiles are made anew each second at most.
+	first := p.Endpoints[0].Profile
+	g.times[a] = 1.5
+	g.look(s, now.Add(100*time.Millisecond), 1)
+	if view(s, now.Add(900*time.Millisecond)).Snapshot.Pools["ns/one"].Endpoints[0].Profile != first {
+		t.Error("the profile is made anew within a second")
+	}
+	g.look(s, now.Add(time.Second), 20)
+	if view(s, now.Add(30*time.Second)).Snapshot.Pools["ns/one"].Endpoints[0].Profile == first {
+		t.Error("the profile is not made anew")
+	}
+	s.SetWorld(world())
+	s.SetWorld(profiled(nil))
+	if view(s, now).Snapshot.Pools["ns/one"].Predictable || len(s.TakeLearned()) > 0 {
+		t.Error("of a pool that is another by its name something is known")
+	}
+}
+
+// What is learned of one class of hardware says nothing of another, and none of a pool is predicted until all are known.
+func TestClassesOfHardware(t *testing.T) {
+	w := profiled(nil)
+	w.Pools[one].Endpoints[0].Class = "other"
+	s := belief.New(belief.Config{})
+	s.SetWorld(w)
+	g := engines{map[string]float64{a: 1}, map[string]*[4]float64{}}
+	g.look(s, start, 200)
+	if view(s, start.Add(200*time.Second)).Snapshot.Pools["ns/one"].Predictable {
+		t.Error("it is predicted, though one class is not known")
+	}
+	g.times[b] = 3
+	g.look(s, start.Add(200*time.Second), 200)
+	now := start.Add(400 * time.Second)
+	p := view(s, now).Snapshot.Pools["ns/one"]
+	if !p.Predictable || len(s.TakeLearned()) != 1 {
+		t.Fatal("it is not predicted, though both classes are known")
+	}
+	work := profile.Work{Sequences: 10, KVTokens: 20_000}
+	if ratio := p.Endpoints[1].Profile.StepTime(work) / p.Endpoints[0].Profile.StepTime(work); math.Abs(ratio/3-1) > 0.1 {
+		t.Errorf("the other class takes %.2f times as long, want 3", ratio)
+	}
+	// An endpoint that changes its class is one of that.
+	moved := profiled(nil)
+	s.SetWorld(moved)
+	if !view(s, now).Snapshot.Pools["ns/one"].Predictable || len(s.TakeLearned()) > 0 {
+		t.Error("what is left is not trusted")
+	}
+	moved = profiled(nil)
+	moved.Pools[one].Endpoints[0].Class = "new"
+	s.SetWorld(moved)
+	if news := func() []belief.Learned { view(s, now); return s.TakeLearned() }(); len(news) != 1 || news[0].Trusted || news[0].Rows != 0 {
+		t.Errorf("of a new class it tells %+v", news)
 	}
 }
 
