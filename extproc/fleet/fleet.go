@@ -8,6 +8,7 @@ package fleet
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -192,8 +193,21 @@ func (f *Fleet) publish() {
 			f.Log.Info("the pool's endpoints look well again", "pool", t.Pool.String())
 		}
 	}
+	f.told()
 	f.Published(view)
 	f.passOn()
+}
+
+// told tells operators of which pools predictions are trusted from now on, or are not any more. The caller holds mu.
+func (f *Fleet) told() {
+	for _, l := range f.state.TakeLearned() {
+		args := []any{"pool", l.Pool.String(), "why", l.Why, "off", fmt.Sprintf("%.0f %%", 100*l.Residual), "measurements", l.Rows}
+		if l.Trusted {
+			f.Log.Info("how long the pool's engines take is known well enough: policy latency decides", args...)
+		} else {
+			f.Log.Warn("how long the pool's engines take is not known well enough: policy proposal decides in place of latency", args...)
+		}
+	}
 }
 
 // passOn has others told of news for them: what is urgent for control, and what caches hold. The caller holds mu.

@@ -23,6 +23,7 @@ var (
 	waitingDesc  = endpointGauge("waiting", "Requests in the engine's own queue, as it last said.")
 	kvUsageDesc  = endpointGauge("kv_usage", "Share of the engine's KV cache in use, 0 to 1, as it last said.")
 	failOpenDesc = prometheus.NewDesc("headgate_pool_fail_open", "Is 1 while most endpoints of the pool look bad, so that extproc picks among all that are not out.", []string{"pool"}, nil)
+	trustedDesc  = prometheus.NewDesc("headgate_pool_predictions_trusted", "Is 1 while policy latency decides by how long the pool's engines are predicted to take, and 0 while policy proposal does in its place.", []string{"pool"}, nil)
 	leasesDesc   = prometheus.NewDesc("headgate_leases", "Requests in flight whose end another stream than their own reports, such as an access log.", nil, nil)
 	inferredDesc = prometheus.NewDesc("headgate_leases_inferred_total", "Requests whose end nothing reported, but the load of their endpoint showed.", nil, nil)
 	expiredDesc  = prometheus.NewDesc("headgate_leases_expired_total", "Requests that stopped counting as in flight because nothing reported their end before the lease ran out.", nil, nil)
@@ -31,7 +32,7 @@ var (
 // Describe implements prometheus.Collector.
 func (fleetCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		stateDesc, inFlightDesc, modelsDesc, runningDesc, waitingDesc, kvUsageDesc, failOpenDesc, leasesDesc, inferredDesc, expiredDesc,
+		stateDesc, inFlightDesc, modelsDesc, runningDesc, waitingDesc, kvUsageDesc, failOpenDesc, trustedDesc, leasesDesc, inferredDesc, expiredDesc,
 	} {
 		ch <- d
 	}
@@ -48,6 +49,9 @@ func (c fleetCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(expiredDesc, prometheus.CounterValue, float64(leases.Expired))
 	for _, pool := range c.fleet.FailOpen() {
 		gauge(failOpenDesc, 1, pool)
+	}
+	for name, p := range c.fleet.View().Snapshot.Pools {
+		gauge(trustedDesc, bit(p.Predictable), name)
 	}
 	for _, e := range c.fleet.Endpoints() {
 		pool := e.Pool.String()

@@ -115,6 +115,7 @@ func TestAnOutcomeBecomesMetrics(t *testing.T) {
 		`headgate_time_to_first_token_seconds_bucket{pool="ns/pool",route="ns/sql",le="0.25"} 1`,
 		`headgate_first_token_ratio_sum{pool="ns/pool"} 1.25`,
 		`headgate_first_token_ratio_count{pool="ns/pool"} 1`,
+		`headgate_pool_predictions_trusted{pool="ns/pool"} 0`,
 		`headgate_time_per_output_token_seconds_count{pool="ns/pool",route="ns/sql"} 1`,
 		`headgate_request_duration_seconds_sum{pool="ns/pool",route="ns/sql"} 3`,
 		`headgate_request_tokens_sum{kind="completion",pool="ns/pool"} 20`,
