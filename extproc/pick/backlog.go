@@ -3,10 +3,12 @@ package pick
 import "sync/atomic"
 
 // Backlog is what requests that were sent to an endpoint, and that have not ended, still ask of it. It lives on from snapshot to snapshot,
-// and is safe for concurrent use. All but Through are sums over those requests.
+// and is safe for concurrent use. All but Through and Latest are sums over those requests.
 type Backlog struct {
 	// Through is when the prompts of all of them are computed, as far as predicted, in nanoseconds since 1970.
 	Through atomic.Int64
+	// Latest is when the latest of them began, in nanoseconds since 1970: the clock was set back where it is later than now.
+	Latest atomic.Int64
 	// Beside is what they add to each decode step, in picoseconds.
 	Beside atomic.Int64
 	// Urgency is 1/objective for each further token, in thousandths of 1/s.
@@ -44,13 +46,17 @@ func (b *Backlog) Begin(c Claim, now int64) {
 	b.Beside.Add(c.beside)
 	b.Urgency.Add(c.urgency)
 	b.Held.Add(c.held)
+	setBack := max(0, b.Latest.Swap(now)-now)
 	for c.prefill > 0 {
 		was := b.Through.Load()
-		if b.Through.CompareAndSwap(was, max(was, now)+c.prefill) {
+		if b.Through.CompareAndSwap(was, max(was-setBack, now)+c.prefill) {
 			return
 		}
 	}
 }
+
+// left is for how long prompts are still computed, at a time: both in nanoseconds. It is not positive where none are.
+func (b *Backlog) left(now int64) int64 { return b.Through.Load() - max(now, b.Latest.Load()) }
 
 // End takes a claim away. Last says that no request is left there: no prompt is left to be computed either.
 func (b *Backlog) End(c Claim, last bool) {

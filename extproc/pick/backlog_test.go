@@ -51,6 +51,22 @@ func TestPromptsQueue(t *testing.T) {
 	}
 }
 
+// Where the clock was set back, prompts wait for what others before them take, and no longer.
+func TestTheClockIsSetBack(t *testing.T) {
+	f := newFleet()
+	f.profile(t, []string{"prefill=0,0.001", "decode=0.01,0.001,0.00001"})
+	f.endpoint(t, "a", []string{"lists=m"})
+	b, first := f.pool.Endpoints[0].Backlog, claimed(t, f, 100)
+	b.Begin(first.Claim, now+3600e9)
+	if got := claimed(t, f, 200).Estimate.Queue; got < 0.099 || got > 0.101 {
+		t.Errorf("a second request waits for %g s, want 0.1", got)
+	}
+	b.Begin(first.Claim, now)
+	if got := b.Through.Load() - now; got != 200e6 {
+		t.Errorf("both are through after %d ns, want 200 ms", got)
+	}
+}
+
 // Whatever comes and goes, in whatever order: nothing is left of it.
 func TestABacklogEnds(t *testing.T) {
 	f := newFleet()

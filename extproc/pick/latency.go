@@ -122,7 +122,7 @@ func (f *forecast) at(e *Endpoint) (queue, prefill, step, longer float64) {
 	cached := f.cached(e)
 	own := f.prompt - cached
 	prefill = own*p.Prefill.PerToken + own*(own+2*cached)*p.Prefill.PerTokenSquared
-	queue = float64(max(0, ours.Through.Load()-f.Now)+max(0, peers.Through.Load()-f.Now)) * 1e-9
+	queue = float64(max(0, ours.left(f.Now))+max(0, peers.left(f.Now))) * 1e-9
 	if queue > step {
 		// It is computed in steps that are full of others' prompts, and pays its share of those.
 		return queue, prefill + own*f.perChunk*overhead, step, longer

@@ -179,6 +179,9 @@ func (e *endpoint) predict(p *pick.Endpoint, times *profile.Profile) {
 	}
 	p.KVTokens = int64(e.load.KVTokens.Or(float64(times.Limits.KVBlocks * times.Limits.BlockSize)))
 	p.OthersBeside = times.Decode.PerSequence*float64(e.others.requests) + times.Decode.PerKVToken*float64(e.others.tokens)
+	if _, known := e.load.MaxAdapters.Get(); !known {
+		p.Slots = int64(times.Limits.GPUAdapters)
+	}
 	e.makeRoom(int(p.Slots), times.Limits.HostAdapters)
 	p.Resident = e.resident
 }

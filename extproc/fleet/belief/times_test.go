@@ -17,7 +17,7 @@ var one = objects.Name{Namespace: "ns", Name: "one"}
 // simple takes 1 ms a token of a prompt, and in each step 10 ms, 1 ms a sequence and 0.01 ms a token.
 var simple = profile.Profile{
 	Prefill: profile.Prefill{PerToken: 0.001}, Decode: profile.Decode{Base: 0.01, PerSequence: 0.001, PerKVToken: 0.00001},
-	Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 2048, KVBlocks: 100, BlockSize: 16, HostAdapters: 3},
+	Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 2048, KVBlocks: 100, BlockSize: 16, GPUAdapters: 2, HostAdapters: 3},
 }
 
 // profiled is the world of one pool whose objects say a profile, nil where they say none.
@@ -206,8 +206,8 @@ func TestWhatOthersHave(t *testing.T) {
 	if e := look(2, 0.1, engine.Known(1000)); e.OthersTokens != 0 {
 		t.Errorf("where ours have more than there is, others have %d", e.OthersTokens)
 	}
-	if e := look(2, 0.5, engine.Value{}); e.KVTokens != 1600 {
-		t.Errorf("where the engine does not say, its cache holds %d", e.KVTokens)
+	if e := look(2, 0.5, engine.Value{}); e.KVTokens != 1600 || e.Slots != 2 {
+		t.Errorf("where the engine does not say, its cache holds %d, and it has %d slots", e.KVTokens, e.Slots)
 	}
 }
 
