@@ -46,6 +46,7 @@ Examples:
   bench fleet
   bench fleet --workload adapters --rate 12 --pickers 3
   bench fleet --workload prefixes --policy proposal,leastRequest --goodput --seeds 5
+  bench fleet --workload plain --policy latency,proposal --given none --broken reset
 
 Flags:
 
@@ -172,7 +173,7 @@ func command(ctx context.Context, args []string, traces string, out, progress io
 func (c config) row(ctx context.Context, table, progress io.Writer, name string, first []float64) (goodputs []float64, tried curve, err error) {
 	all, goodputs := make([]Figures, c.seeds), make([]float64, c.seeds)
 	tried.policy = name
-	began, tokens, done := time.Now(), atomic.Int64{}, atomic.Int64{}
+	began, tokens, done, trusts := time.Now(), atomic.Int64{}, atomic.Int64{}, atomic.Int64{}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for seed := range c.seeds {
@@ -183,6 +184,7 @@ func (c config) row(ctx context.Context, table, progress io.Writer, name string,
 				}
 				o, err := c.Run(uint64(seed), c.workload.Requests(uint64(seed), rate, c.requests), policyOf(name))
 				tokens.Add(int64(o.Tokens))
+				trusts.Add(int64(o.Trusts))
 				f := FiguresOf(o, c.Profile, c.objectives)
 				if seed == 0 {
 					tried.points = append(tried.points, point{rate, f.Kept})
@@ -206,6 +208,9 @@ func (c config) row(ctx context.Context, table, progress io.Writer, name string,
 	}
 	took := time.Since(began)
 	fmt.Fprintf(progress, "%s: %d tokens in %.1f s, %.1f million a second\n", name, tokens.Load(), took.Seconds(), float64(tokens.Load())/took.Seconds()/1e6)
+	if n := trusts.Load(); n > 0 {
+		fmt.Fprintf(progress, "%s: predictions became trusted, or were not any more, %d times in all\n", name, n)
+	}
 	of := func(field func(Figures) float64) float64 {
 		values := make([]float64, len(all))
 		for i, f := range all {
@@ -255,6 +260,8 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	f.BoolVar(&c.goodput, "goodput", false, "look for the highest rate at which 99 % of the requests keep their objectives, of azure-code 90 %: the first token after 1 s and twice what the prompt takes alone, 100 ms a token")
 	f.IntVar(&c.Endpoints, "endpoints", 16, "have so many `ENDPOINTS`")
 	slow := f.Int("slow", 0, "have so many of the `ENDPOINTS` at half speed, which nobody says")
+	given := f.String("given", "true", "tell extproc that endpoints take what they do, nothing, or what is off by ten either way, so that it learns, by this `NAME`: true, none, x10, x0.1")
+	broken := f.String("broken", "nothing", "break this `THING`: "+strings.Join(brokenNames[:], ", ")+" (nan: counts of engines are no numbers; silent: they say none; reset: they begin anew; clock: extproc's clock jumps; half: of half of the engines it is known how many requests run and wait)")
 	file := f.String("profile", "", "take times and limits of endpoints from this YAML `FILE` (default a 70B model on four A100 GPUs, for Mooncake's traces an 8B model on two)")
 	f.IntVar(&c.Pickers, "pickers", 1, "have so many `EXTPROCS` send requests")
 	f.StringVar(&c.plots, "plots", "", "with --goodput: write a picture of what each policy keeps at which rate, a PNG, into this `FOLDER`")
@@ -294,6 +301,12 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 		if policyOf(name) == nil {
 			return c, fmt.Errorf("--policy: there is no %q: use some of %s", name, strings.Join(known, ", "))
 		}
+	}
+	if c.Broken, err = parseBroken(*broken); err != nil {
+		return c, fmt.Errorf("--broken: %w", err)
+	}
+	if c.Given, err = parseGiven(*given); err != nil {
+		return c, fmt.Errorf("--given: %w", err)
 	}
 	if c.workload, err = workload(*of, *dir); err != nil {
 		return c, fmt.Errorf("--workload: %w", err)

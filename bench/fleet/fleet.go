@@ -31,6 +31,10 @@ type Fleet struct {
 	// Looks is the time from one look at an endpoint to the next, and Tells from one time that pickers hear of each other's requests to
 	// the next, in seconds; 0 is never.
 	Looks, Tells float64
+	// Given is what pickers are told of Profile, nil for nothing; nil itself means that they are told all of it.
+	Given func(profile.Profile) *profile.Profile
+	// Broken is what is wrong with what pickers see.
+	Broken Broken
 }
 
 // Request is one that a client sends.
@@ -74,6 +78,12 @@ type Indexed interface {
 	Index(cached func(endpoint int, r *Request) (tokens int))
 }
 
+// Learner is a Picker that learns how long endpoints take.
+type Learner interface {
+	// Trusts is how often what it learned became trusted, or was not any more.
+	Trusts() int
+}
+
 // InFlight is how many requests for each adapter a picker has at each endpoint.
 type InFlight map[At]int64
 
@@ -98,6 +108,8 @@ type Outcome struct {
 	Seconds   float64
 	// Tokens that came out.
 	Tokens int
+	// Trusts is how often predictions became trusted or were not any more, for the picker for which that was most often.
+	Trusts int
 }
 
 // run is a Fleet on the way.
@@ -111,6 +123,7 @@ type run struct {
 	left      int // requests that have not ended
 	arriving  bool
 	streams   bool // pickers are told of first tokens
+	spoiler   spoiler
 }
 
 type endpoint struct {
@@ -153,6 +166,7 @@ func (f Fleet) Run(seed uint64, requests iter.Seq[Request], policy Policy) (Outc
 		_, r.streams = p.(Streamer)
 		r.pickers = append(r.pickers, p)
 	}
+	r.spoiler = newSpoiler(f.Broken, seed, f.Endpoints)
 	r.look()
 	r.tell()
 	next, stop := iter.Pull(requests)
@@ -261,10 +275,18 @@ func (r *run) look() {
 func (r *run) load(i int) engine.Load {
 	e := &r.endpoints[i]
 	c, limits := e.Counts(), &r.Profile.Limits
-	return engine.Load{
+	timed := func(t sim.Timed) engine.Timed {
+		return engine.Timed{Count: engine.Known(float64(t.Count)), Seconds: engine.Known(t.Seconds)}
+	}
+	return r.spoiler.spoil(i, engine.Load{
 		Kind: engine.VLLM, Running: engine.Known(float64(c.Running)), Waiting: engine.Known(float64(c.Waiting)), KVUsage: engine.Known(c.KVUsage),
 		KVTokens: engine.Known(float64(limits.KVBlocks * limits.BlockSize)), MaxAdapters: engine.Known(float64(limits.GPUAdapters)), Active: e.Active(nil),
-	}
+		Totals: engine.Totals{
+			Queue: timed(c.Queue), Prefill: timed(c.Prefill), Decode: timed(c.Decode), FirstToken: timed(c.FirstToken), InterToken: timed(c.InterToken),
+			PromptTokens: engine.Known(float64(c.PromptTokens)), CachedTokens: engine.Known(float64(c.CachedTokens)),
+			GeneratedTokens: engine.Known(float64(c.GeneratedTokens)),
+		},
+	})
 }
 
 // tell has pickers tell each other what they have in flight, again and again.
@@ -292,6 +314,11 @@ func (r *run) outcome() Outcome {
 	o := Outcome{Results: r.results, Seconds: r.loop.Now()}
 	for i := range r.endpoints {
 		o.SlotLoads += r.endpoints[i].Counts().SlotLoads
+	}
+	for _, p := range r.pickers {
+		if l, ok := p.(Learner); ok {
+			o.Trusts = max(o.Trusts, l.Trusts())
+		}
 	}
 	for _, is := range r.results {
 		o.Tokens += is.Output

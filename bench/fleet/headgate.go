@@ -20,7 +20,7 @@ const baseModel = "base"
 func Headgate(rule pick.Rule) Policy {
 	return func(f Fleet, seed uint64) (Picker, error) {
 		h := &headgate{
-			random: rand.New(rand.NewPCG(seed, 1)), policy: settings.Default().Policy, //nolint:gosec // no secret
+			random: rand.New(rand.NewPCG(seed, 1)), policy: settings.Default().Policy, clock: f.Broken.clock, //nolint:gosec // no secret
 			output: 200, numbers: make(map[string]int), flying: make(map[*Request]belief.Counts),
 		}
 		h.policy.Rule = rule
@@ -38,6 +38,9 @@ func Headgate(rule pick.Rule) Policy {
 		h.state = belief.New(belief.Config{Settings: s})
 		world := objects.Build(objects.Endpoints(h.addresses))
 		world.Pools[objects.EndpointsPool].Profile = &f.Profile
+		if f.Given != nil {
+			world.Pools[objects.EndpointsPool].Profile = f.Given(f.Profile)
+		}
 		h.state.SetWorld(world)
 		for _, address := range h.addresses {
 			h.state.Lists(h.state.Look(address, at(0)), engine.Models{Base: []string{baseModel}, Adapters: f.Adapters})
@@ -49,6 +52,8 @@ func Headgate(rule pick.Rule) Policy {
 // headgate is one extproc.
 type headgate struct {
 	random    *rand.Rand
+	clock     func(now float64) float64
+	trusts    int
 	policy    pick.Policy
 	addresses []string
 	numbers   map[string]int // of addresses
@@ -71,9 +76,11 @@ func at(now float64) time.Time { return time.Unix(1_000_000_000, 0).Add(seconds(
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 func (h *headgate) Pick(now float64, r *Request) int {
+	now = h.clock(now)
 	if h.view == nil || h.state.Changed() {
 		h.view, _ = h.state.View(at(now))
 		h.state.Seal()
+		h.trusts += len(h.state.TakeLearned())
 	}
 	asked := pick.Request{Pool: objects.EndpointsPool.String(), Model: r.Adapter, Turn: h.turn, Random: h.random.Uint64()}
 	if r.Adapter == "" {
@@ -113,6 +120,7 @@ func (h *headgate) read(now float64, r *Request, d *pick.Demand) {
 }
 
 func (h *headgate) Saw(now float64, endpoint int, load engine.Load) {
+	now = h.clock(now)
 	h.state.Saw(h.state.Look(h.addresses[endpoint], at(now)), load)
 }
 
@@ -121,6 +129,9 @@ func (h *headgate) Ended(_ float64, r *Request, _ int) {
 	h.output += 0.02 * (float64(r.Output) - h.output)
 	delete(h.flying, r)
 }
+
+// Trusts is how often predictions became trusted, or were not any more.
+func (h *headgate) Trusts() int { return h.trusts }
 
 func (h *headgate) Tell() InFlight {
 	all := make(InFlight)
@@ -131,6 +142,7 @@ func (h *headgate) Tell() InFlight {
 }
 
 func (h *headgate) Hear(now float64, others []InFlight) {
+	now = h.clock(now)
 	n := belief.News{Others: make(map[belief.CopyKey]int64)}
 	for k := range h.heard {
 		n.Others[k] = 0

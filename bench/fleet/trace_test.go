@@ -114,6 +114,8 @@ func TestCommand(t *testing.T) {
 		"--requests 3":                     "at least 10",
 		"--look-interval -1s":              "not negative",
 		"--plots " + dir:                   "give both",
+		"--given half":                     `--given: there is no "half": use one of true, none, x10, x0.1`,
+		"--broken all":                     `--broken: there is no "all": use one of nothing, nan, silent, reset, clock, half`,
 		"more":                             `unexpected argument "more"`,
 		"--profile " + filepath.Join(dir, "none.yaml"): "--profile: open",
 	} {
@@ -124,6 +126,11 @@ func TestCommand(t *testing.T) {
 	text, err := run("--workload", "plain", "--policy", "leastRequest,random", "--requests", "300", "--rate", "3", "--endpoints", "4", "--seeds", "2", "--goodput")
 	if err != nil || strings.Count(text, "\n") != 7 || !strings.Contains(text, "leastRequest") || !strings.Contains(text, "goodput") {
 		t.Errorf("it prints %s, %v", text, err)
+	}
+	var told strings.Builder
+	args := strings.Fields("--workload plain --policy latency --requests 500 --rate 3 --endpoints 4 --given none --broken reset")
+	if err := command(t.Context(), args, "", io.Discard, &told); err != nil || !strings.Contains(told.String(), "latency: predictions became trusted, or were not any more, 1 times in all") {
+		t.Errorf("of what is learned it tells %s, %v", told.String(), err)
 	}
 	if help, err := run("--help"); err != nil || !strings.Contains(help, "bench fleet [flags]") {
 		t.Errorf("help is %s, %v", help, err)
