@@ -77,7 +77,7 @@ func (x Copy_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Copy_State.Descriptor instead.
 func (Copy_State) EnumDescriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{9, 0}
+	return file_placement_placement_proto_rawDescGZIP(), []int{10, 0}
 }
 
 // ModelKey names a model: its pool, and what engines call it.
@@ -153,7 +153,9 @@ type Report struct {
 	// Copies that engines answered for as if they had none.
 	Missing []*CopyKey `protobuf:"bytes,6,rep,name=missing,proto3" json:"missing,omitempty"`
 	// Endpoints of which it changed why they are about to end, by what engines answered here and by the objects read here.
-	Leaving       []*Leaving `protobuf:"bytes,7,rep,name=leaving,proto3" json:"leaving,omitempty"`
+	Leaving []*Leaving `protobuf:"bytes,7,rep,name=leaving,proto3" json:"leaving,omitempty"`
+	// What the requests from here still ask of endpoints: of those where it has changed, about every 20 ms while it does.
+	Backlogs      []*Backlog `protobuf:"bytes,8,rep,name=backlogs,proto3" json:"backlogs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -233,6 +235,13 @@ func (x *Report) GetMissing() []*CopyKey {
 func (x *Report) GetLeaving() []*Leaving {
 	if x != nil {
 		return x.Leaving
+	}
+	return nil
+}
+
+func (x *Report) GetBacklogs() []*Backlog {
+	if x != nil {
+		return x.Backlogs
 	}
 	return nil
 }
@@ -474,6 +483,96 @@ func (x *InFlight) GetRequests() uint32 {
 	return 0
 }
 
+// Backlog is what requests that were sent to an endpoint, and that have not ended, still ask of it, as sums over them. All but
+// requests is 0 of those of which nothing is predicted.
+type Backlog struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Endpoint string                 `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // "ip:port"
+	Requests uint32                 `protobuf:"varint,2,opt,name=requests,proto3" json:"requests,omitempty"`
+	// In how long their prompts are computed, in microseconds. It passes with time: only what time does not explain has changed.
+	PrefillUs uint64 `protobuf:"varint,3,opt,name=prefill_us,json=prefillUs,proto3" json:"prefill_us,omitempty"`
+	// What they add to each decode step, in picoseconds.
+	BesidePs uint64 `protobuf:"varint,4,opt,name=beside_ps,json=besidePs,proto3" json:"beside_ps,omitempty"`
+	// 1/objective for each further token, in thousandths of 1/s.
+	Urgency uint64 `protobuf:"varint,5,opt,name=urgency,proto3" json:"urgency,omitempty"`
+	// Tokens that they take of the KV cache.
+	Held          uint64 `protobuf:"varint,6,opt,name=held,proto3" json:"held,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Backlog) Reset() {
+	*x = Backlog{}
+	mi := &file_placement_placement_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Backlog) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Backlog) ProtoMessage() {}
+
+func (x *Backlog) ProtoReflect() protoreflect.Message {
+	mi := &file_placement_placement_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Backlog.ProtoReflect.Descriptor instead.
+func (*Backlog) Descriptor() ([]byte, []int) {
+	return file_placement_placement_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Backlog) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
+func (x *Backlog) GetRequests() uint32 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
+func (x *Backlog) GetPrefillUs() uint64 {
+	if x != nil {
+		return x.PrefillUs
+	}
+	return 0
+}
+
+func (x *Backlog) GetBesidePs() uint64 {
+	if x != nil {
+		return x.BesidePs
+	}
+	return 0
+}
+
+func (x *Backlog) GetUrgency() uint64 {
+	if x != nil {
+		return x.Urgency
+	}
+	return 0
+}
+
+func (x *Backlog) GetHeld() uint64 {
+	if x != nil {
+		return x.Held
+	}
+	return 0
+}
+
 // Update is what control says.
 type Update struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -494,14 +593,17 @@ type Update struct {
 	// Models that requests may name though no object of the extproc's says so, or not any more.
 	Registered []*Registered `protobuf:"bytes,7,rep,name=registered,proto3" json:"registered,omitempty"`
 	// Endpoints of which it changed why they are about to end, by whoever knows: no request is to be sent there.
-	Leaving       []*Leaving `protobuf:"bytes,8,rep,name=leaving,proto3" json:"leaving,omitempty"`
+	Leaving []*Leaving `protobuf:"bytes,8,rep,name=leaving,proto3" json:"leaving,omitempty"`
+	// What all other extprocs have at endpoints, summed up: where it has changed, about every 20 ms while it does. An Update of nothing
+	// else need not be told of in applied before there is something else to report.
+	Backlogs      []*Backlog `protobuf:"bytes,9,rep,name=backlogs,proto3" json:"backlogs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Update) Reset() {
 	*x = Update{}
-	mi := &file_placement_placement_proto_msgTypes[6]
+	mi := &file_placement_placement_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -513,7 +615,7 @@ func (x *Update) String() string {
 func (*Update) ProtoMessage() {}
 
 func (x *Update) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[6]
+	mi := &file_placement_placement_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -526,7 +628,7 @@ func (x *Update) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Update.ProtoReflect.Descriptor instead.
 func (*Update) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{6}
+	return file_placement_placement_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Update) GetVersion() uint64 {
@@ -585,6 +687,13 @@ func (x *Update) GetLeaving() []*Leaving {
 	return nil
 }
 
+func (x *Update) GetBacklogs() []*Backlog {
+	if x != nil {
+		return x.Backlogs
+	}
+	return nil
+}
+
 type Endpoints struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Addresses     []string               `protobuf:"bytes,1,rep,name=addresses,proto3" json:"addresses,omitempty"` // "ip:port"
@@ -594,7 +703,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_placement_placement_proto_msgTypes[7]
+	mi := &file_placement_placement_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -606,7 +715,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[7]
+	mi := &file_placement_placement_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -619,7 +728,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{7}
+	return file_placement_placement_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Endpoints) GetAddresses() []string {
@@ -644,7 +753,7 @@ type Leaving struct {
 
 func (x *Leaving) Reset() {
 	*x = Leaving{}
-	mi := &file_placement_placement_proto_msgTypes[8]
+	mi := &file_placement_placement_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -656,7 +765,7 @@ func (x *Leaving) String() string {
 func (*Leaving) ProtoMessage() {}
 
 func (x *Leaving) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[8]
+	mi := &file_placement_placement_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -669,7 +778,7 @@ func (x *Leaving) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leaving.ProtoReflect.Descriptor instead.
 func (*Leaving) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{8}
+	return file_placement_placement_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Leaving) GetEndpoint() string {
@@ -703,7 +812,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_placement_placement_proto_msgTypes[9]
+	mi := &file_placement_placement_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -715,7 +824,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[9]
+	mi := &file_placement_placement_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -728,7 +837,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{9}
+	return file_placement_placement_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Copy) GetCopy() *CopyKey {
@@ -756,7 +865,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_placement_placement_proto_msgTypes[10]
+	mi := &file_placement_placement_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -768,7 +877,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[10]
+	mi := &file_placement_placement_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -781,7 +890,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{10}
+	return file_placement_placement_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Failure) GetKey() *ModelKey {
@@ -808,7 +917,7 @@ type Registered struct {
 
 func (x *Registered) Reset() {
 	*x = Registered{}
-	mi := &file_placement_placement_proto_msgTypes[11]
+	mi := &file_placement_placement_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -820,7 +929,7 @@ func (x *Registered) String() string {
 func (*Registered) ProtoMessage() {}
 
 func (x *Registered) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[11]
+	mi := &file_placement_placement_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -833,7 +942,7 @@ func (x *Registered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registered.ProtoReflect.Descriptor instead.
 func (*Registered) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{11}
+	return file_placement_placement_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Registered) GetKey() *ModelKey {
@@ -857,7 +966,7 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\x19placement/placement.proto\x12\x15headgate.placement.v1\"4\n" +
 	"\bModelKey\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
-	"\x05model\x18\x02 \x01(\tR\x05model\"\xd9\x02\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\"\x95\x03\n" +
 	"\x06Report\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x18\n" +
 	"\aapplied\x18\x02 \x01(\x04R\aapplied\x125\n" +
@@ -865,7 +974,8 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\x05usage\x18\x04 \x03(\v2\x1c.headgate.placement.v1.UsageR\x05usage\x12<\n" +
 	"\tin_flight\x18\x05 \x03(\v2\x1f.headgate.placement.v1.InFlightR\binFlight\x128\n" +
 	"\amissing\x18\x06 \x03(\v2\x1e.headgate.placement.v1.CopyKeyR\amissing\x128\n" +
-	"\aleaving\x18\a \x03(\v2\x1e.headgate.placement.v1.LeavingR\aleaving\"\x90\x01\n" +
+	"\aleaving\x18\a \x03(\v2\x1e.headgate.placement.v1.LeavingR\aleaving\x12:\n" +
+	"\bbacklogs\x18\b \x03(\v2\x1e.headgate.placement.v1.BacklogR\bbacklogs\"\x90\x01\n" +
 	"\x06Wanted\x121\n" +
 	"\x03key\x18\x01 \x01(\v2\x1f.headgate.placement.v1.ModelKeyR\x03key\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\rR\brequests\x12\x1b\n" +
@@ -880,7 +990,15 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\bendpoint\x18\x02 \x01(\tR\bendpoint\"Z\n" +
 	"\bInFlight\x122\n" +
 	"\x04copy\x18\x01 \x01(\v2\x1e.headgate.placement.v1.CopyKeyR\x04copy\x12\x1a\n" +
-	"\brequests\x18\x02 \x01(\rR\brequests\"\xaa\x03\n" +
+	"\brequests\x18\x02 \x01(\rR\brequests\"\xab\x01\n" +
+	"\aBacklog\x12\x1a\n" +
+	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12\x1a\n" +
+	"\brequests\x18\x02 \x01(\rR\brequests\x12\x1d\n" +
+	"\n" +
+	"prefill_us\x18\x03 \x01(\x04R\tprefillUs\x12\x1b\n" +
+	"\tbeside_ps\x18\x04 \x01(\x04R\bbesidePs\x12\x18\n" +
+	"\aurgency\x18\x05 \x01(\x04R\aurgency\x12\x12\n" +
+	"\x04held\x18\x06 \x01(\x04R\x04held\"\xe6\x03\n" +
 	"\x06Update\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x1a\n" +
 	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12>\n" +
@@ -891,7 +1009,8 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\n" +
 	"registered\x18\a \x03(\v2!.headgate.placement.v1.RegisteredR\n" +
 	"registered\x128\n" +
-	"\aleaving\x18\b \x03(\v2\x1e.headgate.placement.v1.LeavingR\aleaving\")\n" +
+	"\aleaving\x18\b \x03(\v2\x1e.headgate.placement.v1.LeavingR\aleaving\x12:\n" +
+	"\bbacklogs\x18\t \x03(\v2\x1e.headgate.placement.v1.BacklogR\bbacklogs\")\n" +
 	"\tEndpoints\x12\x1c\n" +
 	"\taddresses\x18\x01 \x03(\tR\taddresses\"}\n" +
 	"\aLeaving\x12\x1a\n" +
@@ -932,7 +1051,7 @@ func file_placement_placement_proto_rawDescGZIP() []byte {
 }
 
 var file_placement_placement_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_placement_placement_proto_goTypes = []any{
 	(Copy_State)(0),    // 0: headgate.placement.v1.Copy.State
 	(*ModelKey)(nil),   // 1: headgate.placement.v1.ModelKey
@@ -941,40 +1060,43 @@ var file_placement_placement_proto_goTypes = []any{
 	(*Usage)(nil),      // 4: headgate.placement.v1.Usage
 	(*CopyKey)(nil),    // 5: headgate.placement.v1.CopyKey
 	(*InFlight)(nil),   // 6: headgate.placement.v1.InFlight
-	(*Update)(nil),     // 7: headgate.placement.v1.Update
-	(*Endpoints)(nil),  // 8: headgate.placement.v1.Endpoints
-	(*Leaving)(nil),    // 9: headgate.placement.v1.Leaving
-	(*Copy)(nil),       // 10: headgate.placement.v1.Copy
-	(*Failure)(nil),    // 11: headgate.placement.v1.Failure
-	(*Registered)(nil), // 12: headgate.placement.v1.Registered
+	(*Backlog)(nil),    // 7: headgate.placement.v1.Backlog
+	(*Update)(nil),     // 8: headgate.placement.v1.Update
+	(*Endpoints)(nil),  // 9: headgate.placement.v1.Endpoints
+	(*Leaving)(nil),    // 10: headgate.placement.v1.Leaving
+	(*Copy)(nil),       // 11: headgate.placement.v1.Copy
+	(*Failure)(nil),    // 12: headgate.placement.v1.Failure
+	(*Registered)(nil), // 13: headgate.placement.v1.Registered
 }
 var file_placement_placement_proto_depIdxs = []int32{
 	3,  // 0: headgate.placement.v1.Report.wanted:type_name -> headgate.placement.v1.Wanted
 	4,  // 1: headgate.placement.v1.Report.usage:type_name -> headgate.placement.v1.Usage
 	6,  // 2: headgate.placement.v1.Report.in_flight:type_name -> headgate.placement.v1.InFlight
 	5,  // 3: headgate.placement.v1.Report.missing:type_name -> headgate.placement.v1.CopyKey
-	9,  // 4: headgate.placement.v1.Report.leaving:type_name -> headgate.placement.v1.Leaving
-	1,  // 5: headgate.placement.v1.Wanted.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 6: headgate.placement.v1.Usage.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 7: headgate.placement.v1.CopyKey.key:type_name -> headgate.placement.v1.ModelKey
-	5,  // 8: headgate.placement.v1.InFlight.copy:type_name -> headgate.placement.v1.CopyKey
-	8,  // 9: headgate.placement.v1.Update.endpoints:type_name -> headgate.placement.v1.Endpoints
-	10, // 10: headgate.placement.v1.Update.copies:type_name -> headgate.placement.v1.Copy
-	11, // 11: headgate.placement.v1.Update.failures:type_name -> headgate.placement.v1.Failure
-	6,  // 12: headgate.placement.v1.Update.in_flight:type_name -> headgate.placement.v1.InFlight
-	12, // 13: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
-	9,  // 14: headgate.placement.v1.Update.leaving:type_name -> headgate.placement.v1.Leaving
-	5,  // 15: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
-	0,  // 16: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
-	1,  // 17: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 18: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
-	2,  // 19: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
-	7,  // 20: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
-	20, // [20:21] is the sub-list for method output_type
-	19, // [19:20] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	10, // 4: headgate.placement.v1.Report.leaving:type_name -> headgate.placement.v1.Leaving
+	7,  // 5: headgate.placement.v1.Report.backlogs:type_name -> headgate.placement.v1.Backlog
+	1,  // 6: headgate.placement.v1.Wanted.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 7: headgate.placement.v1.Usage.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 8: headgate.placement.v1.CopyKey.key:type_name -> headgate.placement.v1.ModelKey
+	5,  // 9: headgate.placement.v1.InFlight.copy:type_name -> headgate.placement.v1.CopyKey
+	9,  // 10: headgate.placement.v1.Update.endpoints:type_name -> headgate.placement.v1.Endpoints
+	11, // 11: headgate.placement.v1.Update.copies:type_name -> headgate.placement.v1.Copy
+	12, // 12: headgate.placement.v1.Update.failures:type_name -> headgate.placement.v1.Failure
+	6,  // 13: headgate.placement.v1.Update.in_flight:type_name -> headgate.placement.v1.InFlight
+	13, // 14: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
+	10, // 15: headgate.placement.v1.Update.leaving:type_name -> headgate.placement.v1.Leaving
+	7,  // 16: headgate.placement.v1.Update.backlogs:type_name -> headgate.placement.v1.Backlog
+	5,  // 17: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
+	0,  // 18: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
+	1,  // 19: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 20: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
+	2,  // 21: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
+	8,  // 22: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
+	22, // [22:23] is the sub-list for method output_type
+	21, // [21:22] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_placement_placement_proto_init() }
@@ -982,14 +1104,14 @@ func file_placement_placement_proto_init() {
 	if File_placement_placement_proto != nil {
 		return
 	}
-	file_placement_placement_proto_msgTypes[8].OneofWrappers = []any{}
+	file_placement_placement_proto_msgTypes[9].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_placement_placement_proto_rawDesc), len(file_placement_placement_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -43,6 +43,8 @@ type Fleet struct {
 
 	prefixes prefixes
 	urgent   chan struct{} // capacity 1; never closed; see Urgent
+	moves    chan struct{} // capacity 1; never closed; see Moves
+	moved    atomic.Bool   // since Backlogs was last called
 
 	mu      sync.Mutex // guards the following
 	state   *belief.State
@@ -83,7 +85,7 @@ func New(c Config) *Fleet {
 		c.PrefixCacheBytes = prefix.DefaultBytes
 	}
 	f := &Fleet{
-		Config: c, prefixes: prefixes{index: prefix.New(c.PrefixCacheBytes)}, news: make(chan struct{}, 1), urgent: make(chan struct{}, 1), makers: newMakers(), habits: newHabits(),
+		Config: c, prefixes: prefixes{index: prefix.New(c.PrefixCacheBytes)}, news: make(chan struct{}, 1), urgent: make(chan struct{}, 1), moves: make(chan struct{}, 1), makers: newMakers(), habits: newHabits(),
 		state: belief.New(belief.Config{Settings: c.Settings, Placed: c.Placed}),
 	}
 	f.publish()

@@ -35,6 +35,7 @@ func (f *Fleet) Begin(d pick.Decision) *InFlight {
 		f.gone(drained)
 		return nil
 	}
+	f.move()
 	return &InFlight{fleet: f, at: at, address: d.Endpoint.Address, model: d.Copy.Model, base: d.Copy.Base}
 }
 
@@ -48,6 +49,7 @@ func (i *InFlight) End() {
 	if !i.ended {
 		i.ended = true
 		i.fleet.gone(i.at.End())
+		i.fleet.move()
 	}
 }
 
@@ -71,6 +73,7 @@ func (f *Fleet) Moved(i *InFlight, address string) {
 	to.Add(f.Now()) // first: at no moment it is in flight nowhere
 	f.gone(i.at.End())
 	i.at, i.address = to, address
+	f.move()
 }
 
 // where is the address at which the request is counted.

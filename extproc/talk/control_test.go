@@ -74,22 +74,29 @@ func newRig(t *testing.T) *rig {
 	})
 	r.fleet = aFleet(r.flow.Published)
 	r.control = r.serve()
+	t.Cleanup(func() { r.control.stop() })
+	r.talks("unix:"+r.socket, news)
+	return r
+}
+
+// talks has the rig talk with control until the test or leave ends it.
+func (r *rig) talks(target string, news *talk.News) (leave func()) {
 	client := talk.New(talk.Config{
-		Target: "unix:" + r.socket, Dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, News: news,
+		Target: target, Dial: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}, News: news,
 		Fleet: r.fleet, Flow: r.flow, Meter: meter.New(r.fleet), Log: slog.New(slog.DiscardHandler),
 	})
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(r.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		_ = client.Run(ctx)
 	}()
-	t.Cleanup(func() {
+	leave = func() {
 		cancel()
 		<-done
-		r.control.stop()
-	})
-	return r
+	}
+	r.Cleanup(leave)
+	return leave
 }
 
 // fakeControl is a control that says what a test tells it to.
@@ -138,13 +145,14 @@ type stream struct {
 	used     map[string]uint32
 	missing  []string
 	leaving  map[string]*placement.Leaving
+	backlogs map[string]uint32 // requests by endpoint
 }
 
 func (c *fakeControl) Connect(wire placement.Placement_ConnectServer) error {
 	s := &stream{
 		rig: c.rig, wire: wire, end: make(chan struct{}), news: make(chan struct{}),
 		wanted: map[string]*placement.Wanted{}, inFlight: map[string]uint32{}, used: map[string]uint32{},
-		leaving: map[string]*placement.Leaving{},
+		leaving: map[string]*placement.Leaving{}, backlogs: map[string]uint32{},
 	}
 	c.streams <- s
 	go func() {
@@ -184,6 +192,9 @@ func (s *stream) read(r *placement.Report) {
 	}
 	for _, l := range r.GetLeaving() {
 		s.leaving[l.GetEndpoint()] = l
+	}
+	for _, b := range r.GetBacklogs() {
+		s.backlogs[b.GetEndpoint()] = b.GetRequests()
 	}
 	close(s.news)
 	s.news = make(chan struct{})

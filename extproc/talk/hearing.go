@@ -88,6 +88,24 @@ func read(u *placement.Update, n *belief.News, now time.Time) {
 	}
 }
 
+// onlyBacklogs says whether an Update says nothing but what others have at endpoints.
+func onlyBacklogs(u *placement.Update) bool {
+	return len(u.GetBacklogs()) > 0 && u.GetEndpoints() == nil && !u.GetComplete() &&
+		len(u.GetCopies())+len(u.GetFailures())+len(u.GetInFlight())+len(u.GetRegistered())+len(u.GetLeaving()) == 0
+}
+
+// backlogsOf is what an Update that came at a time says of what others have at endpoints, in dst where that is large enough.
+func backlogsOf(told []*placement.Backlog, now time.Time, dst []belief.Backlog) []belief.Backlog {
+	for _, b := range told {
+		dst = append(dst, belief.Backlog{
+			Endpoint: b.GetEndpoint(), Requests: int64(b.GetRequests()),
+			Through: now.Add(time.Duration(b.GetPrefillUs()) * time.Microsecond).UnixNano(),           //nolint:gosec // control bounds it
+			Beside:  int64(b.GetBesidePs()), Urgency: int64(b.GetUrgency()), Held: int64(b.GetHeld()), //nolint:gosec // sums of what extprocs have
+		})
+	}
+	return dst
+}
+
 func modelKey(k *placement.ModelKey) (objects.ModelKey, bool) {
 	namespace, name, ok := strings.Cut(k.GetPool(), "/")
 	return objects.ModelKey{Pool: objects.Name{Namespace: namespace, Name: name}, ID: k.GetModel()}, ok && k.GetModel() != ""

@@ -14,6 +14,7 @@ import (
 
 	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/meter"
 )
@@ -23,6 +24,8 @@ const (
 	often = time.Second
 	// soon is how long a change of how many wait for a model is kept, for more of them to come.
 	soon = 100 * time.Millisecond
+	// DefaultInterval is the least time between two reports of what requests still ask of endpoints.
+	DefaultInterval = 20 * time.Millisecond
 	// shortest and longest are between two tries to reach control.
 	shortest = 50 * time.Millisecond
 	longest  = 2 * time.Second
@@ -62,6 +65,8 @@ type Config struct {
 	Flow  *flow.Flow
 	Meter *meter.Meter
 	Log   *slog.Logger
+	// Interval is the least time between two reports of what requests still ask of endpoints; zero means DefaultInterval.
+	Interval time.Duration
 }
 
 // Client talks with control. Make one with [New], and run it with [Client.Run].
@@ -72,6 +77,9 @@ type Client struct {
 
 // New returns a Client that has said nothing.
 func New(c Config) *Client {
+	if c.Interval == 0 {
+		c.Interval = DefaultInterval
+	}
 	return &Client{Config: c, process: strconv.FormatUint(rand.Uint64(), 36)}
 }
 
@@ -134,12 +142,17 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 	}()
 
 	s := &talk{Client: c, stream: stream, hearing: newHearing(), telling: newTelling()}
-	if err := s.report(wantedNow | flying | allFlying); err != nil {
+	defer c.Fleet.ForgetPeers() // nobody tells any more: looks find what they have
+	if err := s.report(wantedNow | flying | allFlying | backlogs); err != nil {
 		return false, err
 	}
 	tick := time.NewTicker(often)
 	defer tick.Stop()
 	var counts <-chan time.Time // when the counts that changed are told
+	told := time.Now()          // backlogs
+	moved := time.NewTimer(time.Hour)
+	moved.Stop()
+	defer moved.Stop()
 	for {
 		var what topics
 		select {
@@ -160,6 +173,11 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 			continue
 		case <-counts:
 			what, counts = wantedNow, nil
+		case <-c.Fleet.Moves():
+			moved.Reset(max(0, c.Interval-time.Since(told)))
+			continue
+		case told = <-moved.C:
+			what = backlogs
 		case <-c.Fleet.Urgent():
 			what = flying
 		case <-tick.C:
@@ -180,17 +198,29 @@ type talk struct {
 	applied uint64 // the version in force
 	began   bool   // something was told
 	told    uint64 // the version that control was told of
+	peers   []belief.Backlog
 }
 
 // hear puts an Update in force, and says whether there is something to acknowledge.
 func (t *talk) hear(u *placement.Update) bool {
-	news, ok := t.hearing.hear(u, time.Now())
+	now := time.Now()
+	if told := u.GetBacklogs(); len(told) > 0 {
+		t.peers = backlogsOf(told, now, t.peers[:0])
+		t.Fleet.HearPeers(t.peers)
+	}
+	if onlyBacklogs(u) {
+		if t.hearing.complete && t.told == t.applied { // else there is something to acknowledge
+			t.told, t.applied = u.GetVersion(), u.GetVersion()
+		}
+		return false
+	}
+	news, ok := t.hearing.hear(u, now)
 	if !ok {
 		return false
 	}
 	t.Fleet.Hear(news)
 	t.applied = u.GetVersion()
-	t.Meter.Heard(t.applied, time.Now())
+	t.Meter.Heard(t.applied, now)
 	if news.All {
 		t.Meter.Connected(true)
 		t.Log.Info("control has sent everything that it knows", "control", t.Target, "endpoints", len(news.Endpoints), "copies", len(news.Copies))
@@ -206,6 +236,7 @@ const (
 	flying
 	allFlying
 	used
+	backlogs
 )
 
 // report says what has changed of some topics, if anything has. What is in flight is read after what is in force was put
@@ -224,7 +255,10 @@ func (t *talk) report(what topics) error {
 	if what&used != 0 {
 		r.Usage = usage(t.Fleet.Usage(), now)
 	}
-	if t.began && t.applied == t.told && len(r.Wanted)+len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving) == 0 {
+	if what&backlogs != 0 {
+		r.Backlogs = t.telling.backlogs(t.Fleet.Backlogs, now)
+	}
+	if t.began && t.applied == t.told && len(r.Backlogs)+len(r.Wanted)+len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving) == 0 {
 		return nil
 	}
 	t.began, t.told = true, t.applied

@@ -15,6 +15,15 @@ type telling struct {
 	wanted   map[objects.ModelKey]wants
 	inFlight map[belief.CopyKey]int64
 	leaving  map[string]belief.Leaving
+	asked    map[string]asked // of endpoints; none of nothing
+	round    uint64           // of calls of backlogs
+	out      []*placement.Backlog
+}
+
+// asked is what was told of the requests at an endpoint.
+type asked struct {
+	belief.Backlog
+	round uint64 // in which it was last there
 }
 
 // wants is what was told of a model that is waited for.
@@ -24,7 +33,10 @@ type wants struct {
 }
 
 func newTelling() *telling {
-	return &telling{wanted: make(map[objects.ModelKey]wants), inFlight: make(map[belief.CopyKey]int64), leaving: make(map[string]belief.Leaving)}
+	return &telling{
+		wanted: make(map[objects.ModelKey]wants), inFlight: make(map[belief.CopyKey]int64), leaving: make(map[string]belief.Leaving),
+		asked: make(map[string]asked),
+	}
 }
 
 // wants returns what to tell of the models that are waited for. Unusable returns the endpoints of a model whose copies
@@ -93,6 +105,64 @@ func (t *telling) leaves(all map[string]belief.Leaving, now time.Time) []*placem
 		}
 	}
 	return out
+}
+
+// tolerance is how far off others may be of when prompts from here are computed. A step of an engine takes some 20 ms.
+const tolerance = 5 * time.Millisecond
+
+// backlogs returns what to tell of requests at endpoints: where they ask for something else than was told and time explains. What it returns
+// is good until the next call.
+func (t *telling) backlogs(each func(visit func(belief.Backlog)), now time.Time) []*placement.Backlog {
+	t.round++
+	n, there := 0, 0
+	tell := func(b belief.Backlog) {
+		if n == len(t.out) {
+			t.out = append(t.out, new(placement.Backlog))
+		}
+		wireBacklog(t.out[n], b, now)
+		n++
+	}
+	each(func(is belief.Backlog) {
+		was, told := t.asked[is.Endpoint]
+		changed := !same(is, was.Backlog, now)
+		if changed {
+			was.Backlog = is
+			tell(is)
+		}
+		switch {
+		case !is.Nothing():
+			was.round = t.round
+			t.asked[is.Endpoint] = was
+			there++
+		case told:
+			delete(t.asked, is.Endpoint)
+		}
+	})
+	if there < len(t.asked) { // an endpoint has gone
+		for endpoint, was := range t.asked {
+			if was.round != t.round {
+				delete(t.asked, endpoint)
+				tell(belief.Backlog{Endpoint: endpoint})
+			}
+		}
+	}
+	return t.out[:n]
+}
+
+// same says whether two Backlogs are as good as each other at a time.
+func same(a, b belief.Backlog, now time.Time) bool {
+	return a.Requests == b.Requests && a.Beside == b.Beside && a.Urgency == b.Urgency && a.Held == b.Held &&
+		(left(a, now)-left(b, now)).Abs() <= tolerance
+}
+
+// left is for how long prompts are computed yet.
+func left(b belief.Backlog, now time.Time) time.Duration {
+	return time.Duration(max(0, b.Through-now.UnixNano()))
+}
+
+func wireBacklog(to *placement.Backlog, b belief.Backlog, now time.Time) {
+	to.Endpoint, to.Requests, to.PrefillUs = b.Endpoint, uint32(max(0, b.Requests)), uint64(left(b, now).Microseconds())
+	to.BesidePs, to.Urgency, to.Held = uint64(max(0, b.Beside)), uint64(max(0, b.Urgency)), uint64(max(0, b.Held))
 }
 
 func usage(used map[objects.ModelKey]belief.Used, now time.Time) []*placement.Usage {

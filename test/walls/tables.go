@@ -218,6 +218,7 @@ var guests = []struct {
 	{"control/attach/drive", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 	{"control/attach/certificates", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 	{"extproc/eds", []string{"bench/envoy"}, "what an Envoy is told is tried on a real one"},
+	{"extproc/talk", []string{"control/place/board"}, "what extprocs tell each other is tried by way of control's own board"},
 }
 
 // namesakes are packages that share their name with another, which has a reader look twice.

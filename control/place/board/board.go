@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	// othersInterval is how often extprocs are told of each other's requests in flight.
+	// othersInterval is how often extprocs are told of each other's requests in flight for copies.
 	othersInterval = time.Second
 	// maxSent bounds how much one Update says, in entries: a first one of 20,000 models comes in several.
 	maxSent = 2000
@@ -48,6 +48,7 @@ type Server struct {
 	log    *slog.Logger
 	placer Placer
 	closed chan struct{}
+	ledger *ledger
 
 	mu         sync.Mutex // guards the following
 	ready      bool
@@ -67,6 +68,7 @@ type peer struct {
 	process string
 	name    string        // tells it from other streams of the process
 	news    chan struct{} // capacity 1; never closed
+	page    *page
 
 	reporting sync.Mutex // held while what it says is taken, so that nothing is after its end; before Server.mu
 	ended     bool
@@ -88,7 +90,7 @@ type peer struct {
 // New returns a Server that knows nothing. Its Placer is set before it serves.
 func New(log *slog.Logger) *Server {
 	s := &Server{
-		log: log, closed: make(chan struct{}),
+		log: log, closed: make(chan struct{}), ledger: newLedger(),
 		copies: make(map[decide.CopyKey]placement.Copy_State), failures: make(map[decide.Key]decide.Reason), registered: make(map[decide.Key]bool),
 		leaving: make(map[string]decide.Leaving), peers: make(map[*peer]bool), drains: make(map[decide.CopyKey]*drain), absent: make(map[string]*time.Timer),
 	}
@@ -232,7 +234,12 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 	}()
 	others := time.NewTicker(othersInterval)
 	defer others.Stop()
+	var told time.Time // when backlogs were last
+	backlogs := time.NewTimer(time.Hour)
+	backlogs.Stop()
+	defer backlogs.Stop()
 	for {
+		var changed []*placement.Backlog
 		select {
 		case err := <-ended:
 			if errors.Is(err, io.EOF) {
@@ -243,13 +250,19 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 			return status.Error(codes.Unavailable, "control is stopping")
 		case <-others.C:
 			s.count(p)
+		case <-p.page.news:
+			backlogs.Reset(max(0, backlogsInterval-time.Since(told)))
+			continue
+		case told = <-backlogs.C:
+			changed = s.ledger.take(p.page, told)
 		case <-p.news:
 		}
 		for {
-			update := s.next(p)
+			update := s.next(p, changed)
 			if update == nil {
 				break
 			}
+			changed = nil
 			if err := stream.Send(update); err != nil {
 				return err
 			}
@@ -260,7 +273,7 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 // join begins a stream: all that is known is to be told.
 func (s *Server) join(process string) *peer {
 	p := &peer{
-		process: process, news: make(chan struct{}, 1), endpoints: true,
+		process: process, news: make(chan struct{}, 1), page: s.ledger.join(), endpoints: true,
 		copies: make(map[decide.CopyKey]bool), failures: make(map[decide.Key]bool), registered: make(map[decide.Key]bool), leaving: make(map[string]bool),
 		inFlight: make(map[decide.CopyKey]int), others: make(map[decide.CopyKey]int), moved: make(map[decide.CopyKey]int),
 	}
@@ -298,6 +311,7 @@ func (s *Server) part(p *peer) {
 	p.reporting.Lock()
 	p.ended = true
 	p.reporting.Unlock()
+	s.ledger.part(p.page)
 	s.placer.Unwanted(p.name)
 	s.mu.Lock()
 	delete(s.peers, p)
@@ -335,6 +349,7 @@ func (s *Server) report(p *peer, r *placement.Report) {
 		return
 	}
 	now := time.Now()
+	s.ledger.report(p.page, r.GetBacklogs(), now)
 	if leaving := r.GetLeaving(); len(leaving) > 0 { // before what is wanted, which must not be loaded there
 		all := make(map[string]decide.Leaving, len(leaving))
 		for _, l := range leaving {
@@ -401,11 +416,11 @@ func (s *Server) count(p *peer) {
 	p.others = now
 }
 
-// next returns what an extproc is to be told, nil if that is nothing.
-func (s *Server) next(p *peer) *placement.Update {
+// next returns what an extproc is to be told, backlogs too, nil if that is nothing.
+func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	u := &placement.Update{Version: p.version + 1}
+	u := &placement.Update{Version: p.version + 1, Backlogs: backlogs}
 	room := maxSent
 	if p.endpoints {
 		u.Endpoints = &placement.Endpoints{Addresses: s.endpoints}
@@ -437,7 +452,7 @@ func (s *Server) next(p *peer) *placement.Update {
 	if s.ready && !p.told && room > 0 {
 		u.Complete, p.told = true, true
 	}
-	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Leaving)+len(u.InFlight) == 0 && u.Endpoints == nil && !u.Complete {
+	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Leaving)+len(u.InFlight)+len(u.Backlogs) == 0 && u.Endpoints == nil && !u.Complete {
 		return nil
 	}
 	p.version = u.Version

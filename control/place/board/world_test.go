@@ -176,6 +176,8 @@ type extproc struct {
 	endpoints []string
 	others    map[string]uint32
 	leaving   map[string]*placement.Leaving
+	backlogs  map[string]*placement.Backlog // by endpoint
+	told      []time.Time                   // when
 	complete  int // the version that said so
 	err       error
 }
@@ -210,7 +212,7 @@ func (w *world) deaf(process string) *extproc {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	x := &extproc{t: w.t, copies: map[string]placement.Copy_State{}, failures: map[string]string{}, others: map[string]uint32{}, leaving: map[string]*placement.Leaving{}}
+	x := &extproc{t: w.t, copies: map[string]placement.Copy_State{}, failures: map[string]string{}, others: map[string]uint32{}, leaving: map[string]*placement.Leaving{}, backlogs: map[string]*placement.Backlog{}}
 	if x.stream, err = placement.NewPlacementClient(conn).Connect(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}
@@ -245,6 +247,12 @@ func (x *extproc) hear(u *placement.Update) {
 	}
 	for _, l := range u.GetLeaving() {
 		x.leaving[l.GetEndpoint()] = l
+	}
+	for _, b := range u.GetBacklogs() {
+		x.backlogs[b.GetEndpoint()] = b
+	}
+	if len(u.GetBacklogs()) > 0 {
+		x.told = append(x.told, time.Now())
 	}
 	if u.Endpoints != nil {
 		x.endpoints = u.GetEndpoints().GetAddresses()

@@ -11,8 +11,8 @@ type Backlog struct {
 	Beside, Urgency, Held int64
 }
 
-// nothing says whether there is nothing at the endpoint.
-func (b Backlog) nothing() bool {
+// Nothing says whether there is nothing at the endpoint. Prompts of nobody are computed by nobody.
+func (b Backlog) Nothing() bool {
 	return b.Requests == 0 && b.Beside == 0 && b.Urgency == 0 && b.Held == 0
 }
 
@@ -33,7 +33,7 @@ func (s *State) HearPeers(told []Backlog) {
 	for _, b := range told {
 		if e := s.endpoints[b.Endpoint]; e != nil {
 			e.hear(b)
-		} else if s.strays[b.Endpoint] = b; b.nothing() {
+		} else if s.strays[b.Endpoint] = b; b.Nothing() {
 			delete(s.strays, b.Endpoint)
 		}
 	}

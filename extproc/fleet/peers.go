@@ -1,0 +1,30 @@
+package fleet
+
+import "github.com/headgate/headgate/extproc/fleet/belief"
+
+// Moves is sent to when requests have begun or ended since [Fleet.Backlogs] was last called, at most once until then. It is only where
+// somebody is told: with Config.Placed.
+func (f *Fleet) Moves() <-chan struct{} { return f.moves }
+
+// move notes that a request began or ended.
+func (f *Fleet) move() {
+	if !f.Placed || f.moved.Load() || !f.moved.CompareAndSwap(false, true) {
+		return
+	}
+	select {
+	case f.moves <- struct{}{}:
+	default:
+	}
+}
+
+// Backlogs visits what this process has at endpoints, as [belief.State.Backlogs]. Visit must be quick and ask nothing of the Fleet.
+func (f *Fleet) Backlogs(visit func(belief.Backlog)) {
+	f.moved.Store(false) // first: what begins meanwhile is told the next time
+	f.locked(func() { f.state.Backlogs(visit) })
+}
+
+// HearPeers puts in force what other processes have at endpoints, without a new view, as [belief.State.HearPeers].
+func (f *Fleet) HearPeers(told []belief.Backlog) { f.locked(func() { f.state.HearPeers(told) }) }
+
+// ForgetPeers puts in force that nobody tells any more, as [belief.State.ForgetPeers].
+func (f *Fleet) ForgetPeers() { f.locked(f.state.ForgetPeers) }

@@ -1,0 +1,54 @@
+package talk
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"github.com/headgate/headgate/api/placement"
+	"github.com/headgate/headgate/extproc/fleet/belief"
+)
+
+// An endpoint is told of when requests ask for something else there than was told and time explains, and when it has gone.
+func TestWhatRequestsAskIsToldWhenItChanges(t *testing.T) {
+	start := time.Unix(1e9, 0)
+	tell := newTelling()
+	at := func(endpoint string, requests int64, through time.Duration) belief.Backlog {
+		return belief.Backlog{Endpoint: endpoint, Requests: requests, Through: start.Add(through).UnixNano(), Beside: 2, Urgency: 3, Held: 4}
+	}
+	wire := func(endpoint string, requests uint32, left time.Duration) *placement.Backlog {
+		return &placement.Backlog{Endpoint: endpoint, Requests: requests, PrefillUs: uint64(left.Microseconds()), BesidePs: 2, Urgency: 3, Held: 4}
+	}
+	for i, c := range []struct {
+		now  time.Duration
+		has  []belief.Backlog
+		want []*placement.Backlog
+	}{
+		{0, []belief.Backlog{at("a", 1, time.Second), {Endpoint: "b"}}, []*placement.Backlog{wire("a", 1, time.Second)}},
+		{500 * time.Millisecond, []belief.Backlog{at("a", 1, time.Second), {Endpoint: "b"}}, nil},
+		{500 * time.Millisecond, []belief.Backlog{at("a", 1, 1004*time.Millisecond), at("b", 1, 0)}, []*placement.Backlog{wire("b", 1, 0)}},
+		{500 * time.Millisecond, []belief.Backlog{at("a", 1, 1008*time.Millisecond), at("b", 1, 0)}, []*placement.Backlog{wire("a", 1, 508*time.Millisecond)}},
+		{2 * time.Second, []belief.Backlog{at("a", 1, 1500*time.Millisecond), at("b", 1, 1900*time.Millisecond)}, nil},
+		{2 * time.Second, []belief.Backlog{at("b", 1, 0)}, []*placement.Backlog{{Endpoint: "a"}}},
+		{2 * time.Second, []belief.Backlog{{Endpoint: "a"}, {Endpoint: "b"}}, []*placement.Backlog{{Endpoint: "b"}}},
+		{2 * time.Second, []belief.Backlog{{Endpoint: "a"}, {Endpoint: "b"}}, nil},
+	} {
+		each := func(visit func(belief.Backlog)) {
+			for _, b := range c.has {
+				visit(b)
+			}
+		}
+		got := tell.backlogs(each, start.Add(c.now))
+		if len(got) == 0 {
+			got = nil
+		}
+		if diff := cmp.Diff(c.want, got, protocmp.Transform()); diff != "" {
+			t.Errorf("the telling %d (-want +got):\n%s", i+1, diff)
+		}
+	}
+	if len(tell.asked) != 0 {
+		t.Errorf("of nothing, %v is kept", tell.asked)
+	}
+}
