@@ -178,7 +178,7 @@ type extproc struct {
 	leaving   map[string]*placement.Leaving
 	backlogs  map[string]*placement.Backlog // by endpoint
 	told      []time.Time                   // when
-	complete  int // the version that said so
+	complete  int                           // the version that said so
 	err       error
 }
 
