@@ -23,7 +23,7 @@ func keptBy(t *testing.T, f Fleet, w Workload, rate float64, n int, rule pick.Ru
 // Whatever extproc is told of its endpoints, and whatever of what it sees is broken, predicting keeps about as many objectives as the rule that
 // predicts nothing, near the highest rate; and trust changes at most twice.
 func TestPredictionsNeverHurt(t *testing.T) {
-	const rate, n = 3, 2000
+	const rate, n = 3, 1200
 	w := Plain(Conversation())
 	for broken := Nothing; broken <= Half; broken++ {
 		t.Run(broken.String(), func(t *testing.T) {
@@ -61,10 +61,10 @@ func TestWhatIsLearnedIsWorthTheProfile(t *testing.T) {
 		t.Run(c.w.Name, func(t *testing.T) {
 			t.Parallel()
 			f := four()
-			_, by, _ := keptBy(t, f, c.w, c.rate, 4000, pick.Latency)
+			_, by, _ := keptBy(t, f, c.w, c.rate, 3000, pick.Latency)
 			for _, g := range givens[1:c.given] {
 				f.Given = g.given
-				if _, late, trusts := keptBy(t, f, c.w, c.rate, 4000, pick.Latency); late < 0.95*by || trusts > 2 {
+				if _, late, trusts := keptBy(t, f, c.w, c.rate, 3000, pick.Latency); late < 0.95*by || trusts > 2 {
 					t.Errorf("told %s, of the later requests %.3f keep their objectives, and %.3f by the true profile; trust changed %d times", g.name, late, by, trusts)
 				}
 			}

@@ -86,6 +86,9 @@ func (s *Server) serveSGLangMetrics(c *call) {
 			p.single("sglang:lora_pool_slots_total", "gauge", "Adapter slots.", float64(limits.GPUAdapters))
 			p.single("sglang:lora_pool_utilization", "gauge", "Share of the adapter slots in use.", used/float64(limits.GPUAdapters))
 		}
+		p.single("sglang:prompt_tokens_total", "counter", "Tokens of prompts.", float64(stats.promptTokens))
+		p.single("sglang:cached_tokens_total", "counter", "Tokens of prompts that were cached.", float64(stats.cachedTokens))
+		p.single("sglang:generation_tokens_total", "counter", "Tokens of answers.", float64(stats.generationTokens))
 		p.histogram("sglang:time_to_first_token_seconds", "Time to the first token.", &stats.firstToken)
 		p.histogram("sglang:inter_token_latency_seconds", "Time between tokens.", &stats.interToken)
 		p.histogram("sglang:e2e_request_latency_seconds", "Time of a request.", &stats.e2e)

@@ -49,9 +49,13 @@ func TestSGLangsMetricsAreReadAsSGLangs(t *testing.T) {
 	inWorld(t, Config{Profile: slow(), Kind: engine.SGLang}, func(w *world) {
 		var reader engine.Reader
 		load, err := reader.Load([]byte(w.do("GET /metrics", "").body), "")
+		none := engine.Timed{Count: engine.Known(0), Seconds: engine.Known(0)}
 		want := engine.Load{
 			Kind: engine.SGLang, Running: engine.Known(0), Waiting: engine.Known(0), KVUsage: engine.Known(0),
 			KVTokens: engine.Known(16384 * 16), MaxAdapters: engine.Known(2),
+			Totals: engine.Totals{
+				Queue: none, FirstToken: none, InterToken: none, PromptTokens: engine.Known(0), CachedTokens: engine.Known(0), GeneratedTokens: engine.Known(0),
+			},
 		}
 		if err != nil || !cmp.Equal(load, want, cmp.AllowUnexported(engine.Value{})) {
 			t.Errorf("%+v, %v, want %+v", load, err, want)

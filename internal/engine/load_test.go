@@ -53,7 +53,9 @@ func TestAPageOfEachEngine(t *testing.T) {
 		}},
 		{"sglang-documented.txt", engine.Load{
 			Kind: engine.SGLang, Running: engine.Known(7), Waiting: engine.Known(3), KVUsage: engine.Known(0.28), KVTokens: engine.Known(442368), MaxAdapters: engine.Known(8),
-			Totals: engine.Totals{FirstToken: timed(11, 2.35)},
+			Totals: engine.Totals{
+				FirstToken: timed(11, 2.35), PromptTokens: engine.Known(5400), CachedTokens: engine.Known(2700), GeneratedTokens: engine.Known(980),
+			},
 		}},
 		{"trtllm-serve-documented.txt", engine.Load{Kind: engine.TRTLLM, Running: engine.Known(6), Waiting: engine.Known(2), KVUsage: engine.Known(0.62), KVTokens: engine.Known(204800)}},
 		{"triton-tensorrt-llm-documented.txt", engine.Load{Kind: engine.TritonTRTLLM, Running: engine.Known(4), Waiting: engine.Known(3), KVUsage: engine.Known(0.25), KVTokens: engine.Known(6242 * 64)}},
