@@ -23,10 +23,11 @@ const (
 
 // times is how long the engines of a pool take, as far as it is learned.
 type times struct {
-	prior   profile.Profile // what somebody said, or nobody
-	said    bool
-	classes map[string]*learn.Learner // by the hardware of endpoints
-	trusted bool                      // what is learned of all classes
+	prior    profile.Profile // what somebody said, or nobody
+	said     bool
+	learners map[string]*learn.Learner // by hardware, that of endpoints which are gone too: they may come back
+	classes  map[string]*learn.Learner // those among them of endpoints that are there
+	trusted  bool                      // what is learned of all classes
 }
 
 // timed is how long one endpoint takes, as one of a pool.
@@ -66,25 +67,23 @@ func (s *State) setTimes() {
 		}
 		t := s.times[name]
 		if t == nil || t.said != said || t.prior != prior {
-			t = &times{prior: prior, said: said, trusted: said}
+			t = &times{prior: prior, said: said, trusted: said, learners: make(map[string]*learn.Learner)}
 			s.times[name] = t
 		}
-		classes := make(map[string]*learn.Learner)
+		t.classes = make(map[string]*learn.Learner)
 		for _, declared := range p.Endpoints {
-			learner := classes[declared.Class]
+			learner := t.learners[declared.Class]
 			if learner == nil {
-				if learner = t.classes[declared.Class]; learner == nil {
-					learner = learn.New(prior, said)
-				}
-				classes[declared.Class] = learner
+				learner = learn.New(prior, said)
+				t.learners[declared.Class] = learner
 			}
+			t.classes[declared.Class] = learner
 			e := s.endpoints[declared.Address]
 			if is := e.times[name]; is == nil || is.learner != learner {
 				e.forget(name)
 				e.times[name] = &timed{learner: learner}
 			}
 		}
-		t.classes = classes
 	}
 	for address, e := range s.endpoints {
 		for name := range e.times {
@@ -119,7 +118,7 @@ func (s *State) learn(address string, e *endpoint, began time.Time, load *engine
 func (s *State) predictable(pool objects.Name) bool {
 	t := s.times[pool]
 	var why *learn.Learner
-	trusted := len(t.classes) > 0 || t.said
+	trusted := true
 	for _, class := range slices.Sorted(maps.Keys(t.classes)) {
 		l := t.classes[class]
 		if why == nil || why.Trusted() && (!l.Trusted() || l.Residual() > why.Residual()) {
@@ -127,7 +126,7 @@ func (s *State) predictable(pool objects.Name) bool {
 		}
 		trusted = trusted && l.Trusted()
 	}
-	if trusted == t.trusted || why == nil {
+	if trusted == t.trusted || why == nil { // nothing is news of a pool that has no endpoint
 		return trusted
 	}
 	t.trusted = trusted

@@ -174,6 +174,15 @@ func TestClassesOfHardware(t *testing.T) {
 	if !view(s, now).Snapshot.Pools["ns/one"].Predictable || len(s.TakeLearned()) > 0 {
 		t.Error("what is left is not trusted")
 	}
+	// While no endpoint is there, nothing is forgotten of their hardware.
+	empty := world("one")
+	empty.Pools[one].Endpoints, empty.Engines = nil, nil
+	s.SetWorld(empty)
+	view(s, now)
+	s.SetWorld(profiled(nil))
+	if p := view(s, now).Snapshot.Pools["ns/one"]; !p.Predictable || len(s.TakeLearned()) > 0 {
+		t.Error("what was learned is forgotten")
+	}
 	moved = profiled(nil)
 	moved.Pools[one].Endpoints[0].Class = "new"
 	s.SetWorld(moved)
