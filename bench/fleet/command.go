@@ -173,7 +173,7 @@ func command(ctx context.Context, args []string, traces string, out, progress io
 func (c config) row(ctx context.Context, table, progress io.Writer, name string, first []float64) (goodputs []float64, tried curve, err error) {
 	all, goodputs := make([]Figures, c.seeds), make([]float64, c.seeds)
 	tried.policy = name
-	began, tokens, done, trusts := time.Now(), atomic.Int64{}, atomic.Int64{}, atomic.Int64{}
+	began, tokens, done, trusts := time.Now(), atomic.Int64{}, atomic.Int64{}, make([]int, c.seeds)
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for seed := range c.seeds {
@@ -184,7 +184,7 @@ func (c config) row(ctx context.Context, table, progress io.Writer, name string,
 				}
 				o, err := c.Run(uint64(seed), c.workload.Requests(uint64(seed), rate, c.requests), policyOf(name))
 				tokens.Add(int64(o.Tokens))
-				trusts.Add(int64(o.Trusts))
+				trusts[seed] = max(trusts[seed], o.Trusts)
 				f := FiguresOf(o, c.Profile, c.objectives)
 				if seed == 0 {
 					tried.points = append(tried.points, point{rate, f.Kept})
@@ -208,8 +208,8 @@ func (c config) row(ctx context.Context, table, progress io.Writer, name string,
 	}
 	took := time.Since(began)
 	fmt.Fprintf(progress, "%s: %d tokens in %.1f s, %.1f million a second\n", name, tokens.Load(), took.Seconds(), float64(tokens.Load())/took.Seconds()/1e6)
-	if n := trusts.Load(); n > 0 {
-		fmt.Fprintf(progress, "%s: predictions became trusted, or were not any more, %d times in all\n", name, n)
+	if n := slices.Max(trusts); n > 0 {
+		fmt.Fprintf(progress, "%s: in a run predictions became trusted, or were not any more, %d times at most\n", name, n)
 	}
 	of := func(field func(Figures) float64) float64 {
 		values := make([]float64, len(all))

@@ -129,7 +129,7 @@ func TestCommand(t *testing.T) {
 	}
 	var told strings.Builder
 	args := strings.Fields("--workload plain --policy latency --requests 500 --rate 3 --endpoints 4 --given none --broken reset")
-	if err := command(t.Context(), args, "", io.Discard, &told); err != nil || !strings.Contains(told.String(), "latency: predictions became trusted, or were not any more, 1 times in all") {
+	if err := command(t.Context(), args, "", io.Discard, &told); err != nil || !strings.Contains(told.String(), "latency: in a run predictions became trusted, or were not any more, 1 times at most") {
 		t.Errorf("of what is learned it tells %s, %v", told.String(), err)
 	}
 	if help, err := run("--help"); err != nil || !strings.Contains(help, "bench fleet [flags]") {

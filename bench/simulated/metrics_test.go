@@ -3,8 +3,10 @@ package simulated
 import (
 	"context"
 	"maps"
+	"math"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,6 +16,9 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/sim"
 )
 
 // familiesLeftOut are those of the recording that the engine does not have, and why.
@@ -139,6 +144,38 @@ func leftOut(name string) bool {
 		}
 	}
 	return false
+}
+
+// What the page says of times and tokens is what the step model has counted, so that who learns from either learns the same.
+func TestTotalsAreTheStepModels(t *testing.T) {
+	inWorld(t, recordedServer(makeModels(t)), func(w *world) {
+		for n := range 5 {
+			for _, m := range []string{"tiny", "a1"} {
+				w.post("/v1/chat/completions", `{"model":"`+m+`","messages":[{"role":"user","content":"`+strings.Repeat("hello ", 200)+`"}],"max_tokens":`+strconv.Itoa(1+10*n)+`}`)
+			}
+		}
+		load, err := new(engine.Reader).Load([]byte(w.do("GET /metrics", "").body), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c sim.Counts
+		w.server.driver.do(w.Context(), func() { c = w.server.driver.sim.Counts() })
+		got := load.Totals
+		for name, pair := range map[string][2]float64{
+			"queue": {got.Queue.Seconds.Or(-1), c.Queue.Seconds}, "prefill": {got.Prefill.Seconds.Or(-1), c.Prefill.Seconds},
+			"decode": {got.Decode.Seconds.Or(-1), c.Decode.Seconds}, "first token": {got.FirstToken.Seconds.Or(-1), c.FirstToken.Seconds},
+			"inter token": {got.InterToken.Seconds.Or(-1), c.InterToken.Seconds}, "of them": {got.InterToken.Count.Or(-1), float64(c.InterToken.Count)},
+			"ended": {got.Prefill.Count.Or(-1), float64(c.Prefill.Count)}, "prompt": {got.PromptTokens.Or(-1), float64(c.PromptTokens)},
+			"cached": {got.CachedTokens.Or(-1), float64(c.CachedTokens)}, "generated": {got.GeneratedTokens.Or(-1), float64(c.GeneratedTokens)},
+		} {
+			if math.Abs(pair[0]-pair[1]) > 1e-6 {
+				t.Errorf("%s: the page says %g, the step model %g", name, pair[0], pair[1])
+			}
+		}
+		if c.InterToken.Count == 0 || c.CachedTokens == 0 {
+			t.Errorf("there is nothing to compare: %+v", c)
+		}
+	})
 }
 
 // The same load on an engine of the same size gives the gauges that the recorded vLLM showed: 8 run, 4 wait for a place
