@@ -171,12 +171,16 @@ func (s *State) View(now time.Time) (*View, []Trust) {
 			}
 		}
 		limits, predictable := s.Settings.For(p), s.predictable(name)
+		slots := 0
+		if predictable {
+			slots = s.fewestSlots(p)
+		}
 		endpoints := make([]pick.Endpoint, len(p.Endpoints))
 		for i, declared := range p.Endpoints {
 			e := s.endpoints[declared.Address]
 			var times *profile.Profile
 			if predictable {
-				times = e.times[name].fresh(now)
+				times = e.times[name].fresh(now, slots)
 			}
 			endpoints[i] = e.snapshot(times, declared, s.control.leaving[declared.Address], now, limits)
 		}

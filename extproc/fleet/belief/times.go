@@ -141,22 +141,38 @@ func (s *State) predictable(pool objects.Name) bool {
 	return trusted
 }
 
-// fresh is the endpoint's profile. It is another one where what is learned has changed by more than slightly, and not often.
-func (t *timed) fresh(now time.Time) *profile.Profile {
+// fresh is the endpoint's profile, with so many adapter slots where nobody said how many there are. It is another one where what is learned has
+// changed by more than slightly, and not often.
+func (t *timed) fresh(now time.Time, slots int) *profile.Profile {
 	if since := now.Sub(t.made); t.profile == nil || since >= freshly || since < 0 {
 		t.made = now
-		if p := t.learner.Of(&t.Engine); t.profile == nil || differ(&p, t.profile) {
+		p := t.learner.Of(&t.Engine)
+		if l := &p.Limits; l.GPUAdapters == 0 {
+			l.GPUAdapters, l.HostAdapters = slots, max(slots, l.HostAdapters)
+		}
+		if t.profile == nil || differ(&p, t.profile) {
 			t.profile = &p
 		}
 	}
 	return t.profile
 }
 
-// differ says whether a time that is learned differs by more than slightly.
+// differ says whether a time that is learned differs by more than slightly, or a limit at all.
 func differ(p, q *profile.Profile) bool {
 	far := func(a, b float64) bool { return math.Abs(a-b) > slightly*b }
-	return far(p.Decode.Base, q.Decode.Base) || far(p.Decode.PerSequence, q.Decode.PerSequence) || far(p.Decode.PerKVToken, q.Decode.PerKVToken) ||
+	return p.Limits != q.Limits || far(p.Decode.Base, q.Decode.Base) || far(p.Decode.PerSequence, q.Decode.PerSequence) || far(p.Decode.PerKVToken, q.Decode.PerKVToken) ||
 		far(p.Prefill.PerToken, q.Prefill.PerToken) || far(p.Prefill.Base, q.Prefill.Base) || far(p.Load.Mean, q.Load.Mean)
+}
+
+// fewestSlots is the least number of adapter slots that an endpoint of a pool reports: what is assumed of those that report none. It is 0 where
+// none does.
+func (s *State) fewestSlots(p *objects.Pool) (fewest int) {
+	for _, declared := range p.Endpoints {
+		if n := int(s.endpoints[declared.Address].load.MaxAdapters.Or(0)); n > 0 && (fewest == 0 || n < fewest) {
+			fewest = n
+		}
+	}
+	return fewest
 }
 
 // others is what requests of which nobody tells have at an endpoint, as of the latest look.

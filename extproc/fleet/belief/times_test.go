@@ -279,3 +279,33 @@ func TestWhereAdaptersAre(t *testing.T) {
 		t.Errorf("with two slots they are at %v", where())
 	}
 }
+
+// An engine that does not report how many adapter slots it has has those of its profile, and where that says none, as few as another of its
+// pool.
+func TestSlotsThatNobodyReports(t *testing.T) {
+	unsaid := simple
+	unsaid.Limits.GPUAdapters, unsaid.Limits.HostAdapters = 0, 0
+	for _, c := range []struct {
+		said profile.Profile
+		of   map[string]float64 // reported
+		want [3]int64
+	}{
+		{unsaid, nil, [3]int64{0, 0, 0}},
+		{unsaid, map[string]float64{a: 3}, [3]int64{3, 3, 3}},
+		{unsaid, map[string]float64{a: 5, b: 4}, [3]int64{5, 4, 4}},
+		{simple, map[string]float64{a: 3}, [3]int64{3, 2, 2}},
+	} {
+		s := belief.New(belief.Config{})
+		w := objects.Build(objects.Endpoints([]string{a, b, "10.0.0.3:8000"}))
+		w.Pools[objects.EndpointsPool].Profile = &c.said
+		s.SetWorld(w)
+		view(s, start)
+		for address, slots := range c.of {
+			s.Saw(s.Look(address, start), engine.Load{MaxAdapters: engine.Known(slots)})
+		}
+		all := view(s, start.Add(time.Second)).Snapshot.Pools[objects.EndpointsPool.String()].Endpoints
+		if got := [3]int64{all[0].Slots, all[1].Slots, all[2].Slots}; got != c.want {
+			t.Errorf("said %d, reported %v: slots are %v, want %v", c.said.Limits.GPUAdapters, c.of, got, c.want)
+		}
+	}
+}
