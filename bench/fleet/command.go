@@ -266,7 +266,7 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	f.IntVar(&c.Pickers, "pickers", 1, "have so many `EXTPROCS` send requests")
 	f.StringVar(&c.plots, "plots", "", "with --goodput: write a picture of what each policy keeps at which rate, a PNG, into this `FOLDER`")
 	looks := f.Duration("look-interval", 200*time.Millisecond, "have each look at each endpoint after this `TIME`")
-	tells := f.Duration("tell-interval", time.Second, "have them hear of each other's requests after this `TIME`; 0 is never")
+	tells := f.Duration("tell-interval", 20*time.Millisecond, "have them hear of each other's requests after this `TIME`, and of those for adapters after a second; 0 is never")
 	if err := f.Parse(args); err != nil {
 		return c, err
 	}
@@ -296,7 +296,10 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	if c.plots != "" && !c.goodput {
 		return c, errors.New("--plots shows what --goodput finds: give both")
 	}
-	c.Looks, c.Tells = looks.Seconds(), tells.Seconds()
+	c.Looks, c.Backlogs = looks.Seconds(), tells.Seconds()
+	if *tells > 0 {
+		c.Tells = max(1, c.Backlogs)
+	}
 	for _, name := range c.policies {
 		if policyOf(name) == nil {
 			return c, fmt.Errorf("--policy: there is no %q: use some of %s", name, strings.Join(known, ", "))

@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/event"
 	"github.com/headgate/headgate/internal/profile"
@@ -28,9 +29,10 @@ type Fleet struct {
 	Adapters []string
 	// Pickers is how many there are; each request comes to one of them by chance.
 	Pickers int
-	// Looks is the time from one look at an endpoint to the next, and Tells from one time that pickers hear of each other's requests to
-	// the next, in seconds; 0 is never.
-	Looks, Tells float64
+	// Looks is the time from one look at an endpoint to the next, Tells from one time that pickers hear of each other's requests for adapters
+	// to the next, and Backlogs the least time from one time that they tell what all of those ask of endpoints to the next, in seconds; 0 is
+	// never.
+	Looks, Tells, Backlogs float64
 	// Given is what pickers are told of Profile, nil for nothing; nil itself means that they are told all of it.
 	Given func(profile.Profile) *profile.Profile
 	// Broken is what is wrong with what pickers see.
@@ -66,6 +68,12 @@ type Policy func(f Fleet, seed uint64) (Picker, error)
 type Teller interface {
 	Tell() InFlight
 	Hear(now float64, others []InFlight)
+}
+
+// Peer is a Picker that tells others what its requests still ask of each endpoint, and hears what the others' do, summed up.
+type Peer interface {
+	Backlogs(told []belief.Backlog)
+	HearPeers(told []belief.Backlog)
 }
 
 // Streamer is a Picker that is told of first tokens, as who passes answers on sees them.
@@ -119,6 +127,7 @@ type run struct {
 	random    *rand.Rand
 	endpoints []endpoint
 	pickers   []Picker
+	peers     []peer // by picker; none where nobody tells
 	results   []Result
 	left      int // requests that have not ended
 	arriving  bool
@@ -210,6 +219,7 @@ func (r *run) send(is *Request) {
 		by = r.random.IntN(len(r.pickers))
 	}
 	to := r.pickers[by].Pick(r.loop.Now(), is)
+	r.moved(by)
 	number := len(r.results)
 	r.results = append(r.results, Result{At: is.At, Prompt: len(is.Prompt), Output: is.Output, Endpoint: to})
 	e := &r.endpoints[to]
@@ -217,6 +227,7 @@ func (r *run) send(is *Request) {
 	if err != nil { // it can be served by nobody, and is told of as such
 		r.results[number].FirstToken, r.results[number].LastToken = math.Inf(1), math.Inf(1)
 		r.pickers[by].Ended(r.loop.Now(), is, to)
+		r.moved(by)
 		return
 	}
 	is.Prompt = nil // the engine has it
@@ -250,6 +261,7 @@ func (r *run) wake(i int) {
 				is.FirstToken, is.LastToken, is.Cached = ev.Record.FirstToken, ev.Record.LastToken, ev.Record.Cached
 				r.left--
 				r.pickers[of.picker].Ended(r.loop.Now(), of.r, i)
+				r.moved(of.picker)
 			}
 		}
 		r.wake(i)
@@ -308,6 +320,77 @@ func (r *run) tell() {
 		}
 		return r.arriving || r.left > 0
 	})
+}
+
+// hop is how long what extproc and control tell each other is on its way, in seconds.
+const hop = 0.001
+
+// peer is what a picker tells of its requests, and hears of others'.
+type peer struct {
+	told         []belief.Backlog // of each endpoint
+	tells, hears pace
+}
+
+// pace is that of something that is done again and again, in seconds.
+type pace struct {
+	due  bool
+	last float64
+}
+
+// atMost does something now, or as soon as it was not done for an interval, with all that happens until then.
+func (r *run) atMost(p *pace, interval float64, do func()) {
+	if p.due {
+		return
+	}
+	p.due = true
+	r.loop.At(max(r.loop.Now(), p.last+interval), func() {
+		p.due, p.last = false, r.loop.Now()
+		do()
+	})
+}
+
+// moved has a picker whose requests have changed tell others what they ask of endpoints, by way of control, which has a pace of its own for
+// each.
+func (r *run) moved(by int) {
+	p, ok := r.pickers[by].(Peer)
+	if !ok || r.Backlogs <= 0 || len(r.pickers) < 2 {
+		return
+	}
+	if r.peers == nil {
+		r.peers = make([]peer, len(r.pickers))
+		for i := range r.peers {
+			r.peers[i] = peer{told: make([]belief.Backlog, len(r.endpoints)), tells: pace{last: -r.Backlogs}, hears: pace{last: -r.Backlogs}}
+		}
+	}
+	r.atMost(&r.peers[by].tells, r.Backlogs, func() {
+		p.Backlogs(r.peers[by].told)
+		r.loop.At(r.loop.Now()+hop, func() {
+			for i := range r.peers {
+				if i != by {
+					r.atMost(&r.peers[i].hears, r.Backlogs, func() { r.hear(i) })
+				}
+			}
+		})
+	})
+}
+
+// hear has a picker hear what all others have told.
+func (r *run) hear(is int) {
+	now := at(r.loop.Now()).UnixNano()
+	all := make([]belief.Backlog, len(r.endpoints))
+	for e := range all {
+		all[e].Through = now
+		for by := range r.peers {
+			if of := &r.peers[by].told[e]; by != is {
+				all[e].Requests += of.Requests
+				all[e].Through += max(0, of.Through-now)
+				all[e].Beside += of.Beside
+				all[e].Urgency += of.Urgency
+				all[e].Held += of.Held
+			}
+		}
+	}
+	r.loop.At(r.loop.Now()+hop, func() { r.pickers[is].(Peer).HearPeers(all) })
 }
 
 func (r *run) outcome() Outcome {

@@ -325,3 +325,49 @@ func TestGoodput(t *testing.T) {
 		t.Error("a run that fails is no error")
 	}
 }
+
+// What pickers tell each other is known long before the next look: to each endpoint goes half.
+func TestPickersTellWhatTheirRequestsAsk(t *testing.T) {
+	f := four()
+	f.Endpoints, f.Pickers, f.Looks, f.Tells = 2, 3, 0, 0
+	requests := func(yield func(Request) bool) {
+		for i := range 40 {
+			if !yield(Request{At: 0.1 * float64(i), Prompt: []uint32{uint32(i)}, Output: 500}) {
+				return
+			}
+		}
+	}
+	for _, rule := range []pick.Rule{pick.LeastRequest, pick.Latency} {
+		apart := func(backlogs float64) (apart int) {
+			f.Backlogs = backlogs
+			var at [2]int
+			for _, r := range outcome(t, f, 1, requests, Headgate(rule)).Results {
+				at[r.Endpoint]++
+				apart = max(apart, at[0]-at[1], at[1]-at[0])
+			}
+			return apart
+		}
+		if told, alone := apart(0.02), apart(0); told > 1 || alone <= 1 {
+			t.Errorf("%v: one endpoint has %d requests more than the other, and %d where nobody tells", rule, told, alone)
+		}
+	}
+}
+
+// Pickers tell at most once in an interval, and the latest is told.
+func TestPickersTellInTheirPace(t *testing.T) {
+	r := &run{Fleet: Fleet{Backlogs: 0.02}}
+	var times []float64
+	p := pace{last: -1}
+	for i := range 100 {
+		r.loop.At(1+0.001*float64(i), func() { r.atMost(&p, 0.02, func() { times = append(times, r.loop.Now()) }) })
+	}
+	r.loop.Run(5)
+	if len(times) != 6 || times[0] != 1 || times[5] > 1.101 {
+		t.Errorf("it was done at %v", times)
+	}
+	for i := range times[1:] {
+		if d := times[i+1] - times[i]; d < 0.0199 {
+			t.Errorf("it was done again after %.3f s", d)
+		}
+	}
+}

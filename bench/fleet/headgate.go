@@ -157,3 +157,14 @@ func (h *headgate) Hear(now float64, others []InFlight) {
 	}
 	h.state.Hear(n, at(now))
 }
+
+func (h *headgate) Backlogs(told []belief.Backlog) {
+	h.state.Backlogs(func(b belief.Backlog) { told[h.numbers[b.Endpoint]] = b })
+}
+
+func (h *headgate) HearPeers(told []belief.Backlog) {
+	for i := range told {
+		told[i].Endpoint = h.addresses[i]
+	}
+	h.state.HearPeers(told)
+}
