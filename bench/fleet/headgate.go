@@ -68,6 +68,7 @@ type headgate struct {
 	prefixes *prefix.Index
 	hasher   prefix.Hasher
 	cached   []int32
+	expected []int32 // the same with what others may have sent
 }
 
 // at is a moment of the simulation.
@@ -113,8 +114,11 @@ func (h *headgate) read(now float64, r *Request, d *pick.Demand) {
 		h.hasher.Token(token)
 	}
 	h.cached = h.prefixes.Cached(h.hasher.Blocks(), h.cached)
+	hash, beginning := prefix.Beginning(h.hasher.Blocks())
+	pool := h.view.Snapshot.Pools[objects.EndpointsPool.String()]
+	h.expected = pool.Expect(hash, beginning, h.prefixes.Familiar(), append(h.expected[:0], h.cached...))
 	*d = pick.Demand{
-		Prompt: len(r.Prompt), Output: int(h.output), Cached: h.cached, Block: prefix.BlockTokens,
+		Prompt: len(r.Prompt), Output: int(h.output), Cached: h.expected, Block: prefix.BlockTokens,
 		FirstToken: DefaultObjectives.Base, PerToken: DefaultObjectives.PerToken, Stated: true, Now: at(now).UnixNano(),
 	}
 }

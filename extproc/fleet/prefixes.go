@@ -22,6 +22,17 @@ func (f *Fleet) Cached(blocks []uint64, dst []int32) []int32 {
 	return p.index.Cached(blocks, dst)
 }
 
+// Expected is [Fleet.Cached] with what other processes may have sent to the endpoints of a pool, as [pick.Pool.Expect].
+func (f *Fleet) Expected(pool string, blocks []uint64, dst []int32) []int32 {
+	p := &f.prefixes
+	p.mu.Lock()
+	dst = p.index.Cached(blocks, dst)
+	familiar := p.index.Familiar()
+	p.mu.Unlock()
+	hash, beginning := prefix.Beginning(blocks)
+	return f.View().Snapshot.Pools[pool].Expect(hash, beginning, familiar, dst)
+}
+
 // Sent says that a prompt goes to the endpoint of a number.
 func (f *Fleet) Sent(endpoint int, blocks []uint64) {
 	p := &f.prefixes

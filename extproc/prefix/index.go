@@ -39,6 +39,8 @@ type Index struct {
 	places places
 	parts  []part // by endpoint
 	parted int    // parts that have places
+
+	familiar float64
 }
 
 // part is what an endpoint has: a list of places, from the one that was sent last to the oldest.
@@ -59,7 +61,8 @@ func New(bytes int) *Index {
 func (x *Index) Cached(blocks []uint64, dst []int32) []int32 {
 	dst = slices.Grow(dst[:0], len(x.parts))[:len(x.parts)]
 	clear(dst)
-	for i := 0; i < len(blocks); {
+	i := 0
+	for i < len(blocks) {
 		block := x.words.find(blocks[i])
 		n := x.words.endpoints(block)
 		if n == 0 {
@@ -74,8 +77,32 @@ func (x *Index) Cached(blocks []uint64, dst []int32) []int32 {
 			}
 		}
 	}
+	if _, beginning := Beginning(blocks); beginning > 0 {
+		x.familiar += (float64(min(i, beginning))/float64(beginning) - x.familiar) / familiarity
+	}
 	return dst
 }
+
+const (
+	// beginning is how many leading blocks are the beginning of a prompt: 2,048 tokens, as long as what many prompts have in common.
+	beginning = 32
+	// leastBeginning is how many a prompt has at least for that. What is shorter is as soon computed as found.
+	leastBeginning = 4
+	// familiarity is over how many prompts [Index.Familiar] is a mean.
+	familiarity = 64
+)
+
+// Beginning is the hash of the beginning of a prompt and how many blocks that is; none of a short prompt.
+func Beginning(all []uint64) (hash uint64, blocks int) {
+	if len(all) < leastBeginning {
+		return 0, 0
+	}
+	blocks = min(len(all), beginning)
+	return all[blocks-1], blocks
+}
+
+// Familiar is how much of the beginnings of prompts some endpoint had, of those that Cached was asked for lately: 0 to 1.
+func (x *Index) Familiar() float64 { return x.familiar }
 
 // Sent is of [Writer].
 func (x *Index) Sent(endpoint int, blocks []uint64) {

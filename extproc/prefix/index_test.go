@@ -2,6 +2,7 @@ package prefix_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -334,5 +335,48 @@ func TestResize(t *testing.T) {
 	x.Sent(0, prompt(2, 3, 4))
 	if got := x.Len(0); got != 2 {
 		t.Errorf("after Forget %d blocks are kept, want 2 as before", got)
+	}
+}
+
+// How much of beginnings is there is a mean over the latest prompts, the short ones left out.
+func TestFamiliar(t *testing.T) {
+	x := prefix.New(prefix.DefaultBytes)
+	long := make([]uint64, 100)
+	for i := range long {
+		long[i] = uint64(i + 1)
+	}
+	for _, c := range []struct {
+		what string
+		sent int
+		asks []uint64
+		want float64
+	}{
+		{"nothing was sent", 0, long, 0},
+		{"half of a beginning", 16, long, 0.5},
+		{"all of it and more", 50, long, 1},
+		{"short prompts", 0, []uint64{1000, 1001, 1002}, 1},
+		{"half of a prompt of 8 blocks", 0, []uint64{1, 2, 3, 4, 2000, 2001, 2002, 2003}, 0.5},
+		{"others again", 0, []uint64{3000, 3001, 3002, 3003}, 0},
+	} {
+		x.Sent(1, long[:c.sent])
+		for range 1000 {
+			x.Cached(c.asks, nil)
+		}
+		if got := x.Familiar(); math.Abs(got-c.want) > 0.001 {
+			t.Errorf("%s: of beginnings %.3f are familiar, want %g", c.what, got, c.want)
+		}
+	}
+}
+
+// A beginning is the first 32 blocks, or all that there are from four on.
+func TestBeginning(t *testing.T) {
+	all := make([]uint64, 100)
+	for i := range all {
+		all[i] = uint64(i + 1)
+	}
+	for of, want := range map[int]int{0: 0, 3: 0, 4: 4, 31: 31, 32: 32, 33: 32, 100: 32} {
+		if hash, blocks := prefix.Beginning(all[:of]); blocks != want || hash != uint64(want) {
+			t.Errorf("of %d blocks the beginning is %d, up to %d; want %d", of, blocks, hash, want)
+		}
 	}
 }

@@ -64,7 +64,7 @@ func (x *exchange) readPrompt(r openai.Request, body []byte, request *pick.Reque
 	}
 	p := x.prompt
 	is := r.Prompt(body, of, &p.hasher)
-	p.cached = x.server.Fleet.Cached(p.hasher.Blocks(), p.cached)
+	p.cached = x.server.Fleet.Expected(request.Pool, p.hasher.Blocks(), p.cached)
 	request.Demand.Cached = p.cached
 	return is
 }

@@ -138,3 +138,23 @@ func TestPromptsThatWentNowhere(t *testing.T) {
 		t.Errorf("%d of %d tokens, and %d requests in flight", cached, of, inFlight(f))
 	}
 }
+
+// Where prompts have much in common, one that nobody sent from here is expected at one endpoint: others may have sent it there.
+func TestPromptsThatOthersMayHaveSent(t *testing.T) {
+	f := newFleet()
+	server, _ := newServer(t, f, nil)
+	server.ReadPrompts()
+	fresh := completion("text-to-sql", 0, 40, "c")
+	x := through(t, server, completion("text-to-sql", 4, 2, "a"))
+	if cached, _ := cachedAt(t, f, x, "ns/base", fresh); cached != 0 {
+		t.Errorf("%d blocks are expected, and no two prompts had anything in common", cached)
+	}
+	for range 300 {
+		x = through(t, server, completion("text-to-sql", 4, 2, "a"))
+	}
+	all := x.Asked([]byte(fresh)).Demand.Cached
+	there := slices.DeleteFunc(slices.Clone(all), func(n int32) bool { return n == 0 })
+	if len(there) != 1 || there[0] < 30 || there[0] > 32 {
+		t.Errorf("of 32 blocks %v are expected", all)
+	}
+}

@@ -1,0 +1,88 @@
+package pick_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/headgate/headgate/extproc/pick"
+)
+
+// numbered is a pool of n endpoints, the number of each one more than its place.
+func numbered(n int) *pick.Pool {
+	p := new(pick.Pool)
+	for i := range n {
+		p.Endpoints = append(p.Endpoints, pick.Endpoint{Number: i + 1, Hash: rand.New(rand.NewPCG(uint64(i), 0)).Uint64()})
+	}
+	return p
+}
+
+// home is the number of the only endpoint that is expected to have a beginning, 0 if there is none.
+func home(t *testing.T, p *pick.Pool, hash uint64) int {
+	t.Helper()
+	all := p.Expect(hash, 32, 0.5, nil)
+	at := slices.Index(all, 16)
+	for i, n := range all {
+		if n != 0 && i != at {
+			t.Fatalf("expected are %v", all)
+		}
+	}
+	return max(0, at)
+}
+
+func TestWhatNothingIsKnownOfIsExpectedAtItsHome(t *testing.T) {
+	p := numbered(8)
+	at := home(t, p, 1)
+	for i, c := range []struct {
+		p         *pick.Pool
+		beginning int
+		familiar  float64
+		cached    []int32
+		want      int32 // at home
+	}{
+		{p, 32, 0.5, nil, 16},
+		{p, 32, 1, make([]int32, 20), 32},
+		{p, 4, 0.9, make([]int32, 2), 3},
+		{p, 32, 0, nil, 0},        // prompts have nothing in common
+		{p, 0, 1, nil, 0},         // it is short
+		{p, 32, 1, []int32{1}, 0}, // something is known
+		{nil, 32, 1, nil, 0},
+		{new(pick.Pool), 32, 1, nil, 0},
+	} {
+		got := c.p.Expect(1, c.beginning, c.familiar, slices.Clone(c.cached))
+		want := slices.Clone(c.cached)
+		if c.want > 0 {
+			want = append(want, make([]int32, max(0, at+1-len(want)))...)
+			want[at] = c.want
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%d: %v are expected, want %v", i+1, got, want)
+		}
+	}
+	room := make([]int32, 0, 20)
+	if n := testing.AllocsPerRun(10, func() { p.Expect(1, 32, 1, room) }); n > 0 {
+		t.Errorf("it allocates %v times", n)
+	}
+}
+
+// Beginnings are spread over endpoints, in whatever order those are known, and one that gets no requests leaves its own to the others and takes
+// none of theirs.
+func TestHomesStay(t *testing.T) {
+	const beginnings = 8000
+	p, without := numbered(8), numbered(8)
+	without.Endpoints[3].State = pick.Out // number 4
+	slices.Reverse(without.Endpoints)
+	homes := make([]int, 9)
+	for hash := range uint64(beginnings) {
+		is, then := home(t, p, hash), home(t, without, hash)
+		homes[is]++
+		if then == 4 || is != 4 && is != then {
+			t.Fatalf("a beginning goes from %d to %d when 4 gets no requests", is, then)
+		}
+	}
+	for number, n := range homes[1:] {
+		if n < beginnings/8*8/10 || n > beginnings/8*12/10 {
+			t.Errorf("%d beginnings are at home at %d, of %d", n, number+1, beginnings)
+		}
+	}
+}
