@@ -20,12 +20,12 @@ import (
 	"github.com/headgate/headgate/control/place/board"
 )
 
-// addressOf names the variable with control's address, in the process that has the extprocs.
-const addressOf = "BOARD_ADDRESS"
+// extprocsAt is the first argument of the process that has the extprocs; the second is control's address.
+const extprocsAt = "extprocs-at"
 
 func TestMain(m *testing.M) {
-	if address := os.Getenv(addressOf); address != "" {
-		if err := drive(address); err != nil {
+	if len(os.Args) == 3 && os.Args[1] == extprocsAt {
+		if err := drive(os.Args[2]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -68,8 +68,7 @@ func BenchmarkBacklogs(b *testing.B) {
 	var updates, reports, entries float64
 	for b.Loop() {
 		began, here, there := time.Now(), used(syscall.RUSAGE_SELF), used(syscall.RUSAGE_CHILDREN)
-		extprocs := exec.CommandContext(b.Context(), os.Args[0])
-		extprocs.Env = append(os.Environ(), addressOf+"="+l.Addr().String())
+		extprocs := exec.CommandContext(b.Context(), os.Args[0], extprocsAt, l.Addr().String())
 		out, err := extprocs.Output()
 		if err != nil {
 			b.Fatal(err)
