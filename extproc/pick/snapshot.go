@@ -142,10 +142,11 @@ type Endpoint struct {
 	OthersBeside float64
 	// Others is how many the endpoint has of them.
 	Others int64
-	// InFlight is how many requests this process has there.
-	InFlight *atomic.Int64
 	// Adapters is for how many adapters this process has requests there.
 	Adapters *atomic.Int64
+
+	// InFlight is how many requests this process has there.
+	InFlight *atomic.Int64
 
 	// Slots is how many adapters its GPU holds at once; 0 where that is unknown.
 	Slots int64
