@@ -51,6 +51,10 @@ const (
 const (
 	factorFollows = 0.1
 	factorStep    = 0.5
+	// What factors are off by chance would have some engines get more requests than others, and goodput fall by a tenth (bench fleet, plain). So
+	// engines are taken to be equally fast whose factors, as logarithms, are apart by no more than spread, as a standard deviation; but for one
+	// whose own is above alone.
+	spread, alone = 0.1, 0.2
 )
 
 // furthest is the greatest logarithm of an engine's factor.
@@ -88,9 +92,9 @@ type Learner struct {
 
 	usual float64 // how far off rows are, in the median
 
-	// The logarithms of the factors of so many engines come to so much.
-	engines int
-	factors float64
+	// The logarithms of the factors of so many engines come to so much, and their squares.
+	engines          int
+	factors, squares float64
 
 	trusts    bool
 	off       float64 // how far off predictions are in the median, as a logarithm
@@ -138,7 +142,8 @@ func (l *Learner) Profile() profile.Profile {
 // Of is the profile of an engine, which may be slower than others of its kind or faster.
 func (l *Learner) Of(e *Engine) profile.Profile {
 	p := l.Profile()
-	if e.factor == 0 {
+	n := float64(max(1, l.engines))
+	if mean := l.factors / n; math.Abs(e.factor) < alone && l.squares/n-mean*mean < spread*spread {
 		return p
 	}
 	return p.Times(math.Exp(e.factor))
@@ -162,6 +167,7 @@ func (l *Learner) learn(e *Engine, at float64, r row) {
 	e.factor += factorFollows * min(max(off-was, -factorStep), factorStep)
 	e.factor = min(max(e.factor, -furthest), furthest)
 	l.factors += e.factor - was
+	l.squares += e.factor*e.factor - was*was
 	r.seconds /= math.Exp(e.factor - l.factors/float64(l.engines)) // as one of engines as they are in the mean takes
 
 	l.rescale(r)
@@ -174,6 +180,7 @@ func (l *Learner) Forget(e *Engine) {
 	if e.counted {
 		l.engines--
 		l.factors -= e.factor
+		l.squares -= e.factor * e.factor
 	}
 	*e = Engine{}
 }

@@ -210,3 +210,38 @@ func TestTrust(t *testing.T) {
 		t.Error("what people say is not trusted")
 	}
 }
+
+// Engines that are as fast as others but for chance have one profile; one that is slower has its own, and where some are, each has.
+func TestEnginesThatAreAlike(t *testing.T) {
+	learned := func(factors ...float64) (base []float64) {
+		l := New(simple, true)
+		engines := make([]Engine, len(factors))
+		for i, f := range factors {
+			engines[i] = Engine{factor: f, counted: true}
+			l.engines, l.factors, l.squares = l.engines+1, l.factors+f, l.squares+f*f
+		}
+		for i := range engines {
+			p := l.Of(&engines[i])
+			base = append(base, math.Log(p.Decode.Base/simple.Decode.Base))
+		}
+		return base
+	}
+	many := func(factor float64) []float64 {
+		all := make([]float64, 64)
+		all[0] = factor
+		return all
+	}
+	for _, c := range []struct{ factors, want []float64 }{
+		{[]float64{0.05, -0.06, 0.08, 0}, []float64{0, 0, 0, 0}},
+		{[]float64{0.45, -0.15, -0.15, -0.15}, []float64{0.45, -0.15, -0.15, -0.15}},
+		{many(0.6), many(0.6)},
+		{many(0.19), many(0)},
+		{[]float64{0.1}, []float64{0}},
+	} {
+		for i, got := range learned(c.factors...) {
+			if math.Abs(got-c.want[i]) > 1e-9 {
+				t.Errorf("of engines with %v the %dth has %g, want %g", c.factors, i, got, c.want[i])
+			}
+		}
+	}
+}
