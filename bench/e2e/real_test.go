@@ -229,3 +229,102 @@ func TestRealVLLMAnswersAsTheSimulatedOne(t *testing.T) {
 		}
 	}
 }
+
+// Nobody says how long real engines take: policy latency learns it, decides, and foresees first tokens. Beside it, in turns of the same length,
+// policies that foresee nothing.
+func TestRealVLLMIsPredicted(t *testing.T) {
+	const prompts, clients, turn, rounds = 8, 6, 12 * time.Second, 3
+	s, engines := realVLLM(t)
+	settings, err := os.ReadFile(filepath.Join(s.objects, "settings.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pick := func(policy string) {
+		s.write("settings.yaml", strings.Replace(string(settings), "spec: {", "spec: {policy: "+policy+", ", 1))
+		time.Sleep(time.Second) // an edit is in force within one; what is under way ends
+	}
+	next := func(client, n int) request {
+		shared := strings.Repeat(fmt.Sprintf("%03d ", (client*5+n)%prompts), 150) // some 600 tokens
+		return request{body: fmt.Sprintf(`{"model":%q,"prompt":"%s%d","max_tokens":16,"stream":true,"stream_options":{"include_usage":true}}`,
+			baseRoute, shared, client*1_000_000+n)}
+	}
+	sample := func(what string, during time.Duration, until func() bool) (first []float64, hits float64, lines []logged) {
+		began, was, queried := time.Now(), s.hits(engines), s.queries(engines)
+		l := s.pour(clients, next, isOK)
+		for time.Since(began) < during && !until() {
+			time.Sleep(100 * time.Millisecond)
+		}
+		l.stop()
+		for _, fault := range l.faults {
+			t.Errorf("%s: %s", what, fault)
+		}
+		ended := time.Now()
+		s.awaitWithin(15*time.Second, "Envoy has logged all", func() bool {
+			lines = s.accessLog(func(l logged) bool { return decided(l) && l.Time.After(began) && l.Time.Before(ended) })
+			return int64(len(lines)) >= l.sent.Load()
+		})
+		for _, l := range lines {
+			first = append(first, l.FirstBody)
+		}
+		slices.Sort(first)
+		return first, (s.hits(engines) - was) / (s.queries(engines) - queried), lines
+	}
+	never := func() bool { return false }
+
+	before, _, _ := sample("while it learns", 3*time.Minute, func() bool {
+		return s.sum(s.Metrics, "headgate_pool_predictions_trusted") == 1
+	})
+	t.Logf("trusted after %d requests; until then first tokens after %.0f ms, p99 %.0f ms", len(before), before[len(before)/2], before[len(before)*99/100])
+	if len(before) > 2000 || s.sum(s.Metrics, "headgate_pool_predictions_trusted") != 1 {
+		t.Fatal("that takes too long")
+	}
+	all := make(map[string][]float64)
+	var expected, measured []float64
+	others := 0
+	for range rounds {
+		for _, policy := range []string{"latency", "leastRequest", "roundRobin"} {
+			pick(policy)
+			first, hits, lines := sample(policy, turn, never)
+			t.Logf("%s: %d first tokens after %.0f ms, p99 %.0f ms; %.0f %% cached", policy, len(first), first[len(first)/2], first[len(first)*99/100], 100*hits)
+			for _, l := range lines {
+				switch {
+				case policy != "latency":
+					all[policy] = append(all[policy], l.FirstBody)
+				case l.Pick.FirstToken == 0:
+					others++
+				default:
+					all[policy] = append(all[policy], l.FirstBody)
+					expected, measured = append(expected, l.Pick.FirstToken/1000), append(measured, max(l.FirstBody, 1))
+				}
+			}
+		}
+	}
+	off, ratio := errorsOf(expected, measured)
+	t.Logf("%d first tokens were expected, and %d decided otherwise: measured %.2f times what was expected in the median; off by %.0f %% in the median, p90 %.0f %%",
+		len(off), others, ratio, 100*off[len(off)/2], 100*off[len(off)*9/10])
+	for _, policy := range []string{"latency", "leastRequest", "roundRobin"} {
+		slices.Sort(all[policy])
+		n := len(all[policy])
+		t.Logf("%s in all: %d first tokens after %.0f ms, p99 %.0f ms", policy, n, all[policy][n/2], all[policy][n*99/100])
+	}
+	if off[len(off)/2] > 1 {
+		t.Error("that is no prediction")
+	}
+}
+
+// hits are the tokens of prompts that real engines found in their prefix caches, of queries.
+func (s *stack) hits(engines []*realEngine) float64 {
+	return s.real(engines, "vllm:prefix_cache_hits_total")
+}
+
+func (s *stack) queries(engines []*realEngine) float64 {
+	return s.real(engines, "vllm:prefix_cache_queries_total")
+}
+
+// real is the sum of a metric over real engines.
+func (s *stack) real(engines []*realEngine, metric string) (sum float64) {
+	for _, e := range engines {
+		sum += s.sum(e.address(), metric)
+	}
+	return sum
+}
