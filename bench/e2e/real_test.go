@@ -299,6 +299,15 @@ func TestRealVLLMIsPredicted(t *testing.T) {
 			}
 		}
 	}
+	log, err := os.ReadFile(s.Extproc.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(log)) {
+		if strings.Contains(line, "how long the pool's engines take") {
+			t.Log(strings.TrimSpace(line))
+		}
+	}
 	off, ratio := errorsOf(expected, measured)
 	t.Logf("%d first tokens were expected, and %d decided otherwise: measured %.2f times what was expected in the median; off by %.0f %% in the median, p90 %.0f %%",
 		len(off), others, ratio, 100*off[len(off)/2], 100*off[len(off)*9/10])

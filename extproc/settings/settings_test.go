@@ -2,6 +2,7 @@ package settings_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -96,5 +97,17 @@ profile = none, --
 		if got.String() != want {
 			t.Errorf("pool %s has\n%s", pool, got.String())
 		}
+	}
+}
+
+// A PoolSettings may name every policy that there is, and no other.
+func TestAPoolMayHaveEveryPolicy(t *testing.T) {
+	var all []string
+	for rule := pick.Proposal; rule <= pick.Latency; rule++ {
+		all = append(all, rule.String())
+	}
+	slices.Sort(all)
+	if may := slices.Sorted(slices.Values(objects.Policies)); !slices.Equal(may, all) {
+		t.Errorf("objects may name %v, and there are %v", may, all)
 	}
 }

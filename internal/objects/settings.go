@@ -18,7 +18,7 @@ import (
 )
 
 // Policies are the names that spec.policy of a PoolSettings may have. Package pick has the rules of these names.
-var Policies = []string{"proposal", "leastRequest", "roundRobin", "random"}
+var Policies = []string{"latency", "proposal", "leastRequest", "roundRobin", "random"}
 
 // MaxAttempts bounds how many other endpoints an answer names.
 const MaxAttempts = 7

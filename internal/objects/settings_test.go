@@ -30,7 +30,7 @@ func TestFaultsOfPoolSettings(t *testing.T) {
 		want   string
 	}{
 		{func(s *v1alpha1.PoolSettingsSpec) { s.PoolRef.Name = "" }, "spec.poolRef.name: Required value: name the InferencePool, in the same namespace"},
-		{func(s *v1alpha1.PoolSettingsSpec) { s.Policy = &policy }, `spec.policy: Unsupported value: "best": supported values: "proposal", "leastRequest", "roundRobin", "random"`},
+		{func(s *v1alpha1.PoolSettingsSpec) { s.Policy = &policy }, `spec.policy: Unsupported value: "best": supported values: "latency", "proposal", "leastRequest", "roundRobin", "random"`},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.AdapterThreshold = &threshold }, "spec.adapterThreshold: Invalid value: 0: it must be at least 1"},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.Retry = &v1alpha1.Retry{Attempts: &attempts} }, "spec.retry.attempts: Invalid value: 8: attempts are 0 to 7"},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.SessionAffinity = &v1alpha1.SessionAffinity{} }, `spec.sessionAffinity: Invalid value: "": name either a header or a cookie`},
