@@ -186,28 +186,6 @@ func (p *Profile) PrefillTime(context, tokens int) float64 {
 	return p.StepTime(w)
 }
 
-// PromptTime predicts the seconds to compute so many tokens of a prompt behind a context, in as many steps as the engine takes for them, each of
-// which has the work of others beside it. It allocates nothing.
-func (p *Profile) PromptTime(context, tokens int, beside Work) float64 {
-	all := beside
-	all.AddPrompt(context, tokens)
-	more := max(0, (tokens-1)/p.Limits.MaxBatchedTokens) // steps beside the first
-	return p.StepTime(all) + float64(more)*p.overhead(beside)
-}
-
-// ShareTime is as PromptTime where the steps are full of others' prompts, so that the time of a step counts as far as its tokens do.
-func (p *Profile) ShareTime(context, tokens int, beside Work) float64 {
-	var own Work
-	own.AddPrompt(context, tokens)
-	return p.Prefill.PerToken*float64(tokens) + p.Prefill.PerTokenSquared*own.Squares + float64(tokens)/float64(p.Limits.MaxBatchedTokens)*p.overhead(beside)
-}
-
-// overhead is what a step with prompts takes beside their tokens.
-func (p *Profile) overhead(beside Work) float64 {
-	beside.PromptTokens = 1
-	return p.StepTime(beside) - p.Prefill.PerToken
-}
-
 // StepTime predicts the seconds of one engine step. A step reads the weights once, so a mixed step pays the larger of
 // the two bases and not both; below the floor of prefill, prompt tokens are free, and sequences are not. A step with
 // nothing to do takes no time. It allocates nothing.
