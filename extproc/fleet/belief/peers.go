@@ -1,5 +1,7 @@
 package belief
 
+import "github.com/headgate/headgate/extproc/pick"
+
 // Backlog is what requests that one process, or several, sent to an endpoint still ask of it, as processes tell each other: the sums of
 // [pick.Backlog] at one moment.
 type Backlog struct {
@@ -19,11 +21,15 @@ func (b Backlog) Nothing() bool {
 // Backlogs visits what this process has at each endpoint, in no order.
 func (s *State) Backlogs(visit func(Backlog)) {
 	for address, e := range s.endpoints {
-		b := &e.backlog
-		visit(Backlog{
-			Endpoint: address, Requests: e.inFlight.Load(),
-			Through: b.Through.Load(), Beside: b.Beside.Load(), Urgency: b.Urgency.Load(), Held: b.Held.Load(),
-		})
+		visit(backlogOf(address, e.inFlight.Load(), &e.backlog))
+	}
+}
+
+// backlogOf is what so many requests still ask of an endpoint, at this moment.
+func backlogOf(address string, requests int64, of *pick.Backlog) Backlog {
+	return Backlog{
+		Endpoint: address, Requests: requests,
+		Through: of.Through.Load(), Beside: of.Beside.Load(), Urgency: of.Urgency.Load(), Held: of.Held.Load(),
 	}
 }
 
@@ -59,11 +65,7 @@ func (e *endpoint) hear(b Backlog) {
 
 // peersTell is what other processes have, as they told.
 func (e *endpoint) peersTell(address string) Backlog {
-	p := &e.peers
-	return Backlog{
-		Endpoint: address, Requests: p.Requests.Load(),
-		Through: p.Through.Load(), Beside: p.Beside.Load(), Urgency: p.Urgency.Load(), Held: p.Held.Load(),
-	}
+	return backlogOf(address, e.peers.Requests.Load(), &e.peers.Backlog)
 }
 
 // told is how many requests the endpoint has of which somebody knows: this process, or others that tell.

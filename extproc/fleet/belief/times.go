@@ -117,19 +117,20 @@ func (s *State) learn(address string, e *endpoint, began time.Time, load *engine
 // hardware is trusted then.
 func (s *State) predictable(pool objects.Name) bool {
 	t := s.times[pool]
-	var why *learn.Learner
 	trusted := true
-	for _, class := range slices.Sorted(maps.Keys(t.classes)) {
-		l := t.classes[class]
-		if why == nil || why.Trusted() && (!l.Trusted() || l.Residual() > why.Residual()) {
-			why = l
-		}
+	for _, l := range t.classes {
 		trusted = trusted && l.Trusted()
 	}
-	if trusted == t.trusted || why == nil { // nothing is news of a pool that has no endpoint
+	if trusted == t.trusted || len(t.classes) == 0 { // nothing is news of a pool that has no endpoint
 		return trusted
 	}
 	t.trusted = trusted
+	var why *learn.Learner
+	for _, class := range slices.Sorted(maps.Keys(t.classes)) {
+		if l := t.classes[class]; why == nil || why.Trusted() && (!l.Trusted() || l.Residual() > why.Residual()) {
+			why = l
+		}
+	}
 	news := Learned{Pool: pool, Trusted: trusted, Why: "predictions came true", Residual: why.Residual(), Rows: why.Rows()}
 	switch {
 	case !trusted && why.Rows() == 0:
