@@ -85,8 +85,9 @@ func New(c Config) *Fleet {
 		c.PrefixCacheBytes = prefix.DefaultBytes
 	}
 	f := &Fleet{
-		Config: c, prefixes: prefixes{index: prefix.New(c.PrefixCacheBytes)}, news: make(chan struct{}, 1), urgent: make(chan struct{}, 1), moves: make(chan struct{}, 1), makers: newMakers(), habits: newHabits(),
-		state: belief.New(belief.Config{Settings: c.Settings, Placed: c.Placed}),
+		Config: c, prefixes: prefixes{index: prefix.New(c.PrefixCacheBytes)}, news: make(chan struct{}, 1), urgent: make(chan struct{}, 1), moves: make(chan struct{}, 1), makers: remembering[string, Maker](maxAnswers),
+		habits: remembering[objects.ModelKey, *belief.Habit](maxHabits),
+		state:  belief.New(belief.Config{Settings: c.Settings, Placed: c.Placed}),
 	}
 	f.publish()
 	return f

@@ -12,14 +12,6 @@ const maxHabits = 65536
 
 type habits = lru.Cache[objects.ModelKey, *belief.Habit]
 
-func newHabits() *habits {
-	c, err := lru.New[objects.ModelKey, *belief.Habit](maxHabits)
-	if err != nil {
-		panic(err) // the size is above 0
-	}
-	return c
-}
-
 // Habit is what requests for a model are like, by the engine's name of it; that of all of the pool where nothing is known of the model, and nil
 // where nothing is known of either.
 func (f *Fleet) Habit(k objects.ModelKey) *belief.Habit {

@@ -16,8 +16,9 @@ type Maker struct {
 // they restart.
 const maxAnswers = 65536
 
-func newMakers() *lru.Cache[string, Maker] {
-	c, err := lru.New[string, Maker](maxAnswers)
+// remembering returns a cache of at most so many, which is above 0.
+func remembering[K comparable, V any](most int) *lru.Cache[K, V] {
+	c, err := lru.New[K, V](most)
 	if err != nil {
 		panic(err) // the size is above 0
 	}

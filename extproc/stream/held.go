@@ -91,7 +91,7 @@ func (x *exchange) missed(err error, model string, bytes int, now time.Time, res
 	if x.since.IsZero() {
 		x.since = now
 	}
-	x.picks, x.room = nil, [len(x.room)]pick.Decision{}
+	x.dropPicks()
 	x.waits = &waiting{key: m.key, model: model, bytes: int64(bytes), most: x.patience(), resume: resume}
 	return nil
 }

@@ -26,7 +26,8 @@ type picked struct {
 	sentAt   time.Time // when it was whole
 	settings settings.Settings
 	target   route.Target
-	picks    []pick.Decision // in order; the first is where it goes; nil once they are told
+	ranked   []pick.Decision // what the policy thought of endpoints, in order; nil once that is told
+	picks    []pick.Decision // those of them that are named: the first is where it goes
 	room     [3]pick.Decision
 	to       string // the destination: all of them, as they are told
 	address  string // of the first
@@ -39,7 +40,6 @@ type picked struct {
 	prompt   *prompt       // nil where nobody asks for it
 	bytes    int           // of the prompt
 	expected time.Duration // when the first token is, from the request's last byte
-	runnerUp pick.Decision // the next best, if there is one
 	inFlight *fleet.InFlight
 }
 
@@ -106,11 +106,8 @@ func (x *exchange) choose(r openai.Request, body []byte, now time.Time) error {
 	if most > len(room) {
 		room = make([]pick.Decision, most)
 	}
-	x.picks, err = pick.Pick(x.settings.Policy, view.Snapshot, request, room[:most])
-	if len(x.picks) > 1 {
-		x.runnerUp = x.picks[1]
-	}
-	x.picks = x.picks[:min(len(x.picks), x.settings.Picks)]
+	x.ranked, err = pick.Pick(x.settings.Policy, view.Snapshot, request, room[:most])
+	x.picks = x.ranked[:min(len(x.ranked), x.settings.Picks)]
 	if x.placed() && isMiss(err) && len(view.Snapshot.Pools[request.Pool].Any) > 0 {
 		return &miss{x.wanted(), err}
 	}
@@ -282,10 +279,15 @@ func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.Proc
 	return m
 }
 
+// dropPicks lets go of what was decided, and with it of a snapshot of the fleet.
+func (p *picked) dropPicks() {
+	p.ranked, p.picks, p.room = nil, nil, [len(p.room)]pick.Decision{}
+}
+
 // forget lets go of what was needed to decide: an answer may take minutes, and must not keep a snapshot of the fleet alive
 // for as long.
 func (x *exchange) forget() {
-	x.picks, x.room, x.runnerUp = nil, [len(x.room)]pick.Decision{}, pick.Decision{}
+	x.dropPicks()
 	x.in.all, x.chunks, x.token = nil, nil, ""
 }
 

@@ -98,8 +98,8 @@ func (x *exchange) expect(to map[string]*structpb.Value) {
 		return
 	}
 	to[wire.PickExpected] = structpb.NewStructValue(explained(d))
-	if x.runnerUp.Endpoint != nil {
-		to[wire.PickRunnerUp] = structpb.NewStructValue(explained(&x.runnerUp))
+	if len(x.ranked) > 1 {
+		to[wire.PickRunnerUp] = structpb.NewStructValue(explained(&x.ranked[1]))
 	}
 }
 

@@ -115,7 +115,7 @@ func TestPromptsAreWhereTheyWereSent(t *testing.T) {
 	}
 }
 
-// No rule of today asks for prompts, and then none is read.
+// Where the policy asks for no prompts, none is read.
 func TestPromptsAreReadWhereTheyAreAskedFor(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, nil)
