@@ -1,6 +1,9 @@
 package sim
 
-import "slices"
+import (
+	"math/bits"
+	"slices"
+)
 
 // reservedBlocks is what vLLM keeps of num_gpu_blocks for itself: one block that stands for "none".
 const reservedBlocks = 1
@@ -18,21 +21,25 @@ type blockCache struct {
 	// Free blocks among blocks: a list through prev and next, oldest first.
 	oldest, newest int32
 	listed         int
-	// byHash finds the first of the blocks with a hash; twin leads to the others.
-	byHash map[uint64]int32
+	// buckets lead by hash to chains of blocks, the latest first.
+	buckets []int32
 }
 
 // block is one block of KV cache.
 type block struct {
 	uses       int32
 	prev, next int32 // in the list of free blocks, while uses is 0
-	twin       int32 // another block with the same hash, or none
+	chain      int32 // the next in its bucket, where hashed
 	hashed     bool
 	hash       uint64 // of all tokens up to the block's end, where hashed
 }
 
 func newBlockCache(capacity, size int) blockCache {
-	return blockCache{size: size, capacity: capacity, oldest: none, newest: none, byHash: map[uint64]int32{}}
+	c := blockCache{size: size, capacity: capacity, oldest: none, newest: none, buckets: make([]int32, 2*capacity)}
+	for i := range c.buckets {
+		c.buckets[i] = none
+	}
+	return c
 }
 
 // free is the number of blocks that nobody uses.
@@ -74,13 +81,24 @@ func (c *blockCache) admit(s *sequence, budget int) (n int, ok bool) {
 func (c *blockCache) find(s *sequence, limit int) []int32 {
 	found := s.blocks[:0]
 	for i := range limit {
-		b, ok := c.byHash[s.hashOf(i, c.size)]
-		if !ok {
+		b := c.oldestOf(s.hashOf(i, c.size))
+		if b == none {
 			break
 		}
 		found = append(found, b)
 	}
 	return found
+}
+
+// oldestOf is the block with a hash that had it first, or none.
+func (c *blockCache) oldestOf(hash uint64) int32 {
+	is := none
+	for b := *c.bucket(hash); b != none; b = c.blocks[b].chain {
+		if c.blocks[b].hash == hash {
+			is = b
+		}
+	}
+	return is
 }
 
 // grow takes fresh blocks until the sequence has those for its first tokens, or takes none and reports false.
@@ -135,7 +153,7 @@ func (c *blockCache) use(b int32) {
 // take returns a free block, empty and with one user. There is one: the caller has counted.
 func (c *blockCache) take() int32 {
 	if len(c.blocks) < c.capacity {
-		c.blocks = append(c.blocks, block{uses: 1, twin: none})
+		c.blocks = append(c.blocks, block{uses: 1})
 		return int32(len(c.blocks) - 1)
 	}
 	b := c.oldest
@@ -163,37 +181,28 @@ func (c *blockCache) unlist(b int32) {
 	c.listed--
 }
 
-// label makes a block found by its hash. Twins arise when a prompt is cached to its very end: the last block is
-// computed again, since at least one token must be. The older twin is found first.
+// bucket is where the chain begins of the blocks with a hash.
+func (c *blockCache) bucket(hash uint64) *int32 {
+	i, _ := bits.Mul64(hash, uint64(len(c.buckets)))
+	return &c.buckets[i]
+}
+
+// label makes a block found by its hash. Two blocks have the same where a prompt is cached to its very end: the last block is computed again,
+// since at least one token must be. The older of them is found first.
 func (c *blockCache) label(b int32, hash uint64) {
-	c.blocks[b].hashed, c.blocks[b].hash = true, hash
-	at, ok := c.byHash[hash]
-	if !ok {
-		c.byHash[hash] = b
-		return
-	}
-	for c.blocks[at].twin != none {
-		at = c.blocks[at].twin
-	}
-	c.blocks[at].twin = b
+	first, is := c.bucket(hash), &c.blocks[b]
+	is.hashed, is.hash, is.chain = true, hash, *first
+	*first = b
 }
 
 // unlabel makes a block's content forgotten.
 func (c *blockCache) unlabel(b int32) {
-	hash, twin := c.blocks[b].hash, c.blocks[b].twin
-	c.blocks[b].hashed, c.blocks[b].twin = false, none
-	at := c.byHash[hash]
-	switch {
-	case at != b:
-		for c.blocks[at].twin != b {
-			at = c.blocks[at].twin
-		}
-		c.blocks[at].twin = twin
-	case twin != none:
-		c.byHash[hash] = twin
-	default:
-		delete(c.byHash, hash)
+	is := &c.blocks[b]
+	at := c.bucket(is.hash)
+	for *at != b {
+		at = &c.blocks[*at].chain
 	}
+	*at, is.hashed = is.chain, false
 }
 
 // blocksFor is the number of blocks that hold so many tokens.
@@ -220,11 +229,9 @@ func (s *sequence) hashOf(i, size int) uint64 {
 	return s.hashes[i]
 }
 
-// mix folds a value into a hash: a round of the splitmix64 generator (Steele, Lea, Flood: Fast splittable pseudorandom
+// mix folds a value into a hash: a multiplication and a shift of the splitmix64 generator (Steele, Lea, Flood: Fast splittable pseudorandom
 // number generators, OOPSLA 2014).
 func mix(h, value uint64) uint64 {
-	h = (h ^ value) + 0x9e3779b97f4a7c15
-	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
-	h = (h ^ h>>27) * 0x94d049bb133111eb
+	h = (h ^ value ^ 0x9e3779b97f4a7c15) * 0xbf58476d1ce4e5b9
 	return h ^ h>>31
 }

@@ -158,6 +158,7 @@ type sequence struct {
 	hashes   []uint64 // chained hashes of its leading full blocks, as far as they were needed
 	started  bool     // scheduled at least once
 	deferred bool
+	gone     bool // finished, or cancelled
 }
 
 // load is an adapter that Load asked for.
@@ -212,13 +213,13 @@ func (e *Engine) Copy(normal func() float64) *Engine {
 		return is
 	}
 	c.waiting, c.running = own(e.waiting), own(e.running)
-	c.kv.blocks, c.kv.byHash = slices.Clone(e.kv.blocks), maps.Clone(e.kv.byHash)
+	c.kv.blocks, c.kv.buckets = slices.Clone(e.kv.blocks), slices.Clone(e.kv.buckets)
 	c.host.used, c.slots.used = maps.Clone(e.host.used), maps.Clone(e.slots.used)
 	c.inUse, c.active = maps.Clone(e.inUse), maps.Clone(e.active)
 	c.batch = slices.Clone(e.batch)
 	for i, b := range c.batch {
 		if c.batch[i].s = c.live[b.s.id]; c.batch[i].s == nil { // cancelled meanwhile
-			c.batch[i].s = &sequence{id: b.s.id}
+			c.batch[i].s = &sequence{gone: true}
 		}
 	}
 	c.loaded, c.loads, c.events = slices.Clone(e.loaded), slices.Clone(e.loads), nil
@@ -367,6 +368,7 @@ func (e *Engine) leave(s *sequence) {
 // forget ends a request that neither waits nor runs.
 func (e *Engine) forget(s *sequence) {
 	delete(e.live, s.id)
+	s.gone = true
 	if s.started {
 		decrement(e.active, s.Adapter)
 	}

@@ -145,7 +145,7 @@ func (e *Engine) finishStep(now float64) {
 	finished := false
 	for _, b := range e.batch {
 		s := b.s
-		if !b.yields || e.live[s.id] != s {
+		if !b.yields || s.gone {
 			continue // part of a prompt, or cancelled meanwhile
 		}
 		e.events = append(e.events, Event{Kind: Token, At: now, ID: s.id, Index: s.produced})
