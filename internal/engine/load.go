@@ -60,6 +60,8 @@ type Load struct {
 	KVUsage Value // share of the KV cache in use, 0 to 1
 	// KVTokens is how many tokens the KV cache holds.
 	KVTokens Value
+	// Forgets says that nothing of a prompt is kept for the next one that begins alike: prefix caching is off.
+	Forgets bool
 
 	MaxAdapters Value // adapter slots on the GPU
 	// Active is the adapters with running or waiting requests, in order. It is activity, not residency: an adapter that
@@ -80,10 +82,10 @@ type Load struct {
 // Reader reads metrics pages of one engine. It keeps its buffers from page to page and is not safe for concurrent use; the zero
 // Reader is ready.
 type Reader struct {
-	lines    []byte
-	settled  []byte // of the lines, those that change in no life of an engine
-	latest   []byte // those of the page that kvTokens is of
-	kvTokens Value
+	lines   []byte
+	settled []byte // of the lines, those that change in no life of an engine
+	latest  []byte // those of the page that cache is of
+	cache   Load   // of which a configuration tells the fields of its cache
 }
 
 // Load reads a page in Prometheus' text format as an engine of the given kind means it, or of the kind that the page
@@ -109,9 +111,10 @@ func (r *Reader) Load(page []byte, kind Kind) (Load, error) {
 		if err != nil {
 			return Load{}, err
 		}
-		r.latest, r.kvTokens = append(r.latest[:0], r.settled...), d.kvTokensOf(config)
+		r.latest, r.cache = append(r.latest[:0], r.settled...), Load{}
+		d.readCache(config, &r.cache)
 	}
-	load.KVTokens = r.kvTokens
+	load.KVTokens, load.Forgets = r.cache.KVTokens, r.cache.Forgets
 	return load, nil
 }
 
@@ -204,7 +207,7 @@ func (d dialect) read(page families) Load {
 		Waiting: sum(page.first(d.waiting)),
 		KVUsage: largest(page.first(d.kvUsage)),
 	}
-	load.KVTokens = d.kvTokensOf(page)
+	d.readCache(page, &load)
 	if n, ok := sum(page.first(d.aside)).Get(); ok {
 		load.Waiting = Known(load.Waiting.Or(0) + n)
 	}
@@ -221,25 +224,24 @@ func (d dialect) read(page families) Load {
 	return load
 }
 
-// kvTokensOf is how many tokens the KV caches of all engines of the endpoint hold.
-func (d dialect) kvTokensOf(page families) Value {
+// readCache takes from a page how many tokens the KV caches of all engines of the endpoint hold, and whether one of them forgets.
+func (d dialect) readCache(page families, load *Load) {
 	if config := page.first(d.kvConfig); config != nil {
-		var total Value
 		for _, m := range config { // of each engine, in labels
 			blocks, err := strconv.ParseFloat(label(m, "num_gpu_blocks"), 64)
 			each, err2 := strconv.ParseFloat(label(m, "block_size"), 64)
 			if n, ok := Known(blocks * each).Get(); ok && err == nil && err2 == nil {
-				total = Known(total.Or(0) + n)
+				load.KVTokens = Known(load.KVTokens.Or(0) + n)
 			}
+			load.Forgets = load.Forgets || label(m, "enable_prefix_caching") == "False"
 		}
-		return total
+		return
 	}
 	blocks, known := sum(page.first(d.kvBlocks)).Get()
 	each, sized := largest(page.first(d.blockTokens)).Get()
-	if known && sized {
-		return Known(blocks * each)
+	if load.KVTokens = sum(page.first(d.kvTokens)); known && sized {
+		load.KVTokens = Known(blocks * each)
 	}
-	return sum(page.first(d.kvTokens))
 }
 
 // sum adds up the series of a family: with data parallelism there is one for each engine of the endpoint.

@@ -174,6 +174,18 @@ func TestEveryVariantOfAName(t *testing.T) {
 			"the KV of each engine of the endpoint", "vllm:num_requests_running 1\nvllm:cache_config_info{engine=\"0\",block_size=\"16\",num_gpu_blocks=\"100\"} 1\nvllm:cache_config_info{engine=\"1\",block_size=\"16\",num_gpu_blocks=\"50\"} 1\n",
 			engine.Load{Kind: engine.VLLM, Running: engine.Known(1), KVTokens: engine.Known(2400)},
 		},
+		{
+			"an engine without prefix caching", "vllm:num_requests_running 1\nvllm:cache_config_info{block_size=\"16\",enable_prefix_caching=\"False\",num_gpu_blocks=\"100\"} 1\n",
+			engine.Load{Kind: engine.VLLM, Running: engine.Known(1), KVTokens: engine.Known(1600), Forgets: true},
+		},
+		{
+			"one of two without prefix caching", "vllm:num_requests_running 1\nvllm:cache_config_info{engine=\"0\",enable_prefix_caching=\"False\"} 1\nvllm:cache_config_info{engine=\"1\",enable_prefix_caching=\"True\"} 1\n",
+			engine.Load{Kind: engine.VLLM, Running: engine.Known(1), Forgets: true},
+		},
+		{
+			"prefix caching that nobody decided yet", "vllm:num_requests_running 1\nvllm:cache_config_info{enable_prefix_caching=\"None\"} 1\n",
+			engine.Load{Kind: engine.VLLM, Running: engine.Known(1)},
+		},
 		{"a configuration alone is no load", "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\"} 1\n", engine.Load{}},
 		{
 			"a configuration by a quoted name", "vllm:num_requests_running 1\n{\"vllm:cache_config_info\",block_size=\"16\",num_gpu_blocks=\"100\"} 1\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1\"} 1\n",
