@@ -10,6 +10,7 @@ package prefix
 
 import (
 	"encoding/binary"
+	"math/bits"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -91,6 +92,15 @@ func (h *Hasher) Token(id uint32) {
 	binary.LittleEndian.PutUint32(h.open[h.filled:], id)
 	h.bytes += TokenBytes
 	h.fill(TokenBytes)
+}
+
+// Opaque goes on with what is no text, such as an image, by a hash of it: an engine makes so many tokens of it.
+func (h *Hasher) Opaque(hash uint64, tokens int) {
+	for ; tokens > 0 && len(h.blocks) < MaxBlocks; tokens-- {
+		h.Token(uint32(hash)) //nolint:gosec // the other half is the next one
+		hash = bits.RotateLeft64(hash, 32)
+	}
+	h.bytes += tokens * TokenBytes
 }
 
 // fill says that so many bytes more are in open.

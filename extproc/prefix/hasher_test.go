@@ -161,6 +161,30 @@ func TestLongPromptsAreCut(t *testing.T) {
 	}
 }
 
+// What is no text is so many tokens, told apart by all of their hash, and counted where blocks are no more.
+func TestOpaque(t *testing.T) {
+	opaque := func(before int, hash uint64, tokens int) (blocks []uint64, bytes int) {
+		h := new(prefix.Hasher)
+		h.Begin(1)
+		h.Write(text(before))
+		h.Opaque(hash, tokens)
+		return slices.Clone(h.Blocks()), h.Bytes()
+	}
+	all, bytes := opaque(0, 5, prefix.BlockTokens)
+	if len(all) != 1 || bytes != prefix.BlockBytes {
+		t.Errorf("%d tokens are %d blocks of %d bytes", prefix.BlockTokens, len(all), bytes)
+	}
+	for _, other := range []uint64{6, 5 + 1<<32, 5 << 32} {
+		if has, _ := opaque(0, other, prefix.BlockTokens); slices.Equal(has, all) {
+			t.Errorf("%d has the blocks of 5", other)
+		}
+	}
+	const most = prefix.MaxBlocks * prefix.BlockBytes
+	if all, bytes := opaque(most-prefix.TokenBytes, 5, 1e9); len(all) != prefix.MaxBlocks || bytes != most+(1e9-1)*prefix.TokenBytes {
+		t.Errorf("behind the last block, there are %d blocks of %d bytes", len(all), bytes)
+	}
+}
+
 func TestHashingAllocatesNothing(t *testing.T) {
 	prompt := text(100_000)
 	var h prefix.Hasher

@@ -366,6 +366,9 @@ func TestFamiliar(t *testing.T) {
 			t.Errorf("%s: of beginnings %.3f are familiar, want %g", c.what, got, c.want)
 		}
 	}
+	if x.Cached(long, nil); math.Abs(x.Familiar()-1./64) > 1e-6 {
+		t.Errorf("once one prompt is familiar, of beginnings %.3f are, want 1/64", x.Familiar())
+	}
 }
 
 // A beginning is the first 32 blocks, or all that there are from four on.
