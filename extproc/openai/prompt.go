@@ -1,19 +1,26 @@
 package openai
 
 import (
+	"bytes"
 	"strconv"
+
+	"github.com/cespare/xxhash/v2"
 
 	"github.com/headgate/headgate/extproc/prefix"
 )
 
 // Prompt is what is known of how long an engine will have to do with a request. The text of the prompt is not kept.
 type Prompt struct {
-	// Bytes is how long the prompt is as the body has it, with what is no text in it; a token that is given by its id is
-	// prefix.TokenBytes.
+	// Bytes is how long the prompt is as the body has it, or all of several. A token that is given by its id is prefix.TokenBytes, and
+	// an attachment attachmentTokens of these.
 	Bytes int
 	// MaxTokens is the longest answer that the client wants, in tokens; 0 if it does not say.
 	MaxTokens int
 }
+
+// attachmentTokens is what an image, a sound, a video or a file counts, whose bytes are none of a prompt's text: as many as LLaVA-1.5 makes
+// of an image (24 x 24 patches of 14 x 14 pixels). What other models make of theirs is learned with how many bytes make a token.
+const attachmentTokens = 576
 
 // What begins in a prompt, for a [prefix.Hasher]. No JSON has these bytes.
 const (
@@ -27,8 +34,8 @@ const (
 
 // Prompt writes the prompt of the body that r was parsed from to h, in the order in which chat templates put it, whatever the order
 // in the body: tools, what the system is told, then each turn with its role before its content. A prompt of token ids is written as
-// these. Strings are written as they stand in the body, escapes and all; so are the values of members that no template is known to
-// read. A list of several prompts counts as its first.
+// these, and an attachment as tokens that its hash makes. Strings are written as they stand in the body, escapes and all; so are the values
+// of members that no template is known to read. Of several prompts, the first is written, and the others are counted.
 //
 // Of a body that is not whole it writes what is there. It takes time in proportion to the body, however that is nested, and keeps
 // none of it.
@@ -75,10 +82,11 @@ func (r Request) Prompt(body []byte, of prefix.Scope, h *prefix.Hasher) Prompt {
 			w.content(told)
 		}
 	}
+	others := 0
 	for _, turns := range [...][]byte{messages, input, prompt} {
-		w.turns(turns)
+		others += w.turns(turns)
 	}
-	return Prompt{h.Bytes(), firstNumber(mostNew, most, mostOut)}
+	return Prompt{h.Bytes() + others, firstNumber(mostNew, most, mostOut)}
 }
 
 // given says whether there is a value, and not null.
@@ -99,29 +107,35 @@ func firstNumber(values ...[]byte) int {
 // promptWriter writes what stands in a body.
 type promptWriter struct{ *prefix.Hasher }
 
-// turns writes the turns of a conversation, or the one prompt.
-func (w promptWriter) turns(value []byte) {
+// turns writes the turns of a conversation, or the one prompt. Of several prompts it writes the first, and returns how many bytes the others
+// have.
+func (w promptWriter) turns(value []byte) (others int) {
 	if !given(value) {
-		return
+		return 0
 	}
 	if value[0] != '[' {
 		w.Write(text(value))
-		return
+		return 0
 	}
-	for all := inside(value); all.next(); {
-		switch all.value[0] {
-		case '{':
-			w.turn(all.value)
-			continue
-		case '"':
-			w.Write(text(all.value))
-		case '[':
-			w.tokens(all.value)
-		default:
-			w.tokens(value)
+	first := true
+	for all := inside(value); all.next(); first = false {
+		switch is := all.value; {
+		case is[0] == '{':
+			w.turn(is)
+		case is[0] == '"' && first:
+			w.Write(text(is))
+		case is[0] == '"':
+			others += len(text(is))
+		case is[0] == '[' && first:
+			eachToken(is, w.Token)
+		case is[0] == '[':
+			eachToken(is, func(uint32) { others += prefix.TokenBytes })
+		case first:
+			eachToken(value, w.Token)
+			return 0
 		}
-		return // others are prompts of their own
 	}
+	return others
 }
 
 // turn writes one turn: its role, its content and then all else.
@@ -147,7 +161,7 @@ func (w promptWriter) turn(object []byte) {
 	w.Mark(markOther)
 	for all := inside(object); all.next(); {
 		if key := string(all.key); key != "role" && key != "content" {
-			w.member(all)
+			w.member(all, true)
 		}
 	}
 }
@@ -159,45 +173,92 @@ func (w promptWriter) content(value []byte) {
 		w.Write(text(value))
 		return
 	}
-	for parts := inside(value); parts.next(); {
-		w.part(parts.value)
+	w.parts(value, true)
+}
+
+// parts writes all parts of a list. Deep says that they may have parts of their own, as what a tool gave has.
+func (w promptWriter) parts(list []byte, deep bool) {
+	for all := inside(list); all.next(); {
+		w.part(all.value, deep)
 	}
 }
 
 // part writes the text of a part, or all of one that has none.
-func (w promptWriter) part(value []byte) {
+func (w promptWriter) part(value []byte, deep bool) {
 	if value[0] == '{' {
 		var said []byte
+		attached := false
 		for all := inside(value); all.next(); {
-			if string(all.key) == "text" {
+			switch string(all.key) {
+			case "text":
 				said = all.value
+			case "type":
+				attached = attached || names(all.value)
+			default:
+				attached = attached || names(all.key)
 			}
 		}
-		if len(said) == 0 || said[0] != '"' {
+		switch {
+		case len(said) > 0 && said[0] == '"':
+			value = said
+		case attached:
+			w.attachment(value)
+			return
+		default:
 			w.Mark(markOther)
 			for all := inside(value); all.next(); {
-				w.member(all)
+				w.member(all, deep)
 			}
 			return
 		}
-		value = said
 	}
 	w.Mark(markContent)
 	w.Write(text(value))
 }
 
-// member writes a member as it stands there, but for Anthropic's cache_control, which clients move from turn to turn.
-func (w promptWriter) member(is items) {
-	if string(is.key) != "cache_control" {
-		w.Mark(markMember)
-		w.Write(is.key)
-		w.Mark(markMember)
-		w.Write(is.value)
+// names says whether what a part is called, or a member of it, is that of an attachment.
+func names(what []byte) bool {
+	for _, attachment := range [...]string{"image", "audio", "video", "file", "document"} {
+		if bytes.Contains(what, []byte(attachment)) {
+			return true
+		}
 	}
+	return false
 }
 
-// tokens writes the ids of a list. A number at the end of what is there may go on, and is left out.
-func (w promptWriter) tokens(list []byte) {
+// attachment writes a part that is no text.
+func (w promptWriter) attachment(part []byte) {
+	var d xxhash.Digest
+	d.Reset()
+	for all := inside(part); all.next(); {
+		if string(all.key) != cacheControl {
+			_, _ = d.Write(all.value)
+		}
+	}
+	w.Opaque(d.Sum64(), attachmentTokens)
+}
+
+// cacheControl is a member of Anthropic's, which clients move from turn to turn.
+const cacheControl = "cache_control"
+
+// member writes a member as it stands there; the parts that it has one by one, where that is deep enough.
+func (w promptWriter) member(is items, deep bool) {
+	key := string(is.key)
+	if key == cacheControl {
+		return
+	}
+	w.Mark(markMember)
+	w.Write(is.key)
+	w.Mark(markMember)
+	if deep && is.value[0] == '[' && (key == "content" || key == "output") {
+		w.parts(is.value, false)
+		return
+	}
+	w.Write(is.value)
+}
+
+// eachToken visits the ids of a list. A number at the end of what is there may go on, and is left out.
+func eachToken(list []byte, visit func(id uint32)) {
 	id, digits := uint32(0), false
 	for _, c := range list[1:] {
 		if c >= '0' && c <= '9' {
@@ -205,7 +266,7 @@ func (w promptWriter) tokens(list []byte) {
 			continue
 		}
 		if digits {
-			w.Token(id)
+			visit(id)
 		}
 		id, digits = 0, false
 	}

@@ -33,7 +33,7 @@ func full(h *prefix.Hasher) uint64 {
 }
 
 // What of each API's bodies is the prompt, in which order. What begins is marked: ① tools, ② what the system is told, ③ a turn,
-// ④ content, ⑤ other members, ⑥ each of their keys and values.
+// ④ content, ⑤ other members, ⑥ each of their keys and values; ⑦ what is counted of other prompts and not written.
 func TestPrompt(t *testing.T) {
 	tokens := func(ids ...uint32) string {
 		var all []byte
@@ -52,17 +52,17 @@ func TestPrompt(t *testing.T) {
 			`①[{"type":"function", "function":{"name":"f"}}]③user④Hi`,
 		},
 		{
-			"chat of parts", `{"model":"m","messages":[{"content":[{"type":"text","text":"What is it?"},{"type":"image_url","image_url":{"url":"data:x"}},"and"],"role":"user"}]}`,
-			`③user④What is it?⑤⑥type⑥"image_url"⑥image_url⑥{"url":"data:x"}④and`,
+			"chat of parts", `{"model":"m","messages":[{"content":[{"type":"text","text":"What is it?"},{"type":"refusal","refusal":{"of":"it"}},"and"],"role":"user"}]}`,
+			`③user④What is it?⑤⑥type⑥"refusal"⑥refusal⑥{"of":"it"}④and`,
 		},
 		{
 			"chat with a call", `{"model":"m","messages":[{"role":"assistant","tool_calls":[{"id":"1"}],"content":null},{"role":"tool","tool_call_id":"1","content":"42"}]}`,
 			`③assistant④null⑤⑥tool_calls⑥[{"id":"1"}]③tool④42⑤⑥tool_call_id⑥"1"`,
 		},
 		{"completions", `{"prompt":"Once upon","model":"m"}`, "Once upon"},
-		{"completions of several", `{"prompt":["Once upon","a time"],"model":"m"}`, "Once upon"},
+		{"completions of several", `{"prompt":["Once upon","a time"],"model":"m"}`, "Once upon" + more(6)},
 		{"completions of tokens", `{"prompt":[1, 300,70000 ,4294967295],"model":"m"}`, tokens(1, 300, 70000, 4294967295)},
-		{"completions of several of tokens", `{"prompt":[[1,2],[3]],"model":"m"}`, tokens(1, 2)},
+		{"completions of several of tokens", `{"prompt":[[1,2],[3, 4 ],[5]],"model":"m"}`, tokens(1, 2) + more(12)},
 		{"responses", `{"model":"m","input":"Hi","instructions":"Be brief."}`, `②④Be brief.Hi`},
 		{
 			"responses of items", `{"model":"m","instructions":"Be brief.","tools":[1],"input":[{"role":"user","content":[{"type":"input_text","text":"Hi"}]},{"type":"function_call_output","call_id":"1","output":"42"}]}`,
@@ -73,7 +73,7 @@ func TestPrompt(t *testing.T) {
 			"messages of parts", `{"model":"m","system":[{"type":"text","text":"Be brief.","cache_control":{"type":"ephemeral"}}],"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":"42","cache_control":{}}]}]}`,
 			`②④Be brief.③user⑤⑥type⑥"tool_result"⑥tool_use_id⑥"1"⑥content⑥"42"`,
 		},
-		{"embeddings", `{"model":"m","input":["one","two"]}`, "one"},
+		{"embeddings", `{"model":"m","input":["one","two","three"]}`, "one" + more(8)},
 		{"embeddings of tokens", `{"model":"m","input":[7]}`, tokens(7)},
 		{"nothing of it", `{"model":"m","query":"what","documents":["this"]}`, ""},
 		{"null", `{"model":"m","tools":null,"system":null,"messages":null,"prompt":null,"input":null,"cache_salt":null}`, ""},
@@ -84,15 +84,19 @@ func TestPrompt(t *testing.T) {
 		last, p, _ := written(t, inPool, c.body)
 		h := new(prefix.Hasher)
 		h.Begin(inPool.Seed())
-		h.Write([]byte(marks.Replace(c.want)))
+		first, others, _ := strings.Cut(c.want, more(0))
+		h.Write([]byte(marks.Replace(first)))
 		if last != full(h) {
 			t.Errorf("%s: what was written is not %q", c.name, c.want)
 		}
-		if want := len(unmarked.Replace(c.want)); p.Bytes != want {
+		if want := len(unmarked.Replace(first)) + len(others); p.Bytes != want {
 			t.Errorf("%s: the prompt has %d bytes, want %d", c.name, p.Bytes, want)
 		}
 	}
 }
+
+// more is so many bytes of other prompts.
+func more(bytes int) string { return "⑦" + strings.Repeat(".", bytes) }
 
 var (
 	marks    = strings.NewReplacer("①", "\x01", "②", "\x02", "③", "\x03", "④", "\x04", "⑤", "\x05", "⑥", "\x06")
@@ -137,6 +141,50 @@ func TestTheSamePromptHasTheSameBlocks(t *testing.T) {
 	other, _, _ := written(t, inPool, `{"model":"m","cache_salt":"t","prompt":"x"}`)
 	if one == other {
 		t.Error("another salt: the same blocks")
+	}
+}
+
+// An attachment counts as much as an image does for LLaVA-1.5, however many bytes the body has of it, and tells prompts apart by all of them.
+func TestAttachments(t *testing.T) {
+	const image = 576 * prefix.TokenBytes
+	long := strings.Repeat("iVBORw0KGgo", 50_000)
+	for name, c := range map[string]struct {
+		body  string // with its beginning, %s and its end
+		bytes int
+	}{
+		"chat, an image":           {`{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}]}]}`, len("user") + image},
+		"chat, the type behind":    {`{"model":"m","messages":[{"role":"user","content":[{"image_url":{"url":"%s"},"type":"image_url"}]}]}`, len("user") + image},
+		"chat, no type":            {`{"model":"m","messages":[{"role":"user","content":[{"image_url":{"url":"%s"}}]}]}`, len("user") + image},
+		"chat, beside text":        {`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"What?"},{"type":"image_url","image_url":{"url":"%s"}}]}]}`, len("userWhat?") + image},
+		"chat, two":                {`{"model":"m","messages":[{"role":"user","content":[{"type":"input_image","image_url":"x"},{"type":"input_image","image_url":"%s"}]}]}`, len("user") + 2*image},
+		"chat, a sound":            {`{"model":"m","messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"%s","format":"wav"}}]}]}`, len("user") + image},
+		"chat, a video":            {`{"model":"m","messages":[{"role":"user","content":[{"type":"video_url","video_url":{"url":"%s"}}]}]}`, len("user") + image},
+		"chat, a file":             {`{"model":"m","messages":[{"role":"user","content":[{"type":"file","file":{"file_data":"%s"}}]}]}`, len("user") + image},
+		"responses":                {`{"model":"m","input":[{"role":"user","content":[{"type":"input_image","image_url":"%s"}]}]}`, len("user") + image},
+		"responses, of a function": {`{"model":"m","input":[{"output":[{"type":"input_image","image_url":"%s"}]}]}`, len("output") + image},
+		"messages":                 {`{"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","data":"%s"}}]}]}`, len("user") + image},
+		"messages, a document":     {`{"model":"m","messages":[{"role":"user","content":[{"type":"document","source":{"type":"base64","data":"%s"}}]}]}`, len("user") + image},
+		"messages, of a tool":      {`{"model":"m","messages":[{"role":"user","content":[{"type":"tool_result","content":[{"type":"image","source":{"data":"%s"}}]}]}]}`, len(`usertype"tool_result"content`) + image},
+		"text that speaks of one":  {`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"image %s"}]}]}`, len("userimage ") + len(long) + 1},
+	} {
+		last, p, blocks := written(t, inPool, fmt.Sprintf(c.body, long+"a"))
+		if p.Bytes != c.bytes {
+			t.Errorf("%s: the prompt has %d bytes, want %d", name, p.Bytes, c.bytes)
+		}
+		if len(blocks) > p.Bytes/prefix.BlockBytes+1 {
+			t.Errorf("%s: %d blocks of %d bytes", name, len(blocks), p.Bytes)
+		}
+		if again, _, _ := written(t, inPool, fmt.Sprintf(c.body, long+"a")); again != last {
+			t.Errorf("%s: the same has other blocks", name)
+		}
+		if other, _, _ := written(t, inPool, fmt.Sprintf(c.body, long+"b")); other == last {
+			t.Errorf("%s: another has the same blocks", name)
+		}
+	}
+	// What clients move from turn to turn is no part of it.
+	one, _, _ := written(t, inPool, `{"model":"m","messages":[{"content":[{"type":"image","source":"x","cache_control":{}}]}]}`)
+	if other, _, _ := written(t, inPool, `{"model":"m","messages":[{"content":[{"type":"image","source":"x"}]}]}`); one != other {
+		t.Error("with cache_control it has other blocks")
 	}
 }
 
@@ -249,6 +297,10 @@ func TestHostilePromptsTakeNoLonger(t *testing.T) {
 		"many keys escaped": fill(`"messages":[{`, `"\"":1,`, `"b":1}]`),
 		"many tokens":       fill(`"prompt":[`, `1,`, `1]`),
 		"many salts":        fill("", `"cache_salt":"a",`, `"a":1`),
+		"many prompts":      fill(`"prompt":[`, `"a",`, `"b"]`),
+		"many lists":        fill(`"prompt":[`, `[1],`, `[1]]`),
+		"many images":       fill(`"messages":[{"content":[`, `{"image":1},`, `1]}]`),
+		"many tools":        fill(`"messages":[{"content":[`, `{"content":[{"image":1}]},`, `1]}]`),
 		"much space":        fill(`"messages":[`, " ", `]`),
 	} {
 		began := time.Now()
@@ -290,6 +342,7 @@ func TestReadingAPromptAllocatesNothing(t *testing.T) {
 func FuzzPrompt(f *testing.F) {
 	f.Add([]byte(`{"model":"m","tools":[{}],"messages":[{"role":"user","content":[{"type":"text","text":"Hi"},{"a":[1]}],"name":"x"}],"cache_salt":"s"}`))
 	f.Add([]byte(`{"model":"m","prompt":[[1,2],[3]],"input":["a"],"system":[{"text":5}],"max_tokens":5}`))
+	f.Add([]byte(`{"model":"m","messages":[{"content":[{"image":1},{"file":1}]},{"output":[{"file":1}]}]}`))
 	f.Add([]byte(`{"model":"m","messages":[{"content":["\`))
 	f.Add([]byte(`{"model":"m","messages":[}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
@@ -300,7 +353,8 @@ func FuzzPrompt(f *testing.F) {
 			}
 			var h prefix.Hasher
 			p := r.Prompt(body, inPool, &h)
-			if p.Bytes > prefix.TokenBytes*len(body) || p.MaxTokens < 0 {
+			// An image is the most for the fewest bytes.
+			if p.Bytes > 576*prefix.TokenBytes/len(`{"file":1}`)*len(body) || p.MaxTokens < 0 {
 				t.Errorf("%q: %+v", body, p)
 			}
 		}
