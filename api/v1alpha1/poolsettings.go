@@ -74,12 +74,14 @@ type PoolSettingsSpec struct {
 }
 
 // PoolProfile says how long engines take: by figures, by the name of a file that has them, or by what the engines run on. One of
-// inline, file, and hardware with parameters is given.
+// inline, file, and hardware with parameters is given, or none where classes have their own.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.inline) ? 1 : 0) + (has(self.file) && size(self.file) > 0 ? 1 : 0) + (has(self.hardware) && size(self.hardware) > 0 || has(self.parameters) && size(self.parameters) > 0 ? 1 : 0) == 1",message="write one of inline, file, and hardware with parameters"
+// +kubebuilder:validation:XValidation:rule="(has(self.inline) ? 1 : 0) + (has(self.file) && size(self.file) > 0 ? 1 : 0) + (has(self.hardware) && size(self.hardware) > 0 || has(self.parameters) && size(self.parameters) > 0 ? 1 : 0) in (has(self.classes) && size(self.classes) > 0 ? [0, 1] : [1])",message="write one of inline, file, and hardware with parameters"
 // +kubebuilder:validation:XValidation:rule="(has(self.hardware) && size(self.hardware) > 0) == (has(self.parameters) && size(self.parameters) > 0)",message="write both hardware and parameters, such as 4 x A100-80GB and 70B"
+// +kubebuilder:validation:XValidation:rule="!has(self.pinned) || !self.pinned || has(self.inline) || has(self.file) && size(self.file) > 0 || has(self.hardware) && size(self.hardware) > 0",message="say what is pinned: inline, file, or hardware with parameters"
+// +kubebuilder:validation:XValidation:rule="!has(self.classes) || size(self.classes) == 0 || has(self.hardwareLabel) && size(self.hardwareLabel) > 0",message="name the label that says which class an endpoint is of",reason=FieldValueRequired,fieldPath=".hardwareLabel"
 type PoolProfile struct {
-	// Inline is the profile, as control profile fit prints it.
+	// Inline is the profile, as control profile fit prints it, and extproc what it has learned.
 	Inline *EngineProfile `json:"inline,omitempty"`
 	// File is the name of a YAML file, in the folder of this object, that holds the profile and nothing else. It is for objects of
 	// a folder alone.
@@ -103,6 +105,46 @@ type PoolProfile struct {
 	// +kubebuilder:validation:MaxLength=317
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$') && (!self.contains('/') || size(self.split('/')[0]) <= 253)",message="no label can have this name: write one such as example.com/gpu"
 	HardwareLabel string `json:"hardwareLabel,omitempty"`
+	// Pinned has requests decided by the profile as it is, and nothing learned of how long engines take: neither of their kind, nor of one
+	// beside others. Without it the profile is what learning begins with.
+	Pinned bool `json:"pinned,omitempty"`
+	// Classes are profiles of single classes of hardware, in the place of the pool's own.
+	//
+	// +listType=map
+	// +listMapKey=class
+	// +kubebuilder:validation:MaxItems=32
+	Classes []ClassProfile `json:"classes,omitempty"`
+}
+
+// ClassProfile is how long engines of one class of hardware take, in one of the forms of a pool's profile.
+//
+// +kubebuilder:validation:XValidation:rule="(has(self.inline) ? 1 : 0) + (has(self.file) && size(self.file) > 0 ? 1 : 0) + (has(self.hardware) && size(self.hardware) > 0 || has(self.parameters) && size(self.parameters) > 0 ? 1 : 0) == 1",message="write one of inline, file, and hardware with parameters"
+// +kubebuilder:validation:XValidation:rule="(has(self.hardware) && size(self.hardware) > 0) == (has(self.parameters) && size(self.parameters) > 0)",message="write both hardware and parameters, such as 4 x A100-80GB and 70B"
+type ClassProfile struct {
+	// Class is the value of the label that hardwareLabel names.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Class string `json:"class"`
+	// Inline is the profile, as control profile fit prints it, and extproc what it has learned.
+	Inline *EngineProfile `json:"inline,omitempty"`
+	// File is the name of a YAML file, in the folder of this object, that holds the profile and nothing else. It is for objects of
+	// a folder alone.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == ''",message="a file is for objects in a folder: write what it holds as inline"
+	File string `json:"file,omitempty"`
+	// Hardware is how many GPUs of which kind share one copy of the model, as in a pool's profile.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	Hardware string `json:"hardware,omitempty"`
+	// Parameters is how many the model has, such as 70B.
+	//
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^ *[0-9]+([.][0-9]+)? *[bBmM] *$')",message="write how many parameters the model has, such as 8B, 70B or 500M"
+	Parameters string `json:"parameters,omitempty"`
+	// Pinned has requests decided by the profile as it is, and nothing learned of how long engines of the class take.
+	Pinned bool `json:"pinned,omitempty"`
 }
 
 // EngineProfile is how long one engine takes, in seconds, and how much it holds.

@@ -4,6 +4,8 @@ package settings
 
 import (
 	"cmp"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -122,10 +124,10 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 	}
 	timing := "none"
 	if p.Profile != nil {
-		timing = cmp.Or(p.Profile.Name, "one without a name")
+		timing = named(p.Said(""))
 	}
 	raised := t.Stale != nil && s.Lost == t.Stale.Duration // lost is at least stale
-	return []Line{
+	lines := []Line{
 		{"policy", s.Policy.Rule.String(), "how extproc picks an endpoint", own.Policy != nil, "policy"},
 		{"adapterThreshold", strconv.FormatInt(s.Policy.Threshold, 10), "requests for one adapter at one endpoint from which on another endpoint is preferred", own.AdapterThreshold != nil, "adapter-threshold"},
 		{"retry.attempts", strconv.Itoa(s.Picks - 1), "other endpoints that the data plane may try", own.Retry != nil && own.Retry.Attempts != nil, "picks"},
@@ -137,4 +139,43 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 		{"timeouts.lost", s.Lost.String(), "silence after which an endpoint gets requests only if all are silent", t.Lost != nil || raised, "lost"},
 		{"profile", timing, "how long the pool's engines take", own.Profile != nil, ""},
 	}
+	for _, class := range slices.Sorted(maps.Keys(p.Classes)) {
+		lines = append(lines, Line{"profile.classes[" + class + "]", named(p.Classes[class]), "how long engines of this class of hardware take", true, ""})
+	}
+	return append(lines, Line{
+		"predictions", s.predictions(p), "whether policy latency decides by them: now, GET /profiles and headgate_pool_predictions_trusted say", own.Profile != nil, "",
+	})
+}
+
+// named is a profile for people.
+func named(is *objects.Said) string {
+	name := cmp.Or(is.Name, "one without a name")
+	if is.Pinned {
+		name += ", pinned"
+	}
+	return name
+}
+
+// predictions says when predictions for a pool are trusted, as far as its objects tell: what was learned is known to who serves.
+func (s Settings) predictions(p *objects.Pool) string {
+	if !s.Policy.Predicts() {
+		return "none: the policy asks for none"
+	}
+	said, pinned := true, true
+	note := func(is *objects.Said) {
+		said, pinned = said && is != nil, pinned && is != nil && is.Pinned
+	}
+	for _, e := range p.Endpoints {
+		note(p.Said(e.Class))
+	}
+	if len(p.Endpoints) == 0 {
+		note(p.Said(""))
+	}
+	switch {
+	case pinned:
+		return "trusted: nothing is learned"
+	case said:
+		return "trusted until they turn out wrong: a profile is given"
+	}
+	return "trusted once they come true, and policy proposal until then: no profile is given"
 }

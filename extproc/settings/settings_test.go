@@ -14,6 +14,7 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/profile"
 )
 
 func world() *objects.World {
@@ -73,6 +74,7 @@ timeouts.lease = 1m0s, --lease
 timeouts.stale = 1m0s, own
 timeouts.lost = 1m0s, own
 profile = 70B of parameters on 4 x A100-80GB, own
+predictions = none: the policy asks for none, own
 `,
 		"two": `policy = latency, --policy
 adapterThreshold = 32, --adapter-threshold
@@ -84,6 +86,7 @@ timeouts.lease = 1m0s, --lease
 timeouts.stale = 1s, --stale
 timeouts.lost = 10s, --lost
 profile = none, --
+predictions = trusted once they come true, and policy proposal until then: no profile is given, --
 `,
 	} {
 		var got strings.Builder
@@ -96,6 +99,37 @@ profile = none, --
 		}
 		if got.String() != want {
 			t.Errorf("pool %s has\n%s", pool, got.String())
+		}
+	}
+}
+
+// When predictions are trusted follows of what is said of the hardware that there is.
+func TestWhenPredictionsAreTrusted(t *testing.T) {
+	a, b := objects.Endpoint{Class: "a"}, objects.Endpoint{Class: "b"}
+	said, pinned := &objects.Said{}, &objects.Said{Pinned: true}
+	for _, c := range []struct {
+		of   objects.Pool
+		want string // begins so
+	}{
+		{objects.Pool{}, "trusted once they come true, and policy proposal until then"},
+		{objects.Pool{Profile: &profile.Profile{}}, "trusted until they turn out wrong"},
+		{objects.Pool{Profile: &profile.Profile{}, Pinned: true}, "trusted: nothing is learned"},
+		{objects.Pool{Endpoints: []objects.Endpoint{a, b}, Classes: map[string]*objects.Said{"a": said}}, "trusted once"},
+		{objects.Pool{Endpoints: []objects.Endpoint{a}, Classes: map[string]*objects.Said{"a": said}}, "trusted until"},
+		{objects.Pool{Endpoints: []objects.Endpoint{a, b}, Classes: map[string]*objects.Said{"a": pinned, "b": said}}, "trusted until"},
+		{objects.Pool{Endpoints: []objects.Endpoint{a, b}, Classes: map[string]*objects.Said{"a": pinned, "b": pinned}}, "trusted: nothing"},
+		{objects.Pool{Endpoints: []objects.Endpoint{a, b}, Classes: map[string]*objects.Said{"a": pinned}, Profile: &profile.Profile{}}, "trusted until"},
+	} {
+		lines := settings.Default().Lines(&c.of)
+		last := lines[len(lines)-1]
+		if last.Name != "predictions" || !strings.HasPrefix(last.Value, c.want) {
+			t.Errorf("%+v: %s = %s, want %s", c.of, last.Name, last.Value, c.want)
+		}
+		for class, is := range c.of.Classes {
+			want := settings.Line{Name: "profile.classes[" + class + "]", Value: "one without a name" + map[bool]string{true: ", pinned"}[is.Pinned], Means: "how long engines of this class of hardware take", Own: true}
+			if !slices.Contains(lines, want) {
+				t.Errorf("there is no line %+v", want)
+			}
 		}
 	}
 }

@@ -17,17 +17,67 @@ import (
 // maxParameters bounds what says how many parameters a model has.
 const maxParameters = 32
 
+// maxClasses bounds how many classes of hardware have profiles of their own, and maxClass the value of a label.
+const (
+	maxClasses = 32
+	maxClass   = 63
+)
+
 // checkProfile refuses what says nothing of an engine, or two things.
 func checkProfile(at *field.Path, p *v1alpha1.PoolProfile) field.ErrorList {
 	var errs field.ErrorList
-	forms := 0
+	whole := wholeOf(p)
+	if forms := formsOf(whole); forms > 0 || len(p.Classes) == 0 {
+		errs = append(errs, checkForms(at, whole)...)
+	} else if p.Pinned {
+		errs = append(errs, field.Invalid(at, "", "say what is pinned: inline, file, or hardware with parameters"))
+	}
+	if name := p.HardwareLabel; name != "" && len(validation.IsQualifiedName(name)) > 0 {
+		errs = append(errs, field.Invalid(at.Child("hardwareLabel"), name, "no label can have this name: write one such as example.com/gpu"))
+	}
+	if len(p.Classes) > 0 && p.HardwareLabel == "" {
+		errs = append(errs, field.Required(at.Child("hardwareLabel"), "name the label that says which class an endpoint is of"))
+	}
+	if n := len(p.Classes); n > maxClasses {
+		errs = append(errs, field.TooMany(at.Child("classes"), n, maxClasses))
+	}
+	there := make(map[string]bool)
+	for i := range p.Classes {
+		is, c := &p.Classes[i], at.Child("classes").Index(i)
+		errs = append(errs, checkForms(c, is)...)
+		switch name := c.Child("class"); {
+		case is.Class == "":
+			errs = append(errs, field.Required(name, "write which value of the label it is of, such as A100"))
+		case there[is.Class]:
+			errs = append(errs, field.Duplicate(name, is.Class))
+		default:
+			errs = append(errs, checkLength(name, is.Class, maxClass)...)
+		}
+		there[is.Class] = true
+	}
+	return errs
+}
+
+// wholeOf is what is said of all classes that have no profile of their own.
+func wholeOf(p *v1alpha1.PoolProfile) *v1alpha1.ClassProfile {
+	return &v1alpha1.ClassProfile{Inline: p.Inline, File: p.File, Hardware: p.Hardware, Parameters: p.Parameters, Pinned: p.Pinned}
+}
+
+// formsOf is in how many forms a profile is given.
+func formsOf(p *v1alpha1.ClassProfile) (forms int) {
 	for _, given := range []bool{p.Inline != nil, p.File != "", p.Hardware != "" || p.Parameters != ""} {
 		if given {
 			forms++
 		}
 	}
+	return forms
+}
+
+// checkForms refuses what is not one profile.
+func checkForms(at *field.Path, p *v1alpha1.ClassProfile) field.ErrorList {
+	var errs field.ErrorList
 	switch {
-	case forms != 1:
+	case formsOf(p) != 1:
 		errs = append(errs, field.Invalid(at, "", "write one of inline, file, and hardware with parameters"))
 	case (p.Hardware == "") != (p.Parameters == ""):
 		errs = append(errs, field.Invalid(at, "", "write both hardware and parameters, such as 4 x A100-80GB and 70B"))
@@ -47,29 +97,44 @@ func checkProfile(at *field.Path, p *v1alpha1.PoolProfile) field.ErrorList {
 			errs = append(errs, field.Invalid(at.Child("parameters"), p.Parameters, "write how many parameters the model has, such as 8B, 70B or 500M"))
 		}
 	}
-	if name := p.HardwareLabel; name != "" && len(validation.IsQualifiedName(name)) > 0 {
-		errs = append(errs, field.Invalid(at.Child("hardwareLabel"), name, "no label can have this name: write one such as example.com/gpu"))
+	return errs
+}
+
+// eachForm visits all that a PoolSettings says of profiles: the whole, and each class.
+func eachForm(at *field.Path, p *v1alpha1.PoolProfile, visit func(at *field.Path, is *v1alpha1.ClassProfile)) {
+	visit(at, wholeOf(p))
+	for i := range p.Classes {
+		visit(at.Child("classes").Index(i), &p.Classes[i])
 	}
+}
+
+// checkServerProfile refuses, beside, files: there is no folder.
+func checkServerProfile(at *field.Path, p *v1alpha1.PoolProfile) (errs field.ErrorList) {
+	eachForm(at, p, func(at *field.Path, is *v1alpha1.ClassProfile) {
+		if is.File != "" {
+			errs = append(errs, field.Invalid(at.Child("file"), is.File, "a file is for objects in a folder: write what it holds as inline"))
+		}
+	})
 	return errs
 }
 
 // checkFolderProfile refuses, beside, what names no file of a folder, and what the table does not know: with file and line. That of an
 // API server, where nobody sees the table before, becomes a Problem, and the other settings of the object hold.
-func checkFolderProfile(at *field.Path, s *v1alpha1.PoolSettingsSpec) field.ErrorList {
-	var errs field.ErrorList
-	p := s.Profile
-	if name := p.File; name != "" && !isProfileFile(name) {
-		errs = append(errs, field.Invalid(at.Child("file"), name, "want the name of a file in this folder, such as profile.yaml"))
-	}
-	if p.Hardware == "" || p.Parameters == "" {
-		return errs
-	}
-	if _, err := table.ParseHardware(p.Hardware); err != nil {
-		_, words, _ := strings.Cut(err.Error(), ": ") // the field says what it is of
-		errs = append(errs, field.Invalid(at.Child("hardware"), p.Hardware, words))
-	} else if _, err := table.Of(p.Hardware, p.Parameters, slots(s)); err != nil {
-		errs = append(errs, field.Invalid(at.Child("hardware"), p.Hardware, err.Error()))
-	}
+func checkFolderProfile(at *field.Path, s *v1alpha1.PoolSettingsSpec) (errs field.ErrorList) {
+	eachForm(at, s.Profile, func(at *field.Path, is *v1alpha1.ClassProfile) {
+		if name := is.File; name != "" && !isProfileFile(name) {
+			errs = append(errs, field.Invalid(at.Child("file"), name, "want the name of a file in this folder, such as profile.yaml"))
+		}
+		if is.Hardware == "" || is.Parameters == "" {
+			return
+		}
+		if _, err := table.ParseHardware(is.Hardware); err != nil {
+			_, words, _ := strings.Cut(err.Error(), ": ") // the field says what it is of
+			errs = append(errs, field.Invalid(at.Child("hardware"), is.Hardware, words))
+		} else if _, err := table.Of(is.Hardware, is.Parameters, slots(s)); err != nil {
+			errs = append(errs, field.Invalid(at.Child("hardware"), is.Hardware, err.Error()))
+		}
+	})
 	return errs
 }
 
@@ -99,7 +164,25 @@ func inlineProfile(p *v1alpha1.EngineProfile) profile.Profile {
 	}
 }
 
-// addProfile gives a pool the profile that its settings say, and its endpoints their classes of hardware.
+// Said is a profile that somebody gave.
+type Said struct {
+	profile.Profile
+	// Pinned says that nothing is to be learned.
+	Pinned bool
+}
+
+// Said is what is said of how long engines of a class of hardware take, nil where nobody says.
+func (p *Pool) Said(class string) *Said {
+	if is := p.Classes[class]; is != nil {
+		return is
+	}
+	if p.Profile == nil {
+		return nil
+	}
+	return &Said{*p.Profile, p.Pinned}
+}
+
+// addProfile gives a pool the profiles that its settings say, and its endpoints their classes of hardware.
 func (w *World) addProfile(p *Pool, files map[string]profile.Profile) {
 	is := p.Settings.Profile
 	if is == nil {
@@ -110,23 +193,41 @@ func (w *World) addProfile(p *Pool, files map[string]profile.Profile) {
 			p.Endpoints[i].Class = p.Endpoints[i].Labels[label]
 		}
 	}
-	found, err := func() (profile.Profile, error) {
-		switch {
-		case is.Inline != nil:
-			return inlineProfile(is.Inline), nil
-		case is.File != "":
-			found, ok := files[is.File]
-			if !ok {
-				return found, fmt.Errorf("file: there is no %s with a profile in the folder of objects", is.File)
-			}
-			return found, nil
-		default:
-			return table.Of(is.Hardware, is.Parameters, slots(p.Settings))
+	find := func(is *v1alpha1.ClassProfile, where, without string) *profile.Profile {
+		found, err := profileOf(is, files, slots(p.Settings))
+		if err != nil {
+			w.problem("PoolSettings %s: %s: %v: %s", p.SettingsName, where, err, without)
+			return nil
 		}
-	}()
-	if err != nil {
-		w.problem("PoolSettings %s: spec.profile: %v: the pool has no profile", p.SettingsName, err)
-		return
+		return &found
 	}
-	p.Profile = &found
+	if whole := wholeOf(is); formsOf(whole) > 0 {
+		p.Profile = find(whole, "spec.profile", "the pool has no profile")
+		p.Pinned = is.Pinned && p.Profile != nil
+	}
+	for i := range is.Classes {
+		c := &is.Classes[i]
+		if found := find(c, fmt.Sprintf("spec.profile.classes[%d]", i), "the class has no profile of its own"); found != nil {
+			if p.Classes == nil {
+				p.Classes = make(map[string]*Said, len(is.Classes))
+			}
+			p.Classes[c.Class] = &Said{*found, c.Pinned}
+		}
+	}
+}
+
+// profileOf is the profile that is given in one of its forms, with slots for so many adapters where it does not say how many.
+func profileOf(is *v1alpha1.ClassProfile, files map[string]profile.Profile, slots int) (profile.Profile, error) {
+	switch {
+	case is.Inline != nil:
+		return inlineProfile(is.Inline), nil
+	case is.File != "":
+		found, ok := files[is.File]
+		if !ok {
+			return found, fmt.Errorf("file: there is no %s with a profile in the folder of objects", is.File)
+		}
+		return found, nil
+	default:
+		return table.Of(is.Hardware, is.Parameters, slots)
+	}
 }

@@ -3,6 +3,7 @@ package objects_test
 import (
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,6 +38,16 @@ func profiled(is v1alpha1.PoolProfile) func(*v1alpha1.PoolSettingsSpec) {
 	return func(s *v1alpha1.PoolSettingsSpec) { s.Profile = &is }
 }
 
+// classed is what is said of classes of hardware, and pinned the same of which nothing is to be learned.
+func classed(all ...v1alpha1.ClassProfile) v1alpha1.PoolProfile {
+	return v1alpha1.PoolProfile{HardwareLabel: "gpu", Classes: all}
+}
+
+func pinned(p v1alpha1.PoolProfile) v1alpha1.PoolProfile {
+	p.Pinned = true
+	return p
+}
+
 func TestFaultsOfProfiles(t *testing.T) {
 	bad := written
 	bad.Decode.Base = -1
@@ -52,6 +63,18 @@ func TestFaultsOfProfiles(t *testing.T) {
 		{v1alpha1.PoolProfile{Hardware: "L4"}, `spec.profile: Invalid value: "": write both hardware and parameters, such as 4 x A100-80GB and 70B`, "the same"},
 		{v1alpha1.PoolProfile{Inline: &bad}, "spec.profile.inline.decode.base: Invalid value: -1: a time in seconds is finite and not negative", "the same"},
 		{v1alpha1.PoolProfile{Hardware: "L4", Parameters: "8B", HardwareLabel: "a/b/c"}, `spec.profile.hardwareLabel: Invalid value: "a/b/c": no label can have this name: write one such as example.com/gpu`, "the same"},
+		{of: v1alpha1.PoolProfile{Hardware: "L4", Parameters: "8B", Pinned: true}},
+		{of: v1alpha1.PoolProfile{HardwareLabel: "gpu", Classes: []v1alpha1.ClassProfile{{Class: "A100", Inline: &written, Pinned: true}, {Class: "L4", Hardware: "L4", Parameters: "8B"}}}},
+		{v1alpha1.PoolProfile{Inline: &written, Classes: []v1alpha1.ClassProfile{{Class: "a", Inline: &written}}}, "spec.profile.hardwareLabel: Required value: name the label that says which class an endpoint is of", "the same"},
+		{classed(v1alpha1.ClassProfile{Class: "a"}), `spec.profile.classes[0]: Invalid value: "": write one of inline, file, and hardware with parameters`, "the same"},
+		{classed(v1alpha1.ClassProfile{Inline: &written}), "spec.profile.classes[0].class: Required value: write which value of the label it is of, such as A100", "the same"},
+		{classed(v1alpha1.ClassProfile{Class: "a", Inline: &bad}), "spec.profile.classes[0].inline.decode.base: Invalid value: -1", "the same"},
+		{classed(v1alpha1.ClassProfile{Class: "a", Inline: &written}, v1alpha1.ClassProfile{Class: "a", Inline: &written}), `spec.profile.classes[1].class: Duplicate value: "a"`, "the same"},
+		{classed(v1alpha1.ClassProfile{Class: strings.Repeat("a", 64), Inline: &written}), "spec.profile.classes[0].class: Too long", "the same"},
+		{classed(slices.Repeat([]v1alpha1.ClassProfile{{Class: "a", Inline: &written}}, 33)...), "spec.profile.classes: Too many: 33: must have at most 32 items", "the same"},
+		{classed(v1alpha1.ClassProfile{Class: "a", Hardware: "B300", Parameters: "8B"}), `spec.profile.classes[0].hardware: Invalid value: "B300": no GPU in the table is called "B300"`, ""},
+		{classed(v1alpha1.ClassProfile{Class: "a", File: "p.yaml"}), "", `spec.profile.classes[0].file: Invalid value: "p.yaml": a file is for objects in a folder: write what it holds as inline`},
+		{pinned(classed(v1alpha1.ClassProfile{Class: "a", Inline: &written})), `spec.profile: Invalid value: "": say what is pinned: inline, file, or hardware with parameters`, "the same"},
 		{v1alpha1.PoolProfile{File: "p.yaml"}, "", `spec.profile.file: Invalid value: "p.yaml": a file is for objects in a folder: write what it holds as inline`},
 		{v1alpha1.PoolProfile{File: "../p.yaml"}, `spec.profile.file: Invalid value: "../p.yaml": want the name of a file in this folder, such as profile.yaml`, "any"},
 		{v1alpha1.PoolProfile{File: "a/p.yaml"}, `spec.profile.file: Invalid value: "a/p.yaml": want the name of a file in this folder, such as profile.yaml`, "any"},
@@ -111,6 +134,37 @@ func TestAPoolHasAProfile(t *testing.T) {
 		if problems := strings.Join(w.Problems, "\n"); problems != c.problem {
 			t.Errorf("problems are %q, want %q", problems, c.problem)
 		}
+	}
+}
+
+// A class of hardware has the profile that is said of it, else the pool's; where that of a class is not there, the rest holds.
+func TestClassesHaveProfiles(t *testing.T) {
+	of := v1alpha1.PoolProfile{HardwareLabel: "gpu", Inline: &written, Pinned: true, Classes: []v1alpha1.ClassProfile{
+		{Class: "A100", File: "p.yaml"}, {Class: "L4", Hardware: "L4", Parameters: "8B", Pinned: true}, {Class: "T4", File: "q.yaml"},
+	}}
+	build := func(of v1alpha1.PoolProfile) (*objects.Pool, []string) {
+		w := objects.Build(objects.Set{
+			Pools: []pool.InferencePool{aPool("base", map[string]string{"app": "x"}, 8000)}, Settings: []v1alpha1.PoolSettings{someSettings("s", "base", profiled(of))},
+			Profiles: map[string]profile.Profile{"p.yaml": {Name: "of a file"}},
+		})
+		return w.Pools[objects.Name{Namespace: "default", Name: "base"}], w.Problems
+	}
+	p, problems := build(of)
+	for class, want := range map[string]struct {
+		name   string
+		pinned bool
+	}{"A100": {"of a file", false}, "L4": {"8B of parameters on 1 x L4", true}, "T4": {"8B", true}, "": {"8B", true}, "H100": {"8B", true}} {
+		if is := p.Said(class); is == nil || is.Name != want.name || is.Pinned != want.pinned {
+			t.Errorf("of class %q it is said %+v, want %v", class, is, want)
+		}
+	}
+	const want = "PoolSettings default/s: spec.profile.classes[2]: file: there is no q.yaml with a profile in the folder of objects: the class has no profile of its own"
+	if len(problems) != 1 || problems[0] != want {
+		t.Errorf("problems are %q, want %q", problems, want)
+	}
+	of.Inline, of.Pinned, of.Classes = nil, false, of.Classes[:2]
+	if p, problems := build(of); p.Said("") != nil || p.Profile != nil || p.Said("L4") == nil || len(problems) > 0 {
+		t.Errorf("with profiles of classes alone it is said %+v of others; %v", p.Said(""), problems)
 	}
 }
 

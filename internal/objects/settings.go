@@ -73,8 +73,8 @@ func CheckServerSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	if s.Spec.Authorization == v1alpha1.AuthorizationOfEngine && s.Spec.EngineToken == nil {
 		errs = append(errs, field.Required(field.NewPath("spec", "engineToken"), "name the token that engines are to get, in engineToken"))
 	}
-	if p := s.Spec.Profile; p != nil && p.File != "" {
-		errs = append(errs, field.Invalid(field.NewPath("spec", "profile", "file"), p.File, "a file is for objects in a folder: write what it holds as inline"))
+	if p := s.Spec.Profile; p != nil {
+		errs = append(errs, checkServerProfile(field.NewPath("spec", "profile"), p)...)
 	}
 	return errs
 }

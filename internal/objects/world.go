@@ -239,8 +239,11 @@ type Pool struct {
 	// Settings are what a PoolSettings says of the pool, nil if there is none; SettingsName is its name.
 	Settings     *v1alpha1.PoolSettingsSpec
 	SettingsName Name
-	// Profile is how long its engines take, by its Settings; nil if they do not say.
+	// Profile is how long its engines take, by its Settings; nil if they do not say. Pinned says that nothing is to be learned.
 	Profile *profile.Profile
+	Pinned  bool
+	// Classes are profiles of single classes of hardware, in the place of Profile: see [Pool.Said].
+	Classes map[string]*Said
 }
 
 // Endpoint is one port of one pod, or one address of an EndpointList.
