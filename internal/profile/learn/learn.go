@@ -10,6 +10,8 @@
 // far from all others do too. It is drawn to the profile that it began with, so that what no traffic shows stays as it was said, and
 // no term leaves a range around it. The sums over rows are all that is kept: a row takes as long as any other, and allocates nothing.
 //
+// How long loads of adapters take no engine counts: that is learned of first tokens (see [Learner.Began]).
+//
 // The package is pure: time is an argument, and the same looks give the same profile.
 package learn
 
@@ -36,6 +38,8 @@ const (
 	bend, deviation = 1.345, 1.4826
 	// leastUsual is how far off a row is at least taken to be usually.
 	leastUsual = 0.02
+	// What a median of misses is at least, and as a logarithm at most.
+	leastOff, mostOff = 1e-3, 10
 	// follows is the part of what it is off by that the tracked median of misses moves with each row.
 	follows = 0.05
 )
@@ -43,7 +47,7 @@ const (
 // When a Learner is trusted. What it is off by in the median, as a logarithm, is to be below trusted; it is trusted until that is above
 // distrusted. Neither changes within fewer rows than leastTrust of each other.
 const (
-	trusted, distrusted = 0.15, 0.4
+	trusted, distrusted = 0.2, 0.4
 	leastTrust          = 40
 )
 
@@ -79,6 +83,7 @@ type row struct {
 // Learner is what is learned of engines of one kind. Make one with [New]. It is not safe for concurrent use.
 type Learner struct {
 	prior  profile.Profile
+	number uint64 // of prior, see Prior
 	pinned bool
 
 	// What all rows come to: the matrix and the right side of least squares, without what draws to the beginning.
@@ -89,6 +94,8 @@ type Learner struct {
 	scale  float64 // of the times that it is drawn to
 	ratios [first]float64
 	now    [terms]float64 // what is learned
+
+	loads loads
 
 	usual float64 // how far off rows are, in the median
 
@@ -104,7 +111,7 @@ type Learner struct {
 
 // New returns a Learner that begins with a profile, which is trusted until it turns out to be wrong, or is not until it turns out right.
 func New(prior profile.Profile, trusts bool) *Learner {
-	l := &Learner{prior: prior, scale: 1, usual: 0.2, off: distrusted, trusts: trusts}
+	l := &Learner{prior: prior, number: Prior(prior), scale: 1, usual: 0.2, off: distrusted, trusts: trusts}
 	if trusts {
 		l.off = trusted
 	}
@@ -127,7 +134,7 @@ func (l *Learner) Rows() int { return l.rows }
 // predicted and what was measured.
 func (l *Learner) Residual() float64 { return math.Expm1(l.off) }
 
-// Profile is what is known by now. Times of loads and limits are those of the beginning.
+// Profile is what is known by now. Limits are those of the beginning.
 func (l *Learner) Profile() profile.Profile {
 	p := l.prior
 	p.Decode.Base *= l.now[base]
@@ -136,17 +143,26 @@ func (l *Learner) Profile() profile.Profile {
 	for _, t := range []*float64{&p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken, &p.Prefill.PerTokenSquared} {
 		*t *= l.now[prefill]
 	}
+	p.Slot.Mean, p.Load.Mean = l.loads.times(p.Slot.Mean, p.Load.Mean)
 	return p
 }
 
 // Of is the profile of an engine, which may be slower than others of its kind or faster.
 func (l *Learner) Of(e *Engine) profile.Profile {
 	p := l.Profile()
+	if slower := l.Slower(e); slower != 1 {
+		return p.Times(slower)
+	}
+	return p
+}
+
+// Slower is how many times as long an engine is taken to need as its kind.
+func (l *Learner) Slower(e *Engine) float64 {
 	n := float64(max(1, l.engines))
 	if mean := l.factors / n; math.Abs(e.factor) < alone && l.squares/n-mean*mean < spread*spread {
-		return p
+		return 1
 	}
-	return p.Times(math.Exp(e.factor))
+	return math.Exp(e.factor)
 }
 
 // learn takes a row of an engine at a time, in seconds.
@@ -163,16 +179,20 @@ func (l *Learner) learn(e *Engine, at float64, r row) {
 	if !e.counted {
 		e.counted, l.engines = true, l.engines+1
 	}
-	was := e.factor
-	e.factor += factorFollows * min(max(off-was, -factorStep), factorStep)
-	e.factor = min(max(e.factor, -furthest), furthest)
-	l.factors += e.factor - was
-	l.squares += e.factor*e.factor - was*was
+	factor := e.factor + factorFollows*min(max(off-e.factor, -factorStep), factorStep)
+	l.move(e, min(max(factor, -furthest), furthest))
 	r.seconds /= math.Exp(e.factor - l.factors/float64(l.engines)) // as one of engines as they are in the mean takes
 
 	l.rescale(r)
 	l.add(at, r, predicted)
 	l.now = l.solve()
+}
+
+// move gives an engine that counts another factor.
+func (l *Learner) move(e *Engine, factor float64) {
+	l.factors += factor - e.factor
+	l.squares += factor*factor - e.factor*e.factor
+	e.factor = factor
 }
 
 // Forget tells of an engine that is gone.
@@ -191,7 +211,7 @@ func (l *Learner) judge(off float64) {
 		l.rows++
 	}
 	l.unchanged = min(l.unchanged+1, leastTrust)
-	l.off = min(max(toward(l.off, math.Abs(off)), 1e-3), 10)
+	l.off = min(max(toward(l.off, math.Abs(off)), leastOff), mostOff)
 	if limit := map[bool]float64{false: trusted, true: distrusted}[l.trusts]; l.unchanged >= leastTrust && (l.off < limit) != l.trusts {
 		l.trusts, l.unchanged = !l.trusts, 0
 	}
@@ -229,7 +249,7 @@ func (l *Learner) add(at float64, r row, predicted float64) {
 	if l.rows > first {
 		r.weight *= min(1, bend*deviation*max(l.usual, leastUsual)/max(off, 1e-9))
 	}
-	l.usual = min(max(toward(l.usual, off), 1e-3), 1)
+	l.usual = min(max(toward(l.usual, off), leastOff), 1)
 	keep := max(math.Exp(-min(max(at-l.at, 0), remembers)/remembers), 1-1./leastRows)
 	if l.usual > changed && l.rows > changedRows {
 		keep = min(keep, 1-1./changedRows)

@@ -245,3 +245,57 @@ func TestEnginesThatAreAlike(t *testing.T) {
 		}
 	}
 }
+
+// An engine that is gone counts no more among those that are alike or not.
+func TestAnEngineThatIsGone(t *testing.T) {
+	l := New(simple, true)
+	engines := []Engine{{factor: 1, counted: true}, {factor: 0.15, counted: true}, {counted: true}, {counted: true}}
+	for _, e := range engines {
+		l.engines, l.factors, l.squares = l.engines+1, l.factors+e.factor, l.squares+e.factor*e.factor
+	}
+	if p := l.Of(&engines[1]); p.Decode.Base == simple.Decode.Base {
+		t.Error("beside one that is slower, each has its own")
+	}
+	l.Forget(&engines[0])
+	l.Forget(&engines[0]) // which is none of them by now
+	if p := l.Of(&engines[1]); p.Decode.Base != simple.Decode.Base {
+		t.Errorf("once that has gone, all are alike: a step takes %g s", p.Decode.Base)
+	}
+	for i := range engines {
+		l.Forget(&engines[i])
+	}
+	if l.engines != 0 || math.Abs(l.factors) > 1e-9 || math.Abs(l.squares) > 1e-9 {
+		t.Errorf("of no engine there are %d, of factors %g and %g", l.engines, l.factors, l.squares)
+	}
+}
+
+// However slow one engine is beside another, its factor has an end.
+func TestAFactorHasAnEnd(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 1))
+	l := New(simple, true)
+	var usual, slow Engine
+	for n := range 2000 {
+		is := drawnRow(r, [terms]float64{1, 1, 1, 1})
+		l.learn(&usual, float64(n), is)
+		is.seconds *= 1e4
+		l.learn(&slow, float64(n), is)
+	}
+	if f := slow.Factor(); f > 8.001 || f < 7.9 {
+		t.Errorf("one that takes 10,000 times as long has the factor %g, want 8", f)
+	}
+}
+
+// By the median of the first rows all times are taken to be longer than they were said to be; of these each counts fully, however far it is off.
+func TestTheFirstRows(t *testing.T) {
+	l := New(simple, false)
+	for i, c := range []struct{ ratio, want float64 }{{3, 3}, {0.1, 0.1}, {3, 3}, {4, 3}, {3, 3}, {1e9, 3}} {
+		l.judge(0)
+		if l.rescale(row{terms: [terms]float64{0.03, 0.01}, seconds: 0.04 * c.ratio}); math.Abs(l.scale/c.want-1) > 1e-9 {
+			t.Errorf("after %d rows the scale is %g, want %g", i+1, l.scale, c.want)
+		}
+	}
+	l.add(0, row{terms: [terms]float64{0.04}, seconds: 0.4, weight: 1}, 0.04)
+	if got := l.matrix[base][base]; math.Abs(got/0.01-1) > 1e-9 {
+		t.Errorf("one of the first rows that is off by far counts %g of itself", got/0.01)
+	}
+}

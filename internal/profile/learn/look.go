@@ -11,6 +11,9 @@ import (
 const (
 	// shortest is how many seconds an interval is at least, and in how many steps that were as long as tokens are apart; with so many tokens.
 	shortest, leastSteps, leastTokens = 1, 10, 32
+	// edges is how many times as long as a prompt an interval of steps is at least: a prompt counts when it is computed, which may be in the
+	// interval behind that in which it held up others.
+	edges = 8
 	// longest is how many seconds an interval is at most, and farApart how many two looks are apart: else it begins anew.
 	longest, farApart = 60, 10
 	// crowd is how many sequences make a row of steps that counts half: with few, it is by chance which of them prompts hold up.
@@ -33,6 +36,7 @@ type Engine struct {
 	known  bool // there is one
 
 	steps, prompts interval
+	prompt         float64 // how long one took, in the mean of the latest interval with any, in seconds
 }
 
 // Factor is how many times as long it takes as others of its kind: 1/8 to 8.
@@ -130,7 +134,11 @@ func (l *Learner) Saw(e *Engine, at float64, load *engine.Load) bool {
 		return false
 	}
 	rows := l.rows
-	if i := &e.steps; i.tokens >= leastTokens && i.seconds >= max(shortest, leastSteps*i.between/i.tokens) {
+	i := &e.steps
+	if i.requests > 0 {
+		e.prompt = min(l.prompts(i)*l.now[prefill]/i.requests, longest/2/edges) // so that there are intervals at all
+	}
+	if i.tokens >= leastTokens && i.seconds >= max(shortest, leastSteps*i.between/i.tokens, edges*e.prompt) {
 		if r, ok := l.step(i); ok {
 			l.learn(e, at, r)
 		}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/profile"
 )
 
 // What two looks say that are one second apart is a row, unless something between them cannot have been.
@@ -28,6 +29,7 @@ func TestWhatMakesARow(t *testing.T) {
 		{"too soon", 0.5, func(*engine.Load) {}, false},
 		{"no later", 0, func(*engine.Load) {}, false},
 		{"before", -1, func(*engine.Load) {}, false},
+		{"few steps, each long", 1, func(l *engine.Load) { l.Totals.InterToken = engine.Timed{Count: known(1050), Seconds: known(60)} }, false},
 		{"far apart", 11, func(l *engine.Load) { l.Totals.InterToken = engine.Timed{Count: known(3000), Seconds: known(210)} }, false},
 		{"few tokens", 1, func(l *engine.Load) { l.Totals.InterToken = engine.Timed{Count: known(1010), Seconds: known(50.5)} }, false},
 	} {
@@ -62,7 +64,7 @@ func TestARowByHand(t *testing.T) {
 			break
 		}
 	}
-	if !ok || r.seconds != 0.05 {
+	if !ok || r.seconds != 0.05 || math.Abs(r.weight-10./12) > 1e-9 {
 		t.Errorf("a step took %g s", r.seconds)
 	}
 	// 40 requests of 1,000 tokens each, 32 of which ended after prompts of 0.25 s in the mean, while one decoded half of the time.
@@ -79,5 +81,84 @@ func TestARowByHand(t *testing.T) {
 	}
 	if !ok || r.seconds != 0.25 {
 		t.Errorf("a prompt took %g s", r.seconds)
+	}
+}
+
+// What a profile says besides makes other terms of the same row.
+func TestARowOfOtherProfiles(t *testing.T) {
+	steps := interval{seconds: 1, began: 10, tokens: 200, between: 10, prompt: 1000, requests: 1, running: 10}
+	adapters := steps
+	adapters.adapters = true
+	prompts := interval{seconds: 100, between: 50, prompt: 40_000, requests: 40, ended: 32, prefilled: 8}
+	hurried := prompts
+	hurried.seconds = 20
+	with := 10. / 11 / 20 // of the steps, those with the prompt, as far as others wait for it
+	for name, c := range map[string]struct {
+		of       func(*profile.Profile)
+		i        interval
+		isPrompt bool
+		want     [terms]float64 // zero of what is no row
+	}{
+		"as it is":                    {func(*profile.Profile) {}, steps, false, [terms]float64{0.04, 0.002, 0, 0.2 * with}},
+		"slow with adapters":          {func(p *profile.Profile) { p.Decode.Adapters = 2 }, adapters, false, [terms]float64{0.08, 0.004, 0, 0.2 * with}},
+		"slow with them, and without": {func(p *profile.Profile) { p.Decode.Adapters = 2 }, steps, false, [terms]float64{0.04, 0.002, 0, 0.2 * with}},
+		"prompts read weights for longer": {
+			func(p *profile.Profile) { p.Prefill.Base = 0.1 }, steps, false, [terms]float64{0.04 * (1 - with), 0.002, 0, 0.2*with + 0.1*with},
+		},
+		"prompts":                      {func(*profile.Profile) {}, prompts, true, [terms]float64{0.04 * (1 - math.Exp(-0.5)), 0.0001, 0, 0.2}},
+		"prompts that read for longer": {func(p *profile.Profile) { p.Prefill.Base = 0.1 }, prompts, true, [terms]float64{0, 0.0001, 0, 0.2 + 0.1}},
+		"prompts on the floor":         {func(p *profile.Profile) { p.Prefill.Floor = 0.22 }, prompts, true, [terms]float64{}},
+		"prompts without a pause":      {func(*profile.Profile) {}, hurried, true, [terms]float64{}},
+	} {
+		p := simple
+		c.of(&p)
+		l := New(p, true)
+		read := l.step
+		if c.isPrompt {
+			read = l.prompt
+		}
+		r, ok := read(&c.i)
+		if ok != (c.want != [terms]float64{}) {
+			t.Errorf("%s: it is a row: %v", name, ok)
+		}
+		for j := range terms {
+			if ok && math.Abs(r.terms[j]-c.want[j]) > 1e-9 {
+				t.Errorf("%s: the terms are %v, want %v", name, r.terms, c.want)
+				break
+			}
+		}
+	}
+}
+
+// How long prompts took is told by looks at an engine that has little to do.
+func TestWhatMakesARowOfPrompts(t *testing.T) {
+	known := engine.Known
+	for _, c := range []struct {
+		name  string
+		spoil func(was, is *engine.Load)
+		want  bool
+	}{
+		{"as it should be", func(_, _ *engine.Load) {}, true},
+		{"somebody waits at first", func(was, _ *engine.Load) { was.Waiting = known(1) }, false},
+		{"somebody waits at last", func(_, is *engine.Load) { is.Waiting = known(1) }, false},
+		{"many run", func(_, is *engine.Load) { is.Running = known(5) }, false},
+		{"few have ended", func(_, is *engine.Load) { is.Totals.Prefill = engine.Timed{Count: known(31), Seconds: known(3)} }, false},
+		{"it is not known for how long", func(_, is *engine.Load) { is.Totals.Prefill.Seconds = engine.Value{} }, false},
+	} {
+		look := func(requests float64) engine.Load {
+			return engine.Load{
+				Running: known(1), Waiting: known(0), KVUsage: known(0.1), Totals: engine.Totals{
+					InterToken: engine.Timed{Count: known(0), Seconds: known(0)}, PromptTokens: known(100 * requests), CachedTokens: known(0),
+					FirstToken: engine.Timed{Count: known(requests), Seconds: known(requests)}, Prefill: engine.Timed{Count: known(requests), Seconds: known(0.1 * requests)},
+				},
+			}
+		}
+		l, e := New(simple, true), Engine{}
+		was, is := look(0), look(40)
+		c.spoil(&was, &is)
+		l.Saw(&e, 100, &was)
+		if got := l.Saw(&e, 109, &is); got != c.want {
+			t.Errorf("%s: it is a row: %v", c.name, got)
+		}
 	}
 }

@@ -25,12 +25,13 @@ type world struct {
 	random  *rand.Rand
 	now     float64
 	rate    float64 // requests a second for each
+	longer  int     // times as long prompts as conversations have
 	adapter func() string
 }
 
 func newWorld(t testing.TB, seed uint64, rate float64, of ...profile.Profile) *world {
 	t.Helper()
-	w := &world{random: rand.New(rand.NewPCG(seed, 1)), rate: rate, adapter: func() string { return "" }}
+	w := &world{random: rand.New(rand.NewPCG(seed, 1)), rate: rate, longer: 1, adapter: func() string { return "" }}
 	for _, p := range of {
 		e, err := sim.New(p, nil)
 		if err != nil {
@@ -54,7 +55,7 @@ func (w *world) until(then float64) {
 			if at >= then {
 				break
 			}
-			prompt := make([]uint32, length(1020, 0.9, 4096))
+			prompt := make([]uint32, w.longer*length(1020, 0.9, 4096))
 			for i := range prompt {
 				prompt[i] = w.random.Uint32()
 			}
@@ -129,6 +130,27 @@ func wrong(is, of profile.Profile, sequences int) (most float64) {
 		most = max(most, math.Abs(math.Log(is.StepTime(work)/of.StepTime(work))))
 	}
 	return most
+}
+
+// Prompts that take most of a second are counted when they are computed, often in another interval than that in which they held up others: so
+// intervals are long beside them.
+func TestLongPrompts(t *testing.T) {
+	quick := profile.Profile{
+		Prefill: profile.Prefill{Base: 0.0085, PerToken: 5.9e-05},
+		Decode:  profile.Decode{Base: 0.0083, PerSequence: 0.000174, PerKVToken: 1.2e-07},
+		Limits:  profile.Limits{MaxSequences: 256, MaxBatchedTokens: 2048, KVBlocks: 61000, BlockSize: 16},
+	}
+	for _, rate := range []float64{0.3, 0.6, 0.8} {
+		w := newWorld(t, 1, rate, quick, quick, quick, quick)
+		w.longer = 10
+		o := newObserver(quick, true, len(w.engines))
+		o.look(w, quick, 600, nil)
+		is := o.Profile()
+		t.Logf("%g a second: %+v, %+v", rate, is.Prefill, is.Decode)
+		if times := is.Prefill.PerToken / quick.Prefill.PerToken; times < 0.75 || times > 1.25 || len(o.trusts) > 0 {
+			t.Errorf("%g a second: prompts are taken to be %.2f times as long as they are; trust changed at %v", rate, times, o.trusts)
+		}
+	}
 }
 
 // Whatever is said of engines, what is learned of them is what they are, about, and is trusted then: with little to do and with much. An engine

@@ -1,0 +1,88 @@
+package learn
+
+import (
+	"math"
+	"slices"
+)
+
+// How long loads of adapters take is learned of first tokens: by how much longer they took than all else was predicted to. What is predicted
+// too short or too long for all requests, those for adapters in slots show, and it is taken away.
+
+// Place is where the adapter of a request was when the request was sent.
+type Place uint8
+
+const (
+	// InSlot needs no load.
+	InSlot Place = iota
+	// InHost is brought from host memory into a slot.
+	InHost
+	// InStorage is brought into host memory first.
+	InStorage
+	places
+)
+
+const (
+	// recent is how many requests of each place are remembered: a median of these is off by a tenth of their spread.
+	recent = 63
+	// said is as how many of them what was said in the beginning counts.
+	said = 3
+	// latest is by how many seconds a first token is late at most, or early.
+	latest = 300
+)
+
+// loads is what is known of loads.
+type loads struct {
+	late [places]ring
+	// slot and load are what follows of it, in seconds; made says that they do.
+	slot, load float64
+	made       bool
+}
+
+// ring is the latest of many values.
+type ring struct {
+	values [recent]float64
+	n      int // how many there were
+}
+
+// Began tells that a first token came so many seconds later than predicted, but for what a load takes, of a request whose adapter was at a place.
+// What is no number teaches nothing.
+func (l *Learner) Began(e *Engine, at Place, late float64) {
+	if l.pinned || at >= places || math.IsNaN(late) {
+		return
+	}
+	r := &l.loads.late[at]
+	r.values[r.n%recent] = min(max(late/l.Slower(e), -latest), latest)
+	r.n++
+	l.loads.made = false
+}
+
+// times is how long loads take into slots and into host memory, of a profile that said so in the beginning.
+func (l *loads) times(slot, load float64) (float64, float64) {
+	if l.made {
+		return l.slot, l.load
+	}
+	usually := l.late[InSlot].median(0, 0)
+	l.slot, l.load, l.made = slot, load, true
+	if l.late[InHost].n > 0 {
+		l.slot = max(0, l.late[InHost].median(usually+slot, said)-usually)
+	}
+	if l.late[InStorage].n > 0 {
+		l.load = max(0, l.late[InStorage].median(usually+slot+load, said)-usually-l.slot)
+	}
+	return l.slot, l.load
+}
+
+// median is that of the values, and of one that counts as so many of them.
+func (r *ring) median(value float64, weight int) float64 {
+	var all [recent + said]float64
+	n := copy(all[:], r.values[:min(r.n, recent)])
+	for range weight {
+		all[n] = value
+		n++
+	}
+	if n == 0 {
+		return value
+	}
+	slices.Sort(all[:n])
+	return (all[(n-1)/2] + all[n/2]) / 2
+}

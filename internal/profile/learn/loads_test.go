@@ -1,0 +1,120 @@
+package learn_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/internal/profile/learn"
+)
+
+// saying is a profile that says how long adapters take.
+func saying(slot, load float64) profile.Profile {
+	p := large
+	p.Slot.Mean, p.Load.Mean = slot, load
+	return p
+}
+
+// begin tells of so many first tokens, each late by the time of its load and some seconds more.
+func begin(l *learn.Learner, n int, slot, load float64, more func() float64) {
+	var e learn.Engine
+	for range n {
+		l.Began(&e, learn.InSlot, more())
+		l.Began(&e, learn.InHost, slot+more())
+		l.Began(&e, learn.InStorage, slot+load+more())
+	}
+}
+
+// Whatever was said of loads, what is learned of them is how long they take: though all first tokens come later than predicted, and some much later.
+func TestLoadsAreLearned(t *testing.T) {
+	for _, prior := range []profile.Profile{saying(0, 0), saying(0.02, 0.25), saying(0.2, 2.5), saying(30, 0)} {
+		for name, usually := range map[string]float64{"as predicted": 0, "late": 0.08, "early": -0.3} {
+			r := rand.New(rand.NewPCG(1, 1))
+			l := learn.New(prior, false)
+			begin(l, 100, 0.02, 0.25, func() float64 {
+				if r.IntN(5) == 0 {
+					return usually + 5*r.Float64()
+				}
+				return usually + 0.01*r.NormFloat64()
+			})
+			if p := l.Profile(); math.Abs(p.Slot.Mean-0.02) > 0.01 || math.Abs(p.Load.Mean-0.25) > 0.02 {
+				t.Errorf("%s, said to take %g and %g s, a load takes %g and %g s", name, prior.Slot.Mean, prior.Load.Mean, p.Slot.Mean, p.Load.Mean)
+			}
+			if l.Rows() != 0 || l.Trusted() {
+				t.Error("loads tell how long steps take")
+			}
+		}
+	}
+}
+
+// A few loads change little; later ones take the place of those before.
+func TestLoadsThatChange(t *testing.T) {
+	exact := func() float64 { return 0 }
+	l := learn.New(saying(0.02, 0.25), true)
+	for _, step := range []struct {
+		loads            int
+		takes, want, off float64
+	}{{0, 0, 0.25, 0}, {2, 2, 0.25, 0.01}, {20, 2, 2, 0.01}, {63, 0.5, 0.5, 0.01}} {
+		if begin(l, step.loads, 0.02, step.takes, exact); math.Abs(l.Profile().Load.Mean-step.want) > step.off {
+			t.Errorf("after %d loads of %g s one takes %g s, want %g", step.loads, step.takes, l.Profile().Load.Mean, step.want)
+		}
+	}
+	// Where nothing comes from host memory, what was said of it stays; where nothing comes from storage, likewise.
+	var e learn.Engine
+	for at, want := range map[learn.Place][2]float64{learn.InStorage: {0.02, 0.98}, learn.InHost: {1, 0.25}} {
+		l := learn.New(saying(0.02, 0.25), true)
+		for range 20 {
+			l.Began(&e, at, 1)
+		}
+		if p := l.Profile(); math.Abs(p.Slot.Mean-want[0]) > 1e-9 || math.Abs(p.Load.Mean-want[1]) > 1e-9 {
+			t.Errorf("loads from %d alone: they take %g and %g s, want %v", at, p.Slot.Mean, p.Load.Mean, want)
+		}
+	}
+}
+
+// No time makes a profile that nobody could predict by.
+func TestLoadsThatCannotBe(t *testing.T) {
+	l := learn.New(saying(0.02, 0.25), true)
+	var e learn.Engine
+	for _, late := range []float64{math.NaN(), math.Inf(1), math.Inf(-1), 1e300, -1e300, -5} {
+		for at := range learn.Place(5) {
+			for range 30 {
+				l.Began(&e, at, late)
+				p := l.Profile()
+				if err := p.Validate(); err != nil || p.Load.Mean > 600 || p.Slot.Mean > 600 {
+					t.Fatalf("first tokens that are %g s late: %+v, %v", late, p, err)
+				}
+			}
+		}
+	}
+	pinned := learn.New(saying(0.02, 0.25), true)
+	pinned.Pin()
+	if begin(pinned, 100, 1, 1, func() float64 { return 0 }); pinned.Profile() != saying(0.02, 0.25) {
+		t.Error("of a pinned profile loads are learned")
+	}
+}
+
+// What an engine takes that is slower than its kind is taken for what its kind does, and predicted to be so many times as long.
+func TestLoadsOfASlowEngine(t *testing.T) {
+	o := newObserver(large, true, 4)
+	o.look(newWorld(t, 1, 1, large, large, large, large.Times(2)), large, 300, nil)
+	slow := &o.engines[3]
+	for range 60 {
+		o.Began(slow, learn.InHost, 0.4)
+	}
+	if is := o.Of(slow).Slot.Mean; math.Abs(is-0.4) > 1e-9 || math.Abs(o.Profile().Slot.Mean-0.4/slow.Factor()) > 1e-9 {
+		t.Errorf("it takes %g s, and its kind %g", is, o.Profile().Slot.Mean)
+	}
+}
+
+func TestALoadAllocatesNothing(t *testing.T) {
+	l := learn.New(large, true)
+	var e learn.Engine
+	if n := testing.AllocsPerRun(100, func() {
+		l.Began(&e, learn.InStorage, 0.3)
+		_ = l.Of(&e)
+	}); n != 0 {
+		t.Errorf("a load allocates %g times", n)
+	}
+}
