@@ -20,6 +20,7 @@ import (
 
 	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/extproc/meter"
+	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/listen"
 )
@@ -123,7 +124,7 @@ func TestPrefixCacheBytes(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.Sent(0, []uint64{1, 2, 3})
-		if got := f.Cached([]uint64{1, 2, 3}, nil); got[0] != 2 {
+		if got := f.Cached(&pick.Request{}, []uint64{1, 2, 3}, nil); got[0] != 2 {
 			t.Errorf("with %q: %d blocks are there, want two", args, got[0])
 		}
 	}

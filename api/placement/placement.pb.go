@@ -77,7 +77,7 @@ func (x Copy_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Copy_State.Descriptor instead.
 func (Copy_State) EnumDescriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{10, 0}
+	return file_placement_placement_proto_rawDescGZIP(), []int{11, 0}
 }
 
 // ModelKey names a model: its pool, and what engines call it.
@@ -155,7 +155,9 @@ type Report struct {
 	// Endpoints of which it changed why they are about to end, by what engines answered here and by the objects read here.
 	Leaving []*Leaving `protobuf:"bytes,7,rep,name=leaving,proto3" json:"leaving,omitempty"`
 	// What the requests from here still ask of endpoints: of those where it has changed, about every 20 ms while it does.
-	Backlogs      []*Backlog `protobuf:"bytes,8,rep,name=backlogs,proto3" json:"backlogs,omitempty"`
+	Backlogs []*Backlog `protobuf:"bytes,8,rep,name=backlogs,proto3" json:"backlogs,omitempty"`
+	// What was learned here of how long engines take: of those pools and classes of hardware where it has changed, every 5 s.
+	Lessons       []*Lesson `protobuf:"bytes,9,rep,name=lessons,proto3" json:"lessons,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -242,6 +244,13 @@ func (x *Report) GetLeaving() []*Leaving {
 func (x *Report) GetBacklogs() []*Backlog {
 	if x != nil {
 		return x.Backlogs
+	}
+	return nil
+}
+
+func (x *Report) GetLessons() []*Lesson {
+	if x != nil {
+		return x.Lessons
 	}
 	return nil
 }
@@ -489,14 +498,15 @@ type Backlog struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Endpoint string                 `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // "ip:port"
 	Requests uint32                 `protobuf:"varint,2,opt,name=requests,proto3" json:"requests,omitempty"`
-	// In how long their prompts are computed, in microseconds. It passes with time: only what time does not explain has changed.
+	// In how long their prompts are computed, one after the other, in microseconds, if the engine computes nobody else's. It passes with time: only
+	// what time does not explain has changed.
 	PrefillUs uint64 `protobuf:"varint,3,opt,name=prefill_us,json=prefillUs,proto3" json:"prefill_us,omitempty"`
 	// What they add to each decode step, in picoseconds.
 	BesidePs uint64 `protobuf:"varint,4,opt,name=beside_ps,json=besidePs,proto3" json:"beside_ps,omitempty"`
 	// 1/objective for each further token, in thousandths of 1/s.
 	Urgency uint64 `protobuf:"varint,5,opt,name=urgency,proto3" json:"urgency,omitempty"`
 	// Tokens that they take of the KV cache.
-	Held          uint64 `protobuf:"varint,6,opt,name=held,proto3" json:"held,omitempty"`
+	Tokens        uint64 `protobuf:"varint,6,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -566,9 +576,9 @@ func (x *Backlog) GetUrgency() uint64 {
 	return 0
 }
 
-func (x *Backlog) GetHeld() uint64 {
+func (x *Backlog) GetTokens() uint64 {
 	if x != nil {
-		return x.Held
+		return x.Tokens
 	}
 	return 0
 }
@@ -595,8 +605,11 @@ type Update struct {
 	// Endpoints of which it changed why they are about to end, by whoever knows: no request is to be sent there.
 	Leaving []*Leaving `protobuf:"bytes,8,rep,name=leaving,proto3" json:"leaving,omitempty"`
 	// What all other extprocs have at endpoints, summed up: where it has changed, about every 20 ms while it does. An Update of nothing
-	// else need not be told of in applied before there is something else to report.
-	Backlogs      []*Backlog `protobuf:"bytes,9,rep,name=backlogs,proto3" json:"backlogs,omitempty"`
+	// else, and of lessons, need not be told of in applied before there is something else to report.
+	Backlogs []*Backlog `protobuf:"bytes,9,rep,name=backlogs,proto3" json:"backlogs,omitempty"`
+	// What others have learned, once in a stream of each pool and class of hardware: as soon as somebody else knows more than the extproc has said
+	// that it does. It outlives who learned it.
+	Lessons       []*Lesson `protobuf:"bytes,10,rep,name=lessons,proto3" json:"lessons,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -694,6 +707,189 @@ func (x *Update) GetBacklogs() []*Backlog {
 	return nil
 }
 
+func (x *Update) GetLessons() []*Lesson {
+	if x != nil {
+		return x.Lessons
+	}
+	return nil
+}
+
+// Lesson is what was learned of how long engines of a pool take that are of one class of hardware, so that another goes on from it. Who cannot
+// make sense of one leaves it.
+type Lesson struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Pool  string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`   // "namespace/name"
+	Class string                 `protobuf:"bytes,2,opt,name=class,proto3" json:"class,omitempty"` // of hardware; empty where nobody tells any apart
+	// Tells apart what learning began with, and in which way it goes on.
+	Prior uint64 `protobuf:"fixed64,3,opt,name=prior,proto3" json:"prior,omitempty"`
+	// Measurements; 0 where they are too few to tell, and all up to right is left out.
+	Rows uint64 `protobuf:"varint,4,opt,name=rows,proto3" json:"rows,omitempty"`
+	// How long ago the latest one was, in ms.
+	AgeMs uint64 `protobuf:"varint,5,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
+	// Predictions are trusted, and for how many measurements that has not changed, up to as many as matter.
+	Trusted   bool   `protobuf:"varint,6,opt,name=trusted,proto3" json:"trusted,omitempty"`
+	Unchanged uint32 `protobuf:"varint,7,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	// How far predictions are off in the median, as a logarithm; how far measurements are off from what was learned, as a share; and how many times as
+	// long all takes as it was said to.
+	Off   float64 `protobuf:"fixed64,8,opt,name=off,proto3" json:"off,omitempty"`
+	Usual float64 `protobuf:"fixed64,9,opt,name=usual,proto3" json:"usual,omitempty"`
+	Scale float64 `protobuf:"fixed64,10,opt,name=scale,proto3" json:"scale,omitempty"`
+	// Least squares: the upper half of the matrix, row by row, and the right side.
+	Matrix []float64 `protobuf:"fixed64,11,rep,packed,name=matrix,proto3" json:"matrix,omitempty"`
+	Right  []float64 `protobuf:"fixed64,12,rep,packed,name=right,proto3" json:"right,omitempty"`
+	// By how many seconds first tokens were later than predicted but for loads, the latest last, of requests whose adapters were in slots, in host
+	// memory and in storage. At most 63 each.
+	InSlot    []float64 `protobuf:"fixed64,13,rep,packed,name=in_slot,json=inSlot,proto3" json:"in_slot,omitempty"`
+	InHost    []float64 `protobuf:"fixed64,14,rep,packed,name=in_host,json=inHost,proto3" json:"in_host,omitempty"`
+	InStorage []float64 `protobuf:"fixed64,15,rep,packed,name=in_storage,json=inStorage,proto3" json:"in_storage,omitempty"`
+	// The logarithms of how many times as long single endpoints ("ip:port") take, at most 512.
+	Factors       map[string]float64 `protobuf:"bytes,16,rep,name=factors,proto3" json:"factors,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Lesson) Reset() {
+	*x = Lesson{}
+	mi := &file_placement_placement_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Lesson) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Lesson) ProtoMessage() {}
+
+func (x *Lesson) ProtoReflect() protoreflect.Message {
+	mi := &file_placement_placement_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Lesson.ProtoReflect.Descriptor instead.
+func (*Lesson) Descriptor() ([]byte, []int) {
+	return file_placement_placement_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Lesson) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *Lesson) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
+}
+
+func (x *Lesson) GetPrior() uint64 {
+	if x != nil {
+		return x.Prior
+	}
+	return 0
+}
+
+func (x *Lesson) GetRows() uint64 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
+func (x *Lesson) GetAgeMs() uint64 {
+	if x != nil {
+		return x.AgeMs
+	}
+	return 0
+}
+
+func (x *Lesson) GetTrusted() bool {
+	if x != nil {
+		return x.Trusted
+	}
+	return false
+}
+
+func (x *Lesson) GetUnchanged() uint32 {
+	if x != nil {
+		return x.Unchanged
+	}
+	return 0
+}
+
+func (x *Lesson) GetOff() float64 {
+	if x != nil {
+		return x.Off
+	}
+	return 0
+}
+
+func (x *Lesson) GetUsual() float64 {
+	if x != nil {
+		return x.Usual
+	}
+	return 0
+}
+
+func (x *Lesson) GetScale() float64 {
+	if x != nil {
+		return x.Scale
+	}
+	return 0
+}
+
+func (x *Lesson) GetMatrix() []float64 {
+	if x != nil {
+		return x.Matrix
+	}
+	return nil
+}
+
+func (x *Lesson) GetRight() []float64 {
+	if x != nil {
+		return x.Right
+	}
+	return nil
+}
+
+func (x *Lesson) GetInSlot() []float64 {
+	if x != nil {
+		return x.InSlot
+	}
+	return nil
+}
+
+func (x *Lesson) GetInHost() []float64 {
+	if x != nil {
+		return x.InHost
+	}
+	return nil
+}
+
+func (x *Lesson) GetInStorage() []float64 {
+	if x != nil {
+		return x.InStorage
+	}
+	return nil
+}
+
+func (x *Lesson) GetFactors() map[string]float64 {
+	if x != nil {
+		return x.Factors
+	}
+	return nil
+}
+
 type Endpoints struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Addresses     []string               `protobuf:"bytes,1,rep,name=addresses,proto3" json:"addresses,omitempty"` // "ip:port"
@@ -703,7 +899,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_placement_placement_proto_msgTypes[8]
+	mi := &file_placement_placement_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -715,7 +911,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[8]
+	mi := &file_placement_placement_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -728,7 +924,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{8}
+	return file_placement_placement_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Endpoints) GetAddresses() []string {
@@ -753,7 +949,7 @@ type Leaving struct {
 
 func (x *Leaving) Reset() {
 	*x = Leaving{}
-	mi := &file_placement_placement_proto_msgTypes[9]
+	mi := &file_placement_placement_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -765,7 +961,7 @@ func (x *Leaving) String() string {
 func (*Leaving) ProtoMessage() {}
 
 func (x *Leaving) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[9]
+	mi := &file_placement_placement_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -778,7 +974,7 @@ func (x *Leaving) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leaving.ProtoReflect.Descriptor instead.
 func (*Leaving) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{9}
+	return file_placement_placement_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Leaving) GetEndpoint() string {
@@ -812,7 +1008,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_placement_placement_proto_msgTypes[10]
+	mi := &file_placement_placement_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -824,7 +1020,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[10]
+	mi := &file_placement_placement_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -837,7 +1033,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{10}
+	return file_placement_placement_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Copy) GetCopy() *CopyKey {
@@ -865,7 +1061,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_placement_placement_proto_msgTypes[11]
+	mi := &file_placement_placement_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -877,7 +1073,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[11]
+	mi := &file_placement_placement_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -890,7 +1086,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{11}
+	return file_placement_placement_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Failure) GetKey() *ModelKey {
@@ -917,7 +1113,7 @@ type Registered struct {
 
 func (x *Registered) Reset() {
 	*x = Registered{}
-	mi := &file_placement_placement_proto_msgTypes[12]
+	mi := &file_placement_placement_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -929,7 +1125,7 @@ func (x *Registered) String() string {
 func (*Registered) ProtoMessage() {}
 
 func (x *Registered) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[12]
+	mi := &file_placement_placement_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -942,7 +1138,7 @@ func (x *Registered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registered.ProtoReflect.Descriptor instead.
 func (*Registered) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{12}
+	return file_placement_placement_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Registered) GetKey() *ModelKey {
@@ -966,7 +1162,7 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\x19placement/placement.proto\x12\x15headgate.placement.v1\"4\n" +
 	"\bModelKey\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
-	"\x05model\x18\x02 \x01(\tR\x05model\"\x95\x03\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\"\xce\x03\n" +
 	"\x06Report\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x18\n" +
 	"\aapplied\x18\x02 \x01(\x04R\aapplied\x125\n" +
@@ -975,7 +1171,8 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\tin_flight\x18\x05 \x03(\v2\x1f.headgate.placement.v1.InFlightR\binFlight\x128\n" +
 	"\amissing\x18\x06 \x03(\v2\x1e.headgate.placement.v1.CopyKeyR\amissing\x128\n" +
 	"\aleaving\x18\a \x03(\v2\x1e.headgate.placement.v1.LeavingR\aleaving\x12:\n" +
-	"\bbacklogs\x18\b \x03(\v2\x1e.headgate.placement.v1.BacklogR\bbacklogs\"\x90\x01\n" +
+	"\bbacklogs\x18\b \x03(\v2\x1e.headgate.placement.v1.BacklogR\bbacklogs\x127\n" +
+	"\alessons\x18\t \x03(\v2\x1d.headgate.placement.v1.LessonR\alessons\"\x90\x01\n" +
 	"\x06Wanted\x121\n" +
 	"\x03key\x18\x01 \x01(\v2\x1f.headgate.placement.v1.ModelKeyR\x03key\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\rR\brequests\x12\x1b\n" +
@@ -990,15 +1187,15 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\bendpoint\x18\x02 \x01(\tR\bendpoint\"Z\n" +
 	"\bInFlight\x122\n" +
 	"\x04copy\x18\x01 \x01(\v2\x1e.headgate.placement.v1.CopyKeyR\x04copy\x12\x1a\n" +
-	"\brequests\x18\x02 \x01(\rR\brequests\"\xab\x01\n" +
+	"\brequests\x18\x02 \x01(\rR\brequests\"\xaf\x01\n" +
 	"\aBacklog\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\rR\brequests\x12\x1d\n" +
 	"\n" +
 	"prefill_us\x18\x03 \x01(\x04R\tprefillUs\x12\x1b\n" +
 	"\tbeside_ps\x18\x04 \x01(\x04R\bbesidePs\x12\x18\n" +
-	"\aurgency\x18\x05 \x01(\x04R\aurgency\x12\x12\n" +
-	"\x04held\x18\x06 \x01(\x04R\x04held\"\xe6\x03\n" +
+	"\aurgency\x18\x05 \x01(\x04R\aurgency\x12\x16\n" +
+	"\x06tokens\x18\x06 \x01(\x04R\x06tokens\"\x9f\x04\n" +
 	"\x06Update\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x1a\n" +
 	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12>\n" +
@@ -1010,7 +1207,31 @@ const file_placement_placement_proto_rawDesc = "" +
 	"registered\x18\a \x03(\v2!.headgate.placement.v1.RegisteredR\n" +
 	"registered\x128\n" +
 	"\aleaving\x18\b \x03(\v2\x1e.headgate.placement.v1.LeavingR\aleaving\x12:\n" +
-	"\bbacklogs\x18\t \x03(\v2\x1e.headgate.placement.v1.BacklogR\bbacklogs\")\n" +
+	"\bbacklogs\x18\t \x03(\v2\x1e.headgate.placement.v1.BacklogR\bbacklogs\x127\n" +
+	"\alessons\x18\n" +
+	" \x03(\v2\x1d.headgate.placement.v1.LessonR\alessons\"\xea\x03\n" +
+	"\x06Lesson\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
+	"\x05class\x18\x02 \x01(\tR\x05class\x12\x14\n" +
+	"\x05prior\x18\x03 \x01(\x06R\x05prior\x12\x12\n" +
+	"\x04rows\x18\x04 \x01(\x04R\x04rows\x12\x15\n" +
+	"\x06age_ms\x18\x05 \x01(\x04R\x05ageMs\x12\x18\n" +
+	"\atrusted\x18\x06 \x01(\bR\atrusted\x12\x1c\n" +
+	"\tunchanged\x18\a \x01(\rR\tunchanged\x12\x10\n" +
+	"\x03off\x18\b \x01(\x01R\x03off\x12\x14\n" +
+	"\x05usual\x18\t \x01(\x01R\x05usual\x12\x14\n" +
+	"\x05scale\x18\n" +
+	" \x01(\x01R\x05scale\x12\x16\n" +
+	"\x06matrix\x18\v \x03(\x01R\x06matrix\x12\x14\n" +
+	"\x05right\x18\f \x03(\x01R\x05right\x12\x17\n" +
+	"\ain_slot\x18\r \x03(\x01R\x06inSlot\x12\x17\n" +
+	"\ain_host\x18\x0e \x03(\x01R\x06inHost\x12\x1d\n" +
+	"\n" +
+	"in_storage\x18\x0f \x03(\x01R\tinStorage\x12D\n" +
+	"\afactors\x18\x10 \x03(\v2*.headgate.placement.v1.Lesson.FactorsEntryR\afactors\x1a:\n" +
+	"\fFactorsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\")\n" +
 	"\tEndpoints\x12\x1c\n" +
 	"\taddresses\x18\x01 \x03(\tR\taddresses\"}\n" +
 	"\aLeaving\x12\x1a\n" +
@@ -1051,7 +1272,7 @@ func file_placement_placement_proto_rawDescGZIP() []byte {
 }
 
 var file_placement_placement_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_placement_placement_proto_goTypes = []any{
 	(Copy_State)(0),    // 0: headgate.placement.v1.Copy.State
 	(*ModelKey)(nil),   // 1: headgate.placement.v1.ModelKey
@@ -1062,41 +1283,46 @@ var file_placement_placement_proto_goTypes = []any{
 	(*InFlight)(nil),   // 6: headgate.placement.v1.InFlight
 	(*Backlog)(nil),    // 7: headgate.placement.v1.Backlog
 	(*Update)(nil),     // 8: headgate.placement.v1.Update
-	(*Endpoints)(nil),  // 9: headgate.placement.v1.Endpoints
-	(*Leaving)(nil),    // 10: headgate.placement.v1.Leaving
-	(*Copy)(nil),       // 11: headgate.placement.v1.Copy
-	(*Failure)(nil),    // 12: headgate.placement.v1.Failure
-	(*Registered)(nil), // 13: headgate.placement.v1.Registered
+	(*Lesson)(nil),     // 9: headgate.placement.v1.Lesson
+	(*Endpoints)(nil),  // 10: headgate.placement.v1.Endpoints
+	(*Leaving)(nil),    // 11: headgate.placement.v1.Leaving
+	(*Copy)(nil),       // 12: headgate.placement.v1.Copy
+	(*Failure)(nil),    // 13: headgate.placement.v1.Failure
+	(*Registered)(nil), // 14: headgate.placement.v1.Registered
+	nil,                // 15: headgate.placement.v1.Lesson.FactorsEntry
 }
 var file_placement_placement_proto_depIdxs = []int32{
 	3,  // 0: headgate.placement.v1.Report.wanted:type_name -> headgate.placement.v1.Wanted
 	4,  // 1: headgate.placement.v1.Report.usage:type_name -> headgate.placement.v1.Usage
 	6,  // 2: headgate.placement.v1.Report.in_flight:type_name -> headgate.placement.v1.InFlight
 	5,  // 3: headgate.placement.v1.Report.missing:type_name -> headgate.placement.v1.CopyKey
-	10, // 4: headgate.placement.v1.Report.leaving:type_name -> headgate.placement.v1.Leaving
+	11, // 4: headgate.placement.v1.Report.leaving:type_name -> headgate.placement.v1.Leaving
 	7,  // 5: headgate.placement.v1.Report.backlogs:type_name -> headgate.placement.v1.Backlog
-	1,  // 6: headgate.placement.v1.Wanted.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 7: headgate.placement.v1.Usage.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 8: headgate.placement.v1.CopyKey.key:type_name -> headgate.placement.v1.ModelKey
-	5,  // 9: headgate.placement.v1.InFlight.copy:type_name -> headgate.placement.v1.CopyKey
-	9,  // 10: headgate.placement.v1.Update.endpoints:type_name -> headgate.placement.v1.Endpoints
-	11, // 11: headgate.placement.v1.Update.copies:type_name -> headgate.placement.v1.Copy
-	12, // 12: headgate.placement.v1.Update.failures:type_name -> headgate.placement.v1.Failure
-	6,  // 13: headgate.placement.v1.Update.in_flight:type_name -> headgate.placement.v1.InFlight
-	13, // 14: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
-	10, // 15: headgate.placement.v1.Update.leaving:type_name -> headgate.placement.v1.Leaving
-	7,  // 16: headgate.placement.v1.Update.backlogs:type_name -> headgate.placement.v1.Backlog
-	5,  // 17: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
-	0,  // 18: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
-	1,  // 19: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 20: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
-	2,  // 21: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
-	8,  // 22: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
-	22, // [22:23] is the sub-list for method output_type
-	21, // [21:22] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	9,  // 6: headgate.placement.v1.Report.lessons:type_name -> headgate.placement.v1.Lesson
+	1,  // 7: headgate.placement.v1.Wanted.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 8: headgate.placement.v1.Usage.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 9: headgate.placement.v1.CopyKey.key:type_name -> headgate.placement.v1.ModelKey
+	5,  // 10: headgate.placement.v1.InFlight.copy:type_name -> headgate.placement.v1.CopyKey
+	10, // 11: headgate.placement.v1.Update.endpoints:type_name -> headgate.placement.v1.Endpoints
+	12, // 12: headgate.placement.v1.Update.copies:type_name -> headgate.placement.v1.Copy
+	13, // 13: headgate.placement.v1.Update.failures:type_name -> headgate.placement.v1.Failure
+	6,  // 14: headgate.placement.v1.Update.in_flight:type_name -> headgate.placement.v1.InFlight
+	14, // 15: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
+	11, // 16: headgate.placement.v1.Update.leaving:type_name -> headgate.placement.v1.Leaving
+	7,  // 17: headgate.placement.v1.Update.backlogs:type_name -> headgate.placement.v1.Backlog
+	9,  // 18: headgate.placement.v1.Update.lessons:type_name -> headgate.placement.v1.Lesson
+	15, // 19: headgate.placement.v1.Lesson.factors:type_name -> headgate.placement.v1.Lesson.FactorsEntry
+	5,  // 20: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
+	0,  // 21: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
+	1,  // 22: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 23: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
+	2,  // 24: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
+	8,  // 25: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
+	25, // [25:26] is the sub-list for method output_type
+	24, // [24:25] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_placement_placement_proto_init() }
@@ -1104,14 +1330,14 @@ func file_placement_placement_proto_init() {
 	if File_placement_placement_proto != nil {
 		return
 	}
-	file_placement_placement_proto_msgTypes[9].OneofWrappers = []any{}
+	file_placement_placement_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_placement_placement_proto_rawDesc), len(file_placement_placement_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

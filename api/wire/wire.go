@@ -150,6 +150,10 @@ const (
 	// was whole, numbers; absent where nothing was predicted.
 	PickBytes      = "prompt_bytes"
 	PickFirstToken = "first_token_us"
+	// PickAdapter is where the adapter of the request was when it was picked, storage, host or slot, a string, and PickLoad what of PickFirstToken its
+	// load was to take, in microseconds, a number; absent where the first token tells nothing of loads.
+	PickAdapter = "adapter"
+	PickLoad    = "load_us"
 	// PickExpected is why the policy took this endpoint, in seconds of each term, and PickRunnerUp why not the next best one; structs, of
 	// extproc's --explain-picks.
 	PickExpected = "expected"

@@ -2,14 +2,19 @@ package e2e
 
 import (
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"sigs.k8s.io/yaml"
+
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/bench/rig"
 )
 
@@ -107,5 +112,49 @@ func TestRequestsGoWhereTheyArePredictedToCostTheLeast(t *testing.T) {
 	}
 	if page := s.page(s.Metrics); !strings.Contains(page, "headgate_first_token_ratio_count") {
 		t.Error("no metric has how right predictions are")
+	}
+}
+
+// How long loads of adapters take is learned of streams that pass a real Envoy, and printed as a profile to write down.
+func TestLoadsAreLearnedOfStreams(t *testing.T) {
+	t.Parallel()
+	s := start(t, pods(t, 1), profiled(t), func(c *rig.Config) {
+		text, err := os.ReadFile(filepath.Join(c.Objects, "profile.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := regexp.MustCompile(`(?m)^(load|slot): .*$`).ReplaceAll(text, []byte("$1: {mean: 0}"))
+		if err := os.WriteFile(filepath.Join(c.Objects, "profile.yaml"), said, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	})
+	l := s.pour(1, func(_, n int) request { return asked(adapters[n%len(adapters)], n, 1, n, 2) }, isOK)
+	l.goesOn(s, 48)
+	l.stop()
+	for _, fault := range l.faults {
+		t.Error(fault)
+	}
+	s.await("the log has every request", func() bool {
+		return int64(len(s.accessLog(decided))) == l.sent.Load()
+	})
+	response, err := s.client.Get("http://" + s.Metrics + "/profiles")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	page, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var known struct {
+		Profile struct{ Inline v1alpha1.EngineProfile }
+	}
+	if err := yaml.Unmarshal(page, &known); err != nil {
+		t.Fatalf("%v:\n%s", err, page)
+	}
+	is := known.Profile.Inline
+	t.Logf("it was said that a load takes no time; learned is %.3f s into a slot, and %.3f s into host memory", is.Slot.Mean, is.Load.Mean)
+	if all := is.Slot.Mean + is.Load.Mean; all < 0.01 || all > 0.5 { // engines have them in host memory from the start, and take 20 ms
+		t.Errorf("that is not what they take:\n%s", page)
 	}
 }

@@ -133,6 +133,7 @@ type logged struct {
 	Time   time.Time
 	ID     string
 	Status int
+	Path   string
 	Picks  string
 	Pick   struct {
 		Model, Reason string

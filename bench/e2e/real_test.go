@@ -25,6 +25,7 @@ var vllmDir = flag.String("vllm", root+"/.cache/vllm", "where bench/real/vllm in
 type realEngine struct {
 	t         *testing.T
 	host, log string
+	flags     []string // of its own
 	command   *exec.Cmd
 	ended     chan struct{} // closed when the last one that was started has
 }
@@ -36,7 +37,7 @@ func (e *realEngine) start() {
 		e.t.Fatal(err)
 	}
 	defer log.Close()
-	e.command = exec.Command("../real/vllm", "serve", *vllmDir, e.host)
+	e.command = exec.Command("../real/vllm", append([]string{"serve", *vllmDir, e.host}, e.flags...)...) //nolint:gosec // flags of this file
 	e.command.Stdout, e.command.Stderr = log, log
 	e.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its workers end with it
 	if err := e.command.Start(); err != nil {
@@ -81,7 +82,7 @@ func (e *realEngine) loads() (n int) {
 }
 
 // realVLLM runs two real vLLMs with two adapter slots each behind Envoy, extproc and control.
-func realVLLM(t *testing.T) (*stack, []*realEngine) {
+func realVLLM(t *testing.T, flags ...string) (*stack, []*realEngine) {
 	dir := t.TempDir()
 	var engines []*realEngine
 	where := func(c *rig.Config) {
@@ -99,7 +100,7 @@ func realVLLM(t *testing.T) (*stack, []*realEngine) {
 			}
 		}
 		for _, host := range []string{net + "21", net + "22"} {
-			e := &realEngine{t: t, host: host, log: filepath.Join(dir, host+".log")}
+			e := &realEngine{t: t, host: host, log: filepath.Join(dir, host+".log"), flags: flags}
 			e.start()
 			t.Cleanup(e.kill)
 			engines = append(engines, e)
@@ -233,20 +234,46 @@ func TestRealVLLMAnswersAsTheSimulatedOne(t *testing.T) {
 // Nobody says how long real engines take: policy latency learns it, decides, and foresees first tokens. Beside it, in turns of the same length,
 // policies that foresee nothing.
 func TestRealVLLMIsPredicted(t *testing.T) {
-	const prompts, clients, turn, rounds = 8, 6, 12 * time.Second, 3
-	s, engines := realVLLM(t)
+	const prompts, clients, turn, rounds = 12, 6, 12 * time.Second, 3
+	words := func(of, tokens int) string { return strings.Repeat(fmt.Sprintf("%03d ", of%prompts), tokens/4) }
+	for _, c := range []struct {
+		name  string
+		flags []string
+		next  func(client, n int) (model, prompt string)
+	}{
+		{"prompts that fit each cache", nil, func(client, n int) (string, string) { return baseRoute, words(client*5+n, 600) }},
+		// 12 prompts of 14 blocks: an engine has room for 8, and for what runs.
+		{"prompts that do not all fit", []string{"--max-model-len", "2048", "--num-gpu-blocks-override", "128"}, func(client, n int) (string, string) {
+			return baseRoute, words(client*5+n, 1800)
+		}},
+		{"adapters", nil, func(client, n int) (string, string) {
+			return fmt.Sprintf("a%d", 1+(client+n*n)%4), words(client*5+n, 100)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			predicted(t, c.flags, func(client, n int) request {
+				model, shared := c.next(client, n)
+				return request{body: fmt.Sprintf(`{"model":%q,"prompt":"%s%d","max_tokens":16,"stream":true,"stream_options":{"include_usage":true}}`,
+					model, shared, client*1_000_000+n)}
+			}, clients, rounds, turn)
+		})
+	}
+}
+
+// predicted has clients send requests to real engines with flags by several policies in turn, and reports first tokens.
+func predicted(t *testing.T, flags []string, next func(client, n int) request, clients, rounds int, turn time.Duration) {
+	s, engines := realVLLM(t, flags...)
 	settings, err := os.ReadFile(filepath.Join(s.objects, "settings.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	pick := func(policy string) {
+		edited := time.Now()
 		s.write("settings.yaml", strings.Replace(string(settings), "spec: {", "spec: {policy: "+policy+", ", 1))
-		time.Sleep(time.Second) // an edit is in force within one; what is under way ends
-	}
-	next := func(client, n int) request {
-		shared := strings.Repeat(fmt.Sprintf("%03d ", (client*5+n)%prompts), 150) // some 600 tokens
-		return request{body: fmt.Sprintf(`{"model":%q,"prompt":"%s%d","max_tokens":16,"stream":true,"stream_options":{"include_usage":true}}`,
-			baseRoute, shared, client*1_000_000+n)}
+		s.await(policy+" is in force", func() bool {
+			s.must(completion(baseRoute, 1, false))
+			return len(s.accessLog(func(l logged) bool { return decided(l) && l.Time.After(edited) && decides(policy, l.Pick.Reason) })) > 0
+		})
 	}
 	sample := func(what string, during time.Duration, until func() bool) (first []float64, hits float64, lines []logged) {
 		began, was, queried := time.Now(), s.hits(engines), s.queries(engines)
@@ -319,6 +346,17 @@ func TestRealVLLMIsPredicted(t *testing.T) {
 	if off[len(off)/2] > 1 {
 		t.Error("that is no prediction")
 	}
+}
+
+// decides says whether a decision for a reason is by a policy, of those that are compared: latency where it is not trusted is another.
+func decides(policy, reason string) bool {
+	switch policy {
+	case "leastRequest":
+		return reason == "least pending"
+	case "roundRobin":
+		return reason == "round robin"
+	}
+	return reason != "round robin"
 }
 
 // hits are the tokens of prompts that real engines found in their prefix caches, of queries.

@@ -56,20 +56,21 @@ Flags:
 var policies = []struct {
 	name   string
 	policy Policy
+	looks  time.Duration // from one look at an endpoint to the next, where flags say nothing: 0 is theirs
 }{
-	{"latency", Headgate(pick.Latency)},
-	{"proposal", Headgate(pick.Proposal)},
-	{"leastRequest", Headgate(pick.LeastRequest)},
-	{"roundRobin", Headgate(pick.RoundRobin)},
-	{"random", Headgate(pick.Random)},
-	{"powerOfTwo", leastOfTwo},
-	{"scored", Scored(2, 2, 3, 0)},
-	{"scored+lora", Scored(2, 2, 3, 4)},
-	{"dynamo", indexedBy(dynamoCost)},
-	{"lmetric", indexedBy(lmetricCost)},
-	{"cacheAware", smg},
-	{"rendezvous", byHash},
-	{"oracle", newOracle},
+	{"latency", Headgate(pick.Latency), 0},
+	{"proposal", Headgate(pick.Proposal), 0},
+	{"leastRequest", Headgate(pick.LeastRequest), 0},
+	{"roundRobin", Headgate(pick.RoundRobin), 0},
+	{"random", Headgate(pick.Random), 0},
+	{"powerOfTwo", leastOfTwo, 0},
+	{"scored", Scored(2, 2, 3, 0), scoredLooks},
+	{"scored+lora", Scored(2, 2, 3, bestLora), scoredLooks},
+	{"dynamo", indexedBy(dynamoCost), 0},
+	{"lmetric", indexedBy(lmetricCost), 0},
+	{"cacheAware", smg, 0},
+	{"rendezvous", byHash, 0},
+	{"oracle", newOracle, 0},
 }
 
 // made are the workloads that need no trace, by the lengths of prompts and answers.
@@ -128,6 +129,7 @@ type config struct {
 	requests   int
 	seeds      int
 	goodput    bool
+	looksSaid  bool // by flags
 }
 
 func command(ctx context.Context, args []string, traces string, out, progress io.Writer) error {
@@ -182,20 +184,24 @@ func (c config) row(ctx context.Context, table, progress io.Writer, name string,
 				if ctx.Err() != nil {
 					return Figures{}, ctx.Err()
 				}
-				o, err := c.Run(uint64(seed), c.workload.Requests(uint64(seed), rate, c.requests), policyOf(name))
+				f, policy := c.under(name)
+				o, err := f.Run(uint64(seed), c.workload.Requests(uint64(seed), rate, c.requests), policy)
 				tokens.Add(int64(o.Tokens))
 				trusts[seed] = max(trusts[seed], o.Trusts)
-				f := FiguresOf(o, c.Profile, c.objectives)
+				figures := FiguresOf(o, c.Profile, c.objectives)
 				if seed == 0 {
-					tried.points = append(tried.points, point{rate, f.Kept})
+					tried.points = append(tried.points, point{rate, figures.Kept})
 				}
-				return f, err
+				return figures, err
 			}
 			var err error
 			if all[seed], err = figures(c.rate); err != nil || !c.goodput {
 				return err
 			}
 			goodputs[seed], err = Goodput(c.rate, func(rate float64) (float64, error) {
+				if rate == c.rate {
+					return all[seed].Kept, nil
+				}
 				f, err := figures(rate)
 				return f.Kept, err
 			}, c.objectives)
@@ -233,13 +239,19 @@ func (c config) row(ctx context.Context, table, progress io.Writer, name string,
 	return goodputs, tried, nil
 }
 
-func policyOf(name string) Policy {
+// under is the fleet and the policy of a name, nil where there is none.
+func (c config) under(name string) (Fleet, Policy) {
+	f := c.Fleet
 	for _, p := range policies {
-		if p.name == name {
-			return p.policy
+		if p.name != name {
+			continue
 		}
+		if p.looks > 0 && !c.looksSaid {
+			f.Looks = p.looks.Seconds()
+		}
+		return f, p.policy
 	}
-	return nil
+	return f, nil
 }
 
 // parseFlags reads the command line. Help goes to out.
@@ -262,10 +274,11 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	slow := f.Int("slow", 0, "have so many of the `ENDPOINTS` at half speed, which nobody says")
 	given := f.String("given", "true", "tell extproc that endpoints take what they do, nothing, or what is off by ten either way, so that it learns, by this `NAME`: true, none, x10, x0.1")
 	broken := f.String("broken", "nothing", "break this `THING`: "+strings.Join(brokenNames[:], ", ")+" (nan: counts of engines are no numbers; silent: they say none; reset: they begin anew; clock: extproc's clock jumps; half: of half of the engines it is known how many requests run and wait)")
+	f.Float64Var(&c.Inexact, "token-error", 0, "have a prompt's bytes, by which extproc estimates its tokens, be off by up to this `SHARE`, such as 0.3")
 	file := f.String("profile", "", "take times and limits of endpoints from this YAML `FILE` (default a 70B model on four A100 GPUs, for Mooncake's traces an 8B model on two)")
 	f.IntVar(&c.Pickers, "pickers", 1, "have so many `EXTPROCS` send requests")
 	f.StringVar(&c.plots, "plots", "", "with --goodput: write a picture of what each policy keeps at which rate, a PNG, into this `FOLDER`")
-	looks := f.Duration("look-interval", 200*time.Millisecond, "have each look at each endpoint after this `TIME`")
+	looks := f.Duration("look-interval", 200*time.Millisecond, "have each look at each endpoint after this `TIME`; scored and scored+lora do each 50ms, as their project does, where this is not given")
 	tells := f.Duration("tell-interval", 20*time.Millisecond, "have them hear of each other's requests after this `TIME`, and of those for adapters after a second; 0 is never")
 	if err := f.Parse(args); err != nil {
 		return c, err
@@ -281,6 +294,8 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 		return c, errors.New("--rate is above 0")
 	case *looks < 0 || *tells < 0:
 		return c, errors.New("a time is not negative")
+	case !(c.Inexact >= 0 && c.Inexact < 1):
+		return c, errors.New("--token-error is at least 0, and less than 1")
 	}
 	if *slow < 0 || *slow > c.Endpoints {
 		return c, errors.New("--slow is at least 0, and no more than --endpoints")
@@ -296,12 +311,12 @@ func parseFlags(args []string, traces string, out io.Writer) (c config, err erro
 	if c.plots != "" && !c.goodput {
 		return c, errors.New("--plots shows what --goodput finds: give both")
 	}
-	c.Looks, c.Backlogs = looks.Seconds(), tells.Seconds()
+	c.Looks, c.Backlogs, c.looksSaid = looks.Seconds(), tells.Seconds(), f.Changed("look-interval")
 	if *tells > 0 {
 		c.Tells = max(1, c.Backlogs)
 	}
 	for _, name := range c.policies {
-		if policyOf(name) == nil {
+		if _, policy := c.under(name); policy == nil {
 			return c, fmt.Errorf("--policy: there is no %q: use some of %s", name, strings.Join(known, ", "))
 		}
 	}

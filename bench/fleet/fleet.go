@@ -35,6 +35,8 @@ type Fleet struct {
 	Looks, Tells, Backlogs float64
 	// Given is what pickers are told of Profile, nil for nothing; nil itself means that they are told all of it.
 	Given func(profile.Profile) *profile.Profile
+	// Inexact is by up to what share the bytes of a prompt are more or fewer than its tokens let expect: extproc counts bytes.
+	Inexact float64
 	// Broken is what is wrong with what pickers see.
 	Broken Broken
 }
@@ -73,7 +75,7 @@ type Teller interface {
 // Peer is a Picker that tells others what its requests still ask of each endpoint, and hears what the others' do, summed up.
 type Peer interface {
 	Backlogs(told []belief.Backlog)
-	HearPeers(told []belief.Backlog)
+	HearPeers(now float64, told []belief.Backlog)
 }
 
 // Streamer is a Picker that is told of first tokens, as who passes answers on sees them.
@@ -328,6 +330,7 @@ const hop = 0.001
 // peer is what a picker tells of its requests, and hears of others'.
 type peer struct {
 	told         []belief.Backlog // of each endpoint
+	others       []int64          // when all others' prompts are computed there, one after the other, as control knows
 	tells, hears pace
 }
 
@@ -359,11 +362,19 @@ func (r *run) moved(by int) {
 	if r.peers == nil {
 		r.peers = make([]peer, len(r.pickers))
 		for i := range r.peers {
-			r.peers[i] = peer{told: make([]belief.Backlog, len(r.endpoints)), tells: pace{last: -r.Backlogs}, hears: pace{last: -r.Backlogs}}
+			r.peers[i] = peer{told: make([]belief.Backlog, len(r.endpoints)), others: make([]int64, len(r.endpoints)), tells: pace{last: -r.Backlogs}, hears: pace{last: -r.Backlogs}}
 		}
 	}
 	r.atMost(&r.peers[by].tells, r.Backlogs, func() {
+		now, was := at(r.loop.Now()).UnixNano(), slices.Clone(r.peers[by].told)
 		p.Backlogs(r.peers[by].told)
+		for e, is := range r.peers[by].told {
+			for i := range r.peers {
+				if more := is.Since(was[e].Through, now); i != by && more != 0 {
+					r.peers[i].others[e] = max(r.peers[i].others[e], now) + more
+				}
+			}
+		}
 		r.loop.At(r.loop.Now()+hop, func() {
 			for i := range r.peers {
 				if i != by {
@@ -376,21 +387,19 @@ func (r *run) moved(by int) {
 
 // hear has a picker hear what all others have told.
 func (r *run) hear(is int) {
-	now := at(r.loop.Now()).UnixNano()
 	all := make([]belief.Backlog, len(r.endpoints))
 	for e := range all {
-		all[e].Through = now
+		all[e].Through = r.peers[is].others[e]
 		for by := range r.peers {
 			if of := &r.peers[by].told[e]; by != is {
 				all[e].Requests += of.Requests
-				all[e].Through += max(0, of.Through-now)
 				all[e].Beside += of.Beside
 				all[e].Urgency += of.Urgency
-				all[e].Held += of.Held
+				all[e].Tokens += of.Tokens
 			}
 		}
 	}
-	r.loop.At(r.loop.Now()+hop, func() { r.pickers[is].(Peer).HearPeers(all) })
+	r.loop.At(r.loop.Now()+hop, func() { r.pickers[is].(Peer).HearPeers(r.loop.Now(), all) })
 }
 
 func (r *run) outcome() Outcome {

@@ -21,7 +21,7 @@ func Headgate(rule pick.Rule) Policy {
 	return func(f Fleet, seed uint64) (Picker, error) {
 		h := &headgate{
 			random: rand.New(rand.NewPCG(seed, 1)), policy: settings.Default().Policy, clock: f.Broken.clock, //nolint:gosec // no secret
-			output: 200, numbers: make(map[string]int), flying: make(map[*Request]belief.Counts),
+			numbers: make(map[string]int), flying: make(map[*Request]sent), habits: make(map[string]*belief.Habit), inexact: f.Inexact,
 		}
 		h.policy.Rule = rule
 		if h.policy.Predicts() {
@@ -59,16 +59,25 @@ type headgate struct {
 	numbers   map[string]int // of addresses
 	state     *belief.State
 	view      *belief.View
-	flying    map[*Request]belief.Counts
+	flying    map[*Request]sent
 	turn      uint64
-	output    float64                 // tokens of an answer, in the mean
-	heard     map[belief.CopyKey]bool // of which others have told
+	habits    map[string]*belief.Habit // by adapter
+	inexact   float64                  // as in Fleet
+	heard     map[belief.CopyKey]bool  // of which others have told
 
 	// What endpoints have of prompts, nil where the policy does not ask.
 	prefixes *prefix.Index
 	hasher   prefix.Hasher
 	cached   []int32
-	expected []int32 // the same with what others may have sent
+}
+
+// sent is a request that was sent.
+type sent struct {
+	belief.Counts
+	bytes, tokens int // of its prompt
+	at            float64
+	tells         bool // of loads
+	pick.Estimate
 }
 
 // at is a moment of the simulation.
@@ -88,24 +97,29 @@ func (h *headgate) Pick(now float64, r *Request) int {
 		asked.Model, asked.Base = baseModel, true
 	}
 	h.turn++
+	is := sent{tokens: len(r.Prompt), at: now}
 	if h.prefixes != nil {
-		h.read(now, r, &asked.Demand)
+		is.bytes = h.read(now, r, &asked)
 	}
 	picks, err := pick.Pick(h.policy, h.view.Snapshot, asked, make([]pick.Decision, 1))
 	if err != nil {
 		panic(fmt.Sprintf("fleet: every endpoint answers to every model, and %v", err))
 	}
-	c := belief.CountsOf(picks[0])
-	c.Begin(at(now))
-	h.flying[r] = c
+	is.Counts, is.tells, is.Estimate = belief.CountsOf(picks[0]), picks[0].TellsOfLoads(), picks[0].Estimate
+	is.Begin(at(now))
+	h.flying[r] = is
 	if h.prefixes != nil {
 		h.prefixes.Sent(picks[0].Endpoint.Number, h.hasher.Blocks())
 	}
 	return h.numbers[picks[0].Endpoint.Address]
 }
 
-// read has the policy know what a request asks of an engine, and how much of its prompt each has, as extproc would by its tokens.
-func (h *headgate) read(now float64, r *Request, d *pick.Demand) {
+// bytesPerToken is how many bytes make a token of prompts, in the mean.
+const bytesPerToken = 4
+
+// read has the policy know what a request asks of an engine, and how much of its prompt each has, as extproc would. It returns the bytes of
+// the prompt.
+func (h *headgate) read(now float64, r *Request, asked *pick.Request) (bytes int) {
 	for _, c := range h.state.TakeCaches() {
 		c.Tell(h.prefixes)
 	}
@@ -113,13 +127,39 @@ func (h *headgate) read(now float64, r *Request, d *pick.Demand) {
 	for _, token := range r.Prompt {
 		h.hasher.Token(token)
 	}
-	h.cached = h.prefixes.Cached(h.hasher.Blocks(), h.cached)
-	hash, beginning := prefix.Beginning(h.hasher.Blocks())
-	pool := h.view.Snapshot.Pools[objects.EndpointsPool.String()]
-	h.expected = pool.Expect(hash, beginning, h.prefixes.Familiar(), append(h.expected[:0], h.cached...))
-	*d = pick.Demand{
-		Prompt: len(r.Prompt), Output: int(h.output), Cached: h.expected, Block: prefix.BlockTokens,
+	h.cached = belief.Cached(h.prefixes, h.view.Snapshot.Pools[asked.Pool], asked, h.hasher.Blocks(), h.cached)
+	dense := 1.0 // times as many bytes make a token of it as in the mean
+	if h.inexact > 0 {
+		dense += h.inexact * (2*h.random.Float64() - 1)
+	}
+	bytes = int(dense * bytesPerToken * float64(len(r.Prompt)))
+	habit := h.habit(r.Adapter)
+	asked.Demand = pick.Demand{
+		Prompt: int(float64(bytes) / habit.BytesPerToken()), Output: int(habit.Output()), Cached: h.cached,
+		Block:      dense * bytesPerToken * prefix.BlockTokens / habit.BytesPerToken(),
 		FirstToken: DefaultObjectives.Base, PerToken: DefaultObjectives.PerToken, Stated: true, Now: at(now).UnixNano(),
+	}
+	return bytes
+}
+
+// habit is what requests for an adapter are like, or else those for any.
+func (h *headgate) habit(adapter string) *belief.Habit {
+	if of := h.habits[adapter]; of != nil {
+		return of
+	}
+	return h.habits[every]
+}
+
+// every stands for all adapters.
+const every = "*"
+
+// learn learns from a request that ended, as extproc does of its model and of all of its pool.
+func (h *headgate) learn(r *Request, of sent) {
+	for _, which := range [...]string{r.Adapter, every} {
+		if h.habits[which] == nil {
+			h.habits[which] = new(belief.Habit)
+		}
+		h.habits[which].Learn(of.bytes, float64(of.tokens), float64(r.Output))
 	}
 }
 
@@ -128,9 +168,16 @@ func (h *headgate) Saw(now float64, endpoint int, load engine.Load) {
 	h.state.Saw(h.state.Look(h.addresses[endpoint], at(now)), load)
 }
 
+func (h *headgate) FirstToken(now float64, r *Request, endpoint int) {
+	if is := h.flying[r]; is.tells {
+		h.state.Began(objects.EndpointsPool, h.addresses[endpoint], is.Adapter, h.clock(now)-is.at-(is.FirstToken()-is.Load))
+	}
+}
+
 func (h *headgate) Ended(_ float64, r *Request, _ int) {
-	h.flying[r].End()
-	h.output += 0.02 * (float64(r.Output) - h.output)
+	of := h.flying[r]
+	of.End()
+	h.learn(r, of)
 	delete(h.flying, r)
 }
 
@@ -166,9 +213,9 @@ func (h *headgate) Backlogs(told []belief.Backlog) {
 	h.state.Backlogs(func(b belief.Backlog) { told[h.numbers[b.Endpoint]] = b })
 }
 
-func (h *headgate) HearPeers(told []belief.Backlog) {
+func (h *headgate) HearPeers(now float64, told []belief.Backlog) {
 	for i := range told {
 		told[i].Endpoint = h.addresses[i]
 	}
-	h.state.HearPeers(told)
+	h.state.HearPeers(told, at(h.clock(now)))
 }

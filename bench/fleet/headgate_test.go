@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"iter"
+	"math"
 	"slices"
 	"testing"
 
@@ -17,10 +18,16 @@ type foreseeing struct {
 }
 
 func (f *foreseeing) Pick(now float64, r *Request) int {
+	var h prefix.Hasher
+	h.Begin(prefix.Scope{Adapter: r.Adapter}.Seed())
+	for _, token := range r.Prompt {
+		h.Token(token)
+	}
+	all := f.prefixes.Cached(h.Blocks(), nil) // without what others may have sent
 	to, cached := f.headgate.Pick(now, r), 0
 	for _, e := range f.view.Snapshot.Pools[objects.EndpointsPool.String()].Endpoints {
-		if f.numbers[e.Address] == to && e.Number < len(f.cached) {
-			cached = int(f.cached[e.Number]) * prefix.BlockTokens
+		if f.numbers[e.Address] == to && e.Number < len(all) {
+			cached = int(all[e.Number]) * prefix.BlockTokens
 		}
 	}
 	f.foreseen = append(f.foreseen, cached)
@@ -68,6 +75,40 @@ func TestWhatExtprocKnowsOfCachesIsSo(t *testing.T) {
 	}
 }
 
+// Extproc counts bytes, and knows the tokens of a prompt as far as those tell.
+func TestTokensAreEstimated(t *testing.T) {
+	f := four()
+	f.Inexact = 0.3
+	made, err := Headgate(pick.Latency)(f, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := made.(*headgate)
+	h.view, _ = h.state.View(at(0))
+	sum, least, most := 0.0, math.Inf(1), 0.0
+	const n = 300
+	for range n {
+		asked := pick.Request{Pool: objects.EndpointsPool.String()}
+		r := &Request{Prompt: prompt(nil, 1, 1000), Output: 10}
+		bytes := h.read(0, r, &asked)
+		is := float64(asked.Demand.Prompt) / 1000
+		sum, least, most = sum+is, min(least, is), max(most, is)
+		if blocks := asked.Demand.Block / prefix.BlockTokens; blocks < is*0.98 || blocks > is*1.02 {
+			t.Fatalf("a block of a prompt of %g times its tokens has %g times its own", is, blocks)
+		}
+		h.learn(r, sent{bytes: bytes, tokens: 1000})
+	}
+	if mean := sum / n; mean < 0.95 || mean > 1.05 || least < 0.6 || least > 0.8 || most < 1.2 || most > 1.4 {
+		t.Errorf("estimates are %g to %g times the tokens, %g in the mean", least, most, mean)
+	}
+	if got := h.habit("never seen").BytesPerToken(); got < 3.5 || got > 4.5 {
+		t.Errorf("a token has %g bytes", got)
+	}
+	if got := h.habit("never seen").Output(); got != 10 {
+		t.Errorf("an answer has %g tokens", got)
+	}
+}
+
 // Adapters share no cache.
 func TestPromptsOfAdapters(t *testing.T) {
 	f := four()
@@ -81,5 +122,77 @@ func TestPromptsOfAdapters(t *testing.T) {
 	}))
 	if want := []int{0, 256, 0, 256}; !slices.Equal(got, want) {
 		t.Errorf("%v are foreseen, want %v", got, want)
+	}
+}
+
+// How long loads take is learned of the first tokens that engines give, whatever was said of them.
+func TestLoadsAreLearnedOfFirstTokens(t *testing.T) {
+	w := Adapters(50, Conversation())
+	for _, name := range []string{"true", "none", "x10", "x0.1"} {
+		given, err := parseGiven(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := four()
+		f.Adapters, f.Given = w.Adapters, given
+		if name == "none" { // nobody says how much host memory there is: as many adapters as slots, as is vLLM's default
+			f.Profile.Limits.HostAdapters = f.Profile.Limits.GPUAdapters
+		}
+		var h *headgate
+		outcome(t, f, 1, w.Requests(1, 1.5, 1500), func(f Fleet, seed uint64) (Picker, error) {
+			p, err := Headgate(pick.Latency)(f, seed)
+			h, _ = p.(*headgate)
+			return p, err
+		})
+		is := h.view.Snapshot.Pools[objects.EndpointsPool.String()].Endpoints[0].Profile
+		t.Logf("told %s: %g s into a slot, %g s into host memory", name, is.Slot.Mean, is.Load.Mean)
+		if all, want := is.Slot.Mean+is.Load.Mean, f.Profile.Slot.Mean+f.Profile.Load.Mean; all < 0.7*want || all > 1.5*want {
+			t.Errorf("told %s, it knows that an adapter takes %g s out of storage; it takes %g", name, all, want)
+		}
+	}
+}
+
+// expecting is an extproc, and what it expected of first tokens.
+type expecting struct {
+	*headgate
+	expected []float64 // seconds, of requests in order
+}
+
+func (e *expecting) Pick(now float64, r *Request) int {
+	to := e.headgate.Pick(now, r)
+	is := e.flying[r]
+	e.expected = append(e.expected, is.FirstToken())
+	return to
+}
+
+// What is predicted of first tokens is what the model of an engine makes of them, to a tenth in the median, where it is told how long engines
+// take and learns on. With less to do than here, what it learns makes prompts a tenth too long: who decodes beside them is a matter of chance.
+func TestFirstTokensComeAsExpected(t *testing.T) {
+	for _, c := range []struct {
+		w    Workload
+		rate float64
+	}{
+		{Plain(Conversation()), 1.5}, {Plain(Conversation()), 3}, {Prefixes(32, 1024, Conversation()), 2.5}, {Adapters(20, Conversation()), 1.5},
+	} {
+		f := four()
+		f.Adapters = c.w.Adapters
+		var p *expecting
+		o := outcome(t, f, 1, c.w.Requests(1, c.rate, 3000), func(f Fleet, seed uint64) (Picker, error) {
+			made, err := Headgate(pick.Latency)(f, seed)
+			if err == nil {
+				p = &expecting{headgate: made.(*headgate)}
+			}
+			return p, err
+		})
+		var off, times []float64
+		for i, is := range o.Results[300:] {
+			ratio := (is.FirstToken - is.At) / p.expected[300+i]
+			times, off = append(times, ratio), append(off, max(ratio, 1/ratio)-1)
+		}
+		t.Logf("%s, %g a second: %.3f times what was expected in the median; off by %.1f %% in the median, p90 %.0f %%", c.w.Name, c.rate, quantile(times, 0.5),
+			100*quantile(off, 0.5), 100*quantile(off, 0.9))
+		if quantile(off, 0.5) > 0.1 {
+			t.Error("off by more than a tenth")
+		}
 	}
 }

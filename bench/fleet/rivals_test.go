@@ -211,7 +211,7 @@ func TestTheOracle(t *testing.T) {
 		return FiguresOf(outcome(t, f, 1, w.Requests(1, 3, 300), p), f.Profile, DefaultObjectives).Kept
 	}
 	best := kept(newOracle)
-	for name, p := range map[string]Policy{"proposal": Headgate(pick.Proposal), "leastRequest": Headgate(pick.LeastRequest), "scored": Scored(2, 2, 3, 4), "lmetric": indexedBy(lmetricCost)} {
+	for name, p := range map[string]Policy{"proposal": Headgate(pick.Proposal), "leastRequest": Headgate(pick.LeastRequest), "scored": Scored(2, 2, 3, bestLora), "lmetric": indexedBy(lmetricCost)} {
 		is := kept(p)
 		t.Logf("%s keeps %.3f, the oracle %.3f", name, is, best)
 		if is > best {

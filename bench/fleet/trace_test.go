@@ -95,6 +95,25 @@ func TestReplay(t *testing.T) {
 	}
 }
 
+// A policy looks at endpoints as often as its project does, but where flags say how often.
+func TestLooks(t *testing.T) {
+	for args, want := range map[string]map[string]float64{
+		"":                    {"latency": 0.2, "lmetric": 0.2, "scored": 0.05, "scored+lora": 0.05},
+		"--look-interval 1s":  {"latency": 1, "lmetric": 1, "scored": 1, "scored+lora": 1},
+		"--look-interval 0ms": {"latency": 0, "scored": 0},
+	} {
+		c, err := parseFlags(strings.Fields(args), "", io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, want := range want {
+			if f, _ := c.under(name); f.Looks != want {
+				t.Errorf("%s: %s looks each %g s, want %g", args, name, f.Looks, want)
+			}
+		}
+	}
+}
+
 // What the command says of its flags, and of traces that are not there.
 func TestCommand(t *testing.T) {
 	run := func(args ...string) (string, error) {
@@ -113,6 +132,7 @@ func TestCommand(t *testing.T) {
 		"--slow 17":                        "--slow is at least 0, and no more than --endpoints",
 		"--requests 3":                     "at least 10",
 		"--look-interval -1s":              "not negative",
+		"--token-error 1":                  "--token-error is at least 0, and less than 1",
 		"--plots " + dir:                   "give both",
 		"--given half":                     `--given: there is no "half": use one of true, none, x10, x0.1`,
 		"--broken all":                     `--broken: there is no "all": use one of nothing, nan, silent, reset, clock, half`,

@@ -201,6 +201,10 @@ func TestALoadReportAndWhatMakesNoSense(t *testing.T) {
 	if got := accesslog.Read(entry); got.Bytes != 4000 || got.Expected != 120*time.Millisecond {
 		t.Errorf("of a prediction it reads %d bytes and %v", got.Bytes, got.Expected)
 	}
+	decided.Fields["adapter"], decided.Fields["load_us"] = structpb.NewStringValue("host"), structpb.NewNumberValue(20_000)
+	if got := accesslog.Read(entry); got.Adapter != "host" || got.Loading != 20*time.Millisecond {
+		t.Errorf("of an adapter it reads %q and %v", got.Adapter, got.Loading)
+	}
 	usage.Fields["load"] = structpb.NewStringValue("BIN x")
 	if got := accesslog.Read(entry); got.Load.Waiting.Or(-1) != -1 {
 		t.Errorf("a report that makes no sense is %+v", got.Load)

@@ -12,10 +12,10 @@ const maxHabits = 65536
 
 type habits = lru.Cache[objects.ModelKey, *belief.Habit]
 
-// Habit is what requests for a model are like, by the engine's name of it; that of all of the pool where nothing is known of the model, and nil
-// where nothing is known of either.
+// Habit is what requests for a model are like, by a name that engines know it by; that of all of the pool where nothing is known of the model,
+// and nil where nothing is known of either.
 func (f *Fleet) Habit(k objects.ModelKey) *belief.Habit {
-	if h, ok := f.habits.Get(k); ok {
+	if h, ok := f.habits.Get(f.first(k)); ok {
 		return h
 	}
 	h, _ := f.habits.Get(objects.ModelKey{Pool: k.Pool})
@@ -24,7 +24,7 @@ func (f *Fleet) Habit(k objects.ModelKey) *belief.Habit {
 
 // learn learns of a model, and of its pool, from a request that ended.
 func (f *Fleet) learn(k objects.ModelKey, bytes int, prompt, completion float64) {
-	for _, k := range [...]objects.ModelKey{k, {Pool: k.Pool}} {
+	for _, k := range [...]objects.ModelKey{f.first(k), {Pool: k.Pool}} {
 		h, ok := f.habits.Get(k)
 		if !ok {
 			h = new(belief.Habit)
@@ -33,5 +33,21 @@ func (f *Fleet) learn(k objects.ModelKey, bytes int, prompt, completion float64)
 			}
 		}
 		h.Learn(bytes, prompt, completion)
+		if k.ID != "" {
+			continue
+		}
+		if dense, news := h.Denser(); news {
+			f.later(func() { f.state.Dense(k.Pool, dense) })
+		}
 	}
+}
+
+// first is a model by the first of its names: engines know a base model by several, and requests name it by any.
+func (f *Fleet) first(k objects.ModelKey) objects.ModelKey {
+	if p := f.View().Snapshot.Pools[k.Pool.String()]; p != nil {
+		if copies := p.Copies[k.ID]; len(copies) > 0 && copies[0].Base {
+			k.ID = copies[0].Names[0]
+		}
+	}
+	return k
 }

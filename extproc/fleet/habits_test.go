@@ -42,3 +42,17 @@ func TestWhatRequestsAreLike(t *testing.T) {
 		t.Errorf("in another pool it is %v", got)
 	}
 }
+
+// Outcomes name a base model as their client did; whichever of its names that was, requests for it are of one model.
+func TestABaseModelHasOneHabit(t *testing.T) {
+	f, _ := started()
+	base := view(f).BaseModel()
+	pool := objects.Name{Namespace: "ns", Name: "pool"}
+	o := outcome.Outcome{Pool: "ns/pool", Model: "alias", Endpoint: a, Status: 200, Bytes: 300, Prompt: engine.Known(100), Completion: engine.Known(50)}
+	f.Observe(o)
+	o.Model, o.Completion = "sql", engine.Known(150)
+	f.Observe(o)
+	if got := f.Habit(objects.ModelKey{Pool: pool, ID: base}).Output(); got != 50 {
+		t.Errorf("answers of the base model have %g tokens, want 50", got)
+	}
+}

@@ -1,10 +1,12 @@
 package fleet
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/prefix"
 )
 
 // InFlight is one request on its way to an endpoint, counted there until it ends. It is safe for concurrent use.
@@ -17,6 +19,7 @@ type InFlight struct {
 	// address is where the request is counted.
 	address, model string
 	base           bool
+	prompt         []uint64 // blocks of its beginning, where it may turn out to be elsewhere
 }
 
 // gone tells control of a copy that is drained.
@@ -30,7 +33,7 @@ func (f *Fleet) gone(drained bool) {
 // that of the decision is in force, and says so.
 func (f *Fleet) Begin(d pick.Decision) *InFlight {
 	at := belief.CountsOf(d)
-	begun, drained := at.Begin(f.Now())
+	begun, drained := at.Begin(Steady(f.Now()))
 	if !begun {
 		f.gone(drained)
 		return nil
@@ -70,10 +73,22 @@ func (f *Fleet) Moved(i *InFlight, address string) {
 	if !known {
 		return
 	}
-	to.Add(f.Now()) // first: at no moment it is in flight nowhere
+	to.Add(Steady(f.Now())) // first: at no moment it is in flight nowhere
 	f.gone(i.at.End())
 	i.at, i.address = to, address
 	f.move()
+	if number, known := f.state.Number(address); known && len(i.prompt) > 0 {
+		f.Sent(number, i.prompt)
+	}
+}
+
+// Asks notes the blocks of the request's prompt: where it turns out to be, if that is not where it was sent, the endpoint has its beginning. It
+// keeps none of blocks.
+func (i *InFlight) Asks(blocks []uint64) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	_, beginning := prefix.Beginning(blocks)
+	i.prompt = slices.Clone(blocks[:beginning])
 }
 
 // where is the address at which the request is counted.

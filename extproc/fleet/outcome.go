@@ -2,15 +2,25 @@ package fleet
 
 import (
 	"net/http"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/objects"
 )
 
 // storedPrefix begins the ids of answers that engines keep for clients to ask for again (OpenAI's responses API).
 const storedPrefix = "resp_"
+
+// began tells of a first token, as [belief.State.Began]. Nothing changes that is in force: profiles are made anew now and then.
+func (f *Fleet) began(pool objects.Name, address, adapter string, late time.Duration) {
+	if at := slices.Index(pick.Places[:], adapter); at >= 0 {
+		f.locked(func() { f.state.Began(pool, address, pick.Place(at), late.Seconds()) }) //nolint:gosec // of three
+	}
+}
 
 // Observe learns from what became of a request: whether its endpoint is well, how loaded it says it is, that the request
 // is in flight no more, and who made an answer that may be asked for again.
@@ -37,6 +47,9 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 	}
 	if o.Well() && o.Status == http.StatusOK {
 		f.learn(objects.ModelKey{Pool: pool, ID: o.Model}, o.Bytes, o.Prompt.Or(0), o.Completion.Or(0))
+	}
+	if late, tells := o.Loaded(); tells {
+		f.began(pool, o.Endpoint, o.Adapter, late)
 	}
 	switch {
 	case o.Turned():

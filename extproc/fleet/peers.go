@@ -1,6 +1,10 @@
 package fleet
 
-import "github.com/headgate/headgate/extproc/fleet/belief"
+import (
+	"time"
+
+	"github.com/headgate/headgate/extproc/fleet/belief"
+)
 
 // Moves is sent to when requests have begun or ended since [Fleet.Backlogs] was last called, at most once until then. It is only where
 // somebody is told: with Config.Placed.
@@ -23,8 +27,10 @@ func (f *Fleet) Backlogs(visit func(belief.Backlog)) {
 	f.locked(func() { f.state.Backlogs(visit) })
 }
 
-// HearPeers puts in force what other processes have at endpoints, without a new view, as [belief.State.HearPeers].
-func (f *Fleet) HearPeers(told []belief.Backlog) { f.locked(func() { f.state.HearPeers(told) }) }
+// HearPeers puts in force what other processes have at endpoints, told at a [Steady] time, without a new view, as [belief.State.HearPeers].
+func (f *Fleet) HearPeers(told []belief.Backlog, now time.Time) {
+	f.locked(func() { f.state.HearPeers(told, now) })
+}
 
 // ForgetPeers puts in force that nobody tells any more, as [belief.State.ForgetPeers].
-func (f *Fleet) ForgetPeers() { f.locked(f.state.ForgetPeers) }
+func (f *Fleet) ForgetPeers() { f.locked(func() { f.state.ForgetPeers(Steady(f.Now())) }) }

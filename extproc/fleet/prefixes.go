@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/prefix"
 )
 
@@ -13,24 +14,13 @@ type prefixes struct {
 	index *prefix.Index
 }
 
-// Cached returns how many leading blocks of a prompt each endpoint probably has in its cache, by its number, as [pick.Demand] wants them.
-// What it returns is in dst, where that is large enough.
-func (f *Fleet) Cached(blocks []uint64, dst []int32) []int32 {
+// Cached returns how many leading blocks of the prompt of a request each endpoint probably has in its cache, as [belief.Cached].
+func (f *Fleet) Cached(r *pick.Request, blocks []uint64, dst []int32) []int32 {
+	of := f.View().Snapshot.Pools[r.Pool]
 	p := &f.prefixes
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.index.Cached(blocks, dst)
-}
-
-// Expected is [Fleet.Cached] with what other processes may have sent to the endpoints of a pool, as [pick.Pool.Expect].
-func (f *Fleet) Expected(pool string, blocks []uint64, dst []int32) []int32 {
-	p := &f.prefixes
-	p.mu.Lock()
-	dst = p.index.Cached(blocks, dst)
-	familiar := p.index.Familiar()
-	p.mu.Unlock()
-	hash, beginning := prefix.Beginning(blocks)
-	return f.View().Snapshot.Pools[pool].Expect(hash, beginning, familiar, dst)
+	return belief.Cached(p.index, of, r, blocks, dst)
 }
 
 // Sent says that a prompt goes to the endpoint of a number.

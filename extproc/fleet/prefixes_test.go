@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/prefix"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
@@ -14,7 +16,7 @@ import (
 func cachedAt(t *testing.T, f *fleet.Fleet, address string, blocks []uint64) int {
 	t.Helper()
 	n := numberOf(t, f, address)
-	if all := f.Cached(blocks, nil); n < len(all) {
+	if all := f.Cached(&pick.Request{}, blocks, nil); n < len(all) {
 		return int(all[n])
 	}
 	return 0
@@ -56,6 +58,12 @@ func TestWhatEndpointsHaveOfPrompts(t *testing.T) {
 	want("the engine began anew", 0, 2)
 	f.Sent(numberOf(t, f, a), blocks)
 	want("it was sent again", 3, 2)
+	f.Observe(outcome.Outcome{Pool: objects.EndpointsPool.String(), Endpoint: a, Status: 200, Bytes: 100, Prompt: engine.Known(50)})
+	want("a token has two bytes and not four", 1, 2)
+	f.Look(a).Saw(engine.Load{Started: engine.Known(2), KVTokens: engine.Known(3*prefix.BlockTokens + 1), Forgets: true})
+	want("the engine keeps nothing for the next prompt", 0, 2)
+	f.Sent(numberOf(t, f, a), blocks)
+	want("it was sent once more", 0, 2)
 
 	f.SetWorld(objects.Build(objects.Endpoints([]string{b})))
 	f.SetWorld(objects.Build(objects.Endpoints([]string{b, c})))
@@ -68,11 +76,42 @@ func TestWhatEndpointsHaveOfPrompts(t *testing.T) {
 	}
 }
 
+// A request that turns out to be elsewhere has its prompt there too, as far as that is a beginning.
+func TestAPromptMovesWithItsRequest(t *testing.T) {
+	f, _ := started()
+	blocks := make([]uint64, 40)
+	for i := range blocks {
+		blocks[i] = uint64(i + 1)
+	}
+	view(f)
+	d := decide(t, f, "llama")
+	there := a
+	if d.Endpoint.Address == a {
+		there = b
+	}
+	at := func() int32 {
+		for _, e := range view(f).Endpoints {
+			if all := f.Cached(&pick.Request{}, blocks, nil); e.Address == there && e.Number < len(all) {
+				return all[e.Number]
+			}
+		}
+		return 0
+	}
+	request := f.Begin(d)
+	request.Asks(blocks)
+	if f.Moved(request, "10.9.9.9:8000"); at() != 0 {
+		t.Errorf("it turned out to be nowhere, and %s has %d blocks", there, at())
+	}
+	if f.Moved(request, there); at() != 32 {
+		t.Errorf("where it turned out to be, there are %d blocks, want 32", at())
+	}
+}
+
 // The memory for it is what operators say.
 func TestPrefixCacheBytes(t *testing.T) {
 	f := fleet.New(fleet.Config{PrefixCacheBytes: 64 * 3})
 	f.Sent(0, []uint64{11, 12, 13, 14, 15})
-	if got := f.Cached([]uint64{11, 12, 13, 14, 15}, nil); got[0] != 3 {
+	if got := f.Cached(&pick.Request{}, []uint64{11, 12, 13, 14, 15}, nil); got[0] != 3 {
 		t.Errorf("%d blocks are there, want three", got[0])
 	}
 }
@@ -89,7 +128,7 @@ func TestPrefixesAtOnce(*testing.T) {
 			for n := range uint64(200) {
 				blocks := []uint64{n, n + 1, n + 2}
 				f.Sent(i, blocks)
-				dst = f.Cached(blocks, dst)
+				dst = f.Cached(&pick.Request{}, blocks, dst)
 				f.Look(a).Saw(engine.Load{Started: engine.Known(float64(n))})
 			}
 		})

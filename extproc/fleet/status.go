@@ -53,3 +53,9 @@ func (f *Fleet) InFlight() (all map[belief.CopyKey]belief.Flying) {
 	f.locked(func() { all = f.state.InFlight() })
 	return all
 }
+
+// Known is what is known of how long engines take, as [belief.State.Known].
+func (f *Fleet) Known() (all []belief.Known) {
+	f.locked(func() { all = f.state.Known() })
+	return all
+}

@@ -1,4 +1,4 @@
-// Package meter is what extproc says of itself: metrics, health, and a picture of the fleet, over HTTP.
+// Package meter is what extproc says of itself: metrics, health, a picture of the fleet, and what was learned of engines, over HTTP.
 //
 // What users of a route see is told by route and pool, what engines do by endpoint and pool, and nothing by both: with a
 // thousand routes and a hundred endpoints that would be series by the hundred thousand. No label holds anything that a client
@@ -45,6 +45,7 @@ const (
 // Meter counts. It is safe for concurrent use. Make one with [New].
 type Meter struct {
 	registry *prometheus.Registry
+	fleet    *fleet.Fleet
 	ready    atomic.Bool
 
 	// By route and pool.
@@ -91,7 +92,7 @@ type label struct{ name, value string }
 
 // New returns a Meter that also reports what f believes.
 func New(f *fleet.Fleet) *Meter {
-	m := &Meter{registry: prometheus.NewRegistry()}
+	m := &Meter{registry: prometheus.NewRegistry(), fleet: f}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 		m.registry.MustRegister(c)
@@ -261,10 +262,11 @@ func labels(w *objects.World) map[label]bool {
 	return all
 }
 
-// Handler serves /metrics, /healthz (the process lives) and /readyz (it has objects, and serves).
+// Handler serves /metrics, /profiles (how long engines take), /healthz (the process lives) and /readyz (it has objects, and serves).
 func (m *Meter) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /profiles", profiles(m.fleet))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !m.ready.Load() {

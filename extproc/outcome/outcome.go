@@ -59,8 +59,12 @@ type Outcome struct {
 
 	Prompt, Completion engine.Value // tokens
 	// Bytes is how long the prompt was, and Expected when its first token was expected, from the request's last byte; 0 where that is not known.
-	Bytes      int
-	Expected   time.Duration
+	Bytes    int
+	Expected time.Duration
+	// Adapter is where the adapter was of a request whose first token tells of loads: storage, host or slot; empty of all others. Loading is what of
+	// Expected its load was to take.
+	Adapter    string
+	Loading    time.Duration
 	ResponseID string // what the engine calls its answer
 	// Load is what the engine said of itself with the response, unknown if it said nothing.
 	Load engine.Load
@@ -73,6 +77,13 @@ func (o Outcome) Turned() bool { return o.Failure == Refused || o.Failure == Res
 // says itself: of a request with too many headers, or an answer that is too large for it.
 func (o Outcome) Faulty() bool {
 	return !slices.Contains(o.Elsewhere, o.Endpoint) && o.Failure == None && o.Status >= 500 && o.Status != 501 && !o.ByExtproc && !o.ByEnvoy
+}
+
+// Loaded is by how much later the first token came than it was expected to but for a load, of a request for an adapter whose first token tells
+// that: a stream that went well where it was sent first.
+func (o Outcome) Loaded() (late time.Duration, tells bool) {
+	tells = o.Adapter != "" && o.Stream && o.FirstBody > 0 && o.Expected > 0 && o.Well() && o.Status == 200 && o.Attempts <= 1 && len(o.Unreached)+len(o.Elsewhere) == 0
+	return o.FirstBody - (o.Expected - o.Loading), tells
 }
 
 // Well says that the endpoint answered as it should: with what was asked for, or with a fault of the request.

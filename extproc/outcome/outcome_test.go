@@ -2,6 +2,7 @@ package outcome_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/headgate/headgate/extproc/outcome"
 )
@@ -13,6 +14,33 @@ func TestOnlyTheEndpointsOwnFailuresTurnRequestsAway(t *testing.T) {
 	} {
 		if got := (outcome.Outcome{Failure: failure}).Turned(); got != want {
 			t.Errorf("%q: %v", failure, got)
+		}
+	}
+}
+
+// Only a stream that went well where it was sent first tells how long a load took.
+func TestWhatTellsOfLoads(t *testing.T) {
+	whole := outcome.Outcome{
+		Adapter: "storage", Stream: true, Status: 200, Attempts: 1, Endpoint: "a",
+		FirstBody: 500 * time.Millisecond, Expected: 300 * time.Millisecond, Loading: 200 * time.Millisecond,
+	}
+	if late, tells := whole.Loaded(); !tells || late != 400*time.Millisecond {
+		t.Errorf("it took %v: %v, want 400 ms", late, tells)
+	}
+	for name, spoil := range map[string]func(*outcome.Outcome){
+		"its adapter was nowhere":   func(o *outcome.Outcome) { o.Adapter = "" },
+		"no stream":                 func(o *outcome.Outcome) { o.Stream = false },
+		"no first token":            func(o *outcome.Outcome) { o.FirstBody = 0 },
+		"nothing expected":          func(o *outcome.Outcome) { o.Expected = 0 },
+		"cut":                       func(o *outcome.Outcome) { o.Failure = outcome.Cut },
+		"an error":                  func(o *outcome.Outcome) { o.Status = 404 },
+		"tried twice":               func(o *outcome.Outcome) { o.Attempts = 2 },
+		"another was not reached":   func(o *outcome.Outcome) { o.Unreached = []string{"b"} },
+		"another would not take it": func(o *outcome.Outcome) { o.Elsewhere = []string{"b"} },
+	} {
+		o := whole
+		if spoil(&o); func() bool { _, tells := o.Loaded(); return tells }() {
+			t.Errorf("%s: it tells of loads", name)
 		}
 	}
 }

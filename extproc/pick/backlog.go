@@ -3,22 +3,23 @@ package pick
 import "sync/atomic"
 
 // Backlog is what requests that were sent to an endpoint, and that have not ended, still ask of it. It lives on from snapshot to snapshot,
-// and is safe for concurrent use. All but Through and Latest are sums over those requests.
+// and is safe for concurrent use. All but times are sums over those requests. Times are those of a clock that nobody sets, in nanoseconds since
+// 1970.
 type Backlog struct {
-	// Through is when the prompts of all of them are computed, as far as predicted, in nanoseconds since 1970.
+	// Through is when the prompts of all of them are computed, as far as predicted, where the engine computes nobody else's.
 	Through atomic.Int64
-	// Latest is when the latest of them began, in nanoseconds since 1970: the clock was set back where it is later than now.
-	Latest atomic.Int64
+	// Queue is when all prompts are computed, those of other processes too, as far as they tell.
+	Queue atomic.Int64
 	// Beside is what they add to each decode step, in picoseconds.
 	Beside atomic.Int64
 	// Urgency is 1/objective for each further token, in thousandths of 1/s.
 	Urgency atomic.Int64
-	// Held are the tokens that they take of the KV cache: what they do not share with an earlier request, and half of what answers have in
+	// Tokens are the tokens that they take of the KV cache: what they do not share with an earlier request, and half of what answers have in
 	// the mean.
-	Held atomic.Int64
+	Tokens atomic.Int64
 }
 
-// Peers is what other processes have at an endpoint, as far as they tell. It is safe for concurrent use.
+// Peers is what other processes have at an endpoint, as far as they tell. It has no Queue. It is safe for concurrent use.
 type Peers struct {
 	Backlog
 	// Requests is how many they are. Of those that predict nothing only this is told.
@@ -31,13 +32,13 @@ const (
 )
 
 // Claim is what one request adds to a Backlog.
-type Claim struct{ prefill, beside, urgency, held int64 }
+type Claim struct{ prefill, beside, urgency, tokens int64 }
 
 // claim is that of the request where something is expected of it.
 func (f *forecast) claim(e *Endpoint, is *Estimate) Claim {
 	return Claim{
 		prefill: int64((is.Load + is.Prefill) * 1e9), beside: int64(is.Longer / besideUnit), urgency: int64(1 / f.PerToken / urgencyUnit),
-		held: int64(f.held(e)),
+		tokens: int64(f.takes(e)),
 	}
 }
 
@@ -45,24 +46,35 @@ func (f *forecast) claim(e *Endpoint, is *Estimate) Claim {
 func (b *Backlog) Begin(c Claim, now int64) {
 	b.Beside.Add(c.beside)
 	b.Urgency.Add(c.urgency)
-	b.Held.Add(c.held)
-	setBack := max(0, b.Latest.Swap(now)-now)
-	for c.prefill > 0 {
-		was := b.Through.Load()
-		if b.Through.CompareAndSwap(was, max(was-setBack, now)+c.prefill) {
+	b.Tokens.Add(c.tokens)
+	extend(&b.Through, c.prefill, now)
+	extend(&b.Queue, c.prefill, now)
+}
+
+// Others notes that it became known, at a time, that prompts of other processes take so many nanoseconds more, or less.
+func (b *Backlog) Others(more, now int64) { extend(&b.Queue, more, now) }
+
+// extend has a queue, which ends at a time or has ended before now, end so many nanoseconds later, or earlier.
+func extend(end *atomic.Int64, by, now int64) {
+	for by != 0 {
+		was := end.Load()
+		if end.CompareAndSwap(was, max(was, now)+by) {
 			return
 		}
 	}
 }
 
 // left is for how long prompts are still computed, at a time: both in nanoseconds. It is not positive where none are.
-func (b *Backlog) left(now int64) int64 { return b.Through.Load() - max(now, b.Latest.Load()) }
+func (b *Backlog) left(now int64) int64 { return b.Queue.Load() - now }
 
-// End takes a claim away. Last says that no request is left there: no prompt is left to be computed either.
+// Idle notes that the endpoint has no request, of whomever: no prompt is left to be computed.
+func (b *Backlog) Idle() { b.Queue.Store(0) }
+
+// End takes a claim away. Last says that no request of this process is left there.
 func (b *Backlog) End(c Claim, last bool) {
 	b.Beside.Add(-c.beside)
 	b.Urgency.Add(-c.urgency)
-	b.Held.Add(-c.held)
+	b.Tokens.Add(-c.tokens)
 	if last {
 		b.Through.Store(0)
 	}

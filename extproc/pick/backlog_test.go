@@ -32,9 +32,9 @@ func TestPromptsQueue(t *testing.T) {
 	if got := b.Through.Load() - now; got != 300e6 {
 		t.Errorf("both are through after %d ns, want 300 ms", got)
 	}
-	// A sequence each, 100 and 200 tokens, and half of an answer: 2 + 1.5 + 2.5 ms. 10 a second each. 400 tokens held.
-	if b.Beside.Load() != 6e9 || b.Urgency.Load() != 20_000 || b.Held.Load() != 400 {
-		t.Errorf("beside %d ps, urgency %d, held %d", b.Beside.Load(), b.Urgency.Load(), b.Held.Load())
+	// A sequence each, 100 and 200 tokens, and half of an answer: 2 + 1.5 + 2.5 ms. 10 a second each. 400 tokens.
+	if b.Beside.Load() != 6e9 || b.Urgency.Load() != 20_000 || b.Tokens.Load() != 400 {
+		t.Errorf("beside %d ps, urgency %d, tokens %d", b.Beside.Load(), b.Urgency.Load(), b.Tokens.Load())
 	}
 	b.Begin(first.Claim, now+1e9) // when nothing is left to compute
 	if got := b.Through.Load() - now; got != 1.1e9 {
@@ -45,25 +45,62 @@ func TestPromptsQueue(t *testing.T) {
 	if got := b.Through.Load() - now; got != 1.1e9 {
 		t.Errorf("while one is left, all are through after %d ns, want 1.1 s", got)
 	}
+	b.Others(5e8, now+1e9)
+	if through, queue := b.Through.Load()-now, b.Queue.Load()-now; through != 1.1e9 || queue != 1.6e9 {
+		t.Errorf("with half a second of others', ours are through after %d ns and all after %d, want 1.1 and 1.6 s", through, queue)
+	}
+	b.Others(-2e8, now+15e8)
+	if queue := b.Queue.Load() - now; queue != 1.4e9 {
+		t.Errorf("with 0.2 s of others' less, all are through after %d ns, want 1.4 s", queue)
+	}
+	b.Begin(second.Claim, now+2e9)
+	b.Begin(second.Claim, now+2e9)
+	if through, queue := b.Through.Load()-now, b.Queue.Load()-now; through != 2.4e9 || queue != 2.4e9 {
+		t.Errorf("after all were idle, two are through after %d and %d ns, want 2.4 s", through, queue)
+	}
+	b.End(second.Claim, false)
+	b.End(second.Claim, false)
 	b.End(first.Claim, true)
-	if got := [...]int64{b.Through.Load(), b.Beside.Load(), b.Urgency.Load(), b.Held.Load()}; got != [4]int64{} {
+	b.Idle()
+	if got := [...]int64{b.Queue.Load(), b.Through.Load(), b.Beside.Load(), b.Urgency.Load(), b.Tokens.Load()}; got != [5]int64{} {
 		t.Errorf("of nothing is left %v", got)
 	}
 }
 
-// Where the clock was set back, prompts wait for what others before them take, and no longer.
-func TestTheClockIsSetBack(t *testing.T) {
+// The load of an adapter holds up who comes next, as its prompt does; what is cached of that takes no more of the KV cache.
+func TestWhatARequestClaims(t *testing.T) {
 	f := newFleet()
-	f.profile(t, []string{"prefill=0,0.001", "decode=0.01,0.001,0.00001"})
-	f.endpoint(t, "a", []string{"lists=m"})
-	b, first := f.pool.Endpoints[0].Backlog, claimed(t, f, 100)
-	b.Begin(first.Claim, now+3600e9)
-	if got := claimed(t, f, 200).Estimate.Queue; got < 0.099 || got > 0.101 {
-		t.Errorf("a second request waits for %g s, want 0.1", got)
+	f.profile(t, []string{"prefill=0,0.001", "decode=0.01,0.001,0.00001", "load=0.3", "slot=0.02"})
+	f.endpoint(t, "a", []string{"lists=m", "slots=2", "room=2,2"})
+	room := make([]pick.Decision, 1)
+	if _, err := pick.Pick(pick.Policy{Rule: pick.Latency}, f.snapshot(), pick.Request{
+		Pool: thePool, Model: "m", Demand: pick.Demand{Prompt: 100, Output: 100, Cached: []int32{1}, Block: 64, Now: now},
+	}, room); err != nil {
+		t.Fatal(err)
 	}
-	b.Begin(first.Claim, now)
-	if got := b.Through.Load() - now; got != 200e6 {
-		t.Errorf("both are through after %d ns, want 200 ms", got)
+	b := f.pool.Endpoints[0].Backlog
+	b.Begin(room[0].Claim, now)
+	if through, tokens := b.Through.Load()-now, b.Tokens.Load(); through != 356e6 || tokens != 36+50 {
+		t.Errorf("the next one waits for %d ns, and it takes %d tokens; want 320 ms of the load and 36 of the prompt, and 86", through, tokens)
+	}
+}
+
+// First tokens tell of loads of requests for adapters before which there is no more than the step that runs.
+func TestWhatTellsOfLoads(t *testing.T) {
+	base, adapter := &pick.Copy{Base: true}, &pick.Copy{}
+	for _, c := range []struct {
+		of   pick.Decision
+		want bool
+	}{
+		{pick.Decision{Copy: adapter, Estimate: pick.Estimate{Queue: 0.02, Step: 0.02, Prefill: 1, Load: 1}}, true},
+		{pick.Decision{Copy: base, Estimate: pick.Estimate{Step: 0.02}}, false},
+		{pick.Decision{Copy: adapter, Estimate: pick.Estimate{Queue: 0.03, Step: 0.02}}, false},
+		{pick.Decision{Copy: adapter, Estimate: pick.Estimate{Room: 0.01, Step: 0.02}}, false},
+		{pick.Decision{Copy: adapter}, false}, // nothing was predicted
+	} {
+		if got := c.of.TellsOfLoads(); got != c.want {
+			t.Errorf("%+v tells of loads: %v", c.of.Estimate, got)
+		}
 	}
 }
 
@@ -89,7 +126,7 @@ func TestABacklogEnds(t *testing.T) {
 	for _, c := range there {
 		b.End(c, false)
 	}
-	if got := [...]int64{b.Beside.Load(), b.Urgency.Load(), b.Held.Load()}; got != [3]int64{} {
+	if got := [...]int64{b.Beside.Load(), b.Urgency.Load(), b.Tokens.Load()}; got != [3]int64{} {
 		t.Errorf("of nothing is left %v", got)
 	}
 }

@@ -3,6 +3,7 @@ package pick_test
 import (
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/headgate/headgate/extproc/pick"
@@ -12,15 +13,23 @@ import (
 func numbered(n int) *pick.Pool {
 	p := new(pick.Pool)
 	for i := range n {
-		p.Endpoints = append(p.Endpoints, pick.Endpoint{Number: i + 1, Hash: rand.New(rand.NewPCG(uint64(i), 0)).Uint64()})
+		p.Endpoints = append(p.Endpoints, pick.Endpoint{Number: i + 1, Hash: rand.New(rand.NewPCG(uint64(i), 0)).Uint64(), Address: address(i + 1)})
+		p.Any = append(p.Any, pick.Copy{Endpoint: i})
 	}
 	return p
 }
 
+func address(number int) string { return "10.0.0." + strconv.Itoa(number) + ":8000" }
+
 // home is the number of the only endpoint that is expected to have a beginning, 0 if there is none.
 func home(t *testing.T, p *pick.Pool, hash uint64) int {
 	t.Helper()
-	all := p.Expect(hash, 32, 0.5, nil)
+	return homeOf(t, p, pick.Request{}, hash)
+}
+
+func homeOf(t *testing.T, p *pick.Pool, r pick.Request, hash uint64) int {
+	t.Helper()
+	all := p.Expect(r, hash, 32, 0.5, nil)
 	at := slices.Index(all, 16)
 	for i, n := range all {
 		if n != 0 && i != at {
@@ -49,7 +58,7 @@ func TestWhatNothingIsKnownOfIsExpectedAtItsHome(t *testing.T) {
 		{nil, 32, 1, nil, 0},
 		{new(pick.Pool), 32, 1, nil, 0},
 	} {
-		got := c.p.Expect(1, c.beginning, c.familiar, slices.Clone(c.cached))
+		got := c.p.Expect(pick.Request{}, 1, c.beginning, c.familiar, slices.Clone(c.cached))
 		want := slices.Clone(c.cached)
 		if c.want > 0 {
 			want = append(want, make([]int32, max(0, at+1-len(want)))...)
@@ -60,7 +69,7 @@ func TestWhatNothingIsKnownOfIsExpectedAtItsHome(t *testing.T) {
 		}
 	}
 	room := make([]int32, 0, 20)
-	if n := testing.AllocsPerRun(10, func() { p.Expect(1, 32, 1, room) }); n > 0 {
+	if n := testing.AllocsPerRun(10, func() { p.Expect(pick.Request{}, 1, 32, 1, room) }); n > 0 {
 		t.Errorf("it allocates %v times", n)
 	}
 }
@@ -83,6 +92,35 @@ func TestHomesStay(t *testing.T) {
 	for number, n := range homes[1:] {
 		if n < beginnings/8*8/10 || n > beginnings/8*12/10 {
 			t.Errorf("%d beginnings are at home at %d, of %d", n, number+1, beginnings)
+		}
+	}
+}
+
+// A home is one of the endpoints that the request can go to, and that keep what they were sent.
+func TestAHomeAnswersToTheRequest(t *testing.T) {
+	p := numbered(8)
+	p.Listed = true
+	p.Copies = map[string][]pick.Copy{"sql": {{Endpoint: 2}, {Endpoint: 5}}}
+	p.Endpoints[6].Forgets = true // number 7
+	for _, c := range []struct {
+		what string
+		r    pick.Request
+		want []int
+	}{
+		{"of any model", pick.Request{}, []int{1, 2, 3, 4, 5, 6, 8}},
+		{"of an adapter", pick.Request{Model: "sql"}, []int{3, 6}},
+		{"where the data plane allows two", pick.Request{Only: pick.ParseSubset([]string{address(2), address(4)})}, []int{2, 4}},
+		{"where it allows one, which forgets", pick.Request{Only: pick.ParseSubset([]string{address(7)})}, []int{0}},
+		{"of a model that nobody has", pick.Request{Model: "chat"}, []int{0}},
+	} {
+		var homes []int
+		for hash := range uint64(200) {
+			if at := homeOf(t, p, c.r, hash); !slices.Contains(homes, at) {
+				homes = append(homes, at)
+			}
+		}
+		if slices.Sort(homes); !slices.Equal(homes, c.want) {
+			t.Errorf("prompts %s are at home at %v, want %v", c.what, homes, c.want)
 		}
 	}
 }

@@ -35,7 +35,7 @@ func (d Demand) filled() Demand {
 		d.FirstToken = DefaultFirstToken
 	}
 	if d.PerToken <= 0 {
-		d.PerToken, d.Stated = DefaultPerToken, false
+		d.PerToken = DefaultPerToken
 	}
 	return d
 }
@@ -61,6 +61,8 @@ type Estimate struct {
 	Step, Longer float64
 	// Own is its time to the first token as a share of its objective, Others what it costs others as shares of theirs.
 	Own, Others float64
+	// Adapter is where its adapter was, if it is for one.
+	Adapter Place
 }
 
 // FirstToken is when the first token is expected, in seconds from now.
@@ -68,6 +70,13 @@ func (e *Estimate) FirstToken() float64 { return e.Queue + e.Room + e.Load + e.P
 
 // Cost is what Latency compares: 1 is one objective missed by nothing, whoever's.
 func (e *Estimate) Cost() float64 { return e.Own + e.Others }
+
+// TellsOfLoads says whether the time of the first token will tell how long the load of an adapter takes, or how far off the rest is of a request
+// that needs none: it is for an adapter, and no more is before it than the step that runs. What others have before it is known less well.
+func (d *Decision) TellsOfLoads() bool {
+	is := &d.Estimate
+	return !d.Copy.Base && is.Step > 0 && is.Room == 0 && is.Queue <= is.Step
+}
 
 // forecast is how Latency predicts a request at endpoints, one after the other. It keeps what is the same for all, and for those of one
 // profile, and divides nowhere else: that would be most of what a prediction takes.
@@ -122,7 +131,7 @@ func (f *forecast) at(e *Endpoint) (queue, prefill, step, longer float64) {
 	cached := f.cached(e)
 	own := f.prompt - cached
 	prefill = own*p.Prefill.PerToken + own*(own+2*cached)*p.Prefill.PerTokenSquared
-	queue = float64(max(0, ours.left(f.Now))+max(0, peers.left(f.Now))) * 1e-9
+	queue = float64(max(0, ours.left(f.Now))) * 1e-9
 	if queue > step {
 		// It is computed in steps that are full of others' prompts, and pays its share of those.
 		return queue, prefill + own*f.perChunk*overhead, step, longer
@@ -144,17 +153,24 @@ func (f *forecast) others(e *Endpoint, prefill, longer float64) float64 {
 	return urgency * (prefill*f.perOutput + longer)
 }
 
-// least is the lowest score that the request for c can have at an endpoint: where there is room for it.
-func (f *forecast) least(e *Endpoint, c *Copy) score {
-	queue, prefill, step, longer := f.at(e)
+// beyond reports whether the request for c has a score above a limit at an endpoint whatever that is short of: it first looks at what takes the
+// fewest reads.
+func (f *forecast) beyond(e *Endpoint, c *Copy, limit score) bool {
+	load := 0.0
 	if !c.Base {
-		prefill += e.load(c.InFlight)
+		load = e.load(c.InFlight)
 	}
-	return f.score((queue+prefill)*f.perFirstToken+f.others(e, prefill, longer), step)
+	alone := (load + (f.prompt-f.cached(e))*e.Profile.Prefill.PerToken) * f.perFirstToken
+	if limit.less(score{second: int64(math.Float64bits(alone))}) { //nolint:gosec // as in score
+		return true
+	}
+	queue, prefill, step, longer := f.at(e)
+	prefill += load
+	return limit.less(f.score((queue+prefill)*f.perFirstToken+f.others(e, prefill, longer), step))
 }
 
-// held is how many tokens the request takes of the KV cache of an endpoint.
-func (f *forecast) held(e *Endpoint) int { return f.Prompt - int(f.cached(e)) + f.Output/2 }
+// takes is how many tokens the request takes of the KV cache of an endpoint.
+func (f *forecast) takes(e *Endpoint) int { return f.Prompt - int(f.cached(e)) + f.Output/2 }
 
 // estimate is all that is expected of the request for c at an endpoint.
 func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
@@ -168,11 +184,12 @@ func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 		is.Room = float64(over) / float64(p.Limits.MaxSequences) * life
 	}
 	// Room in the KV cache comes as requests end, all that it holds in one life.
-	if over := e.OthersTokens + e.Backlog.Held.Load() + e.Peers.Held.Load() + int64(f.held(e)) - e.KVTokens; over > 0 && e.KVTokens > 0 {
+	if over := e.OthersTokens + e.Backlog.Tokens.Load() + e.Peers.Tokens.Load() + int64(f.takes(e)) - e.KVTokens; over > 0 && e.KVTokens > 0 {
 		is.Room = max(is.Room, float64(over)/float64(e.KVTokens)*life)
 	}
 	var crowd float64
 	if !c.Base {
+		is.Adapter = c.InFlight.Place()
 		is.Load = e.load(c.InFlight)
 		if e.Slots > 0 && c.InFlight.Load()+c.InFlight.Others.Load() == 0 {
 			var wait float64

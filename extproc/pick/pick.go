@@ -191,8 +191,8 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		var reason string
 		switch p.Rule {
 		case Latency:
-			if least := f.least(e, c); full && cl == worst.class && (worst.score.less(least) || worst.score == least && worst.lot < lot(r.Random, uint64(i))) {
-				continue // whatever it is short of makes it only worse
+			if full && cl == worst.class && f.beyond(e, c, worst.score) {
+				continue
 			}
 			is := f.estimate(e, c)
 			sc, reason = f.score(is.Cost(), is.Step), "least predicted harm"

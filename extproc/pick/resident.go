@@ -2,6 +2,7 @@ package pick
 
 import (
 	"cmp"
+	"runtime"
 	"slices"
 	"sync/atomic"
 )
@@ -18,63 +19,73 @@ const (
 	InSlot
 )
 
+// Places are the names of places.
+var Places = [...]string{InStorage: "storage", InHost: "host", InSlot: "slot"}
+
+func (p Place) String() string { return Places[p] }
+
 // Place is where the adapter is at its endpoint.
 func (c *Count) Place() Place { return Place(c.place.Load()) }
 
 // Resident is which adapters an engine holds where: an estimate, by what was sent there. It evicts as engines do, the adapter that was used
-// least recently and has no request. It is safe for concurrent use; of two adapters that come at once one may be forgotten.
+// least recently and has no request. The zero Resident is that of an engine with room for none. It is safe for concurrent use; of two adapters
+// that come at once one may be forgotten.
 type Resident struct {
-	slots, host shelf
-	blocks      []float64   // by how many are active
-	replaced    atomic.Bool // by another
+	blocks atomic.Pointer[[]float64] // by how many are active
+
+	busy  atomic.Bool // somebody changes the following
+	slots places
+	host  places // those of the adapters in slots too
 }
 
-// shelf is the places of adapters.
-type shelf []atomic.Pointer[Count]
+// alone waits until nobody else changes r, which takes no longer than it takes to go through all places, and returns how to end that.
+func (r *Resident) alone() (end func()) {
+	for !r.busy.CompareAndSwap(false, true) {
+		runtime.Gosched()
+	}
+	return func() { r.busy.Store(false) }
+}
+
+// places are those of adapters; nil is a free one.
+type places []*Count
 
 // NewResident returns that of an engine which holds nothing, with so many slots, and room in host memory for so many adapters, those in
 // slots among them.
 func NewResident(slots, host int) *Resident {
-	r := &Resident{slots: make(shelf, slots), host: make(shelf, max(slots, host)), blocks: make([]float64, slots)}
-	for active := range r.blocks {
-		r.blocks[active] = blocked(slots, float64(active+1)) - blocked(slots, float64(active))
-	}
+	r := new(Resident)
+	r.Resize(slots, host)
 	return r
 }
 
-// Room is how many slots there are, and how many adapters host memory has room for. R may be nil.
-func (r *Resident) Room() (slots, host int) {
-	if r == nil {
-		return 0, 0
+// Resize has so many slots be there, and room in host memory for so many adapters. Adapters stay as far as there is room, those that were used
+// last.
+func (r *Resident) Resize(slots, host int) {
+	defer r.alone()()
+	if host = max(slots, host); slots == len(r.slots) && host == len(r.host) {
+		return
 	}
-	return len(r.slots), len(r.host)
-}
-
-// Resized returns one of another size, in which adapters stay as far as there is room, those that were used last. It takes the place of r,
-// which may be nil.
-func (r *Resident) Resized(slots, host int) *Resident {
-	n := NewResident(slots, host)
-	if r == nil {
-		return n
+	blocks := make([]float64, slots)
+	for active := range blocks {
+		blocks[active] = blocked(slots, float64(active+1)) - blocked(slots, float64(active))
 	}
-	r.replaced.Store(true)
-	slotted, held := r.slots.adapters(), r.host.adapters()
-	for _, c := range held {
+	r.blocks.Store(&blocks)
+	slotted, there := r.slots.adapters(), r.host.adapters()
+	for _, c := range there {
 		c.place.Store(uint32(InStorage))
 	}
-	for _, c := range held[:min(len(held), len(n.host))] {
-		n.Hold(c)
+	r.slots, r.host = make(places, slots), make(places, host)
+	for _, c := range there[:min(len(there), host)] {
+		r.bring(c)
 	}
-	for _, c := range slotted[:min(len(slotted), len(n.slots))] {
-		n.Use(c)
+	for _, c := range slotted[:min(len(slotted), slots)] {
+		r.use(c)
 	}
-	return n
 }
 
-// adapters are those on the shelf, the one that was used last first.
-func (s shelf) adapters() (all []*Count) {
-	for i := range s {
-		if c := s[i].Load(); c != nil {
+// adapters are those that have a place, the one that was used last first.
+func (p places) adapters() (all []*Count) {
+	for _, c := range p {
+		if c != nil {
 			all = append(all, c)
 		}
 	}
@@ -84,10 +95,13 @@ func (s shelf) adapters() (all []*Count) {
 
 // Blocks is by how much likelier an adapter finds no slot because of one more that is active, beside so many. R may be nil.
 func (r *Resident) Blocks(active int) float64 {
-	if r == nil || active >= len(r.blocks) {
+	if r == nil {
 		return 0
 	}
-	return r.blocks[active]
+	if blocks := r.blocks.Load(); blocks != nil && active < len(*blocks) {
+		return (*blocks)[active]
+	}
+	return 0
 }
 
 // blocked is Erlang's B formula: how likely one that comes finds all of so many slots taken, where as many as load would be in use had each
@@ -102,21 +116,29 @@ func blocked(slots int, load float64) float64 {
 
 // Use notes that a request for an adapter goes there. Where each slot has an adapter with requests, it waits in host memory. R may be nil.
 func (r *Resident) Use(c *Count) {
-	if r == nil || r.replaced.Load() || c.Place() == InSlot {
+	if r == nil || c.Place() == InSlot || !r.busy.CompareAndSwap(false, true) {
 		return
 	}
-	r.Hold(c)
+	r.use(c)
+	r.busy.Store(false)
+}
+
+func (r *Resident) use(c *Count) {
+	if c.Place() == InSlot {
+		return
+	}
+	r.bring(c)
 	if left, ok := r.slots.put(c); ok {
 		c.place.Store(uint32(InSlot))
 		if left != nil {
-			left.place.CompareAndSwap(uint32(InSlot), uint32(InHost))
+			left.place.Store(uint32(InHost))
 		}
 	}
 }
 
-// Hold notes that an adapter is brought into host memory. R may be nil.
-func (r *Resident) Hold(c *Count) {
-	if r == nil || r.replaced.Load() || c.Place() != InStorage {
+// bring has an adapter be in host memory.
+func (r *Resident) bring(c *Count) {
+	if c.Place() != InStorage {
 		return
 	}
 	left, ok := r.host.put(c)
@@ -132,19 +154,20 @@ func (r *Resident) Hold(c *Count) {
 
 // Drop notes that an adapter is there no more. R may be nil.
 func (r *Resident) Drop(c *Count) {
-	c.place.Store(uint32(InStorage))
-	if r != nil {
-		r.slots.take(c)
-		r.host.take(c)
+	if r == nil || c.Place() == InStorage {
+		return
 	}
+	defer r.alone()()
+	c.place.Store(uint32(InStorage))
+	r.slots.take(c)
+	r.host.take(c)
 }
 
 // put has an adapter in a place that is free, or in that of the adapter without requests that was used least recently, which it returns. It
 // reports false where there is none.
-func (s shelf) put(c *Count) (left *Count, ok bool) {
+func (p places) put(c *Count) (left *Count, ok bool) {
 	at := -1
-	for i := range s {
-		is := s[i].Load()
+	for i, is := range p {
 		if is == nil {
 			at, left = i, nil
 			break
@@ -153,12 +176,15 @@ func (s shelf) put(c *Count) (left *Count, ok bool) {
 			at, left = i, is
 		}
 	}
-	return left, at >= 0 && s[at].CompareAndSwap(left, c)
+	if at >= 0 {
+		p[at] = c
+	}
+	return left, at >= 0
 }
 
-// take has an adapter on the shelf no more.
-func (s shelf) take(c *Count) {
-	for i := range s {
-		s[i].CompareAndSwap(c, nil)
+// take frees the place of an adapter, if it has one.
+func (p places) take(c *Count) {
+	if i := slices.Index(p, c); i >= 0 {
+		p[i] = nil
 	}
 }

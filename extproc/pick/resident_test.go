@@ -106,17 +106,19 @@ func TestNothingIsResidentWhereNothingIsKnown(t *testing.T) {
 	var none *pick.Resident
 	var c pick.Count
 	none.Use(&c)
-	none.Hold(&c)
 	none.Drop(&c)
 	pick.NewResident(0, 0).Use(&c)
-	if c.Place() != pick.InStorage || none.Blocks(0) != 0 {
+	var zero pick.Resident
+	zero.Use(&c)
+	zero.Drop(&c)
+	if c.Place() != pick.InStorage || none.Blocks(0) != 0 || zero.Blocks(0) != 0 {
 		t.Errorf("it is at %d", c.Place())
 	}
 }
 
 func TestResidentResized(t *testing.T) {
 	var counts [4]pick.Count
-	r := (*pick.Resident)(nil).Resized(2, 4)
+	r := pick.NewResident(2, 4)
 	for i := range counts {
 		counts[i].Last.Store(int64(i))
 		r.Use(&counts[i])
@@ -136,21 +138,40 @@ func TestResidentResized(t *testing.T) {
 		{1, 3, []pick.Place{pick.InStorage, pick.InHost, pick.InHost, pick.InSlot}},
 		{2, 2, []pick.Place{pick.InStorage, pick.InStorage, pick.InHost, pick.InSlot}},
 	} {
-		old := r
-		r = r.Resized(step.slots, step.host)
-		if slots, host := r.Room(); slots != step.slots || host != step.host {
-			t.Errorf("step %d: room for %d and %d", i, slots, host)
-		}
+		r.Resize(step.slots, step.host)
 		if got := where(); !slices.Equal(got, step.want) {
 			t.Errorf("step %d: they are at %v, want %v", i, got, step.want)
-		}
-		// A request that was decided by an older snapshot changes nothing.
-		if old.Use(&counts[0]); counts[0].Place() != step.want[0] {
-			t.Errorf("step %d: one that was replaced has an adapter at %d", i, counts[0].Place())
 		}
 	}
 	if r.Drop(&counts[3]); counts[3].Place() != pick.InStorage {
 		t.Errorf("one that was dropped is at %d", counts[3].Place())
+	}
+}
+
+// Each of both sizes may change alone, and host memory has those in slots too, whatever its size is said to be.
+func TestSlotsAndHostMemoryChangeAlone(t *testing.T) {
+	var counts [4]pick.Count
+	r := pick.NewResident(2, 0)
+	for i, step := range []struct {
+		slots, host int
+		want        [4]pick.Place // once each was used, one after the other
+	}{
+		{2, 0, [4]pick.Place{pick.InStorage, pick.InStorage, pick.InSlot, pick.InSlot}},
+		{2, 3, [4]pick.Place{pick.InStorage, pick.InHost, pick.InSlot, pick.InSlot}},
+		{3, 3, [4]pick.Place{pick.InStorage, pick.InSlot, pick.InSlot, pick.InSlot}},
+		{3, 4, [4]pick.Place{pick.InHost, pick.InSlot, pick.InSlot, pick.InSlot}},
+		{1, 0, [4]pick.Place{pick.InStorage, pick.InStorage, pick.InStorage, pick.InSlot}},
+	} {
+		r.Resize(step.slots, step.host)
+		for n := range counts {
+			counts[n].Last.Store(int64(10*i + n))
+			r.Use(&counts[n])
+		}
+		for n := range counts {
+			if got := counts[n].Place(); got != step.want[n] {
+				t.Errorf("%d slots, and host memory for %d: adapter %d is at %d, want %d", step.slots, step.host, n, got, step.want[n])
+			}
+		}
 	}
 }
 
@@ -164,7 +185,7 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// Many requests at once leave each adapter where the shelves have it, once each has been used again.
+// Many requests at once have as many adapters in slots, and in host memory, as there is room for.
 func TestResidentUnderRaces(t *testing.T) {
 	r := pick.NewResident(3, 6)
 	counts := make([]pick.Count, 12)
@@ -180,6 +201,13 @@ func TestResidentUnderRaces(t *testing.T) {
 		})
 	}
 	all.Wait()
+	in := make(map[pick.Place]int)
+	for i := range counts {
+		in[counts[i].Place()]++
+	}
+	if in[pick.InSlot] != 3 || in[pick.InHost] != 3 {
+		t.Errorf("of three slots, and host memory for three more, %d and %d have adapters", in[pick.InSlot], in[pick.InHost])
+	}
 	for i := range counts {
 		r.Drop(&counts[i])
 	}

@@ -152,13 +152,15 @@ type Endpoint struct {
 	Slots int64
 	// Listed is the adapters that the engine reports as active, each as our own count of requests for it.
 	Listed []*Count
-	// Resident is which adapters it holds; nil where nobody knows how many it can.
+	// Resident is which adapters it holds, as far as it is known how many it can.
 	Resident *Resident
 	// KVTokens is how many tokens its KV cache holds, of which requests of which nobody tells have OthersTokens.
 	KVTokens, OthersTokens int64
 	Address                string // "ip:port", with brackets around an IPv6 address
 	// Hash is of the address, for sessions.
 	Hash uint64
+	// Forgets says that its engine keeps nothing of a prompt for the next one.
+	Forgets bool
 }
 
 // Pending is how many requests the endpoint has, running and waiting.

@@ -103,6 +103,9 @@ func (x *exchange) observe(f outcome.Failure, took time.Duration) {
 	if x.hints.served != "" {
 		o.Endpoint = x.hints.served
 	}
+	if o.Endpoint == x.address {
+		o.Adapter, o.Loading = x.adapter, x.loading
+	}
 	x.answer.Fill(&o, x.sentAt)
 	x.server.Observe(o)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/prefix"
@@ -25,7 +26,7 @@ type prompt struct {
 // is what engines call the base model.
 func (x *exchange) demand(r openai.Request, body []byte, base string, now time.Time, request *pick.Request) {
 	d := &request.Demand
-	d.Now = now.UnixNano()
+	d.Now = fleet.Steady(now).UnixNano()
 	for _, o := range x.target.Objectives {
 		switch seconds := o.Latency.Value.Seconds(); o.Type {
 		case v1alpha1.TimeToFirstToken:
@@ -35,7 +36,7 @@ func (x *exchange) demand(r openai.Request, body []byte, base string, now time.T
 		}
 	}
 	of := objects.ModelKey{Pool: x.target.Pool, ID: request.Model}
-	if request.Base { // of which engines know many names, and outcomes the first
+	if request.Base { // which its client may call otherwise than engines do
 		of.ID = base
 	}
 	habit := x.server.Fleet.Habit(of)
@@ -64,15 +65,20 @@ func (x *exchange) readPrompt(r openai.Request, body []byte, request *pick.Reque
 	}
 	p := x.prompt
 	is := r.Prompt(body, of, &p.hasher)
-	p.cached = x.server.Fleet.Expected(request.Pool, p.hasher.Blocks(), p.cached)
+	p.cached = x.server.Fleet.Cached(request, p.hasher.Blocks(), p.cached)
 	request.Demand.Cached = p.cached
 	return is
 }
 
-// promptSent notes that the endpoint that the request goes to will have its prompt.
+// promptSent notes that the endpoint that the request goes to will have its prompt, and so will another one that it turns out to be at: a data
+// plane that is given several says at which it was.
 func (x *exchange) promptSent() {
-	if x.prompt != nil {
-		x.server.Fleet.Sent(x.decision().Endpoint.Number, x.prompt.hasher.Blocks())
+	if x.prompt == nil {
+		return
+	}
+	x.server.Fleet.Sent(x.decision().Endpoint.Number, x.prompt.hasher.Blocks())
+	if x.front != Own && len(x.picks) > 1 {
+		x.inFlight.Asks(x.prompt.hasher.Blocks())
 	}
 }
 
@@ -94,6 +100,10 @@ func (x *exchange) expect(to map[string]*structpb.Value) {
 		return
 	}
 	to[wire.PickFirstToken] = structpb.NewNumberValue(float64(x.expected.Microseconds()))
+	if x.adapter != "" {
+		to[wire.PickAdapter] = structpb.NewStringValue(x.adapter)
+		to[wire.PickLoad] = structpb.NewNumberValue(float64(x.loading.Microseconds()))
+	}
 	if !x.server.ExplainPicks {
 		return
 	}

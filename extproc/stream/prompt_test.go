@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/prefix"
 	"github.com/headgate/headgate/extproc/stream"
 )
@@ -58,7 +59,7 @@ func TestPromptsAreRemembered(t *testing.T) {
 	var h prefix.Hasher
 	h.Begin(prefix.Scope{Pool: "ns/base", Adapter: "sql-v2"}.Seed())
 	h.Write([]byte(strings.Repeat("s", 2*prefix.BlockBytes)))
-	if got := f.Cached(h.Blocks(), nil); slices.Max(got) != 2 {
+	if got := f.Cached(&pick.Request{}, h.Blocks(), nil); slices.Max(got) != 2 {
 		t.Errorf("%v blocks are there of two blocks of the pool's adapter", got)
 	}
 	for _, c := range []struct {
@@ -112,6 +113,36 @@ func TestPromptsAreWhereTheyWereSent(t *testing.T) {
 		if want := int32(e.InFlight.Load()) * 3; has != want {
 			t.Errorf("%s, with %d requests, has %d blocks, want %d", e.Address, e.InFlight.Load(), has, want)
 		}
+	}
+}
+
+// A gateway that is given several endpoints says which of them answered: that one has the prompt too.
+func TestPromptsOfRequestsThatAnotherEndpointAnswered(t *testing.T) {
+	f := newFleet()
+	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.Picks = 2 })
+	server.ReadPrompts()
+	body := completion("qwen", 4, 0, "")
+	x := throughTo(t, server.Exchange(stream.Gateway, "open-picker:9002", 9002), body)
+	have := func() (all []string) {
+		cached := x.Asked([]byte(body)).Demand.Cached
+		for _, e := range f.View().Snapshot.Pools["ns/open"].Endpoints {
+			if e.Number < len(cached) && cached[e.Number] == 4 {
+				all = append(all, e.Address)
+			}
+		}
+		return all
+	}
+	sent := have()
+	for _, e := range f.View().Snapshot.Pools["ns/open"].Endpoints {
+		if len(sent) == 1 && e.Address != sent[0] {
+			if _, err := x.Receive(message(t, "response @served="+e.Address+" :status=200 end"), time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	if all := have(); len(sent) != 1 || len(all) != 2 {
+		t.Errorf("it was sent to %v, and then %v have it", sent, all)
 	}
 }
 

@@ -88,9 +88,9 @@ func read(u *placement.Update, n *belief.News, now time.Time) {
 	}
 }
 
-// onlyBacklogs says whether an Update says nothing but what others have at endpoints.
-func onlyBacklogs(u *placement.Update) bool {
-	return len(u.GetBacklogs()) > 0 && u.GetEndpoints() == nil && !u.GetComplete() &&
+// onlyOfOthers says whether an Update says nothing but what others have at endpoints and have learned of them.
+func onlyOfOthers(u *placement.Update) bool {
+	return len(u.GetBacklogs())+len(u.GetLessons()) > 0 && u.GetEndpoints() == nil && !u.GetComplete() &&
 		len(u.GetCopies())+len(u.GetFailures())+len(u.GetInFlight())+len(u.GetRegistered())+len(u.GetLeaving()) == 0
 }
 
@@ -99,8 +99,8 @@ func backlogsOf(told []*placement.Backlog, now time.Time, dst []belief.Backlog) 
 	for _, b := range told {
 		dst = append(dst, belief.Backlog{
 			Endpoint: b.GetEndpoint(), Requests: int64(b.GetRequests()),
-			Through: now.Add(time.Duration(b.GetPrefillUs()) * time.Microsecond).UnixNano(),           //nolint:gosec // control bounds it
-			Beside:  int64(b.GetBesidePs()), Urgency: int64(b.GetUrgency()), Held: int64(b.GetHeld()), //nolint:gosec // sums of what extprocs have
+			Through: now.Add(time.Duration(b.GetPrefillUs()) * time.Microsecond).UnixNano(),               //nolint:gosec // control bounds it
+			Beside:  int64(b.GetBesidePs()), Urgency: int64(b.GetUrgency()), Tokens: int64(b.GetTokens()), //nolint:gosec // sums of what extprocs have
 		})
 	}
 	return dst

@@ -95,12 +95,12 @@ func TestExtprocsKnowWhatOthersSend(t *testing.T) {
 	ours.Through.Store(time.Now().Add(time.Minute).UnixNano())
 	ours.Beside.Store(5)
 	ours.Urgency.Store(6)
-	ours.Held.Store(7)
+	ours.Tokens.Store(7)
 	x.send()
 	y.send()
 	y.await("y knows what it asks", func() bool {
-		left := time.Until(time.Unix(0, theirs.Through.Load()))
-		return left > 50*time.Second && left < 61*time.Second && theirs.Beside.Load() == 5 && theirs.Urgency.Load() == 6 && theirs.Held.Load() == 7
+		left, all := time.Until(time.Unix(0, theirs.Through.Load())), time.Until(time.Unix(0, y.endpoint().Backlog.Queue.Load()))
+		return left > 50*time.Second && left < 61*time.Second && all > 50*time.Second && all < 61*time.Second && theirs.Beside.Load() == 5 && theirs.Urgency.Load() == 6 && theirs.Tokens.Load() == 7
 	})
 	x.await("x knows of y's", func() bool { return x.endpoint().Peers.Requests.Load() == 1 })
 	if own := theirs.Requests.Load(); own != 1 {
@@ -108,7 +108,8 @@ func TestExtprocsKnowWhatOthersSend(t *testing.T) {
 	}
 	leave()
 	y.await("y knows that x has nothing any more", func() bool {
-		return theirs.Requests.Load() == 0 && theirs.Through.Load() <= time.Now().UnixNano() && theirs.Held.Load() == 0
+		return theirs.Requests.Load() == 0 && theirs.Through.Load() <= time.Now().UnixNano() &&
+			y.endpoint().Backlog.Queue.Load() <= time.Now().UnixNano() && theirs.Tokens.Load() == 0
 	})
 	z, _ := anExtproc(t, address)
 	z.await("who comes later knows of y's", func() bool { return z.endpoint().Peers.Requests.Load() == 1 })

@@ -22,6 +22,8 @@ import (
 const (
 	// often is between two reports of what changes with every request: use, and requests in flight.
 	often = time.Second
+	// seldom is between two reports of what was learned of engines.
+	seldom = 5 * time.Second
 	// soon is how long a change of how many wait for a model is kept, for more of them to come.
 	soon = 100 * time.Millisecond
 	// DefaultInterval is the least time between two reports of what requests still ask of endpoints.
@@ -143,11 +145,13 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 
 	s := &talk{Client: c, stream: stream, hearing: newHearing(), telling: newTelling()}
 	defer c.Fleet.ForgetPeers() // nobody tells any more: looks find what they have
-	if err := s.report(wantedNow | flying | allFlying | backlogs); err != nil {
+	if err := s.report(wantedNow | flying | allFlying | backlogs | lessons); err != nil {
 		return false, err
 	}
 	tick := time.NewTicker(often)
 	defer tick.Stop()
+	teach := time.NewTicker(seldom)
+	defer teach.Stop()
 	var counts <-chan time.Time // when the counts that changed are told
 	told := time.Now()          // backlogs
 	moved := time.NewTimer(time.Hour)
@@ -182,6 +186,8 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 			what = flying
 		case <-tick.C:
 			what = wantedNow | flying | allFlying | used
+		case <-teach.C:
+			what = lessons
 		}
 		if err := s.report(what); err != nil {
 			return s.hearing.complete, err
@@ -205,10 +211,14 @@ type talk struct {
 func (t *talk) hear(u *placement.Update) bool {
 	now := time.Now()
 	if told := u.GetBacklogs(); len(told) > 0 {
-		t.peers = backlogsOf(told, now, t.peers[:0])
-		t.Fleet.HearPeers(t.peers)
+		steady := fleet.Steady(now)
+		t.peers = backlogsOf(told, steady, t.peers[:0])
+		t.Fleet.HearPeers(t.peers, steady)
 	}
-	if onlyBacklogs(u) {
+	if told := u.GetLessons(); len(told) > 0 {
+		t.Fleet.HearLessons(lessonsOf(told))
+	}
+	if onlyOfOthers(u) {
 		if t.hearing.complete && t.told == t.applied { // else there is something to acknowledge
 			t.told, t.applied = u.GetVersion(), u.GetVersion()
 		}
@@ -237,6 +247,7 @@ const (
 	allFlying
 	used
 	backlogs
+	lessons
 )
 
 // report says what has changed of some topics, if anything has. What is in flight is read after what is in force was put
@@ -253,12 +264,15 @@ func (t *talk) report(what topics) error {
 		r.Missing = missing(t.Fleet.TakeMissing())
 	}
 	if what&used != 0 {
-		r.Usage = usage(t.Fleet.Usage(), now)
+		r.Usage = usage(t.Fleet.Usage(), fleet.Steady(now))
 	}
 	if what&backlogs != 0 {
-		r.Backlogs = t.telling.backlogs(t.Fleet.Backlogs, now)
+		r.Backlogs = t.telling.backlogs(t.Fleet.Backlogs, fleet.Steady(now))
 	}
-	if t.began && t.applied == t.told && len(r.Backlogs)+len(r.Wanted)+len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving) == 0 {
+	if what&lessons != 0 {
+		r.Lessons = t.telling.teaches(t.Fleet.Lessons())
+	}
+	if t.began && t.applied == t.told && len(r.Lessons)+len(r.Backlogs)+len(r.Wanted)+len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving) == 0 {
 		return nil
 	}
 	t.began, t.told = true, t.applied

@@ -16,7 +16,8 @@ type telling struct {
 	inFlight map[belief.CopyKey]int64
 	leaving  map[string]belief.Leaving
 	asked    map[string]asked // of endpoints; none of nothing
-	round    uint64           // of calls of backlogs
+	taught   map[belief.ClassKey]belief.Lesson
+	round    uint64 // of calls of backlogs
 	out      []*placement.Backlog
 }
 
@@ -35,7 +36,7 @@ type wants struct {
 func newTelling() *telling {
 	return &telling{
 		wanted: make(map[objects.ModelKey]wants), inFlight: make(map[belief.CopyKey]int64), leaving: make(map[string]belief.Leaving),
-		asked: make(map[string]asked),
+		asked: make(map[string]asked), taught: make(map[belief.ClassKey]belief.Lesson),
 	}
 }
 
@@ -151,7 +152,7 @@ func (t *telling) backlogs(each func(visit func(belief.Backlog)), now time.Time)
 
 // same says whether two Backlogs are as good as each other at a time.
 func same(a, b belief.Backlog, now time.Time) bool {
-	return a.Requests == b.Requests && a.Beside == b.Beside && a.Urgency == b.Urgency && a.Held == b.Held &&
+	return a.Requests == b.Requests && a.Beside == b.Beside && a.Urgency == b.Urgency && a.Tokens == b.Tokens &&
 		(left(a, now)-left(b, now)).Abs() <= tolerance
 }
 
@@ -162,7 +163,7 @@ func left(b belief.Backlog, now time.Time) time.Duration {
 
 func wireBacklog(to *placement.Backlog, b belief.Backlog, now time.Time) {
 	to.Endpoint, to.Requests, to.PrefillUs = b.Endpoint, uint32(max(0, b.Requests)), uint64(left(b, now).Microseconds())
-	to.BesidePs, to.Urgency, to.Held = uint64(max(0, b.Beside)), uint64(max(0, b.Urgency)), uint64(max(0, b.Held))
+	to.BesidePs, to.Urgency, to.Tokens = uint64(max(0, b.Beside)), uint64(max(0, b.Urgency)), uint64(max(0, b.Tokens))
 }
 
 func usage(used map[objects.ModelKey]belief.Used, now time.Time) []*placement.Usage {

@@ -16,10 +16,10 @@ func TestWhatRequestsAskIsToldWhenItChanges(t *testing.T) {
 	start := time.Unix(1e9, 0)
 	tell := newTelling()
 	at := func(endpoint string, requests int64, through time.Duration) belief.Backlog {
-		return belief.Backlog{Endpoint: endpoint, Requests: requests, Through: start.Add(through).UnixNano(), Beside: 2, Urgency: 3, Held: 4}
+		return belief.Backlog{Endpoint: endpoint, Requests: requests, Through: start.Add(through).UnixNano(), Beside: 2, Urgency: 3, Tokens: 4}
 	}
 	wire := func(endpoint string, requests uint32, left time.Duration) *placement.Backlog {
-		return &placement.Backlog{Endpoint: endpoint, Requests: requests, PrefillUs: uint64(left.Microseconds()), BesidePs: 2, Urgency: 3, Held: 4}
+		return &placement.Backlog{Endpoint: endpoint, Requests: requests, PrefillUs: uint64(left.Microseconds()), BesidePs: 2, Urgency: 3, Tokens: 4}
 	}
 	for i, c := range []struct {
 		now  time.Duration

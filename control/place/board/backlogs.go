@@ -30,10 +30,12 @@ type page struct {
 	out   []*placement.Backlog // as taken last
 }
 
-// line is what it was told of an endpoint.
+// line is what it was told of an endpoint. An engine computes prompts of all extprocs one after the other, so that time passes once for those of
+// all others: they are computed at through.
 type line struct {
 	endpoint string
 	told     sums
+	through  time.Time
 	todo     bool
 }
 
@@ -45,9 +47,9 @@ type share struct {
 
 // sums is a Backlog. Time changes none.
 type sums struct {
-	requests              uint32
-	through               time.Time // when all prompts are computed
-	beside, urgency, held uint64
+	requests                uint32
+	through                 time.Time // when all prompts are computed, where the engine computes nobody else's
+	beside, urgency, tokens uint64
 }
 
 // left is for how long prompts are computed yet.
@@ -55,12 +57,12 @@ func (s *sums) left(now time.Time) time.Duration { return max(0, s.through.Sub(n
 
 // nothing says whether there is nothing at the endpoint. Prompts of nobody are computed by nobody.
 func (s *sums) nothing() bool {
-	return s.requests == 0 && s.beside == 0 && s.urgency == 0 && s.held == 0
+	return s.requests == 0 && s.beside == 0 && s.urgency == 0 && s.tokens == 0
 }
 
 // is says whether o is as good.
 func (s *sums) is(o *sums, now time.Time) bool {
-	return s.requests == o.requests && s.beside == o.beside && s.urgency == o.urgency && s.held == o.held &&
+	return s.requests == o.requests && s.beside == o.beside && s.urgency == o.urgency && s.tokens == o.tokens &&
 		(s.left(now)-o.left(now)).Abs() <= backlogsTolerance
 }
 
@@ -69,24 +71,26 @@ func newLedger() *ledger {
 }
 
 // join begins the page of one more extproc, which is to be told everything.
-func (l *ledger) join() *page {
+func (l *ledger) join(now time.Time) *page {
 	p := &page{news: make(chan struct{}, 1), lines: make(map[string]*line)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pages[p] = true
-	for endpoint := range l.shares {
-		p.mark(endpoint)
+	for endpoint, all := range l.shares {
+		for i := range all {
+			p.mark(endpoint, all[i].left(now), now)
+		}
 	}
 	return p
 }
 
 // part forgets what an extproc told.
-func (l *ledger) part(p *page) {
+func (l *ledger) part(p *page, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.pages, p)
 	for endpoint := range l.shares {
-		l.set(p, endpoint, sums{})
+		l.set(p, endpoint, sums{}, now)
 	}
 }
 
@@ -99,18 +103,22 @@ func (l *ledger) report(p *page, told []*placement.Backlog, now time.Time) {
 	defer l.mu.Unlock()
 	for _, b := range told {
 		l.set(p, b.GetEndpoint(), sums{
-			b.GetRequests(), now.Add(time.Duration(min(b.GetPrefillUs(), maxPrefillUs)) * time.Microsecond), b.GetBesidePs(), b.GetUrgency(), b.GetHeld(),
-		})
+			b.GetRequests(), now.Add(time.Duration(min(b.GetPrefillUs(), maxPrefillUs)) * time.Microsecond), b.GetBesidePs(), b.GetUrgency(), b.GetTokens(),
+		}, now)
 	}
 }
 
 // maxPrefillUs bounds what an extproc may say: a day.
 const maxPrefillUs = 24 * 3600 * 1e6
 
-// set writes down what an extproc has at an endpoint, for all others to be told. The caller holds mu.
-func (l *ledger) set(p *page, endpoint string, is sums) {
+// set writes down what an extproc has at an endpoint at a time, for all others to be told. The caller holds mu.
+func (l *ledger) set(p *page, endpoint string, is sums, now time.Time) {
 	all := l.shares[endpoint]
 	at := slices.IndexFunc(all, func(s share) bool { return s.of == p })
+	more := is.left(now)
+	if at >= 0 {
+		more -= all[at].left(now)
+	}
 	switch {
 	case at < 0 && is.nothing():
 		return
@@ -126,17 +134,23 @@ func (l *ledger) set(p *page, endpoint string, is sums) {
 	}
 	for o := range l.pages {
 		if o != p {
-			o.mark(endpoint)
+			o.mark(endpoint, more, now)
 		}
 	}
 }
 
-// mark notes that there is news of an endpoint.
-func (p *page) mark(endpoint string) {
+// mark notes that there is news of an endpoint at a time: prompts of others take so much longer, or shorter.
+func (p *page) mark(endpoint string, more time.Duration, now time.Time) {
 	l := p.lines[endpoint]
 	if l == nil {
 		l = &line{endpoint: endpoint}
 		p.lines[endpoint] = l
+	}
+	if more != 0 {
+		if l.through.Before(now) {
+			l.through = now
+		}
+		l.through = l.through.Add(more)
 	}
 	if l.todo {
 		return
@@ -157,7 +171,7 @@ func (l *ledger) take(p *page, now time.Time) []*placement.Backlog {
 	n := 0
 	for _, of := range p.todo {
 		of.todo = false
-		is := l.others(p, of.endpoint, now)
+		is := l.others(p, of)
 		if !of.told.is(&is, now) {
 			of.told = is
 			if n == len(p.out) {
@@ -174,24 +188,25 @@ func (l *ledger) take(p *page, now time.Time) []*placement.Backlog {
 	return p.out[:n]
 }
 
-// others is what all others have at an endpoint: their prompts are computed one after the other. The caller holds mu.
-func (l *ledger) others(p *page, endpoint string, now time.Time) (all sums) {
-	var left time.Duration
-	for i := range l.shares[endpoint] {
-		if s := &l.shares[endpoint][i]; s.of != p {
-			left += s.left(now)
+// others is what all others have at the endpoint of a line; where they have nothing, no prompt of theirs is computed. The caller holds mu.
+func (l *ledger) others(p *page, of *line) (all sums) {
+	for i := range l.shares[of.endpoint] {
+		if s := &l.shares[of.endpoint][i]; s.of != p {
 			all.requests += s.requests
 			all.beside += s.beside
 			all.urgency += s.urgency
-			all.held += s.held
+			all.tokens += s.tokens
 		}
 	}
-	all.through = now.Add(left)
+	if all.nothing() {
+		of.through = time.Time{}
+	}
+	all.through = of.through
 	return all
 }
 
 // write makes b of s.
 func (s *sums) write(b *placement.Backlog, endpoint string, now time.Time) {
 	b.Endpoint, b.Requests, b.PrefillUs = endpoint, s.requests, uint64(s.left(now).Microseconds())
-	b.BesidePs, b.Urgency, b.Held = s.beside, s.urgency, s.held
+	b.BesidePs, b.Urgency, b.Tokens = s.beside, s.urgency, s.tokens
 }

@@ -12,7 +12,7 @@ import (
 
 // asks is n times what one request asks of an endpoint, whose prompts are computed in some ms.
 func asks(endpoint string, n, ms uint64) *placement.Backlog {
-	return &placement.Backlog{Endpoint: endpoint, Requests: uint32(n), PrefillUs: 1000 * ms, BesidePs: 2 * n, Urgency: 3 * n, Held: 4 * n}
+	return &placement.Backlog{Endpoint: endpoint, Requests: uint32(n), PrefillUs: 1000 * ms, BesidePs: 2 * n, Urgency: 3 * n, Tokens: 4 * n}
 }
 
 // has says what an extproc has at endpoints.
@@ -45,13 +45,13 @@ func TestExtprocsAreToldWhatOthersHaveAtEndpoints(t *testing.T) {
 		w.after(50 * time.Millisecond)
 		x.expectBacklogs("x", asks("e1", 2, 200))
 		y.expectBacklogs("y", asks("e1", 3, 300), asks("e2", 1, 0))
-		z.expectBacklogs("z", asks("e1", 5, 460), asks("e2", 1, 0)) // told 20 ms after both, which have passed of each
+		z.expectBacklogs("z", asks("e1", 5, 480), asks("e2", 1, 0)) // told 20 ms after both: they wait for each other
 		late := w.connect("late")
 		w.after(50 * time.Millisecond)
-		late.expectBacklogs("who comes late", asks("e1", 5, 400), asks("e2", 1, 0)) // 50 ms of each have passed
+		late.expectBacklogs("who comes late", asks("e1", 5, 400), asks("e2", 1, 0)) // each says what is left if it was alone
 		x.leave()
 		w.after(50 * time.Millisecond)
-		z.expectBacklogs("x has left", asks("e1", 2, 100), asks("e2", 0, 0))
+		z.expectBacklogs("x has left", asks("e1", 2, 200), asks("e2", 0, 0))
 		y.has(asks("e1", 0, 0))
 		w.after(50 * time.Millisecond)
 		z.expectBacklogs("nobody has anything", asks("e1", 0, 0), asks("e2", 0, 0))

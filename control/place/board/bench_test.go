@@ -161,7 +161,7 @@ func load(ctx context.Context, n int, send func(*placement.Report) error) error 
 			b.Endpoint = fmt.Sprintf("10.0.%d.1:8000", i)
 			b.Requests += uint32(by)
 			b.PrefillUs = uint64(max(0, by)) * 200_000
-			b.BesidePs, b.Urgency, b.Held = uint64(b.Requests)*2e8, uint64(b.Requests)*10_000, uint64(b.Requests)*1000
+			b.BesidePs, b.Urgency, b.Tokens = uint64(b.Requests)*2e8, uint64(b.Requests)*10_000, uint64(b.Requests)*1000
 			changed[i] = true
 		}
 		for range ticks*each/1000 - (ticks-1)*each/1000 {

@@ -61,6 +61,7 @@ type Server struct {
 	joined     int // streams so far
 	drains     map[decide.CopyKey]*drain
 	absent     map[string]*time.Timer // processes that may still send requests, by name
+	lessons    lessons
 }
 
 // peer is one stream.
@@ -85,6 +86,9 @@ type peer struct {
 	inFlight   map[decide.CopyKey]int
 	others     map[decide.CopyKey]int // as told
 	moved      map[decide.CopyKey]int // of others, to be told
+	lessons    map[lessonKey]bool     // may be to be told
+	taught     map[lessonKey]bool     // were told
+	knows      map[lessonKey]float64  // how well founded what it told itself was
 }
 
 // New returns a Server that knows nothing. Its Placer is set before it serves.
@@ -93,6 +97,7 @@ func New(log *slog.Logger) *Server {
 		log: log, closed: make(chan struct{}), ledger: newLedger(),
 		copies: make(map[decide.CopyKey]placement.Copy_State), failures: make(map[decide.Key]decide.Reason), registered: make(map[decide.Key]bool),
 		leaving: make(map[string]decide.Leaving), peers: make(map[*peer]bool), drains: make(map[decide.CopyKey]*drain), absent: make(map[string]*time.Timer),
+		lessons: make(lessons),
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -273,9 +278,10 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 // join begins a stream: all that is known is to be told.
 func (s *Server) join(process string) *peer {
 	p := &peer{
-		process: process, news: make(chan struct{}, 1), page: s.ledger.join(), endpoints: true,
+		process: process, news: make(chan struct{}, 1), page: s.ledger.join(time.Now()), endpoints: true,
 		copies: make(map[decide.CopyKey]bool), failures: make(map[decide.Key]bool), registered: make(map[decide.Key]bool), leaving: make(map[string]bool),
 		inFlight: make(map[decide.CopyKey]int), others: make(map[decide.CopyKey]int), moved: make(map[decide.CopyKey]int),
+		lessons: make(map[lessonKey]bool), taught: make(map[lessonKey]bool), knows: make(map[lessonKey]float64),
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -292,6 +298,9 @@ func (s *Server) join(process string) *peer {
 	}
 	for address := range s.leaving {
 		p.leaving[address] = true
+	}
+	for key := range s.lessons {
+		p.lessons[key] = true
 	}
 	s.peers[p] = true
 	for _, d := range s.drains {
@@ -311,7 +320,7 @@ func (s *Server) part(p *peer) {
 	p.reporting.Lock()
 	p.ended = true
 	p.reporting.Unlock()
-	s.ledger.part(p.page)
+	s.ledger.part(p.page, time.Now())
 	s.placer.Unwanted(p.name)
 	s.mu.Lock()
 	delete(s.peers, p)
@@ -378,6 +387,7 @@ func (s *Server) report(p *peer, r *placement.Report) {
 			delete(p.inFlight, key)
 		}
 	}
+	s.learned(p, r.GetLessons(), now)
 	p.applied = max(p.applied, r.GetApplied())
 	over := s.settled(p)
 	changed = s.totals(changed)
@@ -445,6 +455,7 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	for _, address := range take(p.leaving, &room) {
 		u.Leaving = append(u.Leaving, wireLeaving(address, s.leaving[address], now)) // the zero Leaving stays
 	}
+	u.Lessons = s.teach(p, now)
 	for key, n := range p.moved {
 		u.InFlight = append(u.InFlight, &placement.InFlight{Copy: copyKey(key), Requests: uint32(n)})
 	}
@@ -452,7 +463,7 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	if s.ready && !p.told && room > 0 {
 		u.Complete, p.told = true, true
 	}
-	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Leaving)+len(u.InFlight)+len(u.Backlogs) == 0 && u.Endpoints == nil && !u.Complete {
+	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Leaving)+len(u.InFlight)+len(u.Backlogs)+len(u.Lessons) == 0 && u.Endpoints == nil && !u.Complete {
 		return nil
 	}
 	p.version = u.Version

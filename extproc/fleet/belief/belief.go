@@ -44,6 +44,7 @@ type State struct {
 	endpoints map[string]*endpoint // by address
 	strays    map[string]Backlog   // what other processes have at endpoints that are not known
 	caches    caches
+	density   map[objects.Name]float64     // bytes of a token of prompts, by pool, those that are gone too: they may come back
 	pools     map[string][]objects.Name    // of the world, by address
 	indexes   map[objects.Name]*pick.Index // of the pools of the world; none where models or endpoints came and went
 	changed   map[objects.Name]bool        // the pools that are to be made anew in the next view
@@ -52,7 +53,8 @@ type State struct {
 	generic   profile.Profile              // of engines that nobody says anything of
 	times     map[objects.Name]*times      // of the pools of the world
 	learned   []Learned                    // since it was last taken
-	origin    time.Time                    // when the first look began
+	lessons   map[ClassKey]Lesson          // that others gave last
+	origin    time.Time                    // when the first look began, or something was first heard
 	failOpen  map[objects.Name]bool        // the pools whose suspects are trusted, for there are too many of them
 	control   control
 	urgent    bool // there is news for control
@@ -66,7 +68,7 @@ type endpoint struct {
 	inFlight, adapters atomic.Int64
 	backlog            pick.Backlog
 	peers              pick.Peers
-	resident           *pick.Resident         // nil until it is known how many adapters it holds
+	resident           pick.Resident
 	models             map[string]*pick.Count // our requests in flight, by the engine's name of the model
 
 	lists  listing
@@ -83,7 +85,10 @@ func New(c Config) *State {
 	if c.Settings == (settings.Settings{}) {
 		c.Settings = settings.Default()
 	}
-	s := &State{Config: c, endpoints: make(map[string]*endpoint), strays: make(map[string]Backlog), failOpen: make(map[objects.Name]bool), times: make(map[objects.Name]*times), generic: table.Generic()}
+	s := &State{
+		Config: c, endpoints: make(map[string]*endpoint), strays: make(map[string]Backlog), density: make(map[objects.Name]float64),
+		failOpen: make(map[objects.Name]bool), times: make(map[objects.Name]*times), lessons: make(map[ClassKey]Lesson), generic: table.Generic(),
+	}
 	s.SetWorld(objects.Build(objects.Set{}))
 	return s
 }
@@ -96,7 +101,7 @@ func (s *State) SetWorld(w *objects.World) {
 			s.pools[e.Address] = append(s.pools[e.Address], name)
 			if s.endpoints[e.Address] == nil {
 				fresh := &endpoint{hash: hash(e.Address), number: s.caches.take(), models: make(map[string]*pick.Count), times: make(map[objects.Name]*timed)}
-				fresh.hear(s.strays[e.Address])
+				fresh.hear(s.strays[e.Address], 0)
 				delete(s.strays, e.Address)
 				s.endpoints[e.Address] = fresh
 			}
@@ -115,7 +120,7 @@ func (s *State) SetWorld(w *objects.World) {
 		if s.pools[address] == nil && e.inFlight.Load() == 0 {
 			s.caches.leave(e.number)
 			delete(s.endpoints, address)
-			s.HearPeers([]Backlog{e.peersTell(address)})
+			s.stray(e.peersTell(address))
 		}
 	}
 	maps.DeleteFunc(s.failOpen, func(name objects.Name, _ bool) bool { return w.Pools[name] == nil })
@@ -240,10 +245,12 @@ func (s *State) indexOf(p *objects.Pool) *pick.Index {
 
 // snapshot is what a decision needs of the endpoint.
 func (e *endpoint) snapshot(times *profile.Profile, declared objects.Endpoint, told Leaving, now time.Time, limits settings.Settings) pick.Endpoint {
+	slots, _ := e.slots()
 	p := pick.Endpoint{
 		Address: declared.Address, Number: e.number, Hash: e.hash, State: e.state(declared, told, now, limits), Others: e.others.requests,
-		Slots: int64(e.load.MaxAdapters.Or(0)), InFlight: &e.inFlight, Adapters: &e.adapters,
-		Backlog: &e.backlog, Peers: &e.peers, Resident: e.resident, OthersTokens: e.others.tokens,
+		Slots: int64(slots), InFlight: &e.inFlight, Adapters: &e.adapters,
+		Backlog: &e.backlog, Peers: &e.peers, Resident: &e.resident, OthersTokens: e.others.tokens,
+		Forgets: e.load.Forgets,
 	}
 	e.predict(&p, times)
 	for _, name := range e.load.Active {
@@ -276,7 +283,11 @@ func (e *endpoint) close(placed bool) {
 			continue
 		}
 		c.Closed.Store(true)
-		if c.Load() == 0 && (!placed || c.Began.Load() == 0) && !slices.Contains(e.load.Active, model) {
+		if c.Load() > 0 || slices.Contains(e.load.Active, model) {
+			continue
+		}
+		e.resident.Drop(c)
+		if !placed || c.Began.Load() == 0 {
 			delete(e.models, model)
 		}
 	}

@@ -92,10 +92,27 @@ func TestCaches(t *testing.T) {
 		{engine.Load{KVTokens: tokens, Started: began, Running: tokens}, nil},
 		{engine.Load{KVTokens: tokens, Started: later}, []belief.Cache{{Number: number, Tokens: tokens, Empty: true}}},
 		{engine.Load{KVTokens: began, Started: later}, []belief.Cache{{Number: number, Tokens: began}}},
+		{engine.Load{KVTokens: began, Started: later, Forgets: true}, []belief.Cache{{Number: number, Tokens: began, Forgets: true}}},
 	} {
 		if got := saw(c.load); !slices.Equal(got, c.want) {
 			t.Errorf("look %d: %+v, want %+v", i, got, c.want)
 		}
+	}
+	// Of a script in which a token has few bytes, a cache holds less of prompts.
+	s.Dense(objects.Name{Namespace: "ns", Name: "one"}, 1.5)
+	if got := s.TakeCaches(); !slices.Equal(got, []belief.Cache{{Number: number, Tokens: began, BytesPerToken: 1.5, Forgets: true}}) {
+		t.Errorf("of bytes that make a token: %+v", got)
+	}
+	if got := saw(engine.Load{KVTokens: tokens, Started: later}); !slices.Equal(got, []belief.Cache{{Number: number, Tokens: tokens, BytesPerToken: 1.5}}) {
+		t.Errorf("of a look after that: %+v", got)
+	}
+	s.Dense(objects.Name{Namespace: "ns", Name: "gone"}, 9)
+	if got := s.TakeCaches(); len(got) != 0 {
+		t.Errorf("of another pool's: %+v", got)
+	}
+	saw(engine.Load{KVTokens: tokens, Started: later, Forgets: true})
+	if all := view(s, start).Snapshot.Pools["ns/one"].Endpoints; all[0].Forgets || !all[1].Forgets {
+		t.Errorf("who keeps nothing of prompts is not known: %v and %v", all[0].Forgets, all[1].Forgets)
 	}
 	// Another pod at the same address is another engine.
 	other := world("one")

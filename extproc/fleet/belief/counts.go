@@ -11,15 +11,16 @@ import (
 type Counts struct {
 	endpoint *atomic.Int64
 	model    *pick.Count
-	adapters *atomic.Int64 // those of the endpoint that have any; nil for a model that needs no slot
-	backlog  *pick.Backlog // of the endpoint
-	claim    pick.Claim    // of the request
-	resident *pick.Resident
+	adapters *atomic.Int64  // those of the endpoint that have any; nil for a model that needs no slot
+	backlog  *pick.Backlog  // of the endpoint
+	peers    *pick.Peers    // there
+	claim    pick.Claim     // of the request
+	resident *pick.Resident // nil for a model that needs no slot
 }
 
 // CountsOf are those of where a decision sends a request.
 func CountsOf(d pick.Decision) Counts {
-	c := Counts{endpoint: d.Endpoint.InFlight, model: d.Copy.InFlight, backlog: d.Endpoint.Backlog, claim: d.Claim}
+	c := Counts{endpoint: d.Endpoint.InFlight, model: d.Copy.InFlight, backlog: d.Endpoint.Backlog, peers: d.Endpoint.Peers, claim: d.Claim}
 	if !d.Copy.Base {
 		c.adapters, c.resident = d.Endpoint.Adapters, d.Endpoint.Resident
 	}
@@ -33,9 +34,9 @@ func (s *State) Moved(from Counts, address, model string, base bool) (Counts, bo
 	if e == nil {
 		return Counts{}, false
 	}
-	c := Counts{endpoint: &e.inFlight, model: e.count(model), backlog: &e.backlog, claim: from.claim}
+	c := Counts{endpoint: &e.inFlight, model: e.count(model), backlog: &e.backlog, peers: &e.peers, claim: from.claim}
 	if !base {
-		c.adapters, c.resident = &e.adapters, e.resident
+		c.adapters, c.resident = &e.adapters, &e.resident
 	}
 	return c, true
 }
@@ -59,9 +60,7 @@ func (c Counts) Add(now time.Time) {
 	}
 	c.model.Last.Store(now.UnixNano())
 	c.backlog.Begin(c.claim, now.UnixNano())
-	if c.adapters != nil {
-		c.resident.Use(c.model)
-	}
+	c.resident.Use(c.model)
 }
 
 // End counts a request as gone. Drained says that it was the last of a copy to which no more come.
@@ -72,5 +71,8 @@ func (c Counts) End() (drained bool) {
 	}
 	left := c.endpoint.Add(-1)
 	c.backlog.End(c.claim, left == 0)
+	if left == 0 && c.peers.Requests.Load() == 0 {
+		c.backlog.Idle()
+	}
 	return last && c.model.Closed.Load()
 }

@@ -10,6 +10,7 @@ import (
 type Habit struct {
 	perToken, output atomic.Uint64 // float64 bits; 0 is nothing yet
 	prompts, answers atomic.Int64  // of which it has learned
+	told             atomic.Uint64 // the bytes per token that Denser told last, float64 bits; 0 is none
 }
 
 // What is assumed of a model that nothing is known of: English takes some four bytes a token in most vocabularies, and an answer is as long as
@@ -19,7 +20,7 @@ const (
 	usualOutput = 200
 )
 
-// Bounds of what is believed: prompts in any script, images in base64 among them, whose bytes are not their tokens.
+// Bounds of what is believed: prompts in any script, with what engines make no tokens of among them.
 const (
 	leastBytes, mostBytes = 0.5, 4096
 	mostOutput            = 1 << 20
@@ -59,6 +60,17 @@ func (h *Habit) BytesPerToken() float64 {
 	}
 	return or(&h.perToken, usualBytes)
 }
+
+// Denser is how many bytes make a token, and whether that has changed by more than an eighth since it last said so.
+func (h *Habit) Denser() (bytesPerToken float64, news bool) {
+	is, was := h.BytesPerToken(), h.told.Load()
+	if of := or(&h.told, usualBytes); is > of*denser || is < of/denser {
+		return is, h.told.CompareAndSwap(was, math.Float64bits(is))
+	}
+	return is, false
+}
+
+const denser = 1.125
 
 // Output is how many tokens an answer has in the mean. H may be nil.
 func (h *Habit) Output() float64 {

@@ -2,6 +2,7 @@ package belief_test
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/headgate/headgate/extproc/fleet/belief"
@@ -39,4 +40,32 @@ func TestHabits(t *testing.T) {
 		h.Learn(1, 1e9, 1e18)
 	}
 	want("what cannot be is bounded", 0.5, 1<<20)
+}
+
+// News of how many bytes make a token is told once, where they are more than an eighth more or fewer than was told before.
+func TestDenser(t *testing.T) {
+	for _, c := range []struct {
+		bytes []int // of requests of 100 tokens
+		want  []float64
+	}{
+		{[]int{400, 440, 360}, nil},
+		{[]int{100, 100}, []float64{1}},
+		{[]int{350, 350, 350}, []float64{3.5}},
+		{[]int{800, 400, 400}, []float64{8, 6}},
+	} {
+		var h belief.Habit
+		var got []float64
+		for _, bytes := range c.bytes {
+			h.Learn(bytes, 100, 1)
+			if is, news := h.Denser(); news {
+				got = append(got, math.Round(100*is)/100)
+			}
+			if _, again := h.Denser(); again {
+				t.Errorf("%v: it is told twice", c.bytes)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%v: told %v, want %v", c.bytes, got, c.want)
+		}
+	}
 }

@@ -231,10 +231,13 @@ func (s *State) Saw(l Look, load engine.Load) {
 		e.health.born = l.Began
 		e.begunAnew()
 	}
-	if begun || load.KVTokens != e.load.KVTokens {
-		s.caches.tell(Cache{Number: e.number, Tokens: load.KVTokens, Empty: begun})
-	}
+	told := begun || load.KVTokens != e.load.KVTokens || load.Forgets != e.load.Forgets
 	e.load, e.health.heard, e.health.looked = load, l.Began, true
+	if told {
+		cache := s.cacheOf(l.Address, e)
+		cache.Empty = begun
+		s.caches.tell(cache)
+	}
 	s.learn(l.Address, e, l.Began, &load)
 	// The engine counted some time between the beginning and now. Taking the larger of the counts of then and now
 	// makes ghosts of others' requests rarer than of none.

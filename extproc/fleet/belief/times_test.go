@@ -2,6 +2,7 @@ package belief_test
 
 import (
 	"math"
+	"strconv"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/internal/profile/table"
 )
 
 var one = objects.Name{Namespace: "ns", Name: "one"}
@@ -55,6 +57,14 @@ func TestAPoolIsPredictedByItsProfile(t *testing.T) {
 	s.SetWorld(profiled(&other))
 	if p := view(s, start).Snapshot.Pools["ns/one"]; !p.Predictable || *p.Endpoints[0].Profile != other {
 		t.Errorf("with another profile the pool is %+v", p)
+	}
+	generic := table.Generic()
+	s.SetWorld(profiled(nil))
+	view(s, start)
+	s.TakeLearned()
+	s.SetWorld(profiled(&generic))
+	if p := view(s, start).Snapshot.Pools["ns/one"]; !p.Predictable {
+		t.Error("what people say is not trusted where it is what is assumed of engines that nobody says anything of")
 	}
 	s.SetWorld(profiled(nil))
 	if p := view(s, start).Snapshot.Pools["ns/one"]; p.Predictable || p.Endpoints[0].Profile != nil {
@@ -189,6 +199,79 @@ func TestClassesOfHardware(t *testing.T) {
 	if news := func() []belief.Learned { view(s, now); return s.TakeLearned() }(); len(news) != 1 || news[0].Trusted || news[0].Rows != 0 {
 		t.Errorf("of a new class it tells %+v", news)
 	}
+	// Classes without end are forgotten at last, those that are there are not.
+	for n := range 70 {
+		moved = profiled(nil)
+		moved.Pools[one].Endpoints[0].Class = strconv.Itoa(n)
+		s.SetWorld(moved)
+	}
+	s.SetWorld(profiled(nil))
+	if !view(s, now).Snapshot.Pools["ns/one"].Predictable {
+		t.Error("what was learned of a class that was always there is forgotten")
+	}
+	s.SetWorld(w)
+	if view(s, now).Snapshot.Pools["ns/one"].Predictable {
+		t.Error("of 70 classes that were there in turn the first is remembered")
+	}
+}
+
+// Of a pinned profile nothing is learned, class by class; the others are learned of from what is said of them, which is printed with why it is trusted.
+func TestWhatIsPinned(t *testing.T) {
+	w := profiled(nil)
+	p := w.Pools[one]
+	p.Endpoints[0].Class, p.Endpoints[1].Class = "fast", "slow"
+	p.Classes = map[string]*objects.Said{"fast": {Profile: simple, Pinned: true}, "slow": {Profile: simple}}
+	s := belief.New(belief.Config{})
+	s.SetWorld(w)
+	if !view(s, start).Snapshot.Pools["ns/one"].Predictable || len(s.TakeLearned()) > 0 {
+		t.Error("what is said of all classes is not trusted")
+	}
+	engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}.look(s, start, 300)
+	for range 30 {
+		s.Began(one, a, pick.InHost, 3)
+	}
+	known := s.Known()
+	if len(known) != 2 || known[0].Class != "fast" || known[1].Class != "slow" {
+		t.Fatalf("it is known %+v", known)
+	}
+	if k := known[0]; k.Profile != simple || !k.Trusted || k.Rows != 0 || k.Why != "the profile is pinned" || !k.Since.IsZero() || len(k.Factors) > 0 {
+		t.Errorf("of what is pinned is known %+v", k)
+	}
+	if k := known[1]; math.Abs(k.Profile.StepTime(profile.Work{Sequences: 10, KVTokens: 20_000})/0.106-1) > 0.1 || k.Rows < 100 ||
+		k.Profile.Name != "Engines of ns/one on slow" || k.Profile.Source == "" || len(k.Factors) > 0 {
+		t.Errorf("of the others is known %+v", k)
+	}
+	// Once it is not pinned any more, it is learned, and nothing else is forgotten.
+	p.Classes["fast"] = &objects.Said{Profile: simple}
+	s.SetWorld(w)
+	if is := s.Known(); is[0].Why != "somebody said how long they take" || is[1].Rows != known[1].Rows {
+		t.Errorf("then it is known %+v", is)
+	}
+	for range 30 {
+		s.Began(one, a, pick.InHost, 3)
+	}
+	if is := s.Known()[0].Profile.Slot.Mean; is != 3 {
+		t.Errorf("a load takes %g s", is)
+	}
+}
+
+// Which engines take longer than others is told with what is known of all.
+func TestWhatIsKnown(t *testing.T) {
+	s := belief.New(belief.Config{})
+	s.SetWorld(profiled(nil))
+	if k := s.Known(); len(k) != 1 || k[0].Trusted || k[0].Rows != 0 || !k[0].Since.IsZero() || k[0].Why != "there is hardware of which nothing is known yet" {
+		t.Errorf("in the beginning it is known %+v", k)
+	}
+	g := engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}
+	g.look(s, start, 20)
+	if k := s.Known(); k[0].Why != "predictions have not come true yet" || k[0].Rows == 0 {
+		t.Errorf("soon it is known %+v", k)
+	}
+	g.look(s, start.Add(20*time.Second), 200)
+	k := s.Known()[0]
+	if !k.Trusted || k.Why != "predictions came true" || k.Since.Before(start) || k.Residual > 0.2 || len(k.Factors) != 2 || math.Abs(k.Factors[b]/k.Factors[a]-2) > 0.2 {
+		t.Errorf("then it is known %+v", k)
+	}
 }
 
 // What others have is what the engine reports beside ours: requests, and tokens of its cache.
@@ -235,9 +318,9 @@ func TestAClaimMoves(t *testing.T) {
 	to, _ := s.Moved(from, b, "llama", true)
 	to.Add(start.Add(time.Second))
 	from.End()
-	if was, is := endpoints[0].Backlog, endpoints[1].Backlog; was.Held.Load() != 0 || was.Through.Load() != 0 || is.Held.Load() != 250 ||
+	if was, is := endpoints[0].Backlog, endpoints[1].Backlog; was.Tokens.Load() != 0 || was.Through.Load() != 0 || is.Tokens.Load() != 250 ||
 		is.Through.Load() != start.Add(1200*time.Millisecond).UnixNano() {
-		t.Errorf("%d and %d tokens are held", was.Held.Load(), is.Held.Load())
+		t.Errorf("%d and %d tokens are held", was.Tokens.Load(), is.Tokens.Load())
 	}
 }
 
@@ -280,6 +363,25 @@ func TestWhereAdaptersAre(t *testing.T) {
 	}
 }
 
+// How long loads take is learned of first tokens of the pool's requests, and predicted by after a while.
+func TestLoadsAreLearned(t *testing.T) {
+	s := predicted()
+	view(s, start)
+	for range 30 {
+		s.Began(one, a, pick.InSlot, 0.1)
+		s.Began(one, a, pick.InHost, 0.15)
+		s.Began(one, b, pick.InStorage, 0.4)
+		s.Began(objects.Name{Name: "other"}, a, pick.InHost, 3)
+		s.Began(one, "10.0.0.9:8000", pick.InHost, 3)
+	}
+	s.Age()
+	for _, e := range view(s, start.Add(time.Second)).Snapshot.Pools["ns/one"].Endpoints {
+		if math.Abs(e.Profile.Slot.Mean-0.05) > 1e-9 || math.Abs(e.Profile.Load.Mean-0.25) > 1e-9 {
+			t.Errorf("at %s a load takes %g and %g s, want 0.05 and 0.25", e.Address, e.Profile.Slot.Mean, e.Profile.Load.Mean)
+		}
+	}
+}
+
 // An engine that does not report how many adapter slots it has has those of its profile, and where that says none, as few as another of its
 // pool.
 func TestSlotsThatNobodyReports(t *testing.T) {
@@ -307,5 +409,81 @@ func TestSlotsThatNobodyReports(t *testing.T) {
 		if got := [3]int64{all[0].Slots, all[1].Slots, all[2].Slots}; got != c.want {
 			t.Errorf("said %d, reported %v: slots are %v, want %v", c.said.Limits.GPUAdapters, c.of, got, c.want)
 		}
+	}
+}
+
+// However many adapter slots an engine says that it has, or its profile, an endpoint is made.
+func TestSlotsBeyondReason(t *testing.T) {
+	endless := simple
+	endless.Limits.GPUAdapters, endless.Limits.HostAdapters = 1<<62, 1<<62
+	for _, c := range []struct {
+		said     profile.Profile
+		reported engine.Value
+	}{
+		{simple, engine.Known(1e12)},
+		{simple, engine.Known(1e300)},
+		{endless, engine.Value{}},
+	} {
+		s := belief.New(belief.Config{})
+		s.SetWorld(profiled(&c.said))
+		s.Saw(s.Look(a, start), engine.Load{MaxAdapters: c.reported})
+		if e := endpointOf(s); e.Slots < 1 {
+			t.Errorf("of %v reported and %d said, %d slots are left", c.reported, c.said.Limits.GPUAdapters, e.Slots)
+		}
+	}
+}
+
+// An endpoint of two pools that say different things of its slots and its host memory has the most of both, and keeps its adapters where they are, whichever pool a request comes by.
+func TestAdaptersOfAnEndpointInTwoPools(t *testing.T) {
+	s, w := belief.New(belief.Config{}), world("one", "two")
+	larger := simple
+	larger.Limits.GPUAdapters, larger.Limits.HostAdapters = 1, 8
+	w.Pools[one].Profile, w.Pools[objects.Name{Namespace: "ns", Name: "two"}].Profile = &simple, &larger
+	s.SetWorld(w)
+	s.Lists(s.Look(a, start), engine.Models{Base: []string{"llama"}, Adapters: []string{"x", "y", "z"}})
+	s.Saw(s.Look(a, start), engine.Load{})
+	p := view(s, start).Snapshot.Pools["ns/one"]
+	for i, name := range []string{"x", "y", "z"} {
+		c := belief.CountsOf(pick.Decision{Endpoint: &p.Endpoints[0], Copy: &p.Copies[name][0]})
+		c.Begin(start.Add(time.Duration(i) * time.Second))
+		c.End()
+	}
+	for range 5 { // each view makes both pools anew
+		s.Age()
+		view(s, start)
+	}
+	for i, name := range []string{"x", "y", "z"} {
+		if got, want := p.Copies[name][0].InFlight.Place(), [...]pick.Place{pick.InHost, pick.InSlot, pick.InSlot}[i]; got != want {
+			t.Errorf("%s is at %d, want %d", name, got, want)
+		}
+	}
+}
+
+// An adapter that was unloaded takes no place from those that are there.
+func TestAnAdapterThatWasUnloadedTakesNoPlace(t *testing.T) {
+	s := predicted() // two slots, and host memory for three
+	send := func(name string, at time.Duration) {
+		p := view(s, start).Snapshot.Pools["ns/one"]
+		c := belief.CountsOf(pick.Decision{Endpoint: &p.Endpoints[0], Copy: &p.Copies[name][0]})
+		c.Begin(start.Add(at))
+		c.End()
+	}
+	send("x", time.Second)
+	send("y", 2*time.Second)
+	y := view(s, start).Snapshot.Pools["ns/one"].Copies["y"][0].InFlight
+	s.Saw(s.Look(a, start), engine.Load{Active: []string{"y"}})
+	s.Lists(s.Look(a, start), engine.Models{Base: []string{"llama"}, Adapters: []string{"x", "z"}})
+	view(s, start)
+	s.Saw(s.Look(a, start), engine.Load{Active: []string{"y"}})
+	if place := y.Place(); place != pick.InSlot {
+		t.Errorf("while the engine has requests for it, y is at %d", place)
+	}
+	s.Saw(s.Look(a, start), engine.Load{})
+	s.Lists(s.Look(a, start), engine.Models{Base: []string{"llama"}, Adapters: []string{"x", "z", "w"}})
+	view(s, start)
+	send("z", 3*time.Second)
+	copies := view(s, start).Snapshot.Pools["ns/one"].Copies
+	if x, z := copies["x"][0].InFlight.Place(), copies["z"][0].InFlight.Place(); x != pick.InSlot || z != pick.InSlot {
+		t.Errorf("of two slots, of which y has left one, x is at %d and z at %d", x, z)
 	}
 }

@@ -1,0 +1,52 @@
+package pick_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/headgate/headgate/extproc/pick"
+)
+
+// Whoever asks for few decisions gets the first of those who ask for all: candidates that are passed over early would not have been among them.
+func TestFewAreTheFirstOfAll(t *testing.T) {
+	random := rand.New(rand.NewPCG(11, 12))
+	passed := 0
+	for n := range 20_000 {
+		f := randomFleet(random)
+		demand := pick.Demand{
+			Prompt: 1 + random.IntN(20_000), Output: 1 + random.IntN(400), Block: 64, Now: now, Cached: make([]int32, 8),
+			FirstToken: 0.1 + random.Float64(), PerToken: 0.005 + 0.01*random.Float64(), Stated: random.IntN(2) == 0,
+		}
+		for i := range f.pool.Endpoints {
+			e := &f.pool.Endpoints[i]
+			demand.Cached[i] = random.Int32N(int32(2 + demand.Prompt/64)) //nolint:gosec // small
+			e.Backlog.Beside.Store(random.Int64N(2e10))
+			e.Backlog.Urgency.Store(random.Int64N(100_000))
+			if random.IntN(3) == 0 {
+				e.Backlog.Queue.Store(now - 1)
+			}
+		}
+		r := pick.Request{Pool: thePool, Model: "a", Random: random.Uint64(), Demand: demand}
+		policy := pick.Policy{Rule: pick.Latency, Threshold: 3}
+		all, err := pick.Pick(policy, f.snapshot(), r, make([]pick.Decision, 16))
+		if err != nil {
+			continue
+		}
+		for few := 1; few < len(all); few++ {
+			first, err := pick.Pick(policy, f.snapshot(), r, make([]pick.Decision, few))
+			if err != nil {
+				t.Fatal(err)
+			}
+			passed += len(all) - few
+			for i := range first {
+				if first[i].Endpoint != all[i].Endpoint || first[i].Estimate != all[i].Estimate {
+					t.Fatalf("fleet %d: decision %d of %d is %s, %+v; of all it is %s, %+v", n, i, few, first[i].Endpoint.Address, first[i].Estimate,
+						all[i].Endpoint.Address, all[i].Estimate)
+				}
+			}
+		}
+	}
+	if passed < 50_000 {
+		t.Errorf("only %d candidates were left out", passed)
+	}
+}

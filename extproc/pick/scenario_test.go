@@ -1,0 +1,333 @@
+package pick_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/test/golden"
+)
+
+// Scenarios are commands, one a line:
+//
+//	endpoint NAME [slots=N] [others=N] [suspect|stale|lost|out] [base=NAME,NAME] [lists=A,B] [ours=A:N,B:N]
+//	     [theirs=A:N,B:N] [active=A,B] [queue=SECONDS] [beside=SECONDS] [tokens=N] [urgent=OBJECTIVE] [theirbeside=SECONDS] [elsewhere=N] [room=SLOTS,HOST] [used=A,B]
+//	     [peers=N] [peerqueue=SECONDS] [peerbeside=SECONDS] [peertokens=N] [peerurgent=OBJECTIVE]
+//	    an endpoint of the pool: the adapters it answers to, requests in flight there by model, ours and those of other
+//	    processes, and the adapters that the engine reports as active; of what ours still ask of it: until when prompts are computed, by how
+//	    much steps are longer, tokens in the KV cache, and a request at an objective for each token; the same of others; adapters that were used in that order;
+//	    with peer before a name, what other processes tell of theirs
+//	profile [prefill=BASE,PERTOKEN,SQUARED,FLOOR] [decode=BASE,PERSEQUENCE,PERKVTOKEN,ADAPTERS] [load=MEAN] [slot=MEAN] [sequences=N] [chunk=N] [kv=N]
+//	    the profile of the endpoints that follow, all zero but for 256 sequences, chunks of 2,048 and KV for 100,000 tokens
+//	pick MODEL [policy=RULE] [threshold=N] [turn=N] [base] [open] [only=ADDRESS,ADDRESS] [near=ADDRESS] [session=N]
+//	     [prompt=N] [output=N] [first=SECONDS] [token=SECONDS] [cached=NAME:BLOCKS,...] [picks=N] [times=N] [keep]
+//	    up to N decisions, one by default, each where the request goes if those before it did not answer; times=N decides
+//	    N times with other random numbers and counts; keep sends the request to the first
+func TestScenarios(t *testing.T) {
+	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
+		f := newFleet()
+		return func(input string) string {
+			var out strings.Builder
+			for line := range strings.Lines(input) {
+				out.WriteString(f.do(t, strings.Fields(line)))
+			}
+			return out.String()
+		}
+	})
+}
+
+const thePool = "ns/pool"
+
+// fleet builds snapshots by hand.
+type fleet struct {
+	pool   pick.Pool
+	counts map[string]*pick.Count // by endpoint and model
+	random *rand.Rand
+	time   *profile.Profile
+	kv     int64
+}
+
+func newFleet() *fleet {
+	return &fleet{
+		pool:   pick.Pool{Index: pick.Index{Copies: map[string][]pick.Copy{}}},
+		counts: map[string]*pick.Count{},
+		random: rand.New(rand.NewPCG(1, 2)),
+	}
+}
+
+func (f *fleet) snapshot() *pick.Snapshot {
+	return &pick.Snapshot{Pools: map[string]*pick.Pool{thePool: &f.pool}}
+}
+
+func (f *fleet) count(endpoint, model string) *pick.Count {
+	key := endpoint + " " + model
+	if f.counts[key] == nil {
+		f.counts[key] = new(pick.Count)
+	}
+	return f.counts[key]
+}
+
+func (f *fleet) do(t *testing.T, words []string) string {
+	t.Helper()
+	switch words[0] {
+	case "endpoint":
+		f.endpoint(t, words[1], words[2:])
+		return ""
+	case "profile":
+		f.profile(t, words[1:])
+		return ""
+	case "pick":
+		return f.pick(t, words[1], words[2:])
+	}
+	t.Fatalf("no command %q", words[0])
+	return ""
+}
+
+func (f *fleet) endpoint(t *testing.T, name string, args []string) {
+	t.Helper()
+	index := len(f.pool.Endpoints)
+	e := pick.Endpoint{
+		Address: name, Hash: uint64(index + 1), InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Number: index, Profile: f.time, Backlog: new(pick.Backlog), Peers: new(pick.Peers), KVTokens: f.kv,
+	}
+	f.pool.Predictable = f.time != nil
+	var base string
+	var lists, active []string
+	for _, arg := range args {
+		key, value, _ := strings.Cut(arg, "=")
+		switch key {
+		case "slots":
+			e.Slots = number(t, value)
+		case "others":
+			e.Others = number(t, value)
+		case "suspect", "stale", "lost", "out":
+			e.State = pick.State(slices.Index(pick.States[:], key))
+		case "base":
+			base = value
+		case "lists":
+			lists = strings.Split(value, ",")
+		case "active":
+			active = strings.Split(value, ",")
+		case "theirs":
+			for pair := range strings.SplitSeq(value, ",") {
+				model, n, _ := strings.Cut(pair, ":")
+				f.count(name, model).Others.Store(number(t, n))
+			}
+		case "ours":
+			for pair := range strings.SplitSeq(value, ",") {
+				model, n, _ := strings.Cut(pair, ":")
+				f.count(name, model).Store(number(t, n))
+				e.InFlight.Add(number(t, n))
+				if model != base {
+					e.Adapters.Add(1)
+				}
+			}
+		case "queue", "peerqueue":
+			e.Backlog.Others(int64(1e9*decimal(t, value)), now)
+		case "beside", "peerbeside":
+			backlog(&e, key).Beside.Store(int64(1e12 * decimal(t, value)))
+		case "theirbeside":
+			e.OthersBeside = decimal(t, value)
+		case "tokens", "peertokens":
+			backlog(&e, key).Tokens.Store(number(t, value))
+		case "urgent", "peerurgent":
+			backlog(&e, key).Urgency.Store(int64(1000 / decimal(t, value)))
+		case "peers":
+			e.Peers.Requests.Store(number(t, value))
+		case "elsewhere":
+			e.OthersTokens = number(t, value)
+		case "room":
+			slots, host, _ := strings.Cut(value, ",")
+			e.Resident = pick.NewResident(int(number(t, slots)), int(number(t, host)))
+		case "used":
+			for i, model := range strings.Split(value, ",") {
+				f.count(name, model).Last.Store(int64(i + 1))
+				e.Resident.Use(f.count(name, model))
+			}
+		default:
+			t.Fatalf("no setting %q", key)
+		}
+	}
+	for _, model := range active {
+		e.Listed = append(e.Listed, f.count(name, model))
+	}
+	for _, model := range lists {
+		f.pool.Copies[model] = append(f.pool.Copies[model], pick.Copy{
+			Endpoint: index, Model: model, InFlight: f.count(name, model),
+		})
+	}
+	if base != "" {
+		bases := strings.Split(base, ",")
+		base = bases[0]
+		c := pick.Copy{Endpoint: index, Model: base, Base: true, Names: bases, InFlight: f.count(name, base)}
+		for _, name := range bases {
+			f.pool.Copies[name] = append(f.pool.Copies[name], c)
+		}
+		f.pool.Base = append(f.pool.Base, c)
+	}
+	f.pool.Any = append(f.pool.Any, pick.Copy{Endpoint: index, Base: true, InFlight: f.count(name, "")})
+	f.pool.Listed = f.pool.Listed || len(lists) > 0 || base != ""
+	f.pool.Endpoints = append(f.pool.Endpoints, e)
+}
+
+// backlog is the one of an endpoint that a setting is of.
+func backlog(e *pick.Endpoint, key string) *pick.Backlog {
+	if strings.HasPrefix(key, "peer") {
+		return &e.Peers.Backlog
+	}
+	return e.Backlog
+}
+
+func (f *fleet) pick(t *testing.T, model string, args []string) string {
+	t.Helper()
+	policy := pick.Policy{Threshold: 4}
+	request := pick.Request{Pool: thePool, Model: model}
+	room, times, keep := make([]pick.Decision, 1), int64(1), false
+	for _, arg := range args {
+		key, value, _ := strings.Cut(arg, "=")
+		switch key {
+		case "policy":
+			rule, err := pick.ParseRule(value)
+			if err != nil {
+				return err.Error() + "\n"
+			}
+			policy.Rule = rule
+		case "threshold":
+			policy.Threshold = number(t, value)
+		case "turn":
+			request.Turn = uint64(number(t, value))
+		case "base":
+			request.Base = true
+		case "open":
+			request.Open = true
+		case "none":
+			request.Model = ""
+		case "only":
+			request.Only = pick.ParseSubset([]string{value})
+		case "near":
+			request.Near = value
+		case "session":
+			request.Session = uint64(number(t, value))
+		case "picks":
+			room = make([]pick.Decision, number(t, value))
+		case "times":
+			times = number(t, value)
+		case "keep":
+			keep = true
+		case "pool":
+			request.Pool = value
+		case "prompt":
+			request.Demand.Prompt = int(number(t, value))
+		case "output":
+			request.Demand.Output = int(number(t, value))
+		case "first":
+			request.Demand.FirstToken = decimal(t, value)
+		case "token":
+			request.Demand.PerToken, request.Demand.Stated = decimal(t, value), true
+		case "cached":
+			request.Demand.Cached, request.Demand.Block = make([]int32, len(f.pool.Endpoints)), 64
+			for pair := range strings.SplitSeq(value, ",") {
+				name, n, _ := strings.Cut(pair, ":")
+				i := slices.IndexFunc(f.pool.Endpoints, func(e pick.Endpoint) bool { return e.Address == name })
+				request.Demand.Cached[f.pool.Endpoints[i].Number] = int32(number(t, n))
+			}
+		default:
+			t.Fatalf("no setting %q", key)
+		}
+	}
+	request.Demand.Now = now
+	got := map[string]int{}
+	for range times {
+		request.Random = f.random.Uint64()
+		picks, err := pick.Pick(policy, f.snapshot(), request, room)
+		if err != nil {
+			return err.Error() + "\n"
+		}
+		var order []string
+		for _, d := range picks {
+			line := fmt.Sprintf("%s as %s: %s", d.Endpoint.Address, d.Model, d.Reason)
+			if is := d.Estimate; is != (pick.Estimate{}) {
+				line += fmt.Sprintf(" (queue %.3g + room %.3g + load %.3g + prefill %.3g; step %.3g, longer by %.3g; cost %.3g + %.3g)",
+					is.Queue, is.Room, is.Load, is.Prefill, is.Step, is.Longer, is.Own, is.Others)
+			}
+			order = append(order, line)
+		}
+		got[strings.Join(order, "; then ")]++
+		request.Turn++
+		if d := picks[0]; keep {
+			d.Endpoint.InFlight.Add(1)
+			if d.Copy.InFlight.Add(1) == 1 && !d.Copy.Base {
+				d.Endpoint.Adapters.Add(1)
+			}
+			d.Endpoint.Backlog.Begin(d.Claim, now)
+		}
+	}
+	var lines []string
+	for decision, n := range got {
+		if times > 1 {
+			decision = fmt.Sprintf("%s, %d times", decision, n)
+		}
+		lines = append(lines, decision+"\n")
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
+
+// now is when everything is picked.
+const now = 1e18
+
+func (f *fleet) profile(t *testing.T, args []string) {
+	t.Helper()
+	if f.time = nil; len(args) == 0 {
+		return
+	}
+	f.time, f.kv = &profile.Profile{Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 2048}}, 100_000
+	for _, arg := range args {
+		key, value, _ := strings.Cut(arg, "=")
+		var n [4]float64
+		for i, s := range strings.Split(value, ",") {
+			n[i] = decimal(t, s)
+		}
+		switch key {
+		case "prefill":
+			f.time.Prefill = profile.Prefill{Base: n[0], PerToken: n[1], PerTokenSquared: n[2], Floor: n[3]}
+		case "decode":
+			f.time.Decode = profile.Decode{Base: n[0], PerSequence: n[1], PerKVToken: n[2], Adapters: n[3]}
+		case "load":
+			f.time.Load.Mean = n[0]
+		case "slot":
+			f.time.Slot.Mean = n[0]
+		case "sequences":
+			f.time.Limits.MaxSequences = int(n[0])
+		case "chunk":
+			f.time.Limits.MaxBatchedTokens = int(n[0])
+		case "kv":
+			f.kv = int64(n[0])
+		default:
+			t.Fatalf("no setting %q", key)
+		}
+	}
+}
+
+func decimal(t *testing.T, s string) float64 {
+	t.Helper()
+	n, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func number(t *testing.T, s string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

@@ -1,0 +1,66 @@
+package stream_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/stream"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/profile"
+)
+
+// What was expected of a request for an adapter, and where the adapter was, are told with its decision and with what became of it; of the base
+// model, and of a request that others are before, nothing is told of loads.
+func TestWhereTheAdapterWasIsTold(t *testing.T) {
+	f := newFleet()
+	w, name := f.View().World, objects.Name{Namespace: "ns", Name: "base"}
+	w.Pools[name].Profile = &profile.Profile{
+		Prefill: profile.Prefill{Base: 0.05}, Decode: profile.Decode{Base: 0.02}, Load: profile.Spread{Mean: 0.2}, Slot: profile.Spread{Mean: 0.03},
+		Limits: profile.Limits{MaxSequences: 10, MaxBatchedTokens: 1000, KVBlocks: 100, BlockSize: 16, GPUAdapters: 1, HostAdapters: 2},
+	}
+	f.SetWorld(w)
+	latency := func(c *stream.Config) { c.Settings.Policy.Rule = pick.Latency }
+	exchange := func(front stream.Front, model string) (x stream.Exchange, adapter string, load float64, told []outcome.Outcome) {
+		server, observed := newServer(t, f, latency)
+		x = server.Exchange(front, "base-picker:9002", 9002)
+		for _, line := range []string{"headers :method=POST :path=/v1/completions", "body " + fmt.Sprintf(`{"model":%q,"prompt":"x","stream":true}`, model), "response :status=200 content-type=text/event-stream", `answer "data: {}\n\n"`} {
+			responses, err := x.Receive(message(t, line), time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range responses {
+				if p := r.GetDynamicMetadata().GetFields()["gateway.pick"].GetStructValue().GetFields(); p["pool"] != nil {
+					adapter, load = p["adapter"].GetStringValue(), p["load_us"].GetNumberValue()
+				}
+			}
+		}
+		return x, adapter, load, *observed
+	}
+	for _, c := range []struct {
+		model, adapter string
+		load           time.Duration
+	}{{"text-to-sql", "storage", 230 * time.Millisecond}, {"text-to-sql", "slot", 0}, {"llama", "", 0}} {
+		if x, adapter, load, _ := exchange(stream.Own, c.model); adapter != c.adapter || load != float64(c.load.Microseconds()) {
+			t.Errorf("%s was at %q, and its load takes %g µs; want %q, %v", c.model, adapter, load, c.adapter, c.load)
+		} else {
+			x.ReleaseLease()
+			x.End(time.Now())
+		}
+	}
+	x, _, _, told := exchange(stream.Gateway, "text-to-sql")
+	if len(told) != 1 || told[0].Adapter != "slot" || told[0].Loading != 0 || told[0].Expected != 50*time.Millisecond {
+		t.Errorf("another gateway's answer tells %+v", told)
+	}
+	x.End(time.Now())
+	behind, _, _, _ := exchange(stream.Own, "llama")
+	f.View().Snapshot.Pools["ns/base"].Endpoints[0].Backlog.Queue.Store(time.Now().Add(10 * time.Second).UnixNano())
+	if x, adapter, _, _ := exchange(stream.Own, "text-to-sql"); adapter != "" {
+		t.Errorf("behind ten seconds of prompts it tells of %q", adapter)
+	} else {
+		x.End(time.Now())
+	}
+	behind.End(time.Now())
+}

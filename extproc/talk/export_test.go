@@ -1,0 +1,4 @@
+package talk
+
+// WireLesson is wireLesson.
+var WireLesson = wireLesson
