@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -103,6 +104,8 @@ func startSoak(t *testing.T) *soak {
 	}
 	s.stack = start(t, engineFlags("--profile", file, "--shutdown-timeout", "15"), func(c *rig.Config) {
 		silence := fmt.Sprintf("%gs", soakSilence.Seconds())
+		// Its table of prompts comes and goes with the policy, whole: a small one, so that memory tells what stays.
+		c.ExtprocFlags = append(c.ExtprocFlags, "--prefix-cache-bytes", strconv.Itoa(1<<20))
 		c.EnvoyChanges = append(c.EnvoyChanges,
 			envoy.Everywhere("idle_timeout", "600s", silence), envoy.Everywhere("stream_idle_timeout", "600s", silence))
 		// A fifth engine, which a list adds to the pool and takes away.
