@@ -346,6 +346,8 @@ func FuzzLoad(f *testing.F) {
 	f.Add([]byte("vllm:num_requests_running 1\n{\"vllm:cache_config_info\",block_size=\"16\",num_gpu_blocks=\"100\"} 1\n# TYPE vllm:cache_config_info summary\n"), "vllm")
 	f.Add([]byte("vllm:num_requests_running 1\n# TYPE vllm:inter_token_latency_seconds histogram\nvllm:inter_token_latency_seconds_bucket{le=\"1\"} 1\n"+
 		"vllm:inter_token_latency_seconds_sum 2\nvllm:prompt_tokens_total{a=\"b\"} 1\n"), "")
+	f.Add([]byte("sglang:num_running_reqs 1\n# TYPE sglang:time_to_first_token_seconds histogram\nsglang:time_to_first_token_seconds_bucket{a=\"b\",le=\"1\"} 1\n"+
+		"sglang:time_to_first_token_seconds_sum 2\nsglang:time_to_first_token_seconds_count 1\n"), "")
 	f.Add([]byte("# TYPE nv_inference_pending_request summary\nnv_inference_pending_request_count 3\n"), "triton")
 	f.Fuzz(func(t *testing.T, page []byte, kind string) {
 		got, err := new(engine.Reader).Load(page, engine.Kind(kind))

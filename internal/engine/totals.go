@@ -46,24 +46,31 @@ func (c counters) read(page families) Totals {
 	}
 }
 
-// timed adds up the histograms of the first selector that the page has. Of a series that tells no count or no sum nothing is known.
+// timed adds up the histograms of the first selector that the page has. Of a series that tells no count or no sum nothing is known; one
+// that has buckets alone does not count, for buckets are not read.
 func (f families) timed(selectors []selector) (all Timed) {
 	for _, s := range selectors {
 		if f[s.name].GetType() != dto.MetricType_HISTOGRAM {
 			continue
 		}
-		for i, m := range f[s.name].GetMetric() {
+		var series int
+		for _, m := range f[s.name].GetMetric() {
 			h := m.GetHistogram()
+			if h != nil && h.SampleSum == nil && h.SampleCount == nil {
+				continue
+			}
 			if h == nil || h.SampleSum == nil || h.SampleCount == nil {
 				return Timed{}
 			}
 			count, seconds := Known(float64(h.GetSampleCount())), Known(h.GetSampleSum())
-			if i > 0 {
+			if series++; series > 1 {
 				count, seconds = count.plus(all.Count), seconds.plus(all.Seconds)
 			}
 			all = Timed{count, seconds}
 		}
-		return all
+		if series > 0 {
+			return all
+		}
 	}
 	return Timed{}
 }
