@@ -1,6 +1,7 @@
 package pick_test
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -129,4 +130,67 @@ func TestABacklogEnds(t *testing.T) {
 	if got := [...]int64{b.Beside.Load(), b.Urgency.Load(), b.Tokens.Load()}; got != [3]int64{} {
 		t.Errorf("of nothing is left %v", got)
 	}
+}
+
+// Prompts of the latest seconds leave the less time for decoding: what others wait weighs as much more. The oracle adds up each prompt anew.
+func TestPromptsOfTheLatestSecondsWeigh(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	highest := 0.0
+	for range 200 {
+		f := newFleet()
+		f.profile(t, []string{"prefill=0,0.001", "decode=0.01,0.001,0"})
+		f.endpoint(t, "a", []string{"lists=m", "ours=m:1", "urgent=0.1"})
+		b := f.pool.Endpoints[0].Backlog
+		alone := others(t, f, now)
+		type spent struct {
+			seconds float64
+			at      int64
+		}
+		var all []spent
+		at := int64(now)
+		for range 1 + random.IntN(20) {
+			at += random.Int64N(2e9)
+			s := spent{random.Float64(), at}
+			switch random.IntN(3) {
+			case 0: // of this process
+				d := claimed(t, f, 1+random.IntN(500))
+				s.seconds = d.Estimate.Prefill
+				b.Begin(d.Claim, at)
+				b.End(d.Claim, false) // an end takes back no time
+			case 1: // what others told of, and will not do
+				s.seconds /= -20
+				b.Others(int64(s.seconds*1e9), at)
+			default:
+				s.seconds *= 3
+				b.Others(int64(s.seconds*1e9), at)
+			}
+			all = append(all, s)
+			share := 0.0
+			for _, s := range all {
+				share += s.seconds / 4 * math.Exp(float64(s.at-at)/4e9)
+			}
+			if share < 0 { // there is no such thing, and nothing to remember
+				all, share = nil, 0
+			}
+			highest = max(highest, share)
+			if got, want := others(t, f, at)/alone, 1/max(0.1, 1-share); math.Abs(got-want) > 1e-6*want {
+				t.Fatalf("with a share of %g of the latest seconds, what others wait weighs %g times as much, want %g: %+v", share, got, want, all)
+			}
+		}
+	}
+	if highest < 0.95 {
+		t.Errorf("the busiest spent %g of its time on prompts, too little to try the bound", highest)
+	}
+}
+
+// others is what a prompt costs others at the only endpoint, at a time.
+func others(t *testing.T, f *fleet, at int64) float64 {
+	t.Helper()
+	room := make([]pick.Decision, 1)
+	if _, err := pick.Pick(pick.Policy{Rule: pick.Latency}, f.snapshot(), pick.Request{
+		Pool: thePool, Model: "m", Demand: pick.Demand{Prompt: 1, Output: 100, Now: at},
+	}, room); err != nil {
+		t.Fatal(err)
+	}
+	return room[0].Estimate.Others
 }

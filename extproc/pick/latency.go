@@ -146,12 +146,19 @@ func (f *forecast) at(e *Endpoint) (queue, prefill, step, longer float64) {
 }
 
 // others is what a prefill and longer steps cost those who decode at an endpoint, as shares of their objectives: each waits while the request is
-// prefilled, and then a little longer for each token.
+// prefilled, and then a little longer for each token. Where prompts took a share of the latest seconds, only the rest of the time is theirs,
+// and a delay weighs as much more: a second prompt soon after a first makes answers miss that have few tokens yet.
 func (f *forecast) others(e *Endpoint, prefill, longer float64) float64 {
 	const others = 1 / DefaultPerToken // of each of which nobody tells
 	urgency := float64(e.Backlog.Urgency.Load()+e.Peers.Urgency.Load())*urgencyUnit + float64(e.Others)*others
-	return urgency * (prefill*f.perOutput + longer)
+	if urgency == 0 {
+		return 0
+	}
+	return urgency * (prefill*f.perOutput + longer) / max(leastLeft, 1-e.Backlog.prompting(f.Now))
 }
+
+// leastLeft is the least share of its time that an engine is taken to have left for decoding.
+const leastLeft = 0.1
 
 // beyond reports whether the request for c has a score above a limit at an endpoint whatever that is short of: it first looks at what takes the
 // fewest reads.
