@@ -38,7 +38,7 @@ func (s *stack) pour(clients int, next func(client, n int) request, good func(an
 				l.mu.Lock()
 				l.served[a.served]++
 				if fault != "" {
-					l.faults = append(l.faults, fault)
+					l.faults = append(l.faults, time.Now().UTC().Format(time.StampMilli)+": "+fault)
 				}
 				l.mu.Unlock()
 			}

@@ -208,12 +208,17 @@ func start(t testing.TB, settings ...setting) *stack {
 	return s
 }
 
+// write replaces a file of objects by another one, as a whole: on a busy machine half of one may be there for longer than readers wait.
 func (s *stack) write(file, text string) {
 	s.t.Helper()
 	if s.gateway {
 		text = attached(s.t, text)
 	}
-	if err := os.WriteFile(filepath.Join(s.objects, file), []byte(text), 0o644); err != nil {
+	whole := filepath.Join(s.t.TempDir(), file)
+	if err := os.WriteFile(whole, []byte(text), 0o644); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.Rename(whole, filepath.Join(s.objects, file)); err != nil {
 		s.t.Fatal(err)
 	}
 }
