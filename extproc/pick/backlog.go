@@ -63,8 +63,8 @@ func (b *Backlog) Others(more, now int64) {
 	b.spend(more, now)
 }
 
-// memory is how long it takes until what was spent on prompts counts for 1/e of what it did, in nanoseconds: some twenty to two hundred tokens
-// of an answer. With 3 to 15 s bench fleet's goodput is the same but for its spread; without Lately it is 4 to 18 % lower.
+// memory is how long it takes until what was spent on prompts counts for 1/e of what it did, in nanoseconds: some hundred tokens of an answer.
+// docs/decisions/0023-pick-by-predicted-time.md has what other values do.
 const memory = 4e9
 
 // prompting is what share of the latest seconds, at a time, was spent on prompts. It may be above 1 where more than that came at once.
