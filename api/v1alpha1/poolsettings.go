@@ -157,6 +157,10 @@ type EngineProfile struct {
 	//
 	// +kubebuilder:validation:MaxLength=4096
 	Source string `json:"source,omitempty"`
+	// Intake is how long a request takes before it is in its engine's queue, in seconds: an API server reads it and makes tokens of it.
+	//
+	// +kubebuilder:validation:Minimum=0
+	Intake float64 `json:"intake,omitempty"`
 	// Prefill is how long a prompt takes.
 	Prefill PrefillTimes `json:"prefill"`
 	// Decode is how long a step takes in which each request gets one token.

@@ -150,10 +150,13 @@ const (
 	// was whole, numbers; absent where nothing was predicted.
 	PickBytes      = "prompt_bytes"
 	PickFirstToken = "first_token_us"
-	// PickAdapter is where the adapter of the request was when it was picked, storage, host or slot, a string, and PickLoad what of PickFirstToken its
-	// load was to take, in microseconds, a number; absent where the first token tells nothing of loads.
+	// PickAdapter is where the adapter of the request was when it was picked, storage, host, slot or NoAdapter, a string, and PickLoad what of
+	// PickFirstToken its load was to take, and what is before an engine's queue, in microseconds, a number; absent where the first token tells
+	// nothing of these.
 	PickAdapter = "adapter"
 	PickLoad    = "load_us"
+	// NoAdapter is of a request for the model itself.
+	NoAdapter = "none"
 	// PickExpected is why the policy took this endpoint, in seconds of each term, and PickRunnerUp why not the next best one; structs, of
 	// extproc's --explain-picks.
 	PickExpected = "expected"

@@ -139,7 +139,8 @@ type run struct {
 
 type endpoint struct {
 	*sim.Engine
-	awake  bool // its next step is in the loop
+	intake float64 // see profile.Profile
+	awake  bool    // its next step is in the loop
 	flying map[sim.ID]flight
 }
 
@@ -161,7 +162,7 @@ func (f Fleet) Run(seed uint64, requests iter.Seq[Request], policy Policy) (Outc
 		if err != nil {
 			return Outcome{}, err
 		}
-		r.endpoints = append(r.endpoints, endpoint{Engine: e, flying: map[sim.ID]flight{}})
+		r.endpoints = append(r.endpoints, endpoint{Engine: e, intake: p.Intake, flying: map[sim.ID]flight{}})
 	}
 	for range f.Pickers {
 		p, err := policy(f, r.random.Uint64())
@@ -214,7 +215,7 @@ func (r *run) arrive(next func() (Request, bool)) {
 	}
 }
 
-// send has a picker send a request.
+// send has a picker send a request, which is in the engine's queue after its intake.
 func (r *run) send(is *Request) {
 	by := 0
 	if len(r.pickers) > 1 {
@@ -224,17 +225,28 @@ func (r *run) send(is *Request) {
 	r.moved(by)
 	number := len(r.results)
 	r.results = append(r.results, Result{At: is.At, Prompt: len(is.Prompt), Output: is.Output, Endpoint: to})
+	r.left++
+	if intake := r.endpoints[to].intake; intake > 0 {
+		r.loop.At(r.loop.Now()+intake, func() { r.submit(number, by, is) })
+		return
+	}
+	r.submit(number, by, is)
+}
+
+// submit has the engine of a request have it, which a picker has sent.
+func (r *run) submit(number, by int, is *Request) {
+	to := r.results[number].Endpoint
 	e := &r.endpoints[to]
 	id, err := e.Submit(r.loop.Now(), sim.Request{Adapter: is.Adapter, Prompt: is.Prompt, Output: answer(is.Output)})
 	if err != nil { // it can be served by nobody, and is told of as such
 		r.results[number].FirstToken, r.results[number].LastToken = math.Inf(1), math.Inf(1)
+		r.left--
 		r.pickers[by].Ended(r.loop.Now(), is, to)
 		r.moved(by)
 		return
 	}
 	is.Prompt = nil // the engine has it
 	e.flying[id] = flight{number, by, is}
-	r.left++
 	r.wake(to)
 }
 

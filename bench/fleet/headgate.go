@@ -76,7 +76,7 @@ type sent struct {
 	belief.Counts
 	bytes, tokens int // of its prompt
 	at            float64
-	tells         bool // of loads
+	tells         bool // by its first token
 	pick.Estimate
 }
 
@@ -105,7 +105,7 @@ func (h *headgate) Pick(now float64, r *Request) int {
 	if err != nil {
 		panic(fmt.Sprintf("fleet: every endpoint answers to every model, and %v", err))
 	}
-	is.Counts, is.tells, is.Estimate = belief.CountsOf(picks[0]), picks[0].TellsOfLoads(), picks[0].Estimate
+	is.Counts, is.tells, is.Estimate = belief.CountsOf(picks[0]), picks[0].Tells(), picks[0].Estimate
 	is.Begin(at(now))
 	h.flying[r] = is
 	if h.prefixes != nil {
@@ -170,7 +170,7 @@ func (h *headgate) Saw(now float64, endpoint int, load engine.Load) {
 
 func (h *headgate) FirstToken(now float64, r *Request, endpoint int) {
 	if is := h.flying[r]; is.tells {
-		h.state.Began(objects.EndpointsPool, h.addresses[endpoint], is.Adapter, h.clock(now)-is.at-(is.FirstToken()-is.Load))
+		h.state.Began(objects.EndpointsPool, h.addresses[endpoint], is.Adapter, h.clock(now)-is.at-(is.FirstToken()-is.Intake-is.Load))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/prefix"
 	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/profile"
 )
 
 // foreseeing is one extproc whose policy asks for prompts, and what was foreseen to be cached of each request where it went.
@@ -148,6 +149,45 @@ func TestLoadsAreLearnedOfFirstTokens(t *testing.T) {
 		t.Logf("told %s: %g s into a slot, %g s into host memory", name, is.Slot.Mean, is.Load.Mean)
 		if all, want := is.Slot.Mean+is.Load.Mean, f.Profile.Slot.Mean+f.Profile.Load.Mean; all < 0.7*want || all > 1.5*want {
 			t.Errorf("told %s, it knows that an adapter takes %g s out of storage; it takes %g", name, all, want)
+		}
+	}
+}
+
+// What is before an engine's queue is learned of first tokens, which come as much later.
+func TestTheIntakeIsLearnedOfFirstTokens(t *testing.T) {
+	w := Plain(Conversation())
+	for _, name := range []string{"true", "none"} {
+		given, err := parseGiven(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := four()
+		f.Given = given
+		at := func(intake float64) (learned, first float64) {
+			f := f
+			f.Profile.Intake = intake
+			if name == "true" {
+				given := f.Profile
+				given.Intake = 0
+				f.Given = func(profile.Profile) *profile.Profile { return &given }
+			}
+			var h *headgate
+			o := outcome(t, f, 1, w.Requests(1, 1.5, 1500), func(f Fleet, seed uint64) (Picker, error) {
+				p, err := Headgate(pick.Latency)(f, seed)
+				h, _ = p.(*headgate)
+				return p, err
+			})
+			var times []float64
+			for _, is := range o.Results {
+				times = append(times, is.FirstToken-is.At)
+			}
+			return h.view.Snapshot.Pools[objects.EndpointsPool.String()].Endpoints[0].Profile.Intake, quantile(times, 0.5)
+		}
+		without, early := at(0)
+		with, late := at(0.25)
+		t.Logf("told %s: %.3f and %.3f s, first tokens after %.3f and %.3f s in the median", name, without, with, early, late)
+		if with-without < 0.22 || with-without > 0.28 || late-early < 0.23 || late-early > 0.27 {
+			t.Errorf("told %s, a quarter of a second is taken for %g s, and first tokens come %g s later", name, with-without, late-early)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -95,6 +96,36 @@ func TestAConversationFindsItsPastInThePrefixCache(t *testing.T) {
 			t.Errorf("only %d tokens: the test shows little", hits)
 		}
 	})
+}
+
+// The intake of a request is before the engine's queue: its client waits for it, and no figure of the engine tells. Who gives up in it leaves nothing.
+func TestTheIntakeIsBeforeTheQueue(t *testing.T) {
+	took := func(intake float64) (whole, told float64) {
+		p := slow()
+		p.Intake = intake
+		inWorld(t, Config{Profile: p}, func(w *world) {
+			began := time.Now()
+			w.post("/v1/completions", `{"prompt":"x","max_tokens":5}`)
+			whole = time.Since(began).Seconds()
+			if _, err := fmt.Sscan(w.metric("vllm:time_to_first_token_seconds_sum{"), &told); err != nil {
+				t.Fatal(err)
+			}
+			ctx, leave := context.WithTimeout(context.Background(), 10*time.Millisecond)
+			defer leave()
+			if answer, err := w.send(ctx, "POST /v1/completions", `{"prompt":"x","max_tokens":5}`); err == nil {
+				w.close(answer)
+				t.Error("who gives up is answered")
+			}
+			synctest.Wait()
+			w.wantMetrics("vllm:num_requests_running{", "0.0", "vllm:num_requests_waiting{", "0.0")
+		})
+		return whole, told
+	}
+	at, first := took(0)
+	late, second := took(0.25)
+	if math.Abs(late-at-0.25) > 1e-6 || math.Abs(first-second) > 1e-6 {
+		t.Errorf("an answer takes %g s and with the intake %g, of which the engine tells %g and %g", at, late, first, second)
+	}
 }
 
 func TestTheSameSeedSaysTheSame(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -161,6 +162,12 @@ func (s *Server) check(a ask, p prompt) *failure {
 // start takes the request into the engine. It answers, and reports false, where that is refused or nobody waits for it
 // any more.
 func (c *call) start(fail func(*failure), tickets ...*ticket) bool {
+	if intake := seconds(c.s.config.Profile.Intake); intake > 0 {
+		select { // one that is given up is found to be next
+		case <-time.After(intake):
+		case <-c.r.Context().Done():
+		}
+	}
 	refused, ok := c.s.driver.submit(c.r.Context(), tickets...)
 	switch {
 	case !ok:

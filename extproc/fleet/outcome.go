@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/pick"
@@ -17,7 +18,11 @@ const storedPrefix = "resp_"
 
 // began tells of a first token, as [belief.State.Began]. Nothing changes that is in force: profiles are made anew now and then.
 func (f *Fleet) began(pool objects.Name, address, adapter string, late time.Duration) {
-	if at := slices.Index(pick.Places[:], adapter); at >= 0 {
+	at := slices.Index(pick.Places[:], adapter)
+	if adapter == wire.NoAdapter {
+		at = int(pick.InSlot)
+	}
+	if at >= 0 {
 		f.locked(func() { f.state.Began(pool, address, pick.Place(at), late.Seconds()) }) //nolint:gosec // of three
 	}
 }

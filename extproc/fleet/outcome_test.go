@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -9,7 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// What became of requests for adapters tells how long loads take; what makes no sense tells nothing.
+// What became of requests for adapters tells how long loads take, and of those that need none how long the intake is; what makes no sense tells
+// nothing.
 func TestOutcomesTellOfLoads(t *testing.T) {
 	f, c := started()
 	w, name := f.View().World, objects.Name{Namespace: "ns", Name: "pool"}
@@ -33,5 +35,14 @@ func TestOutcomesTellOfLoads(t *testing.T) {
 	f.SetWorld(w)
 	if is := view(f).Endpoints[0].Profile.Load.Mean; is != 0.3 {
 		t.Errorf("a load takes %g s, want 0.3", is)
+	}
+	o.Adapter, o.FirstBody = "none", 120*time.Millisecond
+	for range 20 {
+		f.Observe(o)
+	}
+	c.advance(time.Second)
+	f.SetWorld(w)
+	if is := view(f).Endpoints[0].Profile; math.Abs(is.Intake-0.02) > 1e-9 || math.Abs(is.Load.Mean-0.28) > 1e-9 {
+		t.Errorf("the intake is %g s, and a load takes %g s, want 0.02 and 0.28", is.Intake, is.Load.Mean)
 	}
 }

@@ -61,8 +61,8 @@ type Outcome struct {
 	// Bytes is how long the prompt was, and Expected when its first token was expected, from the request's last byte; 0 where that is not known.
 	Bytes    int
 	Expected time.Duration
-	// Adapter is where the adapter was of a request whose first token tells of loads: storage, host or slot; empty of all others. Loading is what of
-	// Expected its load was to take.
+	// Adapter is where the adapter was of a request whose first token tells of loads and of what is before an engine's queue: storage, host, slot or
+	// none; empty of all others. Loading is what of Expected these were to take.
 	Adapter    string
 	Loading    time.Duration
 	ResponseID string // what the engine calls its answer
@@ -79,8 +79,8 @@ func (o Outcome) Faulty() bool {
 	return !slices.Contains(o.Elsewhere, o.Endpoint) && o.Failure == None && o.Status >= 500 && o.Status != 501 && !o.ByExtproc && !o.ByEnvoy
 }
 
-// Loaded is by how much later the first token came than it was expected to but for a load, of a request for an adapter whose first token tells
-// that: a stream that went well where it was sent first.
+// Loaded is by how much later the first token came than it was expected to but for a load and what is before an engine's queue, of a request whose
+// first token tells that: a stream that went well where it was sent first.
 func (o Outcome) Loaded() (late time.Duration, tells bool) {
 	tells = o.Adapter != "" && o.Stream && o.FirstBody > 0 && o.Expected > 0 && o.Well() && o.Status == 200 && o.Attempts <= 1 && len(o.Unreached)+len(o.Elsewhere) == 0
 	return o.FirstBody - (o.Expected - o.Loading), tells

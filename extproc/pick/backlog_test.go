@@ -86,20 +86,20 @@ func TestWhatARequestClaims(t *testing.T) {
 	}
 }
 
-// First tokens tell of loads of requests for adapters before which there is no more than the step that runs.
-func TestWhatTellsOfLoads(t *testing.T) {
+// First tokens tell of loads and of what is before the engine's queue, of requests before which there is no more than the step that runs.
+func TestWhatTells(t *testing.T) {
 	base, adapter := &pick.Copy{Base: true}, &pick.Copy{}
 	for _, c := range []struct {
 		of   pick.Decision
 		want bool
 	}{
 		{pick.Decision{Copy: adapter, Estimate: pick.Estimate{Queue: 0.02, Step: 0.02, Prefill: 1, Load: 1}}, true},
-		{pick.Decision{Copy: base, Estimate: pick.Estimate{Step: 0.02}}, false},
+		{pick.Decision{Copy: base, Estimate: pick.Estimate{Step: 0.02, Queue: 0.02}}, true},
 		{pick.Decision{Copy: adapter, Estimate: pick.Estimate{Queue: 0.03, Step: 0.02}}, false},
 		{pick.Decision{Copy: adapter, Estimate: pick.Estimate{Room: 0.01, Step: 0.02}}, false},
 		{pick.Decision{Copy: adapter}, false}, // nothing was predicted
 	} {
-		if got := c.of.TellsOfLoads(); got != c.want {
+		if got := c.of.Tells(); got != c.want {
 			t.Errorf("%+v tells of loads: %v", c.of.Estimate, got)
 		}
 	}

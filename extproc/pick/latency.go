@@ -54,28 +54,28 @@ func (f *forecast) cached(e *Endpoint) float64 {
 
 // Estimate is what Latency expects of a request at an endpoint. Times are in seconds.
 type Estimate struct {
-	// Queue is until the prompts are computed of the requests before it, Room until there is room for it, in the batch, in the KV cache
+	// Intake is until it is in the engine's queue, Queue until the prompts are computed of the requests before it, Room until there is room for it, in the batch, in the KV cache
 	// and in an adapter slot, Load is of its adapter, and Prefill of what its endpoint has not cached of its own prompt.
-	Queue, Room, Load, Prefill float64
+	Intake, Queue, Room, Load, Prefill float64
 	// Step is what each step takes once it runs, and Longer by how much that is longer for it.
 	Step, Longer float64
 	// Own is its time to the first token as a share of its objective, Others what it costs others as shares of theirs.
 	Own, Others float64
-	// Adapter is where its adapter was, if it is for one.
+	// Adapter is where its adapter was; the model itself is as if in a slot.
 	Adapter Place
 }
 
 // FirstToken is when the first token is expected, in seconds from now.
-func (e *Estimate) FirstToken() float64 { return e.Queue + e.Room + e.Load + e.Prefill }
+func (e *Estimate) FirstToken() float64 { return e.Intake + e.Queue + e.Room + e.Load + e.Prefill }
 
 // Cost is what Latency compares: 1 is one objective missed by nothing, whoever's.
 func (e *Estimate) Cost() float64 { return e.Own + e.Others }
 
-// TellsOfLoads says whether the time of the first token will tell how long the load of an adapter takes, or how far off the rest is of a request
-// that needs none: it is for an adapter, and no more is before it than the step that runs. What others have before it is known less well.
-func (d *Decision) TellsOfLoads() bool {
+// Tells says whether the time of the first token will tell how long the intake and the load of an adapter take: no more is before it than the step
+// that runs. What others have before it is known less well.
+func (d *Decision) Tells() bool {
 	is := &d.Estimate
-	return !d.Copy.Base && is.Step > 0 && is.Room == 0 && is.Queue <= is.Step
+	return is.Step > 0 && is.Room == 0 && is.Queue <= is.Step
 }
 
 // forecast is how Latency predicts a request at endpoints, one after the other. It keeps what is the same for all, and for those of one
@@ -167,13 +167,14 @@ func (f *forecast) beyond(e *Endpoint, c *Copy, limit score) bool {
 	if !c.Base {
 		load = e.load(c.InFlight)
 	}
-	alone := (load + (f.prompt-f.cached(e))*e.Profile.Prefill.PerToken) * f.perFirstToken
+	intake := e.Profile.Intake
+	alone := (intake + load + (f.prompt-f.cached(e))*e.Profile.Prefill.PerToken) * f.perFirstToken
 	if limit.less(score{second: int64(math.Float64bits(alone))}) { //nolint:gosec // as in score
 		return true
 	}
 	queue, prefill, step, longer := f.at(e)
 	prefill += load
-	return limit.less(f.score((queue+prefill)*f.perFirstToken+f.others(e, prefill, longer), step))
+	return limit.less(f.score((intake+queue+prefill)*f.perFirstToken+f.others(e, prefill, longer), step))
 }
 
 // takes is how many tokens the request takes of the KV cache of an endpoint.
@@ -183,6 +184,7 @@ func (f *forecast) takes(e *Endpoint) int { return f.Prompt - int(f.cached(e)) +
 func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 	is.Queue, is.Prefill, is.Step, is.Longer = f.at(e)
 	p, there := f.profile, e.Pending()
+	is.Intake, is.Adapter = p.Intake, InSlot
 	if slower := p.Decode.Adapters; !c.Base && slower > 1 && e.Adapters.Load() == 0 && len(e.Listed) == 0 {
 		is.Step, is.Longer = is.Step*slower, is.Longer+is.Step*(slower-1) // it is the first adapter there
 	}

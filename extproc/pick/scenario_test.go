@@ -252,6 +252,9 @@ func (f *fleet) pick(t *testing.T, model string, args []string) string {
 		for _, d := range picks {
 			line := fmt.Sprintf("%s as %s: %s", d.Endpoint.Address, d.Model, d.Reason)
 			if is := d.Estimate; is != (pick.Estimate{}) {
+				if is.Intake != 0 {
+					line += fmt.Sprintf(" (intake %.3g)", is.Intake)
+				}
 				line += fmt.Sprintf(" (queue %.3g + room %.3g + load %.3g + prefill %.3g; step %.3g, longer by %.3g; cost %.3g + %.3g)",
 					is.Queue, is.Room, is.Load, is.Prefill, is.Step, is.Longer, is.Own, is.Others)
 			}
@@ -298,6 +301,8 @@ func (f *fleet) profile(t *testing.T, args []string) {
 			f.time.Prefill = profile.Prefill{Base: n[0], PerToken: n[1], PerTokenSquared: n[2], Floor: n[3]}
 		case "decode":
 			f.time.Decode = profile.Decode{Base: n[0], PerSequence: n[1], PerKVToken: n[2], Adapters: n[3]}
+		case "intake":
+			f.time.Intake = n[0]
 		case "load":
 			f.time.Load.Mean = n[0]
 		case "slot":

@@ -12,13 +12,13 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// What was expected of a request for an adapter, and where the adapter was, are told with its decision and with what became of it; of the base
-// model, and of a request that others are before, nothing is told of loads.
+// Where the adapter of a request was, and what its load and its intake were to take, are told with its decision and with what became of it; the base
+// model has no adapter. Of a request that others are before nothing is told.
 func TestWhereTheAdapterWasIsTold(t *testing.T) {
 	f := newFleet()
 	w, name := f.View().World, objects.Name{Namespace: "ns", Name: "base"}
 	w.Pools[name].Profile = &profile.Profile{
-		Prefill: profile.Prefill{Base: 0.05}, Decode: profile.Decode{Base: 0.02}, Load: profile.Spread{Mean: 0.2}, Slot: profile.Spread{Mean: 0.03},
+		Intake: 0.04, Prefill: profile.Prefill{Base: 0.05}, Decode: profile.Decode{Base: 0.02}, Load: profile.Spread{Mean: 0.2}, Slot: profile.Spread{Mean: 0.03},
 		Limits: profile.Limits{MaxSequences: 10, MaxBatchedTokens: 1000, KVBlocks: 100, BlockSize: 16, GPUAdapters: 1, HostAdapters: 2},
 	}
 	f.SetWorld(w)
@@ -42,7 +42,7 @@ func TestWhereTheAdapterWasIsTold(t *testing.T) {
 	for _, c := range []struct {
 		model, adapter string
 		load           time.Duration
-	}{{"text-to-sql", "storage", 230 * time.Millisecond}, {"text-to-sql", "slot", 0}, {"llama", "", 0}} {
+	}{{"text-to-sql", "storage", 270 * time.Millisecond}, {"text-to-sql", "slot", 40 * time.Millisecond}, {"llama", "none", 40 * time.Millisecond}} {
 		if x, adapter, load, _ := exchange(stream.Own, c.model); adapter != c.adapter || load != float64(c.load.Microseconds()) {
 			t.Errorf("%s was at %q, and its load takes %g µs; want %q, %v", c.model, adapter, load, c.adapter, c.load)
 		} else {
@@ -51,7 +51,7 @@ func TestWhereTheAdapterWasIsTold(t *testing.T) {
 		}
 	}
 	x, _, _, told := exchange(stream.Gateway, "text-to-sql")
-	if len(told) != 1 || told[0].Adapter != "slot" || told[0].Loading != 0 || told[0].Expected != 50*time.Millisecond {
+	if len(told) != 1 || told[0].Adapter != "slot" || told[0].Loading != 40*time.Millisecond || told[0].Expected != 90*time.Millisecond {
 		t.Errorf("another gateway's answer tells %+v", told)
 	}
 	x.End(time.Now())

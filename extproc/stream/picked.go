@@ -40,8 +40,8 @@ type picked struct {
 	prompt   *prompt       // nil where nobody asks for it
 	bytes    int           // of the prompt
 	expected time.Duration // when the first token is, from the request's last byte
-	adapter  string        // where it was, empty where the first token tells nothing of loads
-	loading  time.Duration // what of expected its load takes
+	adapter  string        // where it was, empty where the first token tells nothing of loads and the intake
+	loading  time.Duration // what of expected these take
 	inFlight *fleet.InFlight
 }
 
@@ -182,8 +182,11 @@ func (x *exchange) count(r openai.Request, now time.Time) bool {
 	x.promptSent()
 	if is := &x.decision().Estimate; *is != (pick.Estimate{}) {
 		x.expected = x.spent + time.Duration(is.FirstToken()*float64(time.Second))
-		if x.adapter = ""; x.decision().TellsOfLoads() {
-			x.adapter, x.loading = is.Adapter.String(), time.Duration(is.Load*float64(time.Second))
+		if x.adapter = ""; x.decision().Tells() {
+			x.adapter, x.loading = wire.NoAdapter, time.Duration((is.Intake+is.Load)*float64(time.Second))
+			if !x.decision().Copy.Base {
+				x.adapter = is.Adapter.String()
+			}
 		}
 	}
 	x.sentAt = now.Add(-x.spent)

@@ -121,6 +121,7 @@ func explained(d *pick.Decision) *structpb.Struct {
 		name  string
 		value float64
 	}{
+		{"intake", is.Intake},
 		{"queue", is.Queue},
 		{"room", is.Room},
 		{"load", is.Load},

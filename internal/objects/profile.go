@@ -156,6 +156,7 @@ func inlineProfile(p *v1alpha1.EngineProfile) profile.Profile {
 	return profile.Profile{
 		Name:    p.Name,
 		Source:  p.Source,
+		Intake:  p.Intake,
 		Prefill: profile.Prefill(p.Prefill),
 		Decode:  profile.Decode(p.Decode),
 		Load:    profile.Spread(p.Load),

@@ -17,6 +17,7 @@ func Format(p Profile) []byte {
 	if p.Source != "" {
 		out.WriteString("source: " + prose(p.Source) + "\n")
 	}
+	out.WriteString(optional("intake: %v\n", p.Intake))
 	fmt.Fprintf(&out, "prefill: {%sbase: %v, perToken: %v%s}\n",
 		optional("floor: %v, ", p.Prefill.Floor), p.Prefill.Base, p.Prefill.PerToken, optional(", perTokenSquared: %v", p.Prefill.PerTokenSquared))
 	fmt.Fprintf(&out, "decode: {base: %v, perSequence: %v, perKVToken: %v%s}\n",

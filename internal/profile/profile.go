@@ -24,6 +24,8 @@ type Profile struct {
 	// Source says where the figures come from: a measurement, a paper, a fit and its error.
 	Source string `json:"source,omitempty"`
 
+	// Intake is the time before a request is in its engine's queue, in seconds: an API server reads it and makes tokens of it, of many at once.
+	Intake  float64 `json:"intake,omitempty"`
 	Prefill Prefill `json:"prefill"`
 	Decode  Decode  `json:"decode"`
 	// Load is the time to bring a model from storage into host memory.
@@ -111,6 +113,7 @@ func (p Profile) Faults() (faults []Fault) {
 		field   string
 		seconds float64
 	}{
+		{"intake", p.Intake},
 		{"prefill.floor", p.Prefill.Floor},
 		{"prefill.base", p.Prefill.Base},
 		{"prefill.perToken", p.Prefill.PerToken},
@@ -151,7 +154,7 @@ func (p Profile) Faults() (faults []Fault) {
 // Times returns the profile of an engine all of whose times are so many times as long.
 func (p Profile) Times(factor float64) Profile {
 	for _, seconds := range []*float64{
-		&p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken, &p.Prefill.PerTokenSquared,
+		&p.Intake, &p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken, &p.Prefill.PerTokenSquared,
 		&p.Decode.Base, &p.Decode.PerSequence, &p.Decode.PerKVToken,
 		&p.Load.Mean, &p.Load.StdDev, &p.Slot.Mean, &p.Slot.StdDev,
 	} {

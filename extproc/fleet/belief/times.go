@@ -175,8 +175,8 @@ func (s *State) learn(address string, e *endpoint, began time.Time, load *engine
 // places are those of adapters, as learners know them.
 var places = [...]learn.Place{pick.InStorage: learn.InStorage, pick.InHost: learn.InHost, pick.InSlot: learn.InSlot}
 
-// Began tells by how many seconds later a first token came than it was predicted to but for a load, of a request for an adapter that was at a place
-// when it was sent: how long loads take is learned of it. See [pick.Decision.TellsOfLoads].
+// Began tells by how many seconds later a first token came than it was predicted to but for the intake and a load, of a request whose adapter was at a
+// place when it was sent: how long these take is learned of it. See [pick.Decision.Tells].
 func (s *State) Began(pool objects.Name, address string, at pick.Place, late float64) {
 	if e := s.endpoints[address]; e != nil && e.times[pool] != nil {
 		t := e.times[pool]
@@ -320,7 +320,7 @@ func (t *timed) fresh(now time.Time, slots int) *profile.Profile {
 func differ(p, q *profile.Profile) bool {
 	far := func(a, b float64) bool { return math.Abs(a-b) > slightly*b }
 	return p.Limits != q.Limits || far(p.Decode.Base, q.Decode.Base) || far(p.Decode.PerSequence, q.Decode.PerSequence) || far(p.Decode.PerKVToken, q.Decode.PerKVToken) ||
-		far(p.Prefill.PerToken, q.Prefill.PerToken) || far(p.Prefill.Base, q.Prefill.Base) || far(p.Load.Mean, q.Load.Mean) || far(p.Slot.Mean, q.Slot.Mean)
+		far(p.Prefill.PerToken, q.Prefill.PerToken) || far(p.Prefill.Base, q.Prefill.Base) || far(p.Intake, q.Intake) || far(p.Load.Mean, q.Load.Mean) || far(p.Slot.Mean, q.Slot.Mean)
 }
 
 // fewestSlots is the least number of adapter slots that an endpoint of a pool reports: what is assumed of those that report none. It is 0 where

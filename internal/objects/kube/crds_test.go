@@ -185,7 +185,7 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{settings(`{poolRef: {name: p}, profile: {hardware: 4 x A100-80GB, parameters: 70B}}`), ""},
 		{settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: 0.5b, hardwareLabel: nvidia.com/gpu.product}}`), ""},
 		{settings(`{poolRef: {name: p}, profile: {inline: {prefill: {}, decode: {}, ` + engineLimits + `}}}}`), ""},
-		{settings(`{poolRef: {name: p}, profile: {inline: {name: small, source: measured, prefill: {floor: 0.02, base: 1, perToken: 5.4e-5, perTokenSquared: 1e-9}, decode: {base: 0.01, perSequence: 0, perKVToken: 1e-07, adapters: 2}, load: {mean: 1, stddev: 0.1}, slot: {mean: 0}, ` + engineLimits + `, gpuAdapters: 4, hostAdapters: 4}}}}`), ""},
+		{settings(`{poolRef: {name: p}, profile: {inline: {name: small, source: measured, intake: 0.01, prefill: {floor: 0.02, base: 1, perToken: 5.4e-5, perTokenSquared: 1e-9}, decode: {base: 0.01, perSequence: 0, perKVToken: 1e-07, adapters: 2}, load: {mean: 1, stddev: 0.1}, slot: {mean: 0}, ` + engineLimits + `, gpuAdapters: 4, hostAdapters: 4}}}}`), ""},
 		{settings(`{poolRef: {name: p}, profile: {}}`), "write one of inline, file, and hardware with parameters"},
 		{settings(`{poolRef: {name: p}, profile: {hardwareLabel: gpu}}`), "write one of inline, file, and hardware with parameters"},
 		{settings(`{poolRef: {name: p}, profile: {hardware: l4, parameters: 8B, inline: {prefill: {}, decode: {}, ` + engineLimits + `}}}}`), "write one of inline, file, and hardware with parameters"},

@@ -143,7 +143,7 @@ func (l *Learner) Profile() profile.Profile {
 	for _, t := range []*float64{&p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken, &p.Prefill.PerTokenSquared} {
 		*t *= l.now[prefill]
 	}
-	p.Slot.Mean, p.Load.Mean = l.loads.times(p.Slot.Mean, p.Load.Mean)
+	l.loads.tell(&p)
 	return p
 }
 

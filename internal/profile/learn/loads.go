@@ -3,10 +3,12 @@ package learn
 import (
 	"math"
 	"slices"
+
+	"github.com/headgate/headgate/internal/profile"
 )
 
-// How long loads of adapters take is learned of first tokens: by how much longer they took than all else was predicted to. What is predicted
-// too short or too long for all requests, those for adapters in slots show, and it is taken away.
+// How long loads of adapters take, and what is before an engine's queue, is learned of first tokens: by how much later they came than all else
+// was predicted to. Requests that need no load show what is before the queue, where they are late, and the others take a load longer than those.
 
 // Place is where the adapter of a request was when the request was sent.
 type Place uint8
@@ -30,12 +32,12 @@ const (
 	latest = 300
 )
 
-// loads is what is known of loads.
+// loads is what is known of loads, and of what is before an engine's queue.
 type loads struct {
 	late [places]ring
-	// slot and load are what follows of it, in seconds; made says that they do.
-	slot, load float64
-	made       bool
+	// intake, slot and load are what follows of it, in seconds; made says that they do.
+	intake, slot, load float64
+	made               bool
 }
 
 // ring is the latest of many values.
@@ -44,8 +46,8 @@ type ring struct {
 	n      int // how many there were
 }
 
-// Began tells that a first token came so many seconds later than predicted, but for what a load takes, of a request whose adapter was at a place.
-// What is no number teaches nothing.
+// Began tells that a first token came so many seconds later than predicted, but for the intake and for what a load takes, of a request whose
+// adapter was at a place; one for the model itself needs no load, as one for an adapter in a slot. What is no number teaches nothing.
 func (l *Learner) Began(e *Engine, at Place, late float64) {
 	if l.pinned || at >= places || math.IsNaN(late) {
 		return
@@ -56,20 +58,27 @@ func (l *Learner) Began(e *Engine, at Place, late float64) {
 	l.loads.made = false
 }
 
-// times is how long loads take into slots and into host memory, of a profile that said so in the beginning.
-func (l *loads) times(slot, load float64) (float64, float64) {
-	if l.made {
-		return l.slot, l.load
+// tell puts into a profile what is known by now. It says before what was said in the beginning.
+func (l *loads) tell(p *profile.Profile) {
+	if !l.made {
+		l.make(p.Intake, p.Slot.Mean, p.Load.Mean)
 	}
+	p.Intake, p.Slot.Mean, p.Load.Mean = l.intake, l.slot, l.load
+}
+
+// make is what follows of all first tokens, and of what was said in the beginning.
+func (l *loads) make(intake, slot, load float64) {
 	usually := l.late[InSlot].median(0, 0)
-	l.slot, l.load, l.made = slot, load, true
+	l.intake, l.slot, l.load, l.made = intake, slot, load, true
+	if l.late[InSlot].n > 0 {
+		l.intake = max(0, l.late[InSlot].median(intake, said))
+	}
 	if l.late[InHost].n > 0 {
 		l.slot = max(0, l.late[InHost].median(usually+slot, said)-usually)
 	}
 	if l.late[InStorage].n > 0 {
 		l.load = max(0, l.late[InStorage].median(usually+slot+load, said)-usually-l.slot)
 	}
-	return l.slot, l.load
 }
 
 // median is that of the values, and of one that counts as so many of them.

@@ -48,6 +48,45 @@ func TestLoadsAreLearned(t *testing.T) {
 	}
 }
 
+// What requests that need no load are late by is what is before the engine's queue, whatever was said of it: as said until some came, and never
+// less than nothing.
+func TestTheIntakeIsLearned(t *testing.T) {
+	for _, said := range []float64{0, 0.01, 3} {
+		p := large
+		p.Intake = said
+		l := learn.New(p, true)
+		if is := l.Profile().Intake; is != said {
+			t.Errorf("said to be %g s, it is %g", said, is)
+		}
+		var usual, slow learn.Engine
+		late := func(n int, seconds float64) float64 {
+			for i := range n {
+				l.Began(&usual, learn.InSlot, seconds+0.001*float64(i%5-2))
+			}
+			return l.Profile().Intake
+		}
+		if is := late(2, 0.03); is != said && math.Abs(is-0.03) > 0.001 || math.Abs(is-said) > math.Abs(said-0.03) {
+			t.Errorf("said to be %g s, it is %g after two", said, is)
+		}
+		if is := late(20, 0.03); math.Abs(is-0.03) > 0.0011 {
+			t.Errorf("said to be %g s, it is %g, want 0.03", said, is)
+		}
+		for range 10 { // the profile of a slow engine has a longer one
+			slower := l.Slower(&slow)
+			if of := l.Of(&slow).Intake; math.Abs(of-slower*l.Profile().Intake) > 1e-9 {
+				t.Errorf("that of an engine %g times as slow is %g s, beside %g", slower, of, l.Profile().Intake)
+			}
+			late(1, 0.03)
+		}
+		if is := late(63, 0.2); math.Abs(is-0.2) > 0.0011 {
+			t.Errorf("it is %g s after it grew, want 0.2", is)
+		}
+		if is := late(63, -0.2); is != 0 {
+			t.Errorf("it is %g s where all is early", is)
+		}
+	}
+}
+
 // A few loads change little; later ones take the place of those before.
 func TestLoadsThatChange(t *testing.T) {
 	exact := func() float64 { return 0 }
