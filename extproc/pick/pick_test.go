@@ -24,9 +24,11 @@ func randomFleet(random *rand.Rand) *fleet {
 	f := newFleet()
 	for i := range 1 + random.IntN(8) {
 		name := fmt.Sprintf("e%d", i)
+		takes := *some
+		takes.Intake = 0.1 * float64(random.IntN(4))
 		e := pick.Endpoint{
 			Address: name, State: pick.State(random.IntN(int(pick.Out) + 1)), Others: random.Int64N(3), Slots: random.Int64N(4),
-			InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Number: i, Profile: some, Backlog: new(pick.Backlog), Peers: new(pick.Peers),
+			InFlight: new(atomic.Int64), Adapters: new(atomic.Int64), Number: i, Profile: &takes, Backlog: new(pick.Backlog), Peers: new(pick.Peers),
 		}
 		e.Resident = pick.NewResident(int(e.Slots), 4)
 		e.Backlog.Queue.Store(now + random.Int64N(1e9))

@@ -2,6 +2,7 @@ package stream_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -11,6 +12,44 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/profile"
 )
+
+// The times that explain a decision come to that of its first token.
+func TestTimesOfADecision(t *testing.T) {
+	f := newFleet()
+	w, name := f.View().World, objects.Name{Namespace: "ns", Name: "base"}
+	w.Pools[name].Profile = &profile.Profile{
+		Intake: 0.04, Prefill: profile.Prefill{Base: 0.05}, Decode: profile.Decode{Base: 0.02}, Load: profile.Spread{Mean: 0.2},
+		Limits: profile.Limits{MaxSequences: 10, MaxBatchedTokens: 1000, KVBlocks: 100, BlockSize: 16, GPUAdapters: 1, HostAdapters: 2},
+	}
+	f.SetWorld(w)
+	f.View().Snapshot.Pools["ns/base"].Endpoints[0].Backlog.Queue.Store(time.Now().Add(time.Hour).UnixNano())
+	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.Policy.Rule, c.ExplainPicks = pick.Latency, true })
+	x := server.Exchange(stream.Own, "base-picker:9002", 9002)
+	explained := 0
+	for _, line := range []string{"headers :method=POST :path=/v1/completions", `body {"model":"text-to-sql","prompt":"x"}`} {
+		responses, err := x.Receive(message(t, line), time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range responses {
+			if is := r.GetDynamicMetadata().GetFields()["gateway.pick"].GetStructValue().GetFields()["expected"].GetStructValue().GetFields(); is != nil {
+				explained++
+				sum := 0.0
+				for _, term := range []string{"intake", "queue", "room", "load", "prefill"} {
+					sum += is[term].GetNumberValue()
+				}
+				if first := is["first_token"].GetNumberValue(); math.Abs(sum-first) > 1e-5 || is["intake"].GetNumberValue() != 0.04 || first < 0.29 {
+					t.Errorf("the first token comes after %g s, of %v", first, is)
+				}
+			}
+		}
+	}
+	if explained != 1 {
+		t.Errorf("explained %d times", explained)
+	}
+	x.ReleaseLease()
+	x.End(time.Now())
+}
 
 // Where the adapter of a request was, and what its load and its intake were to take, are told with its decision and with what became of it; the base
 // model has no adapter. Of a request that others are before nothing is told.

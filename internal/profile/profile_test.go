@@ -139,6 +139,7 @@ func TestAFaultyProfileIsRefusedByField(t *testing.T) {
 		{"maxSequences: 256", "maxSequences: 0", "limits.maxSequences is 0: it must be at least 1"},
 		{"hostAdapters: 16", "hostAdapters: 3", "limits.hostAdapters is 3: it must be at least 4"},
 		{"prefill:", "prefil:", "prefil"},
+		{"prefill: {", "intake: -1\nprefill: {", "intake is -1"},
 		{"prefill: {", "prefill: {floor: -0.5, ", "prefill.floor is -0.5"},
 		{"prefill: {", "prefill: {perTokenSquared: -1, ", "prefill.perTokenSquared is -1"},
 		{"decode: {", "decode: {adapters: 0.9, ", "decode.adapters is 0.9: it is how many times as long a step takes with adapters, at least 1"},
@@ -154,10 +155,11 @@ func TestAFaultyProfileIsRefusedByField(t *testing.T) {
 // An engine that is half as fast takes twice as long, whatever it does.
 func TestTimes(t *testing.T) {
 	p := parseFile(t, "llama-2-70b-a100x4.yaml")
-	p.Prefill.Floor, p.Prefill.PerTokenSquared, p.Decode.Adapters = 0.05, 1e-8, 2
+	p.Intake, p.Prefill.Floor, p.Prefill.PerTokenSquared, p.Decode.Adapters = 0.01, 0.05, 1e-8, 2
 	mixed := profile.Work{PromptTokens: 100, Squares: 1e4, Sequences: 8, KVTokens: 4000, Adapters: true}
 	twice := p.Times(2)
 	for _, pair := range [][2]float64{
+		{twice.Intake, 2 * p.Intake},
 		{twice.PrefillTime(0, 1000), 2 * p.PrefillTime(0, 1000)},
 		{twice.PrefillTime(0, 1), 2 * p.PrefillTime(0, 1)},
 		{twice.StepTime(profile.Work{Sequences: 8, KVTokens: 4000}), 2 * p.StepTime(profile.Work{Sequences: 8, KVTokens: 4000})},

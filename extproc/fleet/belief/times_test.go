@@ -363,10 +363,21 @@ func TestWhereAdaptersAre(t *testing.T) {
 	}
 }
 
-// How long loads take is learned of first tokens of the pool's requests, and predicted by after a while.
+// How long intakes and loads take is learned of first tokens of the pool's requests, and predicted by after a while.
 func TestLoadsAreLearned(t *testing.T) {
 	s := predicted()
 	view(s, start)
+	for range 30 {
+		s.Began(one, a, pick.InSlot, 0.07)
+	}
+	s.Age()
+	if is := view(s, start.Add(time.Second)).Snapshot.Pools["ns/one"].Endpoints[1].Profile.Intake; is != 0.07 {
+		t.Errorf("the intake is %g s, want 0.07", is)
+	}
+	start := start.Add(time.Minute)
+	for range 63 {
+		s.Began(one, a, pick.InSlot, 0.1)
+	}
 	for range 30 {
 		s.Began(one, a, pick.InSlot, 0.1)
 		s.Began(one, a, pick.InHost, 0.15)
