@@ -154,8 +154,9 @@ type logged struct {
 
 // explained is what extproc expected at an endpoint, in seconds.
 type explained struct {
-	Endpoint    string
-	Own, Others float64
+	Endpoint                           string
+	Intake, Queue, Room, Load, Prefill float64
+	Step, Own, Others                  float64
 }
 
 // accessLog reads what Envoy has logged of requests that match.

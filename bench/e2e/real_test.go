@@ -5,6 +5,7 @@ package e2e
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -118,7 +119,7 @@ func realVLLM(t *testing.T, flags ...string) (*stack, []*realEngine) {
 		}
 	}
 	names := []string{"a1", "a2", "a3", "a4", "a5", "big", "nope"}
-	return start(t, placed(t, 2, names...), where), engines
+	return start(t, placed(t, 2, names...), where, extprocFlags("--explain-picks")), engines
 }
 
 // What control and extproc do with simulated engines they do with real ones: adapters come and go as requests need them,
@@ -307,6 +308,7 @@ func predicted(t *testing.T, flags []string, next func(client, n int) request, c
 	}
 	all := make(map[string][]float64)
 	var expected, measured []float64
+	terms := make(map[string][]float64) // of what was expected, in ms
 	others := 0
 	for range rounds {
 		for _, policy := range []string{"latency", "leastRequest", "roundRobin"} {
@@ -322,6 +324,10 @@ func predicted(t *testing.T, flags []string, next func(client, n int) request, c
 				default:
 					all[policy] = append(all[policy], l.FirstBody)
 					expected, measured = append(expected, l.Pick.FirstToken/1000), append(measured, max(l.FirstBody, 1))
+					is := &l.Pick.Expected
+					for name, seconds := range map[string]float64{"intake": is.Intake, "queue": is.Queue, "room": is.Room, "load": is.Load, "prefill": is.Prefill, "step": is.Step} {
+						terms[name] = append(terms[name], 1000*seconds)
+					}
 				}
 			}
 		}
@@ -338,6 +344,10 @@ func predicted(t *testing.T, flags []string, next func(client, n int) request, c
 	off, ratio := errorsOf(expected, measured)
 	t.Logf("%d first tokens were expected, and %d decided otherwise: measured %.2f times what was expected in the median; off by %.0f %% in the median, p90 %.0f %%",
 		len(off), others, ratio, 100*off[len(off)/2], 100*off[len(off)*9/10])
+	for _, name := range slices.Sorted(maps.Keys(terms)) {
+		slices.Sort(terms[name])
+		t.Logf("%s: expected to be %.0f ms in the median, p90 %.0f", name, terms[name][len(terms[name])/2], terms[name][len(terms[name])*9/10])
+	}
 	for _, policy := range []string{"latency", "leastRequest", "roundRobin"} {
 		slices.Sort(all[policy])
 		n := len(all[policy])
