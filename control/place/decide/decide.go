@@ -87,6 +87,8 @@ type Copy struct {
 	sizing bool
 	// asked is when it should have been loaded, had there been room at once.
 	asked time.Time
+	// roomless is since when it has waited, with its turn come, for what leaves to make room; zero if it does not.
+	roomless time.Time
 	// doomed: it is unloaded as soon as it is loaded.
 	doomed bool
 	// drained: nobody sends requests to it any more, and none is there.
@@ -185,6 +187,8 @@ const (
 	failureExpiry = 15 * time.Minute
 	// inUse is how recently a model was used that is in use.
 	inUse = 3 * time.Minute
+	// roomWait is how long a load waits for what leaves to make room: MAX_WAIT_FOR_SPACE, 3 minutes there too.
+	roomWait = 3 * time.Minute
 )
 
 // catalogueLag is how long a model may be asked for before the catalogue has it: both sides read objects that were edited
@@ -213,6 +217,8 @@ type State struct {
 	// failing are models with failures, draining copies that drain.
 	failing  map[Key]bool
 	draining map[CopyKey]bool
+	// roomless are copies whose turn it is and that wait for room.
+	roomless map[CopyKey]bool
 	// unknown are models that are asked for and that the catalogue does not have, yet.
 	unknown map[Key]bool
 	// stopping are the endpoints whose engines said that they are, quit those whose calls are to be given up.
@@ -252,7 +258,7 @@ func New(drainLimit time.Duration) *State {
 		models:     make(map[Key]*model), endpoints: make(map[string]*endpoint), pools: make(map[objects.Name][]*endpoint),
 		times:     make(map[string]*spread),
 		dueModels: make(map[Key]bool), dueEndpoints: make(map[string]bool),
-		stuck: make(map[Key]bool), failing: make(map[Key]bool), draining: make(map[CopyKey]bool), unknown: make(map[Key]bool),
+		stuck: make(map[Key]bool), failing: make(map[Key]bool), draining: make(map[CopyKey]bool), roomless: make(map[CopyKey]bool), unknown: make(map[Key]bool),
 		stopping: make(map[string]bool), quit: make(map[string]bool),
 	}
 	s.Changes() // makes what notes them
@@ -349,13 +355,17 @@ func (s *State) wake(now time.Time) (at time.Time) {
 			soonest(e.copies[key.Key].Since.Add(s.drainLimit))
 		}
 	}
+	for key := range s.roomless {
+		soonest(s.copy(key).roomless.Add(roomWait))
+	}
 	for address := range s.stopping {
 		soonest(s.endpoints[address].Stopping.Add(StoppingFor))
 	}
 	return at
 }
 
-// expire forgets failures that are old, and that an engine said a while ago that it is stopping.
+// expire forgets failures that are old, and that an engine said a while ago that it is stopping. What has waited for room for too long is to be
+// loaded elsewhere.
 func (s *State) expire(now time.Time) {
 	for address := range s.stopping {
 		if e := s.endpoints[address]; now.Sub(e.Stopping) >= StoppingFor {
@@ -364,6 +374,12 @@ func (s *State) expire(now time.Time) {
 	}
 	for key := range s.unknown {
 		s.dueModels[key] = true
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(s.roomless), CopyKey.Compare) {
+		if c := s.copy(key); now.Sub(c.roomless) >= roomWait {
+			s.fail(s.models[key.Key], Failure{key.Endpoint, now, "what was to make room for it has not left within " + roomWait.String(), LoadFailed})
+			s.drop(c)
+		}
 	}
 	for key := range s.failing {
 		m := s.models[key]
@@ -384,13 +400,16 @@ func (s *State) consider(m *model, now time.Time, random func() uint64) (todo []
 	if m.gone {
 		return s.considerGone(m, now)
 	}
+	for _, c := range m.sorted() {
+		todo = append(todo, s.makeRoom(c, now)...)
+	}
 	staying := s.staying(m)
 	for m.Max > 0 && len(staying) > m.Max {
 		todo = append(todo, s.dismiss(staying[0], now)...)
 		staying = staying[1:]
 	}
 	for {
-		starved := m.starved(s)
+		starved := m.starved(s, nil)
 		if !starved && s.there(m) >= m.least() {
 			if m.failed != "" {
 				if best, _ := s.choose(m, true, random); best == nil {
@@ -411,16 +430,17 @@ func (s *State) consider(m *model, now time.Time, random func() uint64) (todo []
 			return todo
 		}
 		s.pass(m)
-		for _, victim := range best.victims {
-			todo = append(todo, s.dismiss(victim, now)...)
-		}
 		c := s.add(m, best.e, Queued, now)
 		if !m.placeless.IsZero() {
 			c.asked, m.placeless = m.placeless, time.Time{}
 		}
 		if best.e.Bytes > 0 && c.Source < PredictedSize && best.e.CanPredict {
-			c.sizing = true
+			c.sizing = true // nothing leaves for it before its size is known: it may be too large
 			todo = append(todo, Action{Kind: Predict, Endpoint: best.e.Address, Model: m.Entry})
+			continue
+		}
+		for _, victim := range best.victims {
+			todo = append(todo, s.dismiss(victim, now)...)
 		}
 	}
 }
@@ -511,8 +531,12 @@ func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 		if c.sizing {
 			continue // a moment
 		}
-		if !e.started(c) {
-			return todo // what is evicted for it is not gone yet; who comes after it must not take its room
+		if !e.started(c) { // what is evicted for it is not gone yet; who comes after it must not take its room
+			if c.roomless.IsZero() {
+				c.roomless = now
+				s.roomless[c.CopyKey] = true
+			}
+			return todo
 		}
 		loading++
 		m := s.models[c.Key]

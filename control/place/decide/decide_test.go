@@ -28,6 +28,7 @@ import (
 //	model a min=1 max=2 pinned size=50Mi used=5m base=llama
 //	want x a unusable=e1                    requests of x wait for a
 //	loaded e1 a size=60Mi took=2s
+//	measured e1 a size=60Mi                 the engine says what it holds
 //	failed e1 a why=rank_too_large out of memory
 //	leftover e1 a                           failed, and something of it may be left there
 //	pause, resume                           nothing begins meanwhile
@@ -228,6 +229,8 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		return todo
 	case "failed":
 		return r.s.LoadEnded(copyKey(plain[0], plain[1]), decide.LoadResult{Failed: true, Words: strings.Join(plain[2:], " "), Why: decide.Reason(with["why"])}, r.now)
+	case "measured":
+		return r.s.Measured(copyKey(plain[0], plain[1]), r.bytes(with["size"]), r.now)
 	case "ensure":
 		r.s.Ensure(key(plain[0]))
 	case "leftover":

@@ -398,7 +398,8 @@ func (s *State) set(c *Copy, state CopyState, now time.Time) {
 	if state == Loaded {
 		s.models[c.Key].ensure = false
 	}
-	c.State, c.Since = state, now
+	c.State, c.Since, c.roomless = state, now, time.Time{}
+	delete(s.roomless, c.CopyKey)
 	s.changedCopies[c.CopyKey] = true
 }
 
@@ -407,6 +408,7 @@ func (s *State) drop(c *Copy) {
 	delete(s.endpoints[c.Endpoint].copies, c.Key)
 	delete(m.copies, c.Endpoint)
 	delete(s.draining, c.CopyKey)
+	delete(s.roomless, c.CopyKey)
 	s.changedCopies[c.CopyKey] = true
 	s.dueEndpoints[c.Endpoint], s.dueModels[c.Key] = true, true
 	if m.foreign && len(m.copies) == 0 {

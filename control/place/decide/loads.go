@@ -14,9 +14,6 @@ func (s *State) Predicted(key CopyKey, bytes int64) {
 	}
 	c.sizing = false
 	s.learn(s.models[key.Key], bytes, PredictedSize)
-	if e := s.endpoints[key.Endpoint]; c.State == Queued && c.Bytes > e.usable() {
-		s.drop(c) // there is no place for it here
-	}
 	s.dueEndpoints[key.Endpoint], s.dueModels[key.Key] = true, true
 }
 
@@ -96,6 +93,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) (todo []Acti
 		s.timesOf(m.Type).add(r.Took)
 		c.cut = false
 		s.set(c, Loaded, now)
+		delete(e.left, c.Key) // it is there again
 		s.learn(m, r.Bytes, MeasuredSize)
 		m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return f.Endpoint == e.Address })
 		for _, victim := range e.overfull(s, m) {
@@ -133,6 +131,7 @@ func (s *State) Measured(key CopyKey, bytes int64, now time.Time) (todo []Action
 	for _, victim := range e.overfull(s, m) {
 		todo = append(todo, s.dismiss(victim, now)...)
 	}
+	s.dueModels[m.ModelKey] = true // copies of it that wait elsewhere are as large
 	s.dueEndpoints[e.Address] = true
 	return todo
 }

@@ -160,12 +160,12 @@ func (m *model) since() (first time.Time) {
 	return first
 }
 
-// starved says whether requests wait for the model that no copy there is, or that is on its way, will serve.
-func (m *model) starved(s *State) bool {
+// starved says whether requests wait for the model that no copy there is, or that is on its way, will serve, but for one.
+func (m *model) starved(s *State, but *Copy) bool {
 	for _, w := range m.wants {
 		served := false
 		for _, c := range m.copies {
-			if c.remains() && s.endpoints[c.Endpoint].useful() && !slices.Contains(w.Unusable, c.Endpoint) {
+			if c != but && c.remains() && s.endpoints[c.Endpoint].useful() && !slices.Contains(w.Unusable, c.Endpoint) {
 				served = true
 				break
 			}

@@ -23,6 +23,7 @@ type world struct {
 	pending []pending // what engines were told and have not answered
 	models  map[string]*modelModel
 	looks   map[string]decide.Sight // that began and have not ended
+	givenUp map[decide.CopyKey]bool // loads at engines that were about to end
 	paused  bool
 	step    int
 	trace   []string
@@ -99,6 +100,7 @@ func (w *world) do(todo []decide.Action) {
 				w.fatalf("%s is told to load %s, which it has", a.Endpoint, a.Model.ID)
 			}
 			e.has[a.Model.ID] = true
+			delete(w.givenUp, decide.CopyKey{Key: a.Model.ModelKey, Endpoint: a.Endpoint})
 			loading, bytes := 0, int64(0)
 			for _, p := range w.pending {
 				if p.Kind <= decide.Reload && p.Kind >= decide.Load && p.Endpoint == a.Endpoint && !p.dead {
@@ -117,11 +119,20 @@ func (w *world) do(todo []decide.Action) {
 				w.fatalf("%s holds %d bytes of %d", a.Endpoint, bytes, e.bytes)
 			}
 		case decide.Unload:
-			if m := w.models[a.Model.ID]; m.Pinned && m.Max != 1 {
+			if m := w.models[a.Model.ID]; m.Pinned && m.Max != 1 && !w.givenUp[decide.CopyKey{Key: m.ModelKey, Endpoint: a.Endpoint}] {
 				w.fatalf("%s is pinned, and unloaded at %s", a.Model.ID, a.Endpoint)
 			}
 		}
 		w.pending = append(w.pending, pending{Action: a})
+	}
+}
+
+// leaves has an engine be about to end: what it loads is given up, and may go on.
+func (w *world) leaves(address string) {
+	for _, p := range w.pending {
+		if p.Endpoint == address && (p.Kind == decide.Load || p.Kind == decide.Reload) {
+			w.givenUp[w.key(p)] = true
+		}
 	}
 }
 
@@ -267,10 +278,12 @@ func (w *world) random() {
 		w.look(e)
 	case n < 89 && w.rng.IntN(2) == 0:
 		w.logf("%s terminates", e)
+		w.leaves(e)
 		w.engines[e].terminating = true
 		w.s.Terminating("y", e, true)
 	case n < 89:
 		w.logf("%s says that it is stopping", e)
+		w.leaves(e)
 		w.engines[e].stopped = w.now
 		w.s.Stopping(e, w.now, w.now)
 	case n < 90 || w.paused && n < 92:
@@ -326,11 +339,12 @@ func (w *world) revive(address string) {
 // than it takes, or is told anything while placement is paused or the engine is about to end; no copy counts as loaded that the engine, being well, has not; what is pinned stays; and when all is quiet every model has the copies that it must have, and who asks
 // gets one.
 func TestWhateverComes(t *testing.T) {
-	for seed := range uint64(24) {
+	for seed := range uint64(40) {
 		for _, kind := range []string{"slots", "bytes"} {
 			w := &world{
 				t: t, s: decide.New(decide.DrainLimit), rng: rand.New(rand.NewPCG(seed, 1)), now: start,
 				engines: map[string]*engineModel{}, models: map[string]*modelModel{}, looks: map[string]decide.Sight{},
+				givenUp: map[decide.CopyKey]bool{},
 			}
 			for i, address := range []string{"e1", "e2", "e3"} {
 				e := &engineModel{slots: 2 + i, loads: 1 + i, has: map[string]bool{}}
@@ -358,6 +372,16 @@ func TestWhateverComes(t *testing.T) {
 				w.random()
 			}
 			w.settle()
+		}
+	}
+}
+
+// nothingWaits fails if something waits for an engine, or for room, where nothing is under way.
+func (w *world) nothingWaits() {
+	w.t.Helper()
+	for _, c := range w.copies() {
+		if c.State != decide.Loaded {
+			w.fatalf("all is quiet, and %s at %s is %s", c.ID, c.Endpoint, c.State)
 		}
 	}
 }
@@ -392,6 +416,7 @@ func (w *world) settle() {
 	}
 	w.now = w.now.Add(16 * time.Minute) // failures are old
 	quiet()
+	w.nothingWaits()
 	for _, m := range w.sorted() {
 		st, _ := w.s.Status(m.ModelKey)
 		if len(st.Copies) < m.Min && len(st.Failures) == 0 && st.Why == "" {
@@ -409,6 +434,7 @@ func (w *world) settle() {
 			w.s.Wanted("x", m.ModelKey, decide.Want{Requests: 1, Since: w.now})
 			w.decide()
 			quiet()
+			w.nothingWaits()
 			st, _ := w.s.Status(m.ModelKey)
 			if slices.ContainsFunc(st.Copies, func(c decide.Copy) bool { return c.State == decide.Loaded }) {
 				break

@@ -191,7 +191,7 @@ func (s *State) room(e *endpoint, m *model, starved bool) (*place, Reason) {
 		return (e.Slots == 0 || models < e.Slots) && (e.Bytes == 0 || bytes+size <= e.usable())
 	}
 	if !fits() {
-		for _, c := range s.evictable(e, m, starved) {
+		for _, c := range s.evictable(e, m, starved || s.there(m) < m.Min) {
 			p.victims = append(p.victims, c)
 			p.busy = p.busy || c.inFlight > 0
 			if used := s.recency(c); used.After(p.recent) {
@@ -221,16 +221,48 @@ func (s *State) room(e *endpoint, m *model, starved bool) (*place, Reason) {
 	return p, ""
 }
 
+// makeRoom has others leave for a queued copy where it has no room any more, because it, or another, turned out larger than it was taken for when
+// it was given its place, or the endpoint smaller. Where too few may leave it gives its place up.
+func (s *State) makeRoom(c *Copy, now time.Time) (todo []Action) {
+	e, m := s.endpoints[c.Endpoint], s.models[c.Key]
+	if c.State != Queued || c.cut || c.sizing || e.state != up {
+		return nil
+	}
+	models, bytes := e.occupied((*Copy).remains)
+	fits := func() bool {
+		return (e.Slots == 0 || models <= e.Slots) && (e.Bytes == 0 || bytes <= e.usable())
+	}
+	var victims []*Copy
+	if !fits() {
+		for _, o := range s.evictable(e, m, m.starved(s, c) || s.there(m) <= m.Min) {
+			victims = append(victims, o)
+			models, bytes = models-1, bytes-o.Bytes
+			if fits() {
+				break
+			}
+		}
+	}
+	if !fits() {
+		s.drop(c)
+		return nil
+	}
+	for _, victim := range victims {
+		todo = append(todo, s.dismiss(victim, now)...)
+	}
+	return todo
+}
+
 // evictable is the copies at an endpoint that may leave for a model, in the order in which they are to: those without
-// requests first, then the least recently used. Where no request waits for the model, none leaves that was used as late as it: by what
-// is said of both, not by when they came, so that of two that were preloaded the later one may put out the other.
-func (s *State) evictable(e *endpoint, m *model, starved bool) []*Copy {
+// requests first, then the least recently used. Where the model is not urgent, because no request waits for it and it has the copies that it
+// must have, none leaves that was used as late as it: by what is said of both, not by when they came, so that of two that were preloaded the
+// later one may put out the other.
+func (s *State) evictable(e *endpoint, m *model, urgent bool) []*Copy {
 	var all []*Copy
 	for _, c := range e.copies {
 		o := s.models[c.Key]
 		switch {
 		case !c.remains() || c.State == Loading || o == m || len(o.wants) > 0 || s.stays(c):
-		case !starved && !o.lastUsed.Before(m.lastUsed):
+		case !urgent && !o.lastUsed.Before(m.lastUsed):
 		default:
 			all = append(all, c)
 		}
