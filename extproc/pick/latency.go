@@ -146,16 +146,16 @@ func (f *forecast) at(e *Endpoint) (queue, prefill, step, longer float64) {
 }
 
 // others is what a prefill and longer steps cost those who decode at an endpoint, as shares of their objectives: each waits while the request is
-// prefilled, and then a little longer for each token. Where prompts took a share of the latest seconds, only the rest of the time is theirs,
-// and a delay weighs as much more: a second prompt soon after a first makes answers miss that have few tokens yet.
+// prefilled, and then a little longer for each token. See rest.
 func (f *forecast) others(e *Endpoint, prefill, longer float64) float64 {
 	const others = 1 / DefaultPerToken // of each of which nobody tells
 	urgency := float64(e.Backlog.Urgency.Load()+e.Peers.Urgency.Load())*urgencyUnit + float64(e.Others)*others
-	if urgency == 0 {
-		return 0
-	}
-	return urgency * (prefill*f.perOutput + longer) / max(leastLeft, 1-e.Backlog.prompting(f.Now))
+	return urgency * (prefill*f.perOutput + longer)
 }
+
+// rest is what share of the latest seconds prompts left to those who decode at an endpoint. Only that is theirs, and a delay weighs as much more:
+// a second prompt soon after a first makes answers miss that have few tokens yet.
+func (f *forecast) rest(e *Endpoint) float64 { return max(leastLeft, 1-e.Backlog.prompting(f.Now)) }
 
 // leastLeft is the least share of its time that an engine is taken to have left for decoding.
 const leastLeft = 0.1
@@ -174,7 +174,8 @@ func (f *forecast) beyond(e *Endpoint, c *Copy, limit score) bool {
 	}
 	queue, prefill, step, longer := f.at(e)
 	prefill += load
-	return limit.less(f.score((intake+queue+prefill)*f.perFirstToken+f.others(e, prefill, longer), step))
+	own, others := (intake+queue+prefill)*f.perFirstToken, f.others(e, prefill, longer)
+	return limit.less(f.score(own+others, step)) || others > 0 && limit.less(f.score(own+others/f.rest(e), step))
 }
 
 // takes is how many tokens the request takes of the KV cache of an endpoint.
@@ -207,7 +208,10 @@ func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 		}
 	}
 	is.Own = is.FirstToken() * f.perFirstToken
-	is.Others = f.others(e, is.Prefill+is.Load, is.Longer) + (crowd+leaves*is.Load)*f.perFirstToken
+	if is.Others = f.others(e, is.Prefill+is.Load, is.Longer); is.Others > 0 {
+		is.Others /= f.rest(e)
+	}
+	is.Others += (crowd + leaves*is.Load) * f.perFirstToken
 	return is
 }
 
