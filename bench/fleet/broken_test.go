@@ -30,6 +30,10 @@ func TestPredictionsNeverHurt(t *testing.T) {
 			t.Parallel()
 			f := four()
 			f.Broken = broken
+			least := 0.95
+			if broken == Clock { // it costs nothing: what requests ask of endpoints is told by one that nobody sets
+				least = 1
+			}
 			proposal, _, _ := keptBy(t, f, w, rate, n, pick.Proposal)
 			if proposal < 0.9 {
 				t.Fatalf("proposal keeps %.3f: the rate is too high", proposal)
@@ -40,7 +44,7 @@ func TestPredictionsNeverHurt(t *testing.T) {
 				}
 				f.Given = g.given
 				latency, _, trusts := keptBy(t, f, w, rate, n, pick.Latency)
-				if latency < 0.95*proposal || trusts > 2 {
+				if latency < least*proposal || trusts > 2 {
 					t.Errorf("told %s, latency keeps %.3f, proposal %.3f; trust changed %d times", g.name, latency, proposal, trusts)
 				}
 				if knows := broken != Silent; g.name == "none" && (trusts == 1) != knows {

@@ -52,7 +52,7 @@ func Headgate(rule pick.Rule) Policy {
 // headgate is one extproc.
 type headgate struct {
 	random    *rand.Rand
-	clock     func(now float64) float64
+	clock     func(now float64) float64 // that of looks and views; what requests ask of endpoints is told by one that nobody sets
 	trusts    int
 	policy    pick.Policy
 	addresses []string
@@ -86,9 +86,8 @@ func at(now float64) time.Time { return time.Unix(1_000_000_000, 0).Add(seconds(
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 func (h *headgate) Pick(now float64, r *Request) int {
-	now = h.clock(now)
 	if h.view == nil || h.state.Changed() {
-		h.view, _ = h.state.View(at(now))
+		h.view, _ = h.state.View(at(h.clock(now)))
 		h.state.Seal()
 		h.trusts += len(h.state.TakeLearned())
 	}
@@ -170,7 +169,7 @@ func (h *headgate) Saw(now float64, endpoint int, load engine.Load) {
 
 func (h *headgate) FirstToken(now float64, r *Request, endpoint int) {
 	if is := h.flying[r]; is.tells {
-		h.state.Began(objects.EndpointsPool, h.addresses[endpoint], is.Adapter, h.clock(now)-is.at-(is.FirstToken()-is.Intake-is.Load))
+		h.state.Began(objects.EndpointsPool, h.addresses[endpoint], is.Adapter, now-is.at-(is.FirstToken()-is.Intake-is.Load))
 	}
 }
 
@@ -217,5 +216,5 @@ func (h *headgate) HearPeers(now float64, told []belief.Backlog) {
 	for i := range told {
 		told[i].Endpoint = h.addresses[i]
 	}
-	h.state.HearPeers(told, at(h.clock(now)))
+	h.state.HearPeers(told, at(now))
 }
