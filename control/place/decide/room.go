@@ -186,39 +186,50 @@ func (s *State) room(e *endpoint, m *model, starved bool) (*place, Reason) {
 		return nil, TooLarge
 	}
 	models, bytes := e.occupied((*Copy).remains)
-	p := &place{e: e}
-	fits := func() bool {
-		return (e.Slots == 0 || models < e.Slots) && (e.Bytes == 0 || bytes+size <= e.usable())
-	}
-	if !fits() {
-		for _, c := range s.evictable(e, m, starved || s.there(m) < m.Min) {
-			p.victims = append(p.victims, c)
-			p.busy = p.busy || c.inFlight > 0
-			if used := s.recency(c); used.After(p.recent) {
-				p.recent = used
-			}
-			models, bytes = models-1, bytes-c.Bytes
-			if fits() {
-				break
-			}
-		}
-		if !fits() {
-			// What is loading or waited for now may leave in a moment.
-			models, bytes = e.occupied(func(c *Copy) bool { return c.remains() && s.stays(c) })
-			if starved && fits() {
-				return nil, ""
-			}
-			return nil, NoRoom
+	victims, models, bytes, fits := s.shrink(e, m, starved || s.there(m) < m.Min, models+1, bytes+size)
+	p := &place{e: e, victims: victims, free: 1}
+	for _, c := range victims {
+		p.busy = p.busy || c.inFlight > 0
+		if used := s.recency(c); used.After(p.recent) {
+			p.recent = used
 		}
 	}
-	p.free = 1
+	if !fits {
+		// What is loading or waited for now may leave in a moment.
+		models, bytes = e.occupied(func(c *Copy) bool { return c.remains() && s.stays(c) })
+		if starved && e.fits(models+1, bytes+size) {
+			return nil, ""
+		}
+		return nil, NoRoom
+	}
 	if e.Slots > 0 {
-		p.free = min(p.free, float64(e.Slots-models-1)/float64(e.Slots))
+		p.free = min(p.free, float64(e.Slots-models)/float64(e.Slots))
 	}
 	if e.Bytes > 0 {
-		p.free = min(p.free, float64(e.usable()-bytes-size)/float64(e.Bytes))
+		p.free = min(p.free, float64(e.usable()-bytes)/float64(e.Bytes))
 	}
 	return p, ""
+}
+
+// fits says whether so many models of so many bytes have room at an endpoint.
+func (e *endpoint) fits(models int, bytes int64) bool {
+	return (e.Slots == 0 || models <= e.Slots) && (e.Bytes == 0 || bytes <= e.usable())
+}
+
+// shrink is who has to leave an endpoint for a model until so many models of so many bytes fit there, how many are left then, and whether they
+// fit: it may be that too few may leave.
+func (s *State) shrink(e *endpoint, m *model, urgent bool, models int, bytes int64) (victims []*Copy, leftModels int, leftBytes int64, fits bool) {
+	if fits = e.fits(models, bytes); fits {
+		return nil, models, bytes, true
+	}
+	for _, c := range s.evictable(e, m, urgent) {
+		victims = append(victims, c)
+		models, bytes = models-1, bytes-c.Bytes
+		if fits = e.fits(models, bytes); fits {
+			break
+		}
+	}
+	return victims, models, bytes, fits
 }
 
 // makeRoom has others leave for a queued copy where it has no room any more, because it, or another, turned out larger than it was taken for when
@@ -229,20 +240,8 @@ func (s *State) makeRoom(c *Copy, now time.Time) (todo []Action) {
 		return nil
 	}
 	models, bytes := e.occupied((*Copy).remains)
-	fits := func() bool {
-		return (e.Slots == 0 || models <= e.Slots) && (e.Bytes == 0 || bytes <= e.usable())
-	}
-	var victims []*Copy
-	if !fits() {
-		for _, o := range s.evictable(e, m, m.starved(s, c) || s.there(m) <= m.Min) {
-			victims = append(victims, o)
-			models, bytes = models-1, bytes-o.Bytes
-			if fits() {
-				break
-			}
-		}
-	}
-	if !fits() {
+	victims, _, _, fits := s.shrink(e, m, m.starved(s, c) || s.there(m) <= m.Min, models, bytes)
+	if !fits {
 		s.drop(c)
 		return nil
 	}
@@ -294,12 +293,6 @@ func (e *endpoint) overfull(s *State, m *model) (victims []*Copy) {
 		return nil
 	}
 	_, bytes := e.occupied((*Copy).remains)
-	for _, c := range s.evictable(e, m, true) {
-		if bytes <= e.usable() {
-			break
-		}
-		victims = append(victims, c)
-		bytes -= c.Bytes
-	}
+	victims, _, _, _ = s.shrink(e, m, true, 0, bytes) // it grew in bytes alone
 	return victims
 }
