@@ -236,9 +236,9 @@ func (p *Placer) load(ctx context.Context, s *site, key decide.CopyKey, a decide
 	}
 	p.update(func(now time.Time) []decide.Action {
 		delete(p.cancels, key)
-		todo := p.state.LoadEnded(key, result, now)
+		p.state.LoadEnded(key, result, now)
 		p.note(s, key)
-		return todo
+		return nil
 	})
 	switch {
 	case result.Unreached:
@@ -302,10 +302,10 @@ func (p *Placer) measure(s *site, key decide.CopyKey) {
 	if err != nil {
 		return // it stays with what it was taken for
 	}
-	p.update(func(now time.Time) []decide.Action {
-		todo := p.state.Measured(key, bytes, now)
+	p.update(func(time.Time) []decide.Action {
+		p.state.Measured(key, bytes)
 		p.note(s, key)
-		return todo
+		return nil
 	})
 }
 

@@ -6,7 +6,6 @@ package place
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -88,7 +87,6 @@ type Placer struct {
 	registered map[decide.Key]*v1alpha1.Model
 	world      *objects.World
 	endpoints  map[string]*site
-	seen       []string        // as published
 	leaving    map[string]bool // endpoints of which it was logged that they are about to end
 	cancels    map[decide.CopyKey]context.CancelFunc
 	watchers   map[decide.Key]map[chan struct{}]bool // each of capacity 1
@@ -109,7 +107,7 @@ func New(c Config) (*Placer, error) {
 		c.LookInterval = DefaultLookInterval
 	}
 	p := &Placer{
-		Config: c, kick: make(chan struct{}, 1), state: decide.New(c.DrainLimit),
+		Config: c, kick: make(chan struct{}, 1), state: decide.New(decide.Config{DrainLimit: c.DrainLimit}),
 		declared: make(map[decide.Key]objects.Entry), registered: make(map[decide.Key]*v1alpha1.Model), world: objects.Build(objects.Set{}),
 		endpoints: make(map[string]*site), leaving: make(map[string]bool), cancels: make(map[decide.CopyKey]context.CancelFunc),
 		watchers: make(map[decide.Key]map[chan struct{}]bool), unsaved: make(map[decide.Key]bool),
@@ -190,7 +188,7 @@ func (p *Placer) update(tell func(now time.Time) []decide.Action) {
 func (p *Placer) updateLocked(tell func(now time.Time) []decide.Action) {
 	now := time.Now()
 	todo := tell(now)
-	more, wake := p.state.Decide(now, rand.Uint64)
+	more, wake := p.state.Decide(now)
 	p.publish(now)
 	for _, a := range append(todo, more...) {
 		p.begin(a)
@@ -217,10 +215,6 @@ func (p *Placer) publish(now time.Time) {
 	for key := range change.Failures {
 		changed[key] = true
 	}
-	seen, unseen := p.state.Seen()
-	if !equal(seen, p.seen) {
-		p.seen, change.Endpoints = seen, seen
-	}
 	for address, why := range change.Leaving {
 		p.noteLeaving(address, why)
 	}
@@ -239,7 +233,7 @@ func (p *Placer) publish(now time.Time) {
 			}
 		}
 	}
-	if !p.ready && !p.started.IsZero() && (unseen == 0 || now.Sub(p.started) >= startGrace) {
+	if !p.ready && !p.started.IsZero() && (p.state.Unseen() == 0 || now.Sub(p.started) >= startGrace) {
 		p.ready = true
 		p.Board.Ready()
 	}
@@ -255,18 +249,6 @@ func (p *Placer) noteLeaving(address string, why decide.Leaving) {
 		delete(p.leaving, address)
 		p.Log.Info("the leaving endpoint is gone, or takes loads again", "endpoint", address)
 	}
-}
-
-func equal(a, b []string) bool {
-	if len(a) != len(b) || (a == nil) != (b == nil) {
-		return false
-	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
 }
 
 // Wanted says how many requests wait for a model at an extproc, and since when; 0 is none any more.

@@ -91,6 +91,12 @@ type Copy struct {
 	roomless time.Time
 	// doomed: it is unloaded as soon as it is loaded.
 	doomed bool
+	// stays: it may not leave for another model, whatever happens.
+	stays bool
+	// ranked: it is in its endpoint's order, at rank.
+	ranked bool
+	rank   rank
+	model  *model
 	// drained: nobody sends requests to it any more, and none is there.
 	drained  bool
 	inFlight int
@@ -202,18 +208,25 @@ const DrainLimit = time.Minute
 
 // State is everything that placement knows. It is not safe for concurrent use. Make one with [New].
 type State struct {
-	drainLimit time.Duration
-	paused     bool
-	models     map[Key]*model
-	endpoints  map[string]*endpoint
-	pools      map[objects.Name][]*endpoint // in order of address
-	times      map[string]*spread           // of loads, by type
+	Config
+	paused    bool
+	models    map[Key]*model
+	endpoints map[string]*endpoint
+	pools     map[objects.Name][]*endpoint // in order of address
+	times     map[string]*spread           // of loads, by type
 
 	// What has to be looked at, because something about it changed.
 	dueModels    map[Key]bool
 	dueEndpoints map[string]bool
-	// stuck are models that found no place; a change of an endpoint makes them due.
-	stuck map[Key]bool
+	// stuck are models that found no place. Those of a pool that a helped endpoint may take are looked at again at once; those of it that are
+	// stale a few at a time, for nothing but why they find none may have changed.
+	stuck  map[objects.Name][]*model
+	helped map[string]bool
+	stale  []*model
+	// touched are models whose copies may have to move in the orders of their endpoints.
+	touched []*model
+	// expiry is when the first failure may be old enough to be forgotten, or before that; zero: now.
+	expiry time.Time
 	// failing are models with failures, draining copies that drain.
 	failing  map[Key]bool
 	draining map[CopyKey]bool
@@ -229,10 +242,12 @@ type State struct {
 	changedModels map[Key]bool // whose failure, or being there, changed
 	// changedLeaving are endpoints of which it changed why they are about to end, or when that was last heard.
 	changedLeaving map[string]bool
+	// seenMore: endpoints were seen for the first time, or went.
+	seenMore bool
+	unseen   int
 }
 
-// Change is what those are told who follow placement. [State.Changes] has Copies, Failures and Leaving; package place knows the
-// rest.
+// Change is what those are told who follow placement. [State.Changes] has all but Registered, which package place knows.
 type Change struct {
 	Copies map[CopyKey]CopyChange
 	// Failures say why a model cannot be loaded for now; empty: it may be asked for.
@@ -241,7 +256,7 @@ type Change struct {
 	Leaving map[string]Leaving
 	// Registered models came, or with false went.
 	Registered map[Key]bool
-	// Endpoints are those whose copies are known, where that changed; else nil.
+	// Endpoints are those that were seen, those that are down too, in order: where that changed; else nil.
 	Endpoints []string
 }
 
@@ -251,14 +266,29 @@ type CopyChange struct {
 	State CopyState
 }
 
-// New returns a State of nothing. Requests at a copy that is to go get drainLimit to end.
-func New(drainLimit time.Duration) *State {
+// Config is how a State decides. The zero Config is as people have it who set nothing.
+type Config struct {
+	// DrainLimit is what requests get to end at a copy that is to go; 0 is [DrainLimit].
+	DrainLimit time.Duration
+	// Lots order endpoints that are otherwise as good, by the hashes of model and endpoint: the lowest lot is taken. Nil is rendezvous
+	// hashing, by which an endpoint that joins or leaves moves no model between others.
+	Lots func(model, endpoint uint64) uint64
+}
+
+// New returns a State of nothing.
+func New(c Config) *State {
+	if c.DrainLimit == 0 {
+		c.DrainLimit = DrainLimit
+	}
+	if c.Lots == nil {
+		c.Lots = rendezvous
+	}
 	s := &State{
-		drainLimit: drainLimit,
-		models:     make(map[Key]*model), endpoints: make(map[string]*endpoint), pools: make(map[objects.Name][]*endpoint),
+		Config: c,
+		models: make(map[Key]*model), endpoints: make(map[string]*endpoint), pools: make(map[objects.Name][]*endpoint),
 		times:     make(map[string]*spread),
 		dueModels: make(map[Key]bool), dueEndpoints: make(map[string]bool),
-		stuck: make(map[Key]bool), failing: make(map[Key]bool), draining: make(map[CopyKey]bool), roomless: make(map[CopyKey]bool), unknown: make(map[Key]bool),
+		stuck: make(map[objects.Name][]*model), helped: make(map[string]bool), failing: make(map[Key]bool), draining: make(map[CopyKey]bool), roomless: make(map[CopyKey]bool), unknown: make(map[Key]bool),
 		stopping: make(map[string]bool), quit: make(map[string]bool),
 	}
 	s.Changes() // makes what notes them
@@ -293,12 +323,24 @@ func (s *State) Changes() Change {
 		}
 		change.Leaving[address] = why
 	}
+	if s.seenMore {
+		s.seenMore, change.Endpoints = false, []string{}
+		for address, e := range s.endpoints {
+			if e.state != unknown {
+				change.Endpoints = append(change.Endpoints, address)
+			}
+		}
+		slices.Sort(change.Endpoints)
+	}
 	s.changedCopies, s.changedModels, s.changedLeaving = make(map[CopyKey]bool), make(map[Key]bool), make(map[string]bool)
 	return change
 }
 
+// atOnce bounds how many endpoints are asked in one Decide for the sake of stale models: in half a millisecond or so.
+const atOnce = 8000
+
 // Decide returns what is to be done now, and when it is to be asked again if nothing happens; the zero time is never.
-func (s *State) Decide(now time.Time, random func() uint64) (todo []Action, wake time.Time) {
+func (s *State) Decide(now time.Time) (todo []Action, wake time.Time) {
 	if s.paused {
 		return nil, time.Time{}
 	}
@@ -307,22 +349,22 @@ func (s *State) Decide(now time.Time, random func() uint64) (todo []Action, wake
 		todo = append(todo, Action{Kind: Quit, Endpoint: address})
 	}
 	clear(s.quit)
-	for len(s.dueModels) > 0 { // an eviction may make others due
-		due := make([]*model, 0, len(s.dueModels))
-		for key := range s.dueModels {
-			if m := s.models[key]; m != nil {
-				due = append(due, m)
+	asked := 0 // endpoints, for the sake of stale models
+	for s.reorder(); len(s.dueModels) > 0 || len(s.helped) > 0 || len(s.stale) > 0 && asked < atOnce; s.reorder() {
+		todo = append(todo, s.considerDue(now)...)
+		todo = append(todo, s.help(now)...)
+		if len(s.stale) > 0 && asked < atOnce {
+			m := s.stale[0]
+			s.stale, m.stale = s.stale[1:], false
+			if m.stuck {
+				asked += max(1, len(s.pools[m.Pool]))
+				todo = append(todo, s.consider(m, now)...)
 			}
-		}
-		clear(s.dueModels)
-		slices.SortFunc(due, func(a, b *model) int { return a.compare(b) })
-		for _, m := range due {
-			todo = append(todo, s.consider(m, now, random)...)
 		}
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(s.draining), CopyKey.Compare) {
 		e := s.endpoints[key.Endpoint]
-		if c := e.copies[key.Key]; !e.Is() && (c.drained || now.Sub(c.Since) >= s.drainLimit) {
+		if c := e.copies[key.Key]; !e.Is() && (c.drained || now.Sub(c.Since) >= s.DrainLimit) {
 			todo = append(todo, s.unload(c, now))
 		}
 	}
@@ -335,6 +377,53 @@ func (s *State) Decide(now time.Time, random func() uint64) (todo []Action, wake
 	return todo, s.wake(now)
 }
 
+// considerDue looks at models about which something changed.
+func (s *State) considerDue(now time.Time) (todo []Action) {
+	due := make([]*model, 0, len(s.dueModels))
+	for key := range s.dueModels {
+		if m := s.models[key]; m != nil {
+			due = append(due, m)
+		}
+	}
+	clear(s.dueModels)
+	slices.SortFunc(due, (*model).compare)
+	for _, m := range due {
+		todo = append(todo, s.consider(m, now)...)
+	}
+	return todo
+}
+
+// help looks at stuck models that an endpoint may take about which something changed.
+func (s *State) help(now time.Time) (todo []Action) {
+	helped := slices.Sorted(maps.Keys(s.helped))
+	clear(s.helped)
+	for _, address := range helped {
+		e := s.endpoints[address]
+		if e == nil {
+			continue
+		}
+		var takes []*model
+		for _, p := range e.pools {
+			if len(s.stuck[p]) == 0 {
+				continue
+			}
+			s.reorder()
+			for _, m := range s.stuck[p] {
+				if s.takes(e, m) {
+					takes = append(takes, m)
+				}
+			}
+		}
+		slices.SortFunc(takes, (*model).compare)
+		for _, m := range takes {
+			if s.reorder(); s.takes(e, m) { // those before it may have left no room
+				todo = append(todo, s.consider(m, now)...)
+			}
+		}
+	}
+	return todo
+}
+
 // wake is when the next thing happens by itself.
 func (s *State) wake(now time.Time) (at time.Time) {
 	soonest := func(t time.Time) {
@@ -342,17 +431,18 @@ func (s *State) wake(now time.Time) (at time.Time) {
 			at = t
 		}
 	}
-	for key := range s.failing {
-		for _, f := range s.models[key].failures {
-			soonest(f.At.Add(s.models[key].expiry(now)))
-		}
+	if len(s.failing) > 0 {
+		soonest(s.expiry)
+	}
+	if len(s.stale) > 0 {
+		soonest(now)
 	}
 	for key := range s.unknown {
 		soonest(s.models[key].since().Add(catalogueLag))
 	}
 	for key := range s.draining {
 		if e := s.endpoints[key.Endpoint]; !e.Is() {
-			soonest(e.copies[key.Key].Since.Add(s.drainLimit))
+			soonest(e.copies[key.Key].Since.Add(s.DrainLimit))
 		}
 	}
 	for key := range s.roomless {
@@ -381,6 +471,15 @@ func (s *State) expire(now time.Time) {
 			s.drop(c)
 		}
 	}
+	s.forgive(now)
+}
+
+// forgive forgets failures that are old.
+func (s *State) forgive(now time.Time) {
+	if len(s.failing) == 0 || now.Before(s.expiry) {
+		return
+	}
+	s.expiry = time.Time{}
 	for key := range s.failing {
 		m := s.models[key]
 		was := len(m.failures)
@@ -392,27 +491,33 @@ func (s *State) expire(now time.Time) {
 		if len(m.failures) == 0 {
 			delete(s.failing, key)
 		}
+		for _, f := range m.failures {
+			if at := f.At.Add(m.expiry(now)); s.expiry.IsZero() || at.Before(s.expiry) {
+				s.expiry = at
+			}
+		}
 	}
 }
 
 // consider gives a model the copies that it must have, and takes those that it must not.
-func (s *State) consider(m *model, now time.Time, random func() uint64) (todo []Action) {
+func (s *State) consider(m *model, now time.Time) (todo []Action) {
 	if m.gone {
 		return s.considerGone(m, now)
 	}
 	for _, c := range m.sorted() {
 		todo = append(todo, s.makeRoom(c, now)...)
 	}
-	staying := s.staying(m)
-	for m.Max > 0 && len(staying) > m.Max {
-		todo = append(todo, s.dismiss(staying[0], now)...)
-		staying = staying[1:]
+	if m.Max > 0 && len(m.copies) > m.Max {
+		staying := s.staying(m)
+		for ; len(staying) > m.Max; staying = staying[1:] {
+			todo = append(todo, s.dismiss(staying[0], now)...)
+		}
 	}
 	for {
 		starved := m.starved(s, nil)
 		if !starved && s.there(m) >= m.least() {
 			if m.failed != "" {
-				if best, _ := s.choose(m, true, random); best == nil {
+				if best, _ := s.choose(m, true); best.e == nil {
 					return todo // who asks for it now would be told the same
 				}
 			}
@@ -420,8 +525,8 @@ func (s *State) consider(m *model, now time.Time, random func() uint64) (todo []
 			m.placeless = time.Time{}
 			return todo
 		}
-		best, why := s.choose(m, starved, random)
-		if best == nil {
+		best, why := s.choose(m, starved)
+		if best.e == nil {
 			m.ensure = m.ensure && why == ""
 			if m.placeless.IsZero() {
 				m.placeless = now
@@ -439,9 +544,7 @@ func (s *State) consider(m *model, now time.Time, random func() uint64) (todo []
 			todo = append(todo, Action{Kind: Predict, Endpoint: best.e.Address, Model: m.Entry})
 			continue
 		}
-		for _, victim := range best.victims {
-			todo = append(todo, s.dismiss(victim, now)...)
-		}
+		todo = append(todo, s.makeRoom(c, now)...)
 	}
 }
 
@@ -459,7 +562,7 @@ func (s *State) considerGone(m *model, now time.Time) (todo []Action) {
 		s.unknown[m.ModelKey] = true
 	case len(m.copies) == 0:
 		delete(s.models, m.ModelKey)
-		delete(s.stuck, m.ModelKey)
+		s.unstick(m)
 		delete(s.failing, m.ModelKey)
 		s.changedModels[m.ModelKey] = true
 	}
@@ -487,7 +590,10 @@ func (s *State) there(m *model) int {
 
 // block notes why a model gets no copy. Requests that wait for it are told, unless a place will come free.
 func (s *State) block(m *model, why Reason, starved bool) {
-	s.stuck[m.ModelKey] = true
+	if !m.stuck {
+		m.stuck, m.place = true, len(s.stuck[m.Pool])
+		s.stuck[m.Pool] = append(s.stuck[m.Pool], m)
+	}
 	if m.blocked != why {
 		m.blocked = why
 		s.changedModels[m.ModelKey] = true
@@ -500,7 +606,7 @@ func (s *State) block(m *model, why Reason, starved bool) {
 
 // pass notes that a model has what it needs, or may try again.
 func (s *State) pass(m *model) {
-	delete(s.stuck, m.ModelKey)
+	s.unstick(m)
 	m.blocked = ""
 	if m.failed != "" {
 		m.failed = ""
@@ -508,22 +614,28 @@ func (s *State) pass(m *model) {
 	}
 }
 
+// unstick notes that a model waits for no place.
+func (s *State) unstick(m *model) {
+	if !m.stuck {
+		return
+	}
+	all := s.stuck[m.Pool]
+	last := all[len(all)-1]
+	all[m.place], last.place = last, m.place
+	s.stuck[m.Pool], m.stuck = all[:len(all)-1], false
+}
+
 // start tells an engine to load what waits there, as many at once as it takes, those first for which requests wait.
 func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 	if e.state != up || e.Is() {
 		return nil
 	}
-	loading := 0
-	var queue []*Copy
-	for _, c := range e.copies {
-		switch c.State {
-		case Loading:
-			loading++
-		case Queued:
-			queue = append(queue, c)
-		}
+	t := e.tally()
+	if len(t.queue) == 0 {
+		return nil
 	}
-	slices.SortFunc(queue, func(a, b *Copy) int { return s.models[a.Key].compare(s.models[b.Key]) })
+	loading, queue := t.loading, slices.Clone(t.queue)
+	slices.SortFunc(queue, func(a, b *Copy) int { return a.model.compare(b.model) })
 	for _, c := range queue {
 		if loading >= max(1, e.Loads) {
 			return todo
@@ -539,7 +651,7 @@ func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 			return todo
 		}
 		loading++
-		m := s.models[c.Key]
+		m := c.model
 		kind := Load
 		if c.cut {
 			kind = Reload
@@ -567,8 +679,8 @@ func (s *State) dismiss(c *Copy, now time.Time) []Action {
 		s.drop(c)
 	case Loading:
 		if !c.doomed {
-			c.doomed = true
-			return []Action{{Kind: Cancel, Endpoint: c.Endpoint, Model: s.models[c.Key].Entry}}
+			s.doom(c)
+			return []Action{{Kind: Cancel, Endpoint: c.Endpoint, Model: c.model.Entry}}
 		}
 	case Loaded:
 		s.set(c, Draining, now)
@@ -577,9 +689,21 @@ func (s *State) dismiss(c *Copy, now time.Time) []Action {
 	return nil
 }
 
+// doom has a copy that is loading be unloaded as soon as it is loaded.
+func (s *State) doom(c *Copy) {
+	c.doomed = true
+	s.recount(c)
+}
+
+// recount notes that what a copy takes up at its endpoint has changed.
+func (s *State) recount(c *Copy) {
+	s.endpoints[c.Endpoint].counted = false
+	s.touch(c.model)
+}
+
 // unload ends a drain.
 func (s *State) unload(c *Copy, now time.Time) Action {
 	delete(s.draining, c.CopyKey)
 	s.set(c, Unloading, now)
-	return Action{Kind: Unload, Endpoint: c.Endpoint, Model: s.models[c.Key].Entry}
+	return Action{Kind: Unload, Endpoint: c.Endpoint, Model: c.model.Entry}
 }

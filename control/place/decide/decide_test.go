@@ -26,7 +26,7 @@ import (
 //	look e1 a b                             the engine lists a and b; before=1s: the look began that long ago
 //	purge e1                                looked at, and the look unloaded whatever the engine had
 //	model a min=1 max=2 pinned size=50Mi used=5m base=llama
-//	want x a unusable=e1                    requests of x wait for a
+//	want x a unusable=e1                    requests of x wait for a, which is used by that; wait x a: which is not
 //	loaded e1 a size=60Mi took=2s
 //	measured e1 a size=60Mi                 the engine says what it holds
 //	failed e1 a why=rank_too_large out of memory
@@ -35,7 +35,7 @@ import (
 //	show                                    every model and its copies
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
-		r := &runner{t: t, s: decide.New(decide.DrainLimit), now: start, sights: map[string]decide.Sight{}}
+		r := &runner{t: t, s: decide.New(inOrder), now: start, sights: map[string]decide.Sight{}}
 		return r.block
 	})
 }
@@ -45,13 +45,15 @@ var (
 	pool  = objects.Name{Namespace: "default", Name: "p"}
 )
 
+// inOrder takes of endpoints that are otherwise as good the first by address.
+var inOrder = decide.Config{Lots: func(_, _ uint64) uint64 { return 0 }}
+
 type runner struct {
 	t      *testing.T
 	s      *decide.State
 	now    time.Time
 	sights map[string]decide.Sight
 	out    strings.Builder
-	lots   uint64
 }
 
 func (r *runner) block(input string) string {
@@ -66,7 +68,7 @@ func (r *runner) block(input string) string {
 		}
 		todo = append(todo, r.tell(words[0], words[1:])...)
 	}
-	more, wake := r.s.Decide(r.now, func() uint64 { r.lots++; return r.lots })
+	more, wake := r.s.Decide(r.now)
 	r.print(append(todo, more...))
 	changes := r.s.Changes()
 	for _, key := range slices.SortedFunc(maps.Keys(changes.Failures), decide.Key.Compare) {
@@ -194,13 +196,15 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		r.s.SetModel(e.Complete(nil), used)
 	case "remove":
 		r.s.RemoveModel(key(plain[0]))
-	case "want":
+	case "want", "wait":
 		w := decide.Want{Requests: 1, Since: r.now}
 		if with["unusable"] != "" {
 			w.Unusable = strings.Split(with["unusable"], ",")
 		}
 		for _, id := range plain[1:] {
-			r.s.Used(key(id), r.now)
+			if verb == "want" {
+				r.s.Used(key(id), r.now)
+			}
 			r.s.Wanted(plain[0], key(id), w)
 		}
 	case "unwant":
@@ -222,21 +226,19 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 	case "predicted":
 		r.s.Predicted(copyKey(plain[0], plain[1]), r.bytes(with["size"]))
 	case "loaded":
-		var todo []decide.Action
 		for _, id := range plain[1:] {
-			todo = append(todo, r.s.LoadEnded(copyKey(plain[0], id), decide.LoadResult{Bytes: r.bytes(with["size"]), Took: r.duration(with["took"])}, r.now)...)
+			r.s.LoadEnded(copyKey(plain[0], id), decide.LoadResult{Bytes: r.bytes(with["size"]), Took: r.duration(with["took"])}, r.now)
 		}
-		return todo
 	case "failed":
-		return r.s.LoadEnded(copyKey(plain[0], plain[1]), decide.LoadResult{Failed: true, Words: strings.Join(plain[2:], " "), Why: decide.Reason(with["why"])}, r.now)
+		r.s.LoadEnded(copyKey(plain[0], plain[1]), decide.LoadResult{Failed: true, Words: strings.Join(plain[2:], " "), Why: decide.Reason(with["why"])}, r.now)
 	case "measured":
-		return r.s.Measured(copyKey(plain[0], plain[1]), r.bytes(with["size"]), r.now)
+		r.s.Measured(copyKey(plain[0], plain[1]), r.bytes(with["size"]))
 	case "ensure":
 		r.s.Ensure(key(plain[0]))
 	case "leftover":
-		return r.s.LoadEnded(copyKey(plain[0], plain[1]), decide.LoadResult{Failed: true, Left: true}, r.now)
+		r.s.LoadEnded(copyKey(plain[0], plain[1]), decide.LoadResult{Failed: true, Left: true}, r.now)
 	case "unreached":
-		return r.s.LoadEnded(copyKey(plain[0], plain[1]), decide.LoadResult{Failed: true, Unreached: true}, r.now)
+		r.s.LoadEnded(copyKey(plain[0], plain[1]), decide.LoadResult{Failed: true, Unreached: true}, r.now)
 	case "drained":
 		return r.s.Drained(copyKey(plain[0], plain[1]), r.now)
 	case "unloaded":

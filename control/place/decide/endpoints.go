@@ -43,6 +43,11 @@ type endpoint struct {
 	pools  []objects.Name
 	state  reach
 	copies map[Key]*Copy
+	// sums is what they take up, if counted; order those that may leave for other models, who is missed least first.
+	sums    tally
+	counted bool
+	order   []*Copy
+	hash    uint64
 	// left is when copies went, for looks that began before.
 	left map[Key]time.Time
 	// leaked is the bytes of models that could not be unloaded: they are in use until the engine's next life.
@@ -77,8 +82,11 @@ func (s *State) SetEndpoint(address string, pools []objects.Name) {
 	e := s.endpoints[address]
 	if e == nil {
 		e = &endpoint{copies: make(map[Key]*Copy), left: make(map[Key]time.Time), deletedBy: make(map[string]bool)}
-		e.Address = address
+		e.Address, e.hash = address, hashed(address)
 		s.endpoints[address] = e
+		s.unseen++
+	} else if slices.Equal(e.pools, pools) {
+		return
 	}
 	for _, p := range e.pools {
 		s.pools[p] = slices.DeleteFunc(s.pools[p], func(o *endpoint) bool { return o == e })
@@ -136,7 +144,9 @@ func (s *State) leave(e *endpoint, l Leaving) {
 		s.quit[e.Address] = true
 		s.dropQueued(e)
 		for _, c := range e.copies {
-			c.doomed = c.doomed || c.State == Loading
+			if c.State == Loading {
+				s.doom(c)
+			}
 		}
 	}
 	s.stir(e)
@@ -154,6 +164,8 @@ func (s *State) RemoveEndpoint(address string) {
 	for _, p := range e.pools {
 		s.pools[p] = slices.DeleteFunc(s.pools[p], func(o *endpoint) bool { return o == e })
 	}
+	s.turn(e, unknown)
+	s.unseen--
 	delete(s.endpoints, address)
 	delete(s.dueEndpoints, address)
 	delete(s.stopping, address)
@@ -161,21 +173,29 @@ func (s *State) RemoveEndpoint(address string) {
 	if e.Is() {
 		s.changedLeaving[address] = true
 	}
-	s.stirAll()
+	s.doubt(e)
 }
 
 // stir makes due what a change of an endpoint may help.
 func (s *State) stir(e *endpoint) {
-	s.dueEndpoints[e.Address] = true
-	for key := range e.copies {
+	e.counted = false
+	s.dueEndpoints[e.Address], s.helped[e.Address] = true, true
+	for key, c := range e.copies {
 		s.dueModels[key] = true
+		s.touch(c.model)
 	}
-	s.stirAll()
+	s.doubt(e)
 }
 
-func (s *State) stirAll() {
-	for key := range s.stuck {
-		s.dueModels[key] = true
+// doubt notes that the reasons may have changed why models find no place, because of an endpoint.
+func (s *State) doubt(e *endpoint) {
+	for _, p := range e.pools {
+		for _, m := range s.stuck[p] {
+			if !m.stale {
+				m.stale = true
+				s.stale = append(s.stale, m)
+			}
+		}
 	}
 }
 
@@ -204,7 +224,7 @@ func (s *State) Restore(r Record, now time.Time) {
 		s.dueModels[r.Key] = true
 	}
 	if r.Source > m.source {
-		m.bytes, m.source = r.Bytes, r.Source
+		s.learn(m, r.Bytes, r.Source)
 	}
 	e.Incarnation = r.Incarnation
 	switch r.State {
@@ -241,7 +261,8 @@ func (s *State) Saw(l Sight, now time.Time) {
 	if e.Bytes != l.Bytes || e.Slots != l.Slots || e.Loads != l.Loads || e.CanLoad != l.CanLoad {
 		changed = true
 	}
-	e.Endpoint, e.state = l.Endpoint, up
+	e.Endpoint = l.Endpoint
+	s.turn(e, up)
 	if restarted {
 		e.born = l.Began
 		s.leave(e, Leaving{Terminating: e.Terminating})
@@ -306,7 +327,7 @@ func (s *State) compare(e *endpoint, l Sight, restarted bool, now time.Time) (ch
 
 // vanished says that the engine has a copy no more. After a restart a model that has no other is loaded again.
 func (s *State) vanished(c *Copy, restarted bool, now time.Time) {
-	m, e, was := s.models[c.Key], s.endpoints[c.Endpoint], c.State
+	m, e, was := c.model, s.endpoints[c.Endpoint], c.State
 	if was == Queued || was == Loading {
 		c.cut = false // nothing is left of it; what is loading will be told to have failed
 		return
@@ -327,9 +348,22 @@ func (s *State) Silent(address string) {
 
 // lose says that nothing can be loaded at an endpoint for now. What was to be is to be somewhere else.
 func (s *State) lose(e *endpoint, state reach) {
-	e.state = state
+	s.turn(e, state)
 	s.dropQueued(e)
 	s.stir(e)
+}
+
+// turn notes how an endpoint was last reached.
+func (s *State) turn(e *endpoint, state reach) {
+	switch {
+	case e.state == unknown && state != unknown:
+		s.unseen--
+		s.seenMore = true
+	case e.state != unknown && state == unknown:
+		s.unseen++
+		s.seenMore = true
+	}
+	e.state = state
 }
 
 // dropQueued forgets what was to be loaded at an endpoint and which its engine was not told of.
@@ -350,8 +384,9 @@ func (s *State) Down(address string) {
 
 // InFlight says how many requests there are at a copy.
 func (s *State) InFlight(key CopyKey, requests int) {
-	if c := s.copy(key); c != nil {
+	if c := s.copy(key); c != nil && c.inFlight != requests {
 		c.inFlight = requests
+		s.touch(c.model)
 	}
 }
 
@@ -384,37 +419,46 @@ func (s *State) copy(key CopyKey) *Copy {
 }
 
 func (s *State) add(m *model, e *endpoint, state CopyState, now time.Time) *Copy {
-	c := &Copy{CopyKey: CopyKey{m.ModelKey, e.Address}, State: state, Since: now, asked: now, Bytes: m.bytes, Source: m.source}
+	c := &Copy{CopyKey: CopyKey{m.ModelKey, e.Address}, State: state, Since: now, asked: now, Bytes: m.bytes, Source: m.source, model: m}
 	if c.Bytes == 0 {
 		c.Bytes = e.DefaultBytes
 	}
 	e.copies[m.ModelKey], m.copies[e.Address] = c, c
 	s.changedCopies[c.CopyKey] = true
 	s.dueEndpoints[e.Address], s.dueModels[m.ModelKey] = true, true
+	s.recount(c)
 	return c
 }
 
 func (s *State) set(c *Copy, state CopyState, now time.Time) {
 	if state == Loaded {
-		s.models[c.Key].ensure = false
+		c.model.ensure = false
 	}
 	c.State, c.Since, c.roomless = state, now, time.Time{}
 	delete(s.roomless, c.CopyKey)
 	s.changedCopies[c.CopyKey] = true
+	if state == Draining {
+		s.helped[c.Endpoint] = true
+	}
+	s.recount(c)
 }
 
 func (s *State) drop(c *Copy) {
-	m := s.models[c.Key]
-	delete(s.endpoints[c.Endpoint].copies, c.Key)
+	m, e := c.model, s.endpoints[c.Endpoint]
+	if c.ranked {
+		at, _ := slices.BinarySearchFunc(e.order, c, (*Copy).compareRank)
+		e.order = slices.Delete(e.order, at, at+1)
+	}
+	s.recount(c)
+	delete(e.copies, c.Key)
 	delete(m.copies, c.Endpoint)
 	delete(s.draining, c.CopyKey)
 	delete(s.roomless, c.CopyKey)
 	s.changedCopies[c.CopyKey] = true
-	s.dueEndpoints[c.Endpoint], s.dueModels[c.Key] = true, true
+	s.dueEndpoints[c.Endpoint], s.dueModels[c.Key], s.helped[c.Endpoint] = true, true, true
 	if m.foreign && len(m.copies) == 0 {
 		delete(s.models, c.Key)
 	}
-	s.stirAll()
 }
 
 // sorted is the copies of an endpoint, in order.

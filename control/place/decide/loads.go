@@ -24,7 +24,15 @@ func (s *State) learn(m *model, bytes int64, source SizeSource) {
 	}
 	m.bytes, m.source = bytes, source
 	for _, c := range m.copies {
+		if bytes < c.Bytes {
+			s.helped[c.Endpoint] = true
+		}
 		c.Bytes, c.Source = bytes, source
+		s.recount(c)
+		// Where it is more than there is room for nobody leaves at once: who is next to be loaded there has the more leave.
+		for _, waits := range s.endpoints[c.Endpoint].tally().queue {
+			s.dueModels[waits.Key] = true
+		}
 	}
 }
 
@@ -35,7 +43,7 @@ func (s *State) LoadFailing(key CopyKey, words string, now time.Time) {
 	if c == nil || c.State != Loading || c.doomed {
 		return
 	}
-	c.doomed = true
+	s.doom(c)
 	s.fail(s.models[key.Key], Failure{key.Endpoint, now, words, LoadFailed})
 	s.dueModels[key.Key] = true
 }
@@ -43,6 +51,7 @@ func (s *State) LoadFailing(key CopyKey, words string, now time.Time) {
 func (s *State) fail(m *model, f Failure) {
 	m.failures = append(m.failures, f)
 	s.failing[m.ModelKey] = true
+	s.expiry = time.Time{}
 	s.changedModels[m.ModelKey] = true
 }
 
@@ -63,20 +72,19 @@ type LoadResult struct {
 	Left bool
 }
 
-// LoadEnded says how a load ended. It returns what is to be done about models that the copy's true size leaves no room for.
-func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) (todo []Action) {
+// LoadEnded says how a load ended.
+func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 	c := s.copy(key)
 	if c == nil || c.State != Loading {
-		return nil
+		return
 	}
 	m, e := s.models[key.Key], s.endpoints[key.Endpoint]
 	s.dueEndpoints[e.Address], s.dueModels[m.ModelKey] = true, true
-	s.stirAll()
 	switch {
 	case r.Failed:
 		doomed := c.doomed
 		if r.Left {
-			e.leaked += c.Bytes
+			e.leaked = sum(e.leaked, c.Bytes)
 		}
 		s.drop(c)
 		switch {
@@ -88,7 +96,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) (todo []Acti
 	case c.doomed:
 		c.doomed = false
 		s.set(c, Loaded, now)
-		return s.dismiss(c, now)
+		s.dismiss(c, now)
 	default:
 		s.timesOf(m.Type).add(r.Took)
 		c.cut = false
@@ -96,11 +104,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) (todo []Acti
 		delete(e.left, c.Key) // it is there again
 		s.learn(m, r.Bytes, MeasuredSize)
 		m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return f.Endpoint == e.Address })
-		for _, victim := range e.overfull(s, m) {
-			todo = append(todo, s.dismiss(victim, now)...)
-		}
 	}
-	return todo
 }
 
 // UnloadEnded says that the engine has unloaded a copy, or, if failed, that it could not be made to: then the copy's
@@ -112,26 +116,17 @@ func (s *State) UnloadEnded(key CopyKey, failed bool, now time.Time) {
 	}
 	e := s.endpoints[key.Endpoint]
 	if failed {
-		e.leaked += c.Bytes
+		e.leaked = sum(e.leaked, c.Bytes)
 	}
 	s.drop(c)
 	e.left[key.Key] = now
-	s.dueEndpoints[e.Address] = true
-	s.stirAll()
 }
 
 // Measured says what a loaded copy holds, by the engine.
-func (s *State) Measured(key CopyKey, bytes int64, now time.Time) (todo []Action) {
-	c := s.copy(key)
-	if c == nil || c.State != Loaded {
-		return nil
+func (s *State) Measured(key CopyKey, bytes int64) {
+	if c := s.copy(key); c != nil && c.State == Loaded {
+		s.learn(c.model, bytes, MeasuredSize)
+		s.dueModels[key.Key] = true // copies of it that wait elsewhere are as large
+		s.dueEndpoints[key.Endpoint] = true
 	}
-	m, e := s.models[key.Key], s.endpoints[key.Endpoint]
-	s.learn(m, bytes, MeasuredSize)
-	for _, victim := range e.overfull(s, m) {
-		todo = append(todo, s.dismiss(victim, now)...)
-	}
-	s.dueModels[m.ModelKey] = true // copies of it that wait elsewhere are as large
-	s.dueEndpoints[e.Address] = true
-	return todo
 }

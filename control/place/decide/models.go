@@ -3,6 +3,7 @@ package decide
 import (
 	"cmp"
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -15,12 +16,17 @@ type model struct {
 	// foreign: it is in no catalogue, and an engine has it all the same. It is left alone.
 	foreign  bool
 	lastUsed time.Time
+	worth    float64         // what it is missed by: the greater, the later it leaves
 	wants    map[string]Want // by who says so
 	copies   map[string]*Copy
+	hash     uint64
 	bytes    int64 // known size, by any endpoint
 	source   SizeSource
 	failures []Failure
 	blocked  Reason // why it gets no copy that it should have
+	// stuck: it waits for a place, at place among the stuck of its pool; stale: it is among the stale. Touched: among the touched.
+	stuck, stale, touched bool
+	place                 int
 	// since it has been without a place for a copy that it should have; zero if it has one.
 	placeless time.Time
 	failed    Reason // the same, told to those who wait
@@ -51,18 +57,20 @@ func (s *State) SetModel(e objects.Entry, used time.Time) {
 	}
 	if m.Type != e.Type || m.Source != e.Source || m.Info != e.Info { // what failed to load was something else
 		m.failures = nil
+		delete(s.failing, m.ModelKey)
 	}
 	m.Entry, m.gone, m.foreign = e, false, false
 	delete(s.unknown, m.ModelKey)
 	if m.source <= HintedSize && e.Size > 0 {
 		m.bytes, m.source = e.Size, HintedSize
 	}
-	m.use(used)
+	s.use(m, used)
+	s.touch(m)
 	s.dueModels[m.ModelKey] = true
 }
 
 func (s *State) newModel(e objects.Entry) *model {
-	m := &model{Entry: e, wants: make(map[string]Want), copies: make(map[string]*Copy)}
+	m := &model{Entry: e, worth: math.Inf(-1), hash: hashed(e.ID), wants: make(map[string]Want), copies: make(map[string]*Copy)}
 	s.models[e.ModelKey] = m
 	return m
 }
@@ -82,9 +90,7 @@ func (s *State) Wanted(who string, key Key, w Want) {
 	switch {
 	case w.Requests == 0:
 		if m != nil {
-			delete(m.wants, who)
-			s.dueModels[key] = true
-			s.stirAll() // its copies may leave now
+			s.unwant(m, who)
 		}
 		return
 	case m == nil:
@@ -93,6 +99,8 @@ func (s *State) Wanted(who string, key Key, w Want) {
 	}
 	m.wants[who] = w
 	s.dueModels[key] = true
+	s.touch(m)
+	s.expiry = time.Time{} // failures of a model in use are forgotten sooner
 	for address := range m.copies {
 		s.dueEndpoints[address] = true // it may have become more urgent
 	}
@@ -103,13 +111,17 @@ func (s *State) Unwanted(who string) {
 	for address := range s.endpoints {
 		s.Terminating(who, address, false)
 	}
-	for key, m := range s.models {
+	for _, m := range s.models {
 		if _, ok := m.wants[who]; ok {
-			delete(m.wants, who)
-			s.dueModels[key] = true
+			s.unwant(m, who)
 		}
 	}
-	s.stirAll()
+}
+
+func (s *State) unwant(m *model, who string) {
+	delete(m.wants, who)
+	s.dueModels[m.ModelKey] = true
+	s.touch(m)
 }
 
 // Ensure asks for a copy of a model that has none, without a request that waits: it does not go before others, and does not
@@ -124,13 +136,18 @@ func (s *State) Ensure(key Key) {
 // Used says when a model was last used.
 func (s *State) Used(key Key, at time.Time) {
 	if m := s.models[key]; m != nil {
-		m.use(at)
+		s.use(m, at)
 	}
 }
 
-func (m *model) use(at time.Time) {
-	if at.After(m.lastUsed) {
-		m.lastUsed = at
+func (s *State) use(m *model, at time.Time) {
+	if !at.After(m.lastUsed) {
+		return
+	}
+	m.lastUsed, m.worth = at, seconds(at)
+	s.touch(m)
+	if len(m.failures) > 0 {
+		s.expiry = time.Time{} // those of a model in use are forgotten sooner
 	}
 }
 

@@ -3,6 +3,7 @@ package decide_test
 import (
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -33,8 +34,11 @@ type engineModel struct {
 	slots int
 	bytes int64
 	loads int
-	has   map[string]bool // loaded, or loading
-	dead  bool
+	// seenSlots and seenBytes are what of it a look has found: it may have become less since.
+	seenSlots int
+	seenBytes int64
+	has       map[string]bool // loaded, or loading
+	dead      bool
 	// terminating: its pod is being deleted; stopped is when it said that it is stopping.
 	terminating bool
 	stopped     time.Time
@@ -49,6 +53,19 @@ type modelModel struct {
 	objects.Entry
 	wanted bool
 	size   int64
+	// late: no engine knows its size before it is loaded.
+	late bool
+}
+
+// unsized is what is taken for the size of a model of which nothing is known.
+const unsized = 50 << 20
+
+// taken is what a model may be taken to hold: what an engine has said of it.
+func (m *modelModel) taken() int64 {
+	if m.late {
+		return unsized
+	}
+	return m.size
 }
 
 type pending struct {
@@ -108,15 +125,15 @@ func (w *world) do(todo []decide.Action) {
 				}
 			}
 			for id := range e.has {
-				bytes += w.models[id].size
+				bytes = plus(bytes, w.models[id].taken())
 			}
 			switch {
 			case loading+1 > e.loads:
 				w.fatalf("%s loads %d at once, of %d", a.Endpoint, loading+1, e.loads)
-			case e.slots > 0 && len(e.has) > e.slots:
-				w.fatalf("%s holds %d models in %d slots", a.Endpoint, len(e.has), e.slots)
-			case e.bytes > 0 && bytes > e.bytes:
-				w.fatalf("%s holds %d bytes of %d", a.Endpoint, bytes, e.bytes)
+			case e.slots > 0 && len(e.has) > e.seenSlots:
+				w.fatalf("%s holds %d models in %d slots", a.Endpoint, len(e.has), e.seenSlots)
+			case e.bytes > 0 && bytes > e.seenBytes:
+				w.fatalf("%s holds %d bytes of %d", a.Endpoint, bytes, e.seenBytes)
 			}
 		case decide.Unload:
 			if m := w.models[a.Model.ID]; m.Pinned && m.Max != 1 && !w.givenUp[decide.CopyKey{Key: m.ModelKey, Endpoint: a.Endpoint}] {
@@ -157,8 +174,11 @@ func (w *world) pause(paused bool) {
 }
 
 func (w *world) decide() {
-	todo, _ := w.s.Decide(w.now, w.rng.Uint64)
+	todo, _ := w.s.Decide(w.now)
 	w.do(todo)
+	if err := w.s.Audit(!w.paused); err != nil {
+		w.fatalf("%v", err)
+	}
 }
 
 func (w *world) key(p pending) decide.CopyKey {
@@ -172,7 +192,11 @@ func (w *world) answer(i int) {
 	e := w.engines[p.Endpoint]
 	switch p.Kind {
 	case decide.Predict:
-		w.s.Predicted(w.key(p), w.models[p.Model.ID].size)
+		if m := w.models[p.Model.ID]; m.late {
+			w.s.Predicted(w.key(p), 0)
+		} else {
+			w.s.Predicted(w.key(p), m.size)
+		}
 	case decide.Load, decide.Reload:
 		r := decide.LoadResult{Bytes: w.models[p.Model.ID].size, Took: time.Second}
 		switch {
@@ -183,9 +207,11 @@ func (w *world) answer(i int) {
 		case w.rng.IntN(20) == 0:
 			r = decide.LoadResult{Failed: true, Words: "no"}
 			delete(e.has, p.Model.ID)
+		default:
+			w.models[p.Model.ID].late = false
 		}
 		w.logf("load of %s at %s ends, failed %v", p.Model.ID, p.Endpoint, r.Failed)
-		w.do(w.s.LoadEnded(w.key(p), r, w.now))
+		w.s.LoadEnded(w.key(p), r, w.now)
 	case decide.Unload:
 		if !p.dead {
 			delete(e.has, p.Model.ID)
@@ -204,12 +230,13 @@ func (w *world) look(address string) {
 	}
 	if l, begun := w.looks[address]; begun {
 		delete(w.looks, address)
-		w.logf("%s is seen with %v, as of %v ago", address, l.Listed, w.now.Sub(l.Began))
+		w.logf("%s is seen with %v in %d slots or %d bytes, as of %v ago", address, l.Listed, l.Slots, l.Bytes, w.now.Sub(l.Began))
+		e.seenSlots, e.seenBytes = l.Slots, l.Bytes
 		w.s.Saw(l, w.now)
 		return
 	}
 	l := decide.Sight{Began: w.now, Endpoint: decide.Endpoint{
-		Address: address, CanLoad: true, Lists: e.slots > 0, CanPredict: e.bytes > 0, Slots: e.slots, Bytes: e.bytes, DefaultBytes: 50 << 20, Loads: e.loads,
+		Address: address, CanLoad: true, Lists: e.slots > 0, CanPredict: e.bytes > 0, Slots: e.slots, Bytes: e.bytes, DefaultBytes: unsized, Loads: e.loads,
 	}}
 	for id := range e.has {
 		if e.slots > 0 && !w.onTheWay(address, id) {
@@ -262,7 +289,9 @@ func (w *world) random() {
 	switch n := w.rng.IntN(100); {
 	case n < 30:
 		m.wanted = true
-		w.s.Used(m.ModelKey, w.now)
+		if w.rng.IntN(2) == 0 {
+			w.s.Used(m.ModelKey, w.now)
+		}
 		w.s.Wanted("x", m.ModelKey, decide.Want{Requests: 1, Since: w.now})
 		w.logf("want %s", id)
 	case n < 60 && len(w.pending) > 0:
@@ -288,6 +317,16 @@ func (w *world) random() {
 		w.s.Stopping(e, w.now, w.now)
 	case n < 90 || w.paused && n < 92:
 		w.pause(!w.paused)
+	case n < 91 && w.rng.IntN(4) == 0:
+		w.resize(e)
+	case n < 91 && w.rng.IntN(2) == 0 && !m.Pinned:
+		w.logf("%s is removed and set again", id)
+		w.s.RemoveModel(m.ModelKey)
+		w.decide()
+		w.s.SetModel(m.Entry, time.Time{})
+	case n < 91:
+		address := fmt.Sprintf("e%d", 1+w.rng.IntN(3))
+		w.s.InFlight(decide.CopyKey{Key: m.ModelKey, Endpoint: address}, w.rng.IntN(2))
 	case n < 92:
 		w.logf("%s dies", e)
 		w.engines[e].dead = true
@@ -326,6 +365,27 @@ func (w *world) random() {
 	w.honest()
 }
 
+// resize has an engine hold less than before, or as much again.
+func (w *world) resize(address string) {
+	e := w.engines[address]
+	switch {
+	case e.slots == 1, e.bytes == 256<<20:
+		e.slots, e.bytes = e.slots*4, e.bytes*2
+	case e.slots > 0:
+		e.slots--
+	default:
+		e.bytes = 256 << 20
+	}
+	w.logf("%s has %d slots or %d bytes", address, e.slots, e.bytes)
+}
+
+func plus(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
 // revive begins the next life of an engine that was down.
 func (w *world) revive(address string) {
 	e := w.engines[address]
@@ -342,7 +402,7 @@ func TestWhateverComes(t *testing.T) {
 	for seed := range uint64(40) {
 		for _, kind := range []string{"slots", "bytes"} {
 			w := &world{
-				t: t, s: decide.New(decide.DrainLimit), rng: rand.New(rand.NewPCG(seed, 1)), now: start,
+				t: t, s: decide.New(decide.Config{}), rng: rand.New(rand.NewPCG(seed, 1)), now: start,
 				engines: map[string]*engineModel{}, models: map[string]*modelModel{}, looks: map[string]decide.Sight{},
 				givenUp: map[decide.CopyKey]bool{},
 			}
@@ -364,7 +424,7 @@ func TestWhateverComes(t *testing.T) {
 				case 2:
 					e.Max = 1
 				}
-				m := &modelModel{Entry: e.Complete(nil), size: int64(20+10*i) << 20}
+				m := &modelModel{Entry: e.Complete(nil), size: int64(20+10*i) << 20, late: kind == "bytes" && i%4 == 3}
 				w.models[m.ID] = m
 				w.s.SetModel(m.Entry, time.Time{})
 			}

@@ -72,7 +72,10 @@ type Count struct {
 
 // Count counts.
 func (s *State) Count() Count {
-	c := Count{Failing: len(s.failing), Stuck: len(s.stuck)}
+	c := Count{Failing: len(s.failing)}
+	for _, stuck := range s.stuck {
+		c.Stuck += len(stuck)
+	}
 	for _, m := range s.models {
 		if m.gone {
 			continue
@@ -122,15 +125,5 @@ func (s *State) Copies() []Copy {
 	return all
 }
 
-// Seen returns the endpoints that were seen, those that are down too, in order; and how many were not yet.
-func (s *State) Seen() (seen []string, not int) {
-	for address, e := range s.endpoints {
-		if e.state == unknown {
-			not++
-			continue
-		}
-		seen = append(seen, address)
-	}
-	slices.Sort(seen)
-	return seen, not
-}
+// Unseen is how many endpoints were not seen yet.
+func (s *State) Unseen() int { return s.unseen }

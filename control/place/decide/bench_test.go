@@ -1,0 +1,104 @@
+package decide_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// full is a fleet whose every byte is taken: so many endpoints of 20 models each, and as many models again that no endpoint
+// holds. It returns the time after all of that.
+func full(b *testing.B, endpoints int) (*decide.State, time.Time) {
+	b.Helper()
+	const each = 20
+	s, now := decide.New(decide.Config{}), start
+	for i := range endpoints {
+		address := address(i)
+		s.SetEndpoint(address, []objects.Name{pool})
+		s.Saw(decide.Sight{Began: now, Endpoint: decide.Endpoint{
+			Address: address, CanLoad: true, Bytes: each * 110, DefaultBytes: 100, Loads: each, // a tenth is kept free
+		}}, now)
+	}
+	for i := range 2 * each * endpoints {
+		s.SetModel(objects.Entry{ModelKey: key(numbered(i)), Size: 100}.Complete(nil), time.Time{})
+	}
+	for i := range each * endpoints {
+		at := decide.CopyKey{Key: key(numbered(i)), Endpoint: address(i % endpoints)}
+		s.Restore(decide.Record{CopyKey: at, State: decide.Loaded, Bytes: 100, Source: decide.MeasuredSize}, now)
+		now = now.Add(time.Millisecond)
+		s.Used(at.Key, now)
+	}
+	s.Decide(now)
+	return s, now
+}
+
+func numbered(i int) string { return fmt.Sprintf("m%06d", i) }
+func address(i int) string  { return fmt.Sprintf("e%04d", i) }
+
+// A request names a model that no endpoint of a full fleet has: another leaves for it, and it is loaded.
+func BenchmarkMiss(b *testing.B) {
+	for _, endpoints := range []int{10, 100, 1000} {
+		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
+			s, now := full(b, endpoints)
+			missing := key("")
+			for i := 0; b.Loop(); i++ {
+				missing.ID = numbered(20*endpoints + i%(20*endpoints))
+				now = now.Add(time.Millisecond)
+				s.Used(missing, now)
+				s.Wanted("x", missing, decide.Want{Requests: 1, Since: now})
+				serve(s, now)
+				s.Wanted("x", missing, decide.Want{})
+				s.Decide(now)
+			}
+		})
+	}
+}
+
+// serve does what is to be done, at once, until nothing is.
+func serve(s *decide.State, now time.Time) {
+	for {
+		todo, _ := s.Decide(now)
+		for _, a := range todo {
+			c := decide.CopyKey{Key: a.Model.ModelKey, Endpoint: a.Endpoint}
+			switch a.Kind {
+			case decide.Load:
+				s.LoadEnded(c, decide.LoadResult{Took: time.Second}, now)
+			case decide.Unload:
+				s.UnloadEnded(c, false, now)
+			}
+		}
+		change := s.Changes()
+		for c, is := range change.Copies {
+			if is.There && is.State == decide.Draining {
+				todo = append(todo, s.Drained(c, now)...)
+				s.UnloadEnded(c, false, now)
+			}
+		}
+		if len(todo) == 0 {
+			return
+		}
+	}
+}
+
+// Models that must have copies find no room in a full fleet, and something happens that may help them or not.
+func BenchmarkStuck(b *testing.B) {
+	for _, stuck := range []int{1000, 5000} {
+		b.Run(fmt.Sprintf("models=%d", stuck), func(b *testing.B) {
+			s, now := full(b, 1000)
+			for i := range 20 * 1000 { // all that there is must stay
+				s.SetModel(objects.Entry{ModelKey: key(numbered(i)), Size: 100, Pinned: true}.Complete(nil), now)
+			}
+			for i := range stuck {
+				s.SetModel(objects.Entry{ModelKey: key(numbered(20*1000 + i)), Size: 100, Min: 1}.Complete(nil), time.Time{})
+			}
+			s.Decide(now)
+			for i := 0; b.Loop(); i++ {
+				s.Missing(decide.CopyKey{Key: key(numbered(i % 20000)), Endpoint: address(i % 1000)}, now)
+				serve(s, now)
+			}
+		})
+	}
+}

@@ -1,0 +1,80 @@
+package decide
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// Audit compares what is kept of copies as they change with the same counted anew, and says what differs. Decided says that Decide
+// was the last thing that was called, and not paused: then no model is short of a copy that has a place for one.
+func (s *State) Audit(decided bool) error {
+	s.reorder()
+	for _, e := range s.endpoints {
+		var remain, held, stay amount
+		var order []*Copy
+		loading, queued := 0, 0
+		for _, c := range e.sorted() {
+			m := s.models[c.Key]
+			if m != c.model {
+				return fmt.Errorf("%s at %s is of another model", c.ID, c.Endpoint)
+			}
+			stays := m.foreign || m.Pinned || s.there(m) <= m.Min
+			if c.State <= Loaded && !c.doomed {
+				remain = amount{remain.models + 1, remain.bytes + c.Bytes}
+				if stays {
+					stay = amount{stay.models + 1, stay.bytes + c.Bytes}
+				}
+				if c.State != Loading && !stays && len(m.wants) == 0 {
+					order = append(order, c)
+				}
+			}
+			switch c.State {
+			case Queued:
+				queued++
+			case Loading:
+				loading++
+			}
+			if c.State != Queued {
+				held = amount{held.models + 1, held.bytes + c.Bytes}
+			}
+		}
+		slices.SortFunc(order, func(a, b *Copy) int {
+			return cmp.Or(min(a.inFlight, 1)-min(b.inFlight, 1), cmp.Compare(worth(a), worth(b)), a.Key.Compare(b.Key))
+		})
+		if t := e.tally(); t.remain != remain || t.held != held || t.stay != stay || t.loading != loading || len(t.queue) != queued {
+			return fmt.Errorf("%s: the tally is %+v, and counted anew remain %v held %v stay %v loading %d queued %d", e.Address, *t, remain, held, stay, loading, queued)
+		}
+		if !slices.Equal(order, e.order) {
+			return fmt.Errorf("%s: the order has %d copies, and sorted anew %d, or others first", e.Address, len(e.order), len(order))
+		}
+	}
+	unseen := 0
+	for _, e := range s.endpoints {
+		if e.state == unknown {
+			unseen++
+		}
+	}
+	if unseen != s.unseen {
+		return fmt.Errorf("%d endpoints are unseen, and %d counted anew", s.unseen, unseen)
+	}
+	for pool, stuck := range s.stuck {
+		for i, m := range stuck {
+			if !m.stuck || m.place != i || m.Pool != pool || s.models[m.ModelKey] != m {
+				return fmt.Errorf("%s is not where the stuck models have it", m.ID)
+			}
+		}
+	}
+	if !decided {
+		return nil
+	}
+	for _, m := range s.models {
+		if m.gone || !m.starved(s, nil) && s.there(m) >= m.least() {
+			continue
+		}
+		if best, _ := s.choose(m, m.starved(s, nil)); best.e != nil {
+			return fmt.Errorf("%s is short of a copy, and there is a place for it at %s", m.ID, best.e.Address)
+		}
+	}
+	return nil
+}

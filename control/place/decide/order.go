@@ -1,0 +1,173 @@
+package decide
+
+import (
+	"cmp"
+	"hash/fnv"
+	"math"
+	"slices"
+	"time"
+)
+
+// What is known of all copies of an endpoint together is kept as they change, so that a request for a model that no endpoint
+// has costs little where there are thousands of copies: sums in a tally, and who is to leave first in an order.
+
+// tally is what the copies of an endpoint take up together.
+type tally struct {
+	// remain is what does not leave, held what the engine has or was told to load, stay what may not leave for other models.
+	remain, held, stay amount
+	loading            int
+	queue              []*Copy // in no order
+}
+
+// amount is so many models of so many bytes together.
+type amount struct {
+	models int
+	bytes  int64
+}
+
+func (a amount) plus(bytes int64) amount { return amount{a.models + 1, sum(a.bytes, bytes)} }
+
+func (a amount) minus(bytes int64) amount { return amount{a.models - 1, a.bytes - bytes} }
+
+// sum adds sizes. It stops at the greatest number there is: what clients and engines say of sizes may be anything.
+func sum(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// tally counts the copies, if they have changed since it last did.
+func (e *endpoint) tally() *tally {
+	if e.counted {
+		return &e.sums
+	}
+	e.sums, e.counted = tally{queue: e.sums.queue[:0]}, true
+	t := &e.sums
+	var twice map[string]*[3]bool // in an endpoint of two pools a model may be there once, for both
+	if len(e.pools) > 1 {
+		twice = make(map[string]*[3]bool)
+	}
+	for _, c := range e.copies {
+		counted := new([3]bool)
+		if twice != nil {
+			if twice[c.ID] == nil {
+				twice[c.ID] = counted
+			}
+			counted = twice[c.ID]
+		}
+		for i, into := range []struct {
+			it  *amount
+			yes bool
+		}{{&t.remain, c.remains()}, {&t.held, c.State != Queued}, {&t.stay, c.remains() && c.stays}} {
+			if into.yes && !counted[i] {
+				counted[i] = true
+				*into.it = into.it.plus(c.Bytes)
+			}
+		}
+		switch c.State {
+		case Loading:
+			t.loading++
+		case Queued:
+			t.queue = append(t.queue, c)
+		}
+	}
+	return t
+}
+
+// touch notes that what is known of the copies of a model has changed.
+func (s *State) touch(m *model) {
+	if !m.touched {
+		m.touched = true
+		s.touched = append(s.touched, m)
+	}
+}
+
+// reorder brings the orders of endpoints up to date. Whoever reads one calls it before.
+func (s *State) reorder() {
+	for _, m := range s.touched {
+		m.touched = false
+		if len(m.copies) == 0 {
+			continue
+		}
+		stays := m.foreign || m.Pinned || s.there(m) <= m.Min
+		for _, c := range m.copies {
+			e := s.endpoints[c.Endpoint]
+			if c.stays != stays {
+				c.stays, e.counted = stays, false
+				s.doubt(e)
+			}
+			r := rank{busy: c.inFlight > 0, worth: worth(c)}
+			may := c.remains() && c.State != Loading && !stays && len(m.wants) == 0
+			if c.ranked && may && c.rank == r {
+				continue
+			}
+			if c.ranked {
+				at, _ := slices.BinarySearchFunc(e.order, c, (*Copy).compareRank)
+				e.order = slices.Delete(e.order, at, at+1)
+			}
+			if may && !c.ranked {
+				s.helped[c.Endpoint] = true
+			}
+			c.ranked, c.rank = may, r
+			if may {
+				at, _ := slices.BinarySearchFunc(e.order, c, (*Copy).compareRank)
+				e.order = slices.Insert(e.order, at, c)
+			}
+		}
+	}
+	s.touched = s.touched[:0]
+}
+
+// rank is a copy's place in the order in which copies leave.
+type rank struct {
+	busy  bool // it has requests
+	worth float64
+}
+
+func (r rank) compare(o rank) int {
+	return cmp.Or(truth(r.busy)-truth(o.busy), cmp.Compare(r.worth, o.worth))
+}
+
+func truth(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// compareRank orders copies of one endpoint by who is to leave first: those without requests, then the least recently used.
+func (c *Copy) compareRank(o *Copy) int {
+	return cmp.Or(c.rank.compare(o.rank), c.Key.Compare(o.Key))
+}
+
+// worth is when a copy was last used, or came: what was loaded a moment ago is about to be used.
+func worth(c *Copy) float64 {
+	if c.State == Loaded {
+		return max(c.model.worth, seconds(c.Since))
+	}
+	return c.model.worth
+}
+
+// rendezvous is a lot for a model at an endpoint, by their hashes (the last steps of splitmix64).
+func rendezvous(model, endpoint uint64) uint64 {
+	x := model ^ endpoint*0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// hashed is a name as a number (FNV-1a).
+func hashed(name string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(name))
+	return h.Sum64()
+}
+
+// seconds is a time as a number that orders as times do; the zero time before all others.
+func seconds(t time.Time) float64 {
+	if t.IsZero() {
+		return math.Inf(-1)
+	}
+	return float64(t.UnixNano()) / 1e9
+}
