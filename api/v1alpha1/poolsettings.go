@@ -324,6 +324,12 @@ type Placement struct {
 	//
 	// +kubebuilder:validation:Minimum=1
 	MaxAdapters *int32 `json:"maxAdapters,omitempty"`
+	// Eviction says which model leaves where another needs its room. Missed, the default, is the one that is missed least: of which the fewest
+	// seconds of loads are to be expected, by how often it is used, what a load of it takes, and its size. How far back use counts is found by
+	// itself. lru is the one that was used least recently.
+	//
+	// +kubebuilder:validation:Enum=missed;lru
+	Eviction string `json:"eviction,omitempty"`
 	// Source is where the engines find a model that does not say so itself: a path or a URI, in which {id} stands for the
 	// model's id. The default is {id}.
 	//
@@ -336,6 +342,12 @@ type Placement struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^port:0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="want port:NUMBER, such as port:8085; a socket is for an EndpointList of one address in a folder"
 	Management string `json:"management,omitempty"`
 }
+
+// What may be written as [Placement.Eviction].
+const (
+	EvictionMissed = "missed"
+	EvictionLRU    = "lru"
+)
 
 // PoolReference names an InferencePool in the object's own namespace.
 type PoolReference struct {

@@ -25,11 +25,28 @@ func (p *Placer) SetWorld(w *objects.World) {
 			p.started = now
 			p.wake = now // Run is to see it
 		}
+		p.setPools(w, was)
 		p.setEndpoints(w)
 		p.setCatalogue(w, was)
 		p.restore(now)
 		return nil
 	})
+}
+
+// setPools says how models are placed in pools by their settings, which were those of another World before. The caller holds mu.
+func (p *Placer) setPools(w, was *objects.World) {
+	for name := range was.Pools {
+		if w.Pools[name] == nil {
+			p.state.SetPool(name, decide.Pool{})
+		}
+	}
+	for name, pool := range w.Pools {
+		var to decide.Pool
+		if s := pool.Settings; s != nil && s.Placement != nil {
+			to.LRU = s.Placement.Eviction == v1alpha1.EvictionLRU
+		}
+		p.state.SetPool(name, to)
+	}
 }
 
 // setEndpoints opens endpoints that are new, and closes those that are gone or have become others. The caller holds mu.
@@ -203,7 +220,7 @@ func (p *Placer) Pool() (objects.Name, error) {
 // Ensure asks for a copy of a model, if it has none, and says when it was last used.
 func (p *Placer) Ensure(key decide.Key, used time.Time) {
 	p.update(func(time.Time) []decide.Action {
-		p.state.Used(key, used)
+		p.state.Used(key, decide.Use{Last: used})
 		p.state.Ensure(key)
 		return nil
 	})

@@ -49,8 +49,8 @@ type Config struct {
 	Meter Meter
 	// RegisteredPool is where models belong that clients register; zero: to the only pool of model runtimes.
 	RegisteredPool objects.Name
-	// DrainLimit and LookInterval are 0 for the defaults.
-	DrainLimit, LookInterval time.Duration
+	// DrainLimit, LookInterval and TickInterval are 0 for the defaults.
+	DrainLimit, LookInterval, TickInterval time.Duration
 }
 
 // Board is told what changed, in order, and keeps what it is told. It must not call the Placer back before it returns.
@@ -106,6 +106,9 @@ func New(c Config) (*Placer, error) {
 	if c.LookInterval == 0 {
 		c.LookInterval = DefaultLookInterval
 	}
+	if c.TickInterval == 0 {
+		c.TickInterval = decide.TickInterval
+	}
 	p := &Placer{
 		Config: c, kick: make(chan struct{}, 1), state: decide.New(decide.Config{DrainLimit: c.DrainLimit}),
 		declared: make(map[decide.Key]objects.Entry), registered: make(map[decide.Key]*v1alpha1.Model), world: objects.Build(objects.Set{}),
@@ -129,6 +132,8 @@ func (p *Placer) Run(ctx context.Context, begun func()) error {
 	defer timer.Stop()
 	save := time.NewTicker(statusInterval)
 	defer save.Stop()
+	tick := time.NewTicker(p.TickInterval)
+	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -136,6 +141,8 @@ func (p *Placer) Run(ctx context.Context, begun func()) error {
 		case <-save.C:
 			p.save(false)
 			continue
+		case <-tick.C:
+			p.update(func(now time.Time) []decide.Action { p.state.Tick(now); return nil })
 		case <-p.kick:
 		case <-timer.C:
 		}
@@ -254,7 +261,7 @@ func (p *Placer) noteLeaving(address string, why decide.Leaving) {
 // Wanted says how many requests wait for a model at an extproc, and since when; 0 is none any more.
 func (p *Placer) Wanted(who string, key decide.Key, w decide.Want) {
 	p.update(func(now time.Time) []decide.Action {
-		p.state.Used(key, now)
+		p.state.Used(key, decide.Use{Last: now})
 		p.state.Wanted(who, key, w)
 		return nil
 	})
@@ -265,11 +272,11 @@ func (p *Placer) Unwanted(who string) {
 	p.update(func(time.Time) []decide.Action { p.state.Unwanted(who); return nil })
 }
 
-// Used says when models were last used.
-func (p *Placer) Used(all map[decide.Key]time.Time) {
+// Used says how models were used.
+func (p *Placer) Used(all map[decide.Key]decide.Use) {
 	p.update(func(time.Time) []decide.Action {
-		for key, at := range all {
-			p.state.Used(key, at)
+		for key, u := range all {
+			p.state.Used(key, u)
 			if !p.unsaved[key] {
 				p.unsaved[key] = false
 			}

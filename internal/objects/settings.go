@@ -221,6 +221,9 @@ func checkPlacement(path *field.Path, p *v1alpha1.Placement) field.ErrorList {
 	if n := p.MaxAdapters; n != nil && *n < 1 {
 		errs = append(errs, field.Invalid(path.Child("maxAdapters"), *n, "it must be at least 1"))
 	}
+	if e := p.Eviction; e != "" && e != v1alpha1.EvictionMissed && e != v1alpha1.EvictionLRU {
+		errs = append(errs, field.NotSupported(path.Child("eviction"), e, []string{v1alpha1.EvictionMissed, v1alpha1.EvictionLRU}))
+	}
 	errs = append(errs, checkLength(path.Child("source"), p.Source, maxPath)...)
 	if m := p.Management; m != "" {
 		if err := checkManagement(m); err != nil || strings.HasPrefix(m, unixScheme) {

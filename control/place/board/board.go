@@ -36,7 +36,7 @@ type Placer interface {
 	Wanted(who string, key decide.Key, w decide.Want)
 	Unwanted(who string)
 	Leaving(who string, all map[string]decide.Leaving)
-	Used(all map[decide.Key]time.Time)
+	Used(all map[decide.Key]decide.Use)
 	InFlight(all map[decide.CopyKey]int)
 	Missing(key decide.CopyKey)
 	Drained(key decide.CopyKey)
@@ -372,9 +372,9 @@ func (s *Server) report(p *peer, r *placement.Report) {
 		})
 	}
 	if usage := r.GetUsage(); len(usage) > 0 {
-		used := make(map[decide.Key]time.Time, len(usage))
+		used := make(map[decide.Key]decide.Use, len(usage))
 		for _, u := range usage {
-			used[keyOf(u.GetKey())] = now.Add(-time.Duration(u.GetIdleMs()) * time.Millisecond)
+			used[keyOf(u.GetKey())] = decide.Use{Requests: int(u.GetRequests()), Last: now.Add(-time.Duration(u.GetIdleMs()) * time.Millisecond)}
 		}
 		s.placer.Used(used)
 	}

@@ -278,7 +278,7 @@ func TestUseAndWhatIsMissingIsPassedOn(t *testing.T) {
 			Usage:   []*placement.Usage{{Key: wireModel("a"), Requests: 4, IdleMs: 250}},
 			Missing: []*placement.CopyKey{wireCopy("b")},
 		})
-		if w.placer.used["a"] != 250*time.Millisecond || len(w.placer.missing) != 1 || w.placer.missing[0] != "b" {
+		if w.placer.used["a"] != 250*time.Millisecond || w.placer.requests["a"] != 4 || len(w.placer.missing) != 1 || w.placer.missing[0] != "b" {
 			t.Errorf("used %v, missing %v", w.placer.used, w.placer.missing)
 		}
 	})

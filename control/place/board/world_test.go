@@ -52,6 +52,7 @@ type placer struct {
 	mu       sync.Mutex // guards the following
 	wants    map[string]map[string]decide.Want
 	used     map[string]time.Duration // ago
+	requests map[string]int
 	inFlight map[string]int
 	missing  []string
 	drained  []string
@@ -79,11 +80,11 @@ func (p *placer) Unwanted(who string) {
 	delete(p.wants, who)
 }
 
-func (p *placer) Used(all map[decide.Key]time.Time) {
+func (p *placer) Used(all map[decide.Key]decide.Use) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for key, at := range all {
-		p.used[key.ID] = time.Since(at)
+	for key, u := range all {
+		p.used[key.ID], p.requests[key.ID] = time.Since(u.Last), p.requests[key.ID]+u.Requests
 	}
 }
 
@@ -142,7 +143,7 @@ func inMemory(t *testing.T, test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
 			Server: board.New(slog.New(slog.DiscardHandler)), t: t, door: bufconn.Listen(1 << 16),
-			placer: &placer{wants: map[string]map[string]decide.Want{}, used: map[string]time.Duration{}, inFlight: map[string]int{}},
+			placer: &placer{wants: map[string]map[string]decide.Want{}, used: map[string]time.Duration{}, requests: map[string]int{}, inFlight: map[string]int{}},
 		}
 		w.SetPlacer(w.placer)
 		server := grpc.NewServer()

@@ -29,7 +29,7 @@ func full(b *testing.B, endpoints int) (*decide.State, time.Time) {
 		at := decide.CopyKey{Key: key(numbered(i)), Endpoint: address(i % endpoints)}
 		s.Restore(decide.Record{CopyKey: at, State: decide.Loaded, Bytes: 100, Source: decide.MeasuredSize}, now)
 		now = now.Add(time.Millisecond)
-		s.Used(at.Key, now)
+		s.Used(at.Key, decide.Use{Requests: 1, Last: now})
 	}
 	s.Decide(now)
 	return s, now
@@ -47,7 +47,7 @@ func BenchmarkMiss(b *testing.B) {
 			for i := 0; b.Loop(); i++ {
 				missing.ID = numbered(20*endpoints + i%(20*endpoints))
 				now = now.Add(time.Millisecond)
-				s.Used(missing, now)
+				s.Used(missing, decide.Use{Requests: 1, Last: now})
 				s.Wanted("x", missing, decide.Want{Requests: 1, Since: now})
 				serve(s, now)
 				s.Wanted("x", missing, decide.Want{})

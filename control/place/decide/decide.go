@@ -2,10 +2,10 @@
 // machine: what becomes known goes in by the methods of [State], and [State.Decide] returns what is to be done. Time and
 // randomness are arguments. Scenarios, under testdata, show its rules at work.
 //
-// The rules are those of a distributed LRU cache. A model that is wanted, or has fewer copies than it must have, gets a
-// copy where most room is free; where none is, at the endpoint whose least recently used models have been idle for the
-// longest, which are unloaded to make room. A model that would be the least recently used one itself is not loaded. A
-// copy that is to go is drained first: nobody sends requests to it any more, and those that are there end.
+// The rules are those of a distributed cache. A model that is wanted, or has fewer copies than it must have, gets a
+// copy where most room is free; where none is, at the endpoint whose models are missed least, which are unloaded to make room: by how
+// often they are used and what it takes to load them again. A model for which no request waits, and that would be missed least itself, is not
+// loaded. A copy that is to go is drained first: nobody sends requests to it any more, and those that are there end.
 package decide
 
 import (
@@ -212,15 +212,14 @@ type State struct {
 	paused    bool
 	models    map[Key]*model
 	endpoints map[string]*endpoint
-	pools     map[objects.Name][]*endpoint // in order of address
-	times     map[string]*spread           // of loads, by type
+	pools     map[objects.Name]*pool
+	times     map[string]*spread // of loads, by type
 
 	// What has to be looked at, because something about it changed.
 	dueModels    map[Key]bool
 	dueEndpoints map[string]bool
-	// stuck are models that found no place. Those of a pool that a helped endpoint may take are looked at again at once; those of it that are
-	// stale a few at a time, for nothing but why they find none may have changed.
-	stuck  map[objects.Name][]*model
+	// Stuck models of a pool that a helped endpoint may take are looked at again at once; those of it that are stale a few at a time, for nothing
+	// but why they find no place may have changed.
 	helped map[string]bool
 	stale  []*model
 	// touched are models whose copies may have to move in the orders of their endpoints.
@@ -285,10 +284,10 @@ func New(c Config) *State {
 	}
 	s := &State{
 		Config: c,
-		models: make(map[Key]*model), endpoints: make(map[string]*endpoint), pools: make(map[objects.Name][]*endpoint),
+		models: make(map[Key]*model), endpoints: make(map[string]*endpoint), pools: make(map[objects.Name]*pool),
 		times:     make(map[string]*spread),
 		dueModels: make(map[Key]bool), dueEndpoints: make(map[string]bool),
-		stuck: make(map[objects.Name][]*model), helped: make(map[string]bool), failing: make(map[Key]bool), draining: make(map[CopyKey]bool), roomless: make(map[CopyKey]bool), unknown: make(map[Key]bool),
+		helped: make(map[string]bool), failing: make(map[Key]bool), draining: make(map[CopyKey]bool), roomless: make(map[CopyKey]bool), unknown: make(map[Key]bool),
 		stopping: make(map[string]bool), quit: make(map[string]bool),
 	}
 	s.Changes() // makes what notes them
@@ -357,7 +356,7 @@ func (s *State) Decide(now time.Time) (todo []Action, wake time.Time) {
 			m := s.stale[0]
 			s.stale, m.stale = s.stale[1:], false
 			if m.stuck {
-				asked += max(1, len(s.pools[m.Pool]))
+				asked += max(1, len(s.pool(m.Pool).endpoints))
 				todo = append(todo, s.consider(m, now)...)
 			}
 		}
@@ -404,11 +403,12 @@ func (s *State) help(now time.Time) (todo []Action) {
 		}
 		var takes []*model
 		for _, p := range e.pools {
-			if len(s.stuck[p]) == 0 {
+			stuck := s.pool(p).stuck
+			if len(stuck) == 0 {
 				continue
 			}
 			s.reorder()
-			for _, m := range s.stuck[p] {
+			for _, m := range stuck {
 				if s.takes(e, m) {
 					takes = append(takes, m)
 				}
@@ -562,6 +562,9 @@ func (s *State) considerGone(m *model, now time.Time) (todo []Action) {
 		s.unknown[m.ModelKey] = true
 	case len(m.copies) == 0:
 		delete(s.models, m.ModelKey)
+		for i := range m.ghosts {
+			s.pool(m.Pool).fading.shadows[i].forget(m, i)
+		}
 		s.unstick(m)
 		delete(s.failing, m.ModelKey)
 		s.changedModels[m.ModelKey] = true
@@ -591,8 +594,9 @@ func (s *State) there(m *model) int {
 // block notes why a model gets no copy. Requests that wait for it are told, unless a place will come free.
 func (s *State) block(m *model, why Reason, starved bool) {
 	if !m.stuck {
-		m.stuck, m.place = true, len(s.stuck[m.Pool])
-		s.stuck[m.Pool] = append(s.stuck[m.Pool], m)
+		p := s.pool(m.Pool)
+		m.stuck, m.place = true, len(p.stuck)
+		p.stuck = append(p.stuck, m)
 	}
 	if m.blocked != why {
 		m.blocked = why
@@ -619,10 +623,10 @@ func (s *State) unstick(m *model) {
 	if !m.stuck {
 		return
 	}
-	all := s.stuck[m.Pool]
-	last := all[len(all)-1]
-	all[m.place], last.place = last, m.place
-	s.stuck[m.Pool], m.stuck = all[:len(all)-1], false
+	p := s.pool(m.Pool)
+	last := p.stuck[len(p.stuck)-1]
+	p.stuck[m.place], last.place = last, m.place
+	p.stuck, m.stuck = p.stuck[:len(p.stuck)-1], false
 }
 
 // start tells an engine to load what waits there, as many at once as it takes, those first for which requests wait.

@@ -31,6 +31,9 @@ import (
 //	measured e1 a size=60Mi                 the engine says what it holds
 //	failed e1 a why=rank_too_large out of memory
 //	leftover e1 a                           failed, and something of it may be left there
+//	used a requests=30                      so many requests named it; without a number nobody counted them
+//	pool lru                                settings of the pool; none where it says nothing
+//	tick
 //	pause, resume                           nothing begins meanwhile
 //	show                                    every model and its copies
 func TestScenarios(t *testing.T) {
@@ -203,7 +206,7 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		}
 		for _, id := range plain[1:] {
 			if verb == "want" {
-				r.s.Used(key(id), r.now)
+				r.s.Used(key(id), decide.Use{Last: r.now})
 			}
 			r.s.Wanted(plain[0], key(id), w)
 		}
@@ -211,6 +214,10 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		for _, id := range plain[1:] {
 			r.s.Wanted(plain[0], key(id), decide.Want{})
 		}
+	case "pool":
+		r.s.SetPool(pool, decide.Pool{LRU: slices.Contains(plain, "lru")})
+	case "tick":
+		r.s.Tick(r.now)
 	case "pause":
 		r.s.Pause(true)
 	case "resume":
@@ -219,7 +226,7 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		r.s.Unwanted(plain[0])
 	case "used":
 		for _, id := range plain {
-			r.s.Used(key(id), r.now)
+			r.s.Used(key(id), decide.Use{Requests: r.number(with["requests"]), Last: r.now})
 		}
 	case "inflight":
 		r.s.InFlight(copyKey(plain[0], plain[1]), r.number(plain[2]))

@@ -88,15 +88,22 @@ func (s *State) SetEndpoint(address string, pools []objects.Name) {
 	} else if slices.Equal(e.pools, pools) {
 		return
 	}
-	for _, p := range e.pools {
-		s.pools[p] = slices.DeleteFunc(s.pools[p], func(o *endpoint) bool { return o == e })
-	}
+	s.leavePools(e)
 	e.pools = pools
 	for _, p := range pools {
-		at, _ := slices.BinarySearchFunc(s.pools[p], address, func(o *endpoint, a string) int { return cmp.Compare(o.Address, a) })
-		s.pools[p] = slices.Insert(s.pools[p], at, e)
+		all := &s.pool(p).endpoints
+		at, _ := slices.BinarySearchFunc(*all, address, func(o *endpoint, a string) int { return cmp.Compare(o.Address, a) })
+		*all = slices.Insert(*all, at, e)
 	}
 	s.stir(e)
+}
+
+// leavePools takes an endpoint out of its pools.
+func (s *State) leavePools(e *endpoint) {
+	for _, name := range e.pools {
+		p := s.pool(name)
+		p.endpoints = slices.DeleteFunc(p.endpoints, func(o *endpoint) bool { return o == e })
+	}
 }
 
 // Terminating says whether the pod of an endpoint is being deleted, by somebody who knows: an endpoint is terminating while
@@ -161,9 +168,7 @@ func (s *State) RemoveEndpoint(address string) {
 	for _, c := range e.sorted() {
 		s.drop(c)
 	}
-	for _, p := range e.pools {
-		s.pools[p] = slices.DeleteFunc(s.pools[p], func(o *endpoint) bool { return o == e })
-	}
+	s.leavePools(e)
 	s.turn(e, unknown)
 	s.unseen--
 	delete(s.endpoints, address)
@@ -190,7 +195,7 @@ func (s *State) stir(e *endpoint) {
 // doubt notes that the reasons may have changed why models find no place, because of an endpoint.
 func (s *State) doubt(e *endpoint) {
 	for _, p := range e.pools {
-		for _, m := range s.stuck[p] {
+		for _, m := range s.pool(p).stuck {
 			if !m.stale {
 				m.stale = true
 				s.stale = append(s.stale, m)

@@ -49,6 +49,12 @@ func (s *State) Audit(decided bool) error {
 			return fmt.Errorf("%s: the order has %d copies, and sorted anew %d, or others first", e.Address, len(e.order), len(order))
 		}
 	}
+	for _, m := range s.models {
+		was := m.worth
+		if m.value(s.pool(m.Pool)); m.worth != was {
+			return fmt.Errorf("%s is worth %v, and by what is known now %v", m.ID, was, m.worth)
+		}
+	}
 	unseen := 0
 	for _, e := range s.endpoints {
 		if e.state == unknown {
@@ -58,8 +64,8 @@ func (s *State) Audit(decided bool) error {
 	if unseen != s.unseen {
 		return fmt.Errorf("%d endpoints are unseen, and %d counted anew", s.unseen, unseen)
 	}
-	for pool, stuck := range s.stuck {
-		for i, m := range stuck {
+	for pool, p := range s.pools {
+		for i, m := range p.stuck {
 			if !m.stuck || m.place != i || m.Pool != pool || s.models[m.ModelKey] != m {
 				return fmt.Errorf("%s is not where the stuck models have it", m.ID)
 			}

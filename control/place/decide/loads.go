@@ -23,6 +23,7 @@ func (s *State) learn(m *model, bytes int64, source SizeSource) {
 		return
 	}
 	m.bytes, m.source = bytes, source
+	m.value(s.pool(m.Pool))
 	for _, c := range m.copies {
 		if bytes < c.Bytes {
 			s.helped[c.Endpoint] = true
@@ -98,11 +99,12 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 		s.set(c, Loaded, now)
 		s.dismiss(c, now)
 	default:
-		s.timesOf(m.Type).add(r.Took)
+		s.timesOf(m.Type).add(r.Took.Seconds())
 		c.cut = false
 		s.set(c, Loaded, now)
 		delete(e.left, c.Key) // it is there again
 		s.learn(m, r.Bytes, MeasuredSize)
+		s.loadedIn(m, r.Took)
 		m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return f.Endpoint == e.Address })
 	}
 }

@@ -16,7 +16,10 @@ type model struct {
 	// foreign: it is in no catalogue, and an engine has it all the same. It is left alone.
 	foreign  bool
 	lastUsed time.Time
-	worth    float64         // what it is missed by: the greater, the later it leaves
+	worth    float64 // what it is missed by: the greater, the later it leaves
+	usage            // how often it is used
+	took     float64 // seconds that a load of it takes; 0: none has ended
+	ghosts   [2]ghost
 	wants    map[string]Want // by who says so
 	copies   map[string]*Copy
 	hash     uint64
@@ -64,7 +67,7 @@ func (s *State) SetModel(e objects.Entry, used time.Time) {
 	if m.source <= HintedSize && e.Size > 0 {
 		m.bytes, m.source = e.Size, HintedSize
 	}
-	s.use(m, used)
+	s.use(m, Use{Last: used})
 	s.touch(m)
 	s.dueModels[m.ModelKey] = true
 }
@@ -133,20 +136,37 @@ func (s *State) Ensure(key Key) {
 	}
 }
 
-// Used says when a model was last used.
-func (s *State) Used(key Key, at time.Time) {
+// Use is how a model was used.
+type Use struct {
+	// Requests are those that named it since that was last said; 0 where nobody has counted them.
+	Requests int
+	// Last is when the last one did.
+	Last time.Time
+}
+
+// Used says that a model was used.
+func (s *State) Used(key Key, u Use) {
 	if m := s.models[key]; m != nil {
-		s.use(m, at)
+		s.use(m, u)
 	}
 }
 
-func (s *State) use(m *model, at time.Time) {
-	if !at.After(m.lastUsed) {
+func (s *State) use(m *model, u Use) {
+	later := u.Last.After(m.lastUsed)
+	if u.Requests == 0 && !later {
 		return
 	}
-	m.lastUsed, m.worth = at, seconds(at)
+	p := s.pool(m.Pool)
+	if later {
+		m.lastUsed = u.Last
+	}
+	m.usage = m.after(u.Requests, seconds(u.Last), p.fading.fade)
+	m.value(p)
 	s.touch(m)
-	if len(m.failures) > 0 {
+	if m.Min == 0 && u.Requests > 0 {
+		p.fading.used(m, u.Requests, seconds(u.Last), aside+m.took, m.dear(p))
+	}
+	if later && len(m.failures) > 0 {
 		s.expiry = time.Time{} // those of a model in use are forgotten sooner
 	}
 }

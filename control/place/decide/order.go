@@ -5,7 +5,6 @@ import (
 	"hash/fnv"
 	"math"
 	"slices"
-	"time"
 )
 
 // What is known of all copies of an endpoint together is kept as they change, so that a request for a model that no endpoint
@@ -136,12 +135,12 @@ func truth(b bool) int {
 	return 0
 }
 
-// compareRank orders copies of one endpoint by who is to leave first: those without requests, then the least recently used.
+// compareRank orders copies of one endpoint by who is to leave first: those without requests, then what is missed least.
 func (c *Copy) compareRank(o *Copy) int {
 	return cmp.Or(c.rank.compare(o.rank), c.Key.Compare(o.Key))
 }
 
-// worth is when a copy was last used, or came: what was loaded a moment ago is about to be used.
+// worth is what a copy is missed by: no less than if it had been used when it came. What was loaded a moment ago is about to be used.
 func worth(c *Copy) float64 {
 	if c.State == Loaded {
 		return max(c.model.worth, seconds(c.Since))
@@ -162,12 +161,4 @@ func hashed(name string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(name))
 	return h.Sum64()
-}
-
-// seconds is a time as a number that orders as times do; the zero time before all others.
-func seconds(t time.Time) float64 {
-	if t.IsZero() {
-		return math.Inf(-1)
-	}
-	return float64(t.UnixNano()) / 1e9
 }

@@ -198,7 +198,7 @@ func (w *world) answer(i int) {
 			w.s.Predicted(w.key(p), m.size)
 		}
 	case decide.Load, decide.Reload:
-		r := decide.LoadResult{Bytes: w.models[p.Model.ID].size, Took: time.Second}
+		r := decide.LoadResult{Bytes: w.models[p.Model.ID].size, Took: time.Duration(1+w.rng.IntN(4000)) * time.Millisecond}
 		switch {
 		case p.quit:
 			r = decide.LoadResult{Failed: true, Left: true, Words: "given up"}
@@ -290,7 +290,7 @@ func (w *world) random() {
 	case n < 30:
 		m.wanted = true
 		if w.rng.IntN(2) == 0 {
-			w.s.Used(m.ModelKey, w.now)
+			w.s.Used(m.ModelKey, decide.Use{Requests: w.rng.IntN(3), Last: w.now})
 		}
 		w.s.Wanted("x", m.ModelKey, decide.Want{Requests: 1, Since: w.now})
 		w.logf("want %s", id)
@@ -315,6 +315,8 @@ func (w *world) random() {
 		w.leaves(e)
 		w.engines[e].stopped = w.now
 		w.s.Stopping(e, w.now, w.now)
+	case n < 90 && w.rng.IntN(2) == 0:
+		w.s.Tick(w.now)
 	case n < 90 || w.paused && n < 92:
 		w.pause(!w.paused)
 	case n < 91 && w.rng.IntN(4) == 0:
@@ -360,7 +362,7 @@ func (w *world) random() {
 			w.s.Wanted("x", m.ModelKey, decide.Want{})
 		}
 	}
-	w.now = w.now.Add(time.Duration(w.rng.IntN(1000)) * time.Millisecond)
+	w.now = w.now.Add(time.Duration(1+w.rng.IntN(1000)) * time.Millisecond) // no two things happen at once
 	w.decide()
 	w.honest()
 }
@@ -476,6 +478,9 @@ func (w *world) settle() {
 	}
 	w.now = w.now.Add(16 * time.Minute) // failures are old
 	quiet()
+	w.s.Unwanted("x")
+	w.decide()
+	quiet()
 	w.nothingWaits()
 	for _, m := range w.sorted() {
 		st, _ := w.s.Status(m.ModelKey)
@@ -486,11 +491,10 @@ func (w *world) settle() {
 			w.fatalf("%s has %d copies, at most %d", m.ID, len(st.Copies), m.Max)
 		}
 	}
-	w.s.Unwanted("x")
 	for i := range 14 {
 		m := w.models[fmt.Sprintf("m%02d", i)]
 		for range 5 { // a load may fail
-			w.s.Used(m.ModelKey, w.now)
+			w.s.Used(m.ModelKey, decide.Use{Requests: w.rng.IntN(3), Last: w.now})
 			w.s.Wanted("x", m.ModelKey, decide.Want{Requests: 1, Since: w.now})
 			w.decide()
 			quiet()

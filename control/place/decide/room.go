@@ -92,7 +92,7 @@ func (s *State) choose(m *model, starved bool) (best place, why Reason) {
 	urgent := starved || s.there(m) < m.Min
 	soon := false
 	var reasons [len(reasonsOfPlaces)]bool
-	for _, e := range s.pools[m.Pool] {
+	for _, e := range s.pool(m.Pool).endpoints {
 		if m.has(e) {
 			continue
 		}

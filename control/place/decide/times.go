@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// spread is the mean and variance of load times, by Welford's method.
+// spread is the mean and variance of numbers, by Welford's method.
 type spread struct {
 	n    int
-	mean float64 // seconds
+	mean float64
 	m2   float64
 }
 
-func (s *spread) add(d time.Duration) {
+func (s *spread) add(x float64) {
 	s.n++
-	delta := d.Seconds() - s.mean
+	delta := x - s.mean
 	s.mean += delta / float64(s.n)
-	s.m2 += delta * (d.Seconds() - s.mean)
+	s.m2 += delta * (x - s.mean)
 }
 
 const (

@@ -73,8 +73,8 @@ type Count struct {
 // Count counts.
 func (s *State) Count() Count {
 	c := Count{Failing: len(s.failing)}
-	for _, stuck := range s.stuck {
-		c.Stuck += len(stuck)
+	for _, p := range s.pools {
+		c.Stuck += len(p.stuck)
 	}
 	for _, m := range s.models {
 		if m.gone {

@@ -1,0 +1,93 @@
+package decide
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// naive is a shadow that looks at all that it holds to find who leaves.
+type naive struct {
+	fade     float64
+	capacity amount
+	held     map[string]*held
+	known    map[string]*held
+}
+
+type held struct {
+	usage
+	bytes int64
+	dear  float64
+}
+
+func (n *naive) used(id string, requests int, at, dear float64, bytes int64) (missed bool) {
+	h := n.known[id]
+	if h == nil {
+		h = &held{}
+		n.known[id] = h
+	}
+	h.usage, h.dear = h.after(requests, at, n.fade), dear
+	if n.held[id] != nil {
+		return false
+	}
+	h.bytes = bytes
+	for {
+		total := amount{1, bytes}
+		least, worth := "", math.Inf(1)
+		for id, o := range n.held {
+			total = total.plus(o.bytes)
+			if w := o.worth(n.fade, o.dear); w < worth || w == worth && id < least {
+				least, worth = id, w
+			}
+		}
+		if total.models <= n.capacity.models && total.bytes <= n.capacity.bytes || least == "" {
+			n.held[id] = h
+			return true
+		}
+		delete(n.held, least)
+	}
+}
+
+// A shadow misses what one misses that looks at everything, also after counts have come to fade otherwise, and after models are gone.
+func TestAShadowIsACache(t *testing.T) {
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		capacity := amount{8, 900}
+		s := shadow{capacity: capacity}
+		s.turn(0, 100)
+		n := naive{fade: 100, capacity: capacity, held: map[string]*held{}, known: map[string]*held{}}
+		models := make([]*model, 30)
+		for i := range models {
+			models[i] = &model{Entry: objects.Entry{ModelKey: Key{ID: fmt.Sprintf("m%02d", i)}}, bytes: 50 + int64(rng.IntN(200))}
+		}
+		at := 1e9
+		for step := range 4000 {
+			at += rng.Float64() * 10
+			m := models[min(rng.IntN(30), rng.IntN(30))]
+			switch rng.IntN(200) {
+			case 0:
+				fade := 20 + rng.Float64()*1000
+				for _, h := range n.held {
+					h.usage = h.faded(fade / n.fade)
+				}
+				n.fade = fade
+				s.turn(0, fade)
+				continue
+			case 1:
+				s.forget(m, 0)
+				delete(n.held, m.ID)
+				continue
+			}
+			requests, dear := rng.IntN(4), rng.Float64()*2-1
+			if got, want := s.used(m, 0, requests, at, dear), n.used(m.ID, requests, at, dear, m.bytes); got != want {
+				t.Fatalf("seed %d, step %d: %s missed is %v, and by looking at everything %v", seed, step, m.ID, got, want)
+			}
+			if len(s.held.models) != len(n.held) || s.has.models != len(n.held) {
+				t.Fatalf("seed %d, step %d: holds %d models and counts %d, by looking at everything %d", seed, step, len(s.held.models), s.has.models, len(n.held))
+			}
+		}
+	}
+}
