@@ -142,7 +142,7 @@ func (p *Placer) Run(ctx context.Context, begun func()) error {
 			p.save(false)
 			continue
 		case <-tick.C:
-			p.update(func(now time.Time) []decide.Action { p.state.Tick(now); return nil })
+			p.update(func(time.Time) []decide.Action { p.state.Tick(); return nil })
 		case <-p.kick:
 		case <-timer.C:
 		}
@@ -287,9 +287,9 @@ func (p *Placer) Used(all map[decide.Key]decide.Use) {
 
 // InFlight says how many requests there are at copies.
 func (p *Placer) InFlight(all map[decide.CopyKey]int) {
-	p.update(func(time.Time) []decide.Action {
+	p.update(func(now time.Time) []decide.Action {
 		for key, n := range all {
-			p.state.InFlight(key, n)
+			p.state.InFlight(key, n, now)
 		}
 		return nil
 	})

@@ -11,6 +11,7 @@ package decide
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -91,6 +92,11 @@ type Copy struct {
 	roomless time.Time
 	// doomed: it is unloaded as soon as it is loaded.
 	doomed bool
+	// claim is what may leave for it.
+	claim claim
+	// flown is the seconds that requests were in flight there since the last tick, counted up to flying.
+	flown  float64
+	flying time.Time
 	// stays: it may not leave for another model, whatever happens.
 	stays bool
 	// ranked: it is in its endpoint's order, at rank.
@@ -226,6 +232,9 @@ type State struct {
 	touched []*model
 	// expiry is when the first failure may be old enough to be forgotten, or before that; zero: now.
 	expiry time.Time
+	// ticks: a tick is due; ticked is when the last one was.
+	ticks  bool
+	ticked time.Time
 	// failing are models with failures, draining copies that drain.
 	failing  map[Key]bool
 	draining map[CopyKey]bool
@@ -348,6 +357,9 @@ func (s *State) Decide(now time.Time) (todo []Action, wake time.Time) {
 		todo = append(todo, Action{Kind: Quit, Endpoint: address})
 	}
 	clear(s.quit)
+	if s.ticks {
+		todo = append(todo, s.tick(now)...)
+	}
 	asked := 0 // endpoints, for the sake of stale models
 	for s.reorder(); len(s.dueModels) > 0 || len(s.helped) > 0 || len(s.stale) > 0 && asked < atOnce; s.reorder() {
 		todo = append(todo, s.considerDue(now)...)
@@ -517,7 +529,7 @@ func (s *State) consider(m *model, now time.Time) (todo []Action) {
 		starved := m.starved(s, nil)
 		if !starved && s.there(m) >= m.least() {
 			if m.failed != "" {
-				if best, _ := s.choose(m, true); best.e == nil {
+				if best, _ := s.choose(m, claim{asked: true, below: math.Inf(1), spares: true}); best.e == nil {
 					return todo // who asks for it now would be told the same
 				}
 			}
@@ -525,7 +537,8 @@ func (s *State) consider(m *model, now time.Time) (todo []Action) {
 			m.placeless = time.Time{}
 			return todo
 		}
-		best, why := s.choose(m, starved)
+		by := s.claim(m)
+		best, why := s.choose(m, by)
 		if best.e == nil {
 			m.ensure = m.ensure && why == ""
 			if m.placeless.IsZero() {
@@ -535,17 +548,22 @@ func (s *State) consider(m *model, now time.Time) (todo []Action) {
 			return todo
 		}
 		s.pass(m)
-		c := s.add(m, best.e, Queued, now)
-		if !m.placeless.IsZero() {
-			c.asked, m.placeless = m.placeless, time.Time{}
-		}
-		if best.e.Bytes > 0 && c.Source < PredictedSize && best.e.CanPredict {
-			c.sizing = true // nothing leaves for it before its size is known: it may be too large
-			todo = append(todo, Action{Kind: Predict, Endpoint: best.e.Address, Model: m.Entry})
-			continue
-		}
-		todo = append(todo, s.makeRoom(c, now)...)
+		todo = append(todo, s.put(m, best.e, by, now)...)
 	}
+}
+
+// put gives a model a copy at an endpoint that has a place for it.
+func (s *State) put(m *model, e *endpoint, by claim, now time.Time) []Action {
+	c := s.add(m, e, Queued, now)
+	c.claim = by
+	if !m.placeless.IsZero() {
+		c.asked, m.placeless = m.placeless, time.Time{}
+	}
+	if e.Bytes > 0 && c.Source < PredictedSize && e.CanPredict {
+		c.sizing = true // nothing leaves for it before its size is known: it may be too large
+		return []Action{{Kind: Predict, Endpoint: e.Address, Model: m.Entry}}
+	}
+	return s.makeRoom(c, now)
 }
 
 // considerGone takes the copies of a model that is not in the catalogue. Requests that wait for it may know of it before

@@ -32,7 +32,7 @@ import (
 //	failed e1 a why=rank_too_large out of memory
 //	leftover e1 a                           failed, and something of it may be left there
 //	used a requests=30                      so many requests named it; without a number nobody counted them
-//	pool lru                                settings of the pool; none where it says nothing
+//	pool lru rpm=600                              settings of the pool; none where it says nothing
 //	tick
 //	pause, resume                           nothing begins meanwhile
 //	show                                    every model and its copies
@@ -215,9 +215,9 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 			r.s.Wanted(plain[0], key(id), decide.Want{})
 		}
 	case "pool":
-		r.s.SetPool(pool, decide.Pool{LRU: slices.Contains(plain, "lru")})
+		r.s.SetPool(pool, decide.Pool{LRU: slices.Contains(plain, "lru"), RPM: r.number(with["rpm"])})
 	case "tick":
-		r.s.Tick(r.now)
+		r.s.Tick()
 	case "pause":
 		r.s.Pause(true)
 	case "resume":
@@ -229,7 +229,7 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 			r.s.Used(key(id), decide.Use{Requests: r.number(with["requests"]), Last: r.now})
 		}
 	case "inflight":
-		r.s.InFlight(copyKey(plain[0], plain[1]), r.number(plain[2]))
+		r.s.InFlight(copyKey(plain[0], plain[1]), r.number(plain[2]), r.now)
 	case "predicted":
 		r.s.Predicted(copyKey(plain[0], plain[1]), r.bytes(with["size"]))
 	case "loaded":

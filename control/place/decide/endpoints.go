@@ -388,8 +388,9 @@ func (s *State) Down(address string) {
 }
 
 // InFlight says how many requests there are at a copy.
-func (s *State) InFlight(key CopyKey, requests int) {
+func (s *State) InFlight(key CopyKey, requests int, now time.Time) {
 	if c := s.copy(key); c != nil && c.inFlight != requests {
+		c.fly(now)
 		c.inFlight = requests
 		s.touch(c.model)
 	}

@@ -40,7 +40,7 @@ func (s *State) Audit(decided bool) error {
 			}
 		}
 		slices.SortFunc(order, func(a, b *Copy) int {
-			return cmp.Or(min(a.inFlight, 1)-min(b.inFlight, 1), cmp.Compare(worth(a), worth(b)), a.Key.Compare(b.Key))
+			return cmp.Or(min(a.inFlight, 1)-min(b.inFlight, 1), truth(s.spares(b.model, b))-truth(s.spares(a.model, a)), cmp.Compare(worth(a), worth(b)), a.Key.Compare(b.Key))
 		})
 		if t := e.tally(); t.remain != remain || t.held != held || t.stay != stay || t.loading != loading || len(t.queue) != queued {
 			return fmt.Errorf("%s: the tally is %+v, and counted anew remain %v held %v stay %v loading %d queued %d", e.Address, *t, remain, held, stay, loading, queued)
@@ -78,7 +78,7 @@ func (s *State) Audit(decided bool) error {
 		if m.gone || !m.starved(s, nil) && s.there(m) >= m.least() {
 			continue
 		}
-		if best, _ := s.choose(m, m.starved(s, nil)); best.e != nil {
+		if best, _ := s.choose(m, s.claim(m)); best.e != nil {
 			return fmt.Errorf("%s is short of a copy, and there is a place for it at %s", m.ID, best.e.Address)
 		}
 	}

@@ -18,15 +18,18 @@ type model struct {
 	lastUsed time.Time
 	worth    float64 // what it is missed by: the greater, the later it leaves
 	usage            // how often it is used
-	took     float64 // seconds that a load of it takes; 0: none has ended
-	ghosts   [2]ghost
-	wants    map[string]Want // by who says so
-	copies   map[string]*Copy
-	hash     uint64
-	bytes    int64 // known size, by any endpoint
-	source   SizeSource
-	failures []Failure
-	blocked  Reason // why it gets no copy that it should have
+	load             // what its requests ask of engines
+	// inUseSince is since when it has been used without a break of secondWithin.
+	inUseSince time.Time
+	took       float64 // seconds that a load of it takes; 0: none has ended
+	ghosts     [2]ghost
+	wants      map[string]Want // by who says so
+	copies     map[string]*Copy
+	hash       uint64
+	bytes      int64 // known size, by any endpoint
+	source     SizeSource
+	failures   []Failure
+	blocked    Reason // why it gets no copy that it should have
 	// stuck: it waits for a place, at place among the stuck of its pool; stale: it is among the stale. Touched: among the touched.
 	stuck, stale, touched bool
 	place                 int
@@ -158,8 +161,12 @@ func (s *State) use(m *model, u Use) {
 	}
 	p := s.pool(m.Pool)
 	if later {
+		if u.Last.Sub(m.lastUsed) > secondWithin {
+			m.inUseSince = u.Last
+		}
 		m.lastUsed = u.Last
 	}
+	m.requests += float64(u.Requests)
 	m.usage = m.after(u.Requests, seconds(u.Last), p.fading.fade)
 	m.value(p)
 	s.touch(m)

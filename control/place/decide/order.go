@@ -96,7 +96,7 @@ func (s *State) reorder() {
 				c.stays, e.counted = stays, false
 				s.doubt(e)
 			}
-			r := rank{busy: c.inFlight > 0, worth: worth(c)}
+			r := rank{busy: c.inFlight > 0, spare: s.spares(m, c), worth: worth(c)}
 			may := c.remains() && c.State != Loading && !stays && len(m.wants) == 0
 			if c.ranked && may && c.rank == r {
 				continue
@@ -121,11 +121,23 @@ func (s *State) reorder() {
 // rank is a copy's place in the order in which copies leave.
 type rank struct {
 	busy  bool // it has requests
+	spare bool // its model can spare it
 	worth float64
 }
 
+// spares says whether a model has loaded as many copies as it needs, but for one.
+func (s *State) spares(m *model, but *Copy) bool {
+	others := 0
+	for _, c := range m.copies {
+		if c != but && c.State == Loaded && s.endpoints[c.Endpoint].useful() {
+			others++
+		}
+	}
+	return others >= max(1, m.Min, m.aim)
+}
+
 func (r rank) compare(o rank) int {
-	return cmp.Or(truth(r.busy)-truth(o.busy), cmp.Compare(r.worth, o.worth))
+	return cmp.Or(truth(r.busy)-truth(o.busy), truth(o.spare)-truth(r.spare), cmp.Compare(r.worth, o.worth))
 }
 
 func truth(b bool) int {
@@ -135,7 +147,7 @@ func truth(b bool) int {
 	return 0
 }
 
-// compareRank orders copies of one endpoint by who is to leave first: those without requests, then what is missed least.
+// compareRank orders copies of one endpoint by who is to leave first: those without requests, then those that can be spared, then what is missed least.
 func (c *Copy) compareRank(o *Copy) int {
 	return cmp.Or(c.rank.compare(o.rank), c.Key.Compare(o.Key))
 }

@@ -11,6 +11,8 @@ import (
 type Pool struct {
 	// LRU has the model leave first that was used least recently, however often it was used.
 	LRU bool
+	// RPM is how many requests a minute make another copy, in place of what they keep engines busy with; 0 for that.
+	RPM int
 }
 
 // pool is what is known of an InferencePool.
@@ -100,16 +102,6 @@ func (s *State) loadedIn(m *model, took time.Duration) {
 	m.value(p)
 	s.touch(m)
 }
-
-// Tick does what no event asks for. It is to be called about every [TickInterval].
-func (s *State) Tick(now time.Time) {
-	for name, p := range s.pools {
-		s.tickFading(name, p)
-	}
-}
-
-// TickInterval is between two ticks, if nobody says otherwise: ModelMesh's rate check (tas.ratecheck_freq_ms).
-const TickInterval = 10 * time.Second
 
 // tickFading finds how slowly counts are to fade in a pool, and what its shadows may hold.
 func (s *State) tickFading(name objects.Name, p *pool) {

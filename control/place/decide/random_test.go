@@ -316,7 +316,7 @@ func (w *world) random() {
 		w.engines[e].stopped = w.now
 		w.s.Stopping(e, w.now, w.now)
 	case n < 90 && w.rng.IntN(2) == 0:
-		w.s.Tick(w.now)
+		w.s.Tick()
 	case n < 90 || w.paused && n < 92:
 		w.pause(!w.paused)
 	case n < 91 && w.rng.IntN(4) == 0:
@@ -328,7 +328,7 @@ func (w *world) random() {
 		w.s.SetModel(m.Entry, time.Time{})
 	case n < 91:
 		address := fmt.Sprintf("e%d", 1+w.rng.IntN(3))
-		w.s.InFlight(decide.CopyKey{Key: m.ModelKey, Endpoint: address}, w.rng.IntN(2))
+		w.s.InFlight(decide.CopyKey{Key: m.ModelKey, Endpoint: address}, w.rng.IntN(2), w.now)
 	case n < 92:
 		w.logf("%s dies", e)
 		w.engines[e].dead = true
@@ -464,6 +464,9 @@ func (w *world) settle() {
 				}
 			}
 			w.decide()
+			if len(w.pending) == 0 && !slices.ContainsFunc(w.copies(), func(c decide.Copy) bool { return c.State == decide.Draining }) {
+				return
+			}
 		}
 	}
 	quiet()

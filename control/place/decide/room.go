@@ -2,6 +2,7 @@ package decide
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 )
@@ -56,6 +57,28 @@ func (e *endpoint) started(c *Copy) bool {
 	return true
 }
 
+// claim is what may leave an endpoint for a copy, and where it may go.
+type claim struct {
+	// asked: requests wait for it.
+	asked bool
+	// below: models leave that are missed less than that.
+	below float64
+	// spares: and copies that their models can spare.
+	spares bool
+	// idle: only an endpoint takes it that would load it at once, and with fills one where keepFree is left.
+	idle, fills bool
+}
+
+// claim is that of a model which is to have one more copy because of requests that wait for it, because it must, or because somebody asked
+// for one: then none leaves that was used as late as it.
+func (s *State) claim(m *model) claim {
+	starved := m.starved(s, nil)
+	if starved || s.there(m) < m.Min {
+		return claim{asked: starved, below: math.Inf(1), spares: true}
+	}
+	return claim{below: m.worth, spares: true}
+}
+
 // place is what an endpoint offers to a model that is to be loaded there.
 type place struct {
 	e *endpoint
@@ -83,20 +106,18 @@ func (p *place) compare(o *place) int {
 }
 
 // choose finds a place for one more copy of a model, or says why there is none; the empty reason is that one is to come.
-// Starved says that requests wait for it.
-func (s *State) choose(m *model, starved bool) (best place, why Reason) {
+func (s *State) choose(m *model, by claim) (best place, why Reason) {
 	if refused, why := s.refused(m); refused {
 		return place{}, why
 	}
 	s.reorder()
-	urgent := starved || s.there(m) < m.Min
 	soon := false
 	var reasons [len(reasonsOfPlaces)]bool
 	for _, e := range s.pool(m.Pool).endpoints {
 		if m.has(e) {
 			continue
 		}
-		p, ok, why := s.offer(e, m, starved, urgent)
+		p, ok, why := s.offer(e, m, by)
 		switch {
 		case !ok && why == "":
 			soon = true
@@ -160,8 +181,8 @@ func (m *model) has(e *endpoint) bool {
 }
 
 // offer is the place that an endpoint has for a model, or why it has none; the empty reason is that it may have one in a moment.
-// Starved says that requests wait for the model, urgent that or that it has fewer copies than it must have. Orders are up to date.
-func (s *State) offer(e *endpoint, m *model, starved, urgent bool) (p place, ok bool, why Reason) {
+// Orders are up to date.
+func (s *State) offer(e *endpoint, m *model, by claim) (p place, ok bool, why Reason) {
 	switch {
 	case e.Is():
 		return p, false, NoEndpoint
@@ -185,10 +206,16 @@ func (s *State) offer(e *endpoint, m *model, starved, urgent bool) (p place, ok 
 		return p, false, TooLarge
 	}
 	t := e.tally()
-	victims, worst, left, fits := e.shrink(m, urgent, t.remain.plus(size), nil)
+	if by.idle && !e.idle() {
+		return p, false, ""
+	}
+	victims, worst, left, fits := e.shrink(m, by, t.remain.plus(size), nil)
+	if by.fills && e.free(left) < keepFree {
+		return p, false, NoRoom
+	}
 	if !fits {
 		// What is loading or waited for now may leave in a moment.
-		if starved && e.fits(t.stay.plus(size)) {
+		if by.asked && e.fits(t.stay.plus(size)) {
 			return p, false, ""
 		}
 		return p, false, NoRoom
@@ -201,8 +228,7 @@ func (s *State) takes(e *endpoint, m *model) bool {
 	if refused, _ := s.refused(m); refused || m.gone || m.has(e) {
 		return false
 	}
-	starved := m.starved(s, nil)
-	_, ok, _ := s.offer(e, m, starved, starved || s.there(m) < m.Min)
+	_, ok, _ := s.offer(e, m, s.claim(m))
 	return ok
 }
 
@@ -230,16 +256,15 @@ func (m *model) unusable(address string) bool {
 // shrink is how many copies have to leave an endpoint for a model until so much fits there, the rank of the one among them that is
 // missed most, how much is left then, and whether it fits: it may be that too few may leave. It tells leave of each.
 //
-// Those leave that would be missed least. Where the model is not urgent, because no request waits for it and it has the copies that it must
-// have, none leaves that was used as late as it: by what is said of both, not by when they came, so that of two that were preloaded the
+// Those leave that would be missed least, by the claim and by what is said of both, not by when they came: of two that were preloaded the
 // later one may put out the other.
-func (e *endpoint) shrink(m *model, urgent bool, all amount, leave func(*Copy)) (victims int, worst rank, left amount, fits bool) {
+func (e *endpoint) shrink(m *model, by claim, all amount, leave func(*Copy)) (victims int, worst rank, left amount, fits bool) {
 	if e.fits(all) {
 		return 0, rank{}, all, true
 	}
 	for _, c := range e.order {
 		o := c.model
-		if o == m || !urgent && o.worth >= m.worth {
+		if o == m || o.worth >= by.below && !(by.spares && c.rank.spare) {
 			continue
 		}
 		victims++
@@ -262,9 +287,12 @@ func (s *State) makeRoom(c *Copy, now time.Time) (todo []Action) {
 		return nil
 	}
 	s.reorder()
-	urgent := s.there(m) <= m.Min || m.starved(s, c)
+	by := c.claim
+	if s.there(m) <= m.Min || m.starved(s, c) {
+		by.below, by.spares = math.Inf(1), true
+	}
 	var victims []*Copy
-	if _, _, _, fits := e.shrink(m, urgent, e.tally().remain, func(v *Copy) { victims = append(victims, v) }); !fits {
+	if _, _, _, fits := e.shrink(m, by, e.tally().remain, func(v *Copy) { victims = append(victims, v) }); !fits {
 		s.drop(c)
 		return nil
 	}

@@ -45,7 +45,8 @@ func (x traffic) misses(t *testing.T) (share, optimum float64) {
 	for at := 0.0; at < hours*3600; at += rng.ExpFloat64() / x.perSecond {
 		now := start.Add(time.Duration(at * float64(time.Second)))
 		if at >= tick {
-			s.Tick(now)
+			s.Tick()
+			s.Decide(now)
 			tick += decide.TickInterval.Seconds()
 		}
 		rank, draw := 0, rng.Float64()*all

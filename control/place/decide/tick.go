@@ -1,0 +1,260 @@
+package decide
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// What no request asks for is decided at a tick: how many copies of a model its load asks for, a second copy of what is in use, and
+// what free room is filled with.
+
+// TickInterval is between two ticks, if nobody says otherwise: ModelMesh's rate check (tas.ratecheck_freq_ms).
+const TickInterval = 10 * time.Second
+
+const (
+	// Loads of models are means over about loadMean seconds, so that two ticks see a crowd that comes; how long a request takes is a mean over
+	// serviceMean.
+	loadMean    = 20.0
+	serviceMean = 180.0
+	// A model gets more copies where its load asks for more than growBeyond times those that it has and growAbove, and one less where its load
+	// has asked for less than shrinkWithin times as many, less shrinkBelow, for so many ticks. Loads that are up and down by a tenth are between.
+	growBeyond, growAbove     = 1.15, 0.45
+	shrinkWithin, shrinkBelow = 0.85, 0.6
+	calmTicks                 = 18
+	// leastBusy is the load below which no copy is added: one request at a time, all the time.
+	leastBusy = 1.0
+	// A model in use was used again after secondAfter, without a break of more than secondWithin (ModelMesh: mm.min_ and max_second_copy_age_secs).
+	secondAfter  = 7 * time.Minute
+	secondWithin = 40 * time.Minute
+	// It gets a second copy where so much of the pool is free, or nothing has had to leave that was used within roomyAge (ModelMesh's
+	// rateTrackingTask).
+	secondFree = 0.1
+	roomyAge   = 20 * time.Hour
+	// What room is free beyond keepFree of an endpoint is filled (ModelMesh's reaper).
+	keepFree = 1.0 / 8
+)
+
+// Tick lets [State.Decide] decide what no event asks for. It is to be called about every [TickInterval].
+func (s *State) Tick() { s.ticks = true }
+
+// tick is a tick.
+func (s *State) tick(now time.Time) (todo []Action) {
+	s.ticks = false
+	passed := now.Sub(s.ticked).Seconds()
+	if s.ticked.IsZero() || passed <= 0 {
+		passed = 0
+	}
+	since := s.ticked
+	s.ticked = now
+	all := make(map[objects.Name][]*model, len(s.pools))
+	for _, m := range s.models {
+		if !m.gone {
+			all[m.Pool] = append(all[m.Pool], m)
+		}
+	}
+	for name, p := range s.pools {
+		slices.SortFunc(all[name], (*model).missedMore)
+		s.tickFading(name, p)
+		if passed > 0 {
+			s.tickLoads(p, all[name], passed, now)
+		}
+		todo = append(todo, s.addForLoad(all[name], now)...)
+		todo = append(todo, s.addForUse(p, all[name], since, now)...)
+		todo = append(todo, s.fill(p, all[name], now)...)
+	}
+	return todo
+}
+
+// missedMore orders models by what they are missed by, the most first.
+func (m *model) missedMore(o *model) int {
+	return cmp.Or(cmp.Compare(o.worth, m.worth), m.Compare(o.ModelKey))
+}
+
+// load is what requests ask of the copies of a model.
+type load struct {
+	// requests are those that named it since the last tick, flown the seconds that they were in flight.
+	requests, flown float64
+	rate            float64 // requests a second
+	// slowRate and slowFlight are requests a second and in flight over a longer time: one over the other is how long a request takes.
+	slowRate, slowFlight float64
+	// engines is how many requests it would keep in flight at engines that are as fast as they were: what it loads them with.
+	engines float64
+	// aim is how many copies its load asks for, calm for how many ticks fewer would have done.
+	aim, calm int
+}
+
+// tick takes what came since the last tick into the means.
+func (l *load) tick(passed float64) {
+	fast, slow := 1-math.Exp(-passed/loadMean), 1-math.Exp(-passed/serviceMean)
+	rate, flight := l.requests/passed, l.flown/passed
+	l.rate += (rate - l.rate) * fast
+	l.slowRate += (rate - l.slowRate) * slow
+	l.slowFlight += (flight - l.slowFlight) * slow
+	l.requests, l.flown, l.engines = 0, 0, 0
+	if l.slowRate > 0 {
+		l.engines = l.rate * l.slowFlight / l.slowRate
+	}
+}
+
+// turn finds how many copies are to bear the load where copies of it are the share of one endpoint.
+func (l *load) turn(copies float64, most int) {
+	now := max(1, l.aim)
+	switch {
+	case copies > growBeyond*float64(now)+growAbove:
+		l.aim, l.calm = min(most, int(math.Ceil((copies-growAbove)/growBeyond))), 0
+	case now > most:
+		l.aim = most
+	case now == 1 || copies >= shrinkWithin*float64(now)-shrinkBelow:
+		l.calm = 0
+	default:
+		if l.calm++; l.calm >= calmTicks {
+			l.aim, l.calm = now-1, 0
+		}
+	}
+}
+
+// tickLoads finds what models ask of engines, and how many copies are to bear it.
+func (s *State) tickLoads(p *pool, all []*model, passed float64, now time.Time) {
+	endpoints, total := 0, 0.0
+	for _, e := range p.endpoints {
+		if e.state == up && e.CanLoad && !e.Is() {
+			endpoints++
+		}
+	}
+	for _, m := range all {
+		for _, c := range m.copies {
+			c.fly(now)
+			m.flown += c.flown
+			c.flown = 0
+		}
+		m.load.tick(passed)
+		total += m.engines
+	}
+	share := total / float64(max(1, endpoints))
+	for _, m := range all {
+		copies := m.engines / share // without any load not a number, and above nothing
+		if p.RPM > 0 {
+			copies = m.rate * 60 / float64(p.RPM)
+		} else if m.engines < leastBusy {
+			copies = 0
+		}
+		if m.aim <= 1 && !(copies > 1) {
+			continue
+		}
+		most := endpoints
+		if m.Max > 0 {
+			most = min(most, m.Max)
+		}
+		if was := m.aim; was != 0 || copies > 1 {
+			if m.load.turn(copies, max(1, most)); m.aim != was {
+				s.touch(m)
+			}
+		}
+	}
+}
+
+// fly counts the seconds that requests have been in flight at a copy.
+func (c *Copy) fly(now time.Time) {
+	if c.inFlight > 0 && now.After(c.flying) {
+		c.flown += float64(c.inFlight) * now.Sub(c.flying).Seconds()
+	}
+	c.flying = now
+}
+
+// addForLoad adds the copies that loads ask for: where there is room, or others are missed less.
+func (s *State) addForLoad(all []*model, now time.Time) (todo []Action) {
+	for _, m := range all {
+		for m.aim > 1 && s.there(m) < m.aim && s.there(m) > 0 {
+			added, more := s.grow(m, claim{below: m.worth, spares: true}, now)
+			todo = append(todo, more...)
+			if !added {
+				break
+			}
+		}
+	}
+	return todo
+}
+
+// addForUse adds second copies of what is in use, where there is much room.
+func (s *State) addForUse(p *pool, all []*model, since, now time.Time) (todo []Action) {
+	by := claim{below: math.Inf(-1), idle: true}
+	if free := p.free(); free < secondFree {
+		if oldest, any := p.oldest(); !any || now.Sub(oldest) < roomyAge {
+			return nil
+		}
+		by.below = seconds(now.Add(-roomyAge))
+	}
+	for _, m := range all {
+		if m.Max == 1 || !m.lastUsed.After(since) || m.lastUsed.Sub(m.inUseSince) < secondAfter || s.there(m) != 1 {
+			continue
+		}
+		_, more := s.grow(m, by, now)
+		todo = append(todo, more...)
+	}
+	return todo
+}
+
+// fill fills free room with what was used and has no copy, the most missed first.
+func (s *State) fill(p *pool, all []*model, now time.Time) (todo []Action) {
+	if !slices.ContainsFunc(p.endpoints, func(e *endpoint) bool { return e.spare(e.tally().remain.plus(e.DefaultBytes)) }) {
+		return nil
+	}
+	for _, m := range all {
+		if math.IsInf(m.worth, -1) {
+			return todo
+		}
+		if len(m.copies) == 0 && len(m.wants) == 0 && !m.foreign && len(m.failures) == 0 {
+			_, more := s.grow(m, claim{below: math.Inf(-1), idle: true, fills: true}, now)
+			todo = append(todo, more...)
+		}
+	}
+	return todo
+}
+
+// spare says whether an endpoint would load something at once, and keeps room free beside so much.
+func (e *endpoint) spare(a amount) bool {
+	return e.state == up && e.CanLoad && !e.Is() && e.idle() && e.free(a) >= keepFree
+}
+
+// idle says whether an endpoint loads fewer models than it does at once.
+func (e *endpoint) idle() bool {
+	t := e.tally()
+	return len(t.queue)+t.loading < max(1, e.Loads)
+}
+
+// free is the share of the room of a pool that is free.
+func (p *pool) free() float64 {
+	var has, free float64
+	for _, e := range p.endpoints {
+		if e.state == up && e.CanLoad && !e.Is() {
+			has++
+			free += max(0, e.free(e.tally().remain))
+		}
+	}
+	return free / max(1, has)
+}
+
+// oldest is when the model was last used that is next to leave, of all that may.
+func (p *pool) oldest() (used time.Time, any bool) {
+	for _, e := range p.endpoints {
+		for _, c := range e.order {
+			if u := c.model.lastUsed; !any || u.Before(used) {
+				used, any = u, true
+			}
+		}
+	}
+	return used, any
+}
+
+// grow gives a model another copy, if there is a place for it.
+func (s *State) grow(m *model, by claim, now time.Time) (added bool, todo []Action) {
+	best, _ := s.choose(m, by)
+	if best.e == nil {
+		return false, nil
+	}
+	return true, s.put(m, best.e, by, now)
+}

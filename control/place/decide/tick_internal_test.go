@@ -1,0 +1,86 @@
+package decide
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// Copies follow what a load asks for with a distance up and down, down only after three minutes, and never beyond what there may be.
+func TestCopiesThatALoadAsksFor(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		aim  int
+		asks float64
+		most int
+		want int // after one tick
+		then int // after so many more that a lower one is believed
+	}{
+		{"nothing", 0, 0, 8, 0, 0},
+		{"little more than it has", 1, 1.5, 8, 1, 1},
+		{"more than it has", 1, 1.7, 8, 2, 2},
+		{"much more, at once", 1, 5.5, 8, 5, 5},
+		{"more than there may be", 1, 20, 8, 8, 8},
+		{"a little less", 3, 2, 8, 3, 3},
+		{"less, in a while", 3, 1.9, 8, 3, 2},
+		{"none, one after the other", 3, 0, 8, 3, 2},
+		{"no more than there may be now", 5, 5, 3, 3, 3},
+		{"one is enough", 1, 0, 8, 1, 1},
+	} {
+		l := load{aim: c.aim}
+		l.turn(c.asks, c.most)
+		if l.aim != c.want {
+			t.Errorf("%s: aims at %d after a tick, want %d", c.name, l.aim, c.want)
+		}
+		for range calmTicks - 1 {
+			l.turn(c.asks, c.most)
+		}
+		if l.aim != c.then {
+			t.Errorf("%s: aims at %d after %d ticks, want %d", c.name, l.aim, calmTicks, c.then)
+		}
+	}
+}
+
+// A load that is up and down by a tenth moves no copy, once it has settled.
+func TestNoiseMovesNoCopy(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for asks := 0.5; asks < 40; asks += 0.05 {
+		l := load{}
+		for range 2 * calmTicks {
+			l.turn(asks*(0.9+0.2*rng.Float64()), 100)
+		}
+		settled, moves := l.aim, 0
+		for range 2000 {
+			if l.turn(asks*(0.9+0.2*rng.Float64()), 100); l.aim != settled {
+				settled, moves = l.aim, moves+1
+			}
+		}
+		if moves > 1 {
+			t.Errorf("a load that asks for %.2f copies, more or less, moved %d times", asks, moves)
+		}
+	}
+}
+
+// A load is how many requests it keeps in flight: what comes suddenly counts within two ticks, and as long as requests took before.
+func TestALoadIsItsRequestsInFlight(t *testing.T) {
+	l := load{}
+	for range 100 { // 5 requests a second, of 2 s
+		l.requests, l.flown = 50, 100
+		l.tick(10)
+	}
+	if l.engines < 9.9 || l.engines > 10.1 {
+		t.Errorf("5 requests a second of 2 s are a load of %.2f, want 10", l.engines)
+	}
+	for range 2 {
+		l.requests, l.flown = 500, 400 // ten times as many; most have not ended
+		l.tick(10)
+	}
+	if l.engines < 40 {
+		t.Errorf("two ticks after ten times as many came the load is %.1f, want much of the 100 that it will be", l.engines)
+	}
+	for range 60 {
+		l.tick(10)
+	}
+	if l.engines > 0.1 {
+		t.Errorf("ten minutes after the last request the load is %.2f", l.engines)
+	}
+}
