@@ -74,7 +74,6 @@ func (p *Placer) setEndpoints(w *objects.World) {
 				}
 			}
 			p.state.RemoveEndpoint(address)
-			delete(p.records, address)
 		}
 	}
 	for address, e := range declared {
@@ -82,6 +81,18 @@ func (p *Placer) setEndpoints(w *objects.World) {
 		p.state.Terminating(byObjects, address, e.Terminating)
 		if p.endpoints[address] == nil {
 			p.open(e)
+		}
+	}
+	p.forgetRuntimes()
+}
+
+// forgetRuntimes forgets what is on record of endpoints that are not there, those of an earlier process too: nobody knows what
+// becomes of a runtime meanwhile, and one that comes back is made ready anew. The caller holds mu.
+func (p *Placer) forgetRuntimes() {
+	for address := range p.records {
+		if p.endpoints[address] == nil {
+			delete(p.records, address)
+			p.Memory.DeleteRuntime(address)
 		}
 	}
 }
@@ -295,7 +306,6 @@ func (p *Placer) restore(now time.Time) {
 		key, ok := keyOf(c.Pool, c.ID)
 		if p.endpoints[c.Endpoint] == nil || !ok {
 			p.Memory.DeleteCopy(c.Endpoint, c.Pool, c.ID)
-			delete(p.records, c.Endpoint) // a runtime that comes back there is made ready anew
 			continue
 		}
 		p.state.Restore(decide.Record{

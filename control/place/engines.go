@@ -109,6 +109,12 @@ func (p *Placer) lookAt(ctx context.Context, s *site) error {
 		}
 	}
 	p.update(func(at time.Time) []decide.Action {
+		if p.endpoints[s.Address] != s { // it left meanwhile, and what is on record of it with it
+			if _, known := p.records[s.Address]; !known {
+				p.Memory.DeleteRuntime(s.Address)
+			}
+			return nil
+		}
 		p.records[s.Address] = now
 		p.state.Saw(sight(s, seen, began), at)
 		return nil

@@ -173,6 +173,39 @@ func TestARuntimeThatIsFoundLateIsMadeReadyAnew(t *testing.T) {
 	}
 }
 
+// What is on record of a runtime leaves with its endpoint, whether it left while control ran or before it began, and had
+// copies or none: one that comes back may have been used by others, or have begun anew, and nothing tells.
+func TestWhatIsOnRecordOfARuntimeLeavesWithItsEndpoint(t *testing.T) {
+	for _, c := range []struct {
+		what      string
+		model     string // the spec of a, until the endpoint leaves
+		meanwhile func(w *world, without string)
+		copy      string // what becomes of a before it leaves; empty: nothing
+	}{
+		{"in one process", ", copies: {min: 1}", func(w *world, without string) { w.set(without) }, " loaded"},
+		{"before a restart", ", copies: {min: 1}", func(w *world, without string) { w.set(without); w.stop(); w.start() }, " loaded"},
+		{"with a restart", "", func(w *world, without string) { w.stop(); w.start(); w.set(without) }, ""},
+		{"with a restart and another after it", "", func(w *world, without string) { w.stop(); w.start(); w.set(without); w.stop(); w.start() }, ""},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			w := newWorld(t)
+			r := serveRuntime(t, "", nil)
+			there := list(r.address, managed(r.management))
+			w.set(there, object("a", c.model))
+			w.await("it was looked at", func() bool { return len(w.board.seen()) == 1 })
+			if c.copy != "" {
+				w.awaitCopies("a", r.address+c.copy)
+			}
+			c.meanwhile(w, object("a", ""))
+			w.set(there, object("a", ""))
+			w.await("it is made ready anew", func() bool { return r.Purges() == 2 })
+			if len(r.Models()) > 0 || w.copies("a") != "" {
+				t.Errorf("it has %v; a is at %q", r.Models(), w.copies("a"))
+			}
+		})
+	}
+}
+
 // What was asked of an earlier life of a runtime says nothing of this one, and what was asked of one that is gone nothing at all.
 func TestWhatWasAskedOfAnEarlierLifeDoesNotCount(t *testing.T) {
 	w := newWorld(t)

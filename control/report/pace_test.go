@@ -506,6 +506,30 @@ func TestWhatARuntimeHadInAnEarlierLifeIsForgotten(t *testing.T) {
 	})
 }
 
+// What a runtime said of itself goes with its endpoint, and with it what was asked of it; what another said stays.
+func TestARuntimeThatIsGoneIsForgotten(t *testing.T) {
+	paced(t, func(context.Context) error { return nil }, func(t *testing.T, s *slow, r *report.Report, _ *atomic.Bool, _ func() string) {
+		if err := r.PutModel(made)(); err != nil {
+			t.Fatal(err)
+		}
+		const gone, stays = "10.0.0.1:8033", "10.0.0.2:8033"
+		for _, at := range []string{gone, stays} {
+			_ = r.PutRuntime(memory.Runtime{Endpoint: at})
+			_ = r.PutCopy(memory.Copy{Endpoint: at, Pool: inPool, ID: "a", State: "loaded"}, false)
+		}
+		r.DeleteRuntime(gone)
+		r.DeleteRuntime("10.0.0.3:8033") // nobody knows it
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if strings.Contains(s.patched, gone) || !strings.Contains(s.patched, stays) {
+			t.Errorf("it is written that it is at %s", s.patched)
+		}
+		if all, _ := r.Runtimes(); len(all) != 1 || all[0].Endpoint != stays {
+			t.Errorf("it knows the runtimes %+v", all)
+		}
+	})
+}
+
 // An outage is nothing that a load has failed by; that there is no place to write it down is.
 func TestWhatMayBeRememberedLaterIsToldApart(t *testing.T) {
 	paced(t, func(context.Context) error { return errors.New("connection refused") },

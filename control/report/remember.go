@@ -158,6 +158,20 @@ func (r *Report) PutRuntime(runtime memory.Runtime) error {
 	return nil
 }
 
+// DeleteRuntime forgets what a model runtime said of itself, and what was asked of it: who leads next finds the one with the
+// other, and would take the runtime for one that has been made ready.
+func (r *Report) DeleteRuntime(endpoint string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.runtimes, endpoint)
+	for key, m := range r.models {
+		if _, ok := m.asked[endpoint]; ok {
+			delete(m.asked, endpoint)
+			r.mark(modelSubject(key))
+		}
+	}
+}
+
 // PutStatuses keeps the status of models, when there is time.
 func (r *Report) PutStatuses(all []memory.Status) {
 	r.mu.Lock()

@@ -219,6 +219,11 @@ func (f *File) PutRuntime(r Runtime) error {
 	return f.now(change{runtimes, r.Endpoint, r})
 }
 
+// DeleteRuntime forgets what a runtime said of itself.
+func (f *File) DeleteRuntime(endpoint string) {
+	f.later(change{runtimes, endpoint, nil})
+}
+
 // PutStatuses writes the status of models, when there is time.
 func (f *File) PutStatuses(all []Status) {
 	changes := make([]change, len(all))

@@ -49,6 +49,12 @@ func TestWhatIsWrittenIsThereAgain(t *testing.T) {
 	_ = s.PutCopy(memory.Copy{Endpoint: "e1", Pool: "default/p", ID: "a", State: "loaded"}, false)
 	_ = s.PutCopy(memory.Copy{Endpoint: "e1", Pool: "default/p", ID: "b", State: "loading"}, true)
 	s.DeleteCopy("e1", "default/p", "b")
+	for _, e := range []string{"e1", "e2"} {
+		if err := s.PutRuntime(memory.Runtime{Endpoint: e}); err != nil {
+			t.Error(err)
+		}
+	}
+	s.DeleteRuntime("e1")
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -62,6 +68,10 @@ func TestWhatIsWrittenIsThereAgain(t *testing.T) {
 	copies, err := s.Copies()
 	if err != nil || len(copies) != 1 || copies[0].State != "loaded" {
 		t.Errorf("copies %+v, %v; want a, loaded", copies, err)
+	}
+	runtimes, err := s.Runtimes()
+	if err != nil || len(runtimes) != 1 || runtimes[0].Endpoint != "e2" {
+		t.Errorf("runtimes %+v, %v; want e2", runtimes, err)
 	}
 }
 

@@ -24,6 +24,8 @@ type Memory interface {
 	DeleteCopy(endpoint, pool, id string)
 	// PutRuntime keeps what a model runtime said of itself, and returns when that will outlive the process.
 	PutRuntime(r Runtime) error
+	// DeleteRuntime forgets what a model runtime said of itself, when there is time.
+	DeleteRuntime(endpoint string)
 	// PutStatuses keeps the status of models, when there is time.
 	PutStatuses(all []Status)
 
