@@ -18,6 +18,7 @@ type site struct {
 	adapters int // how many may be registered at once, by the settings of its pools; 0 if they do not say
 	loader   *load.Loader
 	stop     context.CancelFunc
+	anew     bool          // a runtime that has begun anew, and is to be made ready; guarded by Placer.mu
 	due      chan struct{} // capacity 1: it is to be looked at now; never closed
 	runtime  bool          // a model runtime, which lists nothing and may have to be made ready
 }
@@ -80,6 +81,7 @@ func (p *Placer) lookAt(ctx context.Context, s *site) error {
 	began := time.Now()
 	p.mu.Lock()
 	record := p.records[s.Address]
+	record.Anew = s.anew
 	p.mu.Unlock()
 	limit := lookTimeout
 	if s.runtime {
@@ -109,12 +111,13 @@ func (p *Placer) lookAt(ctx context.Context, s *site) error {
 		}
 	}
 	p.update(func(at time.Time) []decide.Action {
-		if p.endpoints[s.Address] != s { // it left meanwhile, and what is on record of it with it
+		if p.endpoints[s.Address] != s || s.anew && !record.Anew { // what was on record of it went meanwhile
 			if _, known := p.records[s.Address]; !known {
 				p.Memory.DeleteRuntime(s.Address)
 			}
 			return nil
 		}
+		s.anew = false
 		p.records[s.Address] = now
 		p.state.Saw(sight(s, seen, began), at)
 		return nil
@@ -135,7 +138,7 @@ func sight(s *site, seen load.Seen, began time.Time) decide.Sight {
 			e.Slots = s.adapters
 		}
 	}
-	l := decide.Sight{Endpoint: e, Began: began, Purged: seen.Purged, Stopping: seen.Stopping}
+	l := decide.Sight{Endpoint: e, Began: began, Purged: seen.Purged, Stopping: seen.Stopping, Doubtful: seen.Doubtful}
 	for _, m := range seen.Models {
 		switch {
 		case m.Base:

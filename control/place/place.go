@@ -313,9 +313,18 @@ func (p *Placer) Drained(key decide.CopyKey) {
 	p.update(func(now time.Time) []decide.Action { return p.state.Drained(key, now) })
 }
 
-// Missing says that an engine answered as if it had no such copy. One that lists its models is looked at.
+// Missing says that an engine answered as if it had no such copy. It is looked at: one that lists its models tells what it
+// has, and a runtime that may have begun anew has, so that it is made ready.
 func (p *Placer) Missing(key decide.CopyKey) {
-	p.update(func(now time.Time) []decide.Action { p.state.Missing(key, now); return nil })
+	p.update(func(now time.Time) []decide.Action {
+		if s := p.endpoints[key.Endpoint]; p.state.Missing(key, now) && s != nil {
+			s.anew = true
+			delete(p.records, key.Endpoint)
+			p.Memory.DeleteRuntime(key.Endpoint)
+			p.Log.Warn("the model runtime has begun anew, and nothing but a missing model tells; making it ready", "endpoint", key.Endpoint, "model", key.ID)
+		}
+		return nil
+	})
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s := p.endpoints[key.Endpoint]; s != nil {

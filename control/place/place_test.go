@@ -1,11 +1,14 @@
 package place_test
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -473,5 +476,52 @@ func TestTheSourceOfARegisteredModelIsItsPoolsAfterARestart(t *testing.T) {
 			t.Errorf("%v: %+v", ok, st)
 		}
 		w.restart()
+	}
+}
+
+// A runtime over TCP, of which nothing tells its life, begins anew at the same port: its copies count until a request finds one of
+// them missing. Then it is made ready anew before it loads anything, once, and has again what has no other copy. What is missing
+// after that is no more than one copy.
+func TestARuntimeWhoseLifeNothingTellsIsMadeReadyWhenAModelIsMissing(t *testing.T) {
+	w := newWorld(t)
+	data, management := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp", "127.0.0.1:0")
+	address, at := data.Addr().String(), management.Addr().String()
+	_, port, _ := net.SplitHostPort(at)
+	begin := func(data, management net.Listener) (r *runtime.Runtime, end func()) {
+		r = runtime.New(runtime.Config{Capacity: 1 << 30, DefaultSize: 50 << 20, LoadingThreads: 6, LoadTimeout: time.Minute})
+		ctx, cancel := context.WithCancel(context.Background())
+		over := make(chan error, 1)
+		go func() { over <- runtime.Serve(ctx, r, data, management) }()
+		end = sync.OnceFunc(func() {
+			cancel()
+			if err := <-over; err != nil {
+				t.Error(err)
+			}
+		})
+		t.Cleanup(end)
+		return r, end
+	}
+	_, end := begin(data, management)
+	w.set(list(address, managed("port:"+port)), object("a", ", copies: {min: 1}"), object("b", ", copies: {min: 1}"))
+	for _, id := range []string{"a", "b"} {
+		w.awaitCopies(id, address+" loaded")
+	}
+	end()
+	r, _ := begin(listen(t, "tcp", address), listen(t, "tcp", at))
+	time.Sleep(500 * time.Millisecond) // 25 looks
+	for _, id := range []string{"a", "b"} {
+		if got := w.copies(id); got != address+" loaded" || r.Purges() != 0 {
+			t.Errorf("before anything is known %s is at %q, and it was made ready %d times", id, got, r.Purges())
+		}
+	}
+	w.Missing(decide.CopyKey{Key: key("a"), Endpoint: address})
+	w.await("it has both again", func() bool { return r.Loaded("a") && r.Loaded("b") })
+	for _, id := range []string{"a", "b"} {
+		w.awaitCopies(id, address+" loaded")
+	}
+	w.Missing(decide.CopyKey{Key: key("a"), Endpoint: address})
+	w.awaitCopies("b", address+" loaded")
+	if r.Purges() != 1 {
+		t.Errorf("it was made ready %d times", r.Purges())
 	}
 }

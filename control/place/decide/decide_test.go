@@ -24,6 +24,7 @@ import (
 //	terminating e1, staying e1 x            its pod is being deleted, or not any more, says x
 //	stopping e1 before=1s                   its engine said, that long ago, that it is stopping
 //	look e1 a b                             the engine lists a and b; before=1s: the look began that long ago
+//	doubt e1                                looked at, and nothing tells whether it has begun anew
 //	purge e1                                looked at, and the look unloaded whatever the engine had
 //	model a min=1 max=2 pinned size=50Mi used=5m base=llama
 //	want x a unusable=e1                    requests of x wait for a, which is used by that; wait x a: which is not
@@ -181,6 +182,10 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		seen := r.sights[plain[0]]
 		seen.Began, seen.Purged = r.now, true
 		r.s.Saw(seen, r.now)
+	case "doubt":
+		seen := r.sights[plain[0]]
+		seen.Began, seen.Doubtful = r.now, true
+		r.s.Saw(seen, r.now)
 	case "gone":
 		r.s.RemoveEndpoint(plain[0])
 	case "down":
@@ -251,7 +256,9 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 	case "unloaded":
 		r.s.UnloadEnded(copyKey(plain[0], plain[1]), slices.Contains(plain, "not"), r.now)
 	case "missing":
-		r.s.Missing(copyKey(plain[0], plain[1]), r.now)
+		if r.s.Missing(copyKey(plain[0], plain[1]), r.now) {
+			fmt.Fprintf(&r.out, "make %s ready anew\n", plain[0])
+		}
 	case "restore":
 		states := map[string]decide.CopyState{"loading": decide.Loading, "loaded": decide.Loaded, "unloading": decide.Unloading}
 		r.s.Restore(decide.Record{CopyKey: copyKey(plain[0], plain[1]), State: states[plain[2]], Incarnation: with["incarnation"]}, r.now)

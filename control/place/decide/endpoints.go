@@ -55,6 +55,8 @@ type endpoint struct {
 
 	Leaving
 	deletedBy map[string]bool // those who say that its pod is being deleted
+	// doubtful says that the runtime may have begun anew, without what it had, and nothing tells.
+	doubtful bool
 	// born is when the look began that found the present life of the engine: what was heard before is of an earlier one.
 	born time.Time
 }
@@ -178,7 +180,7 @@ func (s *State) RemoveEndpoint(address string) {
 	if e.Is() {
 		s.changedLeaving[address] = true
 	}
-	s.doubt(e)
+	s.unsettle(e)
 }
 
 // stir makes due what a change of an endpoint may help.
@@ -189,11 +191,11 @@ func (s *State) stir(e *endpoint) {
 		s.dueModels[key] = true
 		s.touch(c.model)
 	}
-	s.doubt(e)
+	s.unsettle(e)
 }
 
-// doubt notes that the reasons may have changed why models find no place, because of an endpoint.
-func (s *State) doubt(e *endpoint) {
+// unsettle notes that the reasons may have changed why models find no place, because of an endpoint.
+func (s *State) unsettle(e *endpoint) {
 	for _, p := range e.pools {
 		for _, m := range s.pool(p).stuck {
 			if !m.stale {
@@ -250,8 +252,9 @@ type Sight struct {
 	Began time.Time
 	// Listed are the models that the engine lists as loaded.
 	Listed []string
-	// Purged says that the engine has unloaded whatever it had, Stopping that it ends.
-	Purged, Stopping bool
+	// Purged says that the engine has unloaded whatever it had, Stopping that it ends. Doubtful says of one that tells
+	// neither its life nor what it has that it may have begun anew.
+	Purged, Stopping, Doubtful bool
 }
 
 // Saw says what a look found. It must not be older than what was said before.
@@ -260,12 +263,14 @@ func (s *State) Saw(l Sight, now time.Time) {
 	if e == nil {
 		return
 	}
-	// Where its incarnation is known an engine that took no connection may be the same again.
-	restarted := l.Purged || e.state == down && (l.Lists || l.Incarnation == "") || l.Incarnation != e.Incarnation && e.Incarnation != ""
+	// An engine that took no connection may be the same again: its list tells, or its incarnation, or nothing does.
+	restarted := l.Purged || e.state == down && l.Lists || l.Incarnation != e.Incarnation && e.Incarnation != ""
 	changed := e.state != up || restarted
 	if e.Bytes != l.Bytes || e.Slots != l.Slots || e.Loads != l.Loads || e.CanLoad != l.CanLoad {
 		changed = true
 	}
+	nothingTells := !l.Lists && l.Incarnation == ""
+	e.doubtful = !restarted && nothingTells && (e.doubtful || l.Doubtful || e.state == down)
 	e.Endpoint = l.Endpoint
 	s.turn(e, up)
 	if restarted {
@@ -275,10 +280,7 @@ func (s *State) Saw(l Sight, now time.Time) {
 	if l.Lists {
 		changed = s.compare(e, l, restarted, now) || changed
 	} else if restarted {
-		e.leaked = 0
-		for _, c := range e.sorted() {
-			s.vanished(c, true, now)
-		}
+		s.lostAll(e, now)
 	}
 	if changed {
 		s.stir(e)
@@ -330,6 +332,14 @@ func (s *State) compare(e *endpoint, l Sight, restarted bool, now time.Time) (ch
 	return changed
 }
 
+// lostAll says that a runtime has begun anew, and has nothing.
+func (s *State) lostAll(e *endpoint, now time.Time) {
+	e.leaked = 0
+	for _, c := range e.sorted() {
+		s.vanished(c, true, now)
+	}
+}
+
 // vanished says that the engine has a copy no more. After a restart a model that has no other is loaded again.
 func (s *State) vanished(c *Copy, restarted bool, now time.Time) {
 	m, e, was := c.model, s.endpoints[c.Endpoint], c.State
@@ -346,8 +356,12 @@ func (s *State) vanished(c *Copy, restarted bool, now time.Time) {
 // Silent says that an endpoint was asked and has not answered. What it has serves on for all that is known, but nothing is
 // loaded there until a look finds it well again.
 func (s *State) Silent(address string) {
-	if e := s.endpoints[address]; e != nil && e.state <= up {
+	switch e := s.endpoints[address]; {
+	case e == nil:
+	case e.state <= up:
 		s.lose(e, silent)
+	case e.state == silent:
+		s.dropQueued(e) // what waited for it to be made ready
 	}
 }
 
@@ -409,12 +423,27 @@ func (s *State) Drained(key CopyKey, now time.Time) (todo []Action) {
 	return []Action{s.unload(c, now)}
 }
 
-// Missing says that an engine that gives no list answered as if it had no such copy.
-func (s *State) Missing(key CopyKey, now time.Time) {
-	if c := s.copy(key); c != nil && c.State == Loaded && !s.endpoints[key.Endpoint].Lists {
+// Missing says that an engine that gives no list answered as if it had no such copy, and reports whether it is taken to have
+// begun anew by that: then it has nothing, and is to be made ready. Nothing is loaded there before a look has seen it.
+func (s *State) Missing(key CopyKey, now time.Time) (anew bool) {
+	c, e := s.copy(key), s.endpoints[key.Endpoint]
+	if c == nil || c.State != Loaded || e.Lists {
+		return false
+	}
+	if !e.doubtful {
 		s.vanished(c, false, now)
 		s.dueModels[key.Key] = true
+		return false
 	}
+	e.doubtful = false
+	s.lostAll(e, now)
+	if e.state != up { // nobody knows when it can be made ready
+		s.dropQueued(e)
+	} else {
+		s.turn(e, silent)
+	}
+	s.stir(e)
+	return true
 }
 
 func (s *State) copy(key CopyKey) *Copy {

@@ -94,7 +94,7 @@ func (s *State) reorder() {
 			e := s.endpoints[c.Endpoint]
 			if c.stays != stays {
 				c.stays, e.counted = stays, false
-				s.doubt(e)
+				s.unsettle(e)
 			}
 			r := rank{busy: c.inFlight > 0, spare: s.spares(m, c), worth: worth(c)}
 			may := c.remains() && c.State != Loading && !stays && len(m.wants) == 0

@@ -31,6 +31,7 @@ type world struct {
 }
 
 type engineModel struct {
+	life  int // how often it began anew
 	slots int
 	bytes int64
 	loads int
@@ -238,6 +239,9 @@ func (w *world) look(address string) {
 	l := decide.Sight{Began: w.now, Endpoint: decide.Endpoint{
 		Address: address, CanLoad: true, Lists: e.slots > 0, CanPredict: e.bytes > 0, Slots: e.slots, Bytes: e.bytes, DefaultBytes: unsized, Loads: e.loads,
 	}}
+	if e.bytes > 0 { // a runtime, of which nothing else tells
+		l.Incarnation = fmt.Sprintf("life %d", e.life)
+	}
 	for id := range e.has {
 		if e.slots > 0 && !w.onTheWay(address, id) {
 			l.Listed = append(l.Listed, id)
@@ -393,6 +397,7 @@ func (w *world) revive(address string) {
 	e := w.engines[address]
 	e.dead, e.terminating, e.stopped = false, false, time.Time{}
 	clear(e.has)
+	e.life++
 	w.s.Terminating("y", address, false)
 	w.lookNow(address)
 }

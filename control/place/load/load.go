@@ -21,7 +21,7 @@ type Driver interface {
 	// Look finds out what the engine is and holds. An engine that must be made ready before it takes models, and loses
 	// those that it has by that, is made ready if nothing is on record of it or its incarnation is another than the
 	// recorded one, and never twice in one incarnation; where incarnations cannot be told apart, what is on record
-	// stands. Look then returns when the engine is ready.
+	// stands, if with doubt, until somebody says that the engine has begun anew. Look then returns when the engine is ready.
 	Look(ctx context.Context, r Record) (Seen, error)
 	// Load returns when the model is loaded and usable. A model that is there already is loaded. An engine that is stopping is
 	// told nothing where that can be known: it may never answer, and never end.
@@ -57,6 +57,9 @@ type Record struct {
 	Known       bool
 	Incarnation string // as it was seen
 	Limits      Limits // as they were seen: an engine may tell them when it is made ready, and not again
+	// Anew says that the engine turned out to have begun anew where its incarnation does not tell: it is to be made ready,
+	// whatever else is known.
+	Anew bool
 }
 
 // Seen is what a look finds.
@@ -65,6 +68,9 @@ type Seen struct {
 	Takes bool
 	// Purged says that the look made the engine ready: what it held before is gone.
 	Purged bool
+	// Doubtful says that the engine may have begun anew since it was made ready, and that nothing tells: the connection to
+	// it broke, or nobody had one.
+	Doubtful bool
 	// Stopping says that the engine ends what it has and takes nothing new.
 	Stopping bool
 	// Incarnation tells one life of the engine from the next; empty where nothing tells.

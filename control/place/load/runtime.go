@@ -8,11 +8,13 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
@@ -43,6 +45,8 @@ type modelRuntime struct {
 	calls   mmesh.ModelRuntimeClient
 	peer    func(net.Conn) string // what process a connection leads to, empty where that cannot be told
 
+	dialled atomic.Int64 // connections that conn has had
+
 	looking chan struct{} // has one place: full while a look is on; never closed
 	mu      sync.Mutex    // guards life
 	life    *life         // the life of the runtime that was looked at last, nil before the first look
@@ -53,7 +57,11 @@ type life struct {
 	incarnation string
 	limits      Limits
 
+	// connection is which of those that conn has had was there when the runtime was made ready.
+	connection int64
+
 	mu           sync.Mutex // guards what follows
+	doubtful     bool       // as [Seen] has it
 	unpredicting bool       // it does not implement predictions
 }
 
@@ -73,7 +81,14 @@ func openRuntime(e Endpoint, a reach.Access) (*modelRuntime, error) {
 	}
 	conn, err := grpc.NewClient(
 		"passthrough:///"+e.Management,
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return r.dial(ctx) }),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			conn, err := r.dial(ctx)
+			if err == nil {
+				r.dialled.Add(1)
+			}
+			return conn, err
+		}),
+		grpc.WithIdleTimeout(0), // that the connection breaks may be all that tells of a restart
 		grpc.WithTransportCredentials(transport), grpc.WithAuthority(authority), grpc.WithUnaryInterceptor(r.authorize),
 		// A runtime that is back is to be reached soon.
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -130,30 +145,51 @@ func (r *modelRuntime) Look(ctx context.Context, record Record) (Seen, error) {
 		return Seen{}, fault(Unreached, "control did not ask the engine: "+ctx.Err().Error())
 	}
 	incarnation, err := r.incarnation(ctx)
+	known := r.current()
 	if err != nil {
+		if known != nil && known.incarnation == "" {
+			known.doubt()
+		}
 		return Seen{}, err
 	}
-	if known := r.current(); known != nil && known.incarnation == incarnation {
+	if known != nil && known.incarnation == incarnation && !record.Anew {
+		if incarnation == "" {
+			r.watch(known)
+		}
 		return known.seen(), nil
 	}
 	now := &life{incarnation: incarnation, limits: record.Limits}
-	seen := now.seen()
 	// Where nothing tells this life from the recorded one, what is on record stands: to ask would take models away from
 	// a runtime that serves them.
-	if !record.Known || record.Incarnation != incarnation && record.Incarnation != "" && incarnation != "" {
+	purged := !record.Known || record.Anew || record.Incarnation != incarnation && record.Incarnation != "" && incarnation != ""
+	if purged {
 		if now.limits, err = r.makeReady(ctx); err != nil {
 			return Seen{}, err
 		}
 		if after, err := r.incarnation(ctx); err != nil || after != incarnation {
 			return Seen{}, fault(Unclear, "the runtime restarted before it was ready")
 		}
-		seen = now.seen()
-		seen.Purged = true
+		now.connection = r.dialled.Load()
+	} else if incarnation == "" { // nobody had a connection to it
+		now.doubt()
+	}
+	if incarnation == "" {
+		r.watch(now)
 	}
 	r.mu.Lock()
 	r.life = now
 	r.mu.Unlock()
+	seen := now.seen()
+	seen.Purged = purged
 	return seen, nil
+}
+
+// watch sees whether the connection of a life that nothing else tells from the next is there still, and makes another if not.
+func (r *modelRuntime) watch(l *life) {
+	if r.conn.GetState() != connectivity.Ready || r.dialled.Load() != l.connection {
+		l.doubt()
+	}
+	r.conn.Connect()
 }
 
 func (r *modelRuntime) current() *life {
@@ -163,7 +199,15 @@ func (r *modelRuntime) current() *life {
 }
 
 func (l *life) seen() Seen {
-	return Seen{Takes: true, Incarnation: l.incarnation, Limits: l.limits}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return Seen{Takes: true, Incarnation: l.incarnation, Limits: l.limits, Doubtful: l.doubtful}
+}
+
+func (l *life) doubt() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.doubtful = true
 }
 
 // makeReady asks until the runtime is ready. With the first question it loses its models.

@@ -88,7 +88,7 @@ func look(t *testing.T, l *Loader, r Record) (Seen, Record) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return seen, Record{true, seen.Incarnation, seen.Limits}
+	return seen, Record{Known: true, Incarnation: seen.Incarnation, Limits: seen.Limits}
 }
 
 // Over a real socket and real TCP, the same Loader after another: what is on record stands in the same life, and where
@@ -296,4 +296,55 @@ func TestEachRuntimeGetsItsOwnToken(t *testing.T) {
 			t.Errorf("with the reference %q: %v", ref, err)
 		}
 	}
+}
+
+// A runtime of which nothing tells its life, and which begins anew at the same port between two looks, is doubtful by its broken
+// connection, and by a dial that it refused. It is made ready anew when somebody knows that it has begun anew, and not before;
+// then there is no doubt.
+func TestARuntimeWhoseLifeNothingTellsIsDoubtful(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{}
+		begin := func() (*runtime.Runtime, func()) {
+			served, server, listener := runtime.New(runtime.Config{Capacity: 100, DefaultSize: 10, LoadingThreads: 1}), grpc.NewServer(), s.listen()
+			mmesh.RegisterModelRuntimeServer(server, served)
+			go func() { _ = server.Serve(listener) }()
+			return served, func() { s.close(); server.Stop(); synctest.Wait() }
+		}
+		_, end := begin()
+		l, err := Open(Endpoint{Management: "192.0.2.1:8085"}, reach.Access{Dial: s.dial}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		seen, record := look(t, l, Record{})
+		for _, refuses := range []bool{false, true} {
+			for range 2 {
+				time.Sleep(time.Hour) // without a call
+				if seen, record = look(t, l, record); seen.Doubtful {
+					t.Errorf("it is doubtful for no reason")
+				}
+			}
+			end()
+			if refuses {
+				if _, err := l.Look(t.Context(), record); err == nil {
+					t.Error("nobody is there, and it is looked at")
+				}
+			}
+			var served *runtime.Runtime
+			served, end = begin()
+			for range 2 {
+				if seen, record = look(t, l, record); !seen.Doubtful || seen.Purged || served.Purges() != 0 {
+					t.Errorf("after a restart it is seen as %+v", seen)
+				}
+				if _, err := l.Load(t.Context(), Model{ID: "x", Source: "sim:?size=20"}, testTimeout); err != nil {
+					t.Errorf("a load where there is doubt: %v", err)
+				}
+			}
+			record.Anew = true
+			if seen, record = look(t, l, record); seen.Doubtful || !seen.Purged || served.Purges() != 1 || served.Used() != 0 {
+				t.Errorf("made ready anew it is seen as %+v", seen)
+			}
+		}
+		end()
+	})
 }

@@ -195,7 +195,7 @@ func (s *story) look() {
 		s.note(3, "", "look returns: %s", said(err, ""))
 		return
 	}
-	s.record = Record{true, seen.Incarnation, seen.Limits}
+	s.record = Record{Known: true, Incarnation: seen.Incarnation, Limits: seen.Limits}
 	var listed []string
 	for _, m := range seen.Models {
 		if !m.Base {
