@@ -18,6 +18,7 @@ import (
 	"github.com/headgate/headgate/bench/cluster"
 	"github.com/headgate/headgate/bench/conformance"
 	"github.com/headgate/headgate/bench/fleet"
+	"github.com/headgate/headgate/bench/place"
 	"github.com/headgate/headgate/bench/quickstart"
 	"github.com/headgate/headgate/bench/runtime"
 	"github.com/headgate/headgate/bench/simulated"
@@ -36,6 +37,7 @@ type command struct {
 var commands = []command{
 	{"engine", "run a simulated engine: vLLM, SGLang, or a model runtime", serveEngine},
 	{"fleet", "roll a simulated fleet on, and judge by what policy requests are sent", rollFleet},
+	{"place", "roll simulated endpoints on, and judge by what policy models are placed", place.Command},
 	{"quickstart", "run Envoy, extproc, control and simulated engines on this machine", quickstart.Command},
 	{"cluster", "run a real Kubernetes on this machine, with images of Headgate", cluster.Command},
 	{"conformance", "run Gateway API's conformance suite on that Kubernetes", conformance.Command},

@@ -1,0 +1,229 @@
+package place
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+)
+
+const usage = `Rolls a fleet on in simulated time, whose endpoints load models and unload them, and judges by which policy models are
+placed. Nothing is served: headgate is control's own rules, told at once what happens; the rest is simulated. Equal
+flags give equal figures.
+
+Of each policy it prints, as the median of the seeds,
+  misses     the share of requests that waited for a load, with the least and the greatest of the seeds
+  optimum    how many times the misses of the policy optimum that is, seed by seed
+  wait p99   the 99th percentile of how long all requests waited for loads
+  loads/min  how many loads began
+  moves      with --join or --leave, how many more loads began in the five minutes after such an event than before
+  max/mean   the requests of the endpoint that got most, by the mean of all
+The first hour is not measured: caches are cold, and the loads of the beginning say nothing of those an hour later.
+With --warm the models of the highest rates are loaded at the start, and ten minutes are enough.
+
+The policy optimum has those models loaded always whose rate, which it knows, is highest by byte; belady knows all
+requests that come and unloads what is asked for last; lru is one cache in the whole fleet; random and first choose an
+endpoint, where what was used least recently leaves.
+
+Usage:
+
+  bench place [flags]
+
+Examples:
+
+  bench place
+  bench place --workload drift --models 1000 --endpoints 100 --cache 0.2
+  bench place --workload flash --zipf 1.2 --policy headgate,lru,optimum
+  bench place --join 2m --leave 6m
+
+Flags:
+
+`
+
+// policies by name, in the order in which they are listed.
+var policies = []struct {
+	name string
+	make func() Policy
+}{
+	{"headgate", Headgate},
+	{"lru", LRU},
+	{"first", First},
+	{"random", Random},
+	{"belady", Belady},
+	{optimumName, Optimum},
+}
+
+// optimumName is the policy that others are compared with.
+const optimumName = "optimum"
+
+// workloads by name, with what they make of a World.
+var workloads = []struct {
+	name, about string
+	set         func(*World)
+}{
+	{"zipf", "popularity stays", func(*World) {}},
+	{"drift", "popularity goes round all models in two hours", func(w *World) { w.Drift = 7200 }},
+	{"flash", "from half of the measured time on a cold model gets a fifth of all requests", func(w *World) { w.Flash = 0.2 }},
+	{"noise", "the rate of each model is off by up to a tenth, another in each minute", func(w *World) { w.Noise = 0.1 }},
+}
+
+// Command is the program "bench place". Asked for help it prints that and returns nil.
+func Command(ctx context.Context, args []string) error {
+	return command(ctx, args, os.Stdout, os.Stderr)
+}
+
+// config is what the command line says.
+type config struct {
+	World
+	about    string
+	policies []string
+	seeds    int
+}
+
+func command(ctx context.Context, args []string, out, progress io.Writer) error {
+	c, err := parseFlags(args, out)
+	if errors.Is(err, pflag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("place: %w", err)
+	}
+	fmt.Fprintf(out, "%s\n%d models on %d endpoints with room for %.0f %% of their bytes, Zipf %g, %g requests a second; %d seeds, %.0f s after %.0f s\n\n",
+		c.about, c.Models, c.Endpoints, 100*c.Share, c.Zipf, c.Rate, c.seeds, c.Measured, c.Warmup)
+	all := make(map[string][]Figures)
+	for _, name := range c.policies {
+		began := time.Now()
+		if all[name], err = c.run(ctx, name); err != nil {
+			return fmt.Errorf("place: %s: %w", name, err)
+		}
+		fmt.Fprintf(progress, "%s: %d seeds in %.1f s\n", name, c.seeds, time.Since(began).Seconds())
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "policy\tmisses\tleast\tgreatest\toptimum\twait p99\tloads/min\tmoves\tmax/mean\t")
+	for _, name := range c.policies {
+		of := func(field func(Figures) float64) (values []float64) {
+			for _, f := range all[name] {
+				values = append(values, field(f))
+			}
+			return values
+		}
+		misses := of(func(f Figures) float64 { return 100 * f.Misses })
+		fmt.Fprintf(table, "%s\t%.2f %%\t%.2f\t%.2f\t", name, median(misses), slices.Min(misses), slices.Max(misses))
+		if best := all[optimumName]; best != nil {
+			ratios := make([]float64, len(misses))
+			for i := range ratios {
+				ratios[i] = misses[i] / (100 * best[i].Misses)
+			}
+			fmt.Fprintf(table, "%.2f×", median(ratios))
+		}
+		fmt.Fprintf(table, "\t%.2f s\t%.1f\t", median(of(func(f Figures) float64 { return f.Wait99 })), median(of(func(f Figures) float64 { return f.Loads })))
+		if c.Join > 0 || c.Leave > 0 {
+			fmt.Fprintf(table, "%.0f", median(of(func(f Figures) float64 { return f.Moves })))
+		}
+		fmt.Fprintf(table, "\t%.2f\t\n", median(of(func(f Figures) float64 { return f.Imbalance })))
+	}
+	return table.Flush()
+}
+
+// run rolls the World on under a policy, for each seed.
+func (c config) run(ctx context.Context, name string) ([]Figures, error) {
+	all := make([]Figures, c.seeds)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for seed := range c.seeds {
+		group.Go(func() (err error) {
+			if err = ctx.Err(); err == nil {
+				all[seed], err = Run(c.World, uint64(seed), policyOf(name)())
+			}
+			return err
+		})
+	}
+	return all, group.Wait()
+}
+
+// policyOf returns the policy of a name, nil if there is none.
+func policyOf(name string) func() Policy {
+	for _, p := range policies {
+		if p.name == name {
+			return p.make
+		}
+	}
+	return nil
+}
+
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+// parseFlags reads the command line. Help goes to out.
+func parseFlags(args []string, out io.Writer) (c config, err error) {
+	f := pflag.NewFlagSet("place", pflag.ContinueOnError)
+	f.SortFlags = false
+	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
+	var known, of []string
+	for _, p := range policies {
+		known = append(known, p.name)
+	}
+	for _, w := range workloads {
+		of = append(of, w.name)
+	}
+	kind := f.String("workload", of[0], "send this `WORKLOAD`: "+strings.Join(of, ", "))
+	f.StringSliceVar(&c.policies, "policy", known, "place by these `POLICIES`: "+strings.Join(known, ", "))
+	f.IntVar(&c.Models, "models", 1000, "have so many `MODELS`")
+	f.IntVar(&c.Endpoints, "endpoints", 10, "have so many `ENDPOINTS`")
+	f.Float64Var(&c.Share, "cache", 0.6, "have room in all endpoints for this `SHARE` of the bytes of all models")
+	f.Float64Var(&c.Zipf, "zipf", 1, "have the model of rank r asked for in proportion to r to the power of minus this `EXPONENT`")
+	f.Float64Var(&c.Rate, "rate", 0, "send so many `REQUESTS` a second of all models (default 100 for each 1000 models)")
+	load := f.Duration("load", 2*time.Second, "have a load take this `TIME` in the median")
+	f.Float64Var(&c.LoadSigma, "load-spread", 0, "have load times of models differ log-normally by this `SIGMA`")
+	f.Float64Var(&c.SizeSigma, "size-spread", 0, "have sizes of models differ log-normally by this `SIGMA`")
+	f.IntVar(&c.AtOnce, "loads", 2, "have an endpoint load so many `MODELS` at once")
+	service := f.Duration("service", 50*time.Millisecond, "have a request take this `TIME` at a copy")
+	f.IntVar(&c.seeds, "seeds", 3, "do it for so many `SEEDS`")
+	warmup := f.Duration("warm-up", time.Hour, "simulate this `TIME` first, which is not measured")
+	measured := f.Duration("measure", 10*time.Minute, "measure this `TIME`")
+	f.BoolVar(&c.Warm, "warm", false, "have the models of the highest rates loaded at the start")
+	join := f.Duration("join", 0, "have an endpoint come this `TIME` after the warm-up")
+	leave := f.Duration("leave", 0, "have an endpoint go this `TIME` after the warm-up")
+	if err := f.Parse(args); err != nil {
+		return c, err
+	}
+	c.Load, c.Service, c.Warmup, c.Measured = load.Seconds(), service.Seconds(), warmup.Seconds(), measured.Seconds()
+	c.Join, c.Leave = join.Seconds(), leave.Seconds()
+	if !f.Changed("rate") {
+		c.Rate = float64(c.Models) / 10
+	}
+	switch {
+	case f.NArg() > 0:
+		return c, fmt.Errorf("unexpected argument %q; --help explains", f.Arg(0))
+	case c.seeds < 1:
+		return c, errors.New("--seeds is at least 1")
+	case min(c.Load, c.Service, c.Warmup, c.Join, c.Leave, c.LoadSigma, c.SizeSigma, c.Zipf) < 0 || math.IsNaN(c.Zipf):
+		return c, errors.New("no time, spread or exponent is negative")
+	}
+	for _, name := range c.policies {
+		if policyOf(name) == nil {
+			return c, fmt.Errorf("--policy: there is no %q: use some of %s", name, strings.Join(known, ", "))
+		}
+	}
+	for _, w := range workloads {
+		if w.name == *kind {
+			w.set(&c.World)
+			c.about = w.name + ": " + w.about
+			return c, nil
+		}
+	}
+	return c, fmt.Errorf("--workload: there is no %q: use one of %s", *kind, strings.Join(of, ", "))
+}

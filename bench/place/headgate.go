@@ -1,0 +1,172 @@
+package place
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// headgate is control's own rules, which hear at once what happens. All that package decide is told or asked is in this file.
+type headgate struct {
+	*Fleet
+	state     *decide.State
+	keys      []decide.Key
+	addresses []string
+	number    map[string]int // endpoint by address
+	models    map[string]int // model by id
+	since     []time.Time    // when the first request began to wait, by model; zero if none waits
+	going     bool
+	wake      time.Time
+}
+
+// Headgate is what control decides.
+func Headgate() Policy { return &headgate{} }
+
+// pool is that of all endpoints and models.
+var pool = objects.Name{Namespace: "bench", Name: "pool"}
+
+// origin is time 0.
+var origin = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func (h *headgate) now() time.Time { return origin.Add(time.Duration(h.Now() * 1e9)) }
+
+// Start tells of all endpoints and models.
+func (h *headgate) Start(f *Fleet) {
+	h.Fleet, h.state = f, decide.New(decide.DrainLimit)
+	h.number, h.models = make(map[string]int), make(map[string]int)
+	h.since = make([]time.Time, f.Models)
+	f.busy = func(c *Copy) { h.state.InFlight(h.key(c), c.InFlight) }
+	for i := range f.Nodes {
+		address := fmt.Sprintf("10.%d.%d.%d:8000", i>>16, i>>8&255, i&255)
+		h.addresses, h.number[address] = append(h.addresses, address), i
+		if f.Nodes[i].Up {
+			h.state.SetEndpoint(address, []objects.Name{pool})
+		}
+	}
+	for i := range f.Models {
+		key := decide.Key{Pool: pool, ID: fmt.Sprintf("m%05d", i)}
+		h.keys, h.models[key.ID] = append(h.keys, key), i
+		h.state.SetModel(objects.Entry{ModelKey: key, Type: "bench", Source: "bench"}, time.Time{})
+	}
+	if f.Warm {
+		for rank, model := range ranked(f.rate(0)) { // as if the hottest had been used last
+			h.state.Used(h.keys[model], origin.Add(-time.Duration(rank+1)*time.Millisecond))
+			for _, c := range f.Copies[model] {
+				h.state.Restore(decide.Record{CopyKey: h.key(c), State: decide.Loaded, Bytes: f.Size[model], Source: decide.MeasuredSize, Incarnation: "1"}, origin.Add(-time.Hour))
+			}
+		}
+	}
+	for i := range f.Nodes {
+		if f.Nodes[i].Up {
+			h.look(i)
+		}
+	}
+	h.decide()
+}
+
+// look tells what a look at an endpoint finds.
+func (h *headgate) look(endpoint int) {
+	h.state.Saw(decide.Sight{Endpoint: decide.Endpoint{
+		Address: h.addresses[endpoint], CanLoad: true, CanPredict: true, Bytes: h.Capacity, DefaultBytes: meanSize, Loads: h.AtOnce, Incarnation: "1",
+	}, Began: h.now()}, h.now())
+}
+
+func (h *headgate) key(c *Copy) decide.CopyKey {
+	return decide.CopyKey{Key: h.keys[c.Model], Endpoint: h.addresses[c.Endpoint]}
+}
+
+// Request tells that a model is used, and wanted where none is loaded.
+func (h *headgate) Request(model int, _ bool) {
+	h.state.Used(h.keys[model], h.now())
+	if len(h.waiting[model]) == 0 {
+		return
+	}
+	first := h.since[model].IsZero()
+	if first {
+		h.since[model] = h.now()
+	}
+	h.state.Wanted("extproc", h.keys[model], decide.Want{Requests: len(h.waiting[model]), Since: h.since[model]})
+	if first {
+		h.decide()
+	}
+}
+
+// decide has done what is to be done, until nothing is.
+func (h *headgate) decide() {
+	if h.going {
+		return
+	}
+	h.going = true
+	defer func() { h.going = false }()
+	for {
+		todo, wake := h.state.Decide(h.now(), h.Random.Uint64)
+		if !wake.IsZero() && (h.wake.IsZero() || wake.Before(h.wake) || !h.wake.After(h.now())) {
+			h.wake = wake
+			h.loop.At(wake.Sub(origin).Seconds()+1e-6, h.decide)
+		}
+		again := h.do(todo)
+		for key, change := range h.state.Changes().Copies {
+			c := h.At(h.models[key.ID], h.number[key.Endpoint])
+			if c != nil && c.State == Loaded && change.There && change.State == decide.Draining {
+				h.Unload(c) // it may tell of its end at once
+				again = true
+			}
+		}
+		if !again {
+			return
+		}
+	}
+}
+
+// do carries actions out, and says whether anything became known by that.
+func (h *headgate) do(todo []decide.Action) (news bool) {
+	for len(todo) > 0 {
+		a := todo[0]
+		todo = todo[1:]
+		model, endpoint := h.models[a.Model.ID], h.number[a.Endpoint]
+		key := decide.CopyKey{Key: a.Model.ModelKey, Endpoint: a.Endpoint}
+		switch a.Kind {
+		case decide.Predict:
+			h.state.Predicted(key, h.Size[model])
+			news = true
+		case decide.Load, decide.Reload:
+			h.Load(model, endpoint)
+		case decide.Unload: // the world did it when the drain ended
+			h.state.UnloadEnded(key, false, h.now())
+			news = true
+		case decide.Cancel, decide.Quit: // a load goes on to its end
+		}
+	}
+	return news
+}
+
+// Ready tells that a load has ended.
+func (h *headgate) Ready(c *Copy) {
+	if !h.since[c.Model].IsZero() {
+		h.since[c.Model] = time.Time{}
+		h.state.Wanted("extproc", h.keys[c.Model], decide.Want{})
+	}
+	h.do(h.state.LoadEnded(h.key(c), decide.LoadResult{Bytes: h.Size[c.Model], Took: time.Duration(h.loadTime[c.Model] * 1e9)}, h.now()))
+	h.decide()
+}
+
+// Gone tells that a drain has ended, and with it the unload.
+func (h *headgate) Gone(c *Copy) {
+	h.do(h.state.Drained(h.key(c), h.now()))
+	h.decide()
+}
+
+// Joined tells of an endpoint.
+func (h *headgate) Joined(endpoint int) {
+	h.state.SetEndpoint(h.addresses[endpoint], []objects.Name{pool})
+	h.look(endpoint)
+	h.decide()
+}
+
+// Left tells that an endpoint is no more.
+func (h *headgate) Left(endpoint int) {
+	h.state.RemoveEndpoint(h.addresses[endpoint])
+	h.decide()
+}

@@ -1,0 +1,63 @@
+package place
+
+import (
+	"math"
+	"slices"
+)
+
+// Figures are what became of the requests that were measured.
+type Figures struct {
+	// Misses is the share of requests that waited for a load.
+	Misses float64
+	// Wait99 is the 99th percentile of how long all requests waited, in seconds. Infinite where as many waited at the end still.
+	Wait99 float64
+	// Loads is how many began a minute.
+	Loads float64
+	// Moves is how many more loads began in the five minutes after a scale event than in those before it, in the mean of the events.
+	Moves float64
+	// Imbalance is the requests of the endpoint that got most, by the mean of all.
+	Imbalance float64
+}
+
+// figures measures. A request that waits at the end still has waited for ever if it came before the last minute, and else is left out.
+func (f *Fleet) figures(loads int, end float64) Figures {
+	from, _ := slices.BinarySearchFunc(f.Requests, f.Warmup, func(r Request, t float64) int {
+		if r.At < t {
+			return -1
+		}
+		return 1
+	})
+	var waits []float32
+	missed, all := 0, 0
+	for number := from; number < len(f.Requests); number++ {
+		wait := f.waits[number]
+		if wait < 0 && f.Requests[number].At > end-60 {
+			continue
+		}
+		if all++; wait == 0 {
+			continue
+		}
+		if missed++; wait < 0 {
+			wait = float32(math.Inf(1))
+		}
+		waits = append(waits, wait)
+	}
+	slices.Sort(waits)
+	is := Figures{Misses: float64(missed) / float64(max(all, 1)), Loads: float64(loads) * 60 / f.Measured}
+	if at := len(waits) - 1 - all/100; at >= 0 {
+		is.Wait99 = float64(waits[at])
+	}
+	for i := 0; i < len(f.scaled); i += 3 {
+		is.Moves += float64(f.scaled[i+2]-2*f.scaled[i+1]+f.scaled[i]) / float64(len(f.scaled)/3)
+	}
+	most, sum, up := 0, 0, 0
+	for i := range f.Nodes {
+		if n := &f.Nodes[i]; n.Up {
+			most, sum, up = max(most, n.served), sum+n.served, up+1
+		}
+	}
+	if sum > 0 {
+		is.Imbalance = float64(most) * float64(up) / float64(sum)
+	}
+	return is
+}

@@ -1,0 +1,209 @@
+package place
+
+import (
+	"bytes"
+	"io"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// small is a World that takes no time.
+func small() World {
+	return World{Endpoints: 4, Models: 40, Share: 0.4, Zipf: 1, Rate: 4, Load: 2, AtOnce: 2, Service: 0.05, Warmup: 600, Measured: 1200}
+}
+
+// Numbers are drawn as often as their weights say.
+func TestAlias(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // a test's
+	weights := []float64{5, 0, 1, 3, 1}
+	a, drawn := newAlias(weights), make([]float64, len(weights))
+	for range 100_000 {
+		drawn[a.draw(random)]++
+	}
+	for i, n := range drawn {
+		if want := weights[i] * 10_000; math.Abs(n-want) > 4*math.Sqrt(want) {
+			t.Errorf("%d was drawn %g times, want %g", i, n, want)
+		}
+	}
+}
+
+// Where loads take no time the one cache in the whole fleet misses as often as a list of what was used.
+func TestLRUIsAList(t *testing.T) {
+	w := small()
+	w.Load, w.Service, w.Warmup = 1e-9, 1e-10, 0
+	f, err := newFleet(w, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []int32
+	misses := 0
+	for _, r := range f.Requests {
+		if at := slices.Index(list, r.Model); at >= 0 {
+			list = slices.Delete(list, at, at+1)
+		} else if misses++; len(list) == 16 {
+			list = list[1:]
+		}
+		list = append(list, r.Model)
+	}
+	is, err := Run(w, 1, LRU())
+	if want := float64(misses) / float64(len(f.Requests)); err != nil || math.Abs(is.Misses-want) > 1e-9 {
+		t.Errorf("%.5f of the requests missed, want %.5f (%v)", is.Misses, want, err)
+	}
+}
+
+// No order of leaving misses less often than the offline rule: all are tried.
+func TestBeladyIsBest(t *testing.T) {
+	for seed := range uint64(20) {
+		w := World{Endpoints: 2, Models: 5, Share: 0.4, Zipf: 0.5, Rate: 1, Load: 1e-9, AtOnce: 2, Service: 1e-10, Measured: 12}
+		f, err := newFleet(w, seed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(f.Requests) == 0 {
+			continue
+		}
+		var least func(rest []Request, cache []int32) int
+		least = func(rest []Request, cache []int32) int {
+			if len(rest) == 0 {
+				return 0
+			}
+			m := rest[0].Model
+			if slices.Contains(cache, m) {
+				return least(rest[1:], cache)
+			}
+			if len(cache) < 2 {
+				return 1 + least(rest[1:], append(slices.Clone(cache), m))
+			}
+			best := math.MaxInt
+			for i := range cache {
+				with := slices.Clone(cache)
+				with[i] = m
+				best = min(best, 1+least(rest[1:], with))
+			}
+			return best
+		}
+		is, err := Run(w, seed, Belady())
+		if want := float64(least(f.Requests, nil)) / float64(len(f.Requests)); err != nil || math.Abs(is.Misses-want) > 1e-9 {
+			t.Errorf("seed %d: %.3f of %d requests missed, want %.3f (%v)", seed, is.Misses, len(f.Requests), want, err)
+		}
+	}
+}
+
+// The optimum misses what its ranks leave out, and nothing else.
+func TestOptimumByHand(t *testing.T) {
+	w := small()
+	w.Load, w.Rate, w.Warmup = 1e-6, 20, 0
+	is, err := Run(w, 1, Optimum())
+	if err != nil {
+		t.Fatal(err)
+	}
+	weights, all, out := zipf(40, 1), 0.0, 0.0
+	for i, v := range weights {
+		if all += v; i >= 16 {
+			out += v
+		}
+	}
+	if want := out / all; math.Abs(is.Misses-want) > 0.01 {
+		t.Errorf("%.4f of the requests missed, want %.4f", is.Misses, want)
+	}
+}
+
+// watched is a policy under which the books of the world are checked at each request.
+type watched struct {
+	Policy
+	t *testing.T
+	f *Fleet
+}
+
+func (w *watched) Start(f *Fleet) {
+	w.f = f
+	w.Policy.Start(f)
+}
+
+func (w *watched) Request(model int, missing bool) {
+	w.Policy.Request(model, missing)
+	for e := range w.f.Nodes {
+		n := &w.f.Nodes[e]
+		var held, promised int64
+		loading := 0
+		for _, c := range n.Copies {
+			if c.State != Queued {
+				held += w.f.Size[c.Model]
+			}
+			if c.State != Leaving {
+				promised += w.f.Size[c.Model]
+				if !slices.Contains(w.f.Copies[c.Model], c) {
+					w.t.Fatalf("the model %d does not know of its copy", c.Model)
+				}
+			}
+			if c.State == Loading {
+				loading++
+			}
+		}
+		if held != n.Held || promised != n.Promised || held > w.f.Capacity || loading > w.f.AtOnce || loading != n.loading || !n.Up && len(n.Copies) > 0 {
+			w.t.Fatalf("endpoint %d holds %d, promises %d and loads %d, and its books say %d, %d and %d", e, held, promised, loading, n.Held, n.Promised, n.loading)
+		}
+	}
+}
+
+// Under every policy and workload the books are right, who waits is served, and equal seeds give equal figures.
+func TestBooks(t *testing.T) {
+	for _, p := range policies {
+		for _, kind := range workloads {
+			t.Run(p.name+"/"+kind.name, func(t *testing.T) {
+				w := small()
+				w.SizeSigma, w.LoadSigma, w.Share, w.Join, w.Leave = 0.3, 0.3, 0.6, 300, 700
+				kind.set(&w)
+				is, err := Run(w, 3, &watched{Policy: p.make(), t: t})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if math.IsInf(is.Wait99, 1) || is.Misses <= 0 || is.Misses >= 1 {
+					t.Errorf("figures are %+v", is)
+				}
+				if again, _ := Run(w, 3, p.make()); again != is {
+					t.Errorf("figures are %+v, and another time %+v", is, again)
+				}
+			})
+		}
+	}
+}
+
+// What starts warm has what is asked for most, under each policy.
+func TestWarm(t *testing.T) {
+	for _, p := range policies {
+		w := small()
+		w.Warmup, w.Measured, w.Rate = 0, 20, 50
+		cold, err := Run(w, 1, p.make())
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Warm = true
+		warm, err := Run(w, 1, p.make())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if warm.Misses > cold.Misses {
+			t.Errorf("%s: warm %.3f of the requests miss, and cold %.3f", p.name, warm.Misses, cold.Misses)
+		}
+	}
+}
+
+// Equal flags give equal figures.
+func TestCommand(t *testing.T) {
+	args := []string{"--models", "40", "--endpoints", "4", "--warm-up", "5m", "--measure", "5m", "--seeds", "2", "--leave", "2m"}
+	var one, two bytes.Buffer
+	if err := command(t.Context(), args, &one, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if err := command(t.Context(), args, &two, io.Discard); err != nil || one.String() != two.String() {
+		t.Errorf("there is\n%s\nand another time\n%s (%v)", one.String(), two.String(), err)
+	}
+	for _, wrong := range [][]string{{"--policy", "none"}, {"--workload", "none"}, {"--seeds", "0"}, {"more"}, {"--models", "0"}, {"--load=-1s"}} {
+		if err := command(t.Context(), wrong, io.Discard, io.Discard); err == nil {
+			t.Errorf("%q is taken", wrong)
+		}
+	}
+}

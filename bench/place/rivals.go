@@ -1,0 +1,367 @@
+package place
+
+import (
+	"container/heap"
+	"container/list"
+	"math"
+	"slices"
+)
+
+// base is what policies have in common that keep one copy of a model: who waits for a place, until one is found.
+type base struct {
+	*Fleet
+	stuck []int
+	// settle finds a place for a model and has it loaded there, or says that there is none.
+	settle func(model int) bool
+	// touch notes that a loaded model is used.
+	touch func(model int)
+}
+
+func (b *base) Request(model int, missing bool) {
+	b.touch(model)
+	if missing && !slices.Contains(b.stuck, model) && !b.settle(model) {
+		b.stuck = append(b.stuck, model)
+	}
+}
+
+// retry tries to place again who found no place.
+func (b *base) retry() {
+	if len(b.stuck) == 0 {
+		return
+	}
+	b.stuck = slices.DeleteFunc(b.stuck, func(model int) bool { return len(b.Copies[model]) > 0 || b.settle(model) })
+}
+
+func (b *base) Ready(*Copy) { b.retry() }
+func (b *base) Gone(*Copy)  { b.retry() }
+func (b *base) Joined(int)  { b.retry() }
+
+// Left has those placed anew for which requests wait.
+func (b *base) Left(int) {
+	for model, waiting := range b.waiting {
+		if len(waiting) > 0 && len(b.Copies[model]) == 0 && !slices.Contains(b.stuck, model) {
+			b.stuck = append(b.stuck, model)
+		}
+	}
+	b.retry()
+}
+
+// roomiest returns the endpoint with the most room, if a model fits there; else -1.
+func (b *base) roomiest(model int) int {
+	best := -1
+	for e := range b.Nodes {
+		if b.Nodes[e].Up && b.Room(e) >= b.Size[model] && (best < 0 || b.Room(e) > b.Room(best)) {
+			best = e
+		}
+	}
+	return best
+}
+
+// recency is a list of models, that which was used least recently first.
+type recency struct {
+	order list.List
+	of    []*list.Element
+}
+
+func newRecency(f *Fleet) *recency {
+	r := &recency{of: make([]*list.Element, f.Models)}
+	if f.Warm {
+		for _, model := range slices.Backward(ranked(f.rate(0))) {
+			r.touch(model)
+		}
+	}
+	return r
+}
+
+func (r *recency) touch(model int) {
+	if r.of[model] == nil {
+		r.of[model] = r.order.PushBack(model)
+		return
+	}
+	r.order.MoveToBack(r.of[model])
+}
+
+// lru keeps one copy of each model, and of all models lets that go which was used least recently, wherever it is.
+type lru struct {
+	base
+	recency *recency
+	atEach  bool // it is of each endpoint by itself, which choose finds
+	used    []int
+	choose  func(model int) (endpoint int)
+}
+
+// LRU is one cache in the whole fleet.
+func LRU() Policy { return &lru{} }
+
+// Start begins.
+func (l *lru) Start(f *Fleet) {
+	l.Fleet, l.used = f, make([]int, f.Models)
+	if !l.atEach {
+		l.recency = newRecency(f)
+	}
+	l.touch = func(model int) {
+		l.used[model] = f.Number + 1
+		if !l.atEach {
+			l.recency.touch(model)
+		}
+	}
+	l.settle = func(model int) bool {
+		if l.atEach {
+			e := l.choose(model)
+			return e >= 0 && l.replace(model, e)
+		}
+		if e := l.roomiest(model); e >= 0 {
+			f.Load(model, e)
+			return true
+		}
+		for at := l.recency.order.Front(); at != nil; {
+			oldest := at.Value.(int)
+			next := at.Next()
+			switch waits := len(f.waiting[oldest]) > 0; {
+			case waits:
+			case len(f.Copies[oldest]) == 0: // it has left
+				l.recency.order.Remove(at)
+				l.recency.of[oldest] = nil
+			case f.Copies[oldest][0].State == Loaded && l.replace(model, f.Copies[oldest][0].Endpoint):
+				return true
+			}
+			at = next
+		}
+		return false
+	}
+}
+
+// replace has those leave an endpoint that were used least recently, until a model has room there, and loads it.
+func (l *lru) replace(model, e int) bool {
+	room := l.Room(e)
+	var going []*Copy
+	if room < l.Size[model] {
+		loaded := slices.DeleteFunc(slices.Clone(l.Nodes[e].Copies), func(c *Copy) bool { return c.State != Loaded })
+		slices.SortFunc(loaded, func(a, b *Copy) int {
+			if d := l.used[a.Model] - l.used[b.Model]; d != 0 {
+				return d
+			}
+			return b.Model - a.Model
+		})
+		for _, c := range loaded {
+			if room >= l.Size[model] {
+				break
+			}
+			room += l.Size[c.Model]
+			going = append(going, c)
+		}
+		if room < l.Size[model] {
+			return false
+		}
+	}
+	l.Load(model, e)
+	for _, c := range going {
+		l.Unload(c)
+	}
+	return true
+}
+
+// First loads a model at the first endpoint, in order, that has room, and in a full fleet at the one whose turn it is in that order.
+func First() Policy {
+	l := &lru{atEach: true}
+	turn := 0
+	l.choose = func(model int) int {
+		for e := range l.Nodes {
+			if l.Nodes[e].Up && l.Room(e) >= l.Size[model] {
+				return e
+			}
+		}
+		for range l.Nodes {
+			turn = (turn + 1) % len(l.Nodes)
+			if l.Nodes[turn].Up {
+				return turn
+			}
+		}
+		return -1
+	}
+	return l
+}
+
+// Random loads a model at a random endpoint.
+func Random() Policy {
+	l := &lru{atEach: true}
+	l.choose = func(int) int {
+		for {
+			if e := l.Random.IntN(len(l.Nodes)); l.Nodes[e].Up {
+				return e
+			}
+		}
+	}
+	return l
+}
+
+// belady knows all requests: of the whole fleet that model leaves whose next request is farthest. One copy of each.
+type belady struct {
+	base
+	next   []int32 // request after each one for the same model
+	coming []int32 // next request, by model
+	far    farthest
+}
+
+// Belady is the offline rule.
+func Belady() Policy { return &belady{} }
+
+// never is the number of a request that does not come.
+const never = math.MaxInt32
+
+// Start begins.
+func (b *belady) Start(f *Fleet) {
+	b.Fleet = f
+	b.next, b.coming = make([]int32, len(f.Requests)), make([]int32, f.Models)
+	for i := range b.coming {
+		b.coming[i] = never
+	}
+	for i := len(f.Requests) - 1; i >= 0; i-- {
+		m := f.Requests[i].Model
+		b.next[i], b.coming[m] = b.coming[m], int32(i) //nolint:gosec // there are fewer
+	}
+	for model, copies := range f.Copies {
+		if len(copies) > 0 {
+			b.note(model)
+		}
+	}
+	b.touch = func(model int) {
+		b.coming[model] = b.next[f.Number]
+		if len(f.Copies[model]) > 0 {
+			b.note(model)
+		}
+	}
+	b.settle = func(model int) bool {
+		e := b.roomiest(model)
+		var kept []due
+		for e < 0 && len(b.far) > 0 {
+			d := heap.Pop(&b.far).(due)
+			if b.coming[d.model] != d.at || len(f.Copies[d.model]) == 0 {
+				continue // what was said of it holds no more
+			}
+			c := f.Copies[d.model][0]
+			if c.State != Loaded {
+				kept = append(kept, d)
+				continue
+			}
+			f.Unload(c)
+			if f.Room(c.Endpoint) >= f.Size[model] {
+				e = c.Endpoint
+			}
+		}
+		for _, d := range kept {
+			heap.Push(&b.far, d)
+		}
+		if e < 0 {
+			return false
+		}
+		f.Load(model, e)
+		b.note(model)
+		return true
+	}
+}
+
+func (b *belady) note(model int) { heap.Push(&b.far, due{b.coming[model], model}) }
+
+// due is when a model is wanted next, by the number of the request.
+type due struct {
+	at    int32
+	model int
+}
+
+// farthest is a heap of them, the farthest first.
+type farthest []due
+
+func (q farthest) Len() int { return len(q) }
+func (q farthest) Less(i, j int) bool {
+	return q[i].at > q[j].at || q[i].at == q[j].at && q[i].model > q[j].model
+}
+func (q farthest) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *farthest) Push(d any)   { *q = append(*q, d.(due)) }
+func (q *farthest) Pop() any {
+	last := len(*q) - 1
+	d := (*q)[last]
+	*q = (*q)[:last]
+	return d
+}
+
+// optimum has those models loaded always that have the highest true rate × load time by byte, one copy each, as many as the bytes of all
+// endpoints together hold. What else is asked for is loaded beside them, and takes no room: it is a bound of what rates alone can give.
+// Where popularity drifts or a flash comes it goes by the rates of each minute, and what comes in then is there at once.
+type optimum struct {
+	*Fleet
+	resident []bool
+}
+
+// Optimum is the best that is known of each moment's rates.
+func Optimum() Policy { return &optimum{} }
+
+// Start begins.
+func (o *optimum) Start(f *Fleet) {
+	o.Fleet, o.resident = f, make([]bool, f.Models)
+	for e := range f.Nodes { // what was loaded at the start is chosen anew
+		for _, c := range slices.Clone(f.Nodes[e].Copies) {
+			f.Unload(c)
+		}
+	}
+	if f.Drift == 0 {
+		o.choose()
+		if f.Flash > 0 {
+			f.loop.At(f.flashes(), o.choose)
+		}
+		if f.Join > 0 || f.Leave > 0 {
+			for _, at := range []float64{f.Warmup + f.Join, f.Warmup + f.Leave} {
+				f.loop.At(at, o.choose)
+			}
+		}
+		return
+	}
+	f.loop.Every(0, 60, func() bool {
+		o.choose()
+		return f.Now() < f.Warmup+f.Measured
+	})
+}
+
+// choose takes in who is to be there now.
+func (o *optimum) choose() {
+	value := o.rate(o.Now())
+	for model := range value {
+		value[model] *= o.loadTime[model] / float64(o.Size[model])
+	}
+	room := int64(0)
+	for e := range o.Nodes {
+		if o.Nodes[e].Up {
+			room += o.Capacity
+		}
+	}
+	for _, model := range ranked(value) {
+		o.resident[model] = o.Size[model] <= room
+		if o.resident[model] {
+			room -= o.Size[model]
+		}
+	}
+}
+
+// Request serves what is resident, and passes the rest.
+func (o *optimum) Request(model int, missing bool) {
+	switch {
+	case !missing:
+	case o.resident[model] && !o.passing[model]:
+		o.waiting[model] = o.waiting[model][:0]
+		o.waits[o.Number] = 0
+	default:
+		o.Pass(model)
+	}
+}
+
+// Ready and the others matter to nobody who has every place chosen.
+func (o *optimum) Ready(*Copy) {}
+
+// Gone is nothing to it.
+func (o *optimum) Gone(*Copy) {}
+
+// Joined has more room taken at the next choice.
+func (o *optimum) Joined(int) { o.choose() }
+
+// Left has less room at the next choice.
+func (o *optimum) Left(int) { o.choose() }

@@ -1,0 +1,132 @@
+package place
+
+import (
+	"cmp"
+	"math"
+	"math/rand/v2"
+	"slices"
+)
+
+// alias draws numbers by weights, each in the same time (Vose's method).
+type alias struct {
+	share []float64
+	other []int32
+}
+
+func newAlias(weights []float64) alias {
+	n := len(weights)
+	a := alias{make([]float64, n), make([]int32, n)}
+	total := 0.0
+	for _, w := range weights {
+		total += w
+	}
+	var small, large []int32
+	for i, w := range weights {
+		a.share[i], a.other[i] = w*float64(n)/total, int32(i) //nolint:gosec // there are fewer
+		if a.share[i] < 1 {
+			small = append(small, a.other[i])
+		} else {
+			large = append(large, a.other[i])
+		}
+	}
+	for len(small) > 0 && len(large) > 0 {
+		s, l := small[len(small)-1], large[len(large)-1]
+		small = small[:len(small)-1]
+		a.other[s] = l
+		if a.share[l] -= 1 - a.share[s]; a.share[l] < 1 {
+			large, small = large[:len(large)-1], append(small, l)
+		}
+	}
+	for _, i := range slices.Concat(small, large) { // but for rounding they are 1
+		a.share[i] = 1
+	}
+	return a
+}
+
+func (a alias) draw(random *rand.Rand) int {
+	i := random.IntN(len(a.share))
+	if random.Float64() < a.share[i] {
+		return i
+	}
+	return int(a.other[i])
+}
+
+// zipf returns the weights of ranks.
+func zipf(models int, s float64) []float64 {
+	all := make([]float64, models)
+	for i := range all {
+		all[i] = math.Pow(float64(i+1), -s)
+	}
+	return all
+}
+
+// shift is how far popularity has gone round at a time.
+func (w World) shift(at float64) int {
+	if w.Drift == 0 {
+		return 0
+	}
+	return int(float64(w.Models) * at / w.Drift)
+}
+
+// flashes is when the flash begins.
+func (w World) flashes() float64 { return w.Warmup + w.Measured/2 }
+
+// cold is the model of the flash: that of the last rank when it begins.
+func (w World) cold() int { return (w.Models - 1 + w.shift(w.flashes())) % w.Models }
+
+// noisy is how many times its rate a model's is in the minute of a time.
+func (w World) noisy(model int, at float64) float64 {
+	x := uint64(model)<<32 | uint64(at/60) //nolint:gosec // neither is negative
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9   // splitmix64
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	x ^= x >> 31
+	return 1 + w.Noise*(2*float64(x>>11)/(1<<53)-1)
+}
+
+// requests draws those of a seed: of a Poisson process, each for a model by its popularity at that time. The model of a rank is the rank
+// itself, for no policy looks at numbers of models, but for what goes round.
+func requests(w World, seed uint64) []Request {
+	random := rand.New(rand.NewPCG(seed, 4)) //nolint:gosec // no secret
+	draws := newAlias(zipf(w.Models, w.Zipf))
+	rate, end := w.Rate*(1+w.Noise), w.Warmup+w.Measured
+	all := make([]Request, 0, int(1.01*w.Rate*end)+100)
+	for at := random.ExpFloat64() / rate; at < end; at += random.ExpFloat64() / rate {
+		model := (draws.draw(random) + w.shift(at)) % w.Models
+		if w.Flash > 0 && at >= w.flashes() && random.Float64() < w.Flash {
+			model = w.cold()
+		}
+		if w.Noise > 0 && random.Float64()*(1+w.Noise) > w.noisy(model, at) {
+			continue
+		}
+		all = append(all, Request{at, int32(model)}) //nolint:gosec // there are fewer
+	}
+	return all
+}
+
+// rate returns that of each model at a time, noise apart.
+func (f *Fleet) rate(at float64) []float64 {
+	weights, total := zipf(f.Models, f.Zipf), 0.0
+	for _, w := range weights {
+		total += w
+	}
+	all := make([]float64, f.Models)
+	flash := f.Flash
+	if at < f.flashes() {
+		flash = 0
+	}
+	for rank, w := range weights {
+		all[(rank+f.shift(at))%f.Models] = f.Rate * (1 - flash) * w / total
+	}
+	all[f.cold()] += f.Rate * flash
+	return all
+}
+
+// ranked returns all models in order of a value, the highest first.
+func ranked(value []float64) []int {
+	all := make([]int, len(value))
+	for i := range all {
+		all[i] = i
+	}
+	slices.SortStableFunc(all, func(a, b int) int { return cmp.Compare(value[b], value[a]) })
+	return all
+}
