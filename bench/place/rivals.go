@@ -11,6 +11,8 @@ import (
 type base struct {
 	*Fleet
 	stuck []int
+	// settling: what leaves now does so for a model that is being settled.
+	settling bool
 	// settle finds a place for a model and has it loaded there, or says that there is none.
 	settle func(model int) bool
 	// touch notes that a loaded model is used.
@@ -19,18 +21,38 @@ type base struct {
 
 func (b *base) Request(model int, missing bool) {
 	b.touch(model)
-	if missing && !slices.Contains(b.stuck, model) && !b.settle(model) {
-		b.stuck = append(b.stuck, model)
+	if missing && !slices.Contains(b.stuck, model) {
+		b.settling = true
+		if !b.settle(model) {
+			b.stuck = append(b.stuck, model)
+		}
+		b.settling = false
 	}
 }
 
 // retry tries to place again who found no place.
 func (b *base) retry() {
-	if len(b.stuck) == 0 {
+	if len(b.stuck) == 0 || b.settling {
 		return
 	}
-	b.stuck = slices.DeleteFunc(b.stuck, func(model int) bool { return len(b.Copies[model]) > 0 || b.settle(model) })
+	b.settling = true
+	defer func() { b.settling = false }()
+	left := b.stuck[:0]
+	for i, model := range b.stuck {
+		if !slices.ContainsFunc(b.Nodes, b.idle) {
+			left = append(left, b.stuck[i:]...)
+			break
+		}
+		if len(b.Copies[model]) == 0 && !b.settle(model) {
+			left = append(left, model)
+		}
+	}
+	b.stuck = left
 }
+
+// idle says whether an endpoint would begin one more load at once. Nobody leaves for a load whose turn has not come: what is loaded serves
+// until then.
+func (b *base) idle(n Node) bool { return n.Up && n.loading+len(n.queue) < b.AtOnce }
 
 func (b *base) Ready(*Copy) { b.retry() }
 func (b *base) Gone(*Copy)  { b.retry() }
@@ -50,7 +72,7 @@ func (b *base) Left(int) {
 func (b *base) roomiest(model int) int {
 	best := -1
 	for e := range b.Nodes {
-		if b.Nodes[e].Up && b.Room(e) >= b.Size[model] && (best < 0 || b.Room(e) > b.Room(best)) {
+		if b.idle(b.Nodes[e]) && b.Room(e) >= b.Size[model] && (best < 0 || b.Room(e) > b.Room(best)) {
 			best = e
 		}
 	}
@@ -133,6 +155,9 @@ func (l *lru) Start(f *Fleet) {
 
 // replace has those leave an endpoint that were used least recently, until a model has room there, and loads it.
 func (l *lru) replace(model, e int) bool {
+	if !l.idle(l.Nodes[e]) {
+		return false
+	}
 	room := l.Room(e)
 	var going []*Copy
 	if room < l.Size[model] {
@@ -167,13 +192,13 @@ func First() Policy {
 	turn := 0
 	l.choose = func(model int) int {
 		for e := range l.Nodes {
-			if l.Nodes[e].Up && l.Room(e) >= l.Size[model] {
+			if l.idle(l.Nodes[e]) && l.Room(e) >= l.Size[model] {
 				return e
 			}
 		}
 		for range l.Nodes {
 			turn = (turn + 1) % len(l.Nodes)
-			if l.Nodes[turn].Up {
+			if l.idle(l.Nodes[turn]) {
 				return turn
 			}
 		}
@@ -240,7 +265,7 @@ func (b *belady) Start(f *Fleet) {
 				continue // what was said of it holds no more
 			}
 			c := f.Copies[d.model][0]
-			if c.State != Loaded {
+			if c.State != Loaded || !b.idle(f.Nodes[c.Endpoint]) {
 				kept = append(kept, d)
 				continue
 			}
