@@ -357,11 +357,17 @@ func (s *State) Decide(now time.Time) (todo []Action, wake time.Time) {
 		todo = append(todo, Action{Kind: Quit, Endpoint: address})
 	}
 	clear(s.quit)
+	for _, key := range slices.SortedFunc(maps.Keys(s.draining), CopyKey.Compare) {
+		e := s.endpoints[key.Endpoint]
+		if c := e.copies[key.Key]; !e.Is() && (c.drained || now.Sub(c.Since) >= s.DrainLimit) {
+			todo = append(todo, s.unload(c, now))
+		}
+	}
 	if s.ticks {
 		todo = append(todo, s.tick(now)...)
 	}
 	asked := 0 // endpoints, for the sake of stale models
-	for s.reorder(); len(s.dueModels) > 0 || len(s.helped) > 0 || len(s.stale) > 0 && asked < atOnce; s.reorder() {
+	for s.reorder(); len(s.dueModels) > 0 || len(s.helped) > 0 || len(s.dueEndpoints) > 0 || len(s.stale) > 0 && asked < atOnce; s.reorder() {
 		todo = append(todo, s.considerDue(now)...)
 		todo = append(todo, s.help(now)...)
 		if len(s.stale) > 0 && asked < atOnce {
@@ -372,20 +378,21 @@ func (s *State) Decide(now time.Time) (todo []Action, wake time.Time) {
 				todo = append(todo, s.consider(m, now)...)
 			}
 		}
+		todo = append(todo, s.startDue(now)...)
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(s.draining), CopyKey.Compare) {
-		e := s.endpoints[key.Endpoint]
-		if c := e.copies[key.Key]; !e.Is() && (c.drained || now.Sub(c.Since) >= s.DrainLimit) {
-			todo = append(todo, s.unload(c, now))
-		}
-	}
-	for _, address := range slices.Sorted(maps.Keys(s.dueEndpoints)) {
+	return todo, s.wake(now)
+}
+
+// startDue has endpoints about which something changed load what is next there.
+func (s *State) startDue(now time.Time) (todo []Action) {
+	due := slices.Sorted(maps.Keys(s.dueEndpoints))
+	clear(s.dueEndpoints)
+	for _, address := range due {
 		if e := s.endpoints[address]; e != nil {
 			todo = append(todo, s.start(e, now)...)
 		}
 	}
-	clear(s.dueEndpoints)
-	return todo, s.wake(now)
+	return todo
 }
 
 // considerDue looks at models about which something changed.
@@ -516,9 +523,6 @@ func (s *State) consider(m *model, now time.Time) (todo []Action) {
 	if m.gone {
 		return s.considerGone(m, now)
 	}
-	for _, c := range m.sorted() {
-		todo = append(todo, s.makeRoom(c, now)...)
-	}
 	if m.Max > 0 && len(m.copies) > m.Max {
 		staying := s.staying(m)
 		for ; len(staying) > m.Max; staying = staying[1:] {
@@ -548,22 +552,24 @@ func (s *State) consider(m *model, now time.Time) (todo []Action) {
 			return todo
 		}
 		s.pass(m)
-		todo = append(todo, s.put(m, best.e, by, now)...)
+		if predict, yes := s.put(m, best.e, by, now); yes {
+			todo = append(todo, predict)
+		}
 	}
 }
 
 // put gives a model a copy at an endpoint that has a place for it.
-func (s *State) put(m *model, e *endpoint, by claim, now time.Time) []Action {
+func (s *State) put(m *model, e *endpoint, by claim, now time.Time) (predict Action, yes bool) {
 	c := s.add(m, e, Queued, now)
 	c.claim = by
 	if !m.placeless.IsZero() {
 		c.asked, m.placeless = m.placeless, time.Time{}
 	}
 	if e.Bytes > 0 && c.Source < PredictedSize && e.CanPredict {
-		c.sizing = true // nothing leaves for it before its size is known: it may be too large
-		return []Action{{Kind: Predict, Endpoint: e.Address, Model: m.Entry}}
+		c.sizing = true
+		return Action{Kind: Predict, Endpoint: e.Address, Model: m.Entry}, true
 	}
-	return s.makeRoom(c, now)
+	return Action{}, false
 }
 
 // considerGone takes the copies of a model that is not in the catalogue. Requests that wait for it may know of it before
@@ -658,9 +664,13 @@ func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 	}
 	loading, queue := t.loading, slices.Clone(t.queue)
 	slices.SortFunc(queue, func(a, b *Copy) int { return a.model.compare(b.model) })
+	todo = s.prepare(e, queue, now)
 	for _, c := range queue {
 		if loading >= max(1, e.Loads) {
 			return todo
+		}
+		if e.copies[c.Key] != c {
+			continue // it has given its place up
 		}
 		if c.sizing {
 			continue // a moment

@@ -11,7 +11,7 @@ import (
 func (s *State) Audit(decided bool) error {
 	s.reorder()
 	for _, e := range s.endpoints {
-		var remain, held, stay amount
+		var remain, settled, held, stay amount
 		var order []*Copy
 		loading, queued := 0, 0
 		for _, c := range e.sorted() {
@@ -22,6 +22,9 @@ func (s *State) Audit(decided bool) error {
 			stays := m.foreign || m.Pinned || s.there(m) <= m.Min
 			if c.State <= Loaded && !c.doomed {
 				remain = amount{remain.models + 1, remain.bytes + c.Bytes}
+				if c.State != Queued {
+					settled = amount{settled.models + 1, settled.bytes + c.Bytes}
+				}
 				if stays {
 					stay = amount{stay.models + 1, stay.bytes + c.Bytes}
 				}
@@ -42,7 +45,7 @@ func (s *State) Audit(decided bool) error {
 		slices.SortFunc(order, func(a, b *Copy) int {
 			return cmp.Or(min(a.inFlight, 1)-min(b.inFlight, 1), truth(s.spares(b.model, b))-truth(s.spares(a.model, a)), cmp.Compare(worth(a), worth(b)), a.Key.Compare(b.Key))
 		})
-		if t := e.tally(); t.remain != remain || t.held != held || t.stay != stay || t.loading != loading || len(t.queue) != queued {
+		if t := e.tally(); t.remain != remain || t.settled != settled || t.held != held || t.stay != stay || t.loading != loading || len(t.queue) != queued {
 			return fmt.Errorf("%s: the tally is %+v, and counted anew remain %v held %v stay %v loading %d queued %d", e.Address, *t, remain, held, stay, loading, queued)
 		}
 		if !slices.Equal(order, e.order) {

@@ -31,9 +31,7 @@ func (s *State) learn(m *model, bytes int64, source SizeSource) {
 		c.Bytes, c.Source = bytes, source
 		s.recount(c)
 		// Where it is more than there is room for nobody leaves at once: who is next to be loaded there has the more leave.
-		for _, waits := range s.endpoints[c.Endpoint].tally().queue {
-			s.dueModels[waits.Key] = true
-		}
+		s.dueEndpoints[c.Endpoint] = true
 	}
 }
 
@@ -95,6 +93,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 			s.fail(m, Failure{e.Address, now, r.Words, cmp.Or(r.Why, LoadFailed)})
 		}
 	case c.doomed:
+		s.learn(m, r.Bytes, MeasuredSize)
 		c.doomed = false
 		s.set(c, Loaded, now)
 		s.dismiss(c, now)

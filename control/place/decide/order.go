@@ -12,10 +12,11 @@ import (
 
 // tally is what the copies of an endpoint take up together.
 type tally struct {
-	// remain is what does not leave, held what the engine has or was told to load, stay what may not leave for other models.
-	remain, held, stay amount
-	loading            int
-	queue              []*Copy // in no order
+	// remain is what does not leave, settled that of it which is not queued, held what the engine has or was told to load, stay what may not leave
+	// for other models.
+	remain, settled, held, stay amount
+	loading                     int
+	queue                       []*Copy // in no order
 }
 
 // amount is so many models of so many bytes together.
@@ -43,12 +44,12 @@ func (e *endpoint) tally() *tally {
 	}
 	e.sums, e.counted = tally{queue: e.sums.queue[:0]}, true
 	t := &e.sums
-	var twice map[string]*[3]bool // in an endpoint of two pools a model may be there once, for both
+	var twice map[string]*[4]bool // in an endpoint of two pools a model may be there once, for both
 	if len(e.pools) > 1 {
-		twice = make(map[string]*[3]bool)
+		twice = make(map[string]*[4]bool)
 	}
 	for _, c := range e.copies {
-		counted := new([3]bool)
+		counted := new([4]bool)
 		if twice != nil {
 			if twice[c.ID] == nil {
 				twice[c.ID] = counted
@@ -58,7 +59,7 @@ func (e *endpoint) tally() *tally {
 		for i, into := range []struct {
 			it  *amount
 			yes bool
-		}{{&t.remain, c.remains()}, {&t.held, c.State != Queued}, {&t.stay, c.remains() && c.stays}} {
+		}{{&t.remain, c.remains()}, {&t.settled, c.remains() && c.State != Queued}, {&t.held, c.State != Queued}, {&t.stay, c.remains() && c.stays}} {
 			if into.yes && !counted[i] {
 				counted[i] = true
 				*into.it = into.it.plus(c.Bytes)

@@ -65,6 +65,8 @@ type claim struct {
 	below float64
 	// spares: and copies that their models can spare.
 	spares bool
+	// settled: none leaves that is queued.
+	settled bool
 	// idle: only an endpoint takes it that would load it at once, and with fills one where keepFree is left.
 	idle, fills bool
 }
@@ -267,6 +269,9 @@ func (e *endpoint) shrink(m *model, by claim, all amount, leave func(*Copy)) (vi
 		if o == m || o.worth >= by.below && !(by.spares && c.rank.spare) {
 			continue
 		}
+		if c.State == Queued && (by.settled || o.compare(m) < 0) { // its turn comes first
+			continue
+		}
 		victims++
 		worst, all = c.rank, all.minus(c.Bytes)
 		if leave != nil {
@@ -279,25 +284,39 @@ func (e *endpoint) shrink(m *model, by claim, all amount, leave func(*Copy)) (vi
 	return victims, worst, all, false
 }
 
-// makeRoom has others leave for a queued copy where it has no room: when it was given its place, or now because it, or another, turned out
-// larger than it was taken for, or the endpoint smaller. Where too few may leave it gives its place up.
-func (s *State) makeRoom(c *Copy, now time.Time) (todo []Action) {
-	e, m := s.endpoints[c.Endpoint], c.model
-	if c.State != Queued || c.cut || c.sizing || e.state != up {
-		return nil
-	}
-	s.reorder()
-	by := c.claim
-	if s.there(m) <= m.Min || m.starved(s, c) {
-		by.below, by.spares = math.Inf(1), true
-	}
-	var victims []*Copy
-	if _, _, _, fits := e.shrink(m, by, e.tally().remain, func(v *Copy) { victims = append(victims, v) }); !fits {
-		s.drop(c)
-		return nil
-	}
-	for _, victim := range victims {
-		todo = append(todo, s.dismiss(victim, now)...)
+// prepare has others leave an endpoint for the copies that are next to be loaded there, of a queue in order: no sooner, for what leaves
+// early is missed, and what waits may yet go elsewhere. Where too few may leave a copy gives its place up, wherever in the queue it is.
+func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Action) {
+	all := e.tally().settled
+	for i, c := range queue {
+		if c.sizing { // nothing leaves for it before its size is known: it may be too large
+			continue
+		}
+		with := all.plus(c.Bytes)
+		if c.cut { // the engine may have it
+			all = with
+			continue
+		}
+		m, by := c.model, c.claim
+		by.settled = true
+		if s.there(m) <= m.Min || m.starved(s, c) {
+			by.below, by.spares = math.Inf(1), true
+		}
+		s.reorder()
+		var victims []*Copy
+		_, _, left, fits := e.shrink(m, by, with, func(v *Copy) { victims = append(victims, v) })
+		switch {
+		case !fits:
+			s.drop(c)
+			continue
+		case i >= max(1, e.Loads): // it is not next
+			all = with
+			continue
+		}
+		all = left
+		for _, victim := range victims {
+			todo = append(todo, s.dismiss(victim, now)...)
+		}
 	}
 	return todo
 }

@@ -256,5 +256,8 @@ func (s *State) grow(m *model, by claim, now time.Time) (added bool, todo []Acti
 	if best.e == nil {
 		return false, nil
 	}
-	return true, s.put(m, best.e, by, now)
+	if predict, yes := s.put(m, best.e, by, now); yes {
+		todo = append(todo, predict)
+	}
+	return true, todo
 }
