@@ -330,6 +330,20 @@ type Placement struct {
 	//
 	// +kubebuilder:validation:Enum=missed;lru
 	Eviction string `json:"eviction,omitempty"`
+	// LoadTimeout bounds the load of a model; what an engine says itself holds where it is less. Without it: what the engine says, else some
+	// times as long as loads of the model's type took in the pool, and 2 minutes before there were four.
+	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') && duration(self) > duration('0s')",message="it must be above 0, such as 30s"
+	LoadTimeout *metav1.Duration `json:"loadTimeout,omitempty"`
+	// FailureExpiry is how long a load that failed counts: the model is not loaded at that engine meanwhile, and nowhere after three of them.
+	// Half as long for a model in use. The default is 15 minutes.
+	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]*[.]?[0-9]+(ns|us|ms|s|m|h))+$') && duration(self) > duration('0s')",message="it must be above 0, such as 30s"
+	FailureExpiry *metav1.Duration `json:"failureExpiry,omitempty"`
 	// Source is where the engines find a model that does not say so itself: a path or a URI, in which {id} stands for the
 	// model's id. The default is {id}.
 	//

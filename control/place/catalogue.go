@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/load"
@@ -44,9 +46,18 @@ func (p *Placer) setPools(w, was *objects.World) {
 		var to decide.Pool
 		if s := pool.Settings; s != nil && s.Placement != nil {
 			to.LRU = s.Placement.Eviction == v1alpha1.EvictionLRU
+			to.LoadTimeout, to.FailureExpiry = durationOf(s.Placement.LoadTimeout), durationOf(s.Placement.FailureExpiry)
 		}
 		p.state.SetPool(name, to)
 	}
+}
+
+// durationOf is a duration that people may have left out; 0 then.
+func durationOf(d *metav1.Duration) time.Duration {
+	if d == nil {
+		return 0
+	}
+	return d.Duration
 }
 
 // setEndpoints opens endpoints that are new, and closes those that are gone or have become others. The caller holds mu.

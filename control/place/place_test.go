@@ -363,6 +363,16 @@ func TestALoadThatTimesOutIsTriedElsewhereAtOnce(t *testing.T) {
 	}
 }
 
+// How long a load may take, and how long one that failed counts, are for the settings of the pool to say, and to say anew.
+func TestSettingsBoundLoadsAndFailures(t *testing.T) {
+	w := newWorld(t)
+	r := serveRuntime(t, "", nil) // which gives a load a minute
+	w.set(settings("loadTimeout: 100ms, failureExpiry: 1h"), list(r.address, managed(r.management)), object("a", ", source: 'sim:?hang', copies: {min: 1}"))
+	w.await("the load has failed", func() bool { return r.count("unload a") == 1 && w.copies("a") == "" })
+	w.set(settings("loadTimeout: 100ms, failureExpiry: 1s"), list(r.address, managed(r.management)), object("a", ", source: 'sim:?hang', copies: {min: 1}"))
+	w.await("it is tried again", func() bool { return r.count("load a") == 2 })
+}
+
 // Nobody tells that a vLLM is stopping, and looks at it succeed. It is asked, and told to load nothing: a load that it hears would
 // keep it from ending.
 func TestAnEngineThatIsStoppingGetsNoLoads(t *testing.T) {

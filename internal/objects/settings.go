@@ -224,6 +224,8 @@ func checkPlacement(path *field.Path, p *v1alpha1.Placement) field.ErrorList {
 	if e := p.Eviction; e != "" && e != v1alpha1.EvictionMissed && e != v1alpha1.EvictionLRU {
 		errs = append(errs, field.NotSupported(path.Child("eviction"), e, []string{v1alpha1.EvictionMissed, v1alpha1.EvictionLRU}))
 	}
+	errs = append(errs, checkPositive(path.Child("loadTimeout"), p.LoadTimeout)...)
+	errs = append(errs, checkPositive(path.Child("failureExpiry"), p.FailureExpiry)...)
 	errs = append(errs, checkLength(path.Child("source"), p.Source, maxPath)...)
 	if m := p.Management; m != "" {
 		if err := checkManagement(m); err != nil || strings.HasPrefix(m, unixScheme) {

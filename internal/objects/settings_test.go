@@ -38,6 +38,10 @@ func TestFaultsOfPoolSettings(t *testing.T) {
 			s.SessionAffinity = &v1alpha1.SessionAffinity{Header: "X-Session"}
 		}, `spec.sessionAffinity.header: Invalid value: "X-Session": write the header's name in lower case`},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.SessionAffinity = &v1alpha1.SessionAffinity{Header: ":path"} }, `spec.sessionAffinity.header: Invalid value: ":path": it is a part of the request line`},
+		{func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{LoadTimeout: &metav1.Duration{}} }, `spec.placement.loadTimeout: Invalid value: "0s": it must be above 0, such as 30s`},
+		{func(s *v1alpha1.PoolSettingsSpec) {
+			s.Placement = &v1alpha1.Placement{FailureExpiry: &metav1.Duration{Duration: -1}}
+		}, `spec.placement.failureExpiry: Invalid value: "-1ns": it must be above 0, such as 30s`},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.Timeouts = &v1alpha1.PoolTimeouts{Lease: &metav1.Duration{}} }, `spec.timeouts.lease: Invalid value: "0s": it must be above 0, such as 30s`},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.Timeouts = &v1alpha1.PoolTimeouts{Stale: long, Lost: short} }, `spec.timeouts.lost: Invalid value: "1s": it must be at least as long as stale`},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.EngineToken = &v1alpha1.EngineToken{} }, "spec.engineToken.secretRef.name: Required value: name the Secret, in the same namespace"},

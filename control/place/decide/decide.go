@@ -195,7 +195,7 @@ func (r Reason) Failures() bool { return r == LoadFailed || r == RankTooLarge ||
 const (
 	// maxFailures is how many places are tried: MAX_LOAD_FAILURES.
 	maxFailures = 3
-	// failureExpiry is how long a failed load counts: LOAD_FAILURE_EXPIRY; half of it for a model in use.
+	// failureExpiry is how long a failed load counts where nobody says: LOAD_FAILURE_EXPIRY; half of it for a model in use.
 	failureExpiry = 15 * time.Minute
 	// inUse is how recently a model was used that is in use.
 	inUse = 3 * time.Minute
@@ -219,7 +219,6 @@ type State struct {
 	models    map[Key]*model
 	endpoints map[string]*endpoint
 	pools     map[objects.Name]*pool
-	times     map[string]*spread // of loads, by type
 
 	// What has to be looked at, because something about it changed.
 	dueModels    map[Key]bool
@@ -294,7 +293,6 @@ func New(c Config) *State {
 	s := &State{
 		Config: c,
 		models: make(map[Key]*model), endpoints: make(map[string]*endpoint), pools: make(map[objects.Name]*pool),
-		times:     make(map[string]*spread),
 		dueModels: make(map[Key]bool), dueEndpoints: make(map[string]bool),
 		helped: make(map[string]bool), failing: make(map[Key]bool), draining: make(map[CopyKey]bool), roomless: make(map[CopyKey]bool), unknown: make(map[Key]bool),
 		stopping: make(map[string]bool), quit: make(map[string]bool),
@@ -502,7 +500,7 @@ func (s *State) forgive(now time.Time) {
 	for key := range s.failing {
 		m := s.models[key]
 		was := len(m.failures)
-		m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return now.Sub(f.At) >= m.expiry(now) })
+		m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return now.Sub(f.At) >= s.failuresCount(m, now) })
 		if len(m.failures) < was {
 			s.dueModels[key] = true
 			s.pass(m)
@@ -511,7 +509,7 @@ func (s *State) forgive(now time.Time) {
 			delete(s.failing, key)
 		}
 		for _, f := range m.failures {
-			if at := f.At.Add(m.expiry(now)); s.expiry.IsZero() || at.Before(s.expiry) {
+			if at := f.At.Add(s.failuresCount(m, now)); s.expiry.IsZero() || at.Before(s.expiry) {
 				s.expiry = at
 			}
 		}
@@ -690,7 +688,7 @@ func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 		}
 		stalled := now.Sub(c.asked)
 		s.set(c, Loading, now)
-		a := Action{Kind: kind, Endpoint: e.Address, Model: m.Entry, Timeout: s.timeout(e, m.Type), Stalled: stalled}
+		a := Action{Kind: kind, Endpoint: e.Address, Model: m.Entry, Timeout: s.timeout(e, m), Stalled: stalled}
 		if since := m.since(); !since.IsZero() {
 			a.Waited = now.Sub(since)
 		}

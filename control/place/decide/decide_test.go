@@ -33,7 +33,7 @@ import (
 //	failed e1 a why=rank_too_large out of memory
 //	leftover e1 a                           failed, and something of it may be left there
 //	used a requests=30                      so many requests named it; without a number nobody counted them
-//	pool lru rpm=600                              settings of the pool; none where it says nothing
+//	pool lru rpm=600 timeout=5m expiry=1m   settings of the pool; none where it says nothing
 //	tick
 //	pause, resume                           nothing begins meanwhile
 //	show                                    every model and its copies
@@ -220,7 +220,7 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 			r.s.Wanted(plain[0], key(id), decide.Want{})
 		}
 	case "pool":
-		r.s.SetPool(pool, decide.Pool{LRU: slices.Contains(plain, "lru"), RPM: r.number(with["rpm"])})
+		r.s.SetPool(pool, decide.Pool{LRU: slices.Contains(plain, "lru"), RPM: r.number(with["rpm"]), LoadTimeout: r.duration(with["timeout"]), FailureExpiry: r.duration(with["expiry"])})
 	case "tick":
 		r.s.Tick()
 	case "pause":

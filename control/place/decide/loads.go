@@ -98,7 +98,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 		s.set(c, Loaded, now)
 		s.dismiss(c, now)
 	default:
-		s.timesOf(m.Type).add(r.Took.Seconds())
+		s.pool(m.Pool).timesOf(m.Type).add(r.Took.Seconds())
 		c.cut = false
 		s.set(c, Loaded, now)
 		delete(e.left, c.Key) // it is there again

@@ -229,9 +229,11 @@ func (s *State) staying(m *model) []*Copy {
 	return all
 }
 
-func (m *model) expiry(now time.Time) time.Duration {
+// failuresCount is how long failed loads of a model count now.
+func (s *State) failuresCount(m *model, now time.Time) time.Duration {
+	all := cmp.Or(s.pool(m.Pool).FailureExpiry, failureExpiry)
 	if len(m.wants) > 0 || now.Sub(m.lastUsed) < inUse {
-		return failureExpiry / 2
+		return all / 2
 	}
-	return failureExpiry
+	return all
 }

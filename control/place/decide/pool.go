@@ -13,12 +13,18 @@ type Pool struct {
 	LRU bool
 	// RPM is how many requests a minute make another copy, in place of what they keep engines busy with; 0 for that.
 	RPM int
+	// LoadTimeout bounds a load, unless its engine has a lower bound; 0 for what the engine says, else what loads before it took.
+	LoadTimeout time.Duration
+	// FailureExpiry is how long a failed load counts, half of it for a model in use; 0 for 15 minutes.
+	FailureExpiry time.Duration
 }
 
 // pool is what is known of an InferencePool.
 type pool struct {
 	Pool
 	endpoints []*endpoint // in order of address
+	// times are what loads took, by type of model.
+	times map[string]*spread
 	// stuck are models that found no place.
 	stuck  []*model
 	fading *fading
@@ -31,7 +37,7 @@ type pool struct {
 func (s *State) pool(name objects.Name) *pool {
 	p := s.pools[name]
 	if p == nil {
-		p = &pool{fading: newFading()}
+		p = &pool{times: make(map[string]*spread), fading: newFading()}
 		s.pools[name] = p
 	}
 	return p
@@ -44,6 +50,7 @@ func (s *State) SetPool(name objects.Name, to Pool) {
 		return
 	}
 	p.Pool = to
+	s.expiry = time.Time{} // failures may be forgotten sooner
 	s.revalue(name, p)
 }
 

@@ -20,8 +20,8 @@ func (s *spread) add(x float64) {
 }
 
 const (
-	// defaultTimeout bounds a load where neither the engine nor loads before it say how long one takes: an adapter of a
-	// gigabyte from object storage.
+	// defaultTimeout bounds a load where nobody says how long one may take, and too few loads before it how long one takes: an adapter
+	// of a gigabyte from object storage.
 	defaultTimeout = 2 * time.Minute
 	// minTimeout is the least that statistics make of it: a disk may be busy once.
 	minTimeout = 10 * time.Second
@@ -35,20 +35,24 @@ const (
 	slack = 3
 )
 
-func (s *State) timesOf(kind string) *spread {
-	t := s.times[kind]
+// timesOf is what loads of a type took in a pool.
+func (p *pool) timesOf(kind string) *spread {
+	t := p.times[kind]
 	if t == nil {
 		t = new(spread)
-		s.times[kind] = t
+		p.times[kind] = t
 	}
 	return t
 }
 
-// timeout is how long a load of a model of a type may take at an endpoint: what the engine says, else by what loads of the
-// type took.
-func (s *State) timeout(e *endpoint, kind string) time.Duration {
-	t := s.timesOf(kind)
+// timeout is how long a load of a model may take at an endpoint: what people or the engine say, the lower of both, else by what loads
+// of the model's type took in its pool.
+func (s *State) timeout(e *endpoint, m *model) time.Duration {
+	p := s.pool(m.Pool)
+	t := p.timesOf(m.Type)
 	switch {
+	case p.LoadTimeout > 0 && (e.LoadTimeout == 0 || p.LoadTimeout < e.LoadTimeout):
+		return p.LoadTimeout
 	case e.LoadTimeout > 0:
 		return e.LoadTimeout
 	case t.n < enough:
@@ -59,5 +63,5 @@ func (s *State) timeout(e *endpoint, kind string) time.Duration {
 		deviations = deviationsMany
 	}
 	seconds := slack * (t.mean + deviations*math.Sqrt(t.m2/float64(t.n)))
-	return min(max(time.Duration(seconds*float64(time.Second)), minTimeout), defaultTimeout)
+	return max(time.Duration(seconds*float64(time.Second)), minTimeout)
 }

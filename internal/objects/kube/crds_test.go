@@ -141,7 +141,7 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{model(`{poolRef: {name: ` + long + `}}`), "may not be more than 253"},
 
 		{settings(`{poolRef: {name: p}}`), ""},
-		{settings(`{poolRef: {name: p}, policy: roundRobin, adapterThreshold: 1, retry: {attempts: 7}, sessionAffinity: {header: x-session-id}, timeouts: {request: 10m, hold: 2m, lease: 1m, stale: 1s, lost: 1s}, placement: {maxAdapters: 1, source: "/models/{id}", management: "port:8085"}}`), ""},
+		{settings(`{poolRef: {name: p}, policy: roundRobin, adapterThreshold: 1, retry: {attempts: 7}, sessionAffinity: {header: x-session-id}, timeouts: {request: 10m, hold: 2m, lease: 1m, stale: 1s, lost: 1s}, placement: {maxAdapters: 1, source: "/models/{id}", management: "port:8085", loadTimeout: 5m, failureExpiry: 90s}}`), ""},
 		{settings(`{poolRef: {name: p}, policy: leastRequest, sessionAffinity: {cookie: s}, retry: {attempts: 0}}`), ""},
 		{settings(`{poolRef: {}}`), "spec.poolRef.name: Required value: name the InferencePool, in the same namespace"},
 		{settings(`{poolRef: {name: p}, policy: best}`), `spec.policy: Unsupported value: "best": supported values: "latency", "proposal", "leastRequest", "roundRobin", "random"`},
@@ -158,6 +158,8 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{settings(`{poolRef: {name: p}, timeouts: {lease: 0s}}`), "such as 30s"},
 		{settings(`{poolRef: {name: p}, timeouts: {stale: soon}}`), "such as 30s"},
 		{settings(`{poolRef: {name: p}, timeouts: {stale: 1m, lost: 1s}}`), "spec.timeouts.lost: Invalid value: it must be at least as long as stale"},
+		{settings(`{poolRef: {name: p}, placement: {loadTimeout: 0s}}`), "such as 30s"},
+		{settings(`{poolRef: {name: p}, placement: {failureExpiry: soon}}`), "such as 30s"},
 		{settings(`{poolRef: {name: p}, placement: {maxAdapters: 0}}`), "should be greater than or equal to 1"},
 		{settings(`{poolRef: {name: p}, placement: {management: "unix:/x"}}`), "a socket is for an EndpointList of one address"},
 		{settings(`{poolRef: {name: p}, placement: {management: "port:65536"}}`), "want port:NUMBER"},
