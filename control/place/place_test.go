@@ -373,6 +373,25 @@ func TestSettingsBoundLoadsAndFailures(t *testing.T) {
 	w.await("it is tried again", func() bool { return r.count("load a") == 2 })
 }
 
+// An engine that takes a load and never answers, nor what it is told to clear up after it, loads others when the bound of the first is over.
+func TestALoadThatHangsHoldsUpNoOther(t *testing.T) {
+	w := newWorld(t)
+	e := serveHanging(t, "/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+	settings := settings("source: 'sim:', maxAdapters: 4, loadTimeout: 300ms")
+	w.set(settings, list(e.address, ""), object("hangs", ", copies: {min: 1}"))
+	w.await("it is being loaded", func() bool { return w.copies("hangs") == e.address+" loading" })
+	began := time.Now()
+	w.set(settings, list(e.address, ""), object("hangs", ", copies: {min: 1}"), object("b", ", copies: {min: 1}"), object("c", ", copies: {min: 1}"))
+	w.awaitCopies("b", e.address+" loaded")
+	w.awaitCopies("c", e.address+" loaded")
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the others were loaded after %v", took)
+	}
+	if got := w.copies("hangs"); got != e.address+" loading" {
+		t.Errorf("nobody knows what is left of it, and it is at %q", got)
+	}
+}
+
 // Nobody tells that a vLLM is stopping, and looks at it succeed. It is asked, and told to load nothing: a load that it hears would
 // keep it from ending.
 func TestAnEngineThatIsStoppingGetsNoLoads(t *testing.T) {

@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -374,6 +378,32 @@ func serveVLLMThat(t *testing.T, load, delay time.Duration) vllm {
 		<-over
 	})
 	return vllm{events, l.Addr().String(), cancel, over}
+}
+
+// serveHanging serves a vLLM that never answers what is told it of the model "hangs", at some paths.
+func serveHanging(t *testing.T, paths ...string) vllm {
+	t.Helper()
+	v := serveVLLM(t)
+	to := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: v.address})
+	l := listen(t, "tcp", "127.0.0.1:0")
+	s := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if slices.Contains(paths, r.URL.Path) && strings.Contains(string(body), `"hangs"`) {
+			<-r.Context().Done()
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		to.ServeHTTP(w, r)
+	})}
+	serve(t, func(ctx context.Context) error {
+		context.AfterFunc(ctx, func() { _ = s.Close() })
+		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	v.address = l.Addr().String()
+	return v
 }
 
 // tell posts to an engine by hand.

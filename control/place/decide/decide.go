@@ -92,6 +92,9 @@ type Copy struct {
 	roomless time.Time
 	// doomed: it is unloaded as soon as it is loaded.
 	doomed bool
+	// overdue: its load got no clear answer, and the engine is being told to unload it. It is doomed, and no load any more that counts
+	// among those of the engine at once.
+	overdue bool
 	// claim is what may leave for it.
 	claim claim
 	// flown is the seconds that requests were in flight there since the last tick, counted up to flying.
@@ -722,6 +725,7 @@ func (s *State) dismiss(c *Copy, now time.Time) []Action {
 // doom has a copy that is loading be unloaded as soon as it is loaded.
 func (s *State) doom(c *Copy) {
 	c.doomed = true
+	s.helped[c.Endpoint] = true
 	s.recount(c)
 }
 

@@ -32,10 +32,10 @@ func (s *State) Audit(decided bool) error {
 					order = append(order, c)
 				}
 			}
-			switch c.State {
-			case Queued:
+			switch {
+			case c.State == Queued:
 				queued++
-			case Loading:
+			case c.State == Loading && !c.overdue:
 				loading++
 			}
 			if c.State != Queued {

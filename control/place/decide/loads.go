@@ -36,13 +36,19 @@ func (s *State) learn(m *model, bytes int64, source SizeSource) {
 }
 
 // LoadFailing says that an engine did not load a model in time, or not for sure: it is being unloaded there, and the load
-// ends when it is gone. Those who wait for it need not wait for that.
+// ends when it is gone. Those who wait for it need not wait for that, nor does the next load there but for the room that it may hold.
 func (s *State) LoadFailing(key CopyKey, words string, now time.Time) {
 	c := s.copy(key)
-	if c == nil || c.State != Loading || c.doomed {
+	if c == nil || c.State != Loading || c.overdue {
 		return
 	}
+	dismissed := c.doomed
+	c.overdue = true
+	s.dueEndpoints[key.Endpoint] = true
 	s.doom(c)
+	if dismissed {
+		return // that it was given up is no failure
+	}
 	s.fail(s.models[key.Key], Failure{key.Endpoint, now, words, LoadFailed})
 	s.dueModels[key.Key] = true
 }
@@ -94,7 +100,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 		}
 	case c.doomed:
 		s.learn(m, r.Bytes, MeasuredSize)
-		c.doomed = false
+		c.doomed, c.overdue = false, false
 		s.set(c, Loaded, now)
 		s.dismiss(c, now)
 	default:

@@ -15,7 +15,7 @@ type tally struct {
 	// remain is what does not leave, settled that of it which is not queued, held what the engine has or was told to load, stay what may not leave
 	// for other models.
 	remain, settled, held, stay amount
-	loading                     int
+	loading                     int     // but for those that are overdue
 	queue                       []*Copy // in no order
 }
 
@@ -65,10 +65,10 @@ func (e *endpoint) tally() *tally {
 				*into.it = into.it.plus(c.Bytes)
 			}
 		}
-		switch c.State {
-		case Loading:
+		switch {
+		case c.State == Loading && !c.overdue:
 			t.loading++
-		case Queued:
+		case c.State == Queued:
 			t.queue = append(t.queue, c)
 		}
 	}

@@ -73,6 +73,8 @@ type pending struct {
 	decide.Action
 	dead bool // the engine was not reached, or has died since
 	quit bool // it was given up
+	// overdue: it is a load that was not answered for sure, and is being cleared up after.
+	overdue bool
 }
 
 func (w *world) logf(format string, args ...any) {
@@ -121,7 +123,7 @@ func (w *world) do(todo []decide.Action) {
 			delete(w.givenUp, decide.CopyKey{Key: a.Model.ModelKey, Endpoint: a.Endpoint})
 			loading, bytes := 0, int64(0)
 			for _, p := range w.pending {
-				if p.Kind <= decide.Reload && p.Kind >= decide.Load && p.Endpoint == a.Endpoint && !p.dead {
+				if p.Kind <= decide.Reload && p.Kind >= decide.Load && p.Endpoint == a.Endpoint && !p.dead && !p.overdue {
 					loading++
 				}
 			}
@@ -205,6 +207,15 @@ func (w *world) answer(i int) {
 			r = decide.LoadResult{Failed: true, Left: true, Words: "given up"}
 		case p.dead || e.dead:
 			r = decide.LoadResult{Failed: true, Unreached: true}
+		case p.overdue:
+			r = decide.LoadResult{Failed: true, Words: "late"}
+			delete(e.has, p.Model.ID)
+		case w.rng.IntN(25) == 0:
+			w.logf("load of %s at %s is overdue", p.Model.ID, p.Endpoint)
+			p.overdue = true
+			w.pending = append(w.pending, p)
+			w.s.LoadFailing(w.key(p), "no answer", w.now)
+			return
 		case w.rng.IntN(20) == 0:
 			r = decide.LoadResult{Failed: true, Words: "no"}
 			delete(e.has, p.Model.ID)
