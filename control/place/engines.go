@@ -3,6 +3,7 @@ package place
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/headgate/headgate/control/place/decide"
@@ -277,7 +278,7 @@ func (p *Placer) tryLoad(ctx context.Context, s *site, key decide.CopyKey, a dec
 		return decide.LoadResult{Failed: true, Words: "control cannot record the load: " + err.Error()}
 	}
 	if a.Kind == decide.Reload {
-		if err := s.loader.Unload(ctx, key.ID); err != nil {
+		if err := p.unloadFirst(ctx, s, key, a.Timeout); err != nil {
 			return failed(err)
 		}
 	}
@@ -289,6 +290,20 @@ func (p *Placer) tryLoad(ctx context.Context, s *site, key decide.CopyKey, a dec
 		return failed(err)
 	}
 	return decide.LoadResult{Bytes: loaded.Bytes}
+}
+
+// unloadFirst unloads what an earlier load may have left of a model. Where that takes longer than the load may that is to follow, those who
+// wait for it, or for its place, are told that it fails; it returns when the unload has ended all the same, with an error.
+func (p *Placer) unloadFirst(ctx context.Context, s *site, key decide.CopyKey, limit time.Duration) error {
+	words := fmt.Sprintf("the engine did not unload within %v what an earlier load may have left", limit)
+	late := time.AfterFunc(limit, func() {
+		p.update(func(now time.Time) []decide.Action { p.state.LoadFailing(key, words, now); return nil })
+	})
+	err := s.loader.Unload(ctx, key.ID)
+	if !late.Stop() && err == nil {
+		return &load.Error{Outcome: load.Refused, Words: words}
+	}
+	return err
 }
 
 // reasons are what placement makes of what engines say to a load.

@@ -376,7 +376,7 @@ func TestSettingsBoundLoadsAndFailures(t *testing.T) {
 // An engine that takes a load and never answers, nor what it is told to clear up after it, loads others when the bound of the first is over.
 func TestALoadThatHangsHoldsUpNoOther(t *testing.T) {
 	w := newWorld(t)
-	e := serveHanging(t, "/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+	e, _ := serveHanging(t, "/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 	settings := settings("source: 'sim:', maxAdapters: 4, loadTimeout: 300ms")
 	w.set(settings, list(e.address, ""), object("hangs", ", copies: {min: 1}"))
 	w.await("it is being loaded", func() bool { return w.copies("hangs") == e.address+" loading" })
@@ -389,6 +389,41 @@ func TestALoadThatHangsHoldsUpNoOther(t *testing.T) {
 	}
 	if got := w.copies("hangs"); got != e.address+" loading" {
 		t.Errorf("nobody knows what is left of it, and it is at %q", got)
+	}
+}
+
+// An unload that is never answered holds up no load where there is room beside what it may hold.
+func TestAnUnloadThatHangsHoldsUpNoLoad(t *testing.T) {
+	w := newWorld(t)
+	e, hung := serveHanging(t, "/v1/unload_lora_adapter")
+	settings := settings("source: 'sim:', maxAdapters: 2")
+	w.set(settings, list(e.address, ""), object("hangs", ", copies: {min: 1}"))
+	w.awaitCopies("hangs", e.address+" loaded")
+	w.set(settings, list(e.address, ""))
+	w.await("it is being unloaded", func() bool { return hung.Load() > 0 })
+	w.set(settings, list(e.address, ""), object("b", ", copies: {min: 1}"))
+	w.awaitCopies("b", e.address+" loaded")
+}
+
+// What an earlier control's load may have left is unloaded before the model is loaded anew. Where that takes longer than a load may, it
+// holds up no other load, and the model is not loaded there after it.
+func TestToUnloadBeforeALoadIsBoundedAsTheLoad(t *testing.T) {
+	w := newWorld(t)
+	r := serveRuntime(t, "", func(c *runtime.Config) { c.LoadingThreads = 1 })
+	settings := settings("loadTimeout: 1s")
+	a := object("a", ", source: 'sim:?load=300ms&stubborn&unload=4s', copies: {min: 1}")
+	w.set(settings, list(r.address, managed(r.management)), a)
+	w.await("it is being loaded", func() bool { return r.count("load a") == 1 })
+	w.restart()
+	w.await("it is unloaded first", func() bool { return r.count("unload a") == 1 })
+	w.set(settings, list(r.address, managed(r.management)), a, object("b", ", source: 'sim:', copies: {min: 1}"))
+	w.awaitCopies("b", r.address+" loaded")
+	if r.count("unloaded a") > 0 {
+		t.Error("b waited until a was unloaded")
+	}
+	w.awaitCopies("a", "")
+	if n := r.count("load a"); n != 1 {
+		t.Errorf("a was loaded %d times", n)
 	}
 }
 

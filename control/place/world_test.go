@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -380,15 +381,17 @@ func serveVLLMThat(t *testing.T, load, delay time.Duration) vllm {
 	return vllm{events, l.Addr().String(), cancel, over}
 }
 
-// serveHanging serves a vLLM that never answers what is told it of the model "hangs", at some paths.
-func serveHanging(t *testing.T, paths ...string) vllm {
+// serveHanging serves a vLLM that never answers what is told it of the model "hangs", at some paths, and counts
+// what it was told so.
+func serveHanging(t *testing.T, paths ...string) (v vllm, hung *atomic.Int64) {
 	t.Helper()
-	v := serveVLLM(t)
+	v, hung = serveVLLM(t), new(atomic.Int64)
 	to := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: v.address})
 	l := listen(t, "tcp", "127.0.0.1:0")
 	s := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		if slices.Contains(paths, r.URL.Path) && strings.Contains(string(body), `"hangs"`) {
+			hung.Add(1)
 			<-r.Context().Done()
 			return
 		}
@@ -403,7 +406,7 @@ func serveHanging(t *testing.T, paths ...string) vllm {
 		return nil
 	})
 	v.address = l.Addr().String()
-	return v
+	return v, hung
 }
 
 // tell posts to an engine by hand.
