@@ -56,6 +56,7 @@ var policies = []struct {
 	make func() Policy
 }{
 	{"headgate", Headgate},
+	{"headgate-lru", HeadgateLRU},
 	{"lru", LRU},
 	{"first", First},
 	{"random", Random},

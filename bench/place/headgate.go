@@ -11,6 +11,7 @@ import (
 // headgate is control's own rules, which hear at once what happens. All that package decide is told or asked is in this file.
 type headgate struct {
 	*Fleet
+	lru       bool
 	state     *decide.State
 	keys      []decide.Key
 	addresses []string
@@ -24,6 +25,9 @@ type headgate struct {
 // Headgate is what control decides.
 func Headgate() Policy { return &headgate{} }
 
+// HeadgateLRU is what control decides in a pool whose PoolSettings say eviction: lru.
+func HeadgateLRU() Policy { return &headgate{lru: true} }
+
 // pool is that of all endpoints and models.
 var pool = objects.Name{Namespace: "bench", Name: "pool"}
 
@@ -34,10 +38,11 @@ func (h *headgate) now() time.Time { return origin.Add(time.Duration(h.Now() * 1
 
 // Start tells of all endpoints and models.
 func (h *headgate) Start(f *Fleet) {
-	h.Fleet, h.state = f, decide.New(decide.DrainLimit)
+	h.Fleet, h.state = f, decide.New(decide.Config{})
 	h.number, h.models = make(map[string]int), make(map[string]int)
 	h.since = make([]time.Time, f.Models)
-	f.busy = func(c *Copy) { h.state.InFlight(h.key(c), c.InFlight) }
+	f.busy = func(c *Copy) { h.state.InFlight(h.key(c), c.InFlight, h.now()) }
+	h.state.SetPool(pool, decide.Pool{LRU: h.lru})
 	for i := range f.Nodes {
 		address := fmt.Sprintf("10.%d.%d.%d:8000", i>>16, i>>8&255, i&255)
 		h.addresses, h.number[address] = append(h.addresses, address), i
@@ -52,7 +57,7 @@ func (h *headgate) Start(f *Fleet) {
 	}
 	if f.Warm {
 		for rank, model := range ranked(f.rate(0)) { // as if the hottest had been used last
-			h.state.Used(h.keys[model], origin.Add(-time.Duration(rank+1)*time.Millisecond))
+			h.state.Used(h.keys[model], decide.Use{Last: origin.Add(-time.Duration(rank+1) * time.Millisecond)})
 			for _, c := range f.Copies[model] {
 				h.state.Restore(decide.Record{CopyKey: h.key(c), State: decide.Loaded, Bytes: f.Size[model], Source: decide.MeasuredSize, Incarnation: "1"}, origin.Add(-time.Hour))
 			}
@@ -63,7 +68,14 @@ func (h *headgate) Start(f *Fleet) {
 			h.look(i)
 		}
 	}
+	h.tick()
+}
+
+// tick has what is decided that no request asks for.
+func (h *headgate) tick() {
+	h.state.Tick()
 	h.decide()
+	h.loop.At(h.Now()+decide.TickInterval.Seconds(), h.tick)
 }
 
 // look tells what a look at an endpoint finds.
@@ -79,7 +91,7 @@ func (h *headgate) key(c *Copy) decide.CopyKey {
 
 // Request tells that a model is used, and wanted where none is loaded.
 func (h *headgate) Request(model int, _ bool) {
-	h.state.Used(h.keys[model], h.now())
+	h.state.Used(h.keys[model], decide.Use{Requests: 1, Last: h.now()})
 	if len(h.waiting[model]) == 0 {
 		return
 	}
@@ -101,7 +113,7 @@ func (h *headgate) decide() {
 	h.going = true
 	defer func() { h.going = false }()
 	for {
-		todo, wake := h.state.Decide(h.now(), h.Random.Uint64)
+		todo, wake := h.state.Decide(h.now())
 		if !wake.IsZero() && (h.wake.IsZero() || wake.Before(h.wake) || !h.wake.After(h.now())) {
 			h.wake = wake
 			h.loop.At(wake.Sub(origin).Seconds()+1e-6, h.decide)
@@ -148,7 +160,7 @@ func (h *headgate) Ready(c *Copy) {
 		h.since[c.Model] = time.Time{}
 		h.state.Wanted("extproc", h.keys[c.Model], decide.Want{})
 	}
-	h.do(h.state.LoadEnded(h.key(c), decide.LoadResult{Bytes: h.Size[c.Model], Took: time.Duration(h.loadTime[c.Model] * 1e9)}, h.now()))
+	h.state.LoadEnded(h.key(c), decide.LoadResult{Bytes: h.Size[c.Model], Took: time.Duration(h.loadTime[c.Model] * 1e9)}, h.now())
 	h.decide()
 }
 
