@@ -27,6 +27,7 @@ Of each policy it prints, as the median of the seeds,
   wait p99   the 99th percentile of how long all requests waited for loads
   loads/min  how many loads began
   moves      with --join or --leave, how many more loads began in the five minutes after such an event than before
+  joined     with --join, the requests of that endpoint by the mean of all, in the second five minutes after it came
   max/mean   the requests of the endpoint that got most, by the mean of all
 The first hour is not measured: caches are cold, and the loads of the beginning say nothing of those an hour later.
 With --warm the models of the highest rates are loaded at the start, and ten minutes are enough.
@@ -110,7 +111,7 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 		fmt.Fprintf(progress, "%s: %d seeds in %.1f s\n", name, c.seeds, time.Since(began).Seconds())
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "policy\tmisses\tleast\tgreatest\toptimum\twait p99\tloads/min\tmoves\tmax/mean\t")
+	fmt.Fprintln(table, "policy\tmisses\tleast\tgreatest\toptimum\twait p99\tloads/min\tmoves\tjoined\tmax/mean\t")
 	for _, name := range c.policies {
 		of := func(field func(Figures) float64) (values []float64) {
 			for _, f := range all[name] {
@@ -130,6 +131,10 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 		fmt.Fprintf(table, "\t%.2f s\t%.1f\t", median(of(func(f Figures) float64 { return f.Wait99 })), median(of(func(f Figures) float64 { return f.Loads })))
 		if c.Join > 0 || c.Leave > 0 {
 			fmt.Fprintf(table, "%.0f", median(of(func(f Figures) float64 { return f.Moves })))
+		}
+		fmt.Fprint(table, "\t")
+		if c.Join > 0 {
+			fmt.Fprintf(table, "%.2f", median(of(func(f Figures) float64 { return f.Joined })))
 		}
 		fmt.Fprintf(table, "\t%.2f\t\n", median(of(func(f Figures) float64 { return f.Imbalance })))
 	}

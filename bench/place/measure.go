@@ -15,6 +15,8 @@ type Figures struct {
 	Loads float64
 	// Moves is how many more loads began in the five minutes after a scale event than in those before it, in the mean of the events.
 	Moves float64
+	// Joined is the requests of the endpoint that joined, by the mean of all, from five minutes after it did to ten.
+	Joined float64
 	// Imbalance is the requests of the endpoint that got most, by the mean of all.
 	Imbalance float64
 }
@@ -49,6 +51,9 @@ func (f *Fleet) figures(loads int, end float64) Figures {
 	}
 	for i := 0; i < len(f.scaled); i += 3 {
 		is.Moves += float64(f.scaled[i+2]-2*f.scaled[i+1]+f.scaled[i]) / float64(len(f.scaled)/3)
+	}
+	if all := f.joined[1][1] - f.joined[0][1]; all > 0 {
+		is.Joined = float64(f.joined[1][0]-f.joined[0][0]) / float64(all) * float64(f.Endpoints+1)
 	}
 	most, sum, up := 0, 0, 0
 	for i := range f.Nodes {

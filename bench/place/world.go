@@ -109,6 +109,8 @@ type Fleet struct {
 	passing []bool
 	loads   int
 	scaled  []int // loads in the time before each scale event, and after it
+	// joined is the requests of the endpoint that joined, and of all, five minutes after it did, and ten.
+	joined [2][2]int
 }
 
 // Request is one for a model, at a time.
@@ -221,6 +223,14 @@ func (f *Fleet) loaded(c *Copy) {
 	f.waiting[c.Model] = f.waiting[c.Model][:0]
 	f.begin(c.Endpoint)
 	f.policy.Ready(c)
+}
+
+// served is how many requests all endpoints got.
+func (f *Fleet) served() (all int) {
+	for i := range f.Nodes {
+		all += f.Nodes[i].served
+	}
+	return all
 }
 
 // serve has a copy serve a request.
@@ -368,6 +378,9 @@ func Run(w World, seed uint64, policy Policy) (Figures, error) {
 			f.Nodes[w.Endpoints].Up = true
 			policy.Joined(w.Endpoints)
 		})
+		for i := range f.joined {
+			f.loop.At(w.Warmup+w.Join+float64(i+1)*scaling, func() { f.joined[i] = [2]int{f.Nodes[w.Endpoints].served, f.served()} })
+		}
 	}
 	if w.Leave > 0 {
 		events = append(events, w.Warmup+w.Leave)

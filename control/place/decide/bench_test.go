@@ -102,3 +102,28 @@ func BenchmarkStuck(b *testing.B) {
 		})
 	}
 }
+
+// A tick looks at a fleet in which every model that is loaded is used, some much.
+func BenchmarkTick(b *testing.B) {
+	for _, endpoints := range []int{10, 100, 1000} {
+		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
+			s, now := full(b, endpoints)
+			for i := 0; b.Loop(); i++ {
+				b.StopTimer()
+				now = now.Add(decide.TickInterval)
+				for n := range 20 * endpoints {
+					c := decide.CopyKey{Key: key(numbered(n)), Endpoint: address(n % endpoints)}
+					s.Used(c.Key, decide.Use{Requests: 1 + 1000*endpoints/(n+1), Last: now})
+					s.InFlight(c, (n+i)%3, now)
+				}
+				s.Decide(now)
+				b.StartTimer()
+				s.Tick()
+				s.Decide(now)
+				b.StopTimer()
+				serve(s, now)
+				b.StartTimer()
+			}
+		})
+	}
+}

@@ -57,6 +57,8 @@ type endpoint struct {
 	deletedBy map[string]bool // those who say that its pod is being deleted
 	// doubtful says that the runtime may have begun anew, without what it had, and nothing tells.
 	doubtful bool
+	// load is what it bears, as of the last tick: requests in flight, in the mean of minutes.
+	load float64
 	// born is when the look began that found the present life of the engine: what was heard before is of an earlier one.
 	born time.Time
 }

@@ -126,15 +126,17 @@ type rank struct {
 	worth float64
 }
 
-// spares says whether a model has loaded as many copies as it needs, but for one.
+// spares says whether a copy can be spared: its model has loaded as many others as it needs, none of them at a busier endpoint.
 func (s *State) spares(m *model, but *Copy) bool {
-	others := 0
+	others, busier := 0, false
 	for _, c := range m.copies {
 		if c != but && c.State == Loaded && s.endpoints[c.Endpoint].useful() {
 			others++
+			e, o := s.endpoints[but.Endpoint], s.endpoints[c.Endpoint]
+			busier = busier || cmp.Or(cmp.Compare(o.load, e.load), cmp.Compare(s.Lots(m.hash, o.hash), s.Lots(m.hash, e.hash))) > 0
 		}
 	}
-	return others >= max(1, m.Min, m.aim)
+	return !busier && others >= max(1, m.Min, m.aim)
 }
 
 func (r rank) compare(o rank) int {

@@ -67,8 +67,9 @@ type claim struct {
 	spares bool
 	// settled: none leaves that is queued.
 	settled bool
-	// idle: only an endpoint takes it that would load it at once, and with fills one where keepFree is left.
-	idle, fills bool
+	// idle: only an endpoint takes it that would load it at once, and with fills one where keepFree is left. With relieves it goes to the
+	// endpoint that is loaded least.
+	idle, fills, relieves bool
 }
 
 // claim is that of a model which is to have one more copy because of requests that wait for it, because it must, or because somebody asked
@@ -91,12 +92,16 @@ type place struct {
 	// worst is the rank of the victim that would be missed most.
 	worst rank
 	lot   uint64
+	// turns is how many loads come first, one after the other.
+	turns int
+	// load is the endpoint's, where it matters.
+	load float64
 }
 
-// compare orders places: those with room, the most free first; then those whose victims have no requests; then those whose
-// victims have been idle for the longest; at last by lot.
+// compare orders places: those that load soonest; of these those that are loaded least, where a copy is to bear load; then those with room,
+// the most free first; then those whose victims would be missed least; at last by lot.
 func (p *place) compare(o *place) int {
-	if c := min(p.victims, 1) - min(o.victims, 1); c != 0 {
+	if c := cmp.Or(p.turns-o.turns, cmp.Compare(p.load, o.load), min(p.victims, 1)-min(o.victims, 1)); c != 0 {
 		return c
 	}
 	if p.victims > 0 {
@@ -222,7 +227,11 @@ func (s *State) offer(e *endpoint, m *model, by claim) (p place, ok bool, why Re
 		}
 		return p, false, NoRoom
 	}
-	return place{e: e, victims: victims, free: e.free(left), worst: worst}, true, ""
+	p = place{e: e, victims: victims, free: e.free(left), worst: worst, turns: (t.loading + len(t.queue)) / max(1, e.Loads)}
+	if by.relieves {
+		p.load = e.load
+	}
+	return p, true, ""
 }
 
 // takes says whether an endpoint has a place for a model that is to get one more copy.
@@ -266,7 +275,7 @@ func (e *endpoint) shrink(m *model, by claim, all amount, leave func(*Copy)) (vi
 	}
 	for _, c := range e.order {
 		o := c.model
-		if o == m || o.worth >= by.below && !(by.spares && c.rank.spare) {
+		if o == m || o.worth >= by.below && (!by.spares || !c.rank.spare) {
 			continue
 		}
 		if c.State == Queued && (by.settled || o.compare(m) < 0) { // its turn comes first

@@ -2,6 +2,7 @@ package decide
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -56,13 +57,20 @@ func (s *State) tick(now time.Time) (todo []Action) {
 			all[m.Pool] = append(all[m.Pool], m)
 		}
 	}
-	for name, p := range s.pools {
+	pools := slices.SortedFunc(maps.Keys(s.pools), objects.Name.Compare)
+	for _, name := range pools {
+		p := s.pools[name]
 		slices.SortFunc(all[name], (*model).missedMore)
 		s.tickFading(name, p)
 		if passed > 0 {
 			s.tickLoads(p, all[name], passed, now)
 		}
+	}
+	s.weigh()
+	for _, name := range pools {
+		p := s.pools[name]
 		todo = append(todo, s.addForLoad(all[name], now)...)
+		todo = append(todo, s.balance(p, all[name], now)...)
 		todo = append(todo, s.addForUse(p, all[name], since, now)...)
 		todo = append(todo, s.fill(p, all[name], now)...)
 	}
@@ -131,7 +139,7 @@ func (s *State) tickLoads(p *pool, all []*model, passed float64, now time.Time) 
 			m.flown += c.flown
 			c.flown = 0
 		}
-		m.load.tick(passed)
+		m.tick(passed)
 		total += m.engines
 	}
 	share := total / float64(max(1, endpoints))
@@ -150,7 +158,7 @@ func (s *State) tickLoads(p *pool, all []*model, passed float64, now time.Time) 
 			most = min(most, m.Max)
 		}
 		if was := m.aim; was != 0 || copies > 1 {
-			if m.load.turn(copies, max(1, most)); m.aim != was {
+			if m.turn(copies, max(1, most)); m.aim != was {
 				s.touch(m)
 			}
 		}
@@ -169,7 +177,7 @@ func (c *Copy) fly(now time.Time) {
 func (s *State) addForLoad(all []*model, now time.Time) (todo []Action) {
 	for _, m := range all {
 		for m.aim > 1 && s.there(m) < m.aim && s.there(m) > 0 {
-			added, more := s.grow(m, claim{below: m.worth, spares: true}, now)
+			added, more := s.grow(m, claim{below: m.worth, spares: true, relieves: true}, now)
 			todo = append(todo, more...)
 			if !added {
 				break

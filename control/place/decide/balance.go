@@ -1,0 +1,133 @@
+package decide
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Endpoints that are loaded little, as those that have just joined, take over models from those that are loaded most: at a tick such an
+// endpoint gets a copy of a model that is used a lot elsewhere. The copy at the busier endpoint is the one that can be spared then, and leaves
+// when its room is needed. A move is made only where it leaves the source no less loaded than the target, so none is ever undone.
+
+const (
+	// An endpoint is relieved of load, or given some, only where endpoints got so many requests in the mean within serviceMean: of fewer, chance
+	// makes one endpoint twice as able as another.
+	enoughRequests = 50
+	// An endpoint that bears less than littleLoad times the mean is given more.
+	littleLoad = 0.5
+	// No more than movesAtOnce of the endpoints get models for the sake of balance at one tick.
+	movesAtOnce = 0.1
+)
+
+// share is the load that each copy of a model bears, or is to bear once it is loaded: requests in flight, over minutes.
+func (s *State) share(m *model) float64 { return m.slowFlight / float64(max(1, s.there(m))) }
+
+// weigh finds what all endpoints bear.
+func (s *State) weigh() {
+	for _, e := range s.endpoints {
+		e.load = 0
+	}
+	for _, m := range s.models {
+		s.bear(m, 1)
+		if len(m.copies) > 1 {
+			s.touch(m) // which of them can be spared goes by loads
+		}
+	}
+}
+
+// bear adds so many times what the copies of a model bear to the loads of their endpoints.
+func (s *State) bear(m *model, times float64) {
+	if m.slowFlight == 0 || len(m.copies) == 0 {
+		return
+	}
+	share := times * s.share(m)
+	for _, c := range m.copies {
+		if e := s.endpoints[c.Endpoint]; c.remains() && e.useful() {
+			e.load += share
+		}
+	}
+}
+
+// balance has endpoints that bear little load models of those that bear the most.
+func (s *State) balance(p *pool, all []*model, now time.Time) (todo []Action) {
+	requests, load := 0.0, 0.0
+	for _, m := range all {
+		requests += m.slowRate * serviceMean
+	}
+	var able []*endpoint
+	for _, e := range p.endpoints {
+		if e.state == up && e.CanLoad && !e.Is() {
+			able, load = append(able, e), load+e.load
+		}
+	}
+	n := float64(len(able))
+	if requests < enoughRequests*n {
+		return nil
+	}
+	mean := load / n
+
+	slices.SortFunc(able, (*endpoint).compareLoad)
+	idlest := slices.Clone(able[:min(len(able), max(1, int(movesAtOnce*n)))])
+	for _, e := range idlest {
+		for e.load < littleLoad*mean && e.idle() {
+			m := s.relief(e, able)
+			if m == nil {
+				break
+			}
+			s.bear(m, -1)
+			predict, yes := s.put(m, e, moves(m), now)
+			s.bear(m, 1)
+			if yes {
+				todo = append(todo, predict)
+			}
+			slices.SortFunc(able, (*endpoint).compareLoad)
+		}
+	}
+	return todo
+}
+
+// moves is the claim of a copy that is to take load over from another one.
+func moves(m *model) claim { return claim{below: m.worth, spares: true} }
+
+// relief is the model that an endpoint is to take over: of the busiest endpoint that has one which is not too large a load the one that bears
+// most there.
+func (s *State) relief(e *endpoint, byLoad []*endpoint) *model {
+	for _, from := range slices.Backward(byLoad) {
+		var most *model
+		for _, c := range from.copies {
+			m := c.model
+			share := s.share(m)
+			if c.State != Loaded || m.gone || m.foreign || m.Pinned || share == 0 || share > (from.load-e.load)/2 {
+				continue
+			}
+			if most != nil && cmp.Or(cmp.Compare(s.share(most), share), m.Compare(most.ModelKey)) >= 0 {
+				continue
+			}
+			if s.reorder(); s.movesTo(m, e) {
+				most = m
+			}
+		}
+		if most != nil {
+			return most
+		}
+	}
+	return nil
+}
+
+// movesTo says whether an endpoint has a place for a model that is to be moved there.
+func (s *State) movesTo(m *model, e *endpoint) bool {
+	if !slices.Contains(e.pools, m.Pool) || m.has(e) {
+		return false
+	}
+	if refused, _ := s.refused(m); refused {
+		return false
+	}
+	_, ok, _ := s.offer(e, m, moves(m))
+	return ok
+}
+
+// compareLoad orders endpoints by load, the lowest first.
+func (e *endpoint) compareLoad(o *endpoint) int {
+	return cmp.Or(cmp.Compare(e.load, o.load), cmp.Compare(e.Address, o.Address))
+}
