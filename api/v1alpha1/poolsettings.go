@@ -330,6 +330,11 @@ type Placement struct {
 	//
 	// +kubebuilder:validation:Enum=missed;lru
 	Eviction string `json:"eviction,omitempty"`
+	// ScaleUpRPM is how many requests a minute of one model make another copy of it. Without it a model gets more copies where its requests keep
+	// more engines busy than one endpoint's share of all there is. At least 10 (ModelMesh's MM_SCALEUP_RPM_THRESHOLD).
+	//
+	// +kubebuilder:validation:Minimum=10
+	ScaleUpRPM *int32 `json:"scaleUpRPM,omitempty"`
 	// LoadTimeout bounds the load of a model; what an engine says itself holds where it is less. Without it: what the engine says, else some
 	// times as long as loads of the model's type took in the pool, and 2 minutes before there were four.
 	//

@@ -851,6 +851,11 @@ func (in *Placement) DeepCopyInto(out *Placement) {
 		*out = new(int32)
 		**out = **in
 	}
+	if in.ScaleUpRPM != nil {
+		in, out := &in.ScaleUpRPM, &out.ScaleUpRPM
+		*out = new(int32)
+		**out = **in
+	}
 	if in.LoadTimeout != nil {
 		in, out := &in.LoadTimeout, &out.LoadTimeout
 		*out = new(metav1.Duration)

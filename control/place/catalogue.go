@@ -43,12 +43,7 @@ func (p *Placer) setPools(w, was *objects.World) {
 		}
 	}
 	for name, pool := range w.Pools {
-		var to decide.Pool
-		if s := pool.Settings; s != nil && s.Placement != nil {
-			to.LRU = s.Placement.Eviction == v1alpha1.EvictionLRU
-			to.LoadTimeout, to.FailureExpiry = durationOf(s.Placement.LoadTimeout), durationOf(s.Placement.FailureExpiry)
-		}
-		p.state.SetPool(name, to)
+		p.state.SetPool(name, placementOf(pool.Settings))
 	}
 }
 
@@ -350,4 +345,17 @@ func (p *Placer) save(everything bool) {
 	if len(all) > 0 {
 		p.Memory.PutStatuses(all)
 	}
+}
+
+// placementOf is how models are placed in a pool of these settings, if it has any.
+func placementOf(s *v1alpha1.PoolSettingsSpec) (is decide.Pool) {
+	if s == nil || s.Placement == nil {
+		return is
+	}
+	if n := s.Placement.ScaleUpRPM; n != nil {
+		is.RPM = int(*n)
+	}
+	is.LRU = s.Placement.Eviction == v1alpha1.EvictionLRU
+	is.LoadTimeout, is.FailureExpiry = durationOf(s.Placement.LoadTimeout), durationOf(s.Placement.FailureExpiry)
+	return is
 }

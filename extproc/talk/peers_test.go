@@ -25,7 +25,7 @@ type nobody struct{}
 func (nobody) Wanted(string, decide.Key, decide.Want)    {}
 func (nobody) Unwanted(string)                           {}
 func (nobody) Leaving(string, map[string]decide.Leaving) {}
-func (nobody) Used(map[decide.Key]time.Time)             {}
+func (nobody) Used(map[decide.Key]decide.Use)            {}
 func (nobody) InFlight(map[decide.CopyKey]int)           {}
 func (nobody) Missing(decide.CopyKey)                    {}
 func (nobody) Drained(decide.CopyKey)                    {}

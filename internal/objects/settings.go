@@ -224,6 +224,9 @@ func checkPlacement(path *field.Path, p *v1alpha1.Placement) field.ErrorList {
 	if e := p.Eviction; e != "" && e != v1alpha1.EvictionMissed && e != v1alpha1.EvictionLRU {
 		errs = append(errs, field.NotSupported(path.Child("eviction"), e, []string{v1alpha1.EvictionMissed, v1alpha1.EvictionLRU}))
 	}
+	if n := p.ScaleUpRPM; n != nil && *n < 10 {
+		errs = append(errs, field.Invalid(path.Child("scaleUpRPM"), *n, "it must be at least 10 requests a minute"))
+	}
 	errs = append(errs, checkPositive(path.Child("loadTimeout"), p.LoadTimeout)...)
 	errs = append(errs, checkPositive(path.Child("failureExpiry"), p.FailureExpiry)...)
 	errs = append(errs, checkLength(path.Child("source"), p.Source, maxPath)...)

@@ -38,6 +38,7 @@ func TestFaultsOfPoolSettings(t *testing.T) {
 			s.SessionAffinity = &v1alpha1.SessionAffinity{Header: "X-Session"}
 		}, `spec.sessionAffinity.header: Invalid value: "X-Session": write the header's name in lower case`},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.SessionAffinity = &v1alpha1.SessionAffinity{Header: ":path"} }, `spec.sessionAffinity.header: Invalid value: ":path": it is a part of the request line`},
+		{func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{ScaleUpRPM: new(int32(9))} }, `spec.placement.scaleUpRPM: Invalid value: 9: it must be at least 10 requests a minute`},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{LoadTimeout: &metav1.Duration{}} }, `spec.placement.loadTimeout: Invalid value: "0s": it must be above 0, such as 30s`},
 		{func(s *v1alpha1.PoolSettingsSpec) {
 			s.Placement = &v1alpha1.Placement{FailureExpiry: &metav1.Duration{Duration: -1}}
