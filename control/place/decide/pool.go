@@ -143,3 +143,20 @@ func (s *State) tickFading(name objects.Name, p *pool) {
 
 // dearnessOff is how far the mean price of loads may move, as a logarithm, before models are valued by it anew.
 const dearnessOff = 0.2
+
+// tickWorth finds the worth of models anew that have been silent for long.
+func (s *State) tickWorth(p *pool, all []*model, now time.Time) {
+	at := seconds(now)
+	for i := range p.fading.shadows {
+		p.fading.shadows[i].tick(at)
+	}
+	if p.LRU {
+		return
+	}
+	for _, m := range all {
+		if worth := m.worthAt(at, p.fading.fade, m.dear(p)); worth != m.worth {
+			m.worth = worth
+			s.touch(m)
+		}
+	}
+}

@@ -19,8 +19,8 @@ type naive struct {
 
 type held struct {
 	usage
-	bytes int64
-	dear  float64
+	bytes       int64
+	dear, worth float64
 }
 
 func (n *naive) used(id string, requests int, at, dear float64, bytes int64) (missed bool) {
@@ -30,6 +30,7 @@ func (n *naive) used(id string, requests int, at, dear float64, bytes int64) (mi
 		n.known[id] = h
 	}
 	h.usage, h.dear = h.after(requests, at, n.fade), dear
+	h.worth = h.usage.worth(n.fade, dear)
 	if n.held[id] != nil {
 		return false
 	}
@@ -39,7 +40,7 @@ func (n *naive) used(id string, requests int, at, dear float64, bytes int64) (mi
 		least, worth := "", math.Inf(1)
 		for id, o := range n.held {
 			total = total.plus(o.bytes)
-			if w := o.worth(n.fade, o.dear); w < worth || w == worth && id < least {
+			if w := o.worth; w < worth || w == worth && id < least {
 				least, worth = id, w
 			}
 		}
@@ -51,7 +52,8 @@ func (n *naive) used(id string, requests int, at, dear float64, bytes int64) (mi
 	}
 }
 
-// A shadow misses what one misses that looks at everything, also after counts have come to fade otherwise, and after models are gone.
+// A shadow misses what one misses that looks at everything, also after counts have come to fade otherwise, and after models
+// are gone or have been silent.
 func TestAShadowIsACache(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -72,6 +74,7 @@ func TestAShadowIsACache(t *testing.T) {
 				fade := 20 + rng.Float64()*1000
 				for _, h := range n.held {
 					h.usage = h.faded(fade / n.fade)
+					h.worth = h.usage.worth(fade, h.dear)
 				}
 				n.fade = fade
 				s.turn(0, fade)
@@ -79,6 +82,12 @@ func TestAShadowIsACache(t *testing.T) {
 			case 1:
 				s.forget(m, 0)
 				delete(n.held, m.ID)
+				continue
+			case 2, 3, 4:
+				s.tick(at)
+				for _, h := range n.held {
+					h.worth = h.worthAt(at, n.fade, h.dear)
+				}
 				continue
 			}
 			requests, dear := rng.IntN(4), rng.Float64()*2-1

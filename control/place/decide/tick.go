@@ -60,8 +60,9 @@ func (s *State) tick(now time.Time) (todo []Action) {
 	pools := slices.SortedFunc(maps.Keys(s.pools), objects.Name.Compare)
 	for _, name := range pools {
 		p := s.pools[name]
-		slices.SortFunc(all[name], (*model).missedMore)
 		s.tickFading(name, p)
+		s.tickWorth(p, all[name], now)
+		slices.SortFunc(all[name], (*model).missedMore)
 		if passed > 0 {
 			s.tickLoads(p, all[name], passed, now)
 		}

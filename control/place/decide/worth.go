@@ -15,6 +15,9 @@ import (
 // leaves first. While no request comes count and time fade together, so that the order of two models changes only where one is used (decay
 // forward in time: Cormode et al., ICDE 2009).
 //
+// A model that was used a lot and then is no more would stay for long by that. So at each tick one that has been silent for more than quiet
+// times as long as it used to be between two requests is taken for one that comes about quiet times in such a silence.
+//
 // How slowly counts are to fade nobody can say beforehand: where models are as popular tomorrow as today, very slowly; where they are not, a
 // count must be forgotten before it misleads. Two shadows of the cache, which hold what the pool could hold by counts that fade twice as
 // slowly and twice as fast, are asked for each model that is used. As soon as one has missed clearly fewer seconds of loads the fade moves
@@ -32,6 +35,8 @@ const (
 	// standard deviations off what chance would make of them.
 	enoughMisses = 50
 	sure         = 3
+	// quiet silences of the mean length are chance, or a model that is used no more: of a Poisson process one in e^3 is as long.
+	quiet = 3
 	// mostDear bounds how much dearer a load of a model is taken to be than others, as a logarithm: tenfold.
 	mostDear = 2.3
 )
@@ -64,6 +69,15 @@ func (u usage) worth(fade, dear float64) float64 {
 		return math.Inf(-1)
 	}
 	return u.at + fade*(math.Log(u.count)+dear)
+}
+
+// worthAt is the worth at a time after a silence.
+func (u usage) worthAt(now, fade, dear float64) float64 {
+	worth, silence := u.worth(fade, dear), now-u.at
+	if u.count == 0 || silence <= 0 {
+		return worth
+	}
+	return min(worth, now+fade*(math.Log(quiet*fade/silence)+dear))
 }
 
 // fading finds how slowly counts are to fade.
@@ -175,6 +189,20 @@ func (s *shadow) used(m *model, i, requests int, at, dear float64) (missed bool)
 	s.has = s.has.plus(g.takes)
 	heap.Push(&s.held, m)
 	return true
+}
+
+// tick values those that it holds as of a time.
+func (s *shadow) tick(now float64) {
+	changed := false
+	for _, m := range s.held.models {
+		g := &m.ghosts[s.held.shadow]
+		if worth := g.worthAt(now, s.fade, g.dear); worth != g.worth {
+			g.worth, changed = worth, true
+		}
+	}
+	if changed {
+		heap.Init(&s.held)
+	}
 }
 
 func (s *shadow) fits(models int, bytes int64) bool {
