@@ -198,7 +198,7 @@ func (s *State) addForUse(p *pool, all []*model, since, now time.Time) (todo []A
 		by.below = seconds(now.Add(-roomyAge))
 	}
 	for _, m := range all {
-		if m.Max == 1 || !m.lastUsed.After(since) || m.lastUsed.Sub(m.inUseSince) < secondAfter || s.there(m) != 1 {
+		if !m.lastUsed.After(since) || m.lastUsed.Sub(m.inUseSince) < secondAfter || s.there(m) != 1 {
 			continue
 		}
 		_, more := s.grow(m, by, now)
