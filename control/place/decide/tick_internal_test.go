@@ -3,6 +3,8 @@ package decide
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // Copies follow what a load asks for with a distance up and down, down only after three minutes, and never beyond what there may be.
@@ -82,5 +84,21 @@ func TestALoadIsItsRequestsInFlight(t *testing.T) {
 	}
 	if l.engines > 0.1 {
 		t.Errorf("ten minutes after the last request the load is %.2f", l.engines)
+	}
+}
+
+// A load asks for no more copies than the model may have, nor than there are endpoints that can load it.
+func TestNoMoreCopiesThanThereMayBe(t *testing.T) {
+	for _, c := range []struct{ most, want int }{{0, 3}, {2, 2}, {8, 3}} {
+		s, p, m := known(objects.Entry{Max: c.most}, noon)
+		for _, address := range []string{"a", "b", "c", "static", "down"} {
+			s.SetEndpoint(address, []objects.Name{m.Pool})
+			s.Saw(Sight{Endpoint: Endpoint{Address: address, CanLoad: address != "static", Slots: 1}, Began: noon}, noon)
+		}
+		s.Down("down")
+		p.RPM = 1
+		if s.tickLoads(p, []*model{m}, 10, noon); m.aim != c.want {
+			t.Errorf("of at most %d copies the load asks for %d, want %d", c.most, m.aim, c.want)
+		}
 	}
 }
