@@ -83,3 +83,102 @@ func TestShadowsHoldWhatMayLeave(t *testing.T) {
 		}
 	}
 }
+
+// How slowly counts fade moves when one shadow has clearly missed less, within bounds.
+func TestCountsFadeAsTheBetterShadows(t *testing.T) {
+	for _, c := range []struct {
+		name                  string
+		fade, missed, squares float64
+		differ                int
+		want                  float64
+	}{
+		{"too few misses", 300, 49, 49, 49, 300},
+		{"the slow one missed less", 300, 50, 50, 50, 450},
+		{"the fast one missed less", 300, -50, 50, 50, 200},
+		{"it may be chance", 300, 21, 50, 50, 300},
+		{"it is hardly chance", 300, 22, 50, 50, 450},
+		{"as slowly as may be", mostFade, 50, 50, 50, mostFade},
+		{"as fast as may be", leastFade, -50, 50, 50, leastFade},
+	} {
+		f := fading{fade: c.fade, missed: c.missed, squares: c.squares, differ: c.differ}
+		if got, moves := f.move(); got != c.want || moves != (c.want != c.fade) {
+			t.Errorf("%s: counts fade in %v s, moved %v, want %v", c.name, got, moves, c.want)
+		}
+	}
+}
+
+// What the fast shadow misses alone counts for the slow one, what the slow one does against it, and both anew after a move.
+func TestMissesOfShadowsAreCompared(t *testing.T) {
+	f := newFading()
+	fast, slow, both := &model{}, &model{}, &model{}
+	f.shadows[1].used(fast, 1, 1, 0, 0) // the other holds it, so that only this one has to load it
+	f.shadows[0].used(slow, 0, 1, 0, 0)
+	f.used(both, 1, 1, 7, 0)
+	f.used(fast, 1, 1, 5, 0)
+	if f.missed != 5 || f.squares != 25 || f.differ != 1 {
+		t.Errorf("the fast one missed %v s more, squares %v, of %d models, want 5, 25, 1", f.missed, f.squares, f.differ)
+	}
+	f.used(slow, 1, 1, 2, 0)
+	if f.missed != 3 || f.squares != 29 || f.differ != 2 {
+		t.Errorf("the fast one missed %v s more, squares %v, of %d models, want 3, 29, 2", f.missed, f.squares, f.differ)
+	}
+	if f.turn(f.fade); f.missed != 0 || f.squares != 0 || f.differ != 0 {
+		t.Errorf("after a move the fast one missed %v s more, squares %v, of %d models", f.missed, f.squares, f.differ)
+	}
+}
+
+// A model leaves a shadow with the bytes that it came with.
+func TestAShadowGivesBackWhatItTook(t *testing.T) {
+	s, m := shadow{fade: 1}, &model{bytes: 100}
+	s.used(m, 0, 1, 0, 0)
+	m.bytes = 300
+	if s.forget(m, 0); s.has != (amount{}) {
+		t.Errorf("an empty shadow has %+v", s.has)
+	}
+}
+
+// Shadows hold what the endpoints do that can load and be used.
+func TestShadowsHoldWhatThePoolCan(t *testing.T) {
+	s, p, m := known(objects.Entry{}, noon)
+	for _, e := range []Endpoint{
+		{Address: "a", CanLoad: true, Slots: 4},
+		{Address: "b", CanLoad: true, Slots: 8, Bytes: 1000, DefaultBytes: 100, Loads: 1},
+		{Address: "full", CanLoad: true, Bytes: 1000},
+		{Address: "static", Slots: 16},
+		{Address: "down", CanLoad: true, Slots: 32},
+	} {
+		s.SetEndpoint(e.Address, []objects.Name{m.Pool})
+		s.Saw(Sight{Endpoint: e, Began: noon}, noon)
+	}
+	s.endpoints["full"].leaked = 1500
+	s.Down("down")
+	s.tickFading(m.Pool, p)
+	if got, want := p.fading.shadows[1].capacity, (amount{12, 950}); got != want {
+		t.Errorf("shadows hold %v, want %v", got, want)
+	}
+}
+
+// When what loads cost has moved all models of the pool are valued anew, and none of another.
+func TestModelsAreValuedByWhatLoadsCostNow(t *testing.T) {
+	s, p, m := known(objects.Entry{}, noon)
+	other := Key{Pool: objects.Name{Namespace: "default", Name: "other"}, ID: "a"}
+	s.SetModel(objects.Entry{ModelKey: other}, time.Time{})
+	s.Used(other, Use{Requests: 100, Last: noon})
+	elsewhere := s.models[other].worth
+	m.took, m.bytes = 99, 100
+	p.dear.n, p.dear.mean, p.dearness = enough, 1, 1-dearnessOff/2
+	s.tickFading(m.Pool, p)
+	if p.dearness == p.dear.mean {
+		t.Errorf("models are valued anew for less than %v", dearnessOff)
+	}
+	p.dearness = 0
+	s.tickFading(m.Pool, p)
+	if want := m.usage.worth(firstFade, -1); p.dearness != 1 || m.worth != want {
+		t.Errorf("loads cost %v and the model is worth %v, want 1 and %v", p.dearness, m.worth, want)
+	}
+	p.fading.differ, p.fading.missed, p.fading.squares = enoughMisses, enoughMisses, enoughMisses
+	s.tickFading(m.Pool, p)
+	if o := s.models[other]; o.count != 100 || o.worth != elsewhere {
+		t.Errorf("a model of another pool has a count of %v and is worth %v, want 100 and %v", o.count, o.worth, elsewhere)
+	}
+}
