@@ -275,7 +275,7 @@ func (e *endpoint) shrink(m *model, by claim, all amount, leave func(*Copy)) (vi
 	}
 	for _, c := range e.order {
 		o := c.model
-		if o == m || o.worth >= by.below && (!by.spares || !c.rank.spare) {
+		if o.worth >= by.below && (!by.spares || !c.rank.spare) {
 			continue
 		}
 		if c.State == Queued && (by.settled || o.compare(m) < 0) { // its turn comes first
