@@ -11,8 +11,8 @@ import (
 // when its room is needed. A move is made only where it leaves the source no less loaded than the target, so none is ever undone.
 
 const (
-	// An endpoint is relieved of load, or given some, only where endpoints got so many requests in the mean within serviceMean: of fewer, chance
-	// makes one endpoint twice as able as another.
+	// Models are moved only where endpoints got so many requests in the mean within serviceMean: of fewer, chance makes one endpoint twice as
+	// busy as another.
 	enoughRequests = 50
 	// An endpoint that bears less than littleLoad times the mean is given more.
 	littleLoad = 0.5
@@ -57,7 +57,7 @@ func (s *State) balance(p *pool, all []*model, now time.Time) (todo []Action) {
 	}
 	var able []*endpoint
 	for _, e := range p.endpoints {
-		if e.state == up && e.CanLoad && !e.Is() {
+		if e.able() {
 			able, load = append(able, e), load+e.load
 		}
 	}
@@ -66,7 +66,6 @@ func (s *State) balance(p *pool, all []*model, now time.Time) (todo []Action) {
 		return nil
 	}
 	mean := load / n
-
 	slices.SortFunc(able, (*endpoint).compareLoad)
 	idlest := slices.Clone(able[:min(len(able), max(1, int(movesAtOnce*n)))])
 	for _, e := range idlest {
@@ -76,11 +75,8 @@ func (s *State) balance(p *pool, all []*model, now time.Time) (todo []Action) {
 				break
 			}
 			s.bear(m, -1)
-			predict, yes := s.put(m, e, moves(m), now)
+			todo = append(todo, s.put(m, e, moves(m), now)...)
 			s.bear(m, 1)
-			if yes {
-				todo = append(todo, predict)
-			}
 			slices.SortFunc(able, (*endpoint).compareLoad)
 		}
 	}
@@ -88,7 +84,7 @@ func (s *State) balance(p *pool, all []*model, now time.Time) (todo []Action) {
 }
 
 // moves is the claim of a copy that is to take load over from another one.
-func moves(m *model) claim { return claim{below: m.worth, spares: true} }
+func moves(m *model) claim { return claim{purpose: ForBalance, below: m.worth, spares: true} }
 
 // relief is the model that an endpoint is to take over: of the busiest endpoint that has one which is not too large a load the one that bears
 // most there.
@@ -98,13 +94,13 @@ func (s *State) relief(e *endpoint, byLoad []*endpoint) *model {
 		for _, c := range from.copies {
 			m := c.model
 			share := s.share(m)
-			if c.State != Loaded || m.gone || m.foreign || m.Pinned || share == 0 || share > (from.load-e.load)/2 {
+			if c.State != Loaded || m.Pinned || share == 0 || share > (from.load-e.load)/2 {
 				continue
 			}
 			if most != nil && cmp.Or(cmp.Compare(s.share(most), share), m.Compare(most.ModelKey)) >= 0 {
 				continue
 			}
-			if s.reorder(); s.movesTo(m, e) {
+			if s.reorder(); slices.Contains(e.pools, m.Pool) && s.takes(e, m, moves(m)) {
 				most = m
 			}
 		}
@@ -113,18 +109,6 @@ func (s *State) relief(e *endpoint, byLoad []*endpoint) *model {
 		}
 	}
 	return nil
-}
-
-// movesTo says whether an endpoint has a place for a model that is to be moved there.
-func (s *State) movesTo(m *model, e *endpoint) bool {
-	if !slices.Contains(e.pools, m.Pool) || m.has(e) {
-		return false
-	}
-	if refused, _ := s.refused(m); refused {
-		return false
-	}
-	_, ok, _ := s.offer(e, m, moves(m))
-	return ok
 }
 
 // compareLoad orders endpoints by load, the lowest first.

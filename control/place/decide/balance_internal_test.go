@@ -115,15 +115,7 @@ func TestBalance(t *testing.T) {
 }
 
 func sortedByLoad(p *pool) []*endpoint {
-	sorted := append([]*endpoint(nil), p.endpoints...)
-	for i := range sorted {
-		for j := i + 1; j < len(sorted); j++ {
-			if sorted[j].compareLoad(sorted[i]) < 0 {
-				sorted[i], sorted[j] = sorted[j], sorted[i]
-			}
-		}
-	}
-	return sorted
+	return slices.SortedFunc(slices.Values(p.endpoints), (*endpoint).compareLoad)
 }
 
 // searched is what the endpoint that bears the least is to take over, by a look at every copy.

@@ -130,6 +130,33 @@ const (
 	Quit
 )
 
+// Purpose is what a copy is for.
+type Purpose uint8
+
+const (
+	// ForRecord: an earlier process had begun to load it.
+	ForRecord Purpose = iota
+	// ForRequests: requests wait for it, or somebody asked for one.
+	ForRequests
+	// ForLeast: the model has fewer than it must have.
+	ForLeast
+	// ForLoad: the model's load asks for more than it has.
+	ForLoad
+	// ForBalance: its endpoint bears little load.
+	ForBalance
+	// ForUse: it is the second copy of a model in use.
+	ForUse
+	// ForRoom: it fills room that is free.
+	ForRoom
+)
+
+// Purposes are their names.
+var Purposes = [...]string{
+	ForRecord: "record", ForRequests: "requests", ForLeast: "least", ForLoad: "load", ForBalance: "balance", ForUse: "use", ForRoom: "room",
+}
+
+func (p Purpose) String() string { return Purposes[p] }
+
 var actionKinds = [...]string{Predict: "predict", Load: "load", Reload: "reload", Cancel: "cancel", Unload: "unload", Quit: "quit"}
 
 func (k ActionKind) String() string { return actionKinds[k] }
@@ -139,6 +166,8 @@ type Action struct {
 	Kind     ActionKind
 	Endpoint string
 	Model    objects.Entry
+	// For is what a Load or Reload is for, or the Predict before it.
+	For Purpose
 	// Timeout bounds a load.
 	Timeout time.Duration
 	// Waited is how long the first of the requests that wait for the model has; 0 if none waits.
@@ -429,14 +458,14 @@ func (s *State) help(now time.Time) (todo []Action) {
 			}
 			s.reorder()
 			for _, m := range stuck {
-				if s.takes(e, m) {
+				if s.takes(e, m, s.claim(m)) {
 					takes = append(takes, m)
 				}
 			}
 		}
 		slices.SortFunc(takes, (*model).compare)
 		for _, m := range takes {
-			if s.reorder(); s.takes(e, m) { // those before it may have left no room
+			if s.reorder(); s.takes(e, m, s.claim(m)) { // those before it may have left no room
 				todo = append(todo, s.consider(m, now)...)
 			}
 		}
@@ -488,7 +517,7 @@ func (s *State) expire(now time.Time) {
 	for _, key := range slices.SortedFunc(maps.Keys(s.roomless), CopyKey.Compare) {
 		if c := s.copy(key); now.Sub(c.roomless) >= roomWait {
 			s.fail(s.models[key.Key], Failure{key.Endpoint, now, "what was to make room for it has not left within " + roomWait.String(), LoadFailed})
-			s.drop(c)
+			s.dismiss(c, now)
 		}
 	}
 	s.forgive(now)
@@ -553,14 +582,12 @@ func (s *State) consider(m *model, now time.Time) (todo []Action) {
 			return todo
 		}
 		s.pass(m)
-		if predict, yes := s.put(m, best.e, by, now); yes {
-			todo = append(todo, predict)
-		}
+		todo = append(todo, s.put(m, best.e, by, now)...)
 	}
 }
 
-// put gives a model a copy at an endpoint that has a place for it.
-func (s *State) put(m *model, e *endpoint, by claim, now time.Time) (predict Action, yes bool) {
+// put gives a model a copy at an endpoint that has a place for it. It is loaded when its turn comes.
+func (s *State) put(m *model, e *endpoint, by claim, now time.Time) []Action {
 	c := s.add(m, e, Queued, now)
 	c.claim = by
 	if !m.placeless.IsZero() {
@@ -568,9 +595,9 @@ func (s *State) put(m *model, e *endpoint, by claim, now time.Time) (predict Act
 	}
 	if e.Bytes > 0 && c.Source < PredictedSize && e.CanPredict {
 		c.sizing = true
-		return Action{Kind: Predict, Endpoint: e.Address, Model: m.Entry}, true
+		return []Action{{Kind: Predict, Endpoint: e.Address, Model: m.Entry, For: by.purpose}}
 	}
-	return Action{}, false
+	return nil
 }
 
 // considerGone takes the copies of a model that is not in the catalogue. Requests that wait for it may know of it before
@@ -691,7 +718,7 @@ func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 		}
 		stalled := now.Sub(c.asked)
 		s.set(c, Loading, now)
-		a := Action{Kind: kind, Endpoint: e.Address, Model: m.Entry, Timeout: s.timeout(e, m), Stalled: stalled}
+		a := Action{Kind: kind, Endpoint: e.Address, Model: m.Entry, For: c.claim.purpose, Timeout: s.timeout(e, m), Stalled: stalled}
 		if since := m.since(); !since.IsZero() {
 			a.Waited = now.Sub(since)
 		}

@@ -81,6 +81,9 @@ const StoppingFor = 30 * time.Second
 // useful says whether requests can be sent to what the endpoint has, as far as is known.
 func (e *endpoint) useful() bool { return e.state != down && !e.Is() }
 
+// able says whether models can be loaded at the endpoint now.
+func (e *endpoint) able() bool { return e.state == up && e.CanLoad && !e.Is() }
+
 // SetEndpoint says that there is an endpoint, and in which pools. Nothing is loaded there before a look has seen it.
 func (s *State) SetEndpoint(address string, pools []objects.Name) {
 	e := s.endpoints[address]
@@ -273,6 +276,14 @@ func (s *State) Saw(l Sight, now time.Time) {
 	}
 	nothingTells := !l.Lists && l.Incarnation == ""
 	e.doubtful = !restarted && nothingTells && (e.doubtful || l.Doubtful || e.state == down)
+	if e.DefaultBytes != l.DefaultBytes {
+		changed = true
+		for _, c := range e.copies {
+			if c.Source == DefaultSize {
+				c.Bytes = l.DefaultBytes
+			}
+		}
+	}
 	e.Endpoint = l.Endpoint
 	s.turn(e, up)
 	if restarted {
@@ -494,7 +505,7 @@ func (s *State) drop(c *Copy) {
 	s.changedCopies[c.CopyKey] = true
 	s.dueEndpoints[c.Endpoint], s.dueModels[c.Key], s.helped[c.Endpoint] = true, true, true
 	if m.foreign && len(m.copies) == 0 {
-		delete(s.models, c.Key)
+		m.foreign, m.gone = false, true // but for requests that wait for it
 	}
 }
 

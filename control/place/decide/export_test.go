@@ -53,8 +53,12 @@ func (s *State) Audit(decided bool) error {
 		}
 	}
 	for _, m := range s.models {
-		was := m.worth
-		if m.value(s.pool(m.Pool)); m.worth != was {
+		p, was := s.pool(m.Pool), m.worth
+		m.value(p)
+		if silent := m.worthAt(seconds(s.ticked), p.fading.fade, m.dear(p)); !p.LRU && was == silent {
+			m.worth = silent
+		}
+		if m.worth != was {
 			return fmt.Errorf("%s is worth %v, and by what is known now %v", m.ID, was, m.worth)
 		}
 	}

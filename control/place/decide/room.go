@@ -59,6 +59,7 @@ func (e *endpoint) started(c *Copy) bool {
 
 // claim is what may leave an endpoint for a copy, and where it may go.
 type claim struct {
+	purpose Purpose
 	// asked: requests wait for it.
 	asked bool
 	// below: models leave that are missed less than that.
@@ -77,9 +78,13 @@ type claim struct {
 func (s *State) claim(m *model) claim {
 	starved := m.starved(s, nil)
 	if starved || s.there(m) < m.Min {
-		return claim{asked: starved, below: math.Inf(1), spares: true}
+		by := claim{purpose: ForLeast, below: math.Inf(1), spares: true}
+		if starved {
+			by.purpose, by.asked = ForRequests, true
+		}
+		return by
 	}
-	return claim{below: m.worth, spares: true}
+	return claim{purpose: ForRequests, below: m.worth, spares: true}
 }
 
 // place is what an endpoint offers to a model that is to be loaded there.
@@ -157,6 +162,9 @@ var reasonsOfPlaces = [...]Reason{LoadFailed, NoRoom, TooLarge, NoEndpoint, Cann
 
 // refused says whether a model gets no further copy wherever there is room, and why; the empty reason is that this will pass.
 func (s *State) refused(m *model) (refused bool, why Reason) {
+	if m.foreign { // nobody says where from it could be loaded
+		return true, UnknownModel
+	}
 	if m.Max > 0 {
 		counted, going := 0, false
 		for _, c := range m.copies {
@@ -195,7 +203,6 @@ func (s *State) offer(e *endpoint, m *model, by claim) (p place, ok bool, why Re
 		return p, false, NoEndpoint
 	case e.state == unknown:
 		return p, false, ""
-
 	case len(m.copies) > 0 && m.copies[e.Address] != nil:
 		return p, false, "" // it can be loaded there again when it has left
 	case e.state == silent, e.state == down, m.unusable(e.Address):
@@ -234,12 +241,12 @@ func (s *State) offer(e *endpoint, m *model, by claim) (p place, ok bool, why Re
 	return p, true, ""
 }
 
-// takes says whether an endpoint has a place for a model that is to get one more copy.
-func (s *State) takes(e *endpoint, m *model) bool {
+// takes says whether an endpoint has a place for one more copy of a model. Orders are up to date.
+func (s *State) takes(e *endpoint, m *model, by claim) bool {
 	if refused, _ := s.refused(m); refused || m.gone || m.has(e) {
 		return false
 	}
-	_, ok, _ := s.offer(e, m, s.claim(m))
+	_, ok, _ := s.offer(e, m, by)
 	return ok
 }
 

@@ -130,7 +130,7 @@ func (l *load) turn(copies float64, most int) {
 func (s *State) tickLoads(p *pool, all []*model, passed float64, now time.Time) {
 	endpoints, total := 0, 0.0
 	for _, e := range p.endpoints {
-		if e.state == up && e.CanLoad && !e.Is() {
+		if e.able() {
 			endpoints++
 		}
 	}
@@ -178,7 +178,7 @@ func (c *Copy) fly(now time.Time) {
 func (s *State) addForLoad(all []*model, now time.Time) (todo []Action) {
 	for _, m := range all {
 		for m.aim > 1 && s.there(m) < m.aim && s.there(m) > 0 {
-			added, more := s.grow(m, claim{below: m.worth, spares: true, relieves: true}, now)
+			added, more := s.grow(m, claim{purpose: ForLoad, below: m.worth, spares: true, relieves: true}, now)
 			todo = append(todo, more...)
 			if !added {
 				break
@@ -190,7 +190,7 @@ func (s *State) addForLoad(all []*model, now time.Time) (todo []Action) {
 
 // addForUse adds second copies of what is in use, where there is much room.
 func (s *State) addForUse(p *pool, all []*model, since, now time.Time) (todo []Action) {
-	by := claim{below: math.Inf(-1), idle: true}
+	by := claim{purpose: ForUse, below: math.Inf(-1), idle: true}
 	if free := p.free(); free < secondFree {
 		if oldest, any := p.oldest(); !any || now.Sub(oldest) < roomyAge {
 			return nil
@@ -216,8 +216,8 @@ func (s *State) fill(p *pool, all []*model, now time.Time) (todo []Action) {
 		if math.IsInf(m.worth, -1) {
 			return todo
 		}
-		if len(m.copies) == 0 && len(m.wants) == 0 && !m.foreign && len(m.failures) == 0 {
-			_, more := s.grow(m, claim{below: math.Inf(-1), idle: true, fills: true}, now)
+		if len(m.copies) == 0 && len(m.wants) == 0 && len(m.failures) == 0 {
+			_, more := s.grow(m, claim{purpose: ForRoom, below: math.Inf(-1), idle: true, fills: true}, now)
 			todo = append(todo, more...)
 		}
 	}
@@ -225,9 +225,7 @@ func (s *State) fill(p *pool, all []*model, now time.Time) (todo []Action) {
 }
 
 // spare says whether an endpoint would load something at once, and keeps room free beside so much.
-func (e *endpoint) spare(a amount) bool {
-	return e.state == up && e.CanLoad && !e.Is() && e.idle() && e.free(a) >= keepFree
-}
+func (e *endpoint) spare(a amount) bool { return e.able() && e.idle() && e.free(a) >= keepFree }
 
 // idle says whether an endpoint loads fewer models than it does at once.
 func (e *endpoint) idle() bool {
@@ -239,7 +237,7 @@ func (e *endpoint) idle() bool {
 func (p *pool) free() float64 {
 	var has, free float64
 	for _, e := range p.endpoints {
-		if e.state == up && e.CanLoad && !e.Is() {
+		if e.able() {
 			has++
 			free += max(0, e.free(e.tally().remain))
 		}
@@ -265,8 +263,5 @@ func (s *State) grow(m *model, by claim, now time.Time) (added bool, todo []Acti
 	if best.e == nil {
 		return false, nil
 	}
-	if predict, yes := s.put(m, best.e, by, now); yes {
-		todo = append(todo, predict)
-	}
-	return true, todo
+	return true, s.put(m, best.e, by, now)
 }
