@@ -234,12 +234,10 @@ func (p *Placer) predict(s *site, key decide.CopyKey, a decide.Action) {
 }
 
 func (p *Placer) load(ctx context.Context, s *site, key decide.CopyKey, a decide.Action) {
-	began := time.Now()
 	result := p.tryLoad(ctx, s, key, a)
 	if p.running.Err() != nil {
 		return // it stays on record as it is: the next process finds out
 	}
-	result.Took = time.Since(began)
 	p.Meter.LoadEnded(result.Took, result.Failed)
 	if result.Failed && !result.Left {
 		p.Memory.DeleteCopy(s.Address, key.Pool.String(), key.ID)
@@ -285,11 +283,14 @@ func (p *Placer) tryLoad(ctx context.Context, s *site, key decide.CopyKey, a dec
 	if a.Waited > 0 {
 		p.Meter.LoadCalled(a.Waited, a.Stalled)
 	}
+	began := time.Now()
 	loaded, err := s.loader.Load(ctx, modelOf(a.Model), a.Timeout)
+	result := decide.LoadResult{Bytes: loaded.Bytes}
 	if err != nil {
-		return failed(err)
+		result = failed(err)
 	}
-	return decide.LoadResult{Bytes: loaded.Bytes}
+	result.Took = time.Since(began)
+	return result
 }
 
 // unloadFirst unloads what an earlier load may have left of a model. Where that takes longer than the load may that is to follow, those who
