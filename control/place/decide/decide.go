@@ -251,10 +251,13 @@ type State struct {
 	models    map[Key]*model
 	endpoints map[string]*endpoint
 	pools     map[objects.Name]*pool
+	vmodels   map[Key]*vmodel
+	named     map[Key]map[Key]bool // models by the VModels that name them
 
 	// What has to be looked at, because something about it changed.
 	dueModels    map[Key]bool
 	dueEndpoints map[string]bool
+	dueVModels   map[Key]bool
 	// Stuck models of a pool that a helped endpoint may take are looked at again at once; those of it that are stale a few at a time, for nothing
 	// but why they find no place may have changed.
 	helped map[string]bool
@@ -273,12 +276,16 @@ type State struct {
 	roomless map[CopyKey]bool
 	// unknown are models that are asked for and that the catalogue does not have, yet.
 	unknown map[Key]bool
+	// keeping are the VModels whose previous models keep their copies for a while.
+	keeping map[Key]bool
 	// stopping are the endpoints whose engines said that they are, quit those whose calls are to be given up.
 	stopping, quit map[string]bool
 
 	// What changed since Changes was called last, with what is gone.
 	changedCopies map[CopyKey]bool
 	changedModels map[Key]bool // whose failure, or being there, changed
+	// changedVModels are those of which anything did.
+	changedVModels map[Key]bool
 	// changedLeaving are endpoints of which it changed why they are about to end, or when that was last heard.
 	changedLeaving map[string]bool
 	// seenMore: endpoints were seen for the first time, or went.
@@ -293,6 +300,8 @@ type Change struct {
 	Failures map[Key]Reason
 	// Leaving says why endpoints are about to end; the zero Leaving: they stay, or are gone.
 	Leaving map[string]Leaving
+	// VModels are where requests for them go; of one that is no more, or that anything else is known of, perhaps as before.
+	VModels map[Key]Switch
 	// Registered models came, or with false went.
 	Registered map[Key]bool
 	// Endpoints are those that were seen, those that are down too, in order: where that changed; else nil.
@@ -328,6 +337,7 @@ func New(c Config) *State {
 		dueModels: make(map[Key]bool), dueEndpoints: make(map[string]bool),
 		helped: make(map[string]bool), failing: make(map[Key]bool), draining: make(map[CopyKey]bool), roomless: make(map[CopyKey]bool), unknown: make(map[Key]bool),
 		stopping: make(map[string]bool), quit: make(map[string]bool),
+		vmodels: make(map[Key]*vmodel), named: make(map[Key]map[Key]bool), dueVModels: make(map[Key]bool), keeping: make(map[Key]bool),
 	}
 	s.Changes() // makes what notes them
 	return s
@@ -341,7 +351,13 @@ func (s *State) Pause(paused bool) { s.paused = paused }
 func (s *State) Changes() Change {
 	change := Change{
 		Copies: make(map[CopyKey]CopyChange, len(s.changedCopies)), Failures: make(map[Key]Reason, len(s.changedModels)),
-		Leaving: make(map[string]Leaving, len(s.changedLeaving)),
+		Leaving: make(map[string]Leaving, len(s.changedLeaving)), VModels: make(map[Key]Switch, len(s.changedVModels)),
+	}
+	for key := range s.changedVModels {
+		change.VModels[key] = Switch{}
+		if v := s.vmodels[key]; v != nil {
+			change.VModels[key] = v.told
+		}
 	}
 	for key := range s.changedCopies {
 		c, there := s.Copy(key)
@@ -371,6 +387,7 @@ func (s *State) Changes() Change {
 		slices.Sort(change.Endpoints)
 	}
 	s.changedCopies, s.changedModels, s.changedLeaving = make(map[CopyKey]bool), make(map[Key]bool), make(map[string]bool)
+	s.changedVModels = make(map[Key]bool)
 	return change
 }
 
@@ -397,8 +414,9 @@ func (s *State) Decide(now time.Time) (todo []Action, wake time.Time) {
 		todo = append(todo, s.tick(now)...)
 	}
 	asked := 0 // endpoints, for the sake of stale models
-	for s.reorder(); len(s.dueModels) > 0 || len(s.helped) > 0 || len(s.dueEndpoints) > 0 || len(s.stale) > 0 && asked < atOnce; s.reorder() {
+	for s.reorder(); len(s.dueVModels) > 0 || len(s.dueModels) > 0 || len(s.helped) > 0 || len(s.dueEndpoints) > 0 || len(s.stale) > 0 && asked < atOnce; s.reorder() {
 		todo = append(todo, s.considerDue(now)...)
+		s.considerVModels(now)
 		todo = append(todo, s.help(now)...)
 		if len(s.stale) > 0 && asked < atOnce {
 			m := s.stale[0]
@@ -497,6 +515,9 @@ func (s *State) wake(now time.Time) (at time.Time) {
 	for key := range s.roomless {
 		soonest(s.copy(key).roomless.Add(roomWait))
 	}
+	for key := range s.keeping {
+		soonest(s.vmodels[key].Until)
+	}
 	for address := range s.stopping {
 		soonest(s.endpoints[address].Stopping.Add(StoppingFor))
 	}
@@ -513,6 +534,11 @@ func (s *State) expire(now time.Time) {
 	}
 	for key := range s.unknown {
 		s.dueModels[key] = true
+	}
+	for key := range s.keeping {
+		if !now.Before(s.vmodels[key].Until) {
+			s.dueVModels[key] = true
+		}
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(s.roomless), CopyKey.Compare) {
 		if c := s.copy(key); now.Sub(c.roomless) >= roomWait {
@@ -627,9 +653,9 @@ func (s *State) considerGone(m *model, now time.Time) (todo []Action) {
 // least is how many copies there are to be even if no request waits.
 func (m *model) least() int {
 	if m.ensure {
-		return max(m.Min, 1)
+		return max(m.min(), 1)
 	}
-	return m.Min
+	return m.min()
 }
 
 // there counts the copies that a model has or will have, where requests can be sent.
@@ -653,6 +679,7 @@ func (s *State) block(m *model, why Reason, starved bool) {
 	if m.blocked != why {
 		m.blocked = why
 		s.changedModels[m.ModelKey] = true
+		s.stirVModels(m.ModelKey)
 	}
 	if starved && m.failed != why {
 		m.failed = why
@@ -663,7 +690,10 @@ func (s *State) block(m *model, why Reason, starved bool) {
 // pass notes that a model has what it needs, or may try again.
 func (s *State) pass(m *model) {
 	s.unstick(m)
-	m.blocked = ""
+	if m.blocked != "" {
+		m.blocked = ""
+		s.stirVModels(m.ModelKey)
+	}
 	if m.failed != "" {
 		m.failed = ""
 		s.changedModels[m.ModelKey] = true

@@ -35,12 +35,14 @@ import (
 //	leftover e1 a                           failed, and something of it may be left there
 //	used a requests=30                      so many requests named it; without a number nobody counted them
 //	pool lru rpm=600 timeout=5m expiry=1m   settings of the pool; none where it says nothing
+//	vmodel v target=b canary=c percent=10 was=a previous=b kept=5m force
+//	unvmodel v
 //	tick
 //	pause, resume                           nothing begins meanwhile
 //	show                                    every model and its copies
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
-		r := &runner{t: t, s: decide.New(inOrder), now: start, sights: map[string]decide.Sight{}}
+		r := &runner{t: t, s: decide.New(inOrder), now: start, sights: map[string]decide.Sight{}, told: map[decide.Key]decide.Switch{}}
 		return r.block
 	})
 }
@@ -58,6 +60,7 @@ type runner struct {
 	s      *decide.State
 	now    time.Time
 	sights map[string]decide.Sight
+	told   map[decide.Key]decide.Switch
 	out    strings.Builder
 }
 
@@ -80,6 +83,9 @@ func (r *runner) block(input string) string {
 		if why := changes.Failures[key]; why != "" {
 			fmt.Fprintf(&r.out, "%s cannot be loaded: %s\n", key.ID, why)
 		}
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(changes.VModels), decide.Key.Compare) {
+		r.tellSwitch(key, changes.VModels[key])
 	}
 	if shown {
 		r.show()
@@ -107,7 +113,45 @@ func (r *runner) print(todo []decide.Action) {
 	}
 }
 
+// tellSwitch prints where requests for a VModel go if they went elsewhere before.
+func (r *runner) tellSwitch(key decide.Key, is decide.Switch) {
+	if r.told[key] == is {
+		return
+	}
+	r.told[key] = is
+	switch {
+	case is == decide.Switch{}:
+		fmt.Fprintf(&r.out, "requests for %s go nowhere\n", key.ID)
+	case is.Canary != "":
+		fmt.Fprintf(&r.out, "requests for %s go to %s, %d %% of them to %s\n", key.ID, is.Active, is.Percent, is.Canary)
+	default:
+		fmt.Fprintf(&r.out, "requests for %s go to %s\n", key.ID, is.Active)
+	}
+}
+
+func (r *runner) showVModel(st decide.VModelStatus) {
+	fmt.Fprintf(&r.out, "%s: %s", st.ID, st.Active)
+	if st.Target != st.Active {
+		fmt.Fprintf(&r.out, ", moves to %s: %d of %d copies loaded", st.Target, st.Loaded, st.Needed)
+	}
+	if st.Previous != "" {
+		fmt.Fprintf(&r.out, ", keeps %s for %v", st.Previous, st.Until.Sub(r.now))
+	}
+	if st.Failed != "" {
+		fmt.Fprintf(&r.out, " [%s]", st.Failed)
+	}
+	if st.Taken {
+		r.out.WriteString(" is a model")
+	}
+	r.out.WriteString("\n")
+}
+
 func (r *runner) show() {
+	for _, key := range slices.SortedFunc(maps.Keys(r.told), decide.Key.Compare) {
+		if st, ok := r.s.VModel(key); ok {
+			r.showVModel(st)
+		}
+	}
 	for _, st := range r.s.All() {
 		fmt.Fprintf(&r.out, "%s:", st.ID)
 		for _, c := range st.Copies {
@@ -222,6 +266,15 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		}
 	case "pool":
 		r.s.SetPool(pool, decide.Pool{LRU: slices.Contains(plain, "lru"), RPM: r.number(with["rpm"]), LoadTimeout: r.duration(with["timeout"]), FailureExpiry: r.duration(with["expiry"])})
+	case "vmodel":
+		was := decide.Moved{Active: with["was"], Previous: with["previous"]}
+		if with["kept"] != "" {
+			was.Until = r.now.Add(r.duration(with["kept"]))
+		}
+		v := decide.VModel{Key: key(plain[0]), Target: with["target"], Canary: with["canary"], Percent: r.number(with["percent"])}
+		r.s.SetVModel(v, was, slices.Contains(plain, "force"), r.now)
+	case "unvmodel":
+		r.s.RemoveVModel(key(plain[0]))
 	case "tick":
 		r.s.Tick()
 	case "pause":

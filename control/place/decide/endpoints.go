@@ -178,6 +178,7 @@ func (s *State) RemoveEndpoint(address string) {
 	s.leavePools(e)
 	s.turn(e, unknown)
 	s.unseen--
+	s.dueAllVModels()
 	delete(s.endpoints, address)
 	delete(s.dueEndpoints, address)
 	delete(s.stopping, address)
@@ -391,6 +392,7 @@ func (s *State) turn(e *endpoint, state reach) {
 	case e.state == unknown && state != unknown:
 		s.unseen--
 		s.seenMore = true
+		s.dueAllVModels()
 	case e.state != unknown && state == unknown:
 		s.unseen++
 		s.seenMore = true

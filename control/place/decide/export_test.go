@@ -19,7 +19,7 @@ func (s *State) Audit(decided bool) error {
 			if m != c.model {
 				return fmt.Errorf("%s at %s is of another model", c.ID, c.Endpoint)
 			}
-			stays := m.foreign || m.Pinned || s.there(m) <= m.Min
+			stays := m.foreign || m.Pinned || s.there(m) <= m.min()
 			if c.State <= Loaded && !c.doomed {
 				remain = amount{remain.models + 1, remain.bytes + c.Bytes}
 				if c.State != Queued {
@@ -60,6 +60,20 @@ func (s *State) Audit(decided bool) error {
 		}
 		if m.worth != was {
 			return fmt.Errorf("%s is worth %v, and by what is known now %v", m.ID, was, m.worth)
+		}
+	}
+	for _, m := range s.models {
+		floor := 0
+		for _, v := range s.vmodels {
+			if v.Pool == m.Pool {
+				floor = max(floor, v.floor(m.ID))
+			}
+		}
+		if m.Max > 0 {
+			floor = min(floor, m.Max)
+		}
+		if m.floor != floor {
+			return fmt.Errorf("%s must have %d copies for VModels, and by what is known now %d", m.ID, m.floor, floor)
 		}
 	}
 	unseen := 0

@@ -37,6 +37,7 @@ type model struct {
 	placeless time.Time
 	failed    Reason // the same, told to those who wait
 	ensure    bool   // somebody asked for a copy, though no request waits for it
+	floor     int    // how many copies it must have because VModels name it
 }
 
 // Want says that requests wait for a model.
@@ -78,6 +79,7 @@ func (s *State) SetModel(e objects.Entry, used time.Time) {
 func (s *State) newModel(e objects.Entry) *model {
 	m := &model{Entry: e, worth: math.Inf(-1), hash: hashed(e.ID), wants: make(map[string]Want), copies: make(map[string]*Copy)}
 	s.models[e.ModelKey] = m
+	s.refloor(e.ModelKey)
 	return m
 }
 
@@ -87,6 +89,7 @@ func (s *State) RemoveModel(key Key) {
 		m.gone = true
 		s.dueModels[key] = true
 		s.changedModels[key] = true
+		s.stirVModels(key)
 	}
 }
 

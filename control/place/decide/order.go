@@ -79,6 +79,7 @@ func (e *endpoint) tally() *tally {
 func (s *State) touch(m *model) {
 	if !m.touched {
 		m.touched = true
+		s.stirVModels(m.ModelKey)
 		s.touched = append(s.touched, m)
 	}
 }
@@ -90,7 +91,7 @@ func (s *State) reorder() {
 		if len(m.copies) == 0 {
 			continue
 		}
-		stays := m.foreign || m.Pinned || s.there(m) <= m.Min
+		stays := m.foreign || m.Pinned || s.there(m) <= m.min()
 		for _, c := range m.copies {
 			e := s.endpoints[c.Endpoint]
 			if c.stays != stays {
@@ -136,7 +137,7 @@ func (s *State) spares(m *model, but *Copy) bool {
 			busier = busier || cmp.Or(cmp.Compare(o.load, e.load), cmp.Compare(s.Lots(m.hash, o.hash), s.Lots(m.hash, e.hash))) > 0
 		}
 	}
-	return !busier && others >= max(1, m.Min, m.aim)
+	return !busier && others >= max(1, m.min(), m.aim)
 }
 
 func (r rank) compare(o rank) int {

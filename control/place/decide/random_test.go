@@ -25,6 +25,8 @@ type world struct {
 	models  map[string]*modelModel
 	looks   map[string]decide.Sight // that began and have not ended
 	givenUp map[decide.CopyKey]bool // loads at engines that were about to end
+	// vmodels are as they were after the last decision.
+	vmodels map[decide.Key]decide.VModelStatus
 	paused  bool
 	step    int
 	trace   []string
@@ -182,6 +184,35 @@ func (w *world) decide() {
 	if err := w.s.Audit(!w.paused); err != nil {
 		w.fatalf("%v", err)
 	}
+	for key, was := range w.vmodels {
+		is, _ := w.s.VModel(key)
+		if was.Active != is.Active && was.Needed > 0 && w.loaded(is.Active) == 0 {
+			w.fatalf("%s went from %s to %s, which has no copy", key.ID, was.Active, is.Active)
+		}
+		w.vmodels[key] = is
+	}
+}
+
+// loaded is how many copies of a model are, or were a moment ago: others may be waiting for the room.
+func (w *world) loaded(id string) (n int) {
+	st, _ := w.s.Status(key(id))
+	for _, c := range st.Copies {
+		if (c.State == decide.Loaded || c.State == decide.Draining) && !w.leaving(w.engines[c.Endpoint]) {
+			n++
+		}
+	}
+	return n
+}
+
+// move has a VModel go to another model.
+func (w *world) move(target string) {
+	v := decide.VModel{Key: key([]string{"v0", "v1"}[w.rng.IntN(2)]), Target: target}
+	if w.rng.IntN(3) == 0 {
+		v.Canary, v.Percent = fmt.Sprintf("m%02d", w.rng.IntN(len(w.models))), 10
+	}
+	w.s.SetVModel(v, decide.Moved{}, false, w.now)
+	w.vmodels[v.Key], _ = w.s.VModel(v.Key)
+	w.logf("%s is to go to %s, and some to %q", v.ID, v.Target, v.Canary)
 }
 
 func (w *world) key(p pending) decide.CopyKey {
@@ -336,6 +367,8 @@ func (w *world) random() {
 		w.pause(!w.paused)
 	case n < 91 && w.rng.IntN(4) == 0:
 		w.resize(e)
+	case n < 91 && w.rng.IntN(3) == 0:
+		w.move(id)
 	case n < 91 && w.rng.IntN(2) == 0 && !m.Pinned:
 		w.logf("%s is removed and set again", id)
 		w.s.RemoveModel(m.ModelKey)
@@ -422,7 +455,7 @@ func TestWhateverComes(t *testing.T) {
 			w := &world{
 				t: t, s: decide.New(decide.Config{}), rng: rand.New(rand.NewPCG(seed, 1)), now: start,
 				engines: map[string]*engineModel{}, models: map[string]*modelModel{}, looks: map[string]decide.Sight{},
-				givenUp: map[decide.CopyKey]bool{},
+				givenUp: map[decide.CopyKey]bool{}, vmodels: map[decide.Key]decide.VModelStatus{},
 			}
 			for i, address := range []string{"e1", "e2", "e3"} {
 				e := &engineModel{slots: 2 + i, loads: 1 + i, has: map[string]bool{}}
@@ -501,6 +534,15 @@ func (w *world) settle() {
 	w.decide()
 	quiet()
 	w.nothingWaits()
+	for key := range w.vmodels {
+		if st, _ := w.s.VModel(key); st.Active != st.Target && st.Failed == "" {
+			w.fatalf("%s does not go from %s to %s, which has %d copies of %d, and nobody says why", key.ID, st.Active, st.Target, st.Loaded, st.Needed)
+		}
+		delete(w.vmodels, key)
+		w.s.RemoveVModel(key)
+	}
+	w.decide()
+	quiet()
 	for _, m := range w.sorted() {
 		st, _ := w.s.Status(m.ModelKey)
 		if len(st.Copies) < m.Min && len(st.Failures) == 0 && st.Why == "" {

@@ -77,7 +77,7 @@ type claim struct {
 // for one: then none leaves that was used as late as it.
 func (s *State) claim(m *model) claim {
 	starved := m.starved(s, nil)
-	if starved || s.there(m) < m.Min {
+	if starved || s.there(m) < m.min() {
 		by := claim{purpose: ForLeast, below: math.Inf(1), spares: true}
 		if starved {
 			by.purpose, by.asked = ForRequests, true
@@ -315,7 +315,7 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 		}
 		m, by := c.model, c.claim
 		by.settled = true
-		if s.there(m) <= m.Min || m.starved(s, c) {
+		if s.there(m) <= m.min() || m.starved(s, c) {
 			by.below, by.spares = math.Inf(1), true
 		}
 		s.reorder()

@@ -1,0 +1,303 @@
+package decide
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// A VModel is a name for a model that can be moved to another one, its target, and no request notices: requests go to the active model until
+// the target has as many loaded copies as that had when the move began; then all of them go to the target, and the model that was active
+// before keeps its copies for a while, and the target as many, so that to go back takes no load. Where the target cannot be loaded requests stay where they are.
+// This is ModelMesh's setVModel, with the copies that its own API promises (VModelManager.java switches with the first one).
+
+// previousKept is for how long the model that was active before keeps its copies.
+const previousKept = 10 * time.Minute
+
+// VModel is what people or clients want of one. The ids are of models of its pool.
+type VModel struct {
+	Key
+	// Target is where requests are to go.
+	Target string
+	// Canary is where Percent of them go, as soon as it is loaded; empty for none.
+	Canary  string
+	Percent int
+}
+
+// Switch is where requests for a VModel go. The zero Switch is that of none.
+type Switch struct {
+	Active  string
+	Canary  string
+	Percent int
+}
+
+// Moved is how far a VModel has come, as one process tells the next.
+type Moved struct {
+	Active string
+	// Previous was active before, and keeps its copies until a time; empty if none does.
+	Previous string
+	Until    time.Time
+}
+
+// VModelStatus is what is known of a VModel.
+type VModelStatus struct {
+	VModel
+	Moved
+	// Switch is what followers are told.
+	Switch Switch
+	// Loaded is how many copies of the target are, Needed how many it is to have before requests go there; 0 if they do.
+	Loaded, Needed int
+	// Failed says why the target, or where requests go to the target the canary, gets no copy; empty while there is hope.
+	Failed Reason
+	// Taken says that the name is a model's.
+	Taken bool
+}
+
+type vmodel struct {
+	VModel
+	Moved
+	// need is how many loaded copies the target is to have before requests go there, 0 before the move begins; had is how many the active one had
+	// then, and kept how many the previous one keeps.
+	need, had, kept int
+	failed     Reason
+	taken      bool
+	told       Switch
+}
+
+// SetVModel says what is wanted of a VModel. Of one that is new was says how far it had come; if that is the zero Moved, its requests go to the
+// target at once. With force they do in any case.
+func (s *State) SetVModel(v VModel, was Moved, force bool, now time.Time) {
+	known := s.vmodels[v.Key]
+	if known == nil {
+		known = &vmodel{Moved: was}
+		s.vmodels[v.Key] = known
+	}
+	if known.VModel != v {
+		before := known.ids()
+		known.need, known.had = 0, 0
+		known.VModel = v
+		s.name(known, before)
+	}
+	if known.Active == "" || force {
+		s.move(known, now)
+	}
+	s.dueVModels[v.Key] = true
+}
+
+// RemoveVModel says that nobody wants a VModel any more.
+func (s *State) RemoveVModel(key Key) {
+	if v := s.vmodels[key]; v != nil {
+		delete(s.vmodels, key)
+		delete(s.dueVModels, key)
+		delete(s.keeping, key)
+		s.changedVModels[key] = true
+		s.name(&vmodel{VModel: VModel{Key: key}}, v.ids())
+	}
+}
+
+// VModel returns what is known of a VModel, and whether there is one.
+func (s *State) VModel(key Key) (VModelStatus, bool) {
+	v := s.vmodels[key]
+	if v == nil {
+		return VModelStatus{}, false
+	}
+	st := VModelStatus{VModel: v.VModel, Moved: v.Moved, Switch: v.told, Failed: v.failed, Taken: v.taken}
+	st.Loaded = s.loadedCopies(v.key(v.Target))
+	if v.Target != v.Active {
+		st.Needed = s.needed(v)
+	}
+	return st, true
+}
+
+// Referents returns the VModels that name a model, in order.
+func (s *State) Referents(key Key) []Key { return slices.SortedFunc(maps.Keys(s.named[key]), Key.Compare) }
+
+func (v *vmodel) key(id string) Key { return Key{Pool: v.Pool, ID: id} }
+
+// ids are the models that it names, some of them more than once, or empty.
+func (v *vmodel) ids() [4]string { return [...]string{v.Active, v.Target, v.Canary, v.Previous} }
+
+// name notes which models a VModel names, which were others before.
+func (s *State) name(v *vmodel, before [4]string) {
+	for _, id := range before {
+		if key := v.key(id); s.named[key][v.Key] {
+			if delete(s.named[key], v.Key); len(s.named[key]) == 0 {
+				delete(s.named, key)
+			}
+		}
+	}
+	for _, id := range v.ids() {
+		if key := v.key(id); id != "" {
+			if s.named[key] == nil {
+				s.named[key] = make(map[Key]bool)
+			}
+			s.named[key][v.Key] = true
+		}
+	}
+	for _, id := range slices.Concat(before[:], func() []string { ids := v.ids(); return ids[:] }()) {
+		if id != "" {
+			s.refloor(v.key(id))
+		}
+	}
+}
+
+// refloor finds how many copies a model must have because VModels name it.
+func (s *State) refloor(key Key) {
+	m := s.models[key]
+	if m == nil {
+		return
+	}
+	floor := 0
+	for by := range s.named[key] {
+		floor = max(floor, s.vmodels[by].floor(key.ID))
+	}
+	if m.Max > 0 {
+		floor = min(floor, m.Max)
+	}
+	if m.floor != floor {
+		m.floor = floor
+		s.dueModels[key] = true
+		s.touch(m)
+	}
+}
+
+// floor is how many copies a model must have because this VModel names it.
+func (v *vmodel) floor(id string) int {
+	n := 0
+	if v.Target != v.Active {
+		switch id {
+		case v.Target:
+			n = v.need
+		case v.Active:
+			n = v.had
+		}
+	}
+	if v.Previous != "" && (id == v.Previous || id == v.Active) {
+		n = max(n, v.kept)
+	}
+	if id == v.Canary {
+		n = max(n, 1)
+	}
+	return n
+}
+
+// min is how many copies a model must have.
+func (m *model) min() int { return max(m.Min, m.floor) }
+
+// loadedCopies is how many copies of a model answer requests.
+func (s *State) loadedCopies(key Key) (n int) {
+	if m := s.models[key]; m != nil && !m.gone {
+		for _, c := range m.copies {
+			if c.State == Loaded && s.endpoints[c.Endpoint].useful() {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// whyNot is why a model gets no copy, empty while there is hope.
+func (s *State) whyNot(key Key) Reason {
+	m := s.models[key]
+	switch {
+	case m == nil || m.gone:
+		return UnknownModel
+	case len(m.failures) > 0 && len(m.copies) == 0:
+		return m.whyFailed()
+	}
+	return m.blocked
+}
+
+// needed is how many copies the target of a VModel is to have before requests go there.
+func (s *State) needed(v *vmodel) int {
+	if m := s.models[v.key(v.Target)]; m != nil && m.Max > 0 {
+		return min(v.need, m.Max)
+	}
+	return v.need
+}
+
+// stirVModels makes the VModels due that name a model.
+func (s *State) stirVModels(key Key) {
+	for by := range s.named[key] {
+		s.dueVModels[by] = true
+	}
+	if s.vmodels[key] != nil {
+		s.dueVModels[key] = true // the name may be the model's
+	}
+}
+
+// dueAllVModels makes all VModels due, for an endpoint was seen first, or went.
+func (s *State) dueAllVModels() {
+	for key := range s.vmodels {
+		s.dueVModels[key] = true
+	}
+}
+
+// considerVModels moves the VModels that can be.
+func (s *State) considerVModels(now time.Time) {
+	for _, key := range slices.SortedFunc(maps.Keys(s.dueVModels), Key.Compare) {
+		delete(s.dueVModels, key)
+		v := s.vmodels[key]
+		before := v.ids()
+		if v.Previous != "" && !now.Before(v.Until) {
+			v.Previous, v.kept = "", 0
+		}
+		if v.Previous != "" { // that an earlier process kept is found bit by bit
+			v.kept = max(v.kept, s.loadedCopies(v.key(v.Previous)))
+		}
+		v.failed = ""
+		if v.Target != v.Active && s.unseen == 0 { // else copies of the active one may be found yet
+			active, target, why := s.loadedCopies(v.key(v.Active)), s.loadedCopies(v.key(v.Target)), s.whyNot(v.key(v.Target))
+			begins := v.need == 0
+			if begins {
+				v.need, v.had = max(1, active), active
+			}
+			if target >= s.needed(v) || active == 0 && (target > 0 || begins && why == "") {
+				s.move(v, now)
+			} else {
+				v.failed = why
+			}
+		}
+		is := Switch{Active: v.Active}
+		if v.Canary != "" {
+			if s.loadedCopies(v.key(v.Canary)) > 0 {
+				is.Canary, is.Percent = v.Canary, v.Percent
+			} else if v.failed == "" {
+				v.failed = s.whyNot(v.key(v.Canary))
+			}
+		}
+		own := s.models[key]
+		if v.taken = own != nil && !own.gone && !own.foreign; v.taken {
+			is = Switch{}
+		}
+		s.name(v, before)
+		if delete(s.keeping, key); v.Previous != "" {
+			s.keeping[key] = true
+		}
+		v.told = is
+		s.changedVModels[key] = true
+	}
+}
+
+// move sends the requests for a VModel to its target, which is missed from now on by what the model before it was used.
+func (s *State) move(v *vmodel, now time.Time) {
+	if v.Active == v.Target {
+		return
+	}
+	before := v.ids()
+	from, to := s.models[v.key(v.Active)], s.models[v.key(v.Target)]
+	v.Previous, v.kept, v.Until = "", 0, time.Time{}
+	if n := s.loadedCopies(v.key(v.Active)); n > 0 {
+		v.Previous, v.kept, v.Until = v.Active, n, now.Add(previousKept)
+	}
+	v.Active, v.need, v.had = v.Target, 0, 0
+	s.name(v, before)
+	if from == nil || to == nil || to.worth >= from.worth {
+		return
+	}
+	to.usage, to.lastUsed, to.inUseSince = from.usage, from.lastUsed, from.inUseSince
+	to.load = from.load
+	to.requests, to.flown = 0, 0
+	to.value(s.pool(to.Pool))
+	s.touch(to)
+}
