@@ -59,9 +59,9 @@ type vmodel struct {
 	// need is how many loaded copies the target is to have before requests go there, 0 before the move begins; had is how many the active one had
 	// then, and kept how many the previous one keeps.
 	need, had, kept int
-	failed     Reason
-	taken      bool
-	told       Switch
+	failed          Reason
+	taken           bool
+	told            Switch
 }
 
 // SetVModel says what is wanted of a VModel. Of one that is new was says how far it had come; if that is the zero Moved, its requests go to the
@@ -110,7 +110,9 @@ func (s *State) VModel(key Key) (VModelStatus, bool) {
 }
 
 // Referents returns the VModels that name a model, in order.
-func (s *State) Referents(key Key) []Key { return slices.SortedFunc(maps.Keys(s.named[key]), Key.Compare) }
+func (s *State) Referents(key Key) []Key {
+	return slices.SortedFunc(maps.Keys(s.named[key]), Key.Compare)
+}
 
 func (v *vmodel) key(id string) Key { return Key{Pool: v.Pool, ID: id} }
 
