@@ -130,7 +130,9 @@ func (o *office) inCluster(ctx context.Context) error {
 			return all.Keep(ctx, leads, o.gateways.Get, tell)
 		}
 	}
-	return o.serve(ctx, lead.New(pod.Client, pod.Namespace, objectName(o.pod).Name, o.log).Run)
+	election := lead.New(pod.Client, pod.Namespace, objectName(o.pod).Name, o.log)
+	election.Heard = o.meter.Leader
+	return o.serve(ctx, election.Run)
 }
 
 // tellOnly tells what is known of Gateways.

@@ -34,6 +34,9 @@ const (
 type Election struct {
 	Lock resourcelock.Interface
 	Log  *slog.Logger
+	// Heard, if it is not nil, is told the pod of each control that is found to lead, this one too, and the empty name where none does.
+	// It is called at any time, by several goroutines, and must be quick.
+	Heard func(pod string)
 }
 
 // New returns the election of the controls of a namespace, in which a pod of it is a candidate. It needs the verbs create of
@@ -87,6 +90,9 @@ func (e Election) Run(ctx context.Context, term Term) error {
 					OnStartedLeading: func(won context.Context) { tell(news{won: won, transitions: int(lock.transitions.Load())}) },
 					OnStoppedLeading: func() { tell(news{gone: true}) },
 					OnNewLeader: func(identity string) {
+						if e.Heard != nil {
+							e.Heard(identity)
+						}
 						if identity != e.Lock.Identity() && identity != "" {
 							tell(news{other: identity})
 						}

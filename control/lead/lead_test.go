@@ -416,6 +416,32 @@ func TestATermDoesNotGoOnWithALeaseThatIsLost(t *testing.T) {
 	})
 }
 
+// Who waits to lead knows who does, and hears of the next one.
+func TestWhoLeadsIsHeardByOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &lease{record: &resourcelock.LeaderElectionRecord{HolderIdentity: "b", LeaseDurationSeconds: 15}}
+		var mu sync.Mutex // guards heard
+		var heard []string
+		e := lead.Election{Lock: &holder{lease: l, name: "a"}, Log: slog.New(slog.DiscardHandler)}
+		e.Heard = func(pod string) {
+			mu.Lock()
+			defer mu.Unlock()
+			heard = append(heard, pod)
+		}
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		if err := e.Run(ctx, func(ctx context.Context, _ <-chan bool) error { <-ctx.Done(); return nil }); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if want := []string{"b", "a"}; !slices.Equal(heard, want) {
+			t.Errorf("heard of are %q, want %q", heard, want)
+		}
+	})
+}
+
 func TestATermThatFailsEndsTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("no such port")

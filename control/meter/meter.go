@@ -1,5 +1,5 @@
 // Package meter is what control says of itself: metrics and health, for whoever can reach it, and what is known of each
-// model, for whoever is on its machine.
+// model and endpoint, for whoever is on its machine.
 //
 // No label holds anything that a client can choose.
 package meter
@@ -30,6 +30,7 @@ type Meter struct {
 	readable prometheus.Gauge
 	leading  prometheus.Gauge
 	term     atomic.Pointer[term]
+	leader   atomic.Value // string: the pod of the control that leads, as far as that was heard; empty if none does
 	envoys
 }
 
@@ -95,6 +96,9 @@ func (m *Meter) Follow(board *board.Server, placer *place.Placer) {
 
 // Leads notes whether this control leads.
 func (m *Meter) Leads(is bool) { m.leading.Set(bit(is)) }
+
+// Leader notes the pod of the control that leads; empty where none does.
+func (m *Meter) Leader(pod string) { m.leader.Store(pod) }
 
 // LoadCalled is [place.Meter]'s, as what follows is.
 func (m *Meter) LoadCalled(waited, stalled time.Duration) {

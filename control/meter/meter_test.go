@@ -2,6 +2,7 @@ package meter_test
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"log/slog"
 	"net"
@@ -173,5 +174,30 @@ func TestModelsAreToldOnLoopbackAlone(t *testing.T) {
 	}
 	if code, said := get(t, h, nil, "/models"); code != http.StatusForbidden || strings.Contains(said, "secret") {
 		t.Errorf("where nobody knows the address, /models is %d: %s", code, said)
+	}
+}
+
+// Where models are is told to this machine alone, by the control that leads: another says who that is, if it has heard.
+func TestPlacementIsToldOnLoopbackAlone(t *testing.T) {
+	m := meter.New()
+	h := m.Handler(nil)
+	for _, c := range []struct{ leader, want string }{
+		{"", "another control leads: ask that one\n"}, {"control-1", "another control leads, in the pod control-1: ask that one\n"}, {"", "another control leads: ask that one\n"},
+	} {
+		m.Leader(c.leader)
+		if code, said := get(t, h, loopback, "/placement"); code != http.StatusServiceUnavailable || said != c.want {
+			t.Errorf("a control that does not decide answers %d %s", code, said)
+		}
+	}
+	m.Follow(deciding(t, m))
+	code, said := get(t, h, loopback, "/placement")
+	var v place.View
+	if err := json.Unmarshal([]byte(said), &v); err != nil || code != http.StatusOK || len(v.Models) != 1 || v.Models[0].Held != 3 || strings.Contains(said, "secret") {
+		t.Errorf("%v: /placement is %d: %s", err, code, said)
+	}
+	const refusal = "control serves /placement on loopback alone, because it tells where models come from: " +
+		"run `kubectl port-forward POD 9091` and ask http://localhost:9091/placement\n"
+	if code, said := get(t, h, podIP, "/placement"); code != http.StatusForbidden || said != refusal {
+		t.Errorf("at %v /placement is %d: %s", podIP, code, said)
 	}
 }

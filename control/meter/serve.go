@@ -17,7 +17,7 @@ import (
 
 // Serve serves what [Meter.Handler] does until ctx ends, on a port of a host: an empty host is every address, and port 0 a free
 // port, which the log names. Where that is an address that others can reach, and loopback is not served with it, the same is
-// served on 127.0.0.1 too: /models is for nobody else.
+// served on 127.0.0.1 too: /models and /placement are for nobody else.
 func (m *Meter) Serve(ctx context.Context, host string, port int, loaded <-chan struct{}, log *slog.Logger) error {
 	return serve(ctx, net.JoinHostPort(host, strconv.Itoa(port)), besides, m.Handler(loaded), log)
 }
@@ -48,7 +48,7 @@ func besides(a net.Addr) string {
 }
 
 // Handler serves /metrics, /healthz (the process lives), /readyz (it leads with the objects that it has read, or waits to
-// lead with them: loaded is closed), and to who reaches it by loopback /models.
+// lead with them: loaded is closed), and to who reaches it by loopback /models and /placement.
 func (m *Meter) Handler(loaded <-chan struct{}) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{}))
@@ -62,6 +62,7 @@ func (m *Meter) Handler(loaded <-chan struct{}) http.Handler {
 		}
 	})
 	mux.Handle("GET /models", onLoopback(m.models))
+	mux.Handle("GET /placement", onLoopback(m.placement))
 	return mux
 }
 
@@ -85,9 +86,8 @@ func onLoopback(serve http.HandlerFunc) http.HandlerFunc {
 
 // models serves what is known of each model, or of those of one id.
 func (m *Meter) models(w http.ResponseWriter, r *http.Request) {
-	t := m.term.Load()
+	t := m.deciding(w)
 	if t == nil {
-		http.Error(w, "another control leads: ask that one", http.StatusServiceUnavailable)
 		return
 	}
 	all := t.placer.Statuses()
@@ -104,4 +104,25 @@ func (m *Meter) models(w http.ResponseWriter, r *http.Request) {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	_ = e.Encode(all) // a client that leaves is no fault
+}
+
+// placement serves a [place.View]. It is as long as there are models and copies.
+func (m *Meter) placement(w http.ResponseWriter, _ *http.Request) {
+	if t := m.deciding(w); t != nil {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(t.placer.View()) // a client that leaves is no fault
+	}
+}
+
+// deciding is the term. Where this control does not lead it is nil, and who asks is told who does, if that is known.
+func (m *Meter) deciding(w http.ResponseWriter) *term {
+	t := m.term.Load()
+	if t == nil {
+		words := "another control leads: ask that one"
+		if leader, _ := m.leader.Load().(string); leader != "" {
+			words = fmt.Sprintf("another control leads, in the pod %s: ask that one", leader)
+		}
+		http.Error(w, words, http.StatusServiceUnavailable)
+	}
+	return t
 }

@@ -20,6 +20,7 @@ type site struct {
 	loader   *load.Loader
 	stop     context.CancelFunc
 	anew     bool          // a runtime that has begun anew, and is to be made ready; guarded by Placer.mu
+	fault    string        // why the last look failed; guarded by Placer.mu
 	due      chan struct{} // capacity 1: it is to be looked at now; never closed
 	runtime  bool          // a model runtime, which lists nothing and may have to be made ready
 }
@@ -65,9 +66,16 @@ func (p *Placer) follow(ctx context.Context, s *site) {
 		case <-timer.C:
 		}
 		err := p.lookAt(ctx, s)
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return
+		}
+		p.mu.Lock()
+		s.fault = ""
+		if err != nil {
+			s.fault = err.Error()
+		}
+		p.mu.Unlock()
+		switch {
 		case err != nil && quiet:
 			p.Log.Warn("cannot look at the engine; retrying", "endpoint", s.Address, "err", err)
 		case err == nil && !quiet:

@@ -1,0 +1,89 @@
+package place_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/control/place/decide"
+)
+
+// endpointOf is what a view says of an endpoint.
+func endpointOf(v place.View, address string) place.EndpointView {
+	for _, e := range v.Endpoints {
+		if e.Address == address {
+			return e
+		}
+	}
+	return place.EndpointView{}
+}
+
+// modelOf is what a view says of a model.
+func modelOf(v place.View, id string) place.ModelView {
+	for _, m := range v.Models {
+		if m.ID == id {
+			return m
+		}
+	}
+	return place.ModelView{}
+}
+
+// Engines of two kinds and one that takes connections and says nothing are seen as they are, with what is there, what a model
+// waits for and what an engine said. Where models come from is not told.
+func TestTheViewOfAFleet(t *testing.T) {
+	w := newWorld(t)
+	e, runtime := serveVLLM(t), serveRuntime(t, "", nil)
+	l := listen(t, "tcp", "127.0.0.1:0")
+	defer l.Close()
+	gone := l.Addr().String()
+	w.set(settings("source: 'sim:', maxAdapters: 2"), list(e.address, ", engine: vllm"), list(runtime.address, managed(runtime.management)), list(gone, ""),
+		object("x", ", copies: {min: 1, max: 1}, type: lora"), object("bad", ", baseModel: another, source: 'sim:?fail=FAILED_PRECONDITION:no%20such%20file'"))
+	w.await("x is loaded", func() bool { return strings.HasSuffix(w.copies("x"), " loaded") })
+	w.Wanted("extproc", key("bad"), decide.Want{Requests: 3, Since: time.Now()})
+	w.InFlight(map[decide.CopyKey]int{{Key: key("x"), Endpoint: e.address}: 5, {Key: key("x"), Endpoint: runtime.address}: 5})
+	w.await("an engine said what is wrong with the other", func() bool { return len(modelOf(w.View(), "bad").Failures) > 0 })
+	_ = l.Close()
+	w.await("the engine that is gone is down", func() bool {
+		at := endpointOf(w.View(), gone)
+		return at.State == "down" && strings.Contains(at.Fault, "refused")
+	})
+
+	v := w.View()
+	vllm, managed := endpointOf(v, e.address), endpointOf(v, runtime.address)
+	if vllm.Pod != "default/at-"+strings.NewReplacer(".", "-", ":", "-").Replace(e.address) || !vllm.Listed || vllm.Engine != "vllm" || vllm.State != "ready" || vllm.Slots != 2 || vllm.Static || vllm.Fault != "" {
+		t.Errorf("the vLLM is seen as %+v", vllm)
+	}
+	if managed.Engine != "modelruntime" || managed.State != "ready" || managed.UsableBytes <= 0 || managed.UsableBytes >= 1<<30 || managed.Loads != 6 {
+		t.Errorf("the model runtime is seen as %+v", managed)
+	}
+	if vllm.InFlight+managed.InFlight != 5 {
+		t.Errorf("5 requests are in flight, and seen are %d and %d", vllm.InFlight, managed.InFlight)
+	}
+	copies := 0
+	for _, at := range v.Endpoints {
+		for _, c := range at.Copies {
+			if c.ID == "x" {
+				copies++
+				if c.Pool != pool.String() || c.State != "loaded" || c.For != "least" || c.Since.IsZero() {
+					t.Errorf("the copy is seen as %+v", c)
+				}
+			}
+		}
+	}
+	if x := modelOf(v, "x"); copies != 1 || !x.Known || x.Least != 1 || x.Last == nil || x.Last.Call != "load" || x.Last.Error != "" {
+		t.Errorf("x has %d copies, and is seen as %+v", copies, x)
+	}
+	bad := modelOf(v, "bad")
+	if bad.Held != 3 || bad.Since == nil || !strings.Contains(bad.Failures[0].Words, "no such file") || !bad.Failures[0].Until.After(v.At) {
+		t.Errorf("what fails is seen as %+v", bad)
+	}
+	if len(v.Pools) != 1 || v.Pools[0].Name != pool.String() || v.Pools[0].Free <= 0 {
+		t.Errorf("the pools are seen as %+v", v.Pools)
+	}
+	text, err := json.Marshal(v)
+	if err != nil || strings.Contains(string(text), "sim:") {
+		t.Errorf("%v; it tells where models come from: %s", err, text)
+	}
+}
