@@ -60,6 +60,7 @@ Usage:
   control plan --objects DIR                      print what Envoys are to do for Gateways, HTTPRoutes, GRPCRoutes and LLMRoutes
   control explain --objects DIR HOST PATH         say which route takes a request, and why no other
   control bootstrap NAMESPACE/NAME                print the configuration with which an Envoy of a Gateway starts
+  control status [MODEL...]                       ask a control that runs where models are, and why some are not
   control profile fit FILE.csv                    make a profile of measured times: how long an engine takes
 
 DIR holds the YAML files that extproc reads: InferencePool, Pod, EndpointList, PoolSettings, LLMRoute and Model. A Model
@@ -75,8 +76,8 @@ Envoys of Gateways of the class headgate.dev/gateway-controller call --envoys: c
 HTTPRoutes, GRPCRoutes and LLMRoutes what each of them is to do. Each has an extproc beside it.
 
 control serves /metrics for Prometheus, and /models: each model as JSON, with its copies, its failures and why it has no
-more copies (curl localhost:9091/models?id=NAME). Both are on loopback. --metrics-host= serves /metrics, /healthz and
-/readyz to other machines too; /models stays on loopback.
+more copies (curl localhost:9091/models?id=NAME); control status prints that of all, from /placement. All are on loopback.
+--metrics-host= serves /metrics, /healthz and /readyz to other machines too; /models and /placement stay on loopback.
 
 In a cluster (--kube) several controls run, and one leads: the one that holds the Lease headgate-control. The others
 answer health checks and reflection only. The leader writes into the status of Models what would be in --state. While the
@@ -112,8 +113,8 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.StringVar(&c.placement.TokenFile, "token-file", "", "of other machines, serve only extprocs that send the bearer token in this `FILE`, which may be replaced at any time")
 	fs.StringVar(&c.mesh.ClientCAFile, "mesh-client-ca-file", "", "serve ModelMesh's API to clients on other machines whose certificate is signed by an authority in this PEM `FILE`")
 	fs.StringVar(&c.mesh.TokenFile, "mesh-token-file", "", "serve ModelMesh's API to clients on other machines that send the bearer token in this `FILE`, which must differ from that of --token-file. Without this flag and --mesh-client-ca-file, control refuses clients on other machines")
-	fs.StringVar(&c.metricsHost, "metrics-host", "127.0.0.1", "serve metrics and health on this `HOST`; empty means all addresses. /models is served on loopback only, in any case")
-	fs.IntVar(&c.metricsPort, "metrics-port", 9091, "serve /metrics, /models, /healthz and /readyz on this `PORT`; 0 picks a free port and logs it, -1 means not at all")
+	fs.StringVar(&c.metricsHost, "metrics-host", "127.0.0.1", "serve metrics and health on this `HOST`; empty means all addresses. /models and /placement are served on loopback only, in any case")
+	fs.IntVar(&c.metricsPort, "metrics-port", 9091, "serve /metrics, /models, /placement, /healthz and /readyz on this `PORT`; 0 picks a free port and logs it, -1 means not at all")
 	fs.StringVar(&c.meshPool, "mesh-pool", "", "put the models that clients register into this InferencePool, `NAMESPACE/NAME`; without it into the only pool whose engines are model runtimes")
 	fs.DurationVar(&c.drainLimit, "drain-limit", decide.DrainLimit, "before control unloads a model, give the requests there this long to end")
 	fs.DurationVar(&c.lookInterval, "look-interval", place.DefaultLookInterval, "look at each engine this often, to notice models that were loaded or unloaded by hand")

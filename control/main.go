@@ -24,6 +24,7 @@ import (
 	"github.com/headgate/headgate/control/latest"
 	"github.com/headgate/headgate/control/measured"
 	"github.com/headgate/headgate/control/meter"
+	"github.com/headgate/headgate/control/overview"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kube"
 )
@@ -34,6 +35,7 @@ var commands = map[string]func(ctx context.Context, args []string, out io.Writer
 	"explain":   show.Explain,
 	"bootstrap": show.Bootstrap,
 	"profile":   measured.Command,
+	"status":    overview.Command,
 }
 
 func main() {

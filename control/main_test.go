@@ -156,6 +156,10 @@ func TestRun(t *testing.T) {
 			t.Errorf("%s lacks %s:\n%s", path, want, page)
 		}
 	}
+	var table bytes.Buffer
+	if err := run(limited(t), []string{"status", "--url", "http://" + host + ":9091", "m/1"}, &table, io.Discard); err != nil || !strings.Contains(table.String(), "\nMODELS\nm/1 of default/p: 0 loaded\n") {
+		t.Errorf("control status: %v\n%s", err, table.String())
+	}
 	second := strings.Fields(strings.Join(args, " "))
 	second[3], second[len(second)-1] = "unix:"+dir+"/second", "-1"
 	err = run(limited(t), second, io.Discard, io.Discard)
