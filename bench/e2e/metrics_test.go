@@ -50,7 +50,7 @@ func TestMetricsAreLinted(t *testing.T) {
 			"headgate_replies_total", "headgate_picks_total", "headgate_scrapes_total", "headgate_hold_seconds",
 		}},
 		"control": {s.ControlMetrics, []string{
-			"headgate_place_load_seconds", "headgate_place_unload_seconds", "headgate_copies", "headgate_models", "headgate_place_held_requests", "headgate_extprocs",
+			"headgate_place_load_seconds", "headgate_place_unload_seconds", "headgate_copies", "headgate_models", "headgate_place_held_requests", "headgate_place_decisions_total", "headgate_extprocs",
 		}},
 	} {
 		page := s.page(c.address)

@@ -26,6 +26,8 @@ type Meter struct {
 	loads    *prometheus.HistogramVec // result
 	unloads  *prometheus.HistogramVec // result
 	evicted  prometheus.Counter
+	decided  *prometheus.CounterVec // decision, for
+	refusing *prometheus.CounterVec // reason
 	files    prometheus.Gauge
 	readable prometheus.Gauge
 	leading  prometheus.Gauge
@@ -72,6 +74,8 @@ func New() *Meter {
 	m.loads = histogram("headgate_place_load_seconds", "Seconds that engines took to load a model, by result: done or failed.", loadBuckets, "result")
 	m.unloads = histogram("headgate_place_unload_seconds", "Seconds that engines took to unload a model, by result: done or failed.", loadBuckets, "result")
 	m.evicted = prometheus.NewCounter(prometheus.CounterOpts{Name: "headgate_place_evictions_total", Help: "Copies of models that began to drain: no new request goes there, and control unloads them when those that are there have ended."})
+	m.decided = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "headgate_place_decisions_total", Help: "What control decided to do at engines, by decision: load, reload (unload what an earlier load may have left, then load), predict (ask for a size), cancel (a load), unload, quit (all that an engine that is about to end was told); and by what a load, reload or predict is for: requests (they wait, or somebody asked), least (as many copies as must be), load, balance (its endpoint bears little), use (a second copy), room (that is free) or record (an earlier process had begun it)."}, []string{"decision", "for"})
+	m.refusing = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "headgate_place_refusals_total", Help: "How often requests for a model began to be refused, or were for another reason, because it cannot be loaded for now; by reason: load_failed, rank_too_large, files_missing, no_endpoint, cannot_load, no_room, too_large or unknown_model."}, []string{"reason"})
 	m.files = gauge("headgate_objects_refused_files", "Files with objects, or objects of an API server, that are not in force because they are invalid.").WithLabelValues()
 	m.readable = gauge("headgate_objects_connected", "Is 1 while the folder or API server of the objects can be read; at 0, the objects that were read last stay in force.").WithLabelValues()
 	m.leading = gauge("headgate_leads", "Is 1 while this control leads, and alone loads models and writes objects; 0 while another leads or nobody can tell.").WithLabelValues()
@@ -80,7 +84,7 @@ func New() *Meter {
 		WithLabelValues("control", build.Program, build.Go).Set(1)
 	m.envoys = newEnvoys(gauge, histogram)
 	m.registry.MustRegister(
-		m.evicted, m.sent, m.refusals, followed{m}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		m.evicted, m.decided, m.refusing, m.sent, m.refusals, followed{m}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
 }
@@ -118,6 +122,19 @@ func (m *Meter) UnloadEnded(took time.Duration, failed bool) {
 
 // Evicted counts a copy that leaves.
 func (m *Meter) Evicted() { m.evicted.Inc() }
+
+// Decided counts a decision.
+func (m *Meter) Decided(what decide.ActionKind, purpose decide.Purpose) {
+	reason := ""
+	switch what {
+	case decide.Load, decide.Reload, decide.Predict:
+		reason = purpose.String()
+	}
+	m.decided.WithLabelValues(what.String(), reason).Inc()
+}
+
+// CannotLoad counts a model that is refused.
+func (m *Meter) CannotLoad(why decide.Reason) { m.refusing.WithLabelValues(string(why)).Inc() }
 
 // Refused says how many files of objects, or objects of an API server, are not in force.
 func (m *Meter) Refused(n int) { m.files.Set(float64(n)) }

@@ -98,6 +98,11 @@ func TestWhatControlSaysOfItself(t *testing.T) {
 	m.LoadEnded(time.Second, true)
 	m.UnloadEnded(time.Second, false)
 	m.Evicted()
+	m.Decided(decide.Load, decide.ForRequests)
+	m.Decided(decide.Load, decide.ForRequests)
+	m.Decided(decide.Predict, decide.ForRecord)
+	m.Decided(decide.Unload, 0)
+	m.CannotLoad(decide.NoRoom)
 	m.Refused(2)
 	m.Readable(true)
 	h := m.Handler(nil)
@@ -109,6 +114,10 @@ func TestWhatControlSaysOfItself(t *testing.T) {
 		`headgate_place_load_seconds_sum{result="failed"} 1`,
 		`headgate_place_unload_seconds_count{result="done"} 1`,
 		`headgate_place_evictions_total 1`,
+		`headgate_place_decisions_total{decision="load",for="requests"} 2`,
+		`headgate_place_decisions_total{decision="predict",for="record"} 1`,
+		`headgate_place_decisions_total{decision="unload",for=""} 1`,
+		`headgate_place_refusals_total{reason="no_room"} 1`,
 		`headgate_objects_refused_files 2`,
 		`headgate_objects_connected 1`,
 		`headgate_leads 0`,
@@ -190,6 +199,8 @@ func TestPlacementIsToldOnLoopbackAlone(t *testing.T) {
 		}
 	}
 	m.Follow(deciding(t, m))
+	_, page := get(t, h, podIP, "/metrics")
+	expect(t, page, `headgate_place_refusals_total{reason="no_endpoint"} 1`)
 	code, said := get(t, h, loopback, "/placement")
 	var v place.View
 	if err := json.Unmarshal([]byte(said), &v); err != nil || code != http.StatusOK || len(v.Models) != 1 || v.Models[0].Held != 3 || strings.Contains(said, "secret") {

@@ -68,6 +68,10 @@ type Meter interface {
 	LoadEnded(took time.Duration, failed bool)
 	UnloadEnded(took time.Duration, failed bool)
 	Evicted()
+	// Decided: something is to be done at an engine.
+	Decided(decide.ActionKind, decide.Purpose)
+	// CannotLoad: those who ask for a model are told from now on that it cannot be loaded, and why.
+	CannotLoad(decide.Reason)
 }
 
 // Placer is safe for concurrent use. Make one with [New], and run it with [Placer.Run].
@@ -95,7 +99,8 @@ type Placer struct {
 	answers    map[decide.Key][]AnswerStatus         // of engines, the latest
 	restored   []memory.Copy                         // of endpoints that are not set yet
 	records    map[string]load.Record
-	used       map[decide.Key]time.Time // as an earlier process wrote it
+	used       map[decide.Key]time.Time     // as an earlier process wrote it
+	refused    map[decide.Key]decide.Reason // what those who ask are told
 }
 
 // New returns a Placer that knows what an earlier process wrote down.
@@ -115,7 +120,7 @@ func New(c Config) (*Placer, error) {
 		endpoints: make(map[string]*site), leaving: make(map[string]bool), cancels: make(map[decide.CopyKey]context.CancelFunc),
 		watchers: make(map[decide.Key]map[chan struct{}]bool), unsaved: make(map[decide.Key]bool),
 		answers: make(map[decide.Key][]AnswerStatus),
-		records: make(map[string]load.Record), used: make(map[decide.Key]time.Time),
+		records: make(map[string]load.Record), used: make(map[decide.Key]time.Time), refused: make(map[decide.Key]decide.Reason),
 	}
 	return p, p.recall()
 }
@@ -198,6 +203,7 @@ func (p *Placer) updateLocked(tell func(now time.Time) []decide.Action) {
 	more, wake := p.state.Decide(now)
 	p.publish(now)
 	for _, a := range append(todo, more...) {
+		p.Meter.Decided(a.Kind, a.For)
 		p.begin(a)
 	}
 	if !wake.Equal(p.wake) {
@@ -219,8 +225,14 @@ func (p *Placer) publish(now time.Time) {
 			p.Meter.Evicted()
 		}
 	}
-	for key := range change.Failures {
+	for key, why := range change.Failures {
 		changed[key] = true
+		if why != "" && why != p.refused[key] {
+			p.Meter.CannotLoad(why)
+		}
+		if p.refused[key] = why; why == "" {
+			delete(p.refused, key)
+		}
 	}
 	for address, why := range change.Leaving {
 		p.noteLeaving(address, why)

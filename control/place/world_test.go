@@ -152,10 +152,12 @@ func (b *board) seen() []string {
 
 type noMeter struct{}
 
-func (noMeter) LoadCalled(time.Duration, time.Duration) {}
-func (noMeter) LoadEnded(time.Duration, bool)           {}
-func (noMeter) UnloadEnded(time.Duration, bool)         {}
-func (noMeter) Evicted()                                {}
+func (noMeter) LoadCalled(time.Duration, time.Duration)   {}
+func (noMeter) LoadEnded(time.Duration, bool)             {}
+func (noMeter) UnloadEnded(time.Duration, bool)           {}
+func (noMeter) Evicted()                                  {}
+func (noMeter) Decided(decide.ActionKind, decide.Purpose) {}
+func (noMeter) CannotLoad(decide.Reason)                  {}
 
 // newWorld starts a Placer without objects.
 func newWorld(t *testing.T) *world { return newWorldThatTells(t, nil) }
