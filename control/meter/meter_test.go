@@ -172,7 +172,7 @@ func TestModelsAreToldOnLoopbackAlone(t *testing.T) {
 			}
 		}
 	}
-	const refusal = "control serves /models on loopback alone, because it tells where models come from: " +
+	const refusal = "control serves /models on loopback alone, because it tells which models there are, and where: " +
 		"run `kubectl port-forward POD 9091` and ask http://localhost:9091/models\n"
 	for _, at := range []net.Addr{podIP, &net.TCPAddr{IP: net.ParseIP("fd00::7"), Port: 9091}} {
 		for _, path := range []string{"/models", "/models?id=sql"} {
@@ -206,7 +206,7 @@ func TestPlacementIsToldOnLoopbackAlone(t *testing.T) {
 	if err := json.Unmarshal([]byte(said), &v); err != nil || code != http.StatusOK || len(v.Models) != 1 || v.Models[0].Held != 3 || strings.Contains(said, "secret") {
 		t.Errorf("%v: /placement is %d: %s", err, code, said)
 	}
-	const refusal = "control serves /placement on loopback alone, because it tells where models come from: " +
+	const refusal = "control serves /placement on loopback alone, because it tells which models there are, and where: " +
 		"run `kubectl port-forward POD 9091` and ask http://localhost:9091/placement\n"
 	if code, said := get(t, h, podIP, "/placement"); code != http.StatusForbidden || said != refusal {
 		t.Errorf("at %v /placement is %d: %s", podIP, code, said)

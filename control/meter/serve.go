@@ -79,7 +79,7 @@ func onLoopback(serve http.HandlerFunc) http.HandlerFunc {
 		if tcp, ok := at.(*net.TCPAddr); ok {
 			port = strconv.Itoa(tcp.Port)
 		}
-		http.Error(w, fmt.Sprintf("control serves %s on loopback alone, because it tells where models come from: "+
+		http.Error(w, fmt.Sprintf("control serves %s on loopback alone, because it tells which models there are, and where: "+
 			"run `kubectl port-forward POD %[2]s` and ask http://localhost:%[2]s%[1]s", r.URL.Path, port), http.StatusForbidden)
 	}
 }

@@ -2,6 +2,7 @@ package place
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -120,8 +121,13 @@ func (p *Placer) View() View {
 			sites[e.Address] = site
 		}
 	}
+	empty := maps.Clone(world.Pools) // those without endpoints and models
 	for _, q := range known.Pools {
+		delete(empty, q.Name)
 		v.Pools = append(v.Pools, PoolView{q.Name.String(), q.Free})
+	}
+	for q := range empty {
+		v.Pools = append(v.Pools, PoolView{Name: q.String()})
 	}
 	for _, e := range known.Endpoints {
 		v.Endpoints = append(v.Endpoints, viewEndpoint(sites[e.Address], e))

@@ -30,6 +30,15 @@ func modelOf(v place.View, id string) place.ModelView {
 	return place.ModelView{}
 }
 
+// A pool without endpoints and models is one all the same.
+func TestTheViewOfAnEmptyPool(t *testing.T) {
+	w := newWorld(t)
+	w.set()
+	if v := w.View(); len(v.Pools) != 1 || v.Pools[0] != (place.PoolView{Name: pool.String()}) || len(v.Endpoints)+len(v.Models) > 0 {
+		t.Errorf("it is seen as %+v", v)
+	}
+}
+
 // Engines of two kinds and one that takes connections and says nothing are seen as they are, with what is there, what a model
 // waits for and what an engine said. Where models come from is not told.
 func TestTheViewOfAFleet(t *testing.T) {
