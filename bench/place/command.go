@@ -24,6 +24,7 @@ flags give equal figures.
 Of each policy it prints, as the median of the seeds,
   misses     the share of requests that waited for a load, with the least and the greatest of the seeds
   optimum    how many times the misses of the policy optimum that is, seed by seed
+  refused    the share of requests that the policy had fail, which are misses too, and have waited for ever
   wait p99   the 99th percentile of how long all requests waited for loads
   loads/min  how many loads began
   moves      with --join or --leave, how many more loads began in the five minutes after such an event than before
@@ -31,6 +32,9 @@ Of each policy it prints, as the median of the seeds,
   max/mean   the requests of the endpoint that got most, by the mean of all
 The first hour is not measured: caches are cold, and the loads of the beginning say nothing of those an hour later.
 With --warm the models of the highest rates are loaded at the start, and ten minutes are enough.
+
+modelmesh is ModelMesh's rules, told of all endpoints at once where ModelMesh's are up to 40 s behind: it has
+requests fail where what would have to leave was used less than 100 s ago, and modelmesh-nolimit does not.
 
 The policy optimum has those models loaded always whose rate, which it knows, is highest by byte; belady knows all
 requests that come and unloads what is asked for last; lru is one cache in the whole fleet; random and first choose an
@@ -58,6 +62,8 @@ var policies = []struct {
 }{
 	{"headgate", Headgate},
 	{"headgate-lru", HeadgateLRU},
+	{"modelmesh", ModelMesh},
+	{"modelmesh-nolimit", ModelMeshNoLimit},
 	{"lru", LRU},
 	{"first", First},
 	{"random", Random},
@@ -111,7 +117,7 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 		fmt.Fprintf(progress, "%s: %d seeds in %.1f s\n", name, c.seeds, time.Since(began).Seconds())
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "policy\tmisses\tleast\tgreatest\toptimum\twait p99\tloads/min\tmoves\tjoined\tmax/mean\t")
+	fmt.Fprintln(table, "policy\tmisses\tleast\tgreatest\toptimum\trefused\twait p99\tloads/min\tmoves\tjoined\tmax/mean\t")
 	for _, name := range c.policies {
 		of := func(field func(Figures) float64) (values []float64) {
 			for _, f := range all[name] {
@@ -128,7 +134,7 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 			}
 			fmt.Fprintf(table, "%.2f×", median(ratios))
 		}
-		fmt.Fprintf(table, "\t%.2f s\t%.1f\t", median(of(func(f Figures) float64 { return f.Wait99 })), median(of(func(f Figures) float64 { return f.Loads })))
+		fmt.Fprintf(table, "\t%.2f %%\t%.2f s\t%.1f\t", 100*median(of(func(f Figures) float64 { return f.Refused })), median(of(func(f Figures) float64 { return f.Wait99 })), median(of(func(f Figures) float64 { return f.Loads })))
 		if c.Join > 0 || c.Leave > 0 {
 			fmt.Fprintf(table, "%.0f", median(of(func(f Figures) float64 { return f.Moves })))
 		}

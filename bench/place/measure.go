@@ -11,6 +11,8 @@ type Figures struct {
 	Misses float64
 	// Wait99 is the 99th percentile of how long all requests waited, in seconds. Infinite where as many waited at the end still.
 	Wait99 float64
+	// Refused is the share of requests that the policy had fail; they are misses too.
+	Refused float64
 	// Loads is how many began a minute.
 	Loads float64
 	// Moves is how many more loads began in the five minutes after a scale event than in those before it, in the mean of the events.
@@ -21,6 +23,9 @@ type Figures struct {
 	Imbalance float64
 }
 
+// refused is what a request has waited that failed.
+const refused = -2
+
 // figures measures. A request that waits at the end still has waited for ever if it came before the last minute, and else is left out.
 func (f *Fleet) figures(loads int, end float64) Figures {
 	from, _ := slices.BinarySearchFunc(f.Requests, f.Warmup, func(r Request, t float64) int {
@@ -30,10 +35,12 @@ func (f *Fleet) figures(loads int, end float64) Figures {
 		return 1
 	})
 	var waits []float32
-	missed, all := 0, 0
+	missed, failed, all := 0, 0, 0
 	for number := from; number < len(f.Requests); number++ {
 		wait := f.waits[number]
-		if wait < 0 && f.Requests[number].At > end-60 {
+		if wait == refused {
+			failed++
+		} else if wait < 0 && f.Requests[number].At > end-60 {
 			continue
 		}
 		if all++; wait == 0 {
@@ -45,7 +52,7 @@ func (f *Fleet) figures(loads int, end float64) Figures {
 		waits = append(waits, wait)
 	}
 	slices.Sort(waits)
-	is := Figures{Misses: float64(missed) / float64(max(all, 1)), Loads: float64(loads) * 60 / f.Measured}
+	is := Figures{Misses: float64(missed) / float64(max(all, 1)), Refused: float64(failed) / float64(max(all, 1)), Loads: float64(loads) * 60 / f.Measured}
 	if at := len(waits) - 1 - all/100; at >= 0 {
 		is.Wait99 = float64(waits[at])
 	}

@@ -3,6 +3,7 @@
 package place
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -67,6 +68,8 @@ const (
 type Copy struct {
 	Model, Endpoint, InFlight int
 	State                     State
+
+	last int // number of the request that it served last, from 1
 }
 
 // Node is an endpoint.
@@ -96,6 +99,8 @@ type Fleet struct {
 	Requests []Request
 	// Number is that of the request that came last.
 	Number int
+	// Served is the copy that serves that request, nil where it waits.
+	Served *Copy
 	// Random is the policy's.
 	Random *rand.Rand
 
@@ -303,6 +308,14 @@ func (f *Fleet) Pass(model int) {
 	})
 }
 
+// Refuse has the requests that wait for a model fail. They count as misses which have waited for ever.
+func (f *Fleet) Refuse(model int) {
+	for _, number := range f.waiting[model] {
+		f.waits[number] = refused
+	}
+	f.waiting[model] = f.waiting[model][:0]
+}
+
 // without takes an element out of a slice, whose order it may change.
 func without(all []*Copy, c *Copy) []*Copy {
 	i := slices.Index(all, c)
@@ -311,17 +324,19 @@ func without(all []*Copy, c *Copy) []*Copy {
 	return all[:last]
 }
 
-// request has one come.
+// request has one come. Of copies that have equally few requests that serves which has served none for longest: ModelMesh does so, and
+// extproc's lot comes to the same.
 func (f *Fleet) request(number int) {
 	f.Number = number
 	model := int(f.Requests[number].Model)
 	var best *Copy
 	for _, c := range f.Copies[model] {
-		if c.State == Loaded && (best == nil || c.InFlight < best.InFlight) {
+		if c.State == Loaded && (best == nil || cmp.Or(c.InFlight-best.InFlight, c.last-best.last) < 0) {
 			best = c
 		}
 	}
-	if best != nil {
+	if f.Served = best; best != nil {
+		best.last = number + 1
 		f.serve(best)
 		f.policy.Request(model, false)
 		return
