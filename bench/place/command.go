@@ -27,7 +27,8 @@ Of each policy it prints, as the median of the seeds,
   refused    the share of requests that the policy had fail, which are misses too, and have waited for ever
   wait p99   the 99th percentile of how long all requests waited for loads
   loads/min  how many loads began
-  moves      with --join or --leave, how many more loads began in the five minutes after such an event than before
+  moves      with --join or --leave, how many more loads began in the five minutes after such an event than before, by the
+             copies that were loaded then; where loads are many their own spread is in it
   joined     with --join, the requests of that endpoint by the mean of all, in the second five minutes after it came
   max/mean   the requests of the endpoint that got most, by the mean of all
 The first hour is not measured: caches are cold, and the loads of the beginning say nothing of those an hour later.
@@ -49,7 +50,8 @@ Examples:
   bench place
   bench place --workload drift --models 1000 --endpoints 100 --cache 0.2
   bench place --workload flash --zipf 1.2 --policy headgate,lru,optimum
-  bench place --join 2m --leave 6m
+  bench place --join 2m --measure 15m
+  bench place --cache 0.1,0.2,0.4,0.6 --plots .
 
 Flags:
 
@@ -93,9 +95,11 @@ func Command(ctx context.Context, args []string) error {
 // config is what the command line says.
 type config struct {
 	World
-	about    string
-	policies []string
-	seeds    int
+	name, about string
+	shares      []float64
+	policies    []string
+	seeds       int
+	plots       string // folder, empty for no pictures
 }
 
 func command(ctx context.Context, args []string, out, progress io.Writer) error {
@@ -106,26 +110,49 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 	if err != nil {
 		return fmt.Errorf("place: %w", err)
 	}
+	misses := make(map[string][]float64) // by policy, one for each share
+	for i, share := range c.shares {
+		c.Share = share
+		if i > 0 {
+			fmt.Fprintln(out)
+		}
+		all, err := c.table(ctx, out, progress)
+		if err != nil {
+			return err
+		}
+		for _, name := range c.policies {
+			misses[name] = append(misses[name], median(of(all[name], func(f Figures) float64 { return 100 * f.Misses })))
+		}
+	}
+	if c.plots == "" {
+		return nil
+	}
+	path, err := c.draw(misses)
+	if err != nil {
+		return fmt.Errorf("place: %w", err)
+	}
+	fmt.Fprintf(progress, "drawn in %s\n", path)
+	return nil
+}
+
+// table prints what each policy is worth with one share of room, and returns the figures of each seed.
+func (c config) table(ctx context.Context, out, progress io.Writer) (map[string][]Figures, error) {
 	fmt.Fprintf(out, "%s\n%d models on %d endpoints with room for %.0f %% of their bytes, Zipf %g, %g requests a second; %d seeds, %.0f s after %.0f s\n\n",
 		c.about, c.Models, c.Endpoints, 100*c.Share, c.Zipf, c.Rate, c.seeds, c.Measured, c.Warmup)
 	all := make(map[string][]Figures)
 	for _, name := range c.policies {
 		began := time.Now()
+		var err error
 		if all[name], err = c.run(ctx, name); err != nil {
-			return fmt.Errorf("place: %s: %w", name, err)
+			return nil, fmt.Errorf("place: %s: %w", name, err)
 		}
 		fmt.Fprintf(progress, "%s: %d seeds in %.1f s\n", name, c.seeds, time.Since(began).Seconds())
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "policy\tmisses\tleast\tgreatest\toptimum\trefused\twait p99\tloads/min\tmoves\tjoined\tmax/mean\t")
 	for _, name := range c.policies {
-		of := func(field func(Figures) float64) (values []float64) {
-			for _, f := range all[name] {
-				values = append(values, field(f))
-			}
-			return values
-		}
-		misses := of(func(f Figures) float64 { return 100 * f.Misses })
+		middle := func(field func(Figures) float64) float64 { return median(of(all[name], field)) }
+		misses := of(all[name], func(f Figures) float64 { return 100 * f.Misses })
 		fmt.Fprintf(table, "%s\t%.2f %%\t%.2f\t%.2f\t", name, median(misses), slices.Min(misses), slices.Max(misses))
 		if best := all[optimumName]; best != nil {
 			ratios := make([]float64, len(misses))
@@ -134,17 +161,26 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 			}
 			fmt.Fprintf(table, "%.2f×", median(ratios))
 		}
-		fmt.Fprintf(table, "\t%.2f %%\t%.2f s\t%.1f\t", 100*median(of(func(f Figures) float64 { return f.Refused })), median(of(func(f Figures) float64 { return f.Wait99 })), median(of(func(f Figures) float64 { return f.Loads })))
+		fmt.Fprintf(table, "\t%.2f %%\t%.2f s\t%.1f\t", 100*middle(func(f Figures) float64 { return f.Refused }),
+			middle(func(f Figures) float64 { return f.Wait99 }), middle(func(f Figures) float64 { return f.Loads }))
 		if c.Join > 0 || c.Leave > 0 {
-			fmt.Fprintf(table, "%.0f", median(of(func(f Figures) float64 { return f.Moves })))
+			fmt.Fprintf(table, "%.1f %%", 100*middle(func(f Figures) float64 { return f.Moves }))
 		}
 		fmt.Fprint(table, "\t")
 		if c.Join > 0 {
-			fmt.Fprintf(table, "%.2f", median(of(func(f Figures) float64 { return f.Joined })))
+			fmt.Fprintf(table, "%.2f", middle(func(f Figures) float64 { return f.Joined }))
 		}
-		fmt.Fprintf(table, "\t%.2f\t\n", median(of(func(f Figures) float64 { return f.Imbalance })))
+		fmt.Fprintf(table, "\t%.2f\t\n", middle(func(f Figures) float64 { return f.Imbalance }))
 	}
-	return table.Flush()
+	return all, table.Flush()
+}
+
+// of returns one figure of each seed.
+func of(all []Figures, field func(Figures) float64) (values []float64) {
+	for _, f := range all {
+		values = append(values, field(f))
+	}
+	return values
 }
 
 // run rolls the World on under a policy, for each seed.
@@ -184,18 +220,18 @@ func parseFlags(args []string, out io.Writer) (c config, err error) {
 	f := pflag.NewFlagSet("place", pflag.ContinueOnError)
 	f.SortFlags = false
 	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
-	var known, of []string
+	var known, kinds []string
 	for _, p := range policies {
 		known = append(known, p.name)
 	}
 	for _, w := range workloads {
-		of = append(of, w.name)
+		kinds = append(kinds, w.name)
 	}
-	kind := f.String("workload", of[0], "send this `WORKLOAD`: "+strings.Join(of, ", "))
+	kind := f.String("workload", kinds[0], "send this `WORKLOAD`: "+strings.Join(kinds, ", "))
 	f.StringSliceVar(&c.policies, "policy", known, "place by these `POLICIES`: "+strings.Join(known, ", "))
 	f.IntVar(&c.Models, "models", 1000, "have so many `MODELS`")
 	f.IntVar(&c.Endpoints, "endpoints", 10, "have so many `ENDPOINTS`")
-	f.Float64Var(&c.Share, "cache", 0.6, "have room in all endpoints for this `SHARE` of the bytes of all models")
+	f.Float64SliceVar(&c.shares, "cache", []float64{0.6}, "have room in all endpoints for these `SHARES` of the bytes of all models, a table for each")
 	f.Float64Var(&c.Zipf, "zipf", 1, "have the model of rank r asked for in proportion to r to the power of minus this `EXPONENT`")
 	f.Float64Var(&c.Rate, "rate", 0, "send so many `REQUESTS` a second of all models (default 100 for each 1000 models)")
 	load := f.Duration("load", 2*time.Second, "have a load take this `TIME` in the median")
@@ -209,6 +245,7 @@ func parseFlags(args []string, out io.Writer) (c config, err error) {
 	f.BoolVar(&c.Warm, "warm", false, "have the models of the highest rates loaded at the start")
 	join := f.Duration("join", 0, "have an endpoint come this `TIME` after the warm-up")
 	leave := f.Duration("leave", 0, "have an endpoint go this `TIME` after the warm-up")
+	f.StringVar(&c.plots, "plots", "", "write a picture of how often each policy misses with which share of room, an SVG, into this `FOLDER`")
 	if err := f.Parse(args); err != nil {
 		return c, err
 	}
@@ -220,6 +257,8 @@ func parseFlags(args []string, out io.Writer) (c config, err error) {
 	switch {
 	case f.NArg() > 0:
 		return c, fmt.Errorf("unexpected argument %q; --help explains", f.Arg(0))
+	case len(c.shares) == 0:
+		return c, errors.New("--cache names at least one share")
 	case c.seeds < 1:
 		return c, errors.New("--seeds is at least 1")
 	case min(c.Load, c.Service, c.Warmup, c.Join, c.Leave, c.LoadSigma, c.SizeSigma, c.Zipf) < 0 || math.IsNaN(c.Zipf):
@@ -233,9 +272,9 @@ func parseFlags(args []string, out io.Writer) (c config, err error) {
 	for _, w := range workloads {
 		if w.name == *kind {
 			w.set(&c.World)
-			c.about = w.name + ": " + w.about
+			c.name, c.about = w.name, w.name+": "+w.about
 			return c, nil
 		}
 	}
-	return c, fmt.Errorf("--workload: there is no %q: use one of %s", *kind, strings.Join(of, ", "))
+	return c, fmt.Errorf("--workload: there is no %q: use one of %s", *kind, strings.Join(kinds, ", "))
 }

@@ -15,7 +15,8 @@ type Figures struct {
 	Refused float64
 	// Loads is how many began a minute.
 	Loads float64
-	// Moves is how many more loads began in the five minutes after a scale event than in those before it, in the mean of the events.
+	// Moves is how many more loads began in the five minutes after a scale event than in those before it, by the copies that were loaded
+	// then, in the mean of the events.
 	Moves float64
 	// Joined is the requests of the endpoint that joined, by the mean of all, from five minutes after it did to ten.
 	Joined float64
@@ -56,9 +57,12 @@ func (f *Fleet) figures(loads int, end float64) Figures {
 	if at := len(waits) - 1 - all/100; at >= 0 {
 		is.Wait99 = float64(waits[at])
 	}
-	for i := 0; i < len(f.scaled); i += 3 {
-		is.Moves += float64(f.scaled[i+2]-2*f.scaled[i+1]+f.scaled[i]) / float64(len(f.scaled)/3)
+	var more, stood int
+	for i := range f.stood {
+		more += f.scaled[3*i+2] - 2*f.scaled[3*i+1] + f.scaled[3*i]
+		stood += f.stood[i]
 	}
+	is.Moves = float64(more) / float64(max(stood, 1))
 	if all := f.joined[1][1] - f.joined[0][1]; all > 0 {
 		is.Joined = float64(f.joined[1][0]-f.joined[0][0]) / float64(all) * float64(f.Endpoints+1)
 	}

@@ -209,6 +209,9 @@ func (m *modelmesh) touch(e *mmEntry) {
 // ensure has a model loaded at one more endpoint than has it, but not at those that are excluded, as if used at a time. It returns nil where
 // no endpoint takes it.
 func (m *modelmesh) ensure(model int, used float64, waits bool, exclude ...int) *mmEntry {
+	if m.Size[model] > m.room() {
+		return nil
+	}
 	for range mmTries {
 		endpoint := m.target(model, used, exclude)
 		if endpoint < 0 {
@@ -268,13 +271,16 @@ func (m *modelmesh) begin(endpoint int) {
 			return
 		}
 		next.loading = true
-		n.loading++
 		if !m.makeRoom(next) {
-			n.loading--
+			next.loading = false
+			if n.loading > 0 { // what loads has the room, and may leave when it is loaded
+				return
+			}
 			m.remove(next)
-			m.again(next.model)
+			m.loop.At(m.Now(), func() { m.again(next.model) })
 			continue
 		}
+		n.loading++
 		next.began = m.Now()
 		next.copy = m.Load(next.model, endpoint)
 	}
@@ -300,6 +306,8 @@ func (m *modelmesh) makeRoom(next *mmEntry) bool {
 	if left < 0 {
 		return false
 	}
+	m.nodes[next.endpoint].loading++ // so that nothing else begins for which room is made here
+	defer func() { m.nodes[next.endpoint].loading-- }()
 	for _, e := range loaded[:going] {
 		m.remove(e)
 		if free, _ := m.free(); m.Now()-e.ended > 2*mmLoadTimeout && free >= 0.05 {

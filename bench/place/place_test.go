@@ -5,6 +5,8 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 )
@@ -188,6 +190,37 @@ func TestWarm(t *testing.T) {
 		if warm.Misses > cold.Misses {
 			t.Errorf("%s: warm %.3f of the requests miss, and cold %.3f", p.name, warm.Misses, cold.Misses)
 		}
+	}
+}
+
+// With --plots a picture names each policy that was judged, and the workload.
+func TestDraw(t *testing.T) {
+	dir := t.TempDir()
+	args := []string{"--models", "40", "--endpoints", "4", "--warm-up", "1m", "--measure", "1m", "--seeds", "1", "--cache", "0.3,0.6", "--policy", "lru,optimum", "--plots", dir}
+	if err := command(t.Context(), args, io.Discard, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	picture, err := os.ReadFile(filepath.Join(dir, "place-zipf-40x4-zipf1.svg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"lru", "optimum", "zipf: 40 models on 4 endpoints, Zipf 1"} {
+		if !bytes.Contains(picture, []byte(">"+text+"<")) {
+			t.Errorf("the picture does not say %q", text)
+		}
+	}
+	if err := command(t.Context(), append(args[:len(args)-1], filepath.Join(dir, "none")), io.Discard, io.Discard); err == nil {
+		t.Error("it draws into a folder that is not there")
+	}
+}
+
+// Who joins is sent models, and who leaves has its models loaded elsewhere: a fourth of them, and not most.
+func TestMoves(t *testing.T) {
+	w := small()
+	w.Share, w.Zipf, w.Leave, w.Rate = 1.6, 0, 600, 8
+	is, err := Run(w, 1, LRU())
+	if err != nil || is.Moves < 0.15 || is.Moves > 0.35 {
+		t.Errorf("%.2f of all copies moved, want a fourth (%v)", is.Moves, err)
 	}
 }
 

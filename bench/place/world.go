@@ -114,6 +114,7 @@ type Fleet struct {
 	passing []bool
 	loads   int
 	scaled  []int // loads in the time before each scale event, and after it
+	stood   []int // copies that were loaded before each
 	// joined is the requests of the endpoint that joined, and of all, five minutes after it did, and ten.
 	joined [2][2]int
 }
@@ -360,6 +361,19 @@ func (f *Fleet) leave(endpoint int) {
 	f.policy.Left(endpoint)
 }
 
+// stand notes how many copies are loaded.
+func (f *Fleet) stand() {
+	n := 0
+	for e := range f.Nodes {
+		for _, c := range f.Nodes[e].Copies {
+			if c.State == Loaded {
+				n++
+			}
+		}
+	}
+	f.stood = append(f.stood, n)
+}
+
 // warm loads the models of the highest rate at the start, round the endpoints, and leaves a tenth free.
 func (f *Fleet) warm() {
 	e := 0
@@ -390,6 +404,7 @@ func Run(w World, seed uint64, policy Policy) (Figures, error) {
 	if w.Join > 0 {
 		events = append(events, w.Warmup+w.Join)
 		f.loop.At(w.Warmup+w.Join, func() {
+			f.stand()
 			f.Nodes[w.Endpoints].Up = true
 			policy.Joined(w.Endpoints)
 		})
@@ -399,7 +414,10 @@ func Run(w World, seed uint64, policy Policy) (Figures, error) {
 	}
 	if w.Leave > 0 {
 		events = append(events, w.Warmup+w.Leave)
-		f.loop.At(w.Warmup+w.Leave, func() { f.leave(0) })
+		f.loop.At(w.Warmup+w.Leave, func() {
+			f.stand()
+			f.leave(0)
+		})
 	}
 	f.scaled = make([]int, 3*len(events))
 	for i, at := range events {
