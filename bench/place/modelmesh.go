@@ -286,31 +286,36 @@ func (m *modelmesh) begin(endpoint int) {
 	}
 }
 
-// makeRoom evicts until an entry fits whose turn it is. Entries that are queued have no room yet.
+// makeRoom evicts what was used least recently until an entry fits whose turn it is. Entries that are queued have no room yet, but are
+// evicted in the same order; requests that wait for them are sent elsewhere.
 func (m *modelmesh) makeRoom(next *mmEntry) bool {
 	left := m.room()
-	var loaded []*mmEntry
+	var old []*mmEntry
 	for _, e := range m.nodes[next.endpoint].entries {
 		if e.loading || e.copy != nil {
 			left -= m.Size[e.model]
 		}
-		if e.copy != nil && e.copy.State == Loaded && e.used <= next.used {
-			loaded = append(loaded, e)
+		if e != next && e.used <= next.used && (!e.loading && e.copy == nil || e.copy != nil && e.copy.State == Loaded) {
+			old = append(old, e)
 		}
 	}
-	slices.SortStableFunc(loaded, func(a, b *mmEntry) int { return cmp.Compare(a.used, b.used) })
+	slices.SortStableFunc(old, func(a, b *mmEntry) int { return cmp.Compare(a.used, b.used) })
 	going := 0
-	for ; left < 0 && going < len(loaded); going++ {
-		left += m.Size[loaded[going].model]
+	for ; left < 0 && going < len(old); going++ {
+		if old[going].copy != nil {
+			left += m.Size[old[going].model]
+		}
 	}
 	if left < 0 {
 		return false
 	}
 	m.nodes[next.endpoint].loading++ // so that nothing else begins for which room is made here
 	defer func() { m.nodes[next.endpoint].loading-- }()
-	for _, e := range loaded[:going] {
+	for _, e := range old[:going] {
 		m.remove(e)
-		if free, _ := m.free(); m.Now()-e.ended > 2*mmLoadTimeout && free >= 0.05 {
+		if e.copy == nil {
+			m.loop.At(m.Now(), func() { m.again(e.model) })
+		} else if free, _ := m.free(); m.Now()-e.ended > 2*mmLoadTimeout && free >= 0.05 {
 			m.ensure(e.model, e.used, false, e.endpoint)
 		}
 	}
