@@ -35,7 +35,9 @@ The first hour is not measured: caches are cold, and the loads of the beginning 
 With --warm the models of the highest rates are loaded at the start, and ten minutes are enough.
 
 modelmesh is ModelMesh's rules, told of all endpoints at once where ModelMesh's are up to 40 s behind: it has
-requests fail where what would have to leave was used less than 100 s ago, and modelmesh-nolimit does not.
+requests fail where what would have to leave was used less than 100 s ago, and modelmesh-nolimit does not. dynamo is NVIDIA Dynamo's
+allocation by rendezvous hashing, where engines let go what they used least recently. all has every model at every
+endpoint until these are full.
 
 The policy optimum has those models loaded always whose rate, which it knows, is highest by byte; belady knows all
 requests that come and unloads what is asked for last; lru is one cache in the whole fleet; random and first choose an
@@ -66,6 +68,8 @@ var policies = []struct {
 	{"headgate-lru", HeadgateLRU},
 	{"modelmesh", ModelMesh},
 	{"modelmesh-nolimit", ModelMeshNoLimit},
+	{"dynamo", Dynamo},
+	{"all", All},
 	{"lru", LRU},
 	{"first", First},
 	{"random", Random},

@@ -150,7 +150,7 @@ func (w *watched) Request(model int, missing bool) {
 	}
 }
 
-// Under every policy and workload the books are right, who waits is served (or refused, by ModelMesh's limit of churn), and equal seeds give equal figures.
+// Under every policy and workload the books are right, who waits is served (or refused, by ModelMesh's limit of churn and where all is everywhere), and equal seeds give equal figures.
 func TestBooks(t *testing.T) {
 	for _, p := range policies {
 		for _, kind := range workloads {
@@ -162,7 +162,7 @@ func TestBooks(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if math.IsInf(is.Wait99, 1) != (is.Refused >= 0.01) || is.Refused > 0 && p.name != "modelmesh" || is.Misses <= 0 || is.Misses >= 1 {
+				if math.IsInf(is.Wait99, 1) != (is.Refused >= 0.01) || is.Refused > 0 && p.name != "modelmesh" && p.name != "all" || is.Misses <= 0 || is.Misses >= 1 {
 					t.Errorf("figures are %+v", is)
 				}
 				if again, _ := Run(w, 3, p.make()); again != is {

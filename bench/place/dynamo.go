@@ -1,0 +1,236 @@
+package place
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// Dynamo's constants (lib/llm/src/lora/config.rs of ai-dynamo/dynamo).
+const (
+	dynamoTick     = 3.0 // seconds
+	dynamoWindow   = 30  // ticks whose requests are counted
+	dynamoSmooth   = 0.3 // weight of the newest count
+	dynamoCooldown = 3   // ticks before a model has fewer replicas
+)
+
+// dynamo is NVIDIA Dynamo's allocation controller with rendezvous hashing (lib/llm/src/lora/controller.rs and filter.rs). Every 3 s it makes
+// a table of which endpoints each model may be at: as many as its share of the requests is of all slots, by rendezvous hash where slots are
+// free, and one for each model that is not in use. It loads nothing itself: a request that finds no copy goes to the model's endpoint and is
+// loaded there by the engine, which lets that go which it used least recently. A request goes to a copy that is loaded before it goes to
+// an endpoint of the table without one, so that a second copy never comes about here. A slot is the room of a model of the mean size.
+type dynamo struct {
+	lru
+	order   [][]int // endpoints in order of a model's hash
+	table   [][]int // endpoints that a model may be at
+	counts  [dynamoWindow][]int
+	window  []int // requests of all ticks in counts
+	load    []float64
+	lowered []int // the tick, from 1, in which a model last had fewer replicas or was first to have fewer; 0 for none
+	tick    int
+}
+
+// Dynamo is NVIDIA Dynamo's allocation of adapters.
+func Dynamo() Policy {
+	d := &dynamo{lru: lru{atEach: true}}
+	d.choose = d.endpoint
+	return d
+}
+
+// Start makes the first table.
+func (d *dynamo) Start(f *Fleet) {
+	d.lru.Start(f)
+	d.order, d.table, d.window = make([][]int, f.Models), make([][]int, f.Models), make([]int, f.Models)
+	d.load, d.lowered = make([]float64, f.Models), make([]int, f.Models)
+	for i := range d.counts {
+		d.counts[i] = make([]int, f.Models)
+	}
+	for model := range d.order {
+		d.order[model] = make([]int, len(f.Nodes))
+		for e := range f.Nodes {
+			d.order[model][e] = e
+		}
+		slices.SortFunc(d.order[model], func(a, b int) int { return cmp.Compare(rendezvous(model, b), rendezvous(model, a)) })
+	}
+	d.allocate()
+}
+
+// rendezvous is the hash of a model at an endpoint, the same in every run.
+func rendezvous(model, endpoint int) uint64 {
+	x := uint64(model)<<32 | uint64(endpoint) //nolint:gosec // neither is negative
+	x += 0x9e3779b97f4a7c15                   // splitmix64
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// Request counts one.
+func (d *dynamo) Request(model int, missing bool) {
+	d.counts[d.tick%dynamoWindow][model]++
+	d.window[model]++
+	d.lru.Request(model, missing)
+}
+
+// endpoint returns where a model is loaded that is nowhere.
+func (d *dynamo) endpoint(model int) int {
+	for _, e := range d.table[model] {
+		if d.Nodes[e].Up {
+			return e
+		}
+	}
+	return d.first(model)
+}
+
+// first is the first endpoint by a model's hash.
+func (d *dynamo) first(model int) int {
+	for _, e := range d.order[model] {
+		if d.Nodes[e].Up {
+			return e
+		}
+	}
+	return -1
+}
+
+// allocate makes the table of a tick.
+func (d *dynamo) allocate() {
+	slots, up := int(d.Capacity/meanSize), 0
+	free := make([]int, len(d.Nodes))
+	for e := range d.Nodes {
+		if d.Nodes[e].Up {
+			free[e] = slots
+			up++
+		}
+	}
+	for _, copies := range d.Copies {
+		for _, c := range copies {
+			free[c.Endpoint]--
+		}
+	}
+	for model, n := range d.window {
+		d.load[model] += dynamoSmooth * (float64(n) - d.load[model])
+	}
+	for model, want := range replicas(d.load, slots*up, up) {
+		switch {
+		case math.Round(d.load[model]) == 0:
+			d.table[model], d.lowered[model] = []int{d.first(model)}, 0
+		case want == 0: // in use, but there are not slots for all
+			d.table[model] = d.assign(model, 1, free)
+		default:
+			is := len(d.table[model])
+			switch {
+			case want >= is:
+				d.lowered[model] = 0
+			case d.lowered[model] == 0: // it has fewer in some ticks
+				d.lowered[model], want = d.tick+1, is
+			case d.tick+1-d.lowered[model] < dynamoCooldown:
+				want = is
+			default:
+				d.lowered[model] = d.tick + 1
+			}
+			d.table[model] = d.assign(model, want, free)
+		}
+	}
+	d.tick++
+	oldest := d.counts[d.tick%dynamoWindow]
+	for model, n := range oldest {
+		d.window[model] -= n
+		oldest[model] = 0
+	}
+	d.loop.At(d.Now()+dynamoTick, d.allocate)
+}
+
+// assign returns so many endpoints for a model, where it is first and then where slots are free, which it takes; the first by hash if there
+// are none at all.
+func (d *dynamo) assign(model, want int, free []int) []int {
+	set := make([]int, 0, want)
+	for _, prior := range []bool{true, false} {
+		for _, e := range d.order[model] {
+			was, there := slices.Contains(d.table[model], e), d.At(model, e) != nil
+			if len(set) < want && d.Nodes[e].Up && was == prior && (there || free[e] > 0) {
+				if set = append(set, e); !there {
+					free[e]--
+				}
+			}
+		}
+	}
+	if len(set) == 0 {
+		set = append(set, d.first(model))
+	}
+	return set
+}
+
+// replicas is how many endpoints models of some load may be at: their share of all slots, rounded up, and at most one an endpoint. Where that
+// comes to more than there are slots, all have less of them in proportion, but one at least, rounded down, and what is left goes to the
+// largest remainders. Where more models have load than there are slots those with the least have none.
+func replicas(load []float64, slots, endpoints int) []int {
+	all, want := make([]int, len(load)), make([]float64, len(load))
+	busy := slices.DeleteFunc(ranked(load), func(model int) bool { return math.Round(load[model]) == 0 })
+	busy = busy[:min(len(busy), slots)]
+	total, sum := 0.0, 0.0
+	for _, model := range busy {
+		total += load[model]
+	}
+	for _, model := range busy {
+		want[model] = min(math.Ceil(load[model]/total*float64(slots)), float64(endpoints))
+		sum += want[model]
+	}
+	scale, left := min(1, float64(slots)/sum), slots
+	for _, model := range busy {
+		want[model] = max(want[model]*scale, 1)
+		all[model] = int(want[model])
+		want[model] -= float64(all[model])
+		left -= all[model]
+	}
+	if scale < 1 {
+		slices.SortStableFunc(busy, func(a, b int) int { return cmp.Compare(want[b], want[a]) })
+		for _, model := range busy {
+			if left > 0 && all[model] < endpoints {
+				all[model]++
+				left--
+			}
+		}
+	}
+	return all
+}
+
+// all loads each model that is asked for at every endpoint, until that is full, and lets nothing go: others fail.
+type all struct{ *Fleet }
+
+// All is every model everywhere.
+func All() Policy { return &all{} }
+
+// Start begins.
+func (a *all) Start(f *Fleet) { a.Fleet = f }
+
+// Request loads a model wherever there is room.
+func (a *all) Request(model int, missing bool) {
+	if !missing {
+		return
+	}
+	for e := range a.Nodes {
+		if a.Nodes[e].Up && a.Room(e) >= a.Size[model] {
+			a.Load(model, e)
+		}
+	}
+	if len(a.Copies[model]) == 0 {
+		a.Refuse(model)
+	}
+}
+
+// Ready and the others change nothing.
+func (a *all) Ready(*Copy) {}
+
+// Gone is nothing to it.
+func (a *all) Gone(*Copy) {}
+
+// Joined has it all at the next requests that find no copy.
+func (a *all) Joined(int) {}
+
+// Left has requests fail that waited there.
+func (a *all) Left(int) {
+	for model, waiting := range a.waiting {
+		if len(waiting) > 0 && len(a.Copies[model]) == 0 {
+			a.Request(model, true)
+		}
+	}
+}
