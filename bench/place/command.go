@@ -28,7 +28,7 @@ Of each policy it prints, as the median of the seeds,
   wait p99   the 99th percentile of how long all requests waited for loads
   loads/min  how many loads began
   moves      with --join or --leave, how many more loads began in the five minutes after such an event than before, by the
-             copies that were loaded then; where loads are many their own spread is in it
+             copies that were loaded then; below 0 where more room has saved loads, so that --cache 1.2 shows it best
   joined     with --join, the requests of that endpoint by the mean of all, in the second five minutes after it came
   max/mean   the requests of the endpoint that got most, by the mean of all
 The first hour is not measured: caches are cold, and the loads of the beginning say nothing of those an hour later.

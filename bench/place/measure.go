@@ -62,7 +62,9 @@ func (f *Fleet) figures(loads int, end float64) Figures {
 		more += f.scaled[3*i+2] - 2*f.scaled[3*i+1] + f.scaled[3*i]
 		stood += f.stood[i]
 	}
-	is.Moves = float64(more) / float64(max(stood, 1))
+	if stood > 0 {
+		is.Moves = float64(more) / float64(stood)
+	}
 	if all := f.joined[1][1] - f.joined[0][1]; all > 0 {
 		is.Joined = float64(f.joined[1][0]-f.joined[0][0]) / float64(all) * float64(f.Endpoints+1)
 	}
