@@ -158,7 +158,7 @@ func (c config) table(ctx context.Context, out, progress io.Writer) (map[string]
 		middle := func(field func(Figures) float64) float64 { return median(of(all[name], field)) }
 		misses := of(all[name], func(f Figures) float64 { return 100 * f.Misses })
 		fmt.Fprintf(table, "%s\t%.2f %%\t%.2f\t%.2f\t", name, median(misses), slices.Min(misses), slices.Max(misses))
-		if best := all[optimumName]; best != nil {
+		if best := all[optimumName]; best != nil && !slices.ContainsFunc(best, func(f Figures) bool { return f.Misses == 0 }) {
 			ratios := make([]float64, len(misses))
 			for i := range ratios {
 				ratios[i] = misses[i] / (100 * best[i].Misses)
