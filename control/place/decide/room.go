@@ -59,7 +59,7 @@ func (e *endpoint) started(c *Copy) bool {
 
 // claim is what may leave an endpoint for a copy, and where it may go.
 type claim struct {
-	purpose Purpose
+	purpose Purpose // of the copy
 	// asked: requests wait for it.
 	asked bool
 	// below: models leave that are missed less than that.

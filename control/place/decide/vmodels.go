@@ -8,8 +8,8 @@ import (
 
 // A VModel is a name for a model that can be moved to another one, its target, and no request notices: requests go to the active model until
 // the target has as many loaded copies as that had when the move began; then all of them go to the target, and the model that was active
-// before keeps its copies for a while, and the target as many, so that to go back takes no load. Where the target cannot be loaded requests stay where they are.
-// This is ModelMesh's setVModel, with the copies that its own API promises (VModelManager.java switches with the first one).
+// before keeps its copies for a while, and the target as many, so that to go back takes no load. Where the target cannot be loaded requests
+// stay where they are. This is ModelMesh's setVModel, with the copies that its own API promises (VModelManager.java switches with the first one).
 
 // previousKept is for how long the model that was active before keeps its copies.
 const previousKept = 10 * time.Minute
@@ -72,15 +72,14 @@ func (s *State) SetVModel(v VModel, was Moved, force bool, now time.Time) {
 		known = &vmodel{Moved: was}
 		s.vmodels[v.Key] = known
 	}
+	before := known.ids()
 	if known.VModel != v {
-		before := known.ids()
-		known.need, known.had = 0, 0
-		known.VModel = v
-		s.name(known, before)
+		known.VModel, known.need, known.had = v, 0, 0
 	}
 	if known.Active == "" || force {
 		s.move(known, now)
 	}
+	s.name(v.Key, before, known.ids())
 	s.dueVModels[v.Key] = true
 }
 
@@ -91,7 +90,7 @@ func (s *State) RemoveVModel(key Key) {
 		delete(s.dueVModels, key)
 		delete(s.keeping, key)
 		s.changedVModels[key] = true
-		s.name(&vmodel{VModel: VModel{Key: key}}, v.ids())
+		s.name(key, v.ids(), nil)
 	}
 }
 
@@ -117,29 +116,26 @@ func (s *State) Referents(key Key) []Key {
 func (v *vmodel) key(id string) Key { return Key{Pool: v.Pool, ID: id} }
 
 // ids are the models that it names, some of them more than once, or empty.
-func (v *vmodel) ids() [4]string { return [...]string{v.Active, v.Target, v.Canary, v.Previous} }
+func (v *vmodel) ids() []string { return []string{v.Active, v.Target, v.Canary, v.Previous} }
 
-// name notes which models a VModel names, which were others before.
-func (s *State) name(v *vmodel, before [4]string) {
+// name notes which models a VModel names, and which it named before.
+func (s *State) name(by Key, before, after []string) {
 	for _, id := range before {
-		if key := v.key(id); s.named[key][v.Key] {
-			if delete(s.named[key], v.Key); len(s.named[key]) == 0 {
-				delete(s.named, key)
-			}
+		key := Key{Pool: by.Pool, ID: id}
+		if delete(s.named[key], by); len(s.named[key]) == 0 {
+			delete(s.named, key)
 		}
 	}
-	for _, id := range v.ids() {
-		if key := v.key(id); id != "" {
+	for _, id := range after {
+		if key := (Key{Pool: by.Pool, ID: id}); id != "" {
 			if s.named[key] == nil {
 				s.named[key] = make(map[Key]bool)
 			}
-			s.named[key][v.Key] = true
+			s.named[key][by] = true
 		}
 	}
-	for _, id := range slices.Concat(before[:], func() []string { ids := v.ids(); return ids[:] }()) {
-		if id != "" {
-			s.refloor(v.key(id))
-		}
+	for _, id := range slices.Concat(before, after) {
+		s.refloor(Key{Pool: by.Pool, ID: id})
 	}
 }
 
@@ -272,7 +268,7 @@ func (s *State) considerVModels(now time.Time) {
 		if v.taken = own != nil && !own.gone && !own.foreign; v.taken {
 			is = Switch{}
 		}
-		s.name(v, before)
+		s.name(key, before, v.ids())
 		if delete(s.keeping, key); v.Previous != "" {
 			s.keeping[key] = true
 		}
@@ -281,19 +277,18 @@ func (s *State) considerVModels(now time.Time) {
 	}
 }
 
-// move sends the requests for a VModel to its target, which is missed from now on by what the model before it was used.
+// move sends the requests for a VModel to its target, which is missed from now on by what the model before it was used. Who calls it notes which
+// models the VModel names then.
 func (s *State) move(v *vmodel, now time.Time) {
 	if v.Active == v.Target {
 		return
 	}
-	before := v.ids()
 	from, to := s.models[v.key(v.Active)], s.models[v.key(v.Target)]
 	v.Previous, v.kept, v.Until = "", 0, time.Time{}
 	if n := s.loadedCopies(v.key(v.Active)); n > 0 {
 		v.Previous, v.kept, v.Until = v.Active, n, now.Add(previousKept)
 	}
 	v.Active, v.need, v.had = v.Target, 0, 0
-	s.name(v, before)
 	if from == nil || to == nil || to.worth >= from.worth {
 		return
 	}
