@@ -171,12 +171,12 @@ func state(e place.EndpointView) string {
 
 // whys are why endpoints are not ready.
 var whys = map[string]string{
-	decide.Starting.String():         "it was not looked at yet",
-	decide.SilentState.String():      "it takes connections and does not answer: nothing is loaded there until it does",
-	decide.DownState.String():        "it turned a connection away: what it has is of no use until it answers",
-	decide.DoubtfulState.String():    "it may have begun anew without what it had, and nothing tells before a request asks for it",
-	decide.TerminatingState.String(): "its pod is being deleted: nothing is loaded or unloaded there",
-	decide.StoppingState.String():    "its engine said that it is stopping: nothing is loaded or unloaded there",
+	decide.Starting.String():    "it was not looked at yet",
+	decide.Silent.String():      "it takes connections and does not answer: nothing is loaded there until it does",
+	decide.Down.String():        "it turned a connection away: what it has is of no use until it answers",
+	decide.Doubtful.String():    "it may have begun anew without what it had, and nothing tells before a request asks for it",
+	decide.Terminating.String(): "its pod is being deleted: nothing is loaded or unloaded there",
+	decide.Stopping.String():    "its engine said that it is stopping: nothing is loaded or unloaded there",
 }
 
 // why is why an endpoint is of less use than another; empty if it is not.
@@ -249,26 +249,25 @@ func (p picture) copy(e place.EndpointView, c place.CopyView) string {
 		text += " of " + c.Pool
 	}
 	about := p.about(c)
-	if c.InFlight > 0 {
-		about = append(about, fmt.Sprintf("%d in flight", c.InFlight))
-	}
 	if len(about) == 0 {
 		return text
 	}
 	return text + " (" + strings.Join(about, ", ") + ")"
 }
 
-// about says of a copy that is not loaded since when that is so, and what it is for.
+// about says of a copy that is not loaded since when that is so, and what it is for; and of any how many requests it has.
 func (p picture) about(c place.CopyView) (about []string) {
-	if c.State == decide.Loaded.String() {
-		return nil
+	if c.State != decide.Loaded.String() {
+		about = append(about, p.ago(c.Since))
 	}
-	about = append(about, p.ago(c.Since))
 	switch coming := c.State == decide.Loading.String() || c.State == decide.Queued.String(); {
 	case c.Doomed:
 		about = append(about, "to be unloaded then")
 	case coming && c.For != "":
 		about = append(about, "for "+c.For)
+	}
+	if c.InFlight > 0 {
+		about = append(about, fmt.Sprintf("%d in flight", c.InFlight))
 	}
 	return about
 }
@@ -346,15 +345,12 @@ func (p picture) writeModel(out *strings.Builder, m place.ModelView) {
 		fmt.Fprintf(out, "  %s (%s)\n", m.Message, m.Reason)
 	}
 	for _, c := range p.copies[key{m.Pool, m.ID}] {
-		if c.State == decide.Loaded.String() && len(p.models) == 0 {
-			continue
-		}
 		about := p.about(c.CopyView)
-		if len(about) == 0 {
-			about = []string{p.ago(c.Since)}
-		}
-		if c.InFlight > 0 {
-			about = append(about, fmt.Sprintf("%d in flight", c.InFlight))
+		if c.State == decide.Loaded.String() {
+			if len(p.models) == 0 {
+				continue
+			}
+			about = slices.Insert(about, 0, p.ago(c.Since))
 		}
 		fmt.Fprintf(out, "  %s at %s (%s)\n", c.State, c.endpoint, strings.Join(about, ", "))
 	}

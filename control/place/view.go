@@ -145,7 +145,7 @@ func (p *Placer) View() View {
 func viewEndpoint(v EndpointView, e decide.EndpointView) EndpointView {
 	v.Address, v.State, v.Models, v.UsedBytes, v.LeakedBytes = e.Address, e.State.String(), e.Models, e.Bytes, e.Leaked
 	v.Slots, v.UsableBytes, v.Loading, v.Loads = e.Seen.Slots, e.Usable, e.Loading, e.Seen.Loads
-	v.Static = !e.Seen.CanLoad && (e.State == decide.Ready || e.State == decide.DoubtfulState)
+	v.Static = !e.Seen.CanLoad && (e.State == decide.Ready || e.State == decide.Doubtful)
 	for _, q := range e.Pools {
 		v.Pools = append(v.Pools, q.String())
 	}

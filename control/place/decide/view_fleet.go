@@ -78,22 +78,22 @@ const (
 	Starting EndpointState = iota
 	// Ready: what it has serves, and more can be loaded.
 	Ready
-	// SilentState: it takes connections and does not answer.
-	SilentState
-	// DownState: it turned a connection away.
-	DownState
-	// DoubtfulState: it may have begun anew, without what it had, and nothing tells.
-	DoubtfulState
-	// TerminatingState: its pod is being deleted.
-	TerminatingState
-	// StoppingState: its engine said that it is stopping.
-	StoppingState
+	// Silent: it takes connections and does not answer.
+	Silent
+	// Down: it turned a connection away.
+	Down
+	// Doubtful: it may have begun anew, without what it had, and nothing tells.
+	Doubtful
+	// Terminating: its pod is being deleted.
+	Terminating
+	// Stopping: its engine said that it is stopping.
+	Stopping
 )
 
 // EndpointStates are the names of the states.
 var EndpointStates = [...]string{
-	Starting: "starting", Ready: "ready", SilentState: "silent", DownState: "down", DoubtfulState: "doubtful", TerminatingState: "terminating",
-	StoppingState: "stopping",
+	Starting: "starting", Ready: "ready", Silent: "silent", Down: "down", Doubtful: "doubtful", Terminating: "terminating",
+	Stopping: "stopping",
 }
 
 func (s EndpointState) String() string { return EndpointStates[s] }
@@ -140,17 +140,17 @@ func (e *endpoint) view() EndpointView {
 func (e *endpoint) viewState() EndpointState {
 	switch {
 	case e.Terminating:
-		return TerminatingState
+		return Terminating
 	case e.Is():
-		return StoppingState
+		return Stopping
 	case e.state == unknown:
 		return Starting
 	case e.state == down:
-		return DownState
+		return Down
 	case e.state == silent:
-		return SilentState
+		return Silent
 	case e.doubtful:
-		return DoubtfulState
+		return Doubtful
 	}
 	return Ready
 }

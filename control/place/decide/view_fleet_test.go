@@ -80,15 +80,15 @@ func TestTheViewOfEndpoints(t *testing.T) {
 	}{
 		"starting": {func(string) {}, decide.Starting},
 		"ready":    {func(a string) { s.Saw(decide.Sight{Endpoint: decide.Endpoint{Address: a, Lists: true}}, now) }, decide.Ready},
-		"silent":   {s.Silent, decide.SilentState},
-		"down":     {s.Down, decide.DownState},
-		"doubtful": {func(a string) { s.Saw(decide.Sight{Endpoint: decide.Endpoint{Address: a}, Doubtful: true}, now) }, decide.DoubtfulState},
+		"silent":   {s.Silent, decide.Silent},
+		"down":     {s.Down, decide.Down},
+		"doubtful": {func(a string) { s.Saw(decide.Sight{Endpoint: decide.Endpoint{Address: a}, Doubtful: true}, now) }, decide.Doubtful},
 		"terminating": {func(a string) {
 			s.Down(a)
 			s.Stopping(a, now, now)
 			s.Terminating("x", a, true)
-		}, decide.TerminatingState},
-		"stopping": {func(a string) { s.Stopping(a, now, now) }, decide.StoppingState},
+		}, decide.Terminating},
+		"stopping": {func(a string) { s.Stopping(a, now, now) }, decide.Stopping},
 	} {
 		s.SetEndpoint(address, []objects.Name{pool})
 		e.tell(address)
