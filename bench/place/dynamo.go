@@ -53,6 +53,7 @@ func (d *dynamo) Start(f *Fleet) {
 		slices.SortFunc(d.order[model], func(a, b int) int { return cmp.Compare(rendezvous(model, b), rendezvous(model, a)) })
 	}
 	d.allocate()
+	d.Every(d.Now()+dynamoTick, dynamoTick, d.allocate)
 }
 
 // rendezvous is the hash of a model at an endpoint, the same in every run.
@@ -73,17 +74,18 @@ func (d *dynamo) Request(model int, missing bool) {
 
 // endpoint returns where a model is loaded that is nowhere.
 func (d *dynamo) endpoint(model int) int {
-	for _, e := range d.table[model] {
-		if d.Nodes[e].Up {
-			return e
-		}
+	if e := d.up(d.table[model]); e >= 0 {
+		return e
 	}
 	return d.first(model)
 }
 
 // first is the first endpoint by a model's hash.
-func (d *dynamo) first(model int) int {
-	for _, e := range d.order[model] {
+func (d *dynamo) first(model int) int { return d.up(d.order[model]) }
+
+// up is the first of endpoints that is there, -1 if none is.
+func (d *dynamo) up(endpoints []int) int {
+	for _, e := range endpoints {
 		if d.Nodes[e].Up {
 			return e
 		}
@@ -136,7 +138,6 @@ func (d *dynamo) allocate() {
 		d.window[model] -= n
 		oldest[model] = 0
 	}
-	d.loop.At(d.Now()+dynamoTick, d.allocate)
 }
 
 // assign returns so many endpoints for a model, where it is first and then where slots are free, which it takes; the first by hash if there

@@ -69,13 +69,13 @@ func (h *headgate) Start(f *Fleet) {
 		}
 	}
 	h.tick()
+	h.Every(h.Now()+decide.TickInterval.Seconds(), decide.TickInterval.Seconds(), h.tick)
 }
 
 // tick has what is decided that no request asks for.
 func (h *headgate) tick() {
 	h.state.Tick()
 	h.decide()
-	h.loop.At(h.Now()+decide.TickInterval.Seconds(), h.tick)
 }
 
 // look tells what a look at an endpoint finds.

@@ -65,6 +65,10 @@ type mmEntry struct {
 	latest int     // the last rate check with a use; 0 for none
 }
 
+// queued says whether the load of an entry has not begun, and loaded whether it has ended.
+func (e *mmEntry) queued() bool { return !e.loading && e.copy == nil }
+func (e *mmEntry) loaded() bool { return e.copy != nil && e.copy.State == Loaded }
+
 // ModelMesh is kserve/modelmesh's own rules.
 func ModelMesh() Policy { return &modelmesh{churnAge: mmChurnAge} }
 
@@ -88,18 +92,10 @@ func (m *modelmesh) Start(f *Fleet) {
 			}
 		}
 	}
-	again := func(first, each float64, do func()) {
-		var run func()
-		run = func() {
-			do()
-			f.loop.At(f.Now()+each, run)
-		}
-		f.loop.At(first, run)
-	}
-	again(60, 60, m.minute)
-	again(mmRateCheck, mmRateCheck, m.check)
-	again(mmJanitor, mmJanitor, m.janitor)
-	again(mmReaperFirst, mmReaper, m.reap)
+	f.Every(60, 60, m.minute)
+	f.Every(mmRateCheck, mmRateCheck, m.check)
+	f.Every(mmJanitor, mmJanitor, m.janitor)
+	f.Every(mmReaperFirst, mmReaper, m.reap)
 }
 
 // room is the capacity that models may take: all but what is kept free so that loads need not wait for unloads, which is the half (a
@@ -193,7 +189,7 @@ func (m *modelmesh) Request(model int, _ bool) {
 			m.Refuse(model)
 			return
 		}
-	} else if !first.loading && first.copy == nil && first.priority < m.Now()+mmFirst/2 {
+	} else if first.queued() && first.priority < m.Now()+mmFirst/2 {
 		first.priority = m.Now() + mmFirst
 	}
 	m.touch(first)
@@ -237,6 +233,11 @@ func (m *modelmesh) takes(model, endpoint int, used float64) bool {
 	return !(m.full(left) && m.Now()-oldest < m.churnAge) && (left >= m.Size[model] || used >= oldest)
 }
 
+// has says whether a model is in the cache of an endpoint.
+func (m *modelmesh) has(model, endpoint int) bool {
+	return slices.ContainsFunc(m.entries[model], func(is *mmEntry) bool { return is.endpoint == endpoint })
+}
+
 // insert has an entry in a cache.
 func (m *modelmesh) insert(model, endpoint int, used float64) *mmEntry {
 	e := &mmEntry{model: model, endpoint: endpoint, used: used, began: m.Now(), ended: math.Inf(1)}
@@ -263,7 +264,7 @@ func (m *modelmesh) begin(endpoint int) {
 	for n.loading < m.AtOnce {
 		var next *mmEntry
 		for _, e := range n.entries {
-			if !e.loading && e.copy == nil && (next == nil || e.priority > next.priority) {
+			if e.queued() && (next == nil || e.priority > next.priority) {
 				next = e
 			}
 		}
@@ -292,10 +293,10 @@ func (m *modelmesh) makeRoom(next *mmEntry) bool {
 	left := m.room()
 	var old []*mmEntry
 	for _, e := range m.nodes[next.endpoint].entries {
-		if e.loading || e.copy != nil {
+		if !e.queued() {
 			left -= m.Size[e.model]
 		}
-		if e != next && e.used <= next.used && (!e.loading && e.copy == nil || e.copy != nil && e.copy.State == Loaded) {
+		if e != next && e.used <= next.used && (e.queued() || e.loaded()) {
 			old = append(old, e)
 		}
 	}
@@ -333,7 +334,7 @@ func (m *modelmesh) again(model int) {
 func (m *modelmesh) target(model int, used float64, exclude []int) int {
 	var all []mmCandidate
 	for e := range m.Nodes {
-		if m.Nodes[e].Up && !slices.Contains(exclude, e) && !slices.ContainsFunc(m.entries[model], func(is *mmEntry) bool { return is.endpoint == e }) {
+		if m.Nodes[e].Up && !slices.Contains(exclude, e) && !m.has(model, e) {
 			all = append(all, m.candidate(e))
 		}
 	}
@@ -432,7 +433,7 @@ func (m *modelmesh) check() {
 				e.run, e.before = m.checks, e.latest
 			}
 			e.latest = m.checks
-			if e.copy == nil || e.copy.State != Loaded {
+			if !e.loaded() {
 				continue
 			}
 			switch copies := len(m.entries[e.model]); {
@@ -462,7 +463,7 @@ func (m *modelmesh) more(e *mmEntry, up int) {
 	limit := max(4*mmScaleUp, m.rpm(e.endpoint)-2*mmScaleUp)
 	for endpoint := range m.Nodes {
 		switch {
-		case !m.Nodes[endpoint].Up || slices.ContainsFunc(m.entries[e.model], func(is *mmEntry) bool { return is.endpoint == endpoint }):
+		case !m.Nodes[endpoint].Up || m.has(e.model, endpoint):
 		case m.rpm(endpoint) > limit:
 			exclude = append(exclude, endpoint)
 		default:
@@ -506,9 +507,9 @@ func (m *modelmesh) janitor() {
 // superfluous says whether a copy may go while others stay. Of two copies that goes whose endpoint is the worse in order, a tenth of the age
 // of the oldest entry after its last use, at most 10 hours unless it was in heavy use just now.
 func (m *modelmesh) superfluous(e *mmEntry) bool {
-	loaded := func(is *mmEntry) bool { return is != e && is.copy != nil && is.copy.State == Loaded }
+	other := func(is *mmEntry) bool { return is != e && is.loaded() }
 	free, age := m.free()
-	if copies := m.entries[e.model]; e.copy == nil || e.copy.State != Loaded || len(copies) < 2 || free > 0.05 || !slices.ContainsFunc(copies, loaded) {
+	if copies := m.entries[e.model]; !e.loaded() || len(copies) < 2 || free > 0.05 || !slices.ContainsFunc(copies, other) {
 		return false
 	}
 	if copies := m.entries[e.model]; len(copies) == 2 {

@@ -309,6 +309,14 @@ func (f *Fleet) Pass(model int) {
 	})
 }
 
+// Every does something at a time from the start, and then again and again.
+func (f *Fleet) Every(first, interval float64, do func()) {
+	f.loop.At(first, func() {
+		do()
+		f.Every(f.Now()+interval, interval, do)
+	})
+}
+
 // Refuse has the requests that wait for a model fail. They count as misses which have waited for ever.
 func (f *Fleet) Refuse(model int) {
 	for _, number := range f.waiting[model] {
