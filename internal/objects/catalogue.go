@@ -150,9 +150,9 @@ func CheckModelChange(was, is *v1alpha1.Model) field.ErrorList {
 	return errs
 }
 
-// addCatalogue makes the catalogue: the models, and the adapters of routes that are none of them. A model whose id no
+// addCatalogue makes the catalogue: the models, and the adapters of routes that are none of them, nor VModels. A model whose id no
 // route admits may be asked for by its id.
-func (w *World) addCatalogue(models []v1alpha1.Model) {
+func (w *World) addCatalogue(models []v1alpha1.Model, vmodels []v1alpha1.VModel) {
 	ordered := slices.Clone(models)
 	slices.SortStableFunc(ordered, func(a, b v1alpha1.Model) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), Name{a.Namespace, a.Name}.Compare(Name{b.Namespace, b.Name}))
@@ -190,10 +190,14 @@ func (w *World) addCatalogue(models []v1alpha1.Model) {
 			w.add(r)
 		}
 	}
+	w.addVModels(vmodels, known)
 	for _, r := range w.Routes {
 		for _, b := range r.Backends {
 			key := ModelKey{b.Pool, r.Adapter}
 			if _, ok := known[key]; ok || r.Adapter == "" {
+				continue
+			}
+			if _, ok := w.vmodels[key]; ok {
 				continue
 			}
 			known[key] = Name{}

@@ -12,7 +12,7 @@ import (
 type Offer struct {
 	// Gateway is whose listener it is that of; zero for what is offered everywhere.
 	Gateway Name
-	// Routes in order of precedence. A Model whose id no LLMRoute admits is the last of them.
+	// Routes in order of precedence. Models and VModels whose ids no LLMRoute admits are the last of them.
 	Routes []*Route
 
 	byModel map[string]*Route

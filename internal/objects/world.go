@@ -56,6 +56,7 @@ type Set struct {
 	// Profiles are those that stand in files of their own, by the file's name.
 	Profiles map[string]profile.Profile
 	Models   []v1alpha1.Model
+	VModels  []v1alpha1.VModel
 	// Slices are followed where a Network is, and are none of it: pods come and go without another Network.
 	Slices []Slice
 	// Network is nil where the source follows none of the kinds that it alone has.
@@ -86,6 +87,7 @@ func (s *Set) shelves() map[string]shelf {
 		v1alpha1.EndpointListKind: slice[List]{&s.Lists},
 		v1alpha1.PoolSettingsKind: slice[v1alpha1.PoolSettings]{&s.Settings},
 		v1alpha1.ModelKind:        slice[v1alpha1.Model]{&s.Models},
+		v1alpha1.VModelKind:       slice[v1alpha1.VModel]{&s.VModels},
 		EndpointSliceKind:         slice[Slice]{&s.Slices},
 	}
 }
@@ -194,6 +196,8 @@ type World struct {
 	Offers map[string]*Offer
 	// Catalogue is every model that engines can load, by pool and id, in order.
 	Catalogue []Entry
+	// VModels are those of objects, by pool and id, in order, those too whose id is another's.
+	VModels []VModel
 	// Problems are the faults between objects, each of them valid alone, in words for people.
 	Problems []string
 	// Doubles are the Models whose id is another's, which are not in the catalogue.
@@ -208,14 +212,15 @@ type World struct {
 	Slices []Slice
 
 	byName   map[Name]*Route   // LLMRoutes
-	unrouted map[Name][]*Route // Models by pool, as if no LLMRoute admitted them
+	unrouted map[Name][]*Route // Models and VModels by pool, as if no LLMRoute admitted them
 	at       map[Object]string
-	lists    map[Name]bool // EndpointLists
+	lists    map[Name]bool    // EndpointLists
+	vmodels  map[ModelKey]int // of VModels, those whose id is their own
 }
 
-// Fault is why an LLMRoute or a Model is not in force as it is written.
+// Fault is why an LLMRoute, a Model or a VModel is not in force as it is written.
 type Fault struct {
-	Kind   string // v1alpha1.LLMRouteKind or v1alpha1.ModelKind
+	Kind   string // v1alpha1.LLMRouteKind, v1alpha1.ModelKind or v1alpha1.VModelKind
 	Object Name
 	// Reason is that of the condition that is not true: a reason of api/v1alpha1.
 	Reason string
@@ -270,7 +275,7 @@ type Endpoint struct {
 // Route is an LLMRoute ready for use.
 type Route struct {
 	Name Name
-	// Kind is that of its object: an LLMRoute, or a Model that no LLMRoute admits.
+	// Kind is that of its object: an LLMRoute, or a Model or VModel that no LLMRoute admits.
 	Kind string
 	// UID tells its object from others that had its name before, empty where nobody does.
 	UID string
@@ -278,7 +283,7 @@ type Route struct {
 	Generation int64
 	// Models are the request names that it admits in its Offer, without those that an older route took first.
 	Models []string
-	// Adapter is the engine's name of its adapter, or of the Model that it is for; empty means the base model.
+	// Adapter is the engine's name of its adapter, or of the Model that it is for, or the id of a VModel; empty means the base model.
 	Adapter    string
 	Priority   int32
 	Objectives []v1alpha1.Objective
@@ -335,7 +340,7 @@ func Build(s Set) *World {
 	w.addSettings(s.Settings, s.Profiles)
 	w.addManagement()
 	w.addEngines(claims)
-	w.addCatalogue(s.Models)
+	w.addCatalogue(s.Models, s.VModels)
 	w.sort()
 	return w
 }

@@ -231,8 +231,9 @@ func TestObjectsAreCounted(t *testing.T) {
 		Lists:    make([]objects.List, 4),
 		Settings: make([]v1alpha1.PoolSettings, 5),
 		Models:   []v1alpha1.Model{model},
+		VModels:  []v1alpha1.VModel{aVModel("v", "", "m", 0), aVModel("w", "", "m", 0)},
 	}).Objects
-	want := map[string]int{"InferencePool": 1, "LLMRoute": 2, "Pod": 3, "EndpointList": 4, "PoolSettings": 5, "Model": 1}
+	want := map[string]int{"InferencePool": 1, "LLMRoute": 2, "Pod": 3, "EndpointList": 4, "PoolSettings": 5, "Model": 1, "VModel": 2}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -249,7 +250,7 @@ func TestObjectsAreCounted(t *testing.T) {
 		},
 	}).Objects
 	want = map[string]int{
-		"InferencePool": 2, "LLMRoute": 0, "Pod": 0, "EndpointList": 0, "PoolSettings": 0, "Model": 0, "Gateway": 2, "Namespace": 3, "Service": 4, "EndpointSlice": 0, "Secret": 5,
+		"InferencePool": 2, "LLMRoute": 0, "Pod": 0, "EndpointList": 0, "PoolSettings": 0, "Model": 0, "VModel": 0, "Gateway": 2, "Namespace": 3, "Service": 4, "EndpointSlice": 0, "Secret": 5,
 		"GatewayClass": 0, "GatewaySettings": 0, "ConfigMap": 0, "ListenerSet": 0, "HTTPRoute": 0, "GRPCRoute": 0, "ReferenceGrant": 0, "BackendTLSPolicy": 0,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

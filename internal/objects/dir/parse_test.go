@@ -100,7 +100,7 @@ func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 		{"a list", "# pods\n- a\n- b\n", "f.yaml:2: not a Kubernetes object: it needs apiVersion, kind and metadata"},
 		{
 			"unknown kind", strings.Replace(goodRoute, "LLMRoute", "LLMroute", 1),
-			`f.yaml:2: apiVersion "inference.x-k8s.io/v1alpha1", kind "LLMroute" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
+			`f.yaml:2: apiVersion "inference.x-k8s.io/v1alpha1", kind "LLMroute" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, VModel, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
 		},
 		{"unknown field", strings.Replace(goodRoute, "priority", "prioritty", 1), `f.yaml:12: LLMRoute default/sentiment: unknown field "spec.prioritty"`},
 		{"unknown nested field", strings.Replace(goodRoute, "numerator: 99", "nominator: 99", 1), `f.yaml:17: LLMRoute default/sentiment: unknown field "spec.objectives[0].latency.quantile.nominator"`},
@@ -127,7 +127,7 @@ func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 		{"unknown field of a list", strings.Replace(goodList, "engine:", "engines:", 1), `f.yaml:7: EndpointList default/rack-1: unknown field "spec.engines"`},
 		{
 			"EndpointList of another group is no list of objects", strings.Replace(goodList, "inference.x-k8s.io/v1alpha1", "v1", 1),
-			`f.yaml:2: apiVersion "v1", kind "EndpointList" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
+			`f.yaml:2: apiVersion "v1", kind "EndpointList" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, VModel, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`,
 		},
 		{"a Secret", clusterSettings, `f.yaml:6: PoolSettings default/base: spec.engineToken: Forbidden: tokens of engines are not read from a folder: leave it out, and say --engine-token-file`},
 		{"no profile", poolProfile("hardwareLabel: gpu"), `f.yaml:6: PoolSettings default/base: spec.profile: Invalid value: "": write one of inline, file, and hardware with parameters`},
@@ -141,7 +141,7 @@ func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 		{"negative time in a profile's file", strings.Replace(profileFile, "0.02", "-1", 1), "f.yaml:4: profile: decode.base is -1: a time in seconds is finite and not negative"},
 		{"limits of a profile's file", strings.Replace(profileFile, "blockSize: 16", "blockSize: 0", 1), "f.yaml:6: profile: limits.blockSize is 0: it must be at least 1"},
 		{"an object with a profile's field", goodRoute + "prefill: {}\n", `f.yaml:20: LLMRoute default/sentiment: unknown field "prefill"`},
-		{"a profile and more", profileFile + "---\n" + goodPod, `f.yaml:1: apiVersion "", kind "" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`},
+		{"a profile and more", profileFile + "---\n" + goodPod, `f.yaml:1: apiVersion "", kind "" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, VModel, EndpointList and PoolSettings, inference.networking.k8s.io/v1 InferencePool and v1 Pod`},
 		{"list twice", goodList + "---\n" + goodList, "f.yaml:15: EndpointList default/rack-1 is defined twice, first at line 4"},
 		{"defined twice", goodPod + "---\n" + goodPod, "f.yaml:12: Pod default/engine-1 is defined twice, first at line 4"},
 		{
@@ -327,7 +327,7 @@ func TestAFaultOfANetworksObjectIsNamedByFileLineAndReason(t *testing.T) {
 		{"wrong type", strings.Replace(goodGateway, "443", "https", 1), "f.yaml:7: spec.listeners.port: want a whole number, not string"},
 		{
 			"unknown kind", strings.Replace(goodGateway, "kind: Gateway", "kind: TCPRoute", 1),
-			`f.yaml:2: apiVersion "gateway.networking.k8s.io/v1", kind "TCPRoute" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, EndpointList, PoolSettings and GatewaySettings, inference.networking.k8s.io/v1 InferencePool, v1 Pod, Namespace and Service, gateway.networking.k8s.io/v1 GatewayClass, Gateway, ListenerSet, HTTPRoute, GRPCRoute, ReferenceGrant and BackendTLSPolicy and discovery.k8s.io/v1 EndpointSlice`,
+			`f.yaml:2: apiVersion "gateway.networking.k8s.io/v1", kind "TCPRoute" is not an object that Headgate reads; it reads inference.x-k8s.io/v1alpha1 LLMRoute, Model, VModel, EndpointList, PoolSettings and GatewaySettings, inference.networking.k8s.io/v1 InferencePool, v1 Pod, Namespace and Service, gateway.networking.k8s.io/v1 GatewayClass, Gateway, ListenerSet, HTTPRoute, GRPCRoute, ReferenceGrant and BackendTLSPolicy and discovery.k8s.io/v1 EndpointSlice`,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

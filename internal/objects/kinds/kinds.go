@@ -44,6 +44,17 @@ func All() []Kind {
 			},
 			In: func(s *objects.Set) *[]v1alpha1.Model { return &s.Models },
 		}),
+		Of(Row[v1alpha1.VModel, v1alpha1.VModel]{
+			Resource: v1alpha1.SchemeGroupVersion.WithResource("vmodels"), Kind: v1alpha1.VModelKind, List: new(v1alpha1.VModelList),
+			Strict: true,
+			Folder: checked(objects.CheckVModel),
+			Change: objects.CheckVModelChange,
+			Trim: func(v *v1alpha1.VModel) {
+				TrimMeta(&v.ObjectMeta)
+				v.Status = v1alpha1.VModelStatus{}
+			},
+			In: func(s *objects.Set) *[]v1alpha1.VModel { return &s.VModels },
+		}),
 		Of(Row[v1alpha1.EndpointList, objects.List]{
 			Resource: v1alpha1.SchemeGroupVersion.WithResource("endpointlists"), Kind: v1alpha1.EndpointListKind, List: new(v1alpha1.EndpointListList),
 			Strict: true,

@@ -38,7 +38,7 @@ func TestEachKindOfTheWorldHasARow(t *testing.T) {
 func TestWhatIsKeptIsCountedAsItsKind(t *testing.T) {
 	const set, network = 1, 2 // and 3 is both
 	where := map[string]int{
-		"GatewaySettings": network, "LLMRoute": 3, "PoolSettings": 3, "InferencePool": 3, "Model": set, "EndpointList": set, "Pod": set, "EndpointSlice": set,
+		"GatewaySettings": network, "LLMRoute": 3, "PoolSettings": 3, "InferencePool": 3, "Model": set, "VModel": set, "EndpointList": set, "Pod": set, "EndpointSlice": set,
 		"GatewayClass": network, "Gateway": network, "ListenerSet": network, "HTTPRoute": network, "GRPCRoute": network,
 		"ReferenceGrant": network, "BackendTLSPolicy": network, "Namespace": network, "Service": network, "Secret": network, "ConfigMap": network,
 	}

@@ -153,7 +153,7 @@ func TestWhatIsTakenOfANamespaceAndAService(t *testing.T) {
 
 func TestSeveralOfAKind(t *testing.T) {
 	want := map[string]string{
-		"LLMRoute": "LLMRoutes", "Model": "Models", "EndpointList": "EndpointLists", "PoolSettings": "PoolSettings", "GatewaySettings": "GatewaySettings", "InferencePool": "InferencePools", "Pod": "Pods",
+		"LLMRoute": "LLMRoutes", "Model": "Models", "VModel": "VModels", "EndpointList": "EndpointLists", "PoolSettings": "PoolSettings", "GatewaySettings": "GatewaySettings", "InferencePool": "InferencePools", "Pod": "Pods",
 		"GatewayClass": "GatewayClasses", "Gateway": "Gateways", "ListenerSet": "ListenerSets", "HTTPRoute": "HTTPRoutes", "GRPCRoute": "GRPCRoutes",
 		"ReferenceGrant": "ReferenceGrants", "BackendTLSPolicy": "BackendTLSPolicies", "Namespace": "Namespaces", "Service": "Services", "EndpointSlice": "EndpointSlices",
 	}

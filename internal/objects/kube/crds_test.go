@@ -1,6 +1,7 @@
 package kube_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -46,6 +47,7 @@ func route(spec string) string {
 
 func model(spec string) string { return ours + "kind: Model\nmetadata: {name: m}\nspec: " + spec }
 
+func vmodel(spec string) string { return ours + "kind: VModel\nmetadata: {name: v}\nspec: " + spec }
 func settings(spec string) string {
 	return ours + "kind: PoolSettings\nmetadata: {name: s}\nspec: " + spec
 }
@@ -140,7 +142,23 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{model(`{poolRef: {name: p}, key: ` + strings.Repeat("x", 65537) + `}`), "may not be more than 65536"},
 		{model(`{poolRef: {name: ` + long + `}}`), "may not be more than 253"},
 
+		{vmodel(`{poolRef: {name: p}, target: m}`), ""},
+		{vmodel(`{id: org/sql, poolRef: {name: p}, target: org/sql-v1, canary: {target: org/sql-v2, percent: 99}, owner: us}`), ""},
+		{vmodel(`{poolRef: {}, target: m}`), "spec.poolRef.name: Required value: name the InferencePool of its models, in the same namespace"},
+		{vmodel(`{poolRef: {name: p}}`), "spec.target"},
+		{vmodel(`{poolRef: {name: p}, target: ""}`), "no model can have this name"},
+		{vmodel(`{poolRef: {name: p}, target: ../m}`), "spec.target: Invalid value: \"../m\": no model can have this name"},
+		{vmodel(`{poolRef: {name: p}, target: m, id: ../x}`), "spec.id: Invalid value: \"../x\": no model can have this name"},
+		{vmodel(`{poolRef: {name: p}, target: m, canary: {percent: 5}}`), "spec.canary.target"},
+		{vmodel(`{poolRef: {name: p}, target: m, canary: {target: ../n, percent: 5}}`), "spec.canary.target: Invalid value: \"../n\": no model can have this name"},
+		{vmodel(`{poolRef: {name: p}, target: m, canary: {target: n, percent: 0}}`), "should be greater than or equal to 1"},
+		{vmodel(`{poolRef: {name: p}, target: m, canary: {target: n, percent: 100}}`), "should be less than or equal to 99"},
+		{vmodel(`{poolRef: {name: p}, target: m, owner: ` + long + `}`), "may not be more than 512"},
+		{vmodel(`{poolRef: {name: ` + long + `}, target: m}`), "may not be more than 253"},
+
 		{settings(`{poolRef: {name: p}}`), ""},
+		{settings(`{poolRef: {name: p}, placement: {scaleUpRPM: 10}}`), ""},
+		{settings(`{poolRef: {name: p}, placement: {scaleUpRPM: 9}}`), "should be greater than or equal to 10"},
 		{settings(`{poolRef: {name: p}, policy: roundRobin, adapterThreshold: 1, retry: {attempts: 7}, sessionAffinity: {header: x-session-id}, timeouts: {request: 10m, hold: 2m, lease: 1m, stale: 1s, lost: 1s}, placement: {maxAdapters: 1, source: "/models/{id}", management: "port:8085", loadTimeout: 5m, failureExpiry: 90s}}`), ""},
 		{settings(`{poolRef: {name: p}, policy: leastRequest, sessionAffinity: {cookie: s}, retry: {attempts: 0}}`), ""},
 		{settings(`{poolRef: {}}`), "spec.poolRef.name: Required value: name the InferencePool, in the same namespace"},
@@ -354,6 +372,36 @@ func TestOnlyCopiesAndPinnedOfAModelMayChange(t *testing.T) {
 		}
 		folder := objects.CheckModelChange(typed(t, was), typed(t, row.is))
 		if (len(folder) == 0) != (row.want == "") {
+			t.Errorf("to %s a folder says %v, want %q", row.is, folder, row.want)
+		}
+	}
+}
+
+func TestWhatRequestsKnowAVModelByMayNotChange(t *testing.T) {
+	c := newCluster(t)
+	const was = `{id: v, poolRef: {name: p}, target: m}`
+	c.Apply(vmodel(was))
+	for _, row := range []struct{ is, want string }{
+		{`{poolRef: {name: p}, target: n, canary: {target: o, percent: 5}, owner: us}`, ""},
+		{strings.Replace(was, "id: v", "id: other", 1), "spec.id: Forbidden: the id of a VModel may not change: delete the VModel and make one of another name and id"},
+		{strings.Replace(was, "name: p", "name: q", 1), "spec.poolRef: Forbidden: the pool of a VModel may not change"},
+	} {
+		o := apiserver.ReadObjects(t, vmodel(row.is))[0]
+		current, err := c.At(o).Get(t.Context(), "v", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.SetNamespace("default")
+		o.SetResourceVersion(current.GetResourceVersion())
+		_, server := c.At(o).Update(t.Context(), o, metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
+		if (server == nil) != (row.want == "") || server != nil && !strings.Contains(server.Error(), row.want) {
+			t.Errorf("to %s the API server says %v, want %q", row.is, server, row.want)
+		}
+		var a, b v1alpha1.VModel
+		if err := errors.Join(yaml.Unmarshal([]byte(vmodel(was)), &a), yaml.Unmarshal([]byte(vmodel(row.is)), &b)); err != nil {
+			t.Fatal(err)
+		}
+		if folder := objects.CheckVModelChange(&a, &b); (len(folder) == 0) != (row.want == "") {
 			t.Errorf("to %s a folder says %v, want %q", row.is, folder, row.want)
 		}
 	}

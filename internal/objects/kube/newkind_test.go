@@ -167,7 +167,7 @@ func TestAKindOfOneMoreRowIsReadFromAnAPIServer(t *testing.T) {
 func TestAnyCRDMayComeLater(t *testing.T) {
 	c := newCluster(t)
 	one := map[string]string{
-		"InferencePool": inferencePool("{" + base + "}"), "LLMRoute": route("{backendRefs: [{name: p}]}"), "Model": model("{poolRef: {name: p}}"),
+		"InferencePool": inferencePool("{" + base + "}"), "LLMRoute": route("{backendRefs: [{name: p}]}"), "Model": model("{poolRef: {name: p}}"), "VModel": vmodel("{poolRef: {name: p}, target: m}"),
 		"PoolSettings": settings("{poolRef: {name: p}}"), "EndpointList": list(`{addresses: ["10.0.0.9:1"]}`), "Pod": pod("a", "10.0.0.1", "True"),
 	}
 	for _, text := range one {
