@@ -604,6 +604,8 @@ type Update struct {
 	Registered []*Registered `protobuf:"bytes,7,rep,name=registered,proto3" json:"registered,omitempty"`
 	// Endpoints of which it changed why they are about to end, by whoever knows: no request is to be sent there.
 	Leaving []*Leaving `protobuf:"bytes,8,rep,name=leaving,proto3" json:"leaving,omitempty"`
+	// VModels of which it changed where their requests go. One that no object names is among registered, too.
+	Vmodels []*VModel `protobuf:"bytes,11,rep,name=vmodels,proto3" json:"vmodels,omitempty"`
 	// What all other extprocs have at endpoints, summed up: where it has changed, about every 20 ms while it does. An Update of nothing
 	// else, and of lessons, need not be told of in applied before there is something else to report.
 	Backlogs []*Backlog `protobuf:"bytes,9,rep,name=backlogs,proto3" json:"backlogs,omitempty"`
@@ -696,6 +698,13 @@ func (x *Update) GetRegistered() []*Registered {
 func (x *Update) GetLeaving() []*Leaving {
 	if x != nil {
 		return x.Leaving
+	}
+	return nil
+}
+
+func (x *Update) GetVmodels() []*VModel {
+	if x != nil {
+		return x.Vmodels
 	}
 	return nil
 }
@@ -1103,6 +1112,76 @@ func (x *Failure) GetReason() string {
 	return ""
 }
 
+// VModel is where requests for a VModel go: a model of its pool, and percent of a hundred of them another one, if there is one. Those of a
+// session stay together. Without an active model there is no VModel any more, and the name is a model's again.
+type VModel struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           *ModelKey              `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Active        string                 `protobuf:"bytes,2,opt,name=active,proto3" json:"active,omitempty"`
+	Canary        string                 `protobuf:"bytes,3,opt,name=canary,proto3" json:"canary,omitempty"`
+	Percent       uint32                 `protobuf:"varint,4,opt,name=percent,proto3" json:"percent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VModel) Reset() {
+	*x = VModel{}
+	mi := &file_placement_placement_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VModel) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VModel) ProtoMessage() {}
+
+func (x *VModel) ProtoReflect() protoreflect.Message {
+	mi := &file_placement_placement_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VModel.ProtoReflect.Descriptor instead.
+func (*VModel) Descriptor() ([]byte, []int) {
+	return file_placement_placement_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *VModel) GetKey() *ModelKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *VModel) GetActive() string {
+	if x != nil {
+		return x.Active
+	}
+	return ""
+}
+
+func (x *VModel) GetCanary() string {
+	if x != nil {
+		return x.Canary
+	}
+	return ""
+}
+
+func (x *VModel) GetPercent() uint32 {
+	if x != nil {
+		return x.Percent
+	}
+	return 0
+}
+
 type Registered struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           *ModelKey              `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -1113,7 +1192,7 @@ type Registered struct {
 
 func (x *Registered) Reset() {
 	*x = Registered{}
-	mi := &file_placement_placement_proto_msgTypes[13]
+	mi := &file_placement_placement_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1125,7 +1204,7 @@ func (x *Registered) String() string {
 func (*Registered) ProtoMessage() {}
 
 func (x *Registered) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[13]
+	mi := &file_placement_placement_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1138,7 +1217,7 @@ func (x *Registered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registered.ProtoReflect.Descriptor instead.
 func (*Registered) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{13}
+	return file_placement_placement_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Registered) GetKey() *ModelKey {
@@ -1195,7 +1274,7 @@ const file_placement_placement_proto_rawDesc = "" +
 	"prefill_us\x18\x03 \x01(\x04R\tprefillUs\x12\x1b\n" +
 	"\tbeside_ps\x18\x04 \x01(\x04R\bbesidePs\x12\x18\n" +
 	"\aurgency\x18\x05 \x01(\x04R\aurgency\x12\x16\n" +
-	"\x06tokens\x18\x06 \x01(\x04R\x06tokens\"\x9f\x04\n" +
+	"\x06tokens\x18\x06 \x01(\x04R\x06tokens\"\xd8\x04\n" +
 	"\x06Update\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x1a\n" +
 	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12>\n" +
@@ -1206,7 +1285,8 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\n" +
 	"registered\x18\a \x03(\v2!.headgate.placement.v1.RegisteredR\n" +
 	"registered\x128\n" +
-	"\aleaving\x18\b \x03(\v2\x1e.headgate.placement.v1.LeavingR\aleaving\x12:\n" +
+	"\aleaving\x18\b \x03(\v2\x1e.headgate.placement.v1.LeavingR\aleaving\x127\n" +
+	"\avmodels\x18\v \x03(\v2\x1d.headgate.placement.v1.VModelR\avmodels\x12:\n" +
 	"\bbacklogs\x18\t \x03(\v2\x1e.headgate.placement.v1.BacklogR\bbacklogs\x127\n" +
 	"\alessons\x18\n" +
 	" \x03(\v2\x1d.headgate.placement.v1.LessonR\alessons\"\xea\x03\n" +
@@ -1251,7 +1331,12 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\tUNLOADING\x10\x03\"T\n" +
 	"\aFailure\x121\n" +
 	"\x03key\x18\x01 \x01(\v2\x1f.headgate.placement.v1.ModelKeyR\x03key\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"S\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x85\x01\n" +
+	"\x06VModel\x121\n" +
+	"\x03key\x18\x01 \x01(\v2\x1f.headgate.placement.v1.ModelKeyR\x03key\x12\x16\n" +
+	"\x06active\x18\x02 \x01(\tR\x06active\x12\x16\n" +
+	"\x06canary\x18\x03 \x01(\tR\x06canary\x12\x18\n" +
+	"\apercent\x18\x04 \x01(\rR\apercent\"S\n" +
 	"\n" +
 	"Registered\x121\n" +
 	"\x03key\x18\x01 \x01(\v2\x1f.headgate.placement.v1.ModelKeyR\x03key\x12\x12\n" +
@@ -1272,7 +1357,7 @@ func file_placement_placement_proto_rawDescGZIP() []byte {
 }
 
 var file_placement_placement_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_placement_placement_proto_goTypes = []any{
 	(Copy_State)(0),    // 0: headgate.placement.v1.Copy.State
 	(*ModelKey)(nil),   // 1: headgate.placement.v1.ModelKey
@@ -1288,8 +1373,9 @@ var file_placement_placement_proto_goTypes = []any{
 	(*Leaving)(nil),    // 11: headgate.placement.v1.Leaving
 	(*Copy)(nil),       // 12: headgate.placement.v1.Copy
 	(*Failure)(nil),    // 13: headgate.placement.v1.Failure
-	(*Registered)(nil), // 14: headgate.placement.v1.Registered
-	nil,                // 15: headgate.placement.v1.Lesson.FactorsEntry
+	(*VModel)(nil),     // 14: headgate.placement.v1.VModel
+	(*Registered)(nil), // 15: headgate.placement.v1.Registered
+	nil,                // 16: headgate.placement.v1.Lesson.FactorsEntry
 }
 var file_placement_placement_proto_depIdxs = []int32{
 	3,  // 0: headgate.placement.v1.Report.wanted:type_name -> headgate.placement.v1.Wanted
@@ -1307,22 +1393,24 @@ var file_placement_placement_proto_depIdxs = []int32{
 	12, // 12: headgate.placement.v1.Update.copies:type_name -> headgate.placement.v1.Copy
 	13, // 13: headgate.placement.v1.Update.failures:type_name -> headgate.placement.v1.Failure
 	6,  // 14: headgate.placement.v1.Update.in_flight:type_name -> headgate.placement.v1.InFlight
-	14, // 15: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
+	15, // 15: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
 	11, // 16: headgate.placement.v1.Update.leaving:type_name -> headgate.placement.v1.Leaving
-	7,  // 17: headgate.placement.v1.Update.backlogs:type_name -> headgate.placement.v1.Backlog
-	9,  // 18: headgate.placement.v1.Update.lessons:type_name -> headgate.placement.v1.Lesson
-	15, // 19: headgate.placement.v1.Lesson.factors:type_name -> headgate.placement.v1.Lesson.FactorsEntry
-	5,  // 20: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
-	0,  // 21: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
-	1,  // 22: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 23: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
-	2,  // 24: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
-	8,  // 25: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
-	25, // [25:26] is the sub-list for method output_type
-	24, // [24:25] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	14, // 17: headgate.placement.v1.Update.vmodels:type_name -> headgate.placement.v1.VModel
+	7,  // 18: headgate.placement.v1.Update.backlogs:type_name -> headgate.placement.v1.Backlog
+	9,  // 19: headgate.placement.v1.Update.lessons:type_name -> headgate.placement.v1.Lesson
+	16, // 20: headgate.placement.v1.Lesson.factors:type_name -> headgate.placement.v1.Lesson.FactorsEntry
+	5,  // 21: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
+	0,  // 22: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
+	1,  // 23: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 24: headgate.placement.v1.VModel.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 25: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
+	2,  // 26: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
+	8,  // 27: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
+	27, // [27:28] is the sub-list for method output_type
+	26, // [26:27] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_placement_placement_proto_init() }
@@ -1337,7 +1425,7 @@ func file_placement_placement_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_placement_placement_proto_rawDesc), len(file_placement_placement_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

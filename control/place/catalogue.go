@@ -30,6 +30,7 @@ func (p *Placer) SetWorld(w *objects.World) {
 		p.setPools(w, was)
 		p.setEndpoints(w)
 		p.setCatalogue(w, was)
+		p.setVModels(w, now)
 		p.restore(now)
 		return nil
 	})
@@ -150,20 +151,27 @@ func (p *Placer) setCatalogue(w, was *objects.World) {
 // Register puts a model into the catalogue, and returns when it is there for good, and whether it is new. One that is there
 // already, with the same attributes, may be registered again; with others it is [decide.ErrExists]. Used is when it was last used.
 func (p *Placer) Register(m *v1alpha1.Model, used time.Time) (fresh bool, err error) {
-	e := objects.EntryOf(m)
-	key := e.ModelKey
 	p.mu.Lock()
+	fresh, written, err := p.registerLocked(m, used)
+	p.mu.Unlock()
+	if err != nil {
+		return false, err
+	}
+	return fresh, written()
+}
+
+// registerLocked is Register up to the wait. The caller holds mu.
+func (p *Placer) registerLocked(m *v1alpha1.Model, used time.Time) (fresh bool, written func() error, err error) {
+	key := objects.EntryOf(m).ModelKey
 	if known, ok := p.declared[key]; ok {
-		defer p.mu.Unlock()
 		if d := p.entryOf(m); known.Type != d.Type || known.Source != d.Source || known.Info != d.Info {
-			return false, decide.ErrExists
+			return false, nil, decide.ErrExists
 		}
-		return false, nil
+		return false, func() error { return nil }, nil
 	}
 	if known := p.registered[key]; known != nil {
 		if known.Spec.Type != m.Spec.Type || known.Spec.Source != m.Spec.Source || known.Spec.Key != m.Spec.Key {
-			p.mu.Unlock()
-			return false, decide.ErrExists
+			return false, nil, decide.ErrExists
 		}
 	} else {
 		fresh = true
@@ -172,14 +180,12 @@ func (p *Placer) Register(m *v1alpha1.Model, used time.Time) (fresh bool, err er
 		p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{key: true}})
 	}
 	// Who registers it again waits for the disk too: the first may not have come so far.
-	written := p.Memory.PutModel(m)
-	p.mu.Unlock()
-	return fresh, written()
+	return fresh, p.Memory.PutModel(m), nil
 }
 
 // Unregister takes a registered model out of the catalogue, and returns when it is gone for good; its copies go in their
-// time. A model that is not there is gone; one that objects declare is [decide.ErrDeclared]. After another error it is registered
-// still.
+// time. A model that is not there is gone; one that objects declare is [decide.ErrDeclared], and one to which requests for VModels go
+// [decide.ErrReferred]. After another error it is registered still.
 func (p *Placer) Unregister(key decide.Key) error {
 	p.mu.Lock()
 	m := p.registered[key]
@@ -189,6 +195,10 @@ func (p *Placer) Unregister(key decide.Key) error {
 			return decide.ErrDeclared
 		}
 		return nil
+	}
+	if by := p.referents(key); by != "" {
+		defer p.mu.Unlock()
+		return fmt.Errorf("%w: %s", decide.ErrReferred, by)
 	}
 	delete(p.registered, key)
 	if d, ok := p.declared[key]; !ok || d.Object == (objects.Name{Namespace: m.Namespace, Name: m.Name}) {
@@ -294,7 +304,7 @@ func (p *Placer) recall() error {
 		return earlier
 	})
 	p.Board.Publish(decide.Change{Registered: registered})
-	return nil
+	return p.recallVModels()
 }
 
 func keyOf(pool, id string) (decide.Key, bool) {
@@ -341,9 +351,13 @@ func (p *Placer) save(everything bool) {
 		}
 		all = append(all, record)
 	}
+	moved := p.saveVModels()
 	p.mu.Unlock()
 	if len(all) > 0 {
 		p.Memory.PutStatuses(all)
+	}
+	if len(moved) > 0 {
+		p.Memory.PutVModelStatuses(moved)
 	}
 }
 

@@ -58,6 +58,8 @@ type Board interface {
 	Publish(decide.Change)
 	// Ready says that what was published is all that there is.
 	Ready()
+	// Behind returns those who may still send requests for a VModel where they went before, in order.
+	Behind(key decide.Key) []string
 }
 
 // Meter is told how placement goes. Its methods are safe for concurrent use and quick.
@@ -89,6 +91,7 @@ type Placer struct {
 	paused     bool
 	declared   map[decide.Key]objects.Entry // by objects
 	registered map[decide.Key]*v1alpha1.Model
+	vmodels    vmodels
 	world      *objects.World
 	endpoints  map[string]*site
 	leaving    map[string]bool // endpoints of which it was logged that they are about to end
@@ -120,7 +123,7 @@ func New(c Config) (*Placer, error) {
 		endpoints: make(map[string]*site), leaving: make(map[string]bool), cancels: make(map[decide.CopyKey]context.CancelFunc),
 		watchers: make(map[decide.Key]map[chan struct{}]bool), unsaved: make(map[decide.Key]bool),
 		answers: make(map[decide.Key][]AnswerStatus),
-		records: make(map[string]load.Record), used: make(map[decide.Key]time.Time), refused: make(map[decide.Key]decide.Reason),
+		vmodels: newVModels(), records: make(map[string]load.Record), used: make(map[decide.Key]time.Time), refused: make(map[decide.Key]decide.Reason),
 	}
 	return p, p.recall()
 }
@@ -237,7 +240,14 @@ func (p *Placer) publish(now time.Time) {
 	for address, why := range change.Leaving {
 		p.noteLeaving(address, why)
 	}
-	if len(change.Copies)+len(change.Failures)+len(change.Leaving) > 0 || change.Endpoints != nil {
+	for key := range change.VModels {
+		p.vmodels.unsaved[key] = true
+		p.tellWatchers(key)
+	}
+	if len(change.VModels) > 0 {
+		p.sweep()
+	}
+	if len(change.Copies)+len(change.Failures)+len(change.Leaving)+len(change.VModels) > 0 || change.Endpoints != nil {
 		p.Board.Publish(change)
 	}
 	for key := range changed {
@@ -245,16 +255,21 @@ func (p *Placer) publish(now time.Time) {
 			delete(p.answers, key)
 		}
 		p.unsaved[key] = true
-		for w := range p.watchers[key] {
-			select {
-			case w <- struct{}{}:
-			default:
-			}
-		}
+		p.tellWatchers(key)
 	}
 	if !p.ready && !p.started.IsZero() && (p.state.Unseen() == 0 || now.Sub(p.started) >= startGrace) {
 		p.ready = true
 		p.Board.Ready()
+	}
+}
+
+// tellWatchers wakes those who wait for something about a model or a VModel. The caller holds mu.
+func (p *Placer) tellWatchers(key decide.Key) {
+	for w := range p.watchers[key] {
+		select {
+		case w <- struct{}{}:
+		default:
+		}
 	}
 }
 

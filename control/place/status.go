@@ -179,6 +179,15 @@ func (p *Placer) Status(key decide.Key) (decide.Status, bool) {
 
 // Await returns the status of a model as soon as done says so of it, or it is in the catalogue no more, or ctx ends.
 func (p *Placer) Await(ctx context.Context, key decide.Key, done func(decide.Status) bool) (st decide.Status, there bool, err error) {
+	err = p.watch(ctx, key, func() bool {
+		st, there = p.Status(key)
+		return !there || done(st)
+	})
+	return st, there, err
+}
+
+// watch returns when done, which is asked whenever something about a model or a VModel has changed, or ctx ends.
+func (p *Placer) watch(ctx context.Context, key decide.Key, done func() bool) error {
 	news := make(chan struct{}, 1)
 	p.mu.Lock()
 	if p.watchers[key] == nil {
@@ -195,14 +204,13 @@ func (p *Placer) Await(ctx context.Context, key decide.Key, done func(decide.Sta
 		}
 	}()
 	for {
-		st, there = p.Status(key)
-		if !there || done(st) {
-			return st, there, nil
+		if done() {
+			return nil
 		}
 		select {
 		case <-news:
 		case <-ctx.Done():
-			return st, there, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }

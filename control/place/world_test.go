@@ -131,6 +131,9 @@ func (b *board) Publish(c decide.Change) {
 	}
 }
 
+// Behind is nobody: there are no extprocs.
+func (b *board) Behind(decide.Key) []string { return nil }
+
 func (b *board) Ready() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -67,7 +67,7 @@ func (r *Report) recall(o *v1alpha1.Model) {
 	r.models[key] = m
 	if o.Labels[RegisteredLabel] != "" {
 		r.registered = append(r.registered, *o)
-		r.uids[nameOf(o)] = o.UID
+		r.uids[objectOf(v1alpha1.ModelKind, o)] = o.UID
 	}
 	for _, c := range o.Status.Copies {
 		if c.Runtime == nil {
@@ -106,7 +106,9 @@ func (r *Report) writeModel(ctx context.Context, key modelKey) error {
 	if object.Name == "" || !changed {
 		return nil
 	}
-	o, err := putStatus(ctx, r.client, object, uid, status)
+	o := &v1alpha1.Model{}
+	o.Namespace, o.Name = object.Namespace, object.Name
+	err := putStatus(ctx, r.client, o, uid, status)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
@@ -130,24 +132,22 @@ func (r *Report) writeModel(ctx context.Context, key modelKey) error {
 	return nil
 }
 
-// putStatus puts a status in the place of that of a Model, whole, for it is one control's to write. Another Model of the name,
-// where it is known which one is meant, is left alone: that one is not found.
-func putStatus(ctx context.Context, c client.Client, object objects.Name, uid string, status v1alpha1.ModelStatus) (*v1alpha1.Model, error) {
+// putStatus puts a status in the place of that of a Model or VModel, whole, for it is one control's to write, and reads the object. Another object of
+// the name, where it is known which one is meant, is left alone: that one is not found.
+func putStatus(ctx context.Context, c client.Client, o client.Object, uid string, status any) error {
 	steps := []map[string]any{{"op": "add", "path": "/status", "value": status}}
 	if uid != "" {
 		steps = slices.Insert(steps, 0, map[string]any{"op": "test", "path": "/metadata/uid", "value": uid})
 	}
 	patch, err := json.Marshal(steps)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	o := &v1alpha1.Model{}
-	o.Namespace, o.Name = object.Namespace, object.Name
 	err = c.Status().Patch(ctx, o, client.RawPatch(types.JSONPatchType, patch))
 	if uid != "" && misfits(err) {
-		err = apierrors.NewNotFound(v1alpha1.SchemeGroupVersion.WithResource("models").GroupResource(), object.Name)
+		err = apierrors.NewNotFound(v1alpha1.SchemeGroupVersion.WithResource("models").GroupResource(), o.GetName())
 	}
-	return o, err
+	return err
 }
 
 // misfits says whether a patch met an object that it is not for: where the object that it makes is not valid the API server

@@ -20,7 +20,7 @@ func (r *Report) PutModel(o *v1alpha1.Model) (wait func() error) {
 		made.Labels = make(map[string]string)
 	}
 	made.Labels[RegisteredLabel] = "true"
-	return r.turn(made, func(ctx context.Context) error {
+	return r.turn(objectOf(v1alpha1.ModelKind, made), func(ctx context.Context) error {
 		err := r.client.Create(ctx, made)
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("create Model %s: %w", nameOf(made), err)
@@ -28,7 +28,7 @@ func (r *Report) PutModel(o *v1alpha1.Model) (wait func() error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if err == nil {
-			r.uids[nameOf(made)] = made.UID
+			r.uids[objectOf(v1alpha1.ModelKind, made)] = made.UID
 		}
 		e := objects.EntryOf(made)
 		m := r.of(modelKey{e.Pool.String(), e.ID})
@@ -41,29 +41,37 @@ func (r *Report) PutModel(o *v1alpha1.Model) (wait func() error) {
 // DeleteModel deletes the Model of a registered model. Wait returns when it is gone. Another Model that has its name since is
 // left alone.
 func (r *Report) DeleteModel(o *v1alpha1.Model) (wait func() error) {
-	return r.turn(o, func(ctx context.Context) error {
-		gone := &v1alpha1.Model{}
-		gone.Namespace, gone.Name = o.Namespace, o.Name
+	gone := &v1alpha1.Model{}
+	gone.Namespace, gone.Name = o.Namespace, o.Name
+	return r.delete(objectOf(v1alpha1.ModelKind, o), gone)
+}
+
+func objectOf(kind string, o client.Object) objects.Object {
+	return objects.Object{Kind: kind, Name: nameOf(o)}
+}
+
+// delete deletes an object that is registered, if it is the one that is known. Wait returns when it is gone.
+func (r *Report) delete(name objects.Object, gone client.Object) (wait func() error) {
+	return r.turn(name, func(ctx context.Context) error {
 		r.mu.Lock()
-		uid := r.uids[nameOf(o)]
+		uid := r.uids[name]
 		r.mu.Unlock()
 		var options []client.DeleteOption
 		if uid != "" {
 			options = append(options, client.Preconditions{UID: &uid})
 		}
 		if err := r.client.Delete(ctx, gone, options...); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			return fmt.Errorf("delete Model %s: %w", nameOf(o), err)
+			return fmt.Errorf("delete %s: %w", name, err)
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		delete(r.uids, nameOf(o))
+		delete(r.uids, name)
 		return nil
 	})
 }
 
-// turn returns what makes a call that makes or deletes an object, after those that were asked for before.
-func (r *Report) turn(o *v1alpha1.Model, call func(context.Context) error) (wait func() error) {
-	name := nameOf(o)
+// turn returns what makes a call that makes, changes or deletes an object, after those that were asked for before.
+func (r *Report) turn(name objects.Object, call func(context.Context) error) (wait func() error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before, mine := r.turns[name], make(chan struct{})

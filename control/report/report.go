@@ -53,8 +53,8 @@ var patience = map[string]time.Duration{
 // and what was asked of a model runtime, which cannot list what it has, is in the status of its Model before the call. The rest
 // of the status follows when there is time.
 //
-// Open one with [Open]. It is safe for concurrent use. It needs the verbs create, delete and list of models, patch of
-// models/status, get and list of llmroutes, and update of llmroutes/status; and for [Report.SetGateways] get and list of
+// Open one with [Open]. It is safe for concurrent use. It needs the verbs create, delete and list of models and vmodels, patch of
+// vmodels and of the status of both, get and list of llmroutes, and update of llmroutes/status; and for [Report.SetGateways] get and list of
 // gatewayclasses, gateways, listenersets, httproutes, grpcroutes, backendtlspolicies and inferencepools, update of their status, patch of
 // gatewayclasses, and get of the customresourcedefinition of gateways.
 type Report struct {
@@ -71,6 +71,7 @@ type Report struct {
 	due       chan struct{} // capacity 1; never closed
 
 	registered []v1alpha1.Model     // at the start
+	defined    []v1alpha1.VModel    // at the start, by clients
 	recorded   []memory.Copy        // at the start
 	since      map[string]time.Time // at the start: of the latest copy at a runtime
 
@@ -85,12 +86,13 @@ type Report struct {
 	gateways *status.Input // nil before there is one
 	release  []string      // what the CRDs say, nil while that is not known
 	attached map[objects.Object]*attached
-	surveyed map[string]bool                // kinds of them, whose status was read
-	dirty    map[subject]time.Time          // those that are due, and since when they go before others
-	resting  map[string]time.Time           // until when no status of a kind is tried
-	told     map[subject]string             // why a status could not be written last
-	uids     map[objects.Name]types.UID     // of registered Models that are known
-	turns    map[objects.Name]chan struct{} // closed when the last call that makes or deletes an object has ended
+	surveyed map[string]bool       // kinds of them, whose status was read
+	dirty    map[subject]time.Time // those that are due, and since when they go before others
+	resting  map[string]time.Time  // until when no status of a kind is tried
+	told     map[subject]string    // why a status could not be written last
+	vmodels  map[modelKey]*vmodel
+	uids     map[objects.Object]types.UID     // of registered Models and VModels that are known
+	turns    map[objects.Object]chan struct{} // closed when the last call that makes, changes or deletes an object has ended
 }
 
 var _ memory.Memory = (*Report)(nil)
@@ -107,21 +109,22 @@ type subject struct {
 // answers. Nothing is written while leads is false: another control may lead.
 func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logger, leads func() bool) (*Report, error) {
 	var models v1alpha1.ModelList
+	var vmodels v1alpha1.VModelList
 	var routes v1alpha1.LLMRouteList
 	for told := false; ; told = true {
-		err := errors.Join(list(ctx, c, namespace, &models), list(ctx, c, namespace, &routes))
+		err := errors.Join(list(ctx, c, namespace, &models), list(ctx, c, namespace, &vmodels), list(ctx, c, namespace, &routes))
 		if err == nil {
 			break
 		}
 		if !told && ctx.Err() == nil {
-			log.Warn("cannot read the status of Models and LLMRoutes; retrying", "err", fmt.Sprint(err, kube.HintFor(err)))
+			log.Warn("cannot read the status of Models, VModels and LLMRoutes; retrying", "err", fmt.Sprint(err, kube.HintFor(err)))
 		}
 		retry := time.NewTimer(retryInterval)
 		select {
 		case <-retry.C:
 		case <-ctx.Done():
 			retry.Stop()
-			return nil, fmt.Errorf("read the status of Models and LLMRoutes: %w", ctx.Err())
+			return nil, fmt.Errorf("read the status of Models, VModels and LLMRoutes: %w", ctx.Err())
 		}
 	}
 	r := &Report{
@@ -129,7 +132,8 @@ func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logg
 		since: make(map[string]time.Time), models: make(map[modelKey]*model), runtimes: make(map[string]memory.Runtime),
 		routes: make(map[objects.Name]*route), doubles: make(map[objects.Name]*double), dirty: make(map[subject]time.Time),
 		attached: make(map[objects.Object]*attached), surveyed: make(map[string]bool),
-		resting: make(map[string]time.Time), told: make(map[subject]string), turns: make(map[objects.Name]chan struct{}), uids: make(map[objects.Name]types.UID),
+		resting: make(map[string]time.Time), told: make(map[subject]string), turns: make(map[objects.Object]chan struct{}), uids: make(map[objects.Object]types.UID),
+		vmodels: make(map[modelKey]*vmodel),
 	}
 	for _, k := range kinds.WithNetwork() {
 		r.kinds[k.Kind] = k
@@ -141,6 +145,9 @@ func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logg
 	})
 	for i := range models.Items {
 		r.recall(&models.Items[i])
+	}
+	for i := range vmodels.Items {
+		r.recallVModel(&vmodels.Items[i])
 	}
 	for _, o := range routes.Items {
 		r.routes[nameOf(&o)] = &route{uid: string(o.UID), written: o.Status}
@@ -234,8 +241,11 @@ func (r *Report) mark(s subject) {
 
 // describe names an object for people. The caller holds mu.
 func (r *Report) describe(s subject) string {
-	if m := r.models[s.key]; m != nil && m.object.Name != "" {
+	if m := r.models[s.key]; m != nil && m.object.Name != "" && s.kind == v1alpha1.ModelKind {
 		s.name = m.object
+	}
+	if v := r.vmodels[s.key]; v != nil && s.kind == v1alpha1.VModelKind {
+		s.name = v.object
 	}
 	return s.kind + " " + s.name.String()
 }
@@ -246,6 +256,8 @@ func (r *Report) write(ctx context.Context, s subject) error {
 		return r.writeRoute(ctx, s.name)
 	case s.kind == v1alpha1.ModelKind && s.name.Name != "":
 		return r.writeDouble(ctx, s.name)
+	case s.kind == v1alpha1.VModelKind:
+		return r.writeVModel(ctx, s.key)
 	case s.name.Name != "":
 		return r.writeAttached(ctx, objects.Object{Kind: s.kind, Name: s.name})
 	}

@@ -87,7 +87,9 @@ func (r *Report) writeDouble(ctx context.Context, name objects.Name) error {
 		ObservedGeneration: e.Generation, LastTransitionTime: metav1.Now(),
 	}
 	status := v1alpha1.ModelStatus{ObservedGeneration: e.Generation, Message: e.Taken, Conditions: []metav1.Condition{taken}}
-	if _, err := putStatus(ctx, r.client, e.Object, e.UID, status); err != nil && !apierrors.IsNotFound(err) {
+	o := &v1alpha1.Model{}
+	o.Namespace, o.Name = e.Object.Namespace, e.Object.Name
+	if err := putStatus(ctx, r.client, o, e.UID, status); err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
 	d.written = true

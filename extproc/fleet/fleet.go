@@ -241,8 +241,8 @@ func (f *Fleet) SetWorld(w *objects.World) { f.now(func() { f.state.SetWorld(w) 
 // Hear puts in force what control says: when it returns, no request begins any more at a copy that is Unloading or gone,
 // and [Fleet.InFlight] counts every one that began there.
 func (f *Fleet) Hear(n belief.News) {
-	f.names.hear(n)
 	f.now(func() { f.state.Hear(n, f.Now()) })
+	f.names.hear(n) // then copies are known of what requests go to from now on
 }
 
 // Refused says that an endpoint turned a connection away at the door, or dropped one, as [belief.State.Refused].

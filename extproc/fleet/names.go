@@ -8,12 +8,13 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// names are the models that requests may name though no object says so, for control registered them: there may be many
-// thousands, so that none costs more than itself. It is safe for concurrent use; the zero names is ready.
+// names are what control says of names that requests may use: models that it registered though no object says so, and where requests for
+// VModels go. There may be many thousands, so that none costs more than itself. It is safe for concurrent use; the zero names is ready.
 type names struct {
-	mu    sync.RWMutex // guards the following
-	heard bool
-	pools map[string][]objects.Name // by the model, in order
+	mu      sync.RWMutex // guards the following
+	heard   bool
+	pools   map[string][]objects.Name // by the model, in order
+	vmodels map[objects.ModelKey]belief.Switch
 }
 
 // hear puts in force what control says of names.
@@ -22,7 +23,12 @@ func (n *names) hear(news belief.News) {
 	defer n.mu.Unlock()
 	n.heard = true
 	if news.All || n.pools == nil {
-		n.pools = make(map[string][]objects.Name)
+		n.pools, n.vmodels = make(map[string][]objects.Name), make(map[objects.ModelKey]belief.Switch)
+	}
+	for k, to := range news.VModels {
+		if n.vmodels[k] = to; to == (belief.Switch{}) {
+			delete(n.vmodels, k)
+		}
 	}
 	for k, is := range news.Registered {
 		pools := n.pools[k.ID]
@@ -43,6 +49,33 @@ func (f *Fleet) Heard() bool {
 	f.names.mu.RLock()
 	defer f.names.mu.RUnlock()
 	return f.names.heard
+}
+
+// Active returns the model that requests for a VModel go to, its canary aside: as control says, else its object. What is no VModel is itself.
+func (f *Fleet) Active(w *objects.World, key objects.ModelKey) string {
+	return f.names.of(w, key).Active
+}
+
+// Resolve returns the model that a request for a model or a VModel goes to. Those of one lot go together.
+func (f *Fleet) Resolve(w *objects.World, key objects.ModelKey, lot uint64) string {
+	to := f.names.of(w, key)
+	if to.Canary != "" && lot*0x9e3779b97f4a7c15>>32%100 < uint64(to.Percent) { //nolint:gosec // a percentage
+		return to.Canary
+	}
+	return to.Active
+}
+
+// of is where requests for a name go.
+func (n *names) of(w *objects.World, key objects.ModelKey) belief.Switch {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if to, ok := n.vmodels[key]; ok {
+		return to
+	}
+	if v, ok := w.VModel(key); ok && !slices.Contains(n.pools[key.ID], key.Pool) { // else the name is a registered model's
+		return belief.Switch{Active: v.Target, Canary: v.Canary, Percent: v.Percent}
+	}
+	return belief.Switch{Active: key.ID}
 }
 
 // Registered returns the pool for which control registered a model: of those that count the first by name; false if there is none.

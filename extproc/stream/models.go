@@ -138,7 +138,8 @@ func (x *exchange) admitted(view *belief.View, offer *objects.Offer) (all []list
 		if isGiven && !r.LeadsTo(given) {
 			continue
 		}
-		routed = append(routed, listedModel{m, r.Backends[0].Pool, r.Adapter})
+		pool := r.Backends[0].Pool
+		routed = append(routed, listedModel{m, pool, x.server.Fleet.Active(view.World, objects.ModelKey{Pool: pool, ID: r.Adapter})})
 	}
 	registered := x.registered(view, offer)
 	p := view.World.Pools[pool]

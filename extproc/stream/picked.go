@@ -84,12 +84,16 @@ func (x *exchange) choose(r openai.Request, body []byte, now time.Time) error {
 	if err != nil {
 		return x.unknown(err)
 	}
-	x.target = target
 	x.settings = s.Settings.For(view.World.Pools[target.Pool])
+	session := x.in.session(x.settings)
+	if target.Adapter != "" {
+		target.Adapter = s.Fleet.Resolve(view.World, objects.ModelKey{Pool: target.Pool, ID: target.Adapter}, cmp.Or(session, s.Random()))
+	}
+	x.target = target
 	x.turn = s.turn.Add(1)
 	request := pick.Request{
 		Pool: target.Pool.String(), Model: cmp.Or(target.Adapter, r.Model), Base: !target.Open && target.Adapter == "",
-		Open: target.Open, Only: x.hints.only, Near: near, Session: x.in.session(x.settings),
+		Open: target.Open, Only: x.hints.only, Near: near, Session: session,
 		Turn: x.turn, Random: s.Random(),
 	}
 	if s.Conformance && x.in.selection != "" {

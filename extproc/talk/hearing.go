@@ -22,7 +22,7 @@ func newNews() belief.News {
 	return belief.News{
 		Copies: make(map[belief.CopyKey]belief.Word), Others: make(map[belief.CopyKey]int64),
 		Failures: make(map[objects.ModelKey]string), Registered: make(map[objects.ModelKey]bool),
-		Leaving: make(map[string]belief.Leaving),
+		Leaving: make(map[string]belief.Leaving), VModels: make(map[objects.ModelKey]belief.Switch),
 	}
 }
 
@@ -81,6 +81,11 @@ func read(u *placement.Update, n *belief.News, now time.Time) {
 		}
 		n.Leaving[l.GetEndpoint()] = why
 	}
+	for _, v := range u.GetVmodels() {
+		if k, ok := modelKey(v.GetKey()); ok {
+			n.VModels[k] = belief.Switch{Active: v.GetActive(), Canary: v.GetCanary(), Percent: int(v.GetPercent())}
+		}
+	}
 	for _, r := range u.GetRegistered() {
 		if k, ok := modelKey(r.GetKey()); ok {
 			n.Registered[k] = !r.GetGone()
@@ -91,7 +96,7 @@ func read(u *placement.Update, n *belief.News, now time.Time) {
 // onlyOfOthers says whether an Update says nothing but what others have at endpoints and have learned of them.
 func onlyOfOthers(u *placement.Update) bool {
 	return len(u.GetBacklogs())+len(u.GetLessons()) > 0 && u.GetEndpoints() == nil && !u.GetComplete() &&
-		len(u.GetCopies())+len(u.GetFailures())+len(u.GetInFlight())+len(u.GetRegistered())+len(u.GetLeaving()) == 0
+		len(u.GetCopies())+len(u.GetFailures())+len(u.GetInFlight())+len(u.GetRegistered())+len(u.GetVmodels())+len(u.GetLeaving()) == 0
 }
 
 // backlogsOf is what an Update that came at a time says of what others have at endpoints, in dst where that is large enough.

@@ -12,6 +12,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -56,7 +57,8 @@ type Server struct {
 	copies     map[decide.CopyKey]placement.Copy_State // none of GONE
 	failures   map[decide.Key]decide.Reason            // none that is empty
 	registered map[decide.Key]bool
-	leaving    map[string]decide.Leaving // none that stays
+	vmodels    map[decide.Key]decide.Switch // none that is zero
+	leaving    map[string]decide.Leaving    // none that stays
 	peers      map[*peer]bool
 	joined     int // streams so far
 	drains     map[decide.CopyKey]*drain
@@ -82,6 +84,8 @@ type peer struct {
 	copies     map[decide.CopyKey]bool
 	failures   map[decide.Key]bool
 	registered map[decide.Key]bool
+	vmodels    map[decide.Key]bool
+	moving     map[decide.Key]uint64 // VModels that were told in a version that is not known to be in force
 	leaving    map[string]bool
 	inFlight   map[decide.CopyKey]int
 	others     map[decide.CopyKey]int // as told
@@ -96,7 +100,7 @@ func New(log *slog.Logger) *Server {
 	s := &Server{
 		log: log, closed: make(chan struct{}), ledger: newLedger(),
 		copies: make(map[decide.CopyKey]placement.Copy_State), failures: make(map[decide.Key]decide.Reason), registered: make(map[decide.Key]bool),
-		leaving: make(map[string]decide.Leaving), peers: make(map[*peer]bool), drains: make(map[decide.CopyKey]*drain), absent: make(map[string]*time.Timer),
+		vmodels: make(map[decide.Key]decide.Switch), leaving: make(map[string]decide.Leaving), peers: make(map[*peer]bool), drains: make(map[decide.CopyKey]*drain), absent: make(map[string]*time.Timer),
 		lessons: make(lessons),
 	}
 	s.mu.Lock()
@@ -146,6 +150,18 @@ func (s *Server) Publish(c decide.Change) {
 			p.registered[key] = true
 		}
 	}
+	for key, to := range c.VModels {
+		if s.vmodels[key] == to {
+			continue
+		}
+		s.vmodels[key] = to
+		if to == (decide.Switch{}) {
+			delete(s.vmodels, key)
+		}
+		for p := range s.peers {
+			p.vmodels[key] = true
+		}
+	}
 	for address, why := range c.Leaving {
 		if s.leaving[address] = why; !why.Is() {
 			delete(s.leaving, address)
@@ -161,6 +177,22 @@ func (s *Server) Publish(c decide.Change) {
 		}
 	}
 	s.wake()
+}
+
+// Behind returns the processes that may still send requests for a VModel where they went before: they have not said that the latest switch is
+// in force, or have been cut off. They are in order.
+func (s *Server) Behind(key decide.Key) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	behind := slices.Collect(maps.Keys(s.absent))
+	for p := range s.peers {
+		if _, moving := p.moving[key]; moving || p.vmodels[key] {
+			behind = append(behind, p.process)
+		}
+	}
+	behind = slices.DeleteFunc(behind, func(process string) bool { return process == startName })
+	slices.Sort(behind)
+	return slices.Compact(behind)
 }
 
 // Ready says that what was published is all that there is.
@@ -280,6 +312,7 @@ func (s *Server) join(process string) *peer {
 	p := &peer{
 		process: process, news: make(chan struct{}, 1), page: s.ledger.join(time.Now()), endpoints: true,
 		copies: make(map[decide.CopyKey]bool), failures: make(map[decide.Key]bool), registered: make(map[decide.Key]bool), leaving: make(map[string]bool),
+		vmodels: make(map[decide.Key]bool), moving: make(map[decide.Key]uint64),
 		inFlight: make(map[decide.CopyKey]int), others: make(map[decide.CopyKey]int), moved: make(map[decide.CopyKey]int),
 		lessons: make(map[lessonKey]bool), taught: make(map[lessonKey]bool), knows: make(map[lessonKey]float64),
 	}
@@ -295,6 +328,9 @@ func (s *Server) join(process string) *peer {
 	}
 	for key := range s.registered {
 		p.registered[key] = true
+	}
+	for key := range s.vmodels {
+		p.vmodels[key] = true
 	}
 	for address := range s.leaving {
 		p.leaving[address] = true
@@ -389,6 +425,7 @@ func (s *Server) report(p *peer, r *placement.Report) {
 	}
 	s.learned(p, r.GetLessons(), now)
 	p.applied = max(p.applied, r.GetApplied())
+	maps.DeleteFunc(p.moving, func(_ decide.Key, version uint64) bool { return version <= p.applied })
 	over := s.settled(p)
 	changed = s.totals(changed)
 	s.mu.Unlock()
@@ -451,6 +488,11 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	for _, key := range take(p.registered, &room) {
 		u.Registered = append(u.Registered, &placement.Registered{Key: modelKey(key), Gone: !s.registered[key]})
 	}
+	for _, key := range take(p.vmodels, &room) {
+		to := s.vmodels[key]
+		u.Vmodels = append(u.Vmodels, &placement.VModel{Key: modelKey(key), Active: to.Active, Canary: to.Canary, Percent: uint32(to.Percent)}) //nolint:gosec // a percentage
+		p.moving[key] = u.Version
+	}
 	now := time.Now()
 	for _, address := range take(p.leaving, &room) {
 		u.Leaving = append(u.Leaving, wireLeaving(address, s.leaving[address], now)) // the zero Leaving stays
@@ -463,7 +505,7 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	if s.ready && !p.told && room > 0 {
 		u.Complete, p.told = true, true
 	}
-	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Leaving)+len(u.InFlight)+len(u.Backlogs)+len(u.Lessons) == 0 && u.Endpoints == nil && !u.Complete {
+	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Vmodels)+len(u.Leaving)+len(u.InFlight)+len(u.Backlogs)+len(u.Lessons) == 0 && u.Endpoints == nil && !u.Complete {
 		return nil
 	}
 	p.version = u.Version

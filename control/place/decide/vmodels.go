@@ -1,6 +1,8 @@
 package decide
 
 import (
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -52,6 +54,34 @@ type VModelStatus struct {
 	// Taken says that the name is a model's.
 	Taken bool
 }
+
+// AutoDelete is an annotation of registered Models that go when no VModel names them any more.
+const AutoDelete = "inference.x-k8s.io/auto-delete"
+
+// Terms are those under which a client sets a VModel.
+type Terms struct {
+	// UpdateOnly: there must be one already. Expected is the target that it must have, unless that is the new one already; empty for any.
+	UpdateOnly bool
+	Expected   string
+	// Force sends requests to the target at once, loaded or not.
+	Force bool
+	// Used is when a target that is new was last used.
+	Used time.Time
+}
+
+// ErrNoVModel says that there is no VModel to be changed, ErrNoModel that its target is no model, ErrUnexpected that its target is another than
+// the client takes it for, and ErrReferred that VModels name a model.
+var (
+	ErrNoVModel   = errors.New("there is no such VModel")
+	ErrNoModel    = errors.New("there is no such model")
+	ErrUnexpected = errors.New("the VModel has another target")
+	ErrReferred   = errors.New("VModels name the model: move or delete them first")
+)
+
+// OwnedError says that a VModel is somebody else's.
+type OwnedError struct{ Owner string }
+
+func (e *OwnedError) Error() string { return fmt.Sprintf("the VModel is owned by %q", e.Owner) }
 
 type vmodel struct {
 	VModel

@@ -22,6 +22,8 @@ var (
 	copies   = []byte("copies")   // by endpoint, pool and id
 	runtimes = []byte("runtimes") // by endpoint
 	statuses = []byte("statuses") // by pool and id
+	vmodels  = []byte("vmodels")  // registered, by object name
+	moves    = []byte("moves")    // status of VModels, by pool and id
 )
 
 // File is a Memory in a file (bbolt: a B+tree of pages that a crash leaves whole; one process at a time). Open one with [Open].
@@ -58,7 +60,7 @@ func Open(path string, log *slog.Logger) (*File, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	err = db.Update(func(tx *bbolt.Tx) error {
-		for _, b := range [][]byte{models, copies, runtimes, statuses} {
+		for _, b := range [][]byte{models, copies, runtimes, statuses, vmodels, moves} {
 			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
 				return err
 			}
@@ -204,6 +206,16 @@ func (f *File) DeleteModel(m *v1alpha1.Model) (wait func() error) {
 	return f.begin(change{models, key(m.Namespace, m.Name), nil}, change{statuses, key(m.Namespace+"/"+m.Spec.PoolRef.Name, m.Spec.ID), nil})
 }
 
+// PutVModel writes a registered VModel, as PutModel.
+func (f *File) PutVModel(v *v1alpha1.VModel, _ bool) (wait func() error) {
+	return f.begin(change{vmodels, key(v.Namespace, v.Name), v})
+}
+
+// DeleteVModel forgets a registered VModel and its status, as PutModel.
+func (f *File) DeleteVModel(v *v1alpha1.VModel) (wait func() error) {
+	return f.begin(change{vmodels, key(v.Namespace, v.Name), nil}, change{moves, key(v.Namespace+"/"+v.Spec.PoolRef.Name, v.Spec.ID), nil})
+}
+
 // PutCopy writes what is asked of an engine. With wait, it returns when that is on the disk.
 func (f *File) PutCopy(c Copy, wait bool) error {
 	return f.put(change{copies, key(c.Endpoint, c.Pool, c.ID), c}, wait)
@@ -236,6 +248,18 @@ func (f *File) PutStatuses(all []Status) {
 	f.later(changes...)
 }
 
+// PutVModelStatuses writes the status of VModels, when there is time.
+func (f *File) PutVModelStatuses(all []VModelStatus) {
+	changes := make([]change, len(all))
+	for i, st := range all {
+		changes[i] = change{moves, key(st.Pool, st.ID), st}
+		if st.Gone {
+			changes[i].value = nil
+		}
+	}
+	f.later(changes...)
+}
+
 func (f *File) put(c change, wait bool) error {
 	if wait {
 		return f.now(c)
@@ -259,6 +283,12 @@ func (f *File) Runtimes() ([]Runtime, error) {
 func (f *File) Statuses() ([]Status, error) {
 	return read[Status](f, statuses)
 }
+
+// VModels returns the registered VModels.
+func (f *File) VModels() ([]v1alpha1.VModel, error) { return read[v1alpha1.VModel](f, vmodels) }
+
+// VModelStatuses returns the status of VModels.
+func (f *File) VModelStatuses() ([]VModelStatus, error) { return read[VModelStatus](f, moves) }
 
 func read[T any](f *File, bucket []byte) (all []T, err error) {
 	err = f.db.View(func(tx *bbolt.Tx) error {

@@ -17,6 +17,9 @@ type Memory interface {
 	// PutModel keeps a registered model, and DeleteModel forgets it with its status.
 	PutModel(m *v1alpha1.Model) (wait func() error)
 	DeleteModel(m *v1alpha1.Model) (wait func() error)
+	// PutVModel keeps a registered VModel, which is new or has another target, and DeleteVModel forgets it with its status.
+	PutVModel(v *v1alpha1.VModel, fresh bool) (wait func() error)
+	DeleteVModel(v *v1alpha1.VModel) (wait func() error)
 	// PutCopy keeps what is asked of an engine about a model. With wait it returns when that will outlive the process. After
 	// [ErrNotNow] it may be tried again.
 	PutCopy(c Copy, wait bool) error
@@ -28,12 +31,16 @@ type Memory interface {
 	DeleteRuntime(endpoint string)
 	// PutStatuses keeps the status of models, when there is time.
 	PutStatuses(all []Status)
+	// PutVModelStatuses keeps that of VModels.
+	PutVModelStatuses(all []VModelStatus)
 
-	// Models, Copies, Runtimes and Statuses return what was kept before this process.
+	// Models, Copies, Runtimes, Statuses, VModels and VModelStatuses return what was kept before this process.
 	Models() ([]v1alpha1.Model, error)
 	Copies() ([]Copy, error)
 	Runtimes() ([]Runtime, error)
 	Statuses() ([]Status, error)
+	VModels() ([]v1alpha1.VModel, error)
+	VModelStatuses() ([]VModelStatus, error)
 
 	// Close writes what is still to be written, and ends. Nobody may call another method meanwhile or after.
 	Close() error
@@ -80,5 +87,16 @@ type Status struct {
 	UID    string               `json:"-"` // of the Model
 	Status v1alpha1.ModelStatus `json:"status"`
 	// Gone says that the model is no more.
+	Gone bool `json:"-"`
+}
+
+// VModelStatus is the status of a VModel.
+type VModelStatus struct {
+	Pool   string                `json:"pool"` // "namespace/name"
+	ID     string                `json:"id"`
+	Object objects.Name          `json:"-"`
+	UID    string                `json:"-"` // of the VModel
+	Status v1alpha1.VModelStatus `json:"status"`
+	// Gone says that the VModel is no more.
 	Gone bool `json:"-"`
 }

@@ -1,7 +1,5 @@
 // Package mesh serves ModelMesh's management API (mmesh.ModelMesh 0.12), so that its clients find what they know: models
-// are registered and unregistered, their status is told, and they can be had loaded before requests come.
-//
-// VModels are not served yet: their calls answer UNIMPLEMENTED, as those of a server that does not know them.
+// are registered and unregistered, their status is told, they can be had loaded before requests come, and VModels move from one to another.
 package mesh
 
 import (
@@ -43,6 +41,11 @@ type Placer interface {
 	Ensure(key decide.Key, used time.Time)
 	Status(key decide.Key) (decide.Status, bool)
 	Await(ctx context.Context, key decide.Key, done func(decide.Status) bool) (st decide.Status, there bool, err error)
+	// SetVModel may return the errors of package decide of VModels, and [decide.ErrExists]; DeleteVModel [decide.ErrDeclared].
+	SetVModel(o *v1alpha1.VModel, model *v1alpha1.Model, terms decide.Terms) error
+	DeleteVModel(key decide.Key, owner string) error
+	VModel(key decide.Key) (st decide.VModelStatus, owner string, there bool)
+	AwaitVModel(ctx context.Context, key decide.Key, done func(decide.VModelStatus) bool) error
 	// Pool returns the pool that registered models belong to.
 	Pool() (objects.Name, error)
 }
@@ -63,9 +66,9 @@ func (s *Server) RegisterModel(ctx context.Context, r *mmesh.RegisterModelReques
 	if err != nil {
 		return nil, err
 	}
-	info := r.GetModelInfo()
-	if info.GetType() == "" {
-		return nil, status.Error(codes.InvalidArgument, "modelInfo must be there, with a type")
+	m, err := s.modelOf(key, r.GetModelInfo())
+	if err != nil {
+		return nil, err
 	}
 	used := s.now().Add(-ageIfNot)
 	if r.GetLoadNow() {
@@ -73,6 +76,26 @@ func (s *Server) RegisterModel(ctx context.Context, r *mmesh.RegisterModelReques
 	}
 	if ms := r.GetLastUsedTime(); ms > 0 {
 		used = s.time(ms)
+	}
+	_, err = s.placer.Register(m, used)
+	switch {
+	case errors.Is(err, decide.ErrExists):
+		return nil, errExists
+	case err != nil:
+		return nil, status.Errorf(codes.Internal, "the model could not be written down: %v", err)
+	}
+	if r.GetLoadNow() {
+		return s.ensure(ctx, key, used, r.GetSync())
+	}
+	return s.status(key)
+}
+
+var errExists = status.Error(codes.AlreadyExists, "Model already exists with different attribute values")
+
+// modelOf is a model as a client describes it.
+func (s *Server) modelOf(key decide.Key, info *mmesh.ModelInfo) (*v1alpha1.Model, error) {
+	if info.GetType() == "" {
+		return nil, status.Error(codes.InvalidArgument, "modelInfo must be there, with a type")
 	}
 	m := &v1alpha1.Model{
 		ObjectMeta: metav1.ObjectMeta{Namespace: key.Pool.Namespace, Name: objectName(key), CreationTimestamp: metav1.NewTime(s.now())},
@@ -84,17 +107,7 @@ func (s *Server) RegisterModel(ctx context.Context, r *mmesh.RegisterModelReques
 	if faults := objects.CheckModelObject(m); len(faults) > 0 {
 		return nil, status.Errorf(codes.InvalidArgument, "%s: %s", fieldNames[faults[0].Field], faults[0].ErrorBody())
 	}
-	_, err = s.placer.Register(m, used)
-	switch {
-	case errors.Is(err, decide.ErrExists):
-		return nil, status.Error(codes.AlreadyExists, "Model already exists with different attribute values")
-	case err != nil:
-		return nil, status.Errorf(codes.Internal, "the model could not be written down: %v", err)
-	}
-	if r.GetLoadNow() {
-		return s.ensure(ctx, key, used, r.GetSync())
-	}
-	return s.status(key)
+	return m, nil
 }
 
 // fieldNames are the fields of a Model as the API calls them.
@@ -109,7 +122,7 @@ func (s *Server) UnregisterModel(_ context.Context, r *mmesh.UnregisterModelRequ
 		return nil, err
 	}
 	switch err := s.placer.Unregister(key); {
-	case errors.Is(err, decide.ErrDeclared):
+	case errors.Is(err, decide.ErrDeclared), errors.Is(err, decide.ErrReferred):
 		return nil, status.Errorf(codes.FailedPrecondition, "%v", err)
 	case err != nil:
 		return nil, status.Errorf(codes.Internal, "it could not be written down: %v", err)
@@ -172,11 +185,7 @@ func (s *Server) ensure(ctx context.Context, key decide.Key, used time.Time, wai
 
 // status is what is known of a model.
 func (s *Server) status(key decide.Key) (*mmesh.ModelStatusInfo, error) {
-	st, there := s.placer.Status(key)
-	if !there {
-		return &mmesh.ModelStatusInfo{Status: mmesh.ModelStatusInfo_NOT_FOUND}, nil
-	}
-	return info(st), nil
+	return s.statusOf(key), nil
 }
 
 // info is a status as the API has it.
@@ -229,9 +238,12 @@ func summary(st decide.Status) mmesh.ModelStatusInfo_ModelStatus {
 }
 
 // key names the model of an id.
-func (s *Server) key(id string) (decide.Key, error) {
+func (s *Server) key(id string) (decide.Key, error) { return s.keyOf("modelId", id) }
+
+// keyOf is key for an id in a field of that name.
+func (s *Server) keyOf(field, id string) (decide.Key, error) {
 	if id == "" {
-		return decide.Key{}, status.Error(codes.InvalidArgument, "modelId must not be empty")
+		return decide.Key{}, status.Errorf(codes.InvalidArgument, "%s must not be empty", field)
 	}
 	if err := engine.CheckName(id); err != nil {
 		return decide.Key{}, status.Errorf(codes.InvalidArgument, "no model can have the id %.100q: %v", id, err)

@@ -29,8 +29,17 @@ type News struct {
 	Failures map[objects.ModelKey]string
 	// Registered are the models that requests may name though no object says so: true, or not any more.
 	Registered map[objects.ModelKey]bool
+	// VModels are where requests for them go; the zero Switch: there is no such VModel any more.
+	VModels map[objects.ModelKey]Switch
 	// Leaving are the endpoints that are about to end; the zero Leaving: it stays, or is gone.
 	Leaving map[string]Leaving
+}
+
+// Switch is where requests for a VModel go: to the active model of its pool, and Percent of a hundred to the canary if there is one.
+type Switch struct {
+	Active  string
+	Canary  string
+	Percent int
 }
 
 // control is what control said, of endpoints.

@@ -1,0 +1,303 @@
+package place
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/control/place/memory"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// vmodels are the VModels that a Placer knows. Its mu guards them.
+type vmodels struct {
+	declared   map[decide.Key]objects.VModel // by objects; those whose id is their own
+	registered map[decide.Key]*v1alpha1.VModel
+	moved      map[decide.Key]decide.Moved // as an earlier process wrote it, of those that are not set yet
+	unsaved    map[decide.Key]bool         // whose status is not written
+}
+
+func newVModels() vmodels {
+	return vmodels{
+		declared: make(map[decide.Key]objects.VModel), registered: make(map[decide.Key]*v1alpha1.VModel),
+		moved: make(map[decide.Key]decide.Moved), unsaved: make(map[decide.Key]bool),
+	}
+}
+
+// of is a VModel of a key, and whether a client registered it.
+func (v *vmodels) of(key decide.Key) (is objects.VModel, registered, there bool) {
+	if o := v.registered[key]; o != nil {
+		return objects.VModelOf(o), true, true
+	}
+	is, there = v.declared[key]
+	return is, false, there
+}
+
+// recallVModels reads what an earlier process wrote down of VModels.
+func (p *Placer) recallVModels() error {
+	all, err := p.Memory.VModels()
+	if err != nil {
+		return fmt.Errorf("registered VModels: %w", err)
+	}
+	statuses, err := p.Memory.VModelStatuses()
+	if err != nil {
+		return fmt.Errorf("status of VModels: %w", err)
+	}
+	for _, st := range statuses {
+		if key, ok := keyOf(st.Pool, st.ID); ok && st.Status.Active != "" {
+			moved := decide.Moved{Active: st.Status.Active, Previous: st.Status.Previous}
+			if until := st.Status.PreviousUntil; until != nil {
+				moved.Until = until.Time
+			}
+			p.vmodels.moved[key] = moved
+		}
+	}
+	names := make(map[decide.Key]bool, len(all))
+	for i := range all {
+		v := objects.VModelOf(&all[i])
+		p.vmodels.registered[v.ModelKey], names[v.ModelKey] = &all[i], true
+		p.putVModel(v, false, time.Now())
+	}
+	p.Board.Publish(decide.Change{Registered: names})
+	return nil
+}
+
+// putVModel tells decide of a VModel.
+func (p *Placer) putVModel(v objects.VModel, force bool, now time.Time) {
+	p.state.SetVModel(decide.VModel{Key: v.ModelKey, Target: v.Target, Canary: v.Canary, Percent: v.Percent}, p.vmodels.moved[v.ModelKey], force, now)
+	delete(p.vmodels.moved, v.ModelKey)
+	p.vmodels.unsaved[v.ModelKey] = true
+}
+
+// setVModels makes the VModels those of the objects, and the registered ones. The caller holds mu.
+func (p *Placer) setVModels(w *objects.World, now time.Time) {
+	known := p.vmodels.declared
+	p.vmodels.declared = make(map[decide.Key]objects.VModel, len(w.VModels))
+	for _, v := range w.VModels {
+		key := v.ModelKey
+		if own, ok := w.VModel(key); !ok || own.Object != v.Object {
+			continue
+		}
+		p.vmodels.declared[key] = v
+		if o := p.vmodels.registered[key]; o != nil {
+			if o.Name != v.Object.Name || o.Generation > v.Generation { // the object is yet to follow
+				continue
+			}
+			o.Generation, o.UID = v.Generation, ""
+			o.Spec.Target, o.Spec.Owner, o.Spec.Canary = v.Target, v.Owner, nil
+			if v.Canary != "" {
+				o.Spec.Canary = &v1alpha1.Canary{Target: v.Canary, Percent: int32(v.Percent)} //nolint:gosec // a percentage
+			}
+		}
+		if known[key] != v {
+			p.putVModel(v, false, now)
+		}
+	}
+	for key := range known {
+		if _, _, there := p.vmodels.of(key); !there {
+			p.state.RemoveVModel(key)
+			p.vmodels.unsaved[key] = true
+		}
+	}
+}
+
+// VModel returns what is known of a VModel, whose it is, and whether there is one.
+func (p *Placer) VModel(key decide.Key) (st decide.VModelStatus, owner string, there bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	st, _ = p.state.VModel(key)
+	is, _, there := p.vmodels.of(key)
+	return st, is.Owner, there
+}
+
+// SetVModel sets a registered VModel, or moves it to another target, under terms, and returns when it will outlive the process. Model is
+// to be registered as the target unless it is; nil: it must be there.
+func (p *Placer) SetVModel(o *v1alpha1.VModel, model *v1alpha1.Model, terms decide.Terms) error {
+	v := objects.VModelOf(o)
+	p.mu.Lock()
+	is, registered, there := p.vmodels.of(v.ModelKey)
+	switch {
+	case !there && terms.UpdateOnly:
+		p.mu.Unlock()
+		return decide.ErrNoVModel
+	case there && is.Owner != v.Owner:
+		p.mu.Unlock()
+		return &decide.OwnedError{Owner: is.Owner}
+	case terms.Expected != "" && is.Target != v.Target && (there && terms.Expected != is.Target || !there && terms.Expected != v.Target):
+		p.mu.Unlock()
+		return decide.ErrUnexpected
+	case there && !registered:
+		p.mu.Unlock()
+		return decide.ErrDeclared
+	}
+	target := decide.Key{Pool: v.Pool, ID: v.Target}
+	var waits []func() error
+	if model != nil {
+		_, wait, err := p.registerLocked(model, terms.Used)
+		if err != nil {
+			p.mu.Unlock()
+			return err
+		}
+		waits = append(waits, wait)
+	} else if _, there := p.state.Status(target); !there {
+		p.mu.Unlock()
+		return decide.ErrNoModel
+	}
+	if there {
+		made := p.vmodels.registered[v.ModelKey].DeepCopy()
+		if made.Spec.Target != v.Target {
+			made.Generation++
+		}
+		made.Spec.Target = v.Target
+		o = made
+	} else {
+		o.Generation = 1
+	}
+	p.vmodels.registered[v.ModelKey] = o
+	p.updateLocked(func(now time.Time) []decide.Action { p.putVModel(objects.VModelOf(o), terms.Force, now); return nil })
+	if !there {
+		p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{v.ModelKey: true}})
+	}
+	waits = append(waits, p.Memory.PutVModel(o.DeepCopy(), !there))
+	p.mu.Unlock()
+	for _, wait := range waits {
+		if err := wait(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// DeleteVModel takes a registered VModel away, and returns when it is gone for good. One that is not there, or another's, stays as it is; one
+// that objects declare is [decide.ErrDeclared].
+func (p *Placer) DeleteVModel(key decide.Key, owner string) error {
+	p.mu.Lock()
+	is, registered, there := p.vmodels.of(key)
+	if !there || is.Owner != owner || !registered {
+		p.mu.Unlock()
+		if there && is.Owner == owner {
+			return decide.ErrDeclared
+		}
+		return nil
+	}
+	o := p.vmodels.registered[key]
+	delete(p.vmodels.registered, key)
+	delete(p.vmodels.declared, key) // its own object, which goes now
+	p.updateLocked(func(time.Time) []decide.Action { p.state.RemoveVModel(key); return nil })
+	p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{key: false}})
+	p.vmodels.unsaved[key] = true
+	wait := p.Memory.DeleteVModel(o)
+	p.mu.Unlock()
+	return wait()
+}
+
+// sweep unregisters the models that go when no VModel names them any more, apart. The caller holds mu.
+func (p *Placer) sweep() {
+	if p.running == nil || p.running.Err() != nil {
+		return
+	}
+	for key, m := range p.registered {
+		if m.Annotations[decide.AutoDelete] == "" || len(p.state.Referents(key)) > 0 {
+			continue
+		}
+		p.work.Go(func() {
+			if err := p.Unregister(key); err != nil && !errors.Is(err, decide.ErrReferred) {
+				p.Log.Warn("cannot unregister a model that no VModel names any more; trying again when a VModel changes", "model", key.String(), "err", err)
+			}
+		})
+	}
+}
+
+// referents are the VModels whose requests may go to a model, in words; empty if none. The caller holds mu.
+func (p *Placer) referents(key decide.Key) string {
+	var all []string
+	for _, by := range p.state.Referents(key) {
+		if v, _ := p.state.VModel(by); v.Active == key.ID || v.Target == key.ID || v.Canary == key.ID {
+			all = append(all, by.ID)
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// AwaitVModel returns as soon as done says so of the status of a VModel, or there is none any more, or ctx ends.
+func (p *Placer) AwaitVModel(ctx context.Context, key decide.Key, done func(decide.VModelStatus) bool) error {
+	return p.watch(ctx, key, func() bool {
+		st, _, there := p.VModel(key)
+		return !there || done(st)
+	})
+}
+
+// saveVModels returns the status of VModels that is to be written down. The caller holds mu.
+func (p *Placer) saveVModels() (all []memory.VModelStatus) {
+	for _, key := range slices.SortedFunc(maps.Keys(p.vmodels.unsaved), decide.Key.Compare) {
+		delete(p.vmodels.unsaved, key)
+		record := memory.VModelStatus{Pool: key.Pool.String(), ID: key.ID, Gone: true}
+		if v, _, there := p.vmodels.of(key); there {
+			if d, ok := p.vmodels.declared[key]; ok {
+				v.UID, v.Generation = d.UID, d.Generation
+			}
+			behind := p.Board.Behind(key)
+			if len(behind) > 0 {
+				p.vmodels.unsaved[key] = true // look again
+			}
+			st, _ := p.state.VModel(key)
+			record.Object, record.UID, record.Status, record.Gone = v.Object, v.UID, p.vmodelStatus(v, st, behind), false
+		}
+		all = append(all, record)
+	}
+	return all
+}
+
+// vmodelStatus is a VModel's status as its object has it. Behind are the extprocs that may not know where requests go now. The caller holds mu.
+func (p *Placer) vmodelStatus(v objects.VModel, st decide.VModelStatus, behind []string) v1alpha1.VModelStatus {
+	out := v1alpha1.VModelStatus{ObservedGeneration: v.Generation, Active: st.Active, Previous: st.Previous}
+	if st.Previous != "" {
+		out.PreviousUntil = new(metav1.NewMicroTime(st.Until))
+	}
+	goes := "requests go to " + st.Active
+	if st.Switch.Canary != "" {
+		goes += fmt.Sprintf(", %d %% of them to %s", st.Switch.Percent, st.Switch.Canary)
+	}
+	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse}
+	switch {
+	case p.world.Pools[v.Pool] == nil:
+		ready.Reason, ready.Message = v1alpha1.ReasonPoolNotFound, fmt.Sprintf("the InferencePool %s does not exist: nothing can load its models", v.Pool)
+	case st.Taken:
+		ready.Reason, ready.Message = v1alpha1.ReasonModelNameTaken, "requests of this name go to the model that has it"
+	case st.Active != st.Target && st.Failed != "":
+		ready.Reason, ready.Message = v1alpha1.ReasonTransitionFailed, fmt.Sprintf("%s: %s cannot be loaded: %s", goes, st.Target, p.whyNot(v.Pool, st.Target, st.Failed))
+	case st.Active != st.Target:
+		ready.Reason, ready.Message = v1alpha1.ReasonTransitioning, fmt.Sprintf("%s until %s has its copies: %d of %d are loaded", goes, st.Target, st.Loaded, st.Needed)
+	case st.Canary != st.Switch.Canary && st.Failed != "":
+		ready.Reason, ready.Message = v1alpha1.ReasonTransitionFailed, fmt.Sprintf("%s: the canary %s cannot be loaded: %s", goes, st.Canary, p.whyNot(v.Pool, st.Canary, st.Failed))
+	case st.Canary != st.Switch.Canary:
+		ready.Reason, ready.Message = v1alpha1.ReasonTransitioning, fmt.Sprintf("%s until the canary %s is loaded", goes, st.Canary)
+	case len(behind) > 0:
+		ready.Reason, ready.Message = v1alpha1.ReasonTransitioning, fmt.Sprintf("%s; these extprocs may send them where they went before: %s", goes, strings.Join(behind, ", "))
+	default:
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionTrue, v1alpha1.ReasonDefined, goes
+	}
+	accepted := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted}
+	if v.Taken != "" {
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, v1alpha1.ReasonModelNameTaken, v.Taken
+	}
+	out.Conditions = []metav1.Condition{accepted, ready}
+	return out
+}
+
+// whyNot says why a model gets no copy, with what an engine said last if that is why. The caller holds mu.
+func (p *Placer) whyNot(pool objects.Name, id string, why decide.Reason) string {
+	words := why.Message()
+	if st, _ := p.state.Status(decide.Key{Pool: pool, ID: id}); why.Failures() && len(st.Failures) > 0 {
+		words += "; the last one said: " + st.Failures[len(st.Failures)-1].Words
+	}
+	return words
+}
