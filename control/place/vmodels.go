@@ -62,9 +62,8 @@ func (p *Placer) recallVModels() error {
 	}
 	names := make(map[decide.Key]bool, len(all))
 	for i := range all {
-		v := objects.VModelOf(&all[i])
-		p.vmodels.registered[v.ModelKey], names[v.ModelKey] = &all[i], true
-		p.putVModel(v, false, time.Now())
+		key := objects.VModelOf(&all[i]).ModelKey
+		p.vmodels.registered[key], names[key] = &all[i], true
 	}
 	p.Board.Publish(decide.Change{Registered: names})
 	return nil
@@ -77,8 +76,14 @@ func (p *Placer) putVModel(v objects.VModel, force bool, now time.Time) {
 	p.vmodels.unsaved[v.ModelKey] = true
 }
 
-// setVModels makes the VModels those of the objects, and the registered ones. The caller holds mu.
+// setVModels makes the VModels those of the objects, and the registered ones. Endpoints are known: where none has a model its VModel moves at
+// once. The caller holds mu.
 func (p *Placer) setVModels(w *objects.World, now time.Time) {
+	for key, o := range p.vmodels.registered {
+		if _, told := p.state.VModel(key); !told {
+			p.putVModel(objects.VModelOf(o), false, now)
+		}
+	}
 	known := p.vmodels.declared
 	p.vmodels.declared = make(map[decide.Key]objects.VModel, len(w.VModels))
 	for _, v := range w.VModels {
@@ -134,7 +139,7 @@ func (p *Placer) SetVModel(o *v1alpha1.VModel, model *v1alpha1.Model, terms deci
 	case terms.Expected != "" && is.Target != v.Target && (there && terms.Expected != is.Target || !there && terms.Expected != v.Target):
 		p.mu.Unlock()
 		return decide.ErrUnexpected
-	case there && !registered:
+	case there && !registered && is.Target != v.Target:
 		p.mu.Unlock()
 		return decide.ErrDeclared
 	}
@@ -151,22 +156,25 @@ func (p *Placer) SetVModel(o *v1alpha1.VModel, model *v1alpha1.Model, terms deci
 		p.mu.Unlock()
 		return decide.ErrNoModel
 	}
-	if there {
-		made := p.vmodels.registered[v.ModelKey].DeepCopy()
-		if made.Spec.Target != v.Target {
-			made.Generation++
-		}
-		made.Spec.Target = v.Target
-		o = made
-	} else {
+	switch {
+	case !there:
 		o.Generation = 1
+	case registered:
+		o = p.vmodels.registered[v.ModelKey].DeepCopy()
+		if o.Spec.Target != v.Target {
+			o.Generation++
+		}
+		o.Spec.Target = v.Target
 	}
-	p.vmodels.registered[v.ModelKey] = o
-	p.updateLocked(func(now time.Time) []decide.Action { p.putVModel(objects.VModelOf(o), terms.Force, now); return nil })
+	if !there || registered {
+		p.vmodels.registered[v.ModelKey] = o
+		is = objects.VModelOf(o)
+		waits = append(waits, p.Memory.PutVModel(o.DeepCopy(), !there))
+	}
+	p.updateLocked(func(now time.Time) []decide.Action { p.putVModel(is, terms.Force, now); return nil })
 	if !there {
 		p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{v.ModelKey: true}})
 	}
-	waits = append(waits, p.Memory.PutVModel(o.DeepCopy(), !there))
 	p.mu.Unlock()
 	for _, wait := range waits {
 		if err := wait(); err != nil {

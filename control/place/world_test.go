@@ -56,9 +56,11 @@ type told struct {
 	mu       sync.Mutex // guards the following
 	refuses  error      // why no model is deleted; nil if it is
 	away     error      // why nothing about a copy is written; nil if it is
+	keeps    error      // why no VModel is written; nil if it is
 	copies   []memory.Copy
 	statuses []memory.Status
-	deleted  []string // copies, by endpoint and id
+	vmodels  map[string]v1alpha1.VModelStatus // by id
+	deleted  []string                         // copies, by endpoint and id
 }
 
 // setAway says why nothing about a copy is written; nil if it is.
@@ -102,6 +104,57 @@ func (s *told) DeleteModel(m *v1alpha1.Model) (wait func() error) {
 	return s.Memory.DeleteModel(m)
 }
 
+func (s *told) setKeeps(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.keeps = err
+}
+
+func (s *told) PutVModel(v *v1alpha1.VModel, fresh bool) (wait func() error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.keeps; err != nil {
+		return func() error { return err }
+	}
+	return s.Memory.PutVModel(v, fresh)
+}
+
+func (s *told) PutVModelStatuses(all []memory.VModelStatus) {
+	s.mu.Lock()
+	if s.vmodels == nil {
+		s.vmodels = make(map[string]v1alpha1.VModelStatus)
+	}
+	for _, st := range all {
+		if s.vmodels[st.ID] = st.Status; st.Gone {
+			delete(s.vmodels, st.ID)
+		}
+	}
+	s.mu.Unlock()
+	s.Memory.PutVModelStatuses(all)
+}
+
+// vmodel is what the status of a VModel says last: "ACTIVE REASON: message", empty if there is none.
+func (s *told) vmodel(id string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.vmodels[id].Conditions {
+		if c.Type == v1alpha1.ConditionReady {
+			return s.vmodels[id].Active + " " + c.Reason + ": " + c.Message
+		}
+	}
+	return ""
+}
+
+// previous is the model that a VModel went to before, and until when that keeps its copies; empty if there is none.
+func (s *told) previous(id string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st := s.vmodels[id]; st.PreviousUntil != nil {
+		return fmt.Sprintf("%s until %d", st.Previous, st.PreviousUntil.UnixMilli())
+	}
+	return ""
+}
+
 func (s *told) PutStatuses(all []memory.Status) {
 	s.mu.Lock()
 	s.statuses = append(s.statuses, all...)
@@ -116,6 +169,9 @@ type board struct {
 	mu        sync.Mutex // guards the following
 	ready     bool
 	endpoints []string
+	vmodels   map[decide.Key]decide.Switch
+	names     map[decide.Key]bool
+	behind    []string
 }
 
 func (b *board) Publish(c decide.Change) {
@@ -124,6 +180,12 @@ func (b *board) Publish(c decide.Change) {
 	if c.Endpoints != nil {
 		b.endpoints = c.Endpoints
 	}
+	for key, to := range c.VModels {
+		b.vmodels[key] = to
+	}
+	for key, is := range c.Registered {
+		b.names[key] = is
+	}
 	for key, of := range c.Copies {
 		if of.There && of.State == decide.Draining {
 			go b.placer.Drained(key)
@@ -131,8 +193,25 @@ func (b *board) Publish(c decide.Change) {
 	}
 }
 
-// Behind is nobody: there are no extprocs.
-func (b *board) Behind(decide.Key) []string { return nil }
+// Behind is who the test says.
+func (b *board) Behind(decide.Key) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.behind
+}
+
+func (b *board) setBehind(all ...string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.behind = all
+}
+
+// registered says whether extprocs are told that clients may name a model.
+func (b *board) registered(id string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.names[key(id)]
+}
 
 func (b *board) Ready() {
 	b.mu.Lock()
@@ -144,6 +223,17 @@ func (b *board) isReady() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.ready
+}
+
+// goes says where requests for a VModel go: "a, 10 % to b".
+func (b *board) goes(vmodel string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	to := b.vmodels[key(vmodel)]
+	if to.Canary != "" {
+		return fmt.Sprintf("%s, %d %% to %s", to.Active, to.Percent, to.Canary)
+	}
+	return to.Active
 }
 
 // seen are the endpoints that were looked at.
@@ -181,7 +271,7 @@ func (w *world) start() {
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.board = &board{}
+	w.board = &board{vmodels: make(map[decide.Key]decide.Switch), names: make(map[decide.Key]bool)}
 	remembers := memory.Memory(file)
 	if w.told != nil {
 		w.told.Memory = file

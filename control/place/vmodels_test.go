@@ -1,0 +1,341 @@
+package place_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/control/place/mesh"
+)
+
+func vmodel(id, target, more string) string {
+	return fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: '%s'}\nspec: {poolRef: {name: p}, target: '%s'%s}\n", id, target, more)
+}
+
+// brief is a status in a line: "DEFINED a LOADED" or "TRANSITIONING a LOADED -> b LOADING".
+func brief(st *mmesh.VModelStatusInfo) string {
+	words := []string{st.GetStatus().String(), st.GetActiveModelId(), st.GetActiveModelStatus().GetStatus().String()}
+	if st.GetTargetModelStatus() != nil {
+		words = append(words, "->", st.GetTargetModelId(), st.GetTargetModelStatus().GetStatus().String())
+	}
+	return strings.Join(words, " ")
+}
+
+// setV sets a VModel, and returns its status or the error's code.
+func (a api) setV(r *mmesh.SetVModelRequest) string {
+	st, err := a.SetVModel(a.Context(), r)
+	if err != nil {
+		return status.Code(err).String()
+	}
+	return brief(st)
+}
+
+func (a api) expectV(id, want string) {
+	a.Helper()
+	a.await(fmt.Sprintf("the VModel %s is %s", id, want), func() bool {
+		st, err := a.GetVModelStatus(a.Context(), &mmesh.GetVModelStatusRequest{VModelId: id})
+		return err == nil && brief(st) == want
+	})
+}
+
+func (a api) must(id, source string, now bool) {
+	a.Helper()
+	if _, code := a.register(a.Context(), id, source, now, now); code != codes.OK {
+		a.Fatalf("%s: %v", id, code)
+	}
+}
+
+// What ModelMesh's setVModel answers to each kind of call (VModelManager.java of kserve/modelmesh 0.12).
+func TestWhatSetVModelAnswers(t *testing.T) {
+	a := newAPI(t, nil)
+	a.must("m1", "sim:", false)
+	a.must("m2", "sim:", false)
+	a.set(list(a.address, managed(a.management)), vmodel("declared", "m1", ""))
+	info := &mmesh.ModelInfo{Type: "sim", Path: "sim:"}
+	other := &mmesh.ModelInfo{Type: "sim", Path: "sim:?size=1Mi"}
+	for i, c := range []struct {
+		r    *mmesh.SetVModelRequest
+		want string
+	}{
+		{&mmesh.SetVModelRequest{TargetModelId: "m1"}, "InvalidArgument"},
+		{&mmesh.SetVModelRequest{VModelId: "v"}, "InvalidArgument"},
+		{&mmesh.SetVModelRequest{VModelId: "../v", TargetModelId: "m1"}, "InvalidArgument"},
+		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1", ModelInfo: &mmesh.ModelInfo{}}, "InvalidArgument"},
+		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1", ModelInfo: other}, "AlreadyExists"},
+		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m9"}, "NotFound"},
+		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1", UpdateOnly: true}, "NotFound"},
+		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1", ExpectedTargetModelId: "m2"}, "FailedPrecondition"},
+		// None of them made one.
+		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1", ExpectedTargetModelId: "m1", Owner: "o"}, "DEFINED m1 NOT_LOADED"},
+		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1", Owner: "o"}, "DEFINED m1 NOT_LOADED"},
+		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1"}, "AlreadyExists"},
+		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m2", Owner: "x"}, "AlreadyExists"},
+		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m2", ExpectedTargetModelId: "m9", Owner: "o"}, "FailedPrecondition"},
+		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m1", ExpectedTargetModelId: "m9", Owner: "o"}, "DEFINED m1 NOT_LOADED"},
+		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m2", ExpectedTargetModelId: "m1", UpdateOnly: true, Owner: "o"}, "DEFINED m2 NOT_LOADED"},
+		// It may bring its model, and have it loaded.
+		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m3", ModelInfo: info, LoadNow: true, Sync: true, Owner: "o"}, "DEFINED m3 LOADED"},
+		{&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m4", ModelInfo: info, Sync: true, Owner: "o"}, "DEFINED m4 LOADED"},
+		// What objects say is changed there.
+		{&mmesh.SetVModelRequest{VModelId: "declared", TargetModelId: "m1"}, "DEFINED m1 NOT_LOADED"},
+		{&mmesh.SetVModelRequest{VModelId: "declared", TargetModelId: "m2"}, "FailedPrecondition"},
+	} {
+		if got := a.setV(c.r); got != c.want {
+			t.Errorf("%d: %v: %s, want %s", i, c.r, got, c.want)
+		}
+	}
+	if st, err := a.GetVModelStatus(t.Context(), &mmesh.GetVModelStatusRequest{VModelId: "v", Owner: "x"}); err != nil || brief(st) != "NOT_FOUND  NOT_FOUND" {
+		t.Errorf("of another owner: %s, %v", brief(st), err)
+	}
+	for _, r := range []*mmesh.DeleteVModelRequest{{VModelId: "v", Owner: "x"}, {VModelId: "none"}} {
+		if _, err := a.DeleteVModel(t.Context(), r); err != nil {
+			t.Errorf("%v: %v", r, err)
+		}
+	}
+	if st, _ := a.GetVModelStatus(t.Context(), &mmesh.GetVModelStatusRequest{VModelId: "v", Owner: "o"}); brief(st) != "DEFINED m4 LOADED" {
+		t.Errorf("deleted by another: %s", brief(st))
+	}
+	if _, err := a.DeleteVModel(t.Context(), &mmesh.DeleteVModelRequest{VModelId: "declared"}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("what objects declare: %v", err)
+	}
+	if _, err := a.DeleteVModel(t.Context(), &mmesh.DeleteVModelRequest{VModelId: "v", Owner: "o"}); err != nil {
+		t.Error(err)
+	}
+	if goes := a.board.goes("v"); goes != "" || a.board.registered("v") {
+		t.Errorf("deleted, it goes to %s, registered: %v", goes, a.board.registered("v"))
+	}
+}
+
+// Requests go to the active model until the target is loaded, though control starts again meanwhile.
+func TestAVModelMovesWhenItsTargetIsLoaded(t *testing.T) {
+	a := newAPI(t, nil)
+	a.must("a", "sim:?load=1ms", true)
+	a.must("b", "sim:?load=1s", false)
+	if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "a"}); got != "DEFINED a LOADED" {
+		t.Error(got)
+	}
+	if !a.board.registered("v") {
+		t.Error("extprocs are not told that clients may name it")
+	}
+	if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "b"}); got != "TRANSITIONING a LOADED -> b LOADING" {
+		t.Error(got)
+	}
+	a.world.restart()
+	a.Server = mesh.New(a.Placer)
+	a.await("it goes somewhere", func() bool { return a.board.goes("v") != "" })
+	if goes := a.board.goes("v"); goes != "a" || !a.board.registered("v") {
+		t.Errorf("after the restart it goes to %s, registered: %v", goes, a.board.registered("v"))
+	}
+	a.expectV("v", "DEFINED b LOADED")
+	if goes := a.board.goes("v"); goes != "b" {
+		t.Errorf("it goes to %s", goes)
+	}
+	a.expect("a", mmesh.ModelStatusInfo_LOADED) // to go back takes no load
+	if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "a"}); got != "DEFINED a LOADED" {
+		t.Errorf("back: %s", got)
+	}
+}
+
+func TestAVModelStaysWhereItsTargetCannotBeLoaded(t *testing.T) {
+	told := &told{}
+	w, r := newWorldThatTells(t, told), serveRuntime(t, "", nil)
+	w.set(list(r.address, managed(r.management)))
+	w.await("the runtime is ready", w.board.isReady)
+	a := api{w, mesh.New(w.Placer), r}
+	a.must("a", "sim:", true)
+	a.must("bad", "sim:?fail=INTERNAL:no%20such%20weights", false)
+	a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "a"})
+	if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "bad", Sync: true}); got != "TRANSITION_FAILED a LOADED -> bad LOADING_FAILED" {
+		t.Error(got)
+	}
+	if goes := a.board.goes("v"); goes != "a" {
+		t.Errorf("it goes to %s", goes)
+	}
+	a.await("its status says why", func() bool {
+		return strings.Contains(told.vmodel("v"), "a TransitionFailed: requests go to a: bad cannot be loaded: ") && strings.Contains(told.vmodel("v"), "no such weights")
+	})
+	if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "bad", Force: true}); got != "DEFINED bad LOADING_FAILED" {
+		t.Errorf("with force: %s", got)
+	}
+}
+
+// A model to which requests for a VModel go stays registered; one that came with a VModel may go with it.
+func TestAModelIsThereWhileAVModelNamesIt(t *testing.T) {
+	a := newAPI(t, nil)
+	info := &mmesh.ModelInfo{Type: "sim", Path: "sim:"}
+	for _, id := range []string{"m1", "m2"} {
+		if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: id, ModelInfo: info, AutoDeleteTargetModel: true}); got != "DEFINED "+id+" NOT_LOADED" {
+			t.Error(got)
+		}
+	}
+	a.expect("m1", mmesh.ModelStatusInfo_NOT_FOUND)
+	if _, err := a.UnregisterModel(t.Context(), &mmesh.UnregisterModelRequest{ModelId: "m2"}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "v") {
+		t.Errorf("%v", err)
+	}
+	a.world.restart()
+	a.Server = mesh.New(a.Placer)
+	a.expect("m2", mmesh.ModelStatusInfo_NOT_LOADED)
+	if _, err := a.DeleteVModel(t.Context(), &mmesh.DeleteVModelRequest{VModelId: "v"}); err != nil {
+		t.Error(err)
+	}
+	a.expect("m2", mmesh.ModelStatusInfo_NOT_FOUND)
+	a.world.restart()
+	a.Server = mesh.New(a.Placer)
+	a.expectV("v", "NOT_FOUND  NOT_FOUND")
+	a.expect("m2", mmesh.ModelStatusInfo_NOT_FOUND)
+	// One that keeps its copies after a move stays.
+	for _, id := range []string{"m3", "m4"} {
+		a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: id, ModelInfo: info, AutoDeleteTargetModel: true, LoadNow: true, Sync: true})
+	}
+	a.expectV("v", "DEFINED m4 LOADED")
+	a.world.restart() // whatever was begun has ended
+	a.Server = mesh.New(a.Placer)
+	a.expect("m3", mmesh.ModelStatusInfo_LOADED)
+}
+
+// What an earlier process knew of a VModel counts for that VModel, not for the next one of its id.
+func TestAVModelThatIsSetAnewBeginsAnew(t *testing.T) {
+	told := &told{}
+	w, r := newWorldThatTells(t, told), serveRuntime(t, "", nil)
+	w.set(list(r.address, managed(r.management)))
+	a := api{w, mesh.New(w.Placer), r}
+	for _, id := range []string{"a", "b"} {
+		a.must(id, "sim:", true)
+	}
+	a.must("c", "sim:?load=10s", false)
+	for _, id := range []string{"a", "b"} {
+		a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: id})
+	}
+	a.world.stop()
+	before := told.previous("v")
+	clear(told.vmodels)
+	a.world.start()
+	a.SetWorld(a.world.world)
+	a.Server = mesh.New(a.Placer)
+	a.await("it has a status again", func() bool { return told.previous("v") != "" && a.board.goes("v") == "b" })
+	if after := told.previous("v"); after != before || !strings.HasPrefix(after, "a until ") {
+		t.Errorf("before the restart its previous model was %s, and %s after", before, after)
+	}
+	if _, err := a.DeleteVModel(t.Context(), &mmesh.DeleteVModelRequest{VModelId: "v"}); err != nil {
+		t.Error(err)
+	}
+	if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "c"}); got != "DEFINED c NOT_LOADED" {
+		t.Error(got)
+	}
+}
+
+// An object that follows a registered VModel says for a moment more where it went before; who edits it later is heard.
+func TestTheObjectOfARegisteredVModelFollows(t *testing.T) {
+	a := newAPI(t, nil)
+	for _, id := range []string{"a", "b", "c"} {
+		a.must(id, "sim:", false)
+	}
+	a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "a"})
+	// Its object, by the name that mesh gives to what has this id.
+	a.must("v", "sim:", false)
+	name := a.objectOf("v")
+	if _, err := a.UnregisterModel(t.Context(), &mmesh.UnregisterModelRequest{ModelId: "v"}); err != nil {
+		t.Fatal(err)
+	}
+	a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "b"})
+	for _, c := range []struct {
+		name       string
+		generation int
+		says, want string
+	}{
+		{"another", 7, "c", "b"}, {name, 1, "a", "b"}, {name, 2, "b", "b"}, {name, 3, "c", "c"},
+	} {
+		a.set(list(a.address, managed(a.management)), strings.Replace(vmodel(c.name, c.says, ", id: v"), "metadata: {", fmt.Sprintf("metadata: {generation: %d, ", c.generation), 1))
+		if goes := a.board.goes("v"); goes != c.want {
+			t.Errorf("%s of generation %d says %s: it goes to %s, want %s", c.name, c.generation, c.says, goes, c.want)
+		}
+	}
+	if _, err := a.DeleteVModel(t.Context(), &mmesh.DeleteVModelRequest{VModelId: "v"}); err != nil {
+		t.Error(err)
+	}
+	a.expectV("v", "NOT_FOUND  NOT_FOUND")
+}
+
+// The status names the extprocs that may send requests where they went before, until they do not.
+func TestAStatusNamesExtprocsThatAreBehind(t *testing.T) {
+	w := newWorldThatTells(t, &told{})
+	w.board.setBehind("x1", "x2")
+	w.set(object("a", ""), vmodel("v", "a", ""))
+	w.await("it names them", func() bool {
+		return w.told.vmodel("v") == "a Transitioning: requests go to a; these extprocs may send them where they went before: x1, x2"
+	})
+	w.board.setBehind()
+	w.await("all have moved", func() bool { return w.told.vmodel("v") == "a Defined: requests go to a" })
+}
+
+// Who waits for a move is let go in time, and the move goes on.
+func TestAMoveOutlivesWhoWaitsForIt(t *testing.T) {
+	a := newAPI(t, nil)
+	a.must("a", "sim:", true)
+	a.must("b", "sim:?load=500ms", false)
+	a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "a"})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := a.SetVModel(ctx, &mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "b", Sync: true}); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("%v", err)
+	}
+	a.expectV("v", "TRANSITIONING a LOADED -> b LOADING")
+	if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "b", Sync: true}); got != "DEFINED b LOADED" {
+		t.Errorf("with sync: %s", got)
+	}
+}
+
+// Objects say it as clients do: a move, a canary, a name that a model has.
+func TestVModelsThatAreObjects(t *testing.T) {
+	told := &told{}
+	w, r := newWorldThatTells(t, told), serveRuntime(t, "", nil)
+	model := func(id, source string) string {
+		return object(id, ", type: sim, source: '"+source+"', copies: {min: 1}")
+	}
+	base := []string{list(r.address, managed(r.management)), model("a", "sim:"), model("b", "sim:?load=200ms"), model("c", "sim:?load=200ms")}
+	w.set(append(base, vmodel("v", "a", ""))...)
+	w.await("it is defined", func() bool { return told.vmodel("v") == "a Defined: requests go to a" })
+	w.awaitCopies("a", r.address+" loaded")
+	w.set(append(base, vmodel("v", "b", ", canary: {target: c, percent: 10}"))...)
+	w.await("it has moved", func() bool {
+		return told.vmodel("v") == "b Defined: requests go to b, 10 % of them to c" && w.board.goes("v") == "b, 10 % to c"
+	})
+	w.restart()
+	w.await("it is as it was", func() bool { return w.board.goes("v") == "b, 10 % to c" })
+	w.set(append(base, vmodel("v", "missing", ""))...)
+	w.await("its status says why it stays", func() bool {
+		return strings.HasPrefix(told.vmodel("v"), "b TransitionFailed: requests go to b: missing cannot be loaded: ")
+	})
+	w.set(append(base, vmodel("v", "b", ""), vmodel("lost", "a", ""))...)
+	w.await("both are defined", func() bool {
+		return told.vmodel("v") == "b Defined: requests go to b" && told.vmodel("lost") == "a Defined: requests go to a"
+	})
+	w.set(base...)
+	w.await("their status is gone", func() bool { return told.vmodel("v")+told.vmodel("lost")+w.board.goes("v")+w.board.goes("lost") == "" })
+}
+
+// One that a client set, and that cannot be written down, is said to be.
+func TestAVModelThatCannotBeWrittenDown(t *testing.T) {
+	w := newWorldThatTells(t, &told{})
+	w.set()
+	a := api{world: w, Server: mesh.New(w.Placer)}
+	a.must("a", "sim:", false)
+	w.told.setKeeps(errors.New("no space"))
+	if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "a"}); got != "Internal" {
+		t.Error(got)
+	}
+	w.told.setKeeps(nil)
+	if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "a"}); got != "DEFINED a NOT_LOADED" {
+		t.Errorf("once more: %s", got)
+	}
+	w.restart()
+	a.Server = mesh.New(w.Placer)
+	a.expectV("v", "DEFINED a NOT_LOADED")
+}
