@@ -50,8 +50,9 @@ func writer(c cluster) *rest.Config {
 	return c.Allowed("writer", `
 - {apiGroups: [inference.x-k8s.io], resources: [llmroutes], verbs: [get, list]}
 - {apiGroups: [inference.x-k8s.io], resources: [models], verbs: [list, create, delete]}
+- {apiGroups: [inference.x-k8s.io], resources: [vmodels], verbs: [list, create, delete, patch]}
 - {apiGroups: [inference.x-k8s.io], resources: [llmroutes/status], verbs: [update]}
-- {apiGroups: [inference.x-k8s.io], resources: [models/status], verbs: [patch]}
+- {apiGroups: [inference.x-k8s.io], resources: [models/status, vmodels/status], verbs: [patch]}
 `)
 }
 
@@ -87,7 +88,7 @@ func (c cluster) world() *objects.World {
 }
 
 // report writes what there is to say of a World, as one control does in its life, and returns how many requests that took beside
-// the first two, which read what there is.
+// the first three, which read what there is.
 func (c cluster) report(w *objects.World) int {
 	c.Helper()
 	before := c.Asked("writer")
@@ -96,7 +97,7 @@ func (c cluster) report(w *objects.World) int {
 	if err := r.Close(); err != nil { // all is written
 		c.Fatal(err)
 	}
-	return c.Asked("writer") - before - 2
+	return c.Asked("writer") - before - 3
 }
 
 // columns are what kubectl get prints of objects, without their age.

@@ -61,7 +61,7 @@ func newGateways(t *testing.T) cluster {
 func gatewayWriter(c cluster, name string) *rest.Config {
 	return c.Allowed(name, `
 - {apiGroups: [inference.x-k8s.io], resources: [llmroutes], verbs: [get, list]}
-- {apiGroups: [inference.x-k8s.io], resources: [models], verbs: [list]}
+- {apiGroups: [inference.x-k8s.io], resources: [models, vmodels], verbs: [list]}
 - {apiGroups: [inference.x-k8s.io], resources: [llmroutes/status], verbs: [update]}
 - {apiGroups: [inference.networking.k8s.io], resources: [inferencepools], verbs: [get, list]}
 - {apiGroups: [inference.networking.k8s.io], resources: [inferencepools/status], verbs: [update]}
@@ -84,7 +84,7 @@ func (c cluster) gateways(facts status.Facts) status.Input {
 }
 
 // wrote has a Report of its own say what is known now, as one control does in its life, and returns what that user asked for beside
-// reading Models and LLMRoutes.
+// reading Models, VModels and LLMRoutes.
 func (c cluster) wrote(typed client.Client, user string, in status.Input) []string {
 	c.Helper()
 	before := c.Asked(user)
@@ -93,7 +93,7 @@ func (c cluster) wrote(typed client.Client, user string, in status.Input) []stri
 	if err := r.Close(); err != nil {
 		c.Fatal(err)
 	}
-	return c.Calls(user)[before+2:]
+	return c.Calls(user)[before+3:]
 }
 
 // get reads an object of any namespace.
@@ -397,7 +397,7 @@ func TestWhoDoesNotLeadSaysNothingOfGateways(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if calls := c.Calls("follower"); !slices.Equal(calls, []string{"list models", "list llmroutes"}) {
+	if calls := c.Calls("follower"); !slices.Equal(calls, []string{"list models", "list vmodels", "list llmroutes"}) {
 		t.Errorf("who does not lead asks for %q", calls)
 	}
 	if calls := c.Calls("leader"); count(calls, "update gateways/status g") != 1 || count(calls, "get httproutes h") != 1 || count(calls, "update httproutes/status h") != 0 {

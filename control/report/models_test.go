@@ -172,7 +172,7 @@ func TestTheStatusOfAModelIsWrittenWhenItIsOther(t *testing.T) {
 		if err := r.Close(); err != nil { // all is written
 			t.Error(err)
 		}
-		if n := c.Asked("writer") - before - 2; n != wanted { // all Models and LLMRoutes were read
+		if n := c.Asked("writer") - before - 3; n != wanted { // all Models, VModels and LLMRoutes were read
 			t.Errorf("%s: %d writes, want %d", what, n, wanted)
 		}
 	}

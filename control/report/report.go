@@ -82,7 +82,7 @@ type Report struct {
 	models   map[modelKey]*model
 	runtimes map[string]memory.Runtime
 	routes   map[objects.Name]*route
-	doubles  map[objects.Name]*double
+	doubles  map[objects.Object]double
 	gateways *status.Input // nil before there is one
 	release  []string      // what the CRDs say, nil while that is not known
 	attached map[objects.Object]*attached
@@ -130,7 +130,7 @@ func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logg
 	r := &Report{
 		client: c, namespace: namespace, log: log, leads: leads, kinds: make(map[string]kinds.Kind), done: make(chan struct{}), due: make(chan struct{}, 1),
 		since: make(map[string]time.Time), models: make(map[modelKey]*model), runtimes: make(map[string]memory.Runtime),
-		routes: make(map[objects.Name]*route), doubles: make(map[objects.Name]*double), dirty: make(map[subject]time.Time),
+		routes: make(map[objects.Name]*route), dirty: make(map[subject]time.Time),
 		attached: make(map[objects.Object]*attached), surveyed: make(map[string]bool),
 		resting: make(map[string]time.Time), told: make(map[subject]string), turns: make(map[objects.Object]chan struct{}), uids: make(map[objects.Object]types.UID),
 		vmodels: make(map[modelKey]*vmodel),
@@ -254,8 +254,8 @@ func (r *Report) write(ctx context.Context, s subject) error {
 	switch {
 	case s.kind == v1alpha1.LLMRouteKind:
 		return r.writeRoute(ctx, s.name)
-	case s.kind == v1alpha1.ModelKind && s.name.Name != "":
-		return r.writeDouble(ctx, s.name)
+	case (s.kind == v1alpha1.ModelKind || s.kind == v1alpha1.VModelKind) && s.name.Name != "":
+		return r.writeDouble(ctx, objects.Object{Kind: s.kind, Name: s.name})
 	case s.kind == v1alpha1.VModelKind:
 		return r.writeVModel(ctx, s.key)
 	case s.name.Name != "":

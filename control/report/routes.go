@@ -29,13 +29,14 @@ func (r *route) done() bool {
 	return r == nil || r.want == nil || (r.want.uid == "" || r.want.uid == r.uid) && sameRoute(r.written, r.want.status)
 }
 
-// double is a Model whose id is another's, which its status says; that of other Models is what control remembers of them.
+// double is a Model or a VModel whose id is another's, which its status says; that of others is what control remembers of them.
 type double struct {
-	entry   objects.Entry
-	written bool // whoever writes knows
+	uid        string
+	generation int64
+	taken      string
 }
 
-// SetWorld makes the status of what control does not place due: of LLMRoutes, and of Models whose id is another's.
+// SetWorld makes the status of what control does not place due: of LLMRoutes, and of Models and VModels whose id is another's.
 func (r *Report) SetWorld(w *objects.World) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,42 +58,56 @@ func (r *Report) SetWorld(w *objects.World) {
 			delete(r.told, subject{kind: v1alpha1.LLMRouteKind, name: name})
 		}
 	}
-	clear(there)
-	for _, e := range w.Doubles {
-		there[e.Object] = true
-		if is := r.doubles[e.Object]; is == nil || is.entry != e {
-			r.doubles[e.Object] = &double{entry: e}
-			r.mark(subject{kind: v1alpha1.ModelKind, name: e.Object})
+	doubles := doublesOf(w)
+	for object, d := range doubles {
+		if is, ok := r.doubles[object]; !ok || is != d {
+			r.mark(subject{kind: object.Kind, name: object.Name})
 		}
 	}
-	for name := range r.doubles {
-		if !there[name] {
-			delete(r.doubles, name)
-			delete(r.told, subject{kind: v1alpha1.ModelKind, name: name})
+	for object := range r.doubles {
+		if _, ok := doubles[object]; !ok {
+			delete(r.told, subject{kind: object.Kind, name: object.Name})
 		}
 	}
+	r.doubles = doubles
 }
 
-// writeDouble says of a Model that its id is another's. That it is gone is no error.
-func (r *Report) writeDouble(ctx context.Context, name objects.Name) error {
+// doublesOf are the Models and VModels of a World whose id is another's.
+func doublesOf(w *objects.World) map[objects.Object]double {
+	all := make(map[objects.Object]double)
+	for _, e := range w.Doubles {
+		all[objects.Object{Kind: v1alpha1.ModelKind, Name: e.Object}] = double{e.UID, e.Generation, e.Taken}
+	}
+	for _, v := range w.VModels {
+		if own, ok := w.VModel(v.ModelKey); !ok || own.Object != v.Object {
+			all[objects.Object{Kind: v1alpha1.VModelKind, Name: v.Object}] = double{v.UID, v.Generation, v.Taken}
+		}
+	}
+	return all
+}
+
+// writeDouble says of a Model or a VModel that its id is another's. That it is gone is no error.
+func (r *Report) writeDouble(ctx context.Context, object objects.Object) error {
 	r.mu.Lock()
-	d := r.doubles[name]
+	d, ok := r.doubles[object]
 	r.mu.Unlock()
-	if d == nil || d.written {
+	if !ok {
 		return nil
 	}
-	e := d.entry
-	taken := metav1.Condition{
-		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonModelNameTaken, Message: e.Taken,
-		ObservedGeneration: e.Generation, LastTransitionTime: metav1.Now(),
+	taken := []metav1.Condition{{
+		Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonModelNameTaken, Message: d.taken,
+		ObservedGeneration: d.generation, LastTransitionTime: metav1.Now(),
+	}}
+	var o client.Object = &v1alpha1.Model{}
+	var status any = v1alpha1.ModelStatus{ObservedGeneration: d.generation, Message: d.taken, Conditions: taken}
+	if object.Kind == v1alpha1.VModelKind {
+		o, status = &v1alpha1.VModel{}, v1alpha1.VModelStatus{ObservedGeneration: d.generation, Conditions: taken}
 	}
-	status := v1alpha1.ModelStatus{ObservedGeneration: e.Generation, Message: e.Taken, Conditions: []metav1.Condition{taken}}
-	o := &v1alpha1.Model{}
-	o.Namespace, o.Name = e.Object.Namespace, e.Object.Name
-	if err := putStatus(ctx, r.client, o, e.UID, status); err != nil && !apierrors.IsNotFound(err) {
+	o.SetNamespace(object.Name.Namespace)
+	o.SetName(object.Name.Name)
+	if err := putStatus(ctx, r.client, o, d.uid, status); err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	d.written = true
 	return nil
 }
 

@@ -159,6 +159,12 @@ func TestNothingIsWrittenOfAnObjectToItsNamesake(t *testing.T) {
 			status.UID = uid
 			r.PutStatuses([]memory.Status{status})
 		},
+		"a VModel": func(_ *testing.T, _ *namesake, r *report.Report, uid string) {
+			r.PutVModelStatuses([]memory.VModelStatus{{Pool: inPool, ID: "a", Object: object, UID: uid, Status: v1alpha1.VModelStatus{Active: uid}}})
+		},
+		"a VModel whose id is another's": func(_ *testing.T, _ *namesake, r *report.Report, uid string) {
+			r.SetWorld(&objects.World{VModels: []objects.VModel{{Object: object, UID: uid, Taken: "its id is that of another"}}})
+		},
 		"what is asked of a runtime": func(t *testing.T, _ *namesake, r *report.Report, uid string) {
 			asked := memory.Copy{Endpoint: at, Pool: inPool, ID: "a", State: "loading", Object: object, UID: uid}
 			if err := r.PutCopy(asked, true); (err == nil) != (uid == "new") {
