@@ -127,7 +127,7 @@ func TestAVModelMovesWhenItsTargetIsLoaded(t *testing.T) {
 	if got := a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "b"}); got != "TRANSITIONING a LOADED -> b LOADING" {
 		t.Error(got)
 	}
-	a.world.restart()
+	a.restart()
 	a.Server = mesh.New(a.Placer)
 	a.await("it goes somewhere", func() bool { return a.board.goes("v") != "" })
 	if goes := a.board.goes("v"); goes != "a" || !a.board.registered("v") {
@@ -179,14 +179,14 @@ func TestAModelIsThereWhileAVModelNamesIt(t *testing.T) {
 	if _, err := a.UnregisterModel(t.Context(), &mmesh.UnregisterModelRequest{ModelId: "m2"}); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "v") {
 		t.Errorf("%v", err)
 	}
-	a.world.restart()
+	a.restart()
 	a.Server = mesh.New(a.Placer)
 	a.expect("m2", mmesh.ModelStatusInfo_NOT_LOADED)
 	if _, err := a.DeleteVModel(t.Context(), &mmesh.DeleteVModelRequest{VModelId: "v"}); err != nil {
 		t.Error(err)
 	}
 	a.expect("m2", mmesh.ModelStatusInfo_NOT_FOUND)
-	a.world.restart()
+	a.restart()
 	a.Server = mesh.New(a.Placer)
 	a.expectV("v", "NOT_FOUND  NOT_FOUND")
 	a.expect("m2", mmesh.ModelStatusInfo_NOT_FOUND)
@@ -195,7 +195,7 @@ func TestAModelIsThereWhileAVModelNamesIt(t *testing.T) {
 		a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: id, ModelInfo: info, AutoDeleteTargetModel: true, LoadNow: true, Sync: true})
 	}
 	a.expectV("v", "DEFINED m4 LOADED")
-	a.world.restart() // whatever was begun has ended
+	a.restart() // whatever was begun has ended
 	a.Server = mesh.New(a.Placer)
 	a.expect("m3", mmesh.ModelStatusInfo_LOADED)
 }

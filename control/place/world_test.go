@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -180,12 +181,8 @@ func (b *board) Publish(c decide.Change) {
 	if c.Endpoints != nil {
 		b.endpoints = c.Endpoints
 	}
-	for key, to := range c.VModels {
-		b.vmodels[key] = to
-	}
-	for key, is := range c.Registered {
-		b.names[key] = is
-	}
+	maps.Copy(b.vmodels, c.VModels)
+	maps.Copy(b.names, c.Registered)
 	for key, of := range c.Copies {
 		if of.There && of.State == decide.Draining {
 			go b.placer.Drained(key)

@@ -45,7 +45,7 @@ func apply(t *testing.T, name, namespace string) (sys, its *space) {
 	}
 	gatewayAPI(t)
 	apply("../../../manifests/base")
-	sys.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd/models.inference.x-k8s.io", "crd/llmroutes.inference.x-k8s.io", "crd/inferencepools.inference.networking.k8s.io", "crd/poolsettings.inference.x-k8s.io",
+	sys.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd/models.inference.x-k8s.io", "crd/vmodels.inference.x-k8s.io", "crd/llmroutes.inference.x-k8s.io", "crd/inferencepools.inference.networking.k8s.io", "crd/poolsettings.inference.x-k8s.io",
 		"crd/gatewaysettings.inference.x-k8s.io")
 	if out, err := k8s.Kubectl(t.Context(), clusterIP, "apply", "--filename", "-"); err != nil {
 		t.Fatal(out, err)

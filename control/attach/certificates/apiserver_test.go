@@ -41,7 +41,7 @@ func TestCertificatesOfAnAPIServer(t *testing.T) {
 	config := c.Allowed("control", `
 - {apiGroups: [""], resources: [pods], verbs: [list, watch]}
 - {apiGroups: [inference.networking.k8s.io], resources: [inferencepools], verbs: [list, watch]}
-- {apiGroups: [inference.x-k8s.io], resources: [llmroutes, models, poolsettings, endpointlists], verbs: [list, watch]}
+- {apiGroups: [inference.x-k8s.io], resources: [llmroutes, models, vmodels, poolsettings, endpointlists], verbs: [list, watch]}
 `)
 	ctx, cancel := context.WithCancel(t.Context())
 	done, given := make(chan error, 1), make(chan *certificates.Watch, 1)

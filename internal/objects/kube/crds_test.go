@@ -151,8 +151,8 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{vmodel(`{poolRef: {name: p}, target: m, id: ../x}`), "spec.id: Invalid value: \"../x\": no model can have this name"},
 		{vmodel(`{poolRef: {name: p}, target: m, canary: {percent: 5}}`), "spec.canary.target"},
 		{vmodel(`{poolRef: {name: p}, target: m, canary: {target: ../n, percent: 5}}`), "spec.canary.target: Invalid value: \"../n\": no model can have this name"},
-		{vmodel(`{poolRef: {name: p}, target: m, canary: {target: n, percent: 0}}`), "should be greater than or equal to 1"},
-		{vmodel(`{poolRef: {name: p}, target: m, canary: {target: n, percent: 100}}`), "should be less than or equal to 99"},
+		{vmodel(`{poolRef: {name: p}, target: m, canary: {target: n2, percent: 0}}`), "should be greater than or equal to 1"},
+		{vmodel(`{poolRef: {name: p}, target: m, canary: {target: n2, percent: 100}}`), "should be less than or equal to 99"},
 		{vmodel(`{poolRef: {name: p}, target: m, owner: ` + long + `}`), "may not be more than 512"},
 		{vmodel(`{poolRef: {name: ` + long + `}, target: m}`), "may not be more than 253"},
 
@@ -382,7 +382,7 @@ func TestWhatRequestsKnowAVModelByMayNotChange(t *testing.T) {
 	const was = `{id: v, poolRef: {name: p}, target: m}`
 	c.Apply(vmodel(was))
 	for _, row := range []struct{ is, want string }{
-		{`{poolRef: {name: p}, target: n, canary: {target: o, percent: 5}, owner: us}`, ""},
+		{`{poolRef: {name: p}, target: n2, canary: {target: o, percent: 5}, owner: us}`, ""},
 		{strings.Replace(was, "id: v", "id: other", 1), "spec.id: Forbidden: the id of a VModel may not change: delete the VModel and make one of another name and id"},
 		{strings.Replace(was, "name: p", "name: q", 1), "spec.poolRef: Forbidden: the pool of a VModel may not change"},
 	} {

@@ -290,7 +290,7 @@ func TestAServerThatStreamsNoListsIsAskedForThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range []string{"pods", "inferencepools", "llmroutes", "models", "poolsettings", "endpointlists"} {
+	for _, kind := range []string{"pods", "inferencepools", "llmroutes", "models", "vmodels", "poolsettings", "endpointlists"} {
 		for _, verb := range []string{"list", "watch"} {
 			if !slices.ContainsFunc(requests, func(r apiserver.Request) bool {
 				return r.User.Name == "reader" && r.Verb == verb && r.Object.Resource == kind && !r.Denied()
@@ -306,6 +306,6 @@ func reader(c cluster) *rest.Config {
 	return c.Allowed("reader", `
 - {apiGroups: [""], resources: [pods], verbs: [list, watch]}
 - {apiGroups: [inference.networking.k8s.io], resources: [inferencepools], verbs: [list, watch]}
-- {apiGroups: [inference.x-k8s.io], resources: [llmroutes, models, poolsettings, endpointlists], verbs: [list, watch]}
+- {apiGroups: [inference.x-k8s.io], resources: [llmroutes, models, vmodels, poolsettings, endpointlists], verbs: [list, watch]}
 `)
 }

@@ -277,7 +277,7 @@ func readerOfNetwork(c cluster) *rest.Config {
 - {apiGroups: [""], resources: [pods, services, namespaces], verbs: [list, watch]}
 - {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list, watch]}
 - {apiGroups: [inference.networking.k8s.io], resources: [inferencepools], verbs: [list, watch]}
-- {apiGroups: [inference.x-k8s.io], resources: [llmroutes, models, poolsettings, endpointlists, gatewaysettings], verbs: [list, watch]}
+- {apiGroups: [inference.x-k8s.io], resources: [llmroutes, models, vmodels, poolsettings, endpointlists, gatewaysettings], verbs: [list, watch]}
 - {apiGroups: [gateway.networking.k8s.io], resources: [gatewayclasses, gateways, listenersets, httproutes, grpcroutes, referencegrants, backendtlspolicies], verbs: [list, watch]}
 `)
 }
