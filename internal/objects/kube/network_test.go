@@ -196,7 +196,7 @@ func TestOfOneNamespaceTheNetworkHasWhatIsInNoNamespaceToo(t *testing.T) {
 	}
 	c.In("other").Apply(attached["Gateway"] + "\n---\n" + attached["Service"])
 	f := followKinds(t, readerOfNetwork(c), "default", withNetwork, slog.New(slog.DiscardHandler))
-	want := map[string]int{"Pod": 0, "Model": 0, "EndpointList": 0, "EndpointSlice": 0, "Namespace": 5, "Service": 2, "Secret": 0, "ConfigMap": 0, "GatewaySettings": 0} // none is read
+	want := map[string]int{"Pod": 0, "Model": 0, "VModel": 0, "EndpointList": 0, "EndpointSlice": 0, "Namespace": 5, "Service": 2, "Secret": 0, "ConfigMap": 0, "GatewaySettings": 0} // none is read
 	for kind := range attached {
 		want[kind] = max(want[kind], 1)
 	}
