@@ -177,6 +177,7 @@ type extproc struct {
 	endpoints []string
 	others    map[string]uint32
 	leaving   map[string]*placement.Leaving
+	vmodels   map[string]string             // where requests go, by id
 	backlogs  map[string]*placement.Backlog // by endpoint
 	told      []time.Time                   // when
 	complete  int                           // the version that said so
@@ -213,7 +214,7 @@ func (w *world) deaf(process string) *extproc {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	x := &extproc{t: w.t, copies: map[string]placement.Copy_State{}, failures: map[string]string{}, others: map[string]uint32{}, leaving: map[string]*placement.Leaving{}, backlogs: map[string]*placement.Backlog{}}
+	x := &extproc{t: w.t, copies: map[string]placement.Copy_State{}, failures: map[string]string{}, others: map[string]uint32{}, leaving: map[string]*placement.Leaving{}, vmodels: map[string]string{}, backlogs: map[string]*placement.Backlog{}}
 	if x.stream, err = placement.NewPlacementClient(conn).Connect(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}
@@ -241,6 +242,15 @@ func (x *extproc) hear(u *placement.Update) {
 		x.models = slices.DeleteFunc(x.models, func(m string) bool { return m == id })
 		if !r.GetGone() {
 			x.models = append(x.models, id)
+		}
+	}
+	for _, v := range u.GetVmodels() {
+		id := v.GetKey().GetModel()
+		if x.vmodels[id] = v.GetActive(); v.GetCanary() != "" {
+			x.vmodels[id] += fmt.Sprintf(", %d %% to %s", v.GetPercent(), v.GetCanary())
+		}
+		if v.GetActive() == "" {
+			delete(x.vmodels, id)
 		}
 	}
 	for _, f := range u.GetInFlight() {
