@@ -42,6 +42,13 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 		Failures:   []*placement.Failure{{Key: key("n"), Reason: "load_failed"}},
 		Registered: []*placement.Registered{{Key: key("o")}, {Key: key("p"), Gone: true}},
 		Leaving:    []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(200))}, {Endpoint: "b", Terminating: true}, {Endpoint: "c"}},
+		Vmodels: []*placement.VModel{
+			{Key: key("v"), Active: "m", Canary: "n", Percent: 10},
+			{Key: key("w")},
+			{Key: &placement.ModelKey{Pool: "ns/pool"}, Active: "m"},
+			{Key: &placement.ModelKey{Pool: "nowhere", Model: "v"}, Active: "m"},
+			{Active: "m"},
+		},
 	}, now)
 	want = newNews()
 	want.Copies[copyOf("m")], want.Copies[copyOf("n")] = belief.Unloading, belief.Nothing
@@ -49,8 +56,31 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 	want.Registered[model("o")], want.Registered[model("p")] = true, false
 	want.Leaving["a"], want.Leaving["b"] = belief.Leaving{Stopping: now.Add(-200 * time.Millisecond)}, belief.Leaving{Terminating: true}
 	want.Leaving["c"] = belief.Leaving{}
+	want.VModels[model("v")], want.VModels[model("w")] = belief.Switch{Active: "m", Canary: "n", Percent: 10}, belief.Switch{}
 	if diff := cmp.Diff(want, n); !ok || diff != "" {
 		t.Errorf("what changes (want - got +):\n%s", diff)
+	}
+}
+
+// An Update of what others have and have learned alone need not be acknowledged at once; one that says anything else is.
+func TestWhatIsOfOthersAlone(t *testing.T) {
+	backlogs := []*placement.Backlog{{Endpoint: "a"}}
+	for u, want := range map[*placement.Update]bool{
+		{}:                                      false,
+		{Backlogs: backlogs}:                    true,
+		{Lessons: make([]*placement.Lesson, 1)}: true,
+		{Backlogs: backlogs, Complete: true}:    false,
+		{Backlogs: backlogs, Endpoints: &placement.Endpoints{}}:            false,
+		{Backlogs: backlogs, Copies: make([]*placement.Copy, 1)}:           false,
+		{Backlogs: backlogs, Failures: make([]*placement.Failure, 1)}:      false,
+		{Backlogs: backlogs, InFlight: make([]*placement.InFlight, 1)}:     false,
+		{Backlogs: backlogs, Registered: make([]*placement.Registered, 1)}: false,
+		{Backlogs: backlogs, Vmodels: make([]*placement.VModel, 1)}:        false,
+		{Backlogs: backlogs, Leaving: make([]*placement.Leaving, 1)}:       false,
+	} {
+		if got := onlyOfOthers(u); got != want {
+			t.Errorf("%v: %v, want %v", u, got, want)
+		}
 	}
 }
 

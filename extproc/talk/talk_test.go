@@ -163,6 +163,38 @@ func TestAnUnloadIsAcknowledgedWithTheRequestsThatAreThere(t *testing.T) {
 	}
 }
 
+// Control learns that requests for a VModel go elsewhere when they do, and not before; another stream from its beginning tells it anew.
+func TestASwitchIsAcknowledgedWhenItIsInForce(t *testing.T) {
+	r := newRig(t)
+	goes := func(active string) []*placement.VModel {
+		return []*placement.VModel{{Key: wireKey("sql"), Active: active}}
+	}
+	expect := func(when, want string) {
+		t.Helper()
+		if got := r.fleet.Active(r.fleet.View().World, key("sql")); got != want {
+			t.Errorf("%s requests go to %s, want %s", when, got, want)
+		}
+	}
+	s := r.next()
+	u := complete(is("sql-v1", a, placement.Copy_LOADED), is("sql-v2", b, placement.Copy_LOADED))
+	u.Vmodels = goes("sql-v1")
+	s.say(u)
+	s.inForce()
+	expect("in the beginning", "sql-v1")
+	for _, active := range []string{"sql-v2", "sql-v1", "sql-v2"} {
+		s.say(&placement.Update{Vmodels: goes(active)})
+		s.inForce()
+		expect("after a switch", active)
+	}
+	r.control.stop()
+	r.control = r.serve()
+	s = r.next()
+	expect("on another stream", "sql-v2")
+	s.say(complete())
+	s.inForce()
+	expect("when all was said and nothing of it", "sql")
+}
+
 func TestUseAndRequestsInFlightAreSaidAboutOnceASecond(t *testing.T) {
 	r := newRig(t)
 	s := r.next()

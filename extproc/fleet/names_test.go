@@ -1,0 +1,176 @@
+package fleet_test
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// withVModel has a VModel "sql" of the pool, of which a percentage of the requests go to a canary, unless that is 0.
+func withVModel(target, canary string, percent int32) *objects.World {
+	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: thePool.Namespace, Name: thePool.Name}}
+	v := v1alpha1.VModel{ObjectMeta: metav1.ObjectMeta{Namespace: thePool.Namespace, Name: "sql"}}
+	v.Spec.PoolRef.Name, v.Spec.Target = thePool.Name, target
+	if percent > 0 {
+		v.Spec.Canary = &v1alpha1.Canary{Target: canary, Percent: percent}
+	}
+	return objects.Build(objects.Set{Pools: []pool.InferencePool{p}, VModels: []v1alpha1.VModel{v}})
+}
+
+// switched is the word of control that requests for VModels go elsewhere.
+func switched(all map[objects.ModelKey]belief.Switch) belief.News { return belief.News{VModels: all} }
+
+// What control says of a VModel comes before its object, which counts where control says nothing; a name that a client registered and is no
+// VModel's is a model's.
+func TestWhereRequestsForAVModelGo(t *testing.T) {
+	w, empty := withVModel("sql-v1", "", 0), world()
+	f := fleet.New(fleet.Config{})
+	key, other := model("sql"), objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "other"}, ID: "sql"}
+	registered := func(key objects.ModelKey, is bool) belief.News {
+		return belief.News{Registered: map[objects.ModelKey]bool{key: is}}
+	}
+	for _, c := range []struct {
+		when string
+		news *belief.News // nil: none
+		w    *objects.World
+		key  objects.ModelKey
+		want string
+	}{
+		{"control said nothing", nil, w, key, "sql-v1"},
+		{"it is no VModel there", nil, w, other, "sql"},
+		{"nobody knows it", nil, empty, key, "sql"},
+		{"control moved it", new(switched(map[objects.ModelKey]belief.Switch{key: {Active: "sql-v2"}})), w, key, "sql-v2"},
+		{"control moved it elsewhere", nil, w, other, "sql"},
+		{"its object is not there yet", nil, empty, key, "sql-v2"},
+		{"control moved another", new(switched(map[objects.ModelKey]belief.Switch{other: {Active: "x"}})), w, key, "sql-v2"},
+		{"the name is registered, for it is a client's VModel", new(registered(key, true)), w, key, "sql-v2"},
+		{"control takes its word back, and a model has the name", new(switched(map[objects.ModelKey]belief.Switch{key: {}})), w, key, "sql"},
+		{"the model is registered no more", new(registered(key, false)), w, key, "sql-v1"},
+		{"a model of another pool is registered", new(registered(other, true)), w, key, "sql-v1"},
+		{"control takes back what it never said", new(switched(map[objects.ModelKey]belief.Switch{key: {}})), w, key, "sql-v1"},
+		{"control moves it again", new(switched(map[objects.ModelKey]belief.Switch{key: {Active: "sql-v3"}})), w, key, "sql-v3"},
+		{"control says all, and nothing of it", &belief.News{All: true, VModels: map[objects.ModelKey]belief.Switch{other: {Active: "y"}}}, w, key, "sql-v1"},
+		{"control says all, and nothing of it", nil, w, other, "y"},
+	} {
+		if c.news != nil {
+			f.Hear(*c.news)
+		}
+		if active, goes := f.Active(c.w, c.key), f.Resolve(c.w, c.key, 7); active != c.want || goes != c.want {
+			t.Errorf("%s: active is %s, and requests go to %s, want %s", c.when, active, goes, c.want)
+		}
+	}
+}
+
+// shareOf is how many of so many lots go to the canary.
+func shareOf(f *fleet.Fleet, w *objects.World, lots []uint64) (n int) {
+	for _, lot := range lots {
+		if f.Resolve(w, model("sql"), lot) == "sql-v2" {
+			n++
+		}
+	}
+	return n
+}
+
+// A canary gets its percentage of the lots, by its object or by control, whether lots are random or count; each lot goes where it went before,
+// and those that went to a canary still do when it gets more.
+func TestACanaryGetsItsShare(t *testing.T) {
+	const many = 100_000
+	random, counting := make([]uint64, many), make([]uint64, many)
+	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // which lots are tried
+	for i := range many {
+		random[i], counting[i] = r.Uint64(), uint64(i)
+	}
+	for _, percent := range []int{1, 10, 50, 99} {
+		byObject, byControl := fleet.New(fleet.Config{}), fleet.New(fleet.Config{})
+		byControl.Hear(switched(map[objects.ModelKey]belief.Switch{model("sql"): {Active: "sql-v1", Canary: "sql-v2", Percent: percent}}))
+		for name, lots := range map[string][]uint64{"random": random, "counting": counting} {
+			n := shareOf(byObject, withVModel("sql-v1", "sql-v2", int32(percent)), lots)
+			if again := shareOf(byControl, withVModel("x", "", 0), lots); again != n {
+				t.Errorf("%d %% of %s lots: %d by its object and %d by control", percent, name, n, again)
+			}
+			if want := many * percent / 100; n < want-600 || n > want+600 { // four standard deviations, where they are largest
+				t.Errorf("%d %% of %s lots: %d of %d", percent, name, n, many)
+			}
+		}
+		if active := byControl.Active(withVModel("x", "", 0), model("sql")); active != "sql-v1" {
+			t.Errorf("active is %s, its canary aside", active)
+		}
+	}
+	f, before := fleet.New(fleet.Config{}), make(map[uint64]bool)
+	for percent := int32(1); percent <= 99; percent++ {
+		w := withVModel("sql-v1", "sql-v2", percent)
+		for _, lot := range random[:1000] {
+			goes := f.Resolve(w, model("sql"), lot) == "sql-v2"
+			if before[lot] && !goes {
+				t.Fatalf("lot %d goes back when the canary gets %d %%", lot, percent)
+			}
+			before[lot] = goes
+		}
+	}
+}
+
+// Which lots a canary gets is the same in every process and release: sessions stay where they are.
+func TestWhichLotsACanaryGets(t *testing.T) {
+	f, w := fleet.New(fleet.Config{}), withVModel("sql-v1", "sql-v2", 10)
+	var canary []uint64
+	for lot := range uint64(60) {
+		if f.Resolve(w, model("sql"), lot) == "sql-v2" {
+			canary = append(canary, lot)
+		}
+	}
+	if want := []uint64{0, 7, 14, 21, 39, 46, 57}; !slices.Equal(canary, want) {
+		t.Errorf("it gets %v, want %v", canary, want)
+	}
+}
+
+// Without a percentage, or without a canary, all requests go to the active model.
+func TestNoShareIsNone(t *testing.T) {
+	lots := make([]uint64, 10_000)
+	for i := range lots {
+		lots[i] = uint64(i)
+	}
+	for _, to := range []belief.Switch{{Active: "sql-v1", Canary: "sql-v2"}, {Active: "sql-v1", Percent: 99}} {
+		f := fleet.New(fleet.Config{})
+		f.Hear(switched(map[objects.ModelKey]belief.Switch{model("sql"): to}))
+		for _, lot := range lots {
+			if goes := f.Resolve(world(), model("sql"), lot); goes != "sql-v1" {
+				t.Fatalf("%+v: lot %d goes to %q", to, lot, goes)
+			}
+		}
+	}
+}
+
+// One Update may say that a model is loaded and that requests go there: nobody sees the second without the first.
+func TestRequestsGoWhereCopiesAreKnown(t *testing.T) {
+	c := &clock{time.Unix(1e9, 0)}
+	var f *fleet.Fleet
+	reading := func() {}
+	f = fleet.New(fleet.Config{Now: func() time.Time { reading(); return c.at }})
+	w := world("10.0.0.1", "10.0.0.2")
+	f.SetWorld(w)
+	f.Hear(belief.News{
+		All: true, Endpoints: governing(a, b), Copies: map[belief.CopyKey]belief.Word{copyOf("sql-v1", a): belief.Loaded},
+		VModels: map[objects.ModelKey]belief.Switch{model("sql"): {Active: "sql-v1"}},
+	})
+	looked := 0
+	reading = func() { // as another goroutine might, in the midst of what Hear does
+		looked++
+		if to := f.Active(w, model("sql")); len(where(f, to)) == 0 {
+			t.Errorf("requests go to %s, of which no copy is known", to)
+		}
+	}
+	f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("sql-v2", b): belief.Loaded}, VModels: map[objects.ModelKey]belief.Switch{model("sql"): {Active: "sql-v2"}}})
+	if to := f.Active(w, model("sql")); looked == 0 || to != "sql-v2" {
+		t.Errorf("after %d looks requests go to %s", looked, to)
+	}
+	expectWhere(t, f, "then", "sql-v2", b)
+}
