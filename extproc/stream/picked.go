@@ -48,8 +48,8 @@ type picked struct {
 // decision is where the request goes first.
 func (p *picked) decision() *pick.Decision { return &p.picks[0] }
 
-// choose finds the endpoint of a request: one load of the fleet's view, then pure functions of it. It counts nothing. Body is nil where
-// it is not known.
+// choose finds the endpoint of a request: one load of the fleet's view, or two for a VModel, then pure functions of it. It counts nothing.
+// Body is nil where it is not known.
 func (x *exchange) choose(r openai.Request, body []byte, now time.Time) error {
 	s := x.server
 	view := s.Fleet.View()
@@ -86,8 +86,10 @@ func (x *exchange) choose(r openai.Request, body []byte, now time.Time) error {
 	}
 	x.settings = s.Settings.For(view.World.Pools[target.Pool])
 	session := x.in.session(x.settings)
-	if target.Adapter != "" {
-		target.Adapter = s.Fleet.Resolve(view.World, objects.ModelKey{Pool: target.Pool, ID: target.Adapter}, cmp.Or(session, s.Random()))
+	if name := target.Adapter; name != "" {
+		if target.Adapter = s.Fleet.Resolve(view.World, objects.ModelKey{Pool: target.Pool, ID: name}, cmp.Or(session, s.Random())); target.Adapter != name {
+			view = s.Fleet.View() // the first may be from before control moved the name, and not know the copies there
+		}
 	}
 	x.target = target
 	x.turn = s.turn.Add(1)

@@ -31,6 +31,7 @@ import (
 //	at LISTENER        it is our own Envoy, at a listener of the Gateway ns/g where an LLMRoute takes the request
 //	for POOL [PREFIX [WITH]]
 //	                   it is our own Envoy, where an HTTPRoute names a pool, and may replace a prefix of the path
+//	vmodels            there are VModels
 //	headers NAME=VALUE… [end] [mode=MODE] [shown=MODE] [silent]
 //	                   modes of the request's and the answer's body; silent announces none
 //	chunk TEXT         a part of the body (Go-quoted, or as it is); body TEXT is the last or only one
@@ -41,7 +42,8 @@ import (
 //	check              says where the request is in flight
 //	holds              there is control, though it said nothing yet: before all other lines
 //	control WORD…      what control says: first that it knows the endpoints of ns/base and ns/silent, then
-//	                   loaded=, unloading=, gone= MODEL@ADDRESS, failed=, mended=MODEL, registered=MODEL@POOL
+//	                   loaded=, unloading=, gone= MODEL@ADDRESS, failed=, mended=MODEL, registered=MODEL@POOL,
+//	                   moved=VMODEL@MODEL, of ns/base, without a MODEL if it is none any more
 //	turn               the request that waits has its turn
 //	expire, fail, full its wait ends: its time is over, its model cannot be loaded, there was no place
 //
@@ -78,6 +80,9 @@ func scenario(t *testing.T) func(string) string {
 			if len(words) > 1 {
 				rewrite = &wire.Rewrite{Prefix: words[1], With: strings.Join(words[2:], "")}
 			}
+		}
+		if lines[0] == "vmodels" {
+			f, lines = newFleetOfVModels(fleet.Config{}), lines[1:]
 		}
 		if lines[0] == "holds" {
 			lines = lines[1:]
@@ -156,6 +161,7 @@ func news(t *testing.T, f *fleet.Fleet, words []string) belief.News {
 	n := belief.News{
 		All: !f.Heard(), Endpoints: map[string]bool{address: true, "10.0.2.1:8000": true},
 		Copies: map[belief.CopyKey]belief.Word{}, Failures: map[objects.ModelKey]string{}, Registered: map[objects.ModelKey]bool{},
+		VModels: map[objects.ModelKey]belief.Switch{},
 	}
 	for _, w := range words {
 		verb, rest, _ := strings.Cut(w, "=")
@@ -174,6 +180,8 @@ func news(t *testing.T, f *fleet.Fleet, words []string) belief.News {
 			n.Failures[key] = ""
 		case verb == "registered":
 			n.Registered[objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: at}, ID: id}] = true
+		case verb == "moved":
+			n.VModels[key] = belief.Switch{Active: at}
 		default:
 			t.Fatalf("what is %q?", w)
 		}

@@ -91,7 +91,7 @@ func aPod(pool, ip string) objects.Pod {
 
 func newFleet() *fleet.Fleet { return newFleetWith(fleet.Config{}) }
 
-func newFleetWith(c fleet.Config) *fleet.Fleet {
+func newFleetWith(c fleet.Config, more ...func(*objects.Set)) *fleet.Fleet {
 	f := fleet.New(c)
 	attempts := int32(2)
 	sticky := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "sticky"}}
@@ -128,6 +128,9 @@ func newFleetWith(c fleet.Config) *fleet.Fleet {
 		}}},
 		Settings: []v1alpha1.PoolSettings{sticky, keyed},
 	}
+	for _, add := range more {
+		add(&set)
+	}
 	set.Network = aNetwork(set.Routes, set.Pools)
 	w := objects.Build(set)
 	w.Offers = attach.Of(w.Network).Offers(w)
@@ -147,6 +150,35 @@ func newFleetWith(c fleet.Config) *fleet.Fleet {
 	f.Made("resp_known", fleet.Maker{Pool: objects.Name{Namespace: "ns", Name: "open"}, Address: "10.0.1.2:8001"})
 	f.SetWorld(w) // publishes the news
 	return f
+}
+
+// newFleetOfVModels has VModels beside:
+//
+//	sql      of ns/base, which goes to the adapter "sql-v2"; a route at chat admits "analyst" for it
+//	tried    of ns/sticky, which goes to the adapter "sticky-v1", and half of its requests to "sticky-v2"
+//	runtime  of ns/base, which goes to a model of a model runtime, "mm-1"
+//	lost     of ns/base, which goes to an adapter that nobody lists, "nobody"
+func newFleetOfVModels(c fleet.Config) *fleet.Fleet {
+	f := newFleetWith(c, func(s *objects.Set) {
+		tried := aVModel("tried", "sticky", "sticky-v1")
+		tried.Spec.Canary = &v1alpha1.Canary{Target: "sticky-v2", Percent: 50}
+		s.VModels = []v1alpha1.VModel{aVModel("sql", "base", "sql-v2"), tried, aVModel("runtime", "base", "mm-1"), aVModel("lost", "base", "nobody")}
+		s.Routes = append(s.Routes, at("chat", aRoute("analyst", "base", "sql")))
+		mm := v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mm-1"}}
+		mm.Spec.PoolRef.Name, mm.Spec.Type = "base", "onnx"
+		s.Models = []v1alpha1.Model{mm}
+	})
+	for _, ip := range []string{"10.0.3.1", "10.0.3.2", "10.0.3.3", "10.0.3.4"} {
+		f.SetModels(ip+":8000", engine.Models{Base: []string{"sticky"}, Adapters: []string{"sticky-v1", "sticky-v2"}})
+	}
+	f.SetWorld(f.View().World) // publishes the news
+	return f
+}
+
+func aVModel(name, pool, target string) v1alpha1.VModel {
+	v := v1alpha1.VModel{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+	v.Spec.PoolRef.Name, v.Spec.Target = pool, target
+	return v
 }
 
 // newServer returns a server whose randomness is the same each time, and what it observes.
