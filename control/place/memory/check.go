@@ -81,6 +81,10 @@ func decode(bucket, value []byte) error {
 		return json.Unmarshal(value, new(Runtime))
 	case string(statuses):
 		return json.Unmarshal(value, new(Status))
+	case string(vmodels):
+		return json.Unmarshal(value, new(v1alpha1.VModel))
+	case string(moves):
+		return json.Unmarshal(value, new(VModelStatus))
 	}
 	return nil // a later version's
 }

@@ -79,6 +79,12 @@ func try(t *testing.T, all []byte) (opened bool, words string) {
 	if _, err := f.Statuses(); err != nil {
 		t.Errorf("it was opened, and then: %v", err)
 	}
+	if _, err := f.VModels(); err != nil {
+		t.Errorf("it was opened, and then: %v", err)
+	}
+	if _, err := f.VModelStatuses(); err != nil {
+		t.Errorf("it was opened, and then: %v", err)
+	}
 	for i := range 60 { // some transactions
 		wait := f.PutModel(model(fmt.Sprint("n", i)))
 		f.DeleteModel(model(fmt.Sprint("m", i)))
