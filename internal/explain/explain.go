@@ -107,6 +107,7 @@ func Text(flags []Setting, w *objects.World, ofPool func(*objects.World, *object
 		out.WriteString("no pool\n")
 	}
 	section(&out, "MODELS THAT REQUESTS MAY NAME", "model", "goes to", routes(w))
+	section(&out, "VMODELS", "vmodel", "requests are to go to", vmodels(w))
 	section(&out, "MODELS THAT CONTROL LOADS WHERE REQUESTS NEED THEM", "model", "is", catalogue(w))
 	if len(w.Problems) > 0 {
 		out.WriteString("PROBLEMS\n")
@@ -221,7 +222,14 @@ func routes(w *objects.World) []Setting {
 			}
 			words = append(words, word)
 		}
-		if r.Adapter != "" {
+		isVModel := slices.ContainsFunc(r.Backends, func(b objects.Backend) bool {
+			_, is := w.VModel(objects.ModelKey{Pool: b.Pool, ID: r.Adapter})
+			return is
+		})
+		switch {
+		case isVModel:
+			words = append(words, "as VModel "+r.Adapter)
+		case r.Adapter != "":
 			words = append(words, "as "+r.Adapter)
 		}
 		if r.Priority != 0 {
@@ -238,6 +246,22 @@ func routes(w *objects.World) []Setting {
 			Name:  cmp.Or(strings.Join(r.Models, ", "), "(all taken)"),
 			Value: strings.Join(words, ", "), From: w.Where(r.Kind, r.Name),
 		})
+	}
+	return all
+}
+
+// vmodels are where requests for VModels are to go.
+func vmodels(w *objects.World) []Setting {
+	all := make([]Setting, 0, len(w.VModels))
+	for _, v := range w.VModels {
+		value := v.Target
+		if v.Canary != "" {
+			value += fmt.Sprintf(", %d %% to %s", v.Percent, v.Canary)
+		}
+		if own, ok := w.VModel(v.ModelKey); !ok || own.Object != v.Object {
+			value = "nowhere, for another object has its id"
+		}
+		all = append(all, Setting{Name: v.String(), Value: value, From: w.Where(v1alpha1.VModelKind, v.Object)})
 	}
 	return all
 }
