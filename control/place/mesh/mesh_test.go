@@ -3,6 +3,7 @@ package mesh_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -32,6 +33,7 @@ type placer struct {
 	used   time.Time
 	asked  int
 	status decide.Status
+	vmodel decide.VModelStatus
 	news   chan struct{} // there is another status
 }
 
@@ -48,6 +50,16 @@ func (p *placer) Register(m *v1alpha1.Model, used time.Time) (bool, error) {
 }
 
 func (p *placer) Unregister(decide.Key) error { return p.register }
+
+func (p *placer) SetVModel(*v1alpha1.VModel, *v1alpha1.Model, decide.Terms) error { return p.register }
+
+func (p *placer) DeleteVModel(decide.Key, string) error { return p.register }
+
+func (p *placer) VModel(decide.Key) (st decide.VModelStatus, owner string, there bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.vmodel, "", p.vmodel.Active != ""
+}
 
 func (p *placer) Ensure(_ decide.Key, used time.Time) {
 	p.mu.Lock()
@@ -157,6 +169,19 @@ func TestErrors(t *testing.T) {
 			return err
 		}
 	}
+	set := func(r *mmesh.SetVModelRequest) func(*mesh.Server) error {
+		return func(s *mesh.Server) error {
+			_, err := s.SetVModel(t.Context(), r)
+			return err
+		}
+	}
+	v := &mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m"}
+	remove := func(id string) func(*mesh.Server) error {
+		return func(s *mesh.Server) error {
+			_, err := s.DeleteVModel(t.Context(), &mmesh.DeleteVModelRequest{VModelId: id})
+			return err
+		}
+	}
 	for name, c := range map[string]struct {
 		placer *placer
 		call   func(*mesh.Server) error
@@ -189,18 +214,24 @@ func TestErrors(t *testing.T) {
 			_, err := s.EnsureLoaded(t.Context(), &mmesh.EnsureLoadedRequest{ModelId: "m"})
 			return err
 		}, code: codes.NotFound, words: "model not found"},
-		"setVModel": {call: func(s *mesh.Server) error {
-			_, err := s.SetVModel(t.Context(), &mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m"})
+		"unregister what VModels name":     {placer: &placer{register: fmt.Errorf("%w: v", decide.ErrReferred)}, call: unregister("m"), code: codes.FailedPrecondition, words: "VModels name the model: move or delete them first: v"},
+		"set a VModel without an id":       {call: set(&mmesh.SetVModelRequest{TargetModelId: "m"}), code: codes.InvalidArgument, words: "vModelId must not be empty"},
+		"set a VModel without a target":    {call: set(&mmesh.SetVModelRequest{VModelId: "v"}), code: codes.InvalidArgument, words: "targetModelId must not be empty"},
+		"set a VModel to no type":          {call: set(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: "m", ModelInfo: &mmesh.ModelInfo{}}), code: codes.InvalidArgument, words: "with a type"},
+		"set a VModel to another model":    {placer: &placer{register: decide.ErrExists}, call: set(v), code: codes.AlreadyExists, words: "Model already exists with different attribute values"},
+		"set a VModel of somebody else":    {placer: &placer{register: &decide.OwnedError{Owner: "o"}}, call: set(v), code: codes.AlreadyExists, words: `vmodel v already exists with different owner "o"`},
+		"move a VModel that is not":        {placer: &placer{register: decide.ErrNoVModel}, call: set(v), code: codes.NotFound, words: "vmodel not found"},
+		"set a VModel to no model":         {placer: &placer{register: decide.ErrNoModel}, call: set(v), code: codes.NotFound, words: "model not found"},
+		"move a VModel that moved":         {placer: &placer{register: decide.ErrUnexpected}, call: set(v), code: codes.FailedPrecondition, words: "another target"},
+		"move a VModel that objects say":   {placer: &placer{register: decide.ErrDeclared}, call: set(v), code: codes.FailedPrecondition},
+		"set a VModel on a full disk":      {placer: &placer{register: errors.New("no space")}, call: set(v), code: codes.Internal, words: "no space"},
+		"delete a VModel without an id":    {call: remove(""), code: codes.InvalidArgument, words: "vModelId"},
+		"delete a VModel that objects say": {placer: &placer{register: decide.ErrDeclared}, call: remove("v"), code: codes.FailedPrecondition},
+		"delete a VModel on a full disk":   {placer: &placer{register: errors.New("no space")}, call: remove("v"), code: codes.Internal, words: "no space"},
+		"status of a VModel without an id": {call: func(s *mesh.Server) error {
+			_, err := s.GetVModelStatus(t.Context(), &mmesh.GetVModelStatusRequest{})
 			return err
-		}, code: codes.Unimplemented},
-		"deleteVModel": {call: func(s *mesh.Server) error {
-			_, err := s.DeleteVModel(t.Context(), &mmesh.DeleteVModelRequest{VModelId: "v"})
-			return err
-		}, code: codes.Unimplemented},
-		"getVModelStatus": {call: func(s *mesh.Server) error {
-			_, err := s.GetVModelStatus(t.Context(), &mmesh.GetVModelStatusRequest{VModelId: "v"})
-			return err
-		}, code: codes.Unimplemented},
+		}, code: codes.InvalidArgument},
 	} {
 		p := c.placer
 		if p == nil {
@@ -324,5 +355,38 @@ func TestTheCallersDeadlineEndsTheWaitAlone(t *testing.T) {
 	_, err = mesh.New(p).RegisterModel(canceled, &mmesh.RegisterModelRequest{ModelId: "m", ModelInfo: &mmesh.ModelInfo{Type: "t"}, LoadNow: true, Sync: true})
 	if status.Code(err) != codes.Canceled {
 		t.Error(err)
+	}
+}
+
+// A VModel is in transition while it goes elsewhere than is wanted; that its target failed is told only where there is no hope.
+func TestStatusesOfVModels(t *testing.T) {
+	failed := decide.Status{Failures: []decide.Failure{failure("e1", "disk", 1)}, Why: decide.LoadFailed}
+	loaded := decide.Status{Copies: []decide.Copy{copyAt("e1", decide.Loaded, 1)}}
+	vmodel := func(active, target string, why decide.Reason) (st decide.VModelStatus) {
+		st.Active, st.Target, st.Failed = active, target, why
+		return st
+	}
+	for _, c := range []struct {
+		st     decide.VModelStatus
+		models decide.Status
+		want   mmesh.VModelStatusInfo_VModelStatus
+		target string
+	}{
+		{vmodel("", "", ""), loaded, mmesh.VModelStatusInfo_NOT_FOUND, "NOT_FOUND"},
+		{vmodel("a", "a", ""), loaded, mmesh.VModelStatusInfo_DEFINED, "NOT_FOUND"},
+		{vmodel("a", "b", ""), loaded, mmesh.VModelStatusInfo_TRANSITIONING, "LOADED e1=LOADED@1"},
+		{vmodel("a", "b", ""), failed, mmesh.VModelStatusInfo_TRANSITIONING, "LOADING e1=LOADING_FAILED@1 'disk'"},
+		{vmodel("a", "b", decide.LoadFailed), failed, mmesh.VModelStatusInfo_TRANSITION_FAILED, "LOADING_FAILED e1=LOADING_FAILED@1 'disk'"},
+	} {
+		p := newPlacer()
+		p.set(c.models)
+		p.vmodel = c.st
+		got, err := mesh.New(p).GetVModelStatus(t.Context(), &mmesh.GetVModelStatusRequest{VModelId: "v"})
+		if err != nil || got.GetStatus() != c.want || got.GetActiveModelId() != c.st.Active || got.GetTargetModelId() != c.st.Target || say(got.GetTargetModelStatus()) != c.target {
+			t.Errorf("%s to %s: %v %s, %v; want %v %s", c.st.Active, c.st.Target, got.GetStatus(), say(got.GetTargetModelStatus()), err, c.want, c.target)
+		}
+		if got.GetActiveModelStatus() == nil {
+			t.Errorf("%s to %s: no status of the active model", c.st.Active, c.st.Target)
+		}
 	}
 }
