@@ -213,10 +213,10 @@ func TestAVModelThatIsSetAnewBeginsAnew(t *testing.T) {
 	for _, id := range []string{"a", "b"} {
 		a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: id})
 	}
-	a.world.stop()
+	a.stop()
 	before := told.previous("v")
 	clear(told.vmodels)
-	a.world.start()
+	a.start()
 	a.SetWorld(a.world.world)
 	a.Server = mesh.New(a.Placer)
 	a.await("it has a status again", func() bool { return told.previous("v") != "" && a.board.goes("v") == "b" })
