@@ -20,7 +20,7 @@ import (
 	"github.com/headgate/headgate/control/place"
 )
 
-const usage = `control status asks a control that runs where models are, and prints three tables. Without arguments it prints all pools,
+const usage = `control status asks a control that runs where models are, and prints tables. Without arguments it prints all pools,
 endpoints and models that are short of copies; arguments and flags choose some.
 
   Pools      how many endpoints, models and copies, how much room is free, and how many requests are held: they wait for a model
@@ -33,6 +33,8 @@ endpoints and models that are short of copies; arguments and flags choose some.
                unloading  the engine was told to
   Models     those short of copies: how many requests are held for one and since when, why it has no more copies, and what engines
              said to the loads that failed, with how long that counts; with MODEL, that model whether it is short or not
+  VModels    those whose requests do not go where they are to, and why; with MODEL, one of that id, with the models that it names,
+             and those that name that model
 
 An endpoint is ready; starting, which is not looked at yet; silent, which takes connections and does not answer; down, which turned a
 connection away; doubtful, which may have begun anew without what it had; terminating, whose pod is being deleted; or stopping,
@@ -153,10 +155,11 @@ type choice struct {
 func (c choice) of(v place.View) (place.View, error) {
 	if c.pool != "" {
 		if !slices.ContainsFunc(v.Pools, func(p place.PoolView) bool { return p.Name == c.pool }) {
-			return v, absent("pool", c.pool, names(v.Pools, func(p place.PoolView) string { return p.Name }))
+			return v, absent("pool", c.pool, namesOf(v.Pools, func(p place.PoolView) string { return p.Name }))
 		}
 		v.Pools = slices.DeleteFunc(v.Pools, func(p place.PoolView) bool { return p.Name != c.pool })
 		v.Models = slices.DeleteFunc(v.Models, func(m place.ModelView) bool { return m.Pool != c.pool })
+		v.VModels = slices.DeleteFunc(v.VModels, func(m place.VModelView) bool { return m.Pool != c.pool })
 		v.Endpoints = slices.DeleteFunc(v.Endpoints, func(e place.EndpointView) bool { return !slices.Contains(e.Pools, c.pool) })
 		for i := range v.Endpoints {
 			e := &v.Endpoints[i]
@@ -164,26 +167,40 @@ func (c choice) of(v place.View) (place.View, error) {
 		}
 	}
 	if c.endpoint != "" {
-		all := names(v.Endpoints, func(e place.EndpointView) string { return e.Address })
+		all := namesOf(v.Endpoints, func(e place.EndpointView) string { return e.Address })
 		v.Endpoints = slices.DeleteFunc(v.Endpoints, func(e place.EndpointView) bool { return e.Address != c.endpoint })
 		if len(v.Endpoints) == 0 {
 			return v, absent("endpoint", c.endpoint, all)
 		}
 		v.Models = slices.DeleteFunc(v.Models, func(m place.ModelView) bool { return !isAt(m, v.Endpoints[0]) })
+		v.VModels = slices.DeleteFunc(v.VModels, func(m place.VModelView) bool {
+			return !slices.ContainsFunc(v.Models, func(is place.ModelView) bool { return is.Pool == m.Pool && names(m, is.ID) })
+		})
 		v.Pools = slices.DeleteFunc(v.Pools, func(p place.PoolView) bool { return !slices.Contains(v.Endpoints[0].Pools, p.Name) })
 	}
 	if len(c.models) == 0 {
 		return v, nil
 	}
+	chosen := slices.Clone(c.models)
 	for _, id := range c.models {
-		if !slices.ContainsFunc(v.Models, func(m place.ModelView) bool { return m.ID == id }) {
-			return v, fmt.Errorf("there is no model %s%s: control knows those of Models and LLMRoutes, those that clients registered, and what engines list", name(id), c.where())
+		isVModel := false
+		for _, m := range v.VModels {
+			if m.ID == id {
+				isVModel = true
+				chosen = append(chosen, m.Target, m.Active, m.Canary)
+			}
+		}
+		if !isVModel && !slices.ContainsFunc(v.Models, func(m place.ModelView) bool { return m.ID == id }) {
+			return v, fmt.Errorf("there is no model %s%s: control knows those of Models, VModels and LLMRoutes, those that clients registered, and what engines list", name(id), c.where())
 		}
 	}
-	v.Models = slices.DeleteFunc(v.Models, func(m place.ModelView) bool { return !slices.Contains(c.models, m.ID) })
+	v.Models = slices.DeleteFunc(v.Models, func(m place.ModelView) bool { return !slices.Contains(chosen, m.ID) })
+	v.VModels = slices.DeleteFunc(v.VModels, func(m place.VModelView) bool {
+		return !slices.ContainsFunc(c.models, func(id string) bool { return m.ID == id || names(m, id) })
+	})
 	for i := range v.Endpoints {
 		e := &v.Endpoints[i]
-		e.Copies = slices.DeleteFunc(e.Copies, func(held place.CopyView) bool { return !slices.Contains(c.models, held.ID) })
+		e.Copies = slices.DeleteFunc(e.Copies, func(held place.CopyView) bool { return !slices.Contains(chosen, held.ID) })
 	}
 	v.Endpoints = slices.DeleteFunc(v.Endpoints, func(e place.EndpointView) bool { return len(e.Copies) == 0 })
 	v.Pools = slices.DeleteFunc(v.Pools, func(p place.PoolView) bool {
@@ -209,7 +226,12 @@ func isAt(m place.ModelView, e place.EndpointView) bool {
 		slices.ContainsFunc(m.Failures, func(f place.FailureView) bool { return f.Endpoint == e.Address })
 }
 
-func names[T any](all []T, name func(T) string) (named []string) {
+// names says whether requests for a VModel go, or are to go, to a model of its pool.
+func names(v place.VModelView, model string) bool {
+	return model == v.Target || model == v.Active || model == v.Canary
+}
+
+func namesOf[T any](all []T, name func(T) string) (named []string) {
 	for _, one := range all {
 		named = append(named, name(one))
 	}

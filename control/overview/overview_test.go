@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/overview"
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/test/golden"
@@ -112,6 +113,7 @@ func TestALargeFleetIsReadable(t *testing.T) {
 	}
 	for i := range models {
 		v.Models = append(v.Models, place.ModelView{Pool: "default/p", ID: fmt.Sprintf("m%05d", i), Known: true, Least: 2})
+		v.VModels = append(v.VModels, place.VModelView{Pool: "default/p", ID: fmt.Sprintf("v%05d", i), Reason: v1alpha1.ReasonTransitioning, Message: "requests go elsewhere"})
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(v) }))
 	defer s.Close()
@@ -119,18 +121,18 @@ func TestALargeFleetIsReadable(t *testing.T) {
 	text := run(t, "--url", s.URL)
 	t.Logf("%v, %d bytes", time.Since(began), len(text))
 	lines := strings.Split(text, "\n")
-	if n := len(lines); n > 220 || !strings.HasPrefix(lines[4], "10.0.3.249:8000") {
+	if n := len(lines); n > 280 || !strings.HasPrefix(lines[4], "10.0.3.249:8000") {
 		t.Errorf("%d lines:\n%s", n, text[:min(len(text), 3000)])
 	}
 	for _, want := range []string{
 		"default/p  999 of 1000      20000 of 20000  20000          50 %  0\n", "and 950 more endpoints; --all shows them\n",
-		"and 19950 more models; --all shows them\n", "m00003, ", ", and 8 more\n",
+		"and 19950 more models; --all shows them\n", "and 19950 more VModels; --all shows them\n", "m00003, ", ", and 8 more\n",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("it lacks %q", want)
 		}
 	}
-	if all := run(t, "--url", s.URL, "--all"); strings.Contains(all, " more") || strings.Count(all, "\n") < endpoints+models {
+	if all := run(t, "--url", s.URL, "--all"); strings.Contains(all, " more") || strings.Count(all, "\n") < endpoints+2*models {
 		t.Errorf("--all prints %d lines", strings.Count(all, "\n"))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
 )
@@ -62,6 +63,7 @@ func (p picture) text() string {
 	p.writePools(&out)
 	p.writeEndpoints(&out)
 	p.writeModels(&out)
+	p.writeVModels(&out)
 	return out.String()
 }
 
@@ -301,6 +303,32 @@ func (p picture) writeModels(out *strings.Builder) {
 	}
 	if n := len(all) - len(shown); n > 0 {
 		fmt.Fprintf(out, "and %d more models; --all shows them\n", n)
+	}
+}
+
+// writeVModels prints where requests for VModels go that do not go where they are to; of those that were chosen, for all.
+func (p picture) writeVModels(out *strings.Builder) {
+	var lines []string
+	for _, v := range p.VModels {
+		if len(p.models) > 0 || v.Reason != v1alpha1.ReasonDefined {
+			lines = append(lines, fmt.Sprintf("%s of %s: %s (%s)\n", name(v.ID), v.Pool, oneLine(v.Message), v.Reason))
+		}
+	}
+	if len(lines) == 0 {
+		return
+	}
+	if len(p.models) > 0 {
+		out.WriteString("\nVMODELS\n")
+	} else {
+		out.WriteString("\nVMODELS WHOSE REQUESTS DO NOT GO WHERE THEY ARE TO\n")
+	}
+	shown := lines
+	if !p.all && len(p.models) == 0 && len(lines) > most {
+		shown = lines[:most]
+	}
+	out.WriteString(strings.Join(shown, ""))
+	if n := len(lines) - len(shown); n > 0 {
+		fmt.Fprintf(out, "and %d more VModels; --all shows them\n", n)
 	}
 }
 

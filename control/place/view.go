@@ -18,6 +18,7 @@ type View struct {
 	Pools     []PoolView     `json:"pools"`     // in order of name
 	Endpoints []EndpointView `json:"endpoints"` // in order of address
 	Models    []ModelView    `json:"models"`    // in order of pool and id
+	VModels   []VModelView   `json:"vmodels"`   // in order of pool and id
 }
 
 // PoolView is an InferencePool.
@@ -86,6 +87,21 @@ type ModelView struct {
 	Last *AnswerStatus `json:"last,omitempty"`
 }
 
+// VModelView is a VModel.
+type VModelView struct {
+	Pool string `json:"pool"`
+	ID   string `json:"id"`
+	// Target is the model that its requests are to go to, Active the one that they do, but for Percent of a hundred where there is a Canary that
+	// is loaded.
+	Target  string `json:"target"`
+	Active  string `json:"active,omitempty"`
+	Canary  string `json:"canary,omitempty"`
+	Percent int    `json:"percent,omitempty"`
+	// Reason is that of its condition Ready, v1alpha1.ReasonDefined where requests go as they are to, and Message the same in words.
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
 // FailureView is a load that failed, in the engine's own words.
 type FailureView struct {
 	FailureStatus
@@ -113,6 +129,7 @@ func (p *Placer) View() View {
 			last[key] = &answer
 		}
 	}
+	v.VModels = p.viewVModels()
 	p.mu.Unlock()
 
 	for _, e := range world.Engines {

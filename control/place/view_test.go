@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
 )
@@ -94,5 +97,42 @@ func TestTheViewOfAFleet(t *testing.T) {
 	text, err := json.Marshal(v)
 	if err != nil || strings.Contains(string(text), "sim:") {
 		t.Errorf("%v; it tells where models come from: %s", err, text)
+	}
+}
+
+// VModels are seen with where their requests go, are to go, and why they do not yet, those of objects and those of clients, in order.
+func TestTheViewOfVModels(t *testing.T) {
+	w := newWorld(t)
+	e := serveVLLM(t)
+	vmodel := func(id, target string) string {
+		return "apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: '" + id + "'}\nspec: {poolRef: {name: p}, target: '" + target + "'}\n"
+	}
+	objects := []string{
+		settings("source: 'sim:', maxAdapters: 4"), list(e.address, ", engine: vllm"), object("v1", ", copies: {min: 1, max: 1}"),
+		object("bad", ", source: 'sim:?fail=FAILED_PRECONDITION:no%20such%20file'"),
+	}
+	w.set(append(objects, vmodel("sql", "v1"))...)
+	if v := w.View(); len(v.VModels) != 1 {
+		t.Errorf("there are %+v", v.VModels)
+	}
+	w.await("v1 is loaded", func() bool { return strings.HasSuffix(w.copies("v1"), " loaded") })
+	w.set(append(objects, vmodel("sql", "bad"))...)
+	w.await("sql cannot move", func() bool { return w.View().VModels[0].Reason == v1alpha1.ReasonTransitionFailed })
+	theirs := &v1alpha1.VModel{ObjectMeta: metav1.ObjectMeta{Namespace: pool.Namespace, Name: "theirs"}}
+	theirs.Spec = v1alpha1.VModelSpec{ID: "a", PoolRef: v1alpha1.PoolReference{Name: pool.Name}, Target: "v1"}
+	if err := w.SetVModel(theirs, nil, decide.Terms{}); err != nil {
+		t.Fatal(err)
+	}
+
+	all := w.View().VModels
+	if len(all) != 2 {
+		t.Fatalf("there are %+v", all)
+	}
+	if want := (place.VModelView{Pool: pool.String(), ID: "a", Target: "v1", Active: "v1", Reason: v1alpha1.ReasonDefined, Message: "requests go to v1"}); all[0] != want {
+		t.Errorf("the client's is seen as %+v, want %+v", all[0], want)
+	}
+	sql := all[1]
+	if sql.ID != "sql" || sql.Target != "bad" || sql.Active != "v1" || !strings.HasPrefix(sql.Message, "requests go to v1: bad cannot be loaded: ") || !strings.Contains(sql.Message, "the last one said: 404") {
+		t.Errorf("the object's is seen as %+v", sql)
 	}
 }

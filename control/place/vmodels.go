@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/v1alpha1"
@@ -299,6 +300,23 @@ func (p *Placer) vmodelStatus(v objects.VModel, st decide.VModelStatus, behind [
 	}
 	out.Conditions = []metav1.Condition{accepted, ready}
 	return out
+}
+
+// viewVModels is all VModels for people, in order. The caller holds mu.
+func (p *Placer) viewVModels() []VModelView {
+	keys := slices.AppendSeq(slices.Collect(maps.Keys(p.vmodels.declared)), maps.Keys(p.vmodels.registered))
+	slices.SortFunc(keys, decide.Key.Compare)
+	keys = slices.Compact(keys)
+	all := make([]VModelView, 0, len(keys))
+	for _, key := range keys {
+		v, _, _ := p.vmodels.of(key)
+		st, _ := p.state.VModel(key)
+		is := VModelView{Pool: key.Pool.String(), ID: key.ID, Target: v.Target, Active: st.Active, Canary: st.Switch.Canary, Percent: st.Switch.Percent}
+		ready := meta.FindStatusCondition(p.vmodelStatus(v, st, p.Board.Behind(key)).Conditions, v1alpha1.ConditionReady)
+		is.Reason, is.Message = ready.Reason, ready.Message
+		all = append(all, is)
+	}
+	return all
 }
 
 // whyNot says why a model gets no copy, with what an engine said last if that is why. The caller holds mu.
