@@ -9,8 +9,12 @@ import (
 
 // reserve is what of a capacity in bytes is left free, so that a load can begin while what makes room for it is still being
 // unloaded: a share of what the loads of an engine take at once (ModelMesh's unload buffer: half of it for one or two
-// loads, a quarter for more; 1 % to 10 % of the capacity).
+// loads, a quarter for more; 1 % to 10 % of the capacity). Where fewer than ten models of the default size have room, to
+// keep that of one of them free would cost more than a tenth of them: no more is kept than what they leave over.
 func (e *endpoint) reserve() int64 {
+	if e.DefaultBytes > e.Bytes/10 {
+		return min(e.Bytes%e.DefaultBytes, e.Bytes/10)
+	}
 	share := int64(4)
 	if e.Loads <= 2 {
 		share = 2
