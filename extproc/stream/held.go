@@ -151,9 +151,15 @@ func (x *exchange) left() time.Duration {
 
 // resume goes on with a request whose turn it is: it is decided, or waits again.
 func (x *exchange) resume(now time.Time) responses {
-	w := x.waits
-	x.waits, x.hasTurn, x.spent = nil, true, now.Sub(x.since)
+	x.hasTurn = true
 	defer func() { x.hasTurn = false }()
+	return x.again(now)
+}
+
+// again decides a request that waits once more.
+func (x *exchange) again(now time.Time) responses {
+	w := x.waits
+	x.waits, x.spent = nil, now.Sub(x.since)
 	return w.resume(now)
 }
 
@@ -207,15 +213,22 @@ func (p *processor) hold(messages extprocv3.ExternalProcessor_ProcessServer, x *
 	for {
 		select {
 		case failed := <-ticket.Turn():
+			decide := x.resume
 			if failed != nil {
+				decide = x.again // not its turn, but a VModel may go to another model now
+			}
+			out := decide(time.Now())
+			if x.waits != nil && x.waits.key == ticket.Key() {
+				if failed == nil {
+					ticket.Back()
+					continue
+				}
+				out = x.refuse(failed)
+			}
+			if failed != nil && x.waits == nil && x.inFlight == nil {
 				result = meter.HoldFailed
-				return x.refuse(failed), nil
 			}
-			out := x.resume(time.Now())
-			if x.waits == nil || x.waits.key != ticket.Key() {
-				return out, nil
-			}
-			ticket.Back()
+			return out, nil
 		case <-p.server.refusing:
 			result = meter.HoldStopped
 			return x.refuse(errStopping), nil

@@ -2,6 +2,7 @@ package stream_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -26,7 +27,7 @@ var nobody = objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"},
 func holding(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *flow.Flow, extprocv3.ExternalProcessorClient) {
 	t.Helper()
 	var held *flow.Flow
-	f := newFleetWith(fleet.Config{Published: func(v *belief.View) {
+	f := newFleetOfVModels(fleet.Config{Published: func(v *belief.View) {
 		if held != nil {
 			held.Published(v)
 		}
@@ -39,12 +40,18 @@ func holding(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *flow.Flo
 // ask begins a request for the adapter that nobody has, and returns its stream when it is decided or asked to wait.
 func ask(ctx context.Context, t *testing.T, client extprocv3.ExternalProcessorClient) (extprocv3.ExternalProcessor_ProcessClient, *extprocv3.ProcessingResponse) {
 	t.Helper()
+	return askFor(ctx, t, client, "missing")
+}
+
+// askFor begins a request for a model, as ask.
+func askFor(ctx context.Context, t *testing.T, client extprocv3.ExternalProcessorClient, model string) (extprocv3.ExternalProcessor_ProcessClient, *extprocv3.ProcessingResponse) {
+	t.Helper()
 	s, err := client.Process(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var last *extprocv3.ProcessingResponse
-	for _, line := range []string{"headers :method=POST :path=/v1/completions", `body {"model":"missing"}`} {
+	for _, line := range []string{"headers :method=POST :path=/v1/completions", fmt.Sprintf(`body {"model":%q}`, model)} {
 		if err := s.Send(message(t, line)); err != nil {
 			t.Fatal(err)
 		}
@@ -164,6 +171,89 @@ func TestAWaitEndsWithAFailureAndAFullQueueHasNone(t *testing.T) {
 		t.Errorf("the next is told %v", m)
 	}
 	awaitHeld(t, held, 0)
+}
+
+// Who waits for the model that a VModel went to, and which fails or goes after the VModel was moved, gets the other; who asked for the model
+// itself is told.
+func TestAWaitForAVModelOutlivesItsModel(t *testing.T) {
+	for _, word := range []string{"failed=nobody", "unknown=nobody"} {
+		f, held, _ := holding(t, time.Minute, 10)
+		var counted *meter.Meter
+		server, _ := newServer(t, f, func(c *stream.Config) { c.Flow, c.Settings.Hold, counted = held, time.Minute, c.Meter })
+		client := dialServer(t, server, stream.Own)
+		own, _ := ask(t.Context(), t, client)
+		named, _ := askFor(t.Context(), t, client, "lost")
+		awaitHeld(t, held, 2)
+		f.Hear(news(t, f, []string{"loaded=sql-v3@" + address, "moved=lost@sql-v3"}))
+		awaitHeld(t, held, 2)
+		f.Hear(news(t, f, []string{word}))
+		if got := decided(t, named); !strings.Contains(got, "destination-endpoint="+address) || !strings.Contains(got, "sql-v3") {
+			t.Errorf("%s: the VModel's is told %s", word, got)
+		}
+		if got := decided(t, own); !strings.Contains(got, "reply: ") {
+			t.Errorf("%s: the model's is told %s", word, got)
+		}
+		awaitHeld(t, held, 0)
+		page := httptest.NewRecorder()
+		counted.Handler().ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		for _, want := range []string{`headgate_hold_seconds_count{outcome="failed"} 1`, `headgate_hold_seconds_count{outcome="released"} 1`} {
+			if !strings.Contains(page.Body.String(), want) {
+				t.Errorf("%s: the metrics lack %s", word, want)
+			}
+		}
+	}
+}
+
+// One that is moved to another model that nobody has waits for that.
+func TestAWaitForAVModelGoesOnForAnotherModel(t *testing.T) {
+	f, held, client := holding(t, time.Minute, 10)
+	s, _ := askFor(t.Context(), t, client, "lost")
+	awaitHeld(t, held, 1)
+	f.Hear(news(t, f, []string{"moved=lost@sql-v4"}))
+	f.Hear(news(t, f, []string{"failed=nobody"}))
+	awaitWanted(t, held, "sql-v4", 1)
+	f.Hear(news(t, f, []string{"loaded=sql-v4@" + address}))
+	if got := decided(t, s); !strings.Contains(got, "destination-endpoint="+address) || !strings.Contains(got, "sql-v4") {
+		t.Errorf("it is told %s", got)
+	}
+	awaitHeld(t, held, 0)
+}
+
+// Nor does it go before those that wait for that.
+func TestAWaitForAVModelOvertakesNobody(t *testing.T) {
+	f, held, client := holding(t, time.Minute, 10)
+	ticket, err := held.Hold(objects.ModelKey{Pool: nobody.Pool, ID: "sql-v4"}, 1, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _ := askFor(t.Context(), t, client, "lost")
+	awaitHeld(t, held, 2)
+	f.Hear(news(t, f, []string{"moved=lost@sql-v4", "loaded=sql-v4@" + address}))
+	if err := <-ticket.Turn(); err != nil { // and has not chosen yet
+		t.Fatal(err)
+	}
+	f.Hear(news(t, f, []string{"failed=nobody"}))
+	awaitWanted(t, held, "sql-v4", 2)
+	ticket.Leave()
+	if got := decided(t, s); !strings.Contains(got, "sql-v4") {
+		t.Errorf("it is told %s", got)
+	}
+	awaitHeld(t, held, 0)
+}
+
+// awaitWanted waits until so many requests wait for a model, and none for another.
+func awaitWanted(t *testing.T, held *flow.Flow, id string, want int) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	limit := time.After(5 * time.Second)
+	for all := held.Wanted(); len(all) != 1 || all[0].Key.ID != id || all[0].Requests != want; all = held.Wanted() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("wanted are %v", all)
+		}
+	}
 }
 
 // When extproc stops, its clients have not left.

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -185,6 +186,7 @@ func aVModel(name, pool, target string) v1alpha1.VModel {
 func newServer(tb testing.TB, f *fleet.Fleet, change func(*stream.Config)) (*stream.Server, *[]outcome.Outcome) {
 	tb.Helper()
 	observed := new([]outcome.Outcome)
+	var mu sync.Mutex // guards random: requests that wait may be decided at once
 	random := rand.New(rand.NewPCG(1, 2))
 	tokens := reach.NewTokens(nil)
 	if _, err := tokens.Set("ns/keys/token", []byte("s3cret")); err != nil {
@@ -194,7 +196,11 @@ func newServer(tb testing.TB, f *fleet.Fleet, change func(*stream.Config)) (*str
 		Tokens: tokens,
 		Fleet:  f, Meter: meter.New(f), Log: slog.New(slog.DiscardHandler), Settings: settings.Default(),
 		Observe: func(o outcome.Outcome) { *observed = append(*observed, o) },
-		Random:  random.Uint64,
+		Random: func() uint64 {
+			mu.Lock()
+			defer mu.Unlock()
+			return random.Uint64()
+		},
 	}
 	c.Settings.Policy = pick.Policy{Threshold: 4}
 	if change != nil {
