@@ -172,6 +172,8 @@ type FailureStatus struct {
 	At metav1.MicroTime `json:"at"`
 	// Words are the engine's.
 	Words string `json:"words"`
+	// Reason says what they mean: load_failed, rank_too_large or files_missing.
+	Reason string `json:"reason,omitempty"`
 }
 
 // The condition of a model beside [ConditionAccepted], and its reasons.

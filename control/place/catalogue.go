@@ -1,6 +1,8 @@
 package place
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -281,6 +283,9 @@ func (p *Placer) recall() error {
 			if used := st.Status.LastUsed; used != nil {
 				p.used[key] = used.Time
 			}
+			if len(st.Status.Failures) > 0 {
+				p.failed = append(p.failed, st)
+			}
 		}
 	}
 	registered := make(map[decide.Key]bool, len(models))
@@ -316,7 +321,7 @@ var recorded = map[string]decide.CopyState{
 	decide.Loading.String(): decide.Loading, decide.Loaded.String(): decide.Loaded, decide.Unloading.String(): decide.Unloading,
 }
 
-// restore takes up the copies that an earlier process wrote down, once: of endpoints that are there. The caller holds mu.
+// restore takes up the copies and failures that an earlier process wrote down, once: of endpoints and models that are there. The caller holds mu.
 func (p *Placer) restore(now time.Time) {
 	for _, c := range p.restored {
 		key, ok := keyOf(c.Pool, c.ID)
@@ -331,6 +336,23 @@ func (p *Placer) restore(now time.Time) {
 		}, now)
 	}
 	p.restored = nil
+	for _, was := range p.failed {
+		key, _ := keyOf(was.Pool, was.ID)
+		is, there := p.state.Status(key)
+		if !there || is.Generation != was.Status.ObservedGeneration || was.Digest != "" && was.Digest != digestOf(is.Entry) {
+			continue // what failed was something else
+		}
+		for _, f := range was.Status.Failures {
+			p.state.RestoreFailure(key, decide.Failure{Endpoint: f.Endpoint, At: f.At.Time, Words: f.Words, Why: decide.Reason(f.Reason)}, now)
+		}
+	}
+	p.failed = nil
+}
+
+// digestOf is another for each thing that engines are told to load.
+func digestOf(e objects.Entry) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", e.Type, e.Source, e.Info))
+	return hex.EncodeToString(sum[:8])
 }
 
 // save writes down the status of models that changed, and now and then, or with everything, of those that were used.
@@ -347,7 +369,7 @@ func (p *Placer) save(everything bool) {
 		delete(p.unsaved, key)
 		record := memory.Status{Pool: key.Pool.String(), ID: key.ID, Gone: true}
 		if st, ok := p.state.Status(key); ok {
-			record.Object, record.UID, record.Status, record.Gone = st.Object, st.UID, p.modelStatus(st), false
+			record.Object, record.UID, record.Status, record.Digest, record.Gone = st.Object, st.UID, p.modelStatus(st), digestOf(st.Entry), false
 		}
 		all = append(all, record)
 	}

@@ -101,6 +101,7 @@ type Placer struct {
 	savedUse   time.Time                             // when the use of models was written last
 	answers    map[decide.Key][]AnswerStatus         // of engines, the latest
 	restored   []memory.Copy                         // of endpoints that are not set yet
+	failed     []memory.Status                       // as an earlier process wrote it, of models that are not set yet; with failures
 	records    map[string]load.Record
 	used       map[decide.Key]time.Time     // as an earlier process wrote it
 	refused    map[decide.Key]decide.Reason // what those who ask are told

@@ -329,6 +329,43 @@ func TestAfterARestartWhatAnEngineListsCounts(t *testing.T) {
 	}
 }
 
+// A load that failed counts after a restart too, unless what is to be loaded is another now.
+func TestAfterARestartFailuresCount(t *testing.T) {
+	w := newWorld(t)
+	r := serveRuntime(t, "", nil)
+	model := func(source string) []string {
+		return []string{list(r.address, managed(r.management)), object("a", ", type: sim, source: '"+source+"', copies: {min: 1}")}
+	}
+	failures := func() string {
+		st, _ := w.Status(key("a"))
+		var all []string
+		for _, f := range st.Failures {
+			all = append(all, f.Endpoint+" "+f.Words+" "+string(f.Why)+" "+f.At.UTC().Format(time.StampMicro))
+		}
+		return strings.Join(all, ", ")
+	}
+	w.set(model("sim:?fail=INTERNAL:no%20such%20file")...)
+	w.await("it failed", func() bool { return failures() != "" })
+	before := failures()
+	for range 2 {
+		w.restart()
+		w.await("the runtime is known", w.board.isReady)
+		if after := failures(); after != before {
+			t.Errorf("before the restart %q failed, and %q after", before, after)
+		}
+	}
+	if n := r.count("load a"); n != 1 {
+		t.Errorf("it was told to load it %d times: %v", n, r.events())
+	}
+	w.stop()
+	w.start()
+	w.set(model("sim:")...)
+	w.awaitCopies("a", r.address+" loaded")
+	if after := failures(); after != "" {
+		t.Errorf("another source: %q", after)
+	}
+}
+
 // A load that takes too long at one place is tried at the next one at once, while the first is still being cleared.
 func TestALoadThatTimesOutIsTriedElsewhereAtOnce(t *testing.T) {
 	w := newWorld(t)

@@ -124,7 +124,7 @@ func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
 		out.Copies = append(out.Copies, s)
 	}
 	for _, f := range st.Failures {
-		out.Failures = append(out.Failures, v1alpha1.FailureStatus{Endpoint: f.Endpoint, At: metav1.NewMicroTime(f.At), Words: f.Words})
+		out.Failures = append(out.Failures, v1alpha1.FailureStatus{Endpoint: f.Endpoint, At: metav1.NewMicroTime(f.At), Words: f.Words, Reason: string(f.Why)})
 	}
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}
 	switch {

@@ -315,6 +315,10 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		if r.s.Missing(copyKey(plain[0], plain[1]), r.now) {
 			fmt.Fprintf(&r.out, "make %s ready anew\n", plain[0])
 		}
+	case "recall":
+		r.s.RestoreFailure(key(plain[1]), decide.Failure{
+			Endpoint: plain[0], At: r.now.Add(-r.duration(with["ago"])), Words: strings.Join(plain[2:], " "), Why: decide.Reason(with["why"]),
+		}, r.now)
 	case "restore":
 		states := map[string]decide.CopyState{"loading": decide.Loading, "loaded": decide.Loaded, "unloading": decide.Unloading}
 		r.s.Restore(decide.Record{CopyKey: copyKey(plain[0], plain[1]), State: states[plain[2]], Incarnation: with["incarnation"]}, r.now)

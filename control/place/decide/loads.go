@@ -53,6 +53,23 @@ func (s *State) LoadFailing(key CopyKey, words string, now time.Time) {
 	s.dueModels[key.Key] = true
 }
 
+// RestoreFailure takes up a load that an earlier process saw fail, after [State.Restore]. It counts for as long as it did there. What may be left of
+// it at the engine is unloaded.
+func (s *State) RestoreFailure(key Key, f Failure, now time.Time) {
+	m := s.models[key]
+	if m == nil || m.gone {
+		return
+	}
+	if f.Why = cmp.Or(f.Why, LoadFailed); f.At.After(now) { // clocks differ
+		f.At = now
+	}
+	s.fail(m, f)
+	s.dueModels[key] = true
+	if c := s.copy(CopyKey{Key: key, Endpoint: f.Endpoint}); c != nil && c.cut {
+		s.dismiss(c, now)
+	}
+}
+
 func (s *State) fail(m *model, f Failure) {
 	m.failures = append(m.failures, f)
 	s.failing[m.ModelKey] = true
