@@ -46,6 +46,7 @@ type config struct {
 	credentials  string
 	drainLimit   time.Duration
 	lookInterval time.Duration
+	tickInterval time.Duration
 	engines      reach.Flags
 	logLevel     slog.Level
 	explain      explain.Command
@@ -119,6 +120,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.StringVar(&c.meshPool, "mesh-pool", "", "put the models that clients register into this InferencePool, `NAMESPACE/NAME`; without it into the only pool whose engines are model runtimes")
 	fs.DurationVar(&c.drainLimit, "drain-limit", decide.DrainLimit, "before control unloads a model, give the requests there this long to end")
 	fs.DurationVar(&c.lookInterval, "look-interval", place.DefaultLookInterval, "look at each engine this often, to notice models that were loaded or unloaded by hand")
+	fs.DurationVar(&c.tickInterval, "tick-interval", decide.TickInterval, "decide this often what no request asks for: more copies of what is used most, second copies, balance between endpoints, and what free room is filled with")
 	fs.StringVar(&c.pod, "pod", "", "with --kube: this control runs in the pod `NAMESPACE/NAME`, and the Lease headgate-control is in that namespace (default default/HOSTNAME)")
 	fs.StringVar(&c.podIP, "pod-ip", "", "with --kube: while this control leads, point the Service headgate-placement at this `IP` and the port of --listen")
 	fs.StringVar(&c.credentials, "credentials-dir", "", "with --kube: serve with the certificate and the tokens of the Secret headgate-placement instead of --cert-path, --token-file and --mesh-token-file. control adds to the Secret what is missing and copies it into this `DIR`")
@@ -200,6 +202,8 @@ func (c config) check(rest []string) error {
 		return fmt.Errorf("--drain-limit %v: it must be above 0", c.drainLimit)
 	case c.lookInterval < 10*time.Millisecond:
 		return errors.New("--look-interval must be at least 10ms: a shorter one keeps the engines busy")
+	case c.tickInterval < time.Second:
+		return errors.New("--tick-interval must be at least 1s: load is measured over so long, and a shorter one has copies come and go")
 	case c.metricsPort < -1 || c.metricsPort > 65535:
 		return fmt.Errorf("--metrics-port %d is no port", c.metricsPort)
 	}

@@ -39,6 +39,7 @@ func TestTheCommandLine(t *testing.T) {
 		{"--objects x --listen y --mesh-pool /p", `--mesh-pool "/p": want NAMESPACE/NAME, such as default/runtimes; see control --help`},
 		{"--objects x --listen y --drain-limit 0s", "--drain-limit 0s: it must be above 0; see control --help"},
 		{"--objects x --listen y --look-interval 1ms", "--look-interval must be at least 10ms: a shorter one keeps the engines busy; see control --help"},
+		{"--objects x --listen y --tick-interval 10ms", "--tick-interval must be at least 1s: load is measured over so long, and a shorter one has copies come and go; see control --help"},
 		{"--objects x --listen y --metrics-port 70000", "--metrics-port 70000 is no port; see control --help"},
 		{"--objects x --listen y --engine-ca-file x", "--engine-ca-file is of no use without --engine-tls; see control --help"},
 		{"--kube --listen y --engine-token-file x", "--engine-token-file is of no use with --kube, where each team has a token of its own: name a Secret in spec.engineToken of the PoolSettings of each pool; see control --help"},

@@ -31,7 +31,7 @@ func (o *office) term(ctx context.Context, pauses <-chan bool) (err error) {
 	defer func() { err = errors.Join(err, remembered.Close()) }()
 	board := board.New(o.log)
 	placer, err := place.New(place.Config{
-		Memory: remembered, Log: o.log, Access: o.access, Board: board, Meter: o.meter, DrainLimit: o.drainLimit, LookInterval: o.lookInterval,
+		Memory: remembered, Log: o.log, Access: o.access, Board: board, Meter: o.meter, DrainLimit: o.drainLimit, LookInterval: o.lookInterval, TickInterval: o.tickInterval,
 		RegisteredPool: o.pool(),
 	})
 	if err != nil {

@@ -62,7 +62,7 @@ func TestATermTellsWhatBecameOfObjects(t *testing.T) {
 	dir := t.TempDir()
 	log := slog.New(slog.DiscardHandler)
 	o := &office{
-		config: config{drainLimit: time.Second, lookInterval: time.Second}, meter: meter.New(), log: log, ready: func() {},
+		config: config{drainLimit: time.Second, lookInterval: time.Second, tickInterval: time.Second}, meter: meter.New(), log: log, ready: func() {},
 		worlds: latest.New[objects.World](), gateways: latest.New[status.Input](), announce: func(context.Context, func() bool) {},
 	}
 	o.keep = o.tellOnly

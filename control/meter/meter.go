@@ -5,6 +5,7 @@
 package meter
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -53,6 +54,7 @@ var (
 	copiesDesc = prometheus.NewDesc("headgate_copies", "Copies of models, by state: queued, loading, loaded, draining or unloading.", []string{"state"}, nil)
 	modelsDesc = prometheus.NewDesc("headgate_models", "Models that control can load: all, and of these the wanted (requests are held for them), failing (a load failed lately) and stuck (control cannot load them for now).", []string{"which"}, nil)
 	heldDesc   = prometheus.NewDesc("headgate_place_held_requests", "Requests that all extprocs together hold now for models, as they told this control.", nil, nil)
+	coverDesc  = prometheus.NewDesc("headgate_place_cover_seconds", "Every model of a pool that was used within so many seconds is loaded, or being loaded; +Inf if all are that were ever used. Where it is short, room is.", []string{"pool"}, nil)
 	peersDesc  = prometheus.NewDesc("headgate_extprocs", "Extprocs that are connected to this control.", nil, nil)
 )
 
@@ -162,7 +164,7 @@ type followed struct{ meter *Meter }
 
 // Describe implements prometheus.Collector.
 func (followed) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{copiesDesc, modelsDesc, heldDesc, peersDesc} {
+	for _, d := range []*prometheus.Desc{copiesDesc, modelsDesc, heldDesc, coverDesc, peersDesc} {
 		out <- d
 	}
 }
@@ -182,6 +184,13 @@ func (f followed) Collect(out chan<- prometheus.Metric) {
 		gauge(copiesDesc, n, decide.CopyState(state).String())
 	}
 	gauge(heldDesc, count.Held)
+	for pool, missed := range count.Missed {
+		cover := math.Inf(1)
+		if !missed.IsZero() {
+			cover = max(0, time.Since(missed).Seconds())
+		}
+		out <- prometheus.MustNewConstMetric(coverDesc, prometheus.GaugeValue, cover, pool.String())
+	}
 	for which, n := range map[string]int{"all": count.Models, "wanted": count.Wanted, "failing": count.Failing, "stuck": count.Stuck} {
 		gauge(modelsDesc, n, which)
 	}

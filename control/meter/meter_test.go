@@ -123,7 +123,7 @@ func TestWhatControlSaysOfItself(t *testing.T) {
 		`headgate_leads 0`,
 		`headgate_build_info{goversion="`+version.Read().Go+`",program="control",version="`+version.Read().Program+`"} 1`,
 	)
-	for _, name := range []string{"headgate_copies", "headgate_models", "headgate_place_held_requests", "headgate_extprocs"} {
+	for _, name := range []string{"headgate_copies", "headgate_models", "headgate_place_held_requests", "headgate_place_cover_seconds", "headgate_extprocs"} {
 		if strings.Contains(page, name) {
 			t.Errorf("a control that does not decide tells of %s", name)
 		}
@@ -135,6 +135,9 @@ func TestWhatControlSaysOfItself(t *testing.T) {
 		`headgate_leads 1`, `headgate_extprocs 0`, `headgate_place_held_requests 3`,
 		`headgate_models{which="all"} 1`, `headgate_models{which="wanted"} 1`, `headgate_copies{state="loaded"} 0`,
 	)
+	if !strings.Contains(page, `headgate_place_cover_seconds{pool="ns/pool"} `) {
+		t.Error("it does not tell for how long back all models are loaded")
+	}
 	m.Follow(nil, nil)
 	if _, page = get(t, h, podIP, "/metrics"); strings.Contains(page, "headgate_models") {
 		t.Error("a control whose term has ended tells of models")

@@ -23,7 +23,8 @@ import (
 const usage = `control status asks a control that runs where models are, and prints tables. Without arguments it prints all pools,
 endpoints and models that are short of copies; arguments and flags choose some.
 
-  Pools      how many endpoints, models and copies, how much room is free, and how many requests are held: they wait for a model
+  Pools      how many endpoints, models and copies, how much room is free, for how long back every model that was used is
+             loaded or being loaded (COVER), and how many requests are held: they wait for a model
   Endpoints  a line each, those that are not ready first, with why; and the models there:
                loaded     it answers requests ("3 in flight" are there now)
                loading    since when, and what for: requests that wait (requests), the copies that must be (least), load (load), an

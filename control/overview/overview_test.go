@@ -125,7 +125,7 @@ func TestALargeFleetIsReadable(t *testing.T) {
 		t.Errorf("%d lines:\n%s", n, text[:min(len(text), 3000)])
 	}
 	for _, want := range []string{
-		"default/p  999 of 1000      20000 of 20000  20000          50 %  0\n", "and 950 more endpoints; --all shows them\n",
+		"default/p  999 of 1000      20000 of 20000  20000          50 %  all    0\n", "and 950 more endpoints; --all shows them\n",
 		"and 19950 more models; --all shows them\n", "and 19950 more VModels; --all shows them\n", "m00003, ", ", and 8 more\n",
 	} {
 		if !strings.Contains(text, want) {

@@ -100,15 +100,23 @@ func (p picture) writePools(out *strings.Builder) {
 		}
 	}
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "POOL\tENDPOINTS READY\tMODELS LOADED\tCOPIES LOADED\tFREE\tHELD REQUESTS")
+	fmt.Fprintln(t, "POOL\tENDPOINTS READY\tMODELS LOADED\tCOPIES LOADED\tFREE\tCOVER\tHELD REQUESTS")
 	for _, q := range p.Pools {
 		s := of[q.Name]
-		fmt.Fprintf(t, "%s\t%d of %d\t%d of %d\t%d\t%.0f %%\t%d\n", q.Name, s.ready, s.endpoints, s.placed, s.models, s.loaded, math.Floor(100*q.Free), s.held)
+		fmt.Fprintf(t, "%s\t%d of %d\t%d of %d\t%d\t%.0f %%\t%s\t%d\n", q.Name, s.ready, s.endpoints, s.placed, s.models, s.loaded, math.Floor(100*q.Free), cover(q), s.held)
 	}
 	_ = t.Flush() // to memory
 	if len(p.models) > 0 || p.endpoint != "" {
-		out.WriteString("(of what was chosen alone, but for FREE)\n")
+		out.WriteString("(of what was chosen alone, but for FREE and COVER)\n")
 	}
+}
+
+// cover is for how long back every model that was used is loaded.
+func cover(q place.PoolView) string {
+	if q.CoverSeconds == nil {
+		return "all"
+	}
+	return (time.Duration(*q.CoverSeconds) * time.Second).String()
 }
 
 func (p picture) writeEndpoints(out *strings.Builder) {

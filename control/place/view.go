@@ -26,6 +26,8 @@ type PoolView struct {
 	Name string `json:"name"`
 	// Free is the share of the room of its endpoints that is free, 0 to 1.
 	Free float64 `json:"free"`
+	// CoverSeconds: every model that was used within so many seconds is loaded, or being loaded; absent if all are that were ever used.
+	CoverSeconds *float64 `json:"coverSeconds,omitempty"`
 }
 
 // EndpointView is an endpoint and what it holds.
@@ -141,7 +143,11 @@ func (p *Placer) View() View {
 	empty := maps.Clone(world.Pools) // those without endpoints and models
 	for _, q := range known.Pools {
 		delete(empty, q.Name)
-		v.Pools = append(v.Pools, PoolView{q.Name.String(), q.Free})
+		is := PoolView{Name: q.Name.String(), Free: q.Free}
+		if !q.Missed.IsZero() {
+			is.CoverSeconds = new(max(0, now.Sub(q.Missed).Seconds()))
+		}
+		v.Pools = append(v.Pools, is)
 	}
 	for q := range empty {
 		v.Pools = append(v.Pools, PoolView{Name: q.String()})

@@ -22,10 +22,10 @@ const (
 	loadMean    = 20.0
 	serviceMean = 180.0
 	// A model gets more copies where its load asks for more than growBeyond times those that it has and growAbove, and one less where its load
-	// has asked for less than shrinkWithin times as many, less shrinkBelow, for so many ticks. Loads that are up and down by a tenth are between.
+	// has asked for less than shrinkWithin times as many, less shrinkBelow, for calmFor seconds. Loads that are up and down by a tenth are between.
 	growBeyond, growAbove     = 1.15, 0.45
 	shrinkWithin, shrinkBelow = 0.85, 0.6
-	calmTicks                 = 18
+	calmFor                   = 180.0
 	// leastBusy is the load below which no copy is added: one request at a time, all the time.
 	leastBusy = 1.0
 	// A model in use was used again after secondAfter, without a break of more than secondWithin (ModelMesh: mm.min_ and max_second_copy_age_secs).
@@ -92,8 +92,9 @@ type load struct {
 	slowRate, slowFlight float64
 	// engines is how many requests it would keep in flight at engines that are as fast as they were: what it loads them with.
 	engines float64
-	// aim is how many copies its load asks for, calm for how many ticks fewer would have done.
-	aim, calm int
+	// aim is how many copies its load asks for, calm for how many seconds fewer would have done.
+	aim  int
+	calm float64
 }
 
 // tick takes what came since the last tick into the means.
@@ -109,8 +110,8 @@ func (l *load) tick(passed float64) {
 	}
 }
 
-// turn finds how many copies are to bear the load where copies of it are the share of one endpoint.
-func (l *load) turn(copies float64, most int) {
+// turn finds how many copies are to bear the load where copies of it are the share of one endpoint, so many seconds after it did last.
+func (l *load) turn(copies float64, most int, passed float64) {
 	now := max(1, l.aim)
 	switch {
 	case copies > growBeyond*float64(now)+growAbove:
@@ -120,7 +121,7 @@ func (l *load) turn(copies float64, most int) {
 	case now == 1 || copies >= shrinkWithin*float64(now)-shrinkBelow:
 		l.calm = 0
 	default:
-		if l.calm++; l.calm >= calmTicks {
+		if l.calm += passed; l.calm >= calmFor {
 			l.aim, l.calm = now-1, 0
 		}
 	}
@@ -159,7 +160,7 @@ func (s *State) tickLoads(p *pool, all []*model, passed float64, now time.Time) 
 			most = min(most, m.Max)
 		}
 		if was := m.aim; was != 0 || copies > 1 {
-			if m.turn(copies, max(1, most)); m.aim != was {
+			if m.turn(copies, max(1, most), passed); m.aim != was {
 				s.touch(m)
 			}
 		}

@@ -29,15 +29,15 @@ func TestCopiesThatALoadAsksFor(t *testing.T) {
 		{"one is enough", 1, 0, 8, 1, 1},
 	} {
 		l := load{aim: c.aim}
-		l.turn(c.asks, c.most)
+		l.turn(c.asks, c.most, 10)
 		if l.aim != c.want {
 			t.Errorf("%s: aims at %d after a tick, want %d", c.name, l.aim, c.want)
 		}
-		for range calmTicks - 1 {
-			l.turn(c.asks, c.most)
+		for range int(calmFor)/10 - 1 {
+			l.turn(c.asks, c.most, 10)
 		}
 		if l.aim != c.then {
-			t.Errorf("%s: aims at %d after %d ticks, want %d", c.name, l.aim, calmTicks, c.then)
+			t.Errorf("%s: aims at %d after %v s, want %d", c.name, l.aim, calmFor, c.then)
 		}
 	}
 }
@@ -47,12 +47,12 @@ func TestNoiseMovesNoCopy(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for asks := 0.5; asks < 40; asks += 0.05 {
 		l := load{}
-		for range 2 * calmTicks {
-			l.turn(asks*(0.9+0.2*rng.Float64()), 100)
+		for range 2 * int(calmFor) / 10 {
+			l.turn(asks*(0.9+0.2*rng.Float64()), 100, 10)
 		}
 		settled, moves := l.aim, 0
 		for range 2000 {
-			if l.turn(asks*(0.9+0.2*rng.Float64()), 100); l.aim != settled {
+			if l.turn(asks*(0.9+0.2*rng.Float64()), 100, 10); l.aim != settled {
 				settled, moves = l.aim, moves+1
 			}
 		}

@@ -68,11 +68,14 @@ type Count struct {
 	Copies                         [len(CopyStates)]int // by state
 	Models, Wanted, Failing, Stuck int
 	Held                           int // requests that wait for models, at all extprocs
+	// Missed is, of each pool that has models, when that one of them was used last that has no copy and gets none; zero if there is none: every
+	// model that was used since is loaded, or being loaded.
+	Missed map[objects.Name]time.Time
 }
 
 // Count counts.
 func (s *State) Count() Count {
-	c := Count{Failing: len(s.failing)}
+	c := Count{Failing: len(s.failing), Missed: make(map[objects.Name]time.Time)}
 	for _, p := range s.pools {
 		c.Stuck += len(p.stuck)
 	}
@@ -81,6 +84,7 @@ func (s *State) Count() Count {
 			continue
 		}
 		c.Models++
+		c.Missed[m.Pool] = latest(c.Missed[m.Pool], m.missed())
 		if len(m.wants) > 0 {
 			c.Wanted++
 		}
@@ -92,6 +96,23 @@ func (s *State) Count() Count {
 		}
 	}
 	return c
+}
+
+// missed is when a model was used last that has no copy and gets none; zero if it has or gets one.
+func (m *model) missed() time.Time {
+	for _, c := range m.copies {
+		if c.remains() {
+			return time.Time{}
+		}
+	}
+	return m.lastUsed
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // Copy returns a copy, if there is one.

@@ -18,6 +18,8 @@ type PoolView struct {
 	Name objects.Name
 	// Free is the share of its room that is free, 0 to 1, at endpoints where models can be loaded.
 	Free float64
+	// Missed is when that one of its models was used last that has no copy and gets none; zero if there is none.
+	Missed time.Time
 }
 
 // EndpointView is an endpoint.
@@ -101,11 +103,11 @@ func (s EndpointState) String() string { return EndpointStates[s] }
 // View returns what there is. It takes time by the number of models and copies, and sorts nothing.
 func (s *State) View(now time.Time) View {
 	v := View{Endpoints: make([]EndpointView, 0, len(s.endpoints)), Models: make([]ModelView, 0, len(s.models))}
-	used := make(map[objects.Name]bool, len(s.pools))
+	used := make(map[objects.Name]time.Time, len(s.pools)) // as Missed
 	for _, e := range s.endpoints {
 		v.Endpoints = append(v.Endpoints, e.view())
 		for _, p := range e.pools {
-			used[p] = true
+			used[p] = time.Time{}
 		}
 	}
 	for _, m := range s.models {
@@ -113,10 +115,10 @@ func (s *State) View(now time.Time) View {
 			continue
 		}
 		v.Models = append(v.Models, s.viewModel(m, now))
-		used[m.Pool] = true
+		used[m.Pool] = latest(used[m.Pool], m.missed())
 	}
-	for name := range used {
-		v.Pools = append(v.Pools, PoolView{name, s.pool(name).free()})
+	for name, missed := range used {
+		v.Pools = append(v.Pools, PoolView{name, s.pool(name).free(), missed})
 	}
 	return v
 }

@@ -30,10 +30,10 @@ func TestView(t *testing.T) {
 	seen := decide.Endpoint{Address: "a", CanLoad: true, Slots: 4, Loads: 1, Lists: true}
 	s.SetEndpoint("a", pools)
 	s.Saw(decide.Sight{Endpoint: seen, Began: now, Listed: []string{"foreign"}}, now)
-	s.SetModel(objects.Entry{ModelKey: key("least"), Min: 1}, time.Time{})
-	s.SetModel(objects.Entry{ModelKey: key("wanted")}, time.Time{})
-	s.SetModel(objects.Entry{ModelKey: key("fails")}, time.Time{})
-	s.SetModel(objects.Entry{ModelKey: key("idle")}, time.Time{})
+	s.SetModel(objects.Entry{ModelKey: key("least"), Min: 1}, now.Add(-time.Minute)) // it is queued, and as good as there
+	s.SetModel(objects.Entry{ModelKey: key("wanted")}, now.Add(-time.Second))
+	s.SetModel(objects.Entry{ModelKey: key("fails")}, now.Add(-2*time.Hour))
+	s.SetModel(objects.Entry{ModelKey: key("idle")}, now.Add(-time.Hour))
 	s.Wanted("x", key("wanted"), decide.Want{Requests: 2, Since: now})
 	s.Wanted("y", key("wanted"), decide.Want{Requests: 1, Since: now.Add(-time.Second)})
 	s.Wanted("y", key("absent"), decide.Want{Requests: 1, Since: now.Add(-time.Minute)})
@@ -44,8 +44,11 @@ func TestView(t *testing.T) {
 	}
 	foreign := at("foreign", decide.Loaded, decide.ForRecord)
 	foreign.InFlight = 7
+	if missed := s.Count().Missed; len(missed) != 1 || !missed[pool].Equal(now.Add(-time.Hour)) {
+		t.Errorf("missed are %v", missed)
+	}
 	want := decide.View{
-		Pools: []decide.PoolView{{Name: pool, Free: 0.25}},
+		Pools: []decide.PoolView{{Name: pool, Free: 0.25, Missed: now.Add(-time.Hour)}},
 		Endpoints: []decide.EndpointView{{
 			Address: "a", Seen: seen, Pools: pools, State: decide.Ready, Models: 3, Loading: 1,
 			Copies: []decide.CopyView{foreign, at("least", decide.Queued, decide.ForLeast), at("wanted", decide.Loading, decide.ForRequests)},
