@@ -187,7 +187,7 @@ func (p *Placer) answered(s *site, a load.Answer) {
 			p.state.Stopping(s.Address, now, now)
 			return nil
 		})
-	case !a.Unload && a.Err.Outcome == load.Unclear:
+	case !a.Unload && a.Err.Outcome == load.Unclear && p.running.Err() == nil: // else it failed because this process ends
 		p.update(func(now time.Time) []decide.Action {
 			for _, key := range p.state.At(s.Address, a.Model) {
 				p.state.LoadFailing(key, a.Err.Words, now)
