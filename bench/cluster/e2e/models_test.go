@@ -151,6 +151,7 @@ func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
 	}
 
 	ctx, mesh = sys.mesh()
+	movesVModel(ctx, t, models, mesh)
 	for _, id := range []string{"slow", "模型/v1"} {
 		if _, err := mesh.UnregisterModel(ctx, &mmesh.UnregisterModelRequest{ModelId: id}); err != nil {
 			t.Error(err)
@@ -168,4 +169,26 @@ func TestRegisteredModelsOutliveTheControlThatDecided(t *testing.T) {
 	}
 	sys.withoutMeshToken()
 	sys.secret("mesh-token")
+}
+
+// movesVModel has a VModel move, which is an object as long as it is there.
+func movesVModel(ctx context.Context, t *testing.T, models *space, mesh mmesh.ModelMeshClient) {
+	t.Helper()
+	client := k8s.Client()
+	defer client.CloseIdleConnections()
+	for _, target := range []string{"模型/v1", "slow"} {
+		if st, err := mesh.SetVModel(ctx, &mmesh.SetVModelRequest{VModelId: "moves", TargetModelId: target, Sync: true}); err != nil || st.GetActiveModelId() != target {
+			t.Errorf("a VModel to %s: %v, %v", target, st, err)
+		}
+		await(t, "kubectl shows where it goes", 20*time.Second, func() bool {
+			return models.kubectl("get", "vmodels", "--output", `jsonpath={.items[*].spec.id} {.items[*].status.active}`) == "moves "+target
+		})
+		if code, err := complete(t.Context(), client, "moves", 2, false); err != nil || code != http.StatusOK {
+			t.Errorf("a VModel that goes to %s answers %d, %v", target, code, err)
+		}
+	}
+	if _, err := mesh.DeleteVModel(ctx, &mmesh.DeleteVModelRequest{VModelId: "moves"}); err != nil {
+		t.Error(err)
+	}
+	await(t, "its object is gone", 20*time.Second, func() bool { return models.kubectl("get", "vmodels", "--output", "name") == "" })
 }
