@@ -89,7 +89,7 @@ func (p *Placer) setVModels(w *objects.World, now time.Time) {
 	p.vmodels.declared = make(map[decide.Key]objects.VModel, len(w.VModels))
 	for _, v := range w.VModels {
 		key := v.ModelKey
-		if own, ok := w.VModel(key); !ok || own.Object != v.Object {
+		if !w.HasItsID(v) {
 			continue
 		}
 		p.vmodels.declared[key] = v

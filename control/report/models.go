@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -106,8 +107,7 @@ func (r *Report) writeModel(ctx context.Context, key modelKey) error {
 	if object.Name == "" || !changed {
 		return nil
 	}
-	o := &v1alpha1.Model{}
-	o.Namespace, o.Name = object.Namespace, object.Name
+	o := named(&v1alpha1.Model{}, object)
 	err := putStatus(ctx, r.client, o, uid, status)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -170,11 +170,7 @@ func (r *Report) forget(key modelKey) {
 func (r *Report) wanted(m *model) (v1alpha1.ModelStatus, bool) {
 	status := *m.status.DeepCopy()
 	status.ObservedGeneration = m.generation
-	status.Conditions = slices.Clone(m.written.Conditions)
-	for _, c := range m.status.Conditions {
-		c.ObservedGeneration = m.generation
-		meta.SetStatusCondition(&status.Conditions, c)
-	}
+	status.Conditions = updated(m.written.Conditions, m.status.Conditions, m.generation)
 	status.Copies = slices.DeleteFunc(status.Copies, func(c v1alpha1.CopyStatus) bool {
 		_, runtime := r.runtimes[c.Endpoint]
 		return runtime
@@ -188,6 +184,16 @@ func (r *Report) wanted(m *model) (v1alpha1.ModelStatus, bool) {
 		before.LastUsed = status.LastUsed
 	}
 	return status, !equality.Semantic.DeepEqual(before, status)
+}
+
+// updated are the conditions of a generation, of which those that are as they were written have their times.
+func updated(written, conditions []metav1.Condition, generation int64) []metav1.Condition {
+	written = slices.Clone(written)
+	for _, c := range conditions {
+		c.ObservedGeneration = generation
+		meta.SetStatusCondition(&written, c)
+	}
+	return written
 }
 
 // of returns a model, and makes it if it is not known yet. The caller holds mu.

@@ -15,11 +15,7 @@ import (
 
 // PutModel makes a Model of a registered model. Wait returns when it is there.
 func (r *Report) PutModel(o *v1alpha1.Model) (wait func() error) {
-	made := o.DeepCopy()
-	if made.Labels == nil {
-		made.Labels = make(map[string]string)
-	}
-	made.Labels[RegisteredLabel] = "true"
+	made := labelled(o.DeepCopy())
 	return r.turn(objectOf(v1alpha1.ModelKind, made), func(ctx context.Context) error {
 		err := r.client.Create(ctx, made)
 		if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -41,17 +37,34 @@ func (r *Report) PutModel(o *v1alpha1.Model) (wait func() error) {
 // DeleteModel deletes the Model of a registered model. Wait returns when it is gone. Another Model that has its name since is
 // left alone.
 func (r *Report) DeleteModel(o *v1alpha1.Model) (wait func() error) {
-	gone := &v1alpha1.Model{}
-	gone.Namespace, gone.Name = o.Namespace, o.Name
-	return r.delete(objectOf(v1alpha1.ModelKind, o), gone)
+	return r.delete(v1alpha1.ModelKind, named(&v1alpha1.Model{}, nameOf(o)))
+}
+
+// labelled marks an object as one that a client registered.
+func labelled[O client.Object](o O) O {
+	labels := o.GetLabels()
+	if labels == nil {
+		labels = make(map[string]string)
+	}
+	labels[RegisteredLabel] = "true"
+	o.SetLabels(labels)
+	return o
+}
+
+// named gives an object that says nothing yet its name.
+func named[O client.Object](o O, name objects.Name) O {
+	o.SetNamespace(name.Namespace)
+	o.SetName(name.Name)
+	return o
 }
 
 func objectOf(kind string, o client.Object) objects.Object {
 	return objects.Object{Kind: kind, Name: nameOf(o)}
 }
 
-// delete deletes an object that is registered, if it is the one that is known. Wait returns when it is gone.
-func (r *Report) delete(name objects.Object, gone client.Object) (wait func() error) {
+// delete deletes an object of a kind that is registered, if it is the one that is known. Wait returns when it is gone.
+func (r *Report) delete(kind string, gone client.Object) (wait func() error) {
+	name := objectOf(kind, gone)
 	return r.turn(name, func(ctx context.Context) error {
 		r.mu.Lock()
 		uid := r.uids[name]

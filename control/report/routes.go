@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
@@ -79,7 +78,7 @@ func doublesOf(w *objects.World) map[objects.Object]double {
 		all[objects.Object{Kind: v1alpha1.ModelKind, Name: e.Object}] = double{e.UID, e.Generation, e.Taken}
 	}
 	for _, v := range w.VModels {
-		if own, ok := w.VModel(v.ModelKey); !ok || own.Object != v.Object {
+		if !w.HasItsID(v) {
 			all[objects.Object{Kind: v1alpha1.VModelKind, Name: v.Object}] = double{v.UID, v.Generation, v.Taken}
 		}
 	}
@@ -103,12 +102,7 @@ func (r *Report) writeDouble(ctx context.Context, object objects.Object) error {
 	if object.Kind == v1alpha1.VModelKind {
 		o, status = &v1alpha1.VModel{}, v1alpha1.VModelStatus{ObservedGeneration: d.generation, Conditions: taken}
 	}
-	o.SetNamespace(object.Name.Namespace)
-	o.SetName(object.Name.Name)
-	if err := putStatus(ctx, r.client, o, d.uid, status); err != nil && !apierrors.IsNotFound(err) {
-		return err
-	}
-	return nil
+	return client.IgnoreNotFound(putStatus(ctx, r.client, named(o, object.Name), d.uid, status))
 }
 
 // writeRoute writes the status of one LLMRoute, again where somebody else wrote meanwhile. That it is gone is no error, nor that

@@ -4,11 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -40,11 +38,7 @@ func (r *Report) recallVModel(o *v1alpha1.VModel) {
 
 // PutVModel makes a VModel of a registered VModel, or changes its target. Wait returns when it is there.
 func (r *Report) PutVModel(o *v1alpha1.VModel, fresh bool) (wait func() error) {
-	made := o.DeepCopy()
-	if made.Labels == nil {
-		made.Labels = make(map[string]string)
-	}
-	made.Labels[RegisteredLabel] = "true"
+	made := labelled(o.DeepCopy())
 	made.ResourceVersion, made.Generation, made.UID = "", 0, ""
 	name := objectOf(v1alpha1.VModelKind, made)
 	return r.turn(name, func(ctx context.Context) error {
@@ -71,9 +65,7 @@ func (r *Report) PutVModel(o *v1alpha1.VModel, fresh bool) (wait func() error) {
 
 // DeleteVModel deletes the VModel of a registered VModel, as DeleteModel.
 func (r *Report) DeleteVModel(o *v1alpha1.VModel) (wait func() error) {
-	gone := &v1alpha1.VModel{}
-	gone.Namespace, gone.Name = o.Namespace, o.Name
-	return r.delete(objectOf(v1alpha1.VModelKind, o), gone)
+	return r.delete(v1alpha1.VModelKind, named(&v1alpha1.VModel{}, nameOf(o)))
 }
 
 // PutVModelStatuses keeps the status of VModels, when there is time.
@@ -111,24 +103,15 @@ func (r *Report) writeVModel(ctx context.Context, key modelKey) error {
 		return nil
 	}
 	status := *v.status.DeepCopy()
-	status.Conditions = slices.Clone(v.written.Conditions)
-	for _, c := range v.status.Conditions {
-		c.ObservedGeneration = status.ObservedGeneration
-		meta.SetStatusCondition(&status.Conditions, c)
-	}
+	status.Conditions = updated(v.written.Conditions, v.status.Conditions, status.ObservedGeneration)
 	changed := !equality.Semantic.DeepEqual(v.written, status)
-	o := &v1alpha1.VModel{}
-	o.Namespace, o.Name = v.object.Namespace, v.object.Name
-	uid := v.uid
+	object, uid := v.object, v.uid
 	r.mu.Unlock()
 	if !changed {
 		return nil
 	}
-	switch err := putStatus(ctx, r.client, o, uid, status); {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return err
+	if err := putStatus(ctx, r.client, named(&v1alpha1.VModel{}, object), uid, status); err != nil {
+		return client.IgnoreNotFound(err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -258,7 +258,7 @@ func vmodels(w *objects.World) []Setting {
 		if v.Canary != "" {
 			value += fmt.Sprintf(", %d %% to %s", v.Percent, v.Canary)
 		}
-		if own, ok := w.VModel(v.ModelKey); !ok || own.Object != v.Object {
+		if !w.HasItsID(v) {
 			value = "nowhere, for another object has its id"
 		}
 		all = append(all, Setting{Name: v.String(), Value: value, From: w.Where(v1alpha1.VModelKind, v.Object)})

@@ -85,6 +85,12 @@ func (w *World) VModel(key ModelKey) (VModel, bool) {
 	return w.VModels[at], true
 }
 
+// HasItsID says whether the id of a VModel is its own, and no other object's.
+func (w *World) HasItsID(v VModel) bool {
+	own, ok := w.VModel(v.ModelKey)
+	return ok && own.Object == v.Object
+}
+
 // addVModels makes the VModels of objects. An id that a Model has, or an older VModel, is that one's. One whose id no route admits may be asked
 // for by it.
 func (w *World) addVModels(all []v1alpha1.VModel, models map[ModelKey]Name) {
