@@ -70,10 +70,7 @@ func (s *Server) RegisterModel(ctx context.Context, r *mmesh.RegisterModelReques
 	if err != nil {
 		return nil, err
 	}
-	used := s.now().Add(-ageIfNot)
-	if r.GetLoadNow() {
-		used = s.now().Add(-ageIfLoaded)
-	}
+	used := s.used(r.GetLoadNow())
 	if ms := r.GetLastUsedTime(); ms > 0 {
 		used = s.time(ms)
 	}
@@ -87,7 +84,15 @@ func (s *Server) RegisterModel(ctx context.Context, r *mmesh.RegisterModelReques
 	if r.GetLoadNow() {
 		return s.ensure(ctx, key, used, r.GetSync())
 	}
-	return s.status(key)
+	return s.status(key), nil
+}
+
+// used is when a model counts as last used of which nobody says.
+func (s *Server) used(loaded bool) time.Time {
+	if loaded {
+		return s.now().Add(-ageIfLoaded)
+	}
+	return s.now().Add(-ageIfNot)
 }
 
 var errExists = status.Error(codes.AlreadyExists, "Model already exists with different attribute values")
@@ -98,7 +103,7 @@ func (s *Server) modelOf(key decide.Key, info *mmesh.ModelInfo) (*v1alpha1.Model
 		return nil, status.Error(codes.InvalidArgument, "modelInfo must be there, with a type")
 	}
 	m := &v1alpha1.Model{
-		ObjectMeta: metav1.ObjectMeta{Namespace: key.Pool.Namespace, Name: objectName(key), CreationTimestamp: metav1.NewTime(s.now())},
+		ObjectMeta: s.meta(key),
 		Spec: v1alpha1.ModelSpec{
 			ID: key.ID, PoolRef: v1alpha1.PoolReference{Name: key.Pool.Name},
 			Type: info.GetType(), Source: info.GetPath(), Key: info.GetKey(),
@@ -136,7 +141,7 @@ func (s *Server) GetModelStatus(_ context.Context, r *mmesh.GetStatusRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	return s.status(key)
+	return s.status(key), nil
 }
 
 // EnsureLoaded has a model loaded that has no copy, and says when it was last used.
@@ -159,7 +164,7 @@ func (s *Server) EnsureLoaded(ctx context.Context, r *mmesh.EnsureLoadedRequest)
 func (s *Server) ensure(ctx context.Context, key decide.Key, used time.Time, wait bool) (*mmesh.ModelStatusInfo, error) {
 	s.placer.Ensure(key, used)
 	if !wait {
-		return s.status(key)
+		return s.status(key), nil
 	}
 	limited, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
@@ -184,8 +189,12 @@ func (s *Server) ensure(ctx context.Context, key decide.Key, used time.Time, wai
 }
 
 // status is what is known of a model.
-func (s *Server) status(key decide.Key) (*mmesh.ModelStatusInfo, error) {
-	return s.statusOf(key), nil
+func (s *Server) status(key decide.Key) *mmesh.ModelStatusInfo {
+	st, there := s.placer.Status(key)
+	if !there {
+		return &mmesh.ModelStatusInfo{Status: mmesh.ModelStatusInfo_NOT_FOUND}
+	}
+	return info(st)
 }
 
 // info is a status as the API has it.
@@ -262,6 +271,11 @@ func (s *Server) time(ms uint64) time.Time {
 		return now
 	}
 	return time.UnixMilli(int64(ms))
+}
+
+// meta is that of the object of a registered model or VModel.
+func (s *Server) meta(key decide.Key) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: key.Pool.Namespace, Name: objectName(key), CreationTimestamp: metav1.NewTime(s.now())}
 }
 
 // objectName is the name of the object of a registered model: ids may be any UTF-8, and objects' names may not.

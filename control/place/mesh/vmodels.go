@@ -7,7 +7,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/mmesh"
 	"github.com/headgate/headgate/api/v1alpha1"
@@ -36,12 +35,9 @@ func (s *Server) SetVModel(ctx context.Context, r *mmesh.SetVModelRequest) (*mme
 			model.Annotations = map[string]string{decide.AutoDelete: "true"}
 		}
 	}
-	used := s.now().Add(-ageIfNot)
-	if r.GetLoadNow() {
-		used = s.now().Add(-ageIfLoaded)
-	}
+	used := s.used(r.GetLoadNow())
 	o := &v1alpha1.VModel{
-		ObjectMeta: metav1.ObjectMeta{Namespace: key.Pool.Namespace, Name: objectName(key), CreationTimestamp: metav1.NewTime(s.now())},
+		ObjectMeta: s.meta(key),
 		Spec: v1alpha1.VModelSpec{
 			ID: key.ID, PoolRef: v1alpha1.PoolReference{Name: key.Pool.Name}, Target: target.ID, Owner: r.GetOwner(),
 		},
@@ -110,25 +106,16 @@ func (s *Server) vmodel(key decide.Key, owner string) *mmesh.VModelStatusInfo {
 	}
 	out := &mmesh.VModelStatusInfo{
 		Status: mmesh.VModelStatusInfo_DEFINED, ActiveModelId: st.Active, TargetModelId: st.Target, Owner: is,
-		ActiveModelStatus: s.statusOf(decide.Key{Pool: key.Pool, ID: st.Active}),
+		ActiveModelStatus: s.status(decide.Key{Pool: key.Pool, ID: st.Active}),
 	}
 	if st.Active == st.Target {
 		return out
 	}
-	out.Status, out.TargetModelStatus = mmesh.VModelStatusInfo_TRANSITIONING, s.statusOf(decide.Key{Pool: key.Pool, ID: st.Target})
+	out.Status, out.TargetModelStatus = mmesh.VModelStatusInfo_TRANSITIONING, s.status(decide.Key{Pool: key.Pool, ID: st.Target})
 	if st.Failed != "" {
 		out.Status = mmesh.VModelStatusInfo_TRANSITION_FAILED
 	} else if out.TargetModelStatus.Status == mmesh.ModelStatusInfo_LOADING_FAILED {
 		out.TargetModelStatus.Status = mmesh.ModelStatusInfo_LOADING // it is tried elsewhere
 	}
 	return out
-}
-
-// statusOf is what is known of a model that a VModel names.
-func (s *Server) statusOf(key decide.Key) *mmesh.ModelStatusInfo {
-	st, there := s.placer.Status(key)
-	if !there {
-		return &mmesh.ModelStatusInfo{Status: mmesh.ModelStatusInfo_NOT_FOUND}
-	}
-	return info(st)
 }
