@@ -50,7 +50,6 @@ func (s *State) LoadFailing(key CopyKey, words string, now time.Time) {
 		return // that it was given up is no failure
 	}
 	s.fail(s.models[key.Key], Failure{key.Endpoint, now, words, LoadFailed})
-	s.dueModels[key.Key] = true
 }
 
 // RestoreFailure takes up a load that an earlier process saw fail, after [State.Restore]. It counts for as long as it did there. What may be left of
@@ -64,7 +63,6 @@ func (s *State) RestoreFailure(key Key, f Failure, now time.Time) {
 		f.At = now
 	}
 	s.fail(m, f)
-	s.dueModels[key] = true
 	if c := s.copy(CopyKey{Key: key, Endpoint: f.Endpoint}); c != nil && c.cut {
 		s.dismiss(c, now)
 	}
@@ -74,7 +72,7 @@ func (s *State) fail(m *model, f Failure) {
 	m.failures = append(m.failures, f)
 	s.failing[m.ModelKey] = true
 	s.expiry = time.Time{}
-	s.changedModels[m.ModelKey] = true
+	s.changedModels[m.ModelKey], s.dueModels[m.ModelKey] = true, true
 }
 
 // LoadResult is how a load ended.

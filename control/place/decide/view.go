@@ -98,8 +98,11 @@ func (s *State) Count() Count {
 	return c
 }
 
-// missed is when a model was used last that has no copy and gets none; zero if it has or gets one.
+// missed is when a model of the catalogue was used last that has no copy and gets none; zero if it has or gets one.
 func (m *model) missed() time.Time {
+	if m.gone {
+		return time.Time{}
+	}
 	for _, c := range m.copies {
 		if c.remains() {
 			return time.Time{}

@@ -113,3 +113,19 @@ func BenchmarkView(b *testing.B) {
 		s.View(now)
 	}
 }
+
+// A model that was deleted is not missed while its copies leave.
+func TestWhatIsDeletedIsNotMissed(t *testing.T) {
+	s, now := decide.New(inOrder), start
+	s.SetEndpoint("a", []objects.Name{pool})
+	s.SetModel(objects.Entry{ModelKey: key("m")}, now)
+	s.Saw(decide.Sight{Endpoint: decide.Endpoint{Address: "a", CanLoad: true, Slots: 4, Loads: 1, Lists: true}, Began: now, Listed: []string{"m"}}, now)
+	s.RemoveModel(key("m"))
+	s.Decide(now)
+	if c, _ := s.Copy(copyKey("a", "m")); c.State != decide.Draining {
+		t.Fatalf("its copy is %v", c.State)
+	}
+	if v := s.View(now); len(v.Pools) != 1 || !v.Pools[0].Missed.IsZero() {
+		t.Errorf("the pools are %+v", v.Pools)
+	}
+}
