@@ -369,7 +369,10 @@ func (p *Placer) save(everything bool) {
 		delete(p.unsaved, key)
 		record := memory.Status{Pool: key.Pool.String(), ID: key.ID, Gone: true}
 		if st, ok := p.state.Status(key); ok {
-			record.Object, record.UID, record.Status, record.Digest, record.Gone = st.Object, st.UID, p.modelStatus(st), digestOf(st.Entry), false
+			record.Object, record.UID, record.Status, record.Gone = st.Object, st.UID, p.modelStatus(st), false
+			if len(st.Failures) > 0 {
+				record.Digest = digestOf(st.Entry)
+			}
 		}
 		all = append(all, record)
 	}

@@ -98,12 +98,18 @@ func (p *Placer) status(st decide.Status) Status {
 	return out
 }
 
+// whyNot says why a model gets no copy, with what an engine said last if that is why.
+func whyNot(why decide.Reason, failures []decide.Failure) string {
+	words := why.Message()
+	if n := len(failures); why.Failures() && n > 0 {
+		words += "; the last one said: " + failures[n-1].Words
+	}
+	return words
+}
+
 // modelStatus is a model's status as its object has it. The caller holds mu.
 func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
-	out := v1alpha1.ModelStatus{ObservedGeneration: st.Generation, Bytes: st.Bytes, Message: st.Why.Message()}
-	if n := len(st.Failures); st.Why.Failures() && n > 0 {
-		out.Message += "; the last one said: " + st.Failures[n-1].Words
-	}
+	out := v1alpha1.ModelStatus{ObservedGeneration: st.Generation, Bytes: st.Bytes, Message: whyNot(st.Why, st.Failures)}
 	if !st.LastUsed.IsZero() {
 		out.LastUsed = &metav1.Time{Time: st.LastUsed}
 	}

@@ -1,6 +1,7 @@
 package place
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/v1alpha1"
@@ -127,45 +127,52 @@ func (p *Placer) VModel(key decide.Key) (st decide.VModelStatus, owner string, t
 // SetVModel sets a registered VModel, or moves it to another target, under terms, and returns when it will outlive the process. Model is
 // to be registered as the target unless it is; nil: it must be there.
 func (p *Placer) SetVModel(o *v1alpha1.VModel, model *v1alpha1.Model, terms decide.Terms) error {
-	v := objects.VModelOf(o)
 	p.mu.Lock()
+	waits, err := p.setVModelLocked(o, model, terms)
+	p.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	for _, wait := range waits {
+		if err := wait(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setVModelLocked is SetVModel up to the waits. The caller holds mu.
+func (p *Placer) setVModelLocked(o *v1alpha1.VModel, model *v1alpha1.Model, terms decide.Terms) (waits []func() error, err error) {
+	v := objects.VModelOf(o)
 	is, registered, there := p.vmodels.of(v.ModelKey)
+	moves := is.Target != v.Target // of one that is not there too
 	switch {
 	case !there && terms.UpdateOnly:
-		p.mu.Unlock()
-		return decide.ErrNoVModel
+		return nil, decide.ErrNoVModel
 	case there && is.Owner != v.Owner:
-		p.mu.Unlock()
-		return &decide.OwnedError{Owner: is.Owner}
-	case terms.Expected != "" && is.Target != v.Target && (there && terms.Expected != is.Target || !there && terms.Expected != v.Target):
-		p.mu.Unlock()
-		return decide.ErrUnexpected
-	case there && !registered && is.Target != v.Target:
-		p.mu.Unlock()
-		return decide.ErrDeclared
+		return nil, &decide.OwnedError{Owner: is.Owner}
+	case moves && terms.Expected != "" && terms.Expected != cmp.Or(is.Target, v.Target):
+		return nil, decide.ErrUnexpected
+	case moves && there && !registered:
+		return nil, decide.ErrDeclared
 	}
-	target := decide.Key{Pool: v.Pool, ID: v.Target}
-	var waits []func() error
 	if model != nil {
 		_, wait, err := p.registerLocked(model, terms.Used)
 		if err != nil {
-			p.mu.Unlock()
-			return err
+			return nil, err
 		}
 		waits = append(waits, wait)
-	} else if _, there := p.state.Status(target); !there {
-		p.mu.Unlock()
-		return decide.ErrNoModel
+	} else if _, there := p.state.Status(decide.Key{Pool: v.Pool, ID: v.Target}); !there {
+		return nil, decide.ErrNoModel
 	}
 	switch {
 	case !there:
 		o.Generation = 1
 	case registered:
 		o = p.vmodels.registered[v.ModelKey].DeepCopy()
-		if o.Spec.Target != v.Target {
+		if o.Spec.Target = v.Target; moves {
 			o.Generation++
 		}
-		o.Spec.Target = v.Target
 	}
 	if !there || registered {
 		p.vmodels.registered[v.ModelKey] = o
@@ -176,13 +183,7 @@ func (p *Placer) SetVModel(o *v1alpha1.VModel, model *v1alpha1.Model, terms deci
 	if !there {
 		p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{v.ModelKey: true}})
 	}
-	p.mu.Unlock()
-	for _, wait := range waits {
-		if err := wait(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return waits, nil
 }
 
 // DeleteVModel takes a registered VModel away, and returns when it is gone for good. One that is not there, or another's, stays as it is; one
@@ -271,6 +272,20 @@ func (p *Placer) vmodelStatus(v objects.VModel, st decide.VModelStatus, behind [
 	if st.Previous != "" {
 		out.PreviousUntil = new(metav1.NewMicroTime(st.Until))
 	}
+	accepted := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted}
+	if v.Taken != "" {
+		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, v1alpha1.ReasonModelNameTaken, v.Taken
+	}
+	out.Conditions = []metav1.Condition{accepted, p.readyVModel(v, st, behind)}
+	return out
+}
+
+// readyVModel is the condition Ready of a VModel's status. The caller holds mu.
+func (p *Placer) readyVModel(v objects.VModel, st decide.VModelStatus, behind []string) metav1.Condition {
+	why := func(id string) string {
+		m, _ := p.state.Status(decide.Key{Pool: v.Pool, ID: id})
+		return whyNot(st.Failed, m.Failures)
+	}
 	goes := "requests go to " + st.Active
 	if st.Switch.Canary != "" {
 		goes += fmt.Sprintf(", %d %% of them to %s", st.Switch.Percent, st.Switch.Canary)
@@ -282,11 +297,11 @@ func (p *Placer) vmodelStatus(v objects.VModel, st decide.VModelStatus, behind [
 	case st.Taken:
 		ready.Reason, ready.Message = v1alpha1.ReasonModelNameTaken, "requests of this name go to the model that has it"
 	case st.Active != st.Target && st.Failed != "":
-		ready.Reason, ready.Message = v1alpha1.ReasonTransitionFailed, fmt.Sprintf("%s: %s cannot be loaded: %s", goes, st.Target, p.whyNot(v.Pool, st.Target, st.Failed))
+		ready.Reason, ready.Message = v1alpha1.ReasonTransitionFailed, fmt.Sprintf("%s: %s cannot be loaded: %s", goes, st.Target, why(st.Target))
 	case st.Active != st.Target:
 		ready.Reason, ready.Message = v1alpha1.ReasonTransitioning, fmt.Sprintf("%s until %s has its copies: %d of %d are loaded", goes, st.Target, st.Loaded, st.Needed)
 	case st.Canary != st.Switch.Canary && st.Failed != "":
-		ready.Reason, ready.Message = v1alpha1.ReasonTransitionFailed, fmt.Sprintf("%s: the canary %s cannot be loaded: %s", goes, st.Canary, p.whyNot(v.Pool, st.Canary, st.Failed))
+		ready.Reason, ready.Message = v1alpha1.ReasonTransitionFailed, fmt.Sprintf("%s: the canary %s cannot be loaded: %s", goes, st.Canary, why(st.Canary))
 	case st.Canary != st.Switch.Canary:
 		ready.Reason, ready.Message = v1alpha1.ReasonTransitioning, fmt.Sprintf("%s until the canary %s is loaded", goes, st.Canary)
 	case len(behind) > 0:
@@ -294,12 +309,7 @@ func (p *Placer) vmodelStatus(v objects.VModel, st decide.VModelStatus, behind [
 	default:
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionTrue, v1alpha1.ReasonDefined, goes
 	}
-	accepted := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAccepted}
-	if v.Taken != "" {
-		accepted.Status, accepted.Reason, accepted.Message = metav1.ConditionFalse, v1alpha1.ReasonModelNameTaken, v.Taken
-	}
-	out.Conditions = []metav1.Condition{accepted, ready}
-	return out
+	return ready
 }
 
 // viewVModels is all VModels for people, in order. The caller holds mu.
@@ -311,19 +321,11 @@ func (p *Placer) viewVModels() []VModelView {
 	for _, key := range keys {
 		v, _, _ := p.vmodels.of(key)
 		st, _ := p.state.VModel(key)
-		is := VModelView{Pool: key.Pool.String(), ID: key.ID, Target: v.Target, Active: st.Active, Canary: st.Switch.Canary, Percent: st.Switch.Percent}
-		ready := meta.FindStatusCondition(p.vmodelStatus(v, st, p.Board.Behind(key)).Conditions, v1alpha1.ConditionReady)
-		is.Reason, is.Message = ready.Reason, ready.Message
-		all = append(all, is)
+		ready := p.readyVModel(v, st, p.Board.Behind(key))
+		all = append(all, VModelView{
+			Pool: key.Pool.String(), ID: key.ID, Target: v.Target, Active: st.Active, Canary: st.Switch.Canary, Percent: st.Switch.Percent,
+			Reason: ready.Reason, Message: ready.Message,
+		})
 	}
 	return all
-}
-
-// whyNot says why a model gets no copy, with what an engine said last if that is why. The caller holds mu.
-func (p *Placer) whyNot(pool objects.Name, id string, why decide.Reason) string {
-	words := why.Message()
-	if st, _ := p.state.Status(decide.Key{Pool: pool, ID: id}); why.Failures() && len(st.Failures) > 0 {
-		words += "; the last one said: " + st.Failures[len(st.Failures)-1].Words
-	}
-	return words
 }

@@ -86,7 +86,7 @@ type Status struct {
 	Object objects.Name         `json:"-"` // zero for an adapter that has no Model
 	UID    string               `json:"-"` // of the Model
 	Status v1alpha1.ModelStatus `json:"status"`
-	// Digest is that of what is loaded, which files have no generation of; empty where nobody knows it.
+	// Digest is that of what failed to load, which files have no generation of; empty where nothing did, or nobody knows it.
 	Digest string `json:"digest,omitempty"`
 	// Gone says that the model is no more.
 	Gone bool `json:"-"`
