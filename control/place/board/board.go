@@ -130,15 +130,10 @@ func (s *Server) Publish(c decide.Change) {
 		s.setCopy(key, copied)
 	}
 	for key, why := range c.Failures {
-		if s.failures[key] == why {
-			continue
-		}
-		s.failures[key] = why
-		if why == "" {
-			delete(s.failures, key)
-		}
-		for p := range s.peers {
-			p.failures[key] = true
+		if keep(s.failures, key, why) {
+			for p := range s.peers {
+				p.failures[key] = true
+			}
 		}
 	}
 	for key, there := range c.Registered {
@@ -151,15 +146,10 @@ func (s *Server) Publish(c decide.Change) {
 		}
 	}
 	for key, to := range c.VModels {
-		if s.vmodels[key] == to {
-			continue
-		}
-		s.vmodels[key] = to
-		if to == (decide.Switch{}) {
-			delete(s.vmodels, key)
-		}
-		for p := range s.peers {
-			p.vmodels[key] = true
+		if keep(s.vmodels, key, to) {
+			for p := range s.peers {
+				p.vmodels[key] = true
+			}
 		}
 	}
 	for address, why := range c.Leaving {
@@ -177,6 +167,16 @@ func (s *Server) Publish(c decide.Change) {
 		}
 	}
 	s.wake()
+}
+
+// keep notes what is said of a key, nothing if that is zero, and returns whether it is new.
+func keep[K, V comparable](all map[K]V, key K, is V) (fresh bool) {
+	var none V
+	fresh = all[key] != is
+	if all[key] = is; is == none {
+		delete(all, key)
+	}
+	return fresh
 }
 
 // Behind returns the processes that may still send requests for a VModel where they went before: they have not said that the latest switch is
@@ -232,12 +232,8 @@ func (s *Server) setCopy(key decide.CopyKey, c decide.CopyChange) {
 	} else {
 		delete(s.drains, key) // it is gone, or the limit has passed
 	}
-	if s.copies[key] == state {
+	if !keep(s.copies, key, state) { // the zero State is GONE
 		return
-	}
-	s.copies[key] = state
-	if state == placement.Copy_GONE {
-		delete(s.copies, key)
 	}
 	for p := range s.peers {
 		p.copies[key] = true
@@ -309,34 +305,16 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 
 // join begins a stream: all that is known is to be told.
 func (s *Server) join(process string) *peer {
-	p := &peer{
-		process: process, news: make(chan struct{}, 1), page: s.ledger.join(time.Now()), endpoints: true,
-		copies: make(map[decide.CopyKey]bool), failures: make(map[decide.Key]bool), registered: make(map[decide.Key]bool), leaving: make(map[string]bool),
-		vmodels: make(map[decide.Key]bool), moving: make(map[decide.Key]uint64),
-		inFlight: make(map[decide.CopyKey]int), others: make(map[decide.CopyKey]int), moved: make(map[decide.CopyKey]int),
-		lessons: make(map[lessonKey]bool), taught: make(map[lessonKey]bool), knows: make(map[lessonKey]float64),
-	}
+	page := s.ledger.join(time.Now())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.joined++
-	p.name = fmt.Sprintf("%s/%d", process, s.joined)
-	for key := range s.copies {
-		p.copies[key] = true
-	}
-	for key := range s.failures {
-		p.failures[key] = true
-	}
-	for key := range s.registered {
-		p.registered[key] = true
-	}
-	for key := range s.vmodels {
-		p.vmodels[key] = true
-	}
-	for address := range s.leaving {
-		p.leaving[address] = true
-	}
-	for key := range s.lessons {
-		p.lessons[key] = true
+	p := &peer{
+		process: process, name: fmt.Sprintf("%s/%d", process, s.joined), news: make(chan struct{}, 1), page: page, endpoints: true,
+		copies: keysOf(s.copies), failures: keysOf(s.failures), registered: keysOf(s.registered), vmodels: keysOf(s.vmodels), leaving: keysOf(s.leaving),
+		lessons: keysOf(s.lessons), moving: make(map[decide.Key]uint64),
+		inFlight: make(map[decide.CopyKey]int), others: make(map[decide.CopyKey]int), moved: make(map[decide.CopyKey]int),
+		taught: make(map[lessonKey]bool), knows: make(map[lessonKey]float64),
 	}
 	s.peers[p] = true
 	for _, d := range s.drains {
@@ -349,6 +327,14 @@ func (s *Server) join(process string) *peer {
 	}
 	p.wake()
 	return p
+}
+
+func keysOf[K comparable, V any](all map[K]V) map[K]bool {
+	keys := make(map[K]bool, len(all))
+	for key := range all {
+		keys[key] = true
+	}
+	return keys
 }
 
 // part ends a stream: what it said is forgotten, and what comes of it still is not heard.
