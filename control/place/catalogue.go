@@ -180,6 +180,7 @@ func (p *Placer) registerLocked(m *v1alpha1.Model, used time.Time) (fresh bool, 
 		p.registered[key] = m
 		p.updateLocked(func(time.Time) []decide.Action { p.state.SetModel(p.entryOf(m), used); return nil })
 		p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{key: true}})
+		p.loosen(key)
 	}
 	// Who registers it again waits for the disk too: the first may not have come so far.
 	return fresh, p.Memory.PutModel(m), nil
@@ -218,6 +219,7 @@ func (p *Placer) Unregister(key decide.Key) error {
 	defer p.mu.Unlock()
 	if p.registered[key] == nil {
 		p.registered[key] = m
+		p.loosen(key)
 		p.updateLocked(func(time.Time) []decide.Action { p.state.SetModel(p.entryOf(m), time.Time{}); return nil })
 		p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{key: true}})
 	}
@@ -293,6 +295,7 @@ func (p *Placer) recall() error {
 		m := &models[i]
 		e := p.entryOf(m)
 		p.registered[e.ModelKey], registered[e.ModelKey] = m, true
+		p.loosen(e.ModelKey)
 		p.state.SetModel(e, p.used[e.ModelKey])
 	}
 	for _, r := range runtimes {

@@ -245,6 +245,9 @@ func (p *Placer) publish(now time.Time) {
 		p.vmodels.unsaved[key] = true
 		p.tellWatchers(key)
 	}
+	for _, key := range change.Unnamed {
+		p.loosen(key)
+	}
 	if len(change.VModels) > 0 {
 		p.sweep()
 	}

@@ -24,12 +24,14 @@ type vmodels struct {
 	registered map[decide.Key]*v1alpha1.VModel
 	moved      map[decide.Key]decide.Moved // as an earlier process wrote it, of those that are not set yet
 	unsaved    map[decide.Key]bool         // whose status is not written
+	// loose are registered models that go when no VModel names them, and perhaps none does.
+	loose map[decide.Key]bool
 }
 
 func newVModels() vmodels {
 	return vmodels{
 		declared: make(map[decide.Key]objects.VModel), registered: make(map[decide.Key]*v1alpha1.VModel),
-		moved: make(map[decide.Key]decide.Moved), unsaved: make(map[decide.Key]bool),
+		moved: make(map[decide.Key]decide.Moved), unsaved: make(map[decide.Key]bool), loose: make(map[decide.Key]bool),
 	}
 }
 
@@ -209,13 +211,21 @@ func (p *Placer) DeleteVModel(key decide.Key, owner string) error {
 	return wait()
 }
 
+// loosen notes that perhaps no VModel names a registered model. The caller holds mu.
+func (p *Placer) loosen(key decide.Key) {
+	if m := p.registered[key]; m != nil && m.Annotations[decide.AutoDelete] != "" {
+		p.vmodels.loose[key] = true
+	}
+}
+
 // sweep unregisters the models that go when no VModel names them any more, apart. The caller holds mu.
 func (p *Placer) sweep() {
 	if p.running == nil || p.running.Err() != nil {
 		return
 	}
-	for key, m := range p.registered {
-		if m.Annotations[decide.AutoDelete] == "" || len(p.state.Referents(key)) > 0 {
+	for key := range p.vmodels.loose {
+		if p.registered[key] == nil || len(p.state.Referents(key)) > 0 {
+			delete(p.vmodels.loose, key)
 			continue
 		}
 		p.work.Go(func() {

@@ -200,6 +200,25 @@ func TestAModelIsThereWhileAVModelNamesIt(t *testing.T) {
 	a.expect("m3", mmesh.ModelStatusInfo_LOADED)
 }
 
+// A model that was to go with its VModel, and could not, goes after a restart when a VModel changes.
+func TestAModelThatCouldNotGoGoesLater(t *testing.T) {
+	w := newWorldThatTells(t, &told{refuses: errors.New("no space")})
+	w.set()
+	a := api{world: w, Server: mesh.New(w.Placer)}
+	info := &mmesh.ModelInfo{Type: "sim", Path: "sim:"}
+	for _, id := range []string{"m1", "m2"} {
+		a.setV(&mmesh.SetVModelRequest{VModelId: "v", TargetModelId: id, ModelInfo: info, AutoDeleteTargetModel: true})
+	}
+	w.stop() // whatever was begun has ended
+	w.told.refuses = nil
+	w.start()
+	w.SetWorld(w.world)
+	a.Server = mesh.New(w.Placer)
+	a.setV(&mmesh.SetVModelRequest{VModelId: "w", TargetModelId: "m2"})
+	a.expect("m1", mmesh.ModelStatusInfo_NOT_FOUND)
+	a.expect("m2", mmesh.ModelStatusInfo_NOT_LOADED)
+}
+
 // What an earlier process knew of a VModel counts for that VModel, not for the next one of its id.
 func TestAVModelThatIsSetAnewBeginsAnew(t *testing.T) {
 	told := &told{}

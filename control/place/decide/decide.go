@@ -284,8 +284,8 @@ type State struct {
 	// What changed since Changes was called last, with what is gone.
 	changedCopies map[CopyKey]bool
 	changedModels map[Key]bool // whose failure, or being there, changed
-	// changedVModels are those of which anything did.
-	changedVModels map[Key]bool
+	// changedVModels are those of which anything did, unnamed the models that VModels named, and perhaps none does now.
+	changedVModels, unnamed map[Key]bool
 	// changedLeaving are endpoints of which it changed why they are about to end, or when that was last heard.
 	changedLeaving map[string]bool
 	// seenMore: endpoints were seen for the first time, or went.
@@ -302,6 +302,8 @@ type Change struct {
 	Leaving map[string]Leaving
 	// VModels are where requests for them go; of one that is no more, or that anything else is known of, perhaps as before.
 	VModels map[Key]Switch
+	// Unnamed are the models that no VModel names any more, in no order.
+	Unnamed []Key
 	// Registered models came, or with false went.
 	Registered map[Key]bool
 	// Endpoints are those that were seen, those that are down too, in order: where that changed; else nil.
@@ -359,6 +361,11 @@ func (s *State) Changes() Change {
 			change.VModels[key] = v.told
 		}
 	}
+	for key := range s.unnamed {
+		if len(s.named[key]) == 0 {
+			change.Unnamed = append(change.Unnamed, key)
+		}
+	}
 	for key := range s.changedCopies {
 		c, there := s.Copy(key)
 		change.Copies[key] = CopyChange{there, c.State}
@@ -387,7 +394,7 @@ func (s *State) Changes() Change {
 		slices.Sort(change.Endpoints)
 	}
 	s.changedCopies, s.changedModels, s.changedLeaving = make(map[CopyKey]bool), make(map[Key]bool), make(map[string]bool)
-	s.changedVModels = make(map[Key]bool)
+	s.changedVModels, s.unnamed = make(map[Key]bool), make(map[Key]bool)
 	return change
 }
 

@@ -152,8 +152,9 @@ func (v *vmodel) ids() []string { return []string{v.Active, v.Target, v.Canary, 
 func (s *State) name(by Key, before, after []string) {
 	for _, id := range before {
 		key := Key{Pool: by.Pool, ID: id}
-		if delete(s.named[key], by); len(s.named[key]) == 0 {
+		if delete(s.named[key], by); len(s.named[key]) == 0 && id != "" {
 			delete(s.named, key)
+			s.unnamed[key] = true
 		}
 	}
 	for _, id := range after {
