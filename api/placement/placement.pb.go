@@ -602,7 +602,8 @@ type Update struct {
 	InFlight []*InFlight `protobuf:"bytes,6,rep,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
 	// Models that requests may name though no object of the extproc's says so, or not any more.
 	Registered []*Registered `protobuf:"bytes,7,rep,name=registered,proto3" json:"registered,omitempty"`
-	// Endpoints of which it changed why they are about to end, by whoever knows: no request is to be sent there.
+	// Endpoints of which it changed why they are about to end, by whoever knows: no request is to be sent there, but for those that
+	// migrate.
 	Leaving []*Leaving `protobuf:"bytes,8,rep,name=leaving,proto3" json:"leaving,omitempty"`
 	// VModels of which it changed where their requests go. One that no object names is among registered, too.
 	Vmodels []*VModel `protobuf:"bytes,11,rep,name=vmodels,proto3" json:"vmodels,omitempty"`
@@ -949,6 +950,9 @@ type Leaving struct {
 	Endpoint string                 `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // "ip:port"
 	// Its pod is being deleted: until the pod is gone.
 	Terminating bool `protobuf:"varint,2,opt,name=terminating,proto3" json:"terminating,omitempty"`
+	// It migrates: it serves on what has no ready copy elsewhere, and its models get copies there. In how many ms its pod is killed.
+	// Absent where the pod does not wait for that, or does not any more: nothing is to be sent there.
+	MigratesMs *uint64 `protobuf:"varint,4,opt,name=migrates_ms,json=migratesMs,proto3,oneof" json:"migrates_ms,omitempty"`
 	// How long ago its engine was last heard to say that it is stopping, in ms; absent where it was not. It counts until the
 	// engine's next life, or for 30 s.
 	StoppingMs    *uint64 `protobuf:"varint,3,opt,name=stopping_ms,json=stoppingMs,proto3,oneof" json:"stopping_ms,omitempty"`
@@ -998,6 +1002,13 @@ func (x *Leaving) GetTerminating() bool {
 		return x.Terminating
 	}
 	return false
+}
+
+func (x *Leaving) GetMigratesMs() uint64 {
+	if x != nil && x.MigratesMs != nil {
+		return *x.MigratesMs
+	}
+	return 0
 }
 
 func (x *Leaving) GetStoppingMs() uint64 {
@@ -1313,12 +1324,15 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\")\n" +
 	"\tEndpoints\x12\x1c\n" +
-	"\taddresses\x18\x01 \x03(\tR\taddresses\"}\n" +
+	"\taddresses\x18\x01 \x03(\tR\taddresses\"\xb3\x01\n" +
 	"\aLeaving\x12\x1a\n" +
 	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12 \n" +
 	"\vterminating\x18\x02 \x01(\bR\vterminating\x12$\n" +
-	"\vstopping_ms\x18\x03 \x01(\x04H\x00R\n" +
+	"\vmigrates_ms\x18\x04 \x01(\x04H\x00R\n" +
+	"migratesMs\x88\x01\x01\x12$\n" +
+	"\vstopping_ms\x18\x03 \x01(\x04H\x01R\n" +
 	"stoppingMs\x88\x01\x01B\x0e\n" +
+	"\f_migrates_msB\x0e\n" +
 	"\f_stopping_ms\"\xae\x01\n" +
 	"\x04Copy\x122\n" +
 	"\x04copy\x18\x01 \x01(\v2\x1e.headgate.placement.v1.CopyKeyR\x04copy\x127\n" +

@@ -21,14 +21,14 @@ type Endpoint struct {
 }
 
 // Endpoints returns the endpoints of a World by the names under which Envoys ask for them: those of each pool, and of all as one. Envoy
-// chooses itself in pools that fail open: there it avoids pods that are not ready, or of a silent node. Nothing else tells of them, so that
-// what pods say costs no other pool a list.
+// chooses itself in pools that fail open: there it avoids pods that are not ready, that are being deleted, and those of a silent node.
+// Nothing else tells of them, so that what pods say costs no other pool a list.
 func Endpoints(w *objects.World) map[string][]Endpoint {
 	all := make(map[string][]Endpoint, 1+len(w.Pools))
 	for name, p := range w.Pools {
 		of := make([]Endpoint, len(p.Endpoints))
 		for i, e := range p.Endpoints {
-			of[i] = Endpoint{e.Address, p.Picker.Open && (!e.Ready || e.NodeSilent)}
+			of[i] = Endpoint{e.Address, p.Picker.Open && (!e.Ready || e.NodeSilent || e.Terminating)}
 		}
 		all[wire.PoolCluster(name.Namespace, name.Name)] = of
 	}

@@ -29,6 +29,10 @@ func world(ips ...string) *objects.World { return worldOf("pod-", ips...) }
 
 // worldOf is a pool of pods whose names begin so.
 func worldOf(prefix string, ips ...string) *objects.World {
+	return objects.Build(setOf(prefix, ips...))
+}
+
+func setOf(prefix string, ips ...string) objects.Set {
 	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
 	p.Spec.Selector.MatchLabels = map[string]string{"app": "llama"}
 	p.Spec.TargetPorts = []pool.Port{{Number: 8000}}
@@ -39,7 +43,7 @@ func worldOf(prefix string, ips ...string) *objects.World {
 			Labels: map[string]string{"app": "llama"},
 		})
 	}
-	return objects.Build(s)
+	return s
 }
 
 // clock is a clock that tests move.

@@ -412,6 +412,43 @@ func TestWhatControlSaysOfEndpointsThatAreAboutToEnd(t *testing.T) {
 	at("of another pod at the address", pick.Healthy)
 }
 
+// Where a pod migrates it gets what no other endpoint can serve, until control says that it is over, or it is about to be killed.
+func TestAPodThatMigratesServesWhatIsNowhereElse(t *testing.T) {
+	for _, placed := range []bool{true, false} {
+		c := &clock{time.Unix(1e9, 0)}
+		f := fleet.New(fleet.Config{Placed: placed, Now: c.now})
+		migrating := func(until time.Time) *objects.World {
+			set := setOf("pod-", "10.0.0.1", "10.0.0.2")
+			set.Pods[0].Terminating, set.Pods[0].Migrates = true, until
+			return objects.Build(set)
+		}
+		f.SetWorld(migrating(c.now().Add(time.Minute)))
+		f.Hear(belief.News{All: true})
+		at := func(when string, want pick.State) {
+			t.Helper()
+			see(f, a, engine.Load{})
+			see(f, b, engine.Load{})
+			if !placed {
+				want = pick.Out
+			}
+			if got := states(view(f)); got != [2]pick.State{want, pick.Healthy} {
+				t.Errorf("%s, with control %v, the states are %v, want %v first", when, placed, got, want)
+			}
+		}
+		at("by the objects", pick.Migrating)
+		if own, want := f.Leaving()[a], (belief.Leaving{Terminating: true, Migrates: c.now().Add(time.Minute)}); own != want {
+			t.Errorf("control is told %v, want %v", own, want)
+		}
+		c.advance(54 * time.Second)
+		at("6 s before it is killed", pick.Migrating)
+		c.advance(time.Second)
+		at("5 s before", pick.Out)
+		f.SetWorld(migrating(c.now().Add(time.Minute)))
+		f.Hear(belief.News{Leaving: map[string]belief.Leaving{a: {Terminating: true}}})
+		at("when control says that it is over", pick.Out)
+	}
+}
+
 // As much is known as another process knows when each endpoint has been looked at, whatever came of it, and control has said all.
 func TestWhenAFleetIsSettled(t *testing.T) {
 	for _, ends := range []func(*fleet.Fleet, fleet.Look){

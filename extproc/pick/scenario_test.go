@@ -16,7 +16,7 @@ import (
 
 // Scenarios are commands, one a line:
 //
-//	endpoint NAME [slots=N] [others=N] [suspect|stale|lost|out] [base=NAME,NAME] [lists=A,B] [ours=A:N,B:N]
+//	endpoint NAME [slots=N] [others=N] [suspect|stale|migrating|lost|out] [base=NAME,NAME] [lists=A,B] [ours=A:N,B:N]
 //	     [theirs=A:N,B:N] [active=A,B] [queue=SECONDS] [beside=SECONDS] [tokens=N] [urgent=OBJECTIVE] [theirbeside=SECONDS] [elsewhere=N] [room=SLOTS,HOST] [used=A,B]
 //	     [peers=N] [peerqueue=SECONDS] [peerbeside=SECONDS] [peertokens=N] [peerurgent=OBJECTIVE]
 //	    an endpoint of the pool: the adapters it answers to, requests in flight there by model, ours and those of other
@@ -105,7 +105,7 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 			e.Slots = number(t, value)
 		case "others":
 			e.Others = number(t, value)
-		case "suspect", "stale", "lost", "out":
+		case "suspect", "stale", "migrating", "lost", "out":
 			e.State = pick.State(slices.Index(pick.States[:], key))
 		case "base":
 			base = value

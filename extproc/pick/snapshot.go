@@ -114,6 +114,9 @@ const (
 	// Stale ones have not answered a scrape for a while. They get requests where no other can: an engine that is busy
 	// enough to miss scrapes still serves.
 	Stale
+	// Migrating ones are on pods that are being deleted and serve on until their models have copies elsewhere. They get requests where no
+	// other can that answers looks, so that new sessions begin elsewhere, too.
+	Migrating
 	// Lost ones have been silent for long. They get requests where every other is lost too: it may be the looks that
 	// fail, and not the engines.
 	Lost
@@ -122,7 +125,7 @@ const (
 )
 
 // States are the names of the states.
-var States = [...]string{Healthy: "healthy", Suspect: "suspect", Stale: "stale", Lost: "lost", Out: "out"}
+var States = [...]string{Healthy: "healthy", Suspect: "suspect", Stale: "stale", Migrating: "migrating", Lost: "lost", Out: "out"}
 
 func (s State) String() string { return States[s] }
 

@@ -82,7 +82,7 @@ func (x *exchange) health() responses {
 			continue
 		}
 		for i := range p.Endpoints {
-			if state := p.Endpoints[i].State; state == pick.Healthy || state == pick.Suspect {
+			if state := p.Endpoints[i].State; state == pick.Healthy || state == pick.Suspect || state == pick.Migrating {
 				return x.replyWith("health", map[string]string{"status": "ok"})
 			}
 		}

@@ -76,6 +76,9 @@ func read(u *placement.Update, n *belief.News, now time.Time) {
 	}
 	for _, l := range u.GetLeaving() {
 		why := belief.Leaving{Terminating: l.GetTerminating()}
+		if l.MigratesMs != nil {
+			why.Migrates = now.Add(time.Duration(l.GetMigratesMs()) * time.Millisecond) //nolint:gosec // a wrong one is soon over
+		}
 		if l.StoppingMs != nil {
 			why.Stopping = now.Add(-time.Duration(l.GetStoppingMs()) * time.Millisecond)
 		}

@@ -41,7 +41,7 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 		Copies:     []*placement.Copy{{Copy: at("m"), State: placement.Copy_UNLOADING}, {Copy: at("n")}},
 		Failures:   []*placement.Failure{{Key: key("n"), Reason: "load_failed"}},
 		Registered: []*placement.Registered{{Key: key("o")}, {Key: key("p"), Gone: true}},
-		Leaving:    []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(200))}, {Endpoint: "b", Terminating: true}, {Endpoint: "c"}},
+		Leaving:    []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(200))}, {Endpoint: "b", Terminating: true, MigratesMs: new(uint64(3000))}, {Endpoint: "c"}},
 		Vmodels: []*placement.VModel{
 			{Key: key("v"), Active: "m", Canary: "n", Percent: 10},
 			{Key: key("w")},
@@ -54,7 +54,7 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 	want.Copies[copyOf("m")], want.Copies[copyOf("n")] = belief.Unloading, belief.Nothing
 	want.Failures[model("n")] = "load_failed"
 	want.Registered[model("o")], want.Registered[model("p")] = true, false
-	want.Leaving["a"], want.Leaving["b"] = belief.Leaving{Stopping: now.Add(-200 * time.Millisecond)}, belief.Leaving{Terminating: true}
+	want.Leaving["a"], want.Leaving["b"] = belief.Leaving{Stopping: now.Add(-200 * time.Millisecond)}, belief.Leaving{Terminating: true, Migrates: now.Add(3 * time.Second)}
 	want.Leaving["c"] = belief.Leaving{}
 	want.VModels[model("v")], want.VModels[model("w")] = belief.Switch{Active: "m", Canary: "n", Percent: 10}, belief.Switch{}
 	if diff := cmp.Diff(want, n); !ok || diff != "" {
@@ -96,6 +96,7 @@ func TestEndpointsThatAreAboutToEndAreToldOnce(t *testing.T) {
 		{map[string]belief.Leaving{"a": stops(time.Second)}, []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(1000))}}},
 		{map[string]belief.Leaving{"a": stops(time.Second)}, nil},
 		{map[string]belief.Leaving{"a": stops(0)}, []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(0))}}},
+		{map[string]belief.Leaving{"a": {Terminating: true, Migrates: now.Add(time.Second)}}, []*placement.Leaving{{Endpoint: "a", Terminating: true, MigratesMs: new(uint64(1000))}}},
 		{map[string]belief.Leaving{"a": {Terminating: true}}, []*placement.Leaving{{Endpoint: "a", Terminating: true}}},
 		{nil, []*placement.Leaving{{Endpoint: "a"}}},
 		{nil, nil},

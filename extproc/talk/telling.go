@@ -94,6 +94,9 @@ func (t *telling) leaves(all map[string]belief.Leaving, now time.Time) []*placem
 		}
 		t.leaving[address] = is
 		l := &placement.Leaving{Endpoint: address, Terminating: is.Terminating}
+		if !is.Migrates.IsZero() {
+			l.MigratesMs = new(uint64(max(0, is.Migrates.Sub(now)).Milliseconds()))
+		}
 		if !is.Stopping.IsZero() {
 			l.StoppingMs = new(uint64(max(0, now.Sub(is.Stopping)).Milliseconds()))
 		}

@@ -171,12 +171,15 @@ type Pod struct {
 	Labels map[string]string
 	// IP is where its ports are, the zero Addr while it has none.
 	IP netip.Addr
-	// Ready says that it may get new requests: the Ready condition holds and it is not being deleted.
+	// Ready says that it may get new requests: the Ready condition holds, and it is not being deleted, or migrates.
 	Ready bool
 	// NodeSilent says that it was ready when its node was last heard of, and that this was a while ago.
 	NodeSilent bool
 	// Terminating says that it is being deleted, and is there until its containers have ended.
 	Terminating bool
+	// Migrates is when its containers are killed, of one that is terminating and serves on while its models get copies elsewhere
+	// ([v1alpha1.PreStop]); zero of any other.
+	Migrates time.Time
 	// Ports are those of a pool's target ports that it serves on; nil means all of them.
 	Ports []int32
 	// Containers are the ids of its running containers, in order: another id is another life of an engine.
@@ -262,8 +265,10 @@ type Endpoint struct {
 	Ready   bool
 	// NodeSilent says that Ready is the last word of a node that is not heard of any more.
 	NodeSilent bool
-	// Terminating says that its pod is being deleted.
+	// Terminating says that its pod is being deleted. Migrates is when that is killed, if it serves on until its models have copies
+	// elsewhere; zero of any other.
 	Terminating bool
+	Migrates    time.Time
 	// Management is where a model runtime is managed: "ip:port" or "unix:PATH"; empty for other engines.
 	Management string
 	// Class is the hardware of its engine, as the label says that the pool's settings name; empty if nobody says.
@@ -394,7 +399,8 @@ func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
 			}
 			p.Endpoints = append(p.Endpoints, Endpoint{
 				Address: netip.AddrPortFrom(pod.IP, uint16(port.Number)).String(),
-				Pod:     pod.Name, Labels: pod.Labels, Kind: kindOf(pod.Labels), Ready: pod.Ready, NodeSilent: pod.NodeSilent, Terminating: pod.Terminating,
+				Pod:     pod.Name, Labels: pod.Labels, Kind: kindOf(pod.Labels), Ready: pod.Ready, NodeSilent: pod.NodeSilent,
+				Terminating: pod.Terminating, Migrates: pod.Migrates,
 				Incarnation: strings.Join(pod.Containers, ","),
 			})
 		}

@@ -187,7 +187,7 @@ func (s *State) View(now time.Time) (*View, []Trust) {
 			if predictable {
 				times = e.times[name].fresh(now, slots)
 			}
-			endpoints[i] = e.snapshot(times, declared, s.control.leaving[declared.Address], now, limits)
+			endpoints[i] = s.snapshot(e, times, declared, now, limits)
 		}
 		if t, news := s.trust(p, endpoints, now); news {
 			told = append(told, t)
@@ -244,10 +244,10 @@ func (s *State) indexOf(p *objects.Pool) *pick.Index {
 }
 
 // snapshot is what a decision needs of the endpoint.
-func (e *endpoint) snapshot(times *profile.Profile, declared objects.Endpoint, told Leaving, now time.Time, limits settings.Settings) pick.Endpoint {
+func (s *State) snapshot(e *endpoint, times *profile.Profile, declared objects.Endpoint, now time.Time, limits settings.Settings) pick.Endpoint {
 	slots, _ := e.slots()
 	p := pick.Endpoint{
-		Address: declared.Address, Number: e.number, Hash: e.hash, State: e.state(declared, told, now, limits), Others: e.others.requests,
+		Address: declared.Address, Number: e.number, Hash: e.hash, State: s.stateOf(e, declared, now, limits), Others: e.others.requests,
 		Slots: int64(slots), InFlight: &e.inFlight, Adapters: &e.adapters,
 		Backlog: &e.backlog, Peers: &e.peers, Resident: &e.resident, OthersTokens: e.others.tokens,
 		Forgets: e.load.Forgets,
@@ -333,7 +333,7 @@ func (s *State) Endpoints(now time.Time) []Status {
 		for _, declared := range p.Endpoints {
 			e := s.endpoints[declared.Address]
 			status := Status{
-				Address: declared.Address, Pool: p.Name, State: e.state(declared, s.control.leaving[declared.Address], now, limits), Load: e.load,
+				Address: declared.Address, Pool: p.Name, State: s.stateOf(e, declared, now, limits), Load: e.load,
 				InFlight: e.inFlight.Load(), Models: make(map[string]int64),
 			}
 			for model, c := range e.models {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/engine"
@@ -46,22 +47,35 @@ func (h *health) stops(here, elsewhere, now time.Time) bool {
 	return said.After(h.refused) && said.After(h.born) && now.Sub(said) < stoppingFor
 }
 
-// state says whether the endpoint may get requests, where told is what control says of it. One whose node is silent gets them
+// stateOf says whether an endpoint may get requests, by the objects and by what control says. One whose node is silent gets them
 // where no other can: it may be the node that died, or whoever listens to nodes.
-func (e *endpoint) state(declared objects.Endpoint, told Leaving, now time.Time, limits settings.Settings) pick.State {
-	h := &e.health
+func (s *State) stateOf(e *endpoint, declared objects.Endpoint, now time.Time, limits settings.Settings) pick.State {
+	h, told := &e.health, s.control.leaving[declared.Address]
 	silence := now.Sub(h.heard)
+	terminating := declared.Terminating || told.Terminating
 	switch {
-	case !declared.Ready, told.Terminating, h.stops(h.stopping, told.Stopping, now), e.load.Asleep, h.heard.IsZero(), !h.heard.After(h.refused):
+	case !declared.Ready, terminating && !s.migrates(declared, told, now), h.stops(h.stopping, told.Stopping, now), e.load.Asleep, h.heard.IsZero(), !h.heard.After(h.refused):
 		return pick.Out
 	case silence >= limits.Lost:
 		return pick.Lost
+	case terminating:
+		return pick.Migrating
 	case silence >= limits.Stale, declared.NodeSilent:
 		return pick.Stale
 	case h.faulty(now), !h.full.IsZero() && now.Sub(h.full) < fullness:
 		return pick.Suspect
 	}
 	return pick.Healthy
+}
+
+// migrates says whether an endpoint whose pod is being deleted serves on until its models have copies elsewhere, as control says, else as
+// the objects do. Where there is no control nobody moves them, and the pod's hook waits for nothing.
+func (s *State) migrates(declared objects.Endpoint, told Leaving, now time.Time) bool {
+	until := declared.Migrates
+	if told.Terminating {
+		until = told.Migrates
+	}
+	return s.Placed && until.Sub(now) > v1alpha1.PreStopMargin
 }
 
 // Trust is a pool of which all endpoints are used because most look bad, or that is well again.
@@ -89,6 +103,7 @@ func (s *State) trust(p *objects.Pool, endpoints []pick.Endpoint, now time.Time)
 			lost++
 		case pick.Out:
 			out++
+		case pick.Stale, pick.Migrating:
 		}
 	}
 	most := len(faulty) > 1 && 2*len(faulty) > answer
@@ -140,6 +155,7 @@ func (s *State) Stopping(address string, began time.Time) {
 // Leaving is why an endpoint is about to end. The zero Leaving is that of one that stays.
 type Leaving struct {
 	Terminating bool      // its pod is being deleted
+	Migrates    time.Time // when that is killed, while it serves on until its models have copies elsewhere; else zero
 	Stopping    time.Time // when its engine was last heard to say that it is stopping; zero if it did not, or has ended since
 }
 
@@ -149,7 +165,7 @@ func (s *State) Leaving(now time.Time) map[string]Leaving {
 	all := make(map[string]Leaving)
 	for _, p := range s.world.Pools {
 		for _, declared := range p.Endpoints {
-			l := Leaving{Terminating: declared.Terminating}
+			l := Leaving{Terminating: declared.Terminating, Migrates: declared.Migrates}
 			if h := &s.endpoints[declared.Address].health; h.stops(h.stopping, time.Time{}, now) {
 				l.Stopping = h.stopping
 			}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -24,7 +25,9 @@ func podOf(pod *corev1.Pod) (objects.Pod, field.ErrorList) {
 	}
 	p := objects.Pod{Name: objects.Name{Namespace: pod.Namespace, Name: pod.Name}, Labels: pod.Labels, Containers: containers(pod)}
 	p.Ready, p.NodeSilent = ready(pod)
-	p.Terminating = pod.DeletionTimestamp != nil
+	if p.Terminating = pod.DeletionTimestamp != nil; migrates(pod) {
+		p.Migrates = pod.DeletionTimestamp.Time
+	}
 	if pod.Status.PodIP != "" && !ended(pod) {
 		ip, err := netip.ParseAddr(pod.Status.PodIP)
 		if err != nil || ip.Zone() != "" {
@@ -66,7 +69,7 @@ func trimPod(pod *corev1.Pod) {
 // stated are the annotations that are read; nil if there are none.
 func stated(annotations map[string]string) map[string]string {
 	var kept map[string]string
-	for _, name := range pool.ActivePorts {
+	for _, name := range append([]string{v1alpha1.PreStop}, pool.ActivePorts...) {
 		if text, ok := annotations[name]; ok {
 			if kept == nil {
 				kept = make(map[string]string, 1)
@@ -125,6 +128,12 @@ func activePorts(annotations map[string]string) (ports []int32, fault *field.Err
 	return nil, nil
 }
 
+// migrates says whether a pod is being deleted and serves on: its containers wait for control in their hooks. The API server says as the
+// time of its deletion when the grace period ends.
+func migrates(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil && pod.Annotations[v1alpha1.PreStop] == v1alpha1.PreStopMigrate
+}
+
 // ended says whether all containers of a pod have ended, and are not started again.
 func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
@@ -136,7 +145,7 @@ func ended(pod *corev1.Pod) bool {
 // was heard for a while: of a node that died, and of every node when the API server was away for longer. The kubelet takes
 // both, or has a readiness gate as the reason (nodelifecycle's MarkPodsNotReady, and kubelet/status, both of 1.36).
 func ready(pod *corev1.Pod) (is, nodeSilent bool) {
-	if pod.DeletionTimestamp != nil || ended(pod) {
+	if pod.DeletionTimestamp != nil && !migrates(pod) || ended(pod) {
 		return false, false
 	}
 	says := func(condition corev1.PodConditionType) corev1.ConditionStatus {

@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/v1alpha1"
 )
 
 var condition = corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, Message: "fine"}
@@ -30,6 +32,12 @@ func aPod(change func(*corev1.Pod)) *corev1.Pod {
 		change(p)
 	}
 	return p
+}
+
+// migrating has a pod be deleted, and serve on until its models are elsewhere.
+func migrating(p *corev1.Pod) {
+	p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	p.Annotations[v1alpha1.PreStop] = v1alpha1.PreStopMigrate
 }
 
 func TestOnlyAPodThatStaysAndIsReadyGetsRequests(t *testing.T) {
@@ -59,8 +67,20 @@ func TestOnlyAPodThatStaysAndIsReadyGetsRequests(t *testing.T) {
 			contained(corev1.ConditionTrue, p)
 			p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 		}, false, false},
+		"deleted, and migrates": {migrating, true, false},
+		"deleted, and migrates, not ready": {func(p *corev1.Pod) {
+			migrating(p)
+			p.Status.Conditions[1].Status = corev1.ConditionFalse
+		}, false, false},
+		"deleted, and another hook": {func(p *corev1.Pod) {
+			migrating(p)
+			p.Annotations[v1alpha1.PreStop] = "another"
+		}, false, false},
 	} {
 		p, faults := podOf(aPod(c.change))
+		if migrates := strings.Contains(name, "migrates"); p.Migrates.Equal(time.Unix(1, 0)) != migrates || p.Migrates.IsZero() == migrates {
+			t.Errorf("%s: it migrates until %v", name, p.Migrates)
+		}
 		if p.Ready != c.ready || p.NodeSilent != c.nodeSilent || len(faults) > 0 {
 			t.Errorf("%s: ready is %v, the node's silence %v, faults are %v", name, p.Ready, p.NodeSilent, faults)
 		}
@@ -92,6 +112,7 @@ func TestAPodHasAnAddressThatAnEngineCanHave(t *testing.T) {
 func TestATrimmedPodIsTheSame(t *testing.T) {
 	for _, change := range []func(*corev1.Pod){
 		nil,
+		migrating,
 		func(p *corev1.Pod) { p.Annotations = nil; p.Status.Conditions = nil; p.Status.ContainerStatuses = nil },
 		func(p *corev1.Pod) { p.Annotations["llm-d.ai/active-ports"] = "1"; p.Status.PodIP = "" },
 		func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} },
