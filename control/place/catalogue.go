@@ -87,7 +87,7 @@ func (p *Placer) setEndpoints(w *objects.World) {
 	}
 	for address, e := range declared {
 		p.state.SetEndpoint(address, e.Pools)
-		p.state.Terminating(byObjects, address, e.Terminating)
+		p.state.Terminating(byObjects, address, e.Terminating, e.Migrates)
 		if p.endpoints[address] == nil {
 			p.open(e)
 		}

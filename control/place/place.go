@@ -330,7 +330,7 @@ func (p *Placer) InFlight(all map[decide.CopyKey]int) {
 func (p *Placer) Leaving(who string, all map[string]decide.Leaving) {
 	p.update(func(now time.Time) []decide.Action {
 		for address, is := range all {
-			p.state.Terminating(who, address, is.Terminating)
+			p.state.Terminating(who, address, is.Terminating, is.Migrates)
 			if !is.Stopping.IsZero() {
 				p.state.Stopping(address, is.Stopping, now)
 			}

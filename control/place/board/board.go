@@ -513,6 +513,9 @@ func take[K comparable](set map[K]bool, room *int) (keys []K) {
 
 func leavingOf(l *placement.Leaving, now time.Time) decide.Leaving {
 	why := decide.Leaving{Terminating: l.GetTerminating()}
+	if l.MigratesMs != nil {
+		why.Migrates = now.Add(time.Duration(l.GetMigratesMs()) * time.Millisecond) //nolint:gosec // a wrong one is soon over
+	}
 	if l.StoppingMs != nil {
 		why.Stopping = now.Add(-time.Duration(l.GetStoppingMs()) * time.Millisecond)
 	}
@@ -521,6 +524,9 @@ func leavingOf(l *placement.Leaving, now time.Time) decide.Leaving {
 
 func wireLeaving(address string, why decide.Leaving, now time.Time) *placement.Leaving {
 	l := &placement.Leaving{Endpoint: address, Terminating: why.Terminating}
+	if !why.Migrates.IsZero() {
+		l.MigratesMs = new(uint64(max(0, why.Migrates.Sub(now)).Milliseconds()))
+	}
 	if !why.Stopping.IsZero() {
 		l.StoppingMs = new(uint64(max(0, now.Sub(why.Stopping)).Milliseconds()))
 	}

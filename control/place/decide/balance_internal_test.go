@@ -158,7 +158,7 @@ func TestWhatBearsLoad(t *testing.T) {
 		s.Saw(Sight{Began: now, Endpoint: Endpoint{Address: address, CanLoad: true, Slots: 6}}, now)
 		s.add(m, s.endpoints[address], state, now)
 	}
-	s.Terminating("x", "e3", true)
+	s.Terminating("x", "e3", true, time.Time{})
 	s.weigh()
 	for address, want := range map[string]float64{"e0": 3, "e1": 3, "e2": 0, "e3": 0} {
 		if got := s.endpoints[address].load; got != want {

@@ -100,6 +100,8 @@ type Copy struct {
 	// flown is the seconds that requests were in flight there since the last tick, counted up to flying.
 	flown  float64
 	flying time.Time
+	// before: it was loaded when its endpoint began to migrate.
+	before bool
 	// stays: it may not leave for another model, whatever happens.
 	stays bool
 	// ranked: it is in its endpoint's order, at rank.
@@ -140,6 +142,8 @@ const (
 	ForRequests
 	// ForLeast: the model has fewer than it must have.
 	ForLeast
+	// ForMigration: it takes the place of one at an endpoint that migrates.
+	ForMigration
 	// ForLoad: the model's load asks for more than it has.
 	ForLoad
 	// ForBalance: its endpoint bears little load.
@@ -152,7 +156,7 @@ const (
 
 // Purposes are their names.
 var Purposes = [...]string{
-	ForRecord: "record", ForRequests: "requests", ForLeast: "least", ForLoad: "load", ForBalance: "balance", ForUse: "use", ForRoom: "room",
+	ForRecord: "record", ForRequests: "requests", ForLeast: "least", ForMigration: "migration", ForLoad: "load", ForBalance: "balance", ForUse: "use", ForRoom: "room",
 }
 
 func (p Purpose) String() string { return Purposes[p] }
@@ -280,6 +284,10 @@ type State struct {
 	keeping map[Key]bool
 	// stopping are the endpoints whose engines said that they are, quit those whose calls are to be given up.
 	stopping, quit map[string]bool
+	// migrating are the endpoints that do, dueMigrations those of which it is to be found what has to be moved, moving the models that have a
+	// goal because of them.
+	migrating, dueMigrations map[string]bool
+	moving                   map[Key]bool
 
 	// What changed since Changes was called last, with what is gone.
 	changedCopies map[CopyKey]bool
@@ -339,6 +347,7 @@ func New(c Config) *State {
 		dueModels: make(map[Key]bool), dueEndpoints: make(map[string]bool),
 		helped: make(map[string]bool), failing: make(map[Key]bool), draining: make(map[CopyKey]bool), roomless: make(map[CopyKey]bool), unknown: make(map[Key]bool),
 		stopping: make(map[string]bool), quit: make(map[string]bool),
+		migrating: make(map[string]bool), dueMigrations: make(map[string]bool), moving: make(map[Key]bool),
 		vmodels: make(map[Key]*vmodel), named: make(map[Key]map[Key]bool), dueVModels: make(map[Key]bool), keeping: make(map[Key]bool),
 	}
 	s.Changes() // makes what notes them
@@ -418,8 +427,20 @@ func (s *State) Decide(now time.Time) (todo []Action, wake time.Time) {
 		}
 	}
 	if s.ticks {
+		maps.Copy(s.dueMigrations, s.migrating) // what was used meanwhile is to be moved, too
 		todo = append(todo, s.tick(now)...)
 	}
+	s.migrate(now)
+	todo = append(todo, s.work(now)...)
+	for s.settle(now) {
+		s.migrate(now)
+		todo = append(todo, s.work(now)...)
+	}
+	return todo, s.wake(now)
+}
+
+// work looks at everything about which something changed, until nothing does.
+func (s *State) work(now time.Time) (todo []Action) {
 	asked := 0 // endpoints, for the sake of stale models
 	for s.reorder(); len(s.dueVModels) > 0 || len(s.dueModels) > 0 || len(s.helped) > 0 || len(s.dueEndpoints) > 0 || len(s.stale) > 0 && asked < atOnce; s.reorder() {
 		todo = append(todo, s.considerDue(now)...)
@@ -435,7 +456,7 @@ func (s *State) Decide(now time.Time) (todo []Action, wake time.Time) {
 		}
 		todo = append(todo, s.startDue(now)...)
 	}
-	return todo, s.wake(now)
+	return todo
 }
 
 // startDue has endpoints about which something changed load what is next there.
@@ -525,6 +546,9 @@ func (s *State) wake(now time.Time) (at time.Time) {
 	for key := range s.keeping {
 		soonest(s.vmodels[key].Until)
 	}
+	for address := range s.migrating {
+		soonest(s.endpoints[address].until())
+	}
 	for address := range s.stopping {
 		soonest(s.endpoints[address].Stopping.Add(StoppingFor))
 	}
@@ -536,7 +560,7 @@ func (s *State) wake(now time.Time) (at time.Time) {
 func (s *State) expire(now time.Time) {
 	for address := range s.stopping {
 		if e := s.endpoints[address]; now.Sub(e.Stopping) >= StoppingFor {
-			s.leave(e, Leaving{Terminating: e.Terminating})
+			s.stoppedStopping(e)
 		}
 	}
 	for key := range s.unknown {
@@ -594,7 +618,7 @@ func (s *State) consider(m *model, now time.Time) (todo []Action) {
 	}
 	for {
 		starved := m.starved(s, nil)
-		if !starved && s.there(m) >= m.least() {
+		if !starved && s.there(m) >= m.needs() {
 			if m.failed != "" {
 				if best, _ := s.choose(m, claim{asked: true, below: math.Inf(1), spares: true}); best.e == nil {
 					return todo // who asks for it now would be told the same

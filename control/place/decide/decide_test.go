@@ -22,6 +22,8 @@ import (
 //	endpoint e1 slots=4                     looked at; lists=a,b bytes=1Gi default=50Mi loads=6 predict timeout=90s incarnation=x
 //	declare e1                              known, not looked at yet
 //	terminating e1, staying e1 x            its pod is being deleted, or not any more, says x
+//	terminating e1 killed=1m                the same, and it migrates until it is killed then
+//	migration e1                            how far it has got
 //	stopping e1 before=1s                   its engine said, that long ago, that it is stopping
 //	look e1 a b                             the engine lists a and b; before=1s: the look began that long ago
 //	doubt e1                                looked at, and nothing tells whether it has begun anew
@@ -67,9 +69,14 @@ type runner struct {
 func (r *runner) block(input string) string {
 	r.out.Reset()
 	var todo []decide.Action
+	var asked []string
 	shown := false
 	for line := range strings.SplitSeq(input, "\n") {
 		words := strings.Fields(line)
+		if words[0] == "migration" {
+			asked = append(asked, words[1])
+			continue
+		}
 		if words[0] == "show" {
 			shown = true
 			continue
@@ -87,6 +94,9 @@ func (r *runner) block(input string) string {
 	for _, key := range slices.SortedFunc(maps.Keys(changes.VModels), decide.Key.Compare) {
 		r.tellSwitch(key, changes.VModels[key])
 	}
+	for _, address := range asked {
+		r.showMigration(address)
+	}
 	if shown {
 		r.show()
 		if !wake.IsZero() {
@@ -103,6 +113,9 @@ func (r *runner) print(todo []decide.Action) {
 			continue
 		}
 		fmt.Fprintf(&r.out, "%s %s at %s", a.Kind, a.Model.ID, a.Endpoint)
+		if a.For == decide.ForMigration {
+			r.out.WriteString(" for migration")
+		}
 		if a.Timeout > 0 {
 			fmt.Fprintf(&r.out, " within %v", a.Timeout.Round(time.Millisecond))
 		}
@@ -127,6 +140,24 @@ func (r *runner) tellSwitch(key decide.Key, is decide.Switch) {
 	default:
 		fmt.Fprintf(&r.out, "requests for %s go to %s\n", key.ID, is.Active)
 	}
+}
+
+func (r *runner) showMigration(address string) {
+	is, there := r.s.Migration(address)
+	switch {
+	case !there:
+		fmt.Fprintf(&r.out, "%s does not migrate\n", address)
+		return
+	case is.Done:
+		fmt.Fprintf(&r.out, "%s is done:", address)
+	default:
+		fmt.Fprintf(&r.out, "%s migrates:", address)
+	}
+	fmt.Fprintf(&r.out, " %d moved, %d on their way, %d idle", is.Moved, is.Moving, is.Idle)
+	for _, u := range is.Unmoved {
+		fmt.Fprintf(&r.out, "; %s has %d of %d [%s]", u.ID, u.Copies, u.Wanted, u.Why)
+	}
+	r.out.WriteString("\n")
 }
 
 func (r *runner) showVModel(st decide.VModelStatus) {
@@ -197,7 +228,11 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 	case "declare":
 		r.s.SetEndpoint(plain[0], []objects.Name{pool})
 	case "terminating", "staying":
-		r.s.Terminating(strings.Join(plain[1:], ""), plain[0], verb == "terminating")
+		var migrates time.Time
+		if with["killed"] != "" {
+			migrates = r.now.Add(r.duration(with["killed"]))
+		}
+		r.s.Terminating(strings.Join(plain[1:], ""), plain[0], verb == "terminating", migrates)
 	case "stopping":
 		r.s.Stopping(plain[0], r.now.Add(-r.duration(with["before"])), r.now)
 	case "endpoint":

@@ -2,6 +2,7 @@ package decide
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -54,7 +55,9 @@ type endpoint struct {
 	leaked int64
 
 	Leaving
-	deletedBy map[string]bool // those who say that its pod is being deleted
+	// deletedBy are those who say that its pod is being deleted, each with when that is killed if it migrates.
+	deletedBy map[string]time.Time
+	migration *migration // nil of one that has not begun to migrate
 	// doubtful says that the runtime may have begun anew, without what it had, and nothing tells.
 	doubtful bool
 	// load is what it bears, as of the last tick: requests in flight, in the mean of minutes.
@@ -67,6 +70,8 @@ type endpoint struct {
 type Leaving struct {
 	// Terminating says that its pod is being deleted.
 	Terminating bool
+	// Migrates is when that is killed, while it serves on until its models have copies elsewhere; zero if it does not, or not any more.
+	Migrates time.Time
 	// Stopping is when its engine was last heard to say that it is stopping; zero if it did not, or a while ago.
 	Stopping time.Time
 }
@@ -88,7 +93,7 @@ func (e *endpoint) able() bool { return e.state == up && e.CanLoad && !e.Is() }
 func (s *State) SetEndpoint(address string, pools []objects.Name) {
 	e := s.endpoints[address]
 	if e == nil {
-		e = &endpoint{copies: make(map[Key]*Copy), left: make(map[Key]time.Time), deletedBy: make(map[string]bool)}
+		e = &endpoint{copies: make(map[Key]*Copy), left: make(map[Key]time.Time), deletedBy: make(map[string]time.Time)}
 		e.Address, e.hash = address, hashed(address)
 		s.endpoints[address] = e
 		s.unseen++
@@ -114,18 +119,25 @@ func (s *State) leavePools(e *endpoint) {
 }
 
 // Terminating says whether the pod of an endpoint is being deleted, by somebody who knows: an endpoint is terminating while
-// anybody says so.
-func (s *State) Terminating(who, address string, is bool) {
+// anybody says so. Migrates is when it is killed, if it waits for its models to have copies elsewhere; else zero. Who comes first in order
+// counts.
+func (s *State) Terminating(who, address string, is bool, migrates time.Time) {
 	e := s.endpoints[address]
-	switch {
-	case e == nil, e.deletedBy[who] == is:
+	if e == nil {
 		return
-	case is:
-		e.deletedBy[who] = true
-	default:
+	}
+	if is {
+		e.deletedBy[who] = migrates
+	} else {
 		delete(e.deletedBy, who)
 	}
-	s.leave(e, Leaving{len(e.deletedBy) > 0, e.Stopping})
+	l := Leaving{Terminating: len(e.deletedBy) > 0, Stopping: e.Stopping}
+	for _, who := range slices.Backward(slices.Sorted(maps.Keys(e.deletedBy))) {
+		if at := e.deletedBy[who]; !at.IsZero() {
+			l.Migrates = at
+		}
+	}
+	s.leave(e, l)
 }
 
 // Stopping says that an engine was heard to say, at a time, that it is stopping. News of an earlier life is forgotten.
@@ -135,18 +147,39 @@ func (s *State) Stopping(address string, heard, now time.Time) {
 		return
 	}
 	s.stopping[address] = true
-	s.leave(e, Leaving{e.Terminating, heard})
+	l := e.Leaving
+	l.Stopping = heard
+	s.leave(e, l)
+}
+
+// stoppedStopping says that an engine is not stopping, or was not heard to say so for long.
+func (s *State) stoppedStopping(e *endpoint) {
+	l := e.Leaving
+	l.Stopping = time.Time{}
+	s.leave(e, l)
 }
 
 // leave notes whether an endpoint is about to end. At one that is nothing begins, what it was told is given up, and what was
 // to be loaded there is to be loaded somewhere else.
 func (s *State) leave(e *endpoint, l Leaving) {
+	if e.migration != nil && e.migration.end.Done {
+		l.Migrates = time.Time{} // once is enough
+	}
 	if l == e.Leaving {
 		return
 	}
-	was := e.Is()
+	was, migrated := e.Is(), e.migrates()
 	e.Leaving = l
 	s.changedLeaving[e.Address] = true
+	switch {
+	case e.migrates() && !migrated:
+		s.beginMigration(e)
+	case migrated && !e.migrates():
+		s.endMigration(e)
+	}
+	if !e.Terminating {
+		e.migration = nil
+	}
 	if l.Stopping.IsZero() {
 		delete(s.stopping, e.Address)
 	}
@@ -183,6 +216,8 @@ func (s *State) RemoveEndpoint(address string) {
 	delete(s.dueEndpoints, address)
 	delete(s.stopping, address)
 	delete(s.quit, address)
+	delete(s.migrating, address)
+	delete(s.dueMigrations, address)
 	if e.Is() {
 		s.changedLeaving[address] = true
 	}
@@ -289,7 +324,7 @@ func (s *State) Saw(l Sight, now time.Time) {
 	s.turn(e, up)
 	if restarted {
 		e.born = l.Began
-		s.leave(e, Leaving{Terminating: e.Terminating})
+		s.stoppedStopping(e)
 	}
 	if l.Lists {
 		changed = s.compare(e, l, restarted, now) || changed
@@ -476,6 +511,9 @@ func (s *State) add(m *model, e *endpoint, state CopyState, now time.Time) *Copy
 	e.copies[m.ModelKey], m.copies[e.Address] = c, c
 	s.changedCopies[c.CopyKey] = true
 	s.dueEndpoints[e.Address], s.dueModels[m.ModelKey] = true, true
+	if s.migrating[e.Address] {
+		s.dueMigrations[e.Address] = true
+	}
 	s.recount(c)
 	return c
 }

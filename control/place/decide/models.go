@@ -37,6 +37,7 @@ type model struct {
 	placeless time.Time
 	failed    Reason // the same, told to those who wait
 	ensure    bool   // somebody asked for a copy, though no request waits for it
+	goal      int    // how many copies it is to have elsewhere because it is at endpoints that migrate; 0: it is not
 	floor     int    // how many copies it must have because VModels name it
 }
 
@@ -118,7 +119,7 @@ func (s *State) Wanted(who string, key Key, w Want) {
 // Unwanted says that one of those who ask has gone, with all that it said.
 func (s *State) Unwanted(who string) {
 	for address := range s.endpoints {
-		s.Terminating(who, address, false)
+		s.Terminating(who, address, false, time.Time{})
 	}
 	for _, m := range s.models {
 		if _, ok := m.wants[who]; ok {

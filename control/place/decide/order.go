@@ -156,9 +156,10 @@ func (c *Copy) compareRank(o *Copy) int {
 	return cmp.Or(c.rank.compare(o.rank), c.Key.Compare(o.Key))
 }
 
-// worth is what a copy is missed by: no less than if it had been used when it came. What was loaded a moment ago is about to be used.
+// worth is what a copy is missed by: no less than if it had been used when it came. What was loaded a moment ago is about to be used, unless it
+// took the place of another copy.
 func worth(c *Copy) float64 {
-	if c.State == Loaded {
+	if c.State == Loaded && c.claim.purpose != ForMigration {
 		return max(c.model.worth, seconds(c.Since))
 	}
 	return c.model.worth

@@ -28,8 +28,10 @@ type world struct {
 	// vmodels are as they were after the last decision.
 	vmodels map[decide.Key]decide.VModelStatus
 	paused  bool
-	step    int
-	trace   []string
+	// migrated: models of an endpoint that migrates were moved.
+	migrated bool
+	step     int
+	trace    []string
 }
 
 type engineModel struct {
@@ -355,7 +357,7 @@ func (w *world) random() {
 		w.logf("%s terminates", e)
 		w.leaves(e)
 		w.engines[e].terminating = true
-		w.s.Terminating("y", e, true)
+		w.s.Terminating("y", e, true, w.killed())
 	case n < 89:
 		w.logf("%s says that it is stopping", e)
 		w.leaves(e)
@@ -436,13 +438,21 @@ func plus(a, b int64) int64 {
 	return a + b
 }
 
+// killed is when a pod is killed that terminates; zero if it does not wait for its models to be moved.
+func (w *world) killed() time.Time {
+	if w.rng.IntN(3) == 0 {
+		return time.Time{}
+	}
+	return w.now.Add(time.Duration(1+w.rng.IntN(60)) * time.Second)
+}
+
 // revive begins the next life of an engine that was down.
 func (w *world) revive(address string) {
 	e := w.engines[address]
 	e.dead, e.terminating, e.stopped = false, false, time.Time{}
 	clear(e.has)
 	e.life++
-	w.s.Terminating("y", address, false)
+	w.s.Terminating("y", address, false, time.Time{})
 	w.lookNow(address)
 }
 
@@ -450,6 +460,7 @@ func (w *world) revive(address string) {
 // than it takes, or is told anything while placement is paused or the engine is about to end; no copy counts as loaded that the engine, being well, has not; what is pinned stays; and when all is quiet every model has the copies that it must have, and who asks
 // gets one.
 func TestWhateverComes(t *testing.T) {
+	moved := 0
 	for seed := range uint64(40) {
 		for _, kind := range []string{"slots", "bytes"} {
 			w := &world{
@@ -483,7 +494,13 @@ func TestWhateverComes(t *testing.T) {
 				w.random()
 			}
 			w.settle()
+			if w.migrated {
+				moved++
+			}
 		}
+	}
+	if moved == 0 {
+		t.Error("no models of an endpoint that migrates were moved")
 	}
 }
 
@@ -519,6 +536,15 @@ func (w *world) settle() {
 		}
 	}
 	quiet()
+	for _, address := range []string{"e1", "e2", "e3"} {
+		is, migrates := w.s.Migration(address)
+		if migrates && w.s.Unseen() == 0 && is.Moving > 0 {
+			w.fatalf("all is quiet, and %s migrates: %+v", address, is)
+		}
+		if w.migrated = w.migrated || is.Moved > 0; is.Moved > 0 && !w.leaving(w.engines[address]) {
+			w.fatalf("%s stays, and migrates: %+v", address, is)
+		}
+	}
 	for _, address := range []string{"e1", "e2", "e3"} {
 		if e := w.engines[address]; e.dead || w.leaving(e) {
 			w.s.Down(address)

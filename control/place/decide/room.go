@@ -78,7 +78,7 @@ type claim struct {
 }
 
 // claim is that of a model which is to have one more copy because of requests that wait for it, because it must, or because somebody asked
-// for one: then none leaves that was used as late as it.
+// for one, or one of its copies is where an endpoint migrates: then none leaves that is missed as much as it.
 func (s *State) claim(m *model) claim {
 	starved := m.starved(s, nil)
 	if starved || s.there(m) < m.min() {
@@ -88,7 +88,11 @@ func (s *State) claim(m *model) claim {
 		}
 		return by
 	}
-	return claim{purpose: ForRequests, below: m.worth, spares: true}
+	by := claim{purpose: ForRequests, below: m.worth, spares: true}
+	if s.there(m) < m.goal {
+		by.purpose = ForMigration
+	}
+	return by
 }
 
 // place is what an endpoint offers to a model that is to be loaded there.

@@ -88,6 +88,8 @@ const (
 	Doubtful
 	// Terminating: its pod is being deleted.
 	Terminating
+	// Migrating: the same, and what it has serves until it has copies elsewhere.
+	Migrating
 	// Stopping: its engine said that it is stopping.
 	Stopping
 )
@@ -95,7 +97,7 @@ const (
 // EndpointStates are the names of the states.
 var EndpointStates = [...]string{
 	Starting: "starting", Ready: "ready", Silent: "silent", Down: "down", Doubtful: "doubtful", Terminating: "terminating",
-	Stopping: "stopping",
+	Migrating: "migrating", Stopping: "stopping",
 }
 
 func (s EndpointState) String() string { return EndpointStates[s] }
@@ -141,6 +143,8 @@ func (e *endpoint) view() EndpointView {
 // viewState is what matters most of how an endpoint is.
 func (e *endpoint) viewState() EndpointState {
 	switch {
+	case e.migrates():
+		return Migrating
 	case e.Terminating:
 		return Terminating
 	case e.Is():

@@ -89,7 +89,7 @@ func TestTheViewOfEndpoints(t *testing.T) {
 		"terminating": {func(a string) {
 			s.Down(a)
 			s.Stopping(a, now, now)
-			s.Terminating("x", a, true)
+			s.Terminating("x", a, true, time.Time{})
 		}, decide.Terminating},
 		"stopping": {func(a string) { s.Stopping(a, now, now) }, decide.Stopping},
 	} {
