@@ -950,8 +950,8 @@ type Leaving struct {
 	Endpoint string                 `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // "ip:port"
 	// Its pod is being deleted: until the pod is gone.
 	Terminating bool `protobuf:"varint,2,opt,name=terminating,proto3" json:"terminating,omitempty"`
-	// It migrates: it serves on what has no ready copy elsewhere, and its models get copies there. In how many ms its pod is killed.
-	// Absent where the pod does not wait for that, or does not any more: nothing is to be sent there.
+	// It migrates: it serves on what has no ready copy elsewhere, and its models get copies there. For how many ms at most:
+	// then the hooks of its pod have returned. Absent where they do not wait for that, or not any more: nothing is to be sent there.
 	MigratesMs *uint64 `protobuf:"varint,4,opt,name=migrates_ms,json=migratesMs,proto3,oneof" json:"migrates_ms,omitempty"`
 	// How long ago its engine was last heard to say that it is stopping, in ms; absent where it was not. It counts until the
 	// engine's next life, or for 30 s.

@@ -412,7 +412,7 @@ func TestWhatControlSaysOfEndpointsThatAreAboutToEnd(t *testing.T) {
 	at("of another pod at the address", pick.Healthy)
 }
 
-// Where a pod migrates it gets what no other endpoint can serve, until control says that it is over, or it is about to be killed.
+// Where a pod migrates it gets what no other endpoint can serve, until control says that it is over, or the objects do.
 func TestAPodThatMigratesServesWhatIsNowhereElse(t *testing.T) {
 	for _, placed := range []bool{true, false} {
 		c := &clock{time.Unix(1e9, 0)}
@@ -439,10 +439,10 @@ func TestAPodThatMigratesServesWhatIsNowhereElse(t *testing.T) {
 		if own, want := f.Leaving()[a], (belief.Leaving{Terminating: true, Migrates: c.now().Add(time.Minute)}); own != want {
 			t.Errorf("control is told %v, want %v", own, want)
 		}
-		c.advance(54 * time.Second)
-		at("6 s before it is killed", pick.Migrating)
-		c.advance(time.Second)
-		at("5 s before", pick.Out)
+		c.advance(time.Minute - 1)
+		at("to the last", pick.Migrating)
+		c.advance(1)
+		at("when that is over", pick.Out)
 		f.SetWorld(migrating(c.now().Add(time.Minute)))
 		f.Hear(belief.News{Leaving: map[string]belief.Leaving{a: {Terminating: true}}})
 		at("when control says that it is over", pick.Out)

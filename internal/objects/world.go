@@ -177,7 +177,7 @@ type Pod struct {
 	NodeSilent bool
 	// Terminating says that it is being deleted, and is there until its containers have ended.
 	Terminating bool
-	// Migrates is when its containers are killed, of one that is terminating and serves on while its models get copies elsewhere
+	// Migrates is when that is over, of one that is terminating and serves on while its models get copies elsewhere
 	// ([v1alpha1.PreStop]); zero of any other.
 	Migrates time.Time
 	// Ports are those of a pool's target ports that it serves on; nil means all of them.
@@ -265,8 +265,8 @@ type Endpoint struct {
 	Ready   bool
 	// NodeSilent says that Ready is the last word of a node that is not heard of any more.
 	NodeSilent bool
-	// Terminating says that its pod is being deleted. Migrates is when that is killed, if it serves on until its models have copies
-	// elsewhere; zero of any other.
+	// Terminating says that its pod is being deleted. Migrates is until when it serves on for its models to get copies elsewhere; zero
+	// of any other.
 	Terminating bool
 	Migrates    time.Time
 	// Management is where a model runtime is managed: "ip:port" or "unix:PATH"; empty for other engines.

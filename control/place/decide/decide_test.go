@@ -22,7 +22,7 @@ import (
 //	endpoint e1 slots=4                     looked at; lists=a,b bytes=1Gi default=50Mi loads=6 predict timeout=90s incarnation=x
 //	declare e1                              known, not looked at yet
 //	terminating e1, staying e1 x            its pod is being deleted, or not any more, says x
-//	terminating e1 killed=1m                the same, and it migrates until it is killed then
+//	terminating e1 migrates=1m              the same, and it migrates for so long
 //	migration e1                            how far it has got
 //	stopping e1 before=1s                   its engine said, that long ago, that it is stopping
 //	look e1 a b                             the engine lists a and b; before=1s: the look began that long ago
@@ -229,8 +229,8 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		r.s.SetEndpoint(plain[0], []objects.Name{pool})
 	case "terminating", "staying":
 		var migrates time.Time
-		if with["killed"] != "" {
-			migrates = r.now.Add(r.duration(with["killed"]))
+		if with["migrates"] != "" {
+			migrates = r.now.Add(r.duration(with["migrates"]))
 		}
 		r.s.Terminating(strings.Join(plain[1:], ""), plain[0], verb == "terminating", migrates)
 	case "stopping":

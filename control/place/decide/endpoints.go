@@ -55,7 +55,7 @@ type endpoint struct {
 	leaked int64
 
 	Leaving
-	// deletedBy are those who say that its pod is being deleted, each with when that is killed if it migrates.
+	// deletedBy are those who say that its pod is being deleted, each with until when it migrates.
 	deletedBy map[string]time.Time
 	migration *migration // nil of one that has not begun to migrate
 	// doubtful says that the runtime may have begun anew, without what it had, and nothing tells.
@@ -70,7 +70,7 @@ type endpoint struct {
 type Leaving struct {
 	// Terminating says that its pod is being deleted.
 	Terminating bool
-	// Migrates is when that is killed, while it serves on until its models have copies elsewhere; zero if it does not, or not any more.
+	// Migrates is until when it serves on for its models to get copies elsewhere; zero if it does not, or not any more.
 	Migrates time.Time
 	// Stopping is when its engine was last heard to say that it is stopping; zero if it did not, or a while ago.
 	Stopping time.Time
@@ -119,8 +119,8 @@ func (s *State) leavePools(e *endpoint) {
 }
 
 // Terminating says whether the pod of an endpoint is being deleted, by somebody who knows: an endpoint is terminating while
-// anybody says so. Migrates is when it is killed, if it waits for its models to have copies elsewhere; else zero. Who comes first in order
-// counts.
+// anybody says so. Migrates is until when it serves on for its models to get copies elsewhere, zero if it does not: who comes first in
+// order of who says that counts.
 func (s *State) Terminating(who, address string, is bool, migrates time.Time) {
 	e := s.endpoints[address]
 	if e == nil {

@@ -4,13 +4,11 @@ import (
 	"maps"
 	"slices"
 	"time"
-
-	"github.com/headgate/headgate/api/v1alpha1"
 )
 
 // An endpoint migrates while its pod is being deleted and waits for us: it serves on, nothing is loaded or unloaded there, and each model there
 // that was used of late gets as many copies elsewhere as there were, the most recently used first. Nobody else's room is taken for that but of
-// models that are missed less. When nothing is left that could be moved, or the pod is about to be killed, it migrates no more: then it is left
+// models that are missed less. When nothing is left that could be moved, or there is no more time, it migrates no more: then it is left
 // like any other whose pod is being deleted.
 
 const (
@@ -52,7 +50,7 @@ func (e *endpoint) migrates() bool {
 }
 
 // until is when an endpoint migrates no more, whatever it has still.
-func (l Leaving) until() time.Time { return l.Migrates.Add(-v1alpha1.PreStopMargin - tellTime) }
+func (l Leaving) until() time.Time { return l.Migrates.Add(-tellTime) }
 
 // Migration returns how far an endpoint has got, and whether it migrates or has done so.
 func (s *State) Migration(address string) (Migration, bool) {

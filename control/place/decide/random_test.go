@@ -357,7 +357,7 @@ func (w *world) random() {
 		w.logf("%s terminates", e)
 		w.leaves(e)
 		w.engines[e].terminating = true
-		w.s.Terminating("y", e, true, w.killed())
+		w.s.Terminating("y", e, true, w.until())
 	case n < 89:
 		w.logf("%s says that it is stopping", e)
 		w.leaves(e)
@@ -438,8 +438,8 @@ func plus(a, b int64) int64 {
 	return a + b
 }
 
-// killed is when a pod is killed that terminates; zero if it does not wait for its models to be moved.
-func (w *world) killed() time.Time {
+// until is until when a pod serves on that terminates; zero if it does not wait for its models to be moved.
+func (w *world) until() time.Time {
 	if w.rng.IntN(3) == 0 {
 		return time.Time{}
 	}

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/settings"
 	"github.com/headgate/headgate/internal/engine"
@@ -75,7 +74,7 @@ func (s *State) migrates(declared objects.Endpoint, told Leaving, now time.Time)
 	if told.Terminating {
 		until = told.Migrates
 	}
-	return s.Placed && until.Sub(now) > v1alpha1.PreStopMargin
+	return s.Placed && now.Before(until)
 }
 
 // Trust is a pool of which all endpoints are used because most look bad, or that is well again.
@@ -155,7 +154,7 @@ func (s *State) Stopping(address string, began time.Time) {
 // Leaving is why an endpoint is about to end. The zero Leaving is that of one that stays.
 type Leaving struct {
 	Terminating bool      // its pod is being deleted
-	Migrates    time.Time // when that is killed, while it serves on until its models have copies elsewhere; else zero
+	Migrates    time.Time // until when it serves on for its models to get copies elsewhere; else zero
 	Stopping    time.Time // when its engine was last heard to say that it is stopping; zero if it did not, or has ended since
 }
 

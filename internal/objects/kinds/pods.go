@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,9 +26,8 @@ func podOf(pod *corev1.Pod) (objects.Pod, field.ErrorList) {
 	}
 	p := objects.Pod{Name: objects.Name{Namespace: pod.Namespace, Name: pod.Name}, Labels: pod.Labels, Containers: containers(pod)}
 	p.Ready, p.NodeSilent = ready(pod)
-	if p.Terminating = pod.DeletionTimestamp != nil; migrates(pod) {
-		p.Migrates = pod.DeletionTimestamp.Time
-	}
+	p.Terminating = pod.DeletionTimestamp != nil
+	p.Migrates = migrates(pod)
 	if pod.Status.PodIP != "" && !ended(pod) {
 		ip, err := netip.ParseAddr(pod.Status.PodIP)
 		if err != nil || ip.Zone() != "" {
@@ -57,7 +57,7 @@ func trimPod(pod *corev1.Pod) {
 	*pod = corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, ResourceVersion: pod.ResourceVersion, Labels: pod.Labels,
-			Annotations: stated(pod.Annotations), DeletionTimestamp: pod.DeletionTimestamp,
+			Annotations: stated(pod.Annotations), DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
 		},
 		Spec: corev1.PodSpec{ReadinessGates: pod.Spec.ReadinessGates},
 		Status: corev1.PodStatus{
@@ -128,10 +128,23 @@ func activePorts(annotations map[string]string) (ports []int32, fault *field.Err
 	return nil, nil
 }
 
-// migrates says whether a pod is being deleted and serves on: its containers wait for control in their hooks. The API server says as the
-// time of its deletion when the grace period ends.
-func migrates(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp != nil && pod.Annotations[v1alpha1.PreStop] == v1alpha1.PreStopMigrate
+// migrates is until when a pod serves on that is being deleted, because its containers wait for control in their hooks; zero if they do not.
+// The API server says as the time of the deletion when the grace period ends.
+func migrates(pod *corev1.Pod) time.Time {
+	says, within, limited := strings.Cut(pod.Annotations[v1alpha1.PreStop], " ")
+	if pod.DeletionTimestamp == nil || says != v1alpha1.PreStopMigrate {
+		return time.Time{}
+	}
+	until := pod.DeletionTimestamp.Add(-v1alpha1.PreStopMargin)
+	limit, err := time.ParseDuration(within)
+	grace := pod.DeletionGracePeriodSeconds
+	if !limited || err != nil || grace == nil { // a limit that nobody understands is none
+		return until
+	}
+	if by := pod.DeletionTimestamp.Add(limit - time.Duration(*grace)*time.Second); by.Before(until) {
+		return by
+	}
+	return until
 }
 
 // ended says whether all containers of a pod have ended, and are not started again.
@@ -145,7 +158,7 @@ func ended(pod *corev1.Pod) bool {
 // was heard for a while: of a node that died, and of every node when the API server was away for longer. The kubelet takes
 // both, or has a readiness gate as the reason (nodelifecycle's MarkPodsNotReady, and kubelet/status, both of 1.36).
 func ready(pod *corev1.Pod) (is, nodeSilent bool) {
-	if pod.DeletionTimestamp != nil && !migrates(pod) || ended(pod) {
+	if pod.DeletionTimestamp != nil && migrates(pod).IsZero() || ended(pod) {
 		return false, false
 	}
 	says := func(condition corev1.PodConditionType) corev1.ConditionStatus {

@@ -34,10 +34,31 @@ func aPod(change func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-// migrating has a pod be deleted, and serve on until its models are elsewhere.
+// migrating has a pod be deleted, with 90 s of grace, and serve on until its models are elsewhere.
 func migrating(p *corev1.Pod) {
-	p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Unix(90, 0)}, new(int64(90))
 	p.Annotations[v1alpha1.PreStop] = v1alpha1.PreStopMigrate
+}
+
+// A hook has returned 5 s before the pod is killed, or as soon as its annotation says.
+func TestHowLongAPodMigrates(t *testing.T) {
+	for _, c := range []struct {
+		says  string
+		until int64 // seconds after the pod was deleted; 0: not at all
+	}{
+		{"migrate", 85}, {"migrate 60s", 60}, {"migrate 1m", 60}, {"migrate 2m", 85}, {"migrate soon", 85}, {"migrates", 0}, {"", 0},
+	} {
+		p, faults := podOf(aPod(func(p *corev1.Pod) {
+			migrating(p)
+			p.Annotations[v1alpha1.PreStop] = c.says
+		}))
+		if want := c.until; len(faults) > 0 || p.Migrates.IsZero() != (want == 0) || want != 0 && p.Migrates.Unix() != want {
+			t.Errorf("%q: it migrates until %v, %v", c.says, p.Migrates, faults)
+		}
+	}
+	if p, _ := podOf(aPod(func(p *corev1.Pod) { p.Annotations[v1alpha1.PreStop] = "migrate" })); !p.Migrates.IsZero() {
+		t.Errorf("a pod that stays migrates until %v", p.Migrates)
+	}
 }
 
 func TestOnlyAPodThatStaysAndIsReadyGetsRequests(t *testing.T) {
@@ -78,9 +99,6 @@ func TestOnlyAPodThatStaysAndIsReadyGetsRequests(t *testing.T) {
 		}, false, false},
 	} {
 		p, faults := podOf(aPod(c.change))
-		if migrates := strings.Contains(name, "migrates"); p.Migrates.Equal(time.Unix(1, 0)) != migrates || p.Migrates.IsZero() == migrates {
-			t.Errorf("%s: it migrates until %v", name, p.Migrates)
-		}
 		if p.Ready != c.ready || p.NodeSilent != c.nodeSilent || len(faults) > 0 {
 			t.Errorf("%s: ready is %v, the node's silence %v, faults are %v", name, p.Ready, p.NodeSilent, faults)
 		}
@@ -112,7 +130,7 @@ func TestAPodHasAnAddressThatAnEngineCanHave(t *testing.T) {
 func TestATrimmedPodIsTheSame(t *testing.T) {
 	for _, change := range []func(*corev1.Pod){
 		nil,
-		migrating,
+		func(p *corev1.Pod) { migrating(p); p.Annotations[v1alpha1.PreStop] = "migrate 60s" },
 		func(p *corev1.Pod) { p.Annotations = nil; p.Status.Conditions = nil; p.Status.ContainerStatuses = nil },
 		func(p *corev1.Pod) { p.Annotations["llm-d.ai/active-ports"] = "1"; p.Status.PodIP = "" },
 		func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} },
