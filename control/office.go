@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -56,12 +55,6 @@ type teller interface {
 	SetGateways(in status.Input)
 }
 
-// mute tells nothing: files of a folder have no status.
-type mute struct{}
-
-func (mute) SetWorld(*objects.World)  {}
-func (mute) SetGateways(status.Input) {}
-
 // serve serves until ctx ends; terms are those in which this control leads.
 func (o *office) serve(ctx context.Context, terms func(context.Context, lead.Term) error) (err error) {
 	o.server, err = serve.New(serve.Config{Listen: o.listen, CertPath: o.certPath, Placement: o.placement, Mesh: o.mesh}, o.log)
@@ -81,7 +74,7 @@ func (o *office) alone(ctx context.Context) error {
 		if err != nil {
 			return nil, nil, fmt.Errorf("--state: %w", err)
 		}
-		return file, mute{}, nil
+		return file, report.Nowhere{}, nil
 	}
 	o.announce, o.keep = func(context.Context, func() bool) {}, o.tellOnly
 	return o.serve(ctx, func(ctx context.Context, term lead.Term) error { return term(ctx, nil) })
@@ -99,15 +92,12 @@ func (o *office) inCluster(ctx context.Context) error {
 		return err
 	}
 	if o.credentials != "" {
-		mesh, err := pod.Credentials(ctx, o.credentials)
+		o.certPath = o.credentials
+		o.placement.TokenFile, o.mesh.TokenFile, err = pod.Credentials(ctx, o.credentials)
 		if ctx.Err() != nil {
 			return nil
 		} else if err != nil {
 			return fmt.Errorf("--credentials-dir: %w", err)
-		}
-		o.certPath, o.placement.TokenFile = o.credentials, filepath.Join(o.credentials, pods.TokenKey)
-		if mesh {
-			o.mesh.TokenFile = filepath.Join(o.credentials, pods.MeshTokenKey)
 		}
 	}
 	o.remember = func(ctx context.Context, leads func() bool) (memory.Memory, teller, error) {

@@ -30,17 +30,20 @@ const (
 // Deployments.
 const credentialsAge = 10 * 366 * 24 * time.Hour
 
-// Credentials writes into a folder what the Secret of placement has, and says whether that is a token for clients of ModelMesh,
-// too. Where there is no Secret it is made, and one that was made before they had a token of their own gets that, where this pod
-// may write it. While the API server does not answer it waits.
-func (p Pod) Credentials(ctx context.Context, dir string) (mesh bool, err error) {
+// Credentials writes into a folder what the Secret of placement has, and returns the files of the tokens of extprocs and of clients of
+// ModelMesh, which is empty where these have none. Where there is no Secret it is made, and one that was made before they had a token of
+// their own gets that, where this pod may write it. While the API server does not answer it waits.
+func (p Pod) Credentials(ctx context.Context, dir string) (extprocs, mesh string, err error) {
 	secret, err := until(ctx, p.secret, func(err error) {
 		p.Log.Warn("cannot read or write the Secret that extprocs need to call this control; retrying", "secret", p.name(), "err", err)
 	})
 	if err != nil {
-		return false, err
+		return "", "", err
 	}
-	return len(secret.Data[MeshTokenKey]) > 0, p.keep(secret, dir)
+	if len(secret.Data[MeshTokenKey]) > 0 {
+		mesh = filepath.Join(dir, MeshTokenKey)
+	}
+	return filepath.Join(dir, TokenKey), mesh, p.keep(secret, dir)
 }
 
 // until calls again and again, until that does not fail or ctx ends, which is the only error. The first failure is told.

@@ -50,9 +50,9 @@ func TestControlsOfAClusterShareWhatExtprocsNeed(t *testing.T) {
 	done := make(chan error)
 	for i, c := range []pods.Pod{a, b} {
 		go func() {
-			mesh, err := c.Credentials(ctx, dirs[i])
-			if !mesh {
-				t.Error("there is no token for clients of ModelMesh")
+			token, mesh, err := c.Credentials(ctx, dirs[i])
+			if token != filepath.Join(dirs[i], "token") || mesh != filepath.Join(dirs[i], "mesh-token") {
+				t.Errorf("the tokens are in %q and %q", token, mesh)
 			}
 			done <- err
 		}()
@@ -171,8 +171,8 @@ func TestASecretOfBeforeGetsATokenForTheMesh(t *testing.T) {
 
 	earlier, logged := pod("earlier", "get")
 	dir := t.TempDir()
-	if mesh, err := earlier.Credentials(t.Context(), dir); err != nil || mesh || !strings.Contains(logged.String(), "cannot add a token to the Secret") || !strings.Contains(logged.String(), "default/headgate-placement") {
-		t.Errorf("who may not write it: %v, %v, and logs %s", mesh, err, logged)
+	if _, mesh, err := earlier.Credentials(t.Context(), dir); err != nil || mesh != "" || !strings.Contains(logged.String(), "cannot add a token to the Secret") || !strings.Contains(logged.String(), "default/headgate-placement") {
+		t.Errorf("who may not write it: %q, %v, and logs %s", mesh, err, logged)
 	}
 	if token, err := os.ReadFile(filepath.Join(dir, "token")); err != nil || string(token) != "t" {
 		t.Errorf("the token is %q, %v", token, err)
@@ -183,8 +183,8 @@ func TestASecretOfBeforeGetsATokenForTheMesh(t *testing.T) {
 	dirs := []string{t.TempDir(), t.TempDir()}
 	for _, dir := range dirs {
 		go func() {
-			mesh, err := now.Credentials(t.Context(), dir)
-			if !mesh {
+			_, mesh, err := now.Credentials(t.Context(), dir)
+			if mesh == "" {
 				t.Error("there is no token for clients of ModelMesh")
 			}
 			done <- err
@@ -233,7 +233,7 @@ func TestAControlWaitsForTheAPIServer(t *testing.T) {
 	var logged strings.Builder
 	c := pods.Pod{Client: client, Namespace: "default", Log: slog.New(slog.NewTextHandler(&logged, nil))}
 	dir := t.TempDir()
-	if _, err := c.Credentials(t.Context(), dir); err != nil {
+	if _, _, err := c.Credentials(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
 	if token, err := os.ReadFile(filepath.Join(dir, "token")); err != nil || string(token) != "t" {
