@@ -32,6 +32,7 @@ type config struct {
 	endpoints    []string
 	state        string
 	listen       []string
+	hooks        string
 	envoys       string
 	envoyImage   string
 	extprocImage string
@@ -107,6 +108,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.StringSliceVar(&c.endpoints, "endpoints", nil, "use the engines at these `HOST:PORT`s, separated by commas, as the pool default/endpoints; no objects needed")
 	fs.StringVar(&c.state, "state", "", "remember in this `FILE` what is not in the objects: registered models, and what engines were asked to load; the default is DIR.db, beside DIR")
 	fs.StringArrayVar(&c.listen, "listen", nil, "serve extprocs and clients of ModelMesh at this `ADDRESS`, unix:PATH or HOST:PORT; may be repeated (required)")
+	fs.StringVar(&c.hooks, "prestop", "", "answer the preStop hooks of pods that migrate at this `HOST:PORT`, http://HOST:PORT/prestop/NAMESPACE/POD, to everybody; manifests have :8036. With several controls it is the same port for all: one that does not lead asks the one that does")
 	fs.StringVar(&c.envoys, "envoys", "", "serve the Envoys of Gateways their configuration at this `ADDRESS`: unix:PATH, where every process that may open the socket gets the keys of every Gateway; or with --kube HOST:PORT, where Envoys have certificates of the authority in the Secret headgate-gateways, which control makes")
 	fs.StringVar(&c.envoyImage, "envoy-image", "", "with --kube: make for each Gateway, in this control's namespace, pods with Envoy from this `IMAGE` and extproc from --extproc-image, and a Service that leads to them; without it Envoys of Gateways are yours to run")
 	fs.StringVar(&c.extprocImage, "extproc-image", "", "the `IMAGE` of extproc beside Envoys, with --envoy-image")

@@ -25,6 +25,7 @@ import (
 	"github.com/headgate/headgate/control/measured"
 	"github.com/headgate/headgate/control/meter"
 	"github.com/headgate/headgate/control/overview"
+	"github.com/headgate/headgate/control/prestop"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kube"
 )
@@ -72,7 +73,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	loaded := make(chan struct{})
 	o := &office{
 		config: c, access: access, worlds: latest.New[objects.World](), gateways: latest.New[status.Input](), meter: m, log: log,
-		ready: sync.OnceFunc(func() { close(loaded) }), byName: make(chan kube.Named, 1),
+		ready: sync.OnceFunc(func() { close(loaded) }), byName: make(chan kube.Named, 1), prestop: prestop.New(log),
 	}
 	from := c.source()
 	from.ByName = func(n kube.Named) { o.byName <- n }

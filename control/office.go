@@ -19,6 +19,7 @@ import (
 	"github.com/headgate/headgate/control/meter"
 	"github.com/headgate/headgate/control/place/memory"
 	"github.com/headgate/headgate/control/pods"
+	"github.com/headgate/headgate/control/prestop"
 	"github.com/headgate/headgate/control/report"
 	"github.com/headgate/headgate/control/serve"
 	"github.com/headgate/headgate/internal/objects"
@@ -35,6 +36,7 @@ type office struct {
 	gateways *latest.Value[status.Input]
 	meter    *meter.Meter
 	server   *serve.Server
+	prestop  *prestop.Server
 	log      *slog.Logger
 	// byName gets what of an API server is read by its name, once that can be done.
 	byName chan kube.Named
@@ -63,6 +65,7 @@ func (o *office) serve(ctx context.Context, terms func(context.Context, lead.Ter
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return o.server.Run(ctx) })
+	group.Go(func() error { return o.prestop.Serve(ctx, o.hooks) })
 	group.Go(func() error { return terms(ctx, o.term) })
 	return group.Wait()
 }
@@ -91,6 +94,7 @@ func (o *office) inCluster(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	o.prestop.Leader = pod.Leader
 	if o.credentials != "" {
 		o.certPath = o.credentials
 		o.placement.TokenFile, o.mesh.TokenFile, err = pod.Credentials(ctx, o.credentials)

@@ -82,6 +82,7 @@ func (o *office) term(ctx context.Context, pauses <-chan bool) (err error) {
 			return nil
 		}
 		end := o.server.Lead(board, mesh.New(placer))
+		defer o.prestop.Lead(placer)()
 		o.announce(ctx, leads)
 		<-ctx.Done()
 		board.Close()

@@ -12,6 +12,7 @@ import (
 	"github.com/headgate/headgate/control/latest"
 	"github.com/headgate/headgate/control/meter"
 	"github.com/headgate/headgate/control/place/memory"
+	"github.com/headgate/headgate/control/prestop"
 	"github.com/headgate/headgate/control/serve"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/test/network"
@@ -65,7 +66,7 @@ func TestATermTellsWhatBecameOfObjects(t *testing.T) {
 		config: config{drainLimit: time.Second, lookInterval: time.Second, tickInterval: time.Second}, meter: meter.New(), log: log, ready: func() {},
 		worlds: latest.New[objects.World](), gateways: latest.New[status.Input](), announce: func(context.Context, func() bool) {},
 	}
-	o.keep = o.tellOnly
+	o.keep, o.prestop = o.tellOnly, prestop.New(log)
 	var err error
 	if o.server, err = serve.New(serve.Config{Listen: []string{"unix:" + filepath.Join(dir, "s")}}, log); err != nil {
 		t.Fatal(err)

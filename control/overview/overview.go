@@ -27,8 +27,9 @@ endpoints and models that are short of copies; arguments and flags choose some.
              loaded or being loaded (COVER), and how many requests are held: they wait for a model
   Endpoints  a line each, those that are not ready first, with why; and the models there:
                loaded     it answers requests ("3 in flight" are there now)
-               loading    since when, and what for: requests that wait (requests), the copies that must be (least), load (load), an
-                          endpoint that bears little (balance), a second copy of what is in use (use), room that is free (room)
+               loading    since when, and what for: requests that wait (requests), the copies that must be (least), a copy whose
+                          pod migrates (migration), load (load), an endpoint that bears little (balance), a second copy of
+                          what is in use (use), room that is free (room)
                queued     it has a place and waits for its turn, or for the room that others leave
                draining   no request begins there any more; those that are there end, then it is unloaded
                unloading  the engine was told to
@@ -38,9 +39,9 @@ endpoints and models that are short of copies; arguments and flags choose some.
              and those that name that model
 
 An endpoint is ready; starting, which is not looked at yet; silent, which takes connections and does not answer; down, which turned a
-connection away; doubtful, which may have begun anew without what it had; terminating, whose pod is being deleted; or stopping,
-whose engine said so. USED is what its models take up of what they may: slots of adapters, or bytes. LOADS is how many go on, of
-how many at once.
+connection away; doubtful, which may have begun anew without what it had; terminating, whose pod is being deleted; migrating,
+whose pod is, too, and what it has serves until it has copies elsewhere; or stopping, whose engine said so. USED is what its
+models take up of what they may: slots of adapters, or bytes. LOADS is how many go on, of how many at once.
 
 control answers on loopback alone, on the port of its --metrics-port. In a cluster the control that leads is asked through a
 port-forward to its pod:

@@ -186,6 +186,7 @@ var whys = map[string]string{
 	decide.Down.String():        "it turned a connection away: what it has is of no use until it answers",
 	decide.Doubtful.String():    "it may have begun anew without what it had, and nothing tells before a request asks for it",
 	decide.Terminating.String(): "its pod is being deleted: nothing is loaded or unloaded there",
+	decide.Migrating.String():   "its pod is being deleted, and what it has serves until it has copies elsewhere: nothing is loaded or unloaded there",
 	decide.Stopping.String():    "its engine said that it is stopping: nothing is loaded or unloaded there",
 }
 

@@ -60,6 +60,8 @@ type Board interface {
 	Ready()
 	// Behind returns those who may still send requests for a VModel where they went before, in order.
 	Behind(key decide.Key) []string
+	// StillSending returns those who may send requests to endpoints as if nobody had said that these are leaving, in order.
+	StillSending(endpoints []string) []string
 }
 
 // Meter is told how placement goes. Its methods are safe for concurrent use and quick.
@@ -94,7 +96,7 @@ type Placer struct {
 	vmodels    vmodels
 	world      *objects.World
 	endpoints  map[string]*site
-	leaving    map[string]bool // endpoints of which it was logged that they are about to end
+	leaving    map[string]decide.Leaving // why endpoints are about to end of which that was logged
 	cancels    map[decide.CopyKey]context.CancelFunc
 	watchers   map[decide.Key]map[chan struct{}]bool // each of capacity 1
 	unsaved    map[decide.Key]bool                   // whose status is not written; false: it was only used
@@ -121,7 +123,7 @@ func New(c Config) (*Placer, error) {
 	p := &Placer{
 		Config: c, kick: make(chan struct{}, 1), state: decide.New(decide.Config{DrainLimit: c.DrainLimit}),
 		declared: make(map[decide.Key]objects.Entry), registered: make(map[decide.Key]*v1alpha1.Model), world: objects.Build(objects.Set{}),
-		endpoints: make(map[string]*site), leaving: make(map[string]bool), cancels: make(map[decide.CopyKey]context.CancelFunc),
+		endpoints: make(map[string]*site), leaving: make(map[string]decide.Leaving), cancels: make(map[decide.CopyKey]context.CancelFunc),
 		watchers: make(map[decide.Key]map[chan struct{}]bool), unsaved: make(map[decide.Key]bool),
 		answers: make(map[decide.Key][]AnswerStatus),
 		vmodels: newVModels(), records: make(map[string]load.Record), used: make(map[decide.Key]time.Time), refused: make(map[decide.Key]decide.Reason),
@@ -279,13 +281,17 @@ func (p *Placer) tellWatchers(key decide.Key) {
 
 // noteLeaving logs that an endpoint is about to end, or stays after all. The caller holds mu.
 func (p *Placer) noteLeaving(address string, why decide.Leaving) {
+	was := p.leaving[address]
+	p.leaving[address] = why
+	p.noteMigrated(address, was, why)
 	switch {
-	case why.Is() && !p.leaving[address]:
-		p.leaving[address] = true
-		p.Log.Info("the endpoint is leaving; loading and unloading nothing there", "endpoint", address, "terminating", why.Terminating, "stopping", !why.Stopping.IsZero())
-	case !why.Is() && p.leaving[address]:
-		delete(p.leaving, address)
+	case why.Is() && !was.Is():
+		p.Log.Info("the endpoint is leaving; loading and unloading nothing there", "endpoint", address, "terminating", why.Terminating, "migrating", !why.Migrates.IsZero(), "stopping", !why.Stopping.IsZero())
+	case !why.Is() && was.Is():
 		p.Log.Info("the leaving endpoint is gone, or takes loads again", "endpoint", address)
+	}
+	if !why.Is() {
+		delete(p.leaving, address)
 	}
 }
 

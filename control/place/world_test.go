@@ -210,6 +210,9 @@ func (b *board) registered(id string) bool {
 	return b.names[key(id)]
 }
 
+// StillSending is nobody, too.
+func (b *board) StillSending([]string) []string { return nil }
+
 func (b *board) Ready() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -4,6 +4,7 @@ package pods
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -81,6 +82,20 @@ func (p Pod) announce(ctx context.Context, port uint16) error {
 	want.ResourceVersion = is.ResourceVersion
 	_, err = all.Update(ctx, want, metav1.UpdateOptions{})
 	return err
+}
+
+// Leader is the address of the control that leads, as it announced it last.
+func (p Pod) Leader(ctx context.Context) (netip.Addr, error) {
+	ctx, cancel := context.WithTimeout(ctx, announceInterval)
+	defer cancel()
+	is, err := p.Client.DiscoveryV1().EndpointSlices(p.Namespace).Get(ctx, PlacementName, metav1.GetOptions{})
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	if at := places(is); len(at) > 0 {
+		return at[0].Addr(), nil
+	}
+	return netip.Addr{}, errors.New("EndpointSlice " + PlacementName + " has no address: no control has led yet, or none has --pod-ip")
 }
 
 // slice is the EndpointSlice that leads to a port of this pod.

@@ -143,7 +143,7 @@ var houses = [][]floor{
 	{
 		{[]string{"control"}, "it puts the rooms together"},
 		{
-			[]string{"control/meter", "control/serve", "control/lead", "control/pods", "control/report", "control/overview"},
+			[]string{"control/meter", "control/serve", "control/lead", "control/pods", "control/report", "control/overview", "control/prestop"},
 			"each speaks with one neighbour: people, callers, and an API server about one matter each",
 		},
 		{[]string{"control/attach/drive"}, "objects become what Envoys are served"},

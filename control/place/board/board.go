@@ -87,6 +87,7 @@ type peer struct {
 	vmodels    map[decide.Key]bool
 	moving     map[decide.Key]uint64 // VModels that were told in a version that is not known to be in force
 	leaving    map[string]bool
+	parting    map[string]uint64 // endpoints of which why they leave was told in a version that is not known to be in force
 	inFlight   map[decide.CopyKey]int
 	others     map[decide.CopyKey]int // as told
 	moved      map[decide.CopyKey]int // of others, to be told
@@ -191,6 +192,26 @@ func (s *Server) Behind(key decide.Key) []string {
 		}
 	}
 	behind = slices.DeleteFunc(behind, func(process string) bool { return process == startName })
+	slices.Sort(behind)
+	return slices.Compact(behind)
+}
+
+// StillSending returns the processes that may send requests to endpoints as if nobody had said why they leave: they have not said that this is
+// in force, or have been cut off. They are in order; extprocs of an earlier process that have not come back yet are one without a name.
+func (s *Server) StillSending(endpoints []string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	behind := slices.Collect(maps.Keys(s.absent))
+	for p := range s.peers {
+		if slices.ContainsFunc(endpoints, func(e string) bool { return p.leaving[e] || p.parting[e] > 0 }) {
+			behind = append(behind, p.process)
+		}
+	}
+	for i, process := range behind {
+		if process == startName {
+			behind[i] = ""
+		}
+	}
 	slices.Sort(behind)
 	return slices.Compact(behind)
 }
@@ -312,7 +333,7 @@ func (s *Server) join(process string) *peer {
 	p := &peer{
 		process: process, name: fmt.Sprintf("%s/%d", process, s.joined), news: make(chan struct{}, 1), page: page, endpoints: true,
 		copies: keysOf(s.copies), failures: keysOf(s.failures), registered: keysOf(s.registered), vmodels: keysOf(s.vmodels), leaving: keysOf(s.leaving),
-		lessons: keysOf(s.lessons), moving: make(map[decide.Key]uint64),
+		lessons: keysOf(s.lessons), moving: make(map[decide.Key]uint64), parting: make(map[string]uint64),
 		inFlight: make(map[decide.CopyKey]int), others: make(map[decide.CopyKey]int), moved: make(map[decide.CopyKey]int),
 		taught: make(map[lessonKey]bool), knows: make(map[lessonKey]float64),
 	}
@@ -412,6 +433,7 @@ func (s *Server) report(p *peer, r *placement.Report) {
 	s.learned(p, r.GetLessons(), now)
 	p.applied = max(p.applied, r.GetApplied())
 	maps.DeleteFunc(p.moving, func(_ decide.Key, version uint64) bool { return version <= p.applied })
+	maps.DeleteFunc(p.parting, func(_ string, version uint64) bool { return version <= p.applied })
 	over := s.settled(p)
 	changed = s.totals(changed)
 	s.mu.Unlock()
@@ -482,6 +504,7 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	now := time.Now()
 	for _, address := range take(p.leaving, &room) {
 		u.Leaving = append(u.Leaving, wireLeaving(address, s.leaving[address], now)) // the zero Leaving stays
+		p.parting[address] = u.Version
 	}
 	u.Lessons = s.teach(p, now)
 	for key, n := range p.moved {

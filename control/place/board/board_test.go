@@ -3,6 +3,7 @@ package board_test
 import (
 	"log/slog"
 	"maps"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -293,6 +294,41 @@ func TestWhoDoesNotSayWhoItIsIsRefused(t *testing.T) {
 	})
 }
 
+// A hook returns when every extproc has said that it knows what is told last of the endpoint, or has been cut off for long.
+func TestWhoMaySendStillToAnEndpoint(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.Ready()
+		w.after(3 * time.Second) // nobody of an earlier process comes back
+		x, y := w.connect("x"), w.connect("y")
+		at := func(when string, want ...string) {
+			t.Helper()
+			synctest.Wait()
+			if got := w.StillSending([]string{"e1", "e9"}); !slices.Equal(got, want) {
+				t.Errorf("%s %q may send still, want %q", when, got, want)
+			}
+		}
+		ack := func(x *extproc) { x.applies(nil) }
+		at("at first")
+		w.Publish(decide.Change{Leaving: map[string]decide.Leaving{"e1": {Terminating: true, Migrates: time.Now().Add(time.Minute)}}})
+		at("while it migrates", "x", "y")
+		ack(x)
+		ack(y)
+		w.Publish(decide.Change{Leaving: map[string]decide.Leaving{"e1": {Terminating: true}}})
+		at("when it is told", "x", "y")
+		ack(x)
+		at("when one has said so", "y")
+		y.leave()
+		at("when the other is cut off", "y")
+		w.after(3 * time.Second)
+		at("and stays away")
+	})
+	inMemory(t, func(w *world) {
+		if got := w.StillSending(nil); !slices.Equal(got, []string{""}) {
+			t.Errorf("at the start %q may send still", got)
+		}
+	})
+}
+
 // What one extproc hears from an engine, or reads of a pod, placement is told, and what placement then says every extproc is, also
 // one that comes later. Times go as spans, for clocks differ.
 func TestEndpointsThatAreAboutToEndAreToldBothWays(t *testing.T) {
@@ -300,10 +336,10 @@ func TestEndpointsThatAreAboutToEndAreToldBothWays(t *testing.T) {
 		w.Ready()
 		x := w.connect("x")
 		x.say(&placement.Report{Leaving: []*placement.Leaving{
-			{Endpoint: "e1", StoppingMs: new(uint64(1500))}, {Endpoint: "e2", Terminating: true}, {Endpoint: "e3"},
+			{Endpoint: "e1", StoppingMs: new(uint64(1500))}, {Endpoint: "e2", Terminating: true, MigratesMs: new(uint64(9000))}, {Endpoint: "e3"},
 		}})
 		now := time.Now()
-		want := map[string]decide.Leaving{"e1": {Stopping: now.Add(-1500 * time.Millisecond)}, "e2": {Terminating: true}, "e3": {}}
+		want := map[string]decide.Leaving{"e1": {Stopping: now.Add(-1500 * time.Millisecond)}, "e2": {Terminating: true, Migrates: now.Add(9 * time.Second)}, "e3": {}}
 		if !maps.Equal(w.placer.leaving, want) {
 			t.Errorf("placement is told %v, want %v", w.placer.leaving, want)
 		}
@@ -315,8 +351,8 @@ func TestEndpointsThatAreAboutToEndAreToldBothWays(t *testing.T) {
 			ms  uint64
 		}{{x, 1500}, {y, 2500}} {
 			e1, e2 := c.who.leaving["e1"], c.who.leaving["e2"]
-			if e1.StoppingMs == nil || e1.GetStoppingMs() != c.ms || e1.GetTerminating() || e2.StoppingMs != nil || !e2.GetTerminating() {
-				t.Errorf("it is told %v and %v, want stopping since %d ms and terminating", e1, e2, c.ms)
+			if e1.StoppingMs == nil || e1.GetStoppingMs() != c.ms || e1.GetTerminating() || e2.StoppingMs != nil || !e2.GetTerminating() || e2.GetMigratesMs() != 10500-c.ms {
+				t.Errorf("it is told %v and %v, want stopping since %d ms, and terminating and migrating for what is left of 9 s", e1, e2, c.ms)
 			}
 		}
 		w.Publish(decide.Change{Leaving: map[string]decide.Leaving{"e1": {}}})

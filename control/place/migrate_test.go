@@ -1,0 +1,75 @@
+package place_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// migrating is a World in which the pod of one endpoint is being deleted, and waits for its models to have copies elsewhere.
+func (w *world) migrating(address string, all ...string) (pod objects.Name) {
+	w.Helper()
+	w.world = w.build(all...)
+	i := slices.IndexFunc(w.world.Engines, func(e objects.Engine) bool { return e.Address == address })
+	e := &w.world.Engines[i]
+	e.Listed, e.Terminating, e.Migrates = false, true, time.Now().Add(time.Minute)
+	w.SetWorld(w.world)
+	return e.Pod
+}
+
+// The models of a pod that is about to end are loaded elsewhere before, by a control that takes over in the middle too, and nothing is unloaded
+// there.
+func TestTheModelsOfAPodThatMigratesAreLoadedElsewhere(t *testing.T) {
+	w := newWorld(t)
+	ends, stays := serveVLLM(t), serveVLLMThat(t, 200*time.Millisecond, 0)
+	all := []string{settings("maxAdapters: 4, source: 'sim:'"), list(ends.address, ""), object("a", ""), object("b", ""), object("c", ", copies: {min: 1}")}
+	w.set(all...)
+	for _, id := range []string{"a", "b"} {
+		w.Wanted("x", key(id), decide.Want{Requests: 1, Since: time.Now()})
+		w.awaitCopies(id, ends.address+" loaded")
+		w.Wanted("x", key(id), decide.Want{})
+	}
+	w.awaitCopies("c", ends.address+" loaded")
+	pod := w.migrating(ends.address, append(all, list(stays.address, ""))...)
+	if is := w.Migration(pod); is.Over() || !is.Migrates || !strings.Contains(is.Words[0], "on their way") {
+		t.Errorf("at first it is %+v", is)
+	}
+	w.await("the first is there", func() bool { return stays.count("load a")+stays.count("load b") > 0 })
+	w.restart()
+	w.await("all are", func() bool { return w.Migration(pod).Over() && strings.Contains(w.copies("c"), stays.address) })
+	for _, id := range []string{"a", "b"} {
+		if at := w.copies(id); !strings.Contains(at, ends.address+" loaded") || !strings.Contains(at, stays.address+" loaded") {
+			t.Errorf("%s is at %s", id, at)
+		}
+	}
+	if events := ends.events(); slices.ContainsFunc(events, func(e string) bool { return strings.Contains(e, "unload") }) {
+		t.Errorf("the engine that ends was told %v", events)
+	}
+	is := w.Migration(pod)
+	if len(is.Words) != 1 || !strings.HasPrefix(is.Words[0], ends.address+": 2 models moved, 1 let go") {
+		t.Errorf("it is said %q", is.Words)
+	}
+	if other := w.Migration(objects.Name{Namespace: "default", Name: "other"}); other.Selected {
+		t.Errorf("a pod that is not there is %+v", other)
+	}
+}
+
+// What could not be moved is said.
+func TestWhatCouldNotBeMovedIsSaid(t *testing.T) {
+	w := newWorld(t)
+	ends := serveVLLM(t)
+	all := []string{settings("maxAdapters: 4, source: 'sim:'"), list(ends.address, ""), object("a", "")}
+	w.set(all...)
+	w.Wanted("x", key("a"), decide.Want{Requests: 1, Since: time.Now()})
+	w.awaitCopies("a", ends.address+" loaded")
+	w.Wanted("x", key("a"), decide.Want{})
+	pod := w.migrating(ends.address, all...)
+	w.await("it is over", func() bool { return w.Migration(pod).Over() })
+	if is := w.Migration(pod); !strings.Contains(is.Words[0], "0 models moved, 1 not moved: a has 0 of 1 copies elsewhere, for control reaches no endpoint") {
+		t.Errorf("it is said %q", is.Words)
+	}
+}

@@ -1,0 +1,219 @@
+// Package prestop answers the hooks of pods that are about to end: whose annotation says that they migrate (v1alpha1.PreStop). A container's
+// preStop hook asks for /prestop/NAMESPACE/POD, and the answer comes when the pod's models have copies elsewhere, as far as they can, and every
+// extproc knows that nothing is to be sent there any more; then Kubernetes tells the container to end.
+//
+// Who asks changes nothing: pods migrate because the API server says that they are being deleted, whether anybody asks or not. So everybody may
+// ask, again and again.
+package prestop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/headgate/headgate/control/place"
+	"github.com/headgate/headgate/internal/listen"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+const (
+	// mostWaiting bounds how many hooks wait here at once: those of a node that is drained, and many more.
+	mostWaiting = 256
+	// lookInterval is how often it is looked whether a pod's time has come.
+	lookInterval = 200 * time.Millisecond
+	// lag is how long objects may take to say that a pod is being deleted: the kubelet that calls its hook may know it before.
+	lag = 3 * time.Second
+	// patience is how long a control that does not lead waits for the one that does: then who asks is to ask again, for another may lead by now.
+	patience = 10 * time.Second
+	// forwarded says that another control asks, which does not lead: it is not asked back.
+	forwarded = "Headgate-Forwarded"
+)
+
+// Placer knows how far pods have got. Package place has it.
+type Placer interface {
+	Migration(pod objects.Name) place.Migration
+}
+
+// Server answers hooks. Make one with [New].
+type Server struct {
+	// Leader returns the address of the control that leads, for where this one does not; nil: there is no other. It is set before the Server
+	// serves.
+	Leader func(ctx context.Context) (netip.Addr, error)
+
+	log     *slog.Logger
+	port    uint16 // of every control
+	client  *http.Client
+	waiting chan struct{} // as many as wait
+
+	mu     sync.Mutex // guards placer
+	placer Placer     // nil while another control leads
+}
+
+// New returns a Server for a control that does not lead yet.
+func New(log *slog.Logger) *Server {
+	return &Server{log: log, client: &http.Client{Transport: &http.Transport{Proxy: nil}}, waiting: make(chan struct{}, mostWaiting)}
+}
+
+// Lead has the Server answer by what a Placer knows until end is called: then who waits is told to ask again.
+func (s *Server) Lead(p Placer) (end func()) {
+	s.set(p)
+	return func() { s.set(nil) }
+}
+
+func (s *Server) set(p Placer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.placer = p
+}
+
+func (s *Server) current() Placer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.placer
+}
+
+// Serve serves on an address, HOST:PORT, until ctx ends: then it cuts those who wait. At an empty one it serves nobody. Other controls must
+// serve on the same port.
+func (s *Server) Serve(ctx context.Context, address string) error {
+	if address == "" {
+		return nil
+	}
+	l, err := listen.On("prestop", address)
+	if err != nil {
+		return err
+	}
+	at, ok := l.Addr().(*net.TCPAddr)
+	if !ok {
+		_ = l.Close()
+		return fmt.Errorf("--prestop %s: want HOST:PORT, which pods can reach", address)
+	}
+	s.port = at.AddrPort().Port()
+	s.log.Info("serving the hooks of pods that are about to end", "address", l.Addr().String())
+	return listen.HTTP(ctx, l, s)
+}
+
+// answer is what a hook is told.
+type answer struct {
+	code  int
+	words string
+}
+
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	pod, ok := objects.ParseName(strings.TrimPrefix(r.URL.Path, "/prestop/"))
+	var is answer
+	switch {
+	case !ok || !strings.HasPrefix(r.URL.Path, "/prestop/"):
+		is = answer{http.StatusNotFound, "ask for /prestop/NAMESPACE/POD"}
+	case r.Method != http.MethodGet && r.Method != http.MethodPost:
+		is = answer{http.StatusMethodNotAllowed, "use GET or POST"}
+	default:
+		select {
+		case s.waiting <- struct{}{}:
+			defer func() { <-s.waiting }()
+			is = s.wait(r, pod)
+		default:
+			is = answer{http.StatusServiceUnavailable, "too many hooks wait here: ask again"}
+		}
+	}
+	if is.code == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(is.code)
+	_, _ = io.WriteString(w, strings.TrimRight(is.words, "\n")+"\n") // a client that leaves is no fault
+}
+
+// wait answers when a pod's time has come.
+func (s *Server) wait(r *http.Request, pod objects.Name) answer {
+	ctx := r.Context()
+	placer := s.current()
+	switch {
+	case placer == nil && r.Header.Get(forwarded) != "":
+		return answer{http.StatusServiceUnavailable, "this control does not lead, or has not read its objects yet: ask again"}
+	case placer == nil:
+		return s.forward(r)
+	}
+	asked := time.Now()
+	tick := time.NewTicker(lookInterval)
+	defer tick.Stop()
+	for {
+		if s.current() != placer {
+			return answer{http.StatusServiceUnavailable, "this control leads no more: ask again"}
+		}
+		is := placer.Migration(pod)
+		if a := judge(pod, is, time.Now()); a.code == http.StatusOK || a.code != 0 && time.Since(asked) >= lag {
+			return a
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return answer{http.StatusServiceUnavailable, "the hook has left"}
+		}
+	}
+}
+
+// judge is the answer to a hook, at a time; zero if it is to wait.
+func judge(pod objects.Name, is place.Migration, now time.Time) answer {
+	words := strings.Join(is.Words, "\n")
+	switch {
+	case !is.Selected:
+		return answer{http.StatusNotFound, fmt.Sprintf("no InferencePool selects a pod %s that has an address: nothing is to be moved; is the name that of the pod, and its label that of the pool?", pod)}
+	case !is.Terminating:
+		return answer{http.StatusConflict, fmt.Sprintf("the pod %s is not being deleted, so that there is nothing to wait for: a container that is restarted alone needs no hook", pod)}
+	case !is.Migrates:
+		return answer{http.StatusConflict, fmt.Sprintf("the pod %s has no annotation inference.x-k8s.io/prestop: migrate, so that it was left at once: annotate the pod template, or take the hook out", pod)}
+	case is.Over():
+		return answer{http.StatusOK, words}
+	case !now.Before(is.Until):
+		if len(is.Behind) > 0 {
+			words += fmt.Sprintf("\nno more time: %d extprocs have not said that they send nothing there any more", len(is.Behind))
+		} else {
+			words += "\nno more time: this control does not know that it leads, and moves nothing"
+		}
+		return answer{http.StatusOK, words}
+	}
+	return answer{}
+}
+
+// forward asks the control that leads.
+func (s *Server) forward(r *http.Request) answer {
+	none := func(err error) answer {
+		return answer{http.StatusServiceUnavailable, fmt.Sprintf("this control does not lead, and cannot ask the one that does: %v; ask again", err)}
+	}
+	if s.Leader == nil {
+		return none(errors.New("it has not read its objects yet, and is the only one"))
+	}
+	leader, err := s.Leader(r.Context())
+	if err != nil {
+		return none(err)
+	}
+	ctx, stop := context.WithTimeout(r.Context(), patience)
+	defer stop()
+	url := "http://" + netip.AddrPortFrom(leader, s.port).String() + r.URL.EscapedPath()
+	ask, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return none(err)
+	}
+	ask.Header.Set(forwarded, "true")
+	response, err := s.client.Do(ask)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return answer{http.StatusServiceUnavailable, "the control that leads, at " + leader.String() + ", says that it is not over: ask again"}
+	case err != nil:
+		return none(errors.Unwrap(err))
+	}
+	defer func() { _ = response.Body.Close() }()
+	words, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	if err != nil {
+		return none(err)
+	}
+	return answer{response.StatusCode, string(words)}
+}
