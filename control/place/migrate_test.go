@@ -56,6 +56,39 @@ func TestTheModelsOfAPodThatMigratesAreLoadedElsewhere(t *testing.T) {
 	if other := w.Migration(objects.Name{Namespace: "default", Name: "other"}); other.Selected {
 		t.Errorf("a pod that is not there is %+v", other)
 	}
+	if listed := w.Migration(objects.Name{Namespace: "default", Name: "at-" + strings.NewReplacer(".", "-", ":", "-").Replace(stays.address)}); listed.Selected {
+		t.Errorf("a list with the name of a pod is %+v", listed)
+	}
+}
+
+// A pod with several engines is done when all of them are.
+func TestAPodIsDoneWhenAllItsEnginesAre(t *testing.T) {
+	w := newWorld(t)
+	has, none, stays := serveVLLM(t), serveVLLM(t), serveVLLMThat(t, time.Second, 0)
+	if has.address > none.address { // in order, the one that is done at once comes last
+		has, none = none, has
+	}
+	all := []string{settings("maxAdapters: 4, source: 'sim:'"), list(has.address, ""), object("a", "")}
+	w.set(all...)
+	w.Wanted("x", key("a"), decide.Want{Requests: 1, Since: time.Now()})
+	w.awaitCopies("a", has.address+" loaded")
+	w.Wanted("x", key("a"), decide.Want{})
+	w.world = w.build(append(all, list(none.address, ""), list(stays.address, ""))...)
+	pod := objects.Name{Namespace: "default", Name: "two"}
+	for i := range w.world.Engines {
+		if e := &w.world.Engines[i]; e.Address != stays.address {
+			e.Pod, e.Listed, e.Terminating, e.Migrates = pod, false, true, time.Now().Add(time.Minute)
+		}
+	}
+	w.SetWorld(w.world)
+	w.await("one is done", func() bool { return slices.Contains(w.Migration(pod).Words, none.address+": 0 models moved") })
+	if is := w.Migration(pod); is.Over() || len(is.Words) != 2 {
+		t.Errorf("at first it is %+v", is)
+	}
+	w.await("both are", func() bool { return w.Migration(pod).Over() })
+	if words := w.Migration(pod).Words; !slices.Contains(words, has.address+": 1 models moved") {
+		t.Errorf("it is said %q", words)
+	}
 }
 
 // What could not be moved is said.

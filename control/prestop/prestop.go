@@ -31,8 +31,9 @@ const (
 	lookInterval = 200 * time.Millisecond
 	// lag is how long objects may take to say that a pod is being deleted: the kubelet that calls its hook may know it before.
 	lag = 3 * time.Second
-	// patience is how long a control that does not lead waits for the one that does: then who asks is to ask again, for another may lead by now.
-	patience = 10 * time.Second
+	// defaultPatience is how long a control that does not lead waits for the one that does: then who asks is to ask again, for another may lead
+	// by now.
+	defaultPatience = 10 * time.Second
 	// forwarded says that another control asks, which does not lead: it is not asked back.
 	forwarded = "Headgate-Forwarded"
 )
@@ -48,10 +49,11 @@ type Server struct {
 	// serves.
 	Leader func(ctx context.Context) (netip.Addr, error)
 
-	log     *slog.Logger
-	port    uint16 // of every control
-	client  *http.Client
-	waiting chan struct{} // as many as wait
+	log      *slog.Logger
+	port     uint16 // of every control
+	client   *http.Client
+	patience time.Duration
+	waiting  chan struct{} // as many as wait
 
 	mu     sync.Mutex // guards placer
 	placer Placer     // nil while another control leads
@@ -59,7 +61,9 @@ type Server struct {
 
 // New returns a Server for a control that does not lead yet.
 func New(log *slog.Logger) *Server {
-	return &Server{log: log, client: &http.Client{Transport: &http.Transport{Proxy: nil}}, waiting: make(chan struct{}, mostWaiting)}
+	return &Server{
+		log: log, client: &http.Client{Transport: &http.Transport{Proxy: nil}}, patience: defaultPatience, waiting: make(chan struct{}, mostWaiting),
+	}
 }
 
 // Lead has the Server answer by what a Placer knows until end is called: then who waits is told to ask again.
@@ -195,7 +199,7 @@ func (s *Server) forward(r *http.Request) answer {
 	if err != nil {
 		return none(err)
 	}
-	ctx, stop := context.WithTimeout(r.Context(), patience)
+	ctx, stop := context.WithTimeout(r.Context(), s.patience)
 	defer stop()
 	url := "http://" + netip.AddrPortFrom(leader, s.port).String() + r.URL.EscapedPath()
 	ask, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

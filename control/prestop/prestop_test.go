@@ -196,6 +196,11 @@ func TestAControlThatDoesNotLeadAsksTheLeader(t *testing.T) {
 	if code, words, _ := call(follower, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); code != http.StatusOK || words != "e1: 2 models moved" {
 		t.Errorf("it is %d: %s", code, words)
 	}
+	p.set(func(is *place.Migration) { is.Done = false })
+	follower.patience = 50 * time.Millisecond
+	if code, words, _ := call(follower, http.MethodGet, "/prestop/llm/qwen-0", t.Context()); code != http.StatusServiceUnavailable || !strings.Contains(words, "says that it is not over: ask again") {
+		t.Errorf("while the leader waits it is %d: %s", code, words)
+	}
 	if code, _, _ := call(follower, http.MethodGet, "/prestop/llm/..%2fx", t.Context()); code != http.StatusNotFound {
 		t.Errorf("a name with a slash is %d", code)
 	}

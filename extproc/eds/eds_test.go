@@ -426,6 +426,7 @@ func TestThereIsAListForEachPoolAndOneForAll(t *testing.T) {
 		{Ready: true, Labels: map[string]string{"app": "llama"}},
 		{Ready: false, Labels: map[string]string{"app": "llama"}},
 		{Ready: true, NodeSilent: true, Labels: map[string]string{"app": "llama"}},
+		{Ready: true, Terminating: true, Labels: map[string]string{"app": "llama"}}, // it migrates
 		{Ready: true, Labels: map[string]string{"app": "phi"}},
 		{Ready: false, Labels: map[string]string{"app": "phi"}},
 	} {
@@ -435,12 +436,12 @@ func TestThereIsAListForEachPoolAndOneForAll(t *testing.T) {
 	}
 	got := eds.Endpoints(objects.Build(s))
 	for name, want := range (lists{
-		"pool/ns/llama": {"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000!", "10.0.0.2:8001!", "10.0.0.3:8000!", "10.0.0.3:8001!"},
-		"pool/ns/phi":   {"10.0.0.4:8000", "10.0.0.4:8001", "10.0.0.5:8000", "10.0.0.5:8001"},
+		"pool/ns/llama": {"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000!", "10.0.0.2:8001!", "10.0.0.3:8000!", "10.0.0.3:8001!", "10.0.0.4:8000!", "10.0.0.4:8001!"},
+		"pool/ns/phi":   {"10.0.0.5:8000", "10.0.0.5:8001", "10.0.0.6:8000", "10.0.0.6:8001"},
 		"pool/ns/empty": {},
 		"endpoints": {
 			"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000", "10.0.0.2:8001", "10.0.0.3:8000", "10.0.0.3:8001",
-			"10.0.0.4:8000", "10.0.0.4:8001", "10.0.0.5:8000", "10.0.0.5:8001",
+			"10.0.0.4:8000", "10.0.0.4:8001", "10.0.0.5:8000", "10.0.0.5:8001", "10.0.0.6:8000", "10.0.0.6:8001",
 		},
 	}) {
 		if list, ok := got[name]; !ok || !slices.Equal(eds.Written(list), want) {

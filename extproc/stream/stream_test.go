@@ -7,6 +7,7 @@ import (
 	"net"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 	"weak"
@@ -21,7 +22,9 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/stream"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // dial serves f over gRPC and returns a client.
@@ -321,6 +324,28 @@ func TestTheListenerAndThePoolAreReadFromTheStream(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("with %q the reply is %v, want %v", c.said, got, c.want)
+		}
+	}
+}
+
+// A gateway is well while it has endpoints that migrate, and not when all that it has are about to end.
+func TestWhatMigratesIsWell(t *testing.T) {
+	f := newFleetWith(fleet.Config{Placed: true}, func(*objects.Set) {})
+	server, _ := newServer(t, f, nil)
+	all := f.Endpoints()
+	for _, c := range []struct {
+		until time.Time
+		want  string
+	}{{time.Now().Add(time.Hour), "reply: 200 "}, {time.Time{}, "reply: 503 "}} {
+		n := belief.News{All: true, Leaving: make(map[string]belief.Leaving)}
+		for _, e := range all {
+			n.Leaving[e.Address] = belief.Leaving{Terminating: true, Migrates: c.until}
+		}
+		f.Hear(n)
+		x := server.Exchange(stream.Own, "", 0)
+		answers, err := x.Receive(message(t, "headers :method=GET :path=/health end"), time.Now())
+		if err != nil || len(answers) != 1 || !strings.Contains(render(t, answers[0]), c.want) {
+			t.Errorf("until %v it says %v, %v, want %s", c.until, answers, err, c.want)
 		}
 	}
 }

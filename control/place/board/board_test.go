@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -321,6 +322,21 @@ func TestWhoMaySendStillToAnEndpoint(t *testing.T) {
 		at("when the other is cut off", "y")
 		w.after(3 * time.Second)
 		at("and stays away")
+	})
+	inMemory(t, func(w *world) {
+		w.Ready()
+		w.after(3 * time.Second)
+		w.deaf("slow")
+		many := make([]string, 20_000)
+		for i := range many {
+			many[i] = "m" + strconv.Itoa(i)
+		}
+		w.Publish(copies(decide.Loaded, many...)) // more than it can be sent while it does not read
+		w.Publish(decide.Change{Leaving: map[string]decide.Leaving{"e1": {Terminating: true}}})
+		synctest.Wait()
+		if got := w.StillSending([]string{"e1"}); !slices.Equal(got, []string{"slow"}) {
+			t.Errorf("where somebody has not been told yet %q may send still", got)
+		}
 	})
 	inMemory(t, func(w *world) {
 		if got := w.StillSending(nil); !slices.Equal(got, []string{""}) {

@@ -100,7 +100,7 @@ type Copy struct {
 	// flown is the seconds that requests were in flight there since the last tick, counted up to flying.
 	flown  float64
 	flying time.Time
-	// before: it was loaded when its endpoint began to migrate.
+	// before: it was there when its endpoint began to migrate.
 	before bool
 	// stays: it may not leave for another model, whatever happens.
 	stays bool

@@ -69,7 +69,7 @@ func (s *State) beginMigration(e *endpoint) {
 	e.migration = &migration{moves: make(map[Key]bool)}
 	s.migrating[e.Address], s.dueMigrations[e.Address] = true, true
 	for _, c := range e.copies {
-		c.before = c.State == Loaded
+		c.before = true
 	}
 }
 
@@ -92,7 +92,7 @@ func (s *State) migrate(now time.Time) {
 		}
 		for _, c := range e.copies {
 			m := c.model
-			if c.State != Loaded || m.gone || now.Sub(m.lastUsed) >= movedIfUsed || e.migration.moves[m.ModelKey] {
+			if c.State != Loaded || now.Sub(m.lastUsed) >= movedIfUsed || e.migration.moves[m.ModelKey] {
 				continue
 			}
 			e.migration.moves[m.ModelKey] = true
@@ -155,14 +155,14 @@ func (s *State) progress(e *endpoint) (is Migration) {
 	for _, c := range e.sorted() {
 		m := c.model
 		switch {
-		case c.State != Loaded || m.gone:
+		case c.State != Loaded:
 			continue
 		case !e.migration.moves[c.Key]:
 			is.Idle++
 			continue
 		}
 		loaded, there := s.loadedCopies(c.Key), s.there(m)
-		onTheWay := there > loaded || m.blocked == "" || !m.stuck
+		onTheWay := there > loaded || m.blocked == ""
 		switch {
 		case loaded >= m.goal:
 			is.Moved++

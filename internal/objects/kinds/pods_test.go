@@ -56,6 +56,12 @@ func TestHowLongAPodMigrates(t *testing.T) {
 			t.Errorf("%q: it migrates until %v, %v", c.says, p.Migrates, faults)
 		}
 	}
+	if p, _ := podOf(aPod(func(p *corev1.Pod) { // of a folder, where nobody says how much grace there was
+		migrating(p)
+		p.Annotations[v1alpha1.PreStop], p.DeletionGracePeriodSeconds = "migrate 60s", nil
+	})); p.Migrates.Unix() != 85 {
+		t.Errorf("a pod that is deleted nobody knows when migrates until %v", p.Migrates)
+	}
 	if p, _ := podOf(aPod(func(p *corev1.Pod) { p.Annotations[v1alpha1.PreStop] = "migrate" })); !p.Migrates.IsZero() {
 		t.Errorf("a pod that stays migrates until %v", p.Migrates)
 	}
