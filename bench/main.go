@@ -36,6 +36,7 @@ type command struct {
 
 var commands = []command{
 	{"engine", "run a simulated engine: vLLM, SGLang, or a model runtime", serveEngine},
+	{"prestop", "wait, in the hook of a simulated engine's pod, until control has moved its models", simulated.PreStop},
 	{"fleet", "roll a simulated fleet on, and judge by what policy requests are sent", rollFleet},
 	{"place", "roll simulated endpoints on, and judge by what policy models are placed", place.Command},
 	{"quickstart", "run Envoy, extproc, control and simulated engines on this machine", quickstart.Command},

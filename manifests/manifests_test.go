@@ -8,12 +8,17 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +29,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	syaml "sigs.k8s.io/yaml"
 
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/test/apiserver"
 )
 
@@ -211,10 +217,110 @@ func TestProbesReachControl(t *testing.T) {
 	}
 }
 
+// hookOf is how long a container's preStop hook takes at most: it sleeps, or waits for control as long as the annotations of its pod say, and
+// then returns by itself.
+func hookOf(c corev1.Container, annotations map[string]string) (time.Duration, bool) {
+	switch {
+	case c.Lifecycle == nil || c.Lifecycle.PreStop == nil:
+		return 0, false
+	case c.Lifecycle.PreStop.Sleep != nil:
+		return time.Duration(c.Lifecycle.PreStop.Sleep.Seconds) * time.Second, true
+	}
+	limit, migrates := strings.CutPrefix(annotations[v1alpha1.PreStop], v1alpha1.PreStopMigrate+" ")
+	takes, err := time.ParseDuration(limit)
+	return takes + v1alpha1.PreStopMargin, migrates && err == nil && c.Lifecycle.PreStop.Exec != nil
+}
+
+func podAnnotations(o *unstructured.Unstructured) map[string]string {
+	all, _, _ := unstructured.NestedStringMap(o.Object, "spec", "template", "metadata", "annotations")
+	return all
+}
+
+// A pod whose annotation says that it migrates waits for control in its hook, as long as that says, and control answers where it asks.
+func TestPodsThatMigrateWaitForControl(t *testing.T) {
+	all := built(t)
+	const at = "http://headgate-control.headgate-system:8036/prestop"
+	answers := slices.ContainsFunc(all["base"], func(o *unstructured.Unstructured) bool {
+		ports, _, _ := unstructured.NestedSlice(o.Object, "spec", "ports")
+		return o.GetKind() == "Service" && o.GetName() == "headgate-control" && o.GetNamespace() == "headgate-system" &&
+			slices.ContainsFunc(ports, func(p any) bool { return fmt.Sprint(p.(map[string]any)["port"]) == "8036" })
+	})
+	if !answers {
+		t.Error("no Service has the port of hooks")
+	}
+	hooks := 0
+	for folder, objects := range all {
+		for _, o := range objects {
+			s := spec(t, o)
+			if s == nil {
+				continue
+			}
+			migrates := podAnnotations(o)[v1alpha1.PreStop] != ""
+			for _, c := range s.Containers {
+				if slices.Contains(c.Args, "--prestop=:8036") && !slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == "prestop" && p.ContainerPort == 8036 }) {
+					t.Errorf("%s: the port of hooks is not said", folder)
+				}
+				if c.Lifecycle == nil || c.Lifecycle.PreStop == nil || c.Lifecycle.PreStop.Exec == nil {
+					continue
+				}
+				command := strings.Join(c.Lifecycle.PreStop.Exec.Command, " ")
+				if asks := strings.Contains(command, at); asks != migrates {
+					t.Errorf("%s: %s %s migrates: %v, and its hook asks control: %v", folder, o.GetKind(), o.GetName(), migrates, asks)
+				}
+				if !migrates {
+					continue
+				}
+				hooks++
+				takes, ok := hookOf(c, podAnnotations(o))
+				if seconds := strconv.Itoa(int(takes.Seconds())); !ok || !strings.Contains(command, "--within="+seconds+"s") && !strings.Contains(command, "time.monotonic() + "+seconds+"\n") {
+					t.Errorf("%s: %s may wait %v, and its hook asks for another time: %s", folder, c.Name, takes, command)
+				}
+				if strings.Contains(command, "python3") {
+					runHook(t, c.Lifecycle.PreStop.Exec.Command, at)
+				}
+			}
+		}
+	}
+	if hooks < 3 {
+		t.Errorf("%d hooks were looked at", hooks)
+	}
+}
+
+// runHook runs a hook in Python where there is one, against a control that cannot say at first.
+func runHook(t *testing.T, command []string, at string) {
+	t.Helper()
+	if _, err := exec.LookPath(command[0]); err != nil {
+		t.Logf("%s is not here: the hook is not run", command[0])
+		return
+	}
+	asked := 0
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch asked++; {
+		case r.URL.Path != "/prestop/llm/qwen-0":
+			w.WriteHeader(http.StatusNotFound)
+		case asked == 1:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			_, _ = io.WriteString(w, "3 models moved\n")
+		}
+	}))
+	defer s.Close()
+	args := slices.Clone(command)
+	for i := range args {
+		args[i] = strings.ReplaceAll(args[i], at, s.URL+"/prestop")
+	}
+	run := exec.CommandContext(t.Context(), args[0], args[1:]...)
+	run.Env = append(os.Environ(), "POD_NAMESPACE=llm", "POD_NAME=qwen-0", "no_proxy=*")
+	out, err := run.CombinedOutput()
+	if err != nil || strings.TrimSpace(string(out)) != "3 models moved" || asked != 2 {
+		t.Errorf("asked %d times, the hook says %q, %v", asked, out, err)
+	}
+}
+
 // An answer that flows must be able to come to its end: the grace period is longer than the hook and the server's shutdown.
 func TestServersEndTheirAnswers(t *testing.T) {
 	seen := 0
-	check := func(at string, s *corev1.PodSpec) {
+	check := func(at string, s *corev1.PodSpec, annotations map[string]string) {
 		for _, c := range s.Containers {
 			for _, arg := range c.Args {
 				seconds, ok := strings.CutPrefix(arg, "--shutdown-timeout=")
@@ -226,11 +332,12 @@ func TestServersEndTheirAnswers(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if c.Lifecycle == nil || c.Lifecycle.PreStop == nil || c.Lifecycle.PreStop.Sleep == nil {
+				hook, ok := hookOf(c, annotations)
+				if !ok {
 					t.Errorf("%s: %s is stopped while gateways still pick it", at, c.Name)
 					continue
 				}
-				takes += time.Duration(c.Lifecycle.PreStop.Sleep.Seconds) * time.Second
+				takes += hook
 				if grace := time.Duration(*s.TerminationGracePeriodSeconds) * time.Second; grace <= takes {
 					t.Errorf("%s: %s is killed after %v, and may take %v", at, c.Name, grace, takes)
 				}
@@ -240,7 +347,7 @@ func TestServersEndTheirAnswers(t *testing.T) {
 	for folder, objects := range built(t) {
 		for _, o := range objects {
 			if s := spec(t, o); s != nil {
-				check(folder, s)
+				check(folder, s, podAnnotations(o))
 			}
 			if o.GetKind() == "LLMInferenceService" { // its template is a pod's
 				template, _, _ := unstructured.NestedMap(o.Object, "spec", "template")
@@ -252,7 +359,7 @@ func TestServersEndTheirAnswers(t *testing.T) {
 				if err != nil {
 					t.Errorf("%s: %v", folder, err)
 				}
-				check(folder, s)
+				check(folder, s, nil)
 			}
 		}
 	}

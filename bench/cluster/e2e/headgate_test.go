@@ -294,7 +294,8 @@ func streams(t *testing.T, n, tokens int) (ended func()) {
 	}
 }
 
-// Whatever is replaced under load, no request fails and no stream is cut, though it lasts longer than the pod would.
+// Whatever is replaced under load, no request fails and no stream is cut, though it lasts longer than the pod would. Where engines are, the
+// adapters that requests name are elsewhere before their pods end: none waits for a load.
 func TestRolloutsCostNoRequest(t *testing.T) {
 	sys, llm := headgate(t)
 	ready(sys, llm)
@@ -305,13 +306,39 @@ func TestRolloutsCostNoRequest(t *testing.T) {
 		ended := streams(t, 8, 600)
 		l := pour(t, 8, "llama", "adapter-01", "adapter-02")
 		l.goesOn(t, 10)
+		var extproc func(name string) []float64
+		var held []float64
+		if c.s == llm {
+			extproc = sys.metrics("envoy", 9090)
+			held = extproc("headgate_hold_seconds_count")
+		}
+		began := time.Now()
 		c.s.kubectl("rollout", "restart", c.workload)
 		c.s.kubectl("rollout", "status", c.workload, "--timeout", "5m")
 		rolled := time.Now()
 		l.goesOn(t, 10)
 		l.none(t, "while "+c.workload+" was replaced")
 		ended()
-		t.Logf("streams that began before ended %v after", time.Since(rolled).Round(100*time.Millisecond))
+		t.Logf("%s was replaced in %v; streams that began before ended %v after", c.workload, rolled.Sub(began).Round(100*time.Millisecond), time.Since(rolled).Round(100*time.Millisecond))
+		if c.s == llm {
+			if now := extproc("headgate_hold_seconds_count"); !slices.Equal(now, held) {
+				t.Errorf("requests waited for adapters: the gateways held %v, before %v", now, held)
+			}
+			logs := sys.kubectl("logs", "--selector", "app.kubernetes.io/component=control", "--since-time", began.Format(time.RFC3339), "--tail", "-1")
+			moved := 0
+			for line := range strings.Lines(logs) {
+				if strings.Contains(line, "the models of the leaving endpoint have been moved") {
+					moved++
+					t.Log(strings.TrimSpace(line))
+				}
+			}
+			if moved != 4 {
+				t.Errorf("of %d pods control says that their models were moved: %s", moved, logs)
+			}
+		}
+	}
+	if failed := llm.kubectl("get", "events", "--field-selector", "reason=FailedPreStopHook", "--output", "jsonpath={.items[*].message}"); failed != "" {
+		t.Errorf("hooks failed: %s", failed)
 	}
 }
 

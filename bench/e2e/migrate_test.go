@@ -1,0 +1,142 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/bench/rig"
+)
+
+// hooked has control answer preStop hooks.
+func hooked(c *rig.Config) {
+	c.ControlFlags = append(c.ControlFlags, "--prestop", strings.TrimSuffix(c.Listen, "1:8080")+"1:8036")
+}
+
+// deleted is the pods of n engines, of which the one at an endpoint is being deleted and migrates.
+func (s *stack) deleted(n, endpoint int) string {
+	name := fmt.Sprintf("metadata: {name: engine-%d, ", 10+endpoint)
+	const grace = 60
+	return strings.Replace(engines(strings.TrimSuffix(s.Listen, "1:8080"), n), name, fmt.Sprintf("%sannotations: {inference.x-k8s.io/prestop: migrate}, deletionTimestamp: '%s', deletionGracePeriodSeconds: %d, ",
+		name, time.Now().Add(grace*time.Second).UTC().Format(time.RFC3339), grace), 1)
+}
+
+// without is the pods of n engines but for that at an endpoint.
+func (s *stack) without(n, endpoint int) string {
+	kept := make([]string, 0, n)
+	for text := range strings.SplitSeq(engines(strings.TrimSuffix(s.Listen, "1:8080"), n), "---\n") {
+		if !strings.Contains(text, fmt.Sprintf("name: engine-%d,", 10+endpoint)) {
+			kept = append(kept, text)
+		}
+	}
+	return strings.Join(kept, "---\n")
+}
+
+// hook asks as the preStop hook of a pod does, again while control cannot say, and returns what it is told in the end.
+func (s *stack) hook(ctx context.Context, endpoint int) (words string, err error) {
+	url := fmt.Sprintf("http://%s1:8036/prestop/default/engine-%d", strings.TrimSuffix(s.Listen, "1:8080"), 10+endpoint)
+	for {
+		q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return "", err
+		}
+		a, err := s.client.Do(q)
+		if err == nil { // else control has been killed
+			text, err := io.ReadAll(a.Body)
+			_ = a.Body.Close()
+			switch {
+			case err == nil && a.StatusCode == http.StatusOK:
+				return string(text), nil
+			case err == nil && a.StatusCode != http.StatusServiceUnavailable:
+				return "", fmt.Errorf("control says %d: %s", a.StatusCode, text)
+			}
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+	}
+}
+
+var movedModels = regexp.MustCompile(`(\d+) models moved`)
+
+// Engines whose pods wait for control in their hooks are replaced one after the other under load: their adapters are loaded elsewhere first, so
+// that no request fails and none waits for a load. So it is where control is killed before it has moved anything, and in the middle.
+func TestAnAdapterIsElsewhereBeforeItsPodEnds(t *testing.T) {
+	t.Parallel()
+	const n = 4
+	names := []string{"v1", "v2", "v3"}
+	s := start(t, placed(t, 4, names...), loading(t, 1), hooked, engineFlags("--shutdown-timeout", "15"))
+	for _, name := range names {
+		s.must(completion(name, 1, false))
+	}
+	l := s.pour(6, func(client, n int) request { return completion(names[client%3], 20, n%2 == 0) }, isOK)
+	l.goesOn(s, 10)
+	held := s.histogram(s.Metrics, "headgate_hold_seconds").GetSampleCount()
+	moved := 0
+	for endpoint := 1; endpoint <= n; endpoint++ {
+		began := time.Now()
+		s.write("engines.yaml", s.deleted(n, endpoint))
+		told := make(chan string, 1)
+		go func() {
+			words, err := s.hook(t.Context(), endpoint)
+			if err != nil {
+				t.Errorf("the hook of engine %d: %v", endpoint, err)
+			}
+			told <- words
+		}()
+		if endpoint > 2 { // a load has begun, or there is none to be made
+			s.await("control moves what is there", func() bool {
+				return len(told) > 0 || slices.ContainsFunc(from(s.events(), began), func(e engineEvent) bool { return e.Event == "load" })
+			})
+		}
+		s.Control.Kill()
+		if err := s.StartControl(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		words := <-told
+		t.Logf("engine %d: %s", endpoint, strings.TrimSpace(words))
+		if of := movedModels.FindStringSubmatch(words); of == nil || strings.Contains(words, "not moved") {
+			t.Errorf("the hook of engine %d is told %q", endpoint, words)
+		} else {
+			n, _ := strconv.Atoi(of[1])
+			moved += n
+		}
+		engine := s.Engines[s.endpoint(endpoint)]
+		engine.Signal(syscall.SIGTERM)
+		select {
+		case <-engine.Done():
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s does not end", engine.Name)
+		}
+		s.write("engines.yaml", s.without(n, endpoint))
+		if err := s.StartEngine(t.Context(), s.endpoint(endpoint)); err != nil {
+			t.Fatal(err)
+		}
+		s.write("engines.yaml", engines(strings.TrimSuffix(s.Listen, "1:8080"), n))
+		s.await("the engine is a candidate again", func() bool {
+			return s.sum(s.Metrics, "headgate_endpoint_state", "endpoint", s.endpoint(endpoint), "state", "healthy") == 1
+		})
+		l.goesOn(s, 5)
+	}
+	l.stop()
+	for _, fault := range l.faults {
+		t.Error(fault)
+	}
+	if now := s.histogram(s.Metrics, "headgate_hold_seconds").GetSampleCount(); now != held {
+		t.Errorf("requests waited for a load: %v were held, and %v before the first pod was deleted", now, held)
+	}
+	if moved < len(names) {
+		t.Errorf("%d models were moved: each was at some engine", moved)
+	}
+	t.Logf("%d requests, %d models moved", l.sent.Load(), moved)
+}
