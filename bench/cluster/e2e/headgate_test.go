@@ -325,15 +325,15 @@ func TestRolloutsCostNoRequest(t *testing.T) {
 				t.Errorf("requests waited for adapters: the gateways held %v, before %v", now, held)
 			}
 			logs := sys.kubectl("logs", "--selector", "app.kubernetes.io/component=control", "--since-time", began.Format(time.RFC3339), "--tail", "-1")
-			moved := 0
-			for line := range strings.Lines(logs) {
-				if strings.Contains(line, "the models of the leaving endpoint have been moved") {
-					moved++
+			migrated := 0
+			for line := range strings.Lines(logs) { // of copies beside the first some may find no endpoint while others start
+				if strings.Contains(line, "models of the leaving endpoint have been moved") || strings.Contains(line, "models of the leaving endpoint could be moved") {
+					migrated++
 					t.Log(strings.TrimSpace(line))
 				}
 			}
-			if moved != 4 {
-				t.Errorf("of %d pods control says that their models were moved: %s", moved, logs)
+			if migrated != 4 {
+				t.Errorf("of %d pods control says what became of their models: %s", migrated, logs)
 			}
 		}
 	}
