@@ -3,17 +3,15 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/bench/simulated"
 )
 
 // hooked has control answer preStop hooks.
@@ -40,31 +38,12 @@ func (s *stack) without(n, endpoint int) string {
 	return strings.Join(kept, "---\n")
 }
 
-// hook asks as the preStop hook of a pod does, again while control cannot say, and returns what it is told in the end.
-func (s *stack) hook(ctx context.Context, endpoint int) (words string, err error) {
+// hook asks as the preStop hook of a pod does, and returns what it is told in the end.
+func (s *stack) hook(ctx context.Context, endpoint int) (string, error) {
+	var words strings.Builder
 	url := fmt.Sprintf("http://%s1:8036/prestop/default/engine-%d", strings.TrimSuffix(s.Listen, "1:8080"), 10+endpoint)
-	for {
-		q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return "", err
-		}
-		a, err := s.client.Do(q)
-		if err == nil { // else control has been killed
-			text, err := io.ReadAll(a.Body)
-			_ = a.Body.Close()
-			switch {
-			case err == nil && a.StatusCode == http.StatusOK:
-				return string(text), nil
-			case err == nil && a.StatusCode != http.StatusServiceUnavailable:
-				return "", fmt.Errorf("control says %d: %s", a.StatusCode, text)
-			}
-		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return "", ctx.Err()
-		}
-	}
+	err := simulated.WaitForControl(ctx, url, time.Minute, &words)
+	return words.String(), err
 }
 
 var movedModels = regexp.MustCompile(`(\d+) models moved`)
@@ -111,21 +90,13 @@ func TestAnAdapterIsElsewhereBeforeItsPodEnds(t *testing.T) {
 			n, _ := strconv.Atoi(of[1])
 			moved += n
 		}
-		engine := s.Engines[s.endpoint(endpoint)]
-		engine.Signal(syscall.SIGTERM)
-		select {
-		case <-engine.Done():
-		case <-time.After(20 * time.Second):
-			t.Fatalf("%s does not end", engine.Name)
-		}
+		s.endEngine(endpoint)
 		s.write("engines.yaml", s.without(n, endpoint))
 		if err := s.StartEngine(t.Context(), s.endpoint(endpoint)); err != nil {
 			t.Fatal(err)
 		}
 		s.write("engines.yaml", engines(strings.TrimSuffix(s.Listen, "1:8080"), n))
-		s.await("the engine is a candidate again", func() bool {
-			return s.sum(s.Metrics, "headgate_endpoint_state", "endpoint", s.endpoint(endpoint), "state", "healthy") == 1
-		})
+		s.awaitHealthy(endpoint)
 		l.goesOn(s, 5)
 	}
 	l.stop()

@@ -28,20 +28,12 @@ func TestEnginesRestartedOneByOneCostNoRequest(t *testing.T) {
 	}, isOK)
 	began := time.Now()
 	for n := 1; n <= *restarts; n++ {
-		engine := s.Engines[s.endpoint(n)]
-		engine.Signal(syscall.SIGTERM)
-		select {
-		case <-engine.Done():
-		case <-time.After(20 * time.Second):
-			t.Fatalf("%s does not end", engine.Name)
-		}
+		s.endEngine(n)
 		s.await("a look finds it gone", func() bool { return s.tells(s.Extproc.Log, "endpoint does not answer", s.endpoint(n)) })
 		if err := s.StartEngine(t.Context(), s.endpoint(n)); err != nil {
 			t.Fatal(err)
 		}
-		s.await("the engine is a candidate again", func() bool {
-			return s.sum(s.Metrics, "headgate_endpoint_state", "endpoint", s.endpoint(n), "state", "healthy") == 1
-		})
+		s.awaitHealthy(n)
 	}
 	took := time.Since(began)
 	l.stop()
@@ -64,6 +56,26 @@ func TestEnginesRestartedOneByOneCostNoRequest(t *testing.T) {
 	if told == 0 {
 		t.Error("no engine turned a request away: they ended idle")
 	}
+}
+
+// endEngine tells the engine at an endpoint to end, and waits until it has.
+func (s *stack) endEngine(endpoint int) {
+	s.t.Helper()
+	engine := s.Engines[s.endpoint(endpoint)]
+	engine.Signal(syscall.SIGTERM)
+	select {
+	case <-engine.Done():
+	case <-time.After(20 * time.Second):
+		s.t.Fatalf("%s does not end", engine.Name)
+	}
+}
+
+// awaitHealthy waits until the engine at an endpoint is a candidate again.
+func (s *stack) awaitHealthy(endpoint int) {
+	s.t.Helper()
+	s.await("the engine is a candidate again", func() bool {
+		return s.sum(s.Metrics, "headgate_endpoint_state", "endpoint", s.endpoint(endpoint), "state", "healthy") == 1
+	})
 }
 
 // tells says whether a line of a log has both texts.

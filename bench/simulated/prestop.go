@@ -34,14 +34,14 @@ func PreStop(ctx context.Context, args []string) error {
 		return errors.New("prestop: want one URL; see bench prestop --help")
 	}
 	url := strings.TrimSuffix(fs.Arg(0), "/") + "/" + os.Getenv("POD_NAMESPACE") + "/" + os.Getenv("POD_NAME") //nolint:forbidigo // a command
-	return waitForControl(ctx, url, *within, os.Stdout)
+	return WaitForControl(ctx, url, *within, os.Stdout)
 }
 
 // askAgain is between two tries.
 const askAgain = time.Second
 
-// waitForControl asks until there is an answer, and prints it.
-func waitForControl(ctx context.Context, url string, within time.Duration, out io.Writer) error {
+// WaitForControl asks, as a pod's hook does, until there is an answer, and writes it. Within bounds how long.
+func WaitForControl(ctx context.Context, url string, within time.Duration, out io.Writer) error {
 	ctx, stop := context.WithTimeout(ctx, within)
 	defer stop()
 	client := &http.Client{Transport: &http.Transport{}}

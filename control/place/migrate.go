@@ -90,7 +90,7 @@ func unmoved(m decide.Migration) (all []string) {
 // noteMigrated logs what has become of the models of an endpoint that migrates no more. The caller holds mu.
 func (p *Placer) noteMigrated(address string, was, is decide.Leaving) {
 	m, begun := p.state.Migration(address)
-	if was.Migrates.IsZero() || !begun || !m.Done || !is.Migrates.IsZero() && is.Stopping.IsZero() {
+	if !begun || !was.IsMigrating() || is.IsMigrating() {
 		return
 	}
 	log := p.Log.With("endpoint", address, "moved", m.Moved, "idle", m.Idle)

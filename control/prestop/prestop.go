@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/internal/listen"
 	"github.com/headgate/headgate/internal/objects"
@@ -62,7 +63,7 @@ type Server struct {
 // New returns a Server for a control that does not lead yet.
 func New(log *slog.Logger) *Server {
 	return &Server{
-		log: log, client: &http.Client{Transport: &http.Transport{Proxy: nil}}, patience: defaultPatience, waiting: make(chan struct{}, mostWaiting),
+		log: log, client: &http.Client{Transport: &http.Transport{}}, patience: defaultPatience, waiting: make(chan struct{}, mostWaiting),
 	}
 }
 
@@ -173,7 +174,7 @@ func judge(pod objects.Name, is place.Migration, now time.Time) answer {
 	case !is.Terminating:
 		return answer{http.StatusConflict, fmt.Sprintf("the pod %s is not being deleted, so that there is nothing to wait for: a container that is restarted alone needs no hook", pod)}
 	case !is.Migrates:
-		return answer{http.StatusConflict, fmt.Sprintf("the pod %s has no annotation inference.x-k8s.io/prestop: migrate, so that it was left at once: annotate the pod template, or take the hook out", pod)}
+		return answer{http.StatusConflict, fmt.Sprintf("the pod %s has no annotation %s: %s, so that it was left at once: annotate the pod template, or take the hook out", pod, v1alpha1.PreStop, v1alpha1.PreStopMigrate)}
 	case is.Over():
 		return answer{http.StatusOK, words}
 	case !now.Before(is.Until):

@@ -183,33 +183,31 @@ func keep[K, V comparable](all map[K]V, key K, is V) (fresh bool) {
 // Behind returns the processes that may still send requests for a VModel where they went before: they have not said that the latest switch is
 // in force, or have been cut off. They are in order.
 func (s *Server) Behind(key decide.Key) []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	behind := slices.Collect(maps.Keys(s.absent))
-	for p := range s.peers {
-		if _, moving := p.moving[key]; moving || p.vmodels[key] {
-			behind = append(behind, p.process)
-		}
-	}
-	behind = slices.DeleteFunc(behind, func(process string) bool { return process == startName })
-	slices.Sort(behind)
-	return slices.Compact(behind)
+	behind := s.behind(func(p *peer) bool { return p.vmodels[key] || p.moving[key] > 0 })
+	return slices.DeleteFunc(behind, func(process string) bool { return process == startName })
 }
 
 // StillSending returns the processes that may send requests to endpoints as if nobody had said why they leave: they have not said that this is
 // in force, or have been cut off. They are in order; extprocs of an earlier process that have not come back yet are one without a name.
 func (s *Server) StillSending(endpoints []string) []string {
+	behind := s.behind(func(p *peer) bool {
+		return slices.ContainsFunc(endpoints, func(e string) bool { return p.leaving[e] || p.parting[e] > 0 })
+	})
+	if i := slices.Index(behind, startName); i >= 0 { // it is the first: no name is before it
+		behind[i] = ""
+	}
+	return behind
+}
+
+// behind returns the processes that have not put into force what they were told, as is said of each stream, or have been cut off: in order,
+// startName among them.
+func (s *Server) behind(is func(*peer) bool) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	behind := slices.Collect(maps.Keys(s.absent))
 	for p := range s.peers {
-		if slices.ContainsFunc(endpoints, func(e string) bool { return p.leaving[e] || p.parting[e] > 0 }) {
+		if is(p) {
 			behind = append(behind, p.process)
-		}
-	}
-	for i, process := range behind {
-		if process == startName {
-			behind[i] = ""
 		}
 	}
 	slices.Sort(behind)

@@ -430,9 +430,7 @@ func (s *State) Decide(now time.Time) (todo []Action, wake time.Time) {
 		maps.Copy(s.dueMigrations, s.migrating) // what was used meanwhile is to be moved, too
 		todo = append(todo, s.tick(now)...)
 	}
-	s.migrate(now)
-	todo = append(todo, s.work(now)...)
-	for s.settle(now) {
+	for again := true; again; again = s.settle(now) {
 		s.migrate(now)
 		todo = append(todo, s.work(now)...)
 	}

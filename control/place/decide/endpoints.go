@@ -168,13 +168,13 @@ func (s *State) leave(e *endpoint, l Leaving) {
 	if l == e.Leaving {
 		return
 	}
-	was, migrated := e.Is(), e.migrates()
+	was, migrated := e.Is(), e.IsMigrating()
 	e.Leaving = l
 	s.changedLeaving[e.Address] = true
 	switch {
-	case e.migrates() && !migrated:
+	case e.IsMigrating() && !migrated:
 		s.beginMigration(e)
-	case migrated && !e.migrates():
+	case migrated && !e.IsMigrating():
 		s.endMigration(e)
 	}
 	if !e.Terminating {

@@ -44,9 +44,9 @@ type migration struct {
 	end   Migration    // as it was when it was done
 }
 
-// migrates says whether the endpoint serves on until its models have copies elsewhere.
-func (e *endpoint) migrates() bool {
-	return e.Terminating && !e.Migrates.IsZero() && e.Stopping.IsZero()
+// IsMigrating says whether the endpoint serves on until its models have copies elsewhere.
+func (l Leaving) IsMigrating() bool {
+	return l.Terminating && !l.Migrates.IsZero() && l.Stopping.IsZero()
 }
 
 // until is when an endpoint migrates no more, whatever it has still.
@@ -87,7 +87,7 @@ func (s *State) migrate(now time.Time) {
 	fresh := make(map[*model]int)
 	for address := range s.dueMigrations {
 		e := s.endpoints[address]
-		if !e.migrates() {
+		if !e.IsMigrating() {
 			continue
 		}
 		for _, c := range e.copies {
@@ -124,7 +124,7 @@ func (s *State) migrate(now time.Time) {
 // migratingCopies is how many copies a model has at endpoints from which it is to be moved.
 func (s *State) migratingCopies(m *model) (n int) {
 	for _, c := range m.copies {
-		if e := s.endpoints[c.Endpoint]; c.State == Loaded && e.migrates() && e.migration.moves[m.ModelKey] {
+		if e := s.endpoints[c.Endpoint]; c.State == Loaded && e.IsMigrating() && e.migration.moves[m.ModelKey] {
 			n++
 		}
 	}
@@ -166,7 +166,7 @@ func (s *State) progress(e *endpoint) (is Migration) {
 		switch {
 		case loaded >= m.goal:
 			is.Moved++
-		case onTheWay && e.migrates():
+		case onTheWay && e.IsMigrating():
 			is.Moving++
 		default:
 			u := Unmoved{Key: c.Key, Copies: loaded, Wanted: m.goal}

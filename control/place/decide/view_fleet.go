@@ -143,7 +143,7 @@ func (e *endpoint) view() EndpointView {
 // viewState is what matters most of how an endpoint is.
 func (e *endpoint) viewState() EndpointState {
 	switch {
-	case e.migrates():
+	case e.IsMigrating():
 		return Migrating
 	case e.Terminating:
 		return Terminating

@@ -66,10 +66,13 @@ func trimPod(pod *corev1.Pod) {
 	}
 }
 
+// podAnnotations are the names of the annotations that are read of pods.
+var podAnnotations = append([]string{v1alpha1.PreStop}, pool.ActivePorts...)
+
 // stated are the annotations that are read; nil if there are none.
 func stated(annotations map[string]string) map[string]string {
 	var kept map[string]string
-	for _, name := range append([]string{v1alpha1.PreStop}, pool.ActivePorts...) {
+	for _, name := range podAnnotations {
 		if text, ok := annotations[name]; ok {
 			if kept == nil {
 				kept = make(map[string]string, 1)
