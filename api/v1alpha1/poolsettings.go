@@ -360,7 +360,41 @@ type Placement struct {
 	// +kubebuilder:validation:MaxLength=4096
 	// +kubebuilder:validation:XValidation:rule="self.matches('^port:0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="want port:NUMBER, such as port:8085; a socket is for an EndpointList of one address in a folder"
 	Management string `json:"management,omitempty"`
+	// Constraints say which endpoints models may be loaded at, by their types and the labels of pods and EndpointLists. Without one, all
+	// endpoints are for all models.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=modelType
+	// +kubebuilder:validation:MaxItems=64
+	Constraints []Constraint `json:"constraints,omitempty"`
 }
+
+// Constraint says which endpoints are for models of a type.
+type Constraint struct {
+	// ModelType is the type of the models, such as sklearn. Empty: all types that have no constraint of their own.
+	//
+	// +kubebuilder:default=""
+	// +kubebuilder:validation:MaxLength=512
+	ModelType string `json:"modelType"`
+	// Required are labels that an endpoint must have, every one of them, to load the models.
+	//
+	// +kubebuilder:validation:MaxProperties=16
+	Required map[string]LabelValue `json:"required,omitempty"`
+	// Preferred are sets of labels: the models are loaded at endpoints that have all labels of any of the sets, where that has nobody wait longer
+	// and nothing leave that would not elsewhere. Without it, those endpoints are preferred that the fewest other types may use.
+	//
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinProperties=1
+	// +kubebuilder:validation:items:MaxProperties=16
+	Preferred []map[string]LabelValue `json:"preferred,omitempty"`
+}
+
+// LabelValue is the value of a label.
+//
+// +kubebuilder:validation:MaxLength=63
+type LabelValue string
 
 // What may be written as [Placement.Eviction].
 const (

@@ -194,6 +194,7 @@ const (
 	FilesMissing = "files_missing"  // its files are not where engines look for them
 	NoEndpoint   = "no_endpoint"    // control reaches no endpoint that could load it
 	CannotLoad   = "cannot_load"    // the engines of its pool load no models while they run, or none of its kind
+	NoLabels     = "no_labels"      // no endpoint has the labels that the pool's constraints require
 	NoRoom       = "no_room"        // what the endpoints hold is pinned, must stay, or was used more recently
 	TooLarge     = "too_large"      // it is larger than any endpoint
 	UnknownModel = "unknown_model"  // no object and no client of control names it

@@ -277,6 +277,9 @@ func (p picture) about(c place.CopyView) (about []string) {
 	case coming && c.For != "":
 		about = append(about, "for "+c.For)
 	}
+	if c.Misplaced {
+		about = append(about, "where its constraints forbid it")
+	}
 	if c.InFlight > 0 {
 		about = append(about, fmt.Sprintf("%d in flight", c.InFlight))
 	}

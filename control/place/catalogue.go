@@ -43,10 +43,12 @@ func (p *Placer) setPools(w, was *objects.World) {
 	for name := range was.Pools {
 		if w.Pools[name] == nil {
 			p.state.SetPool(name, decide.Pool{})
+			p.state.SetFits(name, decide.Fits{})
 		}
 	}
 	for name, pool := range w.Pools {
 		p.state.SetPool(name, placementOf(pool.Settings))
+		p.state.SetFits(name, fitsOf(pool.Settings, pool.Endpoints))
 	}
 }
 

@@ -410,6 +410,43 @@ func TestSettingsBoundLoadsAndFailures(t *testing.T) {
 	w.await("it is tried again", func() bool { return r.count("load a") == 2 })
 }
 
+// A model is loaded where its type may be, and goes elsewhere when that is edited.
+func TestConstraintsAreEdited(t *testing.T) {
+	w := newWorld(t)
+	w.stop()
+	w.tick = 50 * time.Millisecond
+	w.start()
+	a, b := serveVLLM(t), serveVLLM(t)
+	disk := func(e vllm, is string) string {
+		return strings.Replace(list(e.address, ""), "{app: p}", "{app: p, disk: "+is+"}", 1)
+	}
+	constrained := func(disk string) string {
+		return settings("source: 'sim:', maxAdapters: 4, constraints: [{modelType: lora, required: {disk: " + disk + "}}]")
+	}
+	x := object("x", ", copies: {min: 1}")
+	w.set(constrained("fast"), disk(a, "slow"), disk(b, "fast"), x)
+	w.awaitCopies("x", b.address+" loaded")
+	w.set(constrained("slow"), disk(a, "slow"), disk(b, "fast"), x)
+	w.awaitCopies("x", a.address+" loaded")
+	// The labels of endpoints may be edited, too.
+	w.set(constrained("slow"), disk(a, "fast"), disk(b, "slow"), x)
+	w.awaitCopies("x", b.address+" loaded")
+	w.set(constrained("none"), disk(a, "fast"), disk(b, "slow"), x, object("y", ", copies: {min: 1}"))
+	w.await("nobody takes y", func() bool {
+		y, _ := w.Status(key("y"))
+		return y.Why == decide.NoLabels
+	})
+	if a.count("load x") != 1 || w.copies("x") != b.address+" loaded" {
+		t.Errorf("x is at %s, which no endpoint may have", w.copies("x"))
+	}
+	if at := endpointOf(w.View(), b.address).Copies; len(at) != 1 || !at[0].Misplaced {
+		t.Errorf("%s has %+v, where x may not be", b.address, at)
+	}
+	// A pool without settings has every model anywhere.
+	w.set(disk(a, "fast"), disk(b, "slow"), object("y", ", copies: {min: 1}, source: 'sim:'"))
+	w.await("y is loaded", func() bool { return strings.HasSuffix(w.copies("y"), " loaded") })
+}
+
 // An engine that takes a load and never answers, nor what it is told to clear up after it, loads others when the bound of the first is over.
 func TestALoadThatHangsHoldsUpNoOther(t *testing.T) {
 	w := newWorld(t)

@@ -67,8 +67,10 @@ type CopyView struct {
 	// For is what it is for, where this control decided it.
 	For string `json:"for,omitempty"`
 	// Doomed says of one that is loading that it is to be unloaded then.
-	Doomed   bool `json:"doomed,omitempty"`
-	InFlight int  `json:"inFlight,omitempty"`
+	Doomed bool `json:"doomed,omitempty"`
+	// Misplaced says that the pool's constraints forbid it there: it leaves once its model is loaded elsewhere.
+	Misplaced bool `json:"misplaced,omitempty"`
+	InFlight  int  `json:"inFlight,omitempty"`
 }
 
 // ModelView is a model.
@@ -174,7 +176,7 @@ func viewEndpoint(v EndpointView, e decide.EndpointView) EndpointView {
 	}
 	for _, c := range e.Copies {
 		v.InFlight += c.InFlight
-		cv := CopyView{Pool: c.Pool.String(), ID: c.ID, State: c.State.String(), Since: c.Since, Doomed: c.Doomed, InFlight: c.InFlight}
+		cv := CopyView{Pool: c.Pool.String(), ID: c.ID, State: c.State.String(), Since: c.Since, Doomed: c.Doomed, Misplaced: c.Misplaced, InFlight: c.InFlight}
 		if c.For != decide.ForRecord {
 			cv.For = c.For.String()
 		}

@@ -49,6 +49,7 @@ type world struct {
 	world *objects.World
 	// tokens are those of engines; nil: there is none.
 	tokens *reach.Tokens
+	tick   time.Duration // between two of its ticks; 0: as people have it
 }
 
 // told is a Memory that notes what it is told.
@@ -277,7 +278,7 @@ func (w *world) start() {
 		w.told.Memory = file
 		remembers = w.told
 	}
-	p, err := place.New(place.Config{Memory: remembers, Log: log, Board: w.board, Meter: noMeter{}, LookInterval: 20 * time.Millisecond, RegisteredPool: pool, Access: reach.Access{Tokens: w.tokens}})
+	p, err := place.New(place.Config{Memory: remembers, Log: log, Board: w.board, Meter: noMeter{}, LookInterval: 20 * time.Millisecond, TickInterval: w.tick, RegisteredPool: pool, Access: reach.Access{Tokens: w.tokens}})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -147,6 +147,7 @@ func describeLoad(reason, name string) apiError {
 	why := map[string]string{
 		wire.RankTooLarge: ": its rank is larger than the servers take",
 		wire.FilesMissing: ": the servers find no files of it",
+		wire.NoLabels:     ": no server has what its kind needs",
 		wire.TooLarge:     ": it is larger than any server holds",
 		wire.CannotLoad:   ": its servers load no such models while they run",
 	}[reason]

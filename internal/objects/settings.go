@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -234,6 +235,52 @@ func checkPlacement(path *field.Path, p *v1alpha1.Placement) field.ErrorList {
 		if err := checkManagement(m); err != nil || strings.HasPrefix(m, unixScheme) {
 			errs = append(errs, field.Invalid(path.Child("management"), m, "want port:NUMBER, such as port:8085; a socket is for an EndpointList of one address in a folder"))
 		}
+	}
+	return append(errs, checkConstraints(path.Child("constraints"), p.Constraints)...)
+}
+
+const (
+	maxConstraints = 64
+	maxLabels      = 16 // of a set that a constraint names, and how many such sets are preferred
+	maxLabelValue  = 63 // Kubernetes' own
+)
+
+// checkConstraints refuses what says of a type twice where its models may be loaded, or names no label.
+func checkConstraints(path *field.Path, all []v1alpha1.Constraint) field.ErrorList {
+	var errs field.ErrorList
+	if n := len(all); n > maxConstraints {
+		return field.ErrorList{field.TooMany(path, n, maxConstraints)}
+	}
+	seen := make(map[string]bool, len(all))
+	for i, c := range all {
+		at := path.Index(i)
+		if seen[c.ModelType] {
+			errs = append(errs, field.Duplicate(at.Child("modelType"), c.ModelType))
+		}
+		seen[c.ModelType] = true
+		errs = append(errs, checkLength(at.Child("modelType"), c.ModelType, maxType)...)
+		errs = append(errs, checkLabels(at.Child("required"), c.Required)...)
+		preferred := at.Child("preferred")
+		if n := len(c.Preferred); n > maxLabels {
+			errs = append(errs, field.TooMany(preferred, n, maxLabels))
+		}
+		for i, set := range c.Preferred {
+			if len(set) == 0 {
+				errs = append(errs, field.Required(preferred.Index(i), "name at least one label"))
+			}
+			errs = append(errs, checkLabels(preferred.Index(i), set)...)
+		}
+	}
+	return errs
+}
+
+func checkLabels(path *field.Path, labels map[string]v1alpha1.LabelValue) field.ErrorList {
+	var errs field.ErrorList
+	if n := len(labels); n > maxLabels {
+		errs = append(errs, field.TooMany(path, n, maxLabels))
+	}
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		errs = append(errs, checkLength(path.Key(key), string(labels[key]), maxLabelValue)...)
 	}
 	return errs
 }

@@ -2,6 +2,8 @@ package objects_test
 
 import (
 	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +41,14 @@ func TestFaultsOfPoolSettings(t *testing.T) {
 		}, `spec.sessionAffinity.header: Invalid value: "X-Session": write the header's name in lower case`},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.SessionAffinity = &v1alpha1.SessionAffinity{Header: ":path"} }, `spec.sessionAffinity.header: Invalid value: ":path": it is a part of the request line`},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{ScaleUpRPM: new(int32(9))} }, `spec.placement.scaleUpRPM: Invalid value: 9: it must be at least 10 requests a minute`},
+		{constrained(v1alpha1.Constraint{ModelType: "a"}, v1alpha1.Constraint{}, v1alpha1.Constraint{ModelType: "a"}), `spec.placement.constraints[2].modelType: Duplicate value: "a"`},
+		{constrained(v1alpha1.Constraint{ModelType: strings.Repeat("x", 513)}), "spec.placement.constraints[0].modelType: Too long: may not be more than 512 characters"},
+		{constrained(v1alpha1.Constraint{Required: labelled("a", strings.Repeat("x", 64))}), "spec.placement.constraints[0].required[a]: Too long: may not be more than 63 characters"},
+		{constrained(v1alpha1.Constraint{Preferred: []map[string]v1alpha1.LabelValue{labelled("a", "b"), {}}}), "spec.placement.constraints[0].preferred[1]: Required value: name at least one label"},
+		{constrained(v1alpha1.Constraint{Preferred: []map[string]v1alpha1.LabelValue{labelled("a", strings.Repeat("x", 64))}}), "spec.placement.constraints[0].preferred[0][a]: Too long: may not be more than 63 characters"},
+		{constrained(v1alpha1.Constraint{Preferred: slices.Repeat([]map[string]v1alpha1.LabelValue{labelled("a", "b")}, 17)}), "spec.placement.constraints[0].preferred: Too many: 17: must have at most 16 items"},
+		{constrained(v1alpha1.Constraint{Required: manyLabels(17)}), "spec.placement.constraints[0].required: Too many: 17: must have at most 16 items"},
+		{constrained(make([]v1alpha1.Constraint, 65)...), "spec.placement.constraints: Too many: 65: must have at most 64 items"},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{LoadTimeout: &metav1.Duration{}} }, `spec.placement.loadTimeout: Invalid value: "0s": it must be above 0, such as 30s`},
 		{func(s *v1alpha1.PoolSettingsSpec) {
 			s.Placement = &v1alpha1.Placement{FailureExpiry: &metav1.Duration{Duration: -1}}
@@ -219,4 +229,20 @@ func TestThePoolThatAGatewayMeans(t *testing.T) {
 			t.Errorf("%q, port %d: %v, %v, want %q", c.authority, c.port, got, ok, c.want)
 		}
 	}
+}
+
+func constrained(all ...v1alpha1.Constraint) func(*v1alpha1.PoolSettingsSpec) {
+	return func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{Constraints: all} }
+}
+
+func labelled(key, value string) map[string]v1alpha1.LabelValue {
+	return map[string]v1alpha1.LabelValue{key: v1alpha1.LabelValue(value)}
+}
+
+func manyLabels(n int) map[string]v1alpha1.LabelValue {
+	all := make(map[string]v1alpha1.LabelValue)
+	for i := range n {
+		all[strconv.Itoa(i)] = "x"
+	}
+	return all
 }

@@ -196,6 +196,8 @@ const (
 	CannotLoad Reason = wire.CannotLoad
 	// NoRoom: what the endpoints hold is pinned, must stay, or was used more recently.
 	NoRoom Reason = wire.NoRoom
+	// NoLabels: the pool's constraints let it be loaded at no endpoint that there is.
+	NoLabels Reason = wire.NoLabels
 	// TooLarge: it is larger than any endpoint.
 	TooLarge Reason = wire.TooLarge
 	// UnknownModel: it is not in the catalogue.
@@ -209,6 +211,7 @@ var messages = map[Reason]string{
 	NoEndpoint:   "control reaches no endpoint that could load it",
 	CannotLoad:   "no engine of its pool loads such models while it runs",
 	NoRoom:       "there is no room: every other model is pinned, has no copy to spare, or was used more recently",
+	NoLabels:     "no endpoint has the labels that the pool's constraints require for its type",
 	TooLarge:     "it is larger than any endpoint",
 	UnknownModel: "requests ask for it, and no object says what it is",
 }
@@ -756,7 +759,7 @@ func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 		if loading >= max(1, e.Loads) {
 			return todo
 		}
-		if e.copies[c.Key] != c {
+		if e.copies[c.Key] != c || c.State != Queued {
 			continue // it has given its place up
 		}
 		if c.sizing {

@@ -37,6 +37,7 @@ import (
 //	leftover e1 a                           failed, and something of it may be left there
 //	used a requests=30                      so many requests named it; without a number nobody counted them
 //	pool lru rpm=600 timeout=5m expiry=1m   settings of the pool; none where it says nothing
+//	fits type=sklearn only=e1,e2 prefer=e1  which endpoints are for models of a type, of all others without one; alone: all are for all
 //	vmodel v target=b canary=c percent=10 was=a previous=b kept=5m force
 //	unvmodel v
 //	tick
@@ -63,6 +64,7 @@ type runner struct {
 	now    time.Time
 	sights map[string]decide.Sight
 	told   map[decide.Key]decide.Switch
+	fits   decide.Fits
 	out    strings.Builder
 }
 
@@ -301,6 +303,8 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		}
 	case "pool":
 		r.s.SetPool(pool, decide.Pool{LRU: slices.Contains(plain, "lru"), RPM: r.number(with["rpm"]), LoadTimeout: r.duration(with["timeout"]), FailureExpiry: r.duration(with["expiry"])})
+	case "fits":
+		r.setFits(with)
 	case "vmodel":
 		was := decide.Moved{Active: with["was"], Previous: with["previous"]}
 		if with["kept"] != "" {
@@ -361,6 +365,35 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		r.t.Fatalf("what is %q?", verb)
 	}
 	return nil
+}
+
+// setFits has endpoints be for models of one more type; without any words they are for all again.
+func (r *runner) setFits(with map[string]string) {
+	set := func(addresses string) map[string]bool {
+		if addresses == "" {
+			return nil
+		}
+		all := make(map[string]bool)
+		for address := range strings.SplitSeq(addresses, ",") {
+			all[address] = true
+		}
+		return all
+	}
+	to := decide.Fits{}
+	if len(with) > 0 {
+		to.Types, to.Others = maps.Clone(r.fits.Types), r.fits.Others
+		fit := &decide.Fit{Only: set(with["only"]), Preferred: set(with["prefer"])}
+		if with["type"] == "" {
+			to.Others = fit
+		} else {
+			if to.Types == nil {
+				to.Types = make(map[string]*decide.Fit)
+			}
+			to.Types[with["type"]] = fit
+		}
+	}
+	r.fits = to
+	r.s.SetFits(pool, to)
 }
 
 func (r *runner) look(address string, listed []string, before time.Duration) {

@@ -239,11 +239,16 @@ func (s *State) stir(e *endpoint) {
 func (s *State) unsettle(e *endpoint) {
 	for _, p := range e.pools {
 		for _, m := range s.pool(p).stuck {
-			if !m.stale {
-				m.stale = true
-				s.stale = append(s.stale, m)
-			}
+			s.doubt(m)
 		}
+	}
+}
+
+// doubt notes that the reason may have changed why a model finds no place.
+func (s *State) doubt(m *model) {
+	if !m.stale {
+		m.stale = true
+		s.stale = append(s.stale, m)
 	}
 }
 

@@ -26,6 +26,7 @@ type model struct {
 	wants      map[string]Want // by who says so
 	copies     map[string]*Copy
 	hash       uint64
+	fit        *Fit  // where it may be loaded
 	bytes      int64 // known size, by any endpoint
 	source     SizeSource
 	failures   []Failure
@@ -67,7 +68,7 @@ func (s *State) SetModel(e objects.Entry, used time.Time) {
 		m.failures = nil
 		delete(s.failing, m.ModelKey)
 	}
-	m.Entry, m.gone, m.foreign = e, false, false
+	m.Entry, m.gone, m.foreign, m.fit = e, false, false, s.pool(e.Pool).fits.Of(e.Type)
 	delete(s.unknown, m.ModelKey)
 	if m.source <= HintedSize && e.Size > 0 {
 		m.bytes, m.source = e.Size, HintedSize
@@ -79,6 +80,7 @@ func (s *State) SetModel(e objects.Entry, used time.Time) {
 
 func (s *State) newModel(e objects.Entry) *model {
 	m := &model{Entry: e, worth: math.Inf(-1), hash: hashed(e.ID), wants: make(map[string]Want), copies: make(map[string]*Copy)}
+	m.fit = s.pool(e.Pool).fits.Of(e.Type)
 	s.models[e.ModelKey] = m
 	s.refloor(e.ModelKey)
 	return m
@@ -225,10 +227,10 @@ func (m *model) starved(s *State, but *Copy) bool {
 	return false
 }
 
-// staying is the copies that are not on their way out, where requests can be sent. The first is the one that would be missed
+// staying is the copies that are not on their way out, where requests can be sent and it may be. The first is the one that would be missed
 // least: the least far come, then the latest.
 func (s *State) staying(m *model) []*Copy {
-	all := slices.DeleteFunc(m.sorted(), func(c *Copy) bool { return !c.remains() || !s.endpoints[c.Endpoint].useful() })
+	all := slices.DeleteFunc(m.sorted(), func(c *Copy) bool { return !c.remains() || !s.endpoints[c.Endpoint].useful() || c.misplaced() })
 	slices.SortStableFunc(all, func(a, b *Copy) int { return cmp.Or(cmp.Compare(a.State, b.State), b.Since.Compare(a.Since)) })
 	return all
 }

@@ -28,6 +28,7 @@ type pool struct {
 	// stuck are models that found no place.
 	stuck  []*model
 	fading *fading
+	fits   Fits
 	// dear is what misses cost for the room of the models that were loaded (price), dearness its mean as it was last looked at.
 	dear     spread
 	dearness float64

@@ -25,6 +25,9 @@ type world struct {
 	models  map[string]*modelModel
 	looks   map[string]decide.Sight // that began and have not ended
 	givenUp map[decide.CopyKey]bool // loads at engines that were about to end
+	// only are the endpoints where models of type t may be loaded; nil: all. Rehoused: such a model left an endpoint where it might not be.
+	only     map[string]bool
+	rehoused bool
 	// vmodels are as they were after the last decision.
 	vmodels map[decide.Key]decide.VModelStatus
 	paused  bool
@@ -120,6 +123,9 @@ func (w *world) do(todo []decide.Action) {
 		}
 		switch a.Kind {
 		case decide.Load, decide.Reload:
+			if a.Kind == decide.Load && w.misplaced(a.Model, a.Endpoint) {
+				w.fatalf("%s is told to load %s, which may not be there", a.Endpoint, a.Model.ID)
+			}
 			if e.has[a.Model.ID] && a.Kind == decide.Load {
 				w.fatalf("%s is told to load %s, which it has", a.Endpoint, a.Model.ID)
 			}
@@ -143,12 +149,33 @@ func (w *world) do(todo []decide.Action) {
 				w.fatalf("%s holds %d bytes of %d", a.Endpoint, bytes, e.seenBytes)
 			}
 		case decide.Unload:
+			if w.misplaced(a.Model, a.Endpoint) {
+				w.rehoused = true
+				break
+			}
 			if m := w.models[a.Model.ID]; m.Pinned && m.Max != 1 && !w.givenUp[decide.CopyKey{Key: m.ModelKey, Endpoint: a.Endpoint}] {
 				w.fatalf("%s is pinned, and unloaded at %s", a.Model.ID, a.Endpoint)
 			}
 		}
 		w.pending = append(w.pending, pending{Action: a})
 	}
+}
+
+// misplaced says whether a model may not be loaded at an endpoint.
+func (w *world) misplaced(m objects.Entry, address string) bool {
+	return m.Type == "t" && w.only != nil && !w.only[address]
+}
+
+// constrain has models of type t be for one endpoint alone, or for all.
+func (w *world) constrain(address string) {
+	fit := &decide.Fit{Preferred: map[string]bool{"e2": true}}
+	w.only = nil
+	if address != "" {
+		w.only = map[string]bool{address: true}
+		fit.Only = w.only
+	}
+	w.logf("models of type t are for %q", address)
+	w.s.SetFits(pool, decide.Fits{Types: map[string]*decide.Fit{"t": fit}})
 }
 
 // leaves has an engine be about to end: what it loads is given up, and may go on.
@@ -369,6 +396,8 @@ func (w *world) random() {
 		w.pause(!w.paused)
 	case n < 91 && w.rng.IntN(4) == 0:
 		w.resize(e)
+	case n < 91 && w.rng.IntN(5) < 2:
+		w.constrain([]string{e, ""}[w.rng.IntN(2)])
 	case n < 91 && w.rng.IntN(3) == 0:
 		w.move(id)
 	case n < 91 && w.rng.IntN(2) == 0 && !m.Pinned:
@@ -460,7 +489,7 @@ func (w *world) revive(address string) {
 // than it takes, or is told anything while placement is paused or the engine is about to end; no copy counts as loaded that the engine, being well, has not; what is pinned stays; and when all is quiet every model has the copies that it must have, and who asks
 // gets one.
 func TestWhateverComes(t *testing.T) {
-	moved := 0
+	moved, rehoused := 0, 0
 	for seed := range uint64(40) {
 		for _, kind := range []string{"slots", "bytes"} {
 			w := &world{
@@ -486,6 +515,9 @@ func TestWhateverComes(t *testing.T) {
 				case 2:
 					e.Max = 1
 				}
+				if i%3 == 0 {
+					e.Type = "t"
+				}
 				m := &modelModel{Entry: e.Complete(nil), size: int64(20+10*i) << 20, late: kind == "bytes" && i%4 == 3}
 				w.models[m.ID] = m
 				w.s.SetModel(m.Entry, time.Time{})
@@ -497,10 +529,16 @@ func TestWhateverComes(t *testing.T) {
 			if w.migrated {
 				moved++
 			}
+			if w.rehoused {
+				rehoused++
+			}
 		}
 	}
 	if moved == 0 {
 		t.Error("no models of an endpoint that migrates were moved")
+	}
+	if rehoused == 0 {
+		t.Error("no models were moved that might not be where they were")
 	}
 }
 
@@ -510,6 +548,20 @@ func (w *world) nothingWaits() {
 	for _, c := range w.copies() {
 		if c.State != decide.Loaded {
 			w.fatalf("all is quiet, and %s at %s is %s", c.ID, c.Endpoint, c.State)
+		}
+	}
+}
+
+// nothingMisplaced fails if a model is where it may not be, and where it may be too, or nobody needs it.
+func (w *world) nothingMisplaced() {
+	w.t.Helper()
+	for _, m := range w.sorted() {
+		st, _ := w.s.Status(m.ModelKey)
+		isMisplaced := func(c decide.Copy) bool { return w.misplaced(m.Entry, c.Endpoint) }
+		some := slices.ContainsFunc(st.Copies, isMisplaced)
+		proper := slices.ContainsFunc(st.Copies, func(c decide.Copy) bool { return !isMisplaced(c) })
+		if some && (proper || m.Min == 0 && !m.Pinned && w.now.Sub(st.LastUsed) >= time.Hour) {
+			w.fatalf("%s is where it may not be: %v", m.ID, st.Copies)
 		}
 	}
 }
@@ -559,7 +611,16 @@ func (w *world) settle() {
 	w.s.Unwanted("x")
 	w.decide()
 	quiet()
+	for range 3 { // a copy that is to go may be told to while another is loaded
+		w.s.Tick()
+		w.decide()
+		quiet()
+	}
 	w.nothingWaits()
+	w.nothingMisplaced()
+	w.constrain("") // so that everything has room
+	w.decide()
+	quiet()
 	for key := range w.vmodels {
 		if st, _ := w.s.VModel(key); st.Active != st.Target && st.Failed == "" {
 			w.fatalf("%s does not go from %s to %s, which has %d copies of %d, and nobody says why", key.ID, st.Active, st.Target, st.Loaded, st.Needed)

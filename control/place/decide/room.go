@@ -125,6 +125,22 @@ func (p *place) compare(o *place) int {
 	return cmp.Or(cmp.Compare(o.free, p.free), cmp.Compare(p.lot, o.lot))
 }
 
+// nearlyMissed is how much more recent the use may be, in seconds, that what leaves a preferred endpoint is missed by (ModelMesh 0.12,
+// CacheMissForwardingLB).
+const nearlyMissed = 120
+
+// nearly says whether a place is about as good as the best one: nobody who waits waits for more loads there, nothing leaves there that need not
+// elsewhere, and what does is not missed much more.
+func (p *place) nearly(best *place, by claim) bool {
+	switch {
+	case by.asked && p.turns > best.turns:
+		return false
+	case p.victims == 0:
+		return true
+	}
+	return best.victims > 0 && p.worst.busy == best.worst.busy && p.worst.spare == best.worst.spare && p.worst.worth <= best.worst.worth+nearlyMissed
+}
+
 // choose finds a place for one more copy of a model, or says why there is none; the empty reason is that one is to come.
 func (s *State) choose(m *model, by claim) (best place, why Reason) {
 	if refused, why := s.refused(m); refused {
@@ -132,6 +148,7 @@ func (s *State) choose(m *model, by claim) (best place, why Reason) {
 	}
 	s.reorder()
 	soon := false
+	var preferred place
 	var reasons [len(reasonsOfPlaces)]bool
 	for _, e := range s.pool(m.Pool).endpoints {
 		if m.has(e) {
@@ -148,7 +165,13 @@ func (s *State) choose(m *model, by claim) (best place, why Reason) {
 			if best.e == nil || p.compare(&best) < 0 {
 				best = p
 			}
+			if m.fit.Preferred[e.Address] && (preferred.e == nil || p.compare(&preferred) < 0) {
+				preferred = p
+			}
 		}
+	}
+	if preferred.e != nil && preferred.nearly(&best, by) {
+		best = preferred
 	}
 	if best.e != nil || soon {
 		return best, ""
@@ -166,7 +189,7 @@ func (s *State) choose(m *model, by claim) (best place, why Reason) {
 }
 
 // reasonsOfPlaces are why an endpoint takes no copy, those first that say most about a model that no endpoint takes.
-var reasonsOfPlaces = [...]Reason{LoadFailed, NoRoom, TooLarge, NoEndpoint, CannotLoad}
+var reasonsOfPlaces = [...]Reason{LoadFailed, NoRoom, TooLarge, NoEndpoint, NoLabels, CannotLoad}
 
 // refused says whether a model gets no further copy wherever there is room, and why; the empty reason is that this will pass.
 func (s *State) refused(m *model) (refused bool, why Reason) {
@@ -176,7 +199,7 @@ func (s *State) refused(m *model) (refused bool, why Reason) {
 	if m.Max > 0 {
 		counted, going := 0, false
 		for _, c := range m.copies {
-			if s.endpoints[c.Endpoint].useful() {
+			if s.endpoints[c.Endpoint].useful() && !c.misplaced() {
 				counted++
 				going = going || !c.remains()
 			}
@@ -207,6 +230,8 @@ func (m *model) has(e *endpoint) bool {
 // Orders are up to date.
 func (s *State) offer(e *endpoint, m *model, by claim) (p place, ok bool, why Reason) {
 	switch {
+	case !m.fit.takes(e.Address):
+		return p, false, NoLabels
 	case e.Is():
 		return p, false, NoEndpoint
 	case e.state == unknown:
@@ -313,6 +338,10 @@ func (e *endpoint) shrink(m *model, by claim, all amount, leave func(*Copy)) (vi
 func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Action) {
 	all := e.tally().settled
 	for i, c := range queue {
+		if c.misplaced() { // since it got its place
+			todo = append(todo, s.dismiss(c, now)...)
+			continue
+		}
 		if c.sizing { // nothing leaves for it before its size is known: it may be too large
 			continue
 		}

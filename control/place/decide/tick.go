@@ -70,6 +70,7 @@ func (s *State) tick(now time.Time) (todo []Action) {
 	s.weigh()
 	for _, name := range pools {
 		p := s.pools[name]
+		todo = append(todo, s.rehouse(all[name], now)...)
 		todo = append(todo, s.addForLoad(all[name], now)...)
 		todo = append(todo, s.balance(p, all[name], now)...)
 		todo = append(todo, s.addForUse(p, all[name], since, now)...)
@@ -191,21 +192,34 @@ func (s *State) addForLoad(all []*model, now time.Time) (todo []Action) {
 
 // addForUse adds second copies of what is in use, where there is much room.
 func (s *State) addForUse(p *pool, all []*model, since, now time.Time) (todo []Action) {
-	by := claim{purpose: ForUse, below: math.Inf(-1), idle: true}
-	if free := p.free(); free < secondFree {
-		if oldest, any := p.oldest(); !any || now.Sub(oldest) < roomyAge {
-			return nil
-		}
-		by.below = seconds(now.Add(-roomyAge))
-	}
+	claims := make(map[*Fit]*claim)
 	for _, m := range all {
 		if !m.lastUsed.After(since) || m.lastUsed.Sub(m.inUseSince) < secondAfter || s.there(m) != 1 {
 			continue
 		}
-		_, more := s.grow(m, by, now)
-		todo = append(todo, more...)
+		by, known := claims[m.fit]
+		if !known {
+			by = p.claimForUse(m.fit, now)
+			claims[m.fit] = by
+		}
+		if by != nil {
+			_, more := s.grow(m, *by, now)
+			todo = append(todo, more...)
+		}
 	}
 	return todo
+}
+
+// claimForUse is that of second copies at endpoints that are for a model; nil where these have too little room.
+func (p *pool) claimForUse(f *Fit, now time.Time) *claim {
+	by := claim{purpose: ForUse, below: math.Inf(-1), idle: true}
+	if p.free(f) < secondFree {
+		if oldest, any := p.oldest(f); !any || now.Sub(oldest) < roomyAge {
+			return nil
+		}
+		by.below = seconds(now.Add(-roomyAge))
+	}
+	return &by
 }
 
 // fill fills free room with what was used and has no copy, the most missed first.
@@ -234,11 +248,11 @@ func (e *endpoint) idle() bool {
 	return len(t.queue)+t.loading < max(1, e.Loads)
 }
 
-// free is the share of the room of a pool that is free.
-func (p *pool) free() float64 {
+// free is the share of the room of those endpoints of a pool that is free which are for a model.
+func (p *pool) free(f *Fit) float64 {
 	var has, free float64
 	for _, e := range p.endpoints {
-		if e.able() {
+		if f.takes(e.Address) && e.able() {
 			has++
 			free += max(0, e.free(e.tally().remain))
 		}
@@ -246,9 +260,12 @@ func (p *pool) free() float64 {
 	return free / max(1, has)
 }
 
-// oldest is when the model was last used that is next to leave, of all that may.
-func (p *pool) oldest() (used time.Time, any bool) {
+// oldest is when the model was last used that is next to leave those endpoints, of all that may.
+func (p *pool) oldest(f *Fit) (used time.Time, any bool) {
 	for _, e := range p.endpoints {
+		if !f.takes(e.Address) {
+			continue
+		}
 		for _, c := range e.order {
 			if u := c.model.lastUsed; !any || u.Before(used) {
 				used, any = u, true

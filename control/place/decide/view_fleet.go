@@ -46,6 +46,8 @@ type CopyView struct {
 	For   Purpose
 	// Doomed says of one that is loading that it is unloaded as soon as it is loaded.
 	Doomed bool
+	// Misplaced says that its model may not be loaded there any more.
+	Misplaced bool
 	// InFlight is how many requests there are.
 	InFlight int
 }
@@ -120,7 +122,7 @@ func (s *State) View(now time.Time) View {
 		used[m.Pool] = latest(used[m.Pool], m.missed())
 	}
 	for name, missed := range used {
-		v.Pools = append(v.Pools, PoolView{name, s.pool(name).free(), missed})
+		v.Pools = append(v.Pools, PoolView{name, s.pool(name).free(everywhere), missed})
 	}
 	return v
 }
@@ -135,7 +137,7 @@ func (e *endpoint) view() EndpointView {
 		v.Usable = max(0, e.usable())
 	}
 	for _, c := range e.copies {
-		v.Copies = append(v.Copies, CopyView{c.CopyKey, c.State, c.Since, c.claim.purpose, c.doomed, c.inFlight})
+		v.Copies = append(v.Copies, CopyView{c.CopyKey, c.State, c.Since, c.claim.purpose, c.doomed, c.misplaced(), c.inFlight})
 	}
 	return v
 }
