@@ -99,12 +99,14 @@ bench-policies: build ## Judge policies in a simulated fleet, on the traces of $
 
 # What is left out: drift, flash and noise at other exponents (--workload drift --zipf 1.2), and a fifth of 1000 models on 100 endpoints
 # (--endpoints 100 --cache 0.2). 100 models do not fit on 100 endpoints: one has room for less than one.
-bench-place: build ## Judge policies of placement in a simulated fleet, with SEEDS=5 on two cores within the hour; prints a table for each workload, and draws it in .run/place
+bench-place: build ## Judge policies of placement in a simulated fleet, on the clients of $TRACE_DIR if it names some, with SEEDS=5 on two cores within the hour; prints a table for each workload, and draws it in .run/place
 	@mkdir -p .run/place
 	@place() { bin/bench place --seeds $(or $(SEEDS),5) "$$@" $(ARGS) && echo; }; \
 	for workload in zipf drift flash noise; do place --workload $$workload --cache 0.2,0.6 --plots .run/place; done; \
 	for zipf in 0.8 1.2; do place --zipf $$zipf --cache 0.2,0.6 --plots .run/place; done; \
 	for zipf in 0.8 1 1.2; do place --models 100 --zipf $$zipf --cache 0.2,0.6 --plots .run/place; done; \
+	place --workload hot --models 100 --cache 1.2; \
+	for workload in $(if $(TRACE_DIR),servegen-small servegen-reason); do place --workload $$workload --cache 0.1,0.2 --plots .run/place; done; \
 	place --size-spread 0.5 --load-spread 0.5 --cache 0.2,0.6; \
 	place --endpoints 100; \
 	place --measure 15m --join 5m --cache 0.6,1.2; \

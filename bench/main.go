@@ -38,7 +38,7 @@ var commands = []command{
 	{"engine", "run a simulated engine: vLLM, SGLang, or a model runtime", serveEngine},
 	{"prestop", "wait, in the hook of a simulated engine's pod, until control has moved its models", simulated.PreStop},
 	{"fleet", "roll a simulated fleet on, and judge by what policy requests are sent", rollFleet},
-	{"place", "roll simulated endpoints on, and judge by what policy models are placed", place.Command},
+	{"place", "roll simulated endpoints on, and judge by what policy models are placed", rollModels},
 	{"quickstart", "run Envoy, extproc, control and simulated engines on this machine", quickstart.Command},
 	{"cluster", "run a real Kubernetes on this machine, with images of Headgate", cluster.Command},
 	{"conformance", "run Gateway API's conformance suite on that Kubernetes", conformance.Command},
@@ -47,6 +47,11 @@ var commands = []command{
 // rollFleet runs a simulated fleet, on the traces that the environment names.
 func rollFleet(ctx context.Context, args []string) error {
 	return fleet.Command(ctx, args, os.Getenv("TRACE_DIR")) //nolint:forbidigo // main
+}
+
+// rollModels runs a simulated placement, on the traces that the environment names.
+func rollModels(ctx context.Context, args []string) error {
+	return place.Command(ctx, args, os.Getenv("TRACE_DIR")) //nolint:forbidigo // main
 }
 
 // serveEngine runs the program of the kind that args name: a model runtime has flags of its own.

@@ -15,6 +15,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/headgate/headgate/bench/simulated"
 )
 
 const usage = `Rolls a fleet on in simulated time, whose endpoints load models and unload them, and judges by which policy models are
@@ -31,6 +33,9 @@ Of each policy it prints, as the median of the seeds,
              copies that were loaded then; below 0 where more room has saved loads, so that --cache 1.2 shows it best
   joined     with --join, the requests of that endpoint by the mean of all, in the second five minutes after it came
   max/mean   the requests of the endpoint that got most, by the mean of all
+  TTFT p99   where endpoints are engines, the 99th percentile of the time from a request to its first token, the load that it
+             waited for among it, with the least and the greatest of the seeds
+  known      how many times the TTFT p99 of the policy known that is, seed by seed
 The first hour is not measured: caches are cold, and the loads of the beginning say nothing of those an hour later.
 With --warm the models of the highest rates are loaded at the start, and ten minutes are enough.
 
@@ -41,7 +46,12 @@ endpoint until these are full.
 
 The policy optimum has those models loaded always whose rate, which it knows, is highest by byte; belady knows all
 requests that come and unloads what is asked for last; lru is one cache in the whole fleet; random and first choose an
-endpoint, where what was used least recently leaves.
+endpoint, where what was used least recently leaves. known knows the rates of all models, has more copies of those that bear
+most as long as there is room, spreads them evenly, and moves none.
+
+Endpoints that are engines, as in the workload hot, are the step model of bench engine, and requests are as long as people's
+conversations; each goes to the copy whose endpoint has the fewest. In the workloads of ServeGen the models are its clients, in
+turn: beyond these the same ones again, at other moments of the trace; as much faster or slower as --rate says.
 
 Usage:
 
@@ -75,25 +85,37 @@ var policies = []struct {
 	{"random", Random},
 	{"belady", Belady},
 	{optimumName, Optimum},
+	{knownName, Known},
 }
 
-// optimumName is the policy that others are compared with.
-const optimumName = "optimum"
+// optimumName is the policy that misses of others are compared with, knownName the one that their first tokens are.
+const optimumName, knownName = "optimum", "known"
 
 // workloads by name, with what they make of a World.
 var workloads = []struct {
 	name, about string
 	set         func(*World)
+	file        string // of clients, in the folder of traces
 }{
-	{"zipf", "popularity stays", func(*World) {}},
-	{"drift", "popularity goes round all models in two hours", func(w *World) { w.Drift = 7200 }},
-	{"flash", "from half of the measured time on a cold model gets a fifth of all requests", func(w *World) { w.Flash = 0.2 }},
-	{"noise", "the rate of each model is off by up to a tenth, another in each minute", func(w *World) { w.Noise = 0.1 }},
+	{name: "zipf", about: "popularity stays"},
+	{"drift", "popularity goes round all models in two hours", func(w *World) { w.Drift = 7200 }, ""},
+	{"flash", "from half of the measured time on a cold model gets a fifth of all requests", func(w *World) { w.Flash = 0.2 }, ""},
+	{"noise", "the rate of each model is off by up to a tenth, another in each minute", func(w *World) { w.Noise = 0.1 }, ""},
+	{"hot", "a model gets three tenths of all requests, and endpoints are engines", setHot, ""},
+	{name: "servegen-small", about: "each model is a client of Alibaba's small language model (ServeGen)", file: "servegen/language-m-small.csv.gz"},
+	{name: "servegen-reason", about: "each model is a client of DeepSeek-R1 (ServeGen)", file: "servegen/reason-deepseek-r1.csv.gz"},
 }
 
-// Command is the program "bench place". Asked for help it prints that and returns nil.
-func Command(ctx context.Context, args []string) error {
-	return command(ctx, args, os.Stdout, os.Stderr)
+// setHot has the load of the hottest model ask for three endpoints of ten.
+func setHot(w *World) {
+	engine := simulated.DefaultProfile()
+	w.Hot, w.Engine = 0.3, &engine
+}
+
+// Command is the program "bench place", which finds traces in a folder where flags name no other; empty for none. Asked for help it prints
+// that and returns nil.
+func Command(ctx context.Context, args []string, traces string) error {
+	return command(ctx, args, traces, os.Stdout, os.Stderr)
 }
 
 // config is what the command line says.
@@ -106,8 +128,8 @@ type config struct {
 	plots       string // folder, empty for no pictures
 }
 
-func command(ctx context.Context, args []string, out, progress io.Writer) error {
-	c, err := parseFlags(args, out)
+func command(ctx context.Context, args []string, traces string, out, progress io.Writer) error {
+	c, err := parseFlags(args, traces, out)
 	if errors.Is(err, pflag.ErrHelp) {
 		return nil
 	}
@@ -141,8 +163,8 @@ func command(ctx context.Context, args []string, out, progress io.Writer) error 
 
 // table prints what each policy is worth with one share of room, and returns the figures of each seed.
 func (c config) table(ctx context.Context, out, progress io.Writer) (map[string][]Figures, error) {
-	fmt.Fprintf(out, "%s\n%d models on %d endpoints with room for %.0f %% of their bytes, Zipf %g, %g requests a second; %d seeds, %.0f s after %.0f s\n\n",
-		c.about, c.Models, c.Endpoints, 100*c.Share, c.Zipf, c.Rate, c.seeds, c.Measured, c.Warmup)
+	fmt.Fprintf(out, "%s\n%d models on %d endpoints with room for %.0f %% of their bytes%s, %g requests a second; %d seeds, %.0f s after %.0f s\n\n",
+		c.about, c.Models, c.Endpoints, 100*c.Share, c.popular(", Zipf %g"), c.Rate, c.seeds, c.Measured, c.Warmup)
 	all := make(map[string][]Figures)
 	for _, name := range c.policies {
 		began := time.Now()
@@ -153,18 +175,12 @@ func (c config) table(ctx context.Context, out, progress io.Writer) (map[string]
 		fmt.Fprintf(progress, "%s: %d seeds in %.1f s\n", name, c.seeds, time.Since(began).Seconds())
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "policy\tmisses\tleast\tgreatest\toptimum\trefused\twait p99\tloads/min\tmoves\tjoined\tmax/mean\t")
+	fmt.Fprintln(table, "policy\tmisses\tleast\tgreatest\toptimum\trefused\twait p99\tloads/min\tmoves\tjoined\tmax/mean\tTTFT p99\tleast\tgreatest\tknown\t")
 	for _, name := range c.policies {
 		middle := func(field func(Figures) float64) float64 { return median(of(all[name], field)) }
 		misses := of(all[name], func(f Figures) float64 { return 100 * f.Misses })
-		fmt.Fprintf(table, "%s\t%.2f %%\t%.2f\t%.2f\t", name, median(misses), slices.Min(misses), slices.Max(misses))
-		if best := all[optimumName]; best != nil && !slices.ContainsFunc(best, func(f Figures) bool { return f.Misses == 0 }) {
-			ratios := make([]float64, len(misses))
-			for i := range ratios {
-				ratios[i] = misses[i] / (100 * best[i].Misses)
-			}
-			fmt.Fprintf(table, "%.2f×", median(ratios))
-		}
+		fmt.Fprintf(table, "%s\t%.2f %%\t%.2f\t%.2f\t%s", name, median(misses), slices.Min(misses), slices.Max(misses),
+			times(misses, of(all[optimumName], func(f Figures) float64 { return 100 * f.Misses })))
 		fmt.Fprintf(table, "\t%.2f %%\t%.2f s\t%.1f\t", 100*middle(func(f Figures) float64 { return f.Refused }),
 			middle(func(f Figures) float64 { return f.Wait99 }), middle(func(f Figures) float64 { return f.Loads }))
 		if c.Join > 0 || c.Leave > 0 {
@@ -174,9 +190,36 @@ func (c config) table(ctx context.Context, out, progress io.Writer) (map[string]
 		if c.Join > 0 {
 			fmt.Fprintf(table, "%.2f", middle(func(f Figures) float64 { return f.Joined }))
 		}
-		fmt.Fprintf(table, "\t%.2f\t\n", middle(func(f Figures) float64 { return f.Imbalance }))
+		fmt.Fprintf(table, "\t%.2f\t", middle(func(f Figures) float64 { return f.Imbalance }))
+		if c.Engine != nil {
+			first := of(all[name], func(f Figures) float64 { return f.FirstToken99 })
+			fmt.Fprintf(table, "%.2f s\t%.2f\t%.2f\t%s\t", median(first), slices.Min(first), slices.Max(first), times(first, of(all[knownName], func(f Figures) float64 { return f.FirstToken99 })))
+		} else {
+			fmt.Fprint(table, "\t\t\t\t")
+		}
+		fmt.Fprintln(table)
 	}
 	return all, table.Flush()
+}
+
+// popular says in a format the exponent of popularity; nothing of clients, which have none.
+func (c config) popular(format string) string {
+	if c.Clients != nil {
+		return ""
+	}
+	return fmt.Sprintf(format, c.Zipf)
+}
+
+// times is how many times others figures are, seed by seed: the median; empty where there are no others, or one of them is 0.
+func times(is, others []float64) string {
+	if len(others) == 0 || slices.Contains(others, 0) {
+		return ""
+	}
+	ratios := make([]float64, len(is))
+	for i := range ratios {
+		ratios[i] = is[i] / others[i]
+	}
+	return fmt.Sprintf("%.2f×", median(ratios))
 }
 
 // of returns one figure of each seed.
@@ -220,7 +263,7 @@ func median(values []float64) float64 {
 }
 
 // parseFlags reads the command line. Help goes to out.
-func parseFlags(args []string, out io.Writer) (c config, err error) {
+func parseFlags(args []string, traces string, out io.Writer) (c config, err error) {
 	f := pflag.NewFlagSet("place", pflag.ContinueOnError)
 	f.SortFlags = false
 	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
@@ -232,7 +275,8 @@ func parseFlags(args []string, out io.Writer) (c config, err error) {
 		kinds = append(kinds, w.name)
 	}
 	kind := f.String("workload", kinds[0], "send this `WORKLOAD`: "+strings.Join(kinds, ", "))
-	f.StringSliceVar(&c.policies, "policy", known, "place by these `POLICIES`: "+strings.Join(known, ", "))
+	dir := f.String("traces", traces, "find traces in this `FOLDER` (default $TRACE_DIR): servegen/language-m-small.csv.gz, servegen/reason-deepseek-r1.csv.gz")
+	f.StringSliceVar(&c.policies, "policy", nil, "place by these `POLICIES`: "+strings.Join(known, ", ")+" (default all, but for known, or where endpoints are engines for optimum)")
 	f.IntVar(&c.Models, "models", 1000, "have so many `MODELS`")
 	f.IntVar(&c.Endpoints, "endpoints", 10, "have so many `ENDPOINTS`")
 	f.Float64SliceVar(&c.shares, "cache", []float64{0.6}, "have room in all endpoints for these `SHARES` of the bytes of all models, a table for each")
@@ -274,11 +318,26 @@ func parseFlags(args []string, out io.Writer) (c config, err error) {
 		}
 	}
 	for _, w := range workloads {
-		if w.name == *kind {
-			w.set(&c.World)
-			c.name, c.about = w.name, w.name+": "+w.about
-			return c, nil
+		if w.name != *kind {
+			continue
 		}
+		c.name, c.about = w.name, w.name+": "+w.about
+		if w.set != nil {
+			w.set(&c.World)
+		}
+		if w.file != "" {
+			if c.Clients, err = openClients(*dir, w.file); err != nil {
+				return c, fmt.Errorf("--workload: %w", err)
+			}
+		}
+		if !f.Changed("policy") {
+			bound := knownName
+			if c.Engine != nil {
+				bound = optimumName
+			}
+			c.policies = slices.DeleteFunc(known, func(name string) bool { return name == bound })
+		}
+		return c, nil
 	}
 	return c, fmt.Errorf("--workload: there is no %q: use one of %s", *kind, strings.Join(kinds, ", "))
 }

@@ -11,6 +11,9 @@ type Figures struct {
 	Misses float64
 	// Wait99 is the 99th percentile of how long all requests waited, in seconds. Infinite where as many waited at the end still.
 	Wait99 float64
+	// FirstToken99 is the 99th percentile of the time from a request to its first token, in seconds, where endpoints are engines. Infinite where
+	// as many have none; else 0.
+	FirstToken99 float64
 	// Refused is the share of requests that the policy had fail; they are misses too.
 	Refused float64
 	// Loads is how many began a minute.
@@ -35,7 +38,7 @@ func (f *Fleet) figures(loads int, end float64) Figures {
 		}
 		return 1
 	})
-	var waits []float32
+	var waits, first []float32
 	missed, failed, all := 0, 0, 0
 	for number := from; number < len(f.Requests); number++ {
 		wait := f.waits[number]
@@ -44,7 +47,11 @@ func (f *Fleet) figures(loads int, end float64) Figures {
 		} else if wait < 0 && f.Requests[number].At > end-60 {
 			continue
 		}
-		if all++; wait == 0 {
+		all++
+		if f.first != nil {
+			first = append(first, f.firstToken(number, end))
+		}
+		if wait == 0 {
 			continue
 		}
 		if missed++; wait < 0 {
@@ -56,6 +63,10 @@ func (f *Fleet) figures(loads int, end float64) Figures {
 	is := Figures{Misses: float64(missed) / float64(max(all, 1)), Refused: float64(failed) / float64(max(all, 1)), Loads: float64(loads) * 60 / f.Measured}
 	if at := len(waits) - 1 - all/100; at >= 0 {
 		is.Wait99 = float64(waits[at])
+	}
+	if f.first != nil {
+		slices.Sort(first)
+		is.FirstToken99 = float64(first[max(0, len(first)-1-all/100)])
 	}
 	var more, stood int
 	for i := range f.stood {
@@ -78,4 +89,15 @@ func (f *Fleet) figures(loads int, end float64) Figures {
 		is.Imbalance = float64(most) * float64(up) / float64(sum)
 	}
 	return is
+}
+
+// firstToken is how long that of a request took; in one's place that has none yet what it has waited, for ever if it came before the last minute.
+func (f *Fleet) firstToken(number int, end float64) float32 {
+	switch at := f.Requests[number].At; {
+	case f.first[number] > 0:
+		return f.first[number]
+	case f.waits[number] != refused && at > end-60:
+		return float32(end - at)
+	}
+	return float32(math.Inf(1))
 }

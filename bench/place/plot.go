@@ -14,7 +14,7 @@ import (
 // workload, and what it is sent to. Misses are in percent, one for each share.
 func (c config) draw(misses map[string][]float64) (path string, err error) {
 	p := plot.New()
-	p.Title.Text = fmt.Sprintf("%s: %d models on %d endpoints, Zipf %g", c.name, c.Models, c.Endpoints, c.Zipf)
+	p.Title.Text = fmt.Sprintf("%s: %d models on %d endpoints%s", c.name, c.Models, c.Endpoints, c.popular(", Zipf %g"))
 	p.X.Label.Text, p.Y.Label.Text = "room for this share of the models' bytes, %", "requests that found no copy, %"
 	p.Y.Min = 0
 	p.Legend.Top = true
@@ -33,6 +33,6 @@ func (c config) draw(misses map[string][]float64) (path string, err error) {
 		p.Add(line, dots)
 		p.Legend.Add(name, line)
 	}
-	path = filepath.Join(c.plots, fmt.Sprintf("place-%s-%dx%d-zipf%g.svg", c.name, c.Models, c.Endpoints, c.Zipf))
+	path = filepath.Join(c.plots, fmt.Sprintf("place-%s-%dx%d%s.svg", c.name, c.Models, c.Endpoints, c.popular("-zipf%g")))
 	return path, p.Save(8*vg.Inch, 5*vg.Inch, path)
 }

@@ -312,7 +312,7 @@ func (q *farthest) Pop() any {
 
 // optimum has those models loaded always that have the highest true rate × load time by byte, one copy each, as many as the bytes of all
 // endpoints together hold. What else is asked for is loaded beside them, and takes no room: it is a bound of what rates alone can give.
-// Where popularity drifts or a flash comes it goes by the rates of each minute, and what comes in then is there at once.
+// Where popularity drifts, clients come and go, or a flash comes it goes by the rates of each minute, and what comes in then is there at once.
 type optimum struct {
 	*Fleet
 	resident []bool
@@ -324,12 +324,8 @@ func Optimum() Policy { return &optimum{} }
 // Start begins.
 func (o *optimum) Start(f *Fleet) {
 	o.Fleet, o.resident = f, make([]bool, f.Models)
-	for e := range f.Nodes { // what was loaded at the start is chosen anew
-		for _, c := range slices.Clone(f.Nodes[e].Copies) {
-			f.Unload(c)
-		}
-	}
-	if f.Drift == 0 {
+	f.clear()
+	if f.Drift == 0 && f.Clients == nil {
 		o.choose()
 		if f.Flash > 0 {
 			f.loop.At(f.flashes(), o.choose)

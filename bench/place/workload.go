@@ -60,6 +60,19 @@ func zipf(models int, s float64) []float64 {
 	return all
 }
 
+// popularity returns the weights of ranks.
+func (w World) popularity() []float64 {
+	all := zipf(w.Models, w.Zipf)
+	if w.Hot > 0 {
+		rest := 0.0
+		for _, weight := range all[1:] {
+			rest += weight
+		}
+		all[0] = rest * w.Hot / (1 - w.Hot)
+	}
+	return all
+}
+
 // shift is how far popularity has gone round at a time.
 func (w World) shift(at float64) int {
 	if w.Drift == 0 {
@@ -86,8 +99,11 @@ func (w World) noisy(model int, at float64) float64 {
 // requests draws those of a seed: of a Poisson process, each for a model by its popularity at that time. The model of a rank is the rank
 // itself, for no policy looks at numbers of models, but for what goes round.
 func requests(w World, seed uint64) []Request {
+	if w.Clients != nil {
+		return w.crowd(seed).requests(w.Models, seed, w.Warmup+w.Measured)
+	}
 	random := rand.New(rand.NewPCG(seed, 4)) //nolint:gosec // no secret
-	draws := newAlias(zipf(w.Models, w.Zipf))
+	draws := newAlias(w.popularity())
 	rate, end := w.Rate*(1+w.Noise), w.Warmup+w.Measured
 	all := make([]Request, 0, int(1.01*w.Rate*end)+100)
 	for at := random.ExpFloat64() / rate; at < end; at += random.ExpFloat64() / rate {
@@ -105,11 +121,17 @@ func requests(w World, seed uint64) []Request {
 
 // rate returns that of each model at a time, noise apart.
 func (f *Fleet) rate(at float64) []float64 {
-	weights, total := zipf(f.Models, f.Zipf), 0.0
+	all := make([]float64, f.Models)
+	if f.Clients != nil {
+		for model := range all {
+			all[model] = f.crowd.window(model, int(at/windowed)).rate
+		}
+		return all
+	}
+	weights, total := f.popularity(), 0.0
 	for _, w := range weights {
 		total += w
 	}
-	all := make([]float64, f.Models)
 	flash := f.Flash
 	if at < f.flashes() {
 		flash = 0

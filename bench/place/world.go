@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/headgate/headgate/internal/event"
+	"github.com/headgate/headgate/internal/profile"
 )
 
 // World is what is simulated. Times are in seconds.
@@ -33,6 +34,12 @@ type World struct {
 	// Drift is the time in which popularity goes round all models, 0 for never; Flash the share of requests for one cold model from
 	// half of the measured time on; Noise how far a model's rate is off from minute to minute, as a share.
 	Drift, Flash, Noise float64
+	// Hot is the share of requests for the model of the first rank, 0 for what Zipf says.
+	Hot float64
+	// Engine is of each endpoint, where requests run by the step model of an engine; nil where each takes Service.
+	Engine *profile.Profile
+	// Clients has a client be each model, in turn; nil for Zipf.
+	Clients []client
 	// Join and Leave are when an endpoint comes and when one goes, after the warm-up; 0 for never.
 	Join, Leave float64
 }
@@ -84,6 +91,7 @@ type Node struct {
 	loading int
 	queue   []*Copy
 	served  int
+	flying  int // requests
 }
 
 // Fleet is a World on the way.
@@ -106,9 +114,10 @@ type Fleet struct {
 
 	loop     event.Loop
 	policy   Policy
+	crowd    crowd // where clients are models
 	loadTime []float64
-	// busy, where a policy has set it, is told that a copy has its first request, or none any more.
-	busy    func(c *Copy)
+	// flown, where a policy has set it, is told that a copy has more or fewer requests.
+	flown   func(c *Copy)
 	waiting [][]int32 // requests by model
 	waits   []float32
 	passing []bool
@@ -117,6 +126,11 @@ type Fleet struct {
 	stood   []int // copies that were loaded before each
 	// joined is the requests of the endpoint that joined, and of all, five minutes after it did, and ten.
 	joined [2][2]int
+
+	// Where endpoints are engines: these, and by request its length and how long its first token took, 0 where it is not out.
+	engines []engine
+	lengths []length
+	first   []float32
 }
 
 // Request is one for a model, at a time.
@@ -166,8 +180,14 @@ func newFleet(w World, seed uint64) (*Fleet, error) {
 	for i := range w.Endpoints {
 		f.Nodes[i].Up = true
 	}
+	if w.Clients != nil {
+		f.crowd = w.crowd(seed)
+	}
 	f.Requests = requests(w, seed)
 	f.waits = make([]float32, len(f.Requests))
+	if w.Engine != nil {
+		return f, f.setEngines(seed)
+	}
 	return f, nil
 }
 
@@ -224,7 +244,7 @@ func (f *Fleet) loaded(c *Copy) {
 	c.State = Loaded
 	for _, number := range f.waiting[c.Model] {
 		f.waits[number] = float32(f.Now() - f.Requests[number].At)
-		f.serve(c)
+		f.serve(int(number), c)
 	}
 	f.waiting[c.Model] = f.waiting[c.Model][:0]
 	f.begin(c.Endpoint)
@@ -240,21 +260,28 @@ func (f *Fleet) served() (all int) {
 }
 
 // serve has a copy serve a request.
-func (f *Fleet) serve(c *Copy) {
+func (f *Fleet) serve(number int, c *Copy) {
 	f.Nodes[c.Endpoint].served++
 	f.flies(c, 1)
-	f.loop.At(f.Now()+f.Service, func() {
-		if f.flies(c, -1); c.State == Leaving && c.InFlight == 0 {
-			f.left(c)
-		}
-	})
+	if f.Engine != nil {
+		f.submit(number, c)
+		return
+	}
+	f.loop.At(f.Now()+f.Service, func() { f.ended(c) })
+}
+
+// ended has a request end at a copy.
+func (f *Fleet) ended(c *Copy) {
+	if f.flies(c, -1); c.State == Leaving && c.InFlight == 0 {
+		f.left(c)
+	}
 }
 
 // flies counts a request that comes to a copy or ends there.
 func (f *Fleet) flies(c *Copy, more int) {
-	was := c.InFlight
-	if c.InFlight += more; f.busy != nil && was+c.InFlight == 1 {
-		f.busy(c)
+	f.Nodes[c.Endpoint].flying += more
+	if c.InFlight += more; f.flown != nil {
+		f.flown(c)
 	}
 }
 
@@ -333,6 +360,14 @@ func without(all []*Copy, c *Copy) []*Copy {
 	return all[:last]
 }
 
+// load is what a request that goes to a copy has before it: where endpoints are engines, all requests of that endpoint.
+func (f *Fleet) load(c *Copy) int {
+	if f.Engine != nil {
+		return f.Nodes[c.Endpoint].flying
+	}
+	return c.InFlight
+}
+
 // request has one come. Of copies that have equally few requests that serves which has served none for longest: ModelMesh does so, and
 // extproc's lot comes to the same.
 func (f *Fleet) request(number int) {
@@ -340,13 +375,13 @@ func (f *Fleet) request(number int) {
 	model := int(f.Requests[number].Model)
 	var best *Copy
 	for _, c := range f.Copies[model] {
-		if c.State == Loaded && (best == nil || cmp.Or(c.InFlight-best.InFlight, c.last-best.last) < 0) {
+		if c.State == Loaded && (best == nil || cmp.Or(f.load(c)-f.load(best), c.last-best.last) < 0) {
 			best = c
 		}
 	}
 	if f.Served = best; best != nil {
 		best.last = number + 1
-		f.serve(best)
+		f.serve(number, best)
 		f.policy.Request(model, false)
 		return
 	}
@@ -365,7 +400,7 @@ func (f *Fleet) leave(endpoint int) {
 		}
 		c.State = Gone
 	}
-	*n = Node{served: n.served}
+	*n = Node{served: n.served, flying: n.flying}
 	f.policy.Left(endpoint)
 }
 
@@ -393,6 +428,15 @@ func (f *Fleet) warm() {
 				f.add(model, e, Loaded)
 				break
 			}
+		}
+	}
+}
+
+// clear has what is loaded at the start leave: a policy chooses all anew.
+func (f *Fleet) clear() {
+	for e := range f.Nodes {
+		for _, c := range slices.Clone(f.Nodes[e].Copies) {
+			f.Unload(c)
 		}
 	}
 }

@@ -1,0 +1,135 @@
+package place
+
+import (
+	"bytes"
+	"compress/gzip"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Each client sends at the rates of its windows, whatever the shapes, and at none where it has none.
+func TestClientsSendTheirRates(t *testing.T) {
+	var all []client
+	for _, w := range []window{{rate: 20, shape: 1}, {rate: 10, shape: 0.2}, {rate: 10, shape: 0.4, weibull: true}, {rate: 5, shape: 3}} {
+		all = append(all, client{w, {}, w, {rate: w.rate / 2, shape: w.shape, weibull: w.weibull}})
+	}
+	w := World{Models: len(all), Clients: all, Rate: 45 * 2.5 / 4}
+	end := 400.0 * windowed
+	c := w.crowd(1)
+	is := make([]map[float64]int, len(all)) // requests by rate of the window
+	for i := range is {
+		is[i] = make(map[float64]int)
+	}
+	at := 0.0
+	for _, r := range c.requests(len(all), 1, end) {
+		if r.At < at || r.At >= end {
+			t.Fatalf("a request at %g s comes after one at %g s", r.At, at)
+		}
+		at = r.At
+		is[r.Model][c.window(int(r.Model), int(at/windowed)).rate]++
+	}
+	for i, of := range all {
+		if n := is[i][0]; n > 0 {
+			t.Errorf("client %d sent %d requests in windows without any", i, n)
+		}
+		for rate, windows := range map[float64]float64{of[0].rate: 200, of[3].rate: 100} {
+			if want := rate * windows * windowed; math.Abs(float64(is[i][rate])-want) > 0.03*want {
+				t.Errorf("client %d sent %d requests at %g a second, want about %.0f", i, is[i][rate], rate, want)
+			}
+		}
+	}
+}
+
+// The gaps of a shape differ as it says: those of a gamma distribution of the shape 0.25 have a coefficient of variation of 2, those of
+// a Weibull distribution of the shape 0.5 of the root of 5.
+func TestGaps(t *testing.T) {
+	for w, want := range map[window]float64{{rate: 1, shape: 0.25}: 2, {rate: 1, shape: 0.5, weibull: true}: math.Sqrt(5)} {
+		world := World{Models: 1, Clients: []client{{w}}, Rate: 1}
+		last, n, sum, squares := 0.0, 0.0, 0.0, 0.0
+		for _, r := range world.crowd(1).requests(1, 1, 400_000) {
+			gap := r.At - last
+			last, n, sum, squares = r.At, n+1, sum+gap, squares+gap*gap
+		}
+		mean := sum / n
+		if cv := math.Sqrt(squares/n-mean*mean) / mean; math.Abs(cv-want) > 0.05*want {
+			t.Errorf("gaps of %+v have a coefficient of variation of %.2f, want %.2f", w, cv, want)
+		}
+	}
+}
+
+// Models beyond the clients are the same clients at other moments, and together all send at the rate that is asked for.
+func TestMoreModelsThanClients(t *testing.T) {
+	w := World{Models: 10, Clients: some, Rate: 30, Measured: 60_000}
+	c := w.crowd(3)
+	sum := 0.0
+	for model := range w.Models {
+		for number := range some[0] {
+			sum += c.window(model, number).rate / float64(len(some[0]))
+		}
+	}
+	if math.Abs(sum-30) > 1e-9 {
+		t.Errorf("all models send %g requests a second, want 30", sum)
+	}
+	if n := len(requests(w, 3)); math.Abs(float64(n)-30*60_000) > 0.05*30*60_000 {
+		t.Errorf("there are %d requests, want about %d", n, 30*60_000)
+	}
+}
+
+// The rows of ServeGen are read, and what none of it is, is told with its line.
+func TestReadClients(t *testing.T) {
+	rows := "a.csv,0,0.5,1.2,Gamma,0.7,3\na.csv,600,0,0,,0,0\nb.csv,0,2,1,Weibull,1.1,0.4\nb.csv,600,1,1,Gamma,1,1\n"
+	all, err := readClients(strings.NewReader(rows))
+	if err != nil || len(all) != 2 || all[0][0] != (window{0.5, 0.7, false}) || all[0][1].rate != 0 || all[1][0] != (window{2, 1.1, true}) {
+		t.Errorf("clients are %v (%v)", all, err)
+	}
+	for wrong, want := range map[string]string{
+		"":                                       "no client",
+		"a.csv,0,0,0,,0,0\n":                     "no client",
+		rows + "b.csv,1200,1,1,Gamma,1,1\n":      "3 windows",
+		rows + "b.csv,1800,1,1,Gamma,1,1\n":      "line 5",
+		rows + "b.csv,1200,-1,1,Gamma,1,1\n":     "line 5",
+		rows + "b.csv,1200,1,1,Gamma,0,1\n":      "line 5",
+		rows + "b.csv,1200,many,1,Gamma,1,1\n":   "line 5",
+		rows + "b.csv,1200,1,1,Gamma,1\n":        "line 5",
+		"a.csv,0,NaN,1.2,Gamma,0.7,3\n" + rows:   "line 1",
+		"a.csv,600,0.5,1.2,Gamma,0.7,3\n" + rows: "line 1",
+	} {
+		if _, err := readClients(strings.NewReader(wrong)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("of %q it says %v, want %q", wrong, err, want)
+		}
+	}
+}
+
+// Clients come from the folder of traces, and what is not there is told.
+func TestCommandReadsClients(t *testing.T) {
+	dir := t.TempDir()
+	args := []string{"--workload", "servegen-small", "--models", "40", "--endpoints", "4", "--warm-up", "5m", "--measure", "5m", "--seeds", "1", "--policy", "headgate,lru,optimum"}
+	if err := command(t.Context(), args, dir, &bytes.Buffer{}, &bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "TRACE_DIR") {
+		t.Errorf("without a trace it says %v", err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "servegen"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var file bytes.Buffer
+	text := gzip.NewWriter(&file)
+	for _, name := range []string{"a", "b", "c"} {
+		for _, row := range []string{",0,5,1.2,Gamma,0.7,3\n", ",600,1,2,Weibull,0.6,3\n"} {
+			if _, err := text.Write([]byte(name + row)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := text.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "servegen", "language-m-small.csv.gz"), file.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := command(t.Context(), args, dir, &out, &bytes.Buffer{}); err != nil || !strings.Contains(out.String(), "ServeGen") {
+		t.Errorf("it prints %q (%v)", out.String(), err)
+	}
+}

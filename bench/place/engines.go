@@ -1,0 +1,95 @@
+package place
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"github.com/headgate/headgate/internal/sim"
+)
+
+// engine is the step model of the engine of an endpoint. All of its models are served in its one batch, as adapters of a base model are.
+type engine struct {
+	*sim.Engine
+	awake  bool // its next step is in the loop
+	flying map[sim.ID]flight
+}
+
+// flight is a request that an engine has.
+type flight struct {
+	number int
+	by     *Copy
+}
+
+// length is the tokens of a prompt and of its answer.
+type length struct{ prompt, output int }
+
+// lengths draws those of requests: log-normal, with medians as of people's conversations (Splitwise: Patel et al., ISCA 2024, section III).
+func lengths(requests int, seed uint64) []length {
+	random := rand.New(rand.NewPCG(seed, 5)) //nolint:gosec // no secret
+	drawn := func(median, sigma float64, most int) int {
+		return min(max(1, int(median*math.Exp(sigma*random.NormFloat64()))), most)
+	}
+	all := make([]length, requests)
+	for i := range all {
+		all[i] = length{drawn(1020, 0.9, 4096), drawn(129, 1, 1000)}
+	}
+	return all
+}
+
+// setEngines has each endpoint be an engine, and requests have lengths.
+func (f *Fleet) setEngines(seed uint64) error {
+	f.lengths, f.first = lengths(len(f.Requests), seed), make([]float32, len(f.Requests))
+	for i := range f.Nodes {
+		draws := rand.New(rand.NewPCG(seed, 6+uint64(i))) //nolint:gosec // no secret
+		e, err := sim.New(*f.Engine, draws.NormFloat64)
+		if err != nil {
+			return err
+		}
+		f.engines = append(f.engines, engine{Engine: e, flying: make(map[sim.ID]flight)})
+	}
+	return nil
+}
+
+// submit has the engine of a copy have a request. No two prompts share a prefix.
+func (f *Fleet) submit(number int, c *Copy) {
+	of := f.lengths[number]
+	tokens := make([]uint32, of.prompt)
+	for i := range tokens {
+		tokens[i] = uint32(number) //nolint:gosec // there are fewer
+	}
+	e := &f.engines[c.Endpoint]
+	id, err := e.Submit(f.Now(), sim.Request{Prompt: tokens, Output: make([]uint32, of.output)})
+	if err != nil {
+		panic(fmt.Sprintf("place: a request of %d and %d tokens: %v", of.prompt, of.output, err))
+	}
+	e.flying[id] = flight{number, c}
+	f.wake(c.Endpoint)
+}
+
+// wake has the next step of an engine in the loop, if there is one.
+func (f *Fleet) wake(endpoint int) {
+	e := &f.engines[endpoint]
+	at, ok := e.Next()
+	if e.awake || !ok {
+		return
+	}
+	e.awake = true
+	f.loop.At(at, func() {
+		e.awake = false
+		var ended []*Copy
+		for _, ev := range e.Advance(f.Now()) {
+			switch of := e.flying[ev.ID]; {
+			case ev.Kind == sim.Token && ev.Index == 0:
+				f.first[of.number] = float32(f.Now() - f.Requests[of.number].At)
+			case ev.Kind == sim.Finished:
+				delete(e.flying, ev.ID)
+				ended = append(ended, of.by)
+			}
+		}
+		f.wake(endpoint)
+		for _, c := range ended {
+			f.ended(c)
+		}
+	})
+}
