@@ -188,6 +188,8 @@ var whys = map[string]string{
 	decide.Terminating.String(): "its pod is being deleted: nothing is loaded or unloaded there",
 	decide.Migrating.String():   "its pod is being deleted, and what it has serves until it has copies elsewhere: nothing is loaded or unloaded there",
 	decide.Stopping.String():    "its engine said that it is stopping: nothing is loaded or unloaded there",
+	decide.Unready.String():     "its pod is not ready: nothing is loaded there, and what it has is of no use until it is",
+	decide.OnTrial.String():     "its pod is not ready before models that are loaded elsewhere are loaded there, too; kubectl describe pod says how that goes",
 }
 
 // why is why an endpoint is of less use than another; empty if it is not.

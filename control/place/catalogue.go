@@ -31,6 +31,7 @@ func (p *Placer) SetWorld(w *objects.World) {
 		}
 		p.setPools(w, was)
 		p.setEndpoints(w)
+		p.setPods(now)
 		p.setCatalogue(w, was)
 		p.setVModels(w, now)
 		p.restore(now)

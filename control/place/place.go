@@ -107,6 +107,8 @@ type Placer struct {
 	records    map[string]load.Record
 	used       map[decide.Key]time.Time     // as an earlier process wrote it
 	refused    map[decide.Key]decide.Reason // what those who ask are told
+	gates      map[objects.Name]memory.Gate // what was said last of pods with endpoints on trial
+	rolling    bool                         // endpoints are outgoing
 }
 
 // New returns a Placer that knows what an earlier process wrote down.
@@ -126,7 +128,7 @@ func New(c Config) (*Placer, error) {
 		endpoints: make(map[string]*site), leaving: make(map[string]decide.Leaving), cancels: make(map[decide.CopyKey]context.CancelFunc),
 		watchers: make(map[decide.Key]map[chan struct{}]bool), unsaved: make(map[decide.Key]bool),
 		answers: make(map[decide.Key][]AnswerStatus),
-		vmodels: newVModels(), records: make(map[string]load.Record), used: make(map[decide.Key]time.Time), refused: make(map[decide.Key]decide.Reason),
+		vmodels: newVModels(), records: make(map[string]load.Record), used: make(map[decide.Key]time.Time), refused: make(map[decide.Key]decide.Reason), gates: make(map[objects.Name]memory.Gate),
 	}
 	return p, p.recall()
 }
@@ -153,7 +155,13 @@ func (p *Placer) Run(ctx context.Context, begun func()) error {
 			p.save(false)
 			continue
 		case <-tick.C:
-			p.update(func(time.Time) []decide.Action { p.state.Tick(); return nil })
+			p.update(func(now time.Time) []decide.Action {
+				if p.rolling { // the roll may have ended, or stand still
+					p.setPods(now)
+				}
+				p.state.Tick()
+				return nil
+			})
 		case <-p.kick:
 		case <-timer.C:
 		}
@@ -243,6 +251,7 @@ func (p *Placer) publish(now time.Time) {
 	for address, why := range change.Leaving {
 		p.noteLeaving(address, why)
 	}
+	p.noteTrials(change.Trials)
 	for key := range change.VModels {
 		p.vmodels.unsaved[key] = true
 		p.tellWatchers(key)

@@ -63,6 +63,20 @@ type told struct {
 	statuses []memory.Status
 	vmodels  map[string]v1alpha1.VModelStatus // by id
 	deleted  []string                         // copies, by endpoint and id
+	gates    []string                         // what was said of pods
+}
+
+func (s *told) PutGate(g memory.Gate) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gates = append(s.gates, fmt.Sprintf("%s %s %v %s: %s", g.Pod, g.UID, g.Open, g.Reason, g.Message))
+}
+
+// said is what was said of pods, in order.
+func (s *told) said() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.gates)
 }
 
 // setAway says why nothing about a copy is written; nil if it is.
@@ -454,10 +468,22 @@ func serveVLLM(t *testing.T) vllm { return serveVLLMThat(t, 10*time.Millisecond,
 // serveVLLMThat serves one whose loads take a time, and which answers on for a while when it is stopping.
 func serveVLLMThat(t *testing.T, load, delay time.Duration) vllm {
 	t.Helper()
+	return serveSimulated(t, load, simulated.Config{ShutdownTimeout: delay + time.Second, ShutdownDelay: delay})
+}
+
+// serveVLLMOfRank serves one that loads adapters up to a rank.
+func serveVLLMOfRank(t *testing.T, rank int) vllm {
+	t.Helper()
+	return serveSimulated(t, 10*time.Millisecond, simulated.Config{MaxLoRARank: rank})
+}
+
+func serveSimulated(t *testing.T, load time.Duration, c simulated.Config) vllm {
+	t.Helper()
 	l, events := listen(t, "tcp", "127.0.0.1:0"), &log{}
 	p := simulated.DefaultProfile()
 	p.Load.Mean, p.Load.StdDev = load.Seconds(), 0
-	s, err := simulated.New(simulated.Config{Profile: p, Listener: l, Events: events, ShutdownTimeout: delay + time.Second, ShutdownDelay: delay})
+	c.Profile, c.Listener, c.Events = p, l, events
+	s, err := simulated.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,14 +47,16 @@ func inferencePool(more string) string {
 
 // writer may do what the comment of Report says that it needs, and no more.
 func writer(c cluster) *rest.Config {
-	return c.Allowed("writer", `
+	return c.Allowed("writer", writerRules)
+}
+
+const writerRules = `
 - {apiGroups: [inference.x-k8s.io], resources: [llmroutes], verbs: [get, list]}
 - {apiGroups: [inference.x-k8s.io], resources: [models], verbs: [list, create, delete]}
 - {apiGroups: [inference.x-k8s.io], resources: [vmodels], verbs: [list, create, delete, patch]}
 - {apiGroups: [inference.x-k8s.io], resources: [llmroutes/status], verbs: [update]}
 - {apiGroups: [inference.x-k8s.io], resources: [models/status, vmodels/status], verbs: [patch]}
-`)
-}
+`
 
 // typed is a client of the kinds that a Report writes.
 func (c cluster) typed(as *rest.Config) client.Client {

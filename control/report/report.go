@@ -54,7 +54,8 @@ var patience = map[string]time.Duration{
 // of the status follows when there is time.
 //
 // Open one with [Open]. It is safe for concurrent use. It needs the verbs create, delete and list of models and vmodels, patch of
-// vmodels and of the status of both, get and list of llmroutes, and update of llmroutes/status; and for [Report.SetGateways] get and list of
+// vmodels and of the status of both, get and list of llmroutes, and update of llmroutes/status; patch of pods/status where pods have our readiness
+// gate; and for [Report.SetGateways] get and list of
 // gatewayclasses, gateways, listenersets, httproutes, grpcroutes, backendtlspolicies and inferencepools, update of their status, patch of
 // gatewayclasses, and get of the customresourcedefinition of gateways.
 type Report struct {
@@ -91,6 +92,7 @@ type Report struct {
 	resting  map[string]time.Time  // until when no status of a kind is tried
 	told     map[subject]string    // why a status could not be written last
 	vmodels  map[modelKey]*vmodel
+	gates    map[objects.Name]memory.Gate     // that are to be written
 	uids     map[objects.Object]types.UID     // of registered Models and VModels that are known
 	turns    map[objects.Object]chan struct{} // closed when the last call that makes, changes or deletes an object has ended
 }
@@ -133,7 +135,7 @@ func Open(ctx context.Context, c client.Client, namespace string, log *slog.Logg
 		routes: make(map[objects.Name]*route), dirty: make(map[subject]time.Time),
 		attached: make(map[objects.Object]*attached), surveyed: make(map[string]bool),
 		resting: make(map[string]time.Time), told: make(map[subject]string), turns: make(map[objects.Object]chan struct{}), uids: make(map[objects.Object]types.UID),
-		vmodels: make(map[modelKey]*vmodel),
+		vmodels: make(map[modelKey]*vmodel), gates: make(map[objects.Name]memory.Gate),
 	}
 	for _, k := range kinds.WithNetwork() {
 		r.kinds[k.Kind] = k
@@ -252,6 +254,8 @@ func (r *Report) describe(s subject) string {
 
 func (r *Report) write(ctx context.Context, s subject) error {
 	switch {
+	case s.kind == objects.PodKind:
+		return r.writeGate(ctx, s.name)
 	case s.kind == v1alpha1.LLMRouteKind:
 		return r.writeRoute(ctx, s.name)
 	case (s.kind == v1alpha1.ModelKind || s.kind == v1alpha1.VModelKind) && s.name.Name != "":

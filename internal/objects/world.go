@@ -184,6 +184,18 @@ type Pod struct {
 	Ports []int32
 	// Containers are the ids of its running containers, in order: another id is another life of an engine.
 	Containers []string
+	Version
+	// UID tells it from others that had its name before, empty where nobody does.
+	UID string
+	// OnTrial says that nothing keeps it from being ready but that no control has said yet that models load there ([v1alpha1.ModelsLoad]).
+	OnTrial bool
+}
+
+// Version says of which version of its workload a pod is. The zero Version is that of a pod that nothing makes anew.
+type Version struct {
+	Workload string    // what makes such pods in its namespace, as a Deployment, by its name; empty if nothing does
+	Template string    // tells its versions apart
+	Made     time.Time // when the pod was made
 }
 
 // World is immutable once built and safe for concurrent use.
@@ -275,6 +287,10 @@ type Endpoint struct {
 	Class string
 	// Incarnation tells lives of the engine apart, empty if nobody says: the ids of its pod's containers.
 	Incarnation string
+	Version
+	// UID is its pod's, and OnTrial says that nothing keeps the pod from being ready but that nobody has said yet that models load there.
+	UID     string
+	OnTrial bool
 }
 
 // Route is an LLMRoute ready for use.
@@ -401,7 +417,7 @@ func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
 				Address: netip.AddrPortFrom(pod.IP, uint16(port.Number)).String(),
 				Pod:     pod.Name, Labels: pod.Labels, Kind: kindOf(pod.Labels), Ready: pod.Ready, NodeSilent: pod.NodeSilent,
 				Terminating: pod.Terminating, Migrates: pod.Migrates,
-				Incarnation: strings.Join(pod.Containers, ","),
+				Incarnation: strings.Join(pod.Containers, ","), Version: pod.Version, UID: pod.UID, OnTrial: pod.OnTrial,
 			})
 		}
 	}

@@ -55,10 +55,13 @@ func (s *State) balance(p *pool, all []*model, now time.Time) (todo []Action) {
 	for _, m := range all {
 		requests += m.slowRate * serviceMean
 	}
-	var able []*endpoint
+	var able, staying []*endpoint
 	for _, e := range p.endpoints {
 		if e.able() {
 			able, load = append(able, e), load+e.load
+			if !e.pod.Outgoing {
+				staying = append(staying, e)
+			}
 		}
 	}
 	n := float64(len(able))
@@ -67,8 +70,8 @@ func (s *State) balance(p *pool, all []*model, now time.Time) (todo []Action) {
 	}
 	mean := load / n
 	slices.SortFunc(able, (*endpoint).compareLoad)
-	idlest := slices.Clone(able[:min(len(able), max(1, int(movesAtOnce*n)))])
-	for _, e := range idlest {
+	slices.SortFunc(staying, (*endpoint).compareLoad)
+	for _, e := range staying[:min(len(staying), max(1, int(movesAtOnce*n)))] {
 		for e.load < littleLoad*mean && e.idle() {
 			m := s.relief(e, able)
 			if m == nil {

@@ -152,11 +152,13 @@ const (
 	ForUse
 	// ForRoom: it fills room that is free.
 	ForRoom
+	// ForTrial: its endpoint is on trial.
+	ForTrial
 )
 
 // Purposes are their names.
 var Purposes = [...]string{
-	ForRecord: "record", ForRequests: "requests", ForLeast: "least", ForMigration: "migration", ForLoad: "load", ForBalance: "balance", ForUse: "use", ForRoom: "room",
+	ForRecord: "record", ForRequests: "requests", ForLeast: "least", ForMigration: "migration", ForLoad: "load", ForBalance: "balance", ForUse: "use", ForRoom: "room", ForTrial: "trial",
 }
 
 func (p Purpose) String() string { return Purposes[p] }
@@ -299,6 +301,8 @@ type State struct {
 	changedVModels, unnamed map[Key]bool
 	// changedLeaving are endpoints of which it changed why they are about to end, or when that was last heard.
 	changedLeaving map[string]bool
+	// trials are the endpoints on trial, changedTrials those of which it changed whether they are, and how they do.
+	trials, changedTrials map[string]bool
 	// seenMore: endpoints were seen for the first time, or went.
 	seenMore bool
 	unseen   int
@@ -311,6 +315,8 @@ type Change struct {
 	Failures map[Key]Reason
 	// Leaving says why endpoints are about to end; the zero Leaving: they stay, or are gone.
 	Leaving map[string]Leaving
+	// Trials say of endpoints on trial how they do, of others the zero Trial.
+	Trials map[string]Trial
 	// VModels are where requests for them go; of one that is no more, or that anything else is known of, perhaps as before.
 	VModels map[Key]Switch
 	// Unnamed are the models that no VModel names any more, in no order.
@@ -349,7 +355,7 @@ func New(c Config) *State {
 		models: make(map[Key]*model), endpoints: make(map[string]*endpoint), pools: make(map[objects.Name]*pool),
 		dueModels: make(map[Key]bool), dueEndpoints: make(map[string]bool),
 		helped: make(map[string]bool), failing: make(map[Key]bool), draining: make(map[CopyKey]bool), roomless: make(map[CopyKey]bool), unknown: make(map[Key]bool),
-		stopping: make(map[string]bool), quit: make(map[string]bool),
+		stopping: make(map[string]bool), quit: make(map[string]bool), trials: make(map[string]bool),
 		migrating: make(map[string]bool), dueMigrations: make(map[string]bool), moving: make(map[Key]bool),
 		vmodels: make(map[Key]*vmodel), named: make(map[Key]map[Key]bool), dueVModels: make(map[Key]bool), keeping: make(map[Key]bool),
 	}
@@ -365,7 +371,7 @@ func (s *State) Pause(paused bool) { s.paused = paused }
 func (s *State) Changes() Change {
 	change := Change{
 		Copies: make(map[CopyKey]CopyChange, len(s.changedCopies)), Failures: make(map[Key]Reason, len(s.changedModels)),
-		Leaving: make(map[string]Leaving, len(s.changedLeaving)), VModels: make(map[Key]Switch, len(s.changedVModels)),
+		Leaving: make(map[string]Leaving, len(s.changedLeaving)), Trials: make(map[string]Trial, len(s.changedTrials)), VModels: make(map[Key]Switch, len(s.changedVModels)),
 	}
 	for key := range s.changedVModels {
 		change.VModels[key] = Switch{}
@@ -396,6 +402,9 @@ func (s *State) Changes() Change {
 		}
 		change.Leaving[address] = why
 	}
+	for address := range s.changedTrials {
+		change.Trials[address], _ = s.Trial(address)
+	}
 	if s.seenMore {
 		s.seenMore, change.Endpoints = false, []string{}
 		for address, e := range s.endpoints {
@@ -406,7 +415,7 @@ func (s *State) Changes() Change {
 		slices.Sort(change.Endpoints)
 	}
 	s.changedCopies, s.changedModels, s.changedLeaving = make(map[CopyKey]bool), make(map[Key]bool), make(map[string]bool)
-	s.changedVModels, s.unnamed = make(map[Key]bool), make(map[Key]bool)
+	s.changedVModels, s.unnamed, s.changedTrials = make(map[Key]bool), make(map[Key]bool), make(map[string]bool)
 	return change
 }
 
@@ -466,6 +475,7 @@ func (s *State) startDue(now time.Time) (todo []Action) {
 	clear(s.dueEndpoints)
 	for _, address := range due {
 		if e := s.endpoints[address]; e != nil {
+			todo = append(todo, s.try(e, now)...)
 			todo = append(todo, s.start(e, now)...)
 		}
 	}

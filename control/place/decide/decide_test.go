@@ -23,6 +23,8 @@ import (
 //	declare e1                              known, not looked at yet
 //	terminating e1, staying e1 x            its pod is being deleted, or not any more, says x
 //	terminating e1 migrates=1m              the same, and it migrates for so long
+//	pod e1 unready trial outgoing           what its pod is like; alone: it serves
+//	trial e1                                how it does on trial
 //	migration e1                            how far it has got
 //	stopping e1 before=1s                   its engine said, that long ago, that it is stopping
 //	look e1 a b                             the engine lists a and b; before=1s: the look began that long ago
@@ -75,8 +77,8 @@ func (r *runner) block(input string) string {
 	shown := false
 	for line := range strings.SplitSeq(input, "\n") {
 		words := strings.Fields(line)
-		if words[0] == "migration" {
-			asked = append(asked, words[1])
+		if words[0] == "migration" || words[0] == "trial" {
+			asked = append(asked, line)
 			continue
 		}
 		if words[0] == "show" {
@@ -96,8 +98,12 @@ func (r *runner) block(input string) string {
 	for _, key := range slices.SortedFunc(maps.Keys(changes.VModels), decide.Key.Compare) {
 		r.tellSwitch(key, changes.VModels[key])
 	}
-	for _, address := range asked {
-		r.showMigration(address)
+	for _, line := range asked {
+		if address, ok := strings.CutPrefix(line, "migration "); ok {
+			r.showMigration(address)
+		} else {
+			r.showTrial(strings.Fields(line)[1])
+		}
 	}
 	if shown {
 		r.show()
@@ -158,6 +164,25 @@ func (r *runner) showMigration(address string) {
 	fmt.Fprintf(&r.out, " %d moved, %d on their way, %d idle", is.Moved, is.Moving, is.Idle)
 	for _, u := range is.Unmoved {
 		fmt.Fprintf(&r.out, "; %s has %d of %d [%s]", u.ID, u.Copies, u.Wanted, u.Why)
+	}
+	r.out.WriteString("\n")
+}
+
+func (r *runner) showTrial(address string) {
+	is, there := r.s.Trial(address)
+	switch {
+	case !there:
+		fmt.Fprintf(&r.out, "%s is not on trial\n", address)
+		return
+	case is.Passed:
+		fmt.Fprintf(&r.out, "%s has passed with %d", address, is.Loaded)
+	case is.Failed:
+		fmt.Fprintf(&r.out, "%s has failed with %d", address, is.Loaded)
+	default:
+		fmt.Fprintf(&r.out, "%s is on trial", address)
+	}
+	for _, f := range is.Failures {
+		fmt.Fprintf(&r.out, "; %s: %s", f.ID, f.Words)
 	}
 	r.out.WriteString("\n")
 }
@@ -268,6 +293,8 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		seen := r.sights[plain[0]]
 		seen.Began, seen.Doubtful = r.now, true
 		r.s.Saw(seen, r.now)
+	case "pod":
+		r.s.SetPod(plain[0], decide.Pod{Unready: slices.Contains(plain, "unready"), OnTrial: slices.Contains(plain, "trial"), Outgoing: slices.Contains(plain, "outgoing")})
 	case "gone":
 		r.s.RemoveEndpoint(plain[0])
 	case "down":

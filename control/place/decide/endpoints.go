@@ -58,6 +58,8 @@ type endpoint struct {
 	// deletedBy are those who say that its pod is being deleted, each with until when it migrates.
 	deletedBy map[string]time.Time
 	migration *migration // nil of one that has not begun to migrate
+	pod       Pod
+	trial     *Trial // nil of one that is not on trial
 	// doubtful says that the runtime may have begun anew, without what it had, and nothing tells.
 	doubtful bool
 	// load is what it bears, as of the last tick: requests in flight, in the mean of minutes.
@@ -84,10 +86,10 @@ func (l Leaving) Is() bool { return l.Terminating || !l.Stopping.IsZero() }
 const StoppingFor = 30 * time.Second
 
 // useful says whether requests can be sent to what the endpoint has, as far as is known.
-func (e *endpoint) useful() bool { return e.state != down && !e.Is() }
+func (e *endpoint) useful() bool { return e.state != down && !e.Is() && !e.pod.Unready }
 
 // able says whether models can be loaded at the endpoint now.
-func (e *endpoint) able() bool { return e.state == up && e.CanLoad && !e.Is() }
+func (e *endpoint) able() bool { return e.state == up && e.CanLoad && e.useful() }
 
 // SetEndpoint says that there is an endpoint, and in which pools. Nothing is loaded there before a look has seen it.
 func (s *State) SetEndpoint(address string, pools []objects.Name) {
@@ -212,6 +214,10 @@ func (s *State) RemoveEndpoint(address string) {
 	s.turn(e, unknown)
 	s.unseen--
 	s.dueAllVModels()
+	s.dueTrials()
+	if e.trial != nil {
+		s.setTrial(e, false)
+	}
 	delete(s.endpoints, address)
 	delete(s.dueEndpoints, address)
 	delete(s.stopping, address)
@@ -330,6 +336,9 @@ func (s *State) Saw(l Sight, now time.Time) {
 	if restarted {
 		e.born = l.Began
 		s.stoppedStopping(e)
+		if e.trial != nil {
+			s.setTrial(e, true)
+		}
 	}
 	if l.Lists {
 		changed = s.compare(e, l, restarted, now) || changed
@@ -402,7 +411,7 @@ func (s *State) vanished(c *Copy, restarted bool, now time.Time) {
 		return
 	}
 	s.drop(c)
-	if restarted && was == Loaded && !m.gone && !m.foreign && len(m.copies) == 0 && e.CanLoad && !e.Is() {
+	if restarted && was == Loaded && !m.gone && !m.foreign && len(m.copies) == 0 && e.CanLoad && e.useful() {
 		s.add(m, e, Queued, now)
 	}
 }
@@ -433,6 +442,7 @@ func (s *State) turn(e *endpoint, state reach) {
 		s.unseen--
 		s.seenMore = true
 		s.dueAllVModels()
+		s.dueTrials()
 	case e.state != unknown && state == unknown:
 		s.unseen++
 		s.seenMore = true
@@ -532,6 +542,9 @@ func (s *State) set(c *Copy, state CopyState, now time.Time) {
 	s.changedCopies[c.CopyKey] = true
 	if state == Draining {
 		s.helped[c.Endpoint] = true
+		if c.model.goal > 0 { // it leaves for others, and is to be moved there still
+			s.dueModels[c.Key] = true
+		}
 	}
 	s.recount(c)
 }

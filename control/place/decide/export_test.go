@@ -76,10 +76,18 @@ func (s *State) Audit(decided bool) error {
 			return fmt.Errorf("%s must have %d copies for VModels, and by what is known now %d", m.ID, m.floor, floor)
 		}
 	}
+	for address := range s.trials {
+		if e := s.endpoints[address]; e == nil || e.trial == nil {
+			return fmt.Errorf("%s counts as on trial, and is not", address)
+		}
+	}
 	unseen := 0
 	for _, e := range s.endpoints {
 		if e.state == unknown {
 			unseen++
+		}
+		if e.trial != nil && !s.trials[e.Address] {
+			return fmt.Errorf("%s is on trial, and does not count", e.Address)
 		}
 	}
 	if unseen != s.unseen {

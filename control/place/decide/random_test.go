@@ -33,8 +33,10 @@ type world struct {
 	paused  bool
 	// migrated: models of an endpoint that migrates were moved.
 	migrated bool
-	step     int
-	trace    []string
+	// passed: an endpoint on trial has; failed: loads have at one.
+	passed, failed bool
+	step           int
+	trace          []string
 }
 
 type engineModel struct {
@@ -50,6 +52,7 @@ type engineModel struct {
 	// terminating: its pod is being deleted; stopped is when it said that it is stopping.
 	terminating bool
 	stopped     time.Time
+	pod         decide.Pod
 }
 
 // leaving says whether the engine is about to end, as far as anybody was told.
@@ -123,6 +126,9 @@ func (w *world) do(todo []decide.Action) {
 		}
 		switch a.Kind {
 		case decide.Load, decide.Reload:
+			if a.Kind == decide.Load && (e.pod.Unready && a.For != decide.ForTrial || a.For == decide.ForTrial && !e.pod.OnTrial) {
+				w.fatalf("%s is told to load %s for %s, and its pod is %+v", a.Endpoint, a.Model.ID, a.For, e.pod)
+			}
 			if a.Kind == decide.Load && w.misplaced(a.Model, a.Endpoint) {
 				w.fatalf("%s is told to load %s, which may not be there", a.Endpoint, a.Model.ID)
 			}
@@ -176,6 +182,24 @@ func (w *world) constrain(address string) {
 	}
 	w.logf("models of type t are for %q", address)
 	w.s.SetFits(pool, decide.Fits{Types: map[string]*decide.Fit{"t": fit}})
+}
+
+func (w *world) setPod(address string, to decide.Pod) {
+	w.logf("the pod of %s is %+v", address, to)
+	w.engines[address].pod = to
+	w.s.SetPod(address, to)
+}
+
+// tried fails if a trial goes on though nothing is under way.
+func (w *world) tried() {
+	w.t.Helper()
+	for _, address := range []string{"e1", "e2", "e3"} {
+		is, onTrial := w.s.Trial(address)
+		if onTrial != w.engines[address].pod.OnTrial || onTrial && !is.Passed && !is.Failed {
+			w.fatalf("all is quiet, and the trial of %s is %v, %+v", address, onTrial, is)
+		}
+		w.passed, w.failed = w.passed || is.Passed && is.Loaded > 0, w.failed || len(is.Failures) > 0
+	}
 }
 
 // leaves has an engine be about to end: what it loads is given up, and may go on.
@@ -392,6 +416,8 @@ func (w *world) random() {
 		w.s.Stopping(e, w.now, w.now)
 	case n < 90 && w.rng.IntN(2) == 0:
 		w.s.Tick()
+	case n < 90 && w.rng.IntN(4) > 0:
+		w.setPod(e, [...]decide.Pod{{}, {}, {}, {Outgoing: true}, {Unready: true}, {Unready: true, OnTrial: true}}[w.rng.IntN(6)])
 	case n < 90 || w.paused && n < 92:
 		w.pause(!w.paused)
 	case n < 91 && w.rng.IntN(4) == 0:
@@ -489,7 +515,7 @@ func (w *world) revive(address string) {
 // than it takes, or is told anything while placement is paused or the engine is about to end; no copy counts as loaded that the engine, being well, has not; what is pinned stays; and when all is quiet every model has the copies that it must have, and who asks
 // gets one.
 func TestWhateverComes(t *testing.T) {
-	moved, rehoused := 0, 0
+	moved, rehoused, passed, failed := 0, 0, 0, 0
 	for seed := range uint64(40) {
 		for _, kind := range []string{"slots", "bytes"} {
 			w := &world{
@@ -532,10 +558,19 @@ func TestWhateverComes(t *testing.T) {
 			if w.rehoused {
 				rehoused++
 			}
+			if w.passed {
+				passed++
+			}
+			if w.failed {
+				failed++
+			}
 		}
 	}
 	if moved == 0 {
 		t.Error("no models of an endpoint that migrates were moved")
+	}
+	if passed == 0 || failed == 0 {
+		t.Errorf("endpoints on trial passed in %d histories, and in %d loads failed there", passed, failed)
 	}
 	if rehoused == 0 {
 		t.Error("no models were moved that might not be where they were")
@@ -588,9 +623,13 @@ func (w *world) settle() {
 		}
 	}
 	quiet()
+	unready := false // what finds no place waits for it
+	for _, e := range w.engines {
+		unready = unready || e.pod.Unready
+	}
 	for _, address := range []string{"e1", "e2", "e3"} {
 		is, migrates := w.s.Migration(address)
-		if migrates && w.s.Unseen() == 0 && is.Moving > 0 {
+		if migrates && w.s.Unseen() == 0 && is.Moving > 0 && !unready {
 			w.fatalf("all is quiet, and %s migrates: %+v", address, is)
 		}
 		if w.migrated = w.migrated || is.Moved > 0; is.Moved > 0 && !w.leaving(w.engines[address]) {
@@ -609,6 +648,12 @@ func (w *world) settle() {
 	w.now = w.now.Add(16 * time.Minute) // failures are old
 	quiet()
 	w.s.Unwanted("x")
+	w.decide()
+	quiet()
+	w.tried()
+	for address := range w.engines {
+		w.setPod(address, decide.Pod{})
+	}
 	w.decide()
 	quiet()
 	for range 3 { // a copy that is to go may be told to while another is loaded

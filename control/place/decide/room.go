@@ -141,17 +141,19 @@ func (p *place) nearly(best *place, by claim) bool {
 	return best.victims > 0 && p.worst.busy == best.worst.busy && p.worst.spare == best.worst.spare && p.worst.worth <= best.worst.worth+nearlyMissed
 }
 
-// choose finds a place for one more copy of a model, or says why there is none; the empty reason is that one is to come.
+// choose finds a place for one more copy of a model, or says why there is none; the empty reason is that one is to come. What is outgoing is no place
+// where another is, but for those whom requests wait for, and that would have to wait for more loads there (ModelMesh 0.12, UpgradeTracker).
 func (s *State) choose(m *model, by claim) (best place, why Reason) {
 	if refused, why := s.refused(m); refused {
 		return place{}, why
 	}
 	s.reorder()
 	soon := false
-	var preferred place
+	var preferred, outgoing place
 	var reasons [len(reasonsOfPlaces)]bool
 	for _, e := range s.pool(m.Pool).endpoints {
 		if m.has(e) {
+			soon = soon || e.pod.Unready && e.state != down
 			continue
 		}
 		p, ok, why := s.offer(e, m, by)
@@ -162,6 +164,12 @@ func (s *State) choose(m *model, by claim) (best place, why Reason) {
 			reasons[slices.Index(reasonsOfPlaces[:], why)] = true
 		default:
 			p.lot = s.Lots(m.hash, e.hash)
+			if e.pod.Outgoing {
+				if outgoing.e == nil || p.compare(&outgoing) < 0 {
+					outgoing = p
+				}
+				continue
+			}
 			if best.e == nil || p.compare(&best) < 0 {
 				best = p
 			}
@@ -172,6 +180,9 @@ func (s *State) choose(m *model, by claim) (best place, why Reason) {
 	}
 	if preferred.e != nil && preferred.nearly(&best, by) {
 		best = preferred
+	}
+	if outgoing.e != nil && (best.e == nil || by.asked && outgoing.turns < best.turns) {
+		best = outgoing
 	}
 	if best.e != nil || soon {
 		return best, ""
@@ -234,12 +245,14 @@ func (s *State) offer(e *endpoint, m *model, by claim) (p place, ok bool, why Re
 		return p, false, NoLabels
 	case e.Is():
 		return p, false, NoEndpoint
-	case e.state == unknown:
+	case e.state == unknown, e.pod.Outgoing && by.idle:
 		return p, false, ""
 	case len(m.copies) > 0 && m.copies[e.Address] != nil:
 		return p, false, "" // it can be loaded there again when it has left
-	case e.state == silent, e.state == down, m.unusable(e.Address):
+	case e.state == silent, e.state == down, m.unusable(e.Address), e.trial != nil && e.trial.Failed:
 		return p, false, NoEndpoint
+	case e.pod.Unready && by.purpose != ForTrial:
+		return p, false, "" // when it is ready
 	case !e.CanLoad || m.BaseModel != "" && len(e.BaseModels) > 0 && !slices.Contains(e.BaseModels, m.BaseModel):
 		return p, false, CannotLoad
 	case slices.ContainsFunc(m.failures, func(f Failure) bool { return f.Endpoint == e.Address }):

@@ -94,12 +94,16 @@ const (
 	Migrating
 	// Stopping: its engine said that it is stopping.
 	Stopping
+	// Unready: its pod is not ready.
+	Unready
+	// OnTrial: nothing keeps its pod from being ready but that models are tried there, or failed to load.
+	OnTrial
 )
 
 // EndpointStates are the names of the states.
 var EndpointStates = [...]string{
 	Starting: "starting", Ready: "ready", Silent: "silent", Down: "down", Doubtful: "doubtful", Terminating: "terminating",
-	Migrating: "migrating", Stopping: "stopping",
+	Migrating: "migrating", Stopping: "stopping", Unready: "unready", OnTrial: "on trial",
 }
 
 func (s EndpointState) String() string { return EndpointStates[s] }
@@ -157,6 +161,10 @@ func (e *endpoint) viewState() EndpointState {
 		return Down
 	case e.state == silent:
 		return Silent
+	case e.pod.OnTrial:
+		return OnTrial
+	case e.pod.Unready:
+		return Unready
 	case e.doubtful:
 		return Doubtful
 	}

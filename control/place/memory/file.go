@@ -248,6 +248,9 @@ func (f *File) PutStatuses(all []Status) {
 	f.later(changes...)
 }
 
+// PutGate says nothing: the pods of a folder have no conditions of ours.
+func (f *File) PutGate(Gate) {}
+
 // PutVModelStatuses writes the status of VModels, when there is time.
 func (f *File) PutVModelStatuses(all []VModelStatus) {
 	changes := make([]change, len(all))

@@ -33,6 +33,8 @@ type Memory interface {
 	PutStatuses(all []Status)
 	// PutVModelStatuses keeps that of VModels.
 	PutVModelStatuses(all []VModelStatus)
+	// PutGate says of a pod whether models load there, when there is time. Nothing of it is kept.
+	PutGate(g Gate)
 
 	// Models, Copies, Runtimes, Statuses, VModels and VModelStatuses return what was kept before this process.
 	Models() ([]v1alpha1.Model, error)
@@ -101,4 +103,13 @@ type VModelStatus struct {
 	Status v1alpha1.VModelStatus `json:"status"`
 	// Gone says that the VModel is no more.
 	Gone bool `json:"-"`
+}
+
+// Gate is what is said of a pod in its condition [v1alpha1.ModelsLoad].
+type Gate struct {
+	Pod objects.Name
+	UID string
+	// Open says that models load there, Reason and Message why, or why not.
+	Open            bool
+	Reason, Message string
 }

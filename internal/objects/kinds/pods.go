@@ -1,12 +1,14 @@
 package kinds
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -28,6 +30,7 @@ func podOf(pod *corev1.Pod) (objects.Pod, field.ErrorList) {
 	p.Ready, p.NodeSilent = ready(pod)
 	p.Terminating = pod.DeletionTimestamp != nil
 	p.Migrates = migrates(pod)
+	p.Version, p.UID, p.OnTrial = version(pod), string(pod.UID), onTrial(pod)
 	if pod.Status.PodIP != "" && !ended(pod) {
 		ip, err := netip.ParseAddr(pod.Status.PodIP)
 		if err != nil || ip.Zone() != "" {
@@ -58,6 +61,7 @@ func trimPod(pod *corev1.Pod) {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, ResourceVersion: pod.ResourceVersion, Labels: pod.Labels,
 			Annotations: stated(pod.Annotations), DeletionTimestamp: pod.DeletionTimestamp, DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
+			CreationTimestamp: pod.CreationTimestamp, UID: pod.UID, OwnerReferences: makers(pod),
 		},
 		Spec: corev1.PodSpec{ReadinessGates: pod.Spec.ReadinessGates},
 		Status: corev1.PodStatus{
@@ -83,13 +87,66 @@ func stated(annotations map[string]string) map[string]string {
 	return kept
 }
 
+// readiness are the conditions that are read: those that say whether it is ready, and why not.
 func readiness(pod *corev1.Pod) (kept []corev1.PodCondition) {
 	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady || c.Type == corev1.ContainersReady {
+		if c.Type == corev1.PodReady || c.Type == corev1.ContainersReady || gated(pod, c.Type) {
 			kept = append(kept, corev1.PodCondition{Type: c.Type, Status: c.Status})
 		}
 	}
 	return kept
+}
+
+// gated says whether a pod's readiness gates name a condition.
+func gated(pod *corev1.Pod, condition corev1.PodConditionType) bool {
+	return slices.ContainsFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return g.ConditionType == condition })
+}
+
+// makers are the owner of a pod that makes it anew; none if nothing does.
+func makers(pod *corev1.Pod) []metav1.OwnerReference {
+	if of := metav1.GetControllerOfNoCopy(pod); of != nil {
+		return []metav1.OwnerReference{{Name: of.Name, Controller: of.Controller}}
+	}
+	return nil
+}
+
+// version says of which version of a Deployment, StatefulSet or DaemonSet a pod is, as its label tells. A Deployment's pods belong to a ReplicaSet
+// for each version, whose name ends with the same.
+func version(pod *corev1.Pod) objects.Version {
+	of, template := metav1.GetControllerOfNoCopy(pod), cmp.Or(pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey], pod.Labels[appsv1.ControllerRevisionHashLabelKey])
+	if of == nil || template == "" {
+		return objects.Version{}
+	}
+	return objects.Version{Workload: strings.TrimSuffix(of.Name, "-"+template), Template: template, Made: pod.CreationTimestamp.Time}
+}
+
+// onTrial says whether a pod would be ready, if control said that models load there.
+func onTrial(pod *corev1.Pod) bool {
+	if pod.DeletionTimestamp != nil || ended(pod) || says(pod, corev1.ContainersReady) != corev1.ConditionTrue {
+		return false
+	}
+	closed := closedGates(pod)
+	return len(closed) == 1 && closed[0].ConditionType == v1alpha1.ModelsLoad
+}
+
+// closedGates are a pod's readiness gates that keep it from being ready.
+func closedGates(pod *corev1.Pod) (closed []corev1.PodReadinessGate) {
+	for _, g := range pod.Spec.ReadinessGates {
+		if says(pod, g.ConditionType) != corev1.ConditionTrue {
+			closed = append(closed, g)
+		}
+	}
+	return closed
+}
+
+// says is what a pod's status says of a condition; empty if nothing.
+func says(pod *corev1.Pod, condition corev1.PodConditionType) corev1.ConditionStatus {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == condition {
+			return c.Status
+		}
+	}
+	return ""
 }
 
 func identities(pod *corev1.Pod) []corev1.ContainerStatus {
@@ -164,19 +221,11 @@ func ready(pod *corev1.Pod) (is, nodeSilent bool) {
 	if pod.DeletionTimestamp != nil && migrates(pod).IsZero() || ended(pod) {
 		return false, false
 	}
-	says := func(condition corev1.PodConditionType) corev1.ConditionStatus {
-		for _, c := range pod.Status.Conditions {
-			if c.Type == condition {
-				return c.Status
-			}
-		}
-		return ""
-	}
-	switch says(corev1.PodReady) {
+	switch says(pod, corev1.PodReady) {
 	case "", corev1.ConditionTrue:
 		return true, false
 	case corev1.ConditionFalse:
-		silent := says(corev1.ContainersReady) == corev1.ConditionTrue && len(pod.Spec.ReadinessGates) == 0
+		silent := says(pod, corev1.ContainersReady) == corev1.ConditionTrue && len(closedGates(pod)) == 0
 		return silent, silent
 	}
 	return false, false

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 var condition = corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, Message: "fine"}
@@ -38,6 +39,79 @@ func aPod(change func(*corev1.Pod)) *corev1.Pod {
 func migrating(p *corev1.Pod) {
 	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Unix(90, 0)}, new(int64(90))
 	p.Annotations[v1alpha1.PreStop] = v1alpha1.PreStopMigrate
+}
+
+// gate gives a pod a readiness gate, and with a status its condition.
+func gate(p *corev1.Pod, name string, is corev1.ConditionStatus) {
+	p.Spec.ReadinessGates = append(p.Spec.ReadinessGates, corev1.PodReadinessGate{ConditionType: corev1.PodConditionType(name)})
+	if is != "" {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodConditionType(name), Status: is})
+	}
+}
+
+// onTrialBut is a pod on trial, but for a change.
+func onTrialBut(change func(*corev1.Pod)) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.Conditions[1].Status = corev1.ConditionFalse
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.ContainersReady, Status: corev1.ConditionTrue})
+		gate(p, v1alpha1.ModelsLoad, "")
+		if change != nil {
+			change(p)
+		}
+	}
+}
+
+// A pod is on trial while it is we alone who hold it back.
+func TestWhichPodsAreOnTrial(t *testing.T) {
+	condition := func(p *corev1.Pod, name corev1.PodConditionType, is corev1.ConditionStatus) {
+		p.Status.Conditions = append([]corev1.PodCondition{{Type: name, Status: is}}, p.Status.Conditions...)
+	}
+	for name, c := range map[string]struct {
+		change func(*corev1.Pod)
+		is     bool
+	}{
+		"nobody said anything yet": {nil, true},
+		"loads fail there":         {func(p *corev1.Pod) { condition(p, v1alpha1.ModelsLoad, corev1.ConditionFalse) }, true},
+		"models load there":        {func(p *corev1.Pod) { condition(p, v1alpha1.ModelsLoad, corev1.ConditionTrue) }, false},
+		"another gate is closed":   {func(p *corev1.Pod) { gate(p, "example.com/gate", corev1.ConditionFalse) }, false},
+		"another gate is open":     {func(p *corev1.Pod) { gate(p, "example.com/gate", corev1.ConditionTrue) }, true},
+		"without our gate":         {func(p *corev1.Pod) { p.Spec.ReadinessGates[0].ConditionType = "example.com/gate" }, false},
+		"without gates":            {func(p *corev1.Pod) { p.Spec.ReadinessGates = nil }, false},
+		"containers not ready":     {func(p *corev1.Pod) { p.Status.Conditions[2].Status = corev1.ConditionFalse }, false},
+		"being deleted":            {func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }, false},
+		"ended":                    {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
+	} {
+		p, _ := podOf(aPod(onTrialBut(c.change)))
+		if p.OnTrial != c.is || p.OnTrial && p.Ready {
+			t.Errorf("%s: a pod is on trial: %v, ready: %v", name, p.OnTrial, p.Ready)
+		}
+	}
+}
+
+// made has a pod be made by something, with a label that tells versions apart.
+func made(by, label, template string) func(p *corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.CreationTimestamp, p.UID = metav1.Unix(7, 0), "u"
+		p.Labels[label] = template
+		p.OwnerReferences = []metav1.OwnerReference{{Name: "nobody"}, {Name: by, Controller: new(true)}}
+	}
+}
+
+func TestTheVersionOfAPod(t *testing.T) {
+	for _, c := range []struct {
+		change func(*corev1.Pod)
+		want   objects.Version
+	}{
+		{nil, objects.Version{}},
+		{made("engines-7d4f", "pod-template-hash", "7d4f"), objects.Version{Workload: "engines", Template: "7d4f", Made: time.Unix(7, 0)}},
+		{made("engines", "controller-revision-hash", "engines-7d4f"), objects.Version{Workload: "engines", Template: "engines-7d4f", Made: time.Unix(7, 0)}},
+		{made("engines", "app", "llama"), objects.Version{}},
+		{func(p *corev1.Pod) { p.Labels["pod-template-hash"] = "7d4f" }, objects.Version{}},
+	} {
+		if p, _ := podOf(aPod(c.change)); p.Version != c.want {
+			t.Errorf("%+v, want %+v", p.Version, c.want)
+		}
+	}
 }
 
 // A hook has returned 5 s before the pod is killed, or as soon as its annotation says.
@@ -90,6 +164,10 @@ func TestOnlyAPodThatStaysAndIsReadyGetsRequests(t *testing.T) {
 			contained(corev1.ConditionTrue, p)
 			p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/gate"}}
 		}, false, false},
+		"a gate is open on a silent node": {func(p *corev1.Pod) {
+			contained(corev1.ConditionTrue, p)
+			gate(p, "example.com/gate", corev1.ConditionTrue)
+		}, true, true},
 		"deleted on a silent node": {func(p *corev1.Pod) {
 			contained(corev1.ConditionTrue, p)
 			p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
@@ -141,6 +219,9 @@ func TestATrimmedPodIsTheSame(t *testing.T) {
 		func(p *corev1.Pod) { p.Annotations["llm-d.ai/active-ports"] = "1"; p.Status.PodIP = "" },
 		func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} },
 		func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
+		made("engines-7d4f", "pod-template-hash", "7d4f"),
+		onTrialBut(nil),
+		onTrialBut(func(p *corev1.Pod) { gate(p, "example.com/gate", corev1.ConditionTrue) }),
 		func(p *corev1.Pod) { p.Status.Conditions[1].Status = corev1.ConditionFalse },
 		func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}, {Type: corev1.ContainersReady, Status: corev1.ConditionTrue}}
@@ -157,7 +238,7 @@ func TestATrimmedPodIsTheSame(t *testing.T) {
 		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			t.Errorf("(-whole +trimmed):\n%s", diff)
 		}
-		if trimmed.Spec.NodeName != "" || trimmed.Annotations["note"] != "" || len(trimmed.Status.Conditions) > 2 {
+		if trimmed.Spec.NodeName != "" || trimmed.Annotations["note"] != "" || len(trimmed.Status.Conditions) > 3 || len(trimmed.OwnerReferences) > 1 {
 			t.Errorf("it keeps %+v", trimmed)
 		}
 	}

@@ -1,0 +1,78 @@
+package place
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/control/place/memory"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// setPods says what the pods of endpoints are like, and whether they are likely to be replaced as of now. The caller holds mu.
+func (p *Placer) setPods(now time.Time) {
+	out := outgoing(p.world.Engines, now)
+	p.rolling = len(out) > 0
+	for _, e := range p.world.Engines {
+		p.state.SetPod(e.Address, decide.Pod{Unready: !e.Ready && !e.Terminating, OnTrial: e.OnTrial, Outgoing: out[e.Address]})
+	}
+}
+
+// noteTrials says of pods whether models load there, once their endpoints that are on trial show it. The caller holds mu.
+func (p *Placer) noteTrials(changed map[string]decide.Trial) {
+	if len(changed) == 0 {
+		return
+	}
+	trials, uids := make(map[objects.Name][]decide.Trial), make(map[objects.Name]string)
+	for _, e := range p.world.Engines {
+		if t, onTrial := p.state.Trial(e.Address); onTrial && !e.Listed {
+			trials[e.Pod], uids[e.Pod] = append(trials[e.Pod], t), e.UID
+		}
+	}
+	maps.DeleteFunc(p.gates, func(pod objects.Name, _ memory.Gate) bool { return trials[pod] == nil })
+	for pod, of := range trials {
+		gate := gateOf(of)
+		gate.Pod, gate.UID = pod, uids[pod]
+		if p.gates[pod] == gate {
+			continue
+		}
+		p.gates[pod] = gate
+		p.Memory.PutGate(gate)
+		switch log := p.Log.With("pod", pod, "why", gate.Message); gate.Reason {
+		case v1alpha1.LoadsFail:
+			log.Warn("models that are loaded elsewhere cannot be loaded at a new pod, which gets no requests until they can")
+		case v1alpha1.ModelsLoaded:
+			log.Info("models load at a new pod")
+		}
+	}
+}
+
+// mostFailures is how many failures of an endpoint on trial are told.
+const mostFailures = 3
+
+// gateOf is what is said of a pod, by the trials of its endpoints.
+func gateOf(trials []decide.Trial) memory.Gate {
+	over, loaded := true, 0
+	var failures []string
+	for _, t := range trials {
+		over = over && t.Passed
+		loaded += t.Loaded
+		if t.Failed {
+			for _, f := range t.Failures[:min(len(t.Failures), mostFailures)] {
+				failures = append(failures, fmt.Sprintf("%s: %s", f.ID, f.Words))
+			}
+		}
+	}
+	switch {
+	case len(failures) > 0:
+		return memory.Gate{Reason: v1alpha1.LoadsFail, Message: "models that are loaded elsewhere cannot be loaded here: " + strings.Join(failures, "; ")}
+	case !over:
+		return memory.Gate{Reason: v1alpha1.ModelsTried, Message: "models that are loaded elsewhere are being loaded here, too"}
+	case loaded == 0:
+		return memory.Gate{Open: true, Reason: v1alpha1.ModelsLoaded, Message: "there was no model to load"}
+	}
+	return memory.Gate{Open: true, Reason: v1alpha1.ModelsLoaded, Message: fmt.Sprintf("%d models that are loaded elsewhere were loaded here, too", loaded)}
+}

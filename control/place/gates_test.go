@@ -1,0 +1,100 @@
+package place_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// withPod is a World in which endpoints are those of a pod, which is like that.
+func (w *world) withPod(addresses []string, is objects.Endpoint, all ...string) {
+	w.Helper()
+	w.world = w.build(all...)
+	for i := range w.world.Engines {
+		if e := &w.world.Engines[i]; slices.Contains(addresses, e.Address) {
+			e.Listed, e.Pod, e.UID = false, objects.Name{Namespace: "default", Name: "new"}, is.UID
+			e.Ready, e.OnTrial, e.Version = is.Ready, is.OnTrial, is.Version
+		}
+	}
+	w.SetWorld(w.world)
+}
+
+// Of a pod that is on trial it is said whether what is loaded elsewhere loads there, once all of its engines show it; and nothing else is loaded
+// there before.
+func TestAPodOnTrialSaysWhetherModelsLoad(t *testing.T) {
+	told := new(told)
+	w := newWorldThatTells(t, told)
+	old, one, other := serveVLLM(t), serveVLLM(t), serveVLLMOfRank(t, 8)
+	all := []string{settings("maxAdapters: 4"), list(old.address, "")}
+	for _, id := range []string{"a", "b", "c"} {
+		all = append(all, object(id, ", source: 'sim:rank=16', copies: {min: 1}"))
+	}
+	w.set(all...)
+	for _, id := range []string{"a", "b", "c"} {
+		w.awaitCopies(id, old.address+" loaded")
+		w.Used(map[decide.Key]decide.Use{key(id): {Last: time.Now()}})
+	}
+	trial := objects.Endpoint{UID: "u1", OnTrial: true}
+	w.withPod([]string{one.address}, trial, append(all, list(one.address, ""))...)
+	gate := "default/new u1 "
+	w.await("it has passed", func() bool {
+		return slices.Equal(told.said(), []string{
+			gate + "false Trying: models that are loaded elsewhere are being loaded here, too", gate + "true Loaded: 3 models that are loaded elsewhere were loaded here, too",
+		})
+	})
+	if v := endpointOf(w.View(), one.address); v.State != "on trial" || len(v.Copies) != 3 {
+		t.Errorf("it is %+v", v)
+	}
+	// Its engine takes no adapters of their rank: it is another version.
+	trial.UID = "u2"
+	w.withPod([]string{one.address, other.address}, trial, append(all, list(one.address, ""), list(other.address, ""))...)
+	gate = "default/new u2 "
+	w.await("it has failed", func() bool {
+		said := told.said()[2:]
+		return len(said) == 2 && strings.HasPrefix(said[0], gate+"false Trying") && strings.HasPrefix(said[1], gate+"false "+v1alpha1.LoadsFail+": models that are loaded elsewhere cannot be loaded here: ") && strings.Count(said[1], "LoRA rank 16") == 3
+	})
+	// It is not for requests.
+	w.Wanted("x", key("d"), decide.Want{Requests: 1, Since: time.Now()})
+	w.withPod([]string{one.address, other.address}, trial, append(all, list(one.address, ""), list(other.address, ""), object("d", ", source: 'sim:'"))...)
+	w.awaitCopies("d", old.address+" loaded")
+	// A pod that is made ready is said nothing more of.
+	before := len(told.said())
+	w.withPod([]string{one.address, other.address}, objects.Endpoint{UID: "u2", Ready: true}, append(all, list(one.address, ""), list(other.address, ""))...)
+	if v := endpointOf(w.View(), one.address); v.State != "ready" || len(told.said()) != before {
+		t.Errorf("it is %s, and %d more is said of it", v.State, len(told.said())-before)
+	}
+}
+
+// Where a pod is not ready nothing is loaded, and nothing where it is about to be replaced while another is there.
+func TestWhatAPodIsLikeSaysWhatIsLoadedThere(t *testing.T) {
+	w := newWorld(t)
+	one, other := serveVLLM(t), serveVLLM(t)
+	both := []string{settings("maxAdapters: 8, source: 'sim:'"), list(one.address, ""), list(other.address, "")}
+	min := func(id string) string { return object(id, ", copies: {min: 1}") }
+	w.withPod([]string{one.address}, objects.Endpoint{}, append(both, min("a"))...)
+	w.awaitCopies("a", other.address+" loaded")
+	w.withPod([]string{other.address}, objects.Endpoint{}, append(both, min("a"))...)
+	w.await("it is loaded where it is of use", func() bool { return strings.Contains(w.copies("a"), one.address+" loaded") })
+
+	rolled := func(made time.Duration, all ...string) {
+		t.Helper()
+		w.world = w.build(append(both, all...)...)
+		for i := range w.world.Engines {
+			e := &w.world.Engines[i]
+			e.Listed, e.Version = false, objects.Version{Workload: "w", Template: "new", Made: time.Now().Add(-made)}
+			if e.Address == one.address {
+				e.Template, e.Made = "old", time.Now().Add(-time.Hour)
+			}
+		}
+		w.SetWorld(w.world)
+	}
+	for _, id := range []string{"b", "c", "d", "e", "f", "g"} {
+		rolled(time.Minute, min("a"), min(id))
+		w.awaitCopies(id, other.address+" loaded")
+	}
+}
