@@ -103,7 +103,7 @@ func workload(name, dir string) (Workload, error) {
 
 // names are those of all workloads.
 func names() (all []string) {
-	for _, w := range made(Lengths{{1, 1}}) {
+	for _, w := range made(Lengths{{Prompt: 1, Output: 1}}) {
 		all = append(all, w.Name)
 	}
 	for _, t := range traces {

@@ -148,7 +148,7 @@ func TestPoliciesDoWhatTheyAreFor(t *testing.T) {
 // A prefix that an endpoint has is found there, and a slower endpoint is slower.
 func TestPrefixesAndSpeeds(t *testing.T) {
 	f := four()
-	w := Prefixes(4, 2048, Lengths{{100, 10}})
+	w := Prefixes(4, 2048, Lengths{{Prompt: 100, Output: 10}})
 	o := outcome(t, f, 1, w.Requests(1, 1, 200), Headgate(pick.RoundRobin))
 	if hits := FiguresOf(o, f.Profile, DefaultObjectives).Hits; hits < 0.9 {
 		t.Errorf("%.2f of the prompts were found", hits)
@@ -227,7 +227,7 @@ func TestPrompts(t *testing.T) {
 	}
 	seen := make(map[int]int)
 	var all []Request
-	for r := range Prefixes(3, 100, Lengths{{50, 7}}).Requests(1, 1, 60) {
+	for r := range Prefixes(3, 100, Lengths{{Prompt: 50, Output: 7}}).Requests(1, 1, 60) {
 		if len(r.Prompt) != 150 || r.Output != 7 {
 			t.Fatalf("a request has %d and %d tokens", len(r.Prompt), r.Output)
 		}

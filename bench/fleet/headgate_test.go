@@ -60,7 +60,7 @@ func TestWhatExtprocKnowsOfCachesIsSo(t *testing.T) {
 	for _, blocks := range []int{2000, 100_000} {
 		f := four()
 		f.Profile.Limits.KVBlocks = blocks
-		cached, foreseen := foreseen(t, f, Prefixes(200, 1024, Lengths{{200, 20}, {300, 5}}).Requests(1, 1, 2000))
+		cached, foreseen := foreseen(t, f, Prefixes(200, 1024, Lengths{{Prompt: 200, Output: 20}, {Prompt: 300, Output: 5}}).Requests(1, 1, 2000))
 		right, some := 0, 0
 		for i := range cached {
 			if cached[i] > 0 {

@@ -205,7 +205,7 @@ func TestPromptsAreRemembered(t *testing.T) {
 func TestTheOracle(t *testing.T) {
 	f := Fleet{Profile: simulated.DefaultProfile(), Endpoints: 3, Pickers: 1, Looks: 0.2}
 	f.Profile.Limits.KVBlocks = 2000
-	w := Adapters(12, Lengths{{800, 40}, {200, 150}, {2000, 20}})
+	w := Adapters(12, Lengths{{Prompt: 800, Output: 40}, {Prompt: 200, Output: 150}, {Prompt: 2000, Output: 20}})
 	f.Adapters = w.Adapters
 	kept := func(p Policy) float64 {
 		return FiguresOf(outcome(t, f, 1, w.Requests(1, 3, 300), p), f.Profile, DefaultObjectives).Kept

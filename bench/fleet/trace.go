@@ -9,22 +9,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"iter"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/headgate/headgate/bench/traffic"
 	"github.com/headgate/headgate/internal/profile"
 )
 
 // traced is a request of a trace.
 type traced struct {
 	at float64 // seconds
-	Length
+	traffic.Length
 	blocks []uint32 // what of the prompt others share, by the block of mooncakeBlock tokens; nil where nobody says
 }
 
@@ -64,23 +62,14 @@ func (t trace) open(dir string) (Workload, error) {
 
 // from returns the requests of a trace in a folder.
 func (t trace) from(dir string) ([]traced, error) {
-	path := filepath.Join(dir, t.file)
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("there is no trace %s: name the folder that has it by --traces or $TRACE_DIR", path)
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	all, err := t.read(f)
-	if err == nil && len(all) < 2 {
-		err = errors.New("it has less than two requests")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return all, nil
+	var all []traced
+	err := traffic.Read(dir, t.file, func(r io.Reader) (err error) {
+		if all, err = t.read(r); err == nil && len(all) < 2 {
+			err = errors.New("it has less than two requests")
+		}
+		return err
+	})
+	return all, err
 }
 
 // readAzure reads a trace of Azure's: TIMESTAMP, ContextTokens, GeneratedTokens.
@@ -111,7 +100,7 @@ func readAzure(r io.Reader) ([]traced, error) {
 			first = at
 		}
 		if prompt > 0 && output > 0 {
-			all = append(all, traced{at: at.Sub(first).Seconds(), Length: Length{prompt, output}})
+			all = append(all, traced{at: at.Sub(first).Seconds(), Length: traffic.Length{Prompt: prompt, Output: output}})
 		}
 	}
 }
@@ -135,7 +124,7 @@ func readMooncake(r io.Reader) ([]traced, error) {
 			return nil, fmt.Errorf("line %d: %w", number, err)
 		}
 		if row.Input > 0 && row.Output > 0 {
-			all = append(all, traced{row.Timestamp / 1000, Length{row.Input, row.Output}, row.Hashes})
+			all = append(all, traced{row.Timestamp / 1000, traffic.Length{Prompt: row.Input, Output: row.Output}, row.Hashes})
 		}
 	}
 	return all, lines.Err()

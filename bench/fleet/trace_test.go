@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/headgate/headgate/bench/traffic"
 )
 
 func TestReadAzure(t *testing.T) {
@@ -15,7 +17,7 @@ func TestReadAzure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []traced{{0, Length{374, 44}, nil}, {2.25, Length{396, 109}, nil}}
+	want := []traced{{0, traffic.Length{Prompt: 374, Output: 44}, nil}, {2.25, traffic.Length{Prompt: 396, Output: 109}, nil}}
 	if !slices.EqualFunc(all, want, func(a, b traced) bool { return a.at == b.at && a.Length == b.Length }) {
 		t.Errorf("there is %v, want %v", all, want)
 	}
@@ -34,7 +36,7 @@ func TestReadAzure(t *testing.T) {
 func TestReadMooncake(t *testing.T) {
 	all, err := readMooncake(strings.NewReader(`{"timestamp": 0, "input_length": 700, "output_length": 5, "hash_ids": [0, 1]}` + "\n" +
 		`{"timestamp": 3000, "input_length": 600, "output_length": 4, "hash_ids": [0, 2]}` + "\n"))
-	if err != nil || len(all) != 2 || all[1].at != 3 || all[1].Length != (Length{600, 4}) {
+	if err != nil || len(all) != 2 || all[1].at != 3 || all[1].Length != (traffic.Length{Prompt: 600, Output: 4}) {
 		t.Fatalf("there is %v, %v", all, err)
 	}
 	first, second := all[0].prompt(0, 0), all[1].prompt(1, 0)
@@ -55,7 +57,7 @@ func TestReadMooncake(t *testing.T) {
 
 // A trace is sent from somewhere on, and again from its beginning, at the mean rate that is asked for; its bursts stay.
 func TestReplay(t *testing.T) {
-	all := []traced{{0, Length{1, 1}, nil}, {1, Length{2, 1}, nil}, {1, Length{3, 1}, nil}, {6, Length{4, 1}, nil}}
+	all := []traced{{0, traffic.Length{Prompt: 1, Output: 1}, nil}, {1, traffic.Length{Prompt: 2, Output: 1}, nil}, {1, traffic.Length{Prompt: 3, Output: 1}, nil}, {6, traffic.Length{Prompt: 4, Output: 1}, nil}}
 	requests := slices.Collect(replay(all, 0)(1, 4, 4001))
 	if last := requests[4000].At; math.Abs(last-1000) > 1e-6 {
 		t.Errorf("4000 more at 4 a second take %g s, want 1000", last)

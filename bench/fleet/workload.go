@@ -3,10 +3,10 @@ package fleet
 import (
 	"fmt"
 	"iter"
-	"math"
 	"math/rand/v2"
 	"sort"
 
+	"github.com/headgate/headgate/bench/traffic"
 	"github.com/headgate/headgate/internal/profile"
 )
 
@@ -30,26 +30,11 @@ func (w Workload) Requests(seed uint64, rate float64, n int) iter.Seq[Request] {
 }
 
 // Lengths are what is drawn from for the tokens of prompts and answers, in pairs, each as likely as any other.
-type Lengths []Length
+type Lengths []traffic.Length
 
-// Length is the tokens of a prompt and of its answer.
-type Length struct{ Prompt, Output int }
-
-// Conversation is lengths like those of people's conversations, where no trace is at hand: lognormal, with the medians and means of the
-// conversation trace of Splitwise (Patel et al., ISCA 2024, section III: medians of 1,020 and 129 tokens), at most 4,096 and 1,000.
+// Conversation is lengths like those of people's conversations, where no trace is at hand.
 func Conversation() Lengths {
-	const n = 4096
-	random := rand.New(rand.NewPCG(1, 1)) //nolint:gosec // the same each time
-	all := make(Lengths, n)
-	for i := range all {
-		all[i] = Length{drawn(random, 1020, 0.9, 4096), drawn(random, 129, 1.0, 1000)}
-	}
-	return all
-}
-
-// drawn draws from a lognormal distribution, at least 1 and at most most.
-func drawn(random *rand.Rand, median, sigma float64, most int) int {
-	return min(max(1, int(median*math.Exp(sigma*random.NormFloat64()))), most)
+	return traffic.Conversations(rand.New(rand.NewPCG(1, 1)), 4096) //nolint:gosec // the same each time
 }
 
 // Plain is requests for the base model, of which no two share a prefix.

@@ -7,15 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 
 	"gonum.org/v1/gonum/stat/distuv"
+
+	"github.com/headgate/headgate/bench/traffic"
 )
 
 // client is what somebody sends in one window of windowed seconds after the other, and then from the first on.
@@ -41,25 +40,15 @@ func (w window) gap(source rand.Source) float64 {
 }
 
 // openClients reads those of a file in a folder.
-func openClients(dir, file string) ([]client, error) {
-	path := filepath.Join(dir, file)
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("there is no trace %s: name the folder that has it by --traces or $TRACE_DIR", path)
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := gzip.NewReader(f)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	all, err := readClients(text)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return all, nil
+func openClients(dir, file string) (all []client, err error) {
+	err = traffic.Read(dir, file, func(r io.Reader) error {
+		text, err := gzip.NewReader(r)
+		if err == nil {
+			all, err = readClients(text)
+		}
+		return err
+	})
+	return all, err
 }
 
 // readClients reads rows of ServeGen's: client, start of the window in seconds, rate, coefficient of variation, family, and its two

@@ -178,9 +178,9 @@ func (c config) table(ctx context.Context, out, progress io.Writer) (map[string]
 	fmt.Fprintln(table, "policy\tmisses\tleast\tgreatest\toptimum\trefused\twait p99\tloads/min\tmoves\tjoined\tmax/mean\tTTFT p99\tleast\tgreatest\tknown\t")
 	for _, name := range c.policies {
 		middle := func(field func(Figures) float64) float64 { return median(of(all[name], field)) }
-		misses := of(all[name], func(f Figures) float64 { return 100 * f.Misses })
-		fmt.Fprintf(table, "%s\t%.2f %%\t%.2f\t%.2f\t%s", name, median(misses), slices.Min(misses), slices.Max(misses),
-			times(misses, of(all[optimumName], func(f Figures) float64 { return 100 * f.Misses })))
+		percent := func(f Figures) float64 { return 100 * f.Misses }
+		misses := of(all[name], percent)
+		fmt.Fprintf(table, "%s\t%.2f %%\t%.2f\t%.2f\t%s", name, median(misses), slices.Min(misses), slices.Max(misses), times(misses, of(all[optimumName], percent)))
 		fmt.Fprintf(table, "\t%.2f %%\t%.2f s\t%.1f\t", 100*middle(func(f Figures) float64 { return f.Refused }),
 			middle(func(f Figures) float64 { return f.Wait99 }), middle(func(f Figures) float64 { return f.Loads }))
 		if c.Join > 0 || c.Leave > 0 {
@@ -192,8 +192,9 @@ func (c config) table(ctx context.Context, out, progress io.Writer) (map[string]
 		}
 		fmt.Fprintf(table, "\t%.2f\t", middle(func(f Figures) float64 { return f.Imbalance }))
 		if c.Engine != nil {
-			first := of(all[name], func(f Figures) float64 { return f.FirstToken99 })
-			fmt.Fprintf(table, "%.2f s\t%.2f\t%.2f\t%s\t", median(first), slices.Min(first), slices.Max(first), times(first, of(all[knownName], func(f Figures) float64 { return f.FirstToken99 })))
+			seconds := func(f Figures) float64 { return f.FirstToken99 }
+			first := of(all[name], seconds)
+			fmt.Fprintf(table, "%.2f s\t%.2f\t%.2f\t%s\t", median(first), slices.Min(first), slices.Max(first), times(first, of(all[knownName], seconds)))
 		} else {
 			fmt.Fprint(table, "\t\t\t\t")
 		}

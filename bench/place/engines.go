@@ -2,9 +2,9 @@ package place
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 
+	"github.com/headgate/headgate/bench/traffic"
 	"github.com/headgate/headgate/internal/sim"
 )
 
@@ -21,25 +21,10 @@ type flight struct {
 	by     *Copy
 }
 
-// length is the tokens of a prompt and of its answer.
-type length struct{ prompt, output int }
-
-// lengths draws those of requests: log-normal, with medians as of people's conversations (Splitwise: Patel et al., ISCA 2024, section III).
-func lengths(requests int, seed uint64) []length {
-	random := rand.New(rand.NewPCG(seed, 5)) //nolint:gosec // no secret
-	drawn := func(median, sigma float64, most int) int {
-		return min(max(1, int(median*math.Exp(sigma*random.NormFloat64()))), most)
-	}
-	all := make([]length, requests)
-	for i := range all {
-		all[i] = length{drawn(1020, 0.9, 4096), drawn(129, 1, 1000)}
-	}
-	return all
-}
-
 // setEngines has each endpoint be an engine, and requests have lengths.
 func (f *Fleet) setEngines(seed uint64) error {
-	f.lengths, f.first = lengths(len(f.Requests), seed), make([]float32, len(f.Requests))
+	f.lengths = traffic.Conversations(rand.New(rand.NewPCG(seed, 5)), len(f.Requests)) //nolint:gosec // no secret
+	f.first = make([]float32, len(f.Requests))
 	for i := range f.Nodes {
 		draws := rand.New(rand.NewPCG(seed, 6+uint64(i))) //nolint:gosec // no secret
 		e, err := sim.New(*f.Engine, draws.NormFloat64)
@@ -54,14 +39,14 @@ func (f *Fleet) setEngines(seed uint64) error {
 // submit has the engine of a copy have a request. No two prompts share a prefix.
 func (f *Fleet) submit(number int, c *Copy) {
 	of := f.lengths[number]
-	tokens := make([]uint32, of.prompt)
+	tokens := make([]uint32, of.Prompt)
 	for i := range tokens {
 		tokens[i] = uint32(number) //nolint:gosec // there are fewer
 	}
 	e := &f.engines[c.Endpoint]
-	id, err := e.Submit(f.Now(), sim.Request{Prompt: tokens, Output: make([]uint32, of.output)})
+	id, err := e.Submit(f.Now(), sim.Request{Prompt: tokens, Output: make([]uint32, of.Output)})
 	if err != nil {
-		panic(fmt.Sprintf("place: a request of %d and %d tokens: %v", of.prompt, of.output, err))
+		panic(fmt.Sprintf("place: a request of %d and %d tokens: %v", of.Prompt, of.Output, err))
 	}
 	e.flying[id] = flight{number, c}
 	f.wake(c.Endpoint)

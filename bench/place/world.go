@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"github.com/headgate/headgate/bench/traffic"
 	"github.com/headgate/headgate/internal/event"
 	"github.com/headgate/headgate/internal/profile"
 )
@@ -129,7 +130,7 @@ type Fleet struct {
 
 	// Where endpoints are engines: these, and by request its length and how long its first token took, 0 where it is not out.
 	engines []engine
-	lengths []length
+	lengths []traffic.Length
 	first   []float32
 }
 

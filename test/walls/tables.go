@@ -173,6 +173,7 @@ var houses = [][]floor{
 		},
 		{[]string{"bench/rig", "bench/image"}, "how programs are run: as processes, and in images"},
 		{[]string{"bench/simulated", "bench/envoy"}, "what is run beside extproc and control"},
+		{[]string{"bench/traffic"}, "what requests are like, that simulated fleets are sent"},
 	},
 	{
 		{[]string{"internal/objects/source", "internal/explain"}, "it chooses where objects come from; what is in force is told to people"},
