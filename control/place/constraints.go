@@ -25,7 +25,7 @@ func fitsOf(s *v1alpha1.PoolSettingsSpec, endpoints []objects.Endpoint) decide.F
 	for _, c := range constraints {
 		fit := new(decide.Fit)
 		if len(c.Required) > 0 {
-			fit.Only = those(endpoints, func(labels map[string]string) bool { return has(labels, c.Required) })
+			fit.Only = those(endpoints, func(labels map[string]string) bool { return objects.Selects(c.Required, labels) })
 		}
 		if len(c.Preferred) > 0 {
 			fit.Preferred = those(endpoints, func(labels map[string]string) bool { return hasAny(labels, c.Preferred) })
@@ -59,7 +59,7 @@ const prohibited = 4
 func score(constraints []v1alpha1.Constraint, labels map[string]string) (n int) {
 	for _, c := range constraints {
 		switch {
-		case !has(labels, c.Required):
+		case !objects.Selects(c.Required, labels):
 			n += prohibited
 		case hasAny(labels, c.Preferred):
 			n--
@@ -88,20 +88,10 @@ func best(scores map[string]int, of map[string]bool) map[string]bool {
 	return found
 }
 
-// has says whether an endpoint has every one of some labels.
-func has(labels map[string]string, all map[string]v1alpha1.LabelValue) bool {
-	for key, value := range all {
-		if got, ok := labels[key]; !ok || got != string(value) {
-			return false
-		}
-	}
-	return true
-}
-
 // hasAny says whether it has all labels of one of several sets.
 func hasAny(labels map[string]string, sets []map[string]v1alpha1.LabelValue) bool {
 	for _, set := range sets {
-		if has(labels, set) {
+		if objects.Selects(set, labels) {
 			return true
 		}
 	}

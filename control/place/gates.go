@@ -22,10 +22,7 @@ func (p *Placer) setPods(now time.Time) {
 }
 
 // noteTrials says of pods whether models load there, once their endpoints that are on trial show it. The caller holds mu.
-func (p *Placer) noteTrials(changed map[string]decide.Trial) {
-	if len(changed) == 0 {
-		return
-	}
+func (p *Placer) noteTrials() {
 	trials, uids := make(map[objects.Name][]decide.Trial), make(map[objects.Name]string)
 	for _, e := range p.world.Engines {
 		if t, onTrial := p.state.Trial(e.Address); onTrial && !e.Listed {

@@ -251,7 +251,9 @@ func (p *Placer) publish(now time.Time) {
 	for address, why := range change.Leaving {
 		p.noteLeaving(address, why)
 	}
-	p.noteTrials(change.Trials)
+	if change.Trials {
+		p.noteTrials()
+	}
 	for key := range change.VModels {
 		p.vmodels.unsaved[key] = true
 		p.tellWatchers(key)

@@ -406,7 +406,7 @@ func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
 	w.Pools[p.Name] = p
 	for _, i := range selected.pods(ip) {
 		pod := &s.Pods[i]
-		if !pod.IP.IsValid() || !selects(ip.Spec.Selector.MatchLabels, pod.Labels) {
+		if !pod.IP.IsValid() || !Selects(ip.Spec.Selector.MatchLabels, pod.Labels) {
 			continue
 		}
 		for _, port := range ip.Spec.TargetPorts {
@@ -422,7 +422,7 @@ func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
 		}
 	}
 	for _, list := range s.Lists {
-		if list.Namespace != p.Name.Namespace || !selects(ip.Spec.Selector.MatchLabels, list.Labels) {
+		if list.Namespace != p.Name.Namespace || !Selects(ip.Spec.Selector.MatchLabels, list.Labels) {
 			continue
 		}
 		for _, text := range list.Spec.Addresses {
@@ -490,16 +490,17 @@ func (w *World) noteUnknownKinds(p *Pool) {
 func (w *World) noteUnusedLists(s *Set) {
 	for _, list := range s.Lists {
 		if !slices.ContainsFunc(s.Pools, func(p pool.InferencePool) bool {
-			return p.Namespace == list.Namespace && selects(p.Spec.Selector.MatchLabels, list.Labels)
+			return p.Namespace == list.Namespace && Selects(p.Spec.Selector.MatchLabels, list.Labels)
 		}) {
 			w.problem("EndpointList %s: no InferencePool of its namespace selects its labels: nothing uses it", Name{list.Namespace, list.Name})
 		}
 	}
 }
 
-func selects(want, labels map[string]string) bool {
+// Selects says whether labels have all that are wanted, with their values.
+func Selects[V ~string](want map[string]V, labels map[string]string) bool {
 	for k, v := range want {
-		if got, ok := labels[k]; !ok || got != v {
+		if got, ok := labels[k]; !ok || got != string(v) {
 			return false
 		}
 	}

@@ -55,13 +55,10 @@ func (s *State) balance(p *pool, all []*model, now time.Time) (todo []Action) {
 	for _, m := range all {
 		requests += m.slowRate * serviceMean
 	}
-	var able, staying []*endpoint
+	var able []*endpoint
 	for _, e := range p.endpoints {
 		if e.able() {
 			able, load = append(able, e), load+e.load
-			if !e.pod.Outgoing {
-				staying = append(staying, e)
-			}
 		}
 	}
 	n := float64(len(able))
@@ -70,8 +67,8 @@ func (s *State) balance(p *pool, all []*model, now time.Time) (todo []Action) {
 	}
 	mean := load / n
 	slices.SortFunc(able, (*endpoint).compareLoad)
-	slices.SortFunc(staying, (*endpoint).compareLoad)
-	for _, e := range staying[:min(len(staying), max(1, int(movesAtOnce*n)))] {
+	idlest := slices.DeleteFunc(slices.Clone(able), func(e *endpoint) bool { return e.pod.Outgoing })
+	for _, e := range idlest[:min(len(idlest), max(1, int(movesAtOnce*n)))] {
 		for e.load < littleLoad*mean && e.idle() {
 			m := s.relief(e, able)
 			if m == nil {

@@ -301,8 +301,9 @@ type State struct {
 	changedVModels, unnamed map[Key]bool
 	// changedLeaving are endpoints of which it changed why they are about to end, or when that was last heard.
 	changedLeaving map[string]bool
-	// trials are the endpoints on trial, changedTrials those of which it changed whether they are, and how they do.
-	trials, changedTrials map[string]bool
+	// trials are the endpoints on trial. It changed which they are, or how one does.
+	trials        map[string]bool
+	changedTrials bool
 	// seenMore: endpoints were seen for the first time, or went.
 	seenMore bool
 	unseen   int
@@ -315,8 +316,8 @@ type Change struct {
 	Failures map[Key]Reason
 	// Leaving says why endpoints are about to end; the zero Leaving: they stay, or are gone.
 	Leaving map[string]Leaving
-	// Trials say of endpoints on trial how they do, of others the zero Trial.
-	Trials map[string]Trial
+	// Trials says that it changed which endpoints are on trial, or how one does.
+	Trials bool
 	// VModels are where requests for them go; of one that is no more, or that anything else is known of, perhaps as before.
 	VModels map[Key]Switch
 	// Unnamed are the models that no VModel names any more, in no order.
@@ -371,7 +372,7 @@ func (s *State) Pause(paused bool) { s.paused = paused }
 func (s *State) Changes() Change {
 	change := Change{
 		Copies: make(map[CopyKey]CopyChange, len(s.changedCopies)), Failures: make(map[Key]Reason, len(s.changedModels)),
-		Leaving: make(map[string]Leaving, len(s.changedLeaving)), Trials: make(map[string]Trial, len(s.changedTrials)), VModels: make(map[Key]Switch, len(s.changedVModels)),
+		Leaving: make(map[string]Leaving, len(s.changedLeaving)), Trials: s.changedTrials, VModels: make(map[Key]Switch, len(s.changedVModels)),
 	}
 	for key := range s.changedVModels {
 		change.VModels[key] = Switch{}
@@ -402,9 +403,6 @@ func (s *State) Changes() Change {
 		}
 		change.Leaving[address] = why
 	}
-	for address := range s.changedTrials {
-		change.Trials[address], _ = s.Trial(address)
-	}
 	if s.seenMore {
 		s.seenMore, change.Endpoints = false, []string{}
 		for address, e := range s.endpoints {
@@ -415,7 +413,7 @@ func (s *State) Changes() Change {
 		slices.Sort(change.Endpoints)
 	}
 	s.changedCopies, s.changedModels, s.changedLeaving = make(map[CopyKey]bool), make(map[Key]bool), make(map[string]bool)
-	s.changedVModels, s.unnamed, s.changedTrials = make(map[Key]bool), make(map[Key]bool), make(map[string]bool)
+	s.changedVModels, s.unnamed, s.changedTrials = make(map[Key]bool), make(map[Key]bool), false
 	return change
 }
 

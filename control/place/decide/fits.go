@@ -90,7 +90,7 @@ func (s *State) rehouse(all []*model, now time.Time) (todo []Action) {
 			needed = max(1, needed, m.aim)
 		}
 		wait := false
-		for proper < needed && !wait {
+		for proper < needed {
 			by := claim{purpose: ForMigration, below: m.worth, spares: true, idle: true}
 			if proper < m.min() {
 				by.below = math.Inf(1)

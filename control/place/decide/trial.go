@@ -51,7 +51,7 @@ func (s *State) setTrial(e *endpoint, begins bool) {
 		e.trial = new(Trial)
 		s.trials[e.Address] = true
 	}
-	s.changedTrials[e.Address] = true
+	s.changedTrials = true
 }
 
 // dueTrials makes due all endpoints on trial: who has what elsewhere has become known.
@@ -97,7 +97,7 @@ func (s *State) try(e *endpoint, now time.Time) (todo []Action) {
 		t.Passed = !t.Failed
 	}
 	t.Loaded = loaded
-	s.changedTrials[e.Address] = true
+	s.changedTrials = true
 	return todo
 }
 
