@@ -22,7 +22,7 @@ import (
 	"github.com/headgate/headgate/test/times"
 )
 
-var scale = flag.Bool("scale", false, "have control serve two Gateways of 1,000 HTTPRoutes while pods, Services and routes change, and print what that takes")
+var scale = flag.Bool("scale", false, "have control serve two Gateways of 1,000 HTTPRoutes while pods, Services and routes change, and put 20,000 Models onto 1,000 engines, and print what that takes")
 
 // What TestControlAtScale has: so many of each.
 const (

@@ -86,7 +86,7 @@ func deciding(t *testing.T, m *meter.Meter) (*board.Server, *place.Placer) {
 	model := v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "sql"}}
 	model.Spec.PoolRef.Name = "pool"
 	model.Spec.Source = "s3://secret-bucket/sql"
-	placer.SetWorld(objects.Build(objects.Set{Pools: []pool.InferencePool{p}, Models: []v1alpha1.Model{model}}))
+	placer.SetWorld(objects.Build(objects.Set{Pools: []pool.InferencePool{p}, Models: []*v1alpha1.Model{&model}}))
 	placer.Wanted("extproc", sql, decide.Want{Requests: 3, Since: time.Now()})
 	return board, placer
 }

@@ -124,11 +124,12 @@ func sortedPools(w *objects.World) []objects.Name {
 // setCatalogue makes the models those of the objects, which were those of another World before, and the registered ones. The
 // caller holds mu.
 func (p *Placer) setCatalogue(w, was *objects.World) {
-	declared := make(map[decide.Key]objects.Entry, len(w.Catalogue))
-	for _, e := range w.Catalogue {
+	declared := make(map[decide.Key]*objects.Entry, len(w.Catalogue))
+	for i := range w.Catalogue {
+		e := &w.Catalogue[i]
 		declared[e.ModelKey] = e
-		if p.declared[e.ModelKey] != e {
-			p.state.SetModel(e, p.used[e.ModelKey])
+		if known := p.declared[e.ModelKey]; known == nil || *known != *e {
+			p.state.SetModel(*e, p.used[e.ModelKey])
 			p.unsaved[e.ModelKey] = true
 		}
 		if (w.Pools[e.Pool] == nil) != (was.Pools[e.Pool] == nil) {

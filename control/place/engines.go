@@ -375,8 +375,10 @@ func (p *Placer) record(s *site, key decide.CopyKey, state decide.CopyState) mem
 }
 
 func (p *Placer) recordOf(s *site, c decide.Copy) memory.Copy {
-	e, ok := p.declared[c.Key]
-	if m := p.registered[c.Key]; !ok && m != nil {
+	var e objects.Entry
+	if known := p.declared[c.Key]; known != nil {
+		e = *known
+	} else if m := p.registered[c.Key]; m != nil {
 		e = objects.EntryOf(m)
 	}
 	return memory.Copy{

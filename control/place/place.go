@@ -91,7 +91,7 @@ type Placer struct {
 	started    time.Time       // when the first objects were set; zero before
 	ready      bool
 	paused     bool
-	declared   map[decide.Key]objects.Entry // by objects
+	declared   map[decide.Key]*objects.Entry // by objects
 	registered map[decide.Key]*v1alpha1.Model
 	vmodels    vmodels
 	world      *objects.World
@@ -124,7 +124,7 @@ func New(c Config) (*Placer, error) {
 	}
 	p := &Placer{
 		Config: c, kick: make(chan struct{}, 1), state: decide.New(decide.Config{DrainLimit: c.DrainLimit}),
-		declared: make(map[decide.Key]objects.Entry), registered: make(map[decide.Key]*v1alpha1.Model), world: objects.Build(objects.Set{}),
+		declared: make(map[decide.Key]*objects.Entry), registered: make(map[decide.Key]*v1alpha1.Model), world: objects.Build(objects.Set{}),
 		endpoints: make(map[string]*site), leaving: make(map[string]decide.Leaving), cancels: make(map[decide.CopyKey]context.CancelFunc),
 		watchers: make(map[decide.Key]map[chan struct{}]bool), unsaved: make(map[decide.Key]bool),
 		answers: make(map[decide.Key][]AnswerStatus),

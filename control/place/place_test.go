@@ -272,7 +272,7 @@ func TestAModelSaysWhatIsMissing(t *testing.T) {
 		return says
 	}
 	ready := func() string { return says(v1alpha1.ConditionReady) }
-	x := objects.Set{Models: []v1alpha1.Model{{
+	x := objects.Set{Models: []*v1alpha1.Model{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x"}, Spec: v1alpha1.ModelSpec{PoolRef: v1alpha1.PoolReference{Name: "p"}},
 	}}}
 	w.SetWorld(objects.Build(x))

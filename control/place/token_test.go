@@ -81,7 +81,7 @@ func tenant(namespace, model string, created time.Time, addresses ...string) obj
 	m.Spec.PoolRef.Name = "p"
 	list := v1alpha1.EndpointList{ObjectMeta: meta, Spec: v1alpha1.EndpointListSpec{Addresses: addresses}}
 	return objects.Set{
-		Pools: []inference.InferencePool{p}, Settings: []v1alpha1.PoolSettings{s}, Models: []v1alpha1.Model{m},
+		Pools: []inference.InferencePool{p}, Settings: []v1alpha1.PoolSettings{s}, Models: []*v1alpha1.Model{&m},
 		Lists: []objects.List{{EndpointList: list, Loopback: true}},
 	}
 }

@@ -38,7 +38,7 @@ func world(ips ...string) *objects.World {
 	for _, id := range []string{"sql", "other"} {
 		model := v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "model-" + id}}
 		model.Spec.ID, model.Spec.PoolRef.Name = id, "pool"
-		s.Models = append(s.Models, model)
+		s.Models = append(s.Models, &model)
 	}
 	for _, ip := range ips {
 		s.Pods = append(s.Pods, objects.Pod{

@@ -167,7 +167,7 @@ func newFleetOfVModels(c fleet.Config) *fleet.Fleet {
 		s.Routes = append(s.Routes, at("chat", aRoute("analyst", "base", "sql")))
 		mm := v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mm-1"}}
 		mm.Spec.PoolRef.Name, mm.Spec.Type = "base", "onnx"
-		s.Models = []v1alpha1.Model{mm}
+		s.Models = []*v1alpha1.Model{&mm}
 	})
 	for _, ip := range []string{"10.0.3.1", "10.0.3.2", "10.0.3.3", "10.0.3.4"} {
 		f.SetModels(ip+":8000", engine.Models{Base: []string{"sticky"}, Adapters: []string{"sticky-v1", "sticky-v2"}})

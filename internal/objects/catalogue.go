@@ -152,15 +152,14 @@ func CheckModelChange(was, is *v1alpha1.Model) field.ErrorList {
 
 // addCatalogue makes the catalogue: the models, and the adapters of routes that are none of them, nor VModels. A model whose id no
 // route admits may be asked for by its id.
-func (w *World) addCatalogue(models []v1alpha1.Model, vmodels []v1alpha1.VModel) {
+func (w *World) addCatalogue(models []*v1alpha1.Model, vmodels []v1alpha1.VModel) {
 	ordered := slices.Clone(models)
-	slices.SortStableFunc(ordered, func(a, b v1alpha1.Model) int {
+	slices.SortStableFunc(ordered, func(a, b *v1alpha1.Model) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), Name{a.Namespace, a.Name}.Compare(Name{b.Namespace, b.Name}))
 	})
 	known := make(map[ModelKey]Name)
 	told := make(map[Name]Name) // the pool of a Model that says what it is beyond its id, by namespace and id
-	for i := range ordered {
-		m := &ordered[i]
+	for _, m := range ordered {
 		e := EntryOf(m)
 		p := w.Pools[e.Pool]
 		if first, ok := known[e.ModelKey]; ok {

@@ -38,7 +38,7 @@ func TestEveryFieldOfASetWithObjectsIsAShelf(t *testing.T) {
 }
 
 func TestAJoinHasTheObjectsOfBoth(t *testing.T) {
-	one := Set{Pods: make([]Pod, 1, 8), Models: []v1alpha1.Model{{}}, At: map[Object]string{{PodKind, Name{}}: "a:1"}}
+	one := Set{Pods: make([]Pod, 1, 8), Models: []*v1alpha1.Model{{}}, At: map[Object]string{{PodKind, Name{}}: "a:1"}}
 	two := Set{Pods: make([]Pod, 2), At: map[Object]string{{PodKind, Name{}}: "b:1", {PodKind, Name{Name: "x"}}: "b:2"}}
 	all := one.Join(two)
 	if len(all.Pods) != 3 || len(all.Models) != 1 || all.At[Object{PodKind, Name{}}] != "a:1" || len(all.At) != 2 || len(one.At) != 1 {

@@ -32,7 +32,7 @@ func TestVModels(t *testing.T) {
 	w := objects.Build(objects.Set{
 		Pools:   []pool.InferencePool{aPool("p", llama, 8000)},
 		Routes:  []v1alpha1.LLMRoute{route, other},
-		Models:  []v1alpha1.Model{model},
+		Models:  []*v1alpha1.Model{&model},
 		VModels: []v1alpha1.VModel{sql, aVModel("young", "sql", "x", -time.Hour), aVModel("chat", "", "x", 0), aVModel("a", "theirs", "x", 0)},
 	})
 	var got strings.Builder

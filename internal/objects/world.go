@@ -55,8 +55,9 @@ type Set struct {
 	Settings []v1alpha1.PoolSettings
 	// Profiles are those that stand in files of their own, by the file's name.
 	Profiles map[string]profile.Profile
-	Models   []v1alpha1.Model
-	VModels  []v1alpha1.VModel
+	// Models may be tens of thousands, and are shared by all Sets that have them: nobody changes one.
+	Models  []*v1alpha1.Model
+	VModels []v1alpha1.VModel
 	// Slices are followed where a Network is, and are none of it: pods come and go without another Network.
 	Slices []Slice
 	// Network is nil where the source follows none of the kinds that it alone has.
@@ -86,7 +87,7 @@ func (s *Set) shelves() map[string]shelf {
 		PodKind:                   slice[Pod]{&s.Pods},
 		v1alpha1.EndpointListKind: slice[List]{&s.Lists},
 		v1alpha1.PoolSettingsKind: slice[v1alpha1.PoolSettings]{&s.Settings},
-		v1alpha1.ModelKind:        slice[v1alpha1.Model]{&s.Models},
+		v1alpha1.ModelKind:        slice[*v1alpha1.Model]{&s.Models},
 		v1alpha1.VModelKind:       slice[v1alpha1.VModel]{&s.VModels},
 		EndpointSliceKind:         slice[Slice]{&s.Slices},
 	}

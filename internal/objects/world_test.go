@@ -169,28 +169,28 @@ func TestWhatDoesNotFitTogetherIsAProblem(t *testing.T) {
 // An adapter that is a Model of another pool than its route's is one of which the route's engines know the name alone. Where
 // somebody says where they find it, or nobody says more anywhere, there is nothing to tell.
 func TestAnAdapterThatIsAModelOfAnotherPool(t *testing.T) {
-	model := func(name, of, source, kind string) v1alpha1.Model {
-		m := v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	model := func(name, of, source, kind string) *v1alpha1.Model {
+		m := &v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
 		m.Spec.ID, m.Spec.PoolRef.Name, m.Spec.Source, m.Spec.Type = "sql-v2", of, source, kind
 		return m
 	}
 	const problem = `LLMRoute default/sql: adapter "sql-v2" is a Model of InferencePool default/b and none of default/a, to which its requests go: nothing says where engines find it there`
 	zero := int32(0)
 	for name, c := range map[string]struct {
-		models   []v1alpha1.Model
+		models   []*v1alpha1.Model
 		settings []v1alpha1.PoolSettings
 		weight   *int32 // of a
 		want     []string
 	}{
-		"it has a source for another pool": {models: []v1alpha1.Model{model("m", "b", "/lora/sql", "")}, want: []string{problem}},
-		"it is of another type there":      {models: []v1alpha1.Model{model("m", "b", "", "sklearn")}, want: []string{problem}},
-		"its name says all everywhere":     {models: []v1alpha1.Model{model("m", "b", "", "")}},
+		"it has a source for another pool": {models: []*v1alpha1.Model{model("m", "b", "/lora/sql", "")}, want: []string{problem}},
+		"it is of another type there":      {models: []*v1alpha1.Model{model("m", "b", "", "sklearn")}, want: []string{problem}},
+		"its name says all everywhere":     {models: []*v1alpha1.Model{model("m", "b", "", "")}},
 		"it is a Model of both": {
-			models: []v1alpha1.Model{model("m", "b", "/lora/sql", ""), model("n", "a", "/lora/sql", "")},
+			models: []*v1alpha1.Model{model("m", "b", "/lora/sql", ""), model("n", "a", "/lora/sql", "")},
 			want:   []string{`Model default/n: requests for "sql-v2" belong to Model default/m: no request can name this Model by its id`},
 		},
-		"the route's pool says where": {models: []v1alpha1.Model{model("m", "b", "/lora/sql", "")}, settings: []v1alpha1.PoolSettings{someSettings("s", "a", func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{Source: "/models/{id}"} })}},
-		"no request goes there":       {models: []v1alpha1.Model{model("m", "b", "/lora/sql", "")}, weight: &zero},
+		"the route's pool says where": {models: []*v1alpha1.Model{model("m", "b", "/lora/sql", "")}, settings: []v1alpha1.PoolSettings{someSettings("s", "a", func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{Source: "/models/{id}"} })}},
+		"no request goes there":       {models: []*v1alpha1.Model{model("m", "b", "/lora/sql", "")}, weight: &zero},
 		"nobody declares it":          {},
 	} {
 		r := aRoute("sql", "a", 0, "text-to-sql")
@@ -230,7 +230,7 @@ func TestObjectsAreCounted(t *testing.T) {
 		Pods:     []objects.Pod{aPod("a", "10.0.0.1", true, llama), aPod("b", "", false, nil), aPod("c", "10.0.0.3", true, llama)},
 		Lists:    make([]objects.List, 4),
 		Settings: make([]v1alpha1.PoolSettings, 5),
-		Models:   []v1alpha1.Model{model},
+		Models:   []*v1alpha1.Model{&model},
 		VModels:  []v1alpha1.VModel{aVModel("v", "", "m", 0), aVModel("w", "", "m", 0)},
 	}).Objects
 	want := map[string]int{"InferencePool": 1, "LLMRoute": 2, "Pod": 3, "EndpointList": 4, "PoolSettings": 5, "Model": 1, "VModel": 2}

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -358,16 +359,27 @@ func (d *adapters) request(ctx context.Context, method, address, path string, bo
 	return r, connected, err
 }
 
+// reading is what it takes to read pages, one after the other, of whichever engines: hundreds a second of 50 to 100 kB each are read of a
+// thousand engines.
+type reading struct {
+	body bytes.Buffer
+	engine.Reader
+}
+
+var readings = sync.Pool{New: func() any { return new(reading) }}
+
 // list reads the list of models. An engine without one answers to models that nobody knows.
 func (d *adapters) list(ctx context.Context) (engine.Models, error) {
-	body, _, err := d.get(ctx, engine.Page{Path: "/v1/models"})
+	r := readings.Get().(*reading)
+	defer readings.Put(r)
+	found, _, err := d.get(ctx, engine.Page{Path: "/v1/models"}, &r.body)
 	if err != nil {
 		return engine.Models{}, err
 	}
-	if body == nil {
+	if !found {
 		return engine.Models{Unlisted: true}, nil
 	}
-	models, err := engine.ReadModels(body)
+	models, err := engine.ReadModels(r.body.Bytes())
 	if err != nil {
 		return engine.Models{}, fault(Unclear, err.Error())
 	}
@@ -377,16 +389,17 @@ func (d *adapters) list(ctx context.Context) (engine.Models, error) {
 // metrics reads the first metrics page that tells a load, and by it what the engine is where nobody says. An engine
 // without such a page tells nothing.
 func (d *adapters) metrics(ctx context.Context) (engine.Load, error) {
-	var reader engine.Reader
+	r := readings.Get().(*reading)
+	defer readings.Put(r)
 	for _, page := range engine.Pages(d.kind()) {
-		body, media, err := d.get(ctx, page)
+		found, media, err := d.get(ctx, page, &r.body)
 		if err != nil && page.Port == 0 {
 			return engine.Load{}, err
 		}
-		if media == "application/json" { // trtllm-serve's /metrics
+		if !found || media == "application/json" { // trtllm-serve's /metrics
 			continue
 		}
-		load, err := reader.Load(body, d.kind())
+		load, err := r.Load(r.body.Bytes(), d.kind())
 		if err == nil && load.Kind != "" {
 			d.told.Store(load.Kind)
 			return load, nil
@@ -395,8 +408,9 @@ func (d *adapters) metrics(ctx context.Context) (engine.Load, error) {
 	return engine.Load{}, nil
 }
 
-// get returns the body of a page and its media type; nil where the engine has no such page.
-func (d *adapters) get(ctx context.Context, page engine.Page) (body []byte, media string, err error) {
+// get reads the body of a page, and returns its media type, and whether the engine has such a page.
+func (d *adapters) get(ctx context.Context, page engine.Page, body *bytes.Buffer) (found bool, media string, err error) {
+	body.Reset()
 	address := d.Address
 	if page.Port != 0 {
 		host, _, _ := net.SplitHostPort(address) // it is ip:port
@@ -404,27 +418,27 @@ func (d *adapters) get(ctx context.Context, page engine.Page) (body []byte, medi
 	}
 	r, connected, err := d.request(ctx, http.MethodGet, address, page.Path, nil)
 	if err != nil {
-		return nil, "", fault(Unreached, err.Error())
+		return false, "", fault(Unreached, err.Error())
 	}
 	resp, err := d.client.Do(r)
 	if err != nil {
-		return nil, "", broken(r, err, connected.Load())
+		return false, "", broken(r, err, connected.Load())
 	}
 	defer resp.Body.Close()
-	body, err = io.ReadAll(io.LimitReader(resp.Body, maxPage+1))
-	if err == nil && len(body) > maxPage {
+	_, err = body.ReadFrom(io.LimitReader(resp.Body, maxPage+1))
+	if err == nil && body.Len() > maxPage {
 		err = errors.New("the page is too long")
 	}
 	if err != nil {
-		return nil, "", fault(Unclear, fmt.Sprintf("GET %s: %v", page.Path, err))
+		return false, "", fault(Unclear, fmt.Sprintf("GET %s: %v", page.Path, err))
 	}
 	switch resp.StatusCode {
 	case http.StatusOK:
 		media, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type"))
-		return append([]byte{}, body...), media, nil // not nil, though it may be empty
+		return true, media, nil
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
-		return nil, "", nil
+		return false, "", nil
 	}
-	said := answerTo(r, resp.StatusCode, body)
-	return nil, "", fault(d.refusal(said, api{}).Outcome, fmt.Sprintf("GET %s: the engine answers %v", page.Path, said))
+	said := answerTo(r, resp.StatusCode, body.Bytes())
+	return false, "", fault(d.refusal(said, api{}).Outcome, fmt.Sprintf("GET %s: the engine answers %v", page.Path, said))
 }

@@ -34,7 +34,7 @@ type contents struct {
 
 // written is an object as a file has it, and the line.
 type written struct {
-	kind   kinds.Kind
+	kind   *kinds.Kind
 	object kinds.Object
 	line   int
 }
@@ -136,7 +136,8 @@ func (p *parser) object(path string, text []byte) error {
 		return p.fault(path, "not a Kubernetes object: it needs apiVersion, kind and metadata")
 	}
 	named := false // what is a kind's name is no list of another kind
-	for _, k := range p.kinds {
+	for i := range p.kinds {
+		k := &p.kinds[i]
 		if meta.Kind != k.Kind {
 			continue
 		}
@@ -187,7 +188,7 @@ func and(words []string) string {
 }
 
 // read reads an object of a kind.
-func (p *parser) read(path string, text []byte, k kinds.Kind) error {
+func (p *parser) read(path string, text []byte, k *kinds.Kind) error {
 	o := k.New()
 	unknown, err := p.decode(path, text, o)
 	if err != nil {

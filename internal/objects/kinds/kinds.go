@@ -33,16 +33,16 @@ func All() []Kind {
 			In:  func(s *objects.Set) *[]v1alpha1.LLMRoute { return &s.Routes },
 			Net: func(n *objects.Network) *[]v1alpha1.LLMRoute { return &n.Routes },
 		}),
-		Of(Row[v1alpha1.Model, v1alpha1.Model]{
+		Of(Row[v1alpha1.Model, *v1alpha1.Model]{
 			Resource: v1alpha1.SchemeGroupVersion.WithResource("models"), Kind: v1alpha1.ModelKind, List: new(v1alpha1.ModelList),
 			Strict: true,
-			Folder: checked(objects.CheckModelObject),
+			Folder: func(m *v1alpha1.Model) (*v1alpha1.Model, field.ErrorList) { return m, objects.CheckModelObject(m) },
 			Change: objects.CheckModelChange,
 			Trim: func(m *v1alpha1.Model) {
 				TrimMeta(&m.ObjectMeta)
 				m.Status = v1alpha1.ModelStatus{}
 			},
-			In: func(s *objects.Set) *[]v1alpha1.Model { return &s.Models },
+			In: func(s *objects.Set) *[]*v1alpha1.Model { return &s.Models },
 		}),
 		Of(Row[v1alpha1.VModel, v1alpha1.VModel]{
 			Resource: v1alpha1.SchemeGroupVersion.WithResource("vmodels"), Kind: v1alpha1.VModelKind, List: new(v1alpha1.VModelList),
