@@ -21,16 +21,18 @@ type model struct {
 	load             // what its requests ask of engines
 	// inUseSince is since when it has been used without a break of secondWithin.
 	inUseSince time.Time
-	took       float64 // seconds that a load of it takes; 0: none has ended
-	ghosts     [2]ghost
-	wants      map[string]Want // by who says so
-	copies     map[string]*Copy
-	hash       uint64
-	fit        *Fit  // where it may be loaded
-	bytes      int64 // known size, by any endpoint
-	source     SizeSource
-	failures   []Failure
-	blocked    Reason // why it gets no copy that it should have
+	// awaited is since when requests waited for it, the last time that any did.
+	awaited  time.Time
+	took     float64 // seconds that a load of it takes; 0: none has ended
+	ghosts   [2]ghost
+	wants    map[string]Want // by who says so
+	copies   map[string]*Copy
+	hash     uint64
+	fit      *Fit  // where it may be loaded
+	bytes    int64 // known size, by any endpoint
+	source   SizeSource
+	failures []Failure
+	blocked  Reason // why it gets no copy that it should have
 	// stuck: it waits for a place, at place among the stuck of its pool; stale: it is among the stale. Touched: among the touched.
 	stuck, stale, touched bool
 	place                 int
@@ -79,7 +81,7 @@ func (s *State) SetModel(e objects.Entry, used time.Time) {
 }
 
 func (s *State) newModel(e objects.Entry) *model {
-	m := &model{Entry: e, worth: math.Inf(-1), hash: hashed(e.ID), wants: make(map[string]Want), copies: make(map[string]*Copy)}
+	m := &model{Entry: e, worth: math.Inf(-1), hash: hashed(e.ID), copies: make(map[string]*Copy)}
 	m.fit = s.pool(e.Pool).fits.Of(e.Type)
 	s.models[e.ModelKey] = m
 	s.refloor(e.ModelKey)
@@ -109,7 +111,13 @@ func (s *State) Wanted(who string, key Key, w Want) {
 		m = s.newModel(objects.Entry{ModelKey: key})
 		m.gone = true
 	}
+	if m.wants == nil { // of most models of thousands nobody waits for any
+		m.wants = make(map[string]Want)
+	}
 	m.wants[who] = w
+	if w.Since.After(m.awaited) {
+		m.awaited = w.Since
+	}
 	s.dueModels[key] = true
 	s.touch(m)
 	s.expiry = time.Time{} // failures of a model in use are forgotten sooner

@@ -98,7 +98,7 @@ func (s *State) reorder() {
 				c.stays, e.counted = stays, false
 				s.unsettle(e)
 			}
-			r := rank{busy: c.inFlight > 0, spare: s.spares(m, c), worth: worth(c)}
+			r := rank{busy: c.inFlight > 0, spare: s.spares(m, c), worth: worth(m)}
 			may := c.remains() && c.State != Loading && !stays && len(m.wants) == 0
 			if c.ranked && may && c.rank == r {
 				continue
@@ -156,14 +156,9 @@ func (c *Copy) compareRank(o *Copy) int {
 	return cmp.Or(c.rank.compare(o.rank), c.Key.Compare(o.Key))
 }
 
-// worth is what a copy is missed by: no less than if it had been used when it came. What was loaded a moment ago is about to be used, unless it
-// took the place of another copy.
-func worth(c *Copy) float64 {
-	if c.State == Loaded && c.claim.purpose != ForMigration {
-		return max(c.model.worth, seconds(c.Since))
-	}
-	return c.model.worth
-}
+// worth is what copies of a model are missed by: no less than if it had been used when requests began to wait for it, which nobody has
+// counted yet as they leave the queue.
+func worth(m *model) float64 { return max(m.worth, seconds(m.awaited)) }
 
 // rendezvous is a lot for a model at an endpoint, by their hashes (the last steps of splitmix64).
 func rendezvous(model, endpoint uint64) uint64 {
