@@ -273,6 +273,8 @@ type State struct {
 	stale  []*model
 	// touched are models whose copies may have to move in the orders of their endpoints.
 	touched []*model
+	// refills are pools in which a load has ended, and for more models free room is to be sought.
+	refills map[objects.Name]bool
 	// expiry is when the first failure may be old enough to be forgotten, or before that; zero: now.
 	expiry time.Time
 	// ticks: a tick is due; ticked is when the last one was.
@@ -356,7 +358,7 @@ func New(c Config) *State {
 		models: make(map[Key]*model), endpoints: make(map[string]*endpoint), pools: make(map[objects.Name]*pool),
 		dueModels: make(map[Key]bool), dueEndpoints: make(map[string]bool),
 		helped: make(map[string]bool), failing: make(map[Key]bool), draining: make(map[CopyKey]bool), roomless: make(map[CopyKey]bool), unknown: make(map[Key]bool),
-		stopping: make(map[string]bool), quit: make(map[string]bool), trials: make(map[string]bool),
+		refills: make(map[objects.Name]bool), stopping: make(map[string]bool), quit: make(map[string]bool), trials: make(map[string]bool),
 		migrating: make(map[string]bool), dueMigrations: make(map[string]bool), moving: make(map[Key]bool),
 		vmodels: make(map[Key]*vmodel), named: make(map[Key]map[Key]bool), dueVModels: make(map[Key]bool), keeping: make(map[Key]bool),
 	}
@@ -440,9 +442,11 @@ func (s *State) Decide(now time.Time) (todo []Action, wake time.Time) {
 		maps.Copy(s.dueMigrations, s.migrating) // what was used meanwhile is to be moved, too
 		todo = append(todo, s.tick(now)...)
 	}
-	for again := true; again; again = s.settle(now) {
+	for again := true; again; {
 		s.migrate(now)
 		todo = append(todo, s.work(now)...)
+		again = s.settle(now) || len(s.refills) > 0
+		todo = append(todo, s.refill(now)...) // what is asked for has gone before
 	}
 	return todo, s.wake(now)
 }

@@ -100,6 +100,9 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 	}
 	m, e := s.models[key.Key], s.endpoints[key.Endpoint]
 	s.dueEndpoints[e.Address], s.dueModels[m.ModelKey] = true, true
+	if len(s.pool(m.Pool).fills) > 0 {
+		s.refills[m.Pool] = true
+	}
 	switch {
 	case r.Failed:
 		doomed := c.doomed

@@ -25,6 +25,8 @@ type pool struct {
 	endpoints []*endpoint // in order of address
 	// times are what loads took, by type of model.
 	times map[string]*spread
+	// fills are the models for which free room was not yet sought since the last tick, the most missed first.
+	fills []*model
 	// stuck are models that found no place.
 	stuck  []*model
 	fading *fading

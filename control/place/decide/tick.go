@@ -74,7 +74,8 @@ func (s *State) tick(now time.Time) (todo []Action) {
 		todo = append(todo, s.addForLoad(all[name], now)...)
 		todo = append(todo, s.balance(p, all[name], now)...)
 		todo = append(todo, s.addForUse(p, all[name], since, now)...)
-		todo = append(todo, s.fill(p, all[name], now)...)
+		p.fills = all[name]
+		todo = append(todo, s.fill(p, now)...)
 	}
 	return todo
 }
@@ -222,25 +223,39 @@ func (p *pool) claimForUse(f *Fit, now time.Time) *claim {
 	return &by
 }
 
-// fill fills free room with what was used and has no copy, the most missed first.
-func (s *State) fill(p *pool, all []*model, now time.Time) (todo []Action) {
-	if !slices.ContainsFunc(p.endpoints, func(e *endpoint) bool { return e.spare(e.tally().remain.plus(e.DefaultBytes)) }) {
-		return nil
-	}
-	for _, m := range all {
-		if math.IsInf(m.worth, -1) {
-			return todo
-		}
-		if len(m.copies) == 0 && len(m.wants) == 0 && len(m.failures) == 0 {
-			_, more := s.grow(m, claim{purpose: ForRoom, below: math.Inf(-1), idle: true, fills: true}, now)
+// fill fills free room with what was used and has no copy, the most missed first: as much as endpoints load at once, and more when that has ended
+// (refill), so that a request never waits for more than that.
+func (s *State) fill(p *pool, now time.Time) (todo []Action) {
+	for len(p.fills) > 0 && slices.ContainsFunc(p.endpoints, (*endpoint).spare) {
+		for added := false; len(p.fills) > 0 && !added; p.fills = p.fills[1:] {
+			var more []Action
+			m := p.fills[0]
+			if math.IsInf(m.worth, -1) { // and so are all after it
+				p.fills = nil
+				return todo
+			}
+			if !m.gone && len(m.copies) == 0 && len(m.failures) == 0 {
+				added, more = s.grow(m, claim{purpose: ForRoom, below: math.Inf(-1), idle: true, fills: true}, now)
+			}
 			todo = append(todo, more...)
 		}
 	}
 	return todo
 }
 
-// spare says whether an endpoint would load something at once, and keeps room free beside so much.
-func (e *endpoint) spare(a amount) bool { return e.able() && e.idle() && e.free(a) >= keepFree }
+// refill goes on filling the pools in which a load has ended.
+func (s *State) refill(now time.Time) (todo []Action) {
+	for _, name := range slices.SortedFunc(maps.Keys(s.refills), objects.Name.Compare) {
+		todo = append(todo, s.fill(s.pool(name), now)...)
+	}
+	clear(s.refills)
+	return todo
+}
+
+// spare says whether an endpoint would load something at once, and keeps room free beside it.
+func (e *endpoint) spare() bool {
+	return e.able() && e.idle() && e.free(e.tally().remain.plus(e.DefaultBytes)) >= keepFree
+}
 
 // idle says whether an endpoint loads fewer models than it does at once.
 func (e *endpoint) idle() bool {
