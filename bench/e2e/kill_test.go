@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -249,6 +250,76 @@ func TestControlIsKilledWhileRuntimesLoad(t *testing.T) {
 			t.Errorf("%s was purged %d times in one life", engine, n)
 		}
 	}
+}
+
+// Models that have a second copy lose with an engine what was there, and no later request for them fails or waits for a load: the other copy
+// answers, and each gets a second one again at another engine.
+func TestAnEngineIsKilledAndSecondCopiesAnswer(t *testing.T) {
+	t.Parallel()
+	s := start(t, pods(t, 3), placed(t, 8, "once"), loading(t, 0.5))
+	names := numbered(6)
+	models := make([]string, len(names))
+	for i, name := range names {
+		models[i] = modelObject(name, "source: 'sim:', copies: {min: 2, max: 2}")
+	}
+	s.write("models.yaml", strings.Join(models, ""))
+	twice := func(but string) bool {
+		all := make(map[string]int)
+		for _, m := range s.models() {
+			for _, c := range m.Copies {
+				if c.State == "loaded" && c.Endpoint != but {
+					all[m.ID]++
+				}
+			}
+		}
+		return !slices.ContainsFunc(names, func(name string) bool { return all[name] != 2 })
+	}
+	s.await("each model is there twice", func() bool { return twice("") })
+	s.must(completion("once", 1, false)) // waits for its load
+	waited := s.histogram(s.Metrics, "headgate_hold_seconds").GetSampleCount()
+
+	var dead atomic.Pointer[time.Time] // when the engine was killed
+	var lost atomic.Int64
+	l := s.pour(12, func(client, n int) request { return completion(names[(client+n)%len(names)], 40, n%2 == 0) }, func(a answer, err error) string {
+		fault := isOK(a, err)
+		if at := dead.Load(); fault != "" && at != nil && a.begun.Before(*at) {
+			lost.Add(1)
+			return ""
+		}
+		return fault
+	})
+	l.goesOn(s, 3)
+	victim := s.endpoint(1)
+	s.await("the victim serves", func() bool { return s.sum(victim, "vllm:num_requests_running") > 0 })
+	began := time.Now()
+	soon := began.Add(time.Second) // what fails between the kill and its end is lost with it
+	dead.Store(&soon)
+	s.Engines[victim].Kill()
+	killed := time.Now()
+	dead.Store(&killed)
+	s.promised(5*time.Second, "each model is there twice again", func() bool { return twice(victim) })
+	l.goesOn(s, 5)
+	l.stop()
+	for _, fault := range l.faults {
+		t.Error(fault)
+	}
+	if now := s.histogram(s.Metrics, "headgate_hold_seconds").GetSampleCount(); now != waited {
+		t.Errorf("%d requests waited for a load", now-waited)
+	}
+	had := 0
+	for c := range held(until(s.events(), began)) {
+		if c.engine == victim && slices.Contains(names, c.model) {
+			had++
+		}
+	}
+	again := slices.DeleteFunc(from(s.events(), began), func(e engineEvent) bool { return !slices.Contains(names, e.Model) })
+	if loads := count(again, "load"); loads != had || had == 0 {
+		t.Errorf("%d loads for the %d copies that were lost", loads, had)
+	}
+	if lost.Load() == 0 {
+		t.Error("no request was lost: the engine was killed idle")
+	}
+	t.Logf("of %d requests %d were lost with the engine, which had %d copies", l.sent.Load(), lost.Load(), had)
 }
 
 // Each model of an engine that dies answers elsewhere after one load. Requests that were there fail, and no others.
