@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -340,6 +341,63 @@ func TestRolloutsCostNoRequest(t *testing.T) {
 	if failed := llm.kubectl("get", "events", "--field-selector", "reason=FailedPreStopHook", "--output", "jsonpath={.items[*].message}"); failed != "" {
 		t.Errorf("hooks failed: %s", failed)
 	}
+}
+
+// A version whose engines load no adapters stops its own roll: the first of its pods says why, gets no requests, and the others serve on. A version
+// that loads them is rolled out. The right that control needs is given as docs/kubernetes.md has it.
+func TestAVersionAtWhichModelsDoNotLoadStopsItsRoll(t *testing.T) {
+	sys, llm := headgate(t)
+	ready(sys, llm)
+	if out, err := k8s.Kubectl(t.Context(), documented(t, "headgate-readiness"), "apply", "--filename", "-"); err != nil {
+		t.Fatal(out, err)
+	}
+	const gate = "inference.x-k8s.io/models-load"
+	patch := func(ops string) { llm.kubectl("patch", "deployment/llama", "--type", "json", "--patch", ops) }
+	of := func(field string) []string {
+		return strings.Fields(llm.kubectl("get", "pods", "--selector", "app=llama", "--output", `jsonpath={.items[*].status.conditions[?(@.type=="`+gate+`")].`+field+`}`))
+	}
+	l := pour(t, 8, "llama", "adapter-01", "adapter-02", "adapter-03")
+	l.goesOn(t, 10)
+
+	began := time.Now()
+	patch(`[{"op": "add", "path": "/spec/template/spec/readinessGates", "value": [{"conditionType": "` + gate + `"}]},
+		{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--max-lora-rank=1"}]`)
+	await(t, "the first pod says that models do not load", 2*time.Minute, func() bool { return slices.Equal(of("reason"), []string{"LoadsFail"}) })
+	t.Logf("after %v: %v", time.Since(began).Round(time.Second), of("message"))
+	if is := of("status"); !slices.Equal(is, []string{"False"}) {
+		t.Errorf("its condition is %v", is)
+	}
+	l.goesOn(t, 5)
+	replicas := llm.kubectl("get", "deployment/llama", "--output", "jsonpath={.status.readyReplicas} of {.status.replicas}, {.status.updatedReplicas} updated")
+	if replicas != "3 of 4, 1 updated" {
+		t.Errorf("ready are %s", replicas)
+	}
+
+	began = time.Now()
+	patch(`[{"op": "remove", "path": "/spec/template/spec/containers/0/args/6"}]`)
+	llm.kubectl("rollout", "status", "deployment/llama", "--timeout", "5m")
+	t.Logf("the version that loads them was rolled out in %v", time.Since(began).Round(time.Second))
+	if is := of("status"); !slices.Equal(is, []string{"True", "True", "True", "True"}) {
+		t.Errorf("their conditions are %v", is)
+	}
+	l.goesOn(t, 10)
+	l.none(t, "while versions were rolled")
+}
+
+// documented is the YAML in docs/kubernetes.md that has a name.
+func documented(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../../docs/kubernetes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for block := range strings.SplitSeq(string(text), "```") {
+		if yaml, ok := strings.CutPrefix(block, "yaml\n"); ok && strings.Contains(yaml, "name: "+name) {
+			return yaml
+		}
+	}
+	t.Fatalf("docs/kubernetes.md has no YAML of %s", name)
+	return ""
 }
 
 // An extproc that is killed costs 503s until the kubelet has it back, and no stream.
