@@ -159,6 +159,8 @@ func finish(response *http.Response, stream bool) error {
 type load struct {
 	stop func() (sent int64, faults []string)
 	each []atomic.Int64
+	// slowest is how long a request took at most, to be read after stop.
+	slowest time.Duration
 }
 
 // pour starts clients, each with a connection of its own, a third of whose requests are streams.
@@ -166,7 +168,7 @@ func pour(t *testing.T, clients int, models ...string) *load {
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &load{each: make([]atomic.Int64, clients)}
 	var all sync.WaitGroup
-	var mu sync.Mutex // guards faults
+	var mu sync.Mutex // guards faults and slowest
 	var faults []string
 	for i := range clients {
 		all.Go(func() {
@@ -174,13 +176,15 @@ func pour(t *testing.T, clients int, models ...string) *load {
 			defer client.CloseIdleConnections()
 			for n := 0; ctx.Err() == nil; n++ {
 				model := models[(i+n)%len(models)]
+				began := time.Now()
 				status, err := complete(context.WithoutCancel(ctx), client, model, 20, n%3 == 0)
 				l.each[i].Add(1)
+				mu.Lock()
+				l.slowest = max(l.slowest, time.Since(began))
 				if err != nil || status != http.StatusOK {
-					mu.Lock()
 					faults = append(faults, fmt.Sprintf("%s %s: %d %v", time.Now().Format("15:04:05.000"), model, status, err))
-					mu.Unlock()
 				}
+				mu.Unlock()
 			}
 		})
 	}
@@ -341,6 +345,45 @@ func TestRolloutsCostNoRequest(t *testing.T) {
 	if failed := llm.kubectl("get", "events", "--field-selector", "reason=FailedPreStopHook", "--output", "jsonpath={.items[*].message}"); failed != "" {
 		t.Errorf("hooks failed: %s", failed)
 	}
+}
+
+// A node is drained of engines as kubectl does it, by evictions that a budget bounds, and control's leader is killed in the middle: of requests for more
+// adapters than there are slots none fails.
+func TestADrainCostsNoRequest(t *testing.T) {
+	sys, llm := headgate(t)
+	ready(sys, llm)
+	const budget = `{"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "llama"}, "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "llama"}}}}`
+	if out, err := k8s.Kubectl(t.Context(), budget, "apply", "--namespace", example, "--filename", "-"); err != nil {
+		t.Fatal(out, err)
+	}
+	models := make([]string, 40)
+	for i := range models {
+		models[i] = fmt.Sprintf("adapter-%02d", i+1)
+	}
+	pods := llm.pods("app=llama")
+	l := pour(t, 8, models...)
+	l.goesOn(t, 5)
+	began := time.Now()
+	for i, pod := range pods {
+		eviction := `{"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "` + pod + `"}}`
+		await(t, pod+" is evicted", time.Minute, func() bool {
+			_, err := k8s.Kubectl(t.Context(), eviction, "create", "--raw", "/api/v1/namespaces/"+example+"/pods/"+pod+"/eviction", "--filename", "-")
+			return err == nil // else the budget has none left
+		})
+		if i == len(pods)/2 {
+			leader := sys.kubectl("get", "lease", "headgate-control", "--output", "jsonpath={.spec.holderIdentity}")
+			if err := k8s.Kill(t.Context(), system, leader, "control"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		llm.kubectl("wait", "--for=delete", "pod/"+pod, "--timeout", "2m")
+		llm.rolledOut("deployment/llama")
+	}
+	t.Logf("%d pods were replaced in %v", len(pods), time.Since(began).Round(time.Second))
+	l.goesOn(t, 3)
+	l.none(t, "while pods were evicted")
+	t.Logf("the slowest request took %v", l.slowest.Round(100*time.Millisecond))
+	llm.kubectl("delete", "poddisruptionbudget/llama")
 }
 
 // A version whose engines load no adapters stops its own roll: the first of its pods says why, gets no requests, and the others serve on. A version
