@@ -162,7 +162,7 @@ func (s *stack) killedAmidLoads(hot, cold []string) (killed time.Time) {
 func TestControlIsKilledWhileEnginesLoadAdapters(t *testing.T) {
 	t.Parallel()
 	hot, cold := adapters[:4], numbered(20)
-	s := start(t, placed(t, 8, append(slices.Clone(hot), cold...)...), loading(t, 1))
+	s := start(t, placed(t, len(hot)+len(cold), append(slices.Clone(hot), cold...)...), loading(t, 1)) // nothing has to leave, however slow an engine is
 	killed := s.killedAmidLoads(hot, cold)
 	s.await("control and the engines agree", func() bool { return s.agreed() == "" })
 	events := s.events()

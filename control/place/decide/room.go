@@ -111,10 +111,10 @@ type place struct {
 	load float64
 }
 
-// compare orders places: those that load soonest; of these those that are loaded least, where a copy is to bear load; then those with room,
-// the most free first; then those whose victims would be missed least; at last by lot.
+// compare orders places: those that cost the fewest loads; of these those that are loaded least, where a copy is to bear load; then those with
+// room, the most free first; then those whose victims would be missed least; at last by lot.
 func (p *place) compare(o *place) int {
-	if c := cmp.Or(p.turns-o.turns, cmp.Compare(p.load, o.load), min(p.victims, 1)-min(o.victims, 1)); c != 0 {
+	if c := cmp.Or(p.loads()-o.loads(), cmp.Compare(p.load, o.load), min(p.victims, 1)-min(o.victims, 1)); c != 0 {
 		return c
 	}
 	if p.victims > 0 {
@@ -124,6 +124,10 @@ func (p *place) compare(o *place) int {
 	}
 	return cmp.Or(cmp.Compare(o.free, p.free), cmp.Compare(p.lot, o.lot))
 }
+
+// loads is how many loads somebody waits for: who waits now for those that come first, and who asks for what leaves, where room is free elsewhere,
+// for one more.
+func (p *place) loads() int { return p.turns + min(p.victims, 1) }
 
 // nearlyMissed is how much more recent the use may be, in seconds, that what leaves a preferred endpoint is missed by (ModelMesh 0.12,
 // CacheMissForwardingLB).
