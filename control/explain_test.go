@@ -26,7 +26,7 @@ func TestTheSettingsAreExplained(t *testing.T) {
 	}
 	for _, want := range []string{
 		"--look-interval 3s flag --look-interval", "--drain-limit 1m0s default", "--state " + dir + ".db default", "POOL default/base",
-		"placement.maxAdapters 3 PoolSettings default/mine, " + dir + "/o.yaml:8 adapters", "placement.source {id} default",
+		"placement.maxAdapters 3 PoolSettings default/mine, " + dir + "/o.yaml:8 adapters", "placement.hostAdapters unknown default", "placement.source {id} default",
 	} {
 		if got := strings.Join(strings.Fields(out.String()), " "); !strings.Contains(got, want) {
 			t.Errorf("it lacks %q:\n%s", want, out.String())

@@ -319,11 +319,16 @@ type SecretKeyReference struct {
 
 // Placement says how models are put onto the engines of a pool.
 type Placement struct {
-	// MaxAdapters is how many adapters may be registered at one endpoint at once. Without it: as many as its GPU holds
+	// MaxAdapters is how many adapters may be registered at one endpoint at once. Without it: hostAdapters, else as many as its GPU holds
 	// (max_loras of vLLM) once the engine tells, and 1 until then. At least 1.
 	//
 	// +kubebuilder:validation:Minimum=1
 	MaxAdapters *int32 `json:"maxAdapters,omitempty"`
+	// HostAdapters is how many adapters an engine has in host memory, those on its GPU among them (max_cpu_loras of vLLM), which no engine
+	// tells: beyond them an adapter is read from storage again when it is used. At least 1.
+	//
+	// +kubebuilder:validation:Minimum=1
+	HostAdapters *int32 `json:"hostAdapters,omitempty"`
 	// Eviction says which model leaves where another needs its room. Missed, the default, is the one that is missed least: of which the fewest
 	// seconds of loads are to be expected, by how often it is used, what a load of it takes, and its size. How far back use counts is found by
 	// itself. lru is the one that was used least recently.

@@ -901,6 +901,11 @@ func (in *Placement) DeepCopyInto(out *Placement) {
 		*out = new(int32)
 		**out = **in
 	}
+	if in.HostAdapters != nil {
+		in, out := &in.HostAdapters, &out.HostAdapters
+		*out = new(int32)
+		**out = **in
+	}
 	if in.ScaleUpRPM != nil {
 		in, out := &in.ScaleUpRPM, &out.ScaleUpRPM
 		*out = new(int32)

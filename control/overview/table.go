@@ -204,6 +204,12 @@ func why(e place.EndpointView) string {
 	if e.Static {
 		all = append(all, "its engine loads no models while it runs")
 	}
+	if e.GPUAdapters > 0 && e.GPUBusy > float64(e.GPUAdapters) {
+		all = append(all, fmt.Sprintf("%.1f adapters have requests at once, and its GPU has slots for %d: requests for some of them wait", e.GPUBusy, e.GPUAdapters))
+	}
+	if e.HostAdapters > 0 && e.HostUsed > e.HostAdapters {
+		all = append(all, fmt.Sprintf("%d adapters are in use, and its host memory holds %d: some are read from storage again and again", e.HostUsed, e.HostAdapters))
+	}
 	if e.LeakedBytes > 0 {
 		all = append(all, size(e.LeakedBytes)+" are lost until it begins anew: a model could not be unloaded")
 	}

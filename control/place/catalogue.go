@@ -71,8 +71,8 @@ func (p *Placer) setEndpoints(w *objects.World) {
 		e, ok := declared[address]
 		same := ok && s.Kind == e.Kind && s.Management == e.Management && s.Host == e.Host && s.Token == e.Token && s.TLS == e.TLS && s.H2C == e.H2C
 		if same && s.Incarnation == e.Incarnation {
-			if s.adapters != e.MaxAdapters {
-				s.adapters = e.MaxAdapters
+			if is := (adapters{e.MaxAdapters, e.HostAdapters}); s.adapters != is {
+				s.adapters = is
 				s.look()
 			}
 			continue

@@ -1,6 +1,7 @@
 package place
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +17,7 @@ import (
 // site is one endpoint: its engine is looked at again and again, and told to load and unload.
 type site struct {
 	load.Endpoint
-	adapters int // how many may be registered at once, by the settings of its pools; 0 if they do not say
+	adapters adapters
 	loader   *load.Loader
 	stop     context.CancelFunc
 	anew     bool          // a runtime that has begun anew, and is to be made ready; guarded by Placer.mu
@@ -24,6 +25,10 @@ type site struct {
 	due      chan struct{} // capacity 1: it is to be looked at now; never closed
 	runtime  bool          // a model runtime, which lists nothing and may have to be made ready
 }
+
+// adapters is how many adapters may be registered at an endpoint at once, and how many its host memory holds, by the settings of its pools; 0 where they
+// do not say.
+type adapters struct{ most, host int }
 
 // look makes a look due now.
 func (s *site) look() {
@@ -38,7 +43,7 @@ func (p *Placer) open(e objects.Engine) {
 	ctx, cancel := context.WithCancel(p.running)
 	s := &site{
 		Endpoint: load.Endpoint{Address: e.Address, Host: e.Host, Kind: e.Kind, Management: e.Management, Incarnation: e.Incarnation, Token: e.Token, TLS: e.TLS, H2C: e.H2C},
-		adapters: e.MaxAdapters, due: make(chan struct{}, 1), runtime: e.Management != "",
+		adapters: adapters{e.MaxAdapters, e.HostAdapters}, due: make(chan struct{}, 1), runtime: e.Management != "",
 	}
 	loader, err := load.Open(s.Endpoint, p.Access, func(a load.Answer) { p.answered(s, a) })
 	if err != nil {
@@ -142,10 +147,8 @@ func sight(s *site, seen load.Seen, began time.Time) decide.Sight {
 		Incarnation: seen.Incarnation,
 	}
 	if seen.Limits.Bytes == 0 { // adapters: their number is bounded
-		e.Slots = max(1, seen.Limits.Adapters)
-		if s.adapters > 0 {
-			e.Slots = s.adapters
-		}
+		e.GPUAdapters, e.HostAdapters = seen.Limits.Adapters, s.adapters.host
+		e.Slots = cmp.Or(s.adapters.most, s.adapters.host, seen.Limits.Adapters, 1)
 	}
 	l := decide.Sight{Endpoint: e, Began: began, Purged: seen.Purged, Stopping: seen.Stopping, Doubtful: seen.Doubtful}
 	for _, m := range seen.Models {

@@ -50,6 +50,12 @@ type EndpointView struct {
 	UsedBytes   int64 `json:"usedBytes,omitempty"`
 	UsableBytes int64 `json:"usableBytes,omitempty"`
 	LeakedBytes int64 `json:"leakedBytes,omitempty"`
+	// GPUBusy is how many adapters have requests, in the mean of some seconds, of so many GPUAdapters that have a slot on its GPU; HostUsed how many
+	// are in use, of so many HostAdapters that host memory holds. GPUAdapters and HostAdapters are 0 where nobody says.
+	GPUBusy      float64 `json:"gpuBusy,omitempty"`
+	GPUAdapters  int     `json:"gpuAdapters,omitempty"`
+	HostUsed     int     `json:"hostUsed,omitempty"`
+	HostAdapters int     `json:"hostAdapters,omitempty"`
 	// Loading is how many loads go on, of so many Loads at once, 0 where that is not known yet.
 	Loading int `json:"loading"`
 	Loads   int `json:"loads,omitempty"`
@@ -170,6 +176,7 @@ func (p *Placer) View() View {
 func viewEndpoint(v EndpointView, e decide.EndpointView) EndpointView {
 	v.Address, v.State, v.Models, v.UsedBytes, v.LeakedBytes = e.Address, e.State.String(), e.Models, e.Bytes, e.Leaked
 	v.Slots, v.UsableBytes, v.Loading, v.Loads = e.Seen.Slots, e.Usable, e.Loading, e.Seen.Loads
+	v.GPUBusy, v.GPUAdapters, v.HostUsed, v.HostAdapters = e.GPUBusy, e.Seen.GPUAdapters, e.HostUsed, e.Seen.HostAdapters
 	v.Static = !e.Seen.CanLoad && (e.State == decide.Ready || e.State == decide.Doubtful)
 	for _, q := range e.Pools {
 		v.Pools = append(v.Pools, q.String())

@@ -50,7 +50,7 @@ func TestTheViewOfAFleet(t *testing.T) {
 	l := listen(t, "tcp", "127.0.0.1:0")
 	defer l.Close()
 	gone := l.Addr().String()
-	w.set(settings("source: 'sim:', maxAdapters: 2"), list(e.address, ", engine: vllm"), list(runtime.address, managed(runtime.management)), list(gone, ""),
+	w.set(settings("source: 'sim:', maxAdapters: 2, hostAdapters: 6"), list(e.address, ", engine: vllm"), list(runtime.address, managed(runtime.management)), list(gone, ""),
 		object("x", ", copies: {min: 1, max: 1}, type: lora"), object("bad", ", baseModel: another, source: 'sim:?fail=FAILED_PRECONDITION:no%20such%20file'"))
 	w.await("x is loaded", func() bool { return strings.HasSuffix(w.copies("x"), " loaded") })
 	w.Wanted("extproc", key("bad"), decide.Want{Requests: 3, Since: time.Now()})
@@ -69,6 +69,9 @@ func TestTheViewOfAFleet(t *testing.T) {
 	vllm, managed := endpointOf(v, e.address), endpointOf(v, runtime.address)
 	if vllm.Pod != "default/at-"+strings.NewReplacer(".", "-", ":", "-").Replace(e.address) || !vllm.Listed || vllm.Engine != "vllm" || vllm.State != "ready" || vllm.Slots != 2 || vllm.Static || vllm.Fault != "" {
 		t.Errorf("the vLLM is seen as %+v", vllm)
+	}
+	if vllm.HostAdapters != 6 || managed.HostAdapters != 0 {
+		t.Errorf("the vLLM is seen as %+v, the model runtime as %+v", vllm, managed)
 	}
 	if managed.Engine != "modelruntime" || managed.State != "ready" || managed.UsableBytes <= 0 || managed.UsableBytes >= 1<<30 || managed.Loads != 6 {
 		t.Errorf("the model runtime is seen as %+v", managed)

@@ -157,12 +157,19 @@ func placement(w *objects.World, p *objects.Pool) []Setting {
 		}
 		return Setting{name, value, w.Where(v1alpha1.PoolSettingsKind, p.SettingsName), means}
 	}
-	adapters := ""
-	if own.MaxAdapters != nil {
-		adapters = strconv.Itoa(int(*own.MaxAdapters))
+	number := func(n *int32) string {
+		if n == nil {
+			return ""
+		}
+		return strconv.Itoa(int(*n))
+	}
+	fallback := "as many as the GPU holds"
+	if host := number(own.HostAdapters); host != "" {
+		fallback = host + ", hostAdapters"
 	}
 	return []Setting{
-		setting("placement.maxAdapters", adapters, "as many as the GPU holds", "adapters at one endpoint at once"),
+		setting("placement.maxAdapters", number(own.MaxAdapters), fallback, "adapters at one endpoint at once"),
+		setting("placement.hostAdapters", number(own.HostAdapters), "unknown", "adapters that host memory holds"),
 		setting("placement.source", own.Source, objects.DefaultSource, "where engines find a model that does not say so itself"),
 		setting("placement.management", own.Management, "none", "where model runtimes are managed"),
 	}

@@ -28,6 +28,8 @@ type Engine struct {
 	Pools []Name
 	// MaxAdapters is how many adapters may be registered at once by the settings of its owner's pools; 0 if they do not say.
 	MaxAdapters int
+	// HostAdapters is how many host memory holds by those settings; 0 if they do not say.
+	HostAdapters int
 }
 
 // claim is an endpoint of a pool, as one of those that say what is behind an address.
@@ -184,7 +186,16 @@ func (e *Engine) add(c claim) {
 	if e.Kind == "" || e.Kind == o.Kind {
 		e.Kind, e.Management = o.Kind, cmp.Or(e.Management, o.Management)
 	}
-	if s := c.Settings; s != nil && s.Placement != nil && s.Placement.MaxAdapters != nil && e.MaxAdapters == 0 {
-		e.MaxAdapters = int(*s.Placement.MaxAdapters)
+	if s := c.Settings; s != nil && s.Placement != nil {
+		e.MaxAdapters = cmp.Or(e.MaxAdapters, number(s.Placement.MaxAdapters))
+		e.HostAdapters = cmp.Or(e.HostAdapters, number(s.Placement.HostAdapters))
 	}
+}
+
+// number is one that people may have left out; 0 then.
+func number(n *int32) int {
+	if n == nil {
+		return 0
+	}
+	return int(*n)
 }

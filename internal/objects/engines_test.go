@@ -261,6 +261,22 @@ func TestAnEngineIsAsItsOwnerSays(t *testing.T) {
 	}
 }
 
+// How many adapters host memory holds the owner says, before others that have its address.
+func TestWhoSaysWhatHostMemoryHolds(t *testing.T) {
+	holds := func(n int32) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSettingsSpec) {
+		return func(_ *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec) {
+			s.Placement = &v1alpha1.Placement{HostAdapters: &n}
+		}
+	}
+	w := objects.Build(together(
+		team{namespace: "a", pool: "young", age: time.Hour, lists: "10.0.0.7:80", change: holds(2)},
+		team{namespace: "a", pool: "old", age: 2 * time.Hour, lists: "10.0.0.7:80", change: holds(3)},
+	))
+	if e := w.Engines[0]; len(w.Engines) != 1 || e.HostAdapters != 3 || e.MaxAdapters != 0 {
+		t.Errorf("the engines are %+v", w.Engines)
+	}
+}
+
 // What an operator names on the command line is older than what anybody lists in a cluster.
 func TestTheCommandLineOwnsItsAddresses(t *testing.T) {
 	w := objects.Build(objects.Endpoints([]string{"10.0.0.7:80"}).Join(together(team{namespace: "attacker", pool: "a", age: time.Hour, lists: "10.0.0.7:80", change: token("s", "k")})))

@@ -222,6 +222,9 @@ func checkPlacement(path *field.Path, p *v1alpha1.Placement) field.ErrorList {
 	if n := p.MaxAdapters; n != nil && *n < 1 {
 		errs = append(errs, field.Invalid(path.Child("maxAdapters"), *n, "it must be at least 1"))
 	}
+	if n := p.HostAdapters; n != nil && *n < 1 {
+		errs = append(errs, field.Invalid(path.Child("hostAdapters"), *n, "it must be at least 1"))
+	}
 	if e := p.Eviction; e != "" && e != v1alpha1.EvictionMissed && e != v1alpha1.EvictionLRU {
 		errs = append(errs, field.NotSupported(path.Child("eviction"), e, []string{v1alpha1.EvictionMissed, v1alpha1.EvictionLRU}))
 	}

@@ -100,7 +100,10 @@ func (s *State) relief(e *endpoint, byLoad []*endpoint) *model {
 			if most != nil && cmp.Or(cmp.Compare(s.share(most), share), m.Compare(most.ModelKey)) >= 0 {
 				continue
 			}
-			if s.reorder(); slices.Contains(e.pools, m.Pool) && s.takes(e, m, moves(m)) {
+			if s.reorder(); !slices.Contains(e.pools, m.Pool) {
+				continue
+			}
+			if p, there := s.place(e, m, moves(m)); there && !p.starves {
 				most = m
 			}
 		}

@@ -97,9 +97,10 @@ type Copy struct {
 	overdue bool
 	// claim is what may leave for it.
 	claim claim
-	// flown is the seconds that requests were in flight there since the last tick, counted up to flying.
-	flown  float64
-	flying time.Time
+	// flown is the seconds that requests were in flight there since the last tick, each for itself, and occupied those in which any was; counted
+	// up to flying. Presence is the share of the time in which any was, in the mean of loadMean.
+	flown, occupied, presence float64
+	flying                    time.Time
 	// before: it was there when its endpoint began to migrate.
 	before bool
 	// stays: it may not leave for another model, whatever happens.
@@ -154,11 +155,14 @@ const (
 	ForRoom
 	// ForTrial: its endpoint is on trial.
 	ForTrial
+	// ForSlots: it takes the place of one at an endpoint where more adapters are in use than its GPU has slots for.
+	ForSlots
 )
 
 // Purposes are their names.
 var Purposes = [...]string{
 	ForRecord: "record", ForRequests: "requests", ForLeast: "least", ForMigration: "migration", ForLoad: "load", ForBalance: "balance", ForUse: "use", ForRoom: "room", ForTrial: "trial",
+	ForSlots: "slots",
 }
 
 func (p Purpose) String() string { return Purposes[p] }
@@ -658,8 +662,10 @@ func (s *State) consider(m *model, now time.Time) (todo []Action) {
 
 // put gives a model a copy at an endpoint that has a place for it. It is loaded when its turn comes.
 func (s *State) put(m *model, e *endpoint, by claim, now time.Time) []Action {
+	presence := m.presence()
 	c := s.add(m, e, Queued, now)
-	c.claim = by
+	c.claim, c.presence = by, presence
+	e.ask(c, now)
 	if !m.placeless.IsZero() {
 		c.asked, m.placeless = m.placeless, time.Time{}
 	}
@@ -806,8 +812,7 @@ func (s *State) dismiss(c *Copy, now time.Time) []Action {
 	switch c.State {
 	case Queued:
 		if c.cut { // the engine may have it
-			s.set(c, Draining, now)
-			s.draining[c.CopyKey] = true
+			s.drain(c, now)
 			return nil
 		}
 		s.drop(c)
@@ -817,10 +822,15 @@ func (s *State) dismiss(c *Copy, now time.Time) []Action {
 			return []Action{{Kind: Cancel, Endpoint: c.Endpoint, Model: c.model.Entry}}
 		}
 	case Loaded:
-		s.set(c, Draining, now)
-		s.draining[c.CopyKey] = true
+		s.drain(c, now)
 	}
 	return nil
+}
+
+// drain lets the requests of a copy end, and no more go there.
+func (s *State) drain(c *Copy, now time.Time) {
+	s.set(c, Draining, now)
+	s.draining[c.CopyKey] = true
 }
 
 // doom has a copy that is loading be unloaded as soon as it is loaded.

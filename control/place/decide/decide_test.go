@@ -19,7 +19,7 @@ import (
 // Each file is a run of one State. A line is something that becomes known; at the end of a block it decides. What comes
 // out are the actions, what changed of failures, and when it wants to be asked again.
 //
-//	endpoint e1 slots=4                     looked at; lists=a,b bytes=1Gi default=50Mi loads=6 predict timeout=90s incarnation=x
+//	endpoint e1 slots=4                     looked at; lists=a,b bytes=1Gi default=50Mi loads=6 predict timeout=90s incarnation=x gpu=2 host=4
 //	declare e1                              known, not looked at yet
 //	terminating e1, staying e1 x            its pod is being deleted, or not any more, says x
 //	terminating e1 migrates=1m              the same, and it migrates for so long
@@ -267,6 +267,7 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		e := decide.Endpoint{
 			Address: plain[0], CanLoad: !slices.Contains(plain, "static"), Lists: with["bytes"] == "", CanPredict: slices.Contains(plain, "predict"),
 			Bytes: r.bytes(with["bytes"]), DefaultBytes: r.bytes(with["default"]), Slots: r.number(with["slots"]), Loads: r.number(with["loads"]),
+			GPUAdapters: r.number(with["gpu"]), HostAdapters: r.number(with["host"]),
 			LoadTimeout: r.duration(with["timeout"]), Incarnation: with["incarnation"],
 		}
 		if with["base"] != "" {

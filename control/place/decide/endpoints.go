@@ -22,6 +22,8 @@ type Endpoint struct {
 	Bytes, DefaultBytes int64
 	// Slots is how many models it may hold, 0 where only their size is bounded.
 	Slots int
+	// GPUAdapters and HostAdapters are how many adapters its GPU and its host memory hold at once, 0 where nobody says.
+	GPUAdapters, HostAdapters int
 	// Loads is how many it loads at once.
 	Loads int
 	// LoadTimeout is how long the engine says that a load may take, 0 if it does not say.
@@ -64,6 +66,8 @@ type endpoint struct {
 	doubtful bool
 	// load is what it bears, as of the last tick: requests in flight, in the mean of minutes.
 	load float64
+	// demand is what the adapters there ask of its memories, as of the last tick, with what was put there since.
+	demand demand
 	// born is when the look began that found the present life of the engine: what was heard before is of an earlier one.
 	born time.Time
 }

@@ -128,6 +128,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 		delete(e.left, c.Key) // it is there again
 		s.learn(m, r.Bytes, MeasuredSize)
 		s.loadedIn(m, r.Took)
+		s.succeed(c, now)
 		m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return f.Endpoint == e.Address })
 	}
 }

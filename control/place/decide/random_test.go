@@ -35,8 +35,10 @@ type world struct {
 	migrated bool
 	// passed: an endpoint on trial has; failed: loads have at one.
 	passed, failed bool
-	step           int
-	trace          []string
+	// spread: an adapter was moved to where slots were free.
+	spread bool
+	step   int
+	trace  []string
 }
 
 type engineModel struct {
@@ -47,6 +49,7 @@ type engineModel struct {
 	// seenSlots and seenBytes are what of it a look has found: it may have become less since.
 	seenSlots int
 	seenBytes int64
+	gpu       int             // slots
 	has       map[string]bool // loaded, or loading
 	dead      bool
 	// terminating: its pod is being deleted; stopped is when it said that it is stopping.
@@ -112,6 +115,7 @@ func (w *world) do(todo []decide.Action) {
 			w.fatalf("paused, and yet %s is to %s %s", a.Endpoint, a.Kind, a.Model.ID)
 		}
 		w.logf("%s %s at %s", a.Kind, a.Model.ID, a.Endpoint)
+		w.spread = w.spread || a.For == decide.ForSlots
 		e := w.engines[a.Endpoint]
 		if a.Kind == decide.Quit {
 			w.quit(a.Endpoint)
@@ -334,6 +338,9 @@ func (w *world) look(address string) {
 	l := decide.Sight{Began: w.now, Endpoint: decide.Endpoint{
 		Address: address, CanLoad: true, Lists: e.slots > 0, CanPredict: e.bytes > 0, Slots: e.slots, Bytes: e.bytes, DefaultBytes: unsized, Loads: e.loads,
 	}}
+	if e.slots > 0 {
+		l.GPUAdapters, l.HostAdapters = e.gpu, 2*e.gpu
+	}
 	if e.bytes > 0 { // a runtime, of which nothing else tells
 		l.Incarnation = fmt.Sprintf("life %d", e.life)
 	}
@@ -402,8 +409,12 @@ func (w *world) random() {
 				break
 			}
 		}
-	case n < 88:
+	case n < 85:
 		w.look(e)
+	case n < 88:
+		if all := w.copies(); len(all) > 0 {
+			w.s.InFlight(all[w.rng.IntN(len(all))].CopyKey, w.rng.IntN(3), w.now)
+		}
 	case n < 89 && w.rng.IntN(2) == 0:
 		w.logf("%s terminates", e)
 		w.leaves(e)
@@ -432,8 +443,7 @@ func (w *world) random() {
 		w.decide()
 		w.s.SetModel(m.Entry, time.Time{})
 	case n < 91:
-		address := fmt.Sprintf("e%d", 1+w.rng.IntN(3))
-		w.s.InFlight(decide.CopyKey{Key: m.ModelKey, Endpoint: address}, w.rng.IntN(2), w.now)
+		w.s.Tick()
 	case n < 92:
 		w.logf("%s dies", e)
 		w.engines[e].dead = true
@@ -515,7 +525,7 @@ func (w *world) revive(address string) {
 // than it takes, or is told anything while placement is paused or the engine is about to end; no copy counts as loaded that the engine, being well, has not; what is pinned stays; and when all is quiet every model has the copies that it must have, and who asks
 // gets one.
 func TestWhateverComes(t *testing.T) {
-	moved, rehoused, passed, failed := 0, 0, 0, 0
+	moved, rehoused, passed, failed, spread := 0, 0, 0, 0, 0
 	for seed := range uint64(40) {
 		for _, kind := range []string{"slots", "bytes"} {
 			w := &world{
@@ -524,7 +534,10 @@ func TestWhateverComes(t *testing.T) {
 				givenUp: map[decide.CopyKey]bool{}, vmodels: map[decide.Key]decide.VModelStatus{},
 			}
 			for i, address := range []string{"e1", "e2", "e3"} {
-				e := &engineModel{slots: 2 + i, loads: 1 + i, has: map[string]bool{}}
+				e := &engineModel{slots: 2 + i, gpu: int(seed % 3), loads: 1 + i, has: map[string]bool{}}
+				if e.gpu == 1 { // of many registered adapters some starve
+					e.slots = 6
+				}
 				if kind == "bytes" {
 					e.slots, e.bytes = 0, 512<<20
 				}
@@ -564,6 +577,9 @@ func TestWhateverComes(t *testing.T) {
 			if w.failed {
 				failed++
 			}
+			if w.spread {
+				spread++
+			}
 		}
 	}
 	if moved == 0 {
@@ -571,6 +587,9 @@ func TestWhateverComes(t *testing.T) {
 	}
 	if passed == 0 || failed == 0 {
 		t.Errorf("endpoints on trial passed in %d histories, and in %d loads failed there", passed, failed)
+	}
+	if spread == 0 {
+		t.Error("no adapters were kept apart")
 	}
 	if rehoused == 0 {
 		t.Error("no models were moved that might not be where they were")

@@ -72,9 +72,11 @@ type claim struct {
 	spares bool
 	// settled: none leaves that is queued.
 	settled bool
-	// idle: only an endpoint takes it that would load it at once, and with fills one where keepFree is left. With relieves it goes to the
-	// endpoint that is loaded least.
+	// idle: only an endpoint takes it that would load it at once and has slots for it, and with fills one where keepFree is left. With relieves it
+	// goes to the endpoint that is loaded least.
 	idle, fills, relieves bool
+	// from is the endpoint whose copy leaves when this one is loaded; empty: none does.
+	from string
 }
 
 // claim is that of a model which is to have one more copy because of requests that wait for it, because it must, or because somebody asked
@@ -109,12 +111,14 @@ type place struct {
 	turns int
 	// load is the endpoint's, where it matters.
 	load float64
+	// starves: requests there would wait for a slot of the GPU for long. Rereads: for one of those in use to be read from storage again.
+	starves, rereads bool
 }
 
-// compare orders places: those that cost the fewest loads; of these those that are loaded least, where a copy is to bear load; then those with
-// room, the most free first; then those whose victims would be missed least; at last by lot.
+// compare orders places: those first where requests get their turn; of these those that cost the fewest loads; then those that are loaded least, where a
+// copy is to bear load; then those with room, the most free first; then those whose victims would be missed least; at last by lot.
 func (p *place) compare(o *place) int {
-	if c := cmp.Or(p.loads()-o.loads(), cmp.Compare(p.load, o.load), min(p.victims, 1)-min(o.victims, 1)); c != 0 {
+	if c := cmp.Or(truth(p.starves)-truth(o.starves), p.loads()-o.loads(), cmp.Compare(p.load, o.load), min(p.victims, 1)-min(o.victims, 1)); c != 0 {
 		return c
 	}
 	if p.victims > 0 {
@@ -127,17 +131,17 @@ func (p *place) compare(o *place) int {
 
 // loads is how many loads somebody waits for: who waits now for those that come first, and who asks for what leaves, where room is free elsewhere,
 // for one more.
-func (p *place) loads() int { return p.turns + min(p.victims, 1) }
+func (p *place) loads() int { return p.turns + truth(p.victims > 0 || p.rereads) }
 
 // nearlyMissed is how much more recent the use may be, in seconds, that what leaves a preferred endpoint is missed by (ModelMesh 0.12,
 // CacheMissForwardingLB).
 const nearlyMissed = 120
 
-// nearly says whether a place is about as good as the best one: nobody who waits waits for more loads there, nothing leaves there that need not
+// nearly says whether a place is about as good as the best one: nobody waits for a slot there, or who waits for more loads, nothing leaves there that need not
 // elsewhere, and what does is not missed much more.
 func (p *place) nearly(best *place, by claim) bool {
 	switch {
-	case by.asked && p.turns > best.turns:
+	case p.starves && !best.starves, by.asked && p.turns > best.turns:
 		return false
 	case p.victims == 0:
 		return true
@@ -284,7 +288,13 @@ func (s *State) offer(e *endpoint, m *model, by claim) (p place, ok bool, why Re
 		}
 		return p, false, NoRoom
 	}
-	p = place{e: e, victims: victims, free: e.free(left), worst: worst, turns: (t.loading + len(t.queue)) / max(1, e.Loads)}
+	p = place{
+		e: e, victims: victims, free: e.free(left), worst: worst, turns: (t.loading + len(t.queue)) / max(1, e.Loads),
+		starves: e.starves(left.models, m.presence()), rereads: e.rereads(),
+	}
+	if by.idle && (p.starves || p.rereads) {
+		return p, false, "" // when it is asked for
+	}
 	if by.relieves {
 		p.load = e.load
 	}
@@ -293,11 +303,17 @@ func (s *State) offer(e *endpoint, m *model, by claim) (p place, ok bool, why Re
 
 // takes says whether an endpoint has a place for one more copy of a model. Orders are up to date.
 func (s *State) takes(e *endpoint, m *model, by claim) bool {
+	_, takes := s.place(e, m, by)
+	return takes
+}
+
+// place is that place, if there is one. Orders are up to date.
+func (s *State) place(e *endpoint, m *model, by claim) (p place, there bool) {
 	if refused, _ := s.refused(m); refused || m.gone || m.has(e) {
-		return false
+		return place{}, false
 	}
-	_, ok, _ := s.offer(e, m, by)
-	return ok
+	p, there, _ = s.offer(e, m, by)
+	return p, there
 }
 
 // whyFailed is why loads of a model failed: what all engines say that were asked, if that is the same.

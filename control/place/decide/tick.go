@@ -68,6 +68,8 @@ func (s *State) tick(now time.Time) (todo []Action) {
 		}
 	}
 	s.weigh()
+	s.demands(now)
+	todo = s.spread(now)
 	for _, name := range pools {
 		p := s.pools[name]
 		todo = append(todo, s.rehouse(all[name], now)...)
@@ -99,9 +101,12 @@ type load struct {
 	calm float64
 }
 
+// within is how much what came in the last so many seconds counts in a mean over others.
+func within(passed, mean float64) float64 { return 1 - math.Exp(-passed/mean) }
+
 // tick takes what came since the last tick into the means.
 func (l *load) tick(passed float64) {
-	fast, slow := 1-math.Exp(-passed/loadMean), 1-math.Exp(-passed/serviceMean)
+	fast, slow := within(passed, loadMean), within(passed, serviceMean)
 	rate, flight := l.requests/passed, l.flown/passed
 	l.rate += (rate - l.rate) * fast
 	l.slowRate += (rate - l.slowRate) * slow
@@ -141,7 +146,8 @@ func (s *State) tickLoads(p *pool, all []*model, passed float64, now time.Time) 
 		for _, c := range m.copies {
 			c.fly(now)
 			m.flown += c.flown
-			c.flown = 0
+			c.presence += (c.occupied/passed - c.presence) * within(passed, loadMean)
+			c.flown, c.occupied = 0, 0
 		}
 		m.tick(passed)
 		total += m.engines
@@ -169,10 +175,12 @@ func (s *State) tickLoads(p *pool, all []*model, passed float64, now time.Time) 
 	}
 }
 
-// fly counts the seconds that requests have been in flight at a copy.
+// fly counts the seconds that requests have been in flight at a copy, and those in which any was.
 func (c *Copy) fly(now time.Time) {
 	if c.inFlight > 0 && now.After(c.flying) {
-		c.flown += float64(c.inFlight) * now.Sub(c.flying).Seconds()
+		passed := now.Sub(c.flying).Seconds()
+		c.flown += float64(c.inFlight) * passed
+		c.occupied += passed
 	}
 	c.flying = now
 }

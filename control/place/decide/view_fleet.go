@@ -33,6 +33,9 @@ type EndpointView struct {
 	// their number is bounded, and Leaked what is lost until the engine's next life. All but Models are in bytes.
 	Models                int
 	Bytes, Usable, Leaked int64
+	// GPUBusy is how many adapters have requests there, in the mean of some seconds, HostUsed how many are in use.
+	GPUBusy  float64
+	HostUsed int
 	// Loading is how many loads go on.
 	Loading int
 	Copies  []CopyView
@@ -135,7 +138,7 @@ func (e *endpoint) view() EndpointView {
 	t := e.tally()
 	v := EndpointView{
 		Address: e.Address, Seen: e.Endpoint, Pools: e.pools, State: e.viewState(), Models: t.remain.models, Bytes: t.remain.bytes, Leaked: e.leaked,
-		Loading: t.loading, Copies: make([]CopyView, 0, len(e.copies)),
+		GPUBusy: e.demand.gpu, HostUsed: e.demand.host, Loading: t.loading, Copies: make([]CopyView, 0, len(e.copies)),
 	}
 	if e.Bytes > 0 {
 		v.Usable = max(0, e.usable())

@@ -157,9 +157,10 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{vmodel(`{poolRef: {name: ` + long + `}, target: m}`), "may not be more than 253"},
 
 		{settings(`{poolRef: {name: p}}`), ""},
+		{settings(`{poolRef: {name: p}, placement: {hostAdapters: 0}}`), "should be greater than or equal to 1"},
 		{settings(`{poolRef: {name: p}, placement: {scaleUpRPM: 10}}`), ""},
 		{settings(`{poolRef: {name: p}, placement: {scaleUpRPM: 9}}`), "should be greater than or equal to 10"},
-		{settings(`{poolRef: {name: p}, policy: roundRobin, adapterThreshold: 1, retry: {attempts: 7}, sessionAffinity: {header: x-session-id}, timeouts: {request: 10m, hold: 2m, lease: 1m, stale: 1s, lost: 1s}, placement: {maxAdapters: 1, source: "/models/{id}", management: "port:8085", loadTimeout: 5m, failureExpiry: 90s}}`), ""},
+		{settings(`{poolRef: {name: p}, policy: roundRobin, adapterThreshold: 1, retry: {attempts: 7}, sessionAffinity: {header: x-session-id}, timeouts: {request: 10m, hold: 2m, lease: 1m, stale: 1s, lost: 1s}, placement: {maxAdapters: 1, hostAdapters: 1, source: "/models/{id}", management: "port:8085", loadTimeout: 5m, failureExpiry: 90s}}`), ""},
 		{settings(`{poolRef: {name: p}, policy: leastRequest, sessionAffinity: {cookie: s}, retry: {attempts: 0}}`), ""},
 		{settings(`{poolRef: {}}`), "spec.poolRef.name: Required value: name the InferencePool, in the same namespace"},
 		{settings(`{poolRef: {name: p}, policy: best}`), `spec.policy: Unsupported value: "best": supported values: "latency", "proposal", "leastRequest", "roundRobin", "random"`},

@@ -1,0 +1,165 @@
+package decide
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"time"
+)
+
+// An engine may have more adapters registered than its memories hold. As many as its GPU has slots are served at once, and requests for another
+// one wait until one of these has no request at all: two adapters that always have some starve a third on two slots (vLLM 0.32, max_loras). What
+// host memory does not hold is read from storage again before it is served (max_cpu_loras). So adapters that are in use are kept apart: what has
+// the choice goes where slots are free, and at a tick one leaves where more are in use than there are slots for.
+
+// demand is how much of its engine's memories the adapters ask for that are used at an endpoint.
+type demand struct {
+	// gpu is how many have requests in flight, in the mean of some seconds.
+	gpu float64
+	// host is how many are in use.
+	host int
+}
+
+// freeSlot is how much of a slot of the GPU has to be free, in the mean, for any other adapter to get its turn there.
+const freeSlot = 0.5
+
+// starves says whether an adapter that has requests for so much of the time, or others there, would wait for a slot of the GPU for long, where so many are
+// registered with it.
+func (e *endpoint) starves(registered int, presence float64) bool {
+	return e.GPUAdapters > 0 && registered > e.GPUAdapters && e.demand.gpu+max(presence, freeSlot) > float64(e.GPUAdapters)
+}
+
+// rereads says whether an adapter that is put there has one that is in use be read from storage again.
+func (e *endpoint) rereads() bool { return e.HostAdapters > 0 && e.demand.host >= e.HostAdapters }
+
+// presence is the share of the time in which a copy of the model has requests, of the mean copy.
+func (m *model) presence() float64 {
+	if len(m.copies) == 0 {
+		return 0
+	}
+	sum := 0.0
+	for _, c := range m.copies {
+		sum += c.presence
+	}
+	return sum / float64(len(m.copies))
+}
+
+// demands finds what is asked of the memories of all endpoints, as of a tick.
+func (s *State) demands(now time.Time) {
+	for _, e := range s.endpoints {
+		e.demand = demand{}
+		for _, c := range e.copies {
+			if c.remains() && !s.follows(c) {
+				e.ask(c, now)
+			}
+		}
+	}
+}
+
+// ask adds to an endpoint what a copy asks of its memories, where anybody knows how much they hold.
+func (e *endpoint) ask(c *Copy, now time.Time) {
+	if e.GPUAdapters == 0 && e.HostAdapters == 0 {
+		return
+	}
+	e.demand.gpu += c.presence
+	if now.Sub(c.model.lastUsed) < inUse {
+		e.demand.host++
+	}
+}
+
+// follows says whether a copy leaves as soon as one is loaded that is on its way.
+func (s *State) follows(c *Copy) bool {
+	for _, o := range c.model.copies {
+		if o.claim.from == c.Endpoint && o.State < Loaded && o.remains() {
+			return true
+		}
+	}
+	return false
+}
+
+// spread has adapters leave endpoints at which more have requests all the time than the GPU has slots, for others where they have one: one of an
+// endpoint, and of few endpoints at one tick.
+func (s *State) spread(now time.Time) (todo []Action) {
+	moves := max(1, int(movesAtOnce*float64(len(s.endpoints))))
+	for _, address := range slices.Sorted(maps.Keys(s.endpoints)) {
+		e := s.endpoints[address]
+		excess := e.demand.gpu - float64(e.GPUAdapters)
+		if moves == 0 || e.GPUAdapters == 0 || excess <= 0 || !e.useful() {
+			continue
+		}
+		for _, c := range crowding(e, excess) {
+			if s.follows(c) {
+				continue
+			}
+			if o := s.relieves(c); o != nil {
+				o.demand.gpu += c.presence
+				s.drain(c, now)
+				moves--
+				break
+			}
+			by := claim{purpose: ForSlots, below: c.model.worth, spares: true, idle: true, from: e.Address}
+			if best, _ := s.choose(c.model, by); best.e != nil {
+				todo = append(todo, s.put(c.model, best.e, by, now)...)
+				moves--
+				break
+			}
+		}
+	}
+	return todo
+}
+
+// crowding are the copies that may leave an endpoint where there are so many too many: first those of which one is enough, the one before whose requests
+// end soonest, for its slot is free soonest, and those of one that starves do not end; and then the others, the one before that is used most.
+func crowding(e *endpoint, excess float64) (all []*Copy) {
+	for _, c := range e.copies {
+		if m := c.model; c.State == Loaded && c.presence > 0 && !m.Pinned && !m.foreign {
+			all = append(all, c)
+		}
+	}
+	slices.SortFunc(all, func(a, b *Copy) int {
+		enough := a.presence >= excess
+		switch {
+		case enough != (b.presence >= excess):
+			return truth(!enough) - truth(enough)
+		case enough:
+			return cmp.Or(cmp.Compare(a.model.stay(), b.model.stay()), a.Key.Compare(b.Key))
+		}
+		return cmp.Or(cmp.Compare(b.presence, a.presence), a.Key.Compare(b.Key))
+	})
+	return all
+}
+
+// stay is how long a request is at its engine, in seconds, in the mean of minutes.
+func (l *load) stay() float64 {
+	if l.slowRate == 0 {
+		return math.Inf(1)
+	}
+	return l.slowFlight / l.slowRate
+}
+
+// relieves is another endpoint that has what a copy has and where its requests get a slot, if the model can spare the copy.
+func (s *State) relieves(c *Copy) *endpoint {
+	m := c.model
+	if !s.spared(c) {
+		return nil
+	}
+	for _, o := range m.sorted() {
+		if e := s.endpoints[o.Endpoint]; o != c && o.State == Loaded && e.useful() && !e.starves(e.tally().remain.models, c.presence) {
+			return e
+		}
+	}
+	return nil
+}
+
+// spared says whether a copy may leave though nothing else needs its room: others are there, and as many as there are to be.
+func (s *State) spared(c *Copy) bool {
+	return c.State == Loaded && s.there(c.model) > max(c.model.needs(), c.model.aim) && !c.model.starved(s, c)
+}
+
+// succeed lets the copy go whose place one takes that is loaded now, if nobody needs both.
+func (s *State) succeed(c *Copy, now time.Time) {
+	if old := c.model.copies[c.claim.from]; old != nil && s.spared(old) {
+		s.drain(old, now)
+	}
+}
