@@ -43,7 +43,7 @@ func (s *State) bear(m *model, times float64) {
 	}
 	share := times * s.share(m)
 	for _, c := range m.copies {
-		if e := s.endpoints[c.Endpoint]; c.remains() && e.useful() {
+		if e := c.endpoint; c.remains() && e.useful() {
 			e.load += share
 		}
 	}

@@ -35,7 +35,7 @@ func TestBalance(t *testing.T) {
 			m.slowFlight, m.slowRate = float64(random.IntN(8)), 1
 			all = append(all, m)
 			for range random.IntN(3) {
-				if e := p.endpoints[random.IntN(n)]; m.copies[e.Address] == nil && slices.Contains(e.pools, m.Pool) && (m.Max == 0 || len(m.copies) < m.Max) && random.IntN(n) <= len(e.copies) {
+				if e := p.endpoints[random.IntN(n)]; m.at(e.Address) == nil && slices.Contains(e.pools, m.Pool) && (m.Max == 0 || len(m.copies) < m.Max) && random.IntN(n) <= len(e.copies) {
 					s.add(m, e, []CopyState{Loaded, Loaded, Loaded, Loading}[random.IntN(4)], now)
 				}
 			}

@@ -9,9 +9,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// full is a fleet whose every byte is taken: so many endpoints of 20 models each, and as many models again that no endpoint
+// full is a fleet whose every byte is taken: so many endpoints of 20 models each, and so many more models that no endpoint
 // holds. It returns the time after all of that.
-func full(b *testing.B, endpoints int) (*decide.State, time.Time) {
+func full(b *testing.B, endpoints, more int) (*decide.State, time.Time) {
 	b.Helper()
 	const each = 20
 	s, now := decide.New(decide.Config{}), start
@@ -22,7 +22,7 @@ func full(b *testing.B, endpoints int) (*decide.State, time.Time) {
 			Address: address, CanLoad: true, Bytes: each * 110, DefaultBytes: 100, Loads: each, // a tenth is kept free
 		}}, now)
 	}
-	for i := range 2 * each * endpoints {
+	for i := range each*endpoints + more {
 		s.SetModel(objects.Entry{ModelKey: key(numbered(i)), Size: 100}.Complete(nil), time.Time{})
 	}
 	for i := range each * endpoints {
@@ -42,7 +42,7 @@ func address(i int) string  { return fmt.Sprintf("e%04d", i) }
 func BenchmarkMiss(b *testing.B) {
 	for _, endpoints := range []int{10, 100, 1000} {
 		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
-			s, now := full(b, endpoints)
+			s, now := full(b, endpoints, 20*endpoints)
 			missing := key("")
 			for i := 0; b.Loop(); i++ {
 				missing.ID = numbered(20*endpoints + i%(20*endpoints))
@@ -87,7 +87,7 @@ func serve(s *decide.State, now time.Time) {
 func BenchmarkStuck(b *testing.B) {
 	for _, stuck := range []int{1000, 5000} {
 		b.Run(fmt.Sprintf("models=%d", stuck), func(b *testing.B) {
-			s, now := full(b, 1000)
+			s, now := full(b, 1000, stuck)
 			for i := range 20 * 1000 { // all that there is must stay
 				s.SetModel(objects.Entry{ModelKey: key(numbered(i)), Size: 100, Pinned: true}.Complete(nil), now)
 			}
@@ -107,7 +107,7 @@ func BenchmarkStuck(b *testing.B) {
 func BenchmarkTick(b *testing.B) {
 	for _, endpoints := range []int{10, 100, 1000} {
 		b.Run(fmt.Sprintf("endpoints=%d", endpoints), func(b *testing.B) {
-			s, now := full(b, endpoints)
+			s, now := full(b, endpoints, 0)
 			for i := 0; b.Loop(); i++ {
 				b.StopTimer()
 				now = now.Add(decide.TickInterval)

@@ -109,6 +109,8 @@ type Copy struct {
 	ranked bool
 	rank   rank
 	model  *model
+	// endpoint is the one that Endpoint names.
+	endpoint *endpoint
 	// drained: nobody sends requests to it any more, and none is there.
 	drained  bool
 	inFlight int
@@ -634,7 +636,7 @@ func (s *State) consider(m *model, now time.Time) (todo []Action) {
 		}
 	}
 	for {
-		starved := m.starved(s, nil)
+		starved := m.starved(nil)
 		if !starved && s.there(m) >= m.needs() {
 			if m.failed != "" {
 				if best, _ := s.choose(m, claim{asked: true, below: math.Inf(1), spares: true}); best.e == nil {
@@ -679,7 +681,7 @@ func (s *State) put(m *model, e *endpoint, by claim, now time.Time) []Action {
 // considerGone takes the copies of a model that is not in the catalogue. Requests that wait for it may know of it before
 // the catalogue does, and only for a moment.
 func (s *State) considerGone(m *model, now time.Time) (todo []Action) {
-	for _, c := range m.sorted() {
+	for _, c := range slices.Clone(m.copies) {
 		todo = append(todo, s.dismiss(c, now)...)
 	}
 	delete(s.unknown, m.ModelKey)
@@ -712,7 +714,7 @@ func (m *model) least() int {
 func (s *State) there(m *model) int {
 	n := 0
 	for _, c := range m.copies {
-		if c.remains() && s.endpoints[c.Endpoint].useful() {
+		if c.remains() && c.endpoint.useful() {
 			n++
 		}
 	}
@@ -842,7 +844,7 @@ func (s *State) doom(c *Copy) {
 
 // recount notes that what a copy takes up at its endpoint has changed.
 func (s *State) recount(c *Copy) {
-	s.endpoints[c.Endpoint].counted = false
+	c.endpoint.counted = false
 	s.touch(c.model)
 }
 

@@ -277,7 +277,7 @@ type Record struct {
 // incarnation is the recorded one.
 func (s *State) Restore(r Record, now time.Time) {
 	e := s.endpoints[r.Endpoint]
-	if e == nil {
+	if e == nil || e.copies[r.Key] != nil {
 		return
 	}
 	m := s.models[r.Key]
@@ -409,7 +409,7 @@ func (s *State) lostAll(e *endpoint, now time.Time) {
 
 // vanished says that the engine has a copy no more. After a restart a model that has no other is loaded again.
 func (s *State) vanished(c *Copy, restarted bool, now time.Time) {
-	m, e, was := c.model, s.endpoints[c.Endpoint], c.State
+	m, e, was := c.model, c.endpoint, c.State
 	if was == Queued || was == Loading {
 		c.cut = false // nothing is left of it; what is loading will be told to have failed
 		return
@@ -523,11 +523,13 @@ func (s *State) copy(key CopyKey) *Copy {
 }
 
 func (s *State) add(m *model, e *endpoint, state CopyState, now time.Time) *Copy {
-	c := &Copy{CopyKey: CopyKey{m.ModelKey, e.Address}, State: state, Since: now, asked: now, Bytes: m.bytes, Source: m.source, model: m}
+	c := &Copy{CopyKey: CopyKey{m.ModelKey, e.Address}, State: state, Since: now, asked: now, Bytes: m.bytes, Source: m.source, model: m, endpoint: e}
 	if c.Bytes == 0 {
 		c.Bytes = e.DefaultBytes
 	}
-	e.copies[m.ModelKey], m.copies[e.Address] = c, c
+	e.copies[m.ModelKey] = c
+	place, _ := m.find(e.Address)
+	m.copies = slices.Insert(m.copies, place, c)
 	s.changedCopies[c.CopyKey] = true
 	s.dueEndpoints[e.Address], s.dueModels[m.ModelKey] = true, true
 	if s.migrating[e.Address] {
@@ -554,14 +556,16 @@ func (s *State) set(c *Copy, state CopyState, now time.Time) {
 }
 
 func (s *State) drop(c *Copy) {
-	m, e := c.model, s.endpoints[c.Endpoint]
+	m, e := c.model, c.endpoint
 	if c.ranked {
 		at, _ := slices.BinarySearchFunc(e.order, c, (*Copy).compareRank)
 		e.order = slices.Delete(e.order, at, at+1)
 	}
 	s.recount(c)
 	delete(e.copies, c.Key)
-	delete(m.copies, c.Endpoint)
+	if place, there := m.find(c.Endpoint); there {
+		m.copies = slices.Delete(m.copies, place, place+1)
+	}
 	delete(s.draining, c.CopyKey)
 	delete(s.roomless, c.CopyKey)
 	s.changedCopies[c.CopyKey] = true
@@ -572,16 +576,19 @@ func (s *State) drop(c *Copy) {
 }
 
 // sorted is the copies of an endpoint, in order.
-func (e *endpoint) sorted() []*Copy { return sorted(e.copies) }
+func (e *endpoint) sorted() []*Copy {
+	return slices.SortedFunc(maps.Values(e.copies), func(a, b *Copy) int { return a.Compare(b.CopyKey) })
+}
 
-// sorted is the copies of a model, in order.
-func (m *model) sorted() []*Copy { return sorted(m.copies) }
+// find is the place of a copy at an endpoint among those of the model, and whether there is one.
+func (m *model) find(address string) (place int, there bool) {
+	return slices.BinarySearchFunc(m.copies, address, func(c *Copy, a string) int { return cmp.Compare(c.Endpoint, a) })
+}
 
-func sorted[K comparable](copies map[K]*Copy) []*Copy {
-	all := make([]*Copy, 0, len(copies))
-	for _, c := range copies {
-		all = append(all, c)
+// at is the copy at an endpoint; nil if there is none.
+func (m *model) at(address string) *Copy {
+	if place, there := m.find(address); there {
+		return m.copies[place]
 	}
-	slices.SortFunc(all, func(a, b *Copy) int { return a.Compare(b.CopyKey) })
-	return all
+	return nil
 }

@@ -104,7 +104,7 @@ func (s *State) Audit(decided bool) error {
 		return nil
 	}
 	for _, m := range s.models {
-		if m.gone || !m.starved(s, nil) && s.there(m) >= m.needs() {
+		if m.gone || !m.starved(nil) && s.there(m) >= m.needs() {
 			continue
 		}
 		if best, _ := s.choose(m, s.claim(m)); best.e != nil {

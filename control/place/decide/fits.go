@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/headgate/headgate/internal/objects"
@@ -70,11 +71,13 @@ func (c *Copy) misplaced() bool { return !c.model.fit.takes(c.Endpoint) && !c.mo
 // rehouse lets copies go that are where their models may not be, once these are loaded where they may: as many of them as they need, and have room
 // for. Of a model that nobody needs now they go at once; while there is no place for another that is needed they stay.
 func (s *State) rehouse(all []*model, now time.Time) (todo []Action) {
-	for _, m := range all {
+	somewhere := slices.DeleteFunc(slices.Clone(all), func(m *model) bool { return m.fit.Only == nil || len(m.copies) == 0 })
+	slices.SortFunc(somewhere, (*model).missedMore)
+	for _, m := range somewhere {
 		proper, loaded, misplaced := 0, 0, 0
 		for _, c := range m.copies {
 			switch {
-			case !c.remains() || !s.endpoints[c.Endpoint].useful():
+			case !c.remains() || !c.endpoint.useful():
 			case c.misplaced():
 				misplaced++
 			default:
@@ -107,7 +110,7 @@ func (s *State) rehouse(all []*model, now time.Time) (todo []Action) {
 			continue
 		}
 		s.dueModels[m.ModelKey] = true
-		for _, c := range m.sorted() {
+		for _, c := range slices.Clone(m.copies) {
 			if c.misplaced() {
 				todo = append(todo, s.dismiss(c, now)...)
 			}

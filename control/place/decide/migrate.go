@@ -124,7 +124,7 @@ func (s *State) migrate(now time.Time) {
 // migratingCopies is how many copies a model has at endpoints from which it is to be moved.
 func (s *State) migratingCopies(m *model) (n int) {
 	for _, c := range m.copies {
-		if e := s.endpoints[c.Endpoint]; c.State == Loaded && e.IsMigrating() && e.migration.moves[m.ModelKey] {
+		if e := c.endpoint; c.State == Loaded && e.IsMigrating() && e.migration.moves[m.ModelKey] {
 			n++
 		}
 	}

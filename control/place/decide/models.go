@@ -26,7 +26,7 @@ type model struct {
 	took     float64 // seconds that a load of it takes; 0: none has ended
 	ghosts   [2]ghost
 	wants    map[string]Want // by who says so
-	copies   map[string]*Copy
+	copies   []*Copy         // in order of endpoint
 	hash     uint64
 	fit      *Fit  // where it may be loaded
 	bytes    int64 // known size, by any endpoint
@@ -81,7 +81,7 @@ func (s *State) SetModel(e objects.Entry, used time.Time) {
 }
 
 func (s *State) newModel(e objects.Entry) *model {
-	m := &model{Entry: e, worth: math.Inf(-1), hash: hashed(e.ID), copies: make(map[string]*Copy)}
+	m := &model{Entry: e, worth: math.Inf(-1), hash: hashed(e.ID)}
 	m.fit = s.pool(e.Pool).fits.Of(e.Type)
 	s.models[e.ModelKey] = m
 	s.refloor(e.ModelKey)
@@ -121,8 +121,8 @@ func (s *State) Wanted(who string, key Key, w Want) {
 	s.dueModels[key] = true
 	s.touch(m)
 	s.expiry = time.Time{} // failures of a model in use are forgotten sooner
-	for address := range m.copies {
-		s.dueEndpoints[address] = true // it may have become more urgent
+	for _, c := range m.copies {
+		s.dueEndpoints[c.Endpoint] = true // it may have become more urgent
 	}
 }
 
@@ -219,11 +219,11 @@ func (m *model) since() (first time.Time) {
 }
 
 // starved says whether requests wait for the model that no copy there is, or that is on its way, will serve, but for one.
-func (m *model) starved(s *State, but *Copy) bool {
+func (m *model) starved(but *Copy) bool {
 	for _, w := range m.wants {
 		served := false
 		for _, c := range m.copies {
-			if c != but && c.remains() && s.endpoints[c.Endpoint].useful() && !slices.Contains(w.Unusable, c.Endpoint) {
+			if c != but && c.remains() && c.endpoint.useful() && !slices.Contains(w.Unusable, c.Endpoint) {
 				served = true
 				break
 			}
@@ -238,7 +238,7 @@ func (m *model) starved(s *State, but *Copy) bool {
 // staying is the copies that are not on their way out, where requests can be sent and it may be. The first is the one that would be missed
 // least: the least far come, then the latest.
 func (s *State) staying(m *model) []*Copy {
-	all := slices.DeleteFunc(m.sorted(), func(c *Copy) bool { return !c.remains() || !s.endpoints[c.Endpoint].useful() || c.misplaced() })
+	all := slices.DeleteFunc(slices.Clone(m.copies), func(c *Copy) bool { return !c.remains() || !c.endpoint.useful() || c.misplaced() })
 	slices.SortStableFunc(all, func(a, b *Copy) int { return cmp.Or(cmp.Compare(a.State, b.State), b.Since.Compare(a.Since)) })
 	return all
 }

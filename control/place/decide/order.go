@@ -93,7 +93,7 @@ func (s *State) reorder() {
 		}
 		stays := m.foreign || m.Pinned || s.there(m) <= m.min()
 		for _, c := range m.copies {
-			e := s.endpoints[c.Endpoint]
+			e := c.endpoint
 			if c.stays != stays {
 				c.stays, e.counted = stays, false
 				s.unsettle(e)
@@ -131,9 +131,9 @@ type rank struct {
 func (s *State) spares(m *model, but *Copy) bool {
 	others, busier := 0, false
 	for _, c := range m.copies {
-		if c != but && c.State == Loaded && s.endpoints[c.Endpoint].useful() {
+		if c != but && c.State == Loaded && c.endpoint.useful() {
 			others++
-			e, o := s.endpoints[but.Endpoint], s.endpoints[c.Endpoint]
+			e, o := but.endpoint, c.endpoint
 			busier = busier || cmp.Or(cmp.Compare(o.load, e.load), cmp.Compare(s.Lots(m.hash, o.hash), s.Lots(m.hash, e.hash))) > 0
 		}
 	}

@@ -82,7 +82,7 @@ type claim struct {
 // claim is that of a model which is to have one more copy because of requests that wait for it, because it must, or because somebody asked
 // for one, or one of its copies is where an endpoint migrates: then none leaves that is missed as much as it.
 func (s *State) claim(m *model) claim {
-	starved := m.starved(s, nil)
+	starved := m.starved(nil)
 	if starved || s.there(m) < m.min() {
 		by := claim{purpose: ForLeast, below: math.Inf(1), spares: true}
 		if starved {
@@ -218,7 +218,7 @@ func (s *State) refused(m *model) (refused bool, why Reason) {
 	if m.Max > 0 {
 		counted, going := 0, false
 		for _, c := range m.copies {
-			if s.endpoints[c.Endpoint].useful() && !c.misplaced() {
+			if c.endpoint.useful() && !c.misplaced() {
 				counted++
 				going = going || !c.remains()
 			}
@@ -241,7 +241,7 @@ func (m *model) has(e *endpoint) bool {
 	if len(m.copies) == 0 {
 		return false
 	}
-	c := m.copies[e.Address]
+	c := m.at(e.Address)
 	return c != nil && c.remains()
 }
 
@@ -255,7 +255,7 @@ func (s *State) offer(e *endpoint, m *model, by claim) (p place, ok bool, why Re
 		return p, false, NoEndpoint
 	case e.state == unknown, e.pod.Outgoing && by.idle:
 		return p, false, ""
-	case len(m.copies) > 0 && m.copies[e.Address] != nil:
+	case len(m.copies) > 0 && m.at(e.Address) != nil:
 		return p, false, "" // it can be loaded there again when it has left
 	case e.state == silent, e.state == down, m.unusable(e.Address), e.trial != nil && e.trial.Failed:
 		return p, false, NoEndpoint
@@ -385,7 +385,7 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 		}
 		m, by := c.model, c.claim
 		by.settled = true
-		if s.there(m) <= m.min() || m.starved(s, c) {
+		if s.there(m) <= m.min() || m.starved(c) {
 			by.below, by.spares = math.Inf(1), true
 		}
 		s.reorder()

@@ -49,6 +49,9 @@ func (m *model) presence() float64 {
 func (s *State) demands(now time.Time) {
 	for _, e := range s.endpoints {
 		e.demand = demand{}
+		if e.GPUAdapters == 0 && e.HostAdapters == 0 {
+			continue
+		}
 		for _, c := range e.copies {
 			if c.remains() && !s.follows(c) {
 				e.ask(c, now)
@@ -144,8 +147,8 @@ func (s *State) relieves(c *Copy) *endpoint {
 	if !s.spared(c) {
 		return nil
 	}
-	for _, o := range m.sorted() {
-		if e := s.endpoints[o.Endpoint]; o != c && o.State == Loaded && e.useful() && !e.starves(e.tally().remain.models, c.presence) {
+	for _, o := range m.copies {
+		if e := o.endpoint; o != c && o.State == Loaded && e.useful() && !e.starves(e.tally().remain.models, c.presence) {
 			return e
 		}
 	}
@@ -154,12 +157,12 @@ func (s *State) relieves(c *Copy) *endpoint {
 
 // spared says whether a copy may leave though nothing else needs its room: others are there, and as many as there are to be.
 func (s *State) spared(c *Copy) bool {
-	return c.State == Loaded && s.there(c.model) > max(c.model.needs(), c.model.aim) && !c.model.starved(s, c)
+	return c.State == Loaded && s.there(c.model) > max(c.model.needs(), c.model.aim) && !c.model.starved(c)
 }
 
 // succeed lets the copy go whose place one takes that is loaded now, if nobody needs both.
 func (s *State) succeed(c *Copy, now time.Time) {
-	if old := c.model.copies[c.claim.from]; old != nil && s.spared(old) {
+	if old := c.model.at(c.claim.from); old != nil && s.spared(old) {
 		s.drain(old, now)
 	}
 }

@@ -33,7 +33,7 @@ func TestSpread(t *testing.T) {
 			m := s.models[key]
 			m.slowRate, m.slowFlight = float64(random.IntN(3)), 1+float64(random.IntN(3))
 			for range 1 + random.IntN(2) {
-				if e := p.endpoints[random.IntN(1+n/2)]; m.copies[e.Address] == nil {
+				if e := p.endpoints[random.IntN(1+n/2)]; m.at(e.Address) == nil {
 					s.add(m, e, Loaded, now).presence = float64(random.IntN(5)) / 4
 				}
 			}
@@ -59,8 +59,8 @@ func TestSpread(t *testing.T) {
 				for _, c := range m.copies {
 					switch c.State {
 					case Queued:
-						to := s.endpoints[c.Endpoint]
-						if left[c.claim.from] = m.copies[c.claim.from]; to.tally().remain.models > to.GPUAdapters && to.GPUAdapters > 0 && to.demand.gpu > float64(to.GPUAdapters) {
+						to := c.endpoint
+						if left[c.claim.from] = m.at(c.claim.from); to.tally().remain.models > to.GPUAdapters && to.GPUAdapters > 0 && to.demand.gpu > float64(to.GPUAdapters) {
 							t.Errorf("seed %d: %s goes to %s, where then %v are in use of %d", seed, m.ID, to.Address, to.demand.gpu, to.GPUAdapters)
 						}
 						moves++
@@ -88,13 +88,13 @@ func TestSpread(t *testing.T) {
 				break
 			}
 			for _, m := range s.models {
-				for _, c := range m.sorted() {
+				for _, c := range slices.Clone(m.copies) {
 					if c.State == Queued {
 						s.set(c, Loading, now)
 						s.LoadEnded(c.CopyKey, LoadResult{}, now)
 					}
 				}
-				for _, c := range m.sorted() {
+				for _, c := range slices.Clone(m.copies) {
 					if c.State == Draining {
 						s.drop(c)
 					}
@@ -124,7 +124,7 @@ func searchedSlots(p *pool, e *endpoint) (best *Copy) {
 		}
 		place := false
 		for _, o := range p.endpoints {
-			is := m.copies[o.Address]
+			is := m.at(o.Address)
 			sum, registered := 0.0, 0
 			for _, there := range o.copies {
 				sum += there.presence
@@ -180,11 +180,11 @@ func TestDemand(t *testing.T) {
 	if s.demands(now); e.demand != (demand{gpu: 0.5, host: 1}) {
 		t.Errorf("what stays asks for %+v", e.demand)
 	}
-	m.copies["e2"].doomed = true
+	m.at("e2").doomed = true
 	if s.demands(now); e.demand != (demand{gpu: 1, host: 2}) {
 		t.Errorf("what is to go where its load is given up asks for %+v", e.demand)
 	}
-	m.copies["e2"].doomed = false
+	m.at("e2").doomed = false
 	s.demands(now)
 	e.GPUAdapters = 0
 	if s.demands(now); e.demand.host != 1 {
@@ -218,7 +218,7 @@ func TestSucceed(t *testing.T) {
 		m.aim = c.aim
 		old := s.add(m, s.endpoints["e1"], Loaded, now)
 		s.put(m, s.endpoints["e2"], claim{from: "e1"}, now)
-		s.set(m.copies["e2"], Loading, now)
+		s.set(m.at("e2"), Loading, now)
 		if c.unusable != "" {
 			s.Wanted("x", key, Want{Requests: 1, Since: now, Unusable: []string{c.unusable}})
 		}
@@ -234,10 +234,10 @@ func TestSucceedsWhatLeaves(t *testing.T) {
 	s, now := crowd("e1: a, e2:")
 	m := s.models[Key{Pool: crowded, ID: "a"}]
 	s.put(m, s.endpoints["e2"], claim{from: "e1"}, now)
-	s.drain(m.copies["e1"], now)
-	s.set(m.copies["e2"], Loading, now)
+	s.drain(m.at("e1"), now)
+	s.set(m.at("e2"), Loading, now)
 	s.LoadEnded(CopyKey{m.ModelKey, "e2"}, LoadResult{}, now.Add(time.Minute))
-	if !m.copies["e1"].Since.Equal(now) {
+	if !m.at("e1").Since.Equal(now) {
 		t.Error("it has begun to leave anew")
 	}
 }

@@ -58,13 +58,15 @@ func (s *State) tick(now time.Time) (todo []Action) {
 		}
 	}
 	pools := slices.SortedFunc(maps.Keys(s.pools), objects.Name.Compare)
+	used := make(map[objects.Name][]*model, len(s.pools)) // of all, the most missed first
 	for _, name := range pools {
 		p := s.pools[name]
 		s.tickFading(name, p)
 		s.tickWorth(p, all[name], now)
-		slices.SortFunc(all[name], (*model).missedMore)
+		used[name] = slices.DeleteFunc(slices.Clone(all[name]), func(m *model) bool { return math.IsInf(m.worth, -1) })
+		slices.SortFunc(used[name], (*model).missedMore)
 		if passed > 0 {
-			s.tickLoads(p, all[name], passed, now)
+			s.tickLoads(p, all[name], used[name], passed, now)
 		}
 	}
 	s.weigh()
@@ -73,10 +75,10 @@ func (s *State) tick(now time.Time) (todo []Action) {
 	for _, name := range pools {
 		p := s.pools[name]
 		todo = append(todo, s.rehouse(all[name], now)...)
-		todo = append(todo, s.addForLoad(all[name], now)...)
-		todo = append(todo, s.balance(p, all[name], now)...)
-		todo = append(todo, s.addForUse(p, all[name], since, now)...)
-		p.fills = all[name]
+		todo = append(todo, s.addForLoad(used[name], now)...)
+		todo = append(todo, s.balance(p, used[name], now)...)
+		todo = append(todo, s.addForUse(p, used[name], since, now)...)
+		p.fills = used[name]
 		todo = append(todo, s.fill(p, now)...)
 	}
 	return todo
@@ -134,8 +136,8 @@ func (l *load) turn(copies float64, most int, passed float64) {
 	}
 }
 
-// tickLoads finds what models ask of engines, and how many copies are to bear it.
-func (s *State) tickLoads(p *pool, all []*model, passed float64, now time.Time) {
+// tickLoads finds what models ask of engines, and how many copies are to bear it. Of models that nobody has used nothing is asked.
+func (s *State) tickLoads(p *pool, all, used []*model, passed float64, now time.Time) {
 	endpoints, total := 0, 0.0
 	for _, e := range p.endpoints {
 		if e.able() {
@@ -150,10 +152,12 @@ func (s *State) tickLoads(p *pool, all []*model, passed float64, now time.Time) 
 			c.flown, c.occupied = 0, 0
 		}
 		m.tick(passed)
+	}
+	for _, m := range used {
 		total += m.engines
 	}
 	share := total / float64(max(1, endpoints))
-	for _, m := range all {
+	for _, m := range used {
 		copies := m.engines / share // without any load not a number, and above nothing
 		if p.RPM > 0 {
 			copies = m.rate * 60 / float64(p.RPM)
@@ -238,10 +242,6 @@ func (s *State) fill(p *pool, now time.Time) (todo []Action) {
 		for added := false; len(p.fills) > 0 && !added; p.fills = p.fills[1:] {
 			var more []Action
 			m := p.fills[0]
-			if math.IsInf(m.worth, -1) { // and so are all after it
-				p.fills = nil
-				return todo
-			}
 			if !m.gone && len(m.copies) == 0 && len(m.failures) == 0 {
 				added, more = s.grow(m, claim{purpose: ForRoom, below: math.Inf(-1), idle: true, fills: true}, now)
 			}

@@ -46,7 +46,7 @@ func (s *State) status(m *model) Status {
 	for _, w := range m.wants {
 		st.Held += w.Requests
 	}
-	for _, c := range m.sorted() {
+	for _, c := range m.copies {
 		st.Copies = append(st.Copies, *c)
 	}
 	return st

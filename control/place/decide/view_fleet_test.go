@@ -108,7 +108,7 @@ func TestTheViewOfEndpoints(t *testing.T) {
 
 // The view of a large fleet is made while nothing is decided.
 func BenchmarkView(b *testing.B) {
-	s, now := full(b, 1000)
+	s, now := full(b, 1000, 20_000)
 	for b.Loop() {
 		s.View(now)
 	}

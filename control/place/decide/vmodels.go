@@ -217,7 +217,7 @@ func (m *model) min() int { return max(m.Min, m.floor) }
 func (s *State) loadedCopies(key Key) (n int) {
 	if m := s.models[key]; m != nil && !m.gone {
 		for _, c := range m.copies {
-			if c.State == Loaded && s.endpoints[c.Endpoint].useful() {
+			if c.State == Loaded && c.endpoint.useful() {
 				n++
 			}
 		}
