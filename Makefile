@@ -12,7 +12,7 @@ FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 # End-to-end tests that run on both data planes: what requests get, kills, drains, tries.
 BOTH := BadInput|OnlyInference|Destination|OutcomesBecome|HTTP2|Drain|FullQueue|Stopping|Poisonous|TakesNoConnection|ManyRequestsAtOnce|KilledCosts|StopsStalls|ExtprocDies|ExtprocThat|RequestsThat|NewEndpoints|EndpointThatLeaves|Prompts|StoredAnswer
 
-.PHONY: help run build test e2e cluster images cluster-down conformance soak real check fuzz bench bench-policies bench-place generate objects protocols clean
+.PHONY: help run build test e2e cluster images cluster-down conformance soak real check fuzz bench bench-policies bench-place bench-place-engines generate objects protocols clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,9 +47,10 @@ cluster-down: build ## End it, and remove what it made
 conformance: build ## Run Gateway API's conformance suite on that Kubernetes; ARGS are its flags, such as -run-test NAME; needs root
 	@bin/bench conformance $(ARGS)
 
-soak: ## Load the whole for ten minutes while everything around it fails, then restart 64 engines one by one
+soak: ## Load the whole for ten minutes while everything around it fails, then restart 64 engines one by one, then 4,000 random histories of placement
 	go test -race -v -count 1 -timeout 20m -run '^TestSoak$$' ./bench/e2e -soak 10m $(ARGS)
 	go test -v -count 1 -run '^TestEnginesRestartedOneByOneCostNoRequest$$' ./bench/e2e -engines 64
+	go test -v -count 1 -timeout 20m -run '^TestWhateverComes$$' ./control/place/decide -histories 2000
 
 real: ## Run the tests of adapters on two real vLLMs on the CPU; installs 7 GB into .cache/vllm
 	bench/real/vllm install .cache/vllm
@@ -84,7 +85,7 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	go test -run '^$$' -bench Catalogue -benchtime 12x ./bench/e2e
 	go test -run '^$$' -bench DataPlanes -benchtime 12x ./bench/e2e
 	go test -run '^$$' -bench Build ./internal/objects
-	go test -run '^$$' -bench 'Miss|Stuck' -benchtime 300x ./control/place/decide
+	go test -run '^$$' -bench 'Miss|Stuck|Tick' -benchtime 300x ./control/place/decide
 	go test -run '^$$' -bench Replan -count 10 -benchtime 20x ./control/attach/drive > bin/bench-replan.txt
 	@$(TOOL) benchstat -col '/change@(whole route)' bin/bench-replan.txt
 	go test -run '^$$' -bench KubeChurn -benchtime 1200x ./extproc
@@ -112,6 +113,9 @@ bench-place: build ## Judge policies of placement in a simulated fleet, on the c
 	place --measure 15m --join 5m --cache 0.6,1.2; \
 	place --measure 15m --leave 5m --cache 0.6,1.2; \
 	place --models 20000 --endpoints 1000 --warm --warm-up 0 --seeds 1 --policy headgate,lru,optimum
+
+bench-place-engines: ## Send requests to ten simulated engines for sixteen minutes, and print how many wait for a load, beside what bench place foretells
+	go test -v -count 1 -timeout 30m -run '^TestMissesAreAsForetold$$' ./bench/e2e -foretold 8m
 
 generate: ## Write what the scenarios answer into their files anew; read the difference before you keep it
 	go test ./extproc/pick ./extproc/stream ./internal/sim ./control/place/load ./control/place/decide -run Scenarios -update

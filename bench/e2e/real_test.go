@@ -82,33 +82,35 @@ func (e *realEngine) loads() (n int) {
 	return n
 }
 
-// realVLLM runs two real vLLMs with two adapter slots each behind Envoy, extproc and control.
-func realVLLM(t *testing.T, flags ...string) (*stack, []*realEngine) {
+// realVLLM runs two real vLLMs, with flags, of two adapter slots each behind Envoy, extproc and control.
+func realVLLM(t *testing.T, flags ...string) (*stack, []*realEngine) { return realVLLMWith(t, flags) }
+
+// realVLLMWith does with settings of the rest. The engines are pods, which the rig is not to simulate.
+func realVLLMWith(t *testing.T, flags []string, settings ...setting) (*stack, []*realEngine) {
 	dir := t.TempDir()
-	var engines []*realEngine
+	var vllms []*realEngine
 	where := func(c *rig.Config) {
 		net := strings.TrimSuffix(c.Listen, "1:8080")
 		lora, err := filepath.Abs(filepath.Join(*vllmDir, "lora"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		objects := "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: pool}\nspec: {selector: {matchLabels: {app: llama}}, targetPorts: [{number: 8000}]}\n"
-		objects += fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: real, labels: {app: llama}}\nspec: {addresses: ['%s21:8000', '%s22:8000']}\n", net, net)
 		settings := fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: pool}\nspec: {poolRef: {name: pool}, placement: {source: '%s/{id}', maxAdapters: 2}}\n", lora)
-		for file, text := range map[string]string{"engines.yaml": objects, "settings.yaml": settings} {
+		pods := strings.ReplaceAll(engines(net, 2), ", "+rig.SimulateLabel+": 'true'", "")
+		for file, text := range map[string]string{"engines.yaml": pods, "settings.yaml": settings} {
 			if err := os.WriteFile(filepath.Join(c.Objects, file), []byte(text), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
-		for _, host := range []string{net + "21", net + "22"} {
+		for _, host := range []string{net + "11", net + "12"} {
 			e := &realEngine{t: t, host: host, log: filepath.Join(dir, host+".log"), flags: flags}
 			e.start()
 			t.Cleanup(e.kill)
-			engines = append(engines, e)
+			vllms = append(vllms, e)
 		}
 		client := http.Client{Timeout: time.Second}
 		s := &stack{t: t}
-		for _, e := range engines {
+		for _, e := range vllms {
 			s.awaitWithin(3*time.Minute, e.host+" serves", func() bool {
 				r, err := client.Get("http://" + e.address() + "/health")
 				if err == nil {
@@ -119,7 +121,7 @@ func realVLLM(t *testing.T, flags ...string) (*stack, []*realEngine) {
 		}
 	}
 	names := []string{"a1", "a2", "a3", "a4", "a5", "big", "nope"}
-	return start(t, placed(t, 2, names...), where, extprocFlags("--explain-picks")), engines
+	return start(t, append([]setting{placed(t, 2, names...), where, extprocFlags("--explain-picks")}, settings...)...), vllms
 }
 
 // What control and extproc do with simulated engines they do with real ones: adapters come and go as requests need them,
@@ -184,6 +186,72 @@ func (s *stack) agreedAt(engines []*realEngine) string {
 		addresses[i] = e.address()
 	}
 	return s.agreedWith(addresses)
+}
+
+// A real engine starves the third of three adapters on its two slots, and it is helped as beside simulated engines.
+func TestRealVLLMThatStarvesAnAdapterIsHelped(t *testing.T) {
+	s, _ := realVLLMWith(t, nil, controlFlags("--tick-interval", "2s"))
+	s.roomFor(8)
+	s.write("engines.yaml", s.without(2, 2))
+	s.starve([]string{"a1", "a2", "a3"}, 3, func() { s.write("engines.yaml", engines(strings.TrimSuffix(s.Listen, "1:8080"), 2)) })
+}
+
+// roomFor has engines have room for so many adapters.
+func (s *stack) roomFor(adapters int) {
+	s.t.Helper()
+	settings, err := os.ReadFile(filepath.Join(s.objects, "settings.yaml"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.write("settings.yaml", strings.Replace(string(settings), "maxAdapters: 2", fmt.Sprintf("maxAdapters: %d", adapters), 1))
+}
+
+// The pod of a real engine is deleted under load: its adapters are loaded at the other one first, the hook is told, and the engine ends in its own time.
+func TestRealVLLMMigrates(t *testing.T) {
+	s, vllms := realVLLMWith(t, nil, hooked)
+	s.roomFor(5)
+	names := []string{"a1", "a2", "a3", "a4"}
+	for _, name := range names {
+		s.must(completion(name, 1, false))
+	}
+	l := s.pour(4, func(client, n int) request { return completion(names[client], 20, n%2 == 0) }, isOK)
+	l.goesOn(s, 5)
+	held := s.histogram(s.Metrics, "headgate_hold_seconds").GetSampleCount()
+	had := 0
+	for _, m := range s.models() {
+		for _, c := range m.Copies {
+			if c.Endpoint == vllms[0].address() {
+				had++
+			}
+		}
+	}
+	s.write("engines.yaml", s.deleted(2, 1))
+	began := time.Now()
+	words, err := s.hook(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(began)
+	_ = vllms[0].command.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-vllms[0].ended:
+	case <-time.After(25 * time.Second):
+		t.Error("the engine does not end")
+	}
+	s.write("engines.yaml", s.without(2, 1))
+	l.goesOn(s, 5)
+	l.stop()
+	for _, fault := range l.faults {
+		t.Error(fault)
+	}
+	if of := movedModels.FindStringSubmatch(words); of == nil || of[1] != fmt.Sprint(had) || had == 0 || strings.Contains(words, "not moved") {
+		t.Errorf("of %d models that were there the hook is told %q", had, words)
+	}
+	if now := s.histogram(s.Metrics, "headgate_hold_seconds").GetSampleCount(); now != held {
+		t.Errorf("%d requests waited for a load", now-held)
+	}
+	s.await("control and the engine that is left agree", func() bool { return s.agreedAt(vllms[1:]) == "" })
+	t.Logf("%d requests, %d models moved in %v", l.sent.Load(), had, took.Round(time.Millisecond))
 }
 
 // What the simulated engine says of loads and unloads is what the real one says.

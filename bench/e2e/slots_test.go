@@ -14,19 +14,30 @@ func TestAdaptersThatStarveAreKeptApart(t *testing.T) {
 	names := []string{"v1", "v2", "v3"}
 	s := start(t, pods(t, 2), placed(t, 8, names...), engineFlags("--max-loras", "2"), controlFlags("--tick-interval", "2s"))
 	s.write("engines.yaml", s.without(2, 2))
+	s.starve(names, 4, func() { s.write("engines.yaml", engines(strings.TrimSuffix(s.Listen, "1:8080"), 2)) })
+	if left := slices.ContainsFunc(s.events(), func(e engineEvent) bool { return e.Engine == s.endpoint(1) && e.Event == "unload" }); !left {
+		t.Error("none has left the engine")
+	}
+}
+
+// starve has so many clients for each of three adapters at the one engine that there is, waits until one of them starves and adds another engine,
+// until the one that starves is answered and all go on.
+func (s *stack) starve(names []string, clients int, add func()) {
+	s.t.Helper()
 	s.await("one engine is left", func() bool { return s.sum(s.Metrics, "headgate_endpoints") == 1 })
 	for _, name := range names {
 		s.must(completion(name, 1, false))
 	}
-	l := s.pour(12, func(client, n int) request { return completion(names[client/4], 100+37*client%50, n%2 == 0) }, isOK)
+	l := s.pour(clients*len(names), func(client, n int) request { return completion(names[client/clients], 100+37*client%50, n%2 == 0) }, isOK)
+	of := func(counts []int64, i int) []int64 { return counts[clients*i : clients*(i+1)] }
 	// Two of them are answered all the time; which two is chance.
 	var starved int
-	s.await("one starves", func() bool {
+	s.awaitWithin(time.Minute, "one starves", func() bool {
 		before := l.counts(0)
 		time.Sleep(2 * time.Second)
 		after, answered := l.counts(0), 0
 		for i := range names {
-			if slices.Equal(after[4*i:4*i+4], before[4*i:4*i+4]) {
+			if slices.Equal(of(after, i), of(before, i)) {
 				starved = i
 			} else {
 				answered++
@@ -34,19 +45,15 @@ func TestAdaptersThatStarveAreKeptApart(t *testing.T) {
 		}
 		return answered == 2
 	})
-	s.write("engines.yaml", engines(strings.TrimSuffix(s.Listen, "1:8080"), 2))
-	began := time.Now()
-	before := l.counts(0)
+	add()
+	began, before := time.Now(), l.counts(0)
 	s.awaitWithin(time.Minute, "the one that starves is answered", func() bool {
-		return slices.Min(l.counts(0)[4*starved:4*starved+4]) >= slices.Max(before[4*starved:4*starved+4])+3
+		return slices.Min(of(l.counts(0), starved)) >= slices.Max(of(before, starved))+3
 	})
-	t.Logf("%s was answered %v after there was another engine", names[starved], time.Since(began).Round(time.Millisecond))
+	s.t.Logf("%s was answered %v after there was another engine", names[starved], time.Since(began).Round(time.Millisecond))
 	l.goesOn(s, 3)
 	l.stop()
-	if left := slices.ContainsFunc(s.events(), func(e engineEvent) bool { return e.Engine == s.endpoint(1) && e.Event == "unload" }); !left {
-		t.Error("none has left the engine")
-	}
 	for _, fault := range l.faults {
-		t.Error(fault)
+		s.t.Error(fault)
 	}
 }

@@ -115,6 +115,7 @@ func (s *State) migrate(now time.Time) {
 		if m := s.models[key]; m == nil || s.migratingCopies(m) == 0 {
 			if delete(s.moving, key); m != nil {
 				m.goal = 0
+				s.touch(m)
 				s.dueModels[key] = true
 			}
 		}

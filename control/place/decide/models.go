@@ -184,6 +184,9 @@ func (s *State) use(m *model, u Use) {
 	m.usage = m.after(u.Requests, seconds(u.Last), p.fading.fade)
 	m.value(p)
 	s.touch(m)
+	if m.stuck { // it may put out what it could not before
+		s.doubt(m)
+	}
 	if m.Min == 0 && u.Requests > 0 {
 		p.fading.used(m, u.Requests, seconds(u.Last), aside+m.took, m.dear(p))
 	}

@@ -110,6 +110,9 @@ func (s *State) reorder() {
 			if may && !c.ranked {
 				s.helped[c.Endpoint] = true
 			}
+			if may && c.ranked && r.spare && !c.rank.spare {
+				s.unsettle(e) // it leaves for those who may put out nothing else
+			}
 			c.ranked, c.rank = may, r
 			if may {
 				at, _ := slices.BinarySearchFunc(e.order, c, (*Copy).compareRank)
@@ -137,7 +140,7 @@ func (s *State) spares(m *model, but *Copy) bool {
 			busier = busier || cmp.Or(cmp.Compare(o.load, e.load), cmp.Compare(s.Lots(m.hash, o.hash), s.Lots(m.hash, e.hash))) > 0
 		}
 	}
-	return !busier && others >= max(1, m.min(), m.aim)
+	return !busier && others >= max(1, m.needs(), m.aim)
 }
 
 func (r rank) compare(o rank) int {

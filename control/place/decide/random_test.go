@@ -1,6 +1,7 @@
 package decide_test
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"math"
@@ -12,6 +13,8 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/internal/objects"
 )
+
+var histories = flag.Uint64("histories", 40, "how many random histories to run through, with engines of slots and with engines of bytes")
 
 // The world beside the state: engines that do what they are told, with what can go wrong, and nothing of the state's own
 // bookkeeping. What must hold is checked against it after each step.
@@ -44,6 +47,7 @@ type world struct {
 type engineModel struct {
 	life  int // how often it began anew
 	slots int
+	full  int // slots before any were taken away
 	bytes int64
 	loads int
 	// seenSlots and seenBytes are what of it a look has found: it may have become less since.
@@ -526,7 +530,7 @@ func (w *world) revive(address string) {
 // gets one.
 func TestWhateverComes(t *testing.T) {
 	moved, rehoused, passed, failed, spread := 0, 0, 0, 0, 0
-	for seed := range uint64(40) {
+	for seed := range *histories {
 		for _, kind := range []string{"slots", "bytes"} {
 			w := &world{
 				t: t, s: decide.New(decide.Config{}), rng: rand.New(rand.NewPCG(seed, 1)), now: start,
@@ -541,6 +545,7 @@ func TestWhateverComes(t *testing.T) {
 				if kind == "bytes" {
 					e.slots, e.bytes = 0, 512<<20
 				}
+				e.full = e.slots
 				w.engines[address] = e
 				w.s.SetEndpoint(address, []objects.Name{pool})
 			}
@@ -561,6 +566,7 @@ func TestWhateverComes(t *testing.T) {
 				w.models[m.ID] = m
 				w.s.SetModel(m.Entry, time.Time{})
 			}
+			w.logf("history %d of %s", seed, kind)
 			for w.step = range 600 {
 				w.random()
 			}
@@ -675,7 +681,7 @@ func (w *world) settle() {
 	}
 	w.decide()
 	quiet()
-	for range 3 { // a copy that is to go may be told to while another is loaded
+	for range 10 { // a copy that is to go may be told to while another is loaded, and one is loaded after the other
 		w.s.Tick()
 		w.decide()
 		quiet()
@@ -683,6 +689,12 @@ func (w *world) settle() {
 	w.nothingWaits()
 	w.nothingMisplaced()
 	w.constrain("") // so that everything has room
+	for address, e := range w.engines {
+		if e.slots = e.full; e.slots == 0 {
+			e.bytes = 512 << 20
+		}
+		w.lookNow(address)
+	}
 	w.decide()
 	quiet()
 	for key := range w.vmodels {

@@ -44,8 +44,13 @@ func (s *State) Trial(address string) (Trial, bool) {
 	return *e.trial, true
 }
 
-// setTrial begins a trial, or ends it.
+// setTrial begins a trial, or ends it. What was to be tried there and has not begun is not loaded for that any more.
 func (s *State) setTrial(e *endpoint, begins bool) {
+	for _, c := range e.sorted() {
+		if c.State == Queued && c.claim.purpose == ForTrial && !c.cut {
+			s.drop(c)
+		}
+	}
 	delete(s.trials, e.Address)
 	if e.trial = nil; begins {
 		e.trial = new(Trial)

@@ -328,4 +328,5 @@ func (s *State) move(v *vmodel, now time.Time) {
 	to.requests, to.flown = 0, 0
 	to.value(s.pool(to.Pool))
 	s.touch(to)
+	s.dueModels[to.ModelKey] = true // what was more than it, or had its turn before, may be no more
 }
