@@ -25,6 +25,7 @@ func TestWhichPodsAreLikelyToBeReplaced(t *testing.T) {
 		"another workload":                        {"d/1/30 e/2/1", ""},
 		"another workload is rolled":              {"d/1/30 d/1/1 e/2/1 e/1/9", "e/1/9"},
 		"nothing makes them anew":                 {"/1/30 /2/1", ""},
+		"two that stay side by side":              {"d/1/20 d/1/5 d/2/10 d/2/1", ""},
 		"in the same moment":                      {"d/1/5 d/2/5", ""},
 	} {
 		var all []objects.Engine

@@ -103,7 +103,7 @@ func (s *State) relief(e *endpoint, byLoad []*endpoint) *model {
 			if s.reorder(); !slices.Contains(e.pools, m.Pool) {
 				continue
 			}
-			if p, there := s.place(e, m, moves(m)); there && !p.starves {
+			if p, there := s.place(e, m, moves(m)); there && !p.starves && !p.rereads {
 				most = m
 			}
 		}

@@ -629,6 +629,7 @@ func (s *State) consider(m *model, now time.Time) (todo []Action) {
 	if m.gone {
 		return s.considerGone(m, now)
 	}
+	todo = s.disown(m, now)
 	if m.Max > 0 && len(m.copies) > m.Max {
 		staying := s.staying(m)
 		for ; len(staying) > m.Max; staying = staying[1:] {
@@ -660,6 +661,20 @@ func (s *State) consider(m *model, now time.Time) (todo []Action) {
 		s.pass(m)
 		todo = append(todo, s.put(m, best.e, by, now)...)
 	}
+}
+
+// disown lets copies of a model go at endpoints that have left its pool. What another pool has there, too, stays at the engine.
+func (s *State) disown(m *model, now time.Time) (todo []Action) {
+	for _, c := range slices.Clone(m.copies) {
+		switch e := c.endpoint; {
+		case slices.Contains(e.pools, m.Pool):
+		case slices.ContainsFunc(e.pools, func(p objects.Name) bool { return e.copies[Key{Pool: p, ID: m.ID}] != nil }):
+			s.drop(c)
+		default:
+			todo = append(todo, s.dismiss(c, now)...)
+		}
+	}
+	return todo
 }
 
 // put gives a model a copy at an endpoint that has a place for it. It is loaded when its turn comes.

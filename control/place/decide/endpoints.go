@@ -349,6 +349,7 @@ func (s *State) Saw(l Sight, now time.Time) {
 	} else if restarted {
 		s.lostAll(e, now)
 	}
+	maps.DeleteFunc(e.left, func(_ Key, at time.Time) bool { return at.Before(l.Began) })
 	if changed {
 		s.stir(e)
 	}
@@ -389,11 +390,6 @@ func (s *State) compare(e *endpoint, l Sight, restarted bool, now time.Time) (ch
 			}
 			s.add(m, e, Loaded, now)
 			changed = true
-		}
-	}
-	for key, at := range e.left {
-		if at.Before(l.Began) {
-			delete(e.left, key)
 		}
 	}
 	return changed

@@ -109,6 +109,7 @@ func (s *State) migrate(now time.Time) {
 			goal = min(goal, m.Max)
 		}
 		m.goal = goal
+		s.touch(m)
 		s.moving[m.ModelKey], s.dueModels[m.ModelKey] = true, true
 	}
 	for key := range s.moving {

@@ -73,7 +73,7 @@ type claim struct {
 	// settled: none leaves that is queued.
 	settled bool
 	// idle: only an endpoint takes it that would load it at once and has slots for it, and with fills one where keepFree is left. With relieves it
-	// goes to the endpoint that is loaded least.
+	// goes to the endpoint that is loaded least of those that have slots for it.
 	idle, fills, relieves bool
 	// from is the endpoint whose copy leaves when this one is loaded; empty: none does.
 	from string
@@ -111,7 +111,8 @@ type place struct {
 	turns int
 	// load is the endpoint's, where it matters.
 	load float64
-	// starves: requests there would wait for a slot of the GPU for long. Rereads: for one of those in use to be read from storage again.
+	// starves: requests there would wait for a slot of the GPU for long. Rereads: host memory is full of adapters in use, and one of them would be
+	// read from storage again.
 	starves, rereads bool
 }
 
@@ -129,19 +130,19 @@ func (p *place) compare(o *place) int {
 	return cmp.Or(cmp.Compare(o.free, p.free), cmp.Compare(p.lot, o.lot))
 }
 
-// loads is how many loads somebody waits for: who waits now for those that come first, and who asks for what leaves, where room is free elsewhere,
-// for one more.
+// loads is how many loads somebody waits for: for those before it in the queue, and for one more if something has to leave, because somebody may ask
+// for that again.
 func (p *place) loads() int { return p.turns + truth(p.victims > 0 || p.rereads) }
 
 // nearlyMissed is how much more recent the use may be, in seconds, that what leaves a preferred endpoint is missed by (ModelMesh 0.12,
 // CacheMissForwardingLB).
 const nearlyMissed = 120
 
-// nearly says whether a place is about as good as the best one: nobody waits for a slot there, or who waits for more loads, nothing leaves there that need not
+// nearly says whether a place is about as good as the best one: nobody waits for a slot, or for more loads, there who would not elsewhere; nothing leaves there that need not
 // elsewhere, and what does is not missed much more.
 func (p *place) nearly(best *place, by claim) bool {
 	switch {
-	case p.starves && !best.starves, by.asked && p.turns > best.turns:
+	case p.starves && !best.starves, p.rereads && !best.rereads, by.asked && p.turns > best.turns:
 		return false
 	case p.victims == 0:
 		return true
@@ -189,7 +190,7 @@ func (s *State) choose(m *model, by claim) (best place, why Reason) {
 	if preferred.e != nil && preferred.nearly(&best, by) {
 		best = preferred
 	}
-	if outgoing.e != nil && (best.e == nil || by.asked && outgoing.turns < best.turns) {
+	if outgoing.e != nil && (best.e == nil || by.asked && cmp.Or(truth(outgoing.starves)-truth(best.starves), outgoing.loads()-best.loads()) < 0) {
 		best = outgoing
 	}
 	if best.e != nil || soon {
@@ -292,7 +293,7 @@ func (s *State) offer(e *endpoint, m *model, by claim) (p place, ok bool, why Re
 		e: e, victims: victims, free: e.free(left), worst: worst, turns: (t.loading + len(t.queue)) / max(1, e.Loads),
 		starves: e.starves(left.models, m.presence()), rereads: e.rereads(),
 	}
-	if by.idle && (p.starves || p.rereads) {
+	if (by.idle || by.relieves) && (p.starves || p.rereads) && by.purpose != ForMigration { // that must leave where it is
 		return p, false, "" // when it is asked for
 	}
 	if by.relieves {

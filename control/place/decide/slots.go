@@ -24,10 +24,13 @@ type demand struct {
 // freeSlot is how much of a slot of the GPU has to be free, in the mean, for any other adapter to get its turn there.
 const freeSlot = 0.5
 
-// starves says whether an adapter that has requests for so much of the time, or others there, would wait for a slot of the GPU for long, where so many are
-// registered with it.
+// slotsOff is by how much of a slot what is in use may be off, for it is a mean.
+const slotsOff = 0.05
+
+// starves says whether requests would wait for a slot of the GPU for long if an adapter that has requests for this share of the time were there, and so
+// many were registered, it among them.
 func (e *endpoint) starves(registered int, presence float64) bool {
-	return e.GPUAdapters > 0 && registered > e.GPUAdapters && e.demand.gpu+max(presence, freeSlot) > float64(e.GPUAdapters)
+	return e.GPUAdapters > 0 && registered > e.GPUAdapters && e.demand.gpu+max(presence, freeSlot) > float64(e.GPUAdapters)+slotsOff
 }
 
 // rereads says whether an adapter that is put there has one that is in use be read from storage again.
@@ -52,10 +55,14 @@ func (s *State) demands(now time.Time) {
 		if e.GPUAdapters == 0 && e.HostAdapters == 0 {
 			continue
 		}
+		once := make(map[string]*Copy, len(e.copies)) // in an endpoint of two pools an adapter has one slot for both
 		for _, c := range e.copies {
-			if c.remains() && !s.follows(c) {
-				e.ask(c, now)
+			if o := once[c.ID]; c.remains() && !s.follows(c) && (o == nil || c.presence > o.presence) {
+				once[c.ID] = c
 			}
+		}
+		for _, c := range once {
+			e.ask(c, now)
 		}
 	}
 }
@@ -71,7 +78,7 @@ func (e *endpoint) ask(c *Copy, now time.Time) {
 	}
 }
 
-// follows says whether a copy leaves as soon as one is loaded that is on its way.
+// follows says whether another copy is on its way that takes this one's place.
 func (s *State) follows(c *Copy) bool {
 	for _, o := range c.model.copies {
 		if o.claim.from == c.Endpoint && o.State < Loaded && o.remains() {
@@ -88,7 +95,7 @@ func (s *State) spread(now time.Time) (todo []Action) {
 	for _, address := range slices.Sorted(maps.Keys(s.endpoints)) {
 		e := s.endpoints[address]
 		excess := e.demand.gpu - float64(e.GPUAdapters)
-		if moves == 0 || e.GPUAdapters == 0 || excess <= 0 || !e.useful() {
+		if moves == 0 || e.GPUAdapters == 0 || excess <= slotsOff || !e.useful() {
 			continue
 		}
 		for _, c := range crowding(e, excess) {
@@ -112,8 +119,9 @@ func (s *State) spread(now time.Time) (todo []Action) {
 	return todo
 }
 
-// crowding are the copies that may leave an endpoint where there are so many too many: first those of which one is enough, the one before whose requests
-// end soonest, for its slot is free soonest, and those of one that starves do not end; and then the others, the one before that is used most.
+// crowding are the copies that may leave an endpoint where more are in use than there are slots, in order. First those that are present enough to end
+// that excess alone: of these the one whose requests end soonest, for its slot is free soonest, and requests of one that starves do not end. Then the
+// others, the most present first.
 func crowding(e *endpoint, excess float64) (all []*Copy) {
 	for _, c := range e.copies {
 		if m := c.model; c.State == Loaded && c.presence > 0 && !m.Pinned && !m.foreign {
@@ -148,7 +156,7 @@ func (s *State) relieves(c *Copy) *endpoint {
 		return nil
 	}
 	for _, o := range m.copies {
-		if e := o.endpoint; o != c && o.State == Loaded && e.useful() && !e.starves(e.tally().remain.models, c.presence) {
+		if e := o.endpoint; o != c && o.State == Loaded && !o.misplaced() && e.useful() && !e.starves(e.tally().remain.models, c.presence) {
 			return e
 		}
 	}

@@ -285,6 +285,11 @@ func TestSpreadAtATick(t *testing.T) {
 	}{
 		{"one goes to where there is a slot", "e1: a b, e2:", nil, 1, "e1: a b, e2: a>"},
 		{"two go, one after the other", "e1: a b c, e2:, e3:", nil, 2, "e1: a b c, e2: a>, e3: b>"},
+		{"a mean may be a little off", "e1: a b, e2:", func(s *State) {
+			for _, c := range s.endpoints["e1"].copies {
+				c.presence = 0.52
+			}
+		}, 1, "e1: a b, e2:"},
 		{"there is no other slot", "e1: a b, e2: c", nil, 1, "e1: a b, e2: c"},
 		{"it has a copy that gets a slot", "e1: a b, e2: a- c-", nil, 1, "e1: a< b, e2: a c"},
 		{"it has one where it cannot be used", "e1: a b, e2: a- c-", func(s *State) { s.Down("e2") }, 1, "e1: a b, e2: a c"},
@@ -308,5 +313,36 @@ func TestSpreadAtATick(t *testing.T) {
 		if got := crowds(s); got != c.want {
 			t.Errorf("%s: of %s comes %s, want %s", c.what, c.is, got, c.want)
 		}
+	}
+}
+
+// However often the requests of an adapter change that always has some, it stays where it has a slot.
+func TestWhatIsAlwaysInUseStays(t *testing.T) {
+	s, now := crowd("e1: a, e2:")
+	key := Key{Pool: crowded, ID: "a"}
+	s.Tick()
+	for i := range 360 {
+		step := 10*time.Second + time.Duration(i*104729%3000)*time.Microsecond
+		for n := range 10 {
+			now = now.Add(step / 10)
+			s.InFlight(CopyKey{key, "e1"}, 1+n%2, now)
+		}
+		s.Tick()
+		if todo, _ := s.Decide(now); len(todo) > 0 || s.models[key].copies[0].presence > 1 {
+			t.Fatalf("after %d ticks %+v is to be done, and it is present for %v of the time", i, todo, s.models[key].copies[0].presence)
+		}
+	}
+}
+
+// An adapter has one slot for all pools of its endpoint.
+func TestAnAdapterOfTwoPoolsHasOneSlot(t *testing.T) {
+	s, now := crowd("e1: a")
+	other := objects.Name{Namespace: "n", Name: "q"}
+	s.SetEndpoint("e1", []objects.Name{crowded, other})
+	e := s.endpoints["e1"]
+	s.SetModel(objects.Entry{ModelKey: Key{Pool: other, ID: "a"}}.Complete(nil), now)
+	s.add(s.models[Key{Pool: other, ID: "a"}], e, Loaded, now).presence = 0.5
+	if s.demands(now); e.demand != (demand{gpu: 1, host: 1}) {
+		t.Errorf("it asks for %+v", e.demand)
 	}
 }

@@ -67,6 +67,14 @@ func (s *State) tick(now time.Time) (todo []Action) {
 		slices.SortFunc(used[name], (*model).missedMore)
 		if passed > 0 {
 			s.tickLoads(p, all[name], used[name], passed, now)
+			continue
+		}
+		for _, m := range all[name] { // nobody knows in how long that came
+			m.requests = 0
+			for _, c := range m.copies {
+				c.fly(now)
+				c.flown, c.occupied = 0, 0
+			}
 		}
 	}
 	s.weigh()
@@ -148,7 +156,9 @@ func (s *State) tickLoads(p *pool, all, used []*model, passed float64, now time.
 		for _, c := range m.copies {
 			c.fly(now)
 			m.flown += c.flown
-			c.presence += (c.occupied/passed - c.presence) * within(passed, loadMean)
+			if c.State >= Loaded { // of one that is on its way it is expected
+				c.presence += (min(1, c.occupied/passed) - c.presence) * within(passed, loadMean)
+			}
 			c.flown, c.occupied = 0, 0
 		}
 		m.tick(passed)
@@ -262,7 +272,8 @@ func (s *State) refill(now time.Time) (todo []Action) {
 
 // spare says whether an endpoint would load something at once, and keeps room free beside it.
 func (e *endpoint) spare() bool {
-	return e.able() && e.idle() && e.free(e.tally().remain.plus(e.DefaultBytes)) >= keepFree
+	with := e.tally().remain.plus(e.DefaultBytes)
+	return e.able() && e.idle() && e.free(with) >= keepFree && !e.rereads() && !e.starves(with.models, 0)
 }
 
 // idle says whether an endpoint loads fewer models than it does at once.

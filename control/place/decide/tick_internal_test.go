@@ -3,6 +3,7 @@ package decide
 import (
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -100,5 +101,37 @@ func TestNoMoreCopiesThanThereMayBe(t *testing.T) {
 		if s.tickLoads(p, []*model{m}, []*model{m}, 10, noon); m.aim != c.want {
 			t.Errorf("of at most %d copies the load asks for %d, want %d", c.most, m.aim, c.want)
 		}
+	}
+}
+
+// Each copy less takes as long again.
+func TestOneCopyLessAtATime(t *testing.T) {
+	l := load{aim: 3}
+	for i := 1; i <= 36; i++ {
+		if l.turn(1, 9, 10); l.aim != 3-i/18 {
+			t.Fatalf("after %d ticks aim is %d, want %d", i, l.aim, 3-i/18)
+		}
+	}
+}
+
+// What came before the first tick came in nobody knows how long.
+func TestTheFirstTick(t *testing.T) {
+	s, now, key := New(Config{}), time.Unix(1e9, 0), Key{Pool: objects.Name{Namespace: "n", Name: "p"}, ID: "m"}
+	s.SetEndpoint("e1", []objects.Name{key.Pool})
+	s.Saw(Sight{Endpoint: Endpoint{Address: "e1", CanLoad: true, Slots: 3, Loads: 1}, Began: now}, now)
+	s.SetModel(objects.Entry{ModelKey: key}.Complete(nil), now)
+	m := s.models[key]
+	s.InFlight(s.add(m, s.endpoints["e1"], Loaded, now).CopyKey, 1, now)
+	for range 2 {
+		s.Used(key, Use{Requests: 1000, Last: now})
+		now = now.Add(10 * time.Minute)
+		s.Tick()
+		s.Decide(now)
+		now = now.Add(10 * time.Second)
+	}
+	want := load{requests: 1000, flown: 610}
+	want.tick(610)
+	if m.load != want {
+		t.Errorf("it is %+v, want %+v", m.load, want)
 	}
 }
