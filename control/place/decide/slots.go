@@ -57,7 +57,7 @@ func (s *State) demands(now time.Time) {
 		}
 		once := make(map[string]*Copy, len(e.copies)) // in an endpoint of two pools an adapter has one slot for both
 		for _, c := range e.copies {
-			if o := once[c.ID]; c.remains() && !s.follows(c) && (o == nil || c.presence > o.presence) {
+			if o := once[c.ID]; c.remains() && !c.followed() && (o == nil || c.presence > o.presence) {
 				once[c.ID] = c
 			}
 		}
@@ -78,8 +78,8 @@ func (e *endpoint) ask(c *Copy, now time.Time) {
 	}
 }
 
-// follows says whether another copy is on its way that takes this one's place.
-func (s *State) follows(c *Copy) bool {
+// followed says whether another copy is on its way that takes this one's place.
+func (c *Copy) followed() bool {
 	for _, o := range c.model.copies {
 		if o.claim.from == c.Endpoint && o.State < Loaded && o.remains() {
 			return true
@@ -99,7 +99,7 @@ func (s *State) spread(now time.Time) (todo []Action) {
 			continue
 		}
 		for _, c := range crowding(e, excess) {
-			if s.follows(c) {
+			if c.followed() {
 				continue
 			}
 			if o := s.relieves(c); o != nil {
