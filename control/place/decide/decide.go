@@ -668,7 +668,7 @@ func (s *State) disown(m *model, now time.Time) (todo []Action) {
 	for _, c := range slices.Clone(m.copies) {
 		switch e := c.endpoint; {
 		case slices.Contains(e.pools, m.Pool):
-		case slices.ContainsFunc(e.pools, func(p objects.Name) bool { return e.copies[Key{Pool: p, ID: m.ID}] != nil }):
+		case len(e.twins(c)) > 0:
 			s.drop(c)
 		default:
 			todo = append(todo, s.dismiss(c, now)...)

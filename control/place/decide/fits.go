@@ -71,7 +71,12 @@ func (c *Copy) misplaced() bool { return !c.model.fit.takes(c.Endpoint) && !c.mo
 // rehouse lets copies go that are where their models may not be, once these are loaded where they may: as many of them as they need, and have room
 // for. Of a model that nobody needs now they go at once; while there is no place for another that is needed they stay.
 func (s *State) rehouse(all []*model, now time.Time) (todo []Action) {
-	somewhere := slices.DeleteFunc(slices.Clone(all), func(m *model) bool { return m.fit.Only == nil || len(m.copies) == 0 })
+	var somewhere []*model // those that may not be everywhere, and are loaded
+	for _, m := range all {
+		if m.fit.Only != nil && len(m.copies) > 0 {
+			somewhere = append(somewhere, m)
+		}
+	}
 	slices.SortFunc(somewhere, (*model).missedMore)
 	for _, m := range somewhere {
 		proper, loaded, misplaced := 0, 0, 0

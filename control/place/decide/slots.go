@@ -51,25 +51,44 @@ func (m *model) presence() float64 {
 // demands finds what is asked of the memories of all endpoints, as of a tick.
 func (s *State) demands(now time.Time) {
 	for _, e := range s.endpoints {
-		e.demand = demand{}
-		if e.GPUAdapters == 0 && e.HostAdapters == 0 {
+		if e.demand = (demand{}); !e.holdsFew() {
 			continue
 		}
-		once := make(map[string]*Copy, len(e.copies)) // in an endpoint of two pools an adapter has one slot for both
 		for _, c := range e.copies {
-			if o := once[c.ID]; c.remains() && !c.followed() && (o == nil || c.presence > o.presence) {
-				once[c.ID] = c
+			if c.asks() && !slices.ContainsFunc(e.twins(c), func(o *Copy) bool { return o.asks() && o.asksBefore(c) }) {
+				e.ask(c, now)
 			}
-		}
-		for _, c := range once {
-			e.ask(c, now)
 		}
 	}
 }
 
+// holdsFew says whether anybody knows how many adapters the memories of an endpoint's engine hold.
+func (e *endpoint) holdsFew() bool { return e.GPUAdapters > 0 || e.HostAdapters > 0 }
+
+// twins are the copies that other pools of an endpoint have of the same model there: the engine has it once, for all of them.
+func (e *endpoint) twins(c *Copy) (all []*Copy) {
+	for _, p := range e.pools {
+		if p == c.Pool {
+			continue
+		}
+		if o := e.copies[Key{Pool: p, ID: c.ID}]; o != nil {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// asks says whether a copy asks for the memories of its engine, and goes on doing so.
+func (c *Copy) asks() bool { return c.remains() && !c.followed() }
+
+// asksBefore orders copies of several pools of what their engine has once: the one that is more present asks for all.
+func (c *Copy) asksBefore(o *Copy) bool {
+	return cmp.Or(cmp.Compare(o.presence, c.presence), c.Compare(o.CopyKey)) < 0
+}
+
 // ask adds to an endpoint what a copy asks of its memories, where anybody knows how much they hold.
 func (e *endpoint) ask(c *Copy, now time.Time) {
-	if e.GPUAdapters == 0 && e.HostAdapters == 0 {
+	if !e.holdsFew() {
 		return
 	}
 	e.demand.gpu += c.presence

@@ -345,4 +345,8 @@ func TestAnAdapterOfTwoPoolsHasOneSlot(t *testing.T) {
 	if s.demands(now); e.demand != (demand{gpu: 1, host: 1}) {
 		t.Errorf("it asks for %+v", e.demand)
 	}
+	s.drain(s.models[Key{Pool: crowded, ID: "a"}].at("e1"), now)
+	if s.demands(now); e.demand != (demand{gpu: 0.5, host: 1}) {
+		t.Errorf("while it leaves one of them it asks for %+v", e.demand)
+	}
 }

@@ -146,7 +146,7 @@ func (l *load) turn(copies float64, most int, passed float64) {
 
 // tickLoads finds what models ask of engines, and how many copies are to bear it. Of models that nobody has used nothing is asked.
 func (s *State) tickLoads(p *pool, all, used []*model, passed float64, now time.Time) {
-	endpoints, total := 0, 0.0
+	endpoints, total, fast := 0, 0.0, within(passed, loadMean)
 	for _, e := range p.endpoints {
 		if e.able() {
 			endpoints++
@@ -157,7 +157,7 @@ func (s *State) tickLoads(p *pool, all, used []*model, passed float64, now time.
 			c.fly(now)
 			m.flown += c.flown
 			if c.State >= Loaded { // of one that is on its way it is expected
-				c.presence += (min(1, c.occupied/passed) - c.presence) * within(passed, loadMean)
+				c.presence += (min(1, c.occupied/passed) - c.presence) * fast
 			}
 			c.flown, c.occupied = 0, 0
 		}
