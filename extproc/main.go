@@ -72,6 +72,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		Access: engines,
 	})
 	observe := func(o outcome.Outcome) {
+		o = f.Attribute(o)
 		m.Observe(o)
 		f.Observe(o)
 		for _, endpoint := range o.Missing {

@@ -58,4 +58,7 @@ type EndpointListSpec struct {
 	// +kubebuilder:validation:MaxLength=4096
 	// +kubebuilder:validation:XValidation:rule="self.matches('^port:0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="want port:NUMBER, such as port:8085; a socket is for an EndpointList in a folder"
 	Management string `json:"management,omitempty"`
+	// Ports are where else the endpoints listen, at the same hosts. What is left out is as the pool's PoolSettings has it, else the address's
+	// own port.
+	Ports *Ports `json:"ports,omitempty"`
 }

@@ -71,6 +71,8 @@ type PoolSettingsSpec struct {
 	EngineTLS *EngineTLS `json:"engineTLS,omitempty"`
 	// Profile says how long the pool's engines take, and how much they hold. Nobody has to write one.
 	Profile *PoolProfile `json:"profile,omitempty"`
+	// Ports are where else the pool's endpoints listen than at its targetPorts, or at the addresses of EndpointLists that say nothing of that.
+	Ports *Ports `json:"ports,omitempty"`
 }
 
 // PoolProfile says how long engines take: by figures, by the name of a file that has them, or by what the engines run on. One of

@@ -51,8 +51,11 @@ const (
 	RequestModel     = "model"
 )
 
-// EndpointsCluster is the name by which Envoy asks extproc for the endpoints of all pools as one.
-const EndpointsCluster = "endpoints"
+// The names by which Envoy asks extproc for the endpoints of all pools as one: where they take gRPC calls, and where all other requests.
+const (
+	EndpointsCluster = "endpoints"
+	CallsCluster     = "calls"
+)
 
 // ExtprocCluster is Envoy's name of the extproc beside it.
 const ExtprocCluster = "extproc"
@@ -60,10 +63,16 @@ const ExtprocCluster = "extproc"
 // PoolCluster returns the name by which Envoy asks extproc for the endpoints of an InferencePool.
 func PoolCluster(namespace, name string) string { return poolPrefix + namespace + "/" + name }
 
+// PoolCallsCluster is the same where these endpoints take gRPC calls.
+func PoolCallsCluster(namespace, name string) string { return poolCallsPrefix + namespace + "/" + name }
+
 // PoolOf returns the pool, "namespace/name", whose cluster this is, as of [PoolCluster]; false if it is that of none.
 func PoolOf(cluster string) (pool string, ok bool) { return strings.CutPrefix(cluster, poolPrefix) }
 
-const poolPrefix = "pool/"
+const (
+	poolPrefix      = "pool/"
+	poolCallsPrefix = "calls/"
+)
 
 // Names that control and extproc agree on for the Envoys of a Gateway. What begins with x-gateway- is taken from clients' requests.
 const (

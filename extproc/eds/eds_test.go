@@ -25,6 +25,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/extproc/eds"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -434,6 +435,13 @@ func TestThereIsAListForEachPoolAndOneForAll(t *testing.T) {
 		pod.IP = netip.MustParseAddr("10.0.0." + strconv.Itoa(i+1))
 		s.Pods = append(s.Pods, pod)
 	}
+	calls := int32(9000)
+	settings := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "one"}}
+	settings.Spec.PoolRef.Name, settings.Spec.Ports = "one", &v1alpha1.Ports{GRPC: &calls}
+	one := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "one"}}
+	one.Spec.Selector.MatchLabels, one.Spec.TargetPorts = map[string]string{"app": "one"}, []pool.Port{{Number: 8000}}
+	s.Pools, s.Settings = append(s.Pools, one), append(s.Settings, settings)
+	s.Pods = append(s.Pods, objects.Pod{Name: objects.Name{Namespace: "ns", Name: "one"}, IP: netip.MustParseAddr("10.0.1.1"), Ready: true, Labels: map[string]string{"app": "one"}})
 	got := eds.Endpoints(objects.Build(s))
 	for name, want := range (lists{
 		"pool/ns/llama": {"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000!", "10.0.0.2:8001!", "10.0.0.3:8000!", "10.0.0.3:8001!", "10.0.0.4:8000!", "10.0.0.4:8001!"},
@@ -441,14 +449,23 @@ func TestThereIsAListForEachPoolAndOneForAll(t *testing.T) {
 		"pool/ns/empty": {},
 		"endpoints": {
 			"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000", "10.0.0.2:8001", "10.0.0.3:8000", "10.0.0.3:8001",
-			"10.0.0.4:8000", "10.0.0.4:8001", "10.0.0.5:8000", "10.0.0.5:8001", "10.0.0.6:8000", "10.0.0.6:8001",
+			"10.0.0.4:8000", "10.0.0.4:8001", "10.0.0.5:8000", "10.0.0.5:8001", "10.0.0.6:8000", "10.0.0.6:8001", "10.0.1.1:8000",
+		},
+		"pool/ns/one":    {"10.0.1.1:8000"},
+		"calls/ns/one":   {"10.0.1.1:9000"},
+		"calls/ns/phi":   {"10.0.0.5:8000", "10.0.0.5:8001", "10.0.0.6:8000", "10.0.0.6:8001"},
+		"calls/ns/empty": {},
+		"calls/ns/llama": {"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000!", "10.0.0.2:8001!", "10.0.0.3:8000!", "10.0.0.3:8001!", "10.0.0.4:8000!", "10.0.0.4:8001!"},
+		"calls": {
+			"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000", "10.0.0.2:8001", "10.0.0.3:8000", "10.0.0.3:8001",
+			"10.0.0.4:8000", "10.0.0.4:8001", "10.0.0.5:8000", "10.0.0.5:8001", "10.0.0.6:8000", "10.0.0.6:8001", "10.0.1.1:9000",
 		},
 	}) {
 		if list, ok := got[name]; !ok || !slices.Equal(eds.Written(list), want) {
 			t.Errorf("%s lists %v, want %v", name, list, want)
 		}
 	}
-	if len(got) != 4 {
+	if len(got) != 10 {
 		t.Errorf("there are %d lists", len(got))
 	}
 }

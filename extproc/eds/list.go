@@ -20,25 +20,39 @@ type Endpoint struct {
 	Avoid bool
 }
 
-// Endpoints returns the endpoints of a World by the names under which Envoys ask for them: those of each pool, and of all as one. Envoy
+// Endpoints returns the endpoints of a World by the names under which Envoys ask for them: those of each pool, and of all as one, where
+// they take gRPC calls and where all other requests. Envoy
 // chooses itself in pools that fail open: there it avoids pods that are not ready, that are being deleted, and those of a silent node.
 // Nothing else tells of them, so that what pods say costs no other pool a list.
 func Endpoints(w *objects.World) map[string][]Endpoint {
 	all := make(map[string][]Endpoint, 1+len(w.Pools))
 	for name, p := range w.Pools {
-		of := make([]Endpoint, len(p.Endpoints))
-		for i, e := range p.Endpoints {
-			of[i] = Endpoint{e.Address, p.Picker.Open && (!e.Ready || e.NodeSilent || e.Terminating)}
+		avoided := func(i int) bool {
+			e := &p.Endpoints[i]
+			return p.Picker.Open && (!e.Ready || e.NodeSilent || e.Terminating)
 		}
-		all[wire.PoolCluster(name.Namespace, name.Name)] = of
+		address := func(i int) string { return p.Endpoints[i].Address }
+		all[wire.PoolCluster(name.Namespace, name.Name)] = reached(w, objects.HTTP, len(p.Endpoints), address, avoided)
+		all[wire.PoolCallsCluster(name.Namespace, name.Name)] = reached(w, objects.GRPC, len(p.Endpoints), address, avoided)
 	}
-	addresses := w.Addresses()
-	of := make([]Endpoint, len(addresses))
-	for i, a := range addresses {
-		of[i].Address = a
-	}
-	all[wire.EndpointsCluster] = of
+	address := func(i int) string { return w.Engines[i].Address }
+	never := func(int) bool { return false }
+	all[wire.EndpointsCluster] = reached(w, objects.HTTP, len(w.Engines), address, never)
+	all[wire.CallsCluster] = reached(w, objects.GRPC, len(w.Engines), address, never)
 	return all
+}
+
+// reached are n endpoints where they take requests of a protocol, in order, each address once.
+func reached(w *objects.World, p objects.Protocol, n int, address func(int) string, avoided func(int) bool) []Endpoint {
+	of := make([]Endpoint, n)
+	for i := range of {
+		of[i] = Endpoint{w.Reached(address(i), p), avoided(i)}
+	}
+	if w.HasPorts() {
+		slices.SortStableFunc(of, byAddress)
+		of = slices.CompactFunc(of, func(a, b Endpoint) bool { return a.Address == b.Address })
+	}
+	return of
 }
 
 // Needed returns the pools whose endpoints Envoys of Gateways come to ask for, by Gateway, in order of name: those to which LLMRoutes of

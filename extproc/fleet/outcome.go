@@ -27,6 +27,21 @@ func (f *Fleet) began(pool objects.Name, address, adapter string, late time.Dura
 	}
 }
 
+// Attribute returns an outcome with the endpoints named by their addresses that Envoy names by those of their ports at which it reached them.
+func (f *Fleet) Attribute(o outcome.Outcome) outcome.Outcome {
+	w := f.View().World
+	if !w.HasPorts() {
+		return o
+	}
+	o.Endpoint = w.EndpointAt(o.Endpoint)
+	for _, all := range [][]string{o.Elsewhere, o.Stopping, o.Unreached, o.Missing} {
+		for i := range all {
+			all[i] = w.EndpointAt(all[i])
+		}
+	}
+	return o
+}
+
 // Observe learns from what became of a request: whether its endpoint is well, how loaded it says it is, that the request
 // is in flight no more, and who made an answer that may be asked for again.
 func (f *Fleet) Observe(o outcome.Outcome) {

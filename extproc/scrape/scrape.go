@@ -278,7 +278,7 @@ func absent(err error) bool {
 }
 
 // elsewhere says whether the metrics page is at a port that is not the endpoint's own.
-func (l *loop) elsewhere() bool { return l.pages[l.at].Port != 0 }
+func (l *loop) elsewhere() bool { return l.where(l.pages[l.at]) != l.where(modelsPage) }
 
 // load reads one metrics page, that of the search. An engine that has none is there all the same: its load is unknown.
 func (l *loop) load(ctx context.Context) (engine.Load, error) {
@@ -307,7 +307,7 @@ func (l *loop) load(ctx context.Context) (engine.Load, error) {
 // models reads the list of models. An engine that has none answers to models that nobody knows; one that answers with
 // something else keeps the list that it gave before.
 func (l *loop) models(ctx context.Context, look fleet.Look) error {
-	body, _, err := l.get(ctx, engine.Page{Path: "/v1/models"})
+	body, _, err := l.get(ctx, modelsPage)
 	if absent(err) {
 		look.Lists(engine.Models{Unlisted: true})
 		l.search.lists(err.Error())

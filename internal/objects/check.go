@@ -170,7 +170,7 @@ func CheckList(l *v1alpha1.EndpointList) field.ErrorList {
 			errs = append(errs, field.Invalid(path, m, "a socket is that of one endpoint: give each address a list of its own"))
 		}
 	}
-	return errs
+	return append(errs, checkPorts(spec.Child("ports"), l.Spec.Ports)...)
 }
 
 // loopback is why an EndpointList of an API server has no loopback address.

@@ -176,6 +176,7 @@ func (e *Engine) add(c claim) {
 	e.Pools = append(e.Pools, c.Name)
 	e.Host = cmp.Or(e.Host, o.Host)
 	e.Incarnation = cmp.Or(e.Incarnation, o.Incarnation)
+	e.Ports = e.Ports.or(o.Ports)
 	if s, named := c.secret(); named && e.Token == "" {
 		e.Token = s.Ref()
 	}

@@ -62,7 +62,7 @@ func CheckSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	if p := s.Spec.Profile; p != nil {
 		errs = append(errs, checkProfile(spec.Child("profile"), p)...)
 	}
-	return errs
+	return append(errs, checkPorts(spec.Child("ports"), s.Spec.Ports)...)
 }
 
 // Authorizations are what spec.authorization of a PoolSettings may be.

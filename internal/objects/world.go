@@ -232,6 +232,10 @@ type World struct {
 	at       map[Object]string
 	lists    map[Name]bool    // EndpointLists
 	vmodels  map[ModelKey]int // of VModels, those whose id is their own
+
+	// ports are those of endpoints that have any, by the endpoint's address, and owners such endpoints by the addresses of these ports.
+	ports  map[string]Ports
+	owners map[string]string
 }
 
 // Fault is why an LLMRoute, a Model or a VModel is not in force as it is written.
@@ -284,6 +288,8 @@ type Endpoint struct {
 	Migrates    time.Time
 	// Management is where a model runtime is managed: "ip:port" or "unix:PATH"; empty for other engines.
 	Management string
+	// Ports are where else it listens.
+	Ports Ports
 	// Class is the hardware of its engine, as the label says that the pool's settings name; empty if nobody says.
 	Class string
 	// Incarnation tells lives of the engine apart, empty if nobody says: the ids of its pod's containers.
@@ -361,7 +367,9 @@ func Build(s Set) *World {
 	}
 	w.addSettings(s.Settings, s.Profiles)
 	w.addManagement()
+	w.addPorts()
 	w.addEngines(claims)
+	w.notePorts()
 	w.addCatalogue(s.Models, s.VModels)
 	w.sort()
 	return w
@@ -439,7 +447,7 @@ func (w *World) addPool(ip *pool.InferencePool, s *Set, selected selection) {
 				p.Endpoints = append(p.Endpoints, Endpoint{
 					Address: at.String(), Host: address.Name, Pod: Name{list.Namespace, list.Name}, Listed: true, Labels: list.Labels,
 					Kind: cmp.Or(engine.Kind(list.Spec.Engine), kindOf(list.Labels)), Ready: true,
-					Management: managementAt(list.Spec.Management, at),
+					Management: managementAt(list.Spec.Management, at), Ports: portsOf(list.Spec.Ports),
 				})
 			}
 		}
