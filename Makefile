@@ -69,6 +69,7 @@ check: ## Lint, and check that modules are tidy and what is generated is up to d
 fuzz: ## Fuzz each parser beside its oracle and the exchange, 25 s each on two cores
 	$(FUZZ) '^FuzzParseJSON$$' -fuzztime 300000x ./extproc/openai
 	$(FUZZ) '^FuzzParseForm$$' -fuzztime 300000x ./extproc/openai
+	$(FUZZ) '^FuzzSplice$$' -fuzztime 250000x ./extproc/kserve
 	$(FUZZ) '^FuzzExchange$$' -fuzztime 100000x ./extproc/stream
 	$(FUZZ) '^FuzzAnswer$$' -fuzztime 200000x ./extproc/outcome
 	$(FUZZ) '^FuzzLoad$$' -fuzztime 300000x ./internal/engine
@@ -76,7 +77,7 @@ fuzz: ## Fuzz each parser beside its oracle and the exchange, 25 s each on two c
 
 bench: ## Benchmark hot paths beside what they replace; prints medians, spread and ratios
 	@mkdir -p bin
-	go test -run '^$$' -bench 'Parse|Load' -count 10 -benchtime 100ms ./extproc/openai ./internal/engine > bin/bench.txt
+	go test -run '^$$' -bench 'Parse|Load|Inject' -count 10 -benchtime 100ms ./extproc/openai ./extproc/kserve ./internal/engine > bin/bench.txt
 	@$(TOOL) benchstat -col '/impl@(plain headgate)' bin/bench.txt
 	go test -run '^$$' -bench Pick -count 10 -benchtime 50ms ./extproc/pick > bin/bench-pick.txt
 	@$(TOOL) benchstat -col /rule bin/bench-pick.txt
