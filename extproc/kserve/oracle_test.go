@@ -386,7 +386,7 @@ func TestSplicesAreAsProtobufReadsThem(t *testing.T) {
 		if c.one(2) {
 			set(m, path, c.text())
 		}
-		b, err := proto.Marshal(m)
+		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 		if err != nil {
 			t.Fatal(err)
 		}
