@@ -80,7 +80,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		}
 	}
 	c.serve.Endpoints, c.serve.Opened = eds.New(log), m.Serves
-	c.serve.Log, c.serve.Outcomes = log, accesslog.NewServer(observe)
+	c.serve.Log, c.serve.Outcomes = log, accesslog.NewServer(observe, f.Renew)
 	c.serve.Exchanges = stream.New(stream.Config{
 		Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.settings, Default: c.pool, Observe: observe, Tokens: engines.Tokens,
 		ModeOverride: c.modeOverride, Conformance: c.conformance, ExplainPicks: c.explainPicks, Random: c.random(),

@@ -607,6 +607,8 @@ type Update struct {
 	Leaving []*Leaving `protobuf:"bytes,8,rep,name=leaving,proto3" json:"leaving,omitempty"`
 	// VModels of which it changed where their requests go. One that no object names is among registered, too.
 	Vmodels []*VModel `protobuf:"bytes,11,rep,name=vmodels,proto3" json:"vmodels,omitempty"`
+	// Which gRPC methods model runtimes take: of those endpoints where it has changed.
+	Runtimes []*Runtime `protobuf:"bytes,12,rep,name=runtimes,proto3" json:"runtimes,omitempty"`
 	// What all other extprocs have at endpoints, summed up: where it has changed, about every 20 ms while it does. An Update of nothing
 	// else, and of lessons, need not be told of in applied before there is something else to report.
 	Backlogs []*Backlog `protobuf:"bytes,9,rep,name=backlogs,proto3" json:"backlogs,omitempty"`
@@ -706,6 +708,13 @@ func (x *Update) GetLeaving() []*Leaving {
 func (x *Update) GetVmodels() []*VModel {
 	if x != nil {
 		return x.Vmodels
+	}
+	return nil
+}
+
+func (x *Update) GetRuntimes() []*Runtime {
+	if x != nil {
+		return x.Runtimes
 	}
 	return nil
 }
@@ -1193,6 +1202,61 @@ func (x *VModel) GetPercent() uint32 {
 	return 0
 }
 
+// Runtime is which gRPC methods a model runtime takes, one for each line, with the numbers of the fields that lead to where it wants the id of
+// the model in their messages, such as "inference.GRPCInferenceService/ModelInfer 1", and "*" if it takes all others, too. Without a line it takes
+// all, and wants the id in headers alone.
+type Runtime struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Endpoint      string                 `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // "ip:port"
+	Methods       []string               `protobuf:"bytes,2,rep,name=methods,proto3" json:"methods,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Runtime) Reset() {
+	*x = Runtime{}
+	mi := &file_placement_placement_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Runtime) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Runtime) ProtoMessage() {}
+
+func (x *Runtime) ProtoReflect() protoreflect.Message {
+	mi := &file_placement_placement_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Runtime.ProtoReflect.Descriptor instead.
+func (*Runtime) Descriptor() ([]byte, []int) {
+	return file_placement_placement_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Runtime) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
+func (x *Runtime) GetMethods() []string {
+	if x != nil {
+		return x.Methods
+	}
+	return nil
+}
+
 type Registered struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           *ModelKey              `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -1203,7 +1267,7 @@ type Registered struct {
 
 func (x *Registered) Reset() {
 	*x = Registered{}
-	mi := &file_placement_placement_proto_msgTypes[14]
+	mi := &file_placement_placement_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1215,7 +1279,7 @@ func (x *Registered) String() string {
 func (*Registered) ProtoMessage() {}
 
 func (x *Registered) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[14]
+	mi := &file_placement_placement_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1228,7 +1292,7 @@ func (x *Registered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registered.ProtoReflect.Descriptor instead.
 func (*Registered) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{14}
+	return file_placement_placement_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Registered) GetKey() *ModelKey {
@@ -1285,7 +1349,7 @@ const file_placement_placement_proto_rawDesc = "" +
 	"prefill_us\x18\x03 \x01(\x04R\tprefillUs\x12\x1b\n" +
 	"\tbeside_ps\x18\x04 \x01(\x04R\bbesidePs\x12\x18\n" +
 	"\aurgency\x18\x05 \x01(\x04R\aurgency\x12\x16\n" +
-	"\x06tokens\x18\x06 \x01(\x04R\x06tokens\"\xd8\x04\n" +
+	"\x06tokens\x18\x06 \x01(\x04R\x06tokens\"\x94\x05\n" +
 	"\x06Update\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x1a\n" +
 	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12>\n" +
@@ -1298,6 +1362,7 @@ const file_placement_placement_proto_rawDesc = "" +
 	"registered\x128\n" +
 	"\aleaving\x18\b \x03(\v2\x1e.headgate.placement.v1.LeavingR\aleaving\x127\n" +
 	"\avmodels\x18\v \x03(\v2\x1d.headgate.placement.v1.VModelR\avmodels\x12:\n" +
+	"\bruntimes\x18\f \x03(\v2\x1e.headgate.placement.v1.RuntimeR\bruntimes\x12:\n" +
 	"\bbacklogs\x18\t \x03(\v2\x1e.headgate.placement.v1.BacklogR\bbacklogs\x127\n" +
 	"\alessons\x18\n" +
 	" \x03(\v2\x1d.headgate.placement.v1.LessonR\alessons\"\xea\x03\n" +
@@ -1350,7 +1415,10 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\v2\x1f.headgate.placement.v1.ModelKeyR\x03key\x12\x16\n" +
 	"\x06active\x18\x02 \x01(\tR\x06active\x12\x16\n" +
 	"\x06canary\x18\x03 \x01(\tR\x06canary\x12\x18\n" +
-	"\apercent\x18\x04 \x01(\rR\apercent\"S\n" +
+	"\apercent\x18\x04 \x01(\rR\apercent\"?\n" +
+	"\aRuntime\x12\x1a\n" +
+	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12\x18\n" +
+	"\amethods\x18\x02 \x03(\tR\amethods\"S\n" +
 	"\n" +
 	"Registered\x121\n" +
 	"\x03key\x18\x01 \x01(\v2\x1f.headgate.placement.v1.ModelKeyR\x03key\x12\x12\n" +
@@ -1371,7 +1439,7 @@ func file_placement_placement_proto_rawDescGZIP() []byte {
 }
 
 var file_placement_placement_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_placement_placement_proto_goTypes = []any{
 	(Copy_State)(0),    // 0: headgate.placement.v1.Copy.State
 	(*ModelKey)(nil),   // 1: headgate.placement.v1.ModelKey
@@ -1388,8 +1456,9 @@ var file_placement_placement_proto_goTypes = []any{
 	(*Copy)(nil),       // 12: headgate.placement.v1.Copy
 	(*Failure)(nil),    // 13: headgate.placement.v1.Failure
 	(*VModel)(nil),     // 14: headgate.placement.v1.VModel
-	(*Registered)(nil), // 15: headgate.placement.v1.Registered
-	nil,                // 16: headgate.placement.v1.Lesson.FactorsEntry
+	(*Runtime)(nil),    // 15: headgate.placement.v1.Runtime
+	(*Registered)(nil), // 16: headgate.placement.v1.Registered
+	nil,                // 17: headgate.placement.v1.Lesson.FactorsEntry
 }
 var file_placement_placement_proto_depIdxs = []int32{
 	3,  // 0: headgate.placement.v1.Report.wanted:type_name -> headgate.placement.v1.Wanted
@@ -1407,24 +1476,25 @@ var file_placement_placement_proto_depIdxs = []int32{
 	12, // 12: headgate.placement.v1.Update.copies:type_name -> headgate.placement.v1.Copy
 	13, // 13: headgate.placement.v1.Update.failures:type_name -> headgate.placement.v1.Failure
 	6,  // 14: headgate.placement.v1.Update.in_flight:type_name -> headgate.placement.v1.InFlight
-	15, // 15: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
+	16, // 15: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
 	11, // 16: headgate.placement.v1.Update.leaving:type_name -> headgate.placement.v1.Leaving
 	14, // 17: headgate.placement.v1.Update.vmodels:type_name -> headgate.placement.v1.VModel
-	7,  // 18: headgate.placement.v1.Update.backlogs:type_name -> headgate.placement.v1.Backlog
-	9,  // 19: headgate.placement.v1.Update.lessons:type_name -> headgate.placement.v1.Lesson
-	16, // 20: headgate.placement.v1.Lesson.factors:type_name -> headgate.placement.v1.Lesson.FactorsEntry
-	5,  // 21: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
-	0,  // 22: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
-	1,  // 23: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 24: headgate.placement.v1.VModel.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 25: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
-	2,  // 26: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
-	8,  // 27: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
-	27, // [27:28] is the sub-list for method output_type
-	26, // [26:27] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	15, // 18: headgate.placement.v1.Update.runtimes:type_name -> headgate.placement.v1.Runtime
+	7,  // 19: headgate.placement.v1.Update.backlogs:type_name -> headgate.placement.v1.Backlog
+	9,  // 20: headgate.placement.v1.Update.lessons:type_name -> headgate.placement.v1.Lesson
+	17, // 21: headgate.placement.v1.Lesson.factors:type_name -> headgate.placement.v1.Lesson.FactorsEntry
+	5,  // 22: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
+	0,  // 23: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
+	1,  // 24: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 25: headgate.placement.v1.VModel.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 26: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
+	2,  // 27: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
+	8,  // 28: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
+	28, // [28:29] is the sub-list for method output_type
+	27, // [27:28] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_placement_placement_proto_init() }
@@ -1439,7 +1509,7 @@ func file_placement_placement_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_placement_placement_proto_rawDesc), len(file_placement_placement_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

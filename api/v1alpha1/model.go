@@ -162,6 +162,11 @@ type RuntimeStatus struct {
 	Loads int32 `json:"loads"`
 	// LoadTimeout is how long a load may take.
 	LoadTimeout metav1.Duration `json:"loadTimeout"`
+	// Methods are the gRPC methods that it takes, each with the numbers of the fields that lead to where it wants the id of the model in
+	// their messages, such as "inference.GRPCInferenceService/ModelInfer 1", and "*" if it takes all others, too. Without one it takes all.
+	//
+	// +listType=atomic
+	Methods []string `json:"methods,omitempty"`
 }
 
 // FailureStatus is a load that failed, in the engine's own words.

@@ -186,9 +186,10 @@ const (
 	UsageMissing    = "missing"    // the endpoints that answered that they have no such model
 )
 
-// Tags of the access-log record, values in microseconds or "-".
+// Tags of the access-log record, values in microseconds but where it says otherwise, or "-".
 const (
 	TagFirstBody = "first_body_us" // from the request's last byte to the first byte of the response's body
+	TagCall      = "grpc_status"   // of a gRPC call, its status as a number
 	TagGateway   = "gateway_us"    // from the request's first byte to the first byte sent to the engine
 )
 

@@ -12,7 +12,7 @@ import (
 
 // Addresses are where an Envoy serves and finds extproc. An empty one stays as the configuration has it.
 type Addresses struct {
-	Listen string // HOST:PORT for clients
+	Listen string // HOST:PORT for clients. Where it is another than that of the configuration, no other port is listened at, as those of V2
 	Admin  string // HOST:PORT for operators
 	Socket string // extproc's Unix socket
 }
@@ -46,6 +46,8 @@ func Config(path string, a Addresses, changes ...Change) ([]byte, error) {
 		return nil, err
 	}
 	listener := []any{"static_resources", "listeners", 0, "address", "socket_address"}
+	was, _ := at(root, listener...).(map[string]any)
+	before := fmt.Sprintf("%v:%v", was["address"], was["port_value"])
 	cluster := []any{"static_resources", "clusters", 1, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint", "address", "pipe"}
 	for _, change := range []struct {
 		path  []any
@@ -66,6 +68,9 @@ func Config(path string, a Addresses, changes ...Change) ([]byte, error) {
 		if err := change.apply(node, change.value); err != nil {
 			return nil, err
 		}
+	}
+	if first, ok := at(root, "static_resources", "listeners", 0).(map[string]any); ok && a.Listen != "" && a.Listen != before {
+		delete(first, "additional_addresses")
 	}
 	for _, change := range changes {
 		if err := change(root); err != nil {

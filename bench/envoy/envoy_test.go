@@ -85,9 +85,11 @@ func TestTheConfigurationsDifferOnlyOnPurpose(t *testing.T) {
 			t.Fatal(err)
 		}
 		resources := root["static_resources"].(map[string]any)
-		cluster := resources["clusters"].([]any)[0].(map[string]any)
-		for _, key := range []string{"type", "eds_cluster_config", "load_balancing_policy", "lb_policy", "cleanup_interval", "original_dst_lb_config"} {
-			delete(cluster, key)
+		for _, i := range []int{0, 2} { // to endpoints: of gRPC calls, and of all else
+			cluster := resources["clusters"].([]any)[i].(map[string]any)
+			for _, key := range []string{"type", "eds_cluster_config", "load_balancing_policy", "lb_policy", "cleanup_interval", "original_dst_lb_config"} {
+				delete(cluster, key)
+			}
 		}
 		hcm := resources["listeners"].([]any)[0].(map[string]any)["filter_chains"].([]any)[0].(map[string]any)["filters"].([]any)[0].(map[string]any)["typed_config"].(map[string]any)
 		routes := hcm["route_config"].(map[string]any)["virtual_hosts"].([]any)[0].(map[string]any)["routes"].([]any)
@@ -98,8 +100,8 @@ func TestTheConfigurationsDifferOnlyOnPurpose(t *testing.T) {
 				differing++
 			}
 		}
-		if differing != 2 {
-			t.Errorf("%s: %d routes have a retry policy, want both that lead to endpoints", path, differing)
+		if differing != 4 {
+			t.Errorf("%s: %d routes have a retry policy, want the 4 that lead to endpoints", path, differing)
 		}
 		rest[path] = root
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-const usage = `Runs a simulated model runtime. It serves mmesh.ModelRuntime over gRPC, as ModelMesh calls it, and OpenAI's chat and
-completions for the models that are loaded. It is strict: a load beyond its memory or its loading threads fails with
+const usage = `Runs a simulated model runtime. It serves mmesh.ModelRuntime over gRPC, as ModelMesh calls it, and for the models
+that are loaded OpenAI's chat and completions and KServe's V2, by REST and by gRPC at the same port. It is strict: a load beyond its memory or its loading threads fails with
 RESOURCE_EXHAUSTED. It prints its addresses when it is ready.
 
 ` + specHelp + `
@@ -130,7 +130,12 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 func Serve(ctx context.Context, r *Runtime, data, management net.Listener) error {
 	manager := grpc.NewServer()
 	mmesh.RegisterModelRuntimeServer(manager, r)
-	server := &http.Server{Handler: r.Handler(), ReadHeaderTimeout: time.Minute}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	server := &http.Server{
+		Handler: r.Handler(), ReadHeaderTimeout: time.Minute, Protocols: protocols, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1 << 20},
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		if err := manager.Serve(management); !errors.Is(err, grpc.ErrServerStopped) { // stopped before it began

@@ -81,6 +81,7 @@ func (r *Runtime) RuntimeStatus(context.Context, *mmesh.RuntimeStatusRequest) (*
 		ModelLoadingTimeoutMs:   uint32(r.config.LoadTimeout.Milliseconds()),
 		DefaultModelSizeInBytes: uint64(r.config.DefaultSize),
 		RuntimeVersion:          "simulated",
+		MethodInfos:             v2Methods,
 	}, nil
 }
 

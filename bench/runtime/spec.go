@@ -24,6 +24,7 @@ const specHelp = `A model's path says how it behaves, as sim:?KEY=VALUE&..., wit
   unload=1s       how long an unload takes; its memory is free after that (default 0s)
   predict=40Mi    the size that predictModelSize says (default its size)
   sizing=2s       a load does not say the size, and modelSize takes this long to say it
+  infer=5ms       how long an inference of V2 takes (default 0s)
   fail=CODE:WORDS a load fails at its end, with this gRPC code: fail=INTERNAL:disk%20broken
   failures=2      only this many loads fail (default all)
   hang            a load never ends
@@ -39,7 +40,7 @@ const specHelp = `A model's path says how it behaves, as sim:?KEY=VALUE&..., wit
 type spec struct {
 	size, predict  int64
 	load, unload   time.Duration
-	sizing         time.Duration
+	sizing, infer  time.Duration
 	sizes          bool // sizing was given
 	code           codes.Code
 	words          string
@@ -83,6 +84,8 @@ func (s *spec) set(key, value string) (err error) {
 	case "sizing":
 		s.sizes = true
 		s.sizing, err = time.ParseDuration(value)
+	case "infer":
+		s.infer, err = time.ParseDuration(value)
 	case "fail":
 		code, words, _ := strings.Cut(value, ":")
 		s.words = words

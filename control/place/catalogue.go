@@ -80,6 +80,7 @@ func (p *Placer) setEndpoints(w *objects.World) {
 		s.stop()
 		delete(p.endpoints, address)
 		if !ok {
+			p.Board.Takes(address, "")
 			for _, c := range p.state.Copies() {
 				if c.Endpoint == address {
 					p.Memory.DeleteCopy(address, c.Pool.String(), c.ID)
@@ -304,8 +305,9 @@ func (p *Placer) recall() error {
 	}
 	for _, r := range runtimes {
 		p.records[r.Endpoint] = load.Record{Known: true, Incarnation: r.Incarnation, Limits: load.Limits{
-			Bytes: r.Bytes, DefaultBytes: r.DefaultBytes, Loads: r.Loads, LoadTimeout: r.LoadTimeout,
+			Bytes: r.Bytes, DefaultBytes: r.DefaultBytes, Loads: r.Loads, LoadTimeout: r.LoadTimeout, Methods: r.Methods,
 		}}
+		p.Board.Takes(r.Endpoint, r.Methods)
 	}
 	p.restored = slices.DeleteFunc(p.restored, func(c memory.Copy) bool { // of an earlier life
 		r, known := p.records[c.Endpoint]

@@ -119,7 +119,7 @@ func (p *Placer) lookAt(ctx context.Context, s *site) error {
 	if !seen.Lists && now != record {
 		if err := p.Memory.PutRuntime(memory.Runtime{
 			Endpoint: s.Address, Incarnation: seen.Incarnation, Bytes: seen.Limits.Bytes, DefaultBytes: seen.Limits.DefaultBytes,
-			Loads: seen.Limits.Loads, LoadTimeout: seen.Limits.LoadTimeout,
+			Loads: seen.Limits.Loads, LoadTimeout: seen.Limits.LoadTimeout, Methods: seen.Limits.Methods,
 		}); err != nil {
 			return err
 		}
@@ -133,6 +133,7 @@ func (p *Placer) lookAt(ctx context.Context, s *site) error {
 		}
 		s.anew = false
 		p.records[s.Address] = now
+		p.Board.Takes(s.Address, seen.Limits.Methods)
 		p.state.Saw(sight(s, seen, began), at)
 		return nil
 	})

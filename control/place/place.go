@@ -13,6 +13,7 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/load"
 	"github.com/headgate/headgate/control/place/memory"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/reach"
 )
@@ -56,6 +57,8 @@ type Config struct {
 // Board is told what changed, in order, and keeps what it is told. It must not call the Placer back before it returns.
 type Board interface {
 	Publish(decide.Change)
+	// Takes says which gRPC methods the engine of an endpoint takes.
+	Takes(endpoint string, methods engine.Methods)
 	// Ready says that what was published is all that there is.
 	Ready()
 	// Behind returns those who may still send requests for a VModel where they went before, in order.

@@ -209,6 +209,36 @@ func TestWhatIsOnRecordOfARuntimeLeavesWithItsEndpoint(t *testing.T) {
 	}
 }
 
+// Which methods a runtime takes is told to extprocs, after a restart, too, when the runtime may not be asked again; of one that is gone nothing is.
+func TestMethodsOfARuntimeOutliveControl(t *testing.T) {
+	w := newWorld(t)
+	r := serveRuntime(t, filepath.Join(t.TempDir(), "runtime.sock"), nil)
+	there, a := list(r.address, managed(r.management)), object("a", ", copies: {min: 1}")
+	w.set(there, a)
+	w.awaitCopies("a", r.address+" loaded")
+	const infer = "inference.GRPCInferenceService/ModelInfer"
+	if path, ok := w.board.takes(r.address).Takes(infer); !ok || !slices.Equal(path, []uint32{1}) {
+		t.Errorf("the runtime takes %q", w.board.takes(r.address))
+	}
+	if _, ok := w.board.takes(r.address).Takes("other.Service/Method"); ok {
+		t.Error("it takes a method that it does not name")
+	}
+	w.stop()
+	before := w.board.takes(r.address)
+	w.board.Takes(r.address, "")
+	w.start()
+	w.set(there, a)
+	w.await("it was looked at", w.board.isReady)
+	if is := w.board.takes(r.address); is != before {
+		t.Errorf("after a restart it takes %q, before %q", is, before)
+	}
+	if n := r.count("purge"); n != 1 {
+		t.Errorf("it was made ready %d times", n)
+	}
+	w.set(a)
+	w.await("it is forgotten", func() bool { return w.board.takes(r.address) == "" })
+}
+
 // What was asked of an earlier life of a runtime says nothing of this one, and what was asked of one that is gone nothing at all.
 func TestWhatWasAskedOfAnEarlierLifeDoesNotCount(t *testing.T) {
 	w := newWorld(t)

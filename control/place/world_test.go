@@ -28,6 +28,7 @@ import (
 	"github.com/headgate/headgate/control/place"
 	"github.com/headgate/headgate/control/place/decide"
 	"github.com/headgate/headgate/control/place/memory"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
 	"github.com/headgate/headgate/internal/objects/kinds"
@@ -188,6 +189,24 @@ type board struct {
 	vmodels   map[decide.Key]decide.Switch
 	names     map[decide.Key]bool
 	behind    []string
+	methods   map[string]engine.Methods
+}
+
+// Takes keeps what it is told.
+func (b *board) Takes(endpoint string, methods engine.Methods) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.methods == nil {
+		b.methods = make(map[string]engine.Methods)
+	}
+	b.methods[endpoint] = methods
+}
+
+// takes is which methods an endpoint is said to take.
+func (b *board) takes(endpoint string) engine.Methods {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.methods[endpoint]
 }
 
 func (b *board) Publish(c decide.Change) {

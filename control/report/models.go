@@ -19,6 +19,7 @@ import (
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/place/memory"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -78,7 +79,7 @@ func (r *Report) recall(o *v1alpha1.Model) {
 			r.since[c.Endpoint] = c.Since.Time
 			r.runtimes[c.Endpoint] = memory.Runtime{
 				Endpoint: c.Endpoint, Incarnation: c.Incarnation, Bytes: c.Runtime.Bytes, DefaultBytes: c.Runtime.DefaultBytes,
-				Loads: int(c.Runtime.Loads), LoadTimeout: c.Runtime.LoadTimeout.Duration,
+				Loads: int(c.Runtime.Loads), LoadTimeout: c.Runtime.LoadTimeout.Duration, Methods: engine.MethodsOfLines(c.Runtime.Methods),
 			}
 		}
 		record := memory.Copy{

@@ -29,14 +29,15 @@ import (
 type Server struct {
 	accesslogv3.UnimplementedAccessLogServiceServer
 	observe func(outcome.Outcome)
+	lives   func(id string)
 	once    sync.Once
 	closed  chan struct{}
 }
 
-// NewServer returns a Server that hands each outcome to observe, from one goroutine for each stream: observe must be
-// safe for concurrent use and quick.
-func NewServer(observe func(outcome.Outcome)) *Server {
-	return &Server{observe: observe, closed: make(chan struct{})}
+// NewServer returns a Server that hands each outcome to observe, and the id of the decision of each request that goes on to lives, from one
+// goroutine for each stream: both must be safe for concurrent use and quick.
+func NewServer(observe func(outcome.Outcome), lives func(id string)) *Server {
+	return &Server{observe: observe, lives: lives, closed: make(chan struct{})}
 }
 
 // Close ends all streams: an Envoy keeps its own open for as long as it lives, and a server that waits for the end of its
@@ -65,7 +66,11 @@ func (s *Server) read(stream accesslogv3.AccessLogService_StreamAccessLogsServer
 			return err
 		}
 		for _, entry := range message.GetHttpLogs().GetLogEntry() {
-			s.observe(Read(entry))
+			if common := entry.GetCommonProperties(); common.GetIntermediateLogEntry() {
+				s.lives(metadata(common, wire.PickNamespace).text(wire.PickID))
+			} else {
+				s.observe(Read(entry))
+			}
 		}
 	}
 }
@@ -82,6 +87,7 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 		Elsewhere: split(usage.text(wire.UsageElsewhere)), Stopping: split(usage.text(wire.UsageStopping)),
 		Missing:   split(usage.text(wire.UsageMissing)),
 		Status:    int(response.GetResponseCode().GetValue()),
+		Call:      call(common.GetCustomTags()[wire.TagCall]),
 		Failure:   failure(common.GetResponseFlags()),
 		Attempts:  int(common.GetUpstreamRequestAttemptCount()),
 		Duration:  common.GetDuration().AsDuration(),
@@ -176,6 +182,15 @@ func address(a *corev3.Address) string {
 		return ""
 	}
 	return net.JoinHostPort(socket.GetAddress(), strconv.FormatUint(uint64(socket.GetPortValue()), 10))
+}
+
+// call reads the status that a gRPC call ended with: none of a request that is no call.
+func call(s string) outcome.Call {
+	n, err := strconv.ParseUint(s, 10, 8)
+	if err != nil {
+		return outcome.NoCall
+	}
+	return outcome.CallOf(uint8(n))
 }
 
 // microseconds reads a duration of Envoy's, which is "-" where it does not apply.

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/accesslog"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/internal/engine"
@@ -215,10 +216,10 @@ func TestALoadReportAndWhatMakesNoSense(t *testing.T) {
 }
 
 func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
-	got := make(chan outcome.Outcome, 10)
+	got, lives := make(chan outcome.Outcome, 10), make(chan string, 10)
 	l := bufconn.Listen(1 << 16)
 	server := grpc.NewServer()
-	outcomes := accesslog.NewServer(func(o outcome.Outcome) { got <- o })
+	outcomes := accesslog.NewServer(func(o outcome.Outcome) { got <- o }, func(id string) { lives <- id })
 	accesslogv3.RegisterAccessLogServiceServer(server, outcomes)
 	done := make(chan error)
 	go func() { done <- server.Serve(l) }()
@@ -232,7 +233,11 @@ func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, names := range []string{"stream refused", "reset"} {
-		var entries []*accesslogdatav3.HTTPAccessLogEntry
+		// Of a request that goes on Envoy tells now and then: that is no outcome, and says that it does.
+		goes := record(t, "stream")
+		goes.CommonProperties.IntermediateLogEntry = true
+		goes.CommonProperties.Metadata.FilterMetadata[wire.PickNamespace].Fields[wire.PickID] = structpb.NewStringValue(names)
+		entries := []*accesslogdatav3.HTTPAccessLogEntry{goes}
 		for name := range strings.FieldsSeq(names) {
 			entries = append(entries, record(t, name))
 		}
@@ -245,6 +250,11 @@ func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
 	for _, want := range []outcome.Failure{outcome.None, outcome.Refused, outcome.Reset} {
 		if o := <-got; o.Failure != want {
 			t.Errorf("observed %q, want %q", o.Failure, want)
+		}
+	}
+	for _, want := range []string{"stream refused", "reset"} {
+		if id := <-lives; id != want {
+			t.Errorf("it lives: %q, want %q", id, want)
 		}
 	}
 	if _, err := stream.CloseAndRecv(); err != nil {

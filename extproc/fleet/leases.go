@@ -37,6 +37,14 @@ func (f *Fleet) Lease(id string, i *InFlight, most time.Duration) {
 	f.leases.requests[id] = i
 }
 
+// Renew says that the request of a lease was seen to go on, as [belief.Leases.Renew].
+func (f *Fleet) Renew(id string) {
+	now := f.Now()
+	f.leases.mu.Lock()
+	defer f.leases.mu.Unlock()
+	f.leases.current.Renew(id, now)
+}
+
 // Release ends the request of a lease, wherever it is counted. An id that is not known, or no longer, changes nothing.
 func (f *Fleet) Release(id string) {
 	f.leases.mu.Lock()

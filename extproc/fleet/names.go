@@ -65,17 +65,31 @@ func (f *Fleet) Resolve(w *objects.World, key objects.ModelKey, lot uint64) stri
 	return to.Active
 }
 
+// IsVModel says whether a name is that of a VModel.
+func (f *Fleet) IsVModel(w *objects.World, key objects.ModelKey) bool {
+	_, is := f.names.vmodel(w, key)
+	return is
+}
+
 // of is where requests for a name go.
 func (n *names) of(w *objects.World, key objects.ModelKey) belief.Switch {
+	if to, is := n.vmodel(w, key); is {
+		return to
+	}
+	return belief.Switch{Active: key.ID}
+}
+
+// vmodel is where requests for a VModel go, and whether the name is that of one.
+func (n *names) vmodel(w *objects.World, key objects.ModelKey) (to belief.Switch, is bool) {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	if to, ok := n.vmodels[key]; ok {
-		return to
+		return to, true
 	}
 	if v, ok := w.VModel(key); ok && !slices.Contains(n.pools[key.ID], key.Pool) { // else the name is a registered model's
-		return belief.Switch{Active: v.Target, Canary: v.Canary, Percent: v.Percent}
+		return belief.Switch{Active: v.Target, Canary: v.Canary, Percent: v.Percent}, true
 	}
-	return belief.Switch{Active: key.ID}
+	return belief.Switch{}, false
 }
 
 // Registered returns the pool for which control registered a model: of those that count the first by name; false if there is none.

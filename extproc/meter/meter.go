@@ -112,8 +112,8 @@ func New(f *fleet.Fleet) *Meter {
 		return h
 	}
 
-	m.requests = counter("headgate_requests_total", "Requests that got an endpoint and have ended, by the HTTP status that the client got; 0 if no answer began.", "route", "pool", "code")
-	m.failures = counter("headgate_failures_total", "Requests that failed, each counted once, by kind: refused, reset or timeout (by the last endpoint), error (it answered 5xx), missing (it has no such model), elsewhere (it would not take the request), no_endpoint (no endpoint was left to try), client_gone (the client left), cut (nobody knows who ended it), other.", "route", "pool", "kind")
+	m.requests = counter("headgate_requests_total", "Requests that got an endpoint and have ended, by the HTTP status that the client got, 0 if no answer began; gRPC calls by their status, such as OK.", "route", "pool", "code")
+	m.failures = counter("headgate_failures_total", "Requests that failed, each counted once, by kind: refused, reset or timeout (by the last endpoint), error (it answered 5xx, or a gRPC call with a fault of its own), missing (it has no such model), elsewhere (it would not take the request), no_endpoint (no endpoint was left to try), client_gone (the client left), cut (nobody knows who ended it), other.", "route", "pool", "kind")
 	m.tokens = counter("headgate_tokens_total", "Tokens that engines state in their answers, by kind: prompt or completion. A stream without include_usage states none.", "route", "pool", "kind")
 	m.firstToken = histogram("headgate_time_to_first_token_seconds", "Seconds from a request's last byte to the first byte of its stream's body, the wait for its model included.", firstTokenBuckets, "route", "pool")
 	m.predicted = histogram("headgate_first_token_ratio", "How many times as long a stream's first token took as policy latency had predicted; only of requests that it decided.", ratioBuckets, "pool")

@@ -31,13 +31,17 @@ func (m *Meter) Observe(o outcome.Outcome) {
 	if o.Endpoint == "" {
 		return
 	}
-	m.requests.WithLabelValues(route, pool, strconv.Itoa(o.Status)).Inc()
+	code := strconv.Itoa(o.Status)
+	if o.Call != outcome.NoCall {
+		code = o.Call.String()
+	}
+	m.requests.WithLabelValues(route, pool, code).Inc()
 	m.countTokens(route, pool, "prompt", o.Prompt)
 	m.countTokens(route, pool, "completion", o.Completion)
 	if o.Gateway > 0 {
 		m.gateway.Observe(o.Gateway.Seconds())
 	}
-	if o.Status == http.StatusOK && o.Failure == outcome.None {
+	if o.Status == http.StatusOK && o.Failure == outcome.None && (o.Call == outcome.NoCall || o.Call == outcome.OK) {
 		m.time(route, pool, o)
 	}
 	m.countEndpoints(pool, o)

@@ -44,7 +44,8 @@ type Outcome struct {
 	// Missing are the endpoints that answered that they have no such model.
 	Missing []string
 
-	Status   int // 0 if no response began
+	Status   int  // 0 if no response began
+	Call     Call // the status of a gRPC call, which a response of 200 may end with
 	Failure  Failure
 	Attempts int
 	// ByExtproc says that extproc gave the reply itself, ByEnvoy that Envoy did.
@@ -76,7 +77,8 @@ func (o Outcome) Turned() bool { return o.Failure == Refused || o.Failure == Res
 // Faulty says that the endpoint answered with a fault of its own. That it would not take the request is none, nor is what Envoy
 // says itself: of a request with too many headers, or an answer that is too large for it.
 func (o Outcome) Faulty() bool {
-	return !slices.Contains(o.Elsewhere, o.Endpoint) && o.Failure == None && o.Status >= 500 && o.Status != 501 && !o.ByExtproc && !o.ByEnvoy
+	fault := o.Status >= 500 && o.Status != 501 || o.Call.Faulty()
+	return fault && !slices.Contains(o.Elsewhere, o.Endpoint) && o.Failure == None && !o.ByExtproc && !o.ByEnvoy
 }
 
 // Loaded is by how much later the first token came than it was expected to but for a load and what is before an engine's queue, of a request whose
@@ -88,5 +90,5 @@ func (o Outcome) Loaded() (late time.Duration, tells bool) {
 
 // Well says that the endpoint answered as it should: with what was asked for, or with a fault of the request.
 func (o Outcome) Well() bool {
-	return o.Failure == None && o.Status > 0 && o.Status < 500 && !o.ByExtproc && !o.ByEnvoy
+	return o.Failure == None && o.Status > 0 && o.Status < 500 && !o.Call.Faulty() && !o.ByExtproc && !o.ByEnvoy
 }

@@ -10,6 +10,7 @@ import (
 	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
+	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/openai"
 )
 
@@ -30,8 +31,10 @@ type exchange struct {
 	hints     hints
 	in        request
 	op        openai.Operation
-	chunks    []byte // the body so far, where it comes in chunks
-	watched   bool   // the stop of the Server ends it
+	rest      kserve.REST // of a request of V2 by REST
+	call      *call       // of a gRPC call
+	chunks    []byte      // the body so far, where it comes in chunks
+	watched   bool        // the stop of the Server ends it
 
 	held
 	picked
@@ -89,7 +92,7 @@ func (x *exchange) receive(m *extprocv3.ProcessingRequest, now time.Time) (respo
 		x.phase = reading
 		x.began = now
 		x.in = readRequest(r.RequestHeaders.GetHeaders())
-		if x.rewrite != nil {
+		if x.in.written = x.in.path; x.rewrite != nil {
 			x.in.path = x.rewrite.Path(x.in.path)
 		}
 		return x.requestHeaders(r.RequestHeaders.GetEndOfStream(), now), nil
@@ -135,12 +138,20 @@ func (x *exchange) leftAlone() bool { return x.watched && x.server.stopping.Err(
 
 // requestHeaders turns away what needs no body to be turned away, and decides what needs no body to be decided.
 func (x *exchange) requestHeaders(end bool, now time.Time) responses {
+	if kserve.IsCall(x.in.contentType) && (x.front == Own || x.in.ids != nil) {
+		return x.beginCall(end, now)
+	}
+	if v2 := kserve.Find(x.in.method, x.in.path); v2.Op != kserve.None && (x.inferenceOnly() || v2.Op.Names()) {
+		return x.beginREST(v2, end, now)
+	}
 	op, name := openai.Find(x.in.method, x.in.path)
 	if op == openai.Health && !x.inferenceOnly() {
 		op = openai.None // the engines' own
 	}
 	x.op = op
 	switch {
+	case op == openai.None && x.inferenceOnly() && kserve.IsREST(x.in.path):
+		return x.fail(errUnknownV2, "")
 	case op == openai.None && x.inferenceOnly():
 		return x.fail(errUnknownPath, "")
 	case op == openai.None && openai.Closed(x.in.path):
@@ -200,10 +211,12 @@ func (x *exchange) requestBody(chunk []byte, end bool, now time.Time) (responses
 
 // chunk takes a chunk of a body that is shown as it comes. After its end there may come another end (envoy #46237).
 func (x *exchange) chunk(chunk []byte, end bool, now time.Time) responses {
-	switch x.phase {
-	case sent:
+	switch {
+	case x.phase == sent:
 		return nil
-	case passing:
+	case x.call != nil:
+		return x.callChunk(chunk, end, now)
+	case x.phase == passing:
 		if end {
 			x.phase = sent
 			x.sentAt = now
@@ -228,6 +241,8 @@ func (x *exchange) requestTrailers(now time.Time) (responses, error) {
 		return nil, errProtocol("ext_proc sends trailers before headers: set request_header_mode to SEND")
 	case x.phase == replied:
 		return nil, nil
+	case x.call != nil && x.phase != sent:
+		return x.callEnds(now), nil
 	case x.phase == reading && x.mode != modeDuplex:
 		_, err := openai.Parse(openai.JSON, "", nil)
 		return x.fail(err, ""), nil // trailers without a body before them
@@ -260,7 +275,7 @@ func (x *exchange) whole(body []byte, how ending, now time.Time) responses {
 	if err != nil {
 		return x.fail(err, "")
 	}
-	return x.decided(r, body, how, now)
+	return x.decided(asks(r), body, how, now)
 }
 
 // prefix decides where a request goes of which only the beginning is shown.
@@ -270,7 +285,7 @@ func (x *exchange) prefix(body []byte, now time.Time) responses {
 	if err != nil {
 		return x.fail(err, "")
 	}
-	return x.decided(r, body, endBuffered, now)
+	return x.decided(asks(r), body, endBuffered, now)
 }
 
 // kind is how to read the body. A path that only other gateways let pass is read as JSON, for the model that it may name.
@@ -291,13 +306,13 @@ func (x *exchange) judge(r openai.Request, err error) (openai.Request, error) {
 }
 
 // decided decides by a body that was read, and answers.
-func (x *exchange) decided(r openai.Request, body []byte, how ending, now time.Time) responses {
-	if err := x.send(r, body, now); err != nil {
-		return x.missed(err, r.Model, len(body), now, func(now time.Time) responses { return x.decided(r, body, how, now) })
+func (x *exchange) decided(a ask, body []byte, how ending, now time.Time) responses {
+	if err := x.send(a, body, now); err != nil {
+		return x.missed(err, a.model, len(body), now, func(now time.Time) responses { return x.decided(a, body, how, now) })
 	}
 	common := x.common()
-	if x.renames(r) {
-		body = r.Rename(body, x.decision().Model)
+	if x.renames(a) {
+		body = a.text.Rename(body, x.decision().Model)
 		x.resize(common, len(body))
 		if how == endBuffered {
 			common.BodyMutation = replaceBody(body)
@@ -318,8 +333,7 @@ func (x *exchange) decided(r openai.Request, body []byte, how ending, now time.T
 
 // pass decides a request that names no model. About is the id of the answer that it is about, if it is about one.
 func (x *exchange) pass(about string, end bool, now time.Time) responses {
-	r := openai.Request{Previous: about}
-	if err := x.send(r, nil, now); err != nil {
+	if err := x.send(ask{previous: about}, nil, now); err != nil {
 		return x.fail(err, "")
 	}
 	x.phase = passing
@@ -339,17 +353,17 @@ func (x *exchange) named(now time.Time) responses {
 	if err != nil {
 		return x.fail(err, "")
 	}
-	return x.byName(r, now)
+	return x.byName(asks(r), now)
 }
 
 // byName decides by nothing but the model.
-func (x *exchange) byName(r openai.Request, now time.Time) responses {
-	again := func(now time.Time) responses { return x.byName(r, now) }
+func (x *exchange) byName(a ask, now time.Time) responses {
+	again := func(now time.Time) responses { return x.byName(a, now) }
 	for range maxChoices {
-		if err := x.choose(r, nil, now); err != nil {
-			return x.missed(err, r.Model, 0, now, again)
+		if err := x.choose(a, nil, now); err != nil {
+			return x.missed(err, a.model, 0, now, again)
 		}
-		if x.renames(r) {
+		if x.renames(a) {
 			switch {
 			case !x.announced:
 				return nil // the body may come still
@@ -357,9 +371,9 @@ func (x *exchange) byName(r openai.Request, now time.Time) responses {
 				x.mode = modeBuffered
 				return responses{askForBody}
 			}
-			return x.fail(errRename, r.Model)
+			return x.fail(errRename, a.model)
 		}
-		if x.count(r, now) {
+		if x.count(a, now) {
 			x.phase = sent
 			if !x.announced {
 				x.phase = passing
@@ -367,13 +381,16 @@ func (x *exchange) byName(r openai.Request, now time.Time) responses {
 			return responses{x.withMetadata(answerHeaders(x.common()))}
 		}
 	}
-	return x.missed(x.taken(), r.Model, 0, now, again)
+	return x.missed(x.taken(), a.model, 0, now, again)
 }
 
 // fail replies with an error.
 func (x *exchange) fail(err error, model string) responses {
 	e := describe(err, model)
-	return x.reply(e.status, e.Code, e.response(openai.IsMessages(x.in.path)))
+	if errors.Is(err, errExpired) && x.stated() > 0 {
+		e.call = kserve.DeadlineExceeded // its own client has set it
+	}
+	return x.reply(e.status, e.Code, e.response(x.api()))
 }
 
 func (x *exchange) reply(status int, code string, m *extprocv3.ProcessingResponse) responses {

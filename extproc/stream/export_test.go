@@ -69,7 +69,7 @@ func (s *Server) ReadPrompts() { s.predicts = func(pick.Policy) bool { return tr
 func (x Exchange) Asked(body []byte) (request pick.Request) {
 	r, _ := openai.Parse(openai.JSON, "", body)
 	request = pick.Request{Pool: x.target.Pool.String(), Model: cmp.Or(x.target.Adapter, r.Model), Open: x.target.Open}
-	x.demand(r, body, "", time.Now(), &request)
+	x.demand(asks(r), body, "", time.Now(), &request)
 	request.Demand.Cached = slices.Clone(request.Demand.Cached)
 	x.dropPrompt()
 	return request

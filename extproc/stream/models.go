@@ -70,10 +70,18 @@ func isAdapter(w *objects.World, m listedModel) bool {
 
 // health answers whether any endpoint is well that requests might go to.
 func (x *exchange) health() responses {
+	if err := x.unwell(); err != nil {
+		return x.fail(err, "")
+	}
+	return x.replyWith("health", map[string]string{"status": "ok"})
+}
+
+// unwell returns why no endpoint is well that requests might go to, nil if one is.
+func (x *exchange) unwell() error {
 	view := x.server.Fleet.View()
 	offer, err := x.offer(view)
 	if err != nil {
-		return x.fail(err, "")
+		return err
 	}
 	counts := x.counts(offer, objects.Name{})
 	for name := range view.World.Pools {
@@ -83,11 +91,11 @@ func (x *exchange) health() responses {
 		}
 		for i := range p.Endpoints {
 			if state := p.Endpoints[i].State; state == pick.Healthy || state == pick.Suspect || state == pick.Migrating {
-				return x.replyWith("health", map[string]string{"status": "ok"})
+				return nil
 			}
 		}
 	}
-	return x.fail(errUnwell, "")
+	return errUnwell
 }
 
 // models answers for the list of models, or for the one of a name, still escaped. It returns nil where only the engines

@@ -13,6 +13,7 @@ import (
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/route"
@@ -28,6 +29,7 @@ type picked struct {
 	target   route.Target
 	ranked   []pick.Decision // what the policy thought of endpoints, in order; nil once that is told
 	picks    []pick.Decision // those of them that are named: the first is where it goes
+	world    *objects.World  // that they were decided by
 	room     [3]pick.Decision
 	to       string // the destination: all of them, as they are told
 	address  string // of the first
@@ -50,39 +52,45 @@ func (p *picked) decision() *pick.Decision { return &p.picks[0] }
 
 // choose finds the endpoint of a request: one load of the fleet's view, or two for a VModel, then pure functions of it. It counts nothing.
 // Body is nil where it is not known.
-func (x *exchange) choose(r openai.Request, body []byte, now time.Time) error {
+func (x *exchange) choose(a ask, body []byte, now time.Time) error {
 	s := x.server
 	view := s.Fleet.View()
 	offer, err := x.offer(view)
 	if err != nil {
 		return err
 	}
-	ask := route.Ask{Offer: offer, Model: r.Model, Default: x.unrouted(), Random: s.Random()}
-	ask.Given, _ = x.given(view.World)
+	of := route.Ask{Offer: offer, Model: a.model, Default: x.unrouted(), Random: s.Random()}
+	of.Given, _ = x.given(view.World)
 	var near string
-	if r.Previous != "" {
-		maker, ok := s.Fleet.Maker(r.Previous)
+	if a.previous != "" {
+		maker, ok := s.Fleet.Maker(a.previous)
 		switch {
-		case ok && x.counts(offer, ask.Given)(maker.Pool):
+		case ok && x.counts(offer, of.Given)(maker.Pool):
 			near = maker.Address
-			if r.Model == "" {
-				ask.Given = maker.Pool
+			if a.model == "" {
+				of.Given = maker.Pool
 			}
-		case r.Model == "" && x.inferenceOnly() && ask.Default == (objects.Name{}):
+		case a.model == "" && x.inferenceOnly() && of.Default == (objects.Name{}):
 			return errUnknownAnswer
 		}
 	}
-	if r.Model != "" && s.Flow != nil && offer.Route(r.Model) == nil {
-		ask.Registered, _ = s.Fleet.Registered(r.Model, x.counts(offer, ask.Given))
+	if a.model != "" && s.Flow != nil && offer.Route(a.model) == nil {
+		of.Registered, _ = s.Fleet.Registered(a.model, x.counts(offer, of.Given))
 	}
-	target, err := route.Find(view.World, ask)
-	if err != nil && x.op == openai.None && r.Model != "" {
+	target, err := route.Find(view.World, of)
+	if err != nil && x.op == openai.None && x.call == nil && x.rest.Op == kserve.None && a.model != "" {
 		// On a path that is none of ours the model is a help and no more.
-		ask.Model, r.Model = "", ""
-		target, err = route.Find(view.World, ask)
+		of.Model, a.model = "", ""
+		target, err = route.Find(view.World, of)
 	}
 	if err != nil {
 		return x.unknown(err)
+	}
+	if a.naming != anyName && s.Fleet.IsVModel(view.World, objects.ModelKey{Pool: target.Pool, ID: a.model}) != (a.naming == vmodelName) {
+		if a.naming == vmodelName {
+			return errNoVModel
+		}
+		return route.ErrUnknownModel
 	}
 	x.settings = s.Settings.For(view.World.Pools[target.Pool])
 	session := x.in.session(x.settings)
@@ -94,7 +102,7 @@ func (x *exchange) choose(r openai.Request, body []byte, now time.Time) error {
 	x.target = target
 	x.turn = s.turn.Add(1)
 	request := pick.Request{
-		Pool: target.Pool.String(), Model: cmp.Or(target.Adapter, r.Model), Base: !target.Open && target.Adapter == "",
+		Pool: target.Pool.String(), Model: cmp.Or(target.Adapter, a.model), Base: !target.Open && target.Adapter == "",
 		Open: target.Open, Only: x.hints.only, Near: near, Session: session,
 		Turn: x.turn, Random: s.Random(),
 	}
@@ -106,7 +114,7 @@ func (x *exchange) choose(r openai.Request, body []byte, now time.Time) error {
 	}
 	most := x.settings.Picks
 	if s.predicts(x.settings.Policy) {
-		if x.demand(r, body, view.Snapshot.Pools[request.Pool].BaseModel(), now, &request); s.ExplainPicks {
+		if x.demand(a, body, view.Snapshot.Pools[request.Pool].BaseModel(), now, &request); s.ExplainPicks {
 			most = max(most, 2)
 		}
 	}
@@ -121,6 +129,10 @@ func (x *exchange) choose(r openai.Request, body []byte, now time.Time) error {
 	}
 	if err == nil {
 		x.authorize(view.World)
+		x.world = view.World
+		if x.call != nil {
+			err = x.takes(view)
+		}
 	}
 	return x.unknown(err)
 }
@@ -143,13 +155,13 @@ func (x *exchange) authorize(w *objects.World) {
 const maxChoices = 8
 
 // send chooses the endpoint of a request, and counts it there.
-func (x *exchange) send(r openai.Request, body []byte, now time.Time) error {
+func (x *exchange) send(a ask, body []byte, now time.Time) error {
 	defer x.dropPrompt()
 	for range maxChoices {
-		if err := x.choose(r, body, now); err != nil {
+		if err := x.choose(a, body, now); err != nil {
 			return err
 		}
-		if x.count(r, now) {
+		if x.count(a, now) {
 			return nil
 		}
 	}
@@ -165,8 +177,8 @@ func (x *exchange) unrouted() objects.Name {
 }
 
 // renames says whether the engine knows the model by another name than the client.
-func (x *exchange) renames(r openai.Request) bool {
-	return r.Model != "" && x.decision().Model != r.Model
+func (x *exchange) renames(a ask) bool {
+	return a.model != "" && x.decision().Model != a.model
 }
 
 // known is the name by which the model is known at the endpoint, which is not always the one to ask for it by.
@@ -178,13 +190,13 @@ func (x *exchange) known() string {
 }
 
 // count counts the request as in flight where choose sent it, and says whether it may go there still.
-func (x *exchange) count(r openai.Request, now time.Time) bool {
+func (x *exchange) count(a ask, now time.Time) bool {
 	s := x.server
 	if x.inFlight = s.Fleet.Begin(*x.decision()); x.inFlight == nil {
 		return false
 	}
-	x.stream, x.address, x.model = r.Stream, x.decision().Endpoint.Address, x.known()
-	x.to = destination(x.picks)
+	x.stream, x.address, x.model = a.stream, x.decision().Endpoint.Address, x.known()
+	x.to = destination(x.picks, x.reached)
 	x.promptSent()
 	if is := &x.decision().Estimate; *is != (pick.Estimate{}) {
 		x.expected = x.spent + time.Duration(is.FirstToken()*float64(time.Second))
@@ -226,6 +238,14 @@ func (x *exchange) common() *extprocv3.CommonResponse {
 	if left := x.left(); left > 0 && x.front == Own {
 		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.TimeoutHeader, strconv.FormatInt(left.Milliseconds(), 10)))
 	}
+	if x.call != nil && x.spent > 0 && x.stated() > 0 {
+		mutation.SetHeaders = append(mutation.SetHeaders, header("grpc-timeout", timeout(x.stated()-x.spent)))
+	}
+	if x.call != nil || x.rest.Op != kserve.None {
+		for _, h := range kserve.Written(x.model) {
+			mutation.SetHeaders = append(mutation.SetHeaders, header(h.Name, h.Value))
+		}
+	}
 	switch {
 	case !x.replaced:
 	case x.token == "":
@@ -254,17 +274,28 @@ func (x *exchange) resize(common *extprocv3.CommonResponse, length int) {
 
 // destination is the endpoints in the words of the endpoint-picker protocol, in order. The body goes to all of them as it
 // goes to the first: those whose engine knows the model by another name are left out.
-func destination(picks []pick.Decision) string {
+func destination(picks []pick.Decision, reached func(endpoint string) string) string {
 	if len(picks) == 1 {
-		return picks[0].Endpoint.Address
+		return reached(picks[0].Endpoint.Address)
 	}
 	list := make([]string, 0, 8)
 	for i := range picks {
 		if picks[i].Model == picks[0].Model {
-			list = append(list, picks[i].Endpoint.Address)
+			list = append(list, reached(picks[i].Endpoint.Address))
 		}
 	}
 	return strings.Join(list, ",")
+}
+
+// reached is where an endpoint takes the request. Other gateways know its address alone.
+func (x *exchange) reached(endpoint string) string {
+	switch {
+	case x.front != Own:
+		return endpoint
+	case x.call != nil:
+		return x.world.Reached(endpoint, objects.GRPC)
+	}
+	return x.world.Reached(endpoint, objects.HTTP)
 }
 
 // withMetadata adds what the cluster reads to find the endpoint, and what comes back with the access log.
@@ -295,7 +326,7 @@ func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.Proc
 
 // dropPicks lets go of what was decided, and with it of a snapshot of the fleet.
 func (p *picked) dropPicks() {
-	p.ranked, p.picks, p.room = nil, nil, [len(p.room)]pick.Decision{}
+	p.ranked, p.picks, p.room, p.world = nil, nil, [len(p.room)]pick.Decision{}, nil
 }
 
 // forget lets go of what was needed to decide: an answer may take minutes, and must not keep a snapshot of the fleet alive

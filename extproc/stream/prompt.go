@@ -24,7 +24,7 @@ type prompt struct {
 
 // demand is what a request asks of an engine at a time, for a policy that predicts how long it will take. Body is nil where it is not known; base
 // is what engines call the base model.
-func (x *exchange) demand(r openai.Request, body []byte, base string, now time.Time, request *pick.Request) {
+func (x *exchange) demand(a ask, body []byte, base string, now time.Time, request *pick.Request) {
 	d := &request.Demand
 	d.Now = fleet.Steady(now).UnixNano()
 	for _, o := range x.target.Objectives {
@@ -44,7 +44,7 @@ func (x *exchange) demand(r openai.Request, body []byte, base string, now time.T
 	if body == nil {
 		return
 	}
-	p := x.readPrompt(r, body, request)
+	p := x.readPrompt(a.text, body, request)
 	d.Prompt, x.bytes = int(float64(p.Bytes)/habit.BytesPerToken()), p.Bytes
 	if p.MaxTokens > 0 {
 		d.Output = min(d.Output, p.MaxTokens)

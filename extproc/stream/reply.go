@@ -15,6 +15,7 @@ import (
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/flow/queue"
+	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/route"
@@ -23,6 +24,7 @@ import (
 // Errors that arise before a body is read.
 var (
 	errUnknownPath = errors.New("not an inference request")
+	errUnknownV2   = errors.New("not a request of V2 that may pass")
 	// errClosedPath is a path that no request may reach through another gateway, which serves what its HTTPRoutes let pass.
 	errClosedPath = errors.New("a closed path")
 	// errUnwell says that no endpoint of any pool is well.
@@ -41,6 +43,18 @@ var (
 	errNoOffer = errors.New("the objects name no such listener")
 	// errStopping is a request that waited for its model when extproc ended.
 	errStopping = errors.New("extproc ends")
+	// errNoMethod is a method that may not pass, or that the engine has not.
+	errNoMethod = errors.New("the method may not pass")
+	// errNoID is a call that names no model.
+	errNoID = errors.New("the call names no model")
+	// errNoVModel is a name that is no VModel's where it should be one's.
+	errNoVModel = errors.New("there is no such VModel")
+	// errSeveral is a call for several models.
+	errSeveral = errors.New("the call names several models")
+	// errAnotherModel is a message of a call that names another model than the first.
+	errAnotherModel = errors.New("a message names another model")
+	// errHidden is a call whose messages the data plane does not show where they must be read or changed.
+	errHidden = errors.New("the data plane shows no messages")
 	// errExpired is a request that waited for its model as long as it may.
 	errExpired = errors.New("the model was not loaded in time")
 )
@@ -52,6 +66,8 @@ type apiError struct {
 	Type, Code, Param, Message string
 	// retryAfter is in seconds; 0 says nothing of when to try again.
 	retryAfter int
+	// call is the code of gRPC that a call ends with; 0 is the one that goes with the status.
+	call kserve.Code
 	// final says that it is of no use to try again. The clients of OpenAI and Anthropic try a 5xx again unless they are told.
 	final bool
 }
@@ -87,14 +103,31 @@ func failed(status int, code, message string) apiError {
 func describe(err error, model string) apiError {
 	var body *openai.Error
 	var load flow.Failed
+	var call *kserve.Error
 	name := quote(model)
 	switch {
+	case errors.As(err, &call):
+		return apiError{status: statusOf(call.Code), Type: invalidRequest, Code: "invalid_request", Message: call.Reason, call: call.Code}
+	case errors.Is(err, errNoMethod):
+		return apiError{status: http.StatusNotFound, Type: invalidRequest, Code: "unknown_method", Message: "This gateway serves no such method.", call: kserve.Unimplemented}
+	case errors.Is(err, errNoID):
+		return apiError{status: http.StatusBadRequest, Type: invalidRequest, Code: "no_model", Message: "must include mm-model-id header", call: kserve.InvalidArgument}
+	case errors.Is(err, errNoVModel):
+		return apiError{status: http.StatusNotFound, Type: invalidRequest, Code: "model_not_found", Message: "vmodel not found", call: kserve.NotFound}
+	case errors.Is(err, errSeveral):
+		return apiError{status: http.StatusNotImplemented, Type: invalidRequest, Code: "several_models", Message: "This gateway takes no call for several models.", call: kserve.Unimplemented}
+	case errors.Is(err, errAnotherModel):
+		return apiError{status: http.StatusBadRequest, Type: invalidRequest, Code: "another_model", Message: "A message of the call names another model than the first: make a call for each model.", call: kserve.InvalidArgument}
+	case errors.Is(err, errHidden):
+		return failed(http.StatusInternalServerError, "messages_hidden", "The gateway has to read the messages of this call, and its ext_proc shows none: its operator can set request_body_mode FULL_DUPLEX_STREAMED for gRPC.")
 	case errors.As(err, &body):
 		return invalid(http.StatusBadRequest, "invalid_request", body.Param, body.Reason)
 	case errors.As(err, &load):
 		return describeLoad(load.Reason, name)
 	case errors.Is(err, errUnknownPath):
 		return invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path. It serves "+served+".")
+	case errors.Is(err, errUnknownV2):
+		return invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path. It serves "+servedV2+".")
 	case errors.Is(err, errClosedPath):
 		return invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path.")
 	case errors.Is(err, errEncoded):
@@ -157,6 +190,9 @@ func describeLoad(reason, name string) apiError {
 // served is what a client may ask for, in words.
 var served = strings.Join(openai.Served(), ", ")
 
+// servedV2 is the same of KServe's V2 by REST.
+var servedV2 = strings.Join(kserve.Served(), ", ")
+
 // maxQuoted bounds what a reply quotes of a client's model name, in bytes.
 const maxQuoted = 128
 
@@ -167,11 +203,18 @@ func quote(model string) string {
 	return "'" + model + "'"
 }
 
-// response is the reply with the error, in Anthropic's shape for who calls that API, else in OpenAI's.
-func (e apiError) response(anthropic bool) *extprocv3.ProcessingResponse {
-	body := e.openAI()
-	if anthropic {
+// response is the reply with the error, in the shape of an API.
+func (e apiError) response(of api) *extprocv3.ProcessingResponse {
+	var body []byte
+	switch of {
+	case grpc:
+		return e.grpc()
+	case v2:
+		body = encode(map[string]string{"error": e.Message})
+	case anthropic:
 		body = e.anthropic()
+	default:
+		body = e.openAI()
 	}
 	r := immediate(e.status, e.Code, body)
 	headers := r.GetImmediateResponse().GetHeaders()
@@ -182,6 +225,64 @@ func (e apiError) response(anthropic bool) *extprocv3.ProcessingResponse {
 		headers.SetHeaders = append(headers.SetHeaders, header("x-should-retry", "false"))
 	}
 	return r
+}
+
+// grpc ends a call with a status. What clients of ModelMesh know has its words.
+func (e apiError) grpc() *extprocv3.ProcessingResponse {
+	code, words := e.call, e.Message
+	if code == 0 {
+		code = codeOf(e.status)
+	}
+	switch e.Code {
+	case "model_not_found":
+		if code, words = kserve.NotFound, e.Message; e.call == 0 {
+			words = "model not found"
+		}
+	case "model_load_failed", "load_timeout":
+		if e.call == 0 {
+			code = kserve.Internal
+		}
+	case "too_many_waiting":
+		words = "Model queue overload"
+	}
+	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
+		ImmediateResponse: &extprocv3.ImmediateResponse{
+			Status:     &typev3.HttpStatus{Code: typev3.StatusCode(e.status)}, // Envoy sends 200
+			GrpcStatus: &extprocv3.GrpcStatus{Status: uint32(code)},
+			Body:       []byte(words),
+			Details:    wire.ReplyDetails + "_" + e.Code,
+		},
+	}}
+}
+
+// codeOf is the code of gRPC that goes with an HTTP status.
+func codeOf(status int) kserve.Code {
+	switch status {
+	case http.StatusBadRequest:
+		return kserve.InvalidArgument
+	case http.StatusNotFound, http.StatusNotImplemented, http.StatusUnsupportedMediaType:
+		return kserve.Unimplemented
+	case http.StatusRequestEntityTooLarge, http.StatusTooManyRequests:
+		return kserve.ResourceExhausted
+	case http.StatusServiceUnavailable:
+		return kserve.Unavailable
+	case http.StatusGatewayTimeout:
+		return kserve.DeadlineExceeded
+	}
+	return kserve.Internal
+}
+
+// statusOf is the HTTP status that goes with a code of gRPC.
+func statusOf(code kserve.Code) int {
+	switch code {
+	case kserve.InvalidArgument:
+		return http.StatusBadRequest
+	case kserve.ResourceExhausted:
+		return http.StatusRequestEntityTooLarge
+	case kserve.Unimplemented:
+		return http.StatusNotImplemented
+	}
+	return http.StatusInternalServerError
 }
 
 func (e apiError) openAI() []byte {

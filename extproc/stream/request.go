@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/settings"
 )
@@ -17,6 +18,10 @@ import (
 // request is what matters of a request's headers.
 type request struct {
 	method, path, contentType, encoding, length string
+	// written is the path as the client wrote it, where a route has it rewritten after the request is decided.
+	written string
+	// ids are the headers that name a model, or say how to treat such a call (ModelMesh's).
+	ids []kserve.Header
 	// selection is what the conformance suite asks for.
 	selection string
 	// control are the control headers that it has.
@@ -42,6 +47,9 @@ func readRequest(m *corev3.HeaderMap) request {
 			if key == wire.SelectionHeader {
 				r.selection = value(h)
 			}
+			if kserve.IsHeader(key) {
+				r.ids = append(r.ids, kserve.Header{Name: key, Value: value(h)})
+			}
 			if isControl(key) && !slices.Contains(r.control, key) {
 				r.control = append(r.control, key)
 			}
@@ -59,7 +67,7 @@ func value(h *corev3.HeaderValue) string {
 }
 
 func isControl(key string) bool {
-	return strings.HasPrefix(key, wire.ControlPrefix) || slices.Contains(wire.ControlHeaders, key)
+	return kserve.IsHeader(key) || strings.HasPrefix(key, wire.ControlPrefix) || slices.Contains(wire.ControlHeaders, key)
 }
 
 // header returns the first value of any header, by its name in lower case.

@@ -11,6 +11,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/headgate/headgate/api/wire"
@@ -20,6 +21,7 @@ import (
 	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/stream"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/test/golden"
 )
@@ -43,7 +45,7 @@ import (
 //	holds              there is control, though it said nothing yet: before all other lines
 //	control WORD…      what control says: first that it knows the endpoints of ns/base and ns/silent, then
 //	                   loaded=, unloading=, gone= MODEL@ADDRESS, failed=, mended=MODEL, registered=MODEL@POOL,
-//	                   moved=VMODEL@MODEL, of ns/base, without a MODEL if it is none any more
+//	                   moved=VMODEL@MODEL, takes=METHOD:PATH@ADDRESS, of ns/base, without a MODEL if it is none any more
 //	turn               the request that waits has its turn
 //	expire, fail, full its wait ends: its time is over, its model cannot be loaded, there was no place
 //
@@ -180,6 +182,8 @@ func news(t *testing.T, f *fleet.Fleet, words []string) belief.News {
 			n.Failures[key] = ""
 		case verb == "registered":
 			n.Registered[objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: at}, ID: id}] = true
+		case verb == "takes":
+			n.Methods = map[string]engine.Methods{at: engine.Methods(strings.ReplaceAll(id, ":", " "))}
 		case verb == "moved":
 			n.VModels[key] = belief.Switch{Active: at}
 		default:
@@ -335,7 +339,15 @@ func render(t *testing.T, m *extprocv3.ProcessingResponse) string {
 		out.WriteString("response-trailers: go on\n")
 	case *extprocv3.ProcessingResponse_ImmediateResponse:
 		i := r.ImmediateResponse
-		fmt.Fprintf(&out, "reply: %d details=%s%s\n%s\n", i.GetStatus().GetCode(), i.GetDetails(), headers(i.GetHeaders()), i.GetBody())
+		call := ""
+		if s := i.GetGrpcStatus(); s != nil {
+			call = " " + codes.Code(s.GetStatus()).String()
+		}
+		fmt.Fprintf(&out, "reply: %d%s details=%s%s\n%s\n", i.GetStatus().GetCode(), call, i.GetDetails(), headers(i.GetHeaders()), i.GetBody())
+	case nil:
+		if m.GetModeOverride() == nil {
+			t.Fatal("an answer that says nothing")
+		}
 	default:
 		t.Fatalf("no rendering of %T", r)
 	}

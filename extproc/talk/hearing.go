@@ -6,6 +6,7 @@ import (
 
 	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -22,7 +23,7 @@ func newNews() belief.News {
 	return belief.News{
 		Copies: make(map[belief.CopyKey]belief.Word), Others: make(map[belief.CopyKey]int64),
 		Failures: make(map[objects.ModelKey]string), Registered: make(map[objects.ModelKey]bool),
-		Leaving: make(map[string]belief.Leaving), VModels: make(map[objects.ModelKey]belief.Switch),
+		Leaving: make(map[string]belief.Leaving), Methods: make(map[string]engine.Methods), VModels: make(map[objects.ModelKey]belief.Switch),
 	}
 }
 
@@ -74,6 +75,9 @@ func read(u *placement.Update, n *belief.News, now time.Time) {
 			n.Failures[k] = f.GetReason()
 		}
 	}
+	for _, r := range u.GetRuntimes() {
+		n.Methods[r.GetEndpoint()] = engine.MethodsOfLines(r.GetMethods())
+	}
 	for _, l := range u.GetLeaving() {
 		why := belief.Leaving{Terminating: l.GetTerminating()}
 		if l.MigratesMs != nil {
@@ -99,7 +103,7 @@ func read(u *placement.Update, n *belief.News, now time.Time) {
 // onlyOfOthers says whether an Update says nothing but what others have at endpoints and have learned of them.
 func onlyOfOthers(u *placement.Update) bool {
 	return len(u.GetBacklogs())+len(u.GetLessons()) > 0 && u.GetEndpoints() == nil && !u.GetComplete() &&
-		len(u.GetCopies())+len(u.GetFailures())+len(u.GetInFlight())+len(u.GetRegistered())+len(u.GetVmodels())+len(u.GetLeaving()) == 0
+		len(u.GetCopies())+len(u.GetFailures())+len(u.GetInFlight())+len(u.GetRegistered())+len(u.GetVmodels())+len(u.GetLeaving())+len(u.GetRuntimes()) == 0
 }
 
 // backlogsOf is what an Update that came at a time says of what others have at endpoints, in dst where that is large enough.

@@ -42,6 +42,7 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 		Failures:   []*placement.Failure{{Key: key("n"), Reason: "load_failed"}},
 		Registered: []*placement.Registered{{Key: key("o")}, {Key: key("p"), Gone: true}},
 		Leaving:    []*placement.Leaving{{Endpoint: "a", StoppingMs: new(uint64(200))}, {Endpoint: "b", Terminating: true, MigratesMs: new(uint64(3000))}, {Endpoint: "c"}},
+		Runtimes:   []*placement.Runtime{{Endpoint: "a", Methods: []string{"a.S/One 1", "*"}}, {Endpoint: "b"}},
 		Vmodels: []*placement.VModel{
 			{Key: key("v"), Active: "m", Canary: "n", Percent: 10},
 			{Key: key("w")},
@@ -56,6 +57,7 @@ func TestNothingIsNewsUntilAllHasBeenSaidAndThenWhatChanges(t *testing.T) {
 	want.Registered[model("o")], want.Registered[model("p")] = true, false
 	want.Leaving["a"], want.Leaving["b"] = belief.Leaving{Stopping: now.Add(-200 * time.Millisecond)}, belief.Leaving{Terminating: true, Migrates: now.Add(3 * time.Second)}
 	want.Leaving["c"] = belief.Leaving{}
+	want.Methods["a"], want.Methods["b"] = "a.S/One 1\n*", ""
 	want.VModels[model("v")], want.VModels[model("w")] = belief.Switch{Active: "m", Canary: "n", Percent: 10}, belief.Switch{}
 	if diff := cmp.Diff(want, n); !ok || diff != "" {
 		t.Errorf("what changes (want - got +):\n%s", diff)
@@ -77,6 +79,7 @@ func TestWhatIsOfOthersAlone(t *testing.T) {
 		{Backlogs: backlogs, Registered: make([]*placement.Registered, 1)}: false,
 		{Backlogs: backlogs, Vmodels: make([]*placement.VModel, 1)}:        false,
 		{Backlogs: backlogs, Leaving: make([]*placement.Leaving, 1)}:       false,
+		{Backlogs: backlogs, Runtimes: make([]*placement.Runtime, 1)}:      false,
 	} {
 		if got := onlyOfOthers(u); got != want {
 			t.Errorf("%v: %v, want %v", u, got, want)

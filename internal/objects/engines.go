@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/engine"
 )
 
 // Engine is what is behind one address, as it is looked at and driven, whichever pools have the address. What it is and how it
@@ -110,6 +111,15 @@ func (w *World) noteShared(claims []claim) {
 func (w *World) Owns(namespace, address string) bool {
 	i, known := slices.BinarySearchFunc(w.Engines, address, func(e Engine, at string) int { return strings.Compare(e.Address, at) })
 	return known && len(w.Engines[i].Pools) > 0 && w.Engines[i].Pools[0].Namespace == namespace
+}
+
+// KindAt is the kind of the engine at an endpoint, if somebody says.
+func (w *World) KindAt(address string) engine.Kind {
+	i, known := slices.BinarySearchFunc(w.Engines, address, func(e Engine, at string) int { return strings.Compare(e.Address, at) })
+	if !known {
+		return ""
+	}
+	return w.Engines[i].Kind
 }
 
 // addEngines makes one engine of those that claim its address.

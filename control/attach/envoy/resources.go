@@ -19,7 +19,6 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
-	"google.golang.org/protobuf/types/known/durationpb"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/headgate/headgate/api/wire"
@@ -220,9 +219,6 @@ func (t *Template) chain(routes string, manager func(routes string) (*anypb.Any,
 func (t *Template) managerOf(routes string, o Options) (*anypb.Any, error) {
 	m := proto.CloneOf(t.manager)
 	m.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: o.Config, RouteConfigName: routes}}
-	// A client's stream of gRPC may take any time, and its headers may have underscores. What is silent for long ends all the same.
-	m.RequestTimeout = durationpb.New(0)
-	m.CommonHttpProtocolOptions.HeadersWithUnderscoresAction = corev3.HttpProtocolOptions_ALLOW
 	for _, f := range m.GetHttpFilters() {
 		if enabledByRoutes(f.GetName()) {
 			f.Disabled = true

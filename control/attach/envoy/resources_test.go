@@ -201,7 +201,7 @@ func TestAListenerIsThatOfEnvoyYAMLWithoutInference(t *testing.T) {
 		}
 	}
 	cel := func(f *accesslogv3.AccessLogFilter) string {
-		if f == nil {
+		if f.GetExtensionFilter() == nil { // none, or one for what ends
 			return ""
 		}
 		return read(t, f.GetExtensionFilter().GetTypedConfig(), new(celv3.ExpressionFilter)).GetExpression()

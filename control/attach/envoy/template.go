@@ -61,6 +61,7 @@ func Read(text []byte) (*Template, error) {
 		return nil, errors.New("want one listener with one filter")
 	}
 	t.listener = all.GetListeners()[0]
+	t.listener.AdditionalAddresses = nil // a Gateway says where it listens
 	if err := t.listener.GetFilterChains()[0].GetFilters()[0].GetTypedConfig().UnmarshalTo(t.manager); err != nil {
 		return nil, err
 	}

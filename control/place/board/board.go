@@ -22,6 +22,7 @@ import (
 
 	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -59,6 +60,7 @@ type Server struct {
 	registered map[decide.Key]bool
 	vmodels    map[decide.Key]decide.Switch // none that is zero
 	leaving    map[string]decide.Leaving    // none that stays
+	methods    map[string]engine.Methods    // by endpoint, none that is empty
 	peers      map[*peer]bool
 	joined     int // streams so far
 	drains     map[decide.CopyKey]*drain
@@ -87,6 +89,7 @@ type peer struct {
 	vmodels    map[decide.Key]bool
 	moving     map[decide.Key]uint64 // VModels that were told in a version that is not known to be in force
 	leaving    map[string]bool
+	methods    map[string]bool
 	parting    map[string]uint64 // endpoints of which why they leave was told in a version that is not known to be in force
 	inFlight   map[decide.CopyKey]int
 	others     map[decide.CopyKey]int // as told
@@ -101,7 +104,7 @@ func New(log *slog.Logger) *Server {
 	s := &Server{
 		log: log, closed: make(chan struct{}), ledger: newLedger(),
 		copies: make(map[decide.CopyKey]placement.Copy_State), failures: make(map[decide.Key]decide.Reason), registered: make(map[decide.Key]bool),
-		vmodels: make(map[decide.Key]decide.Switch), leaving: make(map[string]decide.Leaving), peers: make(map[*peer]bool), drains: make(map[decide.CopyKey]*drain), absent: make(map[string]*time.Timer),
+		vmodels: make(map[decide.Key]decide.Switch), leaving: make(map[string]decide.Leaving), methods: make(map[string]engine.Methods), peers: make(map[*peer]bool), drains: make(map[decide.CopyKey]*drain), absent: make(map[string]*time.Timer),
 		lessons: make(lessons),
 	}
 	s.mu.Lock()
@@ -166,6 +169,19 @@ func (s *Server) Publish(c decide.Change) {
 		for p := range s.peers {
 			p.endpoints = true
 		}
+	}
+	s.wake()
+}
+
+// Takes takes which gRPC methods the engine of an endpoint takes.
+func (s *Server) Takes(endpoint string, methods engine.Methods) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !keep(s.methods, endpoint, methods) {
+		return
+	}
+	for p := range s.peers {
+		p.methods[endpoint] = true
 	}
 	s.wake()
 }
@@ -330,7 +346,7 @@ func (s *Server) join(process string) *peer {
 	s.joined++
 	p := &peer{
 		process: process, name: fmt.Sprintf("%s/%d", process, s.joined), news: make(chan struct{}, 1), page: page, endpoints: true,
-		copies: keysOf(s.copies), failures: keysOf(s.failures), registered: keysOf(s.registered), vmodels: keysOf(s.vmodels), leaving: keysOf(s.leaving),
+		copies: keysOf(s.copies), failures: keysOf(s.failures), registered: keysOf(s.registered), vmodels: keysOf(s.vmodels), leaving: keysOf(s.leaving), methods: keysOf(s.methods),
 		lessons: keysOf(s.lessons), moving: make(map[decide.Key]uint64), parting: make(map[string]uint64),
 		inFlight: make(map[decide.CopyKey]int), others: make(map[decide.CopyKey]int), moved: make(map[decide.CopyKey]int),
 		taught: make(map[lessonKey]bool), knows: make(map[lessonKey]float64),
@@ -479,6 +495,9 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 		u.Endpoints = &placement.Endpoints{Addresses: s.endpoints}
 		p.endpoints = false
 	}
+	for _, endpoint := range take(p.methods, &room) { // before the copies there
+		u.Runtimes = append(u.Runtimes, &placement.Runtime{Endpoint: endpoint, Methods: s.methods[endpoint].Lines()})
+	}
 	for _, key := range take(p.copies, &room) {
 		state := s.copies[key] // the zero State is GONE
 		u.Copies = append(u.Copies, &placement.Copy{Copy: copyKey(key), State: state})
@@ -512,7 +531,7 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	if s.ready && !p.told && room > 0 {
 		u.Complete, p.told = true, true
 	}
-	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Vmodels)+len(u.Leaving)+len(u.InFlight)+len(u.Backlogs)+len(u.Lessons) == 0 && u.Endpoints == nil && !u.Complete {
+	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Vmodels)+len(u.Leaving)+len(u.Runtimes)+len(u.InFlight)+len(u.Backlogs)+len(u.Lessons) == 0 && u.Endpoints == nil && !u.Complete {
 		return nil
 	}
 	p.version = u.Version

@@ -88,6 +88,8 @@ type Limits struct {
 	Adapters     int   // that its GPU holds at once
 	Loads        int   // at once; at least 1 where it takes models
 	LoadTimeout  time.Duration
+	// Methods are the gRPC methods that it takes, and where it wants models to be named in them.
+	Methods engine.Methods
 }
 
 // Listed is a model that an engine lists.

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/reach"
 )
 
@@ -218,16 +219,30 @@ func (r *modelRuntime) makeReady(ctx context.Context) (Limits, error) {
 			return Limits{}, fault(Unclear, "runtimeStatus: "+sayStatus(err))
 		}
 		if s.GetStatus() == mmesh.RuntimeStatusResponse_READY {
+			methods, err := methodsOf(s)
+			if err != nil {
+				return Limits{}, fault(Unclear, "runtimeStatus: methodInfos: "+err.Error())
+			}
 			return Limits{
 				Bytes: int64(s.GetCapacityInBytes()), DefaultBytes: int64(s.GetDefaultModelSizeInBytes()),
 				Loads:       max(1, int(s.GetMaxLoadingConcurrency())),
 				LoadTimeout: time.Duration(s.GetModelLoadingTimeoutMs()) * time.Millisecond,
+				Methods:     methods,
 			}, nil
 		}
 		if !wait(ctx, statusPause) {
 			return Limits{}, fault(Unclear, fmt.Sprintf("the runtime is not ready: it says %v: %v", s.GetStatus(), ctx.Err()))
 		}
 	}
+}
+
+// methodsOf reads which methods a runtime takes.
+func methodsOf(s *mmesh.RuntimeStatusResponse) (engine.Methods, error) {
+	paths := make(map[string][]uint32, len(s.GetMethodInfos()))
+	for method, info := range s.GetMethodInfos() {
+		paths[method] = info.GetIdInjectionPath()
+	}
+	return engine.MethodsOf(paths, s.GetAllowAnyMethod())
 }
 
 // Load loads a model in the life of the runtime that was looked at; another one is to be made ready first.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -79,6 +80,8 @@ type Runtime struct {
 	DefaultBytes int64         `json:"defaultBytes"`
 	Loads        int           `json:"loads"`
 	LoadTimeout  time.Duration `json:"loadTimeout"`
+	// Methods are the gRPC methods that it takes.
+	Methods engine.Methods `json:"methods,omitempty"`
 }
 
 // Status is the status of a model.

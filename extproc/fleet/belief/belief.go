@@ -27,6 +27,8 @@ type View struct {
 	Snapshot *pick.Snapshot
 	// Failures are the models that cannot be loaded for now, with a reason for programs.
 	Failures map[objects.ModelKey]string
+	// Methods are the gRPC methods that engines take, by endpoint; none of those that control does not speak of.
+	Methods map[string]engine.Methods
 }
 
 // Config is what a State needs.
@@ -196,7 +198,7 @@ func (s *State) View(now time.Time) (*View, []Trust) {
 	}
 	clear(s.changed)
 	s.latest = pools
-	return &View{World: s.world, Snapshot: &pick.Snapshot{Pools: pools}, Failures: s.control.failures}, told
+	return &View{World: s.world, Snapshot: &pick.Snapshot{Pools: pools}, Failures: s.control.failures, Methods: s.control.methods}, told
 }
 
 // Seal ends that requests begin for models that the latest view has no more, and drops the counts of those that have no request in

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -33,6 +34,8 @@ type News struct {
 	VModels map[objects.ModelKey]Switch
 	// Leaving are the endpoints that are about to end; the zero Leaving: it stays, or is gone.
 	Leaving map[string]Leaving
+	// Methods are the gRPC methods that engines take, by endpoint; empty ones: all, or it is gone.
+	Methods map[string]engine.Methods
 }
 
 // Switch is where requests for a VModel go: to the active model of its pool, and Percent of a hundred to the canary if there is one.
@@ -48,6 +51,7 @@ type control struct {
 	copies    map[string]map[string]*said // by endpoint and the engine's name of the model
 	failures  map[objects.ModelKey]string // immutable: views share it
 	leaving   map[string]Leaving          // none that stays
+	methods   map[string]engine.Methods   // by endpoint, none that is empty; immutable: views share it
 	missing   []CopyKey                   // that control is to be told
 }
 
@@ -95,6 +99,17 @@ func (s *State) Hear(n News, now time.Time) {
 	}
 	for k := range n.Others {
 		c.drop(k)
+	}
+	if len(n.Methods) > 0 {
+		c.methods = maps.Clone(c.methods)
+		if c.methods == nil {
+			c.methods = make(map[string]engine.Methods, len(n.Methods))
+		}
+		for address, is := range n.Methods {
+			if c.methods[address] = is; is == "" {
+				delete(c.methods, address)
+			}
+		}
 	}
 	for address, l := range n.Leaving {
 		if c.leaving[address] = l; l == (Leaving{}) {

@@ -9,7 +9,10 @@ import (
 // The zero Leases has none. It is not safe for concurrent use.
 type Leases struct{ current map[string]lease }
 
-type lease struct{ began, until time.Time }
+type lease struct {
+	began, until time.Time
+	most         time.Duration
+}
 
 // Seen is how many requests the last look saw at an endpoint.
 type Seen struct {
@@ -26,7 +29,15 @@ func (l *Leases) Begin(id string, now time.Time, most time.Duration) {
 	if l.current == nil {
 		l.current = make(map[string]lease)
 	}
-	l.current[id] = lease{now, now.Add(most)}
+	l.current[id] = lease{now, now.Add(most), most}
+}
+
+// Renew says that a request was seen to go on: it is in flight for as long again. One that is not known, or no longer, stays so.
+func (l *Leases) Renew(id string, now time.Time) {
+	if is, known := l.current[id]; known {
+		is.until = now.Add(is.most)
+		l.current[id] = is
+	}
 }
 
 // End forgets a lease.

@@ -1,0 +1,202 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/headgate/headgate/api/inference"
+	"github.com/headgate/headgate/bench/rig"
+)
+
+// calls is a client of V2 by gRPC, at the gateway.
+func (s *stack) calls() inference.GRPCInferenceServiceClient {
+	s.t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+s.Listen, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = conn.Close() })
+	return inference.NewGRPCInferenceServiceClient(conn)
+}
+
+// tensor is a request for a model with one tensor of a few numbers.
+func tensor(model string, values ...float32) *inference.ModelInferRequest {
+	return &inference.ModelInferRequest{
+		ModelName: model, Id: "one",
+		Inputs: []*inference.ModelInferRequest_InferInputTensor{{
+			Name: "x", Datatype: "FP32", Shape: []int64{int64(len(values))}, Contents: &inference.InferTensorContents{Fp32Contents: values},
+		}},
+	}
+}
+
+// answers says what is wrong with an answer of a model; empty if nothing is.
+func answers(a *inference.ModelInferResponse, err error, model string, values ...float32) string {
+	if err != nil {
+		return err.Error()
+	}
+	if a.GetModelName() != model || len(a.GetOutputs()) != 1 || fmt.Sprint(a.GetOutputs()[0].GetContents().GetFp32Contents()) != fmt.Sprint(values) {
+		return fmt.Sprintf("the answer is %v, want %v of %s", a, values, model)
+	}
+	return ""
+}
+
+// A call that nobody has loaded the model of is answered once it is, whether its message, a header or its path names the model; VModels lead
+// to theirs.
+func TestModelsAreInferredByV2(t *testing.T) {
+	t.Parallel()
+	s := start(t, runtimes(t, 2, map[string]string{"one": "sim:?load=100ms", "two": "sim:?load=100ms", "three": "sim:", "broken": "sim:?fail=INTERNAL:disk%20broken"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })
+	s.write("vmodels.yaml", "apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: latest}\nspec: {poolRef: {name: pool}, target: two}\n")
+	s.await("latest is known", func() bool {
+		return s.must(request{method: "GET", path: "/v2/models/latest/ready"}).status == http.StatusOK
+	})
+	calls := s.calls()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	infer := func(named string, headers ...string) (*inference.ModelInferResponse, error) {
+		return calls.ModelInfer(metadata.AppendToOutgoingContext(ctx, headers...), tensor(named, 1, 2))
+	}
+	for _, c := range []struct {
+		what, message string
+		headers       []string
+		model         string
+	}{
+		{"its message names it", "one", nil, "one"},
+		{"a header names it", "", []string{"mm-model-id", "three"}, "three"},
+		{"a header names it in bytes", "", []string{"mm-model-id-bin", "three"}, "three"},
+		{"by an old name", "", []string{"tas-model-id", "three"}, "three"},
+		{"the message counts before the header", "one", []string{"mm-model-id", "three"}, "one"},
+		{"a VModel in the message", "latest", nil, "two"},
+		{"a VModel in a header", "", []string{"mm-vmodel-id", "latest", "mm-balanced", "true"}, "two"},
+	} {
+		a, err := infer(c.message, c.headers...)
+		if fault := answers(a, err, c.model, 1, 2); fault != "" {
+			t.Errorf("%s: %s", c.what, fault)
+		}
+	}
+	for _, c := range []struct {
+		what, message string
+		headers       []string
+		code          codes.Code
+		words         string
+	}{
+		{"no model", "", nil, codes.InvalidArgument, "must include mm-model-id header"},
+		{"an unknown model", "nobody", nil, codes.NotFound, "model not found"},
+		{"a VModel in the header of models", "", []string{"mm-model-id", "latest"}, codes.NotFound, "model not found"},
+		{"a model in the header of VModels", "", []string{"mm-vmodel-id", "one"}, codes.NotFound, "vmodel not found"},
+		{"a model and a VModel", "", []string{"mm-vmodel-id", "latest", "mm-model-id", "one"}, codes.InvalidArgument, "send one of mm-model-id and mm-vmodel-id"},
+		{"two models", "", []string{"mm-model-id", "one", "mm-model-id", "two"}, codes.Unimplemented, "several models"},
+		{"a name that is a path", "../one", nil, codes.InvalidArgument, "No model can have this id"},
+		{"a load that fails", "broken", nil, codes.Internal, "could not be loaded"},
+	} {
+		_, err := infer(c.message, c.headers...)
+		if is := status.Convert(err); is.Code() != c.code || !strings.Contains(is.Message(), c.words) || strings.Contains(is.Message(), "disk") {
+			t.Errorf("%s: %v, want %v: %s", c.what, err, c.code, c.words)
+		}
+	}
+	if a, err := calls.ModelMetadata(ctx, &inference.ModelMetadataRequest{Name: "latest"}); err != nil || a.GetName() != "two" {
+		t.Errorf("metadata: %v, %v", a, err)
+	}
+
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		want               string
+	}{
+		{"POST", "/v2/models/one/infer", `{"id":"7","inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}`, 200, `{"id":"7","model_name":"one","model_version":"1","outputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}`},
+		{"POST", "/v2/models/latest/infer", `{"inputs":[]}`, 200, `"model_name":"two"`},
+		{"GET", "/v2/models/latest", "", 200, `"name":"two"`},
+		{"GET", "/v2/models/one/ready", "", 200, `{"name":"one","ready":true}`},
+		{"GET", "/v2/health/live", "", 200, `{"live":true}`},
+		{"GET", "/v2/health/ready", "", 200, `{"ready":true}`},
+		{"GET", "/v2", "", 200, `"name":"headgate"`},
+		{"POST", "/v2/models/nobody/infer", `{"inputs":[]}`, 404, `{"error":"The model 'nobody' does not exist`},
+		{"GET", "/v2/models/nobody/ready", "", 404, `{"error":`},
+		{"POST", "/v2/models/..%2Fone/infer", `{"inputs":[]}`, 400, `{"error":"No model can have this id: it is a path."}`},
+		{"POST", "/v2/repository/index", `{}`, 404, `{"error":`},
+	} {
+		a := s.must(request{method: c.method, path: c.path, body: c.body})
+		if a.status != c.status || !strings.Contains(string(a.body), c.want) {
+			t.Errorf("%s %s: %d %s, want %d %s", c.method, c.path, a.status, a.body, c.status, c.want)
+		}
+	}
+}
+
+// Both directions of a stream go through, each message for the model that the first named; one for another model ends the call, and the
+// engine never gets it.
+func TestStreamsOfV2(t *testing.T) {
+	t.Parallel()
+	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:?load=50ms", "two": "sim:"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })
+	s.write("vmodels.yaml", "apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: latest}\nspec: {poolRef: {name: pool}, target: one}\n")
+	s.await("latest is known", func() bool {
+		return s.must(request{method: "GET", path: "/v2/models/latest/ready"}).status == http.StatusOK
+	})
+	calls := s.calls()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	stream, err := calls.ModelStreamInfer(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 50 { // one after the other: each answer comes before the next question
+		if err := stream.Send(tensor("latest", float32(i))); err != nil {
+			t.Fatal(err)
+		}
+		a, err := stream.Recv()
+		if fault := answers(a.GetInferResponse(), err, "one", float32(i)); fault != "" {
+			t.Fatalf("message %d: %s", i, fault)
+		}
+	}
+	if n := s.inFlight(); n != 1 {
+		t.Errorf("%v calls are in flight, want 1", n)
+	}
+	if err := stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("the stream ends with %v", err)
+	}
+	stream, err = calls.ModelStreamInfer(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(tensor("one", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(tensor("two", 2)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err == nil {
+		t.Error("a message for another model is answered")
+	}
+	s.await("no call is in flight", func() bool { return s.inFlight() == 0 })
+
+	// 16 MiB there and back.
+	large := tensor("latest")
+	large.RawInputContents = [][]byte{make([]byte, 16<<20-1000)}
+	for i := range large.RawInputContents[0] {
+		large.RawInputContents[0][i] = byte(i * i >> 3)
+	}
+	a, err := calls.ModelInfer(ctx, large)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(a.GetRawOutputContents()[0]) != string(large.GetRawInputContents()[0]) {
+		t.Error("16 MiB come back as others")
+	}
+}

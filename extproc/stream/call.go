@@ -1,0 +1,276 @@
+package stream
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+
+	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/kserve"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/engine"
+)
+
+// call is a gRPC call, whose messages are seen only where one of them is to be read or changed. It is decided by its headers, or by its
+// first message; of every other one that is seen the model must be the same.
+type call struct {
+	method string
+	rule   kserve.Rule
+	named  kserve.Named // by its headers
+
+	messages *kserve.Messages // nil while none is seen
+	pending  []kserve.Message // that wait for the decision, and to be sent on
+	read     bool             // a message was
+	model    string           // that messages name, empty if they name none
+	inject   kserve.Path      // where the engine takes the model in each message; nil if in none
+	opened   bool             // its headers were sent on
+	ended    bool             // no further message comes
+	trailers bool             // and trailers have said so
+}
+
+// askForMessages has the data plane show the body as it comes, before the headers go on: Envoy 1.40 takes it alone, before any answer.
+var askForMessages = &extprocv3.ProcessingResponse{ModeOverride: &extprocfilterv3.ProcessingMode{
+	RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: modeDuplex, RequestTrailerMode: extprocfilterv3.ProcessingMode_SEND,
+	ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
+}}
+
+// beginCall turns a call away that may not pass, answers one that is about the server, and decides one whose headers name its model.
+func (x *exchange) beginCall(end bool, now time.Time) responses {
+	c := new(call)
+	x.call = c
+	method, ok := kserve.MethodOf(x.in.path)
+	if !ok || kserve.Closed(method) {
+		return x.fail(errNoMethod, "")
+	}
+	c.method, c.rule, c.ended = method, kserve.RuleOf(method), end
+	var err error
+	if c.named, err = kserve.Read(x.in.ids); err != nil {
+		return x.fail(err, "")
+	}
+	if len(c.named.IDs) > 1 {
+		return x.fail(errSeveral, "")
+	}
+	if c.rule.Path != nil && !end {
+		return x.wantMessages()
+	}
+	return x.decideCall(now)
+}
+
+// wantMessages has the messages shown, if they are not.
+func (x *exchange) wantMessages() responses {
+	x.call.messages = kserve.NewMessages(x.in.header("grpc-encoding"), maxBody)
+	switch {
+	case x.mode == modeDuplex:
+		return nil
+	case x.mode == modeNone && x.front == Own:
+		x.mode = modeDuplex
+		return responses{askForMessages}
+	}
+	return x.fail(errHidden, x.call.model)
+}
+
+// asks is what the call asks for, by what is known of it. What a message says comes before what headers say.
+func (c *call) asks() (ask, error) {
+	switch {
+	case c.model != "" && c.rule.VModel:
+		return ask{model: c.model}, nil
+	case c.model != "":
+		return ask{model: c.model, naming: modelName}, nil
+	case len(c.named.IDs) == 0:
+		return ask{}, errNoID
+	case c.named.VModel:
+		return ask{model: c.named.IDs[0], naming: vmodelName}, nil
+	}
+	return ask{model: c.named.IDs[0], naming: modelName}, nil
+}
+
+// decideCall decides a call of which enough is known, and sends on what has come of it.
+func (x *exchange) decideCall(now time.Time) responses {
+	c := x.call
+	a, err := c.asks()
+	if err == nil {
+		err = x.send(a, nil, now)
+	}
+	if err != nil {
+		return x.missed(err, a.model, c.bytes(), now, x.decideCall)
+	}
+	if c.inject != nil && c.messages == nil && !c.ended {
+		return x.wantMessages()
+	}
+	return x.passOn(now)
+}
+
+// bytes is how long the messages are that wait.
+func (c *call) bytes() int {
+	n := 0
+	for _, m := range c.pending {
+		n += len(m.Frame)
+	}
+	return n
+}
+
+// callChunk takes the next piece of a call's messages.
+func (x *exchange) callChunk(chunk []byte, end bool, now time.Time) responses {
+	c := x.call
+	c.messages.Add(chunk)
+	c.ended = end
+	if err := c.next(); err != nil {
+		return x.fail(err, c.model)
+	}
+	switch {
+	case x.inFlight != nil:
+		return x.passOn(now)
+	case !c.read && !end:
+		return nil
+	}
+	return x.decideCall(now)
+}
+
+// callEnds takes the trailers of a call, which are the end of its messages.
+func (x *exchange) callEnds(now time.Time) responses {
+	c := x.call
+	c.trailers, c.ended = true, true
+	if c.messages == nil {
+		return responses{goOnTrailers} // it was decided without them
+	}
+	if err := c.next(); err != nil {
+		return x.fail(err, c.model)
+	}
+	if x.inFlight == nil {
+		return x.decideCall(now)
+	}
+	return x.passOn(now)
+}
+
+// next reads the messages that are whole.
+func (c *call) next() error {
+	for {
+		m, ok, err := c.messages.Next()
+		if err != nil {
+			return err
+		}
+		if !ok {
+			break
+		}
+		if err := c.look(m); err != nil {
+			return err
+		}
+		c.pending = append(c.pending, m)
+	}
+	if c.ended && c.messages.Partial() {
+		return kserve.ErrPartial
+	}
+	return nil
+}
+
+// look reads the model that a message names.
+func (c *call) look(m kserve.Message) error {
+	first := !c.read
+	c.read = true
+	if c.rule.Path == nil {
+		return nil
+	}
+	model, named, err := kserve.Extract(m.Bytes, c.rule.Path)
+	if err != nil {
+		return err
+	}
+	if named = named && model != ""; named {
+		if err := kserve.CheckID(model); err != nil {
+			return err
+		}
+	}
+	switch {
+	case first:
+		c.model = model
+	case named && model != c.model:
+		return errAnotherModel
+	}
+	return nil
+}
+
+// passOn sends on what has come of a call that is decided: its headers first, then its messages, with the engine's name of the model where
+// the engine takes it in them.
+func (x *exchange) passOn(now time.Time) responses {
+	c := x.call
+	var body []byte
+	for _, m := range c.pending {
+		frame := m.Frame
+		if c.inject != nil {
+			written, err := kserve.Inject(m.Bytes, c.inject, x.model)
+			if err != nil {
+				return x.fail(err, c.model)
+			}
+			if len(written) != len(m.Bytes) || len(written) > 0 && &written[0] != &m.Bytes[0] {
+				frame = kserve.AppendFrame(nil, written)
+			}
+		}
+		if body == nil {
+			body = frame
+			continue
+		}
+		body = append(slices.Clip(body), frame...)
+	}
+	c.pending = nil
+	var out responses
+	if !c.opened {
+		c.opened, x.phase = true, passing
+		common := x.common()
+		if c.messages != nil {
+			x.resize(common, 0)
+		}
+		out = append(out, x.withMetadata(answerHeaders(common)))
+	}
+	if c.messages != nil {
+		out = append(out, chunks(body, c.ended && !c.trailers)...)
+	}
+	if c.trailers {
+		out = append(out, goOnTrailers)
+	}
+	if c.messages == nil || c.ended {
+		x.phase, x.sentAt = sent, now
+	}
+	return out
+}
+
+// takes finds where the engine of the first pick takes the model in the call's messages, and leaves picks out whose engines take it elsewhere:
+// a message goes to all of them as it goes to the first. An engine that says which methods it has takes no others.
+func (x *exchange) takes(view *belief.View) error {
+	path, ok := x.injection(view, &x.picks[0])
+	if !ok {
+		return errNoMethod
+	}
+	x.call.inject = path
+	n := 1
+	for n < len(x.picks) {
+		if other, ok := x.injection(view, &x.picks[n]); !ok || !slices.Equal(other, path) {
+			break
+		}
+		n++
+	}
+	x.picks = x.picks[:n]
+	return nil
+}
+
+// injection is where the engine of a pick wants the model in the messages of the call's method, and whether it takes the method: as a model
+// runtime says; other engines want it where V2 has it.
+func (x *exchange) injection(view *belief.View, d *pick.Decision) (kserve.Path, bool) {
+	if methods, said := view.Methods[d.Endpoint.Address]; said {
+		path, takes := methods.Takes(x.call.method)
+		return path, takes
+	}
+	if view.World.KindAt(d.Endpoint.Address) == engine.ModelRuntime {
+		return nil, true
+	}
+	return kserve.InV2(x.call.method), true
+}
+
+// timeout is how the engine is told of what remains of a call's time (gRPC over HTTP2, Timeout).
+func timeout(left time.Duration) string {
+	if ms := left.Milliseconds(); ms < 1e8 {
+		return strconv.FormatInt(max(1, ms), 10) + "m"
+	}
+	return strconv.FormatInt(int64(left/time.Second), 10) + "S"
+}

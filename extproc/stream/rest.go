@@ -1,0 +1,99 @@
+package stream
+
+import (
+	"strings"
+	"time"
+
+	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/kserve"
+	"github.com/headgate/headgate/internal/version"
+)
+
+// beginREST answers a request of V2 that asks about the server or whether a model is ready, and decides any other: its path says all, so
+// that no body is needed.
+func (x *exchange) beginREST(r kserve.REST, end bool, now time.Time) responses {
+	x.rest = r
+	if r.Op.Names() {
+		if err := kserve.CheckID(r.Model); err != nil {
+			return x.fail(err, "")
+		}
+	}
+	switch r.Op {
+	case kserve.Server:
+		return x.replyWith("server", serverMetadata)
+	case kserve.Live:
+		return x.replyWith("live", map[string]bool{"live": true})
+	case kserve.Ready:
+		if err := x.unwell(); err != nil {
+			return x.fail(err, "")
+		}
+		return x.replyWith("ready", map[string]bool{"ready": true})
+	case kserve.ModelReady:
+		return x.modelReady(ask{model: r.Model}, now)
+	}
+	return x.decideREST(ask{model: r.Model, stream: r.Op == kserve.InferStream}, end, now)
+}
+
+// serverMetadata is what V2 says of a server (Open Inference Protocol, server metadata).
+var serverMetadata = struct {
+	Name       string   `json:"name"`
+	Version    string   `json:"version"`
+	Extensions []string `json:"extensions"`
+}{"headgate", version.Read().Program, []string{}}
+
+// decideREST decides by the model that the path names. Where its engine knows it by another name, the path says that.
+func (x *exchange) decideREST(a ask, end bool, now time.Time) responses {
+	if err := x.send(a, nil, now); err != nil {
+		return x.missed(err, a.model, 0, now, func(now time.Time) responses { return x.decideREST(a, end, now) })
+	}
+	common := x.common()
+	if x.renames(a) {
+		path, ok := x.renamedPath()
+		if !ok {
+			return x.fail(errRename, a.model)
+		}
+		common.HeaderMutation.SetHeaders = append(common.HeaderMutation.SetHeaders, header(":path", path))
+	}
+	x.phase = passing
+	if end || x.mode == modeNone {
+		x.phase = sent
+	}
+	return responses{x.withMetadata(answerHeaders(common))}
+}
+
+// renamedPath is the path as the client wrote it, with the engine's name of the model. Envoy rewrites it after that, where a route says so:
+// then the model must stand in it as in the path that engines see.
+func (x *exchange) renamedPath() (string, bool) {
+	to := x.rest.Rename(x.decision().Model)
+	if x.rewrite == nil {
+		return to, true
+	}
+	from, ok := strings.CutSuffix(x.in.written, x.rest.FromModel())
+	return from + strings.TrimPrefix(to, x.rest.BeforeModel()), ok
+}
+
+// modelReady answers whether requests for a model are answered: it is loaded, or would be for them. None is loaded by asking.
+func (x *exchange) modelReady(a ask, now time.Time) responses {
+	err := x.wouldAnswer(a, now)
+	if err != nil {
+		return x.fail(err, a.model)
+	}
+	return x.replyWith("ready", struct {
+		Name  string `json:"name"`
+		Ready bool   `json:"ready"`
+	}{a.model, true})
+}
+
+// wouldAnswer returns why a request for a model would not be answered, nil if it would, maybe after a load.
+func (x *exchange) wouldAnswer(a ask, now time.Time) error {
+	err := x.choose(a, nil, now)
+	x.dropPicks()
+	m, missed := err.(*miss) //nolint:errorlint // choose returns it as it is
+	if !missed {
+		return err
+	}
+	if reason := x.server.Fleet.View().Failures[m.key]; reason != "" {
+		return flow.Failed{Reason: reason}
+	}
+	return nil
+}
