@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -57,7 +58,7 @@ func answers(a *inference.ModelInferResponse, err error, model string, values ..
 // to theirs.
 func TestModelsAreInferredByV2(t *testing.T) {
 	t.Parallel()
-	s := start(t, runtimes(t, 2, map[string]string{"one": "sim:?load=100ms", "two": "sim:?load=100ms", "three": "sim:", "broken": "sim:?fail=INTERNAL:disk%20broken"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })
+	s := start(t, runtimes(t, 2, map[string]string{"one": "sim:?load=100ms", "two": "sim:?load=100ms", "three": "sim:", "unloaded": "sim:?load=1h", "broken": "sim:?fail=INTERNAL:disk%20broken"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })
 	s.write("vmodels.yaml", "apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: latest}\nspec: {poolRef: {name: pool}, target: two}\n")
 	s.await("latest is known", func() bool {
 		return s.must(request{method: "GET", path: "/v2/models/latest/ready"}).status == http.StatusOK
@@ -108,6 +109,32 @@ func TestModelsAreInferredByV2(t *testing.T) {
 	}
 	if a, err := calls.ModelMetadata(ctx, &inference.ModelMetadataRequest{Name: "latest"}); err != nil || a.GetName() != "two" {
 		t.Errorf("metadata: %v, %v", a, err)
+	}
+
+	if a, err := calls.ServerLive(ctx, new(inference.ServerLiveRequest)); err != nil || !a.GetLive() {
+		t.Errorf("live: %v, %v", a, err)
+	}
+	if a, err := calls.ServerReady(ctx, new(inference.ServerReadyRequest)); err != nil || !a.GetReady() {
+		t.Errorf("ready: %v, %v", a, err)
+	}
+	if a, err := calls.ServerMetadata(ctx, new(inference.ServerMetadataRequest)); err != nil || a.GetName() != "headgate" || a.GetVersion() == "" {
+		t.Errorf("the server: %v, %v", a, err)
+	}
+	for model, want := range map[string]bool{"one": true, "latest": true, "unloaded": true, "broken": false} {
+		if a, err := calls.ModelReady(ctx, &inference.ModelReadyRequest{Name: model}); err != nil || a.GetReady() != want {
+			t.Errorf("%s is ready: %v, %v; want %v", model, a, err, want)
+		}
+	}
+	if a, err := calls.ModelReady(ctx, &inference.ModelReadyRequest{Name: "nobody"}); status.Code(err) != codes.NotFound {
+		t.Errorf("an unknown model is ready: %v, %v", a, err)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+s.Listen, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if a, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: "any"}); err != nil || a.GetStatus() != healthv1.HealthCheckResponse_SERVING {
+		t.Errorf("health: %v, %v", a, err)
 	}
 
 	for _, c := range []struct {

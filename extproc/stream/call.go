@@ -42,6 +42,9 @@ func (x *exchange) beginCall(end bool, now time.Time) responses {
 	c := new(call)
 	x.call = c
 	method, ok := kserve.MethodOf(x.in.path)
+	if answer := x.about(method); ok && answer != nil {
+		return answer
+	}
 	if !ok || kserve.Closed(method) {
 		return x.fail(errNoMethod, "")
 	}
@@ -90,6 +93,9 @@ func (c *call) asks() (ask, error) {
 // decideCall decides a call of which enough is known, and sends on what has come of it.
 func (x *exchange) decideCall(now time.Time) responses {
 	c := x.call
+	if c.method == readyMethod {
+		return x.callReady(now)
+	}
 	a, err := c.asks()
 	if err == nil {
 		err = x.send(a, nil, now)

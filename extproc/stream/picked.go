@@ -130,7 +130,7 @@ func (x *exchange) choose(a ask, body []byte, now time.Time) error {
 	if err == nil {
 		x.authorize(view.World)
 		x.world = view.World
-		if x.call != nil {
+		if x.call != nil && x.call.method != readyMethod { // which no engine gets
 			err = x.takes(view)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/kserve"
-	"github.com/headgate/headgate/internal/version"
 )
 
 // beginREST answers a request of V2 that asks about the server or whether a model is ready, and decides any other: its path says all, so
@@ -33,13 +32,6 @@ func (x *exchange) beginREST(r kserve.REST, end bool, now time.Time) responses {
 	}
 	return x.decideREST(ask{model: r.Model, stream: r.Op == kserve.InferStream}, end, now)
 }
-
-// serverMetadata is what V2 says of a server (Open Inference Protocol, server metadata).
-var serverMetadata = struct {
-	Name       string   `json:"name"`
-	Version    string   `json:"version"`
-	Extensions []string `json:"extensions"`
-}{"headgate", version.Read().Program, []string{}}
 
 // decideREST decides by the model that the path names. Where its engine knows it by another name, the path says that.
 func (x *exchange) decideREST(a ask, end bool, now time.Time) responses {

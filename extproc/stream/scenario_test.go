@@ -344,6 +344,15 @@ func render(t *testing.T, m *extprocv3.ProcessingResponse) string {
 			call = " " + codes.Code(s.GetStatus()).String()
 		}
 		fmt.Fprintf(&out, "reply: %d%s details=%s%s\n%s\n", i.GetStatus().GetCode(), call, i.GetDetails(), headers(i.GetHeaders()), i.GetBody())
+	case *extprocv3.ProcessingResponse_StreamedImmediateResponse:
+		switch r := r.StreamedImmediateResponse.GetResponse().(type) {
+		case *extprocv3.StreamedImmediateResponse_HeadersResponse:
+			out.WriteString("streamed reply:" + headerWords(r.HeadersResponse.GetHeaders()) + "\n")
+		case *extprocv3.StreamedImmediateResponse_BodyResponse:
+			fmt.Fprintf(&out, "its body: %q\n", r.BodyResponse.GetBody())
+		case *extprocv3.StreamedImmediateResponse_TrailersResponse:
+			out.WriteString("its trailers:" + headerWords(r.TrailersResponse) + "\n")
+		}
 	case nil:
 		if m.GetModeOverride() == nil {
 			t.Fatal("an answer that says nothing")
@@ -384,6 +393,14 @@ func mutation(c *extprocv3.CommonResponse) string {
 		}
 	}
 	return out
+}
+
+func headerWords(m *corev3.HeaderMap) string {
+	var out strings.Builder
+	for _, h := range m.GetHeaders() {
+		fmt.Fprintf(&out, " %s=%s", h.GetKey(), h.GetRawValue())
+	}
+	return out.String()
 }
 
 func headers(m *extprocv3.HeaderMutation) string {

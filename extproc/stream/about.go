@@ -1,0 +1,81 @@
+package stream
+
+import (
+	"errors"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+
+	"github.com/headgate/headgate/extproc/kserve"
+	"github.com/headgate/headgate/extproc/route"
+	"github.com/headgate/headgate/internal/version"
+)
+
+// about answers a call that asks about the gateway; nil if it asks for anything else. None of them needs its message.
+func (x *exchange) about(method string) responses {
+	switch method {
+	case kserve.V2 + "/ServerLive":
+		return x.answerCall("live", kserve.AppendBool(nil, 1, true))
+	case kserve.V2 + "/ServerReady":
+		return x.answerCall("ready", kserve.AppendBool(nil, 1, x.unwell() == nil))
+	case kserve.V2 + "/ServerMetadata":
+		return x.answerCall("server", kserve.AppendText(kserve.AppendText(nil, 1, serverMetadata.Name), 2, serverMetadata.Version))
+	case "grpc.health.v1.Health/Check":
+		const serving, notServing = 1, 2 // of grpc.health.v1.HealthCheckResponse.ServingStatus
+		status := uint64(serving)
+		if x.unwell() != nil {
+			status = notServing
+		}
+		return x.answerCall("health", kserve.AppendNumber(nil, 1, status))
+	}
+	return nil
+}
+
+// readyMethod asks whether a model is ready, by its message.
+const readyMethod = kserve.V2 + "/ModelReady"
+
+// callReady answers whether calls for the model of a message would be answered. Of a model that there is not it is NOT_FOUND.
+func (x *exchange) callReady(now time.Time) responses {
+	a, err := x.call.asks()
+	if err == nil {
+		err = x.wouldAnswer(a, now)
+	}
+	if errors.Is(err, errNoID) || errors.Is(err, errNoVModel) || errors.Is(err, route.ErrUnknownModel) {
+		return x.fail(err, a.model)
+	}
+	return x.answerCall("ready", kserve.AppendBool(nil, 1, err == nil))
+}
+
+// answerCall answers a call with one message.
+func (x *exchange) answerCall(code string, message []byte) responses {
+	x.reply(200, code, nil)
+	streamed := func(r *extprocv3.StreamedImmediateResponse) *extprocv3.ProcessingResponse {
+		return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_StreamedImmediateResponse{StreamedImmediateResponse: r}}
+	}
+	headers := func(all ...string) *corev3.HeaderMap {
+		m := new(corev3.HeaderMap)
+		for i := 0; i < len(all); i += 2 {
+			m.Headers = append(m.Headers, &corev3.HeaderValue{Key: all[i], RawValue: []byte(all[i+1])})
+		}
+		return m
+	}
+	return responses{
+		streamed(&extprocv3.StreamedImmediateResponse{Response: &extprocv3.StreamedImmediateResponse_HeadersResponse{
+			HeadersResponse: &extprocv3.HttpHeaders{Headers: headers(":status", "200", "content-type", "application/grpc")},
+		}}),
+		streamed(&extprocv3.StreamedImmediateResponse{Response: &extprocv3.StreamedImmediateResponse_BodyResponse{
+			BodyResponse: &extprocv3.StreamedBodyResponse{Body: kserve.AppendFrame(nil, message)},
+		}}),
+		streamed(&extprocv3.StreamedImmediateResponse{Response: &extprocv3.StreamedImmediateResponse_TrailersResponse{
+			TrailersResponse: headers("grpc-status", "0"),
+		}}),
+	}
+}
+
+// serverMetadata is what V2 says of a server (Open Inference Protocol, server metadata).
+var serverMetadata = struct {
+	Name       string   `json:"name"`
+	Version    string   `json:"version"`
+	Extensions []string `json:"extensions"`
+}{"headgate", version.Read().Program, []string{}}
