@@ -130,12 +130,9 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 func Serve(ctx context.Context, r *Runtime, data, management net.Listener) error {
 	manager := grpc.NewServer()
 	mmesh.RegisterModelRuntimeServer(manager, r)
-	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true)
-	protocols.SetUnencryptedHTTP2(true)
-	server := &http.Server{
-		Handler: r.Handler(), ReadHeaderTimeout: time.Minute, Protocols: protocols, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1 << 20},
-	}
+	server := &http.Server{Handler: r.Handler(), ReadHeaderTimeout: time.Minute}
+	calls := r.calls()
+	requests, http2 := part(data)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		if err := manager.Serve(management); !errors.Is(err, grpc.ErrServerStopped) { // stopped before it began
@@ -144,7 +141,13 @@ func Serve(ctx context.Context, r *Runtime, data, management net.Listener) error
 		return nil
 	})
 	group.Go(func() error {
-		if err := server.Serve(data); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(requests); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	})
+	group.Go(func() error {
+		if err := calls.Serve(http2); !errors.Is(err, grpc.ErrServerStopped) && !errors.Is(err, net.ErrClosed) {
 			return err
 		}
 		return nil
@@ -153,6 +156,7 @@ func Serve(ctx context.Context, r *Runtime, data, management net.Listener) error
 		<-ctx.Done()
 		r.Close()
 		manager.Stop()
+		calls.Stop()
 		return server.Close()
 	})
 	return group.Wait()

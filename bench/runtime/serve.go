@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -16,7 +15,7 @@ import (
 )
 
 // Handler serves requests for the models that are loaded: OpenAI's chat and completions, whole or streamed, with an answer of a few words,
-// and KServe's V2 by REST and by gRPC, on one port. It has no list of models and no metrics.
+// and KServe's V2 by REST. It has no list of models and no metrics.
 func (r *Runtime) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, q *http.Request) { r.answer(w, q, true) })
@@ -27,12 +26,7 @@ func (r *Runtime) Handler() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		say(w, http.StatusNotFound, map[string]string{"detail": "Not Found"})
 	})
-	calls := r.calls()
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		if q.ProtoMajor == 2 && strings.HasPrefix(q.Header.Get("Content-Type"), "application/grpc") {
-			calls.ServeHTTP(w, q)
-			return
-		}
 		if local, ok := q.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
 			w.Header().Set(simulated.ServedHeader, local.String())
 		}

@@ -112,10 +112,29 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 	c.advance(time.Second)
 	f.Missed(copyOf("m", a))
 	f.Missed(copyOf("m", a))
-	expectWhere(t, f, "it is control's to find out", "m", a)
-	if got := f.TakeMissing(); !slices.Equal(got, []belief.CopyKey{copyOf("m", a)}) {
-		t.Errorf("missing are %v", got)
+	expectWhere(t, f, "nobody else is sent there", "m")
+	told := func(when string, want ...belief.CopyKey) {
+		t.Helper()
+		if got := f.TakeMissing(); !slices.Equal(got, want) {
+			t.Errorf("%s missing are %v, want %v", when, got, want)
+		}
 	}
+	told("once", copyOf("m", a))
+	// Control loads it again. That it is missing again is the model's own answer, for a while.
+	f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Nothing}})
+	f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Loaded}})
+	expectWhere(t, f, "control has loaded it again", "m", a)
+	c.advance(9 * time.Minute)
+	f.Missed(copyOf("m", a))
+	expectWhere(t, f, "it is missing again", "m", a)
+	told("then")
+	c.advance(2 * time.Minute)
+	f.Missed(copyOf("m", a))
+	expectWhere(t, f, "much later it is missing", "m")
+	told("much later", copyOf("m", a))
+	// What control says again after its stream broke is no news of it.
+	f.Hear(belief.News{All: true, Endpoints: governing(a, b), Copies: map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Loaded}})
+	expectWhere(t, f, "control does not know yet", "m")
 }
 
 func TestOthersRequestsForAModelCountWhereTheyAre(t *testing.T) {

@@ -270,7 +270,7 @@ func (f *Fleet) Reported(address string, load engine.Load, at time.Time) {
 }
 
 // Missed says that an engine answered for a model as if it had it not, as [belief.State.Missed].
-func (f *Fleet) Missed(k belief.CopyKey) { f.later(func() { f.state.Missed(k) }) }
+func (f *Fleet) Missed(k belief.CopyKey) { f.soon(func() { f.state.Missed(k, f.Now()) }) }
 
 // Look is one look at an endpoint, from its beginning.
 type Look struct {

@@ -106,11 +106,11 @@ func TestWhatControlSaysAgainIsNoNews(t *testing.T) {
 	s.Lists(s.Look(b, start), engine.Models{Unlisted: true})
 	s.Hear(says, start)
 	s.Lists(s.Look(a, start.Add(time.Second)), engine.Models{Base: []string{"llama"}})
-	s.Missed(copyOf("m", b)) // it gives no list: control finds out
+	s.Missed(copyOf("m", b), start) // it gives no list: a request found out
 	s.Hear(says, start.Add(2*time.Second))
 	p := view(s, start.Add(2*time.Second)).Snapshot.Pools["ns/one"]
-	if copies := p.Copies["m"]; len(copies) != 1 || copies[0].Endpoint != 1 {
-		t.Errorf("the copies are %+v, and the first engine has none any more", copies)
+	if copies := p.Copies["m"]; len(copies) > 0 {
+		t.Errorf("the copies are %+v, and no engine has one any more", copies)
 	}
 	got := s.TakeMissing()
 	slices.SortFunc(got, func(x, y belief.CopyKey) int { return strings.Compare(x.Endpoint, y.Endpoint) })

@@ -53,6 +53,7 @@ type control struct {
 	leaving   map[string]Leaving          // none that stays
 	methods   map[string]engine.Methods   // by endpoint, none that is empty; immutable: views share it
 	missing   []CopyKey                   // that control is to be told
+	missed    map[CopyKey]time.Time       // when that was believed of copies at engines without a list
 }
 
 // governs says whether control knows the copies of an endpoint.
@@ -77,16 +78,16 @@ func (s *State) Hear(n News, now time.Time) {
 	c := &s.control
 	before := c.copies
 	if n.All || c.copies == nil {
-		*c = control{endpoints: n.Endpoints, copies: make(map[string]map[string]*said), leaving: make(map[string]Leaving), missing: c.missing}
+		*c = control{endpoints: n.Endpoints, copies: make(map[string]map[string]*said), leaving: make(map[string]Leaving), missing: c.missing, missed: c.missed}
 	}
 	if n.Endpoints != nil {
 		c.endpoints = n.Endpoints
 	}
 	for k, word := range n.Copies {
 		said := c.said(k)
-		said.word, said.heard, said.told = word, now, false
+		said.word, said.heard, said.told, said.missed = word, now, false, false
 		if was := before[k.Endpoint][k.ID]; n.All && was != nil && was.word == word {
-			said.heard = was.heard // what is said again is no younger for it
+			said.heard, said.missed = was.heard, was.missed // what is said again is no younger for it
 		}
 		s.index(k.Endpoint)
 	}
@@ -156,17 +157,37 @@ func (s *State) noteVanished(p *objects.Pool, address string, gone []string) {
 }
 
 func (s *State) miss(k CopyKey) {
-	s.control.missing = append(s.control.missing, k)
+	if !slices.Contains(s.control.missing, k) {
+		s.control.missing = append(s.control.missing, k)
+	}
 	s.urgent = true
 }
 
-// Missed says that an engine answered for a model as if it had it not. Where the engine gives a list, its next look tells;
-// else it is for control to find out.
-func (s *State) Missed(k CopyKey) {
-	if e := s.endpoints[k.Endpoint]; e != nil && !e.lists.gives() && s.control.governs(k.Endpoint) && !slices.Contains(s.control.missing, k) {
-		s.miss(k)
+// Missed says that an engine answered at a time for a model as if it had it not. Where the engine gives a list, its next look tells; else the copy
+// has vanished until control, which is to find out, says something of it again. That is believed of a copy once in a while: a model whose own
+// answers sound like this would be loaded again and again, for whoever asks for them.
+func (s *State) Missed(k CopyKey, now time.Time) {
+	e, c := s.endpoints[k.Endpoint], &s.control
+	if e == nil || e.lists.gives() || !c.governs(k.Endpoint) || slices.Contains(c.missing, k) {
+		return
 	}
+	if last, before := c.missed[k]; before && now.Sub(last) < missedAgain {
+		return
+	}
+	if c.missed == nil {
+		c.missed = make(map[CopyKey]time.Time)
+	}
+	maps.DeleteFunc(c.missed, func(_ CopyKey, at time.Time) bool { return now.Sub(at) >= missedAgain })
+	c.missed[k] = now
+	if said := c.copies[k.Endpoint][k.ID]; said != nil {
+		said.missed, said.told = true, true // control is told below
+		s.index(k.Endpoint)
+	}
+	s.miss(k)
 }
+
+// missedAgain is how long it is not believed again that a copy is missing.
+const missedAgain = 10 * time.Minute
 
 // TakeMissing returns the copies that engines have no more though control believes in them, each once.
 func (s *State) TakeMissing() []CopyKey {

@@ -25,7 +25,7 @@ const (
 //	the endpoint     says        read by the latest look
 //	no               anything    has it                                  addressable
 //	no               anything    has it not, or there is none            no copy
-//	yes              Loaded      there is none                           addressable
+//	yes              Loaded      there is none                           addressable, unless a request found it missing since
 //	yes              Loaded      has it                                  addressable
 //	yes              Loaded      has it not, by an older look            addressable: the look came too early to see it
 //	yes              Loaded      has it not, by a later look             vanished: the engine restarted
@@ -51,6 +51,7 @@ type facts struct {
 	gives    bool      // the engine gives a list
 	listed   bool      // which has the adapter
 	looked   time.Time // when the look that read it began
+	missed   bool      // since the word came a request found the adapter missing at an engine without a list
 }
 
 func (b facts) standing() standing {
@@ -59,7 +60,7 @@ func (b facts) standing() standing {
 		return addressable
 	case !b.governed, b.word != Loaded:
 		return absent
-	case b.gives && !b.listed && b.looked.After(b.heard):
+	case b.gives && !b.listed && b.looked.After(b.heard), !b.gives && b.missed:
 		return vanished
 	}
 	return addressable
@@ -73,6 +74,8 @@ type said struct {
 	others int64
 	// told says that control was told that it vanished.
 	told bool
+	// missed says that a request found it missing since, where the engine gives no list.
+	missed bool
 }
 
 // listing is an engine's own list.
@@ -98,7 +101,7 @@ func adapters(governed bool, says map[string]*said, l listing) (there, gone []st
 	for _, name := range slices.Compact(names) {
 		b := facts{governed: governed, gives: l.gives(), listed: contains(listed, name), looked: l.looked}
 		if s := says[name]; s != nil {
-			b.word, b.heard = s.word, s.heard
+			b.word, b.heard, b.missed = s.word, s.heard, s.missed
 		}
 		switch b.standing() {
 		case addressable:

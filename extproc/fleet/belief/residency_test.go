@@ -22,26 +22,32 @@ func TestWhoIsBelievedOfACopy(t *testing.T) {
 		listed   bool
 		looked   time.Time // control's word came between earlier and later
 		want     standing
+		missed   bool
 	}{
 		// Without control the list counts.
-		{no, Nothing, yes, yes, later, addressable},
-		{no, Nothing, yes, no, later, absent},
-		{no, Nothing, no, no, later, absent},
-		{no, Unloading, yes, yes, later, addressable},
-		{no, Loaded, yes, no, later, absent},
+		{no, Nothing, yes, yes, later, addressable, no},
+		{no, Nothing, yes, no, later, absent, no},
+		{no, Nothing, no, no, later, absent, no},
+		{no, Unloading, yes, yes, later, addressable, no},
+		{no, Loaded, yes, no, later, absent, no},
 		// Control says what comes and goes before the list does.
-		{yes, Loaded, yes, yes, later, addressable},
-		{yes, Loaded, yes, yes, earlier, addressable},
-		{yes, Loaded, yes, no, earlier, addressable},
-		{yes, Loaded, no, no, later, addressable},
-		{yes, Unloading, yes, yes, later, absent},
-		{yes, Loading, yes, yes, later, absent},
-		{yes, Nothing, yes, yes, later, absent},
-		{yes, Unloading, no, no, later, absent},
+		{yes, Loaded, yes, yes, later, addressable, no},
+		{yes, Loaded, yes, yes, earlier, addressable, no},
+		{yes, Loaded, yes, no, earlier, addressable, no},
+		{yes, Loaded, no, no, later, addressable, no},
+		{yes, Unloading, yes, yes, later, absent, no},
+		{yes, Loading, yes, yes, later, absent, no},
+		{yes, Nothing, yes, yes, later, absent, no},
+		{yes, Unloading, no, no, later, absent, no},
 		// The list knows of a restart before control does.
-		{yes, Loaded, yes, no, later, vanished},
+		{yes, Loaded, yes, no, later, vanished, no},
+		// Where there is no list a request knows of it first.
+		{yes, Loaded, no, no, later, vanished, yes},
+		{yes, Loaded, yes, yes, later, addressable, yes},
+		{yes, Loading, no, no, later, absent, yes},
+		{no, Loaded, no, no, later, absent, yes},
 	} {
-		b := facts{c.governed, c.word, earlier.Add(time.Millisecond), c.gives, c.listed, c.looked}
+		b := facts{c.governed, c.word, earlier.Add(time.Millisecond), c.gives, c.listed, c.looked, c.missed}
 		if got := b.standing(); got != c.want {
 			t.Errorf("%+v stands %d, want %d", c, got, c.want)
 		}
@@ -71,7 +77,8 @@ func obvious(governed bool, says map[string]*said, l listing) (there, gone []str
 		if says[name] == nil || says[name].word != Loaded {
 			continue
 		}
-		if l.known && !l.Unlisted && !onList && l.looked.Sub(says[name].heard) > 0 {
+		hasList := l.known && !l.Unlisted
+		if hasList && !onList && l.looked.Sub(says[name].heard) > 0 || !hasList && says[name].missed {
 			gone = append(gone, name)
 			continue
 		}
@@ -94,7 +101,7 @@ func TestTheAdaptersOfAnEndpointAreThoseOfAnObviousReading(t *testing.T) {
 				l.Adapters = append(l.Adapters, name)
 			}
 			if random.IntN(2) == 0 {
-				says[name] = &said{word: Word(random.IntN(4)), heard: later}
+				says[name] = &said{word: Word(random.IntN(4)), heard: later, missed: random.IntN(3) == 0}
 			}
 		}
 		random.Shuffle(len(l.Adapters), func(i, j int) { l.Adapters[i], l.Adapters[j] = l.Adapters[j], l.Adapters[i] })

@@ -1,0 +1,208 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/api/inference"
+	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/test/times"
+)
+
+var inferFor = flag.Duration("infer", 10*time.Second, "send calls for thousands of models for so long")
+
+// inferLoad is calls of V2 that come by chance, whatever becomes of those before them.
+type inferLoad struct {
+	sent   atomic.Int64
+	mu     sync.Mutex // guards the following
+	faults []string
+	took   times.Times
+	calls  sync.WaitGroup
+}
+
+// infers sends calls at a rate by second until ctx ends, each for a model by chance, and returns when all are answered.
+func (l *inferLoad) infers(ctx context.Context, calls inference.GRPCInferenceServiceClient, rate float64, model func() string) {
+	next := time.NewTimer(0)
+	defer next.Stop()
+	defer l.calls.Wait()
+	at := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-next.C:
+		}
+		for time.Until(at) <= 0 {
+			l.calls.Go(func() { l.infer(calls, model()) })
+			at = at.Add(time.Duration(rand.ExpFloat64() / rate * float64(time.Second)))
+		}
+		next.Reset(time.Until(at))
+	}
+}
+
+// infer makes one call, and notes what is wrong with its answer.
+func (l *inferLoad) infer(calls inference.GRPCInferenceServiceClient, model string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	began, value := time.Now(), float32(l.sent.Add(1))
+	a, err := calls.ModelInfer(ctx, tensor(model, value))
+	fault := answers(a, err, model, value)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.took = append(l.took, time.Since(began))
+	if fault != "" {
+		l.faults = append(l.faults, fmt.Sprintf("%s, after %v: %s", model, time.Since(began).Round(time.Millisecond), fault))
+	}
+}
+
+// report says what came of all.
+func (l *inferLoad) report(t *testing.T) {
+	t.Helper()
+	for i, fault := range l.faults {
+		if i < 10 {
+			t.Error(fault)
+		}
+	}
+	t.Logf("%d calls, %d faults: %v", l.sent.Load(), len(l.faults), l.took)
+}
+
+// simModels are so many models of runtimes, as objects and by name.
+func simModels(t *testing.T, c *rig.Config, n int, source string) (names []string) {
+	t.Helper()
+	var objects strings.Builder
+	for i := range n {
+		names = append(names, fmt.Sprintf("m%04d", i))
+		objects.WriteString(modelObject(names[i], "type: sim, source: '"+source+"'"))
+	}
+	if err := os.WriteFile(filepath.Join(c.Objects, "models.yaml"), []byte(objects.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// byChance draws names, the first most often, by Zipf's law with the exponent 1. It is safe for concurrent use.
+func byChance(names []string) func() string {
+	draw := zipf(names)
+	return func() string { return draw(rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))) }
+}
+
+// Two runtimes with room for 400 of 2,000 models answer every call, each by its model, though most of the time somebody waits for a load.
+// A minute of it: go test ./bench/e2e -run ThousandsOfModels -v -infer 1m.
+func TestThousandsOfModelsOnTwoRuntimes(t *testing.T) {
+	var names []string
+	s := start(t, runtimes(t, 2, nil), standalone, func(c *rig.Config) {
+		c.EngineFlags = []string{"--capacity", "200Mi", "--default-size", "1Mi", "--loading-threads", "8"}
+		names = simModels(t, c, 2000, "sim:?load=100ms&infer=1ms")
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), *inferFor)
+	defer cancel()
+	var l inferLoad
+	l.infers(ctx, s.calls(), 200, byChance(names))
+	l.report(t)
+	s.await("no call is in flight", func() bool { return s.inFlight() == 0 })
+	t.Logf("%d loads, %d unloads", count(s.events(), "loaded"), count(s.events(), "unloaded"))
+}
+
+// A runtime dies under load and is back: every call is answered by its model, but for those that it had. What it held is loaded where it is
+// asked for.
+func TestARuntimeIsKilledUnderCalls(t *testing.T) {
+	t.Parallel()
+	var names []string
+	s := start(t, runtimes(t, 2, nil), standalone, func(c *rig.Config) {
+		c.EngineFlags = []string{"--capacity", "30Mi", "--default-size", "1Mi", "--loading-threads", "8"}
+		names = simModels(t, c, 40, "sim:?load=20ms&infer=20ms")
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var l inferLoad
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.infers(ctx, s.calls(), 100, byChance(names))
+	}()
+	s.await("the load goes on", func() bool { return l.sent.Load() > 300 })
+	victim := s.endpoint(1)
+	s.await("the victim serves", func() bool { return s.sum(s.Metrics, "headgate_endpoint_in_flight", "endpoint", victim) > 0 })
+	had := s.sum(s.Metrics, "headgate_endpoint_in_flight", "endpoint", victim)
+	s.Engines[victim].Kill()
+	before := l.sent.Load()
+	s.await("the load goes on without it", func() bool { return l.sent.Load() > before+300 })
+	if err := s.StartEngine(t.Context(), victim); err != nil {
+		t.Fatal(err)
+	}
+	before = l.sent.Load()
+	served := func() float64 { return s.sum(s.Metrics, "headgate_endpoint_requests_total", "endpoint", victim) }
+	was := served()
+	s.await("it serves again", func() bool { return served() > was+50 })
+	cancel()
+	<-done
+	// Those that it had, and those that were on their way to it.
+	if most := int(had) + 8; len(l.faults) > most {
+		t.Errorf("%d calls failed, and the killed runtime had %v", len(l.faults), had)
+		l.report(t)
+	}
+	for _, fault := range l.faults {
+		if !strings.Contains(fault, "Unavailable") {
+			t.Error(fault)
+		}
+	}
+	t.Logf("%d calls, %d lost with the runtime, which had %v: %v", l.sent.Load(), len(l.faults), had, l.took)
+}
+
+// A stream counts for as long as it lasts, longer than a lease: Envoy says now and then that it goes on. Then nothing is left.
+func TestStreamsCountForAsLongAsTheyLast(t *testing.T) {
+	t.Parallel()
+	const streams = 50
+	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), standalone, extprocFlags("--lease", "22s"), func(c *rig.Config) { c.EngineFlags = nil })
+	calls := s.calls()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var all []inference.GRPCInferenceService_ModelStreamInferClient
+	ask := func(i int, stream inference.GRPCInferenceService_ModelStreamInferClient) {
+		t.Helper()
+		if err := stream.Send(tensor("one", float32(i))); err != nil {
+			t.Fatal(err)
+		}
+		a, err := stream.Recv()
+		if fault := answers(a.GetInferResponse(), err, "one", float32(i)); fault != "" {
+			t.Fatalf("stream %d: %s", i, fault)
+		}
+	}
+	for i := range streams {
+		stream, err := calls.ModelStreamInfer(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, stream)
+		ask(i, stream)
+	}
+	for began := time.Now(); time.Since(began) < 30*time.Second; time.Sleep(time.Second) {
+		if n := s.inFlight(); n != streams {
+			t.Fatalf("after %v %v streams are in flight, want %d", time.Since(began).Round(time.Second), n, streams)
+		}
+	}
+	for i, stream := range all {
+		ask(i, stream)
+		if err := stream.CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+			t.Errorf("stream %d ends with %v", i, err)
+		}
+	}
+	s.await("no stream is in flight", func() bool { return s.inFlight() == 0 })
+	if n := s.sum(s.Metrics, "headgate_leases_expired_total"); n > 0 {
+		t.Errorf("%v leases ran out", n)
+	}
+}
