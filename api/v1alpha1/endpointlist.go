@@ -50,7 +50,7 @@ type EndpointListSpec struct {
 	// Engine is the kind of the engines, such as vllm or sglang. Without it, the label llm-d.ai/engine-type says it,
 	// else what they serve.
 	//
-	// +kubebuilder:validation:Enum=vllm;nim;sglang;trtllm-serve;triton-tensorrt-llm;triton;tgi;llama.cpp;lmdeploy;modelruntime
+	// +kubebuilder:validation:Enum=vllm;nim;sglang;trtllm-serve;triton-tensorrt-llm;triton;tgi;llama.cpp;lmdeploy;mlserver;modelruntime
 	Engine string `json:"engine,omitempty"`
 	// Management is where engines of the kind modelruntime are managed: port:NUMBER at each address's own host, or, in a
 	// folder, unix:PATH, which is for a list of one address.

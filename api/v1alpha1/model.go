@@ -8,8 +8,8 @@ import (
 // ModelKind is the kind of [Model].
 const ModelKind = "Model"
 
-// Model is a model that engines can load while they run: a LoRA adapter on a base model, or whatever a model runtime
-// serves. Requests may name it by its id, and so may LLMRoutes, as their adapter. Headgate's controller loads it where
+// Model is a model that engines can load while they run: a LoRA adapter on a base model, what is in a model repository, or whatever a model
+// runtime serves. Requests may name it by its id, and so may LLMRoutes, as their adapter. Headgate's controller loads it where
 // and when requests need it.
 //
 // +kubebuilder:object:root=true
@@ -71,11 +71,12 @@ type ModelSpec struct {
 	// +kubebuilder:validation:MaxLength=512
 	BaseModel string `json:"baseModel,omitempty"`
 	// Source is where the engines find it: a path or a URI that they can read. The default is that of the pool's
-	// PoolSettings, else the id.
+	// PoolSettings, else the id. Engines with a model repository (mlserver, triton) do not read it: they find a model by its id.
 	//
 	// +kubebuilder:validation:MaxLength=4096
 	Source string `json:"source,omitempty"`
-	// Key is what a model runtime is told beside the source (modelKey of ModelMesh's interface), JSON as a rule.
+	// Key is what a model runtime is told beside the source (modelKey of ModelMesh's interface), JSON as a rule. A number disk_size_bytes
+	// in it makes 1.25 times as many bytes the size of a model that has none.
 	//
 	// +kubebuilder:validation:MaxLength=65536
 	Key string `json:"key,omitempty"`

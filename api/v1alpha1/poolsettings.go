@@ -1,6 +1,9 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // PoolSettingsKind is the kind of [PoolSettings].
 const PoolSettingsKind = "PoolSettings"
@@ -331,6 +334,20 @@ type Placement struct {
 	//
 	// +kubebuilder:validation:Minimum=1
 	HostAdapters *int32 `json:"hostAdapters,omitempty"`
+	// Capacity is how much memory all models may take together at one endpoint of engines with a model repository (mlserver, triton), which do
+	// not say it: a model takes the size of its Model, else that of its key, else defaultSize. Without it only their number is bounded.
+	//
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="it must be above 0, such as 4Gi"
+	Capacity *resource.Quantity `json:"capacity,omitempty"`
+	// MaxModels is how many models may be loaded at one such endpoint at once. Without it: as many as capacity has room for, and 1 without that.
+	// At least 1.
+	//
+	// +kubebuilder:validation:Minimum=1
+	MaxModels *int32 `json:"maxModels,omitempty"`
+	// DefaultSize is how much memory a model takes there of which nothing is known. The default is 1M, as ModelMesh's.
+	//
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="it must be above 0, such as 50Mi"
+	DefaultSize *resource.Quantity `json:"defaultSize,omitempty"`
 	// Eviction says which model leaves where another needs its room. Missed, the default, is the one that is missed least: of which the fewest
 	// seconds of loads are to be expected, by how often it is used, what a load of it takes, and its size. How far back use counts is found by
 	// itself. lru is the one that was used least recently.

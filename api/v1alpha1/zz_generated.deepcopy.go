@@ -911,6 +911,21 @@ func (in *Placement) DeepCopyInto(out *Placement) {
 		*out = new(int32)
 		**out = **in
 	}
+	if in.Capacity != nil {
+		in, out := &in.Capacity, &out.Capacity
+		x := (*in).DeepCopy()
+		*out = &x
+	}
+	if in.MaxModels != nil {
+		in, out := &in.MaxModels, &out.MaxModels
+		*out = new(int32)
+		**out = **in
+	}
+	if in.DefaultSize != nil {
+		in, out := &in.DefaultSize, &out.DefaultSize
+		x := (*in).DeepCopy()
+		*out = &x
+	}
 	if in.ScaleUpRPM != nil {
 		in, out := &in.ScaleUpRPM, &out.ScaleUpRPM
 		*out = new(int32)

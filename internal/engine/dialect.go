@@ -120,6 +120,11 @@ var dialects = []dialect{
 		kvUsage: series("lmdeploy:gpu_cache_usage_perc"),
 	},
 	{
+		// Its page, at port 8082, counts requests that came and ended, and histograms what waited: nothing on it is how many there are now
+		// but REST calls, among them those that load (1.7.1).
+		kind: MLServer,
+	},
+	{
 		// Its interface has no metrics, and the port for requests may speak anything: there is no page to read.
 		kind: ModelRuntime,
 	},

@@ -4,7 +4,7 @@ package engine
 // engine is told apart by what it serves.
 type Kind string
 
-// The kinds whose load can be read. The first five are values of [KindLabel] as llm-d's router has them.
+// The kinds that are known. The first five are values of [KindLabel] as llm-d's router has them.
 const (
 	VLLM         Kind = "vllm"
 	SGLang       Kind = "sglang"
@@ -15,6 +15,7 @@ const (
 	LlamaCpp     Kind = "llama.cpp"           // llama-server
 	LMDeploy     Kind = "lmdeploy"
 	NIM          Kind = "nim"          // NVIDIA NIM for LLMs: vLLM under names without its prefix
+	MLServer     Kind = "mlserver"     // Seldon's server of models of many frameworks
 	ModelRuntime Kind = "modelruntime" // what serves ModelMesh's interface for runtimes, and any protocol for requests
 )
 
@@ -32,6 +33,10 @@ func Kinds() []Kind {
 	}
 	return kinds
 }
+
+// Repository says whether engines of a kind have a V2 model repository (KServe's model repository extension): a folder of models that
+// they are told to load by their names and to unload. What they hold are whole models, and they tell neither their sizes nor how much has room.
+func (k Kind) Repository() bool { return k == Triton || k == MLServer }
 
 // ParseKind reads the name of a kind, and says whether it is one. The empty name is the unknown Kind.
 func ParseKind(name string) (Kind, bool) {

@@ -107,7 +107,7 @@ func TestTheNamedKindCountsAndNotThePage(t *testing.T) {
 }
 
 func TestKinds(t *testing.T) {
-	for _, name := range []string{"", "vllm", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton", "tgi", "llama.cpp", "lmdeploy", "nim"} {
+	for _, name := range []string{"", "vllm", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton", "tgi", "llama.cpp", "lmdeploy", "nim", "mlserver", "modelruntime"} {
 		if kind, ok := engine.ParseKind(name); !ok || kind != engine.Kind(name) {
 			t.Errorf("%q is the kind %q, %v", name, kind, ok)
 		}

@@ -10,7 +10,7 @@ const (
 	UnknownFault LoadFault = iota
 	// RankTooLarge: the rank of the adapter is larger than the engine takes.
 	RankTooLarge
-	// FilesMissing: the engine finds no adapter at its source.
+	// FilesMissing: the engine finds no adapter at its source, or no model of that name, or not its files, in its repository.
 	FilesMissing
 )
 

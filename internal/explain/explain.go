@@ -14,6 +14,7 @@ import (
 	"unicode"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
@@ -163,6 +164,16 @@ func placement(w *objects.World, p *objects.Pool) []Setting {
 		}
 		return strconv.Itoa(int(*n))
 	}
+	quantity := func(q *resource.Quantity) string {
+		if q == nil {
+			return ""
+		}
+		return q.String()
+	}
+	models := "1"
+	if own.Capacity != nil {
+		models = "as many as have room"
+	}
 	fallback := "as many as the GPU holds"
 	if host := number(own.HostAdapters); host != "" {
 		fallback = host + ", hostAdapters"
@@ -170,6 +181,9 @@ func placement(w *objects.World, p *objects.Pool) []Setting {
 	return []Setting{
 		setting("placement.maxAdapters", number(own.MaxAdapters), fallback, "adapters at one endpoint at once"),
 		setting("placement.hostAdapters", number(own.HostAdapters), "unknown", "adapters that host memory holds"),
+		setting("placement.capacity", quantity(own.Capacity), "none", "memory for models at an engine with a model repository"),
+		setting("placement.maxModels", number(own.MaxModels), models, "models at one of these at once"),
+		setting("placement.defaultSize", quantity(own.DefaultSize), "1M", "of a model there of which nothing is known"),
 		setting("placement.source", own.Source, objects.DefaultSource, "where engines find a model that does not say so itself"),
 		setting("placement.management", own.Management, "none", "where model runtimes are managed"),
 	}

@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/tidwall/gjson"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/headgate/headgate/api/v1alpha1"
@@ -46,7 +48,7 @@ type Entry struct {
 	Source    string
 	// Info is what a model runtime is told beside the source.
 	Info string
-	// Size is a hint in bytes, 0 if there is none.
+	// Size is a hint in bytes, 0 if there is none. A completed Entry may have it of Info.
 	Size int64
 	// Min and Max bound the number of copies; Max 0 means no bound.
 	Min, Max int
@@ -63,10 +65,13 @@ const idPlaceholder = "{id}"
 // DefaultSource is placement.source of a pool whose PoolSettings has none.
 const DefaultSource = idPlaceholder
 
-// Complete fills in what e leaves out: its type, and its source by the settings of its pool, which may be nil. A pinned
-// model has at least one copy.
+// Complete fills in what e leaves out: its type, its source by the settings of its pool, which may be nil, and its size by what a runtime is told
+// beside it. A pinned model has at least one copy.
 func (e Entry) Complete(p *Pool) Entry {
 	e.Type = cmp.Or(e.Type, DefaultType)
+	if e.Size == 0 {
+		e.Size = sizeOnDisk(e.Info)
+	}
 	if e.Source == "" {
 		source := DefaultSource
 		if p != nil && p.Settings != nil && p.Settings.Placement != nil {
@@ -78,6 +83,24 @@ func (e Entry) Complete(p *Pool) Entry {
 		e.Min = max(e.Min, 1)
 	}
 	return e
+}
+
+// sizePerDisk is how many bytes a model takes for each that its files do (ModelMesh's MODELSIZE_MULTIPLIER).
+const sizePerDisk = 1.25
+
+// sizeOnDisk is how many bytes a model takes by the modelKey of ModelMesh's interface, which may have the size of its files; 0 if it has not.
+func sizeOnDisk(info string) int64 {
+	if info == "" {
+		return 0
+	}
+	size := gjson.Get(info, "disk_size_bytes")
+	if size.Type != gjson.Number || !gjson.Valid(info) {
+		return 0
+	}
+	if bytes := size.Num * sizePerDisk; bytes >= 1 && bytes < math.MaxInt64 {
+		return int64(bytes)
+	}
+	return 0
 }
 
 // EntryOf is what a Model says, not completed.

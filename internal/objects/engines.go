@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/internal/engine"
 )
@@ -31,6 +33,15 @@ type Engine struct {
 	MaxAdapters int
 	// HostAdapters is how many host memory holds by those settings; 0 if they do not say.
 	HostAdapters int
+	// Room is how many models it may hold by those settings, where it has a model repository.
+	Room Room
+}
+
+// Room is how many models an engine may hold that does not say it. What settings do not say is 0.
+type Room struct {
+	Bytes        int64 // that all models may take together
+	DefaultBytes int64 // that a model takes of which nothing is known
+	Models       int   // at once
 }
 
 // claim is an endpoint of a pool, as one of those that say what is behind an address.
@@ -200,6 +211,9 @@ func (e *Engine) add(c claim) {
 	if s := c.Settings; s != nil && s.Placement != nil {
 		e.MaxAdapters = cmp.Or(e.MaxAdapters, number(s.Placement.MaxAdapters))
 		e.HostAdapters = cmp.Or(e.HostAdapters, number(s.Placement.HostAdapters))
+		e.Room.Bytes = cmp.Or(e.Room.Bytes, inBytes(s.Placement.Capacity))
+		e.Room.DefaultBytes = cmp.Or(e.Room.DefaultBytes, inBytes(s.Placement.DefaultSize))
+		e.Room.Models = cmp.Or(e.Room.Models, number(s.Placement.MaxModels))
 	}
 }
 
@@ -209,4 +223,12 @@ func number(n *int32) int {
 		return 0
 	}
 	return int(*n)
+}
+
+// inBytes is a quantity that people may have left out, 0 then, in whole bytes.
+func inBytes(q *resource.Quantity) int64 {
+	if q == nil {
+		return 0
+	}
+	return q.Value()
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/pool"
@@ -274,6 +275,59 @@ func TestWhoSaysWhatHostMemoryHolds(t *testing.T) {
 	))
 	if e := w.Engines[0]; len(w.Engines) != 1 || e.HostAdapters != 3 || e.MaxAdapters != 0 {
 		t.Errorf("the engines are %+v", w.Engines)
+	}
+}
+
+// How many models have room at an engine with a model repository its owner says: what its oldest pool leaves out the next one of its namespace does, and nobody else.
+func TestWhoSaysHowMuchRoomThereIs(t *testing.T) {
+	room := func(capacity string, most int32, size string) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSettingsSpec) {
+		return func(l *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec) {
+			l.Engine, s.Placement = "triton", &v1alpha1.Placement{}
+			if capacity != "" {
+				s.Placement.Capacity = new(resource.MustParse(capacity))
+			}
+			if most > 0 {
+				s.Placement.MaxModels = &most
+			}
+			if size != "" {
+				s.Placement.DefaultSize = new(resource.MustParse(size))
+			}
+		}
+	}
+	w := objects.Build(together(
+		team{namespace: "a", pool: "young", age: time.Hour, lists: "10.0.0.7:80", change: room("8Gi", 7, "2M")},
+		team{namespace: "a", pool: "old", age: 2 * time.Hour, lists: "10.0.0.7:80", change: room("4Gi", 0, "")},
+		team{namespace: "b", pool: "other", age: time.Minute, lists: "10.0.0.7:80", change: room("", 9, "9M")},
+	))
+	if e := w.Engines[0]; len(w.Engines) != 1 || e.Room != (objects.Room{Bytes: 4 << 30, DefaultBytes: 2_000_000, Models: 7}) {
+		t.Errorf("the engines are %+v", w.Engines)
+	}
+}
+
+// A model takes what its Model says, else what its key says of its files and a quarter more, else nobody knows. Another number fails, and so does a key that
+// is taken for one which has none.
+func TestTheSizeOfAModel(t *testing.T) {
+	for _, c := range []struct {
+		size int64
+		key  string
+		want int64
+	}{
+		{0, `{"disk_size_bytes":4000000,"model_type":"sklearn"}`, 5_000_000},
+		{0, `{"model_type": {"name": "sklearn"}, "disk_size_bytes": 3}`, 3},
+		{7, `{"disk_size_bytes":4000000}`, 7},
+		{0, ``, 0},
+		{0, `lora`, 0},
+		{0, `{}`, 0},
+		{0, `{"disk_size_bytes":"4000000"}`, 0},
+		{0, `{"disk_size_bytes":0}`, 0},
+		{0, `{"disk_size_bytes":-4}`, 0},
+		{0, `{"disk_size_bytes":1e300}`, 0},
+		{0, `{"disk_size_bytes":4000000`, 0},
+		{0, `[{"disk_size_bytes":4}]`, 0},
+	} {
+		if got := (objects.Entry{Size: c.size, Info: c.key}).Complete(nil).Size; got != c.want {
+			t.Errorf("of size %d and key %s: %d, want %d", c.size, c.key, got, c.want)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -224,6 +225,18 @@ func checkPlacement(path *field.Path, p *v1alpha1.Placement) field.ErrorList {
 	}
 	if n := p.HostAdapters; n != nil && *n < 1 {
 		errs = append(errs, field.Invalid(path.Child("hostAdapters"), *n, "it must be at least 1"))
+	}
+	for _, c := range []struct {
+		name    string
+		value   *resource.Quantity
+		example string
+	}{{"capacity", p.Capacity, "4Gi"}, {"defaultSize", p.DefaultSize, "50Mi"}} {
+		if c.value != nil && c.value.Sign() <= 0 {
+			errs = append(errs, field.Invalid(path.Child(c.name), c.value.String(), "it must be above 0, such as "+c.example))
+		}
+	}
+	if n := p.MaxModels; n != nil && *n < 1 {
+		errs = append(errs, field.Invalid(path.Child("maxModels"), *n, "it must be at least 1"))
 	}
 	if e := p.Eviction; e != "" && e != v1alpha1.EvictionMissed && e != v1alpha1.EvictionLRU {
 		errs = append(errs, field.NotSupported(path.Child("eviction"), e, []string{v1alpha1.EvictionMissed, v1alpha1.EvictionLRU}))

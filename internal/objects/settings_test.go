@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/pool"
@@ -42,6 +43,13 @@ func TestFaultsOfPoolSettings(t *testing.T) {
 		{func(s *v1alpha1.PoolSettingsSpec) { s.SessionAffinity = &v1alpha1.SessionAffinity{Header: ":path"} }, `spec.sessionAffinity.header: Invalid value: ":path": it is a part of the request line`},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{MaxAdapters: new(int32(0))} }, `spec.placement.maxAdapters: Invalid value: 0: it must be at least 1`},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{HostAdapters: new(int32(0))} }, `spec.placement.hostAdapters: Invalid value: 0: it must be at least 1`},
+		{func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{MaxModels: new(int32(0))} }, `spec.placement.maxModels: Invalid value: 0: it must be at least 1`},
+		{func(s *v1alpha1.PoolSettingsSpec) {
+			s.Placement = &v1alpha1.Placement{Capacity: new(resource.MustParse("0"))}
+		}, `spec.placement.capacity: Invalid value: "0": it must be above 0, such as 4Gi`},
+		{func(s *v1alpha1.PoolSettingsSpec) {
+			s.Placement = &v1alpha1.Placement{DefaultSize: new(resource.MustParse("-1"))}
+		}, `spec.placement.defaultSize: Invalid value: "-1": it must be above 0, such as 50Mi`},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.Placement = &v1alpha1.Placement{ScaleUpRPM: new(int32(9))} }, `spec.placement.scaleUpRPM: Invalid value: 9: it must be at least 10 requests a minute`},
 		{constrained(v1alpha1.Constraint{ModelType: "a"}, v1alpha1.Constraint{}, v1alpha1.Constraint{ModelType: "a"}), `spec.placement.constraints[2].modelType: Duplicate value: "a"`},
 		{constrained(v1alpha1.Constraint{ModelType: strings.Repeat("x", 513)}), "spec.placement.constraints[0].modelType: Too long: may not be more than 512 characters"},
