@@ -20,6 +20,7 @@ import (
 	"github.com/headgate/headgate/bench/fleet"
 	"github.com/headgate/headgate/bench/place"
 	"github.com/headgate/headgate/bench/quickstart"
+	"github.com/headgate/headgate/bench/repository"
 	"github.com/headgate/headgate/bench/runtime"
 	"github.com/headgate/headgate/bench/simulated"
 	"github.com/headgate/headgate/internal/engine"
@@ -54,12 +55,18 @@ func rollModels(ctx context.Context, args []string) error {
 	return place.Command(ctx, args, os.Getenv("TRACE_DIR")) //nolint:forbidigo // main
 }
 
-// serveEngine runs the program of the kind that args name: a model runtime has flags of its own.
+// serveEngine runs the program of the kind that args name: a model runtime has flags of its own, and so has an engine with a model repository.
 func serveEngine(ctx context.Context, args []string) error {
 	for i, arg := range args {
-		kind, ok := strings.CutPrefix(arg, "--kind=")
-		if ok && kind == string(engine.ModelRuntime) || arg == "--kind" && i+1 < len(args) && args[i+1] == string(engine.ModelRuntime) {
+		name, ok := strings.CutPrefix(arg, "--kind=")
+		if !ok && arg == "--kind" && i+1 < len(args) {
+			name = args[i+1]
+		}
+		switch kind := engine.Kind(name); {
+		case kind == engine.ModelRuntime:
 			return runtime.Command(ctx, args)
+		case kind.Repository():
+			return repository.Command(ctx, args)
 		}
 	}
 	return simulated.Command(ctx, args)

@@ -22,6 +22,8 @@ func TestCommandsAreListedAndOthersRefused(t *testing.T) {
 		{[]string{"engine", "--port", "x"}, 1, "", "bench: engine: invalid argument"},
 		{[]string{"engine", "--kind", "modelruntime", "--capacity", "x"}, 1, "", "bench: engine: --capacity: "},
 		{[]string{"engine", "--kind=modelruntime", "--capacity", "x"}, 1, "", "bench: engine: --capacity: "},
+		{[]string{"engine", "--kind", "triton", "--model", "a=b"}, 1, "", "bench: engine: --model a=b: "},
+		{[]string{"engine", "--kind=mlserver", "--model", "a/b"}, 1, "", "bench: engine: --model a/b: "},
 		{[]string{"engine", "--kind", "abacus", "--port", "0"}, 1, "", `there is no simulated engine of the kind "abacus"`},
 	} {
 		var stdout, stderr bytes.Buffer

@@ -119,7 +119,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.StringVar(&c.mesh.TokenFile, "mesh-token-file", "", "serve ModelMesh's API to clients on other machines that send the bearer token in this `FILE`, which must differ from that of --token-file. Without this flag and --mesh-client-ca-file, control refuses clients on other machines")
 	fs.StringVar(&c.metricsHost, "metrics-host", "127.0.0.1", "serve metrics and health on this `HOST`; empty means all addresses. /models and /placement are served on loopback only, in any case")
 	fs.IntVar(&c.metricsPort, "metrics-port", 9091, "serve /metrics, /models, /placement, /healthz and /readyz on this `PORT`; 0 picks a free port and logs it, -1 means not at all")
-	fs.StringVar(&c.meshPool, "mesh-pool", "", "put the models that clients register into this InferencePool, `NAMESPACE/NAME`; without it into the only pool whose engines are model runtimes")
+	fs.StringVar(&c.meshPool, "mesh-pool", "", "put the models that clients register into this InferencePool, `NAMESPACE/NAME`; without it into the only pool whose engines are model runtimes, or where there is none, the only one whose engines have a model repository")
 	fs.DurationVar(&c.drainLimit, "drain-limit", decide.DrainLimit, "before control unloads a model, give the requests there this long to end")
 	fs.DurationVar(&c.lookInterval, "look-interval", place.DefaultLookInterval, "look at each engine this often, to notice models that were loaded or unloaded by hand")
 	fs.DurationVar(&c.tickInterval, "tick-interval", decide.TickInterval, "decide this often what no request asks for: more copies of what is used most, second copies, balance between endpoints, and what free room is filled with")

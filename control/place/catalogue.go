@@ -71,8 +71,8 @@ func (p *Placer) setEndpoints(w *objects.World) {
 		e, ok := declared[address]
 		same := ok && s.Kind == e.Kind && s.Management == e.Management && s.Host == e.Host && s.Token == e.Token && s.TLS == e.TLS && s.H2C == e.H2C
 		if same && s.Incarnation == e.Incarnation {
-			if is := (adapters{e.MaxAdapters, e.HostAdapters}); s.adapters != is {
-				s.adapters = is
+			if is := (adapters{e.MaxAdapters, e.HostAdapters}); s.adapters != is || s.room != e.Room {
+				s.adapters, s.room = is, e.Room
 				s.look()
 			}
 			continue
@@ -241,16 +241,26 @@ func (p *Placer) Pool() (objects.Name, error) {
 		}
 		return p.RegisteredPool, nil
 	}
-	var found []objects.Name
+	found := p.poolsWith(func(e objects.Endpoint) bool { return e.Management != "" })
+	what := "model runtimes"
+	if len(found) == 0 {
+		found = p.poolsWith(func(e objects.Endpoint) bool { return e.Kind.Repository() })
+		what += " or engines with a model repository"
+	}
+	if len(found) != 1 {
+		return objects.Name{}, fmt.Errorf("%d InferencePools have %s: set control's --mesh-pool to the one for registered models", len(found), what)
+	}
+	return found[0], nil
+}
+
+// poolsWith are the pools that have such an endpoint, in order. The caller holds mu.
+func (p *Placer) poolsWith(is func(objects.Endpoint) bool) (found []objects.Name) {
 	for _, name := range sortedPools(p.world) {
-		if slices.ContainsFunc(p.world.Pools[name].Endpoints, func(e objects.Endpoint) bool { return e.Management != "" }) {
+		if slices.ContainsFunc(p.world.Pools[name].Endpoints, is) {
 			found = append(found, name)
 		}
 	}
-	if len(found) != 1 {
-		return objects.Name{}, fmt.Errorf("%d InferencePools have model runtimes: set control's --mesh-pool to the one for registered models", len(found))
-	}
-	return found[0], nil
+	return found
 }
 
 // Ensure asks for a copy of a model, if it has none, and says when it was last used.

@@ -18,6 +18,7 @@ import (
 type site struct {
 	load.Endpoint
 	adapters adapters
+	room     objects.Room // of one with a model repository
 	loader   *load.Loader
 	stop     context.CancelFunc
 	anew     bool          // a runtime that has begun anew, and is to be made ready; guarded by Placer.mu
@@ -43,7 +44,7 @@ func (p *Placer) open(e objects.Engine) {
 	ctx, cancel := context.WithCancel(p.running)
 	s := &site{
 		Endpoint: load.Endpoint{Address: e.Address, Host: e.Host, Kind: e.Kind, Management: e.Management, Incarnation: e.Incarnation, Token: e.Token, TLS: e.TLS, H2C: e.H2C},
-		adapters: adapters{e.MaxAdapters, e.HostAdapters}, due: make(chan struct{}, 1), runtime: e.Management != "",
+		adapters: adapters{e.MaxAdapters, e.HostAdapters}, room: e.Room, due: make(chan struct{}, 1), runtime: e.Management != "",
 	}
 	loader, err := load.Open(s.Endpoint, p.Access, func(a load.Answer) { p.answered(s, a) })
 	if err != nil {
@@ -64,13 +65,15 @@ func (p *Placer) follow(ctx context.Context, s *site) {
 	defer timer.Stop()
 	quiet := true // nothing was logged of its silence
 	for {
+		afresh := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.due:
+			afresh = true
 		case <-timer.C:
 		}
-		err := p.lookAt(ctx, s)
+		err := p.lookAt(ctx, s, afresh)
 		if ctx.Err() != nil {
 			return
 		}
@@ -91,7 +94,8 @@ func (p *Placer) follow(ctx context.Context, s *site) {
 	}
 }
 
-func (p *Placer) lookAt(ctx context.Context, s *site) error {
+// lookAt looks at an engine. Afresh says that something came of which the last look knows nothing.
+func (p *Placer) lookAt(ctx context.Context, s *site, afresh bool) error {
 	began := time.Now()
 	p.mu.Lock()
 	record := p.records[s.Address]
@@ -103,7 +107,9 @@ func (p *Placer) lookAt(ctx context.Context, s *site) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	seen, err := s.loader.Look(limited, record)
+	last := record
+	last.Afresh = afresh
+	seen, err := s.loader.Look(limited, last)
 	if ctx.Err() != nil {
 		return err
 	}
@@ -140,6 +146,10 @@ func (p *Placer) lookAt(ctx context.Context, s *site) error {
 	return nil
 }
 
+// defaultBytes is what a model in a repository is taken to hold of which nothing is known, and nobody says anything else (ModelMesh's adapters,
+// DEFAULT_MODELSIZE).
+const defaultBytes = 1_000_000
+
 // sight is what a look means for placement.
 func sight(s *site, seen load.Seen, began time.Time) decide.Sight {
 	e := decide.Endpoint{
@@ -147,7 +157,13 @@ func sight(s *site, seen load.Seen, began time.Time) decide.Sight {
 		Bytes: seen.Limits.Bytes, DefaultBytes: seen.Limits.DefaultBytes, Loads: seen.Limits.Loads, LoadTimeout: seen.Limits.LoadTimeout,
 		Incarnation: seen.Incarnation,
 	}
-	if seen.Limits.Bytes == 0 { // adapters: their number is bounded
+	switch {
+	case s.Kind.Repository(): // it says nothing of that
+		e.Bytes, e.DefaultBytes, e.Slots = s.room.Bytes, cmp.Or(s.room.DefaultBytes, defaultBytes), s.room.Models
+		if e.Bytes == 0 {
+			e.Slots = max(e.Slots, 1)
+		}
+	case seen.Limits.Bytes == 0: // adapters: their number is bounded
 		e.GPUAdapters, e.HostAdapters = seen.Limits.Adapters, s.adapters.host
 		e.Slots = cmp.Or(s.adapters.most, s.adapters.host, seen.Limits.Adapters, 1)
 	}

@@ -48,7 +48,8 @@ type Config struct {
 	Board Board
 	// Meter is told of loads and unloads.
 	Meter Meter
-	// RegisteredPool is where models belong that clients register; zero: to the only pool of model runtimes.
+	// RegisteredPool is where models belong that clients register; zero: to the only pool of model runtimes, or where there
+	// is none, of engines with a model repository.
 	RegisteredPool objects.Name
 	// DrainLimit, LookInterval and TickInterval are 0 for the defaults.
 	DrainLimit, LookInterval, TickInterval time.Duration

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/control/place/load"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // How many adapters may be registered the settings say, else what host memory holds, else the engine.
@@ -18,5 +20,30 @@ func TestHowManyAdaptersMayBeRegistered(t *testing.T) {
 	}
 	if e := sight(&site{adapters: adapters{most: 8, host: 16}}, load.Seen{Limits: load.Limits{Bytes: 1, Adapters: 2}}, time.Time{}).Endpoint; e.Slots+e.GPUAdapters+e.HostAdapters > 0 {
 		t.Errorf("a runtime whose bytes are bounded is seen with %+v", e)
+	}
+}
+
+// How many models have room at an engine with a model repository the settings say alone; how many adapters do is nothing to it.
+func TestHowManyModelsHaveRoomInARepository(t *testing.T) {
+	for _, c := range []struct {
+		room        objects.Room
+		bytes, size int64
+		slots       int
+	}{
+		{objects.Room{}, 0, 1_000_000, 1},
+		{objects.Room{Models: 5}, 0, 1_000_000, 5},
+		{objects.Room{Bytes: 100}, 100, 1_000_000, 0},
+		{objects.Room{Bytes: 100, DefaultBytes: 7, Models: 5}, 100, 7, 5},
+	} {
+		for _, kind := range []engine.Kind{engine.MLServer, engine.Triton} {
+			s := &site{Endpoint: load.Endpoint{Kind: kind}, adapters: adapters{most: 8, host: 16}, room: c.room}
+			e := sight(s, load.Seen{Lists: true, Takes: true, Limits: load.Limits{Loads: 1}}, time.Time{}).Endpoint
+			if e.Bytes != c.bytes || e.DefaultBytes != c.size || e.Slots != c.slots || e.HostAdapters+e.GPUAdapters > 0 {
+				t.Errorf("%s with %+v has room for %d bytes of %d each, and %d models", kind, c.room, e.Bytes, e.DefaultBytes, e.Slots)
+			}
+		}
+	}
+	if e := sight(&site{Endpoint: load.Endpoint{Kind: engine.VLLM}, room: objects.Room{Bytes: 100, Models: 5}}, load.Seen{}, time.Time{}).Endpoint; e.Bytes > 0 || e.Slots != 1 {
+		t.Errorf("a vLLM is seen with %+v", e)
 	}
 }

@@ -168,8 +168,8 @@ var houses = [][]floor{
 		{[]string{"bench", "bench/e2e", "bench/cluster/e2e", "bench/cluster/pause"}, "programs, and tests of whole programs"},
 		{[]string{"bench/conformance"}, "the tests of others, on the cluster"},
 		{
-			[]string{"bench/quickstart", "bench/cluster", "bench/runtime", "bench/fleet", "bench/place"},
-			"what people start; a simulated model runtime is a simulated engine behind another interface",
+			[]string{"bench/quickstart", "bench/cluster", "bench/runtime", "bench/repository", "bench/fleet", "bench/place"},
+			"what people start; a simulated model runtime is a simulated engine behind another interface, and so is one with a model repository",
 		},
 		{[]string{"bench/rig", "bench/image"}, "how programs are run: as processes, and in images"},
 		{[]string{"bench/simulated", "bench/envoy"}, "what is run beside extproc and control"},
@@ -212,8 +212,8 @@ var guests = []struct {
 	rooms []string // of another program
 	why   string
 }{
-	{"control/place", []string{"bench/simulated", "bench/runtime"}, "what puts models onto engines is tried on simulated ones"},
-	{"control/place/load", []string{"bench/simulated", "bench/runtime"}, "what drives engines is tried on simulated ones"},
+	{"control/place", []string{"bench/simulated", "bench/runtime", "bench/repository"}, "what puts models onto engines is tried on simulated ones"},
+	{"control/place/load", []string{"bench/simulated", "bench/runtime", "bench/repository"}, "what drives engines is tried on simulated ones"},
 	{"control/attach/envoy", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 	{"control/attach/ads", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 	{"control/attach/drive", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},

@@ -4,14 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net"
 	"net/http"
-	"net/http/httptrace"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,11 +20,6 @@ import (
 )
 
 const (
-	// idle is how long a connection to an engine is kept without a request: vLLM closes one after 5 s, and a load that is
-	// sent into a connection that closes ends without an answer.
-	idle = 2 * time.Second
-	// maxPage bounds what an engine may answer to a look. A page of vLLM has 50 to 80 KB.
-	maxPage = 16 << 20
 	// askTimeout bounds what an engine may take to say whether it is stopping: a few milliseconds, unless it is very busy.
 	askTimeout = time.Second
 	// An engine that has answered may list the model a moment later: where it has several front ends, or is still loading
@@ -58,28 +49,11 @@ var apis = map[engine.Kind]api{
 // adapters drives an engine that has an HTTP API for LoRA adapters, or none. It keeps nothing of models: the engine
 // lists them.
 type adapters struct {
-	Endpoint
-	access reach.Access
-	client http.Client
-	told   atomic.Value // the engine.Kind that a metrics page told, where nobody says it
+	caller
+	told atomic.Value // the engine.Kind that a metrics page told, where nobody says it
 }
 
-func openAdapters(e Endpoint, a reach.Access) *adapters {
-	d := &adapters{Endpoint: e, access: a}
-	d.client = http.Client{Transport: a.Transport(idle), CheckRedirect: func(r *http.Request, via []*http.Request) error {
-		if via[0].Method != http.MethodGet {
-			return http.ErrUseLastResponse // what is told to one engine is not repeated to who knows whom
-		}
-		return reach.Stay(r, via)
-	}}
-	return d
-}
-
-// Close lets go of idle connections.
-func (d *adapters) Close() error {
-	d.client.CloseIdleConnections()
-	return nil
-}
+func openAdapters(e Endpoint, a reach.Access) *adapters { return &adapters{caller: newCaller(e, a)} }
 
 // Predict and Size know nothing: no such engine tells what an adapter takes.
 func (d *adapters) Predict(context.Context, Model) (int64, error) { return 0, nil }
@@ -308,57 +282,6 @@ func readAnswer(status int, body []byte) answer {
 	return a
 }
 
-// post makes a call and reads its answer.
-func (d *adapters) post(ctx context.Context, path string, fields map[string]string) (answer, error) {
-	body, err := json.Marshal(fields)
-	if err != nil {
-		return answer{}, fault(Refused, err.Error())
-	}
-	r, connected, err := d.request(ctx, http.MethodPost, d.Address, path, bytes.NewReader(body))
-	if err != nil {
-		return answer{}, fault(Unreached, err.Error())
-	}
-	r.Header.Set("Content-Type", "application/json")
-	resp, err := d.client.Do(r)
-	if err != nil {
-		return answer{}, broken(r, err, connected.Load())
-	}
-	defer resp.Body.Close()
-	// Words beyond what is kept tell nothing more, but they may be within JSON.
-	text, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-	if err != nil {
-		return answer{}, broken(r, err, true)
-	}
-	return answerTo(r, resp.StatusCode, text), nil
-}
-
-// answerTo is the answer to a request, without the token that the request carried.
-func answerTo(r *http.Request, status int, body []byte) answer {
-	a := readAnswer(status, body)
-	a.words = reach.Conceal(a.words, reach.Sent(r))
-	return a
-}
-
-// broken is a call that the network ended.
-func broken(r *http.Request, err error, connected bool) *Error {
-	if of := (*url.Error)(nil); errors.As(err, &of) {
-		err = of.Err // the address is known to who reads it
-	}
-	outcome := Unreached
-	if connected {
-		outcome = Unclear
-	}
-	return fault(outcome, fmt.Sprintf("%s %s: %v", r.Method, r.URL.Path, err))
-}
-
-// request makes a request that notes whether it got a connection.
-func (d *adapters) request(ctx context.Context, method, address, path string, body io.Reader) (*http.Request, *atomic.Bool, error) {
-	connected := new(atomic.Bool)
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
-	r, err := d.access.Request(ctx, method, address, d.Host, path, body)
-	return r, connected, err
-}
-
 // reading is what it takes to read pages, one after the other, of whichever engines: hundreds a second of 50 to 100 kB each are read of a
 // thousand engines.
 type reading struct {
@@ -410,35 +333,22 @@ func (d *adapters) metrics(ctx context.Context) (engine.Load, error) {
 
 // get reads the body of a page, and returns its media type, and whether the engine has such a page.
 func (d *adapters) get(ctx context.Context, page engine.Page, body *bytes.Buffer) (found bool, media string, err error) {
-	body.Reset()
-	address := d.Address
+	address := d.managedAt()
 	if page.Port != 0 {
 		host, _, _ := net.SplitHostPort(address) // it is ip:port
 		address = net.JoinHostPort(host, strconv.Itoa(int(page.Port)))
 	}
-	r, connected, err := d.request(ctx, http.MethodGet, address, page.Path, nil)
+	is, err := d.ask(ctx, call{method: http.MethodGet, address: address, path: page.Path}, body)
 	if err != nil {
-		return false, "", fault(Unreached, err.Error())
+		return false, "", err
 	}
-	resp, err := d.client.Do(r)
-	if err != nil {
-		return false, "", broken(r, err, connected.Load())
-	}
-	defer resp.Body.Close()
-	_, err = body.ReadFrom(io.LimitReader(resp.Body, maxPage+1))
-	if err == nil && body.Len() > maxPage {
-		err = errors.New("the page is too long")
-	}
-	if err != nil {
-		return false, "", fault(Unclear, fmt.Sprintf("GET %s: %v", page.Path, err))
-	}
-	switch resp.StatusCode {
+	switch is.status {
 	case http.StatusOK:
-		media, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type"))
+		media, _, _ = mime.ParseMediaType(is.header.Get("Content-Type"))
 		return true, media, nil
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		return false, "", nil
 	}
-	said := answerTo(r, resp.StatusCode, body.Bytes())
+	said := answerTo(is, body.Bytes())
 	return false, "", fault(d.refusal(said, api{}).Outcome, fmt.Sprintf("GET %s: the engine answers %v", page.Path, said))
 }

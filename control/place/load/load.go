@@ -60,13 +60,17 @@ type Record struct {
 	// Anew says that the engine turned out to have begun anew where its incarnation does not tell: it is to be made ready,
 	// whatever else is known.
 	Anew bool
+	// Afresh says that something came of which the last look knows nothing, such as a model that an engine turned out not to have: what it
+	// listed then counts no more.
+	Afresh bool
 }
 
 // Seen is what a look finds.
 type Seen struct {
 	// Takes says that the engine can be told to load models. One that does not has those that it was started with.
 	Takes bool
-	// Purged says that the look made the engine ready: what it held before is gone.
+	// Purged says that what the engine held before is gone: the look made it ready, or found of one that lists its models that it has none
+	// of those it had.
 	Purged bool
 	// Doubtful says that the engine may have begun anew since it was made ready, and that nothing tells: the connection to
 	// it broke, or nobody had one.

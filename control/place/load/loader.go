@@ -39,6 +39,9 @@ type Endpoint struct {
 	H2C         bool               // it speaks HTTP/2 without TLS
 }
 
+// managedAt is where an engine that is managed over HTTP is told what to load, "ip:port": where it serves requests.
+func (e *Endpoint) managedAt() string { return e.Address }
+
 // Answer is what one call to an engine came to.
 type Answer struct {
 	Model  string
@@ -74,7 +77,11 @@ type turn struct {
 // it may be nil.
 func Open(e Endpoint, a reach.Access, heard func(Answer)) (*Loader, error) {
 	a = a.With(e.Token).Over(e.TLS, e.H2C)
-	if e.Management == "" && e.Kind != engine.ModelRuntime {
+	switch {
+	case e.Management != "" || e.Kind == engine.ModelRuntime:
+	case e.Kind.Repository():
+		return newLoader(openRepository(e, a), heard), nil
+	default:
 		return newLoader(openAdapters(e, a), heard), nil
 	}
 	d, err := openRuntime(e, a)

@@ -1,0 +1,184 @@
+package place_test
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/bench/repository"
+	"github.com/headgate/headgate/bench/simulated"
+	"github.com/headgate/headgate/control/place/decide"
+	"github.com/headgate/headgate/control/place/mesh"
+	"github.com/headgate/headgate/internal/engine"
+)
+
+// stored is a simulated engine with a model repository, which may begin anew at its address.
+type stored struct {
+	*log
+	t       *testing.T
+	config  repository.Config
+	address string
+	server  *repository.Server
+	end     func()
+}
+
+func serveStored(t *testing.T, kind engine.Kind, models ...string) *stored {
+	t.Helper()
+	s := &stored{t: t, log: new(log), config: repository.Config{Kind: kind, Models: map[string]repository.Model{}}}
+	for _, name := range models {
+		s.config.Models[name] = repository.Model{Load: 10 * time.Millisecond, Unload: 10 * time.Millisecond}
+	}
+	s.begin(listen(t, "tcp", "127.0.0.1:0"))
+	t.Cleanup(func() { s.end() })
+	return s
+}
+
+func (s *stored) begin(at net.Listener) {
+	s.address = at.Addr().String()
+	s.config.Events = simulated.NewEvents(s.log, s.address)
+	s.server = repository.New(s.config)
+	ctx, cancel := context.WithCancel(context.Background())
+	over := make(chan error, 1)
+	server := s.server
+	go func() { over <- repository.Serve(ctx, server, at) }()
+	s.end = sync.OnceFunc(func() {
+		cancel()
+		if err := <-over; err != nil {
+			s.t.Error(err)
+		}
+	})
+}
+
+// anew ends the engine, and another one begins in its place before anybody has looked.
+func (s *stored) anew() {
+	s.end()
+	s.begin(listen(s.t, "tcp", s.address))
+}
+
+func ofKind(kind engine.Kind) string { return ", engine: " + string(kind) }
+
+// An engine with a model repository gets what is wanted, as far as the settings say that there is room, and what leaves makes room. A capacity that does not
+// count, or a size that is another than the Model's or the key's, fails.
+func TestModelsOfARepositoryAreLoadedWhereThereIsRoom(t *testing.T) {
+	for _, kind := range []engine.Kind{engine.MLServer, engine.Triton} {
+		w := newWorld(t)
+		e := serveStored(t, kind, "a", "b", "c", "large", "small")
+		w.set(settings("capacity: 10M, defaultSize: 4M"), list(e.address, ofKind(kind)), object("a", ""), object("b", ""), object("c", ""),
+			object("large", ", size: 20M"), object("small", ", key: '{\"disk_size_bytes\": 800000}'"))
+		w.await("it is looked at", w.board.isReady)
+		for _, id := range []string{"a", "b"} {
+			w.Ensure(key(id), time.Now())
+			w.awaitCopies(id, e.address+" loaded")
+		}
+		w.Ensure(key("c"), time.Now().Add(time.Second)) // used later than the others
+		w.awaitCopies("c", e.address+" loaded")
+		if got := len(e.server.Models()); got != 2 {
+			t.Errorf("%s has %v, and room for two", kind, e.server.Models())
+		}
+		w.Ensure(key("small"), time.Now())
+		w.awaitCopies("small", e.address+" loaded")
+		w.Ensure(key("large"), time.Now())
+		w.await("large has no room", func() bool { st, _ := w.Status(key("large")); return st.Why == decide.TooLarge })
+		st, _ := w.Status(key("small"))
+		if st.Bytes != 1_000_000 || st.Sized != decide.HintedSize {
+			t.Errorf("%s: small takes %d bytes, by %v", kind, st.Bytes, st.Sized)
+		}
+		if n := e.count("load large"); n > 0 {
+			t.Errorf("%s was told to load what has no room", kind)
+		}
+	}
+}
+
+// By number of models, too: with neither a capacity nor a number there is one.
+func TestHowManyModelsOfARepositoryAreLoadedAtOnce(t *testing.T) {
+	for placement, want := range map[string]int{"source: x": 1, "maxModels: 2": 2, "capacity: 1Gi": 3} {
+		w := newWorld(t)
+		e := serveStored(t, engine.Triton, "a", "b", "c")
+		w.set(settings(placement), list(e.address, ofKind(engine.Triton)), object("a", ""), object("b", ""), object("c", ""))
+		w.await("it is looked at", w.board.isReady)
+		for i, id := range []string{"a", "b", "c"} {
+			w.Ensure(key(id), time.Now().Add(time.Duration(i)*time.Second))
+			w.awaitCopies(id, e.address+" loaded")
+		}
+		if got := len(e.server.Models()); got != want {
+			t.Errorf("with %s it has %v, want %d", placement, e.server.Models(), want)
+		}
+	}
+}
+
+// An engine that begins anew between two looks has lost everything, which is seen; what has no other copy is loaded there again.
+func TestARepositoryThatBeginsAnewHasAgainWhatItHad(t *testing.T) {
+	for _, kind := range []engine.Kind{engine.MLServer, engine.Triton} {
+		w := newWorld(t)
+		e := serveStored(t, kind, "a", "b")
+		w.set(settings("maxModels: 4"), list(e.address, ofKind(kind)), object("a", ""), object("b", ""))
+		w.await("it is looked at", w.board.isReady)
+		for _, id := range []string{"a", "b"} {
+			w.Ensure(key(id), time.Now())
+			w.awaitCopies(id, e.address+" loaded")
+		}
+		time.Sleep(100 * time.Millisecond) // five looks
+		e.anew()
+		w.await("it has both again", func() bool { return slices.Equal(e.server.Models(), []string{"a", "b"}) })
+		for _, id := range []string{"a", "b"} {
+			w.awaitCopies(id, e.address+" loaded")
+		}
+	}
+}
+
+// A model that a request finds missing has the engine's index read, which looks do not read for half a minute where nothing happens.
+func TestAMissingModelOfARepositoryIsLookedFor(t *testing.T) {
+	w := newWorld(t)
+	e := serveStored(t, engine.MLServer, "a", "b", "c", "d")
+	w.set(settings("maxModels: 4"), list(e.address, ofKind(engine.MLServer)), object("a", ""), object("b", ""), object("c", ""), object("d", ""))
+	w.await("it is looked at", w.board.isReady)
+	for _, id := range []string{"a", "b", "c", "d"} {
+		w.Ensure(key(id), time.Now())
+		w.awaitCopies(id, e.address+" loaded")
+	}
+	w.await("it was looked at since", func() bool {
+		before := e.server.Asked("POST " + engine.IndexPath)
+		time.Sleep(50 * time.Millisecond)
+		return e.server.Asked("POST "+engine.IndexPath) == before
+	})
+	before := e.server.Asked("POST " + engine.IndexPath)
+	w.Missing(decide.CopyKey{Key: key("a"), Endpoint: e.address})
+	w.await("the index is read", func() bool { return e.server.Asked("POST "+engine.IndexPath) > before })
+}
+
+// Models that a client of ModelMesh registers belong to the only pool with a model repository, and to one with model runtimes before.
+func TestRegisteredModelsMayBelongToARepository(t *testing.T) {
+	w := newWorld(t)
+	e := serveStored(t, engine.MLServer, "m")
+	w.set(settings("capacity: 1Gi"), list(e.address, ofKind(engine.MLServer)))
+	w.await("it is looked at", w.board.isReady)
+	w.RegisteredPool.Name, w.RegisteredPool.Namespace = "", "" // nobody says
+	if pool, err := w.Pool(); err != nil || pool != key("m").Pool {
+		t.Errorf("they belong to %v, %v", pool, err)
+	}
+	api := mesh.New(w.Placer)
+	st, err := api.RegisterModel(t.Context(), &mmesh.RegisterModelRequest{
+		ModelId: "m", ModelInfo: &mmesh.ModelInfo{Type: "sklearn", Path: "ignored", Key: `{"disk_size_bytes": 4000}`}, LoadNow: true, Sync: true,
+	})
+	if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_LOADED || !slices.Equal(e.server.Models(), []string{"m"}) {
+		t.Errorf("%v, %v; the engine has %v", st, err, e.server.Models())
+	}
+	if st, _ := w.Status(key("m")); st.Bytes != 5000 {
+		t.Errorf("it takes %d bytes", st.Bytes)
+	}
+	st, err = api.RegisterModel(t.Context(), &mmesh.RegisterModelRequest{ModelId: "nope", ModelInfo: &mmesh.ModelInfo{Type: "sklearn"}, LoadNow: true, Sync: true})
+	if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_LOADING_FAILED || !strings.Contains(strings.Join(st.GetErrors(), " "), "Model nope not found") {
+		t.Errorf("one that the repository has not: %v, %v", st, err)
+	}
+	r := serveRuntime(t, "", nil)
+	other := "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: r}\nspec: {selector: {matchLabels: {app: r}}, targetPorts: [{number: 8000}]}\n"
+	w.set(settings("capacity: 1Gi"), list(e.address, ofKind(engine.MLServer)), other, strings.Replace(list(r.address, managed(r.management)), "app: p", "app: r", 1))
+	if pool, err := w.Pool(); err != nil || pool.Name != "r" {
+		t.Errorf("beside model runtimes they belong to %v, %v", pool, err)
+	}
+}
