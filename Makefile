@@ -12,10 +12,10 @@ FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 # End-to-end tests that run on both data planes: what requests get, kills, drains, tries.
 BOTH := BadInput|OnlyInference|Destination|OutcomesBecome|HTTP2|Drain|FullQueue|Stopping|Poisonous|TakesNoConnection|ManyRequestsAtOnce|KilledCosts|StopsStalls|ExtprocDies|ExtprocThat|RequestsThat|NewEndpoints|EndpointThatLeaves|Prompts|StoredAnswer
 
-.PHONY: help run build test e2e cluster images cluster-down conformance soak real check fuzz bench bench-policies bench-place bench-place-engines generate objects protocols clean
+.PHONY: help run build test e2e cluster images cluster-down conformance soak real real-repositories check fuzz bench bench-policies bench-place bench-place-engines generate objects protocols clean
 
 help: ## Print this list
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: build ## Run the whole on this machine, on :8080: simulated engines, or ENDPOINTS=HOST:PORT,... your own servers; GATEWAY=1 by Gateway API
 	@bin/bench quickstart $(if $(ENDPOINTS),--endpoints '$(ENDPOINTS)') $(if $(GATEWAY),--gateway) $(ARGS)
@@ -52,9 +52,14 @@ soak: ## Load the whole for ten minutes while everything around it fails, then r
 	go test -v -count 1 -run '^TestEnginesRestartedOneByOneCostNoRequest$$' ./bench/e2e -engines 64
 	go test -v -count 1 -timeout 20m -run '^TestWhateverComes$$' ./control/place/decide -histories 2000
 
-real: ## Run the tests of adapters on two real vLLMs on the CPU; installs 7 GB into .cache/vllm
+real: real-repositories ## Run the tests on real engines on the CPU: two vLLMs, for which 7 GB are installed into .cache/vllm, and those of the next target
 	bench/real/vllm install .cache/vllm
 	go test -tags real -v -count 1 -timeout 30m -run '^TestRealVLLM' ./bench/e2e -place 1m $(ARGS)
+
+real-repositories: ## Run the tests of model repositories on a real MLServer and a real Triton; installs 0.9 GB into .cache/mlserver and .cache/triton
+	bench/real/mlserver install .cache/mlserver
+	bench/real/triton install .cache/triton
+	go test -tags real -v -count 1 -timeout 10m -run '^TestReal' ./control/place/load
 
 check: ## Lint, and check that modules are tidy and what is generated is up to date
 	$(TOOL) golangci-lint run
