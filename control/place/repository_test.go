@@ -1,11 +1,11 @@
 package place_test
 
 import (
-	"context"
-	"net"
+	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,48 +17,34 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// stored is a simulated engine with a model repository, which may begin anew at its address.
+// stored is a simulated engine with a model repository, which may begin anew without that a connection breaks or is turned away.
 type stored struct {
 	*log
-	t       *testing.T
 	config  repository.Config
 	address string
-	server  *repository.Server
-	end     func()
+	now     atomic.Pointer[repository.Server]
 }
 
 func serveStored(t *testing.T, kind engine.Kind, models ...string) *stored {
 	t.Helper()
-	s := &stored{t: t, log: new(log), config: repository.Config{Kind: kind, Models: map[string]repository.Model{}}}
+	at := listen(t, "tcp", "127.0.0.1:0")
+	s := &stored{log: new(log), address: at.Addr().String(), config: repository.Config{Kind: kind, Models: map[string]repository.Model{}}}
 	for _, name := range models {
 		s.config.Models[name] = repository.Model{Load: 10 * time.Millisecond, Unload: 10 * time.Millisecond}
 	}
-	s.begin(listen(t, "tcp", "127.0.0.1:0"))
-	t.Cleanup(func() { s.end() })
+	s.config.Events = simulated.NewEvents(s.log, s.address)
+	s.anew()
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.now.Load().Handler().ServeHTTP(w, r) })}
+	go func() { _ = server.Serve(at) }()
+	t.Cleanup(func() { _ = server.Close() })
 	return s
 }
 
-func (s *stored) begin(at net.Listener) {
-	s.address = at.Addr().String()
-	s.config.Events = simulated.NewEvents(s.log, s.address)
-	s.server = repository.New(s.config)
-	ctx, cancel := context.WithCancel(context.Background())
-	over := make(chan error, 1)
-	server := s.server
-	go func() { over <- repository.Serve(ctx, server, at) }()
-	s.end = sync.OnceFunc(func() {
-		cancel()
-		if err := <-over; err != nil {
-			s.t.Error(err)
-		}
-	})
-}
+// anew has another engine begin in the place of the one that is there.
+func (s *stored) anew() { s.now.Store(repository.New(s.config)) }
 
-// anew ends the engine, and another one begins in its place before anybody has looked.
-func (s *stored) anew() {
-	s.end()
-	s.begin(listen(s.t, "tcp", s.address))
-}
+func (s *stored) models() []string      { return s.now.Load().Models() }
+func (s *stored) asked(call string) int { return s.now.Load().Asked(call) }
 
 func ofKind(kind engine.Kind) string { return ", engine: " + string(kind) }
 
@@ -77,8 +63,8 @@ func TestModelsOfARepositoryAreLoadedWhereThereIsRoom(t *testing.T) {
 		}
 		w.Ensure(key("c"), time.Now().Add(time.Second)) // used later than the others
 		w.awaitCopies("c", e.address+" loaded")
-		if got := len(e.server.Models()); got != 2 {
-			t.Errorf("%s has %v, and room for two", kind, e.server.Models())
+		if got := len(e.models()); got != 2 {
+			t.Errorf("%s has %v, and room for two", kind, e.models())
 		}
 		w.Ensure(key("small"), time.Now())
 		w.awaitCopies("small", e.address+" loaded")
@@ -105,16 +91,29 @@ func TestHowManyModelsOfARepositoryAreLoadedAtOnce(t *testing.T) {
 			w.Ensure(key(id), time.Now().Add(time.Duration(i)*time.Second))
 			w.awaitCopies(id, e.address+" loaded")
 		}
-		if got := len(e.server.Models()); got != want {
-			t.Errorf("with %s it has %v, want %d", placement, e.server.Models(), want)
+		if got := len(e.models()); got != want {
+			t.Errorf("with %s it has %v, want %d", placement, e.models(), want)
 		}
 	}
+}
+
+// A capacity that is edited holds at once.
+func TestTheRoomOfARepositoryMayChange(t *testing.T) {
+	w := newWorld(t)
+	e := serveStored(t, engine.Triton, "a", "b")
+	objects := []string{list(e.address, ofKind(engine.Triton)), object("a", ", copies: {min: 1}"), object("b", ", copies: {min: 1}")}
+	w.set(append(objects, settings("maxModels: 1"))...)
+	w.await("one has room", func() bool { return len(e.models()) == 1 })
+	w.set(append(objects, settings("maxModels: 2"))...)
+	w.await("both have", func() bool { return len(e.models()) == 2 })
 }
 
 // An engine that begins anew between two looks has lost everything, which is seen; what has no other copy is loaded there again.
 func TestARepositoryThatBeginsAnewHasAgainWhatItHad(t *testing.T) {
 	for _, kind := range []engine.Kind{engine.MLServer, engine.Triton} {
-		w := newWorld(t)
+		w := &world{T: t, file: filepath.Join(t.TempDir(), "control.db"), tick: time.Hour} // else free room is filled, whatever was seen
+		w.start()
+		t.Cleanup(func() { w.stop() })
 		e := serveStored(t, kind, "a", "b")
 		w.set(settings("maxModels: 4"), list(e.address, ofKind(kind)), object("a", ""), object("b", ""))
 		w.await("it is looked at", w.board.isReady)
@@ -124,7 +123,7 @@ func TestARepositoryThatBeginsAnewHasAgainWhatItHad(t *testing.T) {
 		}
 		time.Sleep(100 * time.Millisecond) // five looks
 		e.anew()
-		w.await("it has both again", func() bool { return slices.Equal(e.server.Models(), []string{"a", "b"}) })
+		w.await("it has both again", func() bool { return slices.Equal(e.models(), []string{"a", "b"}) })
 		for _, id := range []string{"a", "b"} {
 			w.awaitCopies(id, e.address+" loaded")
 		}
@@ -142,13 +141,13 @@ func TestAMissingModelOfARepositoryIsLookedFor(t *testing.T) {
 		w.awaitCopies(id, e.address+" loaded")
 	}
 	w.await("it was looked at since", func() bool {
-		before := e.server.Asked("POST " + engine.IndexPath)
+		before := e.asked("POST " + engine.IndexPath)
 		time.Sleep(50 * time.Millisecond)
-		return e.server.Asked("POST "+engine.IndexPath) == before
+		return e.asked("POST "+engine.IndexPath) == before
 	})
-	before := e.server.Asked("POST " + engine.IndexPath)
+	before := e.asked("POST " + engine.IndexPath)
 	w.Missing(decide.CopyKey{Key: key("a"), Endpoint: e.address})
-	w.await("the index is read", func() bool { return e.server.Asked("POST "+engine.IndexPath) > before })
+	w.await("the index is read", func() bool { return e.asked("POST "+engine.IndexPath) > before })
 }
 
 // Models that a client of ModelMesh registers belong to the only pool with a model repository, and to one with model runtimes before.
@@ -165,8 +164,8 @@ func TestRegisteredModelsMayBelongToARepository(t *testing.T) {
 	st, err := api.RegisterModel(t.Context(), &mmesh.RegisterModelRequest{
 		ModelId: "m", ModelInfo: &mmesh.ModelInfo{Type: "sklearn", Path: "ignored", Key: `{"disk_size_bytes": 4000}`}, LoadNow: true, Sync: true,
 	})
-	if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_LOADED || !slices.Equal(e.server.Models(), []string{"m"}) {
-		t.Errorf("%v, %v; the engine has %v", st, err, e.server.Models())
+	if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_LOADED || !slices.Equal(e.models(), []string{"m"}) {
+		t.Errorf("%v, %v; the engine has %v", st, err, e.models())
 	}
 	if st, _ := w.Status(key("m")); st.Bytes != 5000 {
 		t.Errorf("it takes %d bytes", st.Bytes)

@@ -533,13 +533,21 @@ func TestATritonWithoutExplicitControl(t *testing.T) {
 	})
 }
 
-// answering is an engine that answers some paths as it is told, and others as it has no such path.
+// answering is an engine that answers some paths as it is told, one answer after the other where a line -- is between them, the last for ever; and others as it
+// has no such path.
 func answering(t *testing.T, kind engine.Kind, answers map[string]string) *Loader {
 	t.Helper()
 	at := &site{}
 	listener := at.listen()
+	var mu sync.Mutex                                                                               // guards answers
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { //nolint:gosec // in memory
-		text, ok := answers[r.Method+" "+r.URL.Path]
+		call := r.Method + " " + r.URL.Path
+		mu.Lock()
+		text, ok := answers[call]
+		if first, rest, more := strings.Cut(text, "\n--\n"); more {
+			text, answers[call] = first, rest
+		}
+		mu.Unlock()
 		if !ok {
 			text = `404 {"detail":"Not Found"}`
 		}
@@ -586,6 +594,11 @@ func TestOutcomesAtRepositories(t *testing.T) {
 			"unclear: the engine is still unloading the model: context deadline exceeded", "unclear: the engine is still unloading the model: context deadline exceeded",
 		},
 		{
+			"a load that failed, and after which a version serves", engine.Triton,
+			map[string]string{ready: "400 ", index: `200 [{"name":"m"}]` + "\n--\n" + `200 [{"name":"m","version":"1","state":"UNAVAILABLE","reason":"no"},{"name":"m","version":"2","state":"READY"}]` + "\n--\n" + `200 [{"name":"m"}]`, load: failed, unload: "200 "},
+			"unclear: 400: load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: no;\n", "",
+		},
+		{
 			"one that failed and left nothing", engine.Triton,
 			map[string]string{ready: "400 ", index: `200 [{"name":"m","version":"1","state":"UNAVAILABLE","reason":"no"}]`, load: failed, unload: "200 "},
 			"refused: 400: load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: no;\n", "",
@@ -617,8 +630,8 @@ func TestOutcomesAtRepositories(t *testing.T) {
 		},
 		{
 			"an index that cannot be read", engine.Triton,
-			map[string]string{ready: "400 ", index: "200 <html>", load: "200 ", unload: "200 "},
-			"unclear: index of the model repository: invalid character '<' looking for beginning of value", "unclear: index of the model repository: invalid character '<' looking for beginning of value",
+			map[string]string{ready: "400 ", index: `200 [{"name":"m"}]` + "\n--\n" + "200 <html>", load: "200 ", unload: "200 "},
+			"unclear: the engine answered 200, but does not say what it has: index of the model repository: invalid character '<' looking for beginning of value", "unclear: index of the model repository: invalid character '<' looking for beginning of value",
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
