@@ -130,7 +130,7 @@ func TestARepositoryThatBeginsAnewHasAgainWhatItHad(t *testing.T) {
 	}
 }
 
-// A model that a request finds missing has the engine's index read, which looks do not read for half a minute where nothing happens.
+// A model that a request finds missing has the engine's index read, which looks do not read for minutes where nothing happens.
 func TestAMissingModelOfARepositoryIsLookedFor(t *testing.T) {
 	w := newWorld(t)
 	e := serveStored(t, engine.MLServer, "a", "b", "c", "d")
