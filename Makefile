@@ -12,7 +12,7 @@ FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 # End-to-end tests that run on both data planes: what requests get, kills, drains, tries.
 BOTH := BadInput|OnlyInference|Destination|OutcomesBecome|HTTP2|Drain|FullQueue|Stopping|Poisonous|TakesNoConnection|ManyRequestsAtOnce|KilledCosts|StopsStalls|ExtprocDies|ExtprocThat|RequestsThat|NewEndpoints|EndpointThatLeaves|Prompts|StoredAnswer
 
-.PHONY: help run build test e2e cluster images cluster-down conformance soak real real-repositories check fuzz bench bench-policies bench-place bench-place-engines generate objects protocols clean
+.PHONY: help run build test e2e cluster images cluster-down conformance soak real real-repositories real-mlserver check fuzz bench bench-policies bench-place bench-place-engines generate objects protocols clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,10 @@ real-repositories: ## Run the tests of model repositories on a real MLServer and
 	bench/real/mlserver install .cache/mlserver
 	bench/real/triton install .cache/triton
 	go test -tags real -v -count 1 -timeout 10m -run '^TestReal' ./control/place/load
+
+real-mlserver: ## Send calls through Envoy to two real MLServers, one of which dies; installs 0.5 GB into .cache/mlserver
+	bench/real/mlserver install .cache/mlserver
+	go test -tags real -v -count 1 -timeout 10m -run '^TestRealMLServers' ./bench/e2e
 
 check: ## Lint, and check that modules are tidy and what is generated is up to date
 	$(TOOL) golangci-lint run

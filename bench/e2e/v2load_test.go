@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/headgate/headgate/api/inference"
 	"github.com/headgate/headgate/bench/rig"
 	"github.com/headgate/headgate/test/times"
@@ -158,6 +161,27 @@ func TestARuntimeIsKilledUnderCalls(t *testing.T) {
 		}
 	}
 	t.Logf("%d calls, %d lost with the runtime, which had %v: %v", l.sent.Load(), len(l.faults), had, l.took)
+}
+
+// What Envoy says itself has the shape of the API that was called.
+func TestEnvoysOwnErrorsOfV2(t *testing.T) {
+	t.Parallel()
+	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })
+	ask := func() answer {
+		return s.must(request{method: "POST", path: "/v2/models/one/infer", body: `{"inputs":[]}`})
+	}
+	if a := ask(); a.status != 200 {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	s.Extproc.Kill()
+	if a := ask(); a.status != 503 || string(a.body) != `{"error":"No endpoint could be reached. Try again."}` {
+		t.Errorf("REST: %d %s", a.status, a.body)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := s.calls().ModelInfer(ctx, tensor("one", 1)); status.Code(err) != codes.Unavailable || status.Convert(err).Message() != "The gateway cannot have this call answered now." {
+		t.Errorf("gRPC: %v", err)
+	}
 }
 
 // A stream counts for as long as it lasts, longer than a lease: Envoy says now and then that it goes on. Then nothing is left.

@@ -87,6 +87,14 @@ func (w *World) notePorts() {
 	}
 }
 
+// HTTP is where the engine takes requests over HTTP, "ip:port".
+func (e *Engine) HTTP() string {
+	if e.Ports.HTTP == 0 {
+		return e.Address
+	}
+	return AtPort(e.Address, e.Ports.HTTP)
+}
+
 // HasPorts says whether any endpoint listens elsewhere than at its address.
 func (w *World) HasPorts() bool { return len(w.ports) > 0 }
 

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,10 +38,11 @@ type Endpoint struct {
 	Token       string             // refers to its bearer token, as of [reach.Tokens]
 	TLS         v1alpha1.EngineTLS // how it is known by the settings of its pool; zero if they do not say
 	H2C         bool               // it speaks HTTP/2 without TLS
+	HTTP        string             // where it takes requests over HTTP, "ip:port"; empty means Address
 }
 
-// managedAt is where an engine that is managed over HTTP is told what to load, "ip:port": where it serves requests.
-func (e *Endpoint) managedAt() string { return e.Address }
+// managedAt is where an engine that is managed over HTTP is told what to load, "ip:port": where it takes requests over HTTP.
+func (e *Endpoint) managedAt() string { return cmp.Or(e.HTTP, e.Address) }
 
 // Answer is what one call to an engine came to.
 type Answer struct {

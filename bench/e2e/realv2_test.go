@@ -1,0 +1,198 @@
+//go:build real
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/api/inference"
+	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/test/times"
+)
+
+var mlserverDir = flag.String("mlserver", root+"/.cache/mlserver", "where bench/real/mlserver installed")
+
+// mlserver is a real MLServer at a host: HTTP at 8000, gRPC at 8001, metrics at 8002.
+type mlserver struct {
+	t            *testing.T
+	host, folder string
+	log          string
+	command      *exec.Cmd
+	ended        chan struct{}
+}
+
+func (m *mlserver) start() {
+	m.t.Helper()
+	log, err := os.OpenFile(m.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer log.Close()
+	m.command = exec.Command("../real/mlserver", "serve", *mlserverDir, m.folder, m.host, "8000") //nolint:gosec // paths of this test
+	m.command.Stdout, m.command.Stderr = log, log
+	m.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its workers end with it
+	if err := m.command.Start(); err != nil {
+		m.t.Fatal(err)
+	}
+	m.ended = make(chan struct{})
+	go func(command *exec.Cmd, ended chan struct{}) {
+		_ = command.Wait()
+		close(ended)
+	}(m.command, m.ended)
+}
+
+func (m *mlserver) kill() {
+	_ = syscall.Kill(-m.command.Process.Pid, syscall.SIGKILL)
+	<-m.ended
+}
+
+// newMLServer runs one with models until the test ends.
+func newMLServer(t *testing.T, host string, models []string) *mlserver {
+	t.Helper()
+	dir := t.TempDir()
+	m := &mlserver{t: t, host: host, folder: filepath.Join(dir, "models"), log: filepath.Join(dir, "log")}
+	if out, err := exec.CommandContext(t.Context(), "../real/mlserver", append([]string{"model", *mlserverDir, m.folder}, models...)...).CombinedOutput(); err != nil { //nolint:gosec // names of this test
+		t.Fatalf("%v: %s", err, out)
+	}
+	m.start()
+	t.Cleanup(func() {
+		m.kill()
+		if t.Failed() {
+			text, _ := os.ReadFile(m.log)
+			t.Logf("%s ends with\n%s", host, text[max(0, len(text)-3000):])
+		}
+	})
+	return m
+}
+
+// Two real MLServers have room for half of the models. Requests over REST and gRPC are answered by the right model; one is killed and is back.
+// No request fails but those that it had begun.
+func TestRealMLServersThroughEnvoy(t *testing.T) {
+	var models []string
+	for i := range 20 {
+		models = append(models, fmt.Sprintf("m%02d", i))
+	}
+	var servers []*mlserver
+	s := start(t, standalone, placed(t, 1), func(c *rig.Config) {
+		c.EngineFlags = nil
+		net := strings.TrimSuffix(c.Listen, "1:8080")
+		pool, _, _ := strings.Cut(engines(net, 0), "---")
+		objects := pool + "---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: mlservers, labels: {app: llama}}\n" +
+			fmt.Sprintf("spec: {addresses: ['%s11:8000', '%s12:8000'], engine: mlserver, ports: {grpc: 8001, metrics: 8002}}\n", net, net)
+		for _, m := range models {
+			objects += modelObject(m, "type: sklearn")
+		}
+		settings := "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: pool}\nspec: {poolRef: {name: pool}, placement: {maxModels: 5}}\n"
+		for file, text := range map[string]string{"engines.yaml": objects, "settings.yaml": settings} {
+			if err := os.WriteFile(filepath.Join(c.Objects, file), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, host := range []string{net + "11", net + "12"} {
+			servers = append(servers, newMLServer(t, host, models))
+		}
+	})
+	var sent atomic.Int64
+	var mu sync.Mutex // guards the following
+	var faults []string
+	var took times.Times
+	note := func(began time.Time, fault string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if took = append(took, time.Since(began)); fault != "" {
+			faults = append(faults, fault)
+		}
+	}
+	calls := s.calls()
+	infer := func(model string, class int64) string {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		a, err := calls.ModelInfer(ctx, &inference.ModelInferRequest{ModelName: model, Inputs: []*inference.ModelInferRequest_InferInputTensor{{
+			Name: "x", Datatype: "FP64", Shape: []int64{1, 1}, Contents: &inference.InferTensorContents{Fp64Contents: []float64{float64(3 * class)}},
+		}}})
+		if err != nil {
+			return "gRPC: " + err.Error()
+		}
+		if a.GetModelName() != model || len(a.GetOutputs()) != 1 || a.GetOutputs()[0].GetContents().GetInt64Contents()[0] != class {
+			return fmt.Sprintf("gRPC: %v", a)
+		}
+		return ""
+	}
+	post := func(model string, class int64) string {
+		response, err := s.client.Post(s.url+"/v2/models/"+model+"/infer", "application/json",
+			strings.NewReader(fmt.Sprintf(`{"inputs":[{"name":"x","datatype":"FP64","shape":[1,1],"data":[%d]}]}`, 3*class)))
+		if err != nil {
+			return err.Error()
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		var a struct {
+			Name    string `json:"model_name"`
+			Outputs []struct {
+				Data []int64 `json:"data"`
+			} `json:"outputs"`
+		}
+		if err != nil || response.StatusCode != http.StatusOK || json.Unmarshal(text, &a) != nil || a.Name != model || len(a.Outputs) != 1 || a.Outputs[0].Data[0] != class {
+			return fmt.Sprintf("REST: %d %s %v", response.StatusCode, text, err)
+		}
+		return ""
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var clients sync.WaitGroup
+	draw := byChance(models)
+	for range 4 {
+		clients.Go(func() {
+			for ctx.Err() == nil {
+				model, class, began, ask := draw(), rand.Int64N(2), time.Now(), infer
+				if rand.IntN(2) == 0 {
+					ask = post
+				}
+				fault := ask(model, class)
+				if fault != "" {
+					fault = fmt.Sprintf("%s after %v: %s", model, time.Since(began).Round(time.Millisecond), fault)
+				}
+				note(began, fault)
+				sent.Add(1)
+			}
+		})
+	}
+	more := func(n int64, what string) {
+		t.Helper()
+		before := sent.Load()
+		s.awaitWithin(time.Minute, what, func() bool { return sent.Load() >= before+n })
+	}
+	more(300, "requests are answered")
+	had := s.sum(s.Metrics, "headgate_endpoint_in_flight", "endpoint", s.endpoint(1))
+	servers[0].kill()
+	more(100, "requests are answered without one of them")
+	servers[0].start()
+	served := func() float64 { return s.sum(s.Metrics, "headgate_endpoint_requests_total", "endpoint", s.endpoint(1)) }
+	was := served()
+	s.awaitWithin(time.Minute, "the one that was killed serves again", func() bool { return served() > was+20 })
+	more(200, "requests are answered by both")
+	cancel()
+	clients.Wait()
+	t.Logf("%d requests, %d lost with the one that was killed, which had %v: %v", sent.Load(), len(faults), had, took)
+	for _, fault := range faults {
+		t.Log(fault)
+	}
+	if len(faults) > 4 { // no more than there are clients
+		t.Errorf("%d requests failed", len(faults))
+	}
+}
