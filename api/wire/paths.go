@@ -24,6 +24,12 @@ var InferencePaths = []string{
 	"/v1/audio/translations",
 }
 
+// KServe's V2 by REST: the models, below which is all that names one, and what extproc answers about itself.
+const V2ModelsPath = "/v2/models"
+
+// V2Paths are what extproc answers about itself.
+var V2Paths = []string{"/v2", "/v2/health/live", "/v2/health/ready"}
+
 // Paths that extproc answers itself, or by the id of an answer that an engine keeps.
 const (
 	ModelsPath    = "/v1/models"    // the list, and below it each model

@@ -66,8 +66,16 @@ func PoolCluster(namespace, name string) string { return poolPrefix + namespace 
 // PoolCallsCluster is the same where these endpoints take gRPC calls.
 func PoolCallsCluster(namespace, name string) string { return poolCallsPrefix + namespace + "/" + name }
 
-// PoolOf returns the pool, "namespace/name", whose cluster this is, as of [PoolCluster]; false if it is that of none.
-func PoolOf(cluster string) (pool string, ok bool) { return strings.CutPrefix(cluster, poolPrefix) }
+// CallsOf is PoolCallsCluster of a pool, "namespace/name".
+func CallsOf(pool string) string { return poolCallsPrefix + pool }
+
+// PoolOf returns the pool, "namespace/name", whose cluster this is, as of [PoolCluster] or [PoolCallsCluster]; false if it is that of none.
+func PoolOf(cluster string) (pool string, ok bool) {
+	if pool, ok = strings.CutPrefix(cluster, poolCallsPrefix); ok {
+		return pool, true
+	}
+	return strings.CutPrefix(cluster, poolPrefix)
+}
 
 const (
 	poolPrefix      = "pool/"

@@ -230,3 +230,43 @@ func TestStreamsCountForAsLongAsTheyLast(t *testing.T) {
 		t.Errorf("%v leases ran out", n)
 	}
 }
+
+// A GRPCRoute leads to a pool, at a listener that served no gRPC before: it stays as it is, and calls are picked for as at the static data plane.
+func TestAGRPCRouteLeadsToAPool(t *testing.T) {
+	t.Parallel()
+	s := start(t, runtimes(t, 2, map[string]string{"one": "sim:?load=50ms", "two": "sim:"}), throughGateway, func(c *rig.Config) { c.EngineFlags = nil })
+	s.write("more.yaml", "apiVersion: gateway.networking.k8s.io/v1\nkind: GRPCRoute\nmetadata: {name: calls}\nspec:\n  parentRefs: [{name: gateway}]\n  rules:\n  - backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: pool}]\n"+
+		"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: LLMRoute\nmetadata: {name: latest}\nspec: {modelNames: [latest], backendRefs: [{name: pool}], adapter: {name: two}}\n")
+	calls := s.calls()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	s.await("the route is in force", func() bool {
+		a, err := calls.ModelInfer(ctx, tensor("one", 1))
+		return answers(a, err, "one", 1) == ""
+	})
+	s.await("calls for a route's model are answered by its adapter", func() bool {
+		a, err := calls.ModelInfer(ctx, tensor("latest", 2))
+		return answers(a, err, "two", 2) == ""
+	})
+	stream, err := calls.ModelStreamInfer(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		if err := stream.Send(tensor("one", float32(i))); err != nil {
+			t.Fatal(err)
+		}
+		a, err := stream.Recv()
+		if fault := answers(a.GetInferResponse(), err, "one", float32(i)); fault != "" {
+			t.Fatal(fault)
+		}
+	}
+	if err := stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	s.await("REST at the listener of the LLMRoute is answered, too", func() bool {
+		a := s.must(request{method: "POST", path: "/v2/models/latest/infer", body: `{"inputs":[]}`})
+		return a.status == 200 && strings.Contains(string(a.body), `"model_name":"two"`)
+	})
+	s.await("no call is in flight", func() bool { return s.inFlight() == 0 })
+}

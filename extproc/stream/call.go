@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -97,6 +98,9 @@ func (x *exchange) decideCall(now time.Time) responses {
 		return x.callReady(now)
 	}
 	a, err := c.asks()
+	if errors.Is(err, errNoID) && !x.inferenceOnly() {
+		err = nil // a route decides what passes, and any endpoint of its pool will do
+	}
 	if err == nil {
 		err = x.send(a, nil, now)
 	}
@@ -204,7 +208,7 @@ func (x *exchange) passOn(now time.Time) responses {
 	var body []byte
 	for _, m := range c.pending {
 		frame := m.Frame
-		if c.inject != nil {
+		if c.inject != nil && x.model != "" {
 			written, err := kserve.Inject(m.Bytes, c.inject, x.model)
 			if err != nil {
 				return x.fail(err, c.model)

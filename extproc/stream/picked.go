@@ -241,7 +241,7 @@ func (x *exchange) common() *extprocv3.CommonResponse {
 	if x.call != nil && x.spent > 0 && x.stated() > 0 {
 		mutation.SetHeaders = append(mutation.SetHeaders, header("grpc-timeout", timeout(x.stated()-x.spent)))
 	}
-	if x.call != nil || x.rest.Op != kserve.None {
+	if (x.call != nil || x.rest.Op != kserve.None) && x.model != "" {
 		for _, h := range kserve.Written(x.model) {
 			mutation.SetHeaders = append(mutation.SetHeaders, header(h.Name, h.Value))
 		}

@@ -34,7 +34,11 @@ import (
 
 // poolCluster returns the cluster of a pool: that of envoy.yaml, with endpoints of its own.
 func (t *Template) poolCluster(c *plan.Cluster) (*clusterv3.Cluster, error) {
-	is := proto.CloneOf(t.pool)
+	from := t.pool
+	if c.Calls {
+		from = t.calls
+	}
+	is := proto.CloneOf(from)
 	is.Name, is.EdsClusterConfig.ServiceName = c.Name, c.Name
 	is.EdsClusterConfig.EdsConfig.InitialFetchTimeout = durationpb.New(warming)
 	if c.H2C {

@@ -59,7 +59,7 @@ func (t *Template) byModel(is *routev3.Route, r *plan.Rule, listener string) err
 	t.infer(is)
 	t.toPool(is)
 	is.RequestHeadersToRemove = append(is.RequestHeadersToRemove, wire.PoolHeader) // engines need not know it
-	filters, err := t.enabled(wire.ListenerMetadata, listener, r)
+	filters, err := t.enabled(wire.ListenerMetadata, listener, r, false)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (t *Template) toPool(is *routev3.Route) {
 
 // enabled returns what turns the inference filters on for a rule, with what extproc is told. Where envoy.yaml turns one off for a path,
 // it stays off.
-func (t *Template) enabled(key, value string, rule *plan.Rule) (map[string]*anypb.Any, error) {
+func (t *Template) enabled(key, value string, rule *plan.Rule, calls bool) (map[string]*anypb.Any, error) {
 	all := make(map[string]*anypb.Any)
 	on, err := anypb.New(&routev3.FilterConfig{Config: new(anypb.Any)})
 	if err != nil {
@@ -92,7 +92,7 @@ func (t *Template) enabled(key, value string, rule *plan.Rule) (map[string]*anyp
 		}
 	}
 	for _, r := range t.host.GetRoutes() {
-		if path := rule.Match.Path; r.GetMatch().GetPath() == path && path != "" {
+		if path := rule.Match.Path; path != "" && (r.GetMatch().GetPath() == path || r.GetMatch().GetPathSeparatedPrefix() == path) {
 			for name := range r.GetTypedPerFilterConfig() {
 				delete(all, name)
 			}
@@ -106,9 +106,11 @@ func (t *Template) enabled(key, value string, rule *plan.Rule) (map[string]*anyp
 		}
 		told = append(told, &corev3.HeaderValue{Key: wire.RewriteMetadata, Value: how.String()})
 	}
-	tell, err := anypb.New(&extprocv3.ExtProcPerRoute{Override: &extprocv3.ExtProcPerRoute_Overrides{Overrides: &extprocv3.ExtProcOverrides{
-		GrpcInitialMetadata: told,
-	}}})
+	overrides := &extprocv3.ExtProcOverrides{GrpcInitialMetadata: told}
+	if calls {
+		overrides.ProcessingMode = t.unread.GetProcessingMode()
+	}
+	tell, err := anypb.New(&extprocv3.ExtProcPerRoute{Override: &extprocv3.ExtProcPerRoute_Overrides{Overrides: overrides}})
 	if err != nil {
 		return nil, err
 	}
@@ -141,8 +143,11 @@ func (t *Template) forwardTo(is *routev3.Route, r *plan.Rule) error {
 	}
 	weighted := new(routev3.WeightedCluster)
 	for i := range f.Backends {
-		if _, pool := wire.PoolOf(f.Backends[i].Cluster); pool && action.RetryPolicy == nil {
+		if of, pool := wire.PoolOf(f.Backends[i].Cluster); pool && action.RetryPolicy == nil {
 			action.RetryPolicy = t.forward.GetRetryPolicy()
+			if f.Backends[i].Cluster == wire.CallsOf(of) {
+				action.MaxStreamDuration = t.answer.GetMaxStreamDuration()
+			}
 			t.toPool(is)
 		}
 		if f.Backends[i].Open && len(action.GetRetryPolicy().GetRetryHostPredicate()) == 0 {
@@ -223,7 +228,7 @@ func (t *Template) askedAbout(b *plan.Backend, r *plan.Rule) (map[string]*anypb.
 	default:
 		return asked(b.Picker)
 	}
-	all, err := t.enabled(wire.PoolMetadata, pool, r)
+	all, err := t.enabled(wire.PoolMetadata, pool, r, b.Cluster == wire.CallsOf(pool))
 	if err != nil || !b.Open {
 		return all, err
 	}

@@ -43,7 +43,10 @@ type Template struct {
 	host      *routev3.VirtualHost
 	forward   *routev3.RouteAction // to endpoints
 	pool      *clusterv3.Cluster
-	patience  *durationpb.Duration // with an answer of a picker
+	answer    *routev3.RouteAction // to where endpoints take calls of gRPC
+	calls     *clusterv3.Cluster
+	unread    *extprocv3.ExtProcOverrides // of such calls
+	patience  *durationpb.Duration        // with an answer of a picker
 }
 
 // Read takes envoy.yaml apart.
@@ -72,8 +75,11 @@ func Read(text []byte) (*Template, error) {
 	t.host = hosts[0]
 	t.forward = t.host.GetRoutes()[len(t.host.GetRoutes())-1].GetRoute() // the one for every path
 	for _, c := range all.GetClusters() {
-		if c.GetName() == wire.EndpointsCluster {
+		switch c.GetName() {
+		case wire.EndpointsCluster:
 			t.pool = c
+		case wire.CallsCluster:
+			t.calls = c
 		}
 	}
 	for _, f := range t.manager.GetHttpFilters() {
@@ -86,6 +92,15 @@ func Read(text []byte) (*Template, error) {
 	}
 	if t.forward.GetCluster() != wire.EndpointsCluster || t.pool == nil {
 		return nil, fmt.Errorf("want a last route that leads to a cluster %s", wire.EndpointsCluster)
+	}
+	for _, r := range t.host.GetRoutes() {
+		per := new(extprocv3.ExtProcPerRoute)
+		if r.GetMatch().GetGrpc() != nil && r.GetTypedPerFilterConfig()[extProcFilter].UnmarshalTo(per) == nil {
+			t.answer, t.unread = r.GetRoute(), per.GetOverrides()
+		}
+	}
+	if t.answer.GetCluster() != wire.CallsCluster || t.calls == nil || t.unread == nil {
+		return nil, fmt.Errorf("want a route for gRPC that leads to a cluster %s, and says how ext_proc sees it", wire.CallsCluster)
 	}
 	return t, nil
 }

@@ -20,6 +20,10 @@ func llmRules(open string) []Rule {
 	for _, path := range wire.InferencePaths {
 		all = add(all, Exact, path, open)
 	}
+	for _, path := range wire.V2Paths {
+		all = add(all, Exact, path, "")
+	}
+	all = add(all, Prefix, wire.V2ModelsPath, "")
 	all = add(all, Exact, wire.HealthPath, "")
 	all = add(all, Prefix, wire.ModelsPath, "")
 	return add(all, Prefix, wire.ResponsesPath, "")

@@ -222,6 +222,8 @@ type Cluster struct {
 	H2C bool
 	// Secure is how a Service is reached by TLS; nil if it is not.
 	Secure *ServiceTLS
+	// Calls says that it is where a pool's endpoints take gRPC calls, by HTTP/2.
+	Calls bool
 	// Open says that one of a pool's endpoints serves requests that nobody has picked for: they get 503 else.
 	Open bool
 	// TLS is how a pool's endpoints are known; zero where they are reached in the clear.

@@ -138,8 +138,23 @@ func (r *routing) pool(name objects.Name) Backend {
 	case p.picker == "" && !p.cluster.Open:
 		return Backend{} // the pool's own status says why
 	}
+	if r.of.Kind == objects.GRPCRouteKind {
+		return r.calls(name, p)
+	}
 	if p.asked != nil {
 		r.use(*p.asked)
 	}
 	return Backend{Cluster: r.use(p.cluster), Picker: p.picker, Open: p.cluster.Open}
+}
+
+// calls is where a pool's endpoints take gRPC calls. Which endpoint gets one only our own extproc can say, which reads its model: one for which
+// it has not picked is not answered.
+func (r *routing) calls(name objects.Name, p *pooled) Backend {
+	if p.picker != wire.ExtprocCluster {
+		r.ref(gatewayv1.RouteReasonUnsupportedProtocol, "InferencePool %s: its endpointPickerRef names another picker than Headgate's, which picks for no gRPC calls here", name)
+		return Backend{}
+	}
+	c := p.cluster
+	c.Name, c.Calls, c.H2C, c.Open = wire.PoolCallsCluster(name.Namespace, name.Name), true, false, false
+	return Backend{Cluster: r.use(c), Picker: p.picker}
 }

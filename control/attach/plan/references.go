@@ -54,10 +54,6 @@ func (r *routing) target(ref gatewayv1.BackendObjectReference) Backend {
 		r.ref(gatewayv1.RouteReasonInvalidKind, "%s %s of group %q is no backend that Headgate knows: name a Service or an InferencePool", kind, name, of)
 		return Backend{}
 	}
-	if isPool && from == objects.GRPCRouteKind {
-		r.ref(gatewayv1.RouteReasonInvalidKind, "InferencePool %s: gRPC is not routed to pools yet", name)
-		return Backend{}
-	}
 	if !granted(r.Grants, from, namespace, of, kind, name) {
 		r.ref(gatewayv1.RouteReasonRefNotPermitted, "no ReferenceGrant in namespace %s lets %ss of namespace %s name %s %s", name.Namespace, from, namespace, kind, name.Name)
 		return Backend{}
