@@ -81,6 +81,7 @@ fuzz: ## Fuzz each parser beside its oracle and the exchange, 25 s each on two c
 	$(FUZZ) '^FuzzSplice$$' -fuzztime 250000x ./extproc/kserve
 	$(FUZZ) '^FuzzMessages$$' -fuzztime 200000x ./extproc/kserve
 	$(FUZZ) '^FuzzExchange$$' -fuzztime 100000x ./extproc/stream
+	$(FUZZ) '^FuzzCall$$' -fuzztime 20000x ./extproc/stream
 	$(FUZZ) '^FuzzAnswer$$' -fuzztime 200000x ./extproc/outcome
 	$(FUZZ) '^FuzzLoad$$' -fuzztime 300000x ./internal/engine
 	$(FUZZ) '^FuzzParse$$' -fuzztime 80000x ./internal/objects/dir
