@@ -155,7 +155,7 @@ func TestModelsAreInferredByV2(t *testing.T) {
 		{"POST", "/v2/repository/index", `{}`, 404, `{"error":`},
 	} {
 		a := s.must(request{method: c.method, path: c.path, body: c.body})
-		if a.status != c.status || !strings.Contains(string(a.body), c.want) {
+		if a.status != c.status || !strings.Contains(a.body, c.want) {
 			t.Errorf("%s %s: %d %s, want %d %s", c.method, c.path, a.status, a.body, c.status, c.want)
 		}
 	}

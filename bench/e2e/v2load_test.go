@@ -174,7 +174,7 @@ func TestEnvoysOwnErrorsOfV2(t *testing.T) {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
 	s.Extproc.Kill()
-	if a := ask(); a.status != 503 || string(a.body) != `{"error":"No endpoint could be reached. Try again."}` {
+	if a := ask(); a.status != 503 || a.body != `{"error":"No endpoint could be reached. Try again."}` {
 		t.Errorf("REST: %d %s", a.status, a.body)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -266,7 +266,7 @@ func TestAGRPCRouteLeadsToAPool(t *testing.T) {
 	}
 	s.await("REST at the listener of the LLMRoute is answered, too", func() bool {
 		a := s.must(request{method: "POST", path: "/v2/models/latest/infer", body: `{"inputs":[]}`})
-		return a.status == 200 && strings.Contains(string(a.body), `"model_name":"two"`)
+		return a.status == 200 && strings.Contains(a.body, `"model_name":"two"`)
 	})
 	s.await("no call is in flight", func() bool { return s.inFlight() == 0 })
 }

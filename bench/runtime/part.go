@@ -25,7 +25,7 @@ type parting struct {
 func (p *parting) close() (err error) {
 	p.once.Do(func() {
 		close(p.done)
-		err = p.Listener.Close()
+		err = p.Close()
 	})
 	return err
 }

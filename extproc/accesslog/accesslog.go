@@ -66,7 +66,7 @@ func (s *Server) read(stream accesslogv3.AccessLogService_StreamAccessLogsServer
 			return err
 		}
 		for _, entry := range message.GetHttpLogs().GetLogEntry() {
-			if common := entry.GetCommonProperties(); common.GetIntermediateLogEntry() {
+			if common := entry.GetCommonProperties(); common.GetAccessLogType() == accesslogdatav3.AccessLogType_DownstreamPeriodic {
 				s.lives(metadata(common, wire.PickNamespace).text(wire.PickID))
 			} else {
 				s.observe(Read(entry))

@@ -235,7 +235,7 @@ func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
 	for _, names := range []string{"stream refused", "reset"} {
 		// Of a request that goes on Envoy tells now and then: that is no outcome, and says that it does.
 		goes := record(t, "stream")
-		goes.CommonProperties.IntermediateLogEntry = true
+		goes.CommonProperties.AccessLogType = accesslogdatav3.AccessLogType_DownstreamPeriodic
 		goes.CommonProperties.Metadata.FilterMetadata[wire.PickNamespace].Fields[wire.PickID] = structpb.NewStringValue(names)
 		entries := []*accesslogdatav3.HTTPAccessLogEntry{goes}
 		for name := range strings.FieldsSeq(names) {

@@ -62,10 +62,10 @@ func Find(method, path string) (r REST) {
 	if !is {
 		return r
 	}
-	model, rest, _ := cutBefore(rest, '/')
+	model, rest := cutBefore(rest, '/')
 	if versioned, is := strings.CutPrefix(rest, "/versions/"); is {
 		var version string
-		if version, rest, _ = cutBefore(versioned, '/'); version == "" {
+		if version, rest = cutBefore(versioned, '/'); version == "" {
 			return r
 		}
 	}
@@ -80,11 +80,11 @@ func Find(method, path string) (r REST) {
 }
 
 // cutBefore cuts s before the first c.
-func cutBefore(s string, c byte) (before, rest string, found bool) {
+func cutBefore(s string, c byte) (before, rest string) {
 	if i := strings.IndexByte(s, c); i >= 0 {
-		return s[:i], s[i:], true
+		return s[:i], s[i:]
 	}
-	return s, "", false
+	return s, ""
 }
 
 // BeforeModel is the path up to the model's name.

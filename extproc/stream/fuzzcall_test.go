@@ -44,7 +44,8 @@ func FuzzCall(f *testing.F) {
 	f.Fuzz(func(t *testing.T, how byte, cuts, body []byte) {
 		x := servers[how&1].Exchange(stream.Own, "", 0)
 		headers := []*corev3.HeaderValue{
-			{Key: ":method", RawValue: []byte("POST")}, {Key: "content-type", RawValue: []byte("application/grpc")},
+			{Key: ":method", RawValue: []byte("POST")},
+			{Key: "content-type", RawValue: []byte("application/grpc")},
 			{Key: ":path", RawValue: []byte("/inference.GRPCInferenceService/ModelStreamInfer")},
 		}
 		if how&2 != 0 {

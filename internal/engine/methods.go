@@ -35,11 +35,11 @@ func MethodsOf(paths map[string][]uint32, others bool) (Methods, error) {
 		if method == "" || strings.ContainsAny(method, " \n*") {
 			return "", fmt.Errorf("%q is no method: want package.Service/Method", method)
 		}
-		line := method
+		numbers := make([]string, len(paths[method]))
 		for i, number := range paths[method] {
-			line += string(" ."[min(i, 1)]) + strconv.FormatUint(uint64(number), 10)
+			numbers[i] = strconv.FormatUint(uint64(number), 10)
 		}
-		lines = append(lines, line)
+		lines = append(lines, strings.TrimSuffix(method+" "+strings.Join(numbers, "."), " "))
 	}
 	if others {
 		lines = append(lines, anyMethod)
