@@ -23,9 +23,11 @@ type Backlog struct {
 	// Tokens are the tokens that they take of the KV cache: what they do not share with an earlier request, and half of what answers have in
 	// the mean.
 	Tokens atomic.Int64
+	// Paces is the sum of the paces of those that are tokenless and whose pace was known, in nanoseconds, and Paced how many these are.
+	Paces, Paced atomic.Int64
 }
 
-// Peers is what other processes have at an endpoint, as far as they tell. It has no Queue and no Lately. It is safe for concurrent use.
+// Peers is what other processes have at an endpoint, as far as they tell. It has no Queue, no Lately and no Paces. It is safe for concurrent use.
 type Peers struct {
 	Backlog
 	// Requests is how many they are. Of those that predict nothing only this is told.
@@ -38,7 +40,7 @@ const (
 )
 
 // Claim is what one request adds to a Backlog.
-type Claim struct{ prefill, beside, urgency, tokens int64 }
+type Claim struct{ prefill, beside, urgency, tokens, pace, paced int64 }
 
 // claim is that of the request where something is expected of it.
 func (f *forecast) claim(e *Endpoint, is *Estimate) Claim {
@@ -53,6 +55,10 @@ func (b *Backlog) Begin(c Claim, now int64) {
 	b.Beside.Add(c.beside)
 	b.Urgency.Add(c.urgency)
 	b.Tokens.Add(c.tokens)
+	if c.paced != 0 {
+		b.Paces.Add(c.pace)
+		b.Paced.Add(c.paced)
+	}
 	extend(&b.Through, c.prefill, now)
 	b.Others(c.prefill, now)
 }
@@ -107,6 +113,10 @@ func (b *Backlog) End(c Claim, last bool) {
 	b.Beside.Add(-c.beside)
 	b.Urgency.Add(-c.urgency)
 	b.Tokens.Add(-c.tokens)
+	if c.paced != 0 {
+		b.Paces.Add(-c.pace)
+		b.Paced.Add(-c.paced)
+	}
 	if last {
 		b.Through.Store(0)
 	}

@@ -18,6 +18,8 @@ type Demand struct {
 	FirstToken, PerToken float64
 	// Stated says that somebody asked for PerToken: an endpoint that cannot keep it is no candidate while another can.
 	Stated bool
+	// Pace is how long an engine takes for a tokenless request where it has no other, in nanoseconds; 0 where that is not known.
+	Pace int64
 	// Now is the time, in nanoseconds since 1970.
 	Now int64
 }

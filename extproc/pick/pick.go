@@ -46,6 +46,8 @@ type Request struct {
 	Random uint64
 	// Demand is what Latency predicts by.
 	Demand Demand
+	// Tokenless says that the request has no tokens. Neither Proposal nor Latency is for those: see [Demand.Pace].
+	Tokenless bool
 }
 
 // Decision is where a request goes.
@@ -59,6 +61,9 @@ type Decision struct {
 	// Estimate is what Latency expects of it there, and Claim what it adds to the endpoint's Backlog; zero by other policies.
 	Estimate Estimate
 	Claim    Claim
+	// Among is how many requests the endpoint has with this one, if it is tokenless: at least 1. It is 0 of any other request, and by other policies
+	// than Proposal and Latency.
+	Among int64
 
 	rank rank
 }
@@ -76,8 +81,10 @@ const (
 	// Random takes any.
 	Random
 	// Latency takes the one where the request is predicted to cost itself and others the least, in shares of their objectives. Where no
-	// prediction is to be trusted it is Proposal.
+	// prediction is to be trusted it is Proposal. Requests without tokens are compared by the paces of their models, and packed by neither.
 	Latency
+	// least is in the place of Proposal and Latency where a request is tokenless. Nobody can ask for it.
+	least
 )
 
 var ruleNames = [...]string{Proposal: "proposal", LeastRequest: "leastRequest", RoundRobin: "roundRobin", Random: "random", Latency: "latency"}
@@ -159,7 +166,10 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 	}
 	favourite, why := pool.favourite(copies, r)
 	var f forecast // for Latency
+	var w wait     // for least
 	switch {
+	case r.Tokenless && (p.Rule == Proposal || p.Rule == Latency):
+		p.Rule, w = least, newWait(p.Rule, r.Demand)
 	case p.Rule == Latency && !pool.Predictable:
 		p.Rule = Proposal
 	case p.Rule == Latency:
@@ -196,6 +206,8 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 			}
 			is := f.estimate(e, c)
 			sc, reason = f.score(is.Cost(), is.Step), "least predicted harm"
+		case least:
+			sc, reason = w.score(e, c)
 		case RoundRobin:
 			sc, reason = score{first: turns.next(e.State)}, "round robin"
 		default:
@@ -229,9 +241,12 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		return nil, ErrNoneReady
 	}
 	for i := range best {
-		if d := &best[i]; p.Rule == Latency {
+		switch d := &best[i]; p.Rule {
+		case Latency:
 			d.Estimate = f.estimate(d.Endpoint, d.Copy)
 			d.Claim = f.claim(d.Endpoint, &d.Estimate)
+		case least:
+			d.Among, d.Claim = d.Endpoint.Pending()+1, w.claim()
 		}
 		if r.Base && slices.Contains(best[i].Copy.Names, r.Model) {
 			best[i].Model = r.Model // the engine knows its base model by the client's name too

@@ -135,7 +135,9 @@ func TestEveryRuleKeepsTheOrderOfStates(t *testing.T) {
 	for range 5000 {
 		f := randomFleet(random)
 		for rule := pick.Proposal; rule <= pick.Latency; rule++ {
-			for _, request := range []pick.Request{{Model: "a"}, {Model: "llama", Base: true}} {
+			for _, request := range []pick.Request{
+				{Model: "a"}, {Model: "llama", Base: true}, {Model: "a", Tokenless: true}, {Model: "llama", Base: true, Tokenless: true, Demand: pick.Demand{Pace: 1e6}},
+			} {
 				request.Pool, request.Random, request.Turn = thePool, random.Uint64()|1<<32, random.Uint64()
 				keepsTheOrder(t, f, rule, request)
 			}
@@ -215,13 +217,15 @@ func TestEqualsAreOrderedByLot(t *testing.T) {
 func TestADecisionAllocatesNothing(t *testing.T) {
 	f := randomFleet(rand.New(rand.NewPCG(7, 8)))
 	s := f.snapshot()
-	demand := pick.Demand{Prompt: 1000, Output: 100, Cached: make([]int32, 8), Block: 64, Now: now}
+	demand := pick.Demand{Prompt: 1000, Output: 100, Cached: make([]int32, 8), Block: 64, Now: now, Pace: 1e6}
 	for _, room := range [][]pick.Decision{make([]pick.Decision, 1), make([]pick.Decision, 3)} {
 		for rule := pick.Proposal; rule <= pick.Latency; rule++ {
-			if n := testing.AllocsPerRun(100, func() {
-				_, _ = pick.Pick(pick.Policy{Rule: rule, Threshold: 3}, s, pick.Request{Pool: thePool, Model: "a", Demand: demand}, room)
-			}); n != 0 {
-				t.Errorf("%s allocates %v times", rule, n)
+			for _, tokenless := range []bool{false, true} {
+				if n := testing.AllocsPerRun(100, func() {
+					_, _ = pick.Pick(pick.Policy{Rule: rule, Threshold: 3}, s, pick.Request{Pool: thePool, Model: "a", Demand: demand, Tokenless: tokenless}, room)
+				}); n != 0 {
+					t.Errorf("%s allocates %v times, tokenless: %v", rule, n, tokenless)
+				}
 			}
 		}
 	}
@@ -257,15 +261,22 @@ func BenchmarkPick(b *testing.B) {
 		}
 		f.pool.Predictable = true
 		s := f.snapshot()
-		for rule := pick.Proposal; rule <= pick.Latency; rule++ {
+		for rule := pick.Proposal; rule <= pick.Latency+1; rule++ {
+			policy, name := pick.Policy{Rule: rule, Threshold: 32}, "tokenless"
+			r := pick.Request{Pool: thePool, Model: "a", Demand: demand}
+			if rule > pick.Latency {
+				policy.Rule, r.Tokenless, r.Demand.Pace = pick.Latency, true, 1e6
+			} else {
+				name = rule.String()
+			}
 			for _, picks := range []int{1, 3} {
-				b.Run(fmt.Sprintf("endpoints=%d/picks=%d/rule=%s", endpoints, picks, rule), func(b *testing.B) {
-					random := uint64(1)
+				b.Run(fmt.Sprintf("endpoints=%d/picks=%d/rule=%s", endpoints, picks, name), func(b *testing.B) {
 					room := make([]pick.Decision, picks)
 					b.ReportAllocs()
 					for b.Loop() {
-						random += 0x9e3779b97f4a7c15
-						if _, err := pick.Pick(pick.Policy{Rule: rule, Threshold: 32}, s, pick.Request{Pool: thePool, Model: "a", Random: random, Turn: random, Demand: demand}, room); err != nil {
+						r.Random += 0x9e3779b97f4a7c15
+						r.Turn = r.Random
+						if _, err := pick.Pick(policy, s, r, room); err != nil {
 							b.Fatal(err)
 						}
 					}

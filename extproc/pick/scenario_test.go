@@ -18,15 +18,15 @@ import (
 //
 //	endpoint NAME [slots=N] [others=N] [suspect|stale|migrating|lost|out] [base=NAME,NAME] [lists=A,B] [ours=A:N,B:N]
 //	     [theirs=A:N,B:N] [active=A,B] [queue=SECONDS] [beside=SECONDS] [tokens=N] [urgent=OBJECTIVE] [theirbeside=SECONDS] [elsewhere=N] [room=SLOTS,HOST] [used=A,B]
-//	     [peers=N] [peerqueue=SECONDS] [peerbeside=SECONDS] [peertokens=N] [peerurgent=OBJECTIVE]
+//	     [paced=N:SECONDS] [peers=N] [peerqueue=SECONDS] [peerbeside=SECONDS] [peertokens=N] [peerurgent=OBJECTIVE]
 //	    an endpoint of the pool: the adapters it answers to, requests in flight there by model, ours and those of other
 //	    processes, and the adapters that the engine reports as active; of what ours still ask of it: until when prompts are computed, by how
 //	    much steps are longer, tokens in the KV cache, and a request at an objective for each token; the same of others; adapters that were used in that order;
-//	    with peer before a name, what other processes tell of theirs
+//	    with peer before a name, what other processes tell of theirs; paced is how many of ours are tokenless and of known paces, and the sum of these
 //	profile [prefill=BASE,PERTOKEN,SQUARED,FLOOR] [decode=BASE,PERSEQUENCE,PERKVTOKEN,ADAPTERS] [load=MEAN] [slot=MEAN] [sequences=N] [chunk=N] [kv=N]
 //	    the profile of the endpoints that follow, all zero but for 256 sequences, chunks of 2,048 and KV for 100,000 tokens
 //	pick MODEL [policy=RULE] [threshold=N] [turn=N] [base] [open] [only=ADDRESS,ADDRESS] [near=ADDRESS] [session=N]
-//	     [prompt=N] [output=N] [first=SECONDS] [token=SECONDS] [cached=NAME:BLOCKS,...] [picks=N] [times=N] [keep]
+//	     [prompt=N] [output=N] [first=SECONDS] [token=SECONDS] [cached=NAME:BLOCKS,...] [picks=N] [times=N] [keep] [tokenless] [pace=SECONDS]
 //	    up to N decisions, one by default, each where the request goes if those before it did not answer; times=N decides
 //	    N times with other random numbers and counts; keep sends the request to the first
 func TestScenarios(t *testing.T) {
@@ -51,6 +51,7 @@ type fleet struct {
 	random *rand.Rand
 	time   *profile.Profile
 	kv     int64
+	kept   int64 // requests
 }
 
 func newFleet() *fleet {
@@ -137,6 +138,10 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 			backlog(&e, key).Tokens.Store(number(t, value))
 		case "urgent", "peerurgent":
 			backlog(&e, key).Urgency.Store(int64(1000 / decimal(t, value)))
+		case "paced":
+			n, seconds, _ := strings.Cut(value, ":")
+			e.Backlog.Paced.Store(number(t, n))
+			e.Backlog.Paces.Store(int64(1e9 * decimal(t, seconds)))
 		case "peers":
 			e.Peers.Requests.Store(number(t, value))
 		case "elsewhere":
@@ -221,6 +226,10 @@ func (f *fleet) pick(t *testing.T, model string, args []string) string {
 			keep = true
 		case "pool":
 			request.Pool = value
+		case "tokenless":
+			request.Tokenless = true
+		case "pace":
+			request.Demand.Pace = int64(1e9 * decimal(t, value))
 		case "prompt":
 			request.Demand.Prompt = int(number(t, value))
 		case "output":
@@ -258,6 +267,9 @@ func (f *fleet) pick(t *testing.T, model string, args []string) string {
 				line += fmt.Sprintf(" (queue %.3g + room %.3g + load %.3g + prefill %.3g; step %.3g, longer by %.3g; cost %.3g + %.3g)",
 					is.Queue, is.Room, is.Load, is.Prefill, is.Step, is.Longer, is.Own, is.Others)
 			}
+			if d.Among != 0 {
+				line += fmt.Sprintf(" (among %d)", d.Among)
+			}
 			order = append(order, line)
 		}
 		got[strings.Join(order, "; then ")]++
@@ -267,6 +279,8 @@ func (f *fleet) pick(t *testing.T, model string, args []string) string {
 			if d.Copy.InFlight.Add(1) == 1 && !d.Copy.Base {
 				d.Endpoint.Adapters.Add(1)
 			}
+			f.kept++
+			d.Copy.InFlight.Last.Store(1000 + f.kept)
 			d.Endpoint.Backlog.Begin(d.Claim, now)
 		}
 	}

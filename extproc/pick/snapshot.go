@@ -88,7 +88,7 @@ type Count struct {
 	// looks here afterwards.
 	Closed atomic.Bool
 	// Began is how many requests have begun since somebody last took the number, and Last when the last one did, in
-	// nanoseconds since 1970: nothing is decided by them.
+	// nanoseconds since 1970: by Last it is decided among endpoints that are equal for a tokenless request.
 	Began, Last atomic.Int64
 
 	place atomic.Uint32

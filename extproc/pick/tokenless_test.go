@@ -1,0 +1,160 @@
+package pick_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/headgate/headgate/extproc/pick"
+)
+
+// worker is an endpoint, with the paces of all requests that it has: 0 is one that nobody knows.
+type worker struct {
+	paces  []int64
+	copies int64 // requests for the model
+	used   int64
+	state  pick.State
+}
+
+// randomWorkers have few figures each, so that many are equal.
+func randomWorkers(t *testing.T, random *rand.Rand) (workers []worker, f *fleet) {
+	t.Helper()
+	f = newFleet()
+	for i := range 1 + random.IntN(8) {
+		w := worker{state: pick.State(random.IntN(2) * random.IntN(int(pick.Out)+1)), used: random.Int64N(3)}
+		name := string(rune('a' + i))
+		f.endpoint(t, name, []string{"lists=m"})
+		e, count := &f.pool.Endpoints[i], f.count(name, "m")
+		e.State = w.state
+		count.Last.Store(w.used)
+		for range random.IntN(3) {
+			pace := int64(1+random.IntN(3)) * 1e6
+			w.paces = append(w.paces, pace)
+			e.InFlight.Add(1)
+			e.Backlog.Paced.Add(1)
+			e.Backlog.Paces.Add(pace)
+		}
+		for range random.IntN(3) { // of nobody knows whom
+			w.paces = append(w.paces, 0)
+			switch random.IntN(3) {
+			case 0:
+				e.Others++
+			case 1:
+				e.Peers.Requests.Add(1)
+			case 2:
+				e.InFlight.Add(1)
+			}
+		}
+		for range random.IntN(3) {
+			w.copies++
+			if random.IntN(2) == 0 {
+				count.Add(1)
+			} else {
+				count.Others.Add(1)
+			}
+		}
+		workers = append(workers, w)
+	}
+	return workers, f
+}
+
+// takes is how long a request of a pace takes there: all before it and itself.
+func (w worker) takes(pace int64) (sum int64) {
+	for _, p := range append(slices.Clone(w.paces), 0) {
+		if p == 0 {
+			p = pace
+		}
+		sum += p
+	}
+	return sum
+}
+
+// bestOf are the workers that the rule takes, of those that were not tried, in the order in which it is told: sets that become smaller.
+func bestOf(workers []worker, tried []int, pace int64) (best []int) {
+	for i, w := range workers {
+		if w.state != pick.Out && !slices.Contains(tried, i) {
+			best = append(best, i)
+		}
+	}
+	least := func(of func(worker) int64) {
+		low := int64(math.MaxInt64)
+		for _, i := range best {
+			low = min(low, of(workers[i]))
+		}
+		best = slices.DeleteFunc(best, func(i int) bool { return of(workers[i]) != low })
+	}
+	least(func(w worker) int64 { return int64(w.state) })
+	if pace > 0 {
+		least(func(w worker) int64 { return w.takes(pace) })
+	} else {
+		least(func(w worker) int64 { return int64(len(w.paces)) })
+		least(func(w worker) int64 { return w.copies })
+	}
+	least(func(w worker) int64 { return w.used })
+	return best
+}
+
+func TestTokenlessAgreesWithItsOracle(t *testing.T) {
+	random := rand.New(rand.NewPCG(21, 22))
+	for n := range 20_000 {
+		workers, f := randomWorkers(t, random)
+		rule, pace := pick.Latency, int64(random.IntN(4))*1e6
+		if random.IntN(4) == 0 {
+			rule = pick.Proposal
+		}
+		request := pick.Request{Pool: thePool, Model: "m", Tokenless: true, Random: random.Uint64() | 1<<32, Demand: pick.Demand{Pace: pace}}
+		if rule == pick.Proposal {
+			pace = 0
+		}
+		picks, err := pick.Pick(pick.Policy{Rule: rule, Threshold: 3}, f.snapshot(), request, make([]pick.Decision, 1+random.IntN(8)))
+		if none := len(bestOf(workers, nil, pace)) == 0; none != (err != nil) {
+			t.Fatalf("fleet %d: %v", n, err)
+		}
+		var tried []int
+		for _, d := range picks {
+			i := d.Copy.Endpoint
+			if best := bestOf(workers, tried, pace); !slices.Contains(best, i) {
+				t.Fatalf("fleet %d, %s, pace %d: after %v it takes %d, want one of %v of %+v", n, rule, pace, tried, i, best, workers)
+			}
+			if d.Among != int64(len(workers[i].paces)+1) {
+				t.Fatalf("fleet %d: it is among %d, want %d and itself", n, d.Among, len(workers[i].paces))
+			}
+			tried = append(tried, i)
+		}
+	}
+}
+
+// What a request adds is gone when it ends, and is its pace meanwhile.
+func TestATokenlessRequestClaimsItsPace(t *testing.T) {
+	f := newFleet()
+	f.endpoint(t, "a", []string{"lists=m"})
+	backlog := f.pool.Endpoints[0].Backlog
+	for _, c := range []struct {
+		rule         pick.Rule
+		pace         int64
+		paces, paced int64
+	}{{pick.Latency, 5e6, 5e6, 1}, {pick.Latency, 0, 0, 0}, {pick.Proposal, 5e6, 0, 0}, {pick.Random, 5e6, 0, 0}} {
+		r := pick.Request{Pool: thePool, Model: "m", Tokenless: true, Demand: pick.Demand{Pace: c.pace, Now: now}}
+		picks, err := pick.Pick(pick.Policy{Rule: c.rule}, f.snapshot(), r, make([]pick.Decision, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if has := picks[0].Among > 0; has != (c.rule != pick.Random) || picks[0].Estimate != (pick.Estimate{}) {
+			t.Errorf("%s: it is among %d, and %+v is expected", c.rule, picks[0].Among, picks[0].Estimate)
+		}
+		backlog.Begin(picks[0].Claim, now)
+		backlog.Begin(picks[0].Claim, now)
+		if backlog.Paces.Load() != 2*c.paces || backlog.Paced.Load() != 2*c.paced || backlog.Queue.Load() != 0 || backlog.Tokens.Load() != 0 {
+			t.Errorf("%s, pace %d: two claim %d of %d", c.rule, c.pace, backlog.Paces.Load(), backlog.Paced.Load())
+		}
+		backlog.End(picks[0].Claim, false)
+		if backlog.Paces.Load() != c.paces || backlog.Paced.Load() != c.paced {
+			t.Errorf("%s, pace %d: one claims %d of %d", c.rule, c.pace, backlog.Paces.Load(), backlog.Paced.Load())
+		}
+		backlog.End(picks[0].Claim, true)
+		if backlog.Paces.Load() != 0 || backlog.Paced.Load() != 0 {
+			t.Errorf("%s, pace %d: none claims %d of %d", c.rule, c.pace, backlog.Paces.Load(), backlog.Paced.Load())
+		}
+	}
+}
