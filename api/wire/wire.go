@@ -172,6 +172,8 @@ const (
 	// nothing of these.
 	PickAdapter = "adapter"
 	PickLoad    = "load_us"
+	// PickAmong is how many requests the endpoint had when this one was sent, itself among them, a number; absent of requests with tokens.
+	PickAmong = "among"
 	// NoAdapter is of a request for the model itself.
 	NoAdapter = "none"
 	// PickExpected is why the policy took this endpoint, in seconds of each term, and PickRunnerUp why not the next best one; structs, of
@@ -197,6 +199,7 @@ const (
 // Tags of the access-log record, values in microseconds but where it says otherwise, or "-".
 const (
 	TagFirstBody = "first_body_us" // from the request's last byte to the first byte of the response's body
+	TagAnswered  = "answered_us"   // from the last byte sent to the engine to the last byte of its response
 	TagCall      = "grpc_status"   // of a gRPC call, its status as a number
 	TagGateway   = "gateway_us"    // from the request's first byte to the first byte sent to the engine
 )

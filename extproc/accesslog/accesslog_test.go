@@ -206,6 +206,13 @@ func TestALoadReportAndWhatMakesNoSense(t *testing.T) {
 	if got := accesslog.Read(entry); got.Adapter != "host" || got.Loading != 20*time.Millisecond {
 		t.Errorf("of an adapter it reads %q and %v", got.Adapter, got.Loading)
 	}
+	if got := accesslog.Read(entry); got.Among != 0 || got.Answered != 0 {
+		t.Errorf("of a request with tokens it reads %d and %v", got.Among, got.Answered)
+	}
+	decided.Fields["among"], entry.CommonProperties.CustomTags["answered_us"] = structpb.NewNumberValue(3), "30000"
+	if got := accesslog.Read(entry); got.Among != 3 || got.Answered != 30*time.Millisecond {
+		t.Errorf("of a request without tokens it reads %d and %v", got.Among, got.Answered)
+	}
 	usage.Fields["load"] = structpb.NewStringValue("BIN x")
 	if got := accesslog.Read(entry); got.Load.Waiting.Or(-1) != -1 {
 		t.Errorf("a report that makes no sense is %+v", got.Load)

@@ -39,6 +39,7 @@ type Fleet struct {
 	leases leases
 	makers *lru.Cache[string, Maker] // by the id of the answer
 	habits *habits
+	paces  *paces
 	names  names
 
 	prefixes prefixes
@@ -86,8 +87,8 @@ func New(c Config) *Fleet {
 	}
 	f := &Fleet{
 		Config: c, prefixes: prefixes{index: prefix.New(c.PrefixCacheBytes)}, news: make(chan struct{}, 1), urgent: make(chan struct{}, 1), moves: make(chan struct{}, 1), makers: remembering[string, Maker](maxAnswers),
-		habits: remembering[objects.ModelKey, *belief.Habit](maxHabits),
-		state:  belief.New(belief.Config{Settings: c.Settings, Placed: c.Placed}),
+		habits: remembering[objects.ModelKey, *belief.Habit](maxHabits), paces: remembering[objects.ModelKey, *pace](maxPaces),
+		state: belief.New(belief.Config{Settings: c.Settings, Placed: c.Placed}),
 	}
 	f.publish()
 	return f

@@ -68,6 +68,9 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 	if o.Well() && o.Status == http.StatusOK {
 		f.learn(objects.ModelKey{Pool: pool, ID: o.Model}, o.Bytes, o.Prompt.Or(0), o.Completion.Or(0))
 	}
+	if alone, tells := o.Alone(); tells {
+		f.ran(objects.ModelKey{Pool: pool, ID: o.Model}, alone)
+	}
 	if late, tells := o.Loaded(); tells {
 		f.began(pool, o.Endpoint, o.Adapter, late)
 	}

@@ -177,6 +177,12 @@ var defaults = map[string]Rule{
 // RuleOf returns the rule of a method where nobody wrote any.
 func RuleOf(method string) Rule { return defaults[method] }
 
+// asking are the methods that ask about a model, whose answer takes no run of it.
+var asking = map[string]bool{V2 + "/ModelMetadata": true, V2 + "/ModelReady": true, "tensorflow.serving.PredictionService/GetModelMetadata": true}
+
+// Runs says whether calls of a method run their model, as far as is known of it.
+func Runs(method string) bool { return !asking[method] }
+
 // InV2 is where V2's own engines take the id of the model in the messages of a method; nil where they take it in none.
 func InV2(method string) Path {
 	if strings.HasPrefix(method, V2+"/") {

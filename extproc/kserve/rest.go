@@ -110,6 +110,9 @@ func Served() []string {
 // Names says whether requests of an operation name a model.
 func (o Operation) Names() bool { return o >= ModelReady }
 
+// Runs says whether requests of an operation run their model.
+func (o Operation) Runs() bool { return o >= Infer }
+
 // IsREST says whether a path is of V2 by REST, whose errors have another shape than OpenAI's. Cohere's rerank is not of it.
 func IsREST(path string) bool {
 	bare, _, _ := strings.Cut(path, "?")

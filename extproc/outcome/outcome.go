@@ -64,8 +64,12 @@ type Outcome struct {
 	Expected time.Duration
 	// Adapter is where the adapter was of a request whose first token tells of loads and of what is before an engine's queue: storage, host, slot or
 	// none; empty of all others. Loading is what of Expected these were to take.
-	Adapter    string
-	Loading    time.Duration
+	Adapter string
+	Loading time.Duration
+	// Among is how many requests the endpoint had when this one was sent, itself among them, if it has no tokens; 0 of all others. Answered is from
+	// the last byte that the endpoint got of the request to the last of its answer.
+	Among      int64
+	Answered   time.Duration
 	ResponseID string // what the engine calls its answer
 	// Load is what the engine said of itself with the response, unknown if it said nothing.
 	Load engine.Load
@@ -86,6 +90,17 @@ func (o Outcome) Faulty() bool {
 func (o Outcome) Loaded() (late time.Duration, tells bool) {
 	tells = o.Adapter != "" && o.Stream && o.FirstBody > 0 && o.Expected > 0 && o.Well() && o.Status == 200 && o.Attempts <= 1 && len(o.Unreached)+len(o.Elsewhere) == 0
 	return o.FirstBody - (o.Expected - o.Loading), tells
+}
+
+// Alone is how long the endpoint would have taken for the request alone, of one without tokens that went well where it was sent first.
+func (o Outcome) Alone() (took time.Duration, tells bool) {
+	if o.Among <= 0 || o.Answered <= 0 || !o.Well() || o.Status != 200 || o.Attempts > 1 || len(o.Unreached)+len(o.Elsewhere)+len(o.Missing) > 0 {
+		return 0, false
+	}
+	if o.Call != NoCall && o.Call != OK {
+		return 0, false
+	}
+	return o.Answered / time.Duration(o.Among), true
 }
 
 // Well says that the endpoint answered as it should: with what was asked for, or with a fault of the request.

@@ -44,3 +44,34 @@ func TestWhatTellsOfLoads(t *testing.T) {
 		}
 	}
 }
+
+// Only a request without tokens that went well where it was sent first tells how long it takes alone: its time by how many there were.
+func TestWhatTellsOfPaces(t *testing.T) {
+	whole := outcome.Outcome{Among: 4, Answered: 100 * time.Millisecond, Status: 200, Attempts: 1, Endpoint: "a"}
+	call := whole
+	call.Call = outcome.OK
+	for _, o := range []outcome.Outcome{whole, call} {
+		if alone, tells := o.Alone(); !tells || alone != 25*time.Millisecond {
+			t.Errorf("it took %v: %v, want 25 ms", alone, tells)
+		}
+	}
+	for name, spoil := range map[string]func(*outcome.Outcome){
+		"one with tokens":           func(o *outcome.Outcome) { o.Among = 0 },
+		"nonsense":                  func(o *outcome.Outcome) { o.Among = -1 },
+		"no end":                    func(o *outcome.Outcome) { o.Answered = 0 },
+		"cut":                       func(o *outcome.Outcome) { o.Failure = outcome.Cut },
+		"an error":                  func(o *outcome.Outcome) { o.Status = 404 },
+		"a call that failed":        func(o *outcome.Outcome) { o.Call = outcome.CallOf(3) },
+		"a fault in a call":         func(o *outcome.Outcome) { o.Call = outcome.CallOf(13) },
+		"by extproc":                func(o *outcome.Outcome) { o.ByExtproc = true },
+		"tried twice":               func(o *outcome.Outcome) { o.Attempts = 2 },
+		"another was not reached":   func(o *outcome.Outcome) { o.Unreached = []string{"b"} },
+		"another would not take it": func(o *outcome.Outcome) { o.Elsewhere = []string{"b"} },
+		"another has it not":        func(o *outcome.Outcome) { o.Missing = []string{"b"} },
+	} {
+		o := whole
+		if spoil(&o); func() bool { _, tells := o.Alone(); return tells }() {
+			t.Errorf("%s: it tells of a pace", name)
+		}
+	}
+}

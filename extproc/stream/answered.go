@@ -16,6 +16,8 @@ import (
 type answered struct {
 	answer   outcome.Answer
 	finished bool
+	// answeredAt is when it was whole.
+	answeredAt time.Time
 }
 
 // responseHeaders reads the beginning of the answer, and changes nothing of it.
@@ -84,6 +86,7 @@ func (x *exchange) finish(now time.Time) {
 	x.finished = true
 	x.inFlight.End()
 	x.server.Fleet.Release(x.id)
+	x.answeredAt = now
 	x.observe(outcome.None, now.Sub(x.began))
 }
 
@@ -105,6 +108,9 @@ func (x *exchange) observe(f outcome.Failure, took time.Duration) {
 	}
 	if o.Endpoint == x.address {
 		o.Adapter, o.Loading = x.adapter, x.loading
+		if !x.answeredAt.IsZero() {
+			o.Among, o.Answered = x.among, min(x.answeredAt.Sub(x.sentAt), x.answeredAt.Sub(x.begunAt))
+		}
 	}
 	x.answer.Fill(&o, x.sentAt)
 	x.server.Observe(o)

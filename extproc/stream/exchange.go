@@ -200,6 +200,9 @@ func (x *exchange) requestBody(chunk []byte, end bool, now time.Time) (responses
 		return nil, nil // it was under way when the reply was given
 	case x.mode == modeDuplex:
 		return x.chunk(chunk, end, now), nil
+	case x.phase == passing:
+		x.phase, x.sentAt = sent, now
+		return responses{goOnBody}, nil
 	case x.phase != reading:
 		return responses{goOnBody}, nil
 	case x.mode == modePartial && !end:

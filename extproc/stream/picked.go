@@ -25,6 +25,7 @@ import (
 type picked struct {
 	began    time.Time // when its headers came
 	sentAt   time.Time // when it was whole
+	begunAt  time.Time // when it was sent to its endpoint
 	settings settings.Settings
 	target   route.Target
 	ranked   []pick.Decision // what the policy thought of endpoints, in order; nil once that is told
@@ -44,6 +45,7 @@ type picked struct {
 	expected time.Duration // when the first token is, from the request's last byte
 	adapter  string        // where it was, empty where the first token tells nothing of loads and the intake
 	loading  time.Duration // what of expected these take
+	among    int64         // see [pick.Decision.Among]; 0 of what runs no model
 	inFlight *fleet.InFlight
 }
 
@@ -113,8 +115,12 @@ func (x *exchange) choose(a ask, body []byte, now time.Time) error {
 		return &miss{x.wanted(), pick.ErrNotAddressable}
 	}
 	most := x.settings.Picks
-	if s.predicts(x.settings.Policy) {
-		if x.demand(a, body, view.Snapshot.Pools[request.Pool].BaseModel(), now, &request); s.ExplainPicks {
+	base := view.Snapshot.Pools[request.Pool].BaseModel()
+	if request.Tokenless = x.tokenless(); x.runs() {
+		request.Demand.Pace = s.Fleet.Pace(x.habitual(request, base))
+	}
+	if !request.Tokenless && s.predicts(x.settings.Policy) {
+		if x.demand(a, body, base, now, &request); s.ExplainPicks {
 			most = max(most, 2)
 		}
 	}
@@ -168,6 +174,17 @@ func (x *exchange) send(a ask, body []byte, now time.Time) error {
 	return x.taken()
 }
 
+// tokenless says whether the request is for a model that may have no tokens: gRPC calls and requests of V2 are.
+func (x *exchange) tokenless() bool { return x.call != nil || x.rest.Op != kserve.None }
+
+// runs says whether it is one that runs its model: by those it is learned how long that takes.
+func (x *exchange) runs() bool {
+	if x.call != nil {
+		return kserve.Runs(x.call.method)
+	}
+	return x.rest.Op.Runs()
+}
+
 // unrouted is the pool of what no route admits, zero if there is none.
 func (x *exchange) unrouted() objects.Name {
 	if x.listener != "" || x.pool != (objects.Name{}) {
@@ -207,7 +224,9 @@ func (x *exchange) count(a ask, now time.Time) bool {
 			}
 		}
 	}
-	x.sentAt = now.Add(-x.spent)
+	if x.sentAt, x.begunAt, x.among = now.Add(-x.spent), now, 0; x.runs() {
+		x.among = x.decision().Among
+	}
 	x.id = s.started + "-" + strconv.FormatUint(x.turn, 36)
 	if !x.bound() {
 		s.Fleet.Lease(x.id, x.inFlight, x.settings.Lease)
@@ -241,7 +260,7 @@ func (x *exchange) common() *extprocv3.CommonResponse {
 	if x.call != nil && x.spent > 0 && x.stated() > 0 {
 		mutation.SetHeaders = append(mutation.SetHeaders, header("grpc-timeout", timeout(x.stated()-x.spent)))
 	}
-	if (x.call != nil || x.rest.Op != kserve.None) && x.model != "" {
+	if x.tokenless() && x.model != "" {
 		for _, h := range kserve.Written(x.model) {
 			mutation.SetHeaders = append(mutation.SetHeaders, header(h.Name, h.Value))
 		}

@@ -35,11 +35,7 @@ func (x *exchange) demand(a ask, body []byte, base string, now time.Time, reques
 			d.PerToken, d.Stated = seconds, true
 		}
 	}
-	of := objects.ModelKey{Pool: x.target.Pool, ID: request.Model}
-	if request.Base { // which its client may call otherwise than engines do
-		of.ID = base
-	}
-	habit := x.server.Fleet.Habit(of)
+	habit := x.server.Fleet.Habit(x.habitual(*request, base))
 	d.Output, d.Block = int(habit.Output()), prefix.BlockBytes/habit.BytesPerToken()
 	if body == nil {
 		return
@@ -49,6 +45,14 @@ func (x *exchange) demand(a ask, body []byte, base string, now time.Time, reques
 	if p.MaxTokens > 0 {
 		d.Output = min(d.Output, p.MaxTokens)
 	}
+}
+
+// habitual is the model of a request as engines name it, by whom the base model is called base: by that it is known what its requests are like.
+func (x *exchange) habitual(request pick.Request, base string) objects.ModelKey {
+	if request.Base { // which its client may call otherwise than engines do
+		return objects.ModelKey{Pool: x.target.Pool, ID: base}
+	}
+	return objects.ModelKey{Pool: x.target.Pool, ID: request.Model}
 }
 
 var prompts = sync.Pool{New: func() any { return new(prompt) }}
@@ -96,6 +100,9 @@ func (x *exchange) expect(to map[string]*structpb.Value) {
 		to[wire.PickBytes] = structpb.NewNumberValue(float64(x.bytes))
 	}
 	d := x.decision()
+	if x.among > 0 {
+		to[wire.PickAmong] = structpb.NewNumberValue(float64(x.among))
+	}
 	if d.Estimate == (pick.Estimate{}) {
 		return
 	}
