@@ -76,6 +76,31 @@ type PoolSettingsSpec struct {
 	Profile *PoolProfile `json:"profile,omitempty"`
 	// Ports are where else the pool's endpoints listen than at its targetPorts, or at the addresses of EndpointLists that say nothing of that.
 	Ports *Ports `json:"ports,omitempty"`
+	// RPCConfigs say of gRPC methods, package.Service/Method, where their messages name the model: ModelMesh's configuration of its data plane.
+	// They take the place of what is known of methods by default: of KServe's V2, TensorFlow Serving and TorchServe. Which methods no client may call
+	// stays as it is.
+	//
+	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule="self.all(method, method.matches('^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*/[A-Za-z_][A-Za-z0-9_]*$'))",message="write methods as package.Service/Method"
+	RPCConfigs map[string]RPCConfig `json:"rpcConfigs,omitempty"`
+	// AllowOtherRPCs says whether models of the pool take calls of gRPC methods that rpcConfigs do not name, whose headers name the model. The default is
+	// true.
+	AllowOtherRPCs *bool `json:"allowOtherRpcs,omitempty"`
+}
+
+// RPCConfig says where the messages of a gRPC method name the model.
+type RPCConfig struct {
+	// IDExtractionPath are the numbers of fields that lead to the model's id, a string: all but the last are of messages, each within the one
+	// before. Without it, and in a message that names none, the id is in the headers.
+	//
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:Minimum=1
+	// +kubebuilder:validation:items:Maximum=536870911
+	// +kubebuilder:validation:XValidation:rule="self.all(n, n < 19000 || n > 19999)",message="protobuf keeps the numbers from 19000 to 19999 for itself"
+	IDExtractionPath []int32 `json:"idExtractionPath,omitempty"`
+	// VModelID says that the id in messages is that of a VModel, if there is one of it.
+	VModelID bool `json:"vModelId,omitempty"`
 }
 
 // PoolProfile says how long engines take: by figures, by the name of a file that has them, or by what the engines run on. One of

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/headgate/headgate/api/v1alpha1"
@@ -137,6 +138,8 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 		{"timeouts.lease", s.Lease.String(), "how long a request counts as in flight when nothing reports its end", t.Lease != nil, "lease"},
 		{"timeouts.stale", s.Stale.String(), "silence after which an endpoint gets requests only if no other can serve them", t.Stale != nil, "stale"},
 		{"timeouts.lost", s.Lost.String(), "silence after which an endpoint gets requests only if all are silent", t.Lost != nil || raised, "lost"},
+		{"rpcConfigs", rpcs(own.RPCConfigs), "gRPC methods of which it is said where their messages name the model", len(own.RPCConfigs) > 0, ""},
+		{"allowOtherRpcs", strconv.FormatBool(own.AllowOtherRPCs == nil || *own.AllowOtherRPCs), "whether models take calls of methods that rpcConfigs do not name", own.AllowOtherRPCs != nil, ""},
 		{"profile", timing, "how long the pool's engines take", own.Profile != nil, ""},
 	}
 	for _, class := range slices.Sorted(maps.Keys(p.Classes)) {
@@ -145,6 +148,14 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 	return append(lines, Line{
 		"predictions", s.predictions(p), "whether policy latency decides by them: now, GET /profiles and headgate_pool_predictions_trusted say", own.Profile != nil, "",
 	})
+}
+
+// rpcs are the methods that a pool says something of, for people.
+func rpcs(all map[string]v1alpha1.RPCConfig) string {
+	if len(all) == 0 {
+		return "those known by default"
+	}
+	return strings.Join(slices.Sorted(maps.Keys(all)), ", ")
 }
 
 // named is a profile for people.

@@ -23,8 +23,9 @@ func world() *objects.World {
 	own.Spec = v1alpha1.PoolSettingsSpec{
 		PoolRef: v1alpha1.PoolReference{Name: "one"}, Policy: &policy, AdapterThreshold: &threshold,
 		Retry: &v1alpha1.Retry{Attempts: &attempts}, SessionAffinity: &v1alpha1.SessionAffinity{Cookie: "sid"},
-		Timeouts: &v1alpha1.PoolTimeouts{Stale: &metav1.Duration{Duration: time.Minute}, Request: &metav1.Duration{Duration: time.Hour}, Hold: &metav1.Duration{Duration: 2 * time.Minute}},
-		Profile:  &v1alpha1.PoolProfile{Hardware: "4xA100-80GB", Parameters: "70B"},
+		Timeouts:   &v1alpha1.PoolTimeouts{Stale: &metav1.Duration{Duration: time.Minute}, Request: &metav1.Duration{Duration: time.Hour}, Hold: &metav1.Duration{Duration: 2 * time.Minute}},
+		Profile:    &v1alpha1.PoolProfile{Hardware: "4xA100-80GB", Parameters: "70B"},
+		RPCConfigs: map[string]v1alpha1.RPCConfig{"d.E/F": {}, "a.B/C": {IDExtractionPath: []int32{1}}}, AllowOtherRPCs: new(false),
 	}
 	pools := []pool.InferencePool{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "one"}}, {ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "two"}}}
 	return objects.Build(objects.Set{Pools: pools, Settings: []v1alpha1.PoolSettings{own}})
@@ -73,6 +74,8 @@ timeouts.hold = 2m0s, own
 timeouts.lease = 1m0s, --lease
 timeouts.stale = 1m0s, own
 timeouts.lost = 1m0s, own
+rpcConfigs = a.B/C, d.E/F, own
+allowOtherRpcs = false, own
 profile = 70B of parameters on 4 x A100-80GB, own
 predictions = none: the policy asks for none, own
 `,
@@ -85,6 +88,8 @@ timeouts.hold = 2m0s, --max-hold
 timeouts.lease = 1m0s, --lease
 timeouts.stale = 1s, --stale
 timeouts.lost = 10s, --lost
+rpcConfigs = those known by default, --
+allowOtherRpcs = true, --
 profile = none, --
 predictions = trusted once they come true, and policy proposal until then: no profile is given, --
 `,
@@ -143,5 +148,13 @@ func TestAPoolMayHaveEveryPolicy(t *testing.T) {
 	slices.Sort(all)
 	if may := slices.Sorted(slices.Values(objects.Policies)); !slices.Equal(may, all) {
 		t.Errorf("objects may name %v, and there are %v", may, all)
+	}
+}
+
+func TestOtherMethodsAreAllowedByName(t *testing.T) {
+	p := objects.Pool{Settings: &v1alpha1.PoolSettingsSpec{AllowOtherRPCs: new(true)}}
+	lines := settings.Default().Lines(&p)
+	if i := slices.IndexFunc(lines, func(l settings.Line) bool { return l.Name == "allowOtherRpcs" }); lines[i].Value != "true" || !lines[i].Own {
+		t.Errorf("allowOtherRpcs is %+v", lines[i])
 	}
 }

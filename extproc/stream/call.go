@@ -49,7 +49,7 @@ func (x *exchange) beginCall(end bool, now time.Time) responses {
 	if !ok || kserve.Closed(method) {
 		return x.fail(errNoMethod, "")
 	}
-	c.method, c.rule, c.ended = method, kserve.RuleOf(method), end
+	c.method, c.rule, c.ended = method, x.ruleOf(method), end
 	var err error
 	if c.named, err = kserve.Read(x.in.ids); err != nil {
 		return x.fail(err, "")
@@ -61,6 +61,20 @@ func (x *exchange) beginCall(end bool, now time.Time) responses {
 		return x.wantMessages()
 	}
 	return x.decideCall(now)
+}
+
+// ruleOf is where the model stands in the messages of a method: as the pools say that the call may be for, else as by default.
+func (x *exchange) ruleOf(method string) kserve.Rule {
+	view := x.server.Fleet.View()
+	offer, err := x.offer(view)
+	if err != nil {
+		return kserve.RuleOf(method) // the call is refused for it, once it is decided
+	}
+	given, _ := x.given(view.World)
+	if own, said := view.World.RPC(method, x.counts(offer, given)); said {
+		return kserve.Rule{Path: own.Path, VModel: own.VModel}
+	}
+	return kserve.RuleOf(method)
 }
 
 // wantMessages has the messages shown, if they are not.

@@ -94,6 +94,9 @@ func (x *exchange) choose(a ask, body []byte, now time.Time) error {
 		}
 		return route.ErrUnknownModel
 	}
+	if x.call != nil && !view.World.Pools[target.Pool].TakesRPC(x.call.method) {
+		return errNoMethod
+	}
 	x.settings = s.Settings.For(view.World.Pools[target.Pool])
 	session := x.in.session(x.settings)
 	if name := target.Adapter; name != "" {

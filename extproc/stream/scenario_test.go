@@ -34,6 +34,7 @@ import (
 //	for POOL [PREFIX [WITH]]
 //	                   it is our own Envoy, where an HTTPRoute names a pool, and may replace a prefix of the path
 //	vmodels            there are VModels
+//	rpcs               and pools say of gRPC methods where their model stands: see newFleetOfRPCs
 //	headers NAME=VALUE… [end] [mode=MODE] [shown=MODE] [silent]
 //	                   modes of the request's and the answer's body; silent announces none
 //	chunk TEXT         a part of the body (Go-quoted, or as it is); body TEXT is the last or only one
@@ -85,6 +86,9 @@ func scenario(t *testing.T) func(string) string {
 		}
 		if lines[0] == "vmodels" {
 			f, lines = newFleetOfVModels(fleet.Config{}), lines[1:]
+		}
+		if lines[0] == "rpcs" {
+			f, lines = newFleetOfRPCs(), lines[1:]
 		}
 		if lines[0] == "holds" {
 			lines = lines[1:]

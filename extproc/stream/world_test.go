@@ -159,8 +159,8 @@ func newFleetWith(c fleet.Config, more ...func(*objects.Set)) *fleet.Fleet {
 //	tried    of ns/sticky, which goes to the adapter "sticky-v1", and half of its requests to "sticky-v2"
 //	runtime  of ns/base, which goes to a model of a model runtime, "mm-1"
 //	lost     of ns/base, which goes to an adapter that nobody lists, "nobody"
-func newFleetOfVModels(c fleet.Config) *fleet.Fleet {
-	f := newFleetWith(c, func(s *objects.Set) {
+func newFleetOfVModels(c fleet.Config, more ...func(*objects.Set)) *fleet.Fleet {
+	f := newFleetWith(c, append(more, func(s *objects.Set) {
 		tried := aVModel("tried", "sticky", "sticky-v1")
 		tried.Spec.Canary = &v1alpha1.Canary{Target: "sticky-v2", Percent: 50}
 		s.VModels = []v1alpha1.VModel{aVModel("sql", "base", "sql-v2"), tried, aVModel("runtime", "base", "mm-1"), aVModel("lost", "base", "nobody")}
@@ -168,12 +168,31 @@ func newFleetOfVModels(c fleet.Config) *fleet.Fleet {
 		mm := v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mm-1"}}
 		mm.Spec.PoolRef.Name, mm.Spec.Type = "base", "onnx"
 		s.Models = []*v1alpha1.Model{&mm}
-	})
+	})...)
 	for _, ip := range []string{"10.0.3.1", "10.0.3.2", "10.0.3.3", "10.0.3.4"} {
 		f.SetModels(ip+":8000", engine.Models{Base: []string{"sticky"}, Adapters: []string{"sticky-v1", "sticky-v2"}})
 	}
 	f.SetWorld(f.View().World) // publishes the news
 	return f
+}
+
+// newFleetOfRPCs has VModels, and of gRPC methods say
+//
+//	ns/base    that my.Service/Run has its model in the field 1 of 2, that of ModelInfer is no VModel, and that it takes no other methods
+//	ns/sticky  that my.Service/Run has it in the field 3
+func newFleetOfRPCs() *fleet.Fleet {
+	return newFleetOfVModels(fleet.Config{}, func(s *objects.Set) {
+		base := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "base"}}
+		base.Spec.PoolRef.Name, base.Spec.AllowOtherRPCs = "base", new(false)
+		base.Spec.RPCConfigs = map[string]v1alpha1.RPCConfig{
+			"my.Service/Run": {IDExtractionPath: []int32{2, 1}, VModelID: true},
+			"inference.GRPCInferenceService/ModelInfer": {IDExtractionPath: []int32{1}},
+			"mmesh.ModelRuntime/loadModel":              {IDExtractionPath: []int32{1}},
+			"my.Service/Headers":                        {},
+		}
+		s.Settings[0].Spec.RPCConfigs = map[string]v1alpha1.RPCConfig{"my.Service/Run": {IDExtractionPath: []int32{3}, VModelID: true}}
+		s.Settings = append(s.Settings, base)
+	})
 }
 
 func aVModel(name, pool, target string) v1alpha1.VModel {

@@ -63,6 +63,7 @@ func CheckSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	if p := s.Spec.Profile; p != nil {
 		errs = append(errs, checkProfile(spec.Child("profile"), p)...)
 	}
+	errs = append(errs, checkRPCs(spec.Child("rpcConfigs"), s.Spec.RPCConfigs)...)
 	return append(errs, checkPorts(spec.Child("ports"), s.Spec.Ports)...)
 }
 

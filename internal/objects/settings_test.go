@@ -75,6 +75,20 @@ func TestFaultsOfPoolSettings(t *testing.T) {
 		{overTLS(v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: "none"}), `spec.engineTLS.caCertificates: Invalid value: "": want certificates in PEM`},
 		{overTLS(v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: anAuthority + "more"}), `spec.engineTLS.caCertificates: Invalid value: "": want certificates in PEM`},
 		{overTLS(v1alpha1.EngineTLS{InsecureSkipVerify: true, CACertificates: anAuthority}), `spec.engineTLS.caCertificates: Invalid value: "": with insecureSkipVerify nobody looks at them`},
+		{rpc("Service/Run/"), `spec.rpcConfigs[Service/Run/]: Invalid value: "Service/Run/": write methods as package.Service/Method`},
+		{rpc("/a.Service/Run"), `spec.rpcConfigs[/a.Service/Run]: Invalid value: "/a.Service/Run": write methods as package.Service/Method`},
+		{rpc("a.Service"), `spec.rpcConfigs[a.Service]: Invalid value: "a.Service": write methods as package.Service/Method`},
+		{rpc("a..S/Run"), `spec.rpcConfigs[a..S/Run]: Invalid value: "a..S/Run": write methods as package.Service/Method`},
+		{rpc("a.S/Run", 1, 0), `spec.rpcConfigs[a.S/Run].idExtractionPath[1]: Invalid value: 0: numbers of fields go from 1 to 536870911`},
+		{rpc("a.S/Run", 1<<29), `spec.rpcConfigs[a.S/Run].idExtractionPath[0]: Invalid value: 536870912: numbers of fields go from 1 to 536870911`},
+		{rpc("a.S/Run", 19000), `spec.rpcConfigs[a.S/Run].idExtractionPath[0]: Invalid value: 19000: protobuf keeps the numbers from 19000 to 19999 for itself`},
+		{rpc("a.S/Run", slices.Repeat([]int32{1}, 17)...), `spec.rpcConfigs[a.S/Run].idExtractionPath: Too many: 17: must have at most 16 items`},
+		{func(s *v1alpha1.PoolSettingsSpec) {
+			s.RPCConfigs = make(map[string]v1alpha1.RPCConfig)
+			for i := range 65 {
+				s.RPCConfigs["a.S/Run"+strconv.Itoa(i)] = v1alpha1.RPCConfig{}
+			}
+		}, `spec.rpcConfigs: Too many: 65: must have at most 64 items`},
 		{secretOf("s", ".."), `spec.engineToken.secretRef.key: Invalid value: "..": no Secret can have this key: write one such as token`},
 	} {
 		s := someSettings("s", "base", c.change)
@@ -83,11 +97,13 @@ func TestFaultsOfPoolSettings(t *testing.T) {
 		}
 	}
 	for what, change := range map[string]func(*v1alpha1.PoolSettingsSpec){
-		"settings that say nothing": nil,
-		"a name and an authority":   overTLS(v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: anAuthority + "\n" + anAuthority}),
-		"a name":                    overTLS(v1alpha1.EngineTLS{Hostname: "a.test"}),
-		"any certificate":           overTLS(v1alpha1.EngineTLS{InsecureSkipVerify: true}),
-		"a token":                   func(s *v1alpha1.PoolSettingsSpec) { s.Authorization = "Engine" },
+		"settings that say nothing":  nil,
+		"a name and an authority":    overTLS(v1alpha1.EngineTLS{Hostname: "a.test", CACertificates: anAuthority + "\n" + anAuthority}),
+		"a method":                   rpc("a.b_1.Service/Run", 536870911, 18999, 20000, 1),
+		"a method without a package": rpc("Service/Run"),
+		"a name":                     overTLS(v1alpha1.EngineTLS{Hostname: "a.test"}),
+		"any certificate":            overTLS(v1alpha1.EngineTLS{InsecureSkipVerify: true}),
+		"a token":                    func(s *v1alpha1.PoolSettingsSpec) { s.Authorization = "Engine" },
 	} {
 		if s := someSettings("s", "base", change); len(objects.CheckSettings(&s)) != 0 {
 			t.Errorf("%s: they are refused", what)
@@ -238,6 +254,13 @@ func TestThePoolThatAGatewayMeans(t *testing.T) {
 		if got.Name != c.want || ok != (c.want != "") {
 			t.Errorf("%q, port %d: %v, %v, want %q", c.authority, c.port, got, ok, c.want)
 		}
+	}
+}
+
+// rpc is what is said of one method.
+func rpc(method string, path ...int32) func(*v1alpha1.PoolSettingsSpec) {
+	return func(s *v1alpha1.PoolSettingsSpec) {
+		s.RPCConfigs = map[string]v1alpha1.RPCConfig{method: {IDExtractionPath: path}}
 	}
 }
 

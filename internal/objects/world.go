@@ -233,6 +233,8 @@ type World struct {
 	lists    map[Name]bool    // EndpointLists
 	vmodels  map[ModelKey]int // of VModels, those whose id is their own
 
+	rpcs map[string][]ownRPC // by method, in order of pools
+
 	// ports are those of endpoints that have any, by the endpoint's address, and owners such endpoints by the addresses of these ports.
 	ports  map[string]Ports
 	owners map[string]string
@@ -367,6 +369,7 @@ func Build(s Set) *World {
 	}
 	w.addSettings(s.Settings, s.Profiles)
 	w.addManagement()
+	w.addRPCs()
 	w.addPorts()
 	w.addEngines(claims)
 	w.notePorts()
