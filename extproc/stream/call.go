@@ -121,6 +121,9 @@ func (x *exchange) decideCall(now time.Time) responses {
 	if err != nil {
 		return x.missed(err, a.model, c.bytes(), now, x.decideCall)
 	}
+	if a.model == "" {
+		c.inject = nil
+	}
 	if c.inject != nil && c.messages == nil && !c.ended {
 		return x.wantMessages()
 	}
@@ -222,7 +225,7 @@ func (x *exchange) passOn(now time.Time) responses {
 	var body []byte
 	for _, m := range c.pending {
 		frame := m.Frame
-		if c.inject != nil && x.model != "" {
+		if c.inject != nil {
 			written, err := kserve.Inject(m.Bytes, c.inject, x.model)
 			if err != nil {
 				return x.fail(err, c.model)
