@@ -137,6 +137,27 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 	expectWhere(t, f, "control does not know yet", "m")
 }
 
+// Where nobody listens an engine has ended. One without a list has nothing when it is back, until control says so.
+func TestAnEngineThatHasEndedHasNothing(t *testing.T) {
+	f, _ := started()
+	f.SetModels(a, engine.Models{Unlisted: true})
+	f.SetModels(b, engine.Models{Base: []string{"llama"}, Adapters: []string{"m"}})
+	f.Hear(belief.News{All: true, Endpoints: governing(a, b), Copies: map[belief.CopyKey]belief.Word{
+		copyOf("m", a): belief.Loaded, copyOf("m", b): belief.Loaded, copyOf("n", a): belief.Loading,
+	}})
+	expectWhere(t, f, "before", "m", a, b)
+	f.Ended(a)
+	f.Ended(b) // its list will tell
+	expectWhere(t, f, "then", "m", b)
+	if got := f.TakeMissing(); !slices.Equal(got, []belief.CopyKey{copyOf("m", a)}) {
+		t.Errorf("missing are %v", got)
+	}
+	f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("n", a): belief.Loaded}})
+	expectWhere(t, f, "what was loading is loaded since", "n", a)
+	f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Loaded}})
+	expectWhere(t, f, "control has loaded it again", "m", a, b)
+}
+
 func TestOthersRequestsForAModelCountWhereTheyAre(t *testing.T) {
 	f, _ := started()
 	f.Hear(belief.News{

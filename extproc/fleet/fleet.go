@@ -249,6 +249,9 @@ func (f *Fleet) Hear(n belief.News) {
 // Refused says that an endpoint turned a connection away at the door, or dropped one, as [belief.State.Refused].
 func (f *Fleet) Refused(address string) { f.soon(func() { f.state.Refused(address, f.Now()) }) }
 
+// Ended says that nobody listens at an endpoint, as [belief.State.Ended].
+func (f *Fleet) Ended(address string) { f.soon(func() { f.state.Ended(address) }) }
+
 // Stopping says that an endpoint turned away a request that began at a time, because it is stopping, as [belief.State.Stopping].
 func (f *Fleet) Stopping(address string, began time.Time) {
 	f.soon(func() { f.state.Stopping(address, began) })

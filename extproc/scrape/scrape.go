@@ -253,6 +253,9 @@ func (l *loop) failed(look fleet.Look, err error) error {
 	l.modelsAt = time.Time{}
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
 		l.Fleet.Refused(l.Address)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			l.Fleet.Ended(l.Address)
+		}
 		l.search = search{pages: len(l.pages)} // what comes back may be another engine
 	} else {
 		look.Failed()

@@ -186,6 +186,19 @@ func (s *State) Missed(k CopyKey, now time.Time) {
 	s.miss(k)
 }
 
+// Ended says that nobody listens at an endpoint: its engine has ended, and the next one there has nothing. Where the engine gives a list, that
+// will tell; else its copies have vanished until control says something of them again.
+func (s *State) Ended(address string) {
+	e := s.endpoints[address]
+	if e == nil || e.lists.gives() || !s.control.governs(address) {
+		return
+	}
+	for _, said := range s.control.copies[address] {
+		said.missed = said.missed || said.word == Loaded
+	}
+	s.index(address)
+}
+
 // missedAgain is how long it is not believed again that a copy is missing.
 const missedAgain = 10 * time.Minute
 
