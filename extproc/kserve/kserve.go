@@ -101,10 +101,11 @@ func Written(id string) []Header {
 	return append(all, Header{ModelHeader, id})
 }
 
-// IsCall says whether a request's content type is that of a gRPC call. gRPC-Web is none.
+// IsCall says whether a request's content type is that of a gRPC call, by what Envoy's routes take for one: a request that is one to us and none
+// to them would reach an engine where nobody has looked at it.
 func IsCall(contentType string) bool {
 	rest, ok := strings.CutPrefix(contentType, "application/grpc")
-	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
+	return ok && (rest == "" || rest[0] == '+')
 }
 
 // MethodOf returns the method that a call's path names, "package.Service/Method"; false if it names none.
@@ -128,6 +129,9 @@ var closed = map[string]string{
 	"inference.model_repository.ModelRepositoryService":       "loads, unloads and lists models (MLServer)",
 	"tensorflow.serving.ModelService":                         "reloads and lists models (TensorFlow Serving)",
 	"org.pytorch.serve.grpc.management.ManagementAPIsService": "loads and unloads models (TorchServe)",
+
+	// Its message names several models.
+	"tensorflow.serving.PredictionService/MultiInference": "is for several models",
 
 	V2 + "/RepositoryIndex":              "lists models",
 	V2 + "/RepositoryModelLoad":          "loads models",
@@ -171,7 +175,13 @@ var defaults = map[string]Rule{
 	V2 + "/ModelStreamInfer":                       {Path{1}, true},
 	V2 + "/ModelReady":                             {Path{1}, true},
 	"tensorflow.serving.PredictionService/Predict": {Path{1, 1}, true},
-	"org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions": {Path{1}, true},
+	// These name a model as Predict and Predictions do.
+	"tensorflow.serving.PredictionService/Classify":                           {Path{1, 1}, true},
+	"tensorflow.serving.PredictionService/Regress":                            {Path{1, 1}, true},
+	"tensorflow.serving.PredictionService/GetModelMetadata":                   {Path{1, 1}, true},
+	"tensorflow.serving.SessionService/SessionRun":                            {Path{1, 1}, true},
+	"org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions":       {Path{1}, true},
+	"org.pytorch.serve.grpc.inference.InferenceAPIsService/StreamPredictions": {Path{1}, true},
 }
 
 // RuleOf returns the rule of a method where nobody wrote any.

@@ -96,7 +96,7 @@ func TestHeadersOfModelMesh(t *testing.T) {
 
 func TestWhatIsACall(t *testing.T) {
 	for contentType, want := range map[string]bool{
-		"application/grpc": true, "application/grpc+proto": true, "application/grpc;charset=x": true,
+		"application/grpc": true, "application/grpc+proto": true, "application/grpc;charset=x": false,
 		"application/grpc-web": false, "application/grpcx": false, "application/json": false, "": false,
 	} {
 		if got := kserve.IsCall(contentType); got != want {
@@ -200,6 +200,9 @@ func TestPathsOfV2(t *testing.T) {
 		{"POST", "/v2/models/a/infer/", kserve.None, "", ""},
 		{"POST", "/v2/models/a//infer", kserve.None, "", ""},
 		{"POST", "/v2/models/a/versions//infer", kserve.None, "", ""},
+		{"POST", "/v2/models/a/versions/..%2f..%2fb/infer", kserve.None, "", ""},
+		{"POST", "/v2/models/a/versions/../infer", kserve.None, "", ""},
+		{"POST", "/v2/models/a/versions/v1.2_3-x/infer", kserve.Infer, "a", "/v2/models/b%2F%C3%BC/versions/v1.2_3-x/infer"},
 		{"POST", "/v2/models/a/versions/1/versions/2/infer", kserve.None, "", ""},
 		{"POST", "/v2/models/a%2/infer", kserve.None, "", ""},
 		{"POST", "/V2/models/a/infer", kserve.None, "", ""},

@@ -83,7 +83,10 @@ func (m *Messages) Next() (message Message, ok bool, err error) {
 
 // Partial says whether there are bytes that Next has not returned. Where Next has no more and the body has ended, that is
 // [ErrPartial].
-func (m *Messages) Partial() bool { return len(m.chunk)+len(m.begun) > 0 }
+func (m *Messages) Partial() bool { return m.Kept() > 0 }
+
+// Kept is how many bytes there are that Next has not returned.
+func (m *Messages) Kept() int { return len(m.chunk) + len(m.begun) }
 
 // AppendFrame appends a message to dst as it is sent, uncompressed. It must have less than 4 GiB.
 func AppendFrame(dst, message []byte) []byte {

@@ -65,7 +65,7 @@ func Find(method, path string) (r REST) {
 	model, rest := cutBefore(rest, '/')
 	if versioned, is := strings.CutPrefix(rest, "/versions/"); is {
 		var version string
-		if version, rest = cutBefore(versioned, '/'); version == "" {
+		if version, rest = cutBefore(versioned, '/'); !isVersion(version) {
 			return r
 		}
 	}
@@ -77,6 +77,16 @@ func Find(method, path string) (r REST) {
 	r.Op, r.Model = op, name
 	r.start, r.end = len(modelsPath), len(modelsPath)+len(model)
 	return r
+}
+
+// isVersion says whether a version is one: what could be a way to another path is none.
+func isVersion(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && c != '_' && c != '-' && c != '.' {
+			return false
+		}
+	}
+	return strings.Trim(s, ".") != ""
 }
 
 // cutBefore cuts s before the first c.

@@ -7,6 +7,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
+	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/route"
 	"github.com/headgate/headgate/internal/version"
@@ -41,7 +42,7 @@ func (x *exchange) callReady(now time.Time) responses {
 	if err == nil {
 		err = x.wouldAnswer(a, now)
 	}
-	if errors.Is(err, errNoID) || errors.Is(err, errNoVModel) || errors.Is(err, route.ErrUnknownModel) {
+	if errors.Is(err, errNoID) || errors.Is(err, errNoVModel) || errors.Is(err, route.ErrUnknownModel) || errors.Is(err, flow.ErrUnknown) {
 		return x.fail(err, a.model)
 	}
 	return x.answerCall("ready", kserve.AppendBool(nil, 1, err == nil))

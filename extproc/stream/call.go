@@ -30,6 +30,7 @@ type call struct {
 	opened   bool             // its headers were sent on
 	ended    bool             // no further message comes
 	trailers bool             // and trailers have said so
+	kept     int              // bytes that are kept of messages that are not whole
 }
 
 // askForMessages has the data plane show the body as it comes, before the headers go on: Envoy 1.40 takes it alone, before any answer.
@@ -46,7 +47,7 @@ func (x *exchange) beginCall(end bool, now time.Time) responses {
 	if answer := x.about(method); ok && answer != nil {
 		return answer
 	}
-	if !ok || kserve.Closed(method) {
+	if !ok || kserve.Closed(method) || x.in.method != "POST" {
 		return x.fail(errNoMethod, "")
 	}
 	c.method, c.rule, c.ended = method, x.ruleOf(method), end
@@ -134,7 +135,7 @@ func (x *exchange) decideCall(now time.Time) responses {
 func (c *call) bytes() int {
 	n := 0
 	for _, m := range c.pending {
-		n += len(m.Frame)
+		n += max(len(m.Frame), len(m.Bytes))
 	}
 	return n
 }
@@ -144,7 +145,11 @@ func (x *exchange) callChunk(chunk []byte, end bool, now time.Time) responses {
 	c := x.call
 	c.messages.Add(chunk)
 	c.ended = end
-	if err := c.next(); err != nil {
+	err := c.next()
+	if err == nil {
+		err = x.keep(c.messages.Kept())
+	}
+	if err != nil {
 		return x.fail(err, c.model)
 	}
 	switch {
@@ -154,6 +159,18 @@ func (x *exchange) callChunk(chunk []byte, end bool, now time.Time) responses {
 		return nil
 	}
 	return x.decideCall(now)
+}
+
+// maxKept bounds what is kept of messages that are not whole, of all calls together.
+const maxKept = 512 << 20
+
+// keep notes how many bytes are kept of a message that is not whole.
+func (x *exchange) keep(bytes int) error {
+	all := x.server.kept.Add(int64(bytes - x.call.kept))
+	if x.call.kept = bytes; all > maxKept && bytes > 0 {
+		return errCrowded
+	}
+	return nil
 }
 
 // callEnds takes the trailers of a call, which are the end of its messages.
@@ -212,7 +229,7 @@ func (c *call) look(m kserve.Message) error {
 	switch {
 	case first:
 		c.model = model
-	case named && model != c.model:
+	case named && model != c.model && (c.model != "" || !slices.Contains(c.named.IDs, model)):
 		return errAnotherModel
 	}
 	return nil
@@ -223,6 +240,7 @@ func (c *call) look(m kserve.Message) error {
 func (x *exchange) passOn(now time.Time) responses {
 	c := x.call
 	var body []byte
+	owned := false
 	for _, m := range c.pending {
 		frame := m.Frame
 		if c.inject != nil {
@@ -234,11 +252,14 @@ func (x *exchange) passOn(now time.Time) responses {
 				frame = kserve.AppendFrame(nil, written)
 			}
 		}
-		if body == nil {
+		switch {
+		case body == nil:
 			body = frame
-			continue
+		case !owned: // the first is not ours
+			body, owned = append(append(make([]byte, 0, 2*(len(body)+len(frame))), body...), frame...), true
+		default:
+			body = append(body, frame...)
 		}
-		body = append(slices.Clip(body), frame...)
 	}
 	c.pending = nil
 	var out responses
@@ -256,7 +277,7 @@ func (x *exchange) passOn(now time.Time) responses {
 	if c.trailers {
 		out = append(out, goOnTrailers)
 	}
-	if c.messages == nil || c.ended {
+	if c.ended || c.messages == nil && x.mode != modeDuplex {
 		x.phase, x.sentAt = sent, now
 	}
 	return out
@@ -282,8 +303,11 @@ func (x *exchange) takes(view *belief.View) error {
 }
 
 // injection is where the engine of a pick wants the model in the messages of the call's method, and whether it takes the method: as a model
-// runtime says; other engines want it where V2 has it.
+// runtime says; other engines want it where V2 has it. One that is not known to speak gRPC takes none, unless a route says that its pool does.
 func (x *exchange) injection(view *belief.View, d *pick.Decision) (kserve.Path, bool) {
+	if x.inferenceOnly() && !view.World.SpeaksGRPC(d.Endpoint.Address) {
+		return nil, false
+	}
 	if methods, said := view.Methods[d.Endpoint.Address]; said {
 		path, takes := methods.Takes(x.call.method)
 		return path, takes

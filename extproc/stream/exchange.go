@@ -138,7 +138,7 @@ func (x *exchange) leftAlone() bool { return x.watched && x.server.stopping.Err(
 
 // requestHeaders turns away what needs no body to be turned away, and decides what needs no body to be decided.
 func (x *exchange) requestHeaders(end bool, now time.Time) responses {
-	if kserve.IsCall(x.in.contentType) && (x.front == Own || x.in.ids != nil) {
+	if kserve.IsCall(x.in.contentType) && (x.front == Own && x.mode == modeNone || x.front != Own && x.in.ids != nil) {
 		return x.beginCall(end, now)
 	}
 	if v2 := kserve.Find(x.in.method, x.in.path); v2.Op != kserve.None && (x.inferenceOnly() || v2.Op.Names()) {
@@ -217,7 +217,7 @@ func (x *exchange) chunk(chunk []byte, end bool, now time.Time) responses {
 	switch {
 	case x.phase == sent:
 		return nil
-	case x.call != nil:
+	case x.call != nil && x.call.messages != nil:
 		return x.callChunk(chunk, end, now)
 	case x.phase == passing:
 		if end {
@@ -398,6 +398,10 @@ func (x *exchange) fail(err error, model string) responses {
 
 func (x *exchange) reply(status int, code string, m *extprocv3.ProcessingResponse) responses {
 	x.phase = replied
+	x.takeBack()
+	if x.call != nil {
+		_ = x.keep(0) // nothing of it is read any more
+	}
 	x.chunks = nil
 	x.server.Meter.Replied(status, code)
 	return responses{m}

@@ -55,9 +55,6 @@ func FuzzCall(f *testing.F) {
 			headers = append(headers, &corev3.HeaderValue{Key: "grpc-encoding", RawValue: []byte("gzip")})
 		}
 		modes := &extprocv3.ProtocolConfiguration{RequestBodyMode: extprocfilterv3.ProcessingMode_NONE}
-		if how&8 != 0 {
-			modes.RequestBodyMode = extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED
-		}
 		messages := []*extprocv3.ProcessingRequest{{ProtocolConfig: modes, Request: &extprocv3.ProcessingRequest_RequestHeaders{
 			RequestHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: headers}},
 		}}}

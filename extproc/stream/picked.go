@@ -47,6 +47,7 @@ type picked struct {
 	loading  time.Duration // what of expected these take
 	among    int64         // see [pick.Decision.Among]; 0 of what runs no model
 	inFlight *fleet.InFlight
+	told     bool // the data plane was, of what was decided
 }
 
 // decision is where the request goes first.
@@ -342,8 +343,18 @@ func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.Proc
 		})),
 		wire.PickNamespace: structpb.NewStructValue(object(pick)),
 	})
+	x.told = true
 	x.forget()
 	return m
+}
+
+// takeBack counts a request as gone that was counted, and that the data plane was not told of: its record will not say which it was.
+func (x *exchange) takeBack() {
+	if x.inFlight != nil && !x.told {
+		x.inFlight.End()
+		x.server.Fleet.Release(x.id)
+		x.inFlight = nil
+	}
 }
 
 // dropPicks lets go of what was decided, and with it of a snapshot of the fleet.

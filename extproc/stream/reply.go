@@ -51,6 +51,8 @@ var (
 	errNoVModel = errors.New("there is no such VModel")
 	// errSeveral is a call for several models.
 	errSeveral = errors.New("the call names several models")
+	// errCrowded is a call for whose message there is no room.
+	errCrowded = errors.New("too many bytes of messages are kept")
 	// errAnotherModel is a message of a call that names another model than the first.
 	errAnotherModel = errors.New("a message names another model")
 	// errHidden is a call whose messages the data plane does not show where they must be read or changed.
@@ -118,6 +120,8 @@ func describe(err error, model string) apiError {
 		return apiError{status: http.StatusNotImplemented, Type: invalidRequest, Code: "several_models", Message: "This gateway takes no call for several models.", call: kserve.Unimplemented}
 	case errors.Is(err, errAnotherModel):
 		return apiError{status: http.StatusBadRequest, Type: invalidRequest, Code: "another_model", Message: "A message of the call names another model than the first: make a call for each model.", call: kserve.InvalidArgument}
+	case errors.Is(err, errCrowded):
+		return apiError{status: http.StatusTooManyRequests, Type: rateLimited, Code: "crowded", Message: "The gateway has too many large messages to read. Try again later.", call: kserve.ResourceExhausted}
 	case errors.Is(err, errHidden):
 		return failed(http.StatusInternalServerError, "messages_hidden", "The gateway has to read the messages of this call, and its ext_proc shows none: its operator can set request_body_mode FULL_DUPLEX_STREAMED for gRPC.")
 	case errors.As(err, &body):

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/kserve"
 )
@@ -84,8 +85,12 @@ func (x *exchange) wouldAnswer(a ask, now time.Time) error {
 	if !missed {
 		return err
 	}
-	if reason := x.server.Fleet.View().Failures[m.key]; reason != "" {
+	switch reason := x.server.Fleet.View().Failures[m.key]; reason {
+	case "":
+		return nil
+	case wire.UnknownModel:
+		return flow.ErrUnknown
+	default:
 		return flow.Failed{Reason: reason}
 	}
-	return nil
 }

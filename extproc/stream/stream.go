@@ -71,6 +71,7 @@ type Server struct {
 	Config
 	started string // tells the ids of this process from those of others
 	turn    atomic.Uint64
+	kept    atomic.Int64 // bytes of calls' messages that are not whole
 	// predicts says whether a policy asks what a request asks of an engine.
 	predicts func(pick.Policy) bool
 

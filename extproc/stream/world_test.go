@@ -86,7 +86,7 @@ func aPool(name string, ports ...int32) pool.InferencePool {
 func aPod(pool, ip string) objects.Pod {
 	return objects.Pod{
 		Name: objects.Name{Namespace: "ns", Name: "pod-" + ip}, IP: netip.MustParseAddr(ip), Ready: true,
-		Labels: map[string]string{"pool": pool},
+		Labels: map[string]string{"pool": pool, engine.KindLabel: string(engine.Triton)}, // which takes gRPC
 	}
 }
 

@@ -19,6 +19,9 @@ type Methods string
 // anyMethod is the line that lets every other method pass.
 const anyMethod = "*"
 
+// maxPath bounds the numbers of a path, as package kserve does.
+const maxPath = 16
+
 // maxMethods bounds how many a runtime has.
 const maxMethods = 1024
 
@@ -34,6 +37,9 @@ func MethodsOf(paths map[string][]uint32, others bool) (Methods, error) {
 	for _, method := range slices.Sorted(maps.Keys(paths)) {
 		if method == "" || strings.ContainsAny(method, " \n*") {
 			return "", fmt.Errorf("%q is no method: want package.Service/Method", method)
+		}
+		if len(paths[method]) > maxPath {
+			return "", fmt.Errorf("the path of %s has %d numbers, and at most %d can be followed", method, len(paths[method]), maxPath)
 		}
 		numbers := make([]string, len(paths[method]))
 		for i, number := range paths[method] {
@@ -87,6 +93,9 @@ func readPath(text string) (path []uint32, err error) {
 			err = cmp.Or(err, errors.New("a field has a number"))
 		}
 		path = append(path, uint32(n))
+	}
+	if len(path) > maxPath {
+		return nil, errors.New("a path is too long")
 	}
 	return path, err
 }

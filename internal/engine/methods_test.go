@@ -48,12 +48,12 @@ func TestWhatIsNoMethodIsRefused(t *testing.T) {
 	for i := range 1025 {
 		many["a.S/"+strings.Repeat("x", i+1)] = nil
 	}
-	for _, said := range []map[string][]uint32{{"": nil}, {"a b": nil}, {"a\nb": nil}, {"*": nil}, many} {
+	for _, said := range []map[string][]uint32{{"": nil}, {"a b": nil}, {"a\nb": nil}, {"*": nil}, many, {"a.S/One": make([]uint32, 17)}} {
 		if m, err := engine.MethodsOf(said, false); err == nil {
 			t.Errorf("%d methods: %.40q", len(said), m)
 		}
 	}
-	for _, text := range []engine.Methods{"a.S/One 0", "a.S/One x", "a.S/One 1.", "a.S/One 536870912", "a.S/One 99999999999"} {
+	for _, text := range []engine.Methods{"a.S/One 0", "a.S/One x", "a.S/One 1.", "a.S/One 536870912", "a.S/One 99999999999", "a.S/One 1" + engine.Methods(strings.Repeat(".1", 16))} {
 		if path, ok := text.Takes("a.S/One"); ok {
 			t.Errorf("%q: %v", text, path)
 		}

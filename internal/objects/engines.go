@@ -126,11 +126,26 @@ func (w *World) Owns(namespace, address string) bool {
 
 // KindAt is the kind of the engine at an endpoint, if somebody says.
 func (w *World) KindAt(address string) engine.Kind {
-	i, known := slices.BinarySearchFunc(w.Engines, address, func(e Engine, at string) int { return strings.Compare(e.Address, at) })
+	e, known := w.engineAt(address)
 	if !known {
 		return ""
 	}
-	return w.Engines[i].Kind
+	return e.Kind
+}
+
+// engineAt is the engine of an endpoint, and whether there is one.
+func (w *World) engineAt(address string) (*Engine, bool) {
+	i, known := slices.BinarySearchFunc(w.Engines, address, func(e Engine, at string) int { return strings.Compare(e.Address, at) })
+	if !known {
+		return nil, false
+	}
+	return &w.Engines[i], true
+}
+
+// SpeaksGRPC says whether an endpoint is known to take gRPC calls: by its kind, by a port that people name for them, or by its pool's HTTP/2.
+func (w *World) SpeaksGRPC(address string) bool {
+	e, known := w.engineAt(address)
+	return known && (e.H2C || e.Ports.GRPC != 0 || e.Kind == engine.ModelRuntime || e.Kind.Repository())
 }
 
 // addEngines makes one engine of those that claim its address.
