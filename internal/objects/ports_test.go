@@ -93,3 +93,18 @@ func TestAPortIsAPort(t *testing.T) {
 		}
 	}
 }
+
+// One endpoint may take both at one other port, or name its own.
+func TestAnEndpointsPortsMayBeOne(t *testing.T) {
+	for _, n := range []int32{9001, 8000} {
+		settings := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "base"}}
+		settings.Spec.PoolRef.Name, settings.Spec.Ports = "base", &v1alpha1.Ports{GRPC: &n, HTTP: &n}
+		w := objects.Build(objects.Set{
+			Pools: []pool.InferencePool{aPool("base", llama, 8000)}, Settings: []v1alpha1.PoolSettings{settings},
+			Pods: []objects.Pod{aPod("a", "10.0.0.2", true, llama)},
+		})
+		if len(w.Problems) > 0 {
+			t.Errorf("port %d: problems %q", n, w.Problems)
+		}
+	}
+}

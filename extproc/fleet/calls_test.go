@@ -1,0 +1,107 @@
+package fleet_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// A lease lasts from when its request was last seen to go on; one that is not known is not made by that.
+func TestALeaseIsRenewed(t *testing.T) {
+	f, c := started()
+	view(f)
+	f.Renew("early")
+	for _, id := range []string{"on", "silent"} {
+		f.Lease(id, f.Begin(decide(t, f, "sql")), time.Minute)
+	}
+	for range 3 {
+		c.advance(59 * time.Second)
+		f.Renew("on")
+		f.Renew("nobody's")
+		f.EndLeases()
+	}
+	if l := f.Leases(); l.Current != 1 || l.Expired != 1 {
+		t.Errorf("of one that goes on and one that is silent there are %+v", l)
+	}
+	c.advance(61 * time.Second)
+	f.Renew("silent")
+	f.EndLeases()
+	if l := f.Leases(); l.Current != 0 || l.Expired != 2 {
+		t.Errorf("a minute after it was seen last: %+v", l)
+	}
+	// A look does not take one for new because it was seen to go on.
+	f.Lease("old", f.Begin(decide(t, f, "sql")), time.Hour)
+	c.advance(2 * time.Second)
+	f.Renew("old")
+	for _, address := range []string{a, b} {
+		see(f, address, engine.Load{Running: engine.Known(0), Waiting: engine.Known(0)})
+	}
+	f.EndLeases()
+	if l := f.Leases(); l.Current != 0 || l.Inferred != 1 {
+		t.Errorf("after looks that see none: %+v", l)
+	}
+}
+
+// Outcomes name endpoints, whichever of their ports Envoy reached.
+func TestOutcomesAreOfEndpointsAndNotOfTheirPorts(t *testing.T) {
+	set := setOf("pod-", "10.0.0.1", "10.0.0.2")
+	grpc := int32(9000)
+	settings := v1alpha1.PoolSettings{}
+	settings.Namespace, settings.Name, settings.Spec.PoolRef.Name = "ns", "pool", "pool"
+	settings.Spec.Ports = &v1alpha1.Ports{GRPC: &grpc}
+	set.Settings = append(set.Settings, settings)
+	f := fleet.New(fleet.Config{})
+	f.SetWorld(objects.Build(set))
+	f.Publish()
+	at := func() []string { return []string{"10.0.0.1:9000", b, "10.9.9.9:9000"} }
+	o := f.Attribute(outcome.Outcome{Endpoint: "10.0.0.2:9000", Elsewhere: at(), Stopping: at(), Unreached: at(), Missing: at()})
+	if o.Endpoint != b {
+		t.Errorf("it is of %s", o.Endpoint)
+	}
+	for i, got := range [][]string{o.Elsewhere, o.Stopping, o.Unreached, o.Missing} {
+		if !slices.Equal(got, []string{a, b, "10.9.9.9:9000"}) {
+			t.Errorf("%d: they are %v", i, got)
+		}
+	}
+}
+
+// A view has the methods of its time; those of an engine that takes all are none; and where control begins anew, so do they.
+func TestViewsHaveMethods(t *testing.T) {
+	f, _ := started()
+	f.Hear(belief.News{All: true, Endpoints: governing(a, b), Methods: map[string]engine.Methods{a: "a.S/One 1", b: "a.S/One 1"}})
+	f.Publish()
+	before := f.View()
+	f.Hear(belief.News{Methods: map[string]engine.Methods{a: "a.S/Two 1", b: ""}})
+	f.Publish()
+	if before.Methods[a] != "a.S/One 1" || before.Methods[b] != "a.S/One 1" {
+		t.Errorf("the view of before has %v", before.Methods)
+	}
+	if now := f.View().Methods; len(now) != 1 || now[a] != "a.S/Two 1" {
+		t.Errorf("then it has %v", now)
+	}
+	f.Hear(belief.News{All: true, Endpoints: governing(a, b)})
+	f.Publish()
+	if now := f.View().Methods; len(now) != 0 {
+		t.Errorf("of a control that says nothing of them it has %v", now)
+	}
+}
+
+// That a request finds no model is believed of no endpoint whose copies control does not know, nor of one that gives a list.
+func TestWhereMissingCopiesAreNotBelieved(t *testing.T) {
+	f, _ := started() // both give lists
+	f.Hear(belief.News{All: true, Endpoints: governing(a), Copies: map[belief.CopyKey]belief.Word{copyOf("sql", a): belief.Loaded}})
+	f.SetModels(b, engine.Models{Unlisted: true})
+	f.Missed(copyOf("sql", a))
+	f.Missed(copyOf("sql", b))
+	f.Missed(copyOf("sql", "10.9.9.9:8000"))
+	if got := f.TakeMissing(); len(got) > 0 {
+		t.Errorf("missing are %v", got)
+	}
+}
