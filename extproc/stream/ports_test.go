@@ -53,7 +53,7 @@ func TestMessagesAreAskedForWithTrailers(t *testing.T) {
 	x := server.ExchangeAt("", objects.Name{}, nil)
 	out, err := x.Receive(&extprocv3.ProcessingRequest{
 		Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{
-			{Key: ":path", RawValue: []byte("/inference.GRPCInferenceService/ModelInfer")}, {Key: "content-type", RawValue: []byte("application/grpc")},
+			{Key: ":method", RawValue: []byte("POST")}, {Key: ":path", RawValue: []byte("/inference.GRPCInferenceService/ModelInfer")}, {Key: "content-type", RawValue: []byte("application/grpc")},
 		}}}},
 		ProtocolConfig: &extprocv3.ProtocolConfiguration{},
 	}, time.Now())
