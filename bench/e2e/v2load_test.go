@@ -23,7 +23,7 @@ import (
 	"github.com/headgate/headgate/test/times"
 )
 
-var inferFor = flag.Duration("infer", 10*time.Second, "send calls for thousands of models for so long")
+var inferFor = flag.Duration("infer", 5*time.Second, "send calls for thousands of models for so long")
 
 // inferLoad is calls of V2 that come by chance, whatever becomes of those before them.
 type inferLoad struct {
@@ -105,6 +105,7 @@ func byChance(names []string) func() string {
 // Two runtimes with room for 400 of 2,000 models answer every call, each by its model, though most of the time somebody waits for a load.
 // A minute of it: go test ./bench/e2e -run ThousandsOfModels -v -infer 1m.
 func TestThousandsOfModelsOnTwoRuntimes(t *testing.T) {
+	t.Parallel()
 	var names []string
 	s := start(t, runtimes(t, 2, nil), standalone, func(c *rig.Config) {
 		c.EngineFlags = []string{"--capacity", "200Mi", "--default-size", "1Mi", "--loading-threads", "8"}

@@ -159,7 +159,7 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{settings(`{poolRef: {name: p}}`), ""},
 		{settings(`{poolRef: {name: p}, placement: {hostAdapters: 0}}`), "should be greater than or equal to 1"},
 		{settings(`{poolRef: {name: p}, placement: {capacity: 4Gi, maxModels: 1, defaultSize: 1M}}`), ""},
-		{settings(`{poolRef: {name: p}, placement: {capacity: 1, defaultSize: 0.5}}`), ""},
+		{settings(`{poolRef: {name: p}, placement: {capacity: 1, defaultSize: "0.5"}}`), ""},
 		{settings(`{poolRef: {name: p}, placement: {capacity: 0}}`), "it must be above 0, such as 4Gi"},
 		{settings(`{poolRef: {name: p}, placement: {capacity: "-1Gi"}}`), "it must be above 0, such as 4Gi"},
 		{settings(`{poolRef: {name: p}, placement: {defaultSize: 0}}`), "it must be above 0, such as 50Mi"},
