@@ -87,10 +87,12 @@ func unmoved(m decide.Migration) (all []string) {
 	return all
 }
 
-// noteMigrated logs what has become of the models of an endpoint that migrates no more. The caller holds mu.
+// noteMigrated logs what has become of the models of an endpoint that migrates no more. One that had none may begin and end at once.
+// The caller holds mu.
 func (p *Placer) noteMigrated(address string, was, is decide.Leaving) {
 	m, begun := p.state.Migration(address)
-	if !begun || !was.IsMigrating() || is.IsMigrating() {
+	ended := was.IsMigrating() || !was.Is() && is.Is()
+	if !begun || !ended || is.IsMigrating() {
 		return
 	}
 	log := p.Log.With("endpoint", address, "moved", m.Moved, "idle", m.Idle)

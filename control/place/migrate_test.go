@@ -89,6 +89,20 @@ func TestAPodIsDoneWhenAllItsEnginesAre(t *testing.T) {
 	if words := w.Migration(pod).Words; !slices.Contains(words, has.address+": 1 models moved") {
 		t.Errorf("it is said %q", words)
 	}
+	w.awaitLogged(`"the models of the leaving endpoint have been moved" endpoint=` + has.address + " moved=1 idle=0")
+}
+
+// The migration of a pod that is known to have nothing begins and ends at once, and is logged as any other.
+func TestAPodThatHasNothingMigratesAtOnce(t *testing.T) {
+	w := newWorld(t)
+	ends := serveVLLM(t)
+	all := []string{settings("maxAdapters: 4, source: 'sim:'"), list(ends.address, "")}
+	w.set(all...)
+	w.await("it is known what the engine has", func() bool { return w.View().Endpoints[0].State == decide.Ready.String() })
+	if is := w.Migration(w.migrating(ends.address, all...)); !is.Over() || !is.Migrates {
+		t.Errorf("it is %+v", is)
+	}
+	w.awaitLogged(`"the models of the leaving endpoint have been moved" endpoint=` + ends.address + " moved=0 idle=0")
 }
 
 // What could not be moved is said.

@@ -51,6 +51,25 @@ type world struct {
 	// tokens are those of engines; nil: there is none.
 	tokens *reach.Tokens
 	tick   time.Duration // between two of its ticks; 0: as people have it
+	log    logged
+}
+
+// logged is what has been logged.
+type logged struct {
+	mu  sync.Mutex // guards all
+	all strings.Builder
+}
+
+func (l *logged) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(line)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
 }
 
 // told is a Memory that notes what it is told.
@@ -300,7 +319,7 @@ func newWorldThatTells(t *testing.T, told *told) *world {
 
 func (w *world) start() {
 	w.Helper()
-	log := slog.New(slog.DiscardHandler)
+	log := slog.New(slog.NewTextHandler(&w.log, nil))
 	file, err := memory.Open(w.file, log)
 	if err != nil {
 		w.Fatal(err)
@@ -483,6 +502,12 @@ type vllm struct {
 }
 
 func serveVLLM(t *testing.T) vllm { return serveVLLMThat(t, 10*time.Millisecond, 0) }
+
+// awaitLogged waits until a log has words.
+func (w *world) awaitLogged(words string) {
+	w.Helper()
+	w.await("the log has "+words, func() bool { return strings.Contains(w.log.String(), words) })
+}
 
 // serveVLLMThat serves one whose loads take a time, and which answers on for a while when it is stopping.
 func serveVLLMThat(t *testing.T, load, delay time.Duration) vllm {
