@@ -75,15 +75,15 @@ check: ## Lint, and check that modules are tidy and what is generated is up to d
 	@$(MAKE) --no-print-directory generate objects
 	git diff --exit-code -- '*/testdata/*' api manifests docs/reference.md
 
-fuzz: ## Fuzz each parser beside its oracle and the exchange, 25 s each on two cores
+fuzz: ## Fuzz each parser beside its oracle and the exchange, about 20 s each on two cores
 	$(FUZZ) '^FuzzParseJSON$$' -fuzztime 300000x ./extproc/openai
 	$(FUZZ) '^FuzzParseForm$$' -fuzztime 300000x ./extproc/openai
-	$(FUZZ) '^FuzzSplice$$' -fuzztime 250000x ./extproc/kserve
-	$(FUZZ) '^FuzzMessages$$' -fuzztime 200000x ./extproc/kserve
-	$(FUZZ) '^FuzzExchange$$' -fuzztime 100000x ./extproc/stream
+	$(FUZZ) '^FuzzSplice$$' -fuzztime 150000x ./extproc/kserve
+	$(FUZZ) '^FuzzMessages$$' -fuzztime 120000x ./extproc/kserve
+	$(FUZZ) '^FuzzExchange$$' -fuzztime 80000x ./extproc/stream
 	$(FUZZ) '^FuzzCall$$' -fuzztime 20000x ./extproc/stream
 	$(FUZZ) '^FuzzAnswer$$' -fuzztime 200000x ./extproc/outcome
-	$(FUZZ) '^FuzzLoad$$' -fuzztime 300000x ./internal/engine
+	$(FUZZ) '^FuzzLoad$$' -fuzztime 200000x ./internal/engine
 	$(FUZZ) '^FuzzParse$$' -fuzztime 80000x ./internal/objects/dir
 
 bench: ## Benchmark hot paths beside what they replace; prints medians, spread and ratios
