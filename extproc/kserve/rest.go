@@ -27,6 +27,9 @@ const (
 // modelsPath begins the paths of V2 that name a model.
 const modelsPath = "/v2/models/"
 
+// ofServer are the paths of V2 that name no model. They are asked for by GET.
+var ofServer = map[string]Operation{"/v2": Server, "/v2/": Server, "/v2/health/live": Live, "/v2/health/ready": Ready}
+
 // endings are what follows a model, and a version of it, in V2's paths (KServe's Open Inference Protocol; the last two are Triton's
 // generate extension, infer_stream MLServer's).
 var endings = map[string]map[string]Operation{
@@ -52,7 +55,7 @@ func Find(method, path string) (r REST) {
 	if method == "HEAD" {
 		method = "GET"
 	}
-	if op, fixed := map[string]Operation{"/v2": Server, "/v2/": Server, "/v2/health/live": Live, "/v2/health/ready": Ready}[bare]; fixed {
+	if op, is := ofServer[bare]; is {
 		if method == "GET" {
 			r.Op = op
 		}
