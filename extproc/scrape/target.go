@@ -37,10 +37,7 @@ func Targets(w *objects.World) []Target {
 
 // where is the address at which a page of the target is.
 func (t Target) where(page engine.Page) string {
-	if port := cmp.Or(t.port(page), page.Port); port != 0 {
-		return objects.AtPort(t.Address, port)
-	}
-	return t.Address
+	return objects.AtPort(t.Address, cmp.Or(t.port(page), page.Port))
 }
 
 // port is the one that people name for such a page, 0 if they name none.

@@ -92,27 +92,18 @@ func (w *World) notePorts() {
 }
 
 // HTTP is where the engine takes requests over HTTP, "ip:port".
-func (e *Engine) HTTP() string {
-	if e.Ports.HTTP == 0 {
-		return e.Address
-	}
-	return AtPort(e.Address, e.Ports.HTTP)
-}
+func (e *Engine) HTTP() string { return AtPort(e.Address, e.Ports.HTTP) }
 
 // HasPorts says whether any endpoint listens elsewhere than at its address.
 func (w *World) HasPorts() bool { return len(w.ports) > 0 }
 
 // Reached is where an endpoint takes requests of a protocol, "ip:port": its address, if nobody names another port.
 func (w *World) Reached(endpoint string, p Protocol) string {
-	ports, has := w.ports[endpoint]
-	port := ports.HTTP
+	ports := w.ports[endpoint]
 	if p == GRPC {
-		port = ports.GRPC
+		return AtPort(endpoint, ports.GRPC)
 	}
-	if !has || port == 0 {
-		return endpoint
-	}
-	return AtPort(endpoint, port)
+	return AtPort(endpoint, ports.HTTP)
 }
 
 // EndpointAt is the endpoint that takes requests at an address, as [World.Reached] has it. One that is none of an endpoint's is returned as
@@ -124,8 +115,11 @@ func (w *World) EndpointAt(address string) string {
 	return address
 }
 
-// AtPort is another port of an endpoint, "ip:port".
+// AtPort is another port of an endpoint, "ip:port"; 0 is its own.
 func AtPort(endpoint string, port uint16) string {
+	if port == 0 {
+		return endpoint
+	}
 	at, err := netip.ParseAddrPort(endpoint)
 	if err != nil {
 		return endpoint // no endpoint has such an address

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"mime"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/reach"
 )
 
@@ -333,12 +333,7 @@ func (d *adapters) metrics(ctx context.Context) (engine.Load, error) {
 
 // get reads the body of a page, and returns its media type, and whether the engine has such a page.
 func (d *adapters) get(ctx context.Context, page engine.Page, body *bytes.Buffer) (found bool, media string, err error) {
-	address := d.managedAt()
-	if page.Port != 0 {
-		host, _, _ := net.SplitHostPort(address) // it is ip:port
-		address = net.JoinHostPort(host, strconv.Itoa(int(page.Port)))
-	}
-	is, err := d.ask(ctx, call{method: http.MethodGet, address: address, path: page.Path}, body)
+	is, err := d.ask(ctx, call{method: http.MethodGet, address: objects.AtPort(d.managedAt(), page.Port), path: page.Path}, body)
 	if err != nil {
 		return false, "", err
 	}
