@@ -25,13 +25,7 @@ func (f *Fleet) Habit(k objects.ModelKey) *belief.Habit {
 // learn learns of a model, and of its pool, from a request that ended.
 func (f *Fleet) learn(k objects.ModelKey, bytes int, prompt, completion float64) {
 	for _, k := range [...]objects.ModelKey{f.first(k), {Pool: k.Pool}} {
-		h, ok := f.habits.Get(k)
-		if !ok {
-			h = new(belief.Habit)
-			if was, there, _ := f.habits.PeekOrAdd(k, h); there {
-				h = was
-			}
-		}
+		h := remembered(f.habits, k)
 		h.Learn(bytes, prompt, completion)
 		if k.ID != "" {
 			continue

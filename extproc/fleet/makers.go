@@ -25,6 +25,18 @@ func remembering[K comparable, V any](most int) *lru.Cache[K, V] {
 	return c
 }
 
+// remembered is what is remembered of a key, which begins as nothing.
+func remembered[K comparable, V any](c *lru.Cache[K, *V], k K) *V {
+	v, ok := c.Get(k)
+	if !ok {
+		v = new(V)
+		if was, there, _ := c.PeekOrAdd(k, v); there {
+			v = was
+		}
+	}
+	return v
+}
+
 // Made remembers who made an answer that clients may ask for again.
 func (f *Fleet) Made(answer string, m Maker) { f.makers.Add(answer, m) }
 

@@ -31,14 +31,7 @@ func (f *Fleet) Pace(k objects.ModelKey) int64 {
 
 // ran learns of how long a request for a model took by itself.
 func (f *Fleet) ran(k objects.ModelKey, alone time.Duration) {
-	k = f.first(k)
-	p, ok := f.paces.Get(k)
-	if !ok {
-		p = new(pace)
-		if was, there, _ := f.paces.PeekOrAdd(k, p); there {
-			p = was
-		}
-	}
+	p := remembered(f.paces, f.first(k))
 	p.learning.Lock()
 	defer p.learning.Unlock()
 	p.Learn(alone)
