@@ -234,20 +234,15 @@ func (e apiError) response(of api) *extprocv3.ProcessingResponse {
 // grpc ends a call with a status. What clients of ModelMesh know has its words.
 func (e apiError) grpc() *extprocv3.ProcessingResponse {
 	code, words := e.call, e.Message
-	if code == 0 {
-		code = codeOf(e.status)
-	}
-	switch e.Code {
-	case "model_not_found":
-		if code, words = kserve.NotFound, e.Message; e.call == 0 {
-			words = "model not found"
-		}
-	case "model_load_failed", "load_timeout":
-		if e.call == 0 {
+	if code == 0 { // else it is said with the error
+		switch code = codeOf(e.status); e.Code {
+		case "model_not_found":
+			code, words = kserve.NotFound, "model not found"
+		case "model_load_failed", "load_timeout":
 			code = kserve.Internal
+		case "too_many_waiting":
+			words = "Model queue overload"
 		}
-	case "too_many_waiting":
-		words = "Model queue overload"
 	}
 	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
 		ImmediateResponse: &extprocv3.ImmediateResponse{
