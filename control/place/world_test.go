@@ -51,25 +51,7 @@ type world struct {
 	// tokens are those of engines; nil: there is none.
 	tokens *reach.Tokens
 	tick   time.Duration // between two of its ticks; 0: as people have it
-	log    logged
-}
-
-// logged is what has been logged.
-type logged struct {
-	mu  sync.Mutex // guards all
-	all strings.Builder
-}
-
-func (l *logged) Write(line []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.Write(line)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.String()
+	log    log
 }
 
 // told is a Memory that notes what it is told.
@@ -432,7 +414,7 @@ func (w *world) awaitCopies(id, want string) {
 	w.await(fmt.Sprintf("%s is at %q", id, want), func() bool { return w.copies(id) == want })
 }
 
-// log is an event log in memory.
+// log is a log in memory: of events, or of words.
 type log struct {
 	mu   sync.Mutex // guards text
 	text bytes.Buffer
@@ -444,6 +426,12 @@ func (l *log) Write(b []byte) (int, error) {
 	return l.text.Write(b)
 }
 
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // events are what an engine was told, as "event model" in order.
 func (l *log) events() (all []string) {
 	for _, e := range l.all() {
@@ -453,9 +441,7 @@ func (l *log) events() (all []string) {
 }
 
 func (l *log) all() (all []simulated.Event) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(l.text.String()) {
+	for line := range strings.Lines(l.String()) {
 		var e simulated.Event
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			panic(err)
