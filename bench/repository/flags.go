@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/headgate/headgate/bench/simulated"
 	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/listen"
 )
 
 const usage = `Runs a simulated MLServer or Triton: its V2 model repository (index, load, unload), and V2 inference, with an answer without
@@ -142,11 +142,5 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 
 // Serve serves an engine until ctx ends, and then closes the listener and every connection.
 func Serve(ctx context.Context, s *Server, listener net.Listener) error {
-	server := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: time.Minute}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	return listen.HTTP(ctx, listener, s.Handler())
 }
