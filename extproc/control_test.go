@@ -22,6 +22,7 @@ import (
 	"github.com/headgate/headgate/extproc/meter"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/settings"
+	"github.com/headgate/headgate/extproc/talk"
 	"github.com/headgate/headgate/internal/listen"
 )
 
@@ -85,10 +86,10 @@ func TestControlIsCalledWithACertificateAndAToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := config{
-		settings: settings.Default(), control: "localhost:" + port, controlCAFile: filepath.Join(dir, "tls.crt"),
-		controlCertPath: dir, controlTokenFile: token, maxHeld: 1, maxHeldMiB: 1,
+		settings: settings.Default(), maxHeld: 1, maxHeldMiB: 1,
+		control: talk.Control{Address: "localhost:" + port, CAFile: filepath.Join(dir, "tls.crt"), CertPath: dir, TokenFile: token},
 	}
-	f, held, talk, err := believe(c, slog.New(slog.DiscardHandler))
+	f, held, speak, err := believe(c, slog.New(slog.DiscardHandler))
 	if err != nil || held == nil {
 		t.Fatal(err)
 	}
@@ -96,7 +97,7 @@ func TestControlIsCalledWithACertificateAndAToken(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = talk(ctx, meter.New(f))
+		_ = speak(ctx, meter.New(f))
 	}()
 	select {
 	case got := <-d.tokens:

@@ -22,6 +22,7 @@ import (
 	"github.com/headgate/headgate/extproc/scrape"
 	"github.com/headgate/headgate/extproc/serve"
 	"github.com/headgate/headgate/extproc/settings"
+	"github.com/headgate/headgate/extproc/talk"
 	"github.com/headgate/headgate/internal/explain"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kinds"
@@ -49,12 +50,10 @@ type config struct {
 	explain        explain.Command
 	logLevel       slog.Level
 
-	control          string // empty: there is none
-	controlCAFile    string
-	controlTokenFile string
-	controlCertPath  string
-	maxHeld          int
-	maxHeldMiB       int64
+	control       talk.Control
+	meshTokenFile string
+	maxHeld       int
+	maxHeldMiB    int64
 
 	endpoints []string // beside those of the objects
 	engines   reach.Flags
@@ -130,10 +129,11 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	fs.DurationVar(&c.settings.Lost, "lost", c.settings.Lost, "once an endpoint has been silent for this long, send it requests only if all endpoints are silent; at least --stale")
 	fs.BoolVar(&c.modeOverride, "allow-mode-override", false, "ask for a request's body after its headers; the data plane's ext_proc must set allow_mode_override")
 	fs.BoolVar(&c.conformance, "conformance-headers", false, "obey the headers of the endpoint-picker protocol's conformance suite; for tests only, since they let clients choose endpoints")
-	fs.StringVar(&c.control, "control", "", "call control, which loads models where requests want them, at this `ADDRESS`, unix:PATH or HOST:PORT; with TLS unless it is a socket or a loopback address")
-	fs.StringVar(&c.controlCAFile, "control-ca-file", "", "call control with TLS and trust only the certificate authorities in this PEM `FILE`")
-	fs.StringVar(&c.controlTokenFile, "control-token-file", "", "call control with the bearer token in this `FILE`, which may be replaced at any time")
-	fs.StringVar(&c.controlCertPath, "control-cert-path", "", "call control with the client certificate in this `DIR`, tls.crt and tls.key, read again when they change")
+	fs.StringVar(&c.control.Address, "control", "", "call control, which loads models where requests want them, at this `ADDRESS`, unix:PATH or HOST:PORT; with TLS unless it is a socket or a loopback address")
+	fs.StringVar(&c.control.CAFile, "control-ca-file", "", "call control with TLS and trust only the certificate authorities in this PEM `FILE`")
+	fs.StringVar(&c.control.TokenFile, "control-token-file", "", "call control with the bearer token in this `FILE`, which may be replaced at any time")
+	fs.StringVar(&c.control.CertPath, "control-cert-path", "", "call control with the client certificate in this `DIR`, tls.crt and tls.key, read again when they change")
+	fs.StringVar(&c.meshTokenFile, "mesh-token-file", "", "let calls of ModelMesh's API through to control where they send the bearer token in this `FILE`, which may be replaced at any time and is that of control's flag of this name; without it they end with UNIMPLEMENTED")
 	fs.DurationVar(&c.settings.Hold, "max-hold", c.settings.Hold, "hold a request until its model is loaded, for at most this long; the data plane's max_message_timeout must be at least as long")
 	fs.IntVar(&c.maxHeld, "max-held", flow.DefaultMaxHeld, "hold at most `N` requests for one model; answer 429 to any more")
 	fs.Int64Var(&c.maxHeldMiB, "max-held-mib", flow.DefaultMaxBytes>>20, "hold at most `N` MiB of request bodies, for all models together; answer 429 to any more")
@@ -251,8 +251,8 @@ func (c config) check(rest []string) error {
 		return fmt.Errorf("--max-hold %v: it must be above 0", c.settings.Hold)
 	case c.maxHeld < 1 || c.maxHeldMiB < 1:
 		return fmt.Errorf("--max-held %d, --max-held-mib %d: both must be at least 1", c.maxHeld, c.maxHeldMiB)
-	case c.control == "" && c.controlCAFile+c.controlTokenFile+c.controlCertPath != "":
-		return errors.New("--control-ca-file, --control-token-file and --control-cert-path are of no use without --control")
+	case c.control.Address == "" && c.control.CAFile+c.control.TokenFile+c.control.CertPath+c.meshTokenFile != "":
+		return errors.New("--control-ca-file, --control-token-file, --control-cert-path and --mesh-token-file are of no use without --control")
 	case c.scrapeInterval < 10*time.Millisecond || c.modelsInterval < 10*time.Millisecond:
 		return errors.New("--scrape-interval must be at least 10ms: a shorter one keeps the engines busy")
 	}

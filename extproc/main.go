@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -20,9 +21,11 @@ import (
 
 	"github.com/headgate/headgate/extproc/accesslog"
 	"github.com/headgate/headgate/extproc/eds"
+	"github.com/headgate/headgate/extproc/inner"
 	"github.com/headgate/headgate/extproc/meter"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/scrape"
+	"github.com/headgate/headgate/extproc/serve"
 	"github.com/headgate/headgate/extproc/sidecar"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/objects"
@@ -81,8 +84,14 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	}
 	c.serve.Endpoints, c.serve.Opened = eds.New(log), m.Serves
 	c.serve.Log, c.serve.Outcomes = log, accesslog.NewServer(observe, f.Renew)
+	clients, err := mesh(c, log)
+	if err != nil {
+		return err
+	}
+	socket, errands := serve.InnerSocket(c.serve.Own), inner.NewErrands()
+	c.serve.Inner = inner.New(inner.Config{Folder: filepath.Dir(socket), Errands: errands, Fleet: f, Mesh: clients, Log: log})
 	c.serve.Exchanges = stream.New(stream.Config{
-		Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.settings, Default: c.pool, Observe: observe, Tokens: engines.Tokens,
+		Inner: socket, Errands: errands, Manages: clients != nil, Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.settings, Default: c.pool, Observe: observe, Tokens: engines.Tokens,
 		ModeOverride: c.modeOverride, Conformance: c.conformance, ExplainPicks: c.explainPicks, Random: c.random(),
 	})
 	// What keeps the fleet true goes on until the last request is answered, after ctx has ended.
@@ -95,7 +104,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	loaded := make(chan struct{})
 	publish := func(w *objects.World) {
 		if len(c.serve.Own) > 0 { // first, for Envoy must know an endpoint before it is picked
-			c.serve.Endpoints.Set(work, eds.Endpoints(w))
+			c.serve.Endpoints.Set(work, eds.Endpoints(w, socket))
 			c.serve.Endpoints.Await(work, eds.Needed(w))
 		}
 		f.SetWorld(w)

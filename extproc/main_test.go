@@ -298,7 +298,7 @@ func TestTheCommandLine(t *testing.T) {
 		{"--kube --endpoints a:1 --listen y --engine-token-file x", "--engine-token-file is of no use with --kube, where each team has a token of its own: name a Secret in spec.engineToken of the PoolSettings of each pool; see extproc --help"},
 		{"--objects x --listen y --max-hold 0s", "--max-hold 0s: it must be above 0; see extproc --help"},
 		{"--objects x --listen y --max-held 0", "--max-held 0, --max-held-mib 512: both must be at least 1; see extproc --help"},
-		{"--objects x --listen y --control-ca-file z", "--control-ca-file, --control-token-file and --control-cert-path are of no use without --control; see extproc --help"},
+		{"--objects x --listen y --control-ca-file z", "--control-ca-file, --control-token-file, --control-cert-path and --mesh-token-file are of no use without --control; see extproc --help"},
 		{"--nonsense", "unknown flag: --nonsense; see extproc --help"},
 		{"--objects x --stale 0s", "--stale 0s, --lost 10s: the first must be above 0, and the second at least as long; see extproc --help"},
 		{"--objects x --stale 3s --lost 2s", "--stale 3s, --lost 2s: the first must be above 0, and the second at least as long; see extproc --help"},

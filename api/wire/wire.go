@@ -95,6 +95,20 @@ const (
 	RewriteMetadata = "x-gateway-rewrite"
 )
 
+// Names that extproc and its inner server agree on.
+const (
+	// ErrandHeader is the header that carries an errand, sealed, to the inner server and back.
+	ErrandHeader = "x-headgate-errand"
+	// BackMetadata is the metadata of an ext_proc stream that names the socket at which the Envoy takes requests from the inner server, in the
+	// folder of extproc's own. BackSocket is its name in Headgate's Envoys.
+	BackMetadata = "x-gateway-back"
+	BackSocket   = "back.sock"
+	// MissingHeader is the header in which Envoy tells the inner server of the endpoints that have not the model, as of [UsageMissing].
+	MissingHeader = "x-gateway-missing"
+	// FinalHeader marks an answer of the inner server's, which is not tried elsewhere; Envoy removes it.
+	FinalHeader = "x-gateway-final"
+)
+
 // Rewrite is how a route changes the path of a request.
 type Rewrite struct {
 	// Prefix is what is replaced; empty for the whole path.

@@ -98,13 +98,31 @@ func TestModelsAreInferredByV2(t *testing.T) {
 		{"a VModel in the header of models", "", []string{"mm-model-id", "latest"}, codes.NotFound, "model not found"},
 		{"a model in the header of VModels", "", []string{"mm-vmodel-id", "one"}, codes.NotFound, "vmodel not found"},
 		{"a model and a VModel", "", []string{"mm-vmodel-id", "latest", "mm-model-id", "one"}, codes.InvalidArgument, "send one of mm-model-id and mm-vmodel-id"},
-		{"two models", "", []string{"mm-model-id", "one", "mm-model-id", "two"}, codes.Unimplemented, "several models"},
+		{"two models, all of which there are to be", "", []string{"mm-model-id", "one", "mm-model-id", "nobody", "mm-required", "all"}, codes.NotFound, "model not found"},
+		{"two models that there are not", "", []string{"mm-model-id", "nobody", "mm-model-id", "noone"}, codes.NotFound, "none of the requested models were found"},
+		{"two models of which one cannot be loaded", "", []string{"mm-model-id", "one", "mm-model-id", "broken"}, codes.Internal, "could not be loaded"},
 		{"a name that is a path", "../one", nil, codes.InvalidArgument, "No model can have this id"},
 		{"a load that fails", "broken", nil, codes.Internal, "could not be loaded"},
 	} {
 		_, err := infer(c.message, c.headers...)
 		if is := status.Convert(err); is.Code() != c.code || !strings.Contains(is.Message(), c.words) || strings.Contains(is.Message(), "disk") {
 			t.Errorf("%s: %v, want %v: %s", c.what, err, c.code, c.words)
+		}
+	}
+	for _, c := range []struct {
+		what    string
+		headers []string
+		models  []string
+	}{
+		{"two", []string{"mm-model-id", "two", "mm-model-id", "one"}, []string{"two", "one"}},
+		{"six, in bytes, one of them a second time", []string{"mm-model-id-bin", "one", "mm-model-id-bin", "two", "mm-model-id-bin", "three", "mm-model-id-bin", "two", "mm-model-id-bin", "one", "mm-model-id-bin", "one"}, []string{"one", "two", "three", "two", "one", "one"}},
+		{"two, one of which there is not", []string{"mm-model-id", "two", "mm-model-id", "nobody"}, []string{"two"}},
+		{"two, a VModel among them", []string{"mm-vmodel-id", "latest", "mm-vmodel-id", "latest", "mm-required", "all"}, []string{"two", "two"}},
+	} {
+		a, err := infer("", c.headers...)
+		last := c.models[len(c.models)-1]
+		if err != nil || len(a.GetOutputs()) != len(c.models) || a.GetModelName() != last { // as of one message after the other
+			t.Errorf("%s: %v, %v", c.what, a, err)
 		}
 	}
 	if a, err := calls.ModelMetadata(ctx, &inference.ModelMetadataRequest{Name: "latest"}); err != nil || a.GetName() != "two" {

@@ -120,8 +120,8 @@ func TestThousandsOfModelsOnTwoRuntimes(t *testing.T) {
 	t.Logf("%d loads, %d unloads", count(s.events(), "loaded"), count(s.events(), "unloaded"))
 }
 
-// A runtime dies under load and is back: every call is answered by its model, but for those that it had, and those that meet it before extproc
-// knows. What it held is loaded where it is asked for.
+// A runtime dies under load and is back: every call is answered by its model, but for those that it had. What it held is loaded where it is asked
+// for.
 func TestARuntimeIsKilledUnderCalls(t *testing.T) {
 	t.Parallel()
 	var names []string
@@ -154,8 +154,7 @@ func TestARuntimeIsKilledUnderCalls(t *testing.T) {
 	s.await("it serves again", func() bool { return served() > was+50 })
 	cancel()
 	<-done
-	// Those that it had, and those for a model without another copy until extproc knows.
-	if late := l.last.Sub(killed); late > time.Second {
+	if late := l.last.Sub(killed); late > 200*time.Millisecond { // for Envoy to hear of it, on a busy machine
 		t.Errorf("a call fails that began %v after the kill", late)
 		l.report(t)
 	}

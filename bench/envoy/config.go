@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 
 	"sigs.k8s.io/yaml"
@@ -70,7 +71,17 @@ func Config(path string, a Addresses, changes ...Change) ([]byte, error) {
 		}
 	}
 	if first, ok := at(root, "static_resources", "listeners", 0).(map[string]any); ok && a.Listen != "" && a.Listen != before {
-		delete(first, "additional_addresses")
+		var sockets []any // which stay
+		all, _ := first["additional_addresses"].([]any)
+		for _, a := range all {
+			if at(a, "address", "pipe") != nil {
+				sockets = append(sockets, a)
+			}
+		}
+		first["additional_addresses"] = sockets
+	}
+	if a.Socket != "" {
+		replace(root, back, filepath.Join(filepath.Dir(a.Socket), filepath.Base(back)))
 	}
 	for _, change := range changes {
 		if err := change(root); err != nil {
@@ -78,6 +89,26 @@ func Config(path string, a Addresses, changes ...Change) ([]byte, error) {
 		}
 	}
 	return json.Marshal(root)
+}
+
+// back is where envoy.yaml takes requests from the inner server of extproc.
+const back = ".run/back.sock"
+
+// replace puts a text in the place of every one that is the same as another.
+func replace(node any, text, by string) {
+	switch node := node.(type) {
+	case map[string]any:
+		for key, value := range node {
+			if value == text {
+				node[key] = by
+			}
+			replace(value, text, by)
+		}
+	case []any:
+		for _, value := range node {
+			replace(value, text, by)
+		}
+	}
 }
 
 func setPath(node map[string]any, path string) error {

@@ -118,7 +118,11 @@ func TestTheConfigurationsSpeakTheWire(t *testing.T) {
 		fmt.Sprintf(`"tag":%q`, wire.TagGateway),
 		fmt.Sprintf(`"name":%q`, wire.EndpointsCluster),
 		fmt.Sprintf(`"cluster":%q`, wire.EndpointsCluster),
-		fmt.Sprintf(`"response_headers_to_remove":[%q]`, wire.ElsewhereHeader),
+		fmt.Sprintf(`"response_headers_to_remove":[%q,%q]`, wire.ElsewhereHeader, wire.FinalHeader),
+		fmt.Sprintf(`{"exact":%q}`, wire.ErrandHeader),
+		fmt.Sprintf(`|%s|`, wire.ErrandHeader),
+		fmt.Sprintf(`headers:get(\"%s\") ~= nil then return`, wire.FinalHeader),
+		fmt.Sprintf(`request:headers():replace(\"%s\", usage[\"%s\"])`, wire.MissingHeader, wire.UsageMissing),
 		fmt.Sprintf(`response:headers():add(\"%s\"`, wire.ElsewhereHeader),
 		fmt.Sprintf(`metadata:get(\"%s\")`, wire.DestinationNamespace),
 		fmt.Sprintf(`lb[\"%s\"] or lb[\"%s\"]`, wire.ServedKey, wire.DestinationHeader),
@@ -131,6 +135,8 @@ func TestTheConfigurationsSpeakTheWire(t *testing.T) {
 	}
 	for path, alone := range map[string][]string{
 		envoyYAML: {
+			fmt.Sprintf(`"initial_metadata":[{"key":%q,"value":%q}]`, wire.BackMetadata, wire.BackSocket),
+			fmt.Sprintf(`"pipe":{"mode":384,"path":".run/%s"}`, wire.BackSocket),
 			fmt.Sprintf(`"service_name":%q`, wire.EndpointsCluster),
 			fmt.Sprintf(`"override_host_sources":[{"metadata":{"key":%q,"path":[{"key":%q}]}}]`, wire.DestinationNamespace, wire.DestinationHeader),
 			fmt.Sprintf(`"selected_host_key":{"key":%q,"path":[{"key":%q}]}`, wire.DestinationNamespace, wire.ServedKey),

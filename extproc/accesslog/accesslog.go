@@ -110,7 +110,13 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 	if served := address(common.GetUpstreamRemoteAddress()); served != "" {
 		o.Endpoint = served
 	}
+	if inner := common.GetUpstreamRemoteAddress().GetPipe().GetPath(); inner != "" {
+		o.Endpoint = inner
+	}
 	o.Unreached = unreached(picks, o)
+	if strings.Contains(o.Endpoint, "/") {
+		o.Endpoint = "" // what the inner server had answered is told by records of its own
+	}
 	if report := usage.text(wire.UsageLoad); report != "" {
 		o.Load, _ = engine.ReadReport(report) // unknown if it makes no sense
 	}

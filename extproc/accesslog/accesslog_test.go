@@ -103,6 +103,8 @@ func TestThePicksThatDidNotServe(t *testing.T) {
 		{name: "one has it not, one is gone", record: "stream", picks: a + "," + b + "," + c, served: c, missing: a, attempts: 3, endpoint: c, unreached: []string{b}},
 		{name: "Envoy does not know the first", record: "stream", picks: a + "," + b, served: b, attempts: 1, endpoint: b},
 		{name: "the last fails too", record: "refused", picks: a + "," + b, served: b, attempts: 2, endpoint: b, unreached: []string{a}},
+		{name: "the inner server sends it once more", record: "stream", picks: a + "," + b + ",/run/inner.sock", served: "/run/inner.sock", elsewhere: a, attempts: 3, saidElsewhere: []string{a}, unreached: []string{b}},
+		{name: "the inner server has a call for several models", record: "stream", picks: "/run/inner.sock", served: "/run/inner.sock", attempts: 1},
 		{name: "none is left", record: "no-extproc", picks: a + "," + b, attempts: 3, endpoint: a, unreached: []string{a, b}},
 		{name: "none is left, all full", record: "no-extproc", picks: a + "," + b, elsewhere: a + "," + b, attempts: 3, endpoint: a, saidElsewhere: []string{a, b}},
 		{name: "Envoy knows none", record: "no-extproc", picks: a + "," + b, attempts: 1, endpoint: a},
@@ -115,6 +117,9 @@ func TestThePicksThatDidNotServe(t *testing.T) {
 			common.UpstreamRemoteAddress = &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
 				Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 80},
 			}}}
+		}
+		if strings.HasPrefix(l.served, "/") {
+			common.UpstreamRemoteAddress = &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: l.served}}}
 		}
 		common.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
 			"envoy.lb":      {Fields: map[string]*structpb.Value{"x-gateway-destination-endpoint": structpb.NewStringValue(l.picks)}},

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -246,12 +247,12 @@ func assignment(name string, endpoints []Endpoint) (*endpointv3.ClusterLoadAssig
 	var fault error
 	hosts := &endpointv3.LocalityLbEndpoints{LbEndpoints: make([]*endpointv3.LbEndpoint, 0, len(endpoints))}
 	for _, e := range endpoints {
-		a, err := netip.ParseAddrPort(e.Address)
+		address, err := addressOf(e)
 		if err != nil {
 			fault = fmt.Errorf("endpoint %s: %w", e.Address, err)
 			continue
 		}
-		is := host(a)
+		is := &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address}}}
 		if e.Avoid {
 			is.HealthStatus = corev3.HealthStatus_UNHEALTHY // override_host asks nobody for it
 		}
@@ -260,12 +261,17 @@ func assignment(name string, endpoints []Endpoint) (*endpointv3.ClusterLoadAssig
 	return &endpointv3.ClusterLoadAssignment{ClusterName: name, Endpoints: []*endpointv3.LocalityLbEndpoints{hosts}}, fault
 }
 
-func host(a netip.AddrPort) *endpointv3.LbEndpoint {
-	return &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{
-		Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-			Address: a.Addr().String(), PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(a.Port())},
-		}}},
-	}}}
+func addressOf(e Endpoint) (*corev3.Address, error) {
+	if strings.Contains(e.Address, "/") {
+		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: e.Address}}}, nil
+	}
+	a, err := netip.ParseAddrPort(e.Address)
+	if err != nil {
+		return nil, err
+	}
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: a.Addr().String(), PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(a.Port())},
+	}}}, nil
 }
 
 // callbacks notes what Envoys have taken.

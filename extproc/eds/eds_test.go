@@ -442,7 +442,16 @@ func TestThereIsAListForEachPoolAndOneForAll(t *testing.T) {
 	one.Spec.Selector.MatchLabels, one.Spec.TargetPorts = map[string]string{"app": "one"}, []pool.Port{{Number: 8000}}
 	s.Pools, s.Settings = append(s.Pools, one), append(s.Settings, settings)
 	s.Pods = append(s.Pods, objects.Pod{Name: objects.Name{Namespace: "ns", Name: "one"}, IP: netip.MustParseAddr("10.0.1.1"), Ready: true, Labels: map[string]string{"app": "one"}})
-	got := eds.Endpoints(objects.Build(s))
+	w := objects.Build(s)
+	// The inner server is everywhere but in a pool that fails open, where Envoy would choose it.
+	for name, list := range eds.Endpoints(w, "/run/inner.sock") {
+		alone := eds.Endpoints(w, "")[name]
+		inner := len(list) == len(alone)+1 && list[len(alone)] == eds.Endpoint{Address: "/run/inner.sock", Avoid: true} && slices.Equal(list[:len(alone)], alone)
+		if open := strings.HasSuffix(name, "/llama"); inner == open || open && !slices.Equal(list, alone) {
+			t.Errorf("with the inner server %s lists %v", name, list)
+		}
+	}
+	got := eds.Endpoints(w, "")
 	for name, want := range (lists{
 		"pool/ns/llama": {"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.2:8000!", "10.0.0.2:8001!", "10.0.0.3:8000!", "10.0.0.3:8001!", "10.0.0.4:8000!", "10.0.0.4:8001!"},
 		"pool/ns/phi":   {"10.0.0.5:8000", "10.0.0.5:8001", "10.0.0.6:8000", "10.0.0.6:8001"},

@@ -44,7 +44,7 @@ func TestARealEnvoyHasNewEndpoints(t *testing.T) {
 		server.Close()
 		served.Stop()
 	})
-	server.Set(t.Context(), eds.Endpoints(objects.Build(objects.Set{})))
+	server.Set(t.Context(), eds.Endpoints(objects.Build(objects.Set{}), ""))
 
 	// In the place of extproc a header names the endpoint.
 	named := map[string]any{"name": "envoy.filters.http.header_to_metadata", "typed_config": map[string]any{
@@ -108,7 +108,7 @@ func TestARealEnvoyHasNewEndpoints(t *testing.T) {
 		}
 		w := objects.Build(objects.Endpoints(all))
 		began := time.Now()
-		server.Set(t.Context(), eds.Endpoints(w))
+		server.Set(t.Context(), eds.Endpoints(w, ""))
 		set = append(set, time.Since(began))
 		for got := ask(newest); got != newest; got = ask(newest) {
 			if got != "" || time.Since(began) > 10*time.Second {

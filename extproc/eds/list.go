@@ -15,7 +15,7 @@ const linger = 10 * time.Second
 
 // Endpoint is one that Envoys are told of.
 type Endpoint struct {
-	Address string // "ip:port"
+	Address string // "ip:port", or the path of a socket
 	// Avoid says that Envoy is not to choose it where it chooses itself, if it has others. A pick is followed all the same.
 	Avoid bool
 }
@@ -23,8 +23,9 @@ type Endpoint struct {
 // Endpoints returns the endpoints of a World by the names under which Envoys ask for them: those of each pool, and of all as one, where
 // they take gRPC calls and where all other requests. Envoy
 // chooses itself in pools that fail open: there it avoids pods that are not ready, that are being deleted, and those of a silent node.
-// Nothing else tells of them, so that what pods say costs no other pool a list.
-func Endpoints(w *objects.World) map[string][]Endpoint {
+// Nothing else tells of them, so that what pods say costs no other pool a list. The inner server is among the endpoints everywhere else, if it
+// has a socket.
+func Endpoints(w *objects.World, inner string) map[string][]Endpoint {
 	all := make(map[string][]Endpoint, 1+len(w.Pools))
 	for name, p := range w.Pools {
 		avoided := func(i int) bool {
@@ -35,10 +36,24 @@ func Endpoints(w *objects.World) map[string][]Endpoint {
 		all[wire.PoolCluster(name.Namespace, name.Name)] = reached(w, objects.HTTP, len(p.Endpoints), address, avoided)
 		all[wire.PoolCallsCluster(name.Namespace, name.Name)] = reached(w, objects.GRPC, len(p.Endpoints), address, avoided)
 	}
+	if inner != "" {
+		for name, p := range w.Pools {
+			if !p.Picker.Open {
+				for _, cluster := range []string{wire.PoolCluster(name.Namespace, name.Name), wire.PoolCallsCluster(name.Namespace, name.Name)} {
+					all[cluster] = append(all[cluster], Endpoint{inner, true})
+				}
+			}
+		}
+	}
 	address := func(i int) string { return w.Engines[i].Address }
 	never := func(int) bool { return false }
 	all[wire.EndpointsCluster] = reached(w, objects.HTTP, len(w.Engines), address, never)
 	all[wire.CallsCluster] = reached(w, objects.GRPC, len(w.Engines), address, never)
+	if inner != "" {
+		for _, cluster := range []string{wire.EndpointsCluster, wire.CallsCluster} {
+			all[cluster] = append(all[cluster], Endpoint{inner, true})
+		}
+	}
 	return all
 }
 

@@ -32,7 +32,7 @@ func TestWhereEndpointsListenIsListedOnceAndInOrder(t *testing.T) {
 		"endpoints": {"10.0.0.1:8000", "10.0.0.1:8001", "10.0.0.1:8500"},
 	} {
 		var got []string
-		for _, e := range eds.Endpoints(w)[name] {
+		for _, e := range eds.Endpoints(w, "")[name] {
 			got = append(got, e.Address)
 		}
 		if !slices.Equal(got, want) {

@@ -249,6 +249,23 @@ func (f *Fleet) Hear(n belief.News) {
 // Refused says that an endpoint turned a connection away at the door, or dropped one, as [belief.State.Refused].
 func (f *Fleet) Refused(address string) { f.soon(func() { f.state.Refused(address, f.Now()) }) }
 
+// Gone is Refused where a request is to be decided after it: it is in force when Gone returns.
+func (f *Fleet) Gone(address string) {
+	f.locked(func() {
+		if !f.state.Out(address) { // many requests may find out at once
+			f.state.Refused(address, f.Now())
+		}
+		if f.state.Changed() {
+			f.publish()
+		}
+	})
+}
+
+// Lacks is Missed where a request is to be decided after it: it is in force when Lacks returns.
+func (f *Fleet) Lacks(k belief.CopyKey) {
+	f.now(func() { f.state.Missed(k, f.Now()) })
+}
+
 // Ended says that nobody listens at an endpoint, as [belief.State.Ended].
 func (f *Fleet) Ended(address string) { f.soon(func() { f.state.Ended(address) }) }
 

@@ -82,6 +82,9 @@ func ids(headers []Header, name, legacy, binary string) ([]string, error) {
 	return plain, nil
 }
 
+// WantsAll says whether headers want every model of a call for several to be there: else one that there is not is left out.
+func WantsAll(headers []Header) bool { return slices.Contains(headers, Header{RequiredHeader, "all"}) }
+
 // CheckID returns an [*Error] for what is nobody's id.
 func CheckID(id string) error {
 	if err := engine.CheckName(id); err != nil {
@@ -153,6 +156,9 @@ var closed = map[string]string{
 
 // V2 is KServe's inference service.
 const V2 = "inference.GRPCInferenceService"
+
+// Manages says whether a method is of ModelMesh's API, which is control's.
+func Manages(method string) bool { return strings.HasPrefix(method, "mmesh.ModelMesh/") }
 
 // Closed says whether a method is one that no call may reach.
 func Closed(method string) bool {

@@ -21,10 +21,11 @@ const (
 func (m *Meter) Observe(o outcome.Outcome) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	if o.Endpoint == "" && o.Failure != outcome.NoEndpoint {
-		return // never sent on: counted as a reply, or Envoy's own
-	}
 	route, pool := m.known("route", o.Route), m.known("pool", o.Pool)
+	if o.Endpoint == "" && o.Failure != outcome.NoEndpoint {
+		m.countTried(pool, o)
+		return // never sent on: counted as a reply, or Envoy's own; or sent once more, and counted as that
+	}
 	if kind := failure(o); kind != "" {
 		m.failures.WithLabelValues(route, pool, kind).Inc()
 	}
@@ -72,14 +73,7 @@ func failure(o outcome.Outcome) string {
 
 // countEndpoints counts what became of a request at each endpoint that it was sent to.
 func (m *Meter) countEndpoints(pool string, o outcome.Outcome) {
-	failed := func(kind string, endpoints ...string) {
-		for _, e := range endpoints {
-			m.faults.WithLabelValues(pool, m.known("endpoint", e), kind).Inc()
-		}
-	}
-	failed(failedElsewhere, o.Elsewhere...)
-	failed(failedMissing, o.Missing...)
-	failed(failedUnreached, o.Unreached...)
+	failed := m.countTried(pool, o)
 	switch {
 	case o.Failure == outcome.NoEndpoint:
 		return // none is the last that was tried
@@ -99,6 +93,19 @@ func (m *Meter) countEndpoints(pool string, o outcome.Outcome) {
 	if n, ok := o.Load.KVUsage.Get(); ok {
 		m.reportedKVUsage.WithLabelValues(pool, endpoint).Set(n)
 	}
+}
+
+// countTried counts endpoints that had a request and did not serve it, and returns what counts others. The caller holds mu.
+func (m *Meter) countTried(pool string, o outcome.Outcome) (failed func(kind string, endpoints ...string)) {
+	failed = func(kind string, endpoints ...string) {
+		for _, e := range endpoints {
+			m.faults.WithLabelValues(pool, m.known("endpoint", e), kind).Inc()
+		}
+	}
+	failed(failedElsewhere, o.Elsewhere...)
+	failed(failedMissing, o.Missing...)
+	failed(failedUnreached, o.Unreached...)
+	return failed
 }
 
 func (m *Meter) countTokens(route, pool, kind string, tokens engine.Value) {

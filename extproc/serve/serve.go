@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/headgate/headgate/extproc/accesslog"
 	"github.com/headgate/headgate/extproc/eds"
+	"github.com/headgate/headgate/extproc/inner"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/listen"
 )
@@ -45,10 +47,22 @@ type Config struct {
 	// Opened is called when every address is open.
 	Opened func()
 
+	// Inner is what Envoys find among the endpoints, at the socket of InnerSocket.
+	Inner     *inner.Server
 	Exchanges *stream.Server
 	Outcomes  *accesslog.Server
 	Endpoints *eds.Server
 	Log       *slog.Logger
+}
+
+// InnerSocket is the path of the inner server's socket, beside the first socket for Headgate's own Envoys; empty where there is none.
+func InnerSocket(own []string) string {
+	for _, address := range own {
+		if path, ok := strings.CutPrefix(address, "unix:"); ok {
+			return strings.TrimSuffix(path, ".sock") + "-inner.sock"
+		}
+	}
+	return ""
 }
 
 // cutOff is how long after the drain timeout what was refused may take to be told so.
@@ -60,15 +74,27 @@ const cutOff = time.Second
 // that it was asked about is decided: answers flow without it. Requests that wait for their model go on waiting until the drain
 // timeout, and get 503 then. Where it serves other gateways too, they are told by health, are served on for the drain delay, and
 // streams that are open get the drain timeout to end: the answers of those may flow through them.
-func (c Config) Run(ctx context.Context) error {
+func (c Config) Run(ctx context.Context) (err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	health := newHealth()
-	all, err := c.open(health)
+	all, inner, err := c.open(health)
 	if err != nil {
 		for _, d := range all {
 			_ = d.listener.Close()
 		}
+		if inner != nil {
+			_ = inner.Close()
+		}
 		return err
+	}
+	if inner != nil { // it is there until nothing more is sent to it
+		end, stop := context.WithCancel(context.WithoutCancel(ctx))
+		served := make(chan error, 1)
+		go func() { served <- c.Inner.Serve(end, inner, c.DrainTimeout+cutOff) }()
+		defer func() {
+			stop()
+			err = errors.Join(err, <-served)
+		}()
 	}
 	c.Opened()
 	for _, d := range all {
@@ -121,7 +147,7 @@ func (c Config) endOwn(server *grpc.Server, health *healthService) {
 }
 
 // open opens every address before any is served: where one cannot be, nobody was told that it would be.
-func (c Config) open(health *healthService) (all []door, err error) {
+func (c Config) open(health *healthService) (all []door, inner net.Listener, err error) {
 	on := listen.On
 	if c.TakeOver {
 		on = listen.Over
@@ -129,23 +155,28 @@ func (c Config) open(health *healthService) (all []door, err error) {
 	for _, address := range c.Own {
 		l, err := on("listen", address)
 		if err != nil {
-			return all, err
+			return all, inner, err
 		}
 		server, err := c.server(health, listen.IsLocal(l.Addr()), stream.Own)
 		if err != nil {
-			return all, errors.Join(err, l.Close())
+			return all, inner, errors.Join(err, l.Close())
 		}
 		all = append(all, door{l, server, 0})
 		c.Log.Info("serving Headgate's own Envoys", "address", address)
 	}
+	if socket := InnerSocket(c.Own); socket != "" && c.Inner != nil {
+		if inner, err = listen.Over("listen", "unix:"+socket); err != nil {
+			return all, nil, err
+		}
+	}
 	if c.Port >= 0 {
 		l, err := Listen("grpc-port", c.Host, c.Port)
 		if err != nil {
-			return all, err
+			return all, inner, err
 		}
 		server, err := c.server(health, listen.IsLocal(l.Addr()), stream.Gateway)
 		if err != nil {
-			return all, errors.Join(err, l.Close())
+			return all, inner, errors.Join(err, l.Close())
 		}
 		all = append(all, door{l, server, c.DrainDelay})
 		c.Log.Info("serving other gateways", "address", l.Addr().String())
@@ -153,13 +184,13 @@ func (c Config) open(health *healthService) (all []door, err error) {
 	if c.HealthPort >= 0 {
 		l, err := Listen("grpc-health-port", c.Host, c.HealthPort)
 		if err != nil {
-			return all, err
+			return all, inner, err
 		}
 		server := grpc.NewServer()
 		healthv1.RegisterHealthServer(server, health)
 		all = append(all, door{l, server, c.DrainDelay})
 	}
-	return all, nil
+	return all, inner, nil
 }
 
 // server returns a gRPC server for the data planes of a front.

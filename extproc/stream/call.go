@@ -9,6 +9,7 @@ import (
 	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
+	"github.com/headgate/headgate/extproc/errand"
 	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/pick"
@@ -47,6 +48,9 @@ func (x *exchange) beginCall(end bool, now time.Time) responses {
 	if answer := x.about(method); ok && answer != nil {
 		return answer
 	}
+	if ok && kserve.Manages(method) && x.server.Manages && x.innerServes() {
+		return x.sendInner(errand.Manage)
+	}
 	if !ok || kserve.Closed(method) || x.in.method != "POST" {
 		return x.fail(errNoMethod, "")
 	}
@@ -56,7 +60,7 @@ func (x *exchange) beginCall(end bool, now time.Time) responses {
 		return x.fail(err, "")
 	}
 	if len(c.named.IDs) > 1 {
-		return x.fail(errSeveral, "")
+		return x.sendToEach()
 	}
 	if c.rule.Path != nil && !end {
 		return x.wantMessages()
@@ -66,6 +70,9 @@ func (x *exchange) beginCall(end bool, now time.Time) responses {
 
 // ruleOf is where the model stands in the messages of a method: as the pools say that the call may be for, else as by default.
 func (x *exchange) ruleOf(method string) kserve.Rule {
+	if x.errand != nil {
+		return kserve.Rule{}
+	}
 	view := x.server.Fleet.View()
 	offer, err := x.offer(view)
 	if err != nil {

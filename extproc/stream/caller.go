@@ -20,6 +20,8 @@ type caller struct {
 	// pool is the one that an HTTPRoute of a Gateway of ours names; zero for none. It may rewrite the path, which engines see as that.
 	pool    objects.Name
 	rewrite *wire.Rewrite
+	// back is the name of the socket at which its Envoy takes a request from the inner server; empty for none.
+	back string
 }
 
 // callerOf returns who opened a stream for a front.
@@ -38,6 +40,9 @@ func callerOf(front Front, messages extprocStream) caller {
 	if v := metadata.ValueFromIncomingContext(ctx, wire.RewriteMetadata); len(v) > 0 {
 		r := wire.ParseRewrite(v[0])
 		c.rewrite = &r
+	}
+	if v := metadata.ValueFromIncomingContext(ctx, wire.BackMetadata); len(v) > 0 {
+		c.back = v[0]
 	}
 	return c
 }

@@ -10,6 +10,7 @@ import (
 	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
+	"github.com/headgate/headgate/extproc/errand"
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/openai"
 )
@@ -31,10 +32,11 @@ type exchange struct {
 	hints     hints
 	in        request
 	op        openai.Operation
-	rest      kserve.REST // of a request of V2 by REST
-	call      *call       // of a gRPC call
-	chunks    []byte      // the body so far, where it comes in chunks
-	watched   bool        // the stop of the Server ends it
+	rest      kserve.REST    // of a request of V2 by REST
+	call      *call          // of a gRPC call
+	errand    *errand.Errand // of a request that the inner server sends; nil of all others
+	chunks    []byte         // the body so far, where it comes in chunks
+	watched   bool           // the stop of the Server ends it
 
 	held
 	picked
@@ -94,6 +96,9 @@ func (x *exchange) receive(m *extprocv3.ProcessingRequest, now time.Time) (respo
 		x.in = readRequest(r.RequestHeaders.GetHeaders())
 		if x.in.written = x.in.path; x.rewrite != nil {
 			x.in.path = x.rewrite.Path(x.in.path)
+		}
+		if err := x.openErrand(); err != nil {
+			return x.fail(err, ""), nil
 		}
 		return x.requestHeaders(r.RequestHeaders.GetEndOfStream(), now), nil
 	case *extprocv3.ProcessingRequest_RequestBody:
@@ -389,6 +394,9 @@ func (x *exchange) byName(a ask, now time.Time) responses {
 
 // fail replies with an error.
 func (x *exchange) fail(err error, model string) responses {
+	if x.errand != nil {
+		model = x.errand.Models[0].Name
+	}
 	e := describe(err, model)
 	if errors.Is(err, errExpired) && x.stated() > 0 {
 		e.call = kserve.DeadlineExceeded // its own client has set it

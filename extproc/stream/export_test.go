@@ -83,3 +83,9 @@ const (
 	MaxBody  = maxBody
 	MaxChunk = maxChunk
 )
+
+// TakenAt has the Envoy of a fresh exchange take requests from the inner server at a socket.
+func (x Exchange) TakenAt(socket string) Exchange {
+	x.back = socket
+	return x
+}

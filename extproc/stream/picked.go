@@ -13,6 +13,7 @@ import (
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/pick"
@@ -27,12 +28,14 @@ type picked struct {
 	sentAt   time.Time // when it was whole
 	begunAt  time.Time // when it was sent to its endpoint
 	settings settings.Settings
-	target   route.Target
+	found    route.Target    // by the name that the client used
+	target   route.Target    // which is another model where that is a VModel's
 	ranked   []pick.Decision // what the policy thought of endpoints, in order; nil once that is told
 	picks    []pick.Decision // those of them that are named: the first is where it goes
 	world    *objects.World  // that they were decided by
 	room     [3]pick.Decision
 	to       string // the destination: all of them, as they are told
+	sealed   string // the errand that goes with it, empty for none
 	address  string // of the first
 	model    string // as the engine knows it
 	stream   bool
@@ -53,53 +56,29 @@ type picked struct {
 // decision is where the request goes first.
 func (p *picked) decision() *pick.Decision { return &p.picks[0] }
 
+// reason is why it goes there.
+func (p *picked) reason() string {
+	if len(p.picks) == 0 {
+		return "several"
+	}
+	return p.picks[0].Reason
+}
+
 // choose finds the endpoint of a request: one load of the fleet's view, or two for a VModel, then pure functions of it. It counts nothing.
 // Body is nil where it is not known.
 func (x *exchange) choose(a ask, body []byte, now time.Time) error {
 	s := x.server
 	view := s.Fleet.View()
-	offer, err := x.offer(view)
+	target, near, err := x.admit(&a, view)
 	if err != nil {
 		return err
-	}
-	of := route.Ask{Offer: offer, Model: a.model, Default: x.unrouted(), Random: s.Random()}
-	of.Given, _ = x.given(view.World)
-	var near string
-	if a.previous != "" {
-		maker, ok := s.Fleet.Maker(a.previous)
-		switch {
-		case ok && x.counts(offer, of.Given)(maker.Pool):
-			near = maker.Address
-			if a.model == "" {
-				of.Given = maker.Pool
-			}
-		case a.model == "" && x.inferenceOnly() && of.Default == (objects.Name{}):
-			return errUnknownAnswer
-		}
-	}
-	if a.model != "" && s.Flow != nil && offer.Route(a.model) == nil {
-		of.Registered, _ = s.Fleet.Registered(a.model, x.counts(offer, of.Given))
-	}
-	target, err := route.Find(view.World, of)
-	if err != nil && x.op == openai.None && x.call == nil && x.rest.Op == kserve.None && a.model != "" {
-		// On a path that is none of ours the model is a help and no more.
-		of.Model, a.model = "", ""
-		target, err = route.Find(view.World, of)
-	}
-	if err != nil {
-		return x.unknown(err)
-	}
-	if a.naming != anyName && s.Fleet.IsVModel(view.World, objects.ModelKey{Pool: target.Pool, ID: a.model}) != (a.naming == vmodelName) {
-		if a.naming == vmodelName {
-			return errNoVModel
-		}
-		return route.ErrUnknownModel
 	}
 	if x.call != nil && !view.World.Pools[target.Pool].TakesRPC(x.call.method) {
 		return errNoMethod
 	}
 	x.settings = s.Settings.For(view.World.Pools[target.Pool])
 	session := x.in.session(x.settings)
+	x.found = target
 	if name := target.Adapter; name != "" {
 		if target.Adapter = s.Fleet.Resolve(view.World, objects.ModelKey{Pool: target.Pool, ID: name}, cmp.Or(session, s.Random())); target.Adapter != name {
 			view = s.Fleet.View() // the first may be from before control moved the name, and not know the copies there
@@ -145,6 +124,51 @@ func (x *exchange) choose(a ask, body []byte, now time.Time) error {
 		}
 	}
 	return x.unknown(err)
+}
+
+// admit finds what a request is for, and the endpoint that made the answer from which it goes on. What was admitted before stays admitted.
+func (x *exchange) admit(a *ask, view *belief.View) (target route.Target, near string, err error) {
+	if x.errand != nil {
+		return x.errand.Models[0].Target, "", nil
+	}
+	s := x.server
+	offer, err := x.offer(view)
+	if err != nil {
+		return target, "", err
+	}
+	of := route.Ask{Offer: offer, Model: a.model, Default: x.unrouted(), Random: s.Random()}
+	of.Given, _ = x.given(view.World)
+	if a.previous != "" {
+		maker, ok := s.Fleet.Maker(a.previous)
+		switch {
+		case ok && x.counts(offer, of.Given)(maker.Pool):
+			near = maker.Address
+			if a.model == "" {
+				of.Given = maker.Pool
+			}
+		case a.model == "" && x.inferenceOnly() && of.Default == (objects.Name{}):
+			return target, "", errUnknownAnswer
+		}
+	}
+	if a.model != "" && s.Flow != nil && offer.Route(a.model) == nil {
+		of.Registered, _ = s.Fleet.Registered(a.model, x.counts(offer, of.Given))
+	}
+	target, err = route.Find(view.World, of)
+	if err != nil && x.op == openai.None && x.call == nil && x.rest.Op == kserve.None && a.model != "" {
+		// On a path that is none of ours the model is a help and no more.
+		of.Model, a.model = "", ""
+		target, err = route.Find(view.World, of)
+	}
+	if err != nil {
+		return target, "", x.unknown(err)
+	}
+	if a.naming != anyName && s.Fleet.IsVModel(view.World, objects.ModelKey{Pool: target.Pool, ID: a.model}) != (a.naming == vmodelName) {
+		if a.naming == vmodelName {
+			return target, "", errNoVModel
+		}
+		return target, "", route.ErrUnknownModel
+	}
+	return target, near, nil
 }
 
 // authorize finds the token that a request carries in the place of what its client sent, where its pool says so. No token goes to an
@@ -218,6 +242,7 @@ func (x *exchange) count(a ask, now time.Time) bool {
 	}
 	x.stream, x.address, x.model = a.stream, x.decision().Endpoint.Address, x.known()
 	x.to = destination(x.picks, x.reached)
+	x.addInner(a.model)
 	x.promptSent()
 	if is := &x.decision().Estimate; *is != (pick.Estimate{}) {
 		x.expected = x.spent + time.Duration(is.FirstToken()*float64(time.Second))
@@ -269,6 +294,9 @@ func (x *exchange) common() *extprocv3.CommonResponse {
 			mutation.SetHeaders = append(mutation.SetHeaders, header(h.Name, h.Value))
 		}
 	}
+	if x.sealed != "" {
+		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.ErrandHeader, x.sealed))
+	}
 	switch {
 	case !x.replaced:
 	case x.token == "":
@@ -276,11 +304,15 @@ func (x *exchange) common() *extprocv3.CommonResponse {
 	default:
 		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.AuthorizationHeader, "Bearer "+x.token))
 	}
-	if x.listener != "" {
-		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.PoolHeader, wire.PoolCluster(x.target.Pool.Namespace, x.target.Pool.Name)))
+	if x.listener != "" || x.errand != nil && x.pool != (objects.Name{}) {
+		cluster := wire.PoolCluster
+		if x.call != nil {
+			cluster = wire.PoolCallsCluster
+		}
+		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.PoolHeader, cluster(x.target.Pool.Namespace, x.target.Pool.Name)))
 	}
 	// A route that names the pool by itself is chosen already, maybe by weight.
-	return &extprocv3.CommonResponse{HeaderMutation: mutation, ClearRouteCache: x.pool == (objects.Name{})}
+	return &extprocv3.CommonResponse{HeaderMutation: mutation, ClearRouteCache: x.pool == (objects.Name{}) || x.errand != nil}
 }
 
 // resize makes the content length right for a body of another length. Where bodies go in chunks, or only their beginning
@@ -326,7 +358,7 @@ func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.Proc
 	pick := map[string]*structpb.Value{
 		wire.PickPool:   structpb.NewStringValue(x.target.Pool.String()),
 		wire.PickModel:  structpb.NewStringValue(x.model),
-		wire.PickReason: structpb.NewStringValue(x.decision().Reason),
+		wire.PickReason: structpb.NewStringValue(x.reason()),
 		wire.PickStream: structpb.NewBoolValue(x.stream),
 		wire.PickID:     structpb.NewStringValue(x.id),
 	}
@@ -366,7 +398,7 @@ func (p *picked) dropPicks() {
 // for as long.
 func (x *exchange) forget() {
 	x.dropPicks()
-	x.in.all, x.chunks, x.token = nil, nil, ""
+	x.in.all, x.chunks, x.token, x.sealed = nil, nil, "", ""
 }
 
 func object(fields map[string]*structpb.Value) *structpb.Struct {

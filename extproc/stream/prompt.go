@@ -99,6 +99,9 @@ func (x *exchange) expect(to map[string]*structpb.Value) {
 	if x.bytes > 0 {
 		to[wire.PickBytes] = structpb.NewNumberValue(float64(x.bytes))
 	}
+	if len(x.picks) == 0 {
+		return
+	}
 	d := x.decision()
 	if x.among > 0 {
 		to[wire.PickAmong] = structpb.NewNumberValue(float64(x.among))

@@ -49,8 +49,12 @@ var (
 	errNoID = errors.New("the call names no model")
 	// errNoVModel is a name that is no VModel's where it should be one's.
 	errNoVModel = errors.New("there is no such VModel")
-	// errSeveral is a call for several models.
+	// errSeveral is a call for several models, where nobody sends it to each.
 	errSeveral = errors.New("the call names several models")
+	// errNoneFound is a call for several models of which there is none.
+	errNoneFound = errors.New("there is none of the models")
+	// errErrand is an errand that this process has not sealed.
+	errErrand = errors.New("the errand is another's")
 	// errCrowded is a call for whose message there is no room.
 	errCrowded = errors.New("too many bytes of messages are kept")
 	// errAnotherModel is a message of a call that names another model than the first.
@@ -118,6 +122,10 @@ func describe(err error, model string) apiError {
 		return apiError{status: http.StatusNotFound, Type: invalidRequest, Code: "model_not_found", Message: "vmodel not found", call: kserve.NotFound}
 	case errors.Is(err, errSeveral):
 		return apiError{status: http.StatusNotImplemented, Type: invalidRequest, Code: "several_models", Message: "This gateway takes no call for several models.", call: kserve.Unimplemented}
+	case errors.Is(err, errNoneFound):
+		return apiError{status: http.StatusNotFound, Type: invalidRequest, Code: "model_not_found", Message: "none of the requested models were found", call: kserve.NotFound}
+	case errors.Is(err, errErrand):
+		return unavailable("not_ready", "The gateway restarted while it sent the request once more. Try again.", retrySoon)
 	case errors.Is(err, errAnotherModel):
 		return apiError{status: http.StatusBadRequest, Type: invalidRequest, Code: "another_model", Message: "A message of the call names another model than the first: make a call for each model.", call: kserve.InvalidArgument}
 	case errors.Is(err, errCrowded):

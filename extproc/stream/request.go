@@ -22,6 +22,8 @@ type request struct {
 	written string
 	// ids are the headers that name a model, or say how to treat such a call (ModelMesh's).
 	ids []kserve.Header
+	// errand is what the inner server says of the request.
+	errand string
 	// selection is what the conformance suite asks for.
 	selection string
 	// control are the control headers that it has.
@@ -44,6 +46,9 @@ func readRequest(m *corev3.HeaderMap) request {
 		case "content-length":
 			r.length = value(h)
 		default:
+			if key == wire.ErrandHeader {
+				r.errand = value(h)
+			}
 			if key == wire.SelectionHeader {
 				r.selection = value(h)
 			}

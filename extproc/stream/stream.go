@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
+	"github.com/headgate/headgate/extproc/errand"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/meter"
@@ -56,6 +57,11 @@ type Config struct {
 	Default objects.Name
 	// Observe is told what became of requests of which the data plane shows the answers; nil means nobody.
 	Observe func(outcome.Outcome)
+	// Inner is the inner server's socket, and Errands what is sealed for it; empty and nil where there is none.
+	Inner   string
+	Errands *errand.Sealer
+	// Manages says that the inner server sends calls of ModelMesh's API on to control.
+	Manages bool
 	// ModeOverride says that data planes let extproc ask for the body of a request after its headers.
 	ModeOverride bool
 	// ExplainPicks tells the data plane why each endpoint was picked, with each decision.

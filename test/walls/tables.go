@@ -21,7 +21,7 @@ const mainLines = 150
 // and simulated by any program. They, and those of our packages that they import, do no I/O, wait for nothing, lock
 // nothing and have no state of their own.
 var pure = []string{
-	"extproc/openai", "extproc/kserve", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/belief", "extproc/outcome",
+	"extproc/openai", "extproc/kserve", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/belief", "extproc/outcome", "extproc/errand",
 	"control/place/decide", "control/attach/plan", "control/attach/services", "control/attach/status", "control/attach/envoy", "control/attach/order",
 	"control/attach/blame", "control/attach/memo", "control/pods/gateway",
 	"internal/attach", "internal/engine", "internal/event", "internal/objects", "internal/profile", "internal/profile/fit", "internal/profile/learn", "internal/profile/table",
@@ -81,7 +81,7 @@ var confined = []struct {
 	{
 		"google.golang.org/grpc/", "the wire is spoken at the edge",
 		[]string{
-			"extproc", "extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/talk",
+			"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/talk",
 			"control/serve", "control/attach/ads", "control/place/load", "control/place/board", "control/place/mesh",
 			"api/", "bench/",
 		},
@@ -127,13 +127,13 @@ var houses = [][]floor{
 		{[]string{"extproc"}, "it puts the rooms together"},
 		{[]string{"extproc/serve"}, "where it listens for those that it speaks with"},
 		{
-			[]string{"extproc/stream", "extproc/accesslog", "extproc/talk", "extproc/scrape", "extproc/eds"},
+			[]string{"extproc/stream", "extproc/accesslog", "extproc/talk", "extproc/scrape", "extproc/eds", "extproc/inner"},
 			"each speaks with one neighbour: Envoy, control, engines",
 		},
 		{[]string{"extproc/flow", "extproc/meter"}, "requests wait for the fleet, and all that happens is counted"},
 		{[]string{"extproc/fleet"}, "what happens becomes what is believed of endpoints, for the core"},
 		{[]string{"extproc/fleet/belief"}, "what is believed, in the core's words"},
-		{[]string{"extproc/settings"}, "what people set says how the core picks"},
+		{[]string{"extproc/settings", "extproc/errand"}, "what people set says how the core picks, and what was admitted stays so"},
 		{
 			[]string{"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/queue", "extproc/pick", "extproc/outcome", "extproc/sidecar", "extproc/epp"},
 			"the core, and others that know only their own matter; what became of requests is told in outcome's words",

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path"
+	"slices"
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
@@ -104,12 +105,17 @@ func (t *Template) Bootstrap(p Place) ([]byte, error) {
 		Name: "routes", LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: expressions},
 	})
 	b.StaticResources = &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{extproc, control}}
+	back, err := t.back(path.Join(path.Dir(p.Extproc), wire.BackSocket))
+	if err != nil {
+		return nil, err
+	}
+	b.StaticResources.Listeners = []*listenerv3.Listener{back}
 	if p.Probe != 0 {
 		l, err := probe(p.Probe)
 		if err != nil {
 			return nil, err
 		}
-		b.StaticResources.Listeners = []*listenerv3.Listener{l}
+		b.StaticResources.Listeners = append(b.StaticResources.Listeners, l)
 	}
 	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{AdsConfig: t.source(controlCluster).GetApiConfigSource(), LdsConfig: patient(), CdsConfig: patient()}
 	return protojson.Marshal(b)
@@ -150,6 +156,39 @@ func probe(port uint16) (*listenerv3.Listener, error) {
 			Name: "envoy.filters.network.http_connection_manager", ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: manager},
 		}}}},
 	}, nil
+}
+
+// backName is the name of the listener for the inner server of extproc.
+const backName = "back"
+
+// back is a listener at a socket for what the inner server of extproc sends: extproc knows of each request where it came in first, and of none that
+// another sends. Its routes are those of envoy.yaml, to pools that extproc names.
+func (t *Template) back(socket string) (*listenerv3.Listener, error) {
+	m := proto.CloneOf(t.manager)
+	m.StatPrefix = backName
+	for _, f := range m.GetHttpFilters() {
+		if f.GetName() != extProcFilter {
+			continue
+		}
+		if err := findPools(f, &corev3.HeaderValue{Key: wire.ListenerMetadata, Value: backName}); err != nil {
+			return nil, err
+		}
+	}
+	host := m.GetRouteConfig().GetVirtualHosts()[0]
+	host.RequestHeadersToRemove = append(host.RequestHeadersToRemove, wire.PoolHeader) // engines need not know it
+	host.Routes = slices.DeleteFunc(host.GetRoutes(), func(r *routev3.Route) bool { return r.GetRoute() == nil })
+	for _, r := range host.GetRoutes() {
+		r.GetRoute().ClusterSpecifier = &routev3.RouteAction_ClusterHeader{ClusterHeader: wire.PoolHeader}
+	}
+	config, err := anypb.New(m)
+	if err != nil {
+		return nil, err
+	}
+	l := proto.CloneOf(t.listener)
+	l.Name = backName
+	l.Address = &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: socket, Mode: 0o600}}}
+	l.GetFilterChains()[0].GetFilters()[0].ConfigType = &listenerv3.Filter_TypedConfig{TypedConfig: config}
+	return l, nil
 }
 
 // reach has a cluster call control.

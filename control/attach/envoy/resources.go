@@ -247,8 +247,8 @@ func (t *Template) managerOf(routes string, o Options) (*anypb.Any, error) {
 	return anypb.New(m)
 }
 
-// findPools lets extproc name the cluster of a request in a header, and has the route looked for anew then.
-func findPools(f *hcmv3.HttpFilter) error {
+// findPools lets extproc name the cluster of a request in a header, and has the route looked for anew then. Told is what extproc is told more.
+func findPools(f *hcmv3.HttpFilter, told ...*corev3.HeaderValue) error {
 	is := new(extprocv3.ExternalProcessor)
 	if err := f.GetTypedConfig().UnmarshalTo(is); err != nil {
 		return err
@@ -259,6 +259,7 @@ func findPools(f *hcmv3.HttpFilter) error {
 		return errors.New("envoy.yaml: want an allow_expression in the mutation_rules of ext_proc")
 	}
 	allowed.Regex += "|" + wire.PoolHeader
+	is.GrpcService.InitialMetadata = append(is.GetGrpcService().GetInitialMetadata(), told...)
 	config, err := anypb.New(is)
 	f.ConfigType = &hcmv3.HttpFilter_TypedConfig{TypedConfig: config}
 	return err

@@ -137,6 +137,12 @@ func (s *State) Refused(address string, now time.Time) {
 	}
 }
 
+// Out says whether an endpoint has answered no look since it last turned a connection away.
+func (s *State) Out(address string) bool {
+	e := s.endpoints[address]
+	return e != nil && !e.health.heard.After(e.health.refused)
+}
+
 // stoppingFor is how long an endpoint that said that it is stopping gets no requests, unless a look finds sooner that it
 // has ended: what Kubernetes gives a pod to end, by default (terminationGracePeriodSeconds).
 const stoppingFor = 30 * time.Second

@@ -1,0 +1,106 @@
+package e2e
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/bench/rig"
+)
+
+// A request whose only copy is at an engine that has died, which nobody knows yet, is answered by another engine, once the model is loaded there:
+// streams and whole answers, under the engine's own name of the adapter.
+func TestRequestsThatComeForADeadEngineAreAnsweredElsewhere(t *testing.T) {
+	t.Parallel()
+	s := start(t, pods(t, 3), placed(t, 4, "a01", "a02"), loading(t, 0.3), extprocFlags("--scrape-interval", "1m"), controlFlags("--look-interval", "1m"))
+	for _, c := range []struct {
+		model  string
+		stream bool
+	}{{"a01", false}, {"a02", true}} {
+		if a := s.must(completion(c.model, 4, false)); a.status != http.StatusOK {
+			t.Fatalf("%s: %d %s", c.model, a.status, a.body)
+		}
+		copies := held(s.events())
+		var victim string
+		for at := range copies {
+			if at.model == c.model {
+				victim = at.engine
+			}
+		}
+		s.Engines[victim].Kill()
+		a := s.must(completion(c.model, 20, c.stream))
+		if a.status != http.StatusOK || c.stream && !strings.Contains(a.body, "[DONE]") {
+			t.Errorf("%s, whose engine has died: %d %s", c.model, a.status, a.body)
+		}
+		s.await("extproc counts it as nowhere", func() bool { return s.inFlight() == 0 })
+		s.await("its refusal is counted", func() bool {
+			return s.sum(s.Metrics, "headgate_endpoint_failures_total", "endpoint", victim, "kind", "unreached") > 0
+		})
+	}
+}
+
+// A request for a model that its runtime has lost without a word is answered once the model is loaded again.
+func TestRequestsThatMeetNoModelHaveItLoadedAgain(t *testing.T) {
+	t.Parallel()
+	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })
+	infer := func(when string) {
+		t.Helper()
+		a, err := s.calls().ModelInfer(t.Context(), tensor("one", 1))
+		if fault := answers(a, err, "one", 1); fault != "" {
+			t.Errorf("%s: %s", when, fault)
+		}
+	}
+	infer("at first")
+	conn, err := grpc.NewClient("passthrough:///"+strings.TrimSuffix(s.endpoint(1), "8000")+"8085", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := mmesh.NewModelRuntimeClient(conn).UnloadModel(t.Context(), &mmesh.UnloadModelRequest{ModelId: "one"}); err != nil {
+		t.Fatal(err)
+	}
+	infer("after it was lost")
+	loads := slices.DeleteFunc(s.events(), func(e engineEvent) bool { return e.Event != "loaded" })
+	if len(loads) != 2 {
+		t.Errorf("it was loaded %d times", len(loads))
+	}
+}
+
+// Clients of ModelMesh register a model and ask for it at one port, with the token that control has for them.
+func TestModelMeshsClientsCallOnePort(t *testing.T) {
+	t.Parallel()
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, runtimes(t, 1, nil), standalone, extprocFlags("--mesh-token-file", token), func(c *rig.Config) { c.EngineFlags = nil })
+	conn, err := grpc.NewClient("passthrough:///"+s.Listen, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	mesh := mmesh.NewModelMeshClient(conn)
+	ask := &mmesh.RegisterModelRequest{ModelId: "mine", ModelInfo: &mmesh.ModelInfo{Type: "sim", Path: "sim:"}, LoadNow: true, Sync: true}
+	if _, err := mesh.RegisterModel(t.Context(), ask); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("without the token: %v", err)
+	}
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer secret")
+	is, err := mesh.RegisterModel(ctx, ask)
+	if err != nil || is.GetStatus() != mmesh.ModelStatusInfo_LOADED {
+		t.Fatalf("%v, %v", is, err)
+	}
+	a, err := s.calls().ModelInfer(t.Context(), tensor("mine", 1))
+	if fault := answers(a, err, "mine", 1); fault != "" {
+		t.Error(fault)
+	}
+}

@@ -1,0 +1,86 @@
+// Package errand is what extproc's inner server is to do with a request, and what is known of the request when it comes through Envoy once
+// more: sealed in a header, so that nobody keeps anything and nobody else can write one. It is pure.
+package errand
+
+import (
+	"crypto/cipher"
+	"encoding/base64"
+	"encoding/json"
+
+	"github.com/headgate/headgate/extproc/route"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// Kind is what is to be done with a request.
+type Kind string
+
+const (
+	// Again is for the inner server: no endpoint has served the request, and it is to be decided once more.
+	Again Kind = "again"
+	// Several is for it too: the call is for several models, and goes to each.
+	Several Kind = "several"
+	// Manage is for it too: the call is for control.
+	Manage Kind = "manage"
+	// Sent is for extproc, by its inner server: the request was admitted before.
+	Sent Kind = "sent"
+)
+
+// Errand is one request's.
+type Errand struct {
+	Kind Kind `json:"kind"`
+	// Back is the socket at which the request's Envoy takes it once more, in the folder of extproc's.
+	Back string `json:"back"`
+	// Listener and Given are where the request came in, and the pool that its route named, as the ext_proc stream said.
+	Listener string       `json:"listener,omitempty"`
+	Given    objects.Name `json:"given,omitzero"`
+	// Models are what the request was admitted for: one of Again and Sent, and all of Several, in the order of the call; none of Manage.
+	Models []Model `json:"models"`
+	// All says that every one of Several is to be there: else one that there is not is left out.
+	All bool `json:"all,omitempty"`
+	// Tried are the copies that did not serve the request: of Again.
+	Tried []Copy `json:"tried,omitempty"`
+	// Last says that the request goes no third way: of Sent.
+	Last bool `json:"last,omitempty"`
+}
+
+// Model is a model that a request was admitted for.
+type Model struct {
+	// Name is what its client calls it.
+	Name   string       `json:"name"`
+	Target route.Target `json:"target"`
+}
+
+// Copy is a copy of a model, at an endpoint that takes requests for it at an address.
+type Copy struct {
+	Endpoint string `json:"endpoint"`
+	At       string `json:"at"`
+	Model    string `json:"model"` // as the engine calls it
+}
+
+// Sealer seals errands and opens them. It is safe for concurrent use.
+type Sealer struct{ aead cipher.AEAD }
+
+// NewSealer returns a Sealer that seals with an AEAD that takes no nonce of its caller's ([cipher.NewGCMWithRandomNonce]).
+func NewSealer(aead cipher.AEAD) *Sealer { return &Sealer{aead} }
+
+// Seal returns an errand as a header has it.
+func (s *Sealer) Seal(e Errand) string {
+	text, err := json.Marshal(e)
+	if err != nil {
+		panic(err) // strings and numbers always marshal
+	}
+	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, text, nil))
+}
+
+// Open returns what was sealed; false for what was not, by this Sealer.
+func (s *Sealer) Open(header string) (e Errand, ok bool) {
+	sealed, err := base64.RawURLEncoding.DecodeString(header)
+	if err != nil {
+		return e, false
+	}
+	text, err := s.aead.Open(nil, nil, sealed, nil)
+	if err != nil {
+		return e, false
+	}
+	return e, json.Unmarshal(text, &e) == nil
+}

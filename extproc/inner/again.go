@@ -1,0 +1,68 @@
+package inner
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/errand"
+	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// maxDial is how long an endpoint may take to accept a connection before it counts as gone: Envoy has tried it for two seconds.
+const maxDial = time.Second
+
+// again sends a request through Envoy once more. What is found out of the copies that did not serve it is in force before, so that it is not
+// decided as it was, but waits for its model where none is left.
+func (s *Server) again(w http.ResponseWriter, r *http.Request, e errand.Errand) {
+	missing := strings.Split(r.Header.Get(wire.MissingHeader), ",")
+	var looks sync.WaitGroup
+	for _, c := range e.Tried {
+		if slices.Contains(missing, c.At) {
+			s.Fleet.Lacks(belief.CopyKey{ModelKey: objects.ModelKey{Pool: e.Models[0].Target.Pool, ID: c.Model}, Endpoint: c.Endpoint})
+			continue
+		}
+		looks.Go(func() { s.look(r.Context(), c) })
+	}
+	looks.Wait()
+	proxy := httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", "envoy", p.In.Host
+			for _, name := range []string{"X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "Forwarded"} { // which Rewrite takes away
+				if values := p.In.Header[name]; values != nil {
+					p.Out.Header[name] = values
+				}
+			}
+			p.Out.Header.Del(wire.MissingHeader)
+			p.Out.Header.Set(wire.ErrandHeader, s.sentOn(e, e.Models[0], true))
+		},
+		Transport: s.envoy(e.Back), FlushInterval: -1, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			if r.Context().Err() == nil {
+				s.Log.Warn("cannot send a request through Envoy once more", "socket", e.Back, "err", err)
+			}
+			fail(w, r, http.StatusServiceUnavailable, unavailable, "No endpoint could be reached. Try again.")
+		},
+	}
+	proxy.ServeHTTP(w, r)
+}
+
+// look finds out whether anybody listens where a copy did not serve a request, and tells the fleet at once where nobody does.
+func (s *Server) look(ctx context.Context, c errand.Copy) {
+	ctx, cancel := context.WithTimeout(ctx, maxDial)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", c.At)
+	if err == nil {
+		_ = conn.Close()
+		return
+	}
+	s.Fleet.Gone(c.Endpoint)
+}

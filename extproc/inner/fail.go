@@ -1,0 +1,43 @@
+package inner
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/headgate/headgate/extproc/kserve"
+)
+
+const unavailable = kserve.Unavailable
+
+// status is what a call ends with.
+func status(code kserve.Code, reason string) error { return &kserve.Error{Code: code, Reason: reason} }
+
+// fail answers a request that cannot be sent on.
+func fail(w http.ResponseWriter, r *http.Request, code int, call kserve.Code, reason string) {
+	if isCall(r) {
+		failCall(w, status(call, reason))
+		return
+	}
+	text, err := json.Marshal(map[string]map[string]string{"error": {"message": reason, "type": "server_error", "code": "no_endpoint"}})
+	if err != nil {
+		panic(err) // strings always marshal
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Retry-After", "1")
+	w.WriteHeader(code)
+	_, _ = w.Write(text)
+}
+
+// failCall ends a call with what an error says, without a message.
+func failCall(w http.ResponseWriter, err error) {
+	e := &kserve.Error{Code: kserve.Internal, Reason: "The gateway failed."}
+	errors.As(err, &e)
+	h := w.Header()
+	h.Set("Content-Type", "application/grpc")
+	h.Set("Grpc-Status", strconv.FormatUint(uint64(e.Code), 10))
+	h.Set("Grpc-Message", url.PathEscape(e.Reason))
+	w.WriteHeader(http.StatusOK)
+}

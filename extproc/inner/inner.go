@@ -1,0 +1,137 @@
+// Package inner is a server inside extproc that Envoy has among the endpoints, for what choosing one endpoint cannot do: it sends a request
+// through Envoy once more where no endpoint has served it, and a call for several models to each of them. It decides nothing and keeps
+// nothing: what it is to do comes with each request, sealed by extproc (see package errand), and how it is done is decided anew, by extproc,
+// when the request comes through Envoy again.
+package inner
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/errand"
+	"github.com/headgate/headgate/extproc/fleet"
+)
+
+// Config is what a Server needs.
+type Config struct {
+	// Folder has the sockets of the Envoys: errands say which.
+	Folder string
+	// Errands opens what extproc has sealed.
+	Errands *errand.Sealer
+	// Fleet is told of the copies that did not serve a request.
+	Fleet *fleet.Fleet
+	// Mesh is the way to control for clients of ModelMesh; nil for none.
+	Mesh *Mesh
+	Log  *slog.Logger
+}
+
+// Server is the inner server. It is safe for concurrent use. Make one with [New].
+type Server struct {
+	Config
+	kept atomic.Int64 // bytes of calls for several models, and of their answers
+
+	mu     sync.Mutex                 // guards envoys
+	envoys map[string]*http.Transport // by the socket
+}
+
+// New returns a Server.
+func New(c Config) *Server { return &Server{Config: c, envoys: make(map[string]*http.Transport)} }
+
+// headerTimeout is how long an Envoy may take for the headers of a request.
+const headerTimeout = 5 * time.Second
+
+// Serve serves on a listener, which it closes, until ctx ends. What it serves then has patience to end.
+func (s *Server) Serve(ctx context.Context, l net.Listener, patience time.Duration) error {
+	server := &http.Server{
+		Handler: s, ReadHeaderTimeout: headerTimeout, Protocols: new(http.Protocols),
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1024}, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+	}
+	server.Protocols.SetHTTP1(true)
+	server.Protocols.SetUnencryptedHTTP2(true)
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		if server.Shutdown(late) != nil {
+			_ = server.Close()
+		}
+	})
+	err := server.Serve(l)
+	if stop() || !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	<-ended
+	return nil
+}
+
+// ServeHTTP does what the request's errand says.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set(wire.FinalHeader, "1")
+	e, ok := s.Errands.Open(r.Header.Get(wire.ErrandHeader))
+	switch {
+	case ok && e.Kind == errand.Again:
+		s.again(w, r, e)
+	case ok && e.Kind == errand.Several && isCall(r):
+		s.several(w, r, e)
+	case ok && e.Kind == errand.Manage && s.Mesh != nil:
+		s.manage(w, r)
+	default:
+		fail(w, r, http.StatusServiceUnavailable, unavailable, "The gateway restarted while it sent the request once more. Try again.")
+	}
+}
+
+// envoy returns the way to the Envoy that listens at a socket: HTTP/2 for all requests, as calls need it.
+func (s *Server) envoy(socket string) *http.Transport {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.envoys[socket]
+	if t == nil {
+		t = &http.Transport{
+			Protocols: new(http.Protocols), DisableCompression: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(s.Folder, socket))
+			},
+		}
+		t.Protocols.SetUnencryptedHTTP2(true)
+		s.envoys[socket] = t
+	}
+	return t
+}
+
+// sentOn is what a request is on its way through Envoy.
+func (s *Server) sentOn(e errand.Errand, m errand.Model, last bool) string {
+	return s.Errands.Seal(errand.Errand{Kind: errand.Sent, Back: e.Back, Listener: e.Listener, Given: e.Given, Models: []errand.Model{m}, Last: last})
+}
+
+// isCall says whether a request is a gRPC call, of which Envoy routes no other here.
+func isCall(r *http.Request) bool {
+	return strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
+}
+
+// NewErrands seals with a key that no other process has.
+func NewErrands() *errand.Sealer {
+	var key [32]byte
+	_, _ = rand.Read(key[:]) // it never fails
+	block, err := aes.NewCipher(key[:])
+	if err != nil {
+		panic(err) // keys of 32 bytes are right
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		panic(err) // AES has blocks of 16 bytes
+	}
+	return errand.NewSealer(aead)
+}

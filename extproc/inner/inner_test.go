@@ -1,0 +1,529 @@
+package inner_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/extproc/errand"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/inner"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/extproc/route"
+	"github.com/headgate/headgate/extproc/talk"
+	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// stage is an inner server between two Envoys that are none: what is sent to it, and what takes what it sends.
+type stage struct {
+	t       *testing.T
+	errands *errand.Sealer
+	fleet   *fleet.Fleet
+	client  *http.Client
+	back    string
+	stop    func()
+	ended   chan error
+
+	mu     sync.Mutex
+	got    []*http.Request
+	bodies []string
+	opened []errand.Errand
+}
+
+// newStage has what the inner server sends answered, and the fleet have two endpoints.
+func newStage(t *testing.T, endpoints []string, answer http.HandlerFunc) *stage {
+	t.Helper()
+	s := &stage{t: t, errands: inner.NewErrands(), ended: make(chan error, 1)}
+	s.fleet = fleetOf(t, endpoints)
+	folder := t.TempDir()
+	s.back = "b"
+	envoy := &http.Server{Protocols: h2c(), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		e, ok := s.errands.Open(r.Header.Get("X-Headgate-Errand"))
+		if !ok {
+			t.Error("a request without an errand comes through Envoy")
+		}
+		s.mu.Lock()
+		s.got, s.bodies, s.opened = append(s.got, r), append(s.bodies, string(body)), append(s.opened, e)
+		s.mu.Unlock()
+		answer(w, r)
+	})}
+	serve(t, envoy, filepath.Join(folder, s.back))
+	socket := filepath.Join(folder, "i")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.stop = cancel
+	server := inner.New(inner.Config{Folder: folder, Errands: s.errands, Fleet: s.fleet, Log: slog.New(slog.DiscardHandler)})
+	go func() { s.ended <- server.Serve(ctx, l, 10*time.Second) }()
+	t.Cleanup(cancel)
+	s.client = &http.Client{Transport: &http.Transport{Protocols: h2c(), DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	return s
+}
+
+func h2c() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetUnencryptedHTTP2(true)
+	return p
+}
+
+func serve(t *testing.T, s *http.Server, socket string) {
+	t.Helper()
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(func() { _ = s.Close() })
+}
+
+// fleetOf has the model "m", as control says, at every endpoint of the pool default/pool, whose engines are model runtimes.
+func fleetOf(t *testing.T, endpoints []string) *fleet.Fleet {
+	t.Helper()
+	p := pool.InferencePool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
+	p.Spec.Selector.MatchLabels = map[string]string{"app": "a"}
+	p.Spec.TargetPorts = []pool.Port{{Number: 8000}}
+	list := v1alpha1.EndpointList{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "list", Labels: map[string]string{"app": "a"}}}
+	list.Spec.Addresses, list.Spec.Engine = endpoints, string(engine.ModelRuntime)
+	set := objects.Set{Pools: []pool.InferencePool{p}, Lists: []objects.List{{EndpointList: list, Loopback: true}}}
+	f := fleet.New(fleet.Config{Placed: true})
+	f.SetWorld(objects.Build(set))
+	news := belief.News{All: true, Endpoints: make(map[string]bool), Copies: make(map[belief.CopyKey]belief.Word)}
+	for _, e := range endpoints {
+		f.Look(e).Saw(engine.Load{})
+		f.SetModels(e, engine.Models{Unlisted: true})
+		news.Endpoints[e] = true
+		news.Copies[belief.CopyKey{ModelKey: objects.ModelKey{Pool: target.Target.Pool, ID: "m"}, Endpoint: e}] = belief.Loaded
+	}
+	f.Hear(news)
+	return f
+}
+
+// copies are those of the model "m".
+func (s *stage) copies() (all []string) {
+	p := s.fleet.View().Snapshot.Pools["ns/pool"]
+	for _, c := range p.Copies["m"] {
+		if p.Endpoints[c.Endpoint].State != pick.Out {
+			all = append(all, p.Endpoints[c.Endpoint].Address)
+		}
+	}
+	return all
+}
+
+var target = errand.Model{Name: "m", Target: route.Target{Pool: objects.Name{Namespace: "ns", Name: "pool"}, Adapter: "m"}}
+
+// ask sends a request with an errand to the inner server.
+func (s *stage) ask(e errand.Errand, header http.Header, body string) (*http.Response, string) {
+	s.t.Helper()
+	e.Back = s.back
+	if header == nil {
+		header = http.Header{"Content-Type": {"application/grpc"}}
+	}
+	header.Set("X-Headgate-Errand", s.errands.Seal(e))
+	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: "gateway", Path: "/my.Service/Run"}, Header: header, Body: io.NopCloser(strings.NewReader(body))}
+	response, err := s.client.Do(r.WithContext(s.t.Context()))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return response, string(text)
+}
+
+// listening is an endpoint that takes connections, and silent one that does not.
+func listening(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().String()
+}
+
+func silent(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	return l.Addr().String()
+}
+
+// frame is a message of gRPC.
+func frame(message string) string {
+	var out bytes.Buffer
+	out.WriteByte(0)
+	_ = binary.Write(&out, binary.BigEndian, uint32(len(message)))
+	return out.String() + message
+}
+
+// ok answers a call with a message, metadata and trailers.
+func ok(w http.ResponseWriter, message string) {
+	w.Header().Set("Content-Type", "application/grpc")
+	w.Header().Set("Grpc-Encoding", "identity")
+	w.Header().Set("X-Of", message)
+	_, _ = io.WriteString(w, frame(message))
+	w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
+	w.Header().Set(http.TrailerPrefix+"X-After", message)
+}
+
+// ends answers a call with a status and nothing else.
+func ends(w http.ResponseWriter, code, words string) {
+	w.Header().Set("Content-Type", "application/grpc")
+	w.Header().Set("Grpc-Status", code)
+	w.Header().Set("Grpc-Message", words)
+}
+
+// Before a request is sent once more, the fleet knows which of its copies cannot serve it: where nobody listens, and where the model is missing. It
+// goes as it came, but for the errand, which is the last; its answer comes back as it is, and is not tried elsewhere.
+func TestARequestIsSentOnceMore(t *testing.T) {
+	alive, dead, lacking := listening(t), silent(t), listening(t)
+	var s *stage
+	var copies []string
+	s = newStage(t, []string{alive, dead, lacking}, func(w http.ResponseWriter, _ *http.Request) {
+		copies = s.copies()
+		ok(w, "answer")
+	})
+	if all := s.copies(); len(all) != 3 {
+		t.Fatalf("the copies are %v", all)
+	}
+	tried := func(at string) errand.Copy { return errand.Copy{Endpoint: at, At: at, Model: "m"} }
+	e := errand.Errand{Kind: errand.Again, Listener: "l", Given: objects.Name{Name: "given"}, Models: []errand.Model{target}, Tried: []errand.Copy{tried(alive), tried(dead), tried(lacking)}}
+	response, body := s.ask(e, http.Header{
+		"Content-Type": {"application/grpc"}, "X-Gateway-Missing": {lacking}, "Te": {"trailers"}, "X-Forwarded-For": {"10.0.0.9"}, "X-Mine": {"1", "2"}, "Mm-Model-Id": {"m"},
+	}, frame("question"))
+	if body != frame("answer") || response.Trailer.Get("Grpc-Status") != "0" || response.Trailer.Get("X-After") != "answer" || response.Header.Get("X-Of") != "answer" {
+		t.Errorf("the answer is %q with %v and %v", body, response.Header, response.Trailer)
+	}
+	if response.Header.Get("X-Gateway-Final") == "" {
+		t.Error("the answer may be tried elsewhere")
+	}
+	if fmt.Sprint(copies) != fmt.Sprint([]string{alive}) {
+		t.Errorf("when it is decided anew the copies are %v, want that of %s", copies, alive)
+	}
+	r := s.got[0]
+	if r.URL.Path != "/my.Service/Run" || r.Host != "gateway" || s.bodies[0] != frame("question") || fmt.Sprint(r.Header["X-Mine"]) != "[1 2]" || r.Header.Get("X-Forwarded-For") != "10.0.0.9" ||
+		r.Header.Get("Te") != "trailers" || r.Header.Get("Mm-Model-Id") != "m" || r.Header["X-Gateway-Missing"] != nil {
+		t.Errorf("it is sent on as %s %s with %v: %q", r.Host, r.URL, r.Header, s.bodies[0])
+	}
+	is := s.opened[0]
+	if is.Kind != errand.Sent || !is.Last || is.Back != s.back || is.Listener != "l" || is.Given.Name != "given" || len(is.Models) != 1 || is.Models[0].Name != "m" || is.Models[0].Target.Adapter != "m" || is.Tried != nil {
+		t.Errorf("its errand is %+v", is)
+	}
+}
+
+// An answer in pieces comes in pieces: the first before the second is there.
+func TestAnswersComeAsTheyAreMade(t *testing.T) {
+	seen := make(chan struct{})
+	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: 1\n")
+		_ = http.NewResponseController(w).Flush()
+		<-seen
+		_, _ = io.WriteString(w, "data: 2\n")
+	})
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://gateway/v1/completions", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-Headgate-Errand", s.errands.Seal(errand.Errand{Kind: errand.Again, Back: s.back, Models: []errand.Model{target}}))
+	response, err := s.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	first := make([]byte, 8)
+	if _, err := io.ReadFull(response.Body, first); err != nil || string(first) != "data: 1\n" {
+		t.Fatalf("%q, %v", first, err)
+	}
+	close(seen)
+	if rest, err := io.ReadAll(response.Body); err != nil || string(rest) != "data: 2\n" {
+		t.Errorf("%q, %v", rest, err)
+	}
+}
+
+// What cannot be done is said in the words of the protocol, and marked as final.
+func TestWhatTheInnerServerCannotDo(t *testing.T) {
+	s := newStage(t, []string{listening(t)}, func(http.ResponseWriter, *http.Request) { t.Error("a request comes through Envoy") })
+	gone := errand.Errand{Kind: errand.Again, Models: []errand.Model{target}}
+	for _, c := range []struct {
+		what, contentType, sealed, want string
+	}{
+		{"a call of another process", "application/grpc", inner.NewErrands().Seal(gone), `200 14 The gateway restarted while it sent the request once more. Try again. ""`},
+		{"a request without an errand", "application/json", "", `503   "{\"error\":{\"code\":\"no_endpoint\",\"message\":\"The gateway restarted while it sent the request once more. Try again.\",\"type\":\"server_error\"}}"`},
+		{"a call that was sent already", "application/grpc", s.errands.Seal(errand.Errand{Kind: errand.Sent, Back: s.back, Models: []errand.Model{target}}), `200 14 The gateway restarted while it sent the request once more. Try again. ""`},
+		{"an Envoy that is not there", "application/grpc", s.errands.Seal(errand.Errand{Kind: errand.Again, Back: s.back + "x", Models: []errand.Model{target}}), `200 14 No endpoint could be reached. Try again. ""`},
+		{"several for one", "application/grpc", s.errands.Seal(errand.Errand{Kind: errand.Several, Back: s.back + "x", Models: []errand.Model{target}}), `200 14 No endpoint could be reached. Try again. ""`},
+		{"several that are no call", "application/json", s.errands.Seal(errand.Errand{Kind: errand.Several, Back: s.back, Models: []errand.Model{target}}), `503   "{\"error\":{\"code\":\"no_endpoint\",\"message\":\"The gateway restarted while it sent the request once more. Try again.\",\"type\":\"server_error\"}}"`},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://gateway/a", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", c.contentType)
+		r.Header.Set("X-Headgate-Errand", c.sealed)
+		response, err := s.client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		words, _ := url.PathUnescape(response.Header.Get("Grpc-Message"))
+		if got := fmt.Sprintf("%d %s %s %q", response.StatusCode, response.Header.Get("Grpc-Status"), words, body); got != c.want || response.Header.Get("X-Gateway-Final") == "" {
+			t.Errorf("%s: %s, want %s", c.what, got, c.want)
+		}
+	}
+}
+
+// A call for several models goes to each, at most four at a time, and what they answer comes in the order of the call, with the metadata of all.
+func TestACallForSeveralModels(t *testing.T) {
+	var mu sync.Mutex
+	now, most := 0, 0
+	full := make(chan struct{})
+	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		now++
+		if most = max(most, now); now == 4 {
+			close(full) // once: the fifth comes after one has ended
+		}
+		mu.Unlock()
+		if id := r.Header.Get("Mm-Model-Id"); id != "five" && id != "six" {
+			<-full
+		}
+		mu.Lock()
+		now--
+		mu.Unlock()
+		ok(w, r.Header.Get("Mm-Model-Id"))
+	})
+	var models []errand.Model
+	ids := []string{"one", "two", "three", "four", "five", "six"}
+	for _, id := range ids {
+		models = append(models, errand.Model{Name: id, Target: route.Target{Adapter: id}})
+	}
+	response, body := s.ask(errand.Errand{Kind: errand.Several, Models: models, Listener: "l"}, http.Header{"Content-Type": {"application/grpc"}, "X-Mine": {"1"}, "Grpc-Accept-Encoding": {"gzip"}}, frame("question"))
+	if body != frame(strings.Join(ids, "")) || response.Trailer.Get("Grpc-Status") != "0" || fmt.Sprint(response.Header["X-Of"]) != fmt.Sprint(ids) || fmt.Sprint(response.Trailer["X-After"]) != fmt.Sprint(ids) {
+		t.Errorf("the answer is %q with %v and %v", body, response.Header, response.Trailer)
+	}
+	if len(response.Header["Content-Type"]) != 1 || response.Header.Get("Grpc-Encoding") != "" || response.Header.Get("X-Gateway-Final") == "" {
+		t.Errorf("its headers are %v", response.Header)
+	}
+	if most != 4 {
+		t.Errorf("%d were asked at a time", most)
+	}
+	for i, r := range s.got {
+		id := r.Header.Get("Mm-Model-Id")
+		e := s.opened[i]
+		if r.URL.Path != "/my.Service/Run" || r.Header.Get("X-Mine") != "1" || r.Header.Get("Grpc-Accept-Encoding") != "" || s.bodies[i] != frame("question") ||
+			e.Kind != errand.Sent || e.Last || e.Listener != "l" || len(e.Models) != 1 || e.Models[0].Name != id || e.Models[0].Target.Adapter != id {
+			t.Errorf("%s is asked %s with %v, %+v: %q", id, r.URL, r.Header, e, s.bodies[i])
+		}
+	}
+}
+
+// A model that there is not is left out unless all are wanted; any other error is the call's, and ends the other calls.
+func TestErrorsOfSeveralModels(t *testing.T) {
+	left := make(chan struct{}, 1)
+	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, r *http.Request) {
+		switch id := r.Header.Get("Mm-Model-Id"); id {
+		case "unknown":
+			ends(w, "5", "model not found")
+		case "novmodel":
+			ends(w, "5", "vmodel not found")
+		case "mine": // the model's own
+			ends(w, "5", "no such row")
+		case "bad":
+			ends(w, "3", "bad%20shape%3A 1%252")
+		case "late":
+			w.Header().Set("Content-Type", "application/grpc")
+			_, _ = io.WriteString(w, frame("half"))
+			w.Header().Set(http.TrailerPrefix+"Grpc-Status", "13")
+			w.Header().Set(http.TrailerPrefix+"Grpc-Message", "late")
+		case "slow":
+			<-r.Context().Done()
+			left <- struct{}{}
+		case "none":
+			w.Header().Set("Content-Type", "application/grpc")
+			_ = http.NewResponseController(w).Flush()
+			w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
+		case "two":
+			w.Header().Set("Content-Type", "application/grpc")
+			_, _ = io.WriteString(w, frame("a")+frame("b"))
+			w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
+		case "half":
+			w.Header().Set("Content-Type", "application/grpc")
+			_, _ = io.WriteString(w, frame("a")+"\x00\x00")
+			w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
+		case "plain":
+			w.WriteHeader(http.StatusBadGateway)
+		case "huge":
+			w.Header().Set("Content-Type", "application/grpc")
+			_, _ = w.Write(make([]byte, 65<<20))
+		default:
+			ok(w, id)
+		}
+	})
+	for _, c := range []struct {
+		models string
+		all    bool
+		want   string
+	}{
+		{"a unknown b", false, "0  ab"},
+		{"unknown novmodel a", false, "0  a"},
+		{"a unknown", true, "5 model not found "},
+		{"unknown novmodel", false, "5 none of the requested models were found "},
+		{"a mine", false, "5 no such row "},
+		{"a bad", false, "3 bad shape: 1%2 "},
+		{"a late", false, "13 late "},
+		{"slow bad", false, "3 bad shape: 1%2 "},
+		{"a none", false, "13 A model's answer has no message. "},
+		{"a two", false, "12 A call for several models has one answer of each. "},
+		{"a half", false, "12 A call for several models has one answer of each. "},
+		{"a plain", false, "14 An endpoint ended a call without a status. "},
+		{"a huge", false, "8 A call for several models, with its answers, has more than 64 MiB. "},
+	} {
+		var models []errand.Model
+		for id := range strings.FieldsSeq(c.models) {
+			models = append(models, errand.Model{Name: id})
+		}
+		response, body := s.ask(errand.Errand{Kind: errand.Several, Models: models, All: c.all}, nil, frame(""))
+		status, words := response.Trailer.Get("Grpc-Status"), ""
+		if status == "" {
+			status = response.Header.Get("Grpc-Status")
+			words, _ = url.PathUnescape(response.Header.Get("Grpc-Message"))
+		} else {
+			body = body[5:]
+		}
+		if got := status + " " + words + " " + body; got != c.want {
+			t.Errorf("%s, all %v: %q, want %q", c.models, c.all, got, c.want)
+		}
+	}
+	select {
+	case <-left:
+	case <-time.After(10 * time.Second):
+		t.Error("a call goes on whose answer nobody waits for")
+	}
+	s.stop()
+	if err := <-s.ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// A request that is under way when the server stops is answered.
+func TestTheInnerServerEndsAfterItsRequests(t *testing.T) {
+	begun, end := make(chan struct{}), make(chan struct{})
+	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, _ *http.Request) {
+		close(begun)
+		<-end
+		ok(w, "answer")
+	})
+	answered := make(chan string)
+	go func() {
+		_, body := s.ask(errand.Errand{Kind: errand.Again, Models: []errand.Model{target}}, nil, frame("question"))
+		answered <- body
+	}()
+	<-begun
+	s.stop()
+	select {
+	case err := <-s.ended:
+		t.Fatalf("it ends before: %v", err)
+	case <-time.After(20 * time.Millisecond): // it would have ended by then
+	}
+	close(end)
+	if body := <-answered; body != frame("answer") {
+		t.Errorf("the answer is %q", body)
+	}
+	if err := <-s.ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// A client of ModelMesh that shows the token gets to control as it came; any other gets nowhere.
+func TestClientsOfModelMeshGetToControl(t *testing.T) {
+	folder := t.TempDir()
+	got := make(chan *http.Request, 1)
+	control := &http.Server{Protocols: h2c(), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got <- r
+		ok(w, "status")
+	})}
+	serve(t, control, filepath.Join(folder, "c"))
+	transport, err := talk.Control{Address: "unix:" + filepath.Join(folder, "c")}.Transport(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := "secret"
+	errands := inner.NewErrands()
+	for _, c := range []struct {
+		what, authorization, token string
+		mesh                       bool
+		want                       string
+	}{
+		{"with the token", "Bearer secret", "secret", true, "0"},
+		{"with another", "Bearer secre", "secret", true, "16"},
+		{"with none", "", "secret", true, "16"},
+		{"with an empty one where the file is empty", "Bearer ", "", true, "16"},
+		{"not as a bearer", "secret", "secret", true, "16"},
+		{"where there is no way", "Bearer secret", "secret", false, "14"},
+	} {
+		token = c.token
+		server := inner.New(inner.Config{Errands: errands, Log: slog.New(slog.DiscardHandler)})
+		if c.mesh {
+			server.Mesh = &inner.Mesh{Token: func() string { return token }, Control: transport}
+		}
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodPost, "/mmesh.ModelMesh/getModelStatus", strings.NewReader(frame("question")))
+		r.Header = http.Header{"Content-Type": {"application/grpc"}, "X-Headgate-Errand": {errands.Seal(errand.Errand{Kind: errand.Manage})}, "Te": {"trailers"}}
+		if c.authorization != "" {
+			r.Header.Set("Authorization", c.authorization)
+		}
+		server.ServeHTTP(w, r)
+		answer := w.Result()
+		status := answer.Trailer.Get("Grpc-Status")
+		if status == "" {
+			status = answer.Header.Get("Grpc-Status")
+		}
+		if status != c.want {
+			t.Errorf("%s the call ends with %s, want %s", c.what, status, c.want)
+		}
+		if c.want != "0" {
+			continue
+		}
+		if is := <-got; is.URL.Path != "/mmesh.ModelMesh/getModelStatus" || is.Header.Get("Authorization") != "Bearer secret" || is.Header.Get("X-Headgate-Errand") != "" {
+			t.Errorf("control gets %s with %v", is.URL, is.Header)
+		}
+	}
+	select {
+	case r := <-got:
+		t.Errorf("control gets %s, too", r.URL)
+	default:
+	}
+}

@@ -1,0 +1,89 @@
+package stream
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/headgate/headgate/extproc/errand"
+	"github.com/headgate/headgate/extproc/kserve"
+	"github.com/headgate/headgate/extproc/route"
+)
+
+// This file is what requests have to do with the inner server, which Envoy has among the endpoints: it sends a request through Envoy once more
+// where no endpoint has served it, and a call for several models to each of them.
+
+// openErrand takes what the inner server says of a request: where it came in, and what it was admitted for.
+func (x *exchange) openErrand() error {
+	if x.in.errand == "" || x.front != Own || x.server.Errands == nil {
+		return nil
+	}
+	e, ok := x.server.Errands.Open(x.in.errand)
+	if !ok || e.Kind != errand.Sent || len(e.Models) != 1 {
+		return errErrand
+	}
+	x.errand, x.listener, x.pool, x.rewrite = &e, e.Listener, e.Given, nil
+	return nil
+}
+
+// innerServes says whether the inner server may get the request.
+func (x *exchange) innerServes() bool {
+	return x.front == Own && x.server.Inner != "" && x.back != "" && (x.errand == nil || !x.errand.Last)
+}
+
+// addInner makes the inner server the last pick of a request whose model control can load elsewhere, if there are fewer picks than may be
+// tried. Name is what its client calls it.
+func (x *exchange) addInner(name string) {
+	if x.sealed = ""; !x.innerServes() || !x.placed() || 1+strings.Count(x.to, ",") >= x.settings.Picks {
+		return
+	}
+	e := x.errandOf(errand.Again, errand.Model{Name: name, Target: x.found})
+	for i := range x.picks {
+		if x.picks[i].Model == x.picks[0].Model {
+			at := x.picks[i].Endpoint.Address
+			e.Tried = append(e.Tried, errand.Copy{Endpoint: at, At: x.reached(at), Model: x.known()})
+		}
+	}
+	x.to, x.sealed = x.to+","+x.server.Inner, x.server.Errands.Seal(e)
+}
+
+func (x *exchange) errandOf(kind errand.Kind, models ...errand.Model) errand.Errand {
+	return errand.Errand{Kind: kind, Back: x.back, Listener: x.listener, Given: x.pool, Models: models}
+}
+
+// sendToEach has the inner server send a call to each of several models. One that there is not is left out, unless the call wants all.
+func (x *exchange) sendToEach() responses {
+	if !x.innerServes() {
+		return x.fail(errSeveral, "")
+	}
+	naming := modelName
+	if x.call.named.VModel {
+		naming = vmodelName
+	}
+	view := x.server.Fleet.View()
+	var models []errand.Model
+	for _, id := range x.call.named.IDs {
+		target, _, err := x.admit(&ask{model: id, naming: naming}, view)
+		missing := errors.Is(err, route.ErrUnknownModel) || errors.Is(err, errNoVModel)
+		if missing && !kserve.WantsAll(x.in.ids) {
+			continue
+		}
+		if err != nil {
+			return x.fail(err, id)
+		}
+		models = append(models, errand.Model{Name: id, Target: target})
+	}
+	if len(models) == 0 {
+		return x.fail(errNoneFound, "")
+	}
+	x.target = models[0].Target
+	return x.sendInner(errand.Several, models...)
+}
+
+// sendInner sends a call to the inner server alone, which decides nothing of it. It counts nowhere.
+func (x *exchange) sendInner(kind errand.Kind, models ...errand.Model) responses {
+	e := x.errandOf(kind, models...)
+	e.All = kserve.WantsAll(x.in.ids)
+	x.to, x.sealed = x.server.Inner, x.server.Errands.Seal(e)
+	x.phase = sent
+	return responses{x.withMetadata(answerHeaders(x.common()))}
+}

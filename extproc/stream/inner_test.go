@@ -1,0 +1,257 @@
+package stream_test
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/extproc/errand"
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/route"
+	"github.com/headgate/headgate/extproc/stream"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+func errands(t *testing.T, key byte) *errand.Sealer {
+	t.Helper()
+	block, err := aes.NewCipher([]byte(strings.Repeat(string(key), 32)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return errand.NewSealer(aead)
+}
+
+// withInner is the fleet of VModels and control, which has loaded "sql-v2", and an inner server.
+func withInner(t *testing.T, change func(*stream.Config)) (*stream.Server, *fleet.Fleet, *errand.Sealer) {
+	t.Helper()
+	f := newFleetOfVModels(fleet.Config{Placed: true})
+	f.Hear(news(t, f, []string{"loaded=sql-v2@" + address, "loaded=mm-1@" + address}))
+	sealer := errands(t, 'k')
+	server, _ := newServer(t, f, func(c *stream.Config) {
+		c.Flow = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
+		c.Inner, c.Errands = "/run/inner.sock", sealer
+		c.Settings.Picks = 3
+		if change != nil {
+			change(c)
+		}
+	})
+	return server, f, sealer
+}
+
+// sent is where a request goes, with which errand and which names of models; or the reply, or what it waits for.
+func sent(t *testing.T, x stream.Exchange, sealer *errand.Sealer, lines ...string) (to string, e errand.Errand) {
+	t.Helper()
+	now := time.Now()
+	var out []string
+	for _, line := range lines {
+		answers, err := x.Receive(message(t, line), now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range answers {
+			if r := m.GetImmediateResponse(); r != nil {
+				return fmt.Sprintf("reply: %d %d %s", r.GetStatus().GetCode(), r.GetGrpcStatus().GetStatus(), r.GetBody()), e
+			}
+			common := m.GetRequestHeaders().GetResponse()
+			if common == nil {
+				common = m.GetRequestBody().GetResponse()
+			}
+			for _, h := range common.GetHeaderMutation().GetSetHeaders() {
+				switch value := string(h.GetHeader().GetRawValue()); h.GetHeader().GetKey() {
+				case "x-gateway-destination-endpoint", "mm-model-id", ":path", "x-gateway-pool-cluster":
+					out = append(out, value)
+				case "x-headgate-errand":
+					opened, ok := sealer.Open(value)
+					if !ok {
+						t.Fatal("nobody can open the errand")
+					}
+					e = opened
+				}
+			}
+			if body := common.GetBodyMutation().GetBody(); body != nil {
+				out = append(out, string(body))
+			}
+		}
+	}
+	if waits := x.Waits(); waits != "" {
+		return "waits for " + waits, e
+	}
+	return strings.Join(out, " "), e
+}
+
+const (
+	post   = "headers :method=POST mode=BUFFERED shown=NONE :path=/v1/completions"
+	aCall  = "headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/some.Service/Method "
+	aInfer = "headers :method=POST mode=NONE shown=NONE :path=/v2/models/"
+)
+
+// The inner server is the last pick of a request whose model control can load elsewhere, where the picks are fewer than may be tried; its errand
+// says what it was admitted for, by the name that the client used.
+func TestTheInnerServerIsTheLastPick(t *testing.T) {
+	plain := func(s *stream.Server) stream.Exchange { return s.ExchangeAt("", objects.Name{}, nil).TakenAt("back") }
+	for _, c := range []struct {
+		what  string
+		lines []string
+		x     func(*stream.Server) stream.Exchange
+		set   func(*stream.Config)
+		to    string
+		name  string // of the errand's model; empty for no errand
+	}{
+		{"one copy", []string{post, `body {"model":"text-to-sql"}`}, plain, nil, address + `,/run/inner.sock {"model":"sql-v2"}`, "text-to-sql"},
+		{"a VModel", []string{post, `body {"model":"sql"}`}, plain, nil, address + `,/run/inner.sock {"model":"sql-v2"}`, "sql"},
+		{"a call", []string{aCall + "mm-model-id=mm-1"}, plain, nil, address + ",/run/inner.sock mm-1", "mm-1"},
+		{"V2 by REST", []string{aInfer + "runtime/infer"}, plain, nil, address + ",/run/inner.sock mm-1 /v2/models/mm-1/infer", "runtime"},
+		{"at a listener", []string{post, `body {"model":"text-to-sql"}`}, func(s *stream.Server) stream.Exchange {
+			return s.ExchangeAt("Gateway ns/g chat", objects.Name{}, nil).TakenAt("back")
+		}, nil, address + `,/run/inner.sock pool/ns/base {"model":"sql-v2"}`, "text-to-sql"},
+		{"a base model, which control does not load", []string{post, `body {"model":"llama"}`}, plain, nil, address, ""},
+		{"as many picks as may be tried", []string{post, `body {"model":"text-to-sql"}`}, plain, func(c *stream.Config) { c.Settings.Picks = 1 }, address + ` {"model":"sql-v2"}`, ""},
+		{"no control", []string{post, `body {"model":"text-to-sql"}`}, plain, func(c *stream.Config) { c.Flow = nil }, address + ` {"model":"sql-v2"}`, ""},
+		{"no inner server", []string{post, `body {"model":"text-to-sql"}`}, plain, func(c *stream.Config) { c.Inner = "" }, address + ` {"model":"sql-v2"}`, ""},
+		{"an Envoy that takes nothing back", []string{post, `body {"model":"text-to-sql"}`}, func(s *stream.Server) stream.Exchange { return s.ExchangeAt("", objects.Name{}, nil) }, nil, address + ` {"model":"sql-v2"}`, ""},
+		{"another gateway", []string{post, `body {"model":"text-to-sql"}`}, func(s *stream.Server) stream.Exchange {
+			return s.Exchange(stream.Gateway, "base-picker:9002", 0).TakenAt("back")
+		}, nil, address + ` {"model":"sql-v2"}`, ""},
+	} {
+		server, _, sealer := withInner(t, c.set)
+		to, e := sent(t, c.x(server), sealer, c.lines...)
+		if to != c.to {
+			t.Errorf("%s: it goes to %s, want %s", c.what, to, c.to)
+		}
+		switch {
+		case c.name == "":
+			if e.Kind != "" {
+				t.Errorf("%s: it has the errand %+v", c.what, e)
+			}
+		case e.Kind != errand.Again, e.Back != "back", len(e.Models) != 1 || e.Models[0].Name != c.name, e.Last,
+			len(e.Tried) != 1 || e.Tried[0].Endpoint != address || e.Tried[0].At != address,
+			e.Tried[0].Model != "sql-v2" && e.Tried[0].Model != "mm-1":
+			t.Errorf("%s: its errand is %+v", c.what, e)
+		}
+	}
+}
+
+// What the inner server sends is what was admitted, wherever it came in and whatever name the engine has given it by now, and goes to the inner
+// server no more if it is the last way.
+func TestWhatIsSentOnceMoreWasAdmitted(t *testing.T) {
+	server, _, sealer := withInner(t, nil)
+	again := func(e errand.Errand) string { e.Back = "back"; return "x-headgate-errand=" + sealer.Seal(e) }
+	base := objects.Name{Namespace: "ns", Name: "base"}
+	of := func(adapter string) []errand.Model {
+		return []errand.Model{{Name: "client's", Target: route.Target{Pool: base, Adapter: adapter}}}
+	}
+	for _, c := range []struct {
+		what  string
+		lines []string
+		to    string
+		again bool
+	}{
+		{"as it was", []string{post + " " + again(errand.Errand{Kind: errand.Sent, Models: of("sql-v2"), Last: true}), `body {"model":"sql-v2"}`}, address, false},
+		{"under another name", []string{post + " " + again(errand.Errand{Kind: errand.Sent, Models: of("sql-v2"), Last: true}), `body {"model":"sql-v1"}`}, address + ` {"model":"sql-v2"}`, false},
+		{"for a VModel", []string{post + " " + again(errand.Errand{Kind: errand.Sent, Models: of("sql"), Last: true}), `body {"model":"old"}`}, address + ` {"model":"sql-v2"}`, false},
+		{"not the last way", []string{post + " " + again(errand.Errand{Kind: errand.Sent, Models: of("sql-v2")}), `body {"model":"sql-v2"}`}, address + ",/run/inner.sock", true},
+		{"at a listener that has it not", []string{post + " " + again(errand.Errand{Kind: errand.Sent, Models: of("sql-v2"), Listener: "Gateway ns/g other", Last: true}), `body {"model":"sql-v2"}`}, address + " pool/ns/base", false},
+		{"for a pool that a route named", []string{post + " " + again(errand.Errand{Kind: errand.Sent, Models: of("sql-v2"), Given: base, Last: true}), `body {"model":"sql-v2"}`}, address + " pool/ns/base", false},
+		{"a call whose message is not read again", []string{"headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/inference.GRPCInferenceService/ModelMetadata mm-model-id=mm-9 end " + again(errand.Errand{Kind: errand.Sent, Models: of("mm-1"), Last: true})}, address + " mm-1", false},
+		{"V2 by REST", []string{aInfer + "mm-9/infer " + again(errand.Errand{Kind: errand.Sent, Models: of("mm-1"), Last: true})}, address + " mm-1 /v2/models/mm-1/infer", false},
+		{"for a model that nobody has", []string{post + " " + again(errand.Errand{Kind: errand.Sent, Models: of("gone"), Last: true}), `body {"model":"gone"}`}, "waits for ns/base/gone, 16 bytes, at most 5m0s", false},
+		{"an errand of the inner server's", []string{post + " " + again(errand.Errand{Kind: errand.Again, Models: of("sql-v2")})}, "reply: 503", false},
+		{"for two", []string{post + " " + again(errand.Errand{Kind: errand.Sent, Models: append(of("a"), of("b")...)})}, "reply: 503", false},
+		{"of another process", []string{post + " x-headgate-errand=" + errands(t, 'o').Seal(errand.Errand{Kind: errand.Sent, Models: of("sql-v2")})}, "reply: 503", false},
+		{"a client's", []string{post + " x-headgate-errand=1"}, "reply: 503", false},
+	} {
+		x := server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")
+		to, e := sent(t, x, sealer, c.lines...)
+		x.End(time.Now())
+		if got, _, _ := strings.Cut(to, " 0 {"); got != c.to || (e.Kind == errand.Again) != c.again {
+			t.Errorf("%s: it goes to %s with %+v, want %s", c.what, to, e, c.to)
+		}
+	}
+	// Nobody else is believed.
+	x := server.Exchange(stream.Gateway, "base-picker:9002", 0)
+	if to, _ := sent(t, x, sealer, post+" "+again(errand.Errand{Kind: errand.Sent, Models: of("mm-1")}), `body {"model":"text-to-sql"}`); to != address+` {"model":"sql-v2"}` {
+		t.Errorf("another gateway's goes to %s", to)
+	}
+	// The client is told of the name that it used.
+	x = server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")
+	sent(t, x, sealer, post+" "+again(errand.Errand{Kind: errand.Sent, Models: of("gone"), Last: true}), `body {"model":"gone"}`)
+	if out := x.Expire(); len(out) != 1 || !strings.Contains(string(out[0].GetImmediateResponse().GetBody()), "The model 'client's' could not") {
+		t.Errorf("the client is told %v", out)
+	}
+}
+
+// A call for several models goes to the inner server alone, with what each was admitted for.
+func TestACallForSeveralModelsGoesToTheInnerServer(t *testing.T) {
+	for _, c := range []struct {
+		what, headers, to string
+		models            []string
+		all               bool
+		x                 func(*stream.Server) stream.Exchange
+	}{
+		{"two", "mm-model-id=mm-1 mm-model-id=text-to-sql", "/run/inner.sock", []string{"mm-1 mm-1", "text-to-sql sql-v2"}, false, nil},
+		{"one that there is not", "mm-model-id=nobody mm-model-id=mm-1", "/run/inner.sock", []string{"mm-1 mm-1"}, false, nil},
+		{"all that there are to be", "mm-required=all mm-model-id=mm-1 mm-model-id=mm-1", "/run/inner.sock", []string{"mm-1 mm-1", "mm-1 mm-1"}, true, nil},
+		{"not all that there are to be", "mm-required=all mm-model-id=mm-1 mm-model-id=nobody", "reply: 404 5 model not found", nil, false, nil},
+		{"none of them", "mm-model-id=noone mm-model-id=nobody", "reply: 404 5 none of the requested models were found", nil, false, nil},
+		{"VModels", "mm-vmodel-id=sql mm-vmodel-id=mm-1", "/run/inner.sock", []string{"sql sql"}, false, nil},
+		{"an Envoy that takes nothing back", "mm-model-id=mm-1 mm-model-id=text-to-sql", "reply: 501 12 This gateway takes no call for several models.", nil, false, func(s *stream.Server) stream.Exchange {
+			return s.ExchangeAt("", objects.Name{}, nil)
+		}},
+		{"another gateway", "mm-model-id=mm-1 mm-model-id=text-to-sql", "reply: 501 12 This gateway takes no call for several models.", nil, false, func(s *stream.Server) stream.Exchange {
+			return s.Exchange(stream.Gateway, "base-picker:9002", 0).TakenAt("back")
+		}},
+	} {
+		server, f, sealer := withInner(t, nil)
+		x := server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")
+		if c.x != nil {
+			x = c.x(server)
+		}
+		to, e := sent(t, x, sealer, aCall+c.headers)
+		var models []string
+		for _, m := range e.Models {
+			models = append(models, m.Name+" "+m.Target.Adapter)
+		}
+		if to != c.to || fmt.Sprint(models) != fmt.Sprint(c.models) || e.All != c.all || c.models != nil && e.Kind != errand.Several {
+			t.Errorf("%s: to %s with %+v, want %s", c.what, to, e, c.to)
+		}
+		if n := inFlight(f); n != 0 {
+			t.Errorf("%s: %d are in flight", c.what, n)
+		}
+	}
+}
+
+// Calls of ModelMesh's API go to the inner server where it knows the way to control, and nowhere else.
+func TestCallsForControl(t *testing.T) {
+	const call = "headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/mmesh."
+	for _, c := range []struct {
+		what, path, to string
+		manages        bool
+		x              func(*stream.Server) stream.Exchange
+	}{
+		{"a way", "ModelMesh/getModelStatus", "/run/inner.sock", true, nil},
+		{"no way", "ModelMesh/getModelStatus", "reply: 404 12 This gateway serves no such method.", false, nil},
+		{"a runtime's own", "ModelRuntime/loadModel", "reply: 404 12 This gateway serves no such method.", true, nil},
+		{"another gateway", "ModelMesh/getModelStatus", "reply: 404 12 This gateway serves no such method.", true, func(s *stream.Server) stream.Exchange {
+			return s.Exchange(stream.Gateway, "base-picker:9002", 0).TakenAt("back")
+		}},
+	} {
+		server, _, sealer := withInner(t, func(s *stream.Config) { s.Manages = c.manages })
+		x := server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")
+		headers := ""
+		if c.x != nil {
+			x, headers = c.x(server), " mm-model-id=mm-1"
+		}
+		to, e := sent(t, x, sealer, call+c.path+headers)
+		if to != c.to || (e.Kind == errand.Manage) != (to == "/run/inner.sock") {
+			t.Errorf("%s: to %s with %+v, want %s", c.what, to, e, c.to)
+		}
+	}
+}
