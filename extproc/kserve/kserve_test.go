@@ -169,6 +169,16 @@ func TestRulesWhereNobodyWroteAny(t *testing.T) {
 	}
 }
 
+// The statuses are those that google/rpc/code.proto has for each code.
+func TestCodesAreStatuses(t *testing.T) {
+	want := []int{200, 499, 500, 400, 504, 404, 409, 403, 429, 400, 409, 400, 501, 500, 503, 500, 401, 500, 500}
+	for code, want := range want {
+		if got := kserve.Code(code).HTTP(); got != want { //nolint:gosec // it is small
+			t.Errorf("%d is %d, want %d", code, got, want)
+		}
+	}
+}
+
 // A path says what is asked for and of which model, once unescaped, and says it with another model with every other byte the same.
 func TestPathsOfV2(t *testing.T) {
 	for _, c := range []struct {
@@ -183,7 +193,7 @@ func TestPathsOfV2(t *testing.T) {
 		{"POST", "/v2/models/a%252fb/infer", kserve.Infer, "a%2fb", "/v2/models/b%2F%C3%BC/infer"},
 		{"POST", "/v2/models/a+b/infer", kserve.Infer, "a+b", "/v2/models/b%2F%C3%BC/infer"},
 		{"POST", "/v2/models/a/infer_stream", kserve.InferStream, "a", "/v2/models/b%2F%C3%BC/infer_stream"},
-		{"POST", "/v2/models/a/generate", kserve.Infer, "a", "/v2/models/b%2F%C3%BC/generate"},
+		{"POST", "/v2/models/a/generate", kserve.Generate, "a", "/v2/models/b%2F%C3%BC/generate"},
 		{"POST", "/v2/models/a/generate_stream", kserve.InferStream, "a", "/v2/models/b%2F%C3%BC/generate_stream"},
 		{"GET", "/v2/models/a", kserve.ModelMetadata, "a", "/v2/models/b%2F%C3%BC"},
 		{"HEAD", "/v2/models/a/versions/7", kserve.ModelMetadata, "a", "/v2/models/b%2F%C3%BC/versions/7"},
@@ -226,6 +236,13 @@ func TestPathsOfV2(t *testing.T) {
 		}
 		if r.BeforeModel()+r.FromModel() != c.path {
 			t.Errorf("%s is %q and %q", c.path, r.BeforeModel(), r.FromModel())
+		}
+	}
+	for path, want := range map[string]string{
+		"/v2/models/a/infer": "", "/v2/models/a/versions/1/infer?x=/versions/2": "1", "/v2/models/a/versions/v1.2_3-x/infer": "v1.2_3-x", "/v2/models/versions/infer": "",
+	} {
+		if got := kserve.Find("POST", path).Version; got != want {
+			t.Errorf("%s is of version %q, want %q", path, got, want)
 		}
 	}
 	for path, want := range map[string]bool{"/v2": true, "/v2/x": true, "/v2?x": true, "/v2/rerank": false, "/v2/rerank?x": false, "/v2x": false, "/v1/models": false} {

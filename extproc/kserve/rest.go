@@ -19,8 +19,9 @@ const (
 	ModelReady
 	// ModelMetadata asks what a model takes and gives. It has no body, and only an engine knows.
 	ModelMetadata
-	// Infer is inference, and InferStream inference whose answer is a stream of events.
+	// Infer is inference, Generate the same of texts in a form of its own, and InferStream either with a stream of events as its answer.
 	Infer
+	Generate
 	InferStream
 )
 
@@ -34,7 +35,7 @@ var ofServer = map[string]Operation{"/v2": Server, "/v2/": Server, "/v2/health/l
 // generate extension, infer_stream MLServer's).
 var endings = map[string]map[string]Operation{
 	"GET":  {"": ModelMetadata, "/ready": ModelReady},
-	"POST": {"/infer": Infer, "/infer_stream": InferStream, "/generate": Infer, "/generate_stream": InferStream},
+	"POST": {"/infer": Infer, "/infer_stream": InferStream, "/generate": Generate, "/generate_stream": InferStream},
 }
 
 // REST is a request of V2 by REST.
@@ -42,6 +43,8 @@ type REST struct {
 	Op Operation
 	// Model is the model that the path names, empty if it names none.
 	Model string
+	// Version is the version of it that the path names, empty if it names none.
+	Version string
 
 	path       string // as the client wrote it
 	start, end int    // path[start:end] is the model, escaped
@@ -66,8 +69,8 @@ func Find(method, path string) (r REST) {
 		return r
 	}
 	model, rest := cutBefore(rest, '/')
+	var version string
 	if versioned, is := strings.CutPrefix(rest, "/versions/"); is {
-		var version string
 		if version, rest = cutBefore(versioned, '/'); !isVersion(version) {
 			return r
 		}
@@ -77,7 +80,7 @@ func Find(method, path string) (r REST) {
 	if op == None || err != nil {
 		return r
 	}
-	r.Op, r.Model = op, name
+	r.Op, r.Model, r.Version = op, name, version
 	r.start, r.end = len(modelsPath), len(modelsPath)+len(model)
 	return r
 }

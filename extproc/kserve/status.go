@@ -10,16 +10,42 @@ package kserve
 // Code is a status code of gRPC, as in its trailer grpc-status.
 type Code uint32
 
-// The codes of this package's errors. https://grpc.io/docs/guides/status-codes says what each means.
+// The codes. https://grpc.io/docs/guides/status-codes says what each means.
 const (
-	InvalidArgument   Code = 3
-	DeadlineExceeded  Code = 4
-	NotFound          Code = 5
-	ResourceExhausted Code = 8
-	Unimplemented     Code = 12
-	Internal          Code = 13
-	Unavailable       Code = 14
+	OK Code = iota
+	Canceled
+	Unknown
+	InvalidArgument
+	DeadlineExceeded
+	NotFound
+	AlreadyExists
+	PermissionDenied
+	ResourceExhausted
+	FailedPrecondition
+	Aborted
+	OutOfRange
+	Unimplemented
+	Internal
+	Unavailable
+	DataLoss
+	Unauthenticated
 )
+
+// statuses are the HTTP statuses that codes are where a call becomes a request by REST (google/rpc/code.proto, which ModelMesh's REST proxy
+// follows too).
+var statuses = [...]int{
+	OK: 200, Canceled: 499, Unknown: 500, InvalidArgument: 400, DeadlineExceeded: 504, NotFound: 404, AlreadyExists: 409, PermissionDenied: 403,
+	ResourceExhausted: 429, FailedPrecondition: 400, Aborted: 409, OutOfRange: 400, Unimplemented: 501, Internal: 500, Unavailable: 503, DataLoss: 500,
+	Unauthenticated: 401,
+}
+
+// HTTP is the HTTP status of a code; 500 of one that gRPC does not have.
+func (c Code) HTTP() int {
+	if int(c) < len(statuses) {
+		return statuses[c]
+	}
+	return statuses[Internal]
+}
 
 // Error is why a call cannot be served, in words for the client. It quotes nothing of a message.
 type Error struct {

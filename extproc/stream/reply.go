@@ -279,17 +279,12 @@ func codeOf(status int) kserve.Code {
 	return kserve.Internal
 }
 
-// statusOf is the HTTP status that goes with a code of gRPC.
+// statusOf is the HTTP status of an error of a call that extproc itself finds. There it is a message that exhausts: it is too large.
 func statusOf(code kserve.Code) int {
-	switch code {
-	case kserve.InvalidArgument:
-		return http.StatusBadRequest
-	case kserve.ResourceExhausted:
+	if code == kserve.ResourceExhausted {
 		return http.StatusRequestEntityTooLarge
-	case kserve.Unimplemented:
-		return http.StatusNotImplemented
 	}
-	return http.StatusInternalServerError
+	return code.HTTP()
 }
 
 func (e apiError) openAI() []byte {

@@ -21,7 +21,8 @@ const mainLines = 150
 // and simulated by any program. They, and those of our packages that they import, do no I/O, wait for nothing, lock
 // nothing and have no state of their own.
 var pure = []string{
-	"extproc/openai", "extproc/kserve", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/belief", "extproc/outcome", "extproc/errand",
+	"extproc/openai", "extproc/kserve", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/belief", "extproc/outcome",
+	"extproc/errand", "extproc/transcode",
 	"control/place/decide", "control/attach/plan", "control/attach/services", "control/attach/status", "control/attach/envoy", "control/attach/order",
 	"control/attach/blame", "control/attach/memo", "control/pods/gateway",
 	"internal/attach", "internal/engine", "internal/event", "internal/objects", "internal/profile", "internal/profile/fit", "internal/profile/learn", "internal/profile/table",
@@ -66,7 +67,7 @@ var pureModules = []string{
 	// Envoy's words, and how they are written.
 	"github.com/envoyproxy/go-control-plane/envoy/config/", "github.com/envoyproxy/go-control-plane/envoy/extensions/",
 	"github.com/envoyproxy/go-control-plane/envoy/type/", "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3",
-	"google.golang.org/protobuf/proto", "google.golang.org/protobuf/encoding/protojson", "google.golang.org/protobuf/types/known/",
+	"google.golang.org/protobuf/proto", "google.golang.org/protobuf/encoding/protojson", "google.golang.org/protobuf/encoding/protowire", "google.golang.org/protobuf/types/known/",
 
 	"github.com/prometheus/client_model/go", // types
 	"github.com/prometheus/common/expfmt",   // reads metrics pages
@@ -133,7 +134,10 @@ var houses = [][]floor{
 		{[]string{"extproc/flow", "extproc/meter"}, "requests wait for the fleet, and all that happens is counted"},
 		{[]string{"extproc/fleet"}, "what happens becomes what is believed of endpoints, for the core"},
 		{[]string{"extproc/fleet/belief"}, "what is believed, in the core's words"},
-		{[]string{"extproc/settings", "extproc/errand"}, "what people set says how the core picks, and what was admitted stays so"},
+		{
+			[]string{"extproc/settings", "extproc/errand", "extproc/transcode"},
+			"what people set says how the core picks; what was admitted stays so; what a request of V2 asks is asked otherwise",
+		},
 		{
 			[]string{"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/queue", "extproc/pick", "extproc/outcome", "extproc/sidecar", "extproc/epp"},
 			"the core, and others that know only their own matter; what became of requests is told in outcome's words",

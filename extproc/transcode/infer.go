@@ -1,0 +1,453 @@
+package transcode
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/headgate/headgate/extproc/kserve"
+)
+
+// What REST says in parameters and gRPC does not.
+const (
+	binaryDataSize   = "binary_data_size"   // of an input: how many bytes of the body's tail are its elements
+	binaryData       = "binary_data"        // of an output: whether the client wants it in binary
+	binaryDataOutput = "binary_data_output" // of a request: the same of outputs that do not say it
+)
+
+// input is one tensor of a request.
+type input struct {
+	name       string
+	datatype   *datatype
+	shape      []int64
+	parameters []byte // fields 4 of InferInputTensor
+	binary     bool   // its elements came in the tail
+	size       int64  // in the tail
+	raw        []byte
+}
+
+// inference is a request as far as it is read.
+type inference struct {
+	json       scanner
+	tail       []byte // elements in binary that no input had yet
+	id         string
+	parameters []byte // fields 4 of ModelInferRequest
+	inputs     []input
+	outputs    []byte // fields 6 of ModelInferRequest
+	binary     inBinary
+}
+
+// readInfer returns the ModelInferRequest of a request.
+func readInfer(r kserve.REST, headerLength string, body []byte) ([]byte, inBinary, error) {
+	json := body
+	if headerLength != "" {
+		n, err := strconv.ParseUint(headerLength, 10, 31)
+		if err != nil || n == 0 || n > uint64(len(body)) {
+			return nil, inBinary{}, fault("The header %s must be how many of the %d bytes of the body are JSON.", HeaderLength, len(body))
+		}
+		json = body[:n]
+	}
+	if !utf8.Valid(json) {
+		return nil, inBinary{}, fault("The request is not UTF-8, as JSON is: send text so, and other bytes as a tensor in binary, with the header %s.", HeaderLength)
+	}
+	x := inference{json: scanner{b: json}, tail: body[len(json):], binary: inBinary{output: make(map[string]bool)}}
+	if err := x.read(); err != nil {
+		if said, ok := errors.AsType[*kserve.Error](err); ok {
+			return nil, inBinary{}, said
+		}
+		return nil, inBinary{}, fault("The request cannot be read as one of V2: %v.", err)
+	}
+	return x.message(r), x.binary, nil
+}
+
+// fault is an error of the request, in a whole sentence.
+func fault(format string, args ...any) *kserve.Error {
+	return &kserve.Error{Code: kserve.InvalidArgument, Reason: fmt.Sprintf(format, args...)}
+}
+
+func (x *inference) read() error {
+	s := &x.json
+	given := false
+	err := s.members(func(key string) (err error) {
+		switch key {
+		case "id":
+			if s.word("null") { // as clients of MLServer write what they do not say
+				return nil
+			}
+			x.id, err = s.text()
+		case "parameters":
+			x.parameters, err = x.readParameters(4, "", func(name string) (bool, error) {
+				if name != binaryDataOutput {
+					return false, nil
+				}
+				yes, err := s.yes(name)
+				x.binary.all = yes
+				return true, err
+			})
+		case "inputs":
+			given = true
+			err = s.elements(x.readInput)
+		case "outputs":
+			if s.word("null") {
+				return nil
+			}
+			err = s.elements(x.readOutput)
+		default:
+			err = s.skip()
+		}
+		return in(key, err)
+	})
+	switch {
+	case err != nil:
+		return err
+	case s.end() != nil:
+		return s.end()
+	case !given:
+		return fault("The request has no inputs: send a list of tensors.")
+	case len(x.tail) > 0:
+		return fault("The body ends with %d bytes that no input has: the %s of all inputs together is what follows the JSON.", len(x.tail), binaryDataSize)
+	}
+	return nil
+}
+
+// in says where an error is, if it is not a whole sentence.
+func in(where string, err error) error {
+	if _, said := errors.AsType[*kserve.Error](err); err == nil || said || where == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", where, err)
+}
+
+// yes reads the value of a parameter that is true or false.
+func (s *scanner) yes(name string) (bool, error) {
+	yes := s.word("true")
+	if !yes && !s.word("false") {
+		return false, fault("The parameter %s must be true or false.", name)
+	}
+	return yes, nil
+}
+
+// readInput reads one tensor. Its elements are read at once where it is known of which datatype they are, and else at its end.
+func (x *inference) readInput() error {
+	s := &x.json
+	var t input
+	var datatype string
+	named, shaped, given := false, false, false
+	later := -1 // where its elements are
+	err := s.members(func(key string) (err error) {
+		switch key {
+		case "name":
+			t.name, err = s.text()
+			named = true
+		case "datatype":
+			datatype, err = s.text()
+			t.datatype = datatypes[datatype]
+		case "shape":
+			t.shape, err = s.shape()
+			shaped = true
+		case "parameters":
+			t.parameters, err = x.readParameters(4, quote(t.name), func(name string) (bool, error) {
+				if name != binaryDataSize {
+					return false, nil
+				}
+				size, err := s.whole()
+				t.binary, t.size = true, size
+				return true, err
+			})
+		case "data":
+			if given = true; t.datatype == nil {
+				later = s.i
+				return s.skip()
+			}
+			err = s.readData(&t)
+		default:
+			err = s.skip()
+		}
+		return in(key, err)
+	})
+	who := x.who(t.name, named)
+	switch {
+	case err != nil:
+		return in(who, err)
+	case !named || t.name == "":
+		return fault("The %s has no name.", who)
+	case datatype == "":
+		return fault("The %s has no datatype: it is one of %s.", who, allDatatypes)
+	case t.datatype == nil:
+		return fault("The %s has an unknown datatype, %s: it is one of %s.", who, quote(datatype), allDatatypes)
+	case !shaped:
+		return fault("The %s has no shape: it is a list of whole numbers.", who)
+	case given == t.binary:
+		return fault("The %s must have either data, or %s among its parameters and its elements behind the JSON.", who, binaryDataSize)
+	case later >= 0:
+		from := *s
+		from.i = later
+		if err := from.readData(&t); err != nil {
+			return in(who, in("data", err))
+		}
+	}
+	if err := x.cut(&t, who); err != nil {
+		return err
+	}
+	x.inputs = append(x.inputs, t)
+	return nil
+}
+
+// who is how errors call an input.
+func (x *inference) who(name string, named bool) string {
+	if named && name != "" {
+		return "input " + quote(name)
+	}
+	return fmt.Sprintf("input %d", len(x.inputs)+1)
+}
+
+// cut gives an input in binary its elements, and checks that any input has as many as its shape says.
+func (x *inference) cut(t *input, who string) error {
+	n, ok := elements(t.shape)
+	if !ok {
+		return fault("The shape of %s is none: its dimensions are not negative, and their product fits in 63 bits.", who)
+	}
+	if t.binary {
+		if t.size > int64(len(x.tail)) {
+			return fault("The %s has %d bytes in binary, and %d follow the JSON (the header %s says where it ends).", who, t.size, len(x.tail), HeaderLength)
+		}
+		t.raw, x.tail = x.tail[:t.size], x.tail[t.size:]
+	}
+	switch {
+	case t.datatype.check(t.raw, n):
+		return nil
+	case t.binary && t.datatype.kind == text:
+		return fault("The %d bytes of %s are not the %d elements that its shape says: before each stands its length, in four bytes, the lowest first.", t.size, who, n)
+	case t.binary:
+		return fault("The %s has %d bytes, and its shape says %d elements of %d.", who, t.size, n, t.datatype.size)
+	}
+	return fault("The %s has %d elements, and its shape says %d.", who, t.datatype.count(t.raw), n)
+}
+
+// count is how many elements raw bytes have, which are whole ones.
+func (d *datatype) count(raw []byte) (n int) {
+	if d.kind != text {
+		return len(raw) / d.size
+	}
+	for ; len(raw) > 0; n++ {
+		_, raw, _ = cutText(raw)
+	}
+	return n
+}
+
+// readData reads the elements of a tensor.
+func (s *scanner) readData(t *input) error {
+	// Where the shape is known, so is the room. An element has a byte and a comma at least, so that a shape alone gets no room.
+	if n, ok := elements(t.shape); ok && n <= int64(len(s.b)-s.i)/2+1 {
+		t.raw = make([]byte, 0, n*int64(t.datatype.size))
+	}
+	n := 0
+	return s.flat(func() error {
+		raw, err := t.datatype.read(s, t.raw)
+		if err != nil {
+			return fmt.Errorf("element %d %w", n, err)
+		}
+		t.raw = raw
+		n++
+		return nil
+	})
+}
+
+func (s *scanner) shape() (shape []int64, err error) {
+	err = s.elements(func() error {
+		d, err := s.whole()
+		shape = append(shape, d)
+		return err
+	})
+	return shape, err
+}
+
+// whole reads a whole number that is not negative.
+func (s *scanner) whole() (int64, error) {
+	token, err := s.number()
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(string(token), 10, 63)
+	if err != nil {
+		return 0, fmt.Errorf("at byte %d stands no whole number from 0 to %d", s.i-len(token), int64(math.MaxInt64))
+	}
+	return int64(n), nil
+}
+
+// readOutput reads what the client wants of one output.
+func (x *inference) readOutput() error {
+	s := &x.json
+	var name string
+	var parameters []byte
+	var said, wanted bool
+	err := s.members(func(key string) (err error) {
+		switch key {
+		case "name":
+			name, err = s.text()
+		case "parameters":
+			parameters, err = x.readParameters(2, quote(name), func(name string) (bool, error) {
+				if name != binaryData {
+					return false, nil
+				}
+				yes, err := s.yes(name)
+				said, wanted = true, yes
+				return true, err
+			})
+		default:
+			err = s.skip()
+		}
+		return in(key, err)
+	})
+	switch {
+	case err != nil:
+		return in(quote(name), err)
+	case name == "":
+		return fault("A requested output has no name.")
+	case said:
+		x.binary.output[name] = wanted
+	}
+	x.outputs = protowire.AppendTag(x.outputs, 6, protowire.BytesType)
+	x.outputs = protowire.AppendBytes(x.outputs, append(kserve.AppendText(nil, 1, name), parameters...))
+	return nil
+}
+
+// readParameters reads an object of parameters, and returns them as fields of this number: entries of a map<string, InferParameter>. What ours
+// reads itself is none of them. Null is no value: a parameter that is null is not sent.
+func (x *inference) readParameters(number protowire.Number, of string, ours func(name string) (bool, error)) (all []byte, err error) {
+	s := &x.json
+	if s.word("null") {
+		return nil, nil
+	}
+	err = s.members(func(name string) error {
+		if is, err := ours(name); is || err != nil {
+			return in(name, err)
+		}
+		value, err := s.parameter()
+		switch {
+		case errors.Is(err, errParameter):
+			if of != "" {
+				of = " of " + of
+			}
+			return fault("The parameter %s%s %v: a parameter is a string, a number, true or false.", quote(name), of, err)
+		case err != nil || value == nil:
+			return in(name, err)
+		}
+		entry := protowire.AppendBytes(protowire.AppendTag(kserve.AppendText(nil, 1, name), 2, protowire.BytesType), value)
+		all = protowire.AppendBytes(protowire.AppendTag(all, number, protowire.BytesType), entry)
+		return nil
+	})
+	return all, err
+}
+
+// errParameter is of a value that no InferParameter holds.
+var errParameter = errors.New("is an object, a list, or a number that no datatype holds")
+
+// The fields of InferParameter, by their names there.
+const (
+	boolParam protowire.Number = iota + 1
+	int64Param
+	stringParam
+	doubleParam
+	uint64Param
+)
+
+// parameter reads a value, and returns it as an InferParameter; nil of null. Whole numbers are int64 where they can be, else uint64, and other
+// numbers double.
+func (s *scanner) parameter() ([]byte, error) {
+	switch s.peek() {
+	case '{', '[':
+		return nil, errParameter
+	case '"':
+		text, err := s.text()
+		return protowire.AppendString(protowire.AppendTag(nil, stringParam, protowire.BytesType), text), err
+	}
+	switch {
+	case s.word("null"):
+		return nil, nil
+	case s.word("true"):
+		return protowire.AppendVarint(protowire.AppendTag(nil, boolParam, protowire.VarintType), 1), nil
+	case s.word("false"):
+		return protowire.AppendVarint(protowire.AppendTag(nil, boolParam, protowire.VarintType), 0), nil
+	}
+	token, err := s.number()
+	if err != nil {
+		return nil, err
+	}
+	if n, err := strconv.ParseInt(string(token), 10, 64); err == nil {
+		return protowire.AppendVarint(protowire.AppendTag(nil, int64Param, protowire.VarintType), uint64(n)), nil
+	}
+	if n, err := strconv.ParseUint(string(token), 10, 64); err == nil {
+		return protowire.AppendVarint(protowire.AppendTag(nil, uint64Param, protowire.VarintType), n), nil
+	}
+	f, err := strconv.ParseFloat(string(token), 64)
+	if err != nil || isWhole(token) {
+		return nil, errParameter
+	}
+	return protowire.AppendFixed64(protowire.AppendTag(nil, doubleParam, protowire.Fixed64Type), math.Float64bits(f)), nil
+}
+
+// typed says whether all inputs go typed. They do where they can, as clients write them that have no library for it and as ModelMesh's REST
+// proxy did, so that every runtime reads them. FP16 and BF16 can only be raw, and what came in binary already is; and then all must be, for
+// raw and typed may not stand beside each other (MLServer takes it, Triton does not).
+func (x *inference) typed() bool {
+	for _, t := range x.inputs {
+		if t.binary || t.datatype.field == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// message is the ModelInferRequest.
+func (x *inference) message(r kserve.REST) []byte {
+	typed := x.typed()
+	size := len(x.json.b) + len(x.parameters) + len(x.outputs)
+	for _, t := range x.inputs {
+		size += len(t.raw)
+	}
+	m := make([]byte, 0, size)
+	m = kserve.AppendText(kserve.AppendText(kserve.AppendText(m, 1, r.Model), 2, r.Version), 3, x.id)
+	m = append(m, x.parameters...)
+	for _, t := range x.inputs {
+		var contents []byte
+		if typed {
+			contents = t.datatype.appendTyped(nil, t.raw)
+		}
+		m = t.append(m, contents)
+	}
+	m = append(m, x.outputs...)
+	if !typed {
+		for _, t := range x.inputs {
+			m = protowire.AppendBytes(protowire.AppendTag(m, 7, protowire.BytesType), t.raw)
+		}
+	}
+	return m
+}
+
+// append appends the tensor as field 5 of a ModelInferRequest.
+func (t *input) append(m, contents []byte) []byte {
+	head := kserve.AppendText(kserve.AppendText(nil, 1, t.name), 2, t.datatype.name)
+	if len(t.shape) > 0 {
+		var dimensions []byte
+		for _, d := range t.shape {
+			dimensions = protowire.AppendVarint(dimensions, uint64(d))
+		}
+		head = protowire.AppendBytes(protowire.AppendTag(head, 3, protowire.BytesType), dimensions)
+	}
+	head = append(head, t.parameters...)
+	size := len(head)
+	if len(contents) > 0 {
+		size += protowire.SizeTag(5) + protowire.SizeBytes(len(contents))
+	}
+	m = protowire.AppendVarint(protowire.AppendTag(m, 5, protowire.BytesType), uint64(size))
+	m = append(m, head...)
+	if len(contents) > 0 {
+		m = protowire.AppendBytes(protowire.AppendTag(m, 5, protowire.BytesType), contents)
+	}
+	return m
+}

@@ -1,0 +1,96 @@
+package transcode
+
+import (
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/headgate/headgate/extproc/kserve"
+)
+
+// answerReady is the response to whether a model is ready. One that is not is an error, as at MLServer and Triton: 400.
+func answerReady(model string, message []byte) (Response, *kserve.Error) {
+	ready := false
+	err := fields(message, func(f field) error {
+		if f.number == 1 {
+			if f.wire != protowire.VarintType {
+				return errMessage
+			}
+			ready = f.n != 0
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return Response{}, broken(err)
+	case !ready:
+		return Response{}, &kserve.Error{Code: kserve.FailedPrecondition, Reason: "The model " + quote(model) + " is not ready."}
+	}
+	return Response{Status: kserve.OK.HTTP(), Body: append(appendQuoted([]byte(`{"name":`), model), `,"ready":true}`...)}, nil
+}
+
+// metadata is a ModelMetadataResponse, as JSON in part.
+type metadata struct {
+	name, platform            string
+	versions, inputs, outputs []byte // what stands between the brackets
+}
+
+// answerMetadata is the response to what a model takes and gives.
+func answerMetadata(message []byte) (Response, *kserve.Error) {
+	var m metadata
+	if err := fields(message, m.read); err != nil {
+		return Response{}, broken(err)
+	}
+	body := appendQuoted([]byte(`{"name":`), m.name)
+	body = append(append(append(body, `,"versions":[`...), m.versions...), ']')
+	body = appendQuoted(append(body, `,"platform":`...), m.platform)
+	body = append(append(append(body, `,"inputs":[`...), m.inputs...), ']')
+	body = append(append(append(body, `,"outputs":[`...), m.outputs...), "]}"...)
+	return Response{Status: kserve.OK.HTTP(), Body: body}, nil
+}
+
+func (m *metadata) read(f field) (err error) {
+	switch f.number {
+	case 1:
+		m.name, err = f.text()
+	case 2:
+		var version string
+		version, err = f.text()
+		m.versions = appendQuoted(appendComma(m.versions), version)
+	case 3:
+		m.platform, err = f.text()
+	case 4:
+		m.inputs, err = appendTensor(m.inputs, f)
+	case 5:
+		m.outputs, err = appendTensor(m.outputs, f)
+	}
+	return err
+}
+
+// appendTensor appends a TensorMetadata. A dimension of -1 may be of any size.
+func appendTensor(dst []byte, f field) ([]byte, error) {
+	if f.wire != protowire.BytesType {
+		return nil, errMessage
+	}
+	var name, datatype string
+	var shape []int64
+	err := fields(f.bytes, func(f field) (err error) {
+		switch f.number {
+		case 1:
+			name, err = f.text()
+		case 2:
+			datatype, err = f.text()
+		case 3:
+			shape, err = appendDimensions(shape, f)
+		}
+		return err
+	})
+	dst = appendQuoted(append(appendComma(dst), `{"name":`...), name)
+	dst = appendQuoted(append(dst, `,"datatype":`...), datatype)
+	return append(appendShape(append(dst, `,"shape":`...), shape), '}'), err
+}
+
+func appendComma(dst []byte) []byte {
+	if len(dst) > 0 {
+		return append(dst, ',')
+	}
+	return dst
+}
