@@ -392,11 +392,11 @@ func (s *scanner) parameter() ([]byte, error) {
 }
 
 // typed says whether all inputs go typed. They do where they can, as clients write them that have no library for it and as ModelMesh's REST
-// proxy did, so that every runtime reads them. FP16 and BF16 can only be raw, and what came in binary already is; and then all must be, for
-// raw and typed may not stand beside each other (MLServer takes it, Triton does not).
+// proxy did, so that every runtime reads them. FP16 and BF16 can only be raw, what came in binary already is, and a tensor without elements
+// must be for Triton, which else says that it has no data. Where one is raw all are: Triton takes no two forms in one message.
 func (x *inference) typed() bool {
 	for _, t := range x.inputs {
-		if t.binary || t.datatype.field == 0 {
+		if t.binary || t.datatype.field == 0 || len(t.raw) == 0 {
 			return false
 		}
 	}

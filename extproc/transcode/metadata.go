@@ -31,11 +31,18 @@ func answerReady(model string, message []byte) (Response, *kserve.Error) {
 type metadata struct {
 	name, platform            string
 	versions, inputs, outputs []byte // what stands between the brackets
+	parameters                parameters
 }
+
+// Fields of metadata that are MLServer's: it gives the content type of a tensor so.
+const (
+	modelParameters  protowire.Number = 6
+	tensorParameters protowire.Number = 4
+)
 
 // answerMetadata is the response to what a model takes and gives.
 func answerMetadata(message []byte) (Response, *kserve.Error) {
-	var m metadata
+	m := metadata{parameters: make(parameters)}
 	if err := fields(message, m.read); err != nil {
 		return Response{}, broken(err)
 	}
@@ -43,8 +50,8 @@ func answerMetadata(message []byte) (Response, *kserve.Error) {
 	body = append(append(append(body, `,"versions":[`...), m.versions...), ']')
 	body = appendQuoted(append(body, `,"platform":`...), m.platform)
 	body = append(append(append(body, `,"inputs":[`...), m.inputs...), ']')
-	body = append(append(append(body, `,"outputs":[`...), m.outputs...), "]}"...)
-	return Response{Status: kserve.OK.HTTP(), Body: body}, nil
+	body = append(append(append(body, `,"outputs":[`...), m.outputs...), ']')
+	return Response{Status: kserve.OK.HTTP(), Body: append(m.parameters.append(body), '}')}, nil
 }
 
 func (m *metadata) read(f field) (err error) {
@@ -61,6 +68,8 @@ func (m *metadata) read(f field) (err error) {
 		m.inputs, err = appendTensor(m.inputs, f)
 	case 5:
 		m.outputs, err = appendTensor(m.outputs, f)
+	case modelParameters:
+		err = m.parameters.read(f)
 	}
 	return err
 }
@@ -72,6 +81,7 @@ func appendTensor(dst []byte, f field) ([]byte, error) {
 	}
 	var name, datatype string
 	var shape []int64
+	p := make(parameters)
 	err := fields(f.bytes, func(f field) (err error) {
 		switch f.number {
 		case 1:
@@ -80,12 +90,15 @@ func appendTensor(dst []byte, f field) ([]byte, error) {
 			datatype, err = f.text()
 		case 3:
 			shape, err = appendDimensions(shape, f)
+		case tensorParameters:
+			err = p.read(f)
 		}
 		return err
 	})
 	dst = appendQuoted(append(appendComma(dst), `{"name":`...), name)
 	dst = appendQuoted(append(dst, `,"datatype":`...), datatype)
-	return append(appendShape(append(dst, `,"shape":`...), shape), '}'), err
+	dst = appendShape(append(dst, `,"shape":`...), shape)
+	return append(p.append(dst), '}'), err
 }
 
 func appendComma(dst []byte) []byte {

@@ -149,7 +149,7 @@ func oracle(r kserve.REST, headerLength string, body []byte) (*inference.ModelIn
 		if err != nil {
 			return nil, nil, err
 		}
-		raw = raw || inBinary || t.Datatype == "FP16" || t.Datatype == "BF16"
+		raw = raw || inBinary || len(bytes) == 0 || t.Datatype == "FP16" || t.Datatype == "BF16"
 		m.Inputs, raws = append(m.Inputs, t), append(raws, bytes)
 	}
 	if len(tail) > 0 {

@@ -129,6 +129,7 @@ func TestTensorsGoTypedOrAllRaw(t *testing.T) {
 	const (
 		x = `{"name":"x","datatype":"INT32","shape":[1],"data":[-2]}`
 		h = `{"name":"h","datatype":"FP16","shape":[1],"data":[1]}`
+		e = `{"name":"e","datatype":"INT64","shape":[1,0],"data":[[]]}`
 		b = `{"name":"b","datatype":"BYTES","shape":[1],"parameters":{"content_type":"base64","binary_data_size":5}}`
 	)
 	for _, c := range []struct {
@@ -136,6 +137,7 @@ func TestTensorsGoTypedOrAllRaw(t *testing.T) {
 		raw          []string
 	}{
 		{x, "", nil},
+		{x + "," + e, "", []string{"\xfe\xff\xff\xff", ""}},
 		{x + "," + h, "", []string{"\xfe\xff\xff\xff", "\x00\x3c"}},
 		{b + "," + x, "\x01\x00\x00\x00\xff", []string{"\x01\x00\x00\x00\xff", "\xfe\xff\xff\xff"}},
 	} {
@@ -208,6 +210,11 @@ func TestModelsAreAskedAbout(t *testing.T) {
 				{Name: "z\"", Datatype: "INT8", Shape: []int64{1}},
 			},
 		}), 200, `{"name":"m","versions":["1","2"],"platform":"p","inputs":[{"name":"x","datatype":"FP32","shape":[-1,3]},{"name":"y","datatype":"BYTES","shape":[]}],"outputs":[{"name":"z\"","datatype":"INT8","shape":[1]}]}`},
+		{
+			"metadata with parameters", metadata, &inference.ModelMetadataRequest{Name: "a/b"},
+			[]byte("\x0a\x01m\x22\x10\x0a\x01x\x22\x0b\x0a\x01a\x12\x06\x1a\x04text\x32\x07\x0a\x01b\x12\x02\x10\x05"), 200,
+			`{"name":"m","versions":[],"platform":"","inputs":[{"name":"x","datatype":"","shape":[],"parameters":{"a":"text"}}],"outputs":[],"parameters":{"b":5}}`,
+		},
 		{"no metadata", metadata, &inference.ModelMetadataRequest{Name: "a/b"}, nil, 200, `{"name":"","versions":[],"platform":"","inputs":[],"outputs":[]}`},
 		{"metadata, broken", metadata, &inference.ModelMetadataRequest{Name: "a/b"}, []byte("\x22\x02\x0a\x05"), 500, `{"error":"The model's server answered what cannot be read: its answer is not a message of V2."}`},
 	} {

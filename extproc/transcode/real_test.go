@@ -1,0 +1,616 @@
+//go:build real
+
+package transcode_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/headgate/headgate/api/inference"
+	"github.com/headgate/headgate/extproc/kserve"
+	"github.com/headgate/headgate/extproc/transcode"
+)
+
+var (
+	mlserver = flag.String("mlserver", "../../.cache/mlserver", "where bench/real/mlserver installed")
+	triton   = flag.String("triton", "../../.cache/triton", "where bench/real/triton installed")
+)
+
+// realEngine is an engine with the model echo, which answers with its inputs.
+type realEngine struct {
+	name      string
+	host      string
+	port      int // of HTTP; gRPC's is the next
+	installed string
+	datatypes []string
+	binary    bool // it has the binary tensor data extension
+	conn      *grpc.ClientConn
+}
+
+func realEngines() []*realEngine {
+	return []*realEngine{
+		{name: "mlserver", host: "127.93.1.1", port: 8080, installed: *mlserver, datatypes: slices.DeleteFunc(slices.Clone(datatypes), func(d string) bool { return d == "BF16" })},
+		{name: "triton", host: "127.93.1.2", port: 8000, installed: *triton, datatypes: datatypes, binary: true},
+	}
+}
+
+const mlserverEcho = `
+import numpy as np
+from mlserver import MLModel
+from mlserver.codecs.numpy import to_dtype
+from mlserver.types import InferenceResponse, ResponseOutput
+
+
+class Echo(MLModel):
+    async def load(self):
+        return True
+
+    async def predict(self, request):
+        outputs = []
+        for i in request.inputs:
+            if i.name == "fail":
+                raise ValueError("it was told to fail")
+            data = getattr(i.data, "root", i.data)
+            if str(getattr(i.datatype, "value", i.datatype)) != "BYTES":
+                data = np.array(data, to_dtype(i)).flatten().tolist()
+            outputs.append(ResponseOutput(name=i.name, datatype=i.datatype, shape=i.shape, parameters=i.parameters, data=data))
+        return InferenceResponse(model_name=self.name, model_version=self.version, outputs=outputs)
+`
+
+const tritonEcho = `
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb.InferenceResponse(r.inputs()) for r in requests]
+`
+
+func write(t *testing.T, text string, path ...string) {
+	t.Helper()
+	at := filepath.Join(path...)
+	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(at, []byte(text), 0o644); err != nil { //nolint:gosec // the engine reads it
+		t.Fatal(err)
+	}
+}
+
+// start starts the engine and loads its model.
+func (e *realEngine) start(t *testing.T) {
+	t.Helper()
+	folder := t.TempDir()
+	if e.name == "mlserver" {
+		write(t, mlserverEcho, folder, "echo.py")
+		write(t, `{"name": "echo", "implementation": "echo.Echo", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3], "parameters": {"content_type": "np"}}], "platform": "p"}`, folder, "echo", "model-settings.json")
+	} else {
+		var config strings.Builder
+		config.WriteString("name: \"echo\"\nbackend: \"python\"\nmax_batch_size: 0\ninstance_group [ { kind: KIND_CPU } ]\n")
+		for _, datatype := range datatypes {
+			of := map[bool]string{true: "STRING", false: datatype}[datatype == "BYTES"]
+			fmt.Fprintf(&config, "input [ { name: %q, data_type: TYPE_%s, dims: [ -1, -1 ], optional: true } ]\n", datatype, of)
+			fmt.Fprintf(&config, "output [ { name: %q, data_type: TYPE_%s, dims: [ -1, -1 ] } ]\n", datatype, of)
+		}
+		write(t, config.String(), folder, "echo", "config.pbtxt")
+		write(t, tritonEcho, folder, "echo", "1", "model.py")
+	}
+	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command("../../bench/real/"+e.name, "serve", e.installed, folder, e.host, strconv.Itoa(e.port)) //nolint:gosec // of this file
+	command.Env = append(os.Environ(), "PYTHONPATH="+folder)
+	command.Stdout, command.Stderr = out, out
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
+		_ = command.Wait()
+		_ = out.Close()
+	})
+	for end := time.Now().Add(30 * time.Second); ; {
+		if status, _, _ := e.native(t, "POST", "/v2/repository/models/echo/load", "", nil); status == http.StatusOK {
+			break
+		}
+		if time.Now().After(end) {
+			text, _ := os.ReadFile(out.Name())
+			t.Fatalf("%s does not serve: %s", e.name, text)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if e.conn, err = grpc.NewClient(fmt.Sprintf("%s:%d", e.host, e.port+1), grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.conn.Close() })
+}
+
+// native asks the engine itself; status 0 is that it does not answer.
+func (e *realEngine) native(t *testing.T, method, path, headerLength string, body []byte) (status, header int, answer []byte) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, fmt.Sprintf("http://%s:%d%s", e.host, e.port, path), bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	if headerLength != "" {
+		r.Header.Set(transcode.HeaderLength, headerLength)
+	}
+	resp, err := (&http.Client{Timeout: 20 * time.Second}).Do(r)
+	if err != nil {
+		return 0, 0, nil
+	}
+	defer resp.Body.Close()
+	answer, err = io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	header, _ = strconv.Atoi(resp.Header.Get(transcode.HeaderLength))
+	return resp.StatusCode, header, answer
+}
+
+// bare is a codec of messages that are bytes already.
+type bare struct{}
+
+func (bare) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(*v.(*[]byte))}, nil
+}
+
+func (bare) Unmarshal(data mem.BufferSlice, v any) error {
+	*v.(*[]byte) = data.Materialize()
+	return nil
+}
+
+func (bare) Name() string { return "proto" }
+
+// through asks the engine by gRPC what is asked by REST.
+func (e *realEngine) through(t *testing.T, method, path, headerLength string, body []byte) transcode.Response {
+	t.Helper()
+	r, err := transcode.Read(kserve.Find(method, path), headerLength, body)
+	if fault, ok := err.(*kserve.Error); ok { //nolint:errorlint // Read returns it as it is
+		return transcode.Failed(fault.Code, fault.Reason)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var answer []byte
+	if err := e.conn.Invoke(ctx, "/"+r.Method, &r.Message, &answer, grpc.ForceCodecV2(bare{})); err != nil {
+		return transcode.Failed(kserve.Code(status.Code(err)), status.Convert(err).Message())
+	}
+	return r.Answer(answer)
+}
+
+// tokens are what Triton writes for floats that JSON has not.
+var tokens = regexp.MustCompile(`([\[,])-?(NaN|Infinity)`)
+
+// seen is an answer as values: a member of V2, or the elements of an output, one in each line, whether they came as JSON or in binary.
+func seen(t *testing.T, header int, answer []byte) map[string]string {
+	t.Helper()
+	text, tail := answer, []byte(nil)
+	if header > 0 {
+		text, tail = answer[:header], answer[header:]
+	}
+	d := json.NewDecoder(bytes.NewReader(tokens.ReplaceAll(text, []byte("${1}null"))))
+	d.UseNumber()
+	var o map[string]any
+	if err := d.Decode(&o); err != nil {
+		t.Fatalf("%q: %v", answer, err)
+	}
+	all := make(map[string]string)
+	outputs, _ := o["outputs"].([]any)
+	for key, value := range o {
+		if p, is := value.(map[string]any); is && len(p) == 0 || key == "outputs" {
+			continue
+		}
+		all[key] = fmt.Sprint(value)
+	}
+	for i, value := range outputs {
+		out := value.(map[string]any)
+		datatype := fmt.Sprint(out["datatype"])
+		p, _ := out["parameters"].(map[string]any)
+		var values []string
+		if size, is := p["binary_data_size"].(json.Number); is {
+			n, _ := size.Int64()
+			elements, ok := split(datatype, tail[:n])
+			if !ok {
+				t.Fatalf("%q", answer)
+			}
+			tail = tail[n:]
+			for _, element := range elements {
+				value, _ := valueOf(datatype, element)
+				values = append(values, shown(value))
+			}
+			delete(p, "binary_data_size")
+		} else {
+			data, _ := out["data"].([]any) // none of what metadata says
+			for _, value := range data {
+				if n, is := value.(json.Number); is && (strings.HasPrefix(datatype, "FP") || datatype == "BF16") {
+					f, err := n.Float64()
+					if err != nil || !strings.ContainsAny(n.String(), ".e") {
+						t.Fatalf("%s is a float: %v", n, err)
+					}
+					value = f
+				}
+				values = append(values, shown(value))
+			}
+		}
+		at := fmt.Sprintf("output %d ", i)
+		all[at+"name"], all[at+"datatype"], all[at+"shape"] = fmt.Sprint(out["name"]), datatype, fmt.Sprint(out["shape"])
+		if len(p) > 0 {
+			all[at+"parameters"] = fmt.Sprint(p)
+		}
+		all[at+"data"] = strings.Join(values, "\n")
+	}
+	if len(tail) > 0 {
+		t.Fatalf("%q has %d bytes more", answer, len(tail))
+	}
+	return all
+}
+
+func shown(value any) string {
+	if f, is := value.(float64); is {
+		return strconv.FormatFloat(f, 'g', -1, 64)
+	}
+	return fmt.Sprint(value)
+}
+
+// differs says in what two answers differ as values.
+func differs(a, b map[string]string) (all []string) {
+	for key := range a {
+		if a[key] != b[key] {
+			all = append(all, key)
+		}
+	}
+	for key := range b {
+		if _, is := a[key]; !is {
+			all = append(all, key)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// form is how a request says its elements and wants those of the answer.
+type form struct {
+	in, out string // "flat", "nested" and "binary", or of out "JSON", "binary" of one, and "all" in binary
+}
+
+// tensor is a request of one tensor in a form.
+func tensor(f form, datatype string, shape []int, elements []string, raw []byte) (headerLength string, body []byte) {
+	dimensions := strings.ReplaceAll(fmt.Sprint(shape), " ", ",")
+	input := fmt.Sprintf(`{"name":%q,"datatype":%[1]q,"shape":%s`, datatype, dimensions)
+	switch f.in {
+	case "flat":
+		input += `,"data":[` + strings.Join(elements, ",") + `]}`
+	case "nested":
+		n := shape[1]
+		var rows []string
+		for i := range shape[0] {
+			rows = append(rows, "["+strings.Join(elements[i*n:(i+1)*n], ",")+"]")
+		}
+		input += `,"data":[` + strings.Join(rows, ",") + `]}`
+	default:
+		input += fmt.Sprintf(`,"parameters":{"binary_data_size":%d}}`, len(raw))
+	}
+	text := `{"id":"i","inputs":[` + input + `]`
+	switch f.out {
+	case "binary":
+		text += fmt.Sprintf(`,"outputs":[{"name":%q,"parameters":{"binary_data":true}}]`, datatype)
+	case "all":
+		text += `,"parameters":{"binary_data_output":true}`
+	}
+	text += "}"
+	if f.in == "binary" {
+		return strconv.Itoa(len(text)), append([]byte(text), raw...)
+	}
+	return "", []byte(text)
+}
+
+// Whatever form a request has, the engine answers it by gRPC with the values that it answers by REST: in every datatype that it has.
+func TestRealEnginesAnswerAsByREST(t *testing.T) {
+	const path = "/v2/models/echo/infer"
+	for _, e := range realEngines() {
+		t.Run(e.name, func(t *testing.T) {
+			e.start(t)
+			c := chance{rand.New(rand.NewPCG(3, 1))}
+			for _, datatype := range e.datatypes {
+				compared := 0
+				for i := range 12 {
+					shape := []int{1 + c.IntN(3), 1 + c.IntN(40)}
+					if i == 0 {
+						shape = []int{0, 2}
+					}
+					elements, raw := c.valid(t, datatype, shape[0]*shape[1])
+					// The engine's own answer, in a form that it has: Triton takes and gives FP16 and BF16 in binary alone, and reads a float of
+					// JSON as one that is near to it, not as the nearest.
+					reference := form{"flat", "JSON"}
+					switch {
+					case e.binary && (datatype == "FP16" || datatype == "BF16"):
+						reference = form{"binary", "binary"}
+					case e.binary && strings.HasPrefix(datatype, "FP"):
+						reference = form{"binary", "JSON"}
+					}
+					header, body := tensor(reference, datatype, shape, elements, raw)
+					status, header1, answer := e.native(t, "POST", path, header, body)
+					if status != http.StatusOK {
+						t.Fatalf("%s: %d %s", body, status, answer)
+					}
+					want := seen(t, header1, answer)
+					for _, in := range []string{"flat", "nested", "binary"} {
+						for _, out := range []string{"JSON", "binary", "all"} {
+							header, body := tensor(form{in, out}, datatype, shape, elements, raw)
+							got := e.through(t, "POST", path, header, body)
+							if got.Status != http.StatusOK {
+								t.Errorf("%s, %s in, %s out: %d %s", datatype, in, out, got.Status, got.Body)
+								continue
+							}
+							if (got.HeaderLength > 0) != (out != "JSON") {
+								t.Errorf("%s, %s in, %s out: the header is %d", datatype, in, out, got.HeaderLength)
+							}
+							if bad := differs(seen(t, got.HeaderLength, got.Body), want); len(bad) > 0 {
+								t.Errorf("%s, %s in, %s out: %v of\n%s\nby REST\n%s", datatype, in, out, bad, got.Body, answer)
+							}
+							compared++
+						}
+					}
+				}
+				t.Logf("%s: %d answers", datatype, compared)
+			}
+		})
+	}
+}
+
+// valid are elements that a datatype holds, as JSON and raw.
+func (c chance) valid(t *testing.T, datatype string, n int) (elements []string, raw []byte) {
+	t.Helper()
+	for len(elements) < n {
+		element := c.element(datatype)
+		var value any
+		d := json.NewDecoder(strings.NewReader(element))
+		d.UseNumber()
+		if d.Decode(&value) != nil {
+			continue
+		}
+		if datatype == "FP32" { // where Triton rounds twice, it may take the one beside
+			if number, is := value.(json.Number); is {
+				f, _ := number.Float64()
+				bits := binary.LittleEndian.AppendUint32(nil, 0)
+				if one, err := put("FP32", new(inference.InferTensorContents), nil, json.Number(strconv.FormatFloat(float64(float32(f)), 'g', -1, 64))); err == nil {
+					bits = one
+				}
+				if once, err := put("FP32", new(inference.InferTensorContents), nil, value); err != nil || !bytes.Equal(once, bits) {
+					continue
+				}
+			}
+		}
+		longer, err := put(datatype, new(inference.InferTensorContents), raw, value)
+		if err != nil {
+			continue
+		}
+		elements, raw = append(elements, element), longer
+	}
+	return elements, raw
+}
+
+// What each engine answers by REST and by gRPC where the two are not the same, or may not be: held to what they do, so that a newer one that
+// does otherwise is seen.
+func TestRealEnginesWhereTheyDiffer(t *testing.T) {
+	const infer, ready, metadata = "POST /v2/models/echo/infer", "GET /v2/models/echo/ready", "GET /v2/models/echo"
+	fp32 := func(rest string) string {
+		return `{"id":"i","inputs":[{"name":"FP32","datatype":"FP32","shape":[1,2],"data":[1,2]` + rest
+	}
+	inBinary := func(datatype, raw string, shape string) string {
+		return fmt.Sprintf(`{"id":"i","inputs":[{"name":%q,"datatype":%[1]q,"shape":%s,"parameters":{"binary_data_size":%d}}]}`, datatype, shape, len(raw)) + "|" + raw
+	}
+	type want struct {
+		native, ours int
+		differ       string // in what the answers differ, where both are 200
+	}
+	same := want{200, 200, ""}
+	for _, e := range realEngines() {
+		t.Run(e.name, func(t *testing.T) {
+			e.start(t)
+			for _, c := range []struct {
+				name, request, body string
+				mlserver, triton    want
+			}{
+				{"an id", infer, fp32(`}]}`), same, same},
+				{"no id", infer, strings.Replace(fp32(`}]}`), `"id":"i",`, "", 1), want{200, 200, "id"}, same},
+				{"a version", "POST /v2/models/echo/versions/1/infer", fp32(`}]}`), want{404, 404, ""}, same},
+				{"an unknown version", "POST /v2/models/echo/versions/9/infer", fp32(`}]}`), want{404, 404, ""}, want{404, 404, ""}},
+				{"an unknown model", "POST /v2/models/nobody/infer", fp32(`}]}`), want{404, 404, ""}, want{404, 404, ""}},
+				{"a model that fails", infer, strings.Replace(fp32(`}]}`), `"name":"FP32"`, `"name":"fail"`, 1), want{500, 500, ""}, want{400, 400, ""}},
+				{"an output", infer, fp32(`}],"outputs":[{"name":"FP32"}]}`), same, same},
+				{"an unknown output", infer, fp32(`}],"outputs":[{"name":"y"}]}`), same, want{400, 400, ""}},
+				{"an output twice", infer, fp32(`}],"outputs":[{"name":"FP32"},{"name":"FP32"}]}`), same, same},
+				{"classes", infer, fp32(`}],"outputs":[{"name":"FP32","parameters":{"classification":2}}]}`), same, same},
+				{"parameters", infer, fp32(`,"parameters":{"content_type":"np","a":true,"b":false,"c":-5,"d":"ö"}}],"parameters":{"a":true,"b":7,"c":"x"}}`), same, same},
+				{"a parameter that is a float", infer, fp32(`,"parameters":{"a":1.5}}]}`), want{200, 200, "output 0 parameters"}, same},
+				{"a parameter of 64 bits", infer, fp32(`,"parameters":{"a":18446744073709551615}}]}`), want{200, 200, "output 0 parameters"}, same},
+				{"a parameter that is null", infer, fp32(`,"parameters":{"a":null}}]}`), same, same},
+				{"a parameter that is an object", infer, fp32(`,"parameters":{"a":{}}}]}`), want{200, 400, ""}, want{200, 400, ""}},
+				{"nulls", infer, fp32(`,"parameters":null}],"parameters":null,"outputs":null}`), same, want{500, 200, ""}},
+				{"an id that is null", infer, strings.Replace(fp32(`}]}`), `"i"`, "null", 1), want{200, 200, "id"}, want{500, 200, ""}},
+				{"no tensor", infer, `{"id":"i","inputs":[]}`, same, same},
+				{"two tensors", infer, fp32(`},{"name":"FP64","datatype":"FP64","shape":[1,1],"data":[3]},{"name":"BYTES","datatype":"BYTES","shape":[1,2],"data":["a",""]}]}`), same, same},
+				{"a tensor twice", infer, fp32(`},{"name":"FP32","datatype":"FP32","shape":[1,1],"data":[3]}]}`), same, want{400, 400, ""}},
+				{"base64", infer, `{"id":"i","inputs":[{"name":"BYTES","datatype":"BYTES","shape":[1,1],"data":["/+8="],"parameters":{"content_type":"base64"}}]}`, same, same},
+				{"what nobody reads", infer, fp32(`}],"more":[{}]}`), same, same},
+				{"data of another nesting", infer, strings.Replace(fp32(`}]}`), "[1,2]}", "[[[1],[2]]]}", 1), same, same},
+				{"ragged data", infer, strings.Replace(fp32(`}]}`), "[1,2]}", "[1,[2]]}", 1), want{500, 200, ""}, same},
+				{"too few elements", infer, strings.Replace(fp32(`}]}`), `"data":[1,2]`, `"data":[1]`, 1), want{200, 400, ""}, want{500, 400, ""}},
+				{"a negative dimension", infer, strings.Replace(fp32(`}]}`), `"shape":[1,2]`, `"shape":[-1,-2]`, 1), want{200, 400, ""}, want{500, 400, ""}},
+				{"data that is no list", infer, `{"id":"i","inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":1}]}`, want{200, 400, ""}, want{500, 400, ""}},
+				{"data twice", infer, fp32(`,"data":[3,4]}]}`), want{200, 400, ""}, want{200, 400, ""}},
+				{"no data", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1]}]}`, want{422, 400, ""}, want{400, 400, ""}},
+				{"no inputs", infer, `{}`, want{422, 400, ""}, want{500, 400, ""}},
+				{"garbage behind it", infer, fp32(`}]}x`), want{422, 400, ""}, want{500, 400, ""}},
+				{"half of a pair", infer, `{"inputs":[{"name":"BYTES","datatype":"BYTES","shape":[1,1],"data":["\ud800"]}]}`, want{422, 400, ""}, want{500, 400, ""}},
+				{"no UTF-8", infer, "{\"inputs\":[{\"name\":\"BYTES\",\"datatype\":\"BYTES\",\"shape\":[1,1],\"data\":[\"\xff\"]}]}", want{422, 400, ""}, want{200, 400, ""}},
+				{"a float for INT32", infer, `{"inputs":[{"name":"INT32","datatype":"INT32","shape":[1,1],"data":[1.0]}]}`, want{200, 400, ""}, want{500, 400, ""}},
+				{"INT8 out of range", infer, `{"inputs":[{"name":"INT8","datatype":"INT8","shape":[1,1],"data":[128]}]}`, want{500, 400, ""}, want{200, 400, ""}},
+				{"FP32 out of range", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":[1e39]}]}`, want{200, 400, ""}, want{200, 400, ""}},
+				{"null for a float", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":[null]}]}`, want{200, 400, ""}, want{500, 400, ""}},
+				{"NaN", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":[NaN]}]}`, want{422, 400, ""}, want{200, 400, ""}},
+				{"a string for a number", infer, `{"inputs":[{"name":"FP32","datatype":"FP32","shape":[1,1],"data":["1"]}]}`, want{200, 400, ""}, want{500, 400, ""}},
+				{"numbers for BOOL", infer, `{"inputs":[{"name":"BOOL","datatype":"BOOL","shape":[1,1],"data":[1]}]}`, want{200, 400, ""}, want{500, 400, ""}},
+				{"numbers for BYTES", infer, `{"inputs":[{"name":"BYTES","datatype":"BYTES","shape":[1,1],"data":[1]}]}`, want{200, 400, ""}, want{500, 400, ""}},
+				{"NaN and infinities in binary", infer, inBinary("FP32", "\x00\x00\xc0\x7f\x00\x00\x80\xff", "[1,2]"), want{422, 200, ""}, same},
+				{"bytes that are not UTF-8", infer, inBinary("BYTES", "\x02\x00\x00\x00\xff\x00", "[1,1]"), want{422, 400, ""}, want{200, 400, ""}},
+				{
+					"one in binary", infer,
+					fp32(`},{"name":"BYTES","datatype":"BYTES","shape":[1,1],"parameters":{"binary_data_size":5}}],"outputs":[{"name":"BYTES"},{"name":"FP32","parameters":{"binary_data":true}}]}|`) +
+						"\x01\x00\x00\x00a",
+					want{422, 200, ""},
+					same,
+				},
+				{"FP16 as JSON", infer, `{"inputs":[{"name":"FP16","datatype":"FP16","shape":[1,1],"data":[1]}]}`, want{200, 200, "id"}, want{400, 200, ""}},
+				{"BF16 as JSON", infer, `{"inputs":[{"name":"BF16","datatype":"BF16","shape":[1,1],"data":[1]}]}`, want{422, 500, ""}, want{400, 200, ""}},
+				{"ready", ready, "", want{200, 200, "name ready"}, want{200, 200, "name ready"}},
+				{"ready, unknown", "GET /v2/models/nobody/ready", "", want{404, 500, ""}, want{400, 400, ""}},
+				{"ready, unknown version", "GET /v2/models/echo/versions/9/ready", "", want{404, 500, ""}, want{400, 400, ""}},
+				{"metadata", metadata, "", same, same},
+				{"metadata, unknown", "GET /v2/models/nobody", "", want{404, 404, ""}, want{404, 404, ""}},
+			} {
+				want := map[string]want{"mlserver": c.mlserver, "triton": c.triton}[e.name]
+				method, path, _ := strings.Cut(c.request, " ")
+				text, tail, is := strings.Cut(c.body, "|")
+				header := ""
+				if is {
+					header = strconv.Itoa(len(text))
+				}
+				status, headerLength, answer := e.native(t, method, path, header, []byte(text+tail))
+				got := e.through(t, method, path, header, []byte(text+tail))
+				if status != want.native || got.Status != want.ours {
+					t.Errorf("%s: %d %s\nby REST %d %s\nwant %d and %d", c.name, got.Status, got.Body, status, answer, want.ours, want.native)
+					continue
+				}
+				if got.Status != http.StatusOK {
+					t.Logf("%s: %s\n\tby REST %d %.300s", c.name, got.Body, status, answer)
+				}
+				if status != http.StatusOK || got.Status != http.StatusOK {
+					continue
+				}
+				if len(answer) == 0 { // as both answer whether a model is ready
+					answer = []byte("{}")
+				}
+				if bad := strings.Join(differs(seen(t, got.HeaderLength, got.Body), seen(t, headerLength, answer)), " "); bad != want.differ {
+					t.Errorf("%s: they differ in %q, want %q:\n%s\nby REST\n%s", c.name, bad, want.differ, got.Body, answer)
+				}
+			}
+		})
+	}
+}
+
+// The messages that engines and clients have are ours, field by field. What they have more is named here.
+func TestRealMessagesAreOurs(t *testing.T) {
+	for _, c := range []struct {
+		name, installed, module string
+		more, less, other       string // what only they have beside methods that no call reaches, what only we have, and what is another
+	}{
+		{"tritonclient", *triton, "tritonclient.grpc.service_pb2", "", "", ""},
+		{
+			"MLServer", *mlserver, "mlserver.grpc.dataplane_pb2",
+			"inference.ModelMetadataResponse.ParametersEntry inference.ModelMetadataResponse.TensorMetadata.ParametersEntry " +
+				"inference.ModelMetadataResponse.TensorMetadata.parameters inference.ModelMetadataResponse.parameters",
+			"inference.InferParameter.double_param inference.InferParameter.uint64_param inference.ModelStreamInferResponse " +
+				"inference.ModelStreamInferResponse.error_message inference.ModelStreamInferResponse.infer_response",
+			"inference.GRPCInferenceService.ModelStreamInfer",
+		},
+	} {
+		script := "import sys, " + c.module + " as m; sys.stdout.buffer.write(m.DESCRIPTOR.serialized_pb)"
+		var words bytes.Buffer
+		command := exec.CommandContext(t.Context(), filepath.Join(c.installed, "venv/bin/python"), "-c", script) //nolint:gosec // of this file
+		command.Stderr = &words
+		encoded, err := command.Output()
+		if err != nil {
+			t.Fatalf("%s: %v: %s", c.name, err, &words)
+		}
+		theirs := new(descriptorpb.FileDescriptorProto)
+		if err := proto.Unmarshal(encoded, theirs); err != nil {
+			t.Fatal(err)
+		}
+		theirFields, ourFields := make(map[string]string), make(map[string]string)
+		messages(protodesc.ToFileDescriptorProto(inference.File_inference_inference_proto), ourFields)
+		messages(theirs, theirFields)
+		var more, less, other []string
+		both := 0
+		for at, is := range ourFields {
+			switch their, there := theirFields[at]; {
+			case !there:
+				less = append(less, at)
+			case their != is:
+				t.Logf("%s: %s is %s, and ours %s", c.name, at, their, is)
+				other = append(other, at)
+			default:
+				both++
+			}
+		}
+		for at := range theirFields {
+			within := at[:strings.LastIndexByte(at, '.')]
+			_, ours := ourFields[at]
+			closed := kserve.Closed(strings.Replace(at, kserve.V2+".", kserve.V2+"/", 1))
+			if !ours && ourFields[within] != "" && !closed {
+				more = append(more, at)
+			}
+		}
+		slices.Sort(more)
+		slices.Sort(less)
+		slices.Sort(other)
+		t.Logf("%s: %d messages and fields are the same", c.name, both)
+		if m, l, o := strings.Join(more, " "), strings.Join(less, " "), strings.Join(other, " "); m != c.more || l != c.less || o != c.other {
+			t.Errorf("%s: only they have %q, only we %q, and another is %q", c.name, m, l, o)
+		}
+	}
+}
+
+// messages are the messages, fields and methods of a file, each with what must be the same.
+func messages(file *descriptorpb.FileDescriptorProto, all map[string]string) {
+	var add func(within string, m *descriptorpb.DescriptorProto)
+	add = func(within string, m *descriptorpb.DescriptorProto) {
+		at := within + "." + m.GetName()
+		all[at] = "a message"
+		for _, f := range m.GetField() {
+			all[at+"."+f.GetName()] = fmt.Sprint(f.GetNumber(), f.GetType(), f.GetLabel(), f.GetTypeName(), f.OneofIndex != nil)
+		}
+		for _, inner := range m.GetNestedType() {
+			add(at, inner)
+		}
+	}
+	for _, m := range file.GetMessageType() {
+		add(file.GetPackage(), m)
+	}
+	for _, s := range file.GetService() {
+		at := file.GetPackage() + "." + s.GetName()
+		all[at] = "a service"
+		for _, m := range s.GetMethod() {
+			all[at+"."+m.GetName()] = fmt.Sprint(m.GetInputType(), m.GetOutputType(), m.GetClientStreaming(), m.GetServerStreaming())
+		}
+	}
+}
