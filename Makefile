@@ -90,7 +90,7 @@ fuzz: ## Fuzz each parser beside its oracle and the exchange, about 20 s each on
 
 bench: ## Benchmark hot paths beside what they replace; prints medians, spread and ratios
 	@mkdir -p bin
-	go test -run '^$$' -bench 'Parse|Load|Inject' -count 10 -benchtime 100ms ./extproc/openai ./extproc/kserve ./internal/engine > bin/bench.txt
+	go test -run '^$$' -bench 'Parse|Load|Inject|Transcode' -count 10 -benchtime 100ms ./extproc/openai ./extproc/kserve ./extproc/transcode ./internal/engine > bin/bench.txt
 	@$(TOOL) benchstat -col '/impl@(plain headgate)' bin/bench.txt
 	go test -run '^$$' -bench Pick -count 10 -benchtime 50ms ./extproc/pick > bin/bench-pick.txt
 	@$(TOOL) benchstat -col /rule bin/bench-pick.txt

@@ -264,7 +264,7 @@ func (d *datatype) check(raw []byte, n int64) bool {
 	}
 	for ; len(raw) > 0; n-- {
 		var ok bool
-		if _, raw, ok = cutText(raw); !ok || n == 0 {
+		if _, raw, ok = cutText(raw); !ok {
 			return false
 		}
 	}

@@ -80,7 +80,7 @@ func (x *inference) read() error {
 			}
 			x.id, err = s.text()
 		case "parameters":
-			x.parameters, err = x.readParameters(4, "", func(name string) (bool, error) {
+			x.parameters, err = s.parameters(4, "", func(name string) (bool, error) {
 				if name != binaryDataOutput {
 					return false, nil
 				}
@@ -99,13 +99,14 @@ func (x *inference) read() error {
 		default:
 			err = s.skip()
 		}
-		return in(key, err)
+		return in(short(key), err)
 	})
+	if err == nil {
+		err = s.end()
+	}
 	switch {
 	case err != nil:
 		return err
-	case s.end() != nil:
-		return s.end()
 	case !given:
 		return fault("The request has no inputs: send a list of tensors.")
 	case len(x.tail) > 0:
@@ -136,13 +137,12 @@ func (x *inference) readInput() error {
 	s := &x.json
 	var t input
 	var datatype string
-	named, shaped, given := false, false, false
+	shaped, given := false, false
 	later := -1 // where its elements are
 	err := s.members(func(key string) (err error) {
 		switch key {
 		case "name":
 			t.name, err = s.text()
-			named = true
 		case "datatype":
 			datatype, err = s.text()
 			t.datatype = datatypes[datatype]
@@ -150,7 +150,7 @@ func (x *inference) readInput() error {
 			t.shape, err = s.shape()
 			shaped = true
 		case "parameters":
-			t.parameters, err = x.readParameters(4, quote(t.name), func(name string) (bool, error) {
+			t.parameters, err = s.parameters(4, quote(t.name), func(name string) (bool, error) {
 				if name != binaryDataSize {
 					return false, nil
 				}
@@ -167,13 +167,13 @@ func (x *inference) readInput() error {
 		default:
 			err = s.skip()
 		}
-		return in(key, err)
+		return in(short(key), err)
 	})
-	who := x.who(t.name, named)
+	who := x.who(t.name)
 	switch {
 	case err != nil:
 		return in(who, err)
-	case !named || t.name == "":
+	case t.name == "":
 		return fault("The %s has no name.", who)
 	case datatype == "":
 		return fault("The %s has no datatype: it is one of %s.", who, allDatatypes)
@@ -198,8 +198,8 @@ func (x *inference) readInput() error {
 }
 
 // who is how errors call an input.
-func (x *inference) who(name string, named bool) string {
-	if named && name != "" {
+func (x *inference) who(name string) string {
+	if name != "" {
 		return "input " + quote(name)
 	}
 	return fmt.Sprintf("input %d", len(x.inputs)+1)
@@ -290,7 +290,7 @@ func (x *inference) readOutput() error {
 		case "name":
 			name, err = s.text()
 		case "parameters":
-			parameters, err = x.readParameters(2, quote(name), func(name string) (bool, error) {
+			parameters, err = s.parameters(2, quote(name), func(name string) (bool, error) {
 				if name != binaryData {
 					return false, nil
 				}
@@ -301,7 +301,7 @@ func (x *inference) readOutput() error {
 		default:
 			err = s.skip()
 		}
-		return in(key, err)
+		return in(short(key), err)
 	})
 	switch {
 	case err != nil:
@@ -316,16 +316,15 @@ func (x *inference) readOutput() error {
 	return nil
 }
 
-// readParameters reads an object of parameters, and returns them as fields of this number: entries of a map<string, InferParameter>. What ours
+// parameters reads an object of parameters, and returns them as fields of this number: entries of a map<string, InferParameter>. What ours
 // reads itself is none of them. Null is no value: a parameter that is null is not sent.
-func (x *inference) readParameters(number protowire.Number, of string, ours func(name string) (bool, error)) (all []byte, err error) {
-	s := &x.json
+func (s *scanner) parameters(number protowire.Number, of string, ours func(name string) (bool, error)) (all []byte, err error) {
 	if s.word("null") {
 		return nil, nil
 	}
 	err = s.members(func(name string) error {
 		if is, err := ours(name); is || err != nil {
-			return in(name, err)
+			return in(short(name), err)
 		}
 		value, err := s.parameter()
 		switch {
@@ -335,7 +334,7 @@ func (x *inference) readParameters(number protowire.Number, of string, ours func
 			}
 			return fault("The parameter %s%s %v: a parameter is a string, a number, true or false.", quote(name), of, err)
 		case err != nil || value == nil:
-			return in(name, err)
+			return in(short(name), err)
 		}
 		entry := protowire.AppendBytes(protowire.AppendTag(kserve.AppendText(nil, 1, name), 2, protowire.BytesType), value)
 		all = protowire.AppendBytes(protowire.AppendTag(all, number, protowire.BytesType), entry)
@@ -391,9 +390,10 @@ func (s *scanner) parameter() ([]byte, error) {
 	return protowire.AppendFixed64(protowire.AppendTag(nil, doubleParam, protowire.Fixed64Type), math.Float64bits(f)), nil
 }
 
-// typed says whether all inputs go typed. They do where they can, as clients write them that have no library for it and as ModelMesh's REST
-// proxy did, so that every runtime reads them. FP16 and BF16 can only be raw, what came in binary already is, and a tensor without elements
-// must be for Triton, which else says that it has no data. Where one is raw all are: Triton takes no two forms in one message.
+// typed says whether all inputs go typed. They do where they can: clients without a library write them so, ModelMesh's REST proxy did, and there
+// are runtimes that read no other form (TorchServe's OpenInferenceProtocolImpl). FP16 and BF16 can only be raw, what came in binary already is,
+// and a tensor without elements must be for Triton, which else says that it has no data. Where one is raw all are: Triton takes no two forms in
+// one message. (MLServer answers in the form in which it was asked, and has none for FP16 where that is typed.)
 func (x *inference) typed() bool {
 	for _, t := range x.inputs {
 		if t.binary || t.datatype.field == 0 || len(t.raw) == 0 {

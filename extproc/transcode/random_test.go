@@ -43,7 +43,7 @@ func (c chance) space() string {
 func (c chance) text() string {
 	var s strings.Builder
 	for range pick(c, 0, 1, 3, 20) {
-		s.WriteRune(pick(c, 'a', 'b', '/', '"', '\\', '\n', '\x01', '<', 'ö', '字', '😀', '\u2028', '\ufffd', '\x7f'))
+		s.WriteRune(pick(c, 'a', 'b', '/', '"', '\\', '\n', '\t', '\r', '\b', '\f', '\x01', '\x1f', '<', 'ö', '字', '😀', '\u2028', '\ufffd', '\x7f'))
 	}
 	return s.String()
 }

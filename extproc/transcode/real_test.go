@@ -75,6 +75,8 @@ class Echo(MLModel):
         for i in request.inputs:
             if i.name == "fail":
                 raise ValueError("it was told to fail")
+            if i.name == "half":
+                i.datatype = "FP16"
             data = getattr(i.data, "root", i.data)
             if str(getattr(i.datatype, "value", i.datatype)) != "BYTES":
                 data = np.array(data, to_dtype(i)).flatten().tolist()
@@ -446,6 +448,13 @@ func TestRealEnginesWhereTheyDiffer(t *testing.T) {
 				{"an unknown version", "POST /v2/models/echo/versions/9/infer", fp32(`}]}`), want{404, 404, ""}, want{404, 404, ""}},
 				{"an unknown model", "POST /v2/models/nobody/infer", fp32(`}]}`), want{404, 404, ""}, want{404, 404, ""}},
 				{"a model that fails", infer, strings.Replace(fp32(`}]}`), `"name":"FP32"`, `"name":"fail"`, 1), want{500, 500, ""}, want{400, 400, ""}},
+				// MLServer has no field for FP16 in typed answers, and answers typed what was asked typed.
+				{"an output of FP16", infer, strings.Replace(fp32(`}]}`), `"name":"FP32"`, `"name":"half"`, 1), want{200, 500, ""}, want{400, 400, ""}},
+				{
+					"an output of FP16, asked in binary", infer, strings.Replace(inBinary("FP32", "\x00\x00\x80\x3f", "[1,1]"), `"name":"FP32"`, `"name":"half"`, 1),
+					want{422, 200, ""},
+					want{400, 400, ""},
+				},
 				{"an output", infer, fp32(`}],"outputs":[{"name":"FP32"}]}`), same, same},
 				{"an unknown output", infer, fp32(`}],"outputs":[{"name":"y"}]}`), same, want{400, 400, ""}},
 				{"an output twice", infer, fp32(`}],"outputs":[{"name":"FP32"},{"name":"FP32"}]}`), same, same},

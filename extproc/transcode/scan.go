@@ -304,9 +304,12 @@ func (s *scanner) end() error {
 // maxQuoted bounds what an error quotes of a request, in bytes.
 const maxQuoted = 128
 
-func quote(name string) string {
+func quote(name string) string { return "'" + short(name) + "'" }
+
+// short is as much of a name as an error quotes.
+func short(name string) string {
 	if len(name) > maxQuoted {
-		name = strings.ToValidUTF8(name[:maxQuoted], "") + "…"
+		return strings.ToValidUTF8(name[:maxQuoted], "") + "…"
 	}
-	return "'" + name + "'"
+	return name
 }

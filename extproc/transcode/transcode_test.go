@@ -38,8 +38,11 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"a parameter twice", "", `{"inputs":[],"parameters":{"a":1,"a":2}}`, read + "parameters: the key 'a' comes twice."},
 		{"an id that is a number", "", `{"inputs":[],"id":5}`, read + "id: at byte 18 a string is missing."},
 		{"half of a pair", "", `{"inputs":[],"id":"\ud800"}`, read + "id: at byte 25 a string has an escape that is no character."},
+		{"half of a pair and a character", "", `{"inputs":[],"id":"\ud83d\u0041"}`, read + "id: at byte 31 a string has an escape that is no character."},
+		{"a pair the wrong way round", "", `{"inputs":[],"id":"\ude00\ud83d"}`, read + "id: at byte 31 a string has an escape that is no character."},
 		{"an unknown escape", "", `{"inputs":[],"id":"\x"}`, read + "id: at byte 19 a string has an unknown escape."},
 		{"a control character", "", "{\"inputs\":[],\"id\":\"\n\"}", read + "id: at byte 19 a string has a control character that is not escaped."},
+		{"the last control character", "", "{\"inputs\":[],\"id\":\"\x1f\"}", read + "id: at byte 19 a string has a control character that is not escaped."},
 		{"no name", "", `{"inputs":[{"datatype":"FP32","shape":[1],"data":[1]}]}`, "The input 1 has no name."},
 		{"no datatype", "", `{"inputs":[{"name":"x","shape":[1],"data":[1]}]}`, "The input 'x' has no datatype: it is one of BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, FP32, FP64, BF16 or BYTES."},
 		{"an unknown datatype", "", one("STRING", "[1]", `["a"]`), "The input 'x' has an unknown datatype, 'STRING': it is one of BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, FP32, FP64, BF16 or BYTES."},
@@ -94,6 +97,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"data that nests too deep", "", one("FP32", "[1]", strings.Repeat("[", 126)+"1"+strings.Repeat("]", 126)), read + "inputs: input 'x': data: it nests deeper than 128 levels."},
 		{"what nobody reads nests too deep", "", `{"inputs":[],"more":` + strings.Repeat(`[`, 1<<20), read + "more: it nests deeper than 128 levels."},
 		{"objects that nest too deep", "", `{"inputs":[],"more":` + strings.Repeat(`{"a":`, 1<<20), read + "more: it nests deeper than 128 levels."},
+		{"a key that is long", "", `{"inputs":[],"` + strings.Repeat("k", 1000) + `":x}`, read + strings.Repeat("k", 128) + "…: at byte 1016 a number is missing."},
 		{"a name that is long", "", `{"inputs":[{"name":"` + strings.Repeat("ö", 100) + `"}]}`, "The input '" + strings.Repeat("ö", 64) + "…' has no datatype: it is one of BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, FP32, FP64, BF16 or BYTES."},
 	} {
 		_, err := transcode.Read(infer, c.header, []byte(c.body))
@@ -234,20 +238,21 @@ func TestAnswersToInference(t *testing.T) {
 		ModelName: "m", ModelVersion: "1", Id: "i", Parameters: map[string]*inference.InferParameter{"p": {ParameterChoice: &inference.InferParameter_DoubleParam{DoubleParam: 2}}},
 		Outputs: []*inference.ModelInferResponse_InferOutputTensor{
 			{Name: "f", Datatype: "FP32", Shape: []int64{2, 3}, Contents: &inference.InferTensorContents{Fp32Contents: []float32{0.1, 1, float32(math.Inf(-1)), 1e21, 1e-7, float32(math.NaN())}}},
+			{Name: "d", Datatype: "FP64", Shape: []int64{1, 2}, Contents: &inference.InferTensorContents{Fp64Contents: []float64{1e21, 1e-6}}},
 			{Name: "b", Datatype: "BYTES", Shape: []int64{2}, Contents: &inference.InferTensorContents{BytesContents: [][]byte{[]byte("ö\""), {}}}},
 		},
 	}
 	const (
 		head  = `{"model_name":"m","model_version":"1","id":"i","parameters":{"p":2.0},"outputs":[`
-		asked = `{"inputs":[],"parameters":{"binary_data_output":true},"outputs":[{"name":"f","parameters":{"binary_data":false}},{"name":"b"}]}`
-		f     = `{"name":"f","datatype":"FP32","shape":[2,3],"data":[0.10000000149011612,1.0,null,1.0000000200408773e+21,1.0000000116860974e-07,null]}`
+		asked = `{"inputs":[],"parameters":{"binary_data_output":true},"outputs":[{"name":"f","parameters":{"binary_data":false}},{"name":"d","parameters":{"binary_data":false}},{"name":"b"}]}`
+		f     = `{"name":"f","datatype":"FP32","shape":[2,3],"data":[0.10000000149011612,1.0,null,1.0000000200408773e+21,1.0000000116860974e-07,null]},{"name":"d","datatype":"FP64","shape":[1,2],"data":[1e+21,0.000001]}`
 	)
 	for _, c := range []struct {
 		name, request, want string
 		length              int
 	}{
 		{"JSON", `{"inputs":[]}`, head + f + `,{"name":"b","datatype":"BYTES","shape":[2],"data":["ö\"",""]}]}`, 0},
-		{"one in binary", asked, head + f + `,{"name":"b","datatype":"BYTES","shape":[2],"parameters":{"binary_data_size":11}}]}` + "\x03\x00\x00\x00ö\"\x00\x00\x00\x00", 297},
+		{"one in binary", asked, head + f + `,{"name":"b","datatype":"BYTES","shape":[2],"parameters":{"binary_data_size":11}}]}` + "\x03\x00\x00\x00ö\"\x00\x00\x00\x00", 366},
 	} {
 		r, err := transcode.Read(infer, "", []byte(c.request))
 		if err != nil {
@@ -302,22 +307,44 @@ func TestAnswersThatCannotBeGiven(t *testing.T) {
 	}
 }
 
-// Elements that are written one by one, which protobuf's parsers take as well, and negative ones in as few bytes as some write.
-func TestElementsThatAreNotPacked(t *testing.T) {
-	r, err := transcode.Read(infer, "", []byte(`{"inputs":[]}`))
-	if err != nil {
-		t.Fatal(err)
+// Messages that protobuf's parsers read and its writers do not write: elements one by one, negative ones in few bytes, what comes twice. They
+// are read as the oracle reads them, as JSON and in binary. An answer that want is empty of is none.
+func TestMessagesAsOthersWriteThem(t *testing.T) {
+	tensor := func(datatype, contents string) string {
+		return "\x2a" + string(rune(len(datatype)+len(contents)+7)) + "\x12" + string(rune(len(datatype))) + datatype + "\x1a\x01\x02" + "\x2a" + string(rune(len(contents))) + contents
 	}
-	for _, c := range []struct{ datatype, contents, want string }{
-		{"FP32", "\x35\x00\x00\x80\x3f\x35\x00\x00\x00\x40", "[1.0,2.0]"},
-		{"FP64", "\x39\x00\x00\x00\x00\x00\x00\xf0\x3f\x3a\x08\x00\x00\x00\x00\x00\x00\x00\x00", "[1.0,0.0]"},
-		{"INT8", "\x10\x05\x10\xff\xff\xff\xff\x0f", "[5,-1]"},
-		{"BOOL", "\x08\x02\x0a\x01\x00", "[true,false]"},
-		{"UINT16", "\x22\x01\x07\x20\x08", "[7,8]"},
+	for _, c := range []struct{ name, message, want string }{
+		{"floats one by one", tensor("FP32", "\x35\x00\x00\x80\x3f\x35\x00\x00\x00\x40"), "[1.0,2.0]"},
+		{"floats one by one and packed", tensor("FP64", "\x39\x00\x00\x00\x00\x00\x00\xf0\x3f\x3a\x08\x00\x00\x00\x00\x00\x00\x00\x00"), "[1.0,0.0]"},
+		{"a negative one in few bytes", tensor("INT8", "\x10\x05\x10\xff\xff\xff\xff\x0f"), "[5,-1]"},
+		{"true as 2", tensor("BOOL", "\x08\x02\x0a\x01\x00"), "[true,false]"},
+		{"numbers packed and one by one", tensor("UINT16", "\x22\x01\x07\x20\x08"), "[7,8]"},
+		{"more bits than the field has", tensor("UINT16", "\x22\x01\x07\x20\x81\x80\x80\x80\x10"), "[7,1]"},
+		{"a float in two parts", tensor("FP32", "\x32\x02\x00\x00\x32\x06\x80\x3f\x00\x00\x80\x3f"), ""},
+		{"a number that is cut", tensor("UINT16", "\x22\x02\x07\x80"), ""},
+		{"a parameter twice", "\x22\x07\x0a\x01b\x12\x02\x10\x05\x22\x07\x0a\x01b\x12\x02\x10\x06", `{"b":6}`},
+		{"a parameter that is taken back", "\x22\x07\x0a\x01b\x12\x02\x10\x05\x22\x05\x0a\x01b\x12\x00", `{"model_name":"","outputs":[]}`},
+		{"two values of a parameter", "\x22\x09\x0a\x01b\x12\x04\x10\x05\x08\x01", `{"b":true}`},
+		{"a model twice", "\x0a\x01m\x0a\x01n", `{"model_name":"n","outputs":[]}`},
+		{"an unknown field", "\x0a\x01m\x98\x06\x01", `{"model_name":"m","outputs":[]}`},
+		{"an unknown group", "\x0a\x01m\x9b\x06\x08\x01\x9c\x06", `{"model_name":"m","outputs":[]}`},
+		{"a field's number too large", "\xf0\x9f\x98\x80\x3c\x00", ""},
+		{"a name that is not UTF-8", "\x0a\x01\xff", ""},
+		{"a cut name", "\x0a\x02m", ""},
+		{"a name that is a number", "\x08\x01", ""},
 	} {
-		m := "\x2a" + string(rune(len(c.datatype)+len(c.contents)+7)) + "\x12" + string(rune(len(c.datatype))) + c.datatype + "\x1a\x01\x02" + "\x2a" + string(rune(len(c.contents))) + c.contents
-		if got := r.Answer([]byte(m)); got.Status != 200 || !strings.Contains(string(got.Body), `"data":`+c.want) {
-			t.Errorf("%s: %d %s", c.datatype, got.Status, got.Body)
+		for _, all := range []string{"false", "true"} {
+			r, wanted, ok := agree(t, "", []byte(`{"inputs":[],"parameters":{"binary_data_output":`+all+`}}`))
+			if !ok {
+				t.Fatal("refused")
+			}
+			if c.name != "a name that is a number" { // to protobuf it is an unknown field
+				answers(t, r, []byte(c.message), wanted)
+			}
+			got := r.Answer([]byte(c.message))
+			if (got.Status == 200) != (c.want != "") || all == "false" && !strings.Contains(string(got.Body), c.want) {
+				t.Errorf("%s: %d %s, want %s", c.name, got.Status, got.Body, c.want)
+			}
 		}
 	}
 }
