@@ -160,8 +160,10 @@ func TestModelsAreInferredByV2(t *testing.T) {
 		status             int
 		want               string
 	}{
-		{"POST", "/v2/models/one/infer", `{"id":"7","inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}`, 200, `{"id":"7","model_name":"one","model_version":"1","outputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}`},
+		{"POST", "/v2/models/one/infer", `{"id":"7","inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}`, 200, `{"model_name":"one","model_version":"1","id":"7","outputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1.0]}]}`},
 		{"POST", "/v2/models/latest/infer", `{"inputs":[]}`, 200, `"model_name":"two"`},
+		{"POST", "/v2/models/one/infer", `{"inputs":[{"name":"x","datatype":"FP32","shape":[2],"data":[1]}]}`, 400, `{"error":`},
+		{"POST", "/v2/models/one/generate", `{}`, 501, `{"error":"The server of this model speaks gRPC`},
 		{"GET", "/v2/models/latest", "", 200, `"name":"two"`},
 		{"GET", "/v2/models/one/ready", "", 200, `{"name":"one","ready":true}`},
 		{"GET", "/v2/health/live", "", 200, `{"live":true}`},

@@ -19,6 +19,8 @@ const (
 	Again Kind = "again"
 	// Several is for it too: the call is for several models, and goes to each.
 	Several Kind = "several"
+	// Transcode is for it too: the request of V2 by REST is for an engine that takes gRPC calls alone.
+	Transcode Kind = "transcode"
 	// Manage is for it too: the call is for control.
 	Manage Kind = "manage"
 	// Sent is for extproc, by its inner server: the request was admitted before.
@@ -33,7 +35,7 @@ type Errand struct {
 	// Listener and Given are where the request came in, and the pool that its route named, as the ext_proc stream said.
 	Listener string       `json:"listener,omitempty"`
 	Given    objects.Name `json:"given,omitzero"`
-	// Models are what the request was admitted for: one of Again and Sent, and all of Several, in the order of the call; none of Manage.
+	// Models are what the request was admitted for: one of Again, Transcode and Sent, and all of Several, in the order of the call; none of Manage.
 	Models []Model `json:"models"`
 	// All says that every one of Several is to be there: else one that there is not is left out.
 	All bool `json:"all,omitempty"`

@@ -29,9 +29,9 @@ func (c *counted) Read(p []byte) (int, error) {
 	mine, all := c.budget.mine.Add(int64(n)), c.budget.all.Add(int64(n))
 	switch {
 	case mine > 2*maxMessage:
-		return n, status(kserve.ResourceExhausted, "A call for several models, with its answers, has more than 64 MiB.")
+		return n, status(kserve.ResourceExhausted, "A request that the gateway asks otherwise, with its answers, has more than 64 MiB.")
 	case all > maxKept:
-		return n, status(kserve.ResourceExhausted, "The gateway has too many calls for several models. Try again later.")
+		return n, status(kserve.ResourceExhausted, "The gateway has too many such requests. Try again later.")
 	}
 	return n, err
 }

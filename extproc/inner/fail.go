@@ -15,6 +15,12 @@ const unavailable = kserve.Unavailable
 // status is what a call ends with.
 func status(code kserve.Code, reason string) error { return &kserve.Error{Code: code, Reason: reason} }
 
+// isStatus says whether an error is what a call ends with.
+func isStatus(err error) bool {
+	var e *kserve.Error
+	return errors.As(err, &e)
+}
+
 // fail answers a request that cannot be sent on.
 func fail(w http.ResponseWriter, r *http.Request, code int, call kserve.Code, reason string) {
 	if isCall(r) {

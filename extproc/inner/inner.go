@@ -1,5 +1,6 @@
-// Package inner is a server inside extproc that Envoy has among the endpoints, for what choosing one endpoint cannot do: it sends a request
-// through Envoy once more where no endpoint has served it, and a call for several models to each of them. It decides nothing and keeps
+// Package inner is a server inside extproc that Envoy has among the endpoints, for what choosing one endpoint cannot do. It sends a request
+// through Envoy once more where no endpoint has served it, a call for several models to each of them, and one by REST as a gRPC call where the
+// engine takes nothing else; and calls of ModelMesh's API to control. It decides nothing and keeps
 // nothing: what it is to do comes with each request, sealed by extproc (see package errand), and how it is done is decided anew, by extproc,
 // when the request comes through Envoy again.
 package inner
@@ -86,6 +87,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.again(w, r, e)
 	case ok && e.Kind == errand.Several && isCall(r):
 		s.several(w, r, e)
+	case ok && e.Kind == errand.Transcode:
+		s.transcode(w, r, e)
 	case ok && e.Kind == errand.Manage && s.Mesh != nil:
 		s.manage(w, r)
 	default:

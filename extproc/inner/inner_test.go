@@ -2,6 +2,7 @@ package inner_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -409,7 +411,7 @@ func TestErrorsOfSeveralModels(t *testing.T) {
 		{"a two", false, "12 A call for several models has one answer of each. "},
 		{"a half", false, "12 A call for several models has one answer of each. "},
 		{"a plain", false, "14 An endpoint ended a call without a status. "},
-		{"a huge", false, "8 A call for several models, with its answers, has more than 64 MiB. "},
+		{"a huge", false, "8 A request that the gateway asks otherwise, with its answers, has more than 64 MiB. "},
 	} {
 		var models []errand.Model
 		for id := range strings.FieldsSeq(c.models) {
@@ -525,5 +527,105 @@ func TestClientsOfModelMeshGetToControl(t *testing.T) {
 	case r := <-got:
 		t.Errorf("control gets %s, too", r.URL)
 	default:
+	}
+}
+
+// A request by REST becomes a call for the model that it was admitted for, with its metadata, and its answer is REST's.
+func TestRequestsByRESTBecomeCalls(t *testing.T) {
+	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, r *http.Request) {
+		switch r.Header.Get("X-Case") {
+		case "fails":
+			ends(w, "3", "bad%20shape")
+		case "many":
+			_, _ = io.WriteString(w, frame("")+frame(""))
+			w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
+		case "metadata":
+			ok(w, "\x0a\x01e\x12\x011")
+		default: // model_name: e, outputs: [{name: y, datatype: INT32, shape: [1], contents: {int_contents: [7]}}]
+			ok(w, "\x0a\x01e\x2a\x12\x0a\x01y\x12\x05INT32\x1a\x01\x01\x2a\x03\x12\x01\x07")
+		}
+	})
+	const infer = `{"id":"1","inputs":[{"name":"x","datatype":"INT32","shape":[1],"data":[7]}]}`
+	zipped := func(text string) string {
+		var out bytes.Buffer
+		w := gzip.NewWriter(&out)
+		_, _ = io.WriteString(w, text)
+		_ = w.Close()
+		return out.String()
+	}
+	const answer = `{"model_name":"e","outputs":[{"name":"y","datatype":"INT32","shape":[1],"data":[7]}]}`
+	for _, c := range []struct {
+		what, method, path, body string
+		header                   map[string]string
+		status                   int
+		want, call               string
+	}{
+		{"inference", "POST", "/v2/models/m/infer", infer, nil, 200, answer, "ModelInfer"},
+		{"of a version", "POST", "/v2/models/m/versions/3/infer", infer, nil, 200, answer, "ModelInfer"},
+		{"that came inflated", "POST", "/v2/models/m/infer", zipped(infer), map[string]string{"Content-Encoding": "gzip"}, 200, answer, "ModelInfer"},
+		{"what the model takes", "GET", "/v2/models/m", "", map[string]string{"X-Case": "metadata"}, 200, `{"name":"e","versions":["1"],"platform":"","inputs":[],"outputs":[]}`, "ModelMetadata"},
+		{"an error of the model's", "POST", "/v2/models/m/infer", infer, map[string]string{"X-Case": "fails"}, 400, `{"error":"bad shape"}`, "ModelInfer"},
+		{"two messages", "POST", "/v2/models/m/infer", infer, map[string]string{"X-Case": "many"}, 500, `{"error":"The model's answer has more than one message."}`, "ModelInfer"},
+		{"no JSON", "POST", "/v2/models/m/infer", "x", nil, 400, "", ""},
+		{"no gzip", "POST", "/v2/models/m/infer", "x", map[string]string{"Content-Encoding": "gzip"}, 400, `{"error":"The body is not what its content encoding says: it cannot be inflated."}`, ""},
+		{"gzip that is cut off", "POST", "/v2/models/m/infer", zipped(infer)[:40], map[string]string{"Content-Encoding": "gzip"}, 400, `{"error":"The body is not what its content encoding says: it cannot be inflated."}`, ""},
+		{"another encoding", "POST", "/v2/models/m/infer", "x", map[string]string{"Content-Encoding": "br"}, 400, `{"error":"Send the body without a content encoding, or with gzip."}`, ""},
+		{"a stream", "POST", "/v2/models/m/infer_stream", infer, nil, 501, "", ""},
+		{"too much", "POST", "/v2/models/m/infer", zipped(strings.Repeat(" ", 65<<20)), map[string]string{"Content-Encoding": "gzip"}, 429, "", ""},
+	} {
+		s.got, s.bodies, s.opened = nil, nil, nil
+		r, err := http.NewRequestWithContext(t.Context(), c.method, "http://gateway"+c.path, strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("X-Mine", "1")
+		r.Header.Set("X-Headgate-Errand", s.errands.Seal(errand.Errand{Kind: errand.Transcode, Back: s.back, Models: []errand.Model{target}}))
+		for name, value := range c.header {
+			r.Header.Set(name, value)
+		}
+		response, err := s.client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if response.StatusCode != c.status || c.want != "" && string(body) != c.want || !strings.HasPrefix(string(body), "{") || response.Header.Get("Content-Type") != "application/json" || response.Header.Get("X-Gateway-Final") == "" {
+			t.Errorf("%s: %d %s with %v, want %d %s", c.what, response.StatusCode, body, response.Header, c.status, c.want)
+		}
+		if c.call == "" {
+			if len(s.got) > 0 {
+				t.Errorf("%s: a call is made", c.what)
+			}
+			continue
+		}
+		if len(s.got) != 1 {
+			t.Fatalf("%s: %d calls are made", c.what, len(s.got))
+		}
+		is, e := s.got[0], s.opened[0]
+		if is.URL.Path != "/inference.GRPCInferenceService/"+c.call || is.Method != http.MethodPost || is.Header.Get("Content-Type") != "application/grpc" || is.Header.Get("Te") != "trailers" ||
+			is.Header.Get("X-Mine") != "1" || is.Header.Get("Mm-Model-Id") != "m" || is.Header.Get("Content-Encoding") != "" || is.Header.Get("Accept-Encoding") != "" {
+			t.Errorf("%s: the call is %s with %v", c.what, is.URL, is.Header)
+		}
+		if e.Kind != errand.Sent || e.Last || len(e.Models) != 1 || e.Models[0].Target.Adapter != "m" {
+			t.Errorf("%s: its errand is %+v", c.what, e)
+		}
+	}
+	// What is asked for in binary comes in binary.
+	const inBinary = `{"inputs":[{"name":"x","datatype":"INT32","shape":[1],"parameters":{"binary_data_size":4}}],"parameters":{"binary_data_output":true}}`
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://gateway/v2/models/m/infer", strings.NewReader(inBinary+"\x07\x00\x00\x00"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Inference-Header-Content-Length", strconv.Itoa(len(inBinary)))
+	r.Header.Set("X-Headgate-Errand", s.errands.Seal(errand.Errand{Kind: errand.Transcode, Back: s.back, Models: []errand.Model{target}}))
+	response, err := s.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, _ := io.ReadAll(response.Body)
+	if response.Header.Get("Inference-Header-Content-Length") != strconv.Itoa(len(body)-4) || !strings.HasSuffix(string(body), "\x07\x00\x00\x00") || response.Header.Get("Content-Type") != "application/octet-stream" {
+		t.Errorf("in binary: %q with %v", body, response.Header)
 	}
 }

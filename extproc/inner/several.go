@@ -1,20 +1,15 @@
 package inner
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"io"
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/errand"
 	"github.com/headgate/headgate/extproc/kserve"
 )
@@ -42,7 +37,7 @@ func (s *Server) several(w http.ResponseWriter, r *http.Request, e errand.Errand
 	group.SetLimit(atOnce)
 	for i, m := range e.Models {
 		group.Go(func() error {
-			a, err := s.ask(ctx, r, e, m, body, &budget)
+			a, err := s.call(ctx, e, m, r.Host, r.URL.Path, r.Header.Clone(), body, &budget)
 			if isMissing(err) && !e.All {
 				return nil
 			}
@@ -73,73 +68,6 @@ func (s *Server) several(w http.ResponseWriter, r *http.Request, e errand.Errand
 		w.Header()[http.TrailerPrefix+name] = values
 	}
 	w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
-}
-
-// answer is a model's.
-type answer struct {
-	message         []byte
-	header, trailer http.Header
-}
-
-// ask sends a call to one of its models. An error that is a [*kserve.Error] is what the call ended with.
-func (s *Server) ask(ctx context.Context, r *http.Request, e errand.Errand, m errand.Model, body []byte, budget *budget) (*answer, error) {
-	to := &http.Request{
-		Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: "envoy", Path: r.URL.Path}, Host: r.Host,
-		Header: r.Header.Clone(), Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
-	}
-	to.Header.Set(wire.ErrandHeader, s.sentOn(e, m, false))
-	to.Header.Del("Grpc-Accept-Encoding") // so that answers can be put one after the other
-	for _, h := range kserve.Written(m.Name) {
-		to.Header.Set(h.Name, h.Value)
-	}
-	response, err := s.envoy(e.Back).RoundTrip(to.WithContext(ctx))
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		s.Log.Warn("cannot send a call through Envoy", "socket", e.Back, "err", err)
-		return nil, status(kserve.Unavailable, "No endpoint could be reached. Try again.")
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(budget.reader(response.Body))
-	if err != nil {
-		return nil, err
-	}
-	if err := ended(response); err != nil {
-		return nil, err
-	}
-	messages := kserve.NewMessages(response.Header.Get("Grpc-Encoding"), maxMessage)
-	messages.Add(text)
-	first, ok, err := messages.Next()
-	switch {
-	case err != nil:
-		return nil, err
-	case !ok:
-		return nil, status(kserve.Internal, "A model's answer has no message.")
-	}
-	if _, more, err := messages.Next(); more || err != nil || messages.Partial() {
-		return nil, status(kserve.Unimplemented, "A call for several models has one answer of each.")
-	}
-	return &answer{first.Bytes, response.Header, response.Trailer}, nil
-}
-
-// ended is the status that a call ended with, if it is not OK.
-func ended(r *http.Response) error {
-	code, words := r.Trailer.Get("Grpc-Status"), r.Trailer.Get("Grpc-Message")
-	if code == "" { // it ended before a message
-		code, words = r.Header.Get("Grpc-Status"), r.Header.Get("Grpc-Message")
-	}
-	n, err := strconv.ParseUint(code, 10, 32)
-	switch {
-	case err != nil:
-		return status(kserve.Unavailable, "An endpoint ended a call without a status.")
-	case n == 0:
-		return nil
-	}
-	if text, err := url.PathUnescape(words); err == nil {
-		words = text
-	}
-	return status(kserve.Code(n), words)
 }
 
 // isMissing says whether an error is extproc's, of a model that there is not.

@@ -13,6 +13,7 @@ import (
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/route"
 	"github.com/headgate/headgate/extproc/stream"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -253,5 +254,46 @@ func TestCallsForControl(t *testing.T) {
 		if to != c.to || (e.Kind == errand.Manage) != (to == "/run/inner.sock") {
 			t.Errorf("%s: to %s with %+v, want %s", c.what, to, e, c.to)
 		}
+	}
+}
+
+// V2 by REST goes to the inner server where the pool has a model runtime that takes gRPC alone, but for what extproc answers itself.
+func TestRESTForEnginesThatTakeCallsAlone(t *testing.T) {
+	f := newFleetOfVModels(fleet.Config{Placed: true}, func(s *objects.Set) {
+		for i := range s.Pods {
+			if s.Pods[i].Labels["pool"] == "base" {
+				s.Pods[i].Labels = map[string]string{"pool": "base", engine.KindLabel: string(engine.ModelRuntime)}
+			}
+		}
+	})
+	f.Hear(news(t, f, []string{"loaded=mm-1@" + address}))
+	sealer := errands(t, 'k')
+	server, _ := newServer(t, f, func(c *stream.Config) {
+		c.Flow = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
+		c.Inner, c.Errands, c.Settings.Picks = "/run/inner.sock", sealer, 3
+	})
+	for _, c := range []struct{ what, line, to, name string }{
+		{"inference", aInfer + "mm-1/infer", "/run/inner.sock", "mm-1 mm-1"},
+		{"for a VModel", aInfer + "runtime/infer", "/run/inner.sock", "runtime runtime"},
+		{"what the model takes", "headers :method=GET mode=NONE shown=NONE end :path=/v2/models/mm-1", "/run/inner.sock", "mm-1 mm-1"},
+		{"whether it is ready", "headers :method=GET mode=NONE shown=NONE end :path=/v2/models/mm-1/ready", `reply: 200 0 {"name":"mm-1","ready":true}`, ""},
+		{"a model that there is not", aInfer + "nobody/infer", "reply: 404 0 {\"error\":\"The model 'nobody' does not exist. GET /v1/models lists those that do.\"}", ""},
+		{"of a pool that takes it", aInfer + "sticky/infer", "10.0.3.4:8000,10.0.3.1:8000,10.0.3.3:8000 sticky", ""},
+		{"of OpenAI's API", post, "", ""},
+	} {
+		x := server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")
+		to, e := sent(t, x, sealer, c.line)
+		x.End(time.Now())
+		name := ""
+		if e.Kind == errand.Transcode && len(e.Models) == 1 {
+			name = e.Models[0].Name + " " + e.Models[0].Target.Adapter
+		}
+		if to != c.to || name != c.name {
+			t.Errorf("%s: to %s with %+v, want %s", c.what, to, e, c.to)
+		}
+	}
+	x := server.ExchangeAt("", objects.Name{}, nil) // nobody takes it back
+	if to, _ := sent(t, x, sealer, aInfer+"mm-1/infer"); to != address+" mm-1" {
+		t.Errorf("without an inner server it goes to %s", to)
 	}
 }

@@ -59,7 +59,7 @@ func (p *picked) decision() *pick.Decision { return &p.picks[0] }
 // reason is why it goes there.
 func (p *picked) reason() string {
 	if len(p.picks) == 0 {
-		return "several"
+		return "inner server"
 	}
 	return p.picks[0].Reason
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/errand"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/kserve"
 )
@@ -31,7 +32,25 @@ func (x *exchange) beginREST(r kserve.REST, end bool, now time.Time) responses {
 	case kserve.ModelReady:
 		return x.modelReady(ask{model: r.Model}, now)
 	}
-	return x.decideREST(ask{model: r.Model, stream: r.Op == kserve.InferStream}, end, now)
+	a := ask{model: r.Model, stream: r.Op == kserve.InferStream}
+	if reply := x.transcoded(a); reply != nil {
+		return reply
+	}
+	return x.decideREST(a, end, now)
+}
+
+// transcoded has the inner server make a gRPC call of a request whose pool takes nothing else; nil if it takes it as it is.
+func (x *exchange) transcoded(a ask) responses {
+	if !x.innerServes() {
+		return nil
+	}
+	view := x.server.Fleet.View()
+	target, _, err := x.admit(&a, view)
+	if p := view.World.Pools[target.Pool]; err != nil || p == nil || !p.CallsOnly {
+		return nil // what is wrong with it is said where it is decided
+	}
+	x.target = target
+	return x.sendInner(errand.Transcode, errand.Model{Name: a.model, Target: target})
 }
 
 // decideREST decides by the model that the path names. Where its engine knows it by another name, the path says that.

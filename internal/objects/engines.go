@@ -148,6 +148,16 @@ func (w *World) SpeaksGRPC(address string) bool {
 	return known && (e.H2C || e.Ports.GRPC != 0 || e.Kind == engine.ModelRuntime || e.Kind.Repository())
 }
 
+// noteCallsOnly notes which pools have a model runtime, whose interface is gRPC, of which nobody says that it takes anything else.
+func (w *World) noteCallsOnly() {
+	for _, p := range w.Pools {
+		p.CallsOnly = slices.ContainsFunc(p.Endpoints, func(of Endpoint) bool {
+			e, known := w.engineAt(of.Address)
+			return known && e.Kind == engine.ModelRuntime && e.Ports.HTTP == 0
+		})
+	}
+}
+
 // addEngines makes one engine of those that claim its address.
 func (w *World) addEngines(claims []claim) {
 	managers := managers(claims)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/headgate/headgate/api/pool"
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -105,6 +106,36 @@ func TestAnEndpointsPortsMayBeOne(t *testing.T) {
 		})
 		if len(w.Problems) > 0 {
 			t.Errorf("port %d: problems %q", n, w.Problems)
+		}
+	}
+}
+
+// A model runtime takes gRPC calls alone, unless somebody says where it takes anything else; one of them is enough for its pool.
+func TestAPoolOfModelRuntimesTakesCallsAlone(t *testing.T) {
+	at := func(name, address string, kind engine.Kind, http int32) objects.List {
+		l := objects.List{}
+		l.ObjectMeta = metav1.ObjectMeta{Namespace: "default", Name: name, Labels: llama}
+		l.Spec.Addresses, l.Spec.Engine = []string{address}, string(kind)
+		if http != 0 {
+			l.Spec.Ports = &v1alpha1.Ports{HTTP: &http}
+		}
+		return l
+	}
+	for _, c := range []struct {
+		what  string
+		lists []objects.List
+		alone bool
+	}{
+		{"a runtime", []objects.List{at("a", "10.0.0.1:8000", engine.ModelRuntime, 0)}, true},
+		{"a runtime that takes HTTP at its address", []objects.List{at("a", "10.0.0.1:8000", engine.ModelRuntime, 8000)}, false},
+		{"another engine", []objects.List{at("a", "10.0.0.1:8000", engine.Triton, 0)}, false},
+		{"one whose kind nobody says", []objects.List{at("a", "10.0.0.1:8000", "", 0)}, false},
+		{"a runtime beside another engine", []objects.List{at("a", "10.0.0.1:8000", engine.Triton, 0), at("b", "10.0.0.2:8000", engine.ModelRuntime, 0)}, true},
+		{"nothing", nil, false},
+	} {
+		w := objects.Build(objects.Set{Pools: []pool.InferencePool{aPool("base", llama, 8000)}, Lists: c.lists})
+		if got := w.Pools[objects.Name{Namespace: "default", Name: "base"}].CallsOnly; got != c.alone {
+			t.Errorf("%s: %v", c.what, got)
 		}
 	}
 }

@@ -259,6 +259,8 @@ type Pool struct {
 	Endpoints []Endpoint
 	// H2C says that its endpoints speak HTTP/2 without TLS.
 	H2C bool
+	// CallsOnly says that one of its engines takes gRPC calls alone.
+	CallsOnly bool
 	// Picker is the service that other gateways ask for this pool.
 	Picker Picker
 	// Routed says that an LLMRoute names the pool, so that it admits the models of its routes and no others.
@@ -373,6 +375,7 @@ func Build(s Set) *World {
 	w.addPorts()
 	w.addEngines(claims)
 	w.notePorts()
+	w.noteCallsOnly()
 	w.addCatalogue(s.Models, s.VModels)
 	w.sort()
 	return w
