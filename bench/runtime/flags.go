@@ -23,7 +23,7 @@ import (
 
 const usage = `Runs a simulated model runtime. It serves mmesh.ModelRuntime over gRPC, as ModelMesh calls it, and for the models
 that are loaded OpenAI's chat and completions and KServe's V2, by REST and by gRPC at the same port. It is strict: a load beyond its memory or its loading threads fails with
-RESOURCE_EXHAUSTED. It prints its addresses when it is ready.
+RESOURCE_EXHAUSTED, and so does an inference beyond the limit of its model. It prints its addresses when it is ready.
 
 ` + specHelp + `
 ` + simulated.EventsHelp + `
@@ -62,6 +62,7 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 	f.DurationVar(&s.LoadTimeout, "load-timeout", time.Minute, "tell ModelMesh that a load may take this `DURATION`")
 	f.DurationVar(&s.Startup, "startup", 0, "become ready after this `DURATION`")
 	f.BoolVar(&s.Unpredicting, "no-predictions", false, "leave predictModelSize unimplemented")
+	f.IntVar(&s.Concurrency, "concurrency", 0, "take so many `INFERENCES` of a model at once, and tell ModelMesh so (limitModelConcurrency); 0 takes as many as come")
 	f.StringVar(&s.eventLog, "event-log", "", "append an event to this `FILE` for each load and unload; - means standard output")
 	err := f.Parse(args)
 	switch {
@@ -69,6 +70,8 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 		return s, err
 	case f.NArg() > 0:
 		return s, fmt.Errorf("unexpected argument %q; --help explains", f.Arg(0))
+	case s.Concurrency < 0:
+		return s, fmt.Errorf("--concurrency %d: it must not be below 0", s.Concurrency)
 	case s.LoadingThreads < 1:
 		return s, fmt.Errorf("--loading-threads %d: it must be at least 1", s.LoadingThreads)
 	}

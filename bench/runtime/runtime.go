@@ -3,7 +3,7 @@
 // come from its path, so that any scenario can be written where the path is: in an object.
 //
 // It is strict where real runtimes are not, so that tests see what nobody should do: a load beyond its memory or beyond
-// its loading threads fails with RESOURCE_EXHAUSTED. As the real ones do, it loses every model when it is asked whether it
+// its loading threads fails with RESOURCE_EXHAUSTED, and so does an inference beyond the limit of its model. As the real ones do, it loses every model when it is asked whether it
 // is ready, and answers OK to an unload of what it has not got.
 package runtime
 
@@ -30,7 +30,9 @@ type Config struct {
 	Startup        time.Duration // until it is ready
 	// Unpredicting leaves predictModelSize unimplemented.
 	Unpredicting bool
-	Events       *simulated.Events // may be nil
+	// Concurrency is how many requests for a model it takes at once whose path says none; 0: as many as come, and it says of no model how many.
+	Concurrency int
+	Events      *simulated.Events // may be nil
 }
 
 // Runtime is one simulated runtime. Make it with New. Its methods are safe for concurrent use.
@@ -55,6 +57,7 @@ type model struct {
 	loaded  chan struct{} // closed when the load has ended; err says how
 	err     error
 	ready   bool
+	running int           // inferences that are on
 	unwant  chan struct{} // closed when the load is to be given up
 	given   bool          // unwant is closed
 	leaving chan struct{} // closed at the end of the unload; nil before it began
@@ -82,6 +85,7 @@ func (r *Runtime) RuntimeStatus(context.Context, *mmesh.RuntimeStatusRequest) (*
 		DefaultModelSizeInBytes: uint64(r.config.DefaultSize),
 		RuntimeVersion:          "simulated",
 		MethodInfos:             v2Methods,
+		LimitModelConcurrency:   r.config.Concurrency > 0,
 	}, nil
 }
 
@@ -117,10 +121,11 @@ func (r *Runtime) LoadModel(ctx context.Context, q *mmesh.LoadModelRequest) (*mm
 	if m.err != nil { // set before loaded was closed
 		return nil, m.err
 	}
-	if m.sizes {
-		return &mmesh.LoadModelResponse{}, nil
+	answer := &mmesh.LoadModelResponse{MaxConcurrency: uint32(m.concurrency)}
+	if !m.sizes {
+		answer.SizeInBytes = uint64(m.size)
 	}
-	return &mmesh.LoadModelResponse{SizeInBytes: uint64(m.size)}, nil
+	return answer, nil
 }
 
 // begin takes the memory of a model and begins its load, whose end is told.
@@ -132,6 +137,12 @@ func (r *Runtime) begin(q *mmesh.LoadModelRequest, ended func(string)) (*model, 
 	}
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	switch {
+	case r.config.Concurrency == 0:
+		s.concurrency = 0
+	case s.concurrency == 0:
+		s.concurrency = r.config.Concurrency
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -62,13 +62,14 @@ func TestAPathSaysHowAModelBehaves(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{
-		"sim:?sise=1":     "sise: there is no such key",
-		"sim:?size=much":  "size: quantities must match",
-		"sim:?size=-1":    "size: -1 is below 0",
-		"sim:?load=2":     "load: time: missing unit",
-		"sim:?fail=OOPS":  "fail: invalid code",
-		"sim:?failures=x": "failures: strconv",
-		"sim:?a=%zz":      "invalid URL escape",
+		"sim:?sise=1":        "sise: there is no such key",
+		"sim:?size=much":     "size: quantities must match",
+		"sim:?size=-1":       "size: -1 is below 0",
+		"sim:?load=2":        "load: time: missing unit",
+		"sim:?fail=OOPS":     "fail: invalid code",
+		"sim:?failures=x":    "failures: strconv",
+		"sim:?concurrency=0": "concurrency: it must be at least 1",
+		"sim:?a=%zz":         "invalid URL escape",
 	} {
 		if _, err := parseSpec(path, 10); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", path, err, want)
@@ -218,6 +219,51 @@ func TestSizesArePredictedAndMeasured(t *testing.T) {
 	})
 }
 
+// An inference beyond what a model takes at once fails, and is told. A runtime without limits says of no model that it has one.
+func TestInferencesBeyondTheLimitOfAModelFail(t *testing.T) {
+	var log bytes.Buffer
+	inMemory(t, Config{Concurrency: 2, Events: simulated.NewEvents(&log, "here")}, func(t *testing.T, r *Runtime) {
+		if s, err := r.RuntimeStatus(t.Context(), nil); err != nil || !s.GetLimitModelConcurrency() {
+			t.Errorf("%v, %v", s, err)
+		}
+		for path, want := range map[string]uint32{"sim:?infer=1s": 2, "sim:?infer=1s&concurrency=1": 1} {
+			answer, err := r.LoadModel(t.Context(), &mmesh.LoadModelRequest{ModelId: path, ModelPath: path})
+			if err != nil || answer.GetMaxConcurrency() != want || answer.GetSizeInBytes() != 10 {
+				t.Errorf("%s: %v, %v", path, answer, err)
+			}
+			done := make(chan error)
+			for range want {
+				go func() { done <- r.compute(t.Context(), path) }()
+			}
+			synctest.Wait()
+			if err := r.compute(t.Context(), path); status.Code(err) != codes.ResourceExhausted {
+				t.Errorf("%s: one more: %v", path, err)
+			}
+			for range want {
+				if err := <-done; err != nil {
+					t.Error(path, err)
+				}
+			}
+			if err := r.compute(t.Context(), path); err != nil {
+				t.Errorf("%s: after the others: %v", path, err)
+			}
+		}
+	})
+	if n := strings.Count(log.String(), `"event":"crowded"`); n != 2 {
+		t.Errorf("%d were told:\n%s", n, &log)
+	}
+	inMemory(t, Config{}, func(t *testing.T, r *Runtime) {
+		s, err := r.RuntimeStatus(t.Context(), nil)
+		if err != nil || s.GetLimitModelConcurrency() {
+			t.Errorf("%v, %v", s, err)
+		}
+		answer, err := r.LoadModel(t.Context(), &mmesh.LoadModelRequest{ModelId: "x", ModelPath: "sim:?concurrency=1"})
+		if err != nil || answer.GetMaxConcurrency() != 0 {
+			t.Errorf("%v, %v", answer, err)
+		}
+	})
+}
+
 func TestRequestsAreAnsweredForWhatIsLoaded(t *testing.T) {
 	r := New(Config{Capacity: 100, DefaultSize: 10, LoadingThreads: 1})
 	defer r.Close()
@@ -258,8 +304,8 @@ func TestRequestsAreAnsweredForWhatIsLoaded(t *testing.T) {
 }
 
 func TestCommandLine(t *testing.T) {
-	s, err := parseFlags(strings.Fields("--kind modelruntime --port 0 --management unix:/x --capacity 2Gi --default-size 1Mi --loading-threads 3 --load-timeout 5s --startup 2s --no-predictions"), io.Discard)
-	want := Config{Capacity: 2 << 30, DefaultSize: 1 << 20, LoadingThreads: 3, LoadTimeout: 5 * time.Second, Startup: 2 * time.Second, Unpredicting: true}
+	s, err := parseFlags(strings.Fields("--kind modelruntime --port 0 --management unix:/x --capacity 2Gi --default-size 1Mi --loading-threads 3 --load-timeout 5s --startup 2s --no-predictions --concurrency 4"), io.Discard)
+	want := Config{Capacity: 2 << 30, DefaultSize: 1 << 20, LoadingThreads: 3, LoadTimeout: 5 * time.Second, Startup: 2 * time.Second, Unpredicting: true, Concurrency: 4}
 	if err != nil || s.Config != want || s.address != "127.0.0.1:0" || s.management != "unix:/x" {
 		t.Errorf("%+v, %v", s, err)
 	}
@@ -268,6 +314,7 @@ func TestCommandLine(t *testing.T) {
 		"--capacity x":        "--capacity: quantities",
 		"--default-size -1":   "--default-size: -1 is below 0",
 		"--loading-threads 0": "must be at least 1",
+		"--concurrency -1":    "must not be below 0",
 	} {
 		if _, err := parseFlags(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", args, err)

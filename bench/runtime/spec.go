@@ -25,6 +25,7 @@ const specHelp = `A model's path says how it behaves, as sim:?KEY=VALUE&..., wit
   predict=40Mi    the size that predictModelSize says (default its size)
   sizing=2s       a load does not say the size, and modelSize takes this long to say it
   infer=5ms       how long an inference of V2 takes (default 0s)
+  concurrency=2   how many inferences it takes at once, of a runtime with --concurrency (default that)
   fail=CODE:WORDS a load fails at its end, with this gRPC code: fail=INTERNAL:disk%20broken
   failures=2      only this many loads fail (default all)
   hang            a load never ends
@@ -42,6 +43,7 @@ type spec struct {
 	load, unload   time.Duration
 	sizing, infer  time.Duration
 	sizes          bool // sizing was given
+	concurrency    int  // 0 is the runtime's
 	code           codes.Code
 	words          string
 	failures       int // -1 is any number
@@ -86,6 +88,11 @@ func (s *spec) set(key, value string) (err error) {
 		s.sizing, err = time.ParseDuration(value)
 	case "infer":
 		s.infer, err = time.ParseDuration(value)
+	case "concurrency":
+		s.concurrency, err = strconv.Atoi(value)
+		if err == nil && s.concurrency < 1 {
+			err = errors.New("it must be at least 1")
+		}
 	case "fail":
 		code, words, _ := strings.Cut(value, ":")
 		s.words = words

@@ -17,6 +17,7 @@ import (
 
 	"github.com/headgate/headgate/api/inference"
 	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/bench/simulated"
 )
 
 // v2Methods are the calls in whose messages the runtime wants the id of the model: V2's. They are those that it lets pass, too.
@@ -111,14 +112,27 @@ func (v v2) ModelMetadata(ctx context.Context, q *inference.ModelMetadataRequest
 	return &inference.ModelMetadataResponse{Name: q.GetName(), Versions: []string{"1"}, Platform: "simulated", Inputs: tensor, Outputs: tensor}, nil
 }
 
-// compute takes the time that an inference of a model takes.
+// compute takes the time that an inference of a model takes. One beyond the limit of the model fails.
 func (r *Runtime) compute(ctx context.Context, model string) error {
 	r.mu.Lock()
-	var takes time.Duration
-	if m := r.models[model]; m != nil {
-		takes = m.infer
+	m := r.models[model]
+	switch {
+	case m == nil:
+		r.mu.Unlock()
+		return nil
+	case m.concurrency > 0 && m.running >= m.concurrency:
+		r.mu.Unlock()
+		r.config.Events.Write(simulated.Event{Event: "crowded", Model: model})
+		return status.Errorf(codes.ResourceExhausted, "model %s takes %d requests at once", model, m.concurrency)
 	}
+	m.running++
+	takes := m.infer
 	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		m.running--
+	}()
 	if takes == 0 {
 		return nil
 	}
@@ -157,7 +171,11 @@ func (r *Runtime) infer(w http.ResponseWriter, q *http.Request) {
 		say(w, http.StatusBadRequest, fields{"error": "the body has no inputs"})
 		return
 	}
-	if err := r.compute(q.Context(), model); err != nil {
+	switch err := r.compute(q.Context(), model); {
+	case status.Code(err) == codes.ResourceExhausted:
+		say(w, http.StatusTooManyRequests, fields{"error": status.Convert(err).Message()})
+		return
+	case err != nil:
 		return // its client has gone
 	}
 	say(w, http.StatusOK, fields{"model_name": model, "model_version": "1", "id": request.ID, "outputs": request.Inputs})

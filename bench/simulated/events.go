@@ -16,6 +16,7 @@ const EventsHelp = `The event log has one line of JSON for each event of a model
   engine   HOST:PORT of the engine
   event    load: a call to load began; loaded: it ended; unload and unloaded: the same for a call to unload;
            purge: the engine dropped all models at once (modelruntime only)
+           crowded: a request for the model was refused, for the engine has as many as it takes (modelruntime only)
   model    the model's id
   error    of loaded and unloaded: the error, if the call failed
   seconds  of loaded and unloaded: how long the call took
