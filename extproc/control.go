@@ -30,7 +30,7 @@ func believe(c config, log *slog.Logger) (*fleet.Fleet, *flow.Flow, func(context
 		View: func() *belief.View { return f.View() }, MaxHeld: c.maxHeld, MaxBytes: c.maxHeldMiB << 20, Changed: news.Changed,
 	})
 	f = fleet.New(fleet.Config{
-		Settings: c.settings, Log: log, Published: held.Published, PrefixCacheBytes: c.prefixBytes, Placed: true,
+		Settings: c.settings, Log: log, Published: held.Published, Freed: held.Freed, PrefixCacheBytes: c.prefixBytes, Placed: true,
 	})
 	return f, held, func(ctx context.Context, m *meter.Meter) error {
 		return talk.New(talk.Config{Target: target, Dial: dial, News: news, Fleet: f, Flow: held, Meter: m, Log: log}).Run(ctx)

@@ -77,7 +77,7 @@ func (x Copy_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Copy_State.Descriptor instead.
 func (Copy_State) EnumDescriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{11, 0}
+	return file_placement_placement_proto_rawDescGZIP(), []int{12, 0}
 }
 
 // ModelKey names a model: its pool, and what engines call it.
@@ -157,7 +157,10 @@ type Report struct {
 	// What the requests from here still ask of endpoints: of those where it has changed, about every 20 ms while it does.
 	Backlogs []*Backlog `protobuf:"bytes,8,rep,name=backlogs,proto3" json:"backlogs,omitempty"`
 	// What was learned here of how long engines take: of those pools and classes of hardware where it has changed, every 5 s.
-	Lessons       []*Lesson `protobuf:"bytes,9,rep,name=lessons,proto3" json:"lessons,omitempty"`
+	Lessons []*Lesson `protobuf:"bytes,9,rep,name=lessons,proto3" json:"lessons,omitempty"`
+	// Among how many processes control last said that limits are shared, in the first Report of a stream; 0: it never did. So a control that has just
+	// begun does not give one process what others have who have not come back yet.
+	Sharing       uint32 `protobuf:"varint,10,opt,name=sharing,proto3" json:"sharing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -255,6 +258,14 @@ func (x *Report) GetLessons() []*Lesson {
 	return nil
 }
 
+func (x *Report) GetSharing() uint32 {
+	if x != nil {
+		return x.Sharing
+	}
+	return 0
+}
+
+// Wanted is a model that requests wait for: for a copy that they can use, or for one that has a limit to take another request.
 type Wanted struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Key      *ModelKey              `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -331,7 +342,10 @@ type Usage struct {
 	// Requests that began since the last Usage of the model.
 	Requests uint32 `protobuf:"varint,2,opt,name=requests,proto3" json:"requests,omitempty"`
 	// How long ago the last one began, in ms.
-	IdleMs        uint64 `protobuf:"varint,3,opt,name=idle_ms,json=idleMs,proto3" json:"idle_ms,omitempty"`
+	IdleMs uint64 `protobuf:"varint,3,opt,name=idle_ms,json=idleMs,proto3" json:"idle_ms,omitempty"`
+	// For how long requests waited since the last Usage because each copy had as many as it takes, each for itself, in ms: as many as waited when it was
+	// made are taken to have waited all the time.
+	WaitedMs      uint64 `protobuf:"varint,4,opt,name=waited_ms,json=waitedMs,proto3" json:"waited_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -383,6 +397,13 @@ func (x *Usage) GetRequests() uint32 {
 func (x *Usage) GetIdleMs() uint64 {
 	if x != nil {
 		return x.IdleMs
+	}
+	return 0
+}
+
+func (x *Usage) GetWaitedMs() uint64 {
+	if x != nil {
+		return x.WaitedMs
 	}
 	return 0
 }
@@ -614,7 +635,9 @@ type Update struct {
 	Backlogs []*Backlog `protobuf:"bytes,9,rep,name=backlogs,proto3" json:"backlogs,omitempty"`
 	// What others have learned, once in a stream of each pool and class of hardware: as soon as somebody else knows more than the extproc has said
 	// that it does. It outlives who learned it.
-	Lessons       []*Lesson `protobuf:"bytes,10,rep,name=lessons,proto3" json:"lessons,omitempty"`
+	Lessons []*Lesson `protobuf:"bytes,10,rep,name=lessons,proto3" json:"lessons,omitempty"`
+	// Which part the extproc has in the limits of copies, first of all and where that has changed; absent: that of before.
+	Share         *Share `protobuf:"bytes,13,opt,name=share,proto3" json:"share,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -733,6 +756,67 @@ func (x *Update) GetLessons() []*Lesson {
 	return nil
 }
 
+func (x *Update) GetShare() *Share {
+	if x != nil {
+		return x.Share
+	}
+	return nil
+}
+
+// Share is which of so many processes this one is, from 0 on. A copy with a limit of l takes l / processes requests of each, rounded down, and one
+// more of l % processes of them, which are others at each copy; but at least one of each.
+type Share struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Index         uint32                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	Processes     uint32                 `protobuf:"varint,2,opt,name=processes,proto3" json:"processes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Share) Reset() {
+	*x = Share{}
+	mi := &file_placement_placement_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Share) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Share) ProtoMessage() {}
+
+func (x *Share) ProtoReflect() protoreflect.Message {
+	mi := &file_placement_placement_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Share.ProtoReflect.Descriptor instead.
+func (*Share) Descriptor() ([]byte, []int) {
+	return file_placement_placement_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Share) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *Share) GetProcesses() uint32 {
+	if x != nil {
+		return x.Processes
+	}
+	return 0
+}
+
 // Lesson is what was learned of how long engines of a pool take that are of one class of hardware, so that another goes on from it. Who cannot
 // make sense of one leaves it.
 type Lesson struct {
@@ -769,7 +853,7 @@ type Lesson struct {
 
 func (x *Lesson) Reset() {
 	*x = Lesson{}
-	mi := &file_placement_placement_proto_msgTypes[8]
+	mi := &file_placement_placement_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -781,7 +865,7 @@ func (x *Lesson) String() string {
 func (*Lesson) ProtoMessage() {}
 
 func (x *Lesson) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[8]
+	mi := &file_placement_placement_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -794,7 +878,7 @@ func (x *Lesson) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lesson.ProtoReflect.Descriptor instead.
 func (*Lesson) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{8}
+	return file_placement_placement_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Lesson) GetPool() string {
@@ -918,7 +1002,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_placement_placement_proto_msgTypes[9]
+	mi := &file_placement_placement_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -930,7 +1014,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[9]
+	mi := &file_placement_placement_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -943,7 +1027,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{9}
+	return file_placement_placement_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Endpoints) GetAddresses() []string {
@@ -971,7 +1055,7 @@ type Leaving struct {
 
 func (x *Leaving) Reset() {
 	*x = Leaving{}
-	mi := &file_placement_placement_proto_msgTypes[10]
+	mi := &file_placement_placement_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -983,7 +1067,7 @@ func (x *Leaving) String() string {
 func (*Leaving) ProtoMessage() {}
 
 func (x *Leaving) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[10]
+	mi := &file_placement_placement_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -996,7 +1080,7 @@ func (x *Leaving) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leaving.ProtoReflect.Descriptor instead.
 func (*Leaving) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{10}
+	return file_placement_placement_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Leaving) GetEndpoint() string {
@@ -1028,16 +1112,18 @@ func (x *Leaving) GetStoppingMs() uint64 {
 }
 
 type Copy struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Copy          *CopyKey               `protobuf:"bytes,1,opt,name=copy,proto3" json:"copy,omitempty"`
-	State         Copy_State             `protobuf:"varint,2,opt,name=state,proto3,enum=headgate.placement.v1.Copy_State" json:"state,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Copy  *CopyKey               `protobuf:"bytes,1,opt,name=copy,proto3" json:"copy,omitempty"`
+	State Copy_State             `protobuf:"varint,2,opt,name=state,proto3,enum=headgate.placement.v1.Copy_State" json:"state,omitempty"`
+	// How many requests it takes at once, those of all extprocs together; 0: as many as come.
+	Limit         uint32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_placement_placement_proto_msgTypes[11]
+	mi := &file_placement_placement_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1049,7 +1135,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[11]
+	mi := &file_placement_placement_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1062,7 +1148,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{11}
+	return file_placement_placement_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Copy) GetCopy() *CopyKey {
@@ -1079,6 +1165,13 @@ func (x *Copy) GetState() Copy_State {
 	return Copy_GONE
 }
 
+func (x *Copy) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
 type Failure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   *ModelKey              `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -1090,7 +1183,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_placement_placement_proto_msgTypes[12]
+	mi := &file_placement_placement_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1102,7 +1195,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[12]
+	mi := &file_placement_placement_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1115,7 +1208,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{12}
+	return file_placement_placement_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Failure) GetKey() *ModelKey {
@@ -1146,7 +1239,7 @@ type VModel struct {
 
 func (x *VModel) Reset() {
 	*x = VModel{}
-	mi := &file_placement_placement_proto_msgTypes[13]
+	mi := &file_placement_placement_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1158,7 +1251,7 @@ func (x *VModel) String() string {
 func (*VModel) ProtoMessage() {}
 
 func (x *VModel) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[13]
+	mi := &file_placement_placement_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1171,7 +1264,7 @@ func (x *VModel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VModel.ProtoReflect.Descriptor instead.
 func (*VModel) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{13}
+	return file_placement_placement_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *VModel) GetKey() *ModelKey {
@@ -1215,7 +1308,7 @@ type Runtime struct {
 
 func (x *Runtime) Reset() {
 	*x = Runtime{}
-	mi := &file_placement_placement_proto_msgTypes[14]
+	mi := &file_placement_placement_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1227,7 +1320,7 @@ func (x *Runtime) String() string {
 func (*Runtime) ProtoMessage() {}
 
 func (x *Runtime) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[14]
+	mi := &file_placement_placement_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1240,7 +1333,7 @@ func (x *Runtime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Runtime.ProtoReflect.Descriptor instead.
 func (*Runtime) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{14}
+	return file_placement_placement_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Runtime) GetEndpoint() string {
@@ -1267,7 +1360,7 @@ type Registered struct {
 
 func (x *Registered) Reset() {
 	*x = Registered{}
-	mi := &file_placement_placement_proto_msgTypes[15]
+	mi := &file_placement_placement_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1279,7 +1372,7 @@ func (x *Registered) String() string {
 func (*Registered) ProtoMessage() {}
 
 func (x *Registered) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[15]
+	mi := &file_placement_placement_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1292,7 +1385,7 @@ func (x *Registered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registered.ProtoReflect.Descriptor instead.
 func (*Registered) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{15}
+	return file_placement_placement_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Registered) GetKey() *ModelKey {
@@ -1316,7 +1409,7 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\x19placement/placement.proto\x12\x15headgate.placement.v1\"4\n" +
 	"\bModelKey\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
-	"\x05model\x18\x02 \x01(\tR\x05model\"\xce\x03\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\"\xe8\x03\n" +
 	"\x06Report\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x18\n" +
 	"\aapplied\x18\x02 \x01(\x04R\aapplied\x125\n" +
@@ -1326,16 +1419,19 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\amissing\x18\x06 \x03(\v2\x1e.headgate.placement.v1.CopyKeyR\amissing\x128\n" +
 	"\aleaving\x18\a \x03(\v2\x1e.headgate.placement.v1.LeavingR\aleaving\x12:\n" +
 	"\bbacklogs\x18\b \x03(\v2\x1e.headgate.placement.v1.BacklogR\bbacklogs\x127\n" +
-	"\alessons\x18\t \x03(\v2\x1d.headgate.placement.v1.LessonR\alessons\"\x90\x01\n" +
+	"\alessons\x18\t \x03(\v2\x1d.headgate.placement.v1.LessonR\alessons\x12\x18\n" +
+	"\asharing\x18\n" +
+	" \x01(\rR\asharing\"\x90\x01\n" +
 	"\x06Wanted\x121\n" +
 	"\x03key\x18\x01 \x01(\v2\x1f.headgate.placement.v1.ModelKeyR\x03key\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\rR\brequests\x12\x1b\n" +
 	"\twaited_ms\x18\x03 \x01(\x04R\bwaitedMs\x12\x1a\n" +
-	"\bunusable\x18\x04 \x03(\tR\bunusable\"o\n" +
+	"\bunusable\x18\x04 \x03(\tR\bunusable\"\x8c\x01\n" +
 	"\x05Usage\x121\n" +
 	"\x03key\x18\x01 \x01(\v2\x1f.headgate.placement.v1.ModelKeyR\x03key\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\rR\brequests\x12\x17\n" +
-	"\aidle_ms\x18\x03 \x01(\x04R\x06idleMs\"X\n" +
+	"\aidle_ms\x18\x03 \x01(\x04R\x06idleMs\x12\x1b\n" +
+	"\twaited_ms\x18\x04 \x01(\x04R\bwaitedMs\"X\n" +
 	"\aCopyKey\x121\n" +
 	"\x03key\x18\x01 \x01(\v2\x1f.headgate.placement.v1.ModelKeyR\x03key\x12\x1a\n" +
 	"\bendpoint\x18\x02 \x01(\tR\bendpoint\"Z\n" +
@@ -1349,7 +1445,7 @@ const file_placement_placement_proto_rawDesc = "" +
 	"prefill_us\x18\x03 \x01(\x04R\tprefillUs\x12\x1b\n" +
 	"\tbeside_ps\x18\x04 \x01(\x04R\bbesidePs\x12\x18\n" +
 	"\aurgency\x18\x05 \x01(\x04R\aurgency\x12\x16\n" +
-	"\x06tokens\x18\x06 \x01(\x04R\x06tokens\"\x94\x05\n" +
+	"\x06tokens\x18\x06 \x01(\x04R\x06tokens\"\xc8\x05\n" +
 	"\x06Update\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x1a\n" +
 	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12>\n" +
@@ -1365,7 +1461,11 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\bruntimes\x18\f \x03(\v2\x1e.headgate.placement.v1.RuntimeR\bruntimes\x12:\n" +
 	"\bbacklogs\x18\t \x03(\v2\x1e.headgate.placement.v1.BacklogR\bbacklogs\x127\n" +
 	"\alessons\x18\n" +
-	" \x03(\v2\x1d.headgate.placement.v1.LessonR\alessons\"\xea\x03\n" +
+	" \x03(\v2\x1d.headgate.placement.v1.LessonR\alessons\x122\n" +
+	"\x05share\x18\r \x01(\v2\x1c.headgate.placement.v1.ShareR\x05share\";\n" +
+	"\x05Share\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\rR\x05index\x12\x1c\n" +
+	"\tprocesses\x18\x02 \x01(\rR\tprocesses\"\xea\x03\n" +
 	"\x06Lesson\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05class\x18\x02 \x01(\tR\x05class\x12\x14\n" +
@@ -1398,10 +1498,11 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\vstopping_ms\x18\x03 \x01(\x04H\x01R\n" +
 	"stoppingMs\x88\x01\x01B\x0e\n" +
 	"\f_migrates_msB\x0e\n" +
-	"\f_stopping_ms\"\xae\x01\n" +
+	"\f_stopping_ms\"\xc4\x01\n" +
 	"\x04Copy\x122\n" +
 	"\x04copy\x18\x01 \x01(\v2\x1e.headgate.placement.v1.CopyKeyR\x04copy\x127\n" +
-	"\x05state\x18\x02 \x01(\x0e2!.headgate.placement.v1.Copy.StateR\x05state\"9\n" +
+	"\x05state\x18\x02 \x01(\x0e2!.headgate.placement.v1.Copy.StateR\x05state\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\rR\x05limit\"9\n" +
 	"\x05State\x12\b\n" +
 	"\x04GONE\x10\x00\x12\v\n" +
 	"\aLOADING\x10\x01\x12\n" +
@@ -1439,7 +1540,7 @@ func file_placement_placement_proto_rawDescGZIP() []byte {
 }
 
 var file_placement_placement_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_placement_placement_proto_goTypes = []any{
 	(Copy_State)(0),    // 0: headgate.placement.v1.Copy.State
 	(*ModelKey)(nil),   // 1: headgate.placement.v1.ModelKey
@@ -1450,51 +1551,53 @@ var file_placement_placement_proto_goTypes = []any{
 	(*InFlight)(nil),   // 6: headgate.placement.v1.InFlight
 	(*Backlog)(nil),    // 7: headgate.placement.v1.Backlog
 	(*Update)(nil),     // 8: headgate.placement.v1.Update
-	(*Lesson)(nil),     // 9: headgate.placement.v1.Lesson
-	(*Endpoints)(nil),  // 10: headgate.placement.v1.Endpoints
-	(*Leaving)(nil),    // 11: headgate.placement.v1.Leaving
-	(*Copy)(nil),       // 12: headgate.placement.v1.Copy
-	(*Failure)(nil),    // 13: headgate.placement.v1.Failure
-	(*VModel)(nil),     // 14: headgate.placement.v1.VModel
-	(*Runtime)(nil),    // 15: headgate.placement.v1.Runtime
-	(*Registered)(nil), // 16: headgate.placement.v1.Registered
-	nil,                // 17: headgate.placement.v1.Lesson.FactorsEntry
+	(*Share)(nil),      // 9: headgate.placement.v1.Share
+	(*Lesson)(nil),     // 10: headgate.placement.v1.Lesson
+	(*Endpoints)(nil),  // 11: headgate.placement.v1.Endpoints
+	(*Leaving)(nil),    // 12: headgate.placement.v1.Leaving
+	(*Copy)(nil),       // 13: headgate.placement.v1.Copy
+	(*Failure)(nil),    // 14: headgate.placement.v1.Failure
+	(*VModel)(nil),     // 15: headgate.placement.v1.VModel
+	(*Runtime)(nil),    // 16: headgate.placement.v1.Runtime
+	(*Registered)(nil), // 17: headgate.placement.v1.Registered
+	nil,                // 18: headgate.placement.v1.Lesson.FactorsEntry
 }
 var file_placement_placement_proto_depIdxs = []int32{
 	3,  // 0: headgate.placement.v1.Report.wanted:type_name -> headgate.placement.v1.Wanted
 	4,  // 1: headgate.placement.v1.Report.usage:type_name -> headgate.placement.v1.Usage
 	6,  // 2: headgate.placement.v1.Report.in_flight:type_name -> headgate.placement.v1.InFlight
 	5,  // 3: headgate.placement.v1.Report.missing:type_name -> headgate.placement.v1.CopyKey
-	11, // 4: headgate.placement.v1.Report.leaving:type_name -> headgate.placement.v1.Leaving
+	12, // 4: headgate.placement.v1.Report.leaving:type_name -> headgate.placement.v1.Leaving
 	7,  // 5: headgate.placement.v1.Report.backlogs:type_name -> headgate.placement.v1.Backlog
-	9,  // 6: headgate.placement.v1.Report.lessons:type_name -> headgate.placement.v1.Lesson
+	10, // 6: headgate.placement.v1.Report.lessons:type_name -> headgate.placement.v1.Lesson
 	1,  // 7: headgate.placement.v1.Wanted.key:type_name -> headgate.placement.v1.ModelKey
 	1,  // 8: headgate.placement.v1.Usage.key:type_name -> headgate.placement.v1.ModelKey
 	1,  // 9: headgate.placement.v1.CopyKey.key:type_name -> headgate.placement.v1.ModelKey
 	5,  // 10: headgate.placement.v1.InFlight.copy:type_name -> headgate.placement.v1.CopyKey
-	10, // 11: headgate.placement.v1.Update.endpoints:type_name -> headgate.placement.v1.Endpoints
-	12, // 12: headgate.placement.v1.Update.copies:type_name -> headgate.placement.v1.Copy
-	13, // 13: headgate.placement.v1.Update.failures:type_name -> headgate.placement.v1.Failure
+	11, // 11: headgate.placement.v1.Update.endpoints:type_name -> headgate.placement.v1.Endpoints
+	13, // 12: headgate.placement.v1.Update.copies:type_name -> headgate.placement.v1.Copy
+	14, // 13: headgate.placement.v1.Update.failures:type_name -> headgate.placement.v1.Failure
 	6,  // 14: headgate.placement.v1.Update.in_flight:type_name -> headgate.placement.v1.InFlight
-	16, // 15: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
-	11, // 16: headgate.placement.v1.Update.leaving:type_name -> headgate.placement.v1.Leaving
-	14, // 17: headgate.placement.v1.Update.vmodels:type_name -> headgate.placement.v1.VModel
-	15, // 18: headgate.placement.v1.Update.runtimes:type_name -> headgate.placement.v1.Runtime
+	17, // 15: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
+	12, // 16: headgate.placement.v1.Update.leaving:type_name -> headgate.placement.v1.Leaving
+	15, // 17: headgate.placement.v1.Update.vmodels:type_name -> headgate.placement.v1.VModel
+	16, // 18: headgate.placement.v1.Update.runtimes:type_name -> headgate.placement.v1.Runtime
 	7,  // 19: headgate.placement.v1.Update.backlogs:type_name -> headgate.placement.v1.Backlog
-	9,  // 20: headgate.placement.v1.Update.lessons:type_name -> headgate.placement.v1.Lesson
-	17, // 21: headgate.placement.v1.Lesson.factors:type_name -> headgate.placement.v1.Lesson.FactorsEntry
-	5,  // 22: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
-	0,  // 23: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
-	1,  // 24: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 25: headgate.placement.v1.VModel.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 26: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
-	2,  // 27: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
-	8,  // 28: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
-	28, // [28:29] is the sub-list for method output_type
-	27, // [27:28] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	10, // 20: headgate.placement.v1.Update.lessons:type_name -> headgate.placement.v1.Lesson
+	9,  // 21: headgate.placement.v1.Update.share:type_name -> headgate.placement.v1.Share
+	18, // 22: headgate.placement.v1.Lesson.factors:type_name -> headgate.placement.v1.Lesson.FactorsEntry
+	5,  // 23: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
+	0,  // 24: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
+	1,  // 25: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 26: headgate.placement.v1.VModel.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 27: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
+	2,  // 28: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
+	8,  // 29: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
+	29, // [29:30] is the sub-list for method output_type
+	28, // [28:29] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_placement_placement_proto_init() }
@@ -1502,14 +1605,14 @@ func file_placement_placement_proto_init() {
 	if File_placement_placement_proto != nil {
 		return
 	}
-	file_placement_placement_proto_msgTypes[10].OneofWrappers = []any{}
+	file_placement_placement_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_placement_placement_proto_rawDesc), len(file_placement_placement_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

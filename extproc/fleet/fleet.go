@@ -64,6 +64,9 @@ type Config struct {
 	// Published is told of each View once it is in force; nil means nobody. It must be quick and ask nothing of the Fleet
 	// but its View.
 	Published func(*belief.View)
+	// Freed is told of a model, by what engines call it, of which a copy with a limit has fewer requests than before; nil means nobody. It is bound
+	// as Published is.
+	Freed func(model string)
 	// PrefixCacheBytes bounds the memory for what endpoints have of prompts, which is taken when a policy first asks for it; zero means
 	// [prefix.DefaultBytes].
 	PrefixCacheBytes int
@@ -81,6 +84,9 @@ func New(c Config) *Fleet {
 	}
 	if c.Published == nil {
 		c.Published = func(*belief.View) {}
+	}
+	if c.Freed == nil {
+		c.Freed = func(string) {}
 	}
 	if c.PrefixCacheBytes == 0 {
 		c.PrefixCacheBytes = prefix.DefaultBytes

@@ -29,13 +29,21 @@ func (f *Fleet) gone(drained bool) {
 	}
 }
 
-// Begin counts a request where a decision sends it. It returns nil where no request may begin any more: a newer view than
-// that of the decision is in force, and says so.
+// freed tells who waits for a copy that it takes another request.
+func (f *Fleet) freed(at belief.Counts, model string) {
+	if at.Limited() {
+		f.Freed(model)
+	}
+}
+
+// Begin counts a request where a decision sends it. It returns nil where none may begin: a newer view than that of the decision is in force and
+// says so, or others have filled the copy since.
 func (f *Fleet) Begin(d pick.Decision) *InFlight {
 	at := belief.CountsOf(d)
 	begun, drained := at.Begin(Steady(f.Now()))
 	if !begun {
 		f.gone(drained)
+		f.freed(at, d.Copy.Model) // it may have been counted for a moment
 		return nil
 	}
 	f.move()
@@ -52,6 +60,7 @@ func (i *InFlight) End() {
 	if !i.ended {
 		i.ended = true
 		i.fleet.gone(i.at.End())
+		i.fleet.freed(i.at, i.model)
 		i.fleet.move()
 	}
 }
@@ -75,6 +84,7 @@ func (f *Fleet) Moved(i *InFlight, address string) {
 	}
 	to.Add(Steady(f.Now())) // first: at no moment it is in flight nowhere
 	f.gone(i.at.End())
+	f.freed(i.at, i.model)
 	i.at, i.address = to, address
 	f.move()
 	if number, known := f.state.Number(address); known && len(i.prompt) > 0 {

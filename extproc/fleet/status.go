@@ -36,6 +36,12 @@ func (f *Fleet) Leaving() (all map[string]belief.Leaving) {
 	return all
 }
 
+// Sharing is among how many processes limits of copies are shared, as [belief.State.Sharing].
+func (f *Fleet) Sharing() (processes int) {
+	f.locked(func() { processes = f.state.Sharing() })
+	return processes
+}
+
 // TakeMissing returns the copies that engines have no more though control believes in them, each once.
 func (f *Fleet) TakeMissing() (all []belief.CopyKey) {
 	f.locked(func() { all = f.state.TakeMissing() })

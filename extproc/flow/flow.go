@@ -1,5 +1,6 @@
-// Package flow keeps requests that wait for their model until they may go on. It is the edge of package queue: what waits
-// is the goroutine that each request has anyway, on a channel, and what wakes it is a view of the fleet.
+// Package flow keeps requests that wait for their model until they may go on: until there is a copy that they can use, and where copies take so
+// many requests at once and no more, until one of them takes another. It is the edge of package queue: what waits is the goroutine that each
+// request has anyway, on a channel, and what wakes it is a view of the fleet, or the end of a request at a copy with a limit.
 package flow
 
 import (
@@ -37,7 +38,7 @@ type Config struct {
 	// MaxHeld bounds the requests that wait for one model, MaxBytes the bodies of all that wait.
 	MaxHeld  int
 	MaxBytes int64
-	// Changed is told when other models are waited for than before, or, not urgently, more or fewer requests. It may be nil,
+	// Changed is told when other models are waited for than before that have no copy, or, not urgently, more or fewer requests. It may be nil,
 	// and must be quick.
 	Changed func(urgent bool)
 }
@@ -64,7 +65,9 @@ type Ticket struct {
 	flow  *Flow
 	key   objects.ModelKey
 	place *queue.Place[*Ticket]
-	turn  chan error // capacity 1
+	// urgent says that there was no copy when it began to wait.
+	urgent bool
+	turn   chan error // capacity 1
 }
 
 // Hold gives a request whose body has so many bytes a place behind all that wait for its model. It fails with
@@ -80,8 +83,10 @@ func (f *Flow) Hold(key objects.ModelKey, bytes int64, now time.Time) (*Ticket, 
 		f.held.Add(-1)
 		return nil, failure(view, key)
 	}
+	// That one waits for another to end need not be told at once: that is over in a moment, and comes again.
+	there, _ := has(view, key)
 	first := !f.queue.Has(key)
-	t := &Ticket{flow: f, key: key, turn: make(chan error, 1)}
+	t := &Ticket{flow: f, key: key, urgent: !there, turn: make(chan error, 1)}
 	place, err := f.queue.Join(t, key, bytes, now)
 	if err != nil {
 		f.held.Add(-1)
@@ -89,7 +94,7 @@ func (f *Flow) Hold(key objects.ModelKey, bytes int64, now time.Time) (*Ticket, 
 	}
 	t.place = place
 	f.show(view, key)
-	f.Changed(first)
+	f.Changed(first && t.urgent)
 	return t, nil
 }
 
@@ -121,7 +126,7 @@ func (t *Ticket) Leave() {
 	}
 	t.place = nil
 	f.held.Add(-1)
-	f.Changed(!f.queue.Has(t.key))
+	f.Changed(t.urgent && !f.queue.Has(t.key))
 }
 
 // Busy says whether requests wait for a model, so that one that comes now must not overtake them.
@@ -147,6 +152,19 @@ func (f *Flow) Published(v *belief.View) {
 	}
 }
 
+// Freed lets the next go on that wait for a model, by what engines call it, of which a copy has fewer requests than before.
+func (f *Flow) Freed(model string) {
+	if f.held.Load() == 0 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	view := f.View()
+	for _, key := range f.queue.Named(model) {
+		f.show(view, key)
+	}
+}
+
 // show tells those whom it concerns what a view says of their model. The caller holds mu.
 func (f *Flow) show(v *belief.View, key objects.ModelKey) {
 	is := verdict(v, key)
@@ -166,6 +184,18 @@ func (f *Flow) Wanted() []queue.Wanted {
 	return f.queue.Wanted()
 }
 
+// Queued is how many requests wait for models of which there are copies, each with as many requests as it takes.
+func (f *Flow) Queued() map[objects.ModelKey]int {
+	all := make(map[objects.ModelKey]int)
+	view := f.View()
+	for _, w := range f.Wanted() {
+		if there, _ := has(view, w.Key); there {
+			all[w.Key] = w.Requests
+		}
+	}
+	return all
+}
+
 // Held is how many requests wait, and how many bytes their bodies have.
 func (f *Flow) Held() (requests, bytes int64) {
 	f.mu.Lock()
@@ -181,13 +211,19 @@ func failure(v *belief.View, key objects.ModelKey) error {
 	return Failed{v.Failures[key]}
 }
 
-// verdict is what a view says of a model. Where the pool is gone the request is let go, to be told.
+// has says whether a view has a copy of a model that can be used, and one that takes another request.
+func has(v *belief.View, key objects.ModelKey) (has, room bool) {
+	return v.Snapshot.Pools[key.Pool.String()].Has(key.ID)
+}
+
+// verdict is what a view says of a model. Where the pool is gone the request is let go, to be told. That another copy cannot be loaded is no matter
+// to those that wait for one that there is.
 func verdict(v *belief.View, key objects.ModelKey) queue.Verdict {
-	pool := v.Snapshot.Pools[key.Pool.String()]
+	has, room := has(v, key)
 	switch {
-	case pool == nil, pool.Has(key.ID):
+	case v.Snapshot.Pools[key.Pool.String()] == nil, room:
 		return queue.Ready
-	case v.Failures[key] != "":
+	case !has && v.Failures[key] != "":
 		return queue.Failed
 	}
 	return queue.Waits

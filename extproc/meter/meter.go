@@ -75,6 +75,8 @@ type Meter struct {
 	looks     *prometheus.CounterVec // result
 	held      prometheus.Gauge
 	holds     *prometheus.HistogramVec // outcome
+	queued    prometheus.Gauge
+	queues    *prometheus.HistogramVec // outcome
 	connected prometheus.Gauge
 	version   prometheus.Gauge
 	heardAt   prometheus.Gauge
@@ -136,6 +138,8 @@ func New(f *fleet.Fleet) *Meter {
 	m.looks = counter("headgate_scrapes_total", "Looks at endpoints, by result: ok or error.", "result")
 	m.held = gauge("headgate_held_requests", "Requests that extproc holds now until their model is loaded.").WithLabelValues()
 	m.holds = histogram("headgate_hold_seconds", "Seconds for which extproc held a request, by what ended the hold: released (a copy can be used), failed (the model cannot be loaded), expired (its time was over), cancelled (the client left), stopped (extproc is stopping), full (it could not be held).", holdBuckets, "outcome")
+	m.queued = gauge("headgate_limit_waiting_requests", "Requests that extproc holds now because every copy of their model has as many requests as it takes at once.").WithLabelValues()
+	m.queues = histogram("headgate_limit_wait_seconds", "Seconds for which extproc held a request because every copy of its model had as many requests as it takes at once, by what ended that: released (one takes another, or there is no copy any more), failed, expired, cancelled, stopped and full as of headgate_hold_seconds.", holdBuckets, "outcome")
 	m.connected = gauge("headgate_control_connected", "Is 1 while control is connected and has sent everything that it knows, else 0.").WithLabelValues()
 	m.version = gauge("headgate_control_version", "Version of control's latest update in force, on the present connection.").WithLabelValues()
 	m.heardAt = gauge("headgate_control_heard_timestamp_seconds", "When extproc last put an update of control in force, in seconds since 1970.").WithLabelValues()
@@ -167,13 +171,42 @@ const (
 	HoldFull      = "full"
 )
 
-// HoldBegan counts a request that waits for its model.
-func (m *Meter) HoldBegan() { m.held.Inc() }
+// Hold is one request that waits, for its model or, where that is full, for a copy of it to take another request. It is owned by one goroutine.
+type Hold struct {
+	meter *Meter
+	full  bool
+	since time.Time
+}
 
-// HoldEnded counts the end of its wait.
-func (m *Meter) HoldEnded(outcome string, took time.Duration) {
-	m.held.Dec()
-	m.holds.WithLabelValues(outcome).Observe(took.Seconds())
+// HoldBegan counts a request that begins to wait at a time.
+func (m *Meter) HoldBegan(full bool, at time.Time) *Hold {
+	h := &Hold{m, full, at}
+	now, _ := h.of()
+	now.Inc()
+	return h
+}
+
+// of is what counts such waits: those that are now, and those that have ended.
+func (h *Hold) of() (now prometheus.Gauge, ended *prometheus.HistogramVec) {
+	if h.full {
+		return h.meter.queued, h.meter.queues
+	}
+	return h.meter.held, h.meter.holds
+}
+
+// Goes says that it goes on to wait: for the same, or one wait has ended and another begun.
+func (h *Hold) Goes(full bool, at time.Time) {
+	if full != h.full {
+		h.Ended(HoldReleased, at)
+		*h = *h.meter.HoldBegan(full, at)
+	}
+}
+
+// Ended counts the end of its wait.
+func (h *Hold) Ended(outcome string, at time.Time) {
+	now, ended := h.of()
+	now.Dec()
+	ended.WithLabelValues(outcome).Observe(at.Sub(h.since).Seconds())
 }
 
 // Connected says whether control is connected and has said all that there is.

@@ -18,6 +18,8 @@ var (
 	ErrNotAddressable = errors.New("no endpoint of the pool lists the model")
 	ErrNoneReady      = errors.New("no endpoint that lists the model is ready")
 	ErrSubset         = errors.New("none of the endpoints that the data plane allows can answer")
+	// ErrFull passes as soon as one of the requests there ends.
+	ErrFull = errors.New("every copy of the model has as many requests as it takes at once")
 )
 
 // ErrUnlisted says that a pool without routes has no endpoint that lists the model: 404, for nothing promises it.
@@ -182,18 +184,23 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 
 	var (
 		best  = picks[:0]
-		worst rank // of best, once there is room for no more
+		worst rank  // of best, once there is room for no more
+		busy  = Out // the best state of copies that are full
 	)
 	for i := range copies {
 		c := &copies[i]
 		e := &pool.Endpoints[c.Endpoint]
 		full := len(best) == len(picks)
-		// Filter: not those that are out, nor those in a worse state than enough others are, nor those not allowed.
+		// Filter: not those that are out, nor those in a worse state than enough others are, nor those not allowed, nor those that are full.
 		cl := class(e.State) + 1
 		if i == favourite {
 			cl = 0
 		}
 		if e.State == Out || full && cl > worst.class || r.Only != nil && !r.Only.Has(e.Address) {
+			continue
+		}
+		if c.full() {
+			busy = min(busy, e.State)
 			continue
 		}
 		// Score: what the rule thinks of it, and a lot among equals.
@@ -237,6 +244,8 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 	switch {
 	case len(best) == 0 && r.Only != nil:
 		return nil, ErrSubset
+	case len(best) == 0 && busy != Out, len(best) > 0 && best[0].rank.class > 0 && waits(best[0].Endpoint.State, busy):
+		return nil, ErrFull
 	case len(best) == 0:
 		return nil, ErrNoneReady
 	}

@@ -128,6 +128,11 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 					e.Adapters.Add(1)
 				}
 			}
+		case "limit":
+			for pair := range strings.SplitSeq(value, ",") {
+				model, n, _ := strings.Cut(pair, ":")
+				f.count(name, model).Limit.Store(number(t, n))
+			}
 		case "queue", "peerqueue":
 			e.Backlog.Others(int64(1e9*decimal(t, value)), now)
 		case "beside", "peerbeside":
@@ -163,7 +168,7 @@ func (f *fleet) endpoint(t *testing.T, name string, args []string) {
 	}
 	for _, model := range lists {
 		f.pool.Copies[model] = append(f.pool.Copies[model], pick.Copy{
-			Endpoint: index, Model: model, InFlight: f.count(name, model),
+			Endpoint: index, Model: model, InFlight: f.count(name, model), Limited: f.count(name, model).Limit.Load() > 0,
 		})
 	}
 	if base != "" {

@@ -54,15 +54,30 @@ func (p *Pool) BaseModel() string {
 	return p.Base[0].Model
 }
 
-// Has says whether a request for a model, by what engines call it, would find a copy at an endpoint that gets requests. P
-// may be nil.
-func (p *Pool) Has(model string) bool {
+// Has says whether a request for a model, by what engines call it, would find a copy at an endpoint that gets requests, and whether one of
+// those takes another request. P may be nil.
+func (p *Pool) Has(model string) (has, room bool) {
 	if p == nil {
-		return false
+		return false, false
 	}
 	copies, err := p.admit(Request{Model: model})
-	return err == nil && slices.ContainsFunc(copies, func(c Copy) bool { return p.Endpoints[c.Endpoint].State != Out })
+	if err != nil {
+		return false, false
+	}
+	free, full := Out, Out
+	for i := range copies {
+		if c := &copies[i]; c.full() {
+			full = min(full, p.Endpoints[c.Endpoint].State)
+		} else {
+			free = min(free, p.Endpoints[c.Endpoint].State)
+		}
+	}
+	return min(free, full) != Out, free != Out && !waits(free, full)
 }
+
+// waits says whether a request waits for a copy at a full endpoint rather than go to one that is free, by the best states of both: it is of no use
+// to have one fail that would be answered in a moment.
+func waits(free, full State) bool { return full < Lost && free == Lost }
 
 // Copy is a model on an endpoint that answers to its name. Whether its weights are in a slot there is another question.
 type Copy struct {
@@ -77,13 +92,20 @@ type Copy struct {
 	Names []string
 	// InFlight counts the requests for the model at the endpoint.
 	InFlight *Count
+	// Limited says that InFlight has a limit: counts of others need not be read.
+	Limited bool
 }
+
+// full says whether the copy takes no other request until one of those that it has ends.
+func (c *Copy) full() bool { return c.Limited && c.InFlight.Full() }
 
 // Count is how many requests for a model an endpoint has that this process sent. It lives on from snapshot to snapshot.
 type Count struct {
 	atomic.Int64
 	// Others is how many other processes have there, as far as they tell.
 	Others atomic.Int64
+	// Limit is how many of them the model may have there at once; 0: as many as come.
+	Limit atomic.Int64
 	// Closed says that no request may begin there any more, though an older snapshot has the copy: who counts a request
 	// looks here afterwards.
 	Closed atomic.Bool
@@ -92,6 +114,25 @@ type Count struct {
 	Began, Last atomic.Int64
 
 	place atomic.Uint32
+}
+
+// Enter counts one more, unless there are as many as may be, and returns how many there are then.
+func (c *Count) Enter() (n int64, entered bool) {
+	for {
+		n = c.Load()
+		if limit := c.Limit.Load(); limit > 0 && n >= limit {
+			return n, false
+		}
+		if c.CompareAndSwap(n, n+1) {
+			return n + 1, true
+		}
+	}
+}
+
+// Full says whether there are as many as may be.
+func (c *Count) Full() bool {
+	limit := c.Limit.Load()
+	return limit > 0 && c.Load() >= limit
 }
 
 // asked is the name to ask the engine for, by a request for a model.

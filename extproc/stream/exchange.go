@@ -398,7 +398,7 @@ func (x *exchange) fail(err error, model string) responses {
 		model = x.errand.Models[0].Name
 	}
 	e := describe(err, model)
-	if errors.Is(err, errExpired) && x.stated() > 0 {
+	if (errors.Is(err, errExpired) || errors.Is(err, errBusy)) && x.stated() > 0 {
 		e.call = kserve.DeadlineExceeded // its own client has set it
 	}
 	return x.reply(e.status, e.Code, e.response(x.api()))

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/meter"
 	"github.com/headgate/headgate/extproc/pick"
@@ -16,7 +17,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// held is what is known of a request that waits, or has waited, for its model. It keeps the request's body and no view of
+// held is what is known of a request that waits, or has waited, for its model, or for a copy of it to take another request. It keeps the request's body and no view of
 // the fleet.
 type held struct {
 	waits *waiting // nil while it does not wait
@@ -32,6 +33,7 @@ type held struct {
 // waiting is a request that waits now.
 type waiting struct {
 	key   objects.ModelKey
+	full  bool   // there are copies, each with as many requests as it takes
 	model string // as the client calls it
 	bytes int64
 	most  time.Duration // since held.since
@@ -39,7 +41,7 @@ type waiting struct {
 	resume func(now time.Time) responses
 }
 
-// miss is a request that finds no copy of its model, but may find one later.
+// miss is a request that finds no copy of its model, or none that takes another request, but may find one later.
 type miss struct {
 	key objects.ModelKey
 	why error
@@ -48,9 +50,9 @@ type miss struct {
 func (m *miss) Error() string { return m.why.Error() }
 func (m *miss) Unwrap() error { return m.why }
 
-// isMiss says whether an error of pick may pass when control loads the model.
+// isMiss says whether an error of pick may pass when control loads the model, or another request ends.
 func isMiss(err error) bool {
-	return errors.Is(err, pick.ErrNotAddressable) || errors.Is(err, pick.ErrNoneReady)
+	return errors.Is(err, pick.ErrNotAddressable) || errors.Is(err, pick.ErrNoneReady) || errors.Is(err, pick.ErrFull)
 }
 
 // placed says whether the request is for a model that control places.
@@ -74,6 +76,14 @@ func (x *exchange) overtakes() bool {
 	return x.placed() && !x.hasTurn && x.server.Flow.Busy(x.wanted())
 }
 
+// lacks is why the request waits for its model behind others: there is no copy in a view, or each has as many requests as it takes.
+func (x *exchange) lacks(v *belief.View) error {
+	if has, _ := v.Snapshot.Pools[x.target.Pool.String()].Has(x.target.Adapter); has {
+		return pick.ErrFull
+	}
+	return pick.ErrNotAddressable
+}
+
 // taken is what a request finds whose copies went away each time that it was decided.
 func (x *exchange) taken() error {
 	if x.placed() {
@@ -92,7 +102,7 @@ func (x *exchange) missed(err error, model string, bytes int, now time.Time, res
 		x.since = now
 	}
 	x.dropPicks()
-	x.waits = &waiting{key: m.key, model: model, bytes: int64(bytes), most: x.patience(), resume: resume}
+	x.waits = &waiting{key: m.key, full: errors.Is(m, pick.ErrFull), model: model, bytes: int64(bytes), most: x.patience(), resume: resume}
 	return nil
 }
 
@@ -188,8 +198,8 @@ func (p *processor) hold(messages extprocv3.ExternalProcessor_ProcessServer, x *
 	w := x.waits
 	began := time.Now()
 	result := meter.HoldReleased
-	p.server.Meter.HoldBegan()
-	defer func() { p.server.Meter.HoldEnded(result, time.Since(began)) }()
+	wait := p.server.Meter.HoldBegan(w.full, began)
+	defer func() { wait.Ended(result, time.Now()) }()
 	ticket, err := p.server.Flow.Hold(w.key, w.bytes, began)
 	switch {
 	case errors.Is(err, queue.ErrFull):
@@ -220,6 +230,7 @@ func (p *processor) hold(messages extprocv3.ExternalProcessor_ProcessServer, x *
 			out := decide(time.Now())
 			if x.waits != nil && x.waits.key == ticket.Key() {
 				if failed == nil {
+					wait.Goes(x.waits.full, time.Now())
 					ticket.Back()
 					continue
 				}
@@ -234,6 +245,9 @@ func (p *processor) hold(messages extprocv3.ExternalProcessor_ProcessServer, x *
 			return x.refuse(errStopping), nil
 		case <-timer.C:
 			result = meter.HoldExpired
+			if errors.Is(x.lacks(p.server.Fleet.View()), pick.ErrFull) {
+				return x.refuse(errBusy), nil
+			}
 			return x.refuse(errExpired), nil
 		case <-messages.Context().Done():
 			result = meter.HoldCancelled

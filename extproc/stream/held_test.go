@@ -31,7 +31,7 @@ func holding(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *flow.Flo
 		if held != nil {
 			held.Published(v)
 		}
-	}})
+	}, Freed: func(model string) { held.Freed(model) }})
 	held = flow.New(flow.Config{View: f.View, MaxHeld: max, MaxBytes: 1 << 20})
 	f.Hear(news(t, f, nil))
 	return f, held, dialWith(t, f, stream.Own, func(c *stream.Config) { c.Flow, c.Settings.Hold = held, most })

@@ -95,7 +95,7 @@ func (x *exchange) choose(a ask, body []byte, now time.Time) error {
 		request.Only = pick.ParseSubset([]string{x.in.selection})
 	}
 	if x.overtakes() {
-		return &miss{x.wanted(), pick.ErrNotAddressable}
+		return &miss{x.wanted(), x.lacks(view)}
 	}
 	most := x.settings.Picks
 	base := view.Snapshot.Pools[request.Pool].BaseModel()
@@ -112,7 +112,7 @@ func (x *exchange) choose(a ask, body []byte, now time.Time) error {
 		room = make([]pick.Decision, most)
 	}
 	x.ranked, err = pick.Pick(x.settings.Policy, view.Snapshot, request, room[:most])
-	x.picks = x.ranked[:min(len(x.ranked), x.settings.Picks)]
+	x.picks = unlimited(x.ranked[:min(len(x.ranked), x.settings.Picks)])
 	if x.placed() && isMiss(err) && len(view.Snapshot.Pools[request.Pool].Any) > 0 {
 		return &miss{x.wanted(), err}
 	}
@@ -169,6 +169,16 @@ func (x *exchange) admit(a *ask, view *belief.View) (target route.Target, near s
 		return target, "", route.ErrUnknownModel
 	}
 	return target, near, nil
+}
+
+// unlimited leaves out the picks from the first on that is for a retry and has a limit: nobody counts the request there before it comes.
+func unlimited(picks []pick.Decision) []pick.Decision {
+	for n := 1; n < len(picks); n++ {
+		if picks[n].Copy.Limited {
+			return picks[:n]
+		}
+	}
+	return picks
 }
 
 // authorize finds the token that a request carries in the place of what its client sent, where its pool says so. No token goes to an

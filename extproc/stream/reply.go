@@ -63,6 +63,8 @@ var (
 	errHidden = errors.New("the data plane shows no messages")
 	// errExpired is a request that waited for its model as long as it may.
 	errExpired = errors.New("the model was not loaded in time")
+	// errBusy is one that waited as long for a copy to take it.
+	errBusy = errors.New("no copy of the model took another request in time")
 )
 
 // apiError is what a client is told.
@@ -166,8 +168,10 @@ func describe(err error, model string) apiError {
 		return unavailable("no_endpoint", "No endpoint can answer right now.", retrySoon)
 	case errors.Is(err, errExpired):
 		return apiError{status: http.StatusGatewayTimeout, Type: serverError, Code: "load_timeout", Message: fmt.Sprintf("The model %s could not be loaded in time. Try again.", name)}
-	case errors.Is(err, queue.ErrFull):
-		return apiError{status: http.StatusTooManyRequests, Type: rateLimited, Code: "too_many_waiting", Message: fmt.Sprintf("Too many requests wait for the model %s to be loaded. Try again later.", name), retryAfter: retryLater}
+	case errors.Is(err, errBusy):
+		return apiError{status: http.StatusGatewayTimeout, Type: serverError, Code: "model_busy", Message: fmt.Sprintf("The model %s had too many requests to take this one in time. Try again.", name)}
+	case errors.Is(err, queue.ErrFull), errors.Is(err, pick.ErrFull):
+		return apiError{status: http.StatusTooManyRequests, Type: rateLimited, Code: "too_many_waiting", Message: fmt.Sprintf("Too many requests wait for the model %s. Try again later.", name), retryAfter: retryLater}
 	case errors.Is(err, pick.ErrSubset):
 		return unavailable("no_endpoint", "None of the endpoints that the gateway allows can answer right now. Try again.", retrySoon)
 	case errors.Is(err, route.ErrUnknownModel), errors.Is(err, pick.ErrUnlisted), errors.Is(err, flow.ErrUnknown):

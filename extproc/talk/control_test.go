@@ -143,6 +143,8 @@ type stream struct {
 	wanted   map[string]*placement.Wanted
 	inFlight map[string]uint32 // by model and endpoint
 	used     map[string]uint32
+	waited   map[string]uint64 // ms
+	sharing  []uint32          // as each Report says
 	missing  []string
 	leaving  map[string]*placement.Leaving
 	backlogs map[string]uint32 // requests by endpoint
@@ -151,7 +153,7 @@ type stream struct {
 func (c *fakeControl) Connect(wire placement.Placement_ConnectServer) error {
 	s := &stream{
 		rig: c.rig, wire: wire, end: make(chan struct{}), news: make(chan struct{}),
-		wanted: map[string]*placement.Wanted{}, inFlight: map[string]uint32{}, used: map[string]uint32{},
+		wanted: map[string]*placement.Wanted{}, inFlight: map[string]uint32{}, used: map[string]uint32{}, waited: map[string]uint64{},
 		leaving: map[string]*placement.Leaving{}, backlogs: map[string]uint32{},
 	}
 	c.streams <- s
@@ -175,7 +177,7 @@ func (s *stream) read(r *placement.Report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reports++
-	s.process, s.applied = r.GetProcess(), r.GetApplied()
+	s.process, s.applied, s.sharing = r.GetProcess(), r.GetApplied(), append(s.sharing, r.GetSharing())
 	for _, w := range r.GetWanted() {
 		if s.wanted[w.GetKey().GetModel()] = w; w.GetRequests() == 0 {
 			delete(s.wanted, w.GetKey().GetModel())
@@ -186,6 +188,7 @@ func (s *stream) read(r *placement.Report) {
 	}
 	for _, u := range r.GetUsage() {
 		s.used[u.GetKey().GetModel()] += u.GetRequests()
+		s.waited[u.GetKey().GetModel()] += u.GetWaitedMs()
 	}
 	for _, m := range r.GetMissing() {
 		s.missing = append(s.missing, m.GetKey().GetModel()+"@"+m.GetEndpoint())
@@ -276,7 +279,10 @@ func (r *rig) await(what string, holds func() bool) {
 }
 
 // has says whether a request for a model would find a copy.
-func (r *rig) has(id string) bool { return r.fleet.View().Snapshot.Pools[thePool.String()].Has(id) }
+func (r *rig) has(id string) bool {
+	has, _ := r.fleet.View().Snapshot.Pools[thePool.String()].Has(id)
+	return has
+}
 
 // begin sends a request for a model on its way; nil if there is no copy.
 func (r *rig) begin(id string, random uint64) (*fleet.InFlight, string) {

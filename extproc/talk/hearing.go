@@ -21,7 +21,7 @@ func newHearing() *hearing { return &hearing{all: newNews()} }
 
 func newNews() belief.News {
 	return belief.News{
-		Copies: make(map[belief.CopyKey]belief.Word), Others: make(map[belief.CopyKey]int64),
+		Copies: make(map[belief.CopyKey]belief.Word), Limits: make(map[belief.CopyKey]int), Others: make(map[belief.CopyKey]int64),
 		Failures: make(map[objects.ModelKey]string), Registered: make(map[objects.ModelKey]bool),
 		Leaving: make(map[string]belief.Leaving), Methods: make(map[string]engine.Methods), VModels: make(map[objects.ModelKey]belief.Switch),
 	}
@@ -63,7 +63,13 @@ func read(u *placement.Update, n *belief.News, now time.Time) {
 	for _, c := range u.GetCopies() {
 		if k, ok := copyKey(c.GetCopy()); ok {
 			n.Copies[k] = words[c.GetState()]
+			if n.Limits[k] = int(c.GetLimit()); c.GetLimit() == 0 {
+				delete(n.Limits, k)
+			}
 		}
+	}
+	if share := u.GetShare(); share != nil {
+		n.Share = belief.Share{Index: int(share.GetIndex()), Processes: int(share.GetProcesses())}
 	}
 	for _, i := range u.GetInFlight() {
 		if k, ok := copyKey(i.GetCopy()); ok {
@@ -102,7 +108,7 @@ func read(u *placement.Update, n *belief.News, now time.Time) {
 
 // onlyOfOthers says whether an Update says nothing but what others have at endpoints and have learned of them.
 func onlyOfOthers(u *placement.Update) bool {
-	return len(u.GetBacklogs())+len(u.GetLessons()) > 0 && u.GetEndpoints() == nil && !u.GetComplete() &&
+	return len(u.GetBacklogs())+len(u.GetLessons()) > 0 && u.GetEndpoints() == nil && u.GetShare() == nil && !u.GetComplete() &&
 		len(u.GetCopies())+len(u.GetFailures())+len(u.GetInFlight())+len(u.GetRegistered())+len(u.GetVmodels())+len(u.GetLeaving())+len(u.GetRuntimes()) == 0
 }
 

@@ -143,7 +143,7 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 		}
 	}()
 
-	s := &talk{Client: c, stream: stream, hearing: newHearing(), telling: newTelling()}
+	s := &talk{Client: c, stream: stream, hearing: newHearing(), telling: newTelling(), usedAt: time.Now()}
 	defer c.Fleet.ForgetPeers() // nobody tells any more: looks find what they have
 	if err := s.report(wantedNow | flying | allFlying | backlogs | lessons); err != nil {
 		return false, err
@@ -201,9 +201,10 @@ type talk struct {
 	stream  placement.Placement_ConnectClient
 	hearing *hearing
 	telling *telling
-	applied uint64 // the version in force
-	began   bool   // something was told
-	told    uint64 // the version that control was told of
+	applied uint64    // the version in force
+	began   bool      // something was told
+	told    uint64    // the version that control was told of
+	usedAt  time.Time // when control was last told of use
 	peers   []belief.Backlog
 }
 
@@ -264,7 +265,8 @@ func (t *talk) report(what topics) error {
 		r.Missing = missing(t.Fleet.TakeMissing())
 	}
 	if what&used != 0 {
-		r.Usage = usage(t.Fleet.Usage(), fleet.Steady(now))
+		r.Usage = usage(t.Fleet.Usage(), t.Flow.Queued(), now.Sub(t.usedAt), fleet.Steady(now))
+		t.usedAt = now
 	}
 	if what&backlogs != 0 {
 		r.Backlogs = t.telling.backlogs(t.Fleet.Backlogs, fleet.Steady(now))
@@ -274,6 +276,9 @@ func (t *talk) report(what topics) error {
 	}
 	if t.began && t.applied == t.told && len(r.Lessons)+len(r.Backlogs)+len(r.Wanted)+len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving) == 0 {
 		return nil
+	}
+	if !t.began {
+		r.Sharing = uint32(t.Fleet.Sharing()) //nolint:gosec // a number of processes
 	}
 	t.began, t.told = true, t.applied
 	return t.stream.Send(r)

@@ -169,14 +169,25 @@ func wireBacklog(to *placement.Backlog, b belief.Backlog, now time.Time) {
 	to.BesidePs, to.Urgency, to.Tokens = uint64(max(0, b.Beside)), uint64(max(0, b.Urgency)), uint64(max(0, b.Tokens))
 }
 
-func usage(used map[objects.ModelKey]belief.Used, now time.Time) []*placement.Usage {
+// usage returns what to tell of how models were used for a time that has passed, in which so many requests waited for copies that had as many as they
+// take.
+func usage(used map[objects.ModelKey]belief.Used, queued map[objects.ModelKey]int, passed time.Duration, now time.Time) []*placement.Usage {
 	var out []*placement.Usage
 	for k, u := range used {
 		out = append(out, &placement.Usage{
-			Key: wireModel(k), Requests: uint32(u.Requests), IdleMs: uint64(max(0, now.Sub(u.Last)).Milliseconds()),
+			Key: wireModel(k), Requests: uint32(u.Requests), IdleMs: uint64(max(0, now.Sub(u.Last)).Milliseconds()), WaitedMs: waitedMs(queued[k], passed),
 		})
 	}
+	for k, n := range queued {
+		if _, told := used[k]; !told { // none of them has begun
+			out = append(out, &placement.Usage{Key: wireModel(k), WaitedMs: waitedMs(n, passed)})
+		}
+	}
 	return out
+}
+
+func waitedMs(requests int, passed time.Duration) uint64 {
+	return uint64(requests) * uint64(passed.Milliseconds()) //nolint:gosec // neither is below 0
 }
 
 func missing(keys []belief.CopyKey) []*placement.CopyKey {

@@ -231,6 +231,7 @@ func (s *State) indexOf(p *objects.Pool) *pick.Index {
 		}
 		for _, name := range there {
 			c := pick.Copy{Endpoint: i, Model: name, InFlight: e.open(name)}
+			c.Limited = s.limit(declared.Address, name, c.InFlight)
 			if asked := engine.AskedAs(cmp.Or(declared.Kind, e.load.Kind), e.lists.Base, name); asked != name {
 				c.Names = []string{asked}
 			}

@@ -24,6 +24,10 @@ type News struct {
 	// Endpoints are all those whose copies control knows; nil means those of before.
 	Endpoints map[string]bool
 	Copies    map[CopyKey]Word
+	// Limits are how many requests copies take at once, of all processes together, of those of Copies that have a limit.
+	Limits map[CopyKey]int
+	// Share is this process's part in them; the zero Share: that of before.
+	Share Share
 	// Others are the requests in flight from other processes.
 	Others map[CopyKey]int64
 	// Failures are the models that cannot be loaded, with a reason for programs; an empty one means that they can again.
@@ -50,10 +54,11 @@ type control struct {
 	endpoints map[string]bool
 	copies    map[string]map[string]*said // by endpoint and the engine's name of the model
 	failures  map[objects.ModelKey]string // immutable: views share it
-	leaving   map[string]Leaving          // none that stays
-	methods   map[string]engine.Methods   // by endpoint, none that is empty; immutable: views share it
-	missing   []CopyKey                   // that control is to be told
-	missed    map[CopyKey]time.Time       // when that was believed of copies at engines without a list
+	share     Share
+	leaving   map[string]Leaving        // none that stays
+	methods   map[string]engine.Methods // by endpoint, none that is empty; immutable: views share it
+	missing   []CopyKey                 // that control is to be told
+	missed    map[CopyKey]time.Time     // when that was believed of copies at engines without a list
 }
 
 // governs says whether control knows the copies of an endpoint.
@@ -78,14 +83,18 @@ func (s *State) Hear(n News, now time.Time) {
 	c := &s.control
 	before := c.copies
 	if n.All || c.copies == nil {
-		*c = control{endpoints: n.Endpoints, copies: make(map[string]map[string]*said), leaving: make(map[string]Leaving), missing: c.missing, missed: c.missed}
+		*c = control{endpoints: n.Endpoints, copies: make(map[string]map[string]*said), share: c.share, leaving: make(map[string]Leaving), missing: c.missing, missed: c.missed}
+	}
+	shared := n.Share != (Share{}) && n.Share != c.share
+	if shared {
+		c.share = n.Share
 	}
 	if n.Endpoints != nil {
 		c.endpoints = n.Endpoints
 	}
 	for k, word := range n.Copies {
 		said := c.said(k)
-		said.word, said.heard, said.told, said.missed = word, now, false, false
+		said.word, said.limit, said.heard, said.told, said.missed = word, n.Limits[k], now, false, false
 		if was := before[k.Endpoint][k.ID]; n.All && was != nil && was.word == word {
 			said.heard, said.missed = was.heard, was.missed // what is said again is no younger for it
 		}
@@ -129,7 +138,7 @@ func (s *State) Hear(n News, now time.Time) {
 			}
 		}
 	}
-	if n.All || n.Endpoints != nil {
+	if n.All || n.Endpoints != nil || shared {
 		s.indexAll()
 	}
 }

@@ -41,10 +41,14 @@ func (s *State) Moved(from Counts, address, model string, base bool) (Counts, bo
 	return c, true
 }
 
-// Begin counts a request that begins at a time. It reports false, and counts none, where no request may begin any more; drained says what
-// [Counts.End] would.
+// Begin counts a request that begins at a time. It reports false, and counts none, where no request may begin: any more, or until another
+// has ended; drained says what [Counts.End] would.
 func (c Counts) Begin(now time.Time) (begun, drained bool) {
-	c.Add(now)
+	n, entered := c.model.Enter()
+	if !entered {
+		return false, false
+	}
+	c.add(n, now)
 	if c.model.Closed.Load() {
 		return false, c.End()
 	}
@@ -52,16 +56,22 @@ func (c Counts) Begin(now time.Time) (begun, drained bool) {
 	return true, false
 }
 
-// Add counts a request that is there, at a time.
-func (c Counts) Add(now time.Time) {
+// Add counts a request that is there, at a time, whatever the limit of its copy.
+func (c Counts) Add(now time.Time) { c.add(c.model.Add(1), now) }
+
+// add counts a request that its model has counted, as the nth there.
+func (c Counts) add(n int64, now time.Time) {
 	c.endpoint.Add(1)
-	if c.model.Add(1) == 1 && c.adapters != nil {
+	if n == 1 && c.adapters != nil {
 		c.adapters.Add(1)
 	}
 	c.model.Last.Store(now.UnixNano())
 	c.backlog.Begin(c.claim, now.UnixNano())
 	c.resident.Use(c.model)
 }
+
+// Limited says whether others may wait for the request to end.
+func (c Counts) Limited() bool { return c.model.Limit.Load() > 0 }
 
 // End counts a request as gone. Drained says that it was the last of a copy to which no more come.
 func (c Counts) End() (drained bool) {

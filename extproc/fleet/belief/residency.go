@@ -69,6 +69,7 @@ func (b facts) standing() standing {
 // said is what control says of one copy.
 type said struct {
 	word  Word
+	limit int // of requests at once, by all processes; 0: none
 	heard time.Time
 	// others is how many requests other processes have there.
 	others int64

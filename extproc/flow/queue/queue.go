@@ -1,6 +1,6 @@
 // Package queue is who waits for which model, and in which order they go on. It is pure: package flow is its edge.
 //
-// Each model has a line of its own. When a copy of the model can be used the first in line is called, and when that one
+// Each model has a line of its own. When a copy of the model takes a request the first in line is called, and when that one
 // has left, the next: so decisions are made in the order in which requests came, each after the one before it is counted.
 // One that leaves without having gone on, called or not, lets the next be called all the same.
 package queue
@@ -21,7 +21,7 @@ var ErrFull = errors.New("too many requests wait")
 type Verdict uint8
 
 const (
-	// Waits: there is no copy that can be used.
+	// Waits: there is no copy that can be used, or each has as many requests as it takes.
 	Waits Verdict = iota
 	// Ready: there is one.
 	Ready
@@ -134,6 +134,17 @@ func (l *line[H]) call() *Place[H] {
 
 // Has says whether anyone waits for a model.
 func (q *Queue[H]) Has(key objects.ModelKey) bool { return q.lines[key] != nil }
+
+// Named returns the models of a name that anyone waits for, in whatever pools, in order.
+func (q *Queue[H]) Named(name string) (keys []objects.ModelKey) {
+	for key := range q.lines {
+		if key.ID == name {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, objects.ModelKey.Compare)
+	return keys
+}
 
 // Wanted is a model that requests wait for.
 type Wanted struct {

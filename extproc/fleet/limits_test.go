@@ -1,0 +1,118 @@
+package fleet_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/internal/engine"
+)
+
+// limitedFleet is a fleet in which m has a copy that takes so many requests at once, and what it told of requests that ended.
+func limitedFleet(t *testing.T, limit int) (*fleet.Fleet, *[]string) {
+	t.Helper()
+	var freed []string
+	f := fleet.New(fleet.Config{Freed: func(model string) { freed = append(freed, model) }})
+	f.SetWorld(world("10.0.0.1", "10.0.0.2"))
+	for _, address := range []string{a, b} {
+		f.SetModels(address, engine.Models{Unlisted: true})
+		see(f, address, engine.Load{})
+	}
+	limits(f, limit, belief.Share{})
+	return f, &freed
+}
+
+// limits has control say all that there is: that m has a copy with a limit.
+func limits(f *fleet.Fleet, limit int, share belief.Share) {
+	n := belief.News{All: true, Endpoints: governing(a, b), Copies: map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Loaded}, Share: share}
+	if limit > 0 {
+		n.Limits = map[belief.CopyKey]int{copyOf("m", a): limit}
+	}
+	f.Hear(n)
+}
+
+// room says whether m takes another request.
+func room(f *fleet.Fleet) bool {
+	_, room := f.View().Snapshot.Pools[thePool.String()].Has("m")
+	return room
+}
+
+func TestNoMoreRequestsBeginAtACopyThanItTakes(t *testing.T) {
+	f, freed := limitedFleet(t, 2)
+	d := decide(t, f, "m")
+	first, second := f.Begin(d), f.Begin(d)
+	if first == nil || second == nil || f.Begin(d) != nil || room(f) {
+		t.Fatalf("two of three begin: %v %v, and room is left: %v", first, second, room(f))
+	}
+	*freed = nil
+	first.End()
+	first.End()
+	if !slices.Equal(*freed, []string{"m"}) || !room(f) {
+		t.Errorf("when one has ended %v are told, and there is room: %v", *freed, room(f))
+	}
+	// A limit that changes counts for those that are there.
+	limits(f, 1, belief.Share{})
+	if room(f) || f.Begin(d) != nil {
+		t.Error("one is there of one that may be, and there is room")
+	}
+	limits(f, 0, belief.Share{})
+	if !room(f) || f.Begin(d) == nil {
+		t.Error("there is no room without a limit")
+	}
+	*freed = nil
+	second.End()
+	if len(*freed) > 0 {
+		t.Errorf("of a copy without a limit %v are told", *freed)
+	}
+}
+
+// A limit is shared as control said last, also in a stream of which nothing was said of that yet.
+func TestALimitIsSharedWithOtherProcesses(t *testing.T) {
+	f, _ := limitedFleet(t, 4)
+	if n := f.Sharing(); n != 0 {
+		t.Errorf("before control said so limits are shared among %d", n)
+	}
+	limit := func() int64 {
+		return f.View().Snapshot.Pools[thePool.String()].Copies["m"][0].InFlight.Limit.Load()
+	}
+	f.Hear(belief.News{Share: belief.Share{Index: 1, Processes: 2}})
+	if limit() != 2 || f.Sharing() != 2 {
+		t.Errorf("of 4 among two it has %d, of %d", limit(), f.Sharing())
+	}
+	limits(f, 6, belief.Share{})
+	if limit() != 3 || f.Sharing() != 2 {
+		t.Errorf("of 6 among two it has %d, of %d", limit(), f.Sharing())
+	}
+	f.Hear(belief.News{Share: belief.Share{Index: 0, Processes: 1}})
+	if limit() != 6 {
+		t.Errorf("alone it has %d of 6", limit())
+	}
+	f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Loaded}})
+	if limit() != 0 {
+		t.Errorf("a copy of which no limit is said has one of %d", limit())
+	}
+}
+
+// A lease that runs out lets the next go on, and so does a request that was answered elsewhere.
+func TestWhoeverEndsFreesACopy(t *testing.T) {
+	f, freed := limitedFleet(t, 1)
+	f.Lease("late", f.Begin(decide(t, f, "m")), -time.Second)
+	f.EndLeases()
+	if !slices.Equal(*freed, []string{"m"}) || !room(f) {
+		t.Errorf("after the lease %v are told, and there is room: %v", *freed, room(f))
+	}
+	f.Lease("over", f.Begin(decide(t, f, "m")), time.Hour)
+	f.Release("over")
+	if !slices.Equal(*freed, []string{"m", "m"}) || !room(f) {
+		t.Errorf("after its release %v are told, and there is room: %v", *freed, room(f))
+	}
+	i := f.Begin(decide(t, f, "m"))
+	*freed = nil
+	f.Moved(i, b)
+	if !slices.Equal(*freed, []string{"m"}) || !room(f) {
+		t.Errorf("after it moved %v are told, and there is room: %v", *freed, room(f))
+	}
+	i.End()
+}

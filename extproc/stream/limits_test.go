@@ -1,0 +1,170 @@
+package stream_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// limited has a copy of the adapter that nobody had, which takes so many requests at once.
+func limited(t *testing.T, f *fleet.Fleet, limit int) {
+	t.Helper()
+	n := news(t, f, []string{"loaded=nobody@" + address})
+	n.Limits = map[belief.CopyKey]int{{ModelKey: nobody, Endpoint: address}: limit}
+	f.Hear(n)
+}
+
+// goes says whether a request was sent to an endpoint.
+func goes(t *testing.T, m *extprocv3.ProcessingResponse) bool {
+	t.Helper()
+	return m.GetOverrideMessageTimeout() == nil && strings.Contains(render(t, m), "destination-endpoint="+address)
+}
+
+// next is the next message, of a request that waited and is to be sent to its endpoint.
+func next(t *testing.T, what string, s extprocv3.ExternalProcessor_ProcessClient) {
+	t.Helper()
+	if got := decided(t, s); !strings.Contains(got, "destination-endpoint="+address) {
+		t.Errorf("%s: %s", what, got)
+	}
+}
+
+// A copy takes so many requests at once, and the others go on one after the other in the order in which they came, each when another has ended.
+// Those that leave are no more in the way.
+func TestRequestsWaitForACopyThatIsFull(t *testing.T) {
+	f, held, client := holding(t, time.Minute, 100)
+	limited(t, f, 2)
+	type asked struct {
+		stream extprocv3.ExternalProcessor_ProcessClient
+		end    context.CancelFunc
+	}
+	var all []asked
+	for n := range 6 {
+		ctx, end := context.WithCancel(t.Context())
+		s, m := ask(ctx, t, client)
+		all = append(all, asked{s, end})
+		if first := n < 2; goes(t, m) != first {
+			t.Fatalf("the request %d: %v", n, m)
+		}
+		if n >= 2 {
+			awaitHeld(t, held, int64(n-1))
+		}
+	}
+	if queued := held.Queued(); queued[nobody] != 4 {
+		t.Errorf("%v wait for a copy that is full", queued)
+	}
+	all[3].end() // while it waits
+	awaitHeld(t, held, 3)
+	all[0].end()
+	next(t, "the first that waits", all[2].stream)
+	awaitHeld(t, held, 2)
+	all[2].end()
+	next(t, "the next", all[4].stream)
+	limited(t, f, 3)
+	next(t, "where one more may", all[5].stream)
+	awaitHeld(t, held, 0)
+	for _, a := range all {
+		a.end()
+	}
+	if queued := held.Queued(); len(queued) > 0 {
+		t.Errorf("%v wait", queued)
+	}
+	s, m := ask(t.Context(), t, client)
+	if !goes(t, m) {
+		t.Errorf("when all have ended: %v", m)
+	}
+	_ = s.CloseSend()
+}
+
+// Those that wait for a copy go on when another comes, when the limit goes, and wait for the model when the copy goes.
+func TestThoseThatWaitAreDecidedAnewWhenCopiesChange(t *testing.T) {
+	f, held, client := holding(t, time.Minute, 100)
+	limited(t, f, 1)
+	if _, m := ask(t.Context(), t, client); !goes(t, m) {
+		t.Fatal(m)
+	}
+	var waiting []extprocv3.ExternalProcessor_ProcessClient
+	for range 4 {
+		s, _ := ask(t.Context(), t, client)
+		waiting = append(waiting, s)
+	}
+	awaitHeld(t, held, 4)
+	f.Hear(news(t, f, []string{"unloading=nobody@" + address, "failed=other"}))
+	if queued := held.Queued(); len(queued) > 0 {
+		t.Errorf("without a copy %v wait for one that is full", queued)
+	}
+	f.Hear(news(t, f, []string{"loaded=nobody@" + address}))
+	for _, s := range waiting {
+		next(t, "a copy without a limit", s)
+	}
+	awaitHeld(t, held, 0)
+}
+
+// A model that cannot be loaded elsewhere is no matter to those that wait for a copy, and that their time is over is told as what it is.
+func TestAWaitForACopyThatIsFullEnds(t *testing.T) {
+	f, held, client := holding(t, 300*time.Millisecond, 2)
+	limited(t, f, 1)
+	if _, m := ask(t.Context(), t, client); !goes(t, m) {
+		t.Fatal(m)
+	}
+	first, _ := ask(t.Context(), t, client)
+	second, _ := ask(t.Context(), t, client)
+	awaitHeld(t, held, 2)
+	n := news(t, f, []string{"failed=nobody"})
+	f.Hear(n)
+	if _, m := ask(t.Context(), t, client); !strings.Contains(render(t, m), "too_many_waiting") {
+		t.Errorf("one more than may wait: %v", m)
+	}
+	for _, s := range []extprocv3.ExternalProcessor_ProcessClient{first, second} {
+		if got := decided(t, s); !strings.Contains(got, "504") || !strings.Contains(got, "model_busy") {
+			t.Errorf("its time is over: %s", got)
+		}
+	}
+	awaitHeld(t, held, 0)
+}
+
+// A model of another pool at the same endpoint has the same copy: that its request ends lets those go on that wait in the one pool.
+func TestAnEndWakesThoseOfEveryPool(t *testing.T) {
+	f, held, _ := holding(t, time.Minute, 100)
+	limited(t, f, 1)
+	other := objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "other"}, ID: nobody.ID}
+	full := f.View().Snapshot.Pools[nobody.Pool.String()].Copies[nobody.ID][0].InFlight
+	full.Add(1)
+	ticket, err := held.Hold(nobody, 1, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ticket.Leave()
+	if len(ticket.Turn()) > 0 {
+		t.Fatal("it has its turn while the copy is full")
+	}
+	held.Freed("another")
+	if len(ticket.Turn()) > 0 {
+		t.Fatal("it has its turn for another model's sake")
+	}
+	full.Add(-1)
+	held.Freed(other.ID)
+	if err := <-ticket.Turn(); err != nil {
+		t.Error(err)
+	}
+	ticket.Back() // somebody else was faster; it has its turn again, for there is room
+	if err := <-ticket.Turn(); err != nil {
+		t.Error(err)
+	}
+	full.Add(1)
+	ticket.Back()
+	if len(ticket.Turn()) > 0 {
+		t.Error("it has its turn though another was faster")
+	}
+	full.Add(-1)
+	held.Freed(nobody.ID)
+	if err := <-ticket.Turn(); err != nil {
+		t.Error(err)
+	}
+}
