@@ -147,6 +147,8 @@ type CopyStatus struct {
 	Bytes int64 `json:"bytes,omitempty"`
 	// Size says where bytes is known from: default, hint, predicted or measured.
 	Size string `json:"size,omitempty"`
+	// Concurrency is how many requests it takes at once, by the engine; 0: as many as come.
+	Concurrency int32 `json:"concurrency,omitempty"`
 	// Incarnation of the engine, empty if nothing tells.
 	Incarnation string `json:"incarnation,omitempty"`
 	// Runtime is what the engine said of itself, if it is a model runtime: it cannot be asked again.
@@ -168,6 +170,8 @@ type RuntimeStatus struct {
 	//
 	// +listType=atomic
 	Methods []string `json:"methods,omitempty"`
+	// LimitsConcurrency says that each copy takes so many requests at once as the engine said when it had loaded it.
+	LimitsConcurrency bool `json:"limitsConcurrency,omitempty"`
 }
 
 // FailureStatus is a load that failed, in the engine's own words.

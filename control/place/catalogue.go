@@ -316,6 +316,7 @@ func (p *Placer) recall() error {
 	for _, r := range runtimes {
 		p.records[r.Endpoint] = load.Record{Known: true, Incarnation: r.Incarnation, Limits: load.Limits{
 			Bytes: r.Bytes, DefaultBytes: r.DefaultBytes, Loads: r.Loads, LoadTimeout: r.LoadTimeout, Methods: r.Methods,
+			LimitsConcurrency: r.LimitsConcurrency,
 		}}
 		p.Board.Takes(r.Endpoint, r.Methods)
 	}
@@ -351,6 +352,7 @@ func (p *Placer) restore(now time.Time) {
 		p.state.Restore(decide.Record{
 			CopyKey: decide.CopyKey{Key: key, Endpoint: c.Endpoint}, State: recorded[c.State], Bytes: c.Bytes,
 			Source:      decide.SizeSource(max(0, slices.Index(decide.SizeSources[:], c.Size))),
+			Limit:       c.Concurrency,
 			Incarnation: c.Incarnation,
 		}, now)
 	}

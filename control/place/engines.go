@@ -126,6 +126,7 @@ func (p *Placer) lookAt(ctx context.Context, s *site, afresh bool) error {
 		if err := p.Memory.PutRuntime(memory.Runtime{
 			Endpoint: s.Address, Incarnation: seen.Incarnation, Bytes: seen.Limits.Bytes, DefaultBytes: seen.Limits.DefaultBytes,
 			Loads: seen.Limits.Loads, LoadTimeout: seen.Limits.LoadTimeout, Methods: seen.Limits.Methods,
+			LimitsConcurrency: seen.Limits.LimitsConcurrency,
 		}); err != nil {
 			return err
 		}
@@ -313,7 +314,7 @@ func (p *Placer) tryLoad(ctx context.Context, s *site, key decide.CopyKey, a dec
 	}
 	began := time.Now()
 	loaded, err := s.loader.Load(ctx, modelOf(a.Model), a.Timeout)
-	result := decide.LoadResult{Bytes: loaded.Bytes}
+	result := decide.LoadResult{Bytes: loaded.Bytes, Limit: loaded.Concurrency}
 	if err != nil {
 		result = failed(err)
 	}
@@ -403,6 +404,7 @@ func (p *Placer) recordOf(s *site, c decide.Copy) memory.Copy {
 	}
 	return memory.Copy{
 		Endpoint: s.Address, Pool: c.Pool.String(), ID: c.ID, State: c.State.String(), Bytes: c.Bytes, Size: decide.SizeSources[c.Source],
+		Concurrency: c.Limit,
 		Incarnation: p.records[s.Address].Incarnation, Since: c.Since, Listed: !s.runtime,
 		Object: e.Object, UID: e.UID,
 	}

@@ -239,6 +239,35 @@ func TestMethodsOfARuntimeOutliveControl(t *testing.T) {
 	w.await("it is forgotten", func() bool { return w.board.takes(r.address) == "" })
 }
 
+// How many requests copies take at once is told to extprocs, after a restart, too, when the runtime may not be asked again. A copy that comes
+// later has its limit because the runtime said once that it has such.
+func TestLimitsOfCopiesOutliveControl(t *testing.T) {
+	w := newWorld(t)
+	r := serveRuntime(t, filepath.Join(t.TempDir(), "runtime.sock"), func(c *runtime.Config) { c.Concurrency = 3 })
+	there, a, b := list(r.address, managed(r.management)), object("a", ", copies: {min: 1}, source: 'sim:?concurrency=7'"), object("b", "")
+	w.set(there, a, b)
+	w.awaitCopies("a", r.address+" loaded")
+	if n := w.board.limit("a", r.address); n != 7 {
+		t.Errorf("the copy takes %d requests at once", n)
+	}
+	w.stop()
+	w.board.Publish(decide.Change{Copies: map[decide.CopyKey]decide.CopyChange{{Key: key("a"), Endpoint: r.address}: {}}})
+	w.start()
+	w.set(there, a, b)
+	w.await("it was looked at", w.board.isReady)
+	if n := w.board.limit("a", r.address); n != 7 {
+		t.Errorf("after a restart the copy takes %d requests at once", n)
+	}
+	w.Wanted("x", key("b"), decide.Want{Requests: 1, Since: time.Now()})
+	w.awaitCopies("b", r.address+" loaded")
+	if n := w.board.limit("b", r.address); n != 3 {
+		t.Errorf("a copy that was loaded since takes %d requests at once", n)
+	}
+	if n := r.count("purge"); n != 1 {
+		t.Errorf("it was made ready %d times", n)
+	}
+}
+
 // What was asked of an earlier life of a runtime says nothing of this one, and what was asked of one that is gone nothing at all.
 func TestWhatWasAskedOfAnEarlierLifeDoesNotCount(t *testing.T) {
 	w := newWorld(t)

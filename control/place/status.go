@@ -122,7 +122,7 @@ func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
 		}
 		s := v1alpha1.CopyStatus{
 			Endpoint: c.Endpoint, State: c.State.String(), Since: metav1.NewMicroTime(c.Since), Bytes: c.Bytes,
-			Incarnation: p.records[c.Endpoint].Incarnation,
+			Concurrency: int32(c.Limit), Incarnation: p.records[c.Endpoint].Incarnation,
 		}
 		if c.Bytes > 0 {
 			s.Size = decide.SizeSources[c.Source]

@@ -191,6 +191,7 @@ type board struct {
 	names     map[decide.Key]bool
 	behind    []string
 	methods   map[string]engine.Methods
+	limits    map[decide.CopyKey]int // of loaded copies
 }
 
 // Takes keeps what it is told.
@@ -210,6 +211,16 @@ func (b *board) takes(endpoint string) engine.Methods {
 	return b.methods[endpoint]
 }
 
+// limit is how many requests a copy takes at once; -1 where it is not loaded.
+func (b *board) limit(id, endpoint string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if limit, there := b.limits[decide.CopyKey{Key: key(id), Endpoint: endpoint}]; there {
+		return limit
+	}
+	return -1
+}
+
 func (b *board) Publish(c decide.Change) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -219,6 +230,12 @@ func (b *board) Publish(c decide.Change) {
 	maps.Copy(b.vmodels, c.VModels)
 	maps.Copy(b.names, c.Registered)
 	for key, of := range c.Copies {
+		if b.limits == nil {
+			b.limits = make(map[decide.CopyKey]int)
+		}
+		if delete(b.limits, key); of.There && of.State == decide.Loaded {
+			b.limits[key] = of.Limit
+		}
 		if of.There && of.State == decide.Draining {
 			go b.placer.Drained(key)
 		}

@@ -80,11 +80,12 @@ func (r *Report) recall(o *v1alpha1.Model) {
 			r.runtimes[c.Endpoint] = memory.Runtime{
 				Endpoint: c.Endpoint, Incarnation: c.Incarnation, Bytes: c.Runtime.Bytes, DefaultBytes: c.Runtime.DefaultBytes,
 				Loads: int(c.Runtime.Loads), LoadTimeout: c.Runtime.LoadTimeout.Duration, Methods: engine.MethodsOfLines(c.Runtime.Methods),
+				LimitsConcurrency: c.Runtime.LimitsConcurrency,
 			}
 		}
 		record := memory.Copy{
 			Endpoint: c.Endpoint, Pool: key.pool, ID: key.id, State: c.State, Bytes: c.Bytes, Size: c.Size,
-			Incarnation: c.Incarnation, Since: c.Since.Time,
+			Concurrency: max(0, int(c.Concurrency)), Incarnation: c.Incarnation, Since: c.Since.Time,
 		}
 		m.asked[c.Endpoint] = record
 		r.recorded = append(r.recorded, record)

@@ -215,10 +215,11 @@ func (r *Report) PutStatuses(all []memory.Status) {
 func (r *Report) copyStatus(a memory.Copy) v1alpha1.CopyStatus {
 	runtime := r.runtimes[a.Endpoint]
 	return v1alpha1.CopyStatus{
-		Endpoint: a.Endpoint, State: a.State, Since: metav1.NewMicroTime(a.Since), Bytes: a.Bytes, Size: a.Size, Incarnation: a.Incarnation,
+		Endpoint: a.Endpoint, State: a.State, Since: metav1.NewMicroTime(a.Since), Bytes: a.Bytes, Size: a.Size, Concurrency: int32(a.Concurrency), Incarnation: a.Incarnation,
 		Runtime: &v1alpha1.RuntimeStatus{
 			Bytes: runtime.Bytes, DefaultBytes: runtime.DefaultBytes, Loads: int32(runtime.Loads),
 			LoadTimeout: metav1.Duration{Duration: runtime.LoadTimeout}, Methods: runtime.Methods.Lines(),
+			LimitsConcurrency: runtime.LimitsConcurrency,
 		},
 	}
 }

@@ -55,8 +55,8 @@ type Server struct {
 	mu         sync.Mutex // guards the following
 	ready      bool
 	endpoints  []string
-	copies     map[decide.CopyKey]placement.Copy_State // none of GONE
-	failures   map[decide.Key]decide.Reason            // none that is empty
+	copies     map[decide.CopyKey]copied    // none of GONE
+	failures   map[decide.Key]decide.Reason // none that is empty
 	registered map[decide.Key]bool
 	vmodels    map[decide.Key]decide.Switch // none that is zero
 	leaving    map[string]decide.Leaving    // none that stays
@@ -65,7 +65,14 @@ type Server struct {
 	joined     int // streams so far
 	drains     map[decide.CopyKey]*drain
 	absent     map[string]*time.Timer // processes that may still send requests, by name
+	sharing    int                    // among how many processes limits were shared by an earlier process, as extprocs tell
 	lessons    lessons
+}
+
+// copied is what is published of a copy.
+type copied struct {
+	state placement.Copy_State
+	limit int
 }
 
 // peer is one stream.
@@ -79,31 +86,33 @@ type peer struct {
 	ended     bool
 
 	// Guarded by Server.mu.
-	version    uint64 // of the last Update
-	applied    uint64
-	told       bool // complete
-	endpoints  bool // are to be told
-	copies     map[decide.CopyKey]bool
-	failures   map[decide.Key]bool
-	registered map[decide.Key]bool
-	vmodels    map[decide.Key]bool
-	moving     map[decide.Key]uint64 // VModels that were told in a version that is not known to be in force
-	leaving    map[string]bool
-	methods    map[string]bool
-	parting    map[string]uint64 // endpoints of which why they leave was told in a version that is not known to be in force
-	inFlight   map[decide.CopyKey]int
-	others     map[decide.CopyKey]int // as told
-	moved      map[decide.CopyKey]int // of others, to be told
-	lessons    map[lessonKey]bool     // may be to be told
-	taught     map[lessonKey]bool     // were told
-	knows      map[lessonKey]float64  // how well founded what it told itself was
+	version     uint64 // of the last Update
+	applied     uint64
+	told        bool // complete
+	endpoints   bool // are to be told
+	portion     portion
+	apportioned bool // portion is to be told
+	copies      map[decide.CopyKey]bool
+	failures    map[decide.Key]bool
+	registered  map[decide.Key]bool
+	vmodels     map[decide.Key]bool
+	moving      map[decide.Key]uint64 // VModels that were told in a version that is not known to be in force
+	leaving     map[string]bool
+	methods     map[string]bool
+	parting     map[string]uint64 // endpoints of which why they leave was told in a version that is not known to be in force
+	inFlight    map[decide.CopyKey]int
+	others      map[decide.CopyKey]int // as told
+	moved       map[decide.CopyKey]int // of others, to be told
+	lessons     map[lessonKey]bool     // may be to be told
+	taught      map[lessonKey]bool     // were told
+	knows       map[lessonKey]float64  // how well founded what it told itself was
 }
 
 // New returns a Server that knows nothing. Its Placer is set before it serves.
 func New(log *slog.Logger) *Server {
 	s := &Server{
 		log: log, closed: make(chan struct{}), ledger: newLedger(),
-		copies: make(map[decide.CopyKey]placement.Copy_State), failures: make(map[decide.Key]decide.Reason), registered: make(map[decide.Key]bool),
+		copies: make(map[decide.CopyKey]copied), failures: make(map[decide.Key]decide.Reason), registered: make(map[decide.Key]bool),
 		vmodels: make(map[decide.Key]decide.Switch), leaving: make(map[string]decide.Leaving), methods: make(map[string]engine.Methods), peers: make(map[*peer]bool), drains: make(map[decide.CopyKey]*drain), absent: make(map[string]*time.Timer),
 		lessons: make(lessons),
 	}
@@ -130,8 +139,8 @@ func (s *Server) Peers() int {
 func (s *Server) Publish(c decide.Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key, copied := range c.Copies {
-		s.setCopy(key, copied)
+	for key, is := range c.Copies {
+		s.setCopy(key, is)
 	}
 	for key, why := range c.Failures {
 		if keep(s.failures, key, why) {
@@ -258,16 +267,16 @@ var states = map[decide.CopyState]placement.Copy_State{
 
 // setCopy takes what is published of a copy. The caller holds mu.
 func (s *Server) setCopy(key decide.CopyKey, c decide.CopyChange) {
-	state := placement.Copy_GONE
+	is := copied{state: placement.Copy_GONE}
 	if c.There {
-		state = states[c.State]
+		is = copied{states[c.State], c.Limit}
 	}
 	if c.There && c.State == decide.Draining {
 		s.drain(key)
 	} else {
 		delete(s.drains, key) // it is gone, or the limit has passed
 	}
-	if !keep(s.copies, key, state) { // the zero State is GONE
+	if !keep(s.copies, key, is) { // the zero State is GONE
 		return
 	}
 	for p := range s.peers {
@@ -284,7 +293,7 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 	if first.GetProcess() == "" {
 		return status.Error(codes.InvalidArgument, "the first Report names no process")
 	}
-	p := s.join(first.GetProcess())
+	p := s.join(first.GetProcess(), int(first.GetSharing()))
 	s.log.Info("an extproc connected", "process", p.process)
 	defer func() {
 		s.part(p)
@@ -338,8 +347,8 @@ func (s *Server) Connect(stream placement.Placement_ConnectServer) error {
 	}
 }
 
-// join begins a stream: all that is known is to be told.
-func (s *Server) join(process string) *peer {
+// join begins a stream: all that is known is to be told. Sharing is among how many processes the extproc was told that limits are shared.
+func (s *Server) join(process string, sharing int) *peer {
 	page := s.ledger.join(time.Now())
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -360,6 +369,8 @@ func (s *Server) join(process string) *peer {
 		delete(s.absent, process)
 		s.release(func(d *drain) { delete(d.absent, process) }) // none is over: p has come
 	}
+	s.sharing = max(s.sharing, min(sharing, maxSharing))
+	s.apportion()
 	p.wake()
 	return p
 }
@@ -431,7 +442,10 @@ func (s *Server) report(p *peer, r *placement.Report) {
 	if usage := r.GetUsage(); len(usage) > 0 {
 		used := make(map[decide.Key]decide.Use, len(usage))
 		for _, u := range usage {
-			used[keyOf(u.GetKey())] = decide.Use{Requests: int(u.GetRequests()), Last: now.Add(-time.Duration(u.GetIdleMs()) * time.Millisecond)}
+			used[keyOf(u.GetKey())] = decide.Use{
+				Requests: int(u.GetRequests()), Last: now.Add(-time.Duration(u.GetIdleMs()) * time.Millisecond),
+				Waited: time.Duration(u.GetWaitedMs()) * time.Millisecond, //nolint:gosec // a wrong one has one copy more come
+			}
 		}
 		s.placer.Used(used)
 	}
@@ -491,6 +505,9 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	defer s.mu.Unlock()
 	u := &placement.Update{Version: p.version + 1, Backlogs: backlogs}
 	room := maxSent
+	if p.apportioned {
+		u.Share, p.apportioned = p.portion.wire(), false
+	}
 	if p.endpoints {
 		u.Endpoints = &placement.Endpoints{Addresses: s.endpoints}
 		p.endpoints = false
@@ -499,8 +516,8 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 		u.Runtimes = append(u.Runtimes, &placement.Runtime{Endpoint: endpoint, Methods: s.methods[endpoint].Lines()})
 	}
 	for _, key := range take(p.copies, &room) {
-		state := s.copies[key] // the zero State is GONE
-		u.Copies = append(u.Copies, &placement.Copy{Copy: copyKey(key), State: state})
+		is := s.copies[key]                                                                                        // the zero State is GONE
+		u.Copies = append(u.Copies, &placement.Copy{Copy: copyKey(key), State: is.state, Limit: uint32(is.limit)}) //nolint:gosec // control bounds it
 		if d := s.drains[key]; d != nil {
 			if _, waits := d.peers[p]; waits {
 				d.peers[p] = u.Version
@@ -531,7 +548,7 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	if s.ready && !p.told && room > 0 {
 		u.Complete, p.told = true, true
 	}
-	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Vmodels)+len(u.Leaving)+len(u.Runtimes)+len(u.InFlight)+len(u.Backlogs)+len(u.Lessons) == 0 && u.Endpoints == nil && !u.Complete {
+	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Vmodels)+len(u.Leaving)+len(u.Runtimes)+len(u.InFlight)+len(u.Backlogs)+len(u.Lessons) == 0 && u.Endpoints == nil && u.Share == nil && !u.Complete {
 		return nil
 	}
 	p.version = u.Version

@@ -33,12 +33,15 @@ func TestAStreamBeginsWithAllThatThereIs(t *testing.T) {
 		}
 		w.Ready()
 		synctest.Wait()
-		late := w.connect("late")
+		if early.complete != len(early.updates) {
+			t.Errorf("Update %d of %d is complete", early.complete, len(early.updates))
+		}
+		late := w.connect("late") // with which early shares limits from now on
 		for _, x := range []*extproc{early, late} {
 			if len(x.copies) != 5000 || x.failures["bad"] != "load_failed" || len(x.models) != 1 || len(x.endpoints) != 1 {
 				t.Errorf("%d copies, %v, %v, %v", len(x.copies), x.failures, x.models, x.endpoints)
 			}
-			if x.complete != len(x.updates) {
+			if x == late && x.complete != len(x.updates) {
 				t.Errorf("Update %d of %d is complete", x.complete, len(x.updates))
 			}
 			if len(x.updates) < 3 {
@@ -277,11 +280,11 @@ func TestUseAndWhatIsMissingIsPassedOn(t *testing.T) {
 	inMemory(t, func(w *world) {
 		x := w.connect("x")
 		x.say(&placement.Report{
-			Usage:   []*placement.Usage{{Key: wireModel("a"), Requests: 4, IdleMs: 250}},
+			Usage:   []*placement.Usage{{Key: wireModel("a"), Requests: 4, IdleMs: 250, WaitedMs: 1500}},
 			Missing: []*placement.CopyKey{wireCopy("b")},
 		})
-		if w.placer.used["a"] != 250*time.Millisecond || w.placer.requests["a"] != 4 || len(w.placer.missing) != 1 || w.placer.missing[0] != "b" {
-			t.Errorf("used %v, missing %v", w.placer.used, w.placer.missing)
+		if w.placer.used["a"] != 250*time.Millisecond || w.placer.requests["a"] != 4 || w.placer.waited != 1500*time.Millisecond || len(w.placer.missing) != 1 || w.placer.missing[0] != "b" {
+			t.Errorf("used %v, waited %v, missing %v", w.placer.used, w.placer.waited, w.placer.missing)
 		}
 	})
 }

@@ -53,6 +53,7 @@ func (s *Server) leave(name string) {
 			return
 		}
 		delete(s.absent, name)
+		s.apportion()
 		over := s.release(func(d *drain) { delete(d.absent, name) })
 		s.mu.Unlock()
 		s.tell(over)

@@ -52,6 +52,7 @@ type placer struct {
 	mu       sync.Mutex // guards the following
 	wants    map[string]map[string]decide.Want
 	used     map[string]time.Duration // ago
+	waited   time.Duration
 	requests map[string]int
 	inFlight map[string]int
 	missing  []string
@@ -84,6 +85,7 @@ func (p *placer) Used(all map[decide.Key]decide.Use) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for key, u := range all {
+		p.waited += u.Waited
 		p.used[key.ID], p.requests[key.ID] = time.Since(u.Last), p.requests[key.ID]+u.Requests
 	}
 }
@@ -187,7 +189,13 @@ type extproc struct {
 // connect opens a stream, whose first Report names the process.
 func (w *world) connect(process string) *extproc {
 	w.t.Helper()
-	x := w.deaf(process)
+	return w.connectWith(&placement.Report{Process: process})
+}
+
+// connectWith is connect with another first Report.
+func (w *world) connectWith(first *placement.Report) *extproc {
+	w.t.Helper()
+	x := w.deafWith(first)
 	go func() {
 		for {
 			u, err := x.stream.Recv()
@@ -209,6 +217,11 @@ func (w *world) connect(process string) *extproc {
 // deaf connects without listening.
 func (w *world) deaf(process string) *extproc {
 	w.t.Helper()
+	return w.deafWith(&placement.Report{Process: process})
+}
+
+func (w *world) deafWith(first *placement.Report) *extproc {
+	w.t.Helper()
 	conn, err := grpc.NewClient("passthrough:///control", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return w.door.DialContext(ctx) }))
 	if err != nil {
@@ -220,7 +233,7 @@ func (w *world) deaf(process string) *extproc {
 	}
 	x.leave = func() { _ = conn.Close(); synctest.Wait() }
 	w.t.Cleanup(func() { _ = conn.Close() })
-	x.say(&placement.Report{Process: process})
+	x.say(first)
 	return x
 }
 

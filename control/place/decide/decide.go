@@ -81,6 +81,8 @@ type Copy struct {
 	Bytes int64
 	// Source is where Bytes is known from.
 	Source SizeSource
+	// Limit is how many requests it takes at once; 0: as many as come.
+	Limit int
 
 	// cut: an earlier process told the engine to load it and did not hear an answer.
 	cut bool
@@ -340,6 +342,8 @@ type Change struct {
 type CopyChange struct {
 	There bool
 	State CopyState
+	// Limit is how many requests it takes at once; 0: as many as come.
+	Limit int
 }
 
 // Config is how a State decides. The zero Config is as people have it who set nothing.
@@ -395,7 +399,7 @@ func (s *State) Changes() Change {
 	}
 	for key := range s.changedCopies {
 		c, there := s.Copy(key)
-		change.Copies[key] = CopyChange{there, c.State}
+		change.Copies[key] = CopyChange{there, c.State, c.Limit}
 	}
 	for key := range s.changedModels {
 		var why Reason // of one that is gone, none

@@ -352,7 +352,7 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		r.s.Unwanted(plain[0])
 	case "used":
 		for _, id := range plain {
-			r.s.Used(key(id), decide.Use{Requests: r.number(with["requests"]), Last: r.now})
+			r.s.Used(key(id), decide.Use{Requests: r.number(with["requests"]), Last: r.now, Waited: r.duration(with["waited"])})
 		}
 	case "inflight":
 		r.s.InFlight(copyKey(plain[0], plain[1]), r.number(plain[2]), r.now)
@@ -360,7 +360,7 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		r.s.Predicted(copyKey(plain[0], plain[1]), r.bytes(with["size"]))
 	case "loaded":
 		for _, id := range plain[1:] {
-			r.s.LoadEnded(copyKey(plain[0], id), decide.LoadResult{Bytes: r.bytes(with["size"]), Took: r.duration(with["took"])}, r.now)
+			r.s.LoadEnded(copyKey(plain[0], id), decide.LoadResult{Bytes: r.bytes(with["size"]), Limit: r.number(with["limit"]), Took: r.duration(with["took"])}, r.now)
 		}
 	case "failed":
 		r.s.LoadEnded(copyKey(plain[0], plain[1]), decide.LoadResult{Failed: true, Words: strings.Join(plain[2:], " "), Why: decide.Reason(with["why"])}, r.now)
@@ -388,7 +388,7 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		}, r.now)
 	case "restore":
 		states := map[string]decide.CopyState{"loading": decide.Loading, "loaded": decide.Loaded, "unloading": decide.Unloading}
-		r.s.Restore(decide.Record{CopyKey: copyKey(plain[0], plain[1]), State: states[plain[2]], Incarnation: with["incarnation"]}, r.now)
+		r.s.Restore(decide.Record{CopyKey: copyKey(plain[0], plain[1]), State: states[plain[2]], Limit: r.number(with["limit"]), Incarnation: with["incarnation"]}, r.now)
 	default:
 		r.t.Fatalf("what is %q?", verb)
 	}

@@ -266,9 +266,11 @@ func (s *State) doubt(m *model) {
 type Record struct {
 	CopyKey
 	// State is what the copy was last told to be: Loading, Loaded or Unloading.
-	State       CopyState
-	Bytes       int64
-	Source      SizeSource
+	State  CopyState
+	Bytes  int64
+	Source SizeSource
+	// Limit is how many requests it takes at once; 0: as many as come.
+	Limit       int
 	Incarnation string
 }
 
@@ -292,7 +294,7 @@ func (s *State) Restore(r Record, now time.Time) {
 	e.Incarnation = r.Incarnation
 	switch r.State {
 	case Loaded:
-		s.add(m, e, Loaded, now)
+		s.add(m, e, Loaded, now).Limit = r.Limit
 	case Unloading:
 		c := s.add(m, e, Draining, now)
 		s.draining[c.CopyKey] = true

@@ -79,6 +79,8 @@ func (s *State) fail(m *model, f Failure) {
 type LoadResult struct {
 	// Bytes is what the model holds, 0 if the engine does not say.
 	Bytes int64
+	// Limit is how many requests the copy takes at once; 0: as many as come.
+	Limit int
 	// Took is how long the load took.
 	Took time.Duration
 	// Failed says that the engine did not load it, Words why, in its own, and Why what they mean; empty is LoadFailed.
@@ -123,7 +125,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 		s.dismiss(c, now)
 	default:
 		s.pool(m.Pool).timesOf(m.Type).add(r.Took.Seconds())
-		c.cut = false
+		c.cut, c.Limit = false, r.Limit
 		s.set(c, Loaded, now)
 		delete(e.left, c.Key) // it is there again
 		s.learn(m, r.Bytes, MeasuredSize)

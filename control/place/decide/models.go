@@ -159,6 +159,8 @@ type Use struct {
 	Requests int
 	// Last is when the last one did.
 	Last time.Time
+	// Waited is for how long requests waited since that was last said because each copy had as many as it takes, each for itself.
+	Waited time.Duration
 }
 
 // Used says that a model was used.
@@ -169,6 +171,7 @@ func (s *State) Used(key Key, u Use) {
 }
 
 func (s *State) use(m *model, u Use) {
+	m.waited += u.Waited.Seconds()
 	later := u.Last.After(m.lastUsed)
 	if u.Requests == 0 && !later {
 		return

@@ -28,6 +28,9 @@ const (
 	calmFor                   = 180.0
 	// leastBusy is the load below which no copy is added: one request at a time, all the time.
 	leastBusy = 1.0
+	// fullShare is how much of what copies take at once is to be in use: above that requests wait for long (ModelMesh:
+	// MM_CONC_SCALEUP_BANDWIDTH_PCT, 90).
+	fullShare = 0.9
 	// A model in use was used again after secondAfter, without a break of more than secondWithin (ModelMesh: mm.min_ and max_second_copy_age_secs).
 	secondAfter  = 7 * time.Minute
 	secondWithin = 40 * time.Minute
@@ -70,7 +73,7 @@ func (s *State) tick(now time.Time) (todo []Action) {
 			continue
 		}
 		for _, m := range all[name] { // nobody knows in how long that came
-			m.requests = 0
+			m.requests, m.waited = 0, 0
 			for _, c := range m.copies {
 				c.fly(now)
 				c.flown, c.occupied = 0, 0
@@ -99,9 +102,11 @@ func (m *model) missedMore(o *model) int {
 
 // load is what requests ask of the copies of a model.
 type load struct {
-	// requests are those that named it since the last tick, flown the seconds that they were in flight.
-	requests, flown float64
-	rate            float64 // requests a second
+	// requests are those that named it since the last tick, flown the seconds that they were in flight, and waited those that they waited for copies
+	// that had as many as they take.
+	requests, flown, waited float64
+	rate                    float64 // requests a second
+	crowd                   float64 // requests that are in flight or wait for such copies
 	// slowRate and slowFlight are requests a second and in flight over a longer time: one over the other is how long a request takes.
 	slowRate, slowFlight float64
 	// engines is how many requests it would keep in flight at engines that are as fast as they were: what it loads them with.
@@ -121,7 +126,8 @@ func (l *load) tick(passed float64) {
 	l.rate += (rate - l.rate) * fast
 	l.slowRate += (rate - l.slowRate) * slow
 	l.slowFlight += (flight - l.slowFlight) * slow
-	l.requests, l.flown, l.engines = 0, 0, 0
+	l.crowd += (flight + l.waited/passed - l.crowd) * fast
+	l.requests, l.flown, l.waited, l.engines = 0, 0, 0, 0
 	if l.slowRate > 0 {
 		l.engines = l.rate * l.slowFlight / l.slowRate
 	}
@@ -174,6 +180,9 @@ func (s *State) tickLoads(p *pool, all, used []*model, passed float64, now time.
 		} else if m.engines < leastBusy {
 			copies = 0
 		}
+		if limit := m.limit(); limit > 0 {
+			copies = max(copies, m.crowd/(fullShare*limit))
+		}
 		if m.aim <= 1 && !(copies > 1) {
 			continue
 		}
@@ -187,6 +196,22 @@ func (s *State) tickLoads(p *pool, all, used []*model, passed float64, now time.
 			}
 		}
 	}
+}
+
+// limit is how many requests a copy of the model takes at once, in the mean of those that answer; 0: one of them takes as many as come, or there is
+// none.
+func (m *model) limit() float64 {
+	sum, n := 0, 0
+	for _, c := range m.copies {
+		switch {
+		case c.State != Loaded:
+		case c.Limit == 0:
+			return 0
+		default:
+			sum, n = sum+c.Limit, n+1
+		}
+	}
+	return float64(sum) / float64(max(1, n))
 }
 
 // fly counts the seconds that requests have been in flight at a copy, and those in which any was.

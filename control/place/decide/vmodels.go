@@ -325,7 +325,7 @@ func (s *State) move(v *vmodel, now time.Time) {
 	}
 	to.usage, to.lastUsed, to.inUseSince = from.usage, from.lastUsed, from.inUseSince
 	to.load = from.load
-	to.requests, to.flown = 0, 0
+	to.requests, to.flown, to.waited = 0, 0, 0
 	to.value(s.pool(to.Pool))
 	s.touch(to)
 	s.dueModels[to.ModelKey] = true // what was more than it, or had its turn before, may be no more

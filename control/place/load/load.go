@@ -49,6 +49,8 @@ type Model struct {
 // Loaded is what an engine says of a model that it loaded.
 type Loaded struct {
 	Bytes int64 // 0 where it does not say: ask [Driver.Size]
+	// Concurrency is how many requests for the model it takes at once; 0: as many as come.
+	Concurrency int
 }
 
 // Record is what was written down of an engine after a look, for the next one. The zero Record is that of an engine of
@@ -94,6 +96,8 @@ type Limits struct {
 	LoadTimeout  time.Duration
 	// Methods are the gRPC methods that it takes, and where it wants models to be named in them.
 	Methods engine.Methods
+	// LimitsConcurrency says that it takes so many requests for a model at once as it says when it has loaded it.
+	LimitsConcurrency bool
 }
 
 // Listed is a model that an engine lists.

@@ -227,7 +227,7 @@ func (r *modelRuntime) makeReady(ctx context.Context) (Limits, error) {
 				Bytes: int64(s.GetCapacityInBytes()), DefaultBytes: int64(s.GetDefaultModelSizeInBytes()),
 				Loads:       max(1, int(s.GetMaxLoadingConcurrency())),
 				LoadTimeout: time.Duration(s.GetModelLoadingTimeoutMs()) * time.Millisecond,
-				Methods:     methods,
+				Methods:     methods, LimitsConcurrency: s.GetLimitModelConcurrency(),
 			}, nil
 		}
 		if !wait(ctx, statusPause) {
@@ -267,8 +267,16 @@ func (r *modelRuntime) Load(ctx context.Context, m Model) (Loaded, error) {
 	if r.current() != known {
 		return Loaded{}, fault(Unclear, "control made the runtime ready again during the load")
 	}
-	return Loaded{Bytes: int64(answer.GetSizeInBytes())}, nil
+	loaded := Loaded{Bytes: int64(answer.GetSizeInBytes())}
+	if known.limits.LimitsConcurrency {
+		// What says nothing of itself takes one request at a time, as in ModelMesh; what says more than any has is as good as without a limit.
+		loaded.Concurrency = min(max(1, int(answer.GetMaxConcurrency())), maxConcurrency)
+	}
+	return loaded, nil
 }
+
+// maxConcurrency bounds the limit of a copy.
+const maxConcurrency = 1 << 20
 
 // Unload unloads a model. A runtime answers OK for one that it does not know; NOT_FOUND says the same.
 func (r *modelRuntime) Unload(ctx context.Context, id string) error {

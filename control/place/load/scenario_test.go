@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -26,7 +27,8 @@ import (
 // stands still while anything can happen: what is done when, and then what came of it, by the engine's own log, by the
 // answers that the Loader heard, and by what it returned.
 //
-//	engine KIND [load=T] [startup=T]   vllm, sglang or modelruntime; vLLM and SGLang take T for a load
+//	engine KIND [load=T] [startup=T] [concurrency=N]
+//	                                   vllm, sglang or modelruntime; vLLM and SGLang take T for a load
 //	T load ID [timeout=T] [path=PATH]  the default timeout is 10s
 //	T cancel ID                        the context of the load of ID ends
 //	T unload ID
@@ -70,6 +72,14 @@ type line struct {
 	rank int
 	id   string
 	text string
+}
+
+// describe is what an engine said of a model that it loaded.
+func describe(l Loaded) string {
+	if l.Concurrency > 0 {
+		return fmt.Sprintf("%d bytes, takes %d at once", l.Bytes, l.Concurrency)
+	}
+	return fmt.Sprintf("%d bytes", l.Bytes)
 }
 
 const address = "192.0.2.1:8000"
@@ -149,7 +159,7 @@ func (s *story) do(verb string, args []string) {
 		s.calls.Go(func() {
 			defer cancel()
 			loaded, err := s.loader.Load(ctx, Model{ID: id, Type: "lora", Source: cmp.Or(path, "sim:")}, timeout)
-			s.note(3, id, "load %s returns: %s", id, said(err, fmt.Sprintf("%d bytes", loaded.Bytes)))
+			s.note(3, id, "load %s returns: %s", id, said(err, describe(loaded)))
 		})
 	case "cancel":
 		s.cancels[id]()
@@ -242,6 +252,7 @@ func (s *story) startEngine() {
 		if text := s.options["startup"]; text != "" {
 			c.Startup = s.duration(text)
 		}
+		c.Concurrency, _ = strconv.Atoi(s.options["concurrency"])
 		r := runtime.New(c)
 		over.Go(func() { _ = runtime.Serve(ctx, r, (&site{}).listen(), listener) })
 		s.held = r.Models

@@ -62,6 +62,8 @@ type Copy struct {
 	Bytes int64  `json:"bytes,omitempty"`
 	// Size says where Bytes is known from.
 	Size string `json:"size,omitempty"`
+	// Concurrency is how many requests it takes at once; 0: as many as come.
+	Concurrency int `json:"concurrency,omitempty"`
 	// Incarnation of the engine, empty if nothing tells.
 	Incarnation string    `json:"incarnation,omitempty"`
 	Since       time.Time `json:"since"`
@@ -82,6 +84,8 @@ type Runtime struct {
 	LoadTimeout  time.Duration `json:"loadTimeout"`
 	// Methods are the gRPC methods that it takes.
 	Methods engine.Methods `json:"methods,omitempty"`
+	// LimitsConcurrency says that each copy takes so many requests at once as the runtime said when it had loaded it.
+	LimitsConcurrency bool `json:"limitsConcurrency,omitempty"`
 }
 
 // Status is the status of a model.
