@@ -29,11 +29,11 @@ func TestWhatWasAskedOfARuntimeIsRemembered(t *testing.T) {
 	if err := r.PutModel(model)(); err != nil {
 		t.Fatal(err)
 	}
-	record := memory.Runtime{Endpoint: "10.0.0.1:8033", Incarnation: "one", Bytes: 1 << 30, DefaultBytes: 50 << 20, Loads: 6, LoadTimeout: time.Minute}
+	record := memory.Runtime{Endpoint: "10.0.0.1:8033", Incarnation: "one", Bytes: 1 << 30, DefaultBytes: 50 << 20, Loads: 6, LoadTimeout: time.Minute, LimitsConcurrency: true}
 	if err := r.PutRuntime(record); err != nil {
 		t.Fatal(err)
 	}
-	asked := memory.Copy{Endpoint: record.Endpoint, Pool: inPool, ID: "a", State: "loading", Incarnation: "one", Since: time.Now().Round(time.Second)}
+	asked := memory.Copy{Endpoint: record.Endpoint, Pool: inPool, ID: "a", State: "loading", Concurrency: 7, Incarnation: "one", Since: time.Now().Round(time.Second)}
 	if err := r.PutCopy(asked, true); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestWhatWasAskedOfARuntimeIsRemembered(t *testing.T) {
 
 	r = c.open(typed, always)
 	recorded, _ := r.Copies()
-	if len(recorded) != 1 || recorded[0].State != "loading" || !recorded[0].Since.Equal(asked.Since) || recorded[0].Incarnation != "one" {
+	if len(recorded) != 1 || recorded[0].State != "loading" || !recorded[0].Since.Equal(asked.Since) || recorded[0].Incarnation != "one" || recorded[0].Concurrency != 7 {
 		t.Errorf("another control finds %+v", recorded)
 	}
 	runtimes, _ := r.Runtimes()

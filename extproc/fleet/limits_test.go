@@ -58,8 +58,8 @@ func TestNoMoreRequestsBeginAtACopyThanItTakes(t *testing.T) {
 		t.Error("one is there of one that may be, and there is room")
 	}
 	limits(f, 0, belief.Share{})
-	if !room(f) || f.Begin(d) == nil {
-		t.Error("there is no room without a limit")
+	if !room(f) || f.Begin(d) == nil || f.View().Snapshot.Pools[thePool.String()].Copies["m"][0].Limited {
+		t.Error("there is no room without a limit, or it has one")
 	}
 	*freed = nil
 	second.End()

@@ -184,8 +184,8 @@ func (f *Flow) Wanted() []queue.Wanted {
 	return f.queue.Wanted()
 }
 
-// Queued is how many requests wait for models of which there are copies, each with as many requests as it takes.
-func (f *Flow) Queued() map[objects.ModelKey]int {
+// HeldFull is how many requests wait for models of which there are copies, each with as many requests as it takes.
+func (f *Flow) HeldFull() map[objects.ModelKey]int {
 	all := make(map[objects.ModelKey]int)
 	view := f.View()
 	for _, w := range f.Wanted() {

@@ -75,8 +75,8 @@ type Meter struct {
 	looks     *prometheus.CounterVec // result
 	held      prometheus.Gauge
 	holds     *prometheus.HistogramVec // outcome
-	queued    prometheus.Gauge
-	queues    *prometheus.HistogramVec // outcome
+	heldFull  prometheus.Gauge
+	holdsFull *prometheus.HistogramVec // outcome
 	connected prometheus.Gauge
 	version   prometheus.Gauge
 	heardAt   prometheus.Gauge
@@ -138,8 +138,8 @@ func New(f *fleet.Fleet) *Meter {
 	m.looks = counter("headgate_scrapes_total", "Looks at endpoints, by result: ok or error.", "result")
 	m.held = gauge("headgate_held_requests", "Requests that extproc holds now until their model is loaded.").WithLabelValues()
 	m.holds = histogram("headgate_hold_seconds", "Seconds for which extproc held a request, by what ended the hold: released (a copy can be used), failed (the model cannot be loaded), expired (its time was over), cancelled (the client left), stopped (extproc is stopping), full (it could not be held).", holdBuckets, "outcome")
-	m.queued = gauge("headgate_limit_waiting_requests", "Requests that extproc holds now because every copy of their model has as many requests as it takes at once.").WithLabelValues()
-	m.queues = histogram("headgate_limit_wait_seconds", "Seconds for which extproc held a request because every copy of its model had as many requests as it takes at once, by what ended that: released (one takes another, or there is no copy any more), failed, expired, cancelled, stopped and full as of headgate_hold_seconds.", holdBuckets, "outcome")
+	m.heldFull = gauge("headgate_limit_held_requests", "Requests that extproc holds now because every copy of their model has as many requests as it takes at once.").WithLabelValues()
+	m.holdsFull = histogram("headgate_limit_hold_seconds", "Seconds for which extproc held a request because every copy of its model had as many requests as it takes at once, by what ended that: released (one takes another, or there is no copy any more), failed, expired, cancelled, stopped and full as of headgate_hold_seconds.", holdBuckets, "outcome")
 	m.connected = gauge("headgate_control_connected", "Is 1 while control is connected and has sent everything that it knows, else 0.").WithLabelValues()
 	m.version = gauge("headgate_control_version", "Version of control's latest update in force, on the present connection.").WithLabelValues()
 	m.heardAt = gauge("headgate_control_heard_timestamp_seconds", "When extproc last put an update of control in force, in seconds since 1970.").WithLabelValues()
@@ -189,7 +189,7 @@ func (m *Meter) HoldBegan(full bool, at time.Time) *Hold {
 // of is what counts such waits: those that are now, and those that have ended.
 func (h *Hold) of() (now prometheus.Gauge, ended *prometheus.HistogramVec) {
 	if h.full {
-		return h.meter.queued, h.meter.queues
+		return h.meter.heldFull, h.meter.holdsFull
 	}
 	return h.meter.held, h.meter.holds
 }

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/headgate/headgate/api/wire"
-	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/meter"
 	"github.com/headgate/headgate/extproc/pick"
@@ -33,7 +32,6 @@ type held struct {
 // waiting is a request that waits now.
 type waiting struct {
 	key   objects.ModelKey
-	full  bool   // there are copies, each with as many requests as it takes
 	model string // as the client calls it
 	bytes int64
 	most  time.Duration // since held.since
@@ -76,12 +74,11 @@ func (x *exchange) overtakes() bool {
 	return x.placed() && !x.hasTurn && x.server.Flow.Busy(x.wanted())
 }
 
-// lacks is why the request waits for its model behind others: there is no copy in a view, or each has as many requests as it takes.
-func (x *exchange) lacks(v *belief.View) error {
-	if has, _ := v.Snapshot.Pools[x.target.Pool.String()].Has(x.target.Adapter); has {
-		return pick.ErrFull
-	}
-	return pick.ErrNotAddressable
+// full says whether there are copies of the model that the request waits for, each with as many requests as it takes, or more before this one.
+func (x *exchange) full() bool {
+	w := x.waits
+	has, _ := x.server.Fleet.View().Snapshot.Pools[w.key.Pool.String()].Has(w.key.ID)
+	return has
 }
 
 // taken is what a request finds whose copies went away each time that it was decided.
@@ -102,7 +99,7 @@ func (x *exchange) missed(err error, model string, bytes int, now time.Time, res
 		x.since = now
 	}
 	x.dropPicks()
-	x.waits = &waiting{key: m.key, full: errors.Is(m, pick.ErrFull), model: model, bytes: int64(bytes), most: x.patience(), resume: resume}
+	x.waits = &waiting{key: m.key, model: model, bytes: int64(bytes), most: x.patience(), resume: resume}
 	return nil
 }
 
@@ -198,7 +195,7 @@ func (p *processor) hold(messages extprocv3.ExternalProcessor_ProcessServer, x *
 	w := x.waits
 	began := time.Now()
 	result := meter.HoldReleased
-	wait := p.server.Meter.HoldBegan(w.full, began)
+	wait := p.server.Meter.HoldBegan(x.full(), began)
 	defer func() { wait.Ended(result, time.Now()) }()
 	ticket, err := p.server.Flow.Hold(w.key, w.bytes, began)
 	switch {
@@ -230,7 +227,7 @@ func (p *processor) hold(messages extprocv3.ExternalProcessor_ProcessServer, x *
 			out := decide(time.Now())
 			if x.waits != nil && x.waits.key == ticket.Key() {
 				if failed == nil {
-					wait.Goes(x.waits.full, time.Now())
+					wait.Goes(x.full(), time.Now())
 					ticket.Back()
 					continue
 				}
@@ -245,7 +242,7 @@ func (p *processor) hold(messages extprocv3.ExternalProcessor_ProcessServer, x *
 			return x.refuse(errStopping), nil
 		case <-timer.C:
 			result = meter.HoldExpired
-			if errors.Is(x.lacks(p.server.Fleet.View()), pick.ErrFull) {
+			if x.full() {
 				return x.refuse(errBusy), nil
 			}
 			return x.refuse(errExpired), nil

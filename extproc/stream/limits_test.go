@@ -56,8 +56,8 @@ func TestRequestsWaitForACopyThatIsFull(t *testing.T) {
 			awaitHeld(t, held, int64(n-1))
 		}
 	}
-	if queued := held.Queued(); queued[nobody] != 4 {
-		t.Errorf("%v wait for a copy that is full", queued)
+	if full := held.HeldFull(); full[nobody] != 4 {
+		t.Errorf("%v wait for a copy that is full", full)
 	}
 	all[3].end() // while it waits
 	awaitHeld(t, held, 3)
@@ -72,8 +72,8 @@ func TestRequestsWaitForACopyThatIsFull(t *testing.T) {
 	for _, a := range all {
 		a.end()
 	}
-	if queued := held.Queued(); len(queued) > 0 {
-		t.Errorf("%v wait", queued)
+	if full := held.HeldFull(); len(full) > 0 {
+		t.Errorf("%v wait", full)
 	}
 	s, m := ask(t.Context(), t, client)
 	if !goes(t, m) {
@@ -96,8 +96,8 @@ func TestThoseThatWaitAreDecidedAnewWhenCopiesChange(t *testing.T) {
 	}
 	awaitHeld(t, held, 4)
 	f.Hear(news(t, f, []string{"unloading=nobody@" + address, "failed=other"}))
-	if queued := held.Queued(); len(queued) > 0 {
-		t.Errorf("without a copy %v wait for one that is full", queued)
+	if full := held.HeldFull(); len(full) > 0 {
+		t.Errorf("without a copy %v wait for one that is full", full)
 	}
 	f.Hear(news(t, f, []string{"loaded=nobody@" + address}))
 	for _, s := range waiting {

@@ -95,7 +95,7 @@ func (x *exchange) choose(a ask, body []byte, now time.Time) error {
 		request.Only = pick.ParseSubset([]string{x.in.selection})
 	}
 	if x.overtakes() {
-		return &miss{x.wanted(), x.lacks(view)}
+		return &miss{x.wanted(), pick.ErrNotAddressable}
 	}
 	most := x.settings.Picks
 	base := view.Snapshot.Pools[request.Pool].BaseModel()

@@ -265,7 +265,7 @@ func (t *talk) report(what topics) error {
 		r.Missing = missing(t.Fleet.TakeMissing())
 	}
 	if what&used != 0 {
-		r.Usage = usage(t.Fleet.Usage(), t.Flow.Queued(), now.Sub(t.usedAt), fleet.Steady(now))
+		r.Usage = usage(t.Fleet.Usage(), t.Flow.HeldFull(), now.Sub(t.usedAt), fleet.Steady(now))
 		t.usedAt = now
 	}
 	if what&backlogs != 0 {

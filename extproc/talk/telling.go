@@ -171,14 +171,14 @@ func wireBacklog(to *placement.Backlog, b belief.Backlog, now time.Time) {
 
 // usage returns what to tell of how models were used for a time that has passed, in which so many requests waited for copies that had as many as they
 // take.
-func usage(used map[objects.ModelKey]belief.Used, queued map[objects.ModelKey]int, passed time.Duration, now time.Time) []*placement.Usage {
+func usage(used map[objects.ModelKey]belief.Used, full map[objects.ModelKey]int, passed time.Duration, now time.Time) []*placement.Usage {
 	var out []*placement.Usage
 	for k, u := range used {
 		out = append(out, &placement.Usage{
-			Key: wireModel(k), Requests: uint32(u.Requests), IdleMs: uint64(max(0, now.Sub(u.Last)).Milliseconds()), WaitedMs: waitedMs(queued[k], passed),
+			Key: wireModel(k), Requests: uint32(u.Requests), IdleMs: uint64(max(0, now.Sub(u.Last)).Milliseconds()), WaitedMs: waitedMs(full[k], passed),
 		})
 	}
-	for k, n := range queued {
+	for k, n := range full {
 		if _, told := used[k]; !told { // none of them has begun
 			out = append(out, &placement.Usage{Key: wireModel(k), WaitedMs: waitedMs(n, passed)})
 		}
