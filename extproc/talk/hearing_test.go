@@ -80,6 +80,7 @@ func TestWhatIsOfOthersAlone(t *testing.T) {
 		{Backlogs: backlogs, Vmodels: make([]*placement.VModel, 1)}:        false,
 		{Backlogs: backlogs, Leaving: make([]*placement.Leaving, 1)}:       false,
 		{Backlogs: backlogs, Runtimes: make([]*placement.Runtime, 1)}:      false,
+		{Backlogs: backlogs, Share: &placement.Share{Processes: 1}}:        false,
 	} {
 		if got := onlyOfOthers(u); got != want {
 			t.Errorf("%v: %v, want %v", u, got, want)

@@ -1,6 +1,8 @@
 package talk
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/headgate/headgate/api/placement"
 	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // An endpoint is told of when requests ask for something else there than was told and time explains, and when it has gone.
@@ -50,5 +53,24 @@ func TestWhatRequestsAskIsToldWhenItChanges(t *testing.T) {
 	}
 	if len(tell.asked) != 0 {
 		t.Errorf("of nothing, %v is kept", tell.asked)
+	}
+}
+
+// How long requests waited is told with the use of their model, and without where none has begun.
+func TestWhatWaitedIsToldWithUse(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	key := func(id string) objects.ModelKey { return objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "p"}, ID: id} }
+	got := usage(
+		map[objects.ModelKey]belief.Used{key("both"): {Requests: 3, Last: now.Add(-time.Second)}, key("used"): {Requests: 1, Last: now}},
+		map[objects.ModelKey]int{key("both"): 2, key("waits"): 5}, 1500*time.Millisecond, now,
+	)
+	slices.SortFunc(got, func(a, b *placement.Usage) int { return strings.Compare(a.GetKey().GetModel(), b.GetKey().GetModel()) })
+	want := []*placement.Usage{
+		{Key: wireModel(key("both")), Requests: 3, IdleMs: 1000, WaitedMs: 3000},
+		{Key: wireModel(key("used")), Requests: 1},
+		{Key: wireModel(key("waits")), WaitedMs: 7500},
+	}
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+		t.Error(diff)
 	}
 }

@@ -207,3 +207,20 @@ func TestWhateverHappensTheQueueDoesWhatAPlainOneDoes(t *testing.T) {
 		}
 	}
 }
+
+// Those of one name are found in each pool, and no others.
+func TestThoseOfOneNameAreFoundInEachPool(t *testing.T) {
+	q := queue.New[string](10, 10)
+	there := objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "another"}, ID: "m"}
+	for _, k := range []objects.ModelKey{key("m"), key("n"), there} {
+		if _, err := q.Join("a", k, 0, start); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := q.Named("m"); !slices.Equal(got, []objects.ModelKey{there, key("m")}) {
+		t.Errorf("of m there are %v", got)
+	}
+	if got := q.Named("o"); len(got) > 0 {
+		t.Errorf("of o there are %v", got)
+	}
+}
