@@ -13,8 +13,13 @@ func TestNoCopyWithALimitIsNamedForARetry(t *testing.T) {
 		picks []pick.Decision
 		want  int
 	}{
-		{nil, 0}, {[]pick.Decision{limited}, 1}, {[]pick.Decision{free, free, free}, 3}, {[]pick.Decision{limited, free, free}, 3},
-		{[]pick.Decision{free, limited, free}, 1}, {[]pick.Decision{limited, limited}, 1}, {[]pick.Decision{free, free, limited}, 2},
+		{nil, 0},
+		{[]pick.Decision{limited}, 1},
+		{[]pick.Decision{free, free, free}, 3},
+		{[]pick.Decision{limited, free, free}, 3},
+		{[]pick.Decision{free, limited, free}, 1},
+		{[]pick.Decision{limited, limited}, 1},
+		{[]pick.Decision{free, free, limited}, 2},
 	} {
 		if got := unlimited(c.picks); len(got) != c.want {
 			t.Errorf("%d: %d are named, want %d", i, len(got), c.want)

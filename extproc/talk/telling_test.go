@@ -59,7 +59,9 @@ func TestWhatRequestsAskIsToldWhenItChanges(t *testing.T) {
 // How long requests waited is told with the use of their model, and without where none has begun.
 func TestWhatWaitedIsToldWithUse(t *testing.T) {
 	now := time.Unix(1e9, 0)
-	key := func(id string) objects.ModelKey { return objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "p"}, ID: id} }
+	key := func(id string) objects.ModelKey {
+		return objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "p"}, ID: id}
+	}
 	got := usage(
 		map[objects.ModelKey]belief.Used{key("both"): {Requests: 3, Last: now.Add(-time.Second)}, key("used"): {Requests: 1, Last: now}},
 		map[objects.ModelKey]int{key("both"): 2, key("waits"): 5}, 1500*time.Millisecond, now,
