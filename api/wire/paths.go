@@ -27,6 +27,9 @@ var InferencePaths = []string{
 // KServe's V2 by REST: the models, below which is all that names one, and what extproc answers about itself.
 const V2ModelsPath = "/v2/models"
 
+// CallsPaths are the paths below which gRPC calls are that LLMRoutes take: KServe's V2, and gRPC's health, which extproc answers.
+var CallsPaths = []string{"/inference.GRPCInferenceService", "/grpc.health.v1.Health"}
+
 // V2Paths are what extproc answers about itself.
 var V2Paths = []string{"/v2", "/v2/health/live", "/v2/health/ready"}
 

@@ -52,7 +52,7 @@ func TestRequestsThatComeForADeadEngineAreAnsweredElsewhere(t *testing.T) {
 // A request for a model that its runtime has lost without a word is answered once the model is loaded again.
 func TestRequestsThatMeetNoModelHaveItLoadedAgain(t *testing.T) {
 	t.Parallel()
-	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })
+	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), func(c *rig.Config) { c.EngineFlags = nil })
 	infer := func(when string) {
 		t.Helper()
 		a, err := s.calls().ModelInfer(t.Context(), tensor("one", 1))

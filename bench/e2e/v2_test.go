@@ -58,7 +58,7 @@ func answers(a *inference.ModelInferResponse, err error, model string, values ..
 // to theirs.
 func TestModelsAreInferredByV2(t *testing.T) {
 	t.Parallel()
-	s := start(t, runtimes(t, 2, map[string]string{"one": "sim:?load=100ms", "two": "sim:?load=100ms", "three": "sim:", "unloaded": "sim:?load=1h", "broken": "sim:?fail=INTERNAL:disk%20broken"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })
+	s := start(t, runtimes(t, 2, map[string]string{"one": "sim:?load=100ms", "two": "sim:?load=100ms", "three": "sim:", "unloaded": "sim:?load=1h", "broken": "sim:?fail=INTERNAL:disk%20broken"}), func(c *rig.Config) { c.EngineFlags = nil })
 	s.write("vmodels.yaml", "apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: latest}\nspec: {poolRef: {name: pool}, target: two}\n")
 	s.await("latest is known", func() bool {
 		return s.must(request{method: "GET", path: "/v2/models/latest/ready"}).status == http.StatusOK
@@ -185,7 +185,7 @@ func TestModelsAreInferredByV2(t *testing.T) {
 // engine never gets it.
 func TestStreamsOfV2(t *testing.T) {
 	t.Parallel()
-	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:?load=50ms", "two": "sim:"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })
+	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:?load=50ms", "two": "sim:"}), func(c *rig.Config) { c.EngineFlags = nil })
 	s.write("vmodels.yaml", "apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: latest}\nspec: {poolRef: {name: pool}, target: one}\n")
 	s.await("latest is known", func() bool {
 		return s.must(request{method: "GET", path: "/v2/models/latest/ready"}).status == http.StatusOK

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -15,7 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/inference"
@@ -272,4 +275,69 @@ func TestAGRPCRouteLeadsToAPool(t *testing.T) {
 		return a.status == 200 && strings.Contains(a.body, `"model_name":"two"`)
 	})
 	s.await("no call is in flight", func() bool { return s.inFlight() == 0 })
+}
+
+// A VModel moves to and fro under calls over TLS, by a GRPCRoute of a host of its own: each call is answered, by the one model or the other, and
+// after a move that control has told by the new one alone.
+func TestAVModelMovesUnderCallsOverTLS(t *testing.T) {
+	t.Parallel()
+	s := start(t, runtimes(t, 2, map[string]string{"v1": "sim:?load=50ms", "v2": "sim:?load=50ms"}), throughGateway, func(c *rig.Config) { c.EngineFlags = nil })
+	host, _, _ := strings.Cut(s.Listen, ":")
+	s.write("secret.yaml", aSecret(t, "own", "calls.test"))
+	s.write("gateway.yaml", strings.Replace(aGateway(host), "port: 8080, protocol: HTTP}", "port: 8080, protocol: HTTP}, "+
+		"{name: https, port: 8443, protocol: HTTPS, hostname: calls.test, tls: {certificateRefs: [{name: own}]}}", 1))
+	s.write("calls.yaml", "apiVersion: gateway.networking.k8s.io/v1\nkind: GRPCRoute\nmetadata: {name: calls}\nspec:\n  parentRefs: [{name: gateway, sectionName: https}]\n  hostnames: [calls.test]\n  rules:\n  - backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: pool}]\n")
+	move := func(target string) {
+		s.write("vmodel.yaml", "apiVersion: inference.x-k8s.io/v1alpha1\nkind: VModel\nmetadata: {name: latest}\nspec: {poolRef: {name: pool}, target: "+target+"}\n")
+	}
+	move("v1")
+	conn, err := grpc.NewClient("passthrough:///"+host+":8443", grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, ServerName: "calls.test"}))) //nolint:gosec // it is made for this test
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	calls := inference.NewGRPCInferenceServiceClient(conn)
+	ask := func() (string, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		a, err := calls.ModelInfer(ctx, tensor("latest", 1))
+		return a.GetModelName(), err
+	}
+	s.await("the VModel answers over TLS", func() bool { is, _ := ask(); return is == "v1" })
+	var sent atomic.Int64
+	var mu sync.Mutex
+	var faults []string
+	done := make(chan struct{})
+	var callers sync.WaitGroup
+	for range 8 {
+		callers.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				is, err := ask()
+				sent.Add(1)
+				if err != nil || is != "v1" && is != "v2" {
+					mu.Lock()
+					faults = append(faults, fmt.Sprintf("%q, %v", is, err))
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	for _, target := range []string{"v2", "v1", "v2", "v1", "v2"} {
+		before := sent.Load()
+		s.await("calls go on", func() bool { return sent.Load() > before+50 })
+		move(target)
+		s.await("it has moved to "+target, func() bool { is, err := ask(); return err == nil && is == target })
+	}
+	close(done)
+	callers.Wait()
+	if len(faults) > 0 {
+		t.Errorf("%d of %d calls failed, such as %s", len(faults), sent.Load(), faults[0])
+	}
+	s.await("no call is in flight", func() bool { return s.inFlight() == 0 })
+	t.Logf("%d calls", sent.Load())
 }

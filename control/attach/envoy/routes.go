@@ -53,13 +53,17 @@ func (t *Template) routeOf(r *plan.Rule, listener string) (*routev3.Route, error
 
 // byModel lets extproc find the pool of a request.
 func (t *Template) byModel(is *routev3.Route, r *plan.Rule, listener string) error {
-	action := proto.CloneOf(t.forward)
+	to := t.forward
+	if r.Forward.Calls {
+		to = t.answer
+	}
+	action := proto.CloneOf(to)
 	action.ClusterSpecifier = &routev3.RouteAction_ClusterHeader{ClusterHeader: wire.PoolHeader}
 	is.Action = &routev3.Route_Route{Route: action}
 	t.infer(is)
 	t.toPool(is)
 	is.RequestHeadersToRemove = append(is.RequestHeadersToRemove, wire.PoolHeader) // engines need not know it
-	filters, err := t.enabled(wire.ListenerMetadata, listener, r, false)
+	filters, err := t.enabled(wire.ListenerMetadata, listener, r, r.Forward.Calls)
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,9 @@ func llmRules(open string) []Rule {
 		all = add(all, Exact, path, "")
 	}
 	all = add(all, Prefix, wire.V2ModelsPath, "")
+	for _, path := range wire.CallsPaths {
+		all = append(all, Rule{Match: Match{Kind: Prefix, Path: path}, Forward: &Forward{Models: true, Calls: true}})
+	}
 	all = add(all, Exact, wire.HealthPath, "")
 	all = add(all, Prefix, wire.ModelsPath, "")
 	return add(all, Prefix, wire.ResponsesPath, "")
@@ -46,6 +49,7 @@ func (b *builder) addPools(r *v1alpha1.LLMRoute, of objects.Object) (all []objec
 			continue
 		}
 		b.use(p.cluster)
+		b.use(p.calls())
 	}
 	b.verdicts[of] = v.result()
 	return all

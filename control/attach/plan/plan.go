@@ -141,6 +141,8 @@ type Rule struct {
 type Forward struct {
 	// Models says that extproc finds the pool, by the model that the request names: there are no backends.
 	Models bool
+	// Calls says, with Models, that requests are gRPC calls, which go where the pool's endpoints take these.
+	Calls bool
 	// Open is, with Models, the cluster of the pool that serves what extproc says nothing of; empty where that gets 503.
 	Open string
 	// Backends have weights above 0.

@@ -154,7 +154,12 @@ func (r *routing) calls(name objects.Name, p *pooled) Backend {
 		r.ref(gatewayv1.RouteReasonUnsupportedProtocol, "InferencePool %s: its endpointPickerRef names another picker than Headgate's, which picks for no gRPC calls here", name)
 		return Backend{}
 	}
+	return Backend{Cluster: r.use(p.calls()), Picker: p.picker}
+}
+
+// calls is the cluster of where a pool's endpoints take gRPC calls.
+func (p *pooled) calls() Cluster {
 	c := p.cluster
-	c.Name, c.Calls, c.H2C, c.Open = wire.PoolCallsCluster(name.Namespace, name.Name), true, false, false
-	return Backend{Cluster: r.use(c), Picker: p.picker}
+	c.Name, c.Calls, c.H2C, c.Open = wire.PoolCallsCluster(c.Object.Namespace, c.Object.Name), true, false, false
+	return c
 }
