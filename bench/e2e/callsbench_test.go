@@ -1,0 +1,157 @@
+package e2e
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/headgate/headgate/api/inference"
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/bench/envoy"
+	"github.com/headgate/headgate/bench/rig"
+)
+
+// idle is an ext_proc that does nothing but name one endpoint: by a call's headers, or, where these name no model, when its messages came by, which
+// it sends on as they are.
+type idle struct {
+	extprocv3.UnimplementedExternalProcessorServer
+	to string // set before it is called
+}
+
+func (i *idle) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
+	lb, err := structpb.NewStruct(map[string]any{wire.DestinationHeader: i.to})
+	if err != nil {
+		return err
+	}
+	headers := &extprocv3.ProcessingResponse{
+		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{Response: &extprocv3.CommonResponse{
+			HeaderMutation: &extprocv3.HeaderMutation{},
+		}}},
+		DynamicMetadata: &structpb.Struct{Fields: map[string]*structpb.Value{wire.DestinationNamespace: structpb.NewStructValue(lb)}},
+	}
+	headers.GetRequestHeaders().GetResponse().HeaderMutation.SetHeaders = []*corev3.HeaderValueOption{
+		set(wire.DestinationHeader, i.to), set("mm-model-id", "one"), set("mm-model-id-bin", "b25l"), // which runtimes look at
+	}
+	begun := false
+	for {
+		in, err := stream.Recv()
+		if err != nil {
+			return nil //nolint:nilerr // the call is over
+		}
+		var out []*extprocv3.ProcessingResponse
+		switch m := in.GetRequest().(type) {
+		case *extprocv3.ProcessingRequest_RequestHeaders:
+			named, asked := false, false
+			for _, h := range m.RequestHeaders.GetHeaders().GetHeaders() {
+				named = named || h.GetKey() == "mm-model-id"
+				asked = asked || string(h.GetRawValue()) == wire.ModelsPath
+			}
+			switch out = append(out, headers); {
+			case asked: // whether it is there
+				out = []*extprocv3.ProcessingResponse{{Response: &extprocv3.ProcessingResponse_ImmediateResponse{ImmediateResponse: new(extprocv3.ImmediateResponse)}}}
+			case !named:
+				out = []*extprocv3.ProcessingResponse{{ModeOverride: &extprocfilterv3.ProcessingMode{
+					RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED, RequestTrailerMode: extprocfilterv3.ProcessingMode_SEND,
+					ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
+				}}}
+			}
+		case *extprocv3.ProcessingRequest_RequestBody:
+			if !begun {
+				out, begun = append(out, headers), true
+			}
+			out = append(out, &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: &extprocv3.CommonResponse{
+				BodyMutation: &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{StreamedResponse: &extprocv3.StreamedBodyResponse{
+					Body: m.RequestBody.GetBody(), EndOfStream: m.RequestBody.GetEndOfStream(),
+				}}},
+			}}}})
+		}
+		for _, m := range out {
+			if err := stream.Send(m); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// BenchmarkCalls measures what extproc adds to a unary gRPC call of 1 KB, beside an ext_proc that does nothing in the same mode: with the model in a
+// header, and in the message. One client waits for each answer; the two take turns, 500 calls each is an op. Run it with
+// go test ./bench/e2e -run "^$" -bench Calls -benchtime 12x.
+func BenchmarkCalls(b *testing.B) {
+	loaded := func(c *rig.Config) {
+		c.EngineFlags = nil
+		if err := os.WriteFile(filepath.Join(c.Objects, "models.yaml"), []byte(modelObject("one", "type: sim, source: 'sim:', copies: {min: 1, max: 1}")), 0o644); err != nil {
+			b.Fatal(err)
+		}
+	}
+	ours := start(b, runtimes(b, 1, nil), standalone, loaded)
+	l, err := net.Listen("unix", filepath.Join(b.TempDir(), "idle.sock"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	nothing := new(idle)
+	theirs := start(b, runtimes(b, 1, nil), standalone, loaded, func(c *rig.Config) {
+		nothing.to = strings.TrimSuffix(c.Listen, "1:8080") + "11:8000"
+		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Twice("extproc", "idle"),
+			envoy.Set(l.Addr().String(), "static_resources", "clusters", 3, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint", "address", "pipe", "path"),
+			envoy.ExtProc(map[string]any{"grpc_service": map[string]any{"envoy_grpc": map[string]any{"cluster_name": "idle"}}}))
+		server := grpc.NewServer()
+		extprocv3.RegisterExternalProcessorServer(server, nothing)
+		go func() { _ = server.Serve(l) }()
+		b.Cleanup(server.Stop)
+	})
+	for _, s := range []*stack{ours, theirs} {
+		s.await("the model is loaded", func() bool { return len(held(s.events())) == 1 })
+	}
+	message := tensor("one", make([]float32, 240)...)
+	median := func(calls inference.GRPCInferenceServiceClient, headers ...string) float64 {
+		const requests = 500
+		took := make([]time.Duration, requests)
+		ctx := metadata.AppendToOutgoingContext(context.Background(), headers...)
+		for i := range took {
+			began := time.Now()
+			if _, err := calls.ModelInfer(ctx, message); err != nil {
+				b.Fatal(err)
+			}
+			took[i] = time.Since(began)
+		}
+		slices.Sort(took)
+		return took[requests/2].Seconds() * 1e6
+	}
+	clients := [2]inference.GRPCInferenceServiceClient{theirs.calls(), ours.calls()}
+	for _, c := range []struct {
+		name    string
+		headers []string
+	}{{"header", []string{"mm-model-id", "one"}}, {"message", nil}} {
+		b.Run("model="+c.name, func(b *testing.B) {
+			for _, calls := range clients {
+				median(calls, c.headers...) // to warm up, and to have the model loaded
+			}
+			var more []float64
+			for i := range b.N {
+				var is [2]float64
+				for j := range clients {
+					at := (i + j) % 2
+					is[at] = median(clients[at], c.headers...)
+				}
+				more = append(more, is[1]-is[0])
+				b.Logf("round %d: idle %.0f µs, extproc %.0f µs", i, is[0], is[1])
+			}
+			slices.Sort(more)
+			b.ReportMetric(more[len(more)/2], "µs-more")
+			b.ReportMetric(more[len(more)/10], "µs-more-p10")
+			b.ReportMetric(more[len(more)*9/10], "µs-more-p90")
+		})
+	}
+}
