@@ -57,12 +57,13 @@ func (s *Server) again(w http.ResponseWriter, r *http.Request, e errand.Errand) 
 
 // look finds out whether anybody listens where a copy did not serve a request, and tells the fleet at once where nobody does.
 func (s *Server) look(ctx context.Context, c errand.Copy) {
-	ctx, cancel := context.WithTimeout(ctx, maxDial)
+	limited, cancel := context.WithTimeout(ctx, maxDial)
 	defer cancel()
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", c.At)
-	if err == nil {
+	conn, err := new(net.Dialer).DialContext(limited, "tcp", c.At)
+	switch {
+	case err == nil:
 		_ = conn.Close()
-		return
+	case ctx.Err() == nil: // else it is the request that has gone
+		s.Fleet.Gone(c.Endpoint)
 	}
-	s.Fleet.Gone(c.Endpoint)
 }

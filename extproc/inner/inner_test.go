@@ -244,6 +244,20 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 	}
 }
 
+// Who leaves while the copies are looked at says nothing of them.
+func TestAClientThatLeavesIsNoFaultOfACopy(t *testing.T) {
+	alive := listening(t)
+	s := newStage(t, []string{alive}, func(http.ResponseWriter, *http.Request) {})
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := httptest.NewRequestWithContext(gone, http.MethodPost, "/my.Service/Run", nil)
+	r.Header = http.Header{"X-Headgate-Errand": {s.errands.Seal(errand.Errand{Kind: errand.Again, Back: s.back, Models: []errand.Model{target}, Tried: []errand.Copy{{Endpoint: alive, At: alive, Model: "m"}}})}}
+	inner.New(inner.Config{Errands: s.errands, Fleet: s.fleet, Log: slog.New(slog.DiscardHandler)}).ServeHTTP(httptest.NewRecorder(), r)
+	if fmt.Sprint(s.copies()) != fmt.Sprint([]string{alive}) {
+		t.Errorf("the copies are %v", s.copies())
+	}
+}
+
 // An answer in pieces comes in pieces: the first before the second is there.
 func TestAnswersComeAsTheyAreMade(t *testing.T) {
 	seen := make(chan struct{})
