@@ -60,6 +60,7 @@ real-repositories: ## Run the tests of model repositories, and of V2 by REST and
 	bench/real/mlserver install .cache/mlserver
 	bench/real/triton install .cache/triton
 	go test -tags real -v -count 1 -timeout 10m -run '^TestReal' ./control/place/load ./extproc/transcode
+	go test -tags real -v -count 1 -timeout 10m -run '^TestRealTriton' ./bench/e2e
 
 real-mlserver: ## Send calls through Envoy to two real MLServers, one of which dies; installs 0.5 GB into .cache/mlserver
 	bench/real/mlserver install .cache/mlserver
@@ -97,7 +98,7 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 	go test -run '^$$' -bench Gateway -count 6 -benchtime 1s ./bench/e2e > bin/bench-gateway.txt
 	@$(TOOL) benchstat -col '/path@(direct original-dst gateway)' bin/bench-gateway.txt
 	go test -run '^$$' -bench Catalogue -benchtime 12x ./bench/e2e
-	go test -run '^$$' -bench DataPlanes -benchtime 12x ./bench/e2e
+	go test -run '^$$' -bench 'DataPlanes|Calls' -benchtime 12x ./bench/e2e
 	go test -run '^$$' -bench Build ./internal/objects
 	go test -run '^$$' -bench 'Miss|Stuck|Tick' -benchtime 300x ./control/place/decide
 	go test -run '^$$' -bench Replan -count 10 -benchtime 20x ./control/attach/drive > bin/bench-replan.txt

@@ -1,0 +1,90 @@
+//go:build real
+
+package e2e
+
+import (
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/headgate/headgate/bench/rig"
+)
+
+var tritonDir = flag.String("triton", root+"/.cache/triton", "where bench/real/triton installed")
+
+// identity is a model in Python that answers with what it was given.
+const identity = `
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb.InferenceResponse([pb.Tensor("y", pb.get_input_tensor_by_name(r, "x").as_numpy())]) for r in requests]
+`
+
+// newTriton runs a real Triton at a host until the test ends: HTTP at 8000, gRPC at 8001, metrics at 8002.
+func newTriton(t *testing.T, host string, models []string) {
+	t.Helper()
+	folder := t.TempDir()
+	for _, m := range models {
+		if err := os.MkdirAll(filepath.Join(folder, m, "1"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		config := fmt.Sprintf("name: %q\nbackend: \"python\"\nmax_batch_size: 0\ninput [ { name: \"x\", data_type: TYPE_FP32, dims: [ -1 ] } ]\n"+
+			"output [ { name: \"y\", data_type: TYPE_FP32, dims: [ -1 ] } ]\ninstance_group [ { kind: KIND_CPU } ]\n", m)
+		for file, text := range map[string]string{"config.pbtxt": config, "1/model.py": identity} {
+			if err := os.WriteFile(filepath.Join(folder, m, file), []byte(text), 0o644); err != nil { //nolint:gosec // the engine reads it
+				t.Fatal(err)
+			}
+		}
+	}
+	command := exec.Command("../real/triton", "serve", *tritonDir, folder, host, "8000") //nolint:gosec // paths of this test
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}                            // the processes of its models end with it
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
+		_ = command.Wait()
+	})
+}
+
+// Triton's own clients, unchanged, are answered through Envoy by two real Tritons that have room for half of the models, whichever model they name.
+func TestRealTritonThroughEnvoy(t *testing.T) {
+	models := []string{"m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7"}
+	s := start(t, standalone, placed(t, 1), func(c *rig.Config) {
+		c.EngineFlags = nil
+		hosts := strings.TrimSuffix(c.Listen, "1:8080")
+		pool, _, _ := strings.Cut(engines(hosts, 0), "---")
+		objects := pool + "---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: tritons, labels: {app: llama}}\n" +
+			fmt.Sprintf("spec: {addresses: ['%s11:8000', '%s12:8000'], engine: triton, ports: {grpc: 8001, metrics: 8002}}\n", hosts, hosts)
+		for _, m := range models {
+			objects += modelObject(m, "type: python")
+		}
+		settings := "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: pool}\nspec: {poolRef: {name: pool}, placement: {maxModels: 2}}\n"
+		for file, text := range map[string]string{"engines.yaml": objects, "settings.yaml": settings} {
+			if err := os.WriteFile(filepath.Join(c.Objects, file), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, host := range []string{hosts + "11", hosts + "12"} {
+			newTriton(t, host, models)
+		}
+	})
+	host, port, err := net.SplitHostPort(s.Listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{"testdata/triton_clients.py", host, port, port}, append(models, models...)...)
+	out, err := exec.CommandContext(t.Context(), *tritonDir+"/venv/bin/python", args...).CombinedOutput() //nolint:gosec // of this test
+	if err != nil || !strings.Contains(string(out), "16 models are served") {
+		t.Errorf("%v: %s", err, out)
+	}
+	s.await("no call is in flight", func() bool { return s.inFlight() == 0 })
+}
