@@ -26,7 +26,11 @@ import (
 	"github.com/headgate/headgate/test/times"
 )
 
-var inferFor = flag.Duration("infer", 5*time.Second, "send calls for thousands of models for so long")
+var (
+	inferFor = flag.Duration("infer", 5*time.Second, "send calls for thousands of models for so long")
+	streams  = flag.Int("streams", 50, "keep so many streams of V2 open")
+	kept     = flag.Duration("kept", 30*time.Second, "keep them open for so long, and longer than a lease of 22s")
+)
 
 // inferLoad is calls of V2 that come by chance, whatever becomes of those before them.
 type inferLoad struct {
@@ -191,12 +195,12 @@ func TestEnvoysOwnErrorsOfV2(t *testing.T) {
 }
 
 // A stream counts for as long as it lasts, longer than a lease: Envoy says now and then that it goes on. Then nothing is left.
+// A thousand of them for three minutes: go test ./bench/e2e -run StreamsCount -v -streams 1000 -kept 3m.
 func TestStreamsCountForAsLongAsTheyLast(t *testing.T) {
 	t.Parallel()
-	const streams = 50
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), standalone, extprocFlags("--lease", "22s"), func(c *rig.Config) { c.EngineFlags = nil })
 	calls := s.calls()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), *kept+2*time.Minute)
 	defer cancel()
 	var all []inference.GRPCInferenceService_ModelStreamInferClient
 	ask := func(i int, stream inference.GRPCInferenceService_ModelStreamInferClient) {
@@ -209,7 +213,7 @@ func TestStreamsCountForAsLongAsTheyLast(t *testing.T) {
 			t.Fatalf("stream %d: %s", i, fault)
 		}
 	}
-	for i := range streams {
+	for i := range *streams {
 		stream, err := calls.ModelStreamInfer(ctx)
 		if err != nil {
 			t.Fatal(err)
@@ -217,9 +221,9 @@ func TestStreamsCountForAsLongAsTheyLast(t *testing.T) {
 		all = append(all, stream)
 		ask(i, stream)
 	}
-	for began := time.Now(); time.Since(began) < 30*time.Second; time.Sleep(time.Second) {
-		if n := s.inFlight(); n != streams {
-			t.Fatalf("after %v %v streams are in flight, want %d", time.Since(began).Round(time.Second), n, streams)
+	for began := time.Now(); time.Since(began) < *kept; time.Sleep(time.Second) {
+		if n := s.inFlight(); n != float64(*streams) {
+			t.Fatalf("after %v %v streams are in flight, want %d", time.Since(began).Round(time.Second), n, *streams)
 		}
 	}
 	for i, stream := range all {

@@ -39,6 +39,8 @@ type Errand struct {
 	Models []Model `json:"models"`
 	// All says that every one of Several is to be there: else one that there is not is left out.
 	All bool `json:"all,omitempty"`
+	// ID is that of the decision by which they were: of Again.
+	ID string `json:"id,omitempty"`
 	// Tried are the copies that did not serve the request: of Again.
 	Tried []Copy `json:"tried,omitempty"`
 	// Last says that the request goes no third way: of Sent.

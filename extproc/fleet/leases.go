@@ -37,6 +37,16 @@ func (f *Fleet) Lease(id string, i *InFlight, most time.Duration) {
 	f.leases.requests[id] = i
 }
 
+// Keep has [Fleet.Release] end a request that has no lease, until it is released.
+func (f *Fleet) Keep(id string, i *InFlight) {
+	f.leases.mu.Lock()
+	defer f.leases.mu.Unlock()
+	if f.leases.requests == nil {
+		f.leases.requests = make(map[string]*InFlight)
+	}
+	f.leases.requests[id] = i
+}
+
 // Renew says that the request of a lease was seen to go on, as [belief.Leases.Renew].
 func (f *Fleet) Renew(id string) {
 	now := f.Now()

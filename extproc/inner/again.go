@@ -23,6 +23,7 @@ const maxDial = time.Second
 // again sends a request through Envoy once more. What is found out of the copies that did not serve it is in force before, so that it is not
 // decided as it was, but waits for its model where none is left.
 func (s *Server) again(w http.ResponseWriter, r *http.Request, e errand.Errand) {
+	s.Fleet.Release(e.ID) // else it would wait for a place that it has itself, where its copy takes only so many requests
 	missing := strings.Split(r.Header.Get(wire.MissingHeader), ",")
 	var looks sync.WaitGroup
 	for _, c := range e.Tried {

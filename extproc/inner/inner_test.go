@@ -212,15 +212,21 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 	alive, dead, lacking := listening(t), silent(t), listening(t)
 	var s *stage
 	var copies []string
+	var flying int64
 	s = newStage(t, []string{alive, dead, lacking}, func(w http.ResponseWriter, _ *http.Request) {
-		copies = s.copies()
+		copies, flying = s.copies(), s.fleet.Endpoints()[0].InFlight
 		ok(w, "answer")
 	})
 	if all := s.copies(); len(all) != 3 {
 		t.Fatalf("the copies are %v", all)
 	}
+	place := pick.Decision{Endpoint: &s.fleet.View().Snapshot.Pools["ns/pool"].Endpoints[0], Copy: &s.fleet.View().Snapshot.Pools["ns/pool"].Copies["m"][0]}
+	s.fleet.Keep("decision", s.fleet.Begin(place))
+	if s.fleet.Endpoints()[0].InFlight != 1 {
+		t.Fatal("the request is not in flight")
+	}
 	tried := func(at string) errand.Copy { return errand.Copy{Endpoint: at, At: at, Model: "m"} }
-	e := errand.Errand{Kind: errand.Again, Listener: "l", Given: objects.Name{Name: "given"}, Models: []errand.Model{target}, Tried: []errand.Copy{tried(alive), tried(dead), tried(lacking)}}
+	e := errand.Errand{Kind: errand.Again, ID: "decision", Listener: "l", Given: objects.Name{Name: "given"}, Models: []errand.Model{target}, Tried: []errand.Copy{tried(alive), tried(dead), tried(lacking)}}
 	response, body := s.ask(e, http.Header{
 		"Content-Type": {"application/grpc"}, "X-Gateway-Missing": {lacking}, "Te": {"trailers"}, "X-Forwarded-For": {"10.0.0.9"}, "X-Mine": {"1", "2"}, "Mm-Model-Id": {"m"},
 	}, frame("question"))
@@ -232,6 +238,9 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 	}
 	if fmt.Sprint(copies) != fmt.Sprint([]string{alive}) {
 		t.Errorf("when it is decided anew the copies are %v, want that of %s", copies, alive)
+	}
+	if flying != 0 {
+		t.Errorf("when it is decided anew %d are in flight where it was before", flying)
 	}
 	r := s.got[0]
 	if r.URL.Path != "/my.Service/Run" || r.Host != "gateway" || s.bodies[0] != frame("question") || fmt.Sprint(r.Header["X-Mine"]) != "[1 2]" || r.Header.Get("X-Forwarded-For") != "10.0.0.9" ||

@@ -89,3 +89,6 @@ func (x Exchange) TakenAt(socket string) Exchange {
 	x.back = socket
 	return x
 }
+
+// FromInner says whether the inner server sends the request.
+func (x Exchange) FromInner() bool { return x.errand != nil }

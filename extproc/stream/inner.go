@@ -37,6 +37,7 @@ func (x *exchange) addInner(name string) {
 		return
 	}
 	e := x.errandOf(errand.Again, errand.Model{Name: name, Target: x.found})
+	e.ID = x.id
 	for i := range x.picks {
 		if x.picks[i].Model == x.picks[0].Model {
 			at := x.picks[i].Endpoint.Address

@@ -4,6 +4,7 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -64,6 +65,9 @@ func sent(t *testing.T, x stream.Exchange, sealer *errand.Sealer, lines ...strin
 			common := m.GetRequestHeaders().GetResponse()
 			if common == nil {
 				common = m.GetRequestBody().GetResponse()
+			}
+			if x.FromInner() && !slices.Contains(common.GetHeaderMutation().GetRemoveHeaders(), "x-headgate-errand") && len(common.GetHeaderMutation().GetSetHeaders()) > 0 {
+				t.Error("the engine gets the errand")
 			}
 			for _, h := range common.GetHeaderMutation().GetSetHeaders() {
 				switch value := string(h.GetHeader().GetRawValue()); h.GetHeader().GetKey() {

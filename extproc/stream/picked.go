@@ -251,6 +251,7 @@ func (x *exchange) count(a ask, now time.Time) bool {
 		return false
 	}
 	x.stream, x.address, x.model = a.stream, x.decision().Endpoint.Address, x.known()
+	x.id = s.started + "-" + strconv.FormatUint(x.turn, 36)
 	x.to = destination(x.picks, x.reached)
 	x.addInner(a.model)
 	x.promptSent()
@@ -266,9 +267,11 @@ func (x *exchange) count(a ask, now time.Time) bool {
 	if x.sentAt, x.begunAt, x.among = now.Add(-x.spent), now, 0; x.runs() {
 		x.among = x.decision().Among
 	}
-	x.id = s.started + "-" + strconv.FormatUint(x.turn, 36)
-	if !x.bound() {
+	switch {
+	case !x.bound():
 		s.Fleet.Lease(x.id, x.inFlight, x.settings.Lease)
+	case x.sealed != "":
+		s.Fleet.Keep(x.id, x.inFlight) // the inner server may release it
 	}
 	s.Meter.Decided(x.target.Pool.String(), x.decision().Reason, time.Since(now))
 	return true

@@ -72,7 +72,7 @@ func value(h *corev3.HeaderValue) string {
 }
 
 func isControl(key string) bool {
-	return kserve.IsHeader(key) || strings.HasPrefix(key, wire.ControlPrefix) || slices.Contains(wire.ControlHeaders, key)
+	return key == wire.ErrandHeader || kserve.IsHeader(key) || strings.HasPrefix(key, wire.ControlPrefix) || slices.Contains(wire.ControlHeaders, key)
 }
 
 // header returns the first value of any header, by its name in lower case.
