@@ -29,7 +29,7 @@ import (
 var (
 	inferFor = flag.Duration("infer", 5*time.Second, "send calls for thousands of models for so long")
 	streams  = flag.Int("streams", 50, "keep so many streams of V2 open")
-	kept     = flag.Duration("kept", 30*time.Second, "keep them open for so long, and longer than a lease of 22s")
+	kept     = flag.Duration("kept", 30*time.Second, "keep them open for so long: longer than their leases, which are 22s or a third of it")
 )
 
 // inferLoad is calls of V2 that come by chance, whatever becomes of those before them.
@@ -198,7 +198,7 @@ func TestEnvoysOwnErrorsOfV2(t *testing.T) {
 // A thousand of them for three minutes: go test ./bench/e2e -run StreamsCount -v -streams 1000 -kept 3m.
 func TestStreamsCountForAsLongAsTheyLast(t *testing.T) {
 	t.Parallel()
-	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), standalone, extprocFlags("--lease", "22s"), func(c *rig.Config) { c.EngineFlags = nil })
+	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), standalone, extprocFlags("--lease", max(22*time.Second, *kept/3).String()), func(c *rig.Config) { c.EngineFlags = nil })
 	calls := s.calls()
 	ctx, cancel := context.WithTimeout(t.Context(), *kept+2*time.Minute)
 	defer cancel()

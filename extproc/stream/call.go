@@ -290,22 +290,29 @@ func (x *exchange) passOn(now time.Time) responses {
 	return out
 }
 
-// takes finds where the engine of the first pick takes the model in the call's messages, and leaves picks out whose engines take it elsewhere:
-// a message goes to all of them as it goes to the first. An engine that says which methods it has takes no others.
+// takes finds where engines take the model in the call's messages, and leaves picks out: those before the first whose engine takes the method at
+// all, and those whose engines take the model elsewhere than that one, for a message goes to all as it goes to the first. An engine that says
+// which methods it has takes no others.
 func (x *exchange) takes(view *belief.View) error {
-	path, ok := x.injection(view, &x.picks[0])
-	if !ok {
-		return errNoMethod
-	}
-	x.call.inject = path
-	n := 1
-	for n < len(x.picks) {
-		if other, ok := x.injection(view, &x.picks[n]); !ok || !slices.Equal(other, path) {
+	first := 0
+	for ; first < len(x.picks); first++ {
+		path, ok := x.injection(view, &x.picks[first])
+		if ok {
+			x.call.inject = path
 			break
 		}
-		n++
 	}
-	x.picks = x.picks[:n]
+	if first == len(x.picks) {
+		return errNoMethod
+	}
+	end := first + 1
+	for end < len(x.picks) {
+		if other, ok := x.injection(view, &x.picks[end]); !ok || !slices.Equal(other, x.call.inject) {
+			break
+		}
+		end++
+	}
+	x.picks = x.picks[first:end]
 	return nil
 }
 
