@@ -81,8 +81,8 @@ fuzz: ## Fuzz each parser beside its oracle and the exchange, about 20 s each on
 	$(FUZZ) '^FuzzParseForm$$' -fuzztime 300000x ./extproc/openai
 	$(FUZZ) '^FuzzSplice$$' -fuzztime 150000x ./extproc/kserve
 	$(FUZZ) '^FuzzMessages$$' -fuzztime 120000x ./extproc/kserve
-	$(FUZZ) '^FuzzRequest$$' -fuzztime 100000x ./extproc/transcode
-	$(FUZZ) '^FuzzResponse$$' -fuzztime 70000x ./extproc/transcode
+	$(FUZZ) '^FuzzRequest$$' -fuzztime 50000x ./extproc/transcode
+	$(FUZZ) '^FuzzResponse$$' -fuzztime 35000x ./extproc/transcode
 	$(FUZZ) '^FuzzExchange$$' -fuzztime 80000x ./extproc/stream
 	$(FUZZ) '^FuzzCall$$' -fuzztime 20000x ./extproc/stream
 	$(FUZZ) '^FuzzAnswer$$' -fuzztime 200000x ./extproc/outcome

@@ -30,7 +30,7 @@ import (
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/subset/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/fixed_heap/v3"
-	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	upstreamsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"sigs.k8s.io/yaml"
 
@@ -190,6 +190,38 @@ func TestARequestMayWaitForItsModelAsLongAsExtprocLetsIt(t *testing.T) {
 			if settings.DefaultHold+longestPrefill >= silence {
 				t.Errorf("%s: %v and %v are no less than the idle timeout of %v", path, settings.DefaultHold, longestPrefill, silence)
 			}
+		}
+	}
+}
+
+// Servers of gRPC take a ping every five minutes on a connection where they send nothing, and end one with more (grpc-go's
+// EnforcementPolicy.MinTime, and GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS of the others).
+func TestPingsDoNotEndConnectionsOfCalls(t *testing.T) {
+	for _, path := range []string{envoyYAML, originalDstYAML} {
+		asJSON, err := yaml.YAMLToJSONStrict(text(t, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b bootstrapv3.Bootstrap
+		if err := protojson.Unmarshal(asJSON, &b); err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, c := range b.GetStaticResources().GetClusters() {
+			if c.GetName() != wire.CallsCluster {
+				continue
+			}
+			options := new(upstreamsv3.HttpProtocolOptions)
+			if err := c.GetTypedExtensionProtocolOptions()["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"].UnmarshalTo(options); err != nil {
+				t.Fatal(err)
+			}
+			found = true
+			if is := options.GetExplicitHttpConfig().GetHttp2ProtocolOptions().GetConnectionKeepalive().GetInterval().AsDuration(); is > 0 && is < 5*time.Minute {
+				t.Errorf("%s: a ping every %v", path, is)
+			}
+		}
+		if !found {
+			t.Errorf("%s has no cluster %s", path, wire.CallsCluster)
 		}
 	}
 }

@@ -252,13 +252,16 @@ func (f *Fleet) Hear(n belief.News) {
 	f.names.hear(n) // then copies are known of what requests go to from now on
 }
 
-// Refused says that an endpoint turned a connection away at the door, or dropped one, as [belief.State.Refused].
+// Turned says that an endpoint turned a request's connection away, or dropped it, as [belief.State.Turned].
+func (f *Fleet) Turned(address string) { f.soon(func() { f.state.Turned(address, f.Now()) }) }
+
+// Refused says that an endpoint turned a connection away at the door, as [belief.State.Refused].
 func (f *Fleet) Refused(address string) { f.soon(func() { f.state.Refused(address, f.Now()) }) }
 
 // Gone is Refused where a request is to be decided after it: it is in force when Gone returns.
 func (f *Fleet) Gone(address string) {
 	f.locked(func() {
-		if !f.state.Out(address) { // many requests may find out at once
+		if !f.state.Refuses(address) { // many requests may find out at once
 			f.state.Refused(address, f.Now())
 		}
 		if f.state.Changed() {

@@ -3,7 +3,9 @@ package fleet_test
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -473,5 +475,91 @@ func TestWhenAFleetIsSettled(t *testing.T) {
 				t.Error("it is not settled when control has said all")
 			}
 		}
+	}
+}
+
+// One connection that breaks under a request has its endpoint wait for a look, and tells control nothing of its copies: another engine would be
+// looked for where this one is well. What a look finds is told at once.
+func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
+	f, c := started()
+	f.Hear(belief.News{All: true, Endpoints: governing(a, b), Copies: map[belief.CopyKey]belief.Word{copyOf("sql", a): belief.Loaded}})
+	urgent := func() bool {
+		select {
+		case <-f.Urgent():
+			return true
+		default:
+			return false
+		}
+	}
+	urgent()
+	expect := func(when string, state pick.State, unusable []string, told bool) {
+		t.Helper()
+		if got := view(f).Endpoints[0].State; got != state {
+			t.Errorf("%s it is %v, want %v", when, got, state)
+		}
+		if got := f.View().Unusable(model("sql")); !slices.Equal(got, unusable) {
+			t.Errorf("%s the copies at %v are of no use, want %v", when, got, unusable)
+		}
+		if got := urgent(); got != told {
+			t.Errorf("%s control is to be told at once: %v, want %v", when, got, told)
+		}
+	}
+	look := func() {
+		c.advance(time.Second)
+		see(f, a, engine.Load{})
+	}
+	broken := outcome.Outcome{Pool: "ns/pool", Endpoint: a, Failure: outcome.Reset}
+	expect("at first", pick.Healthy, nil, false)
+	c.advance(time.Second)
+	f.Observe(broken)
+	expect("after a connection broke", pick.Out, nil, false)
+	look()
+	expect("after a look that it answered", pick.Healthy, nil, false)
+	c.advance(time.Second)
+	f.Observe(outcome.Outcome{Pool: "ns/pool", Endpoint: b, Unreached: []string{a}, Status: 200})
+	expect("after it took no connection", pick.Out, nil, false)
+	f.Refused(a)
+	expect("after a look found it so", pick.Out, []string{a}, true)
+	f.Observe(broken)
+	expect("after another request met it", pick.Out, []string{a}, false)
+	f.Refused(a)
+	expect("after another look", pick.Out, []string{a}, false)
+	look()
+	expect("when it is back", pick.Healthy, nil, false)
+	f.Gone(a)
+	f.Gone(a)
+	expect("after the inner server found it gone", pick.Out, []string{a}, false)
+	look()
+	c.advance(time.Second)
+	f.Observe(broken)
+	f.Gone(a)
+	expect("after that, and a request before", pick.Out, []string{a}, true)
+}
+
+// What Gone says is in force when it returns, though a view was published a moment ago.
+func TestGoneIsInForceAtOnce(t *testing.T) {
+	c := &clock{time.Unix(1e9, 0)}
+	f := fleet.New(fleet.Config{Now: c.now})
+	f.SetWorld(world("10.0.0.1", "10.0.0.2"))
+	see(f, a, engine.Load{})
+	see(f, b, engine.Load{})
+	f.Publish()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = f.Run(ctx)
+	}()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	for range 200 {
+		f.Turned(b) // a view, and a pause
+		f.Gone(a)
+		if state := f.View().Snapshot.Pools["ns/pool"].Endpoints[0].State; state != pick.Out {
+			t.Fatalf("it is %v", state)
+		}
+		f.Look(a).Saw(engine.Load{})
 	}
 }

@@ -49,7 +49,7 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 		f.Release(o.ID)
 	}
 	for _, endpoint := range o.Unreached {
-		f.Refused(endpoint)
+		f.Turned(endpoint)
 	}
 	for _, endpoint := range o.Elsewhere {
 		f.Full(endpoint)
@@ -76,7 +76,7 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 	}
 	switch {
 	case o.Turned():
-		f.Refused(o.Endpoint)
+		f.Turned(o.Endpoint)
 	case o.Faulty():
 		f.Failed(o.Endpoint)
 	case o.Well():

@@ -29,6 +29,7 @@ type View struct {
 	Failures map[objects.ModelKey]string
 	// Methods are the gRPC methods that engines take, by endpoint; none of those that control does not speak of.
 	Methods map[string]engine.Methods
+	doubted map[string]bool // the endpoints that are out by what requests say alone
 }
 
 // Config is what a State needs.
@@ -198,7 +199,16 @@ func (s *State) View(now time.Time) (*View, []Trust) {
 	}
 	clear(s.changed)
 	s.latest = pools
-	return &View{World: s.world, Snapshot: &pick.Snapshot{Pools: pools}, Failures: s.control.failures, Methods: s.control.methods}, told
+	var doubted map[string]bool
+	for address, e := range s.endpoints {
+		if e.health.doubted {
+			if doubted == nil {
+				doubted = make(map[string]bool)
+			}
+			doubted[address] = true
+		}
+	}
+	return &View{doubted: doubted, World: s.world, Snapshot: &pick.Snapshot{Pools: pools}, Failures: s.control.failures, Methods: s.control.methods}, told
 }
 
 // Seal ends that requests begin for models that the latest view has no more, and drops the counts of those that have no request in

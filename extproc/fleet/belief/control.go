@@ -288,7 +288,7 @@ func (s *State) eachCount(visit func(CopyKey, *pick.Count)) {
 }
 
 // Unusable returns the endpoints of a pool that have a copy of a model which cannot be used: they refuse, are silent, or
-// are not ready.
+// are not ready. Those are not among them of which requests alone say so.
 func (v *View) Unusable(k objects.ModelKey) []string {
 	pool := v.Snapshot.Pools[k.Pool.String()]
 	if pool == nil {
@@ -296,7 +296,7 @@ func (v *View) Unusable(k objects.ModelKey) []string {
 	}
 	var all []string
 	for _, c := range pool.Copies[k.ID] {
-		if e := &pool.Endpoints[c.Endpoint]; e.State == pick.Out {
+		if e := &pool.Endpoints[c.Endpoint]; e.State == pick.Out && !v.doubted[e.Address] {
 			all = append(all, e.Address)
 		}
 	}

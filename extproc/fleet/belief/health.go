@@ -15,6 +15,7 @@ type health struct {
 	looked  bool      // a look has ended, whatever it found
 	heard   time.Time // when the last look that the endpoint answered began
 	refused time.Time // when it last turned a connection away or dropped one
+	doubted bool      // it did so to requests alone, and no look has told since whether it does to all
 	// stopping is when a request last began that it turned away because it is stopping.
 	stopping time.Time
 	born     time.Time // when the look began that found its process to be another than before
@@ -53,7 +54,7 @@ func (s *State) stateOf(e *endpoint, declared objects.Endpoint, now time.Time, l
 	silence := now.Sub(h.heard)
 	terminating := declared.Terminating || told.Terminating
 	switch {
-	case !declared.Ready, terminating && !s.migrates(declared, told, now), h.stops(h.stopping, told.Stopping, now), e.load.Asleep, h.heard.IsZero(), !h.heard.After(h.refused):
+	case !declared.Ready, terminating && !s.migrates(declared, told, now), h.stops(h.stopping, told.Stopping, now), e.load.Asleep, h.heard.IsZero(), h.refuses():
 		return pick.Out
 	case silence >= limits.Lost:
 		return pick.Lost
@@ -128,20 +129,37 @@ func (s *State) FailOpen() []string {
 	return pools
 }
 
-// Refused says that an endpoint turned a connection away at the door, or dropped one. The endpoint is out until it
-// answers a look that begins after this.
+// Refused says that an endpoint turned a connection away at the door. It is out until it answers a look that begins after this.
 func (s *State) Refused(address string, now time.Time) {
-	if e := s.endpoints[address]; e != nil {
-		e.health.refused, e.health.looked = now, true
-		s.touch(address)
+	e := s.endpoints[address]
+	if e == nil {
+		return
 	}
+	s.urgent = s.urgent || e.health.doubted // control does not know yet
+	e.health.refused, e.health.looked, e.health.doubted = now, true, false
+	s.touch(address)
 }
 
-// Out says whether an endpoint has answered no look since it last turned a connection away.
-func (s *State) Out(address string) bool {
+// Turned says that an endpoint turned a request's connection away, or dropped it. It is out as one that refuses; but one connection may break at
+// an engine that is well, and so control is not told that its copies are of no use before a look has found it so.
+func (s *State) Turned(address string, now time.Time) {
 	e := s.endpoints[address]
-	return e != nil && !e.health.heard.After(e.health.refused)
+	if e == nil {
+		return
+	}
+	e.health.doubted = e.health.doubted || !e.health.refuses()
+	e.health.refused, e.health.looked = now, true
+	s.touch(address)
 }
+
+// Refuses says whether an endpoint has answered no look since one found that it refuses.
+func (s *State) Refuses(address string) bool {
+	e := s.endpoints[address]
+	return e != nil && e.health.refuses() && !e.health.doubted
+}
+
+// refuses says whether the endpoint has answered no look since it last turned a connection away.
+func (h *health) refuses() bool { return !h.heard.After(h.refused) }
 
 // stoppingFor is how long an endpoint that said that it is stopping gets no requests, unless a look finds sooner that it
 // has ended: what Kubernetes gives a pod to end, by default (terminationGracePeriodSeconds).
@@ -254,6 +272,7 @@ func (s *State) Saw(l Look, load engine.Load) {
 	}
 	told := begun || load.KVTokens != e.load.KVTokens || load.Forgets != e.load.Forgets
 	e.load, e.health.heard, e.health.looked = load, l.Began, true
+	e.health.doubted = e.health.doubted && e.health.refuses()
 	if told {
 		cache := s.cacheOf(l.Address, e)
 		cache.Empty = begun
@@ -311,7 +330,7 @@ func (s *State) Settled() bool {
 // engine's last word, which becomes known after a look found it gone.
 func (s *State) Reported(address string, load engine.Load, at, now time.Time) {
 	e := s.endpoints[address]
-	if e == nil || !e.health.heard.After(e.health.refused) || !at.After(e.health.heard) || at.After(now) {
+	if e == nil || e.health.refuses() || !at.After(e.health.heard) || at.After(now) {
 		return
 	}
 	_, waiting := load.Waiting.Get()
