@@ -109,6 +109,9 @@ const (
 	FinalHeader = "x-gateway-final"
 )
 
+// PayloadsMetadata is the metadata of an ext_proc stream that shows copies of a request and its answer, and asks for nothing.
+const PayloadsMetadata = "x-gateway-payloads"
+
 // Rewrite is how a route changes the path of a request.
 type Rewrite struct {
 	// Prefix is what is replaced; empty for the whole path.
@@ -190,6 +193,9 @@ const (
 	PickAmong = "among"
 	// NoAdapter is of a request for the model itself.
 	NoAdapter = "none"
+	// PickVModel is the VModel that the request named, a string, and PickInner that the inner server sent it, a bool; absent where it is not so.
+	PickVModel = "vmodel"
+	PickInner  = "inner"
 	// PickExpected is why the policy took this endpoint, in seconds of each term, and PickRunnerUp why not the next best one; structs, of
 	// extproc's --explain-picks.
 	PickExpected = "expected"

@@ -378,6 +378,12 @@ func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.Proc
 	if x.target.Route != (objects.Name{}) {
 		pick[wire.PickRoute] = structpb.NewStringValue(x.target.Route.String())
 	}
+	if x.found.Adapter != "" && x.found.Adapter != x.target.Adapter {
+		pick[wire.PickVModel] = structpb.NewStringValue(x.found.Adapter)
+	}
+	if x.errand != nil {
+		pick[wire.PickInner] = structpb.NewBoolValue(true)
+	}
 	x.expect(pick)
 	if x.spent > 0 {
 		pick[wire.PickHold] = structpb.NewNumberValue(float64(x.spent.Microseconds()))
