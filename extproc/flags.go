@@ -17,6 +17,7 @@ import (
 
 	"github.com/headgate/headgate/extproc/epp"
 	"github.com/headgate/headgate/extproc/flow"
+	"github.com/headgate/headgate/extproc/payload"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/prefix"
 	"github.com/headgate/headgate/extproc/scrape"
@@ -57,6 +58,7 @@ type config struct {
 
 	endpoints []string // beside those of the objects
 	engines   reach.Flags
+	payloads  payload.Flags
 	theirs    epp.Applied // flags of other endpoint pickers
 }
 
@@ -148,6 +150,7 @@ func parseFlags(args []string, out io.Writer) (config, error) {
 	versions := fs.Bool("version", false, "print the version, then exit")
 	fs.StringSliceVar(&c.endpoints, "endpoints", nil, "serve the engines at these `HOST:PORT`s, separated by commas, as the pool default/endpoints; no objects needed. extproc looks each name up every 5s, and each of its addresses is an endpoint")
 	c.engines.Register(fs)
+	c.payloads.Register(fs)
 	epp.Register(fs)
 
 	err := fs.Parse(epp.Args(args))
@@ -260,6 +263,9 @@ func (c config) check(rest []string) error {
 		return err
 	}
 	if err := c.engines.Check(c.kube.On); err != nil {
+		return err
+	}
+	if err := c.payloads.Check(); err != nil {
 		return err
 	}
 	for _, text := range c.endpoints {

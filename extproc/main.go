@@ -88,6 +88,9 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if c.serve.Payloads, err = c.payloads.Open(m, log); err != nil {
+		return err
+	}
 	socket, errands := serve.InnerSocket(c.serve.Own), inner.NewErrands()
 	c.serve.Inner = inner.New(inner.Config{Folder: filepath.Dir(socket), Errands: errands, Fleet: f, Mesh: clients, Log: log})
 	c.serve.Exchanges = stream.New(stream.Config{
@@ -123,6 +126,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		group.Go(func() error { return talk(work, m) })
 	}
 	group.Go(func() error { return c.serve.Endpoints.Run(work) })
+	group.Go(func() error { return c.serve.Payloads.Run(work) })
 	group.Go(func() error { return scraper.Run(work) })
 	if c.metricsPort >= 0 {
 		group.Go(func() error { return serveMetrics(work, c, m.Handler(), log) })

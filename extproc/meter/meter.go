@@ -85,6 +85,9 @@ type Meter struct {
 	problems  prometheus.Gauge
 	objects   *prometheus.GaugeVec // kind
 
+	payloadsSent    prometheus.Counter
+	payloadsDropped *prometheus.CounterVec // reason
+
 	mu     sync.RWMutex // guards labels, and that no series is made of one that is gone
 	labels map[label]bool
 }
@@ -147,6 +150,8 @@ func New(f *fleet.Fleet) *Meter {
 	m.readable = gauge("headgate_objects_connected", "Is 1 while the folder or API server of the objects can be read; at 0, the objects that were read last stay in force.").WithLabelValues()
 	m.problems = gauge("headgate_objects_problems", "Problems of the objects in force with each other; the log names each.").WithLabelValues()
 	m.objects = gauge("headgate_objects", "Valid objects that extproc has read, by kind.", "kind")
+	m.payloadsSent = counter("headgate_payloads_sent_total", "Copies of requests and answers that sinks took, each counted once for each sink.").WithLabelValues()
+	m.payloadsDropped = counter("headgate_payloads_dropped_total", "Copies of requests and answers that a sink did not get, by reason: queue (too many wait for it), memory (too many bytes do), too_large (above 16 MiB), failed (it did not take it), cut (the request or answer broke off), unreadable (a call sent what is no message).", "reason")
 	build := version.Read()
 	gauge("headgate_build_info", "Is 1; the labels name the program, its version, and the version of Go that built it.", "program", "version", "goversion").
 		WithLabelValues("extproc", build.Program, build.Go).Set(1)
@@ -160,6 +165,12 @@ func New(f *fleet.Fleet) *Meter {
 func (m *Meter) Replied(status int, code string) {
 	m.replies.WithLabelValues(strconv.Itoa(status), code).Inc()
 }
+
+// PayloadSent counts a copy of a request or answer that a sink took.
+func (m *Meter) PayloadSent() { m.payloadsSent.Inc() }
+
+// PayloadDropped counts one that a sink did not get.
+func (m *Meter) PayloadDropped(reason string) { m.payloadsDropped.WithLabelValues(reason).Inc() }
 
 // Hold outcomes: what ended a request's wait for its model.
 const (

@@ -24,6 +24,7 @@ import (
 	"github.com/headgate/headgate/extproc/accesslog"
 	"github.com/headgate/headgate/extproc/eds"
 	"github.com/headgate/headgate/extproc/inner"
+	"github.com/headgate/headgate/extproc/payload"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/listen"
 )
@@ -50,6 +51,7 @@ type Config struct {
 	// Inner is what Envoys find among the endpoints, at the socket of InnerSocket.
 	Inner     *inner.Server
 	Exchanges *stream.Server
+	Payloads  *payload.Server
 	Outcomes  *accesslog.Server
 	Endpoints *eds.Server
 	Log       *slog.Logger
@@ -116,6 +118,7 @@ func (c Config) Run(ctx context.Context) (err error) {
 			}
 			c.Outcomes.Close()
 			c.Endpoints.Close()
+			c.Payloads.Close()
 			health.end()
 			late := time.AfterFunc(c.DrainTimeout, d.server.Stop)
 			defer late.Stop()
@@ -136,6 +139,7 @@ type door struct {
 // endOwn ends a server of Headgate's own Envoys. It lets go of its address at once.
 func (c Config) endOwn(server *grpc.Server, health *healthService) {
 	c.Exchanges.Stop()
+	c.Payloads.Close()
 	c.Outcomes.Close()
 	c.Endpoints.Close()
 	health.end()
@@ -211,7 +215,11 @@ func (c Config) server(health *healthService, local bool, front stream.Front) (*
 		options = append(options, grpc.Creds(credentials.NewTLS(config)))
 	}
 	server := grpc.NewServer(options...)
-	extprocv3.RegisterExternalProcessorServer(server, c.Exchanges.For(front))
+	exchanges := c.Exchanges.For(front)
+	if front == stream.Own { // who shows copies is not to be anybody else
+		exchanges = c.Payloads.Beside(exchanges)
+	}
+	extprocv3.RegisterExternalProcessorServer(server, exchanges)
 	if front == stream.Own { // other gateways tell of outcomes by what they show of answers: none is told twice
 		accesslogv3.RegisterAccessLogServiceServer(server, c.Outcomes)
 		edsv3.RegisterEndpointDiscoveryServiceServer(server, c.Endpoints)

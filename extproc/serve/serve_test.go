@@ -17,6 +17,7 @@ import (
 
 	"github.com/headgate/headgate/extproc/accesslog"
 	"github.com/headgate/headgate/extproc/eds"
+	"github.com/headgate/headgate/extproc/payload"
 	"github.com/headgate/headgate/extproc/stream"
 )
 
@@ -82,7 +83,7 @@ func TestWhereNotAllCanBeServedNothingIs(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "own.sock")
 	c := Config{
 		Own: []string{"unix:" + socket}, Host: "127.0.0.1", HealthPort: taken.Addr().(*net.TCPAddr).Port, DrainDelay: time.Hour,
-		Opened: func() { t.Error("all is said to be open") }, Exchanges: stream.New(stream.Config{}), Outcomes: accesslog.NewServer(nil, nil), Endpoints: eds.New(slog.New(slog.DiscardHandler)), Log: slog.New(slog.DiscardHandler),
+		Opened: func() { t.Error("all is said to be open") }, Exchanges: stream.New(stream.Config{}), Outcomes: accesslog.NewServer(nil, nil), Endpoints: eds.New(slog.New(slog.DiscardHandler)), Payloads: payload.New(payload.Config{}), Log: slog.New(slog.DiscardHandler),
 	}
 	if err := c.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "--grpc-health-port") { // waits for an hour else
 		t.Errorf("it ends with %v", err)
@@ -106,7 +107,7 @@ func TestAnEndAtTheStartIsNoFault(t *testing.T) {
 					_ = conn.Close()
 				}
 			},
-			Exchanges: stream.New(stream.Config{}), Outcomes: accesslog.NewServer(nil, nil), Endpoints: eds.New(slog.New(slog.DiscardHandler)), Log: slog.New(slog.DiscardHandler),
+			Exchanges: stream.New(stream.Config{}), Outcomes: accesslog.NewServer(nil, nil), Endpoints: eds.New(slog.New(slog.DiscardHandler)), Payloads: payload.New(payload.Config{}), Log: slog.New(slog.DiscardHandler),
 		}
 		if err := c.Run(ctx); err != nil {
 			t.Fatalf("it ends with %v", err)

@@ -22,7 +22,7 @@ const mainLines = 150
 // nothing and have no state of their own.
 var pure = []string{
 	"extproc/openai", "extproc/kserve", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/belief", "extproc/outcome",
-	"extproc/errand", "extproc/transcode",
+	"extproc/errand", "extproc/transcode", "extproc/payload/sink",
 	"control/place/decide", "control/attach/plan", "control/attach/services", "control/attach/status", "control/attach/envoy", "control/attach/order",
 	"control/attach/blame", "control/attach/memo", "control/pods/gateway",
 	"internal/attach", "internal/engine", "internal/event", "internal/objects", "internal/profile", "internal/profile/fit", "internal/profile/learn", "internal/profile/table",
@@ -82,14 +82,14 @@ var confined = []struct {
 	{
 		"google.golang.org/grpc/", "the wire is spoken at the edge",
 		[]string{
-			"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/talk",
+			"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/talk", "extproc/payload",
 			"control/serve", "control/attach/ads", "control/place/load", "control/place/board", "control/place/mesh",
 			"api/", "bench/",
 		},
 	},
 	{
 		"github.com/envoyproxy/go-control-plane/", "Envoy's words stay where Envoy is spoken to",
-		[]string{"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/eds", "control/attach/envoy", "control/attach/order", "control/attach/ads"},
+		[]string{"extproc/serve", "extproc/stream", "extproc/accesslog", "extproc/eds", "extproc/payload", "control/attach/envoy", "control/attach/order", "control/attach/ads"},
 	},
 	{
 		"k8s.io/client-go/", "an object's source is known to one room",
@@ -128,8 +128,8 @@ var houses = [][]floor{
 		{[]string{"extproc"}, "it puts the rooms together"},
 		{[]string{"extproc/serve"}, "where it listens for those that it speaks with"},
 		{
-			[]string{"extproc/stream", "extproc/accesslog", "extproc/talk", "extproc/scrape", "extproc/eds", "extproc/inner"},
-			"each speaks with one neighbour: Envoy, control, engines",
+			[]string{"extproc/stream", "extproc/accesslog", "extproc/talk", "extproc/scrape", "extproc/eds", "extproc/inner", "extproc/payload"},
+			"each speaks with one neighbour: Envoy, control, engines, sinks",
 		},
 		{[]string{"extproc/flow", "extproc/meter"}, "requests wait for the fleet, and all that happens is counted"},
 		{[]string{"extproc/fleet"}, "what happens becomes what is believed of endpoints, for the core"},
@@ -138,6 +138,7 @@ var houses = [][]floor{
 			[]string{"extproc/settings", "extproc/errand", "extproc/transcode"},
 			"what people set says how the core picks; what was admitted stays so; what a request of V2 asks is asked otherwise",
 		},
+		{[]string{"extproc/payload/sink"}, "copies are made of what the core can read"},
 		{
 			[]string{"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/queue", "extproc/pick", "extproc/outcome", "extproc/sidecar", "extproc/epp"},
 			"the core, and others that know only their own matter; what became of requests is told in outcome's words",

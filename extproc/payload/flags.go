@@ -1,0 +1,96 @@
+package payload
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/headgate/headgate/extproc/meter"
+	"github.com/headgate/headgate/extproc/payload/sink"
+	"github.com/headgate/headgate/internal/reach"
+)
+
+// DefaultQueue is how many payloads wait for a sink, at most: as many as ModelMesh's MM_PAYLOAD_PROCESSORS_CAPACITY says by default.
+const DefaultQueue = 64
+
+// Flags are what the command line says of payloads. The zero Flags copies none.
+type Flags struct {
+	processors []string
+	queue      int
+	caFile     string
+	tokenFile  string
+}
+
+// Register makes the flags.
+func (f *Flags) Register(fs *pflag.FlagSet) {
+	fs.StringArrayVar(&f.processors, "payload-processor", nil, "post copies of requests and answers to this `URL`, http(s)://HOST[:PORT]/PATH[?MODEL][#METHOD], or log what they are, and not what is in them: logger://*; may be repeated, or have several with spaces between. Envoy's filter payloads must be switched on, too. Sinks hold what users send and get")
+	fs.IntVar(&f.queue, "payload-queue", DefaultQueue, "of the copies for one sink, keep at most `N` waiting; drop and count any more")
+	fs.StringVar(&f.caFile, "payload-ca-file", "", "of sinks with https, trust only the certificate authorities in this PEM `FILE`")
+	fs.StringVar(&f.tokenFile, "payload-token-file", "", "send sinks the bearer token in this `FILE`, which may be replaced at any time")
+}
+
+// Check says what does not go together.
+func (f *Flags) Check() error {
+	sinks, err := f.sinks()
+	switch {
+	case err != nil:
+		return err
+	case f.queue < workers:
+		return fmt.Errorf("--payload-queue %d: it must be at least %d", f.queue, workers)
+	case len(sinks) == 0 && f.caFile+f.tokenFile != "":
+		return errors.New("--payload-ca-file and --payload-token-file are of no use without --payload-processor")
+	}
+	return nil
+}
+
+func (f *Flags) sinks() (all []sink.Sink, err error) {
+	for text := range strings.FieldsSeq(strings.Join(f.processors, " ")) {
+		s, err := sink.Parse(text)
+		if err != nil {
+			return nil, fmt.Errorf("--payload-processor: %w", err)
+		}
+		if f.tokenFile != "" && s.URL != nil && s.URL.Scheme == "http" && !loopback(s.URL.Hostname()) {
+			return nil, fmt.Errorf("--payload-token-file: %s would show the token to the network: use https", s)
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+func loopback(host string) bool {
+	at, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && at.IsLoopback()
+}
+
+// Open reads the files that the flags name.
+func (f *Flags) Open(m *meter.Meter, log *slog.Logger) (*Server, error) {
+	sinks, err := f.sinks()
+	if err != nil {
+		return nil, err
+	}
+	c := Config{Sinks: sinks, Queue: f.queue, Meter: m, Log: log, TLS: &tls.Config{MinVersion: tls.VersionTLS12}}
+	if f.caFile != "" {
+		text, err := os.ReadFile(f.caFile)
+		if err != nil {
+			return nil, fmt.Errorf("--payload-ca-file: %w", err)
+		}
+		if c.TLS.RootCAs = x509.NewCertPool(); !c.TLS.RootCAs.AppendCertsFromPEM(text) {
+			return nil, errors.New("--payload-ca-file: " + f.caFile + " holds no certificate in PEM")
+		}
+	}
+	if f.tokenFile != "" {
+		file, err := reach.OpenToken(f.tokenFile, log)
+		if err != nil {
+			return nil, fmt.Errorf("--payload-token-file: %w", err)
+		}
+		c.Token = file.Token
+	}
+	return New(c), nil
+}
