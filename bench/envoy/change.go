@@ -38,6 +38,34 @@ func ExtProc(fields map[string]any) Change {
 	}
 }
 
+// Enable switches a filter on that the configuration has and does not use.
+func Enable(name string) Change {
+	return func(root any) error {
+		filters, _ := at(root, append(slices.Clip(manager), filtersAt)...).([]any)
+		for _, f := range filters {
+			if filter, ok := f.(map[string]any); ok && filter["name"] == name && filter["disabled"] == true {
+				delete(filter, "disabled")
+				return nil
+			}
+		}
+		return fmt.Errorf("there is no filter %s that is disabled", name)
+	}
+}
+
+// Without takes a filter away.
+func Without(name string) Change {
+	return func(root any) error {
+		m, _ := at(root, manager...).(map[string]any)
+		filters, _ := m[filtersAt].([]any)
+		left := slices.DeleteFunc(slices.Clone(filters), func(f any) bool { return at(f, "name") == name })
+		if len(left) == len(filters) {
+			return fmt.Errorf("there is no filter %s", name)
+		}
+		m[filtersAt] = left
+		return nil
+	}
+}
+
 // Before puts a filter before ext_proc.
 func Before(filter map[string]any) Change {
 	return func(root any) error {

@@ -5,6 +5,7 @@ package envoy
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
@@ -68,6 +69,8 @@ func Read(text []byte) (*Template, error) {
 	if err := t.listener.GetFilterChains()[0].GetFilters()[0].GetTypedConfig().UnmarshalTo(t.manager); err != nil {
 		return nil, err
 	}
+	// What is off in envoy.yaml is for its own operator to switch on: Gateways have it not.
+	t.manager.HttpFilters = slices.DeleteFunc(t.manager.GetHttpFilters(), (*hcmv3.HttpFilter).GetDisabled)
 	hosts := t.manager.GetRouteConfig().GetVirtualHosts()
 	if len(hosts) != 1 || len(hosts[0].GetRoutes()) == 0 {
 		return nil, errors.New("want one virtual host with routes")
