@@ -220,19 +220,18 @@ func (w *watched) receive(in *extprocv3.ProcessingRequest) {
 	case *extprocv3.ProcessingRequest_ResponseTrailers:
 		all = w.exchange.Trailers(headersOf(is.ResponseTrailers.GetTrailers()))
 	}
-	w.send(all)
 	w.count()
+	w.send(all)
 }
 
 // add adds a chunk where there is room for it.
 func (w *watched) add(to func(chunk []byte, end, keep bool) []sink.Payload, body *extprocv3.HttpBody) []sink.Payload {
 	chunk := body.GetBody()
 	room := w.server.take(len(chunk))
-	all := to(chunk, body.GetEndOfStream(), room)
 	if room {
-		w.server.give(len(chunk)) // count has what is kept of it
+		w.kept += int64(len(chunk)) // until count has what is kept of it
 	}
-	return all
+	return to(chunk, body.GetEndOfStream(), room)
 }
 
 // count counts what is kept of what is not whole.
@@ -243,8 +242,9 @@ func (w *watched) count() {
 }
 
 func (w *watched) end() {
-	w.send(w.exchange.End())
+	all := w.exchange.End()
 	w.count()
+	w.send(all)
 }
 
 // send puts payloads into the queues of the sinks that want them.
