@@ -24,6 +24,9 @@ type answer struct {
 func (s *Server) call(ctx context.Context, e errand.Errand, m errand.Model, host, path string, metadata http.Header, frames []byte, budget *budget) (*answer, error) {
 	metadata.Set(wire.ErrandHeader, s.sentOn(e, m, false))
 	metadata.Del("Grpc-Accept-Encoding") // what is answered is read
+	for _, name := range kserve.Headers {
+		metadata.Del(name)
+	}
 	for _, h := range kserve.Written(m.Name) {
 		metadata.Set(h.Name, h.Value)
 	}

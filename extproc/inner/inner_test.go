@@ -603,6 +603,8 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 		}
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set("X-Mine", "1")
+		r.Header.Set("Mm-Model-Id-Bin", "b3RoZXI")
+		r.Header.Set("Mm-Vmodel-Id", "other")
 		r.Header.Set("X-Headgate-Errand", s.errands.Seal(errand.Errand{Kind: errand.Transcode, Back: s.back, Models: []errand.Model{target}}))
 		for name, value := range c.header {
 			r.Header.Set(name, value)
@@ -627,7 +629,7 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 		}
 		is, e := s.got[0], s.opened[0]
 		if is.URL.Path != "/inference.GRPCInferenceService/"+c.call || is.Method != http.MethodPost || is.Header.Get("Content-Type") != "application/grpc" || is.Header.Get("Te") != "trailers" ||
-			is.Header.Get("X-Mine") != "1" || is.Header.Get("Mm-Model-Id") != "m" || is.Header.Get("Content-Encoding") != "" || is.Header.Get("Accept-Encoding") != "" {
+			is.Header.Get("X-Mine") != "1" || is.Header.Get("Mm-Model-Id") != "m" || is.Header.Get("Mm-Model-Id-Bin") != "bQ" || is.Header.Get("Mm-Vmodel-Id") != "" || is.Header.Get("Content-Encoding") != "" || is.Header.Get("Accept-Encoding") != "" {
 			t.Errorf("%s: the call is %s with %v", c.what, is.URL, is.Header)
 		}
 		if e.Kind != errand.Sent || e.Last || len(e.Models) != 1 || e.Models[0].Target.Adapter != "m" {

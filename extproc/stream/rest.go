@@ -8,6 +8,7 @@ import (
 	"github.com/headgate/headgate/extproc/errand"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/kserve"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // beginREST answers a request of V2 that asks about the server or whether a model is ready, and decides any other: its path says all, so
@@ -49,7 +50,11 @@ func (x *exchange) transcoded(a ask) responses {
 	if p := view.World.Pools[target.Pool]; err != nil || p == nil || !p.CallsOnly {
 		return nil // what is wrong with it is said where it is decided
 	}
-	x.target = target
+	x.found, x.target = target, target
+	if target.Adapter != "" { // what copies and the log say; the call is decided by itself
+		x.target.Adapter = x.server.Fleet.Resolve(view.World, objects.ModelKey{Pool: target.Pool, ID: target.Adapter}, x.server.Random())
+	}
+	x.model = x.target.Adapter
 	return x.sendInner(errand.Transcode, errand.Model{Name: a.model, Target: target})
 }
 
