@@ -34,7 +34,7 @@ type EndpointListList struct {
 // EndpointListSpec is what people write.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.addresses) && size(self.addresses) > 0",message="name at least one address, such as 10.0.0.7:8000",reason=FieldValueRequired,fieldPath=".addresses"
-// +kubebuilder:validation:XValidation:rule="!has(self.management) || !has(self.engine) || self.engine == 'modelruntime'",message="only engines of the kind modelruntime are managed at an address of their own",fieldPath=".management"
+// +kubebuilder:validation:XValidation:rule="!has(self.management) || !has(self.engine) || self.engine in ['modelruntime', 'torchserve']",message="only engines of the kinds modelruntime and torchserve are managed at an address of their own",fieldPath=".management"
 type EndpointListSpec struct {
 	// Addresses are host:port, at least one. A host is an IP address, IPv6 in brackets, or a DNS name; a name is looked
 	// up again and again, and each address that it has is an endpoint. Link-local, multicast, broadcast and unspecified
@@ -50,10 +50,10 @@ type EndpointListSpec struct {
 	// Engine is the kind of the engines, such as vllm or sglang. Without it, the label llm-d.ai/engine-type says it,
 	// else what they serve.
 	//
-	// +kubebuilder:validation:Enum=vllm;nim;sglang;trtllm-serve;triton-tensorrt-llm;triton;tgi;llama.cpp;lmdeploy;mlserver;modelruntime
+	// +kubebuilder:validation:Enum=vllm;nim;sglang;trtllm-serve;triton-tensorrt-llm;triton;tgi;llama.cpp;lmdeploy;mlserver;torchserve;tfserving;modelruntime
 	Engine string `json:"engine,omitempty"`
-	// Management is where engines of the kind modelruntime are managed: port:NUMBER at each address's own host, or, in a
-	// folder, unix:PATH, which is for a list of one address.
+	// Management is where engines of the kinds modelruntime and torchserve are managed: port:NUMBER at each address's own host, or, for
+	// the former in a folder, unix:PATH, which is for a list of one address. Without it a torchserve is managed at port 8081.
 	//
 	// +kubebuilder:validation:MaxLength=4096
 	// +kubebuilder:validation:XValidation:rule="self.matches('^port:0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="want port:NUMBER, such as port:8085; a socket is for an EndpointList in a folder"

@@ -359,8 +359,8 @@ type Placement struct {
 	//
 	// +kubebuilder:validation:Minimum=1
 	HostAdapters *int32 `json:"hostAdapters,omitempty"`
-	// Capacity is how much memory all models may take together at one endpoint of engines with a model repository (mlserver, triton), which do
-	// not say it: a model takes the size of its Model, else that of its key, else defaultSize. Without it only their number is bounded.
+	// Capacity is how much memory all models may take together at one endpoint of engines that load models of their files (mlserver, triton,
+	// torchserve, tfserving), which do not say it: a model takes the size of its Model, else that of its key, else defaultSize. Without it only their number is bounded.
 	//
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="it must be above 0, such as 4Gi"
 	Capacity *resource.Quantity `json:"capacity,omitempty"`
@@ -403,8 +403,8 @@ type Placement struct {
 	//
 	// +kubebuilder:validation:MaxLength=4096
 	Source string `json:"source,omitempty"`
-	// Management is where model runtimes are managed, port:NUMBER at each endpoint's own address. It makes the pool's
-	// endpoints that name no engine of another kind model runtimes.
+	// Management is where model runtimes and engines of the kind torchserve are managed, port:NUMBER at each endpoint's own address. It makes
+	// the pool's endpoints that name no engine of another kind model runtimes.
 	//
 	// +kubebuilder:validation:MaxLength=4096
 	// +kubebuilder:validation:XValidation:rule="self.matches('^port:0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="want port:NUMBER, such as port:8085; a socket is for an EndpointList of one address in a folder"

@@ -19,8 +19,11 @@ import (
 	"github.com/headgate/headgate/internal/listen"
 )
 
-const usage = `Runs a simulated MLServer or Triton: its V2 model repository (index, load, unload), and V2 inference, with an answer without
-outputs, for the models that are loaded. It prints its address when it is ready.
+const usage = `Runs a simulated engine that is told which models of its files to load, and prints its address when it is ready:
+
+  mlserver, triton  a V2 model repository (index, load, unload), and V2 inference, with an answer without outputs
+  torchserve        the management API and predictions, at one port; a model's source is its name, with or without .mar
+  tfserving         the gRPC service by which models are managed; a model's source is a path that ends in its name
 
 What follows the name of a model says how it behaves, as KEY=VALUE&..., with %20 for a space:
 
@@ -32,7 +35,7 @@ What follows the name of a model says how it behaves, as KEY=VALUE&..., with %20
 ` + simulated.EventsHelp + `
 Usage:
 
-  bench engine --kind mlserver|triton [flags]
+  bench engine --kind mlserver|triton|torchserve|tfserving [flags]
 
 Examples:
 
@@ -55,11 +58,11 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 	f := pflag.NewFlagSet("engine", pflag.ContinueOnError)
 	f.SortFlags = false
 	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
-	kind := f.String("kind", string(engine.Triton), "simulate this `KIND` of engine: mlserver or triton; the others have flags of their own")
+	kind := f.String("kind", string(engine.Triton), "simulate this `KIND` of engine: mlserver, triton, torchserve or tfserving; the others have flags of their own")
 	host := f.String("host", "127.0.0.1", "serve at this `ADDRESS`")
 	port := f.Int("port", 8000, "serve at this `PORT`; 0 takes a free one")
 	models := f.StringArray("model", nil, "have the model `NAME[=BEHAVIOUR]` in the repository; may be repeated")
-	f.BoolVar(&s.Fixed, "fixed", false, "have every model loaded, and let nobody load or unload, as a Triton without explicit model control")
+	f.BoolVar(&s.Fixed, "fixed", false, "let nobody load or unload, as a Triton without explicit model control, which has every model loaded, or a TorchServe without its model API")
 	f.StringVar(&s.eventLog, "event-log", "", "append an event to this `FILE` for each load and unload; - means standard output")
 	if err := f.Parse(args); err != nil {
 		return s, err
@@ -111,7 +114,7 @@ func parseModel(text string) (m Model, err error) {
 	return m, nil
 }
 
-// Command is the program "bench engine --kind mlserver" and "--kind triton": it serves until ctx ends, and then stops at once. Asked for help it prints
+// Command is the program "bench engine --kind mlserver", "triton", "torchserve" and "tfserving": it serves until ctx ends, and then stops at once. Asked for help it prints
 // that and returns nil.
 func Command(ctx context.Context, args []string) error { return command(ctx, args, os.Stdout) }
 
@@ -140,7 +143,11 @@ func command(ctx context.Context, args []string, out io.Writer) error {
 	return Serve(ctx, New(s.Config), listener)
 }
 
-// Serve serves an engine until ctx ends, and then closes the listener and every connection.
+// Serve serves an engine until ctx ends, and then closes the listener and every connection, and gives up what it was loading.
 func Serve(ctx context.Context, s *Server, listener net.Listener) error {
+	defer close(s.over)
+	if s.config.Kind == engine.TFServing {
+		return serveCalls(ctx, s, listener)
+	}
 	return listen.HTTP(ctx, listener, s.Handler())
 }

@@ -1,9 +1,10 @@
-// Package repository is a simulated engine with a V2 model repository (KServe's model repository extension): an MLServer 1.7.1 or a Triton 2.51.0,
-// as far as models are loaded, unloaded and asked for over HTTP. It computes nothing; how long a model takes and whether it fails is said where it is
-// put into the repository.
+// Package repository is a simulated engine that is told which models of its files to load: an MLServer 1.7.1 or a Triton 2.51.0, which have a V2 model
+// repository (KServe's model repository extension), a TorchServe 0.12.0, or a TensorFlow Serving; as far as models are loaded, unloaded and asked for.
+// It computes nothing; how long a model takes and whether it fails is said where it is put into the repository.
 //
-// What it answers, and when, is held to the real ones: the same table of what happens is played with it and with them (control/place/load). It is as
-// careless as they are: a model that is told to load twice is loaded twice, and a load goes on when its caller has gone.
+// What it answers, and when, is held to the real ones but TensorFlow Serving, which is as its source has it: the same table of what happens is played with
+// it and with them (control/place/load). It is as careless as they are: a Triton that is told to load twice loads twice, and a load goes on when its caller
+// has gone.
 package repository
 
 import (
@@ -20,7 +21,7 @@ import (
 
 // Model is a model in a repository.
 type Model struct {
-	Load, Unload time.Duration // how long each takes
+	Load, Unload time.Duration // how long each takes; TorchServe waits for no unload
 	Fail         string        // the words with which a load fails at its end; empty: it does not
 	// Fileless says that its folder is there, and its files are not.
 	Fileless bool
@@ -28,22 +29,28 @@ type Model struct {
 
 // Config is how an engine is set up.
 type Config struct {
-	Kind   engine.Kind      // engine.Triton or engine.MLServer
+	Kind   engine.Kind      // one of those with a repository
 	Models map[string]Model // of the repository
-	// Fixed says that nobody may load or unload: a Triton without explicit model control.
-	Fixed  bool
+	// Fixed says that nobody may load or unload: a Triton without explicit model control, or a TorchServe without its model API.
+	Fixed bool
+	// Page bounds a page of TorchServe's list; 0: it does not.
+	Page   int
 	Events *simulated.Events // may be nil
 }
 
 // Server is one simulated engine, from its start on. Make it with New. Its methods are safe for concurrent use.
 type Server struct {
 	config Config
-	loader turn // MLServer loads one model after the other
+	loader turn              // MLServer loads one model after the other; TensorFlow Serving takes one list after the other
+	over   chan struct{}     // closed when it ends
+	list   map[string]string // TensorFlow Serving: the base paths of its list; of whoever has the turn of loader
 
-	mu     sync.Mutex // guards what follows, and fields of slots
-	stored map[string]Model
-	slots  map[string]*slot // of models that somebody loaded once
-	asked  map[string]int   // requests, by method and path
+	mu         sync.Mutex // guards what follows, and fields of slots and registrations
+	stored     map[string]Model
+	slots      map[string]*slot         // of models that somebody loaded once
+	registered map[string]*registration // TorchServe
+	pids       int                      // TorchServe: processes and workers so far
+	asked      map[string]int           // requests, by method and path
 }
 
 // slot is what the engine has of a model.
@@ -51,8 +58,9 @@ type slot struct {
 	turn    turn // one load or unload after the other
 	stage   engine.Stage
 	reason  string
-	present bool // MLServer: it is in its registry, where failed loads are too
-	going   bool // MLServer: it is being unloaded
+	present bool          // MLServer: it is in its registry, where failed loads are too
+	going   bool          // MLServer: it is being unloaded
+	unload  time.Duration // TensorFlow Serving: how long that takes
 }
 
 // turn lets one go on at a time: it is full while one does.
@@ -68,7 +76,10 @@ func (t turn) take() (end func()) {
 
 // New returns an engine that starts now. With Fixed every model is loaded.
 func New(c Config) *Server {
-	s := &Server{config: c, loader: newTurn(), stored: make(map[string]Model), slots: make(map[string]*slot), asked: make(map[string]int)}
+	s := &Server{
+		config: c, loader: newTurn(), over: make(chan struct{}), list: make(map[string]string),
+		stored: make(map[string]Model), slots: make(map[string]*slot), registered: make(map[string]*registration), asked: make(map[string]int),
+	}
 	for name, m := range c.Models {
 		s.stored[name] = m
 		if c.Fixed {
@@ -98,6 +109,11 @@ func (s *Server) Models() (names []string) {
 	defer s.mu.Unlock()
 	for name, at := range s.slots {
 		if at.stage == engine.Serving {
+			names = append(names, name)
+		}
+	}
+	for name, r := range s.registered {
+		if r.worker != nil && r.worker.ready {
 			names = append(names, name)
 		}
 	}

@@ -18,7 +18,7 @@ const (
 	modelsPath = "/v2/models/"
 )
 
-// Handler serves the V2 protocol of the engine's kind. Triton reads names as they stand in the path, MLServer decodes them.
+// Handler serves the protocol of the engine's kind over HTTP. Triton reads names as they stand in the path, MLServer decodes them.
 func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		if local, ok := q.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
@@ -32,7 +32,13 @@ func (s *Server) Handler() http.Handler {
 			return
 		}
 		answer := make(chan reply, 1)
-		go func() { answer <- s.serve(q.Method, path, body) }() // it goes on when the client leaves
+		go func() { // it goes on when the client leaves
+			if s.config.Kind == engine.TorchServe {
+				answer <- s.serveTorch(q.Method, q.RequestURI)
+				return
+			}
+			answer <- s.serve(q.Method, path, body)
+		}()
 		select {
 		case r := <-answer:
 			say(w, r)

@@ -26,8 +26,8 @@ MODEL is what vLLM would be told to serve. It is also the model's name, unless -
 another. Flags that vLLM has are named as there. The engine prints its address when it is ready.
 
 With --kind sglang it has SGLang's adapter API and metrics, written from SGLang's documentation alone.
-With --kind modelruntime it is an engine that ModelMesh manages, and with --kind mlserver or triton one
-with a V2 model repository; these have flags of their own: bench engine --kind triton --help.
+With --kind modelruntime it is an engine that ModelMesh manages, and with --kind mlserver, triton, torchserve
+or tfserving one that loads models of its files; these have flags of their own: bench engine --kind triton --help.
 
 ` + EventsHelp + `
 
@@ -83,7 +83,7 @@ func parseFlags(args []string, out io.Writer) (c Config, address string, err err
 	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsagesWrapped(100)) }
 	host := f.String("host", "127.0.0.1", "serve at this `ADDRESS`")
 	port := f.Int("port", 8000, "serve at this `PORT`; 0 takes a free one")
-	kind := f.String("kind", string(engine.VLLM), "simulate this `KIND` of engine: vllm, sglang, modelruntime, mlserver or triton")
+	kind := f.String("kind", string(engine.VLLM), "simulate this `KIND` of engine: vllm, sglang, modelruntime, mlserver, triton, torchserve or tfserving")
 	events := f.String("event-log", "", "append an event to this `FILE` for each load and unload; - means standard output")
 	file := f.String("profile", "", "read times and limits from this YAML `FILE` (default a 70B model on four A100 GPUs)")
 	f.StringArrayVar(&c.ServedNames, "served-model-name", nil, "call the base model by this `NAME`; may be repeated, the first is its own")

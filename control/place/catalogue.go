@@ -69,7 +69,7 @@ func (p *Placer) setEndpoints(w *objects.World) {
 	}
 	for address, s := range p.endpoints {
 		e, ok := declared[address]
-		same := ok && s.Kind == e.Kind && s.Management == e.Management && s.Host == e.Host && s.Token == e.Token && s.TLS == e.TLS && s.H2C == e.H2C && s.HTTP == e.HTTP()
+		same := ok && s.Kind == e.Kind && s.Management == e.Management && s.Host == e.Host && s.Token == e.Token && s.TLS == e.TLS && s.H2C == e.H2C && s.HTTP == e.HTTP() && s.GRPC == e.GRPC()
 		if same && s.Incarnation == e.Incarnation {
 			if is := (adapters{e.MaxAdapters, e.HostAdapters}); s.adapters != is || s.room != e.Room {
 				s.adapters, s.room = is, e.Room

@@ -43,8 +43,8 @@ func (s *site) look() {
 func (p *Placer) open(e objects.Engine) {
 	ctx, cancel := context.WithCancel(p.running)
 	s := &site{
-		Endpoint: load.Endpoint{Address: e.Address, Host: e.Host, Kind: e.Kind, Management: e.Management, Incarnation: e.Incarnation, Token: e.Token, TLS: e.TLS, H2C: e.H2C, HTTP: e.HTTP()},
-		adapters: adapters{e.MaxAdapters, e.HostAdapters}, room: e.Room, due: make(chan struct{}, 1), runtime: e.Management != "",
+		Endpoint: load.Endpoint{Address: e.Address, Host: e.Host, Kind: e.Kind, Management: e.Management, Incarnation: e.Incarnation, Token: e.Token, TLS: e.TLS, H2C: e.H2C, HTTP: e.HTTP(), GRPC: e.GRPC()},
+		adapters: adapters{e.MaxAdapters, e.HostAdapters}, room: e.Room, due: make(chan struct{}, 1), runtime: e.Kind == engine.ModelRuntime,
 	}
 	loader, err := load.Open(s.Endpoint, p.Access, func(a load.Answer) { p.answered(s, a) })
 	if err != nil {
@@ -100,6 +100,9 @@ func (p *Placer) lookAt(ctx context.Context, s *site, afresh bool) error {
 	p.mu.Lock()
 	record := p.records[s.Address]
 	record.Anew = s.anew
+	if s.Kind.Recalled() {
+		s.loader.Recall(p.toldTo(s.Address))
+	}
 	p.mu.Unlock()
 	limit := lookTimeout
 	if s.runtime {
@@ -145,6 +148,17 @@ func (p *Placer) lookAt(ctx context.Context, s *site, afresh bool) error {
 		return nil
 	})
 	return nil
+}
+
+// toldTo are the models that an endpoint was told to load, or is about to be, as far as they are in the catalogue: what is not is on its way out. The
+// caller holds mu.
+func (p *Placer) toldTo(address string) (all []load.Model) {
+	for _, c := range p.state.CopiesAt(address) {
+		if is, there := p.state.Status(c.Key); there {
+			all = append(all, modelOf(is.Entry))
+		}
+	}
+	return all
 }
 
 // defaultBytes is what a model in a repository is taken to hold of which nothing is known, and nobody says anything else (ModelMesh's adapters,
@@ -405,7 +419,7 @@ func (p *Placer) recordOf(s *site, c decide.Copy) memory.Copy {
 	return memory.Copy{
 		Endpoint: s.Address, Pool: c.Pool.String(), ID: c.ID, State: c.State.String(), Bytes: c.Bytes, Size: decide.SizeSources[c.Source],
 		Concurrency: c.Limit,
-		Incarnation: p.records[s.Address].Incarnation, Since: c.Since, Listed: !s.runtime,
+		Incarnation: p.records[s.Address].Incarnation, Since: c.Since, Listed: !s.runtime && !s.Kind.Recalled(),
 		Object: e.Object, UID: e.UID,
 	}
 }

@@ -125,6 +125,14 @@ var dialects = []dialect{
 		kind: MLServer,
 	},
 	{
+		// Its page, at port 8082, counts requests that ended, and gauges how long the last one waited: nothing on it is how many there are (0.12.0).
+		kind: TorchServe,
+	},
+	{
+		// Its page, which it has where a file says so, counts requests and loads that ended.
+		kind: TFServing,
+	},
+	{
 		// Its interface has no metrics, and the port for requests may speak anything: there is no page to read.
 		kind: ModelRuntime,
 	},

@@ -41,15 +41,16 @@ func (c RepositoryCall) Path(k Kind, name string) string {
 // maxFolder bounds the name of a folder, in bytes.
 const maxFolder = 255
 
-// CheckStored refuses the names that no model in the repository of an engine of a kind can have: a name is that of a folder. Triton joins the name that it
-// is told to its repository unchecked, so that ".." loads from beside it, and it has no way to be told a name that a path cannot hold as it is.
+// CheckStored refuses the names that no model in the repository of an engine of a kind can have: a name is that of a folder, or one part of a path. Triton
+// joins the name that it is told to its repository unchecked, so that ".." loads from beside it, and it has no way to be told a name that a path cannot hold
+// as it is. TorchServe takes a name with a slash, and then finds no model by it, for it decodes a path before it parts it (0.12.0).
 func CheckStored(k Kind, name string) error {
 	if err := CheckName(name); err != nil {
 		return err
 	}
 	switch {
 	case strings.Contains(name, "/"):
-		return errors.New("it holds a slash, and a model in a repository has the name of its folder")
+		return errors.New("it holds a slash, and a model in a repository has the name of its folder, or is one part of a path")
 	case len(name) > maxFolder:
 		return errors.New("it is too long for the name of a folder")
 	case k == Triton && strings.ContainsAny(name, " ?#"):

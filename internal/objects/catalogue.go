@@ -261,18 +261,23 @@ func managementAt(text string, at netip.AddrPort) string {
 	return text
 }
 
-// addManagement makes model runtimes of the endpoints of pools that are managed as such, and of those that are managed by
-// themselves.
+// addManagement says where endpoints of pools are managed that are of a kind which is managed at an address of its own, and makes model runtimes of those
+// that are managed and whose kind nobody says.
 func (w *World) addManagement() {
 	for _, p := range w.Pools {
 		for i := range p.Endpoints {
 			e := &p.Endpoints[i]
-			if at, err := netip.ParseAddrPort(e.Address); err == nil && e.Management == "" && (e.Kind == "" || e.Kind == engine.ModelRuntime) &&
-				p.Settings != nil && p.Settings.Placement != nil {
-				e.Management = managementAt(p.Settings.Placement.Management, at)
+			at, err := netip.ParseAddrPort(e.Address)
+			if err == nil && e.Management == "" && (e.Kind == "" || e.Kind.Managed()) {
+				if p.Settings != nil && p.Settings.Placement != nil {
+					e.Management = managementAt(p.Settings.Placement.Management, at)
+				}
+				if e.Kind == engine.TorchServe {
+					e.Management = cmp.Or(e.Management, netip.AddrPortFrom(at.Addr(), engine.TorchServePort).String())
+				}
 			}
 			if e.Management != "" {
-				e.Kind = engine.ModelRuntime
+				e.Kind = cmp.Or(e.Kind, engine.ModelRuntime)
 			}
 		}
 	}

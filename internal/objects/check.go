@@ -163,8 +163,11 @@ func CheckList(l *v1alpha1.EndpointList) field.ErrorList {
 		if err := checkManagement(m); err != nil {
 			errs = append(errs, field.Invalid(path, m, err.Error()))
 		}
-		if kind != "" && kind != engine.ModelRuntime {
-			errs = append(errs, field.Invalid(path, m, "only engines of the kind modelruntime are managed at an address of their own"))
+		if kind != "" && !kind.Managed() {
+			errs = append(errs, field.Invalid(path, m, "only engines of the kinds modelruntime and torchserve are managed at an address of their own"))
+		}
+		if kind == engine.TorchServe && strings.HasPrefix(m, unixScheme) {
+			errs = append(errs, field.Invalid(path, m, "want port:NUMBER, such as port:8081; a socket is for engines of the kind modelruntime"))
 		}
 		if strings.HasPrefix(m, unixScheme) && len(l.Spec.Addresses) > 1 {
 			errs = append(errs, field.Invalid(path, m, "a socket is that of one endpoint: give each address a list of its own"))

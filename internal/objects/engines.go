@@ -190,7 +190,7 @@ func (w *World) addEngines(claims []claim) {
 	}
 }
 
-// managers are the owners of the addresses at which model runtimes are managed.
+// managers are the owners of the addresses at which engines are managed.
 func managers(claims []claim) map[string]claim {
 	owners := make(map[string]claim)
 	for _, c := range claims {

@@ -94,6 +94,9 @@ func (w *World) notePorts() {
 // HTTP is where the engine takes requests over HTTP, "ip:port".
 func (e *Engine) HTTP() string { return AtPort(e.Address, e.Ports.HTTP) }
 
+// GRPC is where it takes gRPC calls, "ip:port".
+func (e *Engine) GRPC() string { return AtPort(e.Address, e.Ports.GRPC) }
+
 // HasPorts says whether any endpoint listens elsewhere than at its address.
 func (w *World) HasPorts() bool { return len(w.ports) > 0 }
 

@@ -290,7 +290,8 @@ type Endpoint struct {
 	// of any other.
 	Terminating bool
 	Migrates    time.Time
-	// Management is where a model runtime is managed: "ip:port" or "unix:PATH"; empty for other engines.
+	// Management is where an engine is managed whose kind has an address of its own for that: "ip:port", or "unix:PATH" of a model runtime; empty
+	// for others.
 	Management string
 	// Ports are where else it listens.
 	Ports Ports

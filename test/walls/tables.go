@@ -201,7 +201,7 @@ var houses = [][]floor{
 		{[]string{"test/process", "test/golden", "test/protos", "test/times", "test/walls"}, "each knows only its own matter"},
 	},
 	{
-		{[]string{"api/wire", "api/pool", "api/v1alpha1", "api/placement", "api/mmesh", "api/inference"}, "each is one protocol, or one group of objects"},
+		{[]string{"api/wire", "api/pool", "api/v1alpha1", "api/placement", "api/mmesh", "api/inference", "api/tensorflow"}, "each is one protocol, or one group of objects"},
 	},
 	{
 		{[]string{"manifests"}, "what people apply, and its tests"},

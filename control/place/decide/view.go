@@ -138,6 +138,16 @@ func (s *State) At(address, id string) (keys []CopyKey) {
 	return keys
 }
 
+// CopiesAt returns the copies of an endpoint, in order.
+func (s *State) CopiesAt(address string) (all []Copy) {
+	if e := s.endpoints[address]; e != nil {
+		for _, c := range e.sorted() {
+			all = append(all, *c)
+		}
+	}
+	return all
+}
+
 // Copies returns every copy, in no order.
 func (s *State) Copies() []Copy {
 	var all []Copy

@@ -33,12 +33,13 @@ type Endpoint struct {
 	Address     string             // "ip:port", where it serves requests
 	Host        string             // the DNS name that people wrote for it; empty if they wrote none
 	Kind        engine.Kind        // unknown is told apart by what it serves
-	Management  string             // of a model runtime: "ip:port" or "unix:PATH"
+	Management  string             // of a kind that is managed elsewhere: "ip:port", or "unix:PATH" of a model runtime
 	Incarnation string             // empty if nobody says
 	Token       string             // refers to its bearer token, as of [reach.Tokens]
 	TLS         v1alpha1.EngineTLS // how it is known by the settings of its pool; zero if they do not say
 	H2C         bool               // it speaks HTTP/2 without TLS
 	HTTP        string             // where it takes requests over HTTP, "ip:port"; empty means Address
+	GRPC        string             // where it takes gRPC calls, "ip:port"; empty means Address
 }
 
 // managedAt is where an engine that is managed over HTTP is told what to load, "ip:port": where it takes requests over HTTP.
@@ -79,14 +80,20 @@ type turn struct {
 // it may be nil.
 func Open(e Endpoint, a reach.Access, heard func(Answer)) (*Loader, error) {
 	a = a.With(e.Token).Over(e.TLS, e.H2C)
+	var d Driver
+	var err error
 	switch {
+	case e.Kind == engine.TorchServe:
+		d = openTorchServe(e, a)
+	case e.Kind == engine.TFServing:
+		d, err = openTFServing(e, a)
+	case e.Kind.V2Repository():
+		d = openRepository(e, a)
 	case e.Management != "" || e.Kind == engine.ModelRuntime:
-	case e.Kind.Repository():
-		return newLoader(openRepository(e, a), heard), nil
+		d, err = openRuntime(e, a)
 	default:
-		return newLoader(openAdapters(e, a), heard), nil
+		d = openAdapters(e, a)
 	}
-	d, err := openRuntime(e, a)
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %s: %w", e.Address, err)
 	}
@@ -154,6 +161,14 @@ func (l *Loader) allowed(ctx context.Context) bool {
 		return ctx.Err() == nil
 	case <-ctx.Done():
 		return false
+	}
+}
+
+// Recall says what an engine was told to have that lists nothing, as far as that is known: before the first look at it that succeeds, else
+// it changes nothing. Others are asked.
+func (l *Loader) Recall(told []Model) {
+	if d, is := l.driver.(*tfServing); is {
+		d.recall(told)
 	}
 }
 

@@ -3,9 +3,11 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -23,24 +25,32 @@ import (
 var installed = map[engine.Kind]*string{
 	engine.MLServer: flag.String("mlserver", "../../../.cache/mlserver", "where bench/real/mlserver installed"),
 	engine.Triton:   flag.String("triton", "../../../.cache/triton", "where bench/real/triton installed"),
+
+	engine.TorchServe: flag.String("torchserve", "../../../.cache/torchserve", "where bench/real/torchserve installed"),
 }
 
-// realPorts and realHosts are where real engines serve. Each has the two ports that follow, too.
+// realPorts and realHosts are where real engines serve. Each has the ports that follow, too.
 var (
-	realPorts = map[engine.Kind]string{engine.MLServer: "8080", engine.Triton: "8000"}
-	realHosts = map[engine.Kind]string{engine.MLServer: "127.93.0.1", engine.Triton: "127.93.0.2"}
+	realPorts = map[engine.Kind]string{engine.MLServer: "8080", engine.Triton: "8000", engine.TorchServe: "8080"}
+	realHosts = map[engine.Kind]string{engine.MLServer: "127.93.0.1", engine.Triton: "127.93.0.2", engine.TorchServe: "127.93.0.3"}
+	alive     = map[engine.Kind]string{engine.MLServer: engine.LivePath, engine.Triton: engine.LivePath, engine.TorchServe: "/ping"}
 )
 
 // What simulated engines are held to is what the real ones do: the same scenarios, with models of scikit-learn at MLServer and of Python at Triton.
-func TestRealRepositories(t *testing.T) {
+func TestRealRepositories(t *testing.T) { playReal(t, v2Kinds...) }
+
+// The same with handlers in Python at TorchServe.
+func TestRealTorchServe(t *testing.T) { playReal(t, engine.TorchServe) }
+
+func playReal(t *testing.T, kinds ...engine.Kind) {
 	shelves := make(map[engine.Kind]*realShelf)
-	for _, kind := range repositoryKinds {
+	for _, kind := range kinds {
 		shelves[kind] = newRealShelf(t, kind)
 	}
 	perform(t, func(t *testing.T, kind engine.Kind) shelf {
 		shelves[kind].T = t
 		return shelves[kind]
-	}, repositoryKinds, func(t *testing.T, run func(t *testing.T)) { run(t) })
+	}, kinds, func(t *testing.T, run func(t *testing.T)) { run(t) })
 }
 
 // A Triton that was not told to let models be loaded says so, and has those of its repository.
@@ -146,8 +156,32 @@ func (s *realShelf) write(folder, name string, text []byte) {
 	}
 }
 
+const handler = `
+import os
+import time
+
+with open(os.environ["LOADS"], "a") as log:
+    log.write(%q + "\n")
+time.sleep(%v)
+if %q:
+    raise Exception(%[3]q)
+
+
+def handle(data, context):
+    return ["ok"] * len(data or [])
+`
+
 func (s *realShelf) put(name string, m repository.Model) {
 	s.Helper()
+	if s.kind == engine.TorchServe {
+		s.write("../handlers", name+".py", fmt.Appendf(nil, handler, name, m.Load.Seconds(), m.Fail))
+		out, err := exec.CommandContext(s.Context(), "../../../bench/real/torchserve", "archive", filepath.Join(s.folder, name+".mar"), name, //nolint:gosec // of this file
+			filepath.Join(s.folder, "../handlers", name+".py")).CombinedOutput()
+		if err != nil {
+			s.Fatalf("%v: %s", err, out)
+		}
+		return
+	}
 	if s.kind == engine.Triton {
 		s.write(name, "config.pbtxt", fmt.Appendf(nil, "name: %q\nbackend: \"python\"\nmax_batch_size: 0\n"+
 			"input [ { name: \"x\", data_type: TYPE_FP32, dims: [ -1 ] } ]\noutput [ { name: \"y\", data_type: TYPE_FP32, dims: [ -1 ] } ]\n"+
@@ -172,7 +206,11 @@ func (s *realShelf) put(name string, m repository.Model) {
 }
 
 func (s *realShelf) endpoint() Endpoint {
-	return Endpoint{Address: realHosts[s.kind] + ":" + realPorts[s.kind], Kind: s.kind}
+	e := Endpoint{Address: realHosts[s.kind] + ":" + realPorts[s.kind], Kind: s.kind}
+	if s.kind == engine.TorchServe {
+		e.Management = realHosts[s.kind] + ":8081"
+	}
+	return e
 }
 
 func (s *realShelf) access() reach.Access { return reach.Access{} }
@@ -217,7 +255,7 @@ func (s *realShelf) start() {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	for {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.endpoint().Address+engine.LivePath, nil)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.endpoint().Address+alive[s.kind], nil)
 		if err != nil {
 			s.Fatal(err)
 		}
@@ -237,4 +275,12 @@ func (s *realShelf) start() {
 func (s *realShelf) kill() {
 	_ = syscall.Kill(-s.command.Process.Pid, syscall.SIGKILL)
 	<-s.ended
+	for { // a TorchServe is two processes
+		conn, err := net.DialTimeout("tcp", cmp.Or(s.endpoint().Management, s.endpoint().Address), time.Second)
+		if err != nil {
+			return
+		}
+		_ = conn.Close()
+		time.Sleep(minPoll)
+	}
 }

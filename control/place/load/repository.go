@@ -44,10 +44,8 @@ var empty = []byte("{}")
 type modelRepository struct {
 	caller
 
-	mu sync.Mutex // guards what follows
-	// had are the models that the engine is known to have loaded, and that nobody has told it to unload: true of those that the last index listed,
-	// false of those that were loaded since.
-	had map[string]bool
+	mu  sync.Mutex // guards what follows
+	had held
 	// calls counts ends of loads and unloads.
 	calls int
 	// last is the last index, nil before the first, with what is known to have come of loads and unloads since. It was asked for at lastAt. It counts
@@ -62,7 +60,7 @@ type modelRepository struct {
 }
 
 func openRepository(e Endpoint, a reach.Access) *modelRepository {
-	return &modelRepository{caller: newCaller(e, a), had: make(map[string]bool)}
+	return &modelRepository{caller: newCaller(e, a), had: make(held)}
 }
 
 // Predict and Size know nothing: no such engine tells what a model takes.
@@ -156,7 +154,15 @@ func (d *modelRepository) index(ctx context.Context) ([]engine.StoredModel, erro
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.last, d.lastAt, d.lastCalls = models, began, calls
-	d.compare(models, had)
+	there := make(map[string]bool)
+	for _, m := range models {
+		if m.Stage != engine.Stored {
+			there[m.Name] = true
+		}
+	}
+	if d.had.compare(there, had) {
+		d.anew, d.asked = true, false
+	}
 	if calls == d.calls {
 		for _, m := range models {
 			if m.Stage == engine.Serving {
@@ -165,35 +171,6 @@ func (d *modelRepository) index(ctx context.Context) ([]engine.StoredModel, erro
 		}
 	}
 	return models, nil
-}
-
-// compare notes what an index says of what the engine had before it was asked for: that has begun anew which has nothing of what the index before
-// listed, whatever was loaded since; or where that was nothing, nothing of what was loaded since. The caller holds mu.
-func (d *modelRepository) compare(models []engine.StoredModel, had map[string]bool) {
-	there := make(map[string]bool)
-	for _, m := range models {
-		if m.Stage != engine.Stored {
-			there[m.Name] = true
-		}
-	}
-	var lost, listed, left, listedLeft bool // some are gone; some were listed; some are there, and some of the listed
-	for id, was := range had {
-		_, stays := d.had[id] // nobody has unloaded it meanwhile
-		listed = listed || was
-		switch {
-		case there[id]:
-			left, listedLeft = true, listedLeft || was
-		case stays:
-			lost = true
-			delete(d.had, id)
-		}
-	}
-	if listed {
-		left = listedLeft
-	}
-	if lost && !left {
-		d.anew, d.asked = true, false
-	}
 }
 
 // open says whether the engine lets models be loaded, which it is asked once in each life.
@@ -310,11 +287,7 @@ func (d *modelRepository) ended(id string, at engine.Stage, sure bool) {
 	if !sure {
 		return
 	}
-	if at != engine.Serving {
-		delete(d.had, id)
-	} else if !d.had[id] {
-		d.had[id] = false
-	}
+	d.had.note(id, at == engine.Serving)
 	if !counted {
 		return
 	}

@@ -47,9 +47,21 @@ func (p *scene) within(d time.Duration) context.Context {
 	return ctx
 }
 
+// archive is the source of a model at TorchServe; elsewhere it is a folder.
+func archive(name string) string { return name + ".mar" }
+
+// model is a model as the loader is told it.
+func (p *scene) model(name string) Model {
+	m := Model{ID: name, Source: "/models/" + name}
+	if p.kind == engine.TorchServe {
+		m.Source = archive(name)
+	}
+	return m
+}
+
 // loadIn tells the driver to load a model within a time.
 func (p *scene) loadIn(name string, d time.Duration) *Error {
-	_, err := p.loader.driver.Load(p.within(d), Model{ID: name, Source: name})
+	_, err := p.loader.driver.Load(p.within(d), p.model(name))
 	return faultOf(err)
 }
 
@@ -116,6 +128,22 @@ func (p *scene) loaded(name string, n int) {
 func (p *scene) behind(c engine.RepositoryCall, name string) {
 	p.Helper()
 	e := p.endpoint()
+	if e.Kind == engine.TorchServe {
+		d := openTorchServe(e, p.access())
+		defer d.Close()
+		method, path := http.MethodPost, engine.TorchRegister(name, archive(name))
+		if c == engine.UnloadCall {
+			method, path = http.MethodDelete, engine.TorchModel(name)
+		}
+		if said, err := d.tell(p.within(time.Minute), method, path); err != nil || engine.ReadTorchAnswer(said.status, said.body) != engine.Done {
+			p.Fatalf("%s %s: %v, %v", method, path, said.answer, err)
+		}
+		for now, err := d.describe(p.within(time.Minute), name); err == nil && now.Stage == engine.Coming; {
+			time.Sleep(minPoll)
+			now, err = d.describe(p.within(time.Minute), name)
+		}
+		return
+	}
 	d := openRepository(e, p.access())
 	defer d.Close()
 	if said, err := d.tell(p.within(time.Minute), http.MethodPost, c.Path(e.Kind, name)); err != nil || said.status != http.StatusOK {
@@ -137,10 +165,10 @@ var afresh = Record{Afresh: true}
 // one, fail.
 var repositoryScenarios = []struct {
 	name string
-	only engine.Kind // empty: all
+	of   []engine.Kind
 	run  func(p *scene)
 }{
-	{"a model is loaded, once, and listed", "", func(p *scene) {
+	{"a model is loaded, once, and listed", all, func(p *scene) {
 		p.put("first", repository.Model{})
 		p.look(Record{}, nil, "first")
 		p.must("first")
@@ -148,7 +176,7 @@ var repositoryScenarios = []struct {
 		p.must("first")
 		p.loaded("first", 1)
 	}},
-	{"a model that the repository has not", "", func(p *scene) {
+	{"a model that the repository has not", only(engine.MLServer, engine.Triton, engine.TorchServe), func(p *scene) {
 		err := p.loadIn("unknown", time.Minute)
 		p.want("a load", err, Refused, "unknown")
 		if err != nil && err.Fault != engine.FilesMissing {
@@ -156,17 +184,17 @@ var repositoryScenarios = []struct {
 		}
 		p.done("an unload", p.unloadIn("unknown", time.Minute))
 	}},
-	{"a model that cannot be loaded", "", func(p *scene) {
+	{"a model that cannot be loaded", all, func(p *scene) {
 		p.put("corrupt", repository.Model{Fail: "no weights"})
 		p.want("a load", p.loadIn("corrupt", time.Minute), Refused, "")
 		p.want("a load again", p.loadIn("corrupt", time.Minute), Refused, "")
 		p.look(Record{}, nil, "corrupt")
 		p.done("an unload", p.unloadIn("corrupt", time.Minute))
-		p.want("the same by the Loader", faultOf(second(p.loader.Load(p.within(time.Minute), Model{ID: "corrupt"}, time.Minute))), Refused, "")
+		p.want("the same by the Loader", faultOf(second(p.loader.Load(p.within(time.Minute), p.model("corrupt"), time.Minute))), Refused, "")
 		p.put("corrupt", repository.Model{})
 		p.must("corrupt")
 	}},
-	{"a model without its files", engine.MLServer, func(p *scene) {
+	{"a model without its files", only(engine.MLServer), func(p *scene) {
 		p.put("fileless", repository.Model{Fileless: true})
 		err := p.loadIn("fileless", time.Minute)
 		p.want("a load", err, Refused, "Invalid URI")
@@ -174,7 +202,7 @@ var repositoryScenarios = []struct {
 			p.Errorf("the fault is %v", err.Fault)
 		}
 	}},
-	{"a model is unloaded, and what is not there is unloaded", "", func(p *scene) {
+	{"a model is unloaded, and what is not there is unloaded", all, func(p *scene) {
 		p.put("leaves", repository.Model{})
 		p.must("leaves")
 		p.done("an unload", p.unloadIn("leaves", time.Minute))
@@ -184,7 +212,7 @@ var repositoryScenarios = []struct {
 		p.loaded("leaves", 2)
 		p.look(Record{}, []string{"leaves"})
 	}},
-	{"the memory is free when an unload has ended", "", func(p *scene) {
+	{"the memory is free when an unload has ended", only(engine.MLServer, engine.Triton, engine.TFServing), func(p *scene) {
 		p.put("lingers", repository.Model{Unload: slowly})
 		p.must("lingers")
 		began := time.Now()
@@ -194,7 +222,7 @@ var repositoryScenarios = []struct {
 		}
 		p.look(Record{}, nil, "lingers")
 	}},
-	{"an unload that takes too long is unclear, and is waited for the next time", "", func(p *scene) {
+	{"an unload that takes too long is unclear, and is waited for the next time", only(engine.MLServer, engine.Triton, engine.TFServing), func(p *scene) {
 		p.put("stays", repository.Model{Unload: slowly})
 		p.must("stays")
 		p.want("an unload", p.unloadIn("stays", late), Unclear, "")
@@ -202,18 +230,18 @@ var repositoryScenarios = []struct {
 		p.done("an unload again", p.unloadIn("stays", time.Minute))
 		p.look(Record{}, nil, "stays")
 	}},
-	{"a load waits for the end of an unload", engine.Triton, func(p *scene) { // MLServer answers no sooner
+	{"a load waits for the end of an unload", only(engine.Triton, engine.TFServing), func(p *scene) { // MLServer answers no sooner
 		p.put("returns", repository.Model{Unload: slowly})
 		p.must("returns")
-		p.behind(engine.UnloadCall, "returns")
+		p.want("an unload", p.unloadIn("returns", late), Unclear, "")
 		began := time.Now()
 		p.must("returns")
-		if took := time.Since(began); took < slowly-late {
+		if took := time.Since(began); took < slowly-2*late {
 			p.Errorf("it took %v", took)
 		}
 		p.loaded("returns", 2)
 	}},
-	{"a load that outlives its caller is taken up", "", func(p *scene) {
+	{"a load that outlives its caller is taken up", all, func(p *scene) {
 		p.put("outlives", repository.Model{Load: slowly})
 		p.want("a load", p.loadIn("outlives", late), Unclear, "")
 		p.look(Record{}, nil)
@@ -221,20 +249,20 @@ var repositoryScenarios = []struct {
 		p.loaded("outlives", 1)
 		p.look(Record{}, []string{"outlives"})
 	}},
-	{"a load that outlives its caller, and fails", engine.Triton, func(p *scene) { // MLServer's index gives no reason
+	{"a load that outlives its caller, and fails", only(engine.Triton, engine.TFServing), func(p *scene) { // MLServer's index gives no reason
 		p.put("fails", repository.Model{Load: slowly, Fail: "no weights"})
 		p.want("a load", p.loadIn("fails", late), Unclear, "")
 		p.want("a load that takes it up", p.loadIn("fails", time.Minute), Refused, "no weights")
 		p.loaded("fails", 1)
 	}},
-	{"a load that outlives two callers", "", func(p *scene) {
+	{"a load that outlives two callers", all, func(p *scene) {
 		p.put("long", repository.Model{Load: slowly})
 		p.want("a load", p.loadIn("long", late), Unclear, "")
 		p.want("another one", p.loadIn("long", late/2), Unclear, "")
 		p.must("long")
 		p.loaded("long", 1)
 	}},
-	{"a model is unloaded during its load", "", func(p *scene) {
+	{"a model is unloaded during its load", only(engine.MLServer, engine.Triton, engine.TFServing), func(p *scene) {
 		p.put("unwanted", repository.Model{Load: slowly})
 		p.want("a load", p.loadIn("unwanted", late), Unclear, "")
 		p.want("an unload that takes too long", p.unloadIn("unwanted", late/2), Unclear, "still loading")
@@ -242,20 +270,20 @@ var repositoryScenarios = []struct {
 		p.look(Record{}, nil, "unwanted")
 		p.loaded("unwanted", 1)
 	}},
-	{"the Loader leaves nothing of a load that takes too long", "", func(p *scene) {
+	{"the Loader leaves nothing of a load that takes too long", all, func(p *scene) {
 		p.put("late", repository.Model{Load: slowly})
-		p.want("a load", faultOf(second(p.loader.Load(p.within(time.Minute), Model{ID: "late"}, late))), Refused, "")
+		p.want("a load", faultOf(second(p.loader.Load(p.within(time.Minute), p.model("late"), late))), Refused, "")
 		p.look(Record{}, nil, "late")
 		p.loaded("late", 1)
 	}},
-	{"names that no model in a repository has", "", func(p *scene) {
+	{"names that no model in a repository has", all, func(p *scene) {
 		for _, name := range []string{"org/m", "..", ".", "a/../b", "/m"} {
-			p.want("a load of "+name, p.loadIn(name, time.Minute), Refused, "no model in a repository is called")
+			p.want("a load of "+name, p.loadIn(name, time.Minute), Refused, "is called")
 			p.done("an unload of "+name, p.unloadIn(name, time.Minute))
 		}
 		p.loaded("..", 0)
 	}},
-	{"names that a path must be made of", "", func(p *scene) {
+	{"names that a path must be made of", all, func(p *scene) {
 		for _, name := range []string{"a%2Fb", "m+1", "v1.0~rc"} {
 			p.put(name, repository.Model{})
 			p.must(name)
@@ -264,7 +292,7 @@ var repositoryScenarios = []struct {
 			p.done("an unload", p.unloadIn(name, time.Minute))
 		}
 	}},
-	{"what others do is seen when something came of it", "", func(p *scene) {
+	{"what others do is seen when something came of it", only(engine.MLServer, engine.Triton, engine.TorchServe), func(p *scene) {
 		p.put("kept", repository.Model{})
 		p.put("theirs", repository.Model{})
 		p.must("kept")
@@ -277,7 +305,7 @@ var repositoryScenarios = []struct {
 			p.Error("the engine is taken to have begun anew")
 		}
 	}},
-	{"an engine that begins anew has nothing, and is seen to", "", func(p *scene) {
+	{"an engine that begins anew has nothing, and is seen to", all, func(p *scene) {
 		for _, name := range []string{"one", "two"} {
 			p.put(name, repository.Model{})
 			p.must(name)
@@ -301,7 +329,7 @@ var repositoryScenarios = []struct {
 			p.Error("it is seen to have begun anew after a load")
 		}
 	}},
-	{"an engine that begins anew after its first load", "", func(p *scene) {
+	{"an engine that begins anew after its first load", all, func(p *scene) {
 		p.put("only", repository.Model{})
 		p.look(Record{}, nil, "only")
 		p.must("only")
@@ -311,7 +339,7 @@ var repositoryScenarios = []struct {
 			p.Error("it is not seen to have begun anew")
 		}
 	}},
-	{"an engine that begins anew during a load", "", func(p *scene) {
+	{"an engine that begins anew during a load", all, func(p *scene) {
 		p.put("had", repository.Model{})
 		p.put("during", repository.Model{Load: slowly})
 		p.must("had")
@@ -329,7 +357,42 @@ var repositoryScenarios = []struct {
 			p.Error("it is not seen to have begun anew")
 		}
 	}},
-	{"an engine that takes no connection", "", func(p *scene) {
+	{"a model without a process gets one", only(engine.TorchServe), func(p *scene) {
+		p.put("idle", repository.Model{})
+		p.register("idle")
+		p.look(afresh, nil, "idle")
+		p.must("idle")
+		p.loaded("idle", 1)
+		p.look(Record{}, []string{"idle"})
+	}},
+	{"an unload ends a load", only(engine.TorchServe), func(p *scene) {
+		p.put("unwanted", repository.Model{Load: slowly})
+		p.want("a load", p.loadIn("unwanted", late), Unclear, "still loading")
+		began := time.Now()
+		p.done("an unload", p.unloadIn("unwanted", time.Minute))
+		if took := time.Since(began); took > late {
+			p.Errorf("it took %v", took)
+		}
+		time.Sleep(slowly)
+		p.look(Record{}, nil, "unwanted")
+	}},
+	{"a model that fails is not started for ever", only(engine.TorchServe), func(p *scene) {
+		p.put("crashes", repository.Model{Fail: "no weights"})
+		p.want("a load", p.loadIn("crashes", time.Minute), Refused, "log says why")
+		n := p.loads("crashes")
+		time.Sleep(3 * slowly)
+		p.loaded("crashes", n)
+	}},
+	{"a load of somebody else that fails is taken up", only(engine.TorchServe), func(p *scene) {
+		p.put("theirs", repository.Model{Fail: "no weights"})
+		p.register("theirs")
+		d := openTorchServe(p.endpoint(), p.access())
+		defer d.Close()
+		_, _ = d.tell(p.within(time.Minute), http.MethodPut, engine.TorchScale("theirs"))
+		p.want("a load", p.loadIn("theirs", time.Minute), Refused, "log says why")
+		p.look(Record{}, nil, "theirs")
+	}},
+	{"an engine that takes no connection", all, func(p *scene) {
 		p.put("m", repository.Model{})
 		p.kill()
 		_, err := p.loader.Look(p.within(time.Minute), Record{})
@@ -341,13 +404,28 @@ var repositoryScenarios = []struct {
 	}},
 }
 
+// all are the kinds with a repository.
+var all = append(only(engine.TorchServe, engine.TFServing), v2Kinds...)
+
+func only(kinds ...engine.Kind) []engine.Kind { return kinds }
+
+// register has a TorchServe register a model without a process to serve it.
+func (p *scene) register(name string) {
+	p.Helper()
+	d := openTorchServe(p.endpoint(), p.access())
+	defer d.Close()
+	if said, err := d.tell(p.within(time.Minute), http.MethodPost, "/models?url="+archive(name)+"&model_name="+name); err != nil || said.status != http.StatusOK {
+		p.Fatalf("%v, %v", said.answer, err)
+	}
+}
+
 func second(_ Loaded, err error) error { return err }
 
 // perform plays all scenarios with the shelf of each kind that make makes, or those whose names begin as told.
 func perform(t *testing.T, shelf func(t *testing.T, kind engine.Kind) shelf, kinds []engine.Kind, in func(t *testing.T, run func(t *testing.T))) {
 	for _, kind := range kinds {
 		for _, c := range repositoryScenarios {
-			if c.only != "" && c.only != kind {
+			if !slices.Contains(c.of, kind) {
 				continue
 			}
 			t.Run(string(kind)+"/"+c.name, func(t *testing.T) {
@@ -358,17 +436,21 @@ func perform(t *testing.T, shelf func(t *testing.T, kind engine.Kind) shelf, kin
 						t.Fatal(err)
 					}
 					defer l.Close()
-					c.run(&scene{t, s, kind, l})
+					p := &scene{T: t, shelf: s, kind: kind, loader: l}
+					if kind.Recalled() { // nobody loads before
+						p.look(Record{}, nil)
+					}
+					c.run(p)
 				})
 			})
 		}
 	}
 }
 
-var repositoryKinds = []engine.Kind{engine.MLServer, engine.Triton}
+var v2Kinds = []engine.Kind{engine.MLServer, engine.Triton}
 
 func TestRepositories(t *testing.T) {
-	perform(t, newSimulatedShelf, repositoryKinds, func(t *testing.T, run func(t *testing.T)) {
+	perform(t, newSimulatedShelf, all, func(t *testing.T, run func(t *testing.T)) {
 		synctest.Test(t, run)
 	})
 }
@@ -394,7 +476,14 @@ func newSimulatedShelf(t *testing.T, kind engine.Kind) shelf {
 	return s
 }
 
-func (s *simulatedShelf) endpoint() Endpoint   { return Endpoint{Address: address, Kind: s.kind} }
+func (s *simulatedShelf) endpoint() Endpoint {
+	e := Endpoint{Address: address, Kind: s.kind}
+	if s.kind == engine.TorchServe {
+		e.Management = address
+	}
+	return e
+}
+
 func (s *simulatedShelf) access() reach.Access { return reach.Access{Dial: s.at.dial} }
 
 func (s *simulatedShelf) put(name string, m repository.Model) {
@@ -413,6 +502,9 @@ func (s *simulatedShelf) start() {
 	server := s.server
 	over.Go(func() { _ = repository.Serve(ctx, server, listener) })
 	s.end = func() { cancel(); over.Wait() }
+	if s.kind == engine.TFServing {
+		time.Sleep(2 * time.Second) // who had a connection to it makes another one
+	}
 }
 
 func (s *simulatedShelf) kill() {
@@ -444,7 +536,7 @@ func (s *simulatedShelf) loads(name string) (n int) {
 
 // Looks at an MLServer ask for the index no more often than they must, and those at a Triton each time: a driver that reads it at each look, or does not know what came of a load or an unload, or reads it no more at all, fails.
 func TestAnIndexIsReadWhenItMayHaveChanged(t *testing.T) {
-	for _, kind := range repositoryKinds {
+	for _, kind := range v2Kinds {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSimulatedShelf(t, kind).(*simulatedShelf)
 			l, err := Open(s.endpoint(), s.access(), nil)
@@ -452,7 +544,7 @@ func TestAnIndexIsReadWhenItMayHaveChanged(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer l.Close()
-			p := &scene{t, s, kind, l}
+			p := &scene{T: t, shelf: s, kind: kind, loader: l}
 			p.put("a", repository.Model{})
 			p.put("b", repository.Model{Load: slowly})
 			read := func(what string, want int, of func()) {
@@ -501,7 +593,7 @@ func TestAnIndexIsReadWhenItMayHaveChanged(t *testing.T) {
 
 // What serves is asked for by turns: a model that is gone while others are there is missed before the index is read for its age.
 func TestEachModelIsAskedForByTurns(t *testing.T) {
-	for _, kind := range repositoryKinds {
+	for _, kind := range v2Kinds {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSimulatedShelf(t, kind)
 			l, err := Open(s.endpoint(), s.access(), nil)
@@ -509,7 +601,7 @@ func TestEachModelIsAskedForByTurns(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer l.Close()
-			p := &scene{t, s, kind, l}
+			p := &scene{T: t, shelf: s, kind: kind, loader: l}
 			for _, name := range []string{"a", "b", "c"} {
 				p.put(name, repository.Model{})
 				p.must(name)
@@ -544,7 +636,7 @@ func TestATritonWithoutExplicitControl(t *testing.T) {
 				t.Errorf("a look: %+v, %v", seen, err)
 			}
 		}
-		p := &scene{t, s, engine.Triton, l}
+		p := &scene{T: t, shelf: s, kind: engine.Triton, loader: l}
 		s.put("other", repository.Model{})
 		p.want("a load", p.loadIn("other", time.Minute), Refused, "--model-control-mode=explicit")
 		p.want("an unload", p.unloadIn("m", time.Minute), Refused, "--model-control-mode=explicit")
@@ -653,7 +745,7 @@ func TestOutcomesAtRepositories(t *testing.T) {
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			p := &scene{t, nil, c.kind, answering(t, c.kind, c.answers)}
+			p := &scene{T: t, kind: c.kind, loader: answering(t, c.kind, c.answers)}
 			say := func(err *Error) string {
 				if err == nil {
 					return ""

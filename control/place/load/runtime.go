@@ -1,8 +1,8 @@
 package load
 
 import (
-	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -12,12 +12,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
@@ -71,36 +67,25 @@ func openRuntime(e Endpoint, a reach.Access) (*modelRuntime, error) {
 		return nil, errors.New("a model runtime needs an address to manage it at: set spec.management of its EndpointList, or spec.placement.management of the pool's PoolSettings")
 	}
 	r := &modelRuntime{Endpoint: e, access: a, network: "tcp", address: e.Management, peer: peerProcess, looking: make(chan struct{}, 1)}
-	transport := insecure.NewCredentials()
 	authority := e.Management
+	var own *tls.Config
+	var err error
 	if path, ok := strings.CutPrefix(e.Management, unixScheme); ok {
 		r.network, r.address, authority = "unix", path, "localhost"
-	} else if own, err := a.Config(e.Host, e.Management); err != nil {
+	} else if own, err = a.Config(e.Host, e.Management); err != nil {
 		return nil, err
-	} else if own != nil {
-		transport, authority = credentials.NewTLS(own), cmp.Or(own.ServerName, authority)
 	}
-	conn, err := grpc.NewClient(
-		"passthrough:///"+e.Management,
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			conn, err := r.dial(ctx)
-			if err == nil {
-				r.dialled.Add(1)
-			}
-			return conn, err
-		}),
-		grpc.WithIdleTimeout(0), // that the connection breaks may be all that tells of a restart
-		grpc.WithTransportCredentials(transport), grpc.WithAuthority(authority), grpc.WithUnaryInterceptor(r.authorize),
-		// A runtime that is back is to be reached soon.
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
-			MinConnectTimeout: time.Second,
-		}),
-	)
+	r.conn, err = connect(a, own, authority, func(ctx context.Context) (net.Conn, error) {
+		conn, err := r.dial(ctx)
+		if err == nil {
+			r.dialled.Add(1)
+		}
+		return conn, err
+	})
 	if err != nil {
 		return nil, err
 	}
-	r.conn, r.calls = conn, mmesh.NewModelRuntimeClient(conn)
+	r.calls = mmesh.NewModelRuntimeClient(r.conn)
 	return r, nil
 }
 
@@ -108,19 +93,6 @@ func (r *modelRuntime) Close() error { return r.conn.Close() }
 
 func (r *modelRuntime) dial(ctx context.Context) (net.Conn, error) {
 	return r.access.DialContext(ctx, r.network, r.address)
-}
-
-// authorize puts the token on a call, and takes it out of what the runtime says to that.
-func (r *modelRuntime) authorize(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
-	token := r.access.Bearer()
-	if token != "" {
-		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
-	}
-	err := invoke(ctx, method, request, reply, conn, options...)
-	if said := status.Convert(err); err != nil && reach.Conceal(said.Message(), token) != said.Message() {
-		return status.Error(said.Code(), reach.Conceal(said.Message(), token))
-	}
-	return err
 }
 
 // incarnation tells which life of the runtime is at its address now: by its container if somebody says, else by the
@@ -347,21 +319,8 @@ func failed(method string, err error, to peer.Peer) *Error {
 	switch code := status.Code(err); {
 	case code == codes.FailedPrecondition || code == codes.InvalidArgument:
 		return fault(Refused, words)
-	case code == codes.Unavailable && to.Addr == nil:
+	case unconnected(err, to):
 		return fault(Unreached, words)
 	}
 	return fault(Unclear, words)
-}
-
-// sayStatus is a status as "CODE: words". Of a call that ended with its context the words are gRPC's own, now these and
-// now those.
-func sayStatus(err error) string {
-	s := status.Convert(err)
-	switch s.Code() {
-	case codes.DeadlineExceeded:
-		return "no answer in time"
-	case codes.Canceled:
-		return "canceled"
-	}
-	return fmt.Sprintf("%v: %s", s.Code(), s.Message())
 }

@@ -123,7 +123,7 @@ func TestAFaultIsNamedByFileLineAndReason(t *testing.T) {
 		{"address without a port", strings.Replace(goodList, "internal:8000", "internal", 1), `f.yaml:10: EndpointList default/rack-1: spec.addresses[1]: Invalid value: "engine-1.internal": want host:port, such as 10.0.0.7:8000, [fd00::7]:8000 or engine-1.internal:8000`},
 		{"address twice", goodList + "  - 10.0.0.7:8000\n", `f.yaml:11: EndpointList default/rack-1: spec.addresses[2]: Duplicate value: "10.0.0.7:8000"`},
 		{"no addresses", strings.Split(goodList, "  - ")[0], "f.yaml:8: EndpointList default/rack-1: spec.addresses: Required value: name at least one address, such as 10.0.0.7:8000"},
-		{"engine", strings.Replace(goodList, "sglang", "xllm", 1), `f.yaml:7: EndpointList default/rack-1: spec.engine: Unsupported value: "xllm": supported values: "vllm", "nim", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton", "tgi", "llama.cpp", "lmdeploy", "mlserver", "modelruntime"`},
+		{"engine", strings.Replace(goodList, "sglang", "xllm", 1), `f.yaml:7: EndpointList default/rack-1: spec.engine: Unsupported value: "xllm": supported values: "vllm", "nim", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton", "tgi", "llama.cpp", "lmdeploy", "mlserver", "torchserve", "tfserving", "modelruntime"`},
 		{"unknown field of a list", strings.Replace(goodList, "engine:", "engines:", 1), `f.yaml:7: EndpointList default/rack-1: unknown field "spec.engines"`},
 		{
 			"EndpointList of another group is no list of objects", strings.Replace(goodList, "inference.x-k8s.io/v1alpha1", "v1", 1),
