@@ -56,9 +56,10 @@ real: real-repositories ## Run the tests on real engines on the CPU: two vLLMs, 
 	bench/real/vllm install .cache/vllm
 	go test -tags real -v -count 1 -timeout 30m -run '^TestRealVLLM' ./bench/e2e -place 1m $(ARGS)
 
-real-repositories: ## Run the tests of model repositories, and of V2 by REST and by gRPC, on a real MLServer and a real Triton; installs 0.9 GB into .cache/mlserver and .cache/triton
+real-repositories: ## Run the tests of model repositories, and of V2 by REST and by gRPC, on a real MLServer, a real Triton and a real TorchServe; installs 1 GB into .cache
 	bench/real/mlserver install .cache/mlserver
 	bench/real/triton install .cache/triton
+	bench/real/torchserve install .cache/torchserve
 	go test -tags real -v -count 1 -timeout 10m -run '^TestReal' ./control/place/load ./extproc/transcode
 	go test -tags real -v -count 1 -timeout 10m -run '^TestRealTriton' ./bench/e2e
 

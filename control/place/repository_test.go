@@ -1,6 +1,7 @@
 package place_test
 
 import (
+	"context"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -45,6 +46,69 @@ func (s *stored) anew() { s.now.Store(repository.New(s.config)) }
 
 func (s *stored) models() []string      { return s.now.Load().Models() }
 func (s *stored) asked(call string) int { return s.now.Load().Asked(call) }
+
+// serveKind serves a simulated engine of a kind with models, and returns what it says and where.
+func serveKind(t *testing.T, kind engine.Kind, models ...string) (*repository.Server, *log, string) {
+	t.Helper()
+	at, events, c := listen(t, "tcp", "127.0.0.1:0"), new(log), repository.Config{Kind: kind, Models: map[string]repository.Model{}}
+	for _, name := range models {
+		c.Models[name] = repository.Model{Load: 10 * time.Millisecond}
+	}
+	c.Events = simulated.NewEvents(events, at.Addr().String())
+	s := repository.New(c)
+	serve(t, func(ctx context.Context) error { return repository.Serve(ctx, s, at) })
+	return s, events, at.Addr().String()
+}
+
+// A TensorFlow Serving keeps what it has when control starts anew, though it is told the whole list with the next change and cannot be asked for it: a
+// record that is not written, not recalled or recalled without its source fails.
+func TestTFServingKeepsItsModelsWhenControlStartsAnew(t *testing.T) {
+	w := newWorld(t)
+	e, events, at := serveKind(t, engine.TFServing, "a", "b", "c", "deleted")
+	objects := []string{settings("maxModels: 4, source: '/models/{id}'"), list(at, ofKind(engine.TFServing)), object("a", ""), object("b", ", source: /other/b"), object("c", "")}
+	w.set(append(objects, object("deleted", ""))...)
+	w.await("it is looked at", w.board.isReady)
+	for _, id := range []string{"a", "b", "deleted"} {
+		w.Ensure(key(id), time.Now())
+		w.awaitCopies(id, at+" loaded")
+	}
+	w.stop()
+	w.world = w.build(objects...)
+	w.start()
+	w.SetWorld(w.world)
+	w.await("it is looked at", w.board.isReady)
+	w.Ensure(key("c"), time.Now())
+	w.awaitCopies("c", at+" loaded")
+	w.awaitCopies("a", at+" loaded")
+	w.awaitCopies("b", at+" loaded")
+	w.await("what was deleted meanwhile leaves", func() bool { return slices.Equal(e.Models(), []string{"a", "b", "c"}) })
+	for _, id := range []string{"a", "b", "c"} {
+		if n := events.count("load " + id); n != 1 {
+			t.Errorf("%s was loaded %d times", id, n)
+		}
+		if n := events.count("unload " + id); n != 0 {
+			t.Errorf("%s was unloaded %d times", id, n)
+		}
+	}
+}
+
+// A TorchServe gets what is wanted at its management port, by the source of the Model, and as far as there is room.
+func TestModelsAreLoadedAtTorchServe(t *testing.T) {
+	w := newWorld(t)
+	e, _, at := serveKind(t, engine.TorchServe, "a", "b")
+	w.set(settings("maxModels: 1, source: '{id}.mar'"), list(at, ofKind(engine.TorchServe)+", management: 'port:"+at[strings.LastIndex(at, ":")+1:]+"'"), object("a", ""), object("b", ""), object("nope", ""))
+	w.await("it is looked at", w.board.isReady)
+	for i, id := range []string{"a", "b"} {
+		w.Ensure(key(id), time.Now().Add(time.Duration(i)*time.Second))
+		w.awaitCopies(id, at+" loaded")
+		w.await("it has that one alone", func() bool { return slices.Equal(e.Models(), []string{id}) })
+	}
+	w.Ensure(key("nope"), time.Now().Add(2*time.Second))
+	w.await("nope has failed", func() bool { st, _ := w.Status(key("nope")); return len(st.Failures) > 0 })
+	if st, _ := w.Status(key("nope")); st.Failures[0].Why != decide.FilesMissing || !strings.Contains(st.Failures[0].Words, "Model not found at: nope.mar") {
+		t.Errorf("nope: %+v", st.Failures)
+	}
+}
 
 func ofKind(kind engine.Kind) string { return ", engine: " + string(kind) }
 

@@ -154,7 +154,9 @@ func TestNamesInARepository(t *testing.T) {
 
 // An engine that is taken for one with a repository, or is not, gets another's calls.
 func TestWhoHasARepository(t *testing.T) {
-	of := func(kind engine.Kind) [4]bool { return [4]bool{kind.Repository(), kind.V2Repository(), kind.Managed(), kind.Recalled()} }
+	of := func(kind engine.Kind) [4]bool {
+		return [4]bool{kind.Repository(), kind.V2Repository(), kind.Managed(), kind.Recalled()}
+	}
 	want := map[engine.Kind][4]bool{
 		engine.Triton: {true, true}, engine.MLServer: {true, true}, engine.TorchServe: {true, false, true}, engine.TFServing: {true, false, false, true},
 		engine.ModelRuntime: {false, false, true},

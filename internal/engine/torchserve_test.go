@@ -42,7 +42,9 @@ func TestAnswersOfTorchServe(t *testing.T) {
 // A model that is taken to serve before it does, or not to although it does, fails.
 func TestHowFarAModelIsAtTorchServe(t *testing.T) {
 	worker := func(status, pid string) string { return `{"id":"9000","status":"` + status + `","pid":` + pid + `}` }
-	model := func(workers ...string) string { return `[{"modelName":"m","minWorkers":1,"workers":[` + strings.Join(workers, ",") + `]}]` }
+	model := func(workers ...string) string {
+		return `[{"modelName":"m","minWorkers":1,"workers":[` + strings.Join(workers, ",") + `]}]`
+	}
 	for _, c := range []struct {
 		name   string
 		status int

@@ -85,9 +85,15 @@ func TestAListOfAClusterIsNotOfHeadgatesOwnPod(t *testing.T) {
 		}
 	}
 	list := aList("l", nil, "10.0.0.7:80")
-	for management, is := range map[string]bool{"": true, "port:8085": true, "unix:/run/x.sock": false, "unix:x": false} {
+	for management, is := range map[string]bool{"": true, "port:8085": true, "unix:x": false, "unix:/run/x.sock": false} {
 		if list.Spec.Management = management; (len(objects.CheckClusterList(&list)) == 0) != is || len(objects.CheckList(&list)) != 0 {
 			t.Errorf("%q: %v, %v", management, objects.CheckClusterList(&list), objects.CheckList(&list))
+		}
+	}
+
+	for engine, is := range map[string]bool{"": true, "modelruntime": true, "torchserve": false, "triton": false, "tfserving": false} {
+		if list.Spec.Engine = engine; (len(objects.CheckList(&list)) == 0) != is {
+			t.Errorf("%q at a socket: %v", engine, objects.CheckList(&list))
 		}
 	}
 

@@ -67,6 +67,13 @@ func runtimes(port int) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSettingsS
 	}
 }
 
+// torch are a list of TorchServes and settings that say where they are managed, or not.
+func torch(list, settings string) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSettingsSpec) {
+	return func(l *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec) {
+		l.Engine, l.Management, s.Placement = "torchserve", list, &v1alpha1.Placement{Management: settings}
+	}
+}
+
 // token is settings that name a Secret.
 func token(secret, key string) func(*v1alpha1.EndpointListSpec, *v1alpha1.PoolSettingsSpec) {
 	return func(_ *v1alpha1.EndpointListSpec, s *v1alpha1.PoolSettingsSpec) {
@@ -236,6 +243,19 @@ func TestAnEngineIsAsItsOwnerSays(t *testing.T) {
 			"one that an older pool lists is the older's, managed or not",
 			[]team{{namespace: "a", pool: "p", age: 9, lists: "10.0.0.7:8085"}, {namespace: "b", pool: "p", lists: "10.0.0.7:80", change: runtimes(8085)}},
 			[]string{"10.0.0.7:80 modelruntime 0 [b/p]", "10.0.0.7:8085 0 [a/p]"},
+		},
+		{
+			"a TorchServe is managed where its list, its pool or its own default says, and stays one",
+			[]team{
+				{namespace: "a", pool: "p", lists: "10.0.0.7:80", change: torch("", "port:91")}, {namespace: "b", pool: "p", lists: "10.0.0.8:80", change: torch("port:92", "")},
+				{namespace: "c", pool: "p", lists: "10.0.0.9:80", change: torch("", "")},
+			},
+			[]string{"10.0.0.7:80 torchserve managed at 10.0.0.7:91 0 [a/p]", "10.0.0.8:80 torchserve managed at 10.0.0.8:92 0 [b/p]", "10.0.0.9:80 torchserve managed at 10.0.0.9:8081 0 [c/p]"},
+		},
+		{
+			"one that an attacker lists at another port is not managed by him",
+			[]team{{namespace: "attacker", pool: "p", age: 9, lists: "10.0.0.7:1", change: torch("", "")}, {namespace: "victim", pool: "p", pods: "10.0.0.7", change: runtimes(8081)}},
+			[]string{"10.0.0.7:1 torchserve 0 [attacker/p]", "10.0.0.7:8000 modelruntime managed at 10.0.0.7:8081 0 [victim/p]"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -674,7 +674,7 @@ func answering(t *testing.T, kind engine.Kind, answers map[string]string) *Loade
 	})}
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
-	l, err := Open(Endpoint{Address: address, Kind: kind}, reach.Access{Dial: at.dial}, nil)
+	l, err := Open(Endpoint{Address: address, Kind: kind, Management: map[engine.Kind]string{engine.TorchServe: address}[kind]}, reach.Access{Dial: at.dial}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
