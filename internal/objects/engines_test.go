@@ -247,7 +247,8 @@ func TestAnEngineIsAsItsOwnerSays(t *testing.T) {
 		{
 			"a TorchServe is managed where its list, its pool or its own default says, and stays one",
 			[]team{
-				{namespace: "a", pool: "p", lists: "10.0.0.7:80", change: torch("", "port:91")}, {namespace: "b", pool: "p", lists: "10.0.0.8:80", change: torch("port:92", "")},
+				{namespace: "a", pool: "p", lists: "10.0.0.7:80", change: torch("", "port:91")},
+				{namespace: "b", pool: "p", lists: "10.0.0.8:80", change: torch("port:92", "")},
 				{namespace: "c", pool: "p", lists: "10.0.0.9:80", change: torch("", "")},
 			},
 			[]string{"10.0.0.7:80 torchserve managed at 10.0.0.7:91 0 [a/p]", "10.0.0.8:80 torchserve managed at 10.0.0.8:92 0 [b/p]", "10.0.0.9:80 torchserve managed at 10.0.0.9:8081 0 [c/p]"},

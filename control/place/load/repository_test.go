@@ -138,9 +138,9 @@ func (p *scene) behind(c engine.RepositoryCall, name string) {
 		if said, err := d.tell(p.within(time.Minute), method, path); err != nil || engine.ReadTorchAnswer(said.status, said.body) != engine.Done {
 			p.Fatalf("%s %s: %v, %v", method, path, said.answer, err)
 		}
-		for now, err := d.describe(p.within(time.Minute), name); err == nil && now.Stage == engine.Coming; {
+		limited := p.within(time.Minute)
+		for now, err := d.describe(limited, name); err == nil && now.Stage == engine.Coming; now, err = d.describe(limited, name) {
 			time.Sleep(minPoll)
-			now, err = d.describe(p.within(time.Minute), name)
 		}
 		return
 	}

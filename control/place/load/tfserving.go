@@ -141,10 +141,10 @@ func (d *tfServing) note(ends int, had held, asked map[string]string, found map[
 		}
 	}
 	for id, stage := range found {
-		switch {
-		case stage == engine.Serving:
+		switch stage {
+		case engine.Serving:
 			d.had[id] = true
-		case stage == engine.Stored:
+		case engine.Stored:
 			delete(d.list, id) // else it would be loaded with the next change
 		}
 	}
