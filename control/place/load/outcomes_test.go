@@ -2,6 +2,8 @@ package load
 
 import (
 	"context"
+	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -12,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/tensorflow"
+	"github.com/headgate/headgate/bench/repository"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/reach"
 )
@@ -41,11 +44,13 @@ func TestOutcomesAtTorchServe(t *testing.T) {
 		{"its own failure", map[string]string{get: none, post: `500 {"type":"InternalServerException","message":"no"}`, del: `500 {"type":"InternalServerException","message":"no"}`}, "unclear: 500: no", "unclear: 500: no"},
 		{"one that is unregistered by somebody", map[string]string{get: none, post: "202 {}", del: none}, "refused: somebody unregistered the model while it was loaded", ""},
 		{
-			"a process that ends, of a model that stays", map[string]string{get: none + "\n--\n" + starting + "\n--\n" + another, post: "202 {}", del: `200 {}`},
+			"a process that ends, of a model that stays",
+			map[string]string{get: none + "\n--\n" + starting + "\n--\n" + another, post: "202 {}", del: `200 {}`},
 			"unclear: the process that was to serve the model ended: TorchServe's log says why; control cannot unregister it: the engine answered 200: {}, but has the model still", "unclear: the engine answered 200: {}, but has the model still",
 		},
 		{
-			"a description that cannot be read in the midst", map[string]string{get: none + "\n--\n" + "502 <html>", post: "202 {}", del: `200 {}`},
+			"a description that cannot be read in the midst",
+			map[string]string{get: none + "\n--\n" + "502 <html>", post: "202 {}", del: `200 {}`},
 			"unclear: the engine was loading the model: 502: <html>", "unclear: 502: <html>",
 		},
 	} {
@@ -63,6 +68,48 @@ func TestOutcomesAtTorchServe(t *testing.T) {
 			time.Sleep(time.Minute)
 		})
 	}
+}
+
+// A token that TorchServe repeats is not told, and whether it lets models be loaded is asked in each of its lives.
+func TestWhatTorchServeIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSimulatedShelf(t, engine.TorchServe).(*simulatedShelf)
+		l, err := Open(s.endpoint(), s.access(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		p := &scene{T: t, shelf: s, kind: engine.TorchServe, loader: l}
+		p.put("m", repository.Model{})
+		p.must("m")
+		p.look(Record{}, []string{"m"})
+		s.kill()
+		s.fixed = true
+		s.start()
+		if seen, err := l.Look(t.Context(), Record{}); err != nil || seen.Takes || !seen.Purged {
+			t.Errorf("one that lets nobody load since it began anew: %+v, %v", seen, err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		at := &site{}
+		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { //nolint:gosec // in memory
+			w.WriteHeader(http.StatusBadGateway)
+			_, _ = w.Write([]byte("no: " + r.Header.Get("Authorization")))
+		})}
+		listener := at.listen()
+		go func() { _ = server.Serve(listener) }()
+		access := reach.Access{Dial: at.dial, Tokens: reach.NewTokens(func() string { return "s3cr3t-token" })}
+		l, err := Open(Endpoint{Address: address, Kind: engine.TorchServe, Management: address}, access, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Look(t.Context(), Record{}); err == nil || strings.Contains(err.Error(), "s3cr3t") {
+			t.Errorf("a look: %v", err)
+		}
+		_ = l.Close()
+		_ = server.Close()
+		time.Sleep(time.Minute)
+	})
 }
 
 // A list of several pages is read whole, and an engine without its model API takes no models, though it lists what it has.
@@ -175,6 +222,11 @@ func TestOutcomesAtTFServing(t *testing.T) {
 			}
 			p.done(c.name+": an unload", p.unloadIn("m", time.Minute))
 			p.must("other")
+			sent := len(s.lists)
+			p.done(c.name+": an unload again", p.unloadIn("m", time.Minute))
+			if len(s.lists) != sent {
+				t.Errorf("%s: a list is sent for a model that is not there", c.name)
+			}
 			if last := s.lists[len(s.lists)-1]; len(last) != 1 || last[0] != "other" {
 				t.Errorf("%s: the last list is %v", c.name, last)
 			}

@@ -143,6 +143,7 @@ var listScenarios = []struct {
 		p.want("an unload", p.unloadIn("missing", late), Unclear, "")
 		p.want("another load", p.loadIn("b", late), Unclear, "")
 		p.look(Record{}, []string{"a"}, "missing")
+		p.want("an unload after a look", p.unloadIn("missing", late), Unclear, "")
 		p.put("missing", repository.Model{})
 		time.Sleep(slowly)
 		p.done("an unload", p.unloadIn("missing", time.Minute))
@@ -171,6 +172,28 @@ var listScenarios = []struct {
 		p.must("b")
 		p.done("an unload", p.unloadIn("missing", time.Minute))
 		p.look(Record{}, []string{"b"}, "missing")
+	}},
+	{"a model that failed when its caller had left is loaded when it is mended", func(p *scene) {
+		p.put("a", repository.Model{Load: slowly, Fail: "no weights"})
+		p.want("a load", p.loadIn("a", late), Unclear, "")
+		time.Sleep(slowly)
+		p.put("a", repository.Model{})
+		p.must("a")
+		p.loaded("a", 2)
+	}},
+	{"looks during an unload do not take it for a new life", func(p *scene) {
+		p.put("a", repository.Model{Unload: slowly})
+		p.must("a")
+		p.look(Record{}, []string{"a"})
+		var over sync.WaitGroup
+		over.Go(func() { p.done("an unload", p.unloadIn("a", time.Minute)) })
+		for range 60 {
+			time.Sleep(slowly / 30)
+			if p.look(Record{}, nil).Purged {
+				p.Error("it is taken to have begun anew")
+			}
+		}
+		over.Wait()
 	}},
 	{"nothing is told to an engine that nobody has looked at", func(p *scene) {
 		p.put("a", repository.Model{})
@@ -241,6 +264,21 @@ func TestHowFarAModelIsAtTFServing(t *testing.T) {
 		c.want.Name = "m"
 		if diff := cmp.Diff(c.want, stageOf("m", c.versions)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+	}
+}
+
+// A look that ends after a call says nothing of what that did: what was unloaded meanwhile is not had, and what is being changed stays on the list.
+func TestALookAtTFServingInTheMidstOfACall(t *testing.T) {
+	for _, changing := range []bool{false, true} {
+		d := &tfServing{looked: true, changing: make(chan struct{}, 1), list: map[string]string{"kept": "/kept"}, had: held{}}
+		if d.ends = 1; changing {
+			d.ends, d.changing = 0, make(chan struct{}, 1)
+			d.changing <- struct{}{}
+		}
+		d.note(0, held{}, map[string]string{"gone": "", "kept": ""}, map[string]engine.Stage{"gone": engine.Serving, "kept": engine.Stored})
+		if len(d.had) > 0 || len(d.list) != 1 || d.anew {
+			t.Errorf("while the list is changed %v: it has %v of %v", changing, d.had, d.list)
 		}
 	}
 }
