@@ -92,3 +92,11 @@ func TestALookAtTorchServeInTheMidstOfAnUnload(t *testing.T) {
 		})
 	}
 }
+
+// Nor does one that ends after it.
+func TestALookAtTorchServeThatEndsAfterAnUnload(t *testing.T) {
+	d := &torchServe{had: held{}, calls: 1}
+	if d.note(0, held{}, map[string]bool{"gone": true}, []string{"gone"}); len(d.had) > 0 || d.anew {
+		t.Errorf("it has %v", d.had)
+	}
+}

@@ -258,6 +258,7 @@ func TestHowFarAModelIsAtTFServing(t *testing.T) {
 		{"a state of a version to come", []*tensorflow.ModelVersionStatus{version(1, 35, "")}, engine.StoredModel{Stage: engine.Coming}},
 		{"no state", []*tensorflow.ModelVersionStatus{version(1, 0, "")}, engine.StoredModel{Stage: engine.Coming}},
 		{"the next version loads", []*tensorflow.ModelVersionStatus{version(2, loading, ""), version(1, available, "")}, engine.StoredModel{Stage: engine.Serving}},
+		{"the next version loads, told last", []*tensorflow.ModelVersionStatus{version(1, available, ""), version(2, loading, "")}, engine.StoredModel{Stage: engine.Serving}},
 		{"the next version failed", []*tensorflow.ModelVersionStatus{version(3, end, "new"), version(2, end, "old"), version(1, available, "")}, engine.StoredModel{Stage: engine.Serving, Reason: "new"}},
 		{"the version before is gone", []*tensorflow.ModelVersionStatus{version(1, end, ""), version(2, loading, "")}, engine.StoredModel{Stage: engine.Coming}},
 	} {
