@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 
+	"github.com/headgate/headgate/extproc/errand"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/inner"
 	"github.com/headgate/headgate/extproc/meter"
+	"github.com/headgate/headgate/extproc/serve"
 	"github.com/headgate/headgate/extproc/talk"
 	"github.com/headgate/headgate/internal/reach"
 )
@@ -37,15 +40,19 @@ func believe(c config, log *slog.Logger) (*fleet.Fleet, *flow.Flow, func(context
 	}, nil
 }
 
-// mesh is the way to control for clients of ModelMesh, nil where the command line opens none.
-func mesh(c config, log *slog.Logger) (*inner.Mesh, error) {
+// within is what the inner server has: what it is told by, and the way to control for clients of ModelMesh, nil where the command line opens none.
+func within(c config, log *slog.Logger) (*errand.Sealer, *inner.Mesh, error) {
+	errands, err := inner.NewErrands(serve.InnerKey(c.serve.Own))
+	if err != nil {
+		return nil, nil, fmt.Errorf("--listen %s: %w", strings.Join(c.serve.Own, ", "), err)
+	}
 	if c.meshTokenFile == "" {
-		return nil, nil //nolint:nilnil // there is none
+		return errands, nil, nil
 	}
 	file, err := reach.OpenToken(c.meshTokenFile, log)
 	if err != nil {
-		return nil, fmt.Errorf("--mesh-token-file: %w", err)
+		return nil, nil, fmt.Errorf("--mesh-token-file: %w", err)
 	}
 	control, err := c.control.Transport(log)
-	return &inner.Mesh{Token: file.Token, Control: control}, err
+	return errands, &inner.Mesh{Token: file.Token, Control: control}, err
 }

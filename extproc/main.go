@@ -84,14 +84,14 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	}
 	c.serve.Endpoints, c.serve.Opened = eds.New(log), m.Serves
 	c.serve.Log, c.serve.Outcomes = log, accesslog.NewServer(observe, f.Renew)
-	clients, err := mesh(c, log)
+	errands, clients, err := within(c, log)
 	if err != nil {
 		return err
 	}
 	if c.serve.Payloads, err = c.payloads.Open(m, log); err != nil {
 		return err
 	}
-	socket, errands := serve.InnerSocket(c.serve.Own), inner.NewErrands()
+	socket := serve.InnerSocket(c.serve.Own)
 	c.serve.Inner = inner.New(inner.Config{Folder: filepath.Dir(socket), Errands: errands, Fleet: f, Mesh: clients, Log: log})
 	c.serve.Exchanges = stream.New(stream.Config{
 		Inner: socket, Errands: errands, Manages: clients != nil, Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.settings, Default: c.pool, Observe: observe, Tokens: engines.Tokens,

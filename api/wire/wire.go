@@ -105,6 +105,8 @@ const (
 	BackSocket   = "back.sock"
 	// MissingHeader is the header in which Envoy tells the inner server of the endpoints that have not the model, as of [UsageMissing].
 	MissingHeader = "x-gateway-missing"
+	// StoppingHeader is the same of those that are stopping, as of [UsageStopping].
+	StoppingHeader = "x-gateway-stopping"
 	// FinalHeader marks an answer of the inner server's, which is not tried elsewhere; Envoy removes it.
 	FinalHeader = "x-gateway-final"
 )

@@ -43,7 +43,7 @@ type Errand struct {
 	ID string `json:"id,omitempty"`
 	// Tried are the copies that did not serve the request: of Again.
 	Tried []Copy `json:"tried,omitempty"`
-	// Last says that the request goes no third way: of Sent.
+	// Last says that the inner server is not among the picks any more: of Sent.
 	Last bool `json:"last,omitempty"`
 }
 

@@ -270,6 +270,14 @@ func (f *Fleet) Gone(address string) {
 	})
 }
 
+// Doubt is Turned where a request is to be decided after it: it is in force when Doubt returns.
+func (f *Fleet) Doubt(address string) { f.now(func() { f.state.Turned(address, f.Now()) }) }
+
+// Stops is Stopping where a request is to be decided after it: it is in force when Stops returns.
+func (f *Fleet) Stops(address string) {
+	f.now(func() { f.state.Stopping(address, f.Now()) })
+}
+
 // Lacks is Missed where a request is to be decided after it: it is in force when Lacks returns.
 func (f *Fleet) Lacks(k belief.CopyKey) {
 	f.now(func() { f.state.Missed(k, f.Now()) })

@@ -534,6 +534,26 @@ func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
 	f.Observe(broken)
 	f.Gone(a)
 	expect("after that, and a request before", pick.Out, []string{a}, true)
+	look()
+	c.advance(time.Second)
+	early := f.Look(a)
+	c.advance(time.Second)
+	f.Doubt(a)
+	early.Failed()
+	expect("after a look that began before came to nothing", pick.Out, nil, false)
+	c.advance(time.Second)
+	f.Look(a).Failed()
+	expect("after one that began later", pick.Out, []string{a}, true)
+	look()
+	c.advance(time.Second)
+	f.Observe(broken)
+	c.advance(time.Second)
+	see(f, a, engine.Load{Asleep: true})
+	expect("when it sleeps", pick.Out, []string{a}, false)
+	f.Stops(b)
+	if got := view(f).Endpoints[1].State; got != pick.Out {
+		t.Errorf("one that is stopping is %v", got)
+	}
 }
 
 // What Gone says is in force when it returns, though a view was published a moment ago.

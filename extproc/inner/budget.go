@@ -26,12 +26,20 @@ type counted struct {
 
 func (c *counted) Read(p []byte) (int, error) {
 	n, err := c.from.Read(p)
-	mine, all := c.budget.mine.Add(int64(n)), c.budget.all.Add(int64(n))
-	switch {
-	case mine > 2*maxMessage:
-		return n, status(kserve.ResourceExhausted, "A request that the gateway asks otherwise, with its answers, has more than 64 MiB.")
-	case all > maxKept:
-		return n, status(kserve.ResourceExhausted, "The gateway has too many such requests. Try again later.")
+	if full := c.budget.take(n); full != nil {
+		return n, full
 	}
 	return n, err
+}
+
+// take counts bytes, and says when they are too many.
+func (b *budget) take(n int) error {
+	mine, all := b.mine.Add(int64(n)), b.all.Add(int64(n))
+	switch {
+	case mine > maxOfOne:
+		return status(kserve.ResourceExhausted, "The request and its answers together have more than 128 MiB here.")
+	case all > maxKept:
+		return status(kserve.ResourceExhausted, "The gateway has no memory for this request now. Try again later.")
+	}
+	return nil
 }

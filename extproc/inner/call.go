@@ -33,6 +33,7 @@ func (s *Server) call(ctx context.Context, e errand.Errand, m errand.Model, host
 	to := &http.Request{
 		Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: "envoy", Path: path}, Host: host,
 		Header: metadata, Body: io.NopCloser(bytes.NewReader(frames)), ContentLength: int64(len(frames)),
+		GetBody: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(frames)), nil }, // where Envoy has not begun it
 	}
 	response, err := s.envoy(e.Back).RoundTrip(to.WithContext(ctx))
 	if err != nil {
@@ -44,6 +45,11 @@ func (s *Server) call(ctx context.Context, e errand.Errand, m errand.Model, host
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(budget.reader(response.Body))
+	switch {
+	case err == nil, ctx.Err() != nil, isStatus(err):
+	default:
+		err = status(kserve.Unavailable, "An endpoint ended before its answer was whole.")
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -53,6 +59,9 @@ func (s *Server) call(ctx context.Context, e errand.Errand, m errand.Model, host
 	messages := kserve.NewMessages(response.Header.Get("Grpc-Encoding"), maxMessage)
 	messages.Add(text)
 	first, ok, err := messages.Next()
+	if err == nil && len(first.Bytes) > len(text) { // it came smaller
+		err = budget.take(len(first.Bytes))
+	}
 	switch {
 	case err != nil:
 		return nil, err

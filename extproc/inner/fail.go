@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"runtime/debug"
 	"strconv"
 
 	"github.com/headgate/headgate/extproc/kserve"
@@ -46,4 +47,12 @@ func failCall(w http.ResponseWriter, err error) {
 	h.Set("Grpc-Status", strconv.FormatUint(uint64(e.Code), 10))
 	h.Set("Grpc-Message", url.PathEscape(e.Reason))
 	w.WriteHeader(http.StatusOK)
+}
+
+// caught makes an error of a fault in one of a request's goroutines: it costs that request only.
+func (s *Server) caught(err *error) {
+	if fault := recover(); fault != nil {
+		s.Log.Error("panic in a request", "fault", fault, "stack", string(debug.Stack()))
+		*err = status(kserve.Internal, "The gateway failed.")
+	}
 }

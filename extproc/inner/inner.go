@@ -1,7 +1,7 @@
 // Package inner is a server inside extproc that Envoy has among the endpoints, for what choosing one endpoint cannot do. It sends a request
 // through Envoy once more where no endpoint has served it, a call for several models to each of them, and one by REST as a gRPC call where the
-// engine takes nothing else; and calls of ModelMesh's API to control. It decides nothing and keeps
-// nothing: what it is to do comes with each request, sealed by extproc (see package errand), and how it is done is decided anew, by extproc,
+// engine takes nothing else; and calls of ModelMesh's API to control. It decides nothing and
+// remembers nothing: what it is to do comes with each request, sealed by extproc (see package errand), and how it is done is decided anew, by extproc,
 // when the request comes through Envoy again.
 package inner
 
@@ -11,9 +11,12 @@ import (
 	"crypto/cipher"
 	"crypto/rand"
 	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -92,7 +95,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case ok && e.Kind == errand.Manage && s.Mesh != nil:
 		s.manage(w, r)
 	default:
-		fail(w, r, http.StatusServiceUnavailable, unavailable, "The gateway restarted while it sent the request once more. Try again.")
+		fail(w, r, http.StatusServiceUnavailable, unavailable, "The gateway restarted while it handled the request. Try again.")
 	}
 }
 
@@ -124,17 +127,43 @@ func isCall(r *http.Request) bool {
 	return strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }
 
-// NewErrands seals with a key that no other process has.
-func NewErrands() *errand.Sealer {
-	var key [32]byte
-	_, _ = rand.Read(key[:]) // it never fails
-	block, err := aes.NewCipher(key[:])
+// NewErrands seals with the key in a file, which it makes if there is none: a process that takes over opens what the one before has sealed. An
+// empty name is for a process that does neither.
+func NewErrands(file string) (*errand.Sealer, error) {
+	key := make([]byte, 32)
+	_, _ = rand.Read(key) // it never fails
+	if file != "" {
+		var err error
+		if key, err = kept(file, key); err != nil {
+			return nil, err
+		}
+	}
+	block, err := aes.NewCipher(key)
 	if err != nil {
-		panic(err) // keys of 32 bytes are right
+		return nil, fmt.Errorf("%s holds no key: remove it: %w", file, err)
 	}
 	aead, err := cipher.NewGCMWithRandomNonce(block)
-	if err != nil {
-		panic(err) // AES has blocks of 16 bytes
+	return errand.NewSealer(aead), err
+}
+
+// kept is what a file holds. One that is not there is made, in one step, and holds text then.
+func kept(file string, text []byte) ([]byte, error) {
+	if was, err := os.ReadFile(file); !errors.Is(err, fs.ErrNotExist) {
+		return was, err
 	}
-	return errand.NewSealer(aead)
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return nil, err
+	}
+	made, err := os.CreateTemp(filepath.Dir(file), ".") // which only this user can read
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(made.Name())
+	if _, err = made.Write(text); err != nil {
+		return nil, errors.Join(err, made.Close())
+	}
+	if err := errors.Join(made.Close(), os.Link(made.Name(), file)); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	return os.ReadFile(file)
 }

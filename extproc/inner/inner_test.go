@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -53,7 +54,7 @@ type stage struct {
 // newStage has what the inner server sends answered, and the fleet have two endpoints.
 func newStage(t *testing.T, endpoints []string, answer http.HandlerFunc) *stage {
 	t.Helper()
-	s := &stage{t: t, errands: inner.NewErrands(), ended: make(chan error, 1)}
+	s := &stage{t: t, errands: newErrands(t, ""), ended: make(chan error, 1)}
 	s.fleet = fleetOf(t, endpoints)
 	folder := t.TempDir()
 	s.back = "b"
@@ -86,6 +87,48 @@ func newStage(t *testing.T, endpoints []string, answer http.HandlerFunc) *stage 
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}}
 	return s
+}
+
+func newErrands(t *testing.T, file string) *errand.Sealer {
+	t.Helper()
+	is, err := inner.NewErrands(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return is
+}
+
+// A process that takes over opens what the one before has sealed, by a key that nobody else can read.
+func TestProcessesThatTakeOverShareAKey(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "run")
+	file := filepath.Join(folder, "k")
+	all := make([]*errand.Sealer, 8)
+	var begun sync.WaitGroup
+	for i := range all {
+		begun.Go(func() { all[i], _ = inner.NewErrands(file) })
+	}
+	begun.Wait()
+	sealed := all[0].Seal(errand.Errand{Kind: errand.Again})
+	for i, s := range all {
+		if e, ok := s.Open(sealed); !ok || e.Kind != errand.Again {
+			t.Errorf("process %d opens it: %v", i, ok)
+		}
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file is %v, %v", info, err)
+	}
+	if left, err := os.ReadDir(folder); err != nil || len(left) != 1 {
+		t.Errorf("the folder has %v, %v", left, err)
+	}
+	if _, ok := newErrands(t, "").Open(sealed); ok {
+		t.Error("another process opens it")
+	}
+	if err := os.WriteFile(file, []byte("short"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := inner.NewErrands(file); err == nil || !strings.Contains(err.Error(), file+" holds no key: remove it") {
+		t.Errorf("a file without a key: %v", err)
+	}
 }
 
 func h2c() *http.Protocols {
@@ -147,7 +190,7 @@ func (s *stage) ask(e errand.Errand, header http.Header, body string) (*http.Res
 		header = http.Header{"Content-Type": {"application/grpc"}}
 	}
 	header.Set("X-Headgate-Errand", s.errands.Seal(e))
-	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: "gateway", Path: "/my.Service/Run"}, Header: header, Body: io.NopCloser(strings.NewReader(body))}
+	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: "gateway", Path: "/my.Service/Run", RawQuery: "a=1;b&c=%zz"}, Header: header, Body: io.NopCloser(strings.NewReader(body))}
 	response, err := s.client.Do(r.WithContext(s.t.Context()))
 	if err != nil {
 		s.t.Fatal(err)
@@ -194,6 +237,7 @@ func ok(w http.ResponseWriter, message string) {
 	w.Header().Set("Content-Type", "application/grpc")
 	w.Header().Set("Grpc-Encoding", "identity")
 	w.Header().Set("X-Of", message)
+	w.Header().Set("X-Envoy-Upstream-Service-Time", "1")
 	_, _ = io.WriteString(w, frame(message))
 	w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
 	w.Header().Set(http.TrailerPrefix+"X-After", message)
@@ -206,18 +250,18 @@ func ends(w http.ResponseWriter, code, words string) {
 	w.Header().Set("Grpc-Message", words)
 }
 
-// Before a request is sent once more, the fleet knows which of its copies cannot serve it: where nobody listens, and where the model is missing. It
-// goes as it came, but for the errand, which is the last; its answer comes back as it is, and is not tried elsewhere.
+// Before a request is sent once more, the fleet knows which of its copies cannot serve it: where nobody listens, where the model is missing, and where
+// the engine is stopping. It goes as it came, but for the errand, which is the last; its answer comes back as it is, and is not tried elsewhere.
 func TestARequestIsSentOnceMore(t *testing.T) {
-	alive, dead, lacking := listening(t), silent(t), listening(t)
+	alive, dead, lacking, stopping := listening(t), listening(t), listening(t), listening(t)
 	var s *stage
 	var copies []string
 	var flying int64
-	s = newStage(t, []string{alive, dead, lacking}, func(w http.ResponseWriter, _ *http.Request) {
+	s = newStage(t, []string{alive, dead, lacking, stopping}, func(w http.ResponseWriter, _ *http.Request) {
 		copies, flying = s.copies(), s.fleet.Endpoints()[0].InFlight
 		ok(w, "answer")
 	})
-	if all := s.copies(); len(all) != 3 {
+	if all := s.copies(); len(all) != 4 {
 		t.Fatalf("the copies are %v", all)
 	}
 	place := pick.Decision{Endpoint: &s.fleet.View().Snapshot.Pools["ns/pool"].Endpoints[0], Copy: &s.fleet.View().Snapshot.Pools["ns/pool"].Copies["m"][0]}
@@ -225,10 +269,15 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 	if s.fleet.Endpoints()[0].InFlight != 1 {
 		t.Fatal("the request is not in flight")
 	}
-	tried := func(at string) errand.Copy { return errand.Copy{Endpoint: at, At: at, Model: "m"} }
-	e := errand.Errand{Kind: errand.Again, ID: "decision", Listener: "l", Given: objects.Name{Name: "given"}, Models: []errand.Model{target}, Tried: []errand.Copy{tried(alive), tried(dead), tried(lacking)}}
+	// Each takes requests at another port than its address. Nobody listens at that of the one that lacks the model: it is asked of no more.
+	at := map[string]string{alive: listening(t), dead: silent(t), lacking: silent(t), stopping: listening(t)}
+	e := errand.Errand{Kind: errand.Again, ID: "decision", Listener: "l", Given: objects.Name{Name: "given"}, Models: []errand.Model{target}}
+	for _, endpoint := range []string{alive, dead, lacking, stopping} {
+		e.Tried = append(e.Tried, errand.Copy{Endpoint: endpoint, At: at[endpoint], Model: "m"})
+	}
 	response, body := s.ask(e, http.Header{
-		"Content-Type": {"application/grpc"}, "X-Gateway-Missing": {lacking}, "Te": {"trailers"}, "X-Forwarded-For": {"10.0.0.9"}, "X-Mine": {"1", "2"}, "Mm-Model-Id": {"m"},
+		"Content-Type": {"application/grpc"}, "X-Gateway-Missing": {at[lacking]}, "X-Gateway-Stopping": {at[stopping]}, "Te": {"trailers"},
+		"X-Forwarded-For": {"10.0.0.9"}, "Forwarded": {"for=10.0.0.9"}, "X-Mine": {"1", "2"}, "Mm-Model-Id": {"m"},
 	}, frame("question"))
 	if body != frame("answer") || response.Trailer.Get("Grpc-Status") != "0" || response.Trailer.Get("X-After") != "answer" || response.Header.Get("X-Of") != "answer" {
 		t.Errorf("the answer is %q with %v and %v", body, response.Header, response.Trailer)
@@ -239,12 +288,18 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 	if fmt.Sprint(copies) != fmt.Sprint([]string{alive}) {
 		t.Errorf("when it is decided anew the copies are %v, want that of %s", copies, alive)
 	}
+	for i, e := range s.fleet.View().Snapshot.Pools["ns/pool"].Endpoints {
+		if out := e.State == pick.Out; out != (e.Address == dead || e.Address == stopping) {
+			t.Errorf("endpoint %d is %v", i, e.State)
+		}
+	}
 	if flying != 0 {
 		t.Errorf("when it is decided anew %d are in flight where it was before", flying)
 	}
 	r := s.got[0]
-	if r.URL.Path != "/my.Service/Run" || r.Host != "gateway" || s.bodies[0] != frame("question") || fmt.Sprint(r.Header["X-Mine"]) != "[1 2]" || r.Header.Get("X-Forwarded-For") != "10.0.0.9" ||
-		r.Header.Get("Te") != "trailers" || r.Header.Get("Mm-Model-Id") != "m" || r.Header["X-Gateway-Missing"] != nil {
+	if r.URL.Path != "/my.Service/Run" || r.URL.RawQuery != "a=1;b&c=%zz" || r.Host != "gateway" || s.bodies[0] != frame("question") || fmt.Sprint(r.Header["X-Mine"]) != "[1 2]" ||
+		r.Header.Get("X-Forwarded-For") != "10.0.0.9" || r.Header.Get("Forwarded") != "for=10.0.0.9" ||
+		r.Header.Get("Te") != "trailers" || r.Header.Get("Mm-Model-Id") != "m" || r.Header["X-Gateway-Missing"] != nil || r.Header["X-Gateway-Stopping"] != nil {
 		t.Errorf("it is sent on as %s %s with %v: %q", r.Host, r.URL, r.Header, s.bodies[0])
 	}
 	is := s.opened[0]
@@ -304,12 +359,12 @@ func TestWhatTheInnerServerCannotDo(t *testing.T) {
 	for _, c := range []struct {
 		what, contentType, sealed, want string
 	}{
-		{"a call of another process", "application/grpc", inner.NewErrands().Seal(gone), `200 14 The gateway restarted while it sent the request once more. Try again. ""`},
-		{"a request without an errand", "application/json", "", `503   "{\"error\":{\"code\":\"no_endpoint\",\"message\":\"The gateway restarted while it sent the request once more. Try again.\",\"type\":\"server_error\"}}"`},
-		{"a call that was sent already", "application/grpc", s.errands.Seal(errand.Errand{Kind: errand.Sent, Back: s.back, Models: []errand.Model{target}}), `200 14 The gateway restarted while it sent the request once more. Try again. ""`},
+		{"a call of another process", "application/grpc", newErrands(t, "").Seal(gone), `200 14 The gateway restarted while it handled the request. Try again. ""`},
+		{"a request without an errand", "application/json", "", `503   "{\"error\":{\"code\":\"no_endpoint\",\"message\":\"The gateway restarted while it handled the request. Try again.\",\"type\":\"server_error\"}}"`},
+		{"a call that was sent already", "application/grpc", s.errands.Seal(errand.Errand{Kind: errand.Sent, Back: s.back, Models: []errand.Model{target}}), `200 14 The gateway restarted while it handled the request. Try again. ""`},
 		{"an Envoy that is not there", "application/grpc", s.errands.Seal(errand.Errand{Kind: errand.Again, Back: s.back + "x", Models: []errand.Model{target}}), `200 14 No endpoint could be reached. Try again. ""`},
 		{"several for one", "application/grpc", s.errands.Seal(errand.Errand{Kind: errand.Several, Back: s.back + "x", Models: []errand.Model{target}}), `200 14 No endpoint could be reached. Try again. ""`},
-		{"several that are no call", "application/json", s.errands.Seal(errand.Errand{Kind: errand.Several, Back: s.back, Models: []errand.Model{target}}), `503   "{\"error\":{\"code\":\"no_endpoint\",\"message\":\"The gateway restarted while it sent the request once more. Try again.\",\"type\":\"server_error\"}}"`},
+		{"several that are no call", "application/json", s.errands.Seal(errand.Errand{Kind: errand.Several, Back: s.back, Models: []errand.Model{target}}), `503   "{\"error\":{\"code\":\"no_endpoint\",\"message\":\"The gateway restarted while it handled the request. Try again.\",\"type\":\"server_error\"}}"`},
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://gateway/a", strings.NewReader("{}"))
 		if err != nil {
@@ -359,7 +414,7 @@ func TestACallForSeveralModels(t *testing.T) {
 	if body != frame(strings.Join(ids, "")) || response.Trailer.Get("Grpc-Status") != "0" || fmt.Sprint(response.Header["X-Of"]) != fmt.Sprint(ids) || fmt.Sprint(response.Trailer["X-After"]) != fmt.Sprint(ids) {
 		t.Errorf("the answer is %q with %v and %v", body, response.Header, response.Trailer)
 	}
-	if len(response.Header["Content-Type"]) != 1 || response.Header.Get("Grpc-Encoding") != "" || response.Header.Get("X-Gateway-Final") == "" {
+	if len(response.Header["Content-Type"]) != 1 || response.Header.Get("Grpc-Encoding") != "" || response.Header["X-Envoy-Upstream-Service-Time"] != nil || response.Header.Get("X-Gateway-Final") == "" {
 		t.Errorf("its headers are %v", response.Header)
 	}
 	if most != 4 {
@@ -387,7 +442,7 @@ func TestErrorsOfSeveralModels(t *testing.T) {
 		case "mine": // the model's own
 			ends(w, "5", "no such row")
 		case "bad":
-			ends(w, "3", "bad%20shape%3A 1%252")
+			ends(w, "3", "bad%20shape%3A 1%252 a+b")
 		case "late":
 			w.Header().Set("Content-Type", "application/grpc")
 			_, _ = io.WriteString(w, frame("half"))
@@ -412,7 +467,7 @@ func TestErrorsOfSeveralModels(t *testing.T) {
 			w.WriteHeader(http.StatusBadGateway)
 		case "huge":
 			w.Header().Set("Content-Type", "application/grpc")
-			_, _ = w.Write(make([]byte, 65<<20))
+			_, _ = w.Write(make([]byte, 129<<20))
 		default:
 			ok(w, id)
 		}
@@ -427,14 +482,14 @@ func TestErrorsOfSeveralModels(t *testing.T) {
 		{"a unknown", true, "5 model not found "},
 		{"unknown novmodel", false, "5 none of the requested models were found "},
 		{"a mine", false, "5 no such row "},
-		{"a bad", false, "3 bad shape: 1%2 "},
+		{"a bad", false, "3 bad shape: 1%2 a+b "},
 		{"a late", false, "13 late "},
-		{"slow bad", false, "3 bad shape: 1%2 "},
+		{"slow bad", false, "3 bad shape: 1%2 a+b "},
 		{"a none", false, "13 A model's answer has no message. "},
 		{"a two", false, "12 A call for several models has one answer of each. "},
 		{"a half", false, "12 A call for several models has one answer of each. "},
 		{"a plain", false, "14 An endpoint ended a call without a status. "},
-		{"a huge", false, "8 A request that the gateway asks otherwise, with its answers, has more than 64 MiB. "},
+		{"a huge", false, "8 The request and its answers together have more than 128 MiB here. "},
 	} {
 		var models []errand.Model
 		for id := range strings.FieldsSeq(c.models) {
@@ -506,7 +561,7 @@ func TestClientsOfModelMeshGetToControl(t *testing.T) {
 		t.Fatal(err)
 	}
 	token := "secret"
-	errands := inner.NewErrands()
+	errands := newErrands(t, "")
 	for _, c := range []struct {
 		what, authorization, token string
 		mesh                       bool
@@ -518,6 +573,7 @@ func TestClientsOfModelMeshGetToControl(t *testing.T) {
 		{"with an empty one where the file is empty", "Bearer ", "", true, "16"},
 		{"not as a bearer", "secret", "secret", true, "16"},
 		{"where there is no way", "Bearer secret", "secret", false, "14"},
+		{"of another service", "Bearer secret", "secret", true, "12"},
 	} {
 		token = c.token
 		server := inner.New(inner.Config{Errands: errands, Log: slog.New(slog.DiscardHandler)})
@@ -525,7 +581,11 @@ func TestClientsOfModelMeshGetToControl(t *testing.T) {
 			server.Mesh = &inner.Mesh{Token: func() string { return token }, Control: transport}
 		}
 		w := httptest.NewRecorder()
-		r := httptest.NewRequest(http.MethodPost, "/mmesh.ModelMesh/getModelStatus", strings.NewReader(frame("question")))
+		path := "/mmesh.ModelMesh/getModelStatus"
+		if c.what == "of another service" {
+			path = "/placement.Placement/Talk"
+		}
+		r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(frame("question")))
 		r.Header = http.Header{"Content-Type": {"application/grpc"}, "X-Headgate-Errand": {errands.Seal(errand.Errand{Kind: errand.Manage})}, "Te": {"trailers"}}
 		if c.authorization != "" {
 			r.Header.Set("Authorization", c.authorization)
@@ -542,7 +602,7 @@ func TestClientsOfModelMeshGetToControl(t *testing.T) {
 		if c.want != "0" {
 			continue
 		}
-		if is := <-got; is.URL.Path != "/mmesh.ModelMesh/getModelStatus" || is.Header.Get("Authorization") != "Bearer secret" || is.Header.Get("X-Headgate-Errand") != "" {
+		if is := <-got; is.URL.Path != "/mmesh.ModelMesh/getModelStatus" || is.Host != "control.headgate.dev" || is.Header.Get("Authorization") != "Bearer secret" || is.Header.Get("X-Headgate-Errand") != "" {
 			t.Errorf("control gets %s with %v", is.URL, is.Header)
 		}
 	}
@@ -585,6 +645,7 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 	}{
 		{"inference", "POST", "/v2/models/m/infer", infer, nil, 200, answer, "ModelInfer"},
 		{"of a version", "POST", "/v2/models/m/versions/3/infer", infer, nil, 200, answer, "ModelInfer"},
+		{"that is as it is", "POST", "/v2/models/m/infer", infer, map[string]string{"Content-Encoding": "Identity"}, 200, answer, "ModelInfer"},
 		{"that came inflated", "POST", "/v2/models/m/infer", zipped(infer), map[string]string{"Content-Encoding": "gzip"}, 200, answer, "ModelInfer"},
 		{"what the model takes", "GET", "/v2/models/m", "", map[string]string{"X-Case": "metadata"}, 200, `{"name":"e","versions":["1"],"platform":"","inputs":[],"outputs":[]}`, "ModelMetadata"},
 		{"an error of the model's", "POST", "/v2/models/m/infer", infer, map[string]string{"X-Case": "fails"}, 400, `{"error":"bad shape"}`, "ModelInfer"},
@@ -594,7 +655,7 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 		{"gzip that is cut off", "POST", "/v2/models/m/infer", zipped(infer)[:40], map[string]string{"Content-Encoding": "gzip"}, 400, `{"error":"The body is not what its content encoding says: it cannot be inflated."}`, ""},
 		{"another encoding", "POST", "/v2/models/m/infer", "x", map[string]string{"Content-Encoding": "br"}, 400, `{"error":"Send the body without a content encoding, or with gzip."}`, ""},
 		{"a stream", "POST", "/v2/models/m/infer_stream", infer, nil, 501, "", ""},
-		{"too much", "POST", "/v2/models/m/infer", zipped(strings.Repeat(" ", 65<<20)), map[string]string{"Content-Encoding": "gzip"}, 429, "", ""},
+		{"too much", "POST", "/v2/models/m/infer", zipped(strings.Repeat(" ", 129<<20)), map[string]string{"Content-Encoding": "gzip"}, 429, "", ""},
 	} {
 		s.got, s.bodies, s.opened = nil, nil, nil
 		r, err := http.NewRequestWithContext(t.Context(), c.method, "http://gateway"+c.path, strings.NewReader(c.body))

@@ -21,6 +21,10 @@ type Mesh struct {
 
 // manage sends a call of ModelMesh's API on to control, with the token that its client sent.
 func (s *Server) manage(w http.ResponseWriter, r *http.Request) {
+	if method, ok := kserve.MethodOf(r.URL.Path); !ok || !kserve.Manages(method) {
+		failCall(w, status(kserve.Unimplemented, "This gateway serves no such method."))
+		return
+	}
 	bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if token := s.Mesh.Token(); !ok || token == "" || subtle.ConstantTimeCompare([]byte(bearer), []byte(token)) != 1 {
 		failCall(w, status(unauthenticated, "Send the metadata authorization: Bearer TOKEN, with the token for ModelMesh's API."))

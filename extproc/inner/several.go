@@ -17,9 +17,11 @@ import (
 const (
 	// atOnce is how many of a call's models are asked at a time (ModelMesh's MM_MULTI_PARALLELISM).
 	atOnce = 4
-	// maxMessage bounds a call's message, and all its answers together, maxKept those of all calls.
+	// maxMessage bounds a call's message, and each answer. MaxOfOne bounds what is kept of one request, its answers and what is made of them,
+	// and maxKept what is kept of all.
 	maxMessage = 32 << 20
-	maxKept    = 512 << 20
+	maxOfOne   = 4 * maxMessage
+	maxKept    = 1 << 30
 )
 
 // several sends a call to each of its models, and answers with what they answer, one after the other in the order of the call: to protobuf that
@@ -36,7 +38,8 @@ func (s *Server) several(w http.ResponseWriter, r *http.Request, e errand.Errand
 	group, ctx := errgroup.WithContext(r.Context())
 	group.SetLimit(atOnce)
 	for i, m := range e.Models {
-		group.Go(func() error {
+		group.Go(func() (err error) {
+			defer s.caught(&err)
 			a, err := s.call(ctx, e, m, r.Host, r.URL.Path, r.Header.Clone(), body, &budget)
 			if isMissing(err) && !e.All {
 				return nil
@@ -57,6 +60,10 @@ func (s *Server) several(w http.ResponseWriter, r *http.Request, e errand.Errand
 	var message []byte
 	header, trailer := make(http.Header), make(http.Header)
 	for _, a := range answers {
+		if err := budget.take(len(a.message)); err != nil {
+			failCall(w, err)
+			return
+		}
 		message = append(message, a.message...)
 		merge(header, a.header)
 		merge(trailer, a.trailer)

@@ -27,7 +27,11 @@ func (s *Server) transcode(w http.ResponseWriter, r *http.Request, e errand.Erra
 		respond(w, transcode.Failed(is.Code, is.Reason))
 		return
 	}
-	respond(w, asked.Answer(a.message))
+	answer := asked.Answer(a.message)
+	if err := budget.take(len(answer.Body)); err != nil {
+		answer = transcode.Failed(kserve.ResourceExhausted, err.Error())
+	}
+	respond(w, answer)
 }
 
 // transcoded asks what a request asks, by gRPC.
@@ -44,6 +48,12 @@ func (s *Server) transcoded(r *http.Request, e errand.Errand, budget *budget) (a
 		return asked, nil, err
 	}
 	if asked, err = transcode.Read(kserve.Find(r.Method, r.RequestURI), r.Header.Get(transcode.HeaderLength), body); err != nil {
+		return asked, nil, err
+	}
+	if len(asked.Message) > maxMessage {
+		return asked, nil, status(kserve.ResourceExhausted, "The request has more than 32 MiB as a message of gRPC.")
+	}
+	if err := budget.take(2 * len(asked.Message)); err != nil { // the message, and its frame
 		return asked, nil, err
 	}
 	a, err = s.call(r.Context(), e, e.Models[0], r.Host, "/"+asked.Method, metadataOf(r.Header), kserve.AppendFrame(nil, asked.Message), budget)

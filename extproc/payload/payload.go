@@ -11,6 +11,7 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"math/rand/v2"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -49,6 +50,7 @@ type Config struct {
 // Server takes what Envoys show, and sends it. Make one with [New]; nothing is sent before Run.
 type Server struct {
 	outlets []*outlet
+	log     *slog.Logger
 	kept    atomic.Int64 // bytes
 	turn    atomic.Uint64
 	started string // tells the ids of this process from those of others
@@ -61,7 +63,7 @@ type Server struct {
 
 // New returns a Server.
 func New(c Config) *Server {
-	s := &Server{closed: make(chan struct{}), started: strconv.FormatUint(rand.Uint64(), 36)}
+	s := &Server{log: c.Log, closed: make(chan struct{}), started: strconv.FormatUint(rand.Uint64(), 36)}
 	client := newClient(c.TLS)
 	for _, k := range c.Sinks {
 		s.outlets = append(s.outlets, newOutlet(k, c, client))
@@ -138,6 +140,11 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 	go func() { // ends with the stream, at the latest when this returns
 		defer s.streams.Done()
 		defer close(ended)
+		defer func() { // a fault in one request costs its copies only
+			if fault := recover(); fault != nil {
+				s.log.Error("panic in the copies of a request", "fault", fault, "stack", string(debug.Stack()))
+			}
+		}()
 		s.copies(messages)
 	}()
 	select {

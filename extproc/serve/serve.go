@@ -3,11 +3,13 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -61,8 +63,17 @@ type Config struct {
 func InnerSocket(own []string) string {
 	for _, address := range own {
 		if path, ok := strings.CutPrefix(address, "unix:"); ok {
-			return strings.TrimSuffix(path, ".sock") + "-inner.sock"
+			folder, name := filepath.Split(path)
+			return cmp.Or(folder, "./") + strings.TrimSuffix(name, ".sock") + "-inner.sock"
 		}
+	}
+	return ""
+}
+
+// InnerKey is the file beside that socket that holds the key of what goes to the inner server; empty where there is none.
+func InnerKey(own []string) string {
+	if socket := InnerSocket(own); socket != "" {
+		return strings.TrimSuffix(socket, ".sock") + ".key"
 	}
 	return ""
 }

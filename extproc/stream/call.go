@@ -14,6 +14,7 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // call is a gRPC call, whose messages are seen only where one of them is to be read or changed. It is decided by its headers, or by its
@@ -48,7 +49,7 @@ func (x *exchange) beginCall(end bool, now time.Time) responses {
 	if answer := x.about(method); ok && answer != nil {
 		return answer
 	}
-	if ok && kserve.Manages(method) && x.server.Manages && x.innerServes() {
+	if ok && kserve.Manages(method) && x.server.Manages && !x.atGateway() && x.innerServes(objects.Name{}) {
 		return x.sendInner(errand.Manage)
 	}
 	if !ok || kserve.Closed(method) || x.in.method != "POST" {

@@ -94,11 +94,11 @@ func (x *exchange) receive(m *extprocv3.ProcessingRequest, now time.Time) (respo
 		x.phase = reading
 		x.began = now
 		x.in = readRequest(r.RequestHeaders.GetHeaders())
-		if x.in.written = x.in.path; x.rewrite != nil {
-			x.in.path = x.rewrite.Path(x.in.path)
-		}
 		if err := x.openErrand(); err != nil {
 			return x.fail(err, ""), nil
+		}
+		if x.in.written = x.in.path; x.rewrite != nil {
+			x.in.path = x.rewrite.Path(x.in.path)
 		}
 		return x.requestHeaders(r.RequestHeaders.GetEndOfStream(), now), nil
 	case *extprocv3.ProcessingRequest_RequestBody:

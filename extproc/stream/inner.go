@@ -7,6 +7,7 @@ import (
 	"github.com/headgate/headgate/extproc/errand"
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/route"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // This file is what requests have to do with the inner server, which Envoy has among the endpoints: it sends a request through Envoy once more
@@ -25,15 +26,23 @@ func (x *exchange) openErrand() error {
 	return nil
 }
 
-// innerServes says whether the inner server may get the request.
-func (x *exchange) innerServes() bool {
-	return x.front == Own && x.server.Inner != "" && x.back != "" && (x.errand == nil || !x.errand.Last)
+// innerServes says whether the inner server may get a request for a pool: at a Gateway it is not among the endpoints of one that fails open, nor
+// can it be reached where the pool's engines are reached by TLS.
+func (x *exchange) innerServes(pool objects.Name) bool {
+	if x.front != Own || x.server.Inner == "" || x.back == "" || x.errand != nil && x.errand.Last {
+		return false
+	}
+	p := x.server.Fleet.View().World.Pools[pool]
+	return !x.atGateway() || p != nil && !p.Picker.Open && (p.Settings == nil || p.Settings.EngineTLS == nil)
 }
+
+// atGateway says whether the request came in at a Gateway of ours, where each pool is a cluster of its own.
+func (x *exchange) atGateway() bool { return x.listener != "" || x.pool != (objects.Name{}) }
 
 // addInner makes the inner server the last pick of a request whose model control can load elsewhere, if there are fewer picks than may be
 // tried. Name is what its client calls it.
 func (x *exchange) addInner(name string) {
-	if x.sealed = ""; !x.innerServes() || !x.placed() || 1+strings.Count(x.to, ",") >= x.settings.Picks {
+	if x.sealed = ""; !x.innerServes(x.target.Pool) || !x.placed() || 1+strings.Count(x.to, ",") >= x.settings.Picks {
 		return
 	}
 	e := x.errandOf(errand.Again, errand.Model{Name: name, Target: x.found})
@@ -53,9 +62,6 @@ func (x *exchange) errandOf(kind errand.Kind, models ...errand.Model) errand.Err
 
 // sendToEach has the inner server send a call to each of several models. One that there is not is left out, unless the call wants all.
 func (x *exchange) sendToEach() responses {
-	if !x.innerServes() {
-		return x.fail(errSeveral, "")
-	}
 	naming := modelName
 	if x.call.named.VModel {
 		naming = vmodelName
@@ -76,7 +82,9 @@ func (x *exchange) sendToEach() responses {
 	if len(models) == 0 {
 		return x.fail(errNoneFound, "")
 	}
-	x.target = models[0].Target
+	if x.target = models[0].Target; !x.innerServes(x.target.Pool) {
+		return x.fail(errSeveral, "")
+	}
 	return x.sendInner(errand.Several, models...)
 }
 

@@ -9,6 +9,11 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/pool"
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/errand"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/flow"
@@ -138,7 +143,8 @@ func TestTheInnerServerIsTheLastPick(t *testing.T) {
 			}
 		case e.Kind != errand.Again, e.Back != "back", len(e.Models) != 1 || e.Models[0].Name != c.name, e.Last,
 			len(e.Tried) != 1 || e.Tried[0].Endpoint != address || e.Tried[0].At != address,
-			e.Tried[0].Model != "sql-v2" && e.Tried[0].Model != "mm-1":
+			e.Tried[0].Model != "sql-v2" && e.Tried[0].Model != "mm-1",
+			e.Models[0].Target.Adapter != map[string]string{"text-to-sql": "sql-v2", "sql": "sql", "mm-1": "mm-1", "runtime": "runtime"}[c.name]:
 			t.Errorf("%s: its errand is %+v", c.what, e)
 		}
 	}
@@ -179,6 +185,11 @@ func TestWhatIsSentOnceMoreWasAdmitted(t *testing.T) {
 		if got, _, _ := strings.Cut(to, " 0 {"); got != c.to || (e.Kind == errand.Again) != c.again {
 			t.Errorf("%s: it goes to %s with %+v, want %s", c.what, to, e, c.to)
 		}
+	}
+	// A route that rewrites paths did so before.
+	rewritten := server.ExchangeAt("", base, &wire.Rewrite{Prefix: "/v2", With: "/x"}).TakenAt("back")
+	if to, _ := sent(t, rewritten, sealer, aInfer+"mm-9/infer "+again(errand.Errand{Kind: errand.Sent, Models: of("mm-1"), Last: true})); to != address+" mm-1 /v2/models/mm-1/infer" {
+		t.Errorf("at a route that rewrites it goes to %s", to)
 	}
 	// Nobody else is believed.
 	x := server.Exchange(stream.Gateway, "base-picker:9002", 0)
@@ -263,13 +274,7 @@ func TestCallsForControl(t *testing.T) {
 
 // V2 by REST goes to the inner server where the pool has a model runtime that takes gRPC alone, but for what extproc answers itself.
 func TestRESTForEnginesThatTakeCallsAlone(t *testing.T) {
-	f := newFleetOfVModels(fleet.Config{Placed: true}, func(s *objects.Set) {
-		for i := range s.Pods {
-			if s.Pods[i].Labels["pool"] == "base" {
-				s.Pods[i].Labels = map[string]string{"pool": "base", engine.KindLabel: string(engine.ModelRuntime)}
-			}
-		}
-	})
+	f := newFleetOfVModels(fleet.Config{Placed: true}, runtimes)
 	f.Hear(news(t, f, []string{"loaded=mm-1@" + address}))
 	sealer := errands(t, 'k')
 	server, _ := newServer(t, f, func(c *stream.Config) {
@@ -299,5 +304,74 @@ func TestRESTForEnginesThatTakeCallsAlone(t *testing.T) {
 	x := server.ExchangeAt("", objects.Name{}, nil) // nobody takes it back
 	if to, _ := sent(t, x, sealer, aInfer+"mm-1/infer"); to != address+" mm-1" {
 		t.Errorf("without an inner server it goes to %s", to)
+	}
+}
+
+// At a Gateway the inner server is among the endpoints of a pool, and of none that fails open, or whose engines are reached by TLS: there a request
+// goes as without one. ModelMesh's API is not for a pool at all.
+func TestTheInnerServerAtAGateway(t *testing.T) {
+	const several = aCall + "mm-model-id=mm-1 mm-model-id=text-to-sql"
+	const manage = "headers :method=POST mode=NONE shown=NONE content-type=application/grpc :path=/mmesh.ModelMesh/getModelStatus"
+	base := objects.Name{Namespace: "ns", Name: "base"}
+	for _, c := range []struct {
+		what, line string
+		change     func(*objects.Set)
+		at         objects.Name // the pool of a route; zero for a listener
+		to         string
+	}{
+		{"one copy at a listener", aCall + "mm-model-id=text-to-sql", nil, objects.Name{}, address + ",/run/inner.sock sql-v2 calls/ns/base"},
+		{"one copy at a route", aCall + "mm-model-id=mm-1", nil, base, address + ",/run/inner.sock mm-1"},
+		{"several at a listener", several, nil, objects.Name{}, "/run/inner.sock calls/ns/base"},
+		{"several at a route", several, nil, base, "/run/inner.sock"},
+		{"one copy in a pool that fails open", aCall + "mm-model-id=mm-1", failsOpen, base, address + " mm-1"},
+		{"several in a pool that fails open", several, failsOpen, base, "reply: 501 12 This gateway takes no call for several models."},
+		{"REST in a pool that fails open", aInfer + "mm-1/infer", failsOpen, base, address + " mm-1"},
+		{"one copy behind TLS", aCall + "mm-model-id=mm-1", byTLS, base, address + " mm-1"},
+		{"several behind TLS", several, byTLS, base, "reply: 501 12 This gateway takes no call for several models."},
+		{"ModelMesh's API at a listener", manage, nil, objects.Name{}, "reply: 404 12 This gateway serves no such method."},
+		{"ModelMesh's API at a route", manage, nil, base, "reply: 404 12 This gateway serves no such method."},
+	} {
+		f := newFleetOfVModels(fleet.Config{Placed: true}, func(s *objects.Set) {
+			if c.change != nil {
+				c.change(s)
+			}
+		})
+		f.Hear(news(t, f, []string{"loaded=sql-v2@" + address, "loaded=mm-1@" + address}))
+		sealer := errands(t, 'k')
+		server, _ := newServer(t, f, func(s *stream.Config) {
+			s.Flow = flow.New(flow.Config{View: f.View, MaxHeld: 10, MaxBytes: 1 << 20})
+			s.Inner, s.Errands, s.Settings.Picks, s.Manages = "/run/inner.sock", sealer, 3, true
+		})
+		listener := "Gateway ns/g chat"
+		if c.at != (objects.Name{}) {
+			listener = ""
+		}
+		x := server.ExchangeAt(listener, c.at, nil).TakenAt("back")
+		to, _ := sent(t, x, sealer, c.line)
+		x.End(time.Now())
+		if to != c.to {
+			t.Errorf("%s: it goes to %s, want %s", c.what, to, c.to)
+		}
+	}
+}
+
+func failsOpen(s *objects.Set) {
+	s.Pools[0].Spec.EndpointPickerRef.FailureMode = pool.FailOpen
+	runtimes(s)
+}
+
+func byTLS(s *objects.Set) {
+	settings := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "base"}}
+	settings.Spec.PoolRef.Name, settings.Spec.EngineTLS = "base", new(v1alpha1.EngineTLS)
+	s.Settings = append(s.Settings, settings)
+	runtimes(s)
+}
+
+// runtimes has ns/base have model runtimes.
+func runtimes(s *objects.Set) {
+	for i := range s.Pods {
+		if s.Pods[i].Labels["pool"] == "base" {
+			s.Pods[i].Labels = map[string]string{"pool": "base", engine.KindLabel: string(engine.ModelRuntime)}
+		}
 	}
 }

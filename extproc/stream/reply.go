@@ -127,7 +127,7 @@ func describe(err error, model string) apiError {
 	case errors.Is(err, errNoneFound):
 		return apiError{status: http.StatusNotFound, Type: invalidRequest, Code: "model_not_found", Message: "none of the requested models were found", call: kserve.NotFound}
 	case errors.Is(err, errErrand):
-		return unavailable("not_ready", "The gateway restarted while it sent the request once more. Try again.", retrySoon)
+		return unavailable("not_ready", "The gateway restarted while it handled the request. Try again.", retrySoon)
 	case errors.Is(err, errAnotherModel):
 		return apiError{status: http.StatusBadRequest, Type: invalidRequest, Code: "another_model", Message: "A message of the call names another model than the first: make a call for each model.", call: kserve.InvalidArgument}
 	case errors.Is(err, errCrowded):

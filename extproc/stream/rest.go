@@ -42,12 +42,9 @@ func (x *exchange) beginREST(r kserve.REST, end bool, now time.Time) responses {
 
 // transcoded has the inner server make a gRPC call of a request whose pool takes nothing else; nil if it takes it as it is.
 func (x *exchange) transcoded(a ask) responses {
-	if !x.innerServes() {
-		return nil
-	}
 	view := x.server.Fleet.View()
 	target, _, err := x.admit(&a, view)
-	if p := view.World.Pools[target.Pool]; err != nil || p == nil || !p.CallsOnly {
+	if p := view.World.Pools[target.Pool]; err != nil || p == nil || !p.CallsOnly || !x.innerServes(target.Pool) {
 		return nil // what is wrong with it is said where it is decided
 	}
 	x.found, x.target = target, target

@@ -15,7 +15,7 @@ type health struct {
 	looked  bool      // a look has ended, whatever it found
 	heard   time.Time // when the last look that the endpoint answered began
 	refused time.Time // when it last turned a connection away or dropped one
-	doubted bool      // it did so to requests alone, and no look has told since whether it does to all
+	doubted bool      // requests alone have found that; no look since has confirmed or refuted it
 	// stopping is when a request last began that it turned away because it is stopping.
 	stopping time.Time
 	born     time.Time // when the look began that found its process to be another than before
@@ -152,7 +152,7 @@ func (s *State) Turned(address string, now time.Time) {
 	s.touch(address)
 }
 
-// Refuses says whether an endpoint has answered no look since one found that it refuses.
+// Refuses says whether a look, or the inner server, has found that an endpoint refuses, and it has answered none since.
 func (s *State) Refuses(address string) bool {
 	e := s.endpoints[address]
 	return e != nil && e.health.refuses() && !e.health.doubted
@@ -290,10 +290,15 @@ func (s *State) Saw(l Look, load engine.Load) {
 
 // Silent ends a look that the endpoint did not answer in time, or not in words that make sense.
 func (s *State) Silent(l Look) {
-	if e := s.endpoints[l.Address]; e != nil {
-		e.health.looked = true
-		s.touch(l.Address)
+	e := s.endpoints[l.Address]
+	if e == nil {
+		return
 	}
+	if e.health.doubted && l.Began.After(e.health.refused) {
+		e.health.doubted, s.urgent = false, true // it is not well
+	}
+	e.health.looked = true
+	s.touch(l.Address)
 }
 
 // Lists says what the endpoint of a look lists. News of an endpoint that is gone is forgotten.
