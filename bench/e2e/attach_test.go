@@ -411,7 +411,7 @@ func TestStreamsOutliveChangesAtAGateway(t *testing.T) {
 	s.write("secret.yaml", aSecret(t, "a", "a.test"))
 	s.write("gateway.yaml", with(secure))
 	updates := func(of string) float64 { return s.envoyGauge(of + ".update_success") }
-	s.await("the other listener is there", func() bool { return s.envoyGauge("listener_manager.total_listeners_active") == 2 })
+	s.await("the other listener is there", func() bool { return s.envoyGauge("listener_manager.total_listeners_active") == 3 }) // with that for the inner server
 	const streams, tokens = 16, 4000
 	ended := s.streams(streams, tokens)
 	s.await("they flow", func() bool { return s.engineSum("vllm:num_requests_running") == streams })
@@ -427,7 +427,7 @@ func TestStreamsOutliveChangesAtAGateway(t *testing.T) {
 		})
 	}
 	s.write("gateway.yaml", with(secure))
-	s.await("the last listener is gone", func() bool { return s.envoyGauge("listener_manager.total_listeners_active") == 2 })
+	s.await("the last listener is gone", func() bool { return s.envoyGauge("listener_manager.total_listeners_active") == 3 }) // with that for the inner server
 	if updates("cluster_manager.cds")+updates("listener_manager.lds") == changed {
 		t.Error("Envoy says that it took no change")
 	}

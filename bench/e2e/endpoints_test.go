@@ -61,7 +61,7 @@ func TestNewEndpointsCostNoRequest(t *testing.T) {
 		}
 	})
 	knows := func(n int) func() bool {
-		return func() bool { return s.envoyGauge("cluster."+s.cluster()+".membership_total") == float64(n) }
+		return func() bool { return s.envoyGauge("cluster."+s.cluster()+".membership_total") == float64(n+1) } // and the inner server
 	}
 	s.write("engines.yaml", engines(net, 1))
 	s.await("Envoy knows one", knows(1))

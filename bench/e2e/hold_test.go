@@ -208,7 +208,7 @@ func TestACopyThatIsNotThereCostsNoRequest(t *testing.T) {
 		t.Fatalf("the engine unloads with %d", response.StatusCode)
 	}
 	a, l := s.tell(completion("a01", 2, false)) // the first turn is 1
-	if a.status != http.StatusOK || a.served != s.endpoint(1) || l.Picks != s.endpoints(2, 1) || l.Usage.Missing != s.endpoint(2) {
+	if a.status != http.StatusOK || a.served != s.endpoint(1) || engined(l.Picks) != s.endpoints(2, 1) || l.Usage.Missing != s.endpoint(2) {
 		t.Errorf("%d from %s of %s, missing at %q: %s", a.status, a.served, l.Picks, l.Usage.Missing, a.body)
 	}
 	s.await("control is told", func() bool {
@@ -217,7 +217,7 @@ func TestACopyThatIsNotThereCostsNoRequest(t *testing.T) {
 		return slices.Equal(c.missing, []string{"a01@" + s.endpoint(2)})
 	})
 	for range 4 {
-		if _, l := s.tell(completion("a01", 2, false)); l.Picks != s.endpoint(1) {
+		if _, l := s.tell(completion("a01", 2, false)); engined(l.Picks) != s.endpoint(1) {
 			t.Errorf("the picks are %s, and only %s has it", l.Picks, s.endpoint(1))
 		}
 	}

@@ -18,6 +18,12 @@ import (
 	"github.com/headgate/headgate/bench/rig"
 )
 
+// engined are those of some picks that are engines: the last may be the inner server.
+func engined(picks string) string {
+	all, _, _ := strings.Cut(picks, ",/")
+	return all
+}
+
 // A request whose only copy is at an engine that has died, which nobody knows yet, is answered by another engine, once the model is loaded there:
 // streams and whole answers, under the engine's own name of the adapter.
 func TestRequestsThatComeForADeadEngineAreAnsweredElsewhere(t *testing.T) {
@@ -102,5 +108,45 @@ func TestModelMeshsClientsCallOnePort(t *testing.T) {
 	a, err := s.calls().ModelInfer(t.Context(), tensor("mine", 1))
 	if fault := answers(a, err, "mine", 1); fault != "" {
 		t.Error(fault)
+	}
+}
+
+// What a copy answers that is alone passes as it is, and it is asked once; where there is another, each is asked once.
+func TestRequestsThatAreRefusedAreNotSentTwice(t *testing.T) {
+	t.Parallel()
+	s := start(t, runtimes(t, 2, map[string]string{"busy": "sim:?refuse=UNAVAILABLE:busy", "full": "sim:?refuse=RESOURCE_EXHAUSTED:full"}), func(c *rig.Config) { c.EngineFlags = nil })
+	s.write("twice.yaml", modelObject("twice", "type: sim, source: 'sim:?refuse=UNAVAILABLE:busy', copies: {min: 2, max: 2}"))
+	s.await("it is there twice", func() bool {
+		n := 0
+		for c := range held(s.events()) {
+			if c.model == "twice" {
+				n++
+			}
+		}
+		return n == 2
+	})
+	for _, c := range []struct {
+		model string
+		code  codes.Code
+		words string
+		asked int
+	}{
+		{"busy", codes.Unavailable, "busy", 1},
+		{"full", codes.ResourceExhausted, "full", 1},
+		{"twice", codes.Unavailable, "busy", 2},
+	} {
+		_, err := s.calls().ModelInfer(t.Context(), tensor(c.model, 1))
+		if is := status.Convert(err); is.Code() != c.code || is.Message() != c.words {
+			t.Errorf("%s: %v, want %v: %s", c.model, err, c.code, c.words)
+		}
+		asked := 0
+		for _, e := range s.events() {
+			if e.Event == "refused" && e.Model == c.model {
+				asked++
+			}
+		}
+		if asked != c.asked {
+			t.Errorf("%s is asked %d times, want %d", c.model, asked, c.asked)
+		}
 	}
 }

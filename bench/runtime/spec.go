@@ -26,6 +26,8 @@ const specHelp = `A model's path says how it behaves, as sim:?KEY=VALUE&..., wit
   sizing=2s       a load does not say the size, and modelSize takes this long to say it
   infer=5ms       how long an inference of V2 takes (default 0s)
   concurrency=2   how many inferences it takes at once, of a runtime with --concurrency (default that)
+  refuse=CODE:WORDS
+                  an inference of V2 is refused with this gRPC code: refuse=UNAVAILABLE:busy
   fail=CODE:WORDS a load fails at its end, with this gRPC code: fail=INTERNAL:disk%20broken
   failures=2      only this many loads fail (default all)
   hang            a load never ends
@@ -46,7 +48,9 @@ type spec struct {
 	concurrency    int  // 0 is the runtime's
 	code           codes.Code
 	words          string
-	failures       int // -1 is any number
+	refusal        codes.Code // of inferences; OK is none
+	refusing       string     // in these words
+	failures       int        // -1 is any number
 	hang, stubborn bool
 }
 
@@ -97,6 +101,10 @@ func (s *spec) set(key, value string) (err error) {
 		code, words, _ := strings.Cut(value, ":")
 		s.words = words
 		err = s.code.UnmarshalJSON([]byte(strconv.Quote(code)))
+	case "refuse":
+		code, words, _ := strings.Cut(value, ":")
+		s.refusing = words
+		err = s.refusal.UnmarshalJSON([]byte(strconv.Quote(code)))
 	case "failures":
 		s.failures, err = strconv.Atoi(value)
 	case "hang":

@@ -120,6 +120,10 @@ func (r *Runtime) compute(ctx context.Context, model string) error {
 	case m == nil:
 		r.mu.Unlock()
 		return nil
+	case m.refusal != codes.OK:
+		r.mu.Unlock()
+		r.config.Events.Write(simulated.Event{Event: "refused", Model: model})
+		return status.Error(m.refusal, m.refusing)
 	case m.concurrency > 0 && m.running >= m.concurrency:
 		r.mu.Unlock()
 		r.config.Events.Write(simulated.Event{Event: "crowded", Model: model})

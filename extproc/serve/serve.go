@@ -64,7 +64,7 @@ func InnerSocket(own []string) string {
 	for _, address := range own {
 		if path, ok := strings.CutPrefix(address, "unix:"); ok {
 			folder, name := filepath.Split(path)
-			return cmp.Or(folder, "./") + strings.TrimSuffix(name, ".sock") + "-inner.sock"
+			return cmp.Or(folder, "./") + strings.TrimSuffix(name, ".sock") + ".in"
 		}
 	}
 	return ""
@@ -73,7 +73,7 @@ func InnerSocket(own []string) string {
 // InnerKey is the file beside that socket that holds the key of what goes to the inner server; empty where there is none.
 func InnerKey(own []string) string {
 	if socket := InnerSocket(own); socket != "" {
-		return strings.TrimSuffix(socket, ".sock") + ".key"
+		return strings.TrimSuffix(socket, ".in") + ".key"
 	}
 	return ""
 }
