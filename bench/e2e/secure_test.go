@@ -15,6 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/headgate/headgate/api/inference"
 	"github.com/headgate/headgate/internal/listen"
 )
 
@@ -36,6 +41,15 @@ func (e *secureEngine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, `{"object":"list","data":[{"id":"m","object":"model"}]}`)
 	case r.URL.Path == "/v1/completions":
 		_, _ = fmt.Fprintf(w, "%s over TLS to %s", r.Proto, r.TLS.ServerName)
+	case r.URL.Path == "/inference.GRPCInferenceService/ModelInfer":
+		_, _ = io.Copy(io.Discard, r.Body)
+		answer, err := proto.Marshal(&inference.ModelInferResponse{ModelName: r.Proto + " over TLS to " + r.TLS.ServerName})
+		if err != nil {
+			panic(err)
+		}
+		w.Header().Set("Content-Type", "application/grpc")
+		_, _ = w.Write(append([]byte{0, 0, 0, 0, byte(len(answer))}, answer...))
+		w.Header().Set(http.TrailerPrefix+"Grpc-Status", "0")
 	default:
 		http.NotFound(w, r)
 	}
@@ -107,6 +121,17 @@ func TestEnginesHaveTLSAndATokenOfTheirOwn(t *testing.T) {
 		t.Errorf("it was asked by %s", a.body)
 	}
 	s.await("a client's own Authorization passes where nobody says another", func() bool { return s.must(with("open", "Bearer engines-own")).status == http.StatusOK })
+	s.write("calls.yaml", "apiVersion: gateway.networking.k8s.io/v1\nkind: GRPCRoute\nmetadata: {name: calls}\nspec:\n  parentRefs: [{name: gateway}]\n  hostnames: [calls.test]\n"+
+		"  rules: [{backendRefs: [{group: inference.networking.k8s.io, kind: InferencePool, name: secure}]}]\n")
+	conn, err := grpc.NewClient("passthrough:///"+s.Listen, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("calls.test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	s.await("a gRPC call comes there by HTTP/2", func() bool {
+		a, err := inference.NewGRPCInferenceServiceClient(conn).ModelInfer(t.Context(), tensor("m", 1))
+		return err == nil && a.GetModelName() == "HTTP/2.0 over TLS to engines.test"
+	})
 	refused(t, "an engine whose certificate extproc does not trust", s.must(with("stranger", "Bearer client")), http.StatusServiceUnavailable, "no_endpoint")
 	if a := s.must(at("secure", completion("m", 1, false))); a.status != http.StatusOK {
 		t.Errorf("without an Authorization of its own a request gets %d %s", a.status, a.body)

@@ -260,7 +260,7 @@ func TestControlHeadersGoNoFurtherThanAPicker(t *testing.T) {
 	}
 }
 
-// Engines of a pool are known by a name and by who says it, or not at all.
+// Engines of a pool are known by a name and by who says it, or not at all; calls ask them for HTTP/2.
 func TestHowEnginesAreKnown(t *testing.T) {
 	const pools = `kind: PoolSettings
 metadata: {namespace: ns, name: known}
@@ -298,6 +298,9 @@ spec: {parentRefs: [{name: g}], backendRefs: [{name: llama}, {name: system}, {na
 		got = append(got, words)
 	}
 	if want := []string{
+		`calls/ns/llama: [h2] to "engines.test", is DNS engines.test, as "PEM" says, or ""`,
+		`calls/ns/system: [h2] to "engines.test", is DNS engines.test, as "" says, or "/etc/ssl/certs/ca-certificates.crt"`,
+		`calls/ns/trusting: [h2] to ""`,
 		`pool/ns/llama: [http/1.1] to "engines.test", is DNS engines.test, as "PEM" says, or ""`,
 		`pool/ns/system: [h2] to "engines.test", is DNS engines.test, as "" says, or "/etc/ssl/certs/ca-certificates.crt"`,
 		`pool/ns/trusting: [http/1.1] to ""`,

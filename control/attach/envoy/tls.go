@@ -86,7 +86,7 @@ func serviceTLS(c *plan.Cluster) *tlsv3.UpstreamTlsContext {
 // upstreamTLS has Envoy ask for a hostname. Without trust whoever answers is taken for it.
 func upstreamTLS(c *plan.Cluster, hostname string, trust *tlsv3.CertificateValidationContext) *tlsv3.UpstreamTlsContext {
 	common := &tlsv3.CommonTlsContext{AlpnProtocols: []string{"http/1.1"}}
-	if c.H2C {
+	if c.H2C || c.Calls {
 		common.AlpnProtocols = []string{"h2"}
 	}
 	if trust != nil {
