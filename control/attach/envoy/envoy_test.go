@@ -13,6 +13,7 @@ import (
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -119,7 +120,8 @@ func inline(t *testing.T, r *envoy.Resources) []byte {
 		b.StaticResources.Listeners = append(b.StaticResources.Listeners, l)
 	}
 	b.LayeredRuntime = started(t).GetLayeredRuntime()
-	b.StaticResources.Clusters = slices.Concat(b.GetStaticResources().GetClusters()[1:], r.Clusters)
+	pools := func(c *clusterv3.Cluster) bool { return c.GetType() == clusterv3.Cluster_EDS } // whose endpoints Envoy would wait for
+	b.StaticResources.Clusters = append(slices.DeleteFunc(b.GetStaticResources().GetClusters(), pools), r.Clusters...)
 	text, err := protojson.Marshal(b)
 	if err != nil {
 		t.Fatal(err)
