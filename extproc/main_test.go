@@ -345,20 +345,20 @@ func TestFaultsAtTheStartEndIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
-		"--endpoints a:1 --listen unix:x --engine-token-file " + empty:                              "--engine-token-file: " + empty + " is empty: write the token that the engines want into it",
-		"--endpoints a:1 --listen unix:x --engine-token-file " + dir + "/none":                      "--engine-token-file: open " + dir + "/none: no such file or directory",
-		"--endpoints a:1 --listen unix:x --engine-tls --engine-ca-file " + empty:                    "--engine-ca-file: " + empty + " holds no certificate in PEM",
-		"--endpoints a:1 --listen unix:x --engine-tls --engine-ca-file " + dir + "/none":            "--engine-ca-file: open " + dir + "/none: no such file or directory",
-		"--endpoints a:1 --listen unix:x --control nowhere":                                         "--control nowhere: want unix:PATH or HOST:PORT",
-		"--endpoints a:1 --listen unix:x --control 10.0.0.1:1 --control-ca-file " + empty:           "--control-ca-file: " + empty + " holds no certificate in PEM",
-		"--endpoints a:1 --listen unix:x --control 10.0.0.1:1 --control-cert-path " + dir + "/none": "--control-cert-path: open " + dir + "/none/tls.crt: no such file or directory",
-		"--objects " + dir + " --listen unix:" + dir + "/s":                                         "x.yaml:1: ",
-		"--kube --kubeconfig " + dir + "/none --listen unix:" + dir + "/s":                          "the API server: stat " + dir + "/none: no such file or directory",
-		"--kube --kubeconfig " + empty + " --listen unix:" + dir + "/s":                             "cannot find the API server: set --kubeconfig FILE or $KUBECONFIG, or run in a pod with a service account",
-		"--objects " + dir + "/none --listen unix:" + dir + "/s":                                    "no such file or directory",
-		"--objects " + t.TempDir() + " --listen unix:" + strings.Repeat("x", 104):                   "the path of a Unix socket has at most 103 bytes, this one has 104",
-		"--objects " + t.TempDir() + " --listen 192.0.2.1:1":                                        "--listen 192.0.2.1:1: ",
-		"--objects " + t.TempDir() + " --listen unix:/proc/nowhere/extproc.s":                       "--listen unix:/proc/nowhere/extproc.s: ",
+		"--endpoints a:1 --listen unix:x --engine-token-file " + empty:                                 "--engine-token-file: " + empty + " is empty: write the token that the engines want into it",
+		"--endpoints a:1 --listen unix:x --engine-token-file " + dir + "/none":                         "--engine-token-file: open " + dir + "/none: no such file or directory",
+		"--endpoints a:1 --listen unix:x --engine-tls --engine-ca-file " + empty:                       "--engine-ca-file: " + empty + " holds no certificate in PEM",
+		"--endpoints a:1 --listen unix:x --engine-tls --engine-ca-file " + dir + "/none":               "--engine-ca-file: open " + dir + "/none: no such file or directory",
+		"--endpoints a:1 --listen unix:x --control nowhere":                                            "--control nowhere: want unix:PATH or HOST:PORT",
+		"--endpoints a:1 --listen unix:x --control 10.0.0.1:1 --control-ca-file " + empty:              "--control-ca-file: " + empty + " holds no certificate in PEM",
+		"--endpoints a:1 --listen unix:x --control 10.0.0.1:1 --control-cert-path " + dir + "/none":    "--control-cert-path: open " + dir + "/none/tls.crt: no such file or directory",
+		"--objects " + dir + " --listen unix:" + dir + "/s":                                            "x.yaml:1: ",
+		"--kube --kubeconfig " + dir + "/none --listen unix:" + dir + "/s":                             "the API server: stat " + dir + "/none: no such file or directory",
+		"--kube --kubeconfig " + empty + " --listen unix:" + dir + "/s":                                "cannot find the API server: set --kubeconfig FILE or $KUBECONFIG, or run in a pod with a service account",
+		"--objects " + dir + "/none --listen unix:" + dir + "/s":                                       "no such file or directory",
+		"--objects " + t.TempDir() + " --listen unix:" + dir + "/" + strings.Repeat("x", 103-len(dir)): "the path of a Unix socket has at most 103 bytes, this one has 104",
+		"--objects " + t.TempDir() + " --listen 192.0.2.1:1":                                           "--listen 192.0.2.1:1: ",
+		"--objects " + t.TempDir() + " --listen unix:/proc/nowhere/extproc.s":                          "--listen unix:/proc/nowhere/extproc.s: ",
 	} {
 		err := run(t.Context(), append(strings.Fields(args), "--metrics-port", "-1"), io.Discard, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), want) {

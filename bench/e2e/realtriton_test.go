@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/internal/engine"
 )
 
 var tritonDir = flag.String("triton", root+"/.cache/triton", "where bench/real/triton installed")
@@ -59,23 +60,11 @@ func newTriton(t *testing.T, host string, models []string) {
 func TestRealTritonThroughEnvoy(t *testing.T) {
 	models := []string{"m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7"}
 	s := start(t, standalone, placed(t, 1), func(c *rig.Config) {
-		c.EngineFlags = nil
-		hosts := strings.TrimSuffix(c.Listen, "1:8080")
-		pool, _, _ := strings.Cut(engines(hosts, 0), "---")
-		objects := pool + "---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: tritons, labels: {app: llama}}\n" +
-			fmt.Sprintf("spec: {addresses: ['%s11:8000', '%s12:8000'], engine: triton, ports: {grpc: 8001, metrics: 8002}}\n", hosts, hosts)
-		for _, m := range models {
-			objects += modelObject(m, "type: python")
-		}
-		settings := "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: pool}\nspec: {poolRef: {name: pool}, placement: {maxModels: 2}}\n"
-		for file, text := range map[string]string{"engines.yaml": objects, "settings.yaml": settings} {
-			if err := os.WriteFile(filepath.Join(c.Objects, file), []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for _, host := range []string{hosts + "11", hosts + "12"} {
+		hosts := repositories(t, c, engine.Triton, 2, models)
+		for _, host := range hosts {
 			newTriton(t, host, models)
 		}
+		listening(t, hosts)
 	})
 	host, port, err := net.SplitHostPort(s.Listen)
 	if err != nil {

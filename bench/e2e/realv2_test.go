@@ -22,6 +22,7 @@ import (
 
 	"github.com/headgate/headgate/api/inference"
 	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/test/times"
 )
 
@@ -80,6 +81,56 @@ func newMLServer(t *testing.T, host string, models []string) *mlserver {
 	return m
 }
 
+// repositories makes the objects of two engines with a repository of models, which have room for so many each, and returns their hosts: HTTP at 8000,
+// gRPC at 8001, metrics at 8002.
+func repositories(t *testing.T, c *rig.Config, kind engine.Kind, room int, models []string) []string {
+	t.Helper()
+	c.EngineFlags = nil
+	net := strings.TrimSuffix(c.Listen, "1:8080")
+	pool, _, _ := strings.Cut(engines(net, 0), "---")
+	objects := pool + "---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: repositories, labels: {app: llama}}\n" +
+		fmt.Sprintf("spec: {addresses: ['%s11:8000', '%s12:8000'], engine: %s, ports: {grpc: 8001, metrics: 8002}}\n", net, net, kind)
+	for _, m := range models {
+		objects += modelObject(m, "type: any")
+	}
+	settings := fmt.Sprintf("apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: pool}\nspec: {poolRef: {name: pool}, placement: {maxModels: %d}}\n", room)
+	for file, text := range map[string]string{"engines.yaml": objects, "settings.yaml": settings} {
+		if err := os.WriteFile(filepath.Join(c.Objects, file), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return []string{net + "11", net + "12"}
+}
+
+// listening waits until engines answer at their first port. What is started after them finds each at its first look.
+func listening(t *testing.T, hosts []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	again := time.NewTicker(100 * time.Millisecond)
+	defer again.Stop()
+	for _, host := range hosts {
+		for {
+			q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+host+":8000/v2/health/live", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, err := http.DefaultClient.Do(q)
+			if err == nil {
+				_ = a.Body.Close()
+			}
+			if err == nil && a.StatusCode == http.StatusOK {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				t.Fatalf("%s does not answer within a minute: %v", host, err)
+			case <-again.C:
+			}
+		}
+	}
+}
+
 // Two real MLServers have room for half of the models. Requests over REST and gRPC are answered by the right model; one is killed and is back.
 // No request fails but those that it had begun, and those that meet it before extproc knows.
 func TestRealMLServersThroughEnvoy(t *testing.T) {
@@ -89,23 +140,11 @@ func TestRealMLServersThroughEnvoy(t *testing.T) {
 	}
 	var servers []*mlserver
 	s := start(t, standalone, placed(t, 1), func(c *rig.Config) {
-		c.EngineFlags = nil
-		net := strings.TrimSuffix(c.Listen, "1:8080")
-		pool, _, _ := strings.Cut(engines(net, 0), "---")
-		objects := pool + "---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: mlservers, labels: {app: llama}}\n" +
-			fmt.Sprintf("spec: {addresses: ['%s11:8000', '%s12:8000'], engine: mlserver, ports: {grpc: 8001, metrics: 8002}}\n", net, net)
-		for _, m := range models {
-			objects += modelObject(m, "type: sklearn")
-		}
-		settings := "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: pool}\nspec: {poolRef: {name: pool}, placement: {maxModels: 5}}\n"
-		for file, text := range map[string]string{"engines.yaml": objects, "settings.yaml": settings} {
-			if err := os.WriteFile(filepath.Join(c.Objects, file), []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for _, host := range []string{net + "11", net + "12"} {
+		hosts := repositories(t, c, engine.MLServer, 5, models)
+		for _, host := range hosts {
 			servers = append(servers, newMLServer(t, host, models))
 		}
+		listening(t, hosts)
 	})
 	var sent atomic.Int64
 	var mu sync.Mutex // guards the following
