@@ -32,9 +32,7 @@ type Config struct {
 	Kind   engine.Kind      // one of those with a repository
 	Models map[string]Model // of the repository
 	// Fixed says that nobody may load or unload: a Triton without explicit model control, or a TorchServe without its model API.
-	Fixed bool
-	// Page bounds a page of TorchServe's list; 0: it does not.
-	Page   int
+	Fixed  bool
 	Events *simulated.Events // may be nil
 }
 

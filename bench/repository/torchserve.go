@@ -222,7 +222,6 @@ func (s *Server) page(query url.Values) reply {
 	if n, err := strconv.Atoi(query.Get("next_page_token")); err == nil {
 		from = n
 	}
-	limit = min(limit, cmp.Or(s.config.Page, limit))
 	names := slices.Sorted(maps.Keys(s.registered))
 	models := []any{}
 	for _, name := range names[min(from, len(names)):min(from+limit, len(names))] {

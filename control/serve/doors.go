@@ -2,7 +2,6 @@ package serve
 
 import (
 	"context"
-	"crypto/subtle"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -184,10 +183,5 @@ func (d door) signed(ctx context.Context) bool {
 // sent says whether the caller sends the token.
 func sent(ctx context.Context, token string) bool {
 	md, _ := metadata.FromIncomingContext(ctx)
-	for _, h := range md.Get("authorization") {
-		if bearer, ok := strings.CutPrefix(h, "Bearer "); ok && subtle.ConstantTimeCompare([]byte(bearer), []byte(token)) == 1 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(md.Get("authorization"), func(h string) bool { return reach.Shows(h, token) })
 }

@@ -110,9 +110,6 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 	if served := address(common.GetUpstreamRemoteAddress()); served != "" {
 		o.Endpoint = served
 	}
-	if inner := common.GetUpstreamRemoteAddress().GetPipe().GetPath(); inner != "" {
-		o.Endpoint = inner
-	}
 	o.Unreached = unreached(picks, o)
 	if strings.Contains(o.Endpoint, "/") {
 		o.Endpoint = "" // what the inner server had answered is told by records of its own
@@ -183,7 +180,11 @@ func failure(f *accesslogdatav3.ResponseFlags) outcome.Failure {
 	return outcome.None
 }
 
+// address is "ip:port", the path of a socket, or empty.
 func address(a *corev3.Address) string {
+	if path := a.GetPipe().GetPath(); path != "" {
+		return path
+	}
 	socket := a.GetSocketAddress()
 	if socket.GetAddress() == "" {
 		return ""

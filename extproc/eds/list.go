@@ -20,52 +20,44 @@ type Endpoint struct {
 	Avoid bool
 }
 
-// Endpoints returns the endpoints of a World by the names under which Envoys ask for them: those of each pool, and of all as one, where
-// they take gRPC calls and where all other requests. Envoy
-// chooses itself in pools that fail open: there it avoids pods that are not ready, that are being deleted, and those of a silent node.
-// Nothing else tells of them, so that what pods say costs no other pool a list. The inner server is among the endpoints everywhere else, if it
-// has a socket.
+// Endpoints returns the endpoints of a World by the names under which Envoys ask for them: those of each pool, and of all as one, where they take
+// gRPC calls and where all other requests. Envoy chooses itself in pools that fail open: there it avoids pods that are not ready, that are being
+// deleted, and those of a silent node. Nothing else tells of them, so that what pods say costs no other pool a list. The inner server, if it has a
+// socket, is in every list but those of pools that fail open.
 func Endpoints(w *objects.World, inner string) map[string][]Endpoint {
-	all := make(map[string][]Endpoint, 1+len(w.Pools))
+	all := make(map[string][]Endpoint, 2+2*len(w.Pools))
 	for name, p := range w.Pools {
 		avoided := func(i int) bool {
 			e := &p.Endpoints[i]
 			return p.Picker.Open && (!e.Ready || e.NodeSilent || e.Terminating)
 		}
 		address := func(i int) string { return p.Endpoints[i].Address }
-		all[wire.PoolCluster(name.Namespace, name.Name)] = reached(w, objects.HTTP, len(p.Endpoints), address, avoided)
-		all[wire.PoolCallsCluster(name.Namespace, name.Name)] = reached(w, objects.GRPC, len(p.Endpoints), address, avoided)
-	}
-	if inner != "" {
-		for name, p := range w.Pools {
-			if !p.Picker.Open {
-				for _, cluster := range []string{wire.PoolCluster(name.Namespace, name.Name), wire.PoolCallsCluster(name.Namespace, name.Name)} {
-					all[cluster] = append(all[cluster], Endpoint{inner, true})
-				}
-			}
+		beside := inner
+		if p.Picker.Open {
+			beside = ""
 		}
+		all[wire.PoolCluster(name.Namespace, name.Name)] = reached(w, objects.HTTP, len(p.Endpoints), address, avoided, beside)
+		all[wire.PoolCallsCluster(name.Namespace, name.Name)] = reached(w, objects.GRPC, len(p.Endpoints), address, avoided, beside)
 	}
 	address := func(i int) string { return w.Engines[i].Address }
 	never := func(int) bool { return false }
-	all[wire.EndpointsCluster] = reached(w, objects.HTTP, len(w.Engines), address, never)
-	all[wire.CallsCluster] = reached(w, objects.GRPC, len(w.Engines), address, never)
-	if inner != "" {
-		for _, cluster := range []string{wire.EndpointsCluster, wire.CallsCluster} {
-			all[cluster] = append(all[cluster], Endpoint{inner, true})
-		}
-	}
+	all[wire.EndpointsCluster] = reached(w, objects.HTTP, len(w.Engines), address, never, inner)
+	all[wire.CallsCluster] = reached(w, objects.GRPC, len(w.Engines), address, never, inner)
 	return all
 }
 
-// reached are n endpoints where they take requests of a protocol, in order, each address once.
-func reached(w *objects.World, p objects.Protocol, n int, address func(int) string, avoided func(int) bool) []Endpoint {
-	of := make([]Endpoint, n)
+// reached are n endpoints where they take requests of a protocol, in order, each address once; and after them the inner server's, if it has one.
+func reached(w *objects.World, p objects.Protocol, n int, address func(int) string, avoided func(int) bool, inner string) []Endpoint {
+	of := make([]Endpoint, n, n+1)
 	for i := range of {
 		of[i] = Endpoint{w.Reached(address(i), p), avoided(i)}
 	}
 	if w.HasPorts() {
 		slices.SortStableFunc(of, byAddress)
 		of = slices.CompactFunc(of, func(a, b Endpoint) bool { return a.Address == b.Address })
+	}
+	if inner != "" {
+		of = append(of, Endpoint{inner, true})
 	}
 	return of
 }

@@ -12,9 +12,17 @@ import (
 type leases struct {
 	mu       sync.Mutex // guards current and requests
 	current  belief.Leases
-	requests map[string]*InFlight // those of current
+	requests map[string]*InFlight // those of current, and those that Keep was told of
 	inferred atomic.Int64
 	expired  atomic.Int64
+}
+
+// keep notes a request until take. The caller holds mu.
+func (l *leases) keep(id string, i *InFlight) {
+	if l.requests == nil {
+		l.requests = make(map[string]*InFlight)
+	}
+	l.requests[id] = i
 }
 
 // take returns the request of a lease that has ended. The caller holds mu.
@@ -30,21 +38,15 @@ func (f *Fleet) Lease(id string, i *InFlight, most time.Duration) {
 	now := f.Now()
 	f.leases.mu.Lock()
 	defer f.leases.mu.Unlock()
-	if f.leases.requests == nil {
-		f.leases.requests = make(map[string]*InFlight)
-	}
 	f.leases.current.Begin(id, now, most)
-	f.leases.requests[id] = i
+	f.leases.keep(id, i)
 }
 
 // Keep has [Fleet.Release] end a request that has no lease, until it is released.
 func (f *Fleet) Keep(id string, i *InFlight) {
 	f.leases.mu.Lock()
 	defer f.leases.mu.Unlock()
-	if f.leases.requests == nil {
-		f.leases.requests = make(map[string]*InFlight)
-	}
-	f.leases.requests[id] = i
+	f.leases.keep(id, i)
 }
 
 // Renew says that the request of a lease was seen to go on, as [belief.Leases.Renew].

@@ -3,10 +3,9 @@ package inner
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httputil"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -41,28 +40,10 @@ func (s *Server) again(w http.ResponseWriter, r *http.Request, e errand.Errand) 
 		looks.Go(func() { s.look(r.Context(), c) })
 	}
 	looks.Wait()
-	proxy := httputil.ReverseProxy{
-		Rewrite: func(p *httputil.ProxyRequest) {
-			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", "envoy", p.In.Host
-			p.Out.URL.RawQuery = p.In.URL.RawQuery                                                                   // of which Rewrite takes away what it cannot read
-			for _, name := range []string{"X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "Forwarded"} { // which Rewrite takes away
-				if values := p.In.Header[name]; values != nil {
-					p.Out.Header[name] = values
-				}
-			}
-			p.Out.Header.Del(wire.MissingHeader)
-			p.Out.Header.Del(wire.StoppingHeader)
-			p.Out.Header.Set(wire.ErrandHeader, s.sentOn(e, e.Models[0], true))
-		},
-		Transport: s.envoy(e.Back), FlushInterval: -1, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			if r.Context().Err() == nil {
-				s.Log.Warn("cannot send a request through Envoy once more", "socket", e.Back, "err", err)
-			}
-			fail(w, r, http.StatusServiceUnavailable, unavailable, "No endpoint could be reached. Try again.")
-		},
-	}
-	proxy.ServeHTTP(w, r)
+	r.Header.Del(wire.MissingHeader)
+	r.Header.Del(wire.StoppingHeader)
+	r.Header.Set(wire.ErrandHeader, s.sentOn(e, e.Models[0], true))
+	s.forward(w, r, s.envoy(e.Back), &url.URL{Scheme: "http", Host: "envoy"}, r.Host, "No endpoint could be reached. Try again.")
 }
 
 // look finds out whether anybody listens where a copy did not serve a request, and tells the fleet at once where nobody does. A look that fails

@@ -11,8 +11,6 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 )
 
-const unavailable = kserve.Unavailable
-
 // status is what a call ends with.
 func status(code kserve.Code, reason string) error { return &kserve.Error{Code: code, Reason: reason} }
 
@@ -22,10 +20,10 @@ func isStatus(err error) bool {
 	return errors.As(err, &e)
 }
 
-// fail answers a request that cannot be sent on.
-func fail(w http.ResponseWriter, r *http.Request, code int, call kserve.Code, reason string) {
+// unavailable answers a request that cannot be sent on now.
+func unavailable(w http.ResponseWriter, r *http.Request, reason string) {
 	if isCall(r) {
-		failCall(w, status(call, reason))
+		failCall(w, status(kserve.Unavailable, reason))
 		return
 	}
 	text, err := json.Marshal(map[string]map[string]string{"error": {"message": reason, "type": "server_error", "code": "no_endpoint"}})
@@ -34,7 +32,7 @@ func fail(w http.ResponseWriter, r *http.Request, code int, call kserve.Code, re
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Retry-After", "1")
-	w.WriteHeader(code)
+	w.WriteHeader(http.StatusServiceUnavailable)
 	_, _ = w.Write(text)
 }
 

@@ -1,8 +1,7 @@
 // Package inner is a server inside extproc that Envoy has among the endpoints, for what choosing one endpoint cannot do. It sends a request
 // through Envoy once more where no endpoint has served it, a call for several models to each of them, and one by REST as a gRPC call where the
-// engine takes nothing else; and calls of ModelMesh's API to control. It decides nothing and
-// remembers nothing: what it is to do comes with each request, sealed by extproc (see package errand), and how it is done is decided anew, by extproc,
-// when the request comes through Envoy again.
+// engine takes nothing else; and calls of ModelMesh's API to control. It decides nothing and remembers nothing: what it is to do comes with each
+// request, sealed by extproc (see package errand), and how it is done is decided anew, by extproc, when the request comes through Envoy again.
 package inner
 
 import (
@@ -95,7 +94,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case ok && e.Kind == errand.Manage && s.Mesh != nil:
 		s.manage(w, r)
 	default:
-		fail(w, r, http.StatusServiceUnavailable, unavailable, "The gateway restarted while it handled the request. Try again.")
+		unavailable(w, r, "The gateway restarted while it handled the request. Try again.")
 	}
 }
 

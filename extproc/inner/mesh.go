@@ -1,14 +1,12 @@
 package inner
 
 import (
-	"crypto/subtle"
-	"log/slog"
 	"net/http"
-	"net/http/httputil"
-	"strings"
+	"net/url"
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/kserve"
+	"github.com/headgate/headgate/internal/reach"
 )
 
 // Mesh is the way to control for clients of ModelMesh's API, who call the port that they send requests to.
@@ -25,28 +23,16 @@ func (s *Server) manage(w http.ResponseWriter, r *http.Request) {
 		failCall(w, status(kserve.Unimplemented, "This gateway serves no such method."))
 		return
 	}
-	bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if token := s.Mesh.Token(); !ok || token == "" || subtle.ConstantTimeCompare([]byte(bearer), []byte(token)) != 1 {
+	if !reach.Shows(r.Header.Get("Authorization"), s.Mesh.Token()) {
 		failCall(w, status(unauthenticated, "Send the metadata authorization: Bearer TOKEN, with the token for ModelMesh's API."))
 		return
 	}
-	proxy := httputil.ReverseProxy{
-		Rewrite: func(p *httputil.ProxyRequest) {
-			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "https", "control", wire.ControlName
-			if t, ok := s.Mesh.Control.(*http.Transport); ok && !t.Protocols.HTTP2() {
-				p.Out.URL.Scheme = "http"
-			}
-			p.Out.Header.Del(wire.ErrandHeader)
-		},
-		Transport: s.Mesh.Control, FlushInterval: -1, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			if r.Context().Err() == nil {
-				s.Log.Warn("cannot reach control for a client of ModelMesh", "err", err)
-			}
-			failCall(w, status(kserve.Unavailable, "The gateway cannot reach control. Try again."))
-		},
+	to := &url.URL{Scheme: "https", Host: "control"}
+	if t, ok := s.Mesh.Control.(*http.Transport); ok && !t.Protocols.HTTP2() {
+		to.Scheme = "http"
 	}
-	proxy.ServeHTTP(w, r)
+	r.Header.Del(wire.ErrandHeader)
+	s.forward(w, r, s.Mesh.Control, to, wire.ControlName, "The gateway cannot reach control. Try again.")
 }
 
 // unauthenticated is a status code of gRPC.

@@ -73,14 +73,14 @@ func failure(o outcome.Outcome) string {
 
 // countEndpoints counts what became of a request at each endpoint that it was sent to.
 func (m *Meter) countEndpoints(pool string, o outcome.Outcome) {
-	failed := m.countTried(pool, o)
+	m.countTried(pool, o)
 	switch {
 	case o.Failure == outcome.NoEndpoint:
 		return // none is the last that was tried
 	case o.Failure == outcome.Refused, o.Failure == outcome.Reset, o.Failure == outcome.TimedOut, o.Failure == outcome.Cut:
-		failed(string(o.Failure), o.Endpoint)
+		m.countFaults(pool, string(o.Failure), o.Endpoint)
 	case o.Faulty():
-		failed(failedError, o.Endpoint)
+		m.countFaults(pool, failedError, o.Endpoint)
 	}
 	endpoint := m.known("endpoint", o.Endpoint)
 	m.served.WithLabelValues(pool, endpoint).Inc()
@@ -95,17 +95,18 @@ func (m *Meter) countEndpoints(pool string, o outcome.Outcome) {
 	}
 }
 
-// countTried counts endpoints that had a request and did not serve it, and returns what counts others. The caller holds mu.
-func (m *Meter) countTried(pool string, o outcome.Outcome) (failed func(kind string, endpoints ...string)) {
-	failed = func(kind string, endpoints ...string) {
-		for _, e := range endpoints {
-			m.faults.WithLabelValues(pool, m.known("endpoint", e), kind).Inc()
-		}
+// countTried counts endpoints that had a request and did not serve it. The caller holds mu.
+func (m *Meter) countTried(pool string, o outcome.Outcome) {
+	m.countFaults(pool, failedElsewhere, o.Elsewhere...)
+	m.countFaults(pool, failedMissing, o.Missing...)
+	m.countFaults(pool, failedUnreached, o.Unreached...)
+}
+
+// countFaults counts a failure of each of some endpoints. The caller holds mu.
+func (m *Meter) countFaults(pool, kind string, endpoints ...string) {
+	for _, e := range endpoints {
+		m.faults.WithLabelValues(pool, m.known("endpoint", e), kind).Inc()
 	}
-	failed(failedElsewhere, o.Elsewhere...)
-	failed(failedMissing, o.Missing...)
-	failed(failedUnreached, o.Unreached...)
-	return failed
 }
 
 func (m *Meter) countTokens(route, pool, kind string, tokens engine.Value) {

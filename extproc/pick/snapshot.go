@@ -203,6 +203,8 @@ type Endpoint struct {
 	Address                string // "ip:port", with brackets around an IPv6 address
 	// Hash is of the address, for sessions.
 	Hash uint64
+	// Doubted says that it is out by what requests say alone: no look has told yet.
+	Doubted bool
 	// Forgets says that its engine keeps nothing of a prompt for the next one.
 	Forgets bool
 }

@@ -90,13 +90,14 @@ const cutOff = time.Second
 func (c Config) Run(ctx context.Context) (err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	health := newHealth()
-	all, inner, err := c.open(health)
+	all, err := c.open(health)
+	var inner net.Listener
+	if socket := InnerSocket(c.Own); err == nil && socket != "" && c.Inner != nil {
+		inner, err = listen.Over("listen", "unix:"+socket)
+	}
 	if err != nil {
 		for _, d := range all {
 			_ = d.listener.Close()
-		}
-		if inner != nil {
-			_ = inner.Close()
 		}
 		return err
 	}
@@ -162,7 +163,7 @@ func (c Config) endOwn(server *grpc.Server, health *healthService) {
 }
 
 // open opens every address before any is served: where one cannot be, nobody was told that it would be.
-func (c Config) open(health *healthService) (all []door, inner net.Listener, err error) {
+func (c Config) open(health *healthService) (all []door, err error) {
 	on := listen.On
 	if c.TakeOver {
 		on = listen.Over
@@ -170,28 +171,23 @@ func (c Config) open(health *healthService) (all []door, inner net.Listener, err
 	for _, address := range c.Own {
 		l, err := on("listen", address)
 		if err != nil {
-			return all, inner, err
+			return all, err
 		}
 		server, err := c.server(health, listen.IsLocal(l.Addr()), stream.Own)
 		if err != nil {
-			return all, inner, errors.Join(err, l.Close())
+			return all, errors.Join(err, l.Close())
 		}
 		all = append(all, door{l, server, 0})
 		c.Log.Info("serving Headgate's own Envoys", "address", address)
 	}
-	if socket := InnerSocket(c.Own); socket != "" && c.Inner != nil {
-		if inner, err = listen.Over("listen", "unix:"+socket); err != nil {
-			return all, nil, err
-		}
-	}
 	if c.Port >= 0 {
 		l, err := Listen("grpc-port", c.Host, c.Port)
 		if err != nil {
-			return all, inner, err
+			return all, err
 		}
 		server, err := c.server(health, listen.IsLocal(l.Addr()), stream.Gateway)
 		if err != nil {
-			return all, inner, errors.Join(err, l.Close())
+			return all, errors.Join(err, l.Close())
 		}
 		all = append(all, door{l, server, c.DrainDelay})
 		c.Log.Info("serving other gateways", "address", l.Addr().String())
@@ -199,13 +195,13 @@ func (c Config) open(health *healthService) (all []door, inner net.Listener, err
 	if c.HealthPort >= 0 {
 		l, err := Listen("grpc-health-port", c.Host, c.HealthPort)
 		if err != nil {
-			return all, inner, err
+			return all, err
 		}
 		server := grpc.NewServer()
 		healthv1.RegisterHealthServer(server, health)
 		all = append(all, door{l, server, c.DrainDelay})
 	}
-	return all, inner, nil
+	return all, nil
 }
 
 // server returns a gRPC server for the data planes of a front.

@@ -11,7 +11,7 @@ import (
 )
 
 // This file is what requests have to do with the inner server, which Envoy has among the endpoints: it sends a request through Envoy once more
-// where no endpoint has served it, and a call for several models to each of them.
+// where no endpoint has served it, a call for several models to each of them, and one by REST as a call where engines take nothing else.
 
 // openErrand takes what the inner server says of a request: where it came in, and what it was admitted for.
 func (x *exchange) openErrand() error {
@@ -29,11 +29,14 @@ func (x *exchange) openErrand() error {
 // innerServes says whether the inner server may get a request for a pool: at a Gateway it is not among the endpoints of one that fails open, nor
 // can it be reached where the pool's engines are reached by TLS.
 func (x *exchange) innerServes(pool objects.Name) bool {
-	if x.front != Own || x.server.Inner == "" || x.back == "" || x.errand != nil && x.errand.Last {
+	switch {
+	case x.front != Own, x.server.Inner == "", x.back == "", x.errand != nil && x.errand.Last:
 		return false
+	case !x.atGateway():
+		return true
 	}
 	p := x.server.Fleet.View().World.Pools[pool]
-	return !x.atGateway() || p != nil && !p.Picker.Open && (p.Settings == nil || p.Settings.EngineTLS == nil)
+	return p != nil && !p.Picker.Open && (p.Settings == nil || p.Settings.EngineTLS == nil)
 }
 
 // atGateway says whether the request came in at a Gateway of ours, where each pool is a cluster of its own.
@@ -42,7 +45,7 @@ func (x *exchange) atGateway() bool { return x.listener != "" || x.pool != (obje
 // addInner makes the inner server the last pick of a request whose model control can load elsewhere, if there are fewer picks than may be
 // tried. Name is what its client calls it.
 func (x *exchange) addInner(name string) {
-	if x.sealed = ""; !x.innerServes(x.target.Pool) || !x.placed() || 1+strings.Count(x.to, ",") >= x.settings.Picks {
+	if x.sealed = ""; !x.placed() || !x.innerServes(x.target.Pool) || 1+strings.Count(x.to, ",") >= x.settings.Picks {
 		return
 	}
 	e := x.errandOf(errand.Again, errand.Model{Name: name, Target: x.found})
@@ -88,7 +91,7 @@ func (x *exchange) sendToEach() responses {
 	return x.sendInner(errand.Several, models...)
 }
 
-// sendInner sends a call to the inner server alone, which decides nothing of it. It counts nowhere.
+// sendInner sends a request to the inner server alone, which decides nothing of it. It counts nowhere.
 func (x *exchange) sendInner(kind errand.Kind, models ...errand.Model) responses {
 	e := x.errandOf(kind, models...)
 	e.All = kserve.WantsAll(x.in.ids)

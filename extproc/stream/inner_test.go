@@ -287,7 +287,7 @@ func TestRESTForEnginesThatTakeCallsAlone(t *testing.T) {
 		{"what the model takes", "headers :method=GET mode=NONE shown=NONE end :path=/v2/models/mm-1", "/run/inner.sock mm-1", "mm-1 mm-1"},
 		{"whether it is ready", "headers :method=GET mode=NONE shown=NONE end :path=/v2/models/mm-1/ready", `reply: 200 0 {"name":"mm-1","ready":true}`, ""},
 		{"a model that there is not", aInfer + "nobody/infer", "reply: 404 0 {\"error\":\"The model 'nobody' does not exist. GET /v1/models lists those that do.\"}", ""},
-		{"of a pool that takes it", aInfer + "sticky/infer", "10.0.3.2:8000,10.0.3.3:8000,10.0.3.1:8000 sticky", ""},
+		{"of a pool that takes it", aInfer + "sticky/infer", "10.0.3.4:8000,10.0.3.3:8000,10.0.3.2:8000 sticky", ""},
 		{"of OpenAI's API", post, "", ""},
 	} {
 		x := server.ExchangeAt("", objects.Name{}, nil).TakenAt("back")

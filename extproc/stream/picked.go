@@ -85,6 +85,9 @@ func (x *exchange) choose(a ask, body []byte, now time.Time) error {
 		}
 	}
 	x.target = target
+	if x.transcodes(view.World.Pools[target.Pool]) {
+		return errTranscode
+	}
 	x.turn = s.turn.Add(1)
 	request := pick.Request{
 		Pool: target.Pool.String(), Model: cmp.Or(target.Adapter, a.model), Base: !target.Open && target.Adapter == "",

@@ -53,6 +53,8 @@ var (
 	errSeveral = errors.New("the call names several models")
 	// errNoneFound is a call for several models of which there is none.
 	errNoneFound = errors.New("there is none of the models")
+	// errTranscode is a request by REST for engines that take gRPC calls alone, which the inner server makes one of. No client is told.
+	errTranscode = errors.New("the engines take calls alone")
 	// errErrand is an errand that this process has not sealed.
 	errErrand = errors.New("the errand is another's")
 	// errCrowded is a call for whose message there is no room.

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"errors"
 	"strings"
 	"time"
 
@@ -33,31 +34,22 @@ func (x *exchange) beginREST(r kserve.REST, end bool, now time.Time) responses {
 	case kserve.ModelReady:
 		return x.modelReady(ask{model: r.Model}, now)
 	}
-	a := ask{model: r.Model, stream: r.Op == kserve.InferStream}
-	if reply := x.transcoded(a); reply != nil {
-		return reply
-	}
-	return x.decideREST(a, end, now)
+	return x.decideREST(ask{model: r.Model, stream: r.Op == kserve.InferStream}, end, now)
 }
 
-// transcoded has the inner server make a gRPC call of a request whose pool takes nothing else; nil if it takes it as it is.
-func (x *exchange) transcoded(a ask) responses {
-	view := x.server.Fleet.View()
-	target, _, err := x.admit(&a, view)
-	if p := view.World.Pools[target.Pool]; err != nil || p == nil || !p.CallsOnly || !x.innerServes(target.Pool) {
-		return nil // what is wrong with it is said where it is decided
-	}
-	x.found, x.target = target, target
-	if target.Adapter != "" { // what copies and the log say; the call is decided by itself
-		x.target.Adapter = x.server.Fleet.Resolve(view.World, objects.ModelKey{Pool: target.Pool, ID: target.Adapter}, x.server.Random())
-	}
-	x.model = x.target.Adapter
-	return x.sendInner(errand.Transcode, errand.Model{Name: a.model, Target: target})
+// transcodes says whether the inner server is to make a gRPC call of a request for a pool, which takes nothing else.
+func (x *exchange) transcodes(p *objects.Pool) bool {
+	return x.rest.Op != kserve.None && x.rest.Op != kserve.ModelReady && p != nil && p.CallsOnly && x.innerServes(p.Name)
 }
 
 // decideREST decides by the model that the path names. Where its engine knows it by another name, the path says that.
 func (x *exchange) decideREST(a ask, end bool, now time.Time) responses {
-	if err := x.send(a, nil, now); err != nil {
+	err := x.send(a, nil, now)
+	if errors.Is(err, errTranscode) {
+		x.model = x.target.Adapter // what copies and the log say; the call is decided by itself
+		return x.sendInner(errand.Transcode, errand.Model{Name: a.model, Target: x.found})
+	}
+	if err != nil {
 		return x.missed(err, a.model, 0, now, func(now time.Time) responses { return x.decideREST(a, end, now) })
 	}
 	common := x.common()

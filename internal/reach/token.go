@@ -2,10 +2,12 @@ package reach
 
 import (
 	"bytes"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"time"
 )
@@ -55,6 +57,12 @@ func (t *TokenFile) Token() string {
 	}
 	t.failing = err != nil
 	return t.token
+}
+
+// Shows says whether an Authorization header shows a token as a bearer's. An empty token is shown by nobody.
+func Shows(authorization, token string) bool {
+	bearer, ok := strings.CutPrefix(authorization, "Bearer ")
+	return ok && token != "" && subtle.ConstantTimeCompare([]byte(bearer), []byte(token)) == 1
 }
 
 // readToken reads a token without the space around it.

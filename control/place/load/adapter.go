@@ -49,17 +49,12 @@ var apis = map[engine.Kind]api{
 // adapters drives an engine that has an HTTP API for LoRA adapters, or none. It keeps nothing of models: the engine
 // lists them.
 type adapters struct {
+	unsized
 	caller
 	told atomic.Value // the engine.Kind that a metrics page told, where nobody says it
 }
 
 func openAdapters(e Endpoint, a reach.Access) *adapters { return &adapters{caller: newCaller(e, a)} }
-
-// Predict and Size know nothing: no such engine tells what an adapter takes.
-func (d *adapters) Predict(context.Context, Model) (int64, error) { return 0, nil }
-
-// Size is as Predict.
-func (d *adapters) Size(context.Context, string) (int64, error) { return 0, nil }
 
 // kind is what the engine is, as far as anybody said.
 func (d *adapters) kind() engine.Kind {

@@ -37,6 +37,13 @@ type Driver interface {
 	Close() error
 }
 
+// unsized is of drivers of engines that do not tell what a model takes: Predict and Size know nothing.
+type unsized struct{}
+
+func (unsized) Predict(context.Context, Model) (int64, error) { return 0, nil }
+
+func (unsized) Size(context.Context, string) (int64, error) { return 0, nil }
+
 // Model is what an engine is told of a model.
 type Model struct {
 	ID, Type string

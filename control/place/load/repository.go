@@ -42,6 +42,7 @@ var empty = []byte("{}")
 // engine answers means what package engine has of it; where that leaves open what was done, the engine's index tells. Health is not asked for: a
 // Triton is not ready while it loads anything, if it is started so.
 type modelRepository struct {
+	unsized
 	caller
 
 	mu  sync.Mutex // guards what follows
@@ -62,12 +63,6 @@ type modelRepository struct {
 func openRepository(e Endpoint, a reach.Access) *modelRepository {
 	return &modelRepository{caller: newCaller(e, a), had: make(held)}
 }
-
-// Predict and Size know nothing: no such engine tells what a model takes.
-func (d *modelRepository) Predict(context.Context, Model) (int64, error) { return 0, nil }
-
-// Size is as Predict.
-func (d *modelRepository) Size(context.Context, string) (int64, error) { return 0, nil }
 
 // Look reads the index; or, where that is dear and the last one may still count, asks for one of the models that served then, by turns: an engine that
 // has begun anew has none of them.

@@ -35,6 +35,7 @@ const (
 // the driver keeps it, and one change follows the other: what was recalled or loaded here is on it, as long as the engine has it. What the engine has
 // beside, since somebody else configured it, leaves with the first change.
 type tfServing struct {
+	unsized
 	Endpoint
 	conn  *grpc.ClientConn
 	calls tensorflow.ModelServiceClient
@@ -68,12 +69,6 @@ func openTFServing(e Endpoint, a reach.Access) (*tfServing, error) {
 }
 
 func (d *tfServing) Close() error { return d.conn.Close() }
-
-// Predict and Size know nothing: it does not tell what a model takes.
-func (d *tfServing) Predict(context.Context, Model) (int64, error) { return 0, nil }
-
-// Size is as Predict.
-func (d *tfServing) Size(context.Context, string) (int64, error) { return 0, nil }
 
 // recall is [Loader.Recall].
 func (d *tfServing) recall(told []Model) {

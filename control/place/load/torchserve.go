@@ -21,6 +21,7 @@ const torchClosed = "start TorchServe with --enable-model-api, and name its mana
 // torchServe drives a TorchServe at its management port. Its loads do not wait for their ends, which TorchServe would keep a thread for that answers
 // others: the description of the model is read until it serves, or a process has ended that was to serve it.
 type torchServe struct {
+	unsized
 	caller
 
 	mu     sync.Mutex // guards what follows
@@ -34,12 +35,6 @@ type torchServe struct {
 func openTorchServe(e Endpoint, a reach.Access) *torchServe {
 	return &torchServe{caller: newCaller(e, a), had: make(held)}
 }
-
-// Predict and Size know nothing: TorchServe does not tell what a model takes.
-func (d *torchServe) Predict(context.Context, Model) (int64, error) { return 0, nil }
-
-// Size is as Predict.
-func (d *torchServe) Size(context.Context, string) (int64, error) { return 0, nil }
 
 // Look reads the list, and the description of what was not known to serve: the list tells no more than names.
 func (d *torchServe) Look(ctx context.Context, _ Record) (Seen, error) {

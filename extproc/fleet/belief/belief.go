@@ -29,7 +29,6 @@ type View struct {
 	Failures map[objects.ModelKey]string
 	// Methods are the gRPC methods that engines take, by endpoint; none of those that control does not speak of.
 	Methods map[string]engine.Methods
-	doubted map[string]bool // the endpoints that are out by what requests say alone
 }
 
 // Config is what a State needs.
@@ -199,16 +198,7 @@ func (s *State) View(now time.Time) (*View, []Trust) {
 	}
 	clear(s.changed)
 	s.latest = pools
-	var doubted map[string]bool
-	for address, e := range s.endpoints {
-		if e.health.doubted {
-			if doubted == nil {
-				doubted = make(map[string]bool)
-			}
-			doubted[address] = true
-		}
-	}
-	return &View{doubted: doubted, World: s.world, Snapshot: &pick.Snapshot{Pools: pools}, Failures: s.control.failures, Methods: s.control.methods}, told
+	return &View{World: s.world, Snapshot: &pick.Snapshot{Pools: pools}, Failures: s.control.failures, Methods: s.control.methods}, told
 }
 
 // Seal ends that requests begin for models that the latest view has no more, and drops the counts of those that have no request in
@@ -260,7 +250,7 @@ func (s *State) indexOf(p *objects.Pool) *pick.Index {
 func (s *State) snapshot(e *endpoint, times *profile.Profile, declared objects.Endpoint, now time.Time, limits settings.Settings) pick.Endpoint {
 	slots, _ := e.slots()
 	p := pick.Endpoint{
-		Address: declared.Address, Number: e.number, Hash: e.hash, State: s.stateOf(e, declared, now, limits), Others: e.others.requests,
+		Address: declared.Address, Number: e.number, Hash: e.hash, State: s.stateOf(e, declared, now, limits), Doubted: e.health.doubted, Others: e.others.requests,
 		Slots: int64(slots), InFlight: &e.inFlight, Adapters: &e.adapters,
 		Backlog: &e.backlog, Peers: &e.peers, Resident: &e.resident, OthersTokens: e.others.tokens,
 		Forgets: e.load.Forgets,
