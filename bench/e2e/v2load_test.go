@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/inference"
+	"github.com/headgate/headgate/api/mmesh"
 	"github.com/headgate/headgate/bench/rig"
 	"github.com/headgate/headgate/test/times"
 )
@@ -279,6 +281,44 @@ func TestAGRPCRouteLeadsToAPool(t *testing.T) {
 		return a.status == 200 && strings.Contains(a.body, `"model_name":"two"`)
 	})
 	s.await("no call is in flight", func() bool { return s.inFlight() == 0 })
+}
+
+// A listener that names InferencePools serves the models of a pool that no LLMRoute names: those of Models, and those that a client of ModelMesh has
+// registered, by gRPC and by REST. No other listener does.
+func TestAGatewayServesAPoolThatNoLLMRouteNames(t *testing.T) {
+	t.Parallel()
+	s := start(t, runtimes(t, 2, map[string]string{"one": "sim:"}), throughGateway, func(c *rig.Config) { c.EngineFlags = nil })
+	host, _, _ := strings.Cut(s.Listen, ":")
+	const kinds = "protocol: HTTP, allowedRoutes: {kinds: [{kind: GRPCRoute}, {group: inference.networking.k8s.io, kind: InferencePool}]}}"
+	s.write("gateway.yaml", strings.Replace(aGateway(host), "protocol: HTTP}", kinds+", {name: other, port: 8081, protocol: HTTP}", 1))
+	if err := os.Remove(filepath.Join(s.objects, "routes.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	s.await("no other listener serves the pool", func() bool {
+		other, err := http.Post("http://"+host+":8081/v2/models/one/infer", "application/json", strings.NewReader(`{"inputs":[]}`)) //nolint:noctx // it answers at once
+		if err != nil {
+			return false
+		}
+		defer other.Body.Close()
+		return other.StatusCode == http.StatusNotFound
+	})
+	is, err := s.mesh().RegisterModel(t.Context(), &mmesh.RegisterModelRequest{ModelId: "mine", ModelInfo: &mmesh.ModelInfo{Type: "sim", Path: "sim:"}, LoadNow: true, Sync: true})
+	if err != nil || is.GetStatus() != mmesh.ModelStatusInfo_LOADED {
+		t.Fatalf("%v, %v", is, err)
+	}
+	calls := s.calls()
+	for _, model := range []string{"one", "mine"} {
+		s.await("calls for "+model+" are answered", func() bool {
+			a, err := calls.ModelInfer(t.Context(), tensor(model, 1))
+			return answers(a, err, model, 1) == ""
+		})
+		if a := s.must(request{method: "POST", path: "/v2/models/" + model + "/infer", body: `{"inputs":[]}`}); a.status != http.StatusOK || !strings.Contains(a.body, `"model_name":"`+model+`"`) {
+			t.Errorf("by REST %s is answered %d %s", model, a.status, a.body)
+		}
+	}
+	if _, err := calls.ModelInfer(t.Context(), tensor("unknown", 1)); status.Code(err) != codes.NotFound {
+		t.Errorf("a model that nobody registered: %v", err)
+	}
 }
 
 // A VModel moves to and fro under calls over TLS, by a GRPCRoute of a host of its own: each call is answered, by the one model or the other, and

@@ -76,6 +76,8 @@ type Listener struct {
 	Refused Verdict
 	// Routes that attach, whose parentRef is Accepted, the oldest first, then in order of name.
 	Routes []Attached
+	// Pools that no LLMRoute names, whose models it serves, in order of name.
+	Pools []objects.Name
 
 	namespaces *gatewayv1.RouteNamespaces
 	kinds      map[string]bool // of Routes
@@ -136,6 +138,7 @@ func Of(n *objects.Network) *Attachments {
 	for i := range all {
 		a.attach(&all[i], byName, labels)
 	}
+	a.attachPools(n, labels)
 	return a
 }
 

@@ -80,6 +80,9 @@ func show(a *attach.Attachments) string {
 			for _, r := range l.Routes {
 				line(2, "%s %q", r.Route, r.Hostnames)
 			}
+			if len(l.Pools) > 0 {
+				line(2, "pools that no LLMRoute names: %v", l.Pools)
+			}
 		}
 	}
 	for _, route := range slices.SortedFunc(maps.Keys(a.Parents), func(a, b objects.Object) int { return strings.Compare(a.String(), b.String()) }) {

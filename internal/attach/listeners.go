@@ -175,6 +175,9 @@ func newListener(of objects.Object, e gatewayv1.ListenerEntry) *Listener {
 		l.Kinds = supported
 		return l
 	}
+	if len(supported) > 0 {
+		supported = append(supported, poolKind)
+	}
 	for _, k := range named {
 		i := slices.IndexFunc(supported, func(s gatewayv1.RouteGroupKind) bool {
 			return s.Kind == k.Kind && *s.Group == ptr.Deref(k.Group, gatewayv1.GroupName)
@@ -188,7 +191,7 @@ func newListener(of objects.Object, e gatewayv1.ListenerEntry) *Listener {
 	return l
 }
 
-// supportedKinds are the kinds of routes that a listener of a protocol can have.
+// supportedKinds are the kinds of routes that a listener of a protocol has if it names none.
 func supportedKinds(protocol gatewayv1.ProtocolType) []gatewayv1.RouteGroupKind {
 	if protocol != gatewayv1.HTTPProtocolType && protocol != gatewayv1.HTTPSProtocolType {
 		return nil

@@ -5,13 +5,13 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// Offers returns what each listener offers that an LLMRoute attaches to, by the words of [Listener.String]. A is of the World's Network.
+// Offers returns what each listener offers that has LLMRoutes or pools, by the words of [Listener.String]. A is of the World's Network.
 func (a *Attachments) Offers(w *objects.World) map[string]*objects.Offer {
 	all := make(map[string]*objects.Offer)
 	for _, g := range a.Gateways {
 		for _, l := range g.Listeners {
-			if routes := l.models(); len(routes) > 0 {
-				all[l.String()] = w.OfferOf(g.Name, routes)
+			if routes := l.models(); len(routes)+len(l.Pools) > 0 {
+				all[l.String()] = w.OfferOf(g.Name, routes, l.Pools)
 			}
 		}
 	}
@@ -33,8 +33,8 @@ func (l *Latest) Of(n *objects.Network) *Attachments {
 	return l.is
 }
 
-// Offers says whether an LLMRoute attaches to a listener that is served.
-func (l *Listener) Offers() bool { return l.Refused == (Verdict{}) && len(l.models()) > 0 }
+// Offers says whether models are served at a listener, by LLMRoutes or of pools that no route names.
+func (l *Listener) Offers() bool { return l.Refused == (Verdict{}) && len(l.models())+len(l.Pools) > 0 }
 
 // models returns the LLMRoutes of a listener, in order of precedence.
 func (l *Listener) models() (all []objects.Name) {

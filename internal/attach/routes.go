@@ -62,7 +62,7 @@ func (t target) listeners(r *route, ref gatewayv1.ParentReference, namespaces ma
 	if len(named) == 0 {
 		return nil, Verdict{string(gatewayv1.RouteReasonNoMatchingParent), fmt.Sprintf("%s has no listener%s", t.of, asked(ref))}
 	}
-	open := slices.DeleteFunc(named, func(l *Listener) bool { return !l.allows(r, t.gateway.Namespace, namespaces) })
+	open := slices.DeleteFunc(named, func(l *Listener) bool { return !l.allows(r.group, r.Object, t.gateway.Namespace, namespaces) })
 	if len(open) == 0 {
 		return nil, Verdict{string(gatewayv1.RouteReasonNotAllowedByListeners), fmt.Sprintf("allowedRoutes of no listener of %s%s allows %ss of namespace %s", t.of, asked(ref), r.Kind, r.Name.Namespace)}
 	}
@@ -119,9 +119,9 @@ func asked(ref gatewayv1.ParentReference) string {
 	return words
 }
 
-// allows says whether a listener of a Gateway of a namespace allows a route.
-func (l *Listener) allows(r *route, gateway string, namespaces map[string]labels.Set) bool {
-	if !slices.ContainsFunc(l.Kinds, func(k gatewayv1.RouteGroupKind) bool { return string(k.Kind) == r.Kind && string(*k.Group) == r.group }) {
+// allows says whether a listener of a Gateway of a namespace allows an object of a group.
+func (l *Listener) allows(group string, r objects.Object, gateway string, namespaces map[string]labels.Set) bool {
+	if !slices.ContainsFunc(l.Kinds, func(k gatewayv1.RouteGroupKind) bool { return string(k.Kind) == r.Kind && string(*k.Group) == group }) {
 		return false
 	}
 	own := gateway

@@ -17,7 +17,7 @@ type Offer struct {
 
 	byModel map[string]*Route
 	models  []Model
-	pools   map[Name]bool // those of its LLMRoutes
+	pools   map[Name]bool // those of its LLMRoutes, and those that no other names
 }
 
 func newOffer() Offer { return Offer{byModel: make(map[string]*Route), pools: make(map[Name]bool)} }
@@ -28,10 +28,10 @@ func (o *Offer) Route(model string) *Route { return o.byModel[model] }
 // Models returns every name that requests may use, in order. The caller must not change it.
 func (o *Offer) Models() []Model { return o.models }
 
-// Pools returns the pools to which its LLMRoutes lead, in order.
+// Pools returns the pools that may serve it, in order: those to which its LLMRoutes lead, and those that no LLMRoute names.
 func (o *Offer) Pools() []Name { return slices.SortedFunc(maps.Keys(o.pools), Name.Compare) }
 
-// Serves says whether an LLMRoute leads to a pool.
+// Serves says whether a pool may serve it.
 func (o *Offer) Serves(pool Name) bool { return o.pools[pool] }
 
 // kept is a name that a route wants and an older one has.
@@ -60,9 +60,10 @@ func (o *Offer) sort() {
 	slices.SortFunc(o.models, func(a, b Model) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// OfferOf returns what is offered by a Gateway where the LLMRoutes of these names attach, which are in order of precedence: their models, of which
-// the first keeps a name that two of them want, and the Models of their pools whose ids none of them admits.
-func (w *World) OfferOf(gateway Name, routes []Name) *Offer {
+// OfferOf returns what is offered by a Gateway where the LLMRoutes of these names attach, which are in order of precedence, and of these pools, which
+// none names: the routes' models, of which the first keeps a name that two of them want, and the Models of all these pools whose ids no route
+// admits.
+func (w *World) OfferOf(gateway Name, routes, unrouted []Name) *Offer {
 	o := newOffer()
 	o.Gateway = gateway
 	own := func(r *Route) *Route { // its Models are those that it has here
@@ -79,6 +80,9 @@ func (w *World) OfferOf(gateway Name, routes []Name) *Offer {
 		for _, b := range r.Backends {
 			o.pools[b.Pool] = true
 		}
+	}
+	for _, pool := range unrouted {
+		o.pools[pool] = true
 	}
 	var models []*Route
 	for pool := range o.pools {

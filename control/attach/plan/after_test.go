@@ -62,6 +62,8 @@ func TestAfterAnythingElse(t *testing.T) {
 		tls = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP}], tls: {backend: {clientCertificateRef: {name: %s}}}}\n---\n" +
 			"kind: BackendTLSPolicy\nmetadata: {namespace: ns, name: p}\nspec: {targetRefs: [{group: '', kind: Service, name: a}], validation: {hostname: a.test, wellKnownCACertificates: System}}\n---\n" +
 			"kind: HTTPRoute\nmetadata: {namespace: ns, name: r}\nspec: {parentRefs: [{name: g}], rules: [{backendRefs: [{name: a, port: 80}]}]}"
+		pool = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP, allowedRoutes: {kinds: [{group: inference.networking.k8s.io, kind: InferencePool}]}}]}"
+		its  = "\n---\nkind: LLMRoute\nmetadata: {namespace: ns, name: of-another}\nspec: {backendRefs: [{name: llama}]}"
 		host = "kind: Gateway\nmetadata: {namespace: ns, name: g}\nspec: {gatewayClassName: headgate, listeners: [{name: http, port: 80, protocol: HTTP, hostname: %s}]}"
 	)
 	known := plan.Known{Certificates: map[objects.Name]plan.Certificate{{Namespace: "ns", Name: "x"}: {Chain: []byte("x")}, {Namespace: "ns", Name: "z"}: {Chain: []byte("z")}}}
@@ -70,6 +72,7 @@ func TestAfterAnythingElse(t *testing.T) {
 		{"a grant comes", route, route + grant},
 		{"a namespace may have no listeners any more", fmt.Sprintf(sets, "yes"), fmt.Sprintf(sets, "no")},
 		{"Envoys show another certificate", fmt.Sprintf(tls, "x"), fmt.Sprintf(tls, "z")},
+		{"a route names a pool that none named", pool, pool + its},
 		{"a listener has another hostname", fmt.Sprintf(host, "x.test"), fmt.Sprintf(host, "z.test")},
 	} {
 		before, after := network.Read(t, network.Standard(test.before)), network.Read(t, network.Standard(test.after))

@@ -53,6 +53,9 @@ func (b *builder) hosts(port *Port, l *attach.Listener) []Host {
 			}
 		}
 	}
+	if oldest < 0 && len(l.Pools) > 0 {
+		routes = append(routes, routed{ownOr(l, nil), llmRules(open)})
+	}
 	all := make([]Host, 0, len(domains))
 	for _, domain := range slices.Sorted(maps.Keys(domains)) {
 		all = append(all, Host{domain, rulesOf(domain, routes)})

@@ -9,9 +9,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// llmRules returns the rules of all LLMRoutes of a listener together: extproc finds by the model which of them has a request, so that
-// a model that comes or goes changes nothing here. Of says no route. Open is the cluster of the one pool that they lead to, if it fails
-// open.
+// llmRules returns the rules of all LLMRoutes of a listener together, and of its pools that none names: extproc finds by the model which of
+// them has a request, so that a model that comes or goes changes nothing here. Of says no route. Open is the cluster of the one pool that there
+// is, if it fails open.
 func llmRules(open string) []Rule {
 	add := func(all []Rule, kind PathKind, path, open string) []Rule {
 		return append(all, Rule{Match: Match{Kind: kind, Path: path}, Forward: &Forward{Models: true, Open: open}})
@@ -43,20 +43,27 @@ func (b *builder) addPools(r *v1alpha1.LLMRoute, of objects.Object) (all []objec
 			v.ref(gatewayv1.RouteReasonBackendNotFound, "InferencePool %s does not exist: its requests get 503", name)
 			continue
 		}
-		b.used[name] = true
-		if p.Refused != (attach.Verdict{}) {
+		if !b.addPool(name, p) {
 			v.ref(gatewayv1.RouteReasonUnsupportedProtocol, "InferencePool %s: %s: its requests get 503", name, p.Refused.Words)
-			continue
 		}
-		b.use(p.cluster)
-		b.use(p.calls())
 	}
 	b.verdicts[of] = v.result()
 	return all
 }
 
-// oldestModels adds the pools of the LLMRoutes of a listener, and returns which of its routes is the oldest of them, -1 if it has none; and
-// the cluster of their pool where they have only one, which fails open.
+// addPool adds the clusters of a pool whose models are served, and says whether it can be.
+func (b *builder) addPool(name objects.Name, p *pooled) bool {
+	b.used[name] = true
+	if p.Refused != (attach.Verdict{}) {
+		return false
+	}
+	b.use(p.cluster)
+	b.use(p.calls())
+	return true
+}
+
+// oldestModels adds the pools of the LLMRoutes of a listener and those that none names, and returns which of its routes is the oldest of the
+// LLMRoutes, -1 if it has none; and the cluster of their pool where they have only one, which fails open.
 func (b *builder) oldestModels(l *attach.Listener) (oldest int, open string) {
 	oldest = -1
 	pools := make(map[objects.Name]bool)
@@ -70,6 +77,10 @@ func (b *builder) oldestModels(l *attach.Listener) (oldest int, open string) {
 		if oldest < 0 {
 			oldest = age
 		}
+	}
+	for _, name := range l.Pools {
+		b.addPool(name, b.pools[name])
+		pools[name] = true
 	}
 	for name := range pools {
 		if p := b.pools[name]; len(pools) == 1 && p != nil && p.cluster.Open {

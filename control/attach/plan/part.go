@@ -20,6 +20,7 @@ import (
 // part is what the routes of one listener make of a plan.
 type part struct {
 	routes   []attach.Attached // it is made of
+	unrouted []objects.Name    // and these pools, which no LLMRoute names
 	hosts    []Host
 	clusters map[string]Cluster    // by name
 	used     map[objects.Name]bool // its pools
@@ -49,12 +50,12 @@ func (p *part) add(more *part) {
 // at is a listener, by the numbers of its Gateway and of it there.
 type at struct{ gateway, listener int }
 
-// listener returns what a listener makes of the plan of a Gateway: that of the last plans, if its routes are the same.
+// listener returns what a listener makes of the plan of a Gateway: that of the last plans, if its routes and pools are the same.
 func (b *builder) listener(key at, port *Port, l *attach.Listener) *part {
 	is := b.last[key]
-	if is == nil || !b.sameRoutes(is.routes, l.Routes) {
+	if is == nil || !b.sameRoutes(is.routes, l.Routes) || !slices.Equal(is.unrouted, l.Pools) {
 		is = newPart()
-		b.part, is.routes = is, l.Routes
+		b.part, is.routes, is.unrouted = is, l.Routes, l.Pools
 		is.hosts = b.hosts(port, l)
 		is.contents = contentsOf(port.Number, l, is.hosts)
 	}
