@@ -92,7 +92,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		return err
 	}
 	socket := serve.InnerSocket(c.serve.Own)
-	c.serve.Inner = inner.New(inner.Config{Folder: filepath.Dir(socket), Errands: errands, Fleet: f, Mesh: clients, Log: log})
+	c.serve.Inner = inner.New(inner.Config{Folder: filepath.Dir(socket), Errands: errands, Fleet: f, Mesh: clients, Replied: m.Replied, Log: log})
 	c.serve.Exchanges = stream.New(stream.Config{
 		Inner: socket, Errands: errands, Manages: clients != nil, Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.settings, Default: c.pool, Observe: observe, Tokens: engines.Tokens,
 		ModeOverride: c.modeOverride, Conformance: c.conformance, ExplainPicks: c.explainPicks, Random: c.random(),

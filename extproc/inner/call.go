@@ -92,5 +92,5 @@ func ended(r *http.Response) error {
 	if text, err := url.PathUnescape(words); err == nil {
 		words = text
 	}
-	return status(kserve.Code(n), words)
+	return answered{&kserve.Error{Code: kserve.Code(n), Reason: words}}
 }

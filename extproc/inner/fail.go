@@ -20,13 +20,40 @@ func isStatus(err error) bool {
 	return errors.As(err, &e)
 }
 
+// answered is a status with which a call ended that was sent on: extproc or the engine has said it, and it is counted there.
+type answered struct{ status *kserve.Error }
+
+func (a answered) Error() string { return a.status.Reason }
+func (a answered) Unwrap() error { return a.status }
+
+// kinds are the error codes by which what is refused here is counted; of any other status it is internal.
+var kinds = map[kserve.Code]string{
+	kserve.InvalidArgument: "invalid_request", kserve.NotFound: "model_not_found", kserve.ResourceExhausted: "request_too_large",
+	kserve.Unimplemented: "unknown_method", kserve.Unavailable: "no_endpoint", kserve.Unauthenticated: "unauthenticated",
+}
+
+// refusal is what a client is told of an error, and counts what was found here while it waited.
+func (s *Server) refusal(r *http.Request, err error) *kserve.Error {
+	e := &kserve.Error{Code: kserve.Internal, Reason: "The gateway failed."}
+	errors.As(err, &e)
+	if r.Context().Err() == nil && !errors.As(err, new(answered)) {
+		kind := kinds[e.Code]
+		if kind == "" {
+			kind = "internal"
+		}
+		s.Replied(e.Code.HTTP(), kind)
+	}
+	return e
+}
+
 // unavailable answers a request that cannot be sent on now.
-func unavailable(w http.ResponseWriter, r *http.Request, reason string) {
+func (s *Server) unavailable(w http.ResponseWriter, r *http.Request, reason string) {
 	if isCall(r) {
-		failCall(w, status(kserve.Unavailable, reason))
+		s.failCall(w, r, status(kserve.Unavailable, reason))
 		return
 	}
-	text, err := json.Marshal(map[string]map[string]string{"error": {"message": reason, "type": "server_error", "code": "no_endpoint"}})
+	e := s.refusal(r, status(kserve.Unavailable, reason))
+	text, err := json.Marshal(map[string]map[string]string{"error": {"message": e.Reason, "type": "server_error", "code": kinds[e.Code]}})
 	if err != nil {
 		panic(err) // strings always marshal
 	}
@@ -37,9 +64,8 @@ func unavailable(w http.ResponseWriter, r *http.Request, reason string) {
 }
 
 // failCall ends a call with what an error says, without a message.
-func failCall(w http.ResponseWriter, err error) {
-	e := &kserve.Error{Code: kserve.Internal, Reason: "The gateway failed."}
-	errors.As(err, &e)
+func (s *Server) failCall(w http.ResponseWriter, r *http.Request, err error) {
+	e := s.refusal(r, err)
 	h := w.Header()
 	h.Set("Content-Type", "application/grpc")
 	h.Set("Grpc-Status", strconv.FormatUint(uint64(e.Code), 10))

@@ -26,7 +26,7 @@ func (s *Server) forward(w http.ResponseWriter, r *http.Request, way http.RoundT
 			if r.Context().Err() == nil {
 				s.Log.Warn("cannot send a request on", "to", to.Host, "path", r.URL.Path, "err", err)
 			}
-			unavailable(w, r, words)
+			s.unavailable(w, r, words)
 		},
 	}
 	proxy.ServeHTTP(w, r)

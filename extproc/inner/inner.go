@@ -37,7 +37,9 @@ type Config struct {
 	Fleet *fleet.Fleet
 	// Mesh is the way to control for clients of ModelMesh; nil for none.
 	Mesh *Mesh
-	Log  *slog.Logger
+	// Replied counts what is refused here, by HTTP status and error code; nil counts nothing.
+	Replied func(status int, code string)
+	Log     *slog.Logger
 }
 
 // Server is the inner server. It is safe for concurrent use. Make one with [New].
@@ -50,7 +52,12 @@ type Server struct {
 }
 
 // New returns a Server.
-func New(c Config) *Server { return &Server{Config: c, envoys: make(map[string]*http.Transport)} }
+func New(c Config) *Server {
+	if c.Replied == nil {
+		c.Replied = func(int, string) {}
+	}
+	return &Server{Config: c, envoys: make(map[string]*http.Transport)}
+}
 
 // headerTimeout is how long an Envoy may take for the headers of a request.
 const headerTimeout = 5 * time.Second
@@ -94,7 +101,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case ok && e.Kind == errand.Manage && s.Mesh != nil:
 		s.manage(w, r)
 	default:
-		unavailable(w, r, "The gateway restarted while it handled the request. Try again.")
+		s.unavailable(w, r, "The gateway restarted while it handled the request. Try again.")
 	}
 }
 

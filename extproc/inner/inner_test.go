@@ -45,10 +45,20 @@ type stage struct {
 	stop    func()
 	ended   chan error
 
-	mu     sync.Mutex
-	got    []*http.Request
-	bodies []string
-	opened []errand.Errand
+	mu      sync.Mutex
+	got     []*http.Request
+	bodies  []string
+	opened  []errand.Errand
+	refused []string // what is counted
+}
+
+// counted is what was refused since it was asked last.
+func (s *stage) counted() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	is := strings.Join(s.refused, ", ")
+	s.refused = nil
+	return is
 }
 
 // newStage has what the inner server sends answered, and the fleet have two endpoints.
@@ -80,7 +90,12 @@ func newStage(t *testing.T, endpoints []string, answer http.HandlerFunc) *stage 
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
-	server := inner.New(inner.Config{Folder: folder, Errands: s.errands, Fleet: s.fleet, Log: slog.New(slog.DiscardHandler)})
+	replied := func(status int, code string) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.refused = append(s.refused, fmt.Sprint(status, " ", code))
+	}
+	server := inner.New(inner.Config{Folder: folder, Errands: s.errands, Fleet: s.fleet, Replied: replied, Log: slog.New(slog.DiscardHandler)})
 	go func() { s.ended <- server.Serve(ctx, l, 10*time.Second) }()
 	t.Cleanup(cancel)
 	s.client = &http.Client{Transport: &http.Transport{Protocols: h2c(), DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -382,6 +397,9 @@ func TestWhatTheInnerServerCannotDo(t *testing.T) {
 		if got := fmt.Sprintf("%d %s %s %q", response.StatusCode, response.Header.Get("Grpc-Status"), words, body); got != c.want || response.Header.Get("X-Gateway-Final") == "" {
 			t.Errorf("%s: %s, want %s", c.what, got, c.want)
 		}
+		if is := s.counted(); is != "503 no_endpoint" {
+			t.Errorf("%s: %q is counted", c.what, is)
+		}
 	}
 }
 
@@ -473,23 +491,24 @@ func TestErrorsOfSeveralModels(t *testing.T) {
 		}
 	})
 	for _, c := range []struct {
-		models string
-		all    bool
-		want   string
+		models  string
+		all     bool
+		want    string
+		counted string // only what was not told by who was asked
 	}{
-		{"a unknown b", false, "0  ab"},
-		{"unknown novmodel a", false, "0  a"},
-		{"a unknown", true, "5 model not found "},
-		{"unknown novmodel", false, "5 none of the requested models were found "},
-		{"a mine", false, "5 no such row "},
-		{"a bad", false, "3 bad shape: 1%2 a+b "},
-		{"a late", false, "13 late "},
-		{"slow bad", false, "3 bad shape: 1%2 a+b "},
-		{"a none", false, "13 A model's answer has no message. "},
-		{"a two", false, "12 A call for several models has one answer of each. "},
-		{"a half", false, "12 A call for several models has one answer of each. "},
-		{"a plain", false, "14 An endpoint ended a call without a status. "},
-		{"a huge", false, "8 The request and its answers together have more than 128 MiB here. "},
+		{"a unknown b", false, "0  ab", ""},
+		{"unknown novmodel a", false, "0  a", ""},
+		{"a unknown", true, "5 model not found ", ""},
+		{"unknown novmodel", false, "5 none of the requested models were found ", "404 model_not_found"},
+		{"a mine", false, "5 no such row ", ""},
+		{"a bad", false, "3 bad shape: 1%2 a+b ", ""},
+		{"a late", false, "13 late ", ""},
+		{"slow bad", false, "3 bad shape: 1%2 a+b ", ""},
+		{"a none", false, "13 A model's answer has no message. ", "500 internal"},
+		{"a two", false, "12 A call for several models has one answer of each. ", "501 unknown_method"},
+		{"a half", false, "12 A call for several models has one answer of each. ", "501 unknown_method"},
+		{"a plain", false, "14 An endpoint ended a call without a status. ", "503 no_endpoint"},
+		{"a huge", false, "8 The request and its answers together have more than 128 MiB here. ", "429 request_too_large"},
 	} {
 		var models []errand.Model
 		for id := range strings.FieldsSeq(c.models) {
@@ -505,6 +524,9 @@ func TestErrorsOfSeveralModels(t *testing.T) {
 		}
 		if got := status + " " + words + " " + body; got != c.want {
 			t.Errorf("%s, all %v: %q, want %q", c.models, c.all, got, c.want)
+		}
+		if is := s.counted(); is != c.counted {
+			t.Errorf("%s, all %v: %q is counted, want %q", c.models, c.all, is, c.counted)
 		}
 	}
 	select {
@@ -678,6 +700,9 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 		_ = response.Body.Close()
 		if response.StatusCode != c.status || c.want != "" && string(body) != c.want || !strings.HasPrefix(string(body), "{") || response.Header.Get("Content-Type") != "application/json" || response.Header.Get("X-Gateway-Final") == "" {
 			t.Errorf("%s: %d %s with %v, want %d %s", c.what, response.StatusCode, body, response.Header, c.status, c.want)
+		}
+		if is, refused := s.counted(), c.status != 200 && c.header["X-Case"] != "fails"; (is != "") != refused || refused && !strings.HasPrefix(is, strconv.Itoa(c.status)+" ") {
+			t.Errorf("%s: %q is counted", c.what, is)
 		}
 		if c.call == "" {
 			if len(s.got) > 0 {

@@ -20,11 +20,11 @@ type Mesh struct {
 // manage sends a call of ModelMesh's API on to control, with the token that its client sent.
 func (s *Server) manage(w http.ResponseWriter, r *http.Request) {
 	if method, ok := kserve.MethodOf(r.URL.Path); !ok || !kserve.Manages(method) {
-		failCall(w, status(kserve.Unimplemented, "This gateway serves no such method."))
+		s.failCall(w, r, status(kserve.Unimplemented, "This gateway serves no such method."))
 		return
 	}
 	if !reach.Shows(r.Header.Get("Authorization"), s.Mesh.Token()) {
-		failCall(w, status(unauthenticated, "Send the metadata authorization: Bearer TOKEN, with the token for ModelMesh's API."))
+		s.failCall(w, r, status(kserve.Unauthenticated, "Send the metadata authorization: Bearer TOKEN, with the token for ModelMesh's API."))
 		return
 	}
 	to := &url.URL{Scheme: "https", Host: "control"}
@@ -34,6 +34,3 @@ func (s *Server) manage(w http.ResponseWriter, r *http.Request) {
 	r.Header.Del(wire.ErrandHeader)
 	s.forward(w, r, s.Mesh.Control, to, wire.ControlName, "The gateway cannot reach control. Try again.")
 }
-
-// unauthenticated is a status code of gRPC.
-const unauthenticated kserve.Code = 16

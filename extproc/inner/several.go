@@ -31,7 +31,7 @@ func (s *Server) several(w http.ResponseWriter, r *http.Request, e errand.Errand
 	defer budget.giveBack()
 	body, err := io.ReadAll(budget.reader(r.Body))
 	if err != nil {
-		failCall(w, err)
+		s.failCall(w, r, err)
 		return
 	}
 	answers := make([]*answer, len(e.Models))
@@ -49,19 +49,19 @@ func (s *Server) several(w http.ResponseWriter, r *http.Request, e errand.Errand
 		})
 	}
 	if err := group.Wait(); err != nil {
-		failCall(w, err)
+		s.failCall(w, r, err)
 		return
 	}
 	answers = slices.DeleteFunc(answers, func(a *answer) bool { return a == nil })
 	if len(answers) == 0 {
-		failCall(w, status(kserve.NotFound, "none of the requested models were found"))
+		s.failCall(w, r, status(kserve.NotFound, "none of the requested models were found"))
 		return
 	}
 	var message []byte
 	header, trailer := make(http.Header), make(http.Header)
 	for _, a := range answers {
 		if err := budget.take(len(a.message)); err != nil {
-			failCall(w, err)
+			s.failCall(w, r, err)
 			return
 		}
 		message = append(message, a.message...)

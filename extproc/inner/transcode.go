@@ -22,14 +22,14 @@ func (s *Server) transcode(w http.ResponseWriter, r *http.Request, e errand.Erra
 		return // nobody waits for it
 	}
 	if err != nil {
-		is := &kserve.Error{Code: kserve.Internal, Reason: "The gateway failed."}
-		errors.As(err, &is)
+		is := s.refusal(r, err)
 		respond(w, transcode.Failed(is.Code, is.Reason))
 		return
 	}
 	answer := asked.Answer(a.message)
 	if err := budget.take(len(answer.Body)); err != nil {
-		answer = transcode.Failed(kserve.ResourceExhausted, err.Error())
+		is := s.refusal(r, err)
+		answer = transcode.Failed(is.Code, is.Reason)
 	}
 	respond(w, answer)
 }
