@@ -15,8 +15,12 @@ func TestAdaptersThatStarveAreKeptApart(t *testing.T) {
 	s := start(t, pods(t, 2), placed(t, 8, names...), engineFlags("--max-loras", "2"), controlFlags("--tick-interval", "2s"))
 	s.write("engines.yaml", s.without(2, 2))
 	s.starve(names, 4, func() { s.write("engines.yaml", engines(strings.TrimSuffix(s.Listen, "1:8080"), 2)) })
-	if left := slices.ContainsFunc(s.events(), func(e engineEvent) bool { return e.Engine == s.endpoint(1) && e.Event == "unload" }); !left {
-		t.Error("none has left the engine")
+	// One leaves the engine, unless the other one has taken so much by then that all have their slots.
+	of := func(engine int, event string) bool {
+		return slices.ContainsFunc(s.events(), func(e engineEvent) bool { return e.Engine == s.endpoint(engine) && e.Event == event })
+	}
+	if !of(1, "unload") && !of(2, "load") {
+		t.Error("none has left the engine, nor come to the other")
 	}
 }
 
