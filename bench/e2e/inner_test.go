@@ -114,7 +114,12 @@ func TestModelMeshsClientsCallOnePort(t *testing.T) {
 // What a copy answers that is alone passes as it is, and it is asked once; where there is another, each is asked once.
 func TestRequestsThatAreRefusedAreNotSentTwice(t *testing.T) {
 	t.Parallel()
-	s := start(t, runtimes(t, 2, map[string]string{"busy": "sim:?refuse=UNAVAILABLE:busy", "full": "sim:?refuse=RESOURCE_EXHAUSTED:full"}), func(c *rig.Config) { c.EngineFlags = nil })
+	s := start(t, runtimes(t, 2, map[string]string{
+		"busy": "sim:?refuse=UNAVAILABLE:busy", "full": "sim:?refuse=RESOURCE_EXHAUSTED:full",
+		// What MLServer, Triton and TensorFlow Serving say of a version that there is not of a model that there is.
+		"mlserver": "sim:?refuse=NOT_FOUND:Model mlserver with version 9 not found", "triton": "sim:?refuse=NOT_FOUND:Request for unknown model: ''triton'' version 9 is not found",
+		"tfserving": "sim:?refuse=NOT_FOUND:Servable not found for request: Specific(tfserving, 9)",
+	}), func(c *rig.Config) { c.EngineFlags = nil })
 	s.write("twice.yaml", modelObject("twice", "type: sim, source: 'sim:?refuse=UNAVAILABLE:busy', copies: {min: 2, max: 2}"))
 	s.await("it is there twice", func() bool {
 		n := 0
@@ -133,6 +138,9 @@ func TestRequestsThatAreRefusedAreNotSentTwice(t *testing.T) {
 	}{
 		{"busy", codes.Unavailable, "busy", 1},
 		{"full", codes.ResourceExhausted, "full", 1},
+		{"mlserver", codes.NotFound, "Model mlserver with version 9 not found", 1},
+		{"triton", codes.NotFound, "Request for unknown model: 'triton' version 9 is not found", 1},
+		{"tfserving", codes.NotFound, "Servable not found for request: Specific(tfserving, 9)", 1},
 		{"twice", codes.Unavailable, "busy", 2},
 	} {
 		_, err := s.calls().ModelInfer(t.Context(), tensor(c.model, 1))

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -74,6 +75,14 @@ func TestRealTritonThroughEnvoy(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), *tritonDir+"/venv/bin/python", args...).CombinedOutput() //nolint:gosec // of this test
 	if err != nil || !strings.Contains(string(out), "16 models are served") {
 		t.Errorf("%v: %s", err, out)
+	}
+	// Who asks for a version that there is not takes no model from its copies.
+	missing := s.sum(s.Metrics, "headgate_endpoint_failures_total", "kind", "missing")
+	if a := s.must(request{method: "POST", path: "/v2/models/m0/versions/9/infer", body: `{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[0]}]}`}); a.status != http.StatusNotFound || !strings.Contains(a.body, "'m0' version 9 is not found") {
+		t.Errorf("a version that there is not gets %d %s", a.status, a.body)
+	}
+	if is := s.sum(s.Metrics, "headgate_endpoint_failures_total", "kind", "missing"); is != missing {
+		t.Errorf("%v times a model was missing, and %v before", is, missing)
 	}
 	s.await("no call is in flight", func() bool { return s.inFlight() == 0 })
 }

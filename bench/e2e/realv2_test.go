@@ -20,6 +20,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/headgate/headgate/api/inference"
 	"github.com/headgate/headgate/bench/rig"
 	"github.com/headgate/headgate/internal/engine"
@@ -230,6 +233,21 @@ func TestRealMLServersThroughEnvoy(t *testing.T) {
 	more(200, "requests are answered by both")
 	cancel()
 	clients.Wait()
+	// Who asks for a version that there is not takes no model from its copies.
+	missing := s.sum(s.Metrics, "headgate_endpoint_failures_total", "kind", "missing")
+	for range 3 {
+		a := s.must(request{method: "POST", path: "/v2/models/m00/versions/9/infer", body: `{"inputs":[{"name":"x","datatype":"FP64","shape":[1,1],"data":[0]}]}`})
+		if a.status != http.StatusNotFound || !strings.Contains(a.body, "Model m00 with version 9 not found") {
+			t.Errorf("a version that there is not gets %d %s", a.status, a.body)
+		}
+		_, err := calls.ModelInfer(t.Context(), &inference.ModelInferRequest{ModelName: "m00", ModelVersion: "9"})
+		if is := status.Convert(err); is.Code() != codes.NotFound || is.Message() != "Model m00 with version 9 not found" {
+			t.Errorf("a version that there is not gets %v", err)
+		}
+	}
+	if is := s.sum(s.Metrics, "headgate_endpoint_failures_total", "kind", "missing"); is != missing {
+		t.Errorf("%v times a model was missing, and %v before", is, missing)
+	}
 	t.Logf("%d requests, %d lost with the one that was killed, which had %v: %v", sent.Load(), len(faults), had, took)
 	for _, fault := range faults {
 		t.Log(fault)

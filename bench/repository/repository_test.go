@@ -39,6 +39,7 @@ func TestAnswersAreThoseOfTheRealOnes(t *testing.T) {
 			{"POST /v2/repository/models/m1/unload", "{}", 200, ""},
 			{"POST /v2/repository/models/m1/unload", "{}", 404, `{"error":"Model m1 not found"}`},
 			{"POST /v2/models/m1/infer", "{}", 404, `{"error":"Model m1 not found"}`},
+			{"POST /v2/models/m1/versions/9/infer", "{}", 404, `{"error":"Model m1 with version 9 not found"}`},
 			{"GET /metrics", "", 404, `{"detail":"Not Found"}`},
 		},
 		engine.Triton: {
@@ -50,6 +51,8 @@ func TestAnswersAreThoseOfTheRealOnes(t *testing.T) {
 			{"POST /v2/repository/models/nope/load", "{}", 500, `{"error":"failed to load 'nope', failed to poll from model repository"}`},
 			{"POST /v2/repository/models/%6d1/load", "{}", 500, `{"error":"failed to load '%6d1', failed to poll from model repository"}`},
 			{"POST /v2/repository/models/bad/load", "{}", 400, `{"error":"load failed for model 'bad': version 1 is at UNAVAILABLE state: Internal: no weights;\n"}`},
+			{"POST /v2/models/m1/versions/1/infer", "{}", 200, `{"model_name":"m1","model_version":"1","outputs":[]}`},
+			{"POST /v2/models/m1/versions/9/infer", "{}", 404, `{"error":"Request for unknown model: 'm1' version 9 is not found"}`},
 			{"POST /v2/models/bad/infer", "{}", 404, `{"error":"Request for unknown model: 'bad' has no available versions"}`},
 			{"POST /v2/models/nope/infer", "{}", 404, `{"error":"Request for unknown model: 'nope' is not found"}`},
 			{"POST /v2/repository/models/m1/unload", "{}", 200, ""},

@@ -89,7 +89,12 @@ func (s *Server) serve(method, path string, body []byte) reply {
 	case get && !stored && verb == "ready":
 		return s.ready(name)
 	case post && !stored && verb == "infer":
-		return s.infer(name)
+		return s.infer(name, "")
+	}
+	if version, versioned := strings.CutPrefix(verb, "versions/"); versioned && post && !stored {
+		if version, infers := strings.CutSuffix(version, "/infer"); infers {
+			return s.infer(name, version)
+		}
 	}
 	return nowhere
 }
@@ -107,13 +112,17 @@ func (s *Server) ready(name string) reply {
 	return failure(http.StatusNotFound, "Model %s not found", name)
 }
 
-// infer answers without outputs.
-func (s *Server) infer(name string) reply {
+// infer answers without outputs. A version is empty where none is asked for: models have version 1 at Triton, and none at MLServer.
+func (s *Server) infer(name, version string) reply {
 	switch stage, known := s.stage(name); {
-	case stage == engine.Serving:
+	case stage == engine.Serving && (version == "" || version == "1" && s.config.Kind == engine.Triton):
 		return reply{http.StatusOK, map[string]any{"model_name": name, "model_version": "1", "outputs": []any{}}}
+	case s.config.Kind == engine.MLServer && version != "":
+		return failure(http.StatusNotFound, "Model %s with version %s not found", name, version)
 	case s.config.Kind == engine.MLServer:
 		return failure(http.StatusNotFound, "Model %s not found", name)
+	case known && version != "":
+		return failure(http.StatusNotFound, "Request for unknown model: '%s' version %s is not found", name, version)
 	case known:
 		return failure(http.StatusNotFound, "Request for unknown model: '%s' has no available versions", name)
 	}
