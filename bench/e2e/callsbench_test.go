@@ -2,8 +2,10 @@ package e2e
 
 import (
 	"context"
+	"flag"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,18 +18,34 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/headgate/headgate/api/inference"
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/bench/runtime"
 )
 
-// idle is an ext_proc that does nothing but name one endpoint: by a call's headers, or, where these name no model, when its messages came by, which
-// it sends on as they are.
+// idle is an ext_proc that does nothing but name one endpoint: by a call's headers, or, where its messages might name a model, when these came by,
+// which it sends on as they are. It is a process of its own, as extproc is: see serveIdle.
 type idle struct {
 	extprocv3.UnimplementedExternalProcessorServer
-	to string // set before it is called
+	to string
+}
+
+var beIdle = flag.String("idle", "", "be an ext_proc that does nothing: SOCKET,ENDPOINT")
+
+// serveIdle serves until its parent ends it.
+func serveIdle(what string) error {
+	socket, to, _ := strings.Cut(what, ",")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		return err
+	}
+	server := grpc.NewServer()
+	extprocv3.RegisterExternalProcessorServer(server, &idle{to: to})
+	return server.Serve(l)
 }
 
 func (i *idle) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
@@ -53,15 +71,17 @@ func (i *idle) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 		var out []*extprocv3.ProcessingResponse
 		switch m := in.GetRequest().(type) {
 		case *extprocv3.ProcessingRequest_RequestHeaders:
-			named, asked := false, false
+			var path string
 			for _, h := range m.RequestHeaders.GetHeaders().GetHeaders() {
-				named = named || h.GetKey() == "mm-model-id"
-				asked = asked || string(h.GetRawValue()) == wire.ModelsPath
+				if h.GetKey() == ":path" {
+					path = string(h.GetRawValue())
+				}
 			}
-			switch out = append(out, headers); {
-			case asked: // whether it is there
+			switch out = append(out, headers); path {
+			case wire.ModelsPath: // whether it is there
 				out = []*extprocv3.ProcessingResponse{{Response: &extprocv3.ProcessingResponse_ImmediateResponse{ImmediateResponse: new(extprocv3.ImmediateResponse)}}}
-			case !named:
+			case "/" + runtime.EchoMethod:
+			default:
 				out = []*extprocv3.ProcessingResponse{{ModeOverride: &extprocfilterv3.ProcessingMode{
 					RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED, RequestTrailerMode: extprocfilterv3.ProcessingMode_SEND,
 					ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
@@ -85,8 +105,8 @@ func (i *idle) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 	}
 }
 
-// BenchmarkCalls measures what extproc adds to a unary gRPC call of 1 KB, beside an ext_proc that does nothing in the same mode: with the model in a
-// header, and in the message. One client waits for each answer; the two take turns, 500 calls each is an op. Run it with
+// BenchmarkCalls measures what extproc adds to a unary gRPC call of 1 KB, beside an ext_proc that does nothing in the same mode: of a method whose
+// messages need not be seen, and of V2's, whose messages name the model. One client waits for each answer; the two take turns, 500 calls each is an op. Run it with
 // go test ./bench/e2e -run "^$" -bench Calls -benchtime 12x.
 func BenchmarkCalls(b *testing.B) {
 	loaded := func(c *rig.Config) {
@@ -96,54 +116,61 @@ func BenchmarkCalls(b *testing.B) {
 		}
 	}
 	ours := start(b, runtimes(b, 1, nil), standalone, loaded)
-	l, err := net.Listen("unix", filepath.Join(b.TempDir(), "idle.sock"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	nothing := new(idle)
+	socket := filepath.Join(b.TempDir(), "idle.sock")
 	theirs := start(b, runtimes(b, 1, nil), standalone, loaded, func(c *rig.Config) {
-		nothing.to = strings.TrimSuffix(c.Listen, "1:8080") + "11:8000"
 		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Twice("extproc", "idle"),
-			envoy.Set(l.Addr().String(), "static_resources", "clusters", 3, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint", "address", "pipe", "path"),
+			envoy.Set(socket, "static_resources", "clusters", 3, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint", "address", "pipe", "path"),
 			envoy.ExtProc(map[string]any{"grpc_service": map[string]any{"envoy_grpc": map[string]any{"cluster_name": "idle"}}}))
-		server := grpc.NewServer()
-		extprocv3.RegisterExternalProcessorServer(server, nothing)
-		go func() { _ = server.Serve(l) }()
-		b.Cleanup(server.Stop)
+		process := exec.Command(os.Args[0], "-idle", socket+","+strings.TrimSuffix(c.Listen, "1:8080")+"11:8000")
+		if err := process.Start(); err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() {
+			_ = process.Process.Kill()
+			_ = process.Wait()
+		})
 	})
 	for _, s := range []*stack{ours, theirs} {
 		s.await("the model is loaded", func() bool { return len(held(s.events())) == 1 })
 	}
-	message := tensor("one", make([]float32, 240)...)
-	median := func(calls inference.GRPCInferenceServiceClient, headers ...string) float64 {
-		const requests = 500
-		took := make([]time.Duration, requests)
-		ctx := metadata.AppendToOutgoingContext(context.Background(), headers...)
-		for i := range took {
-			began := time.Now()
-			if _, err := calls.ModelInfer(ctx, message); err != nil {
-				b.Fatal(err)
-			}
-			took[i] = time.Since(began)
-		}
-		slices.Sort(took)
-		return took[requests/2].Seconds() * 1e6
-	}
-	clients := [2]inference.GRPCInferenceServiceClient{theirs.calls(), ours.calls()}
+	named := metadata.AppendToOutgoingContext(context.Background(), "mm-model-id", "one")
+	bytes, message := wrapperspb.Bytes(make([]byte, 960)), tensor("one", make([]float32, 240)...)
 	for _, c := range []struct {
-		name    string
-		headers []string
-	}{{"header", []string{"mm-model-id", "one"}}, {"message", nil}} {
+		name string
+		call func(grpc.ClientConnInterface) error
+	}{
+		{"header", func(conn grpc.ClientConnInterface) error {
+			return conn.Invoke(named, "/"+runtime.EchoMethod, bytes, new(wrapperspb.BytesValue))
+		}},
+		{"message", func(conn grpc.ClientConnInterface) error {
+			_, err := inference.NewGRPCInferenceServiceClient(conn).ModelInfer(context.Background(), message)
+			return err
+		}},
+	} {
+		median := func(conn grpc.ClientConnInterface) float64 {
+			const requests = 500
+			took := make([]time.Duration, requests)
+			for i := range took {
+				began := time.Now()
+				if err := c.call(conn); err != nil {
+					b.Fatal(err)
+				}
+				took[i] = time.Since(began)
+			}
+			slices.Sort(took)
+			return took[requests/2].Seconds() * 1e6
+		}
+		clients := [2]grpc.ClientConnInterface{theirs.conn(), ours.conn()}
 		b.Run("model="+c.name, func(b *testing.B) {
-			for _, calls := range clients {
-				median(calls, c.headers...) // to warm up, and to have the model loaded
+			for _, conn := range clients {
+				median(conn) // to warm up, and to have the model loaded
 			}
 			var more []float64
 			for i := range b.N {
 				var is [2]float64
 				for j := range clients {
 					at := (i + j) % 2
-					is[at] = median(clients[at], c.headers...)
+					is[at] = median(clients[at])
 				}
 				more = append(more, is[1]-is[0])
 				b.Logf("round %d: idle %.0f µs, extproc %.0f µs", i, is[0], is[1])

@@ -50,6 +50,10 @@ func programs() rig.Programs {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if *beIdle != "" {
+		fmt.Fprintln(os.Stderr, "e2e:", serveIdle(*beIdle))
+		os.Exit(1)
+	}
 	if testing.Short() {
 		fmt.Println("the end-to-end tests are left out of short runs")
 		return

@@ -16,13 +16,21 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/headgate/headgate/api/inference"
 	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/bench/runtime"
 )
 
 // calls is a client of V2 by gRPC, at the gateway.
 func (s *stack) calls() inference.GRPCInferenceServiceClient {
+	s.t.Helper()
+	return inference.NewGRPCInferenceServiceClient(s.conn())
+}
+
+// conn is a connection for gRPC calls of any service.
+func (s *stack) conn() *grpc.ClientConn {
 	s.t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+s.Listen, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
@@ -30,7 +38,7 @@ func (s *stack) calls() inference.GRPCInferenceServiceClient {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { _ = conn.Close() })
-	return inference.NewGRPCInferenceServiceClient(conn)
+	return conn
 }
 
 // tensor is a request for a model with one tensor of a few numbers.
@@ -146,13 +154,17 @@ func TestModelsAreInferredByV2(t *testing.T) {
 	if a, err := calls.ModelReady(ctx, &inference.ModelReadyRequest{Name: "nobody"}); status.Code(err) != codes.NotFound {
 		t.Errorf("an unknown model is ready: %v, %v", a, err)
 	}
-	conn, err := grpc.NewClient("passthrough:///"+s.Listen, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn := s.conn()
 	if a, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: "any"}); err != nil || a.GetStatus() != healthv1.HealthCheckResponse_SERVING {
 		t.Errorf("health: %v, %v", a, err)
+	}
+	// A method whose messages name no model goes by the headers, and its messages are not looked at.
+	echo, mine := new(wrapperspb.BytesValue), metadata.AppendToOutgoingContext(ctx, "mm-vmodel-id", "latest")
+	if err := conn.Invoke(mine, "/"+runtime.EchoMethod, wrapperspb.Bytes([]byte("as it is")), echo); err != nil || string(echo.GetValue()) != "as it is" {
+		t.Errorf("of another service: %q, %v", echo.GetValue(), err)
+	}
+	if err := conn.Invoke(ctx, "/"+runtime.EchoMethod, wrapperspb.Bytes(nil), echo); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("without a model: %v", err)
 	}
 
 	for _, c := range []struct {

@@ -84,7 +84,7 @@ func (r *Runtime) RuntimeStatus(context.Context, *mmesh.RuntimeStatusRequest) (*
 		ModelLoadingTimeoutMs:   uint32(r.config.LoadTimeout.Milliseconds()),
 		DefaultModelSizeInBytes: uint64(r.config.DefaultSize),
 		RuntimeVersion:          "simulated",
-		MethodInfos:             v2Methods,
+		MethodInfos:             methods,
 		LimitModelConcurrency:   r.config.Concurrency > 0,
 	}, nil
 }

@@ -14,14 +14,19 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/headgate/headgate/api/inference"
 	"github.com/headgate/headgate/api/mmesh"
 	"github.com/headgate/headgate/bench/simulated"
 )
 
-// v2Methods are the calls in whose messages the runtime wants the id of the model: V2's. They are those that it lets pass, too.
-var v2Methods = map[string]*mmesh.RuntimeStatusResponse_MethodInfo{
+// EchoMethod is of no API: it answers each message, google.protobuf.BytesValue, with itself. Headers alone name its model.
+const EchoMethod = "simulated.Echo/Run"
+
+// methods are the calls that the runtime lets pass, and where it wants the id of the model in their messages.
+var methods = map[string]*mmesh.RuntimeStatusResponse_MethodInfo{
+	EchoMethod: {},
 	"inference.GRPCInferenceService/ModelInfer":       {IdInjectionPath: []uint32{1}},
 	"inference.GRPCInferenceService/ModelStreamInfer": {IdInjectionPath: []uint32{1}},
 	"inference.GRPCInferenceService/ModelMetadata":    {IdInjectionPath: []uint32{1}},
@@ -38,7 +43,35 @@ type v2 struct {
 func (r *Runtime) calls() *grpc.Server {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(64<<20), grpc.MaxConcurrentStreams(1<<20))
 	inference.RegisterGRPCInferenceServiceServer(server, v2{runtime: r})
+	server.RegisterService(&grpc.ServiceDesc{ServiceName: "simulated.Echo", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
+		StreamName: "Run", Handler: func(_ any, stream grpc.ServerStream) error { return r.echo(stream) }, ServerStreams: true, ClientStreams: true,
+	}}}, r)
 	return server
+}
+
+// echo serves [EchoMethod].
+func (r *Runtime) echo(stream grpc.ServerStream) error {
+	md, _ := metadata.FromIncomingContext(stream.Context())
+	model := strings.Join(md.Get("mm-model-id-bin"), " ") // decoded already
+	if err := (v2{runtime: r}).of(stream.Context(), model); err != nil {
+		return err
+	}
+	for {
+		var m wrapperspb.BytesValue
+		err := stream.RecvMsg(&m)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := r.compute(stream.Context(), model); err != nil {
+			return err
+		}
+		if err := stream.SendMsg(&m); err != nil {
+			return err
+		}
+	}
 }
 
 // of checks that a call may be for a model, by its message.
