@@ -110,7 +110,7 @@ func TestARuntimeIsMadeReadyOnceALife(t *testing.T) {
 			seen, record := look(t, l, Record{})
 			want := Limits{
 				Bytes: 1 << 30, DefaultBytes: 50 << 20, Loads: 6, LoadTimeout: time.Minute,
-				Methods: "inference.GRPCInferenceService/ModelInfer 1\ninference.GRPCInferenceService/ModelMetadata 1\ninference.GRPCInferenceService/ModelStreamInfer 1",
+				Methods: "inference.GRPCInferenceService/ModelInfer 1\ninference.GRPCInferenceService/ModelMetadata 1\ninference.GRPCInferenceService/ModelStreamInfer 1\nsimulated.Echo/Run",
 			}
 			if !seen.Purged || !seen.Takes || seen.Lists || seen.Limits != want || (seen.Incarnation != "") != c.told {
 				t.Errorf("the first look sees %+v", seen)
