@@ -106,8 +106,8 @@ func (i *idle) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 }
 
 // BenchmarkCalls measures what extproc adds to a unary gRPC call of 1 KB, beside an ext_proc that does nothing in the same mode: of a method whose
-// messages need not be seen, and of V2's, whose messages name the model. One client waits for each answer; the two take turns, 500 calls each is an op. Run it with
-// go test ./bench/e2e -run "^$" -bench Calls -benchtime 12x.
+// messages need not be seen, and of V2's, whose messages name the model. One client waits for each answer; the two take turns, 500 calls
+// each is an op. Run it with go test ./bench/e2e -run "^$" -bench Calls -benchtime 12x.
 func BenchmarkCalls(b *testing.B) {
 	loaded := func(c *rig.Config) {
 		c.EngineFlags = nil

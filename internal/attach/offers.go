@@ -33,7 +33,7 @@ func (l *Latest) Of(n *objects.Network) *Attachments {
 	return l.is
 }
 
-// Offers says whether models are served at a listener, by LLMRoutes or of pools that no route names.
+// Offers says whether models are served at a listener, by LLMRoutes or of pools that no LLMRoute names.
 func (l *Listener) Offers() bool { return l.Refused == (Verdict{}) && len(l.models())+len(l.Pools) > 0 }
 
 // models returns the LLMRoutes of a listener, in order of precedence.
