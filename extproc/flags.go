@@ -258,6 +258,8 @@ func (c config) check(rest []string) error {
 		return errors.New("--control-ca-file, --control-token-file, --control-cert-path and --mesh-token-file are of no use without --control")
 	case c.scrapeInterval < 10*time.Millisecond || c.modelsInterval < 10*time.Millisecond:
 		return errors.New("--scrape-interval must be at least 10ms: a shorter one keeps the engines busy")
+	case c.scrapeInterval >= c.settings.Stale:
+		return fmt.Errorf("--scrape-interval %v, --stale %v: the second must be longer, or endpoints count as silent between two looks", c.scrapeInterval, c.settings.Stale)
 	}
 	if err := c.kube.Check(c.objects); err != nil {
 		return err

@@ -291,6 +291,7 @@ func TestTheCommandLine(t *testing.T) {
 		{"--objects x --listen y --picks 0", "--picks 0: it must be 1 to 8; see extproc --help"},
 		{"--objects x --listen y --metrics-port 70000", "--metrics-port 70000 is no port; see extproc --help"},
 		{"--objects x --listen y --scrape-interval 1ms", "--scrape-interval must be at least 10ms: a shorter one keeps the engines busy; see extproc --help"},
+		{"--objects x --listen y --scrape-interval 6s", "--scrape-interval 6s, --stale 1s: the second must be longer, or endpoints count as silent between two looks; see extproc --help"},
 		{"--endpoints a:1 --listen y --engine-ca-file x", "--engine-ca-file is of no use without --engine-tls; see extproc --help"},
 		{"--endpoints a:1 --listen y --engine-insecure-skip-verify", "--engine-insecure-skip-verify is of no use without --engine-tls; see extproc --help"},
 		{"--endpoints a:1 --listen y --engine-tls --engine-ca-file x --engine-insecure-skip-verify", "--engine-insecure-skip-verify checks no certificate: it cannot go with --engine-ca-file; see extproc --help"},

@@ -189,7 +189,7 @@ func TestAPoisonousRequestReachesOneEngine(t *testing.T) {
 // An engine that takes no connection costs a request no more than the way to the next, and is known to be out.
 func TestAnEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
 	t.Parallel()
-	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale", "1h", "--lost", "1h")) // no look tells of it
+	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale", "2h")) // no look tells of it
 	s.Engines[s.endpoint(2)].Kill()
 	s.Engines[s.endpoint(3)].Kill()
 	a, l := s.tell(completion("a01", 2, false)) // the first turn is 1
@@ -213,7 +213,7 @@ func TestAnEngineThatTakesNoConnectionIsPassedOver(t *testing.T) {
 func TestManyRequestsAtOnceGoOnToTheirNextPick(t *testing.T) {
 	t.Parallel()
 	const burst = 600
-	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale", "1h", "--lost", "1h")) // no look tells of it
+	s := start(t, extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale", "2h")) // no look tells of it
 	s.Engines[s.endpoint(2)].Kill()
 	faults := make(chan string, burst)
 	for range burst {

@@ -35,7 +35,7 @@ func TestOtherGatewaysFollowThePick(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := start(t, append([]setting{extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale", "1h", "--lost", "1h")}, append(c.settings, duplex.setting)...)...)
+			s := start(t, append([]setting{extprocFlags("--policy", "roundRobin", "--scrape-interval", "1h", "--stale", "2h")}, append(c.settings, duplex.setting)...)...)
 			forged := completion("a01", 2, false)
 			forged.header = map[string]string{"x-gateway-destination-endpoint": s.endpoint(1)}
 			for n := range 8 {

@@ -28,7 +28,7 @@ func engined(picks string) string {
 // streams and whole answers, under the engine's own name of the adapter.
 func TestRequestsThatComeForADeadEngineAreAnsweredElsewhere(t *testing.T) {
 	t.Parallel()
-	s := start(t, pods(t, 3), placed(t, 4, "a01", "a02"), loading(t, 0.3), extprocFlags("--scrape-interval", "6s"), controlFlags("--look-interval", "6s"))
+	s := start(t, pods(t, 3), placed(t, 4, "a01", "a02"), loading(t, 0.3), extprocFlags("--scrape-interval", "6s", "--stale", "1h"), controlFlags("--look-interval", "6s"))
 	for _, c := range []struct {
 		model  string
 		stream bool

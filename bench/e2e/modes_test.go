@@ -197,7 +197,7 @@ func startRecorded(t *testing.T, m mode, settings ...setting) (*stack, []*record
 		if err := os.WriteFile(filepath.Join(c.Objects, "patient.yaml"), []byte(patient), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		c.ExtprocFlags = append(c.ExtprocFlags, "--seed", "7", "--scrape-interval", "1h", "--models-interval", "1h")
+		c.ExtprocFlags = append(c.ExtprocFlags, "--seed", "7", "--scrape-interval", "1h", "--models-interval", "1h", "--stale", "2h")
 		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Everywhere("buffer_size_bytes", 16384.0, 0)) // outcomes at once
 	}, m.setting}, settings...)...)
 	return s, all
