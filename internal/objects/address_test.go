@@ -90,7 +90,7 @@ func TestAListOfAClusterIsNotOfHeadgatesOwnPod(t *testing.T) {
 			t.Errorf("%q: %v, %v", management, objects.CheckClusterList(&list), objects.CheckList(&list))
 		}
 	}
-
+	list.Spec.Management = "unix:/run/x.sock"
 	for engine, is := range map[string]bool{"": true, "modelruntime": true, "torchserve": false, "triton": false, "tfserving": false} {
 		if list.Spec.Engine = engine; (len(objects.CheckList(&list)) == 0) != is {
 			t.Errorf("%q at a socket: %v", engine, objects.CheckList(&list))
