@@ -86,6 +86,7 @@ fuzz: ## Fuzz each parser beside its oracle and the exchange, about 20 s each on
 	$(FUZZ) '^FuzzResponse$$' -fuzztime 35000x ./extproc/transcode
 	$(FUZZ) '^FuzzExchange$$' -fuzztime 80000x ./extproc/stream
 	$(FUZZ) '^FuzzCall$$' -fuzztime 20000x ./extproc/stream
+	$(FUZZ) '^FuzzOpen$$' -fuzztime 50000x ./extproc/errand
 	$(FUZZ) '^FuzzAnswer$$' -fuzztime 200000x ./extproc/outcome
 	$(FUZZ) '^FuzzLoad$$' -fuzztime 200000x ./internal/engine
 	$(FUZZ) '^FuzzParse$$' -fuzztime 80000x ./internal/objects/dir

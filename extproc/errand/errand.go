@@ -5,7 +5,6 @@ package errand
 import (
 	"crypto/cipher"
 	"encoding/base64"
-	"encoding/json"
 
 	"github.com/headgate/headgate/extproc/route"
 	"github.com/headgate/headgate/internal/objects"
@@ -29,36 +28,36 @@ const (
 
 // Errand is one request's.
 type Errand struct {
-	Kind Kind `json:"kind"`
+	Kind Kind
 	// Back is the socket at which the request's Envoy takes it once more, in the folder of extproc's.
-	Back string `json:"back"`
+	Back string
 	// Listener and Given are where the request came in, and the pool that its route named, as the ext_proc stream said.
-	Listener string       `json:"listener,omitempty"`
-	Given    objects.Name `json:"given,omitzero"`
+	Listener string
+	Given    objects.Name
 	// Models are what the request was admitted for: one of Again, Transcode and Sent, and all of Several, in the order of the call; none of Manage.
-	Models []Model `json:"models"`
+	Models []Model
 	// All says that every one of Several is to be there: else one that there is not is left out.
-	All bool `json:"all,omitempty"`
+	All bool
 	// ID is that of the decision by which they were: of Again.
-	ID string `json:"id,omitempty"`
+	ID string
 	// Tried are the copies that did not serve the request: of Again.
-	Tried []Copy `json:"tried,omitempty"`
+	Tried []Copy
 	// Last says that the inner server is not among the picks any more: of Sent.
-	Last bool `json:"last,omitempty"`
+	Last bool
 }
 
 // Model is a model that a request was admitted for.
 type Model struct {
 	// Name is what its client calls it.
-	Name   string       `json:"name"`
-	Target route.Target `json:"target"`
+	Name   string
+	Target route.Target
 }
 
 // Copy is a copy of a model, at an endpoint that takes requests for it at an address.
 type Copy struct {
-	Endpoint string `json:"endpoint"`
-	At       string `json:"at"`
-	Model    string `json:"model"` // as the engine calls it
+	Endpoint string
+	At       string
+	Model    string // as the engine calls it
 }
 
 // Sealer seals errands and opens them. It is safe for concurrent use.
@@ -69,22 +68,23 @@ func NewSealer(aead cipher.AEAD) *Sealer { return &Sealer{aead} }
 
 // Seal returns an errand as a header has it.
 func (s *Sealer) Seal(e Errand) string {
-	text, err := json.Marshal(e)
-	if err != nil {
-		panic(err) // strings and numbers always marshal
-	}
-	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, text, nil))
+	w := form{bytes: make([]byte, 0, 512)}
+	w.errand(&e)
+	return base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, w.bytes, nil))
 }
 
-// Open returns what was sealed; false for what was not, by this Sealer.
+// Open returns what was sealed; false for what was not, by this Sealer, or by a process of another release.
 func (s *Sealer) Open(header string) (e Errand, ok bool) {
 	sealed, err := base64.RawURLEncoding.DecodeString(header)
 	if err != nil {
 		return e, false
 	}
-	text, err := s.aead.Open(nil, nil, sealed, nil)
-	if err != nil {
+	r := form{reads: true}
+	if r.bytes, err = s.aead.Open(nil, nil, sealed, nil); err != nil {
 		return e, false
 	}
-	return e, json.Unmarshal(text, &e) == nil
+	if r.errand(&e); r.broken || len(r.bytes) > 0 {
+		return Errand{}, false
+	}
+	return e, true
 }
