@@ -30,7 +30,7 @@ import (
 
 var (
 	inferFor = flag.Duration("infer", 5*time.Second, "send calls for thousands of models for so long")
-	streams  = flag.Int("streams", 50, "keep so many streams of V2 open")
+	streams  = flag.Int("streams", 50, "keep so many streams of V2 open in both directions, and as many whose answers alone go on")
 	kept     = flag.Duration("kept", 30*time.Second, "keep them open for so long: longer than their leases, which are 22s or a third of it")
 )
 
@@ -196,45 +196,70 @@ func TestEnvoysOwnErrorsOfV2(t *testing.T) {
 	}
 }
 
-// A stream counts for as long as it lasts, longer than a lease: Envoy says now and then that it goes on. Then nothing is left.
-// A thousand of them for three minutes: go test ./bench/e2e -run StreamsCount -v -streams 1000 -kept 3m.
+// A stream counts for as long as it lasts, longer than a lease, in both directions or with answers alone: Envoy says now and then that it goes on.
+// Then nothing is left. A thousand of either kind for three minutes: go test ./bench/e2e -run StreamsCount -v -streams 1000 -kept 3m.
 func TestStreamsCountForAsLongAsTheyLast(t *testing.T) {
 	t.Parallel()
-	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), standalone, extprocFlags("--lease", max(22*time.Second, *kept/3).String()), func(c *rig.Config) { c.EngineFlags = nil })
+	const pause = 5 * time.Second // between two answers of those whose answers alone go on
+	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:", "slow": "sim:?infer=" + pause.String()}), standalone, extprocFlags("--lease", max(22*time.Second, *kept/3).String()), func(c *rig.Config) { c.EngineFlags = nil })
 	calls := s.calls()
 	ctx, cancel := context.WithTimeout(t.Context(), *kept+2*time.Minute)
 	defer cancel()
-	var all []inference.GRPCInferenceService_ModelStreamInferClient
-	ask := func(i int, stream inference.GRPCInferenceService_ModelStreamInferClient) {
+	open := func() inference.GRPCInferenceService_ModelStreamInferClient {
 		t.Helper()
-		if err := stream.Send(tensor("one", float32(i))); err != nil {
-			t.Fatal(err)
-		}
-		a, err := stream.Recv()
-		if fault := answers(a.GetInferResponse(), err, "one", float32(i)); fault != "" {
-			t.Fatalf("stream %d: %s", i, fault)
-		}
-	}
-	for i := range *streams {
 		stream, err := calls.ModelStreamInfer(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, stream)
-		ask(i, stream)
+		return stream
 	}
-	for began := time.Now(); time.Since(began) < *kept; time.Sleep(time.Second) {
-		if n := s.inFlight(); n != float64(*streams) {
-			t.Fatalf("after %v %v streams are in flight, want %d", time.Since(began).Round(time.Second), n, *streams)
-		}
-	}
-	for i, stream := range all {
-		ask(i, stream)
-		if err := stream.CloseSend(); err != nil {
+	send := func(stream inference.GRPCInferenceService_ModelStreamInferClient, model string, value int) {
+		t.Helper()
+		if err := stream.Send(tensor(model, float32(value))); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
-			t.Errorf("stream %d ends with %v", i, err)
+	}
+	take := func(stream inference.GRPCInferenceService_ModelStreamInferClient, model string, value int) {
+		t.Helper()
+		a, err := stream.Recv()
+		if fault := answers(a.GetInferResponse(), err, model, float32(value)); fault != "" {
+			t.Fatalf("a stream of %s: %s", model, fault)
+		}
+	}
+	var both, answering []inference.GRPCInferenceService_ModelStreamInferClient
+	questions := int(*kept/pause) + 4
+	for i := range *streams {
+		both = append(both, open())
+		send(both[i], "one", i)
+		take(both[i], "one", i)
+		answering = append(answering, open())
+		for j := range questions {
+			send(answering[i], "slow", j)
+		}
+		if err := answering[i].CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := float64(2 * *streams)
+	s.await("all are in flight", func() bool { return s.inFlight() == all })
+	for began := time.Now(); time.Since(began) < *kept; time.Sleep(time.Second) {
+		if n := s.inFlight(); n != all {
+			t.Fatalf("after %v %v streams are in flight, want %v", time.Since(began).Round(time.Second), n, all)
+		}
+	}
+	for i := range *streams {
+		send(both[i], "one", i)
+		take(both[i], "one", i)
+		if err := both[i].CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		for j := range questions {
+			take(answering[i], "slow", j)
+		}
+		for _, stream := range []inference.GRPCInferenceService_ModelStreamInferClient{both[i], answering[i]} {
+			if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+				t.Errorf("stream %d ends with %v", i, err)
+			}
 		}
 	}
 	s.await("no stream is in flight", func() bool { return s.inFlight() == 0 })
