@@ -2,10 +2,12 @@ package e2e
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/headgate/headgate/api/inference"
+	"github.com/headgate/headgate/api/mmesh"
 	"github.com/headgate/headgate/bench/rig"
 	"github.com/headgate/headgate/bench/runtime"
 )
@@ -259,5 +262,28 @@ func TestStreamsOfV2(t *testing.T) {
 	}
 	if string(a.GetRawOutputContents()[0]) != string(large.GetRawInputContents()[0]) {
 		t.Error("16 MiB come back as others")
+	}
+}
+
+// grpcurl, as docs/modelmesh.md has it, is answered: with the model in a header, in the message, and where it asks whether there is one.
+func TestGrpcurlIsAnswered(t *testing.T) {
+	t.Parallel()
+	const id = "模型/v1"
+	s := start(t, runtimes(t, 1, nil), standalone, func(c *rig.Config) { c.EngineFlags = nil })
+	ask := &mmesh.RegisterModelRequest{ModelId: id, ModelInfo: &mmesh.ModelInfo{Type: "sim", Path: "sim:"}, LoadNow: true, Sync: true}
+	if is, err := s.mesh().RegisterModel(t.Context(), ask); err != nil || is.GetStatus() != mmesh.ModelStatusInfo_LOADED {
+		t.Fatalf("%v, %v", is, err)
+	}
+	for _, c := range []struct{ header, method, message, answer string }{
+		{"mm-model-id-bin: " + base64.StdEncoding.EncodeToString([]byte(id)), "ModelInfer", `{"inputs": [{"name": "x"}]}`, `"modelName": "` + id + `"`},
+		{"x-mine: 1", "ModelInfer", `{"model_name": "` + id + `", "inputs": [{"name": "x"}]}`, `"modelName": "` + id + `"`},
+		{"x-mine: 1", "ModelReady", `{"name": "` + id + `"}`, `"ready": true`},
+		{"x-mine: 1", "ModelInfer", `{"model_name": "unknown"}`, "Code: NotFound"},
+	} {
+		out, err := exec.CommandContext(t.Context(), "go", "tool", "-modfile="+root+"/tools/go.mod", "grpcurl", "-plaintext", "-import-path", root+"/api/inference", "-proto", "inference.proto", //nolint:gosec // of this test
+			"-H", c.header, "-d", c.message, s.Listen, "inference.GRPCInferenceService/"+c.method).CombinedOutput()
+		if failed := strings.HasPrefix(c.answer, "Code"); !strings.Contains(string(out), c.answer) || (err != nil) != failed {
+			t.Errorf("%s %s is answered %s, %v", c.method, c.message, out, err)
+		}
 	}
 }
