@@ -233,6 +233,7 @@ func TestRealMLServersThroughEnvoy(t *testing.T) {
 	more(200, "requests are answered by both")
 	cancel()
 	clients.Wait()
+	mlserversClient(t, s.Listen)
 	// Who asks for a version that there is not takes no model from its copies.
 	missing := s.sum(s.Metrics, "headgate_endpoint_failures_total", "kind", "missing")
 	for range 3 {
@@ -255,5 +256,35 @@ func TestRealMLServersThroughEnvoy(t *testing.T) {
 	// Those that it had, and those for a model without another copy until extproc knows.
 	if late := last.Sub(killed); late > time.Second {
 		t.Errorf("a request fails that began %v after the kill", late)
+	}
+}
+
+// mlserversClient asks with MLServer's own client, unchanged.
+func mlserversClient(t *testing.T, address string) {
+	t.Helper()
+	in, out := filepath.Join(t.TempDir(), "in.jsonl"), filepath.Join(t.TempDir(), "out.jsonl")
+	line := `{"inputs":[{"name":"x","datatype":"FP64","shape":[1,1],"data":[%d]}]}` + "\n"
+	if err := os.WriteFile(in, fmt.Appendf(nil, line+line, 0, 3), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	said, err := exec.CommandContext(t.Context(), *mlserverDir+"/venv/bin/mlserver", "infer", "-u", address, "-m", "m03", "-i", in, "-o", out, "-w", "1").CombinedOutput() //nolint:gosec // of this test
+	if err != nil {
+		t.Errorf("%v: %s", err, said)
+		return
+	}
+	text, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
+		var a struct {
+			Name    string `json:"model_name"`
+			Outputs []struct {
+				Data []int64 `json:"data"`
+			} `json:"outputs"`
+		}
+		if json.Unmarshal([]byte(line), &a) != nil || a.Name != "m03" || len(a.Outputs) != 1 || a.Outputs[0].Data[0] != int64(i) {
+			t.Errorf("line %d of what MLServer's client was answered: %s", i, line)
+		}
 	}
 }
