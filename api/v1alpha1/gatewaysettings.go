@@ -51,6 +51,9 @@ type GatewaySettingsSpec struct {
 	Resources *GatewayResources `json:"resources,omitempty"`
 	// Timeouts bound what may take long.
 	Timeouts *GatewayTimeouts `json:"timeouts,omitempty"`
+	// Payloads has the Envoys show extproc copies of requests and answers, which hold what users send and get. It counts in the
+	// settings of a GatewayClass alone: who writes a Gateway must not choose where pods of Headgate's namespace send what.
+	Payloads *GatewayPayloads `json:"payloads,omitempty"`
 }
 
 // GatewayService is the Service of a Gateway.
@@ -66,6 +69,17 @@ type GatewayService struct {
 type GatewayResources struct {
 	Envoy   *corev1.ResourceRequirements `json:"envoy,omitempty"`
 	Extproc *corev1.ResourceRequirements `json:"extproc,omitempty"`
+}
+
+// GatewayPayloads says where copies of requests and answers go.
+type GatewayPayloads struct {
+	// Processors are the URLs of sinks, each as extproc --payload-processor has it: http(s)://host[:port]/path[?model][#method], or
+	// logger://. The extprocs of managed Gateways get them; others are started with flags of yours.
+	//
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=2048
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^(https?|logger)://[^\\\\s]+$')",message="write the URL of a sink, such as https://sink.example/payloads, or logger://*"
+	Processors []string `json:"processors,omitempty"`
 }
 
 // GatewayTimeouts are above 0.

@@ -366,3 +366,57 @@ func BenchmarkPayloads(b *testing.B) {
 		b.Run(name, func(b *testing.B) { compare(b, stacks, "a01", both) })
 	}
 }
+
+// At a Gateway whose class has payloads in its settings, calls and requests for pools are copied; without them none is.
+func TestPayloadsAreCopiedAtAGateway(t *testing.T) {
+	t.Parallel()
+	all := newSink(t)
+	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), throughGateway, extprocFlags("--payload-processor", all.URL), func(c *rig.Config) { c.EngineFlags = nil })
+	host, _, _ := strings.Cut(s.Listen, ":")
+	gateway := aGateway(host)
+	class := strings.Replace(gateway, "{controllerName: headgate.dev/gateway-controller}",
+		"{controllerName: headgate.dev/gateway-controller, parametersRef: {group: inference.x-k8s.io, kind: GatewaySettings, namespace: default, name: copies}}", 1)
+	if class == gateway {
+		t.Fatal("the class of the Gateway is not as this test takes it to be")
+	}
+	calls := s.calls()
+	infer := func(value float32) {
+		t.Helper()
+		a, err := calls.ModelInfer(t.Context(), tensor("one", value))
+		if fault := answers(a, err, "one", value); fault != "" {
+			t.Fatal(fault)
+		}
+	}
+	copies := func(holds func(payload) bool) (kinds string) {
+		all.mu.Lock()
+		defer all.mu.Unlock()
+		for _, p := range all.all {
+			if holds(p) {
+				kinds += p.Kind + " of " + p.Model + " "
+			}
+		}
+		return kinds
+	}
+	s.await("calls are answered", func() bool {
+		_, err := calls.ModelInfer(t.Context(), tensor("one", 1))
+		return err == nil
+	})
+	s.write("gateway.yaml", class+"---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: GatewaySettings\nmetadata: {name: copies}\nspec: {payloads: {}}\n")
+	s.await("calls are copied", func() bool {
+		infer(1)
+		return copies(func(payload) bool { return true }) != ""
+	})
+	infer(2)
+	s.await("a call and its answer are copied", func() bool {
+		return copies(func(p payload) bool {
+			return bytes.Contains(p.Data, []byte{0, 0, 0, 0x40}) // 2 as a float
+		}) == "request of one response of one "
+	})
+	const body = `{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[3]}]}`
+	if a := s.must(request{method: "POST", path: "/v2/models/one/infer", body: body}); a.status != http.StatusOK {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	s.await("a request by REST and its answer are copied", func() bool {
+		return copies(func(p payload) bool { return p.Metadata["content-type"] == "application/json" }) == "request of one response of one "
+	})
+}

@@ -66,6 +66,9 @@ func (s settings) ofGateway(g *gatewayv1.Gateway, c Class) (v1alpha1.GatewaySett
 		ref = &gatewayv1.ParametersReference{Group: i.ParametersRef.Group, Kind: i.ParametersRef.Kind, Name: i.ParametersRef.Name, Namespace: (*gatewayv1.Namespace)(&g.Namespace)}
 	}
 	own, refused := s.of(ref, "spec.infrastructure.parametersRef", reason)
+	if own.Payloads != nil {
+		refused = Verdict{reason, fmt.Sprintf("GatewaySettings %s/%s has spec.payloads, which only the settings of a GatewayClass may have: take it away", g.Namespace, ref.Name)}
+	}
 	return merge(own, c.Settings), refused
 }
 
@@ -82,6 +85,7 @@ func merge(a, b v1alpha1.GatewaySettingsSpec) v1alpha1.GatewaySettingsSpec {
 	a.Timeouts = both(a.Timeouts, b.Timeouts, func(x, y v1alpha1.GatewayTimeouts) v1alpha1.GatewayTimeouts {
 		return v1alpha1.GatewayTimeouts{Silence: or(x.Silence, y.Silence)}
 	})
+	a.Payloads = b.Payloads
 	return a
 }
 

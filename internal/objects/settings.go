@@ -7,6 +7,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -149,6 +150,28 @@ func CheckGatewaySettings(s *v1alpha1.GatewaySettings) field.ErrorList {
 	}
 	if t := s.Spec.Timeouts; t != nil {
 		errs = append(errs, checkPositive(spec.Child("timeouts", "silence"), t.Silence)...)
+	}
+	if copies := s.Spec.Payloads; copies != nil {
+		errs = append(errs, checkProcessors(spec.Child("payloads", "processors"), copies.Processors)...)
+	}
+	return errs
+}
+
+// sinks are URLs to which copies of payloads may go. What they say in full is extproc's to read.
+var sinks = regexp.MustCompile(`^(https?|logger)://[^\s]+$`)
+
+func checkProcessors(path *field.Path, all []string) field.ErrorList {
+	var errs field.ErrorList
+	if most := 16; len(all) > most {
+		errs = append(errs, field.TooMany(path, len(all), most))
+	}
+	for i, url := range all {
+		switch most := 2048; {
+		case len(url) > most:
+			errs = append(errs, field.TooLong(path.Index(i), "", most))
+		case !sinks.MatchString(url):
+			errs = append(errs, field.Invalid(path.Index(i), url, "write the URL of a sink, such as https://sink.example/payloads, or logger://*"))
+		}
 	}
 	return errs
 }

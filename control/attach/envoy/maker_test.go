@@ -32,6 +32,7 @@ func TestAMakerMakesWhatATemplateDoes(t *testing.T) {
 				if step%2 == 0 {
 					silent := *p
 					silent.Silence += time.Minute
+					silent.Copies = step%4 == 0
 					p = &silent
 				}
 				if makers[p.Gateway] == nil {

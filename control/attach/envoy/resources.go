@@ -49,33 +49,39 @@ type Maker struct {
 	*Template
 	hosts    memo.Memo[hostsKey, []*routev3.VirtualHost]
 	clusters memo.Memo[plan.Cluster, *clusterv3.Cluster]
-	managers memo.Memo[string, *anypb.Any] // by the name of their routes
+	managers memo.Memo[managerKey, *anypb.Any]
 	others   memo.Memo[string, *routev3.VirtualHost]
 	routes   memo.Memo[*plan.Host, []objects.Object]
 	made     map[string]*routev3.RouteConfiguration // the last time, by name
 }
 
 type hostsKey struct {
-	hosts   *plan.Host // the first: no two listeners share Hosts
-	silence time.Duration
+	hosts *plan.Host // the first: no two listeners share Hosts
+	wants wants
+}
+
+type managerKey struct {
+	routes string // their name
+	wants  wants
 }
 
 // Of returns what the Envoys of a plan are given. Options are the same each time.
 func (m *Maker) Of(p *plan.Plan, o Options) (*Resources, error) {
-	t := m.silentFor(p.Silence)
+	w := wantsOf(p)
+	t := m.as(w)
 	defer m.hosts.Round()
 	defer m.clusters.Round()
 	defer m.managers.Round()
 	defer m.others.Round()
 	r, err := t.of(p, o, parts{
 		hosts: func(l *plan.Listener) ([]*routev3.VirtualHost, error) {
-			return m.hosts.Get(hostsKey{&l.Hosts[0], p.Silence}, func() ([]*routev3.VirtualHost, error) { return t.hostsOf(l) })
+			return m.hosts.Get(hostsKey{&l.Hosts[0], w}, func() ([]*routev3.VirtualHost, error) { return t.hostsOf(l) })
 		},
 		cluster: func(c *plan.Cluster) (*clusterv3.Cluster, error) {
 			return m.clusters.Get(*c, func() (*clusterv3.Cluster, error) { return t.clusterOf(c, o) })
 		},
 		manager: func(routes string) (*anypb.Any, error) {
-			return m.managers.Get(routes, func() (*anypb.Any, error) { return t.managerOf(routes, o) })
+			return m.managers.Get(managerKey{routes, w}, func() (*anypb.Any, error) { return t.managerOf(routes, o) })
 		},
 		misdirected: func(domain string) *routev3.VirtualHost {
 			is, _ := m.others.Get(domain, func() (*routev3.VirtualHost, error) { return misdirected(domain), nil })
@@ -98,7 +104,7 @@ func (m *Maker) Of(p *plan.Plan, o Options) (*Resources, error) {
 
 // Of returns what the Envoys of a plan are given.
 func (t *Template) Of(p *plan.Plan, o Options) (*Resources, error) {
-	t = t.silentFor(p.Silence)
+	t = t.as(wantsOf(p))
 	return t.of(p, o, t.parts(o))
 }
 
@@ -276,6 +282,7 @@ const (
 
 	corsFilter    = "envoy.filters.http.cors"
 	extProcFilter = "envoy.filters.http.ext_proc"
+	copiesFilter  = "payloads"
 	routerFilter  = "envoy.filters.http.router"
 	tlsSocket     = "envoy.transport_sockets.tls"
 	httpOptions   = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"

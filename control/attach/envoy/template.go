@@ -34,6 +34,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/control/attach/plan"
 )
 
 // Template is what envoy.yaml says, taken apart. It is immutable. Make one with [Read].
@@ -41,6 +42,7 @@ type Template struct {
 	bootstrap *bootstrapv3.Bootstrap
 	listener  *listenerv3.Listener
 	manager   *hcmv3.HttpConnectionManager
+	copies    *hcmv3.HttpFilter // shows extproc requests and answers; not among the manager's
 	host      *routev3.VirtualHost
 	forward   *routev3.RouteAction // to endpoints
 	pool      *clusterv3.Cluster
@@ -69,8 +71,15 @@ func Read(text []byte) (*Template, error) {
 	if err := t.listener.GetFilterChains()[0].GetFilters()[0].GetTypedConfig().UnmarshalTo(t.manager); err != nil {
 		return nil, err
 	}
-	// What is off in envoy.yaml is for its own operator to switch on: Gateways have it not.
-	t.manager.HttpFilters = slices.DeleteFunc(t.manager.GetHttpFilters(), (*hcmv3.HttpFilter).GetDisabled)
+	t.manager.HttpFilters = slices.DeleteFunc(t.manager.GetHttpFilters(), func(f *hcmv3.HttpFilter) bool {
+		if f.GetName() == copiesFilter {
+			t.copies = f
+		}
+		return f.GetDisabled() // what is off in envoy.yaml is for a Gateway's settings to switch on
+	})
+	if !t.copies.GetDisabled() {
+		return nil, fmt.Errorf("want a filter %s that is disabled", copiesFilter)
+	}
 	hosts := t.manager.GetRouteConfig().GetVirtualHosts()
 	if len(hosts) != 1 || len(hosts[0].GetRoutes()) == 0 {
 		return nil, errors.New("want one virtual host with routes")
@@ -108,13 +117,25 @@ func Read(text []byte) (*Template, error) {
 	return t, nil
 }
 
-// silentFor returns the Template with another bound on the silence of answers; 0 is no other.
-func (t *Template) silentFor(d time.Duration) *Template {
-	if d == 0 {
-		return t
-	}
+// wants is what a plan wants of a Template.
+type wants struct {
+	silence time.Duration // the bound on that of answers; 0 for the Template's own
+	copies  bool          // the filter that makes them is there
+}
+
+func wantsOf(p *plan.Plan) wants { return wants{p.Silence, p.Copies} }
+
+// as returns the Template as a plan wants it.
+func (t *Template) as(w wants) *Template {
 	is := *t
-	is.forward = proto.CloneOf(t.forward)
-	is.forward.IdleTimeout = durationpb.New(d)
+	if w.silence != 0 {
+		is.forward = proto.CloneOf(t.forward)
+		is.forward.IdleTimeout = durationpb.New(w.silence)
+	}
+	if w.copies {
+		is.manager = proto.CloneOf(t.manager)
+		router := len(is.manager.GetHttpFilters()) - 1 // the last, always
+		is.manager.HttpFilters = slices.Insert(is.manager.GetHttpFilters(), router, t.copies)
+	}
 	return &is
 }

@@ -57,6 +57,7 @@ func routesIn(hosts []plan.Host) (all []objects.Object) {
 // Trial returns what has an Envoy say whether it refuses a route configuration of a plan, and puts nothing of it in force: the routes of
 // a listener that has no port. Options are those of all else.
 func (t *Template) Trial(p *plan.Plan, routes string, o Options) (*Resources, error) {
+	t = t.as(wantsOf(p))
 	for i := range p.Ports {
 		port := &p.Ports[i]
 		all, err := routesOf(port, t.parts(o))

@@ -75,6 +75,8 @@ type Plan struct {
 	Gateway objects.Name
 	// Silence bounds how long nothing may come of an answer that has not ended; 0 for as long as envoy.yaml says.
 	Silence time.Duration
+	// Copies says that extproc is shown copies of requests and answers.
+	Copies bool
 	// Ports in order of number.
 	Ports []Port
 	// Clusters are what its rules name, in order of name.
@@ -355,6 +357,7 @@ func (b *builder) gateway(number int, g *attach.Gateway) *Plan {
 	if t := g.Settings.Timeouts; t != nil && t.Silence != nil {
 		p.Silence = t.Silence.Duration
 	}
+	p.Copies = g.Settings.Payloads != nil
 	ports := make(map[int32][]Listener)
 	numbers := make(map[*attach.Listener]at)
 	for i, l := range g.Listeners {

@@ -189,6 +189,11 @@ func (t *Template) deploymentOf(g *attach.Gateway, o Options) *appsv1.Deployment
 			x.Args[i] = "--control=" + name + "." + o.Namespace + ".svc:" + port
 		}
 	}
+	if copies := g.Settings.Payloads; copies != nil {
+		for _, url := range copies.Processors {
+			x.Args = append(x.Args, "--payload-processor="+strings.ReplaceAll(url, "$", "$$"))
+		}
+	}
 	setImages(&pod.Spec, o)
 	if r := g.Settings.Resources; r != nil {
 		if r.Envoy != nil {

@@ -14,7 +14,6 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
-	"github.com/headgate/headgate/internal/objects/kinds"
 	"github.com/headgate/headgate/test/apiserver"
 )
 
@@ -35,7 +34,7 @@ func (c cluster) verdicts(text string) (server, folder error) {
 	if err := os.WriteFile(filepath.Join(at, "o.yaml"), []byte(text), 0o600); err != nil {
 		c.Fatal(err)
 	}
-	_, folder = dir.Read(at, kinds.All())
+	_, folder = dir.Read(at, withNetwork)
 	return server, folder
 }
 
@@ -54,6 +53,10 @@ func settings(spec string) string {
 
 func list(spec string) string {
 	return ours + "kind: EndpointList\nmetadata: {name: l}\nspec: " + spec
+}
+
+func gatewaySettings(spec string) string {
+	return ours + "kind: GatewaySettings\nmetadata: {name: g}\nspec: " + spec
 }
 
 func inferencePool(spec string) string {
@@ -296,6 +299,19 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{list(`{addresses: ["a:1"], management: "8085"}`), "want port:NUMBER, such as port:8085"},
 		{list(`{addresses: ["a:1"], engine: vllm, management: "port:8085"}`), "only engines of the kinds modelruntime and torchserve are managed at an address of their own"},
 		{list(`{addresses: ["a:1", "b:1"], management: "unix:/x"}`), "a socket is for an EndpointList in a folder"},
+
+		{gatewaySettings(`{payloads: {}}`), ""},
+		{gatewaySettings(`{replicas: 1, service: {type: NodePort}, timeouts: {silence: 20s}, payloads: {processors: ["http://sink:8080/all?m#a.B/C", "https://[fd00::1]/x", "logger://*"]}}`), ""},
+		{gatewaySettings(`{replicas: 0}`), "should be greater than or equal to 1"},
+		{gatewaySettings(`{service: {type: ExternalName}}`), `supported values: "LoadBalancer", "ClusterIP", "NodePort"`},
+		{gatewaySettings(`{timeouts: {silence: 0s}}`), "it must be above 0, such as 600s"},
+		{gatewaySettings(`{payloads: {processors: [sink]}}`), "write the URL of a sink, such as https://sink.example/payloads, or logger://*"},
+		{gatewaySettings(`{payloads: {processors: ["https://"]}}`), "write the URL of a sink"},
+		{gatewaySettings(`{payloads: {processors: ["https://a b"]}}`), "write the URL of a sink"},
+		{gatewaySettings(`{payloads: {processors: ["https://a\tb"]}}`), "write the URL of a sink"},
+		{gatewaySettings(`{payloads: {processors: ["ftp://a"]}}`), "write the URL of a sink"},
+		{gatewaySettings(`{payloads: {processors: ["https://` + strings.Repeat("x", 2048) + `"]}}`), "may not be more than 2048"},
+		{gatewaySettings(`{payloads: {processors: [` + many(17, `"https://a"`) + `]}}`), "must have at most 16 items"},
 
 		{inferencePool(`{` + base + `}`), ""},
 		{inferencePool(`{` + base + `, appProtocol: kubernetes.io/h2c, endpointPickerRef: {name: picker, port: {number: 9002}, failureMode: FailOpen}}`), ""},
