@@ -387,15 +387,16 @@ func TestPayloadsAreCopiedAtAGateway(t *testing.T) {
 			t.Fatal(fault)
 		}
 	}
-	copies := func(holds func(payload) bool) (kinds string) {
+	copies := func(holds func(payload) bool) string {
 		all.mu.Lock()
 		defer all.mu.Unlock()
+		var kinds []string
 		for _, p := range all.all {
 			if holds(p) {
-				kinds += p.Kind + " of " + p.Model + " "
+				kinds = append(kinds, p.Kind+" of "+p.Model)
 			}
 		}
-		return kinds
+		return strings.Join(kinds, ", ")
 	}
 	s.await("calls are answered", func() bool {
 		_, err := calls.ModelInfer(t.Context(), tensor("one", 1))
@@ -410,13 +411,13 @@ func TestPayloadsAreCopiedAtAGateway(t *testing.T) {
 	s.await("a call and its answer are copied", func() bool {
 		return copies(func(p payload) bool {
 			return bytes.Contains(p.Data, []byte{0, 0, 0, 0x40}) // 2 as a float
-		}) == "request of one response of one "
+		}) == "request of one, response of one"
 	})
 	const body = `{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[3]}]}`
 	if a := s.must(request{method: "POST", path: "/v2/models/one/infer", body: body}); a.status != http.StatusOK {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
 	s.await("a request by REST and its answer are copied", func() bool {
-		return copies(func(p payload) bool { return p.Metadata["content-type"] == "application/json" }) == "request of one response of one "
+		return copies(func(p payload) bool { return p.Metadata["content-type"] == "application/json" }) == "request of one, response of one"
 	})
 }

@@ -103,8 +103,8 @@ func TestEveryFieldIsSealed(t *testing.T) {
 func fill(v reflect.Value, n int) int {
 	switch v.Kind() {
 	case reflect.Struct:
-		for i := range v.NumField() {
-			n = fill(v.Field(i), n)
+		for _, field := range v.Fields() {
+			n = fill(field, n)
 		}
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
