@@ -202,12 +202,12 @@ func TestStreamsCountForAsLongAsTheyLast(t *testing.T) {
 	t.Parallel()
 	const pause = 5 * time.Second // between two answers of those whose answers alone go on
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:", "slow": "sim:?infer=" + pause.String()}), standalone, extprocFlags("--lease", max(22*time.Second, *kept/3).String()), func(c *rig.Config) { c.EngineFlags = nil })
-	calls := s.calls()
 	ctx, cancel := context.WithTimeout(t.Context(), *kept+2*time.Minute)
 	defer cancel()
-	open := func() inference.GRPCInferenceService_ModelStreamInferClient {
+	calls := [2]inference.GRPCInferenceServiceClient{s.calls(), s.calls()} // a connection has room for 1,024 streams
+	open := func(kind int) inference.GRPCInferenceService_ModelStreamInferClient {
 		t.Helper()
-		stream, err := calls.ModelStreamInfer(ctx)
+		stream, err := calls[kind].ModelStreamInfer(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -229,10 +229,10 @@ func TestStreamsCountForAsLongAsTheyLast(t *testing.T) {
 	var both, answering []inference.GRPCInferenceService_ModelStreamInferClient
 	questions := int(*kept/pause) + 4
 	for i := range *streams {
-		both = append(both, open())
+		both = append(both, open(0))
 		send(both[i], "one", i)
 		take(both[i], "one", i)
-		answering = append(answering, open())
+		answering = append(answering, open(1))
 		for j := range questions {
 			send(answering[i], "slow", j)
 		}
