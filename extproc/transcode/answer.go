@@ -185,10 +185,36 @@ func (o *output) read(f field) (err error) {
 		}
 		return fields(f.bytes, func(f field) error {
 			o.contents = append(o.contents, f)
+			if !packs(f) {
+				return errMessage
+			}
 			return nil
 		})
 	}
 	return err
+}
+
+// packs says whether a field of InferTensorContents that is packed is so in full: an answer in which it is not is no message, though its elements
+// may be raw, beside it.
+func packs(f field) bool {
+	switch {
+	case f.wire != protowire.BytesType:
+		return true
+	case f.number == fp32Field:
+		return len(f.bytes)%4 == 0
+	case f.number == fp64Field:
+		return len(f.bytes)%8 == 0
+	case f.number < boolField || f.number > uint64Field:
+		return true
+	}
+	for packed := f.bytes; len(packed) > 0; {
+		_, n := protowire.ConsumeVarint(packed)
+		if n < 0 {
+			return false
+		}
+		packed = packed[n:]
+	}
+	return true
 }
 
 // elements makes raw the elements of the output, which is this one of the answer, and checks that they are as many as its shape says.
