@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/inference"
+	"github.com/headgate/headgate/api/mmesh"
 	"github.com/headgate/headgate/bench/rig"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/test/times"
@@ -134,7 +135,7 @@ func listening(t *testing.T, hosts []string) {
 	}
 }
 
-// Two real MLServers have room for half of the models. Requests over REST and gRPC are answered by the right model; one is killed and is back.
+// Two real MLServers have room for half of the models, of which half are objects and a client of ModelMesh registers the others. Requests over REST and gRPC are answered by the right model; one is killed and is back.
 // No request fails but those that it had begun, and those that meet it before extproc knows.
 func TestRealMLServersThroughEnvoy(t *testing.T) {
 	var models []string
@@ -143,12 +144,17 @@ func TestRealMLServersThroughEnvoy(t *testing.T) {
 	}
 	var servers []*mlserver
 	s := start(t, standalone, placed(t, 1), func(c *rig.Config) {
-		hosts := repositories(t, c, engine.MLServer, 5, models)
+		hosts := repositories(t, c, engine.MLServer, 5, models[:10])
 		for _, host := range hosts {
 			servers = append(servers, newMLServer(t, host, models))
 		}
 		listening(t, hosts)
 	})
+	for _, model := range models[10:] {
+		if _, err := s.mesh().RegisterModel(t.Context(), &mmesh.RegisterModelRequest{ModelId: model, ModelInfo: &mmesh.ModelInfo{Type: "any"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	var sent atomic.Int64
 	var mu sync.Mutex // guards the following
 	var faults []string
