@@ -395,8 +395,10 @@ var repositoryScenarios = []struct {
 	{"an engine that takes no connection", all, func(p *scene) {
 		p.put("m", repository.Model{})
 		p.kill()
-		_, err := p.loader.Look(p.within(time.Minute), Record{})
-		p.want("a look", faultOf(err), Unreached, "")
+		// This one may still begin on the connection that breaks, so that it is not known whether it was asked.
+		if _, err := p.loader.Look(p.within(time.Minute), Record{}); err == nil {
+			p.Error("a look at an engine that is gone finds something")
+		}
 		p.want("a load", p.loadIn("m", time.Minute), Unreached, "")
 		p.want("an unload", p.unloadIn("m", time.Minute), Unreached, "")
 		p.start()
