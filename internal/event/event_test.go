@@ -73,3 +73,21 @@ func TestOrder(t *testing.T) {
 		t.Error("it was done in another order")
 	}
 }
+
+func BenchmarkLoop(b *testing.B) {
+	for _, n := range []int{4, 100} {
+		b.Run(fmt.Sprintf("waiting=%d", n), func(b *testing.B) {
+			var l event.Loop
+			random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a benchmark's
+			var again func()
+			again = func() { l.At(l.Now()+random.Float64(), again) }
+			for range n {
+				again()
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				l.Step()
+			}
+		})
+	}
+}
