@@ -1,0 +1,180 @@
+package profile
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sort"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Batches is the latency of one model on one kind of hardware by how many requests an engine computes at once: the model of time of all
+// that makes no tokens. All times are in seconds. Values are immutable once made and safe for concurrent use.
+type Batches struct {
+	// Name says which model on which hardware, for people.
+	Name string `json:"name"`
+	// Source says where the figures come from: a measurement, a paper, a fit and its error.
+	Source string `json:"source,omitempty"`
+	// Hardware is what the figures are of, such as a100.
+	Hardware string `json:"hardware,omitempty"`
+	// Price of one replica of it, an hour, in any currency; 0 where nobody says.
+	Price float64 `json:"price,omitempty"`
+	// Batches in order of size, the first of size 1.
+	Batches []Batch `json:"batches"`
+
+	curves []curve // of Batches
+}
+
+// Batch is how long a batch of a size takes.
+type Batch struct {
+	Size int `json:"size"` // requests
+	// Mean of the seconds that it takes.
+	Mean float64 `json:"mean"`
+	// Quantiles in order of share; none where it always takes as long. Between two of them seconds are linear in the share; below the
+	// first and above the last they are as there.
+	Quantiles []Quantile `json:"quantiles,omitempty"`
+}
+
+// Quantile is the seconds in which a share of batches is done.
+type Quantile struct {
+	Share   float64 `json:"share"` // 0 to 1
+	Seconds float64 `json:"seconds"`
+}
+
+// ParseBatches reads a profile by batch from YAML. What no engine does is an error that names the field.
+func ParseBatches(text []byte) (*Batches, error) {
+	b := new(Batches)
+	if err := yaml.UnmarshalStrict(text, b); err != nil {
+		return nil, fmt.Errorf("profile: %w", err)
+	}
+	var faults []error
+	for _, f := range b.Faults() {
+		faults = append(faults, f)
+	}
+	if len(faults) > 0 {
+		return nil, fmt.Errorf("profile %q: %w", b.Name, errors.Join(faults...))
+	}
+	return b.ready(), nil
+}
+
+// NewBatches returns a profile without faults, ready for use.
+func NewBatches(name string, batches ...Batch) *Batches {
+	return (&Batches{Name: name, Batches: batches}).ready()
+}
+
+// Faults are all that is wrong with b.
+func (b *Batches) Faults() (faults []Fault) {
+	wrong := func(value any, words, field string, args ...any) {
+		faults = append(faults, Fault{fmt.Sprintf(field, args...), value, words})
+	}
+	if !(b.Price >= 0) || math.IsInf(b.Price, 0) {
+		wrong(b.Price, "a price is finite and not negative", "price")
+	}
+	if len(b.Batches) == 0 || b.Batches[0].Size != 1 {
+		wrong(len(b.Batches), "want the latency of a batch of 1 first, then of larger ones", "batches")
+	}
+	for i, is := range b.Batches {
+		if i > 0 && is.Size <= b.Batches[i-1].Size {
+			wrong(is.Size, "sizes are in order, each once", "batches[%d].size", i)
+		}
+		if !(is.Mean > 0) || math.IsInf(is.Mean, 0) {
+			wrong(is.Mean, "a batch takes some time", "batches[%d].mean", i)
+		}
+		for j, q := range is.Quantiles {
+			switch {
+			case !(q.Share >= 0 && q.Share <= 1):
+				wrong(q.Share, "a share is 0 to 1, such as 0.99", "batches[%d].quantiles[%d].share", i, j)
+			case j > 0 && q.Share <= is.Quantiles[j-1].Share:
+				wrong(q.Share, "shares are in order, each once", "batches[%d].quantiles[%d].share", i, j)
+			case !(q.Seconds > 0) || math.IsInf(q.Seconds, 0):
+				wrong(q.Seconds, "a batch takes some time", "batches[%d].quantiles[%d].seconds", i, j)
+			case j > 0 && q.Seconds < is.Quantiles[j-1].Seconds:
+				wrong(q.Seconds, "a larger share takes no less time", "batches[%d].quantiles[%d].seconds", i, j)
+			}
+		}
+	}
+	return faults
+}
+
+// curve is the seconds of a batch by share, scaled so that its mean is that of the batch.
+type curve struct {
+	mean      float64
+	quantiles []Quantile
+}
+
+func (b *Batches) ready() *Batches {
+	for _, is := range b.Batches {
+		c := curve{is.Mean, slices.Clone(is.Quantiles)}
+		if len(c.quantiles) > 0 {
+			scale := is.Mean / meanOf(c.quantiles)
+			for i := range c.quantiles {
+				c.quantiles[i].Seconds *= scale
+			}
+		}
+		b.curves = append(b.curves, c)
+	}
+	return b
+}
+
+// meanOf is the mean of what quantiles say.
+func meanOf(all []Quantile) float64 {
+	last := all[len(all)-1]
+	mean := all[0].Share*all[0].Seconds + (1-last.Share)*last.Seconds
+	for i := 1; i < len(all); i++ {
+		mean += (all[i].Share - all[i-1].Share) * (all[i].Seconds + all[i-1].Seconds) / 2
+	}
+	return mean
+}
+
+// at is the seconds in which a share of batches is done.
+func (c *curve) at(share float64) float64 {
+	all := c.quantiles
+	if len(all) == 0 {
+		return c.mean
+	}
+	i := sort.Search(len(all), func(i int) bool { return all[i].Share >= share })
+	switch i {
+	case 0:
+		return all[0].Seconds
+	case len(all):
+		return all[i-1].Seconds
+	}
+	return between(share, all[i-1].Share, all[i].Share, all[i-1].Seconds, all[i].Seconds)
+}
+
+// between is y at x, on the line through (x0, y0) and (x1, y1).
+func between(x, x0, x1, y0, y1 float64) float64 { return y0 + (y1-y0)*(x-x0)/(x1-x0) }
+
+// MaxBatch is the largest batch of which the profile says something.
+func (b *Batches) MaxBatch() int { return b.Batches[len(b.Batches)-1].Size }
+
+// MeanTime is the mean seconds of a batch of a size from 1 to [Batches.MaxBatch], linear between those of the profile.
+func (b *Batches) MeanTime(size int) float64 {
+	return b.by(size, func(c *curve) float64 { return c.mean })
+}
+
+// Time is the seconds in which a share of the batches of a size is done: who draws shares evenly draws times. It allocates nothing.
+func (b *Batches) Time(size int, share float64) float64 {
+	return b.by(size, func(c *curve) float64 { return c.at(share) })
+}
+
+func (b *Batches) by(size int, of func(*curve) float64) float64 {
+	i := sort.Search(len(b.Batches), func(i int) bool { return b.Batches[i].Size >= size })
+	switch {
+	case i == len(b.Batches):
+		return of(&b.curves[i-1])
+	case b.Batches[i].Size == size || i == 0:
+		return of(&b.curves[i])
+	}
+	return between(float64(size), float64(b.Batches[i-1].Size), float64(b.Batches[i].Size), of(&b.curves[i-1]), of(&b.curves[i]))
+}
+
+// Throughput is how many requests a second one replica computes in batches of a size (μ in InferLine).
+func (b *Batches) Throughput(size int) float64 { return float64(size) / b.MeanTime(size) }
+
+// Fixed says that all batches of one size take as long.
+func (b *Batches) Fixed() bool {
+	return !slices.ContainsFunc(b.Batches, func(is Batch) bool { return len(is.Quantiles) > 0 })
+}
