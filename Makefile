@@ -12,7 +12,7 @@ FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 # End-to-end tests that run on both data planes: what requests get, kills, drains, tries.
 BOTH := BadInput|OnlyInference|Destination|OutcomesBecome|HTTP2|Drain|FullQueue|Stopping|Poisonous|TakesNoConnection|ManyRequestsAtOnce|KilledCosts|StopsStalls|ExtprocDies|ExtprocThat|RequestsThat|NewEndpoints|EndpointThatLeaves|Prompts|StoredAnswer|ByV2|OfV2
 
-.PHONY: help run build test e2e cluster images cluster-down conformance soak real real-repositories real-mlserver check fuzz bench bench-policies bench-place bench-place-engines generate objects protocols clean
+.PHONY: help run build test e2e cluster images cluster-down conformance soak real real-repositories real-mlserver check fuzz bench bench-policies bench-place bench-place-engines bench-plan generate objects protocols clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -130,6 +130,9 @@ bench-place: build ## Judge policies of placement in a simulated fleet, on the c
 	place --measure 15m --join 5m --cache 0.6,1.2; \
 	place --measure 15m --leave 5m --cache 0.6,1.2; \
 	place --models 20000 --endpoints 1000 --warm --warm-up 0 --seeds 1 --policy headgate,lru,optimum
+
+bench-plan: build ## Judge plans of pipelines by what exhaustive search finds, in five minutes on two cores
+	bin/bench provision $(ARGS)
 
 bench-place-engines: ## Send requests to ten simulated engines for sixteen minutes, and print how many wait for a load, beside what bench place foretells
 	go test -v -count 1 -timeout 30m -run '^TestMissesAreAsForetold$$' ./bench/e2e -foretold 8m

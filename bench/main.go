@@ -19,6 +19,7 @@ import (
 	"github.com/headgate/headgate/bench/conformance"
 	"github.com/headgate/headgate/bench/fleet"
 	"github.com/headgate/headgate/bench/place"
+	"github.com/headgate/headgate/bench/provision"
 	"github.com/headgate/headgate/bench/quickstart"
 	"github.com/headgate/headgate/bench/repository"
 	"github.com/headgate/headgate/bench/runtime"
@@ -40,6 +41,7 @@ var commands = []command{
 	{"prestop", "wait, in the hook of a simulated engine's pod, until control has moved its models", simulated.PreStop},
 	{"fleet", "roll a simulated fleet on, and judge by what policy requests are sent", rollFleet},
 	{"place", "roll simulated endpoints on, and judge by what policy models are placed", rollModels},
+	{"provision", "plan pipelines, and judge plans by what exhaustive search finds", provision.Command},
 	{"quickstart", "run Envoy, extproc, control and simulated engines on this machine", quickstart.Command},
 	{"cluster", "run a real Kubernetes on this machine, with images of Headgate", cluster.Command},
 	{"conformance", "run Gateway API's conformance suite on that Kubernetes", conformance.Command},

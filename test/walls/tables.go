@@ -24,7 +24,7 @@ var pure = []string{
 	"extproc/openai", "extproc/kserve", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/belief", "extproc/outcome",
 	"extproc/errand", "extproc/transcode", "extproc/payload/sink",
 	"control/place/decide", "control/attach/plan", "control/attach/services", "control/attach/status", "control/attach/envoy", "control/attach/order",
-	"control/attach/blame", "control/attach/memo", "control/pods/gateway",
+	"control/attach/blame", "control/attach/memo", "control/pods/gateway", "control/provision/estimate", "control/provision/plan",
 	"internal/attach", "internal/engine", "internal/event", "internal/objects", "internal/profile", "internal/profile/fit", "internal/profile/learn", "internal/profile/table",
 	"internal/sim",
 }
@@ -116,7 +116,6 @@ const trying = "bench"
 
 // reserved are rooms of internal that one program reaches, or none, and why they stand there all the same.
 var reserved = []struct{ room, why string }{
-	{"internal/event", "what place and the planner decide is to be tried by simulation, as what pick decides is"},
 	{"internal/profile/fit", "what control fits from a file, pick may come to correct from what it sees"},
 	{"internal/sim", "a planner may come to try what it plans on the step model of an engine"},
 }
@@ -165,15 +164,16 @@ var houses = [][]floor{
 			"what Envoys are to do, and what is sent to one next; each of the others speaks with one neighbour, which is engines, extprocs or clients, in the words of decide",
 		},
 		{
-			[]string{"control/place/load", "control/place/decide", "control/place/memory", "control/latest", "control/attach/memo"},
-			"how engines are driven, what they are to be told, and what of it is remembered; who follows what, and what was made of what",
+			[]string{"control/place/load", "control/place/decide", "control/place/memory", "control/latest", "control/attach/memo", "control/provision/plan"},
+			"how engines are driven, what they are to be told, and what of it is remembered; who follows what, and what was made of what; what pods there are to be",
 		},
+		{[]string{"control/provision/estimate"}, "how long queries would take"},
 	},
 	{
 		{[]string{"bench", "bench/e2e", "bench/cluster/e2e", "bench/cluster/pause"}, "programs, and tests of whole programs"},
 		{[]string{"bench/conformance"}, "the tests of others, on the cluster"},
 		{
-			[]string{"bench/quickstart", "bench/cluster", "bench/runtime", "bench/repository", "bench/fleet", "bench/place"},
+			[]string{"bench/quickstart", "bench/cluster", "bench/runtime", "bench/repository", "bench/fleet", "bench/place", "bench/provision"},
 			"what people start; a simulated model runtime is a simulated engine behind another interface, and so is one with a model repository",
 		},
 		{[]string{"bench/rig", "bench/image"}, "how programs are run: as processes, and in images"},
@@ -223,6 +223,7 @@ var guests = []struct {
 	{"control/attach/ads", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 	{"control/attach/drive", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 	{"control/attach/certificates", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
+	{"control/provision/plan", []string{"bench/provision"}, "plans are tried on the pipelines by which bench judges them"},
 	{"extproc/eds", []string{"bench/envoy"}, "what an Envoy is told is tried on a real one"},
 	{"extproc/talk", []string{"control/place/board"}, "what extprocs tell each other is tried by way of control's own board"},
 }
@@ -236,6 +237,7 @@ var namesakes = []struct {
 	{"serve", []string{"control/serve", "extproc/serve"}, "each is where its program listens, and neither is seen beside the other"},
 	{"meter", []string{"control/meter", "extproc/meter"}, "each is what its program says of itself, and neither is seen beside the other"},
 	{"place", []string{"bench/place", "control/place"}, "the one judges what the other decides, and neither is seen beside the other"},
+	{"plan", []string{"control/attach/plan", "control/provision/plan"}, "the one says what Envoys are to do, the other what pods there are to be; neither is seen beside the other"},
 	{"fleet", []string{"bench/fleet", "extproc/fleet"}, "the one is endpoints that are simulated, the other what is believed of endpoints"},
 	{"envoy", []string{"bench/envoy", "control/attach/envoy"}, "the one runs Envoys, the other says what they are given"},
 	{"e2e", []string{"bench/cluster/e2e", "bench/e2e"}, "only tests, which nobody imports"},

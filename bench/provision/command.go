@@ -1,0 +1,208 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/headgate/headgate/control/provision/plan"
+)
+
+const usage = `Plans pipelines that are made by chance, and says how far plans are from the cheapest configuration that keeps the objective, which
+exhaustive search finds. A pipeline is a chain of stages, each with two kinds of hardware, four sizes of batch and at most 6 replicas; half of
+the traces come evenly (CV 1), half in bursts (CV 4). What keeps the objective is what the same simulator says: this is about planning, and
+nothing here says how right the simulator is.
+
+Of each planner it prints
+  none        for how many of the instances that have a plan it found none
+  optimal     for what share of them its plan costs what the cheapest does
+  within 5 %  for what share it costs at most so much more
+  worst       how much more its worst plan costs
+  simulations how many it ran, by those of exhaustive search
+  proven      for what share it says that its plan is optimal
+strict is InferLine's planner, mended goes on where that stops, and proven is mended that tries all that is cheaper than what it found.
+
+Usage:
+
+  bench provision [flags]
+
+Examples:
+
+  bench provision
+  bench provision --stages 3 --instances 100
+
+Flags:
+
+`
+
+// planners in the order in which they are listed.
+var planners = []struct {
+	name string
+	plan func(*plan.Problem) *plan.Plan
+}{
+	{"strict", plan.Strict},
+	{"mended", plan.Mended},
+	{"proven", func(p *plan.Problem) *plan.Plan {
+		all := *p
+		all.Most = 100_000
+		return plan.Mended(&all)
+	}},
+}
+
+// Gaps is how the plans of one planner stand beside the optimum.
+type Gaps struct {
+	Instances, Infeasible int
+	// None is for how many instances that have a plan it found none; Wrong for how many it said that a plan is optimal which is not, that
+	// there is none where there is one, or that one keeps the objective which does not.
+	None, Wrong, Optimal, Near, Proven int
+	Worst                              float64 // by what share its worst plan costs more
+	Simulations, Exhaustive            int
+}
+
+// Add counts a plan of an instance, beside its optimum, which may be nil.
+func (g *Gaps) Add(p *plan.Problem, is *plan.Plan, best plan.Config, exhaustive int) {
+	g.Instances++
+	g.Simulations += is.Simulations
+	g.Exhaustive += exhaustive
+	if best == nil {
+		g.Infeasible++
+		if is.Found {
+			g.Wrong++
+		}
+		return
+	}
+	if !is.Found {
+		g.None++
+		if is.Optimal {
+			g.Wrong++
+		}
+		return
+	}
+	more := p.Cost(is.Config)/p.Cost(best) - 1
+	optimal := more < 1e-9
+	if !Keeps(p, is.Config) || is.Optimal && !optimal {
+		g.Wrong++
+	}
+	for count, counts := range map[*int]bool{&g.Optimal: optimal, &g.Near: more <= 0.05, &g.Proven: is.Optimal} {
+		if counts {
+			*count++
+		}
+	}
+	g.Worst = max(g.Worst, more)
+}
+
+// Measure plans so many instances with each planner, on all processors, and returns how each stands. Progress is told of each that is done.
+func Measure(ctx context.Context, stages, instances, queries int, progress func(done int)) ([]Gaps, error) {
+	var mu sync.Mutex // guards done
+	done := 0
+	each := make([][]Gaps, instances)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i := range instances {
+		group.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			p := Instance(uint64(i), stages, queries, []float64{1, 4}[i%2])
+			if err := p.Check(); err != nil {
+				return fmt.Errorf("instance %d: %w", i, err)
+			}
+			best, simulations := Optimum(p)
+			all := make([]Gaps, len(planners))
+			for j, planner := range planners {
+				all[j].Add(p, planner.plan(p), best, simulations)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			each[i] = all
+			done++
+			progress(done)
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	sums := make([]Gaps, len(planners))
+	for _, all := range each {
+		for j, g := range all {
+			sums[j].sum(g)
+		}
+	}
+	return sums, nil
+}
+
+func (g *Gaps) sum(o Gaps) {
+	for _, pair := range [][2]*int{
+		{&g.Instances, &o.Instances},
+		{&g.Infeasible, &o.Infeasible},
+		{&g.None, &o.None},
+		{&g.Wrong, &o.Wrong},
+		{&g.Optimal, &o.Optimal},
+		{&g.Near, &o.Near},
+		{&g.Proven, &o.Proven},
+		{&g.Simulations, &o.Simulations},
+		{&g.Exhaustive, &o.Exhaustive},
+	} {
+		*pair[0] += *pair[1]
+	}
+	g.Worst = max(g.Worst, o.Worst)
+}
+
+// Command is the command "provision". It prints to standard output, and progress to standard error.
+func Command(ctx context.Context, args []string) error {
+	fs := pflag.NewFlagSet("provision", pflag.ContinueOnError)
+	fs.SortFlags = false
+	fs.Usage = func() { fmt.Fprint(os.Stdout, usage, fs.FlagUsages()) }
+	stages := fs.IntSlice("stages", []int{2, 3}, "plan pipelines of so many `STAGES`")
+	instances := fs.IntSlice("instances", []int{400, 100}, "how many pipelines of each of these")
+	queries := fs.Int("queries", 2000, "how many queries the sample trace has")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	switch {
+	case fs.NArg() > 0:
+		return fmt.Errorf("provision takes no argument: %q is one", fs.Arg(0))
+	case len(*stages) != len(*instances):
+		return fmt.Errorf("--stages %v, --instances %v: say how many instances for each number of stages", *stages, *instances)
+	case slices.Min(*stages) < 1 || slices.Max(*stages) > 3 || slices.Min(*instances) < 1 || *queries < 2:
+		return fmt.Errorf("--stages %v, --instances %v, --queries %d: want 1 to 3 stages, of which exhaustive search has an end, and some instances of at least 2 queries", *stages, *instances, *queries)
+	}
+	for i, n := range *stages {
+		began := time.Now()
+		all, err := Measure(ctx, n, (*instances)[i], *queries, func(done int) {
+			fmt.Fprintf(os.Stderr, "\r%d of %d pipelines of %d stages", done, (*instances)[i], n)
+		})
+		fmt.Fprintln(os.Stderr)
+		if err != nil {
+			return err
+		}
+		report(os.Stdout, n, all)
+		fmt.Fprintf(os.Stderr, "%.0f s\n", time.Since(began).Seconds())
+	}
+	return nil
+}
+
+func report(out io.Writer, stages int, all []Gaps) {
+	fmt.Fprintf(out, "%d pipelines of %d stages, of which %d have no plan; exhaustive search ran %d simulations\n\n",
+		all[0].Instances, stages, all[0].Infeasible, all[0].Exhaustive)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "planner\tnone\toptimal\twithin 5 %\tworst\tsimulations\tproven\twrong")
+	for i, g := range all {
+		feasible := float64(max(1, g.Instances-g.Infeasible))
+		percent := func(n int) string { return fmt.Sprintf("%.1f %%", 100*float64(n)/feasible) }
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t+%.0f %%\t1/%.1f\t%s\t%d\n", planners[i].name, g.None, percent(g.Optimal), percent(g.Near), 100*g.Worst,
+			float64(g.Exhaustive)/float64(max(1, g.Simulations)), percent(g.Proven), g.Wrong)
+	}
+	_ = w.Flush()
+	fmt.Fprintln(out)
+}

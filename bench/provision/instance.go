@@ -1,0 +1,122 @@
+// Package provision is "bench provision": it judges plans by what exhaustive search finds. Nothing is served; equal flags give equal figures
+// but for the seconds that it took.
+package provision
+
+import (
+	"cmp"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/headgate/headgate/control/provision/estimate"
+	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/internal/profile"
+)
+
+// Gamma is n arrivals at a mean rate a second. Times in between are from a Gamma distribution with a coefficient of variation: 1 is Poisson's,
+// above it queries come in bursts.
+func Gamma(random *rand.Rand, n int, rate, cv float64) []float64 {
+	shape := 1 / cv / cv
+	all, at := make([]float64, n), 0.0
+	for i := range all {
+		at += gamma(random, shape) / shape / rate
+		all[i] = at
+	}
+	return all
+}
+
+// gamma draws from the Gamma distribution of a shape and the scale 1 (Marsaglia and Tsang, ACM TOMS 26, 2000).
+func gamma(random *rand.Rand, shape float64) float64 {
+	if shape < 1 {
+		return gamma(random, shape+1) * math.Pow(random.Float64(), 1/shape)
+	}
+	d := shape - 1.0/3
+	for {
+		x := random.NormFloat64()
+		v := 1 + x/math.Sqrt(9*d)
+		if v = v * v * v; v > 0 && math.Log(1-random.Float64()) < x*x/2+d-d*v+d*math.Log(v) {
+			return d * v
+		}
+	}
+}
+
+// sizes of batches that instances may have.
+var sizes = []int{1, 2, 4, 8}
+
+// linear is the profile of batches that take a time for themselves and one for each query.
+func linear(base, each float64) *profile.Batches {
+	var all []profile.Batch
+	for _, size := range sizes {
+		all = append(all, profile.Batch{Size: size, Mean: base + each*float64(size)})
+	}
+	return profile.NewBatches("linear", all...)
+}
+
+// Instance is a problem by chance: a chain of stages with at most 6 replicas each, on two kinds of hardware, of which the dearer one is faster; in
+// a third of the stages the other one is faster in large batches. Each stage has one queue, as InferLine has it.
+func Instance(seed uint64, stages, queries int, cv float64) *plan.Problem {
+	random := rand.New(rand.NewPCG(seed, uint64(stages))) //nolint:gosec // no secret
+	p := &plan.Problem{Pipeline: &estimate.Pipeline{Stages: stages}, Seed: seed}
+	least := 0.0
+	for s := range stages {
+		if s > 0 {
+			p.Pipeline.Edges = append(p.Pipeline.Edges, estimate.Edge{From: s - 1, To: s, Share: 1})
+		}
+		base, each := 0.005+0.03*random.Float64(), 0.001+0.01*random.Float64()
+		slower := 1.5 + 2*random.Float64()
+		slow := linear(base*slower, each*slower)
+		if random.IntN(3) == 0 {
+			slow = linear(base*slower, each/slower)
+		}
+		p.Stages = append(p.Stages, plan.Stage{MinReplicas: 1, MaxReplicas: 6, Central: true, Hardware: []plan.Hardware{
+			{Name: "fast", Price: 1 + 2*random.Float64(), Times: linear(base, each), Batches: sizes},
+			{Name: "slow", Price: 0.2 + 0.8*random.Float64(), Times: slow, Batches: sizes},
+		}})
+		least += base + each
+	}
+	p.Objective = plan.Objective{Latency: least * (1.5 + 4*random.Float64()), Share: 0.99}
+	p.Arrivals = Gamma(random, queries, 20+100*random.Float64(), cv)
+	return p
+}
+
+// Keeps says whether a configuration keeps the objective of a problem.
+func Keeps(p *plan.Problem, c plan.Config) bool {
+	var settings []estimate.Setting
+	for s, is := range c {
+		settings = append(settings, estimate.Setting{Times: p.Stages[s].Hardware[is.Hardware].Times, Batch: is.Batch, Replicas: is.Replicas, Wait: p.Stages[s].Wait, Central: p.Stages[s].Central})
+	}
+	misses, most := 0, (1-p.Share)*float64(len(p.Arrivals))+1e-6
+	_, err := estimate.Run(p.Pipeline, settings, p.Arrivals, p.Seed, func(_ int, latency float64) bool {
+		if latency > p.Latency {
+			misses++
+		}
+		return float64(misses) <= most
+	})
+	return err == nil && float64(misses) <= most
+}
+
+// Optimum is the cheapest configuration that keeps the objective, of a problem whose replicas are bounded; nil if none does. Exhaustive search finds it:
+// one simulation after the other, by rising cost.
+func Optimum(p *plan.Problem) (best plan.Config, simulations int) {
+	all := []plan.Config{nil}
+	for _, s := range p.Stages {
+		var longer []plan.Config
+		for _, c := range all {
+			for h := range s.Hardware {
+				for _, size := range s.Hardware[h].Batches {
+					for n := s.MinReplicas; n <= s.MaxReplicas; n++ {
+						longer = append(longer, append(slices.Clip(c), plan.Setting{Hardware: h, Batch: size, Replicas: n}))
+					}
+				}
+			}
+		}
+		all = longer
+	}
+	slices.SortStableFunc(all, func(a, b plan.Config) int { return cmp.Compare(p.Cost(a), p.Cost(b)) })
+	for i, c := range all {
+		if Keeps(p, c) {
+			return c, i + 1
+		}
+	}
+	return nil, len(all)
+}

@@ -1,0 +1,567 @@
+package estimate_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/headgate/headgate/control/provision/estimate"
+)
+
+// timesFunc is how long batches take.
+type timesFunc func(size int, share float64) float64
+
+func (f timesFunc) Time(size int, share float64) float64 { return f(size, share) }
+
+// fixed is a batch that takes a time for itself and one for each query.
+func fixed(base, each float64) timesFunc {
+	return func(size int, _ float64) float64 { return base + each*float64(size) }
+}
+
+// exponential is service times of a mean, of which the share 0 is the shortest.
+func exponential(mean float64) timesFunc {
+	return func(_ int, share float64) float64 { return -mean * math.Log1p(-share) }
+}
+
+// poisson is so many arrivals at a mean rate a second that know nothing of each other.
+func poisson(seed uint64, n int, rate float64) []float64 {
+	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's
+	all, at := make([]float64, n), 0.0
+	for i := range all {
+		at += random.ExpFloat64() / rate
+		all[i] = at
+	}
+	return all
+}
+
+// chain is stages that each query passes one after the other.
+func chain(stages int) *estimate.Pipeline {
+	p := &estimate.Pipeline{Stages: stages}
+	for s := 1; s < stages; s++ {
+		p.Edges = append(p.Edges, estimate.Edge{From: s - 1, To: s, Share: 1})
+	}
+	return p
+}
+
+// latencies runs a pipeline and returns the latency of each query.
+func latencies(t *testing.T, p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64, seed uint64) ([]float64, *estimate.Result) {
+	t.Helper()
+	all := make([]float64, len(arrivals))
+	for i := range all {
+		all[i] = math.NaN()
+	}
+	r, err := estimate.Run(p, settings, arrivals, seed, func(q int, latency float64) bool {
+		if !math.IsNaN(all[q]) {
+			t.Errorf("query %d ends twice", q)
+		}
+		all[q] = latency
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, l := range all {
+		if math.IsNaN(l) {
+			t.Fatalf("query %d does not end", i)
+		}
+	}
+	return all, r
+}
+
+func near(t *testing.T, what string, got, want, share float64) {
+	t.Helper()
+	if !(math.Abs(got-want) <= share*want) {
+		t.Errorf("%s is %.5g, want %.5g to %.2g", what, got, want, share)
+	}
+}
+
+// Mean waits are those of queueing theory, where it has them in closed form.
+func TestQueuesAreAsInTheory(t *testing.T) {
+	const n, mean = 500_000, 0.02
+	for _, load := range []float64{0.3, 0.7} {
+		rate := load / mean
+		varying := func(_ int, share float64) float64 { // of two values: 4 in 5 take half the mean, one takes three times
+			if share < 0.8 {
+				return mean / 2
+			}
+			return 3 * mean
+		}
+		for _, c := range []struct {
+			name  string
+			times estimate.Times
+			want  float64 // the mean wait: Pollaczek and Khinchine, λ E[S²] / 2(1−ρ)
+		}{
+			{"M/M/1", exponential(mean), load * mean / (1 - load)},
+			{"M/D/1", fixed(mean, 0), load * mean / 2 / (1 - load)},
+			{"M/G/1", timesFunc(varying), rate * (0.8*0.25 + 0.2*9) * mean * mean / 2 / (1 - load)},
+		} {
+			r, err := estimate.Run(chain(1), []estimate.Setting{{Times: c.times, Batch: 1, Replicas: 1}}, poisson(7, n, rate), 1, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			near(t, fmt.Sprintf("the wait of %s at a load of %v", c.name, load), r.Stages[0].Waited/n, c.want, 0.02)
+		}
+	}
+}
+
+// M/D/c: the mean wait at a server of c is that of Crommelin's distribution, here by Tijms' sum (A First Course in Stochastic Models, §9.6.2): queue lengths
+// at distances of one service time are a Markov chain.
+func TestManyServersAreAsInTheory(t *testing.T) {
+	for _, c := range []struct {
+		servers int
+		load    float64
+	}{{2, 0.5}, {4, 0.8}, {8, 0.8}} {
+		const mean = 0.02
+		rate := c.load * float64(c.servers) / mean
+		r, err := estimate.Run(chain(1), []estimate.Setting{{Times: fixed(mean, 0), Batch: 1, Replicas: c.servers, Central: true}}, poisson(3, 1_000_000, rate), 1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// In one service time all who are served end, and as many arrive as Poisson says: n' = max(n-c, 0) + arrivals.
+		const states = 400
+		arrive := poissonShares(rate*mean, states)
+		at := stationary(states, func(n int, to []float64) {
+			for k, share := range arrive {
+				to[min(max(n-c.servers, 0)+k, states-1)] += share
+			}
+		})
+		waiting := 0.0
+		for n, share := range at {
+			waiting += share * float64(max(n-c.servers, 0))
+		}
+		near(t, fmt.Sprintf("the wait at %d servers at a load of %v", c.servers, c.load), r.Stages[0].Waited/float64(r.Stages[0].Queries), waiting/rate, 0.02)
+	}
+}
+
+// M/D[1,b]/1: a server takes what is there, at most b, for a time that depends on how many these are. What is left in its queue when it ends is a Markov
+// chain, and the mean queue is what comes of each of its steps.
+func TestABulkServerIsAsInTheory(t *testing.T) {
+	for _, c := range []struct {
+		batch      int
+		base, each float64
+		rate       float64
+	}{{4, 0.02, 0, 100}, {8, 0.02, 0.004, 120}, {8, 0.01, 0.002, 240}, {32, 0.05, 0.001, 300}} {
+		times := fixed(c.base, c.each)
+		r, err := estimate.Run(chain(1), []estimate.Setting{{Times: times, Batch: c.batch, Replicas: 1}}, poisson(5, 500_000, c.rate), 1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const states = 400
+		size := func(left int) int { return min(max(left, 1), c.batch) } // who finds none left waits for one
+		at := stationary(states, func(left int, to []float64) {
+			for k, share := range poissonShares(c.rate*times(size(left), 0), states) {
+				to[min(max(left-c.batch, 0)+k, states-1)] += share
+			}
+		})
+		waits, seconds := 0.0, 0.0
+		for left, share := range at {
+			d := times(size(left), 0)
+			waits += share * (float64(max(left-c.batch, 0))*d + c.rate*d*d/2)
+			if seconds += share * d; left == 0 {
+				seconds += share / c.rate
+			}
+		}
+		near(t, fmt.Sprintf("the wait for batches of %d", c.batch), r.Stages[0].Waited/float64(r.Stages[0].Queries), waits/seconds/c.rate, 0.02)
+	}
+}
+
+// poissonShares are the chances of 0, 1, 2, … where so many are to be expected.
+func poissonShares(mean float64, n int) []float64 {
+	all := make([]float64, n)
+	log := -mean
+	for k := range all {
+		all[k] = math.Exp(log)
+		log += math.Log(mean) - math.Log(float64(k+1))
+	}
+	return all
+}
+
+// stationary is how often a Markov chain is in each of its states.
+func stationary(states int, step func(from int, to []float64)) []float64 {
+	at := make([]float64, states)
+	at[0] = 1
+	rows := make([][]float64, states)
+	for s := range rows {
+		rows[s] = make([]float64, states)
+		step(s, rows[s])
+	}
+	for range 3000 {
+		next := make([]float64, states)
+		for s, share := range at {
+			if share < 1e-15 {
+				continue
+			}
+			for to, p := range rows[s] {
+				next[to] += share * p
+			}
+		}
+		at = next
+	}
+	return at
+}
+
+// A query waits for a batch to fill, no longer than it may, and not at all where it is full.
+func TestQueriesWaitForTheirBatch(t *testing.T) {
+	setting := []estimate.Setting{{Times: fixed(1, 0), Batch: 3, Replicas: 2, Wait: 0.5, Central: true}}
+	got, r := latencies(t, chain(1), setting, []float64{0, 0.2, 0.4, 0.5, 3, 9, 9.25}, 1)
+	// The first three are a batch when the third comes; the fourth and the fifth are alone after their wait, and the last two together.
+	for i, want := range []float64{1.4, 1.2, 1, 1.5, 1.5, 1.5, 1.25} {
+		if math.Abs(got[i]-want) > 1e-9 {
+			t.Errorf("query %d takes %v, want %v", i, got[i], want)
+		}
+	}
+	if is := r.Stages[0]; is.Batches != 4 || is.Busy != 4 || is.Queries != 7 || math.Abs(is.Waited-(0.4+0.2+0.5+0.5+0.5+0.25)) > 1e-9 {
+		t.Errorf("of seven queries in four batches there is told %+v", is)
+	}
+}
+
+// A stage that two edges lead to waits for the later one; a query that takes neither edge ends where it is.
+func TestForksAndJoins(t *testing.T) {
+	p := &estimate.Pipeline{Stages: 4, Edges: []estimate.Edge{{From: 0, To: 1, Share: 1}, {From: 0, To: 2, Share: 1}, {From: 1, To: 3, Share: 1}, {From: 2, To: 3, Share: 1}}}
+	alone := func(d float64) estimate.Setting {
+		return estimate.Setting{Times: fixed(d, 0), Batch: 1, Replicas: estimate.Unbounded}
+	}
+	got, _ := latencies(t, p, []estimate.Setting{alone(1), alone(2), alone(5), alone(1)}, []float64{0, 0, 3}, 1)
+	for i, l := range got {
+		if l != 7 {
+			t.Errorf("query %d takes %v, want 7", i, l)
+		}
+	}
+	half := &estimate.Pipeline{Stages: 3, Edges: []estimate.Edge{{From: 0, To: 1, Share: 0.3, Choice: 1}, {From: 0, To: 2, Share: 0.5, Choice: 1}}}
+	got, _ = latencies(t, half, []estimate.Setting{alone(1), alone(2), alone(5)}, make([]float64, 100_000), 9)
+	count := map[float64]int{}
+	for _, l := range got {
+		count[l]++
+	}
+	near(t, "who takes the first", float64(count[3]), 30_000, 0.02)
+	near(t, "who takes the second", float64(count[6]), 50_000, 0.02)
+	near(t, "who takes none", float64(count[1]), 20_000, 0.02)
+	if shares := half.Shares(); math.Abs(shares[1]-0.3) > 0.01 || math.Abs(shares[2]-0.5) > 0.01 || shares[0] != 1 {
+		t.Errorf("shares are %v", shares)
+	}
+	if longest := p.ServiceTime(func(s int) float64 { return []float64{1, 2, 5, 1}[s] }); longest != 7 {
+		t.Errorf("the service time is %v, want 7", longest)
+	}
+	if longest := half.ServiceTime(func(s int) float64 { return []float64{1, 9, 2}[s] }); longest != 10 {
+		t.Errorf("the service time is %v, want 10", longest)
+	}
+}
+
+// small is a pipeline by chance, with settings and queries.
+func small(seed uint64) (*estimate.Pipeline, []estimate.Setting, []float64) {
+	random := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // a test's
+	p := &estimate.Pipeline{Stages: 1 + random.IntN(5)}
+	var settings []estimate.Setting
+	for s := range p.Stages {
+		choice := random.IntN(2)
+		for to := s + 1; to < p.Stages; to++ {
+			if random.IntN(3) == 0 {
+				continue
+			}
+			e := estimate.Edge{From: s, To: to, Share: 1}
+			switch random.IntN(3) {
+			case 0:
+				e.Share = 0.1 + 0.8*random.Float64()
+			case 1:
+				if choice > 0 {
+					e.Share, e.Choice = 0.25, choice
+				}
+			}
+			p.Edges = append(p.Edges, e)
+		}
+		base, each, spread := 0.01+0.05*random.Float64(), 0.01*random.Float64(), random.Float64()
+		settings = append(settings, estimate.Setting{
+			Times: timesFunc(func(size int, share float64) float64 { return base*(1-spread/2+spread*share) + each*float64(size) }),
+			Batch: 1 << random.IntN(4), Replicas: 1 + random.IntN(4), Wait: float64(random.IntN(3)) * 0.01 * random.Float64(), Central: random.IntN(2) == 0,
+		})
+	}
+	random.Shuffle(len(p.Edges), func(i, j int) { p.Edges[i], p.Edges[j] = p.Edges[j], p.Edges[i] })
+	return p, settings, poisson(seed, 300, 10+100*random.Float64())
+}
+
+// A second simulator, which keeps all events in a list, and of each query what it has yet to do, says the same of a thousand small pipelines.
+func TestANaiveSimulatorSaysTheSame(t *testing.T) {
+	for seed := range uint64(1000) {
+		p, settings, arrivals := small(seed)
+		got, _ := latencies(t, p, settings, arrivals, seed)
+		for q, want := range naive(p, settings, arrivals, seed) {
+			if math.Abs(got[q]-want) > 1e-9 {
+				t.Fatalf("pipeline %d, query %d: %v, and by the naive simulator %v: %+v", seed, q, got[q], want, p)
+			}
+		}
+	}
+}
+
+// naive is written from what InferLine says of its estimator alone: queues of queries, lists of events, nothing kept for speed.
+func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64, seed uint64) []float64 {
+	type occurrence struct {
+		at    float64
+		asked int
+		kind  string
+		stage int
+		lane  int
+		batch []int
+	}
+	var events []occurrence
+	asked := 0
+	post := func(at float64, kind string, stage, lane int, batch ...int) {
+		events = append(events, occurrence{at, asked, kind, stage, lane, batch})
+		asked++
+	}
+	type at struct{ query, stage int }
+	type lane struct {
+		queue    []int
+		has      int // queries, those that are computed too
+		busy     int // replicas
+		replicas int
+		last     int // when a query was sent there last: the how manieth that was
+	}
+	lanes := make([][]lane, p.Stages)
+	for s, is := range settings {
+		lanes[s] = []lane{{replicas: is.Replicas}}
+		if !is.Central {
+			lanes[s] = slices.Repeat([]lane{{replicas: 1}}, is.Replicas)
+		}
+	}
+	since := map[at]float64{}
+	arrived, ended := map[at]int{}, make([]float64, len(arrivals))
+	now, sent := 0.0, 0
+	dispatch := func(s, n int) {
+		for l := &lanes[s][n]; len(l.queue) > 0 && l.busy < l.replicas; {
+			oldest := since[at{l.queue[0], s}]
+			if len(l.queue) < settings[s].Batch && now < oldest+settings[s].Wait {
+				post(oldest+settings[s].Wait, "look", s, n)
+				return
+			}
+			size := min(settings[s].Batch, len(l.queue))
+			batch := slices.Clone(l.queue[:size])
+			l.queue = l.queue[size:]
+			l.busy++
+			post(now+settings[s].Times.Time(size, estimate.DrawOf(seed, batch[0], s)), "end", s, n, batch...)
+		}
+	}
+	arrive := func(q, s int) {
+		since[at{q, s}] = now
+		best := 0
+		for n, l := range lanes[s] {
+			if b := lanes[s][best]; l.has < b.has || l.has == b.has && l.last < b.last {
+				best = n
+			}
+		}
+		l := &lanes[s][best]
+		sent++
+		l.queue, l.has, l.last = append(l.queue, q), l.has+1, sent
+		dispatch(s, best)
+	}
+	root := func(s int) bool {
+		return !slices.ContainsFunc(p.Edges, func(e estimate.Edge) bool { return e.To == s })
+	}
+	// needs are the edges that a query takes into a stage.
+	var needs func(q, s int) int
+	needs = func(q, s int) (n int) {
+		for i, e := range p.Edges {
+			if e.To == s && (root(e.From) || needs(q, e.From) > 0) && estimate.Coin(p, seed, q, i) {
+				n++
+			}
+		}
+		return n
+	}
+	for q, when := range arrivals {
+		events = append(events, occurrence{when, -len(arrivals) + q, "query", 0, 0, []int{q}})
+	}
+	for len(events) > 0 {
+		i := 0
+		for j, e := range events {
+			if e.at < events[i].at || e.at == events[i].at && e.asked < events[i].asked {
+				i = j
+			}
+		}
+		e := events[i]
+		events = slices.Delete(events, i, i+1)
+		now = e.at
+		switch e.kind {
+		case "query":
+			for s := range p.Stages {
+				if root(s) {
+					arrive(e.batch[0], s)
+				}
+			}
+		case "look":
+			dispatch(e.stage, e.lane)
+		case "end":
+			for _, q := range e.batch {
+				lanes[e.stage][e.lane].has--
+				ended[q] = max(ended[q], now-arrivals[q])
+				for i, out := range p.Edges {
+					if out.From != e.stage || !estimate.Coin(p, seed, q, i) {
+						continue
+					}
+					if arrived[at{q, out.To}]++; arrived[at{q, out.To}] == needs(q, out.To) {
+						arrive(q, out.To)
+					}
+				}
+			}
+			lanes[e.stage][e.lane].busy--
+			dispatch(e.stage, e.lane)
+		}
+	}
+	return ended
+}
+
+// In chains of batch 1 with fixed times and one queue a stage a replica more or an arrival less makes no query slower. With batches it may.
+func TestMoreReplicasAndFewerQueriesAreNoSlower(t *testing.T) {
+	for seed := range uint64(300) {
+		random := rand.New(rand.NewPCG(seed, 3)) //nolint:gosec // a test's
+		p := chain(1 + random.IntN(4))
+		var settings []estimate.Setting
+		for range p.Stages {
+			settings = append(settings, estimate.Setting{Times: fixed(0.01+0.05*random.Float64(), 0), Batch: 1, Replicas: 1 + random.IntN(4), Central: true})
+		}
+		arrivals := poisson(seed, 300, 20+60*random.Float64())
+		before, _ := latencies(t, p, settings, arrivals, seed)
+		at := random.IntN(p.Stages)
+		settings[at].Replicas++
+		after, _ := latencies(t, p, settings, arrivals, seed)
+		settings[at].Replicas--
+		gone := random.IntN(len(arrivals))
+		fewer, _ := latencies(t, p, settings, slices.Delete(slices.Clone(arrivals), gone, gone+1), seed)
+		for q := range before {
+			if after[q] > before[q]+1e-9 {
+				t.Fatalf("chain %d: with one more replica at stage %d query %d takes %v, and %v before", seed, at, q, after[q], before[q])
+			}
+			i := q
+			if q > gone {
+				i--
+			}
+			if q != gone && fewer[i] > before[q]+1e-9 {
+				t.Fatalf("chain %d: without query %d query %d takes %v, and %v before", seed, gone, q, fewer[i], before[q])
+			}
+		}
+	}
+}
+
+// Each query ends once, at each stage that it passes; equal arguments give equal results; another seed gives others.
+func TestQueriesAreConserved(t *testing.T) {
+	for seed := range uint64(200) {
+		p, settings, arrivals := small(seed)
+		got, r := latencies(t, p, settings, arrivals, seed)
+		again, same := latencies(t, p, settings, arrivals, seed)
+		if !slices.Equal(got, again) || fmt.Sprint(r) != fmt.Sprint(same) {
+			t.Fatalf("pipeline %d: the same again is another result", seed)
+		}
+		for s, is := range r.Stages {
+			batches := float64(is.Queries) / float64(settings[s].Batch)
+			if is.Latency.Count != is.Queries || float64(is.Batches) < batches || is.Batches > is.Queries {
+				t.Errorf("pipeline %d, stage %d: %+v", seed, s, is)
+			}
+		}
+	}
+	p := &estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: 0.5}}}
+	settings := []estimate.Setting{{Times: fixed(1, 0), Batch: 1, Replicas: 1}, {Times: fixed(1, 0), Batch: 1, Replicas: 1}}
+	one, _ := latencies(t, p, settings, make([]float64, 100), 1)
+	two, _ := latencies(t, p, settings, make([]float64, 100), 2)
+	if slices.Equal(one, two) {
+		t.Error("two seeds have the same chances")
+	}
+	// The same queries take an edge, whatever replicas there are.
+	settings[0].Replicas, settings[1].Replicas = estimate.Unbounded, estimate.Unbounded
+	free, r := latencies(t, p, settings, make([]float64, 100), 1)
+	_, narrow := latencies(t, p, []estimate.Setting{{Times: fixed(1, 0), Batch: 1, Replicas: 1}, {Times: fixed(1, 0), Batch: 4, Replicas: 1}}, make([]float64, 100), 1)
+	if r.Stages[1].Queries != narrow.Stages[1].Queries || slices.Max(free) != 2 {
+		t.Errorf("%d queries come to the second stage, and with fewer replicas %d", r.Stages[1].Queries, narrow.Stages[1].Queries)
+	}
+}
+
+func TestQuantilesAreRightToLessThanAPercent(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 4)) //nolint:gosec // a test's
+	var l estimate.Latencies
+	if l.Quantile(0.99) != 0 || l.Mean() != 0 {
+		t.Error("of nothing there is a time")
+	}
+	var all []float64
+	for range 100_000 {
+		x := math.Exp(3 * random.NormFloat64())
+		all = append(all, x)
+		l.Add(x)
+	}
+	slices.Sort(all)
+	for _, share := range []float64{0, 0.01, 0.5, 0.9, 0.99, 0.999, 1} {
+		near(t, fmt.Sprintf("the quantile %v", share), l.Quantile(share), all[max(0, int(math.Ceil(share*100_000))-1)], 0.005)
+	}
+	for _, extreme := range []float64{0, 1e-30, 1e30} {
+		l.Add(extreme)
+	}
+	if l.Quantile(0) > 1e-6 || l.Quantile(1) < 1e6 {
+		t.Errorf("extremes are from %v to %v", l.Quantile(0), l.Quantile(1))
+	}
+}
+
+// Who has seen enough is told of no more.
+func TestARunEndsWhereItIsTold(t *testing.T) {
+	told := 0
+	r, err := estimate.Run(chain(1), []estimate.Setting{{Times: fixed(1, 0), Batch: 8, Replicas: 1}}, make([]float64, 100), 1, func(int, float64) bool {
+		told++
+		return told < 3
+	})
+	if err != nil || told != 3 || r.Seconds != 2 {
+		t.Errorf("%d queries are told of in %v s, %v", told, r.Seconds, err)
+	}
+}
+
+func TestBadInputIsRefused(t *testing.T) {
+	good := estimate.Setting{Times: fixed(1, 0), Batch: 1, Replicas: 1}
+	two := []estimate.Setting{good, good}
+	for _, c := range []struct {
+		pipeline estimate.Pipeline
+		settings []estimate.Setting
+		arrivals []float64
+		want     string
+	}{
+		{estimate.Pipeline{}, nil, []float64{0}, "a pipeline has at least one stage, not 0"},
+		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 1, To: 1, Share: 1}}}, two, []float64{0}, "edge 0 leads from stage 1 to stage 1: it leads to a later one, of 2"},
+		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 2, Share: 1}}}, two, []float64{0}, "edge 0 leads from stage 0 to stage 2: it leads to a later one, of 2"},
+		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: 1.5}}}, two, []float64{0}, "edge 0 has the share 1.5: it is above 0, and at most 1"},
+		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: math.NaN()}}}, two, []float64{0}, "edge 0 has the share NaN: it is above 0, and at most 1"},
+		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{To: 1, Share: 0.6, Choice: 1}, {To: 1, Share: 0.6, Choice: 1}}}, two, []float64{0}, "edge 1 makes the shares of a choice 1.2 together: 1 is the most"},
+		{*chain(2), two[:1], []float64{0}, "there are settings for 1 stages, of 2"},
+		{*chain(1), []estimate.Setting{{Batch: 1, Replicas: 1}}, []float64{0}, "stage 0: it has no profile"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Replicas: 1}}, []float64{0}, "stage 0: it has 1 replicas with batches of 0: both are at least 1"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Wait: math.NaN()}}, []float64{0}, "stage 0: it lets queries wait NaNs for a batch: want a time that is finite and not negative"},
+		{*chain(1), two[:1], nil, "there are no queries"},
+		{*chain(1), two[:1], []float64{0, 2, 1}, "query 2 comes at 1: times are finite, not negative, and do not go back"},
+		{*chain(1), two[:1], []float64{math.NaN()}, "query 0 comes at NaN: times are finite, not negative, and do not go back"},
+	} {
+		if _, err := estimate.Run(&c.pipeline, c.settings, c.arrivals, 1, nil); err == nil || err.Error() != c.want {
+			t.Errorf("%v, want %s", err, c.want)
+		}
+	}
+}
+
+// BenchmarkRun tells how many events a second there are: queries that come to a stage, and batches that end.
+func BenchmarkRun(b *testing.B) {
+	for _, c := range []struct {
+		name  string
+		batch int
+	}{{"batch=1", 1}, {"batch=8", 8}} {
+		b.Run(c.name, func(b *testing.B) {
+			p := chain(3)
+			var settings []estimate.Setting
+			for range p.Stages {
+				settings = append(settings, estimate.Setting{Times: fixed(0.01, 0.001), Batch: c.batch, Replicas: 8})
+			}
+			arrivals := poisson(1, 200_000, 400)
+			events := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				r, err := estimate.Run(p, settings, arrivals, 1, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				events += r.Events
+			}
+			b.ReportMetric(float64(events)/b.Elapsed().Seconds()/1e6, "million-events/s")
+		})
+	}
+}

@@ -1,0 +1,320 @@
+package plan
+
+import (
+	"cmp"
+	"container/heap"
+	"fmt"
+	"slices"
+)
+
+// Mended is a planner that goes on where [Strict] stops. It looks at the whole curve of latency by batch and not at batches of 1 alone, begins
+// in several places, and then tries pairs of stages in all their settings, by rising cost. At last it tries all that is cheaper than what it
+// has found, if that is no more than Most: such a plan is optimal.
+func Mended(p *Problem) *Plan {
+	s := newSearch(p)
+	var best Candidate
+	take := func(is Candidate) {
+		if is.Keeps && (!best.Keeps || is.Cost < best.Cost) {
+			best = is
+		}
+	}
+	for _, start := range s.starts() {
+		if is, ok := s.widen(start); ok {
+			take(s.pairs(s.minimize(is, allActions()))) // what was tried already costs nothing
+		}
+	}
+	if s.Most > 0 {
+		is, done := s.exhaust(best)
+		take(is)
+		s.plan.Optimal = done
+	}
+	s.plan.Found, s.plan.Candidate = best.Keeps, best
+	if !best.Keeps {
+		s.plan.Why = s.why()
+	}
+	return &s.plan
+}
+
+// why says why nothing was found.
+func (s *search) why() string {
+	if s.plan.Optimal {
+		return "no configuration keeps the objective: all were tried"
+	}
+	c := s.start(func(_ int, h *Hardware) float64 { return h.one() })
+	if free := s.try(s.unbounded(c, -1), "as many replicas as there are queries"); !free.Keeps {
+		return fmt.Sprintf("with as many replicas as there are queries on the fastest hardware %.4gs are kept, and %.4gs are wanted", free.Latency, s.Latency)
+	}
+	return "nothing was found, and not all was tried"
+}
+
+// starts are where the search begins: at each stage the fastest hardware, the cheapest, that with the most throughput for its price, each with its
+// smallest batch and with that of the most throughput; and the fastest with one stage on each other hardware.
+func (s *search) starts() (all []Config) {
+	add := func(c Config) {
+		if !slices.ContainsFunc(all, func(other Config) bool { return slices.Equal(c, other) }) {
+			all = append(all, c)
+		}
+	}
+	fastest := s.start(func(_ int, h *Hardware) float64 { return h.one() })
+	add(fastest)
+	add(s.start(func(_ int, h *Hardware) float64 { return h.Price }))
+	for _, c := range []Config{fastest, s.start(func(_ int, h *Hardware) float64 { return h.Price / h.Times.Throughput(h.widest()) })} {
+		add(c)
+		wide := slices.Clone(c)
+		for i := range wide {
+			wide[i].Batch = s.at(c, i).widest()
+		}
+		add(wide)
+	}
+	for i := range s.Stages {
+		for h := range s.Stages[i].Hardware {
+			add(with(fastest, i, Setting{h, s.Stages[i].Hardware[h].Batches[0], s.Stages[i].MinReplicas}))
+		}
+	}
+	return all
+}
+
+// widest is the batch by which a replica computes most queries a second; of several the smallest.
+func (h *Hardware) widest() int {
+	return slices.MaxFunc(h.Batches, func(a, b int) int {
+		return cmp.Or(cmp.Compare(h.Times.Throughput(a), h.Times.Throughput(b)), cmp.Compare(b, a))
+	})
+}
+
+// start has each stage on the hardware of which something is least, in its smallest batch.
+func (s *search) start(least func(stage int, h *Hardware) float64) Config {
+	c := make(Config, len(s.Stages))
+	for i := range s.Stages {
+		best := 0
+		for h := range s.Stages[i].Hardware {
+			if least(i, &s.Stages[i].Hardware[h]) < least(i, &s.Stages[i].Hardware[best]) {
+				best = h
+			}
+		}
+		c[i] = Setting{best, s.Stages[i].Hardware[best].Batches[0], s.Stages[i].MinReplicas}
+	}
+	return c
+}
+
+// widen adds a replica where the throughput is least and there may be one more, until the objective is kept. Where no replicas would be enough it takes
+// a larger batch instead, where the throughput is least.
+func (s *search) widen(c Config) (is Candidate, ok bool) {
+	is = s.try(c, "a start")
+	for !is.Keeps {
+		enough := s.try(s.atMost(is.Config), "as many replicas as there may be").Keeps
+		narrow := s.narrowest(is.Config, func(stage int) bool {
+			if enough {
+				return !s.full(is.Config, stage)
+			}
+			_, can := s.increaseBatch(is, stage)
+			return can
+		})
+		switch {
+		case narrow < 0:
+			return is, false
+		case enough:
+			is = s.try(s.more(is.Config, narrow), fmt.Sprintf("stage %d: add a replica", narrow))
+		default:
+			is, _ = s.increaseBatch(is, narrow)
+		}
+	}
+	return is, true
+}
+
+// atMost is a configuration with as many replicas as there may be.
+func (s *search) atMost(c Config) Config {
+	all := s.unbounded(c, -1)
+	for i := range all {
+		if most := s.Stages[i].MaxReplicas; most != 0 {
+			all[i].Replicas = most
+		}
+	}
+	return all
+}
+
+// option is a setting of a stage, and what it costs.
+type option struct {
+	Setting
+	cost float64
+}
+
+// options are the settings of a stage that cost at most so much, by rising cost.
+func (s *search) options(stage int, most float64) (all []option) {
+	is := &s.Stages[stage]
+	for h := range is.Hardware {
+		for _, size := range is.Hardware[h].Batches {
+			for n := is.MinReplicas; is.MaxReplicas == 0 || n <= is.MaxReplicas; n++ {
+				cost := is.Hardware[h].Price * float64(n)
+				if cost > most {
+					break
+				}
+				all = append(all, option{Setting{h, size, n}, cost})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b option) int { return cmp.Compare(a.cost, b.cost) })
+	return all
+}
+
+// pairs tries two stages at a time in all their settings, by rising cost, the others as they are, until that finds nothing for any two. Of a
+// pipeline of one stage it tries that.
+func (s *search) pairs(best Candidate) Candidate {
+	for again := true; again; {
+		again = false
+		for a := range s.Stages {
+			for b := a; b < len(s.Stages); b++ {
+				if a == b && len(s.Stages) > 1 {
+					continue
+				}
+				if is, found := s.pair(best, a, b); found {
+					best, again = is, true
+				}
+			}
+		}
+	}
+	return best
+}
+
+func (s *search) pair(best Candidate, a, b int) (is Candidate, found bool) {
+	stages := []int{a, b}
+	if a == b {
+		stages = stages[:1]
+	}
+	others := best.Cost
+	for _, stage := range stages {
+		others -= s.Stages[stage].Hardware[best.Config[stage].Hardware].Price * float64(best.Config[stage].Replicas)
+	}
+	var lists [][]option
+	for _, stage := range stages {
+		lists = append(lists, s.options(stage, best.Cost-others))
+	}
+	byRisingCost(lists, func(at []int, _ float64) bool {
+		c := slices.Clone(best.Config)
+		for i, stage := range stages {
+			c[stage] = lists[i][at[i]].Setting
+		}
+		if !cheaper(s.Cost(c), best.Cost) {
+			return false
+		}
+		if found = s.able(c) && s.keeps(c); found {
+			is = s.try(c, fmt.Sprintf("stages %v in all their settings", stages))
+		}
+		return !found
+	})
+	return is, found
+}
+
+// cheaper is by more than what sums of prices are inexact by.
+func cheaper(a, b float64) bool { return a < b*(1-1e-9) }
+
+// able says whether each stage has room for the queries of the trace, nearly: who has not falls behind more and more, and nobody waits to see
+// that. (A short trace may end before: so only [search.exhaust], which must miss nothing, tries such, too.)
+func (s *search) able(c Config) bool {
+	for i := range c {
+		if s.throughput(c, i) < 0.9*s.rate {
+			return false
+		}
+	}
+	return true
+}
+
+// exhaust tries all that is cheaper than the best that is known, by rising cost, and reports whether it did: it does where that is no more than
+// Most. Where nothing is known and replicas are bounded, that is all there is.
+func (s *search) exhaust(best Candidate) (is Candidate, done bool) {
+	most := best.Cost
+	if !best.Keeps {
+		most = 0
+		for i := range s.Stages {
+			if s.Stages[i].MaxReplicas == 0 {
+				return is, false
+			}
+			dearest := 0.0
+			for _, h := range s.Stages[i].Hardware {
+				dearest = max(dearest, h.Price*float64(s.Stages[i].MaxReplicas))
+			}
+			most += dearest
+		}
+		most *= 1 + 1e-6
+	}
+	var lists [][]option
+	for i := range s.Stages {
+		lists = append(lists, s.options(i, most))
+	}
+	count := 0
+	byRisingCost(lists, func(_ []int, cost float64) bool {
+		if !cheaper(cost, most) {
+			return false
+		}
+		count++
+		return count <= s.Most
+	})
+	if count > s.Most {
+		return is, false
+	}
+	byRisingCost(lists, func(at []int, cost float64) bool {
+		if !cheaper(cost, most) {
+			return false
+		}
+		c := make(Config, len(at))
+		for i := range at {
+			c[i] = lists[i][at[i]].Setting
+		}
+		if s.keeps(c) {
+			is = s.try(c, "all that is cheaper")
+		}
+		return !is.Keeps
+	})
+	return is, true
+}
+
+// byRisingCost shows each way to take one option of every list, by rising cost of all together, until show reports false. Of ways that cost as
+// much the first in order of the lists comes first.
+func byRisingCost(lists [][]option, show func(at []int, cost float64) bool) {
+	if slices.ContainsFunc(lists, func(l []option) bool { return len(l) == 0 }) {
+		return
+	}
+	w := ways{{at: make([]int, len(lists))}}
+	for i := range lists {
+		w[0].cost += lists[i][0].cost
+	}
+	for len(w) > 0 {
+		is := heap.Pop(&w).(way)
+		if !show(is.at, is.cost) {
+			return
+		}
+		// What comes next takes the next option of a list, no earlier one than the last that was moved: so each way comes once.
+		for i := is.moved; i < len(lists); i++ {
+			if is.at[i]+1 < len(lists[i]) {
+				next := way{at: slices.Clone(is.at), moved: i}
+				next.at[i]++
+				for j := range lists {
+					next.cost += lists[j][next.at[j]].cost
+				}
+				heap.Push(&w, next)
+			}
+		}
+	}
+}
+
+// way is which option of each list is taken.
+type way struct {
+	at    []int
+	cost  float64
+	moved int
+}
+
+// ways are a heap in order of cost, then of options.
+type ways []way
+
+func (w ways) Len() int { return len(w) }
+func (w ways) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(w[i].cost, w[j].cost), slices.Compare(w[i].at, w[j].at)) < 0
+}
+func (w ways) Swap(i, j int) { w[i], w[j] = w[j], w[i] }
+func (w *ways) Push(x any)   { *w = append(*w, x.(way)) }
+func (w *ways) Pop() any {
+	last := len(*w) - 1
+	x := (*w)[last]
+	*w = (*w)[:last]
+	return x
+}

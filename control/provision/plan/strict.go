@@ -1,0 +1,185 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+)
+
+// Strict is InferLine's planner: it begins with the fastest hardware and no batches, adds replicas where the throughput is least until the
+// objective is kept (Algorithm 1), and then takes what saves most while it is, one action after the other (Algorithm 2). Where replicas are
+// bounded it may find nothing though there is a plan. Problems are to be without faults ([Problem.Check]).
+func Strict(p *Problem) *Plan {
+	s := newSearch(p)
+	first, why := s.initialize()
+	if why != "" {
+		s.plan.Why = why
+		return &s.plan
+	}
+	s.plan.Found, s.plan.Candidate = true, s.minimize(first, allActions())
+	return &s.plan
+}
+
+// fastest is a stage's hardware with the least latency of a batch of 1; of several the cheapest, then the first.
+func (s *Stage) fastest() int {
+	best := 0
+	for i := range s.Hardware {
+		a, b := s.Hardware[i].one(), s.Hardware[best].one()
+		if a < b || a == b && s.Hardware[i].Price < s.Hardware[best].Price {
+			best = i
+		}
+	}
+	return best
+}
+
+// one is the mean latency of its smallest batch.
+func (h *Hardware) one() float64 { return h.Times.MeanTime(h.Batches[0]) }
+
+// initialize is Algorithm 1. Before it adds replicas it asks whether there are enough of them at all.
+func (s *search) initialize() (is Candidate, why string) {
+	c := make(Config, len(s.Stages))
+	for i := range s.Stages {
+		best := s.Stages[i].fastest()
+		c[i] = Setting{best, s.Stages[i].Hardware[best].Batches[0], s.Stages[i].MinReplicas}
+	}
+	least := s.Pipeline.ServiceTime(func(stage int) float64 { return s.at(c, stage).one() })
+	if least >= s.Latency {
+		return is, fmt.Sprintf("a query that waits nowhere takes %.4gs on the fastest hardware, and is to take %.4gs", least, s.Latency)
+	}
+	if free := s.try(s.unbounded(c, -1), "as many replicas as there are queries"); !free.Keeps {
+		return is, fmt.Sprintf("with as many replicas as there are queries %.4gs are kept, and %.4gs are wanted", free.Latency, s.Latency)
+	}
+	is = s.try(c, "the fastest hardware")
+	for !is.Keeps {
+		narrow := s.narrowest(is.Config, func(int) bool { return true })
+		if s.full(is.Config, narrow) {
+			return is, fmt.Sprintf("stage %d has the least throughput, and all of its %d replicas", narrow, is.Config[narrow].Replicas)
+		}
+		is = s.try(s.more(is.Config, narrow), fmt.Sprintf("stage %d: add a replica", narrow))
+	}
+	return is, ""
+}
+
+// unbounded is a configuration with replicas without bound, at one stage or, where it is -1, at each.
+func (s *search) unbounded(c Config, stage int) Config {
+	free := make(Config, len(c))
+	copy(free, c)
+	for i := range free {
+		if stage < 0 || i == stage {
+			free[i].Replicas = math.MaxInt32
+		}
+	}
+	return free
+}
+
+// narrowest is the stage with the least throughput, of those that may be it; the first of several; -1 if there is none.
+func (s *search) narrowest(c Config, may func(stage int) bool) int {
+	narrow := -1
+	for i := range c {
+		if may(i) && (narrow < 0 || s.throughput(c, i) < s.throughput(c, narrow)) {
+			narrow = i
+		}
+	}
+	return narrow
+}
+
+func (s *search) more(c Config, stage int) Config {
+	is := c[stage]
+	is.Replicas++
+	return with(c, stage, is)
+}
+
+// action is what one step of Algorithm 2 may do to a stage: ok is false where it cannot.
+type action func(s *search, from Candidate, stage int) (to Candidate, ok bool)
+
+// withinStage are the actions for a stage whose hardware is chosen, in the order in which they count where they save as much: a larger batch is
+// the first.
+func withinStage() []action { return []action{(*search).increaseBatch, (*search).removeReplica} }
+
+// allActions are those of Algorithm 2.
+func allActions() []action { return append(withinStage(), (*search).downgradeHardware) }
+
+// minimize is Algorithm 2: of what keeps the objective it takes what costs least, and where that is as much as before a larger batch, until
+// there is nothing. It ends: the cost falls, or it is the same and batches grow, of which there is a largest.
+func (s *search) minimize(from Candidate, actions []action) Candidate {
+	stages := make([]int, len(s.Stages))
+	for i := range stages {
+		stages[i] = i
+	}
+	return s.minimizeAt(from, stages, actions)
+}
+
+func (s *search) minimizeAt(from Candidate, stages []int, actions []action) Candidate {
+	for {
+		best, better := from, false
+		for _, stage := range stages {
+			for i, act := range actions {
+				to, ok := act(s, from, stage)
+				if !ok || !to.Keeps {
+					continue
+				}
+				// A larger batch costs the same: it is taken only where nothing is cheaper.
+				if to.Cost < best.Cost || i == 0 && !better && to.Cost == from.Cost {
+					best, better = to, true
+				}
+			}
+		}
+		if !better {
+			return from
+		}
+		from = best
+	}
+}
+
+// increaseBatch takes the next larger batch, if a replica computes more queries a second by it.
+func (s *search) increaseBatch(from Candidate, stage int) (to Candidate, ok bool) {
+	is, h := from.Config[stage], s.at(from.Config, stage)
+	for _, size := range h.Batches {
+		if size > is.Batch {
+			if h.Times.Throughput(size) <= h.Times.Throughput(is.Batch) {
+				return to, false
+			}
+			is.Batch = size
+			return s.try(with(from.Config, stage, is), fmt.Sprintf("stage %d: batches of %d", stage, size)), true
+		}
+	}
+	return to, false
+}
+
+func (s *search) removeReplica(from Candidate, stage int) (to Candidate, ok bool) {
+	is := from.Config[stage]
+	if is.Replicas--; is.Replicas < s.Stages[stage].MinReplicas {
+		return to, false
+	}
+	return s.try(with(from.Config, stage, is), fmt.Sprintf("stage %d: remove a replica", stage)), true
+}
+
+// downgradeHardware takes the next cheaper hardware, and plans batch and replicas of this stage anew while the others stay as they are.
+func (s *search) downgradeHardware(from Candidate, stage int) (to Candidate, ok bool) {
+	all, price := s.Stages[stage].Hardware, s.at(from.Config, stage).Price
+	cheaper := -1
+	for i := range all {
+		if all[i].Price < price && (cheaper < 0 || all[i].Price > all[cheaper].Price) {
+			cheaper = i
+		}
+	}
+	if cheaper < 0 {
+		return to, false
+	}
+	return s.replan(from.Config, stage, cheaper)
+}
+
+// replan finds batch and replicas of a stage on other hardware, by Algorithms 1 and 2 for it alone.
+func (s *search) replan(c Config, stage, hardware int) (is Candidate, ok bool) {
+	h := &s.Stages[stage].Hardware[hardware]
+	c = with(c, stage, Setting{hardware, h.Batches[0], s.Stages[stage].MinReplicas})
+	by := fmt.Sprintf("stage %d: on %s", stage, h.Name)
+	if !s.try(s.unbounded(c, stage), by+", as many replicas as there are queries").Keeps {
+		return is, false
+	}
+	for is = s.try(c, by); !is.Keeps; is = s.try(s.more(is.Config, stage), by) {
+		if s.full(is.Config, stage) {
+			return is, false
+		}
+	}
+	return s.minimizeAt(is, []int{stage}, withinStage()), true
+}
