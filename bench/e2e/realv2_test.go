@@ -191,12 +191,7 @@ func TestRealMLServersThroughEnvoy(t *testing.T) {
 		}
 		defer response.Body.Close()
 		text, err := io.ReadAll(response.Body)
-		var a struct {
-			Name    string `json:"model_name"`
-			Outputs []struct {
-				Data []int64 `json:"data"`
-			} `json:"outputs"`
-		}
+		var a classified
 		if err != nil || response.StatusCode != http.StatusOK || json.Unmarshal(text, &a) != nil || a.Name != model || len(a.Outputs) != 1 || a.Outputs[0].Data[0] != class {
 			return fmt.Sprintf("REST: %d %s %v", response.StatusCode, text, err)
 		}
@@ -265,6 +260,14 @@ func TestRealMLServersThroughEnvoy(t *testing.T) {
 	}
 }
 
+// classified is what an MLServer answers by REST.
+type classified struct {
+	Name    string `json:"model_name"`
+	Outputs []struct {
+		Data []int64 `json:"data"`
+	} `json:"outputs"`
+}
+
 // mlserversClient asks with MLServer's own client, unchanged.
 func mlserversClient(t *testing.T, address string) {
 	t.Helper()
@@ -283,12 +286,7 @@ func mlserversClient(t *testing.T, address string) {
 		t.Fatal(err)
 	}
 	for i, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
-		var a struct {
-			Name    string `json:"model_name"`
-			Outputs []struct {
-				Data []int64 `json:"data"`
-			} `json:"outputs"`
-		}
+		var a classified
 		if json.Unmarshal([]byte(line), &a) != nil || a.Name != "m03" || len(a.Outputs) != 1 || a.Outputs[0].Data[0] != int64(i) {
 			t.Errorf("line %d of what MLServer's client was answered: %s", i, line)
 		}

@@ -23,6 +23,12 @@ import (
 
 func sealer(tb testing.TB, key byte) *errand.Sealer {
 	tb.Helper()
+	return errand.NewSealer(sealing(tb, key))
+}
+
+// sealing is what seals with a key.
+func sealing(tb testing.TB, key byte) cipher.AEAD {
+	tb.Helper()
 	block, err := aes.NewCipher([]byte(strings.Repeat(string(key), 32)))
 	if err != nil {
 		tb.Fatal(err)
@@ -31,7 +37,7 @@ func sealer(tb testing.TB, key byte) *errand.Sealer {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return errand.NewSealer(aead)
+	return aead
 }
 
 var full = errand.Errand{
@@ -132,14 +138,7 @@ func fill(v reflect.Value, n int) int {
 // unsealed is what a Sealer seals of an errand, and a way to seal anything.
 func unsealed(tb testing.TB, e errand.Errand) (s *errand.Sealer, text []byte, seal func([]byte) string) {
 	tb.Helper()
-	block, err := aes.NewCipher([]byte(strings.Repeat("k", 32)))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	aead, err := cipher.NewGCMWithRandomNonce(block)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	aead := sealing(tb, 'k')
 	s = errand.NewSealer(aead)
 	sealed, err := base64.RawURLEncoding.DecodeString(s.Seal(e))
 	if err != nil {

@@ -207,14 +207,22 @@ func packs(f field) bool {
 	case f.number < boolField || f.number > uint64Field:
 		return true
 	}
-	for packed := f.bytes; len(packed) > 0; {
-		_, n := protowire.ConsumeVarint(packed)
+	return varints(f.bytes, func(uint64) error { return nil }) == nil
+}
+
+// varints reads those that are packed, each in turn.
+func varints(packed []byte, read func(uint64) error) error {
+	for len(packed) > 0 {
+		v, n := protowire.ConsumeVarint(packed)
 		if n < 0 {
-			return false
+			return errMessage
+		}
+		if err := read(v); err != nil {
+			return err
 		}
 		packed = packed[n:]
 	}
-	return true
+	return nil
 }
 
 // elements makes raw the elements of the output, which is this one of the answer, and checks that they are as many as its shape says.
@@ -245,14 +253,11 @@ func appendDimensions(shape []int64, f field) ([]int64, error) {
 	case protowire.VarintType:
 		return append(shape, int64(f.n)), nil
 	case protowire.BytesType:
-		for packed := f.bytes; len(packed) > 0; {
-			d, n := protowire.ConsumeVarint(packed)
-			if n < 0 {
-				return nil, errMessage
-			}
-			shape, packed = append(shape, int64(d)), packed[n:]
-		}
-		return shape, nil
+		err := varints(f.bytes, func(d uint64) error {
+			shape = append(shape, int64(d))
+			return nil
+		})
+		return shape, err
 	}
 	return nil, errMessage
 }

@@ -157,19 +157,17 @@ func CheckGatewaySettings(s *v1alpha1.GatewaySettings) field.ErrorList {
 	return errs
 }
 
+// maxSinks is how many sinks a GatewaySettings may name, and maxSink how many characters each may have.
+const maxSinks, maxSink = 16, 2048
+
 // sinks are URLs to which copies of payloads may go. What they say in full is extproc's to read.
 var sinks = regexp.MustCompile(`^(https?|logger)://[^\s]+$`)
 
 func checkProcessors(path *field.Path, all []string) field.ErrorList {
-	var errs field.ErrorList
-	if most := 16; len(all) > most {
-		errs = append(errs, field.TooMany(path, len(all), most))
-	}
+	errs := checkCount(path, len(all), maxSinks)
 	for i, url := range all {
-		switch most := 2048; {
-		case len(url) > most:
-			errs = append(errs, field.TooLong(path.Index(i), "", most))
-		case !sinks.MatchString(url):
+		errs = append(errs, checkLength(path.Index(i), url, maxSink)...)
+		if !sinks.MatchString(url) {
 			errs = append(errs, field.Invalid(path.Index(i), url, "write the URL of a sink, such as https://sink.example/payloads, or logger://*"))
 		}
 	}
