@@ -101,9 +101,8 @@ type run struct {
 	loop   event.Loop
 	way    *way
 	stages []stage
-	after  [][]Edge // by stage, its edges
-	number [][]int  // and their numbers
-	come   func()   // has the next query come
+	after  [][]int // by stage, the numbers of its edges
+	come   func()  // has the next query come
 
 	next    int // the query that comes next
 	queries []query
@@ -155,10 +154,9 @@ type replica struct {
 }
 
 func newRun(p *Pipeline, settings []Setting, arrivals []float64, seed uint64, done func(int, float64) bool) *run {
-	r := &run{pipeline: p, arrivals: arrivals, seed: seed, done: done, way: newWay(p), after: make([][]Edge, p.Stages), number: make([][]int, p.Stages)}
+	r := &run{pipeline: p, arrivals: arrivals, seed: seed, done: done, way: newWay(p), after: make([][]int, p.Stages)}
 	for i, e := range p.Edges {
-		r.after[e.From] = append(r.after[e.From], e)
-		r.number[e.From] = append(r.number[e.From], i)
+		r.after[e.From] = append(r.after[e.From], i)
 	}
 	r.stages = make([]stage, p.Stages)
 	for i := range r.stages {
@@ -296,13 +294,13 @@ func (l *lane) end(r *replica) {
 func (r *run) goOn(q int32, from int) {
 	is := &r.queries[q]
 	is.left--
-	for i, e := range r.after[from] {
-		if !is.taken[r.number[from][i]] {
+	for _, i := range r.after[from] {
+		if !is.taken[i] {
 			continue
 		}
-		if is.waits[e.To]--; is.waits[e.To] == 0 {
-			r.stages[e.To].enter(q)
-			is = &r.queries[q]
+		to := r.pipeline.Edges[i].To
+		if is.waits[to]--; is.waits[to] == 0 {
+			r.stages[to].enter(q)
 		}
 	}
 	if is.left == 0 {

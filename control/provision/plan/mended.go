@@ -20,7 +20,7 @@ func Mended(p *Problem) *Plan {
 	}
 	for _, start := range s.starts() {
 		if is, ok := s.widen(start); ok {
-			take(s.pairs(s.minimize(is, allActions()))) // what was tried already costs nothing
+			take(s.pairs(s.minimize(is))) // what was tried already costs nothing
 		}
 	}
 	if s.Most > 0 {
@@ -40,7 +40,7 @@ func (s *search) why() string {
 	if s.plan.Optimal {
 		return "no configuration keeps the objective: all were tried"
 	}
-	c := s.start(func(_ int, h *Hardware) float64 { return h.one() })
+	c := s.start(least((*Hardware).one))
 	if free := s.try(s.unbounded(c, -1), "as many replicas as there are queries"); !free.Keeps {
 		return fmt.Sprintf("with as many replicas as there are queries on the fastest hardware %.4gs are kept, and %.4gs are wanted", free.Latency, s.Latency)
 	}
@@ -55,10 +55,10 @@ func (s *search) starts() (all []Config) {
 			all = append(all, c)
 		}
 	}
-	fastest := s.start(func(_ int, h *Hardware) float64 { return h.one() })
+	fastest := s.start(least((*Hardware).one))
 	add(fastest)
-	add(s.start(func(_ int, h *Hardware) float64 { return h.Price }))
-	for _, c := range []Config{fastest, s.start(func(_ int, h *Hardware) float64 { return h.Price / h.Times.Throughput(h.widest()) })} {
+	add(s.start(least(func(h *Hardware) float64 { return h.Price })))
+	for _, c := range []Config{fastest, s.start(least(func(h *Hardware) float64 { return h.Price / h.Times.Throughput(h.widest()) }))} {
 		add(c)
 		wide := slices.Clone(c)
 		for i := range wide {
@@ -81,19 +81,29 @@ func (h *Hardware) widest() int {
 	})
 }
 
-// start has each stage on the hardware of which something is least, in its smallest batch.
-func (s *search) start(least func(stage int, h *Hardware) float64) Config {
+// start has each stage on the hardware of a number that it is asked for, in its smallest batch.
+func (s *search) start(on func(*Stage) (hardware int)) Config {
 	c := make(Config, len(s.Stages))
 	for i := range s.Stages {
-		best := 0
-		for h := range s.Stages[i].Hardware {
-			if least(i, &s.Stages[i].Hardware[h]) < least(i, &s.Stages[i].Hardware[best]) {
-				best = h
-			}
-		}
-		c[i] = Setting{best, s.Stages[i].Hardware[best].Batches[0], s.Stages[i].MinReplicas}
+		is := &s.Stages[i]
+		h := on(is)
+		c[i] = Setting{h, is.Hardware[h].Batches[0], is.MinReplicas}
 	}
 	return c
+}
+
+// least is the hardware of which something is least; of several the cheapest, then the first.
+func least(of func(*Hardware) float64) func(*Stage) int {
+	return func(s *Stage) int {
+		best := 0
+		for i := range s.Hardware {
+			h, b := &s.Hardware[i], &s.Hardware[best]
+			if cmp.Or(cmp.Compare(of(h), of(b)), cmp.Compare(h.Price, b.Price)) < 0 {
+				best = i
+			}
+		}
+		return best
+	}
 }
 
 // widen adds a replica where the throughput is least and there may be one more, until the objective is kept. Where no replicas would be enough it takes

@@ -70,6 +70,16 @@ func (p *Problem) Cost(c Config) float64 {
 	return cost
 }
 
+// Settings are what an estimate has each stage of a configuration have.
+func (p *Problem) Settings(c Config) []estimate.Setting {
+	all := make([]estimate.Setting, len(c))
+	for s, is := range c {
+		stage := &p.Stages[s]
+		all[s] = estimate.Setting{Times: stage.Hardware[is.Hardware].Times, Batch: is.Batch, Replicas: is.Replicas, Wait: stage.Wait, Central: stage.Central}
+	}
+	return all
+}
+
 // Check returns what is wrong with a problem, nil if nothing is.
 func (p *Problem) Check() error {
 	if err := p.Pipeline.Check(); err != nil {
@@ -165,15 +175,6 @@ func newSearch(p *Problem) *search {
 	}
 }
 
-// settings are those of package estimate.
-func (s *search) settings(c Config) []estimate.Setting {
-	all := make([]estimate.Setting, len(c))
-	for i, is := range c {
-		all[i] = estimate.Setting{Times: s.Stages[i].Hardware[is.Hardware].Times, Batch: is.Batch, Replicas: is.Replicas, Wait: s.Stages[i].Wait, Central: s.Stages[i].Central}
-	}
-	return all
-}
-
 // try finds out the latency of a configuration.
 func (s *search) try(c Config, by string) Candidate {
 	key := fmt.Sprint(c)
@@ -214,7 +215,7 @@ func (s *search) keeps(c Config) bool {
 
 func (s *search) run(c Config, done func(int, float64) bool) {
 	s.plan.Simulations++
-	if _, err := estimate.Run(s.Pipeline, s.settings(c), s.Arrivals, s.Seed, done); err != nil {
+	if _, err := estimate.Run(s.Pipeline, s.Settings(c), s.Arrivals, s.Seed, done); err != nil {
 		panic(err) // Check has found none
 	}
 }

@@ -2,7 +2,9 @@ package plan
 
 import (
 	"fmt"
-	"math"
+	"slices"
+
+	"github.com/headgate/headgate/control/provision/estimate"
 )
 
 // Strict is InferLine's planner: it begins with the fastest hardware and no batches, adds replicas where the throughput is least until the
@@ -15,20 +17,8 @@ func Strict(p *Problem) *Plan {
 		s.plan.Why = why
 		return &s.plan
 	}
-	s.plan.Found, s.plan.Candidate = true, s.minimize(first, allActions())
+	s.plan.Found, s.plan.Candidate = true, s.minimize(first)
 	return &s.plan
-}
-
-// fastest is a stage's hardware with the least latency of a batch of 1; of several the cheapest, then the first.
-func (s *Stage) fastest() int {
-	best := 0
-	for i := range s.Hardware {
-		a, b := s.Hardware[i].one(), s.Hardware[best].one()
-		if a < b || a == b && s.Hardware[i].Price < s.Hardware[best].Price {
-			best = i
-		}
-	}
-	return best
 }
 
 // one is the mean latency of its smallest batch.
@@ -36,11 +26,7 @@ func (h *Hardware) one() float64 { return h.Times.MeanTime(h.Batches[0]) }
 
 // initialize is Algorithm 1. Before it adds replicas it asks whether there are enough of them at all.
 func (s *search) initialize() (is Candidate, why string) {
-	c := make(Config, len(s.Stages))
-	for i := range s.Stages {
-		best := s.Stages[i].fastest()
-		c[i] = Setting{best, s.Stages[i].Hardware[best].Batches[0], s.Stages[i].MinReplicas}
-	}
+	c := s.start(least((*Hardware).one))
 	least := s.Pipeline.ServiceTime(func(stage int) float64 { return s.at(c, stage).one() })
 	if least >= s.Latency {
 		return is, fmt.Sprintf("a query that waits nowhere takes %.4gs on the fastest hardware, and is to take %.4gs", least, s.Latency)
@@ -61,11 +47,10 @@ func (s *search) initialize() (is Candidate, why string) {
 
 // unbounded is a configuration with replicas without bound, at one stage or, where it is -1, at each.
 func (s *search) unbounded(c Config, stage int) Config {
-	free := make(Config, len(c))
-	copy(free, c)
+	free := slices.Clone(c)
 	for i := range free {
 		if stage < 0 || i == stage {
-			free[i].Replicas = math.MaxInt32
+			free[i].Replicas = estimate.Unbounded
 		}
 	}
 	return free
@@ -100,12 +85,12 @@ func allActions() []action { return append(withinStage(), (*search).downgradeHar
 
 // minimize is Algorithm 2: of what keeps the objective it takes what costs least, and where that is as much as before a larger batch, until
 // there is nothing. It ends: the cost falls, or it is the same and batches grow, of which there is a largest.
-func (s *search) minimize(from Candidate, actions []action) Candidate {
+func (s *search) minimize(from Candidate) Candidate {
 	stages := make([]int, len(s.Stages))
 	for i := range stages {
 		stages[i] = i
 	}
-	return s.minimizeAt(from, stages, actions)
+	return s.minimizeAt(from, stages, allActions())
 }
 
 func (s *search) minimizeAt(from Candidate, stages []int, actions []action) Candidate {
