@@ -92,10 +92,14 @@ func (g *Gaps) Add(p *plan.Problem, is *plan.Plan, best plan.Config, exhaustive 
 	if !Keeps(p, is.Config) || is.Optimal && !optimal {
 		g.Wrong++
 	}
-	for count, counts := range map[*int]bool{&g.Optimal: optimal, &g.Near: more <= 0.05, &g.Proven: is.Optimal} {
-		if counts {
-			*count++
-		}
+	if optimal {
+		g.Optimal++
+	}
+	if more <= 0.05 {
+		g.Near++
+	}
+	if is.Optimal {
+		g.Proven++
 	}
 	g.Worst = max(g.Worst, more)
 }

@@ -4,9 +4,10 @@ package provision
 
 import (
 	"cmp"
-	"math"
 	"math/rand/v2"
 	"slices"
+
+	"gonum.org/v1/gonum/stat/distuv"
 
 	"github.com/headgate/headgate/control/provision/estimate"
 	"github.com/headgate/headgate/control/provision/plan"
@@ -15,29 +16,15 @@ import (
 
 // Gamma is n arrivals at a mean rate a second. Times in between are from a Gamma distribution with a coefficient of variation: 1 is Poisson's,
 // above it queries come in bursts.
-func Gamma(random *rand.Rand, n int, rate, cv float64) []float64 {
+func Gamma(source rand.Source, n int, rate, cv float64) []float64 {
 	shape := 1 / cv / cv
+	between := distuv.Gamma{Alpha: shape, Beta: shape * rate, Src: source}
 	all, at := make([]float64, n), 0.0
 	for i := range all {
-		at += gamma(random, shape) / shape / rate
+		at += between.Rand()
 		all[i] = at
 	}
 	return all
-}
-
-// gamma draws from the Gamma distribution of a shape and the scale 1 (Marsaglia and Tsang, ACM TOMS 26, 2000).
-func gamma(random *rand.Rand, shape float64) float64 {
-	if shape < 1 {
-		return gamma(random, shape+1) * math.Pow(random.Float64(), 1/shape)
-	}
-	d := shape - 1.0/3
-	for {
-		x := random.NormFloat64()
-		v := 1 + x/math.Sqrt(9*d)
-		if v = v * v * v; v > 0 && math.Log(1-random.Float64()) < x*x/2+d-d*v+d*math.Log(v) {
-			return d * v
-		}
-	}
 }
 
 // sizes of batches that instances may have.
@@ -81,12 +68,8 @@ func Instance(seed uint64, stages, queries int, cv float64) *plan.Problem {
 
 // Keeps says whether a configuration keeps the objective of a problem.
 func Keeps(p *plan.Problem, c plan.Config) bool {
-	var settings []estimate.Setting
-	for s, is := range c {
-		settings = append(settings, estimate.Setting{Times: p.Stages[s].Hardware[is.Hardware].Times, Batch: is.Batch, Replicas: is.Replicas, Wait: p.Stages[s].Wait, Central: p.Stages[s].Central})
-	}
 	misses, most := 0, (1-p.Share)*float64(len(p.Arrivals))+1e-6
-	_, err := estimate.Run(p.Pipeline, settings, p.Arrivals, p.Seed, func(_ int, latency float64) bool {
+	_, err := estimate.Run(p.Pipeline, p.Settings(c), p.Arrivals, p.Seed, func(_ int, latency float64) bool {
 		if latency > p.Latency {
 			misses++
 		}
