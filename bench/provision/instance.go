@@ -61,16 +61,17 @@ func Instance(seed uint64, stages, queries int, cv float64) *plan.Problem {
 		}})
 		least += base + each
 	}
-	p.Objective = plan.Objective{Latency: least * (1.5 + 4*random.Float64()), Share: 0.99}
-	p.Arrivals = Gamma(random, queries, 20+100*random.Float64(), cv)
+	p.Objectives = []plan.Objective{{Seconds: least * (1.5 + 4*random.Float64()), Share: 0.99}}
+	p.Queries = estimate.Arrivals(Gamma(random, queries, 20+100*random.Float64(), cv))
 	return p
 }
 
-// Keeps says whether a configuration keeps the objective of a problem.
+// Keeps says whether a configuration keeps the objective of a problem, which has one.
 func Keeps(p *plan.Problem, c plan.Config) bool {
-	misses, most := 0, (1-p.Share)*float64(len(p.Arrivals))+1e-6
-	_, err := estimate.Run(p.Pipeline, p.Settings(c), p.Arrivals, p.Seed, func(_ int, latency float64) bool {
-		if latency > p.Latency {
+	o := p.Objectives[0]
+	misses, most := 0, (1-o.Share)*float64(len(p.Queries))+1e-6
+	_, err := estimate.Run(p.Pipeline, p.Settings(c), p.Queries, p.Seed, func(_ int, took estimate.Took) bool {
+		if took.Latency > o.Seconds {
 			misses++
 		}
 		return float64(misses) <= most

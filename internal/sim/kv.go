@@ -80,6 +80,9 @@ func (c *blockCache) admit(s *sequence, budget int) (n int, ok bool) {
 // find returns the leading cached blocks of the sequence, at most limit, in the array of its block list.
 func (c *blockCache) find(s *sequence, limit int) []int32 {
 	found := s.blocks[:0]
+	if s.counted() {
+		return found
+	}
 	for i := range limit {
 		b := c.oldestOf(s.hashOf(i, c.size))
 		if b == none {
@@ -116,6 +119,10 @@ func (c *blockCache) grow(s *sequence, tokens int) bool {
 // computed records that the KV of the sequence's first tokens is there once the step ends. Blocks that are full now
 // can be found by others at once, as in vLLM: a request behind in the same step already shares them.
 func (c *blockCache) computed(s *sequence, tokens int) {
+	if s.counted() {
+		s.computed = tokens
+		return
+	}
 	for i := s.computed / c.size; i < tokens/c.size; i++ {
 		if b := s.blocks[i]; !c.blocks[b].hashed {
 			c.label(b, s.hashOf(i, c.size))

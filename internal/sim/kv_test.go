@@ -136,6 +136,7 @@ func randomPrompt(r *rand.Rand, size int) *sequence {
 	for range r.IntN(3) {
 		s.Prompt = append(s.Prompt, uint32(r.IntN(3)))
 	}
+	s.prompt = len(s.Prompt)
 	return s
 }
 
@@ -181,7 +182,7 @@ func (c *twins) compare() {
 // Equal text in the same place has the same hash only where all before it is equal too.
 func TestABlockIsKnownByAllThatIsBeforeIt(t *testing.T) {
 	hash := func(adapter string, tokens ...uint32) uint64 {
-		s := &sequence{Request: Request{Adapter: adapter, Prompt: tokens}}
+		s := &sequence{Request: Request{Adapter: adapter, Prompt: tokens}, prompt: len(tokens)}
 		return s.hashOf(1, 2)
 	}
 	base := hash("", 1, 2, 3, 4)

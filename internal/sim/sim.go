@@ -42,7 +42,13 @@ type Request struct {
 	Adapter string
 	// Prompt and Output are token ids. The engine keeps both and writes neither; requests may share one array.
 	Prompt, Output []uint32
+	// PromptTokens and OutputTokens are how many there are where nobody says which: Prompt and Output are nil then. Such a request shares
+	// nothing with others.
+	PromptTokens, OutputTokens int
 }
+
+// counted says that of the request's tokens it is only known how many there are.
+func (r *Request) counted() bool { return r.PromptTokens > 0 }
 
 // EventKind says what an Event reports.
 type EventKind uint8
@@ -150,6 +156,8 @@ type Engine struct {
 type sequence struct {
 	Request
 	id       ID
+	prompt   int // tokens
+	output   int
 	record   Record
 	produced int      // output tokens that are out
 	latest   float64  // when the last of them came out
@@ -235,17 +243,20 @@ func (e *Engine) MaxTokens() int {
 // Submit queues a request that arrives at the given time, which is not before that of an earlier call. The request is
 // seen by the first step that starts then or later.
 func (e *Engine) Submit(at float64, r Request) (ID, error) {
+	prompt, output := len(r.Prompt), len(r.Output)
+	if r.counted() {
+		prompt, output = r.PromptTokens, r.OutputTokens
+	}
 	switch {
-	case len(r.Prompt) == 0 || len(r.Output) == 0:
+	case prompt <= 0 || output <= 0:
 		return 0, ErrEmpty
-	case len(r.Prompt)+len(r.Output) > e.MaxTokens():
-		return 0, fmt.Errorf("%w: %d prompt and %d output tokens, it holds %d",
-			ErrTooLong, len(r.Prompt), len(r.Output), e.MaxTokens())
+	case prompt+output > e.MaxTokens():
+		return 0, fmt.Errorf("%w: %d prompt and %d output tokens, it holds %d", ErrTooLong, prompt, output, e.MaxTokens())
 	case r.Adapter != "" && e.slots.capacity == 0:
 		return 0, fmt.Errorf("%w: adapter %q", ErrNoSlots, r.Adapter)
 	}
 	e.last++
-	s := &sequence{Request: r, id: e.last, record: Record{Arrived: at}}
+	s := &sequence{Request: r, id: e.last, prompt: prompt, output: output, record: Record{Arrived: at}}
 	e.live[s.id] = s
 	e.waiting = append(e.waiting, s)
 	return s.id, nil

@@ -106,7 +106,7 @@ func (e *Engine) enter(s *sequence, now float64) {
 	increment(e.active, s.Adapter)
 	s.record.Scheduled = now
 	s.record.Cached = s.computed
-	e.counted.PrefixQueries += uint64(len(s.Prompt))
+	e.counted.PrefixQueries += uint64(s.prompt) //nolint:gosec // Submit has seen that it is above 0
 	e.counted.PrefixHits += uint64(s.computed)
 	e.events = append(e.events, Event{Kind: Scheduled, At: now, ID: s.id, Record: s.record})
 }
@@ -153,14 +153,14 @@ func (e *Engine) finishStep(now float64) {
 		if s.produced == 0 {
 			s.record.FirstToken = now
 			e.counted.FirstToken.add(now - s.record.Arrived)
-			e.counted.PromptTokens += uint64(len(s.Prompt))
+			e.counted.PromptTokens += uint64(s.prompt) //nolint:gosec // as above
 			e.counted.CachedTokens += uint64(s.record.Cached)
 		} else {
 			e.counted.InterToken.add(now - s.latest)
 		}
 		s.latest = now
 		s.produced++
-		if s.produced < len(s.Output) {
+		if s.produced < s.output {
 			continue
 		}
 		s.record.LastToken = now
@@ -173,12 +173,12 @@ func (e *Engine) finishStep(now float64) {
 		finished = true
 	}
 	if finished {
-		e.running = slices.DeleteFunc(e.running, func(s *sequence) bool { return s.produced == len(s.Output) })
+		e.running = slices.DeleteFunc(e.running, func(s *sequence) bool { return s.produced == s.output })
 	}
 }
 
 // tokens is the number of tokens that are known: the prompt and what was produced.
-func (s *sequence) tokens() int { return len(s.Prompt) + s.produced }
+func (s *sequence) tokens() int { return s.prompt + s.produced }
 
 // token is the one at position i.
 func (s *sequence) token(i int) uint32 {

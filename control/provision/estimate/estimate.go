@@ -8,7 +8,34 @@ import (
 	"math"
 
 	"github.com/headgate/headgate/internal/event"
+	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/internal/sim"
 )
+
+// Query is one that comes to a pipeline.
+type Query struct {
+	At float64 // seconds
+	// Prompt and Output are the tokens that engines of LLMs compute and make, at least 1 each. They matter to no other stage.
+	Prompt, Output int32
+}
+
+// Arrivals are queries without tokens that come at times.
+func Arrivals(times []float64) []Query {
+	all := make([]Query, len(times))
+	for i, at := range times {
+		all[i].At = at
+	}
+	return all
+}
+
+// Took is how long a query took, in seconds.
+type Took struct {
+	// Latency is from its arrival until all that it passes has ended.
+	Latency float64
+	// FirstToken is from its arrival to the first token of an LLM, and PerToken from each token to the next, in the mean: of the LLM that ended last.
+	// They are 0 where the query passes none, and PerToken where there is one token.
+	FirstToken, PerToken float64
+}
 
 // Times is how long batches take, in seconds.
 type Times interface {
@@ -21,23 +48,27 @@ const Unbounded = math.MaxInt32
 
 // Setting is what a stage has.
 type Setting struct {
-	Times Times
-	// Batch is the most queries that one replica computes at once, at least 1.
+	// Times of its model, or Engine, which is the profile of an engine of an LLM: one of the two.
+	Times  Times
+	Engine *profile.Profile
+	// Batch is the most queries that one replica computes at once, at least 1. Of an engine it takes the place of limits.maxSequences.
 	Batch int
 	// Replicas, at least 1; [Unbounded] is no bound.
 	Replicas int
 	// Wait is how long a replica lets the oldest query wait for a batch to fill, in seconds. With 0 it takes what is there.
 	Wait float64
 	// Central says that queries wait in one queue for the whole stage, in the order in which they came, as InferLine has it. Else each replica has its
-	// own, and extproc's rule for requests without tokens says which one a query goes to.
+	// own, and extproc's rule says which one a query goes to. Engines have queues of their own, always.
 	Central bool
 }
 
 // Check returns what is wrong with a setting, nil if nothing is.
 func (s *Setting) Check() error {
 	switch {
-	case s.Times == nil:
-		return errors.New("it has no profile")
+	case (s.Times == nil) == (s.Engine == nil):
+		return errors.New("it has no profile, or two: want the times of its batches, or the profile of an engine")
+	case s.Engine != nil && (s.Central || s.Wait != 0):
+		return errors.New("an engine has a queue of its own, and lets nobody wait for a batch to fill")
 	case s.Batch < 1 || s.Replicas < 1:
 		return fmt.Errorf("it has %d replicas with batches of %d: both are at least 1", s.Replicas, s.Batch)
 	}
@@ -52,39 +83,59 @@ func CheckWait(seconds float64) error {
 	return nil
 }
 
-// CheckArrivals returns what is wrong with the times at which queries come, nil if nothing is.
-func CheckArrivals(all []float64) error {
+// CheckQueries returns what is wrong with queries, nil if nothing is.
+func CheckQueries(all []Query) error {
 	if len(all) == 0 {
 		return errors.New("there are no queries")
 	}
-	for i, at := range all {
-		if !(at >= 0) || math.IsInf(at, 0) || i > 0 && at < all[i-1] {
-			return fmt.Errorf("query %d comes at %v: times are finite, not negative, and do not go back", i, at)
+	for i, q := range all {
+		if !(q.At >= 0) || math.IsInf(q.At, 0) || i > 0 && q.At < all[i-1].At {
+			return fmt.Errorf("query %d comes at %v: times are finite, not negative, and do not go back", i, q.At)
 		}
 	}
 	return nil
 }
 
-// Run rolls a pipeline on, with a setting for each stage, through queries that come at times in seconds, which do not go back. Done is told
-// of each query as it ends, and reports whether Run is to go on; it may be nil. What Run keeps does not grow with the queries that have
-// ended.
-func Run(p *Pipeline, settings []Setting, arrivals []float64, seed uint64, done func(query int, latency float64) bool) (*Result, error) {
+// CheckTokens returns what is wrong with queries for an engine, nil if nothing is.
+func CheckTokens(all []Query, p *profile.Profile) error {
+	e, err := sim.New(*p, nil)
+	if err != nil {
+		return err
+	}
+	for i, q := range all {
+		switch n := int(q.Prompt) + int(q.Output); {
+		case q.Prompt < 1 || q.Output < 1:
+			return fmt.Errorf("query %d has %d tokens, and %d of an answer: an LLM wants at least one of each", i, q.Prompt, q.Output)
+		case n > e.MaxTokens():
+			return fmt.Errorf("query %d has %d tokens with its answer, and an engine of %s holds %d", i, n, p.Name, e.MaxTokens())
+		}
+	}
+	return nil
+}
+
+// Run rolls a pipeline on, with a setting for each stage, through queries whose times do not go back. Done is told of each query as it ends,
+// and reports whether Run is to go on; it may be nil. What Run keeps does not grow with the queries that have ended.
+func Run(p *Pipeline, settings []Setting, queries []Query, seed uint64, done func(query int, took Took) bool) (*Result, error) {
 	if err := p.Check(); err != nil {
 		return nil, err
 	}
 	if len(settings) != p.Stages {
 		return nil, fmt.Errorf("there are settings for %d stages, of %d", len(settings), p.Stages)
 	}
+	if err := CheckQueries(queries); err != nil {
+		return nil, err
+	}
 	for i := range settings {
-		if err := settings[i].Check(); err != nil {
+		err := settings[i].Check()
+		if err == nil && settings[i].Engine != nil {
+			err = CheckTokens(queries, settings[i].Engine)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("stage %d: %w", i, err)
 		}
 	}
-	if err := CheckArrivals(arrivals); err != nil {
-		return nil, err
-	}
-	r := newRun(p, settings, arrivals, seed, done)
-	r.loop.At(arrivals[0], r.come)
+	r := newRun(p, settings, queries, seed, done)
+	r.loop.At(queries[0].At, r.come)
 	for !r.stopped && r.loop.Step() {
 	}
 	return r.result(), nil
@@ -93,9 +144,9 @@ func Run(p *Pipeline, settings []Setting, arrivals []float64, seed uint64, done 
 // run is the state of a simulation.
 type run struct {
 	pipeline *Pipeline
-	arrivals []float64
+	arrivals []Query
 	seed     uint64
-	done     func(query int, latency float64) bool
+	done     func(query int, took Took) bool
 	stopped  bool // done wants no more
 
 	loop   event.Loop
@@ -112,10 +163,11 @@ type run struct {
 // query is one on its way.
 type query struct {
 	number int
-	at     float64
-	left   int32   // stages that it has yet to end
-	waits  []int32 // by stage, for how many edges it waits
-	taken  []bool  // by edge
+	Query
+	took  Took    // as far as LLMs have told
+	left  int32   // stages that it has yet to end
+	waits []int32 // by stage, for how many edges it waits
+	taken []bool  // by edge
 }
 
 // stage is what serves one model.
@@ -124,7 +176,10 @@ type stage struct {
 	run    *run
 	number int
 	lanes  []*lane
-	picker *picker // nil where there is one lane
+	llms   []*llm // of which idle have nothing to do, where there may be as many as there are queries
+	idle   []*llm
+	picker *picker // nil where there is one lane, or no bound
+	habit  habit
 
 	seen StageResult
 }
@@ -134,9 +189,10 @@ type lane struct {
 	stage *stage
 	queue fifo
 	idle  []*replica
-	made  int  // replicas, as they are needed
-	most  int  // of them
-	timed bool // somebody looks at the queue when its oldest has waited long enough
+	made  int     // replicas, as they are needed
+	most  int     // of them
+	free  float64 // since when a replica has been idle, or could be made
+	timed bool    // somebody looks at the queue when its oldest has waited long enough
 	look  func()
 	gone  func() // a query has left it; nil where nobody asks
 }
@@ -153,7 +209,7 @@ type replica struct {
 	ends  func()
 }
 
-func newRun(p *Pipeline, settings []Setting, arrivals []float64, seed uint64, done func(int, float64) bool) *run {
+func newRun(p *Pipeline, settings []Setting, arrivals []Query, seed uint64, done func(int, Took) bool) *run {
 	r := &run{pipeline: p, arrivals: arrivals, seed: seed, done: done, way: newWay(p), after: make([][]int, p.Stages)}
 	for i, e := range p.Edges {
 		r.after[e.From] = append(r.after[e.From], i)
@@ -162,14 +218,18 @@ func newRun(p *Pipeline, settings []Setting, arrivals []float64, seed uint64, do
 	for i := range r.stages {
 		s := &r.stages[i]
 		*s = stage{Setting: settings[i], run: r, number: i}
+		if s.Engine != nil {
+			s.addEngines()
+			continue
+		}
 		if s.Central || s.Replicas == Unbounded || s.Replicas == 1 {
 			s.lanes = []*lane{s.newLane(s.Replicas)}
 			continue
 		}
-		s.picker = newPicker(s.Replicas)
+		s.picker = newPicker(s.Replicas, nil)
 		for n := range s.Replicas {
 			l := s.newLane(1)
-			l.gone = func() { s.picker.ended(n) }
+			l.gone = func() { s.picker.ended(n, nothing) }
 			s.lanes = append(s.lanes, l)
 		}
 	}
@@ -181,7 +241,7 @@ func newRun(p *Pipeline, settings []Setting, arrivals []float64, seed uint64, do
 func (r *run) arrive() {
 	q := r.begin(r.next)
 	if r.next++; r.next < len(r.arrivals) {
-		r.loop.At(r.arrivals[r.next], r.come)
+		r.loop.At(r.arrivals[r.next].At, r.come)
 	}
 	is := &r.queries[q]
 	for s := range r.stages {
@@ -209,7 +269,7 @@ func (r *run) begin(number int) int32 {
 		r.queries = append(r.queries, query{waits: make([]int32, r.pipeline.Stages), taken: make([]bool, len(r.pipeline.Edges))})
 	}
 	is := &r.queries[q]
-	is.number, is.at, is.left = number, r.arrivals[number], 0
+	is.number, is.Query, is.took, is.left = number, r.arrivals[number], Took{}, 0
 	copy(is.waits, r.way.waits)
 	copy(is.taken, r.way.taken)
 	return q
@@ -226,12 +286,21 @@ func (s *stage) newLane(replicas int) *lane {
 
 // enter has a query wait at a stage.
 func (s *stage) enter(q int32) {
+	if s.Engine != nil {
+		s.enterEngine(q)
+		return
+	}
 	now, l := s.run.loop.Now(), s.lanes[0]
 	if s.picker != nil {
-		l = s.lanes[s.picker.pick(mixed(s.run.seed^uint64(s.run.queries[q].number)<<8^uint64(s.number)))]
+		l = s.lanes[s.picker.pick(s.lot(q))]
 	}
 	l.queue.push(waiting{q, now})
 	l.dispatch()
+}
+
+// lot is by which of several replicas that are as good a query goes to one.
+func (s *stage) lot(q int32) uint64 {
+	return mixed(s.run.seed ^ uint64(s.run.queries[q].number)<<8 ^ uint64(s.number)) //nolint:gosec // a number from 0 on
 }
 
 // dispatch has replicas that are idle take what is there.
@@ -267,7 +336,10 @@ func (l *lane) start(now float64) {
 	first := s.run.queries[r.batch[0].query].number
 	takes := s.Times.Time(size, chance(s.run.seed, uint64(first), drawn+uint64(s.number)))
 	for _, w := range r.batch {
-		s.seen.Waited += now - w.since
+		filled := now - max(w.since, l.free)
+		s.seen.Filled += filled
+		s.seen.Waited += now - w.since - filled
+		s.seen.Computed += takes
 		s.seen.Latency.Add(now - w.since + takes)
 	}
 	s.seen.Queries += size
@@ -278,6 +350,9 @@ func (l *lane) start(now float64) {
 
 // end has the queries of a batch go on.
 func (l *lane) end(r *replica) {
+	if len(l.idle) == 0 && l.made == l.most {
+		l.free = l.stage.run.loop.Now()
+	}
 	batch := r.batch
 	r.batch = r.batch[:0]
 	for _, w := range batch {
@@ -306,7 +381,8 @@ func (r *run) goOn(q int32, from int) {
 	if is.left == 0 {
 		r.free = append(r.free, q)
 		if r.done != nil && !r.stopped {
-			r.stopped = !r.done(is.number, r.loop.Now()-is.at)
+			is.took.Latency = r.loop.Now() - is.At
+			r.stopped = !r.done(is.number, is.took)
 		}
 	}
 }

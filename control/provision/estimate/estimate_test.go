@@ -52,11 +52,11 @@ func latencies(t *testing.T, p *estimate.Pipeline, settings []estimate.Setting, 
 	for i := range all {
 		all[i] = math.NaN()
 	}
-	r, err := estimate.Run(p, settings, arrivals, seed, func(q int, latency float64) bool {
+	r, err := estimate.Run(p, settings, estimate.Arrivals(arrivals), seed, func(q int, took estimate.Took) bool {
 		if !math.IsNaN(all[q]) {
 			t.Errorf("query %d ends twice", q)
 		}
-		all[q] = latency
+		all[q] = took.Latency
 		return true
 	})
 	if err != nil {
@@ -97,7 +97,7 @@ func TestQueuesAreAsInTheory(t *testing.T) {
 			{"M/D/1", fixed(mean, 0), load * mean / 2 / (1 - load)},
 			{"M/G/1", timesFunc(varying), rate * (0.8*0.25 + 0.2*9) * mean * mean / 2 / (1 - load)},
 		} {
-			r, err := estimate.Run(chain(1), []estimate.Setting{{Times: c.times, Batch: 1, Replicas: 1}}, poisson(7, n, rate), 1, nil)
+			r, err := estimate.Run(chain(1), []estimate.Setting{{Times: c.times, Batch: 1, Replicas: 1}}, estimate.Arrivals(poisson(7, n, rate)), 1, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -115,7 +115,7 @@ func TestManyServersAreAsInTheory(t *testing.T) {
 	}{{2, 0.5}, {4, 0.8}, {8, 0.8}} {
 		const mean = 0.02
 		rate := c.load * float64(c.servers) / mean
-		r, err := estimate.Run(chain(1), []estimate.Setting{{Times: fixed(mean, 0), Batch: 1, Replicas: c.servers, Central: true}}, poisson(3, 1_000_000, rate), 1, nil)
+		r, err := estimate.Run(chain(1), []estimate.Setting{{Times: fixed(mean, 0), Batch: 1, Replicas: c.servers, Central: true}}, estimate.Arrivals(poisson(3, 1_000_000, rate)), 1, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +144,7 @@ func TestABulkServerIsAsInTheory(t *testing.T) {
 		rate       float64
 	}{{4, 0.02, 0, 100}, {8, 0.02, 0.004, 120}, {8, 0.01, 0.002, 240}, {32, 0.05, 0.001, 300}} {
 		times := fixed(c.base, c.each)
-		r, err := estimate.Run(chain(1), []estimate.Setting{{Times: times, Batch: c.batch, Replicas: 1}}, poisson(5, 500_000, c.rate), 1, nil)
+		r, err := estimate.Run(chain(1), []estimate.Setting{{Times: times, Batch: c.batch, Replicas: 1}}, estimate.Arrivals(poisson(5, 500_000, c.rate)), 1, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,8 +212,17 @@ func TestQueriesWaitForTheirBatch(t *testing.T) {
 			t.Errorf("query %d takes %v, want %v", i, got[i], want)
 		}
 	}
-	if is := r.Stages[0]; is.Batches != 4 || is.Busy != 4 || is.Queries != 7 || math.Abs(is.Waited-(0.4+0.2+0.5+0.5+0.5+0.25)) > 1e-9 {
+	r.Stages[0].Latency = estimate.Latencies{}
+	if is := r.Stages[0]; is.Batches != 4 || is.Busy != 4 || is.Queries != 7 || is.Computed != 7 || is.Waited != 0 || math.Abs(is.Filled-(0.4+0.2+0.5+0.5+0.5+0.25)) > 1e-9 {
 		t.Errorf("of seven queries in four batches there is told %+v", is)
+	}
+
+	// With one replica the second batch waits for it, and then for the last query, which fills it.
+	setting[0].Replicas = 1
+	_, r = latencies(t, chain(1), setting, []float64{0, 0, 0, 0.9, 0.9, 1.3}, 1)
+	r.Stages[0].Latency = estimate.Latencies{}
+	if is := r.Stages[0]; is.Batches != 2 || math.Abs(is.Waited-(0.1+0.1)) > 1e-9 || math.Abs(is.Filled-(0.3+0.3)) > 1e-9 {
+		t.Errorf("of six queries in two batches there is told %+v", is)
 	}
 }
 
@@ -501,7 +510,7 @@ func TestQuantilesAreRightToLessThanAPercent(t *testing.T) {
 // Who has seen enough is told of no more.
 func TestARunEndsWhereItIsTold(t *testing.T) {
 	told := 0
-	r, err := estimate.Run(chain(1), []estimate.Setting{{Times: fixed(1, 0), Batch: 8, Replicas: 1}}, make([]float64, 100), 1, func(int, float64) bool {
+	r, err := estimate.Run(chain(1), []estimate.Setting{{Times: fixed(1, 0), Batch: 8, Replicas: 1}}, make([]estimate.Query, 100), 1, func(int, estimate.Took) bool {
 		told++
 		return told < 3
 	})
@@ -526,14 +535,14 @@ func TestBadInputIsRefused(t *testing.T) {
 		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: math.NaN()}}}, two, []float64{0}, "edge 0 has the share NaN: it is above 0, and at most 1"},
 		{estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{To: 1, Share: 0.6, Choice: 1}, {To: 1, Share: 0.6, Choice: 1}}}, two, []float64{0}, "edge 1 makes the shares of a choice 1.2 together: 1 is the most"},
 		{*chain(2), two[:1], []float64{0}, "there are settings for 1 stages, of 2"},
-		{*chain(1), []estimate.Setting{{Batch: 1, Replicas: 1}}, []float64{0}, "stage 0: it has no profile"},
+		{*chain(1), []estimate.Setting{{Batch: 1, Replicas: 1}}, []float64{0}, "stage 0: it has no profile, or two: want the times of its batches, or the profile of an engine"},
 		{*chain(1), []estimate.Setting{{Times: good.Times, Replicas: 1}}, []float64{0}, "stage 0: it has 1 replicas with batches of 0: both are at least 1"},
 		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Wait: math.NaN()}}, []float64{0}, "stage 0: it lets queries wait NaNs for a batch: want a time that is finite and not negative"},
 		{*chain(1), two[:1], nil, "there are no queries"},
 		{*chain(1), two[:1], []float64{0, 2, 1}, "query 2 comes at 1: times are finite, not negative, and do not go back"},
 		{*chain(1), two[:1], []float64{math.NaN()}, "query 0 comes at NaN: times are finite, not negative, and do not go back"},
 	} {
-		if _, err := estimate.Run(&c.pipeline, c.settings, c.arrivals, 1, nil); err == nil || err.Error() != c.want {
+		if _, err := estimate.Run(&c.pipeline, c.settings, estimate.Arrivals(c.arrivals), 1, nil); err == nil || err.Error() != c.want {
 			t.Errorf("%v, want %s", err, c.want)
 		}
 	}
@@ -551,7 +560,7 @@ func BenchmarkRun(b *testing.B) {
 			for range p.Stages {
 				settings = append(settings, estimate.Setting{Times: fixed(0.01, 0.001), Batch: c.batch, Replicas: 8})
 			}
-			arrivals := poisson(1, 200_000, 400)
+			arrivals := estimate.Arrivals(poisson(1, 200_000, 400))
 			events := 0
 			b.ReportAllocs()
 			for b.Loop() {

@@ -4,43 +4,79 @@ import (
 	"sync/atomic"
 
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/profile"
 )
 
-// picker sends the queries of a stage to its replicas as extproc does requests without tokens.
+// picker sends the queries of a stage to its replicas as extproc does: requests without tokens, or where there is a profile of an engine those of
+// an LLM, by the time that they are predicted to take.
 type picker struct {
 	snapshot *pick.Snapshot
 	pool     *pick.Pool
+	copies   []pick.Copy // by replica
 	picks    []pick.Decision
 	sent     int64
 }
 
 const poolName = "stage"
 
-func newPicker(replicas int) *picker {
-	pool := &pick.Pool{Endpoints: make([]pick.Endpoint, replicas)}
+// nothing is the claim of a query of which nothing is predicted.
+var nothing pick.Claim
+
+func newPicker(replicas int, engine *profile.Profile) *picker {
+	pool := &pick.Pool{Endpoints: make([]pick.Endpoint, replicas), Predictable: engine != nil}
 	for i := range pool.Endpoints {
-		pool.Endpoints[i] = pick.Endpoint{Number: i, Backlog: new(pick.Backlog), Peers: new(pick.Peers), InFlight: new(atomic.Int64)}
+		pool.Endpoints[i] = pick.Endpoint{
+			Number: i, Profile: engine, Backlog: new(pick.Backlog), Peers: new(pick.Peers), Adapters: new(atomic.Int64), InFlight: new(atomic.Int64),
+		}
+		if engine != nil {
+			pool.Endpoints[i].KVTokens = int64(engine.Limits.KVBlocks) * int64(engine.Limits.BlockSize)
+		}
 		pool.Any = append(pool.Any, pick.Copy{Endpoint: i, Base: true, InFlight: new(pick.Count)})
 	}
-	return &picker{snapshot: &pick.Snapshot{Pools: map[string]*pick.Pool{poolName: pool}}, pool: pool, picks: make([]pick.Decision, 1)}
+	return &picker{
+		snapshot: &pick.Snapshot{Pools: map[string]*pick.Pool{poolName: pool}}, pool: pool, copies: pool.Any, picks: make([]pick.Decision, 1),
+	}
 }
 
-// pick says which replica a query goes to: it has been sent there then.
+// pick says which replica a query without tokens goes to: it has been sent there then.
 func (p *picker) pick(random uint64) (replica int) {
-	all, err := pick.Pick(pick.Policy{Rule: pick.Latency}, p.snapshot, pick.Request{Pool: poolName, Random: random, Tokenless: true}, p.picks)
-	if err != nil {
-		panic(err) // every replica is healthy, always
-	}
-	c := all[0].Copy
-	p.pool.Endpoints[c.Endpoint].InFlight.Add(1)
-	c.InFlight.Add(1)
-	p.sent++
+	c := p.choose(pick.Request{Random: random, Tokenless: true}).Copy
 	c.InFlight.Last.Store(p.sent) // a number does for a time: it is compared with others, and no two are the same
 	return c.Endpoint
 }
 
-// ended says that a query has ended at a replica.
-func (p *picker) ended(replica int) {
-	p.pool.Endpoints[replica].InFlight.Add(-1)
-	p.pool.Any[replica].InFlight.Add(-1)
+// pickEngine says which engine a query of an LLM goes to, and what it asks of that: it has been sent there then.
+func (p *picker) pickEngine(random uint64, prompt, output int, now float64) (replica int, claim pick.Claim) {
+	at := nanoseconds(now)
+	d := p.choose(pick.Request{Turn: uint64(p.sent), Random: random, Demand: pick.Demand{Prompt: prompt, Output: output, Now: at}}) //nolint:gosec // from 0 on
+	d.Endpoint.Backlog.Begin(d.Claim, at)
+	return d.Copy.Endpoint, d.Claim
+}
+
+func (p *picker) choose(r pick.Request) *pick.Decision {
+	r.Pool = poolName
+	all, err := pick.Pick(pick.Policy{Rule: pick.Latency}, p.snapshot, r, p.picks)
+	if err != nil {
+		panic(err) // every replica is healthy, always
+	}
+	p.pool.Endpoints[all[0].Copy.Endpoint].InFlight.Add(1)
+	all[0].Copy.InFlight.Add(1)
+	p.sent++
+	return &all[0]
+}
+
+// nanoseconds is a time of a simulation as pick has times: above 0, always.
+func nanoseconds(now float64) int64 { return int64(1e18) + int64(now*1e9) }
+
+// ended says that a query has ended at a replica, with its claim.
+func (p *picker) ended(replica int, claim pick.Claim) {
+	e := &p.pool.Endpoints[replica]
+	last := e.InFlight.Add(-1) == 0
+	p.copies[replica].InFlight.Add(-1)
+	if e.Profile == nil {
+		return
+	}
+	if e.Backlog.End(claim, last); last {
+		e.Backlog.Idle()
+	}
 }

@@ -8,25 +8,28 @@ type Result struct {
 	Stages []StageResult
 	// Seconds from time 0 to the end of the last query.
 	Seconds float64
-	// Events is how often a query came to a stage, and a batch ended.
+	// Events is how often a query came to a stage, a batch ended, and an LLM made a token.
 	Events int
 }
 
-// StageResult is what a stage did.
+// StageResult is what a stage did. Seconds are those of all queries, or of all replicas, together.
 type StageResult struct {
-	// Queries that passed it, in Batches.
-	Queries, Batches int
-	// Waited is the seconds that they waited for a replica and for their batch to fill, all together; Busy those that replicas computed.
-	Waited, Busy float64
-	// Latency from the time at which a query came to the stage.
-	Latency Latencies
+	// Queries that passed it, in Batches where it is no LLM; Tokens are those of an LLM's answers.
+	Queries, Batches, Tokens int
+	// Waited is for how long they waited for a replica, Filled for their batch to fill while a replica was idle, and Computed for how long they were
+	// computed.
+	Waited, Filled, Computed float64
+	// Busy is for how long replicas computed.
+	Busy float64
+	// Latency from the time at which a query came to the stage, and FirstToken until its first token, if it is an LLM.
+	Latency, FirstToken Latencies
 }
 
 func (r *run) result() *Result {
 	is := &Result{Seconds: r.loop.Now()}
 	for i := range r.stages {
 		is.Stages = append(is.Stages, r.stages[i].seen)
-		is.Events += r.stages[i].seen.Queries + r.stages[i].seen.Batches
+		is.Events += r.stages[i].seen.Queries + r.stages[i].seen.Batches + r.stages[i].seen.Tokens
 	}
 	return is
 }

@@ -38,11 +38,11 @@ func Mended(p *Problem) *Plan {
 // why says why nothing was found.
 func (s *search) why() string {
 	if s.plan.Optimal {
-		return "no configuration keeps the objective: all were tried"
+		return "no configuration keeps the objectives: all were tried"
 	}
 	c := s.start(least((*Hardware).one))
 	if free := s.try(s.unbounded(c, -1), "as many replicas as there are queries"); !free.Keeps {
-		return fmt.Sprintf("with as many replicas as there are queries on the fastest hardware %.4gs are kept, and %.4gs are wanted", free.Latency, s.Latency)
+		return "with as many replicas as there are queries on the fastest hardware " + s.missed(free)
 	}
 	return "nothing was found, and not all was tried"
 }
@@ -58,7 +58,7 @@ func (s *search) starts() (all []Config) {
 	fastest := s.start(least((*Hardware).one))
 	add(fastest)
 	add(s.start(least(func(h *Hardware) float64 { return h.Price })))
-	for _, c := range []Config{fastest, s.start(least(func(h *Hardware) float64 { return h.Price / h.Times.Throughput(h.widest()) }))} {
+	for _, c := range []Config{fastest, s.start(least(func(h *Hardware) float64 { return h.Price / h.pace.Throughput(h.widest()) }))} {
 		add(c)
 		wide := slices.Clone(c)
 		for i := range wide {
@@ -77,7 +77,7 @@ func (s *search) starts() (all []Config) {
 // widest is the batch by which a replica computes most queries a second; of several the smallest.
 func (h *Hardware) widest() int {
 	return slices.MaxFunc(h.Batches, func(a, b int) int {
-		return cmp.Or(cmp.Compare(h.Times.Throughput(a), h.Times.Throughput(b)), cmp.Compare(b, a))
+		return cmp.Or(cmp.Compare(h.pace.Throughput(a), h.pace.Throughput(b)), cmp.Compare(b, a))
 	})
 }
 
@@ -111,7 +111,7 @@ func least(of func(*Hardware) float64) func(*Stage) int {
 func (s *search) widen(c Config) (is Candidate, ok bool) {
 	is = s.try(c, "a start")
 	for !is.Keeps {
-		enough := s.try(s.atMost(is.Config), "as many replicas as there may be").Keeps
+		enough := s.met(s.try(s.atMost(is.Config), "as many replicas as there may be"))
 		narrow := s.narrowest(is.Config, func(stage int) bool {
 			if enough {
 				return !s.full(is.Config, stage)
@@ -123,7 +123,7 @@ func (s *search) widen(c Config) (is Candidate, ok bool) {
 		case narrow < 0:
 			return is, false
 		case enough:
-			is = s.try(s.more(is.Config, narrow), fmt.Sprintf("stage %d: add a replica", narrow))
+			is = s.try(s.more(is.Config, narrow), fmt.Sprintf("stage %s: add a replica", s.name(narrow)))
 		default:
 			is, _ = s.increaseBatch(is, narrow)
 		}
@@ -135,11 +135,23 @@ func (s *search) widen(c Config) (is Candidate, ok bool) {
 func (s *search) atMost(c Config) Config {
 	all := s.unbounded(c, -1)
 	for i := range all {
-		if most := s.Stages[i].MaxReplicas; most != 0 {
+		if most := s.most(i, all[i].Hardware); most != 0 {
 			all[i].Replicas = most
 		}
 	}
 	return all
+}
+
+// most is how many replicas a stage may have on hardware of a number, others being as they are; 0 is no bound.
+func (s *search) most(stage, hardware int) int {
+	is := &s.Stages[stage]
+	most, h := is.MaxReplicas, &is.Hardware[hardware]
+	if units, bounded := s.AtMost[h.Name]; bounded {
+		if there := max(1, units/h.units()); most == 0 || there < most {
+			most = there
+		}
+	}
+	return most
 }
 
 // option is a setting of a stage, and what it costs.
@@ -153,7 +165,8 @@ func (s *search) options(stage int, most float64) (all []option) {
 	is := &s.Stages[stage]
 	for h := range is.Hardware {
 		for _, size := range is.Hardware[h].Batches {
-			for n := is.MinReplicas; is.MaxReplicas == 0 || n <= is.MaxReplicas; n++ {
+			bound := s.most(stage, h)
+			for n := is.MinReplicas; bound == 0 || n <= bound; n++ {
 				cost := is.Hardware[h].Price * float64(n)
 				if cost > most {
 					break
@@ -221,7 +234,11 @@ func cheaper(a, b float64) bool { return a < b*(1-1e-9) }
 // that. (A short trace may end before: so only [search.exhaust], which must miss nothing, tries such, too.)
 func (s *search) able(c Config) bool {
 	for i := range c {
-		if s.throughput(c, i) < 0.9*s.rate {
+		nearly := 0.9
+		if s.at(c, i).Engine != nil {
+			nearly = 0.5 // for an engine it is known less well
+		}
+		if s.throughput(c, i) < nearly*s.rate {
 			return false
 		}
 	}
@@ -235,12 +252,13 @@ func (s *search) exhaust(best Candidate) (is Candidate, done bool) {
 	if !best.Keeps {
 		most = 0
 		for i := range s.Stages {
-			if s.Stages[i].MaxReplicas == 0 {
-				return is, false
-			}
 			dearest := 0.0
-			for _, h := range s.Stages[i].Hardware {
-				dearest = max(dearest, h.Price*float64(s.Stages[i].MaxReplicas))
+			for h := range s.Stages[i].Hardware {
+				bound := s.most(i, h)
+				if bound == 0 {
+					return is, false
+				}
+				dearest = max(dearest, s.Stages[i].Hardware[h].Price*float64(bound))
 			}
 			most += dearest
 		}

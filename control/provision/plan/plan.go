@@ -1,14 +1,16 @@
-// Package plan finds what hardware, batch and replicas each stage of a pipeline is to have so that its queries keep an objective at the least
+// Package plan finds what hardware, batch and replicas each stage of a pipeline is to have so that its queries keep objectives at the least
 // cost, by rolling a trace on with each candidate (package estimate). It is pure: equal arguments give equal plans.
 //
 // [Strict] is InferLine's planner (Crankshaw et al., SoCC 2020, Algorithms 1 and 2), as far as it is known; [Mended] goes on where that stops.
 package plan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 
 	"github.com/headgate/headgate/control/provision/estimate"
 	"github.com/headgate/headgate/internal/profile"
@@ -19,17 +21,40 @@ type Problem struct {
 	Pipeline *estimate.Pipeline
 	// Stages, one for each of the pipeline's.
 	Stages []Stage
-	// Arrivals of the sample trace, in seconds, and the seed of its chances.
-	Arrivals []float64
-	Seed     uint64
-	Objective
+	// Queries of the sample trace, and the seed of its chances.
+	Queries []estimate.Query
+	Seed    uint64
+	// Objectives that are to be kept, each of them.
+	Objectives []Objective
+	// AtMost is how many units there are of a kind of hardware, such as GPUs: see [Hardware.Units]. There is no bound on kinds that are not in it.
+	AtMost map[string]int
 	// Most is how many configurations are tried one by one, by rising cost, to prove that none is cheaper; 0 for none.
 	Most int
+	// Told is called with what is known after each simulation; nil if nobody wants to know.
+	Told func(simulations int, best Candidate)
 }
 
-// Objective is the latency in seconds that a share of the queries, such as 0.99, must keep.
+// Of is which time of a query an objective is for.
+type Of uint8
+
+// Times of queries, as [estimate.Took] has them.
+const (
+	Latency Of = iota
+	FirstToken
+	PerToken
+)
+
+func (o Of) String() string {
+	return [...]string{"latency", "time to first token", "time per token"}[o]
+}
+
+func (o Of) in(t estimate.Took) float64 { return [...]float64{t.Latency, t.FirstToken, t.PerToken}[o] }
+
+// Objective is a time in seconds that a share of the queries, such as 0.99, must keep.
 type Objective struct {
-	Latency, Share float64
+	Of      Of
+	Seconds float64
+	Share   float64
 }
 
 // Misses is how many of n queries may take longer.
@@ -37,6 +62,8 @@ func (o Objective) Misses(n int) int { return int(float64(n)*(1-o.Share) + 1e-9)
 
 // Stage is what a stage may have.
 type Stage struct {
+	// Name, for people.
+	Name     string
 	Hardware []Hardware
 	// Least and most replicas; a most of 0 is no bound.
 	MinReplicas, MaxReplicas int
@@ -47,12 +74,25 @@ type Stage struct {
 
 // Hardware is one kind that a stage may run on.
 type Hardware struct {
+	// Name is the kind: stages that run on the same share what there is of it.
 	Name string
+	// Units that a replica takes of the kind, such as GPUs; 0 is 1.
+	Units int
 	// Price of a replica, an hour, above 0.
 	Price float64
-	// Times of the stage's model there, and the sizes of batch that may be set, in order.
-	Times   *profile.Batches
+	// Times of the stage's model there, or Engine, if it is an LLM.
+	Times  *profile.Batches
+	Engine *profile.Profile
+	// Batches are the sizes that may be set, in order: of an engine what it has running at once.
 	Batches []int
+
+	pace pace
+}
+
+// pace is how long a model takes for batches of a size, and how many queries a second a replica computes by them.
+type pace interface {
+	MeanTime(size int) float64
+	Throughput(size int) float64
 }
 
 // Setting is what one stage has: its hardware, by number, the size of its batches, and replicas.
@@ -75,7 +115,13 @@ func (p *Problem) Settings(c Config) []estimate.Setting {
 	all := make([]estimate.Setting, len(c))
 	for s, is := range c {
 		stage := &p.Stages[s]
-		all[s] = estimate.Setting{Times: stage.Hardware[is.Hardware].Times, Batch: is.Batch, Replicas: is.Replicas, Wait: stage.Wait, Central: stage.Central}
+		h := &stage.Hardware[is.Hardware]
+		all[s] = estimate.Setting{Batch: is.Batch, Replicas: is.Replicas}
+		if h.Engine != nil {
+			all[s].Engine = h.Engine
+			continue
+		}
+		all[s].Times, all[s].Wait, all[s].Central = h.Times, stage.Wait, stage.Central
 	}
 	return all
 }
@@ -88,24 +134,32 @@ func (p *Problem) Check() error {
 	if len(p.Stages) != p.Pipeline.Stages {
 		return fmt.Errorf("%d stages say what they may have, of %d", len(p.Stages), p.Pipeline.Stages)
 	}
-	if !(p.Latency > 0) || math.IsInf(p.Latency, 0) || !(p.Share > 0 && p.Share <= 1) {
-		return fmt.Errorf("the objective is %vs for a share of %v: want a time above 0, and a share above 0 and at most 1", p.Latency, p.Share)
+	if len(p.Objectives) == 0 {
+		return errors.New("there is no objective")
 	}
-	if err := estimate.CheckArrivals(p.Arrivals); err != nil {
+	for _, o := range p.Objectives {
+		if !(o.Seconds > 0) || math.IsInf(o.Seconds, 0) || !(o.Share > 0 && o.Share <= 1) {
+			return fmt.Errorf("the objective is a %v of %vs for a share of %v: want a time above 0, and a share above 0 and at most 1", o.Of, o.Seconds, o.Share)
+		}
+	}
+	if err := estimate.CheckQueries(p.Queries); err != nil {
 		return err
 	}
-	if len(p.Arrivals) < 2 || !(p.Arrivals[len(p.Arrivals)-1] > p.Arrivals[0]) {
+	if len(p.Queries) < 2 || !(p.Queries[len(p.Queries)-1].At > p.Queries[0].At) {
 		return errors.New("the trace has no two queries at different times")
 	}
 	for i := range p.Stages {
-		if err := p.Stages[i].check(); err != nil {
-			return fmt.Errorf("stage %d: %w", i, err)
+		if err := p.Stages[i].check(p.Queries); err != nil {
+			return fmt.Errorf("stage %s: %w", p.name(i), err)
 		}
 	}
 	return nil
 }
 
-func (s *Stage) check() error {
+// name of a stage: its number, where it has none.
+func (p *Problem) name(stage int) string { return cmp.Or(p.Stages[stage].Name, strconv.Itoa(stage)) }
+
+func (s *Stage) check(queries []estimate.Query) error {
 	switch {
 	case len(s.Hardware) == 0:
 		return errors.New("it may run on no hardware")
@@ -117,14 +171,21 @@ func (s *Stage) check() error {
 	}
 	for _, h := range s.Hardware {
 		switch {
-		case h.Times == nil:
-			return fmt.Errorf("there is no profile for %s", h.Name)
+		case (h.Times == nil) == (h.Engine == nil):
+			return fmt.Errorf("there is no profile for %s, or there are two", h.Name)
+		case h.Units < 0:
+			return fmt.Errorf("a replica takes %d units of %s", h.Units, h.Name)
 		case !(h.Price > 0) || math.IsInf(h.Price, 0):
 			return fmt.Errorf("%s costs %v: want a price above 0", h.Name, h.Price)
 		case len(h.Batches) == 0 || h.Batches[0] < 1 || !slices.IsSorted(h.Batches) || len(slices.Compact(slices.Clone(h.Batches))) != len(h.Batches):
 			return fmt.Errorf("batches on %s are %v: want sizes from 1 on, in order, each once", h.Name, h.Batches)
-		case h.Batches[len(h.Batches)-1] > h.Times.MaxBatch():
+		case h.Times != nil && h.Batches[len(h.Batches)-1] > h.Times.MaxBatch():
 			return fmt.Errorf("the profile for %s says nothing of batches above %d: leave out %d", h.Name, h.Times.MaxBatch(), h.Batches[len(h.Batches)-1])
+		}
+		if h.Engine != nil {
+			if err := estimate.CheckTokens(queries, h.Engine); err != nil {
+				return fmt.Errorf("on %s: %w", h.Name, err)
+			}
 		}
 	}
 	return nil
@@ -134,9 +195,9 @@ func (s *Stage) check() error {
 type Candidate struct {
 	Config Config
 	Cost   float64
-	// Latency that the objective's share of the queries keeps.
-	Latency float64
-	// Keeps says that the objective is kept.
+	// Kept are the times that the share of each objective keeps, in order of objectives.
+	Kept []float64
+	// Keeps says that each objective is kept, and that there is as much hardware.
 	Keeps bool
 	// By says what led to it, such as "stage 1: remove a replica".
 	By string
@@ -164,59 +225,111 @@ type search struct {
 	shares []float64 // of them, by stage
 	known  map[string]Candidate
 	broken map[string]bool // configurations that were given up
+	best   Candidate       // the cheapest that keeps the objectives, of those that were tried
 	plan   Plan
 }
 
 func newSearch(p *Problem) *search {
-	n := len(p.Arrivals)
+	own := *p
+	prompt, output := 0.0, 0.0 // tokens of a query, in the mean
+	for _, q := range p.Queries {
+		prompt += float64(q.Prompt) / float64(len(p.Queries))
+		output += float64(q.Output) / float64(len(p.Queries))
+	}
+	own.Stages = slices.Clone(p.Stages)
+	for i := range own.Stages {
+		all := slices.Clone(own.Stages[i].Hardware)
+		for j := range all {
+			if all[j].pace = all[j].Times; all[j].Engine != nil {
+				all[j].pace = tokens{all[j].Engine, prompt, output}
+			}
+		}
+		own.Stages[i].Hardware = all
+	}
+	n := len(p.Queries)
 	return &search{
-		Problem: p, rate: float64(n-1) / (p.Arrivals[n-1] - p.Arrivals[0]), shares: p.Pipeline.Shares(),
+		Problem: &own, rate: float64(n-1) / (p.Queries[n-1].At - p.Queries[0].At), shares: p.Pipeline.Shares(),
 		known: make(map[string]Candidate), broken: make(map[string]bool),
 	}
 }
 
-// try finds out the latency of a configuration.
+// try finds out what a configuration keeps.
 func (s *search) try(c Config, by string) Candidate {
 	key := fmt.Sprint(c)
 	if is, known := s.known[key]; known {
 		return is
 	}
-	all := make([]float64, 0, len(s.Arrivals))
-	s.run(c, func(_ int, latency float64) bool {
-		all = append(all, latency)
+	all := make([][]float64, len(s.Objectives))
+	for i := range all {
+		all[i] = make([]float64, 0, len(s.Queries))
+	}
+	s.run(c, func(_ int, took estimate.Took) bool {
+		for i, o := range s.Objectives {
+			all[i] = append(all[i], o.Of.in(took))
+		}
 		return true
 	})
-	slices.Sort(all)
-	is := Candidate{Config: slices.Clone(c), Cost: s.Cost(c), Latency: all[len(all)-1-s.Misses(len(all))], By: by}
-	is.Keeps = is.Latency <= s.Latency
+	is := Candidate{Config: slices.Clone(c), Cost: s.Cost(c), Keeps: s.short(c) == "", By: by}
+	for i, o := range s.Objectives {
+		slices.Sort(all[i])
+		kept := all[i][len(all[i])-1-o.Misses(len(all[i]))]
+		is.Kept = append(is.Kept, kept)
+	}
+	is.Keeps = is.Keeps && s.met(is)
 	s.known[key] = is
 	s.plan.Tried = append(s.plan.Tried, is)
+	if bounded := !slices.ContainsFunc(c, func(is Setting) bool { return is.Replicas == estimate.Unbounded }); bounded && is.Keeps && (!s.best.Keeps || is.Cost < s.best.Cost) {
+		s.best = is
+	}
 	return is
 }
 
-// keeps says whether a configuration keeps the objective: it gives up as soon as it does not.
+// met says whether each objective is kept, whether or not there is as much hardware.
+func (s *search) met(is Candidate) bool {
+	for i, o := range s.Objectives {
+		if is.Kept[i] > o.Seconds {
+			return false
+		}
+	}
+	return true
+}
+
+// keeps says whether a configuration keeps the objectives: it gives up as soon as it does not.
 func (s *search) keeps(c Config) bool {
 	key := fmt.Sprint(c)
 	if is, known := s.known[key]; known || s.broken[key] {
 		return is.Keeps
 	}
-	misses, most := 0, s.Misses(len(s.Arrivals))
-	s.run(c, func(_ int, latency float64) bool {
-		if latency > s.Latency {
-			misses++
+	if s.short(c) != "" {
+		return false
+	}
+	left := make([]int, len(s.Objectives)) // how many may still miss
+	for i, o := range s.Objectives {
+		left[i] = o.Misses(len(s.Queries))
+	}
+	kept := true
+	s.run(c, func(_ int, took estimate.Took) bool {
+		for i, o := range s.Objectives {
+			if o.Of.in(took) > o.Seconds {
+				left[i]--
+				kept = kept && left[i] >= 0
+			}
 		}
-		return misses <= most
+		return kept
 	})
-	if misses > most {
+	if !kept {
 		s.broken[key] = true
 	}
-	return misses <= most
+	return kept
 }
 
-func (s *search) run(c Config, done func(int, float64) bool) {
+func (s *search) run(c Config, done func(int, estimate.Took) bool) {
 	s.plan.Simulations++
-	if _, err := estimate.Run(s.Pipeline, s.Settings(c), s.Arrivals, s.Seed, done); err != nil {
+	if _, err := estimate.Run(s.Pipeline, s.Settings(c), s.Queries, s.Seed, done); err != nil {
 		panic(err) // Check has found none
+	}
+	if s.Told != nil {
+		s.Told(s.plan.Simulations, s.best)
 	}
 }
 
@@ -227,13 +340,36 @@ func (s *search) at(c Config, stage int) *Hardware {
 
 // throughput is how many queries of the pipeline a second a stage has room for: InferLine's k·μ/s.
 func (s *search) throughput(c Config, stage int) float64 {
-	return float64(c[stage].Replicas) * s.at(c, stage).Times.Throughput(c[stage].Batch) / s.shares[stage]
+	return float64(c[stage].Replicas) * s.at(c, stage).pace.Throughput(c[stage].Batch) / s.shares[stage]
 }
 
-// full says that a stage has as many replicas as it may.
+// full says that a stage has as many replicas as it may, or that there is no hardware for another.
 func (s *search) full(c Config, stage int) bool {
 	most := s.Stages[stage].MaxReplicas
-	return most != 0 && c[stage].Replicas >= most
+	return most != 0 && c[stage].Replicas >= most || s.short(s.more(c, stage)) != ""
+}
+
+// units that a replica takes.
+func (h *Hardware) units() int { return max(1, h.Units) }
+
+// short is the kind of hardware of which a configuration has more than there is, empty if there is none; the first by stage. What has replicas
+// without bound is to say what they would bring, and takes nothing.
+func (s *search) short(c Config) string {
+	if len(s.AtMost) == 0 {
+		return ""
+	}
+	taken := make(map[string]int)
+	for i, is := range c {
+		h := s.at(c, i)
+		if is.Replicas == estimate.Unbounded {
+			continue
+		}
+		taken[h.Name] += is.Replicas * h.units()
+		if most, bounded := s.AtMost[h.Name]; bounded && taken[h.Name] > most {
+			return h.Name
+		}
+	}
+	return ""
 }
 
 // with is a configuration with another setting of a stage.

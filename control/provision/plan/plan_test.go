@@ -23,7 +23,7 @@ func TestPlansBesideTheOptimum(t *testing.T) {
 		var strict, mended, proven provision.Gaps
 		for i := range c.instances {
 			p := provision.Instance(uint64(i), c.stages, c.queries, []float64{1, 4}[i%2])
-			p.Share = c.share
+			p.Objectives[0].Share = c.share
 			best, simulations := provision.Optimum(p)
 			a, b := plan.Strict(p), plan.Mended(p)
 			p.Most = 100_000
@@ -59,8 +59,8 @@ func TestPlansBesideTheOptimum(t *testing.T) {
 // noCheaper fails if a plan keeps the objective with a replica less, or on the next cheaper hardware with any batch and replicas that cost less.
 func noCheaper(t *testing.T, p *plan.Problem, name string, is *plan.Plan) {
 	t.Helper()
-	if !provision.Keeps(p, is.Config) || math.Abs(is.Cost-p.Cost(is.Config)) > 1e-9 || is.Latency > p.Latency {
-		t.Errorf("%s's plan %+v does not keep %v, or does not cost what it says", name, is.Candidate, p.Latency)
+	if !provision.Keeps(p, is.Config) || math.Abs(is.Cost-p.Cost(is.Config)) > 1e-9 || is.Kept[0] > p.Objectives[0].Seconds {
+		t.Errorf("%s's plan %+v does not keep %v, or does not cost what it says", name, is.Candidate, p.Objectives)
 	}
 	for s := range is.Config {
 		less := slices.Clone(is.Config)
@@ -84,10 +84,10 @@ func two() *plan.Problem {
 	}
 	p := &plan.Problem{
 		Pipeline: &estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: 1}}},
-		Stages:   []plan.Stage{stage(0.05), stage(0.12)}, Objective: plan.Objective{Latency: 0.2, Share: 0.99},
+		Stages:   []plan.Stage{stage(0.05), stage(0.12)}, Objectives: []plan.Objective{{Seconds: 0.2, Share: 0.99}},
 	}
 	for i := range 200 {
-		p.Arrivals = append(p.Arrivals, float64(i)/10)
+		p.Queries = append(p.Queries, estimate.Query{At: float64(i) / 10})
 	}
 	return p
 }
@@ -96,7 +96,7 @@ func text(is *plan.Plan) string {
 	if !is.Found {
 		return is.Why
 	}
-	return fmt.Sprintf("%v at %v, %.3gs", is.Config, is.Cost, is.Latency)
+	return fmt.Sprintf("%v at %v, %.3gs", is.Config, is.Cost, is.Kept[0])
 }
 
 // What both planners find, reckoned by hand.
@@ -114,17 +114,17 @@ func TestPlans(t *testing.T) {
 		},
 		{
 			// With 230 ms the first stage may be slow, one replica of it is busy all the time, and keeps up.
-			"one stage may be slow", func(p *plan.Problem) { p.Latency = 0.23 },
+			"one stage may be slow", func(p *plan.Problem) { p.Objectives[0].Seconds = 0.23 },
 			"[{1 2 1} {0 2 2}] at 7, 0.22s", "[{1 2 1} {0 2 2}] at 7, 0.22s",
 		},
 		{
-			"both may be slow", func(p *plan.Problem) { p.Latency = 0.35 },
+			"both may be slow", func(p *plan.Problem) { p.Objectives[0].Seconds = 0.35 },
 			"[{1 2 1} {1 2 3}] at 4, 0.34s", "[{1 2 1} {1 2 3}] at 4, 0.34s",
 		},
 		{
-			"no hardware is fast enough", func(p *plan.Problem) { p.Latency = 0.165 },
+			"no hardware is fast enough", func(p *plan.Problem) { p.Objectives[0].Seconds = 0.165 },
 			"a query that waits nowhere takes 0.17s on the fastest hardware, and is to take 0.165s",
-			"with as many replicas as there are queries on the fastest hardware 0.17s are kept, and 0.165s are wanted",
+			"with as many replicas as there are queries on the fastest hardware a latency of 0.17s is kept, and 0.165s is wanted",
 		},
 		{
 			"too few replicas", func(p *plan.Problem) { p.Stages[1].MaxReplicas = 1 },
@@ -132,15 +132,15 @@ func TestPlans(t *testing.T) {
 		},
 		{
 			"too few replicas, and all were tried", func(p *plan.Problem) { p.Stages[0].MaxReplicas, p.Stages[1].MaxReplicas, p.Most = 3, 1, 1000 },
-			"stage 1 has the least throughput, and all of its 1 replicas", "no configuration keeps the objective: all were tried",
+			"stage 1 has the least throughput, and all of its 1 replicas", "no configuration keeps the objectives: all were tried",
 		},
 		{
 			// One replica in batches of two takes 144 ms for what comes in 200 ms.
-			"batches in the place of replicas", func(p *plan.Problem) { p.Stages[1].MaxReplicas, p.Latency = 1, 0.35 },
+			"batches in the place of replicas", func(p *plan.Problem) { p.Stages[1].MaxReplicas, p.Objectives[0].Seconds = 1, 0.35 },
 			"stage 1 has the least throughput, and all of its 1 replicas", "[{0 2 1} {0 2 1}] at 6, 0.314s",
 		},
 		{
-			"at least so many replicas", func(p *plan.Problem) { p.Stages[0].MinReplicas = 4; p.Latency = 0.35 },
+			"at least so many replicas", func(p *plan.Problem) { p.Stages[0].MinReplicas = 4; p.Objectives[0].Seconds = 0.35 },
 			"[{1 2 4} {1 2 3}] at 7, 0.34s", "[{1 2 4} {1 2 3}] at 7, 0.34s",
 		},
 	} {
@@ -161,7 +161,7 @@ func TestPlans(t *testing.T) {
 			t.Errorf("%s: of all that is cheaper %v is the best, %v", c.name, all.Config, all.Optimal)
 		}
 		for _, tried := range b.Tried {
-			if tried.Keeps != (tried.Latency <= p.Latency) || tried.By == "" {
+			if tried.Keeps != (tried.Kept[0] <= p.Objectives[0].Seconds) || tried.By == "" {
 				t.Errorf("%s: %+v was tried", c.name, tried)
 			}
 		}
@@ -177,7 +177,7 @@ func TestTheNextCheaperHardware(t *testing.T) {
 		}
 	}
 	p := two()
-	p.Pipeline, p.Latency = &estimate.Pipeline{Stages: 1}, 0.08
+	p.Pipeline, p.Objectives[0].Seconds = &estimate.Pipeline{Stages: 1}, 0.08
 	p.Stages = []plan.Stage{{MinReplicas: 1, Hardware: []plan.Hardware{of("slow", 1, 0.09), of("fast", 3, 0.05), of("middle", 2, 0.07)}}}
 	for name, is := range map[string]*plan.Plan{"strict": plan.Strict(p), "mended": plan.Mended(p)} {
 		if text(is) != "[{2 1 1}] at 2, 0.07s" {
@@ -196,11 +196,11 @@ func TestHowManyAreTried(t *testing.T) {
 			p.Stages[s].Hardware[0].Times = profile.NewBatches("x", profile.Batch{Size: 1, Mean: 0.1}, profile.Batch{Size: 2, Mean: 0.199})
 			p.Stages[s].MaxReplicas = 3
 		}
-		p.Arrivals = nil
+		p.Queries = nil
 		for i := range 300 { // in threes
-			p.Arrivals = append(p.Arrivals, float64(i/3))
+			p.Queries = append(p.Queries, estimate.Query{At: float64(i / 3)})
 		}
-		p.Latency, p.Most = 0.2001, most
+		p.Objectives[0].Seconds, p.Most = 0.2001, most
 		if is := plan.Mended(p); is.Optimal != optimal || is.Config[0].Replicas != 3 || is.Config[1].Replicas != 3 {
 			t.Errorf("with %d that may be tried: %s, optimal: %v", most, text(is), is.Optimal)
 		}
@@ -211,9 +211,9 @@ func TestHowManyAreTried(t *testing.T) {
 func TestTheBottleneckIsByShare(t *testing.T) {
 	p := two()
 	p.Pipeline.Edges[0].Share = 0.3
-	p.Arrivals = nil
+	p.Queries = nil
 	for i := range 200 {
-		p.Arrivals = append(p.Arrivals, float64(i)/25)
+		p.Queries = append(p.Queries, estimate.Query{At: float64(i) / 25})
 	}
 	for _, tried := range plan.Strict(p).Tried {
 		if strings.Contains(tried.By, "add a replica") {
@@ -232,7 +232,7 @@ func TestMisses(t *testing.T) {
 		share   float64
 		n, want int
 	}{{0.99, 100, 1}, {0.99, 2000, 20}, {0.99, 99, 0}, {1, 1000, 0}, {0.5, 3, 1}, {0.9, 10, 1}, {0.999, 10_000, 10}} {
-		if got := (plan.Objective{Latency: 1, Share: c.share}).Misses(c.n); got != c.want {
+		if got := (plan.Objective{Seconds: 1, Share: c.share}).Misses(c.n); got != c.want {
 			t.Errorf("%v of %d may miss by %d, want %d", c.share, c.n, got, c.want)
 		}
 	}
@@ -240,21 +240,21 @@ func TestMisses(t *testing.T) {
 
 func TestFaultsOfProblems(t *testing.T) {
 	for want, change := range map[string]func(*plan.Problem){
-		"edge 0 leads from stage 1 to stage 0: it leads to a later one, of 2":                               func(p *plan.Problem) { p.Pipeline.Edges[0] = estimate.Edge{From: 1, Share: 1} },
-		"1 stages say what they may have, of 2":                                                             func(p *plan.Problem) { p.Stages = p.Stages[:1] },
-		"the objective is 0s for a share of 0.99: want a time above 0, and a share above 0 and at most 1":   func(p *plan.Problem) { p.Latency = 0 },
-		"the objective is NaNs for a share of 0.99: want a time above 0, and a share above 0 and at most 1": func(p *plan.Problem) { p.Latency = math.NaN() },
-		"the objective is 0.2s for a share of 99: want a time above 0, and a share above 0 and at most 1":   func(p *plan.Problem) { p.Share = 99 },
-		"the trace has no two queries at different times":                                                   func(p *plan.Problem) { p.Arrivals = []float64{1, 1} },
-		"query 1 comes at 1: times are finite, not negative, and do not go back":                            func(p *plan.Problem) { p.Arrivals = []float64{2, 1, 3} },
-		"stage 1: it may run on no hardware":                                                                func(p *plan.Problem) { p.Stages[1].Hardware = nil },
-		"stage 0: it may have 0 to 0 replicas: want at least 1, and no more than the most":                  func(p *plan.Problem) { p.Stages[0].MinReplicas = 0 },
-		"stage 0: it may have 3 to 2 replicas: want at least 1, and no more than the most":                  func(p *plan.Problem) { p.Stages[0].MinReplicas, p.Stages[0].MaxReplicas = 3, 2 },
-		"stage 0: there is no profile for slow":                                                             func(p *plan.Problem) { p.Stages[0].Hardware[1].Times = nil },
-		"stage 0: slow costs 0: want a price above 0":                                                       func(p *plan.Problem) { p.Stages[0].Hardware[1].Price = 0 },
-		"stage 0: batches on slow are [2 1]: want sizes from 1 on, in order, each once":                     func(p *plan.Problem) { p.Stages[0].Hardware[1].Batches = []int{2, 1} },
-		"stage 0: the profile for slow says nothing of batches above 2: leave out 4":                        func(p *plan.Problem) { p.Stages[0].Hardware[1].Batches = []int{1, 4} },
-		"stage 0: it lets queries wait -1s for a batch: want a time that is finite and not negative":        func(p *plan.Problem) { p.Stages[0].Wait = -1 },
+		"edge 0 leads from stage 1 to stage 0: it leads to a later one, of 2":                                            func(p *plan.Problem) { p.Pipeline.Edges[0] = estimate.Edge{From: 1, Share: 1} },
+		"1 stages say what they may have, of 2":                                                                          func(p *plan.Problem) { p.Stages = p.Stages[:1] },
+		"the objective is a latency of 0s for a share of 0.99: want a time above 0, and a share above 0 and at most 1":   func(p *plan.Problem) { p.Objectives[0].Seconds = 0 },
+		"the objective is a latency of NaNs for a share of 0.99: want a time above 0, and a share above 0 and at most 1": func(p *plan.Problem) { p.Objectives[0].Seconds = math.NaN() },
+		"the objective is a latency of 0.2s for a share of 99: want a time above 0, and a share above 0 and at most 1":   func(p *plan.Problem) { p.Objectives[0].Share = 99 },
+		"the trace has no two queries at different times":                                                                func(p *plan.Problem) { p.Queries = estimate.Arrivals([]float64{1, 1}) },
+		"query 1 comes at 1: times are finite, not negative, and do not go back":                                         func(p *plan.Problem) { p.Queries = estimate.Arrivals([]float64{2, 1, 3}) },
+		"stage 1: it may run on no hardware":                                                                             func(p *plan.Problem) { p.Stages[1].Hardware = nil },
+		"stage 0: it may have 0 to 0 replicas: want at least 1, and no more than the most":                               func(p *plan.Problem) { p.Stages[0].MinReplicas = 0 },
+		"stage 0: it may have 3 to 2 replicas: want at least 1, and no more than the most":                               func(p *plan.Problem) { p.Stages[0].MinReplicas, p.Stages[0].MaxReplicas = 3, 2 },
+		"stage 0: there is no profile for slow, or there are two":                                                        func(p *plan.Problem) { p.Stages[0].Hardware[1].Times = nil },
+		"stage 0: slow costs 0: want a price above 0":                                                                    func(p *plan.Problem) { p.Stages[0].Hardware[1].Price = 0 },
+		"stage 0: batches on slow are [2 1]: want sizes from 1 on, in order, each once":                                  func(p *plan.Problem) { p.Stages[0].Hardware[1].Batches = []int{2, 1} },
+		"stage 0: the profile for slow says nothing of batches above 2: leave out 4":                                     func(p *plan.Problem) { p.Stages[0].Hardware[1].Batches = []int{1, 4} },
+		"stage 0: it lets queries wait -1s for a batch: want a time that is finite and not negative":                     func(p *plan.Problem) { p.Stages[0].Wait = -1 },
 	} {
 		p := two()
 		change(p)

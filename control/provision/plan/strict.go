@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/headgate/headgate/control/provision/estimate"
 )
@@ -22,27 +23,54 @@ func Strict(p *Problem) *Plan {
 }
 
 // one is the mean latency of its smallest batch.
-func (h *Hardware) one() float64 { return h.Times.MeanTime(h.Batches[0]) }
+func (h *Hardware) one() float64 { return h.pace.MeanTime(h.Batches[0]) }
 
 // initialize is Algorithm 1. Before it adds replicas it asks whether there are enough of them at all.
 func (s *search) initialize() (is Candidate, why string) {
 	c := s.start(least((*Hardware).one))
 	least := s.Pipeline.ServiceTime(func(stage int) float64 { return s.at(c, stage).one() })
-	if least >= s.Latency {
-		return is, fmt.Sprintf("a query that waits nowhere takes %.4gs on the fastest hardware, and is to take %.4gs", least, s.Latency)
+	for _, o := range s.Objectives {
+		if o.Of == Latency && !s.tokens() && least >= o.Seconds {
+			return is, fmt.Sprintf("a query that waits nowhere takes %.4gs on the fastest hardware, and is to take %.4gs", least, o.Seconds)
+		}
 	}
 	if free := s.try(s.unbounded(c, -1), "as many replicas as there are queries"); !free.Keeps {
-		return is, fmt.Sprintf("with as many replicas as there are queries %.4gs are kept, and %.4gs are wanted", free.Latency, s.Latency)
+		return is, "with as many replicas as there are queries " + s.missed(free)
 	}
 	is = s.try(c, "the fastest hardware")
 	for !is.Keeps {
 		narrow := s.narrowest(is.Config, func(int) bool { return true })
 		if s.full(is.Config, narrow) {
-			return is, fmt.Sprintf("stage %d has the least throughput, and all of its %d replicas", narrow, is.Config[narrow].Replicas)
+			return is, s.bound(is.Config, narrow)
 		}
-		is = s.try(s.more(is.Config, narrow), fmt.Sprintf("stage %d: add a replica", narrow))
+		is = s.try(s.more(is.Config, narrow), fmt.Sprintf("stage %s: add a replica", s.name(narrow)))
 	}
 	return is, ""
+}
+
+// tokens says whether a stage may be an LLM: how long that takes for a query depends on how many tokens it has.
+func (p *Problem) tokens() bool {
+	return slices.ContainsFunc(p.Stages, func(s Stage) bool { return s.Hardware[0].Engine != nil })
+}
+
+// missed says what is kept of the objectives that are not.
+func (s *search) missed(is Candidate) string {
+	var all []string
+	for i, o := range s.Objectives {
+		if is.Kept[i] > o.Seconds {
+			all = append(all, fmt.Sprintf("a %v of %.4gs is kept, and %.4gs is wanted", o.Of, is.Kept[i], o.Seconds))
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
+// bound says why a stage has no further replica.
+func (s *search) bound(c Config, stage int) string {
+	why := fmt.Sprintf("stage %s has the least throughput, and all of its %d replicas", s.name(stage), c[stage].Replicas)
+	if kind := s.short(s.more(c, stage)); kind != "" {
+		why = fmt.Sprintf("stage %s has the least throughput, and there are no more than %d of %s", s.name(stage), s.AtMost[kind], kind)
+	}
+	return why
 }
 
 // unbounded is a configuration with replicas without bound, at one stage or, where it is -1, at each.
@@ -120,11 +148,11 @@ func (s *search) increaseBatch(from Candidate, stage int) (to Candidate, ok bool
 	is, h := from.Config[stage], s.at(from.Config, stage)
 	for _, size := range h.Batches {
 		if size > is.Batch {
-			if h.Times.Throughput(size) <= h.Times.Throughput(is.Batch) {
+			if h.pace.Throughput(size) <= h.pace.Throughput(is.Batch) {
 				return to, false
 			}
 			is.Batch = size
-			return s.try(with(from.Config, stage, is), fmt.Sprintf("stage %d: batches of %d", stage, size)), true
+			return s.try(with(from.Config, stage, is), fmt.Sprintf("stage %s: batches of %d", s.name(stage), size)), true
 		}
 	}
 	return to, false
@@ -135,7 +163,7 @@ func (s *search) removeReplica(from Candidate, stage int) (to Candidate, ok bool
 	if is.Replicas--; is.Replicas < s.Stages[stage].MinReplicas {
 		return to, false
 	}
-	return s.try(with(from.Config, stage, is), fmt.Sprintf("stage %d: remove a replica", stage)), true
+	return s.try(with(from.Config, stage, is), fmt.Sprintf("stage %s: remove a replica", s.name(stage))), true
 }
 
 // downgradeHardware takes the next cheaper hardware, and plans batch and replicas of this stage anew while the others stay as they are.
@@ -157,7 +185,7 @@ func (s *search) downgradeHardware(from Candidate, stage int) (to Candidate, ok 
 func (s *search) replan(c Config, stage, hardware int) (is Candidate, ok bool) {
 	h := &s.Stages[stage].Hardware[hardware]
 	c = with(c, stage, Setting{hardware, h.Batches[0], s.Stages[stage].MinReplicas})
-	by := fmt.Sprintf("stage %d: on %s", stage, h.Name)
+	by := fmt.Sprintf("stage %s: on %s", s.name(stage), h.Name)
 	if !s.try(s.unbounded(c, stage), by+", as many replicas as there are queries").Keeps {
 		return is, false
 	}
