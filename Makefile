@@ -60,7 +60,7 @@ real-repositories: ## Run the tests of model repositories, and of V2 by REST and
 	bench/real/mlserver install .cache/mlserver
 	bench/real/triton install .cache/triton
 	bench/real/torchserve install .cache/torchserve
-	go test -tags real -v -count 1 -timeout 10m -run '^TestReal' ./control/place/load ./extproc/transcode
+	go test -tags real -v -count 1 -timeout 10m -run '^TestReal' ./control/place/load ./control/measured ./extproc/transcode
 	go test -tags real -v -count 1 -timeout 10m -run '^TestRealTriton' ./bench/e2e
 
 real-mlserver: ## Send calls through Envoy to two real MLServers, one of which dies; installs 0.5 GB into .cache/mlserver
@@ -131,8 +131,10 @@ bench-place: build ## Judge policies of placement in a simulated fleet, on the c
 	place --measure 15m --leave 5m --cache 0.6,1.2; \
 	place --models 20000 --endpoints 1000 --warm --warm-up 0 --seeds 1 --policy headgate,lru,optimum
 
-bench-plan: build ## Judge plans of pipelines by what exhaustive search finds, in five minutes on two cores
+bench-plan: build ## Judge plans of pipelines by what exhaustive search finds, and of InferLine's pipelines beside plans of the whole, in fifteen minutes on two cores; draws these in .run/plan
+	@mkdir -p .run/plan
 	bin/bench provision $(ARGS)
+	bin/bench provision pipelines --plots .run/plan
 
 bench-place-engines: ## Send requests to ten simulated engines for sixteen minutes, and print how many wait for a load, beside what bench place foretells
 	go test -v -count 1 -timeout 30m -run '^TestMissesAreAsForetold$$' ./bench/e2e -foretold 8m

@@ -59,7 +59,7 @@ Usage:
 
   control --objects DIR --listen unix:PATH [flags]
   control --kube --listen HOST:PORT [flags]
-  control plan --objects DIR                      print what Envoys are to do for Gateways, HTTPRoutes, GRPCRoutes and LLMRoutes
+  control routes --objects DIR                    print what Envoys are to do for Gateways, HTTPRoutes, GRPCRoutes and LLMRoutes
   control explain --objects DIR HOST PATH         say which route takes a request, and why no other
   control bootstrap NAMESPACE/NAME                print the configuration with which an Envoy of a Gateway starts
   control status [MODEL...]                       ask a control that runs where models are, and why some are not

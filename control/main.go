@@ -26,13 +26,15 @@ import (
 	"github.com/headgate/headgate/control/meter"
 	"github.com/headgate/headgate/control/overview"
 	"github.com/headgate/headgate/control/prestop"
+	"github.com/headgate/headgate/control/provision"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kube"
 )
 
 // commands are what control does beside serving, for people.
 var commands = map[string]func(ctx context.Context, args []string, out io.Writer) error{
-	"plan":      show.Plan,
+	"plan":      provision.Command,
+	"routes":    show.Routes,
 	"explain":   show.Explain,
 	"bootstrap": show.Bootstrap,
 	"profile":   measured.Command,

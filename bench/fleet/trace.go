@@ -1,33 +1,28 @@
 package fleet
 
 import (
-	"bufio"
 	"cmp"
 	_ "embed"
-	"encoding/csv"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"iter"
 	"math/rand/v2"
 	"slices"
-	"strconv"
-	"time"
 
 	"github.com/headgate/headgate/bench/traffic"
 	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/internal/trace"
 )
 
 // traced is a request of a trace.
 type traced struct {
 	at float64 // seconds
 	traffic.Length
-	blocks []uint32 // what of the prompt others share, by the block of mooncakeBlock tokens; nil where nobody says
+	blocks []uint32 // what of the prompt others share, by the block of trace.MooncakeBlock tokens; nil where nobody says
 }
 
-// trace is a workload in a file.
-type trace struct {
+// recorded is a workload in a file.
+type recorded struct {
 	name, file, about string
 	read              func(io.Reader) ([]traced, error)
 	// quantum is to how many seconds the trace rounds its times: requests come somewhere in between.
@@ -40,7 +35,7 @@ type trace struct {
 const conversations = "azure-conversation"
 
 // traces in the order in which they are listed.
-var traces = []trace{
+var traces = []recorded{
 	{conversations, "azure/conv-2023.csv", "Azure's conversations (Splitwise, ISCA 2024), at their own times", readAzure, 0, false, 0},
 	{"azure-code", "azure/code-2023.csv", "Azure's code completions (Splitwise, ISCA 2024), at their own times, in bursts", readAzure, 0, false, 0.9},
 	{"mooncake-conversation", "mooncake/conversation.jsonl", "Mooncake's conversations (FAST 2025), of which 37 % of the tokens were seen before", readMooncake, 3, true, 0},
@@ -48,7 +43,7 @@ var traces = []trace{
 }
 
 // open reads a trace from a folder.
-func (t trace) open(dir string) (Workload, error) {
+func (t recorded) open(dir string) (Workload, error) {
 	all, err := t.from(dir)
 	if err != nil {
 		return Workload{}, err
@@ -61,7 +56,7 @@ func (t trace) open(dir string) (Workload, error) {
 }
 
 // from returns the requests of a trace in a folder.
-func (t trace) from(dir string) ([]traced, error) {
+func (t recorded) from(dir string) ([]traced, error) {
 	var all []traced
 	err := traffic.Read(dir, t.file, func(r io.Reader) (err error) {
 		if all, err = t.read(r); err == nil && len(all) < 2 {
@@ -72,62 +67,30 @@ func (t trace) from(dir string) ([]traced, error) {
 	return all, err
 }
 
-// readAzure reads a trace of Azure's: TIMESTAMP, ContextTokens, GeneratedTokens.
-func readAzure(r io.Reader) ([]traced, error) {
-	rows := csv.NewReader(r)
-	rows.FieldsPerRecord = 3
-	if _, err := rows.Read(); err != nil {
-		return nil, err
+// readAzure reads a trace of Azure's.
+func readAzure(r io.Reader) (all []traced, err error) {
+	rows, err := trace.ReadAzure(r)
+	for _, q := range rows {
+		all = taken(all, q, nil)
 	}
-	var all []traced
-	var first time.Time
-	for {
-		row, err := rows.Read()
-		if errors.Is(err, io.EOF) {
-			return all, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		at, timeErr := time.Parse("2006-01-02 15:04:05.9999999", row[0])
-		prompt, promptErr := strconv.Atoi(row[1])
-		output, outputErr := strconv.Atoi(row[2])
-		if err := errors.Join(timeErr, promptErr, outputErr); err != nil {
-			line, _ := rows.FieldPos(0)
-			return nil, fmt.Errorf("line %d: %w", line, err)
-		}
-		if len(all) == 0 {
-			first = at
-		}
-		if prompt > 0 && output > 0 {
-			all = append(all, traced{at: at.Sub(first).Seconds(), Length: traffic.Length{Prompt: prompt, Output: output}})
-		}
-	}
+	return all, err
 }
 
-// mooncakeBlock is the tokens of which a hash of a Mooncake trace says what they are.
-const mooncakeBlock = 512
-
-// readMooncake reads a trace of Mooncake's: lines of JSON.
-func readMooncake(r io.Reader) ([]traced, error) {
-	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, 1<<20)
-	var all []traced
-	for number := 1; lines.Scan(); number++ {
-		var row struct {
-			Timestamp float64  `json:"timestamp"`
-			Input     int      `json:"input_length"`
-			Output    int      `json:"output_length"`
-			Hashes    []uint32 `json:"hash_ids"`
-		}
-		if err := json.Unmarshal(lines.Bytes(), &row); err != nil {
-			return nil, fmt.Errorf("line %d: %w", number, err)
-		}
-		if row.Input > 0 && row.Output > 0 {
-			all = append(all, traced{row.Timestamp / 1000, traffic.Length{Prompt: row.Input, Output: row.Output}, row.Hashes})
-		}
+// readMooncake reads a trace of Mooncake's.
+func readMooncake(r io.Reader) (all []traced, err error) {
+	rows, err := trace.ReadMooncake(r)
+	for _, q := range rows {
+		all = taken(all, q.Query, q.Blocks)
 	}
-	return all, lines.Err()
+	return all, err
+}
+
+// taken adds a query to those that are replayed, if its prompt and its answer have tokens.
+func taken(all []traced, q trace.Query, blocks []uint32) []traced {
+	if q.Prompt == 0 || q.Output == 0 {
+		return all
+	}
+	return append(all, traced{q.At, traffic.Length{Prompt: int(q.Prompt), Output: int(q.Output)}, blocks})
 }
 
 // replay sends requests of a trace from a moment on that a seed says, and from its beginning again after its end, faster or slower so that
@@ -165,7 +128,7 @@ func (t traced) prompt(number, time uint32) []uint32 {
 	}
 	all := make([]uint32, 0, t.Prompt)
 	for _, b := range t.blocks {
-		for range min(mooncakeBlock, t.Prompt-len(all)) {
+		for range min(trace.MooncakeBlock, t.Prompt-len(all)) {
 			all = append(all, b+time*rounds)
 		}
 	}

@@ -8,13 +8,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/headgate/headgate/internal/trace"
 )
 
 // Each client sends at the rates of its windows, whatever the shapes, and at none where it has none.
 func TestClientsSendTheirRates(t *testing.T) {
 	var all []client
-	for _, w := range []window{{rate: 20, shape: 1}, {rate: 10, shape: 0.2}, {rate: 10, shape: 0.4, weibull: true}, {rate: 5, shape: 3}} {
-		all = append(all, client{w, {}, w, {rate: w.rate / 2, shape: w.shape, weibull: w.weibull}})
+	for _, w := range []trace.Window{{Rate: 20, Shape: 1}, {Rate: 10, Shape: 0.2}, {Rate: 10, Shape: 0.4, Weibull: true}, {Rate: 5, Shape: 3}} {
+		all = append(all, client{w, {}, w, {Rate: w.Rate / 2, Shape: w.Shape, Weibull: w.Weibull}})
 	}
 	w := World{Models: len(all), Clients: all, Rate: 45 * 2.5 / 4}
 	end := 400.0 * windowed
@@ -29,13 +31,13 @@ func TestClientsSendTheirRates(t *testing.T) {
 			t.Fatalf("a request at %g s comes after one at %g s", r.At, at)
 		}
 		at = r.At
-		is[r.Model][c.window(int(r.Model), int(at/windowed)).rate]++
+		is[r.Model][c.window(int(r.Model), int(at/windowed)).Rate]++
 	}
 	for i, of := range all {
 		if n := is[i][0]; n > 0 {
 			t.Errorf("client %d sent %d requests in windows without any", i, n)
 		}
-		for rate, windows := range map[float64]float64{of[0].rate: 200, of[3].rate: 100} {
+		for rate, windows := range map[float64]float64{of[0].Rate: 200, of[3].Rate: 100} {
 			if want := rate * windows * windowed; math.Abs(float64(is[i][rate])-want) > 0.03*want {
 				t.Errorf("client %d sent %d requests at %g a second, want about %.0f", i, is[i][rate], rate, want)
 			}
@@ -46,7 +48,7 @@ func TestClientsSendTheirRates(t *testing.T) {
 // The gaps of a shape differ as it says: those of a gamma distribution of the shape 0.25 have a coefficient of variation of 2, those of
 // a Weibull distribution of the shape 0.5 of the root of 5.
 func TestGaps(t *testing.T) {
-	for w, want := range map[window]float64{{rate: 1, shape: 0.25}: 2, {rate: 1, shape: 0.5, weibull: true}: math.Sqrt(5)} {
+	for w, want := range map[trace.Window]float64{{Rate: 1, Shape: 0.25}: 2, {Rate: 1, Shape: 0.5, Weibull: true}: math.Sqrt(5)} {
 		world := World{Models: 1, Clients: []client{{w}}, Rate: 1}
 		last, n, sum, squares := 0.0, 0.0, 0.0, 0.0
 		for _, r := range world.crowd(1).requests(1, 1, 400_000) {
@@ -67,7 +69,7 @@ func TestMoreModelsThanClients(t *testing.T) {
 	sum := 0.0
 	for model := range w.Models {
 		for number := range some[0] {
-			sum += c.window(model, number).rate / float64(len(some[0]))
+			sum += c.window(model, number).Rate / float64(len(some[0]))
 		}
 	}
 	if math.Abs(sum-30) > 1e-9 {
@@ -75,31 +77,6 @@ func TestMoreModelsThanClients(t *testing.T) {
 	}
 	if n := len(requests(w, 3)); math.Abs(float64(n)-30*60_000) > 0.05*30*60_000 {
 		t.Errorf("there are %d requests, want about %d", n, 30*60_000)
-	}
-}
-
-// The rows of ServeGen are read, and what none of it is, is told with its line.
-func TestReadClients(t *testing.T) {
-	rows := "a.csv,0,0.5,1.2,Gamma,0.7,3\na.csv,600,0,0,,0,0\nb.csv,0,2,1,Weibull,1.1,0.4\nb.csv,600,1,1,Gamma,1,1\n"
-	all, err := readClients(strings.NewReader(rows))
-	if err != nil || len(all) != 2 || all[0][0] != (window{0.5, 0.7, false}) || all[0][1].rate != 0 || all[1][0] != (window{2, 1.1, true}) {
-		t.Errorf("clients are %v (%v)", all, err)
-	}
-	for wrong, want := range map[string]string{
-		"":                                       "no client",
-		"a.csv,0,0,0,,0,0\n":                     "no client",
-		rows + "b.csv,1200,1,1,Gamma,1,1\n":      "3 windows",
-		rows + "b.csv,1800,1,1,Gamma,1,1\n":      "line 5",
-		rows + "b.csv,1200,-1,1,Gamma,1,1\n":     "line 5",
-		rows + "b.csv,1200,1,1,Gamma,0,1\n":      "line 5",
-		rows + "b.csv,1200,many,1,Gamma,1,1\n":   "line 5",
-		rows + "b.csv,1200,1,1,Gamma,1\n":        "line 5",
-		"a.csv,0,NaN,1.2,Gamma,0.7,3\n" + rows:   "line 1",
-		"a.csv,600,0.5,1.2,Gamma,0.7,3\n" + rows: "line 1",
-	} {
-		if _, err := readClients(strings.NewReader(wrong)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("of %q it says %v, want %q", wrong, err, want)
-		}
 	}
 }
 

@@ -152,7 +152,7 @@ func (w *watched) Request(model int, missing bool) {
 
 // some are clients of which one is hot, and others come and go.
 var some = []client{
-	{{rate: 5, shape: 1}, {rate: 4, shape: 0.3, weibull: true}}, {{rate: 1, shape: 0.1}, {}}, {{}, {rate: 2, shape: 2}}, {{rate: 0.5, shape: 1, weibull: true}, {rate: 1, shape: 1}},
+	{{Rate: 5, Shape: 1}, {Rate: 4, Shape: 0.3, Weibull: true}}, {{Rate: 1, Shape: 0.1}, {}}, {{}, {Rate: 2, Shape: 2}}, {{Rate: 0.5, Shape: 1, Weibull: true}, {Rate: 1, Shape: 1}},
 }
 
 // Under every policy and workload the books are right, who waits is served (or refused, by ModelMesh's limit of churn and where nothing leaves), and equal seeds give equal figures.

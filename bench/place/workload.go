@@ -124,7 +124,7 @@ func (f *Fleet) rate(at float64) []float64 {
 	all := make([]float64, f.Models)
 	if f.Clients != nil {
 		for model := range all {
-			all[model] = f.crowd.window(model, int(at/windowed)).rate
+			all[model] = f.crowd.window(model, int(at/windowed)).Rate
 		}
 		return all
 	}

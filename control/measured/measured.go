@@ -1,4 +1,4 @@
-// Package measured makes profiles of what people measured, as a command.
+// Package measured makes profiles of what people measured, or have it measure, as a command.
 package measured
 
 import (
@@ -7,143 +7,76 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
-	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/pflag"
-
-	"github.com/headgate/headgate/internal/profile"
-	"github.com/headgate/headgate/internal/profile/fit"
 )
 
-const usage = `control profile fit makes a profile of measured times: how long an engine takes to compute a prompt, and for a step in which each
-request gets one token. It prints the profile as YAML.
+const usage = `control profile measures how long a model takes on the server at a URL, and writes that as a profile.
 
-FILE is CSV, and its first line names the columns. Leave out what you did not measure, or leave the cell empty:
+It asks the server as its API is (--api), which it finds out itself: V2 (KServe's Open Inference Protocol over REST) where the server
+knows --model by it, else OpenAI's completions, else OpenAI's embeddings.
 
-  prompt_tokens    how many tokens of a prompt were computed at once
-  context_tokens   how many tokens before them were there already (without it 0)
-  prefill_seconds  how long that took, alone on the engine: the time to the first token
-  batch            how many requests got a token in a step (without it 1)
-  kv_tokens        how many tokens these had in the KV cache together (without it batch times prompt and context)
-  adapters         true where a LoRA adapter ran in the step
-  step_seconds     how long the step took: the time between two tokens of a request
+V2 and embeddings make a profile by batch: one request of 1, 2, 4 rows and so on at a time, up to --max-batch. A V2 request is made of
+the model's metadata, whose inputs have the batch as their first dimension: numbers are 1 or 0.5, and dimensions of any size are 1.
+Where that is not what the model takes, --body names a file with a request of one row, which is repeated. A server that does not take
+a batch because it is too large (400, 413, 422) ends the list.
 
-A row has prefill_seconds, step_seconds or both. Prompts of at least three lengths are needed, and steps of at least three
-kinds; the longest and the shortest that you expect, and some between, are best. Columns model, hardware and tensor_parallel
-tell several sets in one file apart. Files of Splitwise (perf_model.csv) and SageServe are read as they are.
+Completions and chat make a profile of an LLM (--llm is short for --api completions): prompts of each length of --inputs alone, which no
+cache has seen, to the first token; and the time from one token to the next with as many requests at once as --concurrency says. The terms
+are fitted as control profile fit does, which reads the CSV too. What the engine says of its own times (vLLM's /metrics) tells
+intake and prefill apart; what it says of its KV cache becomes limits. Others are flags, or assumed.
 
-The source in the profile says how far it is from measurements: each point is left out once, and predicted by all others.
-A median error of prompts up to 12 %, and of steps up to 5 %, is what published measurements come to. Where it is much more,
-look for rows that were measured while the engine did other things too. What an engine holds, and how long adapters take to
-load, is not measured: write that of your engine into limits, load and slot. PoolSettings name the file (spec.profile).
+Each is measured until the mean is known: until its 95 % confidence interval is narrower than --precision either way, with the bounds of
+--repeat-at-least, --repeat-at-most and --time-limit. Measure beside the server, and while nobody else uses it: what counts is what a client
+sees, and the way there is part of it.
+
+With -o profile.yaml every measurement is written into profile.csv as it comes. The same command goes on from there after an end before
+the end, and measures nothing twice: not with a larger --max-batch, a finer --precision or another URL either. A file of another
+model, API, hardware or request is refused.
+
+control profile fit makes a profile of a file of times that were measured otherwise: control profile fit --help says how.
 
 Usage:
 
+  control profile --url URL [flags]
   control profile fit FILE.csv [flags]
 
 Examples:
 
-  control profile fit measured.csv -o profile.yaml
-  control profile fit perf_model.csv                     print which sets there are, and how well each is fitted
-  control profile fit perf_model.csv --model llama2-70b --hardware a100-80gb --tensor-parallel 4
+  control profile --url http://10.0.0.7:8080 --model resnet --hardware t4 --price 0.35 -o resnet-t4.yaml
+  control profile --url http://10.0.0.7:8080 --model iris --body row.json --batches 1,2,4,8,16 -o iris.yaml
+  control profile --url http://10.0.0.8:8000 --api embeddings --max-batch 32 -o embed.yaml
+  control profile --url http://10.0.0.9:8000 --llm --inputs 16,128,512,2048 --concurrency 1,4,16,64 --max-sequences 128 -o llama.yaml
+
+row.json, for V2: {"inputs": [{"name": "x", "datatype": "FP64", "shape": [1, 4], "data": [5.1, 3.5, 1.4, 0.2]}]}
 
 Flags:
 
 `
 
-// assumed limits are those that vLLM has by default on GPUs; its KV cache is as large as memory lets it be.
-var assumed = profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 16384, BlockSize: 16}
+// Command is the command "profile". It prints to out, and says on standard error how far it is.
+func Command(ctx context.Context, args []string, out io.Writer) error {
+	return command(ctx, args, out, os.Stderr)
+}
 
-// Command is the command "profile". It prints to out.
-func Command(_ context.Context, args []string, out io.Writer) error {
+func command(ctx context.Context, args []string, out, progress io.Writer) error {
+	if len(args) > 0 && args[0] == "fit" {
+		return fitFile(args[1:], out)
+	}
 	fs := pflag.NewFlagSet("profile", pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
 	fs.SortFlags = false
-	model := fs.String("model", "", "fit the rows of this `MODEL` alone")
-	hardware := fs.String("hardware", "", "fit the rows of this `HARDWARE` alone")
-	parallel := fs.Int("tensor-parallel", 0, "fit the rows of an engine on this many `GPUS` alone")
-	to := fs.StringP("output", "o", "", "write the profile to this `FILE` (default print it)")
+	var m measurement
+	m.register(fs)
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
-	if fs.NArg() != 2 || fs.Arg(0) != "fit" {
-		return errors.New("profile wants the word fit and a file of measurements, such as profile fit measured.csv; see control profile --help")
+	if fs.NArg() > 0 || m.url == "" {
+		return errors.New("profile wants --url and the URL of a server, or the word fit first and then a file of measurements, such as profile fit measured.csv; " +
+			"see control profile --help")
 	}
-	file := fs.Arg(1)
-	all, err := read(file)
-	if err != nil {
+	if err := m.check(fs); err != nil {
 		return err
 	}
-	sets := fit.Sets(all)
-	var chosen []fit.Set
-	for _, s := range sets {
-		if (*model == "" || s.Model == *model) && (*hardware == "" || s.Hardware == *hardware) && (*parallel == 0 || s.TensorParallel == *parallel) {
-			chosen = append(chosen, s)
-		}
-	}
-	switch {
-	case len(chosen) == 0:
-		return fmt.Errorf("%s has no such rows; it has those of %s", file, list(sets))
-	case len(chosen) > 1 && len(chosen) == len(sets) && *to == "":
-		return table(out, file, all, sets)
-	case len(chosen) > 1:
-		return fmt.Errorf("%s has rows of %s: choose one with --model, --hardware and --tensor-parallel", file, list(chosen))
-	}
-	f, err := fit.Of(of(all, chosen[0]))
-	if err != nil {
-		return fmt.Errorf("%s: %w", file, err)
-	}
-	text := profile.Format(f.Profile(filepath.Base(file), chosen[0], assumed))
-	if *to != "" {
-		return os.WriteFile(*to, text, 0o644)
-	}
-	_, err = out.Write(text)
-	return err
-}
-
-func read(file string) ([]fit.Row, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return fit.Read(file, f)
-}
-
-// of is the rows of a set.
-func of(all []fit.Row, s fit.Set) (rows []fit.Row) {
-	for _, r := range all {
-		if r.Set == s {
-			rows = append(rows, r)
-		}
-	}
-	return rows
-}
-
-func list(sets []fit.Set) string {
-	names := make([]string, len(sets))
-	for i, s := range sets {
-		names[i] = s.String()
-	}
-	return strings.Join(names, ", ")
-}
-
-// table prints what there is to choose from.
-func table(out io.Writer, file string, all []fit.Row, sets []fit.Set) error {
-	fmt.Fprintf(out, "%s has %d sets. Choose one with --model, --hardware and --tensor-parallel.\n", file, len(sets))
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "MODEL\tHARDWARE\tTENSOR PARALLEL\tROWS\tPROMPTS\tSTEPS")
-	for _, s := range sets {
-		rows := of(all, s)
-		prompts, steps := "", ""
-		if f, err := fit.Of(rows); err != nil {
-			prompts = err.Error()
-		} else {
-			prompts, steps = f.PrefillError.String(), f.StepError.String()
-		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\n", s.Model, s.Hardware, s.TensorParallel, len(rows), prompts, strings.TrimSpace(steps))
-	}
-	return w.Flush()
+	return m.run(ctx, out, progress)
 }

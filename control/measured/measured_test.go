@@ -50,12 +50,15 @@ func TestTheProfileIsRead(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{"--help"}, {"fit", "--help"}} {
+	for _, c := range []struct{ args, wants []string }{
+		{[]string{"--help"}, []string{"control profile fit", "row.json", "--concurrency", "--max-batch", "--engine-token-file", "-o, --output"}},
+		{[]string{"fit", "--help"}, []string{"prefill_seconds", "intake_seconds", "kv_tokens", "Splitwise", "--tensor-parallel", "-o, --output"}},
+	} {
 		var out bytes.Buffer
-		err := measured.Command(t.Context(), args, &out)
-		for _, want := range []string{"prefill_seconds", "kv_tokens", "Splitwise", "--tensor-parallel", "-o, --output"} {
+		err := measured.Command(t.Context(), c.args, &out)
+		for _, want := range c.wants {
 			if !errors.Is(err, pflag.ErrHelp) || !strings.Contains(out.String(), want) {
-				t.Errorf("%v: %v, and help lacks %q:\n%s", args, err, want, out.String())
+				t.Errorf("%v: %v, and help lacks %q:\n%s", c.args, err, want, out.String())
 			}
 		}
 	}

@@ -244,6 +244,25 @@ func (d dialect) readCache(page families, load *Load) {
 	}
 }
 
+// BlockTokens is how many tokens a block of the KV cache holds, by a page in Prometheus' text format of an engine of any kind.
+func BlockTokens(page []byte) (Value, error) {
+	families, err := parse(bytes.NewReader(page))
+	if err != nil {
+		return Value{}, err
+	}
+	for _, d := range dialects {
+		for _, m := range families.first(d.kvConfig) {
+			if n, err := strconv.ParseFloat(label(m, "block_size"), 64); err == nil {
+				return Known(n), nil
+			}
+		}
+		if each := largest(families.first(d.blockTokens)); each.known {
+			return each, nil
+		}
+	}
+	return Value{}, nil
+}
+
 // sum adds up the series of a family: with data parallelism there is one for each engine of the endpoint.
 func sum(series []*dto.Metric) Value {
 	var total Value

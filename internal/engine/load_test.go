@@ -429,3 +429,19 @@ func BenchmarkLoad(b *testing.B) {
 		}
 	})
 }
+
+func TestBlockTokens(t *testing.T) {
+	for page, want := range map[string]engine.Value{
+		"vllm:cache_config_info{block_size=\"128\",num_gpu_blocks=\"100\"} 1\n": engine.Known(128),
+		"vllm:num_requests_running 1\n":                                         {},
+		"vllm:cache_config_info{block_size=\"None\"} 1\n":                       {},
+		"sglang:cache_config_info{page_size=\"64\",num_pages=\"9\"} 1\n":        {},
+	} {
+		if got, err := engine.BlockTokens([]byte(page)); err != nil || got != want {
+			t.Errorf("%v: of %s it is %v, want %v", err, page, got, want)
+		}
+	}
+	if _, err := engine.BlockTokens([]byte("<html>")); err == nil {
+		t.Error("what is no page of metrics is no error")
+	}
+}

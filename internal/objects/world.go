@@ -55,9 +55,13 @@ type Set struct {
 	Settings []v1alpha1.PoolSettings
 	// Profiles are those that stand in files of their own, by the file's name.
 	Profiles map[string]profile.Profile
+	// Batches are those by batch, in the same way.
+	Batches map[string]*profile.Batches
 	// Models may be tens of thousands, and are shared by all Sets that have them: nobody changes one.
 	Models  []*v1alpha1.Model
 	VModels []v1alpha1.VModel
+	// Plans are read by who plans, and by nobody else.
+	Plans []v1alpha1.CapacityPlan
 	// Slices are followed where a Network is, and are none of it: pods come and go without another Network.
 	Slices []Slice
 	// Network is nil where the source follows none of the kinds that it alone has.
@@ -89,6 +93,7 @@ func (s *Set) shelves() map[string]shelf {
 		v1alpha1.PoolSettingsKind: slice[v1alpha1.PoolSettings]{&s.Settings},
 		v1alpha1.ModelKind:        slice[*v1alpha1.Model]{&s.Models},
 		v1alpha1.VModelKind:       slice[v1alpha1.VModel]{&s.VModels},
+		v1alpha1.CapacityPlanKind: slice[v1alpha1.CapacityPlan]{&s.Plans},
 		EndpointSliceKind:         slice[Slice]{&s.Slices},
 	}
 }
@@ -109,6 +114,9 @@ func (s *Set) count() map[string]int {
 	all := make(map[string]int)
 	for kind, shelf := range s.shelves() {
 		all[kind] = shelf.count()
+	}
+	if len(s.Plans) == 0 { // as most do, nobody asks for them
+		delete(all, v1alpha1.CapacityPlanKind)
 	}
 	if s.Network == nil {
 		if len(s.Slices) == 0 { // nobody follows them
@@ -137,6 +145,10 @@ func (s *Set) Add(t Set) {
 		s.Profiles = make(map[string]profile.Profile, len(t.Profiles))
 	}
 	maps.Copy(s.Profiles, t.Profiles)
+	if s.Batches == nil && len(t.Batches) > 0 {
+		s.Batches = make(map[string]*profile.Batches, len(t.Batches))
+	}
+	maps.Copy(s.Batches, t.Batches)
 	if s.At == nil {
 		s.At = make(map[Object]string, len(t.At))
 	}

@@ -17,6 +17,8 @@ type Batches struct {
 	Name string `json:"name"`
 	// Source says where the figures come from: a measurement, a paper, a fit and its error.
 	Source string `json:"source,omitempty"`
+	// Model is what it is of, as who plans names it; empty where nobody says.
+	Model string `json:"model,omitempty"`
 	// Hardware is what the figures are of, such as a100.
 	Hardware string `json:"hardware,omitempty"`
 	// Price of one replica of it, an hour, in any currency; 0 where nobody says.
@@ -56,12 +58,12 @@ func ParseBatches(text []byte) (*Batches, error) {
 	if len(faults) > 0 {
 		return nil, fmt.Errorf("profile %q: %w", b.Name, errors.Join(faults...))
 	}
-	return b.ready(), nil
+	return b.Ready(), nil
 }
 
 // NewBatches returns a profile without faults, ready for use.
 func NewBatches(name string, batches ...Batch) *Batches {
-	return (&Batches{Name: name, Batches: batches}).ready()
+	return (&Batches{Name: name, Batches: batches}).Ready()
 }
 
 // Faults are all that is wrong with b.
@@ -104,7 +106,9 @@ type curve struct {
 	quantiles []Quantile
 }
 
-func (b *Batches) ready() *Batches {
+// Ready makes a profile without faults ready for use, and returns it.
+func (b *Batches) Ready() *Batches {
+	b.curves = nil
 	for _, is := range b.Batches {
 		c := curve{is.Mean, slices.Clone(is.Quantiles)}
 		if len(c.quantiles) > 0 {

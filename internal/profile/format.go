@@ -29,6 +29,37 @@ func Format(p Profile) []byte {
 	return []byte(out.String())
 }
 
+// FormatBatches writes a profile by batch as people do, and as [ParseBatches] reads it.
+func FormatBatches(b *Batches) []byte {
+	var out strings.Builder
+	fmt.Fprintf(&out, "name: %q\n", b.Name)
+	if b.Source != "" {
+		out.WriteString("source: " + prose(b.Source) + "\n")
+	}
+	for _, f := range []struct{ field, is string }{{"model", b.Model}, {"hardware", b.Hardware}} {
+		if f.is != "" {
+			fmt.Fprintf(&out, "%s: %q\n", f.field, f.is)
+		}
+	}
+	out.WriteString(optional("price: %v\n", b.Price) + "batches:\n")
+	for _, is := range b.Batches {
+		fmt.Fprintf(&out, "- size: %d\n  mean: %v\n", is.Size, is.Mean)
+		if len(is.Quantiles) > 0 {
+			out.WriteString("  quantiles:\n")
+		}
+		for _, q := range is.Quantiles {
+			fmt.Fprintf(&out, "  - {share: %v, seconds: %v}\n", q.Share, q.Seconds)
+		}
+	}
+	return []byte(out.String())
+}
+
+// Rounded is a figure to four digits: no measurement is better.
+func Rounded(figure float64) float64 {
+	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(figure, 'g', 4, 64), 64) // it reads what it wrote
+	return rounded
+}
+
 // optional writes a field, or nothing where it is 0.
 func optional(format string, value float64) string {
 	if value == 0 {

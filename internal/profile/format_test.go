@@ -2,6 +2,7 @@ package profile_test
 
 import (
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -48,5 +49,38 @@ limits: {maxSequences: 256, maxBatchedTokens: 8192, kvBlocks: 16384, blockSize: 
 `
 	if got := string(profile.Format(p)); got != want {
 		t.Errorf("it is written as\n%swant\n%s", got, want)
+	}
+}
+
+// So is a profile by batch.
+func TestFormatBatches(t *testing.T) {
+	b, err := profile.ParseBatches([]byte(byBatch))
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := profile.FormatBatches(b)
+	want := `name: "resnet on a T4"
+source: >-
+  made up
+hardware: "t4"
+price: 0.5
+batches:
+- size: 1
+  mean: 0.01
+- size: 4
+  mean: 0.016
+  quantiles:
+  - {share: 0.5, seconds: 0.01}
+  - {share: 0.9, seconds: 0.02}
+  - {share: 1, seconds: 0.06}
+- size: 8
+  mean: 0.02
+`
+	if read, err := profile.ParseBatches(written); err != nil || string(written) != want || !reflect.DeepEqual(read, b) {
+		t.Errorf("%v: it is written as\n%swant\n%s", err, written, want)
+	}
+	b = profile.NewBatches("<1>\n", profile.Batch{Size: 1, Mean: 1e-9})
+	if read, err := profile.ParseBatches(profile.FormatBatches(b)); err != nil || !reflect.DeepEqual(read, b) {
+		t.Errorf("%v: it is read as %+v", err, read)
 	}
 }

@@ -24,9 +24,10 @@ var pure = []string{
 	"extproc/openai", "extproc/kserve", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/belief", "extproc/outcome",
 	"extproc/errand", "extproc/transcode", "extproc/payload/sink",
 	"control/place/decide", "control/attach/plan", "control/attach/services", "control/attach/status", "control/attach/envoy", "control/attach/order",
-	"control/attach/blame", "control/attach/memo", "control/pods/gateway", "control/provision/estimate", "control/provision/plan",
+	"control/attach/blame", "control/attach/memo", "control/pods/gateway", "control/provision/estimate", "control/provision/plan", "control/provision/problem",
+	"control/provision/answer", "control/measured/survey",
 	"internal/attach", "internal/engine", "internal/event", "internal/objects", "internal/profile", "internal/profile/fit", "internal/profile/learn", "internal/profile/table",
-	"internal/sim",
+	"internal/sim", "internal/trace",
 }
 
 // impureStd are the packages of the standard library that a pure room may not import, with what is let through.
@@ -68,6 +69,9 @@ var pureModules = []string{
 	"github.com/envoyproxy/go-control-plane/envoy/config/", "github.com/envoyproxy/go-control-plane/envoy/extensions/",
 	"github.com/envoyproxy/go-control-plane/envoy/type/", "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3",
 	"google.golang.org/protobuf/proto", "google.golang.org/protobuf/encoding/protojson", "google.golang.org/protobuf/encoding/protowire", "google.golang.org/protobuf/types/known/",
+
+	"gonum.org/v1/gonum/stat/distuv",               // draws, of a source that is given
+	"github.com/hashicorp/golang-lru/v2/simplelru", // keeps what was used last
 
 	"github.com/prometheus/client_model/go", // types
 	"github.com/prometheus/common/expfmt",   // reads metrics pages
@@ -117,7 +121,6 @@ const trying = "bench"
 // reserved are rooms of internal that one program reaches, or none, and why they stand there all the same.
 var reserved = []struct{ room, why string }{
 	{"internal/profile/fit", "what control fits from a file, pick may come to correct from what it sees"},
-	{"internal/sim", "a planner may come to try what it plans on the step model of an engine"},
 }
 
 // houses are the programs and what they share, each with its floors from the top down. A room imports only rooms of its house
@@ -147,7 +150,7 @@ var houses = [][]floor{
 	{
 		{[]string{"control"}, "it puts the rooms together"},
 		{
-			[]string{"control/meter", "control/serve", "control/lead", "control/pods", "control/report", "control/overview", "control/prestop"},
+			[]string{"control/meter", "control/serve", "control/lead", "control/pods", "control/report", "control/overview", "control/prestop", "control/provision"},
 			"each speaks with one neighbour: people, callers, and an API server about one matter each",
 		},
 		{[]string{"control/attach/drive"}, "objects become what Envoys are served"},
@@ -160,12 +163,15 @@ var houses = [][]floor{
 			"plans in Envoy's words, the endpoints of what they name, what plans are made of beside objects, what they say of objects, and what Envoys refuse of them",
 		},
 		{
-			[]string{"control/place", "control/place/board", "control/place/mesh", "control/attach/plan", "control/attach/order", "control/attach/identity"},
-			"what Envoys are to do, and what is sent to one next; each of the others speaks with one neighbour, which is engines, extprocs or clients, in the words of decide",
+			[]string{
+				"control/place", "control/place/board", "control/place/mesh", "control/attach/plan", "control/attach/order", "control/attach/identity", "control/measured/probe",
+				"control/provision/problem", "control/provision/answer",
+			},
+			"what Envoys are to do, and what is sent to one next; how long servers take; what is to be planned, and what a plan is in words; each of the others speaks with one neighbour, which is engines, extprocs or clients, in the words of decide",
 		},
 		{
-			[]string{"control/place/load", "control/place/decide", "control/place/memory", "control/latest", "control/attach/memo", "control/provision/plan"},
-			"how engines are driven, what they are to be told, and what of it is remembered; who follows what, and what was made of what; what pods there are to be",
+			[]string{"control/place/load", "control/place/decide", "control/place/memory", "control/latest", "control/attach/memo", "control/provision/plan", "control/measured/survey"},
+			"how engines are driven, what they are to be told, and what of it is remembered; who follows what, and what was made of what; what pods there are to be; what is to be measured",
 		},
 		{[]string{"control/provision/estimate"}, "how long queries would take"},
 	},
@@ -192,7 +198,7 @@ var houses = [][]floor{
 		{[]string{"internal/profile/table"}, "profiles of what nobody measured"},
 		{[]string{"internal/profile/fit", "internal/profile/learn"}, "what a profile is made of, and kept true by what engines tell"},
 		{
-			[]string{"internal/engine", "internal/event", "internal/profile", "internal/listen", "internal/reach", "internal/version"},
+			[]string{"internal/engine", "internal/event", "internal/profile", "internal/listen", "internal/reach", "internal/trace", "internal/version"},
 			"each knows only its own matter",
 		},
 	},
@@ -219,10 +225,12 @@ var guests = []struct {
 }{
 	{"control/place", []string{"bench/simulated", "bench/runtime", "bench/repository"}, "what puts models onto engines is tried on simulated ones"},
 	{"control/place/load", []string{"bench/simulated", "bench/runtime", "bench/repository"}, "what drives engines is tried on simulated ones"},
+	{"control/measured", []string{"bench/simulated"}, "what measures engines is tried on a simulated one, whose times are known"},
 	{"control/attach/envoy", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 	{"control/attach/ads", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 	{"control/attach/drive", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
 	{"control/attach/certificates", []string{"bench/envoy"}, "what Envoys are given is tried on a real one"},
+	{"control/provision/estimate", []string{"bench/fleet", "bench/simulated"}, "engines are held beside those of the fleet that judges policies"},
 	{"control/provision/plan", []string{"bench/provision"}, "plans are tried on the pipelines by which bench judges them"},
 	{"extproc/eds", []string{"bench/envoy"}, "what an Envoy is told is tried on a real one"},
 	{"extproc/talk", []string{"control/place/board"}, "what extprocs tell each other is tried by way of control's own board"},
@@ -237,6 +245,7 @@ var namesakes = []struct {
 	{"serve", []string{"control/serve", "extproc/serve"}, "each is where its program listens, and neither is seen beside the other"},
 	{"meter", []string{"control/meter", "extproc/meter"}, "each is what its program says of itself, and neither is seen beside the other"},
 	{"place", []string{"bench/place", "control/place"}, "the one judges what the other decides, and neither is seen beside the other"},
+	{"provision", []string{"bench/provision", "control/provision"}, "the one judges what the other plans, and neither is seen beside the other"},
 	{"plan", []string{"control/attach/plan", "control/provision/plan"}, "the one says what Envoys are to do, the other what pods there are to be; neither is seen beside the other"},
 	{"fleet", []string{"bench/fleet", "extproc/fleet"}, "the one is endpoints that are simulated, the other what is believed of endpoints"},
 	{"envoy", []string{"bench/envoy", "control/attach/envoy"}, "the one runs Envoys, the other says what they are given"},

@@ -473,7 +473,7 @@ func TestUnusedPermitsAreSeen(t *testing.T) {
 			"guests: no test of control/place imports bench/simulated",
 			map[string]string{"control/place/p_test.go": importing(module + "bench/simulated")},
 		},
-		{"reserved: there is no package internal/sim", map[string]string{"internal/sim/p.go": "package sim\n"}},
+		{"reserved: there is no package internal/profile/fit", map[string]string{"internal/profile/fit/p.go": "package fit\n"}},
 		{"namesakes: control/serve is no package serve", map[string]string{"control/serve/p.go": "package serve\n"}},
 	} {
 		reports := func(t tree) bool { return slices.Contains(unused(t), "test/walls/tables.go: "+c.entry) }
@@ -539,16 +539,16 @@ func TestRoomsOfInternalThatOneProgramReachesAreSeen(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, found, c.want)
 		}
 	}
-	for path, breach := range map[string]bool{"internal/sim": false, "internal/new": true, "test/new": false, "api/new": false} {
+	for path, breach := range map[string]bool{"internal/profile/fit": false, "internal/new": true, "test/new": false, "api/new": false} {
 		if found := unshared(made(t, map[string]string{path + "/p.go": "package p\n"})); (len(found) > 0) != breach {
 			t.Errorf("%s: %q, want a breach: %v", path, found, breach)
 		}
 	}
 	// What two programs reach needs no exception.
 	both := made(t, map[string]string{
-		"internal/sim/p.go": "package p\n", "extproc/pick/p.go": shared("internal/sim"), "bench/p.go": shared("internal/sim"),
+		"internal/profile/fit/p.go": "package p\n", "extproc/pick/p.go": shared("internal/profile/fit"), "bench/p.go": shared("internal/profile/fit"),
 	})
-	if !slices.Contains(unused(both), "test/walls/tables.go: reserved: internal/sim is reached by extproc and bench") {
+	if !slices.Contains(unused(both), "test/walls/tables.go: reserved: internal/profile/fit is reached by extproc and bench") {
 		t.Errorf("an exception that nobody needs is not seen: %q", unused(both))
 	}
 }

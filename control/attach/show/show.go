@@ -20,21 +20,21 @@ import (
 	"github.com/headgate/headgate/internal/objects/source"
 )
 
-const planUsage = `control plan prints what the Envoys of each Gateway of Headgate's classes are to do: on which ports they listen, which rule
+const routesUsage = `control routes prints what the Envoys of each Gateway of Headgate's classes are to do: on which ports they listen, which rule
 takes which requests, and where these go. Rules are in order: the first that fits has a request. It says, too, what is wrong with
 listeners and routes. With --objects it checks the certificates in the folder's Secrets; with --kube it looks at no Secret, and takes
 each that may be named for a good one.
 
 Usage:
 
-  control plan --objects DIR
-  control plan --kube
+  control routes --objects DIR
+  control routes --kube
 
 Flags:
 
 `
 
-const explainUsage = `control explain says which rule of which route takes a request, and why those before it do not. As control plan, it checks
+const explainUsage = `control explain says which rule of which route takes a request, and why those before it do not. As control routes, it checks
 certificates with --objects, and takes them for good ones with --kube: a listener over TLS without a good one takes no request.
 
 Usage:
@@ -87,16 +87,16 @@ func granted(names []objects.Name) map[objects.Name]plan.Certificate {
 	return all
 }
 
-// Plan is the command "plan". It prints to out.
-func Plan(ctx context.Context, args []string, out io.Writer) error {
+// Routes is the command "routes". It prints to out.
+func Routes(ctx context.Context, args []string, out io.Writer) error {
 	var from source.Source
-	fs := flags("plan", planUsage, out)
+	fs := flags("routes", routesUsage, out)
 	register(fs, &from)
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	if fs.NArg() > 0 {
-		return fmt.Errorf("plan takes no argument: %q is one", fs.Arg(0))
+		return fmt.Errorf("routes takes no argument: %q is one", fs.Arg(0))
 	}
 	plans, err := read(ctx, from)
 	if err != nil {
@@ -152,7 +152,7 @@ func Explain(ctx context.Context, args []string, out io.Writer) error {
 		}
 	}
 	if !asked {
-		return errors.New("no Gateway of Headgate's classes serves there: control plan prints what there is")
+		return errors.New("no Gateway of Headgate's classes serves there: control routes prints what there is")
 	}
 	return nil
 }

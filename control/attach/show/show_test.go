@@ -40,7 +40,7 @@ func TestScenarios(t *testing.T) {
 // run is what a command line prints, or its error.
 func run(t *testing.T, line string) string {
 	var out bytes.Buffer
-	command := show.Plan
+	command := show.Routes
 	name, args := words(line)
 	if name == "explain" {
 		command = show.Explain
@@ -110,7 +110,7 @@ func TestCertificatesOfAFolderAreChecked(t *testing.T) {
 	want := "Gateway default/g\n  port 443, HTTPS, listener Gateway default/g good, Secret default/good\n    host d.test\n" + fmt.Sprintf(missing, "absent") +
 		"Gateway default/g, listener bad: InvalidCertificateRef: Secret default/bad: tls.key does not fit tls.crt: it is the key of another certificate than the first there (" + filepath.Join(dir, "certificates.yaml") + ":10)\n" +
 		fmt.Sprintf(missing, "elsewhere")
-	if diff := cmp.Diff(want, run(t, "plan --objects "+dir)); diff != "" {
+	if diff := cmp.Diff(want, run(t, "routes --objects "+dir)); diff != "" {
 		t.Errorf("the plan (-want +got):\n%s", diff)
 	}
 }
@@ -120,7 +120,7 @@ func TestCertificatesOfAnAPIServerAreTakenForGranted(t *testing.T) {
 	c := apiserver.RunCluster(t)
 	c.GatewayAPI()
 	c.Apply(gateway)
-	got := run(t, "plan --kube --kubeconfig "+apiserver.KubeconfigFile(t, c.Admin()))
+	got := run(t, "routes --kube --kubeconfig "+apiserver.KubeconfigFile(t, c.Admin()))
 	if strings.Count(got, "  port 443, HTTPS, listener ") != 4 || strings.Contains(got, "InvalidCertificateRef") {
 		t.Errorf("the plan is\n%s", got)
 	}

@@ -119,14 +119,34 @@ func TestStagesShareHardware(t *testing.T) {
 // Who looks on is told how many simulations there were, and the cheapest that was found.
 func TestProgressIsTold(t *testing.T) {
 	p, told, last := two(), 0, plan.Candidate{}
-	p.Told = func(simulations int, best plan.Candidate) {
+	p.Told = func(simulations int, best plan.Candidate) bool {
 		if simulations <= told || last.Keeps && best.Cost > last.Cost {
 			t.Errorf("after %d simulations and %v there are %d and %v", told, last.Cost, simulations, best.Cost)
 		}
 		told, last = simulations, best
+		return true
 	}
 	if is := plan.Mended(p); told != is.Simulations || last.Cost != is.Cost {
 		t.Errorf("%d of %d simulations are told, and %v of %v", told, is.Simulations, last.Cost, is.Cost)
+	}
+}
+
+// A search that is stopped leaves the best plan so far, which keeps the objectives.
+func TestASearchIsStopped(t *testing.T) {
+	for after := range 200 {
+		for name, planner := range map[string]func(*plan.Problem) *plan.Plan{"strict": plan.Strict, "mended": plan.Mended} {
+			p := two()
+			p.Most = 1000
+			best := plan.Candidate{}
+			p.Told = func(simulations int, is plan.Candidate) bool {
+				best = is
+				return simulations <= after
+			}
+			is := planner(p)
+			if is.Found != best.Keeps || is.Found && is.Cost > best.Cost || !is.Found && is.Why == "" || is.Simulations > after+1 {
+				t.Fatalf("%s stopped after %d: %s after %d simulations, and %v was the best", name, after, text(is), is.Simulations, best)
+			}
+		}
 	}
 }
 

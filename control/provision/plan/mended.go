@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"container/heap"
 	"fmt"
+	"math"
 	"slices"
+
+	"github.com/headgate/headgate/control/provision/estimate"
 )
 
 // Mended is a planner that goes on where [Strict] stops. It looks at the whole curve of latency by batch and not at batches of 1 alone, begins
@@ -12,6 +15,12 @@ import (
 // has found, if that is no more than Most: such a plan is optimal.
 func Mended(p *Problem) *Plan {
 	s := newSearch(p)
+	s.unlessStopped(s.mend)
+	return &s.plan
+}
+
+func (s *search) mend() {
+	s.bisects = true
 	var best Candidate
 	take := func(is Candidate) {
 		if is.Keeps && (!best.Keeps || is.Cost < best.Cost) {
@@ -32,7 +41,6 @@ func Mended(p *Problem) *Plan {
 	if !best.Keeps {
 		s.plan.Why = s.why()
 	}
-	return &s.plan
 }
 
 // why says why nothing was found.
@@ -109,6 +117,15 @@ func least(of func(*Hardware) float64) func(*Stage) int {
 // widen adds a replica where the throughput is least and there may be one more, until the objective is kept. Where no replicas would be enough it takes
 // a larger batch instead, where the throughput is least.
 func (s *search) widen(c Config) (is Candidate, ok bool) {
+	c = slices.Clone(c)
+	for i := range c {
+		if n := s.atLeast(c, i); n > c[i].Replicas {
+			if most := s.most(i, c[i].Hardware); most != 0 {
+				n = min(n, most)
+			}
+			c[i].Replicas = n
+		}
+	}
 	is = s.try(c, "a start")
 	for !is.Keeps {
 		enough := s.met(s.try(s.atMost(is.Config), "as many replicas as there may be"))
@@ -211,6 +228,7 @@ func (s *search) pair(best Candidate, a, b int) (is Candidate, found bool) {
 	for _, stage := range stages {
 		lists = append(lists, s.options(stage, best.Cost-others))
 	}
+	least, many := make(map[string][]int), len(lists) == 1 || len(lists[0])*len(lists[1]) > manySettings
 	byRisingCost(lists, func(at []int, _ float64) bool {
 		c := slices.Clone(best.Config)
 		for i, stage := range stages {
@@ -219,12 +237,65 @@ func (s *search) pair(best Candidate, a, b int) (is Candidate, found bool) {
 		if !cheaper(s.Cost(c), best.Cost) {
 			return false
 		}
-		if found = s.able(c) && s.keeps(c); found {
+		if found = s.able(c) && (!many || s.enough(c, stages, least)) && s.keeps(c); found {
 			is = s.try(c, fmt.Sprintf("stages %v in all their settings", stages))
 		}
 		return !found
 	})
 	return is, found
+}
+
+// manySettings is of how many settings of two stages on it is first found out how many replicas each needs at least: of fewer it is as well to try
+// them.
+const manySettings = 4096
+
+// enough says whether each of some stages has the replicas that it needs on its hardware in its batch even if the others of them had as many as
+// there are queries. That is found once for all their numbers of replicas, and kept in least. It takes a larger number to be no worse, as it nearly
+// always is.
+func (s *search) enough(c Config, stages []int, least map[string][]int) bool {
+	free := slices.Clone(c)
+	for _, stage := range stages {
+		free[stage].Replicas = estimate.Unbounded
+	}
+	kind := fmt.Sprint(free)
+	needs, known := least[kind]
+	if !known {
+		if s.keeps(free) {
+			for _, stage := range stages {
+				needs = append(needs, s.needs(free, stage))
+			}
+		}
+		least[kind] = needs
+	}
+	for i, stage := range stages {
+		if needs == nil || c[stage].Replicas < needs[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// needs is the least number of replicas of a stage, and at least what may be, with which a configuration keeps the objectives that does with as many
+// as there are queries.
+func (s *search) needs(c Config, stage int) int {
+	keeps := func(n int) bool {
+		is := c[stage]
+		is.Replicas = n
+		return s.keeps(with(c, stage, is))
+	}
+	low := s.atLeast(c, stage) // the least that may do
+	high := low
+	for ; high < len(s.Queries) && !keeps(high); high *= 2 {
+		low = high + 1
+	}
+	for low < high {
+		if middle := (low + high) / 2; keeps(middle) {
+			high = middle
+		} else {
+			low = middle + 1
+		}
+	}
+	return low
 }
 
 // cheaper is by more than what sums of prices are inexact by.
@@ -234,15 +305,27 @@ func cheaper(a, b float64) bool { return a < b*(1-1e-9) }
 // that. (A short trace may end before: so only [search.exhaust], which must miss nothing, tries such, too.)
 func (s *search) able(c Config) bool {
 	for i := range c {
-		nearly := 0.9
-		if s.at(c, i).Engine != nil {
-			nearly = 0.5 // for an engine it is known less well
-		}
-		if s.throughput(c, i) < nearly*s.rate {
+		if s.throughput(c, i) < s.nearly(c, i)*s.rate {
 			return false
 		}
 	}
 	return true
+}
+
+// nearly is by what share of the queries a stage must at least have room for them.
+func (s *search) nearly(c Config, stage int) float64 {
+	if s.at(c, stage).Engine != nil {
+		return 0.5 // for an engine it is known less well
+	}
+	return 0.9
+}
+
+// atLeast is with how many replicas a stage is able, and at least what may be.
+func (s *search) atLeast(c Config, stage int) int {
+	is := c[stage]
+	is.Replicas = 1
+	n := math.Ceil(s.nearly(c, stage) * s.rate / s.throughput(with(c, stage, is), stage) * (1 - 1e-9))
+	return max(s.Stages[stage].MinReplicas, int(min(n, float64(len(s.Queries)))))
 }
 
 // exhaust tries all that is cheaper than the best that is known, by rising cost, and reports whether it did: it does where that is no more than

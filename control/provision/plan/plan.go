@@ -30,8 +30,9 @@ type Problem struct {
 	AtMost map[string]int
 	// Most is how many configurations are tried one by one, by rising cost, to prove that none is cheaper; 0 for none.
 	Most int
-	// Told is called with what is known after each simulation; nil if nobody wants to know.
-	Told func(simulations int, best Candidate)
+	// Told is called with what is known after each simulation, and says whether to go on; nil if nobody wants to know. Who stops gets the best plan
+	// so far.
+	Told func(simulations int, best Candidate) (goOn bool)
 }
 
 // Of is which time of a query an objective is for.
@@ -48,7 +49,8 @@ func (o Of) String() string {
 	return [...]string{"latency", "time to first token", "time per token"}[o]
 }
 
-func (o Of) in(t estimate.Took) float64 { return [...]float64{t.Latency, t.FirstToken, t.PerToken}[o] }
+// In is that time of what a query took.
+func (o Of) In(t estimate.Took) float64 { return [...]float64{t.Latency, t.FirstToken, t.PerToken}[o] }
 
 // Objective is a time in seconds that a share of the queries, such as 0.99, must keep.
 type Objective struct {
@@ -108,6 +110,28 @@ func (p *Problem) Cost(c Config) float64 {
 		cost += p.Stages[s].Hardware[is.Hardware].Price * float64(is.Replicas)
 	}
 	return cost
+}
+
+// Pace is how many queries a second a replica of each stage computes (InferLine's μ), and how long each takes alone, by their mean tokens if it is
+// an LLM.
+func (p *Problem) Pace(c Config) (throughput, alone []float64) {
+	s := newSearch(p)
+	for i, is := range c {
+		throughput = append(throughput, s.at(c, i).pace.Throughput(is.Batch))
+		alone = append(alone, s.at(c, i).pace.MeanTime(1))
+	}
+	return throughput, alone
+}
+
+// Fits says whether a configuration has no more replicas than it may, and no more hardware than there is.
+func (p *Problem) Fits(c Config) bool {
+	s := search{Problem: p}
+	for i, is := range c {
+		if most := p.Stages[i].MaxReplicas; is.Replicas < p.Stages[i].MinReplicas || most != 0 && is.Replicas > most {
+			return false
+		}
+	}
+	return s.short(c) == ""
 }
 
 // Settings are what an estimate has each stage of a configuration have.
@@ -225,26 +249,27 @@ type search struct {
 	shares []float64 // of them, by stage
 	known  map[string]Candidate
 	broken map[string]bool // configurations that were given up
-	best   Candidate       // the cheapest that keeps the objectives, of those that were tried
-	plan   Plan
+	// bisects says that the least number of replicas of a stage alone is found by halves, and not one by one.
+	bisects bool
+	best    Candidate // the cheapest that keeps the objectives, of those that were tried
+	plan    Plan
 }
 
 func newSearch(p *Problem) *search {
-	own := *p
-	prompt, output := 0.0, 0.0 // tokens of a query, in the mean
+	own, prompt, output := *p, 0.0, 0.0 // tokens of a query, in the mean
 	for _, q := range p.Queries {
 		prompt += float64(q.Prompt) / float64(len(p.Queries))
 		output += float64(q.Output) / float64(len(p.Queries))
 	}
 	own.Stages = slices.Clone(p.Stages)
 	for i := range own.Stages {
-		all := slices.Clone(own.Stages[i].Hardware)
-		for j := range all {
-			if all[j].pace = all[j].Times; all[j].Engine != nil {
-				all[j].pace = tokens{all[j].Engine, prompt, output}
+		own.Stages[i].Hardware = slices.Clone(own.Stages[i].Hardware)
+		for j := range own.Stages[i].Hardware {
+			h := &own.Stages[i].Hardware[j]
+			if h.pace = h.Times; h.Engine != nil {
+				h.pace = tokens{h.Engine, prompt, output}
 			}
 		}
-		own.Stages[i].Hardware = all
 	}
 	n := len(p.Queries)
 	return &search{
@@ -265,7 +290,7 @@ func (s *search) try(c Config, by string) Candidate {
 	}
 	s.run(c, func(_ int, took estimate.Took) bool {
 		for i, o := range s.Objectives {
-			all[i] = append(all[i], o.Of.in(took))
+			all[i] = append(all[i], o.Of.In(took))
 		}
 		return true
 	})
@@ -310,7 +335,7 @@ func (s *search) keeps(c Config) bool {
 	kept := true
 	s.run(c, func(_ int, took estimate.Took) bool {
 		for i, o := range s.Objectives {
-			if o.Of.in(took) > o.Seconds {
+			if o.Of.In(took) > o.Seconds {
 				left[i]--
 				kept = kept && left[i] >= 0
 			}
@@ -328,9 +353,29 @@ func (s *search) run(c Config, done func(int, estimate.Took) bool) {
 	if _, err := estimate.Run(s.Pipeline, s.Settings(c), s.Queries, s.Seed, done); err != nil {
 		panic(err) // Check has found none
 	}
-	if s.Told != nil {
-		s.Told(s.plan.Simulations, s.best)
+	if s.Told != nil && !s.Told(s.plan.Simulations, s.best) {
+		panic(stopped{})
 	}
+}
+
+// stopped ends a search that is to go on no more, from wherever it is.
+type stopped struct{}
+
+// unlessStopped does something, and leaves the best plan so far where it is stopped.
+func (s *search) unlessStopped(do func()) {
+	defer func() {
+		switch is := recover().(type) {
+		case nil:
+		case stopped:
+			s.plan.Found, s.plan.Candidate, s.plan.Optimal = s.best.Keeps, s.best, false
+			if !s.best.Keeps {
+				s.plan.Why = "nothing was found until the search was stopped"
+			}
+		default:
+			panic(is)
+		}
+	}()
+	do()
 }
 
 // at is the hardware of a stage in a configuration.

@@ -13,12 +13,12 @@ import (
 // bounded it may find nothing though there is a plan. Problems are to be without faults ([Problem.Check]).
 func Strict(p *Problem) *Plan {
 	s := newSearch(p)
-	first, why := s.initialize()
-	if why != "" {
-		s.plan.Why = why
-		return &s.plan
-	}
-	s.plan.Found, s.plan.Candidate = true, s.minimize(first)
+	s.unlessStopped(func() {
+		first, why := s.initialize()
+		if s.plan.Why = why; why == "" {
+			s.plan.Found, s.plan.Candidate = true, s.minimize(first)
+		}
+	})
 	return &s.plan
 }
 
@@ -188,6 +188,9 @@ func (s *search) replan(c Config, stage, hardware int) (is Candidate, ok bool) {
 	by := fmt.Sprintf("stage %s: on %s", s.name(stage), h.Name)
 	if !s.try(s.unbounded(c, stage), by+", as many replicas as there are queries").Keeps {
 		return is, false
+	}
+	if s.bisects {
+		c[stage].Replicas = s.needs(s.unbounded(c, stage), stage)
 	}
 	for is = s.try(c, by); !is.Keeps; is = s.try(s.more(is.Config, stage), by) {
 		if s.full(is.Config, stage) {

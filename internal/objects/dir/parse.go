@@ -23,7 +23,7 @@ import (
 // defaultNamespace is the namespace of an object that names none and is in one, as kubectl has it.
 const defaultNamespace = "default"
 
-// contents is the objects of one file.
+// contents is the objects of one file, or a profile, of an engine or by batch.
 type contents struct {
 	set objects.Set
 	// as is each object as it is written.
@@ -37,6 +37,7 @@ type written struct {
 	kind   *kinds.Kind
 	object kinds.Object
 	line   int
+	fault  func(path, format string, args ...any) error // at a field of it
 }
 
 // Fault is what is wrong with a file, and where.
@@ -56,8 +57,8 @@ func parse(file string, text []byte, table []kinds.Kind) (*contents, error) {
 	docs := documents(text)
 	if len(docs) == 1 {
 		p := &parser{file: file, doc: docs[0], contents: c}
-		if text := p.profile(); text != nil {
-			return c, p.keepProfile(text)
+		if text, keep := p.profile(); text != nil {
+			return c, keep(text)
 		}
 	}
 	for _, d := range docs {
@@ -82,34 +83,55 @@ func (p *parser) fault(path, format string, args ...any) error {
 	return &Fault{File: p.file, Line: p.doc.line(path), Reason: fmt.Sprintf(format, args...)}
 }
 
-// profile is the document in JSON if it is a profile, which a PoolSettings may name: it says what prefill or decode take, and is no
-// object. Else it is nil.
-func (p *parser) profile() []byte {
+// profile is the document in JSON if it is a profile, which an object may name: it says what prefill or decode take, or has batches, and is no
+// object. Keep reads it. Else it is nil.
+func (p *parser) profile() (is []byte, keep func([]byte) error) {
 	text, err := yaml.YAMLToJSONStrict(p.doc.text)
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 	var fields map[string]json.RawMessage
-	if json.Unmarshal(text, &fields) != nil || fields["apiVersion"] != nil || fields["prefill"] == nil && fields["decode"] == nil {
-		return nil
+	switch {
+	case json.Unmarshal(text, &fields) != nil || fields["apiVersion"] != nil:
+	case fields["prefill"] != nil || fields["decode"] != nil:
+		return text, p.keepProfile
+	case fields["batches"] != nil:
+		return text, p.keepBatches
 	}
-	return text
+	return nil, nil
 }
 
-// keepProfile reads a profile.
+// keepProfile reads the profile of an engine.
 func (p *parser) keepProfile(text []byte) error {
 	var is profile.Profile
-	unknown, err := p.decode("", text, &is)
+	if err := p.decodeProfile(text, &is); err != nil {
+		return err
+	}
+	p.set.Profiles = map[string]profile.Profile{filepath.Base(p.file): is}
+	return nil
+}
+
+// keepBatches reads a profile by batch.
+func (p *parser) keepBatches(text []byte) error {
+	var is profile.Batches
+	if err := p.decodeProfile(text, &is); err != nil {
+		return err
+	}
+	p.set.Batches = map[string]*profile.Batches{filepath.Base(p.file): is.Ready()}
+	return nil
+}
+
+func (p *parser) decodeProfile(text []byte, into interface{ Faults() []profile.Fault }) error {
+	unknown, err := p.decode("", text, into)
 	if err != nil {
 		return err
 	}
 	if len(unknown) > 0 {
 		return p.fault(unknown[0].path, "profile: %s", unknown[0].reason)
 	}
-	if faults := is.Faults(); len(faults) > 0 {
-		return p.fault(faults[0].Field, "profile: %v", faults[0])
+	if all := into.Faults(); len(all) > 0 {
+		return p.fault(all[0].Field, "profile: %v", all[0])
 	}
-	p.set.Profiles = map[string]profile.Profile{filepath.Base(p.file): is}
 	return nil
 }
 
@@ -154,8 +176,10 @@ func (p *parser) object(path string, text []byte) error {
 		}
 		return nil
 	}
-	if slices.ContainsFunc(kinds.ByName(), func(k kinds.Kind) bool { return meta.Kind == k.Kind && meta.APIVersion == k.GroupVersion().String() }) {
-		return nil // it is for a program that serves with its certificate: this one does not even decode it
+	for _, k := range slices.Concat(kinds.ByName(), kinds.Plans()) {
+		if meta.Kind == k.Kind && meta.APIVersion == k.GroupVersion().String() {
+			return nil // it is for a program that serves with its certificate, or for who plans: this one does not even decode it
+		}
 	}
 	return p.fault(join(path, "kind"), "apiVersion %q, kind %q is not an object that Headgate reads; it reads %s", meta.APIVersion, meta.Kind, names(p.kinds))
 }
@@ -214,7 +238,10 @@ func (p *parser) read(path string, text []byte, k *kinds.Kind) error {
 		return p.fault(name, "%s is defined twice, first at line %d", id, first.line)
 	}
 	line := p.doc.line(name)
-	p.as[id], p.set.At[id] = written{k, o, line}, fmt.Sprintf("%s:%d", p.file, line)
+	fault := func(at, format string, args ...any) error {
+		return p.fault(join(path, at), "%s: "+format, append([]any{id}, args...)...)
+	}
+	p.as[id], p.set.At[id] = written{k, o, line, fault}, fmt.Sprintf("%s:%d", p.file, line)
 	k.Keep(&p.set, kept)
 	return nil
 }

@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 
 	"github.com/headgate/headgate/internal/profile"
 )
@@ -27,6 +26,9 @@ type Row struct {
 	// Prefill took PrefillSeconds, and is prompts only; 0 where no prompt was measured.
 	Prefill        profile.Work
 	PrefillSeconds float64
+	// Intake is how much of PrefillSeconds passed before the prompt was in its engine's queue, in seconds, so that it is not of the prefill;
+	// 0 where nobody says.
+	Intake float64
 	// Step took StepSeconds, and is sequences only; 0 where no step was measured.
 	Step        profile.Work
 	StepSeconds float64
@@ -40,6 +42,8 @@ type Set struct {
 
 // Fit is what rows came to.
 type Fit struct {
+	// Intake is the median of the rows that tell theirs, in seconds; 0 where none does.
+	Intake  float64
 	Prefill profile.Prefill
 	Decode  profile.Decode
 	// PrefillError and StepError are of rows that the fit had not seen.
@@ -61,6 +65,7 @@ func (f Fit) Profile(file string, s Set, limits profile.Limits) profile.Profile 
 		Name: s.String(),
 		Source: fmt.Sprintf("Fitted to %s, of %d prompts and %d steps. Rows that it had not seen: %s for prompts; %s for steps. "+
 			"Limits are assumed, and loads take no time.", file, f.PrefillError.Rows, f.StepError.Rows, f.PrefillError, f.StepError),
+		Intake:  f.Intake,
 		Prefill: f.Prefill,
 		Decode:  f.Decode,
 		Limits:  limits,
@@ -95,10 +100,11 @@ var (
 
 // Of fits the rows of one set.
 func Of(rows []Row) (Fit, error) {
+	intake := intakeOf(rows)
 	var prompts, steps []sample
 	for _, r := range rows {
-		if r.PrefillSeconds > 0 {
-			prompts = append(prompts, sample{r.Prefill, r.PrefillSeconds})
+		if seconds := r.PrefillSeconds - cmp.Or(r.Intake, intake); r.PrefillSeconds > 0 && seconds > 0 {
+			prompts = append(prompts, sample{r.Prefill, seconds})
 		}
 		if r.StepSeconds > 0 {
 			steps = append(steps, sample{r.Step, r.StepSeconds})
@@ -116,11 +122,27 @@ func Of(rows []Row) (Fit, error) {
 		return Fit{}, err
 	}
 	return Fit{
+		Intake:       profile.Rounded(intake),
 		Prefill:      rounded(profile.Profile{Prefill: fitPrefill(byPrompt)}).Prefill,
 		Decode:       rounded(profile.Profile{Decode: fitDecode(byStep)}).Decode,
 		PrefillError: errorOf(heldOut(byPrompt, func(of []point) profile.Profile { return profile.Profile{Prefill: fitPrefill(of)} }), len(byPrompt)),
 		StepError:    errorOf(heldOut(byStep, func(of []point) profile.Profile { return profile.Profile{Decode: fitDecode(of)} }), len(byStep)),
 	}, nil
+}
+
+// intakeOf is the median of the intakes that rows tell; those that tell none had about as much. Of none it is 0.
+func intakeOf(rows []Row) float64 {
+	var told []float64
+	for _, r := range rows {
+		if r.Intake > 0 {
+			told = append(told, r.Intake)
+		}
+	}
+	if len(told) == 0 {
+		return 0
+	}
+	slices.Sort(told)
+	return Quantile(told, 0.5)
 }
 
 // sample is work and the seconds that it took.
@@ -170,13 +192,13 @@ func sign(adapters bool) int {
 	return 0
 }
 
-// rounded has the terms to four digits: no measurement is better.
+// rounded has the terms to four digits.
 func rounded(p profile.Profile) profile.Profile {
 	for _, term := range []*float64{
 		&p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken, &p.Prefill.PerTokenSquared,
 		&p.Decode.Base, &p.Decode.PerSequence, &p.Decode.PerKVToken, &p.Decode.Adapters,
 	} {
-		*term, _ = strconv.ParseFloat(strconv.FormatFloat(*term, 'g', 4, 64), 64) // it reads what it wrote
+		*term = profile.Rounded(*term)
 	}
 	return p
 }

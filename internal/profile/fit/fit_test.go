@@ -281,3 +281,29 @@ func TestPublishedSets(t *testing.T) {
 		t.Errorf("%d of %d sets are within 12 %% for prompts and 5 %% for steps, want at least 8 of 10", reached, sets)
 	}
 }
+
+// What passes before the queue is no part of a prefill, row by row; a row that does not tell it had about as much as others.
+func TestIntakeIsApart(t *testing.T) {
+	plain := truth
+	plain.Prefill = profile.Prefill{Base: 0.02, PerToken: 6e-5}
+	rows := measured(plain, 0, false)
+	for i := range rows {
+		if rows[i].PrefillSeconds == 0 {
+			continue
+		}
+		intake := 0.003 + 0.001*float64(i%3)
+		if i%5 == 0 {
+			intake = 0.004 // nobody tells
+		} else {
+			rows[i].Intake = intake
+		}
+		rows[i].PrefillSeconds += intake
+	}
+	got := fitted(t, rows)
+	near(t, "intake", got.Intake, 0.004, 1e-9)
+	near(t, "prefill.base", got.Prefill.Base, plain.Prefill.Base, 1e-3)
+	near(t, "prefill.perToken", got.Prefill.PerToken, plain.Prefill.PerToken, 1e-3)
+	if p := got.Profile("x.csv", Set{}, profile.Limits{}); p.Intake != got.Intake {
+		t.Errorf("the profile has the intake %v", p.Intake)
+	}
+}

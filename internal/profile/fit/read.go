@@ -25,6 +25,7 @@ const (
 	kvSize         = "kv_tokens"
 	adapters       = "adapters"
 	prefillSeconds = "prefill_seconds"
+	intakeSeconds  = "intake_seconds"
 	stepSeconds    = "step_seconds"
 )
 
@@ -39,7 +40,9 @@ const (
 )
 
 var (
-	own       = []string{model, hardware, tensorParallel, promptSize, contextSize, batch, kvSize, adapters, prefillSeconds, stepSeconds}
+	own = []string{model, hardware, tensorParallel, promptSize, contextSize, batch, kvSize, adapters, prefillSeconds, intakeSeconds, stepSeconds}
+	// besides are columns in which control profile says how it measured: nothing is read of them.
+	besides   = []string{"api", "asked_tokens", "outputs"}
 	published = []string{publishedPrompt, publishedBatch, publishedTokens, publishedFirst, publishedOthers, publishedAll}
 )
 
@@ -72,7 +75,7 @@ func Read(name string, from io.Reader) ([]Row, error) {
 		}
 	} else {
 		for _, column := range header {
-			if column = strings.TrimSpace(strings.TrimPrefix(column, "\ufeff")); !slices.Contains(own, column) {
+			if column = strings.TrimSpace(strings.TrimPrefix(column, "\ufeff")); !slices.Contains(own, column) && !slices.Contains(besides, column) {
 				return nil, fmt.Errorf("%s:1: no column is called %q: write some of %s", name, column, strings.Join(own, ", "))
 			}
 		}
@@ -166,17 +169,20 @@ func (t *table) own() (rows []Row, err error) {
 		sequences, errBatch := t.count(r, batch, 1)
 		kv, errKV := t.count(r, kvSize, sequences*(context+prompt))
 		prefill, errPrefill := t.time(r, prefillSeconds)
+		intake, errIntake := t.time(r, intakeSeconds)
 		step, errStep := t.time(r, stepSeconds)
 		withAdapters, errAdapters := t.yes(r, adapters)
-		if err := errors.Join(errSet, errPrompt, errContext, errBatch, errKV, errPrefill, errStep, errAdapters); err != nil {
+		if err := errors.Join(errSet, errPrompt, errContext, errBatch, errKV, errPrefill, errIntake, errStep, errAdapters); err != nil {
 			return nil, err
 		}
-		row := Row{Set: set, PrefillSeconds: prefill, StepSeconds: step}
+		row := Row{Set: set, PrefillSeconds: prefill, Intake: intake, StepSeconds: step}
 		switch {
 		case prefill == 0 && step == 0:
 			return nil, t.fault(r, "the row has no time: write %s, %s or both", prefillSeconds, stepSeconds)
 		case prefill > 0 && prompt == 0:
 			return nil, t.fault(r, "%s is of a prompt: write how many tokens were computed as %s", prefillSeconds, promptSize)
+		case intake > 0 && intake >= prefill:
+			return nil, t.fault(r, "%s is a part of %s: write a shorter one, or nothing where it was not measured", intakeSeconds, prefillSeconds)
 		case step > 0 && sequences == 0:
 			return nil, t.fault(r, "%s is of at least one sequence: write how many decoded as %s", stepSeconds, batch)
 		}

@@ -1,0 +1,107 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/headgate/headgate/control/measured/survey"
+	"github.com/headgate/headgate/internal/engine"
+)
+
+// LLM measures prompts and steps. It is not safe for concurrent use.
+type LLM struct {
+	Server *Server
+	API    survey.API
+	Model  string
+	Path   string
+	Random *rand.Rand
+
+	tokens survey.Tokenizer
+	known  bool          // what the tokenizer makes of words
+	reader engine.Reader // of pages of metrics
+}
+
+// Measure sends one prompt, or as many at once as steps are of.
+func (l *LLM) Measure(ctx context.Context, at survey.Point) (survey.Row, error) {
+	if err := l.learn(ctx); err != nil {
+		return survey.Row{}, err
+	}
+	if at.Outputs == 1 {
+		return l.prompt(ctx, at)
+	}
+	streams := make([]survey.Stream, at.Batch)
+	bodies := make([][]byte, at.Batch)
+	for i := range bodies {
+		bodies[i] = l.body(l.tokens.Words(at.Asked), at.Outputs)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	begun := time.Now()
+	for i := range streams {
+		group.Go(func() (err error) {
+			streams[i], err = l.Server.stream(ctx, l.Path, bodies[i], begun)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return survey.Row{}, err
+	}
+	row, ok := survey.Together(at, streams)
+	if !ok {
+		return row, &apart{at}
+	}
+	return row, nil
+}
+
+// apart is the error of requests that an engine does not run together.
+type apart struct{ at survey.Point }
+
+func (a *apart) Error() string {
+	return fmt.Sprintf("the engine does not compute %d requests at once for long enough: it takes fewer (say so with --max-sequences), or answers of %d tokens are too short (--outputs)",
+		a.at.Batch, a.at.Outputs)
+}
+
+// prompt measures one prompt alone.
+func (l *LLM) prompt(ctx context.Context, at survey.Point) (survey.Row, error) {
+	before := l.counted(ctx)
+	is, err := l.Server.stream(ctx, l.Path, l.body(l.tokens.Words(at.Asked), 1), time.Now())
+	if err != nil {
+		return survey.Row{}, err
+	}
+	row := survey.Row{Point: at, Seconds: is.FirstToken(), Prompt: is.Prompt}
+	row.Intake = survey.Intake(row.Seconds, before, l.counted(ctx))
+	return row, nil
+}
+
+// counted is what the engine has counted of itself.
+func (l *LLM) counted(ctx context.Context) engine.Totals {
+	load, err := l.reader.Load(l.Server.Metrics(ctx), "")
+	if err != nil {
+		return engine.Totals{}
+	}
+	return load.Totals
+}
+
+// learn finds out how many tokens words have, once.
+func (l *LLM) learn(ctx context.Context) error {
+	if l.known {
+		return nil
+	}
+	var tokens [2]int
+	for i, n := range [2]int{survey.ShortWords, survey.LongWords} {
+		is, err := l.Server.stream(ctx, l.Path, l.body(n, 1), time.Now())
+		if err != nil {
+			return err
+		}
+		tokens[i] = is.Prompt
+	}
+	l.tokens, l.known = survey.TokenizerOf(tokens[0], tokens[1]), true
+	return nil
+}
+
+func (l *LLM) body(words, outputs int) []byte {
+	return survey.PromptBody(l.Random, l.API, l.Model, words, outputs)
+}

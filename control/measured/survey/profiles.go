@@ -1,0 +1,77 @@
+package survey
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/internal/profile/fit"
+)
+
+// Batches is the profile by batch that rows come to, as head says of what, with what is to be known of the measurement beside.
+func (p Plan) Batches(head profile.Batches, s Subject, rows []Row, beside []string) *profile.Batches {
+	points := p.Measured(rows)
+	all := make([]profile.Batch, len(points))
+	for i, at := range points {
+		seconds := Of(rows, at)
+		all[i] = profile.Batch{Size: at.Batch, Mean: profile.Rounded(Summarize(seconds).Mean), Quantiles: Quantiles(seconds)}
+	}
+	made := profile.NewBatches(cmp.Or(head.Name, s.set().String()), all...)
+	made.Hardware, made.Price = s.Hardware, head.Price
+	sizes := "1 row"
+	if last := points[len(points)-1].Batch; last > 1 {
+		sizes = fmt.Sprintf("1 to %d rows", last)
+	}
+	made.Source = fmt.Sprintf("Measured by control profile: %s, one request of %s at a time, %s.", s.API, sizes, p.precision(rows))
+	for _, words := range beside {
+		made.Source += " " + words
+	}
+	return made
+}
+
+// LLM is the profile of an LLM that rows come to, fitted, with limits as they are known, and what is to be known of these and of the
+// measurement beside. Errors are those of [fit.Of].
+func (p Plan) LLM(name string, s Subject, rows []Row, limits profile.Limits, beside []string) (profile.Profile, error) {
+	var points []fit.Row
+	for _, at := range p.Points {
+		for _, r := range rows {
+			if r.Point == at {
+				points = append(points, s.fitted(r))
+			}
+		}
+	}
+	f, err := fit.Of(points)
+	if err != nil {
+		return profile.Profile{}, err
+	}
+	made := f.Profile("", s.set(), limits)
+	made.Name = cmp.Or(name, made.Name)
+	intake := "The engine does not tell its own times: intake is in prefill."
+	if f.Intake > 0 {
+		intake = "Intake is what the engine's own times leave of the first token."
+	}
+	made.Source = fmt.Sprintf("Measured by control profile: %s, prompts alone and steps, %s. Points that the fit had not seen: %s for prompts; %s for steps. %s",
+		s.API, p.precision(rows), f.PrefillError, f.StepError, intake)
+	for _, words := range beside {
+		made.Source += " " + words
+	}
+	made.Source += " Loads take no time."
+	return made, nil
+}
+
+// set names what was measured, in fit's words.
+func (s Subject) set() fit.Set {
+	return fit.Set{Model: s.Model, Hardware: s.Hardware, TensorParallel: s.TensorParallel}
+}
+
+// fitted is a row in fit's words.
+func (s Subject) fitted(r Row) fit.Row {
+	row := fit.Row{Set: s.set()}
+	if r.steps() {
+		row.Step, row.StepSeconds = profile.Work{Sequences: r.Batch, KVTokens: r.KV}, r.Seconds
+		return row
+	}
+	row.Prefill.AddPrompt(0, r.Prompt)
+	row.PrefillSeconds, row.Intake = r.Seconds, r.Intake
+	return row
+}

@@ -1,0 +1,186 @@
+package survey
+
+import (
+	"bytes"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"math"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Subject is what is measured: all rows of a file are of one.
+type Subject struct {
+	Model, Hardware string
+	TensorParallel  int // 0 where nobody says
+	API             API
+	// Request tells requests with other contents apart: a digest of them, "" of an LLM, whose prompts are all made here.
+	Request string
+}
+
+// RecordName is the name of the file of measurements beside that of a profile.
+func RecordName(output string) string {
+	return strings.TrimSuffix(output, path.Ext(output)) + ".csv"
+}
+
+// Columns of the file of an LLM are those that fit reads, and what was asked for; those of the other file are its own.
+var (
+	batchColumns = []string{"model", "hardware", "api", "request", "batch", "seconds"}
+	llmColumns   = []string{
+		"model", "hardware", "tensor_parallel", "api", "asked_tokens", "outputs",
+		"prompt_tokens", "prefill_seconds", "intake_seconds", "batch", "kv_tokens", "step_seconds",
+	}
+)
+
+func (s Subject) columns() []string {
+	if s.API.Generates() {
+		return llmColumns
+	}
+	return batchColumns
+}
+
+// Header is the first line of a file.
+func (s Subject) Header() []byte { return line(s.columns()) }
+
+// Line is one row of it. A line is whole when its newline is there.
+func (s Subject) Line(r Row) []byte {
+	if !s.API.Generates() {
+		return line([]string{s.Model, s.Hardware, string(s.API), s.Request, strconv.Itoa(r.Batch), number(r.Seconds)})
+	}
+	cells := append(s.head(), strconv.Itoa(r.Asked), strconv.Itoa(r.Outputs), strconv.Itoa(r.Prompt))
+	if r.steps() {
+		return line(append(cells, "", "", strconv.Itoa(r.Batch), strconv.Itoa(r.KV), number(r.Seconds)))
+	}
+	return line(append(cells, number(r.Seconds), number(r.Intake), "", "", ""))
+}
+
+// head are the cells of a row that say of what it is.
+func (s Subject) head() []string {
+	if s.API.Generates() {
+		return []string{s.Model, s.Hardware, count(s.TensorParallel), string(s.API)}
+	}
+	return []string{s.Model, s.Hardware, string(s.API), s.Request}
+}
+
+// line writes cells as CSV.
+func line(cells []string) []byte {
+	var b bytes.Buffer
+	w := csv.NewWriter(&b)
+	_ = w.Write(cells) // a buffer takes all
+	w.Flush()
+	return b.Bytes()
+}
+
+// number has nanoseconds: no clock here is better. 0 is nothing.
+func number(seconds float64) string {
+	if seconds == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(math.Round(seconds*1e9)/1e9, 'g', -1, 64)
+}
+
+// count is a number, or nothing for 0.
+func count(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+// Read reads the rows that a file has of its subject, and how many bytes of it are whole: a program that was killed may have cut the last
+// line. A file of another subject, or that is none, is an error that names it and says what to do.
+func (s Subject) Read(name string, text []byte) (rows []Row, whole int, err error) {
+	whole = bytes.LastIndexByte(text, '\n') + 1
+	if whole == 0 {
+		if !bytes.HasPrefix(s.Header(), text) {
+			return nil, 0, notOurs(name)
+		}
+		return nil, 0, nil
+	}
+	reader := csv.NewReader(bytes.NewReader(text[:whole]))
+	reader.FieldsPerRecord = -1
+	for first := true; reader.InputOffset() < int64(whole); first = false {
+		cells, err := reader.Read()
+		if err != nil {
+			return nil, 0, fmt.Errorf("%s: %w", name, err)
+		}
+		if first {
+			if !slices.Equal(cells, s.columns()) {
+				return nil, 0, notOurs(name)
+			}
+			continue
+		}
+		at, _ := reader.FieldPos(0)
+		if len(cells) != len(s.columns()) {
+			return nil, 0, fmt.Errorf("%s:%d has %d cells, and the first line %d: remove the line, and it is measured anew", name, at, len(cells), len(s.columns()))
+		}
+		if head := s.head(); !slices.Equal(cells[:len(head)], head) {
+			return nil, 0, fmt.Errorf("%s:%d is of %s, and this is of %s: write to another file with -o, or remove that one to measure all anew",
+				name, at, s.named(cells), s.named(head))
+		}
+		row, err := s.row(cells[len(s.head()):])
+		if err != nil {
+			return nil, 0, fmt.Errorf("%s:%d: %w: remove the line, and it is measured anew", name, at, err)
+		}
+		rows = append(rows, row)
+	}
+	return rows, whole, nil
+}
+
+func notOurs(name string) error {
+	return fmt.Errorf("%s is there and is no file of measurements of this kind: write to another file with -o, or remove it", name)
+}
+
+// named says what the head of a row says, for people.
+func (s Subject) named(cells []string) string {
+	var words []string
+	for i, column := range s.columns()[:len(s.head())] {
+		if cells[i] != "" {
+			words = append(words, column+" "+cells[i])
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+// row reads the cells after those of the head.
+func (s Subject) row(cells []string) (r Row, err error) {
+	read := func(into *int, text string) {
+		if text == "" || err != nil {
+			return
+		}
+		n, wrong := strconv.ParseUint(text, 10, 31)
+		if *into = int(n); wrong != nil {
+			err = fmt.Errorf("%q is no whole number", text)
+		}
+	}
+	time := func(into *float64, text string) {
+		if text == "" || err != nil {
+			return
+		}
+		var wrong error
+		if *into, wrong = strconv.ParseFloat(text, 64); wrong != nil || !(*into > 0) || math.IsInf(*into, 0) {
+			err = fmt.Errorf("%q is no time", text)
+		}
+	}
+	if !s.API.Generates() {
+		read(&r.Batch, cells[0])
+		time(&r.Seconds, cells[1])
+	} else {
+		r.Batch = 1
+		read(&r.Asked, cells[0])
+		read(&r.Outputs, cells[1])
+		read(&r.Prompt, cells[2])
+		time(&r.Seconds, cells[3])
+		time(&r.Intake, cells[4])
+		read(&r.Batch, cells[5])
+		read(&r.KV, cells[6])
+		time(&r.Seconds, cells[7])
+	}
+	if err == nil && (r.Seconds == 0 || r.Batch == 0) {
+		err = errors.New("a row has a batch and a time")
+	}
+	return r, err
+}

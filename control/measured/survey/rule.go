@@ -1,0 +1,126 @@
+package survey
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/headgate/headgate/internal/profile"
+)
+
+// leastValues is how many values an interval needs: of fewer, their scatter says nothing.
+const leastValues = 3
+
+// Rule is how often a point is measured.
+type Rule struct {
+	// Precision is how narrow the 95 % confidence interval of the mean is to be: half of it, as a share of the mean.
+	Precision float64
+	// Least and Most are how often a point is measured, whatever the interval is.
+	Least, Most int
+	// Limit is how many seconds of measuring a point gets, about.
+	Limit float64
+}
+
+// enough says whether values need no more, which took so many seconds. Of fewer than three nobody can tell, whatever the limits are.
+func (r Rule) enough(s Summary, took float64) bool {
+	switch {
+	case s.N < leastValues:
+		return false
+	case s.N >= r.Most || took >= r.Limit:
+		return true
+	}
+	return s.N >= r.Least && s.Share() < r.Precision
+}
+
+// needs is about how many values the interval will have needed, when it is narrow enough: it narrows with the root of their number.
+func (r Rule) needs(s Summary) int {
+	wider := s.Share() / r.Precision
+	if s.N < leastValues || !(wider > 1) {
+		return max(r.Least, leastValues, s.N)
+	}
+	return int(min(float64(r.Most), max(float64(r.Least), float64(s.N)*wider*wider)))
+}
+
+// Summary is what values come to.
+type Summary struct {
+	N    int
+	Mean float64
+	// Half is half of the 95 % confidence interval of the mean, by Student's t; +Inf of fewer than two values.
+	Half float64
+}
+
+// Summarize returns the summary of values.
+func Summarize(values []float64) Summary {
+	s := Summary{N: len(values), Half: math.Inf(1)}
+	for _, v := range values {
+		s.Mean += v / float64(s.N)
+	}
+	if s.N < 2 {
+		return s
+	}
+	var squares float64
+	for _, v := range values {
+		squares += (v - s.Mean) * (v - s.Mean)
+	}
+	s.Half = student(s.N-1) * math.Sqrt(squares/float64(s.N-1)/float64(s.N))
+	return s
+}
+
+// Share is half of the interval as a share of the mean.
+func (s Summary) Share() float64 { return s.Half / s.Mean }
+
+// Within is the share in words, such as "±2.9 %".
+func (s Summary) Within() string { return fmt.Sprintf("±%.1f %%", 100*s.Share()) }
+
+// student is the 97.5th percentile of Student's t with so many degrees of freedom: exact for one and two, else by the expansion about the
+// normal distribution's (Abramowitz and Stegun, 26.7.5), which is 0.8 % too small for three and better for more.
+func student(freedom int) float64 {
+	switch freedom {
+	case 1:
+		return 12.7062
+	case 2:
+		return 4.3027
+	}
+	const (
+		z  = 1.959964
+		z3 = z * z * z
+		z5 = z3 * z * z
+		z7 = z5 * z * z
+	)
+	n := float64(freedom)
+	return z + (z3+z)/(4*n) + (5*z5+16*z3+3*z)/(96*n*n) + (3*z7+19*z5+17*z3-15*z)/(384*n*n*n)
+}
+
+// shares are those that are written of as many quantiles as values support.
+var shares = []float64{0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1}
+
+// Quantiles are those of values that their number supports: beyond each but the least and the most there lies at least one value on either
+// side. Between two values they are linear. Of one value, or of equal ones, there are none.
+func Quantiles(values []float64) (all []profile.Quantile) {
+	sorted := slices.Sorted(slices.Values(values))
+	if len(sorted) < 2 || sorted[0] == sorted[len(sorted)-1] {
+		return nil
+	}
+	for _, share := range shares {
+		if tail := min(share, 1-share); tail > 0 && tail*float64(len(sorted)) < 1-1e-9 {
+			continue
+		}
+		at := share * float64(len(sorted)-1)
+		low := int(at)
+		seconds := sorted[low]
+		if low+1 < len(sorted) {
+			seconds += (at - float64(low)) * (sorted[low+1] - sorted[low])
+		}
+		all = append(all, profile.Quantile{Share: share, Seconds: profile.Rounded(seconds)})
+	}
+	return all
+}
+
+// join lists words, for people.
+func join(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
+}

@@ -1,0 +1,264 @@
+// Package answer tells people what a plan is: what it costs, what it keeps, where the time goes, why nothing is cheaper, and where there is no plan
+// what would do. It is pure.
+package answer
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/headgate/headgate/control/provision/estimate"
+	"github.com/headgate/headgate/control/provision/plan"
+)
+
+// Answer is a plan, or why there is none, as JSON has it: what a tuner needs is in it. Times are in seconds, costs an hour.
+type Answer struct {
+	Name    string `json:"name"`
+	Planner string `json:"planner"`
+	// Found says that there is a plan, Optimal that all that is cheaper was tried, or where there is no plan that nothing is one.
+	Found   bool `json:"found"`
+	Optimal bool `json:"optimal"`
+	// Why there is no plan, and what would do.
+	Why  []string `json:"why,omitempty"`
+	Cost float64  `json:"cost,omitempty"`
+	// Stages in the order in which queries pass them, and what leads from one to another.
+	Stages []Stage `json:"stages,omitempty"`
+	Edges  []Edge  `json:"edges,omitempty"`
+	// Planned is what the trace that was planned on keeps, Tested another one.
+	Planned *Times `json:"planned,omitempty"`
+	Tested  *Times `json:"tested,omitempty"`
+	// Simulations is how many were run. Tried are the configurations whose whole latency is known.
+	Simulations int     `json:"simulations"`
+	Tried       []Tried `json:"tried,omitempty"`
+	// Cheaper is what each single step that saves something would keep.
+	Cheaper []Tried `json:"cheaper,omitempty"`
+}
+
+// Stage is what one stage has, and what it does in the trace that was planned on.
+type Stage struct {
+	Name     string  `json:"name"`
+	Hardware string  `json:"hardware"`
+	Units    int     `json:"units"` // of a replica
+	Replicas int     `json:"replicas"`
+	Batch    int     `json:"batch"`
+	Cost     float64 `json:"cost"`
+	LLM      bool    `json:"llm,omitempty"`
+	// Share of the queries that pass it (InferLine's s), Throughput of one replica in queries a second (μ), and Alone how long a query takes that has
+	// one to itself.
+	Share      float64 `json:"share"`
+	Throughput float64 `json:"throughput"`
+	Alone      float64 `json:"alone"`
+	// Utilisation is the rate of its queries by what replicas compute at most (ρ), Busy the share of the time for which they compute.
+	Utilisation float64 `json:"utilisation"`
+	Busy        float64 `json:"busy"`
+	// Queue, Fill and Compute are what a query spends waiting for a replica, for its batch to fill, and being computed, in the mean.
+	Queue   float64 `json:"queue"`
+	Fill    float64 `json:"fill"`
+	Compute float64 `json:"compute"`
+	// Latency from when a query comes to the stage, and FirstToken of an LLM.
+	Latency    Percentiles  `json:"latency"`
+	FirstToken *Percentiles `json:"firstToken,omitempty"`
+}
+
+// Edge leads from a stage to another, by their names.
+type Edge struct {
+	From  string  `json:"from"`
+	To    string  `json:"to"`
+	Share float64 `json:"share"`
+}
+
+// Percentiles of a time, right to 0.4 %.
+type Percentiles struct {
+	Mean float64 `json:"mean"`
+	P50  float64 `json:"p50"`
+	P90  float64 `json:"p90"`
+	P99  float64 `json:"p99"`
+}
+
+// Times is how long the queries of a trace take.
+type Times struct {
+	Trace   string  `json:"trace"`
+	Queries int     `json:"queries"`
+	Seconds float64 `json:"seconds"`
+	Rate    float64 `json:"rate"`
+	// CV is the coefficient of variation of the times between queries, and Envelope the most of them in any time of a length: from how long a query
+	// takes alone on, doubled up to 60 s (InferLine's traffic envelope).
+	CV       float64  `json:"cv"`
+	Envelope []Window `json:"envelope"`
+	// Latency of all, and of an LLM's tokens.
+	Latency    Percentiles  `json:"latency"`
+	FirstToken *Percentiles `json:"firstToken,omitempty"`
+	PerToken   *Percentiles `json:"perToken,omitempty"`
+	// Objectives in order.
+	Objectives []Kept `json:"objectives"`
+}
+
+// Window is the most queries in any time of a length.
+type Window struct {
+	Seconds float64 `json:"seconds"`
+	Queries int     `json:"queries"`
+}
+
+// Kept is what is kept of an objective.
+type Kept struct {
+	Of       string  `json:"of"`
+	Within   float64 `json:"within"`
+	Quantile float64 `json:"quantile"`
+	// Takes is the time that the quantile takes, and Missed the share of queries that took longer than they may: that is exact.
+	Takes  float64 `json:"takes"`
+	Missed float64 `json:"missed"`
+}
+
+// Tried is a configuration.
+type Tried struct {
+	By     string    `json:"by"`
+	Config string    `json:"config"`
+	Cost   float64   `json:"cost"`
+	Keeps  bool      `json:"keeps"`
+	Takes  []float64 `json:"takes"` // of each objective
+}
+
+// Trace is queries, and their name for people.
+type Trace struct {
+	Name    string
+	Queries []estimate.Query
+	Seed    uint64
+}
+
+// Of is the answer that a plan is. It simulates what the plan says on the trace that was planned on, and on another to test it, which may have no
+// queries.
+func Of(name, planner string, p *plan.Problem, is *plan.Plan, planned, tested Trace) (*Answer, error) {
+	a := &Answer{Name: name, Planner: planner, Found: is.Found, Optimal: is.Optimal, Simulations: is.Simulations}
+	for _, t := range is.Tried {
+		if !slices.ContainsFunc(t.Config, func(s plan.Setting) bool { return s.Replicas == estimate.Unbounded }) {
+			a.Tried = append(a.Tried, Tried{t.By, Config(p, t.Config), t.Cost, t.Keeps, t.Kept})
+		}
+	}
+	if !is.Found {
+		a.Why = append([]string{is.Why}, wouldDo(p, is)...)
+		return a, nil
+	}
+	err := a.have(p, is.Config, planned, tested)
+	return a, err
+}
+
+// Given is what a configuration costs and keeps that somebody has.
+func Given(name string, p *plan.Problem, c plan.Config, planned, tested Trace) (*Answer, error) {
+	a := &Answer{Name: name, Planner: "given", Found: true}
+	err := a.have(p, c, planned, tested)
+	return a, err
+}
+
+// have fills in what a configuration does.
+func (a *Answer) have(p *plan.Problem, c plan.Config, planned, tested Trace) error {
+	a.Cost = p.Cost(c)
+	r, times, err := measure(p, c, planned)
+	if err != nil {
+		return err
+	}
+	a.Planned = times
+	throughput, alone := p.Pace(c)
+	shares := p.Pipeline.Shares()
+	for i, is := range c {
+		s, h := &r.Stages[i], &p.Stages[i].Hardware[is.Hardware]
+		n := float64(max(1, s.Queries))
+		stage := Stage{
+			Name: p.Stages[i].Name, Hardware: h.Name, Units: max(1, h.Units), Replicas: is.Replicas, Batch: is.Batch, Cost: h.Price * float64(is.Replicas),
+			LLM: h.Engine != nil, Share: shares[i], Throughput: throughput[i], Alone: alone[i],
+			Utilisation: times.Rate * shares[i] / throughput[i] / float64(is.Replicas), Busy: s.Busy / r.Seconds / float64(is.Replicas),
+			Queue: s.Waited / n, Fill: s.Filled / n, Compute: s.Computed / n, Latency: percentiles(&s.Latency),
+		}
+		if h.Engine != nil {
+			first := percentiles(&s.FirstToken)
+			stage.FirstToken = &first
+		}
+		a.Stages = append(a.Stages, stage)
+	}
+	for _, e := range p.Pipeline.Edges {
+		a.Edges = append(a.Edges, Edge{p.Stages[e.From].Name, p.Stages[e.To].Name, e.Share})
+	}
+	if len(tested.Queries) > 1 {
+		_, a.Tested, err = measure(p, c, tested)
+	}
+	return err
+}
+
+func percentiles(l *estimate.Latencies) Percentiles {
+	return Percentiles{l.Mean(), l.Quantile(0.5), l.Quantile(0.9), l.Quantile(0.99)}
+}
+
+// measure rolls a trace on.
+func measure(p *plan.Problem, c plan.Config, t Trace) (*estimate.Result, *Times, error) {
+	var latency, first, each estimate.Latencies
+	of := map[plan.Of]*estimate.Latencies{plan.Latency: &latency, plan.FirstToken: &first, plan.PerToken: &each}
+	missed := make([]int, len(p.Objectives))
+	r, err := estimate.Run(p.Pipeline, p.Settings(c), t.Queries, t.Seed, func(_ int, took estimate.Took) bool {
+		latency.Add(took.Latency)
+		first.Add(took.FirstToken)
+		each.Add(took.PerToken)
+		for i, o := range p.Objectives {
+			if o.Of.In(took) > o.Seconds {
+				missed[i]++
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", t.Name, err)
+	}
+	n, span := len(t.Queries), t.Queries[len(t.Queries)-1].At-t.Queries[0].At
+	_, alone := p.Pace(c)
+	is := &Times{
+		Trace: t.Name, Queries: n, Seconds: span, Rate: float64(n-1) / span, CV: variation(t.Queries), Latency: percentiles(&latency),
+		Envelope: envelope(t.Queries, p.Pipeline.ServiceTime(func(stage int) float64 { return alone[stage] })),
+	}
+	if slices.ContainsFunc(p.Stages, func(s plan.Stage) bool { return s.Hardware[0].Engine != nil }) {
+		a, b := percentiles(&first), percentiles(&each)
+		is.FirstToken, is.PerToken = &a, &b
+	}
+	for i, o := range p.Objectives {
+		is.Objectives = append(is.Objectives, Kept{o.Of.String(), o.Seconds, o.Share, of[o.Of].Quantile(o.Share), float64(missed[i]) / float64(n)})
+	}
+	return r, is, nil
+}
+
+// variation is the coefficient of variation of the times between queries.
+func variation(all []estimate.Query) float64 {
+	n := float64(len(all) - 1)
+	mean, squares := (all[len(all)-1].At-all[0].At)/n, 0.0
+	for i := 1; i < len(all); i++ {
+		d := all[i].At - all[i-1].At - mean
+		squares += d * d
+	}
+	return math.Sqrt(squares/n) / mean
+}
+
+// longest is the largest window of an envelope, in seconds.
+const longest = 60
+
+// envelope is the most queries in any window, from a length on, doubled up to the longest.
+func envelope(all []estimate.Query, shortest float64) (windows []Window) {
+	for length := shortest; ; length = min(2*length, longest) {
+		first, most := 0, 0
+		for last := range all {
+			for all[last].At-all[first].At > length {
+				first++
+			}
+			most = max(most, last-first+1)
+		}
+		windows = append(windows, Window{length, most})
+		if length >= longest {
+			return windows
+		}
+	}
+}
+
+// Config is a configuration in words, such as detect=a100:3x8: as [problem.Given] reads it.
+func Config(p *plan.Problem, c plan.Config) string {
+	all := make([]string, len(c))
+	for i, is := range c {
+		all[i] = fmt.Sprintf("%s=%s:%dx%d", p.Stages[i].Name, p.Stages[i].Hardware[is.Hardware].Name, is.Replicas, is.Batch)
+	}
+	return strings.Join(all, ",")
+}

@@ -1,0 +1,202 @@
+package answer
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// Seconds is a time for people, to three digits.
+func Seconds(s float64) string {
+	d := time.Duration(s * 1e9)
+	switch {
+	case d < 10*time.Millisecond:
+		return d.Round(10 * time.Microsecond).String()
+	case d < time.Second:
+		return d.Round(time.Millisecond / 10).String()
+	}
+	return d.Round(time.Millisecond).String()
+}
+
+// Text is the answer for people.
+func (a *Answer) Text() string {
+	var out bytes.Buffer
+	if !a.Found {
+		fmt.Fprintf(&out, "%s: there is no plan. The %s planner says: %s.\n", a.Name, a.Planner, strings.TrimSuffix(a.Why[0], "."))
+		for _, why := range a.Why[1:] {
+			fmt.Fprintln(&out, why)
+		}
+		fmt.Fprintf(&out, "%d simulations were run.\n", a.Simulations)
+		return out.String()
+	}
+	replicas := 0
+	for _, s := range a.Stages {
+		replicas += s.Replicas
+	}
+	fmt.Fprintf(&out, "%s: %d replicas for %.4g an hour.%s\n\n", a.Name, replicas, a.Cost, map[bool]string{true: " Nothing is cheaper: all that is was tried."}[a.Optimal])
+	a.stages(&out)
+	fmt.Fprintln(&out)
+	a.times(&out)
+	if len(a.Cheaper) > 0 {
+		fmt.Fprintln(&out, "\nWhy not cheaper:")
+		a.cheaper(&out)
+	}
+	if a.Simulations > 0 {
+		fmt.Fprintf(&out, "\nThe %s planner ran %d simulations.\n", a.Planner, a.Simulations)
+	}
+	return out.String()
+}
+
+func (a *Answer) stages(out *bytes.Buffer) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "STAGE\tHARDWARE\tREPLICAS\tBATCH\tCOST\tBUSY\tIN QUEUE\tBATCH FILLS\tCOMPUTED\tP50\tP99")
+	for _, s := range a.Stages {
+		hardware := s.Hardware
+		if s.Units > 1 {
+			hardware = fmt.Sprintf("%d x %s", s.Units, s.Hardware)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%.4g\t%.0f %%\t%s\t%s\t%s\t%s\t%s\n", s.Name, hardware, s.Replicas, s.Batch, s.Cost, 100*s.Busy,
+			Seconds(s.Queue), Seconds(s.Fill), Seconds(s.Compute), Seconds(s.Latency.P50), Seconds(s.Latency.P99))
+	}
+	_ = w.Flush()
+}
+
+func (a *Answer) times(out *bytes.Buffer) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\tQUERIES\tRATE\tCV\tTIME\tMEAN\tP50\tP90\tP99\tOBJECTIVE\tMISSED")
+	for _, t := range []struct {
+		by string
+		*Times
+	}{{"planned on ", a.Planned}, {"tested on ", a.Tested}} {
+		if t.Times == nil {
+			continue
+		}
+		by := t.by + t.Trace
+		rows := []struct {
+			of string
+			*Percentiles
+		}{{"latency", &t.Latency}, {"time to first token", t.FirstToken}, {"time per token", t.PerToken}}
+		for i, r := range rows {
+			if r.Percentiles == nil {
+				continue
+			}
+			if i == 0 {
+				fmt.Fprintf(w, "%s\t%d\t%.4g/s\t%.2g", by, t.Queries, t.Rate, t.CV)
+			} else {
+				fmt.Fprint(w, "\t\t\t")
+			}
+			fmt.Fprintf(w, "\t%s\t%s\t%s\t%s\t%s", r.of, Seconds(r.Mean), Seconds(r.P50), Seconds(r.P90), Seconds(r.P99))
+			objectives, missed := []string{}, []string{}
+			for _, o := range t.Objectives {
+				if o.Of == r.of {
+					objectives = append(objectives, fmt.Sprintf("%s for %.4g %%", Seconds(o.Within), 100*o.Quantile))
+					missed = append(missed, fmt.Sprintf("%.2f %%%s", 100*o.Missed, map[bool]string{true: " (too many)"}[o.Missed > 1-o.Quantile+1e-9]))
+				}
+			}
+			fmt.Fprintf(w, "\t%s\t%s\n", strings.Join(objectives, ", "), strings.Join(missed, ", "))
+		}
+	}
+	_ = w.Flush()
+}
+
+func (a *Answer) cheaper(out *bytes.Buffer) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "STEP\tCOST\tOBJECTIVES TAKE")
+	for _, t := range a.Cheaper {
+		var takes []string
+		for i, o := range a.Planned.Objectives {
+			takes = append(takes, fmt.Sprintf("%s of %s", Seconds(t.Takes[i]), Seconds(o.Within)))
+		}
+		note := ""
+		if t.Keeps {
+			note = " (kept)"
+		}
+		fmt.Fprintf(w, "%s\t%.4g\t%s%s\n", t.By, t.Cost, strings.Join(takes, ", "), note)
+	}
+	_ = w.Flush()
+}
+
+// Compare says how b differs from a: what it costs, what each stage has, and what is kept.
+func Compare(a, b *Answer) string {
+	var out bytes.Buffer
+	if !a.Found || !b.Found {
+		for _, is := range []*Answer{a, b} {
+			if !is.Found {
+				fmt.Fprintf(&out, "%s has no plan: %s\n", is.Name, strings.Join(is.Why, " "))
+			}
+		}
+		return out.String()
+	}
+	fmt.Fprintf(&out, "%s costs %.4g an hour, %s %.4g: %+.1f %%.\n\n", a.Name, a.Cost, b.Name, b.Cost, 100*(b.Cost/a.Cost-1))
+	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "STAGE\t%s\t%s\tCHANGE\n", a.Name, b.Name)
+	have := func(s *Stage) string {
+		if s == nil {
+			return "-"
+		}
+		return fmt.Sprintf("%d x %s, batches of %d", s.Replicas, s.Hardware, s.Batch)
+	}
+	for _, pair := range paired(a.Stages, b.Stages) {
+		name := pair[0]
+		if name == nil {
+			name = pair[1]
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", name.Name, have(pair[0]), have(pair[1]), change(pair[0], pair[1]))
+	}
+	for i, o := range a.Planned.Objectives {
+		if i >= len(b.Planned.Objectives) {
+			break
+		}
+		of := b.Planned.Objectives[i]
+		fmt.Fprintf(w, "%s\t%s of %s\t%s of %s\t\n", o.Of, Seconds(o.Takes), Seconds(o.Within), Seconds(of.Takes), Seconds(of.Within))
+		fmt.Fprintf(w, "missed\t%.2f %%\t%.2f %%\t\n", 100*o.Missed, 100*of.Missed)
+	}
+	_ = w.Flush()
+	return out.String()
+}
+
+// paired are stages of two answers by their names; nil where one has none of a name.
+func paired(a, b []Stage) (all [][2]*Stage) {
+	at := make(map[string]int)
+	for i := range a {
+		at[a[i].Name] = len(all)
+		all = append(all, [2]*Stage{&a[i], nil})
+	}
+	for i := range b {
+		if n, ok := at[b[i].Name]; ok {
+			all[n][1] = &b[i]
+		} else {
+			all = append(all, [2]*Stage{nil, &b[i]})
+		}
+	}
+	return all
+}
+
+// change is what to do to get from one to the other.
+func change(a, b *Stage) string {
+	switch {
+	case a == nil:
+		return "add the stage"
+	case b == nil:
+		return "remove the stage"
+	}
+	var all []string
+	if a.Hardware != b.Hardware {
+		all = append(all, fmt.Sprintf("move from %s to %s", a.Hardware, b.Hardware))
+	}
+	switch n := b.Replicas - a.Replicas; {
+	case n > 0:
+		all = append(all, fmt.Sprintf("add %d", n))
+	case n < 0:
+		all = append(all, fmt.Sprintf("remove %d", -n))
+	}
+	if a.Batch != b.Batch {
+		all = append(all, fmt.Sprintf("batches of %d, not %d", b.Batch, a.Batch))
+	}
+	if len(all) == 0 {
+		return "nothing"
+	}
+	return strings.Join(all, ", ")
+}

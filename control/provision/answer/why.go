@@ -1,0 +1,168 @@
+package answer
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/headgate/headgate/control/provision/estimate"
+	"github.com/headgate/headgate/control/provision/plan"
+)
+
+// wouldDo says what would have to be different for there to be a plan.
+func wouldDo(p *plan.Problem, is *plan.Plan) (all []string) {
+	var free, bounded []plan.Candidate
+	for _, t := range is.Tried {
+		switch {
+		case slices.ContainsFunc(t.Config, func(s plan.Setting) bool { return s.Replicas == estimate.Unbounded }):
+			free = append(free, t)
+		case p.Fits(t.Config):
+			bounded = append(bounded, t)
+		}
+	}
+	if near, ok := nearest(p, free); ok && strain(p, near.Kept) > 1 {
+		return []string{fmt.Sprintf("No number of replicas would do: the model's own time is too long. With as many as there are queries, %s.", kept(p, near))}
+	}
+	for _, relaxed := range []struct {
+		words  string
+		change func(*plan.Problem)
+	}{
+		{"With more of the hardware (atMost)", func(p *plan.Problem) { p.AtMost = nil }},
+		{"With more replicas (replicas.max)", func(p *plan.Problem) {
+			for i := range p.Stages {
+				p.Stages[i].MaxReplicas = 0
+			}
+		}},
+		{"With more of the hardware and more replicas", func(p *plan.Problem) {
+			p.AtMost = nil
+			for i := range p.Stages {
+				p.Stages[i].MaxReplicas = 0
+			}
+		}},
+	} {
+		other := *p
+		other.Stages, other.Most, other.Told = slices.Clone(p.Stages), 0, nil
+		relaxed.change(&other)
+		if found := plan.Mended(&other); found.Found {
+			all = append(all, fmt.Sprintf("%s it is %s for %.4g an hour: %s.", relaxed.words, Config(p, found.Config), found.Cost, beyond(p, found.Config)))
+			break
+		}
+	}
+	if near, ok := nearest(p, bounded); ok {
+		all = append(all, fmt.Sprintf("Within these bounds the nearest that was found is %s for %.4g an hour: %s.", Config(p, near.Config), near.Cost, kept(p, near)))
+	}
+	return all
+}
+
+// strain is how many times as long as it may the objective takes that is missed by most.
+func strain(p *plan.Problem, takes []float64) float64 {
+	most := 0.0
+	for i, o := range p.Objectives {
+		most = max(most, takes[i]/o.Seconds)
+	}
+	return most
+}
+
+// nearest is the candidate that misses by least.
+func nearest(p *plan.Problem, all []plan.Candidate) (near plan.Candidate, ok bool) {
+	for i, t := range all {
+		if i == 0 || strain(p, t.Kept) < strain(p, near.Kept) {
+			near, ok = t, true
+		}
+	}
+	return near, ok
+}
+
+// kept says what a candidate keeps of each objective.
+func kept(p *plan.Problem, is plan.Candidate) string {
+	var all []string
+	for i, o := range p.Objectives {
+		all = append(all, fmt.Sprintf("a %v of %s is kept, where %s is wanted", o.Of, Seconds(is.Kept[i]), Seconds(o.Seconds)))
+	}
+	return strings.Join(all, ", and ")
+}
+
+// beyond says which bounds a configuration breaks.
+func beyond(p *plan.Problem, c plan.Config) string {
+	var all []string
+	taken := make(map[string]int)
+	var order []string
+	for i, is := range c {
+		if most := p.Stages[i].MaxReplicas; most != 0 && is.Replicas > most {
+			all = append(all, fmt.Sprintf("%s needs %d replicas, and replicas.max is %d", p.Stages[i].Name, is.Replicas, most))
+		}
+		h := p.Stages[i].Hardware[is.Hardware]
+		if taken[h.Name] == 0 {
+			order = append(order, h.Name)
+		}
+		taken[h.Name] += is.Replicas * max(1, h.Units)
+	}
+	for _, name := range order {
+		if most, bounded := p.AtMost[name]; bounded && taken[name] > most {
+			all = append(all, fmt.Sprintf("it takes %d of %s, and there are %d", taken[name], name, most))
+		}
+	}
+	return strings.Join(all, ", and ")
+}
+
+// Explain adds what each single step that saves something would keep: a replica less, or other hardware that is cheaper, in the batch by which it
+// comes nearest to the objectives. A step that keeps them would have been taken.
+func (a *Answer) Explain(p *plan.Problem, c plan.Config) error {
+	for i, is := range c {
+		current := p.Cost(c)
+		step := func(by string, settings ...plan.Setting) error {
+			var best Tried
+			least := 0.0
+			for _, s := range settings {
+				other := slices.Clone(c)
+				other[i] = s
+				_, times, err := measure(p, other, Trace{Name: by, Queries: p.Queries, Seed: p.Seed})
+				if err != nil {
+					return err
+				}
+				t := Tried{By: by, Config: Config(p, other), Cost: p.Cost(other), Keeps: p.Fits(other)}
+				for k, o := range times.Objectives {
+					t.Takes = append(t.Takes, o.Takes)
+					t.Keeps = t.Keeps && o.Missed*float64(times.Queries) <= float64(p.Objectives[k].Misses(times.Queries))+1e-6
+				}
+				if is := strain(p, t.Takes); best.By == "" || is < least {
+					best, least = t, is
+				}
+			}
+			if best.By != "" {
+				a.Cheaper = append(a.Cheaper, best)
+			}
+			return nil
+		}
+		stage := &p.Stages[i]
+		if is.Replicas > stage.MinReplicas {
+			less := is
+			less.Replicas--
+			if err := step(stage.Name+": a replica less", less); err != nil {
+				return err
+			}
+		}
+		for h := range stage.Hardware {
+			kind := &stage.Hardware[h]
+			if h == is.Hardware {
+				continue
+			}
+			// As many replicas as cost less.
+			n := int((stage.Hardware[is.Hardware].Price*float64(is.Replicas) - 1e-9*current) / kind.Price)
+			if stage.MaxReplicas != 0 {
+				n = min(n, stage.MaxReplicas)
+			}
+			if n < stage.MinReplicas {
+				continue
+			}
+			var all []plan.Setting
+			for _, size := range kind.Batches {
+				all = append(all, plan.Setting{Hardware: h, Batch: size, Replicas: n})
+			}
+			if err := step(fmt.Sprintf("%s: %d of %s", stage.Name, n, kind.Name), all...); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,331 @@
+// Package provision is the command control plan: it reads a CapacityPlan, the profiles that it names and a trace, plans, and tells people. It needs no
+// cluster and no traffic.
+package provision
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/provision/answer"
+	"github.com/headgate/headgate/control/provision/estimate"
+	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/control/provision/problem"
+	"github.com/headgate/headgate/internal/objects/source"
+	"github.com/headgate/headgate/internal/trace"
+)
+
+const usage = `control plan finds what hardware, how many replicas and what size of batch each model of a pipeline needs, so that queries keep their
+objectives at the least cost. It rolls a trace of queries on with one configuration after the other, in a simulation that sends
+queries to replicas as extproc does. It needs no cluster and no traffic.
+
+FILE is YAML with a CapacityPlan: the stages, the hardware that each may run on with a profile of the model's time there, and the
+objectives. control profile measures profiles. Files that it names are beside it. docs/provision.md has a whole example.
+
+A trace is a file of Azure, Mooncake or ServeGen, rates by time (CSV, or the answer of Prometheus to a range query), CSV with the
+columns at, model, prompt_tokens and output_tokens, Envoy's access log as Headgate writes it, or a text such as
+gamma:rate=100,cv=4,seconds=600. The plan is made on one trace and tested on another: of a generated one on another seed, of a
+recorded one on what comes after the first quarter (--split).
+
+Usage:
+
+  control plan -f FILE [flags]
+  control plan --objects DIR [flags] [NAME]       of the CapacityPlans in a folder
+  control plan --kube [flags] [NAME]              of those of an API server
+  control plan compare A.json B.json              how two plans differ that were written with -o json
+
+Examples:
+
+  control plan -f plan.yaml --trace trace.csv
+  control plan -f plan.yaml --explain --picture plan.svg
+  control plan -f plan.yaml --given detect=a100:4x8,classify=cpu:6x1     what runs today, and what to change
+  control plan -f plan.yaml --what-if slo=200ms --what-if rate=2x,max.detect=12
+  control plan -f plan.yaml -o json > plan.json
+
+Flags:
+
+`
+
+// config is what the command line says.
+type config struct {
+	file, name string
+	source     source.Source
+	trace      string
+	format     string
+	split      float64
+	seed       int64
+	planner    string
+	most       int
+	given      string
+	whatIf     []string
+	explain    bool
+	picture    string
+	output     string
+}
+
+// planners by name.
+var planners = map[string]func(*plan.Problem) *plan.Plan{"mended": plan.Mended, "strict": plan.Strict}
+
+// Command is the command "plan". It prints to out.
+func Command(ctx context.Context, args []string, out io.Writer) error {
+	if len(args) > 0 && args[0] == "compare" {
+		return compare(args[1:], out)
+	}
+	var c config
+	fs := pflag.NewFlagSet("plan", pflag.ContinueOnError)
+	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
+	fs.SortFlags = false
+	fs.StringVarP(&c.file, "file", "f", "", "read the CapacityPlan in this YAML `FILE`")
+	fs.StringVar(&c.source.Dir, "objects", "", "read it from the YAML files in this `DIR`")
+	c.source.Kube.Register(fs)
+	fs.StringVar(&c.trace, "trace", "", "plan on this `TRACE`, a file or a text such as gamma:rate=100,cv=4,seconds=600, in the place of that in the plan")
+	fs.StringVar(&c.format, "trace-format", "", "the trace is of this `FORMAT`: azure, mooncake, servegen, rates, prometheus, access-log or csv; found out by what is in it if it is left out")
+	fs.Float64Var(&c.split, "split", 0.25, "of a recorded trace plan on the first `SHARE` of the time, and test on the rest")
+	fs.Int64Var(&c.seed, "seed", -1, "all that is by chance is of this `SEED`, in the place of that in the plan")
+	fs.StringVar(&c.planner, "planner", "mended", "plan as this `PLANNER` does: mended, or strict, which is InferLine's")
+	fs.IntVar(&c.most, "prove", 100_000, "try all that is cheaper than the plan where that is no more than `N` configurations: nothing is cheaper then; 0 for none")
+	fs.StringVar(&c.given, "given", "", "tell what `STAGE=HARDWARE:REPLICASxBATCH,...` costs and keeps, which runs today, and what to change")
+	fs.StringArrayVar(&c.whatIf, "what-if", nil, "plan again with `CHANGES`: slo=200ms (all objectives, or slo.2=… the second), rate=2x, price.KIND=1.5, atMost.KIND=8, max.STAGE=4, min.STAGE=2; several with commas; may be repeated")
+	fs.BoolVar(&c.explain, "explain", false, "say why nothing is cheaper: what each step that saves something would keep")
+	fs.StringVar(&c.picture, "picture", "", "draw the pipeline, with what each stage has and where the time goes, into this SVG `FILE`")
+	fs.StringVarP(&c.output, "output", "o", "text", "print `text` or json, which has all that was tried, and what a tuner needs")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	c.name = fs.Arg(0)
+	if err := c.check(fs.NArg()); err != nil {
+		return fmt.Errorf("%w; see control plan --help", err)
+	}
+	return c.run(ctx, out)
+}
+
+func (c *config) check(args int) error {
+	sources := 0
+	for _, given := range []bool{c.file != "", c.source.Dir != "", c.source.Kube.On} {
+		if given {
+			sources++
+		}
+	}
+	if err := c.source.Kube.Check(c.source.Dir); err != nil {
+		return err
+	}
+	switch {
+	case sources != 1:
+		return errors.New("say where the CapacityPlan is: one of -f FILE, --objects DIR and --kube")
+	case args > 1 || args == 1 && c.file != "":
+		return fmt.Errorf("unexpected argument %q", c.name)
+	case planners[c.planner] == nil:
+		return fmt.Errorf("--planner %q: want mended or strict", c.planner)
+	case c.output != "text" && c.output != "json":
+		return fmt.Errorf("--output %q: want text or json", c.output)
+	case !(c.split > 0 && c.split < 1):
+		return fmt.Errorf("--split %v: want a share above 0 and below 1", c.split)
+	case c.most < 0:
+		return fmt.Errorf("--prove %d: it must not be negative", c.most)
+	case c.given != "" && len(c.whatIf) > 0:
+		return errors.New("--given and --what-if: leave one of them out")
+	}
+	return nil
+}
+
+// asked is a plan that is asked for, and what it is planned on.
+type asked struct {
+	*v1alpha1.CapacityPlan
+	files   problem.Files
+	planned queries
+	tested  queries
+	fault   func(field, words string) error
+}
+
+// queries are those of a trace, and what it is called.
+type queries struct {
+	name string
+	all  []trace.Query
+	seed uint64
+}
+
+func (c *config) run(ctx context.Context, out io.Writer) error {
+	a, err := c.read(ctx)
+	if err != nil {
+		return err
+	}
+	is, p, err := c.answer(ctx, a, a.Name)
+	if err != nil {
+		return err
+	}
+	if c.picture != "" && is.Found {
+		if err := os.WriteFile(c.picture, []byte(is.Picture()), 0o644); err != nil {
+			return err
+		}
+	}
+	switch {
+	case c.given != "":
+		return c.compareGiven(out, a, p, is)
+	case len(c.whatIf) > 0:
+		return c.ask(ctx, out, a, is)
+	}
+	return c.print(out, is)
+}
+
+func (c *config) print(out io.Writer, all ...*answer.Answer) error {
+	if c.output == "json" {
+		for _, is := range all {
+			if err := writeJSON(out, is); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for i, is := range all {
+		if i > 0 {
+			fmt.Fprintln(out)
+		}
+		if _, err := io.WriteString(out, is.Text()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeJSON(out io.Writer, is any) error {
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	return e.Encode(is)
+}
+
+// answer plans what is asked for.
+func (c *config) answer(ctx context.Context, a *asked, name string) (*answer.Answer, *plan.Problem, error) {
+	p, err := problem.Of(a.CapacityPlan, a.files, a.planned.all)
+	if wrong, ok := errors.AsType[*problem.Fault](err); ok {
+		return nil, nil, a.fault(wrong.Field, wrong.Words)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	p.Seed, p.Most = a.planned.seed, c.most
+	var done func()
+	p.Told, done = progress(ctx, name)
+	found := planners[c.planner](p)
+	done()
+	is, err := answer.Of(name, c.planner, p, found, a.planned.trace(), a.tested.trace())
+	if err == nil && c.explain && found.Found {
+		err = is.Explain(p, found.Config)
+	}
+	return is, p, err
+}
+
+func (q queries) trace() answer.Trace {
+	all := make([]estimate.Query, len(q.all))
+	for i, is := range q.all {
+		all[i] = estimate.Query{At: is.At, Prompt: is.Prompt, Output: is.Output}
+	}
+	return answer.Trace{Name: q.name, Queries: all, Seed: q.seed}
+}
+
+// progress tells on standard error how far a search is, where that is a terminal: each tenth of a second in one line. It goes on until the
+// context ends.
+func progress(ctx context.Context, name string) (told func(int, plan.Candidate) bool, done func()) {
+	terminal := term.IsTerminal(int(os.Stderr.Fd()))
+	var last time.Time
+	began := time.Now()
+	told = func(simulations int, best plan.Candidate) bool {
+		if now := time.Now(); terminal && now.Sub(last) > 100*time.Millisecond {
+			last = now
+			words := "nothing keeps the objectives yet"
+			if best.Keeps {
+				words = fmt.Sprintf("the best plan costs %.4g an hour", best.Cost)
+			}
+			fmt.Fprintf(os.Stderr, "\r\x1b[K%s: %d simulations in %.0f s, %s (Ctrl-C takes it)", name, simulations, now.Sub(began).Seconds(), words)
+		}
+		return ctx.Err() == nil
+	}
+	return told, func() {
+		if terminal {
+			fmt.Fprint(os.Stderr, "\r\x1b[K")
+		}
+	}
+}
+
+// compareGiven tells of what runs today beside the plan.
+func (c *config) compareGiven(out io.Writer, a *asked, p *plan.Problem, is *answer.Answer) error {
+	given, err := problem.Given(p, c.given)
+	if err != nil {
+		return fmt.Errorf("--given %w", err)
+	}
+	today, err := answer.Given("today", p, given, a.planned.trace(), a.tested.trace())
+	if err != nil {
+		return err
+	}
+	if c.output == "json" {
+		return c.print(out, today, is)
+	}
+	if err := c.print(out, today, is); err != nil {
+		return err
+	}
+	fmt.Fprintln(out)
+	_, err = io.WriteString(out, answer.Compare(today, is))
+	return err
+}
+
+// ask plans again with each of the changes, and tells how that differs.
+func (c *config) ask(ctx context.Context, out io.Writer, a *asked, is *answer.Answer) error {
+	all := []*answer.Answer{is}
+	for _, text := range c.whatIf {
+		other, err := a.changed(text)
+		if err != nil {
+			return fmt.Errorf("--what-if %s: %w", text, err)
+		}
+		then, _, err := c.answer(ctx, other, text)
+		if err != nil {
+			return fmt.Errorf("--what-if %s: %w", text, err)
+		}
+		all = append(all, then)
+	}
+	if c.output == "json" {
+		return c.print(out, all...)
+	}
+	if err := c.print(out, is); err != nil {
+		return err
+	}
+	for _, then := range all[1:] {
+		fmt.Fprintf(out, "\nWhat if %s?\n", then.Name)
+		if _, err := io.WriteString(out, answer.Compare(is, then)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare is the command "plan compare".
+func compare(args []string, out io.Writer) error {
+	if len(args) != 2 {
+		return errors.New("plan compare wants two files that control plan -o json wrote")
+	}
+	var all [2]*answer.Answer
+	for i, file := range args {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		is := new(answer.Answer)
+		if err := json.Unmarshal(text, is); err != nil {
+			return fmt.Errorf("%s: %w: want what control plan -o json wrote", file, err)
+		}
+		if is.Name = cmp.Or(strings.TrimSuffix(file, ".json"), is.Name); is.Found && is.Planned == nil {
+			return fmt.Errorf("%s is no plan: want what control plan -o json wrote", file)
+		}
+		all[i] = is
+	}
+	_, err := io.WriteString(out, answer.Compare(all[0], all[1]))
+	return err
+}

@@ -1,0 +1,55 @@
+package problem
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"github.com/headgate/headgate/internal/trace"
+)
+
+// Age is for how long models have not been used when they make place for others, in the mean, where so many are held and the one that was used
+// longest ago goes: infinite where none goes. It is what all engines have in common that hold models together, whichever of them has which.
+func Age(queries []trace.Query, holds int) float64 {
+	sum, gone, now := 0.0, 0, 0.0
+	held, err := simplelru.NewLRU(holds, func(_ string, used float64) {
+		sum += now - used
+		gone++
+	})
+	if err != nil {
+		return 0 // it holds nothing
+	}
+	for _, q := range queries {
+		now = q.At
+		held.Add(q.Model, now)
+	}
+	if gone == 0 {
+		return math.Inf(1)
+	}
+	return sum / float64(gone)
+}
+
+// replicasForAge is with how few replicas, each of which holds so many models, models that make place have not been used for an age in the mean.
+func replicasForAge(queries []trace.Query, each int, age float64) (int, error) {
+	models := make(map[string]bool)
+	for _, q := range queries {
+		models[q.Model] = true
+	}
+	if len(models) < 2 {
+		return 0, errors.New("the trace does not say which models its queries are for")
+	}
+	if span := queries[len(queries)-1].At - queries[0].At; span < age {
+		return 0, fmt.Errorf("the trace is %.0fs long: no model can be older in it", span)
+	}
+	low, high := 1, (len(models)+each-1)/each // with so many, all are held
+	for low < high {
+		if middle := (low + high) / 2; Age(queries, middle*each) >= age {
+			high = middle
+		} else {
+			low = middle + 1
+		}
+	}
+	return low, nil
+}

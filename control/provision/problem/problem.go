@@ -1,0 +1,324 @@
+// Package problem makes of a CapacityPlan, of the profiles that it names and of a trace what is to be planned. It is pure: what is wrong it tells by
+// the field, for who has read the file to say where that is.
+package problem
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/provision/estimate"
+	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/internal/trace"
+)
+
+// Files are those that a plan names.
+type Files struct {
+	// Engines and Batches are profiles, by the name that the plan has for the file.
+	Engines map[string]profile.Profile
+	Batches map[string]*profile.Batches
+	// Hardware is that of hardwareFile.
+	Hardware []v1alpha1.PlanHardware
+}
+
+// Fault is what is wrong with a field.
+type Fault struct {
+	Field, Words string
+}
+
+func (f *Fault) Error() string { return f.Field + ": " + f.Words }
+
+func fault(field, words string, args ...any) error { return &Fault{field, fmt.Sprintf(words, args...)} }
+
+// Of makes a problem of a CapacityPlan without faults of its own, and of a trace. Errors are Faults.
+func Of(o *v1alpha1.CapacityPlan, files Files, queries []trace.Query) (*plan.Problem, error) {
+	spec := &o.Spec
+	p := &plan.Problem{Pipeline: &estimate.Pipeline{Stages: len(spec.Stages)}, Seed: uint64(spec.Seed)} //nolint:gosec // not negative
+	for _, q := range queries {
+		p.Queries = append(p.Queries, estimate.Query{At: q.At, Prompt: q.Prompt, Output: q.Output})
+	}
+	if len(queries) < 2 || !(queries[len(queries)-1].At > queries[0].At) {
+		return nil, fault("spec.trace", "the trace has no two queries at different times")
+	}
+	kinds := make(map[string]v1alpha1.PlanHardware)
+	for _, h := range slices.Concat(files.Hardware, spec.Hardware) { // what the plan says itself counts
+		kinds[h.Name] = h
+	}
+	for name, h := range kinds {
+		if h.AtMost != nil {
+			if p.AtMost == nil {
+				p.AtMost = make(map[string]int)
+			}
+			p.AtMost[name] = int(*h.AtMost)
+		}
+	}
+	number := make(map[string]int) // of stages, in the order in which queries pass them
+	order := objects.InOrder(spec.Stages)
+	for n, i := range order {
+		number[spec.Stages[i].Name] = n
+	}
+	for n, i := range order {
+		at := fmt.Sprintf("spec.stages[%d]", i)
+		s, err := stage(&spec.Stages[i], at, kinds, files)
+		if err != nil {
+			return nil, err
+		}
+		if s.MinReplicas, err = least(&s, spec.Stages[i].Memory, at, queries); err != nil {
+			return nil, err
+		}
+		p.Stages = append(p.Stages, s)
+		choices := make(map[string]int)
+		for _, e := range spec.Stages[i].Next {
+			if _, there := choices[e.Choice]; !there && e.Choice != "" {
+				choices[e.Choice] = len(choices) + 1
+			}
+			p.Pipeline.Edges = append(p.Pipeline.Edges, estimate.Edge{From: n, To: number[e.Stage], Share: objects.ShareOf(e), Choice: choices[e.Choice]})
+		}
+		for j, h := range s.Hardware {
+			if h.Engine == nil {
+				continue
+			}
+			if err := estimate.CheckTokens(p.Queries, h.Engine); err != nil {
+				return nil, fault(fmt.Sprintf("%s.hardware[%d]", at, j), "%v: the trace must say prompt_tokens and output_tokens that fit", err)
+			}
+		}
+	}
+	for i := range spec.Objectives {
+		is, err := objective(&spec.Objectives[i], p, fmt.Sprintf("spec.objectives[%d]", i))
+		if err != nil {
+			return nil, err
+		}
+		p.Objectives = append(p.Objectives, is)
+	}
+	if err := p.Check(); err != nil {
+		return nil, fault("spec", "%v", err)
+	}
+	return p, nil
+}
+
+// stage is what a stage may have.
+func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardware, files Files) (plan.Stage, error) {
+	s := plan.Stage{Name: o.Name, MinReplicas: 1, Central: o.Queue == "Central"}
+	if r := o.Replicas; r != nil {
+		if r.Min != nil {
+			s.MinReplicas = int(*r.Min)
+		}
+		if r.Max != nil {
+			s.MaxReplicas = int(*r.Max)
+		}
+	}
+	if o.BatchWait != nil {
+		s.Wait = o.BatchWait.Seconds()
+	}
+	for i := range o.Hardware {
+		h, err := hardware(o, &o.Hardware[i], fmt.Sprintf("%s.hardware[%d]", at, i), kinds, files)
+		if err != nil {
+			return s, err
+		}
+		if h.Engine != nil && (s.Central || s.Wait > 0) {
+			return s, fault(at, "an engine of an LLM has a queue of its own, and takes requests as they come: leave out queue and batchWait")
+		}
+		if (h.Engine != nil) != (s.Hardware != nil && s.Hardware[0].Engine != nil) && s.Hardware != nil {
+			return s, fault(fmt.Sprintf("%s.hardware[%d]", at, i), "its profile is of an engine of an LLM, or else that of %s is: they are to be of one model", s.Hardware[0].Name)
+		}
+		s.Hardware = append(s.Hardware, h)
+	}
+	return s, nil
+}
+
+// hardware is what a stage may run on.
+func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds map[string]v1alpha1.PlanHardware, files Files) (plan.Hardware, error) {
+	is := plan.Hardware{Name: h.Name, Units: 1}
+	if h.Units != nil {
+		is.Units = int(*h.Units)
+	}
+	switch {
+	case h.Engine != nil:
+		engine := objects.EngineOf(h)
+		is.Engine = &engine
+	case len(h.Latencies) > 0:
+		is.Times = objects.LatenciesOf(h).Ready()
+	default:
+		engine, isEngine := files.Engines[h.File]
+		is.Times = files.Batches[h.File]
+		if isEngine {
+			is.Engine = &engine
+		}
+		if is.Times == nil && is.Engine == nil {
+			return is, fault(at+".file", "%s holds no profile: measure one with control profile --url", h.File)
+		}
+		if err := same(o, h, &is, at); err != nil {
+			return is, err
+		}
+	}
+	switch kind := kinds[h.Name]; {
+	case h.Price != nil:
+		is.Price = *h.Price
+	case kind.Price != nil:
+		is.Price = *kind.Price * float64(is.Units)
+	case is.Times != nil && is.Times.Price > 0:
+		is.Price = is.Times.Price
+	default:
+		return is, fault(at+".name", "nobody says what %s costs: write its price in spec.hardware, such as {name: %s, price: 1.20}, or here", h.Name, h.Name)
+	}
+	for _, size := range h.Batches {
+		is.Batches = append(is.Batches, int(size))
+	}
+	switch {
+	case len(is.Batches) > 0:
+	case is.Engine != nil:
+		is.Batches = []int{is.Engine.Limits.MaxSequences}
+	default:
+		for _, b := range is.Times.Batches {
+			is.Batches = append(is.Batches, b.Size)
+		}
+	}
+	if last := len(is.Batches) - 1; is.Times != nil && is.Batches[last] > is.Times.MaxBatch() {
+		return is, fault(fmt.Sprintf("%s.batches[%d]", at, last), "the profile says nothing of batches above %d: leave out %d, or measure it", is.Times.MaxBatch(), is.Batches[last])
+	}
+	return is, nil
+}
+
+// same refuses a profile that says that it is of another model, or of other hardware.
+func same(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, is *plan.Hardware, at string) error {
+	if is.Times == nil {
+		return nil
+	}
+	for _, f := range []struct{ what, of, want string }{{"model", is.Times.Model, o.Model}, {"hardware", is.Times.Hardware, h.Name}} {
+		if f.of != "" && f.want != "" && f.of != f.want {
+			return fault(at+".file", "the profile in %s is of the %s %s, and this is %s: name another file, or mend the name", h.File, f.what, f.of, f.want)
+		}
+	}
+	return nil
+}
+
+// objective is one that can be kept at all.
+func objective(o *v1alpha1.PlanObjective, p *plan.Problem, at string) (plan.Objective, error) {
+	is := plan.Objective{Of: map[string]plan.Of{"": plan.Latency, "Latency": plan.Latency, "FirstToken": plan.FirstToken, "PerToken": plan.PerToken}[o.Of]}
+	is.Seconds, is.Share = objects.Within(o)
+	llm := func(s plan.Stage) bool { return s.Hardware[0].Engine != nil }
+	if is.Of != plan.Latency && !slices.ContainsFunc(p.Stages, llm) {
+		return is, fault(at+".of", "no stage is an LLM: only those make tokens")
+	}
+	if is.Of != plan.Latency || slices.ContainsFunc(p.Stages, llm) {
+		return is, nil // how long it takes depends on how many tokens a query has
+	}
+	alone := p.Pipeline.ServiceTime(func(stage int) float64 {
+		fastest := p.Stages[stage].Hardware[0].Times.MeanTime(p.Stages[stage].Hardware[0].Batches[0])
+		for _, h := range p.Stages[stage].Hardware {
+			fastest = min(fastest, h.Times.MeanTime(h.Batches[0]))
+		}
+		return fastest
+	})
+	if certain := !slices.ContainsFunc(p.Pipeline.Edges, func(e estimate.Edge) bool { return e.Share < 1 }); certain && alone >= is.Seconds {
+		return is, fault(at+".within", "a query that waits nowhere takes %.4gs on the fastest hardware: write more than that", alone)
+	}
+	return is, nil
+}
+
+// least is how few replicas a stage may have, with what they must hold.
+func least(s *plan.Stage, m *v1alpha1.PlanMemory, at string, queries []trace.Query) (int, error) {
+	if m == nil {
+		return s.MinReplicas, nil
+	}
+	each, replicas := m.PerReplica.AsApproximateFloat64(), s.MinReplicas
+	if m.Models != nil {
+		for float64(replicas)*each < m.Models.AsApproximateFloat64() {
+			replicas++
+		}
+	}
+	if m.LeastAge != nil {
+		n, err := replicasForAge(queries, int(each/m.ModelSize.AsApproximateFloat64()), m.LeastAge.Seconds())
+		if err != nil {
+			return 0, fault(at+".memory.leastAge", "%v", err)
+		}
+		replicas = max(replicas, n)
+	}
+	if s.MaxReplicas != 0 && replicas > s.MaxReplicas {
+		return 0, fault(at+".memory", "%d replicas are needed to hold it, and replicas.max is %d", replicas, s.MaxReplicas)
+	}
+	return replicas, nil
+}
+
+// Given reads what runs today, such as detect=a100:3x8: of each stage the hardware, the replicas, and the size of batches, which is the least
+// where it is left out.
+func Given(p *plan.Problem, text string) (plan.Config, error) {
+	c := make(plan.Config, len(p.Stages))
+	there := make(map[int]bool)
+	for part := range strings.SplitSeq(text, ",") {
+		name, is, ok := strings.Cut(strings.TrimSpace(part), "=")
+		i := slices.IndexFunc(p.Stages, func(s plan.Stage) bool { return s.Name == name })
+		hardware, counts, _ := strings.Cut(is, ":")
+		if !ok || i < 0 {
+			return nil, fmt.Errorf("%q: want STAGE=HARDWARE:REPLICASxBATCH, such as %s=%s:3x8; stages are %s", part, p.Stages[0].Name, p.Stages[0].Hardware[0].Name, names(p.Stages))
+		}
+		h := slices.IndexFunc(p.Stages[i].Hardware, func(h plan.Hardware) bool { return h.Name == hardware })
+		if h < 0 {
+			return nil, fmt.Errorf("%q: the stage %s has no profile for %q", part, name, hardware)
+		}
+		all := p.Stages[i].Hardware[h].Batches
+		s := plan.Setting{Hardware: h, Replicas: 1, Batch: all[0]}
+		if err := counted(counts, &s); err != nil {
+			return nil, fmt.Errorf("%q: %w", part, err)
+		}
+		if t := p.Stages[i].Hardware[h].Times; t != nil && s.Batch > t.MaxBatch() {
+			return nil, fmt.Errorf("%q: the profile says nothing of batches above %d", part, t.MaxBatch())
+		}
+		c[i], there[i] = s, true
+	}
+	for i, s := range p.Stages {
+		if !there[i] {
+			return nil, fmt.Errorf("nothing is said of the stage %s: stages are %s", s.Name, names(p.Stages))
+		}
+	}
+	return c, nil
+}
+
+// counted reads replicas and the size of batches, such as 3x8 or 3. What is left out stays.
+func counted(text string, s *plan.Setting) error {
+	if text == "" {
+		return nil
+	}
+	replicas, batch, both := strings.Cut(text, "x")
+	for _, f := range []struct {
+		text string
+		into *int
+	}{{replicas, &s.Replicas}, {batch, &s.Batch}} {
+		if f.text == "" && !both {
+			continue
+		}
+		n, err := strconv.Atoi(f.text)
+		if err != nil || n < 1 {
+			return errors.New("want replicas and the size of batches as 3x8, both at least 1")
+		}
+		*f.into = n
+	}
+	return nil
+}
+
+func names(stages []plan.Stage) string {
+	var all []string
+	for _, s := range stages {
+		all = append(all, s.Name)
+	}
+	return strings.Join(all, ", ")
+}
+
+// FilesOf are the names of the files with profiles that a plan names, in order.
+func FilesOf(o *v1alpha1.CapacityPlan) []string {
+	all := make(map[string]bool)
+	for i := range o.Spec.Stages {
+		for _, h := range o.Spec.Stages[i].Hardware {
+			if h.File != "" {
+				all[h.File] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}

@@ -1,0 +1,139 @@
+package provision
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/trace"
+)
+
+// changed is what is asked for with changes such as slo=200ms,rate=2x.
+func (a *asked) changed(text string) (*asked, error) {
+	other := *a
+	other.CapacityPlan = a.DeepCopy()
+	for one := range strings.SplitSeq(text, ",") {
+		key, value, ok := strings.Cut(strings.TrimSpace(one), "=")
+		if !ok {
+			return nil, fmt.Errorf("%q: want NAME=VALUE, such as slo=200ms", one)
+		}
+		what, of, _ := strings.Cut(key, ".")
+		change, known := changes[what]
+		if !known {
+			return nil, fmt.Errorf("%q: want slo, rate, price.KIND, atMost.KIND, max.STAGE or min.STAGE", key)
+		}
+		if err := change(&other, of, value); err != nil {
+			return nil, fmt.Errorf("%q: %w", one, err)
+		}
+	}
+	if faults := objects.CheckCapacityPlan(other.CapacityPlan); len(faults) > 0 {
+		return nil, faults[0]
+	}
+	return &other, nil
+}
+
+// changes by what they change: of is the kind or the stage.
+var changes = map[string]func(a *asked, of, value string) error{
+	"slo": func(a *asked, of, value string) error {
+		d, err := time.ParseDuration(value)
+		if err != nil {
+			return errors.New("want a time such as 200ms")
+		}
+		for i := range a.Spec.Objectives {
+			if of == "" || of == strconv.Itoa(i+1) {
+				a.Spec.Objectives[i].Within = metav1.Duration{Duration: d}
+			}
+		}
+		return nil
+	},
+	"rate": func(a *asked, _, value string) error {
+		number, times := strings.CutSuffix(value, "x")
+		factor, err := strconv.ParseFloat(number, 64)
+		if err != nil || !(factor > 0) || factor > 1e6 {
+			return errors.New("want how many times as many queries come, such as 2x, or how many a second, such as 150")
+		}
+		if !times {
+			all := a.planned.all
+			factor /= float64(len(all)-1) / (all[len(all)-1].At - all[0].At)
+		}
+		for _, q := range []*queries{&a.planned, &a.tested} {
+			if len(q.all) > 0 {
+				q.all = trace.Scaled(q.all, factor)
+			}
+		}
+		return nil
+	},
+	"price": func(a *asked, of, value string) error {
+		price, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return errors.New("want a price, such as 1.5")
+		}
+		found := false
+		for i := range a.Spec.Stages {
+			for j := range a.Spec.Stages[i].Hardware {
+				if h := &a.Spec.Stages[i].Hardware[j]; h.Name == of {
+					h.Price, found = nil, true // that of its units counts
+				}
+			}
+		}
+		if !found {
+			return fmt.Errorf("no stage runs on %q", of)
+		}
+		a.kind(of).Price = &price
+		return nil
+	},
+	"atMost": func(a *asked, of, value string) error {
+		n, err := strconv.ParseInt(value, 10, 32)
+		if err != nil {
+			return errors.New("want a number, such as 8")
+		}
+		most := int32(n)
+		a.kind(of).AtMost = &most
+		return nil
+	},
+	"max": func(a *asked, of, value string) error {
+		return a.bound(of, value, func(r *v1alpha1.PlanReplicas, n *int32) { r.Max = n })
+	},
+	"min": func(a *asked, of, value string) error {
+		return a.bound(of, value, func(r *v1alpha1.PlanReplicas, n *int32) { r.Min = n })
+	},
+}
+
+// kind is what the plan says of a kind of hardware. What it leaves out is as in the file of hardware.
+func (a *asked) kind(name string) *v1alpha1.PlanHardware {
+	is := func(h v1alpha1.PlanHardware) bool { return h.Name == name }
+	i := slices.IndexFunc(a.Spec.Hardware, is)
+	if i < 0 {
+		h := v1alpha1.PlanHardware{Name: name}
+		if j := slices.IndexFunc(a.files.Hardware, is); j >= 0 {
+			h = a.files.Hardware[j]
+		}
+		i, a.Spec.Hardware = len(a.Spec.Hardware), append(a.Spec.Hardware, h)
+	}
+	return &a.Spec.Hardware[i]
+}
+
+// bound sets a bound of a stage's replicas.
+func (a *asked) bound(stage, value string, set func(*v1alpha1.PlanReplicas, *int32)) error {
+	n, err := strconv.ParseInt(value, 10, 32)
+	if err != nil {
+		return errors.New("want a number, such as 4")
+	}
+	i := slices.IndexFunc(a.Spec.Stages, func(s v1alpha1.PlanStage) bool { return s.Name == stage })
+	if i < 0 {
+		return fmt.Errorf("there is no stage %q", stage)
+	}
+	if a.Spec.Stages[i].Replicas == nil {
+		a.Spec.Stages[i].Replicas = new(v1alpha1.PlanReplicas)
+	}
+	is := int32(n)
+	set(a.Spec.Stages[i].Replicas, &is)
+	return nil
+}

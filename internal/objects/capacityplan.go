@@ -1,0 +1,300 @@
+package objects
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/internal/profile"
+)
+
+// Bounds of a CapacityPlan, as its CRD has them.
+const (
+	maxPlanObjectives = 8
+	maxPlanStages     = 32
+	maxPlanEdges      = 16
+	maxPlanHardware   = 16 // of a stage
+	maxPlanKinds      = 32 // of all
+	maxPlanBatches    = 32
+	maxStageName      = 63
+)
+
+// CheckCapacityPlan returns what is wrong with a CapacityPlan by itself: files that it names are not looked at.
+func CheckCapacityPlan(o *v1alpha1.CapacityPlan) field.ErrorList {
+	errs := CheckName(o.Name)
+	spec := field.NewPath("spec")
+	objectives := spec.Child("objectives")
+	if len(o.Spec.Objectives) == 0 {
+		errs = append(errs, field.Required(objectives, "write what queries are to keep, such as {within: 500ms}"))
+	}
+	errs = append(errs, checkCount(objectives, len(o.Spec.Objectives), maxPlanObjectives)...)
+	for i := range o.Spec.Objectives {
+		errs = append(errs, checkPlanObjective(objectives.Index(i), &o.Spec.Objectives[i])...)
+	}
+	errs = append(errs, CheckPlanHardware(spec.Child("hardware"), o.Spec.Hardware)...)
+	errs = append(errs, checkLength(spec.Child("hardwareFile"), o.Spec.HardwareFile, maxPath)...)
+	errs = append(errs, checkLength(spec.Child("trace"), o.Spec.Trace, maxPath)...)
+	if o.Spec.Seed < 0 {
+		errs = append(errs, field.Invalid(spec.Child("seed"), o.Spec.Seed, "it must not be negative"))
+	}
+
+	stages := spec.Child("stages")
+	if len(o.Spec.Stages) == 0 {
+		errs = append(errs, field.Required(stages, "write the models of the pipeline, at least one"))
+	}
+	errs = append(errs, checkCount(stages, len(o.Spec.Stages), maxPlanStages)...)
+	names := make(map[string]bool)
+	for i := range o.Spec.Stages {
+		is, at := &o.Spec.Stages[i], stages.Index(i)
+		errs = append(errs, checkNew(at.Child("name"), is.Name, maxStageName, names)...)
+		errs = append(errs, checkStage(at, is)...)
+	}
+	for i := range o.Spec.Stages {
+		errs = append(errs, checkEdges(stages.Index(i).Child("next"), o.Spec.Stages[i].Next, names)...)
+	}
+	if circle := circleOf(o.Spec.Stages); len(errs) == 0 && circle != nil {
+		errs = append(errs, field.Invalid(stages, strings.Join(circle, ", "), "these stages lead to each other in a circle: a query would go round for ever"))
+	}
+	return errs
+}
+
+func checkPlanObjective(at *field.Path, o *v1alpha1.PlanObjective) (errs field.ErrorList) {
+	if all := []string{"Latency", "FirstToken", "PerToken"}; o.Of != "" && !slices.Contains(all, o.Of) {
+		errs = append(errs, field.NotSupported(at.Child("of"), o.Of, all))
+	}
+	if o.Within.Duration <= 0 {
+		errs = append(errs, field.Invalid(at.Child("within"), o.Within.Duration.String(), "it must be above 0"))
+	}
+	return append(errs, checkShare(at.Child("quantile"), o.Quantile)...)
+}
+
+// checkShare refuses what is no share above 0.
+func checkShare(at *field.Path, share *float64) (errs field.ErrorList) {
+	if share != nil && !(*share > 0 && *share <= 1) {
+		errs = append(errs, field.Invalid(at, *share, "it must be above 0, and 1 at most"))
+	}
+	return errs
+}
+
+// checkPrice refuses what is no price.
+func checkPrice(at *field.Path, price *float64) (errs field.ErrorList) {
+	if price != nil && (!(*price > 0) || math.IsInf(*price, 0)) {
+		errs = append(errs, field.Invalid(at, *price, "it must be above 0"))
+	}
+	return errs
+}
+
+// checkNew refuses a name that is empty, too long, or there already.
+func checkNew(at *field.Path, name string, most int, there map[string]bool) (errs field.ErrorList) {
+	switch {
+	case name == "":
+		errs = append(errs, field.Required(at, "give it a name"))
+	case there[name]:
+		errs = append(errs, field.Duplicate(at, name))
+	}
+	there[name] = true
+	return append(errs, checkLength(at, name, most)...)
+}
+
+// CheckPlanHardware returns what is wrong with kinds of hardware, which may be in a file of their own.
+func CheckPlanHardware(at *field.Path, all []v1alpha1.PlanHardware) field.ErrorList {
+	errs := checkCount(at, len(all), maxPlanKinds)
+	names := make(map[string]bool)
+	for i, h := range all {
+		errs = append(errs, checkNew(at.Index(i).Child("name"), h.Name, maxNameLen, names)...)
+		errs = append(errs, checkPrice(at.Index(i).Child("price"), h.Price)...)
+		if h.AtMost != nil && *h.AtMost < 0 {
+			errs = append(errs, field.Invalid(at.Index(i).Child("atMost"), *h.AtMost, "it must not be negative"))
+		}
+	}
+	return errs
+}
+
+func checkStage(at *field.Path, s *v1alpha1.PlanStage) field.ErrorList {
+	errs := checkLength(at.Child("model"), s.Model, maxType)
+	hardware := at.Child("hardware")
+	if len(s.Hardware) == 0 {
+		errs = append(errs, field.Required(hardware, "write what it may run on, at least one"))
+	}
+	errs = append(errs, checkCount(hardware, len(s.Hardware), maxPlanHardware)...)
+	names := make(map[string]bool)
+	for i := range s.Hardware {
+		errs = append(errs, checkNew(hardware.Index(i).Child("name"), s.Hardware[i].Name, maxNameLen, names)...)
+		errs = append(errs, checkStageHardware(hardware.Index(i), &s.Hardware[i])...)
+	}
+	if r := s.Replicas; r != nil {
+		least, replicas := int32(1), at.Child("replicas")
+		if r.Min != nil {
+			least = *r.Min
+		}
+		if least < 1 {
+			errs = append(errs, field.Invalid(replicas.Child("min"), least, "it must be at least 1"))
+		}
+		if r.Max != nil && *r.Max < max(1, least) {
+			errs = append(errs, field.Invalid(replicas.Child("max"), *r.Max, "it must be at least min"))
+		}
+	}
+	if s.BatchWait != nil && s.BatchWait.Duration < 0 {
+		errs = append(errs, field.Invalid(at.Child("batchWait"), s.BatchWait.Duration.String(), "it must not be negative"))
+	}
+	if all := []string{"Replica", "Central"}; s.Queue != "" && !slices.Contains(all, s.Queue) {
+		errs = append(errs, field.NotSupported(at.Child("queue"), s.Queue, all))
+	}
+	if s.Memory != nil {
+		errs = append(errs, checkMemory(at.Child("memory"), s.Memory)...)
+	}
+	return errs
+}
+
+func checkMemory(at *field.Path, m *v1alpha1.PlanMemory) (errs field.ErrorList) {
+	if m.PerReplica.Sign() <= 0 {
+		errs = append(errs, field.Invalid(at.Child("perReplica"), m.PerReplica.String(), "it must be above 0"))
+	}
+	if (m.Models == nil) == (m.LeastAge == nil) {
+		errs = append(errs, field.Invalid(at, "", "write one of models and leastAge"))
+	}
+	if m.LeastAge != nil {
+		if m.LeastAge.Duration <= 0 {
+			errs = append(errs, field.Invalid(at.Child("leastAge"), m.LeastAge.Duration.String(), "it must be above 0"))
+		}
+		if m.ModelSize == nil {
+			errs = append(errs, field.Required(at.Child("modelSize"), "write how large a model is, in the mean"))
+		}
+	}
+	if m.ModelSize != nil && (m.ModelSize.Sign() <= 0 || m.ModelSize.Cmp(m.PerReplica) > 0) {
+		errs = append(errs, field.Invalid(at.Child("modelSize"), m.ModelSize.String(), "it must be above 0, and at most perReplica"))
+	}
+	return errs
+}
+
+func checkStageHardware(at *field.Path, h *v1alpha1.StageHardware) field.ErrorList {
+	errs := checkPrice(at.Child("price"), h.Price)
+	if h.Units != nil && *h.Units < 1 {
+		errs = append(errs, field.Invalid(at.Child("units"), *h.Units, "it must be at least 1"))
+	}
+	forms := 0
+	for _, given := range []bool{h.File != "", len(h.Latencies) > 0, h.Engine != nil} {
+		if given {
+			forms++
+		}
+	}
+	if forms != 1 {
+		errs = append(errs, field.Invalid(at, "", "write one of file, latencies and engine: how long the model takes there; control profile measures it"))
+	}
+	errs = append(errs, checkLength(at.Child("file"), h.File, maxPath)...)
+	errs = append(errs, checkCount(at.Child("latencies"), len(h.Latencies), maxPlanBatches)...)
+	if len(h.Latencies) > 0 {
+		for _, f := range LatenciesOf(h).Faults() {
+			errs = append(errs, field.Invalid(at.Child(strings.Replace(f.Field, "batches", "latencies", 1)), f.Value, f.Words))
+		}
+	}
+	if h.Engine != nil {
+		for _, f := range inlineProfile(h.Engine).Faults() {
+			errs = append(errs, field.Invalid(at.Child("engine").Child(f.Field), f.Value, f.Words))
+		}
+	}
+	errs = append(errs, checkCount(at.Child("batches"), len(h.Batches), maxPlanBatches)...)
+	for i, size := range h.Batches {
+		if size < 1 || i > 0 && size <= h.Batches[i-1] {
+			errs = append(errs, field.Invalid(at.Child("batches").Index(i), size, "sizes are from 1 on, in order, each once"))
+		}
+	}
+	return errs
+}
+
+// LatenciesOf is the profile that is written in a CapacityPlan, without being ready for use: see [profile.NewBatches].
+func LatenciesOf(h *v1alpha1.StageHardware) *profile.Batches {
+	b := &profile.Batches{Name: h.Name, Hardware: h.Name}
+	for _, l := range h.Latencies {
+		b.Batches = append(b.Batches, profile.Batch{Size: int(l.Size), Mean: l.Mean.Seconds()})
+	}
+	return b
+}
+
+// EngineOf is the profile of an engine that is written in a CapacityPlan.
+func EngineOf(h *v1alpha1.StageHardware) profile.Profile { return inlineProfile(h.Engine) }
+
+// ShareOf is the share of queries that take an edge.
+func ShareOf(e v1alpha1.PlanEdge) float64 {
+	if e.Share == nil {
+		return 1
+	}
+	return *e.Share
+}
+
+func checkEdges(at *field.Path, all []v1alpha1.PlanEdge, stages map[string]bool) field.ErrorList {
+	errs := checkCount(at, len(all), maxPlanEdges)
+	together := make(map[string]float64) // shares, by choice
+	for i, e := range all {
+		switch {
+		case !stages[e.Stage]:
+			errs = append(errs, field.NotFound(at.Index(i).Child("stage"), e.Stage))
+		case e.Choice != "":
+			if together[e.Choice] += ShareOf(e); together[e.Choice] > 1+1e-9 {
+				errs = append(errs, field.Invalid(at.Index(i).Child("share"), ShareOf(e), fmt.Sprintf("the shares of the choice %q are %.4g together: 1 is the most", e.Choice, together[e.Choice])))
+			}
+		}
+		errs = append(errs, checkShare(at.Index(i).Child("share"), e.Share)...)
+		errs = append(errs, checkLength(at.Index(i).Child("choice"), e.Choice, maxStageName)...)
+	}
+	return errs
+}
+
+// circleOf is stages that lead to each other in a circle, nil if none do.
+func circleOf(stages []v1alpha1.PlanStage) (circle []string) {
+	for i, s := range stages {
+		if !slices.Contains(InOrder(stages), i) {
+			circle = append(circle, s.Name)
+		}
+	}
+	// What the circle leads to is not in it.
+	leads := func(name string) bool {
+		s := stages[slices.IndexFunc(stages, func(s v1alpha1.PlanStage) bool { return s.Name == name })]
+		return slices.ContainsFunc(s.Next, func(e v1alpha1.PlanEdge) bool { return slices.Contains(circle, e.Stage) })
+	}
+	for before := -1; len(circle) != before; {
+		before = len(circle)
+		circle = slices.DeleteFunc(circle, func(name string) bool { return !leads(name) })
+	}
+	return circle
+}
+
+// InOrder are stages, by number, so that each comes after all that lead to it; of several the first that is written. Those behind a circle are not
+// among them.
+func InOrder(stages []v1alpha1.PlanStage) (order []int) {
+	waits := make(map[string]int)
+	for _, s := range stages {
+		for _, e := range s.Next {
+			waits[e.Stage]++
+		}
+	}
+	done := make([]bool, len(stages))
+	for again := true; again; {
+		again = false
+		for i, s := range stages {
+			if done[i] || waits[s.Name] > 0 {
+				continue
+			}
+			done[i], again = true, true
+			order = append(order, i)
+			for _, e := range s.Next {
+				waits[e.Stage]--
+			}
+			break
+		}
+	}
+	return order
+}
+
+// Within is an objective's time, in seconds, and its quantile.
+func Within(o *v1alpha1.PlanObjective) (seconds, quantile float64) {
+	quantile = 0.99
+	if o.Quantile != nil {
+		quantile = *o.Quantile
+	}
+	return o.Within.Seconds(), quantile
+}
