@@ -45,7 +45,8 @@ type CapacityPlanSpec struct {
 	// +listType=map
 	// +listMapKey=name
 	Hardware []PlanHardware `json:"hardware,omitempty"`
-	// HardwareFile is a file with a list as in hardware, beside the plan's: prices that several plans share.
+	// HardwareFile is a file with nothing but hardware, beside the plan's: prices that several plans share. What the plan says itself counts
+	// before it.
 	//
 	// +kubebuilder:validation:MaxLength=4096
 	HardwareFile string `json:"hardwareFile,omitempty"`

@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/provision/problem"
 	"github.com/headgate/headgate/internal/objects"
@@ -113,16 +111,18 @@ func (a *asked) readFiles(file string) error {
 	if file == "" {
 		return a.fault("spec.hardwareFile", "of an API server no files are read: write the hardware into the plan")
 	}
-	path := beside(file, name)
-	text, err := os.ReadFile(path)
-	if err == nil {
-		err = yaml.UnmarshalStrict(text, &a.files.Hardware)
+	f, err := dir.ReadFile(beside(file, name), kinds.Plans())
+	if errors.Is(err, os.ErrNotExist) {
+		return a.fault("spec.hardwareFile", "there is no file "+beside(file, name))
 	}
 	if err != nil {
-		return a.fault("spec.hardwareFile", err.Error()+": want a list such as [{name: a100, price: 3.2}]")
+		return err
 	}
-	if faults := objects.CheckPlanHardware(nil, a.files.Hardware); len(faults) > 0 {
-		return fmt.Errorf("%s: %w", path, faults[0])
+	for _, all := range f.Hardware {
+		a.files.Hardware = all
+	}
+	if len(a.files.Hardware) == 0 {
+		return a.fault("spec.hardwareFile", name+" has no hardware: write a list such as hardware: [{name: a100, price: 3.2}]")
 	}
 	return nil
 }

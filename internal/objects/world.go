@@ -57,6 +57,8 @@ type Set struct {
 	Profiles map[string]profile.Profile
 	// Batches are those by batch, in the same way.
 	Batches map[string]*profile.Batches
+	// Hardware is kinds that CapacityPlans share, in the same way.
+	Hardware map[string][]v1alpha1.PlanHardware
 	// Models may be tens of thousands, and are shared by all Sets that have them: nobody changes one.
 	Models  []*v1alpha1.Model
 	VModels []v1alpha1.VModel
@@ -149,6 +151,10 @@ func (s *Set) Add(t Set) {
 		s.Batches = make(map[string]*profile.Batches, len(t.Batches))
 	}
 	maps.Copy(s.Batches, t.Batches)
+	if s.Hardware == nil && len(t.Hardware) > 0 {
+		s.Hardware = make(map[string][]v1alpha1.PlanHardware, len(t.Hardware))
+	}
+	maps.Copy(s.Hardware, t.Hardware)
 	if s.At == nil {
 		s.At = make(map[Object]string, len(t.At))
 	}

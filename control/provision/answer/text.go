@@ -24,11 +24,8 @@ func Seconds(s float64) string {
 func (a *Answer) Text() string {
 	var out bytes.Buffer
 	if !a.Found {
-		fmt.Fprintf(&out, "%s: there is no plan. The %s planner says: %s.\n", a.Name, a.Planner, strings.TrimSuffix(a.Why[0], "."))
-		for _, why := range a.Why[1:] {
-			fmt.Fprintln(&out, why)
-		}
-		fmt.Fprintf(&out, "%d simulations were run.\n", a.Simulations)
+		a.none(&out)
+		fmt.Fprintf(&out, "The %s planner ran %d simulations.\n", a.Planner, a.Simulations)
 		return out.String()
 	}
 	replicas := 0
@@ -39,14 +36,39 @@ func (a *Answer) Text() string {
 	a.stages(&out)
 	fmt.Fprintln(&out)
 	a.times(&out)
+	share, of := a.Planned.nearest()
+	fmt.Fprintf(&out, "\nThe %s takes %.0f %% of what it may", of, 100*share)
+	if a.Tested != nil {
+		share, of = a.Tested.nearest()
+		fmt.Fprintf(&out, ", and in the test the %s %.0f %%", of, 100*share)
+	}
+	fmt.Fprintln(&out, ".")
 	if len(a.Cheaper) > 0 {
 		fmt.Fprintln(&out, "\nWhy not cheaper:")
 		a.cheaper(&out)
 	}
 	if a.Simulations > 0 {
-		fmt.Fprintf(&out, "\nThe %s planner ran %d simulations.\n", a.Planner, a.Simulations)
+		fmt.Fprintf(&out, "The %s planner ran %d simulations.\n", a.Planner, a.Simulations)
 	}
 	return out.String()
+}
+
+// none says that there is no plan, why, and what would do.
+func (a *Answer) none(out *bytes.Buffer) {
+	fmt.Fprintf(out, "%s: there is no plan: %s.\n", a.Name, a.Why[0])
+	for _, why := range a.Why[1:] {
+		fmt.Fprintln(out, why)
+	}
+}
+
+// nearest is by what share of its time the objective is kept that is nearest to being missed.
+func (t *Times) nearest() (share float64, of string) {
+	for _, o := range t.Objectives {
+		if is := o.Takes / o.Within; is > share {
+			share, of = is, o.Of
+		}
+	}
+	return share, of
 }
 
 func (a *Answer) stages(out *bytes.Buffer) {
@@ -124,7 +146,7 @@ func Compare(a, b *Answer) string {
 	if !a.Found || !b.Found {
 		for _, is := range []*Answer{a, b} {
 			if !is.Found {
-				fmt.Fprintf(&out, "%s has no plan: %s\n", is.Name, strings.Join(is.Why, " "))
+				is.none(&out)
 			}
 		}
 		return out.String()

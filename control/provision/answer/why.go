@@ -9,6 +9,9 @@ import (
 	"github.com/headgate/headgate/control/provision/plan"
 )
 
+// enough simulations say what would do: it need not be the cheapest.
+const enough = 1000
+
 // wouldDo says what would have to be different for there to be a plan.
 func wouldDo(p *plan.Problem, is *plan.Plan) (all []string) {
 	var free, bounded []plan.Candidate
@@ -41,7 +44,8 @@ func wouldDo(p *plan.Problem, is *plan.Plan) (all []string) {
 		}},
 	} {
 		other := *p
-		other.Stages, other.Most, other.Told = slices.Clone(p.Stages), 0, nil
+		other.Stages, other.Most = slices.Clone(p.Stages), 0
+		other.Told = func(simulations int, _ plan.Candidate) bool { return simulations < enough }
 		relaxed.change(&other)
 		if found := plan.Mended(&other); found.Found {
 			all = append(all, fmt.Sprintf("%s it is %s for %.4g an hour: %s.", relaxed.words, Config(p, found.Config), found.Cost, beyond(p, found.Config)))

@@ -128,7 +128,7 @@ func (s *search) widen(c Config) (is Candidate, ok bool) {
 	}
 	is = s.try(c, "a start")
 	for !is.Keeps {
-		enough := s.met(s.try(s.atMost(is.Config), "as many replicas as there may be"))
+		enough := s.met(s.try(s.atMost(is.Config), "as many replicas as there may be")) && slices.Max(replicas(is.Config)) < len(s.Queries)
 		narrow := s.narrowest(is.Config, func(stage int) bool {
 			if enough {
 				return !s.full(is.Config, stage)
@@ -148,10 +148,23 @@ func (s *search) widen(c Config) (is Candidate, ok bool) {
 	return is, true
 }
 
-// atMost is a configuration with as many replicas as there may be.
+// replicas of each stage.
+func replicas(c Config) (all []int) {
+	for _, is := range c {
+		all = append(all, is.Replicas)
+	}
+	return all
+}
+
+// atMost is a configuration with as many replicas as there may be. A stage for which there is no other stays as it is: others may have what it
+// would need.
 func (s *search) atMost(c Config) Config {
 	all := s.unbounded(c, -1)
 	for i := range all {
+		if s.full(c, i) {
+			all[i].Replicas = c[i].Replicas
+			continue
+		}
 		if most := s.most(i, all[i].Hardware); most != 0 {
 			all[i].Replicas = most
 		}

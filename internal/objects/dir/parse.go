@@ -12,9 +12,11 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
+	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kinds"
 	"github.com/headgate/headgate/internal/profile"
@@ -83,8 +85,8 @@ func (p *parser) fault(path, format string, args ...any) error {
 	return &Fault{File: p.file, Line: p.doc.line(path), Reason: fmt.Sprintf(format, args...)}
 }
 
-// profile is the document in JSON if it is a profile, which an object may name: it says what prefill or decode take, or has batches, and is no
-// object. Keep reads it. Else it is nil.
+// profile is the document in JSON if it is one that an object may name, and no object: a profile, which says what prefill or decode take, or has
+// batches, or kinds of hardware. Keep reads it. Else it is nil.
 func (p *parser) profile() (is []byte, keep func([]byte) error) {
 	text, err := yaml.YAMLToJSONStrict(p.doc.text)
 	if err != nil {
@@ -97,6 +99,8 @@ func (p *parser) profile() (is []byte, keep func([]byte) error) {
 		return text, p.keepProfile
 	case fields["batches"] != nil:
 		return text, p.keepBatches
+	case fields["hardware"] != nil && fields["kind"] == nil:
+		return text, p.keepHardware
 	}
 	return nil, nil
 }
@@ -118,6 +122,25 @@ func (p *parser) keepBatches(text []byte) error {
 		return err
 	}
 	p.set.Batches = map[string]*profile.Batches{filepath.Base(p.file): is.Ready()}
+	return nil
+}
+
+// keepHardware reads the kinds of hardware that CapacityPlans share.
+func (p *parser) keepHardware(text []byte) error {
+	var is struct {
+		Hardware []v1alpha1.PlanHardware `json:"hardware"`
+	}
+	unknown, err := p.decode("", text, &is)
+	if err != nil {
+		return err
+	}
+	if len(unknown) > 0 {
+		return p.fault(unknown[0].path, "hardware: %s", unknown[0].reason)
+	}
+	if faults := objects.CheckPlanHardware(field.NewPath("hardware"), is.Hardware); len(faults) > 0 {
+		return p.fault(faults[0].Field, "%v", faults[0])
+	}
+	p.set.Hardware = map[string][]v1alpha1.PlanHardware{filepath.Base(p.file): is.Hardware}
 	return nil
 }
 

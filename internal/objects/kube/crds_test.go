@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
+	"github.com/headgate/headgate/internal/objects/kinds"
 	"github.com/headgate/headgate/test/apiserver"
 )
 
@@ -34,7 +36,7 @@ func (c cluster) verdicts(text string) (server, folder error) {
 	if err := os.WriteFile(filepath.Join(at, "o.yaml"), []byte(text), 0o600); err != nil {
 		c.Fatal(err)
 	}
-	_, folder = dir.Read(at, withNetwork)
+	_, folder = dir.Read(at, slices.Concat(withNetwork, kinds.Plans()))
 	return server, folder
 }
 
@@ -62,6 +64,18 @@ func gatewaySettings(spec string) string {
 func inferencePool(spec string) string {
 	return "apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: p}\nspec: " + spec
 }
+
+func capacityPlan(spec string) string {
+	return ours + "kind: CapacityPlan\nmetadata: {name: c}\nspec: " + spec
+}
+
+// planOf is a plan of one stage, which has more beside its name and hardware.
+func planOf(more, hardware string) string {
+	return capacityPlan(`{objectives: [{within: 1s}], stages: [{name: a, hardware: [` + hardware + `]` + more + `}]}`)
+}
+
+// onGPU is hardware with a profile.
+const onGPU = "{name: gpu, file: a.yaml}"
 
 const objective = "{type: TimeToFirstToken, latency: {value: 1s}}"
 
@@ -299,6 +313,36 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{list(`{addresses: ["a:1"], management: "8085"}`), "want port:NUMBER, such as port:8085"},
 		{list(`{addresses: ["a:1"], engine: vllm, management: "port:8085"}`), "only engines of the kinds modelruntime and torchserve are managed at an address of their own"},
 		{list(`{addresses: ["a:1", "b:1"], management: "unix:/x"}`), "a socket is for an EndpointList in a folder"},
+
+		{capacityPlan(`{objectives: [{of: PerToken, within: 30ms, quantile: 0.9}], hardware: [{name: gpu, price: 1.5, atMost: 4}], hardwareFile: h.yaml, trace: "gamma:rate=1", seed: 3, stages: [{name: a, model: m, poolRef: {name: p}, hardware: [{name: gpu, units: 2, price: 3, latencies: [{size: 1, mean: 10ms}, {size: 4, mean: 20ms}], batches: [1, 4]}], replicas: {min: 2, max: 9}, batchWait: 5ms, queue: Central, memory: {perReplica: 1Gi, models: 3Gi}, next: [{stage: b, share: 0.5, choice: x}]}, {name: b, hardware: [{name: gpu, engine: {prefill: {base: 0.1}, decode: {base: 0.1}, ` + engineLimits + `}}}]}]}`), ""},
+		{planOf("", onGPU), ""},
+		{capacityPlan(`{}`), "spec.objectives: Required value"},
+		{capacityPlan(`{objectives: [], stages: [{name: a, hardware: [` + onGPU + `]}]}`), "spec.objectives in body should have at least 1 items"},
+		{capacityPlan(`{objectives: [{within: 1s}], stages: []}`), "spec.stages in body should have at least 1 items"},
+		{capacityPlan(`{objectives: [{within: 0s}], stages: [{name: a, hardware: [` + onGPU + `]}]}`), "it must be above 0"},
+		{capacityPlan(`{objectives: [{within: 1s, of: Speed}], stages: [{name: a, hardware: [` + onGPU + `]}]}`), `supported values: "Latency", "FirstToken", "PerToken"`},
+		{capacityPlan(`{objectives: [{within: 1s, quantile: 0}], stages: [{name: a, hardware: [` + onGPU + `]}]}`), "it must be above 0"},
+		{capacityPlan(`{objectives: [{within: 1s, quantile: 1.5}], stages: [{name: a, hardware: [` + onGPU + `]}]}`), "should be less than or equal to 1"},
+		{capacityPlan(`{objectives: [{within: 1s}], seed: -1, stages: [{name: a, hardware: [` + onGPU + `]}]}`), "should be greater than or equal to 0"},
+		{capacityPlan(`{objectives: [{within: 1s}], hardware: [{name: gpu, price: 0}], stages: [{name: a, hardware: [` + onGPU + `]}]}`), "it must be above 0"},
+		{capacityPlan(`{objectives: [{within: 1s}], hardware: [{name: gpu}, {name: gpu}], stages: [{name: a, hardware: [` + onGPU + `]}]}`), "Duplicate value"},
+		{capacityPlan(`{objectives: [{within: 1s}], stages: [{name: a, hardware: [` + onGPU + `]}, {name: a, hardware: [` + onGPU + `]}]}`), "Duplicate value"},
+		{capacityPlan(`{objectives: [{within: 1s}], stages: [{name: a, hardware: [` + onGPU + `], next: [{stage: b}]}, {name: b, hardware: [` + onGPU + `], next: [{stage: a}]}]}`), "stages lead to each other in a circle"},
+		{planOf("", ""), "should have at least 1 items"},
+		{planOf("", "{name: gpu}"), "write one of file, latencies and engine"},
+		{planOf("", "{name: gpu, file: a.yaml, latencies: [{size: 1, mean: 1ms}]}"), "write one of file, latencies and engine"},
+		{planOf("", "{name: gpu, latencies: [{size: 1, mean: 0s}]}"), "a batch takes some time"},
+		{planOf("", "{name: gpu, file: a.yaml, units: 0}"), "should be greater than or equal to 1"},
+		{planOf("", "{name: gpu, file: a.yaml, price: -1}"), "it must be above 0"},
+		{planOf("", "{name: gpu, file: a.yaml, batches: [0]}"), "should be greater than or equal to 1"},
+		{planOf(", next: [{stage: b}]", onGPU), "next names a stage that does not exist"},
+		{planOf(", replicas: {min: 0}", onGPU), "should be greater than or equal to 1"},
+		{planOf(", replicas: {min: 3, max: 2}", onGPU), "it must be at least min"},
+		{planOf(", batchWait: -1s", onGPU), "it must not be negative"},
+		{planOf(", queue: Somewhere", onGPU), `supported values: "Replica", "Central"`},
+		{planOf(", memory: {perReplica: 1Gi}", onGPU), "write one of models and leastAge"},
+		{planOf(", memory: {perReplica: 1Gi, leastAge: 1m}", onGPU), "write how large a model is, in modelSize"},
+		{planOf(", speed: 3", onGPU), `unknown field "spec.stages[0].speed"`},
 
 		{gatewaySettings(`{payloads: {}}`), ""},
 		{gatewaySettings(`{replicas: 1, service: {type: NodePort}, timeouts: {silence: 20s}, payloads: {processors: ["http://sink:8080/all?m#a.B/C", "https://[fd00::1]/x", "logger://*"]}}`), ""},
