@@ -25,6 +25,8 @@ type Figures struct {
 	Joined float64
 	// Imbalance is the requests of the endpoint that got most, by the mean of all.
 	Imbalance float64
+	// Age is for how long a model had not been asked for when its last copy left, in the mean, in seconds; 0 if none did.
+	Age float64
 }
 
 // refused is what a request has waited that failed.
@@ -61,6 +63,9 @@ func (f *Fleet) figures(loads int, end float64) Figures {
 	}
 	slices.Sort(waits)
 	is := Figures{Misses: float64(missed) / float64(max(all, 1)), Refused: float64(failed) / float64(max(all, 1)), Loads: float64(loads) * 60 / f.Measured}
+	if f.gone > 0 {
+		is.Age = f.ages / float64(f.gone)
+	}
 	if at := len(waits) - 1 - all/100; at >= 0 {
 		is.Wait99 = float64(waits[at])
 	}

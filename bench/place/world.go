@@ -121,6 +121,9 @@ type Fleet struct {
 	flown   func(c *Copy)
 	waiting [][]int32 // requests by model
 	waits   []float32
+	asked   []float64 // when each model was asked for last
+	ages    float64   // of models whose last copy left in the measured time: how long before they were asked for last, all together
+	gone    int       // how many those are
 	passing []bool
 	loads   int
 	scaled  []int // loads in the time before each scale event, and after it
@@ -165,7 +168,7 @@ func newFleet(w World, seed uint64) (*Fleet, error) {
 	f := &Fleet{
 		World: w, Size: make([]int64, w.Models), Nodes: make([]Node, n), Copies: make([][]*Copy, w.Models),
 		Random:  rand.New(rand.NewPCG(seed, 2)), //nolint:gosec // no secret
-		waiting: make([][]int32, w.Models), passing: make([]bool, w.Models), loadTime: make([]float64, w.Models),
+		waiting: make([][]int32, w.Models), passing: make([]bool, w.Models), asked: make([]float64, w.Models), loadTime: make([]float64, w.Models),
 	}
 	var total, largest int64
 	for i := range f.Size {
@@ -294,6 +297,10 @@ func (f *Fleet) Unload(c *Copy) {
 	c.State = Leaving
 	f.Nodes[c.Endpoint].Promised -= f.Size[c.Model]
 	f.Copies[c.Model] = without(f.Copies[c.Model], c)
+	if f.Now() >= f.Warmup && len(f.Copies[c.Model]) == 0 {
+		f.ages += f.Now() - f.asked[c.Model]
+		f.gone++
+	}
 	if c.InFlight == 0 {
 		f.left(c)
 	}
@@ -374,6 +381,7 @@ func (f *Fleet) load(c *Copy) int {
 func (f *Fleet) request(number int) {
 	f.Number = number
 	model := int(f.Requests[number].Model)
+	f.asked[model] = f.Now()
 	var best *Copy
 	for _, c := range f.Copies[model] {
 		if c.State == Loaded && (best == nil || cmp.Or(f.load(c)-f.load(best), c.last-best.last) < 0) {

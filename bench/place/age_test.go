@@ -1,0 +1,35 @@
+package place
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/headgate/headgate/control/provision/problem"
+	"github.com/headgate/headgate/internal/trace"
+)
+
+// The age of models that make place is as control plan reckons it, of 1,000 models by Zipf 1.0: where the one goes that was used longest ago of
+// all, and as control decides by that. (Where loads cannot keep up with misses models stay longer: here they can.)
+func TestTheAgeIsAsPlanned(t *testing.T) {
+	for _, share := range []float64{0.2, 0.6} {
+		w := World{Endpoints: 10, Models: 1000, Share: share, Zipf: 1, Rate: 20, Load: 0.5, AtOnce: 2, Service: 0.05, Warmup: 600, Measured: 600}
+		var queries []trace.Query
+		for _, r := range requests(w, 1) {
+			if r.At >= w.Warmup/2 { // as long before as it takes to fill
+				queries = append(queries, trace.Query{At: r.At, Model: fmt.Sprint(r.Model)})
+			}
+		}
+		planned := problem.Age(queries, int(share*float64(w.Models)))
+		for name, p := range map[string]Policy{"lru": LRU(), "headgate by lru": HeadgateLRU(), "headgate": Headgate()} {
+			is, err := Run(w, 1, p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("room for %v: %s has an age of %.1f s, planned are %.1f s (%+.1f %%)", share, name, is.Age, planned, 100*(is.Age/planned-1))
+			if name != "headgate" && math.Abs(is.Age/planned-1) > 0.1 {
+				t.Errorf("room for %v: %s has an age of %.1f s, planned are %.1f s", share, name, is.Age, planned)
+			}
+		}
+	}
+}
