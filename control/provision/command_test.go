@@ -2,10 +2,18 @@ package provision_test
 
 import (
 	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/headgate/headgate/control/provision"
+	"github.com/headgate/headgate/control/provision/answer"
 	"github.com/headgate/headgate/test/golden"
 )
 
@@ -26,4 +34,83 @@ func run(t *testing.T, args ...string) string {
 		return out.String() + "error: " + err.Error()
 	}
 	return out.String()
+}
+
+// What is written as JSON has what a tuner needs, and is compared with another.
+func TestPlansAreCompared(t *testing.T) {
+	at := t.TempDir()
+	var files []string
+	for name, more := range map[string][]string{"small": nil, "large": {"--what-if", "rate=2x"}} {
+		text := run(t, append([]string{"-f", "testdata/video.yaml", "--prove", "0", "-o", "json"}, more...)...)
+		d := json.NewDecoder(strings.NewReader(text))
+		var is answer.Answer
+		for d.More() { // the last of them
+			is = answer.Answer{}
+			if err := d.Decode(&is); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := is.Stages[0]
+		if !is.Found || is.Planned.Rate < 50 || len(is.Planned.Envelope) < 5 || is.Planned.Envelope[0].Queries < 1 || len(is.Tried) < 10 || is.Tested == nil {
+			t.Errorf("%s is %+v", name, is)
+		}
+		if want := is.Planned.Rate * s.Share / s.Throughput / float64(s.Replicas); s.Utilisation != want || s.Utilisation <= 0 || s.Alone <= 0 {
+			t.Errorf("%s: a stage is %+v, and its utilisation is %v", name, s, want)
+		}
+		for i := 1; i < len(is.Planned.Envelope); i++ {
+			if a, b := is.Planned.Envelope[i-1], is.Planned.Envelope[i]; b.Queries < a.Queries || b.Seconds <= a.Seconds {
+				t.Errorf("%s: the envelope is %v", name, is.Planned.Envelope)
+			}
+		}
+		one, err := json.Marshal(is)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(at, name+".json")
+		if err := os.WriteFile(file, one, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, file)
+	}
+	slices.Sort(files) // large, small
+	got := run(t, "compare", files[1], files[0])
+	for _, want := range []string{"/small costs 2.2 an hour", "CHANGE", "detect", "add 1"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("there is no %q in\n%s", want, got)
+		}
+	}
+	if got := run(t, "compare", files[0], "testdata/video.yaml"); !strings.Contains(got, "testdata/video.yaml: invalid character") {
+		t.Error(got)
+	}
+}
+
+// A picture is XML that names each stage, and edges that only some take with their share.
+func TestThePicture(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "p.svg")
+	run(t, "-f", "testdata/video.yaml", "--prove", "0", "--picture", file)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, boxes := xml.NewDecoder(bytes.NewReader(text)), 0
+	for {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if is, ok := token.(xml.StartElement); ok && is.Name.Local == "path" {
+			boxes++
+		}
+	}
+	for _, want := range []string{">detect<", ">plate<", ">person<", ">30 %<", ">50 %<", "batches of 8", "latency: "} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("there is no %q in the picture", want)
+		}
+	}
+	if boxes != 1+2 { // the head of arrows, and the edges
+		t.Errorf("%d paths are drawn", boxes)
+	}
 }

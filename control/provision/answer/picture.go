@@ -10,7 +10,7 @@ import (
 
 // Sizes of a picture, in pixels.
 const (
-	boxWide, boxHigh = 220, 96
+	boxWide, boxHigh = 260, 96
 	gapWide, gapHigh = 90, 28
 	margin           = 24
 	headHigh         = 66
@@ -26,6 +26,8 @@ const (
 // in the queue, in yellow while the batch fills, in blue computed. It is SVG.
 func (a *Answer) Picture() string {
 	at, wide, high := a.layout()
+	paths, labels, lowest := a.paths(at)
+	high = max(high, lowest+margin)
 	var out strings.Builder
 	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", wide, high, wide, high)
 	out.WriteString(`<defs><marker id="end" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0L8 4L0 8z" fill="#555"/></marker></defs>` + "\n")
@@ -45,13 +47,10 @@ func (a *Answer) Picture() string {
 		text(x+14, margin+37, "normal", "start", "%s", is.words)
 		x += 24 + 7*len(is.words)
 	}
-	for _, e := range a.Edges {
-		from, to := at[e.From], at[e.To]
-		x0, y0, x1, y1 := from.x+boxWide, from.y+boxHigh/2, to.x, to.y+boxHigh/2
-		middle := (x0 + x1) / 2
-		fmt.Fprintf(&out, `<path d="M%d %dC%d %d %d %d %d %d" fill="none" stroke="#555" marker-end="url(#end)"/>`+"\n", x0, y0, middle, y0, middle, y1, x1, y1)
+	for i, e := range a.Edges {
+		fmt.Fprintf(&out, `<path d="%s" fill="none" stroke="#555" marker-end="url(#end)"/>`+"\n", paths[i])
 		if e.Share < 1 {
-			text(middle, (y0+y1)/2-6, "normal", "middle", "%.3g %%", 100*e.Share)
+			text(labels[i].x, labels[i].y, "normal", "middle", "%.3g %%", 100*e.Share)
 		}
 	}
 	for i := range a.Stages {
@@ -61,7 +60,8 @@ func (a *Answer) Picture() string {
 		text(is.x+12, is.y+20, "bold", "start", "%s", s.Name)
 		text(is.x+boxWide-12, is.y+20, "normal", "end", "%.4g/h", s.Cost)
 		text(is.x+12, is.y+38, "normal", "start", "%d x %s, batches of %d", s.Replicas, s.Hardware, s.Batch)
-		text(is.x+12, is.y+56, "normal", "start", "P50 %s, P99 %s, busy %.0f %%", Seconds(s.Latency.P50), Seconds(s.Latency.P99), 100*s.Busy)
+		text(is.x+12, is.y+56, "normal", "start", "P50 %s, P99 %s", Seconds(s.Latency.P50), Seconds(s.Latency.P99))
+		text(is.x+boxWide-12, is.y+38, "normal", "end", "busy %.0f %%", 100*s.Busy)
 		sum, left := s.Queue+s.Fill+s.Compute, float64(is.x+12)
 		for _, part := range []struct {
 			colour  string
@@ -74,6 +74,36 @@ func (a *Answer) Picture() string {
 	}
 	out.WriteString("</svg>\n")
 	return out.String()
+}
+
+// paths are those of edges, with where their shares are written, and how low the lowest goes. One that passes columns goes below the boxes there.
+func (a *Answer) paths(at map[string]point) (paths []string, labels []point, lowest int) {
+	bottom := make(map[int]int) // of the lowest box, by the column's x
+	for _, is := range at {
+		bottom[is.x] = max(bottom[is.x], is.y+boxHigh)
+	}
+	detours := 0
+	for _, e := range a.Edges {
+		from, to := at[e.From], at[e.To]
+		x0, y0, x1, y1 := from.x+boxWide, from.y+boxHigh/2, to.x, to.y+boxHigh/2
+		if to.x == from.x+boxWide+gapWide {
+			middle := (x0 + x1) / 2
+			paths = append(paths, fmt.Sprintf("M%d %dC%d %d %d %d %d %d", x0, y0, middle, y0, middle, y1, x1, y1))
+			labels = append(labels, point{middle, (y0+y1)/2 - 6})
+			continue
+		}
+		lane := 0
+		for x := from.x + boxWide + gapWide; x < to.x; x += boxWide + gapWide {
+			lane = max(lane, bottom[x])
+		}
+		lane += gapHigh/2 + 8*detours
+		detours++
+		paths = append(paths, fmt.Sprintf("M%d %dC%d %d %d %d %d %dL%d %dC%d %d %d %d %d %d", x0, y0, x0+gapWide/2, y0, x0+gapWide/2, lane, x0+gapWide, lane,
+			x1-gapWide, lane, x1-gapWide/2, lane, x1-gapWide/2, y1, x1, y1))
+		labels = append(labels, point{x0 + gapWide + 24, lane - 4})
+		lowest = max(lowest, lane)
+	}
+	return paths, labels, lowest
 }
 
 // point is where a box begins.
