@@ -12,7 +12,7 @@ FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 # End-to-end tests that run on both data planes: what requests get, kills, drains, tries.
 BOTH := BadInput|OnlyInference|Destination|OutcomesBecome|HTTP2|Drain|FullQueue|Stopping|Poisonous|TakesNoConnection|ManyRequestsAtOnce|KilledCosts|StopsStalls|ExtprocDies|ExtprocThat|RequestsThat|NewEndpoints|EndpointThatLeaves|Prompts|StoredAnswer|ByV2|OfV2
 
-.PHONY: help run build test e2e cluster images cluster-down conformance soak real real-repositories real-mlserver check fuzz bench bench-policies bench-place bench-place-engines bench-plan generate objects protocols clean
+.PHONY: help run build test e2e cluster images cluster-down conformance soak real real-repositories real-mlserver check fuzz bench bench-policies bench-place bench-place-engines bench-estimate bench-plan generate objects protocols clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -138,6 +138,12 @@ bench-plan: build ## Judge plans of pipelines by what exhaustive search finds, a
 
 bench-place-engines: ## Send requests to ten simulated engines for sixteen minutes, and print how many wait for a load, beside what bench place foretells
 	go test -v -count 1 -timeout 30m -run '^TestMissesAreAsForetold$$' ./bench/e2e -foretold 8m
+
+bench-estimate: ## Send queries through chains of two models for twenty minutes, those that sleep, then a real MLServer and a real Triton, and print how long they took, beside what is estimated; installs 1 GB into .cache
+	bench/real/mlserver install .cache/mlserver
+	bench/real/triton install .cache/triton
+	go test -v -count 1 -timeout 30m -run '^TestEstimatesAreAsMeasured$$' ./bench/e2e -estimates 1000 $(ARGS)
+	go test -tags real -v -count 1 -timeout 20m -run '^TestRealEstimatesAreAsMeasured$$' ./bench/e2e -estimates 250 $(ARGS)
 
 generate: ## Write what the scenarios answer into their files anew; read the difference before you keep it
 	go test ./extproc/pick ./extproc/stream ./internal/sim ./control/place/load ./control/place/decide -run Scenarios -update

@@ -34,6 +34,7 @@ strict is InferLine's planner, mended goes on where that stops, and proven is me
 Usage:
 
   bench provision [flags]
+  bench provision pipelines [flags]     InferLine's pipelines, beside plans of the whole; see its --help
 
 Examples:
 
@@ -164,6 +165,9 @@ func (g *Gaps) sum(o Gaps) {
 
 // Command is the command "provision". It prints to standard output, and progress to standard error.
 func Command(ctx context.Context, args []string) error {
+	if len(args) > 0 && args[0] == "pipelines" {
+		return pipelines(ctx, args[1:], os.Stdout)
+	}
 	fs := pflag.NewFlagSet("provision", pflag.ContinueOnError)
 	fs.SortFlags = false
 	fs.Usage = func() { fmt.Fprint(os.Stdout, usage, fs.FlagUsages()) }

@@ -27,10 +27,15 @@ func (s *search) mend() {
 			best = is
 		}
 	}
+	var all []Candidate // that keep the objectives, the cheapest first, so that who stops early has a good one
 	for _, start := range s.starts() {
 		if is, ok := s.widen(start); ok {
-			take(s.pairs(s.minimize(is))) // what was tried already costs nothing
+			all = append(all, s.minimize(is))
 		}
+	}
+	slices.SortStableFunc(all, func(a, b Candidate) int { return cmp.Compare(a.Cost, b.Cost) })
+	for _, is := range all {
+		take(s.pairs(is)) // what was tried already costs nothing
 	}
 	if s.Most > 0 {
 		is, done := s.exhaust(best)
@@ -194,6 +199,9 @@ type option struct {
 func (s *search) options(stage int, most float64) (all []option) {
 	is := &s.Stages[stage]
 	for h := range is.Hardware {
+		if s.hopeless(stage, h) {
+			continue
+		}
 		for _, size := range is.Hardware[h].Batches {
 			bound := s.most(stage, h)
 			for n := is.MinReplicas; bound == 0 || n <= bound; n++ {
@@ -207,6 +215,23 @@ func (s *search) options(stage int, most float64) (all []option) {
 	}
 	slices.SortStableFunc(all, func(a, b option) int { return cmp.Compare(a.cost, b.cost) })
 	return all
+}
+
+// hopeless says whether a model alone takes longer on some hardware than queries may, whatever the batch, and more of them pass the stage than may
+// miss.
+func (s *search) hopeless(stage, hardware int) bool {
+	h := &s.Stages[stage].Hardware[hardware]
+	if h.Times == nil {
+		return false
+	}
+	least := math.Inf(1)
+	for size := 1; size <= h.Batches[len(h.Batches)-1]; size++ {
+		least = min(least, h.Times.Time(size, 0))
+	}
+	return slices.ContainsFunc(s.Objectives, func(o Objective) bool {
+		// Of the queries of the trace a few less may pass than do of all.
+		return o.Of == Latency && least > o.Seconds && s.shares[stage] > 2*(1-o.Share)+0.01
+	})
 }
 
 // pairs tries two stages at a time in all their settings, by rising cost, the others as they are, until that finds nothing for any two. Of a

@@ -263,3 +263,20 @@ func TestFaultsOfProblems(t *testing.T) {
 		}
 	}
 }
+
+// Hardware on which a model alone takes too long is no part of what is tried, or thousands of replicas of it would be.
+func TestHopelessHardwareIsNotTried(t *testing.T) {
+	for share, optimal := range map[float64]bool{1: true, 0.005: false} {
+		p := two()
+		p.Most, p.Pipeline.Edges[0].Share = 1000, share
+		slow := profile.NewBatches("snail", profile.Batch{Size: 1, Mean: 1}, profile.Batch{Size: 2, Mean: 0.9})
+		p.Stages[1].Hardware = append(p.Stages[1].Hardware, plan.Hardware{Name: "snail", Price: 0.001, Times: slow, Batches: []int{1, 2}})
+		is := plan.Mended(p)
+		if !is.Found || is.Optimal != optimal && share == 1 || share == 1 && is.Config[1].Hardware == 2 {
+			t.Errorf("of a share of %v: %s, optimal: %v", share, text(is), is.Optimal)
+		}
+		if share < 1 && is.Config[1].Hardware != 2 { // so few pass it that all of them may miss
+			t.Errorf("of a share of %v: %s, and the snail is the cheapest", share, text(is))
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package provision
+
+import (
+	"math"
+	"slices"
+
+	"github.com/headgate/headgate/control/provision/estimate"
+	"github.com/headgate/headgate/control/provision/plan"
+)
+
+// Boxes is a plan of who takes the pipeline for one box: one size of batch, and so many copies of the whole, each with one replica of each stage.
+// InferLine's paper has such plans beside its own as CG, coarse-grained.
+type Boxes struct {
+	Hardware      []int // by stage
+	Batch, Copies int
+}
+
+// Coarse plans boxes for a rate, in queries a second: the largest batch that keeps the objective where nobody waits, and as many copies as the
+// slowest stage needs. It takes the fastest hardware for each stage or, if it may choose, that by which all costs least. It reports whether a batch
+// keeps the objective at all.
+func Coarse(p *plan.Problem, rate float64, choose bool) (best Boxes, ok bool) {
+	all := [][]int{fastest(p)}
+	if choose {
+		all = choices(p.Stages)
+	}
+	shares := p.Pipeline.Shares()
+	for _, hardware := range all {
+		b := Boxes{Hardware: hardware, Batch: largest(p, hardware)}
+		if b.Batch == 0 {
+			continue
+		}
+		b.Copies = max(1, int(math.Ceil(rate/b.throughput(p, shares)-1e-9)))
+		if !ok || p.Cost(b.Config()) < p.Cost(best.Config()) {
+			best, ok = b, true
+		}
+	}
+	return best, ok
+}
+
+// fastest is the hardware of each stage that computes one query soonest; of several the first.
+func fastest(p *plan.Problem) []int {
+	all := make([]int, len(p.Stages))
+	for i := range p.Stages {
+		h := p.Stages[i].Hardware
+		for j := range h {
+			if h[j].Times.MeanTime(1) < h[all[i]].Times.MeanTime(1) {
+				all[i] = j
+			}
+		}
+	}
+	return all
+}
+
+// choices are all ways to take hardware for each stage.
+func choices(stages []plan.Stage) [][]int {
+	all := [][]int{nil}
+	for _, s := range stages {
+		var longer [][]int
+		for _, before := range all {
+			for h := range s.Hardware {
+				longer = append(longer, append(slices.Clip(before), h))
+			}
+		}
+		all = longer
+	}
+	return all
+}
+
+// largest is the largest batch that keeps the objective on the longest way, where nobody waits, of those that all profiles tell of: it need not be
+// one that a plan may set. It is 0 if none does.
+func largest(p *plan.Problem, hardware []int) (size int) {
+	sizes := []int{1}
+	most := math.MaxInt
+	for stage, h := range hardware {
+		times := p.Stages[stage].Hardware[h].Times
+		most = min(most, times.MaxBatch())
+		for _, b := range times.Batches {
+			sizes = append(sizes, b.Size)
+		}
+	}
+	for _, b := range sizes {
+		takes := func(stage int) float64 { return p.Stages[stage].Hardware[hardware[stage]].Times.MeanTime(b) }
+		if b > size && b <= most && p.Pipeline.ServiceTime(takes) <= p.Objectives[0].Seconds {
+			size = b
+		}
+	}
+	return size
+}
+
+// throughput is how many queries a second one copy has room for: that of its slowest stage, by the share of the queries that pass it.
+func (b *Boxes) throughput(p *plan.Problem, shares []float64) float64 {
+	least := math.Inf(1)
+	for i, share := range shares {
+		least = min(least, p.Stages[i].Hardware[b.Hardware[i]].Times.Throughput(b.Batch)/share)
+	}
+	return least
+}
+
+// Config has as many replicas of each stage as there are copies.
+func (b *Boxes) Config() plan.Config {
+	var c plan.Config
+	for _, h := range b.Hardware {
+		c = append(c, plan.Setting{Hardware: h, Batch: b.Batch, Replicas: b.Copies})
+	}
+	return c
+}
+
+// Late is how many queries of a problem miss its objective in boxes: copies get them in turn, and know nothing of each other.
+func (b *Boxes) Late(p *plan.Problem) (late int, err error) {
+	one := Boxes{b.Hardware, b.Batch, 1}
+	for i := range min(b.Copies, len(p.Queries)) {
+		own := *p
+		own.Queries, own.Seed = nil, p.Seed+uint64(i)
+		for q := i; q < len(p.Queries); q += b.Copies {
+			own.Queries = append(own.Queries, p.Queries[q])
+		}
+		n, err := Late(&own, one.Config())
+		if err != nil {
+			return 0, err
+		}
+		late += n
+	}
+	return late, nil
+}
+
+// Late is how many queries of a problem miss its objective with a configuration.
+func Late(p *plan.Problem, c plan.Config) (late int, err error) {
+	_, err = estimate.Run(p.Pipeline, p.Settings(c), p.Queries, p.Seed, func(_ int, took estimate.Took) bool {
+		if took.Latency > p.Objectives[0].Seconds {
+			late++
+		}
+		return true
+	})
+	return late, err
+}
+
+// Rate of queries, a second, from the first to the last.
+func Rate(queries []estimate.Query) float64 {
+	last := len(queries) - 1
+	return float64(last) / (queries[last].At - queries[0].At)
+}
+
+// Peak is the highest rate of queries in any window of so many seconds.
+func Peak(queries []estimate.Query, seconds float64) float64 {
+	most, from := 0, 0
+	for i, q := range queries {
+		for q.At-queries[from].At >= seconds {
+			from++
+		}
+		most = max(most, i-from+1)
+	}
+	return float64(most) / seconds
+}

@@ -1,0 +1,223 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+const pipelinesUsage = `Plans the pipelines of docs/plans, which are InferLine's with made-up profiles, for several loads, beside plans of who takes a
+pipeline for one box: one size of batch, the largest that keeps the objective where nobody waits, and copies of the whole. Each plan is
+made on one trace and tried on another, by the same simulator: nothing here says how right that is.
+
+Of each it prints what a plan costs an hour, and which share of the queries misses the objective on the other trace; 1 % may. none says that
+nothing was found. Plans are
+  mended, strict      ours, and InferLine's planner; with * it had run as many simulations as it may, and this is the best by then
+  CG-Mean, CG-Peak    copies for the mean rate, or for the highest in a time as long as the objective, on the fastest hardware at each
+                      stage, or on that by which all costs least. Copies get queries in turn; in brackets, the replicas of a stage share its
+                      queries as ours do.
+Then it plans by mended for several objectives. A cost with + is above that of a tighter objective, one with - below that of a lower rate:
+optimal plans do not the former, and hardly the latter.
+
+Usage:
+
+  bench provision pipelines [flags]
+
+Examples:
+
+  bench provision pipelines
+  bench provision pipelines --rates 100 --cvs 1,4 --trends social-media --plots .
+
+Flags:
+
+`
+
+// pipelines is the command "provision pipelines". It prints to out, and progress to standard error.
+func pipelines(ctx context.Context, args []string, out io.Writer) error {
+	fs := pflag.NewFlagSet("provision pipelines", pflag.ContinueOnError)
+	fs.SortFlags = false
+	fs.Usage = func() { fmt.Fprint(out, pipelinesUsage, fs.FlagUsages()) }
+	dir := fs.String("plans", "docs/plans", "plan what is in the YAML files of this `DIR`, but hardware.yaml")
+	rates := fs.Float64Slice("rates", []float64{50, 100, 200, 400}, "queries a second")
+	cvs := fs.Float64Slice("cvs", []float64{1, 4}, "coefficients of variation of the gaps between queries")
+	trends := fs.StringSlice("trends", []string{"image-processing"}, "plan these `PIPELINES` for several objectives")
+	objectives := fs.DurationSlice("objectives", milliseconds(100, 150, 200, 300, 400, 500), "which these are")
+	trendCVs := fs.Float64Slice("trend-cvs", []float64{1, 2, 4}, "and coefficients of variation for them")
+	trendQueries := fs.Int("trend-queries", 4000, "how many queries they are planned on")
+	b := new(Bench)
+	fs.IntVar(&b.Queries, "queries", 10_000, "how many queries the others are planned on")
+	fs.IntVar(&b.Tested, "tested", 50_000, "how many queries plans are tried on")
+	fs.IntVar(&b.Most, "most", 5000, "how many simulations a planner may run for a plan")
+	plots := fs.String("plots", "", "draw what plans cost into SVGs in this `DIR`")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	slices.Sort(*rates)
+	slices.Sort(*objectives)
+	switch {
+	case fs.NArg() > 0:
+		return fmt.Errorf("provision pipelines takes no argument: %q is one", fs.Arg(0))
+	case len(*rates) == 0 || (*rates)[0] <= 0 || len(*cvs) == 0 || len(*objectives) == 0 || (*objectives)[0] <= 0 || len(*trendCVs) == 0:
+		return fmt.Errorf("--rates %v, --cvs %v, --objectives %v, --trend-cvs %v: want at least one each, above 0",
+			*rates, *cvs, *objectives, *trendCVs)
+	case b.Queries < 2 || b.Tested < 2 || *trendQueries < 2 || b.Most < 1:
+		return fmt.Errorf("--queries %d, --tested %d, --trend-queries %d, --most %d: want at least 2 queries, and a simulation",
+			b.Queries, b.Tested, *trendQueries, b.Most)
+	}
+	if err := b.read(*dir); err != nil {
+		return err
+	}
+	var chosen []*Asked
+	for _, name := range *trends {
+		i := slices.IndexFunc(b.Plans, func(a *Asked) bool { return a.Name == name })
+		if i < 0 {
+			return fmt.Errorf("--trends: no plan in %s is called %q", *dir, name)
+		}
+		chosen = append(chosen, b.Plans[i])
+	}
+	var loads []Load
+	for _, cv := range *cvs {
+		for _, rate := range *rates {
+			loads = append(loads, Load{rate, cv})
+		}
+	}
+	cells, err := b.Cells(ctx, loads, progress("plans of all planners", len(b.Plans)*len(loads)))
+	if err != nil {
+		return err
+	}
+	for i := 0; i < len(cells); i += len(loads) {
+		reportCells(out, b.Plans[i/len(loads)], cells[i:i+len(loads)])
+	}
+	var seconds []float64
+	for _, o := range *objectives {
+		seconds = append(seconds, o.Seconds())
+	}
+	b.Queries = *trendQueries
+	n := len(chosen) * len(*trendCVs) * len(*rates) * len(seconds)
+	all, err := b.Trends(ctx, chosen, *trendCVs, *rates, seconds, progress("plans by objective", n))
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		reportTrend(out, &all[i])
+	}
+	if *plots == "" {
+		return nil
+	}
+	path, err := drawCells(*plots, cells)
+	for i := 0; err == nil && i < len(all); i += len(*trendCVs) {
+		fmt.Fprintln(os.Stderr, path)
+		path, err = drawTrends(*plots, all[i:i+len(*trendCVs)])
+	}
+	fmt.Fprintln(os.Stderr, path)
+	return err
+}
+
+func milliseconds(all ...int) (is []time.Duration) {
+	for _, n := range all {
+		is = append(is, time.Duration(n)*time.Millisecond)
+	}
+	return is
+}
+
+// read reads all plans of a folder, in order of their files.
+func (b *Bench) read(dir string) error {
+	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		if filepath.Base(file) == "hardware.yaml" {
+			continue
+		}
+		a, err := Read(file)
+		if err != nil {
+			return err
+		}
+		b.Plans = append(b.Plans, a)
+	}
+	if len(b.Plans) == 0 {
+		return fmt.Errorf("--plans: there is no plan in %s", dir)
+	}
+	return nil
+}
+
+// progress tells on standard error how many of n things are done.
+func progress(of string, n int) (done func()) {
+	began, so := time.Now(), 0
+	return func() {
+		so++
+		fmt.Fprintf(os.Stderr, "\r%s: %d of %d in %.0f s", of, so, n, time.Since(began).Seconds())
+		if so == n {
+			fmt.Fprintln(os.Stderr)
+		}
+	}
+}
+
+// reportCells prints the cells of one pipeline.
+func reportCells(out io.Writer, a *Asked, cells []Cell) {
+	fmt.Fprintf(out, "%s, %v: cost an hour, and queries that miss it on another trace\n\n", a.Name, a.Spec.Objectives[0].Within.Duration)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprint(w, "rate\tCV")
+	for _, c := range contenders {
+		fmt.Fprintf(w, "\t%s\t", c.name)
+	}
+	fmt.Fprintln(w)
+	for _, c := range cells {
+		fmt.Fprintf(w, "%g\t%g", c.Rate, c.CV)
+		for i, o := range c.Outcomes {
+			switch {
+			case !o.Found:
+				fmt.Fprintf(w, "\tnone%s\t", star(o.Stopped))
+			case contenders[i].plan != nil:
+				fmt.Fprintf(w, "\t%.2f%s\t%.2f %%", o.Cost, star(o.Stopped), 100*o.Missed)
+			default:
+				fmt.Fprintf(w, "\t%.2f\t%.2f %% (%.2f %%)", o.Cost, 100*o.Missed, 100*o.Pooled)
+			}
+		}
+		fmt.Fprintln(w)
+	}
+	_ = w.Flush()
+	fmt.Fprintln(out)
+}
+
+func star(stopped bool) string {
+	if stopped {
+		return "*"
+	}
+	return ""
+}
+
+// reportTrend prints what plans of one pipeline cost with one CV.
+func reportTrend(out io.Writer, t *Trend) {
+	fmt.Fprintf(out, "%s, CV %g: cost an hour by rate and objective; %d of %d searches had run as many simulations as they may\n\n",
+		t.Pipeline, t.CV, t.Stopped, len(t.Rates)*len(t.Objectives))
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprint(w, "rate")
+	for _, seconds := range t.Objectives {
+		fmt.Fprintf(w, "\t%.0f ms", 1000*seconds)
+	}
+	fmt.Fprintln(w)
+	marks := t.Marks()
+	for i, rate := range t.Rates {
+		fmt.Fprintf(w, "%g", rate)
+		for j, cost := range t.Costs[i] {
+			text := "none"
+			if !math.IsInf(cost, 1) {
+				text = fmt.Sprintf("%.2f", cost)
+			}
+			fmt.Fprintf(w, "\t%s%s", text, [...]string{"", "+", "-", "+-"}[marks[i][j]])
+		}
+		fmt.Fprintln(w)
+	}
+	_ = w.Flush()
+	fmt.Fprintln(out)
+}

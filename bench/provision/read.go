@@ -1,0 +1,70 @@
+package provision
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/control/provision/problem"
+	"github.com/headgate/headgate/internal/objects/dir"
+	"github.com/headgate/headgate/internal/objects/kinds"
+	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/internal/trace"
+)
+
+// Asked is a CapacityPlan, and what it names.
+type Asked struct {
+	*v1alpha1.CapacityPlan
+	files problem.Files
+}
+
+// Read reads a CapacityPlan from a file that has no other, and the files that it names, which are beside it.
+func Read(file string) (*Asked, error) {
+	f, err := dir.ReadFile(file, kinds.Plans())
+	if err != nil {
+		return nil, err
+	}
+	if len(f.Plans) != 1 {
+		return nil, fmt.Errorf("%s has %d CapacityPlans: want one", file, len(f.Plans))
+	}
+	a := &Asked{&f.Plans[0], problem.Files{Engines: make(map[string]profile.Profile), Batches: make(map[string]*profile.Batches)}}
+	beside := func(name string) string { return filepath.Join(filepath.Dir(file), name) }
+	for _, name := range problem.FilesOf(a.CapacityPlan) {
+		f, err := dir.ReadFile(beside(name), kinds.Plans())
+		if err != nil {
+			return nil, err
+		}
+		for _, is := range f.Profiles {
+			a.files.Engines[name] = is
+		}
+		for _, is := range f.Batches {
+			a.files.Batches[name] = is
+		}
+	}
+	if name := a.Spec.HardwareFile; name != "" {
+		f, err := dir.ReadFile(beside(name), kinds.Plans())
+		if err != nil {
+			return nil, err
+		}
+		for _, all := range f.Hardware {
+			a.files.Hardware = all
+		}
+	}
+	return a, nil
+}
+
+// Problem is what is to be planned on a trace, by a seed.
+func (a *Asked) Problem(t string, seed uint64) (*plan.Problem, error) {
+	is, err := trace.Open(os.Open, t, trace.Options{})
+	if err != nil {
+		return nil, err
+	}
+	p, err := problem.Of(a.CapacityPlan, a.files, is.Queries(seed))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", a.Name, err)
+	}
+	p.Seed = seed
+	return p, nil
+}
