@@ -1,0 +1,429 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/bench/provision"
+	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/control/provision/estimate"
+	profiles "github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/test/times"
+)
+
+var (
+	estimates = flag.Int("estimates", 0, "send so many queries through chains of two models at each load and print their times beside what is estimated")
+	again     = flag.Int("estimates-again", 3, "do so as often, at the same times")
+)
+
+// tookHeader is in which a sleeper says how long a request was there.
+const tookHeader = "X-Took"
+
+// sleeper is a V2 server of one model that computes as estimates have it: one batch at a time, of what is there, up to so many rows, in a time for
+// itself and one for each row. It sleeps for as long.
+type sleeper struct {
+	base, each time.Duration
+	rows       int
+
+	come chan *asleep
+}
+
+// asleep is a request at a sleeper.
+type asleep struct {
+	rows int
+	done chan struct{}
+}
+
+// run computes batches until ctx ends.
+func (s *sleeper) run(ctx context.Context) {
+	var waiting []*asleep
+	for {
+		if len(waiting) == 0 {
+			select {
+			case a := <-s.come:
+				waiting = append(waiting, a)
+			case <-ctx.Done():
+				return
+			}
+		}
+		for more := true; more; {
+			select {
+			case a := <-s.come:
+				waiting = append(waiting, a)
+			default:
+				more = false
+			}
+		}
+		n, rows := 1, waiting[0].rows
+		for n < len(waiting) && rows+waiting[n].rows <= s.rows {
+			rows += waiting[n].rows
+			n++
+		}
+		time.Sleep(s.base + time.Duration(rows)*s.each)
+		for _, a := range waiting[:n] {
+			close(a.done)
+		}
+		waiting = waiting[n:]
+	}
+}
+
+func (s *sleeper) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	if !strings.HasSuffix(q.URL.Path, "/infer") {
+		if q.URL.Path != "/health" {
+			http.NotFound(w, q)
+		}
+		return
+	}
+	var asked struct{ Inputs []struct{ Shape []int } }
+	if err := json.NewDecoder(q.Body).Decode(&asked); err != nil || len(asked.Inputs) != 1 || asked.Inputs[0].Shape[0] > s.rows {
+		http.Error(w, fmt.Sprintf(`{"error":"want one input of %d rows at most"}`, s.rows), http.StatusBadRequest)
+		return
+	}
+	began := time.Now()
+	a := &asleep{rows: asked.Inputs[0].Shape[0], done: make(chan struct{})}
+	select {
+	case s.come <- a:
+	case <-q.Context().Done():
+		return
+	}
+	select {
+	case <-a.done:
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set(tookHeader, time.Since(began).String())
+		_, _ = io.WriteString(w, `{"model_name":"sleeper","outputs":[]}`)
+	case <-q.Context().Done():
+	}
+}
+
+// sleep serves a sleeper at an address until the test ends.
+func sleep(t *testing.T, address string, s sleeper) {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.come = make(chan *asleep, 1<<14)
+	go s.run(t.Context())
+	server := &http.Server{Handler: &s, ReadHeaderTimeout: time.Minute}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close() })
+}
+
+// oneRow is a request of one row.
+const oneRow = `{"inputs":[{"name":"x","datatype":"FP32","shape":[1,1],"data":[1]}]}`
+
+// manyConnections is a client that keeps the connections of a burst for the next.
+func manyConnections(t *testing.T) *http.Client {
+	transport := &http.Transport{MaxIdleConns: 4096, MaxIdleConnsPerHost: 2048}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, Timeout: time.Minute}
+}
+
+// chained is a chain of models, each of a pool of its own, behind a gateway.
+type chained struct {
+	models  []string
+	setting []estimate.Setting
+	ask     []string // by model, the request
+	most    float64  // queries a second: a load of 1
+	hops    float64  // seconds: how much longer one query takes through the gateway than at the servers, if it is alone
+}
+
+// throughput is how many queries a second the chain computes.
+func (c *chained) throughput() float64 {
+	least := 0.0
+	for i, s := range c.setting {
+		mine := float64(s.Replicas*s.Batch) / s.Times.(*profiles.Batches).MeanTime(s.Batch)
+		if i == 0 || mine < least {
+			least = mine
+		}
+	}
+	return least
+}
+
+// infer asks for one row of a model, and returns how long it was at the server, where that says so.
+func infer(client *http.Client, url, model, body string) (there time.Duration, err error) {
+	r, err := client.Post(url+"/v2/models/"+model+"/infer", "application/json", strings.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err == nil && r.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s is answered with %d %s", model, r.StatusCode, text)
+	}
+	there, _ = time.ParseDuration(r.Header.Get(tookHeader))
+	return there, err
+}
+
+// pass sends a query through a chain, to the next model when the one before has answered, and returns how long it was at the servers, and what each
+// model took.
+func (c *chained) pass(client *http.Client, url string) (there time.Duration, stages []time.Duration, err error) {
+	for i, model := range c.models {
+		began := time.Now()
+		took, err := infer(client, url, model, c.ask[i])
+		if err != nil {
+			return 0, nil, err
+		}
+		there += took
+		stages = append(stages, time.Since(began))
+	}
+	return there, stages, nil
+}
+
+// drive sends queries at times, whatever becomes of those before them.
+func (c *chained) drive(t *testing.T, client *http.Client, url string, at []float64) round {
+	n := len(at)
+	r := round{sent: make([]float64, n), took: make(times.Times, n), there: make(times.Times, n), stages: make([][]time.Duration, n)}
+	var queries sync.WaitGroup
+	var failed atomic.Int64
+	began := time.Now()
+	for i, seconds := range at {
+		due := began.Add(time.Duration(seconds * float64(time.Second)))
+		time.Sleep(time.Until(due))
+		r.late = append(r.late, time.Since(due))
+		r.sent[i] = time.Since(began).Seconds()
+		queries.Go(func() {
+			from := began.Add(time.Duration(r.sent[i] * float64(time.Second)))
+			there, stages, err := c.pass(client, url)
+			r.took[i], r.there[i], r.stages[i] = time.Since(from), there, stages
+			if err != nil && failed.Add(1) == 1 {
+				t.Error(err)
+			}
+		})
+	}
+	queries.Wait()
+	if n := failed.Load(); n > 0 {
+		t.Errorf("%d of %d queries failed", n, len(at))
+	}
+	return r
+}
+
+// poolAt is a pool of endpoints at port 8000 of hosts, and the route of the model that they serve.
+func poolAt(model string, hosts []string) string {
+	return strings.NewReplacer("MODEL", model, "ADDRESSES", strings.Join(hosts, ":8000', '")+":8000").Replace(`---
+apiVersion: inference.networking.k8s.io/v1
+kind: InferencePool
+metadata: {name: MODEL}
+spec: {selector: {matchLabels: {app: MODEL}}, targetPorts: [{number: 8000}]}
+---
+apiVersion: inference.x-k8s.io/v1alpha1
+kind: EndpointList
+metadata: {name: MODEL, labels: {app: MODEL}}
+spec: {addresses: ['ADDRESSES']}
+---
+apiVersion: inference.x-k8s.io/v1alpha1
+kind: LLMRoute
+metadata: {name: MODEL}
+spec: {backendRefs: [{name: MODEL}]}
+`)
+}
+
+// pools has the objects of a rig be a pool for each model, at these hosts.
+func pools(t *testing.T, c *rig.Config, hosts map[string][]string) {
+	t.Helper()
+	var objects strings.Builder
+	for model, at := range hosts {
+		objects.WriteString(poolAt(model, at))
+	}
+	if err := os.Remove(filepath.Join(c.Objects, "routes.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(c.Objects, "engines.yaml"), []byte(objects.String()), 0o644); err != nil { //nolint:gosec // extproc reads it
+		t.Fatal(err)
+	}
+}
+
+// measured is the profile that "control profile" finds at a host.
+func measured(t *testing.T, host, model, row, batches string) *profiles.Batches {
+	t.Helper()
+	dir := t.TempDir()
+	body, file := filepath.Join(dir, "row.json"), filepath.Join(dir, model+".yaml")
+	if err := os.WriteFile(body, []byte(row), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{
+		"profile", "--url", "http://" + host + ":8000", "--model", model, "--api", "v2", "--body", body, "--batches", batches,
+		"--repeat-at-least", "60", "--precision", "0.01", "--repeat-at-most", "200", "--time-limit", "10s", "-o", file,
+	}
+	out, err := exec.CommandContext(t.Context(), programs().Control, args...).CombinedOutput() //nolint:gosec // of this test
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := profiles.ParseBatches(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range p.Batches {
+		t.Logf("%s: a batch of %d takes %.2f ms", p.Name, b.Size, 1e3*b.Mean)
+	}
+	return p
+}
+
+// alone is how long one query takes that is alone, in seconds: the middle of so many.
+func alone(t *testing.T, n int, ask func() (time.Duration, error)) float64 {
+	t.Helper()
+	var all times.Times
+	for i := range n + 5 {
+		began := time.Now()
+		if _, err := ask(); err != nil {
+			t.Fatal(err)
+		}
+		if i >= 5 {
+			all = append(all, time.Since(began))
+		}
+	}
+	return all.Percentile(50).Seconds()
+}
+
+// findHops measures how much longer the way through the gateway is than that to the servers.
+func (c *chained) findHops(t *testing.T, client *http.Client, url string, hosts []string) {
+	t.Helper()
+	const n = 60
+	direct := 0.0
+	for i, model := range c.models {
+		direct += alone(t, n, func() (time.Duration, error) { return infer(client, "http://"+hosts[i]+":8000", model, c.ask[i]) })
+	}
+	through := alone(t, n, func() (time.Duration, error) {
+		there, _, err := c.pass(client, url)
+		return there, err
+	})
+	c.hops = max(0, through-direct)
+	t.Logf("%v: one query alone takes %.2f ms at the servers, and %.2f ms through the gateway", c.models, 1e3*direct, 1e3*through)
+}
+
+// estimated is how long queries of a round would take, with service times that are scaled.
+func (c *chained) estimated(t *testing.T, sent []float64, scale float64) (times.Times, *estimate.Result) {
+	t.Helper()
+	settings := append([]estimate.Setting(nil), c.setting...)
+	p := &estimate.Pipeline{Stages: len(settings)}
+	for i := range settings {
+		settings[i].Times = scaled{settings[i].Times, scale}
+		if i > 0 {
+			p.Edges = append(p.Edges, estimate.Edge{From: i - 1, To: i, Share: 1})
+		}
+	}
+	all := make(times.Times, len(sent))
+	r, err := estimate.Run(p, settings, estimate.Arrivals(sent), 1, func(q int, took estimate.Took) bool {
+		all[q] = time.Duration(took.Latency * float64(time.Second))
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all, r
+}
+
+// scaled are times that are wrong by a factor.
+type scaled struct {
+	estimate.Times
+	by float64
+}
+
+func (s scaled) Time(size int, share float64) float64 { return s.by * s.Times.Time(size, share) }
+
+// measure sends queries with a load and a coefficient of variation, in rounds with the same arrivals, and returns how long they took and would.
+func (c *chained) measure(t *testing.T, client *http.Client, url string, n int, load, cv float64) *cell {
+	at := provision.Gamma(rand.NewPCG(uint64(100*load), uint64(cv)), n, load*c.most, cv)
+	var all []round
+	for range *again {
+		all = append(all, c.drive(t, client, url, at))
+	}
+	is := c.compared(t, all, load, cv)
+	t.Logf("%v", is)
+	return is
+}
+
+// compared is rounds beside what is estimated of them.
+func (c *chained) compared(t *testing.T, rounds []round, load, cv float64) *cell {
+	is := &cell{replicas: c.setting[0].Replicas, cv: cv, load: load, rounds: rounds}
+	for _, r := range rounds {
+		is.add(r, c.hops, func(scale float64) times.Times {
+			all, of := c.estimated(t, r.sent, scale)
+			if scale == 1 {
+				is.ofStages = of.Stages
+			}
+			return all
+		})
+	}
+	return is
+}
+
+// What is estimated is beside how long queries take through a real Envoy and extproc, in chains of two models that sleep; their profiles are what
+// control profile finds at one server of each. No figure of the loads goes into the estimate.
+func TestEstimatesAreAsMeasured(t *testing.T) {
+	if *estimates == 0 {
+		t.Skip("-estimates says of how many queries")
+	}
+	kinds := []sleeper{
+		{base: 30 * time.Millisecond, each: 10 * time.Millisecond, rows: 2},
+		{base: 20 * time.Millisecond, each: 10 * time.Millisecond, rows: 4},
+	}
+	sizes := []string{"1,2", "1,2,4"}
+	hosts := make(map[string][]string)
+	var models [][]string // four chains of one replica, so that as many loads run side by side, and one of four
+	for _, chain := range []string{"a", "b", "c", "d", "four"} {
+		models = append(models, []string{chain + "-first", chain + "-second"})
+	}
+	s := start(t, standalone, func(c *rig.Config) {
+		net, next := strings.TrimSuffix(c.Listen, "1:8080"), 11
+		for i, chain := range models {
+			for stage, model := range chain {
+				for range []int{1, 1, 1, 1, 4}[i] {
+					hosts[model] = append(hosts[model], fmt.Sprintf("%s%d", net, next))
+					sleep(t, hosts[model][len(hosts[model])-1]+":8000", kinds[stage])
+					next++
+				}
+			}
+		}
+		pools(t, c, hosts)
+	})
+	client := manyConnections(t)
+	chains := make([]*chained, len(models))
+	var found []*profiles.Batches
+	for i, chain := range models {
+		c := &chained{models: chain, ask: []string{oneRow, oneRow}}
+		for stage, model := range chain {
+			if i == 0 {
+				found = append(found, measured(t, hosts[model][0], model, oneRow, sizes[stage]))
+			}
+			c.setting = append(c.setting, estimate.Setting{Times: found[stage], Batch: kinds[stage].rows, Replicas: len(hosts[model])})
+		}
+		c.most = c.throughput()
+		c.findHops(t, client, s.url, []string{hosts[chain[0]][0], hosts[chain[1]][0]})
+		chains[i] = c
+	}
+	var table comparison
+	for _, loads := range [][2]float64{{0.3, 0.5}, {0.7, 0.85}} {
+		var singles [4]*cell
+		var sides sync.WaitGroup
+		for i := range singles {
+			sides.Go(func() { singles[i] = chains[i].measure(t, client, s.url, *estimates, loads[i/2], []float64{1, 4}[i%2]) })
+		}
+		sides.Wait()
+		table = append(table, singles[:]...)
+	}
+	for _, load := range []float64{0.3, 0.5, 0.7, 0.85} {
+		for _, cv := range []float64{1, 4} {
+			table = append(table, chains[4].measure(t, client, s.url, *estimates, load, cv))
+		}
+	}
+	t.Logf("\n%v", table)
+}

@@ -1,0 +1,166 @@
+//go:build real
+
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/control/provision/estimate"
+)
+
+const (
+	// together is how many queries a server computes at once, and wait for how long MLServer waits for them.
+	together = 4
+	wait     = 5 * time.Millisecond
+
+	// forests makes a folder of MLServer with a forest that is served as it is, and one whose queries are computed together.
+	forests = `
+import json, pathlib, sys
+import joblib
+import numpy as np
+from sklearn.ensemble import RandomForestClassifier
+
+folder, size, wait = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+rng = np.random.default_rng(1)
+x = rng.normal(size=(2000, 8))
+fitted = RandomForestClassifier(200, max_depth=8, random_state=1, n_jobs=1).fit(x, x[:, 0] * x[:, 1] > 0)
+for name, more in ("alone", {}), ("forest", {"max_batch_size": size, "max_batch_time": wait}):
+    at = pathlib.Path(folder, name)
+    at.mkdir(parents=True)
+    joblib.dump(fitted, at / "model.joblib")
+    (at / "model-settings.json").write_text(json.dumps(
+        {"name": name, "implementation": "mlserver_sklearn.SKLearnModel", "parameters": {"uri": "./model.joblib"}} | more))
+`
+
+	// layers is a model of Triton in Python: layers of a network by numpy, of all requests that it gets together.
+	layers = `
+import numpy as np
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.w = np.random.default_rng(1).normal(size=(1024, 1024)).astype(np.float32) / 32
+
+    def execute(self, requests):
+        rows = [pb.get_input_tensor_by_name(r, "x").as_numpy() for r in requests]
+        y = np.tile(np.concatenate(rows), (1, 128))
+        for _ in range(40):
+            y = np.tanh(y @ self.w)
+        ends = np.cumsum([len(x) for x in rows])[:-1]
+        return [pb.InferenceResponse([pb.Tensor("y", np.ascontiguousarray(part[:, :1]))]) for part in np.split(y, ends)]
+`
+	eightOfFP64 = `{"inputs":[{"name":"x","datatype":"FP64","shape":[1,8],"data":[0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8]}]}`
+	eightOfFP32 = `{"inputs":[{"name":"x","datatype":"FP32","shape":[1,8],"data":[0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8]}]}`
+)
+
+// serve runs an engine on one core, by its script, until the test ends.
+func serve(t *testing.T, core, script string, args ...string) {
+	t.Helper()
+	command := exec.Command("taskset", append([]string{"-c", core, "../real/" + script, "serve"}, args...)...) //nolint:gosec // of this file
+	command.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1")
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
+		_ = command.Wait()
+	})
+}
+
+// loadAt has an engine load a model of its repository.
+func loadAt(t *testing.T, host, model string) {
+	t.Helper()
+	r, err := http.Post("http://"+host+":8000/v2/repository/models/"+model+"/load", "application/json", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Body.Close()
+	if r.StatusCode != http.StatusOK {
+		t.Fatalf("%s is not loaded: %s", model, r.Status)
+	}
+}
+
+// startForest runs an MLServer.
+func startForest(t *testing.T, host string) {
+	t.Helper()
+	folder := t.TempDir()
+	python := *mlserverDir + "/venv/bin/python"
+	args := []string{"-c", forests, folder, strconv.Itoa(together), fmt.Sprint(wait.Seconds())}
+	fit := exec.CommandContext(t.Context(), python, args...) //nolint:gosec // of this test
+	out, err := fit.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	serve(t, "0", "mlserver", *mlserverDir, folder, host, "8000")
+}
+
+// startLayers runs a Triton.
+func startLayers(t *testing.T, host string) {
+	t.Helper()
+	folder := t.TempDir()
+	config := fmt.Sprintf("name: \"layers\"\nbackend: \"python\"\nmax_batch_size: %d\ndynamic_batching { }\n"+
+		"instance_group [ { kind: KIND_CPU, count: 1 } ]\n"+
+		"input [ { name: \"x\", data_type: TYPE_FP32, dims: [ 8 ] } ]\noutput [ { name: \"y\", data_type: TYPE_FP32, dims: [ 1 ] } ]\n", together)
+	if err := os.MkdirAll(filepath.Join(folder, "layers", "1"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for file, text := range map[string]string{"config.pbtxt": config, "1/model.py": layers} {
+		err := os.WriteFile(filepath.Join(folder, "layers", file), []byte(text), 0o644) //nolint:gosec // the engine reads it
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	serve(t, "1", "triton", *tritonDir, folder, host, "8000")
+}
+
+// The same of real engines that compute: a forest of scikit-learn at MLServer, which batches adaptively, and then a model in Python at Triton,
+// which batches dynamically. The forest's profile is that of a second model, whose queries do not wait for others: MLServer lets a query that is
+// alone wait, too, and that is told to the estimate apart.
+func TestRealEstimatesAreAsMeasured(t *testing.T) {
+	if *estimates == 0 {
+		t.Skip("-estimates says of how many queries")
+	}
+	var hosts []string
+	s := start(t, standalone, func(c *rig.Config) {
+		net := strings.TrimSuffix(c.Listen, "1:8080")
+		hosts = []string{net + "11", net + "12"}
+		startForest(t, hosts[0])
+		startLayers(t, hosts[1])
+		listening(t, hosts)
+		loadAt(t, hosts[0], "forest")
+		loadAt(t, hosts[0], "alone")
+		loadAt(t, hosts[1], "layers")
+		pools(t, c, map[string][]string{"forest": hosts[:1], "layers": hosts[1:]})
+	})
+	client := manyConnections(t)
+	c := &chained{models: []string{"forest", "layers"}, ask: []string{eightOfFP64, eightOfFP32}, setting: []estimate.Setting{
+		{Times: measured(t, hosts[0], "alone", eightOfFP64, "1,2,4"), Batch: together, Replicas: 1, Wait: wait.Seconds()},
+		{Times: measured(t, hosts[1], "layers", eightOfFP32, "1,2,4"), Batch: together, Replicas: 1},
+	}}
+	c.findHops(t, client, s.url, hosts)
+	alone := *c // each query of the forest computed alone
+	alone.setting = []estimate.Setting{{Times: c.setting[0].Times, Batch: 1, Replicas: 1}, c.setting[1]}
+	alone.hops += wait.Seconds()
+	c.most = alone.throughput()
+	t.Logf("a load of 1 is %.1f queries a second", c.most)
+	var table, withoutBatches comparison
+	for _, load := range []float64{0.3, 0.5, 0.7} {
+		for _, cv := range []float64{1, 4} {
+			is := c.measure(t, client, s.url, *estimates, load, cv)
+			table, withoutBatches = append(table, is), append(withoutBatches, alone.compared(t, is.rounds, load, cv))
+		}
+	}
+	t.Logf("\n%v\nwhere the forest computes each query alone, after MLServer's wait:\n\n%v", table, withoutBatches)
+}
