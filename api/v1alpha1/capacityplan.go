@@ -133,6 +133,10 @@ type PlanStage struct {
 	//
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="it must not be negative"
 	BatchWait *metav1.Duration `json:"batchWait,omitempty"`
+	// Hop is how long a query is on its way to the stage, through the gateway and back: what one that is alone takes longer than at the server.
+	//
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="it must not be negative"
+	Hop *metav1.Duration `json:"hop,omitempty"`
 	// Queue says where queries wait: Replica is in a queue of each replica, as extproc sends them, and Central in one for all replicas, from which
 	// those take as they are free. Replica is the default.
 	//

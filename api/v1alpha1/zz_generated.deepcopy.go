@@ -1242,6 +1242,11 @@ func (in *PlanStage) DeepCopyInto(out *PlanStage) {
 		*out = new(v1.Duration)
 		**out = **in
 	}
+	if in.Hop != nil {
+		in, out := &in.Hop, &out.Hop
+		*out = new(v1.Duration)
+		**out = **in
+	}
 	if in.Memory != nil {
 		in, out := &in.Memory, &out.Memory
 		*out = new(PlanMemory)

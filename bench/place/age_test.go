@@ -1,8 +1,8 @@
 package place
 
 import (
-	"fmt"
 	"math"
+	"strconv"
 	"testing"
 
 	"github.com/headgate/headgate/control/provision/problem"
@@ -17,7 +17,7 @@ func TestTheAgeIsAsPlanned(t *testing.T) {
 		var queries []trace.Query
 		for _, r := range requests(w, 1) {
 			if r.At >= w.Warmup/2 { // as long before as it takes to fill
-				queries = append(queries, trace.Query{At: r.At, Model: fmt.Sprint(r.Model)})
+				queries = append(queries, trace.Query{At: r.At, Model: strconv.Itoa(int(r.Model))})
 			}
 		}
 		planned := problem.Age(queries, int(share*float64(w.Models)))

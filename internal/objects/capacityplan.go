@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/headgate/headgate/api/v1alpha1"
@@ -138,8 +139,10 @@ func checkStage(at *field.Path, s *v1alpha1.PlanStage) field.ErrorList {
 			errs = append(errs, field.Invalid(replicas.Child("max"), *r.Max, "it must be at least min"))
 		}
 	}
-	if s.BatchWait != nil && s.BatchWait.Duration < 0 {
-		errs = append(errs, field.Invalid(at.Child("batchWait"), s.BatchWait.Duration.String(), "it must not be negative"))
+	for name, d := range map[string]*metav1.Duration{"batchWait": s.BatchWait, "hop": s.Hop} {
+		if d != nil && d.Duration < 0 {
+			errs = append(errs, field.Invalid(at.Child(name), d.Duration.String(), "it must not be negative"))
+		}
 	}
 	if all := []string{"Replica", "Central"}; s.Queue != "" && !slices.Contains(all, s.Queue) {
 		errs = append(errs, field.NotSupported(at.Child("queue"), s.Queue, all))

@@ -17,7 +17,7 @@ func (p Plan) Batches(head profile.Batches, s Subject, rows []Row, beside []stri
 		all[i] = profile.Batch{Size: at.Batch, Mean: profile.Rounded(Summarize(seconds).Mean), Quantiles: Quantiles(seconds)}
 	}
 	made := profile.NewBatches(cmp.Or(head.Name, s.set().String()), all...)
-	made.Hardware, made.Price = s.Hardware, head.Price
+	made.Model, made.Hardware, made.Price = s.Model, s.Hardware, head.Price
 	sizes := "1 row"
 	if last := points[len(points)-1].Batch; last > 1 {
 		sizes = fmt.Sprintf("1 to %d rows", last)

@@ -57,6 +57,8 @@ type Setting struct {
 	Replicas int
 	// Wait is how long a replica lets the oldest query wait for a batch to fill, in seconds. With 0 it takes what is there.
 	Wait float64
+	// Hop is how long a query is on its way to the stage, through the gateway, in seconds.
+	Hop float64
 	// Central says that queries wait in one queue for the whole stage, in the order in which they came, as InferLine has it. Else each replica has its
 	// own, and extproc's rule says which one a query goes to. Engines have queues of their own, always.
 	Central bool
@@ -72,7 +74,15 @@ func (s *Setting) Check() error {
 	case s.Batch < 1 || s.Replicas < 1:
 		return fmt.Errorf("it has %d replicas with batches of %d: both are at least 1", s.Replicas, s.Batch)
 	}
-	return CheckWait(s.Wait)
+	return errors.Join(CheckWait(s.Wait), CheckHop(s.Hop))
+}
+
+// CheckHop returns what is wrong with a time for which queries are on their way, nil if nothing is.
+func CheckHop(seconds float64) error {
+	if !(seconds >= 0) || math.IsInf(seconds, 0) {
+		return fmt.Errorf("queries are on their way to it for %vs: want a time that is finite and not negative", seconds)
+	}
+	return nil
 }
 
 // CheckWait returns what is wrong with a time that queries may wait for a batch to fill, nil if nothing is.
@@ -284,8 +294,17 @@ func (s *stage) newLane(replicas int) *lane {
 	return l
 }
 
-// enter has a query wait at a stage.
+// enter has a query come to a stage, after its hop.
 func (s *stage) enter(q int32) {
+	if s.Hop > 0 {
+		s.run.loop.At(s.run.loop.Now()+s.Hop, func() { s.arrive(q) })
+		return
+	}
+	s.arrive(q)
+}
+
+// arrive has a query wait at a stage.
+func (s *stage) arrive(q int32) {
 	if s.Engine != nil {
 		s.enterEngine(q)
 		return

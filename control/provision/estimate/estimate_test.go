@@ -226,6 +226,20 @@ func TestQueriesWaitForTheirBatch(t *testing.T) {
 	}
 }
 
+// A query is on its way to each stage for the time of its hop, and is in its queue then.
+func TestQueriesAreOnTheirWay(t *testing.T) {
+	setting := []estimate.Setting{{Times: fixed(1, 0), Batch: 1, Replicas: 1, Hop: 0.25}, {Times: fixed(1, 0), Batch: 1, Replicas: 2, Hop: 0.5}}
+	got, r := latencies(t, chain(2), setting, []float64{0, 0.5}, 1)
+	for i, want := range []float64{2.75, 3.25} {
+		if math.Abs(got[i]-want) > 1e-9 {
+			t.Errorf("query %d takes %v, want %v", i, got[i], want)
+		}
+	}
+	if is := r.Stages[0]; is.Waited != 0.5 || is.Latency.Sum != 2.5 {
+		t.Errorf("at the first stage they wait for %v and take %v", is.Waited, is.Latency.Sum)
+	}
+}
+
 // A stage that two edges lead to waits for the later one; a query that takes neither edge ends where it is.
 func TestForksAndJoins(t *testing.T) {
 	p := &estimate.Pipeline{Stages: 4, Edges: []estimate.Edge{{From: 0, To: 1, Share: 1}, {From: 0, To: 2, Share: 1}, {From: 1, To: 3, Share: 1}, {From: 2, To: 3, Share: 1}}}
@@ -538,6 +552,7 @@ func TestBadInputIsRefused(t *testing.T) {
 		{*chain(1), []estimate.Setting{{Batch: 1, Replicas: 1}}, []float64{0}, "stage 0: it has no profile, or two: want the times of its batches, or the profile of an engine"},
 		{*chain(1), []estimate.Setting{{Times: good.Times, Replicas: 1}}, []float64{0}, "stage 0: it has 1 replicas with batches of 0: both are at least 1"},
 		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Wait: math.NaN()}}, []float64{0}, "stage 0: it lets queries wait NaNs for a batch: want a time that is finite and not negative"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Hop: -1}}, []float64{0}, "stage 0: queries are on their way to it for -1s: want a time that is finite and not negative"},
 		{*chain(1), two[:1], nil, "there are no queries"},
 		{*chain(1), two[:1], []float64{0, 2, 1}, "query 2 comes at 1: times are finite, not negative, and do not go back"},
 		{*chain(1), two[:1], []float64{math.NaN()}, "query 0 comes at NaN: times are finite, not negative, and do not go back"},

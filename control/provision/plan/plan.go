@@ -72,6 +72,8 @@ type Stage struct {
 	// Wait is how long queries may wait for a batch to fill, in seconds, and Central says that they wait in one queue: see [estimate.Setting].
 	Wait    float64
 	Central bool
+	// Hop is how long a query is on its way to the stage, in seconds.
+	Hop float64
 }
 
 // Hardware is one kind that a stage may run on.
@@ -140,7 +142,7 @@ func (p *Problem) Settings(c Config) []estimate.Setting {
 	for s, is := range c {
 		stage := &p.Stages[s]
 		h := &stage.Hardware[is.Hardware]
-		all[s] = estimate.Setting{Batch: is.Batch, Replicas: is.Replicas}
+		all[s] = estimate.Setting{Batch: is.Batch, Replicas: is.Replicas, Hop: stage.Hop}
 		if h.Engine != nil {
 			all[s].Engine = h.Engine
 			continue
@@ -190,7 +192,7 @@ func (s *Stage) check(queries []estimate.Query) error {
 	case s.MinReplicas < 1 || s.MaxReplicas != 0 && s.MaxReplicas < s.MinReplicas:
 		return fmt.Errorf("it may have %d to %d replicas: want at least 1, and no more than the most", s.MinReplicas, s.MaxReplicas)
 	}
-	if err := estimate.CheckWait(s.Wait); err != nil {
+	if err := errors.Join(estimate.CheckWait(s.Wait), estimate.CheckHop(s.Hop)); err != nil {
 		return err
 	}
 	for _, h := range s.Hardware {

@@ -28,7 +28,7 @@ func (h *Hardware) one() float64 { return h.pace.MeanTime(h.Batches[0]) }
 // initialize is Algorithm 1. Before it adds replicas it asks whether there are enough of them at all.
 func (s *search) initialize() (is Candidate, why string) {
 	c := s.start(least((*Hardware).one))
-	least := s.Pipeline.ServiceTime(func(stage int) float64 { return s.at(c, stage).one() })
+	least := s.Pipeline.ServiceTime(func(stage int) float64 { return s.Stages[stage].Hop + s.at(c, stage).one() })
 	for _, o := range s.Objectives {
 		if o.Of == Latency && !s.tokens() && least >= o.Seconds {
 			return is, fmt.Sprintf("a query that waits nowhere takes %.4gs on the fastest hardware, and is to take %.4gs", least, o.Seconds)

@@ -116,6 +116,9 @@ func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardw
 	if o.BatchWait != nil {
 		s.Wait = o.BatchWait.Seconds()
 	}
+	if o.Hop != nil {
+		s.Hop = o.Hop.Seconds()
+	}
 	for i := range o.Hardware {
 		h, err := hardware(o, &o.Hardware[i], fmt.Sprintf("%s.hardware[%d]", at, i), kinds, files)
 		if err != nil {
@@ -214,7 +217,7 @@ func objective(o *v1alpha1.PlanObjective, p *plan.Problem, at string) (plan.Obje
 		for _, h := range p.Stages[stage].Hardware {
 			fastest = min(fastest, h.Times.MeanTime(h.Batches[0]))
 		}
-		return fastest
+		return fastest + p.Stages[stage].Hop
 	})
 	if certain := !slices.ContainsFunc(p.Pipeline.Edges, func(e estimate.Edge) bool { return e.Share < 1 }); certain && alone >= is.Seconds {
 		return is, fault(at+".within", "a query that waits nowhere takes %.4gs on the fastest hardware: write more than that", alone)
