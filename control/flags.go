@@ -62,7 +62,9 @@ Usage:
   control routes --objects DIR                    print what Envoys are to do for Gateways, HTTPRoutes, GRPCRoutes and LLMRoutes
   control explain --objects DIR HOST PATH         say which route takes a request, and why no other
   control bootstrap NAMESPACE/NAME                print the configuration with which an Envoy of a Gateway starts
+  control plan -f FILE                            find which hardware, replicas and batches keep objectives at the least cost
   control status [MODEL...]                       ask a control that runs where models are, and why some are not
+  control profile --url URL [flags]               measure how long a model, or an LLM, takes at its server
   control profile fit FILE.csv                    make a profile of measured times: how long an engine takes
 
 DIR holds the YAML files that extproc reads: InferencePool, Pod, EndpointList, PoolSettings, LLMRoute, Model and VModel. A
