@@ -122,7 +122,7 @@ func (c *config) check(args int) error {
 	switch {
 	case sources != 1:
 		return errors.New("say where the CapacityPlan is: one of -f FILE, --objects DIR and --kube")
-	case args > 1 || args == 1 && c.file != "":
+	case args > 1:
 		return fmt.Errorf("unexpected argument %q", c.name)
 	case planners[c.planner] == nil:
 		return fmt.Errorf("--planner %q: want mended or strict", c.planner)
@@ -159,6 +159,10 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	changed, err := c.readAsked(a) // before a search that may take minutes
+	if err != nil {
+		return err
+	}
 	is, p, err := c.answer(ctx, a, a.Name)
 	if err != nil {
 		return err
@@ -172,7 +176,7 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 	case c.given != "":
 		return c.compareGiven(out, a, p, is)
 	case len(c.whatIf) > 0:
-		return c.ask(ctx, out, a, is)
+		return c.ask(ctx, out, changed, is)
 	}
 	return c.print(out, is)
 }
@@ -205,10 +209,7 @@ func writeJSON(out io.Writer, is any) error {
 
 // answer plans what is asked for.
 func (c *config) answer(ctx context.Context, a *asked, name string) (*answer.Answer, *plan.Problem, error) {
-	p, err := problem.Of(a.CapacityPlan, a.files, a.planned.all)
-	if wrong, ok := errors.AsType[*problem.Fault](err); ok {
-		return nil, nil, a.fault(wrong.Field, wrong.Words)
-	}
+	p, err := a.problem()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -218,7 +219,7 @@ func (c *config) answer(ctx context.Context, a *asked, name string) (*answer.Ans
 	found := planners[c.planner](p)
 	done()
 	is, err := answer.Of(name, c.planner, p, found, a.planned.trace(), a.tested.trace())
-	if err == nil && c.explain && found.Found {
+	if err == nil && c.explain && found.Found && !found.Stopped {
 		err = is.Explain(p, found.Config)
 	}
 	return is, p, err
@@ -277,14 +278,44 @@ func (c *config) compareGiven(out io.Writer, a *asked, p *plan.Problem, is *answ
 	return err
 }
 
-// ask plans again with each of the changes, and tells how that differs.
-func (c *config) ask(ctx context.Context, out io.Writer, a *asked, is *answer.Answer) error {
-	all := []*answer.Answer{is}
+// readAsked reads what is asked beside the plan: it returns what is asked for with the changes of each --what-if.
+func (c *config) readAsked(a *asked) (changed []*asked, err error) {
+	if c.given != "" {
+		p, err := a.problem()
+		if err != nil {
+			return nil, err
+		}
+		if _, err := problem.Given(p, c.given); err != nil {
+			return nil, fmt.Errorf("--given %w", err)
+		}
+	}
 	for _, text := range c.whatIf {
 		other, err := a.changed(text)
 		if err != nil {
-			return fmt.Errorf("--what-if %s: %w", text, err)
+			return nil, fmt.Errorf("--what-if %s: %w", text, err)
 		}
+		changed = append(changed, other)
+	}
+	return changed, nil
+}
+
+// problem is what is asked for, as planners have it.
+func (a *asked) problem() (*plan.Problem, error) {
+	p, err := problem.Of(a.CapacityPlan, a.files, a.planned.all)
+	if wrong, ok := errors.AsType[*problem.Fault](err); ok {
+		return nil, a.fault(wrong.Field, wrong.Words)
+	}
+	return p, err
+}
+
+// ask plans again with each of the changes, and tells how that differs.
+func (c *config) ask(ctx context.Context, out io.Writer, changed []*asked, is *answer.Answer) error {
+	all := []*answer.Answer{is}
+	for i, other := range changed {
+		if ctx.Err() != nil {
+			break // who stops wants what there is
+		}
+		text := c.whatIf[i]
 		then, _, err := c.answer(ctx, other, text)
 		if err != nil {
 			return fmt.Errorf("--what-if %s: %w", text, err)
@@ -321,7 +352,7 @@ func compare(args []string, out io.Writer) error {
 		if err := json.Unmarshal(text, is); err != nil {
 			return fmt.Errorf("%s: %w: want what control plan -o json wrote", file, err)
 		}
-		if is.Name = cmp.Or(strings.TrimSuffix(file, ".json"), is.Name); is.Found && is.Planned == nil {
+		if is.Name = cmp.Or(strings.TrimSuffix(file, ".json"), is.Name); is.Planned == nil && (is.Found || len(is.Why) == 0) {
 			return fmt.Errorf("%s is no plan: want what control plan -o json wrote", file)
 		}
 		all[i] = is

@@ -79,6 +79,13 @@ func TestPlansAreCompared(t *testing.T) {
 			t.Errorf("there is no %q in\n%s", want, got)
 		}
 	}
+	empty := filepath.Join(at, "empty.json")
+	if err := os.WriteFile(empty, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t, "compare", files[0], empty); !strings.Contains(got, "is no plan: want what control plan -o json wrote") {
+		t.Error(got)
+	}
 	if got := run(t, "compare", files[0], "testdata/video.yaml"); !strings.Contains(got, "testdata/video.yaml: invalid character") {
 		t.Error(got)
 	}

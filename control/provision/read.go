@@ -154,7 +154,10 @@ func (c *config) readTrace(a *asked, file string) error {
 		if a.Spec.Trace == "" {
 			return a.fault("spec", "there is no trace: write one into the plan, or give --trace, such as --trace gamma:rate=100,cv=1,seconds=300")
 		}
-		if name = a.Spec.Trace; !strings.HasPrefix(name, string(trace.Gamma)+":") && file != "" {
+		if name = a.Spec.Trace; !strings.HasPrefix(name, string(trace.Gamma)+":") {
+			if file == "" {
+				return a.fault("spec.trace", "of an API server no files are read: give --trace")
+			}
 			name = beside(file, name)
 		}
 	}

@@ -46,14 +46,21 @@ var changes = map[string]func(a *asked, of, value string) error{
 		if err != nil {
 			return errors.New("want a time such as 200ms")
 		}
+		found := false
 		for i := range a.Spec.Objectives {
 			if of == "" || of == strconv.Itoa(i+1) {
-				a.Spec.Objectives[i].Within = metav1.Duration{Duration: d}
+				a.Spec.Objectives[i].Within, found = metav1.Duration{Duration: d}, true
 			}
+		}
+		if !found {
+			return fmt.Errorf("there is no objective %q: they are 1 to %d", of, len(a.Spec.Objectives))
 		}
 		return nil
 	},
-	"rate": func(a *asked, _, value string) error {
+	"rate": func(a *asked, of, value string) error {
+		if of != "" {
+			return errors.New("the rate is that of the whole trace: write rate alone")
+		}
 		number, times := strings.CutSuffix(value, "x")
 		factor, err := strconv.ParseFloat(number, 64)
 		if err != nil || !(factor > 0) || factor > 1e6 {
@@ -75,16 +82,15 @@ var changes = map[string]func(a *asked, of, value string) error{
 		if err != nil {
 			return errors.New("want a price, such as 1.5")
 		}
-		found := false
+		if !a.runsOn(of) {
+			return fmt.Errorf("no stage runs on %q", of)
+		}
 		for i := range a.Spec.Stages {
 			for j := range a.Spec.Stages[i].Hardware {
 				if h := &a.Spec.Stages[i].Hardware[j]; h.Name == of {
-					h.Price, found = nil, true // that of its units counts
+					h.Price = nil // that of its units counts
 				}
 			}
-		}
-		if !found {
-			return fmt.Errorf("no stage runs on %q", of)
 		}
 		a.kind(of).Price = &price
 		return nil
@@ -93,6 +99,9 @@ var changes = map[string]func(a *asked, of, value string) error{
 		n, err := strconv.ParseInt(value, 10, 32)
 		if err != nil {
 			return errors.New("want a number, such as 8")
+		}
+		if !a.runsOn(of) {
+			return fmt.Errorf("no stage runs on %q", of)
 		}
 		most := int32(n)
 		a.kind(of).AtMost = &most
@@ -106,16 +115,18 @@ var changes = map[string]func(a *asked, of, value string) error{
 	},
 }
 
+// runsOn says whether a stage may run on a kind of hardware.
+func (a *asked) runsOn(kind string) bool {
+	return slices.ContainsFunc(a.Spec.Stages, func(s v1alpha1.PlanStage) bool {
+		return slices.ContainsFunc(s.Hardware, func(h v1alpha1.StageHardware) bool { return h.Name == kind })
+	})
+}
+
 // kind is what the plan says of a kind of hardware. What it leaves out is as in the file of hardware.
 func (a *asked) kind(name string) *v1alpha1.PlanHardware {
-	is := func(h v1alpha1.PlanHardware) bool { return h.Name == name }
-	i := slices.IndexFunc(a.Spec.Hardware, is)
+	i := slices.IndexFunc(a.Spec.Hardware, func(h v1alpha1.PlanHardware) bool { return h.Name == name })
 	if i < 0 {
-		h := v1alpha1.PlanHardware{Name: name}
-		if j := slices.IndexFunc(a.files.Hardware, is); j >= 0 {
-			h = a.files.Hardware[j]
-		}
-		i, a.Spec.Hardware = len(a.Spec.Hardware), append(a.Spec.Hardware, h)
+		i, a.Spec.Hardware = len(a.Spec.Hardware), append(a.Spec.Hardware, v1alpha1.PlanHardware{Name: name})
 	}
 	return &a.Spec.Hardware[i]
 }

@@ -139,9 +139,12 @@ func checkStage(at *field.Path, s *v1alpha1.PlanStage) field.ErrorList {
 			errs = append(errs, field.Invalid(replicas.Child("max"), *r.Max, "it must be at least min"))
 		}
 	}
-	for name, d := range map[string]*metav1.Duration{"batchWait": s.BatchWait, "hop": s.Hop} {
-		if d != nil && d.Duration < 0 {
-			errs = append(errs, field.Invalid(at.Child(name), d.Duration.String(), "it must not be negative"))
+	for _, f := range []struct {
+		name string
+		is   *metav1.Duration
+	}{{"batchWait", s.BatchWait}, {"hop", s.Hop}} {
+		if f.is != nil && f.is.Duration < 0 {
+			errs = append(errs, field.Invalid(at.Child(f.name), f.is.Duration.String(), "it must not be negative"))
 		}
 	}
 	if all := []string{"Replica", "Central"}; s.Queue != "" && !slices.Contains(all, s.Queue) {

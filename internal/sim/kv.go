@@ -21,7 +21,7 @@ type blockCache struct {
 	// Free blocks among blocks: a list through prev and next, oldest first.
 	oldest, newest int32
 	listed         int
-	// buckets lead by hash to chains of blocks, the latest first.
+	// buckets lead by hash to chains of blocks, the latest first; nil until a block has one.
 	buckets []int32
 }
 
@@ -35,11 +35,7 @@ type block struct {
 }
 
 func newBlockCache(capacity, size int) blockCache {
-	c := blockCache{size: size, capacity: capacity, oldest: none, newest: none, buckets: make([]int32, 2*capacity)}
-	for i := range c.buckets {
-		c.buckets[i] = none
-	}
-	return c
+	return blockCache{size: size, capacity: capacity, oldest: none, newest: none}
 }
 
 // free is the number of blocks that nobody uses.
@@ -96,6 +92,9 @@ func (c *blockCache) find(s *sequence, limit int) []int32 {
 // oldestOf is the block with a hash that had it first, or none.
 func (c *blockCache) oldestOf(hash uint64) int32 {
 	is := none
+	if c.buckets == nil {
+		return is
+	}
 	for b := *c.bucket(hash); b != none; b = c.blocks[b].chain {
 		if c.blocks[b].hash == hash {
 			is = b
@@ -197,6 +196,9 @@ func (c *blockCache) bucket(hash uint64) *int32 {
 // label makes a block found by its hash. Two blocks have the same where a prompt is cached to its very end: the last block is computed again,
 // since at least one token must be. The older of them is found first.
 func (c *blockCache) label(b int32, hash uint64) {
+	if c.buckets == nil {
+		c.buckets = slices.Repeat([]int32{none}, 2*c.capacity)
+	}
 	first, is := c.bucket(hash), &c.blocks[b]
 	is.hashed, is.hash, is.chain = true, hash, *first
 	*first = b

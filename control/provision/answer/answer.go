@@ -136,7 +136,9 @@ func Of(name, planner string, p *plan.Problem, is *plan.Plan, planned, tested Tr
 		}
 	}
 	if !is.Found {
-		a.Why = append([]string{is.Why}, wouldDo(p, is)...)
+		if a.Why = []string{is.Why}; !is.Stopped {
+			a.Why = append(a.Why, wouldDo(p, is)...)
+		}
 		return a, nil
 	}
 	err := a.have(p, is.Config, planned, tested)
@@ -178,7 +180,7 @@ func (a *Answer) have(p *plan.Problem, c plan.Config, planned, tested Trace) err
 	for _, e := range p.Pipeline.Edges {
 		a.Edges = append(a.Edges, Edge{p.Stages[e.From].Name, p.Stages[e.To].Name, e.Share})
 	}
-	if len(tested.Queries) > 1 {
+	if n := len(tested.Queries); n > 1 && tested.Queries[n-1].At > tested.Queries[0].At {
 		_, a.Tested, err = measure(p, c, tested)
 	}
 	return err
@@ -234,12 +236,15 @@ func variation(all []estimate.Query) float64 {
 	return math.Sqrt(squares/n) / mean
 }
 
-// longest is the largest window of an envelope, in seconds.
-const longest = 60
+// The windows of an envelope are of no less and no more than so many seconds.
+const (
+	shortestWindow = 1e-3
+	longest        = 60
+)
 
 // envelope is the most queries in any window, from a length on, doubled up to the longest.
 func envelope(all []estimate.Query, shortest float64) (windows []Window) {
-	for length := shortest; ; length = min(2*length, longest) {
+	for length := max(shortest, shortestWindow); ; length = min(2*length, longest) {
 		first, most := 0, 0
 		for last := range all {
 			for all[last].At-all[first].At > length {

@@ -26,26 +26,33 @@ func wouldDo(p *plan.Problem, is *plan.Plan) (all []string) {
 	if near, ok := nearest(p, free); ok && strain(p, near.Kept) > 1 {
 		return []string{fmt.Sprintf("No number of replicas would do: the model's own time is too long. With as many as there are queries, %s.", kept(p, near))}
 	}
+	capped, scarce := slices.ContainsFunc(p.Stages, func(s plan.Stage) bool { return s.MaxReplicas != 0 }), len(p.AtMost) > 0
 	for _, relaxed := range []struct {
-		words  string
-		change func(*plan.Problem)
+		matters bool
+		words   string
+		change  func(*plan.Problem)
 	}{
-		{"With more of the hardware (atMost)", func(p *plan.Problem) { p.AtMost = nil }},
-		{"With more replicas (replicas.max)", func(p *plan.Problem) {
+		{scarce, "With more of the hardware (atMost)", func(p *plan.Problem) { p.AtMost = nil }},
+		{capped, "With more replicas (replicas.max)", func(p *plan.Problem) {
 			for i := range p.Stages {
 				p.Stages[i].MaxReplicas = 0
 			}
 		}},
-		{"With more of the hardware and more replicas", func(p *plan.Problem) {
+		{capped && scarce, "With more of the hardware and more replicas", func(p *plan.Problem) {
 			p.AtMost = nil
 			for i := range p.Stages {
 				p.Stages[i].MaxReplicas = 0
 			}
 		}},
 	} {
+		if !relaxed.matters {
+			continue
+		}
 		other := *p
 		other.Stages, other.Most = slices.Clone(p.Stages), 0
-		other.Told = func(simulations int, _ plan.Candidate) bool { return simulations < enough }
+		other.Told = func(simulations int, best plan.Candidate) bool {
+			return simulations < enough && (p.Told == nil || p.Told(simulations, best))
+		}
 		relaxed.change(&other)
 		if found := plan.Mended(&other); found.Found {
 			all = append(all, fmt.Sprintf("%s it is %s for %.4g an hour: %s.", relaxed.words, Config(p, found.Config), found.Cost, beyond(p, found.Config)))
@@ -109,6 +116,16 @@ func beyond(p *plan.Problem, c plan.Config) string {
 	return strings.Join(all, ", and ")
 }
 
+// taken is how much of a kind of hardware all stages but one have.
+func taken(p *plan.Problem, c plan.Config, but int, kind string) (units int) {
+	for i, is := range c {
+		if h := &p.Stages[i].Hardware[is.Hardware]; i != but && h.Name == kind {
+			units += is.Replicas * max(1, h.Units)
+		}
+	}
+	return units
+}
+
 // Explain adds what each single step that saves something would keep: a replica less, or other hardware that is cheaper, in the batch by which it
 // comes nearest to the objectives. A step that keeps them would have been taken.
 func (a *Answer) Explain(p *plan.Problem, c plan.Config) error {
@@ -152,9 +169,12 @@ func (a *Answer) Explain(p *plan.Problem, c plan.Config) error {
 				continue
 			}
 			// As many replicas as cost less.
-			n := int((stage.Hardware[is.Hardware].Price*float64(is.Replicas) - 1e-9*current) / kind.Price)
+			n := int(min((stage.Hardware[is.Hardware].Price*float64(is.Replicas)-1e-9*current)/kind.Price, float64(len(p.Queries))))
 			if stage.MaxReplicas != 0 {
 				n = min(n, stage.MaxReplicas)
+			}
+			if most, bounded := p.AtMost[kind.Name]; bounded {
+				n = min(n, (most-taken(p, c, i, kind.Name))/max(1, kind.Units))
 			}
 			if n < stage.MinReplicas {
 				continue

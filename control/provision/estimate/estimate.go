@@ -232,6 +232,13 @@ func newRun(p *Pipeline, settings []Setting, arrivals []Query, seed uint64, done
 			s.addEngines()
 			continue
 		}
+		if s.Replicas == Unbounded && !s.Central {
+			// Each query has a replica to itself, which waits in vain for a batch to fill.
+			if s.Batch > 1 {
+				s.Hop += s.Wait
+			}
+			s.Batch, s.Wait = 1, 0
+		}
 		if s.Central || s.Replicas == Unbounded || s.Replicas == 1 {
 			s.lanes = []*lane{s.newLane(s.Replicas)}
 			continue

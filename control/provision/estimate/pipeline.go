@@ -45,6 +45,9 @@ func (p *Pipeline) Check() error {
 	return nil
 }
 
+// Certain says that every query passes every stage.
+func (p *Pipeline) Certain() bool { return newWay(p).certain }
+
 // Shares are of the queries that come to the pipeline those that pass each stage: what InferLine calls scale factors (s_m).
 func (p *Pipeline) Shares() []float64 {
 	// A stage is passed where any edge to it is taken. Whether two edges are taken may hang together, by a choice or by a stage before: so

@@ -203,16 +203,24 @@ type option struct {
 	cost float64
 }
 
-// options are the settings of a stage that cost at most so much, by rising cost.
-func (s *search) options(stage int, most float64) (all []option) {
+// options are the settings of a stage that cost at most so much, by rising cost: from as few replicas on as it is able with, or as may be.
+func (s *search) options(stage int, most float64, able bool) (all []option) {
 	is := &s.Stages[stage]
 	for h := range is.Hardware {
 		if s.hopeless(stage, h) {
 			continue
 		}
 		for _, size := range is.Hardware[h].Batches {
-			bound := s.most(stage, h)
-			for n := is.MinReplicas; bound == 0 || n <= bound; n++ {
+			first, bound := is.MinReplicas, s.most(stage, h)
+			if able {
+				c := make(Config, len(s.Stages))
+				c[stage] = Setting{h, size, 1}
+				first = s.atLeast(c, stage)
+			}
+			if bound == 0 {
+				bound = max(first, len(s.Queries)) // more do nothing
+			}
+			for n := first; n <= bound; n++ {
 				cost := is.Hardware[h].Price * float64(n)
 				if cost > most {
 					break
@@ -228,14 +236,7 @@ func (s *search) options(stage int, most float64) (all []option) {
 // hopeless says whether a model alone takes longer on some hardware than queries may, whatever the batch, and more of them pass the stage than may
 // miss.
 func (s *search) hopeless(stage, hardware int) bool {
-	h := &s.Stages[stage].Hardware[hardware]
-	if h.Times == nil {
-		return false
-	}
-	least := math.Inf(1)
-	for size := 1; size <= h.Batches[len(h.Batches)-1]; size++ {
-		least = min(least, h.Times.Time(size, 0))
-	}
+	least := s.Stages[stage].Hardware[hardware].Quickest()
 	return slices.ContainsFunc(s.Objectives, func(o Objective) bool {
 		// Of the queries of the trace a few less may pass than do of all.
 		return o.Of == Latency && least > o.Seconds && s.shares[stage] > 2*(1-o.Share)+0.01
@@ -272,10 +273,10 @@ func (s *search) pair(best Candidate, a, b int) (is Candidate, found bool) {
 	}
 	var lists [][]option
 	for _, stage := range stages {
-		lists = append(lists, s.options(stage, best.Cost-others))
+		lists = append(lists, s.options(stage, best.Cost-others, true))
 	}
 	least, many := make(map[string][]int), len(lists) == 1 || len(lists[0])*len(lists[1]) > manySettings
-	byRisingCost(lists, func(at []int, _ float64) bool {
+	s.byRisingCost(lists, func(at []int, _ float64) bool {
 		c := slices.Clone(best.Config)
 		for i, stage := range stages {
 			c[stage] = lists[i][at[i]].Setting
@@ -308,7 +309,12 @@ func (s *search) enough(c Config, stages []int, least map[string][]int) bool {
 	if !known {
 		if s.keeps(free) {
 			for _, stage := range stages {
-				needs = append(needs, s.needs(free, stage))
+				n, ok := s.needs(free, stage)
+				if !ok {
+					needs = nil
+					break
+				}
+				needs = append(needs, n)
 			}
 		}
 		least[kind] = needs
@@ -321,27 +327,31 @@ func (s *search) enough(c Config, stages []int, least map[string][]int) bool {
 	return true
 }
 
-// needs is the least number of replicas of a stage, and at least what may be, with which a configuration keeps the objectives that does with as many
-// as there are queries.
-func (s *search) needs(c Config, stage int) int {
+// needs is the least number of replicas of a stage, of those that there may be, with which a configuration keeps the objectives that does with as
+// many as there are queries.
+func (s *search) needs(c Config, stage int) (n int, ok bool) {
 	keeps := func(n int) bool {
 		is := c[stage]
 		is.Replicas = n
 		return s.keeps(with(c, stage, is))
 	}
+	most := s.most(stage, c[stage].Hardware)
+	if most == 0 {
+		most = len(s.Queries)
+	}
 	low := s.atLeast(c, stage) // the least that may do
 	high := low
-	for ; high < len(s.Queries) && !keeps(high); high *= 2 {
-		low = high + 1
+	for low <= most && !keeps(high) {
+		low, high = high+1, min(2*high, most)
 	}
-	for low < high {
+	for low < min(high, most) {
 		if middle := (low + high) / 2; keeps(middle) {
 			high = middle
 		} else {
 			low = middle + 1
 		}
 	}
-	return low
+	return low, low <= most
 }
 
 // cheaper is by more than what sums of prices are inexact by.
@@ -395,10 +405,10 @@ func (s *search) exhaust(best Candidate) (is Candidate, done bool) {
 	}
 	var lists [][]option
 	for i := range s.Stages {
-		lists = append(lists, s.options(i, most))
+		lists = append(lists, s.options(i, most, false))
 	}
 	count := 0
-	byRisingCost(lists, func(_ []int, cost float64) bool {
+	s.byRisingCost(lists, func(_ []int, cost float64) bool {
 		if !cheaper(cost, most) {
 			return false
 		}
@@ -408,7 +418,7 @@ func (s *search) exhaust(best Candidate) (is Candidate, done bool) {
 	if count > s.Most {
 		return is, false
 	}
-	byRisingCost(lists, func(at []int, cost float64) bool {
+	s.byRisingCost(lists, func(at []int, cost float64) bool {
 		if !cheaper(cost, most) {
 			return false
 		}
@@ -422,6 +432,17 @@ func (s *search) exhaust(best Candidate) (is Candidate, done bool) {
 		return !is.Keeps
 	})
 	return is, true
+}
+
+// byRisingCost is the function of that name, and stops where who looks on wants no more.
+func (s *search) byRisingCost(lists [][]option, show func(at []int, cost float64) bool) {
+	n := 0
+	byRisingCost(lists, func(at []int, cost float64) bool {
+		if n++; n%4096 == 0 {
+			s.tell()
+		}
+		return show(at, cost)
+	})
 }
 
 // byRisingCost shows each way to take one option of every list, by rising cost of all together, until show reports false. Of ways that cost as

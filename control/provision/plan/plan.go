@@ -60,7 +60,7 @@ type Objective struct {
 }
 
 // Misses is how many of n queries may take longer.
-func (o Objective) Misses(n int) int { return int(float64(n)*(1-o.Share) + 1e-9) }
+func (o Objective) Misses(n int) int { return min(n-1, int(float64(n)*(1-o.Share)+1e-9)) }
 
 // Stage is what a stage may have.
 type Stage struct {
@@ -128,12 +128,7 @@ func (p *Problem) Pace(c Config) (throughput, alone []float64) {
 // Fits says whether a configuration has no more replicas than it may, and no more hardware than there is.
 func (p *Problem) Fits(c Config) bool {
 	s := search{Problem: p}
-	for i, is := range c {
-		if most := p.Stages[i].MaxReplicas; is.Replicas < p.Stages[i].MinReplicas || most != 0 && is.Replicas > most {
-			return false
-		}
-	}
-	return s.short(c) == ""
+	return s.fits(c)
 }
 
 // Settings are what an estimate has each stage of a configuration have.
@@ -238,6 +233,8 @@ type Plan struct {
 	Optimal bool
 	// Why nothing was found, in words for people.
 	Why string
+	// Stopped says that who looks on wanted no more.
+	Stopped bool
 	// Tried are all whose whole latency was found out, in that order. Simulations counts these and those that were given up as soon as too many
 	// queries had taken too long.
 	Tried       []Candidate
@@ -296,7 +293,7 @@ func (s *search) try(c Config, by string) Candidate {
 		}
 		return true
 	})
-	is := Candidate{Config: slices.Clone(c), Cost: s.Cost(c), Keeps: s.short(c) == "", By: by}
+	is := Candidate{Config: slices.Clone(c), Cost: s.Cost(c), Keeps: s.fits(c), By: by}
 	for i, o := range s.Objectives {
 		slices.Sort(all[i])
 		kept := all[i][len(all[i])-1-o.Misses(len(all[i]))]
@@ -327,7 +324,7 @@ func (s *search) keeps(c Config) bool {
 	if is, known := s.known[key]; known || s.broken[key] {
 		return is.Keeps
 	}
-	if s.short(c) != "" {
+	if !s.fits(c) {
 		return false
 	}
 	left := make([]int, len(s.Objectives)) // how many may still miss
@@ -355,6 +352,11 @@ func (s *search) run(c Config, done func(int, estimate.Took) bool) {
 	if _, err := estimate.Run(s.Pipeline, s.Settings(c), s.Queries, s.Seed, done); err != nil {
 		panic(err) // Check has found none
 	}
+	s.tell()
+}
+
+// tell tells who looks on, and stops where that wants no more.
+func (s *search) tell() {
 	if s.Told != nil && !s.Told(s.plan.Simulations, s.best) {
 		panic(stopped{})
 	}
@@ -369,7 +371,7 @@ func (s *search) unlessStopped(do func()) {
 		switch is := recover().(type) {
 		case nil:
 		case stopped:
-			s.plan.Found, s.plan.Candidate, s.plan.Optimal = s.best.Keeps, s.best, false
+			s.plan.Found, s.plan.Candidate, s.plan.Optimal, s.plan.Stopped = s.best.Keeps, s.best, false, true
 			if !s.best.Keeps {
 				s.plan.Why = "nothing was found until the search was stopped"
 			}
@@ -394,6 +396,18 @@ func (s *search) throughput(c Config, stage int) float64 {
 func (s *search) full(c Config, stage int) bool {
 	most := s.Stages[stage].MaxReplicas
 	return most != 0 && c[stage].Replicas >= most || s.short(s.more(c, stage)) != ""
+}
+
+// fits says whether a configuration has no more replicas than it may, and no more hardware than there is. Replicas without bound are to say what they
+// would bring.
+func (s *search) fits(c Config) bool {
+	for i, is := range c {
+		stage := &s.Stages[i]
+		if is.Replicas < stage.MinReplicas || stage.MaxReplicas != 0 && is.Replicas > stage.MaxReplicas && is.Replicas != estimate.Unbounded {
+			return false
+		}
+	}
+	return s.short(c) == ""
 }
 
 // units that a replica takes.

@@ -280,3 +280,55 @@ func TestHopelessHardwareIsNotTried(t *testing.T) {
 		}
 	}
 }
+
+// on is a stage on hardware whose batches take a time for themselves and one for each query.
+func on(name string, price, base, each float64, sizes ...int) plan.Hardware {
+	var all []profile.Batch
+	for size := 1; size <= sizes[len(sizes)-1]; size *= 2 {
+		all = append(all, profile.Batch{Size: size, Mean: base + each*float64(size)})
+	}
+	return plan.Hardware{Name: name, Price: price, Batches: sizes, Times: profile.NewBatches(name, all...)}
+}
+
+// A plan has no more replicas than there may be, though more of cheaper hardware would cost less.
+func TestReplicasAreBounded(t *testing.T) {
+	p := two()
+	p.Pipeline, p.Objectives[0].Seconds, p.Most = &estimate.Pipeline{Stages: 1}, 0.3, 1000
+	p.Queries = nil
+	for i := range 2000 {
+		p.Queries = append(p.Queries, estimate.Query{At: float64(i) / 100})
+	}
+	p.Stages = []plan.Stage{{MinReplicas: 1, MaxReplicas: 4, Hardware: []plan.Hardware{on("gpu", 3, 0, 0.01, 1), on("cpu", 0.1, 0, 0.05, 1)}}}
+	for name, is := range map[string]*plan.Plan{"strict": plan.Strict(p), "mended": plan.Mended(p)} {
+		if !is.Found || !p.Fits(is.Config) || is.Config[0].Hardware != 0 {
+			t.Errorf("%s: %s", name, text(is))
+		}
+	}
+	p.Stages[0].MaxReplicas = 0
+	if is := plan.Mended(p); text(is) != "[{1 1 5}] at 0.5, 0.05s" {
+		t.Error(text(is))
+	}
+}
+
+// Where replicas wait for their batches to fill more of them may be slower, so that none are enough: a search has an end all the same.
+func TestASearchHasAnEnd(t *testing.T) {
+	for name, planner := range map[string]func(*plan.Problem) *plan.Plan{"strict": plan.Strict, "mended": plan.Mended} {
+		for _, sizes := range [][]int{{1, 2, 4, 8}, {8}} {
+			p := two()
+			p.Pipeline, p.Objectives[0].Seconds = &estimate.Pipeline{Stages: 1}, 0.07
+			p.Queries = nil
+			for i := range 300 {
+				p.Queries = append(p.Queries, estimate.Query{At: float64(i) / 1000})
+			}
+			p.Stages = []plan.Stage{{MinReplicas: 1, Wait: 0.1, Hardware: []plan.Hardware{on("gpu", 1, 0.017, 0.003, sizes...)}}}
+			simulations := 0
+			p.Told = func(n int, _ plan.Candidate) bool {
+				simulations = n
+				return n < 5000
+			}
+			if is := planner(p); is.Stopped {
+				t.Errorf("%s with batches of %v went on for %d simulations: %s", name, sizes, simulations, text(is))
+			}
+		}
+	}
+}

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -22,15 +23,27 @@ func Strict(p *Problem) *Plan {
 	return &s.plan
 }
 
-// one is the mean latency of its smallest batch.
-func (h *Hardware) one() float64 { return h.pace.MeanTime(h.Batches[0]) }
+// one is the mean latency of a query alone.
+func (h *Hardware) one() float64 { return h.pace.MeanTime(1) }
+
+// Quickest is the least time that its model takes for a query, in whatever batch that may be; 0 of an engine, for there it depends on the query.
+func (h *Hardware) Quickest() float64 {
+	if h.Times == nil {
+		return 0
+	}
+	least := math.Inf(1)
+	for size := 1; size <= h.Batches[len(h.Batches)-1]; size++ {
+		least = min(least, h.Times.Time(size, 0))
+	}
+	return least
+}
 
 // initialize is Algorithm 1. Before it adds replicas it asks whether there are enough of them at all.
 func (s *search) initialize() (is Candidate, why string) {
 	c := s.start(least((*Hardware).one))
-	least := s.Pipeline.ServiceTime(func(stage int) float64 { return s.Stages[stage].Hop + s.at(c, stage).one() })
+	least := s.Pipeline.ServiceTime(func(stage int) float64 { return s.Stages[stage].Hop + s.at(c, stage).Quickest() })
 	for _, o := range s.Objectives {
-		if o.Of == Latency && !s.tokens() && least >= o.Seconds {
+		if certain := s.Pipeline.Certain(); o.Of == Latency && certain && least >= o.Seconds {
 			return is, fmt.Sprintf("a query that waits nowhere takes %.4gs on the fastest hardware, and is to take %.4gs", least, o.Seconds)
 		}
 	}
@@ -40,17 +53,12 @@ func (s *search) initialize() (is Candidate, why string) {
 	is = s.try(c, "the fastest hardware")
 	for !is.Keeps {
 		narrow := s.narrowest(is.Config, func(int) bool { return true })
-		if s.full(is.Config, narrow) {
+		if s.full(is.Config, narrow) || is.Config[narrow].Replicas >= len(s.Queries) {
 			return is, s.bound(is.Config, narrow)
 		}
 		is = s.try(s.more(is.Config, narrow), fmt.Sprintf("stage %s: add a replica", s.name(narrow)))
 	}
 	return is, ""
-}
-
-// tokens says whether a stage may be an LLM: how long that takes for a query depends on how many tokens it has.
-func (p *Problem) tokens() bool {
-	return slices.ContainsFunc(p.Stages, func(s Stage) bool { return s.Hardware[0].Engine != nil })
 }
 
 // missed says what is kept of the objectives that are not.
@@ -190,10 +198,12 @@ func (s *search) replan(c Config, stage, hardware int) (is Candidate, ok bool) {
 		return is, false
 	}
 	if s.bisects {
-		c[stage].Replicas = s.needs(s.unbounded(c, stage), stage)
+		if c[stage].Replicas, ok = s.needs(s.unbounded(c, stage), stage); !ok {
+			return is, false
+		}
 	}
 	for is = s.try(c, by); !is.Keeps; is = s.try(s.more(is.Config, stage), by) {
-		if s.full(is.Config, stage) {
+		if s.full(is.Config, stage) || is.Config[stage].Replicas >= len(s.Queries) {
 			return is, false
 		}
 	}

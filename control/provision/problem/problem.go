@@ -3,9 +3,10 @@
 package problem
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,11 +45,13 @@ func Of(o *v1alpha1.CapacityPlan, files Files, queries []trace.Query) (*plan.Pro
 		p.Queries = append(p.Queries, estimate.Query{At: q.At, Prompt: q.Prompt, Output: q.Output})
 	}
 	if len(queries) < 2 || !(queries[len(queries)-1].At > queries[0].At) {
-		return nil, fault("spec.trace", "the trace has no two queries at different times")
+		return nil, fault("spec.trace", "of the trace there are no two queries at different times to plan on: take a longer one, or a larger --split")
 	}
 	kinds := make(map[string]v1alpha1.PlanHardware)
 	for _, h := range slices.Concat(files.Hardware, spec.Hardware) { // what the plan says itself counts
-		kinds[h.Name] = h
+		is := kinds[h.Name]
+		is.Price, is.AtMost = cmp.Or(h.Price, is.Price), cmp.Or(h.AtMost, is.AtMost)
+		kinds[h.Name] = is
 	}
 	for name, h := range kinds {
 		if h.AtMost != nil {
@@ -113,6 +116,9 @@ func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardw
 			s.MaxReplicas = int(*r.Max)
 		}
 	}
+	if s.MinReplicas > maxReplicas {
+		return s, fault(at+".replicas.min", "%d replicas: no more than %d are simulated", s.MinReplicas, maxReplicas)
+	}
 	if o.BatchWait != nil {
 		s.Wait = o.BatchWait.Seconds()
 	}
@@ -134,6 +140,9 @@ func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardw
 	}
 	return s, nil
 }
+
+// maxReplicas is how many of a stage are simulated at most.
+const maxReplicas = 100_000
 
 // hardware is what a stage may run on.
 func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds map[string]v1alpha1.PlanHardware, files Files) (plan.Hardware, error) {
@@ -159,6 +168,9 @@ func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds
 		if err := same(o, h, &is, at); err != nil {
 			return is, err
 		}
+	}
+	if e := is.Engine; e != nil && !(e.PrefillTime(0, 1) > 0 && e.StepTime(profile.Work{Sequences: 1, KVTokens: 1}) > 0) {
+		return is, fault(at, "its engine takes no time for a prompt, or none for a step: write prefill and decode")
 	}
 	switch kind := kinds[h.Name]; {
 	case h.Price != nil:
@@ -213,14 +225,14 @@ func objective(o *v1alpha1.PlanObjective, p *plan.Problem, at string) (plan.Obje
 		return is, nil // how long it takes depends on how many tokens a query has
 	}
 	alone := p.Pipeline.ServiceTime(func(stage int) float64 {
-		fastest := p.Stages[stage].Hardware[0].Times.MeanTime(p.Stages[stage].Hardware[0].Batches[0])
+		fastest := math.Inf(1)
 		for _, h := range p.Stages[stage].Hardware {
-			fastest = min(fastest, h.Times.MeanTime(h.Batches[0]))
+			fastest = min(fastest, h.Quickest())
 		}
 		return fastest + p.Stages[stage].Hop
 	})
-	if certain := !slices.ContainsFunc(p.Pipeline.Edges, func(e estimate.Edge) bool { return e.Share < 1 }); certain && alone >= is.Seconds {
-		return is, fault(at+".within", "a query that waits nowhere takes %.4gs on the fastest hardware: write more than that", alone)
+	if p.Pipeline.Certain() && alone >= is.Seconds {
+		return is, fault(at+".within", "a query that waits nowhere takes at least %.4gs on the fastest hardware: write more than that", alone)
 	}
 	return is, nil
 }
@@ -232,9 +244,7 @@ func least(s *plan.Stage, m *v1alpha1.PlanMemory, at string, queries []trace.Que
 	}
 	each, replicas := m.PerReplica.AsApproximateFloat64(), s.MinReplicas
 	if m.Models != nil {
-		for float64(replicas)*each < m.Models.AsApproximateFloat64() {
-			replicas++
-		}
+		replicas = max(replicas, int(min(math.Ceil(m.Models.AsApproximateFloat64()/each), maxReplicas+1)))
 	}
 	if m.LeastAge != nil {
 		n, err := replicasForAge(queries, int(each/m.ModelSize.AsApproximateFloat64()), m.LeastAge.Seconds())
@@ -243,7 +253,10 @@ func least(s *plan.Stage, m *v1alpha1.PlanMemory, at string, queries []trace.Que
 		}
 		replicas = max(replicas, n)
 	}
-	if s.MaxReplicas != 0 && replicas > s.MaxReplicas {
+	switch {
+	case replicas > maxReplicas:
+		return 0, fault(at+".memory", "more than %d replicas are needed to hold it: say units, such as Gi", maxReplicas)
+	case s.MaxReplicas != 0 && replicas > s.MaxReplicas:
 		return 0, fault(at+".memory", "%d replicas are needed to hold it, and replicas.max is %d", replicas, s.MaxReplicas)
 	}
 	return replicas, nil
@@ -297,8 +310,8 @@ func counted(text string, s *plan.Setting) error {
 			continue
 		}
 		n, err := strconv.Atoi(f.text)
-		if err != nil || n < 1 {
-			return errors.New("want replicas and the size of batches as 3x8, both at least 1")
+		if err != nil || n < 1 || n > maxReplicas {
+			return fmt.Errorf("want replicas and the size of batches as 3x8, both from 1 to %d", maxReplicas)
 		}
 		*f.into = n
 	}

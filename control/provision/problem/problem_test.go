@@ -1,0 +1,130 @@
+package problem_test
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/provision/problem"
+	"github.com/headgate/headgate/internal/objects"
+	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/internal/trace"
+)
+
+// good is a plan without faults. Its stages are not in the order in which queries pass them.
+const good = `
+metadata: {name: video}
+spec:
+  objectives: [{within: 300ms}]
+  hardware: [{name: gpu, atMost: 4}]
+  hardwareFile: prices.yaml
+  stages:
+  - name: person
+    hardware: [{name: gpu, units: 2, latencies: [{size: 1, mean: 30ms}, {size: 8, mean: 100ms}]}]
+  - name: detect
+    model: yolo
+    replicas: {min: 2, max: 9}
+    hardware: [{name: gpu, file: yolo.yaml, batches: [1, 2]}]
+    next: [{stage: person, share: 0.5, choice: what}]
+`
+
+// of is the problem of a plan with a change.
+func of(t *testing.T, old, is string, queries []trace.Query) (string, error) {
+	t.Helper()
+	o := new(v1alpha1.CapacityPlan)
+	if !strings.Contains(good, old) {
+		t.Fatalf("there is no %q", old)
+	}
+	if err := yaml.UnmarshalStrict([]byte(strings.Replace(good, old, is, 1)), o); err != nil {
+		t.Fatal(err)
+	}
+	if faults := objects.CheckCapacityPlan(o); len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	price := 1.5
+	most := int32(9)
+	yolo := profile.NewBatches("yolo", profile.Batch{Size: 1, Mean: 0.02}, profile.Batch{Size: 2, Mean: 0.03})
+	yolo.Model, yolo.Hardware = "yolo", "gpu"
+	files := problem.Files{
+		Batches:  map[string]*profile.Batches{"yolo.yaml": yolo},
+		Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price, AtMost: &most}},
+	}
+	p, err := problem.Of(o, files, queries)
+	if err != nil {
+		return "", err
+	}
+	c, err := problem.Given(p, "detect=gpu:2x2,person=gpu")
+	if err != nil {
+		return "", err
+	}
+	if p.AtMost["gpu"] != 4 || p.Cost(c) != 2*1.5+2*1.5 {
+		t.Errorf("there are %v of the hardware, and %v costs %v", p.AtMost, c, p.Cost(c))
+	}
+	if e := p.Pipeline.Edges; p.Stages[0].Name != "detect" || e[0].From != 0 || e[0].To != 1 || e[0].Share != 0.5 || e[0].Choice != 1 {
+		t.Errorf("stages are %v, and edges %v", p.Stages, e)
+	}
+	return p.Stages[0].Name, nil
+}
+
+// every is queries at an interval, for three models in turn.
+func every(n int, interval float64) (all []trace.Query) {
+	for i := range n {
+		all = append(all, trace.Query{At: float64(i) * interval, Model: string(rune('a' + i%3))})
+	}
+	return all
+}
+
+// What is said in the plan and in the file of hardware comes together, and what cannot be planned is told by its field.
+func TestFaultsOfPlans(t *testing.T) {
+	for _, c := range []struct{ old, new, field, words string }{
+		{"", "", "", ""},
+		{"model: yolo", "model: resnet", "spec.stages[1].hardware[0].file", "the profile in yolo.yaml is of the model yolo, and this is resnet"},
+		{"file: yolo.yaml", "file: none.yaml", "spec.stages[1].hardware[0].file", "none.yaml holds no profile"},
+		{"batches: [1, 2]", "batches: [1, 4]", "spec.stages[1].hardware[0].batches[1]", "the profile says nothing of batches above 2"},
+		{"{name: gpu, units: 2,", "{name: tpu, units: 2,", "spec.stages[0].hardware[0].name", "nobody says what tpu costs"},
+		{"min: 2, max: 9", "min: 2000000000", "spec.stages[1].replicas.min", "2000000000 replicas: no more than 100000 are simulated"},
+		{"replicas: {min: 2, max: 9}", "memory: {perReplica: 80, models: 1Ti}", "spec.stages[1].memory", "say units, such as Gi"},
+		{"min: 2, max: 9}", "max: 2}\n    memory: {perReplica: 1Gi, models: 5Gi}", "spec.stages[1].memory", "5 replicas are needed to hold it, and replicas.max is 2"},
+		{"within: 300ms", "within: 30ms", "", ""}, // half of the queries pass one stage alone
+		{"within: 300ms", "of: FirstToken, within: 1s", "spec.objectives[0].of", "no stage is an LLM"},
+		{"latencies: [{size: 1, mean: 30ms}, {size: 8, mean: 100ms}]", "engine: {prefill: {}, decode: {}, limits: {maxSequences: 1, maxBatchedTokens: 9, kvBlocks: 9, blockSize: 9}}", "spec.stages[0].hardware[0]", "its engine takes no time"},
+	} {
+		_, err := of(t, c.old, c.new, every(100, 0.1))
+		wrong := new(problem.Fault)
+		if c.field == "" && err != nil || c.field != "" && (!errors.As(err, &wrong) || wrong.Field != c.field || !strings.Contains(wrong.Words, c.words)) {
+			t.Errorf("%s: %v, want %s: %s", c.new, err, c.field, c.words)
+		}
+	}
+	if _, err := of(t, "", "", every(1, 1)); err == nil || !strings.HasPrefix(err.Error(), "spec.trace: ") {
+		t.Error(err)
+	}
+}
+
+// A time that no query keeps is refused where all pass all stages: by the least that their models take, whatever batches may be set.
+func TestObjectivesBelowTheServiceTime(t *testing.T) {
+	for within, refused := range map[string]bool{"49ms": true, "51ms": false} {
+		text := strings.Replace(strings.Replace(good, "300ms", within, 1), "share: 0.5, choice: what", "share: 1", 1)
+		o := new(v1alpha1.CapacityPlan)
+		if err := yaml.UnmarshalStrict([]byte(strings.Replace(text, "file: yolo.yaml, batches: [1, 2]", "price: 1, latencies: [{size: 1, mean: 20ms}, {size: 8, mean: 100ms}], batches: [8]", 1)), o); err != nil {
+			t.Fatal(err)
+		}
+		price := 1.0
+		_, err := problem.Of(o, problem.Files{Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}}}, every(100, 1))
+		if (err != nil) != refused || refused && !strings.HasPrefix(err.Error(), "spec.objectives[0].within: a query that waits nowhere takes at least 0.05s") {
+			t.Errorf("%s: %v", within, err)
+		}
+	}
+}
+
+// Where two of three models are held that are asked for in turn each goes before it is asked for again: after two intervals.
+func TestAge(t *testing.T) {
+	for holds, want := range map[int]float64{1: 1, 2: 2, 3: math.Inf(1)} {
+		if got := problem.Age(every(300, 1), holds); got != want {
+			t.Errorf("of three models %d are held, and they are %v old when they go, want %v", holds, got, want)
+		}
+	}
+}
