@@ -29,7 +29,7 @@ build: ## Build the programs into bin/
 test: ## Run every test, the end-to-end ones with a real Envoy and real clients too
 	@go run ./bench cluster build etcd kube-apiserver kubectl # minutes once; not beside tests that measure time
 	@go -C tools/gateways mod download # 24 MB once: schemas of other gateways' objects
-	go test -race -timeout 15m ./...
+	go test -race -timeout 25m ./...
 	go test -race -timeout 12m ./bench/e2e -gateway -run '$(BOTH)'
 
 e2e: ## Run the tests on a real Kubernetes of one node, which they start; needs root

@@ -64,7 +64,7 @@ func (f *Fleet) figures(loads int, end float64) Figures {
 	slices.Sort(waits)
 	is := Figures{Misses: float64(missed) / float64(max(all, 1)), Refused: float64(failed) / float64(max(all, 1)), Loads: float64(loads) * 60 / f.Measured}
 	if f.gone > 0 {
-		is.Age = f.ages / float64(f.gone)
+		is.Age = float64(f.ages) / 1e9 / float64(f.gone)
 	}
 	if at := len(waits) - 1 - all/100; at >= 0 {
 		is.Wait99 = float64(waits[at])

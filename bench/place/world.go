@@ -122,7 +122,7 @@ type Fleet struct {
 	waiting [][]int32 // requests by model
 	waits   []float32
 	asked   []float64 // when each model was asked for last
-	ages    float64   // of models whose last copy left in the measured time: how long before they were asked for last, all together
+	ages    int64     // of models whose last copy left in the measured time: how long before they were asked for last, all together, in ns
 	gone    int       // how many those are
 	passing []bool
 	loads   int
@@ -298,7 +298,7 @@ func (f *Fleet) Unload(c *Copy) {
 	f.Nodes[c.Endpoint].Promised -= f.Size[c.Model]
 	f.Copies[c.Model] = without(f.Copies[c.Model], c)
 	if f.Now() >= f.Warmup && len(f.Copies[c.Model]) == 0 {
-		f.ages += f.Now() - f.asked[c.Model]
+		f.ages += int64((f.Now() - f.asked[c.Model]) * 1e9) // whole numbers, for several may leave at once in any order
 		f.gone++
 	}
 	if c.InFlight == 0 {
