@@ -64,14 +64,12 @@ Usage:
   control bootstrap NAMESPACE/NAME                print the configuration with which an Envoy of a Gateway starts
   control plan -f FILE                            find which hardware, replicas and batches keep objectives at the least cost
   control status [MODEL...]                       ask a control that runs where models are, and why some are not
-  control profile --url URL [flags]               measure how long a model, or an LLM, takes at its server
-  control profile fit FILE.csv                    make a profile of measured times: how long an engine takes
+  control profile --url URL, or fit FILE.csv      measure how long a model takes, or make a profile of what you measured
 
 DIR holds the YAML files that extproc reads: InferencePool, Pod, EndpointList, PoolSettings, LLMRoute, Model and VModel. A
 Model says what the model is, where engines find it and how many copies there must be. An adapter that an LLMRoute names
 needs no Model: control loads it from the source in the pool's PoolSettings, else by its name. A VModel is a name that
-control moves from one model to another when that is loaded. control applies an edit within a second. With --kube, it
-reads the same objects from an API server.
+control moves from one model to another when that is loaded. An edit counts within a second. --kube reads an API server.
 
 Each extproc calls --listen (extproc --control) and says which models requests wait for; control loads them. Clients of
 ModelMesh call the same address: control serves mmesh.ModelMesh. The models that they register, and what control asked of
