@@ -134,12 +134,6 @@ func Late(p *plan.Problem, c plan.Config) (late int, err error) {
 	return late, err
 }
 
-// Rate of queries, a second, from the first to the last.
-func Rate(queries []estimate.Query) float64 {
-	last := len(queries) - 1
-	return float64(last) / (queries[last].At - queries[0].At)
-}
-
 // Peak is the highest rate of queries in any window of so many seconds.
 func Peak(queries []estimate.Query, seconds float64) float64 {
 	most, from := 0, 0

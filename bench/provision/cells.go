@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/headgate/headgate/control/provision/estimate"
 	"github.com/headgate/headgate/control/provision/plan"
 )
 
@@ -99,7 +100,7 @@ func (b *Bench) cell(ctx context.Context, a *Asked, l Load) (is Cell, err error)
 			o.Cost, o.Missed, o.Pooled = found.Cost, share(late), share(late)
 			continue
 		}
-		rate := Rate(p.Queries)
+		rate := estimate.Rate(p.Queries)
 		if c.peak {
 			rate = Peak(p.Queries, p.Objectives[0].Seconds)
 		}

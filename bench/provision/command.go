@@ -5,14 +5,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"slices"
-	"sync"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/pflag"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/headgate/headgate/control/provision/plan"
 )
@@ -107,34 +104,21 @@ func (g *Gaps) Add(p *plan.Problem, is *plan.Plan, best plan.Config, exhaustive 
 
 // Measure plans so many instances with each planner, on all processors, and returns how each stands. Progress is told of each that is done.
 func Measure(ctx context.Context, stages, instances, queries int, progress func(done int)) ([]Gaps, error) {
-	var mu sync.Mutex // guards done
 	done := 0
 	each := make([][]Gaps, instances)
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(runtime.GOMAXPROCS(0))
-	for i := range instances {
-		group.Go(func() error {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			p := Instance(uint64(i), stages, queries, []float64{1, 4}[i%2])
-			if err := p.Check(); err != nil {
-				return fmt.Errorf("instance %d: %w", i, err)
-			}
-			best, simulations := Optimum(p)
-			all := make([]Gaps, len(planners))
-			for j, planner := range planners {
-				all[j].Add(p, planner.plan(p), best, simulations)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			each[i] = all
-			done++
-			progress(done)
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil {
+	err := eachOf(ctx, instances, func() { done++; progress(done) }, func(_ context.Context, i int) error {
+		p := Instance(uint64(i), stages, queries, []float64{1, 4}[i%2])
+		if err := p.Check(); err != nil {
+			return fmt.Errorf("instance %d: %w", i, err)
+		}
+		best, simulations := Optimum(p)
+		each[i] = make([]Gaps, len(planners))
+		for j, planner := range planners {
+			each[i][j].Add(p, planner.plan(p), best, simulations)
+		}
+		return nil
+	})
+	if err != nil {
 		return nil, err
 	}
 	sums := make([]Gaps, len(planners))

@@ -106,7 +106,7 @@ func TestCoarseByHand(t *testing.T) {
 
 func TestRateAndPeakByHand(t *testing.T) {
 	all := estimate.Arrivals([]float64{0, 0.05, 0.09, 0.1, 0.3})
-	if is := Rate(all); math.Abs(is-4/0.3) > 1e-9 {
+	if is := estimate.Rate(all); math.Abs(is-4/0.3) > 1e-9 {
 		t.Errorf("the rate is %v", is)
 	}
 	for seconds, most := range map[float64]float64{0.1: 3, 0.01: 1, 0.2: 4, 1: 5} {

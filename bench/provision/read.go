@@ -8,9 +8,9 @@ import (
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/provision/plan"
 	"github.com/headgate/headgate/control/provision/problem"
+	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
 	"github.com/headgate/headgate/internal/objects/kinds"
-	"github.com/headgate/headgate/internal/profile"
 	"github.com/headgate/headgate/internal/trace"
 )
 
@@ -29,30 +29,15 @@ func Read(file string) (*Asked, error) {
 	if len(f.Plans) != 1 {
 		return nil, fmt.Errorf("%s has %d CapacityPlans: want one", file, len(f.Plans))
 	}
-	a := &Asked{&f.Plans[0], problem.Files{Engines: make(map[string]profile.Profile), Batches: make(map[string]*profile.Batches)}}
-	beside := func(name string) string { return filepath.Join(filepath.Dir(file), name) }
-	for _, name := range problem.FilesOf(a.CapacityPlan) {
-		f, err := dir.ReadFile(beside(name), kinds.Plans())
+	a := &Asked{CapacityPlan: &f.Plans[0]}
+	a.files, err = problem.FilesOf(a.CapacityPlan, func(_, name string) (objects.Set, error) {
+		f, err := dir.ReadFile(filepath.Join(filepath.Dir(file), name), kinds.Plans())
 		if err != nil {
-			return nil, err
+			return objects.Set{}, err
 		}
-		for _, is := range f.Profiles {
-			a.files.Engines[name] = is
-		}
-		for _, is := range f.Batches {
-			a.files.Batches[name] = is
-		}
-	}
-	if name := a.Spec.HardwareFile; name != "" {
-		f, err := dir.ReadFile(beside(name), kinds.Plans())
-		if err != nil {
-			return nil, err
-		}
-		for _, all := range f.Hardware {
-			a.files.Hardware = all
-		}
-	}
-	return a, nil
+		return f.Set, nil
+	})
+	return a, err
 }
 
 // Problem is what is to be planned on a trace, by a seed.

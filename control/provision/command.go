@@ -302,10 +302,15 @@ func (c *config) readAsked(a *asked) (changed []*asked, err error) {
 // problem is what is asked for, as planners have it.
 func (a *asked) problem() (*plan.Problem, error) {
 	p, err := problem.Of(a.CapacityPlan, a.files, a.planned.all)
+	return p, a.located(err)
+}
+
+// located has a Fault say where its field is written.
+func (a *asked) located(err error) error {
 	if wrong, ok := errors.AsType[*problem.Fault](err); ok {
-		return nil, a.fault(wrong.Field, wrong.Words)
+		return a.fault(wrong.Field, wrong.Words)
 	}
-	return p, err
+	return err
 }
 
 // ask plans again with each of the changes, and tells how that differs.

@@ -13,7 +13,6 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/dir"
 	"github.com/headgate/headgate/internal/objects/kinds"
-	"github.com/headgate/headgate/internal/profile"
 	"github.com/headgate/headgate/internal/trace"
 )
 
@@ -84,59 +83,24 @@ func (c *config) choose(all []v1alpha1.CapacityPlan) (*v1alpha1.CapacityPlan, er
 }
 
 // readFiles reads the files that a plan names, which are beside its own.
-func (a *asked) readFiles(file string) error {
-	a.files = problem.Files{Engines: make(map[string]profile.Profile), Batches: make(map[string]*profile.Batches)}
-	for _, name := range problem.FilesOf(a.CapacityPlan) {
-		if file == "" {
-			return a.fault("spec.stages", "of an API server no files are read: write the latencies, or the engine, of "+name+" into the plan")
+func (a *asked) readFiles(file string) (err error) {
+	a.files, err = problem.FilesOf(a.CapacityPlan, func(field, name string) (objects.Set, error) {
+		switch hardware := field == "spec.hardwareFile"; {
+		case file == "" && hardware:
+			return objects.Set{}, a.fault(field, "of an API server no files are read: write the hardware into the plan")
+		case file == "":
+			return objects.Set{}, a.fault("spec.stages", "of an API server no files are read: write the latencies, or the engine, of "+name+" into the plan")
 		}
 		f, err := dir.ReadFile(beside(file, name), kinds.Plans())
 		if errors.Is(err, os.ErrNotExist) {
-			return a.fault(a.fieldOf(name), "there is no file "+beside(file, name))
+			return objects.Set{}, a.fault(field, "there is no file "+beside(file, name))
 		}
 		if err != nil {
-			return err
+			return objects.Set{}, err
 		}
-		for _, is := range f.Profiles {
-			a.files.Engines[name] = is
-		}
-		for _, is := range f.Batches {
-			a.files.Batches[name] = is
-		}
-	}
-	name := a.Spec.HardwareFile
-	if name == "" {
-		return nil
-	}
-	if file == "" {
-		return a.fault("spec.hardwareFile", "of an API server no files are read: write the hardware into the plan")
-	}
-	f, err := dir.ReadFile(beside(file, name), kinds.Plans())
-	if errors.Is(err, os.ErrNotExist) {
-		return a.fault("spec.hardwareFile", "there is no file "+beside(file, name))
-	}
-	if err != nil {
-		return err
-	}
-	for _, all := range f.Hardware {
-		a.files.Hardware = all
-	}
-	if len(a.files.Hardware) == 0 {
-		return a.fault("spec.hardwareFile", name+" has no hardware: write a list such as hardware: [{name: a100, price: 3.2}]")
-	}
-	return nil
-}
-
-// fieldOf is the field that names a file.
-func (a *asked) fieldOf(name string) string {
-	for i := range a.Spec.Stages {
-		for j, h := range a.Spec.Stages[i].Hardware {
-			if h.File == name {
-				return fmt.Sprintf("spec.stages[%d].hardware[%d].file", i, j)
-			}
-		}
-	}
-	return "spec.stages"
+		return f.Set, nil
+	})
+	return a.located(err)
 }
 
 // beside is where a file is that another names.

@@ -143,18 +143,9 @@ func (s *Set) Add(t Set) {
 	}
 	s.Network = s.Network.join(t.Network)
 	s.Absent = append(s.Absent, t.Absent...)
-	if s.Profiles == nil && len(t.Profiles) > 0 {
-		s.Profiles = make(map[string]profile.Profile, len(t.Profiles))
-	}
-	maps.Copy(s.Profiles, t.Profiles)
-	if s.Batches == nil && len(t.Batches) > 0 {
-		s.Batches = make(map[string]*profile.Batches, len(t.Batches))
-	}
-	maps.Copy(s.Batches, t.Batches)
-	if s.Hardware == nil && len(t.Hardware) > 0 {
-		s.Hardware = make(map[string][]v1alpha1.PlanHardware, len(t.Hardware))
-	}
-	maps.Copy(s.Hardware, t.Hardware)
+	addFiles(&s.Profiles, t.Profiles)
+	addFiles(&s.Batches, t.Batches)
+	addFiles(&s.Hardware, t.Hardware)
 	if s.At == nil {
 		s.At = make(map[Object]string, len(t.At))
 	}
@@ -163,6 +154,14 @@ func (s *Set) Add(t Set) {
 			s.At[o] = at
 		}
 	}
+}
+
+// addFiles adds what files hold, by their names.
+func addFiles[T any](all *map[string]T, more map[string]T) {
+	if *all == nil && len(more) > 0 {
+		*all = make(map[string]T, len(more))
+	}
+	maps.Copy(*all, more)
 }
 
 // Join returns the objects of both, those of s first, with no name resolved.

@@ -5,7 +5,6 @@ package answer
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	"github.com/headgate/headgate/control/provision/estimate"
@@ -131,7 +130,7 @@ type Trace struct {
 func Of(name, planner string, p *plan.Problem, is *plan.Plan, planned, tested Trace) (*Answer, error) {
 	a := &Answer{Name: name, Planner: planner, Found: is.Found, Optimal: is.Optimal, Simulations: is.Simulations}
 	for _, t := range is.Tried {
-		if !slices.ContainsFunc(t.Config, func(s plan.Setting) bool { return s.Replicas == estimate.Unbounded }) {
+		if !t.Config.Unbounded() {
 			a.Tried = append(a.Tried, Tried{t.By, Config(p, t.Config), t.Cost, t.Keeps, t.Kept})
 		}
 	}
@@ -212,10 +211,10 @@ func measure(p *plan.Problem, c plan.Config, t Trace) (*estimate.Result, *Times,
 	n, span := len(t.Queries), t.Queries[len(t.Queries)-1].At-t.Queries[0].At
 	_, alone := p.Pace(c)
 	is := &Times{
-		Trace: t.Name, Queries: n, Seconds: span, Rate: float64(n-1) / span, CV: variation(t.Queries), Latency: percentiles(&latency),
+		Trace: t.Name, Queries: n, Seconds: span, Rate: estimate.Rate(t.Queries), CV: variation(t.Queries), Latency: percentiles(&latency),
 		Envelope: envelope(t.Queries, p.Pipeline.ServiceTime(func(stage int) float64 { return alone[stage] })),
 	}
-	if slices.ContainsFunc(p.Stages, func(s plan.Stage) bool { return s.Hardware[0].Engine != nil }) {
+	if p.Tokens() {
 		a, b := percentiles(&first), percentiles(&each)
 		is.FirstToken, is.PerToken = &a, &b
 	}

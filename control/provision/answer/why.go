@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/headgate/headgate/control/provision/estimate"
 	"github.com/headgate/headgate/control/provision/plan"
 )
 
@@ -17,35 +16,25 @@ func wouldDo(p *plan.Problem, is *plan.Plan) (all []string) {
 	var free, bounded []plan.Candidate
 	for _, t := range is.Tried {
 		switch {
-		case slices.ContainsFunc(t.Config, func(s plan.Setting) bool { return s.Replicas == estimate.Unbounded }):
+		case t.Config.Unbounded():
 			free = append(free, t)
 		case p.Fits(t.Config):
 			bounded = append(bounded, t)
 		}
 	}
-	if near, ok := nearest(p, free); ok && strain(p, near.Kept) > 1 {
+	if near, ok := nearest(p, free); ok && p.Strain(near.Kept) > 1 {
 		return []string{fmt.Sprintf("No number of replicas would do: the model's own time is too long. With as many as there are queries, %s.", kept(p, near))}
 	}
 	capped, scarce := slices.ContainsFunc(p.Stages, func(s plan.Stage) bool { return s.MaxReplicas != 0 }), len(p.AtMost) > 0
-	for _, relaxed := range []struct {
-		matters bool
-		words   string
-		change  func(*plan.Problem)
+	for _, more := range []struct {
+		words              string
+		hardware, replicas bool
 	}{
-		{scarce, "With more of the hardware (atMost)", func(p *plan.Problem) { p.AtMost = nil }},
-		{capped, "With more replicas (replicas.max)", func(p *plan.Problem) {
-			for i := range p.Stages {
-				p.Stages[i].MaxReplicas = 0
-			}
-		}},
-		{capped && scarce, "With more of the hardware and more replicas", func(p *plan.Problem) {
-			p.AtMost = nil
-			for i := range p.Stages {
-				p.Stages[i].MaxReplicas = 0
-			}
-		}},
+		{"With more of the hardware (atMost)", true, false},
+		{"With more replicas (replicas.max)", false, true},
+		{"With more of the hardware and more replicas", true, true},
 	} {
-		if !relaxed.matters {
+		if more.hardware && !scarce || more.replicas && !capped {
 			continue
 		}
 		other := *p
@@ -53,9 +42,16 @@ func wouldDo(p *plan.Problem, is *plan.Plan) (all []string) {
 		other.Told = func(simulations int, best plan.Candidate) bool {
 			return simulations < enough && (p.Told == nil || p.Told(simulations, best))
 		}
-		relaxed.change(&other)
+		if more.hardware {
+			other.AtMost = nil
+		}
+		for i := range other.Stages {
+			if more.replicas {
+				other.Stages[i].MaxReplicas = 0
+			}
+		}
 		if found := plan.Mended(&other); found.Found {
-			all = append(all, fmt.Sprintf("%s it is %s for %.4g an hour: %s.", relaxed.words, Config(p, found.Config), found.Cost, beyond(p, found.Config)))
+			all = append(all, fmt.Sprintf("%s it is %s for %.4g an hour: %s.", more.words, Config(p, found.Config), found.Cost, beyond(p, found.Config)))
 			break
 		}
 	}
@@ -65,19 +61,10 @@ func wouldDo(p *plan.Problem, is *plan.Plan) (all []string) {
 	return all
 }
 
-// strain is how many times as long as it may the objective takes that is missed by most.
-func strain(p *plan.Problem, takes []float64) float64 {
-	most := 0.0
-	for i, o := range p.Objectives {
-		most = max(most, takes[i]/o.Seconds)
-	}
-	return most
-}
-
 // nearest is the candidate that misses by least.
 func nearest(p *plan.Problem, all []plan.Candidate) (near plan.Candidate, ok bool) {
 	for i, t := range all {
-		if i == 0 || strain(p, t.Kept) < strain(p, near.Kept) {
+		if i == 0 || p.Strain(t.Kept) < p.Strain(near.Kept) {
 			near, ok = t, true
 		}
 	}
@@ -96,41 +83,27 @@ func kept(p *plan.Problem, is plan.Candidate) string {
 // beyond says which bounds a configuration breaks.
 func beyond(p *plan.Problem, c plan.Config) string {
 	var all []string
-	taken := make(map[string]int)
-	var order []string
 	for i, is := range c {
 		if most := p.Stages[i].MaxReplicas; most != 0 && is.Replicas > most {
 			all = append(all, fmt.Sprintf("%s needs %d replicas, and replicas.max is %d", p.Stages[i].Name, is.Replicas, most))
 		}
-		h := p.Stages[i].Hardware[is.Hardware]
-		if taken[h.Name] == 0 {
-			order = append(order, h.Name)
-		}
-		taken[h.Name] += is.Replicas * max(1, h.Units)
 	}
-	for _, name := range order {
-		if most, bounded := p.AtMost[name]; bounded && taken[name] > most {
-			all = append(all, fmt.Sprintf("it takes %d of %s, and there are %d", taken[name], name, most))
+	taken := p.Taken(c)
+	for i, is := range c {
+		kind := p.Stages[i].Hardware[is.Hardware].Name
+		if most, bounded := p.AtMost[kind]; bounded && taken[kind] > most {
+			all = append(all, fmt.Sprintf("it takes %d of %s, and there are %d", taken[kind], kind, most))
+			delete(taken, kind) // it is said
 		}
 	}
 	return strings.Join(all, ", and ")
 }
 
-// taken is how much of a kind of hardware all stages but one have.
-func taken(p *plan.Problem, c plan.Config, but int, kind string) (units int) {
-	for i, is := range c {
-		if h := &p.Stages[i].Hardware[is.Hardware]; i != but && h.Name == kind {
-			units += is.Replicas * max(1, h.Units)
-		}
-	}
-	return units
-}
-
 // Explain adds what each single step that saves something would keep: a replica less, or other hardware that is cheaper, in the batch by which it
 // comes nearest to the objectives. A step that keeps them would have been taken.
 func (a *Answer) Explain(p *plan.Problem, c plan.Config) error {
+	current, taken := p.Cost(c), p.Taken(c)
 	for i, is := range c {
-		current := p.Cost(c)
 		step := func(by string, settings ...plan.Setting) error {
 			var best Tried
 			least := 0.0
@@ -146,7 +119,7 @@ func (a *Answer) Explain(p *plan.Problem, c plan.Config) error {
 					t.Takes = append(t.Takes, o.Takes)
 					t.Keeps = t.Keeps && o.Missed*float64(times.Queries) <= float64(p.Objectives[k].Misses(times.Queries))+1e-6
 				}
-				if is := strain(p, t.Takes); best.By == "" || is < least {
+				if is := p.Strain(t.Takes); best.By == "" || is < least {
 					best, least = t, is
 				}
 			}
@@ -174,7 +147,7 @@ func (a *Answer) Explain(p *plan.Problem, c plan.Config) error {
 				n = min(n, stage.MaxReplicas)
 			}
 			if most, bounded := p.AtMost[kind.Name]; bounded {
-				n = min(n, (most-taken(p, c, i, kind.Name))/max(1, kind.Units))
+				n = min(n, (most-taken[kind.Name])/max(1, kind.Units))
 			}
 			if n < stage.MinReplicas {
 				continue

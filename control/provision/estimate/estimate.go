@@ -28,6 +28,12 @@ func Arrivals(times []float64) []Query {
 	return all
 }
 
+// Rate is how many queries come a second, from the first to the last of at least two.
+func Rate(all []Query) float64 {
+	last := len(all) - 1
+	return float64(last) / (all[last].At - all[0].At)
+}
+
 // Took is how long a query took, in seconds.
 type Took struct {
 	// Latency is from its arrival until all that it passes has ended.

@@ -23,7 +23,7 @@ func (s *search) mend() {
 	s.bisects = true
 	var best Candidate
 	take := func(is Candidate) {
-		if is.Keeps && (!best.Keeps || is.Cost < best.Cost || is.Cost == best.Cost && s.strain(is) < s.strain(best)) {
+		if is.Keeps && (!best.Keeps || is.Cost < best.Cost || is.Cost == best.Cost && s.Strain(is.Kept) < s.Strain(best.Kept)) {
 			best = is
 		}
 	}
@@ -46,14 +46,6 @@ func (s *search) mend() {
 	if !best.Keeps {
 		s.plan.Why = s.why()
 	}
-}
-
-// strain is by what share of its time the objective is kept that is nearest to being missed.
-func (s *search) strain(is Candidate) (most float64) {
-	for i, o := range s.Objectives {
-		most = max(most, is.Kept[i]/o.Seconds)
-	}
-	return most
 }
 
 // why says why nothing was found.

@@ -105,6 +105,11 @@ type Setting struct{ Hardware, Batch, Replicas int }
 // Config is the setting of each stage.
 type Config []Setting
 
+// Unbounded says that a stage has replicas without bound: such a configuration says what they would bring, and nobody can have it.
+func (c Config) Unbounded() bool {
+	return slices.ContainsFunc(c, func(is Setting) bool { return is.Replicas == estimate.Unbounded })
+}
+
 // Cost of a configuration, an hour.
 func (p *Problem) Cost(c Config) float64 {
 	cost := 0.0
@@ -117,12 +122,38 @@ func (p *Problem) Cost(c Config) float64 {
 // Pace is how many queries a second a replica of each stage computes (InferLine's μ), and how long each takes alone, by their mean tokens if it is
 // an LLM.
 func (p *Problem) Pace(c Config) (throughput, alone []float64) {
-	s := newSearch(p)
+	paced := p.paced()
 	for i, is := range c {
-		throughput = append(throughput, s.at(c, i).pace.Throughput(is.Batch))
-		alone = append(alone, s.at(c, i).pace.MeanTime(1))
+		pace := paced[i].Hardware[is.Hardware].pace
+		throughput = append(throughput, pace.Throughput(is.Batch))
+		alone = append(alone, pace.MeanTime(1))
 	}
 	return throughput, alone
+}
+
+// Tokens says whether a stage is an LLM.
+func (p *Problem) Tokens() bool {
+	return slices.ContainsFunc(p.Stages, func(s Stage) bool { return s.Hardware[0].Engine != nil })
+}
+
+// Strain is by what share of its time the objective is kept that is nearest to being missed, of times as [Candidate.Kept] has them: above 1 it is
+// missed.
+func (p *Problem) Strain(kept []float64) (most float64) {
+	for i, o := range p.Objectives {
+		most = max(most, kept[i]/o.Seconds)
+	}
+	return most
+}
+
+// Taken is how many units of each kind of hardware a configuration takes. Replicas without bound take nothing.
+func (p *Problem) Taken(c Config) map[string]int {
+	units := make(map[string]int)
+	for i, is := range c {
+		if h := &p.Stages[i].Hardware[is.Hardware]; is.Replicas != estimate.Unbounded {
+			units[h.Name] += is.Replicas * h.units()
+		}
+	}
+	return units
 }
 
 // Fits says whether a configuration has no more replicas than it may, and no more hardware than there is.
@@ -254,25 +285,31 @@ type search struct {
 	plan    Plan
 }
 
-func newSearch(p *Problem) *search {
-	own, prompt, output := *p, 0.0, 0.0 // tokens of a query, in the mean
+// paced are the stages, of whose hardware the pace is known.
+func (p *Problem) paced() []Stage {
+	prompt, output := 0.0, 0.0 // tokens of a query, in the mean
 	for _, q := range p.Queries {
 		prompt += float64(q.Prompt) / float64(len(p.Queries))
 		output += float64(q.Output) / float64(len(p.Queries))
 	}
-	own.Stages = slices.Clone(p.Stages)
-	for i := range own.Stages {
-		own.Stages[i].Hardware = slices.Clone(own.Stages[i].Hardware)
-		for j := range own.Stages[i].Hardware {
-			h := &own.Stages[i].Hardware[j]
+	stages := slices.Clone(p.Stages)
+	for i := range stages {
+		stages[i].Hardware = slices.Clone(stages[i].Hardware)
+		for j := range stages[i].Hardware {
+			h := &stages[i].Hardware[j]
 			if h.pace = h.Times; h.Engine != nil {
 				h.pace = tokens{h.Engine, prompt, output}
 			}
 		}
 	}
-	n := len(p.Queries)
+	return stages
+}
+
+func newSearch(p *Problem) *search {
+	own := *p
+	own.Stages = p.paced()
 	return &search{
-		Problem: &own, rate: float64(n-1) / (p.Queries[n-1].At - p.Queries[0].At), shares: p.Pipeline.Shares(),
+		Problem: &own, rate: estimate.Rate(p.Queries), shares: p.Pipeline.Shares(),
 		known: make(map[string]Candidate), broken: make(map[string]bool),
 	}
 }
@@ -302,7 +339,7 @@ func (s *search) try(c Config, by string) Candidate {
 	is.Keeps = is.Keeps && s.met(is)
 	s.known[key] = is
 	s.plan.Tried = append(s.plan.Tried, is)
-	if bounded := !slices.ContainsFunc(c, func(is Setting) bool { return is.Replicas == estimate.Unbounded }); bounded && is.Keeps && (!s.best.Keeps || is.Cost < s.best.Cost) {
+	if !c.Unbounded() && is.Keeps && (!s.best.Keeps || is.Cost < s.best.Cost) {
 		s.best = is
 	}
 	return is
@@ -419,15 +456,11 @@ func (s *search) short(c Config) string {
 	if len(s.AtMost) == 0 {
 		return ""
 	}
-	taken := make(map[string]int)
-	for i, is := range c {
-		h := s.at(c, i)
-		if is.Replicas == estimate.Unbounded {
-			continue
-		}
-		taken[h.Name] += is.Replicas * h.units()
-		if most, bounded := s.AtMost[h.Name]; bounded && taken[h.Name] > most {
-			return h.Name
+	taken := s.Taken(c)
+	for i := range c {
+		kind := s.at(c, i).Name
+		if most, bounded := s.AtMost[kind]; bounded && taken[kind] > most {
+			return kind
 		}
 	}
 	return ""

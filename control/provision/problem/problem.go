@@ -217,11 +217,10 @@ func same(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, is *plan.Hardware, a
 func objective(o *v1alpha1.PlanObjective, p *plan.Problem, at string) (plan.Objective, error) {
 	is := plan.Objective{Of: map[string]plan.Of{"": plan.Latency, "Latency": plan.Latency, "FirstToken": plan.FirstToken, "PerToken": plan.PerToken}[o.Of]}
 	is.Seconds, is.Share = objects.Within(o)
-	llm := func(s plan.Stage) bool { return s.Hardware[0].Engine != nil }
-	if is.Of != plan.Latency && !slices.ContainsFunc(p.Stages, llm) {
+	if is.Of != plan.Latency && !p.Tokens() {
 		return is, fault(at+".of", "no stage is an LLM: only those make tokens")
 	}
-	if is.Of != plan.Latency || slices.ContainsFunc(p.Stages, llm) {
+	if is.Of != plan.Latency || p.Tokens() {
 		return is, nil // how long it takes depends on how many tokens a query has
 	}
 	alone := p.Pipeline.ServiceTime(func(stage int) float64 {
@@ -326,15 +325,46 @@ func names(stages []plan.Stage) string {
 	return strings.Join(all, ", ")
 }
 
-// FilesOf are the names of the files with profiles that a plan names, in order.
-func FilesOf(o *v1alpha1.CapacityPlan) []string {
-	all := make(map[string]bool)
+// FilesOf are the files that a plan names, in order of their names, and then that of its hardware. Read reads one, which a field names. What is
+// wrong beside its errors is a Fault.
+func FilesOf(o *v1alpha1.CapacityPlan, read func(field, name string) (objects.Set, error)) (Files, error) {
+	files := Files{Engines: make(map[string]profile.Profile), Batches: make(map[string]*profile.Batches)}
+	fields := make(map[string]string) // that name a file first
 	for i := range o.Spec.Stages {
-		for _, h := range o.Spec.Stages[i].Hardware {
-			if h.File != "" {
-				all[h.File] = true
+		for j, h := range o.Spec.Stages[i].Hardware {
+			if _, named := fields[h.File]; h.File != "" && !named {
+				fields[h.File] = fmt.Sprintf("spec.stages[%d].hardware[%d].file", i, j)
 			}
 		}
 	}
-	return slices.Sorted(maps.Keys(all))
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		set, err := read(fields[name], name)
+		if err != nil {
+			return files, err
+		}
+		for _, is := range set.Profiles {
+			files.Engines[name] = is
+		}
+		for _, is := range set.Batches {
+			files.Batches[name] = is
+		}
+	}
+	name := o.Spec.HardwareFile
+	if name == "" {
+		return files, nil
+	}
+	set, err := read(hardwareFile, name)
+	if err != nil {
+		return files, err
+	}
+	for _, all := range set.Hardware {
+		files.Hardware = all
+	}
+	if len(files.Hardware) == 0 {
+		return files, fault(hardwareFile, "%s has no hardware: write a list such as hardware: [{name: a100, price: 3.2}]", name)
+	}
+	return files, nil
 }
+
+// hardwareFile is the field that names the file of hardware.
+const hardwareFile = "spec.hardwareFile"

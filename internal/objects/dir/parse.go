@@ -130,12 +130,8 @@ func (p *parser) keepHardware(text []byte) error {
 	var is struct {
 		Hardware []v1alpha1.PlanHardware `json:"hardware"`
 	}
-	unknown, err := p.decode("", text, &is)
-	if err != nil {
+	if err := p.decodeStrictly(text, &is, "hardware"); err != nil {
 		return err
-	}
-	if len(unknown) > 0 {
-		return p.fault(unknown[0].path, "hardware: %s", unknown[0].reason)
 	}
 	if faults := objects.CheckPlanHardware(field.NewPath("hardware"), is.Hardware); len(faults) > 0 {
 		return p.fault(faults[0].Field, "%v", faults[0])
@@ -145,17 +141,22 @@ func (p *parser) keepHardware(text []byte) error {
 }
 
 func (p *parser) decodeProfile(text []byte, into interface{ Faults() []profile.Fault }) error {
-	unknown, err := p.decode("", text, into)
-	if err != nil {
+	if err := p.decodeStrictly(text, into, "profile"); err != nil {
 		return err
-	}
-	if len(unknown) > 0 {
-		return p.fault(unknown[0].path, "profile: %s", unknown[0].reason)
 	}
 	if all := into.Faults(); len(all) > 0 {
 		return p.fault(all[0].Field, "profile: %v", all[0])
 	}
 	return nil
+}
+
+// decodeStrictly reads a document, of a kind for people, that has no field that its Go type does not have.
+func (p *parser) decodeStrictly(text []byte, into any, kind string) error {
+	unknown, err := p.decode("", text, into)
+	if err == nil && len(unknown) > 0 {
+		err = p.fault(unknown[0].path, "%s: %s", kind, unknown[0].reason)
+	}
+	return err
 }
 
 func (p *parser) document() error {
