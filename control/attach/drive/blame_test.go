@@ -50,6 +50,8 @@ type control struct {
 	newer chan struct{}
 	plans *plan.Plans
 	log   bytes.Buffer
+	// answers is how often Envoys took or refused route configurations, trials among them.
+	answers int
 }
 
 // Write is for the log.
@@ -75,7 +77,15 @@ func start(t *testing.T) *control {
 	}
 	log := slog.New(slog.NewTextHandler(c, nil))
 	answers := drive.NewAnswers()
-	envoys := ads.New(ads.Config{Who: ads.Said, Heard: answers.Heard, Left: answers.Left, Settled: answers.Settled, Log: log})
+	heard := func(from ads.Envoy, is order.Answer) {
+		if is.Type == order.Routes {
+			c.mu.Lock()
+			c.answers++
+			c.mu.Unlock()
+		}
+		answers.Heard(from, is)
+	}
+	envoys := ads.New(ads.Config{Who: ads.Said, Heard: heard, Left: answers.Left, Settled: answers.Settled, Log: log})
 	driver := drive.New(drive.Config{Template: c.template, Envoys: envoys, Answers: answers, Log: log, Planned: func(p drive.Plans) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -487,13 +497,15 @@ func TestOfAThousandRoutesEnvoyRefusesOne(t *testing.T) {
 	}
 	verdict := func(name string) {
 		t.Helper()
-		began := time.Now()
 		await(t, "the verdict is told", func() bool { return strings.Contains(c.verdict(name), "RE2 program size of") })
-		took := time.Since(began)
-		if took > 5*time.Second {
-			t.Errorf("the verdict on %s is told after %v", name, took)
+		// Trials that halve what may be to blame are ten of 1,000 routes; before and after them a few more answers come.
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.answers > 20 {
+			t.Errorf("Envoy has answered %d times of routes before %s is blamed", c.answers, name)
 		}
-		t.Logf("after %v of %s: %s", took.Round(time.Millisecond), name, c.verdict(name))
+		t.Logf("after %d answers %s is blamed", c.answers, name)
+		c.answers = 0
 	}
 	all[500] = route("r500", "/[a-z0-9-]{1,120}/v1/.*", "")
 	apply()
