@@ -897,6 +897,11 @@ func (in *ModelSpec) DeepCopyInto(out *ModelSpec) {
 		x := (*in).DeepCopy()
 		*out = &x
 	}
+	if in.Latency != nil {
+		in, out := &in.Latency, &out.Latency
+		*out = new(v1.Duration)
+		**out = **in
+	}
 	if in.Copies != nil {
 		in, out := &in.Copies, &out.Copies
 		*out = new(Copies)

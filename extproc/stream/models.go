@@ -64,8 +64,8 @@ func parentOf(view *belief.View, offer *objects.Offer, m listedModel) string {
 
 // isAdapter says whether a model is a LoRA on a base model, and not one that a model runtime serves by itself.
 func isAdapter(w *objects.World, m listedModel) bool {
-	at, ok := slices.BinarySearchFunc(w.Catalogue, objects.ModelKey{Pool: m.pool, ID: m.adapter}, func(e objects.Entry, k objects.ModelKey) int { return e.Compare(k) })
-	return !ok || w.Catalogue[at].Type == objects.DefaultType
+	e, ok := w.Entry(objects.ModelKey{Pool: m.pool, ID: m.adapter})
+	return !ok || e.Type == objects.DefaultType
 }
 
 // health answers whether any endpoint is well that requests might go to.

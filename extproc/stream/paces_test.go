@@ -4,6 +4,10 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/pick"
@@ -87,6 +91,41 @@ func TestPacesDecide(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What a Model says of its latency is what requests for it are taken to take, until it is known how long they do; what requests with tokens take it
+// does not say.
+func TestTheLatencyOfAModelDecidesUntilOneIsLearned(t *testing.T) {
+	f := newFleetWith(fleet.Config{}, func(s *objects.Set) {
+		m := v1alpha1.Model{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "sql-v2"}}
+		m.Spec.PoolRef.Name, m.Spec.Latency = "base", &metav1.Duration{Duration: 20 * time.Millisecond}
+		s.Models = append(s.Models, &m)
+	})
+	f.Observe(outcome.Outcome{Pool: "ns/base", Model: "other", Endpoint: address, Status: 200, Among: 1, Answered: time.Second})
+	const infer = "headers :method=POST content-type=application/json mode=NONE :path=/v2/models/text-to-sql/infer"
+	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.Policy.Rule = pick.Latency })
+	claims := func(what string, want int64, lines ...string) {
+		t.Helper()
+		x := server.Exchange(stream.Own, "", 0)
+		defer func() {
+			x.ReleaseLease()
+			x.End(time.Now())
+		}()
+		for _, line := range lines {
+			if _, err := x.Receive(message(t, line), time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := f.View().Snapshot.Pools["ns/base"].Endpoints[0].Backlog.Paces.Load(); got != want {
+			t.Errorf("%s: a request claims %d ns, want %d", what, got, want)
+		}
+	}
+	claims("nothing is learned", 20e6, infer)
+	claims("with tokens", 0, "headers :method=POST :path=/v1/completions", `body {"model":"text-to-sql","prompt":"x"}`)
+	for range 4 {
+		f.Observe(outcome.Outcome{Pool: "ns/base", Model: "sql-v2", Endpoint: address, Status: 200, Among: 1, Answered: 10 * time.Millisecond})
+	}
+	claims("it is learned", 10e6, infer)
 }
 
 // Where another gateway shows the answer, it is measured from when the request was whole, and had its model, to the end: neither what it waited for

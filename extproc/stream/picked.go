@@ -103,7 +103,7 @@ func (x *exchange) choose(a ask, body []byte, now time.Time) error {
 	most := x.settings.Picks
 	base := view.Snapshot.Pools[request.Pool].BaseModel()
 	if request.Tokenless = x.tokenless(); x.runs() {
-		request.Demand.Pace = s.Fleet.Pace(x.habitual(request, base))
+		request.Demand.Pace = s.pace(view.World, x.habitual(request, base))
 	}
 	if !request.Tokenless && s.predicts(x.settings.Policy) {
 		if x.demand(a, body, base, now, &request); s.ExplainPicks {
@@ -224,6 +224,17 @@ func (x *exchange) runs() bool {
 		return kserve.Runs(x.call.method)
 	}
 	return x.rest.Op.Runs()
+}
+
+// pace is how long requests without tokens for a model take, in nanoseconds: what was learned of it, or else what its Model says; 0 for nothing.
+func (s *Server) pace(w *objects.World, k objects.ModelKey) int64 {
+	if learned := s.Fleet.Pace(k); learned > 0 {
+		return learned
+	}
+	if e, ok := w.Entry(k); ok {
+		return int64(e.Latency)
+	}
+	return 0
 }
 
 // unrouted is the pool of what no route admits, zero if there is none.

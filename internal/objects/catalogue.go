@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/tidwall/gjson"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -50,6 +51,8 @@ type Entry struct {
 	Info string
 	// Size is a hint in bytes, 0 if there is none. A completed Entry may have it of Info.
 	Size int64
+	// Latency is how long an engine takes for one request without tokens, 0 if nobody says.
+	Latency time.Duration
 	// Min and Max bound the number of copies; Max 0 means no bound.
 	Min, Max int
 	// Pinned models are never unloaded to make room for others.
@@ -114,6 +117,9 @@ func EntryOf(m *v1alpha1.Model) Entry {
 	if s.Size != nil {
 		e.Size = s.Size.Value()
 	}
+	if s.Latency != nil {
+		e.Latency = s.Latency.Duration
+	}
 	if s.Copies != nil {
 		e.Min = int(s.Copies.Min)
 		if s.Copies.Max != nil {
@@ -122,6 +128,9 @@ func EntryOf(m *v1alpha1.Model) Entry {
 	}
 	return e
 }
+
+// maxLatency is the longest that a Model may say that a request takes.
+const maxLatency = time.Hour
 
 // CheckModelObject returns what is wrong with a Model by itself.
 func CheckModelObject(m *v1alpha1.Model) field.ErrorList {
@@ -138,6 +147,9 @@ func CheckModelObject(m *v1alpha1.Model) field.ErrorList {
 	errs = append(errs, checkLength(spec.Child("key"), m.Spec.Key, maxInfo)...)
 	if s := m.Spec.Size; s != nil && s.Sign() <= 0 {
 		errs = append(errs, field.Invalid(spec.Child("size"), s.String(), "it must be above 0, such as 50Mi"))
+	}
+	if l := m.Spec.Latency; l != nil && (l.Duration <= 0 || l.Duration > maxLatency) {
+		errs = append(errs, field.Invalid(spec.Child("latency"), l.Duration.String(), "it must be above 0s and no more than 1h, such as 15ms"))
 	}
 	if c := m.Spec.Copies; c != nil {
 		if c.Min < 0 {
@@ -167,7 +179,7 @@ func CheckModelChange(was, is *v1alpha1.Model) field.ErrorList {
 	} {
 		if f.was != f.is {
 			errs = append(errs, field.Forbidden(spec.Child(f.name),
-				fmt.Sprintf("it was %q, and only copies and pinned of a Model may change: delete the Model and make one of another name and id", f.was)))
+				fmt.Sprintf("it was %q, and only copies, pinned and latency of a Model may change: delete the Model and make one of another name and id", f.was)))
 		}
 	}
 	return errs
@@ -232,6 +244,15 @@ func (w *World) addCatalogue(models []*v1alpha1.Model, vmodels []v1alpha1.VModel
 		}
 	}
 	slices.SortFunc(w.Catalogue, func(a, b Entry) int { return a.Compare(b.ModelKey) })
+}
+
+// Entry is that of a model in the catalogue; false if it has none.
+func (w *World) Entry(k ModelKey) (*Entry, bool) {
+	at, ok := slices.BinarySearchFunc(w.Catalogue, k, func(e Entry, k ModelKey) int { return e.Compare(k) })
+	if !ok {
+		return nil, false
+	}
+	return &w.Catalogue[at], true
 }
 
 const (
