@@ -137,6 +137,10 @@ type PlanStage struct {
 	//
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="it must not be negative"
 	Hop *metav1.Duration `json:"hop,omitempty"`
+	// Startup is how long a pod takes from when it is asked for until it takes queries, for configurations whose replicas change as queries come.
+	//
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="it must not be negative"
+	Startup *metav1.Duration `json:"startup,omitempty"`
 	// Queue says where queries wait: Replica is in a queue of each replica, as extproc sends them, and Central in one for all replicas, from which
 	// those take as they are free. Replica is the default.
 	//

@@ -1252,6 +1252,11 @@ func (in *PlanStage) DeepCopyInto(out *PlanStage) {
 		*out = new(v1.Duration)
 		**out = **in
 	}
+	if in.Startup != nil {
+		in, out := &in.Startup, &out.Startup
+		*out = new(v1.Duration)
+		**out = **in
+	}
 	if in.Memory != nil {
 		in, out := &in.Memory, &out.Memory
 		*out = new(PlanMemory)

@@ -94,11 +94,11 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	fs.Int64Var(&c.seed, "seed", -1, "all that is by chance is of this `SEED`, in the place of that in the plan")
 	fs.StringVar(&c.planner, "planner", "mended", "plan as this `PLANNER` does: mended, or strict, which is InferLine's")
 	fs.IntVar(&c.most, "prove", 100_000, "try all that is cheaper than the plan where that is no more than `N` configurations: nothing is cheaper then; 0 for none")
-	fs.StringVar(&c.given, "given", "", "tell what `STAGE=HARDWARE:REPLICASxBATCH,...` costs and keeps, which runs today, and what to change")
+	fs.StringVar(&c.given, "given", "", "tell what `STAGE=HARDWARE:REPLICASxBATCH,...` costs and keeps, which runs today, and what to change; with replicas that come and go at times of the trace: 4x8+2@10m-2@50m")
 	fs.StringArrayVar(&c.whatIf, "what-if", nil, "plan again with `CHANGES`: slo=200ms (all objectives, or slo.2=… the second), rate=2x, price.KIND=1.5, atMost.KIND=8, max.STAGE=4, min.STAGE=2; several with commas; may be repeated")
 	fs.BoolVar(&c.explain, "explain", false, "say why nothing is cheaper: what each step that saves something would keep")
 	fs.StringVar(&c.picture, "picture", "", "draw the pipeline, with what each stage has and where the time goes, into this SVG `FILE`")
-	fs.StringVarP(&c.output, "output", "o", "text", "print `text` or json, which has all that was tried, and what a tuner needs")
+	fs.StringVarP(&c.output, "output", "o", "text", "print `text` or json, which has all that was tried, and what a tuner needs; with --given and --what-if a list of them")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -182,13 +182,11 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 }
 
 func (c *config) print(out io.Writer, all ...*answer.Answer) error {
-	if c.output == "json" {
-		for _, is := range all {
-			if err := writeJSON(out, is); err != nil {
-				return err
-			}
-		}
-		return nil
+	switch {
+	case c.output == "json" && len(all) == 1:
+		return writeJSON(out, all[0])
+	case c.output == "json":
+		return writeJSON(out, all)
 	}
 	for i, is := range all {
 		if i > 0 {

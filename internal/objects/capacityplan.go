@@ -142,7 +142,7 @@ func checkStage(at *field.Path, s *v1alpha1.PlanStage) field.ErrorList {
 	for _, f := range []struct {
 		name string
 		is   *metav1.Duration
-	}{{"batchWait", s.BatchWait}, {"hop", s.Hop}} {
+	}{{"batchWait", s.BatchWait}, {"hop", s.Hop}, {"startup", s.Startup}} {
 		if f.is != nil && f.is.Duration < 0 {
 			errs = append(errs, field.Invalid(at.Child(f.name), f.is.Duration.String(), "it must not be negative"))
 		}

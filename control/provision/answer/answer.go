@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"time"
 
 	"github.com/headgate/headgate/control/provision/estimate"
 	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/control/provision/problem"
 )
 
 // Answer is a plan, or why there is none, as JSON has it: what a tuner needs is in it. Times are in seconds, costs an hour.
@@ -36,13 +38,15 @@ type Answer struct {
 
 // Stage is what one stage has, and what it does in the trace that was planned on.
 type Stage struct {
-	Name     string  `json:"name"`
-	Hardware string  `json:"hardware"`
-	Units    int     `json:"units"` // of a replica
-	Replicas int     `json:"replicas"`
-	Batch    int     `json:"batch"`
-	Cost     float64 `json:"cost"`
-	LLM      bool    `json:"llm,omitempty"`
+	Name     string `json:"name"`
+	Hardware string `json:"hardware"`
+	Units    int    `json:"units"` // of a replica
+	Replicas int    `json:"replicas"`
+	// Changes of them at times of the trace, such as +2@10m0s; Cost, Utilisation and Busy are by their mean then.
+	Changes string  `json:"changes,omitempty"`
+	Batch   int     `json:"batch"`
+	Cost    float64 `json:"cost"`
+	LLM     bool    `json:"llm,omitempty"`
 	// Share of the queries that pass it (InferLine's s), Throughput of one replica in queries a second (μ), and Alone how long a query takes that has
 	// one to itself.
 	Share      float64 `json:"share"`
@@ -140,21 +144,21 @@ func Of(name, planner string, p *plan.Problem, is *plan.Plan, planned, tested Tr
 		}
 		return a, nil
 	}
-	err := a.have(p, is.Config, planned, tested)
+	err := a.have(p, problem.Steady(is.Config), planned, tested)
 	return a, err
 }
 
-// Given is what a configuration costs and keeps that somebody has.
-func Given(name string, p *plan.Problem, c plan.Config, planned, tested Trace) (*Answer, error) {
+// Given is what a configuration costs and keeps that somebody has, whose replicas may change as queries come.
+func Given(name string, p *plan.Problem, is *problem.Today, planned, tested Trace) (*Answer, error) {
 	a := &Answer{Name: name, Planner: "given", Found: true}
-	err := a.have(p, c, planned, tested)
+	err := a.have(p, is, planned, tested)
 	return a, err
 }
 
 // have fills in what a configuration does.
-func (a *Answer) have(p *plan.Problem, c plan.Config, planned, tested Trace) error {
-	a.Cost = p.Cost(c)
-	r, times, err := measure(p, c, planned)
+func (a *Answer) have(p *plan.Problem, given *problem.Today, planned, tested Trace) error {
+	c := given.Config
+	r, times, err := measure(p, given, planned)
 	if err != nil {
 		return err
 	}
@@ -163,11 +167,15 @@ func (a *Answer) have(p *plan.Problem, c plan.Config, planned, tested Trace) err
 	shares := p.Pipeline.Shares()
 	for i, is := range c {
 		s, h := &r.Stages[i], &p.Stages[i].Hardware[is.Hardware]
-		n := float64(max(1, s.Queries))
+		n, replicas := float64(max(1, s.Queries)), float64(is.Replicas)
+		if len(given.Changes[i]) > 0 {
+			replicas = s.Paid / r.Seconds
+		}
+		a.Cost += h.Price * replicas
 		stage := Stage{
-			Name: p.Stages[i].Name, Hardware: h.Name, Units: max(1, h.Units), Replicas: is.Replicas, Batch: is.Batch, Cost: h.Price * float64(is.Replicas),
+			Name: p.Stages[i].Name, Hardware: h.Name, Units: max(1, h.Units), Replicas: is.Replicas, Batch: is.Batch, Cost: h.Price * replicas, Changes: changes(is.Replicas, given.Changes[i]),
 			LLM: h.Engine != nil, Share: shares[i], Throughput: throughput[i], Alone: alone[i],
-			Utilisation: times.Rate * shares[i] / throughput[i] / float64(is.Replicas), Busy: s.Busy / r.Seconds / float64(is.Replicas),
+			Utilisation: times.Rate * shares[i] / throughput[i] / replicas, Busy: s.Busy / r.Seconds / replicas,
 			Queue: s.Waited / n, Fill: s.Filled / n, Compute: s.Computed / n, Latency: percentiles(&s.Latency),
 		}
 		if h.Engine != nil {
@@ -180,9 +188,19 @@ func (a *Answer) have(p *plan.Problem, c plan.Config, planned, tested Trace) err
 		a.Edges = append(a.Edges, Edge{p.Stages[e.From].Name, p.Stages[e.To].Name, e.Share})
 	}
 	if n := len(tested.Queries); n > 1 && tested.Queries[n-1].At > tested.Queries[0].At {
-		_, a.Tested, err = measure(p, c, tested)
+		_, a.Tested, err = measure(p, given, tested)
 	}
 	return err
+}
+
+// changes are those of replicas in words, as [problem.Given] reads them.
+func changes(replicas int, all []estimate.Change) string {
+	var text strings.Builder
+	for _, c := range all {
+		fmt.Fprintf(&text, "%+d@%v", c.Replicas-replicas, time.Duration(c.At*float64(time.Second)))
+		replicas = c.Replicas
+	}
+	return text.String()
 }
 
 func percentiles(l *estimate.Latencies) Percentiles {
@@ -190,11 +208,15 @@ func percentiles(l *estimate.Latencies) Percentiles {
 }
 
 // measure rolls a trace on.
-func measure(p *plan.Problem, c plan.Config, t Trace) (*estimate.Result, *Times, error) {
+func measure(p *plan.Problem, is *problem.Today, t Trace) (*estimate.Result, *Times, error) {
 	var latency, first, each estimate.Latencies
 	of := map[plan.Of]*estimate.Latencies{plan.Latency: &latency, plan.FirstToken: &first, plan.PerToken: &each}
 	missed := make([]int, len(p.Objectives))
-	r, err := estimate.Run(p.Pipeline, p.Settings(c), t.Queries, t.Seed, func(_ int, took estimate.Took) bool {
+	settings := p.Settings(is.Config)
+	for i, all := range is.Changes {
+		settings[i].Changes = all
+	}
+	r, err := estimate.Run(p.Pipeline, settings, t.Queries, t.Seed, func(_ int, took estimate.Took) bool {
 		latency.Add(took.Latency)
 		first.Add(took.FirstToken)
 		each.Add(took.PerToken)
@@ -209,19 +231,19 @@ func measure(p *plan.Problem, c plan.Config, t Trace) (*estimate.Result, *Times,
 		return nil, nil, fmt.Errorf("%s: %w", t.Name, err)
 	}
 	n, span := len(t.Queries), t.Queries[len(t.Queries)-1].At-t.Queries[0].At
-	_, alone := p.Pace(c)
-	is := &Times{
+	_, alone := p.Pace(is.Config)
+	times := &Times{
 		Trace: t.Name, Queries: n, Seconds: span, Rate: estimate.Rate(t.Queries), CV: variation(t.Queries), Latency: percentiles(&latency),
 		Envelope: envelope(t.Queries, p.Pipeline.ServiceTime(func(stage int) float64 { return alone[stage] })),
 	}
 	if p.Tokens() {
 		a, b := percentiles(&first), percentiles(&each)
-		is.FirstToken, is.PerToken = &a, &b
+		times.FirstToken, times.PerToken = &a, &b
 	}
 	for i, o := range p.Objectives {
-		is.Objectives = append(is.Objectives, Kept{o.Of.String(), o.Seconds, o.Share, of[o.Of].Quantile(o.Share), float64(missed[i]) / float64(n)})
+		times.Objectives = append(times.Objectives, Kept{o.Of.String(), o.Seconds, o.Share, of[o.Of].Quantile(o.Share), float64(missed[i]) / float64(n)})
 	}
-	return r, is, nil
+	return r, times, nil
 }
 
 // variation is the coefficient of variation of the times between queries.

@@ -28,11 +28,14 @@ func (a *Answer) Text() string {
 		fmt.Fprintf(&out, "The %s planner ran %d simulations.\n", a.Planner, a.Simulations)
 		return out.String()
 	}
-	replicas := 0
+	replicas, note := 0, ""
 	for _, s := range a.Stages {
 		replicas += s.Replicas
+		if s.Changes != "" {
+			note = " to begin with"
+		}
 	}
-	fmt.Fprintf(&out, "%s: %d replicas for %.4g an hour.%s\n\n", a.Name, replicas, a.Cost, map[bool]string{true: " Nothing is cheaper: all that is was tried."}[a.Optimal])
+	fmt.Fprintf(&out, "%s: %d replicas%s for %.4g an hour.%s\n\n", a.Name, replicas, note, a.Cost, map[bool]string{true: " Nothing is cheaper: all that is was tried."}[a.Optimal])
 	a.stages(&out)
 	fmt.Fprintln(&out)
 	a.times(&out)
@@ -79,7 +82,7 @@ func (a *Answer) stages(out *bytes.Buffer) {
 		if s.Units > 1 {
 			hardware = fmt.Sprintf("%d x %s", s.Units, s.Hardware)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%.4g\t%.0f %%\t%s\t%s\t%s\t%s\t%s\n", s.Name, hardware, s.Replicas, s.Batch, s.Cost, 100*s.Busy,
+		fmt.Fprintf(w, "%s\t%s\t%d%s\t%d\t%.4g\t%.0f %%\t%s\t%s\t%s\t%s\t%s\n", s.Name, hardware, s.Replicas, s.Changes, s.Batch, s.Cost, 100*s.Busy,
 			Seconds(s.Queue), Seconds(s.Fill), Seconds(s.Compute), Seconds(s.Latency.P50), Seconds(s.Latency.P99))
 	}
 	_ = w.Flush()
@@ -158,7 +161,7 @@ func Compare(a, b *Answer) string {
 		if s == nil {
 			return "-"
 		}
-		return fmt.Sprintf("%d x %s, batches of %d", s.Replicas, s.Hardware, s.Batch)
+		return fmt.Sprintf("%d%s x %s, batches of %d", s.Replicas, s.Changes, s.Hardware, s.Batch)
 	}
 	for _, pair := range paired(a.Stages, b.Stages) {
 		name := pair[0]

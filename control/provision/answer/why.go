@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/headgate/headgate/control/provision/plan"
+	"github.com/headgate/headgate/control/provision/problem"
 )
 
 // enough simulations say what would do: it need not be the cheapest.
@@ -110,7 +111,7 @@ func (a *Answer) Explain(p *plan.Problem, c plan.Config) error {
 			for _, s := range settings {
 				other := slices.Clone(c)
 				other[i] = s
-				_, times, err := measure(p, other, Trace{Name: by, Queries: p.Queries, Seed: p.Seed})
+				_, times, err := measure(p, problem.Steady(other), Trace{Name: by, Queries: p.Queries, Seed: p.Seed})
 				if err != nil {
 					return err
 				}

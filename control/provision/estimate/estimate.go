@@ -59,8 +59,12 @@ type Setting struct {
 	Engine *profile.Profile
 	// Batch is the most queries that one replica computes at once, at least 1. Of an engine it takes the place of limits.maxSequences.
 	Batch int
-	// Replicas, at least 1; [Unbounded] is no bound.
+	// Replicas, at least 1; [Unbounded] is no bound. It has them from the first query on.
 	Replicas int
+	// Changes of that while queries come, in order of time. Who goes takes no further query, and ends what it has.
+	Changes []Change
+	// Startup is how long a replica that comes by a change takes until it takes queries, in seconds.
+	Startup float64
 	// Wait is how long a replica lets the oldest query wait for a batch to fill, in seconds. With 0 it takes what is there.
 	Wait float64
 	// Hop is how long a query is on its way to the stage, through the gateway, in seconds.
@@ -79,8 +83,18 @@ func (s *Setting) Check() error {
 		return errors.New("an engine has a queue of its own, and lets nobody wait for a batch to fill")
 	case s.Batch < 1 || s.Replicas < 1:
 		return fmt.Errorf("it has %d replicas with batches of %d: both are at least 1", s.Replicas, s.Batch)
+	case s.Replicas == Unbounded && len(s.Changes) > 0:
+		return errors.New("it has replicas without bound, and changes of them: want one of both")
 	}
-	return errors.Join(CheckWait(s.Wait), CheckHop(s.Hop))
+	return errors.Join(CheckWait(s.Wait), CheckHop(s.Hop), CheckStartup(s.Startup), CheckChanges(s.Changes))
+}
+
+// CheckStartup returns what is wrong with a time that replicas take to start, nil if nothing is.
+func CheckStartup(seconds float64) error {
+	if !(seconds >= 0) || math.IsInf(seconds, 0) {
+		return fmt.Errorf("its replicas start for %vs: want a time that is finite and not negative", seconds)
+	}
+	return nil
 }
 
 // CheckHop returns what is wrong with a time for which queries are on their way, nil if nothing is.
@@ -152,7 +166,7 @@ func Run(p *Pipeline, settings []Setting, queries []Query, seed uint64, done fun
 	}
 	r := newRun(p, settings, queries, seed, done)
 	r.loop.At(queries[0].At, r.come)
-	for !r.stopped && r.loop.Step() {
+	for !r.stopped && r.ended < len(queries) && r.loop.Step() {
 	}
 	return r.result(), nil
 }
@@ -172,6 +186,7 @@ type run struct {
 	come   func()  // has the next query come
 
 	next    int // the query that comes next
+	ended   int // queries
 	queries []query
 	free    []int32 // of queries, those that have ended
 }
@@ -196,6 +211,7 @@ type stage struct {
 	idle   []*llm
 	picker *picker // nil where there is one lane, or no bound
 	habit  habit
+	pods   pods
 
 	seen StageResult
 }
@@ -234,6 +250,7 @@ func newRun(p *Pipeline, settings []Setting, arrivals []Query, seed uint64, done
 	for i := range r.stages {
 		s := &r.stages[i]
 		*s = stage{Setting: settings[i], run: r, number: i}
+		s.schedule()
 		if s.Engine != nil {
 			s.addEngines()
 			continue
@@ -245,15 +262,13 @@ func newRun(p *Pipeline, settings []Setting, arrivals []Query, seed uint64, done
 			}
 			s.Batch, s.Wait = 1, 0
 		}
-		if s.Central || s.Replicas == Unbounded || s.Replicas == 1 {
+		if s.Central || s.Replicas == Unbounded || s.Replicas == 1 && len(s.Changes) == 0 {
 			s.lanes = []*lane{s.newLane(s.Replicas)}
 			continue
 		}
 		s.picker = newPicker(s.Replicas, nil)
 		for n := range s.Replicas {
-			l := s.newLane(1)
-			l.gone = func() { s.picker.ended(n, nothing) }
-			s.lanes = append(s.lanes, l)
+			s.addLane(n)
 		}
 	}
 	r.come = r.arrive
@@ -305,6 +320,13 @@ func (s *stage) newLane(replicas int) *lane {
 		l.dispatch()
 	}
 	return l
+}
+
+// addLane adds the queue of a replica of its own.
+func (s *stage) addLane(replica int) {
+	l := s.newLane(1)
+	l.gone = func() { s.picker.ended(replica, nothing) }
+	s.lanes = append(s.lanes, l)
 }
 
 // enter has a query come to a stage, after its hop.
@@ -393,7 +415,11 @@ func (l *lane) end(r *replica) {
 		}
 		l.stage.run.goOn(w.query, l.stage.number)
 	}
-	l.idle = append(l.idle, r)
+	if l.made > l.most { // it is one too many now
+		l.made--
+	} else {
+		l.idle = append(l.idle, r)
+	}
 	l.dispatch()
 }
 
@@ -411,6 +437,7 @@ func (r *run) goOn(q int32, from int) {
 		}
 	}
 	if is.left == 0 {
+		r.ended++
 		r.free = append(r.free, q)
 		if r.done != nil && !r.stopped {
 			is.took.Latency = r.loop.Now() - is.At

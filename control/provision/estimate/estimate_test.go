@@ -299,6 +299,13 @@ func small(seed uint64) (*estimate.Pipeline, []estimate.Setting, []float64) {
 			Times: timesFunc(func(size int, share float64) float64 { return base*(1-spread/2+spread*share) + each*float64(size) }),
 			Batch: 1 << random.IntN(4), Replicas: 1 + random.IntN(4), Wait: float64(random.IntN(3)) * 0.01 * random.Float64(), Central: random.IntN(2) == 0,
 		})
+		last := &settings[s]
+		at := 0.0
+		for range random.IntN(6) - 1 {
+			at += 2 * random.Float64()
+			last.Changes = append(last.Changes, estimate.Change{At: at, Replicas: 1 + random.IntN(4)})
+			last.Startup = random.Float64()
+		}
 	}
 	random.Shuffle(len(p.Edges), func(i, j int) { p.Edges[i], p.Edges[j] = p.Edges[j], p.Edges[i] })
 	return p, settings, poisson(seed, 300, 10+100*random.Float64())
@@ -335,6 +342,7 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 	}
 	type at struct{ query, stage int }
 	type lane struct {
+		closed   bool // it takes no further query
 		queue    []int
 		has      int // queries, those that are computed too
 		busy     int // replicas
@@ -367,9 +375,9 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 	}
 	arrive := func(q, s int) {
 		since[at{q, s}] = now
-		best := 0
+		best := slices.IndexFunc(lanes[s], func(l lane) bool { return !l.closed })
 		for n, l := range lanes[s] {
-			if b := lanes[s][best]; l.has < b.has || l.has == b.has && l.last < b.last {
+			if b := lanes[s][best]; !l.closed && (l.has < b.has || l.has == b.has && l.last < b.last) {
 				best = n
 			}
 		}
@@ -394,6 +402,17 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 	for q, when := range arrivals {
 		events = append(events, occurrence{when, -len(arrivals) + q, "query", 0, 0, []int{q}})
 	}
+	for s, is := range settings {
+		for when, more := range comeAndGo(is) {
+			kind := "grow"
+			if more < 0 {
+				kind = "shrink"
+			}
+			for range max(more, -more) {
+				post(when, kind, s, 0)
+			}
+		}
+	}
 	for len(events) > 0 {
 		i := 0
 		for j, e := range events {
@@ -413,6 +432,24 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 			}
 		case "look":
 			dispatch(e.stage, e.lane)
+		case "grow":
+			if settings[e.stage].Central {
+				lanes[e.stage][0].replicas++
+				dispatch(e.stage, 0)
+				break
+			}
+			lanes[e.stage] = append(lanes[e.stage], lane{replicas: 1})
+		case "shrink":
+			if settings[e.stage].Central {
+				lanes[e.stage][0].replicas--
+				break
+			}
+			for n, l := range slices.Backward(lanes[e.stage]) {
+				if !l.closed {
+					lanes[e.stage][n].closed = true
+					break
+				}
+			}
 		case "end":
 			for _, q := range e.batch {
 				lanes[e.stage][e.lane].has--
@@ -553,6 +590,10 @@ func TestBadInputIsRefused(t *testing.T) {
 		{*chain(1), []estimate.Setting{{Times: good.Times, Replicas: 1}}, []float64{0}, "stage 0: it has 1 replicas with batches of 0: both are at least 1"},
 		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Wait: math.NaN()}}, []float64{0}, "stage 0: it lets queries wait NaNs for a batch: want a time that is finite and not negative"},
 		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Hop: -1}}, []float64{0}, "stage 0: queries are on their way to it for -1s: want a time that is finite and not negative"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Startup: -1}}, []float64{0}, "stage 0: its replicas start for -1s: want a time that is finite and not negative"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Changes: []estimate.Change{{2, 1}, {1, 1}}}}, []float64{0}, "stage 0: its replicas change at 1s: times are finite, not negative, and do not go back"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Changes: []estimate.Change{{2, 0}}}}, []float64{0}, "stage 0: from 2s on it has 0 replicas: there is at least 1, and a bound"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: estimate.Unbounded, Changes: []estimate.Change{{2, 1}}}}, []float64{0}, "stage 0: it has replicas without bound, and changes of them: want one of both"},
 		{*chain(1), two[:1], nil, "there are no queries"},
 		{*chain(1), two[:1], []float64{0, 2, 1}, "query 2 comes at 1: times are finite, not negative, and do not go back"},
 		{*chain(1), two[:1], []float64{math.NaN()}, "query 0 comes at NaN: times are finite, not negative, and do not go back"},

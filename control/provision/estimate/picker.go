@@ -1,6 +1,7 @@
 package estimate
 
 import (
+	"math"
 	"sync/atomic"
 
 	"github.com/headgate/headgate/extproc/pick"
@@ -12,7 +13,7 @@ import (
 type picker struct {
 	snapshot *pick.Snapshot
 	pool     *pick.Pool
-	copies   []pick.Copy // by replica
+	copies   []pick.Copy // by replica; the pool has those that get queries
 	picks    []pick.Decision
 	sent     int64
 }
@@ -23,20 +24,31 @@ const poolName = "stage"
 var nothing pick.Claim
 
 func newPicker(replicas int, engine *profile.Profile) *picker {
-	pool := &pick.Pool{Endpoints: make([]pick.Endpoint, replicas), Predictable: engine != nil}
-	for i := range pool.Endpoints {
-		pool.Endpoints[i] = pick.Endpoint{
-			Number: i, Profile: engine, Backlog: new(pick.Backlog), Peers: new(pick.Peers), Adapters: new(atomic.Int64), InFlight: new(atomic.Int64),
-		}
-		if engine != nil {
-			pool.Endpoints[i].KVTokens = int64(engine.Limits.KVBlocks) * int64(engine.Limits.BlockSize)
-		}
-		pool.Any = append(pool.Any, pick.Copy{Endpoint: i, Base: true, InFlight: new(pick.Count)})
+	pool := &pick.Pool{Predictable: engine != nil}
+	p := &picker{snapshot: &pick.Snapshot{Pools: map[string]*pick.Pool{poolName: pool}}, pool: pool, picks: make([]pick.Decision, 1)}
+	for range replicas {
+		p.grow(engine)
 	}
-	return &picker{
-		snapshot: &pick.Snapshot{Pools: map[string]*pick.Pool{poolName: pool}}, pool: pool, copies: pool.Any, picks: make([]pick.Decision, 1),
-	}
+	return p
 }
+
+// grow adds a replica, and returns its number.
+func (p *picker) grow(engine *profile.Profile) (replica int) {
+	replica = len(p.copies)
+	e := pick.Endpoint{
+		Number: replica, Profile: engine, Backlog: new(pick.Backlog), Peers: new(pick.Peers), Adapters: new(atomic.Int64), InFlight: new(atomic.Int64),
+	}
+	if engine != nil {
+		e.KVTokens = int64(engine.Limits.KVBlocks) * int64(engine.Limits.BlockSize)
+	}
+	c := pick.Copy{Endpoint: replica, Base: true, InFlight: new(pick.Count)}
+	c.InFlight.Last.Store(int64(replica) - math.MaxInt32) // those that had no query yet are alike, and have theirs in order
+	p.pool.Endpoints, p.pool.Any, p.copies = append(p.pool.Endpoints, e), append(p.pool.Any, c), append(p.copies, c)
+	return replica
+}
+
+// shrink has the replica get no further query that was added last.
+func (p *picker) shrink() { p.pool.Any = p.pool.Any[:len(p.pool.Any)-1] }
 
 // pick says which replica a query without tokens goes to: it has been sent there then.
 func (p *picker) pick(random uint64) (replica int) {

@@ -19,8 +19,8 @@ type StageResult struct {
 	// Waited is for how long they waited for a replica, Filled for their batch to fill while a replica was idle, and Computed for how long they were
 	// computed.
 	Waited, Filled, Computed float64
-	// Busy is for how long replicas computed.
-	Busy float64
+	// Busy is for how long replicas computed, and Paid for how long they were asked for; 0 where there is no bound.
+	Busy, Paid float64
 	// Latency from the time at which a query came to the stage, and FirstToken until its first token, if it is an LLM.
 	Latency, FirstToken Latencies
 }
@@ -28,6 +28,9 @@ type StageResult struct {
 func (r *run) result() *Result {
 	is := &Result{Seconds: r.loop.Now()}
 	for i := range r.stages {
+		if s := &r.stages[i]; s.Replicas != Unbounded {
+			s.pods.pay()
+		}
 		is.Stages = append(is.Stages, r.stages[i].seen)
 		is.Events += r.stages[i].seen.Queries + r.stages[i].seen.Batches + r.stages[i].seen.Tokens
 	}

@@ -74,6 +74,8 @@ type Stage struct {
 	Central bool
 	// Hop is how long a query is on its way to the stage, in seconds.
 	Hop float64
+	// Startup is how long a replica takes to start that comes while queries do, in seconds.
+	Startup float64
 }
 
 // Hardware is one kind that a stage may run on.
@@ -168,7 +170,7 @@ func (p *Problem) Settings(c Config) []estimate.Setting {
 	for s, is := range c {
 		stage := &p.Stages[s]
 		h := &stage.Hardware[is.Hardware]
-		all[s] = estimate.Setting{Batch: is.Batch, Replicas: is.Replicas, Hop: stage.Hop}
+		all[s] = estimate.Setting{Batch: is.Batch, Replicas: is.Replicas, Hop: stage.Hop, Startup: stage.Startup}
 		if h.Engine != nil {
 			all[s].Engine = h.Engine
 			continue

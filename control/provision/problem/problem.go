@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/provision/estimate"
@@ -124,6 +125,9 @@ func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardw
 	}
 	if o.Hop != nil {
 		s.Hop = o.Hop.Seconds()
+	}
+	if o.Startup != nil {
+		s.Startup = o.Startup.Seconds()
 	}
 	for i := range o.Hardware {
 		h, err := hardware(o, &o.Hardware[i], fmt.Sprintf("%s.hardware[%d]", at, i), kinds, files)
@@ -261,10 +265,19 @@ func least(s *plan.Stage, m *v1alpha1.PlanMemory, at string, queries []trace.Que
 	return replicas, nil
 }
 
-// Given reads what runs today, such as detect=a100:3x8: of each stage the hardware, the replicas, and the size of batches, which is the least
-// where it is left out.
-func Given(p *plan.Problem, text string) (plan.Config, error) {
-	c := make(plan.Config, len(p.Stages))
+// Today is what runs, and by stage how its replicas change meanwhile.
+type Today struct {
+	Config  plan.Config
+	Changes [][]estimate.Change
+}
+
+// Steady is a configuration whose replicas stay.
+func Steady(c plan.Config) *Today { return &Today{c, make([][]estimate.Change, len(c))} }
+
+// Given reads what runs today, such as detect=a100:3x8+2@10m-1@50m: of each stage the hardware, the replicas, the size of batches, which is the least
+// where it is left out, and how many replicas more or fewer are asked for at which times of a trace.
+func Given(p *plan.Problem, text string) (*Today, error) {
+	today := &Today{make(plan.Config, len(p.Stages)), make([][]estimate.Change, len(p.Stages))}
 	there := make(map[int]bool)
 	for part := range strings.SplitSeq(text, ",") {
 		name, is, ok := strings.Cut(strings.TrimSpace(part), "=")
@@ -279,20 +292,50 @@ func Given(p *plan.Problem, text string) (plan.Config, error) {
 		}
 		all := p.Stages[i].Hardware[h].Batches
 		s := plan.Setting{Hardware: h, Replicas: 1, Batch: all[0]}
-		if err := counted(counts, &s); err != nil {
+		first := strings.IndexAny(counts+"+", "+-")
+		if err := counted(counts[:first], &s); err != nil {
+			return nil, fmt.Errorf("%q: %w", part, err)
+		}
+		changes, err := changesOf(counts[first:], s.Replicas)
+		if err == nil {
+			err = estimate.CheckChanges(changes)
+		}
+		if end, n := p.Queries[len(p.Queries)-1].At, len(changes); err == nil && n > 0 && changes[n-1].At > end {
+			err = fmt.Errorf("replicas change after %.4gs, and the last query comes after %.4gs", changes[n-1].At, end)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("%q: %w", part, err)
 		}
 		if t := p.Stages[i].Hardware[h].Times; t != nil && s.Batch > t.MaxBatch() {
 			return nil, fmt.Errorf("%q: the profile says nothing of batches above %d", part, t.MaxBatch())
 		}
-		c[i], there[i] = s, true
+		today.Config[i], today.Changes[i], there[i] = s, changes, true
 	}
 	for i, s := range p.Stages {
 		if !there[i] {
 			return nil, fmt.Errorf("nothing is said of the stage %s: stages are %s", s.Name, names(p.Stages))
 		}
 	}
-	return c, nil
+	return today, nil
+}
+
+// changesOf reads how replicas change, such as +2@10m-1@50m.
+func changesOf(text string, replicas int) (all []estimate.Change, err error) {
+	for text != "" {
+		next := 1 + strings.IndexAny(text[1:]+"+", "+-")
+		count, at, _ := strings.Cut(text[:next], "@")
+		more, err := strconv.Atoi(count)
+		when, wrong := time.ParseDuration(at)
+		if err != nil || more == 0 || wrong != nil {
+			return nil, fmt.Errorf("%s: want how many replicas more or fewer from when on, such as +2@10m", text[:next])
+		}
+		if replicas += more; replicas > maxReplicas {
+			return nil, fmt.Errorf("%s: that is %d replicas, and no more than %d are simulated", text[:next], replicas, maxReplicas)
+		}
+		all = append(all, estimate.Change{At: when.Seconds(), Replicas: replicas})
+		text = text[next:]
+	}
+	return all, nil
 }
 
 // counted reads replicas and the size of batches, such as 3x8 or 3. What is left out stays.

@@ -57,11 +57,11 @@ func of(t *testing.T, old, is string, queries []trace.Query) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	c, err := problem.Given(p, "detect=gpu:2x2,person=gpu")
+	given, err := problem.Given(p, "detect=gpu:2x2,person=gpu")
 	if err != nil {
 		return "", err
 	}
-	if p.AtMost["gpu"] != 4 || p.Cost(c) != 2*1.5+2*1.5 {
+	if c := given.Config; p.AtMost["gpu"] != 4 || p.Cost(c) != 2*1.5+2*1.5 {
 		t.Errorf("there are %v of the hardware, and %v costs %v", p.AtMost, c, p.Cost(c))
 	}
 	if e := p.Pipeline.Edges; p.Stages[0].Name != "detect" || e[0].From != 0 || e[0].To != 1 || e[0].Share != 0.5 || e[0].Choice != 1 {

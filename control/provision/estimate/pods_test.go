@@ -1,0 +1,144 @@
+package estimate_test
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/headgate/headgate/control/provision/estimate"
+)
+
+// comeAndGo is by how many the replicas that take queries are more or fewer, by when that happens: written for the naive simulator.
+func comeAndGo(s estimate.Setting) map[float64]int {
+	all := make(map[float64]int)
+	var come []float64 // when each replica beyond the first takes queries, those that wait to first
+	for range s.Replicas {
+		come = append(come, 0)
+	}
+	for _, c := range s.Changes {
+		for len(come) < c.Replicas {
+			come = append(come, c.At+s.Startup)
+			all[c.At+s.Startup]++
+		}
+		for len(come) > c.Replicas {
+			latest := slices.Index(come, slices.Max(come))
+			if come[latest] > c.At {
+				all[come[latest]]--
+			} else {
+				all[c.At]--
+			}
+			come = slices.Delete(come, latest, latest+1)
+		}
+	}
+	return all
+}
+
+// One replica, and from second 0.5 on another is asked for that starts for a second: what queries wait for is counted by hand.
+func TestReplicasStart(t *testing.T) {
+	second := estimate.Setting{Times: fixed(1, 0), Batch: 1, Replicas: 1, Startup: 1}
+	for name, c := range map[string]struct {
+		changes []estimate.Change
+		central bool
+		at      []float64
+		want    []float64
+		paid    float64
+	}{
+		"none": {nil, true, []float64{0, 0, 0, 0}, []float64{1, 2, 3, 4}, 4},
+		"one more for the queue of all": {
+			[]estimate.Change{{At: 0.5, Replicas: 2}}, true, []float64{0, 0, 0, 0}, []float64{1, 2, 2.5, 3}, 3 + 2.5,
+		},
+		"one more, to which new queries go": {
+			[]estimate.Change{{At: 0.5, Replicas: 2}}, false, []float64{0, 0, 0, 1.25, 1.75}, []float64{1, 2, 3, 2.75, 1}, 4 + 3.5,
+		},
+		"it is no longer wanted before it is there": {
+			[]estimate.Change{{At: 0.5, Replicas: 2}, {At: 1.25, Replicas: 1}}, true, []float64{0, 0, 0, 0}, []float64{1, 2, 3, 4}, 4 + 0.75,
+		},
+		"asked for again, it starts anew": {
+			[]estimate.Change{{At: 0.5, Replicas: 2}, {At: 1.25, Replicas: 1}, {At: 1.5, Replicas: 2}}, true, []float64{0, 0, 0, 0}, []float64{1, 2, 3, 3.5}, 3.5 + 0.75 + 2,
+		},
+		"after all has ended": {[]estimate.Change{{At: 100, Replicas: 2}}, true, []float64{0, 0, 0, 0}, []float64{1, 2, 3, 4}, 4},
+		"more than one": {
+			[]estimate.Change{{At: 0, Replicas: 3}}, true, []float64{0, 0, 0, 0}, []float64{1, 2, 2, 2}, 6,
+		},
+	} {
+		s := second
+		s.Changes, s.Central = c.changes, c.central
+		got, r := latencies(t, chain(1), []estimate.Setting{s}, c.at, 1)
+		if !slices.Equal(got, c.want) || math.Abs(r.Stages[0].Paid-c.paid) > 1e-9 {
+			t.Errorf("%s: they take %v, and replicas are paid for %v s; want %v and %v", name, got, r.Stages[0].Paid, c.want, c.paid)
+		}
+	}
+}
+
+// Of two replicas one goes: it ends what it has, and gets nothing further.
+func TestReplicasGo(t *testing.T) {
+	for name, c := range map[string]struct {
+		central bool
+		at      []float64
+		want    []float64
+	}{
+		"of the queue of all one replica takes on":   {true, []float64{0, 0, 0, 0}, []float64{1, 1, 2, 3}},
+		"what waits at it is computed there":         {false, []float64{0, 0, 0, 0, 0.75}, []float64{1, 1, 2, 2, 2.25}},
+		"one that has nothing to do is gone at once": {true, []float64{0, 0.75}, []float64{1, 1.25}},
+	} {
+		s := estimate.Setting{Times: fixed(1, 0), Batch: 1, Replicas: 2, Changes: []estimate.Change{{At: 0.5, Replicas: 1}}, Central: c.central}
+		if got, _ := latencies(t, chain(1), []estimate.Setting{s}, c.at, 1); !slices.Equal(got, c.want) {
+			t.Errorf("%s: they take %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// Replicas that are asked for before the first query, and start at once, are as good as those that were there; so are engines.
+func TestReplicasThatComeFirstAreAsThoseThatAreThere(t *testing.T) {
+	for seed := range uint64(200) {
+		p, settings, arrivals := small(seed)
+		for i := range settings {
+			settings[i].Changes, settings[i].Replicas = nil, max(2, settings[i].Replicas)
+		}
+		want, _ := latencies(t, p, settings, arrivals, seed)
+		for i := range settings {
+			settings[i].Changes = []estimate.Change{{Replicas: settings[i].Replicas}}
+			settings[i].Replicas, settings[i].Startup = 1, 0
+		}
+		if got, _ := latencies(t, p, settings, arrivals, seed); !slices.Equal(got, want) {
+			t.Fatalf("pipeline %d: its queries take other times", seed)
+		}
+	}
+}
+
+// Engines start and go as replicas do: with one more queries have their tokens sooner, and not before it has started.
+func TestEnginesStart(t *testing.T) {
+	queries := conversations(1, 400, 2)
+	run := func(s estimate.Setting) (all []float64) {
+		all = make([]float64, len(queries))
+		_, err := estimate.Run(chain(1), []estimate.Setting{s}, queries, 1, func(q int, took estimate.Took) bool {
+			all[q] = took.Latency
+			return true
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	_, one := engine(1)
+	_, three := engine(3)
+	slow, fast := run(one), run(three)
+	one.Changes, one.Startup = []estimate.Change{{At: 40, Replicas: 3}, {At: 150, Replicas: 1}}, 5
+	both := run(one)
+	early, late, mean := 0, 0.0, 0.0
+	for q := range queries {
+		switch at := queries[q].At; {
+		case at+both[q] < 45:
+			early++
+			if both[q] != slow[q] {
+				t.Fatalf("query %d is answered by %v s, and takes another time than without", q, at+both[q])
+			}
+		case at > 45:
+			late += both[q]
+			mean += slow[q]
+		}
+	}
+	if early < 20 || !(late < 0.9*mean) || slices.Max(fast) > slices.Max(slow) {
+		t.Errorf("%d queries are answered before they have started; those after take %.3g s, and %.3g s without", early, late, mean)
+	}
+}
