@@ -3,7 +3,7 @@
 package provision
 
 import (
-	"cmp"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,7 +42,7 @@ Usage:
   control plan -f FILE [flags]
   control plan --objects DIR [flags] [NAME]       of the CapacityPlans in a folder
   control plan --kube [flags] [NAME]              of those of an API server
-  control plan compare A.json B.json              how two plans differ that were written with -o json
+  control plan compare A.json [B.json]            how two plans differ that were written with -o json
 
 Examples:
 
@@ -342,24 +342,45 @@ func (c *config) ask(ctx context.Context, out io.Writer, changed []*asked, is *a
 
 // compare is the command "plan compare".
 func compare(args []string, out io.Writer) error {
-	if len(args) != 2 {
-		return errors.New("plan compare wants two files that control plan -o json wrote")
+	if len(args) != 1 && len(args) != 2 {
+		return errors.New("plan compare wants two files that control plan -o json wrote, or one with two plans")
 	}
-	var all [2]*answer.Answer
-	for i, file := range args {
-		text, err := os.ReadFile(file)
+	var all []*answer.Answer
+	for _, file := range args {
+		some, err := written(file)
 		if err != nil {
 			return err
 		}
-		is := new(answer.Answer)
-		if err := json.Unmarshal(text, is); err != nil {
-			return fmt.Errorf("%s: %w: want what control plan -o json wrote", file, err)
-		}
-		if is.Name = cmp.Or(strings.TrimSuffix(file, ".json"), is.Name); is.Planned == nil && (is.Found || len(is.Why) == 0) {
-			return fmt.Errorf("%s is no plan: want what control plan -o json wrote", file)
-		}
-		all[i] = is
+		all = append(all, some...)
+	}
+	if len(all) != 2 {
+		return fmt.Errorf("there are %d plans in %s: plan compare wants two", len(all), strings.Join(args, " and "))
 	}
 	_, err := io.WriteString(out, answer.Compare(all[0], all[1]))
 	return err
+}
+
+// written are the answers in a file that control plan -o json wrote: one, which is called as its file, or a list.
+func written(file string) (all []*answer.Answer, err error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("[")) {
+		err = json.Unmarshal(text, &all)
+	} else {
+		one := &answer.Answer{}
+		err = json.Unmarshal(text, one)
+		one.Name = strings.TrimSuffix(file, ".json")
+		all = []*answer.Answer{one}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: want what control plan -o json wrote", file, err)
+	}
+	for _, is := range all {
+		if is == nil || is.Planned == nil && (is.Found || len(is.Why) == 0) {
+			return nil, fmt.Errorf("%s is no plan: want what control plan -o json wrote", file)
+		}
+	}
+	return all, nil
 }

@@ -42,12 +42,26 @@ func TestPlansAreCompared(t *testing.T) {
 	var files []string
 	for name, more := range map[string][]string{"small": nil, "large": {"--what-if", "rate=2x"}} {
 		text := run(t, append([]string{"-f", "testdata/video.yaml", "--prove", "0", "-o", "json"}, more...)...)
-		d := json.NewDecoder(strings.NewReader(text))
 		var is answer.Answer
-		for d.More() { // the last of them
-			is = answer.Answer{}
-			if err := d.Decode(&is); err != nil {
+		if more == nil {
+			if err := json.Unmarshal([]byte(text), &is); err != nil {
 				t.Fatal(err)
+			}
+		} else {
+			var both []answer.Answer
+			if err := json.Unmarshal([]byte(text), &both); err != nil || len(both) != 2 {
+				t.Fatalf("there are %d plans: %v", len(both), err)
+			}
+			is = both[1]
+			file := filepath.Join(at, "both.json")
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if got := run(t, "compare", file); !strings.Contains(got, "video costs 2.2 an hour, rate=2x ") {
+				t.Errorf("of a list it says\n%s", got)
+			}
+			if got := run(t, "compare", file, file); !strings.Contains(got, "there are 4 plans in ") {
+				t.Error(got)
 			}
 		}
 		s := is.Stages[0]
