@@ -133,6 +133,11 @@ type PlanStage struct {
 	//
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="it must not be negative"
 	BatchWait *metav1.Duration `json:"batchWait,omitempty"`
+	// Gather says when queries are gathered into batches: WhenFree, the default, when a replica is free, as Triton does, and Always, whether or not
+	// one is: a batch is of what comes within batchWait of its first query, and waits then for a replica, as MLServer has it.
+	//
+	// +kubebuilder:validation:Enum=WhenFree;Always
+	Gather string `json:"gather,omitempty"`
 	// Hop is how long a query is on its way to the stage, through the gateway and back: what one that is alone takes longer than at the server.
 	//
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="it must not be negative"

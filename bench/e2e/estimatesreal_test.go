@@ -146,7 +146,7 @@ func TestRealEstimatesAreAsMeasured(t *testing.T) {
 	})
 	client := manyConnections(t)
 	c := &chained{models: []string{"forest", "layers"}, ask: []string{eightOfFP64, eightOfFP32}, setting: []estimate.Setting{
-		{Times: measured(t, hosts[0], "alone", eightOfFP64, "1,2,4"), Batch: together, Replicas: 1, Wait: wait.Seconds()},
+		{Times: measured(t, hosts[0], "alone", eightOfFP64, "1,2,4"), Batch: together, Replicas: 1, Wait: wait.Seconds(), Ahead: true},
 		{Times: measured(t, hosts[1], "layers", eightOfFP32, "1,2,4"), Batch: together, Replicas: 1},
 	}}
 	c.findHops(t, client, s.url, hosts)

@@ -150,6 +150,9 @@ func checkStage(at *field.Path, s *v1alpha1.PlanStage) field.ErrorList {
 	if all := []string{"Replica", "Central"}; s.Queue != "" && !slices.Contains(all, s.Queue) {
 		errs = append(errs, field.NotSupported(at.Child("queue"), s.Queue, all))
 	}
+	if all := []string{"WhenFree", "Always"}; s.Gather != "" && !slices.Contains(all, s.Gather) {
+		errs = append(errs, field.NotSupported(at.Child("gather"), s.Gather, all))
+	}
 	if s.Memory != nil {
 		errs = append(errs, checkMemory(at.Child("memory"), s.Memory)...)
 	}

@@ -67,6 +67,9 @@ type Setting struct {
 	Startup float64
 	// Wait is how long a replica lets the oldest query wait for a batch to fill, in seconds. With 0 it takes what is there.
 	Wait float64
+	// Ahead says that batches fill whether or not a replica is free: one is of what comes within Wait of its first, and waits then for a replica as it
+	// is. So MLServer has it (mlserver/batching/adaptive.py of 1.7.1).
+	Ahead bool
 	// Hop is how long a query is on its way to the stage, through the gateway, in seconds.
 	Hop float64
 	// Central says that queries wait in one queue for the whole stage, in the order in which they came, as InferLine has it. Else each replica has its
@@ -79,7 +82,7 @@ func (s *Setting) Check() error {
 	switch {
 	case (s.Times == nil) == (s.Engine == nil):
 		return errors.New("it has no profile, or two: want the times of its batches, or the profile of an engine")
-	case s.Engine != nil && (s.Central || s.Wait != 0):
+	case s.Engine != nil && (s.Central || s.Ahead || s.Wait != 0):
 		return errors.New("an engine has a queue of its own, and lets nobody wait for a batch to fill")
 	case s.Batch < 1 || s.Replicas < 1:
 		return fmt.Errorf("it has %d replicas with batches of %d: both are at least 1", s.Replicas, s.Batch)
@@ -226,6 +229,7 @@ type lane struct {
 	free  float64 // since when a replica has been idle, or could be made
 	timed bool    // somebody looks at the queue when its oldest has waited long enough
 	look  func()
+	ahead ahead
 	gone  func() // a query has left it; nil where nobody asks
 }
 
@@ -349,6 +353,9 @@ func (s *stage) arrive(q int32) {
 		l = s.lanes[s.picker.pick(s.lot(q))]
 	}
 	l.queue.push(waiting{q, now})
+	if s.Ahead {
+		l.gather()
+	}
 	l.dispatch()
 }
 
@@ -360,7 +367,11 @@ func (s *stage) lot(q int32) uint64 {
 // dispatch has replicas that are idle take what is there.
 func (l *lane) dispatch() {
 	s, now := l.stage, l.stage.run.loop.Now()
-	for l.queue.len() > 0 && (len(l.idle) > 0 || l.made < l.most) {
+	if s.Ahead {
+		l.takeTurns()
+		return
+	}
+	for l.queue.len() > 0 && l.hasRoom() {
 		if due := l.queue.first().since + s.Wait; l.queue.len() < s.Batch && now < due {
 			if !l.timed {
 				l.timed = true
@@ -368,12 +379,15 @@ func (l *lane) dispatch() {
 			}
 			return
 		}
-		l.start(now)
+		l.start(min(s.Batch, l.queue.len()), l.free, now)
 	}
 }
 
-// start has a replica that is idle compute a batch.
-func (l *lane) start(now float64) {
+// hasRoom says whether a replica is idle, or could be made.
+func (l *lane) hasRoom() bool { return len(l.idle) > 0 || l.made < l.most }
+
+// start has a replica that is idle compute a batch of the first queries, which filled between two times.
+func (l *lane) start(size int, from, to float64) {
 	var r *replica
 	if n := len(l.idle); n > 0 {
 		r, l.idle = l.idle[n-1], l.idle[:n-1]
@@ -382,15 +396,14 @@ func (l *lane) start(now float64) {
 		l.made++
 		r.ends = func() { l.end(r) }
 	}
-	s := l.stage
-	size := min(s.Batch, l.queue.len())
+	s, now := l.stage, l.stage.run.loop.Now()
 	for range size {
 		r.batch = append(r.batch, l.queue.pop())
 	}
 	first := s.run.queries[r.batch[0].query].number
 	takes := s.Times.Time(size, chance(s.run.seed, uint64(first), drawn+uint64(s.number)))
 	for _, w := range r.batch {
-		filled := now - max(w.since, l.free)
+		filled := to - max(w.since, from)
 		s.seen.Filled += filled
 		s.seen.Waited += now - w.since - filled
 		s.seen.Computed += takes

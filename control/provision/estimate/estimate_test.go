@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/control/provision/estimate"
+	"github.com/headgate/headgate/internal/profile"
 )
 
 // timesFunc is how long batches take.
@@ -226,6 +227,28 @@ func TestQueriesWaitForTheirBatch(t *testing.T) {
 	}
 }
 
+// Batches that fill ahead do so while the replica computes, and are no larger for having waited; those of one time are together, however short the wait is.
+func TestBatchesFillAhead(t *testing.T) {
+	for name, c := range map[string]struct {
+		wait           float64
+		at             []float64
+		want           []float64
+		filled, waited float64
+	}{
+		"alone":                         {1, []float64{0}, []float64{3}, 1, 0},
+		"full":                          {1, []float64{0, 0.25, 0.5, 0.75}, []float64{2.75, 2.5, 2.25, 2}, 0.75 + 0.5 + 0.25, 0},
+		"while another one is computed": {1, []float64{0, 1.25, 2.5}, []float64{3, 3.75, 4.5}, 1 + 1 + 1, 0.75 + 1.5},
+		"one that could wait longer":    {1, []float64{0, 1.25, 2, 2.125}, []float64{3, 3.75, 3, 2.875}, 1 + 1 + 0.25 + 0.125, 0.75 + 0.75 + 0.75},
+		"of one time":                   {0, []float64{0, 0, 1}, []float64{2, 2, 3}, 0, 1},
+	} {
+		s := estimate.Setting{Times: fixed(2, 0), Batch: 4, Replicas: 1, Wait: c.wait, Ahead: true}
+		got, r := latencies(t, chain(1), []estimate.Setting{s}, c.at, 1)
+		if is := r.Stages[0]; !slices.Equal(got, c.want) || is.Filled != c.filled || is.Waited != c.waited {
+			t.Errorf("%s: they take %v, want %v, of which batches fill for %v s, and wait for %v: want %v and %v", name, got, c.want, is.Filled, is.Waited, c.filled, c.waited)
+		}
+	}
+}
+
 // A query is on its way to each stage for the time of its hop, and is in its queue then.
 func TestQueriesAreOnTheirWay(t *testing.T) {
 	setting := []estimate.Setting{{Times: fixed(1, 0), Batch: 1, Replicas: 1, Hop: 0.25}, {Times: fixed(1, 0), Batch: 1, Replicas: 2, Hop: 0.5}}
@@ -300,6 +323,7 @@ func small(seed uint64) (*estimate.Pipeline, []estimate.Setting, []float64) {
 			Batch: 1 << random.IntN(4), Replicas: 1 + random.IntN(4), Wait: float64(random.IntN(3)) * 0.01 * random.Float64(), Central: random.IntN(2) == 0,
 		})
 		last := &settings[s]
+		last.Ahead = last.Wait > 0 && random.IntN(3) == 0 // without, queries that come at one time are one batch: which the naive simulator does not see
 		at := 0.0
 		for range random.IntN(6) - 1 {
 			at += 2 * random.Float64()
@@ -322,6 +346,14 @@ func TestANaiveSimulatorSaysTheSame(t *testing.T) {
 			}
 		}
 	}
+}
+
+// members is how many of a queue are in its first batch, where that fills whether or not a replica is free.
+func members(queue []int, s estimate.Setting, since func(query int) float64) (n int) {
+	for n < len(queue) && n < s.Batch && since(queue[n]) <= since(queue[0])+s.Wait {
+		n++
+	}
+	return n
 }
 
 // naive is written from what InferLine says of its estimator alone: queues of queries, lists of events, nothing kept for speed.
@@ -360,6 +392,19 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 	arrived, ended := map[at]int{}, make([]float64, len(arrivals))
 	now, sent := 0.0, 0
 	dispatch := func(s, n int) {
+		if settings[s].Ahead {
+			for l := &lanes[s][n]; len(l.queue) > 0 && l.busy < l.replicas; l.busy++ {
+				size := members(l.queue, settings[s], func(q int) float64 { return since[at{q, s}] })
+				first := since[at{l.queue[0], s}]
+				if size < settings[s].Batch && now < first+settings[s].Wait {
+					return // it still fills
+				}
+				batch := slices.Clone(l.queue[:size])
+				l.queue = l.queue[size:]
+				post(now+settings[s].Times.Time(size, estimate.DrawOf(seed, batch[0], s)), "end", s, n, batch...)
+			}
+			return
+		}
 		for l := &lanes[s][n]; len(l.queue) > 0 && l.busy < l.replicas; {
 			oldest := since[at{l.queue[0], s}]
 			if len(l.queue) < settings[s].Batch && now < oldest+settings[s].Wait {
@@ -384,6 +429,9 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 		l := &lanes[s][best]
 		sent++
 		l.queue, l.has, l.last = append(l.queue, q), l.has+1, sent
+		if settings[s].Ahead { // it may be the first of a batch
+			post(now+settings[s].Wait, "look", s, best)
+		}
 		dispatch(s, best)
 	}
 	root := func(s int) bool {
@@ -589,6 +637,7 @@ func TestBadInputIsRefused(t *testing.T) {
 		{*chain(1), []estimate.Setting{{Batch: 1, Replicas: 1}}, []float64{0}, "stage 0: it has no profile, or two: want the times of its batches, or the profile of an engine"},
 		{*chain(1), []estimate.Setting{{Times: good.Times, Replicas: 1}}, []float64{0}, "stage 0: it has 1 replicas with batches of 0: both are at least 1"},
 		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Wait: math.NaN()}}, []float64{0}, "stage 0: it lets queries wait NaNs for a batch: want a time that is finite and not negative"},
+		{*chain(1), []estimate.Setting{{Engine: &profile.Profile{}, Batch: 1, Replicas: 1, Ahead: true}}, []float64{0}, "stage 0: an engine has a queue of its own, and lets nobody wait for a batch to fill"},
 		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Hop: -1}}, []float64{0}, "stage 0: queries are on their way to it for -1s: want a time that is finite and not negative"},
 		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Startup: -1}}, []float64{0}, "stage 0: its replicas start for -1s: want a time that is finite and not negative"},
 		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Changes: []estimate.Change{{2, 1}, {1, 1}}}}, []float64{0}, "stage 0: its replicas change at 1s: times are finite, not negative, and do not go back"},

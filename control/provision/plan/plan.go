@@ -69,9 +69,10 @@ type Stage struct {
 	Hardware []Hardware
 	// Least and most replicas; a most of 0 is no bound.
 	MinReplicas, MaxReplicas int
-	// Wait is how long queries may wait for a batch to fill, in seconds, and Central says that they wait in one queue: see [estimate.Setting].
-	Wait    float64
-	Central bool
+	// Wait is how long queries may wait for a batch to fill, in seconds, Ahead says that it does so while no replica is free, and Central that they wait
+	// in one queue: see [estimate.Setting].
+	Wait           float64
+	Ahead, Central bool
 	// Hop is how long a query is on its way to the stage, in seconds.
 	Hop float64
 	// Startup is how long a replica takes to start that comes while queries do, in seconds.
@@ -175,7 +176,7 @@ func (p *Problem) Settings(c Config) []estimate.Setting {
 			all[s].Engine = h.Engine
 			continue
 		}
-		all[s].Times, all[s].Wait, all[s].Central = h.Times, stage.Wait, stage.Central
+		all[s].Times, all[s].Wait, all[s].Ahead, all[s].Central = h.Times, stage.Wait, stage.Ahead, stage.Central
 	}
 	return all
 }

@@ -108,7 +108,7 @@ func Of(o *v1alpha1.CapacityPlan, files Files, queries []trace.Query) (*plan.Pro
 
 // stage is what a stage may have.
 func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardware, files Files) (plan.Stage, error) {
-	s := plan.Stage{Name: o.Name, MinReplicas: 1, Central: o.Queue == "Central"}
+	s := plan.Stage{Name: o.Name, MinReplicas: 1, Central: o.Queue == "Central", Ahead: o.Gather == "Always"}
 	if r := o.Replicas; r != nil {
 		if r.Min != nil {
 			s.MinReplicas = int(*r.Min)
@@ -134,8 +134,8 @@ func stage(o *v1alpha1.PlanStage, at string, kinds map[string]v1alpha1.PlanHardw
 		if err != nil {
 			return s, err
 		}
-		if h.Engine != nil && (s.Central || s.Wait > 0) {
-			return s, fault(at, "an engine of an LLM has a queue of its own, and takes requests as they come: leave out queue and batchWait")
+		if h.Engine != nil && (s.Central || s.Ahead || s.Wait > 0) {
+			return s, fault(at, "an engine of an LLM has a queue of its own, and takes requests as they come: leave out queue, gather and batchWait")
 		}
 		if (h.Engine != nil) != (s.Hardware != nil && s.Hardware[0].Engine != nil) && s.Hardware != nil {
 			return s, fault(fmt.Sprintf("%s.hardware[%d]", at, i), "its profile is of an engine of an LLM, or else that of %s is: they are to be of one model", s.Hardware[0].Name)

@@ -319,7 +319,7 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{list(`{addresses: ["a:1"], engine: vllm, management: "port:8085"}`), "only engines of the kinds modelruntime and torchserve are managed at an address of their own"},
 		{list(`{addresses: ["a:1", "b:1"], management: "unix:/x"}`), "a socket is for an EndpointList in a folder"},
 
-		{capacityPlan(`{objectives: [{of: PerToken, within: 30ms, quantile: 0.9}], hardware: [{name: gpu, price: 1.5, atMost: 4}], hardwareFile: h.yaml, trace: "gamma:rate=1", seed: 3, stages: [{name: a, model: m, poolRef: {name: p}, hardware: [{name: gpu, units: 2, price: 3, latencies: [{size: 1, mean: 10ms}, {size: 4, mean: 20ms}], batches: [1, 4]}], replicas: {min: 2, max: 9}, batchWait: 5ms, hop: 3ms, startup: 90s, queue: Central, memory: {perReplica: 1Gi, models: 3Gi}, next: [{stage: b, share: 0.5, choice: x}]}, {name: b, hardware: [{name: gpu, engine: {prefill: {base: 0.1}, decode: {base: 0.1}, ` + engineLimits + `}}}]}]}`), ""},
+		{capacityPlan(`{objectives: [{of: PerToken, within: 30ms, quantile: 0.9}], hardware: [{name: gpu, price: 1.5, atMost: 4}], hardwareFile: h.yaml, trace: "gamma:rate=1", seed: 3, stages: [{name: a, model: m, poolRef: {name: p}, hardware: [{name: gpu, units: 2, price: 3, latencies: [{size: 1, mean: 10ms}, {size: 4, mean: 20ms}], batches: [1, 4]}], replicas: {min: 2, max: 9}, batchWait: 5ms, hop: 3ms, startup: 90s, gather: Always, queue: Central, memory: {perReplica: 1Gi, models: 3Gi}, next: [{stage: b, share: 0.5, choice: x}]}, {name: b, hardware: [{name: gpu, engine: {prefill: {base: 0.1}, decode: {base: 0.1}, ` + engineLimits + `}}}]}]}`), ""},
 		{planOf("", onGPU), ""},
 		{capacityPlan(`{}`), "spec.objectives: Required value"},
 		{capacityPlan(`{objectives: [], stages: [{name: a, hardware: [` + onGPU + `]}]}`), "spec.objectives in body should have at least 1 items"},
@@ -345,6 +345,7 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{planOf(", replicas: {min: 3, max: 2}", onGPU), "it must be at least min"},
 		{planOf(", batchWait: -1s", onGPU), "it must not be negative"},
 		{planOf(", hop: -1s", onGPU), "it must not be negative"},
+		{planOf(", gather: Never", onGPU), "supported values: \"WhenFree\", \"Always\""},
 		{planOf(", startup: -1s", onGPU), "it must not be negative"},
 		{planOf(", queue: Somewhere", onGPU), `supported values: "Replica", "Central"`},
 		{planOf(", memory: {perReplica: 1Gi}", onGPU), "write one of models and leastAge"},
