@@ -218,7 +218,7 @@ func (c *config) answer(ctx context.Context, a *asked, name string) (*answer.Ans
 	done()
 	is, err := answer.Of(name, c.planner, p, found, a.planned.trace(), a.tested.trace())
 	if err == nil && c.explain && found.Found && !found.Stopped {
-		err = is.Explain(p, found.Config)
+		err = is.Explain(p, found.Config, func() bool { return ctx.Err() == nil })
 	}
 	return is, p, err
 }

@@ -101,14 +101,17 @@ func beyond(p *plan.Problem, c plan.Config) string {
 }
 
 // Explain adds what each single step that saves something would keep: a replica less, or other hardware that is cheaper, in the batch by which it
-// comes nearest to the objectives. A step that keeps them would have been taken.
-func (a *Answer) Explain(p *plan.Problem, c plan.Config) error {
+// comes nearest to the objectives. A step that keeps them would have been taken. Where it is not to go on, the steps so far are told.
+func (a *Answer) Explain(p *plan.Problem, c plan.Config, goOn func() bool) error {
 	current, taken := p.Cost(c), p.Taken(c)
 	for i, is := range c {
 		step := func(by string, settings ...plan.Setting) error {
 			var best Tried
 			least := 0.0
 			for _, s := range settings {
+				if !goOn() {
+					return nil
+				}
 				other := slices.Clone(c)
 				other[i] = s
 				_, times, err := measure(p, problem.Steady(other), Trace{Name: by, Queries: p.Queries, Seed: p.Seed})
