@@ -108,6 +108,8 @@ type PlanHardware struct {
 // PlanStage is one model of the pipeline.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.replicas) || !has(self.replicas.max) || self.replicas.max >= (has(self.replicas.min) ? self.replicas.min : 1)",message="it must be at least min",fieldPath=".replicas.max"
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.gather) || self.gather != 'Always' || has(self.batchWait) && duration(self.batchWait) > duration('0s')",message="write batchWait: for how long a batch gathers queries",fieldPath=".gather"
 type PlanStage struct {
 	// Name of the stage in this plan.
 	//
@@ -133,8 +135,8 @@ type PlanStage struct {
 	//
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="it must not be negative"
 	BatchWait *metav1.Duration `json:"batchWait,omitempty"`
-	// Gather says when queries are gathered into batches: WhenFree, the default, when a replica is free, as Triton does, and Always, whether or not
-	// one is: a batch is of what comes within batchWait of its first query, and waits then for a replica, as MLServer has it.
+	// Gather says when queries are gathered into batches. WhenFree is the default: a replica that is free takes what is there, as Triton's do. With
+	// Always a batch is of what comes within batchWait of its first query, whether or not a replica is free. It waits for one then, as with MLServer.
 	//
 	// +kubebuilder:validation:Enum=WhenFree;Always
 	Gather string `json:"gather,omitempty"`

@@ -42,7 +42,8 @@ Usage:
   control plan -f FILE [flags]
   control plan --objects DIR [flags] [NAME]       of the CapacityPlans in a folder
   control plan --kube [flags] [NAME]              of those of an API server
-  control plan compare A.json [B.json]            how two plans differ that were written with -o json
+  control plan compare A.json B.json              how two plans differ that were written with -o json
+  control plan compare LIST.json                  how each plan of a list differs from its first, as --what-if writes one
 
 Examples:
 
@@ -152,6 +153,15 @@ type queries struct {
 	name string
 	all  []trace.Query
 	seed uint64
+	from float64 // when they begin in the trace of which they are a part, in seconds
+}
+
+// end is when the last query comes, in the trace of which these are a part.
+func (q *queries) end() float64 {
+	if len(q.all) == 0 {
+		return 0
+	}
+	return q.from + q.all[len(q.all)-1].At
 }
 
 func (c *config) run(ctx context.Context, out io.Writer) error {
@@ -182,11 +192,11 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 }
 
 func (c *config) print(out io.Writer, all ...*answer.Answer) error {
-	switch {
-	case c.output == "json" && len(all) == 1:
-		return writeJSON(out, all[0])
-	case c.output == "json":
+	switch several := c.given != "" || len(c.whatIf) > 0; {
+	case c.output == "json" && several:
 		return writeJSON(out, all)
+	case c.output == "json":
+		return writeJSON(out, all[0])
 	}
 	for i, is := range all {
 		if i > 0 {
@@ -228,7 +238,7 @@ func (q queries) trace() answer.Trace {
 	for i, is := range q.all {
 		all[i] = estimate.Query{At: is.At, Prompt: is.Prompt, Output: is.Output}
 	}
-	return answer.Trace{Name: q.name, Queries: all, Seed: q.seed}
+	return answer.Trace{Name: q.name, Queries: all, Seed: q.seed, From: q.from}
 }
 
 // progress tells on standard error how far a search is, where that is a terminal: each tenth of a second in one line. It goes on until the
@@ -283,8 +293,12 @@ func (c *config) readAsked(a *asked) (changed []*asked, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if _, err := problem.Given(p, c.given); err != nil {
+		given, err := problem.Given(p, c.given)
+		if err != nil {
 			return nil, fmt.Errorf("--given %w", err)
+		}
+		if err := p.Within(given, max(a.planned.end(), a.tested.end())); err != nil {
+			return nil, fmt.Errorf("--given: %w", err)
 		}
 	}
 	for _, text := range c.whatIf {
@@ -343,7 +357,7 @@ func (c *config) ask(ctx context.Context, out io.Writer, changed []*asked, is *a
 // compare is the command "plan compare".
 func compare(args []string, out io.Writer) error {
 	if len(args) != 1 && len(args) != 2 {
-		return errors.New("plan compare wants two files that control plan -o json wrote, or one with two plans")
+		return errors.New("plan compare wants two files that control plan -o json wrote, or one with several plans")
 	}
 	var all []*answer.Answer
 	for _, file := range args {
@@ -353,11 +367,18 @@ func compare(args []string, out io.Writer) error {
 		}
 		all = append(all, some...)
 	}
-	if len(all) != 2 {
-		return fmt.Errorf("there are %d plans in %s: plan compare wants two", len(all), strings.Join(args, " and "))
+	if len(all) < 2 {
+		return fmt.Errorf("there is one plan in %s: name another file, with what it is to be compared with", args[0])
 	}
-	_, err := io.WriteString(out, answer.Compare(all[0], all[1]))
-	return err
+	for i, is := range all[1:] {
+		if i > 0 {
+			fmt.Fprintln(out)
+		}
+		if _, err := io.WriteString(out, answer.Compare(all[0], is)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // written are the answers in a file that control plan -o json wrote: one, which is called as its file, or a list.

@@ -132,11 +132,14 @@ func (c *config) readTrace(a *asked, file string) error {
 	seed := uint64(a.Spec.Seed) //nolint:gosec // it is not negative
 	all := t.Queries(seed)
 	if t.Generated {
-		a.planned, a.tested = queries{t.Name, all, seed}, queries{"another seed", t.Queries(seed + 1), seed + 1}
+		a.planned, a.tested = queries{t.Name, all, seed, 0}, queries{"another seed", t.Queries(seed + 1), seed + 1, 0}
 		return nil
 	}
 	first, rest := trace.Split(all, c.split)
-	a.planned = queries{fmt.Sprintf("the first %.4g %% of %s", 100*c.split, t.Name), first, seed}
-	a.tested = queries{"the rest", rest, seed + 1}
+	a.planned = queries{fmt.Sprintf("the first %.4g %% of %s", 100*c.split, t.Name), first, seed, 0}
+	a.tested = queries{"the rest", rest, seed + 1, 0}
+	if len(all) > 0 {
+		a.tested.from = c.split * all[len(all)-1].At
+	}
 	return nil
 }

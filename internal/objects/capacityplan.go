@@ -153,6 +153,9 @@ func checkStage(at *field.Path, s *v1alpha1.PlanStage) field.ErrorList {
 	if all := []string{"WhenFree", "Always"}; s.Gather != "" && !slices.Contains(all, s.Gather) {
 		errs = append(errs, field.NotSupported(at.Child("gather"), s.Gather, all))
 	}
+	if s.Gather == "Always" && (s.BatchWait == nil || s.BatchWait.Duration <= 0) {
+		errs = append(errs, field.Invalid(at.Child("gather"), s.Gather, "write batchWait: for how long a batch gathers queries"))
+	}
 	if s.Memory != nil {
 		errs = append(errs, checkMemory(at.Child("memory"), s.Memory)...)
 	}

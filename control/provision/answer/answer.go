@@ -10,7 +10,6 @@ import (
 
 	"github.com/headgate/headgate/control/provision/estimate"
 	"github.com/headgate/headgate/control/provision/plan"
-	"github.com/headgate/headgate/control/provision/problem"
 )
 
 // Answer is a plan, or why there is none, as JSON has it: what a tuner needs is in it. Times are in seconds, costs an hour.
@@ -32,8 +31,9 @@ type Answer struct {
 	// Simulations is how many were run. Tried are the configurations whose whole latency is known.
 	Simulations int     `json:"simulations"`
 	Tried       []Tried `json:"tried,omitempty"`
-	// Cheaper is what each single step that saves something would keep.
+	// Cheaper is what each single step that saves something would keep; Partial says that not all steps were tried.
 	Cheaper []Tried `json:"cheaper,omitempty"`
+	Partial bool    `json:"partial,omitempty"`
 }
 
 // Stage is what one stage has, and what it does in the trace that was planned on.
@@ -127,6 +127,8 @@ type Trace struct {
 	Name    string
 	Queries []estimate.Query
 	Seed    uint64
+	// From is when it begins in that of which it is a part, in seconds: the changes of a timetable are at times of the whole.
+	From float64
 }
 
 // Of is the answer that a plan is. It simulates what the plan says on the trace that was planned on, and on another to test it, which may have no
@@ -144,19 +146,19 @@ func Of(name, planner string, p *plan.Problem, is *plan.Plan, planned, tested Tr
 		}
 		return a, nil
 	}
-	err := a.have(p, problem.Steady(is.Config), planned, tested)
+	err := a.have(p, plan.Steady(is.Config), planned, tested)
 	return a, err
 }
 
 // Given is what a configuration costs and keeps that somebody has, whose replicas may change as queries come.
-func Given(name string, p *plan.Problem, is *problem.Today, planned, tested Trace) (*Answer, error) {
+func Given(name string, p *plan.Problem, is *plan.Timetable, planned, tested Trace) (*Answer, error) {
 	a := &Answer{Name: name, Planner: "given", Found: true}
 	err := a.have(p, is, planned, tested)
 	return a, err
 }
 
 // have fills in what a configuration does.
-func (a *Answer) have(p *plan.Problem, given *problem.Today, planned, tested Trace) error {
+func (a *Answer) have(p *plan.Problem, given *plan.Timetable, planned, tested Trace) error {
 	c := given.Config
 	r, times, err := measure(p, given, planned)
 	if err != nil {
@@ -197,7 +199,7 @@ func (a *Answer) have(p *plan.Problem, given *problem.Today, planned, tested Tra
 func changes(replicas int, all []estimate.Change) string {
 	var text strings.Builder
 	for _, c := range all {
-		fmt.Fprintf(&text, "%+d@%v", c.Replicas-replicas, time.Duration(c.At*float64(time.Second)))
+		fmt.Fprintf(&text, "%+d@%v", c.Replicas-replicas, time.Duration(math.Round(c.At*float64(time.Second))))
 		replicas = c.Replicas
 	}
 	return text.String()
@@ -208,15 +210,11 @@ func percentiles(l *estimate.Latencies) Percentiles {
 }
 
 // measure rolls a trace on.
-func measure(p *plan.Problem, is *problem.Today, t Trace) (*estimate.Result, *Times, error) {
+func measure(p *plan.Problem, is *plan.Timetable, t Trace) (*estimate.Result, *Times, error) {
 	var latency, first, each estimate.Latencies
 	of := map[plan.Of]*estimate.Latencies{plan.Latency: &latency, plan.FirstToken: &first, plan.PerToken: &each}
 	missed := make([]int, len(p.Objectives))
-	settings := p.Settings(is.Config)
-	for i, all := range is.Changes {
-		settings[i].Changes = all
-	}
-	r, err := estimate.Run(p.Pipeline, settings, t.Queries, t.Seed, func(_ int, took estimate.Took) bool {
+	r, err := estimate.Run(p.Pipeline, p.Scheduled(is.From(t.From)), t.Queries, t.Seed, func(_ int, took estimate.Took) bool {
 		latency.Add(took.Latency)
 		first.Add(took.FirstToken)
 		each.Add(took.PerToken)

@@ -2,6 +2,7 @@ package answer
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -47,7 +48,7 @@ func (a *Answer) Text() string {
 	}
 	fmt.Fprintln(&out, ".")
 	if len(a.Cheaper) > 0 {
-		fmt.Fprintln(&out, "\nWhy not cheaper:")
+		fmt.Fprintln(&out, map[bool]string{false: "\nWhy not cheaper:", true: "\nWhy not cheaper, as far as it was tried:"}[a.Partial])
 		a.cheaper(&out)
 	}
 	if a.Simulations > 0 {
@@ -212,6 +213,8 @@ func change(a, b *Stage) string {
 		all = append(all, fmt.Sprintf("move from %s to %s", a.Hardware, b.Hardware))
 	}
 	switch n := b.Replicas - a.Replicas; {
+	case a.Changes != b.Changes:
+		all = append(all, fmt.Sprintf("have %d%s", b.Replicas, cmp.Or(b.Changes, " all the time")))
 	case n > 0:
 		all = append(all, fmt.Sprintf("add %d", n))
 	case n < 0:

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/headgate/headgate/control/provision/plan"
-	"github.com/headgate/headgate/control/provision/problem"
 )
 
 // enough simulations say what would do: it need not be the cheapest.
@@ -110,11 +109,12 @@ func (a *Answer) Explain(p *plan.Problem, c plan.Config, goOn func() bool) error
 			least := 0.0
 			for _, s := range settings {
 				if !goOn() {
+					a.Partial = true
 					return nil
 				}
 				other := slices.Clone(c)
 				other[i] = s
-				_, times, err := measure(p, problem.Steady(other), Trace{Name: by, Queries: p.Queries, Seed: p.Seed})
+				_, times, err := measure(p, plan.Steady(other), Trace{Name: by, Queries: p.Queries, Seed: p.Seed})
 				if err != nil {
 					return err
 				}

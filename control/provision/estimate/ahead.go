@@ -2,9 +2,9 @@ package estimate
 
 // ahead are the batches of a queue that fill whether or not a replica is free.
 type ahead struct {
-	full []filled // those that take no further query, in order: of the queue's first
-	open int      // queries of the one that fills, which come after those
-	made int      // batches
+	full  []filled // those that take no further query, in order: of the queue's first
+	open  int      // queries of the one that fills, which come after those
+	since float64  // when the first of them came
 }
 
 // filled is a batch that waits for a replica.
@@ -13,30 +13,35 @@ type filled struct {
 	at   float64
 }
 
-// gather has the query that came last be of the batch that fills.
+// gather puts the query that came last into the open batch.
 func (l *lane) gather() {
-	a, s := &l.ahead, l.stage
-	a.open++
-	switch {
-	case a.open == s.Batch:
+	a, s, now := &l.ahead, l.stage, l.stage.run.loop.Now()
+	if a.open++; a.open == 1 {
+		a.since = now
+	}
+	if a.open == s.Batch {
 		l.close()
-	case a.open == 1:
-		this := a.made
-		s.run.loop.At(s.run.loop.Now()+s.Wait, func() {
-			if a.made == this {
-				l.close()
-				l.takeTurns()
-			}
-		})
+		return
+	}
+	l.lookAt(a.since + s.Wait)
+}
+
+// expire ends the open batch if its first query has waited long enough.
+func (l *lane) expire() {
+	switch a, due := &l.ahead, l.ahead.since+l.stage.Wait; {
+	case a.open == 0:
+	case l.stage.run.loop.Now() >= due:
+		l.close()
+	default: // it is a later one than that for which somebody was to look
+		l.lookAt(due)
 	}
 }
 
-// close has the batch that fills take no further query.
+// close ends the open batch.
 func (l *lane) close() {
 	a := &l.ahead
 	a.full = append(a.full, filled{a.open, l.stage.run.loop.Now()})
 	a.open = 0
-	a.made++
 }
 
 // takeTurns has replicas that are idle take batches.

@@ -61,7 +61,7 @@ type Setting struct {
 	Batch int
 	// Replicas, at least 1; [Unbounded] is no bound. It has them from the first query on.
 	Replicas int
-	// Changes of that while queries come, in order of time. Who goes takes no further query, and ends what it has.
+	// Changes are later numbers of replicas, in order of time. A replica that goes takes no further query, and ends what it has.
 	Changes []Change
 	// Startup is how long a replica that comes by a change takes until it takes queries, in seconds.
 	Startup float64
@@ -89,31 +89,23 @@ func (s *Setting) Check() error {
 	case s.Replicas == Unbounded && len(s.Changes) > 0:
 		return errors.New("it has replicas without bound, and changes of them: want one of both")
 	}
-	return errors.Join(CheckWait(s.Wait), CheckHop(s.Hop), CheckStartup(s.Startup), CheckChanges(s.Changes))
+	return errors.Join(CheckTimes(s.Wait, s.Hop, s.Startup), CheckChanges(s.Changes))
 }
 
-// CheckStartup returns what is wrong with a time that replicas take to start, nil if nothing is.
-func CheckStartup(seconds float64) error {
-	if !(seconds >= 0) || math.IsInf(seconds, 0) {
-		return fmt.Errorf("its replicas start for %vs: want a time that is finite and not negative", seconds)
+// CheckTimes returns what is wrong with times of a stage, nil if nothing is: see [Setting].
+func CheckTimes(wait, hop, startup float64) error {
+	var faults []error
+	for _, is := range []struct {
+		seconds float64
+		words   string
+	}{
+		{wait, "it lets queries wait %vs for a batch"}, {hop, "queries are on their way to it for %vs"}, {startup, "its replicas start for %vs"},
+	} {
+		if !(is.seconds >= 0) || math.IsInf(is.seconds, 0) {
+			faults = append(faults, fmt.Errorf(is.words+": want a time that is finite and not negative", is.seconds))
+		}
 	}
-	return nil
-}
-
-// CheckHop returns what is wrong with a time for which queries are on their way, nil if nothing is.
-func CheckHop(seconds float64) error {
-	if !(seconds >= 0) || math.IsInf(seconds, 0) {
-		return fmt.Errorf("queries are on their way to it for %vs: want a time that is finite and not negative", seconds)
-	}
-	return nil
-}
-
-// CheckWait returns what is wrong with a time that queries may wait for a batch to fill, nil if nothing is.
-func CheckWait(seconds float64) error {
-	if !(seconds >= 0) || math.IsInf(seconds, 0) {
-		return fmt.Errorf("it lets queries wait %vs for a batch: want a time that is finite and not negative", seconds)
-	}
-	return nil
+	return errors.Join(faults...)
 }
 
 // CheckQueries returns what is wrong with queries, nil if nothing is.
@@ -224,13 +216,17 @@ type lane struct {
 	stage *stage
 	queue fifo
 	idle  []*replica
-	made  int     // replicas, as they are needed
-	most  int     // of them
-	free  float64 // since when a replica has been idle, or could be made
-	timed bool    // somebody looks at the queue when its oldest has waited long enough
-	look  func()
-	ahead ahead
-	gone  func() // a query has left it; nil where nobody asks
+	made  int // replicas, as they are needed
+	most  int // of them, without those that are leaving
+	// leaving is how many replicas go as soon as they have ended a batch.
+	leaving int
+	free    float64 // since when a replica has been idle, or could be made
+	timed   bool    // somebody looks at the queue when its oldest has waited long enough
+	look    func()
+	ahead   ahead
+	gone    func() // a query has left it; nil where nobody asks
+	// closed says that its replica goes when it has ended what is there.
+	closed bool
 }
 
 // waiting is a query in a queue.
@@ -321,6 +317,9 @@ func (s *stage) newLane(replicas int) *lane {
 	l := &lane{stage: s, most: replicas}
 	l.look = func() {
 		l.timed = false
+		if s.Ahead {
+			l.expire()
+		}
 		l.dispatch()
 	}
 	return l
@@ -329,7 +328,11 @@ func (s *stage) newLane(replicas int) *lane {
 // addLane adds the queue of a replica of its own.
 func (s *stage) addLane(replica int) {
 	l := s.newLane(1)
-	l.gone = func() { s.picker.ended(replica, nothing) }
+	l.gone = func() {
+		if s.picker.ended(replica, nothing) && l.closed {
+			s.pods.left()
+		}
+	}
 	s.lanes = append(s.lanes, l)
 }
 
@@ -373,18 +376,23 @@ func (l *lane) dispatch() {
 	}
 	for l.queue.len() > 0 && l.hasRoom() {
 		if due := l.queue.first().since + s.Wait; l.queue.len() < s.Batch && now < due {
-			if !l.timed {
-				l.timed = true
-				s.run.loop.At(due, l.look)
-			}
+			l.lookAt(due)
 			return
 		}
 		l.start(min(s.Batch, l.queue.len()), l.free, now)
 	}
 }
 
+// lookAt has somebody look at the queue, who may have been asked to look sooner.
+func (l *lane) lookAt(due float64) {
+	if !l.timed {
+		l.timed = true
+		l.stage.run.loop.At(due, l.look)
+	}
+}
+
 // hasRoom says whether a replica is idle, or could be made.
-func (l *lane) hasRoom() bool { return len(l.idle) > 0 || l.made < l.most }
+func (l *lane) hasRoom() bool { return len(l.idle) > 0 || l.made-l.leaving < l.most }
 
 // start has a replica that is idle compute a batch of the first queries, which filled between two times.
 func (l *lane) start(size int, from, to float64) {
@@ -417,7 +425,7 @@ func (l *lane) start(size int, from, to float64) {
 
 // end has the queries of a batch go on.
 func (l *lane) end(r *replica) {
-	if len(l.idle) == 0 && l.made == l.most {
+	if l.leaving == 0 && !l.hasRoom() {
 		l.free = l.stage.run.loop.Now()
 	}
 	batch := r.batch
@@ -428,8 +436,10 @@ func (l *lane) end(r *replica) {
 		}
 		l.stage.run.goOn(w.query, l.stage.number)
 	}
-	if l.made > l.most { // it is one too many now
+	if l.leaving > 0 {
+		l.leaving--
 		l.made--
+		l.stage.pods.left()
 	} else {
 		l.idle = append(l.idle, r)
 	}

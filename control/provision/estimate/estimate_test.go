@@ -378,6 +378,7 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 		queue    []int
 		has      int // queries, those that are computed too
 		busy     int // replicas
+		going    int // of those how many are no longer there when they have ended their batch
 		replicas int
 		last     int // when a query was sent there last: the how manieth that was
 	}
@@ -393,7 +394,7 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 	now, sent := 0.0, 0
 	dispatch := func(s, n int) {
 		if settings[s].Ahead {
-			for l := &lanes[s][n]; len(l.queue) > 0 && l.busy < l.replicas; l.busy++ {
+			for l := &lanes[s][n]; len(l.queue) > 0 && l.busy-l.going < l.replicas; l.busy++ {
 				size := members(l.queue, settings[s], func(q int) float64 { return since[at{q, s}] })
 				first := since[at{l.queue[0], s}]
 				if size < settings[s].Batch && now < first+settings[s].Wait {
@@ -405,7 +406,7 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 			}
 			return
 		}
-		for l := &lanes[s][n]; len(l.queue) > 0 && l.busy < l.replicas; {
+		for l := &lanes[s][n]; len(l.queue) > 0 && l.busy-l.going < l.replicas; {
 			oldest := since[at{l.queue[0], s}]
 			if len(l.queue) < settings[s].Batch && now < oldest+settings[s].Wait {
 				post(oldest+settings[s].Wait, "look", s, n)
@@ -489,7 +490,10 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 			lanes[e.stage] = append(lanes[e.stage], lane{replicas: 1})
 		case "shrink":
 			if settings[e.stage].Central {
-				lanes[e.stage][0].replicas--
+				l := &lanes[e.stage][0]
+				if l.replicas--; l.busy-l.going > l.replicas {
+					l.going++
+				}
 				break
 			}
 			for n, l := range slices.Backward(lanes[e.stage]) {
@@ -511,7 +515,9 @@ func naive(p *estimate.Pipeline, settings []estimate.Setting, arrivals []float64
 					}
 				}
 			}
-			lanes[e.stage][e.lane].busy--
+			l := &lanes[e.stage][e.lane]
+			l.busy--
+			l.going = max(0, l.going-1)
 			dispatch(e.stage, e.lane)
 		}
 	}
@@ -563,6 +569,12 @@ func TestQueriesAreConserved(t *testing.T) {
 			batches := float64(is.Queries) / float64(settings[s].Batch)
 			if is.Latency.Count != is.Queries || float64(is.Batches) < batches || is.Batches > is.Queries {
 				t.Errorf("pipeline %d, stage %d: %+v", seed, s, is)
+			}
+			if spent := is.Waited + is.Filled + is.Computed; math.Abs(spent-is.Latency.Sum) > 1e-6 || is.Waited < -1e-9 || is.Filled < -1e-9 {
+				t.Errorf("pipeline %d, stage %d: queries take %v s, and wait %v, wait for their batch %v, and are computed %v", seed, s, is.Latency.Sum, is.Waited, is.Filled, is.Computed)
+			}
+			if is.Paid < is.Busy-1e-9 {
+				t.Errorf("pipeline %d, stage %d: replicas compute for %v s, and are paid for %v", seed, s, is.Busy, is.Paid)
 			}
 		}
 	}

@@ -16,6 +16,7 @@ type llm struct {
 	began  float64 // since when it has had something to do
 	due    float64 // when it is looked at
 	look   func()
+	closed bool // it goes when it has ended what it has
 }
 
 // flight is a query at an engine.
@@ -132,7 +133,9 @@ func (l *llm) ended(f flight, is *sim.Record, now float64) {
 	}
 	s.habit.add(float64(q.Output))
 	if s.picker != nil {
-		s.picker.ended(l.number, f.claim)
+		if s.picker.ended(l.number, f.claim) && l.closed {
+			s.pods.left()
+		}
 	} else {
 		s.idle = append(s.idle, l)
 	}

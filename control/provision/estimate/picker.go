@@ -47,8 +47,13 @@ func (p *picker) grow(engine *profile.Profile) (replica int) {
 	return replica
 }
 
-// shrink has the replica get no further query that was added last.
-func (p *picker) shrink() { p.pool.Any = p.pool.Any[:len(p.pool.Any)-1] }
+// shrink has the latest replica get no further query. It returns its number, and whether it has some yet.
+func (p *picker) shrink() (replica int, busy bool) {
+	last := len(p.pool.Any) - 1
+	replica = p.pool.Any[last].Endpoint
+	p.pool.Any = p.pool.Any[:last]
+	return replica, p.pool.Endpoints[replica].InFlight.Load() > 0
+}
 
 // pick says which replica a query without tokens goes to: it has been sent there then.
 func (p *picker) pick(random uint64) (replica int) {
@@ -80,15 +85,16 @@ func (p *picker) choose(r pick.Request) *pick.Decision {
 // nanoseconds is a time of a simulation as pick has times: above 0, always.
 func nanoseconds(now float64) int64 { return int64(1e18) + int64(now*1e9) }
 
-// ended says that a query has ended at a replica, with its claim.
-func (p *picker) ended(replica int, claim pick.Claim) {
+// ended says that a query has ended at a replica, with its claim. It returns whether that was the last that was there.
+func (p *picker) ended(replica int, claim pick.Claim) (last bool) {
 	e := &p.pool.Endpoints[replica]
-	last := e.InFlight.Add(-1) == 0
+	last = e.InFlight.Add(-1) == 0
 	p.copies[replica].InFlight.Add(-1)
 	if e.Profile == nil {
-		return
+		return last
 	}
 	if e.Backlog.End(claim, last); last {
 		e.Backlog.Idle()
 	}
+	return last
 }

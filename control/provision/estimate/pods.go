@@ -15,6 +15,7 @@ type Change struct {
 type pods struct {
 	stage    *stage
 	asked    int    // how many are to be there
+	leaving  int    // of those that are to go how many have not ended what they have
 	starting []*pod // those that take no query yet, in the order in which they were asked for
 	since    float64
 }
@@ -43,8 +44,7 @@ func (s *stage) schedule() {
 	}
 }
 
-// have asks for so many replicas. Who comes starts first. Of those that are too many the latest go first; they take no further query, and end what
-// they have.
+// have asks for so many replicas. One that comes starts first. Of those that are too many the latest go first.
 func (p *pods) have(replicas int) {
 	s := p.stage
 	p.pay()
@@ -61,7 +61,9 @@ func (p *pods) have(replicas int) {
 	for ; p.asked > replicas; p.asked-- {
 		last := len(p.starting) - 1
 		if last < 0 {
-			s.shrink()
+			if s.shrink() {
+				p.leaving++
+			}
 			continue
 		}
 		p.starting[last].gone = true
@@ -72,15 +74,25 @@ func (p *pods) have(replicas int) {
 // pay counts what replicas cost until now.
 func (p *pods) pay() {
 	now := p.stage.run.loop.Now()
-	p.stage.seen.Paid += float64(p.asked) * (now - p.since)
+	p.stage.seen.Paid += float64(p.asked+p.leaving) * (now - p.since)
 	p.since = now
+}
+
+// left has one be gone that was to go.
+func (p *pods) left() {
+	p.pay()
+	p.leaving--
 }
 
 // grow has one more replica take queries.
 func (s *stage) grow() {
 	if s.picker == nil {
-		s.lanes[0].most++
-		s.lanes[0].dispatch()
+		l := s.lanes[0]
+		if !l.hasRoom() {
+			l.free = s.run.loop.Now()
+		}
+		l.most++
+		l.dispatch()
 		return
 	}
 	n := s.picker.grow(s.Engine)
@@ -91,15 +103,27 @@ func (s *stage) grow() {
 	s.addLane(n)
 }
 
-// shrink has one replica less take queries.
-func (s *stage) shrink() {
-	if s.picker != nil {
-		s.picker.shrink()
-		return
+// shrink has one replica less take queries. It says whether that has yet to end what it has.
+func (s *stage) shrink() (busy bool) {
+	if s.picker == nil {
+		l := s.lanes[0]
+		l.most--
+		switch {
+		case l.made-l.leaving <= l.most: // it was never needed
+		case len(l.idle) > 0:
+			l.idle = l.idle[1:]
+			l.made--
+		default:
+			l.leaving++
+			busy = true
+		}
+		return busy
 	}
-	l := s.lanes[0]
-	if l.most--; l.made > l.most && len(l.idle) > 0 {
-		l.idle = l.idle[1:]
-		l.made--
+	n, busy := s.picker.shrink()
+	if s.Engine != nil {
+		s.llms[n].closed = busy
+	} else {
+		s.lanes[n].closed = busy
 	}
+	return busy
 }

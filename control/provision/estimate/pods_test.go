@@ -8,10 +8,10 @@ import (
 	"github.com/headgate/headgate/control/provision/estimate"
 )
 
-// comeAndGo is by how many the replicas that take queries are more or fewer, by when that happens: written for the naive simulator.
+// comeAndGo is by how many replicas more or fewer take queries, by when that happens: written for the naive simulator.
 func comeAndGo(s estimate.Setting) map[float64]int {
 	all := make(map[float64]int)
-	var come []float64 // when each replica beyond the first takes queries, those that wait to first
+	var come []float64 // when each replica begins to take queries
 	for range s.Replicas {
 		come = append(come, 0)
 	}
@@ -70,21 +70,41 @@ func TestReplicasStart(t *testing.T) {
 	}
 }
 
-// Of two replicas one goes: it ends what it has, and gets nothing further.
+// Of two replicas one goes: it ends what it has, for which it is paid, and gets nothing further.
 func TestReplicasGo(t *testing.T) {
+	less := []estimate.Change{{At: 0.5, Replicas: 1}}
 	for name, c := range map[string]struct {
+		changes []estimate.Change
 		central bool
 		at      []float64
 		want    []float64
+		paid    float64
 	}{
-		"of the queue of all one replica takes on":   {true, []float64{0, 0, 0, 0}, []float64{1, 1, 2, 3}},
-		"what waits at it is computed there":         {false, []float64{0, 0, 0, 0, 0.75}, []float64{1, 1, 2, 2, 2.25}},
-		"one that has nothing to do is gone at once": {true, []float64{0, 0.75}, []float64{1, 1.25}},
+		"of the queue of all one replica takes on":   {less, true, []float64{0, 0, 0, 0}, []float64{1, 1, 2, 3}, 3 + 1},
+		"what waits at it is computed there":         {less, false, []float64{0, 0, 0, 0, 0.75}, []float64{1, 1, 2, 2, 2.25}, 3 + 2},
+		"one that has nothing to do is gone at once": {less, true, []float64{0, 0.75}, []float64{1, 1.25}, 2 + 0.5},
+		"and so is one with a queue of its own":      {less, false, []float64{0, 0.75}, []float64{1, 1.25}, 2 + 0.5},
+		"while it ends what it has another comes": {
+			append(less, estimate.Change{At: 0.6, Replicas: 2}), true, []float64{0, 0, 0}, []float64{1, 1, 1.75}, 1.75 + 1 + 1.15,
+		},
 	} {
-		s := estimate.Setting{Times: fixed(1, 0), Batch: 1, Replicas: 2, Changes: []estimate.Change{{At: 0.5, Replicas: 1}}, Central: c.central}
-		if got, _ := latencies(t, chain(1), []estimate.Setting{s}, c.at, 1); !slices.Equal(got, c.want) {
-			t.Errorf("%s: they take %v, want %v", name, got, c.want)
+		s := estimate.Setting{Times: fixed(1, 0), Batch: 1, Replicas: 2, Changes: c.changes, Central: c.central, Startup: 0.15}
+		got, r := latencies(t, chain(1), []estimate.Setting{s}, c.at, 1)
+		for q := range got {
+			got[q] = math.Round(1e9*got[q]) / 1e9
 		}
+		if paid := r.Stages[0].Paid; !slices.Equal(got, c.want) || math.Abs(paid-c.paid) > 1e-9 {
+			t.Errorf("%s: they take %v, and replicas are paid for %v s; want %v and %v", name, got, paid, c.want, c.paid)
+		}
+	}
+}
+
+// While a batch is computed another replica comes: until then queries wait for one, and from then on for their batch to fill.
+func TestWhatQueriesWaitForWhereAReplicaComes(t *testing.T) {
+	s := estimate.Setting{Times: fixed(2, 0), Batch: 4, Replicas: 1, Wait: 1, Central: true, Changes: []estimate.Change{{At: 2, Replicas: 2}}}
+	got, r := latencies(t, chain(1), []estimate.Setting{s}, []float64{0, 1.5}, 1)
+	if is := r.Stages[0]; !slices.Equal(got, []float64{3, 3}) || is.Filled != 1+0.5 || is.Waited != 0.5 {
+		t.Errorf("they take %v, of which they wait %v s for a replica, and %v for their batch", got, is.Waited, is.Filled)
 	}
 }
 

@@ -16,10 +16,11 @@ type Result struct {
 type StageResult struct {
 	// Queries that passed it, in Batches where it is no LLM; Tokens are those of an LLM's answers.
 	Queries, Batches, Tokens int
-	// Waited is for how long they waited for a replica, Filled for their batch to fill while a replica was idle, and Computed for how long they were
-	// computed.
+	// Waited is for how long they waited for a replica, Filled for their batch to fill, while a replica was idle or ahead of one, and Computed for how
+	// long they were computed.
 	Waited, Filled, Computed float64
-	// Busy is for how long replicas computed, and Paid for how long they were asked for; 0 where there is no bound.
+	// Busy is for how long replicas computed, and Paid for how long they were there, from when each was asked for until it had ended what it had; 0
+	// where there is no bound.
 	Busy, Paid float64
 	// Latency from the time at which a query came to the stage, and FirstToken until its first token, if it is an LLM.
 	Latency, FirstToken Latencies

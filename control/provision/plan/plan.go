@@ -69,8 +69,8 @@ type Stage struct {
 	Hardware []Hardware
 	// Least and most replicas; a most of 0 is no bound.
 	MinReplicas, MaxReplicas int
-	// Wait is how long queries may wait for a batch to fill, in seconds, Ahead says that it does so while no replica is free, and Central that they wait
-	// in one queue: see [estimate.Setting].
+	// Wait is how long queries may wait for a batch to fill, in seconds, Ahead says that batches fill whether or not a replica is free, and
+	// Central that queries wait in one queue: see [estimate.Setting].
 	Wait           float64
 	Ahead, Central bool
 	// Hop is how long a query is on its way to the stage, in seconds.
@@ -107,6 +107,31 @@ type Setting struct{ Hardware, Batch, Replicas int }
 
 // Config is the setting of each stage.
 type Config []Setting
+
+// Timetable is a configuration whose replicas change as queries come, by stage.
+type Timetable struct {
+	Config  Config
+	Changes [][]estimate.Change
+}
+
+// Steady is a configuration whose replicas stay.
+func Steady(c Config) *Timetable { return &Timetable{c, make([][]estimate.Change, len(c))} }
+
+// From is the same from a time in seconds on, which is 0 then.
+func (t *Timetable) From(at float64) *Timetable {
+	is := Steady(slices.Clone(t.Config))
+	for s, all := range t.Changes {
+		for _, c := range all {
+			if c.At < at {
+				is.Config[s].Replicas = c.Replicas
+				continue
+			}
+			c.At -= at
+			is.Changes[s] = append(is.Changes[s], c)
+		}
+	}
+	return is
+}
 
 // Unbounded says that a stage has replicas without bound: such a configuration says what they would bring, and nobody can have it.
 func (c Config) Unbounded() bool {
@@ -181,6 +206,25 @@ func (p *Problem) Settings(c Config) []estimate.Setting {
 	return all
 }
 
+// Scheduled are those of a configuration whose replicas change.
+func (p *Problem) Scheduled(t *Timetable) []estimate.Setting {
+	all := p.Settings(t.Config)
+	for s, changes := range t.Changes {
+		all[s].Changes = changes
+	}
+	return all
+}
+
+// Within returns an error where replicas change after the last query has come, at a time in seconds.
+func (p *Problem) Within(t *Timetable, last float64) error {
+	for s, all := range t.Changes {
+		if n := len(all); n > 0 && all[n-1].At > last {
+			return fmt.Errorf("replicas of %s change after %.4gs, and the last query comes after %.4gs", p.Stages[s].Name, all[n-1].At, last)
+		}
+	}
+	return nil
+}
+
 // Check returns what is wrong with a problem, nil if nothing is.
 func (p *Problem) Check() error {
 	if err := p.Pipeline.Check(); err != nil {
@@ -221,7 +265,7 @@ func (s *Stage) check(queries []estimate.Query) error {
 	case s.MinReplicas < 1 || s.MaxReplicas != 0 && s.MaxReplicas < s.MinReplicas:
 		return fmt.Errorf("it may have %d to %d replicas: want at least 1, and no more than the most", s.MinReplicas, s.MaxReplicas)
 	}
-	if err := errors.Join(estimate.CheckWait(s.Wait), estimate.CheckHop(s.Hop)); err != nil {
+	if err := estimate.CheckTimes(s.Wait, s.Hop, s.Startup); err != nil {
 		return err
 	}
 	for _, h := range s.Hardware {

@@ -265,19 +265,10 @@ func least(s *plan.Stage, m *v1alpha1.PlanMemory, at string, queries []trace.Que
 	return replicas, nil
 }
 
-// Today is what runs, and by stage how its replicas change meanwhile.
-type Today struct {
-	Config  plan.Config
-	Changes [][]estimate.Change
-}
-
-// Steady is a configuration whose replicas stay.
-func Steady(c plan.Config) *Today { return &Today{c, make([][]estimate.Change, len(c))} }
-
 // Given reads what runs today, such as detect=a100:3x8+2@10m-1@50m: of each stage the hardware, the replicas, the size of batches, which is the least
 // where it is left out, and how many replicas more or fewer are asked for at which times of a trace.
-func Given(p *plan.Problem, text string) (*Today, error) {
-	today := &Today{make(plan.Config, len(p.Stages)), make([][]estimate.Change, len(p.Stages))}
+func Given(p *plan.Problem, text string) (*plan.Timetable, error) {
+	today := plan.Steady(make(plan.Config, len(p.Stages)))
 	there := make(map[int]bool)
 	for part := range strings.SplitSeq(text, ",") {
 		name, is, ok := strings.Cut(strings.TrimSpace(part), "=")
@@ -299,9 +290,6 @@ func Given(p *plan.Problem, text string) (*Today, error) {
 		changes, err := changesOf(counts[first:], s.Replicas)
 		if err == nil {
 			err = estimate.CheckChanges(changes)
-		}
-		if end, n := p.Queries[len(p.Queries)-1].At, len(changes); err == nil && n > 0 && changes[n-1].At > end {
-			err = fmt.Errorf("replicas change after %.4gs, and the last query comes after %.4gs", changes[n-1].At, end)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%q: %w", part, err)

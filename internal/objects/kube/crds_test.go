@@ -346,6 +346,8 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{planOf(", batchWait: -1s", onGPU), "it must not be negative"},
 		{planOf(", hop: -1s", onGPU), "it must not be negative"},
 		{planOf(", gather: Never", onGPU), "supported values: \"WhenFree\", \"Always\""},
+		{planOf(", gather: Always", onGPU), "write batchWait: for how long a batch gathers queries"},
+		{planOf(", gather: Always, batchWait: 0s", onGPU), "write batchWait: for how long a batch gathers queries"},
 		{planOf(", startup: -1s", onGPU), "it must not be negative"},
 		{planOf(", queue: Somewhere", onGPU), `supported values: "Replica", "Central"`},
 		{planOf(", memory: {perReplica: 1Gi}", onGPU), "write one of models and leastAge"},
