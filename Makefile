@@ -9,6 +9,10 @@ TOOL := go tool -modfile=tools/go.mod
 # (golang/go#75804).
 FUZZ := go test -run '^$$' -fuzzminimizetime 5x -fuzz
 
+# Simulations run on one goroutine: the race detector finds nothing there, and takes them five times as long. Commands that run several side by side
+# are run with it.
+SIMULATIONS := ./bench/fleet ./bench/place ./bench/provision ./control/place/decide ./control/provision/... ./internal/profile/... ./internal/sim ./internal/trace
+
 # End-to-end tests that run on both data planes: what requests get, kills, drains, tries.
 BOTH := BadInput|OnlyInference|Destination|OutcomesBecome|HTTP2|Drain|FullQueue|Stopping|Poisonous|TakesNoConnection|ManyRequestsAtOnce|KilledCosts|StopsStalls|ExtprocDies|ExtprocThat|RequestsThat|NewEndpoints|EndpointThatLeaves|Prompts|StoredAnswer|ByV2|OfV2
 
@@ -29,7 +33,9 @@ build: ## Build the programs into bin/
 test: ## Run every test, the end-to-end ones with a real Envoy and real clients too
 	@go run ./bench cluster build etcd kube-apiserver kubectl # minutes once; not beside tests that measure time
 	@go -C tools/gateways mod download # 24 MB once: schemas of other gateways' objects
-	go test -race -timeout 25m ./...
+	go test -race -timeout 25m $$(go list ./... | grep -vxF "$$(go list $(SIMULATIONS))")
+	go test -timeout 10m $(SIMULATIONS)
+	go test -race -timeout 10m -run 'Command|Cells|Pipelines' ./bench/fleet ./bench/place ./bench/provision
 	go test -race -timeout 12m ./bench/e2e -gateway -run '$(BOTH)'
 
 e2e: ## Run the tests on a real Kubernetes of one node, which they start; needs root
@@ -139,11 +145,13 @@ bench-plan: build ## Judge plans of pipelines by what exhaustive search finds, a
 bench-place-engines: ## Send requests to ten simulated engines for sixteen minutes, and print how many wait for a load, beside what bench place foretells
 	go test -v -count 1 -timeout 30m -run '^TestMissesAreAsForetold$$' ./bench/e2e -foretold 8m
 
-bench-estimate: ## Send queries through chains of two models for twenty minutes, those that sleep, then a real MLServer and a real Triton, and print how long they took, beside what is estimated; installs 1 GB into .cache
+bench-estimate: ## Send queries for an hour, to chains of two models that sleep, then to a real MLServer and a real Triton, then to a real vLLM, and print how long they took, beside what is estimated; installs 8 GB into .cache
 	bench/real/mlserver install .cache/mlserver
 	bench/real/triton install .cache/triton
+	bench/real/vllm install .cache/vllm
 	go test -v -count 1 -timeout 30m -run '^TestEstimatesAreAsMeasured$$' ./bench/e2e -estimates 1000 $(ARGS)
 	go test -tags real -v -count 1 -timeout 20m -run '^TestRealEstimatesAreAsMeasured$$' ./bench/e2e -estimates 250 $(ARGS)
+	go test -tags real -v -count 1 -timeout 40m -run '^TestRealVLLMEstimatesAreAsMeasured$$' ./bench/e2e -estimates 200 $(ARGS)
 
 generate: ## Write what the scenarios answer into their files anew; read the difference before you keep it
 	go test ./extproc/pick ./extproc/stream ./internal/sim ./control/place/load ./control/place/decide -run Scenarios -update

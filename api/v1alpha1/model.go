@@ -23,7 +23,7 @@ const ModelKind = "Model"
 // +kubebuilder:printcolumn:name=Message,type=string,JSONPath=.status.message
 // +kubebuilder:printcolumn:name=Used,type=date,JSONPath=.status.lastUsed,priority=1
 // +kubebuilder:printcolumn:name=Age,type=date,JSONPath=.metadata.creationTimestamp
-// +kubebuilder:validation:XValidation:rule="(has(self.spec.id) ? self.spec.id : self.metadata.name) == (has(oldSelf.spec.id) ? oldSelf.spec.id : oldSelf.metadata.name)",message="only copies, pinned and latency of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".spec.id"
+// +kubebuilder:validation:XValidation:rule="(has(self.spec.id) ? self.spec.id : self.metadata.name) == (has(oldSelf.spec.id) ? oldSelf.spec.id : oldSelf.metadata.name)",message="only copies, pinned and pace of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".spec.id"
 type Model struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -43,14 +43,14 @@ type ModelList struct {
 	Items []Model `json:"items"`
 }
 
-// ModelSpec is what people write. Only Copies, Pinned and Latency may change: another model has another id.
+// ModelSpec is what people write. Only Copies, Pinned and Pace may change: another model has another id.
 //
-// +kubebuilder:validation:XValidation:rule="self.poolRef.name == oldSelf.poolRef.name",message="only copies, pinned and latency of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".poolRef"
-// +kubebuilder:validation:XValidation:rule="(has(self.type) ? self.type : 'lora') == (has(oldSelf.type) ? oldSelf.type : 'lora')",message="only copies, pinned and latency of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".type"
-// +kubebuilder:validation:XValidation:rule="has(self.baseModel) == has(oldSelf.baseModel) && (!has(self.baseModel) || self.baseModel == oldSelf.baseModel)",message="only copies, pinned and latency of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".baseModel"
-// +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source) && (!has(self.source) || self.source == oldSelf.source)",message="only copies, pinned and latency of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".source"
-// +kubebuilder:validation:XValidation:rule="has(self.key) == has(oldSelf.key) && (!has(self.key) || self.key == oldSelf.key)",message="only copies, pinned and latency of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".key"
-// +kubebuilder:validation:XValidation:rule="has(self.size) == has(oldSelf.size) && (!has(self.size) || quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) == 0)",message="only copies, pinned and latency of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".size"
+// +kubebuilder:validation:XValidation:rule="self.poolRef.name == oldSelf.poolRef.name",message="only copies, pinned and pace of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".poolRef"
+// +kubebuilder:validation:XValidation:rule="(has(self.type) ? self.type : 'lora') == (has(oldSelf.type) ? oldSelf.type : 'lora')",message="only copies, pinned and pace of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".type"
+// +kubebuilder:validation:XValidation:rule="has(self.baseModel) == has(oldSelf.baseModel) && (!has(self.baseModel) || self.baseModel == oldSelf.baseModel)",message="only copies, pinned and pace of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".baseModel"
+// +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source) && (!has(self.source) || self.source == oldSelf.source)",message="only copies, pinned and pace of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".source"
+// +kubebuilder:validation:XValidation:rule="has(self.key) == has(oldSelf.key) && (!has(self.key) || self.key == oldSelf.key)",message="only copies, pinned and pace of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".key"
+// +kubebuilder:validation:XValidation:rule="has(self.size) == has(oldSelf.size) && (!has(self.size) || quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) == 0)",message="only copies, pinned and pace of a Model may change: delete the Model and make one of another name and id",reason=FieldValueForbidden,fieldPath=".size"
 type ModelSpec struct {
 	// ID is the model's name in requests and at engines, any UTF-8 of at most 512 bytes. The default is the object's name.
 	//
@@ -84,11 +84,11 @@ type ModelSpec struct {
 	//
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="it must be above 0, such as 50Mi"
 	Size *resource.Quantity `json:"size,omitempty"`
-	// Latency is how long an engine takes for one request of a model without tokens: the mean of a batch of 1 in the profile that the command
-	// control profile measures. By it extproc picks endpoints until it has seen how long requests take.
+	// Pace is how long an engine takes for one request of a model without tokens where it has no other: the mean of a batch of 1 in the profile that
+	// the command control profile measures. By it extproc picks endpoints until it has seen how long requests take.
 	//
 	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s') && duration(self) <= duration('1h')",message="it must be above 0s and no more than 1h, such as 15ms"
-	Latency *metav1.Duration `json:"latency,omitempty"`
+	Pace *metav1.Duration `json:"pace,omitempty"`
 	// Copies bounds how many copies there are.
 	Copies *Copies `json:"copies,omitempty"`
 	// Pinned keeps copies that are loaded: none is unloaded to make room for another model. There is at least one.

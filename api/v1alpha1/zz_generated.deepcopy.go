@@ -897,8 +897,8 @@ func (in *ModelSpec) DeepCopyInto(out *ModelSpec) {
 		x := (*in).DeepCopy()
 		*out = &x
 	}
-	if in.Latency != nil {
-		in, out := &in.Latency, &out.Latency
+	if in.Pace != nil {
+		in, out := &in.Pace, &out.Pace
 		*out = new(v1.Duration)
 		**out = **in
 	}

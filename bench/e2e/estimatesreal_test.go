@@ -152,15 +152,17 @@ func TestRealEstimatesAreAsMeasured(t *testing.T) {
 	c.findHops(t, client, s.url, hosts)
 	alone := *c // each query of the forest computed alone
 	alone.setting = []estimate.Setting{{Times: c.setting[0].Times, Batch: 1, Replicas: 1}, c.setting[1]}
-	alone.hops += wait.Seconds()
 	c.most = alone.throughput()
+	whenFree := *c // a forest that gathers queries only while it is free
+	whenFree.setting = append([]estimate.Setting(nil), c.setting...)
+	whenFree.setting[0].Ahead = false
 	t.Logf("a load of 1 is %.1f queries a second", c.most)
-	var table, withoutBatches comparison
+	var table, otherwise comparison
 	for _, load := range []float64{0.3, 0.5, 0.7} {
 		for _, cv := range []float64{1, 4} {
 			is := c.measure(t, client, s.url, *estimates, load, cv)
-			table, withoutBatches = append(table, is), append(withoutBatches, alone.compared(t, is.rounds, load, cv))
+			table, otherwise = append(table, is), append(otherwise, whenFree.compared(t, is.rounds, load, cv))
 		}
 	}
-	t.Logf("\n%v\nwhere the forest computes each query alone, after MLServer's wait:\n\n%v", table, withoutBatches)
+	t.Logf("\n%v\nas a server would be that gathers queries only while it is free:\n\n%v", table, otherwise)
 }

@@ -136,12 +136,5 @@ func Late(p *plan.Problem, c plan.Config) (late int, err error) {
 
 // Peak is the highest rate of queries in any window of so many seconds.
 func Peak(queries []estimate.Query, seconds float64) float64 {
-	most, from := 0, 0
-	for i, q := range queries {
-		for q.At-queries[from].At >= seconds {
-			from++
-		}
-		most = max(most, i-from+1)
-	}
-	return float64(most) / seconds
+	return float64(estimate.Most(queries, seconds)) / seconds
 }

@@ -232,7 +232,7 @@ func (s *Server) pace(w *objects.World, k objects.ModelKey) int64 {
 		return learned
 	}
 	if e, ok := w.Entry(k); ok {
-		return int64(e.Latency)
+		return int64(e.Pace)
 	}
 	return 0
 }

@@ -300,8 +300,8 @@ func catalogue(w *objects.World) []Setting {
 			copies = fmt.Sprintf("at least %d copies", e.Min)
 		}
 		words := []string{e.Type, "source " + e.Source, copies}
-		if e.Latency > 0 {
-			words = append(words, "latency "+e.Latency.String())
+		if e.Pace > 0 {
+			words = append(words, "pace "+e.Pace.String())
 		}
 		if e.BaseModel != "" {
 			words = append(words, "for "+e.BaseModel)

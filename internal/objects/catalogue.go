@@ -51,8 +51,8 @@ type Entry struct {
 	Info string
 	// Size is a hint in bytes, 0 if there is none. A completed Entry may have it of Info.
 	Size int64
-	// Latency is how long an engine takes for one request without tokens, 0 if nobody says.
-	Latency time.Duration
+	// Pace is how long an engine takes for one request without tokens where it has no other, 0 if nobody says.
+	Pace time.Duration
 	// Min and Max bound the number of copies; Max 0 means no bound.
 	Min, Max int
 	// Pinned models are never unloaded to make room for others.
@@ -117,8 +117,8 @@ func EntryOf(m *v1alpha1.Model) Entry {
 	if s.Size != nil {
 		e.Size = s.Size.Value()
 	}
-	if s.Latency != nil {
-		e.Latency = s.Latency.Duration
+	if s.Pace != nil {
+		e.Pace = s.Pace.Duration
 	}
 	if s.Copies != nil {
 		e.Min = int(s.Copies.Min)
@@ -129,8 +129,8 @@ func EntryOf(m *v1alpha1.Model) Entry {
 	return e
 }
 
-// maxLatency is the longest that a Model may say that a request takes.
-const maxLatency = time.Hour
+// maxPace is the longest that a Model may say that a request takes.
+const maxPace = time.Hour
 
 // CheckModelObject returns what is wrong with a Model by itself.
 func CheckModelObject(m *v1alpha1.Model) field.ErrorList {
@@ -148,8 +148,8 @@ func CheckModelObject(m *v1alpha1.Model) field.ErrorList {
 	if s := m.Spec.Size; s != nil && s.Sign() <= 0 {
 		errs = append(errs, field.Invalid(spec.Child("size"), s.String(), "it must be above 0, such as 50Mi"))
 	}
-	if l := m.Spec.Latency; l != nil && (l.Duration <= 0 || l.Duration > maxLatency) {
-		errs = append(errs, field.Invalid(spec.Child("latency"), l.Duration.String(), "it must be above 0s and no more than 1h, such as 15ms"))
+	if p := m.Spec.Pace; p != nil && (p.Duration <= 0 || p.Duration > maxPace) {
+		errs = append(errs, field.Invalid(spec.Child("pace"), p.Duration.String(), "it must be above 0s and no more than 1h, such as 15ms"))
 	}
 	if c := m.Spec.Copies; c != nil {
 		if c.Min < 0 {
@@ -179,7 +179,7 @@ func CheckModelChange(was, is *v1alpha1.Model) field.ErrorList {
 	} {
 		if f.was != f.is {
 			errs = append(errs, field.Forbidden(spec.Child(f.name),
-				fmt.Sprintf("it was %q, and only copies, pinned and latency of a Model may change: delete the Model and make one of another name and id", f.was)))
+				fmt.Sprintf("it was %q, and only copies, pinned and pace of a Model may change: delete the Model and make one of another name and id", f.was)))
 		}
 	}
 	return errs

@@ -264,14 +264,7 @@ const (
 // envelope is the most queries in any window, from a length on, doubled up to the longest.
 func envelope(all []estimate.Query, shortest float64) (windows []Window) {
 	for length := max(shortest, shortestWindow); ; length = min(2*length, longest) {
-		first, most := 0, 0
-		for last := range all {
-			for all[last].At-all[first].At > length {
-				first++
-			}
-			most = max(most, last-first+1)
-		}
-		windows = append(windows, Window{length, most})
+		windows = append(windows, Window{length, estimate.Most(all, length)})
 		if length >= longest {
 			return windows
 		}

@@ -34,6 +34,18 @@ func Rate(all []Query) float64 {
 	return float64(last) / (all[last].At - all[0].At)
 }
 
+// Most is the most queries in any window of so many seconds, above 0, of which the end is no part.
+func Most(all []Query, seconds float64) int {
+	most, from := 0, 0
+	for i, q := range all {
+		for q.At-all[from].At >= seconds {
+			from++
+		}
+		most = max(most, i-from+1)
+	}
+	return most
+}
+
 // Took is how long a query took, in seconds.
 type Took struct {
 	// Latency is from its arrival until all that it passes has ended.

@@ -8,31 +8,6 @@ import (
 	"github.com/headgate/headgate/control/provision/estimate"
 )
 
-// comeAndGo is by how many replicas more or fewer take queries, by when that happens: written for the naive simulator.
-func comeAndGo(s estimate.Setting) map[float64]int {
-	all := make(map[float64]int)
-	var come []float64 // when each replica begins to take queries
-	for range s.Replicas {
-		come = append(come, 0)
-	}
-	for _, c := range s.Changes {
-		for len(come) < c.Replicas {
-			come = append(come, c.At+s.Startup)
-			all[c.At+s.Startup]++
-		}
-		for len(come) > c.Replicas {
-			latest := slices.Index(come, slices.Max(come))
-			if come[latest] > c.At {
-				all[come[latest]]--
-			} else {
-				all[c.At]--
-			}
-			come = slices.Delete(come, latest, latest+1)
-		}
-	}
-	return all
-}
-
 // One replica, and from second 0.5 on another is asked for that starts for a second: what queries wait for is counted by hand.
 func TestReplicasStart(t *testing.T) {
 	second := estimate.Setting{Times: fixed(1, 0), Batch: 1, Replicas: 1, Startup: 1}

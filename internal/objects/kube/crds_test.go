@@ -147,11 +147,11 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{model(`{poolRef: {}}`), "spec.poolRef.name: Required value: name the InferencePool whose engines load it, in the same namespace"},
 		{model(`{}`), "spec.poolRef: Required value"},
 		{model(`{poolRef: {name: p}, id: ../x}`), "spec.id: Invalid value: \"../x\": no model can have this name"},
-		{model(`{poolRef: {name: p}, latency: 15ms}`), ""},
-		{model(`{poolRef: {name: p}, latency: 1h}`), ""},
-		{model(`{poolRef: {name: p}, latency: 0s}`), "it must be above 0s and no more than 1h, such as 15ms"},
-		{model(`{poolRef: {name: p}, latency: -1s}`), "it must be above 0s and no more than 1h, such as 15ms"},
-		{model(`{poolRef: {name: p}, latency: 61m}`), "it must be above 0s and no more than 1h, such as 15ms"},
+		{model(`{poolRef: {name: p}, pace: 15ms}`), ""},
+		{model(`{poolRef: {name: p}, pace: 1h}`), ""},
+		{model(`{poolRef: {name: p}, pace: 0s}`), "it must be above 0s and no more than 1h, such as 15ms"},
+		{model(`{poolRef: {name: p}, pace: -1s}`), "it must be above 0s and no more than 1h, such as 15ms"},
+		{model(`{poolRef: {name: p}, pace: 61m}`), "it must be above 0s and no more than 1h, such as 15ms"},
 		{model(`{poolRef: {name: p}, size: 0}`), "it must be above 0, such as 50Mi"},
 		{model(`{poolRef: {name: p}, size: -1Mi}`), "it must be above 0, such as 50Mi"},
 		{model(`{poolRef: {name: p}, size: large}`), "spec.size"},
@@ -446,14 +446,14 @@ func TestWhatAnAPIServerTakesAndAFolderDoesNot(t *testing.T) {
 	}
 }
 
-func TestOfAModelOnlyCopiesPinnedAndLatencyMayChange(t *testing.T) {
+func TestOfAModelOnlyCopiesPinnedAndPaceMayChange(t *testing.T) {
 	c := newCluster(t)
 	const was = `{id: m, poolRef: {name: p}, type: lora, baseModel: llama, source: s3://x, key: k, size: 1Gi, copies: {min: 1}}`
 	c.Apply(model(was))
 	for _, row := range []struct{ is, want string }{
 		{`{poolRef: {name: p}, baseModel: llama, source: s3://x, key: k, size: 1024Mi}`, ""}, // the same in other words
-		{`{id: m, poolRef: {name: p}, type: lora, baseModel: llama, source: s3://x, key: k, size: 1Gi, copies: {min: 2, max: 5}, pinned: true, latency: 15ms}`, ""},
-		{strings.Replace(was, "id: m", "id: other", 1), "spec.id: Forbidden: only copies, pinned and latency of a Model may change: delete the Model and make one of another name and id"},
+		{`{id: m, poolRef: {name: p}, type: lora, baseModel: llama, source: s3://x, key: k, size: 1Gi, copies: {min: 2, max: 5}, pinned: true, pace: 15ms}`, ""},
+		{strings.Replace(was, "id: m", "id: other", 1), "spec.id: Forbidden: only copies, pinned and pace of a Model may change: delete the Model and make one of another name and id"},
 		{strings.Replace(was, "name: p", "name: q", 1), "spec.poolRef: Forbidden"},
 		{strings.Replace(was, "type: lora", "type: sklearn", 1), "spec.type: Forbidden"},
 		{strings.Replace(was, "baseModel: llama, ", "", 1), "spec.baseModel: Forbidden"},

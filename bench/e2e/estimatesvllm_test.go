@@ -1,0 +1,283 @@
+//go:build real
+
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/bench/provision"
+	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/control/measured/survey"
+	"github.com/headgate/headgate/control/provision/estimate"
+	profiles "github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/test/times"
+)
+
+const (
+	// sequences is how many requests the vLLM of bench/real/vllm computes at once, and tiny the name of its model.
+	sequences = 8
+	tiny      = "tiny"
+	// Prompts of queries have so many words, and answers so many tokens.
+	leastWords, mostWords   = 8, 64
+	leastAnswer, mostAnswer = 16, 64
+)
+
+// conversation is queries of an LLM.
+type conversation struct {
+	client *http.Client
+	url    string
+	random *rand.Rand
+}
+
+// prompt is a request, and how many tokens its answer has.
+func (c *conversation) prompt() (body []byte, answer int32) {
+	answer = int32(leastAnswer + c.random.IntN(mostAnswer-leastAnswer+1))
+	return survey.PromptBody(c.random, survey.Completions, tiny, leastWords+c.random.IntN(mostWords-leastWords+1), int(answer)), answer
+}
+
+// ask streams an answer.
+func (c *conversation) ask(url string, body []byte) (is survey.Stream, err error) {
+	began := time.Now()
+	r, err := c.client.Post(url+"/v1/completions", "application/json", bytes.NewReader(body))
+	if err != nil {
+		return is, err
+	}
+	defer r.Body.Close()
+	if r.StatusCode != http.StatusOK {
+		said, _ := io.ReadAll(r.Body)
+		return is, fmt.Errorf("%s is answered with %d %s", tiny, r.StatusCode, said)
+	}
+	lines := bufio.NewScanner(r.Body)
+	for lines.Scan() {
+		if is.Take(lines.Bytes(), time.Since(began).Seconds()) && is.Whole() {
+			return is, nil
+		}
+	}
+	return is, fmt.Errorf("the stream has ended early: %w", cmp.Or(lines.Err(), io.ErrUnexpectedEOF))
+}
+
+// spoken is what came of queries that were sent at times.
+type spoken struct {
+	queries []estimate.Query
+	took    []estimate.Took
+	late    times.Times
+}
+
+// drive sends queries at times, whatever becomes of those before them.
+func (c *conversation) drive(t *testing.T, at []float64) spoken {
+	s := spoken{queries: make([]estimate.Query, len(at)), took: make([]estimate.Took, len(at))}
+	var queries sync.WaitGroup
+	began := time.Now()
+	for i, seconds := range at {
+		body, answer := c.prompt()
+		due := began.Add(time.Duration(seconds * float64(time.Second)))
+		time.Sleep(time.Until(due))
+		s.late = append(s.late, time.Since(due))
+		s.queries[i] = estimate.Query{At: time.Since(began).Seconds(), Output: answer}
+		queries.Go(func() {
+			is, err := c.ask(c.url, body)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			last := is.At[len(is.At)-1]
+			s.queries[i].Prompt = int32(is.Prompt) //nolint:gosec // hundreds
+			s.took[i] = estimate.Took{Latency: last, FirstToken: is.FirstToken(), PerToken: (last - is.FirstToken()) / float64(answer-1)}
+		})
+	}
+	queries.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	return s
+}
+
+// slower is a profile of an engine that takes so many times as long.
+func slower(p profiles.Profile, by float64) *profiles.Profile {
+	for _, is := range []*float64{
+		&p.Intake, &p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken, &p.Prefill.PerTokenSquared, &p.Decode.Base, &p.Decode.PerSequence, &p.Decode.PerKVToken,
+	} {
+		*is *= by
+	}
+	return &p
+}
+
+// spokenTimes are the kinds of times of an LLM.
+var spokenTimes = []struct {
+	name string
+	of   func(estimate.Took) float64
+	hops bool // whether the way through the gateway is part of it
+}{
+	{"time to the first token", func(t estimate.Took) float64 { return t.FirstToken }, true},
+	{"time per token", func(t estimate.Took) float64 { return t.PerToken }, false},
+	{"whole answer", func(t estimate.Took) float64 { return t.Latency }, true},
+}
+
+// What is estimated of an engine of an LLM is beside what a real vLLM does, through a real Envoy and extproc. Its profile is what control profile
+// finds at it. No figure of the loads goes into the estimate but the times at which queries are sent, and how many tokens each has.
+func TestRealVLLMEstimatesAreAsMeasured(t *testing.T) {
+	if *estimates == 0 {
+		t.Skip("-estimates says of how many queries")
+	}
+	s, engine := startTiny(t)
+	p := profileOf(t, engine, "--inputs", "16,64,256", "--concurrency", "1,2,4,8", "--time-limit", "20s")
+
+	c := &conversation{client: manyConnections(t), url: s.url, random: rand.New(rand.NewPCG(17, 17))}
+	c.client.Timeout = 5 * time.Minute
+	first := func(url string) float64 {
+		var all times.Times
+		for range 60 {
+			body, _ := c.prompt()
+			is, err := c.ask(url, body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, time.Duration(is.FirstToken()*float64(time.Second)))
+		}
+		return all.Percentile(50).Seconds()
+	}
+	direct := first("http://" + engine.address())
+	hops := max(0, first(s.url)-direct)
+	t.Logf("one query alone has its first token after %.2f ms at vLLM, and %.2f ms later through the gateway", 1e3*direct, 1e3*hops)
+
+	const prompt, answer = 80, (leastAnswer + mostAnswer) / 2 // tokens, in the mean
+	full := profiles.Work{Sequences: sequences, KVTokens: sequences * (prompt + answer)}
+	most := 1 / (p.PrefillTime(0, prompt) + answer*p.StepTime(full)/sequences)
+	t.Logf("a load of 1 is %.1f queries a second", most)
+	tables := make([]comparison, len(spokenTimes))
+	for _, load := range []float64{0.2, 0.35, 0.5, 0.65} {
+		for _, cv := range []float64{1, 4} {
+			at := provision.Gamma(rand.NewPCG(uint64(100*load), uint64(cv)), *estimates, load*most, cv)
+			cells := make([]*cell, len(spokenTimes))
+			for i := range cells {
+				cells[i] = &cell{replicas: 1, cv: cv, load: load}
+			}
+			for range *again {
+				r := c.drive(t, at)
+				for i, kind := range spokenTimes {
+					is := round{there: make(times.Times, len(at)), late: r.late}
+					for _, took := range r.took {
+						is.took = append(is.took, time.Duration(kind.of(took)*float64(time.Second)))
+					}
+					way := hops
+					if !kind.hops {
+						way = 0
+					}
+					cells[i].rounds = append(cells[i].rounds, is)
+					cells[i].add(is, way, func(scale float64) times.Times { return foreseen(t, slower(p, scale), r.queries, kind.of) })
+				}
+			}
+			for i, kind := range spokenTimes {
+				t.Logf("%s: %v", kind.name, cells[i])
+				tables[i] = append(tables[i], cells[i])
+			}
+		}
+	}
+	for i, kind := range spokenTimes {
+		t.Logf("\n%s\n\n%v", kind.name, tables[i])
+	}
+}
+
+// What control profile finds at a real vLLM control plan takes.
+func TestRealVLLMIsMeasuredAndPlanned(t *testing.T) {
+	_, engine := startTiny(t)
+	planned(t, profileOf(t, engine, "--inputs", "16,256", "--concurrency", "1,8", "--time-limit", "8s"))
+}
+
+// startTiny runs a real vLLM behind Envoy and extproc.
+func startTiny(t *testing.T) (s *stack, engine *realEngine) {
+	t.Helper()
+	s = start(t, standalone, func(c *rig.Config) {
+		engine = &realEngine{t: t, host: strings.TrimSuffix(c.Listen, "1:8080") + "11", log: filepath.Join(t.TempDir(), "vllm.log")}
+		engine.start()
+		t.Cleanup(engine.kill)
+		(&stack{t: t}).awaitWithin(3*time.Minute, "vLLM serves", func() bool {
+			r, err := http.Get("http://" + engine.address() + "/health")
+			if err == nil {
+				_ = r.Body.Close()
+			}
+			return err == nil && r.StatusCode == http.StatusOK
+		})
+		pools(t, c, map[string][]string{tiny: {engine.host}})
+	})
+	return s, engine
+}
+
+// foreseen is how long queries would take.
+func foreseen(t *testing.T, p *profiles.Profile, queries []estimate.Query, of func(estimate.Took) float64) times.Times {
+	t.Helper()
+	all := make(times.Times, len(queries))
+	_, err := estimate.Run(&estimate.Pipeline{Stages: 1}, []estimate.Setting{{Engine: p, Batch: sequences, Replicas: 1}}, queries, 1, func(q int, took estimate.Took) bool {
+		all[q] = time.Duration(of(took) * float64(time.Second))
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// profileOf is what control profile finds at an engine.
+func profileOf(t *testing.T, e *realEngine, flags ...string) profiles.Profile {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "tiny.yaml")
+	args := append([]string{
+		"profile", "--url", "http://" + e.address(), "--llm", "--model", tiny, "--max-sequences", fmt.Sprint(sequences), "--hardware", "cpu", "-o", file,
+	}, flags...)
+	out, err := exec.CommandContext(t.Context(), programs().Control, args...).CombinedOutput() //nolint:gosec // of this test
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s\n%s", out, text)
+	p, err := profiles.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// planned has control plan take a profile.
+func planned(t *testing.T, p profiles.Profile) {
+	t.Helper()
+	dir := t.TempDir()
+	queries := "at,prompt_tokens,output_tokens\n"
+	for i := range 200 {
+		queries += fmt.Sprintf("%v,80,40\n", float64(i)/4)
+	}
+	for file, text := range map[string]string{"tiny.yaml": string(profiles.Format(p)), "queries.csv": queries, "plan.yaml": `
+apiVersion: inference.x-k8s.io/v1alpha1
+kind: CapacityPlan
+metadata: {name: tiny}
+spec:
+  objectives: [{of: FirstToken, within: 1s, quantile: 0.99}, {of: PerToken, within: 100ms, quantile: 0.9}]
+  trace: queries.csv
+  stages:
+  - {name: tiny, hardware: [{name: cpu, price: 1, file: tiny.yaml}]}
+`} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := exec.CommandContext(t.Context(), programs().Control, "plan", "-f", filepath.Join(dir, "plan.yaml")).CombinedOutput() //nolint:gosec // of this test
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Logf("%s", out)
+}
