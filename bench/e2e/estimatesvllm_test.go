@@ -38,7 +38,6 @@ const (
 // conversation is queries of an LLM.
 type conversation struct {
 	client *http.Client
-	url    string
 	random *rand.Rand
 }
 
@@ -77,7 +76,7 @@ type spoken struct {
 }
 
 // drive sends queries at times, whatever becomes of those before them.
-func (c *conversation) drive(t *testing.T, at []float64) spoken {
+func (c *conversation) drive(t *testing.T, url string, at []float64) spoken {
 	s := spoken{queries: make([]estimate.Query, len(at)), took: make([]estimate.Took, len(at))}
 	var queries sync.WaitGroup
 	began := time.Now()
@@ -88,7 +87,7 @@ func (c *conversation) drive(t *testing.T, at []float64) spoken {
 		s.late = append(s.late, time.Since(due))
 		s.queries[i] = estimate.Query{At: time.Since(began).Seconds(), Output: answer}
 		queries.Go(func() {
-			is, err := c.ask(c.url, body)
+			is, err := c.ask(url, body)
 			if err != nil {
 				t.Error(err)
 				return
@@ -127,7 +126,8 @@ var spokenTimes = []struct {
 }
 
 // What is estimated of an engine of an LLM is beside what a real vLLM does, through a real Envoy and extproc. Its profile is what control profile
-// finds at it. No figure of the loads goes into the estimate but the times at which queries are sent, and how many tokens each has.
+// finds at it. No figure of the loads goes into the estimate but the times at which queries are sent, and how many tokens each has. The same queries go
+// to vLLM itself, too: what is between the two is that the gateway and it share their cores.
 func TestRealVLLMEstimatesAreAsMeasured(t *testing.T) {
 	if *estimates == 0 {
 		t.Skip("-estimates says of how many queries")
@@ -135,7 +135,7 @@ func TestRealVLLMEstimatesAreAsMeasured(t *testing.T) {
 	s, engine := startTiny(t)
 	p := profileOf(t, engine, "--inputs", "16,64,256", "--concurrency", "1,2,4,8", "--time-limit", "20s")
 
-	c := &conversation{client: manyConnections(t), url: s.url, random: rand.New(rand.NewPCG(17, 17))}
+	c := &conversation{client: manyConnections(t), random: rand.New(rand.NewPCG(17, 17))}
 	c.client.Timeout = 5 * time.Minute
 	first := func(url string) float64 {
 		var all times.Times
@@ -149,7 +149,8 @@ func TestRealVLLMEstimatesAreAsMeasured(t *testing.T) {
 		}
 		return all.Percentile(50).Seconds()
 	}
-	direct := first("http://" + engine.address())
+	itself := "http://" + engine.address()
+	direct := first(itself)
 	hops := max(0, first(s.url)-direct)
 	t.Logf("one query alone has its first token after %.2f ms at vLLM, and %.2f ms later through the gateway", 1e3*direct, 1e3*hops)
 
@@ -157,38 +158,51 @@ func TestRealVLLMEstimatesAreAsMeasured(t *testing.T) {
 	full := profiles.Work{Sequences: sequences, KVTokens: sequences * (prompt + answer)}
 	most := 1 / (p.PrefillTime(0, prompt) + answer*p.StepTime(full)/sequences)
 	t.Logf("a load of 1 is %.1f queries a second", most)
-	tables := make([]comparison, len(spokenTimes))
-	for _, load := range []float64{0.2, 0.35, 0.5, 0.65} {
-		for _, cv := range []float64{1, 4} {
-			at := provision.Gamma(rand.NewPCG(uint64(100*load), uint64(cv)), *estimates, load*most, cv)
-			cells := make([]*cell, len(spokenTimes))
-			for i := range cells {
-				cells[i] = &cell{replicas: 1, cv: cv, load: load}
-			}
-			for range *again {
-				r := c.drive(t, at)
+	for _, way := range []struct {
+		name, url string
+		hops      float64
+		rounds    int
+	}{{"through the gateway", s.url, hops, *again}, {"at vLLM itself", itself, 0, 1}} {
+		tables := make([]comparison, len(spokenTimes))
+		for _, load := range []float64{0.2, 0.35, 0.5, 0.65} {
+			for _, cv := range []float64{1, 4} {
+				at := provision.Gamma(rand.NewPCG(uint64(100*load), uint64(cv)), *estimates, load*most, cv)
+				cells := c.measure(t, way.url, &p, at, way.hops, way.rounds)
 				for i, kind := range spokenTimes {
-					is := round{there: make(times.Times, len(at)), late: r.late}
-					for _, took := range r.took {
-						is.took = append(is.took, time.Duration(kind.of(took)*float64(time.Second)))
-					}
-					way := hops
-					if !kind.hops {
-						way = 0
-					}
-					cells[i].rounds = append(cells[i].rounds, is)
-					cells[i].add(is, way, func(scale float64) times.Times { return foreseen(t, slower(p, scale), r.queries, kind.of) })
+					cells[i].cv, cells[i].load = cv, load
+					t.Logf("%s, %s: %v", way.name, kind.name, cells[i])
+					tables[i] = append(tables[i], cells[i])
 				}
 			}
-			for i, kind := range spokenTimes {
-				t.Logf("%s: %v", kind.name, cells[i])
-				tables[i] = append(tables[i], cells[i])
-			}
+		}
+		for i, kind := range spokenTimes {
+			t.Logf("\n%s, %s\n\n%v", way.name, kind.name, tables[i])
 		}
 	}
-	for i, kind := range spokenTimes {
-		t.Logf("\n%s\n\n%v", kind.name, tables[i])
+}
+
+// measure sends queries in rounds with the same arrivals, and returns a cell for each of spokenTimes.
+func (c *conversation) measure(t *testing.T, url string, p *profiles.Profile, at []float64, hops float64, rounds int) []*cell {
+	cells := make([]*cell, len(spokenTimes))
+	for i := range cells {
+		cells[i] = &cell{replicas: 1}
 	}
+	for range rounds {
+		r := c.drive(t, url, at)
+		for i, kind := range spokenTimes {
+			is := round{there: make(times.Times, len(at)), late: r.late}
+			for _, took := range r.took {
+				is.took = append(is.took, time.Duration(kind.of(took)*float64(time.Second)))
+			}
+			way := hops
+			if !kind.hops {
+				way = 0
+			}
+			cells[i].rounds = append(cells[i].rounds, is)
+			cells[i].add(is, way, func(scale float64) times.Times { return foreseen(t, slower(*p, scale), r.queries, kind.of) })
+		}
+	}
+	return cells
 }
 
 // What control profile finds at a real vLLM control plan takes.
