@@ -250,23 +250,12 @@ func pools(t *testing.T, c *rig.Config, hosts map[string][]string) {
 // measured is the profile that "control profile" finds at a host.
 func measured(t *testing.T, host, model, row, batches string) *profiles.Batches {
 	t.Helper()
-	dir := t.TempDir()
-	body, file := filepath.Join(dir, "row.json"), filepath.Join(dir, model+".yaml")
+	body := filepath.Join(t.TempDir(), "row.json")
 	if err := os.WriteFile(body, []byte(row), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{
-		"profile", "--url", "http://" + host + ":8000", "--model", model, "--api", "v2", "--body", body, "--batches", batches,
-		"--repeat-at-least", "60", "--precision", "0.01", "--repeat-at-most", "200", "--time-limit", "10s", "-o", file,
-	}
-	out, err := exec.CommandContext(t.Context(), programs().Control, args...).CombinedOutput() //nolint:gosec // of this test
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, text := controlProfile(t, "--url", "http://"+host+":8000", "--model", model, "--api", "v2", "--body", body, "--batches", batches,
+		"--repeat-at-least", "60", "--precision", "0.01", "--repeat-at-most", "200", "--time-limit", "10s")
 	p, err := profiles.ParseBatches(text)
 	if err != nil {
 		t.Fatal(err)
@@ -275,6 +264,20 @@ func measured(t *testing.T, host, model, row, batches string) *profiles.Batches 
 		t.Logf("%s: a batch of %d takes %.2f ms", p.Name, b.Size, 1e3*b.Mean)
 	}
 	return p
+}
+
+// controlProfile runs "control profile", and returns what it says and the profile that it writes.
+func controlProfile(t *testing.T, args ...string) (said, text []byte) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "profile.yaml")
+	said, err := exec.CommandContext(t.Context(), programs().Control, append([]string{"profile", "-o", file}, args...)...).CombinedOutput() //nolint:gosec // of tests
+	if err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
+	if text, err = os.ReadFile(file); err != nil {
+		t.Fatal(err)
+	}
+	return said, text
 }
 
 // alone is how long one query takes that is alone, in seconds: the middle of so many.

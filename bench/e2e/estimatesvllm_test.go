@@ -247,18 +247,8 @@ func foreseen(t *testing.T, p *profiles.Profile, queries []estimate.Query, of fu
 // profileOf is what control profile finds at an engine.
 func profileOf(t *testing.T, e *realEngine, flags ...string) profiles.Profile {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "tiny.yaml")
-	args := append([]string{
-		"profile", "--url", "http://" + e.address(), "--llm", "--model", tiny, "--max-sequences", fmt.Sprint(sequences), "--hardware", "cpu", "-o", file,
-	}, flags...)
-	out, err := exec.CommandContext(t.Context(), programs().Control, args...).CombinedOutput() //nolint:gosec // of this test
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	args := []string{"--url", "http://" + e.address(), "--llm", "--model", tiny, "--max-sequences", fmt.Sprint(sequences), "--hardware", "cpu"}
+	out, text := controlProfile(t, append(args, flags...)...)
 	t.Logf("%s\n%s", out, text)
 	p, err := profiles.Parse(text)
 	if err != nil {

@@ -237,8 +237,6 @@ type lane struct {
 	look    func()
 	ahead   ahead
 	gone    func() // a query has left it; nil where nobody asks
-	// closed says that its replica goes when it has ended what is there.
-	closed bool
 }
 
 // waiting is a query in a queue.
@@ -341,7 +339,7 @@ func (s *stage) newLane(replicas int) *lane {
 func (s *stage) addLane(replica int) {
 	l := s.newLane(1)
 	l.gone = func() {
-		if s.picker.ended(replica, nothing) && l.closed {
+		if s.picker.ended(replica, nothing) {
 			s.pods.left()
 		}
 	}

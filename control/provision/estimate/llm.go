@@ -16,7 +16,6 @@ type llm struct {
 	began  float64 // since when it has had something to do
 	due    float64 // when it is looked at
 	look   func()
-	closed bool // it goes when it has ended what it has
 }
 
 // flight is a query at an engine.
@@ -133,7 +132,7 @@ func (l *llm) ended(f flight, is *sim.Record, now float64) {
 	}
 	s.habit.add(float64(q.Output))
 	if s.picker != nil {
-		if s.picker.ended(l.number, f.claim) && l.closed {
+		if s.picker.ended(l.number, f.claim) {
 			s.pods.left()
 		}
 	} else {

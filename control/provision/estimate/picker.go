@@ -14,6 +14,7 @@ type picker struct {
 	snapshot *pick.Snapshot
 	pool     *pick.Pool
 	copies   []pick.Copy // by replica; the pool has those that get queries
+	leaving  []bool      // by replica, whether it goes when it has ended what it has
 	picks    []pick.Decision
 	sent     int64
 }
@@ -44,15 +45,18 @@ func (p *picker) grow(engine *profile.Profile) (replica int) {
 	c := pick.Copy{Endpoint: replica, Base: true, InFlight: new(pick.Count)}
 	c.InFlight.Last.Store(int64(replica) - math.MaxInt32) // those that had no query yet are alike, and have theirs in order
 	p.pool.Endpoints, p.pool.Any, p.copies = append(p.pool.Endpoints, e), append(p.pool.Any, c), append(p.copies, c)
+	p.leaving = append(p.leaving, false)
 	return replica
 }
 
-// shrink has the latest replica get no further query. It returns its number, and whether it has some yet.
-func (p *picker) shrink() (replica int, busy bool) {
+// shrink has the latest replica get no further query. It returns whether it has some yet.
+func (p *picker) shrink() (busy bool) {
 	last := len(p.pool.Any) - 1
-	replica = p.pool.Any[last].Endpoint
+	replica := p.pool.Any[last].Endpoint
 	p.pool.Any = p.pool.Any[:last]
-	return replica, p.pool.Endpoints[replica].InFlight.Load() > 0
+	busy = p.pool.Endpoints[replica].InFlight.Load() > 0
+	p.leaving[replica] = busy
+	return busy
 }
 
 // pick says which replica a query without tokens goes to: it has been sent there then.
@@ -85,16 +89,17 @@ func (p *picker) choose(r pick.Request) *pick.Decision {
 // nanoseconds is a time of a simulation as pick has times: above 0, always.
 func nanoseconds(now float64) int64 { return int64(1e18) + int64(now*1e9) }
 
-// ended says that a query has ended at a replica, with its claim. It returns whether that was the last that was there.
-func (p *picker) ended(replica int, claim pick.Claim) (last bool) {
+// ended says that a query has ended at a replica, with its claim. It returns whether the replica goes by that.
+func (p *picker) ended(replica int, claim pick.Claim) (left bool) {
 	e := &p.pool.Endpoints[replica]
-	last = e.InFlight.Add(-1) == 0
+	last := e.InFlight.Add(-1) == 0
+	left = last && p.leaving[replica]
 	p.copies[replica].InFlight.Add(-1)
 	if e.Profile == nil {
-		return last
+		return left
 	}
 	if e.Backlog.End(claim, last); last {
 		e.Backlog.Idle()
 	}
-	return last
+	return left
 }

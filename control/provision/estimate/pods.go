@@ -119,11 +119,5 @@ func (s *stage) shrink() (busy bool) {
 		}
 		return busy
 	}
-	n, busy := s.picker.shrink()
-	if s.Engine != nil {
-		s.llms[n].closed = busy
-	} else {
-		s.lanes[n].closed = busy
-	}
-	return busy
+	return s.picker.shrink()
 }
