@@ -102,36 +102,14 @@ type pace interface {
 	Throughput(size int) float64
 }
 
+// units that a replica takes.
+func (h *Hardware) units() int { return max(1, h.Units) }
+
 // Setting is what one stage has: its hardware, by number, the size of its batches, and replicas.
 type Setting struct{ Hardware, Batch, Replicas int }
 
 // Config is the setting of each stage.
 type Config []Setting
-
-// Timetable is a configuration whose replicas change as queries come, by stage.
-type Timetable struct {
-	Config  Config
-	Changes [][]estimate.Change
-}
-
-// Steady is a configuration whose replicas stay.
-func Steady(c Config) *Timetable { return &Timetable{c, make([][]estimate.Change, len(c))} }
-
-// From is the same from a time in seconds on, which is 0 then.
-func (t *Timetable) From(at float64) *Timetable {
-	is := Steady(slices.Clone(t.Config))
-	for s, all := range t.Changes {
-		for _, c := range all {
-			if c.At < at {
-				is.Config[s].Replicas = c.Replicas
-				continue
-			}
-			c.At -= at
-			is.Changes[s] = append(is.Changes[s], c)
-		}
-	}
-	return is
-}
 
 // Unbounded says that a stage has replicas without bound: such a configuration says what they would bring, and nobody can have it.
 func (c Config) Unbounded() bool {
@@ -157,6 +135,26 @@ func (p *Problem) Pace(c Config) (throughput, alone []float64) {
 		alone = append(alone, pace.MeanTime(1))
 	}
 	return throughput, alone
+}
+
+// paced are the stages, of whose hardware the pace is known.
+func (p *Problem) paced() []Stage {
+	prompt, output := 0.0, 0.0 // tokens of a query, in the mean
+	for _, q := range p.Queries {
+		prompt += float64(q.Prompt) / float64(len(p.Queries))
+		output += float64(q.Output) / float64(len(p.Queries))
+	}
+	stages := slices.Clone(p.Stages)
+	for i := range stages {
+		stages[i].Hardware = slices.Clone(stages[i].Hardware)
+		for j := range stages[i].Hardware {
+			h := &stages[i].Hardware[j]
+			if h.pace = h.Times; h.Engine != nil {
+				h.pace = tokens{h.Engine, prompt, output}
+			}
+		}
+	}
+	return stages
 }
 
 // Tokens says whether a stage is an LLM.
@@ -204,25 +202,6 @@ func (p *Problem) Settings(c Config) []estimate.Setting {
 		all[s].Times, all[s].Wait, all[s].Ahead, all[s].Central = h.Times, stage.Wait, stage.Ahead, stage.Central
 	}
 	return all
-}
-
-// Scheduled are those of a configuration whose replicas change.
-func (p *Problem) Scheduled(t *Timetable) []estimate.Setting {
-	all := p.Settings(t.Config)
-	for s, changes := range t.Changes {
-		all[s].Changes = changes
-	}
-	return all
-}
-
-// Within returns an error where replicas change after the last query has come, at a time in seconds.
-func (p *Problem) Within(t *Timetable, last float64) error {
-	for s, all := range t.Changes {
-		if n := len(all); n > 0 && all[n-1].At > last {
-			return fmt.Errorf("replicas of %s change after %.4gs, and the last query comes after %.4gs", p.Stages[s].Name, all[n-1].At, last)
-		}
-	}
-	return nil
 }
 
 // Check returns what is wrong with a problem, nil if nothing is.
@@ -317,205 +296,4 @@ type Plan struct {
 	// queries had taken too long.
 	Tried       []Candidate
 	Simulations int
-}
-
-// search is what is known in a search for a plan.
-type search struct {
-	*Problem
-	rate   float64   // of the trace, queries a second
-	shares []float64 // of them, by stage
-	known  map[string]Candidate
-	broken map[string]bool // configurations that were given up
-	// bisects says that the least number of replicas of a stage alone is found by halves, and not one by one.
-	bisects bool
-	best    Candidate // the cheapest that keeps the objectives, of those that were tried
-	plan    Plan
-}
-
-// paced are the stages, of whose hardware the pace is known.
-func (p *Problem) paced() []Stage {
-	prompt, output := 0.0, 0.0 // tokens of a query, in the mean
-	for _, q := range p.Queries {
-		prompt += float64(q.Prompt) / float64(len(p.Queries))
-		output += float64(q.Output) / float64(len(p.Queries))
-	}
-	stages := slices.Clone(p.Stages)
-	for i := range stages {
-		stages[i].Hardware = slices.Clone(stages[i].Hardware)
-		for j := range stages[i].Hardware {
-			h := &stages[i].Hardware[j]
-			if h.pace = h.Times; h.Engine != nil {
-				h.pace = tokens{h.Engine, prompt, output}
-			}
-		}
-	}
-	return stages
-}
-
-func newSearch(p *Problem) *search {
-	own := *p
-	own.Stages = p.paced()
-	return &search{
-		Problem: &own, rate: estimate.Rate(p.Queries), shares: p.Pipeline.Shares(),
-		known: make(map[string]Candidate), broken: make(map[string]bool),
-	}
-}
-
-// try finds out what a configuration keeps.
-func (s *search) try(c Config, by string) Candidate {
-	key := fmt.Sprint(c)
-	if is, known := s.known[key]; known {
-		return is
-	}
-	all := make([][]float64, len(s.Objectives))
-	for i := range all {
-		all[i] = make([]float64, 0, len(s.Queries))
-	}
-	s.run(c, func(_ int, took estimate.Took) bool {
-		for i, o := range s.Objectives {
-			all[i] = append(all[i], o.Of.In(took))
-		}
-		return true
-	})
-	is := Candidate{Config: slices.Clone(c), Cost: s.Cost(c), Keeps: s.fits(c), By: by}
-	for i, o := range s.Objectives {
-		slices.Sort(all[i])
-		kept := all[i][len(all[i])-1-o.Misses(len(all[i]))]
-		is.Kept = append(is.Kept, kept)
-	}
-	is.Keeps = is.Keeps && s.met(is)
-	s.known[key] = is
-	s.plan.Tried = append(s.plan.Tried, is)
-	if !c.Unbounded() && is.Keeps && (!s.best.Keeps || is.Cost < s.best.Cost) {
-		s.best = is
-	}
-	return is
-}
-
-// met says whether each objective is kept, whether or not there is as much hardware.
-func (s *search) met(is Candidate) bool {
-	for i, o := range s.Objectives {
-		if is.Kept[i] > o.Seconds {
-			return false
-		}
-	}
-	return true
-}
-
-// keeps says whether a configuration keeps the objectives: it gives up as soon as it does not.
-func (s *search) keeps(c Config) bool {
-	key := fmt.Sprint(c)
-	if is, known := s.known[key]; known || s.broken[key] {
-		return is.Keeps
-	}
-	if !s.fits(c) {
-		return false
-	}
-	left := make([]int, len(s.Objectives)) // how many may still miss
-	for i, o := range s.Objectives {
-		left[i] = o.Misses(len(s.Queries))
-	}
-	kept := true
-	s.run(c, func(_ int, took estimate.Took) bool {
-		for i, o := range s.Objectives {
-			if o.Of.In(took) > o.Seconds {
-				left[i]--
-				kept = kept && left[i] >= 0
-			}
-		}
-		return kept
-	})
-	if !kept {
-		s.broken[key] = true
-	}
-	return kept
-}
-
-func (s *search) run(c Config, done func(int, estimate.Took) bool) {
-	s.plan.Simulations++
-	if _, err := estimate.Run(s.Pipeline, s.Settings(c), s.Queries, s.Seed, done); err != nil {
-		panic(err) // Check has found none
-	}
-	s.tell()
-}
-
-// tell tells who looks on, and stops where that wants no more.
-func (s *search) tell() {
-	if s.Told != nil && !s.Told(s.plan.Simulations, s.best) {
-		panic(stopped{})
-	}
-}
-
-// stopped ends a search that is to go on no more, from wherever it is.
-type stopped struct{}
-
-// unlessStopped does something, and leaves the best plan so far where it is stopped.
-func (s *search) unlessStopped(do func()) {
-	defer func() {
-		switch is := recover().(type) {
-		case nil:
-		case stopped:
-			s.plan.Found, s.plan.Candidate, s.plan.Optimal, s.plan.Stopped = s.best.Keeps, s.best, false, true
-			if !s.best.Keeps {
-				s.plan.Why = "nothing was found until the search was stopped"
-			}
-		default:
-			panic(is)
-		}
-	}()
-	do()
-}
-
-// at is the hardware of a stage in a configuration.
-func (s *search) at(c Config, stage int) *Hardware {
-	return &s.Stages[stage].Hardware[c[stage].Hardware]
-}
-
-// throughput is how many queries of the pipeline a second a stage has room for: InferLine's k·μ/s.
-func (s *search) throughput(c Config, stage int) float64 {
-	return float64(c[stage].Replicas) * s.at(c, stage).pace.Throughput(c[stage].Batch) / s.shares[stage]
-}
-
-// full says that a stage has as many replicas as it may, or that there is no hardware for another.
-func (s *search) full(c Config, stage int) bool {
-	most := s.Stages[stage].MaxReplicas
-	return most != 0 && c[stage].Replicas >= most || s.short(s.more(c, stage)) != ""
-}
-
-// fits says whether a configuration has no more replicas than it may, and no more hardware than there is. Replicas without bound are to say what they
-// would bring.
-func (s *search) fits(c Config) bool {
-	for i, is := range c {
-		stage := &s.Stages[i]
-		if is.Replicas < stage.MinReplicas || stage.MaxReplicas != 0 && is.Replicas > stage.MaxReplicas && is.Replicas != estimate.Unbounded {
-			return false
-		}
-	}
-	return s.short(c) == ""
-}
-
-// units that a replica takes.
-func (h *Hardware) units() int { return max(1, h.Units) }
-
-// short is the kind of hardware of which a configuration has more than there is, empty if there is none; the first by stage. What has replicas
-// without bound is to say what they would bring, and takes nothing.
-func (s *search) short(c Config) string {
-	if len(s.AtMost) == 0 {
-		return ""
-	}
-	taken := s.Taken(c)
-	for i := range c {
-		kind := s.at(c, i).Name
-		if most, bounded := s.AtMost[kind]; bounded && taken[kind] > most {
-			return kind
-		}
-	}
-	return ""
-}
-
-// with is a configuration with another setting of a stage.
-func with(c Config, stage int, is Setting) Config {
-	other := slices.Clone(c)
-	other[stage] = is
-	return other
 }
