@@ -4,6 +4,7 @@ package provision
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -51,6 +52,7 @@ Examples:
   control plan -f plan.yaml --explain --picture plan.svg
   control plan -f plan.yaml --given detect=a100:4x8,classify=cpu:6x1     what runs today, and what to change
   control plan -f plan.yaml --what-if slo=200ms --what-if rate=2x,max.detect=12
+  control plan -f plan.yaml --given detect=a100:4x8,classify=cpu:6x1 --what-if rate=2x --what-if pace=1.3x
   control plan -f plan.yaml -o json > plan.json
 
 Flags:
@@ -96,7 +98,7 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	fs.StringVar(&c.planner, "planner", "mended", "plan as this `PLANNER` does: mended, or strict, which is InferLine's")
 	fs.IntVar(&c.most, "prove", 100_000, "try all that is cheaper than the plan where that is no more than `N` configurations: nothing is cheaper then; 0 for none")
 	fs.StringVar(&c.given, "given", "", "tell what `STAGE=HARDWARE:REPLICASxBATCH,...` costs and keeps, which runs today, and what to change; with replicas that come and go at times of the trace: 4x8+2@10m-2@50m")
-	fs.StringArrayVar(&c.whatIf, "what-if", nil, "plan again with `CHANGES`: slo=200ms (all objectives, or slo.2=… the second), rate=2x, price.KIND=1.5, atMost.KIND=8, max.STAGE=4, min.STAGE=2; several with commas; may be repeated")
+	fs.StringArrayVar(&c.whatIf, "what-if", nil, "tell what the plan, or what runs today, would keep with `CHANGES`, and plan again: slo=200ms (all objectives, or slo.2=… the second), rate=2x, pace=1.3x (all models take so many times as long, or pace.STAGE=… one), price.KIND=1.5, atMost.KIND=8, max.STAGE=4, min.STAGE=2; several with commas; may be repeated")
 	fs.BoolVar(&c.explain, "explain", false, "say why nothing is cheaper: what each step that saves something would keep")
 	fs.StringVar(&c.picture, "picture", "", "draw the pipeline, with what each stage has and where the time goes, into this SVG `FILE`")
 	fs.StringVarP(&c.output, "output", "o", "text", "print `text` or json, which has all that was tried, and what a tuner needs; with --given and --what-if a list of them")
@@ -133,8 +135,6 @@ func (c *config) check(args int) error {
 		return fmt.Errorf("--split %v: want a share above 0 and below 1", c.split)
 	case c.most < 0:
 		return fmt.Errorf("--prove %d: it must not be negative", c.most)
-	case c.given != "" && len(c.whatIf) > 0:
-		return errors.New("--given and --what-if: leave one of them out")
 	}
 	return nil
 }
@@ -143,6 +143,7 @@ func (c *config) check(args int) error {
 type asked struct {
 	*v1alpha1.CapacityPlan
 	files   problem.Files
+	slower  problem.Slower
 	planned queries
 	tested  queries
 	fault   func(field, words string) error
@@ -173,7 +174,7 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	is, p, err := c.answer(ctx, a, a.Name)
+	is, p, found, err := c.answer(ctx, a, a.Name)
 	if err != nil {
 		return err
 	}
@@ -182,44 +183,51 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 			return err
 		}
 	}
-	switch {
-	case c.given != "":
-		return c.compareGiven(out, a, p, is)
-	case len(c.whatIf) > 0:
-		return c.ask(ctx, out, changed, is)
-	}
-	return c.print(out, is)
-}
-
-func (c *config) print(out io.Writer, all ...*answer.Answer) error {
-	switch several := c.given != "" || len(c.whatIf) > 0; {
-	case c.output == "json" && several:
-		return writeJSON(out, all)
-	case c.output == "json":
-		return writeJSON(out, all[0])
-	}
-	for i, is := range all {
-		if i > 0 {
-			fmt.Fprintln(out)
+	all := answers{plan: is, has: plan.Steady(found.Config)}
+	if c.given != "" {
+		if all.has, err = problem.Given(p, c.given); err != nil {
+			return fmt.Errorf("--given %w", err)
 		}
-		if _, err := io.WriteString(out, is.Text()); err != nil {
+		if all.today, err = answer.Given("today", p, all.has, a.planned.trace(), a.tested.trace()); err != nil {
 			return err
 		}
 	}
+	for i, other := range changed {
+		if ctx.Err() != nil {
+			break // who stops wants what there is
+		}
+		if err := c.ask(ctx, &all, other, c.whatIf[i]); err != nil {
+			return fmt.Errorf("--what-if %s: %w", c.whatIf[i], err)
+		}
+	}
+	if c.output == "json" {
+		return all.writeJSON(out)
+	}
+	_, err = io.WriteString(out, all.text())
+	return err
+}
+
+// ask plans again with changes, and finds what would be kept without.
+func (c *config) ask(ctx context.Context, all *answers, changed *asked, text string) error {
+	then, p, _, err := c.answer(ctx, changed, text)
+	if err != nil {
+		return err
+	}
+	pair := [2]*answer.Answer{1: then}
+	if base := cmp.Or(all.today, all.plan); base.Found {
+		if pair[0], err = answer.Given(base.Name+" with "+text, p, all.has, changed.planned.trace(), changed.tested.trace()); err != nil {
+			return err
+		}
+	}
+	all.asked = append(all.asked, pair)
 	return nil
 }
 
-func writeJSON(out io.Writer, is any) error {
-	e := json.NewEncoder(out)
-	e.SetIndent("", "  ")
-	return e.Encode(is)
-}
-
 // answer plans what is asked for.
-func (c *config) answer(ctx context.Context, a *asked, name string) (*answer.Answer, *plan.Problem, error) {
+func (c *config) answer(ctx context.Context, a *asked, name string) (*answer.Answer, *plan.Problem, *plan.Plan, error) {
 	p, err := a.problem()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	p.Seed, p.Most = a.planned.seed, c.most
 	var done func()
@@ -230,7 +238,7 @@ func (c *config) answer(ctx context.Context, a *asked, name string) (*answer.Ans
 	if err == nil && c.explain && found.Found && !found.Stopped {
 		err = is.Explain(p, found.Config, func() bool { return ctx.Err() == nil })
 	}
-	return is, p, err
+	return is, p, found, err
 }
 
 func (q queries) trace() answer.Trace {
@@ -265,27 +273,6 @@ func progress(ctx context.Context, name string) (told func(int, plan.Candidate) 
 	}
 }
 
-// compareGiven tells of what runs today beside the plan.
-func (c *config) compareGiven(out io.Writer, a *asked, p *plan.Problem, is *answer.Answer) error {
-	given, err := problem.Given(p, c.given)
-	if err != nil {
-		return fmt.Errorf("--given %w", err)
-	}
-	today, err := answer.Given("today", p, given, a.planned.trace(), a.tested.trace())
-	if err != nil {
-		return err
-	}
-	if c.output == "json" {
-		return c.print(out, today, is)
-	}
-	if err := c.print(out, today, is); err != nil {
-		return err
-	}
-	fmt.Fprintln(out)
-	_, err = io.WriteString(out, answer.Compare(today, is))
-	return err
-}
-
 // readAsked reads what is asked beside the plan: it returns what is asked for with the changes of each --what-if.
 func (c *config) readAsked(a *asked) (changed []*asked, err error) {
 	if c.given != "" {
@@ -313,7 +300,7 @@ func (c *config) readAsked(a *asked) (changed []*asked, err error) {
 
 // problem is what is asked for, as planners have it.
 func (a *asked) problem() (*plan.Problem, error) {
-	p, err := problem.Of(a.CapacityPlan, a.files, a.planned.all)
+	p, err := problem.Of(a.CapacityPlan, a.files, a.slower, a.planned.all)
 	return p, a.located(err)
 }
 
@@ -323,35 +310,6 @@ func (a *asked) located(err error) error {
 		return a.fault(wrong.Field, wrong.Words)
 	}
 	return err
-}
-
-// ask plans again with each of the changes, and tells how that differs.
-func (c *config) ask(ctx context.Context, out io.Writer, changed []*asked, is *answer.Answer) error {
-	all := []*answer.Answer{is}
-	for i, other := range changed {
-		if ctx.Err() != nil {
-			break // who stops wants what there is
-		}
-		text := c.whatIf[i]
-		then, _, err := c.answer(ctx, other, text)
-		if err != nil {
-			return fmt.Errorf("--what-if %s: %w", text, err)
-		}
-		all = append(all, then)
-	}
-	if c.output == "json" {
-		return c.print(out, all...)
-	}
-	if err := c.print(out, is); err != nil {
-		return err
-	}
-	for _, then := range all[1:] {
-		fmt.Fprintf(out, "\nWhat if %s?\n", then.Name)
-		if _, err := io.WriteString(out, answer.Compare(is, then)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // compare is the command "plan compare".

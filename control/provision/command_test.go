@@ -2,10 +2,12 @@ package provision_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,10 +51,13 @@ func TestPlansAreCompared(t *testing.T) {
 			}
 		} else {
 			var both []answer.Answer
-			if err := json.Unmarshal([]byte(text), &both); err != nil || len(both) != 2 {
+			if err := json.Unmarshal([]byte(text), &both); err != nil || len(both) != 3 {
 				t.Fatalf("there are %d plans: %v", len(both), err)
 			}
-			is = both[1]
+			is = both[2]
+			if kept := both[1].Planned; both[1].Name != "video with rate=2x" || both[1].Cost != both[0].Cost || math.Abs(kept.Rate/both[0].Planned.Rate-2) > 1e-9 || kept.Objectives[0].Missed <= 0.01 {
+				t.Errorf("at twice the rate the plan keeps %+v", kept)
+			}
 			file := filepath.Join(at, "both.json")
 			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
@@ -60,7 +65,7 @@ func TestPlansAreCompared(t *testing.T) {
 			if got := run(t, "compare", file); !strings.Contains(got, "video costs 2.2 an hour, rate=2x ") {
 				t.Errorf("of a list it says\n%s", got)
 			}
-			if got := run(t, "compare", file, file); strings.Count(got, "video costs 2.2 an hour") != 3 {
+			if got := run(t, "compare", file, file); strings.Count(got, "video costs 2.2 an hour") != 5 {
 				t.Errorf("of two lists it says\n%s", got)
 			}
 		}
@@ -102,6 +107,16 @@ func TestPlansAreCompared(t *testing.T) {
 	}
 	if got := run(t, "compare", files[0], "testdata/video.yaml"); !strings.Contains(got, "testdata/video.yaml: invalid character") {
 		t.Error(got)
+	}
+}
+
+// Who stops a search gets what there is, and no further search begins.
+func TestNoSearchBeginsAfterAnEnd(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	var out bytes.Buffer
+	if err := provision.Command(ctx, []string{"-f", "testdata/video.yaml", "--what-if", "rate=2x"}, &out); err != nil || strings.Contains(out.String(), "What if") {
+		t.Errorf("%v\n%s", err, &out)
 	}
 }
 

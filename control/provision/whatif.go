@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/provision/problem"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/trace"
 )
@@ -18,7 +19,7 @@ import (
 // changed is what is asked for with changes such as slo=200ms,rate=2x.
 func (a *asked) changed(text string) (*asked, error) {
 	other := *a
-	other.CapacityPlan = a.DeepCopy()
+	other.CapacityPlan, other.slower = a.DeepCopy(), make(problem.Slower)
 	for one := range strings.SplitSeq(text, ",") {
 		key, value, ok := strings.Cut(strings.TrimSpace(one), "=")
 		if !ok {
@@ -27,7 +28,7 @@ func (a *asked) changed(text string) (*asked, error) {
 		what, of, _ := strings.Cut(key, ".")
 		change, known := changes[what]
 		if !known {
-			return nil, fmt.Errorf("%q: want slo, rate, price.KIND, atMost.KIND, max.STAGE or min.STAGE", key)
+			return nil, fmt.Errorf("%q: want slo, rate, pace, price.KIND, atMost.KIND, max.STAGE or min.STAGE", key)
 		}
 		if err := change(&other, of, value); err != nil {
 			return nil, fmt.Errorf("%q: %w", one, err)
@@ -77,6 +78,20 @@ var changes = map[string]func(a *asked, of, value string) error{
 		}
 		return nil
 	},
+	"pace": func(a *asked, of, value string) error {
+		number, times := strings.CutSuffix(value, "x")
+		factor, err := strconv.ParseFloat(number, 64)
+		if err != nil || !times || !(factor >= 0.01 && factor <= 100) {
+			return errors.New("want how many times as long as their profiles say models take, from 0.01x to 100x, such as 1.3x")
+		}
+		if of != "" {
+			if _, err := a.stage(of); err != nil {
+				return err
+			}
+		}
+		a.slower[of] = factor
+		return nil
+	},
 	"price": func(a *asked, of, value string) error {
 		price, err := strconv.ParseFloat(value, 64)
 		if err != nil {
@@ -122,6 +137,15 @@ func (a *asked) runsOn(kind string) bool {
 	})
 }
 
+// stage is the stage of a name.
+func (a *asked) stage(name string) (*v1alpha1.PlanStage, error) {
+	i := slices.IndexFunc(a.Spec.Stages, func(s v1alpha1.PlanStage) bool { return s.Name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("there is no stage %q", name)
+	}
+	return &a.Spec.Stages[i], nil
+}
+
 // kind is what the plan says of a kind of hardware. What it leaves out is as in the file of hardware.
 func (a *asked) kind(name string) *v1alpha1.PlanHardware {
 	i := slices.IndexFunc(a.Spec.Hardware, func(h v1alpha1.PlanHardware) bool { return h.Name == name })
@@ -137,14 +161,14 @@ func (a *asked) bound(stage, value string, set func(*v1alpha1.PlanReplicas, *int
 	if err != nil {
 		return errors.New("want a number, such as 4")
 	}
-	i := slices.IndexFunc(a.Spec.Stages, func(s v1alpha1.PlanStage) bool { return s.Name == stage })
-	if i < 0 {
-		return fmt.Errorf("there is no stage %q", stage)
+	s, err := a.stage(stage)
+	if err != nil {
+		return err
 	}
-	if a.Spec.Stages[i].Replicas == nil {
-		a.Spec.Stages[i].Replicas = new(v1alpha1.PlanReplicas)
+	if s.Replicas == nil {
+		s.Replicas = new(v1alpha1.PlanReplicas)
 	}
 	is := int32(n)
-	set(a.Spec.Stages[i].Replicas, &is)
+	set(s.Replicas, &is)
 	return nil
 }

@@ -66,6 +66,21 @@ func NewBatches(name string, batches ...Batch) *Batches {
 	return (&Batches{Name: name, Batches: batches}).Ready()
 }
 
+// Times returns the profile of a model that takes so many times as long, ready for use.
+func (b *Batches) Times(factor float64) *Batches {
+	slower := *b
+	slower.Batches = slices.Clone(b.Batches)
+	for i := range slower.Batches {
+		is := &slower.Batches[i]
+		is.Mean *= factor
+		is.Quantiles = slices.Clone(is.Quantiles)
+		for j := range is.Quantiles {
+			is.Quantiles[j].Seconds *= factor
+		}
+	}
+	return slower.Ready()
+}
+
 // Faults are all that is wrong with b.
 func (b *Batches) Faults() (faults []Fault) {
 	wrong := func(value any, words, field string, args ...any) {

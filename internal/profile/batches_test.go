@@ -50,6 +50,17 @@ func TestTimesByBatch(t *testing.T) {
 	if b.Time(8, 0.1) != 0.02 || b.Time(8, 0.9) != 0.02 {
 		t.Error("a batch of 8 does not always take as long")
 	}
+	slower := b.Times(1.5)
+	for _, size := range []int{1, 3, 4, 6} {
+		for _, share := range []float64{0, 0.7, 0.95, 1} {
+			if got, want := slower.Time(size, share), 1.5*b.Time(size, share); math.Abs(got/want-1) > 1e-12 {
+				t.Errorf("of a model that takes 1.5 times as long, batches of %d take %v, want %v", size, got, want)
+			}
+		}
+	}
+	if slower.Hardware != "t4" || slower.Price != 0.5 || b.Batches[1].Quantiles[0].Seconds != 0.01 || b.MeanTime(4) != 0.016 {
+		t.Errorf("it is %+v, and what it was made of %+v", slower, b)
+	}
 	if !profile.NewBatches("x", profile.Batch{Size: 1, Mean: 1}).Fixed() {
 		t.Error("a profile without quantiles is not fixed")
 	}

@@ -29,6 +29,18 @@ type Files struct {
 	Hardware []v1alpha1.PlanHardware
 }
 
+// Slower is how many times as long models take as their profiles say, by stage; "" is of those that are not named. Nil is once.
+type Slower map[string]float64
+
+func (s Slower) of(stage string) float64 {
+	for _, name := range []string{stage, ""} {
+		if by, ok := s[name]; ok {
+			return by
+		}
+	}
+	return 1
+}
+
 // Fault is what is wrong with a field.
 type Fault struct {
 	Field, Words string
@@ -39,7 +51,7 @@ func (f *Fault) Error() string { return f.Field + ": " + f.Words }
 func fault(field, words string, args ...any) error { return &Fault{field, fmt.Sprintf(words, args...)} }
 
 // Of makes a problem of a CapacityPlan without faults of its own, and of a trace. Errors are Faults.
-func Of(o *v1alpha1.CapacityPlan, files Files, queries []trace.Query) (*plan.Problem, error) {
+func Of(o *v1alpha1.CapacityPlan, files Files, slower Slower, queries []trace.Query) (*plan.Problem, error) {
 	spec := &o.Spec
 	p := &plan.Problem{Pipeline: &estimate.Pipeline{Stages: len(spec.Stages)}, Seed: uint64(spec.Seed)} //nolint:gosec // not negative
 	for _, q := range queries {
@@ -73,6 +85,7 @@ func Of(o *v1alpha1.CapacityPlan, files Files, queries []trace.Query) (*plan.Pro
 		if err != nil {
 			return nil, err
 		}
+		slow(&s, slower.of(s.Name))
 		if s.MinReplicas, err = least(&s, spec.Stages[i].Memory, at, queries); err != nil {
 			return nil, err
 		}
@@ -202,6 +215,18 @@ func hardware(o *v1alpha1.PlanStage, h *v1alpha1.StageHardware, at string, kinds
 		return is, fault(fmt.Sprintf("%s.batches[%d]", at, last), "the profile says nothing of batches above %d: leave out %d, or measure it", is.Times.MaxBatch(), is.Batches[last])
 	}
 	return is, nil
+}
+
+// slow has the model of a stage take so many times as long.
+func slow(s *plan.Stage, by float64) {
+	for i := range s.Hardware {
+		if h := &s.Hardware[i]; h.Engine != nil {
+			engine := h.Engine.Times(by)
+			h.Engine = &engine
+		} else {
+			h.Times = h.Times.Times(by)
+		}
+	}
 }
 
 // same refuses a profile that says that it is of another model, or of other hardware.

@@ -53,7 +53,7 @@ func of(t *testing.T, old, is string, queries []trace.Query) (string, error) {
 		Batches:  map[string]*profile.Batches{"yolo.yaml": yolo},
 		Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price, AtMost: &most}},
 	}
-	p, err := problem.Of(o, files, queries)
+	p, err := problem.Of(o, files, nil, queries)
 	if err != nil {
 		return "", err
 	}
@@ -105,6 +105,42 @@ func TestFaultsOfPlans(t *testing.T) {
 }
 
 // A time that no query keeps is refused where all pass all stages: by the least that their models take, whatever batches may be set.
+// A stage takes as many times as long as is said of it, or else of all; profiles stay as they are.
+func TestModelsThatAreSlower(t *testing.T) {
+	o := new(v1alpha1.CapacityPlan)
+	if err := yaml.UnmarshalStrict([]byte(strings.Replace(good, "share: 0.5, choice: what", "share: 1", 1)), o); err != nil {
+		t.Fatal(err)
+	}
+	price := 1.0
+	yolo := profile.NewBatches("yolo", profile.Batch{Size: 1, Mean: 0.02}, profile.Batch{Size: 2, Mean: 0.03})
+	files := problem.Files{Batches: map[string]*profile.Batches{"yolo.yaml": yolo}, Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}}}
+	for _, c := range []struct {
+		slower         problem.Slower
+		detect, person float64
+	}{
+		{nil, 0.02, 0.03},
+		{problem.Slower{"": 2}, 0.04, 0.06},
+		{problem.Slower{"": 2, "detect": 3}, 0.06, 0.06},
+		{problem.Slower{"person": 0.5}, 0.02, 0.015},
+	} {
+		p, err := problem.Of(o, files, c.slower, every(100, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []float64{c.detect, c.person} { // in the order in which queries pass them
+			if got := p.Stages[i].Hardware[0].Times.MeanTime(1); math.Abs(got-want) > 1e-12 {
+				t.Errorf("%v: %s takes %v, want %v", c.slower, p.Stages[i].Name, got, want)
+			}
+		}
+	}
+	if _, err := problem.Of(o, files, problem.Slower{"person": 10}, every(100, 1)); err == nil || !strings.Contains(err.Error(), "a query that waits nowhere takes at least") {
+		t.Errorf("of a stage that takes as long as all may it says: %v", err)
+	}
+	if yolo.MeanTime(1) != 0.02 {
+		t.Errorf("the profile says %v now", yolo.MeanTime(1))
+	}
+}
+
 func TestObjectivesBelowTheServiceTime(t *testing.T) {
 	for within, refused := range map[string]bool{"49ms": true, "51ms": false} {
 		text := strings.Replace(strings.Replace(good, "300ms", within, 1), "share: 0.5, choice: what", "share: 1", 1)
@@ -113,7 +149,7 @@ func TestObjectivesBelowTheServiceTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		price := 1.0
-		_, err := problem.Of(o, problem.Files{Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}}}, every(100, 1))
+		_, err := problem.Of(o, problem.Files{Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}}}, nil, every(100, 1))
 		if (err != nil) != refused || refused && !strings.HasPrefix(err.Error(), "spec.objectives[0].within: a query that waits nowhere takes at least 0.05s") {
 			t.Errorf("%s: %v", within, err)
 		}

@@ -1,0 +1,54 @@
+package provision
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/headgate/headgate/control/provision/answer"
+	"github.com/headgate/headgate/control/provision/plan"
+)
+
+// answers are what is told.
+type answers struct {
+	plan  *answer.Answer
+	today *answer.Answer  // of --given; else nil
+	has   *plan.Timetable // what there is: what --given says, or else the plan, if there is one
+	// asked are those of --what-if, in pairs: what there is would keep, nil where there is nothing, and what the plan would be.
+	asked [][2]*answer.Answer
+}
+
+// text is all for people.
+func (a *answers) text() string {
+	var out strings.Builder
+	if a.today != nil {
+		out.WriteString(a.today.Text() + "\n")
+	}
+	out.WriteString(a.plan.Text())
+	if a.today != nil {
+		out.WriteString("\n" + answer.Compare(a.today, a.plan))
+	}
+	for _, pair := range a.asked {
+		fmt.Fprintf(&out, "\nWhat if %s?\n%s", pair[1].Name, answer.Compare(cmp.Or(pair[0], a.plan), pair[1]))
+	}
+	return out.String()
+}
+
+// writeJSON writes a plan, or a list of all there is.
+func (a *answers) writeJSON(out io.Writer) error {
+	var all []*answer.Answer
+	for _, pair := range append([][2]*answer.Answer{{a.today, a.plan}}, a.asked...) {
+		if pair[0] != nil {
+			all = append(all, pair[0])
+		}
+		all = append(all, pair[1])
+	}
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	if len(all) == 1 {
+		return e.Encode(all[0])
+	}
+	return e.Encode(all)
+}
