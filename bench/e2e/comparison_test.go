@@ -19,6 +19,15 @@ type round struct {
 	there  times.Times       // for how long each was at servers; of servers that do not say, 0
 	stages [][]time.Duration // by query, what each model took, gateway and all
 	late   times.Times       // how much later than it was to be each was sent
+	slower []float64         // by model, by how much the machine was slower than when it was measured; nil where nobody looked
+}
+
+// slowness is by how much the machine was slower for a model.
+func (r round) slowness(model int) float64 {
+	if r.slower == nil {
+		return 1
+	}
+	return r.slower[model]
 }
 
 // figures are what is compared, in seconds.

@@ -135,11 +135,16 @@ func manyConnections(t *testing.T) *http.Client {
 
 // chained is a chain of models, each of a pool of its own, behind a gateway.
 type chained struct {
+	client  *http.Client
+	servers []string // by model, the URL of one of its servers
+	urls    []string // by model, where it is asked
 	models  []string
 	setting []estimate.Setting
 	ask     []string // by model, the request
 	most    float64  // queries a second: a load of 1
 	hops    float64  // seconds: how much longer one query takes through the gateway than at the servers, if it is alone
+
+	lone func() []float64 // by model, by how much queries that are alone at its server take longer now than they did; nil where nobody looks
 }
 
 // throughput is how many queries a second the chain computes.
@@ -171,10 +176,10 @@ func infer(client *http.Client, url, model, body string) (there time.Duration, e
 
 // pass sends a query through a chain, to the next model when the one before has answered, and returns how long it was at the servers, and what each
 // model took.
-func (c *chained) pass(client *http.Client, url string) (there time.Duration, stages []time.Duration, err error) {
+func (c *chained) pass() (there time.Duration, stages []time.Duration, err error) {
 	for i, model := range c.models {
 		began := time.Now()
-		took, err := infer(client, url, model, c.ask[i])
+		took, err := infer(c.client, c.urls[i], model, c.ask[i])
 		if err != nil {
 			return 0, nil, err
 		}
@@ -185,7 +190,7 @@ func (c *chained) pass(client *http.Client, url string) (there time.Duration, st
 }
 
 // drive sends queries at times, whatever becomes of those before them.
-func (c *chained) drive(t *testing.T, client *http.Client, url string, at []float64) round {
+func (c *chained) drive(t *testing.T, at []float64) round {
 	n := len(at)
 	r := round{sent: make([]float64, n), took: make(times.Times, n), there: make(times.Times, n), stages: make([][]time.Duration, n)}
 	var queries sync.WaitGroup
@@ -198,7 +203,7 @@ func (c *chained) drive(t *testing.T, client *http.Client, url string, at []floa
 		r.sent[i] = time.Since(began).Seconds()
 		queries.Go(func() {
 			from := began.Add(time.Duration(r.sent[i] * float64(time.Second)))
-			there, stages, err := c.pass(client, url)
+			there, stages, err := c.pass()
 			r.took[i], r.there[i], r.stages[i] = time.Since(from), there, stages
 			if err != nil && failed.Add(1) == 1 {
 				t.Error(err)
@@ -280,74 +285,82 @@ func controlProfile(t *testing.T, args ...string) (said, text []byte) {
 	return said, text
 }
 
-// alone is how long one query takes that is alone, in seconds: the middle of so many.
-func alone(t *testing.T, n int, ask func() (time.Duration, error)) float64 {
+// rest is what lies between queries that are alone: a machine that was idle is slower at first.
+const rest = 100 * time.Millisecond
+
+// took is how long a query takes, in seconds.
+func took(t *testing.T, ask func() error) float64 {
 	t.Helper()
-	var all times.Times
-	for i := range n + 5 {
-		began := time.Now()
-		if _, err := ask(); err != nil {
-			t.Fatal(err)
-		}
-		if i >= 5 {
-			all = append(all, time.Since(began))
-		}
+	began := time.Now()
+	if err := ask(); err != nil {
+		t.Fatal(err)
 	}
-	return all.Percentile(50).Seconds()
+	return time.Since(began).Seconds()
 }
 
-// findHops measures how much longer the way through the gateway is than that to the servers.
-func (c *chained) findHops(t *testing.T, client *http.Client, url string, hosts []string) {
+// findHops measures how much longer the way through the gateway is than that to the servers, by queries that are alone, this way and that in turn.
+func (c *chained) findHops(t *testing.T) {
 	t.Helper()
-	const n = 60
-	direct := 0.0
-	for i, model := range c.models {
-		direct += alone(t, n, func() (time.Duration, error) { return infer(client, "http://"+hosts[i]+":8000", model, c.ask[i]) })
+	var direct, hops []float64
+	for i := range 65 {
+		there := 0.0
+		for stage, model := range c.models {
+			there += took(t, func() error {
+				_, err := infer(c.client, c.servers[stage], model, c.ask[stage])
+				return err
+			})
+		}
+		through := took(t, func() error {
+			_, _, err := c.pass()
+			return err
+		})
+		if i >= 5 {
+			direct, hops = append(direct, there), append(hops, through-there)
+		}
 	}
-	through := alone(t, n, func() (time.Duration, error) {
-		there, _, err := c.pass(client, url)
-		return there, err
-	})
-	c.hops = max(0, through-direct)
-	t.Logf("%v: one query alone takes %.2f ms at the servers, and %.2f ms through the gateway", c.models, 1e3*direct, 1e3*through)
+	c.hops = max(0, middle(hops))
+	t.Logf("%v: one query alone takes %.2f ms at the servers, and %.2f ms more through the gateway", c.models, 1e3*middle(direct), 1e3*c.hops)
 }
 
 // estimated is how long queries of a round would take, with service times that are scaled.
-func (c *chained) estimated(t *testing.T, sent []float64, scale float64) (times.Times, *estimate.Result) {
+func (c *chained) estimated(t *testing.T, r round, scale float64) (times.Times, *estimate.Result) {
 	t.Helper()
 	settings := append([]estimate.Setting(nil), c.setting...)
 	p := &estimate.Pipeline{Stages: len(settings)}
 	for i := range settings {
-		settings[i].Times = scaled{settings[i].Times, scale}
+		settings[i].Times = settings[i].Times.(*profiles.Batches).Times(scale * r.slowness(i))
 		if i > 0 {
 			p.Edges = append(p.Edges, estimate.Edge{From: i - 1, To: i, Share: 1})
 		}
 	}
-	all := make(times.Times, len(sent))
-	r, err := estimate.Run(p, settings, estimate.Arrivals(sent), 1, func(q int, took estimate.Took) bool {
+	all := make(times.Times, len(r.sent))
+	result, err := estimate.Run(p, settings, estimate.Arrivals(r.sent), 1, func(q int, took estimate.Took) bool {
 		all[q] = time.Duration(took.Latency * float64(time.Second))
 		return true
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return all, r
+	return all, result
 }
-
-// scaled are times that are wrong by a factor.
-type scaled struct {
-	estimate.Times
-	by float64
-}
-
-func (s scaled) Time(size int, share float64) float64 { return s.by * s.Times.Time(size, share) }
 
 // measure sends queries with a load and a coefficient of variation, in rounds with the same arrivals, and returns how long they took and would.
-func (c *chained) measure(t *testing.T, client *http.Client, url string, n int, load, cv float64) *cell {
+func (c *chained) measure(t *testing.T, n int, load, cv float64) *cell {
 	at := provision.Gamma(rand.NewPCG(uint64(100*load), uint64(cv)), n, load*c.most, cv)
 	var all []round
 	for range *again {
-		all = append(all, c.drive(t, client, url, at))
+		var before, after []float64
+		if c.lone != nil {
+			before = c.lone()
+		}
+		r := c.drive(t, at)
+		if c.lone != nil {
+			after = c.lone()
+		}
+		for i := range before {
+			r.slower = append(r.slower, (before[i]+after[i])/2)
+		}
+		all = append(all, r)
 	}
 	is := c.compared(t, all, load, cv)
 	t.Logf("%v", is)
@@ -359,7 +372,7 @@ func (c *chained) compared(t *testing.T, rounds []round, load, cv float64) *cell
 	is := &cell{replicas: c.setting[0].Replicas, cv: cv, load: load, rounds: rounds}
 	for _, r := range rounds {
 		is.add(r, c.hops, func(scale float64) times.Times {
-			all, of := c.estimated(t, r.sent, scale)
+			all, of := c.estimated(t, r, scale)
 			if scale == 1 {
 				is.ofStages = of.Stages
 			}
@@ -402,15 +415,16 @@ func TestEstimatesAreAsMeasured(t *testing.T) {
 	chains := make([]*chained, len(models))
 	var found []*profiles.Batches
 	for i, chain := range models {
-		c := &chained{models: chain, ask: []string{oneRow, oneRow}}
+		c := &chained{client: client, urls: []string{s.url, s.url}, models: chain, ask: []string{oneRow, oneRow}}
 		for stage, model := range chain {
+			c.servers = append(c.servers, "http://"+hosts[model][0]+":8000")
 			if i == 0 {
 				found = append(found, measured(t, hosts[model][0], model, oneRow, sizes[stage]))
 			}
 			c.setting = append(c.setting, estimate.Setting{Times: found[stage], Batch: kinds[stage].rows, Replicas: len(hosts[model])})
 		}
 		c.most = c.throughput()
-		c.findHops(t, client, s.url, []string{hosts[chain[0]][0], hosts[chain[1]][0]})
+		c.findHops(t)
 		chains[i] = c
 	}
 	var table comparison
@@ -418,14 +432,14 @@ func TestEstimatesAreAsMeasured(t *testing.T) {
 		var singles [4]*cell
 		var sides sync.WaitGroup
 		for i := range singles {
-			sides.Go(func() { singles[i] = chains[i].measure(t, client, s.url, *estimates, loads[i/2], []float64{1, 4}[i%2]) })
+			sides.Go(func() { singles[i] = chains[i].measure(t, *estimates, loads[i/2], []float64{1, 4}[i%2]) })
 		}
 		sides.Wait()
 		table = append(table, singles[:]...)
 	}
 	for _, load := range []float64{0.3, 0.5, 0.7, 0.85} {
 		for _, cv := range []float64{1, 4} {
-			table = append(table, chains[4].measure(t, client, s.url, *estimates, load, cv))
+			table = append(table, chains[4].measure(t, *estimates, load, cv))
 		}
 	}
 	t.Logf("\n%v", table)

@@ -8,14 +8,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/headgate/headgate/bench/rig"
 	"github.com/headgate/headgate/control/provision/estimate"
+	profiles "github.com/headgate/headgate/internal/profile"
 )
 
 const (
@@ -43,6 +44,7 @@ for name, more in ("alone", {}), ("forest", {"max_batch_size": size, "max_batch_
 `
 
 	// layers is a model of Triton in Python: layers of a network by numpy, of all requests that it gets together.
+	// A row that is alone has a second one beside it: numpy computes one row by another algorithm, and seven times as fast.
 	layers = `
 import numpy as np
 import triton_python_backend_utils as pb
@@ -55,8 +57,12 @@ class TritonPythonModel:
     def execute(self, requests):
         rows = [pb.get_input_tensor_by_name(r, "x").as_numpy() for r in requests]
         y = np.tile(np.concatenate(rows), (1, 128))
-        for _ in range(40):
+        count = len(y)
+        if count == 1:
+            y = np.repeat(y, 2, axis=0)
+        for _ in range(20):
             y = np.tanh(y @ self.w)
+        y = y[:count]
         ends = np.cumsum([len(x) for x in rows])[:-1]
         return [pb.InferenceResponse([pb.Tensor("y", np.ascontiguousarray(part[:, :1]))]) for part in np.split(y, ends)]
 `
@@ -69,14 +75,8 @@ func serve(t *testing.T, core, script string, args ...string) {
 	t.Helper()
 	command := exec.Command("taskset", append([]string{"-c", core, "../real/" + script, "serve"}, args...)...) //nolint:gosec // of this file
 	command.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1")
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
-		_ = command.Wait()
-	})
+	p := startEngine(t, t.TempDir(), script, command)
+	t.Cleanup(p.KillGroup)
 }
 
 // loadAt has an engine load a model of its repository.
@@ -144,25 +144,60 @@ func TestRealEstimatesAreAsMeasured(t *testing.T) {
 		loadAt(t, hosts[1], "layers")
 		pools(t, c, map[string][]string{"forest": hosts[:1], "layers": hosts[1:]})
 	})
-	client := manyConnections(t)
-	c := &chained{models: []string{"forest", "layers"}, ask: []string{eightOfFP64, eightOfFP32}, setting: []estimate.Setting{
+	servers := []string{"http://" + hosts[0] + ":8000", "http://" + hosts[1] + ":8000"}
+	c := &chained{client: manyConnections(t), servers: servers, urls: []string{s.url, s.url}, models: []string{"forest", "layers"}, ask: []string{eightOfFP64, eightOfFP32}}
+	c.setting = []estimate.Setting{
 		{Times: measured(t, hosts[0], "alone", eightOfFP64, "1,2,4"), Batch: together, Replicas: 1, Wait: wait.Seconds(), Ahead: true},
 		{Times: measured(t, hosts[1], "layers", eightOfFP32, "1,2,4"), Batch: together, Replicas: 1},
-	}}
-	c.findHops(t, client, s.url, hosts)
+	}
+	c.findHops(t)
 	alone := *c // each query of the forest computed alone
 	alone.setting = []estimate.Setting{{Times: c.setting[0].Times, Batch: 1, Replicas: 1}, c.setting[1]}
 	c.most = alone.throughput()
-	whenFree := *c // a forest that gathers queries only while it is free
-	whenFree.setting = append([]estimate.Setting(nil), c.setting...)
-	whenFree.setting[0].Ahead = false
 	t.Logf("a load of 1 is %.1f queries a second", c.most)
-	var table, otherwise comparison
+	c.lone = func() (slower []float64) {
+		const n = 40
+		for i, model := range []string{"alone", "layers"} {
+			sum := 0.0
+			for range n {
+				time.Sleep(rest)
+				sum += took(t, func() error {
+					_, err := infer(c.client, c.servers[i], model, c.ask[i])
+					return err
+				})
+			}
+			slower = append(slower, sum/n/c.setting[i].Times.(*profiles.Batches).MeanTime(1))
+		}
+		return slower
+	}
+	direct := *c
+	direct.urls, direct.hops = c.servers, 0
+	ways := []struct {
+		name                         string
+		chain                        *chained
+		table, otherwise, asProfiled comparison
+	}{{name: "through the gateway", chain: c}, {name: "at the servers themselves", chain: &direct}}
 	for _, load := range []float64{0.3, 0.5, 0.7} {
 		for _, cv := range []float64{1, 4} {
-			is := c.measure(t, client, s.url, *estimates, load, cv)
-			table, otherwise = append(table, is), append(otherwise, whenFree.compared(t, is.rounds, load, cv))
+			for i := range ways {
+				w := &ways[i]
+				is := w.chain.measure(t, *estimates, load, cv)
+				w.table = append(w.table, is)
+				whenFree := *w.chain // a forest that gathers queries only while it is free
+				whenFree.setting = slices.Clone(c.setting)
+				whenFree.setting[0].Ahead = false
+				w.otherwise = append(w.otherwise, whenFree.compared(t, is.rounds, load, cv))
+				rounds := slices.Clone(is.rounds)
+				for i := range rounds {
+					t.Logf("the servers are %.2f times as slow as they were", rounds[i].slower)
+					rounds[i].slower = nil
+				}
+				w.asProfiled = append(w.asProfiled, w.chain.compared(t, rounds, load, cv))
+			}
 		}
 	}
-	t.Logf("\n%v\nas a server would be that gathers queries only while it is free:\n\n%v", table, otherwise)
+	for _, w := range ways {
+		t.Logf("\n%s\n\n%v\nas a server would be that gathers queries only while it is free:\n\n%v\nas the servers were when they were measured:\n\n%v",
+			w.name, w.table, w.otherwise, w.asProfiled)
+	}
 }

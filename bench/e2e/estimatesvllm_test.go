@@ -104,16 +104,6 @@ func (c *conversation) drive(t *testing.T, url string, at []float64) spoken {
 	return s
 }
 
-// slower is a profile of an engine that takes so many times as long.
-func slower(p profiles.Profile, by float64) *profiles.Profile {
-	for _, is := range []*float64{
-		&p.Intake, &p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken, &p.Prefill.PerTokenSquared, &p.Decode.Base, &p.Decode.PerSequence, &p.Decode.PerKVToken,
-	} {
-		*is *= by
-	}
-	return &p
-}
-
 // spokenTimes are the kinds of times of an LLM.
 var spokenTimes = []struct {
 	name string
@@ -163,32 +153,35 @@ func TestRealVLLMEstimatesAreAsMeasured(t *testing.T) {
 		hops      float64
 		rounds    int
 	}{{"through the gateway", s.url, hops, *again}, {"at vLLM itself", itself, 0, 1}} {
-		tables := make([]comparison, len(spokenTimes))
+		tables, asProfiled := make([]comparison, len(spokenTimes)), make([]comparison, len(spokenTimes))
 		for _, load := range []float64{0.2, 0.35, 0.5, 0.65} {
 			for _, cv := range []float64{1, 4} {
 				at := provision.Gamma(rand.NewPCG(uint64(100*load), uint64(cv)), *estimates, load*most, cv)
-				cells := c.measure(t, way.url, &p, at, way.hops, way.rounds)
+				now, then := c.measure(t, way.url, itself, p, at, way.hops, way.rounds)
 				for i, kind := range spokenTimes {
-					cells[i].cv, cells[i].load = cv, load
-					t.Logf("%s, %s: %v", way.name, kind.name, cells[i])
-					tables[i] = append(tables[i], cells[i])
+					now[i].cv, now[i].load, then[i].cv, then[i].load = cv, load, cv, load
+					t.Logf("%s, %s: %v", way.name, kind.name, now[i])
+					tables[i], asProfiled[i] = append(tables[i], now[i]), append(asProfiled[i], then[i])
 				}
 			}
 		}
 		for i, kind := range spokenTimes {
-			t.Logf("\n%s, %s\n\n%v", way.name, kind.name, tables[i])
+			t.Logf("\n%s, %s\n\n%v\nas it was when it was measured:\n\n%v", way.name, kind.name, tables[i], asProfiled[i])
 		}
 	}
 }
 
-// measure sends queries in rounds with the same arrivals, and returns a cell for each of spokenTimes.
-func (c *conversation) measure(t *testing.T, url string, p *profiles.Profile, at []float64, hops float64, rounds int) []*cell {
-	cells := make([]*cell, len(spokenTimes))
-	for i := range cells {
-		cells[i] = &cell{replicas: 1}
+// measure sends queries in rounds with the same arrivals, and returns two cells for each of spokenTimes: as vLLM is around each round, by queries that
+// are alone at itself, and as it was when it was measured.
+func (c *conversation) measure(t *testing.T, url, itself string, p profiles.Profile, at []float64, hops float64, rounds int) (now, then []*cell) {
+	for range spokenTimes {
+		now, then = append(now, &cell{replicas: 1}), append(then, &cell{replicas: 1})
 	}
 	for range rounds {
+		before := c.slowness(t, itself, p)
 		r := c.drive(t, url, at)
+		slowness := (before + c.slowness(t, itself, p)) / 2
+		t.Logf("vLLM is %.2f times as slow as it was", slowness)
 		for i, kind := range spokenTimes {
 			is := round{there: make(times.Times, len(at)), late: r.late}
 			for _, took := range r.took {
@@ -198,11 +191,37 @@ func (c *conversation) measure(t *testing.T, url string, p *profiles.Profile, at
 			if !kind.hops {
 				way = 0
 			}
-			cells[i].rounds = append(cells[i].rounds, is)
-			cells[i].add(is, way, func(scale float64) times.Times { return foreseen(t, slower(*p, scale), r.queries, kind.of) })
+			add := func(into *cell, by float64) {
+				into.rounds = append(into.rounds, is)
+				into.add(is, way, func(scale float64) times.Times { return foreseen(t, p.Times(scale*by), r.queries, kind.of) })
+			}
+			add(now[i], slowness)
+			add(then[i], 1)
 		}
 	}
-	return cells
+	return now, then
+}
+
+// slowness is by how much queries that are alone at vLLM take longer than its profile says.
+func (c *conversation) slowness(t *testing.T, itself string, p profiles.Profile) float64 {
+	const apart = 1000 // seconds: each is alone
+	var queries []estimate.Query
+	seconds := 0.0
+	for i := range 8 {
+		body, answer := c.prompt()
+		time.Sleep(rest)
+		is, err := c.ask(itself, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seconds += is.At[len(is.At)-1]
+		queries = append(queries, estimate.Query{At: float64(i) * apart, Prompt: int32(is.Prompt), Output: answer}) //nolint:gosec // hundreds
+	}
+	want := 0.0
+	for _, took := range foreseen(t, p, queries, func(took estimate.Took) float64 { return took.Latency }) {
+		want += took.Seconds()
+	}
+	return seconds / want
 }
 
 // What control profile finds at a real vLLM control plan takes.
@@ -215,9 +234,9 @@ func TestRealVLLMIsMeasuredAndPlanned(t *testing.T) {
 func startTiny(t *testing.T) (s *stack, engine *realEngine) {
 	t.Helper()
 	s = start(t, standalone, func(c *rig.Config) {
-		engine = &realEngine{t: t, host: strings.TrimSuffix(c.Listen, "1:8080") + "11", log: filepath.Join(t.TempDir(), "vllm.log")}
+		engine = &realEngine{t: t, host: strings.TrimSuffix(c.Listen, "1:8080") + "11", dir: t.TempDir()}
 		engine.start()
-		t.Cleanup(engine.kill)
+		t.Cleanup(func() { engine.KillGroup() })
 		(&stack{t: t}).awaitWithin(3*time.Minute, "vLLM serves", func() bool {
 			r, err := http.Get("http://" + engine.address() + "/health")
 			if err == nil {
@@ -231,10 +250,10 @@ func startTiny(t *testing.T) (s *stack, engine *realEngine) {
 }
 
 // foreseen is how long queries would take.
-func foreseen(t *testing.T, p *profiles.Profile, queries []estimate.Query, of func(estimate.Took) float64) times.Times {
+func foreseen(t *testing.T, p profiles.Profile, queries []estimate.Query, of func(estimate.Took) float64) times.Times {
 	t.Helper()
 	all := make(times.Times, len(queries))
-	_, err := estimate.Run(&estimate.Pipeline{Stages: 1}, []estimate.Setting{{Engine: p, Batch: sequences, Replicas: 1}}, queries, 1, func(q int, took estimate.Took) bool {
+	_, err := estimate.Run(&estimate.Pipeline{Stages: 1}, []estimate.Setting{{Engine: &p, Batch: sequences, Replicas: 1}}, queries, 1, func(q int, took estimate.Took) bool {
 		all[q] = time.Duration(of(took) * float64(time.Second))
 		return true
 	})

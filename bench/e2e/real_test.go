@@ -18,42 +18,35 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/test/process"
 )
 
 var vllmDir = flag.String("vllm", root+"/.cache/vllm", "where bench/real/vllm installed")
 
-// realEngine is a real vLLM at an address.
+// realEngines starts engines that are real.
+var realEngines = process.NewStarter()
+
+// startEngine runs a real engine, whose output goes to a file NAME.log in dir; who kills it kills its workers, too.
+func startEngine(t *testing.T, dir, name string, command *exec.Cmd) *process.Process {
+	t.Helper()
+	p, err := realEngines.Start(name, dir, command)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// realEngine is a real vLLM at an address. Its log is that of all its lives.
 type realEngine struct {
 	t         *testing.T
-	host, log string
+	host, dir string
 	flags     []string // of its own
-	command   *exec.Cmd
-	ended     chan struct{} // closed when the last one that was started has
+	*process.Process
 }
 
 func (e *realEngine) start() {
 	e.t.Helper()
-	log, err := os.OpenFile(e.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	defer log.Close()
-	e.command = exec.Command("../real/vllm", append([]string{"serve", *vllmDir, e.host}, e.flags...)...) //nolint:gosec // flags of this file
-	e.command.Stdout, e.command.Stderr = log, log
-	e.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its workers end with it
-	if err := e.command.Start(); err != nil {
-		e.t.Fatal(err)
-	}
-	e.ended = make(chan struct{})
-	go func(command *exec.Cmd, ended chan struct{}) {
-		_ = command.Wait()
-		close(ended)
-	}(e.command, e.ended)
-}
-
-func (e *realEngine) kill() {
-	_ = syscall.Kill(-e.command.Process.Pid, syscall.SIGKILL)
-	<-e.ended
+	e.Process = startEngine(e.t, e.dir, e.host, exec.Command("../real/vllm", append([]string{"serve", *vllmDir, e.host}, e.flags...)...)) //nolint:gosec // flags of this file
 }
 
 func (e *realEngine) address() string { return e.host + ":8000" }
@@ -63,7 +56,7 @@ var loraLine = regexp.MustCompile(`(Loaded new|Removed) LoRA adapter: name '([^'
 // loads is what the engine itself says that it loaded, and whether it loaded any that it had.
 func (e *realEngine) loads() (n int) {
 	e.t.Helper()
-	text, err := os.ReadFile(e.log)
+	text, err := os.ReadFile(e.Log)
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -103,9 +96,9 @@ func realVLLMWith(t *testing.T, flags []string, settings ...setting) (*stack, []
 			}
 		}
 		for _, host := range []string{net + "11", net + "12"} {
-			e := &realEngine{t: t, host: host, log: filepath.Join(dir, host+".log"), flags: flags}
+			e := &realEngine{t: t, host: host, dir: dir, flags: flags}
 			e.start()
-			t.Cleanup(e.kill)
+			t.Cleanup(func() { e.KillGroup() })
 			vllms = append(vllms, e)
 		}
 		client := http.Client{Timeout: time.Second}
@@ -154,7 +147,7 @@ func TestRealVLLMAdapters(t *testing.T) {
 
 	// An engine dies: its models are answered elsewhere. It comes back empty, and serves again.
 	dead := engines[0]
-	dead.kill()
+	dead.KillGroup()
 	for _, name := range names {
 		if a := s.must(completion(name, 5, false)); a.status != http.StatusOK {
 			t.Errorf("%s after %s died: %d %s", name, dead.host, a.status, a.body)
@@ -177,7 +170,7 @@ func TestRealVLLMThatStopsStallsNobody(t *testing.T) {
 	for _, name := range names { // each has been loaded once
 		s.must(completion(name, 1, false))
 	}
-	s.stopsUnderLoad(names, e.address(), func() { _ = e.command.Process.Signal(syscall.SIGTERM) }, e.ended, 25*time.Second)
+	s.stopsUnderLoad(names, e.address(), func() { e.Signal(syscall.SIGTERM) }, e.Done(), 25*time.Second)
 }
 
 func (s *stack) agreedAt(engines []*realEngine) string {
@@ -232,9 +225,9 @@ func TestRealVLLMMigrates(t *testing.T) {
 		t.Fatal(err)
 	}
 	took := time.Since(began)
-	_ = vllms[0].command.Process.Signal(syscall.SIGTERM)
+	vllms[0].Signal(syscall.SIGTERM)
 	select {
-	case <-vllms[0].ended:
+	case <-vllms[0].Done():
 	case <-time.After(25 * time.Second):
 		t.Error("the engine does not end")
 	}

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/headgate/headgate/bench/rig"
@@ -46,15 +45,8 @@ func newTriton(t *testing.T, host string, models []string) {
 			}
 		}
 	}
-	command := exec.Command("../real/triton", "serve", *tritonDir, folder, host, "8000") //nolint:gosec // paths of this test
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}                            // the processes of its models end with it
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
-		_ = command.Wait()
-	})
+	p := startEngine(t, t.TempDir(), "triton", exec.Command("../real/triton", "serve", *tritonDir, folder, host, "8000")) //nolint:gosec // paths of this test
+	t.Cleanup(p.KillGroup)
 }
 
 // Triton's own clients, unchanged, are answered through Envoy by two real Tritons that have room for half of the models, whichever model they name.

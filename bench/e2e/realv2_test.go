@@ -16,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -27,58 +26,38 @@ import (
 	"github.com/headgate/headgate/api/mmesh"
 	"github.com/headgate/headgate/bench/rig"
 	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/test/process"
 	"github.com/headgate/headgate/test/times"
 )
 
 var mlserverDir = flag.String("mlserver", root+"/.cache/mlserver", "where bench/real/mlserver installed")
 
-// mlserver is a real MLServer at a host: HTTP at 8000, gRPC at 8001, metrics at 8002.
+// mlserver is a real MLServer at a host: HTTP at 8000, gRPC at 8001, metrics at 8002. Its log is that of all its lives.
 type mlserver struct {
-	t            *testing.T
-	host, folder string
-	log          string
-	command      *exec.Cmd
-	ended        chan struct{}
+	t         *testing.T
+	host, dir string
+	folder    string
+	*process.Process
 }
 
 func (m *mlserver) start() {
 	m.t.Helper()
-	log, err := os.OpenFile(m.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	defer log.Close()
-	m.command = exec.Command("../real/mlserver", "serve", *mlserverDir, m.folder, m.host, "8000") //nolint:gosec // paths of this test
-	m.command.Stdout, m.command.Stderr = log, log
-	m.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its workers end with it
-	if err := m.command.Start(); err != nil {
-		m.t.Fatal(err)
-	}
-	m.ended = make(chan struct{})
-	go func(command *exec.Cmd, ended chan struct{}) {
-		_ = command.Wait()
-		close(ended)
-	}(m.command, m.ended)
-}
-
-func (m *mlserver) kill() {
-	_ = syscall.Kill(-m.command.Process.Pid, syscall.SIGKILL)
-	<-m.ended
+	m.Process = startEngine(m.t, m.dir, "mlserver", exec.Command("../real/mlserver", "serve", *mlserverDir, m.folder, m.host, "8000")) //nolint:gosec // paths of this test
 }
 
 // newMLServer runs one with models until the test ends.
 func newMLServer(t *testing.T, host string, models []string) *mlserver {
 	t.Helper()
 	dir := t.TempDir()
-	m := &mlserver{t: t, host: host, folder: filepath.Join(dir, "models"), log: filepath.Join(dir, "log")}
+	m := &mlserver{t: t, host: host, dir: dir, folder: filepath.Join(dir, "models")}
 	if out, err := exec.CommandContext(t.Context(), "../real/mlserver", append([]string{"model", *mlserverDir, m.folder}, models...)...).CombinedOutput(); err != nil { //nolint:gosec // names of this test
 		t.Fatalf("%v: %s", err, out)
 	}
 	m.start()
 	t.Cleanup(func() {
-		m.kill()
+		m.KillGroup()
 		if t.Failed() {
-			text, _ := os.ReadFile(m.log)
+			text, _ := os.ReadFile(m.Log)
 			t.Logf("%s ends with\n%s", host, text[max(0, len(text)-3000):])
 		}
 	})
@@ -224,7 +203,7 @@ func TestRealMLServersThroughEnvoy(t *testing.T) {
 	}
 	more(300, "requests are answered")
 	had := s.sum(s.Metrics, "headgate_endpoint_in_flight", "endpoint", s.endpoint(1))
-	servers[0].kill()
+	servers[0].KillGroup()
 	killed := time.Now()
 	more(100, "requests are answered without one of them")
 	servers[0].start()

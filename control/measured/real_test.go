@@ -11,9 +11,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/headgate/headgate/test/process"
 )
 
 var (
@@ -35,21 +36,12 @@ func put(t *testing.T, text string, path ...string) {
 // serve serves the models of a folder, by the script of an engine, and loads one.
 func serve(t *testing.T, script, installed, folder, host string, port int, model string) (url string) {
 	t.Helper()
-	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	command := exec.Command("../../bench/real/"+script, "serve", installed, folder, host, strconv.Itoa(port)) //nolint:gosec // of this file
+	p, err := process.NewStarter().Start(script, t.TempDir(), command)
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := exec.Command("../../bench/real/"+script, "serve", installed, folder, host, strconv.Itoa(port)) //nolint:gosec // of this file
-	command.Stdout, command.Stderr = out, out
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
-		_ = command.Wait()
-		_ = out.Close()
-	})
+	t.Cleanup(p.KillGroup)
 	url = "http://" + host + ":" + strconv.Itoa(port)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -57,8 +49,7 @@ func serve(t *testing.T, script, installed, folder, host string, port int, model
 		select {
 		case <-time.After(200 * time.Millisecond):
 		case <-ctx.Done():
-			said, _ := os.ReadFile(out.Name())
-			t.Fatalf("%s has not loaded %s:\n%s", script, model, said)
+			t.Fatalf("%s has not loaded %s:\n%s", script, model, p.LastWords())
 		}
 	}
 	return url

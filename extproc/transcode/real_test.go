@@ -19,7 +19,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -34,6 +33,7 @@ import (
 	"github.com/headgate/headgate/api/inference"
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/transcode"
+	"github.com/headgate/headgate/test/process"
 )
 
 var (
@@ -122,29 +122,19 @@ func (e *realEngine) start(t *testing.T) {
 		write(t, config.String(), folder, "echo", "config.pbtxt")
 		write(t, tritonEcho, folder, "echo", "1", "model.py")
 	}
-	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	command := exec.Command("../../bench/real/"+e.name, "serve", e.installed, folder, e.host, strconv.Itoa(e.port)) //nolint:gosec // of this file
+	command.Env = append(os.Environ(), "PYTHONPATH="+folder)
+	p, err := process.NewStarter().Start(e.name, t.TempDir(), command)
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := exec.Command("../../bench/real/"+e.name, "serve", e.installed, folder, e.host, strconv.Itoa(e.port)) //nolint:gosec // of this file
-	command.Env = append(os.Environ(), "PYTHONPATH="+folder)
-	command.Stdout, command.Stderr = out, out
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
-		_ = command.Wait()
-		_ = out.Close()
-	})
+	t.Cleanup(p.KillGroup)
 	for end := time.Now().Add(30 * time.Second); ; {
 		if status, _, _ := e.native(t, "POST", "/v2/repository/models/echo/load", "", nil); status == http.StatusOK {
 			break
 		}
 		if time.Now().After(end) {
-			text, _ := os.ReadFile(out.Name())
-			t.Fatalf("%s does not serve: %s", e.name, text)
+			t.Fatalf("%s does not serve: %s", e.name, p.LastWords())
 		}
 		time.Sleep(50 * time.Millisecond)
 	}

@@ -85,6 +85,12 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
+// KillGroup ends the process and what it has started at once, such as the workers of an engine, and waits for its own end.
+func (p *Process) KillGroup() {
+	_ = syscall.Kill(-p.PID(), syscall.SIGKILL) // who has ended needs no end
+	<-p.done
+}
+
 // Stop asks the process to end, and kills it if that takes longer than patience.
 func (p *Process) Stop(patience time.Duration) {
 	p.Signal(syscall.SIGTERM)

@@ -13,13 +13,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/headgate/headgate/bench/repository"
 	"github.com/headgate/headgate/internal/engine"
 	"github.com/headgate/headgate/internal/reach"
+	"github.com/headgate/headgate/test/process"
 )
 
 var installed = map[engine.Kind]*string{
@@ -80,9 +80,11 @@ type realShelf struct {
 	kind        engine.Kind
 	folder, log string
 	flags       []string
-	command     *exec.Cmd
-	ended       chan struct{}
+	process     *process.Process
 }
+
+// engines starts real ones.
+var engines = process.NewStarter()
 
 func newRealShelf(t *testing.T, kind engine.Kind, flags ...string) *realShelf {
 	t.Helper()
@@ -234,24 +236,13 @@ func (s *realShelf) start() {
 	if err := os.WriteFile(s.log, nil, 0o600); err != nil {
 		s.Fatal(err)
 	}
-	out, err := os.OpenFile(s.log+".out", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer out.Close()
 	args := append([]string{"serve", *installed[s.kind], s.folder, realHosts[s.kind], realPorts[s.kind]}, s.flags...)
-	s.command = exec.Command("../../../bench/real/"+string(s.kind), args...) //nolint:gosec // of this file
-	s.command.Env = append(os.Environ(), "LOADS="+s.log, "PYTHONPATH="+s.folder)
-	s.command.Stdout, s.command.Stderr = out, out
-	s.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // the processes of its models end with it
-	if err := s.command.Start(); err != nil {
+	command := exec.Command("../../../bench/real/"+string(s.kind), args...) //nolint:gosec // of this file
+	command.Env = append(os.Environ(), "LOADS="+s.log, "PYTHONPATH="+s.folder)
+	var err error
+	if s.process, err = engines.Start(string(s.kind), filepath.Dir(s.log), command); err != nil {
 		s.Fatal(err)
 	}
-	s.ended = make(chan struct{})
-	go func(command *exec.Cmd, ended chan struct{}) {
-		_ = command.Wait()
-		close(ended)
-	}(s.command, s.ended)
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	for {
@@ -266,15 +257,13 @@ func (s *realShelf) start() {
 			}
 		}
 		if !wait(ctx, 50*time.Millisecond) {
-			text, _ := os.ReadFile(s.log + ".out")
-			s.Fatalf("%s does not serve: %s", s.kind, text)
+			s.Fatalf("%s does not serve: %s", s.kind, s.process.LastWords())
 		}
 	}
 }
 
 func (s *realShelf) kill() {
-	_ = syscall.Kill(-s.command.Process.Pid, syscall.SIGKILL)
-	<-s.ended
+	s.process.KillGroup()
 	for { // a TorchServe is two processes
 		conn, err := net.DialTimeout("tcp", cmp.Or(s.endpoint().Management, s.endpoint().Address), time.Second)
 		if err != nil {
