@@ -285,9 +285,6 @@ func controlProfile(t *testing.T, args ...string) (said, text []byte) {
 	return said, text
 }
 
-// rest is what lies between queries that are alone: a machine that was idle is slower at first.
-const rest = 100 * time.Millisecond
-
 // took is how long a query takes, in seconds.
 func took(t *testing.T, ask func() error) float64 {
 	t.Helper()

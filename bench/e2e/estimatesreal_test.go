@@ -24,6 +24,9 @@ const (
 	together = 4
 	wait     = 5 * time.Millisecond
 
+	// rest is what lies between queries that are alone: a machine that was idle is slower at first.
+	rest = 100 * time.Millisecond
+
 	// forests makes a folder of MLServer with a forest that is served as it is, and one whose queries are computed together.
 	forests = `
 import json, pathlib, sys
