@@ -275,27 +275,39 @@ func progress(ctx context.Context, name string) (told func(int, plan.Candidate) 
 
 // readAsked reads what is asked beside the plan: it returns what is asked for with the changes of each --what-if.
 func (c *config) readAsked(a *asked) (changed []*asked, err error) {
-	if c.given != "" {
-		p, err := a.problem()
-		if err != nil {
-			return nil, err
-		}
-		given, err := problem.Given(p, c.given)
-		if err != nil {
-			return nil, fmt.Errorf("--given %w", err)
-		}
-		if err := p.Within(given, max(a.planned.end(), a.tested.end())); err != nil {
-			return nil, fmt.Errorf("--given: %w", err)
-		}
+	if err := c.checkGiven(a); err != nil {
+		return nil, err
 	}
 	for _, text := range c.whatIf {
 		other, err := a.changed(text)
+		if err == nil {
+			err = c.checkGiven(other)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("--what-if %s: %w", text, err)
 		}
 		changed = append(changed, other)
 	}
 	return changed, nil
+}
+
+// checkGiven says what is wrong with what runs today, if that is given, for the problem that is asked.
+func (c *config) checkGiven(a *asked) error {
+	if c.given == "" {
+		return nil
+	}
+	p, err := a.problem()
+	if err != nil {
+		return err
+	}
+	given, err := problem.Given(p, c.given)
+	if err != nil {
+		return fmt.Errorf("--given %w", err)
+	}
+	if err := p.Within(given, max(a.planned.end(), a.tested.end())); err != nil {
+		return fmt.Errorf("--given: %w", err)
+	}
+	return nil
 }
 
 // problem is what is asked for, as planners have it.

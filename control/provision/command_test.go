@@ -110,6 +110,25 @@ func TestPlansAreCompared(t *testing.T) {
 	}
 }
 
+// What runs today has its replicas change at times of the whole trace, of which the test has the rest, however fast queries come.
+func TestATimetableIsOfTheWholeTrace(t *testing.T) {
+	tested := func(given, rate string) float64 {
+		text := run(t, "-f", "testdata/chat.yaml", "--prove", "0", "-o", "json", "--given", given, "--what-if", "rate="+rate)
+		var all []answer.Answer
+		if err := json.Unmarshal([]byte(text), &all); err != nil || len(all) != 4 {
+			t.Fatalf("%d answers: %v: %s", len(all), err, text)
+		}
+		return all[2].Tested.Latency.Mean
+	}
+	// The first 25 of 101 s are planned on. With one more from 20 s on the rest has four from its start, unless queries come twice as fast.
+	if changes, four := tested("chat=l4:3x64+1@20s", "1x"), tested("chat=l4:4x64", "1x"); changes != four {
+		t.Errorf("the rest takes %v, and %v with four from the start", changes, four)
+	}
+	if changes, four := tested("chat=l4:3x64+1@20s", "2x"), tested("chat=l4:4x64", "2x"); changes <= four {
+		t.Errorf("at twice the rate the rest takes %v, and %v with four from the start", changes, four)
+	}
+}
+
 // Who stops a search gets what there is, and no further search begins.
 func TestNoSearchBeginsAfterAnEnd(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())

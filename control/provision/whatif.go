@@ -75,6 +75,7 @@ var changes = map[string]func(a *asked, of, value string) error{
 			if len(q.all) > 0 {
 				q.all = trace.Scaled(q.all, factor)
 			}
+			q.from /= factor
 		}
 		return nil
 	},
