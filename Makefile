@@ -95,19 +95,19 @@ check: ## Lint, and check that modules are tidy and what is generated is up to d
 	@$(MAKE) --no-print-directory generate objects
 	git diff --exit-code -- '*/testdata/*' api manifests docs/reference.md
 
-fuzz: ## Fuzz each parser beside its oracle and the exchange, about 20 s each on two cores
-	$(FUZZ) '^FuzzParseJSON$$' -fuzztime 300000x ./extproc/openai
-	$(FUZZ) '^FuzzParseForm$$' -fuzztime 300000x ./extproc/openai
-	$(FUZZ) '^FuzzSplice$$' -fuzztime 150000x ./extproc/kserve
-	$(FUZZ) '^FuzzMessages$$' -fuzztime 120000x ./extproc/kserve
-	$(FUZZ) '^FuzzRequest$$' -fuzztime 50000x ./extproc/transcode
-	$(FUZZ) '^FuzzResponse$$' -fuzztime 35000x ./extproc/transcode
-	$(FUZZ) '^FuzzExchange$$' -fuzztime 80000x ./extproc/stream
-	$(FUZZ) '^FuzzCall$$' -fuzztime 20000x ./extproc/stream
-	$(FUZZ) '^FuzzOpen$$' -fuzztime 50000x ./extproc/errand
-	$(FUZZ) '^FuzzAnswer$$' -fuzztime 200000x ./extproc/outcome
-	$(FUZZ) '^FuzzLoad$$' -fuzztime 200000x ./internal/engine
-	$(FUZZ) '^FuzzParse$$' -fuzztime 80000x ./internal/objects/dir
+fuzz: ## Fuzz each parser beside its oracle and the exchange, 5 to 15 s each on two cores
+	$(FUZZ) '^FuzzParseJSON$$' -fuzztime 80000x ./extproc/openai
+	$(FUZZ) '^FuzzParseForm$$' -fuzztime 100000x ./extproc/openai
+	$(FUZZ) '^FuzzSplice$$' -fuzztime 40000x ./extproc/kserve
+	$(FUZZ) '^FuzzMessages$$' -fuzztime 40000x ./extproc/kserve
+	$(FUZZ) '^FuzzRequest$$' -fuzztime 40000x ./extproc/transcode
+	$(FUZZ) '^FuzzResponse$$' -fuzztime 25000x ./extproc/transcode
+	$(FUZZ) '^FuzzExchange$$' -fuzztime 12000x ./extproc/stream
+	$(FUZZ) '^FuzzCall$$' -fuzztime 15000x ./extproc/stream
+	$(FUZZ) '^FuzzOpen$$' -fuzztime 30000x ./extproc/errand
+	$(FUZZ) '^FuzzAnswer$$' -fuzztime 70000x ./extproc/outcome
+	$(FUZZ) '^FuzzLoad$$' -fuzztime 60000x ./internal/engine
+	$(FUZZ) '^FuzzParse$$' -fuzztime 25000x ./internal/objects/dir
 
 bench: ## Benchmark hot paths beside what they replace; prints medians, spread and ratios
 	@mkdir -p bin
