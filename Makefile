@@ -95,7 +95,7 @@ check: ## Lint, and check that modules are tidy and what is generated is up to d
 	@$(MAKE) --no-print-directory generate objects
 	git diff --exit-code -- '*/testdata/*' api manifests docs/reference.md
 
-fuzz: ## Fuzz each parser beside its oracle and the exchange, 5 to 15 s each on two cores
+fuzz: ## Fuzz each parser beside its oracle and the exchange, some 15 s each on two cores
 	$(FUZZ) '^FuzzParseJSON$$' -fuzztime 80000x ./extproc/openai
 	$(FUZZ) '^FuzzParseForm$$' -fuzztime 100000x ./extproc/openai
 	$(FUZZ) '^FuzzSplice$$' -fuzztime 40000x ./extproc/kserve

@@ -170,7 +170,7 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	changed, err := c.readAsked(a) // before a search that may take minutes
+	given, changed, err := c.readAsked(a) // before a search that may take minutes
 	if err != nil {
 		return err
 	}
@@ -184,11 +184,9 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 		}
 	}
 	all := answers{plan: is, has: plan.Steady(found.Config)}
-	if c.given != "" {
-		if all.has, err = problem.Given(p, c.given); err != nil {
-			return fmt.Errorf("--given %w", err)
-		}
-		if all.today, err = answer.Given("today", p, all.has, a.planned.trace(), a.tested.trace()); err != nil {
+	if given != nil {
+		all.has = given
+		if all.today, err = answer.Given("today", p, given, a.planned.trace(), a.tested.trace()); err != nil {
 			return err
 		}
 	}
@@ -273,41 +271,42 @@ func progress(ctx context.Context, name string) (told func(int, plan.Candidate) 
 	}
 }
 
-// readAsked reads what is asked beside the plan: it returns what is asked for with the changes of each --what-if.
-func (c *config) readAsked(a *asked) (changed []*asked, err error) {
-	if err := c.checkGiven(a); err != nil {
-		return nil, err
+// readAsked reads what is asked beside the plan: it returns what runs today, nil if that is not given, and what is asked for with the changes of each
+// --what-if.
+func (c *config) readAsked(a *asked) (given *plan.Timetable, changed []*asked, err error) {
+	if given, err = c.readGiven(a); err != nil {
+		return nil, nil, err
 	}
 	for _, text := range c.whatIf {
 		other, err := a.changed(text)
 		if err == nil {
-			err = c.checkGiven(other)
+			_, err = c.readGiven(other) // of faster queries the last may come before replicas change
 		}
 		if err != nil {
-			return nil, fmt.Errorf("--what-if %s: %w", text, err)
+			return nil, nil, fmt.Errorf("--what-if %s: %w", text, err)
 		}
 		changed = append(changed, other)
 	}
-	return changed, nil
+	return given, changed, nil
 }
 
-// checkGiven says what is wrong with what runs today, if that is given, for the problem that is asked.
-func (c *config) checkGiven(a *asked) error {
+// readGiven reads what runs today, nil if that is not given, for the problem that is asked.
+func (c *config) readGiven(a *asked) (*plan.Timetable, error) {
 	if c.given == "" {
-		return nil
+		return nil, nil
 	}
 	p, err := a.problem()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	given, err := problem.Given(p, c.given)
 	if err != nil {
-		return fmt.Errorf("--given %w", err)
+		return nil, fmt.Errorf("--given %w", err)
 	}
 	if err := p.Within(given, max(a.planned.end(), a.tested.end())); err != nil {
-		return fmt.Errorf("--given: %w", err)
+		return nil, fmt.Errorf("--given: %w", err)
 	}
-	return nil
+	return given, nil
 }
 
 // problem is what is asked for, as planners have it.
