@@ -127,3 +127,36 @@ func TestAPrefillIsThatOfItsSteps(t *testing.T) {
 		}
 	}
 }
+
+// A decision tells what it was taken by, also where the counts that it was taken by have changed since.
+func TestADecisionTellsWhatItWasTakenBy(t *testing.T) {
+	s := &pick.Pool{Predictable: true}
+	for i := range 2 {
+		b := busy{Profile: *some}
+		s.Endpoints = append(s.Endpoints, b.endpoint(i))
+		s.Any = append(s.Any, pick.Copy{Endpoint: i, Base: true, InFlight: new(pick.Count)})
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for random := rand.New(rand.NewPCG(15, 16)); ; {
+			select {
+			case <-stop:
+				return
+			default:
+				s.Endpoints[random.IntN(2)].Backlog.Queue.Store(now + random.Int64N(10e9))
+			}
+		}
+	}()
+	defer func() { close(stop); <-stopped }()
+	snapshot, room := &pick.Snapshot{Pools: map[string]*pick.Pool{thePool: s}}, make([]pick.Decision, 2)
+	for range 100_000 {
+		picks, err := pick.Pick(pick.Policy{Rule: pick.Latency}, snapshot, pick.Request{Pool: thePool, Demand: pick.Demand{Prompt: 100, Output: 10, Now: now}}, room)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if picks[0].Estimate.Cost() > picks[1].Estimate.Cost() {
+			t.Fatalf("%+v came before %+v", picks[0].Estimate, picks[1].Estimate)
+		}
+	}
+}

@@ -186,6 +186,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		best  = picks[:0]
 		worst rank  // of best, once there is room for no more
 		busy  = Out // the best state of copies that are full
+		is    Estimate
 	)
 	for i := range copies {
 		c := &copies[i]
@@ -211,7 +212,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 			if full && cl == worst.class && f.beyond(e, c, worst.score) {
 				continue
 			}
-			is := f.estimate(e, c)
+			is = f.estimate(e, c)
 			sc, reason = f.score(is.Cost(), is.Step), "least predicted harm"
 		case least:
 			sc, reason = w.score(e, c)
@@ -238,7 +239,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		for ; at > 0 && k.less(best[at-1].rank); at-- {
 			best[at] = best[at-1]
 		}
-		best[at] = Decision{Endpoint: e, Copy: c, Model: c.asked(r.Model), Reason: reason, rank: k}
+		best[at] = Decision{Endpoint: e, Copy: c, Model: c.asked(r.Model), Reason: reason, Estimate: is, rank: k}
 		worst = best[len(best)-1].rank
 	}
 	switch {
@@ -252,7 +253,6 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 	for i := range best {
 		switch d := &best[i]; p.Rule {
 		case Latency:
-			d.Estimate = f.estimate(d.Endpoint, d.Copy)
 			d.Claim = f.claim(d.Endpoint, &d.Estimate)
 		case least:
 			d.Among, d.Claim = d.Endpoint.Pending()+1, w.claim()
