@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 	"time"
 )
 
@@ -117,8 +118,39 @@ func readAccessLog(r io.Reader, _ Options) (trace, error) {
 		return nil
 	})
 	sortByTime(t.recorded)
+	var notes []string
 	if passed > 0 {
-		t.about = fmt.Sprintf("%d lines are of requests for no model or of something else, and passed over", passed)
+		notes = append(notes, fmt.Sprintf("%d lines are of requests for no model or of something else, and passed over", passed))
 	}
+	if n := fill(t.recorded); n > 0 {
+		notes = append(notes, fmt.Sprintf("%d say nothing of tokens, and have as many as others for their model in the mean", n))
+	}
+	t.about = strings.Join(notes, "; ")
 	return t, err
+}
+
+// fill gives queries without tokens, of which the engine did not tell them or gave no answer, the tokens that others for their model have in the mean,
+// and returns how many these are. Of a model of which no query has any they stay.
+func fill(all []Query) (filled int) {
+	type sums struct{ prompt, output, queries float64 }
+	known := make(map[string]*sums)
+	for _, q := range all {
+		if q.Prompt == 0 && q.Output == 0 {
+			continue
+		}
+		of := known[q.Model]
+		if of == nil {
+			of = new(sums)
+			known[q.Model] = of
+		}
+		of.prompt, of.output, of.queries = of.prompt+float64(q.Prompt), of.output+float64(q.Output), of.queries+1
+	}
+	for i := range all {
+		q := &all[i]
+		if of := known[q.Model]; of != nil && q.Prompt == 0 && q.Output == 0 {
+			q.Prompt, q.Output = int32(math.Round(of.prompt/of.queries)), int32(math.Round(of.output/of.queries))
+			filled++
+		}
+	}
+	return filled
 }

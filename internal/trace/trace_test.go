@@ -57,6 +57,13 @@ func TestRecorded(t *testing.T) {
 			logged, AccessLog, "access-log: 2 requests in 4.25s; 3 lines are of requests for no model or of something else, and passed over",
 			[]Query{{0, 0, 0, "lora"}, {4.25, 7, 3, "base"}},
 		},
+		"access log in which not all say tokens": {
+			logged + `{"time":"2026-01-02T15:04:10.250Z","pick":{"model":"base"},"usage":{"prompt":10,"completion":8}}` + "\n" +
+				`{"time":"2026-01-02T15:04:11.250Z","status":429,"pick":{"model":"base"}}` + "\n",
+			AccessLog, "access-log: 4 requests in 6s; 3 lines are of requests for no model or of something else, and passed over; " +
+				"1 say nothing of tokens, and have as many as others for their model in the mean",
+			[]Query{{0, 0, 0, "lora"}, {4.25, 7, 3, "base"}, {5, 10, 8, "base"}, {6, 9, 6, "base"}},
+		},
 		"csv by seconds": {
 			"at, model ,output_tokens\n100,a,3\n100, b,\n101.5,a,4\n", CSV, "csv: 3 requests in 1.5s",
 			[]Query{{0, 0, 3, "a"}, {0, 0, 0, "b"}, {1.5, 0, 4, "a"}},
