@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -106,8 +107,8 @@ func (m *measurement) check(fs *pflag.FlagSet) error {
 		return fmt.Errorf("--repeat-at-least %d and --repeat-at-most %d: want at least 3 of the first, and no fewer of the second", m.rule.Least, m.rule.Most)
 	case m.limit <= 0 || m.timeout <= 0:
 		return errors.New("--time-limit and --timeout are times above 0, such as 1m")
-	case !(m.price >= 0):
-		return fmt.Errorf("--price %v: want no less than 0", m.price)
+	case !(m.price >= 0) || math.IsInf(m.price, 0):
+		return fmt.Errorf("--price %v: want a number, no less than 0", m.price)
 	}
 	return m.checkOutput()
 }

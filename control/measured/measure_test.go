@@ -145,6 +145,27 @@ func TestAServerIsMeasured(t *testing.T) {
 	}
 }
 
+// Of a size that the server takes at first, and then no more, the profile says nothing.
+func TestASizeThatIsRefusedLaterIsLeftOut(t *testing.T) {
+	t.Parallel()
+	s := newSleeper(t, time.Millisecond, 0)
+	const first = 24 // of 21 to 30, which have four rows
+	s.answer = func(w http.ResponseWriter, request int) bool {
+		if request < first {
+			return false
+		}
+		http.Error(w, "out of memory", http.StatusBadRequest)
+		return true
+	}
+	file := filepath.Join(t.TempDir(), "resnet.yaml")
+	if _, _, err := control(t.Context(), "--url", s.URL, "--model", "resnet", "--batches", "1,2,4", "--repeat-at-least", "10", "--repeat-at-most", "10", "--warm-up", "0", "-o", file); err != nil {
+		t.Fatal(err)
+	}
+	if b := readBatches(t, file); b.MaxBatch() != 2 || !strings.Contains(b.Source, "Left out are batches of 4 and more") {
+		t.Errorf("the profile is %+v", b)
+	}
+}
+
 // A survey that ends in the middle of a measurement, and whose file is cut in the middle of a line, goes on from there: no measurement is made
 // twice but the one that was under way.
 func TestAKilledSurveyGoesOn(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/headgate/headgate/control/measured/survey"
@@ -61,6 +62,8 @@ func (r Run) Measure(ctx context.Context, rows []survey.Row) (all []survey.Row, 
 				return rows, left, ctx.Err()
 			case (tooMuch(err) || apart) && at != r.Plan.Points[0]:
 				refused, left = append(refused, at), append(left, fmt.Sprintf("Left out are %s and more: %v.", at, err))
+				// The server may have taken them before.
+				rows = slices.DeleteFunc(slices.Clone(rows), func(r survey.Row) bool { return beyond(r.Point, refused) })
 			case err != nil:
 				return rows, left, fmt.Errorf("%s: %w", at, err)
 			case n < warm:
