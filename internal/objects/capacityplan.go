@@ -169,6 +169,9 @@ func checkMemory(at *field.Path, m *v1alpha1.PlanMemory) (errs field.ErrorList) 
 	if (m.Models == nil) == (m.LeastAge == nil) {
 		errs = append(errs, field.Invalid(at, "", "write one of models and leastAge"))
 	}
+	if m.Models != nil && m.Models.Sign() <= 0 {
+		errs = append(errs, field.Invalid(at.Child("models"), m.Models.String(), "it must be above 0"))
+	}
 	if m.LeastAge != nil {
 		if m.LeastAge.Duration <= 0 {
 			errs = append(errs, field.Invalid(at.Child("leastAge"), m.LeastAge.Duration.String(), "it must be above 0"))

@@ -74,6 +74,7 @@ func TestFaultsOfCapacityPlans(t *testing.T) {
 		{"batches: [1, 2]", "batches: [2, 1]", "spec.stages[0].hardware[0].batches[1]: Invalid value: 1: sizes are from 1 on, in order, each once"},
 		{"{base: 0.1}, decode", "{base: -1}, decode", "spec.stages[2].hardware[0].engine.prefill.base: Invalid value: -1: a time in seconds is finite and not negative"},
 		{"models: 5Gi", "leastAge: 5m", "spec.stages[2].memory.modelSize: Required value: write how large a model is"},
+		{"models: 5Gi", "models: -5Gi", `spec.stages[2].memory.models: Invalid value: "-5Gi": it must be above 0`},
 		{"models: 5Gi", "leastAge: 5m, modelSize: 3Gi", `spec.stages[2].memory.modelSize: Invalid value: "3Gi": it must be above 0, and at most perReplica`},
 		{"{min: 1, max: 3}", "{min: 4, max: 3}", "spec.stages[2].replicas.max: Invalid value: 3: it must be at least min"},
 		{"objectives: [{within: 300ms}]", "objectives: []", "spec.objectives: Required value: write what queries are to keep"},
