@@ -46,7 +46,7 @@ func (a *Asked) Problem(t string, seed uint64) (*plan.Problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := problem.Of(a.CapacityPlan, a.files, nil, is.Queries(seed))
+	p, err := problem.Of(a.CapacityPlan, a.files, nil, is.Queries(seed), nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", a.Name, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +20,6 @@ import (
 
 	"github.com/headgate/headgate/api/v1alpha1"
 	"github.com/headgate/headgate/control/provision/answer"
-	"github.com/headgate/headgate/control/provision/estimate"
 	"github.com/headgate/headgate/control/provision/plan"
 	"github.com/headgate/headgate/control/provision/problem"
 	"github.com/headgate/headgate/internal/objects/source"
@@ -67,6 +67,7 @@ type config struct {
 	format     string
 	split      float64
 	seed       int64
+	seeded     bool // somebody says the seed
 	planner    string
 	most       int
 	given      string
@@ -81,7 +82,7 @@ var planners = map[string]func(*plan.Problem) *plan.Plan{"mended": plan.Mended, 
 
 // Command is the command "plan". It prints to out.
 func Command(ctx context.Context, args []string, out io.Writer) error {
-	if len(args) > 0 && args[0] == "compare" {
+	if len(args) > 0 && args[0] == "compare" && !slices.Contains(args, "--help") && !slices.Contains(args, "-h") { // one help has both
 		return compare(args[1:], out)
 	}
 	var c config
@@ -94,7 +95,7 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	fs.StringVar(&c.trace, "trace", "", "plan on this `TRACE`, a file or a text such as gamma:rate=100,cv=4,seconds=600, in the place of that in the plan")
 	fs.StringVar(&c.format, "trace-format", "", "the trace is of this `FORMAT`: azure, mooncake, servegen, rates, prometheus, access-log or csv; found out by what is in it if it is left out")
 	fs.Float64Var(&c.split, "split", 0.25, "of a recorded trace plan on the first `SHARE` of the time, and test on the rest")
-	fs.Int64Var(&c.seed, "seed", -1, "all that is by chance is of this `SEED`, in the place of that in the plan")
+	fs.Int64Var(&c.seed, "seed", 0, "all that is by chance is of this `SEED`, in the place of that in the plan")
 	fs.StringVar(&c.planner, "planner", "mended", "plan as this `PLANNER` does: mended, or strict, which is InferLine's")
 	fs.IntVar(&c.most, "prove", 100_000, "try all that is cheaper than the plan where that is no more than `N` configurations: nothing is cheaper then; 0 for none")
 	fs.StringVar(&c.given, "given", "", "tell what `STAGE=HARDWARE:REPLICASxBATCH,...` costs and keeps, which runs today, and what to change; with replicas that come and go at times of the trace: 4x8+2@10m-2@50m")
@@ -105,8 +106,12 @@ func Command(ctx context.Context, args []string, out io.Writer) error {
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
-	c.name = fs.Arg(0)
-	if err := c.check(fs.NArg()); err != nil {
+	c.name, c.seeded = fs.Arg(0), fs.Changed("seed")
+	err := c.check(fs.NArg())
+	if err == nil && fs.Changed("prove") && c.planner != "mended" {
+		err = fmt.Errorf("--prove is of the planner mended: --planner %s does not take it", c.planner)
+	}
+	if err != nil {
 		return fmt.Errorf("%w; see control plan --help", err)
 	}
 	return c.run(ctx, out)
@@ -133,6 +138,8 @@ func (c *config) check(args int) error {
 		return fmt.Errorf("--output %q: want text or json", c.output)
 	case !(c.split > 0 && c.split < 1):
 		return fmt.Errorf("--split %v: want a share above 0 and below 1", c.split)
+	case c.seed < 0:
+		return fmt.Errorf("--seed %d: it must not be negative", c.seed)
 	case c.most < 0:
 		return fmt.Errorf("--prove %d: it must not be negative", c.most)
 	}
@@ -174,14 +181,12 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	is, p, found, err := c.answer(ctx, a, a.Name)
+	is, p, found, err := c.answer(ctx, a, a.Name, c.explain)
 	if err != nil {
 		return err
 	}
-	if c.picture != "" && is.Found {
-		if err := os.WriteFile(c.picture, []byte(is.Picture()), 0o644); err != nil {
-			return err
-		}
+	if err := c.draw(is); err != nil {
+		return err
 	}
 	all := answers{plan: is, has: plan.Steady(found.Config)}
 	if given != nil {
@@ -205,9 +210,21 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 	return err
 }
 
+// draw writes the picture of a plan, if one is wanted.
+func (c *config) draw(is *answer.Answer) error {
+	switch {
+	case c.picture == "":
+		return nil
+	case !is.Found:
+		fmt.Fprintf(os.Stderr, "--picture %s is not written: there is no plan to draw\n", c.picture)
+		return nil
+	}
+	return os.WriteFile(c.picture, []byte(is.Picture()), 0o644)
+}
+
 // ask plans again with changes, and finds what would be kept without.
 func (c *config) ask(ctx context.Context, all *answers, changed *asked, text string) error {
-	then, p, _, err := c.answer(ctx, changed, text)
+	then, p, _, err := c.answer(ctx, changed, text, c.explain && c.output == "json") // text has none of it
 	if err != nil {
 		return err
 	}
@@ -221,8 +238,8 @@ func (c *config) ask(ctx context.Context, all *answers, changed *asked, text str
 	return nil
 }
 
-// answer plans what is asked for.
-func (c *config) answer(ctx context.Context, a *asked, name string) (*answer.Answer, *plan.Problem, *plan.Plan, error) {
+// answer plans what is asked for, and says why nothing is cheaper where that is wanted.
+func (c *config) answer(ctx context.Context, a *asked, name string, explain bool) (*answer.Answer, *plan.Problem, *plan.Plan, error) {
 	p, err := a.problem()
 	if err != nil {
 		return nil, nil, nil, err
@@ -231,20 +248,16 @@ func (c *config) answer(ctx context.Context, a *asked, name string) (*answer.Ans
 	var done func()
 	p.Told, done = progress(ctx, name)
 	found := planners[c.planner](p)
-	done()
 	is, err := answer.Of(name, c.planner, p, found, a.planned.trace(), a.tested.trace())
-	if err == nil && c.explain && found.Found && !found.Stopped {
+	done()
+	if err == nil && explain && found.Found && !found.Stopped {
 		err = is.Explain(p, found.Config, func() bool { return ctx.Err() == nil })
 	}
 	return is, p, found, err
 }
 
 func (q queries) trace() answer.Trace {
-	all := make([]estimate.Query, len(q.all))
-	for i, is := range q.all {
-		all[i] = estimate.Query{At: is.At, Prompt: is.Prompt, Output: is.Output}
-	}
-	return answer.Trace{Name: q.name, Queries: all, Seed: q.seed, From: q.from}
+	return answer.Trace{Name: q.name, Queries: problem.Queries(q.all), Seed: q.seed, From: q.from}
 }
 
 // progress tells on standard error how far a search is, where that is a terminal: each tenth of a second in one line. It goes on until the
@@ -280,7 +293,7 @@ func (c *config) readAsked(a *asked) (given *plan.Timetable, changed []*asked, e
 	for _, text := range c.whatIf {
 		other, err := a.changed(text)
 		if err == nil {
-			_, err = c.readGiven(other) // of faster queries the last may come before replicas change
+			_, err = c.readGiven(other) // models may be too slow then, and of faster queries the last may come before replicas change
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("--what-if %s: %w", text, err)
@@ -290,13 +303,10 @@ func (c *config) readAsked(a *asked) (given *plan.Timetable, changed []*asked, e
 	return given, changed, nil
 }
 
-// readGiven reads what runs today, nil if that is not given, for the problem that is asked.
+// readGiven reads what runs today, nil if that is not given, for the problem that is asked, which it checks.
 func (c *config) readGiven(a *asked) (*plan.Timetable, error) {
-	if c.given == "" {
-		return nil, nil
-	}
 	p, err := a.problem()
-	if err != nil {
+	if err != nil || c.given == "" {
 		return nil, err
 	}
 	given, err := problem.Given(p, c.given)
@@ -311,7 +321,7 @@ func (c *config) readGiven(a *asked) (*plan.Timetable, error) {
 
 // problem is what is asked for, as planners have it.
 func (a *asked) problem() (*plan.Problem, error) {
-	p, err := problem.Of(a.CapacityPlan, a.files, a.slower, a.planned.all)
+	p, err := problem.Of(a.CapacityPlan, a.files, a.slower, a.planned.all, a.tested.all)
 	return p, a.located(err)
 }
 
@@ -368,7 +378,7 @@ func written(file string) (all []*answer.Answer, err error) {
 		return nil, fmt.Errorf("%s: %w: want what control plan -o json wrote", file, err)
 	}
 	for _, is := range all {
-		if is == nil || is.Planned == nil && (is.Found || len(is.Why) == 0) {
+		if is == nil || is.Found && is.Planned == nil || !is.Found && len(is.Why) == 0 {
 			return nil, fmt.Errorf("%s is no plan: want what control plan -o json wrote", file)
 		}
 	}

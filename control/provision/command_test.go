@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/headgate/headgate/control/provision"
 	"github.com/headgate/headgate/control/provision/answer"
@@ -105,6 +106,18 @@ func TestPlansAreCompared(t *testing.T) {
 	if got := run(t, "compare", files[0], empty); !strings.Contains(got, "is no plan: want what control plan -o json wrote") {
 		t.Error(got)
 	}
+	if err := os.WriteFile(empty, []byte(`{"planned": {}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t, "compare", files[0], empty); !strings.Contains(got, "is no plan: want what control plan -o json wrote") {
+		t.Error(got)
+	}
+	if got := run(t, "compare", "--help"); !strings.Contains(got, "control plan compare A.json B.json") {
+		t.Error(got)
+	}
+	if got := run(t, "compare", files[0], files[0]); !strings.Contains(got, "+0.0 %") {
+		t.Error(got)
+	}
 	if got := run(t, "compare", files[0], "testdata/video.yaml"); !strings.Contains(got, "testdata/video.yaml: invalid character") {
 		t.Error(got)
 	}
@@ -136,6 +149,40 @@ func TestNoSearchBeginsAfterAnEnd(t *testing.T) {
 	var out bytes.Buffer
 	if err := provision.Command(ctx, []string{"-f", "testdata/video.yaml", "--what-if", "rate=2x"}, &out); err != nil || strings.Contains(out.String(), "What if") {
 		t.Errorf("%v\n%s", err, &out)
+	}
+}
+
+// Of a search that was stopped people and programs are told that it was.
+func TestAStoppedSearchSaysSo(t *testing.T) {
+	for _, output := range []string{"text", "json"} {
+		ctx, stop := context.WithCancel(t.Context())
+		var out bytes.Buffer
+		done := make(chan error)
+		go func() { done <- provision.Command(ctx, []string{"-f", "testdata/video.yaml", "-o", output}, &out) }() // for some seconds
+		time.Sleep(100 * time.Millisecond)
+		stop()
+		want := map[string]string{"text": "The search was stopped: there may be cheaper ones.", "json": `"stopped": true`}[output]
+		if err := <-done; err != nil || !strings.Contains(out.String(), want) && !strings.Contains(out.String(), "until the search was stopped") {
+			t.Errorf("%v\n%s", err, &out)
+		}
+	}
+}
+
+// A timetable costs what it does over the whole trace: of 101 s the first 25 are planned on.
+func TestATimetableCostsWhatItDoesInTheMean(t *testing.T) {
+	cost := func(given string) float64 {
+		var all []answer.Answer
+		text := run(t, "-f", "testdata/chat.yaml", "--prove", "0", "-o", "json", "--given", given)
+		if err := json.Unmarshal([]byte(text), &all); err != nil || len(all) != 2 {
+			t.Fatalf("%v: %s", err, text)
+		}
+		return all[0].Cost
+	}
+	three, four := cost("chat=l4:3x64"), cost("chat=l4:4x64")
+	for at, share := range map[string]float64{"20s": 0.8, "60s": 0.4} {
+		if got, want := cost("chat=l4:3x64+1@"+at), three+share*(four-three); math.Abs(got-want) > 0.02*want {
+			t.Errorf("with a fourth from %s on it costs %.3f, want about %.3f", at, got, want)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package provision
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -27,11 +26,16 @@ func (a *answers) text() string {
 		out.WriteString(a.today.Text() + "\n")
 	}
 	out.WriteString(a.plan.Text())
-	if a.today != nil {
+	if a.today != nil && a.plan.Found {
 		out.WriteString("\n" + answer.Compare(a.today, a.plan))
 	}
 	for _, pair := range a.asked {
-		fmt.Fprintf(&out, "\nWhat if %s?\n%s", pair[1].Name, answer.Compare(cmp.Or(pair[0], a.plan), pair[1]))
+		fmt.Fprintf(&out, "\nWhat if %s?\n", pair[1].Name)
+		if pair[0] == nil {
+			out.WriteString(pair[1].Text())
+		} else {
+			out.WriteString(answer.Compare(pair[0], pair[1]))
+		}
 	}
 	return out.String()
 }

@@ -51,7 +51,7 @@ func (c *config) read(ctx context.Context) (*asked, error) {
 	if a.fault == nil {
 		a.fault = func(field, words string) error { return fmt.Errorf("%s: %s: %s", idOf(a.CapacityPlan), field, words) }
 	}
-	if c.seed >= 0 {
+	if c.seeded {
 		a.Spec.Seed = c.seed
 	}
 	if err := a.readFiles(file); err != nil {
@@ -128,6 +128,9 @@ func (c *config) readTrace(a *asked, file string) error {
 	t, err := trace.Open(os.Open, name, trace.Options{Format: trace.Format(c.format)})
 	if err != nil {
 		return err
+	}
+	if !strings.HasPrefix(name, string(trace.Gamma)+":") { // what is in a file is not known from its name
+		fmt.Fprintf(os.Stderr, "%s is %s\n", t.Name, t.About)
 	}
 	seed := uint64(a.Spec.Seed) //nolint:gosec // it is not negative
 	all := t.Queries(seed)

@@ -19,6 +19,8 @@ type Answer struct {
 	// Found says that there is a plan, Optimal that all that is cheaper was tried, or where there is no plan that nothing is one.
 	Found   bool `json:"found"`
 	Optimal bool `json:"optimal"`
+	// Stopped says that the search was ended from outside: there may be better plans, or one where none was found.
+	Stopped bool `json:"stopped,omitempty"`
 	// Why there is no plan, and what would do.
 	Why  []string `json:"why,omitempty"`
 	Cost float64  `json:"cost,omitempty"`
@@ -42,7 +44,8 @@ type Stage struct {
 	Hardware string `json:"hardware"`
 	Units    int    `json:"units"` // of a replica
 	Replicas int    `json:"replicas"`
-	// Changes of them at times of the trace, such as +2@10m0s; Cost, Utilisation and Busy are by their mean then.
+	// Changes of them at times of the trace, such as +2@10m0s: Utilisation and Busy are by their mean in what was planned on, Cost by that in what was
+	// tested on, too.
 	Changes string  `json:"changes,omitempty"`
 	Batch   int     `json:"batch"`
 	Cost    float64 `json:"cost"`
@@ -89,7 +92,7 @@ type Times struct {
 	// takes alone on, doubled up to 60 s (InferLine's traffic envelope).
 	CV       float64  `json:"cv"`
 	Envelope []Window `json:"envelope"`
-	// Latency of all, and of an LLM's tokens.
+	// Latency of all, and of the tokens of those that pass an LLM.
 	Latency    Percentiles  `json:"latency"`
 	FirstToken *Percentiles `json:"firstToken,omitempty"`
 	PerToken   *Percentiles `json:"perToken,omitempty"`
@@ -108,7 +111,9 @@ type Kept struct {
 	Of       string  `json:"of"`
 	Within   float64 `json:"within"`
 	Quantile float64 `json:"quantile"`
-	// Takes is the time that the quantile takes, and Missed the share of queries that took longer than they may: that is exact.
+	// Queries is how many have such a time: those that pass no LLM have none of its tokens.
+	Queries int `json:"queries"`
+	// Takes is the time that the quantile takes, and Missed the share of these queries that took longer than they may: that is exact.
 	Takes  float64 `json:"takes"`
 	Missed float64 `json:"missed"`
 }
@@ -134,7 +139,7 @@ type Trace struct {
 // Of is the answer that a plan is. It simulates what the plan says on the trace that was planned on, and on another to test it, which may have no
 // queries.
 func Of(name, planner string, p *plan.Problem, is *plan.Plan, planned, tested Trace) (*Answer, error) {
-	a := &Answer{Name: name, Planner: planner, Found: is.Found, Optimal: is.Optimal, Simulations: is.Simulations}
+	a := &Answer{Name: name, Planner: planner, Found: is.Found, Optimal: is.Optimal, Stopped: is.Stopped, Simulations: is.Simulations}
 	for _, t := range is.Tried {
 		if !t.Config.Unbounded() {
 			a.Tried = append(a.Tried, Tried{t.By, Config(p, t.Config), t.Cost, t.Keeps, t.Kept})
@@ -165,17 +170,29 @@ func (a *Answer) have(p *plan.Problem, given *plan.Timetable, planned, tested Tr
 		return err
 	}
 	a.Planned = times
+	var test *estimate.Result
+	if n := len(tested.Queries); n > 1 && tested.Queries[n-1].At > tested.Queries[0].At {
+		if test, a.Tested, err = measure(p, given, tested); err != nil {
+			return err
+		}
+	}
 	throughput, alone := p.Pace(c)
 	shares := p.Pipeline.Shares()
 	for i, is := range c {
 		s, h := &r.Stages[i], &p.Stages[i].Hardware[is.Hardware]
 		n, replicas := float64(max(1, s.Queries)), float64(is.Replicas)
+		cost := h.Price * replicas
 		if len(given.Changes[i]) > 0 {
-			replicas = s.Paid / r.Seconds
+			paid, seconds := s.Paid, r.Seconds
+			replicas = paid / seconds
+			if test != nil {
+				paid, seconds = paid+test.Stages[i].Paid, seconds+test.Seconds
+			}
+			cost = h.Price * paid / seconds
 		}
-		a.Cost += h.Price * replicas
+		a.Cost += cost
 		stage := Stage{
-			Name: p.Stages[i].Name, Hardware: h.Name, Units: max(1, h.Units), Replicas: is.Replicas, Batch: is.Batch, Cost: h.Price * replicas, Changes: changes(is.Replicas, given.Changes[i]),
+			Name: p.Stages[i].Name, Hardware: h.Name, Units: max(1, h.Units), Replicas: is.Replicas, Batch: is.Batch, Cost: cost, Changes: changes(is.Replicas, given.Changes[i]),
 			LLM: h.Engine != nil, Share: shares[i], Throughput: throughput[i], Alone: alone[i],
 			Utilisation: times.Rate * shares[i] / throughput[i] / replicas, Busy: s.Busy / r.Seconds / replicas,
 			Queue: s.Waited / n, Fill: s.Filled / n, Compute: s.Computed / n, Latency: percentiles(&s.Latency),
@@ -189,10 +206,7 @@ func (a *Answer) have(p *plan.Problem, given *plan.Timetable, planned, tested Tr
 	for _, e := range p.Pipeline.Edges {
 		a.Edges = append(a.Edges, Edge{p.Stages[e.From].Name, p.Stages[e.To].Name, e.Share})
 	}
-	if n := len(tested.Queries); n > 1 && tested.Queries[n-1].At > tested.Queries[0].At {
-		_, a.Tested, err = measure(p, given, tested)
-	}
-	return err
+	return nil
 }
 
 // changes are those of replicas in words, as [problem.Given] reads them.
@@ -211,15 +225,16 @@ func percentiles(l *estimate.Latencies) Percentiles {
 
 // measure rolls a trace on.
 func measure(p *plan.Problem, is *plan.Timetable, t Trace) (*estimate.Result, *Times, error) {
-	var latency, first, each estimate.Latencies
-	of := map[plan.Of]*estimate.Latencies{plan.Latency: &latency, plan.FirstToken: &first, plan.PerToken: &each}
+	var all [plan.PerToken + 1]estimate.Latencies // by [plan.Of]
 	missed := make([]int, len(p.Objectives))
 	r, err := estimate.Run(p.Pipeline, p.Scheduled(is.From(t.From)), t.Queries, t.Seed, func(_ int, took estimate.Took) bool {
-		latency.Add(took.Latency)
-		first.Add(took.FirstToken)
-		each.Add(took.PerToken)
+		for of := range all {
+			if seconds, has := plan.Of(of).In(took); has {
+				all[of].Add(seconds)
+			}
+		}
 		for i, o := range p.Objectives {
-			if o.Of.In(took) > o.Seconds {
+			if seconds, _ := o.Of.In(took); seconds > o.Seconds {
 				missed[i]++
 			}
 		}
@@ -231,15 +246,18 @@ func measure(p *plan.Problem, is *plan.Timetable, t Trace) (*estimate.Result, *T
 	n, span := len(t.Queries), t.Queries[len(t.Queries)-1].At-t.Queries[0].At
 	_, alone := p.Pace(is.Config)
 	times := &Times{
-		Trace: t.Name, Queries: n, Seconds: span, Rate: estimate.Rate(t.Queries), CV: variation(t.Queries), Latency: percentiles(&latency),
+		Trace: t.Name, Queries: n, Seconds: span, Rate: estimate.Rate(t.Queries), CV: variation(t.Queries), Latency: percentiles(&all[plan.Latency]),
 		Envelope: envelope(t.Queries, p.Pipeline.ServiceTime(func(stage int) float64 { return alone[stage] })),
 	}
 	if p.Tokens() {
-		a, b := percentiles(&first), percentiles(&each)
-		times.FirstToken, times.PerToken = &a, &b
+		first, each := percentiles(&all[plan.FirstToken]), percentiles(&all[plan.PerToken])
+		times.FirstToken, times.PerToken = &first, &each
 	}
 	for i, o := range p.Objectives {
-		times.Objectives = append(times.Objectives, Kept{o.Of.String(), o.Seconds, o.Share, of[o.Of].Quantile(o.Share), float64(missed[i]) / float64(n)})
+		times.Objectives = append(times.Objectives, Kept{
+			Of: o.Of.String(), Within: o.Seconds, Quantile: o.Share, Queries: all[o.Of].Count,
+			Takes: all[o.Of].Quantile(o.Share), Missed: float64(missed[i]) / float64(max(1, all[o.Of].Count)),
+		})
 	}
 	return r, times, nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -36,7 +37,7 @@ func (a *Answer) Text() string {
 			note = " to begin with"
 		}
 	}
-	fmt.Fprintf(&out, "%s: %d replicas%s for %.4g an hour.%s\n\n", a.Name, replicas, note, a.Cost, map[bool]string{true: " Nothing is cheaper: all that is was tried."}[a.Optimal])
+	fmt.Fprintf(&out, "%s: %d replicas%s for %.4g an hour.%s\n\n", a.Name, replicas, note, a.Cost, a.sure())
 	a.stages(&out)
 	fmt.Fprintln(&out)
 	a.times(&out)
@@ -55,6 +56,17 @@ func (a *Answer) Text() string {
 		fmt.Fprintf(&out, "The %s planner ran %d simulations.\n", a.Planner, a.Simulations)
 	}
 	return out.String()
+}
+
+// sure says whether there may be cheaper plans, as far as that is known.
+func (a *Answer) sure() string {
+	switch {
+	case a.Optimal:
+		return " Nothing is cheaper: all that is was tried."
+	case a.Stopped:
+		return " The search was stopped: there may be cheaper ones."
+	}
+	return ""
 }
 
 // none says that there is no plan, why, and what would do.
@@ -144,18 +156,17 @@ func (a *Answer) cheaper(out *bytes.Buffer) {
 	_ = w.Flush()
 }
 
-// Compare says how b differs from a: what it costs, what each stage has, and what is kept.
+// Compare says how b differs from a: what it costs, what each stage has, and what is kept; where one is no plan what both are.
 func Compare(a, b *Answer) string {
 	var out bytes.Buffer
 	if !a.Found || !b.Found {
-		for _, is := range []*Answer{a, b} {
-			if !is.Found {
-				is.none(&out)
-			}
-		}
-		return out.String()
+		return a.Text() + "\n" + b.Text()
 	}
-	fmt.Fprintf(&out, "%s costs %.4g an hour, %s %.4g: %+.1f %%.\n\n", a.Name, a.Cost, b.Name, b.Cost, 100*(b.Cost/a.Cost-1))
+	fmt.Fprintf(&out, "%s costs %.4g an hour, %s %.4g", a.Name, a.Cost, b.Name, b.Cost)
+	if a.Cost > 0 {
+		fmt.Fprintf(&out, ": %+.1f %%", 100*(b.Cost/a.Cost-1))
+	}
+	fmt.Fprint(&out, ".\n\n")
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "STAGE\t%s\t%s\tCHANGE\n", a.Name, b.Name)
 	have := func(s *Stage) string {
@@ -171,9 +182,10 @@ func Compare(a, b *Answer) string {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", name.Name, have(pair[0]), have(pair[1]), change(pair[0], pair[1]))
 	}
-	for i, o := range a.Planned.Objectives {
-		if i >= len(b.Planned.Objectives) {
-			break
+	for _, o := range a.Planned.Objectives {
+		i := slices.IndexFunc(b.Planned.Objectives, func(of Kept) bool { return of.Of == o.Of && of.Quantile == o.Quantile })
+		if i < 0 {
+			continue
 		}
 		of := b.Planned.Objectives[i]
 		fmt.Fprintf(w, "%s\t%s of %s\t%s of %s\t\n", o.Of, Seconds(o.Takes), Seconds(o.Within), Seconds(of.Takes), Seconds(of.Within))

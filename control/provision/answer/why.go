@@ -121,7 +121,7 @@ func (a *Answer) Explain(p *plan.Problem, c plan.Config, goOn func() bool) error
 				t := Tried{By: by, Config: Config(p, other), Cost: p.Cost(other), Keeps: p.Fits(other)}
 				for k, o := range times.Objectives {
 					t.Takes = append(t.Takes, o.Takes)
-					t.Keeps = t.Keeps && o.Missed*float64(times.Queries) <= float64(p.Objectives[k].Misses(times.Queries))+1e-6
+					t.Keeps = t.Keeps && o.Missed*float64(o.Queries) <= float64(p.Objectives[k].Misses(o.Queries))+1e-6
 				}
 				if is := p.Strain(t.Takes); best.By == "" || is < least {
 					best, least = t, is

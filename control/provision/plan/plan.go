@@ -49,10 +49,13 @@ func (o Of) String() string {
 	return [...]string{"latency", "time to first token", "time per token"}[o]
 }
 
-// In is that time of what a query took.
-func (o Of) In(t estimate.Took) float64 { return [...]float64{t.Latency, t.FirstToken, t.PerToken}[o] }
+// In is that time of what a query took, and whether it has one: there are no tokens where it passes no LLM, and no time per token of one token.
+func (o Of) In(t estimate.Took) (seconds float64, has bool) {
+	seconds = [...]float64{t.Latency, t.FirstToken, t.PerToken}[o]
+	return seconds, o == Latency || seconds > 0
+}
 
-// Objective is a time in seconds that a share of the queries, such as 0.99, must keep.
+// Objective is a time in seconds that a share of the queries that have it, such as 0.99, must keep.
 type Objective struct {
 	Of      Of
 	Seconds float64
@@ -60,7 +63,7 @@ type Objective struct {
 }
 
 // Misses is how many of n queries may take longer.
-func (o Objective) Misses(n int) int { return min(n-1, int(float64(n)*(1-o.Share)+1e-9)) }
+func (o Objective) Misses(n int) int { return max(0, min(n-1, int(float64(n)*(1-o.Share)+1e-9))) }
 
 // Stage is what a stage may have.
 type Stage struct {

@@ -332,3 +332,46 @@ func TestASearchHasAnEnd(t *testing.T) {
 		}
 	}
 }
+
+// An objective of tokens is of the queries that pass an LLM, however few these are.
+func TestObjectivesOfTokensAreOfQueriesThatHaveThem(t *testing.T) {
+	engine := profile.Profile{
+		Prefill: profile.Prefill{Base: 0.05}, Decode: profile.Decode{Base: 0.02, PerSequence: 0.002},
+		Limits: profile.Limits{MaxSequences: 4, MaxBatchedTokens: 1000, KVBlocks: 1000, BlockSize: 16},
+	}
+	p := two()
+	p.Pipeline = &estimate.Pipeline{Stages: 2, Edges: []estimate.Edge{{From: 0, To: 1, Share: 0.02}}}
+	p.Stages = []plan.Stage{
+		{MinReplicas: 1, Hardware: []plan.Hardware{on("cpu", 0.1, 0, 0.001, 1)}},
+		{MinReplicas: 1, Hardware: []plan.Hardware{{Name: "gpu", Price: 1, Engine: &engine, Batches: []int{4}}}},
+	}
+	p.Queries, p.Most = nil, 1000
+	for i := range 4000 {
+		p.Queries = append(p.Queries, estimate.Query{At: float64(i) / 300, Prompt: 10, Output: 20})
+	}
+	p.Objectives = []plan.Objective{{Of: plan.FirstToken, Seconds: 0.15, Share: 0.95}}
+	missed := func(c plan.Config) float64 {
+		all, late := 0, 0
+		if _, err := estimate.Run(p.Pipeline, p.Settings(c), p.Queries, p.Seed, func(_ int, took estimate.Took) bool {
+			if took.FirstToken > 0 {
+				all++
+				if took.FirstToken > 0.15 {
+					late++
+				}
+			}
+			return true
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return float64(late) / float64(all)
+	}
+	for name, is := range map[string]*plan.Plan{"strict": plan.Strict(p), "mended": plan.Mended(p)} {
+		if !is.Found || is.Config[1].Replicas < 2 || missed(is.Config) > 0.05 {
+			t.Errorf("%s: %s misses %v", name, text(is), missed(is.Config))
+		}
+		fewer := slices.Clone(is.Config)
+		if fewer[1].Replicas--; missed(fewer) <= 0.05 {
+			t.Errorf("%s: %s has more than it needs: with one less %v are missed", name, text(is), missed(fewer))
+		}
+	}
+}

@@ -14,6 +14,8 @@ type search struct {
 	shares []float64 // of them, by stage
 	known  map[string]Candidate
 	broken map[string]bool // configurations that were given up
+	// counts is how many queries have the time of each objective, the same in all configurations; nil before one was tried.
+	counts []int
 	// bisects says that the least number of replicas of a stage alone is found by halves, and not one by one.
 	bisects bool
 	best    Candidate // the cheapest that keeps the objectives, of those that were tried
@@ -41,16 +43,23 @@ func (s *search) try(c Config, by string) Candidate {
 	}
 	s.run(c, func(_ int, took estimate.Took) bool {
 		for i, o := range s.Objectives {
-			all[i] = append(all[i], o.Of.In(took))
+			if seconds, has := o.Of.In(took); has {
+				all[i] = append(all[i], seconds)
+			}
 		}
 		return true
 	})
+	var counts []int
 	is := Candidate{Config: slices.Clone(c), Cost: s.Cost(c), Keeps: s.fits(c), By: by}
 	for i, o := range s.Objectives {
 		slices.Sort(all[i])
-		kept := all[i][len(all[i])-1-o.Misses(len(all[i]))]
-		is.Kept = append(is.Kept, kept)
+		n, kept := len(all[i]), 0.0
+		if n > 0 {
+			kept = all[i][n-1-o.Misses(n)]
+		}
+		is.Kept, counts = append(is.Kept, kept), append(counts, n)
 	}
+	s.counts = counts
 	is.Keeps = is.Keeps && s.met(is)
 	s.known[key] = is
 	s.plan.Tried = append(s.plan.Tried, is)
@@ -79,14 +88,17 @@ func (s *search) keeps(c Config) bool {
 	if !s.fits(c) {
 		return false
 	}
+	if s.counts == nil {
+		return s.try(c, "a start").Keeps
+	}
 	left := make([]int, len(s.Objectives)) // how many may still miss
 	for i, o := range s.Objectives {
-		left[i] = o.Misses(len(s.Queries))
+		left[i] = o.Misses(s.counts[i])
 	}
 	kept := true
 	s.run(c, func(_ int, took estimate.Took) bool {
 		for i, o := range s.Objectives {
-			if o.Of.In(took) > o.Seconds {
+			if seconds, _ := o.Of.In(took); seconds > o.Seconds {
 				left[i]--
 				kept = kept && left[i] >= 0
 			}

@@ -50,13 +50,11 @@ func (f *Fault) Error() string { return f.Field + ": " + f.Words }
 
 func fault(field, words string, args ...any) error { return &Fault{field, fmt.Sprintf(words, args...)} }
 
-// Of makes a problem of a CapacityPlan without faults of its own, and of a trace. Errors are Faults.
-func Of(o *v1alpha1.CapacityPlan, files Files, slower Slower, queries []trace.Query) (*plan.Problem, error) {
+// Of makes a problem of a CapacityPlan without faults of its own, and of a trace. The rest are queries that the plan is to be tested on. Errors are
+// Faults.
+func Of(o *v1alpha1.CapacityPlan, files Files, slower Slower, queries, rest []trace.Query) (*plan.Problem, error) {
 	spec := &o.Spec
-	p := &plan.Problem{Pipeline: &estimate.Pipeline{Stages: len(spec.Stages)}, Seed: uint64(spec.Seed)} //nolint:gosec // not negative
-	for _, q := range queries {
-		p.Queries = append(p.Queries, estimate.Query{At: q.At, Prompt: q.Prompt, Output: q.Output})
-	}
+	p := &plan.Problem{Pipeline: &estimate.Pipeline{Stages: len(spec.Stages)}, Seed: uint64(spec.Seed), Queries: Queries(queries)} //nolint:gosec // not negative
 	if len(queries) < 2 || !(queries[len(queries)-1].At > queries[0].At) {
 		return nil, fault("spec.trace", "of the trace there are no two queries at different times to plan on: take a longer one, or a larger --split")
 	}
@@ -101,8 +99,13 @@ func Of(o *v1alpha1.CapacityPlan, files Files, slower Slower, queries []trace.Qu
 			if h.Engine == nil {
 				continue
 			}
-			if err := estimate.CheckTokens(p.Queries, h.Engine); err != nil {
-				return nil, fault(fmt.Sprintf("%s.hardware[%d]", at, j), "%v: the trace must say prompt_tokens and output_tokens that fit", err)
+			for _, part := range []struct {
+				name string
+				all  []estimate.Query
+			}{{"that is planned on", p.Queries}, {"that the plan is tested on", Queries(rest)}} {
+				if err := estimate.CheckTokens(part.all, h.Engine); err != nil {
+					return nil, fault(fmt.Sprintf("%s.hardware[%d]", at, j), "in the part of the trace %s %v: it must say prompt_tokens and output_tokens that fit", part.name, err)
+				}
 			}
 		}
 	}
@@ -113,10 +116,36 @@ func Of(o *v1alpha1.CapacityPlan, files Files, slower Slower, queries []trace.Qu
 		}
 		p.Objectives = append(p.Objectives, is)
 	}
+	unbind(p)
 	if err := p.Check(); err != nil {
 		return nil, fault("spec", "%v", err)
 	}
 	return p, nil
+}
+
+// Queries are those of a trace, as estimates have them.
+func Queries(all []trace.Query) []estimate.Query {
+	is := make([]estimate.Query, len(all))
+	for i, q := range all {
+		is[i] = estimate.Query{At: q.At, Prompt: q.Prompt, Output: q.Output}
+	}
+	return is
+}
+
+// unbind takes bounds away that no plan comes to, for more replicas than queries do nothing: as many as may be are not to be simulated.
+func unbind(p *plan.Problem) {
+	units := make(map[string]int) // of each kind, that there is a use for
+	for i := range p.Stages {
+		s := &p.Stages[i]
+		most := max(len(p.Queries), s.MinReplicas)
+		if s.MaxReplicas >= most {
+			s.MaxReplicas = 0
+		}
+		for _, h := range s.Hardware {
+			units[h.Name] += most * h.Units
+		}
+	}
+	maps.DeleteFunc(p.AtMost, func(kind string, there int) bool { return there >= units[kind] })
 }
 
 // stage is what a stage may have.
@@ -298,13 +327,15 @@ func Given(p *plan.Problem, text string) (*plan.Timetable, error) {
 	for part := range strings.SplitSeq(text, ",") {
 		name, is, ok := strings.Cut(strings.TrimSpace(part), "=")
 		i := slices.IndexFunc(p.Stages, func(s plan.Stage) bool { return s.Name == name })
-		hardware, counts, _ := strings.Cut(is, ":")
 		if !ok || i < 0 {
 			return nil, fmt.Errorf("%q: want STAGE=HARDWARE:REPLICASxBATCH, such as %s=%s:3x8; stages are %s", part, p.Stages[0].Name, p.Stages[0].Hardware[0].Name, names(p.Stages))
 		}
-		h := slices.IndexFunc(p.Stages[i].Hardware, func(h plan.Hardware) bool { return h.Name == hardware })
+		if there[i] {
+			return nil, fmt.Errorf("%q: the stage %s is there twice", part, name)
+		}
+		h, counts := hardwareIn(is, p.Stages[i].Hardware)
 		if h < 0 {
-			return nil, fmt.Errorf("%q: the stage %s has no profile for %q", part, name, hardware)
+			return nil, fmt.Errorf("%q: the stage %s has no profile for that hardware: it may run on %s", part, name, kinds(p.Stages[i].Hardware))
 		}
 		all := p.Stages[i].Hardware[h].Batches
 		s := plan.Setting{Hardware: h, Replicas: 1, Batch: all[0]}
@@ -330,6 +361,27 @@ func Given(p *plan.Problem, text string) (*plan.Timetable, error) {
 		}
 	}
 	return today, nil
+}
+
+// hardwareIn is the hardware that a text such as a100:3x8 begins with, by number, and what follows the colon; -1 if it is none of all. Names may have
+// colons themselves.
+func hardwareIn(text string, all []plan.Hardware) (number int, rest string) {
+	number = -1
+	for i, h := range all {
+		after, begins := strings.CutPrefix(text, h.Name)
+		if begins && (after == "" || after[0] == ':') && (number < 0 || len(h.Name) > len(all[number].Name)) {
+			number, rest = i, strings.TrimPrefix(after, ":")
+		}
+	}
+	return number, rest
+}
+
+func kinds(all []plan.Hardware) string {
+	var names []string
+	for _, h := range all {
+		names = append(names, h.Name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // changesOf reads how replicas change, such as +2@10m-1@50m.

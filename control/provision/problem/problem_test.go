@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/headgate/headgate/api/v1alpha1"
+	"github.com/headgate/headgate/control/provision/plan"
 	"github.com/headgate/headgate/control/provision/problem"
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/profile"
@@ -53,7 +54,7 @@ func of(t *testing.T, old, is string, queries []trace.Query) (string, error) {
 		Batches:  map[string]*profile.Batches{"yolo.yaml": yolo},
 		Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price, AtMost: &most}},
 	}
-	p, err := problem.Of(o, files, nil, queries)
+	p, err := problem.Of(o, files, nil, queries, nil)
 	if err != nil {
 		return "", err
 	}
@@ -123,7 +124,7 @@ func TestModelsThatAreSlower(t *testing.T) {
 		{problem.Slower{"": 2, "detect": 3}, 0.06, 0.06},
 		{problem.Slower{"person": 0.5}, 0.02, 0.015},
 	} {
-		p, err := problem.Of(o, files, c.slower, every(100, 1))
+		p, err := problem.Of(o, files, c.slower, every(100, 1), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,11 +134,83 @@ func TestModelsThatAreSlower(t *testing.T) {
 			}
 		}
 	}
-	if _, err := problem.Of(o, files, problem.Slower{"person": 10}, every(100, 1)); err == nil || !strings.Contains(err.Error(), "a query that waits nowhere takes at least") {
+	if _, err := problem.Of(o, files, problem.Slower{"person": 10}, every(100, 1), nil); err == nil || !strings.Contains(err.Error(), "a query that waits nowhere takes at least") {
 		t.Errorf("of a stage that takes as long as all may it says: %v", err)
 	}
 	if yolo.MeanTime(1) != 0.02 {
 		t.Errorf("the profile says %v now", yolo.MeanTime(1))
+	}
+}
+
+// Bounds that are never reached are none, so that nobody simulates as many replicas as there might be.
+func TestBoundsThatAreNeverReached(t *testing.T) {
+	for _, c := range []struct {
+		max, atMost string
+		replicas    int
+		gpus        int
+		bounded     bool
+	}{
+		{"9", "4", 9, 4, true},
+		{"99", "299", 99, 299, true}, // 100 queries, on one and on two GPUs each
+		{"100", "300", 0, 0, false},
+		{"2000000000", "2000000000", 0, 0, false},
+	} {
+		o := new(v1alpha1.CapacityPlan)
+		text := strings.Replace(strings.Replace(good, "max: 9", "max: "+c.max, 1), "atMost: 4", "atMost: "+c.atMost, 1)
+		if err := yaml.UnmarshalStrict([]byte(text), o); err != nil {
+			t.Fatal(err)
+		}
+		price := 1.0
+		yolo := profile.NewBatches("yolo", profile.Batch{Size: 1, Mean: 0.02}, profile.Batch{Size: 2, Mean: 0.03})
+		p, err := problem.Of(o, problem.Files{
+			Batches: map[string]*profile.Batches{"yolo.yaml": yolo}, Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}},
+		}, nil, every(100, 1), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if most, bounded := p.AtMost["gpu"]; p.Stages[0].MaxReplicas != c.replicas || most != c.gpus || bounded != c.bounded {
+			t.Errorf("of at most %s replicas and %s GPUs %d and %v are left", c.max, c.atMost, p.Stages[0].MaxReplicas, p.AtMost)
+		}
+	}
+}
+
+// Names of hardware may have colons.
+func TestGivenHardware(t *testing.T) {
+	p := &plan.Problem{Stages: []plan.Stage{{Name: "s", Hardware: []plan.Hardware{
+		{Name: "a100", Batches: []int{1}}, {Name: "a100:80gb", Batches: []int{2}}, {Name: "a100:80", Batches: []int{3}},
+	}}}}
+	for text, want := range map[string][3]int{ // hardware, batch, replicas
+		"s=a100": {0, 1, 1}, "s=a100:3": {0, 1, 3}, "s=a100:80gb": {1, 2, 1}, "s=a100:80gb:3x2": {1, 2, 3}, "s=a100:80": {2, 3, 1}, "s=a100:80x1": {0, 1, 80},
+	} {
+		if is, err := problem.Given(p, text); err != nil || is.Config[0] != (plan.Setting{Hardware: want[0], Batch: want[1], Replicas: want[2]}) {
+			t.Errorf("%s is %+v, %v, want %+v", text, is, err, want)
+		}
+	}
+	for text, want := range map[string]string{"s=h100:3": "it may run on a100, a100:80gb, a100:80", "s=a1": "it may run on", "s=a100,s=a100": "there twice"} {
+		if _, err := problem.Given(p, text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// What the plan is tested on is looked at before a search.
+func TestTokensOfTheTest(t *testing.T) {
+	o := new(v1alpha1.CapacityPlan)
+	text := strings.Replace(good, "latencies: [{size: 1, mean: 30ms}, {size: 8, mean: 100ms}]",
+		"engine: {prefill: {base: 0.01}, decode: {base: 0.01}, limits: {maxSequences: 1, maxBatchedTokens: 9, kvBlocks: 9, blockSize: 9}}", 1)
+	if err := yaml.UnmarshalStrict([]byte(text), o); err != nil {
+		t.Fatal(err)
+	}
+	price := 1.0
+	yolo := profile.NewBatches("yolo", profile.Batch{Size: 1, Mean: 0.02}, profile.Batch{Size: 2, Mean: 0.03})
+	files := problem.Files{Batches: map[string]*profile.Batches{"yolo.yaml": yolo}, Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}}}
+	tokens := []trace.Query{{At: 0, Prompt: 5, Output: 5}, {At: 1, Prompt: 5, Output: 5}}
+	if _, err := problem.Of(o, files, nil, tokens, tokens); err != nil {
+		t.Fatal(err)
+	}
+	_, err := problem.Of(o, files, nil, tokens, []trace.Query{{At: 0, Prompt: 5, Output: 5}, {At: 1, Prompt: 50, Output: 50}})
+	if want := "spec.stages[0].hardware[0]: in the part of the trace that the plan is tested on query 1 has 100 tokens"; err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
 	}
 }
 
@@ -149,7 +222,7 @@ func TestObjectivesBelowTheServiceTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		price := 1.0
-		_, err := problem.Of(o, problem.Files{Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}}}, nil, every(100, 1))
+		_, err := problem.Of(o, problem.Files{Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}}}, nil, every(100, 1), nil)
 		if (err != nil) != refused || refused && !strings.HasPrefix(err.Error(), "spec.objectives[0].within: a query that waits nowhere takes at least 0.05s") {
 			t.Errorf("%s: %v", within, err)
 		}
