@@ -81,7 +81,7 @@ type PlanObjective struct {
 	//
 	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s')",message="it must be above 0"
 	Within metav1.Duration `json:"within"`
-	// Quantile is the share of queries that must keep it, above 0 and at most 1; 0.99 is the default.
+	// Quantile is the share of queries that must keep it, of those that have such a time, above 0 and at most 1; 0.99 is the default.
 	//
 	// +kubebuilder:validation:Maximum=1
 	// +kubebuilder:validation:XValidation:rule="self > 0.0",message="it must be above 0"

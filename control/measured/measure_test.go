@@ -149,7 +149,7 @@ func TestAServerIsMeasured(t *testing.T) {
 func TestASizeThatIsRefusedLaterIsLeftOut(t *testing.T) {
 	t.Parallel()
 	s := newSleeper(t, time.Millisecond, 0)
-	const first = 24 // of 21 to 30, which have four rows
+	const first = 24 // requests 21 to 30 have four rows: from this one on they are refused
 	s.answer = func(w http.ResponseWriter, request int) bool {
 		if request < first {
 			return false

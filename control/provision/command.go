@@ -188,7 +188,7 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 	if err := c.draw(is); err != nil {
 		return err
 	}
-	all := answers{plan: is, has: plan.Steady(found.Config)}
+	all := answers{plan: is, has: plan.Steady(found.Config), several: given != nil || len(changed) > 0}
 	if given != nil {
 		all.has = given
 		if all.today, err = answer.Given("today", p, given, a.planned.trace(), a.tested.trace()); err != nil {
@@ -196,8 +196,9 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 		}
 	}
 	for i, other := range changed {
-		if ctx.Err() != nil {
-			break // who stops wants what there is
+		if ctx.Err() != nil { // who stops wants what there is
+			all.left = c.whatIf[i:]
+			break
 		}
 		if err := c.ask(ctx, &all, other, c.whatIf[i]); err != nil {
 			return fmt.Errorf("--what-if %s: %w", c.whatIf[i], err)
@@ -224,12 +225,13 @@ func (c *config) draw(is *answer.Answer) error {
 
 // ask plans again with changes, and finds what would be kept without.
 func (c *config) ask(ctx context.Context, all *answers, changed *asked, text string) error {
-	then, p, _, err := c.answer(ctx, changed, text, c.explain && c.output == "json") // text has none of it
+	base := cmp.Or(all.today, all.plan)
+	then, p, _, err := c.answer(ctx, changed, text, c.explain && (c.output == "json" || !base.Found)) // text that compares does not explain
 	if err != nil {
 		return err
 	}
 	pair := [2]*answer.Answer{1: then}
-	if base := cmp.Or(all.today, all.plan); base.Found {
+	if base.Found {
 		if pair[0], err = answer.Given(base.Name+" with "+text, p, all.has, changed.planned.trace(), changed.tested.trace()); err != nil {
 			return err
 		}

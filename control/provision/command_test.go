@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -115,9 +116,6 @@ func TestPlansAreCompared(t *testing.T) {
 	if got := run(t, "compare", "--help"); !strings.Contains(got, "control plan compare A.json B.json") {
 		t.Error(got)
 	}
-	if got := run(t, "compare", files[0], files[0]); !strings.Contains(got, "+0.0 %") {
-		t.Error(got)
-	}
 	if got := run(t, "compare", files[0], "testdata/video.yaml"); !strings.Contains(got, "testdata/video.yaml: invalid character") {
 		t.Error(got)
 	}
@@ -147,7 +145,8 @@ func TestNoSearchBeginsAfterAnEnd(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	var out bytes.Buffer
-	if err := provision.Command(ctx, []string{"-f", "testdata/video.yaml", "--what-if", "rate=2x"}, &out); err != nil || strings.Contains(out.String(), "What if") {
+	if err := provision.Command(ctx, []string{"-f", "testdata/video.yaml", "--what-if", "rate=2x"}, &out); err != nil ||
+		strings.Count(out.String(), "simulations") != 1 || !strings.Contains(out.String(), "What if rate=2x?\nThe search was stopped before that.") {
 		t.Errorf("%v\n%s", err, &out)
 	}
 }
@@ -158,11 +157,13 @@ func TestAStoppedSearchSaysSo(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var out bytes.Buffer
 		done := make(chan error)
-		go func() { done <- provision.Command(ctx, []string{"-f", "testdata/video.yaml", "-o", output}, &out) }() // for some seconds
+		args := []string{"-f", "testdata/video.yaml", "--trace", "gamma:rate=100,cv=2,queries=20000", "-o", output, "--what-if", "rate=2x"} // a minute
+		go func() { done <- provision.Command(ctx, args, &out) }()
 		time.Sleep(100 * time.Millisecond)
 		stop()
-		want := map[string]string{"text": "The search was stopped: there may be cheaper ones.", "json": `"stopped": true`}[output]
-		if err := <-done; err != nil || !strings.Contains(out.String(), want) && !strings.Contains(out.String(), "until the search was stopped") {
+		want := map[string]string{"text": "The search was stopped before that.", "json": `"stopped": true`}[output]
+		if err := <-done; err != nil || !strings.Contains(out.String(), want) || output == "json" && !strings.HasPrefix(out.String(), "[") ||
+			!regexp.MustCompile("The search was stopped: there may be cheaper|no plan was found before the search was stopped|\"stopped\": true").MatchString(out.String()) {
 			t.Errorf("%v\n%s", err, &out)
 		}
 	}

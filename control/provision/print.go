@@ -17,6 +17,10 @@ type answers struct {
 	has   *plan.Timetable // what there is: what --given says, or else the plan, if there is one
 	// asked are those of --what-if, in pairs: what there is would keep, nil where there is nothing, and what the plan would be.
 	asked [][2]*answer.Answer
+	// left are the --what-if that were not looked at, for the search was stopped.
+	left []string
+	// several says that more than a plan was asked for.
+	several bool
 }
 
 // text is all for people.
@@ -37,10 +41,13 @@ func (a *answers) text() string {
 			out.WriteString(answer.Compare(pair[0], pair[1]))
 		}
 	}
+	for _, text := range a.left {
+		fmt.Fprintf(&out, "\nWhat if %s?\nThe search was stopped before that.\n", text)
+	}
 	return out.String()
 }
 
-// writeJSON writes a plan, or a list of all there is.
+// writeJSON writes the plan, or a list of all there is where more was asked for.
 func (a *answers) writeJSON(out io.Writer) error {
 	var all []*answer.Answer
 	for _, pair := range append([][2]*answer.Answer{{a.today, a.plan}}, a.asked...) {
@@ -51,7 +58,7 @@ func (a *answers) writeJSON(out io.Writer) error {
 	}
 	e := json.NewEncoder(out)
 	e.SetIndent("", "  ")
-	if len(all) == 1 {
+	if !a.several {
 		return e.Encode(all[0])
 	}
 	return e.Encode(all)

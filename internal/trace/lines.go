@@ -123,32 +123,35 @@ func readAccessLog(r io.Reader, _ Options) (trace, error) {
 		notes = append(notes, fmt.Sprintf("%d lines are of requests for no model or of something else, and passed over", passed))
 	}
 	if n := fill(t.recorded); n > 0 {
-		notes = append(notes, fmt.Sprintf("%d say nothing of tokens, and have as many as others for their model in the mean", n))
+		notes = append(notes, fmt.Sprintf("of %d all tokens or some are those that others for their model have in the mean, for they do not say", n))
 	}
 	t.about = strings.Join(notes, "; ")
 	return t, err
 }
 
-// fill gives queries without tokens, of which the engine did not tell them or gave no answer, the tokens that others for their model have in the mean,
-// and returns how many these are. Of a model of which no query has any they stay.
+// fill gives queries of whose prompt or answer there are no tokens, such as those that failed, the tokens that others for their model have in the mean,
+// and returns how many these are. Where no query for a model has any they stay.
 func fill(all []Query) (filled int) {
-	type sums struct{ prompt, output, queries float64 }
-	known := make(map[string]*sums)
-	for _, q := range all {
-		if q.Prompt == 0 && q.Output == 0 {
-			continue
+	type sum struct{ tokens, queries float64 }
+	var known [2]map[string]sum // of prompts and answers, by model
+	tokens := func(q *Query) [2]*int32 { return [2]*int32{&q.Prompt, &q.Output} }
+	for kind := range known {
+		known[kind] = make(map[string]sum)
+		for i := range all {
+			if n := *tokens(&all[i])[kind]; n > 0 {
+				of := known[kind][all[i].Model]
+				known[kind][all[i].Model] = sum{of.tokens + float64(n), of.queries + 1}
+			}
 		}
-		of := known[q.Model]
-		if of == nil {
-			of = new(sums)
-			known[q.Model] = of
-		}
-		of.prompt, of.output, of.queries = of.prompt+float64(q.Prompt), of.output+float64(q.Output), of.queries+1
 	}
 	for i := range all {
-		q := &all[i]
-		if of := known[q.Model]; of != nil && q.Prompt == 0 && q.Output == 0 {
-			q.Prompt, q.Output = int32(math.Round(of.prompt/of.queries)), int32(math.Round(of.output/of.queries))
+		lacks := false
+		for kind, n := range tokens(&all[i]) {
+			if of := known[kind][all[i].Model]; *n == 0 && of.queries > 0 {
+				*n, lacks = int32(math.Round(of.tokens/of.queries)), true
+			}
+		}
+		if lacks {
 			filled++
 		}
 	}

@@ -37,7 +37,8 @@ const (
 	// sum by (model) (rate(...)). Series are summed by the label that names a model, one of model, model_name, model_id and modelId,
 	// where all have it, and otherwise all together.
 	Prometheus Format = "prometheus"
-	// AccessLog is the log of Headgate's Envoys: lines of JSON. Lines of requests for no model are passed over, and lines of something else.
+	// AccessLog is the log of Headgate's Envoys: lines of JSON. Lines of requests for no model are passed over, and lines of something else. Tokens that a
+	// line does not say are those of others for its model, in the mean.
 	AccessLog Format = "access-log"
 	// CSV has the columns at (seconds) or timestamp (RFC 3339), and may have model, prompt_tokens and output_tokens.
 	CSV Format = "csv"

@@ -59,10 +59,12 @@ func TestRecorded(t *testing.T) {
 		},
 		"access log in which not all say tokens": {
 			logged + `{"time":"2026-01-02T15:04:10.250Z","pick":{"model":"base"},"usage":{"prompt":10,"completion":8}}` + "\n" +
-				`{"time":"2026-01-02T15:04:11.250Z","status":429,"pick":{"model":"base"}}` + "\n",
-			AccessLog, "access-log: 4 requests in 6s; 3 lines are of requests for no model or of something else, and passed over; " +
-				"1 say nothing of tokens, and have as many as others for their model in the mean",
-			[]Query{{0, 0, 0, "lora"}, {4.25, 7, 3, "base"}, {5, 10, 8, "base"}, {6, 9, 6, "base"}},
+				`{"time":"2026-01-02T15:04:11.250Z","status":429,"pick":{"model":"base"}}` + "\n" +
+				`{"time":"2026-01-02T15:04:12.250Z","status":200,"pick":{"model":"base"},"usage":{"prompt":4}}` + "\n" +
+				`{"time":"2026-01-02T15:04:13.250Z","status":200,"pick":{"model":"embedder"},"usage":{"prompt":4}}` + "\n",
+			AccessLog, "access-log: 6 requests in 8s; 3 lines are of requests for no model or of something else, and passed over; " +
+				"of 2 all tokens or some are those that others for their model have in the mean, for they do not say",
+			[]Query{{0, 0, 0, "lora"}, {4.25, 7, 3, "base"}, {5, 10, 8, "base"}, {6, 7, 6, "base"}, {7, 4, 6, "base"}, {8, 4, 0, "embedder"}},
 		},
 		"csv by seconds": {
 			"at, model ,output_tokens\n100,a,3\n100, b,\n101.5,a,4\n", CSV, "csv: 3 requests in 1.5s",

@@ -62,8 +62,9 @@ func (r Run) Measure(ctx context.Context, rows []survey.Row) (all []survey.Row, 
 				return rows, left, ctx.Err()
 			case (tooMuch(err) || apart) && at != r.Plan.Points[0]:
 				refused, left = append(refused, at), append(left, fmt.Sprintf("Left out are %s and more: %v.", at, err))
-				// The server may have taken them before.
-				rows = slices.DeleteFunc(slices.Clone(rows), func(r survey.Row) bool { return beyond(r.Point, refused) })
+				if !apart { // measurements that it took before do not count
+					rows = slices.DeleteFunc(slices.Clone(rows), func(r survey.Row) bool { return beyond(r.Point, refused) })
+				}
 			case err != nil:
 				return rows, left, fmt.Errorf("%s: %w", at, err)
 			case n < warm:

@@ -24,6 +24,8 @@ type Answer struct {
 	// Why there is no plan, and what would do.
 	Why  []string `json:"why,omitempty"`
 	Cost float64  `json:"cost,omitempty"`
+	// Beyond says which bounds a configuration breaks that somebody has, in words; empty if none.
+	Beyond string `json:"beyond,omitempty"`
 	// Stages in the order in which queries pass them, and what leads from one to another.
 	Stages []Stage `json:"stages,omitempty"`
 	Edges  []Edge  `json:"edges,omitempty"`
@@ -44,8 +46,8 @@ type Stage struct {
 	Hardware string `json:"hardware"`
 	Units    int    `json:"units"` // of a replica
 	Replicas int    `json:"replicas"`
-	// Changes of them at times of the trace, such as +2@10m0s: Utilisation and Busy are by their mean in what was planned on, Cost by that in what was
-	// tested on, too.
+	// Changes of them at times of the trace, such as +2@10m0s. Utilisation and Busy are by how many there were in the mean in what was planned on, Cost
+	// by how many there were in the mean in all, with what was tested on.
 	Changes string  `json:"changes,omitempty"`
 	Batch   int     `json:"batch"`
 	Cost    float64 `json:"cost"`
@@ -157,7 +159,7 @@ func Of(name, planner string, p *plan.Problem, is *plan.Plan, planned, tested Tr
 
 // Given is what a configuration costs and keeps that somebody has, whose replicas may change as queries come.
 func Given(name string, p *plan.Problem, is *plan.Timetable, planned, tested Trace) (*Answer, error) {
-	a := &Answer{Name: name, Planner: "given", Found: true}
+	a := &Answer{Name: name, Planner: "given", Found: true, Beyond: beyond(p, is.Config)}
 	err := a.have(p, is, planned, tested)
 	return a, err
 }
@@ -227,7 +229,7 @@ func percentiles(l *estimate.Latencies) Percentiles {
 func measure(p *plan.Problem, is *plan.Timetable, t Trace) (*estimate.Result, *Times, error) {
 	var all [plan.PerToken + 1]estimate.Latencies // by [plan.Of]
 	missed := make([]int, len(p.Objectives))
-	r, err := estimate.Run(p.Pipeline, p.Scheduled(is.From(t.From)), t.Queries, t.Seed, func(_ int, took estimate.Took) bool {
+	r, err := estimate.Run(p.Pipeline, p.Scheduled(p.From(is, t.From)), t.Queries, t.Seed, func(_ int, took estimate.Took) bool {
 		for of := range all {
 			if seconds, has := plan.Of(of).In(took); has {
 				all[of].Add(seconds)

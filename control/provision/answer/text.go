@@ -38,6 +38,9 @@ func (a *Answer) Text() string {
 		}
 	}
 	fmt.Fprintf(&out, "%s: %d replicas%s for %.4g an hour.%s\n\n", a.Name, replicas, note, a.Cost, a.sure())
+	if a.Beyond != "" {
+		fmt.Fprintf(&out, "It is not within bounds: %s.\n\n", a.Beyond)
+	}
 	a.stages(&out)
 	fmt.Fprintln(&out)
 	a.times(&out)
@@ -64,14 +67,18 @@ func (a *Answer) sure() string {
 	case a.Optimal:
 		return " Nothing is cheaper: all that is was tried."
 	case a.Stopped:
-		return " The search was stopped: there may be cheaper ones."
+		return " The search was stopped: there may be cheaper plans."
 	}
 	return ""
 }
 
 // none says that there is no plan, why, and what would do.
 func (a *Answer) none(out *bytes.Buffer) {
-	fmt.Fprintf(out, "%s: there is no plan: %s.\n", a.Name, a.Why[0])
+	if a.Stopped {
+		fmt.Fprintf(out, "%s: %s.\n", a.Name, a.Why[0])
+	} else {
+		fmt.Fprintf(out, "%s: there is no plan: %s.\n", a.Name, a.Why[0])
+	}
 	for _, why := range a.Why[1:] {
 		fmt.Fprintln(out, why)
 	}
@@ -130,13 +137,28 @@ func (a *Answer) times(out *bytes.Buffer) {
 			for _, o := range t.Objectives {
 				if o.Of == r.of {
 					objectives = append(objectives, fmt.Sprintf("%s for %.4g %%", Seconds(o.Within), 100*o.Quantile))
-					missed = append(missed, fmt.Sprintf("%.2f %%%s", 100*o.Missed, map[bool]string{true: " (too many)"}[o.Missed > 1-o.Quantile+1e-9]))
+					missed = append(missed, o.missed(t.Queries))
 				}
 			}
 			fmt.Fprintf(w, "\t%s\t%s\n", strings.Join(objectives, ", "), strings.Join(missed, ", "))
 		}
 	}
 	_ = w.Flush()
+}
+
+// missed is what share of queries took longer than they may, and of how many that is where not all of so many have such a time.
+func (o *Kept) missed(queries int) string {
+	if o.Queries == 0 {
+		return "no query has it"
+	}
+	text := fmt.Sprintf("%.2f %%", 100*o.Missed)
+	if o.Queries != queries {
+		text += fmt.Sprintf(" of %d", o.Queries)
+	}
+	if o.Missed > 1-o.Quantile+1e-9 {
+		text += " (too many)"
+	}
+	return text
 }
 
 func (a *Answer) cheaper(out *bytes.Buffer) {
@@ -156,7 +178,8 @@ func (a *Answer) cheaper(out *bytes.Buffer) {
 	_ = w.Flush()
 }
 
-// Compare says how b differs from a: what it costs, what each stage has, and what is kept; where one is no plan what both are.
+// Compare says how b differs from a: what it costs, what each stage has, and what is kept. Where one of them is no plan it tells both, one after the
+// other.
 func Compare(a, b *Answer) string {
 	var out bytes.Buffer
 	if !a.Found || !b.Found {
@@ -166,7 +189,13 @@ func Compare(a, b *Answer) string {
 	if a.Cost > 0 {
 		fmt.Fprintf(&out, ": %+.1f %%", 100*(b.Cost/a.Cost-1))
 	}
-	fmt.Fprint(&out, ".\n\n")
+	fmt.Fprint(&out, ".\n")
+	for _, is := range []*Answer{a, b} {
+		if is.Beyond != "" {
+			fmt.Fprintf(&out, "%s is not within bounds: %s.\n", is.Name, is.Beyond)
+		}
+	}
+	fmt.Fprintln(&out)
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "STAGE\t%s\t%s\tCHANGE\n", a.Name, b.Name)
 	have := func(s *Stage) string {

@@ -84,8 +84,11 @@ func kept(p *plan.Problem, is plan.Candidate) string {
 func beyond(p *plan.Problem, c plan.Config) string {
 	var all []string
 	for i, is := range c {
-		if most := p.Stages[i].MaxReplicas; most != 0 && is.Replicas > most {
-			all = append(all, fmt.Sprintf("%s needs %d replicas, and replicas.max is %d", p.Stages[i].Name, is.Replicas, most))
+		switch s := &p.Stages[i]; {
+		case s.MaxReplicas != 0 && is.Replicas > s.MaxReplicas:
+			all = append(all, fmt.Sprintf("%s has %d replicas, and replicas.max is %d", s.Name, is.Replicas, s.MaxReplicas))
+		case is.Replicas < s.MinReplicas:
+			all = append(all, fmt.Sprintf("%s has %d replicas, and must have %d", s.Name, is.Replicas, s.MinReplicas))
 		}
 	}
 	taken := p.Taken(c)

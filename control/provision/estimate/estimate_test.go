@@ -423,7 +423,7 @@ func TestBadInputIsRefused(t *testing.T) {
 		{*chain(1), []estimate.Setting{{Engine: &profile.Profile{}, Batch: 1, Replicas: 1, Ahead: true}}, []float64{0}, "stage 0: an engine has a queue of its own, and lets nobody wait for a batch to fill"},
 		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Hop: -1}}, []float64{0}, "stage 0: queries are on their way to it for -1s: want a time that is finite and not negative"},
 		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Startup: -1}}, []float64{0}, "stage 0: its replicas start for -1s: want a time that is finite and not negative"},
-		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Changes: []estimate.Change{{2, 1}, {1, 1}}}}, []float64{0}, "stage 0: its replicas change at 1s: times are finite, not negative, and do not go back"},
+		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Changes: []estimate.Change{{2, 1}, {1, 1}}}}, []float64{0}, "stage 0: its replicas change at 1s: times are finite, and do not go back"},
 		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: 1, Changes: []estimate.Change{{2, 0}}}}, []float64{0}, "stage 0: from 2s on it has 0 replicas: there is at least 1, and a bound"},
 		{*chain(1), []estimate.Setting{{Times: good.Times, Batch: 1, Replicas: estimate.Unbounded, Changes: []estimate.Change{{2, 1}}}}, []float64{0}, "stage 0: it has replicas without bound, and changes of them: want one of both"},
 		{*chain(1), two[:1], nil, "there are no queries"},

@@ -7,7 +7,7 @@ import (
 
 // Change is how many replicas a stage is to have from a time on.
 type Change struct {
-	At       float64 // seconds
+	At       float64 // seconds; below 0 of replicas that were asked for before the first query and may still start
 	Replicas int     // at least 1
 }
 
@@ -27,8 +27,8 @@ type pod struct{ gone bool }
 func CheckChanges(all []Change) error {
 	for i, c := range all {
 		switch {
-		case !(c.At >= 0) || math.IsInf(c.At, 0) || i > 0 && c.At < all[i-1].At:
-			return fmt.Errorf("its replicas change at %vs: times are finite, not negative, and do not go back", c.At)
+		case math.IsNaN(c.At) || math.IsInf(c.At, 0) || i > 0 && c.At < all[i-1].At:
+			return fmt.Errorf("its replicas change at %vs: times are finite, and do not go back", c.At)
 		case c.Replicas < 1 || c.Replicas == Unbounded:
 			return fmt.Errorf("from %vs on it has %d replicas: there is at least 1, and a bound", c.At, c.Replicas)
 		}
@@ -40,18 +40,18 @@ func CheckChanges(all []Change) error {
 func (s *stage) schedule() {
 	s.pods = pods{stage: s, asked: s.Replicas}
 	for _, c := range s.Changes {
-		s.run.loop.At(c.At, func() { s.pods.have(c.Replicas) })
+		s.run.loop.At(max(0, c.At), func() { s.pods.have(c.Replicas, c.At+s.Startup) })
 	}
 }
 
-// have asks for so many replicas. One that comes starts first. Of those that are too many the latest go first.
-func (p *pods) have(replicas int) {
+// have asks for so many replicas. Those that come start first, until a time. Of those that are too many the latest go first.
+func (p *pods) have(replicas int, until float64) {
 	s := p.stage
 	p.pay()
 	for ; p.asked < replicas; p.asked++ {
 		is := new(pod)
 		p.starting = append(p.starting, is)
-		s.run.loop.At(s.run.loop.Now()+s.Startup, func() {
+		s.run.loop.At(max(s.run.loop.Now(), until), func() {
 			if !is.gone { // all take as long to start: it is the first of those
 				p.starting = p.starting[1:]
 				s.grow()

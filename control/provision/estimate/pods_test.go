@@ -137,3 +137,20 @@ func TestEnginesStart(t *testing.T) {
 		t.Errorf("%d queries are answered before they have started; those after take %.3g s, and %.3g s without", early, late, mean)
 	}
 }
+
+// A replica that was asked for before the first query starts until its time, and takes queries from then on.
+func TestReplicasThatStartWhenQueriesBegin(t *testing.T) {
+	for _, c := range []struct{ asked, second float64 }{{-0.5, 2}, {-0.3, 3.4}, {-9, 2}} { // ready after 0.5 s, after 0.7 s and at once
+		setting := estimate.Setting{Times: fixed(2, 0), Batch: 1, Replicas: 1, Startup: 1, Changes: []estimate.Change{{At: c.asked, Replicas: 2}}}
+		var took [2]float64
+		if _, err := estimate.Run(chain(1), []estimate.Setting{setting}, estimate.Arrivals([]float64{0, 0.6}), 1, func(q int, is estimate.Took) bool {
+			took[q] = is.Latency
+			return true
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if took[0] != 2 || math.Abs(took[1]-c.second) > 1e-9 {
+			t.Errorf("asked for at %v s the queries take %v, want 2 and %v", c.asked, took, c.second)
+		}
+	}
+}

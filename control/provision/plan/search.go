@@ -14,7 +14,7 @@ type search struct {
 	shares []float64 // of them, by stage
 	known  map[string]Candidate
 	broken map[string]bool // configurations that were given up
-	// counts is how many queries have the time of each objective, the same in all configurations; nil before one was tried.
+	// counts is how many queries have the time of each objective. It is the same in all configurations, and known when one was tried.
 	counts []int
 	// bisects says that the least number of replicas of a stage alone is found by halves, and not one by one.
 	bisects bool
@@ -79,7 +79,7 @@ func (s *search) met(is Candidate) bool {
 	return true
 }
 
-// keeps says whether a configuration keeps the objectives: it gives up as soon as it does not.
+// keeps says whether a configuration keeps the objectives: it gives up as soon as it does not. Another one must have been tried before.
 func (s *search) keeps(c Config) bool {
 	key := fmt.Sprint(c)
 	if is, known := s.known[key]; known || s.broken[key] {
@@ -87,9 +87,6 @@ func (s *search) keeps(c Config) bool {
 	}
 	if !s.fits(c) {
 		return false
-	}
-	if s.counts == nil {
-		return s.try(c, "a start").Keeps
 	}
 	left := make([]int, len(s.Objectives)) // how many may still miss
 	for i, o := range s.Objectives {
@@ -137,7 +134,7 @@ func (s *search) unlessStopped(do func()) {
 		case stopped:
 			s.plan.Found, s.plan.Candidate, s.plan.Optimal, s.plan.Stopped = s.best.Keeps, s.best, false, true
 			if !s.best.Keeps {
-				s.plan.Why = "nothing was found until the search was stopped"
+				s.plan.Why = "no plan was found before the search was stopped"
 			}
 		default:
 			panic(is)

@@ -16,12 +16,12 @@ type Timetable struct {
 // Steady is a configuration whose replicas stay.
 func Steady(c Config) *Timetable { return &Timetable{c, make([][]estimate.Change, len(c))} }
 
-// From is the same from a time in seconds on, which is 0 then.
-func (t *Timetable) From(at float64) *Timetable {
+// From is a timetable from a time in seconds on, which is 0 then. Replicas that were asked for before and still start have a time below 0.
+func (p *Problem) From(t *Timetable, at float64) *Timetable {
 	is := Steady(slices.Clone(t.Config))
 	for s, all := range t.Changes {
 		for _, c := range all {
-			if c.At < at {
+			if c.At+p.Stages[s].Startup < at && is.Changes[s] == nil {
 				is.Config[s].Replicas = c.Replicas
 				continue
 			}

@@ -41,7 +41,7 @@ func replicasForAge(queries []trace.Query, each int, age float64) (int, error) {
 		return 0, errors.New("the trace does not say which models its queries are for")
 	}
 	if span := queries[len(queries)-1].At - queries[0].At; span < age {
-		return 0, fmt.Errorf("the trace is %.0fs long: no model can be older in it", span)
+		return 0, fmt.Errorf("what is planned on is %.0fs of the trace: no model can be older in it; take a longer trace, or a larger --split", span)
 	}
 	low, high := 1, (len(models)+each-1)/each // with so many, all are held
 	for low < high {

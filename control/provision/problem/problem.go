@@ -102,9 +102,9 @@ func Of(o *v1alpha1.CapacityPlan, files Files, slower Slower, queries, rest []tr
 			for _, part := range []struct {
 				name string
 				all  []estimate.Query
-			}{{"that is planned on", p.Queries}, {"that the plan is tested on", Queries(rest)}} {
+			}{{"that are planned on", p.Queries}, {"that the plan is tested on", Queries(rest)}} {
 				if err := estimate.CheckTokens(part.all, h.Engine); err != nil {
-					return nil, fault(fmt.Sprintf("%s.hardware[%d]", at, j), "in the part of the trace %s %v: it must say prompt_tokens and output_tokens that fit", part.name, err)
+					return nil, fault(fmt.Sprintf("%s.hardware[%d]", at, j), "of the queries %s, %v; take a trace with tokens that fit: a file has them as prompt_tokens and output_tokens, gamma as prompt and output", part.name, err)
 				}
 			}
 		}
@@ -132,7 +132,8 @@ func Queries(all []trace.Query) []estimate.Query {
 	return is
 }
 
-// unbind takes bounds away that no plan comes to, for more replicas than queries do nothing: as many as may be are not to be simulated.
+// unbind takes away bounds that no plan reaches: more replicas than there are queries do nothing. Planners try as many replicas as may be, and a bound
+// of a million is none for them to simulate.
 func unbind(p *plan.Problem) {
 	units := make(map[string]int) // of each kind, that there is a use for
 	for i := range p.Stages {

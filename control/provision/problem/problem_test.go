@@ -209,7 +209,7 @@ func TestTokensOfTheTest(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := problem.Of(o, files, nil, tokens, []trace.Query{{At: 0, Prompt: 5, Output: 5}, {At: 1, Prompt: 50, Output: 50}})
-	if want := "spec.stages[0].hardware[0]: in the part of the trace that the plan is tested on query 1 has 100 tokens"; err == nil || !strings.HasPrefix(err.Error(), want) {
+	if want := "spec.stages[0].hardware[0]: of the queries that the plan is tested on, query 1 has 100 tokens"; err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}
 }

@@ -1,0 +1,38 @@
+package answer_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/headgate/headgate/control/provision/answer"
+)
+
+// Objectives of two plans are beside each other by what they are of, and only those that both have.
+func TestObjectivesAreComparedByWhatTheyAreOf(t *testing.T) {
+	plan := func(cost float64, kept ...answer.Kept) *answer.Answer {
+		return &answer.Answer{Name: "plan", Found: true, Cost: cost, Planned: &answer.Times{Objectives: kept}}
+	}
+	latency, first := answer.Kept{Of: "latency", Within: 3, Quantile: 0.99, Takes: 2}, answer.Kept{Of: "time to first token", Within: 1, Quantile: 0.9, Takes: 0.5}
+	got := answer.Compare(plan(0, latency), plan(2, first, latency))
+	if want := "plan costs 0 an hour, plan 2.\n\n"; !strings.HasPrefix(got, want) {
+		t.Errorf("it begins\n%s\nwant\n%s", got, want)
+	}
+	if !strings.Contains(got, "latency  2s of 3s  2s of 3s") || strings.Contains(got, "first token") {
+		t.Errorf("it says\n%s", got)
+	}
+}
+
+// A share is of the queries that have such a time: where these are not all it says how many.
+func TestMissedIsOfTheQueriesThatHaveATime(t *testing.T) {
+	times := &answer.Times{Queries: 100, Objectives: []answer.Kept{
+		{Of: "latency", Within: 1, Quantile: 0.9, Queries: 100, Missed: 0.2},
+		{Of: "time to first token", Within: 1, Quantile: 0.9, Queries: 20, Missed: 0.05},
+		{Of: "time per token", Within: 1, Quantile: 0.9},
+	}, FirstToken: &answer.Percentiles{}, PerToken: &answer.Percentiles{}}
+	got := (&answer.Answer{Name: "plan", Found: true, Planned: times}).Text()
+	for _, want := range []string{"20.00 % (too many)\n", "5.00 % of 20\n", "no query has it\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("there is no %q in\n%s", want, got)
+		}
+	}
+}
