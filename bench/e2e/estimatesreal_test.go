@@ -22,7 +22,7 @@ import (
 const (
 	// together is how many queries a server computes at once, and wait for how long MLServer waits for them.
 	together = 4
-	wait     = 5 * time.Millisecond
+	wait     = 15 * time.Millisecond
 
 	// rest is what lies between queries that are alone: a machine that was idle is slower at first.
 	rest = 100 * time.Millisecond
@@ -37,7 +37,7 @@ from sklearn.ensemble import RandomForestClassifier
 folder, size, wait = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 rng = np.random.default_rng(1)
 x = rng.normal(size=(2000, 8))
-fitted = RandomForestClassifier(200, max_depth=8, random_state=1, n_jobs=1).fit(x, x[:, 0] * x[:, 1] > 0)
+fitted = RandomForestClassifier(600, max_depth=8, random_state=1, n_jobs=1).fit(x, x[:, 0] * x[:, 1] > 0)
 for name, more in ("alone", {}), ("forest", {"max_batch_size": size, "max_batch_time": wait}):
     at = pathlib.Path(folder, name)
     at.mkdir(parents=True)
@@ -63,7 +63,7 @@ class TritonPythonModel:
         count = len(y)
         if count == 1:
             y = np.repeat(y, 2, axis=0)
-        for _ in range(20):
+        for _ in range(60):
             y = np.tanh(y @ self.w)
         y = y[:count]
         ends = np.cumsum([len(x) for x in rows])[:-1]
