@@ -450,7 +450,7 @@ func TestACallForSeveralModels(t *testing.T) {
 
 // A model that there is not is left out unless all are wanted; any other error is the call's, and ends the other calls.
 func TestErrorsOfSeveralModels(t *testing.T) {
-	left := make(chan struct{}, 1)
+	begun, left := make(chan struct{}, 1), make(chan struct{}, 1) // calls of slow
 	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, r *http.Request) {
 		switch id := r.Header.Get("Mm-Model-Id"); id {
 		case "unknown":
@@ -467,8 +467,12 @@ func TestErrorsOfSeveralModels(t *testing.T) {
 			w.Header().Set(http.TrailerPrefix+"Grpc-Status", "13")
 			w.Header().Set(http.TrailerPrefix+"Grpc-Message", "late")
 		case "slow":
+			begun <- struct{}{}
 			<-r.Context().Done()
 			left <- struct{}{}
+		case "bad-beside-slow":
+			<-begun // after this error slow would not be asked any more
+			ends(w, "3", "worse")
 		case "none":
 			w.Header().Set("Content-Type", "application/grpc")
 			_ = http.NewResponseController(w).Flush()
@@ -503,7 +507,7 @@ func TestErrorsOfSeveralModels(t *testing.T) {
 		{"a mine", false, "5 no such row ", ""},
 		{"a bad", false, "3 bad shape: 1%2 a+b ", ""},
 		{"a late", false, "13 late ", ""},
-		{"slow bad", false, "3 bad shape: 1%2 a+b ", ""},
+		{"slow bad-beside-slow", false, "3 worse ", ""},
 		{"a none", false, "13 A model's answer has no message. ", "500 internal"},
 		{"a two", false, "12 A call for several models has one answer of each. ", "501 unknown_method"},
 		{"a half", false, "12 A call for several models has one answer of each. ", "501 unknown_method"},
