@@ -20,7 +20,7 @@ BOTH := BadInput|OnlyInference|Destination|OutcomesBecome|HTTP2|Drain|FullQueue|
 # without it: with it all take 17 minutes, where these take 8.
 PLACED := Control|Model|Copies|Adapter|Loads|Runtime
 
-.PHONY: help run build test test-packages test-envoy e2e cluster images cluster-down conformance soak real real-repositories real-mlserver check fuzz bench bench-policies bench-place bench-place-engines bench-estimate bench-plan generate objects protocols clean
+.PHONY: help run build test e2e cluster images cluster-down conformance soak real real-repositories real-mlserver check fuzz bench bench-policies bench-place bench-place-engines bench-estimate bench-plan generate objects protocols clean
 
 help: ## Print this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,15 +37,9 @@ build: ## Build the programs into bin/
 test: ## Run every test, the end-to-end ones with a real Envoy and real clients too
 	@go run ./bench cluster build etcd kube-apiserver kubectl # minutes once; not beside tests that measure time
 	@go -C tools/gateways mod download # 24 MB once: schemas of other gateways' objects
-	@$(MAKE) --no-print-directory -j2 test-packages test-envoy
-
-# The two sides of make test: one computes for most of the time, and the other waits.
-test-packages:
 	go test -race -timeout 25m $$(go list ./... | grep -vxF "$$(go list $(SIMULATIONS) ./bench/e2e)")
 	go test -timeout 10m $(SIMULATIONS)
 	go test -race -timeout 10m -run 'Command|Cells|Pipelines' ./bench/fleet ./bench/place ./bench/provision
-
-test-envoy:
 	go test -timeout 20m ./bench/e2e -skip '$(PLACED)'
 	go test -race -timeout 12m ./bench/e2e -run '$(PLACED)'
 	go test -race -timeout 12m ./bench/e2e -gateway -run '$(BOTH)'
