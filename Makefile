@@ -37,7 +37,7 @@ build: ## Build the programs into bin/
 test: ## Run every test, the end-to-end ones with a real Envoy and real clients too
 	@go run ./bench cluster build etcd kube-apiserver kubectl # minutes once; not beside tests that measure time
 	@go -C tools/gateways mod download # 24 MB once: schemas of other gateways' objects
-	go test -race -timeout 25m $$(go list ./... | grep -vxF "$$(go list $(SIMULATIONS) ./bench/e2e)")
+	go test -race -timeout 20m $$(go list ./... | grep -vxF "$$(go list $(SIMULATIONS) ./bench/e2e)")
 	go test -timeout 10m $(SIMULATIONS)
 	go test -race -timeout 10m -run 'Command|Cells|Pipelines' ./bench/fleet ./bench/place ./bench/provision
 	go test -timeout 20m ./bench/e2e -skip '$(PLACED)'

@@ -188,7 +188,7 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 	if err := c.draw(is); err != nil {
 		return err
 	}
-	all := answers{plan: is, has: plan.Steady(found.Config), several: given != nil || len(changed) > 0}
+	all := answers{plan: is, has: plan.Steady(found.Config)}
 	if given != nil {
 		all.has = given
 		if all.today, err = answer.Given("today", p, given, a.planned.trace(), a.tested.trace()); err != nil {

@@ -19,8 +19,6 @@ type answers struct {
 	asked [][2]*answer.Answer
 	// left are the --what-if that were not looked at, for the search was stopped.
 	left []string
-	// several says that more than a plan was asked for.
-	several bool
 }
 
 // text is all for people.
@@ -58,8 +56,8 @@ func (a *answers) writeJSON(out io.Writer) error {
 	}
 	e := json.NewEncoder(out)
 	e.SetIndent("", "  ")
-	if !a.several {
-		return e.Encode(all[0])
+	if a.today == nil && len(a.asked)+len(a.left) == 0 {
+		return e.Encode(a.plan)
 	}
 	return e.Encode(all)
 }

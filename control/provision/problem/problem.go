@@ -77,6 +77,10 @@ func Of(o *v1alpha1.CapacityPlan, files Files, slower Slower, queries, rest []tr
 	for n, i := range order {
 		number[spec.Stages[i].Name] = n
 	}
+	parts := []struct {
+		name string
+		all  []estimate.Query
+	}{{"that are planned on", p.Queries}, {"that the plan is tested on", Queries(rest)}}
 	for n, i := range order {
 		at := fmt.Sprintf("spec.stages[%d]", i)
 		s, err := stage(&spec.Stages[i], at, kinds, files)
@@ -99,10 +103,7 @@ func Of(o *v1alpha1.CapacityPlan, files Files, slower Slower, queries, rest []tr
 			if h.Engine == nil {
 				continue
 			}
-			for _, part := range []struct {
-				name string
-				all  []estimate.Query
-			}{{"that are planned on", p.Queries}, {"that the plan is tested on", Queries(rest)}} {
+			for _, part := range parts {
 				if err := estimate.CheckTokens(part.all, h.Engine); err != nil {
 					return nil, fault(fmt.Sprintf("%s.hardware[%d]", at, j), "of the queries %s, %v; take a trace with tokens that fit: a file has them as prompt_tokens and output_tokens, gamma as prompt and output", part.name, err)
 				}
@@ -329,14 +330,14 @@ func Given(p *plan.Problem, text string) (*plan.Timetable, error) {
 		name, is, ok := strings.Cut(strings.TrimSpace(part), "=")
 		i := slices.IndexFunc(p.Stages, func(s plan.Stage) bool { return s.Name == name })
 		if !ok || i < 0 {
-			return nil, fmt.Errorf("%q: want STAGE=HARDWARE:REPLICASxBATCH, such as %s=%s:3x8; stages are %s", part, p.Stages[0].Name, p.Stages[0].Hardware[0].Name, names(p.Stages))
+			return nil, fmt.Errorf("%q: want STAGE=HARDWARE:REPLICASxBATCH, such as %s=%s:3x8; stages are %s", part, p.Stages[0].Name, p.Stages[0].Hardware[0].Name, names(p.Stages, stageName))
 		}
 		if there[i] {
 			return nil, fmt.Errorf("%q: the stage %s is there twice", part, name)
 		}
 		h, counts := hardwareIn(is, p.Stages[i].Hardware)
 		if h < 0 {
-			return nil, fmt.Errorf("%q: the stage %s has no profile for that hardware: it may run on %s", part, name, kinds(p.Stages[i].Hardware))
+			return nil, fmt.Errorf("%q: the stage %s has no profile for that hardware: it may run on %s", part, name, names(p.Stages[i].Hardware, hardwareName))
 		}
 		all := p.Stages[i].Hardware[h].Batches
 		s := plan.Setting{Hardware: h, Replicas: 1, Batch: all[0]}
@@ -358,7 +359,7 @@ func Given(p *plan.Problem, text string) (*plan.Timetable, error) {
 	}
 	for i, s := range p.Stages {
 		if !there[i] {
-			return nil, fmt.Errorf("nothing is said of the stage %s: stages are %s", s.Name, names(p.Stages))
+			return nil, fmt.Errorf("nothing is said of the stage %s: stages are %s", s.Name, names(p.Stages, stageName))
 		}
 	}
 	return today, nil
@@ -375,14 +376,6 @@ func hardwareIn(text string, all []plan.Hardware) (number int, rest string) {
 		}
 	}
 	return number, rest
-}
-
-func kinds(all []plan.Hardware) string {
-	var names []string
-	for _, h := range all {
-		names = append(names, h.Name)
-	}
-	return strings.Join(names, ", ")
 }
 
 // changesOf reads how replicas change, such as +2@10m-1@50m.
@@ -426,13 +419,18 @@ func counted(text string, s *plan.Setting) error {
 	return nil
 }
 
-func names(stages []plan.Stage) string {
-	var all []string
-	for _, s := range stages {
-		all = append(all, s.Name)
+// names are those of stages or of hardware, for people.
+func names[T any](all []T, name func(T) string) string {
+	var words []string
+	for _, is := range all {
+		words = append(words, name(is))
 	}
-	return strings.Join(all, ", ")
+	return strings.Join(words, ", ")
 }
+
+func stageName(s plan.Stage) string { return s.Name }
+
+func hardwareName(h plan.Hardware) string { return h.Name }
 
 // FilesOf are the files that a plan names, in order of their names, and then that of its hardware. Read reads one, which a field names. What is
 // wrong beside its errors is a Fault.

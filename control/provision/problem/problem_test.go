@@ -71,6 +71,13 @@ func of(t *testing.T, old, is string, queries []trace.Query) (string, error) {
 	return p.Stages[0].Name, nil
 }
 
+// priced are the files that the good plan names, with a price and no bound on hardware.
+func priced() problem.Files {
+	price := 1.0
+	yolo := profile.NewBatches("yolo", profile.Batch{Size: 1, Mean: 0.02}, profile.Batch{Size: 2, Mean: 0.03})
+	return problem.Files{Batches: map[string]*profile.Batches{"yolo.yaml": yolo}, Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}}}
+}
+
 // every is queries at an interval, for three models in turn.
 func every(n int, interval float64) (all []trace.Query) {
 	for i := range n {
@@ -105,16 +112,13 @@ func TestFaultsOfPlans(t *testing.T) {
 	}
 }
 
-// A time that no query keeps is refused where all pass all stages: by the least that their models take, whatever batches may be set.
 // A stage takes as many times as long as is said of it, or else of all; profiles stay as they are.
 func TestModelsThatAreSlower(t *testing.T) {
 	o := new(v1alpha1.CapacityPlan)
 	if err := yaml.UnmarshalStrict([]byte(strings.Replace(good, "share: 0.5, choice: what", "share: 1", 1)), o); err != nil {
 		t.Fatal(err)
 	}
-	price := 1.0
-	yolo := profile.NewBatches("yolo", profile.Batch{Size: 1, Mean: 0.02}, profile.Batch{Size: 2, Mean: 0.03})
-	files := problem.Files{Batches: map[string]*profile.Batches{"yolo.yaml": yolo}, Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}}}
+	files := priced()
 	for _, c := range []struct {
 		slower         problem.Slower
 		detect, person float64
@@ -137,8 +141,8 @@ func TestModelsThatAreSlower(t *testing.T) {
 	if _, err := problem.Of(o, files, problem.Slower{"person": 10}, every(100, 1), nil); err == nil || !strings.Contains(err.Error(), "a query that waits nowhere takes at least") {
 		t.Errorf("of a stage that takes as long as all may it says: %v", err)
 	}
-	if yolo.MeanTime(1) != 0.02 {
-		t.Errorf("the profile says %v now", yolo.MeanTime(1))
+	if is := files.Batches["yolo.yaml"].MeanTime(1); is != 0.02 {
+		t.Errorf("the profile says %v now", is)
 	}
 }
 
@@ -160,11 +164,7 @@ func TestBoundsThatAreNeverReached(t *testing.T) {
 		if err := yaml.UnmarshalStrict([]byte(text), o); err != nil {
 			t.Fatal(err)
 		}
-		price := 1.0
-		yolo := profile.NewBatches("yolo", profile.Batch{Size: 1, Mean: 0.02}, profile.Batch{Size: 2, Mean: 0.03})
-		p, err := problem.Of(o, problem.Files{
-			Batches: map[string]*profile.Batches{"yolo.yaml": yolo}, Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}},
-		}, nil, every(100, 1), nil)
+		p, err := problem.Of(o, priced(), nil, every(100, 1), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -201,19 +201,17 @@ func TestTokensOfTheTest(t *testing.T) {
 	if err := yaml.UnmarshalStrict([]byte(text), o); err != nil {
 		t.Fatal(err)
 	}
-	price := 1.0
-	yolo := profile.NewBatches("yolo", profile.Batch{Size: 1, Mean: 0.02}, profile.Batch{Size: 2, Mean: 0.03})
-	files := problem.Files{Batches: map[string]*profile.Batches{"yolo.yaml": yolo}, Hardware: []v1alpha1.PlanHardware{{Name: "gpu", Price: &price}}}
 	tokens := []trace.Query{{At: 0, Prompt: 5, Output: 5}, {At: 1, Prompt: 5, Output: 5}}
-	if _, err := problem.Of(o, files, nil, tokens, tokens); err != nil {
+	if _, err := problem.Of(o, priced(), nil, tokens, tokens); err != nil {
 		t.Fatal(err)
 	}
-	_, err := problem.Of(o, files, nil, tokens, []trace.Query{{At: 0, Prompt: 5, Output: 5}, {At: 1, Prompt: 50, Output: 50}})
+	_, err := problem.Of(o, priced(), nil, tokens, []trace.Query{{At: 0, Prompt: 5, Output: 5}, {At: 1, Prompt: 50, Output: 50}})
 	if want := "spec.stages[0].hardware[0]: of the queries that the plan is tested on, query 1 has 100 tokens"; err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}
 }
 
+// A time that no query keeps is refused where all pass all stages: by the least that their models take, whatever batches may be set.
 func TestObjectivesBelowTheServiceTime(t *testing.T) {
 	for within, refused := range map[string]bool{"49ms": true, "51ms": false} {
 		text := strings.Replace(strings.Replace(good, "300ms", within, 1), "share: 0.5, choice: what", "share: 1", 1)
