@@ -92,6 +92,7 @@ check: ## Lint, and check that modules are tidy and what is generated is up to d
 fuzz: ## Fuzz each parser beside its oracle and the exchange, some 15 s each on two cores
 	$(FUZZ) '^FuzzParseJSON$$' -fuzztime 80000x ./extproc/openai
 	$(FUZZ) '^FuzzParseForm$$' -fuzztime 100000x ./extproc/openai
+	$(FUZZ) '^FuzzDecode$$' -fuzztime 30000x ./extproc/decode
 	$(FUZZ) '^FuzzSplice$$' -fuzztime 40000x ./extproc/kserve
 	$(FUZZ) '^FuzzMessages$$' -fuzztime 40000x ./extproc/kserve
 	$(FUZZ) '^FuzzRequest$$' -fuzztime 40000x ./extproc/transcode

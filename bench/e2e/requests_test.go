@@ -80,7 +80,7 @@ func TestBadInputGetsAClearAnswer(t *testing.T) {
 		{"the engine's own name", request{body: `{"model":"` + baseName + `"}`}, 404, "model_not_found"},
 		{"too large", request{body: big}, 413, "request_too_large"},
 		{"too large, in chunks", request{body: big, header: map[string]string{"Transfer-Encoding": "chunked"}}, 413, "request_too_large"},
-		{"encoded", request{body: "x", header: map[string]string{"Content-Encoding": "gzip"}}, 415, "unsupported_content_encoding"},
+		{"encoded", request{body: "x", header: map[string]string{"Content-Encoding": "compress"}}, 415, "unsupported_content_encoding"},
 		{"no engine lists it", request{body: `{"model":"nobody-lists-this"}`}, 503, "no_endpoint"},
 		{"the engine drops the connection", request{body: `{"model":"llama","prompt":"x"}`, header: map[string]string{"X-Sim-Fault": "reset"}}, 503, "server_ended"},
 		{"an unknown path", request{path: "/v1/foo", body: "{}"}, 404, "unknown_url"},

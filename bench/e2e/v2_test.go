@@ -172,6 +172,21 @@ func TestModelsAreInferredByV2(t *testing.T) {
 		}
 	}
 
+	body := encoded(t, "gzip", `{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1]}]}`)
+	for _, c := range []struct {
+		body   string
+		status int
+		want   string
+	}{
+		{body, 200, `{"model_name":"one","model_version":"1","outputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[1.0]}]}`},
+		{body[:len(body)/2], 400, `{"error":"The body ends before its content encoding (gzip) does."}`},
+	} {
+		a := s.must(request{path: "/v2/models/one/infer", body: c.body, header: map[string]string{"Content-Encoding": "gzip"}})
+		if a.status != c.status || !strings.Contains(a.body, c.want) {
+			t.Errorf("in gzip: %d %s, want %d %s", a.status, a.body, c.status, c.want)
+		}
+	}
+
 	for _, c := range []struct {
 		method, path, body string
 		status             int

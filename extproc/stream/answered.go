@@ -119,9 +119,7 @@ func (x *exchange) observe(f outcome.Failure, took time.Duration) {
 // end is the end of the stream, at a time. It may be called at any time and more than once.
 func (x *exchange) end(now time.Time) {
 	x.takeBack()
-	if x.call != nil {
-		_ = x.keep(0)
-	}
+	_ = x.keep(0)
 	if x.inFlight == nil || x.finished {
 		return
 	}

@@ -32,7 +32,6 @@ type call struct {
 	opened   bool             // its headers were sent on
 	ended    bool             // no further message comes
 	trailers bool             // and trailers have said so
-	kept     int              // bytes that are kept of messages that are not whole
 }
 
 // askForMessages has the data plane show the body as it comes, before the headers go on: Envoy 1.40 takes it alone, before any answer.
@@ -169,13 +168,16 @@ func (x *exchange) callChunk(chunk []byte, end bool, now time.Time) responses {
 	return x.decideCall(now)
 }
 
-// maxKept bounds what is kept of messages that are not whole, of all calls together.
+// maxKept bounds what is kept of messages that are not whole and of bodies that were decoded, of all requests together.
 const maxKept = 512 << 20
 
-// keep notes how many bytes are kept of a message that is not whole.
+// keep notes how many bytes are kept of the request: of a message that is not whole, or of a body that was decoded.
 func (x *exchange) keep(bytes int) error {
-	all := x.server.kept.Add(int64(bytes - x.call.kept))
-	if x.call.kept = bytes; all > maxKept && bytes > 0 {
+	if bytes == x.kept {
+		return nil
+	}
+	all := x.server.kept.Add(int64(bytes - x.kept))
+	if x.kept = bytes; all > maxKept && bytes > 0 {
 		return errCrowded
 	}
 	return nil

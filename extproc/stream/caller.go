@@ -22,11 +22,13 @@ type caller struct {
 	rewrite *wire.Rewrite
 	// back is the name of the socket at which its Envoy takes a request from the inner server; empty for none.
 	back string
+	// done is closed when the request is over; nil if nobody says.
+	done <-chan struct{}
 }
 
 // callerOf returns who opened a stream for a front.
 func callerOf(front Front, messages extprocStream) caller {
-	c := caller{front: front, called: func() (string, int32) { return called(messages) }}
+	c := caller{front: front, called: func() (string, int32) { return called(messages) }, done: messages.Context().Done()}
 	if front != Own {
 		return c // nobody else is believed
 	}

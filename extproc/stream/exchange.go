@@ -3,6 +3,7 @@ package stream
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,6 +38,8 @@ type exchange struct {
 	errand    *errand.Errand // of a request that the inner server sends; nil of all others
 	chunks    []byte         // the body so far, where it comes in chunks
 	watched   bool           // the stop of the Server ends it
+	kept      int            // bytes of it that count in Server.kept
+	encoded
 
 	held
 	picked
@@ -176,13 +179,15 @@ func (x *exchange) requestHeaders(end bool, now time.Time) responses {
 	case op == openai.None && (end || x.in.method != "POST" || !isJSON(x.in.contentType)):
 		return x.pass("", end, now)
 	}
-	if encoding := x.in.encoding; op != openai.None && encoding != "" && !strings.EqualFold(encoding, "identity") {
-		return x.fail(errEncoded, "")
+	if err := x.readEncoding(); err != nil && op != openai.None {
+		return x.fail(err, "")
 	}
 	if n, err := strconv.ParseUint(x.in.length, 10, 64); err == nil && n > maxBody && x.mode != modeNone && x.mode != modePartial {
 		return x.fail(errTooLarge, "")
 	}
 	switch {
+	case x.codings != nil && x.mode == modeNone && !end:
+		return x.askForBody()
 	case x.mode == modeNone:
 		return x.named(now)
 	case x.hints.model != "" && !x.announced && !end:
@@ -214,6 +219,12 @@ func (x *exchange) requestBody(chunk []byte, end bool, now time.Time) (responses
 		return x.prefix(chunk, now), nil
 	}
 	x.phase = sent
+	if err := x.decode(&chunk); err != nil {
+		return x.fail(err, ""), nil
+	}
+	if x.rest.Op != kserve.None {
+		return x.decideREST(x.restAsk(), chunk, endBuffered, now), nil
+	}
 	return x.whole(chunk, endBuffered, now), nil
 }
 
@@ -269,6 +280,7 @@ type ending uint8
 
 const (
 	endHeaders  ending = iota // there is none
+	endLater                  // it may follow, and is not needed
 	endBuffered               // in one message
 	endChunk                  // with its last chunk
 	endTrailers               // with trailers after its last chunk
@@ -319,15 +331,26 @@ func (x *exchange) decided(a ask, body []byte, how ending, now time.Time) respon
 		return x.missed(err, a.model, len(body), now, func(now time.Time) responses { return x.decided(a, body, how, now) })
 	}
 	common := x.common()
+	changed := x.decoded
 	if x.renames(a) {
-		body = a.text.Rename(body, x.decision().Model)
+		body, changed = a.text.Rename(body, x.decision().Model), true
+	}
+	return x.goOn(common, body, changed, how)
+}
+
+// goOn sends on a request that is decided, with its body where that is another than the one that came.
+func (x *exchange) goOn(common *extprocv3.CommonResponse, body []byte, changed bool, how ending) responses {
+	if changed {
 		x.resize(common, len(body))
 		if how == endBuffered {
 			common.BodyMutation = replaceBody(body)
 		}
 	}
+	if x.decoded {
+		common.HeaderMutation.RemoveHeaders = append(slices.Clip(common.HeaderMutation.RemoveHeaders), "content-encoding")
+	}
 	switch how {
-	case endHeaders:
+	case endHeaders, endLater:
 		return responses{x.withMetadata(answerHeaders(common))}
 	case endBuffered:
 		return responses{x.withMetadata(answerBody(common))}
@@ -376,8 +399,7 @@ func (x *exchange) byName(a ask, now time.Time) responses {
 			case !x.announced:
 				return nil // the body may come still
 			case x.server.ModeOverride:
-				x.mode = modeBuffered
-				return responses{askForBody}
+				return x.askForBody()
 			}
 			return x.fail(errRename, a.model)
 		}
@@ -407,9 +429,7 @@ func (x *exchange) fail(err error, model string) responses {
 func (x *exchange) reply(status int, code string, m *extprocv3.ProcessingResponse) responses {
 	x.phase = replied
 	x.takeBack()
-	if x.call != nil {
-		_ = x.keep(0) // nothing of it is read any more
-	}
+	_ = x.keep(0) // nothing of it is read any more
 	x.chunks = nil
 	x.server.Meter.Replied(status, code)
 	return responses{m}

@@ -92,3 +92,9 @@ func (x Exchange) TakenAt(socket string) Exchange {
 
 // FromInner says whether the inner server sends the request.
 func (x Exchange) FromInner() bool { return x.errand != nil }
+
+// Reads adds to the bytes of bodies that count as kept by others, and returns how many do.
+func (s *Server) Reads(bytes int64) int64 { return s.kept.Add(bytes) }
+
+// MaxKept is how many may be.
+const MaxKept = maxKept

@@ -99,6 +99,7 @@ func (x *exchange) missed(err error, model string, bytes int, now time.Time, res
 		x.since = now
 	}
 	x.dropPicks()
+	x.letGo() // what waits counts there
 	x.waits = &waiting{key: m.key, model: model, bytes: int64(bytes), most: x.patience(), resume: resume}
 	return nil
 }

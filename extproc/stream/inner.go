@@ -91,11 +91,16 @@ func (x *exchange) sendToEach() responses {
 	return x.sendInner(errand.Several, models...)
 }
 
-// sendInner sends a request to the inner server alone, which decides nothing of it. It counts nowhere.
+// sendInner sends a request to the inner server, by its headers.
 func (x *exchange) sendInner(kind errand.Kind, models ...errand.Model) responses {
+	x.toInner(kind, models...)
+	return responses{x.withMetadata(answerHeaders(x.common()))}
+}
+
+// toInner lets a request go to the inner server alone, which decides nothing of it. It counts nowhere.
+func (x *exchange) toInner(kind errand.Kind, models ...errand.Model) {
 	e := x.errandOf(kind, models...)
 	e.All = kserve.WantsAll(x.in.ids)
 	x.to, x.sealed = x.server.Inner, x.server.Errands.Seal(e)
 	x.phase = sent
-	return responses{x.withMetadata(answerHeaders(x.common()))}
 }

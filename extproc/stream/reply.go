@@ -13,6 +13,7 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/decode"
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/kserve"
@@ -29,7 +30,6 @@ var (
 	errClosedPath = errors.New("a closed path")
 	// errUnwell says that no endpoint of any pool is well.
 	errUnwell   = errors.New("no endpoint is well")
-	errEncoded  = errors.New("the body has a content encoding")
 	errTooLarge = errors.New("the body is too large")
 	// errNoModel is a request of which the data plane shows no body and names no model.
 	errNoModel = errors.New("the data plane names no model")
@@ -76,6 +76,8 @@ type apiError struct {
 	Type, Code, Param, Message string
 	// retryAfter is in seconds; 0 says nothing of when to try again.
 	retryAfter int
+	// accept is the content codings that a body may have, as a header says them; empty says nothing of them.
+	accept string
 	// call is the code of gRPC that a call ends with; 0 is the one that goes with the status.
 	call kserve.Code
 	// final says that it is of no use to try again. The clients of OpenAI and Anthropic try a 5xx again unless they are told.
@@ -98,6 +100,13 @@ func invalid(status int, code, param, message string) apiError {
 	return apiError{status: status, Type: invalidRequest, Code: code, Param: param, Message: message}
 }
 
+// unsupported is 415, with the content codings that are.
+func unsupported(accept, message string) apiError {
+	e := invalid(http.StatusUnsupportedMediaType, "unsupported_content_encoding", "", message)
+	e.accept = accept
+	return e
+}
+
 // unavailable is 503 with Retry-After.
 func unavailable(code, message string, retryAfter int) apiError {
 	return apiError{status: http.StatusServiceUnavailable, Type: serverError, Code: code, Message: message, retryAfter: retryAfter}
@@ -114,6 +123,7 @@ func describe(err error, model string) apiError {
 	var body *openai.Error
 	var load flow.Failed
 	var call *kserve.Error
+	var coding *decode.Error
 	name := quote(model)
 	switch {
 	case errors.As(err, &call):
@@ -147,7 +157,13 @@ func describe(err error, model string) apiError {
 	case errors.Is(err, errClosedPath):
 		return invalid(http.StatusNotFound, "unknown_url", "", "This gateway serves no such method and path.")
 	case errors.Is(err, errEncoded):
-		return invalid(http.StatusUnsupportedMediaType, "unsupported_content_encoding", "", "Send the body without a content encoding.")
+		return unsupported("identity", "Send the body without a content encoding.")
+	case errors.Is(err, errCoding):
+		return unsupported(decode.Accept, "Send the body without a content encoding, or with one of "+decode.Accept+".")
+	case errors.As(err, &coding):
+		return invalid(http.StatusBadRequest, "invalid_content_encoding", "", coding.Error())
+	case errors.Is(err, decode.ErrTooLarge):
+		return invalid(http.StatusRequestEntityTooLarge, "request_too_large", "", fmt.Sprintf("Decoded, the body has more than %d MiB.", maxBody>>20))
 	case errors.Is(err, errTooLarge):
 		return invalid(http.StatusRequestEntityTooLarge, "request_too_large", "", fmt.Sprintf("The body has more than %d MiB.", maxBody>>20))
 	case errors.Is(err, errNoModel):
@@ -238,6 +254,9 @@ func (e apiError) response(of api) *extprocv3.ProcessingResponse {
 	headers := r.GetImmediateResponse().GetHeaders()
 	if e.retryAfter > 0 {
 		headers.SetHeaders = append(headers.SetHeaders, header("retry-after", strconv.Itoa(e.retryAfter)))
+	}
+	if e.accept != "" {
+		headers.SetHeaders = append(headers.SetHeaders, header("accept-encoding", e.accept))
 	}
 	if e.final {
 		headers.SetHeaders = append(headers.SetHeaders, header("x-should-retry", "false"))

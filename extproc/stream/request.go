@@ -42,7 +42,10 @@ func readRequest(m *corev3.HeaderMap) request {
 		case "content-type":
 			r.contentType = value(h)
 		case "content-encoding":
-			r.encoding = value(h)
+			if r.encoding != "" { // one line after the other is one list
+				r.encoding += ","
+			}
+			r.encoding += value(h)
 		case "content-length":
 			r.length = value(h)
 		default:

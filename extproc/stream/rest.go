@@ -34,7 +34,24 @@ func (x *exchange) beginREST(r kserve.REST, end bool, now time.Time) responses {
 	case kserve.ModelReady:
 		return x.modelReady(ask{model: r.Model}, now)
 	}
-	return x.decideREST(ask{model: r.Model, stream: r.Op == kserve.InferStream}, end, now)
+	if x.front == Own && !end {
+		if err := x.readEncoding(); err != nil {
+			return x.fail(err, "")
+		}
+		if x.codings != nil {
+			return x.askForBody()
+		}
+	}
+	how := endLater
+	if end {
+		how = endHeaders
+	}
+	return x.decideREST(x.restAsk(), nil, how, now)
+}
+
+// restAsk is what a request of V2 by REST asks for.
+func (x *exchange) restAsk() ask {
+	return ask{model: x.rest.Model, stream: x.rest.Op == kserve.InferStream}
 }
 
 // transcodes says whether the inner server is to make a gRPC call of a request for a pool, which takes nothing else.
@@ -42,15 +59,17 @@ func (x *exchange) transcodes(p *objects.Pool) bool {
 	return x.rest.Op != kserve.None && x.rest.Op != kserve.ModelReady && p != nil && p.CallsOnly && x.innerServes(p.Name)
 }
 
-// decideREST decides by the model that the path names. Where its engine knows it by another name, the path says that.
-func (x *exchange) decideREST(a ask, end bool, now time.Time) responses {
+// decideREST decides by the model that the path names. Where its engine knows it by another name, the path says that. Body is nil where it
+// is not shown.
+func (x *exchange) decideREST(a ask, body []byte, how ending, now time.Time) responses {
 	err := x.send(a, nil, now)
 	if errors.Is(err, errTranscode) {
 		x.model = x.target.Adapter // what copies and the log say; the call is decided by itself
-		return x.sendInner(errand.Transcode, errand.Model{Name: a.model, Target: x.found})
+		x.toInner(errand.Transcode, errand.Model{Name: a.model, Target: x.found})
+		return x.goOn(x.common(), body, x.decoded, how)
 	}
 	if err != nil {
-		return x.missed(err, a.model, 0, now, func(now time.Time) responses { return x.decideREST(a, end, now) })
+		return x.missed(err, a.model, len(body), now, func(now time.Time) responses { return x.decideREST(a, body, how, now) })
 	}
 	common := x.common()
 	if x.renames(a) {
@@ -61,10 +80,10 @@ func (x *exchange) decideREST(a ask, end bool, now time.Time) responses {
 		common.HeaderMutation.SetHeaders = append(common.HeaderMutation.SetHeaders, header(":path", path))
 	}
 	x.phase = passing
-	if end || x.mode == modeNone {
+	if how != endLater || x.mode == modeNone {
 		x.phase = sent
 	}
-	return responses{x.withMetadata(answerHeaders(common))}
+	return x.goOn(common, body, x.decoded, how)
 }
 
 // renamedPath is the path as the client wrote it, with the engine's name of the model. Envoy rewrites it after that, where a route says so:

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
+	"github.com/headgate/headgate/extproc/decode"
 	"github.com/headgate/headgate/extproc/errand"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/flow"
@@ -77,7 +78,9 @@ type Server struct {
 	Config
 	started string // tells the ids of this process from those of others
 	turn    atomic.Uint64
-	kept    atomic.Int64 // bytes of calls' messages that are not whole
+	kept    atomic.Int64 // bytes of calls' messages that are not whole, and of bodies that were decoded
+	// decoders are those that are free: as many bodies are decoded at once as there are of them.
+	decoders chan *decode.Decoder
 	// predicts says whether a policy asks what a request asks of an engine.
 	predicts func(pick.Policy) bool
 
@@ -101,6 +104,7 @@ func New(c Config) *Server {
 	s := &Server{Config: c, started: strconv.FormatUint(rand.Uint64(), 36), refusing: make(chan struct{}), predicts: pick.Policy.Predicts}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.refuse = sync.OnceFunc(func() { close(s.refusing) })
+	s.decoders = newDecoders()
 	return s
 }
 
@@ -184,6 +188,7 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 				return err
 			}
 		}
+		x.letGo()
 		if end, ok := messages.Context().Value(endKey{}).(context.CancelFunc); ok && x.endable() && !x.watched {
 			x.watched = true
 			unwatch := context.AfterFunc(p.server.stopping, end)

@@ -22,7 +22,7 @@ const mainLines = 150
 // nothing and have no state of their own.
 var pure = []string{
 	"extproc/openai", "extproc/kserve", "extproc/prefix", "extproc/route", "extproc/pick", "extproc/settings", "extproc/flow/queue", "extproc/fleet/belief", "extproc/outcome",
-	"extproc/errand", "extproc/transcode", "extproc/payload/sink",
+	"extproc/decode", "extproc/errand", "extproc/transcode", "extproc/payload/sink",
 	"control/place/decide", "control/attach/plan", "control/attach/services", "control/attach/status", "control/attach/envoy", "control/attach/order",
 	"control/attach/blame", "control/attach/memo", "control/pods/gateway", "control/provision/estimate", "control/provision/plan", "control/provision/problem",
 	"control/provision/answer", "control/measured/survey",
@@ -69,6 +69,8 @@ var pureModules = []string{
 	"github.com/envoyproxy/go-control-plane/envoy/config/", "github.com/envoyproxy/go-control-plane/envoy/extensions/",
 	"github.com/envoyproxy/go-control-plane/envoy/type/", "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3",
 	"google.golang.org/protobuf/proto", "google.golang.org/protobuf/encoding/protojson", "google.golang.org/protobuf/encoding/protowire", "google.golang.org/protobuf/types/known/",
+
+	"github.com/klauspost/compress/zstd", "github.com/andybalholm/brotli", // decode bytes
 
 	"gonum.org/v1/gonum/stat/distuv",               // draws, of a source that is given
 	"github.com/hashicorp/golang-lru/v2/simplelru", // keeps what was used last
@@ -142,7 +144,7 @@ var houses = [][]floor{
 		},
 		{[]string{"extproc/payload/sink"}, "copies are made of what the core can read"},
 		{
-			[]string{"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/queue", "extproc/pick", "extproc/outcome", "extproc/sidecar", "extproc/epp"},
+			[]string{"extproc/openai", "extproc/kserve", "extproc/route", "extproc/flow/queue", "extproc/pick", "extproc/outcome", "extproc/sidecar", "extproc/epp", "extproc/decode"},
 			"the core, and others that know only their own matter; what became of requests is told in outcome's words",
 		},
 		{[]string{"extproc/prefix"}, "prompts are hashed as openai reads them"},

@@ -1,0 +1,86 @@
+package stream
+
+import (
+	"errors"
+	"runtime"
+
+	"github.com/headgate/headgate/extproc/decode"
+)
+
+// encoded is what is known of the content codings of a request's body. Where the body is shown whole by our own Envoy, they are undone before
+// it is read, and the engine gets it without them.
+type encoded struct {
+	codings []decode.Coding // as they were applied; nil where none is to be undone
+	decoded bool            // they were
+}
+
+var (
+	// errEncoded is a body with a content coding behind another gateway, which shows what extproc could not send on decoded.
+	errEncoded = errors.New("the body has a content encoding")
+	// errCoding is a content coding that is not supported.
+	errCoding = errors.New("the body has a content encoding that is not supported")
+)
+
+// newDecoders returns as many decoders as may be used at once: half the processors are left for other requests.
+func newDecoders() chan *decode.Decoder {
+	free := make(chan *decode.Decoder, max(1, runtime.GOMAXPROCS(0)/2))
+	for range cap(free) {
+		free <- decode.New(maxBody)
+	}
+	return free
+}
+
+// readEncoding finds what is to be undone of the body.
+func (x *exchange) readEncoding() error {
+	codings, err := decode.Parse(x.in.encoding)
+	switch {
+	case len(codings) == 0 && err == nil:
+		return nil
+	case x.front != Own || x.mode != modeBuffered && x.mode != modeNone:
+		return errEncoded
+	case err != nil:
+		return errCoding
+	}
+	x.codings = codings
+	return nil
+}
+
+// askForBody waits for the body, and has the data plane show it where it would not.
+func (x *exchange) askForBody() responses {
+	if x.mode != modeNone {
+		return responses{goOnHeaders}
+	}
+	x.mode = modeBuffered
+	return responses{askForBody}
+}
+
+// decode undoes the codings of the body, in the order of those that wait for a decoder. Its result counts in Server.kept until it is sent on,
+// or waits for its model and counts there.
+func (x *exchange) decode(body *[]byte) error {
+	if x.codings == nil {
+		return nil
+	}
+	var d *decode.Decoder
+	select {
+	case d = <-x.server.decoders:
+	case <-x.done:
+		return errOver
+	}
+	plain, err := d.Decode(*body, x.codings)
+	x.server.decoders <- d
+	if err != nil {
+		return err
+	}
+	*body, x.decoded = plain, true
+	return x.keep(len(plain))
+}
+
+// errOver is a request that ended meanwhile. No client is told.
+var errOver = errors.New("the request is over")
+
+// letGo counts the body as kept no more: Envoy has it, or it waits. Messages of calls count for themselves.
+func (x *exchange) letGo() {
+	if x.call == nil {
+		_ = x.keep(0)
+	}
+}
