@@ -54,13 +54,13 @@ type LLMRouteSpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	BackendRefs []BackendReference `json:"backendRefs"`
 	// ModelNames are the names in requests that this route admits. The default is the adapter's name, else the
-	// route's own.
+	// route's own. A name may be a path, as engines list models by the path of their weights.
 	//
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=128
+	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=512
 	// +kubebuilder:validation:items:XValidation:rule=`bytes(self).size() <= 512 && !self.matches('[\\p{Cc}\uFFFD]')`,message="no model can have this name: write at most 512 bytes of UTF-8 without control characters"
-	// +kubebuilder:validation:items:XValidation:rule=`!self.matches('(^|/)[.]{0,2}(/|$)|^~|[\\x5c]')`,message="no model can have this name, which is empty or a path: write one such as sql-v2 or org/sql-v2"
 	ModelNames []string `json:"modelNames,omitempty"`
 	// Adapter is the adapter that serves the route. Without one, the base model of the pool's engines does.
 	Adapter *Adapter `json:"adapter,omitempty"`

@@ -65,7 +65,7 @@ func parseForm(contentType string, body []byte, whole bool) (Request, error) {
 		return Request{}, fault("model", "The form has more than one model.")
 	}
 	r.Model = string(body[r.start:r.end])
-	if err := CheckName(r.Model); err != nil {
+	if err := CheckText(r.Model); err != nil {
 		return Request{}, err
 	}
 	return r, nil

@@ -35,7 +35,7 @@ func parseJSON(body []byte) (Request, error) {
 		return Request{}, fault("model", "The model must be a string.")
 	}
 	r.Model = strings.Clone(unquote(body[r.start:r.end]))
-	if err := CheckName(r.Model); err != nil {
+	if err := CheckText(r.Model); err != nil {
 		return Request{}, err
 	}
 	return r, nil

@@ -173,9 +173,15 @@ var ErrName = errors.New("no model can have this name")
 // Is makes errors.Is(e, ErrName) work.
 func (e *Error) Is(target error) bool { return e.name && target == ErrName }
 
-// CheckName returns an [*Error] for a name that no model can have.
-func CheckName(name string) error {
-	if err := engine.CheckName(name); err != nil {
+// CheckName returns an [*Error] for a name that an engine might take for a path, or that is no name at all.
+func CheckName(name string) error { return noName(engine.CheckName(name)) }
+
+// CheckText returns an [*Error] for what is no name at all. Whether a path may be one depends on what engines list, which
+// no body tells: see [CheckName].
+func CheckText(name string) error { return noName(engine.CheckText(name)) }
+
+func noName(err error) error {
+	if err != nil {
 		return &Error{"model", "No model can have this name: " + err.Error() + ".", true}
 	}
 	return nil

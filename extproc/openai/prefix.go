@@ -51,7 +51,7 @@ func parsePrefix(prefix []byte) (Request, error) {
 		return Request{}, fault("model", "The model must be a string.")
 	}
 	r.Model = strings.Clone(unquote(prefix[r.start:r.end]))
-	return r, CheckName(r.Model)
+	return r, CheckText(r.Model)
 }
 
 // prefixReader goes through JSON that may end anywhere. Its methods return false at the end, and at what is no JSON.

@@ -36,7 +36,12 @@ type Index struct {
 	Any []Copy
 	// Listed says that it is known of an endpoint of the pool what it answers to.
 	Listed bool
+	// Unread says that the pool has endpoints, and that no list of any of them was read yet, nor found not to be there.
+	Unread bool
 }
+
+// Lists says whether an endpoint of the pool answers to a name. P may be nil.
+func (p *Pool) Lists(name string) bool { return p != nil && len(p.Copies[name]) > 0 }
 
 // Names returns what the endpoints of the pool answer to, in order, and whether any of them says. P may be nil.
 func (p *Pool) Names() (names []string, known bool) {

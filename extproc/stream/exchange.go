@@ -378,7 +378,7 @@ func (x *exchange) pass(about string, end bool, now time.Time) responses {
 func (x *exchange) named(now time.Time) responses {
 	err := errNoModel
 	if x.hints.model != "" {
-		err = openai.CheckName(x.hints.model)
+		err = openai.CheckText(x.hints.model)
 	}
 	r, err := x.judge(openai.Request{Model: x.hints.model}, err)
 	if err != nil {

@@ -56,9 +56,12 @@ func isMiss(err error) bool {
 // placed says whether the request is for a model that control places.
 func (x *exchange) placed() bool { return x.server.Flow != nil && x.target.Adapter != "" }
 
-// unknown is why nobody serves a model: where control has not said yet which models it knows of, not that there is none.
+// unknown is why nobody serves a model: where control or engines have not said yet which models they know of, not that there is none.
 func (x *exchange) unknown(err error) error {
-	if x.server.Flow != nil && (errors.Is(err, route.ErrUnknownModel) || errors.Is(err, pick.ErrUnlisted)) && !x.server.Fleet.Heard() {
+	if !errors.Is(err, route.ErrUnknownModel) && !errors.Is(err, pick.ErrUnlisted) {
+		return err
+	}
+	if x.server.Flow != nil && !x.server.Fleet.Heard() || x.unread() {
 		return errNotHeard
 	}
 	return err

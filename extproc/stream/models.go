@@ -84,10 +84,13 @@ func (x *exchange) unwell() error {
 		return err
 	}
 	counts := x.counts(offer, objects.Name{})
-	for name := range view.World.Pools {
+	for name, declared := range view.World.Pools {
 		p := view.Snapshot.Pools[name.String()]
 		if p == nil || !counts(name) {
 			continue
+		}
+		if x.takesOpen() && !declared.Routed && name != x.server.Default && len(p.Copies) == 0 && x.server.Flow == nil && !leads(offer, name) {
+			continue // it serves nothing
 		}
 		for i := range p.Endpoints {
 			if state := p.Endpoints[i].State; state == pick.Healthy || state == pick.Suspect || state == pick.Migrating {
@@ -96,6 +99,11 @@ func (x *exchange) unwell() error {
 		}
 	}
 	return errUnwell
+}
+
+// leads says whether a route of an offer leads to a pool.
+func leads(offer *objects.Offer, pool objects.Name) bool {
+	return slices.ContainsFunc(offer.Routes, func(r *objects.Route) bool { return r.LeadsTo(pool) })
 }
 
 // models answers for the list of models, or for the one of a name, still escaped. It returns nil where only the engines
@@ -135,10 +143,10 @@ func (x *exchange) models(escaped string) responses {
 // admitted returns the models that a request may name: those of routes, and what the endpoints of a pool without routes
 // list.
 func (x *exchange) admitted(view *belief.View, offer *objects.Offer) (all []listedModel, known bool) {
-	pool := x.unrouted()
 	given, isGiven := x.given(view.World)
+	open := []objects.Name{x.commandLine()}
 	if isGiven {
-		pool = given
+		open[0] = given
 	}
 	routed := make([]listedModel, 0, len(offer.Models()))
 	for _, m := range offer.Models() {
@@ -149,25 +157,34 @@ func (x *exchange) admitted(view *belief.View, offer *objects.Offer) (all []list
 		pool := r.Backends[0].Pool
 		routed = append(routed, listedModel{m, pool, x.server.Fleet.Active(view.World, objects.ModelKey{Pool: pool, ID: r.Adapter})})
 	}
-	registered := x.registered(view, offer)
-	p := view.World.Pools[pool]
-	if p == nil || p.Routed {
-		return append(registered, routed...), true
+	if x.takesOpen() {
+		open = append(open, view.World.Open()...)
 	}
-	snapshot := view.Snapshot.Pools[pool.String()]
-	names, known := snapshot.Names()
-	for _, name := range names {
-		if offer.Route(name) != nil {
+	registered := x.registered(view, offer)
+	known = true
+	seen := make(map[string]bool)
+	for _, m := range registered {
+		seen[m.Name] = true
+	}
+	for _, pool := range open {
+		p := view.World.Pools[pool]
+		if p == nil || p.Routed {
 			continue
 		}
-		m := listedModel{objects.Model{Name: name}, pool, name}
-		if slices.ContainsFunc(snapshot.Base, func(c pick.Copy) bool { return slices.Contains(c.Names, name) }) {
-			m.adapter = ""
+		snapshot := view.Snapshot.Pools[pool.String()]
+		names, listed := snapshot.Names()
+		known = known && (listed || x.inferenceOnly()) // where nothing else may pass
+		for _, name := range names {
+			if offer.Route(name) != nil || seen[name] {
+				continue
+			}
+			seen[name] = true
+			m := listedModel{objects.Model{Name: name}, pool, name}
+			if slices.ContainsFunc(snapshot.Base, func(c pick.Copy) bool { return slices.Contains(c.Names, name) }) {
+				m.adapter = ""
+			}
+			all = append(all, m)
 		}
-		all = append(all, m)
-	}
-	if !known && x.inferenceOnly() {
-		known = true // nothing else may pass
 	}
 	return slices.Concat(all, registered, routed), known
 }

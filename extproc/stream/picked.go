@@ -139,7 +139,7 @@ func (x *exchange) admit(a *ask, view *belief.View) (target route.Target, near s
 	if err != nil {
 		return target, "", err
 	}
-	of := route.Ask{Offer: offer, Model: a.model, Default: x.unrouted(), Random: s.Random()}
+	of := route.Ask{Offer: offer, Model: a.model, Default: x.unrouted(view, offer, a.model), Random: s.Random()}
 	of.Given, _ = x.given(view.World)
 	if a.previous != "" {
 		maker, ok := s.Fleet.Maker(a.previous)
@@ -157,6 +157,11 @@ func (x *exchange) admit(a *ask, view *belief.View) (target route.Target, near s
 		of.Registered, _ = s.Fleet.Registered(a.model, x.counts(offer, of.Given))
 	}
 	target, err = route.Find(view.World, of)
+	if err != nil || target.Open {
+		if err := x.pathOf(view, target, a.model); err != nil {
+			return target, "", err
+		}
+	}
 	if err != nil && x.op == openai.None && x.call == nil && x.rest.Op == kserve.None && a.model != "" {
 		// On a path that is none of ours the model is a help and no more.
 		of.Model, a.model = "", ""
@@ -237,12 +242,59 @@ func (s *Server) pace(w *objects.World, k objects.ModelKey) int64 {
 	return 0
 }
 
-// unrouted is the pool of what no route admits, zero if there is none.
-func (x *exchange) unrouted() objects.Name {
+// pathOf refuses a name that is a path, unless an endpoint of the open pool lists it: an engine that does not know the name
+// might load what is there (see [engine.CheckName]).
+func (x *exchange) pathOf(view *belief.View, target route.Target, model string) error {
+	if model == "" {
+		return nil
+	}
+	err := openai.CheckName(model)
+	if err != nil && target.Open && view.Snapshot.Pools[target.Pool.String()].Lists(model) {
+		return nil
+	}
+	return err
+}
+
+// unrouted is the pool of a model that no route admits, zero if there is none. At our own Envoy that is one of the pools that
+// no LLMRoute names, if its endpoints list the model; the pool of the command line goes first.
+func (x *exchange) unrouted(view *belief.View, offer *objects.Offer, model string) objects.Name {
+	if !x.takesOpen() {
+		return x.commandLine()
+	}
+	if model == "" || offer.Route(model) != nil {
+		return x.server.Default
+	}
+	lists := func(name objects.Name) bool { return view.Snapshot.Pools[name.String()].Lists(model) }
+	if x.server.Default != (objects.Name{}) && lists(x.server.Default) {
+		return x.server.Default
+	}
+	if at := slices.IndexFunc(view.World.Open(), lists); at >= 0 {
+		return view.World.Open()[at]
+	}
+	return x.server.Default
+}
+
+// takesOpen says whether the request may go to any pool that no LLMRoute names.
+func (x *exchange) takesOpen() bool { return x.inferenceOnly() && x.listener == "" }
+
+// commandLine is the pool that the command line names, where the request may go there; zero if there is none.
+func (x *exchange) commandLine() objects.Name {
 	if x.listener != "" || x.pool != (objects.Name{}) {
 		return objects.Name{}
 	}
 	return x.server.Default
+}
+
+// unread says whether a pool that the request may go to has lists that were not read yet.
+func (x *exchange) unread() bool {
+	if !x.takesOpen() {
+		return false
+	}
+	view := x.server.Fleet.View()
+	return slices.ContainsFunc(view.World.Open(), func(name objects.Name) bool {
+		p := view.Snapshot.Pools[name.String()]
+		return p != nil && p.Unread
+	})
 }
 
 // renames says whether the engine knows the model by another name than the client.

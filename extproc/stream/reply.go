@@ -37,8 +37,8 @@ var (
 	errRename = errors.New("the data plane shows no body in which the model could be renamed")
 	// errUnknownAnswer is a request about an answer that nobody remembers.
 	errUnknownAnswer = errors.New("nobody knows the answer")
-	// errNotHeard is a model that no object admits, before control has said which others there are.
-	errNotHeard = errors.New("control has not said which models are registered")
+	// errNotHeard is a model that no object admits, before control or the engines of an open pool have said which others there are.
+	errNotHeard = errors.New("not all have said which models there are")
 	// errNoOffer is a listener of which the objects that are known say nothing.
 	errNoOffer = errors.New("the objects name no such listener")
 	// errStopping is a request that waited for its model when extproc ended.

@@ -195,7 +195,7 @@ func TestTheListOfModels(t *testing.T) {
 	for _, d := range list.Data {
 		names = append(names, d.ID)
 	}
-	if want := []string{"gpt-4", "llama", "missing", "nowhere", "sticky", "text-to-sql"}; !slices.Equal(names, want) {
+	if want := []string{"/models/qwen.gguf", "qwen", "gpt-4", "llama", "missing", "nowhere", "sticky", "text-to-sql"}; !slices.Equal(names, want) {
 		t.Errorf("the models are %v, want %v", names, want)
 	}
 }

@@ -33,7 +33,8 @@ import (
 //	           adapter, "gpt-4" for the base model, "llama" for it under its own name, "missing" for an adapter that
 //	           nobody lists and "nowhere" for a pool that does not exist. Gateways call base-picker:9002.
 //	ns/open    10.0.1.1 and 10.0.1.2 with the ports 8000 and 8001 each, and [fd00::1] with both: data-parallel ranks.
-//	           No route names the pool; they list "qwen". Gateways call open-picker:9002.
+//	           No route names the pool; they list "qwen", and by the path of
+//	           its weights, "/models/qwen.gguf". Gateways call open-picker:9002.
 //	ns/silent  10.0.2.1:8000, which gives no list. No route names the pool. Gateways call silent-picker:9002.
 //	ns/empty   nothing. Gateways call empty-picker:9002.
 //	ns/sticky  10.0.3.1 to 10.0.3.4:8000 with "sticky"; PoolSettings prefer an endpoint by the header x-session, name two
@@ -142,9 +143,11 @@ func newFleetWith(c fleet.Config, more ...func(*objects.Set)) *fleet.Fleet {
 		case a == address:
 			f.SetModels(a, engine.Models{Base: []string{"llama"}, Adapters: []string{"sql-v2"}})
 		case at[:4] == "fd00" || at[:7] == "10.0.1.":
-			f.SetModels(a, engine.Models{Base: []string{"qwen"}})
+			f.SetModels(a, engine.Models{Base: []string{"qwen", "/models/qwen.gguf"}})
 		case at[:7] == "10.0.3.":
 			f.SetModels(a, engine.Models{Base: []string{"sticky"}})
+		default:
+			f.SetModels(a, engine.Models{Unlisted: true})
 		}
 	}
 	f.Made("resp_base", fleet.Maker{Pool: objects.Name{Namespace: "ns", Name: "base"}, Address: address})

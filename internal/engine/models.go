@@ -27,9 +27,8 @@ func AskedAs(k Kind, base []string, adapter string) string {
 }
 
 // ReadModels reads the answer to GET /v1/models. An adapter is a model with a parent (vLLM 0.32.0, SGLang); engines
-// without adapters name no parent. Only data counts: llama.cpp repeats it as models, in Ollama's shape. Names that no
-// request can use are left out, but a base model may have the path of its weights for a name, as llama.cpp and vLLM give
-// it where nobody names it: requests for the base model under a route's name are sent there under that one.
+// without adapters name no parent. Only data counts: llama.cpp repeats it as models, in Ollama's shape. What is no name at
+// all is left out; see [CheckText].
 func ReadModels(body []byte) (Models, error) {
 	var list struct {
 		Data []struct {
@@ -47,9 +46,10 @@ func ReadModels(body []byte) (Models, error) {
 	var m Models
 	for _, listed := range list.Data {
 		switch adapter := listed.Parent != nil && *listed.Parent != ""; {
-		case adapter && CheckName(listed.ID) == nil:
+		case CheckText(listed.ID) != nil:
+		case adapter:
 			m.Adapters = append(m.Adapters, listed.ID)
-		case !adapter && checkText(listed.ID) == nil:
+		default:
 			m.Base = append(m.Base, listed.ID)
 			if m.MaxLength == 0 || listed.Length > 0 && listed.Length < m.MaxLength {
 				m.MaxLength = max(0, listed.Length)

@@ -10,12 +10,13 @@ import (
 // MaxNameLen bounds a model's name, in bytes. Hub ids stay below 100; a longer name is a mistake or an attack.
 const MaxNameLen = 512
 
-// CheckName refuses the names that no model can have and that an engine might take for a path.
+// CheckName refuses what [CheckText] refuses, and the names that an engine might take for a path. It is for names that an
+// engine is told to load, or that it may load because it does not know them.
 //
 // vLLM's filesystem resolver joins the name of an unknown model to its folder unchecked, so that "../x" and "/x" load
 // from anywhere (seen on vLLM 0.32.0). Names with single slashes inside, as hubs have them, are fine.
 func CheckName(name string) error {
-	if err := checkText(name); err != nil {
+	if err := CheckText(name); err != nil {
 		return err
 	}
 	switch {
@@ -32,8 +33,9 @@ func CheckName(name string) error {
 	return nil
 }
 
-// checkText refuses what is no name at all.
-func checkText(name string) error {
+// CheckText refuses what is no name at all. A name that an engine lists may be a path: vLLM and llama.cpp name a model by
+// the path of its weights where nobody names it.
+func CheckText(name string) error {
 	switch {
 	case name == "":
 		return errors.New("it is empty")

@@ -159,7 +159,7 @@ func ReadIndex(body []byte) ([]StoredModel, error) {
 	all := make([]StoredModel, 0, len(entries))
 	at := make(map[string]int, len(entries))
 	for _, e := range entries {
-		if checkText(e.Name) != nil {
+		if CheckText(e.Name) != nil {
 			continue
 		}
 		stage, known := stages[strings.TrimPrefix(e.State, "State.")]

@@ -66,7 +66,7 @@ func CheckRoute(r *v1alpha1.LLMRoute) field.ErrorList {
 	seen := make(map[string]bool)
 	for i, name := range r.Spec.ModelNames {
 		path := spec.Child("modelNames").Index(i)
-		errs = append(errs, checkModel(path, name)...)
+		errs = append(errs, checkText(path, name)...)
 		if seen[name] {
 			errs = append(errs, field.Duplicate(path, name))
 		}
@@ -251,6 +251,14 @@ func checkLength(path *field.Path, text string, limit int) field.ErrorList {
 
 func checkModel(path *field.Path, name string) field.ErrorList {
 	if err := engine.CheckName(name); err != nil {
+		return field.ErrorList{field.Invalid(path, name, fmt.Sprintf("no model can have this name: %v", err))}
+	}
+	return nil
+}
+
+// checkText checks a name that only requests use: no engine is told to load it, so that it may be a path.
+func checkText(path *field.Path, name string) field.ErrorList {
+	if err := engine.CheckText(name); err != nil {
 		return field.ErrorList{field.Invalid(path, name, fmt.Sprintf("no model can have this name: %v", err))}
 	}
 	return nil

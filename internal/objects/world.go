@@ -244,6 +244,7 @@ type World struct {
 	// Slices are those of the Set, in its order. They are not to be changed.
 	Slices []Slice
 
+	open     []Name            // pools that no LLMRoute names, in order
 	byName   map[Name]*Route   // LLMRoutes
 	unrouted map[Name][]*Route // Models and VModels by pool, as if no LLMRoute admitted them
 	at       map[Object]string
@@ -396,8 +397,17 @@ func Build(s Set) *World {
 	w.noteCallsOnly()
 	w.addCatalogue(s.Models, s.VModels)
 	w.sort()
+	for name, p := range w.Pools {
+		if !p.Routed {
+			w.open = append(w.open, name)
+		}
+	}
+	slices.SortFunc(w.open, Name.Compare)
 	return w
 }
+
+// Open returns the pools that no LLMRoute names, in order: they admit what their endpoints list. The caller must not change it.
+func (w *World) Open() []Name { return w.open }
 
 // Addresses returns the address of every endpoint, each once, in order.
 func (w *World) Addresses() []string {
