@@ -211,11 +211,21 @@ const UsageNamespace = "gateway.usage"
 const (
 	UsagePrompt     = "prompt"     // prompt tokens, a number
 	UsageCompletion = "completion" // completion tokens, a number
-	UsageLoad       = "load"       // the engine's load report, verbatim, a string
-	UsageID         = "id"         // the id of the answer, a string
-	UsageElsewhere  = "elsewhere"  // the endpoints that asked for the request to be tried elsewhere, a string like [DestinationHeader]'s
-	UsageStopping   = "stopping"   // those of them that did because they are stopping
-	UsageMissing    = "missing"    // the endpoints that answered that they have no such model
+	// UsageInput is the prompt tokens as OpenAI's responses and Anthropic's messages name them, and UsageInputBegun those that the first event of
+	// a stream of messages states, numbers. In messages they leave out what was read from a cache, UsageCacheRead, and written to it,
+	// UsageCacheCreation.
+	UsageInput         = "input"
+	UsageInputBegun    = "input_begun"
+	UsageCacheRead     = "cache_read"
+	UsageCacheCreation = "cache_creation"
+	// UsageError is the type of the error that an answer has at its top, or "unknown", and UsageErrorCode its code, strings.
+	UsageError     = "error"
+	UsageErrorCode = "error_code"
+	UsageLoad      = "load"      // the engine's load report, verbatim, a string
+	UsageID        = "id"        // the id of the answer, a string
+	UsageElsewhere = "elsewhere" // the endpoints that asked for the request to be tried elsewhere, a string like [DestinationHeader]'s
+	UsageStopping  = "stopping"  // those of them that did because they are stopping
+	UsageMissing   = "missing"   // the endpoints that answered that they have no such model
 )
 
 // Tags of the access-log record, values in microseconds but where it says otherwise, or "-".

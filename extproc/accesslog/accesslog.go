@@ -97,9 +97,9 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 		Bytes:     int(pick.number(wire.PickBytes).Or(0)), Expected: time.Duration(pick.number(wire.PickFirstToken).Or(0)) * time.Microsecond,
 		Adapter: pick.text(wire.PickAdapter), Loading: time.Duration(pick.number(wire.PickLoad).Or(0)) * time.Microsecond,
 		Among: int64(pick.number(wire.PickAmong).Or(0)), Answered: microseconds(common.GetCustomTags()[wire.TagAnswered]),
-		Prompt: usage.number(wire.UsagePrompt), Completion: usage.number(wire.UsageCompletion),
 		ResponseID: usage.text(wire.UsageID),
 	}
+	o.Prompt, o.Completion = counts(usage).Tokens()
 	details := response.GetResponseCodeDetails()
 	o.ByExtproc = strings.HasPrefix(details, wire.ReplyDetails)
 	o.ByEnvoy = !o.ByExtproc && o.Failure == outcome.None && details != "" && details != viaUpstream
@@ -114,10 +114,19 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 	if strings.Contains(o.Endpoint, "/") {
 		o.Endpoint = "" // what the inner server had answered is told by records of its own
 	}
+	o.Carries(usage.text(wire.UsageError), usage.text(wire.UsageErrorCode))
 	if report := usage.text(wire.UsageLoad); report != "" {
 		o.Load, _ = engine.ReadReport(report) // unknown if it makes no sense
 	}
 	return o
+}
+
+func counts(usage fields) outcome.Counts {
+	return outcome.Counts{
+		Prompt: usage.number(wire.UsagePrompt), Completion: usage.number(wire.UsageCompletion),
+		Input: usage.number(wire.UsageInput), Begun: usage.number(wire.UsageInputBegun),
+		CacheRead: usage.number(wire.UsageCacheRead), CacheCreation: usage.number(wire.UsageCacheCreation),
+	}
 }
 
 // viaUpstream is Envoy's response code details of an answer that an endpoint gave.

@@ -30,7 +30,7 @@ func (a *Answer) Headers(status int, contentType, loadReport, retryAfter string)
 	switch {
 	case IsEventStream(contentType):
 		a.events = new(events)
-	case contentType == "", mediaType(contentType) == "application/json":
+	case contentType == "", isJSON(mediaType(contentType)):
 		a.json = new(scanner)
 	}
 }
@@ -38,6 +38,12 @@ func (a *Answer) Headers(status int, contentType, loadReport, retryAfter string)
 func mediaType(contentType string) string {
 	kind, _, _ := strings.Cut(contentType, ";")
 	return strings.ToLower(strings.TrimSpace(kind))
+}
+
+// isJSON says whether a media type is JSON's, or of another format that is written in it.
+func isJSON(mediaType string) bool {
+	kind, ok := strings.CutPrefix(mediaType, "application/")
+	return ok && (kind == "json" || strings.HasSuffix(kind, "+json"))
 }
 
 // IsEventStream says whether a content type is that of a stream of server-sent events.
@@ -78,7 +84,9 @@ func (a *Answer) Fill(o *Outcome, sent time.Time) {
 		s, o.Stream = &a.events.json, true
 	}
 	if s != nil {
-		o.Prompt, o.Completion, o.ResponseID = s.prompt, s.completion, s.id
+		o.Prompt, o.Completion = s.counts.Tokens()
+		o.ResponseID = s.id
+		o.Carries(s.errorType, s.errorCode)
 	}
 	elsewhere, stopping := engine.Elsewhere(a.status, a.later, a.words)
 	if elsewhere {

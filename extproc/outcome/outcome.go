@@ -27,6 +27,8 @@ const (
 	NoEndpoint Failure = "no_endpoint"
 	// Cut is an answer that ended before it was whole, where nobody says who ended it.
 	Cut Failure = "cut"
+	// Erred is an answer of status 200 that carries an error of the endpoint, at once or after some output.
+	Erred Failure = "stream_error"
 	// Other is anything else that Envoy flags.
 	Other Failure = "other"
 )
@@ -81,6 +83,9 @@ func (o Outcome) Turned() bool { return o.Failure == Refused || o.Failure == Res
 // Faulty says that the endpoint answered with a fault of its own. That it would not take the request is none, nor is what Envoy
 // says itself: of a request with too many headers, or an answer that is too large for it.
 func (o Outcome) Faulty() bool {
+	if o.Failure == Erred {
+		return true
+	}
 	fault := o.Status >= 500 && o.Status != 501 || o.Call.Faulty()
 	return fault && !slices.Contains(o.Elsewhere, o.Endpoint) && o.Failure == None && !o.ByExtproc && !o.ByEnvoy
 }

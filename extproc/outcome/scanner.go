@@ -2,7 +2,6 @@ package outcome
 
 import (
 	"bytes"
-	"math"
 
 	"github.com/tidwall/gjson"
 
@@ -11,10 +10,11 @@ import (
 
 // scanner reads a JSON text cut anywhere, in one pass and constant memory, for the few values that an outcome needs: the
 // token counts in "usage" and the "id", at the top or within "response" (OpenAI's responses) or "message" (Anthropic's
-// streams). Whatever is no JSON object tells nothing. The zero scanner is ready.
+// streams), and the type and the code of an "error", at the top or within "response". Whatever is no JSON object tells nothing. The zero scanner is ready.
 type scanner struct {
-	prompt, completion engine.Value
-	id                 string
+	counts               Counts
+	id                   string
+	errorType, errorCode string
 
 	depth    int
 	isObject uint64 // bit d: the container at depth d is an object
@@ -24,18 +24,19 @@ type scanner struct {
 	isKey    bool // of the string
 	escaped  bool
 	token    []byte // the string so far, if it matters; nil if not
-	usage    []byte // the usage object so far; nil outside
+	usage    []byte // the usage or error object so far; nil outside
 	usageAt  int    // its depth
+	isError  bool   // it is an error
 }
 
 const (
 	maxToken = 256     // bounds a key or id that matters
-	maxUsage = 4 << 10 // bounds a usage object; vLLM's has 300 bytes
+	maxUsage = 4 << 10 // bounds a usage or error object; vLLM's usage has 300 bytes
 )
 
 // restart makes the scanner ready for another text. What was found stays until it is found anew.
 func (s *scanner) restart() {
-	*s = scanner{prompt: s.prompt, completion: s.completion, id: s.id, token: s.token[:0:0], usage: nil}
+	*s = scanner{counts: s.counts, id: s.id, errorType: s.errorType, errorCode: s.errorCode}
 }
 
 func (s *scanner) read(chunk []byte) {
@@ -53,7 +54,7 @@ func (s *scanner) read(chunk []byte) {
 	}
 }
 
-// keep adds to the usage object, and reads it at its end.
+// keep adds to the usage or error object, and reads it at its end.
 func (s *scanner) keep(part []byte) {
 	if len(s.usage)+len(part) > maxUsage {
 		s.usage = nil
@@ -61,7 +62,11 @@ func (s *scanner) keep(part []byte) {
 	}
 	s.usage = append(s.usage, part...)
 	if s.depth < s.usageAt {
-		s.count(s.usage)
+		if s.isError {
+			s.err(s.usage)
+		} else {
+			s.count(s.usage)
+		}
 		s.usage = nil
 	}
 }
@@ -108,6 +113,8 @@ func (s *scanner) endString() {
 		s.path[s.depth] = string(s.token)
 	case !s.isKey && s.token != nil && s.wants("id"):
 		s.id = string(s.token)
+	case !s.isKey && s.token != nil && s.depth == 1 && s.path[1] == "code":
+		s.errorCode = string(s.token)
 	}
 	s.token = nil
 }
@@ -128,13 +135,19 @@ func (s *scanner) outside(c byte) {
 	switch c {
 	case '"':
 		s.inString, s.isKey = true, s.wantKey
-		if (s.isKey && s.depth < len(s.path)) || (!s.isKey && s.inObject() && s.wants("id")) {
+		if (s.isKey && s.depth < len(s.path)) || (!s.isKey && s.inObject() && (s.wants("id") || s.depth == 1 && s.path[1] == "code")) {
 			s.token = make([]byte, 0, 16)
+		}
+		if !s.isKey && s.inObject() && s.wants("error") && s.errorType == "" {
+			s.errorType = unknownError
 		}
 		s.wantKey = false
 	case '{', '[':
-		if c == '{' && s.usage == nil && s.inObject() && s.wants("usage") {
-			s.usage, s.usageAt = make([]byte, 0, 256), s.depth+1
+		if c == '{' && s.usage == nil && s.inObject() && (s.wants("usage") || s.wants("error")) {
+			s.usage, s.usageAt, s.isError = make([]byte, 0, 256), s.depth+1, s.wants("error")
+			if s.isError {
+				s.errorType = unknownError // if it is longer than is kept
+			}
 		}
 		s.depth++
 		if s.depth < 64 {
@@ -157,18 +170,37 @@ func (s *scanner) outside(c byte) {
 
 func (s *scanner) inObject() bool { return s.depth > 0 && s.depth < 64 && s.isObject&(1<<s.depth) != 0 }
 
+// unknownError is the type of an error that states none.
+const unknownError = "unknown"
+
+// err reads an error object: its type and its code, each of which may be missing.
+func (s *scanner) err(object []byte) {
+	if kind := gjson.GetBytes(object, "type"); kind.Type == gjson.String {
+		s.errorType = kind.Str
+	}
+	if code := gjson.GetBytes(object, "code"); code.Type == gjson.String || code.Type == gjson.Number {
+		s.errorCode = code.String()
+	}
+}
+
 // count reads a usage object: OpenAI's names, or those of its responses API and Anthropic's.
 func (s *scanner) count(usage []byte) {
+	input := &s.counts.Input
+	if s.path[1] == "message" {
+		input = &s.counts.Begun
+	}
 	for _, c := range []struct {
 		name string
 		to   *engine.Value
 	}{
-		{"input_tokens", &s.prompt},
-		{"prompt_tokens", &s.prompt},
-		{"output_tokens", &s.completion},
-		{"completion_tokens", &s.completion},
+		{"input_tokens", input},
+		{"prompt_tokens", &s.counts.Prompt},
+		{"output_tokens", &s.counts.Completion},
+		{"completion_tokens", &s.counts.Completion},
+		{"cache_read_input_tokens", &s.counts.CacheRead},
+		{"cache_creation_input_tokens", &s.counts.CacheCreation},
 	} {
-		if v := gjson.GetBytes(usage, c.name); v.Type == gjson.Number && v.Num == math.Trunc(v.Num) {
+		if v := gjson.GetBytes(usage, c.name); v.Type == gjson.Number {
 			*c.to = engine.Known(v.Num)
 		}
 	}

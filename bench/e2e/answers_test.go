@@ -1,0 +1,192 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/bench/rig"
+)
+
+// scripted is what a scripted engine answers to a request: the media type and the parts of its body. A part that is a duration is a pause.
+type scripted struct {
+	media string
+	parts []string
+}
+
+// startScripted serves an engine at an address until the test ends. It has the models of answers, and answers to each as they say, with status 200.
+func startScripted(t *testing.T, address string, answers map[string]scripted) {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
+		var data []map[string]string
+		for name := range answers {
+			data = append(data, map[string]string{"id": name, "object": "model"})
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(map[string]any{"object": "list", "data": data})
+	})
+	mux.HandleFunc("POST /", func(w http.ResponseWriter, r *http.Request) {
+		var asked struct{ Model string }
+		_ = json.NewDecoder(r.Body).Decode(&asked)
+		a := answers[asked.Model]
+		w.Header().Set("Content-Type", a.media)
+		for _, part := range append([]string{"0s"}, a.parts...) {
+			if pause, err := time.ParseDuration(part); err == nil {
+				_ = http.NewResponseController(w).Flush()
+				time.Sleep(pause)
+				continue
+			}
+			_, _ = io.WriteString(w, part)
+		}
+	})
+	server := &http.Server{Handler: mux}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close() })
+}
+
+// scriptedPool is a pool of n engines that nobody simulates, at the addresses from 11 on, and a route for each of some models.
+func scriptedPool(t *testing.T, n int, models ...string) setting {
+	return func(c *rig.Config) {
+		text := strings.ReplaceAll(engines(strings.TrimSuffix(c.Listen, "1:8080"), n), ", "+rig.SimulateLabel+": 'true'", "")
+		for file, text := range map[string]string{"engines.yaml": text, "routes.yaml": routes(models...)} {
+			if err := os.WriteFile(filepath.Join(c.Objects, file), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// event is a server-sent event.
+func event(data string) string { return "data: " + data + "\n\n" }
+
+const stream = "text/event-stream"
+
+// Envoy's filters read answers in the words and media types of every API and engine.
+func TestWhatAnswersTell(t *testing.T) {
+	t.Parallel()
+	const usage = `{"id":"x","usage":{"prompt_tokens":5,"completion_tokens":7}}`
+	cases := map[string]struct {
+		scripted
+		prompt, completion float64
+		failure            string
+	}{
+		"json":            {scripted: scripted{"application/json", []string{usage}}, prompt: 5, completion: 7},
+		"json-charset":    {scripted: scripted{"application/json; charset=utf-8", []string{usage}}, prompt: 5, completion: 7},
+		"json-upper-case": {scripted: scripted{"Application/JSON;charset=UTF-8", []string{usage}}, prompt: 5, completion: 7},
+		"json-suffix":     {scripted: scripted{"application/vnd.api+json", []string{usage}}, prompt: 5, completion: 7},
+		"text":            {scripted: scripted{"text/plain", []string{usage}}},
+		"jsonl":           {scripted: scripted{"application/jsonl", []string{usage}}},
+		"stream":          {scripted: scripted{stream, []string{event(usage), event("[DONE]")}}, prompt: 5, completion: 7},
+		"stream-charset":  {scripted: scripted{"text/event-stream; charset=utf-8", []string{event(usage)}}, prompt: 5, completion: 7},
+		"responses":       {scripted: scripted{stream, []string{event(`{"type":"response.completed","response":{"usage":{"input_tokens":3,"output_tokens":4},"error":null}}`)}}, prompt: 3, completion: 4},
+		"messages": {scripted: scripted{stream, []string{
+			event(`{"type":"message_start","message":{"usage":{"input_tokens":25,"cache_read_input_tokens":3,"cache_creation_input_tokens":null,"output_tokens":1}}}`),
+			event(`{"type":"message_delta","usage":{"output_tokens":15}}`),
+		}}, prompt: 28, completion: 15},
+		"messages-late": {scripted: scripted{stream, []string{
+			event(`{"type":"message_start","message":{"usage":{"input_tokens":0,"output_tokens":0}}}`), event(`{"type":"message_delta","usage":{"input_tokens":9,"output_tokens":2}}`),
+		}}, prompt: 9, completion: 2},
+		"messages-zero": {scripted: scripted{stream, []string{
+			event(`{"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":0}}}`), event(`{"type":"message_delta","usage":{"input_tokens":0,"output_tokens":2}}`),
+		}}, prompt: 9, completion: 2},
+		"messages-json": {scripted: scripted{"application/json", []string{`{"usage":{"input_tokens":2,"cache_read_input_tokens":40,"cache_creation_input_tokens":null,"output_tokens":3}}`}}, prompt: 42, completion: 3},
+		"huge":          {scripted: scripted{"application/json", []string{`{"usage":{"prompt_tokens":1e300,"completion_tokens":7}}`}}, completion: 7},
+		"negative":      {scripted: scripted{stream, []string{event(`{"usage":{"prompt_tokens":5,"completion_tokens":-7}}`)}}, prompt: 5},
+		"broken":        {scripted: scripted{"application/json", []string{`{"usage":`}}},
+
+		"error-first":     {scripted: scripted{stream, []string{event(`{"error":{"message":"x","type":"InternalServerError","param":null,"code":500}}`), event("[DONE]")}}, failure: "stream_error"},
+		"error-later":     {scripted: scripted{stream, []string{event(`{"choices":[{"text":"a"}]}`), "10ms", event(`{"error":{"message":"x","type":"InternalServerError","code":500}}`)}}, failure: "stream_error"},
+		"error-text":      {scripted: scripted{stream, []string{event(`{"error":"x"}`)}}, failure: "stream_error"},
+		"error-flat":      {scripted: scripted{stream, []string{event(`{"object":"error","message":"x","type":"InternalServerError","code":500}`)}}, failure: "stream_error"},
+		"error-messages":  {scripted: scripted{stream, []string{"event: error\n" + event(`{"type":"error","error":{"type":"overloaded_error","message":"x"}}`)}}, failure: "stream_error"},
+		"error-responses": {scripted: scripted{stream, []string{"event: error\n" + event(`{"type":"error","code":"server_error","message":"x","param":null}`)}}, failure: "stream_error"},
+		"error-failed":    {scripted: scripted{stream, []string{event(`{"type":"response.failed","response":{"error":{"code":"server_error","message":"x"}}}`)}}, failure: "stream_error"},
+		"error-whole":     {scripted: scripted{"application/json; charset=utf-8", []string{`{"error":{"message":"x","code":502}}`}}, failure: "stream_error"},
+		"error-bad":       {scripted: scripted{stream, []string{event(`{"error":{"message":"x","type":"BadRequestError","code":400}}`)}}},
+		"error-long":      {scripted: scripted{stream, []string{event(`{"error":{"message":"x","type":"invalid_request_error","code":"context_length_exceeded"}}`)}}},
+		"error-null":      {scripted: scripted{stream, []string{event(`{"error":null,"code":null,"choices":[{"text":"a \"error\": {"}]}`)}}},
+		"error-none":      {scripted: scripted{"application/json", []string{`{"error":null,"id":"x","choices":[{"error":{"code":500}}]}`}}},
+	}
+	answers := make(map[string]scripted)
+	var names []string
+	for name, c := range cases {
+		answers[name], names = c.scripted, append(names, name)
+	}
+	net := ""
+	s := start(t, scriptedPool(t, 1, names...), func(c *rig.Config) {
+		net = strings.TrimSuffix(c.Listen, "1:8080")
+		startScripted(t, net+"11:8000", answers)
+	})
+	for _, name := range names {
+		if a := s.must(completion(name, 1, strings.HasPrefix(cases[name].media, stream))); a.status != 200 {
+			t.Fatalf("%s: %d %s", name, a.status, a.body)
+		}
+	}
+	s.await("every request is counted", func() bool {
+		return s.sum(s.Metrics, "headgate_requests_total") == float64(len(cases))
+	})
+	for _, name := range names {
+		c := cases[name]
+		prompt := s.sum(s.Metrics, "headgate_tokens_total", "route", "default/"+name, "kind", "prompt")
+		completion := s.sum(s.Metrics, "headgate_tokens_total", "route", "default/"+name, "kind", "completion")
+		if prompt != c.prompt || completion != c.completion {
+			t.Errorf("%s: %v and %v tokens, want %v and %v", name, prompt, completion, c.prompt, c.completion)
+		}
+		all := s.sum(s.Metrics, "headgate_failures_total", "route", "default/"+name)
+		counted := s.sum(s.Metrics, "headgate_failures_total", "route", "default/"+name, "kind", c.failure)
+		if want := map[bool]float64{true: 1}[c.failure != ""]; all != want || counted != want {
+			t.Errorf("%s: %v failures, %v of them %q", name, all, counted, c.failure)
+		}
+	}
+	log, err := os.ReadFile(filepath.Join(s.Dir, "extproc.log"))
+	if err != nil || strings.Contains(string(log), "panic") {
+		t.Errorf("extproc's log: %v\n%s", err, log)
+	}
+}
+
+// An engine that answers each request at once with an error in a stream is not the one that most requests go to.
+func TestAnEngineThatStreamsErrorsAttractsNoRequests(t *testing.T) {
+	t.Parallel()
+	const clients, each = 16, 20
+	net := ""
+	s := start(t, scriptedPool(t, 2, "m"), func(c *rig.Config) {
+		net = strings.TrimSuffix(c.Listen, "1:8080")
+		startScripted(t, net+"11:8000", map[string]scripted{"m": {stream, []string{event(`{"error":{"message":"x","type":"InternalServerError","code":500}}`), event("[DONE]")}}})
+		startScripted(t, net+"12:8000", map[string]scripted{"m": {stream, []string{"20ms", event(`{"choices":[{"text":"a"}]}`), event("[DONE]")}}})
+	})
+	var all sync.WaitGroup
+	for range clients {
+		all.Go(func() {
+			for range each {
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				if _, err := s.ask(ctx, completion("m", 1, true)); err != nil {
+					t.Error(err)
+				}
+				cancel()
+			}
+		})
+	}
+	all.Wait()
+	s.await("every request is counted", func() bool { return s.sum(s.Metrics, "headgate_requests_total") == clients*each })
+	bad := s.sum(s.Metrics, "headgate_endpoint_requests_total", "endpoint", net+"11:8000")
+	if faults := s.sum(s.Metrics, "headgate_endpoint_failures_total", "endpoint", net+"11:8000", "kind", "stream_error"); faults != bad || bad == 0 {
+		t.Errorf("%v of the %v answers that were errors are counted", faults, bad)
+	}
+	t.Logf("%v of %d requests went to the engine that streams errors", bad, clients*each)
+	if bad > clients*each/5 {
+		t.Errorf("%v of %d requests went to the engine that streams errors", bad, clients*each)
+	}
+}
