@@ -78,7 +78,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		o = f.Attribute(o)
 		m.Observe(o)
 		f.Observe(o)
-		for _, endpoint := range o.Missing {
+		for _, endpoint := range o.Suspicious() {
 			scraper.Due(endpoint)
 		}
 	}

@@ -210,6 +210,7 @@ func (s *Server) Run(ctx context.Context) error {
 		ReadHeaderTimeout: time.Minute,
 		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn),
 	}
+	trackIdle(server)
 	failed := make(chan error, 1)
 	if s.config.Listener != nil {
 		owned.Go(func() { failed <- server.Serve(s.config.Listener) })

@@ -2,6 +2,7 @@ package simulated
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -9,6 +10,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,7 +22,8 @@ const FaultHeader = "X-Sim-Fault"
 type Fault struct {
 	kind        faultKind
 	latency     time.Duration
-	number      int     // the status, or the tokens before the reset
+	number      int // the status, or the tokens before the reset
+	idle        time.Duration
 	probability float64 // 0..1
 }
 
@@ -31,6 +35,7 @@ const (
 	faultReset
 	faultResetAfter
 	faultHang
+	faultIdle
 )
 
 // ParseFault reads one fault:
@@ -40,6 +45,7 @@ const (
 //	reset             the connection is reset without an answer
 //	reset-after=N     a stream is reset after N tokens; other requests are not touched
 //	hang              there is never an answer
+//	idle=DURATION     the connection is reset if it had no request for that long, as by an engine that closes it at that moment
 //
 // Each may end with @PROBABILITY, a number from 0 to 1; without it the fault always happens.
 func ParseFault(text string) (Fault, error) {
@@ -70,6 +76,11 @@ func ParseFault(text string) (Fault, error) {
 		if f.number, err = strconv.Atoi(value); err != nil || f.number < 0 {
 			return Fault{}, fmt.Errorf("fault %q: %q is not a number of tokens", text, value)
 		}
+	case "idle":
+		f.kind = faultIdle
+		if f.idle, err = time.ParseDuration(value); err != nil || f.idle <= 0 {
+			return Fault{}, fmt.Errorf("fault %q: %q is not a duration such as 200ms", text, value)
+		}
 	case "reset", "hang":
 		f.kind = faultReset
 		if name == "hang" {
@@ -79,7 +90,7 @@ func ParseFault(text string) (Fault, error) {
 			return Fault{}, fmt.Errorf("fault %q: %s has no value", text, name)
 		}
 	default:
-		return Fault{}, fmt.Errorf("fault %q: there are latency=DURATION, status=CODE, reset, reset-after=N and hang", text)
+		return Fault{}, fmt.Errorf("fault %q: there are latency=DURATION, status=CODE, reset, reset-after=N, hang and idle=DURATION", text)
 	}
 	return f, nil
 }
@@ -128,6 +139,11 @@ func (c *call) suffer(faults []Fault) bool {
 		case faultHang:
 			c.pause(-1)
 			return false
+		case faultIdle:
+			if idled(c.r.Context()) > f.idle {
+				c.reset()
+				return false
+			}
 		}
 	}
 	return true
@@ -149,6 +165,39 @@ func (c *call) pause(d time.Duration) bool {
 	}
 	c.abandon()
 	return false
+}
+
+// idleKey is where a connection's context has when it last became idle.
+type idleKey struct{}
+
+// trackIdle makes idled work for the requests of a server.
+func trackIdle(server *http.Server) {
+	var connections sync.Map // of net.Conn to *atomic.Int64, Unix nanoseconds
+	server.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		since := new(atomic.Int64)
+		connections.Store(conn, since)
+		return context.WithValue(ctx, idleKey{}, since)
+	}
+	server.ConnState = func(conn net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateIdle:
+			if since, ok := connections.Load(conn); ok {
+				since.(*atomic.Int64).Store(time.Now().UnixNano())
+			}
+		case http.StateHijacked, http.StateClosed:
+			connections.Delete(conn)
+		case http.StateNew, http.StateActive:
+		}
+	}
+}
+
+// idled is how long ago the request before this one ended on the same connection; 0 for the first.
+func idled(ctx context.Context) time.Duration {
+	since, _ := ctx.Value(idleKey{}).(*atomic.Int64)
+	if since == nil || since.Load() == 0 {
+		return 0
+	}
+	return time.Since(time.Unix(0, since.Load()))
 }
 
 // reset drops the connection so that the client sees a TCP reset and no answer, or no more of it.

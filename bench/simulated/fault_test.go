@@ -20,19 +20,21 @@ func TestFaultsAreParsedOrRefusedWithAReason(t *testing.T) {
 		"reset":           {kind: faultReset, probability: 1},
 		"reset-after=3@0": {kind: faultResetAfter, number: 3},
 		"hang@1":          {kind: faultHang, probability: 1},
+		"idle=1s":         {kind: faultIdle, idle: time.Second, probability: 1},
 	} {
 		if got, err := ParseFault(text); err != nil || got != want {
 			t.Errorf("%q is %+v, %v; want %+v", text, got, err, want)
 		}
 	}
 	for text, want := range map[string]string{
-		"":               "there are latency=DURATION, status=CODE, reset, reset-after=N and hang",
+		"":               "there are latency=DURATION, status=CODE, reset, reset-after=N, hang and idle=DURATION",
 		"explode":        "there are latency=DURATION",
 		"latency=5":      `"5" is not a duration`,
 		"latency=-1s":    `"-1s" is not a duration`,
 		"status=200":     `"200" is not a status from 400 to 599`,
 		"reset-after=-1": "is not a number of tokens",
 		"reset=1":        "reset has no value",
+		"idle=0s":        `"0s" is not a duration`,
 		"hang@2":         `"2" is not a probability from 0 to 1`,
 		"hang@NaN":       "is not a probability",
 		"hang@":          `"" is not a probability`,

@@ -100,7 +100,7 @@ func parseFlags(args []string, out io.Writer) (c Config, address string, err err
 	keepAlive := f.Float64("sse-keep-alive-interval", 0, "send a comment on a stream after this many `SECONDS` of silence (default never)")
 	shutdown := f.Float64("shutdown-timeout", 0, "after SIGTERM, let requests go on for this many `SECONDS`; with 0 they hang until their clients leave, as in vLLM")
 	delay := f.Float64("shutdown-delay", 0, "after SIGTERM and the last request, keep answering for this many `SECONDS` of --shutdown-timeout, as vLLM does while it ends its processes: it refuses new requests, and a load hangs")
-	faults := f.StringArray("fault", nil, "apply this `FAULT` to requests for inference: latency=DURATION, status=CODE, reset, reset-after=N or hang, each with @PROBABILITY to hit only some; may be repeated. A request chooses its own with the header "+FaultHeader)
+	faults := f.StringArray("fault", nil, "apply this `FAULT` to requests for inference: latency=DURATION, status=CODE, reset, reset-after=N, hang or idle=DURATION, each with @PROBABILITY to hit only some; may be repeated. A request chooses its own with the header "+FaultHeader)
 	f.Uint64Var(&c.Seed, "seed", 0, "make texts, ids, load times and faults from this `NUMBER`, the same in each run")
 	if err := f.Parse(spread(args)); err != nil {
 		return Config{}, "", err

@@ -152,7 +152,7 @@ func TestEnvoysOwnErrorsAreHeldAgainstNobody(t *testing.T) {
 			entry.CommonProperties.UpstreamRemoteAddress = nil
 		}
 		o := accesslog.Read(entry)
-		if o.Endpoint != c.endpoint || o.Faulty() != c.faulty || o.Well() || o.Turned() || len(o.Unreached) > 0 || o.ByEnvoy == c.faulty {
+		if o.Endpoint != c.endpoint || o.Faulty() != c.faulty || o.Well() || len(o.Suspicious()) > 0 || o.ByEnvoy == c.faulty {
 			t.Errorf("%s: of %q, faulty %v, %+v", c.details, o.Endpoint, o.Faulty(), o)
 		}
 	}

@@ -252,8 +252,11 @@ func (f *Fleet) Hear(n belief.News) {
 	f.names.hear(n) // then copies are known of what requests go to from now on
 }
 
-// Turned says that an endpoint turned a request's connection away, or dropped it, as [belief.State.Turned].
+// Turned reports that an endpoint refused the connection of a request, as [belief.State.Turned].
 func (f *Fleet) Turned(address string) { f.soon(func() { f.state.Turned(address, f.Now()) }) }
+
+// Dropped reports that a request's connection to an endpoint broke, as [belief.State.Dropped].
+func (f *Fleet) Dropped(address string) { f.soon(func() { f.state.Dropped(address, f.Now()) }) }
 
 // Refused says that an endpoint turned a connection away at the door, as [belief.State.Refused].
 func (f *Fleet) Refused(address string) { f.soon(func() { f.state.Refused(address, f.Now()) }) }

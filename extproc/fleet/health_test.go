@@ -86,9 +86,9 @@ func TestWhatIsAFaultOfTheEndpoint(t *testing.T) {
 		{"503", outcome.Outcome{Status: 503}, pick.Suspect},
 		{"elsewhere", outcome.Outcome{Status: 503, Elsewhere: []string{a}}, pick.Suspect},
 		{"elsewhere, and served there", outcome.Outcome{Status: 200, Elsewhere: []string{a}, Began: time.Unix(1e9, 0), Endpoint: b}, pick.Suspect},
-		{"unreached, and served elsewhere", outcome.Outcome{Status: 200, Unreached: []string{a}, Endpoint: b}, pick.Out},
+		{"unreached, and served elsewhere", outcome.Outcome{Status: 200, Unreached: []string{a}, Endpoint: b}, pick.Stale},
 		{"refused", outcome.Outcome{Status: 503, Failure: outcome.Refused}, pick.Out},
-		{"reset", outcome.Outcome{Status: 200, Failure: outcome.Reset}, pick.Out},
+		{"reset", outcome.Outcome{Status: 200, Failure: outcome.Reset}, pick.Stale},
 		{"not implemented", outcome.Outcome{Status: 501}, pick.Healthy},
 		{"the request's own", outcome.Outcome{Status: 400}, pick.Healthy},
 		{"our reply", outcome.Outcome{Status: 503, ByExtproc: true}, pick.Healthy},
@@ -478,8 +478,8 @@ func TestWhenAFleetIsSettled(t *testing.T) {
 	}
 }
 
-// One connection that breaks under a request has its endpoint wait for a look, and tells control nothing of its copies: another engine would be
-// looked for where this one is well. What a look finds is told at once.
+// A connection that breaks under a request makes its endpoint the last choice until a scrape is answered; only a refused connection or a failed
+// scrape takes it out. Control learns that its copies are of no use from a scrape, not from one request.
 func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
 	f, c := started()
 	f.Hear(belief.News{All: true, Endpoints: governing(a, b), Copies: map[belief.CopyKey]belief.Word{copyOf("sql", a): belief.Loaded}})
@@ -509,18 +509,19 @@ func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
 		see(f, a, engine.Load{})
 	}
 	broken := outcome.Outcome{Pool: "ns/pool", Endpoint: a, Failure: outcome.Reset}
+	refused := outcome.Outcome{Pool: "ns/pool", Endpoint: a, Failure: outcome.Refused}
 	expect("at first", pick.Healthy, nil, false)
 	c.advance(time.Second)
 	f.Observe(broken)
-	expect("after a connection broke", pick.Out, nil, false)
+	expect("after a connection broke", pick.Stale, nil, false)
 	look()
 	expect("after a look that it answered", pick.Healthy, nil, false)
 	c.advance(time.Second)
 	f.Observe(outcome.Outcome{Pool: "ns/pool", Endpoint: b, Unreached: []string{a}, Status: 200})
-	expect("after it took no connection", pick.Out, nil, false)
+	expect("after an attempt failed there", pick.Stale, nil, false)
 	f.Refused(a)
 	expect("after a look found it so", pick.Out, []string{a}, true)
-	f.Observe(broken)
+	f.Observe(refused)
 	expect("after another request met it", pick.Out, []string{a}, false)
 	f.Refused(a)
 	expect("after another look", pick.Out, []string{a}, false)
@@ -531,7 +532,8 @@ func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
 	expect("after the inner server found it gone", pick.Out, []string{a}, false)
 	look()
 	c.advance(time.Second)
-	f.Observe(broken)
+	f.Observe(refused)
+	expect("after it refused a request's connection", pick.Out, nil, false)
 	f.Gone(a)
 	expect("after that, and a request before", pick.Out, []string{a}, true)
 	look()
@@ -545,6 +547,17 @@ func TestARequestThatIsTurnedAwayIsNoWordForControl(t *testing.T) {
 	f.Look(a).Failed()
 	expect("after one that began later", pick.Out, []string{a}, true)
 	look()
+	c.advance(time.Second)
+	early = f.Look(a)
+	c.advance(time.Second)
+	f.Observe(broken)
+	early.Failed()
+	expect("after a connection broke, and an earlier look failed", pick.Stale, nil, false)
+	c.advance(time.Second)
+	f.Look(a).Failed()
+	expect("after a later one failed, too", pick.Out, []string{a}, true)
+	look()
+	expect("when it answers", pick.Healthy, nil, false)
 	c.advance(time.Second)
 	f.Observe(broken)
 	c.advance(time.Second)

@@ -49,7 +49,7 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 		f.Release(o.ID)
 	}
 	for _, endpoint := range o.Unreached {
-		f.Turned(endpoint)
+		f.Dropped(endpoint)
 	}
 	for _, endpoint := range o.Elsewhere {
 		f.Full(endpoint)
@@ -75,8 +75,10 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 		f.began(pool, o.Endpoint, o.Adapter, late)
 	}
 	switch {
-	case o.Turned():
+	case o.Failure == outcome.Refused:
 		f.Turned(o.Endpoint)
+	case o.Failure == outcome.Reset:
+		f.Dropped(o.Endpoint)
 	case o.Faulty():
 		f.Failed(o.Endpoint)
 	case o.Well():

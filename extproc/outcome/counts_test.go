@@ -55,9 +55,9 @@ func TestErrorsInAnswers(t *testing.T) {
 		{kind: "invalid_request_error", code: "context_length_exceeded", status: 200},
 		{kind: "rate_limit_error", status: 200},
 	} {
-		o := outcome.Outcome{Status: c.status, Failure: c.before, FirstBody: time.Second}
+		o := outcome.Outcome{Endpoint: "a", Status: c.status, Failure: c.before, FirstBody: time.Second}
 		o.Carries(c.kind, c.code)
-		if o.Failure != c.want || (o.FirstBody == time.Second) != c.token || o.Faulty() != (c.want == outcome.Erred || c.status == 500) || o.Turned() != (c.want == outcome.Reset) {
+		if o.Failure != c.want || (o.FirstBody == time.Second) != c.token || o.Faulty() != (c.want == outcome.Erred || c.status == 500) || len(o.Suspicious()) > 0 != (c.want == outcome.Reset) {
 			t.Errorf("%+v: %q after %v, faulty %v", c, o.Failure, o.FirstBody, o.Faulty())
 		}
 	}

@@ -77,8 +77,14 @@ type Outcome struct {
 	Load engine.Load
 }
 
-// Turned says that the endpoint turned the request away or dropped it: it should get no other until it is heard again.
-func (o Outcome) Turned() bool { return o.Failure == Refused || o.Failure == Reset }
+// Suspicious returns the endpoints to be scraped at once: those that refused or dropped the request, or that have no such model.
+func (o Outcome) Suspicious() []string {
+	all := slices.Concat(o.Unreached, o.Missing)
+	if o.Endpoint != "" && (o.Failure == Refused || o.Failure == Reset) {
+		all = append(all, o.Endpoint)
+	}
+	return all
+}
 
 // Faulty says that the endpoint answered with a fault of its own. That it would not take the request is none, nor is what Envoy
 // says itself: of a request with too many headers, or an answer that is too large for it.

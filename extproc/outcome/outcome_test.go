@@ -1,19 +1,26 @@
 package outcome_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/headgate/headgate/extproc/outcome"
 )
 
-func TestOnlyTheEndpointsOwnFailuresTurnRequestsAway(t *testing.T) {
+// Endpoints that refused or dropped a request, or that lack its model, are scraped at once.
+func TestWhichEndpointsAreScrapedAtOnce(t *testing.T) {
 	for failure, want := range map[outcome.Failure]bool{
 		outcome.None: false, outcome.Refused: true, outcome.Reset: true, outcome.TimedOut: false,
 		outcome.ClientGone: false, outcome.NoEndpoint: false, outcome.Other: false,
 	} {
-		if got := (outcome.Outcome{Failure: failure}).Turned(); got != want {
+		o := outcome.Outcome{Failure: failure, Endpoint: "a"}
+		if got := slices.Contains(o.Suspicious(), "a"); got != want {
 			t.Errorf("%q: %v", failure, got)
+		}
+		o = outcome.Outcome{Failure: failure, Unreached: []string{"b"}, Missing: []string{"c"}}
+		if got := o.Suspicious(); !slices.Equal(got, []string{"b", "c"}) {
+			t.Errorf("%q: it scrapes %v, want b and c", failure, got)
 		}
 	}
 }

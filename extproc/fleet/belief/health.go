@@ -14,8 +14,9 @@ import (
 type health struct {
 	looked  bool      // a look has ended, whatever it found
 	heard   time.Time // when the last look that the endpoint answered began
-	refused time.Time // when it last turned a connection away or dropped one
+	refused time.Time // when it last refused a connection
 	doubted bool      // requests alone have found that; no look since has confirmed or refuted it
+	dropped time.Time // when the connection of a request last broke there, or could not be made
 	// stopping is when a request last began that it turned away because it is stopping.
 	stopping time.Time
 	born     time.Time // when the look began that found its process to be another than before
@@ -60,7 +61,7 @@ func (s *State) stateOf(e *endpoint, declared objects.Endpoint, now time.Time, l
 		return pick.Lost
 	case terminating:
 		return pick.Migrating
-	case silence >= limits.Stale, declared.NodeSilent:
+	case silence >= limits.Stale, declared.NodeSilent, h.drops():
 		return pick.Stale
 	case h.faulty(now), !h.full.IsZero() && now.Sub(h.full) < fullness:
 		return pick.Suspect
@@ -135,13 +136,13 @@ func (s *State) Refused(address string, now time.Time) {
 	if e == nil {
 		return
 	}
-	s.urgent = s.urgent || e.health.doubted // control does not know yet
+	s.urgent = s.urgent || e.health.doubted || e.health.drops() && !e.health.refuses() // control does not know yet
 	e.health.refused, e.health.looked, e.health.doubted = now, true, false
 	s.touch(address)
 }
 
-// Turned says that an endpoint turned a request's connection away, or dropped it. It is out as one that refuses; but one connection may break at
-// an engine that is well, and so control is not told that its copies are of no use before a look has found it so.
+// Turned reports that an endpoint refused the connection of a request. The endpoint is out, as after Refused, but control is not told that its
+// copies are of no use before a scrape has confirmed it.
 func (s *State) Turned(address string, now time.Time) {
 	e := s.endpoints[address]
 	if e == nil {
@@ -151,6 +152,18 @@ func (s *State) Turned(address string, now time.Time) {
 	e.health.refused, e.health.looked = now, true
 	s.touch(address)
 }
+
+// Dropped reports that a request's connection to an endpoint broke, or that no answer shows why an attempt there failed. One request says little
+// about the next: other endpoints are preferred until a scrape that begins later is answered. If that scrape fails, the endpoint is out.
+func (s *State) Dropped(address string, now time.Time) {
+	if e := s.endpoints[address]; e != nil {
+		e.health.dropped = now
+		s.touch(address)
+	}
+}
+
+// drops reports whether no scrape was answered since a connection last broke.
+func (h *health) drops() bool { return !h.heard.After(h.dropped) }
 
 // Refuses says whether a look, or the inner server, has found that an endpoint refuses, and it has answered none since.
 func (s *State) Refuses(address string) bool {
@@ -297,6 +310,9 @@ func (s *State) Silent(l Look) {
 	if e.health.doubted && l.Began.After(e.health.refused) {
 		e.health.doubted, s.urgent = false, true // it is not well
 	}
+	if e.health.drops() && !e.health.refuses() && l.Began.After(e.health.dropped) {
+		e.health.refused, s.urgent = l.Began, true
+	}
 	e.health.looked = true
 	s.touch(l.Address)
 }
@@ -331,11 +347,11 @@ func (s *State) Settled() bool {
 
 // Reported says what an endpoint reported of its load with an answer, at a time. It counts as a look at what it tells;
 // the rest stays as it was last seen, others' requests too: a report does not say what is running. One that is older
-// than the last look is forgotten, and so is one of an endpoint that is out until it answers a look: it may have been an
+// than the last look is forgotten, and so is one of an endpoint that has to answer a scrape first: it may have been an
 // engine's last word, which becomes known after a look found it gone.
 func (s *State) Reported(address string, load engine.Load, at, now time.Time) {
 	e := s.endpoints[address]
-	if e == nil || e.health.refuses() || !at.After(e.health.heard) || at.After(now) {
+	if e == nil || e.health.refuses() || e.health.drops() || !at.After(e.health.heard) || at.After(now) {
 		return
 	}
 	_, waiting := load.Waiting.Get()
