@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/headgate/headgate/api/pool"
@@ -216,6 +217,110 @@ func (s *stage) ask(e errand.Errand, header http.Header, body string) (*http.Res
 		s.t.Fatal(err)
 	}
 	return response, string(text)
+}
+
+// A call that ends before a message ends with its headers: clients of gRPC take an empty end after them for a fault of the server. A message that
+// comes goes on at once.
+func TestCallsWithoutAMessageEndWithTheirHeaders(t *testing.T) {
+	more := make(chan struct{})
+	s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Streams") == "" {
+			w.Header().Set("Content-Type", "application/grpc")
+			w.Header().Set("Grpc-Status", "14")
+			return
+		}
+		_, _ = io.WriteString(w, frame("one"))
+		w.(http.Flusher).Flush()
+		<-more
+		ok(w, "two")
+	})
+	sealed := s.errands.Seal(errand.Errand{Kind: errand.Again, Models: []errand.Model{target}, Back: s.back})
+	call := func(header http.Header) (*http.Response, error) {
+		header.Set("Content-Type", "application/grpc")
+		header.Set("X-Headgate-Errand", sealed)
+		r := &http.Request{Method: http.MethodPost, URL: &url.URL{Scheme: "http", Host: "gateway", Path: "/my.Service/Run"}, Header: header}
+		return s.client.Do(r.WithContext(t.Context()))
+	}
+	var heard recorded // all that the server sends, of one connection
+	transport := s.client.Transport.(*http.Transport)
+	dial := transport.DialContext
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		return &tapped{conn, &heard}, err
+	}
+	const each, callers = 100, 16
+	var calls sync.WaitGroup
+	for range callers {
+		calls.Go(func() {
+			for range each {
+				response, err := call(http.Header{})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_ = response.Body.Close()
+			}
+		})
+	}
+	calls.Wait()
+	ends, frames := 0, http2.NewFramer(io.Discard, bytes.NewReader(heard.sofar()))
+	for {
+		f, err := frames.ReadFrame()
+		if err != nil {
+			break
+		}
+		switch f := f.(type) {
+		case *http2.HeadersFrame:
+			if f.StreamEnded() {
+				ends++
+			}
+		case *http2.DataFrame:
+			t.Errorf("a call goes on after its headers, by %d bytes", len(f.Data()))
+		}
+	}
+	if ends != each*callers {
+		t.Errorf("%d of %d calls end with their headers", ends, each*callers)
+	}
+
+	response, err := call(http.Header{"Streams": {"1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	first := make([]byte, len(frame("one")))
+	if _, err := io.ReadFull(response.Body, first); err != nil || string(first) != frame("one") {
+		t.Errorf("the first message is %q, %v", first, err)
+	}
+	close(more)
+	if rest, err := io.ReadAll(response.Body); err != nil || string(rest) != frame("two") || response.Trailer.Get("Grpc-Status") != "0" {
+		t.Errorf("then %q with %v, %v", rest, response.Trailer, err)
+	}
+}
+
+// recorded is what was read, so far.
+type recorded struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (r *recorded) sofar() []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return bytes.Clone(r.text)
+}
+
+// tapped is a connection of which all that is read is recorded.
+type tapped struct {
+	net.Conn
+	heard *recorded
+}
+
+func (c *tapped) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.heard.mu.Lock()
+	defer c.heard.mu.Unlock()
+	c.heard.text = append(c.heard.text, p[:n]...)
+	return n, err
 }
 
 // listening is an endpoint that takes connections, and silent one that does not.
