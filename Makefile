@@ -75,9 +75,9 @@ real-repositories: ## Run the tests of model repositories, and of V2 by REST and
 	go test -tags real -v -count 1 -timeout 10m -run '^TestReal' ./control/place/load ./control/measured ./extproc/transcode
 	go test -tags real -v -count 1 -timeout 10m -run '^TestRealTriton' ./bench/e2e
 
-real-mlserver: ## Send calls through Envoy to two real MLServers, one of which dies; installs 0.5 GB into .cache/mlserver
+real-mlserver: ## Send calls through Envoy to two real MLServers, which die in turn; installs 0.5 GB into .cache/mlserver
 	bench/real/mlserver install .cache/mlserver
-	go test -tags real -v -count 1 -timeout 10m -run '^TestRealMLServers' ./bench/e2e
+	go test -tags real -v -count 1 -timeout 10m -run '^TestRealMLServers|^TestRuntimesThatDie' ./bench/e2e -crashes 10
 
 check: ## Lint, and check that modules are tidy and what is generated is up to date
 	$(TOOL) golangci-lint run

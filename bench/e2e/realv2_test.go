@@ -271,3 +271,38 @@ func mlserversClient(t *testing.T, address string) {
 		}
 	}
 }
+
+// Two real MLServers have room for one model each, and are killed in turn while control unloads what they have. No room is lost by that: all models answer in
+// the end.
+func TestRealMLServersThatDieLoseNoRoom(t *testing.T) {
+	models := []string{"sk0", "sk1", "sk2", "sk3"}
+	var servers []*mlserver
+	s := start(t, standalone, placed(t, 1), func(c *rig.Config) {
+		hosts := repositories(t, c, engine.MLServer, 1, nil)
+		settings := "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: pool}\nspec: {poolRef: {name: pool}, placement: {capacity: 1M, defaultSize: 1M}}\n"
+		if err := os.WriteFile(filepath.Join(c.Objects, "settings.yaml"), []byte(settings), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for _, host := range hosts {
+			servers = append(servers, newMLServer(t, host, models))
+		}
+		listening(t, hosts)
+	})
+	var victims []victim
+	for i, server := range servers {
+		victims = append(victims, victim{s.endpoint(i + 1), func() { server.KillGroup() }, func() {
+			server.start()
+			listening(t, []string{server.host})
+		}})
+	}
+	calls := s.calls()
+	s.crash(victims, models, func(ctx context.Context, model string) error {
+		a, err := calls.ModelInfer(ctx, &inference.ModelInferRequest{ModelName: model, Inputs: []*inference.ModelInferRequest_InferInputTensor{{
+			Name: "x", Datatype: "FP64", Shape: []int64{1, 1}, Contents: &inference.InferTensorContents{Fp64Contents: []float64{3}},
+		}}})
+		if err == nil && (a.GetModelName() != model || len(a.GetOutputs()) != 1 || a.GetOutputs()[0].GetContents().GetInt64Contents()[0] != 1) {
+			err = fmt.Errorf("%s answers %v", model, a)
+		}
+		return err
+	})
+}

@@ -189,6 +189,8 @@ func sight(s *site, seen load.Seen, began time.Time) decide.Sight {
 			l.BaseModels = append(l.BaseModels, m.ID)
 		case m.State == load.Ready:
 			l.Listed = append(l.Listed, m.ID)
+		default:
+			l.Passing = append(l.Passing, m.ID)
 		}
 	}
 	return l
@@ -254,6 +256,10 @@ func (p *Placer) begin(a decide.Action) {
 			cancel()
 		}
 	case decide.Unload:
+		if a.Timeout > 0 {
+			p.work.Go(func() { p.unloadAgain(s, key, a.Timeout) })
+			return
+		}
 		p.work.Go(func() { p.unload(s, key) })
 	case decide.Quit:
 		for loading, cancel := range p.cancels {
@@ -392,6 +398,20 @@ func (p *Placer) unload(s *site, key decide.CopyKey) {
 	if err != nil {
 		s.look()
 	}
+}
+
+// unloadAgain repeats the unload of what may be left of a model.
+func (p *Placer) unloadAgain(s *site, key decide.CopyKey, limit time.Duration) {
+	ctx, cancel := context.WithTimeout(p.running, limit)
+	defer cancel()
+	err := s.loader.Unload(ctx, key.ID)
+	if p.running.Err() != nil {
+		return
+	}
+	if err == nil {
+		p.Memory.DeleteCopy(s.Address, key.Pool.String(), key.ID)
+	}
+	p.update(func(now time.Time) []decide.Action { p.state.UnloadEnded(key, err != nil, now); return nil })
 }
 
 // note writes down what has become of a copy. The caller holds mu.

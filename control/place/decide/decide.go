@@ -130,7 +130,7 @@ const (
 	Reload
 	// Cancel gives up a load that goes on; what comes of it is told as that of the Load.
 	Cancel
-	// Unload unloads a model; [State.UnloadEnded] is to be told.
+	// Unload unloads a model; [State.UnloadEnded] is to be told. With a timeout it repeats one that failed, for whatever may be left.
 	Unload
 	// Quit gives up whatever the engine was told and has not answered, and tells it nothing more: it is about to end. What
 	// comes of each Load and Unload is told as ever. It is about no model.
@@ -182,7 +182,7 @@ type Action struct {
 	Model    objects.Entry
 	// For is what a Load or Reload is for, or the Predict before it.
 	For Purpose
-	// Timeout bounds a load.
+	// Timeout bounds a load, and a repeated unload.
 	Timeout time.Duration
 	// Waited is how long the first of the requests that wait for the model has; 0 if none waits.
 	Waited time.Duration
@@ -787,13 +787,14 @@ func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 	if e.state != up || e.Is() {
 		return nil
 	}
+	repeated := s.repeatUnloads(e)
 	t := e.tally()
 	if len(t.queue) == 0 {
-		return nil
+		return repeated
 	}
 	loading, queue := t.loading, slices.Clone(t.queue)
 	slices.SortFunc(queue, func(a, b *Copy) int { return a.model.compare(b.model) })
-	todo = s.prepare(e, queue, now)
+	todo = append(repeated, s.prepare(e, queue, now)...)
 	for _, c := range queue {
 		if loading >= max(1, e.Loads) {
 			return todo
@@ -801,7 +802,7 @@ func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 		if e.copies[c.Key] != c || c.State != Queued {
 			continue // it has given its place up
 		}
-		if c.sizing {
+		if is := e.leaks[c.ID]; c.sizing || is != nil && is.asked {
 			continue // a moment
 		}
 		if !e.started(c) { // what is evicted for it is not gone yet; who comes after it must not take its room

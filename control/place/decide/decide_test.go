@@ -20,6 +20,7 @@ import (
 // out are the actions, what changed of failures, and when it wants to be asked again.
 //
 //	endpoint e1 slots=4                     looked at; lists=a,b bytes=1Gi default=50Mi loads=6 predict timeout=90s incarnation=x gpu=2 host=4
+//	endpoint e1 bytes=1Gi index             it lists its models, though their bytes are bounded
 //	declare e1                              known, not looked at yet
 //	terminating e1, staying e1 x            its pod is being deleted, or not any more, says x
 //	terminating e1 migrates=1m              the same, and it migrates for so long
@@ -27,7 +28,7 @@ import (
 //	trial e1                                how it does on trial
 //	migration e1                            how far it has got
 //	stopping e1 before=1s                   its engine said, that long ago, that it is stopping
-//	look e1 a b                             the engine lists a and b; before=1s: the look began that long ago
+//	look e1 a b                             the engine lists a and b; before=1s: the look began that long ago; passing=c: it lists c as on its way
 //	doubt e1                                looked at, and nothing tells whether it has begun anew
 //	purge e1                                looked at, and the look unloaded whatever the engine had
 //	model a min=1 max=2 pinned size=50Mi used=5m base=llama
@@ -265,7 +266,7 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 	case "endpoint":
 		r.s.SetEndpoint(plain[0], []objects.Name{pool})
 		e := decide.Endpoint{
-			Address: plain[0], CanLoad: !slices.Contains(plain, "static"), Lists: with["bytes"] == "", CanPredict: slices.Contains(plain, "predict"),
+			Address: plain[0], CanLoad: !slices.Contains(plain, "static"), Lists: with["bytes"] == "" || slices.Contains(plain, "index"), CanPredict: slices.Contains(plain, "predict"),
 			Bytes: r.bytes(with["bytes"]), DefaultBytes: r.bytes(with["default"]), Slots: r.number(with["slots"]), Loads: r.number(with["loads"]),
 			GPUAdapters: r.number(with["gpu"]), HostAdapters: r.number(with["host"]),
 			LoadTimeout: r.duration(with["timeout"]), Incarnation: with["incarnation"],
@@ -285,6 +286,9 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 			seen.Incarnation = with["incarnation"]
 			r.sights[plain[0]] = seen
 		}
+		seen := r.sights[plain[0]]
+		seen.Passing = strings.Fields(with["passing"])
+		r.sights[plain[0]] = seen
 		r.look(plain[0], plain[1:], r.duration(with["before"]))
 	case "purge":
 		seen := r.sights[plain[0]]

@@ -53,7 +53,8 @@ type endpoint struct {
 	hash    uint64
 	// left is when copies went, for looks that began before.
 	left map[Key]time.Time
-	// leaked is the bytes of models that could not be unloaded: they are in use until the engine's next life.
+	// leaks are models that may be left at the engine without a copy, by its name of them. Leaked is the bytes of all.
+	leaks  map[string]*leak
 	leaked int64
 
 	Leaving
@@ -99,7 +100,7 @@ func (e *endpoint) able() bool { return e.state == up && e.CanLoad && e.useful()
 func (s *State) SetEndpoint(address string, pools []objects.Name) {
 	e := s.endpoints[address]
 	if e == nil {
-		e = &endpoint{copies: make(map[Key]*Copy), left: make(map[Key]time.Time), deletedBy: make(map[string]time.Time)}
+		e = &endpoint{copies: make(map[Key]*Copy), left: make(map[Key]time.Time), leaks: make(map[string]*leak), deletedBy: make(map[string]time.Time)}
 		e.Address, e.hash = address, hashed(address)
 		s.endpoints[address] = e
 		s.unseen++
@@ -308,8 +309,8 @@ type Sight struct {
 	Endpoint
 	// Began is when the look did.
 	Began time.Time
-	// Listed are the models that the engine lists as loaded.
-	Listed []string
+	// Listed are the models that the engine lists as loaded, Passing those that it lists as being loaded or unloaded.
+	Listed, Passing []string
 	// Purged says that the engine has unloaded whatever it had, Stopping that it ends. Doubtful says of one that tells
 	// neither its life nor what it has that it may have begun anew.
 	Purged, Stopping, Doubtful bool
@@ -341,7 +342,10 @@ func (s *State) Saw(l Sight, now time.Time) {
 	s.turn(e, up)
 	if restarted {
 		e.born = l.Began
-		s.stoppedStopping(e)
+		s.sealAll(e)
+		if !e.Stopping.After(l.Began) { // else the new life said so
+			s.stoppedStopping(e)
+		}
 		if e.trial != nil {
 			s.setTrial(e, true)
 		}
@@ -351,6 +355,7 @@ func (s *State) Saw(l Sight, now time.Time) {
 	} else if restarted {
 		s.lostAll(e, now)
 	}
+	s.checkLeaks(e, l)
 	maps.DeleteFunc(e.left, func(_ Key, at time.Time) bool { return at.Before(l.Began) })
 	if changed {
 		s.stir(e)
@@ -399,7 +404,7 @@ func (s *State) compare(e *endpoint, l Sight, restarted bool, now time.Time) (ch
 
 // lostAll says that a runtime has begun anew, and has nothing.
 func (s *State) lostAll(e *endpoint, now time.Time) {
-	e.leaked = 0
+	s.sealAll(e)
 	for _, c := range e.sorted() {
 		s.vanished(c, true, now)
 	}

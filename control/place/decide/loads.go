@@ -90,7 +90,7 @@ type LoadResult struct {
 	// Unreached says that the engine took no connection; with Failed.
 	Unreached bool
 	// Left says that something of the model may be left at the engine; with Failed. Its bytes are leaked until the
-	// engine's next life.
+	// engine turns out not to have it.
 	Left bool
 }
 
@@ -109,7 +109,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 	case r.Failed:
 		doomed := c.doomed
 		if r.Left {
-			e.leaked = sum(e.leaked, c.Bytes)
+			s.leak(c, now)
 		}
 		s.drop(c)
 		switch {
@@ -124,6 +124,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 		s.set(c, Loaded, now)
 		s.dismiss(c, now)
 	default:
+		s.seal(e, c.ID)
 		s.pool(m.Pool).timesOf(m.Type).add(r.Took.Seconds())
 		c.cut, c.Limit = false, r.Limit
 		s.set(c, Loaded, now)
@@ -135,16 +136,20 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 	}
 }
 
-// UnloadEnded says that the engine has unloaded a copy, or, if failed, that it could not be made to: then the copy's
-// bytes are leaked until the engine's next life.
+// UnloadEnded says that the engine has unloaded a model, or, if failed, that it could not be made to: then the bytes of the
+// copy are leaked until the engine turns out not to have the model.
 func (s *State) UnloadEnded(key CopyKey, failed bool, now time.Time) {
-	c := s.copy(key)
+	c, e := s.copy(key), s.endpoints[key.Endpoint]
+	if e != nil && (c == nil || c.State != Unloading) {
+		s.repeated(e, key.ID, failed, now)
+	}
 	if c == nil || c.State != Unloading {
 		return
 	}
-	e := s.endpoints[key.Endpoint]
 	if failed {
-		e.leaked = sum(e.leaked, c.Bytes)
+		s.leak(c, now)
+	} else {
+		s.seal(e, c.ID)
 	}
 	s.drop(c)
 	e.left[key.Key] = now

@@ -14,7 +14,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-var histories = flag.Uint64("histories", 40, "how many random histories to run through, with engines of slots and with engines of bytes")
+var histories = flag.Uint64("histories", 40, "how many random histories to run through, with engines of each kind")
 
 // The world beside the state: engines that do what they are told, with what can go wrong, and nothing of the state's own
 // bookkeeping. What must hold is checked against it after each step.
@@ -45,7 +45,9 @@ type world struct {
 }
 
 type engineModel struct {
-	life  int // how often it began anew
+	life  int  // how often it began anew
+	lists bool // it lists its models
+	lives bool // an incarnation tells one life from the next
 	slots int
 	full  int // slots before any were taken away
 	bytes int64
@@ -56,6 +58,7 @@ type engineModel struct {
 	gpu       int             // slots
 	has       map[string]bool // loaded, or loading
 	dead      bool
+	anew      bool // a look is to make it ready anew
 	// terminating: its pod is being deleted; stopped is when it said that it is stopping.
 	terminating bool
 	stopped     time.Time
@@ -88,8 +91,9 @@ func (m *modelModel) taken() int64 {
 
 type pending struct {
 	decide.Action
-	dead bool // the engine was not reached, or has died since
-	quit bool // it was given up
+	dead   bool // the engine was not reached, or has died since
+	purged bool // the runtime was made ready anew meanwhile
+	quit   bool // it was given up
 	// overdue: it is a load that was not answered for sure, and is being cleared up after.
 	overdue bool
 }
@@ -167,7 +171,7 @@ func (w *world) do(todo []decide.Action) {
 				w.rehoused = true
 				break
 			}
-			if m := w.models[a.Model.ID]; m.Pinned && m.Max != 1 && !w.givenUp[decide.CopyKey{Key: m.ModelKey, Endpoint: a.Endpoint}] {
+			if m := w.models[a.Model.ID]; a.Timeout == 0 && m.Pinned && m.Max != 1 && !w.givenUp[decide.CopyKey{Key: m.ModelKey, Endpoint: a.Endpoint}] {
 				w.fatalf("%s is pinned, and unloaded at %s", a.Model.ID, a.Endpoint)
 			}
 		}
@@ -297,8 +301,13 @@ func (w *world) answer(i int) {
 		switch {
 		case p.quit:
 			r = decide.LoadResult{Failed: true, Left: true, Words: "given up"}
+		case p.purged && !e.dead:
+			r = decide.LoadResult{Failed: true, Left: w.rng.IntN(2) == 0, Words: "made ready anew"}
 		case p.dead || e.dead:
 			r = decide.LoadResult{Failed: true, Unreached: true}
+			if w.rng.IntN(2) == 0 { // it died before it answered, and could not be told to unload
+				r = decide.LoadResult{Failed: true, Left: true, Words: "died"}
+			}
 		case p.overdue:
 			r = decide.LoadResult{Failed: true, Words: "late"}
 			delete(e.has, p.Model.ID)
@@ -320,7 +329,7 @@ func (w *world) answer(i int) {
 		if !p.dead {
 			delete(e.has, p.Model.ID)
 		}
-		w.s.UnloadEnded(w.key(p), p.quit, w.now)
+		w.s.UnloadEnded(w.key(p), p.quit || p.dead, w.now)
 	}
 }
 
@@ -337,19 +346,36 @@ func (w *world) look(address string) {
 		w.logf("%s is seen with %v in %d slots or %d bytes, as of %v ago", address, l.Listed, l.Slots, l.Bytes, w.now.Sub(l.Began))
 		e.seenSlots, e.seenBytes = l.Slots, l.Bytes
 		w.s.Saw(l, w.now)
+		if l.Purged && !e.stopped.After(l.Began) { // that was the life before
+			e.stopped = time.Time{}
+		}
 		return
 	}
 	l := decide.Sight{Began: w.now, Endpoint: decide.Endpoint{
-		Address: address, CanLoad: true, Lists: e.slots > 0, CanPredict: e.bytes > 0, Slots: e.slots, Bytes: e.bytes, DefaultBytes: unsized, Loads: e.loads,
+		Address: address, CanLoad: true, Lists: e.lists, CanPredict: e.bytes > 0, Slots: e.slots, Bytes: e.bytes, DefaultBytes: unsized, Loads: e.loads,
 	}}
 	if e.slots > 0 {
 		l.GPUAdapters, l.HostAdapters = e.gpu, 2*e.gpu
 	}
-	if e.bytes > 0 { // a runtime, of which nothing else tells
+	if e.anew {
+		w.logf("%s is made ready anew", address)
+		e.anew, l.Purged = false, true
+		clear(e.has)
+		for i := range w.pending {
+			if w.pending[i].Endpoint == address {
+				w.pending[i].purged = true
+			}
+		}
+	}
+	if e.lives {
 		l.Incarnation = fmt.Sprintf("life %d", e.life)
 	}
 	for id := range e.has {
-		if e.slots > 0 && !w.onTheWay(address, id) {
+		switch {
+		case !e.lists:
+		case w.onTheWay(address, id):
+			l.Passing = append(l.Passing, id)
+		default:
 			l.Listed = append(l.Listed, id)
 		}
 	}
@@ -367,7 +393,7 @@ func (w *world) lookNow(address string) {
 // honest fails if requests may go where the engine, being well, has not what they ask for.
 func (w *world) honest() {
 	for _, c := range w.copies() {
-		if e := w.engines[c.Endpoint]; c.State == decide.Loaded && e.slots > 0 && !e.dead && !e.has[c.ID] {
+		if e := w.engines[c.Endpoint]; c.State == decide.Loaded && e.lists && !e.dead && !e.has[c.ID] {
 			w.fatalf("%s at %s counts as loaded and is not there", c.ID, c.Endpoint)
 		}
 	}
@@ -466,8 +492,11 @@ func (w *world) random() {
 			w.logf("%s is back", e)
 		}
 	default:
-		w.s.Missing(decide.CopyKey{Key: m.ModelKey, Endpoint: e}, w.now)
-		if w.engines[e].bytes > 0 && !w.onTheWay(e, id) { // it says so because it is so
+		if w.s.Missing(decide.CopyKey{Key: m.ModelKey, Endpoint: e}, w.now) {
+			w.logf("%s is to be made ready anew, since it has no %s", e, id)
+			w.engines[e].anew = true
+			delete(w.looks, e)
+		} else if !w.engines[e].lists && !w.onTheWay(e, id) { // it says so because it is so
 			if c, ok := w.s.Copy(decide.CopyKey{Key: m.ModelKey, Endpoint: e}); !ok || c.State < decide.Draining {
 				delete(w.engines[e].has, id)
 			}
@@ -518,7 +547,10 @@ func (w *world) until() time.Time {
 // revive begins the next life of an engine that was down.
 func (w *world) revive(address string) {
 	e := w.engines[address]
-	e.dead, e.terminating, e.stopped = false, false, time.Time{}
+	e.dead, e.terminating = false, false
+	if e.lists || e.lives { // else nobody knows that this is another life
+		e.stopped = time.Time{}
+	}
 	clear(e.has)
 	e.life++
 	w.s.Terminating("y", address, false, time.Time{})
@@ -531,7 +563,7 @@ func (w *world) revive(address string) {
 func TestWhateverComes(t *testing.T) {
 	moved, rehoused, passed, failed, spread := 0, 0, 0, 0, 0
 	for seed := range *histories {
-		for _, kind := range []string{"slots", "bytes"} {
+		for _, kind := range []string{"slots", "bytes", "listed bytes", "bytes without lives"} {
 			w := &world{
 				t: t, s: decide.New(decide.Config{}), rng: rand.New(rand.NewPCG(seed, 1)), now: start,
 				engines: map[string]*engineModel{}, models: map[string]*modelModel{}, looks: map[string]decide.Sight{},
@@ -542,7 +574,7 @@ func TestWhateverComes(t *testing.T) {
 				if e.gpu == 1 { // of many registered adapters some starve
 					e.slots = 6
 				}
-				if kind == "bytes" {
+				if e.lists, e.lives = kind == "slots" || kind == "listed bytes", kind == "bytes"; kind != "slots" {
 					e.slots, e.bytes = 0, 512<<20
 				}
 				e.full = e.slots
@@ -562,7 +594,7 @@ func TestWhateverComes(t *testing.T) {
 				if i%3 == 0 {
 					e.Type = "t"
 				}
-				m := &modelModel{Entry: e.Complete(nil), size: int64(20+10*i) << 20, late: kind == "bytes" && i%4 == 3}
+				m := &modelModel{Entry: e.Complete(nil), size: int64(20+10*i) << 20, late: kind != "slots" && i%4 == 3}
 				w.models[m.ID] = m
 				w.s.SetModel(m.Entry, time.Time{})
 			}
@@ -608,6 +640,27 @@ func (w *world) nothingWaits() {
 	for _, c := range w.copies() {
 		if c.State != decide.Loaded {
 			w.fatalf("all is quiet, and %s at %s is %s", c.ID, c.Endpoint, c.State)
+		}
+	}
+}
+
+// nothingLeaks fails if room of an engine is lost. What could not be unloaded is unloaded a minute later at the latest, after two looks.
+func (w *world) nothingLeaks() {
+	w.t.Helper()
+	for _, pause := range []time.Duration{0, 2 * time.Minute} {
+		w.now = w.now.Add(pause)
+		for address := range w.engines {
+			w.lookNow(address)
+		}
+		w.decide()
+		for len(w.pending) > 0 {
+			w.answer(0)
+			w.decide()
+		}
+	}
+	for _, e := range w.s.View(w.now).Endpoints {
+		if e.Leaked > 0 {
+			w.fatalf("all is quiet, and %d bytes of %s are lost", e.Leaked, e.Address)
 		}
 	}
 }
@@ -715,6 +768,7 @@ func (w *world) settle() {
 			w.fatalf("%s has %d copies, at most %d", m.ID, len(st.Copies), m.Max)
 		}
 	}
+	w.nothingLeaks()
 	for i := range 14 {
 		m := w.models[fmt.Sprintf("m%02d", i)]
 		for range 5 { // a load may fail

@@ -271,7 +271,7 @@ func (s *State) offer(e *endpoint, m *model, by claim) (p place, ok bool, why Re
 	if size == 0 {
 		size = e.DefaultBytes
 	}
-	if e.Bytes > 0 && size > e.usable() {
+	if e.Bytes > 0 && size > e.Bytes-e.reserve() {
 		return p, false, TooLarge
 	}
 	t := e.tally()
@@ -283,8 +283,8 @@ func (s *State) offer(e *endpoint, m *model, by claim) (p place, ok bool, why Re
 		return p, false, NoRoom
 	}
 	if !fits {
-		// What is loading or waited for now may leave in a moment.
-		if by.asked && e.fits(t.stay.plus(size)) {
+		// What is loading or waited for now may leave in a moment, and it may turn out that a leak is none.
+		if without := t.stay.plus(size); by.asked && e.fits(amount{without.models, without.bytes - e.unclear()}) {
 			return p, false, ""
 		}
 		return p, false, NoRoom

@@ -1,0 +1,120 @@
+package decide
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// A model that could not be unloaded, or may be left over from a load without a clear answer, is a leak. It occupies room at its endpoint until one of these
+// happens: the engine begins a new life; its list lacks the model; it unloads the model after all; or the model is loaded there again, as a copy.
+// Where the engine gives no list, control repeats the unload after the next look that succeeds, and then once per leakPause.
+
+const (
+	// leakPause is how long after a repeated unload has failed the next one follows.
+	leakPause = time.Minute
+	// leakTimeout bounds a repeated unload.
+	leakTimeout = 30 * time.Second
+)
+
+// leak is a model that may be left at an engine, without a copy.
+type leak struct {
+	key   Key
+	bytes int64
+	// since is when the last unload failed.
+	since time.Time
+	// due: a look has succeeded since, and the unload is to be repeated. Asked: it is being repeated. Again: it was.
+	due, asked, again bool
+}
+
+// leak adds what may be left of a copy.
+func (s *State) leak(c *Copy, now time.Time) {
+	e := c.endpoint
+	e.leaks[c.ID] = &leak{key: c.Key, bytes: c.Bytes, since: now}
+	s.sumLeaks(e)
+}
+
+// seal removes the leak of a model, if there is one.
+func (s *State) seal(e *endpoint, id string) {
+	if e.leaks[id] != nil {
+		delete(e.leaks, id)
+		s.sumLeaks(e)
+	}
+}
+
+// sealAll removes the leaks of an endpoint whose engine has begun a new life.
+func (s *State) sealAll(e *endpoint) {
+	clear(e.leaks)
+	s.sumLeaks(e)
+}
+
+// sumLeaks updates the sum of an endpoint's leaks, and looks again for places there.
+func (s *State) sumLeaks(e *endpoint) {
+	e.leaked = 0
+	for _, l := range e.leaks {
+		e.leaked = sum(e.leaked, l.bytes)
+	}
+	s.dueEndpoints[e.Address], s.helped[e.Address] = true, true
+	s.unsettle(e)
+}
+
+// checkLeaks compares the leaks of an endpoint with what a look found there. What it lists as loaded is a copy by now.
+func (s *State) checkLeaks(e *endpoint, l Sight) {
+	for id, is := range e.leaks {
+		switch {
+		case !is.since.Before(l.Began): // the look may have been too early
+		case l.Lists && !slices.Contains(l.Passing, id):
+			s.seal(e, id)
+		case !l.Lists && !is.asked && (!is.again || l.Began.Sub(is.since) >= leakPause):
+			is.due = true
+			s.dueEndpoints[e.Address] = true
+		}
+	}
+}
+
+// repeatUnloads unloads again what may be left at an engine. A model that is being loaded there, or is loaded, is no leak for long.
+func (s *State) repeatUnloads(e *endpoint) (todo []Action) {
+	for _, id := range slices.Sorted(maps.Keys(e.leaks)) {
+		is := e.leaks[id]
+		if !is.due || s.began(e, id) {
+			continue
+		}
+		is.due, is.asked, is.again = false, true, true
+		a := Action{Kind: Unload, Endpoint: e.Address, Timeout: leakTimeout}
+		a.Model.ModelKey = is.key
+		todo = append(todo, a)
+	}
+	return todo
+}
+
+// began reports whether an endpoint has a copy of a model of which its engine was told, for any of its pools.
+func (s *State) began(e *endpoint, id string) bool {
+	for _, p := range e.pools {
+		if c := e.copies[Key{Pool: p, ID: id}]; c != nil && c.State != Queued {
+			return true
+		}
+	}
+	return false
+}
+
+// repeated ends a repeated unload.
+func (s *State) repeated(e *endpoint, id string, failed bool, now time.Time) {
+	switch is := e.leaks[id]; {
+	case is == nil:
+	case failed && is.asked:
+		is.asked, is.since = false, now
+		s.sumLeaks(e)
+	case !failed && !s.began(e, id):
+		s.seal(e, id)
+	}
+}
+
+// unclear is how much of the leaked bytes the next look, or the answer to a repeated unload, may free.
+func (e *endpoint) unclear() (bytes int64) {
+	for _, is := range e.leaks {
+		if is.asked || !is.again {
+			bytes = sum(bytes, is.bytes)
+		}
+	}
+	return min(bytes, e.leaked)
+}
