@@ -21,6 +21,13 @@ import (
 // simulatedPath begins the path of an adapter that needs no folder.
 const simulatedPath = "sim:"
 
+// Faults of loads that such a path may name.
+const (
+	loadHangs    = "hang"     // no load is ever answered
+	loadUnlisted = "unlisted" // a load is answered with 200, and the adapter is not listed
+	loadBusy     = "busy="    // so many loads are answered with 503 first
+)
+
 // simulatedRank is the rank of such an adapter when its path does not say.
 const simulatedRank = 8
 
@@ -36,10 +43,22 @@ type baseModels struct {
 type registry struct {
 	mu     sync.RWMutex // guards the fields below
 	byName map[string]Adapter
-	names  []string // in the order in which they were loaded
+	names  []string       // in the order in which they were loaded
+	failed map[string]int // loads, by name
 }
 
-func newRegistry() *registry { return &registry{byName: map[string]Adapter{}} }
+func newRegistry() *registry {
+	return &registry{byName: map[string]Adapter{}, failed: map[string]int{}}
+}
+
+// busy reports whether a load is to fail, of an adapter of which so many do.
+func (g *registry) busy(name, times string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n, _ := strconv.Atoi(times)
+	g.failed[name]++
+	return g.failed[name] <= n
+}
 
 func (g *registry) has(name string) bool {
 	g.mu.RLock()
@@ -206,6 +225,16 @@ func (s *Server) bring(a Adapter, inPlace bool, done func(*failure)) {
 		done(f)
 		return
 	}
+	switch fault, _ := strings.CutPrefix(a.Path, simulatedPath); {
+	case fault == loadHangs:
+		return // nobody waits for what others do to this adapter but those who do more to it
+	case fault == loadUnlisted:
+		done(nil)
+		return
+	case strings.HasPrefix(fault, loadBusy) && s.adapters.busy(a.Name, fault[len(loadBusy):]):
+		done(&failure{http.StatusServiceUnavailable, "Service Unavailable", "the engine is busy", ""})
+		return
+	}
 	s.driver.load(a.Name, func(err error) {
 		if err != nil {
 			done(&failure{http.StatusInternalServerError, "InternalServerError", fmt.Sprintf("Call to add_lora method failed: %v", err), ""})
@@ -254,7 +283,7 @@ func (s *Server) checkAdapter(a Adapter) *failure {
 // adapterRank reads the rank of the adapter at a path.
 func adapterRank(path string) (int, error) {
 	if spec, ok := strings.CutPrefix(path, simulatedPath); ok {
-		if spec == "" {
+		if spec == "" || spec == loadHangs || spec == loadUnlisted || strings.HasPrefix(spec, loadBusy) {
 			return simulatedRank, nil
 		}
 		text, ok := strings.CutPrefix(spec, "rank=")

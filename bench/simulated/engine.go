@@ -106,7 +106,8 @@ type Config struct {
 // Adapter is a LoRA adapter: the name that it is served by, and where its weights are.
 type Adapter struct {
 	Name string
-	// Path is a folder with adapter_config.json, or "sim:" or "sim:rank=N", which always exists.
+	// Path is a folder with adapter_config.json, or "sim:" or "sim:rank=N", which always exists. Loads of "sim:hang" are never answered, after those of
+	// "sim:unlisted" the adapter is not listed, and of "sim:busy=N" so many are answered with 503 first.
 	Path string
 }
 

@@ -90,7 +90,7 @@ func parseFlags(args []string, out io.Writer) (c Config, address string, err err
 	f.IntVar(&c.MaxModelLen, "max-model-len", 0, "accept at most this many `TOKENS` in a request (default 4096, or what the KV cache holds)")
 	f.IntVar(&c.MaxQueued, "max-num-queued-reqs", 0, "answer 503 when this many `REQUESTS` wait or run (default no limit)")
 	maxSequences := f.Int("max-num-seqs", 0, "batch at most this many `REQUESTS` (default the profile's)")
-	adapters := f.StringArray("lora-modules", nil, "load the adapter `NAME=PATH` at the start; may be repeated. PATH is a folder, sim: or sim:rank=N")
+	adapters := f.StringArray("lora-modules", nil, "load the adapter `NAME=PATH` at the start; may be repeated. PATH is a folder, sim: or sim:rank=N; with sim:hang, sim:unlisted and sim:busy=N loads have faults")
 	maxLoras := f.Int("max-loras", 0, "have this many adapter `SLOTS` on the GPU (default the profile's)")
 	maxCPULoras := f.Int("max-cpu-loras", 0, "keep this many `ADAPTERS` in host memory (default the profile's)")
 	f.IntVar(&c.MaxLoRARank, "max-lora-rank", 16, "refuse adapters of a larger `RANK`")

@@ -169,7 +169,8 @@ const defaultBytes = 1_000_000
 func sight(s *site, seen load.Seen, began time.Time) decide.Sight {
 	e := decide.Endpoint{
 		Address: s.Address, Lists: seen.Lists, CanLoad: seen.Takes, CanPredict: !seen.Lists,
-		Bytes: seen.Limits.Bytes, DefaultBytes: seen.Limits.DefaultBytes, Loads: seen.Limits.Loads, LoadTimeout: seen.Limits.LoadTimeout,
+		Bytes: seen.Limits.Bytes, DefaultBytes: seen.Limits.DefaultBytes, Loads: seen.Limits.Loads, Overlap: seen.Limits.Overlap,
+		LoadTimeout: seen.Limits.LoadTimeout, FirstTimeout: seen.Limits.FirstTimeout,
 		Incarnation: seen.Incarnation,
 	}
 	switch {

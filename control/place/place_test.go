@@ -722,3 +722,29 @@ func TestARuntimeWhoseLifeNothingTellsIsMadeReadyWhenAModelIsMissing(t *testing.
 		t.Errorf("it was made ready %d times", r.Purges())
 	}
 }
+
+// An engine never answers one load, and answers another that it never lists. It loads others beside them at once, before either has failed. Those that it
+// does not list fail soon.
+func TestAdaptersAreLoadedBesideThoseThatHang(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := serveVLLM(t)
+	w.set(settings("maxAdapters: 4"), list(e.address, ""), object("hangs", ", source: 'sim:hang', copies: {min: 1}"))
+	w.await("one is being loaded", func() bool { return w.copies("hangs") == e.address+" loading" })
+	began := time.Now()
+	w.set(settings("maxAdapters: 4"), list(e.address, ""), object("hangs", ", source: 'sim:hang', copies: {min: 1}"), object("unlisted", ", source: 'sim:unlisted', copies: {min: 1}"))
+	w.await("another is being loaded", func() bool { return e.count("load unlisted") == 1 })
+	w.set(settings("maxAdapters: 4"), list(e.address, ""), object("hangs", ", source: 'sim:hang', copies: {min: 1}"), object("unlisted", ", source: 'sim:unlisted', copies: {min: 1}"),
+		object("a", ", source: 'sim:', copies: {min: 1}"))
+	w.awaitCopies("a", e.address+" loaded")
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the third is loaded after %v", took)
+	}
+	w.await("the one that is not listed has failed", func() bool { st, _ := w.Status(key("unlisted")); return len(st.Failures) == 1 })
+	if st, _ := w.Status(key("unlisted")); !strings.Contains(st.Failures[0].Words, "3 lists since do not have the model") {
+		t.Errorf("%+v", st.Failures)
+	}
+	if got := w.copies("hangs"); got != e.address+" loading" {
+		t.Errorf("the first is at %q", got)
+	}
+}

@@ -97,6 +97,9 @@ type Copy struct {
 	// overdue: its load got no clear answer, and the engine is being told to unload it. It is doomed, and no load any more that counts
 	// among those of the engine at once.
 	overdue bool
+	// slow: it has been loading for longer than loads take at most, at slowAt, and others begin beside it.
+	slow   bool
+	slowAt time.Time
 	// claim is what may leave for it.
 	claim claim
 	// flown is the seconds that requests were in flight there since the last tick, each for itself, and occupied those in which any was; counted
@@ -291,8 +294,8 @@ type State struct {
 	// failing are models with failures, draining copies that drain.
 	failing  map[Key]bool
 	draining map[CopyKey]bool
-	// roomless are copies whose turn it is and that wait for room.
-	roomless map[CopyKey]bool
+	// roomless are copies whose turn it is and that wait for room, timed those that are loading and will be slow.
+	roomless, timed map[CopyKey]bool
 	// unknown are models that are asked for and that the catalogue does not have, yet.
 	unknown map[Key]bool
 	// keeping are the VModels whose previous models keep their copies for a while.
@@ -367,7 +370,7 @@ func New(c Config) *State {
 		Config: c,
 		models: make(map[Key]*model), endpoints: make(map[string]*endpoint), pools: make(map[objects.Name]*pool),
 		dueModels: make(map[Key]bool), dueEndpoints: make(map[string]bool),
-		helped: make(map[string]bool), failing: make(map[Key]bool), draining: make(map[CopyKey]bool), roomless: make(map[CopyKey]bool), unknown: make(map[Key]bool),
+		helped: make(map[string]bool), failing: make(map[Key]bool), draining: make(map[CopyKey]bool), roomless: make(map[CopyKey]bool), timed: make(map[CopyKey]bool), unknown: make(map[Key]bool),
 		refills: make(map[objects.Name]bool), stopping: make(map[string]bool), quit: make(map[string]bool), trials: make(map[string]bool),
 		migrating: make(map[string]bool), dueMigrations: make(map[string]bool), moving: make(map[Key]bool),
 		vmodels: make(map[Key]*vmodel), named: make(map[Key]map[Key]bool), dueVModels: make(map[Key]bool), keeping: make(map[Key]bool),
@@ -566,6 +569,9 @@ func (s *State) wake(now time.Time) (at time.Time) {
 	for key := range s.roomless {
 		soonest(s.copy(key).roomless.Add(roomWait))
 	}
+	for key := range s.timed {
+		soonest(s.copy(key).slowAt)
+	}
 	for key := range s.keeping {
 		soonest(s.vmodels[key].Until)
 	}
@@ -598,6 +604,14 @@ func (s *State) expire(now time.Time) {
 		if c := s.copy(key); now.Sub(c.roomless) >= roomWait {
 			s.fail(s.models[key.Key], Failure{key.Endpoint, now, "what was to make room for it has not left within " + roomWait.String(), LoadFailed})
 			s.dismiss(c, now)
+		}
+	}
+	for key := range s.timed {
+		if c := s.copy(key); !now.Before(c.slowAt) {
+			c.slow = true
+			delete(s.timed, key)
+			s.recount(c)
+			s.dueEndpoints[c.Endpoint], s.helped[c.Endpoint] = true, true
 		}
 	}
 	s.forgive(now)
@@ -787,14 +801,14 @@ func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 	if e.state != up || e.Is() {
 		return nil
 	}
-	repeated := s.repeatUnloads(e)
+	todo = s.repeatUnloads(e)
 	t := e.tally()
 	if len(t.queue) == 0 {
-		return repeated
+		return todo
 	}
-	loading, queue := t.loading, slices.Clone(t.queue)
+	loading, queue := e.turns(), slices.Clone(t.queue)
 	slices.SortFunc(queue, func(a, b *Copy) int { return a.model.compare(b.model) })
-	todo = append(repeated, s.prepare(e, queue, now)...)
+	todo = append(todo, s.prepare(e, queue, now)...)
 	for _, c := range queue {
 		if loading >= max(1, e.Loads) {
 			return todo
@@ -820,6 +834,10 @@ func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 		}
 		stalled := now.Sub(c.asked)
 		s.set(c, Loading, now)
+		if e.Overlap > e.Loads {
+			c.slowAt = now.Add(s.slowAfter(m))
+			s.timed[c.CopyKey] = true
+		}
 		a := Action{Kind: kind, Endpoint: e.Address, Model: m.Entry, For: c.claim.purpose, Timeout: s.timeout(e, m), Stalled: stalled}
 		if since := m.since(); !since.IsZero() {
 			a.Waited = now.Sub(since)

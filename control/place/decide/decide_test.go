@@ -19,7 +19,7 @@ import (
 // Each file is a run of one State. A line is something that becomes known; at the end of a block it decides. What comes
 // out are the actions, what changed of failures, and when it wants to be asked again.
 //
-//	endpoint e1 slots=4                     looked at; lists=a,b bytes=1Gi default=50Mi loads=6 predict timeout=90s incarnation=x gpu=2 host=4
+//	endpoint e1 slots=4                     looked at; lists=a,b bytes=1Gi default=50Mi loads=6 overlap=8 first=30s predict timeout=90s incarnation=x gpu=2 host=4
 //	endpoint e1 bytes=1Gi index             it lists its models, though their bytes are bounded
 //	declare e1                              known, not looked at yet
 //	terminating e1, staying e1 x            its pod is being deleted, or not any more, says x
@@ -267,7 +267,7 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 		r.s.SetEndpoint(plain[0], []objects.Name{pool})
 		e := decide.Endpoint{
 			Address: plain[0], CanLoad: !slices.Contains(plain, "static"), Lists: with["bytes"] == "" || slices.Contains(plain, "index"), CanPredict: slices.Contains(plain, "predict"),
-			Bytes: r.bytes(with["bytes"]), DefaultBytes: r.bytes(with["default"]), Slots: r.number(with["slots"]), Loads: r.number(with["loads"]),
+			Bytes: r.bytes(with["bytes"]), DefaultBytes: r.bytes(with["default"]), Slots: r.number(with["slots"]), Loads: r.number(with["loads"]), Overlap: r.number(with["overlap"]), FirstTimeout: r.duration(with["first"]),
 			GPUAdapters: r.number(with["gpu"]), HostAdapters: r.number(with["host"]),
 			LoadTimeout: r.duration(with["timeout"]), Incarnation: with["incarnation"],
 		}

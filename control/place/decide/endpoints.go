@@ -24,10 +24,11 @@ type Endpoint struct {
 	Slots int
 	// GPUAdapters and HostAdapters are how many adapters its GPU and its host memory hold at once, 0 where nobody says.
 	GPUAdapters, HostAdapters int
-	// Loads is how many it loads at once.
-	Loads int
-	// LoadTimeout is how long the engine says that a load may take, 0 if it does not say.
-	LoadTimeout time.Duration
+	// Loads is how many it loads at once. Overlap is how many loads it takes at once where some are slow; 0: no more than Loads.
+	Loads, Overlap int
+	// LoadTimeout is how long the engine says that a load may take, 0 if it does not say. FirstTimeout bounds loads until enough of them
+	// were measured; 0: [defaultTimeout].
+	LoadTimeout, FirstTimeout time.Duration
 	// Incarnation tells one life of the engine from the next; empty where nothing tells.
 	Incarnation string
 }
@@ -546,8 +547,9 @@ func (s *State) set(c *Copy, state CopyState, now time.Time) {
 	if state == Loaded {
 		c.model.ensure = false
 	}
-	c.State, c.Since, c.roomless = state, now, time.Time{}
+	c.State, c.Since, c.roomless, c.slow = state, now, time.Time{}, false
 	delete(s.roomless, c.CopyKey)
+	delete(s.timed, c.CopyKey)
 	s.changedCopies[c.CopyKey] = true
 	if state == Draining {
 		s.helped[c.Endpoint] = true
@@ -571,6 +573,7 @@ func (s *State) drop(c *Copy) {
 	}
 	delete(s.draining, c.CopyKey)
 	delete(s.roomless, c.CopyKey)
+	delete(s.timed, c.CopyKey)
 	s.changedCopies[c.CopyKey] = true
 	s.dueEndpoints[c.Endpoint], s.dueModels[c.Key], s.helped[c.Endpoint] = true, true, true
 	if m.foreign && len(m.copies) == 0 {

@@ -15,7 +15,8 @@ type tally struct {
 	// remain is what does not leave, settled that of it which is not queued, held what the engine has or was told to load, stay what may not leave
 	// for other models.
 	remain, settled, held, stay amount
-	loading                     int     // but for those that are overdue
+	loading                     int     // but for those that are overdue or slow
+	slow                        int     // loads that are slow
 	queue                       []*Copy // in no order
 }
 
@@ -66,6 +67,8 @@ func (e *endpoint) tally() *tally {
 			}
 		}
 		switch {
+		case c.State == Loading && !c.overdue && c.slow:
+			t.slow++
 		case c.State == Loading && !c.overdue:
 			t.loading++
 		case c.State == Queued:
@@ -73,6 +76,12 @@ func (e *endpoint) tally() *tally {
 		}
 	}
 	return t
+}
+
+// turns is how many loads count among those that an engine does at once. Slow ones count only where the engine takes no more beside them.
+func (e *endpoint) turns() int {
+	t := e.tally()
+	return max(t.loading, t.loading+t.slow+max(1, e.Loads)-max(1, e.Loads, e.Overlap))
 }
 
 // touch notes that what is known of the copies of a model has changed.

@@ -290,7 +290,7 @@ func (s *State) offer(e *endpoint, m *model, by claim) (p place, ok bool, why Re
 		return p, false, NoRoom
 	}
 	p = place{
-		e: e, victims: victims, free: e.free(left), worst: worst, turns: (t.loading + len(t.queue)) / max(1, e.Loads),
+		e: e, victims: victims, free: e.free(left), worst: worst, turns: (e.turns() + len(t.queue)) / max(1, e.Loads),
 		starves: e.starves(left.models, m.presence()), rereads: e.rereads(),
 	}
 	if (by.idle || by.relieves) && (p.starves || p.rereads) && by.purpose != ForMigration { // that must leave where it is

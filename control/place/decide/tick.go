@@ -303,8 +303,7 @@ func (e *endpoint) spare() bool {
 
 // idle says whether an endpoint loads fewer models than it does at once.
 func (e *endpoint) idle() bool {
-	t := e.tally()
-	return len(t.queue)+t.loading < max(1, e.Loads)
+	return len(e.tally().queue)+e.turns() < max(1, e.Loads)
 }
 
 // free is the share of the room of those endpoints of a pool that is free which are for a model.

@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"cmp"
 	"math"
 	"time"
 )
@@ -56,12 +57,25 @@ func (s *State) timeout(e *endpoint, m *model) time.Duration {
 	case e.LoadTimeout > 0:
 		return e.LoadTimeout
 	case t.n < enough:
-		return defaultTimeout
+		return cmp.Or(e.FirstTimeout, defaultTimeout)
 	}
+	return max(slack*t.most(), minTimeout)
+}
+
+// most is what a load takes at most, by those before it.
+func (s *spread) most() time.Duration {
 	deviations := float64(deviationsFew)
-	if t.n > many {
+	if s.n > many {
 		deviations = deviationsMany
 	}
-	seconds := slack * (t.mean + deviations*math.Sqrt(t.m2/float64(t.n)))
-	return max(time.Duration(seconds*float64(time.Second)), minTimeout)
+	return time.Duration((s.mean + deviations*math.Sqrt(s.m2/float64(s.n))) * float64(time.Second))
+}
+
+// slowAfter is when a load of a model counts as slow: after what such loads take at most, where enough of them were measured.
+func (s *State) slowAfter(m *model) time.Duration {
+	const least = minTimeout / slack
+	if t := s.pool(m.Pool).timesOf(m.Type); t.n >= enough {
+		return max(t.most(), least)
+	}
+	return least
 }

@@ -138,7 +138,7 @@ func (e *endpoint) view() EndpointView {
 	t := e.tally()
 	v := EndpointView{
 		Address: e.Address, Seen: e.Endpoint, Pools: e.pools, State: e.viewState(), Models: t.remain.models, Bytes: t.remain.bytes, Leaked: e.leaked,
-		GPUBusy: e.demand.gpu, HostUsed: e.demand.host, Loading: t.loading, Copies: make([]CopyView, 0, len(e.copies)),
+		GPUBusy: e.demand.gpu, HostUsed: e.demand.host, Loading: t.loading + t.slow, Copies: make([]CopyView, 0, len(e.copies)),
 	}
 	if e.Bytes > 0 {
 		v.Usable = max(0, e.usable())

@@ -25,6 +25,11 @@ const (
 	// An engine that has answered may list the model a moment later: where it has several front ends, or is still loading
 	// it for an earlier call. It is asked after the shorter time first, then twice as late each time.
 	minPoll, maxPoll = 50 * time.Millisecond, time.Second
+	// unlisted is how many lists in a row, maxPoll apart, may lack a model that the engine says it has loaded. Then the load has failed.
+	unlisted = 3
+	// adapterTimeout bounds the load of an adapter until some were measured: from local files an adapter takes less than a second, and 100 MB from
+	// object storage some seconds.
+	adapterTimeout = 30 * time.Second
 )
 
 // api is how engines of one kind are told to load LoRA adapters. Both calls take the name as lora_name, and a load the
@@ -34,6 +39,8 @@ type api struct {
 	absent       string // what to do where there are no such paths
 	// tokenize is a path at which an empty text is counted, which an engine that is stopping refuses; empty where none does.
 	tokenize string
+	// overlap is how many adapters it loads at once where some are slow; 0: one after the other.
+	overlap int
 }
 
 // apis are the kinds that can be told. vLLM's is recorded of 0.32.0; SGLang's is as it is documented, and no real one was
@@ -41,9 +48,9 @@ type api struct {
 var apis = map[engine.Kind]api{
 	engine.VLLM: {
 		"/v1/load_lora_adapter", "/v1/unload_lora_adapter",
-		"start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment", "/tokenize",
+		"start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment", "/tokenize", 4, // each adapter has a lock of its own
 	},
-	engine.SGLang: {"/load_lora_adapter", "/unload_lora_adapter", "start SGLang with --enable-lora", ""},
+	engine.SGLang: {"/load_lora_adapter", "/unload_lora_adapter", "start SGLang with --enable-lora", "", 0}, // one lock for all
 }
 
 // adapters drives an engine that has an HTTP API for LoRA adapters, or none. It keeps nothing of models: the engine
@@ -82,7 +89,7 @@ func (d *adapters) Look(ctx context.Context, _ Record) (Seen, error) {
 	if takes {
 		s.Stopping = d.stopping(ctx, a)
 		// One that is loading a model stops its steps, so that two at once end no sooner (vLLM 0.32.0).
-		s.Limits = Limits{Adapters: int(load.MaxAdapters.Or(0)), Loads: 1}
+		s.Limits = Limits{Adapters: int(load.MaxAdapters.Or(0)), Loads: 1, Overlap: a.overlap, FirstTimeout: adapterTimeout}
 	}
 	for _, id := range models.Base {
 		s.Models = append(s.Models, Listed{ID: id, Base: true})
@@ -112,10 +119,10 @@ func (d *adapters) Load(ctx context.Context, m Model) (Loaded, error) {
 	}
 	switch {
 	case said.done():
-		return Loaded{}, d.await(ctx, m.ID, true, said)
+		return Loaded{}, d.await(ctx, m.ID, true, unlisted, said)
 	case said.status == http.StatusBadRequest && strings.Contains(said.words, "already"):
 		// It is there, or is being loaded since an earlier call.
-		return Loaded{}, d.await(ctx, m.ID, true, said)
+		return Loaded{}, d.await(ctx, m.ID, true, 0, said)
 	case said.status == http.StatusBadRequest:
 		if models, err := d.list(ctx); err == nil && slices.Contains(models.Adapters, m.ID) {
 			return Loaded{}, nil
@@ -135,7 +142,7 @@ func (d *adapters) Unload(ctx context.Context, id string) error {
 		return err
 	}
 	if said.done() {
-		return d.await(ctx, id, false, said)
+		return d.await(ctx, id, false, 0, said)
 	}
 	models, err := d.list(ctx)
 	switch {
@@ -147,8 +154,10 @@ func (d *adapters) Unload(ctx context.Context, id string) error {
 	return d.refusal(said, a)
 }
 
-// await waits until the engine lists the model, or no longer does.
-func (d *adapters) await(ctx context.Context, id string, listed bool, said answer) error {
+// await waits until the engine lists the model, or no longer does. With most above 0 it gives up after so many lists that were asked for maxPoll after the
+// one before.
+func (d *adapters) await(ctx context.Context, id string, listed bool, most int, said answer) error {
+	late := 0
 	for pause := minPoll; ; pause = min(2*pause, maxPoll) {
 		models, err := d.list(ctx)
 		switch {
@@ -156,12 +165,13 @@ func (d *adapters) await(ctx context.Context, id string, listed bool, said answe
 			return fault(Unclear, fmt.Sprintf("the engine answered %v, but its list is unreadable: %v", said, err))
 		case models.Unlisted || slices.Contains(models.Adapters, id) == listed:
 			return nil
+		case most > 0 && late == most:
+			return fault(Unclear, fmt.Sprintf("the engine answered %v, but %d lists since do not have the model", said, most))
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if pause == maxPoll {
+			late++
+		}
+		if !wait(ctx, pause) {
 			return fault(Unclear, fmt.Sprintf("the engine answered %v, but its list says otherwise: %v", said, ctx.Err()))
 		}
 	}

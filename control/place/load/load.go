@@ -100,7 +100,9 @@ type Limits struct {
 	DefaultBytes int64 // to take for a model of which nothing is known
 	Adapters     int   // that its GPU holds at once
 	Loads        int   // at once; at least 1 where it takes models
+	Overlap      int   // at once where some are slow; 0: no more than Loads
 	LoadTimeout  time.Duration
+	FirstTimeout time.Duration // bounds loads until some were measured, for engines of its kind; 0: nothing is known of them
 	// Methods are the gRPC methods that it takes, and where it wants models to be named in them.
 	Methods engine.Methods
 	// LimitsConcurrency says that it takes so many requests for a model at once as it says when it has loaded it.
