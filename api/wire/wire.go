@@ -221,6 +221,11 @@ const (
 	// UsageError is the type of the error that an answer has at its top, or "unknown", and UsageErrorCode its code, strings.
 	UsageError     = "error"
 	UsageErrorCode = "error_code"
+	// UsageOutput is when the first output of a stream came whose body begins without any, in microseconds of Unix time, or [NoOutput]; it is
+	// absent of all others. UsageOpened is when such a stream had its first event that may have come with the first token; both are strings.
+	UsageOutput    = "output"
+	UsageOpened    = "opened"
+	NoOutput       = "none"
 	UsageLoad      = "load"      // the engine's load report, verbatim, a string
 	UsageID        = "id"        // the id of the answer, a string
 	UsageElsewhere = "elsewhere" // the endpoints that asked for the request to be tried elsewhere, a string like [DestinationHeader]'s

@@ -13,6 +13,10 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
 	"github.com/headgate/headgate/bench/rig"
 )
 
@@ -67,6 +71,24 @@ func scriptedPool(t *testing.T, n int, models ...string) setting {
 			}
 		}
 	}
+}
+
+// ofRoute returns the one series of a metric with a route's label, or nil.
+func (s *stack) ofRoute(metric, route string) *dto.Metric {
+	s.t.Helper()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(s.page(s.Metrics)))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, m := range families[metric].GetMetric() {
+		for _, l := range m.GetLabel() {
+			if l.GetName() == "route" && l.GetValue() == "default/"+route {
+				return m
+			}
+		}
+	}
+	return nil
 }
 
 // event is a server-sent event.
@@ -189,4 +211,71 @@ func TestAnEngineThatStreamsErrorsAttractsNoRequests(t *testing.T) {
 	if bad > clients*each/5 {
 		t.Errorf("%v of %d requests went to the engine that streams errors", bad, clients*each)
 	}
+}
+
+// The first token of a stream is its first output, whatever comes before; where that cannot be told, its time is not known.
+func TestTheFirstTokenIsTheFirstOutput(t *testing.T) {
+	t.Parallel()
+	const pause = "300ms"
+	role := event(`{"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}`)
+	chat := event(`{"choices":[{"index":0,"delta":{"content":"\"a\""},"finish_reason":null}]}`)
+	text := event(`{"choices":[{"index":0,"text":"a","finish_reason":null}]}`)
+	created := "event: response.created\n" + event(`{"response":{"instructions":"say \"a\"","status":"in_progress"},"sequence_number":0,"type":"response.created"}`)
+	delta := event(`{"type":"response.output_text.delta","delta":"a"}`)
+	begun := "event: message_start\n" + event(`{"type":"message_start","message":{"content":[],"usage":{"input_tokens":1}}}`)
+	answers := map[string]scripted{
+		"early-at-once":     {stream, []string{role + chat, pause, chat}},
+		"early-role":        {stream, []string{role, "1ms", chat, pause, chat}},
+		"early-completion":  {stream, []string{text, pause, text}},
+		"early-unknown":     {stream, []string{event(`{"token":"a"}`), pause, event(`{"token":"a"}`)}},
+		"early-tool":        {stream, []string{event(`{"choices":[{"delta":{"content":null,"tool_calls":[{"index":0}]}}]}`), pause, chat}},
+		"early-reasoning":   {stream, []string{event(`{"choices":[{"delta":{"reasoning_content":"a"}}]}`), pause, chat}},
+		"late-headers":      {stream, []string{pause, chat}},
+		"late-comment":      {stream, []string{": keep-alive\n\n", pause, role + chat}},
+		"late-crlf":         {stream, []string{": ping\r\n\r\n", pause, strings.ReplaceAll(text, "\n", "\r\n")}},
+		"late-usage":        {stream, []string{event(`{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":0}}`), pause, text}},
+		"late-responses":    {stream, []string{created, pause, event(`{"type":"response.output_item.added","item":{"type":"message"}}`) + delta}},
+		"late-messages":     {stream, []string{begun + event(`{"type":"ping"}`), pause, event(`{"type":"content_block_delta","delta":{"type":"text_delta","text":"a"}}`)}},
+		"late-cut":          {stream, []string{": x\n\nda", "1ms", `ta: {"choices":[{"te`, pause, text[len(`data: {"choices":[{"te`):]}},
+		"never-role":        {stream, []string{role, pause, chat}}, // of an engine that sends it at once, or of a call of a tool that is held back
+		"never-comments":    {stream, []string{": x\n\n", pause, ": y\n\n"}},
+		"never-only-opened": {stream, []string{created, pause, event("[DONE]")}},
+		"never-an-error":    {stream, []string{": x\n\n", pause, event(`{"error":{"message":"x","code":400}}`)}},
+	}
+	var names []string
+	for name := range answers {
+		names = append(names, name)
+	}
+	s := start(t, scriptedPool(t, 1, names...), func(c *rig.Config) {
+		startScripted(t, strings.TrimSuffix(c.Listen, "1:8080")+"11:8000", answers)
+	})
+	var all sync.WaitGroup
+	for _, name := range names {
+		all.Go(func() {
+			if a, err := s.ask(t.Context(), completion(name, 1, true)); err != nil || a.status != 200 || a.body != strings.Join(withoutPauses(answers[name].parts), "") {
+				t.Errorf("%s: %d %q, %v", name, a.status, a.body, err)
+			}
+		})
+	}
+	all.Wait()
+	s.await("every request is counted", func() bool { return s.sum(s.Metrics, "headgate_requests_total") == float64(len(answers)) })
+	for _, name := range names {
+		h := s.ofRoute("headgate_time_to_first_token_seconds", name).GetHistogram()
+		took := time.Duration(h.GetSampleSum() * float64(time.Second))
+		switch kind, _, _ := strings.Cut(name, "-"); {
+		case kind == "never" && h.GetSampleCount() != 0,
+			kind == "early" && (h.GetSampleCount() != 1 || took > 250*time.Millisecond),
+			kind == "late" && (h.GetSampleCount() != 1 || took < 290*time.Millisecond):
+			t.Errorf("%s: the first token came after %v, of %d samples", name, took, h.GetSampleCount())
+		}
+	}
+}
+
+func withoutPauses(parts []string) (texts []string) {
+	for _, part := range parts {
+		if _, err := time.ParseDuration(part); err != nil {
+			texts = append(texts, part)
+		}
+	}
+	return texts
 }

@@ -80,6 +80,8 @@ func (g *generation) anthropicUsage(output int) string {
 // messageStream writes Anthropic's events, and at the end the mark that vLLM adds.
 type messageStream struct{ g *generation }
 
+func (*messageStream) open(b []byte) []byte { return b }
+
 func (s *messageStream) begin(b []byte) []byte {
 	b = fmt.Appendf(b, "event: message_start\ndata: "+`{"type":"message_start","message":{"id":%s,"type":"message","role":"assistant","content":[],"model":%s,"stop_reason":null,"stop_sequence":null,"usage":%s}}`+"\n\n",
 		quote("chatcmpl-"+s.g.id), quote(s.g.model), s.g.anthropicUsage(0))

@@ -135,6 +135,8 @@ type chatStream struct {
 	head []byte
 }
 
+func (*chatStream) open(b []byte) []byte { return b }
+
 func (s *chatStream) begin(b []byte) []byte {
 	b = append(append(b, "data: "...), s.head...)
 	b = append(b, `,"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]`...)
@@ -162,6 +164,8 @@ type completionStream struct {
 	g    *generation
 	head []byte
 }
+
+func (*completionStream) open(b []byte) []byte { return b }
 
 func (s *completionStream) begin(b []byte) []byte { return b }
 

@@ -129,10 +129,14 @@ func (s *responseStream) place(b []byte) []byte {
 	return fmt.Appendf(b, `,"item_id":"msg_%s","output_index":0,"content_index":0`, s.item)
 }
 
-func (s *responseStream) begin(b []byte) []byte {
+func (s *responseStream) open(b []byte) []byte {
 	for _, kind := range []string{"response.created", "response.in_progress"} {
 		b = done(s.whole(append(s.event(b, kind), `,"response":`...), "in_progress"))
 	}
+	return b
+}
+
+func (s *responseStream) begin(b []byte) []byte {
 	b = done(s.message(append(s.event(b, "response.output_item.added"), `,"output_index":0,"item":`...), "in_progress"))
 	return done(s.part(append(s.place(s.event(b, "response.content_part.added")), `,"part":`...), false))
 }

@@ -5,21 +5,22 @@ import (
 	"time"
 )
 
-// dialect writes a stream of events in the form of one API. Each method appends to b; begin comes with the first token,
-// end after the last.
+// dialect writes a stream of events in the form of one API. Each method appends to b; open comes at once, begin with the first token, and end
+// after the last.
 type dialect interface {
+	open(b []byte) []byte
 	begin(b []byte) []byte
 	token(b []byte, i int) []byte
 	end(b []byte) []byte
 }
 
-// stream answers with events while the tokens come: the status and the headers at once, the first event with the first
-// token.
+// stream answers with events while the tokens come: the status and the headers at once, with what opens a stream, and the other events with the
+// tokens.
 func (g *generation) stream(d dialect) {
 	c, driver := g.c, g.c.s.driver
 	c.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	c.begin(http.StatusOK)
-	if http.NewResponseController(c.w).Flush() != nil {
+	if !c.send(d.open(nil)) {
 		driver.cancel(g.ticket)
 		return
 	}

@@ -92,7 +92,7 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 		Attempts:  int(common.GetUpstreamRequestAttemptCount()),
 		Duration:  common.GetDuration().AsDuration(),
 		Began:     began(common),
-		FirstBody: microseconds(common.GetCustomTags()[wire.TagFirstBody]),
+		FirstBody: firstBody(common, usage),
 		Gateway:   gateway(common, pick),
 		Bytes:     int(pick.number(wire.PickBytes).Or(0)), Expected: time.Duration(pick.number(wire.PickFirstToken).Or(0)) * time.Microsecond,
 		Adapter: pick.text(wire.PickAdapter), Loading: time.Duration(pick.number(wire.PickLoad).Or(0)) * time.Microsecond,
@@ -136,6 +136,34 @@ const viaUpstream = "via_upstream"
 func gateway(common *accesslogdatav3.AccessLogCommon, pick fields) time.Duration {
 	held := time.Duration(pick.number(wire.PickHold).Or(0)) * time.Microsecond
 	return max(0, microseconds(common.GetCustomTags()[wire.TagGateway])-held)
+}
+
+// firstBody is the time from the request's last byte to the first output of a stream, to the first byte of another body; 0 if that is not known.
+// Envoy measures the first byte; when the output came it tells by the clock, which may have been set meanwhile: what does not fit is not known.
+func firstBody(common *accesslogdatav3.AccessLogCommon, usage fields) time.Duration {
+	first := microseconds(common.GetCustomTags()[wire.TagFirstBody])
+	output := usage.text(wire.UsageOutput)
+	if output == "" {
+		return first
+	}
+	whole := common.GetTimeToLastRxByte().AsDuration()
+	sent := began(common).Add(whole)
+	at, known := clock(output)
+	since := at.Sub(sent)
+	const rounding = time.Millisecond
+	if !known || since < first-rounding || since > common.GetDuration().AsDuration()-whole+rounding {
+		return 0
+	}
+	if opened, known := clock(usage.text(wire.UsageOpened)); known {
+		return outcome.FirstOutput(max(first, since), opened.Sub(sent))
+	}
+	return max(first, since)
+}
+
+// clock reads a time in microseconds of Unix time.
+func clock(text string) (at time.Time, known bool) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	return time.UnixMicro(n), err == nil
 }
 
 func began(common *accesslogdatav3.AccessLogCommon) time.Time {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -287,5 +288,39 @@ func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
 	_ = conn.Close()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// When a stream's first output came is told by the clock; what cannot be is not known.
+func TestWhenTheFirstOutputCame(t *testing.T) {
+	whole := record(t, "stream").GetCommonProperties()
+	sent := whole.GetStartTime().AsTime().Add(whole.GetTimeToLastRxByte().AsDuration())
+	after := func(d time.Duration) string { return strconv.FormatInt(sent.Add(d).UnixMicro(), 10) }
+	first := 17839 * time.Microsecond // of the first byte
+	for name, c := range map[string]struct {
+		output, opened string
+		want           time.Duration
+	}{
+		"with the first byte":       {"", "", first},
+		"later":                     {after(100 * time.Millisecond), "", 100 * time.Millisecond},
+		"just after a role":         {after(100 * time.Millisecond), after(99 * time.Millisecond), 100 * time.Millisecond},
+		"long after a role":         {after(100 * time.Millisecond), after(50 * time.Millisecond), 0},
+		"never":                     {wire.NoOutput, "", 0},
+		"never, after a role":       {wire.NoOutput, after(first), 0},
+		"the clock was set back":    {after(-time.Hour), "", 0},
+		"the clock was set forward": {after(time.Hour), "", 0},
+		"no number":                 {"soon", "", 0},
+	} {
+		entry := record(t, "stream")
+		usage := entry.CommonProperties.Metadata.FilterMetadata[wire.UsageNamespace].Fields
+		if c.output != "" {
+			usage[wire.UsageOutput] = structpb.NewStringValue(c.output)
+		}
+		if c.opened != "" {
+			usage[wire.UsageOpened] = structpb.NewStringValue(c.opened)
+		}
+		if got := accesslog.Read(entry).FirstBody; (got - c.want).Abs() > time.Microsecond {
+			t.Errorf("%s: after %v, want %v", name, got, c.want)
+		}
 	}
 }

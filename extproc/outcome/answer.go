@@ -16,7 +16,8 @@ type Answer struct {
 	load      engine.Load
 	later     bool // it has a Retry-After
 	firstBody time.Time
-	words     []byte // the beginning of an error
+	opened    time.Time // when a stream had its first event that may have come with the first token
+	words     []byte    // the beginning of an error
 	events    *events
 	json      *scanner
 }
@@ -61,7 +62,10 @@ func (a *Answer) Body(chunk []byte, at time.Time) {
 	switch {
 	case a.events != nil:
 		a.events.read(chunk)
-		began = a.events.began
+		began = a.events.output
+		if a.events.vague && a.opened.IsZero() {
+			a.opened = at
+		}
 	case a.json != nil:
 		a.json.read(chunk)
 	}
@@ -78,6 +82,9 @@ func (a *Answer) Fill(o *Outcome, sent time.Time) {
 	o.Status, o.Load = a.status, a.load
 	if !a.firstBody.IsZero() {
 		o.FirstBody = a.firstBody.Sub(sent)
+		if !a.opened.IsZero() {
+			o.FirstBody = FirstOutput(o.FirstBody, a.opened.Sub(sent))
+		}
 	}
 	s := a.json
 	if a.events != nil {
@@ -101,13 +108,18 @@ func (a *Answer) Fill(o *Outcome, sent time.Time) {
 }
 
 // events reads server-sent events: the JSON of their data lines. Comments, which engines send to keep a connection
-// alive, do not count as a beginning.
+// alive, and events that only open a stream are no output.
 type events struct {
-	json  scanner
-	began bool
-	line  lineKind
-	field []byte // the beginning of a line, while it may be a data field
+	json   scanner
+	output bool // there was output
+	vague  bool // there was an event that may have come with the first token
+	line   lineKind
+	field  []byte // the beginning of a line, while it may be a data field
+	data   []byte // the data line so far, until there is output
 }
+
+// maxEvent bounds what is kept of an event.
+const maxEvent = 64 << 10
 
 type lineKind uint8
 
@@ -132,12 +144,27 @@ func (e *events) read(chunk []byte) {
 		}
 		if e.line == lineOfData {
 			e.json.read(part)
+			if !e.output && len(e.data)+len(part) <= maxEvent {
+				e.data = append(e.data, part...)
+			}
 		}
 		if end < 0 {
 			return
 		}
+		if e.line == lineOfData && !e.output {
+			e.judge()
+		}
 		e.line, e.field = lineBegins, e.field[:0]
 		chunk = chunk[end+1:]
+	}
+}
+
+// judge says of a whole data line whether it is output.
+func (e *events) judge() {
+	has, vague := output(e.data)
+	e.output, e.vague = has, e.vague || vague
+	if has {
+		e.data = nil
 	}
 }
 
@@ -151,7 +178,7 @@ func (e *events) begin(chunk []byte) []byte {
 	e.field = append(e.field, c)
 	switch {
 	case bytes.Equal(e.field, dataField):
-		e.line, e.began = lineOfData, true
+		e.line, e.data = lineOfData, e.data[:0]
 		e.json.restart()
 	case !bytes.HasPrefix(dataField, e.field):
 		e.line = lineOfOther

@@ -53,9 +53,10 @@ type Outcome struct {
 	// ByExtproc says that extproc gave the reply itself, ByEnvoy that Envoy did.
 	ByExtproc, ByEnvoy bool
 
-	Began     time.Time     // when the request did; zero if that is not known
-	Duration  time.Duration // the whole request
-	FirstBody time.Duration // from the request's last byte to the first of the response's body: a stream's first token
+	Began    time.Time     // when the request did; zero if that is not known
+	Duration time.Duration // the whole request
+	// FirstBody is from the request's last byte to the first output of a stream, to the first byte of another body.
+	FirstBody time.Duration
 	// Gateway is the gateway's own share: from the request's first byte to the first sent to the engine, without the time in
 	// which the request was held for its model.
 	Gateway time.Duration
