@@ -213,6 +213,37 @@ func TestModelsAreInferredByV2(t *testing.T) {
 	}
 }
 
+// A client's own hundred metadata entries reach the engine, also by way of the inner server, and more are too many: the client is told so.
+func TestCallsMayHaveAHundredMetadataEntries(t *testing.T) {
+	t.Parallel()
+	for name, front := range map[string]setting{"standalone": standalone, "gateway": throughGateway} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, runtimes(t, 1, map[string]string{"one": "sim:"}), front, func(c *rig.Config) { c.EngineFlags = nil })
+			to := s.calls()
+			for _, n := range []int{0, 85, 100, 101, 150, 500} {
+				ctx := t.Context()
+				header := make(map[string]string)
+				for i := range n {
+					key := fmt.Sprintf("x-own-%d", i)
+					ctx = metadata.AppendToOutgoingContext(ctx, key, "v")
+					header[key] = "v"
+				}
+				_, err := to.ModelInfer(ctx, tensor("one", 1))
+				a := s.must(request{path: "/v2/models/one/infer", body: `{"inputs":[]}`, header: header})
+				switch {
+				case n <= 100 && (err != nil || a.status != http.StatusOK):
+					t.Errorf("%d entries: %v; by REST %d %s", n, err, a.status, a.body)
+				case n >= 150 && (status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "at most 100 entries") || a.status != http.StatusRequestHeaderFieldsTooLarge):
+					t.Errorf("%d entries: %v; by REST %d %s", n, err, a.status, a.body)
+				case err != nil && status.Code(err) != codes.ResourceExhausted:
+					t.Errorf("%d entries: %v", n, err)
+				}
+			}
+		})
+	}
+}
+
 // Both directions of a stream go through, each message for the model that the first named; one for another model ends the call, and the
 // engine never gets it.
 func TestStreamsOfV2(t *testing.T) {

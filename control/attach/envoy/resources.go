@@ -284,17 +284,25 @@ const (
 	extProcFilter = "envoy.filters.http.ext_proc"
 	copiesFilter  = "payloads"
 	routerFilter  = "envoy.filters.http.router"
+	headersFilter = "envoy.filters.http.rbac"
 	tlsSocket     = "envoy.transport_sockets.tls"
 	httpOptions   = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 )
 
-// enabledByRoutes says whether a filter is for some routes alone. That of CORS does nothing without a policy.
-func enabledByRoutes(name string) bool { return name != corsFilter && name != routerFilter }
+// enabledByRoutes says whether a filter is for some routes alone. That of CORS does nothing without a policy,
+// and the bound on headers is for all.
+func enabledByRoutes(name string) bool {
+	return name != corsFilter && name != routerFilter && name != headersFilter
+}
+
+// calls are Envoy's replies to gRPC calls, but for those with too many headers.
+const calls = "request.headers['content-type'].startsWith('application/grpc') && !response.code_details.startsWith('rbac_access_denied')" +
+	" && response.code_details != 'header_mutation_result_exceeds_limit'"
 
 // untouched leaves replies as they are: Envoy's to gRPC calls, a status in trailers; and those of other endpoint pickers, which give no
 // details, as Envoy does of its own. The first mapper that matches counts.
 func untouched() (all []*hcmv3.ResponseMapper, err error) {
-	for _, expression := range []string{"request.headers['content-type'].startsWith('application/grpc')", "response.code_details == ''"} {
+	for _, expression := range []string{calls, "response.code_details == ''"} {
 		f, err := celFilter(expression)
 		if err != nil {
 			return nil, err

@@ -195,7 +195,7 @@ func TestAListenerIsThatOfEnvoyYAMLWithoutInference(t *testing.T) {
 	m := new(hcmv3.HttpConnectionManager)
 	read(t, r.Listeners[0].GetFilterChains()[0].GetFilters()[0].GetTypedConfig(), m)
 	for _, f := range m.GetHttpFilters() {
-		want := !slices.Contains([]string{"envoy.filters.http.cors", "envoy.filters.http.router", "headgate.strip"}, f.GetName())
+		want := !slices.Contains([]string{"envoy.filters.http.rbac", "envoy.filters.http.cors", "envoy.filters.http.router", "headgate.strip"}, f.GetName())
 		if f.GetDisabled() != want {
 			t.Errorf("%s is off: %v, want %v", f.GetName(), f.GetDisabled(), want)
 		}
