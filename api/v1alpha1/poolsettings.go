@@ -385,7 +385,7 @@ type Placement struct {
 	// +kubebuilder:validation:Minimum=10
 	ScaleUpRPM *int32 `json:"scaleUpRPM,omitempty"`
 	// LoadTimeout bounds the load of a model; what an engine says itself holds where it is less. Without it: what the engine says, else some
-	// times as long as loads of the model's type took in the pool. Before there were four it is 30 seconds for adapters of vLLM and SGLang, else 2 minutes.
+	// times as long as loads of the model's type took in the pool. Before there were four it is one minute for adapters of vLLM and SGLang, else 2 minutes.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32

@@ -228,7 +228,7 @@ func (p *Placer) answered(s *site, a load.Answer) {
 	case !a.Unload && a.Err.Outcome == load.Unclear && p.running.Err() == nil: // else it failed because this process ends
 		p.update(func(now time.Time) []decide.Action {
 			for _, key := range p.state.At(s.Address, a.Model) {
-				p.state.LoadFailing(key, a.Err.Words, now)
+				p.state.LoadFailing(key, a.Err.Words, reasonOf(a.Err), now)
 			}
 			return nil
 		})
@@ -348,7 +348,10 @@ func (p *Placer) tryLoad(ctx context.Context, s *site, key decide.CopyKey, a dec
 func (p *Placer) unloadFirst(ctx context.Context, s *site, key decide.CopyKey, limit time.Duration) error {
 	words := fmt.Sprintf("the engine did not unload within %v what an earlier load may have left", limit)
 	late := time.AfterFunc(limit, func() {
-		p.update(func(now time.Time) []decide.Action { p.state.LoadFailing(key, words, now); return nil })
+		p.update(func(now time.Time) []decide.Action {
+			p.state.LoadFailing(key, words, decide.LoadFailed, now)
+			return nil
+		})
 	})
 	err := s.loader.Unload(ctx, key.ID)
 	if !late.Stop() && err == nil {
@@ -360,11 +363,19 @@ func (p *Placer) unloadFirst(ctx context.Context, s *site, key decide.CopyKey, l
 // reasons are what placement makes of what engines say to a load.
 var reasons = map[engine.LoadFault]decide.Reason{engine.RankTooLarge: decide.RankTooLarge, engine.FilesMissing: decide.FilesMissing}
 
+// reasonOf is what placement makes of a load that failed; empty where the engine says nothing of it.
+func reasonOf(e *load.Error) decide.Reason {
+	if e.Passing {
+		return decide.LoadRetried
+	}
+	return reasons[e.Fault]
+}
+
 func failed(err error) decide.LoadResult {
 	r := decide.LoadResult{Failed: true, Words: err.Error()}
 	if fault := (*load.Error)(nil); errors.As(err, &fault) {
 		r.Unreached, r.Left = fault.Outcome == load.Unreached, fault.Outcome == load.Unclear
-		r.Why = reasons[fault.Fault]
+		r.Why = reasonOf(fault)
 	}
 	return r
 }

@@ -5,10 +5,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -746,5 +751,34 @@ func TestAdaptersAreLoadedBesideThoseThatHang(t *testing.T) {
 	}
 	if got := w.copies("hangs"); got != e.address+" loading" {
 		t.Errorf("the first is at %q", got)
+	}
+}
+
+// With one engine a load is tried again when that was busy, or dropped the connection, while requests wait for the model.
+func TestALoadIsTriedAgainAtTheOnlyEngine(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	e := serveVLLM(t)
+	resets := new(atomic.Int64)
+	to := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: e.address})
+	drops := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/load_lora_adapter" && resets.Add(1) == 1 {
+			panic(http.ErrAbortHandler)
+		}
+		to.ServeHTTP(w, r)
+	}))
+	defer drops.Close()
+	address := drops.Listener.Addr().String()
+	w.set(settings("maxAdapters: 4"), list(address, ", engine: vllm"), object("dropped", ", source: 'sim:'"), object("busy", ", source: 'sim:busy=1'"))
+	w.await("it is looked at", w.board.isReady)
+	for _, id := range []string{"dropped", "busy"} {
+		w.Wanted("x", key(id), decide.Want{Requests: 1, Since: time.Now()})
+		w.awaitCopies(id, address+" loaded")
+		if st, _ := w.Status(key(id)); len(st.Failures) > 0 {
+			t.Errorf("%s: %+v", id, st.Failures)
+		}
+	}
+	if n := e.count("load busy"); n != 2 {
+		t.Errorf("the busy one was loaded %d times", n)
 	}
 }

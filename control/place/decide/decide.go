@@ -203,6 +203,8 @@ const (
 	RankTooLarge Reason = wire.RankTooLarge
 	// FilesMissing: the engines that were asked find no files of it.
 	FilesMissing Reason = wire.FilesMissing
+	// LoadRetried: an engine failed to load it for a reason that may pass, and is asked again soon. Requests wait for that.
+	LoadRetried Reason = "load_retried"
 	// NoEndpoint: control reaches no endpoint that could load it.
 	NoEndpoint Reason = wire.NoEndpoint
 	// CannotLoad: the engines of its pool load no models while they run, or none of its kind.
@@ -221,6 +223,7 @@ var messages = map[Reason]string{
 	LoadFailed:   "engines failed to load it; control retries when the failures are old",
 	RankTooLarge: "its rank is larger than the engines take; control retries when the failures are old",
 	FilesMissing: "engines find no files of it at its source; control retries when the failures are old",
+	LoadRetried:  "an engine could not load it for a reason that may pass; control retries it soon",
 	NoEndpoint:   "control reaches no endpoint that could load it",
 	CannotLoad:   "no engine of its pool loads such models while it runs",
 	NoRoom:       "there is no room: every other model is pinned, has no copy to spare, or was used more recently",
@@ -238,6 +241,8 @@ type Failure struct {
 	At       time.Time
 	Words    string // the engine's own
 	Why      Reason // LoadFailed, or one of those that say more
+	// counts is how long it counts; 0: as the pool's failures do.
+	counts time.Duration
 }
 
 // Failures says whether it is for what engines said to a load that the model cannot be loaded.
@@ -249,6 +254,8 @@ const (
 	maxFailures = 3
 	// failureExpiry is how long a failed load counts where nobody says: LOAD_FAILURE_EXPIRY; half of it for a model in use.
 	failureExpiry = 15 * time.Minute
+	// minRetry is how long a failure counts that may pass, twice as long each time, up to maxRetry.
+	minRetry, maxRetry = time.Second, 30 * time.Second
 	// inUse is how recently a model was used that is in use.
 	inUse = 3 * time.Minute
 	// roomWait is how long a load waits for what leaves to make room: MAX_WAIT_FOR_SPACE, 3 minutes there too.
@@ -602,7 +609,7 @@ func (s *State) expire(now time.Time) {
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(s.roomless), CopyKey.Compare) {
 		if c := s.copy(key); now.Sub(c.roomless) >= roomWait {
-			s.fail(s.models[key.Key], Failure{key.Endpoint, now, "what was to make room for it has not left within " + roomWait.String(), LoadFailed})
+			s.fail(s.models[key.Key], Failure{Endpoint: key.Endpoint, At: now, Words: "what was to make room for it has not left within " + roomWait.String(), Why: LoadFailed})
 			s.dismiss(c, now)
 		}
 	}
@@ -626,7 +633,7 @@ func (s *State) forgive(now time.Time) {
 	for key := range s.failing {
 		m := s.models[key]
 		was := len(m.failures)
-		m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return now.Sub(f.At) >= s.failuresCount(m, now) })
+		m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return now.Sub(f.At) >= s.failureCounts(m, f, now) })
 		if len(m.failures) < was {
 			s.dueModels[key] = true
 			s.pass(m)
@@ -635,7 +642,7 @@ func (s *State) forgive(now time.Time) {
 			delete(s.failing, key)
 		}
 		for _, f := range m.failures {
-			if at := f.At.Add(s.failuresCount(m, now)); s.expiry.IsZero() || at.Before(s.expiry) {
+			if at := f.At.Add(s.failureCounts(m, f, now)); s.expiry.IsZero() || at.Before(s.expiry) {
 				s.expiry = at
 			}
 		}

@@ -36,7 +36,7 @@ import (
 //	loaded e1 a size=60Mi took=2s
 //	measured e1 a size=60Mi                 the engine says what it holds
 //	failed e1 a why=rank_too_large out of memory
-//	failing e1 a no answer                  the load is over for us, and the engine is told to unload a
+//	failing e1 a why=load_retried no answer the load is over for us, and the engine is told to unload a
 //	leftover e1 a                           failed, and something of it may be left there
 //	used a requests=30                      so many requests named it; without a number nobody counted them
 //	pool lru rpm=600 timeout=5m expiry=1m   settings of the pool; none where it says nothing
@@ -369,7 +369,7 @@ func (r *runner) tell(verb string, words []string) []decide.Action {
 	case "failed":
 		r.s.LoadEnded(copyKey(plain[0], plain[1]), decide.LoadResult{Failed: true, Words: strings.Join(plain[2:], " "), Why: decide.Reason(with["why"])}, r.now)
 	case "failing":
-		r.s.LoadFailing(copyKey(plain[0], plain[1]), strings.Join(plain[2:], " "), r.now)
+		r.s.LoadFailing(copyKey(plain[0], plain[1]), strings.Join(plain[2:], " "), decide.Reason(with["why"]), r.now)
 	case "measured":
 		r.s.Measured(copyKey(plain[0], plain[1]), r.bytes(with["size"]))
 	case "ensure":

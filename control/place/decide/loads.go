@@ -35,9 +35,9 @@ func (s *State) learn(m *model, bytes int64, source SizeSource) {
 	}
 }
 
-// LoadFailing says that an engine did not load a model in time, or not for sure: it is being unloaded there, and the load
+// LoadFailing says that an engine did not load a model in time, or not for sure, and why: it is being unloaded there, and the load
 // ends when it is gone. Those who wait for it need not wait for that, nor does the next load there but for the room that it may hold.
-func (s *State) LoadFailing(key CopyKey, words string, now time.Time) {
+func (s *State) LoadFailing(key CopyKey, words string, why Reason, now time.Time) {
 	c := s.copy(key)
 	if c == nil || c.State != Loading || c.overdue {
 		return
@@ -49,7 +49,7 @@ func (s *State) LoadFailing(key CopyKey, words string, now time.Time) {
 	if dismissed {
 		return // that it was given up is no failure
 	}
-	s.fail(s.models[key.Key], Failure{key.Endpoint, now, words, LoadFailed})
+	s.fail(s.models[key.Key], Failure{Endpoint: key.Endpoint, At: now, Words: words, Why: cmp.Or(why, LoadFailed)})
 }
 
 // RestoreFailure takes up a load that an earlier process saw fail, after [State.Restore]. It counts for as long as it did there. What may be left of
@@ -69,6 +69,13 @@ func (s *State) RestoreFailure(key Key, f Failure, now time.Time) {
 }
 
 func (s *State) fail(m *model, f Failure) {
+	if f.Why == LoadRetried {
+		if f.At.Sub(m.retried) >= failureExpiry { // those before it are over
+			m.retries = 0
+		}
+		f.counts = min(minRetry<<min(m.retries, 10), maxRetry)
+		m.retries, m.retried = m.retries+1, f.At
+	}
 	m.failures = append(m.failures, f)
 	s.failing[m.ModelKey] = true
 	s.expiry = time.Time{}
@@ -116,7 +123,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 		case r.Unreached:
 			s.Down(e.Address)
 		case !doomed:
-			s.fail(m, Failure{e.Address, now, r.Words, cmp.Or(r.Why, LoadFailed)})
+			s.fail(m, Failure{Endpoint: e.Address, At: now, Words: r.Words, Why: cmp.Or(r.Why, LoadFailed)})
 		}
 	case c.doomed:
 		s.learn(m, r.Bytes, MeasuredSize)
@@ -133,6 +140,7 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 		s.loadedIn(m, r.Took)
 		s.succeed(c, now)
 		m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return f.Endpoint == e.Address })
+		m.retries = 0
 	}
 }
 

@@ -32,7 +32,10 @@ type model struct {
 	bytes    int64 // known size, by any endpoint
 	source   SizeSource
 	failures []Failure
-	blocked  Reason // why it gets no copy that it should have
+	// retries is how many loads of it have failed in a row for reasons that may pass, the last one at retried.
+	retries int
+	retried time.Time
+	blocked Reason // why it gets no copy that it should have
 	// stuck: it waits for a place, at place among the stuck of its pool; stale: it is among the stale. Touched: among the touched.
 	stuck, stale, touched bool
 	place                 int
@@ -249,8 +252,11 @@ func (s *State) staying(m *model) []*Copy {
 	return all
 }
 
-// failuresCount is how long failed loads of a model count now.
-func (s *State) failuresCount(m *model, now time.Time) time.Duration {
+// failureCounts is how long a failed load of a model counts now.
+func (s *State) failureCounts(m *model, f Failure, now time.Time) time.Duration {
+	if f.counts > 0 {
+		return f.counts
+	}
 	all := cmp.Or(s.pool(m.Pool).FailureExpiry, failureExpiry)
 	if len(m.wants) > 0 || now.Sub(m.lastUsed) < inUse {
 		return all / 2

@@ -317,10 +317,10 @@ func (w *world) answer(i int) {
 			w.logf("load of %s at %s is overdue", p.Model.ID, p.Endpoint)
 			p.overdue = true
 			w.pending = append(w.pending, p)
-			w.s.LoadFailing(w.key(p), "no answer", w.now)
+			w.s.LoadFailing(w.key(p), "no answer", decide.LoadFailed, w.now)
 			return
 		case w.rng.IntN(20) == 0:
-			r = decide.LoadResult{Failed: true, Words: "no"}
+			r = decide.LoadResult{Failed: true, Words: "no", Why: []decide.Reason{"", decide.LoadRetried}[w.rng.IntN(2)]}
 			delete(e.has, p.Model.ID)
 		default:
 			w.models[p.Model.ID].late = false

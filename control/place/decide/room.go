@@ -231,10 +231,13 @@ func (s *State) refused(m *model) (refused bool, why Reason) {
 			return true, NoEndpoint
 		}
 	}
-	if len(m.failures) >= maxFailures {
-		return true, m.whyFailed()
+	switch {
+	case len(m.failures) < maxFailures:
+		return false, ""
+	case slices.ContainsFunc(m.failures, Failure.mayPass):
+		return true, ""
 	}
-	return false, ""
+	return true, m.whyFailed()
 }
 
 // has says whether a model has, or will have, a copy at an endpoint.
@@ -264,8 +267,15 @@ func (s *State) offer(e *endpoint, m *model, by claim) (p place, ok bool, why Re
 		return p, false, "" // when it is ready
 	case !e.CanLoad || m.BaseModel != "" && len(e.BaseModels) > 0 && !slices.Contains(e.BaseModels, m.BaseModel):
 		return p, false, CannotLoad
-	case slices.ContainsFunc(m.failures, func(f Failure) bool { return f.Endpoint == e.Address }):
-		return p, false, LoadFailed
+	}
+	for _, f := range m.failures {
+		switch {
+		case f.Endpoint != e.Address:
+		case f.mayPass():
+			return p, false, ""
+		default:
+			return p, false, LoadFailed
+		}
 	}
 	size := m.bytes
 	if size == 0 {
@@ -317,12 +327,18 @@ func (s *State) place(e *endpoint, m *model, by claim) (p place, there bool) {
 	return p, there
 }
 
-// whyFailed is why loads of a model failed: what all engines say that were asked, if that is the same.
-func (m *model) whyFailed() Reason {
-	why := m.failures[0].Why
+// mayPass reports whether the load is tried again soon.
+func (f Failure) mayPass() bool { return f.Why == LoadRetried }
+
+// whyFailed is why loads of a model failed: what all engines say that were asked, if that is the same. It is empty where all of it may pass.
+func (m *model) whyFailed() (why Reason) {
 	for _, f := range m.failures {
-		if f.Why != why {
+		switch {
+		case f.mayPass():
+		case why != "" && f.Why != why:
 			return LoadFailed
+		default:
+			why = f.Why
 		}
 	}
 	return why

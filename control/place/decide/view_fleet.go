@@ -183,7 +183,7 @@ func (s *State) viewModel(m *model, now time.Time) ModelView {
 		v.Held += w.Requests
 	}
 	for _, f := range m.failures {
-		v.Failures = append(v.Failures, FailureView{f, f.At.Add(s.failuresCount(m, now))})
+		v.Failures = append(v.Failures, FailureView{f, f.At.Add(s.failureCounts(m, f, now))})
 	}
 	return v
 }

@@ -27,9 +27,9 @@ const (
 	minPoll, maxPoll = 50 * time.Millisecond, time.Second
 	// unlisted is how many lists in a row, maxPoll apart, may lack a model that the engine says it has loaded. Then the load has failed.
 	unlisted = 3
-	// adapterTimeout bounds the load of an adapter until some were measured: from local files an adapter takes less than a second, and 100 MB from
-	// object storage some seconds.
-	adapterTimeout = 30 * time.Second
+	// adapterTimeout bounds the load of an adapter until some were measured: from local files an adapter takes less than a second, and a
+	// gigabyte from object storage half a minute.
+	adapterTimeout = time.Minute
 )
 
 // api is how engines of one kind are told to load LoRA adapters. Both calls take the name as lora_name, and a load the
@@ -229,6 +229,7 @@ func (d *adapters) refusal(said answer, a api) *Error {
 	}
 	refused := fault(outcome, words)
 	refused.Fault = engine.ReadLoadFault(said.words)
+	refused.Passing = isPassing(said.status) && refused.Fault == engine.UnknownFault
 	return refused
 }
 

@@ -129,5 +129,7 @@ func broken(r *http.Request, err error, connected bool) *Error {
 	if connected {
 		outcome = Unclear
 	}
-	return fault(outcome, fmt.Sprintf("%s %s: %v", r.Method, r.URL.Path, err))
+	e := fault(outcome, fmt.Sprintf("%s %s: %v", r.Method, r.URL.Path, err))
+	e.Passing = connected && r.Context().Err() == nil
+	return e
 }

@@ -7,6 +7,7 @@ package load
 import (
 	"context"
 	"errors"
+	"net/http"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -161,6 +162,8 @@ type Error struct {
 	Stopping bool
 	// Fault is what the words say of why a model was not loaded.
 	Fault engine.LoadFault
+	// Passing says that the next call may well succeed: the engine was busy, or the connection broke.
+	Passing bool
 }
 
 func (e *Error) Error() string { return e.Words }
@@ -179,6 +182,22 @@ func fault(o Outcome, words string) *Error {
 		words = words[:cut] + "…"
 	}
 	return &Error{Outcome: o, Words: words}
+}
+
+// passingFault makes an Error of a fault that may pass.
+func passingFault(o Outcome, words string) *Error {
+	e := fault(o, words)
+	e.Passing = true
+	return e
+}
+
+// isPassing reports whether a status of HTTP is of a fault that may pass.
+func isPassing(status int) bool {
+	switch status {
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return false
 }
 
 // faultOf returns err as an Error; one that is none has an unclear outcome.

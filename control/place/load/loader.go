@@ -233,7 +233,7 @@ func (l *Loader) Load(ctx context.Context, m Model, timeout time.Duration) (Load
 	if err := l.clear(calls, m.ID, settle); err != nil {
 		return Loaded{}, fault(Unclear, fmt.Sprintf("%s; control cannot unload it: %v", failure.Words, err))
 	}
-	return Loaded{}, fault(Refused, failure.Words)
+	return Loaded{}, &Error{Outcome: Refused, Words: failure.Words, Fault: failure.Fault, Passing: failure.Passing}
 }
 
 // Unload unloads a model, again and again until it is gone, ctx ends or the engine is. The error is an *[Error]:

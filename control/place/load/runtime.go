@@ -321,6 +321,8 @@ func failed(method string, err error, to peer.Peer) *Error {
 		return fault(Refused, words)
 	case unconnected(err, to):
 		return fault(Unreached, words)
+	case code == codes.Unavailable || code == codes.Aborted:
+		return passingFault(Unclear, words)
 	}
 	return fault(Unclear, words)
 }

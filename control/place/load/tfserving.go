@@ -229,7 +229,7 @@ func refusedCall(method string, err error, to peer.Peer) *Error {
 		if unconnected(err, to) {
 			return fault(Unreached, words)
 		}
-		return fault(Unclear, words)
+		return passingFault(Unclear, words)
 	case codes.DeadlineExceeded, codes.Canceled:
 		return fault(Unclear, words)
 	case codes.Unauthenticated, codes.PermissionDenied:

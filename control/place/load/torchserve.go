@@ -286,5 +286,7 @@ func (d *torchServe) refusal(said told, means engine.Told) *Error {
 	case said.status/100 == 3:
 		outcome, words = Refused, words+": a redirect, which is not followed"
 	}
-	return fault(outcome, words)
+	refused := fault(outcome, words)
+	refused.Passing = isPassing(said.status)
+	return refused
 }
