@@ -229,6 +229,21 @@ func TestHTTP10IsServed(t *testing.T) {
 		_ = response.Body.Close()
 		_ = conn.Close()
 	}
+	// A body whose end cannot be found is the client's fault.
+	for _, encoding := range []string{"chunked, identity", "gzip"} {
+		conn, err := net.Dial("tcp", s.Listen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: %s\r\n\r\n0\r\n\r\n", encoding)
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(response.Body)
+		refused(t, encoding, answer{status: response.StatusCode, header: response.Header, body: string(text)}, http.StatusBadRequest, "invalid_http")
+		_ = conn.Close()
+	}
 }
 
 // Headers and trailers without a body between them are no request.

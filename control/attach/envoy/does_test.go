@@ -102,7 +102,9 @@ metadata: {namespace: ns, name: grpc}
 spec:
   parentRefs: [{name: g}]
   hostnames: [grpc.test]
-  rules: [{backendRefs: [{name: missing, port: 80}]}]`
+  rules:
+  - {matches: [{method: {service: org.Share}}], backendRefs: [{name: missing, port: 80, weight: 1000000}, {name: a, port: 80}]}
+  - {backendRefs: [{name: missing, port: 80}]}`
 
 // A real Envoy does with requests what the rules say: clients and backends see it in what they get.
 func TestEnvoyAcceptsAndDoesWhatRulesSay(t *testing.T) {
@@ -163,7 +165,7 @@ func TestEnvoyAcceptsAndDoesWhatRulesSay(t *testing.T) {
 		// HTTPRequestRedirectFilter.port.
 		{host: "redirect.test", path: "/scheme", status: 308, want: location("https://redirect.test/scheme")},
 		{host: "redirect.test", path: "/port", status: 302, want: location("http://redirect.test:8443/port")},
-		{port: 8080, host: "redirect.test:8080", path: "/scheme", status: 308, want: location("https://redirect.test:443/scheme")},
+		{port: 8080, host: "redirect.test:8080", path: "/scheme", status: 308, want: location("https://redirect.test/scheme")},
 		{port: 8080, host: "redirect.test:8080", path: "/whole", status: 307, want: location("http://other.test:8080/one")},
 		{port: 8080, host: "redirect.test:8080", path: "/foo", status: 302, want: location("http://redirect.test:8080/xyz")},
 		{port: 8080, host: "redirect.test:8080", path: "/port", status: 302, want: location("http://redirect.test:8443/port")},
@@ -215,7 +217,10 @@ func TestEnvoyAcceptsAndDoesWhatRulesSay(t *testing.T) {
 
 		// Envoy's own answer to a call of gRPC is a status of gRPC, and not an error of an API of models.
 		{method: "POST", host: "grpc.test", path: "/org.Echo/Say", headers: map[string]string{"content-type": "application/grpc"}, status: 200, want: map[string]string{
-			"content-type": "application/grpc", "grpc-status": "2", "grpc-message": "",
+			"content-type": "application/grpc", "grpc-status": "14", "grpc-message": "",
+		}},
+		{method: "POST", host: "grpc.test", path: "/org.Share/Say", headers: map[string]string{"content-type": "application/grpc"}, status: 200, want: map[string]string{
+			"content-type": "application/grpc", "grpc-status": "14",
 		}},
 	} {
 		name := fmt.Sprintf("%s %s%s at %d", test.method, test.host, test.path, test.port)

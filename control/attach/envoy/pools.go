@@ -192,6 +192,8 @@ const (
 	pickerFilter = "headgate.picker"
 	guardFilter  = "headgate.guard"
 	stripFilter  = "headgate.strip"
+
+	locationFilter = "headgate.location"
 )
 
 // gatewayFilters adds them to the filters of envoy.yaml, before the router. Headers by which clients speak to pickers are taken away only
@@ -208,6 +210,7 @@ func (t *Template) gatewayFilters(m *hcmv3.HttpConnectionManager) error {
 	}{
 		{pickerFilter, true, t.picker()},
 		{guardFilter, true, &luav3.Lua{DefaultSourceCode: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: guard}}}},
+		{locationFilter, true, &luav3.Lua{DefaultSourceCode: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: withoutPort}}}},
 		{stripFilter, false, &mutatev3.HeaderMutation{Mutations: &mutatev3.Mutations{RequestMutations: late}}},
 	}
 	at := slices.IndexFunc(m.GetHttpFilters(), func(f *hcmv3.HttpFilter) bool { return f.GetName() == routerFilter })
@@ -295,6 +298,17 @@ function envoy_on_request(request)
   local path = string.match(headers:get(":path"), "^[^?]*")
   if headers:get(":method") == "POST" and request:filterContext():get(path) then return end
   request:respond({[":status"] = "503"}, "")
+end
+`
+
+// withoutPort takes the port from where a redirect leads. Envoy takes the client's port from the host only if it may name another.
+const withoutPort = `
+function envoy_on_response(response)
+  local headers = response:headers()
+  local location = headers:get("location")
+  if location == nil then return end
+  location = string.gsub(location, "^(%a+://[^/]*):%d+", "%1", 1)
+  headers:replace("location", location)
 end
 `
 

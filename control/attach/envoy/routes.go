@@ -41,6 +41,16 @@ func (t *Template) routeOf(r *plan.Rule, listener string) (*routev3.Route, error
 	switch {
 	case r.Redirect != nil:
 		is.Action = &routev3.Route_Redirect{Redirect: redirectOf(r.Redirect, &r.Match)}
+		if r.Redirect.Unsaid != 0 {
+			on, err := anypb.New(&routev3.FilterConfig{Config: new(anypb.Any)})
+			if err != nil {
+				return nil, err
+			}
+			if is.TypedPerFilterConfig == nil {
+				is.TypedPerFilterConfig = make(map[string]*anypb.Any)
+			}
+			is.TypedPerFilterConfig[locationFilter] = on
+		}
 	case r.Forward == nil:
 		is.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: uint32(r.Status)}}
 	case r.Forward.Models:
@@ -168,7 +178,7 @@ func (t *Template) forwardTo(is *routev3.Route, r *plan.Rule) error {
 		}
 		weighted.Clusters = append(weighted.Clusters, c)
 		if f.Backends[i].Cluster == "" { // its share is to fail, and says so
-			action.ClusterNotFoundResponseCode = routev3.RouteAction_INTERNAL_SERVER_ERROR
+			action.ClusterNotFoundResponseCode = notFound[plan.Failed(r.Of)]
 		}
 	}
 	if f.Retry != nil && action.RetryPolicy == nil { // a pool has its own, in the order of picks
@@ -177,6 +187,11 @@ func (t *Template) forwardTo(is *routev3.Route, r *plan.Rule) error {
 	action.ClusterSpecifier = &routev3.RouteAction_WeightedClusters{WeightedClusters: weighted}
 	is.Action = &routev3.Route_Route{Route: action}
 	return nil
+}
+
+// notFound is how Envoy answers for a cluster that there is not, by the status.
+var notFound = map[int32]routev3.RouteAction_ClusterNotFoundResponseCode{
+	500: routev3.RouteAction_INTERNAL_SERVER_ERROR, 503: routev3.RouteAction_SERVICE_UNAVAILABLE,
 }
 
 const (
@@ -248,7 +263,7 @@ var redirectCodes = map[int32]routev3.RedirectAction_RedirectResponseCode{
 }
 
 func redirectOf(r *plan.Redirect, m *plan.Match) *routev3.RedirectAction {
-	is := &routev3.RedirectAction{HostRedirect: r.Host, PortRedirect: uint32(r.Port), ResponseCode: redirectCodes[r.Code]}
+	is := &routev3.RedirectAction{HostRedirect: r.Host, PortRedirect: uint32(cmp.Or(r.Port, r.Unsaid)), ResponseCode: redirectCodes[r.Code]}
 	if r.Scheme != "" {
 		is.SchemeRewriteSpecifier = &routev3.RedirectAction_SchemeRedirect{SchemeRedirect: r.Scheme}
 	}

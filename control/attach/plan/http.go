@@ -15,8 +15,21 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// failed is the status for requests whose rule cannot be followed.
-const failed = 500
+// Failed is the status for requests whose rule of a route cannot be followed, or whose share of one: for calls the one that becomes UNAVAILABLE.
+func Failed(route objects.Object) int32 {
+	if route.Kind == objects.GRPCRouteKind {
+		return 503
+	}
+	return 500
+}
+
+// failedWords say what requests of a route get then.
+func failedWords(route objects.Object) string {
+	if route.Kind == objects.GRPCRouteKind {
+		return "its calls get UNAVAILABLE"
+	}
+	return "its requests get 500"
+}
 
 // httpRules returns the rules of an HTTPRoute at a listener.
 func (b *builder) httpRules(is *gatewayv1.HTTPRoute, of objects.Object, l *attach.Listener) []Rule {
@@ -117,8 +130,8 @@ func rulesFor[M any](r *routing, f forwarding, matches []M, read func(M) (Match,
 func (r *routing) forward(rule *forwarding, match Match) Rule {
 	f, err := r.filters(rule.filters, match)
 	if err != nil {
-		r.drop("rule %s: %v: its requests get 500", rule, err)
-		return Rule{Status: failed}
+		r.drop("rule %s: %v: %s", rule, err, failedWords(r.of))
+		return Rule{Status: Failed(r.of)}
 	}
 	done := Rule{Request: f.request, Response: f.response, CORS: f.cors, Redirect: f.redirect}
 	if done.Redirect != nil {
@@ -131,7 +144,7 @@ func (r *routing) forward(rule *forwarding, match Match) Rule {
 	for _, ref := range rule.backends {
 		backend, err := r.backend(ref, match)
 		if err != nil {
-			r.drop("rule %s: backendRef %s: %v: its requests get 500", rule, ref.Name, err)
+			r.drop("rule %s: backendRef %s: %v: %s", rule, ref.Name, err, failedWords(r.of))
 			backend.Cluster = ""
 		}
 		if backend.Weight > 0 {
@@ -139,7 +152,7 @@ func (r *routing) forward(rule *forwarding, match Match) Rule {
 		}
 	}
 	if !slices.ContainsFunc(forward.Backends, func(b Backend) bool { return b.Cluster != "" }) {
-		done.Status = failed
+		done.Status = Failed(r.of)
 		return done
 	}
 	done.Forward = forward
@@ -263,8 +276,10 @@ func redirectOf(f *gatewayv1.HTTPRequestRedirectFilter, l *attach.Listener) *Red
 	default:
 		r.Port = l.Port
 	}
-	// Where clients name the listener's port in the host that they are sent to, they must be told of another one.
-	if named := r.Host == "" && l.Port != wellKnown[strings.ToLower(string(l.Protocol))]; r.Port == wellKnown[scheme] && !named {
+	if r.Port == wellKnown[scheme] {
+		if r.Host == "" && l.Port != wellKnown[strings.ToLower(string(l.Protocol))] {
+			r.Unsaid = r.Port // clients name the listener's port in the host
+		}
 		r.Port = 0
 	}
 	return r

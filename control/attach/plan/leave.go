@@ -15,7 +15,7 @@ import (
 type LeftOut struct {
 	// Words are those of the Envoy that refuses it.
 	Words string
-	// Dropped says that its matches are refused, too, so that it has no rules; else the requests that fit them get 500.
+	// Dropped says that its matches are refused, too, so that it has no rules; else the requests that fit them get what [Failed] says.
 	Dropped bool
 }
 
@@ -46,15 +46,15 @@ func (p *Plans) LeaveOut(refused map[objects.Name]Refused) *Plans {
 			if v.Envoys = maps.Clone(v.Envoys); v.Envoys == nil {
 				v.Envoys = make(map[objects.Name]attach.Verdict)
 			}
-			v.Envoys[g.Gateway] = left.verdict(g.Gateway)
+			v.Envoys[g.Gateway] = left.verdict(of, g.Gateway)
 			is.Routes[of] = v
 		}
 	}
 	return is
 }
 
-func (l LeftOut) verdict(gateway objects.Name) attach.Verdict {
-	then := "its requests get 500"
+func (l LeftOut) verdict(of objects.Object, gateway objects.Name) attach.Verdict {
+	then := failedWords(of)
 	if l.Dropped {
 		then = "its rules are left out"
 	}
@@ -102,7 +102,7 @@ func leaveOut(rules []Rule, routes map[objects.Object]LeftOut) []Rule {
 		case !out:
 			all = append(all, r)
 		case !left.Dropped:
-			all = append(all, Rule{Of: r.Of, Index: r.Index, Name: r.Name, Match: r.Match, Status: failed})
+			all = append(all, Rule{Of: r.Of, Index: r.Index, Name: r.Name, Match: r.Match, Status: Failed(r.Of)})
 		}
 	}
 	return all

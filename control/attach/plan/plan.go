@@ -2,7 +2,7 @@
 // host, path, method and headers, where it goes. It is pure: objects in, plans and verdicts on the objects out. It speaks Gateway
 // API's words and none of Envoy's, so that a plan can be read, and told why it is as it is.
 //
-// Where the specification says that a rule cannot be followed, requests that fit the rule get 500: they must not fall to a rule that
+// Where the specification says that a rule cannot be followed, requests that fit the rule get 500, and calls UNAVAILABLE: they must not fall to a rule that
 // was not meant for them.
 package plan
 
@@ -172,7 +172,7 @@ type Retry struct {
 
 // Backend is a cluster and its share of a rule's requests.
 type Backend struct {
-	// Cluster is the name of one of the plan's; empty for a reference that cannot be followed, whose share gets 500.
+	// Cluster is the name of one of the plan's; empty for a reference that cannot be followed, whose share gets what [Failed] says.
 	Cluster string
 	// Picker is the cluster of the endpoint picker that is asked about requests to a pool: [wire.ExtprocCluster], or one of the plan's;
 	// empty where nobody is.
@@ -194,9 +194,10 @@ type Redirect struct {
 	Code   int32
 	Scheme string
 	Host   string
-	// Port is 0 where the scheme tells it.
-	Port int32
-	Path *PathChange
+	// Port is 0 where the scheme tells it. Unsaid is that port where the host is the request's and may name another, which must not be
+	// said either.
+	Port, Unsaid int32
+	Path         *PathChange
 }
 
 // PathChange replaces a path, or what of it fits the rule's prefix.

@@ -168,7 +168,7 @@ func (r Rule) action() string {
 		}
 		return "the pool of its model"
 	}
-	return r.Forward.String()
+	return r.Forward.words(Failed(r.Of))
 }
 
 // String says for people where clients are sent.
@@ -186,11 +186,11 @@ func (r *Redirect) String() string {
 	return strings.Join(words, " ") + r.Path.words()
 }
 
-// String says for people where requests go.
-func (f *Forward) String() string {
+// words say for people where requests go, and which status the others get.
+func (f *Forward) words(failed int32) string {
 	var shares []string
 	for _, b := range f.Backends {
-		share := fmt.Sprintf("%d of %s", b.Weight, cmp.Or(b.Cluster, "500"))
+		share := fmt.Sprintf("%d of %s", b.Weight, cmp.Or(b.Cluster, strconv.Itoa(int(failed))))
 		if _, pool := wire.PoolOf(b.Cluster); pool && b.Picker != wire.ExtprocCluster {
 			share += " as " + cmp.Or(b.Picker, "nobody") + " picks"
 		}
