@@ -83,7 +83,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		}
 	}
 	c.serve.Endpoints, c.serve.Opened = eds.New(log), m.Serves
-	c.serve.Log, c.serve.Outcomes = log, accesslog.NewServer(observe, f.Renew)
+	c.serve.Log = log
 	errands, clients, err := within(c, log)
 	if err != nil {
 		return err
@@ -97,6 +97,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 		Inner: socket, Errands: errands, Manages: clients != nil, Fleet: f, Flow: held, Meter: m, Log: log, Settings: c.settings, Default: c.pool, Observe: observe, Tokens: engines.Tokens,
 		ModeOverride: c.modeOverride, Conformance: c.conformance, ExplainPicks: c.explainPicks, Random: c.random(),
 	})
+	c.serve.Outcomes = accesslog.NewServer(observe, c.serve.Exchanges.Progressed)
 	// What keeps the fleet true goes on until the last request is answered, after ctx has ended.
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

@@ -245,6 +245,9 @@ const (
 // of those replies as they are and rewrites only Envoy's own.
 const ReplyDetails = "headgate"
 
+// EngineGone is the code, and with ReplyDetails and "_" before it the details, of a request that extproc ended because its endpoint has gone.
+const EngineGone = "engine_gone"
+
 // Reasons of control's for not loading a model.
 const (
 	LoadFailed   = "load_failed"    // engines failed to load it, for reasons of their own

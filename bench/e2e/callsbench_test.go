@@ -84,9 +84,11 @@ func (i *idle) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 			default:
 				out = []*extprocv3.ProcessingResponse{{ModeOverride: &extprocfilterv3.ProcessingMode{
 					RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED, RequestTrailerMode: extprocfilterv3.ProcessingMode_SEND,
-					ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
+					ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SEND,
 				}}}
 			}
+		case *extprocv3.ProcessingRequest_ResponseTrailers:
+			out = append(out, &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseTrailers{ResponseTrailers: new(extprocv3.TrailersResponse)}})
 		case *extprocv3.ProcessingRequest_RequestBody:
 			if !begun {
 				out, begun = append(out, headers), true

@@ -29,15 +29,15 @@ import (
 type Server struct {
 	accesslogv3.UnimplementedAccessLogServiceServer
 	observe func(outcome.Outcome)
-	lives   func(id string)
+	goesOn  func(outcome.Progress)
 	once    sync.Once
 	closed  chan struct{}
 }
 
-// NewServer returns a Server that hands each outcome to observe, and the id of the decision of each request that goes on to lives, from one
-// goroutine for each stream: both must be safe for concurrent use and quick.
-func NewServer(observe func(outcome.Outcome), lives func(id string)) *Server {
-	return &Server{observe: observe, lives: lives, closed: make(chan struct{})}
+// NewServer returns a Server that passes each outcome to observe, and the progress of each request that goes on to goesOn, from one goroutine
+// for each stream: both must be safe for concurrent use and quick.
+func NewServer(observe func(outcome.Outcome), goesOn func(outcome.Progress)) *Server {
+	return &Server{observe: observe, goesOn: goesOn, closed: make(chan struct{})}
 }
 
 // Close ends all streams: an Envoy keeps its own open for as long as it lives, and a server that waits for the end of its
@@ -67,11 +67,18 @@ func (s *Server) read(stream accesslogv3.AccessLogService_StreamAccessLogsServer
 		}
 		for _, entry := range message.GetHttpLogs().GetLogEntry() {
 			if common := entry.GetCommonProperties(); common.GetAccessLogType() == accesslogdatav3.AccessLogType_DownstreamPeriodic {
-				s.lives(metadata(common, wire.PickNamespace).text(wire.PickID))
+				s.goesOn(progress(common))
 			} else {
 				s.observe(Read(entry))
 			}
 		}
+	}
+}
+
+// progress reads a periodic record. Its bytes are those received from the endpoint: filters may keep an answer back from the client.
+func progress(common *accesslogdatav3.AccessLogCommon) outcome.Progress {
+	return outcome.Progress{
+		ID: metadata(common, wire.PickNamespace).text(wire.PickID), Endpoint: address(common.GetUpstreamRemoteAddress()), Bytes: common.GetUpstreamWireBytesReceived(),
 	}
 }
 
@@ -101,7 +108,10 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 	}
 	o.Prompt, o.Completion = counts(usage).Tokens()
 	details := response.GetResponseCodeDetails()
-	o.ByExtproc = strings.HasPrefix(details, wire.ReplyDetails)
+	if details == wire.ReplyDetails+"_"+wire.EngineGone {
+		o.Failure = outcome.Gone
+	}
+	o.ByExtproc = o.Failure != outcome.Gone && strings.HasPrefix(details, wire.ReplyDetails)
 	o.ByEnvoy = !o.ByExtproc && o.Failure == outcome.None && details != "" && details != viaUpstream
 	picks := split(metadata(common, wire.DestinationNamespace).text(wire.DestinationHeader))
 	if len(picks) > 0 && o.Attempts > 0 {

@@ -232,7 +232,7 @@ func TestEveryRecordOfAStreamIsObserved(t *testing.T) {
 	got, lives := make(chan outcome.Outcome, 10), make(chan string, 10)
 	l := bufconn.Listen(1 << 16)
 	server := grpc.NewServer()
-	outcomes := accesslog.NewServer(func(o outcome.Outcome) { got <- o }, func(id string) { lives <- id })
+	outcomes := accesslog.NewServer(func(o outcome.Outcome) { got <- o }, func(p outcome.Progress) { lives <- p.ID })
 	accesslogv3.RegisterAccessLogServiceServer(server, outcomes)
 	done := make(chan error)
 	go func() { done <- server.Serve(l) }()

@@ -287,7 +287,13 @@ func (f *Fleet) Lacks(k belief.CopyKey) {
 }
 
 // Ended says that nobody listens at an endpoint, as [belief.State.Ended].
-func (f *Fleet) Ended(address string) { f.soon(func() { f.state.Ended(address) }) }
+func (f *Fleet) Ended(address string) { f.soon(func() { f.state.Ended(address, f.Now()) }) }
+
+// Vacant reports whether a scrape found that nobody listens at an endpoint, as [belief.State.Vacant].
+func (f *Fleet) Vacant(address string) (vacant bool) {
+	f.locked(func() { vacant = f.state.Vacant(address) })
+	return vacant
+}
 
 // Stopping says that an endpoint turned away a request that began at a time, because it is stopping, as [belief.State.Stopping].
 func (f *Fleet) Stopping(address string, began time.Time) {

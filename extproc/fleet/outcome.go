@@ -79,7 +79,7 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 		f.Turned(o.Endpoint)
 	case o.Failure == outcome.Reset:
 		f.Dropped(o.Endpoint)
-	case o.Faulty():
+	case o.Failure == outcome.Gone, o.Faulty():
 		f.Failed(o.Endpoint)
 	case o.Well():
 		f.Served(o.Endpoint, o.Began)

@@ -77,7 +77,7 @@ func (m *Meter) countEndpoints(pool string, o outcome.Outcome) {
 	switch {
 	case o.Failure == outcome.NoEndpoint:
 		return // none is the last that was tried
-	case o.Failure == outcome.Refused, o.Failure == outcome.Reset, o.Failure == outcome.TimedOut, o.Failure == outcome.Cut, o.Failure == outcome.Erred:
+	case o.Failure == outcome.Refused, o.Failure == outcome.Reset, o.Failure == outcome.TimedOut, o.Failure == outcome.Cut, o.Failure == outcome.Erred, o.Failure == outcome.Gone:
 		m.countFaults(pool, string(o.Failure), o.Endpoint)
 	case o.Faulty():
 		m.countFaults(pool, failedError, o.Endpoint)

@@ -29,9 +29,18 @@ const (
 	Cut Failure = "cut"
 	// Erred is an answer of status 200 that carries an error of the endpoint, at once or after some output.
 	Erred Failure = "stream_error"
+	// Gone is an endpoint that refuses connections and went silent in the middle of the request, which extproc therefore ended.
+	Gone Failure = "engine_gone"
 	// Other is anything else that Envoy flags.
 	Other Failure = "other"
 )
+
+// Progress is how far a request has come that goes on, by one of the periodic records of Envoy's access log.
+type Progress struct {
+	ID       string // of the decision
+	Endpoint string // that serves it; empty while none does
+	Bytes    uint64 // received from the endpoint
+}
 
 // Outcome is what became of one request. A duration that is not known is zero.
 type Outcome struct {

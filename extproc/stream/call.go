@@ -37,7 +37,7 @@ type call struct {
 // askForMessages has the data plane show the body as it comes, before the headers go on: Envoy 1.40 takes it alone, before any answer.
 var askForMessages = &extprocv3.ProcessingResponse{ModeOverride: &extprocfilterv3.ProcessingMode{
 	RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: modeDuplex, RequestTrailerMode: extprocfilterv3.ProcessingMode_SEND,
-	ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
+	ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SEND,
 }}
 
 // beginCall turns a call away that may not pass, answers one that is about the server, and decides one whose headers name its model.

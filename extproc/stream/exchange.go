@@ -14,6 +14,7 @@ import (
 	"github.com/headgate/headgate/extproc/errand"
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/openai"
+	"github.com/headgate/headgate/extproc/outcome"
 )
 
 // exchange is one HTTP request on its way through a data plane: messages in, messages out. What it does to the world it
@@ -38,7 +39,10 @@ type exchange struct {
 	errand    *errand.Errand // of a request that the inner server sends; nil of all others
 	chunks    []byte         // the body so far, where it comes in chunks
 	watched   bool           // the stop of the Server ends it
-	kept      int            // bytes of it that count in Server.kept
+	out       sender
+	open      bool             // it is among the open exchanges of the Server
+	vacant    outcome.Progress // of the last record, if its endpoint was vacant; the Server's
+	kept      int              // bytes of it that count in Server.kept
 	encoded
 
 	held

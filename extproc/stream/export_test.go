@@ -10,6 +10,7 @@ import (
 
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/openai"
+	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/objects"
 )
@@ -98,3 +99,13 @@ func (s *Server) Reads(bytes int64) int64 { return s.kept.Add(bytes) }
 
 // MaxKept is how many may be.
 const MaxKept = maxKept
+
+// Open is how many exchanges can be ended from outside.
+func (s *Server) Open() int {
+	s.open.mu.Lock()
+	defer s.open.mu.Unlock()
+	return len(s.open.all)
+}
+
+// Silent reports whether the progress of a request shows that its engine has gone.
+func (s *Server) Silent(p outcome.Progress, vacant bool) bool { return s.open.silent(p, vacant) != nil }

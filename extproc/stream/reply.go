@@ -182,6 +182,8 @@ func describe(err error, model string) apiError {
 		return unavailable("not_ready", "The gateway does not know yet which models it serves here. Try again.", retrySoon)
 	case errors.Is(err, errStopping):
 		return unavailable("not_ready", fmt.Sprintf("The gateway restarts, and cannot wait for the model %s to be loaded. Try again.", name), retrySoon)
+	case errors.Is(err, errGone):
+		return unavailable(wire.EngineGone, "The server ended before it answered. Try again.", retrySoon)
 	case errors.Is(err, errUnwell):
 		return unavailable("no_endpoint", "No endpoint can answer right now.", retrySoon)
 	case errors.Is(err, errExpired):

@@ -78,6 +78,7 @@ type Server struct {
 	Config
 	started string // tells the ids of this process from those of others
 	turn    atomic.Uint64
+	open    open
 	kept    atomic.Int64 // bytes of calls' messages that are not whole, and of bodies that were decoded
 	// decoders are those that are free: as many bodies are decoded at once as there are of them.
 	decoders chan *decode.Decoder
@@ -101,7 +102,7 @@ func New(c Config) *Server {
 	if c.Random == nil {
 		c.Random = rand.Uint64
 	}
-	s := &Server{Config: c, started: strconv.FormatUint(rand.Uint64(), 36), refusing: make(chan struct{}), predicts: pick.Policy.Predicts}
+	s := &Server{Config: c, started: strconv.FormatUint(rand.Uint64(), 36), open: open{all: make(map[string]*exchange)}, refusing: make(chan struct{}), predicts: pick.Policy.Predicts}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.refuse = sync.OnceFunc(func() { close(s.refusing) })
 	s.decoders = newDecoders()
@@ -152,7 +153,12 @@ type extprocStream = extprocv3.ExternalProcessor_ProcessServer
 // Process serves one HTTP request. It is called in a goroutine of its own by grpc.
 func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) (err error) {
 	x := newExchange(p.server, callerOf(p.front, messages))
+	x.out.messages = messages
 	defer func() {
+		if x.open {
+			p.server.open.remove(x)
+			x.out.end(nil)
+		}
 		if !x.leftAlone() {
 			x.end(time.Now())
 		}
@@ -183,10 +189,12 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 		if err != nil {
 			return nil // the request is over
 		}
-		for _, m := range out {
-			if err := messages.Send(m); err != nil {
-				return err
-			}
+		if err := x.out.send(out); err != nil {
+			return err
+		}
+		if x.front == Own && x.inFlight != nil && !x.open {
+			x.open = true
+			p.server.open.add(x)
 		}
 		x.letGo()
 		if end, ok := messages.Context().Value(endKey{}).(context.CancelFunc); ok && x.endable() && !x.watched {

@@ -197,9 +197,13 @@ func (s *State) Missed(k CopyKey, now time.Time) {
 
 // Ended says that nobody listens at an endpoint: its engine has ended, and the next one there has nothing. Where the engine gives a list, that
 // will tell; else its copies have vanished until control says something of them again.
-func (s *State) Ended(address string) {
+func (s *State) Ended(address string, now time.Time) {
 	e := s.endpoints[address]
-	if e == nil || e.lists.gives() || !s.control.governs(address) {
+	if e == nil {
+		return
+	}
+	e.health.ended = now
+	if e.lists.gives() || !s.control.governs(address) {
 		return
 	}
 	for _, said := range s.control.copies[address] {

@@ -16,6 +16,7 @@ type health struct {
 	heard   time.Time // when the last look that the endpoint answered began
 	refused time.Time // when it last refused a connection
 	doubted bool      // requests alone have found that; no look since has confirmed or refuted it
+	ended   time.Time // when a scrape last found that nobody listens there
 	dropped time.Time // when the connection of a request last broke there, or could not be made
 	// stopping is when a request last began that it turned away because it is stopping.
 	stopping time.Time
@@ -160,6 +161,12 @@ func (s *State) Dropped(address string, now time.Time) {
 		e.health.dropped = now
 		s.touch(address)
 	}
+}
+
+// Vacant reports whether a scrape found that nobody listens at an endpoint, and none was answered since. Its engine may still have requests.
+func (s *State) Vacant(address string) bool {
+	e := s.endpoints[address]
+	return e != nil && !e.health.ended.IsZero() && !e.health.heard.After(e.health.ended)
 }
 
 // drops reports whether no scrape was answered since a connection last broke.

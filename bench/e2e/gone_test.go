@@ -1,0 +1,233 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/headgate/headgate/bench/envoy"
+	"github.com/headgate/headgate/bench/rig"
+)
+
+// ghost is an engine that can close its port and keep its requests, as a vLLM does at SIGTERM, and as servers do that drain. The header x-do of a
+// request says what becomes of it: "tick" sends an event now and then until the ghost is to finish, "silent" sends one event, and anything else
+// sends nothing.
+type ghost struct {
+	model  string
+	door   net.Listener
+	finish chan struct{}
+	server http.Server
+}
+
+func startGhost(t *testing.T, address, model string) *ghost {
+	t.Helper()
+	g := &ghost{model: model, finish: make(chan struct{})}
+	var err error
+	if g.door, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", address); err != nil {
+		t.Fatal(err)
+	}
+	g.server.Handler = g
+	g.server.Protocols = new(http.Protocols)
+	g.server.Protocols.SetHTTP1(true)
+	g.server.Protocols.SetUnencryptedHTTP2(true)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = g.server.Serve(g.door) })
+	t.Cleanup(func() {
+		_ = g.server.Close()
+		serving.Wait()
+	})
+	return g
+}
+
+func (g *ghost) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodGet {
+		if r.URL.Path != "/v1/models" {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprintf(w, `{"object":"list","data":[{"id":"base","object":"model"},{"id":%q,"object":"model","parent":"base"}]}`, g.model)
+		return
+	}
+	_, _ = io.Copy(io.Discard, r.Body)
+	does := r.Header.Get("X-Do")
+	event := func() {
+		_, _ = io.WriteString(w, "data: {}\n\n")
+		w.(http.Flusher).Flush()
+	}
+	if does != "" {
+		w.Header().Set("Content-Type", "text/event-stream")
+		event()
+	}
+	if does == "tick" {
+		ticks := time.NewTicker(50 * time.Millisecond)
+		defer ticks.Stop()
+		for {
+			select {
+			case <-ticks.C:
+				event()
+				continue
+			case <-g.finish:
+				_, _ = io.WriteString(w, "data: [DONE]\n\n")
+			case <-r.Context().Done():
+			}
+			return
+		}
+	}
+	<-r.Context().Done()
+}
+
+// Requests on an engine that has closed its port and went silent end within two records. Those that it still serves go on, and so do silent
+// requests on an engine that is there.
+func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
+	t.Parallel()
+	const interval = 300 * time.Millisecond
+	var gone, living *ghost
+	s := start(t, func(c *rig.Config) {
+		net := strings.TrimSuffix(c.Listen, "1:8080")
+		gone, living = startGhost(t, net+"11:8000", "gone"), startGhost(t, net+"12:8000", "living")
+		pool, _, _ := strings.Cut(engines(net, 0), "---")
+		list := fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: ghosts, labels: {app: llama}}\nspec: {addresses: ['%s11:8000', '%s12:8000'], engine: vllm, ports: {grpc: 8000}}\n", net, net)
+		for file, text := range map[string]string{"engines": pool + list, "routes": routes("gone", "living")} {
+			if err := os.WriteFile(c.Objects+"/"+file+".yaml", []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Everywhere("access_log_flush_interval", "5s", "0.3s"))
+	})
+	ask := func(model, does string) request {
+		return request{body: `{"model":"` + model + `","prompt":"x","stream":true}`, header: map[string]string{"X-Do": does}}
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	ended := make(chan string, 100)
+	calls := s.calls()
+	await := 0
+	run := func(what string, good func() string) {
+		await++
+		go func() {
+			if fault := good(); fault != "" {
+				ended <- what + ": " + fault
+				return
+			}
+			ended <- ""
+		}()
+	}
+	for range 5 {
+		run("a silent stream", func() string {
+			a, err := s.ask(ctx, ask("gone", "silent"))
+			if !errors.Is(err, io.ErrUnexpectedEOF) || a.status != 200 || a.body != "data: {}\n\n" {
+				return fmt.Sprintf("%d %q, %v", a.status, a.body, err)
+			}
+			return ""
+		})
+		run("a request without an answer", func() string {
+			a, err := s.ask(ctx, ask("gone", ""))
+			if err != nil || a.status != 503 || a.header.Get("Retry-After") != "1" || !strings.Contains(a.body, `"code":"engine_gone"`) {
+				return fmt.Sprintf("%d %q, %v, %v", a.status, a.body, a.header, err)
+			}
+			return ""
+		})
+		run("a stream over HTTP/2", func() string {
+			two := &http2.Transport{AllowHTTP: true, DialTLSContext: func(ctx context.Context, network, address string, _ *tls.Config) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, network, address)
+			}}
+			defer two.CloseIdleConnections()
+			q, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/v1/completions", strings.NewReader(ask("gone", "").body))
+			if err != nil {
+				return err.Error()
+			}
+			q.Header.Set("X-Do", "silent")
+			response, err := two.RoundTrip(q)
+			if err != nil {
+				return err.Error()
+			}
+			defer response.Body.Close()
+			if _, err := io.Copy(io.Discard, response.Body); !errors.As(err, new(http2.StreamError)) {
+				return fmt.Sprint(err)
+			}
+			return ""
+		})
+		run("a call", func() string {
+			_, err := calls.ModelInfer(metadata.AppendToOutgoingContext(ctx, "mm-model-id", "gone"), tensor("gone", 1))
+			if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "ended before it answered") {
+				return fmt.Sprint(err)
+			}
+			return ""
+		})
+		run("a request of V2", func() string {
+			a, err := s.ask(ctx, request{path: "/v2/models/gone/infer", body: `{"inputs":[]}`})
+			if err != nil || a.status != 503 || !strings.HasPrefix(a.body, `{"error":"`) {
+				return fmt.Sprintf("%d %q, %v", a.status, a.body, err)
+			}
+			return ""
+		})
+	}
+	open := func(model, does string) *http.Response {
+		t.Helper()
+		response, err := s.open(ctx, ask(model, does))
+		if err != nil || response.StatusCode != 200 {
+			t.Fatalf("%s %s: %v, %v", model, does, response, err)
+		}
+		t.Cleanup(func() { _ = response.Body.Close() })
+		return response
+	}
+	served, silent := open("gone", "tick"), open("living", "silent")
+	s.await("all are in flight", func() bool {
+		select {
+		case fault := <-ended:
+			t.Fatalf("a request ended too early: %s", fault)
+		default:
+		}
+		return s.inFlight() == float64(await+2)
+	})
+	closed := time.Now()
+	if err := gone.door.Close(); err != nil {
+		t.Fatal(err)
+	}
+	gone.server.SetKeepAlivesEnabled(false) // closes idle connections
+	for range await {
+		select {
+		case fault := <-ended:
+			if fault != "" {
+				t.Error(fault)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("a request does not end")
+		}
+	}
+	t.Logf("%d requests were ended within %v", await, time.Since(closed).Round(time.Millisecond))
+	if within := time.Since(closed); within > 2*interval+4*time.Second {
+		t.Errorf("that took %v", within)
+	}
+	s.await("each is a failure of its endpoint", func() bool {
+		return s.sum(s.Metrics, "headgate_endpoint_failures_total", "endpoint", s.endpoint(1), "kind", "engine_gone") == float64(await)
+	})
+	s.await("two are in flight", func() bool { return s.inFlight() == 2 })
+	close(gone.finish)
+	if body, err := io.ReadAll(served.Body); err != nil || !strings.HasSuffix(string(body), "data: [DONE]\n\n") {
+		t.Errorf("the stream that is served: %v", err)
+	}
+	if line, err := bufio.NewReader(silent.Body).ReadString('\n'); err != nil || line != "data: {}\n" {
+		t.Errorf("the silent stream of the engine that is there begins with %q, %v", line, err)
+	}
+	s.await("one is in flight", func() bool { return s.inFlight() == 1 })
+	leave()
+	s.await("none is in flight", func() bool { return s.inFlight() == 0 })
+	close(living.finish)
+}

@@ -1,0 +1,99 @@
+package stream
+
+import (
+	"errors"
+	"sync"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+
+	"github.com/headgate/headgate/extproc/outcome"
+)
+
+// errGone is a request whose endpoint refuses connections and sends nothing more.
+var errGone = errors.New("the engine has gone")
+
+// open are the exchanges with Headgate's own Envoys whose request was sent to an endpoint, by the id of the decision. An exchange is there from
+// its decision to the end of its stream.
+type open struct {
+	mu  sync.Mutex // guards all, and exchange.vacant of each
+	all map[string]*exchange
+}
+
+func (o *open) add(x *exchange) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.all[x.id] = x
+}
+
+func (o *open) remove(x *exchange) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.all, x.id)
+}
+
+// silent takes the progress of a request, and returns its exchange if its endpoint was vacant both this time and the last, without a byte in between.
+func (o *open) silent(p outcome.Progress, vacant bool) *exchange {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	x := o.all[p.ID]
+	if x == nil {
+		return nil
+	}
+	last := x.vacant
+	if x.vacant = (outcome.Progress{}); vacant {
+		x.vacant = p
+	}
+	if vacant && last == p {
+		return x
+	}
+	return nil
+}
+
+// Progressed takes the progress of a request that goes on: it counts on. It ends a request whose engine has gone: in two periodic records in a row its endpoint, which may be another than the first pick, refuses
+// connections and has sent nothing in between. An engine that serves its last requests with its port closed sends bytes. It does nothing for
+// requests of other processes.
+func (s *Server) Progressed(p outcome.Progress) {
+	s.Fleet.Renew(p.ID)
+	p.Endpoint = s.Fleet.View().World.EndpointAt(p.Endpoint)
+	vacant := p.Endpoint != "" && s.Fleet.Vacant(p.Endpoint)
+	if x := s.open.silent(p, vacant); x != nil {
+		x.endGone()
+	}
+}
+
+// sender sends to the data plane, from the goroutine of the exchange or from another one.
+type sender struct {
+	mu       sync.Mutex // guards the following
+	messages extprocStream
+	over     bool // nothing more may be sent
+}
+
+// send sends messages, unless the exchange is over.
+func (s *sender) send(out responses) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return nil
+	}
+	for _, m := range out {
+		if err := s.messages.Send(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// end sends a last message, if there is one, unless the exchange is over.
+func (s *sender) end(last *extprocv3.ProcessingResponse) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.over && last != nil {
+		_ = s.messages.Send(last) // if the stream has ended, so has the request
+	}
+	s.over = true
+}
+
+// endGone ends the request in the middle of its answer, or before it. It may be called from any goroutine once the request is decided.
+func (x *exchange) endGone() {
+	x.out.end(describe(errGone, "").response(x.api()))
+}
