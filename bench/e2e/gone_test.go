@@ -34,7 +34,7 @@ type ghost struct {
 	server http.Server
 }
 
-func startGhost(t *testing.T, address, model string) *ghost {
+func startGhost(t testing.TB, address, model string) *ghost {
 	t.Helper()
 	g := &ghost{model: model, finish: make(chan struct{})}
 	var err error

@@ -48,6 +48,13 @@ func (m *Meter) Observe(o outcome.Outcome) {
 	m.countEndpoints(pool, o)
 }
 
+// NoEndpoint counts a request for a pool, by a route if any, that extproc found no endpoint for. Envoy's record of its reply names neither.
+func (m *Meter) NoEndpoint(route, pool string) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	m.failures.WithLabelValues(m.known("route", route), m.known("pool", pool), string(outcome.NoEndpoint)).Inc()
+}
+
 // known is a label's value, or empty if the objects in force do not have it. The caller holds mu.
 func (m *Meter) known(name, value string) string {
 	if m.labels[label{name, value}] {

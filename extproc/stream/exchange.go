@@ -15,6 +15,7 @@ import (
 	"github.com/headgate/headgate/extproc/kserve"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // exchange is one HTTP request on its way through a data plane: messages in, messages out. What it does to the world it
@@ -426,6 +427,9 @@ func (x *exchange) fail(err error, model string) responses {
 	e := describe(err, model)
 	if (errors.Is(err, errExpired) || errors.Is(err, errBusy)) && x.stated() > 0 {
 		e.call = kserve.DeadlineExceeded // its own client has set it
+	}
+	if pool := x.target.Pool; e.Code == string(outcome.NoEndpoint) && pool != (objects.Name{}) {
+		x.server.Meter.NoEndpoint(x.target.Route.String(), pool.String())
 	}
 	return x.reply(e.status, e.Code, e.response(x.api()))
 }

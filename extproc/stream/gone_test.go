@@ -1,12 +1,17 @@
 package stream_test
 
 import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/meter"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/stream"
 )
@@ -94,5 +99,38 @@ func await(t *testing.T, what string, holds func() bool) {
 		case <-limit:
 			t.Fatalf("it does not hold that %s", what)
 		}
+	}
+}
+
+// A request that finds no endpoint has a series of its pool and route, so that an alert or an autoscaler knows which pool it was for.
+func TestRequestsThatFindNoEndpointAreCountedByPoolAndRoute(t *testing.T) {
+	f := newFleet()
+	m := meter.New(f)
+	m.SetWorld(f.View().World)
+	server, _ := newServer(t, f, func(c *stream.Config) { c.Meter = m })
+	for _, body := range []string{`body {"model":"missing"}`, `body {"model":"nowhere"}`, `body {"model":"no such model"}`} {
+		x := server.Exchange(stream.Own, "extproc", 0)
+		for _, text := range []string{"headers :method=POST :path=/v1/completions", body} {
+			if _, err := x.Receive(message(t, text), time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		x.End(time.Now())
+	}
+	page := httptest.NewRecorder()
+	m.Handler().ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	var got []string
+	for line := range strings.Lines(page.Body.String()) {
+		if strings.HasPrefix(line, "headgate_failures_total{") {
+			got = append(got, strings.TrimSpace(line))
+		}
+	}
+	slices.Sort(got)
+	want := []string{
+		`headgate_failures_total{kind="no_endpoint",pool="",route="ns/for-nowhere"} 1`, // there is no such pool
+		`headgate_failures_total{kind="no_endpoint",pool="ns/base",route="ns/for-missing"} 1`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the series are %q, want %q", got, want)
 	}
 }
