@@ -108,7 +108,7 @@ func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Everywhere("access_log_flush_interval", "5s", "0.3s"))
+		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Everywhere("access_log_flush_interval", "10s", "0.3s"))
 	})
 	ask := func(model, does string) request {
 		return request{body: `{"model":"` + model + `","prompt":"x","stream":true}`, header: map[string]string{"X-Do": does}}
