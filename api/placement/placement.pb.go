@@ -77,7 +77,7 @@ func (x Copy_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Copy_State.Descriptor instead.
 func (Copy_State) EnumDescriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{12, 0}
+	return file_placement_placement_proto_rawDescGZIP(), []int{13, 0}
 }
 
 // ModelKey names a model: its pool, and what engines call it.
@@ -160,7 +160,10 @@ type Report struct {
 	Lessons []*Lesson `protobuf:"bytes,9,rep,name=lessons,proto3" json:"lessons,omitempty"`
 	// Among how many processes control last said that limits are shared, in the first Report of a stream; 0: it never did. So a control that has just
 	// begun does not give one process what others have who have not come back yet.
-	Sharing       uint32 `protobuf:"varint,10,opt,name=sharing,proto3" json:"sharing,omitempty"`
+	Sharing uint32 `protobuf:"varint,10,opt,name=sharing,proto3" json:"sharing,omitempty"`
+	// Stored responses that engines made for requests from here, so that others know where to ask for them: since the last Report that had any, and
+	// after the beginning of a stream those from before it. What is not told is found by asking.
+	Responses     []*Responses `protobuf:"bytes,11,rep,name=responses,proto3" json:"responses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -265,6 +268,74 @@ func (x *Report) GetSharing() uint32 {
 	return 0
 }
 
+func (x *Report) GetResponses() []*Responses {
+	if x != nil {
+		return x.Responses
+	}
+	return nil
+}
+
+// Responses are stored responses (OpenAI's responses API) that only the engine that made them has.
+type Responses struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`         // "namespace/name"
+	Endpoint      string                 `protobuf:"bytes,2,opt,name=endpoint,proto3" json:"endpoint,omitempty"` // "ip:port"
+	Ids           []string               `protobuf:"bytes,3,rep,name=ids,proto3" json:"ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Responses) Reset() {
+	*x = Responses{}
+	mi := &file_placement_placement_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Responses) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Responses) ProtoMessage() {}
+
+func (x *Responses) ProtoReflect() protoreflect.Message {
+	mi := &file_placement_placement_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Responses.ProtoReflect.Descriptor instead.
+func (*Responses) Descriptor() ([]byte, []int) {
+	return file_placement_placement_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Responses) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *Responses) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
+func (x *Responses) GetIds() []string {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
 // Wanted is a model that requests wait for: for a copy that they can use, or for one that has a limit to take another request.
 type Wanted struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -280,7 +351,7 @@ type Wanted struct {
 
 func (x *Wanted) Reset() {
 	*x = Wanted{}
-	mi := &file_placement_placement_proto_msgTypes[2]
+	mi := &file_placement_placement_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -292,7 +363,7 @@ func (x *Wanted) String() string {
 func (*Wanted) ProtoMessage() {}
 
 func (x *Wanted) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[2]
+	mi := &file_placement_placement_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -305,7 +376,7 @@ func (x *Wanted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Wanted.ProtoReflect.Descriptor instead.
 func (*Wanted) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{2}
+	return file_placement_placement_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Wanted) GetKey() *ModelKey {
@@ -352,7 +423,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_placement_placement_proto_msgTypes[3]
+	mi := &file_placement_placement_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -364,7 +435,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[3]
+	mi := &file_placement_placement_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -377,7 +448,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{3}
+	return file_placement_placement_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Usage) GetKey() *ModelKey {
@@ -419,7 +490,7 @@ type CopyKey struct {
 
 func (x *CopyKey) Reset() {
 	*x = CopyKey{}
-	mi := &file_placement_placement_proto_msgTypes[4]
+	mi := &file_placement_placement_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -431,7 +502,7 @@ func (x *CopyKey) String() string {
 func (*CopyKey) ProtoMessage() {}
 
 func (x *CopyKey) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[4]
+	mi := &file_placement_placement_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,7 +515,7 @@ func (x *CopyKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyKey.ProtoReflect.Descriptor instead.
 func (*CopyKey) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{4}
+	return file_placement_placement_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CopyKey) GetKey() *ModelKey {
@@ -471,7 +542,7 @@ type InFlight struct {
 
 func (x *InFlight) Reset() {
 	*x = InFlight{}
-	mi := &file_placement_placement_proto_msgTypes[5]
+	mi := &file_placement_placement_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -483,7 +554,7 @@ func (x *InFlight) String() string {
 func (*InFlight) ProtoMessage() {}
 
 func (x *InFlight) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[5]
+	mi := &file_placement_placement_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -496,7 +567,7 @@ func (x *InFlight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InFlight.ProtoReflect.Descriptor instead.
 func (*InFlight) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{5}
+	return file_placement_placement_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *InFlight) GetCopy() *CopyKey {
@@ -534,7 +605,7 @@ type Backlog struct {
 
 func (x *Backlog) Reset() {
 	*x = Backlog{}
-	mi := &file_placement_placement_proto_msgTypes[6]
+	mi := &file_placement_placement_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -546,7 +617,7 @@ func (x *Backlog) String() string {
 func (*Backlog) ProtoMessage() {}
 
 func (x *Backlog) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[6]
+	mi := &file_placement_placement_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -559,7 +630,7 @@ func (x *Backlog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backlog.ProtoReflect.Descriptor instead.
 func (*Backlog) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{6}
+	return file_placement_placement_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Backlog) GetEndpoint() string {
@@ -636,6 +707,9 @@ type Update struct {
 	// What others have learned, once in a stream of each pool and class of hardware: as soon as somebody else knows more than the extproc has said
 	// that it does. It outlives who learned it.
 	Lessons []*Lesson `protobuf:"bytes,10,rep,name=lessons,proto3" json:"lessons,omitempty"`
+	// Stored responses that others told of, and at the beginning of a stream those that control remembers, the latest 65,536. An Update of nothing
+	// else is as one of backlogs.
+	Responses []*Responses `protobuf:"bytes,14,rep,name=responses,proto3" json:"responses,omitempty"`
 	// Which part the extproc has in the limits of copies, first of all and where that has changed; absent: that of before.
 	Share         *Share `protobuf:"bytes,13,opt,name=share,proto3" json:"share,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -644,7 +718,7 @@ type Update struct {
 
 func (x *Update) Reset() {
 	*x = Update{}
-	mi := &file_placement_placement_proto_msgTypes[7]
+	mi := &file_placement_placement_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -656,7 +730,7 @@ func (x *Update) String() string {
 func (*Update) ProtoMessage() {}
 
 func (x *Update) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[7]
+	mi := &file_placement_placement_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -669,7 +743,7 @@ func (x *Update) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Update.ProtoReflect.Descriptor instead.
 func (*Update) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{7}
+	return file_placement_placement_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Update) GetVersion() uint64 {
@@ -756,6 +830,13 @@ func (x *Update) GetLessons() []*Lesson {
 	return nil
 }
 
+func (x *Update) GetResponses() []*Responses {
+	if x != nil {
+		return x.Responses
+	}
+	return nil
+}
+
 func (x *Update) GetShare() *Share {
 	if x != nil {
 		return x.Share
@@ -775,7 +856,7 @@ type Share struct {
 
 func (x *Share) Reset() {
 	*x = Share{}
-	mi := &file_placement_placement_proto_msgTypes[8]
+	mi := &file_placement_placement_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -787,7 +868,7 @@ func (x *Share) String() string {
 func (*Share) ProtoMessage() {}
 
 func (x *Share) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[8]
+	mi := &file_placement_placement_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -800,7 +881,7 @@ func (x *Share) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Share.ProtoReflect.Descriptor instead.
 func (*Share) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{8}
+	return file_placement_placement_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Share) GetIndex() uint32 {
@@ -853,7 +934,7 @@ type Lesson struct {
 
 func (x *Lesson) Reset() {
 	*x = Lesson{}
-	mi := &file_placement_placement_proto_msgTypes[9]
+	mi := &file_placement_placement_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -865,7 +946,7 @@ func (x *Lesson) String() string {
 func (*Lesson) ProtoMessage() {}
 
 func (x *Lesson) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[9]
+	mi := &file_placement_placement_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -878,7 +959,7 @@ func (x *Lesson) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lesson.ProtoReflect.Descriptor instead.
 func (*Lesson) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{9}
+	return file_placement_placement_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Lesson) GetPool() string {
@@ -1002,7 +1083,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_placement_placement_proto_msgTypes[10]
+	mi := &file_placement_placement_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1014,7 +1095,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[10]
+	mi := &file_placement_placement_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1027,7 +1108,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{10}
+	return file_placement_placement_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Endpoints) GetAddresses() []string {
@@ -1055,7 +1136,7 @@ type Leaving struct {
 
 func (x *Leaving) Reset() {
 	*x = Leaving{}
-	mi := &file_placement_placement_proto_msgTypes[11]
+	mi := &file_placement_placement_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1067,7 +1148,7 @@ func (x *Leaving) String() string {
 func (*Leaving) ProtoMessage() {}
 
 func (x *Leaving) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[11]
+	mi := &file_placement_placement_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1080,7 +1161,7 @@ func (x *Leaving) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leaving.ProtoReflect.Descriptor instead.
 func (*Leaving) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{11}
+	return file_placement_placement_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Leaving) GetEndpoint() string {
@@ -1123,7 +1204,7 @@ type Copy struct {
 
 func (x *Copy) Reset() {
 	*x = Copy{}
-	mi := &file_placement_placement_proto_msgTypes[12]
+	mi := &file_placement_placement_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1135,7 +1216,7 @@ func (x *Copy) String() string {
 func (*Copy) ProtoMessage() {}
 
 func (x *Copy) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[12]
+	mi := &file_placement_placement_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1148,7 +1229,7 @@ func (x *Copy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Copy.ProtoReflect.Descriptor instead.
 func (*Copy) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{12}
+	return file_placement_placement_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Copy) GetCopy() *CopyKey {
@@ -1183,7 +1264,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_placement_placement_proto_msgTypes[13]
+	mi := &file_placement_placement_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1276,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[13]
+	mi := &file_placement_placement_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1289,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{13}
+	return file_placement_placement_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Failure) GetKey() *ModelKey {
@@ -1239,7 +1320,7 @@ type VModel struct {
 
 func (x *VModel) Reset() {
 	*x = VModel{}
-	mi := &file_placement_placement_proto_msgTypes[14]
+	mi := &file_placement_placement_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1251,7 +1332,7 @@ func (x *VModel) String() string {
 func (*VModel) ProtoMessage() {}
 
 func (x *VModel) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[14]
+	mi := &file_placement_placement_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1264,7 +1345,7 @@ func (x *VModel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VModel.ProtoReflect.Descriptor instead.
 func (*VModel) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{14}
+	return file_placement_placement_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *VModel) GetKey() *ModelKey {
@@ -1308,7 +1389,7 @@ type Runtime struct {
 
 func (x *Runtime) Reset() {
 	*x = Runtime{}
-	mi := &file_placement_placement_proto_msgTypes[15]
+	mi := &file_placement_placement_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1320,7 +1401,7 @@ func (x *Runtime) String() string {
 func (*Runtime) ProtoMessage() {}
 
 func (x *Runtime) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[15]
+	mi := &file_placement_placement_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1333,7 +1414,7 @@ func (x *Runtime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Runtime.ProtoReflect.Descriptor instead.
 func (*Runtime) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{15}
+	return file_placement_placement_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Runtime) GetEndpoint() string {
@@ -1360,7 +1441,7 @@ type Registered struct {
 
 func (x *Registered) Reset() {
 	*x = Registered{}
-	mi := &file_placement_placement_proto_msgTypes[16]
+	mi := &file_placement_placement_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1372,7 +1453,7 @@ func (x *Registered) String() string {
 func (*Registered) ProtoMessage() {}
 
 func (x *Registered) ProtoReflect() protoreflect.Message {
-	mi := &file_placement_placement_proto_msgTypes[16]
+	mi := &file_placement_placement_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1385,7 +1466,7 @@ func (x *Registered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registered.ProtoReflect.Descriptor instead.
 func (*Registered) Descriptor() ([]byte, []int) {
-	return file_placement_placement_proto_rawDescGZIP(), []int{16}
+	return file_placement_placement_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Registered) GetKey() *ModelKey {
@@ -1409,7 +1490,7 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\x19placement/placement.proto\x12\x15headgate.placement.v1\"4\n" +
 	"\bModelKey\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
-	"\x05model\x18\x02 \x01(\tR\x05model\"\xe8\x03\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\"\xa8\x04\n" +
 	"\x06Report\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x18\n" +
 	"\aapplied\x18\x02 \x01(\x04R\aapplied\x125\n" +
@@ -1421,7 +1502,12 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\bbacklogs\x18\b \x03(\v2\x1e.headgate.placement.v1.BacklogR\bbacklogs\x127\n" +
 	"\alessons\x18\t \x03(\v2\x1d.headgate.placement.v1.LessonR\alessons\x12\x18\n" +
 	"\asharing\x18\n" +
-	" \x01(\rR\asharing\"\x90\x01\n" +
+	" \x01(\rR\asharing\x12>\n" +
+	"\tresponses\x18\v \x03(\v2 .headgate.placement.v1.ResponsesR\tresponses\"M\n" +
+	"\tResponses\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x1a\n" +
+	"\bendpoint\x18\x02 \x01(\tR\bendpoint\x12\x10\n" +
+	"\x03ids\x18\x03 \x03(\tR\x03ids\"\x90\x01\n" +
 	"\x06Wanted\x121\n" +
 	"\x03key\x18\x01 \x01(\v2\x1f.headgate.placement.v1.ModelKeyR\x03key\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\rR\brequests\x12\x1b\n" +
@@ -1445,7 +1531,7 @@ const file_placement_placement_proto_rawDesc = "" +
 	"prefill_us\x18\x03 \x01(\x04R\tprefillUs\x12\x1b\n" +
 	"\tbeside_ps\x18\x04 \x01(\x04R\bbesidePs\x12\x18\n" +
 	"\aurgency\x18\x05 \x01(\x04R\aurgency\x12\x16\n" +
-	"\x06tokens\x18\x06 \x01(\x04R\x06tokens\"\xc8\x05\n" +
+	"\x06tokens\x18\x06 \x01(\x04R\x06tokens\"\x88\x06\n" +
 	"\x06Update\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x1a\n" +
 	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12>\n" +
@@ -1461,7 +1547,8 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\bruntimes\x18\f \x03(\v2\x1e.headgate.placement.v1.RuntimeR\bruntimes\x12:\n" +
 	"\bbacklogs\x18\t \x03(\v2\x1e.headgate.placement.v1.BacklogR\bbacklogs\x127\n" +
 	"\alessons\x18\n" +
-	" \x03(\v2\x1d.headgate.placement.v1.LessonR\alessons\x122\n" +
+	" \x03(\v2\x1d.headgate.placement.v1.LessonR\alessons\x12>\n" +
+	"\tresponses\x18\x0e \x03(\v2 .headgate.placement.v1.ResponsesR\tresponses\x122\n" +
 	"\x05share\x18\r \x01(\v2\x1c.headgate.placement.v1.ShareR\x05share\";\n" +
 	"\x05Share\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x12\x1c\n" +
@@ -1540,64 +1627,67 @@ func file_placement_placement_proto_rawDescGZIP() []byte {
 }
 
 var file_placement_placement_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_placement_placement_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_placement_placement_proto_goTypes = []any{
 	(Copy_State)(0),    // 0: headgate.placement.v1.Copy.State
 	(*ModelKey)(nil),   // 1: headgate.placement.v1.ModelKey
 	(*Report)(nil),     // 2: headgate.placement.v1.Report
-	(*Wanted)(nil),     // 3: headgate.placement.v1.Wanted
-	(*Usage)(nil),      // 4: headgate.placement.v1.Usage
-	(*CopyKey)(nil),    // 5: headgate.placement.v1.CopyKey
-	(*InFlight)(nil),   // 6: headgate.placement.v1.InFlight
-	(*Backlog)(nil),    // 7: headgate.placement.v1.Backlog
-	(*Update)(nil),     // 8: headgate.placement.v1.Update
-	(*Share)(nil),      // 9: headgate.placement.v1.Share
-	(*Lesson)(nil),     // 10: headgate.placement.v1.Lesson
-	(*Endpoints)(nil),  // 11: headgate.placement.v1.Endpoints
-	(*Leaving)(nil),    // 12: headgate.placement.v1.Leaving
-	(*Copy)(nil),       // 13: headgate.placement.v1.Copy
-	(*Failure)(nil),    // 14: headgate.placement.v1.Failure
-	(*VModel)(nil),     // 15: headgate.placement.v1.VModel
-	(*Runtime)(nil),    // 16: headgate.placement.v1.Runtime
-	(*Registered)(nil), // 17: headgate.placement.v1.Registered
-	nil,                // 18: headgate.placement.v1.Lesson.FactorsEntry
+	(*Responses)(nil),  // 3: headgate.placement.v1.Responses
+	(*Wanted)(nil),     // 4: headgate.placement.v1.Wanted
+	(*Usage)(nil),      // 5: headgate.placement.v1.Usage
+	(*CopyKey)(nil),    // 6: headgate.placement.v1.CopyKey
+	(*InFlight)(nil),   // 7: headgate.placement.v1.InFlight
+	(*Backlog)(nil),    // 8: headgate.placement.v1.Backlog
+	(*Update)(nil),     // 9: headgate.placement.v1.Update
+	(*Share)(nil),      // 10: headgate.placement.v1.Share
+	(*Lesson)(nil),     // 11: headgate.placement.v1.Lesson
+	(*Endpoints)(nil),  // 12: headgate.placement.v1.Endpoints
+	(*Leaving)(nil),    // 13: headgate.placement.v1.Leaving
+	(*Copy)(nil),       // 14: headgate.placement.v1.Copy
+	(*Failure)(nil),    // 15: headgate.placement.v1.Failure
+	(*VModel)(nil),     // 16: headgate.placement.v1.VModel
+	(*Runtime)(nil),    // 17: headgate.placement.v1.Runtime
+	(*Registered)(nil), // 18: headgate.placement.v1.Registered
+	nil,                // 19: headgate.placement.v1.Lesson.FactorsEntry
 }
 var file_placement_placement_proto_depIdxs = []int32{
-	3,  // 0: headgate.placement.v1.Report.wanted:type_name -> headgate.placement.v1.Wanted
-	4,  // 1: headgate.placement.v1.Report.usage:type_name -> headgate.placement.v1.Usage
-	6,  // 2: headgate.placement.v1.Report.in_flight:type_name -> headgate.placement.v1.InFlight
-	5,  // 3: headgate.placement.v1.Report.missing:type_name -> headgate.placement.v1.CopyKey
-	12, // 4: headgate.placement.v1.Report.leaving:type_name -> headgate.placement.v1.Leaving
-	7,  // 5: headgate.placement.v1.Report.backlogs:type_name -> headgate.placement.v1.Backlog
-	10, // 6: headgate.placement.v1.Report.lessons:type_name -> headgate.placement.v1.Lesson
-	1,  // 7: headgate.placement.v1.Wanted.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 8: headgate.placement.v1.Usage.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 9: headgate.placement.v1.CopyKey.key:type_name -> headgate.placement.v1.ModelKey
-	5,  // 10: headgate.placement.v1.InFlight.copy:type_name -> headgate.placement.v1.CopyKey
-	11, // 11: headgate.placement.v1.Update.endpoints:type_name -> headgate.placement.v1.Endpoints
-	13, // 12: headgate.placement.v1.Update.copies:type_name -> headgate.placement.v1.Copy
-	14, // 13: headgate.placement.v1.Update.failures:type_name -> headgate.placement.v1.Failure
-	6,  // 14: headgate.placement.v1.Update.in_flight:type_name -> headgate.placement.v1.InFlight
-	17, // 15: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
-	12, // 16: headgate.placement.v1.Update.leaving:type_name -> headgate.placement.v1.Leaving
-	15, // 17: headgate.placement.v1.Update.vmodels:type_name -> headgate.placement.v1.VModel
-	16, // 18: headgate.placement.v1.Update.runtimes:type_name -> headgate.placement.v1.Runtime
-	7,  // 19: headgate.placement.v1.Update.backlogs:type_name -> headgate.placement.v1.Backlog
-	10, // 20: headgate.placement.v1.Update.lessons:type_name -> headgate.placement.v1.Lesson
-	9,  // 21: headgate.placement.v1.Update.share:type_name -> headgate.placement.v1.Share
-	18, // 22: headgate.placement.v1.Lesson.factors:type_name -> headgate.placement.v1.Lesson.FactorsEntry
-	5,  // 23: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
-	0,  // 24: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
-	1,  // 25: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 26: headgate.placement.v1.VModel.key:type_name -> headgate.placement.v1.ModelKey
-	1,  // 27: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
-	2,  // 28: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
-	8,  // 29: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
-	29, // [29:30] is the sub-list for method output_type
-	28, // [28:29] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	4,  // 0: headgate.placement.v1.Report.wanted:type_name -> headgate.placement.v1.Wanted
+	5,  // 1: headgate.placement.v1.Report.usage:type_name -> headgate.placement.v1.Usage
+	7,  // 2: headgate.placement.v1.Report.in_flight:type_name -> headgate.placement.v1.InFlight
+	6,  // 3: headgate.placement.v1.Report.missing:type_name -> headgate.placement.v1.CopyKey
+	13, // 4: headgate.placement.v1.Report.leaving:type_name -> headgate.placement.v1.Leaving
+	8,  // 5: headgate.placement.v1.Report.backlogs:type_name -> headgate.placement.v1.Backlog
+	11, // 6: headgate.placement.v1.Report.lessons:type_name -> headgate.placement.v1.Lesson
+	3,  // 7: headgate.placement.v1.Report.responses:type_name -> headgate.placement.v1.Responses
+	1,  // 8: headgate.placement.v1.Wanted.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 9: headgate.placement.v1.Usage.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 10: headgate.placement.v1.CopyKey.key:type_name -> headgate.placement.v1.ModelKey
+	6,  // 11: headgate.placement.v1.InFlight.copy:type_name -> headgate.placement.v1.CopyKey
+	12, // 12: headgate.placement.v1.Update.endpoints:type_name -> headgate.placement.v1.Endpoints
+	14, // 13: headgate.placement.v1.Update.copies:type_name -> headgate.placement.v1.Copy
+	15, // 14: headgate.placement.v1.Update.failures:type_name -> headgate.placement.v1.Failure
+	7,  // 15: headgate.placement.v1.Update.in_flight:type_name -> headgate.placement.v1.InFlight
+	18, // 16: headgate.placement.v1.Update.registered:type_name -> headgate.placement.v1.Registered
+	13, // 17: headgate.placement.v1.Update.leaving:type_name -> headgate.placement.v1.Leaving
+	16, // 18: headgate.placement.v1.Update.vmodels:type_name -> headgate.placement.v1.VModel
+	17, // 19: headgate.placement.v1.Update.runtimes:type_name -> headgate.placement.v1.Runtime
+	8,  // 20: headgate.placement.v1.Update.backlogs:type_name -> headgate.placement.v1.Backlog
+	11, // 21: headgate.placement.v1.Update.lessons:type_name -> headgate.placement.v1.Lesson
+	3,  // 22: headgate.placement.v1.Update.responses:type_name -> headgate.placement.v1.Responses
+	10, // 23: headgate.placement.v1.Update.share:type_name -> headgate.placement.v1.Share
+	19, // 24: headgate.placement.v1.Lesson.factors:type_name -> headgate.placement.v1.Lesson.FactorsEntry
+	6,  // 25: headgate.placement.v1.Copy.copy:type_name -> headgate.placement.v1.CopyKey
+	0,  // 26: headgate.placement.v1.Copy.state:type_name -> headgate.placement.v1.Copy.State
+	1,  // 27: headgate.placement.v1.Failure.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 28: headgate.placement.v1.VModel.key:type_name -> headgate.placement.v1.ModelKey
+	1,  // 29: headgate.placement.v1.Registered.key:type_name -> headgate.placement.v1.ModelKey
+	2,  // 30: headgate.placement.v1.Placement.Connect:input_type -> headgate.placement.v1.Report
+	9,  // 31: headgate.placement.v1.Placement.Connect:output_type -> headgate.placement.v1.Update
+	31, // [31:32] is the sub-list for method output_type
+	30, // [30:31] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_placement_placement_proto_init() }
@@ -1605,14 +1695,14 @@ func file_placement_placement_proto_init() {
 	if File_placement_placement_proto != nil {
 		return
 	}
-	file_placement_placement_proto_msgTypes[11].OneofWrappers = []any{}
+	file_placement_placement_proto_msgTypes[12].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_placement_placement_proto_rawDesc), len(file_placement_placement_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

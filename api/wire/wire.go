@@ -165,6 +165,9 @@ const AuthorizationHeader = "authorization"
 // TimeoutHeader bounds a whole request in Envoy's router, in milliseconds.
 const TimeoutHeader = "x-envoy-upstream-rq-timeout-ms"
 
+// RetriesHeader bounds how often Envoy's router tries a request again, in place of the route's own bound.
+const RetriesHeader = "x-envoy-max-retries"
+
 // ModelHeader is a name that other gateways' body parsers set. A client that sends it must not be believed.
 const ModelHeader = "x-gateway-model-name"
 
@@ -198,6 +201,10 @@ const (
 	// PickVModel is the VModel that the request named, a string, and PickInner that the inner server sent it, a bool; absent where it is not so.
 	PickVModel = "vmodel"
 	PickInner  = "inner"
+	// PickStored is the id of the stored response that nobody is known to have and that the request asks each pick for, a string, and
+	// PickEverybody that the picks are all who might have it, a bool; absent of all others.
+	PickStored    = "stored"
+	PickEverybody = "everybody"
 	// PickExpected is why the policy took this endpoint, in seconds of each term, and PickRunnerUp why not the next best one; structs, of
 	// extproc's --explain-picks.
 	PickExpected = "expected"
@@ -231,6 +238,7 @@ const (
 	UsageElsewhere = "elsewhere" // the endpoints that asked for the request to be tried elsewhere, a string like [DestinationHeader]'s
 	UsageStopping  = "stopping"  // those of them that did because they are stopping
 	UsageMissing   = "missing"   // the endpoints that answered that they have no such model
+	UsageWithout   = "without"   // the endpoints that answered 404 to a request with [PickStored], but for the last
 )
 
 // Tags of the access-log record, values in microseconds but where it says otherwise, or "-".

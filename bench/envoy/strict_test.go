@@ -151,6 +151,9 @@ func TestTheConfigurationsSpeakTheWire(t *testing.T) {
 			fmt.Sprintf(`"override_host_sources":[{"metadata":{"key":%q,"path":[{"key":%q}]}}]`, wire.DestinationNamespace, wire.DestinationHeader),
 			fmt.Sprintf(`"selected_host_key":{"key":%q,"path":[{"key":%q}]}`, wire.DestinationNamespace, wire.ServedKey),
 			fmt.Sprintf(`"retriable_headers":[{"name":%q,"present_match":true}]`, wire.ElsewhereHeader),
+			fmt.Sprintf(`(metadata:get(\"%s\") or {})[\"%s\"]`, wire.PickNamespace, wire.PickStored),
+			fmt.Sprintf(`key = \"%s\"`, wire.UsageWithout),
+			"|x-envoy-[a-z-]+|", // wire.RetriesHeader and wire.TimeoutHeader
 		},
 		originalDstYAML: {
 			fmt.Sprintf(`"metadata_key":{"key":%q,"path":[{"key":%q}]}`, wire.DestinationNamespace, wire.DestinationHeader),

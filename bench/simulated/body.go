@@ -20,6 +20,8 @@ const maxBody = 64 << 20
 type ask struct {
 	members int
 	model   string
+	// previous is the id of the response that the request goes on from.
+	previous string
 
 	stream                          bool
 	streamOptions                   gjson.Result
@@ -139,6 +141,8 @@ func (a *ask) take(key string, v gjson.Result) (f *failure) {
 	switch key {
 	case "model":
 		a.model, f = text(key, v)
+	case "previous_response_id":
+		a.previous, f = text(key, v)
 	case "stream":
 		a.stream, f = truthOf(key, v)
 	case "stream_options":

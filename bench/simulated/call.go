@@ -45,7 +45,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		c.json(http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
 		return
 	}
-	if r.Method != handler.method {
+	if handler.method != "" && r.Method != handler.method {
 		w.Header().Set("Allow", handler.method)
 		c.json(http.StatusMethodNotAllowed, []byte(`{"detail":"Method Not Allowed"}`))
 		return

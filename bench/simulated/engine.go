@@ -10,7 +10,7 @@
 //     do. What pooling and classify answer was not recorded: it has the fields that 0.32.0's code gives it.
 //   - It has no render and token-in endpoints (403 in the recording) and none of the newer endpoints that are no
 //     inference (kv_event_sources, systemone, generative_scoring, elastic expert parallelism); 404 here.
-//     /v1/responses keeps no responses, so asking for one is a path that does not exist.
+//     /v1/responses keeps no responses, so asking for one is a path that does not exist; but see Config.StoreResponses.
 //   - Its tokens are at most 4 bytes, so the bound in the message about too long prompts is another one.
 //   - It has no LoRA resolver plugin: an adapter is served when it was loaded by name.
 //
@@ -95,6 +95,9 @@ type Config struct {
 	Seed uint64
 	// RequestIDHeaders puts x-request-id on every response, and SleepMode serves /sleep, /wake_up and /is_sleeping.
 	RequestIDHeaders, SleepMode bool
+	// StoreResponses keeps the responses of /v1/responses, as vLLM does with VLLM_ENABLE_RESPONSES_API_STORE=1: they may be asked for, cancelled,
+	// deleted and continued here and nowhere else, until the engine ends.
+	StoreResponses bool
 	// Kind is the engine that it is: engine.VLLM, which is meant by "", or engine.SGLang.
 	Kind engine.Kind
 	// Events is where the event log is written; nil means nowhere.
@@ -126,6 +129,7 @@ type Server struct {
 	inFlight atomic.Int64  // requests that ask the engine
 	turns    turns         // of loads and unloads, by the adapter's name
 	door     door
+	stored   sync.Map      // the ids of responses
 	killed   chan struct{} // closed by Kill
 	kill     func()
 }

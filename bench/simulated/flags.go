@@ -97,6 +97,7 @@ func parseFlags(args []string, out io.Writer) (c Config, address string, err err
 	f.StringVar(&c.APIKey, "api-key", "", "require this `KEY` on paths under /v1")
 	f.BoolVar(&c.RequestIDHeaders, "enable-request-id-headers", false, "put x-request-id on every response")
 	f.BoolVar(&c.SleepMode, "enable-sleep-mode", false, "serve /sleep, /wake_up and /is_sleeping")
+	f.BoolVar(&c.StoreResponses, "store-responses", false, "keep the responses of /v1/responses, so that they may be asked for and continued here, as vLLM does with VLLM_ENABLE_RESPONSES_API_STORE=1")
 	keepAlive := f.Float64("sse-keep-alive-interval", 0, "send a comment on a stream after this many `SECONDS` of silence (default never)")
 	shutdown := f.Float64("shutdown-timeout", 0, "after SIGTERM, let requests go on for this many `SECONDS`; with 0 they hang until their clients leave, as in vLLM")
 	delay := f.Float64("shutdown-delay", 0, "after SIGTERM and the last request, keep answering for this many `SECONDS` of --shutdown-timeout, as vLLM does while it ends its processes: it refuses new requests, and a load hangs")

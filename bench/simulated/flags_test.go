@@ -21,7 +21,7 @@ import (
 func TestFlagsAreThoseOfVLLM(t *testing.T) {
 	c, address, err := parseFlags(strings.Fields("./tiny --host 0.0.0.0 --port 0 --served-model-name tiny small --max-model-len 1024 "+
 		"--max-loras 2 --max-cpu-loras 6 --max-num-seqs 9 --max-lora-rank 8 --lora-modules a=sim: b=/b=c --lora-modules d=sim:rank=2 "+
-		"--shutdown-timeout 15 --shutdown-delay 2.5 --max-num-queued-reqs 20 --api-key k --enable-request-id-headers --enable-sleep-mode "+
+		"--shutdown-timeout 15 --shutdown-delay 2.5 --max-num-queued-reqs 20 --api-key k --enable-request-id-headers --enable-sleep-mode --store-responses "+
 		"--sse-keep-alive-interval 0.5 --seed 7 --kind sglang --fault hang@0 --fault status=503"), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestFlagsAreThoseOfVLLM(t *testing.T) {
 		Adapters:        []Adapter{{"a", "sim:"}, {"b", "/b=c"}, {"d", "sim:rank=2"}},
 		ShutdownTimeout: 15 * time.Second, ShutdownDelay: 2500 * time.Millisecond, MaxQueued: 20, APIKey: "k", KeepAlive: 500 * time.Millisecond, Seed: 7,
 		Faults:           []Fault{{kind: faultHang}, {kind: faultStatus, number: 503, probability: 1}},
-		RequestIDHeaders: true, SleepMode: true, Kind: engine.SGLang,
+		RequestIDHeaders: true, SleepMode: true, StoreResponses: true, Kind: engine.SGLang,
 	}
 	if diff := cmp.Diff(want, c, cmp.AllowUnexported(Fault{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

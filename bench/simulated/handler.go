@@ -97,6 +97,9 @@ func (s *Server) handler(path string) (h handler, name string) {
 	if name, ok := strings.CutPrefix(path, adapterPath); ok && s.config.Kind == engine.VLLM && name != "" && !strings.Contains(name, "/") {
 		return handler{http.MethodDelete, (*call).unregisterAdapter, nothing}, adapterPath + "{name}"
 	}
+	if id, ok := strings.CutPrefix(path, responsesPath); ok && s.config.StoreResponses && id != "" {
+		return handler{"", (*call).storedResponse, nothing}, responsesPath + "{id}"
+	}
 	return handler{}, "other"
 }
 

@@ -3,15 +3,19 @@ package simulated
 import (
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/tidwall/gjson"
 )
 
-// responses is POST /v1/responses: OpenAI's newer form. Nothing is stored.
+// responses is POST /v1/responses: OpenAI's newer form. Responses are stored if the Config says so.
 func (c *call) responses() {
 	a, f := c.ask()
 	if f == nil {
 		f = a.need("input", a.input)
+	}
+	if f == nil && c.s.config.StoreResponses && a.previous != "" {
+		f = c.kept(a.previous)
 	}
 	if f != nil {
 		c.fail(f)
@@ -23,6 +27,9 @@ func (c *call) responses() {
 		return
 	}
 	g.id = c.newID()
+	if c.s.config.StoreResponses {
+		c.s.stored.Store("resp_"+g.id, g.model)
+	}
 	r := response{g: g, item: c.newID()}
 	if !c.start(c.fail, g.ticket) {
 		return
@@ -35,6 +42,34 @@ func (c *call) responses() {
 		c.json(http.StatusOK, r.whole(nil, r.status()))
 	}
 }
+
+// kept is the failure of a response that is not stored here, in vLLM's words, or nil.
+func (c *call) kept(id string) *failure {
+	if _, ok := c.s.stored.Load(id); !ok {
+		return &failure{http.StatusNotFound, "invalid_request_error", "Response with id '" + id + "' not found.", ""}
+	}
+	return nil
+}
+
+// storedResponse serves what may be asked about a stored response: itself, its input items, that it be cancelled, that it be deleted.
+func (c *call) storedResponse() {
+	id, _, _ := strings.Cut(strings.TrimPrefix(c.r.URL.Path, responsesPath), "/")
+	if f := c.kept(id); f != nil {
+		c.fail(f)
+		return
+	}
+	switch {
+	case c.r.Method == http.MethodDelete:
+		c.s.stored.Delete(id)
+		c.json(http.StatusOK, fmt.Appendf(nil, `{"id":%s,"object":"response","deleted":true}`, quote(id)))
+	case strings.HasSuffix(c.r.URL.Path, "/input_items"):
+		c.json(http.StatusOK, []byte(`{"object":"list","data":[]}`))
+	default:
+		c.json(http.StatusOK, fmt.Appendf(nil, `{"id":%s,"object":"response","status":"completed"}`, quote(id)))
+	}
+}
+
+const responsesPath = "/v1/responses/"
 
 // responsePrompt renders instructions and input: text, or a list of turns.
 func responsePrompt(instructions, input gjson.Result) (prompt, *failure) {

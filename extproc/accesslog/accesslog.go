@@ -92,7 +92,8 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 		Stream:    pick.flag(wire.PickStream) || outcome.IsEventStream(response.GetResponseHeaders()["content-type"]),
 		ID:        pick.text(wire.PickID),
 		Elsewhere: split(usage.text(wire.UsageElsewhere)), Stopping: split(usage.text(wire.UsageStopping)),
-		Missing:   split(usage.text(wire.UsageMissing)),
+		Missing: split(usage.text(wire.UsageMissing)), Without: split(usage.text(wire.UsageWithout)),
+		Stored: pick.text(wire.PickStored), Everybody: pick.flag(wire.PickEverybody),
 		Status:    int(response.GetResponseCode().GetValue()),
 		Call:      call(common.GetCustomTags()[wire.TagCall]),
 		Failure:   failure(common.GetResponseFlags()),
@@ -121,6 +122,7 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 		o.Endpoint = served
 	}
 	o.Unreached = unreached(picks, o)
+	o.Everybody = o.Everybody && everybody(picks, o)
 	if strings.Contains(o.Endpoint, "/") {
 		o.Endpoint = "" // what the inner server had answered is told by records of its own
 	}
@@ -194,7 +196,14 @@ func unreached(picks []string, o outcome.Outcome) []string {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(tried), func(e string) bool {
-		return slices.Contains(o.Elsewhere, e) || slices.Contains(o.Missing, e)
+		return slices.Contains(o.Elsewhere, e) || slices.Contains(o.Missing, e) || slices.Contains(o.Without, e)
+	})
+}
+
+// everybody says whether each pick but the inner server answered that it has not the stored response, or is the last that answered.
+func everybody(picks []string, o outcome.Outcome) bool {
+	return !slices.ContainsFunc(picks, func(e string) bool {
+		return e != o.Endpoint && !strings.Contains(e, "/") && !slices.Contains(o.Without, e)
 	})
 }
 

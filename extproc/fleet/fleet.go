@@ -38,9 +38,12 @@ type Fleet struct {
 	news   chan struct{} // capacity 1; never closed
 	leases leases
 	makers *lru.Cache[string, Maker] // by the id of the answer
-	habits *habits
-	paces  *paces
-	names  names
+	// nowhere is when each endpoint had answered that it does not have an answer, by the answer's id.
+	nowhere *lru.Cache[string, time.Time]
+	made    made
+	habits  *habits
+	paces   *paces
+	names   names
 
 	prefixes prefixes
 	urgent   chan struct{} // capacity 1; never closed; see Urgent
@@ -92,7 +95,7 @@ func New(c Config) *Fleet {
 		c.PrefixCacheBytes = prefix.DefaultBytes
 	}
 	f := &Fleet{
-		Config: c, prefixes: prefixes{index: prefix.New(c.PrefixCacheBytes)}, news: make(chan struct{}, 1), urgent: make(chan struct{}, 1), moves: make(chan struct{}, 1), makers: remembering[string, Maker](maxAnswers),
+		Config: c, prefixes: prefixes{index: prefix.New(c.PrefixCacheBytes)}, news: make(chan struct{}, 1), urgent: make(chan struct{}, 1), moves: make(chan struct{}, 1), makers: remembering[string, Maker](maxAnswers), nowhere: remembering[string, time.Time](maxNowhere),
 		habits: remembering[objects.ModelKey, *belief.Habit](maxHabits), paces: remembering[objects.ModelKey, *pace](maxPaces),
 		state: belief.New(belief.Config{Settings: c.Settings, Placed: c.Placed}),
 	}

@@ -1,6 +1,11 @@
 package fleet
 
 import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/headgate/headgate/internal/objects"
@@ -37,8 +42,106 @@ func remembered[K comparable, V any](c *lru.Cache[K, *V], k K) *V {
 	return v
 }
 
-// Made remembers who made an answer that clients may ask for again.
-func (f *Fleet) Made(answer string, m Maker) { f.makers.Add(answer, m) }
+// Made remembers who made an answer that clients may ask for again. Others are told.
+func (f *Fleet) Made(answer string, m Maker) {
+	if was, known := f.makers.Get(answer); known && was == m {
+		return
+	}
+	f.makers.Add(answer, m)
+	f.nowhere.Remove(answer)
+	if f.Placed {
+		f.made.add(answer)
+		f.move()
+	}
+}
+
+// HearMade remembers who made an answer, as others tell.
+func (f *Fleet) HearMade(answer string, m Maker) {
+	f.makers.Add(answer, m)
+	f.nowhere.Remove(answer)
+}
 
 // Maker returns who made an answer.
 func (f *Fleet) Maker(answer string) (Maker, bool) { return f.makers.Get(answer) }
+
+// makerAt is the maker at an endpoint: of a pool, if that has the endpoint, else of the first that does.
+func (f *Fleet) makerAt(pool objects.Name, address string) Maker {
+	w := f.View().World
+	has := func(name objects.Name) bool { return w.Pools[name].Has(address) }
+	if has(pool) {
+		return Maker{pool, address}
+	}
+	names := slices.SortedFunc(maps.Keys(w.Pools), objects.Name.Compare)
+	if at := slices.IndexFunc(names, has); at >= 0 {
+		return Maker{names[at], address}
+	}
+	return Maker{pool, address}
+}
+
+const (
+	// nowhereFor is for how long it is believed that no endpoint has an answer, and maxNowhere of how many answers that is.
+	nowhereFor = 10 * time.Second
+	maxNowhere = 16384
+)
+
+// Nowhere says whether every endpoint that might have an answer said a moment ago that it does not.
+func (f *Fleet) Nowhere(answer string) bool {
+	at, ok := f.nowhere.Get(answer)
+	return ok && f.Now().Sub(at) < nowhereFor
+}
+
+// made is the answers whose makers others are to be told of. It is safe for concurrent use; the zero made is ready.
+type made struct {
+	mu  sync.Mutex // guards ids
+	ids []string
+}
+
+// maxMade bounds how many wait to be told: what is more is not told.
+const maxMade = 16384
+
+func (m *made) add(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.ids) < maxMade {
+		m.ids = append(m.ids, id)
+	}
+}
+
+// TakeMade returns up to most answers whose makers became known here since they were last taken, by their makers. Moves is sent to if there
+// are more.
+func (f *Fleet) TakeMade(most int) map[Maker][]string {
+	ids, more := f.made.take(most)
+	if more {
+		f.move()
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	by := make(map[Maker][]string)
+	for _, id := range ids {
+		if is, ok := f.makers.Peek(id); ok {
+			by[is] = append(by[is], id)
+		}
+	}
+	return by
+}
+
+func (m *made) take(most int) (ids []string, more bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := min(most, len(m.ids))
+	ids = slices.Clone(m.ids[:n])
+	if m.ids = m.ids[n:]; len(m.ids) == 0 {
+		m.ids = nil
+	}
+	return ids, len(m.ids) > 0
+}
+
+// TellMade has others told of every answer whose maker is known, of the latest first, for who is to be told has just begun.
+func (f *Fleet) TellMade() {
+	known := f.makers.Keys() // the oldest first
+	slices.Reverse(known)
+	f.made.mu.Lock()
+	defer f.made.mu.Unlock()
+	f.made.ids = known[:min(len(known), maxMade)]
+}

@@ -34,7 +34,7 @@ func (f *Fleet) Attribute(o outcome.Outcome) outcome.Outcome {
 		return o
 	}
 	o.Endpoint = w.EndpointAt(o.Endpoint)
-	for _, all := range [][]string{o.Elsewhere, o.Stopping, o.Unreached, o.Missing} {
+	for _, all := range [][]string{o.Elsewhere, o.Stopping, o.Unreached, o.Missing, o.Without} {
 		for i := range all {
 			all[i] = w.EndpointAt(all[i])
 		}
@@ -85,7 +85,13 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 		f.Served(o.Endpoint, o.Began)
 	}
 	f.Reported(o.Endpoint, o.Load, o.Began.Add(o.Duration))
-	if ok && strings.HasPrefix(o.ResponseID, storedPrefix) {
-		f.Made(o.ResponseID, Maker{pool, o.Endpoint})
+	switch {
+	case o.Found():
+		f.Made(o.Stored, f.makerAt(pool, o.Endpoint))
+	case o.Nowhere():
+		f.nowhere.Add(o.Stored, f.Now())
+	}
+	if ok && strings.HasPrefix(o.ResponseID, storedPrefix) && o.ResponseID != o.Stored {
+		f.Made(o.ResponseID, f.makerAt(pool, o.Endpoint))
 	}
 }

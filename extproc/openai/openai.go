@@ -142,6 +142,12 @@ func isID(s string) bool {
 
 const maxID = 256
 
+// Continues says whether a request goes on from a stored response, which only the engine that made it has, if its body names one.
+func (r Request) Continues(path string) bool {
+	path, _, _ = strings.Cut(path, "?")
+	return path == wire.ResponsesPath && isID(r.Previous)
+}
+
 // Request is what Headgate needs of a request's body.
 type Request struct {
 	// Model is the name that the client gave. It shares no memory with the body.

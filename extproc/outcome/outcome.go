@@ -83,8 +83,21 @@ type Outcome struct {
 	Among      int64
 	Answered   time.Duration
 	ResponseID string // what the engine calls its answer
+	// Stored is the id of the stored response that the request asked each endpoint for, empty if it did not; Without are the endpoints before the
+	// last that did not have it, and Everybody says that all who might have it were picked.
+	Stored    string
+	Without   []string
+	Everybody bool
 	// Load is what the engine said of itself with the response, unknown if it said nothing.
 	Load engine.Load
+}
+
+// Found says whether the endpoint has the stored response that the request asked for.
+func (o Outcome) Found() bool { return o.Stored != "" && o.Well() && o.Status < 300 }
+
+// Nowhere says whether each endpoint that might have the stored response answered that it does not.
+func (o Outcome) Nowhere() bool {
+	return o.Stored != "" && o.Everybody && o.Well() && o.Status == 404 && len(o.Unreached)+len(o.Elsewhere)+len(o.Missing) == 0
 }
 
 // Suspicious returns the endpoints to be scraped at once: those that refused or dropped the request, or that have no such model.

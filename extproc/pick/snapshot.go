@@ -210,6 +210,8 @@ type Endpoint struct {
 	Hash uint64
 	// Doubted says that it is out by what requests say alone: no look has told yet.
 	Doubted bool
+	// Unheard says that it is out for no other reason than that it has not answered a look yet.
+	Unheard bool
 	// Forgets says that its engine keeps nothing of a prompt for the next one.
 	Forgets bool
 }

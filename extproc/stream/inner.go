@@ -45,7 +45,7 @@ func (x *exchange) atGateway() bool { return x.listener != "" || x.pool != (obje
 // addInner makes the inner server the last pick of a request whose model control can load elsewhere, if there are fewer picks than may be
 // tried. Name is what its client calls it.
 func (x *exchange) addInner(name string) {
-	if x.sealed = ""; !x.placed() || !x.innerServes(x.target.Pool) || 1+strings.Count(x.to, ",") >= x.settings.Picks {
+	if x.sealed = ""; !x.placed() || !x.innerServes(x.target.Pool) || x.search.id == "" && 1+strings.Count(x.to, ",") >= x.settings.Picks {
 		return
 	}
 	e := x.errandOf(errand.Again, errand.Model{Name: name, Target: x.found})

@@ -51,6 +51,8 @@ type picked struct {
 	among    int64         // see [pick.Decision.Among]; 0 of what runs no model
 	inFlight *fleet.InFlight
 	told     bool // the data plane was, of what was decided
+	search   search
+	searches []objects.Name // the other pools whose endpoints are asked
 }
 
 // decision is where the request goes first.
@@ -101,6 +103,10 @@ func (x *exchange) choose(a ask, body []byte, now time.Time) error {
 		return &miss{x.wanted(), pick.ErrNotAddressable}
 	}
 	most := x.settings.Picks
+	if x.search.id != "" {
+		most = maxSearch + 1
+	}
+	named := most
 	base := view.Snapshot.Pools[request.Pool].BaseModel()
 	if request.Tokenless = x.tokenless(); x.runs() {
 		request.Demand.Pace = s.pace(view.World, x.habitual(request, base))
@@ -115,7 +121,11 @@ func (x *exchange) choose(a ask, body []byte, now time.Time) error {
 		room = make([]pick.Decision, most)
 	}
 	x.ranked, err = pick.Pick(x.settings.Policy, view.Snapshot, request, room[:most])
-	x.picks = unlimited(x.ranked[:min(len(x.ranked), x.settings.Picks)])
+	x.picks = unlimited(x.ranked[:min(len(x.ranked), named)])
+	if x.search.id != "" && err == nil {
+		x.spread(view, request, x.searches)
+		x.limitSearch()
+	}
 	if x.placed() && isMiss(err) && len(view.Snapshot.Pools[request.Pool].Any) > 0 {
 		return &miss{x.wanted(), err}
 	}
@@ -141,9 +151,22 @@ func (x *exchange) admit(a *ask, view *belief.View) (target route.Target, near s
 	}
 	of := route.Ask{Offer: offer, Model: a.model, Default: x.unrouted(view, offer, a.model), Random: s.Random()}
 	of.Given, _ = x.given(view.World)
+	x.search, x.searches = search{}, nil
 	if a.previous != "" {
 		maker, ok := s.Fleet.Maker(a.previous)
 		switch {
+		case !ok && x.searchable(a):
+			if s.Fleet.Nowhere(a.previous) {
+				return target, "", errUnknownAnswer
+			}
+			x.search = search{a.previous, true}
+			if a.model == "" {
+				var pools []objects.Name
+				if pools, x.search.everybody = x.searched(view, offer, of.Given); len(pools) == 0 {
+					return target, "", pick.ErrNoneReady
+				}
+				of.Given, x.searches = pools[0], pools[1:]
+			}
 		case ok && x.counts(offer, of.Given)(maker.Pool):
 			near = maker.Address
 			if a.model == "" {
@@ -362,6 +385,7 @@ func (x *exchange) common() *extprocv3.CommonResponse {
 		SetHeaders:    []*corev3.HeaderValueOption{header(wire.DestinationHeader, x.to)},
 		RemoveHeaders: x.in.control,
 	}
+	mutation.SetHeaders = append(mutation.SetHeaders, x.retries()...)
 	if left := x.left(); left > 0 && x.front == Own {
 		mutation.SetHeaders = append(mutation.SetHeaders, header(wire.TimeoutHeader, strconv.FormatInt(left.Milliseconds(), 10)))
 	}
@@ -446,6 +470,10 @@ func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.Proc
 	}
 	if x.found.Adapter != "" && x.found.Adapter != x.target.Adapter {
 		pick[wire.PickVModel] = structpb.NewStringValue(x.found.Adapter)
+	}
+	if x.search.id != "" {
+		pick[wire.PickStored] = structpb.NewStringValue(x.search.id)
+		pick[wire.PickEverybody] = structpb.NewBoolValue(x.search.everybody)
 	}
 	if x.errand != nil {
 		pick[wire.PickInner] = structpb.NewBoolValue(true)

@@ -148,6 +148,8 @@ type stream struct {
 	missing  []string
 	leaving  map[string]*placement.Leaving
 	backlogs map[string]uint32 // requests by endpoint
+	// responses are stored responses with their endpoints.
+	responses []string
 }
 
 func (c *fakeControl) Connect(wire placement.Placement_ConnectServer) error {
@@ -198,6 +200,11 @@ func (s *stream) read(r *placement.Report) {
 	}
 	for _, b := range r.GetBacklogs() {
 		s.backlogs[b.GetEndpoint()] = b.GetRequests()
+	}
+	for _, m := range r.GetResponses() {
+		for _, id := range m.GetIds() {
+			s.responses = append(s.responses, id+"@"+m.GetEndpoint())
+		}
 	}
 	close(s.news)
 	s.news = make(chan struct{})

@@ -144,6 +144,7 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 	}()
 
 	s := &talk{Client: c, stream: stream, hearing: newHearing(), telling: newTelling(), usedAt: time.Now()}
+	c.Fleet.TellMade()
 	defer c.Fleet.ForgetPeers() // nobody tells any more: looks find what they have
 	if err := s.report(wantedNow | flying | allFlying | backlogs | lessons); err != nil {
 		return false, err
@@ -181,11 +182,11 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 			moved.Reset(max(0, c.Interval-time.Since(told)))
 			continue
 		case told = <-moved.C:
-			what = backlogs
+			what = backlogs | made
 		case <-c.Fleet.Urgent():
 			what = flying
 		case <-tick.C:
-			what = wantedNow | flying | allFlying | used
+			what = wantedNow | flying | allFlying | used | made
 		case <-teach.C:
 			what = lessons
 		}
@@ -219,6 +220,7 @@ func (t *talk) hear(u *placement.Update) bool {
 	if told := u.GetLessons(); len(told) > 0 {
 		t.Fleet.HearLessons(lessonsOf(told))
 	}
+	t.makers(u.GetResponses())
 	if onlyOfOthers(u) {
 		if t.hearing.complete && t.told == t.applied { // else there is something to acknowledge
 			t.told, t.applied = u.GetVersion(), u.GetVersion()
@@ -249,6 +251,7 @@ const (
 	used
 	backlogs
 	lessons
+	made
 )
 
 // report says what has changed of some topics, if anything has. What is in flight is read after what is in force was put
@@ -271,10 +274,13 @@ func (t *talk) report(what topics) error {
 	if what&backlogs != 0 {
 		r.Backlogs = t.telling.backlogs(t.Fleet.Backlogs, fleet.Steady(now))
 	}
+	if what&made != 0 {
+		r.Responses = t.responses()
+	}
 	if what&lessons != 0 {
 		r.Lessons = t.telling.teaches(t.Fleet.Lessons())
 	}
-	if t.began && t.applied == t.told && len(r.Lessons)+len(r.Backlogs)+len(r.Wanted)+len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving) == 0 {
+	if t.began && t.applied == t.told && len(r.Lessons)+len(r.Responses)+len(r.Backlogs)+len(r.Wanted)+len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving) == 0 {
 		return nil
 	}
 	if !t.began {

@@ -293,6 +293,15 @@ type Pool struct {
 	Classes map[string]*Said
 }
 
+// Has says whether an endpoint is of the pool, which may be nil.
+func (p *Pool) Has(address string) bool {
+	if p == nil {
+		return false
+	}
+	_, has := slices.BinarySearchFunc(p.Endpoints, address, func(e Endpoint, address string) int { return strings.Compare(e.Address, address) })
+	return has
+}
+
 // Endpoint is one port of one pod, or one address of an EndpointList.
 type Endpoint struct {
 	Address string            // "ip:port", with brackets around an IPv6 address

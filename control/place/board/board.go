@@ -67,6 +67,7 @@ type Server struct {
 	absent     map[string]*time.Timer // processes that may still send requests, by name
 	sharing    int                    // among how many processes limits were shared by an earlier process, as extprocs tell
 	lessons    lessons
+	responses  *responses
 }
 
 // copied is what is published of a copy.
@@ -106,6 +107,7 @@ type peer struct {
 	lessons     map[lessonKey]bool     // may be to be told
 	taught      map[lessonKey]bool     // were told
 	knows       map[lessonKey]float64  // how well founded what it told itself was
+	responses   map[string]bool        // stored responses whose makers are to be told
 }
 
 // New returns a Server that knows nothing. Its Placer is set before it serves.
@@ -114,7 +116,7 @@ func New(log *slog.Logger) *Server {
 		log: log, closed: make(chan struct{}), ledger: newLedger(),
 		copies: make(map[decide.CopyKey]copied), failures: make(map[decide.Key]decide.Reason), registered: make(map[decide.Key]bool),
 		vmodels: make(map[decide.Key]decide.Switch), leaving: make(map[string]decide.Leaving), methods: make(map[string]engine.Methods), peers: make(map[*peer]bool), drains: make(map[decide.CopyKey]*drain), absent: make(map[string]*time.Timer),
-		lessons: make(lessons),
+		lessons: make(lessons), responses: newResponses(),
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -358,7 +360,10 @@ func (s *Server) join(process string, sharing int) *peer {
 		copies: keysOf(s.copies), failures: keysOf(s.failures), registered: keysOf(s.registered), vmodels: keysOf(s.vmodels), leaving: keysOf(s.leaving), methods: keysOf(s.methods),
 		lessons: keysOf(s.lessons), moving: make(map[decide.Key]uint64), parting: make(map[string]uint64),
 		inFlight: make(map[decide.CopyKey]int), others: make(map[decide.CopyKey]int), moved: make(map[decide.CopyKey]int),
-		taught: make(map[lessonKey]bool), knows: make(map[lessonKey]float64),
+		responses: make(map[string]bool), taught: make(map[lessonKey]bool), knows: make(map[lessonKey]float64),
+	}
+	for _, id := range s.responses.Keys() {
+		p.responses[id] = true
 	}
 	s.peers[p] = true
 	for _, d := range s.drains {
@@ -459,6 +464,7 @@ func (s *Server) report(p *peer, r *placement.Report) {
 		}
 	}
 	s.learned(p, r.GetLessons(), now)
+	s.made(p, r.GetResponses())
 	p.applied = max(p.applied, r.GetApplied())
 	maps.DeleteFunc(p.moving, func(_ decide.Key, version uint64) bool { return version <= p.applied })
 	maps.DeleteFunc(p.parting, func(_ string, version uint64) bool { return version <= p.applied })
@@ -540,7 +546,7 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 		u.Leaving = append(u.Leaving, wireLeaving(address, s.leaving[address], now)) // the zero Leaving stays
 		p.parting[address] = u.Version
 	}
-	u.Lessons = s.teach(p, now)
+	u.Lessons, u.Responses = s.teach(p, now), s.makers(p)
 	for key, n := range p.moved {
 		u.InFlight = append(u.InFlight, &placement.InFlight{Copy: copyKey(key), Requests: uint32(n)})
 	}
@@ -548,7 +554,7 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	if s.ready && !p.told && room > 0 {
 		u.Complete, p.told = true, true
 	}
-	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Vmodels)+len(u.Leaving)+len(u.Runtimes)+len(u.InFlight)+len(u.Backlogs)+len(u.Lessons) == 0 && u.Endpoints == nil && u.Share == nil && !u.Complete {
+	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Vmodels)+len(u.Leaving)+len(u.Runtimes)+len(u.InFlight)+len(u.Backlogs)+len(u.Lessons)+len(u.Responses) == 0 && u.Endpoints == nil && u.Share == nil && !u.Complete {
 		return nil
 	}
 	p.version = u.Version

@@ -256,6 +256,7 @@ func (s *State) snapshot(e *endpoint, times *profile.Profile, declared objects.E
 		Backlog: &e.backlog, Peers: &e.peers, Resident: &e.resident, OthersTokens: e.others.tokens,
 		Forgets: e.load.Forgets,
 	}
+	p.Unheard = p.State == pick.Out && s.unheard(e, declared)
 	e.predict(&p, times)
 	for _, name := range e.load.Active {
 		p.Listed = append(p.Listed, e.count(name))

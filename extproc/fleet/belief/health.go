@@ -70,6 +70,12 @@ func (s *State) stateOf(e *endpoint, declared objects.Endpoint, now time.Time, l
 	return pick.Healthy
 }
 
+// unheard says whether nothing is wrong with an endpoint but that it has not answered a look yet.
+func (s *State) unheard(e *endpoint, declared objects.Endpoint) bool {
+	h, told := &e.health, s.control.leaving[declared.Address]
+	return h.heard.IsZero() && !h.refuses() && declared.Ready && !declared.Terminating && !told.Terminating
+}
+
 // migrates says whether an endpoint whose pod is being deleted serves on until its models have copies elsewhere, as control says, else as
 // the objects do. Where there is no control nobody moves them, and the pod's hook waits for nothing.
 func (s *State) migrates(declared objects.Endpoint, told Leaving, now time.Time) bool {

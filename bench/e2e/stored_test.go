@@ -1,0 +1,102 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// storing has engines keep the responses that they make, which no other engine has.
+var storing = engineFlags("--store-responses")
+
+// atRandom has engines be picked at random, so that only who remembers or asks finds a response.
+var atRandom = extprocFlags("--policy", "random")
+
+// respond makes a response, which may go on from another one, and returns its id.
+func (s *stack) respond(stream bool, previous string) (id string, a answer) {
+	s.t.Helper()
+	body := fmt.Sprintf(`{"model":"llama","input":"x","max_output_tokens":2,"stream":%t`, stream)
+	if previous != "" {
+		body += `,"previous_response_id":"` + previous + `"`
+	}
+	a = s.must(request{path: "/v1/responses", body: body + "}"})
+	_, rest, _ := strings.Cut(a.body, `"id":"resp_`)
+	id, _, _ = strings.Cut(rest, `"`)
+	return "resp_" + id, a
+}
+
+// continued has conversations go on, asks for what was made before, and says how many of the answers are 404.
+func (s *stack) continued(ids []string) (lost int) {
+	s.t.Helper()
+	is := func(what string, a answer) {
+		switch {
+		case a.status == http.StatusNotFound:
+			lost++
+			s.t.Logf("%s: %d %s", what, a.status, a.body)
+		case a.status != http.StatusOK:
+			s.t.Errorf("%s: %d %s", what, a.status, a.body)
+		}
+	}
+	for n, id := range ids {
+		if n%2 == 0 {
+			is("the response", s.must(request{method: http.MethodGet, path: "/v1/responses/" + id}))
+		}
+		next, a := s.respond(n%3 == 0, id)
+		is("a turn", a)
+		is("what went in", s.must(request{method: http.MethodGet, path: "/v1/responses/" + id + "/input_items"}))
+		is("a cancel", s.must(request{path: "/v1/responses/" + id + "/cancel", body: "{}"}))
+		ids[n] = next
+	}
+	return lost
+}
+
+// Conversations go on where they were begun, though extproc is killed between their turns, with and without control. Only the first request for
+// each response asks more than one engine, and only where nobody tells who made it.
+func TestStoredResponsesOutliveExtproc(t *testing.T) {
+	t.Parallel()
+	for name, settings := range map[string][]setting{
+		"alone":        {storing, atRandom},
+		"with control": {storing, atRandom, placed(t, 4, adapters...)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, settings...)
+			var ids []string
+			for n := range 12 {
+				id, a := s.respond(n%2 == 0, "")
+				if a.status != http.StatusOK {
+					t.Fatalf("%d %s", a.status, a.body)
+				}
+				ids = append(ids, id)
+			}
+			for turn := range 3 {
+				s.Extproc.Kill()
+				if err := s.StartExtproc(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				s.await("the next extproc serves", func() bool {
+					return s.must(completion(baseRoute, 1, false)).status == http.StatusOK
+				})
+				if lost := s.continued(ids); lost > 0 {
+					t.Errorf("turn %d: %d times 404", turn, lost)
+				}
+			}
+			for _, id := range ids {
+				if a := s.must(request{method: http.MethodDelete, path: "/v1/responses/" + id}); a.status != http.StatusOK {
+					t.Errorf("a deletion: %d %s", a.status, a.body)
+				}
+			}
+			// What nobody has costs the engines one request each, once.
+			none := request{method: http.MethodGet, path: "/v1/responses/resp_none"}
+			if a := s.must(none); a.status != http.StatusNotFound || !strings.Contains(a.body, "not found") {
+				t.Errorf("what nobody has: %d %s", a.status, a.body)
+			}
+			s.awaitWithin(5*time.Second, "extproc knows that nobody has it", func() bool {
+				a := s.must(none)
+				return a.status == http.StatusNotFound && strings.Contains(a.body, "response_not_found")
+			})
+		})
+	}
+}

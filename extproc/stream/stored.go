@@ -1,0 +1,111 @@
+package stream
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/fleet/belief"
+	"github.com/headgate/headgate/extproc/openai"
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// This file is about requests for a stored response of which nobody is known to have it: extproc has just started, or another one saw it
+// made. Envoy tries one endpoint after the other while they answer 404, and the access log tells who has it.
+
+// maxSearch bounds how many endpoints are asked for a stored response.
+const maxSearch = 8
+
+// search is a request for a stored response that is asked of several endpoints. The zero search is none.
+type search struct {
+	id string
+	// everybody says that all endpoints that might have it are among the picks.
+	everybody bool
+}
+
+// searchable says whether the data plane can ask several endpoints for a stored response. Only Headgate's own Envoys go on after a 404.
+func (x *exchange) searchable(a *ask) bool {
+	return x.front == Own && x.errand == nil && x.call == nil && x.server.Settings.Picks > 1 &&
+		(x.op == openai.Stored || a.text.Continues(x.in.path))
+}
+
+// searched returns the pools whose endpoints may be asked for a stored response of a request without a model: the first is that of the
+// request. At a Gateway each pool is a cluster of its own, and a pool's own token is for its own endpoints: then it is one of them.
+func (x *exchange) searched(view *belief.View, offer *objects.Offer, given objects.Name) (pools []objects.Name, everybody bool) {
+	counts := x.counts(offer, given)
+	var alone []objects.Name
+	for name, p := range view.World.Pools {
+		s := view.Snapshot.Pools[name.String()]
+		switch {
+		case s == nil || len(s.Any) == 0 || p.CallsOnly || !counts(name):
+		case x.atGateway() || p.ReplacesAuthorization():
+			alone = append(alone, name)
+		default:
+			pools = append(pools, name)
+		}
+	}
+	slices.SortFunc(pools, objects.Name.Compare)
+	slices.SortFunc(alone, objects.Name.Compare)
+	if n := uint64(len(alone)); n > 0 && (len(pools) == 0 || x.server.Random()%(n+1) > 0) {
+		return alone[x.server.Random()%n:][:1], n == 1 && len(pools) == 0
+	}
+	return pools, len(alone) == 0
+}
+
+// spread adds to the picks of a request the endpoints of other pools, by turns, and those of which nothing is known yet.
+func (x *exchange) spread(view *belief.View, request pick.Request, others []objects.Name) {
+	all := [][]pick.Decision{x.picks}
+	for _, name := range others {
+		request.Pool = name.String()
+		more, err := pick.Pick(x.settings.Policy, view.Snapshot, request, make([]pick.Decision, maxSearch+1))
+		if err == nil {
+			all = append(all, more)
+		}
+	}
+	var picks []pick.Decision
+	for turn := 0; len(picks) <= maxSearch; turn++ {
+		before := len(picks)
+		for _, of := range all {
+			if turn < len(of) {
+				picks = append(picks, of[turn])
+			}
+		}
+		if len(picks) == before {
+			break
+		}
+	}
+	// An extproc that has just started has not heard of every endpoint yet. The last ones are asked too.
+	for _, name := range append([]objects.Name{x.target.Pool}, others...) {
+		pool := view.Snapshot.Pools[name.String()]
+		for i := range pool.Endpoints {
+			if e := &pool.Endpoints[i]; e.Unheard && request.Only.Has(e.Address) {
+				picks = append(picks, pick.Decision{Endpoint: e, Copy: &pool.Any[i], Model: picks[0].Model, Reason: "not heard of yet"})
+			}
+		}
+	}
+	seen := make(map[string]bool, len(picks))
+	x.picks = slices.DeleteFunc(picks, func(d pick.Decision) bool { // one may be of several pools
+		again := seen[d.Endpoint.Address]
+		seen[d.Endpoint.Address] = true
+		return again
+	})
+}
+
+// limitSearch keeps as many picks as may be asked. Those that are left out might have the response.
+func (p *picked) limitSearch() {
+	if len(p.picks) > maxSearch {
+		p.picks, p.search.everybody = p.picks[:maxSearch], false
+	}
+}
+
+// retries bounds how often Envoy tries a request again that searches, nil of any other.
+func (x *exchange) retries() []*corev3.HeaderValueOption {
+	if x.search.id == "" {
+		return nil
+	}
+	return []*corev3.HeaderValueOption{header(wire.RetriesHeader, strconv.Itoa(strings.Count(x.to, ",")))}
+}

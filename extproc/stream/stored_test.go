@@ -1,0 +1,68 @@
+package stream_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/extproc/stream"
+	"github.com/headgate/headgate/internal/objects"
+)
+
+// A response of which nobody is known to have it is asked for at several endpoints, of all pools that may have it; once each of them has
+// answered that it does not have it, it is 404 for a while.
+func TestAStoredResponseIsSearched(t *testing.T) {
+	now := time.Now()
+	f := newFleetWith(fleet.Config{Now: func() time.Time { return now }})
+	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.Picks = 3 })
+	ask := func(at objects.Name, lines ...string) string {
+		x := server.ExchangeAt("", at, nil)
+		var out strings.Builder
+		for _, line := range lines {
+			answers, err := x.Receive(message(t, line), now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range answers {
+				out.WriteString(render(t, m))
+			}
+		}
+		x.End(now)
+		return out.String()
+	}
+	expect := func(what, got string, want ...string) {
+		t.Helper()
+		for _, w := range want {
+			if !strings.Contains(got, w) {
+				t.Errorf("%s: %q is not in\n%s", what, w, got)
+			}
+		}
+	}
+	get := "headers :method=GET :path=/v1/responses/resp_x end"
+	for range 8 {
+		got := ask(objects.Name{}, get)
+		_, picks, _ := strings.Cut(got, "destination-endpoint=")
+		picks, _, _ = strings.Cut(picks, " ")
+		if n := 1 + strings.Count(picks, ","); strings.Contains(picks, "10.0.4.1:") != (n < 8) { // the pool with a token of its own is apart
+			t.Errorf("%d endpoints are asked: %s", n, picks)
+		}
+		expect("a response", got, `"stored":"resp_x"`, `"everybody":false`, "x-envoy-max-retries=")
+	}
+	goesOn := ask(objects.Name{Namespace: "ns", Name: "sticky"}, "headers :method=POST :path=/v1/responses", `body {"model":"sticky","previous_response_id":"resp_y"}`)
+	expect("a turn", goesOn, `"stored":"resp_y"`, `"everybody":true`, "x-envoy-max-retries=3")
+	f.Observe(outcome.Outcome{Pool: "ns/sticky", Endpoint: "10.0.3.4:8000", Status: 404, Stored: "resp_y", Everybody: true})
+	f.Observe(outcome.Outcome{Pool: "ns/sticky", Endpoint: "10.0.3.4:8000", Status: 200, Stored: "resp_x"})
+	expect("what nobody has", ask(objects.Name{}, "headers :method=GET :path=/v1/responses/resp_y end"), "404 details=headgate_response_not_found")
+	expect("what was found", ask(objects.Name{}, get), "destination-endpoint=10.0.3.4:8000")
+	now = now.Add(11 * time.Second)
+	f.SetWorld(f.View().World)
+	expect("what nobody had a while ago", ask(objects.Name{}, "headers :method=GET :path=/v1/responses/resp_y end"), `"stored":"resp_y"`)
+	for _, path := range []string{"/v1/chat/completions", "/v1/responses"} {
+		got := ask(objects.Name{}, "headers :method=POST :path="+path, `body {"model":"sticky","previous_response_id":"`+map[bool]string{true: "no id", false: "resp_z"}[path == "/v1/responses"]+`"}`)
+		if strings.Contains(got, "stored") {
+			t.Errorf("%s searches: %s", path, got)
+		}
+	}
+}
