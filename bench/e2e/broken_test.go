@@ -24,6 +24,9 @@ var brokenAnswers = map[string]string{
 	"too few bytes":         "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n{}",
 }
 
+// begun are those that break the rules after their headers.
+var begun = map[string]bool{"a chunk that is none": true, "too few bytes": true}
+
 // startBroken serves an engine that lists the model "broken", and answers other requests as brokenAnswers has it.
 func startBroken(t *testing.T, address string) {
 	t.Helper()
@@ -75,12 +78,14 @@ func TestAnAnswerThatBreaksHTTPIsTheServersFault(t *testing.T) {
 	})
 	for what := range brokenAnswers {
 		for path, shape := range map[string]string{"/v1/completions": `"code":"bad_answer"`, "/v1/messages": `"type":"api_error"`, "/v2/models/broken/infer": `{"error":"`} {
-			s.await("the engine is a candidate", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "state", "healthy") == 1 })
-			a, l := s.tell(request{path: path, body: `{"model":"broken","prompt":"x","max_tokens":1,"messages":[{"role":"user","content":"x"}],"inputs":[]}`, header: map[string]string{"X-Do": what}})
+			a, err := s.ask(t.Context(), request{path: path, body: `{"model":"broken","prompt":"x","max_tokens":1,"messages":[{"role":"user","content":"x"}],"inputs":[]}`, header: map[string]string{"X-Do": what}})
 			switch {
-			case strings.HasPrefix(path, "/v2") && strings.HasPrefix(l.Details, "upstream_reset_after"): // it is not held back
-			case a.status != 502 || !strings.Contains(a.body, "The server's answer was broken.") || !strings.Contains(a.body, shape):
-				t.Errorf("%s on %s: %d %q, %s", what, path, a.status, a.body, l.Details)
+			case strings.HasPrefix(path, "/v2") && begun[what]: // it is not held back
+				if err == nil {
+					t.Errorf("%s on %s: %d %q, a whole answer", what, path, a.status, a.body)
+				}
+			case err != nil || a.status != http.StatusBadGateway || !strings.Contains(a.body, "The server's answer was broken.") || !strings.Contains(a.body, shape):
+				t.Errorf("%s on %s: %d %q, %v", what, path, a.status, a.body, err)
 			}
 		}
 	}

@@ -3,7 +3,6 @@ package e2e
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -144,9 +143,8 @@ func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
 			return ""
 		})
 		run("a stream over HTTP/2", func() string {
-			two := &http2.Transport{AllowHTTP: true, DialTLSContext: func(ctx context.Context, network, address string, _ *tls.Config) (net.Conn, error) {
-				return new(net.Dialer).DialContext(ctx, network, address)
-			}}
+			two := &http.Transport{Protocols: new(http.Protocols)}
+			two.Protocols.SetUnencryptedHTTP2(true)
 			defer two.CloseIdleConnections()
 			q, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+"/v1/completions", strings.NewReader(ask("gone", "").body))
 			if err != nil {
@@ -181,7 +179,7 @@ func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
 	open := func(model, does string) *http.Response {
 		t.Helper()
 		response, err := s.open(ctx, ask(model, does))
-		if err != nil || response.StatusCode != 200 {
+		if err != nil || response.StatusCode != http.StatusOK {
 			t.Fatalf("%s %s: %v, %v", model, does, response, err)
 		}
 		t.Cleanup(func() { _ = response.Body.Close() })
