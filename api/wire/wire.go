@@ -205,6 +205,11 @@ const (
 	// PickEverybody that the picks are all who might have it, a bool; absent of all others.
 	PickStored    = "stored"
 	PickEverybody = "everybody"
+	// PickUnlisted says of a copy that only control knows of whether NOT_FOUND, in whatever words, is a sign that the engine has lost it: true, or
+	// false where that was found to be the model's own answer; a bool, absent of copies that an engine lists. PickAgain says that the request is
+	// sent once more, a bool; absent of others.
+	PickUnlisted = "unlisted"
+	PickAgain    = "again"
 	// PickExpected is why the policy took this endpoint, in seconds of each term, and PickRunnerUp why not the next best one; structs, of
 	// extproc's --explain-picks.
 	PickExpected = "expected"

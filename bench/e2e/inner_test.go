@@ -82,6 +82,67 @@ func TestRequestsThatMeetNoModelHaveItLoadedAgain(t *testing.T) {
 	}
 }
 
+// A runtime may say in any words that it has lost a model, and lose it again and again. A model's own NOT_FOUND costs few loads, and passes as it is.
+func TestARuntimeSaysInAnyWordsThatItHasLostAModel(t *testing.T) {
+	t.Parallel()
+	for name, says := range map[string]string{
+		"its own":          "NOT_FOUND:no %s here",
+		"none":             "NOT_FOUND:",
+		"older Triton":     "UNAVAILABLE:Request for unknown model: '%s' is not found",
+		"older MLServer":   "INVALID_ARGUMENT:Model %s not found",
+		"newer MLServer":   "NOT_FOUND:Model %s not found",
+		"today's Triton's": "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, runtimes(t, 1, map[string]string{"one": "sim:", "own": "sim:?refuse=NOT_FOUND:no such row"}), func(c *rig.Config) {
+				if c.EngineFlags = nil; says != "" {
+					c.EngineFlags = []string{"--unknown-model", says}
+				}
+			})
+			conn, err := grpc.NewClient("passthrough:///"+strings.TrimSuffix(s.endpoint(1), "8000")+"8085", grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			const lost = 4
+			for i := range 1 + lost {
+				for range 3 {
+					a, err := s.calls().ModelInfer(t.Context(), tensor("one", 1))
+					if fault := answers(a, err, "one", 1); fault != "" {
+						t.Errorf("after it was lost %d times: %s", i, fault)
+					}
+				}
+				if i == lost {
+					break
+				}
+				if _, err := mmesh.NewModelRuntimeClient(conn).UnloadModel(t.Context(), &mmesh.UnloadModelRequest{ModelId: "one"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			const asked = 30
+			for range asked {
+				_, err := s.calls().ModelInfer(t.Context(), tensor("own", 1))
+				if is := status.Convert(err); is.Code() != codes.NotFound || is.Message() != "no such row" {
+					t.Errorf("the model's own answer is %v", err)
+				}
+			}
+			loads, refused := make(map[string]int), 0
+			for _, e := range s.events() {
+				if e.Event == "loaded" {
+					loads[e.Model]++
+				}
+				if e.Event == "refused" {
+					refused++
+				}
+			}
+			if loads["one"] != 1+lost || loads["own"] > 4 || refused > asked+4 {
+				t.Errorf("of loads there were %v, and %d inferences of which the client sent %d", loads, refused, asked)
+			}
+		})
+	}
+}
+
 // Clients of ModelMesh register a model and ask for it at one port, with the token that control has for them.
 func TestModelMeshsClientsCallOnePort(t *testing.T) {
 	t.Parallel()

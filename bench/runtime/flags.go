@@ -15,6 +15,8 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/headgate/headgate/api/mmesh"
 	"github.com/headgate/headgate/bench/simulated"
@@ -63,6 +65,7 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 	f.DurationVar(&s.Startup, "startup", 0, "become ready after this `DURATION`")
 	f.BoolVar(&s.Unpredicting, "no-predictions", false, "leave predictModelSize unimplemented")
 	f.IntVar(&s.Concurrency, "concurrency", 0, "take so many `INFERENCES` of a model at once, and tell ModelMesh so (limitModelConcurrency); 0 takes as many as come")
+	unknown := f.String("unknown-model", "", "answer calls for a model that is not loaded with this status, `CODE:WORDS`; %s stands for the model's id (default Triton's)")
 	f.StringVar(&s.eventLog, "event-log", "", "append an event to this `FILE` for each load and unload; - means standard output")
 	err := f.Parse(args)
 	switch {
@@ -80,6 +83,14 @@ func parseFlags(args []string, out io.Writer) (setup, error) {
 	}
 	if s.DefaultSize, err = parseSize(*size); err != nil {
 		return s, fmt.Errorf("--default-size: %w", err)
+	}
+	if *unknown != "" {
+		code, words, _ := strings.Cut(*unknown, ":")
+		var is codes.Code
+		if err := is.UnmarshalJSON([]byte(strconv.Quote(code))); err != nil || is == codes.OK {
+			return s, fmt.Errorf("--unknown-model %s: %q is no code of gRPC, such as NOT_FOUND", *unknown, code)
+		}
+		s.Unknown = status.New(is, words)
 	}
 	s.address = net.JoinHostPort(*host, strconv.Itoa(*port))
 	return s, nil

@@ -32,7 +32,9 @@ type Config struct {
 	Unpredicting bool
 	// Concurrency is how many requests for a model it takes at once whose path says none; 0: as many as come, and it says of no model how many.
 	Concurrency int
-	Events      *simulated.Events // may be nil
+	// Unknown is the status of a gRPC call for a model that it does not have; %s in its words stands for the model's id. Nil is Triton's.
+	Unknown *status.Status
+	Events  *simulated.Events // may be nil
 }
 
 // Runtime is one simulated runtime. Make it with New. Its methods are safe for concurrent use.

@@ -80,6 +80,9 @@ func (v v2) of(ctx context.Context, model string) error {
 		return err
 	}
 	if !v.runtime.Loaded(model) {
+		if is := v.runtime.config.Unknown; is != nil {
+			return status.Error(is.Code(), strings.ReplaceAll(is.Message(), "%s", model))
+		}
 		return status.Errorf(codes.NotFound, "Request for unknown model: '%s' is not found", model) // as Triton says it
 	}
 	return nil

@@ -91,6 +91,7 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 		Route: pick.text(wire.PickRoute), Pool: pick.text(wire.PickPool), Model: pick.text(wire.PickModel),
 		Stream:    pick.flag(wire.PickStream) || outcome.IsEventStream(response.GetResponseHeaders()["content-type"]),
 		ID:        pick.text(wire.PickID),
+		Again:     pick.flag(wire.PickAgain),
 		Elsewhere: split(usage.text(wire.UsageElsewhere)), Stopping: split(usage.text(wire.UsageStopping)),
 		Missing: split(usage.text(wire.UsageMissing)), Without: split(usage.text(wire.UsageWithout)),
 		Stored: pick.text(wire.PickStored), Everybody: pick.flag(wire.PickEverybody),

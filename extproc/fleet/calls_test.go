@@ -98,9 +98,10 @@ func TestWhereMissingCopiesAreNotBelieved(t *testing.T) {
 	f, _ := started() // both give lists
 	f.Hear(belief.News{All: true, Endpoints: governing(a), Copies: map[belief.CopyKey]belief.Word{copyOf("sql", a): belief.Loaded}})
 	f.SetModels(b, engine.Models{Unlisted: true})
-	f.Missed(copyOf("sql", a))
-	f.Missed(copyOf("sql", b))
-	f.Missed(copyOf("sql", "10.9.9.9:8000"))
+	for _, address := range []string{a, b, "10.9.9.9:8000"} {
+		f.Missed(copyOf("sql", address), f.Now())
+		f.OwnAnswer(copyOf("sql", address))
+	}
 	if got := f.TakeMissing(); len(got) > 0 {
 		t.Errorf("missing are %v", got)
 	}

@@ -77,7 +77,7 @@ func TestACopyThatTheListHasNoMoreIsLostAndControlIsToldOnce(t *testing.T) {
 	early.Lists(engine.Models{Base: []string{"llama"}})
 	f.Publish()
 	expectWhere(t, f, "the look began before the word came", "new", a)
-	f.Missed(copyOf("new", a)) // the next look tells
+	f.Missed(copyOf("new", a), f.Now()) // the next look tells
 	c.advance(time.Second)
 	for range 3 {
 		f.Look(a).Lists(engine.Models{Base: []string{"llama"}})
@@ -111,8 +111,8 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 		t.Errorf("listed %v, has other %v, has m %v", p.Listed, other, m)
 	}
 	c.advance(time.Second)
-	f.Missed(copyOf("m", a))
-	f.Missed(copyOf("m", a))
+	f.Missed(copyOf("m", a), f.Now())
+	f.Missed(copyOf("m", a), f.Now())
 	expectWhere(t, f, "nobody else is sent there", "m")
 	told := func(when string, want ...belief.CopyKey) {
 		t.Helper()
@@ -121,16 +121,46 @@ func TestAnEndpointWithoutAListHasWhatControlSays(t *testing.T) {
 		}
 	}
 	told("once", copyOf("m", a))
-	// Control loads it again. That it is missing again is the model's own answer, for a while.
-	f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Nothing}})
-	f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Loaded}})
-	expectWhere(t, f, "control has loaded it again", "m", a)
-	c.advance(9 * time.Minute)
-	f.Missed(copyOf("m", a))
-	expectWhere(t, f, "it is missing again", "m", a)
-	told("then")
-	c.advance(2 * time.Minute)
-	f.Missed(copyOf("m", a))
+	reload := func() {
+		f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Nothing}})
+		c.advance(time.Second)
+		f.Hear(belief.News{Copies: map[belief.CopyKey]belief.Word{copyOf("m", a): belief.Loaded}})
+		expectWhere(t, f, "control has loaded it again", "m", a)
+	}
+	before := f.Now()
+	f.Missed(copyOf("m", a), before)
+	told("before control answers")
+	reload()
+	f.Missed(copyOf("m", a), before)
+	told("of a request from before")
+	// An engine may lose it again and again.
+	for range 3 {
+		c.advance(time.Second)
+		f.Missed(copyOf("m", a), f.Now())
+		expectWhere(t, f, "it is lost again", "m")
+		told("again", copyOf("m", a))
+		reload()
+	}
+	// That it is missing just after it was loaded for the request is the model's own answer: for 10 s at first, then for twice as long each time.
+	asks := func() bool {
+		copies := f.View().Snapshot.Pools[thePool.String()].Copies["m"]
+		return len(copies) == 1 && copies[0].Unlisted && copies[0].Own <= f.Now().UnixNano()
+	}
+	for _, wait := range []time.Duration{10, 20, 40, 80, 160, 300, 300} {
+		wait *= time.Second
+		if !asks() {
+			t.Errorf("its answer is taken for its own for longer than it should, before %v", wait)
+		}
+		f.OwnAnswer(copyOf("m", a))
+		c.advance(wait - time.Second)
+		f.OwnAnswer(copyOf("m", a)) // of a request beside it
+		f.Missed(copyOf("m", a), f.Now())
+		if told("while it is taken for its own"); asks() {
+			t.Errorf("its answer is taken for its own for less than %v", wait)
+		}
+		c.advance(time.Second)
+	}
+	f.Missed(copyOf("m", a), f.Now())
 	expectWhere(t, f, "much later it is missing", "m")
 	told("much later", copyOf("m", a))
 	// What control says again after its stream broke is no news of it.

@@ -286,7 +286,7 @@ func (f *Fleet) Stops(address string) {
 
 // Lacks is Missed where a request is to be decided after it: it is in force when Lacks returns.
 func (f *Fleet) Lacks(k belief.CopyKey) {
-	f.now(func() { f.state.Missed(k, f.Now()) })
+	f.now(func() { f.state.Missed(k, f.Now(), f.Now()) })
 }
 
 // Ended says that nobody listens at an endpoint, as [belief.State.Ended].
@@ -320,7 +320,12 @@ func (f *Fleet) Reported(address string, load engine.Load, at time.Time) {
 }
 
 // Missed says that an engine answered for a model as if it had it not, as [belief.State.Missed].
-func (f *Fleet) Missed(k belief.CopyKey) { f.soon(func() { f.state.Missed(k, f.Now()) }) }
+func (f *Fleet) Missed(k belief.CopyKey, began time.Time) {
+	f.soon(func() { f.state.Missed(k, began, f.Now()) })
+}
+
+// OwnAnswer says that a model's own answer sounds as if its engine had lost it, as [belief.State.OwnAnswer].
+func (f *Fleet) OwnAnswer(k belief.CopyKey) { f.soon(func() { f.state.OwnAnswer(k, f.Now()) }) }
 
 // Look is one look at an endpoint, from its beginning.
 type Look struct {

@@ -60,7 +60,12 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 	namespace, name, ok := strings.Cut(o.Pool, "/")
 	pool := objects.Name{Namespace: namespace, Name: name}
 	for _, endpoint := range o.Missing {
-		f.Missed(belief.CopyKey{ModelKey: objects.ModelKey{Pool: pool, ID: o.Model}, Endpoint: endpoint})
+		k := belief.CopyKey{ModelKey: objects.ModelKey{Pool: pool, ID: o.Model}, Endpoint: endpoint}
+		if o.Again {
+			f.OwnAnswer(k)
+		} else {
+			f.Missed(k, o.Began)
+		}
 	}
 	if o.Endpoint == "" {
 		return

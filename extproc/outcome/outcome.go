@@ -54,6 +54,8 @@ type Outcome struct {
 	Elsewhere, Stopping, Unreached []string
 	// Missing are the endpoints that answered that they have no such model.
 	Missing []string
+	// Again says that the request was sent once more, after no endpoint had served it.
+	Again bool
 
 	Status   int  // 0 if no response began
 	Call     Call // the status of a gRPC call, which a response of 200 may end with

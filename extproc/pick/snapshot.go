@@ -99,6 +99,10 @@ type Copy struct {
 	InFlight *Count
 	// Limited says that InFlight has a limit: counts of others need not be read.
 	Limited bool
+	// Unlisted says that control alone knows of the copy. Own is until when NOT_FOUND is taken for the model's own answer, in nanoseconds of Unix
+	// time.
+	Unlisted bool
+	Own      int64
 }
 
 // full says whether the copy takes no other request until one of those that it has ends.

@@ -477,6 +477,12 @@ func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.Proc
 	}
 	if x.errand != nil {
 		pick[wire.PickInner] = structpb.NewBoolValue(true)
+		if x.errand.Last {
+			pick[wire.PickAgain] = structpb.NewBoolValue(true)
+		}
+	}
+	if len(x.picks) > 0 && x.decision().Copy.Unlisted {
+		pick[wire.PickUnlisted] = structpb.NewBoolValue(x.begunAt.UnixNano() >= x.decision().Copy.Own)
 	}
 	x.expect(pick)
 	if x.spent > 0 {

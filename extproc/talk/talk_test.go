@@ -218,7 +218,7 @@ func TestACopyThatAnEngineDoesNotHaveIsMissing(t *testing.T) {
 	s := r.next()
 	s.say(complete(is("m", a, placement.Copy_LOADED)))
 	s.inForce()
-	r.fleet.Missed(belief.CopyKey{ModelKey: key("m"), Endpoint: a})
+	r.fleet.Missed(belief.CopyKey{ModelKey: key("m"), Endpoint: a}, r.fleet.Now())
 	s.until("it is missing", func() bool { return slices.Equal(s.missing, []string{"m@" + a}) })
 }
 

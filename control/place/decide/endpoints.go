@@ -497,14 +497,19 @@ func (s *State) Drained(key CopyKey, now time.Time) (todo []Action) {
 }
 
 // Missing says that an engine that gives no list answered as if it had no such copy, and reports whether it is taken to have
-// begun anew by that: then it has nothing, and is to be made ready. Nothing is loaded there before a look has seen it.
+// begun anew by that: then it has nothing, and is to be made ready. Nothing is loaded there before a look has seen it. Else the copy is loaded
+// there again, which costs little if the engine has it after all.
 func (s *State) Missing(key CopyKey, now time.Time) (anew bool) {
 	c, e := s.copy(key), s.endpoints[key.Endpoint]
 	if c == nil || c.State != Loaded || e.Lists {
 		return false
 	}
 	if !e.doubtful {
-		s.vanished(c, false, now)
+		m := c.model
+		s.drop(c)
+		if !m.gone && !m.foreign && e.CanLoad && e.useful() { // the engine may have it after all: elsewhere, nobody would count it here
+			s.add(m, e, Queued, now)
+		}
 		s.dueModels[key.Key] = true
 		return false
 	}

@@ -233,6 +233,11 @@ func (s *State) indexOf(p *objects.Pool) *pick.Index {
 		for _, name := range there {
 			c := pick.Copy{Endpoint: i, Model: name, InFlight: e.open(name)}
 			c.Limited = s.limit(declared.Address, name, c.InFlight)
+			if c.Unlisted = !e.lists.gives() && s.control.governs(declared.Address); c.Unlisted {
+				if own, is := s.control.own[CopyKey{objects.ModelKey{Pool: p.Name, ID: name}, declared.Address}]; is {
+					c.Own = own.until.UnixNano()
+				}
+			}
 			if asked := engine.AskedAs(cmp.Or(declared.Kind, e.load.Kind), e.lists.Base, name); asked != name {
 				c.Names = []string{asked}
 			}

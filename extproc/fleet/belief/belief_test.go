@@ -106,7 +106,7 @@ func TestWhatControlSaysAgainIsNoNews(t *testing.T) {
 	s.Lists(s.Look(b, start), engine.Models{Unlisted: true})
 	s.Hear(says, start)
 	s.Lists(s.Look(a, start.Add(time.Second)), engine.Models{Base: []string{"llama"}})
-	s.Missed(copyOf("m", b), start) // it gives no list: a request found out
+	s.Missed(copyOf("m", b), start, start) // it gives no list: a request found out
 	s.Hear(says, start.Add(2*time.Second))
 	p := view(s, start.Add(2*time.Second)).Snapshot.Pools["ns/one"]
 	if copies := p.Copies["m"]; len(copies) > 0 {

@@ -58,7 +58,7 @@ type control struct {
 	leaving   map[string]Leaving        // none that stays
 	methods   map[string]engine.Methods // by endpoint, none that is empty; immutable: views share it
 	missing   []CopyKey                 // that control is to be told
-	missed    map[CopyKey]time.Time     // when that was believed of copies at engines without a list
+	own       map[CopyKey]own           // of copies at engines without a list: whose models answer by themselves as if they were missing
 }
 
 // governs says whether control knows the copies of an endpoint.
@@ -83,7 +83,7 @@ func (s *State) Hear(n News, now time.Time) {
 	c := &s.control
 	before := c.copies
 	if n.All || c.copies == nil {
-		*c = control{endpoints: n.Endpoints, copies: make(map[string]map[string]*said), share: c.share, leaving: make(map[string]Leaving), missing: c.missing, missed: c.missed}
+		*c = control{endpoints: n.Endpoints, copies: make(map[string]map[string]*said), share: c.share, leaving: make(map[string]Leaving), missing: c.missing, own: c.own}
 	}
 	shared := n.Share != (Share{}) && n.Share != c.share
 	if shared {
@@ -172,27 +172,56 @@ func (s *State) miss(k CopyKey) {
 	s.urgent = true
 }
 
-// Missed says that an engine answered at a time for a model as if it had it not. Where the engine gives a list, its next look tells; else the copy
-// has vanished until control, which is to find out, says something of it again. That is believed of a copy once in a while: a model whose own
-// answers sound like this would be loaded again and again, for whoever asks for them.
-func (s *State) Missed(k CopyKey, now time.Time) {
+// Missed says that an engine answered a request, which began at a time, as if it did not have the model. If the engine lists its models, its next
+// scrape tells. Else the copy counts as gone until control has loaded it anew, which costs little if the engine has it. An answer to a request from
+// before that load says nothing, nor does one of a model that answers so by itself (see [State.OwnAnswer]).
+func (s *State) Missed(k CopyKey, began, now time.Time) {
 	e, c := s.endpoints[k.Endpoint], &s.control
-	if e == nil || e.lists.gives() || !c.governs(k.Endpoint) || slices.Contains(c.missing, k) {
+	if e == nil || e.lists.gives() || !c.governs(k.Endpoint) || slices.Contains(c.missing, k) || now.Before(c.own[k].until) {
 		return
 	}
-	if last, before := c.missed[k]; before && now.Sub(last) < missedAgain {
-		return
-	}
-	if c.missed == nil {
-		c.missed = make(map[CopyKey]time.Time)
-	}
-	maps.DeleteFunc(c.missed, func(_ CopyKey, at time.Time) bool { return now.Sub(at) >= missedAgain })
-	c.missed[k] = now
 	if said := c.copies[k.Endpoint][k.ID]; said != nil {
+		if said.missed || said.word != Loaded || began.Before(said.heard) {
+			return
+		}
 		said.missed, said.told = true, true // control is told below
 		s.index(k.Endpoint)
 	}
 	s.miss(k)
+}
+
+// own is what is known of a model that answers by itself as if it were missing.
+type own struct {
+	times int // that it did, one after the other
+	until time.Time
+}
+
+// How long a model's own answers are told from those of an engine that has lost it: twice as long each time, between these. That bounds how often it
+// is loaded in vain.
+const (
+	ownLeast = 10 * time.Second
+	ownMost  = 5 * time.Minute
+)
+
+// OwnAnswer says that an engine answered as if it did not have a model just after it was loaded there for that request: for a while this is taken
+// for the model's own answer.
+func (s *State) OwnAnswer(k CopyKey, now time.Time) {
+	e, c := s.endpoints[k.Endpoint], &s.control
+	if e == nil || e.lists.gives() || !c.governs(k.Endpoint) {
+		return
+	}
+	is := c.own[k]
+	if now.Before(is.until) {
+		return // of a request that came beside the one that told
+	}
+	maps.DeleteFunc(c.own, func(_ CopyKey, o own) bool { return now.Sub(o.until) >= ownMost })
+	if c.own == nil {
+		c.own = make(map[CopyKey]own)
+	}
+	is.until = now.Add(min(ownLeast<<min(is.times, 10), ownMost))
+	is.times++
+	c.own[k] = is
+	s.index(k.Endpoint)
 }
 
 // Ended says that nobody listens at an endpoint: its engine has ended, and the next one there has nothing. Where the engine gives a list, that
@@ -211,9 +240,6 @@ func (s *State) Ended(address string, now time.Time) {
 	}
 	s.index(address)
 }
-
-// missedAgain is how long it is not believed again that a copy is missing.
-const missedAgain = 10 * time.Minute
 
 // TakeMissing returns the copies that engines have no more though control believes in them, each once.
 func (s *State) TakeMissing() []CopyKey {
