@@ -7,9 +7,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
-	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/kserve"
-	"github.com/headgate/headgate/extproc/route"
 	"github.com/headgate/headgate/internal/version"
 )
 
@@ -36,13 +34,14 @@ func (x *exchange) about(method string) responses {
 // readyMethod asks whether a model is ready, by its message.
 const readyMethod = kserve.V2 + "/ModelReady"
 
-// callReady answers whether calls for the model of a message would be answered. Of a model that there is not it is NOT_FOUND.
+// callReady answers whether calls for the model of a message would be answered. Those for a model that there is not would not, which V2's clients
+// read as false, and not as an error.
 func (x *exchange) callReady(now time.Time) responses {
 	a, err := x.call.asks()
 	if err == nil {
 		err = x.wouldAnswer(a, now)
 	}
-	if errors.Is(err, errNoID) || errors.Is(err, errNoVModel) || errors.Is(err, route.ErrUnknownModel) || errors.Is(err, flow.ErrUnknown) {
+	if errors.Is(err, errNoID) {
 		return x.fail(err, a.model)
 	}
 	return x.answerCall("ready", kserve.AppendBool(nil, 1, err == nil))
