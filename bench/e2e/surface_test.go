@@ -176,7 +176,7 @@ func TestWhatIsSaidOfModels(t *testing.T) {
 		read("/v1/models/"+id, &one)
 		read("/v1/models/"+id, &again)
 		at := slices.IndexFunc(list.Data, func(m model) bool { return m.ID == id })
-		if at < 0 || one.Object != "model" || one.Created == nil || *one.Created != *again.Created || one.OwnedBy == "" || one.Length != 16384 || one.Root != nil || list.Data[at].Length != one.Length {
+		if at < 0 || one.Object != "model" || one.Created == nil || *one.Created == 0 || *one.Created != *again.Created || one.OwnedBy == "" || one.Length != 16384 || one.Root != nil || list.Data[at].Length != one.Length {
 			t.Errorf("%+v, in the list %+v", one, list.Data)
 		}
 		if adapter := id != baseRoute; adapter != (one.Parent != nil) || adapter && *one.Parent != baseRoute {

@@ -17,7 +17,7 @@ import (
 type modelJSON struct {
 	ID      string `json:"id"`
 	Object  string `json:"object"`
-	Created int64  `json:"created"` // of its object, so that it stays; 0 where that has no time
+	Created int64  `json:"created"` // of its object, or of the file that it stands in; 0 where neither has a time
 	OwnedBy string `json:"owned_by"`
 	// Parent is what clients call the base model of an adapter.
 	Parent *string `json:"parent"`

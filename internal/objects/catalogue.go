@@ -217,7 +217,7 @@ func (w *World) addCatalogue(models []*v1alpha1.Model, vmodels []v1alpha1.VModel
 		w.Catalogue = append(w.Catalogue, e)
 		r := &Route{
 			Name: e.Object, Kind: v1alpha1.ModelKind, Generation: m.Generation, Adapter: e.ID, Backends: []Backend{{Pool: e.Pool, Weight: 1}},
-			wants: []string{e.ID}, created: m.CreationTimestamp.Time,
+			wants: []string{e.ID}, created: m.CreationTimestamp.Time, written: w.written[Object{v1alpha1.ModelKind, e.Object}],
 		}
 		w.unrouted[e.Pool] = append(w.unrouted[e.Pool], r)
 		if taken == nil {

@@ -49,7 +49,11 @@ func (o *Offer) add(r *Route) (others []kept) {
 			continue
 		}
 		o.byModel[name] = r
-		o.models = append(o.models, Model{Name: name, Created: r.created})
+		model := Model{Name: name, Created: r.created}
+		if r.created.IsZero() {
+			model.Created = r.written
+		}
+		o.models = append(o.models, model)
 		r.Models = append(r.Models, name)
 	}
 	return others

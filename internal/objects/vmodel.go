@@ -120,7 +120,7 @@ func (w *World) addVModels(all []v1alpha1.VModel, models map[ModelKey]Name) {
 		if known[v.ModelKey] == v.Object {
 			r := &Route{
 				Name: v.Object, Kind: v1alpha1.VModelKind, Generation: o.Generation, Adapter: v.ID, Backends: []Backend{{Pool: v.Pool, Weight: 1}},
-				wants: []string{v.ID}, created: o.CreationTimestamp.Time,
+				wants: []string{v.ID}, created: o.CreationTimestamp.Time, written: w.written[Object{v1alpha1.VModelKind, v.Object}],
 			}
 			w.unrouted[v.Pool] = append(w.unrouted[v.Pool], r)
 			if taken == nil {

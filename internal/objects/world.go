@@ -70,6 +70,8 @@ type Set struct {
 	Network *Network
 	// At says where objects are written, such as file:line. One that is missing is known by its name alone.
 	At map[Object]string
+	// Written says when the files that objects stand in were written. It orders nothing: an edit would change the order.
+	Written map[Object]time.Time
 	// Absent says, in words for people, which kinds are empty because their source does not have the kind.
 	Absent []string
 }
@@ -152,6 +154,14 @@ func (s *Set) Add(t Set) {
 	for o, at := range t.At {
 		if _, ok := s.At[o]; !ok {
 			s.At[o] = at
+		}
+	}
+	if s.Written == nil {
+		s.Written = make(map[Object]time.Time, len(t.Written))
+	}
+	for o, at := range t.Written {
+		if _, ok := s.Written[o]; !ok {
+			s.Written[o] = at
 		}
 	}
 }
@@ -248,8 +258,9 @@ type World struct {
 	byName   map[Name]*Route   // LLMRoutes
 	unrouted map[Name][]*Route // Models and VModels by pool, as if no LLMRoute admitted them
 	at       map[Object]string
-	lists    map[Name]bool    // EndpointLists
-	vmodels  map[ModelKey]int // of VModels, those whose id is their own
+	written  map[Object]time.Time // see [Set.Written]
+	lists    map[Name]bool        // EndpointLists
+	vmodels  map[ModelKey]int     // of VModels, those whose id is their own
 
 	rpcs map[string][]ownRPC // by method, in order of pools
 
@@ -352,6 +363,7 @@ type Route struct {
 
 	wants   []string // the names that it would admit if it were alone
 	created time.Time
+	written time.Time // when its file was; zero where it stands in none
 }
 
 // LeadsTo says whether a pool is among its backends.
@@ -377,6 +389,7 @@ func Build(s Set) *World {
 	w := &World{
 		Pools: make(map[Name]*Pool, len(s.Pools)), Offer: newOffer(), Objects: s.count(), Network: s.Network, Slices: s.Slices, Problems: slices.Clone(s.Absent),
 		byName: make(map[Name]*Route, len(s.Routes)), unrouted: make(map[Name][]*Route), at: s.At, lists: make(map[Name]bool, len(s.Lists)),
+		written: s.Written,
 	}
 	for i := range s.Lists {
 		w.lists[Name{s.Lists[i].Namespace, s.Lists[i].Name}] = true
@@ -574,6 +587,7 @@ func (w *World) addRoute(lr *v1alpha1.LLMRoute) {
 	r := &Route{
 		Name: routeName(lr), Kind: v1alpha1.LLMRouteKind, UID: string(lr.UID), Generation: lr.Generation, Priority: lr.Spec.Priority,
 		Objectives: lr.Spec.Objectives, wants: ModelNames(lr), created: lr.CreationTimestamp.Time,
+		written: w.written[Object{v1alpha1.LLMRouteKind, routeName(lr)}],
 	}
 	if lr.Spec.Adapter != nil {
 		r.Adapter = lr.Spec.Adapter.Name

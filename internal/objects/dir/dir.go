@@ -160,7 +160,7 @@ func settle(ctx context.Context, events <-chan fsnotify.Event) {
 
 // read reads the directory and returns what is in force, or nil if that is what was before.
 func (s *Source) read() (*objects.Set, error) {
-	texts, err := s.texts()
+	texts, written, err := s.texts()
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func (s *Source) read() (*objects.Set, error) {
 		unsettled = append(unsettled, name)
 	}
 	for _, name := range unsettled {
-		changed = s.update(name, texts[name], claims) || changed
+		changed = s.update(name, texts[name], written[name], claims) || changed
 	}
 	s.refused(s.countRefused())
 	if !changed {
@@ -196,13 +196,13 @@ func (s *Source) read() (*objects.Set, error) {
 	return s.good(names), nil
 }
 
-// texts reads every file. A file that goes away meanwhile was never there.
-func (s *Source) texts() (map[string][]byte, error) {
+// texts reads every file, and when it was written. A file that goes away meanwhile was never there.
+func (s *Source) texts() (texts map[string][]byte, written map[string]time.Time, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	texts := make(map[string][]byte)
+	texts, written = make(map[string][]byte), make(map[string]time.Time)
 	for _, e := range entries {
 		name := e.Name()
 		if ext := filepath.Ext(name); strings.HasPrefix(name, ".") || (ext != ".yaml" && ext != ".yml" && ext != ".json") {
@@ -214,22 +214,22 @@ func (s *Source) texts() (map[string][]byte, error) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		text, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		texts[name] = text
+		texts[name], written[name] = text, info.ModTime()
 	}
-	return texts, nil
+	return texts, written, nil
 }
 
 // update takes the new text of a file, and reports whether what is in force changed.
-func (s *Source) update(name string, text []byte, claims map[objects.Object]string) bool {
+func (s *Source) update(name string, text []byte, written time.Time, claims map[objects.Object]string) bool {
 	path := filepath.Join(s.dir, name)
 	f := s.files[name]
 	if f == nil {
@@ -256,6 +256,10 @@ func (s *Source) update(name string, text []byte, claims map[objects.Object]stri
 		s.log.Warn("objects read with a warning", "note", n)
 	}
 	s.log.Info("objects read", "file", path, "objects", len(fresh.as))
+	fresh.set.Written = make(map[objects.Object]time.Time, len(fresh.as))
+	for id := range fresh.as {
+		fresh.set.Written[id] = written
+	}
 	f.good = fresh
 	claim(claims, name, fresh)
 	return true

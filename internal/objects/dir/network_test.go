@@ -2,6 +2,7 @@ package dir_test
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -142,5 +143,34 @@ func TestAFolderHasANetworkWhereItsKindsAreRead(t *testing.T) {
 		if got := attached(followKinds(t, folder, row.table).await("").Network); got != row.want {
 			t.Errorf("of an empty folder that is followed the Network is %q, want %q", got, row.want)
 		}
+	}
+}
+
+// What an API server refuses by the CRD a folder refuses, with file and line; and it says when the file of an object was written.
+func TestAFolderRefusesAnHTTPRouteOfSeventeenRules(t *testing.T) {
+	folder := t.TempDir()
+	file := filepath.Join(folder, "route.yaml")
+	route := func(rules int) string {
+		return gatewayAPI + "kind: HTTPRoute\nmetadata: {name: r}\nspec:\n  rules:\n" + strings.Repeat("  - {backendRefs: [{name: s, port: 80}]}\n", rules)
+	}
+	if err := os.WriteFile(file, []byte(route(17)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dir.Read(folder, withNetwork); err == nil || !strings.Contains(err.Error(), "spec.rules: Too many: 17: must have at most 16 items") {
+		t.Errorf("17 rules: %v", err)
+	}
+	if err := os.WriteFile(file, []byte(route(16)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	at := time.Unix(1_700_000_000, 0)
+	if err := os.Chtimes(file, at, at); err != nil {
+		t.Fatal(err)
+	}
+	set, err := dir.Read(folder, withNetwork)
+	if err != nil || len(set.Network.HTTPRoutes) != 1 {
+		t.Fatalf("16 rules: %v", err)
+	}
+	if got := set.Written[objects.Object{Kind: objects.HTTPRouteKind, Name: objects.Name{Namespace: "default", Name: "r"}}]; !got.Equal(at) {
+		t.Errorf("it was written %v, want %v: %v", got, at, set.Written)
 	}
 }

@@ -131,6 +131,11 @@ func gateway[O any, P pointer[O]](r Row[O, O]) Kind {
 	if r.Folder == nil {
 		r.Folder = checked(func(o *O) field.ErrorList { return objects.CheckName(P(o).GetName()) })
 	}
+	folder := r.Folder
+	r.Folder = func(o *O) (O, field.ErrorList) { // what an API server checks by the CRD
+		is, errs := folder(o)
+		return is, append(errs, objects.CheckLimits(r.Kind, o)...)
+	}
 	r.Server = func(o *O) (O, field.ErrorList) { return *o, nil }
 	return Of[O, O, P](r)
 }
