@@ -187,8 +187,15 @@ func (p *Placer) registerLocked(m *v1alpha1.Model, used time.Time) (fresh bool, 
 		p.Board.Publish(decide.Change{Registered: map[decide.Key]bool{key: true}})
 		p.loosen(key)
 	}
-	// Who registers it again waits for the disk too: the first may not have come so far.
-	return fresh, p.Memory.PutModel(m), nil
+	// Who registers it again waits for the disk too, and for those who are to know of it: the first may not have come so far.
+	put := p.Memory.PutModel(m)
+	return fresh, func() error {
+		if err := put(); err != nil {
+			return err
+		}
+		p.Board.AwaitRegistered(key)
+		return nil
+	}, nil
 }
 
 // Unregister takes a registered model out of the catalogue, and returns when it is gone for good; its copies go in their

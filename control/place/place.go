@@ -66,6 +66,8 @@ type Board interface {
 	Behind(key decide.Key) []string
 	// StillSending returns those who may send requests to endpoints as if nobody had said that these are leaving, in order.
 	StillSending(endpoints []string) []string
+	// AwaitRegistered returns when all who are connected know whether a model is registered, or when they have had long enough for that.
+	AwaitRegistered(key decide.Key)
 }
 
 // Meter is told how placement goes. Its methods are safe for concurrent use and quick.

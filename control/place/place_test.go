@@ -673,6 +673,9 @@ func TestTheSourceOfARegisteredModelIsItsPoolsAfterARestart(t *testing.T) {
 	if fresh, err := w.Register(m, time.Now()); err != nil || !fresh {
 		t.Fatal(fresh, err)
 	}
+	if !slices.Equal(w.board.awaited, []decide.Key{key("a")}) { // its client may ask for it at once
+		t.Errorf("it was answered when all knew of %v", w.board.awaited)
+	}
 	for range 2 {
 		if st, ok := w.Status(key("a")); !ok || st.Source != "sim:?size=7Mi" {
 			t.Errorf("%v: %+v", ok, st)

@@ -192,6 +192,7 @@ type board struct {
 	behind    []string
 	methods   map[string]engine.Methods
 	limits    map[decide.CopyKey]int // of loaded copies
+	awaited   []decide.Key           // registered models that all are to know of
 }
 
 // Takes keeps what it is told.
@@ -264,6 +265,13 @@ func (b *board) registered(id string) bool {
 
 // StillSending is nobody, too.
 func (b *board) StillSending([]string) []string { return nil }
+
+// AwaitRegistered implements place.Board.
+func (b *board) AwaitRegistered(key decide.Key) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.awaited = append(b.awaited, key)
+}
 
 func (b *board) Ready() {
 	b.mu.Lock()

@@ -68,6 +68,7 @@ type Server struct {
 	sharing    int                    // among how many processes limits were shared by an earlier process, as extprocs tell
 	lessons    lessons
 	responses  *responses
+	known      chan struct{} // closed when somebody knows what is registered who did not, and another one then
 }
 
 // copied is what is published of a copy.
@@ -97,6 +98,7 @@ type peer struct {
 	failures    map[decide.Key]bool
 	registered  map[decide.Key]bool
 	vmodels     map[decide.Key]bool
+	announced   map[decide.Key]uint64 // registered that were told in a version that is not known to be in force
 	moving      map[decide.Key]uint64 // VModels that were told in a version that is not known to be in force
 	leaving     map[string]bool
 	methods     map[string]bool
@@ -116,7 +118,7 @@ func New(log *slog.Logger) *Server {
 		log: log, closed: make(chan struct{}), ledger: newLedger(),
 		copies: make(map[decide.CopyKey]copied), failures: make(map[decide.Key]decide.Reason), registered: make(map[decide.Key]bool),
 		vmodels: make(map[decide.Key]decide.Switch), leaving: make(map[string]decide.Leaving), methods: make(map[string]engine.Methods), peers: make(map[*peer]bool), drains: make(map[decide.CopyKey]*drain), absent: make(map[string]*time.Timer),
-		lessons: make(lessons), responses: newResponses(),
+		lessons: make(lessons), responses: newResponses(), known: make(chan struct{}),
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -358,7 +360,7 @@ func (s *Server) join(process string, sharing int) *peer {
 	p := &peer{
 		process: process, name: fmt.Sprintf("%s/%d", process, s.joined), news: make(chan struct{}, 1), page: page, endpoints: true,
 		copies: keysOf(s.copies), failures: keysOf(s.failures), registered: keysOf(s.registered), vmodels: keysOf(s.vmodels), leaving: keysOf(s.leaving), methods: keysOf(s.methods),
-		lessons: keysOf(s.lessons), moving: make(map[decide.Key]uint64), parting: make(map[string]uint64),
+		lessons: keysOf(s.lessons), announced: make(map[decide.Key]uint64), moving: make(map[decide.Key]uint64), parting: make(map[string]uint64),
 		inFlight: make(map[decide.CopyKey]int), others: make(map[decide.CopyKey]int), moved: make(map[decide.CopyKey]int),
 		responses: make(map[string]bool), taught: make(map[lessonKey]bool), knows: make(map[lessonKey]float64),
 	}
@@ -397,6 +399,7 @@ func (s *Server) part(p *peer) {
 	s.placer.Unwanted(p.name)
 	s.mu.Lock()
 	delete(s.peers, p)
+	s.acknowledged()
 	s.leave(p.process)
 	over := s.release(func(d *drain) {
 		if _, waits := d.peers[p]; waits {
@@ -466,6 +469,12 @@ func (s *Server) report(p *peer, r *placement.Report) {
 	s.learned(p, r.GetLessons(), now)
 	s.made(p, r.GetResponses())
 	p.applied = max(p.applied, r.GetApplied())
+	if n := len(p.announced); n > 0 {
+		maps.DeleteFunc(p.announced, func(_ decide.Key, version uint64) bool { return version <= p.applied })
+		if len(p.announced) < n {
+			s.acknowledged()
+		}
+	}
 	maps.DeleteFunc(p.moving, func(_ decide.Key, version uint64) bool { return version <= p.applied })
 	maps.DeleteFunc(p.parting, func(_ string, version uint64) bool { return version <= p.applied })
 	over := s.settled(p)
@@ -535,6 +544,7 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	}
 	for _, key := range take(p.registered, &room) {
 		u.Registered = append(u.Registered, &placement.Registered{Key: modelKey(key), Gone: !s.registered[key]})
+		p.announced[key] = u.Version
 	}
 	for _, key := range take(p.vmodels, &room) {
 		to := s.vmodels[key]
