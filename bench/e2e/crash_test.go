@@ -15,9 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/headgate/headgate/api/mmesh"
 	"github.com/headgate/headgate/bench/rig"
-	"github.com/headgate/headgate/control/place"
 )
 
 var crashes = flag.Int("crashes", 1, "kill each engine so many times")
@@ -28,8 +30,17 @@ type victim struct {
 	kill, start func()
 }
 
+// placedView is the part of control's /placement that tests read.
+type placedView struct {
+	Endpoints []struct {
+		Address, State string
+		LeakedBytes    int64
+		Copies         []struct{ ID, State string }
+	}
+}
+
 // placement is what control knows of where models are.
-func (s *stack) placement() (v place.View) {
+func (s *stack) placement() (v placedView) {
 	s.t.Helper()
 	response, err := s.client.Get("http://" + s.ControlMetrics + "/placement")
 	if err != nil {
@@ -184,5 +195,23 @@ func TestRuntimesThatDieLoseNoRoom(t *testing.T) {
 				return err
 			})
 		})
+	}
+}
+
+// A runtime that has the model answers NOT_FOUND in the words of one that has it not: that is the application's own answer, and reaches the client.
+func TestAnAnswerThatSoundsLikeAMissingModelReachesTheClient(t *testing.T) {
+	t.Parallel()
+	s := start(t, runtimes(t, 1, map[string]string{"odd": "sim:?refuse=NOT_FOUND:Model%20odd%20not%20found"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })
+	calls := s.calls()
+	for i := range 20 {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		_, err := calls.ModelInfer(ctx, tensor("odd", 1))
+		cancel()
+		if is := status.Convert(err); is.Code() != codes.NotFound || is.Message() != "Model odd not found" {
+			t.Errorf("call %d: %v", i, err)
+		}
+	}
+	if loads := count(s.events(), "load"); loads > 4 {
+		t.Errorf("it was loaded %d times", loads)
 	}
 }
