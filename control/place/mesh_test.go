@@ -204,3 +204,21 @@ func (a api) objectOf(id string) string {
 	}
 	return st.Object.Name
 }
+
+// A load has failed everywhere, and the engine is still being told to unload the model: the status is LOADING_FAILED at once, with one entry for the place.
+func TestAStatusIsFailedAsSoonAsTheLoadIs(t *testing.T) {
+	w := newWorld(t)
+	r := serveRuntime(t, "", func(c *runtime.Config) { c.LoadTimeout = 100 * time.Millisecond })
+	w.set(list(r.address, managed(r.management)))
+	w.await("it is looked at", w.board.isReady)
+	api := mesh.New(w.Placer)
+	st, err := api.RegisterModel(t.Context(), &mmesh.RegisterModelRequest{
+		ModelId: "slow", ModelInfo: &mmesh.ModelInfo{Type: "sim", Path: "sim:?load=1500ms&stubborn"}, LoadNow: true, Sync: true,
+	})
+	if got := w.copies("slow"); got != r.address+" loading" { // else the test tells nothing
+		t.Errorf("it is at %q", got)
+	}
+	if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_LOADING_FAILED || len(st.GetModelCopyInfos()) != 1 || st.GetModelCopyInfos()[0].GetCopyStatus() != mmesh.ModelStatusInfo_LOADING_FAILED {
+		t.Errorf("%v, %v", st, err)
+	}
+}

@@ -121,6 +121,9 @@ type Copy struct {
 	inFlight int
 }
 
+// Failed reports whether the load of a copy has failed, or was given up, and the engine is being told to unload it.
+func (c Copy) Failed() bool { return c.State == Loading && c.doomed }
+
 // ActionKind is what is to be done.
 type ActionKind uint8
 

@@ -174,6 +174,10 @@ func (s *Server) ensure(ctx context.Context, key decide.Key, used time.Time, wai
 			return true
 		case mmesh.ModelStatusInfo_LOADING:
 			return false
+		case mmesh.ModelStatusInfo_LOADING_FAILED:
+			if slices.ContainsFunc(st.Copies, decide.Copy.Failed) { // it is being cleared up after, and loaded nowhere else
+				return true
+			}
 		}
 		return !st.Asked // it failed, there is no place for it, or it came and has left again
 	})
@@ -201,8 +205,15 @@ func (s *Server) status(key decide.Key) *mmesh.ModelStatusInfo {
 func info(st decide.Status) *mmesh.ModelStatusInfo {
 	info := &mmesh.ModelStatusInfo{Status: summary(st)}
 	for _, c := range st.Copies {
+		is := copyStatuses[c.State]
+		if c.Failed() {
+			if slices.ContainsFunc(st.Failures, func(f decide.Failure) bool { return f.Endpoint == c.Endpoint }) {
+				continue // the failure says more
+			}
+			is = mmesh.ModelStatusInfo_NOT_LOADED
+		}
 		info.ModelCopyInfos = append(info.ModelCopyInfos, &mmesh.ModelStatusInfo_ModelCopyInfo{
-			Location: c.Endpoint, CopyStatus: copyStatuses[c.State], Time: uint64(c.Since.UnixMilli()),
+			Location: c.Endpoint, CopyStatus: is, Time: uint64(c.Since.UnixMilli()),
 		})
 	}
 	for _, f := range st.Failures {
@@ -228,8 +239,8 @@ var copyStatuses = map[decide.CopyState]mmesh.ModelStatusInfo_ModelStatus{
 	decide.Draining: mmesh.ModelStatusInfo_NOT_LOADED, decide.Unloading: mmesh.ModelStatusInfo_NOT_LOADED,
 }
 
-// summary is the status of a model with such copies and failures: loaded if one is, loading if one will be, failed if loads
-// failed and none is left to hope for.
+// summary is the status of a model with such copies and failures: loaded if one is, loading if one will be, or is to be tried again for who waits,
+// failed if loads failed and none is left to hope for.
 func summary(st decide.Status) mmesh.ModelStatusInfo_ModelStatus {
 	best := mmesh.ModelStatusInfo_NOT_LOADED
 	for _, c := range st.Copies {
@@ -237,8 +248,14 @@ func summary(st decide.Status) mmesh.ModelStatusInfo_ModelStatus {
 		case decide.Loaded:
 			return mmesh.ModelStatusInfo_LOADED
 		case decide.Queued, decide.Loading:
-			best = mmesh.ModelStatusInfo_LOADING
+			if !c.Failed() {
+				best = mmesh.ModelStatusInfo_LOADING
+			}
 		}
+	}
+	retried := func(f decide.Failure) bool { return f.Why == decide.LoadRetried }
+	if (st.Held > 0 || st.Asked) && slices.ContainsFunc(st.Failures, retried) {
+		return mmesh.ModelStatusInfo_LOADING
 	}
 	if best == mmesh.ModelStatusInfo_NOT_LOADED && len(st.Failures) > 0 {
 		return mmesh.ModelStatusInfo_LOADING_FAILED

@@ -140,6 +140,8 @@ func TestStatuses(t *testing.T) {
 			Failures: []decide.Failure{failure("e1", "disk", 1), failure("e2", "memory", 3)}, Why: decide.LoadFailed,
 		},
 		"NOT_LOADED 'it is larger than any endpoint'": {Why: decide.TooLarge},
+		// It is tried again for who waits for it.
+		"LOADING e1=LOADING_FAILED@1": {Held: 1, Failures: []decide.Failure{{Endpoint: "e1", At: failure("e1", "", 1).At, Words: "busy", Why: decide.LoadRetried}}},
 	} {
 		p := newPlacer()
 		p.set(st)
