@@ -84,7 +84,7 @@ func (i *idle) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 			default:
 				out = []*extprocv3.ProcessingResponse{{ModeOverride: &extprocfilterv3.ProcessingMode{
 					RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: extprocfilterv3.ProcessingMode_FULL_DUPLEX_STREAMED, RequestTrailerMode: extprocfilterv3.ProcessingMode_SEND,
-					ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SEND,
+					ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
 				}}}
 			}
 		case *extprocv3.ProcessingRequest_ResponseTrailers:

@@ -15,12 +15,15 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/headgate/headgate/bench/envoy"
 	"github.com/headgate/headgate/bench/rig"
+	"github.com/headgate/headgate/bench/runtime"
 )
 
 // ghost is an engine that can close its port and keep its requests, as a vLLM does at SIGTERM, and as servers do that drain. The header x-do of a
@@ -115,7 +118,7 @@ func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	ended := make(chan string, 100)
-	calls := s.calls()
+	conn := s.conn()
 	await := 0
 	run := func(what string, good func() string) {
 		await++
@@ -162,7 +165,7 @@ func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
 			return ""
 		})
 		run("a call", func() string {
-			_, err := calls.ModelInfer(metadata.AppendToOutgoingContext(ctx, "mm-model-id", "gone"), tensor("gone", 1))
+			err := conn.Invoke(metadata.AppendToOutgoingContext(ctx, "mm-model-id", "gone"), "/some.Service/Method", new(wrapperspb.BytesValue), new(wrapperspb.BytesValue))
 			if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "ended before it answered") {
 				return fmt.Sprint(err)
 			}
@@ -228,4 +231,55 @@ func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
 	leave()
 	s.await("none is in flight", func() bool { return s.inFlight() == 0 })
 	close(living.finish)
+}
+
+// Calls outlive an extproc that is killed, and one that stops: those whose messages it has read, and those that keep their stream to it.
+func TestCallsOutliveTheirExtproc(t *testing.T) {
+	t.Parallel()
+	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:?infer=1s"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })
+	conn := s.conn()
+	named := metadata.AppendToOutgoingContext(t.Context(), "mm-model-id", "one")
+	for what, end := range map[string]func() error{
+		"killed": func() error {
+			s.Extproc.Kill()
+			return s.StartExtproc(t.Context())
+		},
+		"replaced": func() error { return s.ReplaceExtproc(t.Context()) },
+	} {
+		echo, err := conn.NewStream(named, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/"+runtime.EchoMethod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		echoes := func() error {
+			if err := echo.SendMsg(wrapperspb.Bytes([]byte("x"))); err != nil {
+				return err
+			}
+			return echo.RecvMsg(new(wrapperspb.BytesValue))
+		}
+		if err := echoes(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error)
+		go func() {
+			_, err := s.calls().ModelInfer(t.Context(), tensor("one", 1))
+			ended <- err
+		}()
+		s.await("the calls are in flight", func() bool { return s.inFlight() == 2 })
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		if err := echoes(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := <-ended; err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := echo.CloseSend(); err != nil {
+			t.Error(err)
+		}
+		if err := echo.RecvMsg(new(wrapperspb.BytesValue)); !errors.Is(err, io.EOF) {
+			t.Errorf("%s: the stream ends with %v", what, err)
+		}
+		s.await("none is in flight", func() bool { return s.inFlight() == 0 })
+	}
 }

@@ -34,10 +34,11 @@ type call struct {
 	trailers bool             // and trailers have said so
 }
 
-// askForMessages has the data plane show the body as it comes, before the headers go on: Envoy 1.40 takes it alone, before any answer.
+// askForMessages has the data plane show the body as it comes, before the headers go on: Envoy 1.40 takes it alone, before any answer. The
+// stream ends with the request: in this mode Envoy fails a call whose stream breaks, so that a crash of extproc would fail all that are open.
 var askForMessages = &extprocv3.ProcessingResponse{ModeOverride: &extprocfilterv3.ProcessingMode{
 	RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: modeDuplex, RequestTrailerMode: extprocfilterv3.ProcessingMode_SEND,
-	ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SEND,
+	ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
 }}
 
 // beginCall turns a call away that may not pass, answers one that is about the server, and decides one whose headers name its model.
