@@ -273,17 +273,36 @@ func (p *pool) claimForUse(f *Fit, now time.Time) *claim {
 // fill fills free room with what was used and has no copy, the most missed first: as much as endpoints load at once, and more when that has ended
 // (refill), so that a request never waits for more than that.
 func (s *State) fill(p *pool, now time.Time) (todo []Action) {
+	var waiting []*model
 	for len(p.fills) > 0 && slices.ContainsFunc(p.endpoints, (*endpoint).spare) {
 		for added := false; len(p.fills) > 0 && !added; p.fills = p.fills[1:] {
 			var more []Action
 			m := p.fills[0]
-			if !m.gone && len(m.copies) == 0 && len(m.failures) == 0 {
+			switch {
+			case m.gone || len(m.copies) > 0 || len(m.failures) > 0:
+			case m.awaitsPreferred(p):
+				waiting = append(waiting, m)
+			default:
 				added, more = s.grow(m, claim{purpose: ForRoom, below: math.Inf(-1), idle: true, fills: true}, now)
 			}
 			todo = append(todo, more...)
 		}
 	}
+	p.fills = append(waiting, p.fills...)
 	return todo
+}
+
+// awaitsPreferred reports whether an endpoint that is preferred for a model has room for it beside what is kept free, and is busy loading others.
+func (m *model) awaitsPreferred(p *pool) bool {
+	for _, e := range p.endpoints {
+		if !m.fit.Preferred[e.Address] || !m.fit.takes(e.Address) || !e.able() || e.idle() {
+			continue
+		}
+		if e.free(e.tally().remain.plus(cmp.Or(m.bytes, e.DefaultBytes))) >= keepFree {
+			return true
+		}
+	}
+	return false
 }
 
 // refill goes on filling the pools in which a load has ended.
