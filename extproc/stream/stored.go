@@ -87,12 +87,23 @@ func (x *exchange) spread(view *belief.View, request pick.Request, others []obje
 			}
 		}
 	}
+	x.search.everybody = x.search.everybody && x.all(view, picks, others)
 	seen := make(map[string]bool, len(picks))
 	x.picks = slices.DeleteFunc(picks, func(d pick.Decision) bool { // one may be of several pools
 		again := seen[d.Endpoint.Address]
 		seen[d.Endpoint.Address] = true
 		return again
 	})
+}
+
+// all says whether picks are every endpoint of the request's pool and others, asked for the same model: one that is out now, or has no copy of the
+// model, may have the response.
+func (x *exchange) all(view *belief.View, picks []pick.Decision, others []objects.Name) bool {
+	n := len(view.Snapshot.Pools[x.target.Pool.String()].Endpoints)
+	for _, name := range others {
+		n += len(view.Snapshot.Pools[name.String()].Endpoints)
+	}
+	return len(picks) >= n && !slices.ContainsFunc(picks, func(d pick.Decision) bool { return d.Model != picks[0].Model })
 }
 
 // limitSearch keeps as many picks as may be asked. Those that are left out might have the response.

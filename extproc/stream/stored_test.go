@@ -59,6 +59,9 @@ func TestAStoredResponseIsSearched(t *testing.T) {
 	now = now.Add(11 * time.Second)
 	f.SetWorld(f.View().World)
 	expect("what nobody had a while ago", ask(objects.Name{}, "headers :method=GET :path=/v1/responses/resp_y end"), `"stored":"resp_y"`)
+	f.Refused("10.0.3.1:8000")
+	f.SetWorld(f.View().World)
+	expect("a response that one which is out may have", ask(objects.Name{Namespace: "ns", Name: "sticky"}, "headers :method=GET :path=/v1/responses/resp_w end"), `"stored":"resp_w"`, `"everybody":false`)
 	for _, path := range []string{"/v1/chat/completions", "/v1/responses"} {
 		got := ask(objects.Name{}, "headers :method=POST :path="+path, `body {"model":"sticky","previous_response_id":"`+map[bool]string{true: "no id", false: "resp_z"}[path == "/v1/responses"]+`"}`)
 		if strings.Contains(got, "stored") {
