@@ -255,6 +255,10 @@ func (s *Source) update(name string, text []byte, written time.Time, claims map[
 	for _, n := range fresh.notes {
 		s.log.Warn("objects read with a warning", "note", n)
 	}
+	if len(fresh.foreign) > 0 {
+		slices.Sort(fresh.foreign)
+		s.log.Info("passed over objects of kinds that Headgate does not read", "file", path, "kinds", slices.Compact(fresh.foreign))
+	}
 	s.log.Info("objects read", "file", path, "objects", len(fresh.as))
 	fresh.set.Written = make(map[objects.Object]time.Time, len(fresh.as))
 	for id := range fresh.as {

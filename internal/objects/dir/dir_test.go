@@ -284,3 +284,37 @@ func TestAProfileInAFileOfItsOwn(t *testing.T) {
 		}
 	}
 }
+
+// What people deploy beside Headgate's objects is passed over, and a kind that may be one of ours, misspelt, is not.
+func TestObjectsThatAreNoneOfOurs(t *testing.T) {
+	for object, passed := range map[string]bool{
+		"inference.networking.x-k8s.io/v1alpha2 InferenceObjective": true,
+		"inference.networking.k8s.io/v1 InferenceObjective":         true,
+		"apps/v1 Deployment":                                   true,
+		"v1 ConfigMap":                                         true,
+		"v1 PersistentVolumeClaim":                             true,
+		"autoscaling/v2 HorizontalPodAutoscaler":               true,
+		"monitoring.coreos.com/v1 PodMonitor":                  true,
+		"networking.istio.io/v1 DestinationRule":               true,
+		"inference.networking.k8s.io/v1 Inferencepool":         false,
+		"inference.networking.x-k8s.io/v1alpha2 InferencePool": false,
+		"inference.x-k8s.io/v1alpha1 LLMroute":                 false,
+		"example.com/v1 Deployment":                            false,
+		"v1 Pods":                                              false,
+		" Deployment":                                          false,
+	} {
+		version, kind, _ := strings.Cut(object, " ")
+		text := pool + "---\napiVersion: " + version + "\nkind: " + kind + "\nmetadata: {name: x}\nspec: {replicas: 1}\n"
+		folder := t.TempDir()
+		if err := os.WriteFile(filepath.Join(folder, "all.yaml"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		set, err := dir.Read(folder, kinds.All())
+		if (err == nil) != passed {
+			t.Errorf("%s: %v", object, err)
+		}
+		if passed && err == nil && len(objects.Build(set).Pools) != 1 {
+			t.Errorf("%s: the pool beside it is not there", object)
+		}
+	}
+}

@@ -32,6 +32,8 @@ type contents struct {
 	as map[objects.Object]written
 	// notes are faults that refuse nothing: fields of Kubernetes' own kinds that this version does not know.
 	notes []string
+	// foreign are the kinds of objects that are none of Headgate's, and are passed over, such as "apps/v1 Deployment".
+	foreign []string
 }
 
 // written is an object as a file has it, and the line.
@@ -204,6 +206,10 @@ func (p *parser) object(path string, text []byte) error {
 		if meta.Kind == k.Kind && meta.APIVersion == k.GroupVersion().String() {
 			return nil // it is for a program that serves with its certificate, or for who plans: this one does not even decode it
 		}
+	}
+	if isForeign(schema.FromAPIVersionAndKind(meta.APIVersion, meta.Kind)) {
+		p.foreign = append(p.foreign, meta.APIVersion+" "+meta.Kind)
+		return nil
 	}
 	return p.fault(join(path, "kind"), "apiVersion %q, kind %q is not an object that Headgate reads; it reads %s", meta.APIVersion, meta.Kind, names(p.kinds))
 }
