@@ -223,13 +223,15 @@ const UsageNamespace = "gateway.usage"
 const (
 	UsagePrompt     = "prompt"     // prompt tokens, a number
 	UsageCompletion = "completion" // completion tokens, a number
-	// UsageInput is the prompt tokens as OpenAI's responses and Anthropic's messages name them, and UsageInputBegun those that the first event of
-	// a stream of messages states, numbers. In messages they leave out what was read from a cache, UsageCacheRead, and written to it,
-	// UsageCacheCreation.
-	UsageInput         = "input"
-	UsageInputBegun    = "input_begun"
-	UsageCacheRead     = "cache_read"
-	UsageCacheCreation = "cache_creation"
+	// UsageInput is the prompt tokens as OpenAI's responses and Anthropic's messages name them. Messages may leave out what was read from a
+	// cache, UsageCacheRead, and written to it, UsageCacheCreation. The keys of Begun are what the first event of a stream of messages states.
+	// All are numbers.
+	UsageInput              = "input"
+	UsageCacheRead          = "cache_read"
+	UsageCacheCreation      = "cache_creation"
+	UsageBegunInput         = "begun_input"
+	UsageBegunCacheRead     = "begun_cache_read"
+	UsageBegunCacheCreation = "begun_cache_creation"
 	// UsageError is the type of the error that an answer has at its top, or "unknown", and UsageErrorCode its code, strings.
 	UsageError     = "error"
 	UsageErrorCode = "error_code"

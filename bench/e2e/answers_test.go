@@ -124,6 +124,10 @@ func TestWhatAnswersTell(t *testing.T) {
 		"messages-zero": {scripted: scripted{stream, []string{
 			event(`{"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":0}}}`), event(`{"type":"message_delta","usage":{"input_tokens":0,"output_tokens":2}}`),
 		}}, prompt: 9, completion: 2},
+		"messages-cached": {scripted: scripted{stream, []string{ // as vLLM 0.26 counts a cached prompt
+			event(`{"type":"message_start","message":{"usage":{"input_tokens":604,"output_tokens":0}}}`),
+			event(`{"type":"message_delta","usage":{"input_tokens":92,"cache_read_input_tokens":512,"output_tokens":2}}`),
+		}}, prompt: 604, completion: 2},
 		"messages-json": {scripted: scripted{"application/json", []string{`{"usage":{"input_tokens":2,"cache_read_input_tokens":40,"cache_creation_input_tokens":null,"output_tokens":3}}`}}, prompt: 42, completion: 3},
 		"huge":          {scripted: scripted{"application/json", []string{`{"usage":{"prompt_tokens":1e300,"completion_tokens":7}}`}}, completion: 7},
 		"negative":      {scripted: scripted{stream, []string{event(`{"usage":{"prompt_tokens":5,"completion_tokens":-7}}`)}}, prompt: 5},

@@ -137,8 +137,8 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 func counts(usage fields) outcome.Counts {
 	return outcome.Counts{
 		Prompt: usage.number(wire.UsagePrompt), Completion: usage.number(wire.UsageCompletion),
-		Input: usage.number(wire.UsageInput), Begun: usage.number(wire.UsageInputBegun),
-		CacheRead: usage.number(wire.UsageCacheRead), CacheCreation: usage.number(wire.UsageCacheCreation),
+		Input: outcome.Input{Tokens: usage.number(wire.UsageInput), CacheRead: usage.number(wire.UsageCacheRead), CacheCreation: usage.number(wire.UsageCacheCreation)},
+		Begun: outcome.Input{Tokens: usage.number(wire.UsageBegunInput), CacheRead: usage.number(wire.UsageBegunCacheRead), CacheCreation: usage.number(wire.UsageBegunCacheCreation)},
 	}
 }
 

@@ -10,22 +10,33 @@ import (
 
 // Counts is the token counts that an answer states, by the names that APIs have for them.
 type Counts struct {
-	Prompt, Completion       engine.Value
-	Input, Begun             engine.Value // prompt tokens of OpenAI's responses and Anthropic's messages; Begun is of a stream's first event
-	CacheRead, CacheCreation engine.Value // prompt tokens that messages leave out of Input
+	Prompt, Completion engine.Value
+	Input              Input // of OpenAI's responses and Anthropic's messages
+	Begun              Input // what the first event of a stream of messages states
+}
+
+// Input is the prompt tokens that one usage object of Anthropic's messages states. Tokens leaves out those that were read from a cache or written
+// to it where the object counts these apart.
+type Input struct{ Tokens, CacheRead, CacheCreation engine.Value }
+
+// whole returns the tokens of the whole prompt, if they are known.
+func (i Input) whole() engine.Value {
+	n, ok := bounded(i.Tokens).Get()
+	if !ok {
+		return engine.Value{}
+	}
+	return bounded(engine.Known(n + bounded(i.CacheRead).Or(0) + bounded(i.CacheCreation).Or(0)))
 }
 
 // maxTokens bounds each count: no context is as long, and a counter that adds more would lose what it has.
 const maxTokens = 1e8
 
 // Tokens returns the tokens of the whole prompt and of the completion. A count that no engine can mean is unknown.
+// A stream of messages may state its prompt twice: vLLM counts the cache in its first event, and apart from the rest in its last one.
 func (c Counts) Tokens() (prompt, completion engine.Value) {
 	prompt = bounded(c.Prompt)
 	if _, ok := prompt.Get(); !ok {
-		prompt = larger(bounded(c.Input), bounded(c.Begun))
-		if n, ok := prompt.Get(); ok {
-			prompt = bounded(engine.Known(n + bounded(c.CacheRead).Or(0) + bounded(c.CacheCreation).Or(0)))
-		}
+		prompt = larger(c.Input.whole(), c.Begun.whole())
 	}
 	return prompt, bounded(c.Completion)
 }

@@ -16,12 +16,13 @@ func TestTokensOfAnAnswer(t *testing.T) {
 		prompt, completion engine.Value
 	}{
 		"none":             {outcome.Counts{}, unknown, unknown},
-		"OpenAI's":         {outcome.Counts{Prompt: known(5), CacheRead: known(3), Completion: known(7)}, known(5), known(7)},
-		"Anthropic's":      {outcome.Counts{Input: known(0), Begun: known(5), CacheRead: known(3), CacheCreation: known(1), Completion: known(7)}, known(9), known(7)},
-		"no tokens":        {outcome.Counts{Input: known(0), Completion: known(0)}, known(0), known(0)},
-		"only a cache":     {outcome.Counts{CacheRead: known(3)}, unknown, unknown},
+		"OpenAI's":         {outcome.Counts{Prompt: known(5), Input: outcome.Input{CacheRead: known(3)}, Completion: known(7)}, known(5), known(7)},
+		"Anthropic's":      {outcome.Counts{Input: outcome.Input{Tokens: known(0)}, Begun: outcome.Input{Tokens: known(5), CacheRead: known(3), CacheCreation: known(1)}, Completion: known(7)}, known(9), known(7)},
+		"vLLM's messages":  {outcome.Counts{Begun: outcome.Input{Tokens: known(604)}, Input: outcome.Input{Tokens: known(92), CacheRead: known(512)}}, known(604), unknown},
+		"no tokens":        {outcome.Counts{Input: outcome.Input{Tokens: known(0)}, Completion: known(0)}, known(0), known(0)},
+		"only a cache":     {outcome.Counts{Input: outcome.Input{CacheRead: known(3)}}, unknown, unknown},
 		"huge":             {outcome.Counts{Prompt: known(1e300), Completion: known(1e8 + 1)}, unknown, unknown},
-		"a huge sum":       {outcome.Counts{Input: known(1e8), CacheRead: known(1e8)}, unknown, unknown},
+		"a huge sum":       {outcome.Counts{Input: outcome.Input{Tokens: known(1e8), CacheRead: known(1e8)}}, unknown, unknown},
 		"negative":         {outcome.Counts{Prompt: known(-1), Completion: known(-0.5)}, unknown, unknown},
 		"a part of a word": {outcome.Counts{Prompt: known(0.5), Completion: known(1.5)}, unknown, unknown},
 	} {
@@ -95,5 +96,10 @@ func TestAStreamOfMessagesStatesItsPrompt(t *testing.T) {
 		"data: {\"type\":\"message_delta\",\"usage\":{\"input_tokens\":0,\"output_tokens\":15}}\n\n", 9)
 	if o.Prompt != engine.Known(28) || o.Completion != engine.Known(15) {
 		t.Errorf("%v and %v tokens", o.Prompt, o.Completion)
+	}
+	o = read("text/event-stream", "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":604,\"output_tokens\":0}}}\n\n"+
+		"data: {\"type\":\"message_delta\",\"usage\":{\"input_tokens\":92,\"cache_read_input_tokens\":512,\"output_tokens\":15}}\n\n", 9)
+	if o.Prompt != engine.Known(604) {
+		t.Errorf("vLLM: %v tokens", o.Prompt)
 	}
 }

@@ -193,12 +193,12 @@ func (s *scanner) count(usage []byte) {
 		name string
 		to   *engine.Value
 	}{
-		{"input_tokens", input},
+		{"input_tokens", &input.Tokens},
 		{"prompt_tokens", &s.counts.Prompt},
 		{"output_tokens", &s.counts.Completion},
 		{"completion_tokens", &s.counts.Completion},
-		{"cache_read_input_tokens", &s.counts.CacheRead},
-		{"cache_creation_input_tokens", &s.counts.CacheCreation},
+		{"cache_read_input_tokens", &input.CacheRead},
+		{"cache_creation_input_tokens", &input.CacheCreation},
 	} {
 		if v := gjson.GetBytes(usage, c.name); v.Type == gjson.Number {
 			*c.to = engine.Known(v.Num)
