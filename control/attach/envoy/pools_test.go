@@ -255,7 +255,7 @@ func TestControlHeadersGoNoFurtherThanAPicker(t *testing.T) {
 			t.Errorf("late go %v", late)
 		}
 	}
-	if want := []string{"envoy.filters.http.ext_proc", "headgate.picker", "headgate.guard", "headgate.strip", "envoy.filters.http.router"}; !slices.Equal(names[len(names)-5:], want) {
+	if want := []string{"envoy.filters.http.ext_proc", "headgate.picker", "headgate.guard", "headgate.location", "headgate.strip", "envoy.filters.http.router"}; !slices.Equal(names[len(names)-6:], want) {
 		t.Errorf("the filters are %v", names)
 	}
 }
