@@ -468,6 +468,10 @@ type Retry struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=7
 	Attempts *int32 `json:"attempts,omitempty"`
+	// Unavailable says whether a request goes on to the next endpoint if an engine answers UNAVAILABLE, or 503 without Retry-After. true by
+	// default, since engines answer so when they are full or stopping. With false the client gets that answer: choose it for models that
+	// answer so themselves and must not run twice. A request still goes on from an endpoint that takes no connection.
+	Unavailable *bool `json:"unavailable,omitempty"`
 }
 
 // SessionAffinity says what names a session: a header or a cookie. It is a preference: a session's endpoint that has

@@ -210,6 +210,9 @@ const (
 	// sent once more, a bool; absent of others.
 	PickUnlisted = "unlisted"
 	PickAgain    = "again"
+	// PickUnavailable is false if the request is not to go on from an endpoint that answers UNAVAILABLE, or 503 without Retry-After; a bool, absent
+	// of requests that go on.
+	PickUnavailable = "unavailable"
 	// PickExpected is why the policy took this endpoint, in seconds of each term, and PickRunnerUp why not the next best one; structs, of
 	// extproc's --explain-picks.
 	PickExpected = "expected"

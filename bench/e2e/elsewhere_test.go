@@ -116,6 +116,12 @@ func TestAFullQueueSendsTheRequestToTheNextPick(t *testing.T) {
 	if a, l := s.tell(completion("a01", 2, false)); a.status != 503 || l.Attempts != 3 || a.header.Get("x-gateway-elsewhere") != "" {
 		t.Errorf("with every queue full: %d after %d attempts, %v", a.status, l.Attempts, a.header)
 	}
+	// A pool can have its clients told so at once.
+	s.write("settings.yaml", "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: pool}\nspec: {poolRef: {name: pool}, retry: {unavailable: false}}\n")
+	s.await("a full queue is the answer", func() bool {
+		a, l := s.tell(completion("a01", 2, false))
+		return a.status == 503 && l.Attempts == 1
+	})
 }
 
 // A vLLM that stops says so with a 500, which is no fault of the request. Who has said so gets nothing more.

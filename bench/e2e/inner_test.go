@@ -218,4 +218,21 @@ func TestRequestsThatAreRefusedAreNotSentTwice(t *testing.T) {
 			t.Errorf("%s is asked %d times, want %d", c.model, asked, c.asked)
 		}
 	}
+	s.write("settings.yaml", "apiVersion: inference.x-k8s.io/v1alpha1\nkind: PoolSettings\nmetadata: {name: pool}\n"+
+		"spec: {poolRef: {name: pool}, placement: {maxAdapters: 1, source: 'sim:'}, retry: {unavailable: false}}\n")
+	refused := func() (n int) {
+		for _, e := range s.events() {
+			if e.Event == "refused" && e.Model == "twice" {
+				n++
+			}
+		}
+		return n
+	}
+	s.await("UNAVAILABLE is repeated nowhere", func() bool {
+		before := refused()
+		if _, err := s.calls().ModelInfer(t.Context(), tensor("twice", 1)); status.Convert(err).Message() != "busy" {
+			t.Errorf("the answer is %v", err)
+		}
+		return refused() == before+1
+	})
 }

@@ -139,6 +139,7 @@ func TestTheConfigurationsSpeakTheWire(t *testing.T) {
 		fmt.Sprintf(`metadata:set(\"%s\", key, endpoint)`, wire.UsageNamespace),
 		`note(metadata, key, endpoint)`,
 		fmt.Sprintf(`(metadata:get(\"%s\") or {})[\"%s\"]`, wire.PickNamespace, wire.PickUnlisted),
+		fmt.Sprintf(`(metadata:get(\"%s\") or {})[\"%s\"]`, wire.PickNamespace, wire.PickUnavailable),
 		fmt.Sprintf(`metadata:set(\"%s\", \"%s\", response:timestampString(EnvoyTimestampResolution.MICROSECOND))`, wire.UsageNamespace, wire.UsageOutput),
 		fmt.Sprintf(`metadata:set(\"%s\", \"%s\", \"%s\")`, wire.UsageNamespace, wire.UsageOutput, wire.NoOutput),
 		fmt.Sprintf(`metadata:set(\"%s\", \"%s\", response:timestampString(EnvoyTimestampResolution.MICROSECOND))`, wire.UsageNamespace, wire.UsageOpened),

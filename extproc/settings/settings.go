@@ -20,6 +20,8 @@ type Settings struct {
 	Policy pick.Policy
 	// Picks is how many endpoints an answer names, in order: the first and those to try after it. At least 1.
 	Picks int
+	// FinalUnavailable says that UNAVAILABLE, and 503 without Retry-After, go to the client: no other endpoint gets the request.
+	FinalUnavailable bool
 	// AffinityHeader and AffinityCookie are what names a session; at most one is set.
 	AffinityHeader, AffinityCookie string
 	// Request bounds a whole request; 0 leaves it to the data plane.
@@ -67,6 +69,9 @@ func (s Settings) For(p *objects.Pool) Settings {
 	}
 	if own.Retry != nil && own.Retry.Attempts != nil {
 		s.Picks = 1 + int(*own.Retry.Attempts)
+	}
+	if own.Retry != nil && own.Retry.Unavailable != nil {
+		s.FinalUnavailable = !*own.Retry.Unavailable
 	}
 	if a := own.SessionAffinity; a != nil {
 		s.AffinityHeader, s.AffinityCookie = a.Header, a.Cookie
@@ -132,6 +137,7 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 		{"policy", s.Policy.Rule.String(), "how extproc picks an endpoint", own.Policy != nil, "policy"},
 		{"adapterThreshold", strconv.FormatInt(s.Policy.Threshold, 10), "requests for one adapter at one endpoint from which on another endpoint is preferred", own.AdapterThreshold != nil, "adapter-threshold"},
 		{"retry.attempts", strconv.Itoa(s.Picks - 1), "other endpoints that the data plane may try", own.Retry != nil && own.Retry.Attempts != nil, "picks"},
+		{"retry.unavailable", strconv.FormatBool(!s.FinalUnavailable), "whether UNAVAILABLE, or 503 without Retry-After, is a reason to try another endpoint", own.Retry != nil && own.Retry.Unavailable != nil, ""},
 		{"sessionAffinity", affinity, "which header or cookie names a session, which prefers one endpoint", own.SessionAffinity != nil, ""},
 		{"timeouts.request", request, "longest time of a whole request", t.Request != nil, ""},
 		{"timeouts.hold", s.Hold.String(), "longest wait for a model to be loaded", t.Hold != nil, "max-hold"},

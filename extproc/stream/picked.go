@@ -484,6 +484,9 @@ func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.Proc
 	if len(x.picks) > 0 && x.decision().Copy.Unlisted {
 		pick[wire.PickUnlisted] = structpb.NewBoolValue(x.begunAt.UnixNano() >= x.decision().Copy.Own)
 	}
+	if x.settings.FinalUnavailable {
+		pick[wire.PickUnavailable] = structpb.NewBoolValue(false)
+	}
 	x.expect(pick)
 	if x.spent > 0 {
 		pick[wire.PickHold] = structpb.NewNumberValue(float64(x.spent.Microseconds()))

@@ -200,7 +200,7 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{settings(`{poolRef: {name: p}, ports: {metrics: 65536}}`), "should be less than or equal to 65535"},
 		{settings(`{poolRef: {name: p}, placement: {scaleUpRPM: 9}}`), "should be greater than or equal to 10"},
 		{settings(`{poolRef: {name: p}, policy: roundRobin, adapterThreshold: 1, retry: {attempts: 7}, sessionAffinity: {header: x-session-id}, timeouts: {request: 10m, hold: 2m, lease: 1m, stale: 1s, lost: 1s}, placement: {maxAdapters: 1, hostAdapters: 1, source: "/models/{id}", management: "port:8085", loadTimeout: 5m, failureExpiry: 90s}}`), ""},
-		{settings(`{poolRef: {name: p}, policy: leastRequest, sessionAffinity: {cookie: s}, retry: {attempts: 0}}`), ""},
+		{settings(`{poolRef: {name: p}, policy: leastRequest, sessionAffinity: {cookie: s}, retry: {attempts: 0, unavailable: false}}`), ""},
 		{settings(`{poolRef: {}}`), "spec.poolRef.name: Required value: name the InferencePool, in the same namespace"},
 		{settings(`{poolRef: {name: p}, policy: best}`), `spec.policy: Unsupported value: "best": supported values: "latency", "proposal", "leastRequest", "roundRobin", "random"`},
 		{settings(`{poolRef: {name: p}, adapterThreshold: 0}`), "should be greater than or equal to 1"},
