@@ -55,6 +55,13 @@ type PoolSettingsSpec struct {
 	Retry *Retry `json:"retry,omitempty"`
 	// SessionAffinity prefers one endpoint for the requests of a session.
 	SessionAffinity *SessionAffinity `json:"sessionAffinity,omitempty"`
+	// DefaultModel is the model for requests of OpenAI's and Anthropic's APIs whose body or form has no model, an empty one, or null. The name is
+	// one that clients could write, and extproc writes it into the body. It applies where the pool is known without the model: an HTTPRoute or
+	// another gateway leads to it, --pool-name names it, or there is no other. Without it such requests get 400.
+	//
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`bytes(self).size() <= 512 && !self.matches('[\\p{Cc}\uFFFD]')`,message="no model can have this name: write at most 512 bytes of UTF-8 without control characters"
+	DefaultModel string `json:"defaultModel,omitempty"`
 	// Timeouts bound what may take long.
 	Timeouts *PoolTimeouts `json:"timeouts,omitempty"`
 	// Placement says how models are put onto the pool's engines.

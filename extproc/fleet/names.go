@@ -113,6 +113,21 @@ func (f *Fleet) RegisteredNames(counts func(pool objects.Name) bool) []string {
 	return all
 }
 
+// SomeRegistered returns models that control registered for a pool that counts, of most that it reads, and whether it read all.
+func (f *Fleet) SomeRegistered(counts func(pool objects.Name) bool, most int) (some []string, all bool) {
+	f.names.mu.RLock()
+	defer f.names.mu.RUnlock()
+	for model, pools := range f.names.pools {
+		if most--; most < 0 {
+			return some, false
+		}
+		if _, ok := first(pools, counts); ok {
+			some = append(some, model)
+		}
+	}
+	return some, true
+}
+
 func first(pools []objects.Name, counts func(objects.Name) bool) (objects.Name, bool) {
 	at := slices.IndexFunc(pools, counts)
 	if at < 0 {

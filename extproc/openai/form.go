@@ -25,6 +25,8 @@ var extendedName = regexp.MustCompile(`(?i)[;\s]name\*`)
 
 var errForm = fault("", "The body is not a valid multipart form.")
 
+const formAbsent = "The form has no model: name one of GET /v1/models."
+
 // parseForm reads a form strictly, in the way that every client writes it (RFC 7578): no preamble, CRLF line ends, one
 // Content-Disposition a part, no transfer encoding. What parsers differ about is refused. A form that is not whole is
 // read as far as it goes.
@@ -60,9 +62,15 @@ func parseForm(contentType string, body []byte, whole bool) (Request, error) {
 	case models == 0 && !whole:
 		return Request{}, errNotInPrefix
 	case models == 0:
-		return Request{}, fault("model", "The form has no model: name one of GET /v1/models.")
+		r.absent = true
+		r.before, r.after = "--"+params["boundary"]+"\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n", "\r\n"
+		return r, absent(formAbsent)
 	case models > 1:
 		return Request{}, fault("model", "The form has more than one model.")
+	}
+	if r.start == r.end {
+		r.absent = true
+		return r, absent(formAbsent)
 	}
 	r.Model = string(body[r.start:r.end])
 	if err := CheckText(r.Model); err != nil {

@@ -13,6 +13,8 @@ import (
 // "[" end the process. (No request nests so deep: Python's own parser gives up at 1,000.)
 const maxDepth = 10_000
 
+const jsonAbsent = "The body has no model: name one of GET /v1/models."
+
 func parseJSON(body []byte) (Request, error) {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return Request{}, fault("", "The request has no body: send a JSON object.")
@@ -28,9 +30,15 @@ func parseJSON(body []byte) (Request, error) {
 	case r.op == None:
 		return Request{}, fault("", "The body must be a JSON object.")
 	case models == 0:
-		return Request{}, fault("model", "The body has no model: name one of GET /v1/models.")
+		r.absent = true
+		return r, absent(jsonAbsent)
+	case r.end == 0: // only in another case, which some engines read
+		return Request{}, fault("model", jsonAbsent)
 	case models > 1:
 		return Request{}, fault("model", "The body has more than one model.")
+	case string(body[r.start:r.end]) == `""`, string(body[r.start:r.end]) == "null":
+		r.absent = true
+		return r, absent(jsonAbsent)
 	case body[r.start] != '"':
 		return Request{}, fault("model", "The model must be a string.")
 	}
@@ -65,7 +73,7 @@ func tooDeep(body []byte) bool {
 }
 
 // walk goes through the members of the object in a valid body: one pass, nothing decoded but short keys. It returns
-// where the last model is, how many there are, and op None if the body is no object.
+// where the last model is, or where one may be written if there is none, how many there are, and op None if the body is no object.
 //
 // gjson's own ForEach would decode every string that it passes, the prompt among them.
 func walk(body []byte) (r Request, models int) {
@@ -74,6 +82,7 @@ func walk(body []byte) (r Request, models int) {
 		return r, 0
 	}
 	r.op = JSON
+	first := i + 1
 	for i = skipSpace(body, i+1); body[i] != '}'; i = skipSpace(body, i) {
 		if body[i] == ',' {
 			i = skipSpace(body, i+1)
@@ -95,8 +104,12 @@ func walk(body []byte) (r Request, models int) {
 			}
 		}
 	}
-	if r.end == 0 {
-		models = 0 // only in another case
+	if models == 0 {
+		r.start, r.end = first, first
+		r.before = `"model":`
+		if body[skipSpace(body, first)] != '}' {
+			r.after = ","
+		}
 	}
 	return r, models
 }

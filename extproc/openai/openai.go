@@ -160,7 +160,13 @@ type Request struct {
 	// body[start:end] is the value of the model: with its quotes in JSON, bare in a form.
 	start, end int
 	op         Operation
+	// absent says that the body names no model. Before and after go around the value where it has no member for it.
+	absent        bool
+	before, after string
 }
+
+// Absent says whether the body that r was parsed from names no model.
+func (r Request) Absent() bool { return r.absent }
 
 // Error is a body that cannot be served, in words for the client. It quotes nothing of the body.
 type Error struct {
@@ -168,7 +174,7 @@ type Error struct {
 	Param string
 	// Reason is a sentence that says what is wrong.
 	Reason string
-	name   bool
+	kind   error
 }
 
 func (e *Error) Error() string { return e.Reason }
@@ -176,8 +182,11 @@ func (e *Error) Error() string { return e.Reason }
 // ErrName is what an [*Error] is whose fault is a name that no model can have.
 var ErrName = errors.New("no model can have this name")
 
-// Is makes errors.Is(e, ErrName) work.
-func (e *Error) Is(target error) bool { return e.name && target == ErrName }
+// ErrAbsent is what an [*Error] is whose fault is that the body names no model: it has none, an empty one, or null.
+var ErrAbsent = errors.New("the body names no model")
+
+// Is makes errors.Is work with ErrName and ErrAbsent.
+func (e *Error) Is(target error) bool { return e.kind != nil && target == e.kind }
 
 // CheckName returns an [*Error] for a name that an engine might take for a path, or that is no name at all.
 func CheckName(name string) error { return noName(engine.CheckName(name)) }
@@ -188,15 +197,17 @@ func CheckText(name string) error { return noName(engine.CheckText(name)) }
 
 func noName(err error) error {
 	if err != nil {
-		return &Error{"model", "No model can have this name: " + err.Error() + ".", true}
+		return &Error{"model", "No model can have this name: " + err.Error() + ".", ErrName}
 	}
 	return nil
 }
 
 func fault(param, reason string) error { return &Error{Param: param, Reason: reason} }
 
+func absent(reason string) error { return &Error{Param: "model", Reason: reason, kind: ErrAbsent} }
+
 // Parse reads a body. Op is [JSON] or [Form]; contentType is the request's header, which a form needs for its boundary.
-// Every error is an [*Error].
+// Every error is an [*Error]. With one that is [ErrAbsent] the Request is good but for its model, which Rename writes.
 func Parse(op Operation, contentType string, body []byte) (Request, error) {
 	if op == Form {
 		return parseForm(contentType, body, true)
@@ -215,15 +226,17 @@ func ParsePrefix(op Operation, contentType string, prefix []byte) (Request, erro
 
 var errNotInPrefix = fault("model", "The gateway sees only the beginning of the body, which does not name the model: write the model first.")
 
-// Rename returns the body with another model, and every other byte as it was. Body must be the one that r was parsed
+// Rename returns the body with another model, or with a model where it names none, and every other byte as it was. Body must be the one that r was parsed
 // from; it is not changed.
 func (r Request) Rename(body []byte, model string) []byte {
 	value := []byte(model)
 	if r.op == JSON {
 		value = appendQuoted(nil, model)
 	}
-	renamed := make([]byte, 0, len(body)-(r.end-r.start)+len(value))
+	renamed := make([]byte, 0, len(body)-(r.end-r.start)+len(value)+len(r.before)+len(r.after))
 	renamed = append(renamed, body[:r.start]...)
+	renamed = append(renamed, r.before...)
 	renamed = append(renamed, value...)
+	renamed = append(renamed, r.after...)
 	return append(renamed, body[r.end:]...)
 }

@@ -166,10 +166,10 @@ func TestABadBodySaysWhatToDo(t *testing.T) {
 		{`"model"`, "", "The body must be a JSON object."},
 		{`{}`, "model", "The body has no model: name one of GET /v1/models."},
 		{`{"Model":"a"}`, "model", "The body has no model: name one of GET /v1/models."},
-		{`{"model":null}`, "model", "The model must be a string."},
+		{`{"model":null}`, "model", "The body has no model: name one of GET /v1/models."},
 		{`{"model":5}`, "model", "The model must be a string."},
 		{`{"model":["a"]}`, "model", "The model must be a string."},
-		{`{"model":""}`, "model", "No model can have this name: it is empty."},
+		{`{"model":""}`, "model", "The body has no model: name one of GET /v1/models."},
 		{`{"model":"a","model":"a"}`, "model", "The body has more than one model."},
 		{`{"model":"a","mod\u0065l":"b"}`, "model", "The body has more than one model."},
 		{`{"\u006d\u006fdel":"a","model":"b"}`, "model", "The body has more than one model."},
@@ -205,6 +205,43 @@ func TestARenameChangesNothingButTheModel(t *testing.T) {
 		}
 		if got := string(r.Rename(before, c.model)); got != c.want || string(before) != c.body {
 			t.Errorf("%s becomes %s, want %s", c.body, got, c.want)
+		}
+	}
+}
+
+func TestABodyWithoutAModelGetsOneWritten(t *testing.T) {
+	for _, c := range []struct{ body, want string }{
+		{`{}`, `{"model":"a"}`},
+		{" { \n} ", ` {"model":"a"` + " \n} "},
+		{`{"stream":true}`, `{"model":"a","stream":true}`},
+		{`{ "x":{"model":"b"}}`, `{"model":"a", "x":{"model":"b"}}`},
+		{`{"model":"","x":1}`, `{"model":"a","x":1}`},
+		{`{"x":1,"model" : null}`, `{"x":1,"model" : "a"}`},
+	} {
+		r, err := openai.Parse(openai.JSON, "", []byte(c.body))
+		if !errors.Is(err, openai.ErrAbsent) || !r.Absent() {
+			t.Errorf("%s: %v", c.body, err)
+		}
+		if got := string(r.Rename([]byte(c.body), "a")); got != c.want {
+			t.Errorf("%s becomes %s, want %s", c.body, got, c.want)
+		}
+	}
+	for _, c := range []struct{ body, want string }{
+		{part(`name="x"`, "1") + "--XX--\r\n", part(`name="model"`, "a") + part(`name="x"`, "1") + "--XX--\r\n"},
+		{part(`name="x"`, "1") + part(`name="model"`, "") + "--XX--\r\n", part(`name="x"`, "1") + part(`name="model"`, "a") + "--XX--\r\n"},
+	} {
+		r, err := openai.Parse(openai.Form, formType, []byte(c.body))
+		if !errors.Is(err, openai.ErrAbsent) || !r.Absent() {
+			t.Errorf("%q: %v", c.body, err)
+		}
+		if got := string(r.Rename([]byte(c.body), "a")); got != c.want {
+			t.Errorf("%q becomes %q, want %q", c.body, got, c.want)
+		}
+	}
+	// Another case is a model for some engines.
+	for _, body := range []string{`{"Model":"a"}`, `{"Model":"a","MODEL":"b"}`, `{"model":"","Model":"a"}`, `{"model":5}`} {
+		if r, err := openai.Parse(openai.JSON, "", []byte(body)); err == nil || errors.Is(err, openai.ErrAbsent) || r.Absent() {
+			t.Errorf("%s: %v", body, err)
 		}
 	}
 }
@@ -262,7 +299,7 @@ func TestAForm(t *testing.T) {
 func FuzzParseJSON(f *testing.F) {
 	for _, seed := range []string{
 		`{"model":"a"}`, `{"messages":[{"role":"user","content":"hi \"x\" \\"}],"model":"a/b","stream":true}`,
-		`{"mod\u0065l":"a","x":{"model":1}}`, `{"model":"a","model":"b"}`, `{"Model":"a"}`, `[]`, ` {"model" : "\ud83d\ude00" } `, `{"model":"\ud83d"}`, `{"n":-0.1e+5,"model":"a"}`,
+		`{"mod\u0065l":"a","x":{"model":1}}`, `{"model":"a","model":"b"}`, `{"Model":"a"}`, `{}`, ` { "x":1 }`, `{"model":null,"x":""}`, `[]`, ` {"model" : "\ud83d\ude00" } `, `{"model":"\ud83d"}`, `{"n":-0.1e+5,"model":"a"}`,
 	} {
 		f.Add([]byte(seed))
 	}
@@ -271,6 +308,12 @@ func FuzzParseJSON(f *testing.F) {
 		model, oracleErr := oracle(body)
 		if (err == nil) != (oracleErr == nil) {
 			t.Fatalf("%q: %v, but encoding/json says %v", body, err, oracleErr)
+		}
+		if errors.Is(err, openai.ErrAbsent) {
+			named := r.Rename(body, "new")
+			if model, err := oracle(named); err != nil || model != "new" {
+				t.Fatalf("%q gets a model as %q: %q, %v", body, named, model, err)
+			}
 		}
 		if err != nil {
 			return

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -47,6 +48,9 @@ func parsePrefix(prefix []byte) (Request, error) {
 		return Request{}, errNotInPrefix
 	case models > 1:
 		return Request{}, fault("model", "The body has more than one model.")
+	case string(prefix[r.start:r.end]) == `""`, string(bytes.TrimSpace(prefix[r.start:r.end])) == "null":
+		r.absent = true
+		return r, absent(jsonAbsent)
 	case prefix[r.start] != '"':
 		return Request{}, fault("model", "The model must be a string.")
 	}

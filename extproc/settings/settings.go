@@ -24,6 +24,8 @@ type Settings struct {
 	FinalUnavailable bool
 	// AffinityHeader and AffinityCookie are what names a session; at most one is set.
 	AffinityHeader, AffinityCookie string
+	// DefaultModel is the model of requests that name none, as clients name it; empty if they are refused.
+	DefaultModel string
 	// Request bounds a whole request; 0 leaves it to the data plane.
 	Request time.Duration
 	// Hold is how long a request waits at most for its model to be loaded.
@@ -73,6 +75,7 @@ func (s Settings) For(p *objects.Pool) Settings {
 	if own.Retry != nil && own.Retry.Unavailable != nil {
 		s.FinalUnavailable = !*own.Retry.Unavailable
 	}
+	s.DefaultModel = own.DefaultModel
 	if a := own.SessionAffinity; a != nil {
 		s.AffinityHeader, s.AffinityCookie = a.Header, a.Cookie
 	}
@@ -139,6 +142,7 @@ func (s Settings) Lines(p *objects.Pool) []Line {
 		{"retry.attempts", strconv.Itoa(s.Picks - 1), "other endpoints that the data plane may try", own.Retry != nil && own.Retry.Attempts != nil, "picks"},
 		{"retry.unavailable", strconv.FormatBool(!s.FinalUnavailable), "whether UNAVAILABLE, or 503 without Retry-After, is a reason to try another endpoint", own.Retry != nil && own.Retry.Unavailable != nil, ""},
 		{"sessionAffinity", affinity, "which header or cookie names a session, which prefers one endpoint", own.SessionAffinity != nil, ""},
+		{"defaultModel", cmp.Or(s.DefaultModel, "none"), "the model of requests that name none", own.DefaultModel != "", ""},
 		{"timeouts.request", request, "longest time of a whole request", t.Request != nil, ""},
 		{"timeouts.hold", s.Hold.String(), "longest wait for a model to be loaded", t.Hold != nil, "max-hold"},
 		{"timeouts.lease", s.Lease.String(), "how long a request counts as in flight when nothing reports its end", t.Lease != nil, "lease"},

@@ -22,7 +22,7 @@ func world() *objects.World {
 	own := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine"}}
 	own.Spec = v1alpha1.PoolSettingsSpec{
 		PoolRef: v1alpha1.PoolReference{Name: "one"}, Policy: &policy, AdapterThreshold: &threshold,
-		Retry: &v1alpha1.Retry{Attempts: &attempts, Unavailable: new(false)}, SessionAffinity: &v1alpha1.SessionAffinity{Cookie: "sid"},
+		Retry: &v1alpha1.Retry{Attempts: &attempts, Unavailable: new(false)}, DefaultModel: "org/m", SessionAffinity: &v1alpha1.SessionAffinity{Cookie: "sid"},
 		Timeouts:   &v1alpha1.PoolTimeouts{Stale: &metav1.Duration{Duration: time.Minute}, Request: &metav1.Duration{Duration: time.Hour}, Hold: &metav1.Duration{Duration: 2 * time.Minute}},
 		Profile:    &v1alpha1.PoolProfile{Hardware: "4xA100-80GB", Parameters: "70B"},
 		RPCConfigs: map[string]v1alpha1.RPCConfig{"d.E/F": {}, "a.B/C": {IDExtractionPath: []int32{1}}}, AllowOtherRPCs: new(false),
@@ -37,7 +37,7 @@ func TestAPoolsOwnSettingsComeFirst(t *testing.T) {
 	w := world()
 	got := flags.For(w.Pools[objects.Name{Namespace: "ns", Name: "one"}])
 	want := settings.Settings{
-		Policy: pick.Policy{Rule: pick.LeastRequest, Threshold: 7}, Picks: 3, FinalUnavailable: true, AffinityCookie: "sid",
+		Policy: pick.Policy{Rule: pick.LeastRequest, Threshold: 7}, Picks: 3, FinalUnavailable: true, AffinityCookie: "sid", DefaultModel: "org/m",
 		Request: time.Hour, Hold: 2 * time.Minute, Lease: time.Second, Stale: time.Minute, Lost: time.Minute, // never below stale
 	}
 	if got != want {
@@ -70,6 +70,7 @@ adapterThreshold = 7, own
 retry.attempts = 2, own
 retry.unavailable = false, own
 sessionAffinity = cookie sid, own
+defaultModel = org/m, own
 timeouts.request = 1h0m0s, own
 timeouts.hold = 2m0s, own
 timeouts.lease = 1m0s, --lease
@@ -85,6 +86,7 @@ adapterThreshold = 32, --adapter-threshold
 retry.attempts = 0, --picks
 retry.unavailable = true, --
 sessionAffinity = none, --
+defaultModel = none, --
 timeouts.request = the data plane's, --
 timeouts.hold = 2m0s, --max-hold
 timeouts.lease = 1m0s, --lease

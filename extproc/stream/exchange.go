@@ -296,7 +296,7 @@ func (x *exchange) whole(body []byte, how ending, now time.Time) responses {
 	if len(body) > maxBody {
 		return x.fail(errTooLarge, "")
 	}
-	r, err := x.judge(openai.Parse(x.kind(), x.in.contentType, body))
+	r, err := x.defaulted(x.judge(openai.Parse(x.kind(), x.in.contentType, body)))
 	if err != nil {
 		return x.fail(err, "")
 	}
@@ -306,7 +306,7 @@ func (x *exchange) whole(body []byte, how ending, now time.Time) responses {
 // prefix decides where a request goes of which only the beginning is shown.
 func (x *exchange) prefix(body []byte, now time.Time) responses {
 	x.phase = sent
-	r, err := x.judge(openai.ParsePrefix(x.kind(), x.in.contentType, body))
+	r, err := x.defaulted(x.judge(openai.ParsePrefix(x.kind(), x.in.contentType, body)))
 	if err != nil {
 		return x.fail(err, "")
 	}

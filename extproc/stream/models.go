@@ -144,10 +144,6 @@ func (x *exchange) models(escaped string) responses {
 // list.
 func (x *exchange) admitted(view *belief.View, offer *objects.Offer) (all []listedModel, known bool) {
 	given, isGiven := x.given(view.World)
-	open := []objects.Name{x.commandLine()}
-	if isGiven {
-		open[0] = given
-	}
 	routed := make([]listedModel, 0, len(offer.Models()))
 	for _, m := range offer.Models() {
 		r := offer.Route(m.Name)
@@ -157,16 +153,13 @@ func (x *exchange) admitted(view *belief.View, offer *objects.Offer) (all []list
 		pool := r.Backends[0].Pool
 		routed = append(routed, listedModel{m, pool, x.server.Fleet.Active(view.World, objects.ModelKey{Pool: pool, ID: r.Adapter})})
 	}
-	if x.takesOpen() {
-		open = append(open, view.World.Open()...)
-	}
 	registered := x.registered(view, offer)
 	known = true
 	seen := make(map[string]bool)
 	for _, m := range registered {
 		seen[m.Name] = true
 	}
-	for _, pool := range open {
+	for _, pool := range x.openPools(view) {
 		p := view.World.Pools[pool]
 		if p == nil || p.Routed {
 			continue
@@ -187,6 +180,18 @@ func (x *exchange) admitted(view *belief.View, offer *objects.Offer) (all []list
 		}
 	}
 	return slices.Concat(all, registered, routed), known
+}
+
+// openPools returns the pools whose endpoints may list further models, where no LLMRoute names these.
+func (x *exchange) openPools(view *belief.View) []objects.Name {
+	first, ok := x.given(view.World)
+	if !ok {
+		first = x.commandLine()
+	}
+	if x.takesOpen() {
+		return append([]objects.Name{first}, view.World.Open()...)
+	}
+	return []objects.Name{first}
 }
 
 // registered returns the models that may be named though no object says so.

@@ -320,9 +320,9 @@ func (x *exchange) unread() bool {
 	})
 }
 
-// renames says whether the engine knows the model by another name than the client.
+// renames says whether the engine knows the model by another name than the client, who may have named none.
 func (x *exchange) renames(a ask) bool {
-	return a.model != "" && x.decision().Model != a.model
+	return a.model != "" && (a.text.Absent() || x.decision().Model != a.model)
 }
 
 // known is the name by which the model is known at the endpoint, which is not always the one to ask for it by.

@@ -121,6 +121,7 @@ func failed(status int, code, message string) apiError {
 // it is known by then. An error that is not on the list is a fault of ours and says nothing of itself.
 func describe(err error, model string) apiError {
 	var body *openai.Error
+	var nameless *unnamed
 	var load flow.Failed
 	var call *kserve.Error
 	var coding *decode.Error
@@ -146,6 +147,8 @@ func describe(err error, model string) apiError {
 		return apiError{status: http.StatusTooManyRequests, Type: rateLimited, Code: "crowded", Message: "The gateway has too many large messages to read. Try again later.", call: kserve.ResourceExhausted}
 	case errors.Is(err, errHidden):
 		return failed(http.StatusInternalServerError, "messages_hidden", "The gateway has to read the messages of this call, and its ext_proc shows none: its operator can set request_body_mode FULL_DUPLEX_STREAMED for gRPC.")
+	case errors.As(err, &nameless):
+		return invalid(http.StatusBadRequest, "invalid_request", nameless.body.Param, nameless.message())
 	case errors.As(err, &body):
 		return invalid(http.StatusBadRequest, "invalid_request", body.Param, body.Reason)
 	case errors.As(err, &load):

@@ -38,7 +38,7 @@ import (
 //	ns/silent  10.0.2.1:8000, which gives no list. No route names the pool. Gateways call silent-picker:9002.
 //	ns/empty   nothing. Gateways call empty-picker:9002.
 //	ns/sticky  10.0.3.1 to 10.0.3.4:8000 with "sticky"; PoolSettings prefer an endpoint by the header x-session, name two
-//	           more to try and bound a request to 90 s. Gateways call sticky-picker:9002.
+//	           more to try, bound a request to 90 s and have "sticky" as the default model. Gateways call sticky-picker:9002.
 //	ns/keyed   10.0.4.1:8000, and 10.0.4.2:8000, which is a pod of another namespace. Both are named in each answer, and requests
 //	           carry the token "s3cret". Gateways call keyed-picker:9002.
 //
@@ -99,6 +99,7 @@ func newFleetWith(c fleet.Config, more ...func(*objects.Set)) *fleet.Fleet {
 	sticky := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "sticky"}}
 	sticky.Spec.PoolRef.Name = "sticky"
 	sticky.Spec.SessionAffinity = &v1alpha1.SessionAffinity{Header: "x-session"}
+	sticky.Spec.DefaultModel = "sticky"
 	sticky.Spec.Retry = &v1alpha1.Retry{Attempts: &attempts}
 	sticky.Spec.Timeouts = &v1alpha1.PoolTimeouts{Request: &metav1.Duration{Duration: 90 * time.Second}}
 	keyed := v1alpha1.PoolSettings{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "keyed"}}

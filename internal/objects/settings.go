@@ -46,6 +46,9 @@ func CheckSettings(s *v1alpha1.PoolSettings) field.ErrorList {
 	if a := s.Spec.SessionAffinity; a != nil {
 		errs = append(errs, checkAffinity(spec.Child("sessionAffinity"), a)...)
 	}
+	if name := s.Spec.DefaultModel; name != "" {
+		errs = append(errs, checkText(spec.Child("defaultModel"), name)...)
+	}
 	if t := s.Spec.Timeouts; t != nil {
 		errs = append(errs, checkTimeouts(spec.Child("timeouts"), t)...)
 	}

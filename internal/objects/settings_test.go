@@ -36,6 +36,7 @@ func TestFaultsOfPoolSettings(t *testing.T) {
 		{func(s *v1alpha1.PoolSettingsSpec) { s.Policy = &policy }, `spec.policy: Unsupported value: "best": supported values: "latency", "proposal", "leastRequest", "roundRobin", "random"`},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.AdapterThreshold = &threshold }, "spec.adapterThreshold: Invalid value: 0: it must be at least 1"},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.Retry = &v1alpha1.Retry{Attempts: &attempts} }, "spec.retry.attempts: Invalid value: 8: attempts are 0 to 7"},
+		{func(s *v1alpha1.PoolSettingsSpec) { s.DefaultModel = "a\n" }, `spec.defaultModel: Invalid value: "a\n": no model can have this name: it holds control characters`},
 		{func(s *v1alpha1.PoolSettingsSpec) { s.SessionAffinity = &v1alpha1.SessionAffinity{} }, `spec.sessionAffinity: Invalid value: "": name either a header or a cookie`},
 		{func(s *v1alpha1.PoolSettingsSpec) {
 			s.SessionAffinity = &v1alpha1.SessionAffinity{Header: "X-Session"}

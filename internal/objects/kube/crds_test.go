@@ -175,6 +175,9 @@ func TestTheAPIServerRefusesWhatAFolderRefuses(t *testing.T) {
 		{vmodel(`{poolRef: {name: ` + long + `}, target: m}`), "may not be more than 253"},
 
 		{settings(`{poolRef: {name: p}}`), ""},
+		{settings(`{poolRef: {name: p}, defaultModel: /models/ü.gguf}`), ""},
+		{settings(`{poolRef: {name: p}, defaultModel: "a\u0085"}`), "without control characters"},
+		{settings(`{poolRef: {name: p}, defaultModel: ` + strings.Repeat("ü", 257) + `}`), "at most 512 bytes"},
 		{settings(`{poolRef: {name: p}, placement: {hostAdapters: 0}}`), "should be greater than or equal to 1"},
 		{settings(`{poolRef: {name: p}, placement: {capacity: 4Gi, maxModels: 1, defaultSize: 1M}}`), ""},
 		{settings(`{poolRef: {name: p}, placement: {capacity: 1, defaultSize: "0.5"}}`), ""},
