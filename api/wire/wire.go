@@ -213,6 +213,12 @@ const (
 	// PickUnavailable is false if the request is not to go on from an endpoint that answers UNAVAILABLE, or 503 without Retry-After; a bool, absent
 	// of requests that go on.
 	PickUnavailable = "unavailable"
+	// PickMessages says that extproc reads the messages of a call, a bool; absent of others. PickRefused is the status of gRPC with which the call
+	// is to end in place of the engine's, since extproc refused one of its messages, and PickWords are the words of that, encoded as grpc-message
+	// has them; strings, absent of others.
+	PickMessages = "messages"
+	PickRefused  = "refused"
+	PickWords    = "words"
 	// PickExpected is why the policy took this endpoint, in seconds of each term, and PickRunnerUp why not the next best one; structs, of
 	// extproc's --explain-picks.
 	PickExpected = "expected"
@@ -238,6 +244,8 @@ const (
 	// UsageError is the type of the error that an answer has at its top, or "unknown", and UsageErrorCode its code, strings.
 	UsageError     = "error"
 	UsageErrorCode = "error_code"
+	// UsageAnswered says that the answer to a call with [PickMessages] has begun, a bool; absent before, and of others.
+	UsageAnswered = "answered"
 	// UsageOutput is when the first output of a stream came whose body begins without any, in microseconds of Unix time, or [NoOutput]; it is
 	// absent of all others. UsageOpened is when such a stream had its first event that may have come with the first token; both are strings.
 	UsageOutput    = "output"

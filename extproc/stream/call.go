@@ -2,13 +2,16 @@ package stream
 
 import (
 	"errors"
+	"net/url"
 	"slices"
 	"strconv"
 	"time"
 
 	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/errand"
 	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/kserve"
@@ -158,7 +161,7 @@ func (x *exchange) callChunk(chunk []byte, end bool, now time.Time) responses {
 		err = x.keep(c.messages.Kept())
 	}
 	if err != nil {
-		return x.fail(err, c.model)
+		return x.failCall(err, now)
 	}
 	switch {
 	case x.inFlight != nil:
@@ -167,6 +170,27 @@ func (x *exchange) callChunk(chunk []byte, end bool, now time.Time) responses {
 		return nil
 	}
 	return x.decideCall(now)
+}
+
+// failCall ends a call for one of its messages. If its answer has begun, Envoy could only reset it: then the engine's half ends here, nothing more
+// is sent on, and a filter of the cluster puts the error into the trailers with which the engine ends.
+func (x *exchange) failCall(err error, now time.Time) responses {
+	c := x.call
+	if !c.opened || !x.hints.answered || c.trailers {
+		return x.fail(err, c.model)
+	}
+	e := describe(err, c.model)
+	code, words := e.callStatus()
+	_ = x.keep(0)
+	c.pending = nil
+	x.phase, x.sentAt = sent, now
+	x.server.Meter.Replied(e.status, e.Code)
+	out := chunks(nil, true)
+	out[0].DynamicMetadata = object(map[string]*structpb.Value{wire.PickNamespace: structpb.NewStructValue(object(map[string]*structpb.Value{
+		wire.PickRefused: structpb.NewStringValue(strconv.Itoa(int(code))),
+		wire.PickWords:   structpb.NewStringValue(url.PathEscape(words)),
+	}))})
+	return out
 }
 
 // maxKept bounds what is kept of messages that are not whole and of bodies that were decoded, of all requests together.
@@ -192,7 +216,7 @@ func (x *exchange) callEnds(now time.Time) responses {
 		return responses{goOnTrailers} // it was decided without them
 	}
 	if err := c.next(); err != nil {
-		return x.fail(err, c.model)
+		return x.failCall(err, now)
 	}
 	if x.inFlight == nil {
 		return x.decideCall(now)
@@ -257,7 +281,7 @@ func (x *exchange) passOn(now time.Time) responses {
 		if c.inject != nil {
 			written, err := kserve.Inject(m.Bytes, c.inject, x.model)
 			if err != nil {
-				return x.fail(err, c.model)
+				return x.failCall(err, now)
 			}
 			if len(written) != len(m.Bytes) || len(written) > 0 && &written[0] != &m.Bytes[0] {
 				frame = kserve.AppendFrame(nil, written)

@@ -484,6 +484,9 @@ func (x *exchange) withMetadata(m *extprocv3.ProcessingResponse) *extprocv3.Proc
 	if len(x.picks) > 0 && x.decision().Copy.Unlisted {
 		pick[wire.PickUnlisted] = structpb.NewBoolValue(x.begunAt.UnixNano() >= x.decision().Copy.Own)
 	}
+	if x.call != nil && x.call.messages != nil {
+		pick[wire.PickMessages] = structpb.NewBoolValue(true)
+	}
 	if x.settings.FinalUnavailable {
 		pick[wire.PickUnavailable] = structpb.NewBoolValue(false)
 	}

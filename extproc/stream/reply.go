@@ -271,7 +271,20 @@ func (e apiError) response(of api) *extprocv3.ProcessingResponse {
 
 // grpc ends a call with a status. What clients of ModelMesh know has its words.
 func (e apiError) grpc() *extprocv3.ProcessingResponse {
-	code, words := e.call, e.Message
+	code, words := e.callStatus()
+	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
+		ImmediateResponse: &extprocv3.ImmediateResponse{
+			Status:     &typev3.HttpStatus{Code: typev3.StatusCode(e.status)}, // Envoy sends 200
+			GrpcStatus: &extprocv3.GrpcStatus{Status: uint32(code)},
+			Body:       []byte(words),
+			Details:    wire.ReplyDetails + "_" + e.Code,
+		},
+	}}
+}
+
+// callStatus is what a call ends with.
+func (e apiError) callStatus() (code kserve.Code, words string) {
+	code, words = e.call, e.Message
 	if code == 0 { // else it is said with the error
 		switch code = codeOf(e.status); e.Code {
 		case "model_not_found":
@@ -282,14 +295,7 @@ func (e apiError) grpc() *extprocv3.ProcessingResponse {
 			words = "Model queue overload"
 		}
 	}
-	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ImmediateResponse{
-		ImmediateResponse: &extprocv3.ImmediateResponse{
-			Status:     &typev3.HttpStatus{Code: typev3.StatusCode(e.status)}, // Envoy sends 200
-			GrpcStatus: &extprocv3.GrpcStatus{Status: uint32(code)},
-			Body:       []byte(words),
-			Details:    wire.ReplyDetails + "_" + e.Code,
-		},
-	}}
+	return code, words
 }
 
 // codeOf is the code of gRPC that goes with an HTTP status.

@@ -113,6 +113,8 @@ type hints struct {
 	model  string
 	only   *pick.Subset // nil if it says nothing of a subset
 	served string
+	// answered says that the answer to a call has begun.
+	answered bool
 }
 
 func (h *hints) read(m *corev3.Metadata) {
@@ -128,6 +130,9 @@ func (h *hints) read(m *corev3.Metadata) {
 	}
 	if v := spaces[wire.DestinationNamespace].GetFields()[wire.ServedKey]; v != nil {
 		h.served = v.GetStringValue()
+	}
+	if v := spaces[wire.UsageNamespace].GetFields()[wire.UsageAnswered]; v != nil {
+		h.answered = v.GetBoolValue()
 	}
 }
 

@@ -51,7 +51,7 @@ import (
 //	expire, fail, full its wait ends: its time is over, its model cannot be loaded, there was no place
 //
 // Words that begin with @ are metadata of the message, before its text: @subset=TEXT, @list=TEXT;TEXT, @model=NAME,
-// @served=ADDRESS.
+// @served=ADDRESS, @answered (the answer to the call has begun).
 //
 // What comes out is what extproc answers, what it says became of the request, and what it counts at the end.
 func TestScenarios(t *testing.T) { golden.Run(t, "testdata/*.txt", scenario) }
@@ -317,6 +317,8 @@ func annotate(t *testing.T, m *extprocv3.ProcessingRequest, word string) {
 		v = structpb.NewNumberValue(1)
 	case "model":
 		space, key = "gateway.request", "model"
+	case "answered":
+		space, key, v = "gateway.usage", "answered", structpb.NewBoolValue(true)
 	case "served":
 		space, key = "envoy.lb", "x-gateway-destination-endpoint-served"
 	default:
