@@ -3,6 +3,7 @@ package place_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -684,36 +685,41 @@ func TestTheSourceOfARegisteredModelIsItsPoolsAfterARestart(t *testing.T) {
 	}
 }
 
-// A runtime over TCP, of which nothing tells its life, begins anew at the same port: its copies count until a request finds one of
-// them missing. Then it is made ready anew before it loads anything, once, and has again what has no other copy. What is missing
-// after that is no more than one copy.
-func TestARuntimeWhoseLifeNothingTellsIsMadeReadyWhenAModelIsMissing(t *testing.T) {
+// A runtime over TCP that restarts refuses a dial. It is made ready before it loads anything, once, and has again what it had.
+func TestARuntimeThatRestartsIsMadeReadyBeforeItLoads(t *testing.T) {
 	w := newWorld(t)
 	data, management := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp", "127.0.0.1:0")
 	address, at := data.Addr().String(), management.Addr().String()
 	_, port, _ := net.SplitHostPort(at)
-	begin := func(data, management net.Listener) (r *runtime.Runtime, end func()) {
-		r = runtime.New(runtime.Config{Capacity: 1 << 30, DefaultSize: 50 << 20, LoadingThreads: 6, LoadTimeout: time.Minute})
-		ctx, cancel := context.WithCancel(context.Background())
-		over := make(chan error, 1)
-		go func() { over <- runtime.Serve(ctx, r, data, management) }()
-		end = sync.OnceFunc(func() {
-			cancel()
-			if err := <-over; err != nil {
-				t.Error(err)
-			}
-		})
-		t.Cleanup(end)
-		return r, end
-	}
-	_, end := begin(data, management)
+	_, end := beginRuntime(t, data, management)
 	w.set(list(address, managed("port:"+port)), object("a", ", copies: {min: 1}"), object("b", ", copies: {min: 1}"))
 	for _, id := range []string{"a", "b"} {
 		w.awaitCopies(id, address+" loaded")
 	}
 	end()
-	r, _ := begin(listen(t, "tcp", address), listen(t, "tcp", at))
-	time.Sleep(500 * time.Millisecond) // 25 looks
+	w.await("its end is known", func() bool { return endpointOf(w.View(), address).State == decide.Down.String() })
+	r, _ := beginRuntime(t, listen(t, "tcp", address), listen(t, "tcp", at))
+	w.await("it has both again", func() bool { return r.Loaded("a") && r.Loaded("b") })
+	if r.Purges() != 1 {
+		t.Errorf("it was made ready %d times", r.Purges())
+	}
+}
+
+// A runtime restarts behind a proxy, which refuses nothing: its copies count until a request finds one of them missing. Then it is made ready anew before
+// it loads anything, once, and has again what has no other copy. What is missing after that is no more than one copy.
+func TestARuntimeWhoseLifeNothingTellsIsMadeReadyWhenAModelIsMissing(t *testing.T) {
+	w := newWorld(t)
+	data, management := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp", "127.0.0.1:0")
+	address, at := data.Addr().String(), management.Addr().String()
+	_, port, _ := net.SplitHostPort(proxy(t, at))
+	_, end := beginRuntime(t, data, management)
+	w.set(list(address, managed("port:"+port)), object("a", ", copies: {min: 1}"), object("b", ", copies: {min: 1}"))
+	for _, id := range []string{"a", "b"} {
+		w.awaitCopies(id, address+" loaded")
+	}
+	end()
+	r, _ := beginRuntime(t, listen(t, "tcp", address), listen(t, "tcp", at))
+	time.Sleep(500 * time.Millisecond) // 25 scrapes
 	for _, id := range []string{"a", "b"} {
 		if got := w.copies(id); got != address+" loaded" || r.Purges() != 0 {
 			t.Errorf("before anything is known %s is at %q, and it was made ready %d times", id, got, r.Purges())
@@ -729,6 +735,50 @@ func TestARuntimeWhoseLifeNothingTellsIsMadeReadyWhenAModelIsMissing(t *testing.
 	if r.Purges() != 1 {
 		t.Errorf("it was made ready %d times", r.Purges())
 	}
+}
+
+// beginRuntime serves a runtime until end is called, or the test ends.
+func beginRuntime(t *testing.T, data, management net.Listener) (r *runtime.Runtime, end func()) {
+	r = runtime.New(runtime.Config{Capacity: 1 << 30, DefaultSize: 50 << 20, LoadingThreads: 6, LoadTimeout: time.Minute})
+	ctx, cancel := context.WithCancel(context.Background())
+	over := make(chan error, 1)
+	go func() { over <- runtime.Serve(ctx, r, data, management) }()
+	end = sync.OnceFunc(func() {
+		cancel()
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(end)
+	return r, end
+}
+
+// proxy returns the address of a TCP proxy to another address. It takes each connection, and closes it if nobody is there.
+func proxy(t *testing.T, to string) string {
+	listener := listen(t, "tcp", "127.0.0.1:0")
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			from, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			there, err := net.Dial("tcp", to)
+			if err != nil {
+				_ = from.Close()
+				continue
+			}
+			for _, way := range [][2]net.Conn{{from, there}, {there, from}} {
+				all.Go(func() {
+					_, _ = io.Copy(way[0], way[1])
+					_ = from.Close()
+					_ = there.Close()
+				})
+			}
+		}
+	})
+	t.Cleanup(func() { _ = listener.Close(); all.Wait() })
+	return listener.Addr().String()
 }
 
 // An engine never answers one load, and answers another that it never lists. It loads others beside them at once, before either has failed. Those that it

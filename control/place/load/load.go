@@ -22,7 +22,7 @@ type Driver interface {
 	// Look finds out what the engine is and holds. An engine that must be made ready before it takes models, and loses
 	// those that it has by that, is made ready if nothing is on record of it or its incarnation is another than the
 	// recorded one, and never twice in one incarnation; where incarnations cannot be told apart, what is on record
-	// stands, if with doubt, until somebody says that the engine has begun anew. Look then returns when the engine is ready.
+	// stands, if with doubt, until a dial is refused or somebody says that the engine has begun anew. Look then returns when the engine is ready.
 	Look(ctx context.Context, r Record) (Seen, error)
 	// Load returns when the model is loaded and usable. A model that is there already is loaded. An engine that is stopping is
 	// told nothing where that can be known: it may never answer, and never end.

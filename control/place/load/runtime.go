@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -42,7 +43,9 @@ type modelRuntime struct {
 	calls   mmesh.ModelRuntimeClient
 	peer    func(net.Conn) string // what process a connection leads to, empty where that cannot be told
 
-	dialled atomic.Int64 // connections that conn has had
+	dialled atomic.Int64       // connections that conn has had
+	ended   atomic.Bool        // a dial was refused since the runtime was made ready last: its process has ended
+	stop    context.CancelFunc // ends redial
 
 	looking chan struct{} // has one place: full while a look is on; never closed
 	mu      sync.Mutex    // guards life
@@ -86,13 +89,33 @@ func openRuntime(e Endpoint, a reach.Access) (*modelRuntime, error) {
 		return nil, err
 	}
 	r.calls = mmesh.NewModelRuntimeClient(r.conn)
+	running, stop := context.WithCancel(context.Background())
+	r.stop = stop
+	go r.redial(running)
 	return r, nil
 }
 
-func (r *modelRuntime) Close() error { return r.conn.Close() }
+func (r *modelRuntime) Close() error {
+	r.stop()
+	return r.conn.Close()
+}
 
 func (r *modelRuntime) dial(ctx context.Context) (net.Conn, error) {
-	return r.access.DialContext(ctx, r.network, r.address)
+	conn, err := r.access.DialContext(ctx, r.network, r.address)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		r.ended.Store(true)
+	}
+	return conn, err
+}
+
+// redial dials again as soon as a connection breaks, until ctx ends. A process that has ended refuses that dial, unless the next one listens already.
+func (r *modelRuntime) redial(ctx context.Context) {
+	for state := r.conn.GetState(); r.conn.WaitForStateChange(ctx, state); {
+		was := state
+		if state = r.conn.GetState(); was == connectivity.Ready && state == connectivity.Idle {
+			r.conn.Connect()
+		}
+	}
 }
 
 // incarnation tells which life of the runtime is at its address now: by its container if somebody says, else by the
@@ -125,7 +148,8 @@ func (r *modelRuntime) Look(ctx context.Context, record Record) (Seen, error) {
 		}
 		return Seen{}, err
 	}
-	if known != nil && known.incarnation == incarnation && !record.Anew {
+	anew := record.Anew || incarnation == "" && r.ended.Load()
+	if known != nil && known.incarnation == incarnation && !anew {
 		if incarnation == "" {
 			r.watch(known)
 		}
@@ -134,13 +158,17 @@ func (r *modelRuntime) Look(ctx context.Context, record Record) (Seen, error) {
 	now := &life{incarnation: incarnation, limits: record.Limits}
 	// Where nothing tells this life from the recorded one, what is on record stands: to ask would take models away from
 	// a runtime that serves them.
-	purged := !record.Known || record.Anew || record.Incarnation != incarnation && record.Incarnation != "" && incarnation != ""
+	purged := !record.Known || anew || record.Incarnation != incarnation && record.Incarnation != "" && incarnation != ""
 	if purged {
-		if now.limits, err = r.makeReady(ctx); err != nil {
-			return Seen{}, err
+		ended := r.ended.Swap(false)
+		if now.limits, err = r.makeReady(ctx); err == nil {
+			if after, gone := r.incarnation(ctx); gone != nil || after != incarnation {
+				err = fault(Unclear, "the runtime restarted before it was ready")
+			}
 		}
-		if after, err := r.incarnation(ctx); err != nil || after != incarnation {
-			return Seen{}, fault(Unclear, "the runtime restarted before it was ready")
+		if err != nil {
+			r.ended.CompareAndSwap(false, ended)
+			return Seen{}, err
 		}
 		now.connection = r.dialled.Load()
 	} else if incarnation == "" { // nobody had a connection to it
@@ -226,7 +254,7 @@ func (r *modelRuntime) Load(ctx context.Context, m Model) (Loaded, error) {
 	switch now, err := r.incarnation(ctx); {
 	case err != nil:
 		return Loaded{}, err
-	case now != known.incarnation:
+	case now != known.incarnation, now == "" && r.ended.Load():
 		return Loaded{}, fault(Unreached, "the runtime restarted, and control has not looked at it since")
 	}
 	var to peer.Peer

@@ -301,10 +301,8 @@ func TestEachRuntimeGetsItsOwnToken(t *testing.T) {
 	}
 }
 
-// A runtime of which nothing tells its life, and which begins anew at the same port between two looks, is doubtful by its broken
-// connection, and by a dial that it refused. It is made ready anew when somebody knows that it has begun anew, and not before;
-// then there is no doubt.
-func TestARuntimeWhoseLifeNothingTellsIsDoubtful(t *testing.T) {
+// A runtime without an incarnation that ends refuses the dial that follows at once, and is asked for its status before it is told to load anything.
+func TestARuntimeThatRefusedADialIsMadeReadyBeforeItLoads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &site{}
 		begin := func() (*runtime.Runtime, func()) {
@@ -319,35 +317,69 @@ func TestARuntimeWhoseLifeNothingTellsIsDoubtful(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		seen, record := look(t, l, Record{})
-		for _, refuses := range []bool{false, true} {
-			for range 2 {
-				time.Sleep(time.Hour) // without a call
-				if seen, record = look(t, l, record); seen.Doubtful {
-					t.Errorf("it is doubtful for no reason")
-				}
-			}
+		_, record := look(t, l, Record{})
+		x := Model{ID: "x", Source: "sim:?size=20"}
+		for _, scraped := range []bool{false, true} { // while nobody is there
 			end()
-			if refuses {
+			if scraped {
 				if _, err := l.Look(t.Context(), record); err == nil {
-					t.Error("nobody is there, and it is looked at")
+					t.Error("a scrape succeeds where nobody is")
 				}
 			}
 			var served *runtime.Runtime
 			served, end = begin()
-			for range 2 {
-				if seen, record = look(t, l, record); !seen.Doubtful || seen.Purged || served.Purges() != 0 {
-					t.Errorf("after a restart it is seen as %+v", seen)
-				}
-				if _, err := l.Load(t.Context(), Model{ID: "x", Source: "sim:?size=20"}, testTimeout); err != nil {
-					t.Errorf("a load where there is doubt: %v", err)
-				}
+			if _, err := l.Load(t.Context(), x, testTimeout); err == nil || served.Used() != 0 {
+				t.Errorf("it loads before it said that it is ready: %v", err)
 			}
-			record.Anew = true
-			if seen, record = look(t, l, record); seen.Doubtful || !seen.Purged || served.Purges() != 1 || served.Used() != 0 {
-				t.Errorf("made ready anew it is seen as %+v", seen)
+			var seen Seen
+			if seen, record = look(t, l, record); seen.Doubtful || !seen.Purged || served.Purges() != 1 {
+				t.Errorf("the first scrape after a restart finds %+v, and purged it %d times", seen, served.Purges())
+			}
+			if seen, record = look(t, l, record); seen.Purged || served.Purges() != 1 {
+				t.Errorf("the second scrape finds %+v, and purged it %d times", seen, served.Purges())
+			}
+			if _, err := l.Load(t.Context(), x, testTimeout); err != nil || served.Used() != 20 {
+				t.Errorf("it does not load once it is ready: %v", err)
 			}
 		}
 		end()
+	})
+}
+
+// A connection may break though the runtime lives. It keeps what it has, in doubt, until somebody finds that it has begun anew.
+func TestARuntimeWhoseConnectionBrokeIsDoubtful(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{}
+		served, server := runtime.New(runtime.Config{Capacity: 100, DefaultSize: 10, LoadingThreads: 1}), grpc.NewServer()
+		mmesh.RegisterModelRuntimeServer(server, served)
+		listener := s.listen()
+		go func() { _ = server.Serve(listener) }()
+		defer func() { s.close(); server.Stop(); synctest.Wait() }()
+		l, err := Open(Endpoint{Management: "192.0.2.1:8085"}, reach.Access{Dial: s.dial}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		seen, record := look(t, l, Record{})
+		for range 2 {
+			time.Sleep(time.Hour) // without a call
+			if seen, record = look(t, l, record); seen.Doubtful {
+				t.Error("it is doubtful for no reason")
+			}
+		}
+		s.cut()
+		synctest.Wait()
+		for range 2 {
+			if seen, record = look(t, l, record); !seen.Doubtful || seen.Purged || served.Purges() != 1 {
+				t.Errorf("with a new connection it is seen as %+v", seen)
+			}
+			if _, err := l.Load(t.Context(), Model{ID: "x", Source: "sim:?size=20"}, testTimeout); err != nil {
+				t.Errorf("a load where there is doubt: %v", err)
+			}
+		}
+		record.Anew = true
+		if seen, record = look(t, l, record); seen.Doubtful || !seen.Purged || served.Purges() != 2 || served.Used() != 0 {
+			t.Errorf("made ready anew it is seen as %+v", seen)
+		}
 	})
 }

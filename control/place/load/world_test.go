@@ -64,6 +64,16 @@ func (s *site) close() {
 	s.door, s.conns = nil, nil
 }
 
+// cut breaks the connections, and leaves the door open.
+func (s *site) cut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, conn := range s.conns {
+		_ = conn.Close()
+	}
+	s.conns = nil
+}
+
 func (d *door) Accept() (net.Conn, error) {
 	select {
 	case conn := <-d.came:
