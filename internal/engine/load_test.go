@@ -278,7 +278,7 @@ func TestModels(t *testing.T) {
 	}{
 		{
 			"vLLM", `{"object":"list","data":[{"id":"tiny","parent":null},{"id":"tiny-alias"},{"id":"a1","parent":"tiny"},{"id":"../x","parent":"tiny"},{"id":""}]}`,
-			engine.Models{Base: []string{"tiny", "tiny-alias"}, Adapters: []string{"a1"}},
+			engine.Models{Base: []string{"tiny", "tiny-alias"}, Adapters: []string{"a1", "../x"}},
 		},
 		{
 			"SGLang", `{"object":"list","data":[{"id":"llama","object":"model","owned_by":"sglang","root":"llama","parent":null,"max_model_len":40960},{"id":"sql","root":"/adapters/sql","parent":"llama"}]}`,
@@ -293,7 +293,7 @@ func TestModels(t *testing.T) {
 			"llama.cpp", `{"models":[{"name":"other","model":"other","details":{"parent_model":"x"}}],"object":"list","data":[{"id":"qwen3","aliases":["qwen3"],"object":"model","owned_by":"llamacpp","meta":{"n_ctx":40960}}]}`,
 			engine.Models{Base: []string{"qwen3"}},
 		},
-		{"a base model named by its path", `{"data":[{"id":"/models/qwen3.gguf"},{"id":"../a","parent":"/models/qwen3.gguf"},{"id":"b\u0000"}]}`, engine.Models{Base: []string{"/models/qwen3.gguf"}}},
+		{"models named by paths", `{"data":[{"id":"/models/qwen3.gguf"},{"id":"../a","parent":"/models/qwen3.gguf"},{"id":"b\u0000"}]}`, engine.Models{Base: []string{"/models/qwen3.gguf"}, Adapters: []string{"../a"}}},
 		{"an empty list", `{"data":[]}`, engine.Models{}},
 	} {
 		got, err := engine.ReadModels([]byte(c.list))
