@@ -163,7 +163,10 @@ type Report struct {
 	Sharing uint32 `protobuf:"varint,10,opt,name=sharing,proto3" json:"sharing,omitempty"`
 	// Stored responses that engines made for requests from here, so that others know where to ask for them: since the last Report that had any, and
 	// after the beginning of a stream those from before it. What is not told is found by asking.
-	Responses     []*Responses `protobuf:"bytes,11,rep,name=responses,proto3" json:"responses,omitempty"`
+	Responses []*Responses `protobuf:"bytes,11,rep,name=responses,proto3" json:"responses,omitempty"`
+	// The number of the last question whether all that is published was sent here: 1 at the beginning of a stream, and one more each time that a
+	// request names a model that nothing admits.
+	Question      uint64 `protobuf:"varint,12,opt,name=question,proto3" json:"question,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -273,6 +276,13 @@ func (x *Report) GetResponses() []*Responses {
 		return x.Responses
 	}
 	return nil
+}
+
+func (x *Report) GetQuestion() uint64 {
+	if x != nil {
+		return x.Question
+	}
+	return 0
 }
 
 // Responses are stored responses (OpenAI's responses API) that only the engine that made them has.
@@ -710,6 +720,9 @@ type Update struct {
 	// Stored responses that others told of, and at the beginning of a stream those that control remembers, the latest 65,536. An Update of nothing
 	// else is as one of backlogs.
 	Responses []*Responses `protobuf:"bytes,14,rep,name=responses,proto3" json:"responses,omitempty"`
+	// The question that is answered: all that was published when control received it is in this Update and those before. 0: none. An Update of
+	// nothing else is as one of backlogs.
+	Answer uint64 `protobuf:"varint,15,opt,name=answer,proto3" json:"answer,omitempty"`
 	// Which part the extproc has in the limits of copies, first of all and where that has changed; absent: that of before.
 	Share         *Share `protobuf:"bytes,13,opt,name=share,proto3" json:"share,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -835,6 +848,13 @@ func (x *Update) GetResponses() []*Responses {
 		return x.Responses
 	}
 	return nil
+}
+
+func (x *Update) GetAnswer() uint64 {
+	if x != nil {
+		return x.Answer
+	}
+	return 0
 }
 
 func (x *Update) GetShare() *Share {
@@ -1490,7 +1510,7 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\x19placement/placement.proto\x12\x15headgate.placement.v1\"4\n" +
 	"\bModelKey\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
-	"\x05model\x18\x02 \x01(\tR\x05model\"\xa8\x04\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\"\xc4\x04\n" +
 	"\x06Report\x12\x18\n" +
 	"\aprocess\x18\x01 \x01(\tR\aprocess\x12\x18\n" +
 	"\aapplied\x18\x02 \x01(\x04R\aapplied\x125\n" +
@@ -1503,7 +1523,8 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\alessons\x18\t \x03(\v2\x1d.headgate.placement.v1.LessonR\alessons\x12\x18\n" +
 	"\asharing\x18\n" +
 	" \x01(\rR\asharing\x12>\n" +
-	"\tresponses\x18\v \x03(\v2 .headgate.placement.v1.ResponsesR\tresponses\"M\n" +
+	"\tresponses\x18\v \x03(\v2 .headgate.placement.v1.ResponsesR\tresponses\x12\x1a\n" +
+	"\bquestion\x18\f \x01(\x04R\bquestion\"M\n" +
 	"\tResponses\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x1a\n" +
 	"\bendpoint\x18\x02 \x01(\tR\bendpoint\x12\x10\n" +
@@ -1531,7 +1552,7 @@ const file_placement_placement_proto_rawDesc = "" +
 	"prefill_us\x18\x03 \x01(\x04R\tprefillUs\x12\x1b\n" +
 	"\tbeside_ps\x18\x04 \x01(\x04R\bbesidePs\x12\x18\n" +
 	"\aurgency\x18\x05 \x01(\x04R\aurgency\x12\x16\n" +
-	"\x06tokens\x18\x06 \x01(\x04R\x06tokens\"\x88\x06\n" +
+	"\x06tokens\x18\x06 \x01(\x04R\x06tokens\"\xa0\x06\n" +
 	"\x06Update\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x1a\n" +
 	"\bcomplete\x18\x02 \x01(\bR\bcomplete\x12>\n" +
@@ -1548,7 +1569,8 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\bbacklogs\x18\t \x03(\v2\x1e.headgate.placement.v1.BacklogR\bbacklogs\x127\n" +
 	"\alessons\x18\n" +
 	" \x03(\v2\x1d.headgate.placement.v1.LessonR\alessons\x12>\n" +
-	"\tresponses\x18\x0e \x03(\v2 .headgate.placement.v1.ResponsesR\tresponses\x122\n" +
+	"\tresponses\x18\x0e \x03(\v2 .headgate.placement.v1.ResponsesR\tresponses\x12\x16\n" +
+	"\x06answer\x18\x0f \x01(\x04R\x06answer\x122\n" +
 	"\x05share\x18\r \x01(\v2\x1c.headgate.placement.v1.ShareR\x05share\";\n" +
 	"\x05Share\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x12\x1c\n" +

@@ -44,6 +44,8 @@ type Fleet struct {
 	habits  *habits
 	paces   *paces
 	names   names
+	// questions are those of requests for models that nothing admits.
+	questions questions
 
 	prefixes prefixes
 	urgent   chan struct{} // capacity 1; never closed; see Urgent
@@ -95,7 +97,7 @@ func New(c Config) *Fleet {
 		c.PrefixCacheBytes = prefix.DefaultBytes
 	}
 	f := &Fleet{
-		Config: c, prefixes: prefixes{index: prefix.New(c.PrefixCacheBytes)}, news: make(chan struct{}, 1), urgent: make(chan struct{}, 1), moves: make(chan struct{}, 1), makers: remembering[string, Maker](maxAnswers), nowhere: remembering[string, time.Time](maxNowhere),
+		Config: c, questions: questions{news: make(chan struct{}, 1)}, prefixes: prefixes{index: prefix.New(c.PrefixCacheBytes)}, news: make(chan struct{}, 1), urgent: make(chan struct{}, 1), moves: make(chan struct{}, 1), makers: remembering[string, Maker](maxAnswers), nowhere: remembering[string, time.Time](maxNowhere),
 		habits: remembering[objects.ModelKey, *belief.Habit](maxHabits), paces: remembering[objects.ModelKey, *pace](maxPaces),
 		state: belief.New(belief.Config{Settings: c.Settings, Placed: c.Placed}),
 	}

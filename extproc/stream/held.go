@@ -11,6 +11,7 @@ import (
 	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/extproc/flow/queue"
 	"github.com/headgate/headgate/extproc/meter"
+	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/extproc/route"
 	"github.com/headgate/headgate/internal/objects"
@@ -27,6 +28,8 @@ type held struct {
 	spent time.Duration
 	// overridden says that the data plane was asked to wait, which it can be once for each message.
 	overridden bool
+	// asked says that the request has asked control about its model.
+	asked bool
 }
 
 // waiting is a request that waits now.
@@ -35,6 +38,8 @@ type waiting struct {
 	model string // as the client calls it
 	bytes int64
 	most  time.Duration // since held.since
+	// asks says that it waits for control to say whether there is such a model.
+	asks bool
 	// resume decides it again.
 	resume func(now time.Time) responses
 }
@@ -95,16 +100,55 @@ func (x *exchange) taken() error {
 // missed lets a request wait that may find a copy later, and replies to any other.
 func (x *exchange) missed(err error, model string, bytes int, now time.Time, resume func(now time.Time) responses) responses {
 	var m *miss
-	if !errors.As(err, &m) {
+	waits := errors.As(err, &m)
+	if !waits && !x.mayBeNew(err, model) {
 		return x.fail(err, model)
 	}
 	if x.since.IsZero() {
 		x.since = now
 	}
 	x.dropPicks()
+	if !waits {
+		x.asked, x.waits = true, &waiting{model: model, asks: true, resume: resume}
+		return nil
+	}
 	x.letGo() // what waits counts there
 	x.waits = &waiting{key: m.key, model: model, bytes: int64(bytes), most: x.patience(), resume: resume}
 	return nil
+}
+
+// askLimit bounds how long a request waits for control to say whether its model is new. It is below 200 ms, the default of Envoy's message_timeout.
+const askLimit = 150 * time.Millisecond
+
+// mayBeNew says whether the request failed because nothing admits its model, and control might have published it a moment ago.
+func (x *exchange) mayBeNew(err error, model string) bool {
+	if x.asked || x.server.Flow == nil || model == "" || openai.CheckName(model) != nil {
+		return false
+	}
+	unknown := errors.Is(err, route.ErrUnknownModel) || errors.Is(err, pick.ErrUnlisted) || errors.Is(err, errNoVModel)
+	return unknown && x.server.Fleet.Answers()
+}
+
+// ask waits for control to say that all that it published is in force, decides a request again by that, and returns what to say. It returns an
+// error when the request is over.
+func (p *processor) ask(messages extprocv3.ExternalProcessor_ProcessServer, x *exchange) (responses, error) {
+	answered, done, ok := p.server.Fleet.AskControl()
+	if !ok {
+		return x.refuse(errNotHeard), nil
+	}
+	defer done()
+	timer := time.NewTimer(askLimit)
+	defer timer.Stop()
+	select {
+	case <-answered:
+		return x.again(time.Now()), nil
+	case <-timer.C:
+		return x.refuse(errNotHeard), nil
+	case <-p.server.refusing:
+		return x.refuse(errStopping), nil
+	case <-messages.Context().Done():
+		return nil, messages.Context().Err()
+	}
 }
 
 // patience is how long the request may wait: for as long as its pool lets it, and no longer than it may take.
@@ -197,6 +241,9 @@ func (x *exchange) override() *extprocv3.ProcessingResponse {
 // when the request is over. If it is still waiting then, it is for another model.
 func (p *processor) hold(messages extprocv3.ExternalProcessor_ProcessServer, x *exchange) (out responses, err error) {
 	w := x.waits
+	if w.asks {
+		return p.ask(messages, x)
+	}
 	began := time.Now()
 	result := meter.HoldReleased
 	wait := p.server.Meter.HoldBegan(x.full(), began)

@@ -148,6 +148,7 @@ type stream struct {
 	missing  []string
 	leaving  map[string]*placement.Leaving
 	backlogs map[string]uint32 // requests by endpoint
+	question uint64
 	// responses are stored responses with their endpoints.
 	responses []string
 }
@@ -180,6 +181,7 @@ func (s *stream) read(r *placement.Report) {
 	defer s.mu.Unlock()
 	s.reports++
 	s.process, s.applied, s.sharing = r.GetProcess(), r.GetApplied(), append(s.sharing, r.GetSharing())
+	s.question = r.GetQuestion()
 	for _, w := range r.GetWanted() {
 		if s.wanted[w.GetKey().GetModel()] = w; w.GetRequests() == 0 {
 			delete(s.wanted, w.GetKey().GetModel())

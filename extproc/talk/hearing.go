@@ -106,9 +106,9 @@ func read(u *placement.Update, n *belief.News, now time.Time) {
 	}
 }
 
-// onlyOfOthers says whether an Update says nothing but what others have at endpoints, have learned of them and had made there.
+// onlyOfOthers says whether an Update says nothing but what others have at endpoints, have learned of them and had made there, and answers.
 func onlyOfOthers(u *placement.Update) bool {
-	return len(u.GetBacklogs())+len(u.GetLessons())+len(u.GetResponses()) > 0 && u.GetEndpoints() == nil && u.GetShare() == nil && !u.GetComplete() &&
+	return (len(u.GetBacklogs())+len(u.GetLessons())+len(u.GetResponses()) > 0 || u.GetAnswer() > 0) && u.GetEndpoints() == nil && u.GetShare() == nil && !u.GetComplete() &&
 		len(u.GetCopies())+len(u.GetFailures())+len(u.GetInFlight())+len(u.GetRegistered())+len(u.GetVmodels())+len(u.GetLeaving())+len(u.GetRuntimes()) == 0
 }
 

@@ -28,6 +28,8 @@ const (
 	soon = 100 * time.Millisecond
 	// DefaultInterval is the least time between two reports of what requests still ask of endpoints.
 	DefaultInterval = 20 * time.Millisecond
+	// questionInterval is the least time between two questions whether all that control published is in force here.
+	questionInterval = 20 * time.Millisecond
 	// shortest and longest are between two tries to reach control.
 	shortest = 50 * time.Millisecond
 	longest  = 2 * time.Second
@@ -146,7 +148,9 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 	s := &talk{Client: c, stream: stream, hearing: newHearing(), telling: newTelling(), usedAt: time.Now()}
 	c.Fleet.TellMade()
 	defer c.Fleet.ForgetPeers() // nobody tells any more: looks find what they have
-	if err := s.report(wantedNow | flying | allFlying | backlogs | lessons); err != nil {
+	c.Fleet.ForgetQuestions()
+	defer c.Fleet.ForgetQuestions()
+	if err := s.report(wantedNow | flying | allFlying | backlogs | lessons | question); err != nil {
 		return false, err
 	}
 	tick := time.NewTicker(often)
@@ -155,6 +159,10 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 	defer teach.Stop()
 	var counts <-chan time.Time // when the counts that changed are told
 	told := time.Now()          // backlogs
+	asked := time.Now()         // the last question
+	asks := time.NewTimer(time.Hour)
+	asks.Stop()
+	defer asks.Stop()
 	moved := time.NewTimer(time.Hour)
 	moved.Stop()
 	defer moved.Stop()
@@ -183,6 +191,11 @@ func (c *Client) connect(ctx context.Context) (complete bool, err error) {
 			continue
 		case told = <-moved.C:
 			what = backlogs | made
+		case <-c.Fleet.Questions():
+			asks.Reset(max(0, questionInterval-time.Since(asked)))
+			continue
+		case asked = <-asks.C:
+			what = question
 		case <-c.Fleet.Urgent():
 			what = flying
 		case <-tick.C:
@@ -207,10 +220,13 @@ type talk struct {
 	told    uint64    // the version that control was told of
 	usedAt  time.Time // when control was last told of use
 	peers   []belief.Backlog
+	// question is the last one.
+	question uint64
 }
 
 // hear puts an Update in force, and says whether there is something to acknowledge.
 func (t *talk) hear(u *placement.Update) bool {
+	defer t.Fleet.Answered(u.GetAnswer()) // once all is in force
 	now := time.Now()
 	if told := u.GetBacklogs(); len(told) > 0 {
 		steady := fleet.Steady(now)
@@ -252,6 +268,7 @@ const (
 	backlogs
 	lessons
 	made
+	question
 )
 
 // report says what has changed of some topics, if anything has. What is in flight is read after what is in force was put
@@ -280,7 +297,11 @@ func (t *talk) report(what topics) error {
 	if what&lessons != 0 {
 		r.Lessons = t.telling.teaches(t.Fleet.Lessons())
 	}
-	if t.began && t.applied == t.told && len(r.Lessons)+len(r.Responses)+len(r.Backlogs)+len(r.Wanted)+len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving) == 0 {
+	if what&question != 0 {
+		t.question = t.Fleet.Question()
+	}
+	r.Question = t.question
+	if t.began && t.applied == t.told && what&question == 0 && len(r.Lessons)+len(r.Responses)+len(r.Backlogs)+len(r.Wanted)+len(r.InFlight)+len(r.Missing)+len(r.Usage)+len(r.Leaving) == 0 {
 		return nil
 	}
 	if !t.began {

@@ -110,6 +110,8 @@ type peer struct {
 	taught      map[lessonKey]bool     // were told
 	knows       map[lessonKey]float64  // how well founded what it told itself was
 	responses   map[string]bool        // stored responses whose makers are to be told
+	question    uint64                 // the last one
+	answered    uint64                 // the last question that was answered
 }
 
 // New returns a Server that knows nothing. Its Placer is set before it serves.
@@ -469,6 +471,9 @@ func (s *Server) report(p *peer, r *placement.Report) {
 	s.learned(p, r.GetLessons(), now)
 	s.made(p, r.GetResponses())
 	p.applied = max(p.applied, r.GetApplied())
+	if p.question = max(p.question, r.GetQuestion()); p.question != p.answered {
+		p.wake()
+	}
 	if n := len(p.announced); n > 0 {
 		maps.DeleteFunc(p.announced, func(_ decide.Key, version uint64) bool { return version <= p.applied })
 		if len(p.announced) < n {
@@ -564,7 +569,10 @@ func (s *Server) next(p *peer, backlogs []*placement.Backlog) *placement.Update 
 	if s.ready && !p.told && room > 0 {
 		u.Complete, p.told = true, true
 	}
-	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Vmodels)+len(u.Leaving)+len(u.Runtimes)+len(u.InFlight)+len(u.Backlogs)+len(u.Lessons)+len(u.Responses) == 0 && u.Endpoints == nil && u.Share == nil && !u.Complete {
+	if p.told && room > 0 && p.question != p.answered { // nothing that was published is left
+		u.Answer, p.answered = p.question, p.question
+	}
+	if len(u.Copies)+len(u.Failures)+len(u.Registered)+len(u.Vmodels)+len(u.Leaving)+len(u.Runtimes)+len(u.InFlight)+len(u.Backlogs)+len(u.Lessons)+len(u.Responses) == 0 && u.Endpoints == nil && u.Share == nil && !u.Complete && u.Answer == 0 {
 		return nil
 	}
 	p.version = u.Version
