@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -59,36 +60,49 @@ func Build(ctx context.Context, root string, progress io.Writer, names ...string
 		return "", err
 	}
 	defer unlock()
+	var missing, stamps []string
 	for _, name := range names {
-		if err := programs[name].build(ctx, root, filepath.Join(dir, name), progress); err != nil {
+		stamp, err := inputs(filepath.Join(root, "tools", programs[name].module))
+		if err != nil {
+			return "", err
+		}
+		if !built(filepath.Join(dir, name), stamp) {
+			missing, stamps = append(missing, name), append(stamps, stamp)
+		}
+	}
+	for i, name := range missing {
+		fmt.Fprintf(progress, "building %s from its Go module, %d of %d; this takes minutes once\n", name, i+1, len(missing))
+		if err := programs[name].build(ctx, root, filepath.Join(dir, name), stamps[i], progress); err != nil {
 			return "", err
 		}
 	}
 	return dir, nil
 }
 
-// build makes one binary, unless it is there and was made of the same inputs. It appears whole or not at all.
-func (p program) build(ctx context.Context, root, path string, progress io.Writer) error {
+// built reports whether a binary is there that was made of the same inputs.
+func built(path, stamp string) bool {
+	made, err := os.ReadFile(path + ".inputs")
+	if err != nil || string(made) != stamp {
+		return false
+	}
+	_, err = os.Stat(path)
+	return err == nil
+}
+
+// build makes one binary. It appears whole or not at all.
+func (p program) build(ctx context.Context, root, path, stamp string, progress io.Writer) error {
 	name, tools := filepath.Base(path), filepath.Join(root, "tools", p.module)
-	stamp, err := inputs(tools)
-	if err != nil {
-		return err
-	}
-	if made, err := os.ReadFile(path + ".inputs"); err == nil && string(made) == stamp {
-		if _, err := os.Stat(path); err == nil {
-			return nil
-		}
-	}
-	fmt.Fprintf(progress, "building %s from its Go module; this takes minutes once\n", name)
 	begun := time.Now()
-	command := exec.CommandContext(ctx, "go", "-C", tools, "build", "-trimpath", "-ldflags", ldflags, "-o", path+".part", p.path)
+	command := exec.CommandContext(ctx, "go", "-C", tools, "build", "-v", "-trimpath", "-ldflags", ldflags, "-o", path+".part", p.path)
 	command.Env = append(os.Environ(), "GOWORK=off")
 	if p.static {
 		command.Env = append(command.Env, "CGO_ENABLED=0")
 	}
-	if out, err := command.CombinedOutput(); err != nil {
+	out := &compiling{name: name, progress: progress, now: time.Now, begun: begun, last: begun}
+	command.Stdout, command.Stderr = out, out
+	if err := command.Run(); err != nil {
 		return fmt.Errorf("build %s (this needs Go and, the first time, the Go module proxy; try: go -C %s build %s): %w\n%s",
-			name, tools, p.path, err, strings.TrimSpace(string(out)))
+			name, tools, p.path, err, strings.TrimSpace(out.rest.String()))
 	}
 	if err := os.Rename(path+".part", path); err != nil {
 		return err
@@ -98,6 +112,42 @@ func (p program) build(ctx context.Context, root, path string, progress io.Write
 		return err
 	}
 	return os.Rename(path+".inputs.part", path+".inputs")
+}
+
+// compiling reads what go build -v prints, and reports how far it is.
+type compiling struct {
+	name     string
+	progress io.Writer
+	now      func() time.Time
+
+	begun, last time.Time // of the build, and of the last report
+	packages    int       // compiled so far
+	line        []byte    // the beginning of a line
+	rest        bytes.Buffer
+}
+
+// reportEvery is the time between two lines of progress of one build.
+const reportEvery = 10 * time.Second
+
+// Write takes a part of the output. A line of one word is a package that is compiled next; all others are kept in rest.
+func (c *compiling) Write(part []byte) (int, error) {
+	c.line = append(c.line, part...)
+	for {
+		line, after, whole := bytes.Cut(c.line, []byte("\n"))
+		if !whole {
+			return len(part), nil
+		}
+		if len(bytes.Fields(line)) == 1 {
+			c.packages++
+		} else {
+			c.rest.Write(append(line, '\n'))
+		}
+		c.line = append([]byte(nil), after...)
+		if now := c.now(); now.Sub(c.last) >= reportEvery {
+			c.last = now
+			fmt.Fprintf(c.progress, "building %s: %d packages compiled in %v\n", c.name, c.packages, now.Sub(c.begun).Round(time.Second))
+		}
+	}
 }
 
 // inputs is what a binary depends on: the versions of all modules, and the Go that compiles them.
