@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -59,6 +60,75 @@ func TestErrorsOfTheMessagesAPIHaveItsShape(t *testing.T) {
 	if a.status != 503 || !strings.Contains(a.body, `"overloaded_error"`) || a.header.Get("Retry-After") == "" {
 		t.Errorf("while nobody leads: %d %s", a.status, a.body)
 	}
+}
+
+// A client that sends all of a large body before it reads is told that it is too large, and so is one that stops in between.
+func TestClientsThatSendBeforeTheyReadGetTheirError(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	const size = 64 << 20
+	send := func(n int) *http.Response {
+		t.Helper()
+		conn, err := net.Dial("tcp", s.Listen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		if _, err := fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", size); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write(make([]byte, n)); err != nil {
+			t.Fatalf("of %d bytes: %v", n, err)
+		}
+		r, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatalf("after %d bytes: %v", n, err)
+		}
+		return r
+	}
+	for _, n := range []int{size, 1000} {
+		r := send(n)
+		body, err := io.ReadAll(r.Body)
+		if r.StatusCode != http.StatusRequestEntityTooLarge || !strings.Contains(string(body), "request_too_large") || err != nil {
+			t.Errorf("after %d bytes: %d %s, %v", n, r.StatusCode, body, err)
+		}
+	}
+	sent := &counter{r: io.LimitReader(zeros{}, size)}
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	defer transport.CloseIdleConnections()
+	client := http.Client{Transport: transport}
+	q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.Listen+"/v1/completions", sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.ContentLength = size
+	q.Header.Set("Content-Type", "application/json")
+	r, err := client.Do(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Body.Close() }()
+	if n := sent.n.Load(); r.StatusCode != http.StatusRequestEntityTooLarge || n != size {
+		t.Errorf("by HTTP/2: %d after %d bytes", r.StatusCode, n)
+	}
+}
+
+// zeros are bytes without end.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// counter counts what is read.
+type counter struct {
+	r io.Reader
+	n atomic.Int64
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n.Add(int64(n))
+	return n, err
 }
 
 // A client that sends too many headers, or asks for an answer that is too large, is told so, and no endpoint is blamed.

@@ -108,8 +108,8 @@ func TestTheConfigurationsDifferOnlyOnPurpose(t *testing.T) {
 				delete(service, "initial_metadata") // which says where that is
 			}
 		}
-		if differing != 4 {
-			t.Errorf("%s: %d routes have a retry policy, want the 4 that lead to endpoints", path, differing)
+		if differing != 5 {
+			t.Errorf("%s: %d routes have a retry policy, want the 5 that lead to endpoints", path, differing)
 		}
 		rest[path] = root
 	}

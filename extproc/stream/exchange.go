@@ -43,7 +43,8 @@ type exchange struct {
 	out       sender
 	open      bool             // it is among the open exchanges of the Server
 	vacant    outcome.Progress // of the last record, if its endpoint was vacant; the Server's
-	kept      int              // bytes of it that count in Server.kept
+	late      late
+	kept      int // bytes of it that count in Server.kept
 	encoded
 
 	held
@@ -63,6 +64,8 @@ const (
 	passing
 	// sent: it is decided and whole.
 	sent
+	// dropping: extproc will answer it itself, and drops its body until then.
+	dropping
 	// replied: extproc answered it itself.
 	replied
 )
@@ -187,8 +190,8 @@ func (x *exchange) requestHeaders(end bool, now time.Time) responses {
 	if err := x.readEncoding(); err != nil && op != openai.None {
 		return x.fail(err, "")
 	}
-	if n, err := strconv.ParseUint(x.in.length, 10, 64); err == nil && n > maxBody && x.mode != modeNone && x.mode != modePartial {
-		return x.fail(errTooLarge, "")
+	if n, err := strconv.ParseUint(x.in.length, 10, 64); err == nil && n > maxBody && (x.mode != modeNone || x.front == Own) && x.mode != modePartial {
+		return x.failLate(errTooLarge)
 	}
 	switch {
 	case x.codings != nil && x.mode == modeNone && !end:
@@ -213,6 +216,11 @@ func (x *exchange) requestBody(chunk []byte, end bool, now time.Time) (responses
 		return nil, errProtocol("ext_proc sends a body before its headers: set request_header_mode to SEND")
 	case x.phase == replied:
 		return nil, nil // it was under way when the reply was given
+	case x.phase == dropping && !end:
+		return nil, nil
+	case x.phase == dropping:
+		x.failNow()
+		return nil, nil
 	case x.mode == modeDuplex:
 		return x.chunk(chunk, end, now), nil
 	case x.phase == passing:
@@ -264,6 +272,9 @@ func (x *exchange) requestTrailers(now time.Time) (responses, error) {
 	case x.phase == fresh:
 		return nil, errProtocol("ext_proc sends trailers before headers: set request_header_mode to SEND")
 	case x.phase == replied:
+		return nil, nil
+	case x.phase == dropping:
+		x.failNow()
 		return nil, nil
 	case x.call != nil && x.phase != sent:
 		return x.callEnds(now), nil

@@ -155,6 +155,7 @@ func (p *processor) Process(messages extprocv3.ExternalProcessor_ProcessServer) 
 	x := newExchange(p.server, callerOf(p.front, messages))
 	x.out.messages = messages
 	defer func() {
+		x.stopLate()
 		if x.open {
 			p.server.open.remove(x)
 			x.out.end(nil)

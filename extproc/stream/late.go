@@ -1,0 +1,43 @@
+package stream
+
+import (
+	"time"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+)
+
+// dropFor is how long a body is read and dropped whose request gets an error for its headers.
+const dropFor = time.Second
+
+// late is the answer to a request whose body is dropped first.
+type late struct {
+	reply *extprocv3.ProcessingResponse
+	timer *time.Timer // sends reply; nil if no body is dropped
+}
+
+// failLate replies with an error once the body has come, or after a second. Envoy closes the connection after its answer, and clients that send
+// the whole body before they read, such as Python's http.client, would see a reset instead.
+func (x *exchange) failLate(err error) responses {
+	out := x.fail(err, "")
+	if x.front != Own || x.mode != modeNone {
+		return out
+	}
+	x.phase, x.mode = dropping, modeDuplex
+	x.late = late{reply: out[0], timer: time.AfterFunc(dropFor, func() { x.out.end(out[0]) })}
+	return responses{askForMessages}
+}
+
+// failNow sends the answer of failLate, unless it was sent.
+func (x *exchange) failNow() {
+	x.phase = replied
+	x.out.end(x.late.reply)
+	x.stopLate()
+}
+
+// stopLate has nothing sent any more to a request whose body was dropped.
+func (x *exchange) stopLate() {
+	if x.late.timer != nil {
+		x.late.timer.Stop()
+		x.out.end(nil)
+	}
+}
