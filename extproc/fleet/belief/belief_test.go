@@ -77,6 +77,27 @@ func TestTheSilentAreUsedWhereTheOthersAreOut(t *testing.T) {
 	}
 }
 
+// An endpoint that no scrape has found is unheard of, until one says that it refuses.
+func TestUnheardIsWhoNeverAnswered(t *testing.T) {
+	s := belief.New(belief.Config{})
+	s.SetWorld(world("one"))
+	expect := func(what string, want bool) {
+		t.Helper()
+		if e := view(s, start).Snapshot.Pools["ns/one"].Endpoints[1]; e.State != pick.Out || e.Unheard != want {
+			t.Errorf("%s: the state is %v and unheard is %t, want %t", what, e.State, e.Unheard, want)
+		}
+	}
+	s.Saw(s.Look(a, start), engine.Load{})
+	expect("before a scrape", true)
+	s.Silent(s.Look(b, start))
+	expect("after a scrape without an answer", true)
+	s.Dropped(b, start)
+	s.Silent(s.Look(b, start.Add(time.Second)))
+	expect("after a connection broke", true)
+	s.Refused(b, start)
+	expect("after it refused", false)
+}
+
 // Long requests end in any order: what an endpoint said to the one that began last counts.
 func TestOldNewsOfStoppingIsNoNews(t *testing.T) {
 	s := belief.New(belief.Config{})

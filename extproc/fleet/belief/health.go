@@ -73,7 +73,7 @@ func (s *State) stateOf(e *endpoint, declared objects.Endpoint, now time.Time, l
 // unheard says whether nothing is wrong with an endpoint but that it has not answered a look yet.
 func (s *State) unheard(e *endpoint, declared objects.Endpoint) bool {
 	h, told := &e.health, s.control.leaving[declared.Address]
-	return h.heard.IsZero() && !h.refuses() && declared.Ready && !declared.Terminating && !told.Terminating
+	return h.heard.IsZero() && h.refused.IsZero() && declared.Ready && !declared.Terminating && !told.Terminating
 }
 
 // migrates says whether an endpoint whose pod is being deleted serves on until its models have copies elsewhere, as control says, else as
