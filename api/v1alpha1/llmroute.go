@@ -54,7 +54,7 @@ type LLMRouteSpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	BackendRefs []BackendReference `json:"backendRefs"`
 	// ModelNames are the names in requests that this route admits. The default is the adapter's name, else the
-	// route's own. A name may be a path, as engines list models by the path of their weights.
+	// route's own. A name may be a path, because some engines list a model under the path of its weights.
 	//
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=128

@@ -187,7 +187,7 @@ type FailureStatus struct {
 	At metav1.MicroTime `json:"at"`
 	// Words are the engine's.
 	Words string `json:"words"`
-	// Reason says what they mean: load_failed, rank_too_large, files_missing, or load_retried of a fault that may pass, such as a busy engine.
+	// Reason classifies the error: load_failed, rank_too_large, files_missing, or load_retried for a transient error, such as a busy engine.
 	Reason string `json:"reason,omitempty"`
 }
 

@@ -55,9 +55,9 @@ type PoolSettingsSpec struct {
 	Retry *Retry `json:"retry,omitempty"`
 	// SessionAffinity prefers one endpoint for the requests of a session.
 	SessionAffinity *SessionAffinity `json:"sessionAffinity,omitempty"`
-	// DefaultModel is the model for requests of OpenAI's and Anthropic's APIs whose body or form has no model, an empty one, or null. The name is
-	// one that clients could write, and extproc writes it into the body. It applies where the pool is known without the model: an HTTPRoute or
-	// another gateway leads to it, --pool-name names it, or there is no other. Without it such requests get 400.
+	// DefaultModel is the model for OpenAI and Anthropic requests that name no model (missing, empty or null). extproc writes it into the body,
+	// so it must be a name that clients may use. It applies only if the pool is known without the model: through an HTTPRoute, another gateway or
+	// --pool-name, or because there is only one pool. Without it, such requests get 400.
 	//
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule=`bytes(self).size() <= 512 && !self.matches('[\\p{Cc}\uFFFD]')`,message="no model can have this name: write at most 512 bytes of UTF-8 without control characters"
@@ -391,8 +391,9 @@ type Placement struct {
 	//
 	// +kubebuilder:validation:Minimum=10
 	ScaleUpRPM *int32 `json:"scaleUpRPM,omitempty"`
-	// LoadTimeout bounds the load of a model; what an engine says itself holds where it is less. Without it: what the engine says, else some
-	// times as long as loads of the model's type took in the pool. Before there were four it is one minute for adapters of vLLM and SGLang, else 2 minutes.
+	// LoadTimeout bounds the load of a model. An engine's own limit applies if it is shorter. Without LoadTimeout, the bound is the engine's own,
+	// else a multiple of the measured load times of that model type in the pool. Until four loads are measured it is 1 minute for adapters of
+	// vLLM and SGLang, and 2 minutes otherwise.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
@@ -475,9 +476,9 @@ type Retry struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=7
 	Attempts *int32 `json:"attempts,omitempty"`
-	// Unavailable says whether a request goes on to the next endpoint if an engine answers UNAVAILABLE, or 503 without Retry-After. true by
-	// default, since engines answer so when they are full or stopping. With false the client gets that answer: choose it for models that
-	// answer so themselves and must not run twice. A request still goes on from an endpoint that takes no connection.
+	// Unavailable says whether to retry on the next endpoint if an engine answers UNAVAILABLE, or 503 without Retry-After. The default is true,
+	// because full or stopping engines answer so. Set it to false for models that return these errors themselves and must not run twice. Refused
+	// connections are still retried.
 	Unavailable *bool `json:"unavailable,omitempty"`
 }
 
