@@ -155,12 +155,16 @@ func (x *exchange) admit(a *ask, view *belief.View) (target route.Target, near s
 	if a.previous != "" {
 		maker, ok := s.Fleet.Maker(a.previous)
 		switch {
-		case !ok && x.searchable(a):
+		case (!ok || unheard(view, maker)) && x.searchable(a):
 			if s.Fleet.Nowhere(a.previous) {
 				return target, "", errUnknownAnswer
 			}
-			x.search = search{a.previous, true}
-			if a.model == "" {
+			x.search = search{a.previous, true, maker.Address}
+			switch {
+			case a.model != "":
+			case ok && x.counts(offer, of.Given)(maker.Pool):
+				of.Given, x.search.everybody = maker.Pool, false
+			default:
 				var pools []objects.Name
 				if pools, x.search.everybody = x.searched(view, offer, of.Given); len(pools) == 0 {
 					return target, "", pick.ErrNoneReady

@@ -8,6 +8,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/fleet/belief"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/pick"
@@ -25,12 +26,20 @@ type search struct {
 	id string
 	// everybody says that all endpoints that might have it are among the picks.
 	everybody bool
+	// maker is the address of who made it, if that is known: an endpoint that was not scraped yet.
+	maker string
 }
 
 // searchable says whether the data plane can ask several endpoints for a stored response. Only Headgate's own Envoys go on after a 404.
 func (x *exchange) searchable(a *ask) bool {
 	return x.front == Own && x.errand == nil && x.call == nil && x.server.Settings.Picks > 1 &&
 		(x.op == openai.Stored || a.text.Continues(x.in.path))
+}
+
+// unheard says whether the endpoint that made an answer was not scraped yet, so that no policy picks it.
+func unheard(view *belief.View, m fleet.Maker) bool {
+	p := view.Snapshot.Pools[m.Pool.String()]
+	return p != nil && slices.ContainsFunc(p.Endpoints, func(e pick.Endpoint) bool { return e.Unheard && e.Address == m.Address })
 }
 
 // searched returns the pools whose endpoints may be asked for a stored response of a request without a model: the first is that of the
@@ -78,12 +87,16 @@ func (x *exchange) spread(view *belief.View, request pick.Request, others []obje
 			break
 		}
 	}
-	// An extproc that has just started has not heard of every endpoint yet. The last ones are asked too.
+	// An extproc that has just started has not heard of every endpoint yet. The last ones are asked too, and who made the response before all others.
 	for _, name := range append([]objects.Name{x.target.Pool}, others...) {
 		pool := view.Snapshot.Pools[name.String()]
 		for i := range pool.Endpoints {
 			if e := &pool.Endpoints[i]; e.Unheard && request.Only.Has(e.Address) {
-				picks = append(picks, pick.Decision{Endpoint: e, Copy: &pool.Any[i], Model: picks[0].Model, Reason: "not heard of yet"})
+				at := len(picks)
+				if e.Address == x.search.maker {
+					at = 0
+				}
+				picks = slices.Insert(picks, at, pick.Decision{Endpoint: e, Copy: &pool.Any[i], Model: picks[0].Model, Reason: "not heard of yet"})
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/stream"
+	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
 )
 
@@ -66,6 +67,39 @@ func TestAStoredResponseIsSearched(t *testing.T) {
 		got := ask(objects.Name{}, "headers :method=POST :path="+path, `body {"model":"sticky","previous_response_id":"`+map[bool]string{true: "no id", false: "resp_z"}[path == "/v1/responses"]+`"}`)
 		if strings.Contains(got, "stored") {
 			t.Errorf("%s searches: %s", path, got)
+		}
+	}
+}
+
+// Who made a response is asked first, though it was not scraped yet: an extproc that has just started hears of makers before it has scraped them.
+func TestAMakerThatWasNotScrapedYetIsAskedFirst(t *testing.T) {
+	var all objects.Set
+	f := newFleetWith(fleet.Config{}, func(s *objects.Set) { all = *s })
+	all.Pods = append(all.Pods, aPod("sticky", "10.0.3.5"))
+	all.Network = aNetwork(all.Routes, all.Pools)
+	w := objects.Build(all)
+	w.Offers = attach.Of(w.Network).Offers(w)
+	f.SetWorld(w)
+	f.HearMade("resp_x", fleet.Maker{Pool: objects.Name{Namespace: "ns", Name: "sticky"}, Address: "10.0.3.5:8000"})
+	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.Picks = 3 })
+	for what, lines := range map[string][]string{
+		"a response": {"headers :method=GET :path=/v1/responses/resp_x end"},
+		"a turn":     {"headers :method=POST :path=/v1/responses", `body {"model":"sticky","previous_response_id":"resp_x"}`},
+	} {
+		x := server.ExchangeAt("", objects.Name{}, nil)
+		var out strings.Builder
+		for _, line := range lines {
+			answers, err := x.Receive(message(t, line), time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range answers {
+				out.WriteString(render(t, m))
+			}
+		}
+		x.End(time.Now())
+		if got := out.String(); !strings.Contains(got, "destination-endpoint=10.0.3.5:8000,") {
+			t.Errorf("%s: %s", what, got)
 		}
 	}
 }
