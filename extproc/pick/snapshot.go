@@ -36,7 +36,7 @@ type Index struct {
 	Any []Copy
 	// Listed says that it is known of an endpoint of the pool what it answers to.
 	Listed bool
-	// Unread says that the pool has endpoints, and that no list of any of them was read yet, nor found not to be there.
+	// Unread says that no list of the pool's endpoints was read yet, nor found not to be there, and that an endpoint was not scraped yet.
 	Unread bool
 }
 

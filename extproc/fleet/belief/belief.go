@@ -213,7 +213,8 @@ func (s *State) Seal() {
 
 // indexOf says where the models of a pool are addressable.
 func (s *State) indexOf(p *objects.Pool) *pick.Index {
-	index := &pick.Index{Copies: make(map[string][]pick.Copy), Unread: len(p.Endpoints) > 0}
+	index := &pick.Index{Copies: make(map[string][]pick.Copy)}
+	read, pending := false, false
 	for i, declared := range p.Endpoints {
 		e := s.endpoints[declared.Address]
 		there, gone := s.adapters(declared.Address, e)
@@ -221,7 +222,8 @@ func (s *State) indexOf(p *objects.Pool) *pick.Index {
 		s.noteVanished(p, declared.Address, gone)
 		index.Any = append(index.Any, pick.Copy{Endpoint: i, Base: true, InFlight: e.count("")})
 		index.Listed = index.Listed || e.lists.gives() || s.control.governs(declared.Address)
-		index.Unread = index.Unread && !e.lists.known && !s.control.governs(declared.Address)
+		read = read || e.lists.known || s.control.governs(declared.Address)
+		pending = pending || !e.health.looked
 		if len(e.lists.Base) > 0 {
 			c := pick.Copy{Endpoint: i, Model: e.lists.Base[0], Base: true, Names: e.lists.Base, InFlight: e.open(e.lists.Base[0])}
 			index.Base = append(index.Base, c)
@@ -249,6 +251,7 @@ func (s *State) indexOf(p *objects.Pool) *pick.Index {
 			index.Copies[name] = append(index.Copies[name], c)
 		}
 	}
+	index.Unread = pending && !read
 	return index
 }
 

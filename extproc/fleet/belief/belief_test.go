@@ -98,6 +98,28 @@ func TestUnheardIsWhoNeverAnswered(t *testing.T) {
 	expect("after it refused", false)
 }
 
+// The lists of a pool are unread until one was read, or each endpoint was scraped in vain: a pool that is dead has no more to say.
+func TestADeadPoolIsNotUnreadForever(t *testing.T) {
+	s := belief.New(belief.Config{})
+	s.SetWorld(world("one"))
+	expect := func(what string, want bool) {
+		t.Helper()
+		if got := view(s, start).Snapshot.Pools["ns/one"].Unread; got != want {
+			t.Errorf("%s: unread is %t, want %t", what, got, want)
+		}
+	}
+	expect("before a scrape", true)
+	s.Refused(a, start)
+	expect("one endpoint was not scraped yet", true)
+	s.Silent(s.Look(b, start))
+	expect("both were scraped in vain", false)
+
+	s = belief.New(belief.Config{})
+	s.SetWorld(world("one"))
+	s.Lists(s.Look(a, start), engine.Models{Base: []string{"m"}})
+	expect("one list was read", false)
+}
+
 // Long requests end in any order: what an endpoint said to the one that began last counts.
 func TestOldNewsOfStoppingIsNoNews(t *testing.T) {
 	s := belief.New(belief.Config{})

@@ -144,7 +144,8 @@ func (s *State) Refused(address string, now time.Time) {
 		return
 	}
 	s.urgent = s.urgent || e.health.doubted || e.health.drops() && !e.health.refuses() // control does not know yet
-	e.health.refused, e.health.looked, e.health.doubted = now, true, false
+	e.health.refused, e.health.doubted = now, false
+	s.looked(address, e)
 	s.touch(address)
 }
 
@@ -156,7 +157,8 @@ func (s *State) Turned(address string, now time.Time) {
 		return
 	}
 	e.health.doubted = e.health.doubted || !e.health.refuses()
-	e.health.refused, e.health.looked = now, true
+	e.health.refused = now
+	s.looked(address, e)
 	s.touch(address)
 }
 
@@ -280,6 +282,14 @@ func (s *State) Look(address string, now time.Time) Look {
 	return l
 }
 
+// looked notes that a look at an endpoint has ended. The first one ends that its pools wait for its list.
+func (s *State) looked(address string, e *endpoint) {
+	if !e.health.looked {
+		e.health.looked = true
+		s.index(address)
+	}
+}
+
 // Saw ends a look that the endpoint answered.
 func (s *State) Saw(l Look, load engine.Load) {
 	e := s.endpoints[l.Address]
@@ -297,7 +307,8 @@ func (s *State) Saw(l Look, load engine.Load) {
 		e.begunAnew()
 	}
 	told := begun || load.KVTokens != e.load.KVTokens || load.Forgets != e.load.Forgets
-	e.load, e.health.heard, e.health.looked = load, l.Began, true
+	e.load, e.health.heard = load, l.Began
+	s.looked(l.Address, e)
 	e.health.doubted = e.health.doubted && e.health.refuses()
 	if told {
 		cache := s.cacheOf(l.Address, e)
@@ -326,7 +337,7 @@ func (s *State) Silent(l Look) {
 	if e.health.drops() && !e.health.refuses() && l.Began.After(e.health.dropped) {
 		e.health.refused, s.urgent = l.Began, true
 	}
-	e.health.looked = true
+	s.looked(l.Address, e)
 	s.touch(l.Address)
 }
 
