@@ -53,11 +53,14 @@ func (s *soak) load() (stop func()) {
 	for client := range soakClients {
 		clients.Go(func() {
 			draws := rand.New(rand.NewPCG(s.seed, uint64(client)))
-			id := "" // of the client's last response
+			var last made
 			for ctx.Err() == nil {
-				r := s.run(s.t.Context(), draw(draws, id))
-				if made := responseID(r.body); made != "" {
-					id = made
+				r := s.run(s.t.Context(), draw(draws, last))
+				if id := responseID(r.body); id != "" {
+					last = made{id: id, at: r.ended}
+				}
+				if r.status == http.StatusNotFound && r.path == "/v1/responses/"+last.id && s.book.during(last.at, r.ended, "", "extproc killed", "extproc stopped") {
+					last.nowhere = r.ended
 				}
 				s.note(r)
 				if r.status >= http.StatusInternalServerError {
@@ -72,6 +75,17 @@ func (s *soak) load() (stop func()) {
 	}
 }
 
+// made is a client's last response. The zero made is none.
+type made struct {
+	id string
+	at time.Time
+	// nowhere is when extproc, which had restarted since, last asked all engines for it. They store nothing: none had it.
+	nowhere time.Time
+}
+
+// believed is for how long extproc refuses to go on from a response that no engine had: 10 s from when Envoy's access log reports it.
+const believed = 10*time.Second + aftermath
+
 // pause waits, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
@@ -83,7 +97,7 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // draw makes the next errand of a client.
-func draw(draws *rand.Rand, id string) errand {
+func draw(draws *rand.Rand, last made) errand {
 	model := strconv.Quote(append(slices.Clip(adapters), baseRoute)[draws.IntN(len(adapters)+1)])
 	tokens := 5 + draws.IntN(40)
 	chat := func(stream bool) request {
@@ -107,12 +121,16 @@ func draw(draws *rand.Rand, id string) errand {
 		return errand{request: chat(false)}
 	case n < 64:
 		return errand{request: request{path: "/v1/embeddings", body: `{"model":` + model + `,"input":"hello"}`}}
-	case n < 68, n < 76 && id == "":
+	case n < 68, n < 76 && last.id == "":
 		return errand{request: response("")}
 	case n < 72:
-		return errand{request: response(`,"previous_response_id":` + strconv.Quote(id))}
+		e := errand{request: response(`,"previous_response_id":` + strconv.Quote(last.id))}
+		if time.Since(last.nowhere) < believed {
+			e.refusal, e.sometimes = "404 response_not_found", true
+		}
+		return e
 	case n < 76: // the simulated engine stores nothing, and extproc forgets who made what when it restarts
-		return errand{request: request{method: http.MethodGet, path: "/v1/responses/" + id}, refusal: "404 "}
+		return errand{request: request{method: http.MethodGet, path: "/v1/responses/" + last.id}, refusal: "404 "}
 	case n < 84:
 		return bad[draws.IntN(len(bad))]
 	case n < 90:
@@ -139,7 +157,7 @@ var bad = []errand{
 	{request: request{body: strings.Repeat("[", 20_000)}, refusal: "400 invalid_request"},
 	{request: request{body: `{"model":"gpt-9"}`}, refusal: "404 model_not_found"},
 	{request: request{path: "/v1/load_lora_adapter", body: `{"model":"a01"}`}, refusal: "404 unknown_url"},
-	{request: request{body: "x", header: map[string]string{"Content-Encoding": "gzip"}}, refusal: "415 unsupported_content_encoding"},
+	{request: request{body: "x", header: map[string]string{"Content-Encoding": "gzip"}}, refusal: "400 invalid_content_encoding"},
 }
 
 // run sends an errand and reads its answer to the end, or leaves.
