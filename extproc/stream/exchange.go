@@ -165,7 +165,10 @@ func (x *exchange) requestHeaders(end bool, now time.Time) responses {
 		op = openai.None // the engines' own
 	}
 	x.op = op
+	large := x.tooLarge()
 	switch {
+	case large && op != openai.None && op != openai.Health:
+		return x.failLate(errTooLarge)
 	case op == openai.None && x.inferenceOnly() && kserve.IsREST(x.in.path):
 		return x.fail(errUnknownV2, "")
 	case op == openai.None && x.inferenceOnly():
@@ -190,7 +193,7 @@ func (x *exchange) requestHeaders(end bool, now time.Time) responses {
 	if err := x.readEncoding(); err != nil && op != openai.None {
 		return x.fail(err, "")
 	}
-	if n, err := strconv.ParseUint(x.in.length, 10, 64); err == nil && n > maxBody && (x.mode != modeNone || x.front == Own) && x.mode != modePartial {
+	if large { // on a path that is none of ours
 		return x.failLate(errTooLarge)
 	}
 	switch {
@@ -207,6 +210,12 @@ func (x *exchange) requestHeaders(end bool, now time.Time) responses {
 		return nil
 	}
 	return responses{goOnHeaders}
+}
+
+// tooLarge says whether the headers announce a body that is too large, where extproc may see a whole one.
+func (x *exchange) tooLarge() bool {
+	n, err := strconv.ParseUint(x.in.length, 10, 64)
+	return err == nil && n > maxBody && (x.mode != modeNone || x.front == Own) && x.mode != modePartial
 }
 
 // requestBody takes the body, or the next of its chunks.
