@@ -3,6 +3,7 @@ package stream
 import (
 	"errors"
 	"runtime"
+	"time"
 
 	"github.com/headgate/headgate/extproc/decode"
 )
@@ -51,8 +52,14 @@ func (x *exchange) askForBody() responses {
 		return responses{goOnHeaders}
 	}
 	x.mode = modeBuffered
+	if x.front == Own {
+		return responses{askForOwnBody}
+	}
 	return responses{askForBody}
 }
+
+// decoderLimit bounds how long a body waits for a decoder.
+const decoderLimit = 2 * time.Second
 
 // decode undoes the codings of the body, in the order of those that wait for a decoder. Its result counts in Server.kept until it is sent on,
 // or waits for its model and counts there.
@@ -60,19 +67,51 @@ func (x *exchange) decode(body *[]byte) error {
 	if x.codings == nil {
 		return nil
 	}
-	var d *decode.Decoder
-	select {
-	case d = <-x.server.decoders:
-	case <-x.done:
-		return errOver
+	d, err := x.decoder()
+	if err != nil {
+		return err
 	}
-	plain, err := d.Decode(*body, x.codings)
-	x.server.decoders <- d
+	plain, err := x.server.decodeWith(d, *body, x.codings)
 	if err != nil {
 		return err
 	}
 	*body, x.decoded = plain, true
 	return x.keep(len(plain))
+}
+
+// decoder takes a decoder that is free, or waits for one.
+func (x *exchange) decoder() (*decode.Decoder, error) {
+	select {
+	case d := <-x.server.decoders:
+		return d, nil
+	default:
+	}
+	timer := time.NewTimer(decoderLimit)
+	defer timer.Stop()
+	select {
+	case d := <-x.server.decoders:
+		return d, nil
+	case <-timer.C:
+		return nil, errCrowded
+	case <-x.server.refusing:
+		return nil, errStopping
+	case <-x.done:
+		return nil, errOver
+	}
+}
+
+// decodeWith decodes a body, and frees the decoder. One that panics is replaced.
+func (s *Server) decodeWith(d *decode.Decoder, body []byte, codings []decode.Coding) ([]byte, error) {
+	whole := false
+	defer func() {
+		if !whole {
+			d = decode.New(maxBody)
+		}
+		s.decoders <- d
+	}()
+	plain, err := d.Decode(body, codings)
+	whole = true
+	return plain, err
 }
 
 // errOver is a request that ended meanwhile. No client is told.

@@ -4,8 +4,13 @@ import (
 	"bytes"
 	"compress/gzip"
 	"fmt"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	extprocfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/headgate/headgate/extproc/flow"
 	"github.com/headgate/headgate/extproc/stream"
@@ -65,5 +70,77 @@ func TestDecodedBodiesAreBounded(t *testing.T) {
 	}
 	if n := server.Reads(-stream.MaxKept); n != 0 {
 		t.Errorf("%d bytes count when all requests are over", n)
+	}
+}
+
+// A body waits for a decoder, but not for long, and not while extproc stops. A decoder that panics costs one request.
+func TestWaitsForDecodersAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, _ := newServer(t, newFleet(), func(*stream.Config) {})
+		send := func() string {
+			x := server.ExchangeAt("", objects.Name{}, nil)
+			defer func() { x.End(time.Now()) }()
+			if _, err := x.Receive(message(t, "headers :method=POST :path=/v1/completions content-encoding=gzip"), time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			out, err := x.Receive(message(t, inGzip(t, `{"model":"llama"}`)), time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return render(t, out[0])
+		}
+		expect := func(what, want string) {
+			t.Helper()
+			if got := send(); !strings.Contains(got, want) {
+				t.Errorf("%s: %s", what, got)
+			}
+		}
+		const decided = "destination-endpoint="
+		giveBack := server.TakeDecoders()
+		began := time.Now()
+		expect("no decoder is free", "429 details=headgate_crowded")
+		if waited := time.Since(began); waited != 2*time.Second {
+			t.Errorf("it waited %v", waited)
+		}
+		time.AfterFunc(time.Second, giveBack)
+		expect("a decoder is free later", decided)
+		for range server.BreakDecoders() {
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Error("a decoder that is broken does not panic")
+					}
+				}()
+				send()
+			}()
+		}
+		expect("each decoder has panicked", decided)
+		giveBack = server.TakeDecoders()
+		defer giveBack()
+		server.Refuse()
+		began = time.Now()
+		expect("extproc stops", "503")
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("it waited %v while extproc stopped", waited)
+		}
+	})
+}
+
+// Headgate's own Envoy shows as little of an answer as ever where it is asked for a request's body: a mode override replaces the whole mode.
+func TestAskingForABodyKeepsTheModesOfAnswers(t *testing.T) {
+	server, _ := newServer(t, newFleet(), func(*stream.Config) {})
+	x := server.ExchangeAt("", objects.Name{}, nil)
+	defer func() { x.End(time.Now()) }()
+	out, err := x.Receive(message(t, "headers :method=POST :path=/v1/embeddings mode=NONE content-encoding=gzip"), time.Now())
+	if err != nil || len(out) != 1 {
+		t.Fatal(out, err)
+	}
+	want := &extprocfilterv3.ProcessingMode{
+		RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: extprocfilterv3.ProcessingMode_BUFFERED,
+		RequestTrailerMode: extprocfilterv3.ProcessingMode_SEND, ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP,
+		ResponseBodyMode: extprocfilterv3.ProcessingMode_NONE, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SEND,
+	}
+	if got := out[0].GetModeOverride(); !proto.Equal(got, want) {
+		t.Errorf("the mode is %v, want %v", got, want)
 	}
 }

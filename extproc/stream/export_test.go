@@ -9,6 +9,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
 	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/decode"
 	"github.com/headgate/headgate/extproc/openai"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/pick"
@@ -109,3 +110,25 @@ func (s *Server) Open() int {
 
 // Silent reports whether the progress of a request shows that its engine has gone.
 func (s *Server) Silent(p outcome.Progress, vacant bool) bool { return s.open.silent(p, vacant) != nil }
+
+// TakeDecoders takes all decoders, which must be free, and returns what gives them back.
+func (s *Server) TakeDecoders() (giveBack func()) {
+	var all []*decode.Decoder
+	for range cap(s.decoders) {
+		all = append(all, <-s.decoders)
+	}
+	return func() {
+		for _, d := range all {
+			s.decoders <- d
+		}
+	}
+}
+
+// BreakDecoders has each decoder panic when it is used, and returns how many there are.
+func (s *Server) BreakDecoders() int {
+	for range cap(s.decoders) {
+		<-s.decoders
+		s.decoders <- nil
+	}
+	return cap(s.decoders)
+}

@@ -25,6 +25,14 @@ var (
 			RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: modeBuffered,
 		},
 	}
+	// askForOwnBody is askForBody for Headgate's own Envoys. A mode override replaces the whole mode, so it repeats what they show of answers.
+	askForOwnBody = &extprocv3.ProcessingResponse{
+		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}},
+		ModeOverride: &extprocfilterv3.ProcessingMode{
+			RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: modeBuffered, RequestTrailerMode: extprocfilterv3.ProcessingMode_SEND,
+			ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SEND,
+		},
+	}
 )
 
 func answerHeaders(c *extprocv3.CommonResponse) *extprocv3.ProcessingResponse {
