@@ -100,7 +100,7 @@ func TestWhereMissingCopiesAreNotBelieved(t *testing.T) {
 	f.SetModels(b, engine.Models{Unlisted: true})
 	for _, address := range []string{a, b, "10.9.9.9:8000"} {
 		f.Missed(copyOf("sql", address), f.Now())
-		f.OwnAnswer(copyOf("sql", address))
+		f.OwnAnswer(copyOf("sql", address), f.Now())
 	}
 	if got := f.TakeMissing(); len(got) > 0 {
 		t.Errorf("missing are %v", got)

@@ -326,8 +326,10 @@ func (f *Fleet) Missed(k belief.CopyKey, began time.Time) {
 	f.soon(func() { f.state.Missed(k, began, f.Now()) })
 }
 
-// OwnAnswer says that a model's own answer sounds as if its engine had lost it, as [belief.State.OwnAnswer].
-func (f *Fleet) OwnAnswer(k belief.CopyKey) { f.soon(func() { f.state.OwnAnswer(k, f.Now()) }) }
+// OwnAnswer says that a model's own answer may sound as if its engine had lost it, as [belief.State.OwnAnswer].
+func (f *Fleet) OwnAnswer(k belief.CopyKey, began time.Time) {
+	f.soon(func() { f.state.OwnAnswer(k, began, f.Now()) })
+}
 
 // Look is one look at an endpoint, from its beginning.
 type Look struct {

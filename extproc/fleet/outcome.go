@@ -62,7 +62,7 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 	for _, endpoint := range o.Missing {
 		k := belief.CopyKey{ModelKey: objects.ModelKey{Pool: pool, ID: o.Model}, Endpoint: endpoint}
 		if o.Again {
-			f.OwnAnswer(k)
+			f.OwnAnswer(k, o.Began)
 		} else {
 			f.Missed(k, o.Began)
 		}

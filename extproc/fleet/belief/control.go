@@ -203,11 +203,15 @@ const (
 	ownMost  = 5 * time.Minute
 )
 
-// OwnAnswer says that an engine answered as if it did not have a model just after it was loaded there for that request: for a while this is taken
-// for the model's own answer.
-func (s *State) OwnAnswer(k CopyKey, now time.Time) {
+// OwnAnswer says that an engine answered again as if it did not have a model, to a request that began at a time. If the model was loaded there after
+// that, for the request, this is taken for the model's own answer for a while. Else it is as [State.Missed]: the engine may have lost the model.
+func (s *State) OwnAnswer(k CopyKey, began, now time.Time) {
 	e, c := s.endpoints[k.Endpoint], &s.control
 	if e == nil || e.lists.gives() || !c.governs(k.Endpoint) {
+		return
+	}
+	if said := c.copies[k.Endpoint][k.ID]; said == nil || said.word != Loaded || !said.heard.After(began) {
+		s.Missed(k, began, now)
 		return
 	}
 	is := c.own[k]
