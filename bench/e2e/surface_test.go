@@ -67,30 +67,33 @@ func TestClientsThatSendBeforeTheyReadGetTheirError(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	const size = 64 << 20
-	send := func(n int) *http.Response {
+	send := func(path string, n int) *http.Response {
 		t.Helper()
 		conn, err := net.Dial("tcp", s.Listen)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		if _, err := fmt.Fprintf(conn, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", size); err != nil {
+		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", path, size); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := conn.Write(make([]byte, n)); err != nil {
-			t.Fatalf("of %d bytes: %v", n, err)
+			t.Fatalf("%s: of %d bytes: %v", path, n, err)
 		}
 		r, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
-			t.Fatalf("after %d bytes: %v", n, err)
+			t.Fatalf("%s: after %d bytes: %v", path, n, err)
 		}
 		return r
 	}
-	for _, n := range []int{size, 1000} {
-		r := send(n)
+	for _, c := range []struct {
+		path string
+		n    int
+	}{{"/v1/completions", size}, {"/v1/completions", 1000}, {"/v1/embeddings", size}, {"/v1/responses/resp_x/cancel", size}} {
+		r := send(c.path, c.n)
 		body, err := io.ReadAll(r.Body)
 		if r.StatusCode != http.StatusRequestEntityTooLarge || !strings.Contains(string(body), "request_too_large") || err != nil {
-			t.Errorf("after %d bytes: %d %s, %v", n, r.StatusCode, body, err)
+			t.Errorf("%s after %d bytes: %d %s, %v", c.path, c.n, r.StatusCode, body, err)
 		}
 	}
 	sent := &counter{r: io.LimitReader(zeros{}, size)}
