@@ -31,6 +31,12 @@ func (o *open) remove(x *exchange) {
 	delete(o.all, x.id)
 }
 
+func (o *open) has(id string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.all[id] != nil
+}
+
 // silent takes the progress of a request, and returns its exchange if its endpoint was vacant both this time and the last, without a byte in between.
 func (o *open) silent(p outcome.Progress, vacant bool) *exchange {
 	o.mu.Lock()
@@ -54,6 +60,9 @@ func (o *open) silent(p outcome.Progress, vacant bool) *exchange {
 // requests of other processes.
 func (s *Server) Progressed(p outcome.Progress) {
 	s.Fleet.Renew(p.ID)
+	if !s.open.has(p.ID) {
+		return // the fleet need not be asked
+	}
 	p.Endpoint = s.Fleet.View().World.EndpointAt(p.Endpoint)
 	vacant := p.Endpoint != "" && s.Fleet.Vacant(p.Endpoint)
 	if x := s.open.silent(p, vacant); x != nil {
