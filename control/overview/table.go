@@ -211,7 +211,7 @@ func why(e place.EndpointView) string {
 		all = append(all, fmt.Sprintf("%d adapters are in use, and its host memory holds %d: some are read from storage again and again", e.HostUsed, e.HostAdapters))
 	}
 	if e.LeakedBytes > 0 {
-		all = append(all, size(e.LeakedBytes)+" are in use by a model that could not be unloaded; control tries again")
+		all = append(all, size(e.LeakedBytes)+" are still used by models that could not be unloaded")
 	}
 	return strings.Join(all, "; ")
 }

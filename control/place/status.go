@@ -139,6 +139,9 @@ func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonPoolNotFound, out.Message
 	case out.Loaded == 0 && st.Why != "":
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonCannotLoad, out.Message
+	case out.Loaded == 0 && st.Retrying:
+		out.Message = whyNot(decide.LoadRetried, st.Failures)
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonCannotLoad, out.Message
 	case int(out.Loaded) < st.Min:
 		ready.Reason, ready.Message = v1alpha1.ReasonLoading, fmt.Sprintf("%d of at least %d copies are loaded", out.Loaded, st.Min)
 		if out.Loaded == 0 {

@@ -226,7 +226,7 @@ var messages = map[Reason]string{
 	LoadFailed:   "engines failed to load it; control retries when the failures are old",
 	RankTooLarge: "its rank is larger than the engines take; control retries when the failures are old",
 	FilesMissing: "engines find no files of it at its source; control retries when the failures are old",
-	LoadRetried:  "an engine could not load it for a reason that may pass; control retries it soon",
+	LoadRetried:  "the engine reported a transient error; control retries the load soon",
 	NoEndpoint:   "control reaches no endpoint that could load it",
 	CannotLoad:   "no engine of its pool loads such models while it runs",
 	NoRoom:       "there is no room: every other model is pinned, has no copy to spare, or was used more recently",
@@ -249,7 +249,9 @@ type Failure struct {
 }
 
 // Failures says whether it is for what engines said to a load that the model cannot be loaded.
-func (r Reason) Failures() bool { return r == LoadFailed || r == RankTooLarge || r == FilesMissing }
+func (r Reason) Failures() bool {
+	return r == LoadFailed || r == RankTooLarge || r == FilesMissing || r == LoadRetried
+}
 
 // ModelMesh 0.12 (kserve/modelmesh, ModelMesh.java).
 const (

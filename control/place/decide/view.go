@@ -24,6 +24,8 @@ type Status struct {
 	Why Reason
 	// Failed says the same to those who wait for it; empty while there is hope.
 	Failed Reason
+	// Retrying says that its last load ended with a transient error, and that control retries it.
+	Retrying bool
 	// Bytes is its size as far as that is known, and Sized where from.
 	Bytes int64
 	Sized SizeSource
@@ -46,6 +48,7 @@ func (s *State) status(m *model) Status {
 	for _, w := range m.wants {
 		st.Held += w.Requests
 	}
+	st.Retrying = m.retries > 0 && (st.Held > 0 || m.least() > 0 || slices.ContainsFunc(m.failures, Failure.mayPass))
 	for _, c := range m.copies {
 		st.Copies = append(st.Copies, *c)
 	}
