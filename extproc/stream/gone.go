@@ -55,9 +55,9 @@ func (o *open) silent(p outcome.Progress, vacant bool) *exchange {
 	return nil
 }
 
-// Progressed takes the progress of a request that goes on: it counts on. It ends a request whose engine has gone: in two periodic records in a row its endpoint, which may be another than the first pick, refuses
-// connections and has sent nothing in between. An engine that serves its last requests with its port closed sends bytes. It does nothing for
-// requests of other processes.
+// Progressed takes the progress of a request in flight. It renews the lease of the request, and ends the request if its engine has gone: at two
+// records in a row the endpoint refuses connections, and no byte came in between. The endpoint may be another than the first pick. An engine that
+// drains with its port closed sends bytes. Requests of other processes are left alone.
 func (s *Server) Progressed(p outcome.Progress) {
 	s.Fleet.Renew(p.ID)
 	if !s.open.has(p.ID) {

@@ -19,21 +19,20 @@ var (
 	goOnAnswerTrailers = &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseTrailers{ResponseTrailers: &extprocv3.TrailersResponse{}}}
 
 	// askForBody lets the headers wait for a body that the data plane would not have shown.
-	askForBody = &extprocv3.ProcessingResponse{
-		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}},
-		ModeOverride: &extprocfilterv3.ProcessingMode{
-			RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: modeBuffered,
-		},
-	}
+	askForBody = goOnIn(&extprocfilterv3.ProcessingMode{RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: modeBuffered})
 	// askForOwnBody is askForBody for Headgate's own Envoys. A mode override replaces the whole mode, so it repeats what they show of answers.
-	askForOwnBody = &extprocv3.ProcessingResponse{
-		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}},
-		ModeOverride: &extprocfilterv3.ProcessingMode{
-			RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: modeBuffered, RequestTrailerMode: extprocfilterv3.ProcessingMode_SEND,
-			ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SEND,
-		},
-	}
+	askForOwnBody = goOnIn(&extprocfilterv3.ProcessingMode{
+		RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestBodyMode: modeBuffered, RequestTrailerMode: extprocfilterv3.ProcessingMode_SEND,
+		ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SEND,
+	})
 )
+
+// goOnIn lets a request's headers go on, and changes what the data plane shows from there.
+func goOnIn(mode *extprocfilterv3.ProcessingMode) *extprocv3.ProcessingResponse {
+	m := answerHeaders(nil)
+	m.ModeOverride = mode
+	return m
+}
 
 func answerHeaders(c *extprocv3.CommonResponse) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{Response: c}}}
