@@ -66,6 +66,23 @@ func Without(name string) Change {
 	}
 }
 
+// WithoutRoutesBy takes away the routes that match a header.
+func WithoutRoutesBy(header string) Change {
+	return func(root any) error {
+		host, _ := at(root, append(slices.Clip(manager), "route_config", "virtual_hosts", 0)...).(map[string]any)
+		routes, _ := host["routes"].([]any)
+		left := slices.DeleteFunc(slices.Clone(routes), func(r any) bool {
+			headers, _ := at(r, "match", "headers").([]any)
+			return slices.ContainsFunc(headers, func(h any) bool { return at(h, "name") == header })
+		})
+		if len(left) == len(routes) {
+			return fmt.Errorf("there is no route by the header %s", header)
+		}
+		host["routes"] = left
+		return nil
+	}
+}
+
 // Before puts a filter before ext_proc.
 func Before(filter map[string]any) Change {
 	return func(root any) error {
