@@ -22,6 +22,7 @@ type site struct {
 	loader   *load.Loader
 	stop     context.CancelFunc
 	anew     bool          // a runtime that has begun anew, and is to be made ready; guarded by Placer.mu
+	kind     engine.Kind   // what its looks found it to be; guarded by Placer.mu
 	fault    string        // why the last look failed; guarded by Placer.mu
 	due      chan struct{} // capacity 1: it is to be looked at now; never closed
 	runtime  bool          // a model runtime, which lists nothing and may have to be made ready
@@ -141,7 +142,7 @@ func (p *Placer) lookAt(ctx context.Context, s *site, afresh bool) error {
 			}
 			return nil
 		}
-		s.anew = false
+		s.anew, s.kind = false, seen.Kind
 		p.records[s.Address] = now
 		p.Board.Takes(s.Address, seen.Limits.Methods)
 		p.state.Saw(sight(s, seen, began), at)

@@ -37,7 +37,7 @@ type EndpointView struct {
 	Pod    string   `json:"pod,omitempty"`
 	Listed bool     `json:"listed,omitempty"`
 	Pools  []string `json:"pools"`
-	Engine string   `json:"engine,omitempty"` // its kind, if somebody says
+	Engine string   `json:"engine,omitempty"` // its kind, said by somebody or by its metrics page
 	State  string   `json:"state"`            // a name of decide.EndpointStates
 	// Fault is why the last look failed; empty if it did not.
 	Fault string `json:"fault,omitempty"`
@@ -130,7 +130,7 @@ func (p *Placer) View() View {
 	}
 	sites := make(map[string]EndpointView, len(p.endpoints))
 	for address, s := range p.endpoints {
-		sites[address] = EndpointView{Engine: string(s.Kind), Fault: s.fault}
+		sites[address] = EndpointView{Engine: string(cmp.Or(s.Kind, s.kind)), Fault: s.fault}
 	}
 	last := make(map[decide.Key]*AnswerStatus)
 	for key, all := range p.answers {

@@ -42,6 +42,17 @@ func TestTheViewOfAnEmptyPool(t *testing.T) {
 	}
 }
 
+// An engine of which nobody says what it is tells that by its metrics page.
+func TestTheViewNamesAnEngineThatNobodyNames(t *testing.T) {
+	w := newWorld(t)
+	e := serveVLLM(t)
+	w.set(list(e.address, ""))
+	w.await("the engine is ready", func() bool { return endpointOf(w.View(), e.address).State == "ready" })
+	if is := endpointOf(w.View(), e.address).Engine; is != "vllm" {
+		t.Errorf("it is called %q, want vllm", is)
+	}
+}
+
 // Engines of two kinds and one that takes connections and says nothing are seen as they are, with what is there, what a model
 // waits for and what an engine said. Where models come from is not told.
 func TestTheViewOfAFleet(t *testing.T) {

@@ -82,7 +82,7 @@ func (d *adapters) Look(ctx context.Context, _ Record) (Seen, error) {
 		return Seen{}, err
 	}
 	a, takes := apis[d.kind()]
-	s := Seen{Takes: takes, Incarnation: d.Incarnation, Lists: !models.Unlisted}
+	s := Seen{Kind: d.kind(), Takes: takes, Incarnation: d.Incarnation, Lists: !models.Unlisted}
 	if started, known := load.Started.Get(); known && s.Incarnation == "" {
 		s.Incarnation = "process of " + strconv.FormatFloat(started, 'f', -1, 64)
 	}

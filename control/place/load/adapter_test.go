@@ -277,12 +277,12 @@ func TestWhatAnEngineIs(t *testing.T) {
 		seen Seen
 		load string // the error of a load
 	}{
-		{"", "vllm-0.32-idle.txt", "/metrics", Seen{Takes: true, Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout}}, ""},
-		{"", "vllm-0.32-loaded.txt", "/metrics", Seen{Takes: true, Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout, Adapters: 2}}, ""},
-		{engine.VLLM, "", "", Seen{Takes: true, Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout}}, ""},
-		{"", "sglang-documented.txt", "/metrics", Seen{Takes: true, Limits: Limits{Loads: 1, FirstTimeout: adapterTimeout, Adapters: 8}}, ""},
-		{"", "trtllm-serve-documented.txt", "/prometheus/metrics", Seen{}, "refused: engines of the kind trtllm-serve cannot load models while they run"},
-		{engine.TGI, "", "", Seen{}, "refused: engines of the kind tgi cannot load models while they run"},
+		{"", "vllm-0.32-idle.txt", "/metrics", Seen{Kind: engine.VLLM, Takes: true, Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout}}, ""},
+		{"", "vllm-0.32-loaded.txt", "/metrics", Seen{Kind: engine.VLLM, Takes: true, Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout, Adapters: 2}}, ""},
+		{engine.VLLM, "", "", Seen{Kind: engine.VLLM, Takes: true, Limits: Limits{Loads: 1, Overlap: 4, FirstTimeout: adapterTimeout}}, ""},
+		{"", "sglang-documented.txt", "/metrics", Seen{Kind: engine.SGLang, Takes: true, Limits: Limits{Loads: 1, FirstTimeout: adapterTimeout, Adapters: 8}}, ""},
+		{"", "trtllm-serve-documented.txt", "/prometheus/metrics", Seen{Kind: engine.TRTLLM}, "refused: engines of the kind trtllm-serve cannot load models while they run"},
+		{engine.TGI, "", "", Seen{Kind: engine.TGI}, "refused: engines of the kind tgi cannot load models while they run"},
 		{"", "", "", Seen{}, "refused: cannot tell what kind of engine this is: label its pods llm-d.ai/engine-type, or set spec.engine of its EndpointList"},
 	} {
 		f := &fake{status: http.StatusOK, list: []string{"m"}}

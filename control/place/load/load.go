@@ -77,6 +77,8 @@ type Record struct {
 
 // Seen is what a look finds.
 type Seen struct {
+	// Kind is what the engine is, said by somebody or by its metrics page; empty where neither says it.
+	Kind engine.Kind
 	// Takes says that the engine can be told to load models. One that does not has those that it was started with.
 	Takes bool
 	// Purged says that what the engine held before is gone: the look made it ready, or found of one that lists its models that it has none

@@ -247,7 +247,7 @@ func (s *State) Known() []Known {
 		c := s.times[key.Pool].classes[key.Class]
 		k := Known{
 			ClassKey: key, Trusted: c.Trusted(), Why: c.why(), Since: c.since, Rows: c.Rows(), Residual: c.Residual(),
-			Profile: c.known(key), Factors: make(map[string]float64),
+			Profile: s.known(key, c), Factors: make(map[string]float64),
 		}
 		for address, e := range s.members(key.Pool, c) {
 			if slower := c.Slower(&e.Engine); slower != 1 {
@@ -287,10 +287,13 @@ func (s *State) members(pool objects.Name, c *class) iter.Seq2[string, *timed] {
 	}
 }
 
-// known is what is known by now, under a name of its own where that is not what learning began with.
-func (c *class) known(key ClassKey) profile.Profile {
+// known is what is known by now of a class of hardware, under a name of its own where times are not those that learning began with.
+// Limits are those that predictions go by: what the engines report, where they do.
+func (s *State) known(key ClassKey, c *class) profile.Profile {
 	p := c.Learner.Profile()
-	if p == c.prior.Profile {
+	learned := p != c.prior.Profile
+	s.reported(key, c, &p.Limits)
+	if !learned {
 		return p
 	}
 	p.Source = fmt.Sprintf("Learned by extproc of %d measurements, of which the latest were off by %.0f %% in the median. It began with: %s", c.Rows(), 100*c.Residual(), p.Name)
@@ -298,6 +301,26 @@ func (c *class) known(key ClassKey) profile.Profile {
 		p.Name += " on " + key.Class
 	}
 	return p
+}
+
+// reported puts into limits what the engines of a class of hardware report of themselves: of those that differ, the least.
+func (s *State) reported(key ClassKey, c *class, limits *profile.Limits) {
+	var blocks, slots int
+	least := func(is *int, n int) {
+		if n > 0 && (*is == 0 || n < *is) {
+			*is = n
+		}
+	}
+	for address := range s.members(key.Pool, c) {
+		e := s.endpoints[address]
+		if tokens, known := e.load.KVTokens.Get(); known {
+			least(&blocks, int(min(tokens, math.MaxInt32))/limits.BlockSize)
+		}
+		n, _ := e.slots()
+		least(&slots, n)
+	}
+	limits.KVBlocks, limits.GPUAdapters = cmp.Or(blocks, limits.KVBlocks), cmp.Or(slots, limits.GPUAdapters)
+	limits.HostAdapters = max(limits.HostAdapters, limits.GPUAdapters)
 }
 
 // fresh is the endpoint's profile, with so many adapter slots where nobody said how many there are. It is another one where what is learned has

@@ -80,6 +80,23 @@ func TestAPoolIsPredictedByItsProfile(t *testing.T) {
 	}
 }
 
+// What is known of engines has the limits that they report, of those that differ the least, and is otherwise what was said.
+func TestKnownLimitsAreThoseThatEnginesReport(t *testing.T) {
+	s := predicted()
+	s.SetWorld(profiled(&simple))
+	if is := s.Known()[0].Profile; is != simple {
+		t.Errorf("before any look it is\n%+v, want\n%+v", is, simple)
+	}
+	size := float64(simple.Limits.BlockSize)
+	s.Saw(s.Look(a, start), engine.Load{KVTokens: engine.Known(7168 * size), MaxAdapters: engine.Known(4)})
+	s.Saw(s.Look(b, start), engine.Load{KVTokens: engine.Known(7200 * size), MaxAdapters: engine.Known(8)})
+	want := simple
+	want.Limits.KVBlocks, want.Limits.GPUAdapters, want.Limits.HostAdapters = 7168, 4, max(4, simple.Limits.HostAdapters)
+	if is := s.Known()[0].Profile; is != want {
+		t.Errorf("engines report 7168 blocks and 4 adapters at least, and it is\n%+v, want\n%+v", is, want)
+	}
+}
+
 // engines are engines of which each takes so many times as long as another, always with ten sequences and a prompt now and then.
 type engines struct {
 	times map[string]float64
@@ -234,7 +251,9 @@ func TestWhatIsPinned(t *testing.T) {
 	if len(known) != 2 || known[0].Class != "fast" || known[1].Class != "slow" {
 		t.Fatalf("it is known %+v", known)
 	}
-	if k := known[0]; k.Profile != simple || !k.Trusted || k.Rows != 0 || k.Why != "the profile is pinned" || !k.Since.IsZero() || len(k.Factors) > 0 {
+	reported := simple
+	reported.Limits.KVBlocks = 100_000 / reported.Limits.BlockSize
+	if k := known[0]; k.Profile != reported || !k.Trusted || k.Rows != 0 || k.Why != "the profile is pinned" || !k.Since.IsZero() || len(k.Factors) > 0 {
 		t.Errorf("of what is pinned is known %+v", k)
 	}
 	if k := known[1]; math.Abs(k.Profile.StepTime(profile.Work{Sequences: 10, KVTokens: 20_000})/0.106-1) > 0.1 || k.Rows < 100 ||
