@@ -415,7 +415,7 @@ func (s *State) lostAll(e *endpoint, now time.Time) {
 func (s *State) vanished(c *Copy, restarted bool, now time.Time) {
 	m, e, was := c.model, c.endpoint, c.State
 	if was == Queued || was == Loading {
-		c.cut = false // nothing is left of it; what is loading will be told to have failed
+		c.cut, e.counted = false, false // nothing is left of it; what is loading will be told to have failed
 		return
 	}
 	s.drop(c)
@@ -498,7 +498,7 @@ func (s *State) Drained(key CopyKey, now time.Time) (todo []Action) {
 
 // Missing says that an engine that gives no list answered as if it had no such copy, and reports whether it is taken to have
 // begun anew by that: then it has nothing, and is to be made ready. Nothing is loaded there before a look has seen it. Else the copy is loaded
-// there again, which costs little if the engine has it after all.
+// there again, which costs little if the engine has it after all. Until that has succeeded the model counts as left over there.
 func (s *State) Missing(key CopyKey, now time.Time) (anew bool) {
 	c, e := s.copy(key), s.endpoints[key.Endpoint]
 	if c == nil || c.State != Loaded || e.Lists {
@@ -506,8 +506,9 @@ func (s *State) Missing(key CopyKey, now time.Time) (anew bool) {
 	}
 	if !e.doubtful {
 		m := c.model
+		s.leak(c, now) // the engine may have it after all
 		s.drop(c)
-		if !m.gone && !m.foreign && e.CanLoad && e.useful() { // the engine may have it after all: elsewhere, nobody would count it here
+		if !m.gone && !m.foreign && e.CanLoad && e.useful() {
 			s.add(m, e, Queued, now)
 		}
 		s.dueModels[key.Key] = true

@@ -21,12 +21,12 @@ func (s *State) Audit(decided bool) error {
 			}
 			stays := m.foreign || m.Pinned || s.there(m) <= m.min()
 			if c.State <= Loaded && !c.doomed {
-				remain = amount{remain.models + 1, remain.bytes + c.Bytes}
-				if c.State != Queued {
-					settled = amount{settled.models + 1, settled.bytes + c.Bytes}
+				remain = amount{remain.models + 1, remain.bytes + c.room()}
+				if c.State != Queued || c.cut {
+					settled = amount{settled.models + 1, settled.bytes + c.room()}
 				}
 				if stays {
-					stay = amount{stay.models + 1, stay.bytes + c.Bytes}
+					stay = amount{stay.models + 1, stay.bytes + c.room()}
 				}
 				if c.State != Loading && !stays && len(m.wants) == 0 {
 					order = append(order, c)
@@ -38,8 +38,8 @@ func (s *State) Audit(decided bool) error {
 			case c.State == Loading && !c.overdue:
 				loading++
 			}
-			if c.State != Queued {
-				held = amount{held.models + 1, held.bytes + c.Bytes}
+			if c.State != Queued || c.cut {
+				held = amount{held.models + 1, held.bytes + c.room()}
 			}
 		}
 		slices.SortFunc(order, func(a, b *Copy) int {

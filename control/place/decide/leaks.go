@@ -4,10 +4,13 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/headgate/headgate/internal/objects"
 )
 
-// A model that could not be unloaded, or may be left over from a load without a clear answer, is a leak. It occupies room at its endpoint until one of these
-// happens: the engine begins a new life; its list lacks the model; it unloads the model after all; or the model is loaded there again, as a copy.
+// A model that an engine may have without a copy is a leak: one that could not be unloaded, one that may be left over from a load without a clear answer,
+// or one that an engine without a list answered not to have. It occupies room at its endpoint until one of these happens: the engine begins a new life; its
+// list lacks the model; it unloads the model after all; or the model is loaded there again, as a copy, in the room of the leak.
 // Where the engine gives no list, control repeats the unload after the next look that succeeds, and then once per leakPause.
 
 const (
@@ -25,14 +28,27 @@ type leak struct {
 	since time.Time
 	// due: a look has succeeded since, and the unload is to be repeated. Asked: it is being repeated. Again: it was.
 	due, asked, again bool
+	// whole: it was loaded. A load needs no unload before it, which would end requests if the engine has it still.
+	whole bool
 }
 
 // leak adds what may be left of a copy.
 func (s *State) leak(c *Copy, now time.Time) {
 	e := c.endpoint
-	e.leaks[c.ID] = &leak{key: c.Key, bytes: c.Bytes, since: now}
+	e.leaks[c.ID] = &leak{key: c.Key, bytes: c.Bytes, since: now, whole: c.State == Loaded}
 	s.sumLeaks(e)
 }
+
+// room is how many bytes a model of a size takes at an endpoint beyond what may be left of it there.
+func (e *endpoint) room(id string, size int64) int64 {
+	if is := e.leaks[id]; is != nil {
+		return max(0, size-is.bytes)
+	}
+	return size
+}
+
+// room is how many bytes a copy takes beyond what may be left of its model there.
+func (c *Copy) room() int64 { return c.endpoint.room(c.ID, c.Bytes) }
 
 // seal removes the leak of a model, if there is one.
 func (s *State) seal(e *endpoint, id string) {
@@ -54,6 +70,7 @@ func (s *State) sumLeaks(e *endpoint) {
 	for _, l := range e.leaks {
 		e.leaked = sum(e.leaked, l.bytes)
 	}
+	e.counted = false
 	s.dueEndpoints[e.Address], s.helped[e.Address] = true, true
 	s.unsettle(e)
 }
@@ -72,11 +89,12 @@ func (s *State) checkLeaks(e *endpoint, l Sight) {
 	}
 }
 
-// repeatUnloads unloads again what may be left at an engine. A model that is being loaded there, or is loaded, is no leak for long.
+// repeatUnloads unloads again what may be left at an engine. A model that is being loaded there, or is loaded, is no leak for long; a whole one
+// neither if it is about to be.
 func (s *State) repeatUnloads(e *endpoint) (todo []Action) {
 	for _, id := range slices.Sorted(maps.Keys(e.leaks)) {
 		is := e.leaks[id]
-		if !is.due || s.began(e, id) {
+		if !is.due || s.began(e, id) || is.whole && e.queued(id) {
 			continue
 		}
 		is.due, is.asked, is.again = false, true, true
@@ -95,6 +113,14 @@ func (s *State) began(e *endpoint, id string) bool {
 		}
 	}
 	return false
+}
+
+// queued reports whether a model waits to be loaded at an endpoint, for any of its pools.
+func (e *endpoint) queued(id string) bool {
+	return slices.ContainsFunc(e.pools, func(p objects.Name) bool {
+		c := e.copies[Key{Pool: p, ID: id}]
+		return c != nil && c.State == Queued
+	})
 }
 
 // repeated ends a repeated unload.

@@ -12,8 +12,8 @@ import (
 
 // tally is what the copies of an endpoint take up together.
 type tally struct {
-	// remain is what does not leave, settled that of it which is not queued, held what the engine has or was told to load, stay what may not leave
-	// for other models.
+	// remain is what does not leave, settled that of it which is not queued, held what the engine has or was told to load, or may have been, stay what
+	// may not leave for other models. What leaks is in none of them.
 	remain, settled, held, stay amount
 	loading                     int     // but for those that are overdue or slow
 	slow                        int     // loads that are slow
@@ -60,10 +60,10 @@ func (e *endpoint) tally() *tally {
 		for i, into := range []struct {
 			it  *amount
 			yes bool
-		}{{&t.remain, c.remains()}, {&t.settled, c.remains() && c.State != Queued}, {&t.held, c.State != Queued}, {&t.stay, c.remains() && c.stays}} {
+		}{{&t.remain, c.remains()}, {&t.settled, c.remains() && c.told()}, {&t.held, c.told()}, {&t.stay, c.remains() && c.stays}} {
 			if into.yes && !counted[i] {
 				counted[i] = true
-				*into.it = into.it.plus(c.Bytes)
+				*into.it = into.it.plus(c.room())
 			}
 		}
 		switch {

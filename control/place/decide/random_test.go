@@ -28,6 +28,8 @@ type world struct {
 	models  map[string]*modelModel
 	looks   map[string]decide.Sight // that began and have not ended
 	givenUp map[decide.CopyKey]bool // loads at engines that were about to end
+	// denied are copies that their engines answered not to have, and have still: to load them again does no harm.
+	denied map[decide.CopyKey]bool
 	// only are the endpoints where models of type t may be loaded; nil: all. Rehoused: such a model left an endpoint where it might not be.
 	only     map[string]bool
 	rehoused bool
@@ -80,6 +82,9 @@ type modelModel struct {
 	late bool
 }
 
+// leastSlow is how long a load goes on at least before it counts as slow.
+const leastSlow = 10 * time.Second / 3
+
 // unsized is what is taken for the size of a model of which nothing is known.
 const unsized = 50 << 20
 
@@ -98,6 +103,7 @@ type pending struct {
 	quit   bool // it was given up
 	// overdue: it is a load that was not answered for sure, and is being cleared up after.
 	overdue bool
+	began   time.Time
 }
 
 func (w *world) logf(format string, args ...any) {
@@ -146,23 +152,28 @@ func (w *world) do(todo []decide.Action) {
 			if a.Kind == decide.Load && w.misplaced(a.Model, a.Endpoint) {
 				w.fatalf("%s is told to load %s, which may not be there", a.Endpoint, a.Model.ID)
 			}
-			if e.has[a.Model.ID] && a.Kind == decide.Load {
+			at := decide.CopyKey{Key: a.Model.ModelKey, Endpoint: a.Endpoint}
+			if e.has[a.Model.ID] && a.Kind == decide.Load && !w.denied[at] {
 				w.fatalf("%s is told to load %s, which it has", a.Endpoint, a.Model.ID)
 			}
 			e.has[a.Model.ID] = true
-			delete(w.givenUp, decide.CopyKey{Key: a.Model.ModelKey, Endpoint: a.Endpoint})
-			loading, bytes := 0, int64(0)
+			delete(w.denied, at)
+			delete(w.givenUp, at)
+			loading, quick, bytes := 1, 1, int64(0)
 			for _, p := range w.pending {
 				if p.Kind <= decide.Reload && p.Kind >= decide.Load && p.Endpoint == a.Endpoint && !p.dead && !p.overdue {
 					loading++
+					if w.now.Sub(p.began) < leastSlow {
+						quick++
+					}
 				}
 			}
 			for id := range e.has {
 				bytes = plus(bytes, w.models[id].taken())
 			}
 			switch {
-			case loading+1 > max(e.loads, e.overlap):
-				w.fatalf("%s loads %d at once, of %d", a.Endpoint, loading+1, e.loads)
+			case loading > max(e.loads, e.overlap), quick > e.loads:
+				w.fatalf("%s loads %d at once, of %d, or of %d where some are slow; %d of them have just begun", a.Endpoint, loading, e.loads, e.overlap, quick)
 			case e.slots > 0 && len(e.has) > e.seenSlots:
 				w.fatalf("%s holds %d models in %d slots", a.Endpoint, len(e.has), e.seenSlots)
 			case e.bytes > 0 && bytes > e.seenBytes:
@@ -177,7 +188,7 @@ func (w *world) do(todo []decide.Action) {
 				w.fatalf("%s is pinned, and unloaded at %s", a.Model.ID, a.Endpoint)
 			}
 		}
-		w.pending = append(w.pending, pending{Action: a})
+		w.pending = append(w.pending, pending{Action: a, began: w.now})
 	}
 }
 
@@ -494,14 +505,19 @@ func (w *world) random() {
 			w.logf("%s is back", e)
 		}
 	default:
-		if w.s.Missing(decide.CopyKey{Key: m.ModelKey, Endpoint: e}, w.now) {
+		at := decide.CopyKey{Key: m.ModelKey, Endpoint: e}
+		was, there := w.s.Copy(at)
+		if w.s.Missing(at, w.now) {
 			w.logf("%s is to be made ready anew, since it has no %s", e, id)
 			w.engines[e].anew = true
 			delete(w.looks, e)
-		} else if !w.engines[e].lists && !w.onTheWay(e, id) { // it says so because it is so
-			if c, ok := w.s.Copy(decide.CopyKey{Key: m.ModelKey, Endpoint: e}); !ok || c.State < decide.Draining {
+		} else if was.State == decide.Loaded && there && !w.engines[e].lists {
+			if w.rng.IntN(2) == 0 { // it says so because it is so
 				delete(w.engines[e].has, id)
+			} else {
+				w.denied[at] = w.engines[e].has[id]
 			}
+			w.logf("%s answers as if it had no %s, which is %v", e, id, !w.engines[e].has[id])
 		}
 	}
 	w.decide()
@@ -569,7 +585,7 @@ func TestWhateverComes(t *testing.T) {
 			w := &world{
 				t: t, s: decide.New(decide.Config{}), rng: rand.New(rand.NewPCG(seed, 1)), now: start,
 				engines: map[string]*engineModel{}, models: map[string]*modelModel{}, looks: map[string]decide.Sight{},
-				givenUp: map[decide.CopyKey]bool{}, vmodels: map[decide.Key]decide.VModelStatus{},
+				givenUp: map[decide.CopyKey]bool{}, denied: map[decide.CopyKey]bool{}, vmodels: map[decide.Key]decide.VModelStatus{},
 			}
 			for i, address := range []string{"e1", "e2", "e3"} {
 				e := &engineModel{slots: 2 + i, gpu: int(seed % 3), loads: 1 + i, has: map[string]bool{}}
@@ -706,9 +722,12 @@ func (w *world) settle() {
 		}
 	}
 	quiet()
-	unready := false // what finds no place waits for it
+	unready := false // what finds no place waits for it, or what has one there
 	for _, e := range w.engines {
-		unready = unready || e.pod.Unready
+		unready = unready || e.pod.Unready || e.anew
+	}
+	for _, l := range w.looks {
+		unready = unready || l.Purged
 	}
 	for _, address := range []string{"e1", "e2", "e3"} {
 		is, migrates := w.s.Migration(address)

@@ -49,9 +49,15 @@ func (e *endpoint) free(a amount) float64 {
 // remains says whether a copy is not on its way out.
 func (c *Copy) remains() bool { return c.State <= Loaded && !c.doomed }
 
+// told says whether the engine was told to load a copy, by this process or an earlier one.
+func (c *Copy) told() bool { return c.State != Queued || c.cut }
+
 // started says whether the engine has room to begin a load now, with everything in it that has not left yet.
 func (e *endpoint) started(c *Copy) bool {
-	held := e.tally().held.plus(c.Bytes)
+	held := e.tally().held
+	if !c.told() {
+		held = held.plus(c.room())
+	}
 	switch {
 	case e.Slots > 0 && held.models > e.Slots:
 		return false
@@ -70,7 +76,7 @@ type claim struct {
 	below float64
 	// spares: and copies that their models can spare.
 	spares bool
-	// settled: none leaves that is queued.
+	// settled: none leaves that is queued, unless the engine may have it.
 	settled bool
 	// idle: only an endpoint takes it that would load it at once and has slots for it, and with fills one where keepFree is left. With relieves it
 	// goes to the endpoint that is loaded least of those that have slots for it.
@@ -288,6 +294,7 @@ func (s *State) offer(e *endpoint, m *model, by claim) (p place, ok bool, why Re
 	if by.idle && !e.idle() {
 		return p, false, ""
 	}
+	size = e.room(m.ID, size)
 	victims, worst, left, fits := e.shrink(m, by, t.remain.plus(size), nil)
 	if by.fills && e.free(left) < keepFree {
 		return p, false, NoRoom
@@ -368,11 +375,11 @@ func (e *endpoint) shrink(m *model, by claim, all amount, leave func(*Copy)) (vi
 		if o.worth >= by.below && (!by.spares || !c.rank.spare) {
 			continue
 		}
-		if c.State == Queued && (by.settled || o.compare(m) < 0) { // its turn comes first
+		if c.State == Queued && (by.settled && !c.cut || o.compare(m) < 0) { // its turn comes first
 			continue
 		}
 		victims++
-		worst, all = c.rank, all.minus(c.Bytes)
+		worst, all = c.rank, all.minus(c.room())
 		if leave != nil {
 			leave(c)
 		}
@@ -395,11 +402,10 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 		if c.sizing { // nothing leaves for it before its size is known: it may be too large
 			continue
 		}
-		with := all.plus(c.Bytes)
-		if c.cut { // the engine may have it
-			all = with
+		if c.cut { // the engine may have it, and it is settled
 			continue
 		}
+		with := all.plus(c.room())
 		m, by := c.model, c.claim
 		by.settled = true
 		if s.there(m) <= m.min() || m.starved(c) {
