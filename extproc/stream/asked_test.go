@@ -3,13 +3,14 @@ package stream_test
 import (
 	"context"
 	"strings"
-	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
 	"github.com/headgate/headgate/extproc/fleet"
+	"github.com/headgate/headgate/extproc/stream"
 )
 
 // asking sends a request for a model, and returns what it gets.
@@ -60,38 +61,80 @@ func TestAModelThatWasJustRegisteredIsServed(t *testing.T) {
 
 // Invented names get 404 once control has answered. All that come together are one question.
 func TestInventedNamesAreOneQuestion(t *testing.T) {
-	f, _, client := holding(t, time.Minute, 10)
-	if text := <-asking(t.Context(), t, client, "invented"); !strings.Contains(text, "reply: 404") {
-		t.Errorf("where control answers no questions it gets %s", text)
-	}
-	answers(f)
-	if text := <-asking(t.Context(), t, client, "/etc/passwd"); !strings.Contains(text, "reply: 400") {
-		t.Errorf("a name that cannot be registered gets %s", text)
-	}
-	var requests sync.WaitGroup
-	for range 50 {
-		got := asking(t.Context(), t, client, "invented")
-		requests.Go(func() {
+	synctest.Test(t, func(t *testing.T) {
+		f, _, client := holding(t, time.Minute, 10)
+		if text := <-asking(t.Context(), t, client, "invented"); !strings.Contains(text, "reply: 404") {
+			t.Errorf("where control answers no questions it gets %s", text)
+		}
+		answers(f)
+		if text := <-asking(t.Context(), t, client, "/etc/passwd"); !strings.Contains(text, "reply: 400") {
+			t.Errorf("a name that cannot be registered gets %s", text)
+		}
+		var all []<-chan string
+		for range 50 {
+			all = append(all, asking(t.Context(), t, client, "invented"))
+		}
+		synctest.Wait() // all of them wait for control
+		first := f.Question()
+		late := asking(t.Context(), t, client, "invented") // after that question was sent: it is another one's
+		synctest.Wait()
+		if n := f.Question(); n != first {
+			t.Errorf("question %d is sent before %d is answered", n, first)
+		}
+		f.Answered(first)
+		for _, got := range all {
 			if text := <-got; !strings.Contains(text, "reply: 404") {
 				t.Errorf("it gets %s", text)
 			}
-		})
-	}
-	over := make(chan struct{})
-	go func() { requests.Wait(); close(over) }()
-	var last uint64
-	for waits := true; waits; {
-		select {
-		case <-f.Questions():
-			last = f.Question()
-			f.Answered(last)
-		case <-over:
-			waits = false
 		}
-	}
-	if last < 2 || last > 51 {
-		t.Errorf("the last question is %d", last)
-	}
+		second := f.Question()
+		f.Answered(second)
+		if text := <-late; !strings.Contains(text, "reply: 404") {
+			t.Errorf("the late one gets %s", text)
+		}
+		if last := f.Question(); first != 2 || second != 3 || last != second {
+			t.Errorf("50 requests are question %d, another is %d, and the last question is %d", first, second, last)
+		}
+	})
+}
+
+// The body of a request that waits for control's answer counts among what is kept of requests, and not afterwards.
+func TestBodiesOfRequestsThatAskControlAreCounted(t *testing.T) {
+	const body = `{"model":"invented"}`
+	synctest.Test(t, func(t *testing.T) {
+		f, _, server := holdingServer(t, time.Minute, 10)
+		client := dialServer(t, server, stream.Own)
+		answers(f)
+		ends := map[string]func(leave func()){
+			"control answers":       func(func()) { f.Answered(f.Question()) },
+			"control is silent":     func(func()) { time.Sleep(time.Second) },
+			"their clients go away": func(leave func()) { leave() },
+		}
+		for what, end := range ends {
+			ctx, leave := context.WithCancel(t.Context())
+			for range 3 {
+				asking(ctx, t, client, "invented")
+			}
+			synctest.Wait()
+			if n := server.Reads(0); n != 3*int64(len(body)) {
+				t.Errorf("%d bytes count of three requests that wait", n)
+			}
+			end(leave)
+			synctest.Wait()
+			if n := server.Reads(0); n != 0 {
+				t.Errorf("%d bytes count after %s", n, what)
+			}
+			leave()
+			f.Answered(f.Question())
+		}
+		server.Reads(stream.MaxKept)
+		if text := <-asking(t.Context(), t, client, "invented"); !strings.Contains(text, "reply: 429 details=headgate_crowded") {
+			t.Errorf("one too many gets %s", text)
+		}
+		if n := server.Reads(-stream.MaxKept); n != 0 {
+			t.Errorf("%d bytes count when all requests are over", n)
+		}
+	})
 }
 
 // A control that does not answer in time leaves it open whether there is the model: the client is told to try again.

@@ -183,8 +183,7 @@ func (x *exchange) failCall(err error, now time.Time) responses {
 	code, words := e.callStatus()
 	_ = x.keep(0)
 	c.pending = nil
-	x.phase, x.sentAt = sent, now
-	x.server.Meter.Replied(e.status, e.Code)
+	x.phase, x.sentAt = sent, now // the record of the call counts it, by the status that it ends with
 	out := chunks(nil, true)
 	out[0].DynamicMetadata = object(map[string]*structpb.Value{wire.PickNamespace: structpb.NewStructValue(object(map[string]*structpb.Value{
 		wire.PickRefused: structpb.NewStringValue(strconv.Itoa(int(code))),
@@ -193,10 +192,10 @@ func (x *exchange) failCall(err error, now time.Time) responses {
 	return out
 }
 
-// maxKept bounds what is kept of messages that are not whole and of bodies that were decoded, of all requests together.
+// maxKept bounds what is kept of messages that are not whole, of bodies that were decoded, and of requests that ask control, of all together.
 const maxKept = 512 << 20
 
-// keep notes how many bytes are kept of the request: of a message that is not whole, or of a body that was decoded.
+// keep notes how many bytes are kept of the request: of a message that is not whole, of a body that was decoded, or while it asks control.
 func (x *exchange) keep(bytes int) error {
 	if bytes == x.kept {
 		return nil

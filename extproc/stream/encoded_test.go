@@ -3,6 +3,7 @@ package stream_test
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -71,6 +72,34 @@ func TestDecodedBodiesAreBounded(t *testing.T) {
 	if n := server.Reads(-stream.MaxKept); n != 0 {
 		t.Errorf("%d bytes count when all requests are over", n)
 	}
+}
+
+// A body that was decoded does not count any more once it was sent on, or once its request waits, though the request goes on.
+func TestDecodedBodiesAreLetGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, _, server := holdingServer(t, time.Minute, 10)
+		client := dialServer(t, server, stream.Own)
+		ctx, leave := context.WithCancel(t.Context())
+		for _, model := range []string{"llama", "missing"} {
+			s, err := client.Process(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, line := range []string{"headers :method=POST :path=/v1/completions content-encoding=gzip", inGzip(t, `{"model":"`+model+`"}`)} {
+				if err = s.Send(message(t, line)); err == nil {
+					_, err = s.Recv() // the decision, or that the data plane is to wait
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+			if n := server.Reads(0); n != 0 {
+				t.Errorf("%d bytes count of a request for %s", n, model)
+			}
+		}
+		leave()
+	})
 }
 
 // A body waits for a decoder, but not for long, and not while extproc stops. A decoder that panics costs one request.

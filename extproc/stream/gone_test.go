@@ -117,14 +117,7 @@ func TestRequestsThatFindNoEndpointAreCountedByPoolAndRoute(t *testing.T) {
 		}
 		x.End(time.Now())
 	}
-	page := httptest.NewRecorder()
-	m.Handler().ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	var got []string
-	for line := range strings.Lines(page.Body.String()) {
-		if strings.HasPrefix(line, "headgate_failures_total{") {
-			got = append(got, strings.TrimSpace(line))
-		}
-	}
+	got := series(m, "headgate_failures_total{")
 	slices.Sort(got)
 	want := []string{
 		`headgate_failures_total{kind="no_endpoint",pool="",route="ns/for-nowhere"} 1`, // there is no such pool
@@ -132,5 +125,40 @@ func TestRequestsThatFindNoEndpointAreCountedByPoolAndRoute(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("the series are %q, want %q", got, want)
+	}
+}
+
+// series are the lines of a metrics page that begin with something.
+func series(m *meter.Meter, prefix string) (all []string) {
+	page := httptest.NewRecorder()
+	m.Handler().ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	for line := range strings.Lines(page.Body.String()) {
+		if strings.HasPrefix(line, prefix) {
+			all = append(all, strings.TrimSpace(line))
+		}
+	}
+	return all
+}
+
+// A call that is refused is counted as a reply before its answer begins. Later the access log counts it, by the status with which it ends.
+func TestARefusedCallIsCountedOnce(t *testing.T) {
+	for annotation, want := range map[string]int{"": 1, "@answered ": 0} {
+		f := newFleet()
+		m := meter.New(f)
+		server, _ := newServer(t, f, func(c *stream.Config) { c.Meter = m })
+		x := server.Exchange(stream.Own, "extproc", 0)
+		for _, text := range []string{
+			"headers :method=POST content-type=application/grpc mode=NONE shown=NONE :path=/inference.GRPCInferenceService/ModelStreamInfer",
+			`chunk "\x00\x00\x00\x00\x0a\x0a\x05llama\x1a\x01x"`,
+			"chunk " + annotation + `"\x00\x00\x00\x00\x0d\x0a\x0btext-to-sql"`,
+		} {
+			if _, err := x.Receive(message(t, text), time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		x.End(time.Now())
+		if got := series(m, "headgate_replies_total{"); len(got) != want {
+			t.Errorf("%q: the replies are %q, want %d", annotation, got, want)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"context"
 	"errors"
 	"strconv"
 	"time"
@@ -109,7 +110,7 @@ func (x *exchange) missed(err error, model string, bytes int, now time.Time, res
 	}
 	x.dropPicks()
 	if !waits {
-		x.asked, x.waits = true, &waiting{model: model, asks: true, resume: resume}
+		x.asked, x.waits = true, &waiting{model: model, bytes: int64(bytes), asks: true, resume: resume}
 		return nil
 	}
 	x.letGo() // what waits counts there
@@ -130,24 +131,44 @@ func (x *exchange) mayBeNew(err error, model string) bool {
 }
 
 // ask waits for control to say that all that it published is in force, decides a request again by that, and returns what to say. It returns an
-// error when the request is over.
+// error when the request is over. The request's body counts as kept meanwhile.
 func (p *processor) ask(messages extprocv3.ExternalProcessor_ProcessServer, x *exchange) (responses, error) {
-	answered, done, ok := p.server.Fleet.AskControl()
+	before, during := x.kept, int(x.waits.bytes)
+	if x.call != nil {
+		during += before // a message that is not whole is none of those that wait
+	}
+	err := x.keep(during)
+	if err == nil {
+		err = p.server.askControl(messages.Context())
+		_ = x.keep(before)
+	}
+	switch {
+	case err == nil:
+		return x.again(time.Now()), nil
+	case messages.Context().Err() != nil:
+		return nil, err
+	}
+	return x.refuse(err), nil
+}
+
+// askControl waits until all that control published is in force, for a while at most.
+func (s *Server) askControl(ctx context.Context) error {
+	answered, done, ok := s.Fleet.AskControl()
 	if !ok {
-		return x.refuse(errNotHeard), nil
+		return errNotHeard
 	}
 	defer done()
 	timer := time.NewTimer(askLimit)
 	defer timer.Stop()
 	select {
 	case <-answered:
-		return x.again(time.Now()), nil
+		return nil
 	case <-timer.C:
-		return x.refuse(errNotHeard), nil
-	case <-p.server.refusing:
-		return x.refuse(errStopping), nil
-	case <-messages.Context().Done():
-		return nil, messages.Context().Err()
+		return errNotHeard
+	case <-s.refusing:
+		return errStopping
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 

@@ -26,6 +26,13 @@ var nobody = objects.ModelKey{Pool: objects.Name{Namespace: "ns", Name: "base"},
 // holding is a fleet with control, and a client of what decides over it.
 func holding(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *flow.Flow, extprocv3.ExternalProcessorClient) {
 	t.Helper()
+	f, held, server := holdingServer(t, most, max)
+	return f, held, dialServer(t, server, stream.Own)
+}
+
+// holdingServer is a fleet with control, and what decides over it.
+func holdingServer(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *flow.Flow, *stream.Server) {
+	t.Helper()
 	var held *flow.Flow
 	f := newFleetOfVModels(fleet.Config{Published: func(v *belief.View) {
 		if held != nil {
@@ -34,7 +41,8 @@ func holding(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *flow.Flo
 	}, Freed: func(model string) { held.Freed(model) }})
 	held = flow.New(flow.Config{View: f.View, MaxHeld: max, MaxBytes: 1 << 20})
 	f.Hear(news(t, f, nil))
-	return f, held, dialWith(t, f, stream.Own, func(c *stream.Config) { c.Flow, c.Settings.Hold = held, most })
+	server, _ := newServer(t, f, func(c *stream.Config) { c.Flow, c.Settings.Hold = held, most })
+	return f, held, server
 }
 
 // ask begins a request for the adapter that nobody has, and returns its stream when it is decided or asked to wait.

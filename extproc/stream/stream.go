@@ -79,7 +79,7 @@ type Server struct {
 	started string // tells the ids of this process from those of others
 	turn    atomic.Uint64
 	open    open
-	kept    atomic.Int64 // bytes of calls' messages that are not whole, and of bodies that were decoded
+	kept    atomic.Int64 // bytes of calls' messages that are not whole, of bodies that were decoded, and of requests that ask control
 	// decoders are those that are free: as many bodies are decoded at once as there are of them.
 	decoders chan *decode.Decoder
 	// predicts says whether a policy asks what a request asks of an engine.
