@@ -42,6 +42,8 @@ type Errand struct {
 	ID string
 	// Tried are the copies that did not serve the request: of Again.
 	Tried []Copy
+	// SentAt is when the request was sent to the first of them, in nanoseconds of Unix time: of Again.
+	SentAt int64
 	// Last says that the inner server is not among the picks any more: of Sent.
 	Last bool
 }

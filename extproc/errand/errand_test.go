@@ -41,7 +41,7 @@ func sealing(tb testing.TB, key byte) cipher.AEAD {
 }
 
 var full = errand.Errand{
-	Kind: errand.Again, Back: "back.sock", Listener: "Gateway ns/g http", Given: objects.Name{Namespace: "ns", Name: "given"}, All: true, Last: true,
+	Kind: errand.Again, SentAt: 1700000000_000000001, Back: "back.sock", Listener: "Gateway ns/g http", Given: objects.Name{Namespace: "ns", Name: "given"}, All: true, Last: true,
 	Models: []errand.Model{
 		{Name: "gpt-4", Target: route.Target{Route: objects.Name{Namespace: "ns", Name: "r"}, Pool: objects.Name{Namespace: "ns", Name: "p"}, Adapter: "a01", Open: true, Priority: -3, Objectives: []v1alpha1.Objective{
 			{Type: "TimeToFirstToken", Latency: v1alpha1.Latency{Value: metav1.Duration{Duration: 200 * time.Millisecond}, Quantile: &v1alpha1.Quantile{Numerator: 9, Denominator: 10}}},
@@ -156,7 +156,7 @@ func TestNothingOfAnotherReleaseIsOpened(t *testing.T) {
 	if _, ok := s.Open(seal(text)); !ok {
 		t.Fatal("it is not opened at all")
 	}
-	others := [][]byte{append(slices.Clone(text), 0), append([]byte{4}, text[1:]...), []byte(`{"kind":"sent","models":[]}`), {}, {2, 1}, append([]byte{2, 0, 0, 0, 0, 0}, binary.AppendVarint(nil, math.MaxInt64)...)}
+	others := [][]byte{append(slices.Clone(text), 0), append([]byte{2}, text[1:]...), append([]byte{6}, text[1:]...), []byte(`{"kind":"sent","models":[]}`), {}, {4, 1}, append([]byte{4, 0, 0, 0, 0, 0}, binary.AppendVarint(nil, math.MaxInt64)...)}
 	for i := range text {
 		others = append(others, text[:i])
 	}

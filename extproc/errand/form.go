@@ -17,7 +17,7 @@ type form struct {
 }
 
 // errands of another version are not read.
-const version = 1
+const version = 2
 
 func (f *form) errand(e *Errand) {
 	is := int64(version)
@@ -31,6 +31,7 @@ func (f *form) errand(e *Errand) {
 	f.flag(&e.All)
 	f.text(&e.ID)
 	list(f, &e.Tried, f.copied)
+	f.number(&e.SentAt)
 	f.flag(&e.Last)
 }
 

@@ -286,9 +286,9 @@ func (f *Fleet) Stops(address string) {
 	f.now(func() { f.state.Stopping(address, f.Now()) })
 }
 
-// Lacks is Missed where a request is to be decided after it: it is in force when Lacks returns.
-func (f *Fleet) Lacks(k belief.CopyKey) {
-	f.now(func() { f.state.Missed(k, f.Now(), f.Now()) })
+// Lacks is Missed of a request that was sent at a time, where it is to be decided after it: it is in force when Lacks returns.
+func (f *Fleet) Lacks(k belief.CopyKey, sent time.Time) {
+	f.now(func() { f.state.Missed(k, sent, f.Now()) })
 }
 
 // Ended says that nobody listens at an endpoint, as [belief.State.Ended].

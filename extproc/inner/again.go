@@ -30,7 +30,7 @@ func (s *Server) again(w http.ResponseWriter, r *http.Request, e errand.Errand) 
 	var looks sync.WaitGroup
 	for _, c := range e.Tried {
 		if slices.Contains(missing, c.At) {
-			s.Fleet.Lacks(belief.CopyKey{ModelKey: objects.ModelKey{Pool: e.Models[0].Target.Pool, ID: c.Model}, Endpoint: c.Endpoint})
+			s.Fleet.Lacks(belief.CopyKey{ModelKey: objects.ModelKey{Pool: e.Models[0].Target.Pool, ID: c.Model}, Endpoint: c.Endpoint}, time.Unix(0, e.SentAt))
 			continue
 		}
 		if slices.Contains(stopping, c.At) {

@@ -391,7 +391,7 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 	}
 	// Each takes requests at another port than its address. Nobody listens at that of the one that lacks the model: it is asked of no more.
 	at := map[string]string{alive: listening(t), dead: silent(t), lacking: silent(t), stopping: listening(t)}
-	e := errand.Errand{Kind: errand.Again, ID: "decision", Listener: "l", Given: objects.Name{Name: "given"}, Models: []errand.Model{target}}
+	e := errand.Errand{Kind: errand.Again, ID: "decision", SentAt: time.Now().UnixNano(), Listener: "l", Given: objects.Name{Name: "given"}, Models: []errand.Model{target}}
 	for _, endpoint := range []string{alive, dead, lacking, stopping} {
 		e.Tried = append(e.Tried, errand.Copy{Endpoint: endpoint, At: at[endpoint], Model: "m"})
 	}
@@ -425,6 +425,24 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 	is := s.opened[0]
 	if is.Kind != errand.Sent || !is.Last || is.Back != s.back || is.Listener != "l" || is.Given.Name != "given" || len(is.Models) != 1 || is.Models[0].Name != "m" || is.Models[0].Target.Adapter != "m" || is.Tried != nil {
 		t.Errorf("its errand is %+v", is)
+	}
+}
+
+// An engine that has a model again since the request was sent is not said to lack it: its answer was to a request from before that load.
+func TestACopyThatWasLoadedSinceIsThere(t *testing.T) {
+	at := listening(t)
+	sent := time.Now()
+	s := newStage(t, []string{at}, func(w http.ResponseWriter, _ *http.Request) { ok(w, "answer") })
+	e := errand.Errand{Kind: errand.Again, SentAt: sent.UnixNano(), Models: []errand.Model{target}, Tried: []errand.Copy{{Endpoint: at, At: at, Model: "m"}}}
+	missing := http.Header{"Content-Type": {"application/grpc"}, "X-Gateway-Missing": {at}}
+	for _, want := range []int{1, 0} {
+		if _, body := s.ask(e, missing, frame("question")); body != frame("answer") {
+			t.Errorf("the answer is %q", body)
+		}
+		if all := s.copies(); len(all) != want {
+			t.Errorf("the copies are %v, want %d", all, want)
+		}
+		e.SentAt = time.Now().UnixNano()
 	}
 }
 

@@ -3,6 +3,7 @@ package stream
 import (
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/headgate/headgate/extproc/errand"
 	"github.com/headgate/headgate/extproc/kserve"
@@ -43,13 +44,13 @@ func (x *exchange) innerServes(pool objects.Name) bool {
 func (x *exchange) atGateway() bool { return x.listener != "" || x.pool != (objects.Name{}) }
 
 // addInner makes the inner server the last pick of a request whose model control can load elsewhere, if there are fewer picks than may be
-// tried. Name is what its client calls it.
-func (x *exchange) addInner(name string) {
+// tried. Name is what its client calls it, and now when it is sent.
+func (x *exchange) addInner(name string, now time.Time) {
 	if x.sealed = ""; !x.placed() || !x.innerServes(x.target.Pool) || x.search.id == "" && 1+strings.Count(x.to, ",") >= x.settings.Picks {
 		return
 	}
 	e := x.errandOf(errand.Again, errand.Model{Name: name, Target: x.found})
-	e.ID = x.id
+	e.ID, e.SentAt = x.id, now.UnixNano()
 	for i := range x.picks {
 		if x.picks[i].Model == x.picks[0].Model {
 			at := x.picks[i].Endpoint.Address

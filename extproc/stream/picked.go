@@ -346,7 +346,7 @@ func (x *exchange) count(a ask, now time.Time) bool {
 	x.stream, x.address, x.model = a.stream, x.decision().Endpoint.Address, x.known()
 	x.id = s.started + "-" + strconv.FormatUint(x.turn, 36)
 	x.to = destination(x.picks, x.reached)
-	x.addInner(a.model)
+	x.addInner(a.model, now)
 	x.promptSent()
 	if is := &x.decision().Estimate; *is != (pick.Estimate{}) {
 		x.expected = x.spent + time.Duration(is.FirstToken()*float64(time.Second))
