@@ -76,8 +76,8 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	})
 	observe := func(o outcome.Outcome) {
 		o = f.Attribute(o)
-		m.Observe(o)
 		f.Observe(o)
+		m.Observe(o) // what metrics show is in force
 		for _, endpoint := range o.Suspicious() {
 			scraper.Due(endpoint)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -134,7 +135,7 @@ func inferOnce(s *stack) string {
 	return answers(a, err, "one", 1)
 }
 
-// beside is another Envoy with an extproc of its own, for the same control and engines.
+// beside is another Envoy with an extproc of its own, for the same engines, and for the same control if there is one.
 func (s *stack) beside(t *testing.T) *stack {
 	t.Helper()
 	dir, host := t.TempDir(), strings.TrimSuffix(s.Listen, "1:8080")+"2"
@@ -153,7 +154,9 @@ func (s *stack) beside(t *testing.T) *stack {
 	}
 	c := s.Config
 	c.Objects, c.Dir, c.Listen, c.Admin, c.Metrics, c.ControlMetrics = dir, filepath.Join(dir, "run"), host+":8080", host+":9901", host+":9090", ""
-	c.ExtprocFlags = append(c.ExtprocFlags, "--control", "unix:"+s.ControlSocket())
+	if s.Control != nil {
+		c.ExtprocFlags = append(slices.Clip(c.ExtprocFlags), "--control", "unix:"+s.ControlSocket())
+	}
 	r, err := rig.New(c)
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 )
 
 // storing has engines keep the responses that they make, which no other engine has.
@@ -83,20 +82,49 @@ func TestStoredResponsesOutliveExtproc(t *testing.T) {
 					t.Errorf("turn %d: %d times 404", turn, lost)
 				}
 			}
+			// Each of two extprocs finds what the other saw made.
+			other := s.beside(t)
+			other.await("the other extproc serves", func() bool {
+				return other.must(completion(baseRoute, 1, false)).status == http.StatusOK
+			})
+			for turn, to := range []*stack{other, s, other} {
+				if lost := to.continued(ids); lost > 0 {
+					t.Errorf("turn %d of two extprocs: %d times 404", turn, lost)
+				}
+			}
 			for _, id := range ids {
 				if a := s.must(request{method: http.MethodDelete, path: "/v1/responses/" + id}); a.status != http.StatusOK {
 					t.Errorf("a deletion: %d %s", a.status, a.body)
 				}
 			}
-			// What nobody has costs the engines one request each, once.
-			none := request{method: http.MethodGet, path: "/v1/responses/resp_none"}
-			if a := s.must(none); a.status != http.StatusNotFound || !strings.Contains(a.body, "not found") {
-				t.Errorf("what nobody has: %d %s", a.status, a.body)
-			}
-			s.awaitWithin(5*time.Second, "extproc knows that nobody has it", func() bool {
-				a := s.must(none)
-				return a.status == http.StatusNotFound && strings.Contains(a.body, "response_not_found")
-			})
+			s.inventedResponses()
 		})
+	}
+}
+
+// inventedResponses asks for responses that nobody has. Each costs an engine one request, once.
+func (s *stack) inventedResponses() {
+	s.t.Helper()
+	for n := range len(s.Engines) {
+		s.awaitHealthy(n + 1)
+	}
+	asked := func() int { return int(s.engineSum("sim:requests_total", "path", "/v1/responses/{id}")) }
+	recorded := func() float64 { return s.sum(s.Metrics, "headgate_requests_total", "code", "404") }
+	for _, id := range []string{"one", "two", "three"} {
+		none := request{method: http.MethodGet, path: "/v1/responses/resp_" + id}
+		before, records := asked(), recorded()
+		if a := s.must(none); a.status != http.StatusNotFound || strings.Contains(a.body, "response_not_found") {
+			s.t.Errorf("what nobody has: %d %s", a.status, a.body)
+		}
+		s.await("extproc has the record", func() bool { return recorded() == records+1 })
+		for range 20 {
+			if a := s.must(none); a.status != http.StatusNotFound || !strings.Contains(a.body, "response_not_found") {
+				s.t.Errorf("what extproc knows that nobody has: %d %s", a.status, a.body)
+			}
+		}
+		s.await("the engines have counted", func() bool { return asked() >= before+len(s.Engines) })
+		if n := asked() - before; n != len(s.Engines) {
+			s.t.Errorf("the engines were asked %d times for an invented response, want %d", n, len(s.Engines))
+		}
 	}
 }

@@ -90,25 +90,26 @@ func (f *Fleet) Nowhere(answer string) bool {
 	return ok && f.Now().Sub(at) < nowhereFor
 }
 
-// made is the answers whose makers others are to be told of. It is safe for concurrent use; the zero made is ready.
+// made is the answers whose makers others are to be told of, the latest last. It is safe for concurrent use; the zero made is ready.
 type made struct {
 	mu  sync.Mutex // guards ids
 	ids []string
 }
 
-// maxMade bounds how many wait to be told: what is more is not told.
+// maxMade bounds how many wait to be told. Beyond that the oldest are not told: the latest are the likeliest to be asked for next.
 const maxMade = 16384
 
 func (m *made) add(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.ids) < maxMade {
-		m.ids = append(m.ids, id)
+	if m.ids = append(m.ids, id); len(m.ids) > maxMade {
+		m.ids[0] = ""
+		m.ids = m.ids[1:]
 	}
 }
 
-// TakeMade returns up to most answers whose makers became known here since they were last taken, by their makers. Moves is sent to if there
-// are more.
+// TakeMade returns up to most answers whose makers became known here since they were last taken, the latest, by their makers. Moves is sent to if
+// there are more.
 func (f *Fleet) TakeMade(most int) map[Maker][]string {
 	ids, more := f.made.take(most)
 	if more {
@@ -129,19 +130,19 @@ func (f *Fleet) TakeMade(most int) map[Maker][]string {
 func (m *made) take(most int) (ids []string, more bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	n := min(most, len(m.ids))
-	ids = slices.Clone(m.ids[:n])
-	if m.ids = m.ids[n:]; len(m.ids) == 0 {
+	rest := max(0, len(m.ids)-most)
+	ids = slices.Clone(m.ids[rest:])
+	clear(m.ids[rest:])
+	if m.ids = m.ids[:rest]; rest == 0 {
 		m.ids = nil
 	}
-	return ids, len(m.ids) > 0
+	return ids, rest > 0
 }
 
 // TellMade has others told of every answer whose maker is known, of the latest first, for who is to be told has just begun.
 func (f *Fleet) TellMade() {
 	known := f.makers.Keys() // the oldest first
-	slices.Reverse(known)
 	f.made.mu.Lock()
 	defer f.made.mu.Unlock()
-	f.made.ids = known[:min(len(known), maxMade)]
+	f.made.ids = slices.Clone(known[max(0, len(known)-maxMade):])
 }

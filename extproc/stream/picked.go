@@ -103,6 +103,9 @@ func (x *exchange) choose(a ask, body []byte, now time.Time) error {
 		return &miss{x.wanted(), pick.ErrNotAddressable}
 	}
 	most := x.settings.Picks
+	if most < 2 {
+		x.search = search{} // no request is to be tried twice
+	}
 	if x.search.id != "" {
 		most = maxSearch + 1
 	}
@@ -154,15 +157,16 @@ func (x *exchange) admit(a *ask, view *belief.View) (target route.Target, near s
 	x.search, x.searches = search{}, nil
 	if a.previous != "" {
 		maker, ok := s.Fleet.Maker(a.previous)
+		counts := x.counts(offer, of.Given)
 		switch {
-		case (!ok || unheard(view, maker)) && x.searchable(a):
+		case (!ok || unheard(view, maker)) && x.searchable(a, view.World, counts):
 			if s.Fleet.Nowhere(a.previous) {
 				return target, "", errUnknownAnswer
 			}
 			x.search = search{a.previous, true, maker.Address}
 			switch {
 			case a.model != "":
-			case ok && x.counts(offer, of.Given)(maker.Pool):
+			case ok && counts(maker.Pool):
 				of.Given, x.search.everybody = maker.Pool, false
 			default:
 				var pools []objects.Name
@@ -171,7 +175,7 @@ func (x *exchange) admit(a *ask, view *belief.View) (target route.Target, near s
 				}
 				of.Given, x.searches = pools[0], pools[1:]
 			}
-		case ok && x.counts(offer, of.Given)(maker.Pool):
+		case ok && counts(maker.Pool):
 			near = maker.Address
 			if a.model == "" {
 				of.Given = maker.Pool

@@ -30,10 +30,26 @@ type search struct {
 	maker string
 }
 
-// searchable says whether the data plane can ask several endpoints for a stored response. Only Headgate's own Envoys go on after a 404.
-func (x *exchange) searchable(a *ask) bool {
-	return x.front == Own && x.errand == nil && x.call == nil && x.server.Settings.Picks > 1 &&
-		(x.op == openai.Stored || a.text.Continues(x.in.path))
+// searchable says whether the data plane can ask several endpoints for a stored response, of pools that count. Only Headgate's own Envoys go on
+// after a 404, and only in pools that let a request be tried twice; choose sees to that where the request names a model.
+func (x *exchange) searchable(a *ask, w *objects.World, counts func(objects.Name) bool) bool {
+	if x.front != Own || x.errand != nil || x.call != nil || x.op != openai.Stored && !a.text.Continues(x.in.path) {
+		return false
+	}
+	if a.model != "" {
+		return true
+	}
+	for name := range w.Pools {
+		if counts(name) && !x.once(w, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// once says whether no request for a pool may be tried twice.
+func (x *exchange) once(w *objects.World, pool objects.Name) bool {
+	return x.server.Settings.For(w.Pools[pool]).Picks < 2
 }
 
 // unheard says whether the endpoint that made an answer was not scraped yet, so that no policy picks it.
@@ -57,7 +73,12 @@ func (x *exchange) searched(view *belief.View, offer *objects.Offer, given objec
 			pools = append(pools, name)
 		}
 	}
-	slices.SortFunc(pools, objects.Name.Compare)
+	slices.SortFunc(pools, func(a, b objects.Name) int { // the first must let a request be tried twice
+		if once := x.once(view.World, a); once != x.once(view.World, b) {
+			return map[bool]int{true: 1, false: -1}[once]
+		}
+		return a.Compare(b)
+	})
 	slices.SortFunc(alone, objects.Name.Compare)
 	if n := uint64(len(alone)); n > 0 && (len(pools) == 0 || x.server.Random()%(n+1) > 0) {
 		return alone[x.server.Random()%n:][:1], n == 1 && len(pools) == 0
@@ -65,12 +86,16 @@ func (x *exchange) searched(view *belief.View, offer *objects.Offer, given objec
 	return pools, len(alone) == 0
 }
 
-// spread adds to the picks of a request the endpoints of other pools, by turns, and those of which nothing is known yet.
+// spread adds to the picks of a request the endpoints of other pools, by turns, and those of which nothing is known yet. Of a pool that lets no
+// request be tried twice it is one.
 func (x *exchange) spread(view *belief.View, request pick.Request, others []objects.Name) {
 	all := [][]pick.Decision{x.picks}
 	for _, name := range others {
 		request.Pool = name.String()
 		more, err := pick.Pick(x.settings.Policy, view.Snapshot, request, make([]pick.Decision, maxSearch+1))
+		if err == nil && x.once(view.World, name) {
+			more = more[:1]
+		}
 		if err == nil {
 			all = append(all, more)
 		}
@@ -95,6 +120,8 @@ func (x *exchange) spread(view *belief.View, request pick.Request, others []obje
 				at := len(picks)
 				if e.Address == x.search.maker {
 					at = 0
+				} else if x.once(view.World, name) {
+					continue
 				}
 				picks = slices.Insert(picks, at, pick.Decision{Endpoint: e, Copy: &pool.Any[i], Model: picks[0].Model, Reason: "not heard of yet"})
 			}

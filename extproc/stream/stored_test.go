@@ -71,6 +71,41 @@ func TestAStoredResponseIsSearched(t *testing.T) {
 	}
 }
 
+// Pools that let no request be tried twice are asked for a stored response once, whatever the flags say, and others several times.
+func TestTheSettingsOfAPoolBoundTheSearch(t *testing.T) {
+	never, often := int32(0), int32(2)
+	for picks, attempts := range map[int]*int32{3: &never, 1: &often} {
+		f := newFleetWith(fleet.Config{}, func(s *objects.Set) {
+			for i := range s.Settings {
+				s.Settings[i].Spec.Retry.Attempts = attempts
+			}
+		})
+		server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.Picks = picks })
+		for what, lines := range map[string][]string{
+			"a response": {"headers :method=GET :path=/v1/responses/resp_x end"},
+			"a turn":     {"headers :method=POST :path=/v1/responses", `body {"model":"sticky","previous_response_id":"resp_x"}`},
+		} {
+			x := server.ExchangeAt("", objects.Name{Namespace: "ns", Name: "sticky"}, nil)
+			var out strings.Builder
+			for _, line := range lines {
+				answers, err := x.Receive(message(t, line), time.Now())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, m := range answers {
+					out.WriteString(render(t, m))
+				}
+			}
+			x.End(time.Now())
+			_, to, _ := strings.Cut(out.String(), "destination-endpoint=")
+			to, _, _ = strings.Cut(to, " ")
+			if n, want := 1+strings.Count(to, ","), map[int]int{3: 1, 1: 4}[picks]; n != want || strings.Contains(out.String(), "max-retries") != (want > 1) {
+				t.Errorf("with --picks %d and attempts %d %s is asked of %d endpoints, want %d: %s", picks, *attempts, what, n, want, out.String())
+			}
+		}
+	}
+}
+
 // Who made a response is asked first, though it was not scraped yet: an extproc that has just started hears of makers before it has scraped them.
 func TestAMakerThatWasNotScrapedYetIsAskedFirst(t *testing.T) {
 	var all objects.Set

@@ -1,0 +1,41 @@
+package fleet_test
+
+import (
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/headgate/headgate/extproc/fleet"
+)
+
+// Others are told of the latest answers first, and of the latest alone where there are too many.
+func TestTheLatestAnswersAreToldFirst(t *testing.T) {
+	f := fleet.New(fleet.Config{Placed: true})
+	maker := fleet.Maker{Address: a}
+	const most = 16384
+	for n := range most + 3 {
+		f.Made(strconv.Itoa(n), maker)
+	}
+	told := func(n int) []string {
+		ids := f.TakeMade(n)[maker]
+		slices.Sort(ids)
+		return ids
+	}
+	if got, want := told(2), []string{strconv.Itoa(most + 1), strconv.Itoa(most + 2)}; !slices.Equal(got, want) {
+		t.Errorf("first %v are told, want %v", got, want)
+	}
+	f.Made("new", maker)
+	if got, want := told(2), []string{strconv.Itoa(most), "new"}; !slices.Equal(got, want) {
+		t.Errorf("then %v are told, want %v", got, want)
+	}
+	if got := told(most); len(got) != most-3 || slices.Contains(got, "2") || !slices.Contains(got, "3") {
+		t.Errorf("then %d are told", len(got))
+	}
+	if got := told(1); got != nil {
+		t.Errorf("at last %v are told", got)
+	}
+	f.TellMade()
+	if got, want := told(1), []string{"new"}; !slices.Equal(got, want) {
+		t.Errorf("to who has just begun %v are told, want %v", got, want)
+	}
+}
