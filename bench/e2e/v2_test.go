@@ -22,6 +22,7 @@ import (
 
 	"github.com/headgate/headgate/api/inference"
 	"github.com/headgate/headgate/api/mmesh"
+	"github.com/headgate/headgate/api/wire"
 	"github.com/headgate/headgate/bench/rig"
 	"github.com/headgate/headgate/bench/runtime"
 )
@@ -235,6 +236,12 @@ func TestCallsMayHaveAHundredMetadataEntries(t *testing.T) {
 					t.Errorf("%d entries: %v; by REST %d %s", n, err, a.status, a.body)
 				case err != nil && status.Code(err) != codes.ResourceExhausted:
 					t.Errorf("%d entries: %v", n, err)
+				}
+				// The header of the inner server, which anybody may send, is no way around the bound.
+				if header[wire.ErrandHeader] = "made up"; n >= 150 {
+					if a := s.must(request{path: "/v2/models/one/infer", body: `{"inputs":[]}`, header: header}); a.status != http.StatusRequestHeaderFieldsTooLarge {
+						t.Errorf("%d entries and one of the inner server: %d %s", n, a.status, a.body)
+					}
 				}
 			}
 		})
