@@ -206,7 +206,8 @@ const (
 	RankTooLarge Reason = wire.RankTooLarge
 	// FilesMissing: the engines that were asked find no files of it.
 	FilesMissing Reason = wire.FilesMissing
-	// LoadRetried: an engine failed to load it for a reason that may pass, and is asked again soon. Requests wait for that.
+	// LoadRetried: an engine failed to load it for a reason that may pass, and is asked again soon: while requests wait, or it must have a copy,
+	// without end, else until maxFailures loads in a row have failed.
 	LoadRetried Reason = "load_retried"
 	// NoEndpoint: control reaches no endpoint that could load it.
 	NoEndpoint Reason = wire.NoEndpoint

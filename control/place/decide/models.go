@@ -254,7 +254,7 @@ func (s *State) staying(m *model) []*Copy {
 
 // failureCounts is how long a failed load of a model counts now.
 func (s *State) failureCounts(m *model, f Failure, now time.Time) time.Duration {
-	if f.counts > 0 {
+	if f.counts > 0 && (m.min() > 0 || !m.exhausted()) {
 		return f.counts
 	}
 	all := cmp.Or(s.pool(m.Pool).FailureExpiry, failureExpiry)

@@ -240,7 +240,7 @@ func (s *State) refused(m *model) (refused bool, why Reason) {
 	switch {
 	case len(m.failures) < maxFailures:
 		return false, ""
-	case slices.ContainsFunc(m.failures, Failure.mayPass):
+	case slices.ContainsFunc(m.failures, m.mayPass):
 		return true, ""
 	}
 	return true, m.whyFailed()
@@ -277,7 +277,7 @@ func (s *State) offer(e *endpoint, m *model, by claim) (p place, ok bool, why Re
 	for _, f := range m.failures {
 		switch {
 		case f.Endpoint != e.Address:
-		case f.mayPass():
+		case m.mayPass(f):
 			return p, false, ""
 		default:
 			return p, false, LoadFailed
@@ -334,19 +334,27 @@ func (s *State) place(e *endpoint, m *model, by claim) (p place, there bool) {
 	return p, there
 }
 
-// mayPass reports whether the load is tried again soon.
-func (f Failure) mayPass() bool { return f.Why == LoadRetried }
+// mayPass reports whether a failed load of a model is tried again soon, and says nothing until then.
+func (m *model) mayPass(f Failure) bool { return f.Why == LoadRetried && !m.exhausted() }
+
+// exhausted reports whether so many loads of a model have failed in a row for reasons that may pass that this counts as any failure, for
+// no request waits. While requests wait it never does.
+func (m *model) exhausted() bool { return m.retries >= maxFailures && len(m.wants) == 0 }
 
 // whyFailed is why loads of a model failed: what all engines say that were asked, if that is the same. It is empty where all of it may pass.
 func (m *model) whyFailed() (why Reason) {
 	for _, f := range m.failures {
-		switch {
-		case f.mayPass():
-		case why != "" && f.Why != why:
-			return LoadFailed
-		default:
-			why = f.Why
+		if m.mayPass(f) {
+			continue
 		}
+		is := f.Why
+		if is == LoadRetried {
+			is = LoadFailed
+		}
+		if why != "" && is != why {
+			return LoadFailed
+		}
+		why = is
 	}
 	return why
 }

@@ -26,6 +26,8 @@ type Status struct {
 	Failed Reason
 	// Retrying says that its last load ended with a transient error, and that control retries it.
 	Retrying bool
+	// Exhausted says that several loads in a row ended with transient errors, and that no request waits: this counts as a failure.
+	Exhausted bool
 	// Bytes is its size as far as that is known, and Sized where from.
 	Bytes int64
 	Sized SizeSource
@@ -48,7 +50,8 @@ func (s *State) status(m *model) Status {
 	for _, w := range m.wants {
 		st.Held += w.Requests
 	}
-	st.Retrying = m.retries > 0 && (st.Held > 0 || m.least() > 0 || slices.ContainsFunc(m.failures, Failure.mayPass))
+	st.Retrying = m.retries > 0 && (st.Held > 0 || m.least() > 0 || slices.ContainsFunc(m.failures, m.mayPass))
+	st.Exhausted = m.exhausted()
 	for _, c := range m.copies {
 		st.Copies = append(st.Copies, *c)
 	}

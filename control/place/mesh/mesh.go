@@ -253,8 +253,7 @@ func summary(st decide.Status) mmesh.ModelStatusInfo_ModelStatus {
 			}
 		}
 	}
-	retried := func(f decide.Failure) bool { return f.Why == decide.LoadRetried }
-	if (st.Held > 0 || st.Asked) && slices.ContainsFunc(st.Failures, retried) {
+	if st.Retrying && (st.Held > 0 || st.Asked && !st.Exhausted) {
 		return mmesh.ModelStatusInfo_LOADING
 	}
 	if best == mmesh.ModelStatusInfo_NOT_LOADED && len(st.Failures) > 0 {

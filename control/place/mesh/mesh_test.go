@@ -141,7 +141,11 @@ func TestStatuses(t *testing.T) {
 		},
 		"NOT_LOADED 'it is larger than any endpoint'": {Why: decide.TooLarge},
 		// It is tried again for who waits for it.
-		"LOADING e1=LOADING_FAILED@1": {Held: 1, Failures: []decide.Failure{{Endpoint: "e1", At: failure("e1", "", 1).At, Words: "busy", Why: decide.LoadRetried}}},
+		"LOADING e1=LOADING_FAILED@1": {Held: 1, Retrying: true, Failures: []decide.Failure{{Endpoint: "e1", At: failure("e1", "", 1).At, Words: "busy", Why: decide.LoadRetried}}},
+		// The failure has expired, and the next load has not begun.
+		"LOADING": {Asked: true, Retrying: true},
+		// Nobody waits, and it has failed too often.
+		"LOADING_FAILED e1=LOADING_FAILED@1 'busy'": {Asked: true, Retrying: true, Exhausted: true, Failures: []decide.Failure{failure("e1", "busy", 1)}},
 	} {
 		p := newPlacer()
 		p.set(st)
