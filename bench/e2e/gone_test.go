@@ -94,26 +94,95 @@ func (g *ghost) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
-// Requests on an engine that has closed its port and went silent end within two records. Those that it still serves go on, and so do silent
-// requests on an engine that is there.
-func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
-	t.Parallel()
-	var gone, living *ghost
+// startGhosts starts ghosts, one after the other from endpoint 1 on, each for a model of its own, and a stack in which each request is recorded
+// every 0.3 s.
+func startGhosts(t *testing.T, models ...string) (*stack, map[string]*ghost) {
+	t.Helper()
+	all := make(map[string]*ghost)
 	s := start(t, func(c *rig.Config) {
 		net := strings.TrimSuffix(c.Listen, "1:8080")
-		gone, living = startGhost(t, net+"11:8000", "gone"), startGhost(t, net+"12:8000", "living")
-		pool, _, _ := strings.Cut(engines(net, 0), "---")
-		list := fmt.Sprintf("---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: ghosts, labels: {app: llama}}\nspec: {addresses: ['%s11:8000', '%s12:8000'], engine: vllm, ports: {grpc: 8000}}\n", net, net)
-		for file, text := range map[string]string{"engines": pool + list, "routes": routes("gone", "living")} {
+		for i, model := range models {
+			all[model] = startGhost(t, fmt.Sprintf("%s%d:8000", net, 11+i), model)
+		}
+		for file, text := range map[string]string{"engines": ghostly(net, len(models)), "routes": routes(models...)} {
 			if err := os.WriteFile(c.Objects+"/"+file+".yaml", []byte(text), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
 		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Everywhere("access_log_flush_interval", "10s", "0.3s"))
 	})
-	ask := func(model, does string) request {
-		return request{body: `{"model":"` + model + `","prompt":"x","stream":true}`, header: map[string]string{"X-Do": does}}
+	return s, all
+}
+
+// ghostly is the objects of the first n ghosts.
+func ghostly(net string, n int) string {
+	pool, _, _ := strings.Cut(engines(net, 0), "---")
+	var addresses []string
+	for i := range n {
+		addresses = append(addresses, fmt.Sprintf("'%s%d:8000'", net, 11+i))
 	}
+	return fmt.Sprintf("%s---\napiVersion: inference.x-k8s.io/v1alpha1\nkind: EndpointList\nmetadata: {name: ghosts, labels: {app: llama}}\nspec: {addresses: [%s], engine: vllm, ports: {grpc: 8000}}\n", pool, strings.Join(addresses, ", "))
+}
+
+func askGhost(model, does string) request {
+	return request{body: `{"model":"` + model + `","prompt":"x","stream":true}`, header: map[string]string{"X-Do": does}}
+}
+
+// An endpoint that leaves the objects before its engine stops is scraped no more. Its silent requests end all the same once it refuses connections,
+// and those that it serves go on.
+func TestRequestsOnAnEngineThatHasLeftAreEnded(t *testing.T) {
+	t.Parallel()
+	s, ghosts := startGhosts(t, "stays", "left")
+	left := ghosts["left"]
+	open := func(model, does string) *http.Response {
+		t.Helper()
+		response, err := s.open(t.Context(), askGhost(model, does))
+		if err != nil || response.StatusCode != http.StatusOK {
+			t.Fatalf("%s %s: %v, %v", model, does, response, err)
+		}
+		t.Cleanup(func() { _ = response.Body.Close() })
+		return response
+	}
+	served, silent := open("left", "tick"), open("left", "silent")
+	s.write("engines.yaml", ghostly(strings.TrimSuffix(s.Listen, "1:8080"), 1))
+	s.await("the endpoint has left", func() bool { return s.sum(s.Metrics, "headgate_endpoint_state", "endpoint", s.endpoint(2)) == 0 })
+	ended := make(chan error, 1)
+	go func() {
+		_, err := io.ReadAll(silent.Body)
+		ended <- err
+	}()
+	records := func() int { return int(s.envoyGauge("access_logs.grpc_access_log.logs_written")) }
+	before := records()
+	s.await("each is recorded four times while the port is open", func() bool { return records() >= before+8 })
+	select {
+	case err := <-ended:
+		t.Fatalf("the silent stream of an engine that takes connections ends: %v", err)
+	default:
+	}
+	if err := left.door.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("the silent stream ends with %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the silent stream does not end")
+	}
+	close(left.finish)
+	if body, err := io.ReadAll(served.Body); err != nil || !strings.HasSuffix(string(body), "data: [DONE]\n\n") {
+		t.Errorf("the stream that is served: %v", err)
+	}
+}
+
+// Requests on an engine that has closed its port and went silent end within two records. Those that it still serves go on, and so do silent
+// requests on an engine that is there.
+func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
+	t.Parallel()
+	s, ghosts := startGhosts(t, "gone", "living")
+	gone, living := ghosts["gone"], ghosts["living"]
+	ask := askGhost
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	ended := make(chan string, 100)

@@ -108,6 +108,13 @@ func (s *Server) Open() int {
 	return len(s.open.all)
 }
 
+// Dialing is at how many endpoints that have left somebody dials.
+func (s *Server) Dialing() int {
+	s.left.mu.Lock()
+	defer s.left.mu.Unlock()
+	return len(s.left.dialing)
+}
+
 // Silent reports whether the progress of a request shows that its engine has gone.
 func (s *Server) Silent(p outcome.Progress, vacant bool) bool { return s.open.silent(p, vacant) != nil }
 

@@ -1,8 +1,13 @@
 package stream
 
 import (
+	"context"
 	"errors"
+	"net"
+	"strings"
 	"sync"
+	"syscall"
+	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 
@@ -63,11 +68,71 @@ func (s *Server) Progressed(p outcome.Progress) {
 	if !s.open.has(p.ID) {
 		return // the fleet need not be asked
 	}
-	p.Endpoint = s.Fleet.View().World.EndpointAt(p.Endpoint)
-	vacant := p.Endpoint != "" && s.Fleet.Vacant(p.Endpoint)
+	w := s.Fleet.View().World
+	p.Endpoint = w.EndpointAt(p.Endpoint)
+	switch {
+	case p.Endpoint == "":
+		s.judge(p, false)
+	case w.HasEndpoint(p.Endpoint), strings.Contains(p.Endpoint, "/"): // the inner server is none
+		s.judge(p, s.Fleet.Vacant(p.Endpoint))
+	default:
+		s.left.dial(s, p)
+	}
+}
+
+// judge ends a request if its progress shows that its engine has gone.
+func (s *Server) judge(p outcome.Progress, vacant bool) {
 	if x := s.open.silent(p, vacant); x != nil {
 		x.endGone()
 	}
+}
+
+// left are endpoints that are in no object any more and still have requests: nobody scrapes them. Each is dialed when a record shows such a
+// request, once for all records that come meanwhile. The zero left is ready.
+type left struct {
+	mu      sync.Mutex                    // guards dialing
+	dialing map[string][]outcome.Progress // by endpoint: what to judge when the dial has ended
+}
+
+// maxDial bounds a dial of an endpoint that has left.
+const maxDial = time.Second
+
+// dial dials the endpoint of a record, unless somebody does so, and has the record judged by that. It does not wait.
+func (l *left) dial(s *Server, p outcome.Progress) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dialing == nil {
+		l.dialing = make(map[string][]outcome.Progress)
+	}
+	waiting, busy := l.dialing[p.Endpoint]
+	if l.dialing[p.Endpoint] = append(waiting, p); busy {
+		return
+	}
+	go func() { // ends within maxDial
+		ctx, cancel := context.WithTimeout(context.Background(), maxDial)
+		defer cancel()
+		err := s.Dial(ctx, p.Endpoint)
+		for _, p := range l.take(p.Endpoint) {
+			s.judge(p, errors.Is(err, syscall.ECONNREFUSED))
+		}
+	}()
+}
+
+func (l *left) take(endpoint string) []outcome.Progress {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	waiting := l.dialing[endpoint]
+	delete(l.dialing, endpoint)
+	return waiting
+}
+
+// dial makes a TCP connection to an address, and closes it.
+func dial(ctx context.Context, address string) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
 }
 
 // sender sends to the data plane, from the goroutine of the exchange or from another one.

@@ -1,10 +1,14 @@
 package stream_test
 
 import (
+	"context"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,6 +18,7 @@ import (
 	"github.com/headgate/headgate/extproc/meter"
 	"github.com/headgate/headgate/extproc/outcome"
 	"github.com/headgate/headgate/extproc/stream"
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // A request is ended once, when its endpoint is vacant in two records in a row and sent nothing in between. What was kept for that is gone with
@@ -85,6 +90,84 @@ func TestARequestWhoseEngineHasGoneIsEndedOnItsStream(t *testing.T) {
 		t.Errorf("%d exchanges are open", n)
 	}
 	server.Progressed(record)
+}
+
+// An endpoint that has left the objects is scraped no more. It is dialed when its requests are recorded, once at a time, and what it refuses ends
+// those that are silent.
+func TestARequestAtAnEndpointThatHasLeftIsEnded(t *testing.T) {
+	f := newFleet()
+	dials, dialed := make(chan error), make(chan string, 10)
+	server, _ := newServer(t, f, func(c *stream.Config) {
+		c.Dial = func(_ context.Context, address string) error {
+			dialed <- address
+			return <-dials
+		}
+	})
+	client := dialServer(t, server, stream.Own)
+	var records []outcome.Progress
+	exchanges := make(map[string]extprocv3.ExternalProcessor_ProcessClient)
+	for range 2 {
+		exchange, err := client.Process(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var answer *extprocv3.ProcessingResponse
+		for _, m := range []*extprocv3.ProcessingRequest{message(t, "headers :method=POST :path=/v1/completions"), message(t, `body {"model":"text-to-sql"}`)} {
+			if err := exchange.Send(m); err != nil {
+				t.Fatal(err)
+			}
+			if answer, err = exchange.Recv(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		id := answer.GetDynamicMetadata().GetFields()[wire.PickNamespace].GetStructValue().GetFields()[wire.PickID].GetStringValue()
+		exchanges[id] = exchange
+		records = append(records, outcome.Progress{ID: id, Endpoint: address, Bytes: 5})
+	}
+	await(t, "the exchanges are open", func() bool { return server.Open() == 2 })
+	// pass has a record of each request, of which one is served on, and the dial between them end with an error.
+	pass := func(err error) {
+		records[1].Bytes++
+		for _, r := range records {
+			server.Progressed(r)
+		}
+		await(t, "the endpoint is dialed", func() bool { return len(dialed) == 1 })
+		if got := <-dialed; got != address {
+			t.Errorf("%s is dialed, want %s", got, address)
+		}
+		dials <- err
+		await(t, "no dial goes on", func() bool { return server.Dialing() == 0 })
+	}
+	server.Progressed(records[0]) // of an endpoint that is there
+	f.SetWorld(objects.Build(objects.Set{}))
+	refused := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	for _, err := range []error{nil, refused, context.DeadlineExceeded, refused} {
+		pass(err)
+	}
+	pass(refused)
+	answer, err := exchanges[records[0].ID].Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := answer.GetImmediateResponse(); got.GetDetails() != "headgate_engine_gone" {
+		t.Errorf("the data plane gets %v", answer)
+	}
+	if err := exchanges[records[0].ID].CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "one exchange is open", func() bool { return server.Open() == 1 })
+	server.Progressed(records[0]) // of a request that is over: nobody dials
+	server.Progressed(outcome.Progress{ID: records[1].ID, Endpoint: "/run/inner.sock"})
+	if len(dialed) != 0 || server.Dialing() != 0 {
+		t.Errorf("%d dials go on", server.Dialing())
+	}
+	if err := exchanges[records[1].ID].CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := exchanges[records[1].ID].Recv(); err == nil {
+		t.Errorf("the request that is served gets %v", answer)
+	}
+	await(t, "no exchange is open", func() bool { return server.Open() == 0 })
 }
 
 // await waits until something holds.

@@ -69,6 +69,8 @@ type Config struct {
 	ExplainPicks bool
 	// Conformance obeys the headers of the endpoint-picker protocol's conformance suite.
 	Conformance bool
+	// Dial says whether an endpoint takes connections that is in no object any more; nil dials it.
+	Dial func(ctx context.Context, address string) error
 	// Random returns uniformly random numbers and is safe for concurrent use; nil means good ones.
 	Random func() uint64
 }
@@ -79,6 +81,7 @@ type Server struct {
 	started string // tells the ids of this process from those of others
 	turn    atomic.Uint64
 	open    open
+	left    left
 	kept    atomic.Int64 // bytes of calls' messages that are not whole, of bodies that were decoded, and of requests that ask control
 	// decoders are those that are free: as many bodies are decoded at once as there are of them.
 	decoders chan *decode.Decoder
@@ -98,6 +101,9 @@ func New(c Config) *Server {
 	}
 	if c.Observe == nil {
 		c.Observe = func(outcome.Outcome) {}
+	}
+	if c.Dial == nil {
+		c.Dial = dial
 	}
 	if c.Random == nil {
 		c.Random = rand.Uint64

@@ -133,6 +133,12 @@ func (w *World) KindAt(address string) engine.Kind {
 	return e.Kind
 }
 
+// HasEndpoint reports whether there is an endpoint with an address.
+func (w *World) HasEndpoint(address string) bool {
+	_, known := w.engineAt(address)
+	return known
+}
+
 // engineAt is the engine of an endpoint, and whether there is one.
 func (w *World) engineAt(address string) (*Engine, bool) {
 	i, known := slices.BinarySearchFunc(w.Engines, address, func(e Engine, at string) int { return strings.Compare(e.Address, at) })
