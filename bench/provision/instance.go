@@ -76,7 +76,19 @@ func Keeps(p *plan.Problem, c plan.Config) bool {
 		}
 		return float64(misses) <= most
 	})
-	return err == nil && float64(misses) <= most
+	return err == nil && float64(misses) <= most && hasRoom(p, c)
+}
+
+// hasRoom says whether every stage computes more queries a second than come to it.
+func hasRoom(p *plan.Problem, c plan.Config) bool {
+	shares := p.Pipeline.Shares()
+	for s, is := range c {
+		computed := float64(is.Replicas*is.Batch) / p.Stages[s].Hardware[is.Hardware].Times.MeanTime(is.Batch)
+		if computed <= shares[s]*estimate.Rate(p.Queries) {
+			return false
+		}
+	}
+	return true
 }
 
 // Optimum is the cheapest configuration that keeps the objective, of a problem whose replicas are bounded; nil if none does. Exhaustive search finds it:

@@ -46,6 +46,8 @@ Usage:
   control plan compare A.json B.json              how two plans differ that were written with -o json
   control plan compare LIST.json                  how each plan of a list differs from its first, as --what-if writes one
 
+Exit status: 0 with a plan, 3 where there is none, 1 for anything else.
+
 Examples:
 
   control plan -f plan.yaml --trace trace.csv
@@ -79,6 +81,9 @@ type config struct {
 
 // planners by name.
 var planners = map[string]func(*plan.Problem) *plan.Plan{"mended": plan.Mended, "strict": plan.Strict}
+
+// ErrNoPlan is what [Command] returns where there is no plan. It has printed why.
+var ErrNoPlan = errors.New("there is no plan")
 
 // Command is the command "plan". It prints to out.
 func Command(ctx context.Context, args []string, out io.Writer) error {
@@ -205,9 +210,13 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 		}
 	}
 	if c.output == "json" {
-		return all.writeJSON(out)
+		err = all.writeJSON(out)
+	} else {
+		_, err = io.WriteString(out, all.text())
 	}
-	_, err = io.WriteString(out, all.text())
+	if err == nil && !is.Found && !is.Stopped {
+		err = ErrNoPlan
+	}
 	return err
 }
 
@@ -262,20 +271,24 @@ func (q queries) trace() answer.Trace {
 	return answer.Trace{Name: q.name, Queries: problem.Queries(q.all), Seed: q.seed, From: q.from}
 }
 
-// progress tells on standard error how far a search is, where that is a terminal: each tenth of a second in one line. It goes on until the
-// context ends.
+// progress tells on standard error how far a search is: on a terminal each tenth of a second in one line, else each ten seconds in a line of its own.
+// It goes on until the context ends.
 func progress(ctx context.Context, name string) (told func(int, plan.Candidate) bool, done func()) {
 	terminal := term.IsTerminal(int(os.Stderr.Fd()))
-	var last time.Time
+	every, begin, end := 10*time.Second, "", "\n"
+	if terminal {
+		every, begin, end = 100*time.Millisecond, "\r\x1b[K", ""
+	}
 	began := time.Now()
+	last := began
 	told = func(simulations int, best plan.Candidate) bool {
-		if now := time.Now(); terminal && now.Sub(last) > 100*time.Millisecond {
+		if now := time.Now(); now.Sub(last) > every {
 			last = now
 			words := "nothing keeps the objectives yet"
 			if best.Keeps {
 				words = fmt.Sprintf("the best plan costs %.4g an hour", best.Cost)
 			}
-			fmt.Fprintf(os.Stderr, "\r\x1b[K%s: %d simulations in %.0f s, %s (Ctrl-C takes it)", name, simulations, now.Sub(began).Seconds(), words)
+			fmt.Fprintf(os.Stderr, "%s%s: %d simulations in %.0f s, %s (Ctrl-C takes it)%s", begin, name, simulations, now.Sub(began).Seconds(), words, end)
 		}
 		return ctx.Err() == nil
 	}

@@ -31,8 +31,11 @@ func readRates(r io.Reader, o Options) (trace, error) {
 			if errAt = err; err == nil {
 				at, errAt = c.at(moment)
 			}
-		} else if at, errAt = t.number(begins[0]); begins[0] == minuteColumn {
-			at *= 60
+		} else if at, errAt = t.number(begins[0]); errAt == nil {
+			if begins[0] == minuteColumn {
+				at *= 60
+			}
+			errAt = inSeconds(at)
 		}
 		cv := o.cv()
 		var errCV error

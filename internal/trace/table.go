@@ -139,6 +139,17 @@ func (t *table) moment(column string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%s is %q: write such as 2006-01-02T15:04:05.123Z", column, t.cell(column))
 }
 
+// latest is the last time that is taken for seconds: it is in the year 5138, if they count from 1970. Milliseconds from then are beyond it since 1973.
+const latest = 1e11
+
+// inSeconds refuses a time that cannot be in seconds.
+func inSeconds(at float64) error {
+	if math.Abs(at) > latest {
+		return fmt.Errorf("the time is %.14g s, which is thousands of years: divide by 1,000 if it is in milliseconds", at)
+	}
+	return nil
+}
+
 // clock has times count from the first, and none go back.
 type clock struct {
 	first time.Time
@@ -156,6 +167,9 @@ func (c *clock) at(moment time.Time) (float64, error) {
 
 // since checks that a time in seconds does not go back.
 func (c *clock) since(at float64) (float64, error) {
+	if err := inSeconds(at); err != nil {
+		return 0, err
+	}
 	if c.begun && at < c.last {
 		return 0, fmt.Errorf("time goes back, by %.6g s: sort the lines by it", c.last-at)
 	}

@@ -26,6 +26,8 @@ type Answer struct {
 	Cost float64  `json:"cost,omitempty"`
 	// Beyond says which bounds a configuration breaks that somebody has, in words; empty if none.
 	Beyond string `json:"beyond,omitempty"`
+	// Overloaded says, in words, which stages of a configuration that somebody has have too little room for the queries.
+	Overloaded []string `json:"overloaded,omitempty"`
 	// Stages in the order in which queries pass them, and what leads from one to another.
 	Stages []Stage `json:"stages,omitempty"`
 	Edges  []Edge  `json:"edges,omitempty"`
@@ -122,11 +124,13 @@ type Kept struct {
 
 // Tried is a configuration.
 type Tried struct {
-	By     string    `json:"by"`
-	Config string    `json:"config"`
-	Cost   float64   `json:"cost"`
-	Keeps  bool      `json:"keeps"`
-	Takes  []float64 `json:"takes"` // of each objective
+	By     string  `json:"by"`
+	Config string  `json:"config"`
+	Cost   float64 `json:"cost"`
+	Keeps  bool    `json:"keeps"`
+	// Overloaded says of a step of Cheaper that a stage has too little room for the queries.
+	Overloaded bool      `json:"overloaded,omitempty"`
+	Takes      []float64 `json:"takes"` // of each objective
 }
 
 // Trace is queries, and their name for people.
@@ -144,7 +148,7 @@ func Of(name, planner string, p *plan.Problem, is *plan.Plan, planned, tested Tr
 	a := &Answer{Name: name, Planner: planner, Found: is.Found, Optimal: is.Optimal, Stopped: is.Stopped, Simulations: is.Simulations}
 	for _, t := range is.Tried {
 		if !t.Config.Unbounded() {
-			a.Tried = append(a.Tried, Tried{t.By, Config(p, t.Config), t.Cost, t.Keeps, t.Kept})
+			a.Tried = append(a.Tried, Tried{By: t.By, Config: Config(p, t.Config), Cost: t.Cost, Keeps: t.Keeps, Takes: t.Kept})
 		}
 	}
 	if !is.Found {
@@ -204,6 +208,9 @@ func (a *Answer) have(p *plan.Problem, given *plan.Timetable, planned, tested Tr
 			stage.FirstToken = &first
 		}
 		a.Stages = append(a.Stages, stage)
+		if stage.Utilisation >= 1 {
+			a.Overloaded = append(a.Overloaded, fmt.Sprintf("%s has room for %.4g queries a second, and %.4g come to it", stage.Name, throughput[i]*replicas, times.Rate*shares[i]))
+		}
 	}
 	for _, e := range p.Pipeline.Edges {
 		a.Edges = append(a.Edges, Edge{p.Stages[e.From].Name, p.Stages[e.To].Name, e.Share})

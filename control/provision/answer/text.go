@@ -41,6 +41,9 @@ func (a *Answer) Text() string {
 	if a.Beyond != "" {
 		fmt.Fprintf(&out, "It is not within bounds: %s.\n\n", a.Beyond)
 	}
+	if len(a.Overloaded) > 0 {
+		fmt.Fprintf(&out, "It does not keep up: %s. Queries wait longer and longer, and a longer trace would show it.\n\n", strings.Join(a.Overloaded, ", and "))
+	}
 	a.stages(&out)
 	fmt.Fprintln(&out)
 	a.times(&out)
@@ -170,8 +173,11 @@ func (a *Answer) cheaper(out *bytes.Buffer) {
 			takes = append(takes, fmt.Sprintf("%s of %s", Seconds(t.Takes[i]), Seconds(o.Within)))
 		}
 		note := ""
-		if t.Keeps {
+		switch {
+		case t.Keeps:
 			note = " (kept)"
+		case t.Overloaded:
+			note = " (too little room for the queries)"
 		}
 		fmt.Fprintf(w, "%s\t%.4g\t%s%s\n", t.By, t.Cost, strings.Join(takes, ", "), note)
 	}
@@ -193,6 +199,9 @@ func Compare(a, b *Answer) string {
 	for _, is := range []*Answer{a, b} {
 		if is.Beyond != "" {
 			fmt.Fprintf(&out, "%s is not within bounds: %s.\n", is.Name, is.Beyond)
+		}
+		if len(is.Overloaded) > 0 {
+			fmt.Fprintf(&out, "%s does not keep up: %s.\n", is.Name, strings.Join(is.Overloaded, ", and "))
 		}
 	}
 	fmt.Fprintln(&out)

@@ -122,6 +122,9 @@ func (a *Answer) Explain(p *plan.Problem, c plan.Config, goOn func() bool) error
 					return err
 				}
 				t := Tried{By: by, Config: Config(p, other), Cost: p.Cost(other), Keeps: p.Fits(other)}
+				if slices.Max(p.Utilization(other)) >= 1 {
+					t.Keeps, t.Overloaded = false, true
+				}
 				for k, o := range times.Objectives {
 					t.Takes = append(t.Takes, o.Takes)
 					t.Keeps = t.Keeps && o.Missed*float64(o.Queries) <= float64(p.Objectives[k].Misses(o.Queries))+1e-6

@@ -2,6 +2,7 @@ package plan_test
 
 import (
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -160,5 +161,38 @@ func TestBadLLMsAreNoProblem(t *testing.T) {
 	p.Objectives = nil
 	if err := p.Check(); err == nil || err.Error() != "there is no objective" {
 		t.Error(err)
+	}
+}
+
+// What an engine has room for is what it computes of queries that come without end: of a little fewer none waits long, of a few more each waits longer
+// than the one before.
+func TestAnEngineHasRoomForSoManyQueries(t *testing.T) {
+	p := llm()
+	c := plan.Config{{Hardware: 0, Batch: 8, Replicas: 1}}
+	rate := estimate.Rate(p.Queries)
+	for load, grows := range map[float64]bool{0.9: false, 1.1: true} {
+		by := load / p.Utilization(c)[0] // as many times as many queries
+		var all []estimate.Query
+		for _, q := range slices.Concat(p.Queries, p.Queries, p.Queries, p.Queries) {
+			q.At = float64(len(all)) / (rate * by)
+			all = append(all, q)
+		}
+		n, early, late := len(all), 0.0, 0.0
+		_, err := estimate.Run(p.Pipeline, p.Settings(c), all, p.Seed, func(number int, took estimate.Took) bool {
+			switch {
+			case number >= n/4 && number < n/2:
+				early += took.Latency
+			case number >= 3*n/4:
+				late += took.Latency
+			}
+			return true
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("at %v of its room: %.3gs, then %.3gs", load, early/float64(n/4), late/float64(n/4))
+		if (late > 1.5*early) != grows {
+			t.Errorf("at %v of its room queries take %.3gs, and later %.3gs", load, early/float64(n/4), late/float64(n/4))
+		}
 	}
 }

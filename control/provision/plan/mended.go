@@ -50,11 +50,14 @@ func (s *search) mend() {
 
 // why says why nothing was found.
 func (s *search) why() string {
-	if s.plan.Optimal {
+	free := s.try(s.unbounded(s.start(least((*Hardware).one)), -1), "as many replicas as there are queries")
+	overloaded := s.overloaded()
+	switch {
+	case free.Keeps && overloaded != "":
+		return overloaded
+	case s.plan.Optimal:
 		return "no configuration keeps the objectives: all were tried"
-	}
-	c := s.start(least((*Hardware).one))
-	if free := s.try(s.unbounded(c, -1), "as many replicas as there are queries"); !free.Keeps {
+	case !free.Keeps:
 		return "with as many replicas as there are queries on the fastest hardware " + s.missed(free)
 	}
 	return "nothing was found, and not all was tried"
@@ -133,7 +136,8 @@ func (s *search) widen(c Config) (is Candidate, ok bool) {
 	}
 	is = s.try(c, "a start")
 	for !is.Keeps {
-		enough := s.met(s.try(s.atMost(is.Config), "as many replicas as there may be")) && slices.Max(replicas(is.Config)) < len(s.Queries)
+		most := s.try(s.atMost(is.Config), "as many replicas as there may be")
+		enough := s.met(most) && s.able(most.Config) && slices.Max(replicas(is.Config)) < len(s.Queries)
 		narrow := s.narrowest(is.Config, func(stage int) bool {
 			if enough {
 				return !s.full(is.Config, stage)
@@ -195,20 +199,17 @@ type option struct {
 	cost float64
 }
 
-// options are the settings of a stage that cost at most so much, by rising cost: from as few replicas on as it is able with, or as may be.
-func (s *search) options(stage int, most float64, able bool) (all []option) {
+// options are the settings of a stage that cost at most so much, by rising cost: from as few replicas on as have room for the queries.
+func (s *search) options(stage int, most float64) (all []option) {
 	is := &s.Stages[stage]
 	for h := range is.Hardware {
 		if s.hopeless(stage, h) {
 			continue
 		}
 		for _, size := range is.Hardware[h].Batches {
-			first, bound := is.MinReplicas, s.most(stage, h)
-			if able {
-				c := make(Config, len(s.Stages))
-				c[stage] = Setting{h, size, 1}
-				first = s.atLeast(c, stage)
-			}
+			c := make(Config, len(s.Stages))
+			c[stage] = Setting{h, size, 1}
+			first, bound := s.atLeast(c, stage), s.most(stage, h)
 			if bound == 0 {
 				bound = max(first, len(s.Queries)) // more do nothing
 			}
@@ -265,7 +266,7 @@ func (s *search) pair(best Candidate, a, b int) (is Candidate, found bool) {
 	}
 	var lists [][]option
 	for _, stage := range stages {
-		lists = append(lists, s.options(stage, best.Cost-others, true))
+		lists = append(lists, s.options(stage, best.Cost-others))
 	}
 	least, many := make(map[string][]int), len(lists) == 1 || len(lists[0])*len(lists[1]) > manySettings
 	s.byRisingCost(lists, func(at []int, _ float64) bool {
@@ -349,30 +350,11 @@ func (s *search) needs(c Config, stage int) (n int, ok bool) {
 // cheaper is by more than what sums of prices are inexact by.
 func cheaper(a, b float64) bool { return a < b*(1-1e-9) }
 
-// able says whether each stage has room for the queries of the trace, nearly: who has not falls behind more and more, and nobody waits to see
-// that. (A short trace may end before: so only [search.exhaust], which must miss nothing, tries such, too.)
-func (s *search) able(c Config) bool {
-	for i := range c {
-		if s.throughput(c, i) < s.nearly(c, i)*s.rate {
-			return false
-		}
-	}
-	return true
-}
-
-// nearly is by what share of the queries a stage must at least have room for them.
-func (s *search) nearly(c Config, stage int) float64 {
-	if s.at(c, stage).Engine != nil {
-		return 0.5 // for an engine it is known less well
-	}
-	return 0.9
-}
-
-// atLeast is with how many replicas a stage is able, and at least what may be.
+// atLeast is with how many replicas a stage has room for the queries, and at least what may be. More than there are queries bring nothing.
 func (s *search) atLeast(c Config, stage int) int {
 	is := c[stage]
 	is.Replicas = 1
-	n := math.Ceil(s.nearly(c, stage) * s.rate / s.throughput(with(c, stage, is), stage) * (1 - 1e-9))
+	n := math.Floor(s.rate/s.throughput(with(c, stage, is), stage)*(1-1e-9)) + 1
 	return max(s.Stages[stage].MinReplicas, int(min(n, float64(len(s.Queries)))))
 }
 
@@ -397,7 +379,7 @@ func (s *search) exhaust(best Candidate) (is Candidate, done bool) {
 	}
 	var lists [][]option
 	for i := range s.Stages {
-		lists = append(lists, s.options(i, most, false))
+		lists = append(lists, s.options(i, most))
 	}
 	count := 0
 	s.byRisingCost(lists, func(_ []int, cost float64) bool {

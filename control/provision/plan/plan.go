@@ -128,6 +128,16 @@ func (p *Problem) Cost(c Config) float64 {
 	return cost
 }
 
+// Utilization is what share of its room each stage needs for the queries of the trace (InferLine's ρ): where it is 1 or more, they wait longer and
+// longer.
+func (p *Problem) Utilization(c Config) []float64 {
+	s, all := newSearch(p), make([]float64, len(c))
+	for i := range c {
+		all[i] = s.rate / s.throughput(c, i)
+	}
+	return all
+}
+
 // Pace is how many queries a second a replica of each stage computes (InferLine's μ), and how long each takes alone, by their mean tokens if it is
 // an LLM.
 func (p *Problem) Pace(c Config) (throughput, alone []float64) {
@@ -153,7 +163,7 @@ func (p *Problem) paced() []Stage {
 		for j := range stages[i].Hardware {
 			h := &stages[i].Hardware[j]
 			if h.pace = h.Times; h.Engine != nil {
-				h.pace = tokens{h.Engine, prompt, output}
+				h.pace = &tokens{h.Engine, p.Queries, prompt, output, make(map[int]float64)}
 			}
 		}
 	}

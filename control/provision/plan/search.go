@@ -60,7 +60,7 @@ func (s *search) try(c Config, by string) Candidate {
 		is.Kept, counts = append(is.Kept, kept), append(counts, n)
 	}
 	s.counts = counts
-	is.Keeps = is.Keeps && s.met(is)
+	is.Keeps = is.Keeps && s.met(is) && s.able(c)
 	s.known[key] = is
 	s.plan.Tried = append(s.plan.Tried, is)
 	if !c.Unbounded() && is.Keeps && (!s.best.Keeps || is.Cost < s.best.Cost) {
@@ -79,13 +79,24 @@ func (s *search) met(is Candidate) bool {
 	return true
 }
 
+// able says whether each stage has room for the queries of the trace. One that has not falls behind more and more: where the objective is long
+// beside the trace, that does not show before the trace ends.
+func (s *search) able(c Config) bool {
+	for i := range c {
+		if s.throughput(c, i) <= s.rate {
+			return false
+		}
+	}
+	return true
+}
+
 // keeps says whether a configuration keeps the objectives: it gives up as soon as it does not. Another one must have been tried before.
 func (s *search) keeps(c Config) bool {
 	key := fmt.Sprint(c)
 	if is, known := s.known[key]; known || s.broken[key] {
 		return is.Keeps
 	}
-	if !s.fits(c) {
+	if !s.fits(c) || !s.able(c) {
 		return false
 	}
 	left := make([]int, len(s.Objectives)) // how many may still miss

@@ -50,6 +50,9 @@ func (s *search) initialize() (is Candidate, why string) {
 	if free := s.try(s.unbounded(c, -1), "as many replicas as there are queries"); !free.Keeps {
 		return is, "with as many replicas as there are queries " + s.missed(free)
 	}
+	if why := s.overloaded(); why != "" {
+		return is, why
+	}
 	is = s.try(c, "the fastest hardware")
 	for !is.Keeps {
 		narrow := s.narrowest(is.Config, func(int) bool { return true })
@@ -59,6 +62,29 @@ func (s *search) initialize() (is Candidate, why string) {
 		is = s.try(s.more(is.Config, narrow), fmt.Sprintf("stage %s: add a replica", s.name(narrow)))
 	}
 	return is, ""
+}
+
+// overloaded says which stage has too little room for the queries of the trace with all that it may have; empty if none has.
+func (s *search) overloaded() string {
+	for i := range s.Stages {
+		most, room := Config(nil), 0.0
+		for h := range s.Stages[i].Hardware {
+			n := s.most(i, h)
+			if n == 0 {
+				n = len(s.Queries)
+			}
+			c := make(Config, len(s.Stages))
+			c[i] = Setting{h, s.Stages[i].Hardware[h].widest(), n}
+			if is := s.throughput(c, i); is > room {
+				most, room = c, is
+			}
+		}
+		if room <= s.rate {
+			return fmt.Sprintf("stage %s has room for %.4g queries a second with %d replicas of %s, which is the most, and %.4g come: they would wait longer and longer",
+				s.name(i), room, most[i].Replicas, s.at(most, i).Name, s.rate)
+		}
+	}
+	return ""
 }
 
 // missed says what is kept of the objectives that are not.
@@ -168,7 +194,7 @@ func (s *search) increaseBatch(from Candidate, stage int) (to Candidate, ok bool
 
 func (s *search) removeReplica(from Candidate, stage int) (to Candidate, ok bool) {
 	is := from.Config[stage]
-	if is.Replicas--; is.Replicas < s.Stages[stage].MinReplicas {
+	if is.Replicas--; is.Replicas < s.Stages[stage].MinReplicas || !s.able(with(from.Config, stage, is)) {
 		return to, false
 	}
 	return s.try(with(from.Config, stage, is), fmt.Sprintf("stage %s: remove a replica", s.name(stage))), true
