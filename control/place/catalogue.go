@@ -81,11 +81,6 @@ func (p *Placer) setEndpoints(w *objects.World) {
 		delete(p.endpoints, address)
 		if !ok {
 			p.Board.Takes(address, "")
-			for _, c := range p.state.Copies() {
-				if c.Endpoint == address {
-					p.Memory.DeleteCopy(address, c.Pool.String(), c.ID)
-				}
-			}
 			p.state.RemoveEndpoint(address)
 		}
 	}

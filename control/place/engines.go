@@ -26,6 +26,8 @@ type site struct {
 	fault    string        // why the last look failed; guarded by Placer.mu
 	due      chan struct{} // capacity 1: it is to be looked at now; never closed
 	runtime  bool          // a model runtime, which lists nothing and may have to be made ready
+	// unloads is how many unloads of a model have failed in a row; guarded by Placer.mu.
+	unloads map[string]int
 }
 
 // adapters is how many adapters may be registered at an endpoint at once, and how many its host memory holds, by the settings of its pools; 0 where they
@@ -45,7 +47,7 @@ func (p *Placer) open(e objects.Engine) {
 	ctx, cancel := context.WithCancel(p.running)
 	s := &site{
 		Endpoint: load.Endpoint{Address: e.Address, Host: e.Host, Kind: e.Kind, Management: e.Management, Incarnation: e.Incarnation, Token: e.Token, TLS: e.TLS, H2C: e.H2C, HTTP: e.HTTP(), GRPC: e.GRPC()},
-		adapters: adapters{e.MaxAdapters, e.HostAdapters}, room: e.Room, due: make(chan struct{}, 1), runtime: e.Kind == engine.ModelRuntime,
+		adapters: adapters{e.MaxAdapters, e.HostAdapters}, room: e.Room, due: make(chan struct{}, 1), runtime: e.Kind == engine.ModelRuntime, unloads: make(map[string]int),
 	}
 	loader, err := load.Open(s.Endpoint, p.Access, func(a load.Answer) { p.answered(s, a) })
 	if err != nil {
@@ -204,21 +206,22 @@ func (p *Placer) answered(s *site, a load.Answer) {
 	if a.Err != nil {
 		log = log.With("outcome", a.Err.Outcome.String(), "words", a.Err.Words)
 	}
+	p.mu.Lock()
+	tries := s.tried(a)
+	for _, key := range p.state.At(s.Address, a.Model) {
+		p.keep(key.Key, s.Address, a)
+	}
+	p.mu.Unlock()
 	switch {
 	case a.Err == nil && a.Unload:
 		log.Info("unloaded a model")
 	case a.Err == nil:
 		log.Info("loaded a model")
-	case a.Unload:
-		log.Warn("cannot unload a model")
-	default:
+	case !a.Unload:
 		log.Warn("cannot load a model")
+	case tries&(tries-1) == 0: // it is repeated until it succeeds
+		log.Warn("cannot unload a model", "tries", tries)
 	}
-	p.mu.Lock()
-	for _, key := range p.state.At(s.Address, a.Model) {
-		p.keep(key.Key, s.Address, a)
-	}
-	p.mu.Unlock()
 	switch {
 	case a.Err == nil:
 	case a.Err.Stopping:
@@ -230,10 +233,22 @@ func (p *Placer) answered(s *site, a load.Answer) {
 		p.update(func(now time.Time) []decide.Action {
 			for _, key := range p.state.At(s.Address, a.Model) {
 				p.state.LoadFailing(key, a.Err.Words, reasonOf(a.Err), now)
+				p.note(s, key)
 			}
 			return nil
 		})
 	}
+}
+
+// tried counts the unloads of a model that have failed in a row, and returns how many that are. The caller holds the Placer's mu.
+func (s *site) tried(a load.Answer) int {
+	switch {
+	case a.Err == nil:
+		delete(s.unloads, a.Model)
+	case a.Unload:
+		s.unloads[a.Model]++
+	}
+	return s.unloads[a.Model]
 }
 
 // begin does what is to be done, apart. The caller holds mu.
@@ -290,9 +305,6 @@ func (p *Placer) load(ctx context.Context, s *site, key decide.CopyKey, a decide
 		return // it stays on record as it is: the next process finds out
 	}
 	p.Meter.LoadEnded(result.Took, result.Failed)
-	if result.Failed && !result.Left {
-		p.Memory.DeleteCopy(s.Address, key.Pool.String(), key.ID)
-	}
 	p.update(func(now time.Time) []decide.Action {
 		delete(p.cancels, key)
 		p.state.LoadEnded(key, result, now)
@@ -351,6 +363,7 @@ func (p *Placer) unloadFirst(ctx context.Context, s *site, key decide.CopyKey, l
 	late := time.AfterFunc(limit, func() {
 		p.update(func(now time.Time) []decide.Action {
 			p.state.LoadFailing(key, words, decide.LoadFailed, now)
+			p.note(s, key)
 			return nil
 		})
 	})
@@ -406,7 +419,6 @@ func (p *Placer) unload(s *site, key decide.CopyKey) {
 		return
 	}
 	p.Meter.UnloadEnded(time.Since(began), err != nil)
-	p.Memory.DeleteCopy(s.Address, key.Pool.String(), key.ID)
 	p.update(func(now time.Time) []decide.Action { p.state.UnloadEnded(key, err != nil, now); return nil })
 	if err != nil {
 		s.look()
@@ -421,15 +433,12 @@ func (p *Placer) unloadAgain(s *site, key decide.CopyKey, limit time.Duration) {
 	if p.running.Err() != nil {
 		return
 	}
-	if err == nil {
-		p.Memory.DeleteCopy(s.Address, key.Pool.String(), key.ID)
-	}
 	p.update(func(now time.Time) []decide.Action { p.state.UnloadEnded(key, err != nil, now); return nil })
 }
 
 // note writes down what has become of a copy. The caller holds mu.
 func (p *Placer) note(s *site, key decide.CopyKey) {
-	if c, ok := p.state.Copy(key); ok && c.State == decide.Loaded {
+	if c, ok := p.state.Copy(key); ok && (c.State == decide.Loaded || c.Failed()) {
 		_ = p.Memory.PutCopy(p.recordOf(s, c), false)
 	}
 }
@@ -450,7 +459,7 @@ func (p *Placer) recordOf(s *site, c decide.Copy) memory.Copy {
 		e = objects.EntryOf(m)
 	}
 	return memory.Copy{
-		Endpoint: s.Address, Pool: c.Pool.String(), ID: c.ID, State: c.State.String(), Bytes: c.Bytes, Size: decide.SizeSources[c.Source],
+		Endpoint: s.Address, Pool: c.Pool.String(), ID: c.ID, State: stateOf(c).String(), Bytes: c.Bytes, Size: decide.SizeSources[c.Source],
 		Concurrency: c.Limit,
 		Incarnation: p.records[s.Address].Incarnation, Since: c.Since, Listed: !s.runtime && !s.Kind.Recalled(),
 		Object: e.Object, UID: e.UID,

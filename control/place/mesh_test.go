@@ -215,7 +215,7 @@ func TestAStatusIsFailedAsSoonAsTheLoadIs(t *testing.T) {
 	st, err := api.RegisterModel(t.Context(), &mmesh.RegisterModelRequest{
 		ModelId: "slow", ModelInfo: &mmesh.ModelInfo{Type: "sim", Path: "sim:?load=1500ms&stubborn"}, LoadNow: true, Sync: true,
 	})
-	if got := w.copies("slow"); got != r.address+" loading" { // else the test tells nothing
+	if got := w.copies("slow"); got != r.address+" unloading" { // else the test shows nothing
 		t.Errorf("it is at %q", got)
 	}
 	if err != nil || st.GetStatus() != mmesh.ModelStatusInfo_LOADING_FAILED || len(st.GetModelCopyInfos()) != 1 || st.GetModelCopyInfos()[0].GetCopyStatus() != mmesh.ModelStatusInfo_LOADING_FAILED {

@@ -254,6 +254,12 @@ func (p *Placer) publish(now time.Time) {
 			delete(p.refused, key)
 		}
 	}
+	for _, key := range change.Gone {
+		p.Memory.DeleteCopy(key.Endpoint, key.Pool.String(), key.ID)
+		if s := p.endpoints[key.Endpoint]; s != nil {
+			delete(s.unloads, key.ID)
+		}
+	}
 	for address, why := range change.Leaving {
 		p.noteLeaving(address, why)
 	}

@@ -526,7 +526,7 @@ func TestALoadThatHangsHoldsUpNoOther(t *testing.T) {
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("the others were loaded after %v", took)
 	}
-	if got := w.copies("hangs"); got != e.address+" loading" {
+	if got := w.copies("hangs"); got != e.address+" unloading" {
 		t.Errorf("nobody knows what is left of it, and it is at %q", got)
 	}
 }
@@ -735,6 +735,39 @@ func TestARuntimeWhoseLifeNothingTellsIsMadeReadyWhenAModelIsMissing(t *testing.
 	if r.Purges() != 1 {
 		t.Errorf("it was made ready %d times", r.Purges())
 	}
+}
+
+// A model that could not be unloaded stays on record until the engine turns out not to have it, and counts there after a restart of control.
+func TestWhatCouldNotBeUnloadedStaysOnRecord(t *testing.T) {
+	w := newWorldThatTells(t, new(told))
+	data, management := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp", "127.0.0.1:0")
+	address, at := data.Addr().String(), management.Addr().String()
+	_, port, _ := net.SplitHostPort(proxy(t, at))
+	_, end := beginRuntime(t, data, management)
+	there := list(address, managed("port:"+port))
+	w.set(there, object("a", ", copies: {min: 1}"))
+	w.awaitCopies("a", address+" loaded")
+	end()
+	w.set(there)
+	leaked := func() bool { return endpointOf(w.View(), address).LeakedBytes > 0 }
+	w.await("a could not be unloaded", leaked)
+	recorded := func() (all []string) {
+		copies, err := w.told.Copies()
+		if err != nil {
+			t.Error(err)
+		}
+		for _, c := range copies {
+			all = append(all, c.ID+" "+c.State)
+		}
+		return all
+	}
+	if got := recorded(); !slices.Equal(got, []string{"a unloading"}) {
+		t.Errorf("on record is %q", got)
+	}
+	w.restart()
+	w.await("a could not be unloaded again", leaked)
+	beginRuntime(t, listen(t, "tcp", address), listen(t, "tcp", at))
+	w.await("it is unloaded", func() bool { return !leaked() && len(recorded()) == 0 })
 }
 
 // beginRuntime serves a runtime until end is called, or the test ends.

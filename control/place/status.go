@@ -90,7 +90,7 @@ func (p *Placer) status(st decide.Status) Status {
 		out.Size = decide.SizeSources[st.Sized]
 	}
 	for _, c := range st.Copies {
-		out.Copies = append(out.Copies, CopyStatus{c.Endpoint, c.State.String(), c.Since})
+		out.Copies = append(out.Copies, CopyStatus{c.Endpoint, stateOf(c).String(), c.Since})
 	}
 	for _, f := range st.Failures {
 		out.Failures = append(out.Failures, FailureStatus{f.Endpoint, f.At, string(f.Why), f.Words})
@@ -107,6 +107,14 @@ func whyNot(why decide.Reason, failures []decide.Failure) string {
 	return words
 }
 
+// stateOf is the state of a copy as people see it: one whose load has failed is on its way out.
+func stateOf(c decide.Copy) decide.CopyState {
+	if c.Failed() {
+		return decide.Unloading
+	}
+	return c.State
+}
+
 // modelStatus is a model's status as its object has it. The caller holds mu.
 func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
 	out := v1alpha1.ModelStatus{ObservedGeneration: st.Generation, Bytes: st.Bytes, Message: whyNot(st.Why, st.Failures)}
@@ -121,7 +129,7 @@ func (p *Placer) modelStatus(st decide.Status) v1alpha1.ModelStatus {
 			out.Loaded++
 		}
 		s := v1alpha1.CopyStatus{
-			Endpoint: c.Endpoint, State: c.State.String(), Since: metav1.NewMicroTime(c.Since), Bytes: c.Bytes,
+			Endpoint: c.Endpoint, State: stateOf(c).String(), Since: metav1.NewMicroTime(c.Since), Bytes: c.Bytes,
 			Concurrency: int32(c.Limit), Incarnation: p.records[c.Endpoint].Incarnation,
 		}
 		if c.Bytes > 0 {

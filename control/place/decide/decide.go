@@ -322,7 +322,9 @@ type State struct {
 
 	// What changed since Changes was called last, with what is gone.
 	changedCopies map[CopyKey]bool
-	changedModels map[Key]bool // whose failure, or being there, changed
+	// changedRecords are copies that engines were told of and that went, and leaks that went: the engines may have nothing of them any more.
+	changedRecords map[CopyKey]bool
+	changedModels  map[Key]bool // whose failure, or being there, changed
 	// changedVModels are those of which anything did, unnamed the models that VModels named, and perhaps none does now.
 	changedVModels, unnamed map[Key]bool
 	// changedLeaving are endpoints of which it changed why they are about to end, or when that was last heard.
@@ -338,6 +340,8 @@ type State struct {
 // Change is what those are told who follow placement. [State.Changes] has all but Registered, which package place knows.
 type Change struct {
 	Copies map[CopyKey]CopyChange
+	// Gone are the copies of which engines have nothing any more, as far as is known: neither a copy nor a leak. They are in no order.
+	Gone []CopyKey
 	// Failures say why a model cannot be loaded for now; empty: it may be asked for.
 	Failures map[Key]Reason
 	// Leaving says why endpoints are about to end; the zero Leaving: they stay, or are gone.
@@ -417,6 +421,11 @@ func (s *State) Changes() Change {
 		c, there := s.Copy(key)
 		change.Copies[key] = CopyChange{there, c.State, c.Limit}
 	}
+	for key := range s.changedRecords {
+		if !s.mayBeAt(key) {
+			change.Gone = append(change.Gone, key)
+		}
+	}
 	for key := range s.changedModels {
 		var why Reason // of one that is gone, none
 		if m := s.models[key]; m != nil {
@@ -441,6 +450,7 @@ func (s *State) Changes() Change {
 		slices.Sort(change.Endpoints)
 	}
 	s.changedCopies, s.changedModels, s.changedLeaving = make(map[CopyKey]bool), make(map[Key]bool), make(map[string]bool)
+	s.changedRecords = make(map[CopyKey]bool)
 	s.changedVModels, s.unnamed, s.changedTrials = make(map[Key]bool), make(map[Key]bool), false
 	return change
 }

@@ -46,6 +46,7 @@ import (
 //	tick
 //	pause, resume                           nothing begins meanwhile
 //	show                                    every model and its copies
+//	records                                 the copies of which their engines have nothing any more
 func TestScenarios(t *testing.T) {
 	golden.Run(t, "testdata/*.txt", func(t *testing.T) func(string) string {
 		r := &runner{t: t, s: decide.New(inOrder), now: start, sights: map[string]decide.Sight{}, told: map[decide.Key]decide.Switch{}}
@@ -75,7 +76,7 @@ func (r *runner) block(input string) string {
 	r.out.Reset()
 	var todo []decide.Action
 	var asked []string
-	shown := false
+	shown, records := false, false
 	for line := range strings.SplitSeq(input, "\n") {
 		words := strings.Fields(line)
 		if words[0] == "migration" || words[0] == "trial" {
@@ -86,11 +87,20 @@ func (r *runner) block(input string) string {
 			shown = true
 			continue
 		}
+		if words[0] == "records" {
+			records = true
+			continue
+		}
 		todo = append(todo, r.tell(words[0], words[1:])...)
 	}
 	more, wake := r.s.Decide(r.now)
 	r.print(append(todo, more...))
 	changes := r.s.Changes()
+	if slices.SortFunc(changes.Gone, decide.CopyKey.Compare); records {
+		for _, key := range changes.Gone {
+			fmt.Fprintf(&r.out, "nothing is left of %s at %s\n", key.ID, key.Endpoint)
+		}
+	}
 	for _, key := range slices.SortedFunc(maps.Keys(changes.Failures), decide.Key.Compare) {
 		if why := changes.Failures[key]; why != "" {
 			fmt.Fprintf(&r.out, "%s cannot be loaded: %s\n", key.ID, why)

@@ -216,6 +216,7 @@ func (s *State) RemoveEndpoint(address string) {
 	for _, c := range e.sorted() {
 		s.drop(c)
 	}
+	s.sealAll(e)
 	s.leavePools(e)
 	s.turn(e, unknown)
 	s.unseen--
@@ -568,6 +569,9 @@ func (s *State) set(c *Copy, state CopyState, now time.Time) {
 
 func (s *State) drop(c *Copy) {
 	m, e := c.model, c.endpoint
+	if c.told() {
+		s.changedRecords[c.CopyKey] = true
+	}
 	if c.ranked {
 		at, _ := slices.BinarySearchFunc(e.order, c, (*Copy).compareRank)
 		e.order = slices.Delete(e.order, at, at+1)

@@ -35,6 +35,7 @@ type leak struct {
 // leak adds what may be left of a copy.
 func (s *State) leak(c *Copy, now time.Time) {
 	e := c.endpoint
+	s.forget(e, c.ID) // of another pool
 	e.leaks[c.ID] = &leak{key: c.Key, bytes: c.Bytes, since: now, whole: c.State == Loaded}
 	s.sumLeaks(e)
 }
@@ -52,15 +53,37 @@ func (c *Copy) room() int64 { return c.endpoint.room(c.ID, c.Bytes) }
 
 // seal removes the leak of a model, if there is one.
 func (s *State) seal(e *endpoint, id string) {
-	if e.leaks[id] != nil {
-		delete(e.leaks, id)
+	if s.forget(e, id) {
 		s.sumLeaks(e)
 	}
 }
 
+// forget removes the leak of a model, and reports whether there was one. The caller sums the leaks.
+func (s *State) forget(e *endpoint, id string) bool {
+	is := e.leaks[id]
+	if is == nil {
+		return false
+	}
+	delete(e.leaks, id)
+	s.changedRecords[CopyKey{is.key, e.Address}] = true
+	return true
+}
+
+// mayBeAt reports whether an engine may have something of a copy: it was told to load it, or it leaks.
+func (s *State) mayBeAt(key CopyKey) bool {
+	e := s.endpoints[key.Endpoint]
+	if e == nil {
+		return false
+	}
+	c, is := e.copies[key.Key], e.leaks[key.ID]
+	return c != nil && c.told() || is != nil && is.key == key.Key
+}
+
 // sealAll removes the leaks of an endpoint whose engine has begun a new life.
 func (s *State) sealAll(e *endpoint) {
-	clear(e.leaks)
+	for id := range e.leaks {
+		s.forget(e, id)
+	}
 	s.sumLeaks(e)
 }
 

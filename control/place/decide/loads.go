@@ -105,6 +105,7 @@ type LoadResult struct {
 func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 	c := s.copy(key)
 	if c == nil || c.State != Loading {
+		s.changedRecords[key] = true
 		return
 	}
 	m, e := s.models[key.Key], s.endpoints[key.Endpoint]
@@ -152,6 +153,7 @@ func (s *State) UnloadEnded(key CopyKey, failed bool, now time.Time) {
 		s.repeated(e, key.ID, failed, now)
 	}
 	if c == nil || c.State != Unloading {
+		s.changedRecords[key] = true
 		return
 	}
 	if failed {
