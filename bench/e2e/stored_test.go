@@ -3,8 +3,11 @@ package e2e
 import (
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
+
+	"github.com/headgate/headgate/bench/rig"
 )
 
 // storing has engines keep the responses that they make, which no other engine has.
@@ -16,7 +19,12 @@ var atRandom = extprocFlags("--policy", "random")
 // respond makes a response, which may go on from another one, and returns its id.
 func (s *stack) respond(stream bool, previous string) (id string, a answer) {
 	s.t.Helper()
-	body := fmt.Sprintf(`{"model":"llama","input":"x","max_output_tokens":2,"stream":%t`, stream)
+	return s.respondOf("llama", stream, previous)
+}
+
+func (s *stack) respondOf(model string, stream bool, previous string) (id string, a answer) {
+	s.t.Helper()
+	body := fmt.Sprintf(`{"model":%q,"input":"x","max_output_tokens":2,"stream":%t`, model, stream)
 	if previous != "" {
 		body += `,"previous_response_id":"` + previous + `"`
 	}
@@ -126,5 +134,68 @@ func (s *stack) inventedResponses() {
 		if n := asked() - before; n != len(s.Engines) {
 			s.t.Errorf("the engines were asked %d times for an invented response, want %d", n, len(s.Engines))
 		}
+	}
+}
+
+// At a listener of a Gateway with several pools a response is found in whichever pool it was made, after control and extproc have forgotten it.
+func TestStoredResponsesOfSeveralPoolsOutliveExtproc(t *testing.T) {
+	t.Parallel()
+	s := start(t, storing, atRandom, throughGateway, func(c *rig.Config) {
+		text := engines(strings.TrimSuffix(c.Listen, "1:8080"), 4)
+		for _, pod := range []string{"engine-13", "engine-14"} {
+			text = strings.Replace(text, pod+", labels: {app: llama", pod+", labels: {app: second", 1)
+		}
+		text += "---\napiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: second}\nspec: {selector: {matchLabels: {app: second}}, targetPorts: [{number: 8000}]}\n"
+		more := strings.Replace(routes(baseRoute), "{name: pool}", "{name: second}", 1)
+		more = routes(baseRoute) + strings.Replace(more, "name: "+baseRoute, "name: second", 1)
+		for file, text := range map[string]string{"engines": text, "routes": more} {
+			if err := os.WriteFile(c.Objects+"/"+file+".yaml", []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	var ids []string
+	for n := range 8 {
+		id, a := s.respondOf([]string{baseRoute, "second"}[n%2], false, "")
+		if a.status != http.StatusOK {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+		ids = append(ids, id)
+	}
+	s.Control.Kill()
+	s.Extproc.Kill()
+	if err := s.StartControl(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.StartExtproc(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.await("the next extproc serves", func() bool {
+		_, first := s.respondOf(baseRoute, false, "")
+		_, second := s.respondOf("second", false, "")
+		return first.status == http.StatusOK && second.status == http.StatusOK
+	})
+	for n, id := range ids {
+		for _, r := range []request{
+			{path: "/v1/responses/" + id + "/cancel", body: "{}"},
+			{method: http.MethodGet, path: "/v1/responses/" + id},
+			{method: http.MethodDelete, path: "/v1/responses/" + id},
+		} {
+			if a := s.must(r); a.status != http.StatusOK || !strings.Contains(a.body, id) {
+				t.Errorf("response %d: %s %s: %d %s", n, r.method, r.path, a.status, a.body)
+			}
+		}
+	}
+	for n := range len(s.Engines) {
+		s.awaitHealthy(n + 1)
+	}
+	asked := func() int { return int(s.engineSum("sim:requests_total", "path", "/v1/responses/{id}")) }
+	before := asked()
+	if a := s.must(request{method: http.MethodGet, path: "/v1/responses/resp_none"}); a.status != http.StatusNotFound || !strings.Contains(a.body, "not found") {
+		t.Errorf("what nobody has: %d %s", a.status, a.body)
+	}
+	s.await("the engines have counted", func() bool { return asked() >= before+len(s.Engines) })
+	if n := asked() - before; n != len(s.Engines) {
+		t.Errorf("the engines were asked %d times for an invented response, want %d", n, len(s.Engines))
 	}
 }

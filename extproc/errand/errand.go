@@ -20,6 +20,8 @@ const (
 	Several Kind = "several"
 	// Transcode is for it too: the request of V2 by REST is for an engine that takes gRPC calls alone.
 	Transcode Kind = "transcode"
+	// Search is for it too: the request is for a stored response, which endpoints of several pools may have that no route joins.
+	Search Kind = "search"
 	// Manage is for it too: the call is for control.
 	Manage Kind = "manage"
 	// Sent is for extproc, by its inner server: the request was admitted before.
@@ -35,6 +37,7 @@ type Errand struct {
 	Listener string
 	Given    objects.Name
 	// Models are what the request was admitted for: one of Again, Transcode and Sent, and all of Several, in the order of the call; none of Manage.
+	// Those of Search have no name: they are the pools, in the order in which they are to be asked.
 	Models []Model
 	// All says that every one of Several is to be there: else one that there is not is left out.
 	All bool
@@ -44,6 +47,8 @@ type Errand struct {
 	Tried []Copy
 	// SentAt is when the request was sent to the first of them, in nanoseconds of Unix time: of Again.
 	SentAt int64
+	// Most is how many endpoints of a pool may be asked for a stored response: of Search, and of Sent after it.
+	Most int64
 	// Last says that the inner server is not among the picks any more: of Sent.
 	Last bool
 }

@@ -32,6 +32,7 @@ func (f *form) errand(e *Errand) {
 	f.text(&e.ID)
 	list(f, &e.Tried, f.copied)
 	f.number(&e.SentAt)
+	f.number(&e.Most)
 	f.flag(&e.Last)
 }
 

@@ -1,6 +1,6 @@
 // Package inner is a server inside extproc that Envoy has among the endpoints, for what choosing one endpoint cannot do. It sends a request
-// through Envoy once more where no endpoint has served it, a call for several models to each of them, and one by REST as a gRPC call where the
-// engine takes nothing else; and calls of ModelMesh's API to control. It decides nothing and remembers nothing: what it is to do comes with each
+// through Envoy once more where no endpoint has served it, a call for several models to each of them, one for a stored response to each pool that
+// may have it, and one by REST as a gRPC call where the engine takes nothing else; and calls of ModelMesh's API to control. It decides nothing and remembers nothing: what it is to do comes with each
 // request, sealed by extproc (see package errand), and how it is done is decided anew, by extproc, when the request comes through Envoy again.
 package inner
 
@@ -98,6 +98,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.several(w, r, e)
 	case ok && e.Kind == errand.Transcode:
 		s.transcode(w, r, e)
+	case ok && e.Kind == errand.Search:
+		s.search(w, r, e)
 	case ok && e.Kind == errand.Manage && s.Mesh != nil:
 		s.manage(w, r)
 	default:
@@ -125,7 +127,7 @@ func (s *Server) envoy(socket string) *http.Transport {
 
 // sentOn is what a request is on its way through Envoy.
 func (s *Server) sentOn(e errand.Errand, m errand.Model, last bool) string {
-	return s.Errands.Seal(errand.Errand{Kind: errand.Sent, Back: e.Back, Listener: e.Listener, Given: e.Given, Models: []errand.Model{m}, Last: last})
+	return s.Errands.Seal(errand.Errand{Kind: errand.Sent, Back: e.Back, Listener: e.Listener, Given: e.Given, Models: []errand.Model{m}, Most: e.Most, Last: last})
 }
 
 // isCall says whether a request is a gRPC call, of which Envoy routes no other here.

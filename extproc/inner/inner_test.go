@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -865,5 +866,34 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 	body, _ := io.ReadAll(response.Body)
 	if response.Header.Get("Inference-Header-Content-Length") != strconv.Itoa(len(body)-4) || !strings.HasSuffix(string(body), "\x07\x00\x00\x00") || response.Header.Get("Content-Type") != "application/octet-stream" {
 		t.Errorf("in binary: %q with %v", body, response.Header)
+	}
+}
+
+// A request for a stored response goes to one pool after the other until one has it. Each gets the whole of it.
+func TestPoolsAreAskedInTurnForAStoredResponse(t *testing.T) {
+	for want, answers := range map[string][]int{
+		"200 answer 1": {404, 200, 200}, "200 answer 2": {404, 503, 200}, "400 answer 0": {400, 200, 200},
+		"404 answer 0": {404, 404, 404}, "503 answer 1": {404, 503, 404},
+	} {
+		var n atomic.Int32
+		s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, _ *http.Request) {
+			at := n.Add(1) - 1
+			w.WriteHeader(answers[at])
+			_, _ = fmt.Fprintf(w, "answer %d", at)
+		})
+		e := errand.Errand{Kind: errand.Search, Listener: "l", Most: 2}
+		for _, name := range []string{"a", "b", "c"} {
+			e.Models = append(e.Models, errand.Model{Target: route.Target{Pool: objects.Name{Name: name}}})
+		}
+		response, body := s.ask(e, http.Header{"Content-Type": {"application/json"}, "X-Mine": {"1"}}, "{}")
+		if got := fmt.Sprint(response.StatusCode, " ", body); got != want || response.Header.Get("X-Gateway-Final") == "" {
+			t.Errorf("of %v it gets %q, want %q", answers, got, want)
+		}
+		for i, r := range s.got {
+			if is := s.opened[i]; is.Kind != errand.Sent || !is.Last || is.Most != 2 || is.Listener != "l" || len(is.Models) != 1 || is.Models[0].Target.Pool.Name != string("abc"[i]) ||
+				s.bodies[i] != "{}" || r.URL.RawQuery != "a=1;b&c=%zz" || r.Header.Get("X-Mine") != "1" || r.Host != "gateway" {
+				t.Errorf("request %d of %v is %v with %+v: %q", i, answers, r, is, s.bodies[i])
+			}
+		}
 	}
 }

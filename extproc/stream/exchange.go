@@ -389,6 +389,9 @@ func (x *exchange) goOn(common *extprocv3.CommonResponse, body []byte, changed b
 
 // pass decides a request that names no model. About is the id of the answer that it is about, if it is about one.
 func (x *exchange) pass(about string, end bool, now time.Time) responses {
+	if pools := x.apart(about); pools != nil {
+		return x.searchEach(pools)
+	}
 	if err := x.send(ask{previous: about}, nil, now); err != nil {
 		return x.fail(err, "")
 	}

@@ -225,7 +225,7 @@ func series(m *meter.Meter, prefix string) (all []string) {
 
 // A call that is refused is counted as a reply before its answer begins. Later the access log counts it, by the status with which it ends.
 func TestARefusedCallIsCountedOnce(t *testing.T) {
-	for annotation, want := range map[string]int{"": 1, "@answered ": 0} {
+	for chunk, want := range map[string]int{"chunk": 1, "chunk @answered": 0} {
 		f := newFleet()
 		m := meter.New(f)
 		server, _ := newServer(t, f, func(c *stream.Config) { c.Meter = m })
@@ -233,7 +233,7 @@ func TestARefusedCallIsCountedOnce(t *testing.T) {
 		for _, text := range []string{
 			"headers :method=POST content-type=application/grpc mode=NONE shown=NONE :path=/inference.GRPCInferenceService/ModelStreamInfer",
 			`chunk "\x00\x00\x00\x00\x0a\x0a\x05llama\x1a\x01x"`,
-			"chunk " + annotation + `"\x00\x00\x00\x00\x0d\x0a\x0btext-to-sql"`,
+			chunk + ` "\x00\x00\x00\x00\x0d\x0a\x0btext-to-sql"`,
 		} {
 			if _, err := x.Receive(message(t, text), time.Now()); err != nil {
 				t.Fatal(err)
@@ -241,7 +241,7 @@ func TestARefusedCallIsCountedOnce(t *testing.T) {
 		}
 		x.End(time.Now())
 		if got := series(m, "headgate_replies_total{"); len(got) != want {
-			t.Errorf("%q: the replies are %q, want %d", annotation, got, want)
+			t.Errorf("%q: the replies are %q, want %d", chunk, got, want)
 		}
 	}
 }

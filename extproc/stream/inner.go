@@ -12,7 +12,7 @@ import (
 )
 
 // This file is what requests have to do with the inner server, which Envoy has among the endpoints: it sends a request through Envoy once more
-// where no endpoint has served it, a call for several models to each of them, and one by REST as a call where engines take nothing else.
+// where no endpoint has served it, a call for several models to each of them, one for a stored response to each pool, and one by REST as a call where engines take nothing else.
 
 // openErrand takes what the inner server says of a request: where it came in, and what it was admitted for.
 func (x *exchange) openErrand() error {
@@ -92,6 +92,16 @@ func (x *exchange) sendToEach() responses {
 	return x.sendInner(errand.Several, models...)
 }
 
+// searchEach has the inner server ask one pool after the other for a stored response: in all not more endpoints than one search asks.
+func (x *exchange) searchEach(pools []objects.Name) responses {
+	var models []errand.Model
+	for _, name := range pools {
+		models = append(models, errand.Model{Target: route.Target{Pool: name}})
+	}
+	x.target = models[0].Target
+	return x.sendInner(errand.Search, models...)
+}
+
 // sendInner sends a request to the inner server, by its headers.
 func (x *exchange) sendInner(kind errand.Kind, models ...errand.Model) responses {
 	x.toInner(kind, models...)
@@ -101,7 +111,9 @@ func (x *exchange) sendInner(kind errand.Kind, models ...errand.Model) responses
 // toInner lets a request go to the inner server alone, which decides nothing of it. It counts nowhere.
 func (x *exchange) toInner(kind errand.Kind, models ...errand.Model) {
 	e := x.errandOf(kind, models...)
-	e.All = kserve.WantsAll(x.in.ids)
+	if e.All = kserve.WantsAll(x.in.ids); kind == errand.Search {
+		e.Most = int64(maxSearch / len(models))
+	}
 	x.to, x.sealed = x.server.Inner, x.server.Errands.Seal(e)
 	x.phase = sent
 }

@@ -145,6 +145,9 @@ func (x *exchange) choose(a ask, body []byte, now time.Time) error {
 // admit finds what a request is for, and the endpoint that made the answer from which it goes on. What was admitted before stays admitted.
 func (x *exchange) admit(a *ask, view *belief.View) (target route.Target, near string, err error) {
 	if x.errand != nil {
+		if x.errand.Most > 0 { // other pools are asked too
+			x.search = search{id: a.previous, most: int(x.errand.Most)}
+		}
 		return x.errand.Models[0].Target, "", nil
 	}
 	s := x.server
@@ -163,7 +166,7 @@ func (x *exchange) admit(a *ask, view *belief.View) (target route.Target, near s
 			if s.Fleet.Nowhere(a.previous) {
 				return target, "", errUnknownAnswer
 			}
-			x.search = search{a.previous, true, maker.Address}
+			x.search = search{id: a.previous, everybody: true, most: maxSearch, maker: maker.Address}
 			switch {
 			case a.model != "":
 			case ok && counts(maker.Pool):

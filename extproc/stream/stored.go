@@ -26,6 +26,8 @@ type search struct {
 	id string
 	// everybody says that all endpoints that might have it are among the picks.
 	everybody bool
+	// most is how many endpoints may be asked.
+	most int
 	// maker is the address of who made it, if that is known: an endpoint that was not scraped yet.
 	maker string
 }
@@ -52,17 +54,35 @@ func (x *exchange) once(w *objects.World, pool objects.Name) bool {
 	return x.server.Settings.For(w.Pools[pool]).Picks < 2
 }
 
-// unheard says whether the endpoint that made an answer was not scraped yet, so that no policy picks it.
-func unheard(view *belief.View, m fleet.Maker) bool {
-	p := view.Snapshot.Pools[m.Pool.String()]
-	return p != nil && slices.ContainsFunc(p.Endpoints, func(e pick.Endpoint) bool { return e.Unheard && e.Address == m.Address })
+// apart are the pools of a Gateway's listener that may have a stored response of which nobody is known to have it, if there are several: each is a
+// cluster of its own, so that Envoy asks the endpoints of one for a request. The first is one by which the inner server can be reached.
+func (x *exchange) apart(about string) []objects.Name {
+	view := x.server.Fleet.View()
+	offer, err := x.offer(view)
+	if _, known := x.server.Fleet.Maker(about); err != nil || about == "" || x.listener == "" || known || x.server.Fleet.Nowhere(about) {
+		return nil
+	}
+	counts := x.counts(offer, x.pool)
+	if !x.searchable(&ask{previous: about}, view.World, counts) {
+		return nil
+	}
+	_, pools := x.mayHave(view, counts)
+	if len(pools) < 2 {
+		return nil
+	}
+	turn := int(x.server.Random() % uint64(len(pools)))
+	pools = slices.Concat(pools[turn:], pools[:turn])
+	at := slices.IndexFunc(pools, x.innerServes)
+	if at < 0 {
+		return nil
+	}
+	pools[0], pools[at] = pools[at], pools[0]
+	return pools[:min(len(pools), maxSearch)]
 }
 
-// searched returns the pools whose endpoints may be asked for a stored response of a request without a model: the first is that of the
-// request. At a Gateway each pool is a cluster of its own, and a pool's own token is for its own endpoints: then it is one of them.
-func (x *exchange) searched(view *belief.View, offer *objects.Offer, given objects.Name) (pools []objects.Name, everybody bool) {
-	counts := x.counts(offer, given)
-	var alone []objects.Name
+// mayHave are the pools whose endpoints may have a stored response: those that one request can be tried at together, and those that are alone. At
+// a Gateway each pool is a cluster of its own, and a pool's own token is for its own endpoints.
+func (x *exchange) mayHave(view *belief.View, counts func(objects.Name) bool) (together, alone []objects.Name) {
 	for name, p := range view.World.Pools {
 		s := view.Snapshot.Pools[name.String()]
 		switch {
@@ -70,16 +90,29 @@ func (x *exchange) searched(view *belief.View, offer *objects.Offer, given objec
 		case x.atGateway() || p.ReplacesAuthorization():
 			alone = append(alone, name)
 		default:
-			pools = append(pools, name)
+			together = append(together, name)
 		}
 	}
-	slices.SortFunc(pools, func(a, b objects.Name) int { // the first must let a request be tried twice
+	slices.SortFunc(together, func(a, b objects.Name) int { // the first must let a request be tried twice
 		if once := x.once(view.World, a); once != x.once(view.World, b) {
 			return map[bool]int{true: 1, false: -1}[once]
 		}
 		return a.Compare(b)
 	})
 	slices.SortFunc(alone, objects.Name.Compare)
+	return together, alone
+}
+
+// unheard says whether the endpoint that made an answer was not scraped yet, so that no policy picks it.
+func unheard(view *belief.View, m fleet.Maker) bool {
+	p := view.Snapshot.Pools[m.Pool.String()]
+	return p != nil && slices.ContainsFunc(p.Endpoints, func(e pick.Endpoint) bool { return e.Unheard && e.Address == m.Address })
+}
+
+// searched returns the pools whose endpoints may be asked for a stored response of a request without a model: the first is that of the request.
+// Of those that are alone it is one.
+func (x *exchange) searched(view *belief.View, offer *objects.Offer, given objects.Name) (pools []objects.Name, everybody bool) {
+	pools, alone := x.mayHave(view, x.counts(offer, given))
 	if n := uint64(len(alone)); n > 0 && (len(pools) == 0 || x.server.Random()%(n+1) > 0) {
 		return alone[x.server.Random()%n:][:1], n == 1 && len(pools) == 0
 	}
@@ -148,8 +181,8 @@ func (x *exchange) all(view *belief.View, picks []pick.Decision, others []object
 
 // limitSearch keeps as many picks as may be asked. Those that are left out might have the response.
 func (p *picked) limitSearch() {
-	if len(p.picks) > maxSearch {
-		p.picks, p.search.everybody = p.picks[:maxSearch], false
+	if len(p.picks) > p.search.most {
+		p.picks, p.search.everybody = p.picks[:p.search.most], false
 	}
 }
 

@@ -1,12 +1,15 @@
 package stream_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/headgate/headgate/extproc/errand"
 	"github.com/headgate/headgate/extproc/fleet"
 	"github.com/headgate/headgate/extproc/outcome"
+	"github.com/headgate/headgate/extproc/route"
 	"github.com/headgate/headgate/extproc/stream"
 	"github.com/headgate/headgate/internal/attach"
 	"github.com/headgate/headgate/internal/objects"
@@ -103,6 +106,56 @@ func TestTheSettingsOfAPoolBoundTheSearch(t *testing.T) {
 				t.Errorf("with --picks %d and attempts %d %s is asked of %d endpoints, want %d: %s", picks, *attempts, what, n, want, out.String())
 			}
 		}
+	}
+}
+
+// At a listener of a Gateway each pool is a cluster of its own: the inner server asks one after the other, and in all they are asked at eight
+// endpoints. What is known is not searched.
+func TestThePoolsOfAListenerAreAskedInTurn(t *testing.T) {
+	f := newFleetWith(fleet.Config{}, func(s *objects.Set) { s.Routes = append(s.Routes, at("chat", aRoute("also", "sticky", ""))) })
+	sealer := errands(t, 'k')
+	server, _ := newServer(t, f, func(c *stream.Config) { c.Settings.Picks, c.Inner, c.Errands = 3, "/run/inner.sock", sealer })
+	asked := func(lines ...string) (string, errand.Errand) {
+		t.Helper()
+		return sent(t, server.ExchangeAt("Gateway ns/g chat", objects.Name{}, nil).TakenAt("back"), sealer, lines...)
+	}
+	first := make(map[string]bool)
+	for range 50 {
+		to, e := asked("headers :method=GET :path=/v1/responses/resp_x end")
+		if e.Kind != errand.Search || e.Back != "back" || e.Listener != "Gateway ns/g chat" || e.Most != 4 || len(e.Models) != 2 {
+			t.Fatalf("its errand is %+v", e)
+		}
+		pools := []string{e.Models[0].Target.Pool.String(), e.Models[1].Target.Pool.String()}
+		if to != "/run/inner.sock pool/"+pools[0] {
+			t.Errorf("it goes to %s", to)
+		}
+		first[pools[0]] = true
+		if slices.Sort(pools); !slices.Equal(pools, []string{"ns/base", "ns/sticky"}) {
+			t.Errorf("the pools are %v", pools)
+		}
+	}
+	if len(first) != 2 {
+		t.Errorf("the first is always one of %v", first)
+	}
+	if to, e := asked("headers :method=POST :path=/v1/responses/resp_x/cancel", "body {}"); e.Kind != errand.Search {
+		t.Errorf("a cancel goes to %s with %+v", to, e)
+	}
+	again := errand.Errand{Kind: errand.Sent, Back: "back", Listener: "Gateway ns/g chat", Most: 3, Last: true, Models: []errand.Model{{Target: route.Target{Pool: objects.Name{Namespace: "ns", Name: "sticky"}}}}}
+	x := server.ExchangeAt("Gateway ns/g chat", objects.Name{}, nil).TakenAt("back")
+	defer x.End(time.Now())
+	out, err := x.Receive(message(t, "headers :method=GET :path=/v1/responses/resp_x end x-headgate-errand="+sealer.Seal(again)), time.Now())
+	if err != nil || len(out) != 1 {
+		t.Fatal(out, err)
+	}
+	got := render(t, out[0])
+	for _, want := range []string{"x-envoy-max-retries=2", "x-gateway-pool-cluster=pool/ns/sticky", `"stored":"resp_x"`, `"everybody":false`} {
+		if !strings.Contains(got, want) {
+			t.Errorf("once more %q is not in\n%s", want, got)
+		}
+	}
+	f.Made("resp_x", fleet.Maker{Pool: objects.Name{Namespace: "ns", Name: "base"}, Address: address})
+	if to, e := asked("headers :method=GET :path=/v1/responses/resp_x end"); e.Kind != "" || to != address+" pool/ns/base" {
+		t.Errorf("what is known goes to %s with %+v", to, e)
 	}
 }
 

@@ -1,0 +1,77 @@
+package inner
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/headgate/headgate/api/wire"
+	"github.com/headgate/headgate/extproc/errand"
+)
+
+// search sends a request for a stored response to one pool after the other until one of them has it.
+func (s *Server) search(w http.ResponseWriter, r *http.Request, e errand.Errand) {
+	budget := budget{all: &s.kept}
+	defer budget.giveBack()
+	body, err := io.ReadAll(budget.reader(r.Body))
+	if err != nil {
+		s.unavailable(w, r, "The gateway could not read the request. Try again.")
+		return
+	}
+	r.Body, r.ContentLength, r.TransferEncoding = http.NoBody, 0, nil
+	s.forward(w, r, &searching{s, e, body}, &url.URL{Scheme: "http", Host: "envoy"}, r.Host, "No endpoint could be reached. Try again.")
+}
+
+// searching asks the pools of an errand. It is used for one request.
+type searching struct {
+	server *Server
+	errand errand.Errand
+	body   []byte
+}
+
+// RoundTrip returns the first answer of a pool that has the response. If none has it, it is a 503 of a pool that could not say, else a 404.
+func (t *searching) RoundTrip(r *http.Request) (*http.Response, error) {
+	var without *http.Response
+	for _, m := range t.errand.Models {
+		answer, err := t.server.envoy(t.errand.Back).RoundTrip(t.request(r, m))
+		if err != nil {
+			drop(without)
+			return nil, err
+		}
+		switch {
+		case answer.StatusCode != http.StatusNotFound && answer.StatusCode != http.StatusServiceUnavailable:
+			drop(without)
+			return answer, nil
+		case without == nil || answer.StatusCode == http.StatusServiceUnavailable:
+			drop(without)
+			without = answer
+		default:
+			drop(answer)
+		}
+	}
+	return without, nil
+}
+
+// request is a request as it goes to a pool.
+func (t *searching) request(r *http.Request, m errand.Model) *http.Request {
+	to := r.Clone(r.Context())
+	to.Header.Set(wire.ErrandHeader, t.server.sentOn(t.errand, m, true))
+	to.Body, to.ContentLength = http.NoBody, int64(len(t.body))
+	if len(t.body) > 0 {
+		to.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(t.body)), nil } // where Envoy has not begun it
+		to.Body, _ = to.GetBody()
+	}
+	return to
+}
+
+// maxDropped bounds what is read of an answer that is dropped, so that Envoy does not take it for one that its client left.
+const maxDropped = 64 << 10
+
+// drop drops an answer, nil for none.
+func drop(answer *http.Response) {
+	if answer != nil {
+		_, _ = io.CopyN(io.Discard, answer.Body, maxDropped)
+		_ = answer.Body.Close()
+	}
+}
