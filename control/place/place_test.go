@@ -711,7 +711,8 @@ func TestARuntimeWhoseLifeNothingTellsIsMadeReadyWhenAModelIsMissing(t *testing.
 	w := newWorld(t)
 	data, management := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp", "127.0.0.1:0")
 	address, at := data.Addr().String(), management.Addr().String()
-	_, port, _ := net.SplitHostPort(proxy(t, at))
+	front, made := proxy(t, at)
+	_, port, _ := net.SplitHostPort(front)
 	_, end := beginRuntime(t, data, management)
 	w.set(list(address, managed("port:"+port)), object("a", ", copies: {min: 1}"), object("b", ", copies: {min: 1}"))
 	for _, id := range []string{"a", "b"} {
@@ -719,7 +720,8 @@ func TestARuntimeWhoseLifeNothingTellsIsMadeReadyWhenAModelIsMissing(t *testing.
 	}
 	end()
 	r, _ := beginRuntime(t, listen(t, "tcp", address), listen(t, "tcp", at))
-	time.Sleep(500 * time.Millisecond) // 25 scrapes
+	before := made.Load()
+	w.await("it is scraped several times", func() bool { return made.Load() >= before+10 })
 	for _, id := range []string{"a", "b"} {
 		if got := w.copies(id); got != address+" loaded" || r.Purges() != 0 {
 			t.Errorf("before anything is known %s is at %q, and it was made ready %d times", id, got, r.Purges())
@@ -742,7 +744,8 @@ func TestWhatCouldNotBeUnloadedStaysOnRecord(t *testing.T) {
 	w := newWorldThatTells(t, new(told))
 	data, management := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp", "127.0.0.1:0")
 	address, at := data.Addr().String(), management.Addr().String()
-	_, port, _ := net.SplitHostPort(proxy(t, at))
+	front, _ := proxy(t, at)
+	_, port, _ := net.SplitHostPort(front)
 	_, end := beginRuntime(t, data, management)
 	there := list(address, managed("port:"+port))
 	w.set(there, object("a", ", copies: {min: 1}"))
@@ -786,9 +789,11 @@ func beginRuntime(t *testing.T, data, management net.Listener) (r *runtime.Runti
 	return r, end
 }
 
-// proxy returns the address of a TCP proxy to another address. It takes each connection, and closes it if nobody is there.
-func proxy(t *testing.T, to string) string {
+// proxy returns the address of a TCP proxy to another address, and how many connections it has made there. It takes each connection, and closes it
+// if nobody is there.
+func proxy(t *testing.T, to string) (address string, made *atomic.Int64) {
 	listener := listen(t, "tcp", "127.0.0.1:0")
+	made = new(atomic.Int64)
 	var all sync.WaitGroup
 	all.Go(func() {
 		for {
@@ -801,6 +806,7 @@ func proxy(t *testing.T, to string) string {
 				_ = from.Close()
 				continue
 			}
+			made.Add(1)
 			for _, way := range [][2]net.Conn{{from, there}, {there, from}} {
 				all.Go(func() {
 					_, _ = io.Copy(way[0], way[1])
@@ -811,7 +817,7 @@ func proxy(t *testing.T, to string) string {
 		}
 	})
 	t.Cleanup(func() { _ = listener.Close(); all.Wait() })
-	return listener.Addr().String()
+	return listener.Addr().String(), made
 }
 
 // An engine never answers one load, and answers another that it never lists. It loads others beside them at once, before either has failed. Those that it

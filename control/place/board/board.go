@@ -99,6 +99,7 @@ type peer struct {
 	registered  map[decide.Key]bool
 	vmodels     map[decide.Key]bool
 	announced   map[decide.Key]uint64 // registered that were told in a version that is not known to be in force
+	late        bool                  // a registration has waited for it in vain; none does until it has answered
 	moving      map[decide.Key]uint64 // VModels that were told in a version that is not known to be in force
 	leaving     map[string]bool
 	methods     map[string]bool
@@ -477,6 +478,7 @@ func (s *Server) report(p *peer, r *placement.Report) {
 	if n := len(p.announced); n > 0 {
 		maps.DeleteFunc(p.announced, func(_ decide.Key, version uint64) bool { return version <= p.applied })
 		if len(p.announced) < n {
+			p.late = false
 			s.acknowledged()
 		}
 	}

@@ -6,7 +6,8 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// announceLimit bounds how long a registration waits for extprocs: one that is that slow learns of the model later.
+// announceLimit bounds how long a registration waits for extprocs: one that is that slow learns of the model later, and the next registrations
+// do not wait for it.
 const announceLimit = time.Second
 
 // AwaitRegistered returns when each connected extproc has said that it knows whether a model is registered, so that the client that
@@ -18,12 +19,13 @@ func (s *Server) AwaitRegistered(key decide.Key) {
 		s.mu.Lock()
 		behind, known := s.unaware(key), s.known
 		s.mu.Unlock()
-		if !behind {
+		if len(behind) == 0 {
 			return
 		}
 		select {
 		case <-known:
 		case <-limit.C:
+			s.passOver(key)
 			return
 		case <-s.closed:
 			return
@@ -31,14 +33,23 @@ func (s *Server) AwaitRegistered(key decide.Key) {
 	}
 }
 
-// unaware says whether an extproc has not said that it knows whether a model is registered. The caller holds mu.
-func (s *Server) unaware(key decide.Key) bool {
+// unaware are the extprocs that have not said that they know whether a model is registered, but for those that are late. The caller holds mu.
+func (s *Server) unaware(key decide.Key) (all []*peer) {
 	for p := range s.peers {
-		if p.registered[key] || p.announced[key] > 0 {
-			return true
+		if !p.late && (p.registered[key] || p.announced[key] > 0) {
+			all = append(all, p)
 		}
 	}
-	return false
+	return all
+}
+
+// passOver has no registration wait for the extprocs that do not know of a model in time, until they answer.
+func (s *Server) passOver(key decide.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.unaware(key) {
+		p.late = true
+	}
 }
 
 // acknowledged wakes those who wait in AwaitRegistered. The caller holds mu.

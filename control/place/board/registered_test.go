@@ -52,5 +52,22 @@ func TestARegistrationWaitsForExtprocs(t *testing.T) {
 		if d := third(); d != time.Second {
 			t.Errorf("where nobody answers it takes %v", d)
 		}
+		z := w.connect("z")
+		z.applies(nil)
+		fourth := register("d")
+		z.applies(nil)
+		if d := fourth(); d != 0 {
+			t.Errorf("an extproc that has not answered for a second holds up the next one for %v", d)
+		}
+		x.applies(nil)
+		fifth := register("e")
+		z.applies(nil)
+		if d := fifth(); d >= 0 {
+			t.Errorf("an extproc that answers again is waited for no more: it is answered after %v", d)
+		}
+		x.applies(nil)
+		if d := fifth(); d != 0 {
+			t.Errorf("it is answered after %v", d)
+		}
 	})
 }
