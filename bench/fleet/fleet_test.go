@@ -165,6 +165,51 @@ func TestPrefixesAndSpeeds(t *testing.T) {
 	}
 }
 
+// Sessions that share their beginning keep their objectives: steps are not learned as longer than they are, and a step that is predicted to be a
+// little longer than asked for sends no session away from its cache. Beside engines at half speed that costs nothing.
+func TestLatencyKeepsObjectivesWherePromptsAreShared(t *testing.T) {
+	slow := make([]float64, 16)
+	for i := range slow {
+		slow[i] = []float64{0.5, 1}[i%2]
+	}
+	for _, c := range []struct {
+		of     Workload
+		speeds []float64
+		rate   float64
+		least  float64
+	}{
+		{Chat(1000, Conversation().messages()), nil, 21.5, 0.95},
+		{Prefixes(128, 2048, Conversation()), slow, 7, 0.84},
+	} {
+		f := four()
+		f.Endpoints, f.Speeds = 16, c.speeds
+		got := FiguresOf(outcome(t, f, 0, c.of.Requests(0, c.rate, 5000), Headgate(pick.Latency)), f.Profile, DefaultObjectives)
+		if got.Kept < c.least {
+			t.Errorf("%s at %g a second: %.1f %% keep their objectives, want %.0f %%: %+v", c.of.Name, c.rate, 100*got.Kept, 100*c.least, got)
+		}
+	}
+}
+
+// Sessions go on from what was said before.
+func TestChat(t *testing.T) {
+	latest, before, turns, sessions := map[int]Request{}, 0.0, 0, 0
+	for r := range Chat(100, Lengths{{Prompt: 20, Output: 30}}).Requests(1, 5, 5000) {
+		if r.At < before || len(r.Prompt) < 120 || (len(r.Prompt)-120)%50 != 0 || len(r.Prompt) > 120+50*(mostTurns-1) {
+			t.Fatalf("at %g s, after %g s, a prompt has %d tokens", r.At, before, len(r.Prompt))
+		}
+		turns++
+		if len(r.Prompt) == 120 {
+			sessions++
+		} else if was, known := latest[int(r.Prompt[100])]; !known || !slices.Equal(r.Prompt[:len(was.Prompt)], was.Prompt) || len(r.Prompt) != len(was.Prompt)+50 || r.At <= was.At {
+			t.Fatalf("a turn does not go on from the one before")
+		}
+		before, latest[int(r.Prompt[100])] = r.At, r
+	}
+	if each := float64(turns) / float64(sessions); each < 4.5 || each > 5.5 || before < 900 || before > 1100 {
+		t.Errorf("sessions have %g turns in the mean, and 5000 come within %g s, want 5 and 1000 s", each, before)
+	}
+}
+
 // Pickers that tell each other know of each other's requests for adapters.
 func TestPickersTell(t *testing.T) {
 	f := four()

@@ -1,9 +1,11 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"slices"
 	"sort"
 
 	"github.com/headgate/headgate/bench/traffic"
@@ -82,6 +84,60 @@ func Prefixes(prompts, tokens int, lengths Lengths) Workload {
 			})
 		},
 	}
+}
+
+// mostTurns is how many turns a session of Chat has at most.
+const mostTurns = 9
+
+// Chat is sessions of 1 to 9 turns, each number as likely, which all begin with one system prompt. The prompt of a turn is the prompt and the
+// answer of the one before, and a message. Who has read the answer writes the next message: half a minute later in the mean.
+func Chat(system int, messages Lengths) Workload {
+	const reads, writes = 0.06, 20 // seconds for each token of an answer, and for a message in the mean
+	type session struct {
+		at     float64 // of the next turn
+		prompt []uint32
+		left   int // turns
+	}
+	first := prompt(nil, 1<<31, system)
+	return Workload{
+		Name: "chat", About: fmt.Sprintf("sessions of 1 to %d turns after one system prompt of %d tokens", mostTurns, system),
+		requests: func(seed uint64, rate float64, n int) iter.Seq[Request] {
+			return func(yield func(Request) bool) {
+				random := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // no secret
+				perSession := rate * 2 / (mostTurns + 1)
+				var open []session                       // the one whose turn is next is the last
+				next := random.ExpFloat64() / perSession // when a session begins
+				for number := range n {
+					of := session{at: next, prompt: first, left: 1 + random.IntN(mostTurns)}
+					if last := len(open) - 1; last >= 0 && open[last].at <= next {
+						of, open = open[last], open[:last]
+					} else {
+						next += random.ExpFloat64() / perSession
+					}
+					l := messages[random.IntN(len(messages))]
+					of.prompt = prompt(of.prompt, uint32(number)+1, l.Prompt) //nolint:gosec // few
+					if !yield(Request{At: of.at, Prompt: of.prompt, Output: l.Output}) {
+						return
+					}
+					if of.left--; of.left > 0 {
+						of.prompt = prompt(of.prompt, 0, l.Output) // as answer says
+						of.at += reads*float64(l.Output) + writes*random.ExpFloat64()
+						i, _ := slices.BinarySearchFunc(open, of, func(a, b session) int { return cmp.Compare(b.at, a.at) })
+						open = slices.Insert(open, i, of)
+					}
+				}
+			}
+		},
+	}
+}
+
+// messages are as long as a third of prompts, with the same answers: of a prompt that is most of a conversation, what is new.
+func (of Lengths) messages() Lengths {
+	all := slices.Clone(of)
+	for i := range all {
+		all[i].Prompt = max(1, all[i].Prompt/3)
+	}
+	return all
 }
 
 // poisson has n requests come at times that know nothing of each other.

@@ -25,6 +25,20 @@ type Backlog struct {
 	Tokens atomic.Int64
 	// Paces is the sum of the paces of those that are tokenless and whose pace was known, in nanoseconds, and Paced how many these are.
 	Paces, Paced atomic.Int64
+
+	// contexts is how many of them have tokens, times contextUnit, and the tokens of their prompts and of half of what answers have in the mean:
+	// one number, so that both are read of one moment.
+	contexts atomic.Int64
+}
+
+// contextUnit is more tokens than all requests at an endpoint have.
+const contextUnit = 1 << 40
+
+// Contexts is how many requests of this process with tokens an endpoint has, and how many tokens they have: of each its whole prompt, whoever
+// shares it, and half of what answers have in the mean.
+func (b *Backlog) Contexts() (requests, tokens int64) {
+	is := b.contexts.Load()
+	return is / contextUnit, is % contextUnit
 }
 
 // Peers is what other processes have at an endpoint, as far as they tell. It has no Queue, no Lately and no Paces. It is safe for concurrent use.
@@ -40,13 +54,13 @@ const (
 )
 
 // Claim is what one request adds to a Backlog.
-type Claim struct{ prefill, beside, urgency, tokens, pace, paced int64 }
+type Claim struct{ prefill, beside, urgency, tokens, pace, paced, context int64 }
 
 // claim is that of the request where something is expected of it.
 func (f *forecast) claim(e *Endpoint, is *Estimate) Claim {
 	return Claim{
 		prefill: int64((is.Load + is.Prefill) * 1e9), beside: int64(is.Longer / besideUnit), urgency: int64(1 / f.PerToken / urgencyUnit),
-		tokens: int64(f.takes(e)),
+		tokens: int64(f.takes(e)), context: contextUnit + int64(f.Prompt+f.Output/2),
 	}
 }
 
@@ -55,6 +69,7 @@ func (b *Backlog) Begin(c Claim, now int64) {
 	b.Beside.Add(c.beside)
 	b.Urgency.Add(c.urgency)
 	b.Tokens.Add(c.tokens)
+	b.contexts.Add(c.context)
 	if c.paced != 0 {
 		b.Paces.Add(c.pace)
 		b.Paced.Add(c.paced)
@@ -113,6 +128,7 @@ func (b *Backlog) End(c Claim, last bool) {
 	b.Beside.Add(-c.beside)
 	b.Urgency.Add(-c.urgency)
 	b.Tokens.Add(-c.tokens)
+	b.contexts.Add(-c.context)
 	if c.paced != 0 {
 		b.Paces.Add(-c.pace)
 		b.Paced.Add(-c.paced)

@@ -16,7 +16,7 @@ type Demand struct {
 	Block  float64
 	// FirstToken is within how many seconds the first token is to come, PerToken how many each further one may take; 0 is the default.
 	FirstToken, PerToken float64
-	// Stated says that somebody asked for PerToken: an endpoint that cannot keep it is no candidate while another can.
+	// Stated says that somebody asked for PerToken: an endpoint that may not keep it costs the request an objective, see misses.
 	Stated bool
 	// Pace is how long an engine takes for a tokenless request where it has no other, in nanoseconds; 0 where that is not known.
 	Pace int64
@@ -61,7 +61,8 @@ type Estimate struct {
 	Intake, Queue, Room, Load, Prefill float64
 	// Step is what each step takes once it runs, and Longer by how much that is longer for it.
 	Step, Longer float64
-	// Own is its time to the first token as a share of its objective, Others what it costs others as shares of theirs.
+	// Own is its time to the first token as a share of its objective, and how likely its further tokens miss theirs; Others is what it costs others
+	// as shares of theirs.
 	Own, Others float64
 	// Adapter is where its adapter was; the model itself is as if in a slot.
 	Adapter Place
@@ -87,6 +88,7 @@ type forecast struct {
 	prompt        float64 // tokens
 	perFirstToken float64 // 1 / objective
 	perOutput     float64 // 1 / tokens
+	perStep       float64 // 1 / the objective of each further token; 0 where nobody states one
 
 	profile  *profile.Profile
 	perChunk float64 // 1 / tokens of a step
@@ -95,7 +97,11 @@ type forecast struct {
 
 func newForecast(d Demand) forecast {
 	d = d.filled()
-	return forecast{Demand: d, prompt: float64(d.Prompt), perFirstToken: 1 / d.FirstToken, perOutput: 1 / float64(d.Output)}
+	f := forecast{Demand: d, prompt: float64(d.Prompt), perFirstToken: 1 / d.FirstToken, perOutput: 1 / float64(d.Output)}
+	if d.Stated {
+		f.perStep = 1 / d.PerToken
+	}
+	return f
 }
 
 // take has f predict by a profile.
@@ -171,13 +177,13 @@ func (f *forecast) beyond(e *Endpoint, c *Copy, limit score) bool {
 	}
 	intake := e.Profile.Intake
 	alone := (intake + load + (f.prompt-f.cached(e))*e.Profile.Prefill.PerToken) * f.perFirstToken
-	if limit.less(score{second: int64(math.Float64bits(alone))}) { //nolint:gosec // as in score
+	if limit.less(scoreOf(alone)) {
 		return true
 	}
 	queue, prefill, step, longer := f.at(e)
 	prefill += load
-	own, others := (intake+queue+prefill)*f.perFirstToken, f.others(e, prefill, longer)
-	return limit.less(f.score(own+others, step)) || others > 0 && limit.less(f.score(own+others/f.rest(e), step))
+	own, others := (intake+queue+prefill)*f.perFirstToken+f.misses(step), f.others(e, prefill, longer)
+	return limit.less(scoreOf(own+others)) || others > 0 && limit.less(scoreOf(own+others/f.rest(e)))
 }
 
 // takes is how many tokens the request takes of the KV cache of an endpoint.
@@ -209,7 +215,7 @@ func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 			is.Room += wait
 		}
 	}
-	is.Own = is.FirstToken() * f.perFirstToken
+	is.Own = is.FirstToken()*f.perFirstToken + f.misses(is.Step)
 	if is.Others = f.others(e, is.Prefill+is.Load, is.Longer); is.Others > 0 {
 		is.Others /= f.rest(e)
 	}
@@ -217,13 +223,20 @@ func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 	return is
 }
 
-// score orders by cost, those whose steps are longer than somebody asked for behind all others.
-func (f *forecast) score(cost, step float64) score {
-	s := score{second: int64(math.Float64bits(cost))} //nolint:gosec // of floats that are not negative, the greater has the greater bits
-	if f.Stated && step > f.PerToken {
-		s.first = 1
-	}
-	return s
+// misses is how likely the answer misses the time for each further token that somebody asked for, where steps are predicted to take so long: not at
+// all while they are much shorter, surely where they are much longer. Predictions are off by some tenths. A limit at which an endpoint comes behind
+// all others would send sessions away from their caches for a step that is longer by nothing.
+func (f *forecast) misses(step float64) float64 {
+	return min(max(0, (step*f.perStep-surelyKept)*(1/(surelyMissed-surelyKept))), 1)
+}
+
+// surelyKept and surelyMissed are how many times as long as asked for predicted steps are at most, or at least, whose answers surely keep what was
+// asked for, or miss it. docs/decisions/0023-pick-by-predicted-time.md has what other values do.
+const surelyKept, surelyMissed = 0.8, 1.2
+
+// scoreOf orders by cost.
+func scoreOf(cost float64) score {
+	return score{second: int64(math.Float64bits(cost))} //nolint:gosec // of floats that are not negative, the greater has the greater bits
 }
 
 // leaves is how likely the adapter that makes place for another will be wanted again as soon as adapters usually are before they leave:

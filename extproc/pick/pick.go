@@ -213,7 +213,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 				continue
 			}
 			is = f.estimate(e, c)
-			sc, reason = f.score(is.Cost(), is.Step), "least predicted harm"
+			sc, reason = scoreOf(is.Cost()), "least predicted harm"
 		case least:
 			sc, reason = w.score(e, c)
 		case RoundRobin:

@@ -163,10 +163,12 @@ func (s *State) learn(address string, e *endpoint, began time.Time, load *engine
 	if s.origin.IsZero() {
 		s.origin = began
 	}
+	requests, tokens := e.backlog.Contexts()
+	sent := learn.Sent{Requests: float64(requests), Tokens: float64(tokens)}
 	for _, name := range s.pools[address] {
 		t := e.times[name]
 		trusted := t.class.Trusted()
-		if t.class.Saw(&t.Engine, began.Sub(s.origin).Seconds(), load); t.class.Trusted() != trusted {
+		if t.class.Saw(&t.Engine, began.Sub(s.origin).Seconds(), load, sent); t.class.Trusted() != trusted {
 			t.class.since, t.class.heard = began, false
 		}
 	}

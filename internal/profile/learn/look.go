@@ -48,14 +48,19 @@ type look struct {
 	prompt, cached    float64 // tokens
 	requests          float64 // whose first token is out
 	ended, prefilled  float64 // requests, and seconds
-	held              float64 // tokens in the KV cache
+	held              float64 // tokens in the KV cache, each once however many share it
+	sent, context     float64 // requests that were sent there, as far as it is known, and their tokens
 	running, waiting  float64
 	adapters, prompts bool // an adapter is active; it is known how long prompts take
 }
 
+// Sent is requests that an engine has, as who sent them knows: how many, and their tokens, of each all of its prompt and half of an answer.
+type Sent struct{ Requests, Tokens float64 }
+
 // lookOf reads a look, and reports false where it does not tell enough.
-func lookOf(load *engine.Load, limits *profile.Limits) (l look, ok bool) {
+func lookOf(load *engine.Load, sent Sent, limits *profile.Limits) (l look, ok bool) {
 	ok = true
+	l.sent, l.context = sent.Requests, sent.Tokens
 	get := func(v engine.Value) float64 {
 		n, known := v.Get()
 		ok = ok && known
@@ -81,6 +86,7 @@ type interval struct {
 	requests         float64
 	ended, prefilled float64
 	held, running    float64 // times seconds
+	sent, context    float64 // times seconds
 	adapters         bool
 }
 
@@ -110,16 +116,18 @@ func (i *interval) add(from, to *look, seconds float64) bool {
 	}
 	i.held += (from.held + to.held) / 2 * seconds
 	i.running += (from.running + to.running) / 2 * seconds
+	i.sent += (from.sent + to.sent) / 2 * seconds
+	i.context += (from.context + to.context) / 2 * seconds
 	i.adapters = i.adapters || from.adapters || to.adapters
 	return true
 }
 
-// Saw tells of a look at an engine at a time, in seconds. It reports whether anything was learned.
-func (l *Learner) Saw(e *Engine, at float64, load *engine.Load) bool {
+// Saw tells of a look at an engine at a time, in seconds, and of what was sent there that has not ended. It reports whether anything was learned.
+func (l *Learner) Saw(e *Engine, at float64, load *engine.Load, sent Sent) bool {
 	if l.pinned {
 		return false
 	}
-	now, ok := lookOf(load, &l.prior.Limits)
+	now, ok := lookOf(load, sent, &l.prior.Limits)
 	if !ok || math.IsNaN(at) {
 		e.known = false
 		return false
@@ -212,7 +220,16 @@ func (l *Learner) decode(r *row, steps, sequences float64, i *interval) {
 	}
 	r.terms[base] = steps * d.Base
 	r.terms[perSequence] = steps * d.PerSequence * sequences
-	r.terms[perKVToken] = steps * d.PerKVToken * i.held / i.seconds
+	r.terms[perKVToken] = steps * d.PerKVToken * i.contexts(sequences)
+}
+
+// contexts is how many tokens so many sequences attend to in a step: as many as those have that were sent there. An engine counts a block of its
+// KV cache once that many share, and a step reads it for each of them. So what engines count tells only where nothing is known of what was sent.
+func (i *interval) contexts(sequences float64) float64 {
+	if i.sent > 0 {
+		return sequences * i.context / i.sent
+	}
+	return i.held / i.seconds
 }
 
 // prompts is how long the prompts of an interval were said to take, without what a step takes beside.

@@ -43,8 +43,8 @@ func TestWhatMakesARow(t *testing.T) {
 		l, e := New(simple, true), Engine{}
 		was, is := look(1000, 50, 5000), look(1200, 60, 6000)
 		c.spoil(&is)
-		l.Saw(&e, 100, &was)
-		if got := l.Saw(&e, 100+c.after, &is); got != c.want || (l.Rows() > 0) != c.want {
+		l.Saw(&e, 100, &was, Sent{})
+		if got := l.Saw(&e, 100+c.after, &is, Sent{}); got != c.want || (l.Rows() > 0) != c.want {
 			t.Errorf("%s: it is a row: %v", c.name, got)
 		}
 	}
@@ -156,8 +156,8 @@ func TestWhatMakesARowOfPrompts(t *testing.T) {
 		l, e := New(simple, true), Engine{}
 		was, is := look(0), look(40)
 		c.spoil(&was, &is)
-		l.Saw(&e, 100, &was)
-		if got := l.Saw(&e, 109, &is); got != c.want {
+		l.Saw(&e, 100, &was, Sent{})
+		if got := l.Saw(&e, 109, &is, Sent{}); got != c.want {
 			t.Errorf("%s: it is a row: %v", c.name, got)
 		}
 	}

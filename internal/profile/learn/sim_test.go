@@ -27,6 +27,9 @@ type world struct {
 	rate    float64 // requests a second for each
 	longer  int     // times as long prompts as conversations have
 	adapter func() string
+	shared  int          // tokens with which all prompts begin
+	sent    []learn.Sent // to each engine, of requests that have not ended
+	tokens  []map[sim.ID]float64
 }
 
 func newWorld(t testing.TB, seed uint64, rate float64, of ...profile.Profile) *world {
@@ -39,6 +42,10 @@ func newWorld(t testing.TB, seed uint64, rate float64, of ...profile.Profile) *w
 		}
 		w.engines = append(w.engines, e)
 	}
+	w.sent, w.tokens = make([]learn.Sent, len(of)), make([]map[sim.ID]float64, len(of))
+	for i := range w.tokens {
+		w.tokens[i] = make(map[sim.ID]float64)
+	}
 	return w
 }
 
@@ -47,31 +54,44 @@ func (w *world) until(then float64) {
 	length := func(median, sigma float64, most int) int {
 		return min(max(1, int(median*math.Exp(sigma*w.random.NormFloat64()))), most)
 	}
-	for _, e := range w.engines {
+	for n, e := range w.engines {
 		at := w.now
 		for {
 			at += w.random.ExpFloat64() / w.rate
-			roll(e, min(at, then))
+			w.roll(n, min(at, then))
 			if at >= then {
 				break
 			}
-			prompt := make([]uint32, w.longer*length(1020, 0.9, 4096))
-			for i := range prompt {
+			prompt := make([]uint32, w.shared+w.longer*length(1020, 0.9, 4096))
+			for i := w.shared; i < len(prompt); i++ {
 				prompt[i] = w.random.Uint32()
 			}
-			_, _ = e.Submit(at, sim.Request{Adapter: w.adapter(), Prompt: prompt, Output: make([]uint32, length(129, 1, 1000))})
+			if id, err := e.Submit(at, sim.Request{Adapter: w.adapter(), Prompt: prompt, Output: make([]uint32, length(129, 1, 1000))}); err == nil {
+				w.tokens[n][id] = float64(len(prompt)) + meanOutput/2
+				w.sent[n].Requests, w.sent[n].Tokens = w.sent[n].Requests+1, w.sent[n].Tokens+w.tokens[n][id]
+			}
 		}
 	}
 	w.now = then
 }
 
-func roll(e *sim.Engine, until float64) {
+// meanOutput is about how many tokens answers have in the mean.
+const meanOutput = 200
+
+// roll rolls an engine on.
+func (w *world) roll(n int, until float64) {
+	e := w.engines[n]
 	for {
 		at, ok := e.Next()
 		if !ok || at > until {
 			return
 		}
-		e.Advance(at)
+		for _, ev := range e.Advance(at) {
+			if ev.Kind == sim.Finished {
+				w.sent[n].Requests, w.sent[n].Tokens = w.sent[n].Requests-1, w.sent[n].Tokens-w.tokens[n][ev.ID]
+				delete(w.tokens[n], ev.ID)
+			}
+		}
 	}
 }
 
@@ -113,7 +133,7 @@ func (o *observer) look(w *world, of profile.Profile, until float64, spoil func(
 			if spoil != nil {
 				spoil(i, &at, &found)
 			}
-			o.Saw(&o.engines[i], at, &found)
+			o.Saw(&o.engines[i], at, &found, w.sent[i])
 			if o.Trusted() != trusted {
 				trusted, o.trusts = !trusted, append(o.trusts, w.now)
 			}
@@ -250,6 +270,19 @@ func TestBrokenLooks(t *testing.T) {
 	}
 }
 
+// An engine counts what many sequences share once, and each of them attends to it: a step takes as long as sequences with whole prompts do.
+func TestSharedPrefixes(t *testing.T) {
+	w := newWorld(t, 1, 2, large, large)
+	w.shared, w.longer = 8000, 0
+	o := newObserver(large, true, 2)
+	o.look(w, large, 300, nil)
+	is := o.Profile()
+	work := profile.Work{Sequences: 20, KVTokens: 20 * (w.shared + meanOutput/2)}
+	if times := is.StepTime(work) / large.StepTime(work); times < 0.9 || times > 1.1 {
+		t.Errorf("a step is taken to be %.2f times as long as it is: %+v", times, is.Decode)
+	}
+}
+
 // Where the world changes, what is learned follows, and is not trusted meanwhile where it is far off.
 func TestTheWorldChanges(t *testing.T) {
 	o := newObserver(large, true, 2)
@@ -299,7 +332,7 @@ func TestALookAllocatesNothing(t *testing.T) {
 	}
 	at := 0
 	if n := testing.AllocsPerRun(190, func() {
-		o.Saw(&o.engines[0], float64(at)*1.1, &all[at])
+		o.Saw(&o.engines[0], float64(at)*1.1, &all[at], learn.Sent{})
 		at++
 	}); n != 0 || o.Rows() < 50 {
 		t.Errorf("a look allocates %g times; %d rows", n, o.Rows())
@@ -317,7 +350,7 @@ func BenchmarkLook(b *testing.B) {
 	b.ReportAllocs()
 	n := 0
 	for b.Loop() {
-		o.Saw(&o.engines[0], float64(n)*1.5, &all[n%len(all)])
+		o.Saw(&o.engines[0], float64(n)*1.5, &all[n%len(all)], learn.Sent{})
 		n++
 	}
 }
