@@ -305,12 +305,15 @@ func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
 	close(living.finish)
 }
 
-// Calls outlive an extproc that is killed, and one that stops: those whose messages it has read, and those that keep their stream to it.
+// Calls outlive an extproc that is killed, and one that stops: those whose messages it has read, those that keep their stream to it, and those
+// that end soon by their deadline, which do not.
 func TestCallsOutliveTheirExtproc(t *testing.T) {
 	t.Parallel()
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:?infer=1s"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })
 	conn := s.conn()
 	named := metadata.AppendToOutgoingContext(t.Context(), "mm-model-id", "one")
+	soon, cancel := context.WithTimeout(named, 19*time.Second)
+	defer cancel()
 	for what, end := range map[string]func() error{
 		"killed": func() error {
 			s.Extproc.Kill()
@@ -318,15 +321,24 @@ func TestCallsOutliveTheirExtproc(t *testing.T) {
 		},
 		"replaced": func() error { return s.ReplaceExtproc(t.Context()) },
 	} {
-		echo, err := conn.NewStream(named, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/"+runtime.EchoMethod)
-		if err != nil {
-			t.Fatal(err)
+		var open []grpc.ClientStream
+		for _, ctx := range []context.Context{named, soon} {
+			echo, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/"+runtime.EchoMethod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, echo)
 		}
 		echoes := func() error {
-			if err := echo.SendMsg(wrapperspb.Bytes([]byte("x"))); err != nil {
-				return err
+			for _, echo := range open {
+				if err := echo.SendMsg(wrapperspb.Bytes([]byte("x"))); err != nil {
+					return err
+				}
+				if err := echo.RecvMsg(new(wrapperspb.BytesValue)); err != nil {
+					return err
+				}
 			}
-			return echo.RecvMsg(new(wrapperspb.BytesValue))
+			return nil
 		}
 		if err := echoes(); err != nil {
 			t.Fatal(err)
@@ -336,7 +348,7 @@ func TestCallsOutliveTheirExtproc(t *testing.T) {
 			_, err := s.calls().ModelInfer(t.Context(), tensor("one", 1))
 			ended <- err
 		}()
-		s.await("the calls are in flight", func() bool { return s.inFlight() == 2 })
+		s.await("the calls are in flight", func() bool { return s.inFlight() == 3 })
 		if err := end(); err != nil {
 			t.Fatal(err)
 		}
@@ -346,11 +358,13 @@ func TestCallsOutliveTheirExtproc(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
-		if err := echo.CloseSend(); err != nil {
-			t.Error(err)
-		}
-		if err := echo.RecvMsg(new(wrapperspb.BytesValue)); !errors.Is(err, io.EOF) {
-			t.Errorf("%s: the stream ends with %v", what, err)
+		for _, echo := range open {
+			if err := echo.CloseSend(); err != nil {
+				t.Error(err)
+			}
+			if err := echo.RecvMsg(new(wrapperspb.BytesValue)); !errors.Is(err, io.EOF) {
+				t.Errorf("%s: the stream ends with %v", what, err)
+			}
 		}
 		s.await("none is in flight", func() bool { return s.inFlight() == 0 })
 	}

@@ -44,6 +44,22 @@ var askForMessages = &extprocv3.ProcessingResponse{ModeOverride: &extprocfilterv
 	ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
 }}
 
+// showNoMore has the data plane show nothing more of a call, which ends its stream to extproc.
+var showNoMore = &extprocfilterv3.ProcessingMode{
+	RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
+	ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
+}
+
+// soon is how long a request on an engine that has gone may go on before extproc ends it: two of Envoy's periodic records.
+const soon = 20 * time.Second
+
+// endsSoon reports whether Envoy ends the call by its own deadline as soon as extproc would if the engine went away. Then the stream need not stay
+// open to the end of the answer, at the price of one more message with the answer's trailers.
+func (x *exchange) endsSoon() bool {
+	own := grpcTimeout(x.in.header("grpc-timeout"))
+	return x.front == Own && x.mode == modeNone && own > 0 && own <= soon
+}
+
 // beginCall turns a call away that may not pass, answers one that is about the server, and decides one whose headers name its model.
 func (x *exchange) beginCall(end bool, now time.Time) responses {
 	c := new(call)
@@ -303,7 +319,11 @@ func (x *exchange) passOn(now time.Time) responses {
 		if c.messages != nil {
 			x.resize(common, 0)
 		}
-		out = append(out, x.withMetadata(answerHeaders(common)))
+		answer := answerHeaders(common)
+		if c.messages == nil && x.endsSoon() {
+			answer.ModeOverride = showNoMore
+		}
+		out = append(out, x.withMetadata(answer))
 	}
 	if c.messages != nil {
 		out = append(out, chunks(body, c.ended && !c.trailers)...)
