@@ -168,7 +168,11 @@ func (h *headgate) Saw(now float64, endpoint int, load engine.Load) {
 }
 
 func (h *headgate) FirstToken(now float64, r *Request, endpoint int) {
-	if is := h.flying[r]; is.tells {
+	is := h.flying[r]
+	if is.Estimate != (pick.Estimate{}) {
+		h.state.Foretold(objects.EndpointsPool, h.addresses[endpoint], (now-is.at)/is.FirstToken())
+	}
+	if is.tells {
 		h.state.Began(objects.EndpointsPool, h.addresses[endpoint], is.Adapter, now-is.at-(is.FirstToken()-is.Intake-is.Load))
 	}
 }

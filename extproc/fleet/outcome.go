@@ -76,6 +76,9 @@ func (f *Fleet) Observe(o outcome.Outcome) {
 	if alone, tells := o.Alone(); tells {
 		f.ran(objects.ModelKey{Pool: pool, ID: o.Model}, alone)
 	}
+	if ratio, tells := o.Foretold(); tells {
+		f.locked(func() { f.state.Foretold(pool, o.Endpoint, ratio) })
+	}
 	if late, tells := o.Loaded(); tells {
 		f.began(pool, o.Endpoint, o.Adapter, late)
 	}

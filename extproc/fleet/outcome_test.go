@@ -10,6 +10,23 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
+// Streams tell how many times as long as predicted first tokens took, whoever decided, and what was not served as it was sent tells nothing.
+func TestOutcomesTellWhatCameTrue(t *testing.T) {
+	o := outcome.Outcome{Pool: "ns/pool", Endpoint: a, Status: 200, Stream: true, Attempts: 1, FirstBody: 500 * time.Millisecond, Expected: 250 * time.Millisecond}
+	if ratio, tells := o.Foretold(); !tells || ratio != 2 {
+		t.Errorf("it tells %g, %v", ratio, tells)
+	}
+	for _, change := range []func(*outcome.Outcome){
+		func(o *outcome.Outcome) { o.Stream = false }, func(o *outcome.Outcome) { o.FirstBody = 0 }, func(o *outcome.Outcome) { o.Expected = 0 },
+		func(o *outcome.Outcome) { o.Status = 400 }, func(o *outcome.Outcome) { o.Attempts = 2 }, func(o *outcome.Outcome) { o.Elsewhere = []string{a} },
+	} {
+		odd := o
+		if change(&odd); func() bool { _, tells := odd.Foretold(); return tells }() {
+			t.Errorf("this tells something: %+v", odd)
+		}
+	}
+}
+
 // What became of requests for adapters tells how long loads take, and of those that need none how long the intake is; what makes no sense tells
 // nothing.
 func TestOutcomesTellOfLoads(t *testing.T) {

@@ -121,11 +121,19 @@ func (o Outcome) Faulty() bool {
 	return fault && !slices.Contains(o.Elsewhere, o.Endpoint) && o.Failure == None && !o.ByExtproc && !o.ByEnvoy
 }
 
+// Foretold is how many times as long as predicted the first token took, of a stream that went well where it was sent first.
+func (o Outcome) Foretold() (ratio float64, tells bool) {
+	if !o.Stream || o.FirstBody <= 0 || o.Expected <= 0 || !o.Well() || o.Status != 200 || o.Attempts > 1 || len(o.Unreached)+len(o.Elsewhere) > 0 {
+		return 0, false
+	}
+	return o.FirstBody.Seconds() / o.Expected.Seconds(), true
+}
+
 // Loaded is by how much later the first token came than it was expected to but for a load and what is before an engine's queue, of a request whose
 // first token tells that: a stream that went well where it was sent first.
 func (o Outcome) Loaded() (late time.Duration, tells bool) {
-	tells = o.Adapter != "" && o.Stream && o.FirstBody > 0 && o.Expected > 0 && o.Well() && o.Status == 200 && o.Attempts <= 1 && len(o.Unreached)+len(o.Elsewhere) == 0
-	return o.FirstBody - (o.Expected - o.Loading), tells
+	_, tells = o.Foretold()
+	return o.FirstBody - (o.Expected - o.Loading), tells && o.Adapter != ""
 }
 
 // Alone is how long the endpoint would have taken for the request alone, of one without tokens that went well where it was sent first.

@@ -50,3 +50,30 @@ func TestFewAreTheFirstOfAll(t *testing.T) {
 		t.Errorf("only %d candidates were left out", passed)
 	}
 }
+
+// Where predictions are not trusted, Proposal decides, and what it sends is predicted and counts in backlogs all the same.
+func TestWhatIsNotTrustedIsPredicted(t *testing.T) {
+	random := rand.New(rand.NewPCG(13, 14))
+	decided := 0
+	for range 100 {
+		f := randomFleet(random)
+		demand := pick.Demand{Prompt: 1000, Output: 100, Block: 64, Now: now}
+		r := pick.Request{Pool: thePool, Model: "a", Random: random.Uint64(), Demand: demand}
+		f.pool.Predictable = false
+		got, err := pick.Pick(pick.Policy{Rule: pick.Latency, Threshold: 3}, f.snapshot(), r, make([]pick.Decision, 3))
+		want, _ := pick.Pick(pick.Policy{Rule: pick.Proposal, Threshold: 3}, f.snapshot(), r, make([]pick.Decision, 3))
+		if err != nil {
+			continue
+		}
+		for i := range got {
+			d := &got[i]
+			decided++
+			if d.Endpoint != want[i].Endpoint || d.Reason != want[i].Reason || d.Estimate.Step <= 0 || d.Claim == (pick.Claim{}) {
+				t.Fatalf("decision %d is %s, %s, %+v; proposal's is %s, %s", i, d.Endpoint.Address, d.Reason, d.Estimate, want[i].Endpoint.Address, want[i].Reason)
+			}
+		}
+	}
+	if decided < 50 {
+		t.Errorf("only %d decisions were made", decided)
+	}
+}

@@ -60,7 +60,8 @@ type Decision struct {
 	Model string
 	// Reason says in a few words why the policy took this endpoint.
 	Reason string
-	// Estimate is what Latency expects of it there, and Claim what it adds to the endpoint's Backlog; zero by other policies.
+	// Estimate is what Latency expects of it there, and Claim what it adds to the endpoint's Backlog, also where Proposal decides in its place; zero by
+	// other policies.
 	Estimate Estimate
 	Claim    Claim
 	// Among is how many requests the endpoint has with this one, if it is tokenless: at least 1. It is 0 of any other request, and by other policies
@@ -169,13 +170,15 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 	favourite, why := pool.favourite(copies, r)
 	var f forecast // for Latency
 	var w wait     // for least
+	foreseen := p.Rule == Latency && !r.Tokenless
+	if foreseen {
+		f = newForecast(r.Demand)
+	}
 	switch {
 	case r.Tokenless && (p.Rule == Proposal || p.Rule == Latency):
 		p.Rule, w = least, newWait(p.Rule, r.Demand)
 	case p.Rule == Latency && !pool.Predictable:
 		p.Rule = Proposal
-	case p.Rule == Latency:
-		f = newForecast(r.Demand)
 	}
 	var turns turns
 	if p.Rule == RoundRobin {
@@ -251,10 +254,13 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 		return nil, ErrNoneReady
 	}
 	for i := range best {
-		switch d := &best[i]; p.Rule {
-		case Latency:
+		switch d := &best[i]; {
+		case foreseen && d.Endpoint.Profile != nil:
+			if p.Rule != Latency { // what is predicted is learned from, long before it decides
+				d.Estimate = f.estimate(d.Endpoint, d.Copy)
+			}
 			d.Claim = f.claim(d.Endpoint, &d.Estimate)
-		case least:
+		case p.Rule == least:
 			d.Among, d.Claim = d.Endpoint.Pending()+1, w.claim()
 		}
 		if r.Base && slices.Contains(best[i].Copy.Names, r.Model) {

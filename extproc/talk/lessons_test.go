@@ -50,10 +50,11 @@ func aRig(t *testing.T) (r *rig, news *talk.News) {
 	return r, news
 }
 
-// step is how long a step takes at the rig's endpoints, 0 where that is not predicted.
+// step is how long a step takes at the rig's endpoints, 0 where predictions are not trusted.
 func (r *rig) step() (all [2]float64) {
-	for i, e := range r.fleet.View().Snapshot.Pools[thePool.String()].Endpoints {
-		if e.Profile != nil {
+	p := r.fleet.View().Snapshot.Pools[thePool.String()]
+	for i, e := range p.Endpoints {
+		if p.Predictable {
 			all[i] = e.Profile.StepTime(profile.Work{Sequences: 10, KVTokens: 20_000})
 		}
 	}

@@ -178,18 +178,12 @@ func (s *State) View(now time.Time) (*View, []Trust) {
 			}
 		}
 		limits, predictable := s.Settings.For(p), s.predictable(name)
-		slots := 0
-		if predictable {
-			slots = s.fewestSlots(p)
-		}
+		slots := s.fewestSlots(p)
 		endpoints := make([]pick.Endpoint, len(p.Endpoints))
 		for i, declared := range p.Endpoints {
 			e := s.endpoints[declared.Address]
-			var times *profile.Profile
-			if predictable {
-				times = e.times[name].fresh(now, slots)
-			}
-			endpoints[i] = s.snapshot(e, times, declared, now, limits)
+			endpoints[i] = s.snapshot(e, declared, now, limits)
+			e.predict(&endpoints[i], e.times[name].fresh(now, slots), predictable)
 		}
 		if t, news := s.trust(p, endpoints, now); news {
 			told = append(told, t)
@@ -256,7 +250,7 @@ func (s *State) indexOf(p *objects.Pool) *pick.Index {
 }
 
 // snapshot is what a decision needs of the endpoint.
-func (s *State) snapshot(e *endpoint, times *profile.Profile, declared objects.Endpoint, now time.Time, limits settings.Settings) pick.Endpoint {
+func (s *State) snapshot(e *endpoint, declared objects.Endpoint, now time.Time, limits settings.Settings) pick.Endpoint {
 	slots, _ := e.slots()
 	p := pick.Endpoint{
 		Address: declared.Address, Number: e.number, Hash: e.hash, State: s.stateOf(e, declared, now, limits), Doubted: e.health.doubted, Others: e.others.requests,
@@ -265,7 +259,6 @@ func (s *State) snapshot(e *endpoint, times *profile.Profile, declared objects.E
 		Forgets: e.load.Forgets,
 	}
 	p.Unheard = p.State == pick.Out && s.unheard(e, declared)
-	e.predict(&p, times)
 	for _, name := range e.load.Active {
 		p.Listed = append(p.Listed, e.count(name))
 	}

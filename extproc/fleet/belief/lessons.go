@@ -82,6 +82,7 @@ func (s *State) take(k ClassKey) {
 		c.since, c.heard = s.moment(l.At), true
 	}
 	for address, e := range s.members(k.Pool, c) {
+		e.made = time.Time{} // the next view predicts by what was taken
 		if factor, told := l.Factors[address]; told && rows {
 			c.Meet(&e.Engine, factor)
 		}

@@ -177,6 +177,13 @@ func (s *State) learn(address string, e *endpoint, began time.Time, load *engine
 // places are those of adapters, as learners know them.
 var places = [...]learn.Place{pick.InStorage: learn.InStorage, pick.InHost: learn.InHost, pick.InSlot: learn.InSlot}
 
+// Foretold tells how many times as long as predicted a first token took.
+func (s *State) Foretold(pool objects.Name, address string, ratio float64) {
+	if e := s.endpoints[address]; e != nil && e.times[pool] != nil {
+		e.times[pool].class.Foretold(ratio)
+	}
+}
+
 // Began tells by how many seconds later a first token came than it was predicted to but for the intake and a load, of a request whose adapter was at a
 // place when it was sent: how long these take is learned of it. See [pick.Decision.Tells].
 func (s *State) Began(pool objects.Name, address string, at pick.Place, late float64) {
@@ -371,16 +378,16 @@ func (e *endpoint) othersOf(load engine.Load, told int64) (o others) {
 	return o
 }
 
-// predict adds to what a decision needs of the endpoint what predictions by a profile do, which may be nil.
-func (e *endpoint) predict(p *pick.Endpoint, times *profile.Profile) {
-	if p.Profile = times; times == nil {
-		return
-	}
+// predict adds to what a decision needs of the endpoint what predictions by a profile do. Only where that is trusted it says how many slots there are.
+func (e *endpoint) predict(p *pick.Endpoint, times *profile.Profile, trusted bool) {
+	p.Profile = times
 	p.KVTokens = int64(e.load.KVTokens.Or(float64(times.Limits.KVBlocks * times.Limits.BlockSize)))
 	p.OthersBeside = times.Decode.PerSequence*float64(e.others.requests) + times.Decode.PerKVToken*float64(e.others.tokens)
 	slots, host := e.adapterRoom()
 	e.resident.Resize(slots, host)
-	p.Slots = int64(slots)
+	if trusted {
+		p.Slots = int64(slots)
+	}
 }
 
 // maxSlots and maxHost bound how many adapters an engine, or somebody, may say that there is room for in slots and in host memory.

@@ -67,7 +67,7 @@ func TestAPoolIsPredictedByItsProfile(t *testing.T) {
 		t.Error("what people say is not trusted where it is what is assumed of engines that nobody says anything of")
 	}
 	s.SetWorld(profiled(nil))
-	if p := view(s, start).Snapshot.Pools["ns/one"]; p.Predictable || p.Endpoints[0].Profile != nil {
+	if p := view(s, start).Snapshot.Pools["ns/one"]; p.Predictable || p.Endpoints[0].Profile.Decode != generic.Decode {
 		t.Errorf("without a profile the pool is %+v", p)
 	}
 	s.SetWorld(world())

@@ -49,6 +49,9 @@ const (
 const (
 	trusted, distrusted = 0.2, 0.4
 	leastTrust          = 40
+	// What nobody said is trusted once the latest firstTokens first tokens, too, came no earlier or later in the median than predicted, by trusted, or
+	// where fewer come, after so many rows.
+	firstTokens, withoutFirst = 20, 3 * leastTrust
 )
 
 // How the factor of an engine follows: by a part of what it is off by, no more than at most at once, both as logarithms.
@@ -102,6 +105,9 @@ type Learner struct {
 	// The logarithms of the factors of so many engines come to so much, and their squares.
 	engines          int
 	factors, squares float64
+
+	foretold [firstTokens]float64 // logarithms of how many times as long as predicted the latest first tokens took
+	told     int                  // how many first tokens there were
 
 	trusts    bool
 	off       float64 // how far off predictions are in the median, as a logarithm
@@ -212,9 +218,29 @@ func (l *Learner) judge(off float64) {
 	}
 	l.unchanged = min(l.unchanged+1, leastTrust)
 	l.off = min(max(toward(l.off, math.Abs(off)), leastOff), mostOff)
-	if limit := map[bool]float64{false: trusted, true: distrusted}[l.trusts]; l.unchanged >= leastTrust && (l.off < limit) != l.trusts {
+	switch {
+	case l.unchanged < leastTrust:
+	case l.trusts && l.off >= distrusted, !l.trusts && l.off < trusted && l.comesTrue():
 		l.trusts, l.unchanged = !l.trusts, 0
 	}
+}
+
+// Foretold tells how many times as long as predicted a first token took, whoever decided. What cannot be tells nothing.
+func (l *Learner) Foretold(ratio float64) {
+	if off := math.Log(ratio); !l.pinned && !math.IsNaN(off) && !math.IsInf(off, 0) {
+		l.foretold[l.told%firstTokens] = off
+		l.told++
+	}
+}
+
+// comesTrue says whether first tokens come when they are predicted to, as far as any were seen.
+func (l *Learner) comesTrue() bool {
+	if l.told < firstTokens {
+		return l.told == 0 || l.rows >= withoutFirst
+	}
+	sorted := l.foretold
+	slices.Sort(sorted[:])
+	return math.Abs(sorted[firstTokens/2-1]+sorted[firstTokens/2])/2 < trusted
 }
 
 // toward moves a median toward a value: as often up as down where it is the median.

@@ -211,6 +211,43 @@ func TestTrust(t *testing.T) {
 	}
 }
 
+// What nobody said is trusted once first tokens come when they are predicted to, too, or where next to none come.
+func TestTrustOfFirstTokens(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		ratios  []float64 // of first tokens, again and again
+		each    int       // so many rows there is one; 0: never
+		trusted int       // after so many rows
+	}{
+		{"none", nil, 0, leastTrust},
+		{"right", []float64{0.9, 1.1}, 1, leastTrust},
+		{"off, and right in the median", []float64{0.5, 1, 2}, 1, leastTrust},
+		{"too late", []float64{3, 4, 5}, 1, 1000},
+		{"too early", []float64{0.3}, 1, 1000},
+		{"too few to tell", []float64{3}, 10, withoutFirst},
+		{"no numbers", []float64{math.NaN(), math.Inf(1), 0, -1}, 1, leastTrust},
+	} {
+		l, rows := New(simple, false), 0
+		for ; rows < 1000 && !l.Trusted(); rows++ {
+			if c.each > 0 && rows%c.each == 0 {
+				l.Foretold(c.ratios[rows/c.each%len(c.ratios)])
+			}
+			l.judge(0.01 * float64(1-2*(rows%2)))
+		}
+		if rows != c.trusted {
+			t.Errorf("%s: it is trusted after %d rows, want %d", c.name, rows, c.trusted)
+		}
+		if c.name == "too late" {
+			for range firstTokens {
+				l.Foretold(1)
+			}
+			if l.judge(0.01); !l.Trusted() {
+				t.Error("once first tokens come true it is not trusted")
+			}
+		}
+	}
+}
+
 // Engines that are as fast as others but for chance have one profile; one that is slower has its own, and where some are, each has.
 func TestEnginesThatAreAlike(t *testing.T) {
 	learned := func(factors ...float64) (base []float64) {

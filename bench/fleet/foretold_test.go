@@ -1,0 +1,64 @@
+package fleet
+
+import (
+	"math"
+	"testing"
+
+	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/profile"
+)
+
+// dummy is an 8B model without compiled kernels on one H200, as it was measured: a prompt takes as long as launching its kernels does, whatever its
+// length.
+var dummy = profile.Profile{
+	Intake: 0.0058, Prefill: profile.Prefill{Base: 0.05346, PerToken: 5.6e-07}, Decode: profile.Decode{Base: 0.004859, PerSequence: 1.041e-05, PerKVToken: 3.189e-08},
+	Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 7168, BlockSize: 16},
+}
+
+// judging is one extproc whose first tokens are compared with what was predicted of them.
+type judging struct {
+	*headgate
+	trusted map[*Request]bool // decided by predictions
+	off     []float64         // logarithms of how many times as long as predicted first tokens took, once predictions decide
+}
+
+func (j *judging) Pick(now float64, r *Request) int {
+	to := j.headgate.Pick(now, r)
+	j.trusted[r] = j.trusts > 0
+	return to
+}
+
+func (j *judging) FirstToken(now float64, r *Request, endpoint int) {
+	if is := j.flying[r]; j.trusted[r] {
+		j.off = append(j.off, math.Log((now-is.at)/is.FirstToken()))
+	}
+	delete(j.trusted, r)
+	j.headgate.FirstToken(now, r, endpoint)
+}
+
+// What is predicted of first tokens comes true from the first decision on that is made by it, where nobody said how long engines take.
+func TestWhatIsTrustedComesTrue(t *testing.T) {
+	for _, rate := range []float64{0.5, 2, 5, 10} {
+		f := four()
+		f.Endpoints, f.Profile, f.Given = 1, dummy, func(profile.Profile) *profile.Profile { return nil }
+		j := &judging{trusted: make(map[*Request]bool)}
+		outcome(t, f, 1, Plain(Conversation()).Requests(1, rate, int(200+100*rate)), func(f Fleet, seed uint64) (Picker, error) {
+			made, err := Headgate(pick.Latency)(f, seed)
+			if err != nil {
+				return nil, err
+			}
+			j.headgate = made.(*headgate)
+			return j, nil
+		})
+		if len(j.off) < 100 {
+			t.Errorf("%g a second: predictions decided %d requests", rate, len(j.off))
+			continue
+		}
+		for n, most := range map[int]float64{20: 0.2, 100: 0.15} {
+			off := quantile(j.off[:n], 0.5)
+			if math.Abs(off) > most {
+				t.Errorf("%g a second: the first %d first tokens took %.2f times as long as predicted in the median", rate, n, math.Exp(off))
+			}
+		}
+	}
+}
