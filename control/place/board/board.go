@@ -65,10 +65,12 @@ type Server struct {
 	joined     int // streams so far
 	drains     map[decide.CopyKey]*drain
 	absent     map[string]*time.Timer // processes that may still send requests, by name
-	sharing    int                    // among how many processes limits were shared by an earlier process, as extprocs tell
-	lessons    lessons
-	responses  *responses
-	known      chan struct{} // closed when somebody knows what is registered who did not, and another one then
+	// inherited are copies that this process found loaded while those who followed an earlier one may still come back. Only these may be known to them.
+	inherited map[decide.CopyKey]bool
+	sharing   int // among how many processes limits were shared by an earlier process, as extprocs tell
+	lessons   lessons
+	responses *responses
+	known     chan struct{} // closed when somebody knows what is registered who did not, and another one then
 }
 
 // copied is what is published of a copy.
@@ -121,7 +123,8 @@ func New(log *slog.Logger) *Server {
 		log: log, closed: make(chan struct{}), ledger: newLedger(),
 		copies: make(map[decide.CopyKey]copied), failures: make(map[decide.Key]decide.Reason), registered: make(map[decide.Key]bool),
 		vmodels: make(map[decide.Key]decide.Switch), leaving: make(map[string]decide.Leaving), methods: make(map[string]engine.Methods), peers: make(map[*peer]bool), drains: make(map[decide.CopyKey]*drain), absent: make(map[string]*time.Timer),
-		lessons: make(lessons), responses: newResponses(), known: make(chan struct{}),
+		inherited: make(map[decide.CopyKey]bool),
+		lessons:   make(lessons), responses: newResponses(), known: make(chan struct{}),
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -277,6 +280,9 @@ func (s *Server) setCopy(key decide.CopyKey, c decide.CopyChange) {
 	is := copied{state: placement.Copy_GONE}
 	if c.There {
 		is = copied{states[c.State], c.Limit}
+	}
+	if _, known := s.copies[key]; !known && c.There && c.State >= decide.Loaded && s.absent[startName] != nil {
+		s.inherited[key] = true
 	}
 	if c.There && c.State == decide.Draining {
 		s.drain(key)

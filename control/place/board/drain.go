@@ -17,7 +17,8 @@ type drain struct {
 	absent map[string]bool
 }
 
-// startName is in the place of the extprocs that an earlier process served, until they had time to come back.
+// startName is in the place of the extprocs that an earlier process served, until they had time to come back. They know of no copy that this
+// process has loaded: its drain does not wait for them.
 const startName = "\x00start"
 
 // drain begins to wait for everybody. The caller holds mu.
@@ -30,7 +31,9 @@ func (s *Server) drain(key decide.CopyKey) {
 		d.peers[p], p.copies[key] = 0, true // it is told, though it may have been told of an earlier copy
 	}
 	for name := range s.absent {
-		d.absent[name] = true
+		if name != startName || s.inherited[key] {
+			d.absent[name] = true
+		}
 	}
 	s.drains[key] = d
 	if d.over() { // nobody is there: not within Publish, which may not call back
@@ -53,6 +56,9 @@ func (s *Server) leave(name string) {
 			return
 		}
 		delete(s.absent, name)
+		if name == startName {
+			clear(s.inherited)
+		}
 		s.apportion()
 		over := s.release(func(d *drain) { delete(d.absent, name) })
 		s.mu.Unlock()

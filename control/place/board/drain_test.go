@@ -148,6 +148,23 @@ func TestAtTheStartThoseAreWaitedForWhoMayComeBack(t *testing.T) {
 	})
 }
 
+// Nobody who followed an earlier process knows of a copy that this one has loaded: it is drained without waiting for them.
+func TestAtTheStartACopyOfItsOwnIsDrainedAtOnce(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.Publish(copies(decide.Loading, "a"))
+		w.Publish(copies(decide.Loaded, "b")) // another process has loaded it
+		w.Publish(copies(decide.Loaded, "a"))
+		x := w.connect("x")
+		x.applies(nil)
+		w.Publish(copies(decide.Draining, "a", "b"))
+		w.drained("x has not answered")
+		x.applies(nil)
+		w.drained("x has", "a")
+		w.after(3 * time.Second)
+		w.drained("nobody comes back", "b")
+	})
+}
+
 // A drain that ends otherwise, by its limit or with the engine, is over for who answers late, and a copy that comes again
 // drains again.
 func TestADrainThatEndedOtherwiseIsForgotten(t *testing.T) {
