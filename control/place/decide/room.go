@@ -2,6 +2,7 @@ package decide
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -49,6 +50,9 @@ func (e *endpoint) free(a amount) float64 {
 // remains says whether a copy is not on its way out.
 func (c *Copy) remains() bool { return c.State <= Loaded && !c.doomed }
 
+// holds reports whether an engine has room for so many bytes in all, with what leaks.
+func (e *endpoint) holds(a amount) bool { return e.Bytes == 0 || sum(a.bytes, e.leaked) <= e.Bytes }
+
 // told says whether the engine was told to load a copy, by this process or an earlier one.
 func (c *Copy) told() bool { return c.State != Queued || c.cut }
 
@@ -58,13 +62,31 @@ func (e *endpoint) started(c *Copy) bool {
 	if !c.told() {
 		held = held.plus(c.room())
 	}
-	switch {
-	case e.Slots > 0 && held.models > e.Slots:
-		return false
-	case e.Bytes > 0:
-		return sum(held.bytes, e.leaked) <= e.Bytes
+	return (e.Slots == 0 || held.models <= e.Slots) && e.holds(held)
+}
+
+// evictExcess evicts models from engines whose models are larger in all than they have room for, because some are larger than expected: the models
+// with the lowest worth first. The last model of an engine stays, even if it is larger than the engine: no other place takes it. How many models an
+// engine has is left alone: some may be there by hand.
+func (s *State) evictExcess(now time.Time) (todo []Action) {
+	for _, address := range slices.Sorted(maps.Keys(s.endpoints)) {
+		e := s.endpoints[address]
+		all := e.tally().settled
+		if e.state != up || !e.CanLoad || e.Is() || e.holds(all) {
+			continue
+		}
+		s.reorder()
+		for _, c := range slices.Clone(e.order) {
+			if e.holds(all) || all.models <= 1 {
+				break
+			}
+			if c.told() {
+				todo = append(todo, s.dismiss(c, now)...)
+				all = all.minus(c.room())
+			}
+		}
 	}
-	return true
+	return todo
 }
 
 // claim is what may leave an endpoint for a copy, and where it may go.

@@ -82,7 +82,8 @@ func (s *State) tick(now time.Time) (todo []Action) {
 	}
 	s.weigh()
 	s.demands(now)
-	todo = s.spread(now)
+	todo = s.evictExcess(now)
+	todo = append(todo, s.spread(now)...)
 	for _, name := range pools {
 		p := s.pools[name]
 		todo = append(todo, s.rehouse(all[name], now)...)
