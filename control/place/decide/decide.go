@@ -92,6 +92,10 @@ type Copy struct {
 	asked time.Time
 	// roomless is since when it has waited, with its turn come, for what leaves to make room; zero if it does not.
 	roomless time.Time
+	// leaving is since when it has been leaving to make room; zero if it does not.
+	leaving time.Time
+	// brief: its requests end soon, beside what a load takes, as far as is known since the last tick.
+	brief bool
 	// doomed: it is unloaded as soon as it is loaded.
 	doomed bool
 	// overdue: its load got no clear answer, and the engine is being told to unload it. It is doomed, and no load any more that counts
@@ -309,6 +313,8 @@ type State struct {
 	draining map[CopyKey]bool
 	// roomless are copies whose turn it is and that wait for room, timed those that are loading and will be slow.
 	roomless, timed map[CopyKey]bool
+	// preparing are the endpoints at which room is to be made when a load there is about to end.
+	preparing map[string]bool
 	// unknown are models that are asked for and that the catalogue does not have, yet.
 	unknown map[Key]bool
 	// keeping are the VModels whose previous models keep their copies for a while.
@@ -387,7 +393,7 @@ func New(c Config) *State {
 		Config: c,
 		models: make(map[Key]*model), endpoints: make(map[string]*endpoint), pools: make(map[objects.Name]*pool),
 		dueModels: make(map[Key]bool), dueEndpoints: make(map[string]bool),
-		helped: make(map[string]bool), failing: make(map[Key]bool), draining: make(map[CopyKey]bool), roomless: make(map[CopyKey]bool), timed: make(map[CopyKey]bool), unknown: make(map[Key]bool),
+		helped: make(map[string]bool), preparing: make(map[string]bool), failing: make(map[Key]bool), draining: make(map[CopyKey]bool), roomless: make(map[CopyKey]bool), timed: make(map[CopyKey]bool), unknown: make(map[Key]bool),
 		refills: make(map[objects.Name]bool), stopping: make(map[string]bool), quit: make(map[string]bool), trials: make(map[string]bool),
 		migrating: make(map[string]bool), dueMigrations: make(map[string]bool), moving: make(map[Key]bool),
 		vmodels: make(map[Key]*vmodel), named: make(map[Key]map[Key]bool), dueVModels: make(map[Key]bool), keeping: make(map[Key]bool),
@@ -493,7 +499,6 @@ func (s *State) work(now time.Time) (todo []Action) {
 	for s.reorder(); len(s.dueVModels) > 0 || len(s.dueModels) > 0 || len(s.helped) > 0 || len(s.dueEndpoints) > 0 || len(s.stale) > 0 && asked < atOnce; s.reorder() {
 		todo = append(todo, s.considerDue(now)...)
 		s.considerVModels(now)
-		todo = append(todo, s.help(now)...)
 		if len(s.stale) > 0 && asked < atOnce {
 			m := s.stale[0]
 			s.stale, m.stale = s.stale[1:], false
@@ -520,24 +525,39 @@ func (s *State) startDue(now time.Time) (todo []Action) {
 	return todo
 }
 
-// considerDue looks at models about which something changed.
+// candidate is a model that may get a copy now: something about it changed, or it is stuck and something changed about an endpoint that may take it.
+type candidate struct {
+	*model
+	e *endpoint // nil of a model that changed
+}
+
+// considerDue considers the models that changed, and the stuck models that changed endpoints may take, in the order of [model.compare]. In two
+// passes a model that changed would take the room that an older stuck model waits for.
 func (s *State) considerDue(now time.Time) (todo []Action) {
-	due := make([]*model, 0, len(s.dueModels))
+	due := make([]candidate, 0, len(s.dueModels))
 	for key := range s.dueModels {
 		if m := s.models[key]; m != nil {
-			due = append(due, m)
+			due = append(due, candidate{model: m})
 		}
 	}
 	clear(s.dueModels)
-	slices.SortFunc(due, (*model).compare)
-	for _, m := range due {
-		todo = append(todo, s.consider(m, now)...)
+	due = s.appendHelped(due)
+	slices.SortFunc(due, func(a, b candidate) int {
+		return cmp.Or(a.compare(b.model), truth(a.e != nil)-truth(b.e != nil))
+	})
+	for _, d := range due {
+		if d.e != nil {
+			if s.reorder(); !d.stuck || !s.takes(d.e, d.model, s.claim(d.model)) { // those before it may have left no room
+				continue
+			}
+		}
+		todo = append(todo, s.consider(d.model, now)...)
 	}
 	return todo
 }
 
-// help looks at stuck models that an endpoint may take about which something changed.
-func (s *State) help(now time.Time) (todo []Action) {
+// appendHelped appends the stuck models that endpoints may take about which something changed. Orders are up to date.
+func (s *State) appendHelped(all []candidate) []candidate {
 	helped := slices.Sorted(maps.Keys(s.helped))
 	clear(s.helped)
 	for _, address := range helped {
@@ -545,27 +565,15 @@ func (s *State) help(now time.Time) (todo []Action) {
 		if e == nil {
 			continue
 		}
-		var takes []*model
 		for _, p := range e.pools {
-			stuck := s.pool(p).stuck
-			if len(stuck) == 0 {
-				continue
-			}
-			s.reorder()
-			for _, m := range stuck {
+			for _, m := range s.pool(p).stuck {
 				if s.takes(e, m, s.claim(m)) {
-					takes = append(takes, m)
+					all = append(all, candidate{m, e})
 				}
 			}
 		}
-		slices.SortFunc(takes, (*model).compare)
-		for _, m := range takes {
-			if s.reorder(); s.takes(e, m, s.claim(m)) { // those before it may have left no room
-				todo = append(todo, s.consider(m, now)...)
-			}
-		}
 	}
-	return todo
+	return all
 }
 
 // wake is when the next thing happens by itself.
@@ -594,6 +602,9 @@ func (s *State) wake(now time.Time) (at time.Time) {
 	}
 	for key := range s.timed {
 		soonest(s.copy(key).slowAt)
+	}
+	for address := range s.preparing {
+		soonest(s.endpoints[address].prepares)
 	}
 	for key := range s.keeping {
 		soonest(s.vmodels[key].Until)
@@ -635,6 +646,12 @@ func (s *State) expire(now time.Time) {
 			delete(s.timed, key)
 			s.recount(c)
 			s.dueEndpoints[c.Endpoint], s.helped[c.Endpoint] = true, true
+		}
+	}
+	for address := range s.preparing {
+		if !now.Before(s.endpoints[address].prepares) {
+			delete(s.preparing, address)
+			s.dueEndpoints[address] = true
 		}
 	}
 	s.forgive(now)
@@ -866,6 +883,9 @@ func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 			a.Waited = now.Sub(since)
 		}
 		todo = append(todo, a)
+		if e.unloadTime.known() { // when its end is near, room is to be made for the next
+			s.dueEndpoints[e.Address] = true
+		}
 	}
 	return todo
 }

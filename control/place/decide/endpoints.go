@@ -52,6 +52,12 @@ type endpoint struct {
 	counted bool
 	order   []*Copy
 	hash    uint64
+	// loadTime is how long loads take there, unloadTime how long copies take to leave that make room, both in seconds.
+	loadTime, unloadTime recent
+	// quick: copies leave so soon that no room is kept free for it.
+	quick bool
+	// prepares is when room is to be made for the next load, if anything waits then; the endpoint is among State.preparing.
+	prepares time.Time
 	// left is when copies went, for looks that began before.
 	left map[Key]time.Time
 	// leaks are models that may be left at the engine without a copy, by its name of them. Leaked is the bytes of all.
@@ -229,6 +235,7 @@ func (s *State) RemoveEndpoint(address string) {
 	delete(s.dueEndpoints, address)
 	delete(s.stopping, address)
 	delete(s.quit, address)
+	delete(s.preparing, address)
 	delete(s.migrating, address)
 	delete(s.dueMigrations, address)
 	if e.Is() {
@@ -341,6 +348,7 @@ func (s *State) Saw(l Sight, now time.Time) {
 		}
 	}
 	e.Endpoint = l.Endpoint
+	s.keep(e)
 	s.turn(e, up)
 	if restarted {
 		e.born = l.Began
@@ -538,6 +546,7 @@ func (s *State) add(m *model, e *endpoint, state CopyState, now time.Time) *Copy
 	if c.Bytes == 0 {
 		c.Bytes = e.DefaultBytes
 	}
+	c.brief = s.brief(m, e)
 	e.copies[m.ModelKey] = c
 	place, _ := m.find(e.Address)
 	m.copies = slices.Insert(m.copies, place, c)

@@ -43,7 +43,7 @@ func (s *State) Audit(decided bool) error {
 			}
 		}
 		slices.SortFunc(order, func(a, b *Copy) int {
-			return cmp.Or(min(a.inFlight, 1)-min(b.inFlight, 1), truth(s.spares(b.model, b))-truth(s.spares(a.model, a)), cmp.Compare(worth(a.model), worth(b.model)), a.Key.Compare(b.Key))
+			return cmp.Or(truth(a.busy())-truth(b.busy()), truth(s.spares(b.model, b))-truth(s.spares(a.model, a)), cmp.Compare(worth(a.model), worth(b.model)), a.Key.Compare(b.Key))
 		})
 		if t := e.tally(); t.remain != remain || t.settled != settled || t.held != held || t.stay != stay || t.loading+t.slow != loading || len(t.queue) != queued {
 			return fmt.Errorf("%s: the tally is %+v, and counted anew remain %v held %v stay %v loading %d queued %d", e.Address, *t, remain, held, stay, loading, queued)

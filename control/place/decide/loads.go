@@ -134,6 +134,8 @@ func (s *State) LoadEnded(key CopyKey, r LoadResult, now time.Time) {
 	default:
 		s.seal(e, c.ID)
 		s.pool(m.Pool).timesOf(m.Type).add(r.Took.Seconds())
+		e.loadTime.add(r.Took.Seconds())
+		s.keep(e)
 		c.cut, c.Limit = false, r.Limit
 		s.set(c, Loaded, now)
 		delete(e.left, c.Key) // it is there again
@@ -160,6 +162,10 @@ func (s *State) UnloadEnded(key CopyKey, failed bool, now time.Time) {
 		s.leak(c, now)
 	} else {
 		s.seal(e, c.ID)
+		if !c.leaving.IsZero() {
+			e.unloadTime.add(now.Sub(c.leaving).Seconds())
+			s.keep(e)
+		}
 	}
 	s.drop(c)
 	e.left[key.Key] = now

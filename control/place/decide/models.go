@@ -22,11 +22,14 @@ type model struct {
 	// inUseSince is since when it has been used without a break of secondWithin.
 	inUseSince time.Time
 	// awaited is since when requests waited for it, the last time that any did.
-	awaited  time.Time
-	took     float64 // seconds that a load of it takes; 0: none has ended
-	ghosts   [2]ghost
-	wants    map[string]Want // by who says so
-	copies   []*Copy         // in order of endpoint
+	awaited time.Time
+	took    float64 // seconds that a load of it takes; 0: none has ended
+	ghosts  [2]ghost
+	wants   map[string]Want // by who says so
+	// first is when the first request began to wait that still does, zero if none waits; barred: some can use no copy at some endpoints.
+	first    time.Time
+	barred   bool
+	copies   []*Copy // in order of endpoint
 	hash     uint64
 	fit      *Fit  // where it may be loaded
 	bytes    int64 // known size, by any endpoint
@@ -118,6 +121,7 @@ func (s *State) Wanted(who string, key Key, w Want) {
 		m.wants = make(map[string]Want)
 	}
 	m.wants[who] = w
+	m.recallWants()
 	if w.Since.After(m.awaited) {
 		m.awaited = w.Since
 	}
@@ -143,6 +147,7 @@ func (s *State) Unwanted(who string) {
 
 func (s *State) unwant(m *model, who string) {
 	delete(m.wants, who)
+	m.recallWants()
 	s.dueModels[m.ModelKey] = true
 	s.touch(m)
 }
@@ -217,15 +222,19 @@ func (m *model) compare(o *model) int {
 	return cmp.Or(o.lastUsed.Compare(m.lastUsed), m.Compare(o.ModelKey))
 }
 
-// since is when the first request began to wait that still does; zero if none waits.
-func (m *model) since() (first time.Time) {
+// recallWants finds anew what all wants say together.
+func (m *model) recallWants() {
+	m.first, m.barred = time.Time{}, false
 	for _, w := range m.wants {
-		if first.IsZero() || w.Since.Before(first) {
-			first = w.Since
+		if m.first.IsZero() || w.Since.Before(m.first) {
+			m.first = w.Since
 		}
+		m.barred = m.barred || len(w.Unusable) > 0
 	}
-	return first
 }
+
+// since is when the first request began to wait that still does; zero if none waits.
+func (m *model) since() time.Time { return m.first }
 
 // starved says whether requests wait for the model that no copy there is, or that is on its way, will serve, but for one.
 func (m *model) starved(but *Copy) bool {

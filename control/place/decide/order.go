@@ -107,7 +107,7 @@ func (s *State) reorder() {
 				c.stays, e.counted = stays, false
 				s.unsettle(e)
 			}
-			r := rank{busy: c.inFlight > 0, spare: s.spares(m, c), worth: worth(m)}
+			r := rank{busy: c.busy(), spare: s.spares(m, c), worth: worth(m)}
 			may := c.remains() && c.State != Loading && !stays && len(m.wants) == 0
 			if c.ranked && may && c.rank == r {
 				continue
@@ -117,7 +117,7 @@ func (s *State) reorder() {
 				e.order = slices.Delete(e.order, at, at+1)
 			}
 			if may && !c.ranked {
-				s.helped[c.Endpoint] = true
+				s.helped[c.Endpoint], s.dueEndpoints[c.Endpoint] = true, true
 			}
 			if may && c.ranked && r.spare && !c.rank.spare {
 				s.unsettle(e) // it leaves for those who may put out nothing else
@@ -134,7 +134,7 @@ func (s *State) reorder() {
 
 // rank is a copy's place in the order in which copies leave.
 type rank struct {
-	busy  bool // it has requests
+	busy  bool // it has requests that do not end soon
 	spare bool // its model can spare it
 	worth float64
 }
@@ -163,7 +163,7 @@ func truth(b bool) int {
 	return 0
 }
 
-// compareRank orders copies of one endpoint by who is to leave first: those without requests, then those that can be spared, then what is missed least.
+// compareRank orders copies of one endpoint by who is to leave first: those whose requests end soon, then those that can be spared, then what is missed least.
 func (c *Copy) compareRank(o *Copy) int {
 	return cmp.Or(c.rank.compare(o.rank), c.Key.Compare(o.Key))
 }

@@ -27,6 +27,8 @@ type pool struct {
 	times map[string]*spread
 	// fills are the models for which free room was not yet sought since the last tick, the most missed first.
 	fills []*model
+	// requestTime is how long a request takes at its engine, in seconds, in the mean of minutes; 0: nobody knows.
+	requestTime float64
 	// stuck are models that found no place.
 	stuck  []*model
 	fading *fading
@@ -109,7 +111,12 @@ func (s *State) loadedIn(m *model, took time.Duration) {
 		p.dearness = p.dear.mean
 		s.revalue(m.Pool, p)
 	}
-	m.value(p)
+	was := m.worth
+	if m.value(p); m.worth < was { // it may leave for those whom it did not make room for before
+		for _, c := range m.copies {
+			s.helped[c.Endpoint] = true
+		}
+	}
 	s.touch(m)
 }
 

@@ -27,8 +27,25 @@ func (e *endpoint) reserve() int64 {
 	return min(max(loads, e.Bytes/100), e.Bytes/10)
 }
 
+// keep finds whether an endpoint keeps its reserve free. Where copies leave in a smaller share of the time of a load than the reserve is of
+// the capacity, the loads that one more model saves are worth more than the waits for those that leave.
+func (s *State) keep(e *endpoint) {
+	quick := e.unloadTime.known() && e.loadTime.known() && e.unloadTime.mean*float64(e.Bytes) < e.loadTime.mean*float64(e.reserve())
+	if quick == e.quick {
+		return
+	}
+	e.quick = quick
+	s.dueEndpoints[e.Address], s.helped[e.Address] = true, true
+	s.unsettle(e)
+}
+
 // usable is what all models may take that are not on their way out, in bytes.
-func (e *endpoint) usable() int64 { return e.Bytes - e.reserve() - e.leaked }
+func (e *endpoint) usable() int64 {
+	if e.quick {
+		return e.Bytes - e.leaked
+	}
+	return e.Bytes - e.reserve() - e.leaked
+}
 
 // fits says whether so much has room at an endpoint.
 func (e *endpoint) fits(a amount) bool {
@@ -62,6 +79,11 @@ func (e *endpoint) started(c *Copy) bool {
 	if !c.told() {
 		held = held.plus(c.room())
 	}
+	return e.hasRoom(held)
+}
+
+// hasRoom reports whether an engine has room for so much.
+func (e *endpoint) hasRoom(held amount) bool {
 	return (e.Slots == 0 || held.models <= e.Slots) && e.holds(held)
 }
 
@@ -383,6 +405,9 @@ func (m *model) whyFailed() (why Reason) {
 
 // unusable says whether somebody who wants the model can use no copy there.
 func (m *model) unusable(address string) bool {
+	if !m.barred {
+		return false
+	}
 	for _, w := range m.wants {
 		if slices.Contains(w.Unusable, address) {
 			return true
@@ -420,11 +445,30 @@ func (e *endpoint) shrink(m *model, by claim, all amount, leave func(*Copy)) (vi
 	return victims, worst, all, false
 }
 
-// prepare has others leave an endpoint for the copies that are next to be loaded there, of a queue in order: no sooner, for what leaves
-// early is missed, and what waits may yet go elsewhere. Where too few may leave a copy gives its place up, wherever in the queue it is.
+// briefShare is the share of the time of a load within which requests end soon: to wait for them costs little.
+const briefShare = 0.1
+
+// brief reports whether requests of a model end soon at an endpoint.
+func (s *State) brief(m *model, e *endpoint) bool {
+	mean := s.pool(m.Pool).requestTime // for what of a model has hardly been served yet may be too little
+	takes := mean
+	if m.slowRate > 0 {
+		takes = max(mean, m.stay())
+	}
+	return mean > 0 && e.loadTime.known() && takes <= briefShare*e.loadTime.mean
+}
+
+// busy reports whether a copy has requests that would have its room wait for long.
+func (c *Copy) busy() bool { return c.inFlight > 0 && !c.brief }
+
+// prepare has others leave an endpoint for the copies that are next to be loaded there, of a queue in order: when their turn has come, or as long
+// before as it takes to leave. What leaves sooner is missed, and what waits may yet go elsewhere. Where too few may leave a copy gives its
+// place up, wherever in the queue it is.
 func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Action) {
-	all := e.tally().settled
-	for i, c := range queue {
+	t := e.tally()
+	all, held, next := t.settled, t.held, max(1, e.Loads)-e.turns()
+	soon, at := e.ending(now)
+	for _, c := range queue {
 		if c.misplaced() { // since it got its place
 			todo = append(todo, s.dismiss(c, now)...)
 			continue
@@ -433,6 +477,7 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 			continue
 		}
 		if c.cut { // the engine may have it, and it is settled
+			next--
 			continue
 		}
 		with := all.plus(c.room())
@@ -443,19 +488,103 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 		}
 		s.reorder()
 		var victims []*Copy
-		_, _, left, fits := e.shrink(m, by, with, func(v *Copy) { victims = append(victims, v) })
-		switch {
-		case !fits:
+		_, worst, left, fits := e.shrink(m, by, with, func(v *Copy) { victims = append(victims, v) })
+		if !fits {
 			s.drop(c)
 			continue
-		case i >= max(1, e.Loads): // it is not next
-			all = with
-			continue
+		}
+		all, held = with, held.plus(c.room())
+		early, room := next <= 0, e.hasRoom(held)
+		if next--; early {
+			if soon--; soon < 0 || room { // it is not next, or begins at once when its turn comes
+				continue
+			}
+		}
+		if len(victims) > 0 && !room {
+			if until, waits := e.better(worst, early, now); waits {
+				at = sooner(at, until)
+				continue
+			}
 		}
 		all = left
 		for _, victim := range victims {
+			if victim.State == Loaded {
+				victim.leaving = now
+			}
 			todo = append(todo, s.dismiss(victim, now)...)
 		}
 	}
+	if e.prepares = at; at.IsZero() {
+		delete(s.preparing, e.Address)
+	} else {
+		s.preparing[e.Address] = true
+	}
 	return todo
+}
+
+// sooner is the sooner of two times; the zero time is never.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// ends is when a load is expected to end; zero if nobody knows.
+func (c *Copy) ends() time.Time {
+	took := cmp.Or(c.model.took, c.endpoint.loadTime.mean)
+	if took == 0 {
+		return time.Time{}
+	}
+	return c.Since.Add(time.Duration(took * float64(time.Second)))
+}
+
+// ending counts the loads that are expected to end within the time that it takes to make room, and is when the next one will be among them;
+// zero if none will.
+func (e *endpoint) ending(now time.Time) (soon int, at time.Time) {
+	if !e.unloadTime.known() || e.tally().loading == 0 {
+		return 0, at
+	}
+	ahead := time.Duration(e.unloadTime.mean * float64(time.Second))
+	for _, c := range e.copies {
+		if c.State != Loading || c.overdue || c.slow {
+			continue
+		}
+		switch ends := c.ends(); {
+		case ends.IsZero():
+		case now.Before(ends.Add(-ahead)):
+			at = sooner(at, ends.Add(-ahead))
+		default:
+			soon++
+		}
+	}
+	return soon, at
+}
+
+// better reports whether a copy that is missed less than those which would have to leave may leave soon instead: one that has been loaded just now,
+// whose requests are on their way to it, or, early, one whose load is about to end. It is waited for until then.
+func (e *endpoint) better(worst rank, early bool, now time.Time) (until time.Time, waits bool) {
+	if worst.spare {
+		return until, false
+	}
+	pause := time.Duration(briefShare * e.loadTime.mean * float64(time.Second))
+	for _, c := range e.copies {
+		m := c.model
+		if !c.brief || c.stays || !c.remains() || worth(m) >= worst.worth {
+			continue
+		}
+		var at time.Time
+		switch {
+		case c.State == Loaded && len(m.wants) > 0:
+			at = c.Since.Add(pause)
+		case early && c.State == Loading:
+			if ends := c.ends(); !ends.IsZero() {
+				at = ends.Add(pause)
+			}
+		}
+		if now.Before(at) {
+			until, waits = sooner(until, at), true
+		}
+	}
+	return until, waits
 }

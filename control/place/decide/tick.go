@@ -170,11 +170,22 @@ func (s *State) tickLoads(p *pool, all, used []*model, passed float64, now time.
 		}
 		m.tick(passed)
 	}
+	flight, rate := 0.0, 0.0
 	for _, m := range used {
 		total += m.engines
+		flight, rate = flight+m.slowFlight, rate+m.slowRate
+	}
+	if p.requestTime = 0; rate > 0 {
+		p.requestTime = flight / rate
 	}
 	share := total / float64(max(1, endpoints))
 	for _, m := range used {
+		for _, c := range m.copies {
+			if brief := s.brief(m, c.endpoint); brief != c.brief {
+				c.brief = brief
+				s.touch(m)
+			}
+		}
 		copies := m.engines / share // without any load not a number, and above nothing
 		if p.RPM > 0 {
 			copies = m.rate * 60 / float64(p.RPM)

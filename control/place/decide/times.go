@@ -20,6 +20,23 @@ func (s *spread) add(x float64) {
 	s.m2 += delta * (x - s.mean)
 }
 
+// recent is the mean of the last numbers, where each counts less as others come.
+type recent struct {
+	n    int // at most recentMost
+	mean float64
+}
+
+// recentMost is about how many numbers a recent mean is of.
+const recentMost = 16
+
+func (r *recent) add(x float64) {
+	r.n = min(r.n+1, recentMost)
+	r.mean += (x - r.mean) / float64(r.n)
+}
+
+// known reports whether enough numbers make the mean.
+func (r *recent) known() bool { return r.n >= enough }
+
 const (
 	// defaultTimeout bounds a load where nobody says how long one may take, and too few loads before it how long one takes: an adapter
 	// of a gigabyte from object storage.
