@@ -61,7 +61,8 @@ func durationOf(d *metav1.Duration) time.Duration {
 	return d.Duration
 }
 
-// setEndpoints opens endpoints that are new, and closes those that are gone or have become others. The caller holds mu.
+// setEndpoints opens endpoints that are new, and closes those that are gone or have become others. The deletion of a pod is final: if an endpoint no
+// longer terminates, another pod has its address, and its engine has nothing that the one before it had. The caller holds mu.
 func (p *Placer) setEndpoints(w *objects.World) {
 	declared := make(map[string]objects.Engine, len(w.Engines))
 	for _, e := range w.Engines {
@@ -70,7 +71,8 @@ func (p *Placer) setEndpoints(w *objects.World) {
 	for address, s := range p.endpoints {
 		e, ok := declared[address]
 		same := ok && s.Kind == e.Kind && s.Management == e.Management && s.Host == e.Host && s.Token == e.Token && s.TLS == e.TLS && s.H2C == e.H2C && s.HTTP == e.HTTP() && s.GRPC == e.GRPC()
-		if same && s.Incarnation == e.Incarnation {
+		replaced := s.terminating && !e.Terminating
+		if s.terminating = e.Terminating; same && !replaced && s.Incarnation == e.Incarnation {
 			if is := (adapters{e.MaxAdapters, e.HostAdapters}); s.adapters != is || s.room != e.Room {
 				s.adapters, s.room = is, e.Room
 				s.look()
@@ -79,9 +81,12 @@ func (p *Placer) setEndpoints(w *objects.World) {
 		}
 		s.stop()
 		delete(p.endpoints, address)
-		if !ok {
+		if !ok || replaced {
 			p.Board.Takes(address, "")
 			p.state.RemoveEndpoint(address)
+		}
+		if replaced {
+			p.forgetRuntimes()
 		}
 	}
 	for address, e := range declared {

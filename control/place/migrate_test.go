@@ -21,6 +21,24 @@ func (w *world) migrating(address string, all ...string) (pod objects.Name) {
 	return e.Pod
 }
 
+// A pod is deleted, and another one has its address before the objects are read again: what the first one had counts no more, until a scrape has found it.
+func TestAPodThatTakesTheAddressOfADeletedOneHasNothing(t *testing.T) {
+	w := newWorld(t)
+	e := serveVLLM(t)
+	all := []string{settings("maxAdapters: 4, source: 'sim:'"), list(e.address, ""), object("a", ", copies: {min: 1}")}
+	w.set(all...)
+	w.awaitCopies("a", e.address+" loaded")
+	w.migrating(e.address, all...)
+	w.set(all...)
+	w.board.mu.Lock()
+	gone := slices.Clone(w.board.gone)
+	w.board.mu.Unlock()
+	if want := []decide.CopyKey{{Key: key("a"), Endpoint: e.address}}; !slices.Equal(gone, want) {
+		t.Errorf("extprocs are told that %v are gone, want %v", gone, want)
+	}
+	w.awaitCopies("a", e.address+" loaded") // the engine lists it
+}
+
 // The models of a pod that is about to end are loaded elsewhere before, by a control that takes over in the middle too, and nothing is unloaded
 // there.
 func TestTheModelsOfAPodThatMigratesAreLoadedElsewhere(t *testing.T) {

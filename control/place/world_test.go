@@ -193,6 +193,7 @@ type board struct {
 	methods   map[string]engine.Methods
 	limits    map[decide.CopyKey]int // of loaded copies
 	awaited   []decide.Key           // registered models that all are to know of
+	gone      []decide.CopyKey       // copies that went, in order
 }
 
 // Takes keeps what it is told.
@@ -236,6 +237,9 @@ func (b *board) Publish(c decide.Change) {
 		}
 		if delete(b.limits, key); of.There && of.State == decide.Loaded {
 			b.limits[key] = of.Limit
+		}
+		if !of.There {
+			b.gone = append(b.gone, key)
 		}
 		if of.There && of.State == decide.Draining {
 			go b.placer.Drained(key)
