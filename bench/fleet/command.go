@@ -75,7 +75,7 @@ var policies = []struct {
 
 // made are the workloads that need no trace, by the lengths of prompts and answers.
 func made(of Lengths) []Workload {
-	return []Workload{Adapters(200, of), Prefixes(128, 2048, of), Plain(of), Chat(1000, of.messages())}
+	return []Workload{Adapters(200, of), Prefixes(128, 2048, of), Plain(of), Chat(1000, of.messages()), Long(of), Bursts(of), Cancelled(of)}
 }
 
 // workload returns the one of a name, with traces of a folder, empty for none.

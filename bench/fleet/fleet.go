@@ -50,6 +50,8 @@ type Request struct {
 	// Prompt is token ids, Output how many tokens the answer has.
 	Prompt []uint32
 	Output int
+	// Leaves is after how many seconds its client leaves, if it has no whole answer by then; 0 is never.
+	Leaves float64
 }
 
 // Picker sends requests to endpoints, which are numbers from 0 on. Time is in seconds. A Picker that is a [Teller] hears of what others
@@ -83,6 +85,11 @@ type Streamer interface {
 	FirstToken(now float64, r *Request, endpoint int)
 }
 
+// Left is a Picker that tells requests whose clients have left from those that have ended.
+type Left interface {
+	Left(r *Request)
+}
+
 // Indexed is a Picker that can ask how many leading tokens of a prompt an endpoint has in its cache, as engines tell by events.
 type Indexed interface {
 	Index(cached func(endpoint int, r *Request) (tokens int))
@@ -108,6 +115,7 @@ type Result struct {
 	At, FirstToken, LastToken float64
 	Prompt, Output, Cached    int // tokens
 	Endpoint                  int
+	Left                      bool // its client left before it had a whole answer
 }
 
 // Outcome is what became of all requests, in the order in which they came, and of endpoints.
@@ -226,6 +234,9 @@ func (r *run) send(is *Request) {
 	number := len(r.results)
 	r.results = append(r.results, Result{At: is.At, Prompt: len(is.Prompt), Output: is.Output, Endpoint: to})
 	r.left++
+	if is.Leaves > 0 {
+		r.loop.At(is.At+is.Leaves, func() { r.leave(number, by, is) })
+	}
 	if intake := r.endpoints[to].intake; intake > 0 {
 		r.loop.At(r.loop.Now()+intake, func() { r.submit(number, by, is) })
 		return
@@ -237,6 +248,9 @@ func (r *run) send(is *Request) {
 func (r *run) submit(number, by int, is *Request) {
 	to := r.results[number].Endpoint
 	e := &r.endpoints[to]
+	if r.results[number].Left {
+		return
+	}
 	id, err := e.Submit(r.loop.Now(), sim.Request{Adapter: is.Adapter, Prompt: is.Prompt, Output: answer(is.Output)})
 	if err != nil { // it can be served by nobody, and is told of as such
 		r.results[number].FirstToken, r.results[number].LastToken = math.Inf(1), math.Inf(1)
@@ -248,6 +262,30 @@ func (r *run) submit(number, by int, is *Request) {
 	is.Prompt = nil // the engine has it
 	e.flying[id] = flight{number, by, is}
 	r.wake(to)
+}
+
+// leave has the client of a request leave that a picker has sent, unless it has a whole answer.
+func (r *run) leave(number, by int, is *Request) {
+	to := &r.results[number]
+	if to.LastToken > 0 {
+		return
+	}
+	e := &r.endpoints[to.Endpoint]
+	for id, of := range e.flying {
+		if of.number == number {
+			e.Cancel(id)
+			delete(e.flying, id)
+			break
+		}
+	}
+	to.Left = true
+	r.left--
+	if p, ok := r.pickers[by].(Left); ok {
+		p.Left(is)
+	} else {
+		r.pickers[by].Ended(r.loop.Now(), is, to.Endpoint)
+	}
+	r.moved(by)
 }
 
 // wake has an endpoint's next step in the loop, if there is one.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 
+	"gonum.org/v1/gonum/stat"
+
 	"github.com/headgate/headgate/bench/simulated"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/engine"
@@ -187,6 +189,50 @@ func TestLatencyKeepsObjectivesWherePromptsAreShared(t *testing.T) {
 		if got.Kept < c.least {
 			t.Errorf("%s at %g a second: %.1f %% keep their objectives, want %.0f %%: %+v", c.of.Name, c.rate, 100*got.Kept, 100*c.least, got)
 		}
+	}
+}
+
+// Who leaves is gone from its engine, takes no part in figures, and teaches nobody how long answers are; the others end.
+func TestClientsLeave(t *testing.T) {
+	f := four()
+	w := Cancelled(Lengths{{Prompt: 100, Output: 200}})
+	var h *headgate
+	o := outcome(t, f, 1, w.Requests(1, 5, 1000), func(f Fleet, seed uint64) (Picker, error) {
+		made, err := Headgate(pick.Latency)(f, seed)
+		h, _ = made.(*headgate)
+		return h, err
+	})
+	left := 0
+	for _, r := range o.Results {
+		if r.Left {
+			left++
+		}
+		if r.Left == (r.LastToken > 0) {
+			t.Fatalf("it has left and ended, or neither: %+v", r)
+		}
+	}
+	if left < 250 || left > 350 || len(h.flying) > 0 || int(h.habit("").Output()) != 200 {
+		t.Errorf("%d of 1000 have left, of which %d are still counted; answers are taken to have %g tokens", left, len(h.flying), h.habit("").Output())
+	}
+	if kept := FiguresOf(o, f.Profile, DefaultObjectives).Kept; kept < 0.99 {
+		t.Errorf("%g keep their objectives", kept)
+	}
+	to := &to{active: make(map[string]bool)}
+	if outcome(t, f, 1, w.Requests(1, 1, 100), func(Fleet, uint64) (Picker, error) { return to, nil }); to.ended != 100 {
+		t.Errorf("who does not tell them apart is told of %d ends of 100", to.ended)
+	}
+}
+
+// Bursts come in bursts, and as many as were asked for.
+func TestBursts(t *testing.T) {
+	var gaps []float64
+	before := 0.0
+	for r := range Bursts(Lengths{{Prompt: 1, Output: 1}}).Requests(1, 10, 50_000) {
+		gaps, before = append(gaps, r.At-before), r.At
+	}
+	mean, deviation := stat.MeanStdDev(gaps, nil)
+	if math.Abs(mean/0.1-1) > 0.1 || math.Abs(deviation/mean/4-1) > 0.1 {
+		t.Errorf("the times between are %g s in the mean, and vary by %g of that, want 0.1 and 4", mean, deviation/mean)
 	}
 }
 

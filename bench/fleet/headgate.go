@@ -178,9 +178,13 @@ func (h *headgate) FirstToken(now float64, r *Request, endpoint int) {
 }
 
 func (h *headgate) Ended(_ float64, r *Request, _ int) {
+	h.learn(r, h.flying[r])
+	h.Left(r)
+}
+
+func (h *headgate) Left(r *Request) {
 	of := h.flying[r]
 	of.End()
-	h.learn(r, of)
 	delete(h.flying, r)
 }
 

@@ -49,12 +49,15 @@ type Figures struct {
 // warming is the share of requests, of the first, that are not measured: caches are cold.
 const warming = 0.1
 
-// FiguresOf measures what became of requests on endpoints of a profile.
+// FiguresOf measures what became of requests on endpoints of a profile, but for those whose clients left.
 func FiguresOf(all Outcome, p profile.Profile, o Objectives) Figures {
 	results := all.Results[int(warming*float64(len(all.Results))):]
 	var ttft, perToken []float64
 	var kept, cached, prompts int
 	for _, r := range results {
+		if r.Left {
+			continue
+		}
 		ttft, perToken = append(ttft, r.FirstToken-r.At), append(perToken, r.perToken())
 		if o.keeps(p, r) {
 			kept++
@@ -63,7 +66,7 @@ func FiguresOf(all Outcome, p profile.Profile, o Objectives) Figures {
 	}
 	return Figures{
 		quantile(ttft, 0.5), quantile(ttft, 0.99), quantile(perToken, 0.99),
-		float64(kept) / float64(len(results)), float64(cached) / float64(prompts), float64(all.SlotLoads) / all.Seconds * 60,
+		float64(kept) / float64(len(ttft)), float64(cached) / float64(prompts), float64(all.SlotLoads) / all.Seconds * 60,
 	}
 }
 

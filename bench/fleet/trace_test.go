@@ -112,7 +112,7 @@ func TestCommand(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for args, words := range map[string]string{
-		"--workload none":                  `--workload: there is no "none": use one of adapters, prefixes, plain, chat, azure-conversation`,
+		"--workload none":                  `--workload: there is no "none": use one of adapters, prefixes, plain, chat, long, bursts, cancelled, azure-conversation`,
 		"--workload azure-code":            "there is no trace azure/code-2023.csv: name the folder that has it by --traces or $TRACE_DIR",
 		"--workload plain --traces " + dir: "azure/conv-2023.csv: name the folder",
 		"--policy best":                    `--policy: there is no "best": use some of latency, proposal,`,

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sort"
 
+	"gonum.org/v1/gonum/stat/distuv"
+
 	"github.com/headgate/headgate/bench/traffic"
 	"github.com/headgate/headgate/internal/profile"
 )
@@ -140,13 +142,68 @@ func (of Lengths) messages() Lengths {
 	return all
 }
 
+// Bursts is requests as Plain's that come in bursts: the times between them vary four times as much as where they know nothing of each other.
+func Bursts(lengths Lengths) Workload {
+	const vary = 4 // the coefficient of variation, 1 where they know nothing of each other
+	return Workload{
+		Name: "bursts", About: fmt.Sprintf("requests for the base model that share nothing and come in bursts: the coefficient of variation of the times between them is %d", vary),
+		requests: func(seed uint64, rate float64, n int) iter.Seq[Request] {
+			gaps := distuv.Gamma{Alpha: 1. / (vary * vary), Beta: rate / (vary * vary), Src: rand.NewPCG(seed, 3)}
+			return coming(seed, n, func(*rand.Rand) float64 { return gaps.Rand() }, func(random *rand.Rand, number int) Request {
+				l := lengths[random.IntN(len(lengths))]
+				return Request{Prompt: prompt(nil, uint32(number), l.Prompt), Output: l.Output}
+			})
+		},
+	}
+}
+
+// Long is requests as Plain's of which a tenth have prompts of 32,768 tokens, for the smaller model.
+func Long(lengths Lengths) Workload {
+	const tokens, share = 32768, 0.1
+	return Workload{
+		Name: "long", About: fmt.Sprintf("requests for the base model that share nothing, of which %g %% have prompts of %d tokens", 100*share, tokens), Profile: smallProfile(),
+		requests: func(seed uint64, rate float64, n int) iter.Seq[Request] {
+			return poisson(seed, rate, n, func(random *rand.Rand, number int) Request {
+				l := lengths[random.IntN(len(lengths))]
+				if random.Float64() < share {
+					l.Prompt = tokens
+				}
+				return Request{Prompt: prompt(nil, uint32(number), l.Prompt), Output: l.Output}
+			})
+		},
+	}
+}
+
+// Cancelled is requests as Plain's of which three of ten are cancelled, at any time while they would be answered at 50 ms a token.
+func Cancelled(lengths Lengths) Workload {
+	const share, perToken = 0.3, 0.05
+	return Workload{
+		Name: "cancelled", About: fmt.Sprintf("requests for the base model that share nothing, of which the clients of %g %% leave before their answers end", 100*share),
+		requests: func(seed uint64, rate float64, n int) iter.Seq[Request] {
+			return poisson(seed, rate, n, func(random *rand.Rand, number int) Request {
+				l := lengths[random.IntN(len(lengths))]
+				r := Request{Prompt: prompt(nil, uint32(number), l.Prompt), Output: l.Output}
+				if random.Float64() < share {
+					r.Leaves = random.Float64() * perToken * float64(l.Output)
+				}
+				return r
+			})
+		},
+	}
+}
+
 // poisson has n requests come at times that know nothing of each other.
 func poisson(seed uint64, rate float64, n int, next func(random *rand.Rand, number int) Request) iter.Seq[Request] {
+	return coming(seed, n, func(random *rand.Rand) float64 { return random.ExpFloat64() / rate }, next)
+}
+
+// coming has n requests come, each so many seconds after the one before.
+func coming(seed uint64, n int, gap func(*rand.Rand) float64, next func(random *rand.Rand, number int) Request) iter.Seq[Request] {
 	return func(yield func(Request) bool) {
 		random := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // no secret
 		at := 0.0
 		for number := range n {
-			at += random.ExpFloat64() / rate
+			at += gap(random)
 			r := next(random, number)
 			if r.At = at; !yield(r) {
 				return
