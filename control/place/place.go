@@ -6,6 +6,7 @@ package place
 import (
 	"context"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -136,7 +137,10 @@ func New(c Config) (*Placer, error) {
 		answers: make(map[decide.Key][]AnswerStatus),
 		vmodels: newVModels(), records: make(map[string]load.Record), used: make(map[decide.Key]time.Time), refused: make(map[decide.Key]decide.Reason), gates: make(map[objects.Name]memory.Gate),
 	}
-	return p, p.recall()
+	err := p.recall()
+	// The garbage of the records that were read is as much as what is kept of them. It is returned now: the next collection may be minutes away.
+	debug.FreeOSMemory()
+	return p, err
 }
 
 // Run places until ctx ends, and returns when nothing runs any more. Loads that go on at engines are not waited for: they
