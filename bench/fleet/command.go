@@ -69,6 +69,7 @@ var policies = []struct {
 	{"dynamo", indexedBy(dynamoCost), 0},
 	{"lmetric", indexedBy(lmetricCost), 0},
 	{"cacheAware", smg, 0},
+	{"sglang-lmetric", byProduct, 0},
 	{"rendezvous", byHash, 0},
 	{"oracle", newOracle, 0},
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// How other projects pick, by their documentation and their defaults, on the same looks. Each knows what its project would know; none
-// knows how long an answer will be.
+// How other projects pick, by their code or documentation and by their defaults, on the same looks. Each knows what its project would know, and what
+// other pickers have in flight, as extprocs tell each other; none knows how long an answer will be.
 
 // seen is what a picker knows of endpoints: by looks, and of the requests that it has sent itself.
 type seen struct {
@@ -28,6 +28,7 @@ type known struct {
 	active               []string // adapters
 
 	flying  int                      // requests that were sent from here and have not ended
+	others  int                      // requests that other pickers said last that they have there
 	prefill map[*Request]int         // tokens that are to be computed of those that have no first token yet
 	decode  map[*Request]int         // blocks of KV that those hold which have not ended
 	caches  *lru.Cache[uint64, bool] // blocks of prompts that were sent there
@@ -51,6 +52,28 @@ func newSeen(f Fleet, seed uint64, cached int) (seen, error) {
 func (s *seen) Saw(_ float64, endpoint int, load engine.Load) {
 	k := &s.at[endpoint]
 	k.waiting, k.running, k.kv, k.active = load.Waiting.Or(0), load.Running.Or(0), load.KVUsage.Or(0), load.Active
+}
+
+// load is how many requests are at an endpoint that have not ended, as far as it is known here.
+func (k *known) load() int { return k.flying + k.others }
+
+// Tell is a method of [Teller].
+func (s *seen) Tell() InFlight {
+	all := make(InFlight)
+	for i := range s.at {
+		all[At{Endpoint: i}] = int64(s.at[i].flying)
+	}
+	return all
+}
+
+// Hear is a method of [Teller].
+func (s *seen) Hear(_ float64, others []InFlight) {
+	for i := range s.at {
+		s.at[i].others = 0
+		for _, o := range others {
+			s.at[i].others += int(o[At{Endpoint: i}])
+		}
+	}
 }
 
 // sent notes that a request goes to an endpoint, where so many of its tokens are to be computed.
@@ -134,7 +157,7 @@ type powerOfTwo struct{ seen }
 func (p *powerOfTwo) Pick(_ float64, r *Request) int {
 	a := p.random.IntN(len(p.at))
 	b := p.random.IntN(len(p.at))
-	if p.at[b].flying < p.at[a].flying {
+	if p.at[b].load() < p.at[a].load() {
 		a = b
 	}
 	return p.sent(r, a, len(r.Prompt))
@@ -244,7 +267,7 @@ func lmetricCost(k *known, _ *Request, uncached int) float64 {
 	for _, tokens := range k.prefill {
 		uncached += tokens
 	}
-	return float64(uncached) * (max(float64(k.flying), k.running+k.waiting) + 1)
+	return float64(uncached) * (max(float64(k.load()), k.running+k.waiting) + 1)
 }
 
 func indexedBy(cost func(k *known, r *Request, uncached int) float64) Policy {
@@ -254,11 +277,12 @@ func indexedBy(cost func(k *known, r *Request, uncached int) float64) Policy {
 	}
 }
 
-// cacheAware is SMG's policy: where requests in flight are far apart the least of them; else the endpoint that has most of the prompt if
-// that is enough, and the one with the smallest tree of prompts if it is not.
+// cacheAware is the policy cache_aware of SGLang's gateway, as its code has it (sgl-model-gateway/src/policies/cache_aware.rs at 053b63f): where
+// requests in flight are far apart, or no endpoint has enough of the prompt, the first with the least of them; else the endpoint that has most of it.
+// (That the smallest tree is taken where none has enough stands in its comments alone.)
 type cacheAware struct{ seen }
 
-// SMG's defaults.
+// The gateway's defaults.
 const (
 	cacheThreshold      = 0.3 // share of the prompt
 	balanceAbsThreshold = 64  // requests
@@ -275,16 +299,11 @@ func (p *cacheAware) Pick(_ float64, r *Request) int {
 	all := hashes(r, blockTokens)
 	least, most := math.MaxInt, 0
 	for i := range p.at {
-		least, most = min(least, p.at[i].flying), max(most, p.at[i].flying)
+		least, most = min(least, p.at[i].load()), max(most, p.at[i].load())
 	}
-	var to int
-	if imbalanced(least, most) {
-		to = p.best(func(i int) float64 { return -float64(p.at[i].flying) })
-	} else {
-		to = p.best(func(i int) float64 { return float64(p.at[i].matched(all)) })
-		if share(p.at[to].matched(all), len(all)) <= cacheThreshold {
-			to = p.best(func(i int) float64 { return -float64(p.at[i].caches.Len()) })
-		}
+	to := p.best(func(i int) float64 { return float64(p.at[i].matched(all)) })
+	if imbalanced(least, most) || share(p.at[to].matched(all), len(all)) <= cacheThreshold {
+		to = slices.IndexFunc(p.at, func(k known) bool { return k.load() == least })
 	}
 	p.at[to].remember(all)
 	return p.sent(r, to, len(r.Prompt))
@@ -292,6 +311,29 @@ func (p *cacheAware) Pick(_ float64, r *Request) int {
 
 func imbalanced(least, most int) bool {
 	return most-least > balanceAbsThreshold && float64(most) > balanceRelThreshold*float64(least)
+}
+
+// multiplied is the policy lmetric of SGLang's gateway, as its code has it (sgl-model-gateway/src/policies/lmetric.rs at acaa759): what an endpoint was
+// not sent of the prompt before, times the requests there with it; of equals that with the fewest requests, then the first.
+type multiplied struct{ seen }
+
+func byProduct(f Fleet, seed uint64) (Picker, error) {
+	s, err := newSeen(f, seed, treeBlocks)
+	return &multiplied{s}, err
+}
+
+func (p *multiplied) Pick(_ float64, r *Request) int {
+	all := hashes(r, blockTokens)
+	to, least := 0, [2]int{math.MaxInt, math.MaxInt}
+	for i := range p.at {
+		k := &p.at[i]
+		uncached := len(r.Prompt) - blockTokens*k.matched(all)
+		if is := [2]int{uncached * (k.load() + 1), k.load()}; slices.Compare(is[:], least[:]) < 0 {
+			to, least = i, is
+		}
+	}
+	p.at[to].remember(all)
+	return p.sent(r, to, len(r.Prompt))
 }
 
 // rendezvous sends all requests for an adapter to the endpoint of its highest hash that has no more than its share of the load and a
@@ -311,7 +353,7 @@ func byHash(f Fleet, seed uint64) (Picker, error) {
 func (p *rendezvous) Pick(_ float64, r *Request) int {
 	total := 1
 	for i := range p.at {
-		total += p.at[i].flying
+		total += p.at[i].load()
 	}
 	most := int(math.Ceil(loadFactor * float64(total) / float64(len(p.at))))
 	key := []uint32{1} // so that there is one
@@ -323,7 +365,7 @@ func (p *rendezvous) Pick(_ float64, r *Request) int {
 	for i := range p.at {
 		h := (sum ^ uint64(i+1)) * 0x9e3779b97f4a7c15
 		h = (h ^ h>>32) * 0xd6e8feb86659fd93
-		if p.at[i].flying < most && (to < 0 || h > highest) {
+		if p.at[i].load() < most && (to < 0 || h > highest) {
 			to, highest = i, h
 		}
 	}

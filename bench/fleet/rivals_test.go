@@ -95,7 +95,8 @@ func TestScores(t *testing.T) {
 	}
 }
 
-// SMG balances where requests in flight are more than 64 and half as many again apart; else 30 % of a prompt decide, and the smallest tree.
+// SGLang's gateway balances where requests in flight are more than 64 and half as many again apart; else 30 % of a prompt decide, and without them the
+// fewest requests.
 func TestCacheAware(t *testing.T) {
 	for _, test := range []struct {
 		least, most int
@@ -112,9 +113,9 @@ func TestCacheAware(t *testing.T) {
 	all := hashes(&Request{Prompt: prompt}, blockTokens)
 	for has, want := range map[int]int{4: 1, 3: 2} {
 		p := &cacheAware{three(t)}
-		p.at[0].remember([]uint64{1, 2, 3, 4, 5, 6, 7, 8})
+		p.at[0].flying, p.at[1].flying, p.at[2].others = 2, 3, 1
 		p.at[1].remember(all[:has])
-		p.at[2].remember([]uint64{1})
+		p.at[2].remember([]uint64{1, 2, 3, 4, 5, 6, 7, 8})
 		if to := p.Pick(0, &Request{Prompt: prompt}); to != want {
 			t.Errorf("with %d of 10 blocks at the second, endpoint %d is taken, want %d", has, to, want)
 		}
@@ -136,6 +137,38 @@ func TestLMETRIC(t *testing.T) {
 	k.running, k.waiting = 4, 2
 	if got := lmetricCost(k, nil, 200); got != 500*7 {
 		t.Errorf("it costs %g, want 3500: a look has seen more", got)
+	}
+}
+
+// SGLang's gateway multiplies what it has not sent of a prompt by the requests there.
+func TestMultiplied(t *testing.T) {
+	prompt := make([]uint32, 10*blockTokens)
+	for i := range prompt {
+		prompt[i] = uint32(i)
+	}
+	for _, c := range []struct {
+		sent    int // blocks of the prompt, to the second
+		flying  [3]int
+		others  int // at the first
+		want    int
+		because string
+	}{
+		{0, [3]int{}, 0, 0, "all are alike"},
+		{0, [3]int{1, 1, 0}, 0, 2, "the third has nothing to do"},
+		{5, [3]int{1, 2, 1}, 0, 1, "80 tokens by 3 are less than 160 by 2"},
+		{5, [3]int{0, 1, 1}, 0, 0, "80 by 2 are as much as 160 by 1, and fewer requests are at the first"},
+		{5, [3]int{0, 1, 1}, 1, 1, "others have a request at the first"},
+		{10, [3]int{0, 9, 0}, 0, 1, "nothing is to be computed"},
+	} {
+		p := &multiplied{three(t)}
+		p.at[1].remember(hashes(&Request{Prompt: prompt}, blockTokens)[:c.sent])
+		for i, n := range c.flying {
+			p.at[i].flying = n
+		}
+		p.Hear(0, []InFlight{{At{Endpoint: 0}: int64(c.others)}})
+		if to := p.Pick(0, &Request{Prompt: prompt}); to != c.want {
+			t.Errorf("endpoint %d is taken, want %d: %s", to, c.want, c.because)
+		}
 	}
 }
 
@@ -191,7 +224,7 @@ func TestPromptsAreRemembered(t *testing.T) {
 	for i := range prompt {
 		prompt[i] = uint32(i)
 	}
-	for name, p := range map[string]Picker{"scored": &scored{three(t), 2, 2, 3, 0}, "cacheAware": &cacheAware{three(t)}} {
+	for name, p := range map[string]Picker{"scored": &scored{three(t), 2, 2, 3, 0}, "cacheAware": &cacheAware{three(t)}, "sglang-lmetric": &multiplied{three(t)}} {
 		first := p.Pick(0, &Request{Prompt: prompt})
 		for range 10 {
 			if to := p.Pick(0, &Request{Prompt: prompt}); to != first {
