@@ -214,7 +214,7 @@ func (c *config) run(ctx context.Context, out io.Writer) error {
 	} else {
 		_, err = io.WriteString(out, all.text())
 	}
-	if err == nil && !is.Found && !is.Stopped {
+	if err == nil && !is.Found {
 		err = ErrNoPlan
 	}
 	return err

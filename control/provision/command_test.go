@@ -145,7 +145,7 @@ func TestNoSearchBeginsAfterAnEnd(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	var out bytes.Buffer
-	if err := provision.Command(ctx, []string{"-f", "testdata/video.yaml", "--what-if", "rate=2x"}, &out); err != nil ||
+	if err := provision.Command(ctx, []string{"-f", "testdata/video.yaml", "--what-if", "rate=2x"}, &out); !errors.Is(err, provision.ErrNoPlan) ||
 		strings.Count(out.String(), "simulations") != 1 || !strings.Contains(out.String(), "What if rate=2x?\nThe search was stopped before that.") {
 		t.Errorf("%v\n%s", err, &out)
 	}

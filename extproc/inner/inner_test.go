@@ -872,8 +872,8 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 // A request for a stored response goes to one pool after the other until one has it. Each gets the whole of it.
 func TestPoolsAreAskedInTurnForAStoredResponse(t *testing.T) {
 	for want, answers := range map[string][]int{
-		"200 answer 1": {404, 200, 200}, "200 answer 2": {404, 503, 200}, "400 answer 0": {400, 200, 200},
-		"404 answer 0": {404, 404, 404}, "503 answer 1": {404, 503, 404},
+		"200 answer 0": {200, 200, 200}, "200 answer 1": {400, 200, 200}, "200 answer 2": {404, 503, 200},
+		"404 answer 0": {404, 404, 404}, "503 answer 1": {404, 503, 404}, "403 answer 0": {403, 404, 503},
 	} {
 		var n atomic.Int32
 		s := newStage(t, []string{listening(t)}, func(w http.ResponseWriter, _ *http.Request) {

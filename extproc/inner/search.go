@@ -30,7 +30,8 @@ type searching struct {
 	body   []byte
 }
 
-// RoundTrip returns the first answer of a pool that has the response. If none has it, it is a 503 of a pool that could not say, else a 404.
+// RoundTrip returns the first answer that is no error. If there is none, it is the first that says something else than that a pool does not have the
+// response: an engine of another kind may refuse what is asked for.
 func (t *searching) RoundTrip(r *http.Request) (*http.Response, error) {
 	var without *http.Response
 	for _, m := range t.errand.Models {
@@ -40,10 +41,10 @@ func (t *searching) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		switch {
-		case answer.StatusCode != http.StatusNotFound && answer.StatusCode != http.StatusServiceUnavailable:
+		case answer.StatusCode < http.StatusBadRequest:
 			drop(without)
 			return answer, nil
-		case without == nil || answer.StatusCode == http.StatusServiceUnavailable:
+		case without == nil || without.StatusCode == http.StatusNotFound && answer.StatusCode != http.StatusNotFound:
 			drop(without)
 			without = answer
 		default:

@@ -112,17 +112,24 @@ func (l *left) dial(s *Server, p outcome.Progress) {
 		ctx, cancel := context.WithTimeout(context.Background(), maxDial)
 		defer cancel()
 		err := s.Dial(ctx, p.Endpoint)
-		for _, p := range l.take(p.Endpoint) {
-			s.judge(p, errors.Is(err, syscall.ECONNREFUSED))
+		for waiting := l.take(p.Endpoint); len(waiting) > 0; waiting = l.take(p.Endpoint) {
+			for _, p := range waiting {
+				s.judge(p, errors.Is(err, syscall.ECONNREFUSED))
+			}
 		}
 	}()
 }
 
+// take takes the records that wait to be judged. If there are none, the endpoint is dialed no more.
 func (l *left) take(endpoint string) []outcome.Progress {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	waiting := l.dialing[endpoint]
-	delete(l.dialing, endpoint)
+	if len(waiting) == 0 {
+		delete(l.dialing, endpoint)
+	} else {
+		l.dialing[endpoint] = nil
+	}
 	return waiting
 }
 

@@ -143,6 +143,13 @@ func TestARequestAtAnEndpointThatHasLeftIsEnded(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	for _, err := range []error{nil, refused, context.DeadlineExceeded, refused} {
 		pass(err)
+		lives := exchanges[records[0].ID]
+		if err := lives.Send(message(t, "trailers")); err != nil {
+			t.Fatal(err)
+		}
+		if answer, err := lives.Recv(); err != nil || answer.GetRequestTrailers() == nil {
+			t.Fatalf("before two refusals in a row the data plane gets %v, %v", answer, err)
+		}
 	}
 	pass(refused)
 	answer, err := exchanges[records[0].ID].Recv()

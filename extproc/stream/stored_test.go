@@ -161,8 +161,19 @@ func TestThePoolsOfAListenerAreAskedInTurn(t *testing.T) {
 
 // Who made a response is asked first, though it was not scraped yet: an extproc that has just started hears of makers before it has scraped them.
 func TestAMakerThatWasNotScrapedYetIsAskedFirst(t *testing.T) {
+	for attempts, after := range map[int32]string{2: ",", 0: " "} { // of a pool that lets no request be tried twice the maker alone is asked
+		askMaker(t, attempts, "destination-endpoint=10.0.3.5:8000"+after)
+	}
+}
+
+func askMaker(t *testing.T, attempts int32, want string) {
 	var all objects.Set
 	f := newFleetWith(fleet.Config{}, func(s *objects.Set) { all = *s })
+	for i := range all.Settings {
+		if all.Settings[i].Spec.Retry != nil {
+			all.Settings[i].Spec.Retry.Attempts = &attempts
+		}
+	}
 	all.Pods = append(all.Pods, aPod("sticky", "10.0.3.5"))
 	all.Network = aNetwork(all.Routes, all.Pools)
 	w := objects.Build(all)
@@ -186,8 +197,8 @@ func TestAMakerThatWasNotScrapedYetIsAskedFirst(t *testing.T) {
 			}
 		}
 		x.End(time.Now())
-		if got := out.String(); !strings.Contains(got, "destination-endpoint=10.0.3.5:8000,") {
-			t.Errorf("%s: %s", what, got)
+		if got := out.String(); !strings.Contains(got, want) {
+			t.Errorf("%d attempts, %s: %s", attempts, what, got)
 		}
 	}
 }

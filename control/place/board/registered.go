@@ -11,7 +11,8 @@ import (
 const announceLimit = time.Second
 
 // AwaitRegistered returns when each connected extproc has said that it knows whether a model is registered, so that the client that
-// registered it may ask for it at once, or when they have had a second.
+// registered it may ask for it at once, or when they have had a second. It does not wait for one that was too slow before and has
+// said nothing since.
 func (s *Server) AwaitRegistered(key decide.Key) {
 	limit := time.NewTimer(announceLimit)
 	defer limit.Stop()

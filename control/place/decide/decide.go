@@ -211,7 +211,7 @@ const (
 	// FilesMissing: the engines that were asked find no files of it.
 	FilesMissing Reason = wire.FilesMissing
 	// LoadRetried: an engine failed to load it for a reason that may pass, and is asked again soon: while requests wait, or it must have a copy,
-	// without end, else until maxFailures loads in a row have failed.
+	// without end, else until maxRetries loads in a row have failed.
 	LoadRetried Reason = "load_retried"
 	// NoEndpoint: control reaches no endpoint that could load it.
 	NoEndpoint Reason = wire.NoEndpoint
@@ -266,6 +266,8 @@ const (
 	failureExpiry = 15 * time.Minute
 	// minRetry is how long a failure counts that may pass, twice as long each time, up to maxRetry.
 	minRetry, maxRetry = time.Second, 30 * time.Second
+	// maxRetries is how many loads that failed so are made for a model that no request waits for: for a minute, and as long as the loads take.
+	maxRetries = 7
 	// inUse is how recently a model was used that is in use.
 	inUse = 3 * time.Minute
 	// roomWait is how long a load waits for what leaves to make room: MAX_WAIT_FOR_SPACE, 3 minutes there too.

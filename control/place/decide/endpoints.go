@@ -388,7 +388,8 @@ func (s *State) compare(e *endpoint, l Sight, restarted bool, now time.Time) (ch
 			s.set(c, Loaded, now)
 			changed = true
 		case c.State == Queued && c.cut: // to load what is there does no harm
-			c.cut, changed = false, true
+			s.uncut(c)
+			changed = true
 		case (c.State == Loaded || c.State == Draining) && !there && !c.Since.After(l.Began):
 			s.vanished(c, restarted, now)
 			changed = true
@@ -412,6 +413,14 @@ func (s *State) compare(e *endpoint, l Sight, restarted bool, now time.Time) (ch
 	return changed
 }
 
+// uncut says that nothing is left of a load that an earlier process began.
+func (s *State) uncut(c *Copy) {
+	if c.cut {
+		c.cut, c.endpoint.counted = false, false
+		s.changedRecords[c.CopyKey] = true
+	}
+}
+
 // lostAll says that a runtime has begun anew, and has nothing.
 func (s *State) lostAll(e *endpoint, now time.Time) {
 	s.sealAll(e)
@@ -424,7 +433,7 @@ func (s *State) lostAll(e *endpoint, now time.Time) {
 func (s *State) vanished(c *Copy, restarted bool, now time.Time) {
 	m, e, was := c.model, c.endpoint, c.State
 	if was == Queued || was == Loading {
-		c.cut, e.counted = false, false // nothing is left of it; what is loading will be told to have failed
+		s.uncut(c) // nothing is left of it; what is loading will be told to have failed
 		return
 	}
 	s.drop(c)

@@ -156,6 +156,11 @@ func (s *State) unwant(m *model, who string) {
 // put out what was used more recently. It asks once: for a copy, or the failure to get one.
 func (s *State) Ensure(key Key) {
 	if m := s.models[key]; m != nil && s.there(m) == 0 {
+		if m.exhausted() { // it is tried anew
+			m.retries = 0
+			m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return f.Why == LoadRetried })
+			s.changedModels[key] = true
+		}
 		m.ensure = true
 		s.dueModels[key] = true
 	}

@@ -383,7 +383,7 @@ func (m *model) mayPass(f Failure) bool { return f.Why == LoadRetried && !m.exha
 
 // exhausted reports whether so many loads of a model have failed in a row for reasons that may pass that this counts as any failure, for
 // no request waits. While requests wait it never does.
-func (m *model) exhausted() bool { return m.retries >= maxFailures && len(m.wants) == 0 }
+func (m *model) exhausted() bool { return m.retries >= maxRetries && len(m.wants) == 0 }
 
 // whyFailed is why loads of a model failed: what all engines say that were asked, if that is the same. It is empty where all of it may pass.
 func (m *model) whyFailed() (why Reason) {

@@ -105,7 +105,7 @@ func beyond(p *plan.Problem, c plan.Config) string {
 // Explain adds what each single step that saves something would keep: a replica less, or other hardware that is cheaper, in the batch by which it
 // comes nearest to the objectives. A step that keeps them would have been taken. Where it is not to go on, the steps so far are told.
 func (a *Answer) Explain(p *plan.Problem, c plan.Config, goOn func() bool) error {
-	current, taken := p.Cost(c), p.Taken(c)
+	current, taken, utilization := p.Cost(c), p.Taken(c), p.Utilizations()
 	for i, is := range c {
 		step := func(by string, settings ...plan.Setting) error {
 			var best Tried
@@ -122,7 +122,7 @@ func (a *Answer) Explain(p *plan.Problem, c plan.Config, goOn func() bool) error
 					return err
 				}
 				t := Tried{By: by, Config: Config(p, other), Cost: p.Cost(other), Keeps: p.Fits(other)}
-				if slices.Max(p.Utilization(other)) >= 1 {
+				if slices.Max(utilization(other)) >= 1 {
 					t.Keeps, t.Overloaded = false, true
 				}
 				for k, o := range times.Objectives {

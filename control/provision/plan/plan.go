@@ -130,12 +130,18 @@ func (p *Problem) Cost(c Config) float64 {
 
 // Utilization is what share of its room each stage needs for the queries of the trace (InferLine's ρ): where it is 1 or more, they wait longer and
 // longer.
-func (p *Problem) Utilization(c Config) []float64 {
-	s, all := newSearch(p), make([]float64, len(c))
-	for i := range c {
-		all[i] = s.rate / s.throughput(c, i)
+func (p *Problem) Utilization(c Config) []float64 { return p.Utilizations()(c) }
+
+// Utilizations returns [Problem.Utilization] for many configurations: what engines of LLMs have room for is found once.
+func (p *Problem) Utilizations() func(c Config) []float64 {
+	s := newSearch(p)
+	return func(c Config) []float64 {
+		all := make([]float64, len(c))
+		for i := range c {
+			all[i] = s.rate / s.throughput(c, i)
+		}
+		return all
 	}
-	return all
 }
 
 // Pace is how many queries a second a replica of each stage computes (InferLine's μ), and how long each takes alone, by their mean tokens if it is
