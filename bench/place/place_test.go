@@ -55,6 +55,28 @@ func TestLRUIsAList(t *testing.T) {
 	}
 }
 
+// Where loads are the limit control misses no more often than one LRU cache does, and where it evicts as one, about as often.
+func TestNoLoadedCopyLeavesEarly(t *testing.T) {
+	w := World{Endpoints: 1, Models: 100, Share: 0.1, Zipf: 1, Rate: 10, Load: 2, AtOnce: 2, Service: 0.05, Warmup: 1800, Measured: 600}
+	misses := func(policy func() Policy) (all float64) {
+		for seed := range uint64(2) {
+			is, err := Run(w, seed, policy())
+			if err != nil {
+				t.Fatal(err)
+			}
+			all += is.Misses / 2
+		}
+		return all
+	}
+	lru, optimum := misses(LRU), misses(Optimum)
+	if is := misses(Headgate); is > 0.95*lru || is > 1.15*optimum {
+		t.Errorf("headgate misses %.4f, one LRU cache %.4f, the optimum %.4f", is, lru, optimum)
+	}
+	if is := misses(HeadgateLRU); is > 1.02*lru {
+		t.Errorf("headgate-lru misses %.4f, one LRU cache %.4f", is, lru)
+	}
+}
+
 // No order of leaving misses less often than the offline rule: all are tried.
 func TestBeladyIsBest(t *testing.T) {
 	for seed := range uint64(20) {

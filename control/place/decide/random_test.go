@@ -729,6 +729,10 @@ func (w *world) settle() {
 	for _, l := range w.looks {
 		unready = unready || l.Purged
 	}
+	for _, m := range w.sorted() { // or whose load is tried again soon
+		st, _ := w.s.Status(m.ModelKey)
+		unready = unready || st.Retrying
+	}
 	for _, address := range []string{"e1", "e2", "e3"} {
 		is, migrates := w.s.Migration(address)
 		if migrates && w.s.Unseen() == 0 && is.Moving > 0 && !unready {
