@@ -79,12 +79,12 @@ func Keeps(p *plan.Problem, c plan.Config) bool {
 	return err == nil && float64(misses) <= most && hasRoom(p, c)
 }
 
-// hasRoom says whether every stage computes more queries a second than come to it.
+// hasRoom says whether every stage computes more queries a second than come to it, or has as many replicas as there are queries.
 func hasRoom(p *plan.Problem, c plan.Config) bool {
 	shares := p.Pipeline.Shares()
 	for s, is := range c {
 		computed := float64(is.Replicas*is.Batch) / p.Stages[s].Hardware[is.Hardware].Times.MeanTime(is.Batch)
-		if computed <= shares[s]*estimate.Rate(p.Queries) {
+		if is.Replicas < len(p.Queries) && computed <= shares[s]*estimate.Rate(p.Queries) {
 			return false
 		}
 	}

@@ -208,7 +208,7 @@ func (a *Answer) have(p *plan.Problem, given *plan.Timetable, planned, tested Tr
 			stage.FirstToken = &first
 		}
 		a.Stages = append(a.Stages, stage)
-		if stage.Utilisation >= 1 {
+		if stage.Utilisation >= 1 && is.Replicas < len(planned.Queries) {
 			a.Overloaded = append(a.Overloaded, fmt.Sprintf("%s has room for %.4g queries a second, and %.4g come to it", stage.Name, throughput[i]*replicas, times.Rate*shares[i]))
 		}
 	}

@@ -129,7 +129,7 @@ func (p *Problem) Cost(c Config) float64 {
 }
 
 // Utilization is what share of its room each stage needs for the queries of the trace (InferLine's ρ): where it is 1 or more, they wait longer and
-// longer.
+// longer. It is 0 where there are as many replicas as queries.
 func (p *Problem) Utilization(c Config) []float64 { return p.Utilizations()(c) }
 
 // Utilizations returns [Problem.Utilization] for many configurations: what engines of LLMs have room for is found once.
@@ -138,7 +138,7 @@ func (p *Problem) Utilizations() func(c Config) []float64 {
 	return func(c Config) []float64 {
 		all := make([]float64, len(c))
 		for i := range c {
-			all[i] = s.rate / s.throughput(c, i)
+			all[i] = s.rate / s.room(c, i)
 		}
 		return all
 	}

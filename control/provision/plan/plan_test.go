@@ -395,3 +395,14 @@ func TestAPlanKeepsUp(t *testing.T) {
 		}
 	}
 }
+
+// A trace that ends before a query has been computed needs as many replicas as it has queries at most.
+func TestATraceMayBeShort(t *testing.T) {
+	p := two()
+	p.Queries, p.Most = estimate.Arrivals([]float64{0, 0.001, 0.002}), 1000
+	for name, is := range map[string]*plan.Plan{"strict": plan.Strict(p), "mended": plan.Mended(p)} {
+		if !is.Found || is.Config[0].Replicas > 3 || is.Config[1].Replicas > 3 {
+			t.Errorf("%s: %s", name, text(is))
+		}
+	}
+}

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/headgate/headgate/control/provision/estimate"
@@ -83,7 +84,7 @@ func (s *search) met(is Candidate) bool {
 // beside the trace, that does not show before the trace ends.
 func (s *search) able(c Config) bool {
 	for i := range c {
-		if s.throughput(c, i) <= s.rate {
+		if s.room(c, i) <= s.rate {
 			return false
 		}
 	}
@@ -162,6 +163,14 @@ func (s *search) at(c Config, stage int) *Hardware {
 // throughput is how many queries of the pipeline a second a stage has room for: InferLine's k·μ/s.
 func (s *search) throughput(c Config, stage int) float64 {
 	return float64(c[stage].Replicas) * s.at(c, stage).pace.Throughput(c[stage].Batch) / s.shares[stage]
+}
+
+// room is the throughput, without bound where no query can wait: there are as many replicas as queries.
+func (s *search) room(c Config, stage int) float64 {
+	if c[stage].Replicas >= len(s.Queries) {
+		return math.Inf(1)
+	}
+	return s.throughput(c, stage)
 }
 
 // full says that a stage has as many replicas as it may, or that there is no hardware for another.

@@ -75,7 +75,7 @@ func (s *search) overloaded() string {
 			}
 			c := make(Config, len(s.Stages))
 			c[i] = Setting{h, s.Stages[i].Hardware[h].widest(), n}
-			if is := s.throughput(c, i); is > room {
+			if is := s.room(c, i); is > room {
 				most, room = c, is
 			}
 		}
@@ -122,7 +122,7 @@ func (s *search) unbounded(c Config, stage int) Config {
 func (s *search) narrowest(c Config, may func(stage int) bool) int {
 	narrow := -1
 	for i := range c {
-		if may(i) && (narrow < 0 || s.throughput(c, i) < s.throughput(c, narrow)) {
+		if may(i) && (narrow < 0 || s.room(c, i) < s.room(c, narrow)) {
 			narrow = i
 		}
 	}

@@ -24,15 +24,17 @@ func (t *tokens) MeanTime(size int) float64 {
 
 // Throughput is how many queries a second one engine ends, of which so many may run at once, while more wait than it can run. It is found by
 // simulating queries of the trace that come all at once: by the middle half of them, for the first find the engine idle, and the last leave it so.
-// They are four times as many as run at once, and at least as many as have the mean tokens of the trace, nearly.
+// They are four times as many as run at once, or a multiple of that, so that they have the mean tokens of the trace, nearly: answers that are as long
+// as each other end in waves of as many as run.
 func (t *tokens) Throughput(size int) float64 {
 	if rate, known := t.rates[size]; known {
 		return rate
 	}
-	quarter := max(size, 500)
+	quarter := t.fits(size)
+	quarter *= (500 + quarter - 1) / quarter
 	crowd := make([]estimate.Query, 4*quarter)
 	for i := range crowd {
-		crowd[i] = t.queries[i*max(1, len(t.queries)/len(crowd))%len(t.queries)] // from the whole of the trace
+		crowd[i] = t.queries[i*max(len(t.queries), len(crowd))/len(crowd)%len(t.queries)] // from the whole of the trace
 		crowd[i].At = 0
 	}
 	ended, first, last := 0, 0.0, 0.0
