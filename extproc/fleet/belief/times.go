@@ -119,6 +119,7 @@ func (s *State) setTimes() {
 			if is := e.times[name]; is == nil || is.class != c {
 				e.forget(name)
 				e.times[name] = &timed{class: c}
+				e.backlog.Idle() // its queue was predicted by something else
 			}
 		}
 		if len(t.known) > maxClasses+len(t.classes) {
@@ -201,7 +202,11 @@ func (s *State) predictable(pool objects.Name) bool {
 	if trusted == t.trusted || len(t.classes) == 0 { // nothing is news of a pool that has no endpoint
 		return trusted
 	}
-	t.trusted = trusted
+	if t.trusted = trusted; trusted {
+		for _, declared := range s.world.Pools[pool].Endpoints { // their queues were predicted by what was not trusted
+			s.endpoints[declared.Address].backlog.Idle()
+		}
+	}
 	var why *class
 	for _, class := range slices.Sorted(maps.Keys(t.classes)) {
 		if l := t.classes[class]; why == nil || why.Trusted() && (!l.Trusted() || l.Residual() > why.Residual()) {

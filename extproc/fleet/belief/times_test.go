@@ -139,15 +139,22 @@ func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 	s.SetWorld(profiled(nil))
 	g := engines{map[string]float64{a: 1, b: 2}, map[string]*[4]float64{}}
 	g.look(s, start, 10)
-	if p := view(s, start.Add(10*time.Second)).Snapshot.Pools["ns/one"]; p.Predictable || len(s.TakeLearned()) > 0 {
-		t.Errorf("after ten looks it is predicted: %+v", p.Endpoints[0].Profile)
+	untrusted := view(s, start.Add(10*time.Second)).Snapshot.Pools["ns/one"]
+	if untrusted.Predictable || len(s.TakeLearned()) > 0 {
+		t.Errorf("after ten looks it is predicted: %+v", untrusted.Endpoints[0].Profile)
 	}
+	queue := &untrusted.Endpoints[0].Backlog.Queue
+	queue.Store(math.MaxInt64 / 2)
 	g.look(s, start.Add(10*time.Second), 200)
 	now := start.Add(210 * time.Second)
 	p := view(s, now).Snapshot.Pools["ns/one"]
 	if !p.Predictable {
 		t.Fatalf("it is not predicted")
 	}
+	if queue.Load() != 0 {
+		t.Error("a queue that was predicted by what was not trusted is still there")
+	}
+	queue.Store(math.MaxInt64 / 2)
 	work := profile.Work{Sequences: 10, KVTokens: 20_000}
 	if fast, slow := p.Endpoints[0].Profile.StepTime(work), p.Endpoints[1].Profile.StepTime(work); math.Abs(fast/0.053-1) > 0.1 || math.Abs(slow/fast/2-1) > 0.1 {
 		t.Errorf("a step is predicted to take %.3f and %.3f s, want 0.053 and twice that", fast, slow)
@@ -165,6 +172,10 @@ func TestAPoolIsPredictedByWhatIsLearned(t *testing.T) {
 	g.look(s, now.Add(time.Second), 20)
 	if view(s, now.Add(30*time.Second)).Snapshot.Pools["ns/one"].Endpoints[0].Profile == first {
 		t.Error("the profile is not made anew")
+	}
+	given := profile.Profile{Decode: profile.Decode{Base: 0.05}, Limits: profile.Limits{MaxSequences: 1, MaxBatchedTokens: 1, KVBlocks: 1, BlockSize: 1}}
+	if s.SetWorld(profiled(&given)); queue.Load() != 0 {
+		t.Error("a queue that another profile predicted is still there")
 	}
 	s.SetWorld(world())
 	s.SetWorld(profiled(nil))

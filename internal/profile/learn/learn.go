@@ -49,9 +49,10 @@ const (
 const (
 	trusted, distrusted = 0.2, 0.4
 	leastTrust          = 40
-	// What nobody said is trusted once the latest firstTokens first tokens, too, came no earlier or later in the median than predicted, by trusted, or
-	// where fewer come, after so many rows.
+	// What nobody said is trusted once the latest firstTokens first tokens, too, came no earlier or later in the median than predicted, by trusted.
+	// Where there were fewer in the latest firstTokensFor seconds, it is trusted after so many rows.
 	firstTokens, withoutFirst = 20, 3 * leastTrust
+	firstTokensFor            = 600
 )
 
 // How the factor of an engine follows: by a part of what it is off by, no more than at most at once, both as logarithms.
@@ -106,14 +107,18 @@ type Learner struct {
 	engines          int
 	factors, squares float64
 
-	foretold [firstTokens]float64 // logarithms of how many times as long as predicted the latest first tokens took
-	told     int                  // how many first tokens there were
+	foretold [firstTokens]foretold // the latest first tokens
+	told     int                   // how many first tokens there were
 
 	trusts    bool
 	off       float64 // how far off predictions are in the median, as a logarithm
 	rows      int
+	taken     int // of rows, those that another Learner has seen
 	unchanged int // rows since trusts changed
 }
+
+// foretold is the logarithm of how many times as long as predicted a first token took, and the time of the latest row then.
+type foretold struct{ off, at float64 }
 
 // New returns a Learner that begins with a profile, which is trusted until it turns out to be wrong, or is not until it turns out right.
 func New(prior profile.Profile, trusts bool) *Learner {
@@ -228,19 +233,26 @@ func (l *Learner) judge(off float64) {
 // Foretold tells how many times as long as predicted a first token took, whoever decided. What cannot be tells nothing.
 func (l *Learner) Foretold(ratio float64) {
 	if off := math.Log(ratio); !l.pinned && !math.IsNaN(off) && !math.IsInf(off, 0) {
-		l.foretold[l.told%firstTokens] = off
+		l.foretold[l.told%firstTokens] = foretold{off, l.at}
 		l.told++
 	}
 }
 
-// comesTrue says whether first tokens come when they are predicted to, as far as any were seen.
+// comesTrue says whether first tokens come when they are predicted to, as far as any were seen lately.
 func (l *Learner) comesTrue() bool {
-	if l.told < firstTokens {
-		return l.told == 0 || l.rows >= withoutFirst
+	var recent [firstTokens]float64
+	n := 0
+	for _, is := range l.foretold[:min(l.told, firstTokens)] {
+		if l.at-is.at <= firstTokensFor {
+			recent[n] = is.off
+			n++
+		}
 	}
-	sorted := l.foretold
-	slices.Sort(sorted[:])
-	return math.Abs(sorted[firstTokens/2-1]+sorted[firstTokens/2])/2 < trusted
+	if n < firstTokens {
+		return n == 0 || l.rows-l.taken >= withoutFirst
+	}
+	slices.Sort(recent[:])
+	return math.Abs(recent[firstTokens/2-1]+recent[firstTokens/2])/2 < trusted
 }
 
 // toward moves a median toward a value: as often up as down where it is the median.

@@ -248,6 +248,43 @@ func TestTrustOfFirstTokens(t *testing.T) {
 	}
 }
 
+// First tokens that came long ago bar nobody from being trusted, where steps turn out right and no other stream comes.
+func TestOldFirstTokensDoNotCount(t *testing.T) {
+	l := New(simple, false)
+	for range firstTokens {
+		l.Foretold(3)
+	}
+	for range 10 * withoutFirst {
+		l.judge(0.01)
+	}
+	if l.Trusted() {
+		t.Error("it is trusted though first tokens did not come true")
+	}
+	l.at += firstTokensFor + 1
+	if l.judge(0.01); !l.Trusted() {
+		t.Error("it is not trusted ten minutes later")
+	}
+}
+
+// Who takes a lesson that is not trusted sees enough for itself before it trusts it: the other may have seen first tokens that this one has not.
+func TestALessonThatIsNotTrusted(t *testing.T) {
+	l := New(simple, false)
+	is := Lesson{Prior: l.number, Rows: leastRows, Unchanged: leastTrust, Off: 0.05, Usual: 0.05, Scale: 1}
+	if rows, _ := l.Take(&is); !rows {
+		t.Fatal("it is not taken")
+	}
+	l.Foretold(3)
+	for n := range withoutFirst {
+		if l.Trusted() {
+			t.Fatalf("it is trusted after %d rows of its own", n)
+		}
+		l.judge(0.01)
+	}
+	if !l.Trusted() {
+		t.Error("it is not trusted after as many rows as others are that see few first tokens")
+	}
+}
+
 // Engines that are as fast as others but for chance have one profile; one that is slower has its own, and where some are, each has.
 func TestEnginesThatAreAlike(t *testing.T) {
 	learned := func(factors ...float64) (base []float64) {

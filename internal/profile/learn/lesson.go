@@ -24,7 +24,7 @@ type Lesson struct {
 }
 
 // form is of what a Lesson's sums are: another where rows are made in another way, or what was learned by the one would be taken for the other.
-const form = "1"
+const form = "2"
 
 // Prior is a number of a profile to begin with: equal for those of equal figures, whatever their names are.
 func Prior(p profile.Profile) uint64 {
@@ -78,6 +78,9 @@ func (l *Learner) Take(is *Lesson) (rows, late bool) {
 	if l.rows < min(is.Rows, leastRows) {
 		next := *l
 		next.rows, next.unchanged, next.at, next.trusts = is.Rows, is.Unchanged, is.At, is.Trusted
+		if next.taken = is.Rows; !is.Trusted && is.Unchanged >= leastTrust && is.Off < trusted { // it saw first tokens that did not come true
+			next.unchanged = 0
+		}
 		next.off, next.usual, next.scale, next.right = is.Off, is.Usual, is.Scale, is.Right
 		n := 0
 		for j := range terms {

@@ -224,9 +224,9 @@ func (l *Learner) decode(r *row, steps, sequences float64, i *interval) {
 }
 
 // contexts is how many tokens so many sequences attend to in a step: as many as those have that were sent there. An engine counts a block of its
-// KV cache once that many share, and a step reads it for each of them. So what engines count tells only where nothing is known of what was sent.
+// KV cache once that many share, and a step reads it for each of them. So what engines count tells only where others sent most of it.
 func (i *interval) contexts(sequences float64) float64 {
-	if i.sent > 0 {
+	if i.sent > 0 && i.sent >= i.running/2 {
 		return sequences * i.context / i.sent
 	}
 	return i.held / i.seconds

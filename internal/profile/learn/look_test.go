@@ -162,3 +162,15 @@ func TestWhatMakesARowOfPrompts(t *testing.T) {
 		}
 	}
 }
+
+// What was sent tells what a step attends to, where it is at least half of what runs: else what the engine counts does.
+func TestWhatAStepAttendsTo(t *testing.T) {
+	for _, c := range []struct{ sent, context, want float64 }{
+		{0, 0, 8000}, {4, 4000, 8000}, {5, 5000, 10_000}, {10, 20_000, 20_000},
+	} {
+		i := interval{seconds: 2, running: 2 * 10, held: 2 * 8000, sent: 2 * c.sent, context: 2 * c.context}
+		if got := i.contexts(10); got != c.want {
+			t.Errorf("with %v of 10 requests sent it is %v tokens, want %v", c.sent, got, c.want)
+		}
+	}
+}
