@@ -86,7 +86,7 @@ func (p *Placer) setEndpoints(w *objects.World) {
 			p.state.RemoveEndpoint(address)
 		}
 		if replaced {
-			p.forgetRuntimes()
+			p.forgetRuntime(address)
 		}
 	}
 	for address, e := range declared {
@@ -104,10 +104,14 @@ func (p *Placer) setEndpoints(w *objects.World) {
 func (p *Placer) forgetRuntimes() {
 	for address := range p.records {
 		if p.endpoints[address] == nil {
-			delete(p.records, address)
-			p.Memory.DeleteRuntime(address)
+			p.forgetRuntime(address)
 		}
 	}
+}
+
+func (p *Placer) forgetRuntime(address string) {
+	delete(p.records, address)
+	p.Memory.DeleteRuntime(address)
 }
 
 // byObjects is who says that a pod is being deleted, where objects do. Extprocs have other names.

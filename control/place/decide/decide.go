@@ -104,6 +104,8 @@ type Copy struct {
 	// slow: it has been loading for longer than loads take at most, at slowAt, and others begin beside it.
 	slow   bool
 	slowAt time.Time
+	// late: the engine has been told to unload it for unloadLimit, and another copy waits for room: it counts as if it stayed.
+	late bool
 	// claim is what may leave for it.
 	claim claim
 	// flown is the seconds that requests were in flight there since the last tick, each for itself, and occupied those in which any was; counted
@@ -266,6 +268,8 @@ const (
 	failureExpiry = 15 * time.Minute
 	// minRetry is how long a failure counts that may pass, twice as long each time, up to maxRetry.
 	minRetry, maxRetry = time.Second, 30 * time.Second
+	// unloadLimit is for how long others wait for the room of a copy that its engine was told to unload.
+	unloadLimit = 30 * time.Second
 	// maxRetries is how many loads that failed so are made for a model that no request waits for: for a minute, and as long as the loads take.
 	maxRetries = 7
 	// inUse is how recently a model was used that is in use.
@@ -601,6 +605,11 @@ func (s *State) wake(now time.Time) (at time.Time) {
 	}
 	for key := range s.roomless {
 		soonest(s.copy(key).roomless.Add(roomWait))
+		for _, c := range s.endpoints[key.Endpoint].copies {
+			if c.State == Unloading && !c.late {
+				soonest(c.Since.Add(unloadLimit))
+			}
+		}
 	}
 	for key := range s.timed {
 		soonest(s.copy(key).slowAt)
@@ -618,6 +627,16 @@ func (s *State) wake(now time.Time) (at time.Time) {
 		soonest(s.endpoints[address].Stopping.Add(StoppingFor))
 	}
 	return at
+}
+
+// beLate finds what an engine has been told to unload for too long, so that something else makes room for those that wait.
+func (s *State) beLate(e *endpoint, now time.Time) {
+	for _, c := range e.copies {
+		if c.State == Unloading && !c.late && now.Sub(c.Since) >= unloadLimit {
+			c.late, e.counted = true, false
+			s.dueEndpoints[e.Address] = true
+		}
+	}
 }
 
 // expire forgets failures that are old, and that an engine said a while ago that it is stopping. What has waited for room for too long is to be
@@ -640,6 +659,8 @@ func (s *State) expire(now time.Time) {
 		if c := s.copy(key); now.Sub(c.roomless) >= roomWait {
 			s.fail(s.models[key.Key], Failure{Endpoint: key.Endpoint, At: now, Words: "what was to make room for it has not left within " + roomWait.String(), Why: LoadFailed})
 			s.dismiss(c, now)
+		} else {
+			s.beLate(c.endpoint, now)
 		}
 	}
 	for key := range s.timed {

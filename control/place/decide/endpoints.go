@@ -572,7 +572,7 @@ func (s *State) set(c *Copy, state CopyState, now time.Time) {
 	if state == Loaded {
 		c.model.ensure = false
 	}
-	c.State, c.Since, c.roomless, c.slow = state, now, time.Time{}, false
+	c.State, c.Since, c.roomless, c.slow, c.late = state, now, time.Time{}, false, false
 	delete(s.roomless, c.CopyKey)
 	delete(s.timed, c.CopyKey)
 	s.changedCopies[c.CopyKey] = true

@@ -32,6 +32,13 @@ func (s *State) Audit(decided bool) error {
 					order = append(order, c)
 				}
 			}
+			if c.late {
+				if c.State != Unloading {
+					return fmt.Errorf("%s at %s is late, and %v", c.ID, c.Endpoint, CopyStates[c.State])
+				}
+				remain = amount{remain.models + 1, remain.bytes + c.room()}
+				settled = amount{settled.models + 1, settled.bytes + c.room()}
+			}
 			switch {
 			case c.State == Queued:
 				queued++

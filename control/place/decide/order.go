@@ -50,6 +50,7 @@ func (e *endpoint) tally() *tally {
 		twice = make(map[string]*[4]bool)
 	}
 	for _, c := range e.copies {
+		remains := c.remains() || c.late
 		counted := new([4]bool)
 		if twice != nil {
 			if twice[c.ID] == nil {
@@ -60,7 +61,7 @@ func (e *endpoint) tally() *tally {
 		for i, into := range []struct {
 			it  *amount
 			yes bool
-		}{{&t.remain, c.remains()}, {&t.settled, c.remains() && c.told()}, {&t.held, c.told()}, {&t.stay, c.remains() && c.stays}} {
+		}{{&t.remain, remains}, {&t.settled, remains && c.told()}, {&t.held, c.told()}, {&t.stay, c.remains() && c.stays}} {
 			if into.yes && !counted[i] {
 				counted[i] = true
 				*into.it = into.it.plus(c.room())

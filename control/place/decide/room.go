@@ -88,7 +88,7 @@ func (e *endpoint) hasRoom(held amount) bool {
 }
 
 // evictExcess evicts models from engines whose models are larger in all than they have room for, because some are larger than expected: the models
-// with the lowest worth first. The last model of an engine stays, even if it is larger than the engine: no other place takes it. How many models an
+// with the lowest worth first. Where those that may not leave are too large by themselves, nothing is evicted: it would not help. How many models an
 // engine has is left alone: some may be there by hand.
 func (s *State) evictExcess(now time.Time) (todo []Action) {
 	for _, address := range slices.Sorted(maps.Keys(s.endpoints)) {
@@ -98,14 +98,21 @@ func (s *State) evictExcess(now time.Time) (todo []Action) {
 			continue
 		}
 		s.reorder()
-		for _, c := range slices.Clone(e.order) {
+		var victims []*Copy
+		for _, c := range e.order {
 			if e.holds(all) || all.models <= 1 {
 				break
 			}
 			if c.told() {
-				todo = append(todo, s.dismiss(c, now)...)
+				victims = append(victims, c)
 				all = all.minus(c.room())
 			}
+		}
+		if !e.holds(all) {
+			continue
+		}
+		for _, c := range victims {
+			todo = append(todo, s.dismiss(c, now)...)
 		}
 	}
 	return todo
