@@ -77,7 +77,7 @@ func run(ctx context.Context, args []string, out, logs io.Writer) error {
 	observe := func(o outcome.Outcome) {
 		o = f.Attribute(o)
 		f.Observe(o)
-		m.Observe(o) // what metrics show is in force
+		m.Observe(o) // last: what metrics show is in force
 		for _, endpoint := range o.Suspicious() {
 			scraper.Due(endpoint)
 		}

@@ -94,8 +94,7 @@ func (g *ghost) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
-// startGhosts starts ghosts, one after the other from endpoint 1 on, each for a model of its own, and a stack in which each request is recorded
-// every 0.3 s.
+// startGhosts starts one ghost for each model, in order from endpoint 1 on, and a stack whose Envoy records each request in flight every 0.3 s.
 func startGhosts(t *testing.T, models ...string) (*stack, map[string]*ghost) {
 	t.Helper()
 	all := make(map[string]*ghost)
@@ -114,7 +113,7 @@ func startGhosts(t *testing.T, models ...string) (*stack, map[string]*ghost) {
 	return s, all
 }
 
-// ghostly is the objects of the first n ghosts.
+// ghostly returns the objects for the first n ghosts.
 func ghostly(net string, n int) string {
 	pool, _, _ := strings.Cut(engines(net, 0), "---")
 	var addresses []string
@@ -128,8 +127,8 @@ func askGhost(model, does string) request {
 	return request{body: `{"model":"` + model + `","prompt":"x","stream":true}`, header: map[string]string{"X-Do": does}}
 }
 
-// An endpoint that leaves the objects before its engine stops is scraped no more. Its silent requests end all the same once it refuses connections,
-// and those that it serves go on.
+// An endpoint that is removed from the objects before its engine stops is no longer scraped. Its silent requests still end once it refuses
+// connections, and requests that it serves go on.
 func TestRequestsOnAnEngineThatHasLeftAreEnded(t *testing.T) {
 	t.Parallel()
 	s, ghosts := startGhosts(t, "stays", "left")
@@ -176,8 +175,8 @@ func TestRequestsOnAnEngineThatHasLeftAreEnded(t *testing.T) {
 	}
 }
 
-// Requests on an engine that has closed its port and went silent end within two records. Those that it still serves go on, and so do silent
-// requests on an engine that is there.
+// Silent requests on an engine that has closed its port end within two records. Requests that it still serves go on, as do silent requests on an
+// engine whose port is open.
 func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
 	t.Parallel()
 	s, ghosts := startGhosts(t, "gone", "living")
@@ -281,11 +280,11 @@ func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
 			t.Fatal("a request does not end")
 		}
 	}
-	// Each request in flight is recorded once in an interval, and each one that ended once more. Two records in a row end a request, after one
-	// during which the port may have been closed, and another before which extproc may not have noticed.
+	// Envoy records each request once per interval, and once more when it ends. Two records in a row end a request. Two more may precede them: one
+	// while the port closes, and one before extproc notices.
 	intervals := float64(records()-before-await) / float64(await+2)
 	t.Logf("%d requests were ended within %.1f records of each", await, intervals)
-	if intervals < 1.5 || intervals > 12 { // of 0.3 s; a busy machine may need some for a scrape
+	if intervals < 1.5 || intervals > 12 { // of 0.3 s; on a busy machine a scrape may take several
 		t.Errorf("each was recorded %.1f times, want 2 to 4, and at most 12", intervals)
 	}
 	s.await("each is a failure of its endpoint", func() bool {
@@ -305,8 +304,8 @@ func TestRequestsOnAnEngineThatHasGoneAreEnded(t *testing.T) {
 	close(living.finish)
 }
 
-// Calls outlive an extproc that is killed, and one that stops: those whose messages it has read, those that keep their stream to it, and those
-// that end soon by their deadline, which do not.
+// Calls outlive an extproc that is killed or stops: calls whose messages it has read, calls that keep their ext_proc stream open, and calls with a
+// short deadline, which do not.
 func TestCallsOutliveTheirExtproc(t *testing.T) {
 	t.Parallel()
 	s := start(t, runtimes(t, 1, map[string]string{"one": "sim:?infer=1s"}), standalone, func(c *rig.Config) { c.EngineFlags = nil })

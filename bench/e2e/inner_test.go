@@ -136,7 +136,8 @@ func TestARuntimeSaysInAnyWordsThatItHasLostAModel(t *testing.T) {
 					refused++
 				}
 			}
-			// Until Envoy's log has told of the first answer, each one costs a load: a few on a busy machine. Without that all would.
+			// Until the access log reports the first answer, each request costs a load: a few on a busy machine. Without this report every request
+			// would.
 			if loads["one"] != 1+lost || loads["own"] > asked/3 || refused > asked+asked/3 {
 				t.Errorf("of loads there were %v, and %d inferences of which the client sent %d", loads, refused, asked)
 			}

@@ -135,7 +135,7 @@ func inferOnce(s *stack) string {
 	return answers(a, err, "one", 1)
 }
 
-// beside is another Envoy with an extproc of its own, for the same engines, and for the same control if there is one.
+// beside starts another Envoy with its own extproc, for the same engines and the same control, if there is one.
 func (s *stack) beside(t *testing.T) *stack {
 	t.Helper()
 	dir, host := t.TempDir(), strings.TrimSuffix(s.Listen, "1:8080")+"2"

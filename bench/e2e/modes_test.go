@@ -56,7 +56,7 @@ var (
 		extprocFlags("--grpc-host", host, "--grpc-port", "9002")(c)
 		c.EnvoyChanges = append(c.EnvoyChanges, envoy.Twice("extproc", "beside"),
 			envoy.EndpointsFrom("beside"),
-			envoy.WithoutRoutesBy("content-length"), // other gateways show large bodies like any others
+			envoy.WithoutRoutesBy("content-length"), // other gateways send large bodies to extproc like small ones
 			atExtproc("socket_address", map[string]any{"address": host, "port_value": 9002}), atExtproc("pipe", nil),
 			envoy.ExtProc(map[string]any{
 				"processing_mode": modes("FULL_DUPLEX_STREAMED", map[string]any{

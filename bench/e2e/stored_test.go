@@ -90,7 +90,7 @@ func TestStoredResponsesOutliveExtproc(t *testing.T) {
 					t.Errorf("turn %d: %d times 404", turn, lost)
 				}
 			}
-			// Each of two extprocs finds what the other saw made.
+			// Each of two extprocs finds responses that were created through the other.
 			other := s.beside(t)
 			other.await("the other extproc serves", func() bool {
 				return other.must(completion(baseRoute, 1, false)).status == http.StatusOK
@@ -110,7 +110,7 @@ func TestStoredResponsesOutliveExtproc(t *testing.T) {
 	}
 }
 
-// inventedResponses asks for responses that nobody has. Each costs an engine one request, once.
+// inventedResponses requests responses that do not exist. For each id every engine is asked once, and never again.
 func (s *stack) inventedResponses() {
 	s.t.Helper()
 	for n := range len(s.Engines) {
@@ -137,7 +137,7 @@ func (s *stack) inventedResponses() {
 	}
 }
 
-// At a listener of a Gateway with several pools a response is found in whichever pool it was made, after control and extproc have forgotten it.
+// At a Gateway listener with several pools, a response is found in whichever pool created it, after control and extproc have lost its endpoint.
 func TestStoredResponsesOfSeveralPoolsOutliveExtproc(t *testing.T) {
 	t.Parallel()
 	s := start(t, storing, atRandom, throughGateway, func(c *rig.Config) {

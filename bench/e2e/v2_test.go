@@ -237,7 +237,7 @@ func TestCallsMayHaveAHundredMetadataEntries(t *testing.T) {
 				case err != nil && status.Code(err) != codes.ResourceExhausted:
 					t.Errorf("%d entries: %v", n, err)
 				}
-				// The header of the inner server, which anybody may send, is no way around the bound.
+				// Any client may send the inner server's header: it does not bypass the limit.
 				if header[wire.ErrandHeader] = "made up"; n >= 150 {
 					if a := s.must(request{path: "/v2/models/one/infer", body: `{"inputs":[]}`, header: header}); a.status != http.StatusRequestHeaderFieldsTooLarge {
 						t.Errorf("%d entries and one of the inner server: %d %s", n, a.status, a.body)

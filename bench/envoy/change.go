@@ -66,7 +66,7 @@ func Without(name string) Change {
 	}
 }
 
-// WithoutRoutesBy takes away the routes that match a header.
+// WithoutRoutesBy removes the routes that match a header.
 func WithoutRoutesBy(header string) Change {
 	return func(root any) error {
 		host, _ := at(root, append(slices.Clip(manager), "route_config", "virtual_hosts", 0)...).(map[string]any)

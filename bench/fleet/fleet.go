@@ -50,7 +50,7 @@ type Request struct {
 	// Prompt is token ids, Output how many tokens the answer has.
 	Prompt []uint32
 	Output int
-	// Leaves is after how many seconds its client leaves, if it has no whole answer by then; 0 is never.
+	// Leaves is after how many seconds its client cancels it, unless the answer is complete by then; 0: never.
 	Leaves float64
 }
 
@@ -85,7 +85,7 @@ type Streamer interface {
 	FirstToken(now float64, r *Request, endpoint int)
 }
 
-// Left is a Picker that tells requests whose clients have left from those that have ended.
+// Left is a Picker that distinguishes cancelled requests from completed ones.
 type Left interface {
 	Left(r *Request)
 }
@@ -115,7 +115,7 @@ type Result struct {
 	At, FirstToken, LastToken float64
 	Prompt, Output, Cached    int // tokens
 	Endpoint                  int
-	Left                      bool // its client left before it had a whole answer
+	Left                      bool // its client cancelled it before the answer was complete
 }
 
 // Outcome is what became of all requests, in the order in which they came, and of endpoints.
@@ -264,7 +264,7 @@ func (r *run) submit(number, by int, is *Request) {
 	r.wake(to)
 }
 
-// leave has the client of a request leave that a picker has sent, unless it has a whole answer.
+// leave cancels a request that a picker has sent, unless its answer is complete.
 func (r *run) leave(number, by int, is *Request) {
 	to := &r.results[number]
 	if to.LastToken > 0 {

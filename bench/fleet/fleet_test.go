@@ -167,8 +167,8 @@ func TestPrefixesAndSpeeds(t *testing.T) {
 	}
 }
 
-// Sessions that share their beginning keep their objectives: steps are not learned as longer than they are, and a step that is predicted to be a
-// little longer than asked for sends no session away from its cache. Beside engines at half speed that costs nothing.
+// Sessions with a shared prefix keep their objectives: learned steps are not too long, and a step predicted slightly above its objective does not
+// move a session away from its cache. If half the engines run at half speed, this costs nothing.
 func TestLatencyKeepsObjectivesWherePromptsAreShared(t *testing.T) {
 	slow := make([]float64, 16)
 	for i := range slow {
@@ -192,7 +192,7 @@ func TestLatencyKeepsObjectivesWherePromptsAreShared(t *testing.T) {
 	}
 }
 
-// Who leaves is gone from its engine, takes no part in figures, and teaches nobody how long answers are; the others end.
+// A cancelled request leaves its engine, is not part of the figures, and does not teach answer lengths; all others complete.
 func TestClientsLeave(t *testing.T) {
 	f := four()
 	w := Cancelled(Lengths{{Prompt: 100, Output: 200}})
@@ -223,7 +223,7 @@ func TestClientsLeave(t *testing.T) {
 	}
 }
 
-// Bursts come in bursts, and as many as were asked for.
+// Bursts has the requested rate and coefficient of variation.
 func TestBursts(t *testing.T) {
 	var gaps []float64
 	before := 0.0
@@ -236,7 +236,7 @@ func TestBursts(t *testing.T) {
 	}
 }
 
-// Sessions go on from what was said before.
+// Each turn of a session continues the conversation so far.
 func TestChat(t *testing.T) {
 	latest, before, turns, sessions := map[int]Request{}, 0.0, 0, 0
 	for r := range Chat(100, Lengths{{Prompt: 20, Output: 30}}).Requests(1, 5, 5000) {

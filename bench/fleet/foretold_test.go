@@ -8,18 +8,17 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// dummy is an 8B model without compiled kernels on one H200, as it was measured: a prompt takes as long as launching its kernels does, whatever its
-// length.
+// dummy is the measured profile of an 8B model without compiled kernels on one H200: a prompt of any length takes as long as its kernel launches.
 var dummy = profile.Profile{
 	Intake: 0.0058, Prefill: profile.Prefill{Base: 0.05346, PerToken: 5.6e-07}, Decode: profile.Decode{Base: 0.004859, PerSequence: 1.041e-05, PerKVToken: 3.189e-08},
 	Limits: profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 7168, BlockSize: 16},
 }
 
-// judging is one extproc whose first tokens are compared with what was predicted of them.
+// judging is an extproc whose times to first token are compared with their predictions.
 type judging struct {
 	*headgate
 	trusted map[*Request]bool // decided by predictions
-	off     []float64         // logarithms of how many times as long as predicted first tokens took, once predictions decide
+	off     []float64         // logarithms of actual over predicted time to first token, once predictions decide
 }
 
 func (j *judging) Pick(now float64, r *Request) int {
@@ -36,7 +35,7 @@ func (j *judging) FirstToken(now float64, r *Request, endpoint int) {
 	j.headgate.FirstToken(now, r, endpoint)
 }
 
-// What is predicted of first tokens comes true from the first decision on that is made by it, where nobody said how long engines take.
+// Without a configured profile, predicted times to first token are right from the first decision that uses them.
 func TestWhatIsTrustedComesTrue(t *testing.T) {
 	for _, rate := range []float64{0.5, 2, 5, 10} {
 		f := four()

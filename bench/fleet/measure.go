@@ -49,7 +49,7 @@ type Figures struct {
 // warming is the share of requests, of the first, that are not measured: caches are cold.
 const warming = 0.1
 
-// FiguresOf measures what became of requests on endpoints of a profile, but for those whose clients left.
+// FiguresOf computes the figures of all requests on endpoints of a profile, except cancelled ones.
 func FiguresOf(all Outcome, p profile.Profile, o Objectives) Figures {
 	results := all.Results[int(warming*float64(len(all.Results))):]
 	var ttft, perToken []float64

@@ -12,8 +12,8 @@ import (
 	"github.com/headgate/headgate/internal/engine"
 )
 
-// How other projects pick, by their code or documentation and by their defaults, on the same looks. Each knows what its project would know, and what
-// other pickers have in flight, as extprocs tell each other; none knows how long an answer will be.
+// Other projects' policies, by their code or documentation, with their defaults, on the same scrapes. Each knows what its project would know, and
+// the requests that other pickers have in flight, as extprocs share them. None knows how long an answer will be.
 
 // seen is what a picker knows of endpoints: by looks, and of the requests that it has sent itself.
 type seen struct {
@@ -28,7 +28,7 @@ type known struct {
 	active               []string // adapters
 
 	flying  int                      // requests that were sent from here and have not ended
-	others  int                      // requests that other pickers said last that they have there
+	others  int                      // requests that other pickers last reported there
 	prefill map[*Request]int         // tokens that are to be computed of those that have no first token yet
 	decode  map[*Request]int         // blocks of KV that those hold which have not ended
 	caches  *lru.Cache[uint64, bool] // blocks of prompts that were sent there
@@ -54,7 +54,7 @@ func (s *seen) Saw(_ float64, endpoint int, load engine.Load) {
 	k.waiting, k.running, k.kv, k.active = load.Waiting.Or(0), load.Running.Or(0), load.KVUsage.Or(0), load.Active
 }
 
-// load is how many requests are at an endpoint that have not ended, as far as it is known here.
+// load returns how many requests are known to be in flight at an endpoint.
 func (k *known) load() int { return k.flying + k.others }
 
 // Tell is a method of [Teller].
@@ -277,9 +277,9 @@ func indexedBy(cost func(k *known, r *Request, uncached int) float64) Policy {
 	}
 }
 
-// cacheAware is the policy cache_aware of SGLang's gateway, as its code has it (sgl-model-gateway/src/policies/cache_aware.rs at 053b63f): where
-// requests in flight are far apart, or no endpoint has enough of the prompt, the first with the least of them; else the endpoint that has most of it.
-// (That the smallest tree is taken where none has enough stands in its comments alone.)
+// cacheAware is the policy cache_aware of SGLang's gateway, as its code has it (sgl-model-gateway/src/policies/cache_aware.rs at 053b63f). If
+// requests in flight are imbalanced, or no endpoint has cached enough of the prompt, it picks the first endpoint with the fewest requests; else the
+// one that has cached most. (Only its comments say that it picks the smallest tree if none has cached enough.)
 type cacheAware struct{ seen }
 
 // The gateway's defaults.
@@ -313,8 +313,8 @@ func imbalanced(least, most int) bool {
 	return most-least > balanceAbsThreshold && float64(most) > balanceRelThreshold*float64(least)
 }
 
-// multiplied is the policy lmetric of SGLang's gateway, as its code has it (sgl-model-gateway/src/policies/lmetric.rs at acaa759): what an endpoint was
-// not sent of the prompt before, times the requests there with it; of equals that with the fewest requests, then the first.
+// multiplied is the policy lmetric of SGLang's gateway, as its code has it (sgl-model-gateway/src/policies/lmetric.rs at acaa759). It minimizes the
+// uncached tokens of the prompt times the requests there, including this one. Ties go to the endpoint with the fewest requests, then to the first.
 type multiplied struct{ seen }
 
 func byProduct(f Fleet, seed uint64) (Picker, error) {

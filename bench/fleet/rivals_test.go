@@ -95,8 +95,8 @@ func TestScores(t *testing.T) {
 	}
 }
 
-// SGLang's gateway balances where requests in flight are more than 64 and half as many again apart; else 30 % of a prompt decide, and without them the
-// fewest requests.
+// SGLang's gateway balances if requests in flight differ by more than 64 and by more than a factor of 1.5. Otherwise an endpoint must have cached
+// more than 30 % of the prompt; if none has, the fewest requests decide.
 func TestCacheAware(t *testing.T) {
 	for _, test := range []struct {
 		least, most int
@@ -140,16 +140,16 @@ func TestLMETRIC(t *testing.T) {
 	}
 }
 
-// SGLang's gateway multiplies what it has not sent of a prompt by the requests there.
+// SGLang's gateway multiplies the uncached tokens of a prompt by the requests there.
 func TestMultiplied(t *testing.T) {
 	prompt := make([]uint32, 10*blockTokens)
 	for i := range prompt {
 		prompt[i] = uint32(i)
 	}
 	for _, c := range []struct {
-		sent    int // blocks of the prompt, to the second
+		sent    int // blocks of the prompt that were sent to the second before
 		flying  [3]int
-		others  int // at the first
+		others  int // requests of other pickers at the first
 		want    int
 		because string
 	}{

@@ -88,13 +88,13 @@ func Prefixes(prompts, tokens int, lengths Lengths) Workload {
 	}
 }
 
-// mostTurns is how many turns a session of Chat has at most.
+// mostTurns is the maximum number of turns in a session of Chat.
 const mostTurns = 9
 
-// Chat is sessions of 1 to 9 turns, each number as likely, which all begin with one system prompt. The prompt of a turn is the prompt and the
-// answer of the one before, and a message. Who has read the answer writes the next message: half a minute later in the mean.
+// Chat is sessions of 1 to 9 turns (uniform) that share one system prompt. The prompt of a turn is the previous prompt, its answer and a new
+// message. The user reads the answer and then writes the next message, on average half a minute later.
 func Chat(system int, messages Lengths) Workload {
-	const reads, writes = 0.06, 20 // seconds for each token of an answer, and for a message in the mean
+	const reads, writes = 0.06, 20 // seconds to read each token of an answer, and mean seconds to write a message
 	type session struct {
 		at     float64 // of the next turn
 		prompt []uint32
@@ -107,8 +107,8 @@ func Chat(system int, messages Lengths) Workload {
 			return func(yield func(Request) bool) {
 				random := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // no secret
 				perSession := rate * 2 / (mostTurns + 1)
-				var open []session                       // the one whose turn is next is the last
-				next := random.ExpFloat64() / perSession // when a session begins
+				var open []session                       // the session with the next turn is the last
+				next := random.ExpFloat64() / perSession // when the next session begins
 				for number := range n {
 					of := session{at: next, prompt: first, left: 1 + random.IntN(mostTurns)}
 					if last := len(open) - 1; last >= 0 && open[last].at <= next {
@@ -133,7 +133,8 @@ func Chat(system int, messages Lengths) Workload {
 	}
 }
 
-// messages are as long as a third of prompts, with the same answers: of a prompt that is most of a conversation, what is new.
+// messages returns the lengths with prompts cut to a third and the same answers: most of a prompt is earlier conversation, a message is the new
+// part.
 func (of Lengths) messages() Lengths {
 	all := slices.Clone(of)
 	for i := range all {
@@ -142,9 +143,9 @@ func (of Lengths) messages() Lengths {
 	return all
 }
 
-// Bursts is requests as Plain's that come in bursts: the times between them vary four times as much as where they know nothing of each other.
+// Bursts is requests as Plain's that arrive in bursts: the coefficient of variation of interarrival times is 4, that of Poisson arrivals is 1.
 func Bursts(lengths Lengths) Workload {
-	const vary = 4 // the coefficient of variation, 1 where they know nothing of each other
+	const vary = 4 // coefficient of variation; 1 for Poisson arrivals
 	return Workload{
 		Name: "bursts", About: fmt.Sprintf("requests for the base model that share nothing and come in bursts: the coefficient of variation of the times between them is %d", vary),
 		requests: func(seed uint64, rate float64, n int) iter.Seq[Request] {
@@ -174,7 +175,7 @@ func Long(lengths Lengths) Workload {
 	}
 }
 
-// Cancelled is requests as Plain's of which three of ten are cancelled, at any time while they would be answered at 50 ms a token.
+// Cancelled is requests as Plain's of which three of ten are cancelled, at a random time within an answer of 50 ms a token.
 func Cancelled(lengths Lengths) Workload {
 	const share, perToken = 0.3, 0.05
 	return Workload{
@@ -197,7 +198,7 @@ func poisson(seed uint64, rate float64, n int, next func(random *rand.Rand, numb
 	return coming(seed, n, func(random *rand.Rand) float64 { return random.ExpFloat64() / rate }, next)
 }
 
-// coming has n requests come, each so many seconds after the one before.
+// coming returns n requests, with gap seconds between one and the next.
 func coming(seed uint64, n int, gap func(*rand.Rand) float64, next func(random *rand.Rand, number int) Request) iter.Seq[Request] {
 	return func(yield func(Request) bool) {
 		random := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // no secret

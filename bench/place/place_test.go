@@ -55,7 +55,7 @@ func TestLRUIsAList(t *testing.T) {
 	}
 }
 
-// Where loads are the limit control misses no more often than one LRU cache does, and where it evicts as one, about as often.
+// If loads are the bottleneck, control misses no more often than one LRU cache, and with eviction by LRU about as often.
 func TestNoLoadedCopyLeavesEarly(t *testing.T) {
 	w := World{Endpoints: 1, Models: 100, Share: 0.1, Zipf: 1, Rate: 10, Load: 2, AtOnce: 2, Service: 0.05, Warmup: 1800, Measured: 600}
 	misses := func(policy func() Policy) (all float64) {

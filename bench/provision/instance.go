@@ -79,7 +79,7 @@ func Keeps(p *plan.Problem, c plan.Config) bool {
 	return err == nil && float64(misses) <= most && hasRoom(p, c)
 }
 
-// hasRoom says whether every stage computes more queries a second than come to it, or has as many replicas as there are queries.
+// hasRoom reports whether the throughput of every stage exceeds its arrival rate, or it has as many replicas as there are queries.
 func hasRoom(p *plan.Problem, c plan.Config) bool {
 	shares := p.Pipeline.Shares()
 	for s, is := range c {

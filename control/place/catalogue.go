@@ -61,8 +61,8 @@ func durationOf(d *metav1.Duration) time.Duration {
 	return d.Duration
 }
 
-// setEndpoints opens endpoints that are new, and closes those that are gone or have become others. The deletion of a pod is final: if an endpoint no
-// longer terminates, another pod has its address, and its engine has nothing that the one before it had. The caller holds mu.
+// setEndpoints opens new endpoints and closes those that are gone or replaced. The deletion of a pod is final: if an endpoint no longer terminates,
+// a new pod has its address, and its engine has none of the old pod's models. The caller holds mu.
 func (p *Placer) setEndpoints(w *objects.World) {
 	declared := make(map[string]objects.Engine, len(w.Engines))
 	for _, e := range w.Engines {

@@ -22,13 +22,13 @@ type site struct {
 	loader   *load.Loader
 	stop     context.CancelFunc
 	anew     bool          // a runtime that has begun anew, and is to be made ready; guarded by Placer.mu
-	kind     engine.Kind   // what its looks found it to be; guarded by Placer.mu
+	kind     engine.Kind   // as scrapes found; guarded by Placer.mu
 	fault    string        // why the last look failed; guarded by Placer.mu
 	due      chan struct{} // capacity 1: it is to be looked at now; never closed
 	runtime  bool          // a model runtime, which lists nothing and may have to be made ready
-	// terminating says that its pod was being deleted when objects were set last; guarded by Placer.mu.
+	// terminating: its pod was being deleted at the last update of the objects; guarded by Placer.mu.
 	terminating bool
-	// unloads is how many unloads of a model have failed in a row; guarded by Placer.mu.
+	// unloads counts the failed unloads in a row of each model; guarded by Placer.mu.
 	unloads map[string]int
 }
 
@@ -221,7 +221,7 @@ func (p *Placer) answered(s *site, a load.Answer) {
 		log.Info("loaded a model")
 	case !a.Unload:
 		log.Warn("cannot load a model")
-	case tries&(tries-1) == 0: // it is repeated until it succeeds
+	case tries&(tries-1) == 0: // control repeats the unload until it succeeds
 		log.Warn("cannot unload a model", "tries", tries)
 	}
 	switch {
@@ -242,7 +242,7 @@ func (p *Placer) answered(s *site, a load.Answer) {
 	}
 }
 
-// tried counts the unloads of a model that have failed in a row, and returns how many that are. The caller holds the Placer's mu.
+// tried updates and returns the number of failed unloads in a row of a model. The caller holds Placer.mu.
 func (s *site) tried(a load.Answer) int {
 	switch {
 	case a.Err == nil:

@@ -21,7 +21,8 @@ func (w *world) migrating(address string, all ...string) (pod objects.Name) {
 	return e.Pod
 }
 
-// A pod is deleted, and another one has its address before the objects are read again: what the first one had counts no more, until a scrape has found it.
+// If a new pod takes the address of a deleted pod before the objects are read again, the old pod's models no longer count, until a scrape finds
+// them.
 func TestAPodThatTakesTheAddressOfADeletedOneHasNothing(t *testing.T) {
 	w := newWorld(t)
 	e := serveVLLM(t)

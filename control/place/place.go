@@ -138,7 +138,7 @@ func New(c Config) (*Placer, error) {
 		vmodels: newVModels(), records: make(map[string]load.Record), used: make(map[decide.Key]time.Time), refused: make(map[decide.Key]decide.Reason), gates: make(map[objects.Name]memory.Gate),
 	}
 	err := p.recall()
-	// The garbage of the records that were read is as much as what is kept of them. It is returned now: the next collection may be minutes away.
+	// Reading the records leaves as much garbage as live data. It is returned to the OS now: the next collection may be minutes away.
 	debug.FreeOSMemory()
 	return p, err
 }

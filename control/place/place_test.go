@@ -739,7 +739,7 @@ func TestARuntimeWhoseLifeNothingTellsIsMadeReadyWhenAModelIsMissing(t *testing.
 	}
 }
 
-// A model that could not be unloaded stays on record until the engine turns out not to have it, and counts there after a restart of control.
+// The record of a model that could not be unloaded stays until the engine lacks the model, and counts there after a restart of control.
 func TestWhatCouldNotBeUnloadedStaysOnRecord(t *testing.T) {
 	w := newWorldThatTells(t, new(told))
 	data, management := listen(t, "tcp", "127.0.0.1:0"), listen(t, "tcp", "127.0.0.1:0")
@@ -789,8 +789,8 @@ func beginRuntime(t *testing.T, data, management net.Listener) (r *runtime.Runti
 	return r, end
 }
 
-// proxy returns the address of a TCP proxy to another address, and how many connections it has made there. It takes each connection, and closes it
-// if nobody is there.
+// proxy starts a TCP proxy to another address. It returns the proxy's address and the number of connections that it has made. The proxy accepts
+// every connection, and closes it if its target refuses.
 func proxy(t *testing.T, to string) (address string, made *atomic.Int64) {
 	listener := listen(t, "tcp", "127.0.0.1:0")
 	made = new(atomic.Int64)

@@ -107,7 +107,7 @@ func whyNot(why decide.Reason, failures []decide.Failure) string {
 	return words
 }
 
-// stateOf is the state of a copy as people see it: one whose load has failed is on its way out.
+// stateOf returns the state of a copy as shown to users: a copy whose load has failed is unloading.
 func stateOf(c decide.Copy) decide.CopyState {
 	if c.Failed() {
 		return decide.Unloading

@@ -37,7 +37,7 @@ type EndpointView struct {
 	Pod    string   `json:"pod,omitempty"`
 	Listed bool     `json:"listed,omitempty"`
 	Pools  []string `json:"pools"`
-	Engine string   `json:"engine,omitempty"` // its kind, said by somebody or by its metrics page
+	Engine string   `json:"engine,omitempty"` // its kind, as configured or as its metrics page shows
 	State  string   `json:"state"`            // a name of decide.EndpointStates
 	// Fault is why the last look failed; empty if it did not.
 	Fault string `json:"fault,omitempty"`

@@ -42,7 +42,7 @@ func TestTheViewOfAnEmptyPool(t *testing.T) {
 	}
 }
 
-// An engine of which nobody says what it is tells that by its metrics page.
+// If no object states an engine's kind, the view takes it from the engine's metrics page.
 func TestTheViewNamesAnEngineThatNobodyNames(t *testing.T) {
 	w := newWorld(t)
 	e := serveVLLM(t)

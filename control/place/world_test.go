@@ -193,7 +193,7 @@ type board struct {
 	methods   map[string]engine.Methods
 	limits    map[decide.CopyKey]int // of loaded copies
 	awaited   []decide.Key           // registered models that all are to know of
-	gone      []decide.CopyKey       // copies that went, in order
+	gone      []decide.CopyKey       // removed copies, in order
 }
 
 // Takes keeps what it is told.

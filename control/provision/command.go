@@ -82,7 +82,7 @@ type config struct {
 // planners by name.
 var planners = map[string]func(*plan.Problem) *plan.Plan{"mended": plan.Mended, "strict": plan.Strict}
 
-// ErrNoPlan is what [Command] returns where there is no plan. It has printed why.
+// ErrNoPlan is returned by [Command] if there is no plan. Command has printed the reason.
 var ErrNoPlan = errors.New("there is no plan")
 
 // Command is the command "plan". It prints to out.
@@ -271,8 +271,8 @@ func (q queries) trace() answer.Trace {
 	return answer.Trace{Name: q.name, Queries: problem.Queries(q.all), Seed: q.seed, From: q.from}
 }
 
-// progress tells on standard error how far a search is: on a terminal each tenth of a second in one line, else each ten seconds in a line of its own.
-// It goes on until the context ends.
+// progress reports the progress of a search on standard error: on a terminal every 0.1 s in the same line, otherwise every 10 s in a new line. The
+// search stops when the context ends.
 func progress(ctx context.Context, name string) (told func(int, plan.Candidate) bool, done func()) {
 	terminal := term.IsTerminal(int(os.Stderr.Fd()))
 	every, begin, end := 10*time.Second, "", "\n"

@@ -20,7 +20,7 @@ const (
 	Several Kind = "several"
 	// Transcode is for it too: the request of V2 by REST is for an engine that takes gRPC calls alone.
 	Transcode Kind = "transcode"
-	// Search is for it too: the request is for a stored response, which endpoints of several pools may have that no route joins.
+	// Search is for it too: the request is for a stored response that endpoints of several pools may have, and no route reaches all of these pools.
 	Search Kind = "search"
 	// Manage is for it too: the call is for control.
 	Manage Kind = "manage"
@@ -37,7 +37,7 @@ type Errand struct {
 	Listener string
 	Given    objects.Name
 	// Models are what the request was admitted for: one of Again, Transcode and Sent, and all of Several, in the order of the call; none of Manage.
-	// Those of Search have no name: they are the pools, in the order in which they are to be asked.
+	// Those of Search have no name: they are the pools, in the order in which to ask them.
 	Models []Model
 	// All says that every one of Several is to be there: else one that there is not is left out.
 	All bool
@@ -47,7 +47,7 @@ type Errand struct {
 	Tried []Copy
 	// SentAt is when the request was sent to the first of them, in nanoseconds of Unix time: of Again.
 	SentAt int64
-	// Most is how many endpoints of a pool may be asked for a stored response: of Search, and of Sent after it.
+	// Most bounds how many endpoints of a pool may be asked for a stored response: of Search, and of the Sent that follows it.
 	Most int64
 	// Last says that the inner server is not among the picks any more: of Sent.
 	Last bool

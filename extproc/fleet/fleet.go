@@ -286,7 +286,7 @@ func (f *Fleet) Stops(address string) {
 	f.now(func() { f.state.Stopping(address, f.Now()) })
 }
 
-// Lacks is Missed of a request that was sent at a time, where it is to be decided after it: it is in force when Lacks returns.
+// Lacks is [belief.State.Missed] for a request that was sent at a time and will be decided again: it is in force when Lacks returns.
 func (f *Fleet) Lacks(k belief.CopyKey, sent time.Time) {
 	f.now(func() { f.state.Missed(k, sent, f.Now()) })
 }

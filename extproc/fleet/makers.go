@@ -90,13 +90,14 @@ func (f *Fleet) Nowhere(answer string) bool {
 	return ok && f.Now().Sub(at) < nowhereFor
 }
 
-// made is the answers whose makers others are to be told of, the latest last. It is safe for concurrent use; the zero made is ready.
+// made is the queue of responses whose makers are still to be shared with other extprocs, the newest last. It is safe for concurrent use; the zero
+// made is ready.
 type made struct {
 	mu  sync.Mutex // guards ids
 	ids []string
 }
 
-// maxMade bounds how many wait to be told. Beyond that the oldest are not told: the latest are the likeliest to be asked for next.
+// maxMade bounds this queue. Beyond it the oldest are not shared: the newest are the likeliest to be requested next.
 const maxMade = 16384
 
 func (m *made) add(id string) {
@@ -108,8 +109,7 @@ func (m *made) add(id string) {
 	}
 }
 
-// TakeMade returns up to most answers whose makers became known here since they were last taken, the latest, by their makers. Moves is sent to if
-// there are more.
+// TakeMade removes up to most responses from the queue, the newest ones, and returns them by maker. If more remain, it sends to Moves.
 func (f *Fleet) TakeMade(most int) map[Maker][]string {
 	ids, more := f.made.take(most)
 	if more {

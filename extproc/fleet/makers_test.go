@@ -8,7 +8,7 @@ import (
 	"github.com/headgate/headgate/extproc/fleet"
 )
 
-// Others are told of the latest answers first, and of the latest alone where there are too many.
+// The newest responses are shared first, and only the newest if there are too many.
 func TestTheLatestAnswersAreToldFirst(t *testing.T) {
 	f := fleet.New(fleet.Config{Placed: true})
 	maker := fleet.Maker{Address: a}

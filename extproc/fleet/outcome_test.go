@@ -10,7 +10,7 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Streams tell how many times as long as predicted first tokens took, whoever decided, and what was not served as it was sent tells nothing.
+// Streams give the ratio of actual to predicted time to first token, whichever policy decided. Requests that were not served as sent give none.
 func TestOutcomesTellWhatCameTrue(t *testing.T) {
 	o := outcome.Outcome{Pool: "ns/pool", Endpoint: a, Status: 200, Stream: true, Attempts: 1, FirstBody: 500 * time.Millisecond, Expected: 250 * time.Millisecond}
 	if ratio, tells := o.Foretold(); !tells || ratio != 2 {

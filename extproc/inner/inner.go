@@ -1,7 +1,8 @@
-// Package inner is a server inside extproc that Envoy has among the endpoints, for what choosing one endpoint cannot do. It sends a request
-// through Envoy once more where no endpoint has served it, a call for several models to each of them, one for a stored response to each pool that
-// may have it, and one by REST as a gRPC call where the engine takes nothing else; and calls of ModelMesh's API to control. It decides nothing and remembers nothing: what it is to do comes with each
-// request, sealed by extproc (see package errand), and how it is done is decided anew, by extproc, when the request comes through Envoy again.
+// Package inner is a server inside extproc that Envoy has among the endpoints, for requests that need more than one chosen endpoint. It sends a
+// request through Envoy again if no endpoint has served it, a call for several models to each of them, a request for a stored response to each pool
+// that may have it, a REST request as a gRPC call if the engine takes nothing else, and calls of ModelMesh's API to control. It decides nothing and
+// keeps no state: its task comes with each request, sealed by extproc (see package errand), and extproc decides the request anew when it comes
+// through Envoy again.
 package inner
 
 import (

@@ -429,7 +429,7 @@ func TestARequestIsSentOnceMore(t *testing.T) {
 	}
 }
 
-// An engine that has a model again since the request was sent is not said to lack it: its answer was to a request from before that load.
+// If an engine loaded the model after the request was sent, it is not recorded as lacking it: its answer predates the load.
 func TestACopyThatWasLoadedSinceIsThere(t *testing.T) {
 	at := listening(t)
 	sent := time.Now()
@@ -869,7 +869,7 @@ func TestRequestsByRESTBecomeCalls(t *testing.T) {
 	}
 }
 
-// A request for a stored response goes to one pool after the other until one has it. Each gets the whole of it.
+// A request for a stored response goes to one pool after the other until one has the response. Each pool gets the whole request.
 func TestPoolsAreAskedInTurnForAStoredResponse(t *testing.T) {
 	for want, answers := range map[string][]int{
 		"200 answer 0": {200, 200, 200}, "200 answer 1": {400, 200, 200}, "200 answer 2": {404, 503, 200},

@@ -23,15 +23,15 @@ func (s *Server) search(w http.ResponseWriter, r *http.Request, e errand.Errand)
 	s.forward(w, r, &searching{s, e, body}, &url.URL{Scheme: "http", Host: "envoy"}, r.Host, "No endpoint could be reached. Try again.")
 }
 
-// searching asks the pools of an errand. It is used for one request.
+// searching asks the pools of an errand in turn. It serves one request.
 type searching struct {
 	server *Server
 	errand errand.Errand
 	body   []byte
 }
 
-// RoundTrip returns the first answer that is no error. If there is none, it is the first that says something else than that a pool does not have the
-// response: an engine of another kind may refuse what is asked for.
+// RoundTrip returns the first answer that is no error. If there is none, it returns the first error other than 404, else the first 404: an engine of
+// another kind may refuse the request.
 func (t *searching) RoundTrip(r *http.Request) (*http.Response, error) {
 	var without *http.Response
 	for _, m := range t.errand.Models {
@@ -54,22 +54,22 @@ func (t *searching) RoundTrip(r *http.Request) (*http.Response, error) {
 	return without, nil
 }
 
-// request is a request as it goes to a pool.
+// request returns the request to send to a pool.
 func (t *searching) request(r *http.Request, m errand.Model) *http.Request {
 	to := r.Clone(r.Context())
 	to.Header.Set(wire.ErrandHeader, t.server.sentOn(t.errand, m, true))
 	to.Body, to.ContentLength = http.NoBody, int64(len(t.body))
 	if len(t.body) > 0 {
-		to.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(t.body)), nil } // where Envoy has not begun it
+		to.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(t.body)), nil } // for a retry if Envoy has not begun it
 		to.Body, _ = to.GetBody()
 	}
 	return to
 }
 
-// maxDropped bounds what is read of an answer that is dropped, so that Envoy does not take it for one that its client left.
+// maxDropped bounds how much of a discarded answer is read. It is read so that Envoy does not take it for a cancelled request.
 const maxDropped = 64 << 10
 
-// drop drops an answer, nil for none.
+// drop discards an answer, which may be nil.
 func drop(answer *http.Response) {
 	if answer != nil {
 		_, _ = io.CopyN(io.Discard, answer.Body, maxDropped)

@@ -121,7 +121,7 @@ func (o Outcome) Faulty() bool {
 	return fault && !slices.Contains(o.Elsewhere, o.Endpoint) && o.Failure == None && !o.ByExtproc && !o.ByEnvoy
 }
 
-// Foretold is how many times as long as predicted the first token took, of a stream that went well where it was sent first.
+// Foretold returns the ratio of actual to predicted time to first token, of a stream that the first endpoint served without an error.
 func (o Outcome) Foretold() (ratio float64, tells bool) {
 	if !o.Stream || o.FirstBody <= 0 || o.Expected <= 0 || !o.Well() || o.Status != 200 || o.Attempts > 1 || len(o.Unreached)+len(o.Elsewhere) > 0 {
 		return 0, false

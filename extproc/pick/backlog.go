@@ -26,16 +26,16 @@ type Backlog struct {
 	// Paces is the sum of the paces of those that are tokenless and whose pace was known, in nanoseconds, and Paced how many these are.
 	Paces, Paced atomic.Int64
 
-	// contexts is how many of them have tokens, times contextUnit, and the tokens of their prompts and of half of what answers have in the mean:
-	// one number, so that both are read of one moment.
+	// contexts is the number of requests with tokens, times contextUnit, plus the tokens of their prompts and of half a mean answer each: one
+	// number, so that both are read atomically.
 	contexts atomic.Int64
 }
 
-// contextUnit is more tokens than all requests at an endpoint have.
+// contextUnit exceeds the tokens of all requests at an endpoint.
 const contextUnit = 1 << 40
 
-// Contexts is how many requests of this process with tokens an endpoint has, and how many tokens they have: of each its whole prompt, whoever
-// shares it, and half of what answers have in the mean.
+// Contexts returns how many requests with tokens this process has at an endpoint, and how many tokens: of each its whole prompt, shared or not, and
+// half a mean answer.
 func (b *Backlog) Contexts() (requests, tokens int64) {
 	is := b.contexts.Load()
 	return is / contextUnit, is % contextUnit

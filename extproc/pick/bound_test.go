@@ -51,7 +51,7 @@ func TestFewAreTheFirstOfAll(t *testing.T) {
 	}
 }
 
-// Where predictions are not trusted, Proposal decides, and what it sends is predicted and counts in backlogs all the same.
+// If predictions are not trusted, Proposal decides, but its requests are still predicted and count in backlogs.
 func TestWhatIsNotTrustedIsPredicted(t *testing.T) {
 	random := rand.New(rand.NewPCG(13, 14))
 	decided := 0

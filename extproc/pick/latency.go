@@ -16,7 +16,7 @@ type Demand struct {
 	Block  float64
 	// FirstToken is within how many seconds the first token is to come, PerToken how many each further one may take; 0 is the default.
 	FirstToken, PerToken float64
-	// Stated says that somebody asked for PerToken: an endpoint that may not keep it costs the request an objective, see misses.
+	// Stated says that PerToken is configured: an endpoint that may miss it costs the request up to one objective, see misses.
 	Stated bool
 	// Pace is how long an engine takes for a tokenless request where it has no other, in nanoseconds; 0 where that is not known.
 	Pace int64
@@ -61,8 +61,8 @@ type Estimate struct {
 	Intake, Queue, Room, Load, Prefill float64
 	// Step is what each step takes once it runs, and Longer by how much that is longer for it.
 	Step, Longer float64
-	// Own is its time to the first token as a share of its objective, and how likely its further tokens miss theirs; Others is what it costs others
-	// as shares of theirs.
+	// Own is its time to first token as a share of the objective, plus the probability that its further tokens miss theirs. Others is its cost to
+	// other requests, as shares of their objectives.
 	Own, Others float64
 	// Adapter is where its adapter was; the model itself is as if in a slot.
 	Adapter Place
@@ -88,7 +88,7 @@ type forecast struct {
 	prompt        float64 // tokens
 	perFirstToken float64 // 1 / objective
 	perOutput     float64 // 1 / tokens
-	perStep       float64 // 1 / the objective of each further token; 0 where nobody states one
+	perStep       float64 // 1 / the objective of each further token; 0 if none is stated
 
 	profile  *profile.Profile
 	perChunk float64 // 1 / tokens of a step
@@ -223,15 +223,15 @@ func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 	return is
 }
 
-// misses is how likely the answer misses the time for each further token that somebody asked for, where steps are predicted to take so long: not at
-// all while they are much shorter, surely where they are much longer. Predictions are off by some tenths. A limit at which an endpoint comes behind
-// all others would send sessions away from their caches for a step that is longer by nothing.
+// misses returns the probability that an answer with predicted steps of this length misses a stated objective for further tokens: 0 for much shorter
+// steps, 1 for much longer ones. Predictions are off by some tenths. A hard limit would move sessions away from their caches for a step that is
+// barely too long.
 func (f *forecast) misses(step float64) float64 {
 	return min(max(0, (step*f.perStep-surelyKept)*(1/(surelyMissed-surelyKept))), 1)
 }
 
-// surelyKept and surelyMissed are how many times as long as asked for predicted steps are at most, or at least, whose answers surely keep what was
-// asked for, or miss it. docs/decisions/0023-pick-by-predicted-time.md has what other values do.
+// surelyKept and surelyMissed are ratios of a predicted step to its objective: up to surelyKept the answer counts as keeping it, from surelyMissed
+// on as missing it. docs/decisions/0023-pick-by-predicted-time.md has results for other values.
 const surelyKept, surelyMissed = 0.8, 1.2
 
 // scoreOf orders by cost.

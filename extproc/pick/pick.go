@@ -60,8 +60,8 @@ type Decision struct {
 	Model string
 	// Reason says in a few words why the policy took this endpoint.
 	Reason string
-	// Estimate is what Latency expects of it there, and Claim what it adds to the endpoint's Backlog, also where Proposal decides in its place; zero by
-	// other policies.
+	// Estimate is what Latency predicts for the request there, and Claim what it adds to the endpoint's Backlog, also if Proposal decides instead.
+	// They are zero with other policies.
 	Estimate Estimate
 	Claim    Claim
 	// Among is how many requests the endpoint has with this one, if it is tokenless: at least 1. It is 0 of any other request, and by other policies
@@ -256,7 +256,7 @@ func Pick(p Policy, s *Snapshot, r Request, picks []Decision) ([]Decision, error
 	for i := range best {
 		switch d := &best[i]; {
 		case foreseen && d.Endpoint.Profile != nil:
-			if p.Rule != Latency { // what is predicted is learned from, long before it decides
+			if p.Rule != Latency { // predictions teach long before they decide
 				d.Estimate = f.estimate(d.Endpoint, d.Copy)
 			}
 			d.Claim = f.claim(d.Endpoint, &d.Estimate)

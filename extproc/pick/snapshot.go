@@ -20,7 +20,7 @@ type Snapshot struct {
 // Pool is the endpoints of one pool.
 type Pool struct {
 	Endpoints []Endpoint
-	// Predictable says that predictions by the profiles of its endpoints are to be trusted, each of which has one then.
+	// Predictable says that predictions are trusted. Each of its endpoints then has a profile.
 	Predictable bool
 	Index
 }
@@ -185,7 +185,7 @@ type Endpoint struct {
 	State State
 	// Number is a small one, which no other endpoint has for as long as this one is there.
 	Number int
-	// Profile is the model of its time, whether its predictions are to be trusted or not; nil where there is none.
+	// Profile predicts its times, whether trusted or not; nil if there is none.
 	Profile *profile.Profile
 	// Backlog is what the requests of this process still ask of it.
 	Backlog *Backlog

@@ -76,7 +76,7 @@ func TestInventedNamesAreOneQuestion(t *testing.T) {
 		}
 		synctest.Wait() // all of them wait for control
 		first := f.Question()
-		late := asking(t.Context(), t, client, "invented") // after that question was sent: it is another one's
+		late := asking(t.Context(), t, client, "invented") // after that question was sent: it needs another one
 		synctest.Wait()
 		if n := f.Question(); n != first {
 			t.Errorf("question %d is sent before %d is answered", n, first)
@@ -98,7 +98,7 @@ func TestInventedNamesAreOneQuestion(t *testing.T) {
 	})
 }
 
-// The body of a request that waits for control's answer counts among what is kept of requests, and not afterwards.
+// The body of a request counts as buffered while the request waits for control's answer, and not afterwards.
 func TestBodiesOfRequestsThatAskControlAreCounted(t *testing.T) {
 	const body = `{"model":"invented"}`
 	synctest.Test(t, func(t *testing.T) {

@@ -44,17 +44,17 @@ var askForMessages = &extprocv3.ProcessingResponse{ModeOverride: &extprocfilterv
 	ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
 }}
 
-// showNoMore has the data plane show nothing more of a call, which ends its stream to extproc.
+// showNoMore makes the data plane send nothing more of a call, which ends its ext_proc stream.
 var showNoMore = &extprocfilterv3.ProcessingMode{
 	RequestHeaderMode: extprocfilterv3.ProcessingMode_SEND, RequestTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
 	ResponseHeaderMode: extprocfilterv3.ProcessingMode_SKIP, ResponseTrailerMode: extprocfilterv3.ProcessingMode_SKIP,
 }
 
-// soon is how long a request on an engine that has gone may go on before extproc ends it: two of Envoy's periodic records.
+// soon is how long a request on a vanished engine may go on before extproc ends it: two of Envoy's periodic records.
 const soon = 20 * time.Second
 
-// endsSoon reports whether Envoy ends the call by its own deadline as soon as extproc would if the engine went away. Then the stream need not stay
-// open to the end of the answer, at the price of one more message with the answer's trailers.
+// endsSoon reports whether Envoy ends the call at its deadline no later than extproc would if the engine vanished. Then the ext_proc stream need not
+// stay open to the end of the answer, which saves the message with the answer's trailers.
 func (x *exchange) endsSoon() bool {
 	own := grpcTimeout(x.in.header("grpc-timeout"))
 	return x.front == Own && x.mode == modeNone && own > 0 && own <= soon
@@ -199,7 +199,7 @@ func (x *exchange) failCall(err error, now time.Time) responses {
 	code, words := e.callStatus()
 	_ = x.keep(0)
 	c.pending = nil
-	x.phase, x.sentAt = sent, now // the record of the call counts it, by the status that it ends with
+	x.phase, x.sentAt = sent, now // the access log counts the call, by its final status
 	out := chunks(nil, true)
 	out[0].DynamicMetadata = object(map[string]*structpb.Value{wire.PickNamespace: structpb.NewStructValue(object(map[string]*structpb.Value{
 		wire.PickRefused: structpb.NewStringValue(strconv.Itoa(int(code))),
@@ -208,10 +208,10 @@ func (x *exchange) failCall(err error, now time.Time) responses {
 	return out
 }
 
-// maxKept bounds what is kept of messages that are not whole, of bodies that were decoded, and of requests that ask control, of all together.
+// maxKept bounds the total bytes buffered: incomplete messages, decoded bodies, and bodies of requests that wait for control's answer.
 const maxKept = 512 << 20
 
-// keep notes how many bytes are kept of the request: of a message that is not whole, of a body that was decoded, or while it asks control.
+// keep records how many bytes of the request are buffered: an incomplete message, a decoded body, or its body while it waits for control's answer.
 func (x *exchange) keep(bytes int) error {
 	if bytes == x.kept {
 		return nil

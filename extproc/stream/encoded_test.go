@@ -74,7 +74,7 @@ func TestDecodedBodiesAreBounded(t *testing.T) {
 	}
 }
 
-// A body that was decoded does not count any more once it was sent on, or once its request waits, though the request goes on.
+// A decoded body no longer counts as buffered once it was sent on, or once its request waits, although the request goes on.
 func TestDecodedBodiesAreLetGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, server := holdingServer(t, time.Minute, 10)
@@ -87,7 +87,7 @@ func TestDecodedBodiesAreLetGo(t *testing.T) {
 			}
 			for _, line := range []string{"headers :method=POST :path=/v1/completions content-encoding=gzip", inGzip(t, `{"model":"`+model+`"}`)} {
 				if err = s.Send(message(t, line)); err == nil {
-					_, err = s.Recv() // the decision, or that the data plane is to wait
+					_, err = s.Recv() // the decision, or the reply that makes the data plane wait
 				}
 				if err != nil {
 					t.Fatal(err)

@@ -108,7 +108,7 @@ func (s *Server) Open() int {
 	return len(s.open.all)
 }
 
-// Dialing is at how many endpoints that have left somebody dials.
+// Dialing returns the number of removed endpoints that are being dialed.
 func (s *Server) Dialing() int {
 	s.left.mu.Lock()
 	defer s.left.mu.Unlock()

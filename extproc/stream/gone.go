@@ -73,7 +73,7 @@ func (s *Server) Progressed(p outcome.Progress) {
 	switch {
 	case p.Endpoint == "":
 		s.judge(p, false)
-	case w.HasEndpoint(p.Endpoint), strings.Contains(p.Endpoint, "/"): // the inner server is none
+	case w.HasEndpoint(p.Endpoint), strings.Contains(p.Endpoint, "/"): // a path is the inner server
 		s.judge(p, s.Fleet.Vacant(p.Endpoint))
 	default:
 		s.left.dial(s, p)
@@ -87,17 +87,17 @@ func (s *Server) judge(p outcome.Progress, vacant bool) {
 	}
 }
 
-// left are endpoints that are in no object any more and still have requests: nobody scrapes them. Each is dialed when a record shows such a
-// request, once for all records that come meanwhile. The zero left is ready.
+// left are endpoints that were removed from the objects and still have requests. They are not scraped. A record of such a request triggers a dial of
+// its endpoint, which also serves the records that arrive meanwhile. The zero left is ready.
 type left struct {
 	mu      sync.Mutex                    // guards dialing
-	dialing map[string][]outcome.Progress // by endpoint: what to judge when the dial has ended
+	dialing map[string][]outcome.Progress // by endpoint: records to judge when the dial ends
 }
 
-// maxDial bounds a dial of an endpoint that has left.
+// maxDial bounds the dial of a removed endpoint.
 const maxDial = time.Second
 
-// dial dials the endpoint of a record, unless somebody does so, and has the record judged by that. It does not wait.
+// dial dials the endpoint of a record, unless a dial is in progress, and judges the record by its result. It returns at once.
 func (l *left) dial(s *Server, p outcome.Progress) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -120,7 +120,7 @@ func (l *left) dial(s *Server, p outcome.Progress) {
 	}()
 }
 
-// take takes the records that wait to be judged. If there are none, the endpoint is dialed no more.
+// take removes and returns the records that wait to be judged. If there are none, the dial counts as ended.
 func (l *left) take(endpoint string) []outcome.Progress {
 	l.mu.Lock()
 	defer l.mu.Unlock()

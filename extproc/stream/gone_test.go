@@ -92,8 +92,8 @@ func TestARequestWhoseEngineHasGoneIsEndedOnItsStream(t *testing.T) {
 	server.Progressed(record)
 }
 
-// An endpoint that has left the objects is scraped no more. It is dialed when its requests are recorded, once at a time, and what it refuses ends
-// those that are silent.
+// An endpoint that was removed from the objects is not scraped. It is dialed when its requests are recorded, one dial at a time. If it refuses
+// connections, its silent requests end.
 func TestARequestAtAnEndpointThatHasLeftIsEnded(t *testing.T) {
 	f := newFleet()
 	dials, dialed := make(chan error), make(chan string, 10)
@@ -125,7 +125,7 @@ func TestARequestAtAnEndpointThatHasLeftIsEnded(t *testing.T) {
 		records = append(records, outcome.Progress{ID: id, Endpoint: address, Bytes: 5})
 	}
 	await(t, "the exchanges are open", func() bool { return server.Open() == 2 })
-	// pass has a record of each request, of which one is served on, and the dial between them end with an error.
+	// pass records each request, one of which got more bytes, and makes the dial that follows end with an error.
 	pass := func(err error) {
 		records[1].Bytes++
 		for _, r := range records {
@@ -138,7 +138,7 @@ func TestARequestAtAnEndpointThatHasLeftIsEnded(t *testing.T) {
 		dials <- err
 		await(t, "no dial goes on", func() bool { return server.Dialing() == 0 })
 	}
-	server.Progressed(records[0]) // of an endpoint that is there
+	server.Progressed(records[0]) // of an endpoint that is still in the objects
 	f.SetWorld(objects.Build(objects.Set{}))
 	refused := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	for _, err := range []error{nil, refused, context.DeadlineExceeded, refused} {
@@ -163,7 +163,7 @@ func TestARequestAtAnEndpointThatHasLeftIsEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "one exchange is open", func() bool { return server.Open() == 1 })
-	server.Progressed(records[0]) // of a request that is over: nobody dials
+	server.Progressed(records[0]) // of a request that is over: no dial
 	server.Progressed(outcome.Progress{ID: records[1].ID, Endpoint: "/run/inner.sock"})
 	if len(dialed) != 0 || server.Dialing() != 0 {
 		t.Errorf("%d dials go on", server.Dialing())
@@ -218,7 +218,7 @@ func TestRequestsThatFindNoEndpointAreCountedByPoolAndRoute(t *testing.T) {
 	}
 }
 
-// series are the lines of a metrics page that begin with something.
+// series returns the lines of a metrics page that begin with prefix.
 func series(m *meter.Meter, prefix string) (all []string) {
 	page := httptest.NewRecorder()
 	m.Handler().ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
@@ -230,7 +230,7 @@ func series(m *meter.Meter, prefix string) (all []string) {
 	return all
 }
 
-// A call that is refused is counted as a reply before its answer begins. Later the access log counts it, by the status with which it ends.
+// A call that is refused before its answer begins counts as a reply. If it is refused later, the access log counts it, by its final status.
 func TestARefusedCallIsCountedOnce(t *testing.T) {
 	for chunk, want := range map[string]int{"chunk": 1, "chunk @answered": 0} {
 		f := newFleet()

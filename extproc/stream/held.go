@@ -130,12 +130,12 @@ func (x *exchange) mayBeNew(err error, model string) bool {
 	return unknown && x.server.Fleet.Answers()
 }
 
-// ask waits for control to say that all that it published is in force, decides a request again by that, and returns what to say. It returns an
-// error when the request is over. The request's body counts as kept meanwhile.
+// ask waits until control confirms that all it published is in force, decides the request again, and returns the reply. It returns an error when the
+// request is over. The request's body counts as buffered meanwhile.
 func (p *processor) ask(messages extprocv3.ExternalProcessor_ProcessServer, x *exchange) (responses, error) {
 	before, during := x.kept, int(x.waits.bytes)
 	if x.call != nil {
-		during += before // a message that is not whole is none of those that wait
+		during += before // an incomplete message is not part of waits
 	}
 	err := x.keep(during)
 	if err == nil {
@@ -151,7 +151,7 @@ func (p *processor) ask(messages extprocv3.ExternalProcessor_ProcessServer, x *e
 	return x.refuse(err), nil
 }
 
-// askControl waits until all that control published is in force, for a while at most.
+// askControl waits until all that control published is in force, for at most askLimit.
 func (s *Server) askControl(ctx context.Context) error {
 	answered, done, ok := s.Fleet.AskControl()
 	if !ok {

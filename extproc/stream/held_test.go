@@ -30,7 +30,7 @@ func holding(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *flow.Flo
 	return f, held, dialServer(t, server, stream.Own)
 }
 
-// holdingServer is a fleet with control, and what decides over it.
+// holdingServer returns a fleet with control, and the server that decides for it.
 func holdingServer(t *testing.T, most time.Duration, max int) (*fleet.Fleet, *flow.Flow, *stream.Server) {
 	t.Helper()
 	var held *flow.Flow

@@ -11,8 +11,9 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// This file is what requests have to do with the inner server, which Envoy has among the endpoints: it sends a request through Envoy once more
-// where no endpoint has served it, a call for several models to each of them, one for a stored response to each pool, and one by REST as a call where engines take nothing else.
+// This file is how requests use the inner server, which Envoy has among the endpoints: it sends a request through Envoy again if no endpoint has
+// served it, a call for several models to each of them, a request for a stored response to each pool, and a REST request as a gRPC call if engines
+// take nothing else.
 
 // openErrand takes what the inner server says of a request: where it came in, and what it was admitted for.
 func (x *exchange) openErrand() error {
@@ -44,7 +45,7 @@ func (x *exchange) innerServes(pool objects.Name) bool {
 func (x *exchange) atGateway() bool { return x.listener != "" || x.pool != (objects.Name{}) }
 
 // addInner makes the inner server the last pick of a request whose model control can load elsewhere, if there are fewer picks than may be
-// tried. Name is what its client calls it, and now when it is sent.
+// tried. Name is the client's name of the model, and now is when the request is sent.
 func (x *exchange) addInner(name string, now time.Time) {
 	if x.sealed = ""; !x.placed() || !x.innerServes(x.target.Pool) || x.search.id == "" && 1+strings.Count(x.to, ",") >= x.settings.Picks {
 		return
@@ -92,7 +93,7 @@ func (x *exchange) sendToEach() responses {
 	return x.sendInner(errand.Several, models...)
 }
 
-// searchEach has the inner server ask one pool after the other for a stored response: in all not more endpoints than one search asks.
+// searchEach makes the inner server ask one pool after the other for a stored response, at maxSearch endpoints at most.
 func (x *exchange) searchEach(pools []objects.Name) responses {
 	var models []errand.Model
 	for _, name := range pools {

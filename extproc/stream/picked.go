@@ -103,7 +103,7 @@ func (x *exchange) choose(a ask, body []byte, now time.Time) error {
 		return &miss{x.wanted(), pick.ErrNotAddressable}
 	}
 	most := x.settings.Picks
-	if most < 2 { // no request is to be tried twice
+	if most < 2 { // the pool forbids retries
 		if known := (fleet.Maker{Pool: target.Pool, Address: x.search.maker}); unheard(view, known) {
 			x.search.most, x.search.everybody = 1, false // it goes to the endpoint that made the response
 		} else {

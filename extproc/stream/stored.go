@@ -32,8 +32,8 @@ type search struct {
 	maker string
 }
 
-// searchable says whether the data plane can ask several endpoints for a stored response, of pools that count. Only Headgate's own Envoys go on
-// after a 404, and only in pools that let a request be tried twice; choose sees to that where the request names a model.
+// searchable reports whether the data plane can ask several endpoints, in pools that count, for a stored response. Only Headgate's own Envoys try
+// another endpoint after a 404, and only in pools that allow retries; choose checks this if the request names a model.
 func (x *exchange) searchable(a *ask, w *objects.World, counts func(objects.Name) bool) bool {
 	if x.front != Own || x.errand != nil || x.call != nil || x.op != openai.Stored && !a.text.Continues(x.in.path) {
 		return false
@@ -49,13 +49,13 @@ func (x *exchange) searchable(a *ask, w *objects.World, counts func(objects.Name
 	return false
 }
 
-// once says whether no request for a pool may be tried twice.
+// once reports whether a pool forbids retries.
 func (x *exchange) once(w *objects.World, pool objects.Name) bool {
 	return x.server.Settings.For(w.Pools[pool]).Picks < 2
 }
 
-// apart are the pools of a Gateway's listener that may have a stored response of which nobody is known to have it, if there are several: each is a
-// cluster of its own, so that Envoy asks the endpoints of one for a request. The first is one by which the inner server can be reached.
+// apart returns the pools of a Gateway's listener that may have a stored response whose maker is unknown, if there are several. Each is a cluster of
+// its own, and Envoy asks the endpoints of only one cluster for a request. The inner server can be reached through the first pool.
 func (x *exchange) apart(about string) []objects.Name {
 	view := x.server.Fleet.View()
 	offer, err := x.offer(view)
@@ -80,8 +80,8 @@ func (x *exchange) apart(about string) []objects.Name {
 	return pools[:min(len(pools), maxSearch)]
 }
 
-// mayHave are the pools whose endpoints may have a stored response: those that one request can be tried at together, and those that are alone. At
-// a Gateway each pool is a cluster of its own, and a pool's own token is for its own endpoints.
+// mayHave returns the pools whose endpoints may have a stored response: those that one request can try together, and those that it can only try
+// alone. At a Gateway each pool is a cluster of its own, and a pool's own token is only for its endpoints.
 func (x *exchange) mayHave(view *belief.View, counts func(objects.Name) bool) (together, alone []objects.Name) {
 	for name, p := range view.World.Pools {
 		s := view.Snapshot.Pools[name.String()]
@@ -93,7 +93,7 @@ func (x *exchange) mayHave(view *belief.View, counts func(objects.Name) bool) (t
 			together = append(together, name)
 		}
 	}
-	slices.SortFunc(together, func(a, b objects.Name) int { // the first must let a request be tried twice
+	slices.SortFunc(together, func(a, b objects.Name) int { // the first must allow retries
 		if once := x.once(view.World, a); once != x.once(view.World, b) {
 			return map[bool]int{true: 1, false: -1}[once]
 		}
@@ -103,14 +103,14 @@ func (x *exchange) mayHave(view *belief.View, counts func(objects.Name) bool) (t
 	return together, alone
 }
 
-// unheard says whether the endpoint that made an answer was not scraped yet, so that no policy picks it.
+// unheard reports whether the maker of a response has not been scraped yet, so that no policy picks it.
 func unheard(view *belief.View, m fleet.Maker) bool {
 	p := view.Snapshot.Pools[m.Pool.String()]
 	return p != nil && slices.ContainsFunc(p.Endpoints, func(e pick.Endpoint) bool { return e.Unheard && e.Address == m.Address })
 }
 
-// searched returns the pools whose endpoints may be asked for a stored response of a request without a model: the first is that of the request.
-// Of those that are alone it is one.
+// searched returns the pools to ask for a stored response if the request names no model; the first becomes the request's pool. Of the pools that
+// must be tried alone it returns one.
 func (x *exchange) searched(view *belief.View, offer *objects.Offer, given objects.Name) (pools []objects.Name, everybody bool) {
 	pools, alone := x.mayHave(view, x.counts(offer, given))
 	if n := uint64(len(alone)); n > 0 && (len(pools) == 0 || x.server.Random()%(n+1) > 0) {
@@ -119,8 +119,8 @@ func (x *exchange) searched(view *belief.View, offer *objects.Offer, given objec
 	return pools, len(alone) == 0
 }
 
-// spread adds to the picks of a request the endpoints of other pools, by turns, and those of which nothing is known yet. Of a pool that lets no
-// request be tried twice it is one.
+// spread adds endpoints of other pools to the picks of a request, round robin, and endpoints that were not scraped yet. A pool that forbids retries
+// adds one.
 func (x *exchange) spread(view *belief.View, request pick.Request, others []objects.Name) {
 	all := [][]pick.Decision{x.picks}
 	for _, name := range others {

@@ -74,7 +74,7 @@ func TestAStoredResponseIsSearched(t *testing.T) {
 	}
 }
 
-// Pools that let no request be tried twice are asked for a stored response once, whatever the flags say, and others several times.
+// Pools that forbid retries are asked for a stored response once, whatever the flags say, and others several times.
 func TestTheSettingsOfAPoolBoundTheSearch(t *testing.T) {
 	never, often := int32(0), int32(2)
 	for picks, attempts := range map[int]*int32{3: &never, 1: &often} {
@@ -109,8 +109,8 @@ func TestTheSettingsOfAPoolBoundTheSearch(t *testing.T) {
 	}
 }
 
-// At a listener of a Gateway each pool is a cluster of its own: the inner server asks one after the other, and in all they are asked at eight
-// endpoints. What is known is not searched.
+// At a Gateway listener each pool is a cluster of its own: the inner server asks one after the other, at eight endpoints in all. A response with a
+// known maker is not searched.
 func TestThePoolsOfAListenerAreAskedInTurn(t *testing.T) {
 	f := newFleetWith(fleet.Config{}, func(s *objects.Set) { s.Routes = append(s.Routes, at("chat", aRoute("also", "sticky", ""))) })
 	sealer := errands(t, 'k')
@@ -161,7 +161,7 @@ func TestThePoolsOfAListenerAreAskedInTurn(t *testing.T) {
 
 // Who made a response is asked first, though it was not scraped yet: an extproc that has just started hears of makers before it has scraped them.
 func TestAMakerThatWasNotScrapedYetIsAskedFirst(t *testing.T) {
-	for attempts, after := range map[int32]string{2: ",", 0: " "} { // of a pool that lets no request be tried twice the maker alone is asked
+	for attempts, after := range map[int32]string{2: ",", 0: " "} { // in a pool that forbids retries only the maker is asked
 		askMaker(t, attempts, "destination-endpoint=10.0.3.5:8000"+after)
 	}
 }

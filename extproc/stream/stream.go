@@ -69,7 +69,7 @@ type Config struct {
 	ExplainPicks bool
 	// Conformance obeys the headers of the endpoint-picker protocol's conformance suite.
 	Conformance bool
-	// Dial says whether an endpoint takes connections that is in no object any more; nil dials it.
+	// Dial reports whether an endpoint that was removed from the objects accepts connections; nil makes a TCP connection.
 	Dial func(ctx context.Context, address string) error
 	// Random returns uniformly random numbers and is safe for concurrent use; nil means good ones.
 	Random func() uint64
@@ -82,7 +82,7 @@ type Server struct {
 	turn    atomic.Uint64
 	open    open
 	left    left
-	kept    atomic.Int64 // bytes of calls' messages that are not whole, of bodies that were decoded, and of requests that ask control
+	kept    atomic.Int64 // bytes buffered of incomplete messages, decoded bodies, and requests that wait for control's answer
 	// decoders are those that are free: as many bodies are decoded at once as there are of them.
 	decoders chan *decode.Decoder
 	// predicts says whether a policy asks what a request asks of an engine.

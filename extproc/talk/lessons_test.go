@@ -50,7 +50,7 @@ func aRig(t *testing.T) (r *rig, news *talk.News) {
 	return r, news
 }
 
-// step is how long a step takes at the rig's endpoints, 0 where predictions are not trusted.
+// step returns the step times at the rig's endpoints, 0 if predictions are not trusted.
 func (r *rig) step() (all [2]float64) {
 	p := r.fleet.View().Snapshot.Pools[thePool.String()]
 	for i, e := range p.Endpoints {

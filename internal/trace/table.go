@@ -139,10 +139,10 @@ func (t *table) moment(column string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%s is %q: write such as 2006-01-02T15:04:05.123Z", column, t.cell(column))
 }
 
-// latest is the last time that is taken for seconds: it is in the year 5138, if they count from 1970. Milliseconds from then are beyond it since 1973.
+// latest is the largest time that is accepted as seconds. As Unix time it is in the year 5138; Unix times in milliseconds exceed it since 1973.
 const latest = 1e11
 
-// inSeconds refuses a time that cannot be in seconds.
+// inSeconds returns an error for a time that cannot be in seconds.
 func inSeconds(at float64) error {
 	if math.Abs(at) > latest {
 		return fmt.Errorf("the time is %.14g s, which is thousands of years: divide by 1,000 if it is in milliseconds", at)

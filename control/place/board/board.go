@@ -65,12 +65,12 @@ type Server struct {
 	joined     int // streams so far
 	drains     map[decide.CopyKey]*drain
 	absent     map[string]*time.Timer // processes that may still send requests, by name
-	// inherited are copies that this process found loaded while those who followed an earlier one may still come back. Only these may be known to them.
+	// inherited are copies that this process found loaded while extprocs of an earlier process may still reconnect. Those know no other copies.
 	inherited map[decide.CopyKey]bool
-	sharing   int // among how many processes limits were shared by an earlier process, as extprocs tell
+	sharing   int // processes among which an earlier process divided limits, as extprocs report
 	lessons   lessons
 	responses *responses
-	known     chan struct{} // closed when somebody knows what is registered who did not, and another one then
+	known     chan struct{} // closed and replaced when an extproc acknowledges a registration
 }
 
 // copied is what is published of a copy.
@@ -101,7 +101,7 @@ type peer struct {
 	registered  map[decide.Key]bool
 	vmodels     map[decide.Key]bool
 	announced   map[decide.Key]uint64 // registered that were told in a version that is not known to be in force
-	late        bool                  // a registration has waited for it in vain; none does until it has answered
+	late        bool                  // it missed announceLimit; no registration waits for it until it answers
 	moving      map[decide.Key]uint64 // VModels that were told in a version that is not known to be in force
 	leaving     map[string]bool
 	methods     map[string]bool

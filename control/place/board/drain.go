@@ -17,8 +17,8 @@ type drain struct {
 	absent map[string]bool
 }
 
-// startName is in the place of the extprocs that an earlier process served, until they had time to come back. They know of no copy that this
-// process has loaded: its drain does not wait for them.
+// startName stands for the extprocs of an earlier process until they have had time to reconnect. They cannot know a copy that this process has
+// loaded, so its drain does not wait for them.
 const startName = "\x00start"
 
 // drain begins to wait for everybody. The caller holds mu.

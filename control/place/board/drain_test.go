@@ -148,7 +148,7 @@ func TestAtTheStartThoseAreWaitedForWhoMayComeBack(t *testing.T) {
 	})
 }
 
-// Nobody who followed an earlier process knows of a copy that this one has loaded: it is drained without waiting for them.
+// A copy that this process has loaded drains without waiting for extprocs of an earlier process: they cannot know it.
 func TestAtTheStartACopyOfItsOwnIsDrainedAtOnce(t *testing.T) {
 	inMemory(t, func(w *world) {
 		w.Publish(copies(decide.Loading, "a"))

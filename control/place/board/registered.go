@@ -6,13 +6,12 @@ import (
 	"github.com/headgate/headgate/control/place/decide"
 )
 
-// announceLimit bounds how long a registration waits for extprocs: one that is that slow learns of the model later, and the next registrations
-// do not wait for it.
+// announceLimit bounds how long a registration waits for extprocs. A slower extproc receives the model later, and the next registrations do not wait
+// for it.
 const announceLimit = time.Second
 
-// AwaitRegistered returns when each connected extproc has said that it knows whether a model is registered, so that the client that
-// registered it may ask for it at once, or when they have had a second. It does not wait for one that was too slow before and has
-// said nothing since.
+// AwaitRegistered returns when every connected extproc has acknowledged whether a model is registered, so that the client may request it at once, or
+// after announceLimit. It skips extprocs that were too slow before and have acknowledged nothing since.
 func (s *Server) AwaitRegistered(key decide.Key) {
 	limit := time.NewTimer(announceLimit)
 	defer limit.Stop()
@@ -34,7 +33,7 @@ func (s *Server) AwaitRegistered(key decide.Key) {
 	}
 }
 
-// unaware are the extprocs that have not said that they know whether a model is registered, but for those that are late. The caller holds mu.
+// unaware returns the extprocs, except late ones, that have not acknowledged whether a model is registered. The caller holds mu.
 func (s *Server) unaware(key decide.Key) (all []*peer) {
 	for p := range s.peers {
 		if !p.late && (p.registered[key] || p.announced[key] > 0) {
@@ -44,7 +43,7 @@ func (s *Server) unaware(key decide.Key) (all []*peer) {
 	return all
 }
 
-// passOver has no registration wait for the extprocs that do not know of a model in time, until they answer.
+// passOver marks extprocs that have not acknowledged a model in time as late: no registration waits for them until they answer.
 func (s *Server) passOver(key decide.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

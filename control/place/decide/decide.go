@@ -92,9 +92,9 @@ type Copy struct {
 	asked time.Time
 	// roomless is since when it has waited, with its turn come, for what leaves to make room; zero if it does not.
 	roomless time.Time
-	// leaving is since when it has been leaving to make room; zero if it does not.
+	// leaving is when its eviction to make room began; zero if it is not being evicted.
 	leaving time.Time
-	// brief: its requests end soon, beside what a load takes, as far as is known since the last tick.
+	// brief: its requests are short compared with a load, as of the last tick.
 	brief bool
 	// doomed: it is unloaded as soon as it is loaded.
 	doomed bool
@@ -212,8 +212,8 @@ const (
 	RankTooLarge Reason = wire.RankTooLarge
 	// FilesMissing: the engines that were asked find no files of it.
 	FilesMissing Reason = wire.FilesMissing
-	// LoadRetried: an engine failed to load it for a reason that may pass, and is asked again soon: while requests wait, or it must have a copy,
-	// without end, else until maxRetries loads in a row have failed.
+	// LoadRetried: its load failed with a transient error, and control retries it soon. While requests wait, or it must have a copy, the retries do
+	// not end; otherwise they end after maxRetries failed loads in a row.
 	LoadRetried Reason = "load_retried"
 	// NoEndpoint: control reaches no endpoint that could load it.
 	NoEndpoint Reason = wire.NoEndpoint
@@ -268,9 +268,10 @@ const (
 	failureExpiry = 15 * time.Minute
 	// minRetry is how long a failure counts that may pass, twice as long each time, up to maxRetry.
 	minRetry, maxRetry = time.Second, 30 * time.Second
-	// unloadLimit is for how long others wait for the room of a copy that its engine was told to unload.
+	// unloadLimit bounds how long other copies wait for an unload before control evicts something else.
 	unloadLimit = 30 * time.Second
-	// maxRetries is how many loads that failed so are made for a model that no request waits for: for a minute, and as long as the loads take.
+	// maxRetries is after how many transient load failures in a row a model counts as failed if no request waits: a minute of backoff plus the
+	// loads.
 	maxRetries = 7
 	// inUse is how recently a model was used that is in use.
 	inUse = 3 * time.Minute
@@ -319,7 +320,7 @@ type State struct {
 	draining map[CopyKey]bool
 	// roomless are copies whose turn it is and that wait for room, timed those that are loading and will be slow.
 	roomless, timed map[CopyKey]bool
-	// preparing are the endpoints at which room is to be made when a load there is about to end.
+	// preparing are the endpoints where evictions are due shortly before a running load ends.
 	preparing map[string]bool
 	// unknown are models that are asked for and that the catalogue does not have, yet.
 	unknown map[Key]bool
@@ -334,9 +335,9 @@ type State struct {
 
 	// What changed since Changes was called last, with what is gone.
 	changedCopies map[CopyKey]bool
-	// changedRecords are copies that engines were told of and that went, and leaks that went: the engines may have nothing of them any more.
+	// changedRecords are leaks, and copies that engines were told to load, that were removed: the engines may have nothing of them any more.
 	changedRecords map[CopyKey]bool
-	changedModels  map[Key]bool // whose failure, or being there, changed
+	changedModels  map[Key]bool // whose failure or presence changed
 	// changedVModels are those of which anything did, unnamed the models that VModels named, and perhaps none does now.
 	changedVModels, unnamed map[Key]bool
 	// changedLeaving are endpoints of which it changed why they are about to end, or when that was last heard.
@@ -352,7 +353,7 @@ type State struct {
 // Change is what those are told who follow placement. [State.Changes] has all but Registered, which package place knows.
 type Change struct {
 	Copies map[CopyKey]CopyChange
-	// Gone are the copies of which engines have nothing any more, as far as is known: neither a copy nor a leak. They are in no order.
+	// Gone are copies of which, as far as is known, their engines have nothing any more: neither the copy nor a leak. They are in no order.
 	Gone []CopyKey
 	// Failures say why a model cannot be loaded for now; empty: it may be asked for.
 	Failures map[Key]Reason
@@ -531,14 +532,14 @@ func (s *State) startDue(now time.Time) (todo []Action) {
 	return todo
 }
 
-// candidate is a model that may get a copy now: something about it changed, or it is stuck and something changed about an endpoint that may take it.
+// candidate is a model that may get a copy now, because it changed, or because it is stuck and an endpoint that may take it changed.
 type candidate struct {
 	*model
-	e *endpoint // nil of a model that changed
+	e *endpoint // nil if the model itself changed
 }
 
-// considerDue considers the models that changed, and the stuck models that changed endpoints may take, in the order of [model.compare]. In two
-// passes a model that changed would take the room that an older stuck model waits for.
+// considerDue considers changed models, and stuck models that changed endpoints may take, in one pass in the order of [model.compare]. With two
+// passes a changed model could take the room that an older stuck model waits for.
 func (s *State) considerDue(now time.Time) (todo []Action) {
 	due := make([]candidate, 0, len(s.dueModels))
 	for key := range s.dueModels {
@@ -553,7 +554,7 @@ func (s *State) considerDue(now time.Time) (todo []Action) {
 	})
 	for _, d := range due {
 		if d.e != nil {
-			if s.reorder(); !d.stuck || !s.takes(d.e, d.model, s.claim(d.model)) { // those before it may have left no room
+			if s.reorder(); !d.stuck || !s.takes(d.e, d.model, s.claim(d.model)) { // earlier candidates may have taken the room
 				continue
 			}
 		}
@@ -562,7 +563,7 @@ func (s *State) considerDue(now time.Time) (todo []Action) {
 	return todo
 }
 
-// appendHelped appends the stuck models that endpoints may take about which something changed. Orders are up to date.
+// appendHelped appends the stuck models that changed endpoints may take. Orders are up to date.
 func (s *State) appendHelped(all []candidate) []candidate {
 	helped := slices.Sorted(maps.Keys(s.helped))
 	clear(s.helped)
@@ -906,7 +907,7 @@ func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 			a.Waited = now.Sub(since)
 		}
 		todo = append(todo, a)
-		if e.unloadTime.known() { // when its end is near, room is to be made for the next
+		if e.unloadTime.known() { // shortly before it ends, room is made for the next load
 			s.dueEndpoints[e.Address] = true
 		}
 	}

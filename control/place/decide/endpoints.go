@@ -52,11 +52,11 @@ type endpoint struct {
 	counted bool
 	order   []*Copy
 	hash    uint64
-	// loadTime is how long loads take there, unloadTime how long copies take to leave that make room, both in seconds.
+	// loadTime is the recent mean time of loads there, unloadTime that of evictions that make room, both in seconds.
 	loadTime, unloadTime recent
-	// quick: copies leave so soon that no room is kept free for it.
+	// quick: evictions are so fast that no reserve is kept free.
 	quick bool
-	// prepares is when room is to be made for the next load, if anything waits then; the endpoint is among State.preparing.
+	// prepares is when to make room for the next load, if any copy waits then; the endpoint is among State.preparing.
 	prepares time.Time
 	// left is when copies went, for looks that began before.
 	left map[Key]time.Time
@@ -413,7 +413,7 @@ func (s *State) compare(e *endpoint, l Sight, restarted bool, now time.Time) (ch
 	return changed
 }
 
-// uncut says that nothing is left of a load that an earlier process began.
+// uncut records that nothing is left of a load that an earlier process began.
 func (s *State) uncut(c *Copy) {
 	if c.cut {
 		c.cut, c.endpoint.counted = false, false
@@ -433,7 +433,7 @@ func (s *State) lostAll(e *endpoint, now time.Time) {
 func (s *State) vanished(c *Copy, restarted bool, now time.Time) {
 	m, e, was := c.model, c.endpoint, c.State
 	if was == Queued || was == Loading {
-		s.uncut(c) // nothing is left of it; what is loading will be told to have failed
+		s.uncut(c) // nothing is left of it; a load in progress will report its failure
 		return
 	}
 	s.drop(c)
@@ -514,9 +514,9 @@ func (s *State) Drained(key CopyKey, now time.Time) (todo []Action) {
 	return []Action{s.unload(c, now)}
 }
 
-// Missing says that an engine that gives no list answered as if it had no such copy, and reports whether it is taken to have
-// begun anew by that: then it has nothing, and is to be made ready. Nothing is loaded there before a look has seen it. Else the copy is loaded
-// there again, which costs little if the engine has it after all. Until that has succeeded the model counts as left over there.
+// Missing records that an engine without a model list answered that it lacks a copy. It reports whether the engine therefore counts as restarted:
+// then it has no models and must be made ready, and nothing is loaded there before the next scrape. Otherwise the copy is loaded there again, which
+// costs little if the engine has it after all. Until that load succeeds, the model counts as leaked there.
 func (s *State) Missing(key CopyKey, now time.Time) (anew bool) {
 	c, e := s.copy(key), s.endpoints[key.Endpoint]
 	if c == nil || c.State != Loaded || e.Lists {

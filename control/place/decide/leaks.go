@@ -8,10 +8,10 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 )
 
-// A model that an engine may have without a copy is a leak: one that could not be unloaded, one that may be left over from a load without a clear answer,
-// or one that an engine without a list answered not to have. It occupies room at its endpoint until one of these happens: the engine begins a new life; its
-// list lacks the model; it unloads the model after all; or the model is loaded there again, as a copy, in the room of the leak.
-// Where the engine gives no list, control repeats the unload after the next look that succeeds, and then once per leakPause.
+// A leak is a model that an engine may have although there is no copy of it: its unload failed, its load ended without a clear answer, or an engine
+// without a model list answered that it lacks the model. A leak occupies room at its endpoint until the engine restarts, lists its models without
+// it, unloads it after all, or loads it again as a copy, in the room of the leak. Where the engine gives no list, control repeats the unload after
+// the next successful scrape, and then once per leakPause.
 
 const (
 	// leakPause is how long after a repeated unload has failed the next one follows.
@@ -28,19 +28,19 @@ type leak struct {
 	since time.Time
 	// due: a look has succeeded since, and the unload is to be repeated. Asked: it is being repeated. Again: it was.
 	due, asked, again bool
-	// whole: it was loaded. A load needs no unload before it, which would end requests if the engine has it still.
+	// whole: it was loaded. It needs no unload before it is loaded again: that would end requests if the engine still has it.
 	whole bool
 }
 
 // leak adds what may be left of a copy.
 func (s *State) leak(c *Copy, now time.Time) {
 	e := c.endpoint
-	s.forget(e, c.ID) // of another pool
+	s.forget(e, c.ID) // a leak of another pool
 	e.leaks[c.ID] = &leak{key: c.Key, bytes: c.Bytes, since: now, whole: c.State == Loaded}
 	s.sumLeaks(e)
 }
 
-// room is how many bytes a model of a size takes at an endpoint beyond what may be left of it there.
+// room returns how many bytes a model of a size takes at an endpoint in addition to its leak there.
 func (e *endpoint) room(id string, size int64) int64 {
 	if is := e.leaks[id]; is != nil {
 		return max(0, size-is.bytes)
@@ -48,7 +48,7 @@ func (e *endpoint) room(id string, size int64) int64 {
 	return size
 }
 
-// room is how many bytes a copy takes beyond what may be left of its model there.
+// room returns how many bytes a copy takes in addition to the leak of its model there.
 func (c *Copy) room() int64 { return c.endpoint.room(c.ID, c.Bytes) }
 
 // seal removes the leak of a model, if there is one.
@@ -58,7 +58,7 @@ func (s *State) seal(e *endpoint, id string) {
 	}
 }
 
-// forget removes the leak of a model, and reports whether there was one. The caller sums the leaks.
+// forget removes the leak of a model, and reports whether there was one. The caller updates the sum of the leaks.
 func (s *State) forget(e *endpoint, id string) bool {
 	is := e.leaks[id]
 	if is == nil {
@@ -69,7 +69,7 @@ func (s *State) forget(e *endpoint, id string) bool {
 	return true
 }
 
-// mayBeAt reports whether an engine may have something of a copy: it was told to load it, or it leaks.
+// mayBeAt reports whether an engine may have a copy or parts of it: it was told to load it, or there is a leak of it.
 func (s *State) mayBeAt(key CopyKey) bool {
 	e := s.endpoints[key.Endpoint]
 	if e == nil {
@@ -112,8 +112,8 @@ func (s *State) checkLeaks(e *endpoint, l Sight) {
 	}
 }
 
-// repeatUnloads unloads again what may be left at an engine. A model that is being loaded there, or is loaded, is no leak for long; a whole one
-// neither if it is about to be.
+// repeatUnloads repeats the unloads of leaks that are due. It skips models that are loading or loaded there, whose leaks end soon, and whole leaks
+// whose models are queued there.
 func (s *State) repeatUnloads(e *endpoint) (todo []Action) {
 	for _, id := range slices.Sorted(maps.Keys(e.leaks)) {
 		is := e.leaks[id]
@@ -138,7 +138,7 @@ func (s *State) began(e *endpoint, id string) bool {
 	return false
 }
 
-// queued reports whether a model waits to be loaded at an endpoint, for any of its pools.
+// queued reports whether a copy of a model is queued at an endpoint, in any of its pools.
 func (e *endpoint) queued(id string) bool {
 	return slices.ContainsFunc(e.pools, func(p objects.Name) bool {
 		c := e.copies[Key{Pool: p, ID: id}]

@@ -30,7 +30,7 @@ func (s *State) learn(m *model, bytes int64, source SizeSource) {
 		}
 		c.Bytes, c.Source = bytes, source
 		s.recount(c)
-		// Where it is more than there is room for nobody leaves at once: who is next to be loaded there has the more leave, or the next tick.
+		// If the models now exceed the room, none is evicted at once: the next load there, or the next tick, evicts more.
 		s.dueEndpoints[c.Endpoint] = true
 	}
 }

@@ -26,7 +26,7 @@ type model struct {
 	took    float64 // seconds that a load of it takes; 0: none has ended
 	ghosts  [2]ghost
 	wants   map[string]Want // by who says so
-	// first is when the first request began to wait that still does, zero if none waits; barred: some can use no copy at some endpoints.
+	// first is when the oldest waiting request began to wait, zero if none waits; barred: some requests can use no copy at some endpoints.
 	first    time.Time
 	barred   bool
 	copies   []*Copy // in order of endpoint
@@ -156,7 +156,7 @@ func (s *State) unwant(m *model, who string) {
 // put out what was used more recently. It asks once: for a copy, or the failure to get one.
 func (s *State) Ensure(key Key) {
 	if m := s.models[key]; m != nil && s.there(m) == 0 {
-		if m.exhausted() { // it is tried anew
+		if m.exhausted() { // its retries begin anew
 			m.retries = 0
 			m.failures = slices.DeleteFunc(m.failures, func(f Failure) bool { return f.Why == LoadRetried })
 			s.changedModels[key] = true
@@ -227,7 +227,7 @@ func (m *model) compare(o *model) int {
 	return cmp.Or(o.lastUsed.Compare(m.lastUsed), m.Compare(o.ModelKey))
 }
 
-// recallWants finds anew what all wants say together.
+// recallWants recomputes first and barred from all wants.
 func (m *model) recallWants() {
 	m.first, m.barred = time.Time{}, false
 	for _, w := range m.wants {
@@ -238,7 +238,7 @@ func (m *model) recallWants() {
 	}
 }
 
-// since is when the first request began to wait that still does; zero if none waits.
+// since returns when the oldest waiting request began to wait; zero if none waits.
 func (m *model) since() time.Time { return m.first }
 
 // starved says whether requests wait for the model that no copy there is, or that is on its way, will serve, but for one.

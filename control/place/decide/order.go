@@ -12,8 +12,8 @@ import (
 
 // tally is what the copies of an endpoint take up together.
 type tally struct {
-	// remain is what does not leave, settled that of it which is not queued, held what the engine has or was told to load, or may have been, stay what
-	// may not leave for other models. What leaks is in none of them.
+	// remain is all that is not being evicted, and settled the part of it that is not only queued. held is what the engine has or was told to load,
+	// or may have been. stay is what may not be evicted for other models. None of them includes leaks.
 	remain, settled, held, stay amount
 	loading                     int     // but for those that are overdue or slow
 	slow                        int     // loads that are slow
@@ -135,7 +135,7 @@ func (s *State) reorder() {
 
 // rank is a copy's place in the order in which copies leave.
 type rank struct {
-	busy  bool // it has requests that do not end soon
+	busy  bool // its requests do not end soon
 	spare bool // its model can spare it
 	worth float64
 }
@@ -164,7 +164,8 @@ func truth(b bool) int {
 	return 0
 }
 
-// compareRank orders copies of one endpoint by who is to leave first: those whose requests end soon, then those that can be spared, then what is missed least.
+// compareRank orders the copies of an endpoint for eviction: first those without long requests, among these spare copies first, then by lowest
+// worth.
 func (c *Copy) compareRank(o *Copy) int {
 	return cmp.Or(c.rank.compare(o.rank), c.Key.Compare(o.Key))
 }

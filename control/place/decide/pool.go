@@ -27,7 +27,7 @@ type pool struct {
 	times map[string]*spread
 	// fills are the models for which free room was not yet sought since the last tick, the most missed first.
 	fills []*model
-	// requestTime is how long a request takes at its engine, in seconds, in the mean of minutes; 0: nobody knows.
+	// requestTime is the mean time of a request at its engine over some minutes, in seconds; 0: unknown.
 	requestTime float64
 	// stuck are models that found no place.
 	stuck  []*model
@@ -112,7 +112,7 @@ func (s *State) loadedIn(m *model, took time.Duration) {
 		s.revalue(m.Pool, p)
 	}
 	was := m.worth
-	if m.value(p); m.worth < was { // it may leave for those whom it did not make room for before
+	if m.value(p); m.worth < was { // models that could not evict it before may do so now
 		for _, c := range m.copies {
 			s.helped[c.Endpoint] = true
 		}

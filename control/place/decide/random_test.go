@@ -28,7 +28,7 @@ type world struct {
 	models  map[string]*modelModel
 	looks   map[string]decide.Sight // that began and have not ended
 	givenUp map[decide.CopyKey]bool // loads at engines that were about to end
-	// denied are copies that their engines answered not to have, and have still: to load them again does no harm.
+	// denied are copies that engines still have although they answered that they lack them: loading them again is harmless.
 	denied map[decide.CopyKey]bool
 	// only are the endpoints where models of type t may be loaded; nil: all. Rehoused: such a model left an endpoint where it might not be.
 	only     map[string]bool
@@ -82,7 +82,7 @@ type modelModel struct {
 	late bool
 }
 
-// leastSlow is how long a load goes on at least before it counts as slow.
+// leastSlow is the shortest time after which a load counts as slow.
 const leastSlow = 10 * time.Second / 3
 
 // unsized is what is taken for the size of a model of which nothing is known.
@@ -512,7 +512,7 @@ func (w *world) random() {
 			w.engines[e].anew = true
 			delete(w.looks, e)
 		} else if was.State == decide.Loaded && there && !w.engines[e].lists {
-			if w.rng.IntN(2) == 0 { // it says so because it is so
+			if w.rng.IntN(2) == 0 { // the engine really lacks it
 				delete(w.engines[e].has, id)
 			} else {
 				w.denied[at] = w.engines[e].has[id]
@@ -722,14 +722,14 @@ func (w *world) settle() {
 		}
 	}
 	quiet()
-	unready := false // what finds no place waits for it, or what has one there
+	unready := false // a model may wait for such an engine, with or without a place there
 	for _, e := range w.engines {
 		unready = unready || e.pod.Unready || e.anew
 	}
 	for _, l := range w.looks {
 		unready = unready || l.Purged
 	}
-	for _, m := range w.sorted() { // or whose load is tried again soon
+	for _, m := range w.sorted() { // or for the retry of its load
 		st, _ := w.s.Status(m.ModelKey)
 		unready = unready || st.Retrying
 	}

@@ -27,8 +27,8 @@ func (e *endpoint) reserve() int64 {
 	return min(max(loads, e.Bytes/100), e.Bytes/10)
 }
 
-// keep finds whether an endpoint keeps its reserve free. Where copies leave in a smaller share of the time of a load than the reserve is of
-// the capacity, the loads that one more model saves are worth more than the waits for those that leave.
+// keep decides whether an endpoint keeps its reserve free. It does not if unload time over load time is less than reserve over capacity: then one
+// more model saves more load time than waiting for unloads costs.
 func (s *State) keep(e *endpoint) {
 	quick := e.unloadTime.known() && e.loadTime.known() && e.unloadTime.mean*float64(e.Bytes) < e.loadTime.mean*float64(e.reserve())
 	if quick == e.quick {
@@ -67,10 +67,10 @@ func (e *endpoint) free(a amount) float64 {
 // remains says whether a copy is not on its way out.
 func (c *Copy) remains() bool { return c.State <= Loaded && !c.doomed }
 
-// holds reports whether an engine has room for so many bytes in all, with what leaks.
+// holds reports whether an engine has room for the bytes of an amount and its leaks.
 func (e *endpoint) holds(a amount) bool { return e.Bytes == 0 || sum(a.bytes, e.leaked) <= e.Bytes }
 
-// told says whether the engine was told to load a copy, by this process or an earlier one.
+// told reports whether this process or an earlier one told the engine to load a copy.
 func (c *Copy) told() bool { return c.State != Queued || c.cut }
 
 // started says whether the engine has room to begin a load now, with everything in it that has not left yet.
@@ -82,14 +82,13 @@ func (e *endpoint) started(c *Copy) bool {
 	return e.hasRoom(held)
 }
 
-// hasRoom reports whether an engine has room for so much.
+// hasRoom reports whether an engine has slots and bytes for an amount and its leaks.
 func (e *endpoint) hasRoom(held amount) bool {
 	return (e.Slots == 0 || held.models <= e.Slots) && e.holds(held)
 }
 
-// evictExcess evicts models from engines whose models are larger in all than they have room for, because some are larger than expected: the models
-// with the lowest worth first. Where those that may not leave are too large by themselves, nothing is evicted: it would not help. How many models an
-// engine has is left alone: some may be there by hand.
+// evictExcess evicts models, lowest worth first, from engines whose models exceed their capacity because some are larger than expected. If the models
+// that may not leave exceed it by themselves, nothing is evicted. The number of models is not enforced: some may have been loaded by hand.
 func (s *State) evictExcess(now time.Time) (todo []Action) {
 	for _, address := range slices.Sorted(maps.Keys(s.endpoints)) {
 		e := s.endpoints[address]
@@ -127,7 +126,7 @@ type claim struct {
 	below float64
 	// spares: and copies that their models can spare.
 	spares bool
-	// settled: none leaves that is queued, unless the engine may have it.
+	// settled: queued copies are not evicted, unless the engine may have them.
 	settled bool
 	// idle: only an endpoint takes it that would load it at once and has slots for it, and with fills one where keepFree is left. With relieves it
 	// goes to the endpoint that is loaded least of those that have slots for it.
@@ -385,11 +384,11 @@ func (s *State) place(e *endpoint, m *model, by claim) (p place, there bool) {
 	return p, there
 }
 
-// mayPass reports whether a failed load of a model is tried again soon, and says nothing until then.
+// mayPass reports whether a failure is transient and its load is retried soon. Until then it is no reason to give up the model.
 func (m *model) mayPass(f Failure) bool { return f.Why == LoadRetried && !m.exhausted() }
 
-// exhausted reports whether so many loads of a model have failed in a row for reasons that may pass that this counts as any failure, for
-// no request waits. While requests wait it never does.
+// exhausted reports whether maxRetries loads in a row have failed with transient errors and no request waits. This counts as a permanent failure.
+// While requests wait it is false.
 func (m *model) exhausted() bool { return m.retries >= maxRetries && len(m.wants) == 0 }
 
 // whyFailed is why loads of a model failed: what all engines say that were asked, if that is the same. It is empty where all of it may pass.
@@ -452,12 +451,12 @@ func (e *endpoint) shrink(m *model, by claim, all amount, leave func(*Copy)) (vi
 	return victims, worst, all, false
 }
 
-// briefShare is the share of the time of a load within which requests end soon: to wait for them costs little.
+// briefShare is the share of a load's time below which requests are brief: waiting for them costs little.
 const briefShare = 0.1
 
-// brief reports whether requests of a model end soon at an endpoint.
+// brief reports whether requests of a model are short at an endpoint compared with a load.
 func (s *State) brief(m *model, e *endpoint) bool {
-	mean := s.pool(m.Pool).requestTime // for what of a model has hardly been served yet may be too little
+	mean := s.pool(m.Pool).requestTime // a lower bound: a model with few requests so far may seem too fast
 	takes := mean
 	if m.slowRate > 0 {
 		takes = max(mean, m.stay())
@@ -465,12 +464,12 @@ func (s *State) brief(m *model, e *endpoint) bool {
 	return mean > 0 && e.loadTime.known() && takes <= briefShare*e.loadTime.mean
 }
 
-// busy reports whether a copy has requests that would have its room wait for long.
+// busy reports whether requests of a copy would delay its eviction for long.
 func (c *Copy) busy() bool { return c.inFlight > 0 && !c.brief }
 
-// prepare has others leave an endpoint for the copies that are next to be loaded there, of a queue in order: when their turn has come, or as long
-// before as it takes to leave. What leaves sooner is missed, and what waits may yet go elsewhere. Where too few may leave a copy gives its
-// place up, wherever in the queue it is.
+// prepare evicts copies from an endpoint for the next loads of its queue, which is in order. It evicts when the turn of a load has come, or one
+// unload time before. An earlier eviction costs misses, and the queued copy may still go elsewhere. If too little can be evicted for a copy, it
+// gives up its place, wherever in the queue it is.
 func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Action) {
 	t := e.tally()
 	all, held, next := t.settled, t.held, max(1, e.Loads)-e.turns()
@@ -483,7 +482,7 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 		if c.sizing { // nothing leaves for it before its size is known: it may be too large
 			continue
 		}
-		if c.cut { // the engine may have it, and it is settled
+		if c.cut { // the engine may have it: settled includes it
 			next--
 			continue
 		}
@@ -503,7 +502,7 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 		all, held = with, held.plus(c.room())
 		early, room := next <= 0, e.hasRoom(held)
 		if next--; early {
-			if soon--; soon < 0 || room { // it is not next, or begins at once when its turn comes
+			if soon--; soon < 0 || room { // it is not next, or needs no eviction when its turn comes
 				continue
 			}
 		}
@@ -529,7 +528,7 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 	return todo
 }
 
-// sooner is the sooner of two times; the zero time is never.
+// sooner returns the earlier of two times; the zero time means never.
 func sooner(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -537,7 +536,7 @@ func sooner(a, b time.Time) time.Time {
 	return a
 }
 
-// ends is when a load is expected to end; zero if nobody knows.
+// ends returns when a load is expected to end; zero if unknown.
 func (c *Copy) ends() time.Time {
 	took := cmp.Or(c.model.took, c.endpoint.loadTime.mean)
 	if took == 0 {
@@ -546,8 +545,7 @@ func (c *Copy) ends() time.Time {
 	return c.Since.Add(time.Duration(took * float64(time.Second)))
 }
 
-// ending counts the loads that are expected to end within the time that it takes to make room, and is when the next one will be among them;
-// zero if none will.
+// ending returns how many loads are expected to end within one unload time, and when the next load will be that close to its end; zero if none will.
 func (e *endpoint) ending(now time.Time) (soon int, at time.Time) {
 	if !e.unloadTime.known() || e.tally().loading == 0 {
 		return 0, at
@@ -568,8 +566,8 @@ func (e *endpoint) ending(now time.Time) (soon int, at time.Time) {
 	return soon, at
 }
 
-// better reports whether a copy that is missed less than those which would have to leave may leave soon instead: one that has been loaded just now,
-// whose requests are on their way to it, or, early, one whose load is about to end. It is waited for until then.
+// better reports whether an eviction should wait, and until when, for a copy with lower worth than the victims: one that was just loaded and whose
+// requests are on their way to it, or, if early, one whose load is about to end.
 func (e *endpoint) better(worst rank, early bool, now time.Time) (until time.Time, waits bool) {
 	if worst.spare {
 		return until, false

@@ -20,13 +20,13 @@ func (s *spread) add(x float64) {
 	s.m2 += delta * (x - s.mean)
 }
 
-// recent is the mean of the last numbers, where each counts less as others come.
+// recent is a moving mean, in which a value counts less as others follow.
 type recent struct {
 	n    int // at most recentMost
 	mean float64
 }
 
-// recentMost is about how many numbers a recent mean is of.
+// recentMost is about how many values a recent mean covers.
 const recentMost = 16
 
 func (r *recent) add(x float64) {
@@ -34,7 +34,7 @@ func (r *recent) add(x float64) {
 	r.mean += (x - r.mean) / float64(r.n)
 }
 
-// known reports whether enough numbers make the mean.
+// known reports whether the mean covers enough values.
 func (r *recent) known() bool { return r.n >= enough }
 
 const (

@@ -77,7 +77,7 @@ type Record struct {
 
 // Seen is what a look finds.
 type Seen struct {
-	// Kind is what the engine is, said by somebody or by its metrics page; empty where neither says it.
+	// Kind is the engine's kind, as configured or as its metrics page shows; empty if neither does.
 	Kind engine.Kind
 	// Takes says that the engine can be told to load models. One that does not has those that it was started with.
 	Takes bool

@@ -102,8 +102,8 @@ func (r *modelRuntime) Close() error {
 
 func (r *modelRuntime) dial(ctx context.Context) (net.Conn, error) {
 	conn, err := r.access.DialContext(ctx, r.network, r.address)
-	// One refusal is enough. The kernel refuses a connection only if no process listens, and a runtime listens until it ends. If a firewall refuses it,
-	// the runtime is asked for its status once too often, and its models are loaded again.
+	// One refusal is enough. The kernel refuses a connection only if no process listens, and a runtime listens until it ends. If a firewall refuses
+	// it, control asks the runtime for its status needlessly and loads its models again.
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		r.ended.Store(true)
 	}

@@ -26,7 +26,7 @@ type Answer struct {
 	Cost float64  `json:"cost,omitempty"`
 	// Beyond says which bounds a configuration breaks that somebody has, in words; empty if none.
 	Beyond string `json:"beyond,omitempty"`
-	// Overloaded says, in words, which stages of a configuration that somebody has have too little room for the queries.
+	// Overloaded describes the stages of a given configuration whose throughput is below the rate of the queries.
 	Overloaded []string `json:"overloaded,omitempty"`
 	// Stages in the order in which queries pass them, and what leads from one to another.
 	Stages []Stage `json:"stages,omitempty"`
@@ -128,7 +128,7 @@ type Tried struct {
 	Config string  `json:"config"`
 	Cost   float64 `json:"cost"`
 	Keeps  bool    `json:"keeps"`
-	// Overloaded says of a step of Cheaper that a stage has too little room for the queries.
+	// Overloaded: in this step of Cheaper the throughput of a stage is below the rate of the queries.
 	Overloaded bool      `json:"overloaded,omitempty"`
 	Takes      []float64 `json:"takes"` // of each objective
 }

@@ -164,14 +164,13 @@ func TestBadLLMsAreNoProblem(t *testing.T) {
 	}
 }
 
-// What an engine has room for is what it computes of queries that come without end: of a little fewer none waits long, of a few more each waits longer
-// than the one before.
+// Utilization 1 is the load that an engine can sustain: at 0.9 of it latency stays constant, at 1.1 it keeps growing.
 func TestAnEngineHasRoomForSoManyQueries(t *testing.T) {
 	p := llm()
 	c := plan.Config{{Hardware: 0, Batch: 8, Replicas: 1}}
 	rate := estimate.Rate(p.Queries)
 	for load, grows := range map[float64]bool{0.9: false, 1.1: true} {
-		by := load / p.Utilization(c)[0] // as many times as many queries
+		by := load / p.Utilization(c)[0] // factor of the arrival rate
 		var all []estimate.Query
 		for _, q := range slices.Concat(p.Queries, p.Queries, p.Queries, p.Queries) {
 			q.At = float64(len(all)) / (rate * by)

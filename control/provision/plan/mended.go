@@ -199,7 +199,7 @@ type option struct {
 	cost float64
 }
 
-// options are the settings of a stage that cost at most so much, by rising cost: from as few replicas on as have room for the queries.
+// options returns the settings of a stage that cost at most so much, by rising cost, without those whose replicas are too few for the queries.
 func (s *search) options(stage int, most float64) (all []option) {
 	is := &s.Stages[stage]
 	for h := range is.Hardware {
@@ -350,7 +350,8 @@ func (s *search) needs(c Config, stage int) (n int, ok bool) {
 // cheaper is by more than what sums of prices are inexact by.
 func cheaper(a, b float64) bool { return a < b*(1-1e-9) }
 
-// atLeast is with how many replicas a stage has room for the queries, and at least what may be. More than there are queries bring nothing.
+// atLeast returns the fewest replicas with which a stage keeps up with the queries, but at least MinReplicas. More replicas than queries gain
+// nothing.
 func (s *search) atLeast(c Config, stage int) int {
 	is := c[stage]
 	is.Replicas = 1

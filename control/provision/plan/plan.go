@@ -132,7 +132,7 @@ func (p *Problem) Cost(c Config) float64 {
 // longer. It is 0 where there are as many replicas as queries.
 func (p *Problem) Utilization(c Config) []float64 { return p.Utilizations()(c) }
 
-// Utilizations returns [Problem.Utilization] for many configurations: what engines of LLMs have room for is found once.
+// Utilizations returns [Problem.Utilization] for many configurations: the throughput of LLM engines is computed only once.
 func (p *Problem) Utilizations() func(c Config) []float64 {
 	s := newSearch(p)
 	return func(c Config) []float64 {

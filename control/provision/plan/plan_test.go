@@ -113,7 +113,7 @@ func TestPlans(t *testing.T) {
 			"[{0 2 1} {0 2 2}] at 9, 0.17s", "[{0 2 1} {0 2 2}] at 9, 0.17s",
 		},
 		{
-			// With 230 ms the first stage may be slow. One replica of it that computes one at a time would be busy all the time.
+			// With 230 ms the first stage may use slow hardware. One replica of it with batches of one would have utilization 1.
 			"one stage may be slow", func(p *plan.Problem) { p.Objectives[0].Seconds = 0.23 },
 			"[{1 2 1} {0 2 2}] at 7, 0.22s", "[{1 2 1} {0 2 2}] at 7, 0.22s",
 		},
@@ -306,7 +306,7 @@ func TestReplicasAreBounded(t *testing.T) {
 		}
 	}
 	p.Stages[0].MaxReplicas = 0
-	if is := plan.Mended(p); text(is) != "[{1 1 6}] at 0.6000000000000001, 0.05s" { // five compute 100 a second, which is what comes
+	if is := plan.Mended(p); text(is) != "[{1 1 6}] at 0.6000000000000001, 0.05s" { // five compute 100 a second, which is the arrival rate
 		t.Error(text(is))
 	}
 }
@@ -377,8 +377,8 @@ func TestObjectivesOfTokensAreOfQueriesThatHaveThem(t *testing.T) {
 	}
 }
 
-// Where the objective is longer than the trace, nothing misses it however few replicas there are: a plan has room for the queries all the same, and where
-// none has, it is said which stage has too little.
+// If the objective is longer than the trace, no query misses it, however few replicas there are. A plan must still keep up with the queries; if none
+// does, the planner names the stage that is too slow.
 func TestAPlanKeepsUp(t *testing.T) {
 	p := two() // 10 queries a second for 20 s
 	p.Objectives[0].Seconds, p.Most = 3600, 1000
@@ -388,7 +388,7 @@ func TestAPlanKeepsUp(t *testing.T) {
 		}
 	}
 	p.Stages[1].MaxReplicas = 1
-	p.Stages[1].Hardware = p.Stages[1].Hardware[1:] // one replica of it computes 2 in 288 ms
+	p.Stages[1].Hardware = p.Stages[1].Hardware[1:] // one replica of it computes 2 queries in 288 ms
 	for name, is := range map[string]*plan.Plan{"strict": plan.Strict(p), "mended": plan.Mended(p)} {
 		if is.Found || !strings.Contains(is.Why, "stage 1 has room for 6.944 queries a second with 1 replicas of slow, which is the most, and 10 come") {
 			t.Errorf("%s: %s", name, text(is))

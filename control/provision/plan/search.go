@@ -80,8 +80,8 @@ func (s *search) met(is Candidate) bool {
 	return true
 }
 
-// able says whether each stage has room for the queries of the trace. One that has not falls behind more and more: where the objective is long
-// beside the trace, that does not show before the trace ends.
+// able reports whether the throughput of each stage exceeds its arrival rate. Otherwise its queue keeps growing, which does not show before the
+// trace ends if the objective is long compared with the trace.
 func (s *search) able(c Config) bool {
 	for i := range c {
 		if s.room(c, i) <= s.rate {

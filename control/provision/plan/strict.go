@@ -64,7 +64,7 @@ func (s *search) initialize() (is Candidate, why string) {
 	return is, ""
 }
 
-// overloaded says which stage has too little room for the queries of the trace with all that it may have; empty if none has.
+// overloaded describes a stage that cannot keep up with the trace even in its largest configuration; empty if there is none.
 func (s *search) overloaded() string {
 	for i := range s.Stages {
 		most, room := Config(nil), 0.0

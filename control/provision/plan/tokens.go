@@ -5,16 +5,16 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// tokens is how long an engine of an LLM takes for the queries of a trace.
+// tokens is the service time of an LLM engine for the queries of a trace.
 type tokens struct {
 	engine         *profile.Profile
 	queries        []estimate.Query
-	prompt, output float64         // of a query, in the mean
-	rates          map[int]float64 // queries a second, by how many run at once; filled as it is asked for
+	prompt, output float64         // of a mean query
+	rates          map[int]float64 // queries a second, by how many run at once; computed on demand
 }
 
-// MeanTime is how long an engine takes for so many mean queries that run together: for their prompts, one after the other, and for a step for each
-// token of the answers.
+// MeanTime returns the time of an engine for size mean queries that run together: their prompts one after the other, and a step for each token of
+// the answers.
 func (t *tokens) MeanTime(size int) float64 {
 	running := t.fits(size)
 	step := t.engine.StepTime(profile.Work{Sequences: running, KVTokens: int(float64(running) * (t.prompt + t.output/2))})
@@ -49,7 +49,7 @@ func (t *tokens) Throughput(size int) float64 {
 		return ended < 3*quarter
 	})
 	if err != nil {
-		panic(err) // Check has found none
+		panic(err) // Check has ruled this out
 	}
 	t.rates[size] = float64(2*quarter) / (last - first)
 	return t.rates[size]

@@ -82,7 +82,7 @@ func (s *State) take(k ClassKey) {
 		c.since, c.heard = s.moment(l.At), true
 	}
 	for address, e := range s.members(k.Pool, c) {
-		e.made = time.Time{} // the next view predicts by what was taken
+		e.made = time.Time{} // the next view predicts with the profile taken over
 		if factor, told := l.Factors[address]; told && rows {
 			c.Meet(&e.Engine, factor)
 		}

@@ -178,7 +178,7 @@ func (s *State) learn(address string, e *endpoint, began time.Time, load *engine
 // places are those of adapters, as learners know them.
 var places = [...]learn.Place{pick.InStorage: learn.InStorage, pick.InHost: learn.InHost, pick.InSlot: learn.InSlot}
 
-// Foretold tells how many times as long as predicted a first token took.
+// Foretold records the ratio of actual to predicted time to first token at an endpoint.
 func (s *State) Foretold(pool objects.Name, address string, ratio float64) {
 	if e := s.endpoints[address]; e != nil && e.times[pool] != nil {
 		e.times[pool].class.Foretold(ratio)
@@ -301,8 +301,8 @@ func (s *State) members(pool objects.Name, c *class) iter.Seq2[string, *timed] {
 	}
 }
 
-// known is what is known by now of a class of hardware, under a name of its own where times are not those that learning began with.
-// Limits are those that predictions go by: what the engines report, where they do.
+// known returns the current profile of an accelerator class, under a name of its own if learning has changed its times. Its limits are those that
+// predictions use: as the engines report them, if they do.
 func (s *State) known(key ClassKey, c *class) profile.Profile {
 	p := c.Learner.Profile()
 	learned := p != c.prior.Profile
@@ -317,7 +317,7 @@ func (s *State) known(key ClassKey, c *class) profile.Profile {
 	return p
 }
 
-// reported puts into limits what the engines of a class of hardware report of themselves: of those that differ, the least.
+// reported sets limits to those that the engines of an accelerator class report. If they differ, the lowest counts.
 func (s *State) reported(key ClassKey, c *class, limits *profile.Limits) {
 	var blocks, slots int
 	least := func(is *int, n int) {
@@ -383,7 +383,7 @@ func (e *endpoint) othersOf(load engine.Load, told int64) (o others) {
 	return o
 }
 
-// predict adds to what a decision needs of the endpoint what predictions by a profile do. Only where that is trusted it says how many slots there are.
+// predict sets the fields of p that predictions by a profile need. It sets the number of slots only if the profile is trusted.
 func (e *endpoint) predict(p *pick.Endpoint, times *profile.Profile, trusted bool) {
 	p.Profile = times
 	p.KVTokens = int64(e.load.KVTokens.Or(float64(times.Limits.KVBlocks * times.Limits.BlockSize)))

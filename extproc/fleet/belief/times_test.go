@@ -80,7 +80,7 @@ func TestAPoolIsPredictedByItsProfile(t *testing.T) {
 	}
 }
 
-// What is known of engines has the limits that they report, of those that differ the least, and is otherwise what was said.
+// A known profile has the limits that engines report, the lowest if they differ, and is otherwise as configured.
 func TestKnownLimitsAreThoseThatEnginesReport(t *testing.T) {
 	s := predicted()
 	s.SetWorld(profiled(&simple))

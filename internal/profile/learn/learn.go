@@ -230,7 +230,7 @@ func (l *Learner) judge(off float64) {
 	}
 }
 
-// Foretold tells how many times as long as predicted a first token took, whoever decided. What cannot be tells nothing.
+// Foretold records the ratio of actual to predicted time to first token, whichever policy decided. It ignores impossible ratios.
 func (l *Learner) Foretold(ratio float64) {
 	if off := math.Log(ratio); !l.pinned && !math.IsNaN(off) && !math.IsInf(off, 0) {
 		l.foretold[l.told%firstTokens] = foretold{off, l.at}

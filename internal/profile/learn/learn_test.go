@@ -211,13 +211,13 @@ func TestTrust(t *testing.T) {
 	}
 }
 
-// What nobody said is trusted once first tokens come when they are predicted to, too, or where next to none come.
+// A profile that was not configured is trusted once predicted times to first token are right too, or if hardly any are measured.
 func TestTrustOfFirstTokens(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		ratios  []float64 // of first tokens, again and again
-		each    int       // so many rows there is one; 0: never
-		trusted int       // after so many rows
+		ratios  []float64 // of times to first token, repeated
+		each    int       // rows for each first token; 0: none
+		trusted int       // rows until it is trusted
 	}{
 		{"none", nil, 0, leastTrust},
 		{"right", []float64{0.9, 1.1}, 1, leastTrust},

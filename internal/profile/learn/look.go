@@ -48,13 +48,13 @@ type look struct {
 	prompt, cached    float64 // tokens
 	requests          float64 // whose first token is out
 	ended, prefilled  float64 // requests, and seconds
-	held              float64 // tokens in the KV cache, each once however many share it
-	sent, context     float64 // requests that were sent there, as far as it is known, and their tokens
+	held              float64 // tokens in the KV cache; shared ones count once
+	sent, context     float64 // requests known to be in flight there, and their tokens
 	running, waiting  float64
 	adapters, prompts bool // an adapter is active; it is known how long prompts take
 }
 
-// Sent is requests that an engine has, as who sent them knows: how many, and their tokens, of each all of its prompt and half of an answer.
+// Sent is the requests at an engine, as counted by their senders: how many, and their tokens, of each its whole prompt and half of an answer.
 type Sent struct{ Requests, Tokens float64 }
 
 // lookOf reads a look, and reports false where it does not tell enough.
@@ -122,7 +122,7 @@ func (i *interval) add(from, to *look, seconds float64) bool {
 	return true
 }
 
-// Saw tells of a look at an engine at a time, in seconds, and of what was sent there that has not ended. It reports whether anything was learned.
+// Saw learns from a scrape of an engine at a time, in seconds, and from the requests in flight there. It reports whether anything was learned.
 func (l *Learner) Saw(e *Engine, at float64, load *engine.Load, sent Sent) bool {
 	if l.pinned {
 		return false

@@ -27,8 +27,8 @@ type world struct {
 	rate    float64 // requests a second for each
 	longer  int     // times as long prompts as conversations have
 	adapter func() string
-	shared  int          // tokens with which all prompts begin
-	sent    []learn.Sent // to each engine, of requests that have not ended
+	shared  int          // tokens of the prefix that all prompts share
+	sent    []learn.Sent // requests in flight, by engine
 	tokens  []map[sim.ID]float64
 }
 
@@ -75,10 +75,10 @@ func (w *world) until(then float64) {
 	w.now = then
 }
 
-// meanOutput is about how many tokens answers have in the mean.
+// meanOutput is the approximate mean number of tokens in an answer.
 const meanOutput = 200
 
-// roll rolls an engine on.
+// roll advances an engine to a time.
 func (w *world) roll(n int, until float64) {
 	e := w.engines[n]
 	for {
@@ -270,7 +270,7 @@ func TestBrokenLooks(t *testing.T) {
 	}
 }
 
-// An engine counts what many sequences share once, and each of them attends to it: a step takes as long as sequences with whole prompts do.
+// An engine counts a shared prefix once, but each sequence attends to it: learned steps take as long as those of sequences with whole prompts.
 func TestSharedPrefixes(t *testing.T) {
 	w := newWorld(t, 1, 2, large, large)
 	w.shared, w.longer = 8000, 0
