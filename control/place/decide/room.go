@@ -76,7 +76,7 @@ func (c *Copy) told() bool { return c.State != Queued || c.cut }
 // started says whether the engine has room to begin a load now, with everything in it that has not left yet.
 func (e *endpoint) started(c *Copy) bool {
 	held := e.tally().held
-	if !c.told() {
+	if !c.told() && !e.shares(c, nil) {
 		held = held.plus(c.room())
 	}
 	return e.hasRoom(held)
@@ -474,7 +474,7 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 	t := e.tally()
 	all, held, next := t.settled, t.held, max(1, e.Loads)-e.turns()
 	soon, at := e.ending(now)
-	for _, c := range queue {
+	for i, c := range queue {
 		if c.misplaced() { // since it got its place
 			todo = append(todo, s.dismiss(c, now)...)
 			continue
@@ -486,7 +486,10 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 			next--
 			continue
 		}
-		with := all.plus(c.room())
+		with, then := all.plus(c.room()), held.plus(c.room())
+		if e.shares(c, queue[:i]) {
+			with, then = all, held
+		}
 		m, by := c.model, c.claim
 		by.settled = true
 		if s.there(m) <= m.min() || m.starved(c) {
@@ -499,7 +502,7 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 			s.drop(c)
 			continue
 		}
-		all, held = with, held.plus(c.room())
+		all, held = with, then
 		early, room := next <= 0, e.hasRoom(held)
 		if next--; early {
 			if soon--; soon < 0 || room { // it is not next, or needs no eviction when its turn comes
@@ -526,6 +529,11 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 		s.preparing[e.Address] = true
 	}
 	return todo
+}
+
+// shares reports whether another pool of the endpoint has the model of a copy there, or will have it before: the engine has it once, for both.
+func (e *endpoint) shares(c *Copy, before []*Copy) bool {
+	return slices.ContainsFunc(e.twins(c), func(o *Copy) bool { return o.remains() && (o.told() || slices.Contains(before, o)) })
 }
 
 // sooner returns the earlier of two times; the zero time means never.
