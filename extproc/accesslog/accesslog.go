@@ -102,6 +102,7 @@ func Read(entry *accesslogdatav3.HTTPAccessLogEntry) outcome.Outcome {
 		Duration:  common.GetDuration().AsDuration(),
 		Began:     began(common),
 		FirstBody: firstBody(common, usage),
+		Held:      held(pick),
 		Gateway:   gateway(common, pick),
 		Bytes:     int(pick.number(wire.PickBytes).Or(0)), Expected: time.Duration(pick.number(wire.PickFirstToken).Or(0)) * time.Microsecond,
 		Adapter: pick.text(wire.PickAdapter), Loading: time.Duration(pick.number(wire.PickLoad).Or(0)) * time.Microsecond,
@@ -147,8 +148,11 @@ const viaUpstream = "via_upstream"
 
 // gateway is the gateway's own share of a request's time: what Envoy measured, less the hold that extproc told with its decision.
 func gateway(common *accesslogdatav3.AccessLogCommon, pick fields) time.Duration {
-	held := time.Duration(pick.number(wire.PickHold).Or(0)) * time.Microsecond
-	return max(0, microseconds(common.GetCustomTags()[wire.TagGateway])-held)
+	return max(0, microseconds(common.GetCustomTags()[wire.TagGateway])-held(pick))
+}
+
+func held(pick fields) time.Duration {
+	return time.Duration(pick.number(wire.PickHold).Or(0)) * time.Microsecond
 }
 
 // firstBody is the time from the request's last byte to the first output of a stream, to the first byte of another body; 0 if that is not known.

@@ -19,6 +19,7 @@ func TestOutcomesTellWhatCameTrue(t *testing.T) {
 	for _, change := range []func(*outcome.Outcome){
 		func(o *outcome.Outcome) { o.Stream = false }, func(o *outcome.Outcome) { o.FirstBody = 0 }, func(o *outcome.Outcome) { o.Expected = 0 },
 		func(o *outcome.Outcome) { o.Status = 400 }, func(o *outcome.Outcome) { o.Attempts = 2 }, func(o *outcome.Outcome) { o.Elsewhere = []string{a} },
+		func(o *outcome.Outcome) { o.Missing = []string{a} }, func(o *outcome.Outcome) { o.Held = time.Second },
 	} {
 		odd := o
 		if change(&odd); func() bool { _, tells := odd.Foretold(); return tells }() {

@@ -76,6 +76,8 @@ type Outcome struct {
 	// Bytes is how long the prompt was, and Expected when its first token was expected, from the request's last byte; 0 where that is not known.
 	Bytes    int
 	Expected time.Duration
+	// Held is for how long the request waited for its model in the gateway. It is part of Expected and of FirstBody.
+	Held time.Duration
 	// Adapter is where the adapter was of a request whose first token tells of loads and of what is before an engine's queue: storage, host, slot or
 	// none; empty of all others. Loading is what of Expected these were to take.
 	Adapter string
@@ -121,19 +123,22 @@ func (o Outcome) Faulty() bool {
 	return fault && !slices.Contains(o.Elsewhere, o.Endpoint) && o.Failure == None && !o.ByExtproc && !o.ByEnvoy
 }
 
-// Foretold returns the ratio of actual to predicted time to first token, of a stream that the first endpoint served without an error.
+// asPredicted reports whether a first token tells how right its prediction was: that of a stream that ended well at its first endpoint.
+func (o Outcome) asPredicted() bool {
+	return o.Stream && o.FirstBody > 0 && o.Expected > 0 && o.Well() && o.Status == 200 && o.Attempts <= 1 && len(o.Unreached)+len(o.Elsewhere)+len(o.Missing) == 0
+}
+
+// Foretold returns the ratio of actual to predicted time to first token. A request that was held for its model gives none: its wait is in both.
 func (o Outcome) Foretold() (ratio float64, tells bool) {
-	if !o.Stream || o.FirstBody <= 0 || o.Expected <= 0 || !o.Well() || o.Status != 200 || o.Attempts > 1 || len(o.Unreached)+len(o.Elsewhere) > 0 {
+	if !o.asPredicted() || o.Held > 0 {
 		return 0, false
 	}
 	return o.FirstBody.Seconds() / o.Expected.Seconds(), true
 }
 
-// Loaded is by how much later the first token came than it was expected to but for a load and what is before an engine's queue, of a request whose
-// first token tells that: a stream that went well where it was sent first.
+// Loaded returns how much later the first token came than predicted without the load and the time before the engine's queue.
 func (o Outcome) Loaded() (late time.Duration, tells bool) {
-	_, tells = o.Foretold()
-	return o.FirstBody - (o.Expected - o.Loading), tells && o.Adapter != ""
+	return o.FirstBody - (o.Expected - o.Loading), o.asPredicted() && o.Adapter != ""
 }
 
 // Alone is how long the endpoint would have taken for the request alone, of one without tokens that went well where it was sent first.

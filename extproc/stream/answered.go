@@ -98,7 +98,7 @@ func (x *exchange) observe(f outcome.Failure, took time.Duration) {
 	}
 	o := outcome.Outcome{
 		Pool: x.target.Pool.String(), Model: x.model, Stream: x.stream,
-		Endpoint: x.address, Failure: f, Attempts: 1, Duration: took, Began: x.began, Bytes: x.bytes, Expected: x.expected,
+		Endpoint: x.address, Failure: f, Attempts: 1, Duration: took, Began: x.began, Bytes: x.bytes, Expected: x.expected, Held: x.spent,
 	}
 	if x.target.Route != (objects.Name{}) {
 		o.Route = x.target.Route.String()
