@@ -32,7 +32,9 @@ const (
 	// MM_CONC_SCALEUP_BANDWIDTH_PCT, 90).
 	fullShare = 0.9
 	// A model in use was used again after secondAfter, without a break of more than secondWithin (ModelMesh: mm.min_ and max_second_copy_age_secs).
+	// If its load takes less than secondAfter / secondLoads, as that of an adapter does, it is used again after so many load times.
 	secondAfter  = 7 * time.Minute
+	secondLoads  = 50
 	secondWithin = 40 * time.Minute
 	// It gets a second copy where so much of the pool is free, or nothing has had to leave that was used within roomyAge (ModelMesh's
 	// rateTrackingTask).
@@ -254,7 +256,7 @@ func (s *State) addForLoad(all []*model, now time.Time) (todo []Action) {
 func (s *State) addForUse(p *pool, all []*model, since, now time.Time) (todo []Action) {
 	claims := make(map[*Fit]*claim)
 	for _, m := range all {
-		if !m.lastUsed.After(since) || m.lastUsed.Sub(m.inUseSince) < secondAfter || s.there(m) != 1 {
+		if !m.lastUsed.After(since) || m.lastUsed.Sub(m.inUseSince) < m.secondAfter() || s.there(m) != 1 {
 			continue
 		}
 		by, known := claims[m.fit]
@@ -268,6 +270,14 @@ func (s *State) addForUse(p *pool, all []*model, since, now time.Time) (todo []A
 		}
 	}
 	return todo
+}
+
+// secondAfter returns for how long a model is used before it gets a second copy.
+func (m *model) secondAfter() time.Duration {
+	if m.took == 0 { // nothing is known of its load
+		return secondAfter
+	}
+	return min(secondAfter, time.Duration(secondLoads*m.took*float64(time.Second)))
 }
 
 // claimForUse is that of second copies at endpoints that are for a model; nil where these have too little room.
