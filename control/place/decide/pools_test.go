@@ -17,7 +17,10 @@ func TestAnEngineOfTwoPoolsHasAModelOnce(t *testing.T) {
 	s.Saw(decide.Sight{Began: now, Endpoint: decide.Endpoint{Address: address(0), CanLoad: true, Bytes: 1000, DefaultBytes: 100, Loads: 1}}, now)
 	of := func(p objects.Name, id string) decide.Key { return decide.Key{Pool: p, ID: id} }
 	for _, m := range []objects.Entry{
-		{ModelKey: of(pool, "x"), Size: 300, Min: 1}, {ModelKey: of(pool, "y"), Size: 200, Min: 1}, {ModelKey: of(pool, "z"), Size: 100}, {ModelKey: of(pool, "w"), Size: 300},
+		{ModelKey: of(pool, "x"), Size: 300, Min: 1},
+		{ModelKey: of(pool, "y"), Size: 200, Min: 1},
+		{ModelKey: of(pool, "z"), Size: 100},
+		{ModelKey: of(pool, "w"), Size: 300},
 		{ModelKey: of(other, "x"), Size: 300},
 	} {
 		s.SetModel(m.Complete(nil), now)
