@@ -26,19 +26,7 @@ import (
 func TestARequestWhoseEngineHasGoneIsEndedOnItsStream(t *testing.T) {
 	f := newFleet()
 	server, _ := newServer(t, f, nil)
-	exchange, err := dialServer(t, server, stream.Own).Process(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var answer *extprocv3.ProcessingResponse
-	for _, m := range []*extprocv3.ProcessingRequest{message(t, "headers :method=POST :path=/v1/completions"), message(t, `body {"model":"text-to-sql"}`)} {
-		if err := exchange.Send(m); err != nil {
-			t.Fatal(err)
-		}
-		if answer, err = exchange.Recv(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	exchange, answer := openRequest(t, dialServer(t, server, stream.Own))
 	told := answer.GetDynamicMetadata().GetFields()
 	id := told[wire.PickNamespace].GetStructValue().GetFields()[wire.PickID].GetStringValue()
 	endpoint := told[wire.DestinationNamespace].GetStructValue().GetFields()[wire.DestinationHeader].GetStringValue()
@@ -73,7 +61,8 @@ func TestARequestWhoseEngineHasGoneIsEndedOnItsStream(t *testing.T) {
 	for range 4 { // it is ended once
 		server.Progressed(record)
 	}
-	if answer, err = exchange.Recv(); err != nil {
+	answer, err := exchange.Recv()
+	if err != nil {
 		t.Fatal(err)
 	}
 	if got := answer.GetImmediateResponse(); got.GetDetails() != "headgate_engine_gone" || got.GetStatus().GetCode() != 503 || len(got.GetHeaders().GetSetHeaders()) != 2 {
@@ -107,19 +96,7 @@ func TestARequestAtAnEndpointThatHasLeftIsEnded(t *testing.T) {
 	var records []outcome.Progress
 	exchanges := make(map[string]extprocv3.ExternalProcessor_ProcessClient)
 	for range 2 {
-		exchange, err := client.Process(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		var answer *extprocv3.ProcessingResponse
-		for _, m := range []*extprocv3.ProcessingRequest{message(t, "headers :method=POST :path=/v1/completions"), message(t, `body {"model":"text-to-sql"}`)} {
-			if err := exchange.Send(m); err != nil {
-				t.Fatal(err)
-			}
-			if answer, err = exchange.Recv(); err != nil {
-				t.Fatal(err)
-			}
-		}
+		exchange, answer := openRequest(t, client)
 		id := answer.GetDynamicMetadata().GetFields()[wire.PickNamespace].GetStructValue().GetFields()[wire.PickID].GetStringValue()
 		exchanges[id] = exchange
 		records = append(records, outcome.Progress{ID: id, Endpoint: address, Bytes: 5})
@@ -251,4 +228,22 @@ func TestARefusedCallIsCountedOnce(t *testing.T) {
 			t.Errorf("%q: the replies are %q, want %d", chunk, got, want)
 		}
 	}
+}
+
+// openRequest opens an exchange and sends it a request. It returns the exchange and its decision.
+func openRequest(t *testing.T, client extprocv3.ExternalProcessorClient) (exchange extprocv3.ExternalProcessor_ProcessClient, decision *extprocv3.ProcessingResponse) {
+	t.Helper()
+	exchange, err := client.Process(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"headers :method=POST :path=/v1/completions", `body {"model":"text-to-sql"}`} {
+		if err := exchange.Send(message(t, line)); err != nil {
+			t.Fatal(err)
+		}
+		if decision, err = exchange.Recv(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return exchange, decision
 }

@@ -88,22 +88,11 @@ func TestTheSettingsOfAPoolBoundTheSearch(t *testing.T) {
 			"a response": {"headers :method=GET :path=/v1/responses/resp_x end"},
 			"a turn":     {"headers :method=POST :path=/v1/responses", `body {"model":"sticky","previous_response_id":"resp_x"}`},
 		} {
-			x := server.ExchangeAt("", objects.Name{Namespace: "ns", Name: "sticky"}, nil)
-			var out strings.Builder
-			for _, line := range lines {
-				answers, err := x.Receive(message(t, line), time.Now())
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, m := range answers {
-					out.WriteString(render(t, m))
-				}
-			}
-			x.End(time.Now())
-			_, to, _ := strings.Cut(out.String(), "destination-endpoint=")
+			out := replies(t, server.ExchangeAt("", objects.Name{Namespace: "ns", Name: "sticky"}, nil), lines)
+			_, to, _ := strings.Cut(out, "destination-endpoint=")
 			to, _, _ = strings.Cut(to, " ")
-			if n, want := 1+strings.Count(to, ","), map[int]int{3: 1, 1: 4}[picks]; n != want || strings.Contains(out.String(), "max-retries") != (want > 1) {
-				t.Errorf("with --picks %d and attempts %d %s is asked of %d endpoints, want %d: %s", picks, *attempts, what, n, want, out.String())
+			if n, want := 1+strings.Count(to, ","), map[int]int{3: 1, 1: 4}[picks]; n != want || strings.Contains(out, "max-retries") != (want > 1) {
+				t.Errorf("with --picks %d and attempts %d %s is asked of %d endpoints, want %d: %s", picks, *attempts, what, n, want, out)
 			}
 		}
 	}
@@ -185,20 +174,26 @@ func askMaker(t *testing.T, attempts int32, want string) {
 		"a response": {"headers :method=GET :path=/v1/responses/resp_x end"},
 		"a turn":     {"headers :method=POST :path=/v1/responses", `body {"model":"sticky","previous_response_id":"resp_x"}`},
 	} {
-		x := server.ExchangeAt("", objects.Name{}, nil)
-		var out strings.Builder
-		for _, line := range lines {
-			answers, err := x.Receive(message(t, line), time.Now())
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, m := range answers {
-				out.WriteString(render(t, m))
-			}
-		}
-		x.End(time.Now())
-		if got := out.String(); !strings.Contains(got, want) {
-			t.Errorf("%d attempts, %s: %s", attempts, what, got)
+		out := replies(t, server.ExchangeAt("", objects.Name{}, nil), lines)
+		if !strings.Contains(out, want) {
+			t.Errorf("%d attempts, %s: %s", attempts, what, out)
 		}
 	}
+}
+
+// replies sends messages to an exchange and ends it. It returns the replies as scenario files write them.
+func replies(t *testing.T, x stream.Exchange, lines []string) string {
+	t.Helper()
+	var out strings.Builder
+	for _, line := range lines {
+		all, err := x.Receive(message(t, line), time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range all {
+			out.WriteString(render(t, m))
+		}
+	}
+	x.End(time.Now())
+	return out.String()
 }
