@@ -158,7 +158,7 @@ func Bursts(lengths Lengths) Workload {
 	}
 }
 
-// Long is requests as Plain's of which a tenth have prompts of 32,768 tokens, for the smaller model.
+// Long returns Plain's requests, a tenth of them with prompts of 32,768 tokens, for the smaller model.
 func Long(lengths Lengths) Workload {
 	const tokens, share = 32768, 0.1
 	return Workload{
@@ -175,7 +175,7 @@ func Long(lengths Lengths) Workload {
 	}
 }
 
-// Cancelled is requests as Plain's of which three of ten are cancelled, at a random time within an answer of 50 ms a token.
+// Cancelled returns Plain's requests. Clients cancel three in ten, at a random time within an answer of 50 ms a token.
 func Cancelled(lengths Lengths) Workload {
 	const share, perToken = 0.3, 0.05
 	return Workload{
