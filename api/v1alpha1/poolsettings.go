@@ -235,6 +235,10 @@ type PrefillTimes struct {
 	//
 	// +kubebuilder:validation:Minimum=0
 	PerTokenSquared float64 `json:"perTokenSquared,omitempty"`
+	// MeasuredTo is how many tokens the longest prompt had that was measured. A plan warns where prompts are longer. 0 is unknown.
+	//
+	// +kubebuilder:validation:Minimum=0
+	MeasuredTo int `json:"measuredTo,omitempty"`
 }
 
 // DecodeTimes is how long a step takes: base, perSequence for each request in it, and perKVToken for each token that these have in

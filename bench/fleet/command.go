@@ -143,6 +143,10 @@ func command(ctx context.Context, args []string, traces string, out, progress io
 	}
 	fmt.Fprintf(out, "%s: %s\n%d endpoints of %s; %d pickers, a look each %v\n", c.workload.Name, c.workload.About, c.Endpoints, c.Profile.Name, c.Pickers, seconds(c.Looks))
 	fmt.Fprintf(out, "%d requests of each of %d seeds, at %g a second\n\n", c.requests, c.seeds, c.rate)
+	if n, beyond := c.beyond(); beyond > 0 {
+		fmt.Fprintf(progress, "%.1f %% of the prompts are longer than the %d tokens up to which the profile was measured, the longest %d tokens: their times are extrapolated\n",
+			100*beyond, c.Profile.Prefill.MeasuredTo, n)
+	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	head := "policy\tTTFT p50\tp99\tper token p99\tkept\thits\tloads/min\t"
 	if c.goodput {
@@ -169,6 +173,18 @@ func command(ctx context.Context, args []string, traces string, out, progress io
 		fmt.Fprintf(progress, "%s has the picture\n", path)
 	}
 	return table.Flush()
+}
+
+// beyond is the share of the prompts of the first seed that the profile was not measured with, and the tokens of the longest of all.
+func (c config) beyond() (longest int, share float64) {
+	for q := range c.workload.Requests(0, c.rate, c.requests) {
+		n := len(q.Prompt)
+		longest = max(longest, n)
+		if c.Profile.Prefill.Beyond(n) {
+			share += 1 / float64(c.requests)
+		}
+	}
+	return longest, share
 }
 
 // row prints the figures of a policy: of each the median of the seeds, several of which are tried at once, and of the goodputs how many times

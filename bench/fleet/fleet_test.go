@@ -141,7 +141,7 @@ func TestPoliciesDoWhatTheyAreFor(t *testing.T) {
 		t.Errorf("proposal has %.0f loads of slots in a minute, by chance there are %.0f", packed.SlotLoads, anywhere.SlotLoads)
 	}
 	plain := Plain(Conversation())
-	least, random := of(plain, 9, pick.LeastRequest), of(plain, 9, pick.Random)
+	least, random := of(plain, 4, pick.LeastRequest), of(plain, 4, pick.Random)
 	if least.TTFT99 > random.TTFT99 || least.Kept < random.Kept {
 		t.Errorf("least requests: %+v, by chance %+v", least, random)
 	}

@@ -18,8 +18,8 @@ func Format(p Profile) []byte {
 		out.WriteString("source: " + prose(p.Source) + "\n")
 	}
 	out.WriteString(optional("intake: %v\n", p.Intake))
-	fmt.Fprintf(&out, "prefill: {%sbase: %v, perToken: %v%s}\n",
-		optional("floor: %v, ", p.Prefill.Floor), p.Prefill.Base, p.Prefill.PerToken, optional(", perTokenSquared: %v", p.Prefill.PerTokenSquared))
+	fmt.Fprintf(&out, "prefill: {%sbase: %v, perToken: %v%s%s}\n", optional("floor: %v, ", p.Prefill.Floor), p.Prefill.Base, p.Prefill.PerToken,
+		optional(", perTokenSquared: %v", p.Prefill.PerTokenSquared), optional(", measuredTo: %v", float64(p.Prefill.MeasuredTo)))
 	fmt.Fprintf(&out, "decode: {base: %v, perSequence: %v, perKVToken: %v%s}\n",
 		p.Decode.Base, p.Decode.PerSequence, p.Decode.PerKVToken, optional(", adapters: %v", p.Decode.Adapters))
 	fmt.Fprintf(&out, "load: {mean: %v, stddev: %v}\nslot: {mean: %v, stddev: %v}\n", p.Load.Mean, p.Load.StdDev, p.Slot.Mean, p.Slot.StdDev)

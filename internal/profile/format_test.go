@@ -41,8 +41,8 @@ func TestFormat(t *testing.T) {
 source: >-
   Measured, once: ` + strings.TrimSpace(strings.Repeat("twice ", 17)) + `
   ` + strings.TrimSpace(strings.Repeat("twice ", 13)) + `
-prefill: {base: 0.0131, perToken: 0.000242}
-decode: {base: 0.0433, perSequence: 0.000183, perKVToken: 3.72e-07}
+prefill: {base: 0.0415, perToken: 0.0001567, perTokenSquared: 1.459e-08, measuredTo: 8192}
+decode: {base: 0.044, perSequence: 9.892e-05, perKVToken: 3.61e-07}
 load: {mean: 0.25, stddev: 0.05}
 slot: {mean: 0.02, stddev: 0.002}
 limits: {maxSequences: 256, maxBatchedTokens: 8192, kvBlocks: 16384, blockSize: 16, gpuAdapters: 4, hostAdapters: 16}

@@ -47,7 +47,13 @@ type Prefill struct {
 	Base            float64 `json:"base"`                      // seconds
 	PerToken        float64 `json:"perToken"`                  // seconds per uncached token
 	PerTokenSquared float64 `json:"perTokenSquared,omitempty"` // seconds per uncached token, squared; 0 is none
+	// MeasuredTo is how many tokens the longest prompt had that the terms were measured with: times of longer prompts are extrapolated. 0 where
+	// that is not known.
+	MeasuredTo int `json:"measuredTo,omitempty"`
 }
+
+// Beyond reports whether a prompt of so many tokens is longer than all that the terms were measured with.
+func (p Prefill) Beyond(tokens int) bool { return p.MeasuredTo > 0 && tokens > p.MeasuredTo }
 
 // Decode is the time of one decode step: Base + PerSequence * sequences in the batch + PerKVToken * tokens that they
 // keep in the KV cache. The three terms are reading the weights, the work per sequence, and reading the cache.
@@ -143,6 +149,7 @@ func (p Profile) Faults() (faults []Fault) {
 		{"limits.blockSize", p.Limits.BlockSize, 1},
 		{"limits.gpuAdapters", p.Limits.GPUAdapters, 0},
 		{"limits.hostAdapters", p.Limits.HostAdapters, p.Limits.GPUAdapters},
+		{"prefill.measuredTo", p.Prefill.MeasuredTo, 0},
 	} {
 		if l.value < l.min {
 			faults = append(faults, Fault{l.field, l.value, fmt.Sprintf("it must be at least %d", l.min)})

@@ -28,6 +28,8 @@ type Answer struct {
 	Beyond string `json:"beyond,omitempty"`
 	// Overloaded describes the stages of a given configuration whose throughput is below the rate of the queries.
 	Overloaded []string `json:"overloaded,omitempty"`
+	// Extrapolated describes the stages whose prompts are longer than all that their profiles were measured with.
+	Extrapolated []string `json:"extrapolated,omitempty"`
 	// Stages in the order in which queries pass them, and what leads from one to another.
 	Stages []Stage `json:"stages,omitempty"`
 	Edges  []Edge  `json:"edges,omitempty"`
@@ -204,6 +206,10 @@ func (a *Answer) have(p *plan.Problem, given *plan.Timetable, planned, tested Tr
 			Queue: s.Waited / n, Fill: s.Filled / n, Compute: s.Computed / n, Latency: percentiles(&s.Latency),
 		}
 		if h.Engine != nil {
+			if n := max(longestPrompt(planned.Queries), longestPrompt(tested.Queries)); h.Engine.Prefill.Beyond(n) {
+				a.Extrapolated = append(a.Extrapolated, fmt.Sprintf("the profile of %s on %s was measured with prompts of up to %d tokens, and the longest has %d",
+					stage.Name, h.Name, h.Engine.Prefill.MeasuredTo, n))
+			}
 			first := percentiles(&s.FirstToken)
 			stage.FirstToken = &first
 		}
@@ -216,6 +222,14 @@ func (a *Answer) have(p *plan.Problem, given *plan.Timetable, planned, tested Tr
 		a.Edges = append(a.Edges, Edge{p.Stages[e.From].Name, p.Stages[e.To].Name, e.Share})
 	}
 	return nil
+}
+
+// longestPrompt is the tokens of the longest.
+func longestPrompt(all []estimate.Query) (tokens int) {
+	for _, q := range all {
+		tokens = max(tokens, int(q.Prompt))
+	}
+	return tokens
 }
 
 // changes are those of replicas in words, as [problem.Given] reads them.

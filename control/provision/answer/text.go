@@ -44,6 +44,9 @@ func (a *Answer) Text() string {
 	if len(a.Overloaded) > 0 {
 		fmt.Fprintf(&out, "It does not keep up: %s. Queries wait longer and longer, and a longer trace would show it.\n\n", strings.Join(a.Overloaded, ", and "))
 	}
+	if len(a.Extrapolated) > 0 {
+		fmt.Fprintf(&out, "Its times are extrapolated: %s. Measure such prompts too: control profile --inputs.\n\n", strings.Join(a.Extrapolated, ", and "))
+	}
 	a.stages(&out)
 	fmt.Fprintln(&out)
 	a.times(&out)

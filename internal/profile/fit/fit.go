@@ -121,13 +121,25 @@ func Of(rows []Row) (Fit, error) {
 	if err := errors.Join(faults...); err != nil {
 		return Fit{}, err
 	}
+	prefill := rounded(profile.Profile{Prefill: fitPrefill(byPrompt)}).Prefill
+	prefill.MeasuredTo = longest(prompts)
 	return Fit{
 		Intake:       profile.Rounded(intake),
-		Prefill:      rounded(profile.Profile{Prefill: fitPrefill(byPrompt)}).Prefill,
+		Prefill:      prefill,
 		Decode:       rounded(profile.Profile{Decode: fitDecode(byStep)}).Decode,
 		PrefillError: errorOf(heldOut(byPrompt, func(of []point) profile.Profile { return profile.Profile{Prefill: fitPrefill(of)} }), len(byPrompt)),
 		StepError:    errorOf(heldOut(byStep, func(of []point) profile.Profile { return profile.Profile{Decode: fitDecode(of)} }), len(byStep)),
 	}, nil
+}
+
+// longest is the tokens of the longest of the prompts, with those that were there already.
+func longest(prompts []sample) (tokens int) {
+	for _, s := range prompts {
+		// A prompt of n tokens behind c has n*(2c+n) squares.
+		n := float64(s.work.PromptTokens)
+		tokens = max(tokens, int((s.work.Squares/n+n)/2))
+	}
+	return tokens
 }
 
 // intakeOf is the median of the intakes that rows tell; those that tell none had about as much. Of none it is 0.

@@ -68,6 +68,9 @@ func compare(t *testing.T, got Fit, want profile.Profile, share float64) {
 	near(t, "prefill.base", got.Prefill.Base, want.Prefill.Base, 5*share) // small beside the floor
 	near(t, "prefill.perToken", got.Prefill.PerToken, want.Prefill.PerToken, share)
 	near(t, "prefill.perTokenSquared", got.Prefill.PerTokenSquared, want.Prefill.PerTokenSquared, share)
+	if got.Prefill.MeasuredTo == 0 {
+		t.Error("prefill.measuredTo is 0: it is the longest prompt of the rows")
+	}
 	near(t, "decode.base", got.Decode.Base, want.Decode.Base, share)
 	near(t, "decode.perSequence", got.Decode.PerSequence, want.Decode.PerSequence, share)
 	near(t, "decode.perKVToken", got.Decode.PerKVToken, want.Decode.PerKVToken, share)
