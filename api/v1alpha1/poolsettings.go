@@ -202,6 +202,12 @@ type EngineProfile struct {
 	Prefill PrefillTimes `json:"prefill"`
 	// Decode is how long a step takes in which each request gets one token.
 	Decode DecodeTimes `json:"decode"`
+	// Launch is how long the engine takes to start the kernels of a step with prompts, in seconds; such a step takes at least that.
+	//
+	// +kubebuilder:validation:Minimum=0
+	Launch float64 `json:"launch,omitempty"`
+	// Asynchronous is set where the engine schedules a step while the one before it is computed: async_scheduling of vLLM.
+	Asynchronous bool `json:"asynchronous,omitempty"`
 	// Load is how long an adapter takes from storage into host memory.
 	//
 	// +optional

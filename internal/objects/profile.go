@@ -154,14 +154,16 @@ func slots(s *v1alpha1.PoolSettingsSpec) int {
 // inlineProfile is a profile as the model of time has it.
 func inlineProfile(p *v1alpha1.EngineProfile) profile.Profile {
 	return profile.Profile{
-		Name:    p.Name,
-		Source:  p.Source,
-		Intake:  p.Intake,
-		Prefill: profile.Prefill(p.Prefill),
-		Decode:  profile.Decode(p.Decode),
-		Load:    profile.Spread(p.Load),
-		Slot:    profile.Spread(p.Slot),
-		Limits:  profile.Limits(p.Limits),
+		Name:         p.Name,
+		Source:       p.Source,
+		Intake:       p.Intake,
+		Prefill:      profile.Prefill(p.Prefill),
+		Decode:       profile.Decode(p.Decode),
+		Launch:       p.Launch,
+		Asynchronous: p.Asynchronous,
+		Load:         profile.Spread(p.Load),
+		Slot:         profile.Spread(p.Slot),
+		Limits:       profile.Limits(p.Limits),
 	}
 }
 

@@ -23,6 +23,10 @@ func Format(p Profile) []byte {
 	fmt.Fprintf(&out, "decode: {base: %v, perSequence: %v, perKVToken: %v%s}\n",
 		p.Decode.Base, p.Decode.PerSequence, p.Decode.PerKVToken, optional(", adapters: %v", p.Decode.Adapters))
 	fmt.Fprintf(&out, "load: {mean: %v, stddev: %v}\nslot: {mean: %v, stddev: %v}\n", p.Load.Mean, p.Load.StdDev, p.Slot.Mean, p.Slot.StdDev)
+	out.WriteString(optional("launch: %v\n", p.Launch))
+	if p.Asynchronous {
+		out.WriteString("asynchronous: true\n")
+	}
 	l := p.Limits
 	fmt.Fprintf(&out, "limits: {maxSequences: %d, maxBatchedTokens: %d, kvBlocks: %d, blockSize: %d, gpuAdapters: %d, hostAdapters: %d}\n",
 		l.MaxSequences, l.MaxBatchedTokens, l.KVBlocks, l.BlockSize, l.GPUAdapters, l.HostAdapters)

@@ -28,6 +28,12 @@ type Profile struct {
 	Intake  float64 `json:"intake,omitempty"`
 	Prefill Prefill `json:"prefill"`
 	Decode  Decode  `json:"decode"`
+	// Launch is the time in which the engine starts the kernels of a step with prompts, one by one, in seconds. The accelerator computes what
+	// was started meanwhile, so that such a step takes at least Launch, and its sequences cost nothing more below that. 0 is none.
+	Launch float64 `json:"launch,omitempty"`
+	// Asynchronous reports whether the engine schedules a step while the one before it is computed, as vLLM does by default on GPUs
+	// (async_scheduling). Launch is hidden behind that step then, and a request that arrives waits for one step more.
+	Asynchronous bool `json:"asynchronous,omitempty"`
 	// Load is the time to bring a model from storage into host memory.
 	Load Spread `json:"load"`
 	// Slot is the time to bring an adapter from host memory into a GPU slot.
@@ -120,6 +126,7 @@ func (p Profile) Faults() (faults []Fault) {
 		seconds float64
 	}{
 		{"intake", p.Intake},
+		{"launch", p.Launch},
 		{"prefill.floor", p.Prefill.Floor},
 		{"prefill.base", p.Prefill.Base},
 		{"prefill.perToken", p.Prefill.PerToken},
@@ -161,7 +168,7 @@ func (p Profile) Faults() (faults []Fault) {
 // Times returns the profile of an engine all of whose times are so many times as long.
 func (p Profile) Times(factor float64) Profile {
 	for _, seconds := range []*float64{
-		&p.Intake, &p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken, &p.Prefill.PerTokenSquared,
+		&p.Intake, &p.Launch, &p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken, &p.Prefill.PerTokenSquared,
 		&p.Decode.Base, &p.Decode.PerSequence, &p.Decode.PerKVToken,
 		&p.Load.Mean, &p.Load.StdDev, &p.Slot.Mean, &p.Slot.StdDev,
 	} {
@@ -200,9 +207,26 @@ func (p *Profile) PrefillTime(context, tokens int) float64 {
 // the two bases and not both; below the floor of prefill, prompt tokens are free, and sequences are not. A step with
 // nothing to do takes no time. It allocates nothing.
 func (p *Profile) StepTime(w Work) float64 {
+	return max(p.LaunchTime(w), p.ComputeTime(w))
+}
+
+// LaunchTime predicts the seconds in which the engine starts the kernels of a step, and can do nothing else.
+func (p *Profile) LaunchTime(w Work) float64 {
+	if w.PromptTokens == 0 {
+		return 0
+	}
+	return p.Launch
+}
+
+// ComputeTime predicts the seconds in which the accelerator computes a step. Where the engine takes time to launch it, the floor of prefill is that
+// time, and nothing that the accelerator does.
+func (p *Profile) ComputeTime(w Work) float64 {
 	var base, floor float64
 	if w.PromptTokens > 0 {
 		base, floor = p.Prefill.Base, p.Prefill.Floor
+		if p.Launch > 0 {
+			floor = 0
+		}
 	}
 	slower := 1.0
 	if w.Sequences > 0 {

@@ -13,7 +13,8 @@ import (
 // Each file under testdata is a story: commands, and what the engine answers.
 //
 //	new KEY=VALUE...     an engine; keys: seqs tokens blocks size gpu host (limits), prefill floor square decode
-//	                     sequence kv load slot (seconds), slower (times, with adapters)
+//	                     sequence kv load slot launch (seconds), slower (times, with adapters),
+//	                     async=yes
 //	submit NAME KEY=...  a request; keys: at, adapter, output, and prompt=[SHARED:N+]N, whose shared part is the same in
 //	                     every request that names it
 //	load NAME at=T       an adapter into host memory
@@ -100,8 +101,10 @@ func (p *player) start(options map[string]string) {
 			PerKVToken:  p.number(options["kv"], 0),
 			Adapters:    p.number(options["slower"], 0),
 		},
-		Load: profile.Spread{Mean: p.number(options["load"], 10)},
-		Slot: profile.Spread{Mean: p.number(options["slot"], 3)},
+		Launch:       p.number(options["launch"], 0),
+		Asynchronous: options["async"] != "",
+		Load:         profile.Spread{Mean: p.number(options["load"], 10)},
+		Slot:         profile.Spread{Mean: p.number(options["slot"], 3)},
 		Limits: profile.Limits{
 			MaxSequences:     limit("seqs", 4),
 			MaxBatchedTokens: limit("tokens", 100),

@@ -8,6 +8,10 @@
 // one of the adapter slots can serve it. What a step costs is profile.StepTime plus the loads of adapters in it, which
 // everyone in the step waits for.
 //
+// An asynchronous engine (profile.Asynchronous) schedules and launches a step while the one before it is computed, and takes the output of that
+// one afterwards. So a request that arrives waits for the step that is computed and for the one that is launched already, the output of a step
+// is out when the next one is launched, and what the engine takes to launch a step is hidden as far as the accelerator has work.
+//
 // The package is pure: no clock, no goroutine, no lock, no randomness of its own. Time is float64 seconds since an
 // origin that the caller chooses, randomness is an argument of [New], and the same calls give the same answers. The
 // simulated engine runs it on the real clock; the fleet simulator and the estimator run it as fast as they can.
@@ -142,14 +146,16 @@ type Engine struct {
 	inUse  map[string]int // adapter -> running sequences
 	active map[string]int // adapter -> unfinished requests that were scheduled at least once
 
-	// The step that runs, where busy.
+	// The step that runs, where busy. An asynchronous engine has launched it, and until is when it takes the output of the step before.
 	busy    bool
 	until   float64
 	batch   []scheduled
-	loaded  []Event // loads that end with the step
-	loads   []load  // loads asked for by Load, in order; one is a step of its own
-	events  []Event // what Advance returns
-	counted Counts  // the growing counts
+	ends    float64     // when batch is computed
+	before  []scheduled // asynchronous: the step before, whose output is not out
+	loaded  []Event     // loads that end with the step
+	loads   []load      // loads asked for by Load, in order; one is a step of its own
+	events  []Event     // what Advance returns
+	counted Counts      // the growing counts
 }
 
 // sequence is a request on its way.
@@ -160,6 +166,7 @@ type sequence struct {
 	output   int
 	record   Record
 	produced int      // output tokens that are out
+	flying   int      // output tokens of steps that were scheduled and are not out
 	latest   float64  // when the last of them came out
 	computed int      // leading tokens whose KV is computed, those of the running step included
 	blocks   []int32  // KV blocks it holds
@@ -224,12 +231,16 @@ func (e *Engine) Copy(normal func() float64) *Engine {
 	c.kv.blocks, c.kv.buckets = slices.Clone(e.kv.blocks), slices.Clone(e.kv.buckets)
 	c.host.used, c.slots.used = maps.Clone(e.host.used), maps.Clone(e.slots.used)
 	c.inUse, c.active = maps.Clone(e.inUse), maps.Clone(e.active)
-	c.batch = slices.Clone(e.batch)
-	for i, b := range c.batch {
-		if c.batch[i].s = c.live[b.s.id]; c.batch[i].s == nil { // cancelled meanwhile
-			c.batch[i].s = &sequence{gone: true}
+	parts := func(all []scheduled) []scheduled {
+		all = slices.Clone(all)
+		for i, b := range all {
+			if all[i].s = c.live[b.s.id]; all[i].s == nil { // cancelled meanwhile
+				all[i].s = &sequence{gone: true}
+			}
 		}
+		return all
 	}
+	c.batch, c.before = parts(e.batch), parts(e.before)
 	c.loaded, c.loads, c.events = slices.Clone(e.loaded), slices.Clone(e.loads), nil
 	return &c
 }
@@ -334,8 +345,13 @@ func (e *Engine) Advance(now float64) []Event {
 		return nil
 	}
 	e.events = e.events[:0]
+	if e.profile.Asynchronous {
+		e.advanceAsync(now)
+		return e.events
+	}
 	if e.busy {
-		e.finishStep(now)
+		e.finishLoads(now)
+		e.finishStep(e.batch, now)
 	}
 	e.startStep(now)
 	return e.events

@@ -25,6 +25,15 @@ func tight() profile.Profile {
 	}
 }
 
+// either is an engine that schedules a step while one runs, or one that does not.
+func either(seed uint64) profile.Profile {
+	p := tight()
+	if p.Asynchronous = seed%2 == 1; p.Asynchronous {
+		p.Launch = 0.01 * float64(seed%3)
+	}
+	return p
+}
+
 // randomLoad draws requests that share prefixes and adapters, some of them cancelled, some adapters loaded by hand.
 func randomLoad(seed uint64, n int) []step {
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -110,7 +119,7 @@ func drive(t *testing.T, e *Engine, load []step, check func([]Event)) []Event {
 // Whatever arrives, every request ends once and with all its tokens in order, and no limit is ever broken.
 func TestNoRequestIsLostAndNoLimitBroken(t *testing.T) {
 	for seed := range uint64(40) {
-		e, err := New(tight(), rand.New(rand.NewPCG(seed, 2)).NormFloat64)
+		e, err := New(either(seed), rand.New(rand.NewPCG(seed, 2)).NormFloat64)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -423,8 +432,8 @@ func TestCachedIsWhatARequestFinds(t *testing.T) {
 
 // A copy goes on as the engine does that it was made of, and neither changes the other, whatever has happened before.
 func TestCopy(t *testing.T) {
-	p := tight()
 	for seed := range uint64(40) {
+		p := either(seed)
 		random := rand.New(rand.NewPCG(seed, 1))
 		e, err := New(p, nil)
 		if err != nil {
@@ -492,7 +501,7 @@ func TestCopy(t *testing.T) {
 // What is counted of times is what events and Records say, of whom it was not cut short too.
 func TestTotals(t *testing.T) {
 	for seed := range uint64(10) {
-		e, err := New(tight(), nil)
+		e, err := New(either(seed), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,12 +12,21 @@ func (e *Engine) NextEvent() (at float64, ok bool) {
 	if at, ok = e.Next(); !ok {
 		return at, ok
 	}
-	w := e.decodes()
+	w, ends := e.decodes(), e.ends
 	for range e.quiet() {
-		at += e.profile.StepTime(w)
+		at, ends = e.after(at, ends, w)
 		w.KVTokens += w.Sequences
 	}
 	return at, ok
+}
+
+// after is when the output of the next step is out, and when the one after it is computed, where the output of a step is out at a time, and
+// the one after that is computed at ends, and the next one does no more than work.
+func (e *Engine) after(at, ends float64, w profile.Work) (next, computed float64) {
+	if e.profile.Asynchronous {
+		return max(at, ends), max(at, ends) + e.profile.ComputeTime(w)
+	}
+	return at + e.profile.StepTime(w), ends
 }
 
 // Skip does the steps that end before a time and only bring further tokens of sequences that go on.
@@ -39,7 +48,7 @@ func (e *Engine) Skip(until float64) {
 			e.kv.computed(s, s.computed+1)
 		}
 		e.counted.GeneratedTokens += uint64(len(e.running))
-		e.until = now + e.profile.StepTime(w)
+		e.until, e.ends = e.after(now, e.ends, w)
 		w.KVTokens += w.Sequences
 	}
 	for _, s := range e.running { // as they were used in the last of the steps
@@ -53,14 +62,20 @@ func (e *Engine) quiet() int {
 	if !e.busy || len(e.running) == 0 || len(e.batch) != len(e.running) || len(e.loads)+len(e.loaded) > 0 || len(e.waiting) > 0 && !full {
 		return 0
 	}
-	left := e.running[0].output
-	for _, b := range e.batch {
-		if !b.yields || b.s.produced == 0 {
+	out := e.batch // whose output is next
+	if e.profile.Asynchronous {
+		if out = e.before; len(out) != len(e.running) {
 			return 0
 		}
-		left = min(left, b.s.output-b.s.produced)
 	}
-	quiet, blocks := left-1, 0
+	left := e.running[0].output
+	for i, b := range out {
+		if next := e.batch[i]; next.s != b.s || !b.yields || !next.yields || b.s.produced == 0 {
+			return 0
+		}
+		left = min(left, b.s.output-b.s.produced-b.s.flying)
+	}
+	quiet, blocks := left, 0
 	for _, s := range e.running {
 		blocks += e.kv.blocksFor(s.computed+quiet) - len(s.blocks)
 	}

@@ -28,6 +28,9 @@ func TestSkippedStepsAreAsIfTheyWereDone(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's
 		p := tight()
 		p.Decode.Adapters = 1.5
+		if seed%2 == 1 { // schedules a step while one runs
+			p.Asynchronous, p.Launch = true, float64(random.IntN(3))*0.05
+		}
 		p.Limits = profile.Limits{
 			MaxSequences: 1 + random.IntN(6), MaxBatchedTokens: 8 + random.IntN(40), KVBlocks: 12 + random.IntN(60), BlockSize: 4,
 			GPUAdapters: 2, HostAdapters: 3,

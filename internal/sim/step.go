@@ -16,24 +16,66 @@ type scheduled struct {
 // startStep starts what is due at now, if anything is: a load that was asked for, alone, else a batch.
 func (e *Engine) startStep(now float64) {
 	e.busy, e.batch, e.loaded = false, e.batch[:0], e.loaded[:0]
-	if len(e.loads) > 0 && e.loads[0].at <= now {
-		asked := e.loads[0]
-		e.loads = slices.Delete(e.loads, 0, 1)
-		e.busy, e.until = true, now+e.loadHost(asked.id, asked.adapter)
-		// Whatever a slot holds of it is of the old weights.
-		e.slots.drop(asked.adapter)
+	if seconds, ok := e.startLoad(now); ok {
+		e.busy, e.until = true, now+seconds
 		return
 	}
-	w := work{budget: e.profile.Limits.MaxBatchedTokens}
-	e.scheduleRunning(&w, now)
-	// vLLM admits nobody in a step that preempted. That needs no rule here: the one preempted is at the head of the
-	// queue, and of the blocks that it gave back at least one is taken, so it does not fit and those behind it wait.
-	e.scheduleWaiting(&w, now)
+	w := e.fillStep(now)
 	if len(e.batch) == 0 {
 		return
 	}
 	e.busy = true
 	e.until = now + w.loading + e.profile.StepTime(w.Work)
+}
+
+// advanceAsync takes the output of the step before the one that was launched, and launches the next.
+func (e *Engine) advanceAsync(now float64) {
+	if e.busy {
+		e.finishLoads(now)
+		e.finishStep(e.before, now)
+	}
+	e.busy, e.loaded = true, e.loaded[:0]
+	e.before, e.batch = e.batch, e.before[:0]
+	computed := max(now, e.ends) // when the accelerator has nothing to do
+	launched := now
+	if seconds, ok := e.startLoad(now); ok {
+		launched += seconds
+	} else if w := e.fillStep(now); len(e.batch) > 0 {
+		begins := now + w.loading
+		launched = begins + e.profile.LaunchTime(w.Work)
+		e.ends = max(launched, max(begins, computed)+e.profile.ComputeTime(w.Work))
+	}
+	switch {
+	case len(e.before) > 0:
+		e.until = max(launched, computed)
+	case len(e.batch) > 0 || len(e.loaded) > 0: // no output to wait for: the next step is scheduled as soon as this one is launched
+		e.until = launched
+	default:
+		e.busy = false
+	}
+}
+
+// startLoad does a load that was asked for, if one is due, and returns the seconds that it takes.
+func (e *Engine) startLoad(now float64) (seconds float64, ok bool) {
+	if len(e.loads) == 0 || e.loads[0].at > now {
+		return 0, false
+	}
+	asked := e.loads[0]
+	e.loads = slices.Delete(e.loads, 0, 1)
+	seconds = e.loadHost(asked.id, asked.adapter)
+	// Whatever a slot holds of it is of the old weights.
+	e.slots.drop(asked.adapter)
+	return seconds, true
+}
+
+// fillStep schedules what the next step computes.
+func (e *Engine) fillStep(now float64) work {
+	w := work{budget: e.profile.Limits.MaxBatchedTokens}
+	e.scheduleRunning(&w, now)
+	// vLLM admits nobody in a step that preempted. That needs no rule here: the one preempted is at the head of the
+	// queue, and of the blocks that it gave back at least one is taken, so it does not fit and those behind it wait.
+	e.scheduleWaiting(&w, now)
+	return w
 }
 
 // work is what a step has taken on so far.
@@ -48,6 +90,9 @@ type work struct {
 func (e *Engine) scheduleRunning(w *work, now float64) {
 	for i := 0; i < len(e.running) && w.budget > 0; i++ {
 		s := e.running[i]
+		if s.produced+s.flying == s.output {
+			continue // its last token is on its way
+		}
 		n := min(s.tokens()-s.computed, w.budget)
 		for !e.kv.grow(s, s.computed+n) {
 			victim := e.running[len(e.running)-1]
@@ -113,7 +158,7 @@ func (e *Engine) enter(s *sequence, now float64) {
 
 // schedule puts n more tokens of a running sequence, for which it has the blocks, into the step.
 func (e *Engine) schedule(w *work, s *sequence, n int) {
-	if decodes := s.produced > 0 && n == 1 && s.computed+1 == s.tokens(); decodes {
+	if decodes := s.produced+s.flying > 0 && n == 1 && s.computed+1 == s.tokens(); decodes {
 		w.Sequences++
 		w.KVTokens += s.computed + n
 	} else {
@@ -123,27 +168,41 @@ func (e *Engine) schedule(w *work, s *sequence, n int) {
 	e.kv.computed(s, s.computed+n)
 	w.budget -= n
 	w.loading += e.useAdapter(s.Adapter)
-	e.batch = append(e.batch, scheduled{s, s.computed == s.tokens()})
+	yields := s.computed == s.tokens()
+	if yields {
+		s.flying++
+	}
+	e.batch = append(e.batch, scheduled{s, yields})
 }
 
 // preempt sends a sequence back to the head of the queue. It keeps the tokens that it has produced and computes their
 // KV again.
 func (e *Engine) preempt(s *sequence, now float64) {
 	e.leave(s)
+	for i, b := range e.before { // a token of it that is on its way is dropped
+		if b.s == s {
+			e.before[i].yields = false
+		}
+	}
+	s.flying = 0
 	s.record.Preemptions++
 	e.counted.Preemptions++
 	e.waiting = slices.Insert(e.waiting, 0, s)
 	e.events = append(e.events, Event{Kind: Preempted, At: now, ID: s.id})
 }
 
-// finishStep reports what the step that ends at now has brought.
-func (e *Engine) finishStep(now float64) {
+// finishLoads reports the loads that end at now.
+func (e *Engine) finishLoads(now float64) {
 	for _, l := range e.loaded {
 		l.At = now
 		e.events = append(e.events, l)
 	}
+}
+
+// finishStep reports what a step has brought whose output is out at now.
+func (e *Engine) finishStep(batch []scheduled, now float64) {
 	finished := false
-	for _, b := range e.batch {
+	for _, b := range batch {
 		s := b.s
 		if !b.yields || s.gone {
 			continue // part of a prompt, or cancelled meanwhile
@@ -159,6 +218,7 @@ func (e *Engine) finishStep(now float64) {
 			e.counted.InterToken.add(now - s.latest)
 		}
 		s.latest = now
+		s.flying--
 		s.produced++
 		if s.produced < s.output {
 			continue
@@ -177,8 +237,8 @@ func (e *Engine) finishStep(now float64) {
 	}
 }
 
-// tokens is the number of tokens that are known: the prompt and what was produced.
-func (s *sequence) tokens() int { return s.prompt + s.produced }
+// tokens is the number of tokens that are known, or on their way: the prompt and what was produced.
+func (s *sequence) tokens() int { return s.prompt + s.produced + s.flying }
 
 // token is the one at position i.
 func (s *sequence) token(i int) uint32 {
