@@ -292,6 +292,7 @@ const DrainLimit = time.Minute
 type State struct {
 	Config
 	paused    bool
+	now       time.Time // of the last Decide
 	models    map[Key]*model
 	endpoints map[string]*endpoint
 	pools     map[objects.Name]*pool
@@ -476,6 +477,7 @@ func (s *State) Decide(now time.Time) (todo []Action, wake time.Time) {
 	if s.paused {
 		return nil, time.Time{}
 	}
+	s.now = now
 	s.expire(now)
 	for _, address := range slices.Sorted(maps.Keys(s.quit)) {
 		todo = append(todo, Action{Kind: Quit, Endpoint: address})
@@ -860,7 +862,7 @@ func (s *State) unstick(m *model) {
 	p.stuck, m.stuck = p.stuck[:len(p.stuck)-1], false
 }
 
-// start tells an engine to load what waits there, as many at once as it takes, those first for which requests wait.
+// start tells an engine to load what waits there, as many at once as it takes, in the order of [Copy.compareTurn].
 func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 	if e.state != up || e.Is() {
 		return nil
@@ -871,7 +873,7 @@ func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
 		return todo
 	}
 	loading, queue := e.turns(), slices.Clone(t.queue)
-	slices.SortFunc(queue, func(a, b *Copy) int { return a.model.compare(b.model) })
+	slices.SortFunc(queue, (*Copy).compareTurn)
 	todo = append(todo, s.prepare(e, queue, now)...)
 	for _, c := range queue {
 		if loading >= max(1, e.Loads) {

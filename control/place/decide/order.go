@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"math"
 	"slices"
+	"time"
 )
 
 // What is known of all copies of an endpoint together is kept as they change, so that a request for a model that no endpoint
@@ -168,6 +169,41 @@ func truth(b bool) int {
 // worth.
 func (c *Copy) compareRank(o *Copy) int {
 	return cmp.Or(c.rank.compare(o.rank), c.Key.Compare(o.Key))
+}
+
+// turnAfter is how much longer than a waiting request a queued copy waits for its turn if no request waits for its model.
+const turnAfter = time.Minute
+
+// turn returns the time by which queued copies are ordered.
+func (c *Copy) turn() time.Time {
+	if since := c.model.since(); !since.IsZero() {
+		return since
+	}
+	return c.asked.Add(turnAfter)
+}
+
+// nextTurn returns what that time would be of a copy that the model got now.
+func (s *State) nextTurn(m *model) time.Time {
+	if since := m.since(); !since.IsZero() {
+		return since
+	}
+	asked := s.now
+	if !m.placeless.IsZero() {
+		asked = m.placeless
+	}
+	return asked.Add(turnAfter)
+}
+
+// compareTurn orders queued copies by whose turn is first. Copies for which requests wait go first, but not for ever: a queue may never be without
+// any of them.
+func (c *Copy) compareTurn(o *Copy) int {
+	return cmp.Or(c.turn().Compare(o.turn()), c.model.compare(o.model))
+}
+
+// abandoned reports whether a copy has been queued for turnAfter for requests that have all given up. Others may wait for room there.
+func (s *State) abandoned(c *Copy, now time.Time) bool {
+	m := c.model
+	return c.claim.asked && now.Sub(c.asked) >= turnAfter && len(m.wants) == 0 && s.there(m) > m.needs()
 }
 
 // worth is what copies of a model are missed by: no less than if it had been used when requests began to wait for it, which nobody has

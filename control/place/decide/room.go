@@ -27,10 +27,17 @@ func (e *endpoint) reserve() int64 {
 	return min(max(loads, e.Bytes/100), e.Bytes/10)
 }
 
+// keepAgain is how many times as long as that an unload takes before the reserve is kept free again, so that it does not come and go.
+const keepAgain = 2
+
 // keep decides whether an endpoint keeps its reserve free. It does not if unload time over load time is less than reserve over capacity: then one
 // more model saves more load time than waiting for unloads costs.
 func (s *State) keep(e *endpoint) {
-	quick := e.unloadTime.known() && e.loadTime.known() && e.unloadTime.mean*float64(e.Bytes) < e.loadTime.mean*float64(e.reserve())
+	limit := e.loadTime.median * float64(e.reserve())
+	if e.quick {
+		limit *= keepAgain
+	}
+	quick := e.unloadTime.known() && e.loadTime.known() && e.unloadTime.median*float64(e.Bytes) < limit
 	if quick == e.quick {
 		return
 	}
@@ -76,7 +83,7 @@ func (c *Copy) told() bool { return c.State != Queued || c.cut }
 // started says whether the engine has room to begin a load now, with everything in it that has not left yet.
 func (e *endpoint) started(c *Copy) bool {
 	held := e.tally().held
-	if !c.told() && !e.shares(c, nil) {
+	if !c.told() && !e.shares(c, false) {
 		held = held.plus(c.room())
 	}
 	return e.hasRoom(held)
@@ -345,7 +352,7 @@ func (s *State) offer(e *endpoint, m *model, by claim) (p place, ok bool, why Re
 		return p, false, ""
 	}
 	size = e.room(m.ID, size)
-	victims, worst, left, fits := e.shrink(m, by, t.remain.plus(size), nil)
+	victims, worst, left, fits := e.shrink(m, s.nextTurn(m), by, t.remain.plus(size), nil)
 	if by.fills && e.free(left) < keepFree {
 		return p, false, NoRoom
 	}
@@ -425,9 +432,9 @@ func (m *model) unusable(address string) bool {
 // shrink is how many copies have to leave an endpoint for a model until so much fits there, the rank of the one among them that is
 // missed most, how much is left then, and whether it fits: it may be that too few may leave. It tells leave of each.
 //
-// Those leave that would be missed least, by the claim and by what is said of both, not by when they came: of two that were preloaded the
+// Turn is when that of the model's copy comes. Those leave that would be missed least, by the claim and by what is said of both, not by when they came: of two that were preloaded the
 // later one may put out the other.
-func (e *endpoint) shrink(m *model, by claim, all amount, leave func(*Copy)) (victims int, worst rank, left amount, fits bool) {
+func (e *endpoint) shrink(m *model, turn time.Time, by claim, all amount, leave func(*Copy)) (victims int, worst rank, left amount, fits bool) {
 	if e.fits(all) {
 		return 0, rank{}, all, true
 	}
@@ -436,7 +443,7 @@ func (e *endpoint) shrink(m *model, by claim, all amount, leave func(*Copy)) (vi
 		if o.worth >= by.below && (!by.spares || !c.rank.spare) {
 			continue
 		}
-		if c.State == Queued && (by.settled && !c.cut || o.compare(m) < 0) { // its turn comes first
+		if c.State == Queued && (by.settled && !c.cut || cmp.Or(c.turn().Compare(turn), o.compare(m)) < 0) { // its turn comes first
 			continue
 		}
 		victims++
@@ -461,7 +468,7 @@ func (s *State) brief(m *model, e *endpoint) bool {
 	if m.slowRate > 0 {
 		takes = max(mean, m.stay())
 	}
-	return mean > 0 && e.loadTime.known() && takes <= briefShare*e.loadTime.mean
+	return mean > 0 && e.loadTime.known() && takes <= briefShare*e.loadTime.median
 }
 
 // busy reports whether requests of a copy would delay its eviction for long.
@@ -469,12 +476,18 @@ func (c *Copy) busy() bool { return c.inFlight > 0 && !c.brief }
 
 // prepare evicts copies from an endpoint for the next loads of its queue, which is in order. It evicts when the turn of a load has come, or one
 // unload time before. An earlier eviction costs misses, and the queued copy may still go elsewhere. If too little can be evicted for a copy, it
-// gives up its place, wherever in the queue it is.
+// gives up its place. Only for the next loads is it found which copies are to be evicted; for the others, whether they would fit if all were that may be.
 func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Action) {
 	t := e.tally()
 	all, held, next := t.settled, t.held, max(1, e.Loads)-e.turns()
 	soon, at := e.ending(now)
-	for i, c := range queue {
+	s.reorder()
+	evictable := e.evictable()
+	for _, c := range queue {
+		if s.abandoned(c, now) {
+			s.drop(c)
+			continue
+		}
 		if c.misplaced() { // since it got its place
 			todo = append(todo, s.dismiss(c, now)...)
 			continue
@@ -487,8 +500,16 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 			continue
 		}
 		with, then := all.plus(c.room()), held.plus(c.room())
-		if e.shares(c, queue[:i]) {
+		if e.shares(c, true) {
 			with, then = all, held
+		}
+		if next <= 0 && soon <= 0 {
+			if !e.fits(amount{with.models - evictable.models, with.bytes - evictable.bytes}) {
+				s.drop(c)
+				continue
+			}
+			all, held = with, then
+			continue
 		}
 		m, by := c.model, c.claim
 		by.settled = true
@@ -497,20 +518,26 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 		}
 		s.reorder()
 		var victims []*Copy
-		_, worst, left, fits := e.shrink(m, by, with, func(v *Copy) { victims = append(victims, v) })
+		_, worst, left, fits := e.shrink(m, c.turn(), by, with, func(v *Copy) { victims = append(victims, v) })
 		if !fits {
 			s.drop(c)
 			continue
 		}
+		for i := len(victims) - 2; i >= 0; i-- { // a small copy that was first to leave may stay if a large one leaves
+			if back := left.plus(victims[i].room()); e.fits(back) {
+				left, victims = back, slices.Delete(victims, i, i+1)
+			}
+		}
 		all, held = with, then
 		early, room := next <= 0, e.hasRoom(held)
 		if next--; early {
-			if soon--; soon < 0 || room { // it is not next, or needs no eviction when its turn comes
+			if soon--; room { // it needs no eviction when its turn comes
 				continue
 			}
 		}
 		if len(victims) > 0 && !room {
-			if until, waits := e.better(worst, early, now); waits {
+			without := left.plus(victims[len(victims)-1].room())
+			if until, waits := e.better(worst, without, early, now); waits {
 				at = sooner(at, until)
 				continue
 			}
@@ -520,6 +547,7 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 			if victim.State == Loaded {
 				victim.leaving = now
 			}
+			evictable = evictable.minus(victim.room())
 			todo = append(todo, s.dismiss(victim, now)...)
 		}
 	}
@@ -531,9 +559,20 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 	return todo
 }
 
-// shares reports whether another pool of the endpoint has the model of a copy there, or will have it before: the engine has it once, for both.
-func (e *endpoint) shares(c *Copy, before []*Copy) bool {
-	return slices.ContainsFunc(e.twins(c), func(o *Copy) bool { return o.remains() && (o.told() || slices.Contains(before, o)) })
+// evictable returns how much may leave an endpoint for a copy that may put out any other. Queued copies are not evicted for others.
+func (e *endpoint) evictable() (all amount) {
+	for _, c := range e.order {
+		if c.told() {
+			all = all.plus(c.room())
+		}
+	}
+	return all
+}
+
+// shares reports whether another pool of the endpoint has the model of a copy there, or, if queued, has it in the queue before: the engine has it
+// once, for both.
+func (e *endpoint) shares(c *Copy, queued bool) bool {
+	return slices.ContainsFunc(e.twins(c), func(o *Copy) bool { return o.remains() && (o.told() || queued && o.compareTurn(c) < 0) })
 }
 
 // sooner returns the earlier of two times; the zero time means never.
@@ -546,7 +585,7 @@ func sooner(a, b time.Time) time.Time {
 
 // ends returns when a load is expected to end; zero if unknown.
 func (c *Copy) ends() time.Time {
-	took := cmp.Or(c.model.took, c.endpoint.loadTime.mean)
+	took := cmp.Or(c.model.took, c.endpoint.loadTime.median)
 	if took == 0 {
 		return time.Time{}
 	}
@@ -554,17 +593,18 @@ func (c *Copy) ends() time.Time {
 }
 
 // ending returns how many loads are expected to end within one unload time, and when the next load will be that close to its end; zero if none will.
+// A load that should have ended one unload time ago may go on for long: nothing is expected of it any more.
 func (e *endpoint) ending(now time.Time) (soon int, at time.Time) {
 	if !e.unloadTime.known() || e.tally().loading == 0 {
 		return 0, at
 	}
-	ahead := time.Duration(e.unloadTime.mean * float64(time.Second))
+	ahead := time.Duration(e.unloadTime.median * float64(time.Second))
 	for _, c := range e.copies {
 		if c.State != Loading || c.overdue || c.slow {
 			continue
 		}
 		switch ends := c.ends(); {
-		case ends.IsZero():
+		case ends.IsZero(), now.After(ends.Add(ahead)):
 		case now.Before(ends.Add(-ahead)):
 			at = sooner(at, ends.Add(-ahead))
 		default:
@@ -574,16 +614,20 @@ func (e *endpoint) ending(now time.Time) (soon int, at time.Time) {
 	return soon, at
 }
 
-// better reports whether an eviction should wait, and until when, for a copy with lower worth than the victims: one that was just loaded and whose
-// requests are on their way to it, or, if early, one whose load is about to end.
-func (e *endpoint) better(worst rank, early bool, now time.Time) (until time.Time, waits bool) {
+// mostPause bounds for how long an eviction waits for a better victim.
+const mostPause = 10 * time.Second
+
+// better reports whether an eviction should wait, and until when, for a copy with lower worth than the victims that could leave instead of the worst
+// of them: one that was just loaded and whose requests are on their way to it, or, if early, one whose load is about to end. Without is what the
+// endpoint would have if all victims but the worst left.
+func (e *endpoint) better(worst rank, without amount, early bool, now time.Time) (until time.Time, waits bool) {
 	if worst.spare {
 		return until, false
 	}
-	pause := time.Duration(briefShare * e.loadTime.mean * float64(time.Second))
+	pause := min(mostPause, time.Duration(briefShare*e.loadTime.median*float64(time.Second)))
 	for _, c := range e.copies {
 		m := c.model
-		if !c.brief || c.stays || !c.remains() || worth(m) >= worst.worth {
+		if !c.brief || c.stays || !c.remains() || worth(m) >= worst.worth || !e.fits(without.minus(c.room())) {
 			continue
 		}
 		var at time.Time

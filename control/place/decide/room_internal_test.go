@@ -1,8 +1,13 @@
 package decide
 
 import (
+	"fmt"
 	"math"
+	"slices"
 	"testing"
+	"time"
+
+	"github.com/headgate/headgate/internal/objects"
 )
 
 // What is kept free lets loads begin while others leave, and costs no more than a tenth of the models that have room.
@@ -39,5 +44,82 @@ func TestWhatIsKeptFree(t *testing.T) {
 		if got := e.reserve(); got != c.want {
 			t.Errorf("of %d, %d by default, %d at once: %d is kept, want %d", c.bytes, c.defaults, c.loads, got, c.want)
 		}
+	}
+}
+
+// The reserve does not come and go: neither one unload that hangs nor times near the limit change whether it is kept.
+func TestReserveIsSteady(t *testing.T) {
+	const mi = 1 << 20
+	s, now := New(Config{}), time.Unix(1e9, 0)
+	s.SetEndpoint("e", []objects.Name{{Namespace: "n", Name: "p"}})
+	s.Saw(Sight{Began: now, Endpoint: Endpoint{Address: "e", CanLoad: true, Bytes: 1000 * mi, DefaultBytes: 100 * mi, Loads: 2}}, now)
+	e := s.endpoints["e"] // its reserve is a tenth
+	for range recentMost {
+		e.loadTime.add(10)
+	}
+	for _, c := range []struct {
+		times    int
+		unload   float64
+		reserved bool
+	}{
+		{enough - 1, 0.1, true},
+		{1, 0.1, false},
+		{recentMost, 0.1, false},
+		{1, 60, false},
+		{recentMost, 0.9, false},
+		{recentMost, 1.1, false},
+		{recentMost, 1.9, false},
+		{recentMost, 2.1, true},
+		{recentMost, 1.1, true},
+		{1, 0, true},
+		{recentMost, 0.9, false},
+	} {
+		for range c.times {
+			e.unloadTime.add(c.unload)
+			s.keep(e)
+		}
+		if e.quick == c.reserved {
+			t.Errorf("after %d unloads of %v s the reserve is kept: %v, want %v", c.times, c.unload, !e.quick, c.reserved)
+		}
+	}
+}
+
+// A long queue costs little each time that something changes: only for the next loads is it found what leaves.
+func TestLongQueueIsCheap(t *testing.T) {
+	const models = 512
+	s, now, pool := New(Config{}), time.Unix(1e9, 0), objects.Name{Namespace: "n", Name: "p"}
+	s.SetEndpoint("e", []objects.Name{pool})
+	s.Saw(Sight{Began: now, Endpoint: Endpoint{Address: "e", CanLoad: true, Slots: models + 1, Loads: 1}}, now)
+	e := s.endpoints["e"]
+	for i := range 2*models + 1 {
+		key := Key{Pool: pool, ID: fmt.Sprintf("m%04d", i)}
+		s.SetModel(objects.Entry{ModelKey: key}.Complete(nil), now)
+		m := s.models[key]
+		switch {
+		case i < models:
+			s.add(m, e, Loaded, now)
+		case i == models:
+			s.add(m, e, Loading, now)
+		default:
+			s.Wanted("x", key, Want{Requests: 1, Since: now.Add(time.Duration(i))})
+			s.add(m, e, Queued, now).claim = claim{purpose: ForRequests, asked: true, below: math.Inf(1), spares: true}
+		}
+	}
+	s.reorder()
+	queue := slices.Clone(e.tally().queue)
+	slices.SortFunc(queue, (*Copy).compareTurn)
+	if len(queue) != models {
+		t.Fatalf("%d copies are queued", len(queue))
+	}
+	all := testing.AllocsPerRun(5, func() {
+		if todo := s.prepare(e, queue, now); len(todo) > 0 {
+			t.Fatalf("no load has ended, and yet: %v", todo)
+		}
+	})
+	if all > 10 {
+		t.Errorf("%v allocations for a queue in which nothing changes", all)
+	}
+	if len(e.tally().queue) != models {
+		t.Errorf("of %d queued copies %d are left", models, len(e.tally().queue))
 	}
 }

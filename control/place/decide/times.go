@@ -3,6 +3,7 @@ package decide
 import (
 	"cmp"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -20,21 +21,26 @@ func (s *spread) add(x float64) {
 	s.m2 += delta * (x - s.mean)
 }
 
-// recent is a moving mean, in which a value counts less as others follow.
+// recent are the last values of something that is measured again and again. Their median is taken for the next one, for one of them may be far off.
 type recent struct {
-	n    int // at most recentMost
-	mean float64
+	last   [recentMost]float64
+	n      int // how many were added
+	median float64
 }
 
-// recentMost is about how many values a recent mean covers.
-const recentMost = 16
+// recentMost is how many values count.
+const recentMost = 15
 
 func (r *recent) add(x float64) {
-	r.n = min(r.n+1, recentMost)
-	r.mean += (x - r.mean) / float64(r.n)
+	r.last[r.n%recentMost] = x
+	r.n++
+	sorted := r.last
+	values := sorted[:min(r.n, recentMost)]
+	slices.Sort(values)
+	r.median = (values[(len(values)-1)/2] + values[len(values)/2]) / 2
 }
 
-// known reports whether the mean covers enough values.
+// known reports whether there are enough values.
 func (r *recent) known() bool { return r.n >= enough }
 
 const (
