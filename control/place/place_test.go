@@ -182,7 +182,7 @@ func TestARuntimeThatIsFoundLateIsMadeReadyAnew(t *testing.T) {
 	}
 }
 
-// What is on record of a runtime leaves with its endpoint, whether it left while control ran or before it began, and had
+// What is on record of a runtime leaves with its endpoint or its pod, whether it left while control ran or before it began, and had
 // copies or none: one that comes back may have been used by others, or have begun anew, and nothing tells.
 func TestWhatIsOnRecordOfARuntimeLeavesWithItsEndpoint(t *testing.T) {
 	for _, c := range []struct {
@@ -194,6 +194,12 @@ func TestWhatIsOnRecordOfARuntimeLeavesWithItsEndpoint(t *testing.T) {
 		{"in one process", ", copies: {min: 1}", func(w *world, without string) { w.set(without) }, " loaded"},
 		{"before a restart", ", copies: {min: 1}", func(w *world, without string) { w.set(without); w.stop(); w.start() }, " loaded"},
 		{"with a restart", "", func(w *world, without string) { w.stop(); w.start(); w.set(without) }, ""},
+		{"with its pod, when another has its address", ", copies: {min: 1}", func(w *world, _ string) {
+			is := *w.world
+			is.Engines = slices.Clone(is.Engines)
+			is.Engines[0].Terminating = true
+			w.SetWorld(&is)
+		}, " loaded"},
 		{"with a restart and another after it", "", func(w *world, without string) { w.stop(); w.start(); w.set(without); w.stop(); w.start() }, ""},
 	} {
 		t.Run(c.what, func(t *testing.T) {

@@ -65,7 +65,8 @@ type Server struct {
 	joined     int // streams so far
 	drains     map[decide.CopyKey]*drain
 	absent     map[string]*time.Timer // processes that may still send requests, by name
-	// inherited are copies that this process found loaded while extprocs of an earlier process may still reconnect. Those know no other copies.
+	// inherited are copies that this process found loaded, or that an earlier process began to load, while extprocs of that process may still
+	// reconnect. Those know no other copies.
 	inherited map[decide.CopyKey]bool
 	sharing   int // processes among which an earlier process divided limits, as extprocs report
 	lessons   lessons
@@ -281,7 +282,7 @@ func (s *Server) setCopy(key decide.CopyKey, c decide.CopyChange) {
 	if c.There {
 		is = copied{states[c.State], c.Limit}
 	}
-	if _, known := s.copies[key]; !known && c.There && c.State >= decide.Loaded && s.absent[startName] != nil {
+	if _, known := s.copies[key]; !known && c.There && (c.State >= decide.Loaded || c.Earlier) && s.absent[startName] != nil {
 		s.inherited[key] = true
 	}
 	if c.There && c.State == decide.Draining {

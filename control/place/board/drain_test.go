@@ -165,6 +165,22 @@ func TestAtTheStartACopyOfItsOwnIsDrainedAtOnce(t *testing.T) {
 	})
 }
 
+// An earlier process began to load a copy, and may have told its extprocs that it is loaded before it wrote that down.
+func TestAtTheStartACopyOnRecordAsLoadingIsDrainedLater(t *testing.T) {
+	inMemory(t, func(w *world) {
+		w.Publish(decide.Change{Copies: map[decide.CopyKey]decide.CopyChange{copyOf("a", "e1"): {There: true, State: decide.Queued, Earlier: true}}})
+		w.Publish(copies(decide.Loaded, "a")) // the engine lists it
+		x := w.connect("x")
+		x.applies(nil)
+		w.Publish(copies(decide.Draining, "a"))
+		synctest.Wait()
+		x.applies(nil)
+		w.drained("another may come")
+		w.after(3 * time.Second)
+		w.drained("nobody comes back", "a")
+	})
+}
+
 // A drain that ends otherwise, by its limit or with the engine, is over for who answers late, and a copy that comes again
 // drains again.
 func TestADrainThatEndedOtherwiseIsForgotten(t *testing.T) {

@@ -378,6 +378,8 @@ type CopyChange struct {
 	State CopyState
 	// Limit is how many requests it takes at once; 0: as many as come.
 	Limit int
+	// Earlier says that an earlier process told the engine to load it, and may have published it as loaded, though this one does not know whether it is.
+	Earlier bool
 }
 
 // Config is how a State decides. The zero Config is as people have it who set nothing.
@@ -433,7 +435,7 @@ func (s *State) Changes() Change {
 	}
 	for key := range s.changedCopies {
 		c, there := s.Copy(key)
-		change.Copies[key] = CopyChange{there, c.State, c.Limit}
+		change.Copies[key] = CopyChange{there, c.State, c.Limit, c.cut}
 	}
 	for key := range s.changedRecords {
 		if !s.mayBeAt(key) {
@@ -593,7 +595,12 @@ func (s *State) wake(now time.Time) (at time.Time) {
 		}
 	}
 	if len(s.failing) > 0 {
-		soonest(s.expiry)
+		if s.expiry.IsZero() { // one of them counts for less time since it was found
+			s.expiry = s.nextExpiry(now)
+		}
+		if !s.expiry.IsZero() {
+			soonest(later(s.expiry, now))
+		}
 	}
 	if len(s.stale) > 0 {
 		soonest(now)
@@ -683,12 +690,26 @@ func (s *State) expire(now time.Time) {
 	s.forgive(now)
 }
 
+// later returns the later of two times.
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// reexpire notes that failures of a model may count for less time than before.
+func (s *State) reexpire(m *model) {
+	if len(m.failures) > 0 {
+		s.expiry = time.Time{}
+	}
+}
+
 // forgive forgets failures that are old.
 func (s *State) forgive(now time.Time) {
 	if len(s.failing) == 0 || now.Before(s.expiry) {
 		return
 	}
-	s.expiry = time.Time{}
 	for key := range s.failing {
 		m := s.models[key]
 		was := len(m.failures)
@@ -700,12 +721,19 @@ func (s *State) forgive(now time.Time) {
 		if len(m.failures) == 0 {
 			delete(s.failing, key)
 		}
+	}
+	s.expiry = s.nextExpiry(now)
+}
+
+// nextExpiry returns when the first failure will be old enough to be forgotten; zero if there is none.
+func (s *State) nextExpiry(now time.Time) (first time.Time) {
+	for key := range s.failing {
+		m := s.models[key]
 		for _, f := range m.failures {
-			if at := f.At.Add(s.failureCounts(m, f, now)); s.expiry.IsZero() || at.Before(s.expiry) {
-				s.expiry = at
-			}
+			first = sooner(first, f.At.Add(s.failureCounts(m, f, now)))
 		}
 	}
+	return first
 }
 
 // consider gives a model the copies that it must have, and takes those that it must not.

@@ -77,6 +77,7 @@ func (s *State) SetModel(e objects.Entry, used time.Time) {
 		delete(s.failing, m.ModelKey)
 	}
 	m.Entry, m.gone, m.foreign, m.fit = e, false, false, s.pool(e.Pool).fits.Of(e.Type)
+	s.reexpire(m) // if it must have more copies now
 	delete(s.unknown, m.ModelKey)
 	if m.source <= HintedSize && e.Size > 0 {
 		m.bytes, m.source = e.Size, HintedSize
@@ -127,7 +128,7 @@ func (s *State) Wanted(who string, key Key, w Want) {
 	}
 	s.dueModels[key] = true
 	s.touch(m)
-	s.expiry = time.Time{} // failures of a model in use are forgotten sooner
+	s.reexpire(m) // failures of a model in use are forgotten sooner
 	for _, c := range m.copies {
 		s.dueEndpoints[c.Endpoint] = true // it may have become more urgent
 	}
@@ -206,8 +207,8 @@ func (s *State) use(m *model, u Use) {
 	if m.Min == 0 && u.Requests > 0 {
 		p.fading.used(m, u.Requests, seconds(u.Last), aside+m.took, m.dear(p))
 	}
-	if later && len(m.failures) > 0 {
-		s.expiry = time.Time{} // those of a model in use are forgotten sooner
+	if later {
+		s.reexpire(m) // failures of a model in use are forgotten sooner
 	}
 }
 

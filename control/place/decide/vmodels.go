@@ -185,6 +185,7 @@ func (s *State) refloor(key Key) {
 	}
 	if m.floor != floor {
 		m.floor = floor
+		s.reexpire(m)
 		s.dueModels[key] = true
 		s.touch(m)
 	}
