@@ -77,10 +77,22 @@ func (s *State) balance(p *pool, all []*model, now time.Time) (todo []Action) {
 			s.bear(m, -1)
 			todo = append(todo, s.put(m, e, moves(m), now)...)
 			s.bear(m, 1)
+			s.touchBeside(m)
 			slices.SortFunc(able, (*endpoint).compareLoad)
 		}
 	}
 	return todo
+}
+
+// touchBeside notes that the loads of a model's endpoints have changed, by which it goes which copies there can be spared.
+func (s *State) touchBeside(m *model) {
+	for _, c := range m.copies {
+		for _, o := range c.endpoint.copies {
+			if len(o.model.copies) > 1 {
+				s.touch(o.model)
+			}
+		}
+	}
 }
 
 // moves is the claim of a copy that is to take load over from another one.

@@ -6,6 +6,31 @@ import (
 	"slices"
 )
 
+// Reached says which rules are applied that only short requests and fast unloads reach.
+type Reached struct {
+	Brief     bool // requests of a copy are short compared with a load
+	Waits     bool // an eviction waits for a better victim
+	NoReserve bool // an endpoint keeps no reserve free
+}
+
+// Or returns what either says.
+func (r Reached) Or(o Reached) Reached {
+	return Reached{r.Brief || o.Brief, r.Waits || o.Waits, r.NoReserve || o.NoReserve}
+}
+
+// Reached is to be called after Decide.
+func (s *State) Reached() (r Reached) {
+	for _, e := range s.endpoints {
+		t := e.tally()
+		r.NoReserve = r.NoReserve || e.quick
+		r.Waits = r.Waits || s.preparing[e.Address] && len(t.queue) > 0 && t.loading+t.slow == 0 // else the end of a load may be awaited
+		for _, c := range e.copies {
+			r.Brief = r.Brief || c.brief
+		}
+	}
+	return r
+}
+
 // Audit compares what is kept of copies as they change with the same counted anew, and says what differs. Decided says that Decide
 // was the last thing that was called, and not paused: then no model is short of a copy that has a place for one.
 func (s *State) Audit(decided bool) error {

@@ -42,8 +42,12 @@ type world struct {
 	passed, failed bool
 	// spread: an adapter was moved to where slots were free.
 	spread bool
-	step   int
-	trace  []string
+	// short: requests take a moment, loads seconds, and unloads no time at all.
+	short bool
+	// reached is what of the rules for short requests came to be applied.
+	reached decide.Reached
+	step    int
+	trace   []string
 }
 
 type engineModel struct {
@@ -179,6 +183,10 @@ func (w *world) do(todo []decide.Action) {
 			case e.bytes > 0 && bytes > e.seenBytes:
 				w.fatalf("%s holds %d bytes of %d", a.Endpoint, bytes, e.seenBytes)
 			}
+		case decide.Cancel:
+			if w.misplaced(a.Model, a.Endpoint) { // it is unloaded, though it may be there again before
+				w.givenUp[decide.CopyKey{Key: a.Model.ModelKey, Endpoint: a.Endpoint}] = true
+			}
 		case decide.Unload:
 			if w.misplaced(a.Model, a.Endpoint) {
 				w.rehoused = true
@@ -256,8 +264,9 @@ func (w *world) pause(paused bool) {
 	w.logf("paused: %v", paused)
 }
 
-func (w *world) decide() {
-	todo, _ := w.s.Decide(w.now)
+// decide has done what is to be done, and returns when to ask again.
+func (w *world) decide() (wake time.Time) {
+	todo, wake := w.s.Decide(w.now)
 	w.do(todo)
 	if err := w.s.Audit(!w.paused); err != nil {
 		w.fatalf("%v", err)
@@ -269,6 +278,56 @@ func (w *world) decide() {
 		}
 		w.vmodels[key] = is
 	}
+	w.reached = w.reached.Or(w.s.Reached())
+	if !w.paused {
+		w.nothingForgotten(wake)
+	}
+	return wake
+}
+
+// longestPause is how long a load waits at most for a better copy to leave.
+const longestPause = 10 * time.Second
+
+// nothingForgotten fails if a copy waits for long at an engine that has nothing left to answer.
+func (w *world) nothingForgotten(wake time.Time) {
+	w.t.Helper()
+	if !wake.IsZero() && wake.Sub(w.now) <= longestPause {
+		return
+	}
+	for _, c := range w.copies() {
+		e := w.engines[c.Endpoint]
+		switch {
+		case c.State != decide.Queued, e.dead, e.anew, w.looks[c.Endpoint].Purged, w.leaving(e):
+		case slices.ContainsFunc(w.pending, func(p pending) bool { return p.Endpoint == c.Endpoint }):
+		case slices.ContainsFunc(w.copies(), func(o decide.Copy) bool { return o.Endpoint == c.Endpoint && o.State == decide.Draining }):
+		default:
+			w.fatalf("%s waits at %s, which has nothing to do, and it is asked again at %v", c.ID, c.Endpoint, wake)
+		}
+	}
+}
+
+// fly has short requests come to all copies that are loaded, and unloads end.
+func (w *world) fly() {
+	for _, c := range w.copies() {
+		if c.State == decide.Loaded {
+			w.s.InFlight(c.CopyKey, 1, w.now)
+			w.s.Used(c.Key, decide.Use{Requests: w.rng.IntN(3), Last: w.now})
+		}
+	}
+	w.now = w.now.Add(10 * time.Millisecond)
+	for _, c := range w.copies() {
+		w.s.InFlight(c.CopyKey, 0, w.now)
+		if c.State == decide.Draining {
+			w.do(w.s.Drained(c.CopyKey, w.now))
+		}
+	}
+	for i, p := range slices.Backward(w.pending) {
+		if p.Kind == decide.Unload {
+			w.answer(i)
+		}
+	}
+	w.s.Tick()
+	w.decide()
 }
 
 // loaded is how many copies of a model are, or were a moment ago: others may be waiting for the room.
@@ -311,6 +370,9 @@ func (w *world) answer(i int) {
 		}
 	case decide.Load, decide.Reload:
 		r := decide.LoadResult{Bytes: w.models[p.Model.ID].size, Took: time.Duration(1+w.rng.IntN(4000)) * time.Millisecond}
+		if w.short {
+			r.Took += 3 * time.Second
+		}
 		switch {
 		case p.quit:
 			r = decide.LoadResult{Failed: true, Left: true, Words: "given up"}
@@ -530,6 +592,9 @@ func (w *world) random() {
 	}
 	w.now = w.now.Add(time.Duration(1+w.rng.IntN(1000)) * time.Millisecond) // no two things happen at once
 	w.decide()
+	if w.short {
+		w.fly()
+	}
 	w.honest()
 }
 
@@ -579,11 +644,11 @@ func (w *world) revive(address string) {
 // than it takes, or is told anything while placement is paused or the engine is about to end; no copy counts as loaded that the engine, being well, has not; what is pinned stays; and when all is quiet every model has the copies that it must have, and who asks
 // gets one.
 func TestWhateverComes(t *testing.T) {
-	moved, rehoused, passed, failed, spread := 0, 0, 0, 0, 0
+	moved, rehoused, passed, failed, spread, reached := 0, 0, 0, 0, 0, applied{}
 	for seed := range *histories {
 		for _, kind := range []string{"slots", "bytes", "listed bytes", "bytes without lives"} {
 			w := &world{
-				t: t, s: decide.New(decide.Config{}), rng: rand.New(rand.NewPCG(seed, 1)), now: start,
+				t: t, s: decide.New(decide.Config{}), rng: rand.New(rand.NewPCG(seed, 1)), now: start, short: seed%4 == 3,
 				engines: map[string]*engineModel{}, models: map[string]*modelModel{}, looks: map[string]decide.Sight{},
 				givenUp: map[decide.CopyKey]bool{}, denied: map[decide.CopyKey]bool{}, vmodels: map[decide.Key]decide.VModelStatus{},
 			}
@@ -624,6 +689,7 @@ func TestWhateverComes(t *testing.T) {
 				w.random()
 			}
 			w.settle()
+			reached.count(w.reached)
 			if w.migrated {
 				moved++
 			}
@@ -650,8 +716,22 @@ func TestWhateverComes(t *testing.T) {
 	if spread == 0 {
 		t.Error("no adapters were kept apart")
 	}
+	if min(reached.brief, reached.waits, reached.noReserve)*20 < int(*histories) {
+		t.Errorf("in hardly any history the rules for short requests were applied: %+v", reached)
+	}
 	if rehoused == 0 {
 		t.Error("no models were moved that might not be where they were")
+	}
+}
+
+// applied is in how many histories rules were applied that only short requests and fast unloads reach.
+type applied struct{ brief, waits, noReserve int }
+
+func (a *applied) count(r decide.Reached) {
+	for n, is := range map[*int]bool{&a.brief: r.Brief, &a.waits: r.Waits, &a.noReserve: r.NoReserve} {
+		if is {
+			*n++
+		}
 	}
 }
 
@@ -715,11 +795,21 @@ func (w *world) settle() {
 					w.do(w.s.Drained(c.CopyKey, w.now))
 				}
 			}
-			w.decide()
-			if len(w.pending) == 0 && !slices.ContainsFunc(w.copies(), func(c decide.Copy) bool { return c.State == decide.Draining }) {
+			wake := w.decide()
+			if len(w.pending) > 0 || slices.ContainsFunc(w.copies(), func(c decide.Copy) bool { // an engine that is about to end is told nothing
+				return c.State == decide.Draining && !w.leaving(w.engines[c.Endpoint])
+			}) {
+				continue
+			}
+			if wake.IsZero() || !slices.ContainsFunc(w.copies(), func(c decide.Copy) bool { return c.State == decide.Queued }) {
 				return
 			}
+			if wake.Before(w.now) {
+				w.fatalf("it is to be asked again %v ago", w.now.Sub(wake))
+			}
+			w.now = wake
 		}
+		w.fatalf("it does not end")
 	}
 	quiet()
 	unready := false // a model may wait for such an engine, with or without a place there
