@@ -206,6 +206,10 @@ type EngineProfile struct {
 	//
 	// +kubebuilder:validation:Minimum=0
 	Launch float64 `json:"launch,omitempty"`
+	// Mixed is by how much longer a step takes that has both prompts and decoding requests than their terms say, in seconds.
+	//
+	// +kubebuilder:validation:Minimum=0
+	Mixed float64 `json:"mixed,omitempty"`
 	// Asynchronous is set where the engine schedules a step while the one before it is computed: async_scheduling of vLLM.
 	Asynchronous bool `json:"asynchronous,omitempty"`
 	// Load is how long an adapter takes from storage into host memory.

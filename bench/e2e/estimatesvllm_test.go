@@ -6,8 +6,11 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -35,8 +38,14 @@ const (
 	leastAnswer, mostAnswer = 16, 64
 
 	// layersOfTiny is how many layers the model has whose estimates are compared. With the two of bench/real/vllm a step is short beside what a token
-	// costs the gateway, which shares the cores, and no profile knows of.
-	layersOfTiny = 12
+	// costs the gateway, and vLLM's own API server, which share the cores, and no profile knows of.
+	layersOfTiny = 48
+)
+
+var (
+	estimatesWay     = flag.String("estimates-way", "", "send queries this `WAY` only: gateway or vllm; none measures the profile and no queries (default both)")
+	estimatesProfile = flag.String("estimates-profile", "", "take the profile of vLLM in this `FILE`, or, where there is none, write what is measured there")
+	estimatesKeep    = flag.String("estimates-keep", "", "append the queries to this `FILE`, with how long they took, as lines of JSON")
 )
 
 // conversation is queries of an LLM.
@@ -77,6 +86,26 @@ type spoken struct {
 	queries []estimate.Query
 	took    []estimate.Took
 	late    times.Times
+}
+
+// keep appends the queries to the file that the flag names, if any.
+func (s spoken) keep(t *testing.T, url string, slowness float64) {
+	t.Helper()
+	if *estimatesKeep == "" {
+		return
+	}
+	line, err := json.Marshal(map[string]any{"url": url, "slowness": slowness, "queries": s.queries, "took": s.took})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(*estimatesKeep, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.Write(append(line, '\n')); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // drive sends queries at times, whatever becomes of those before them.
@@ -127,7 +156,10 @@ func TestRealVLLMEstimatesAreAsMeasured(t *testing.T) {
 		t.Skip("-estimates says of how many queries")
 	}
 	s, engine := startTiny(t, "--load-format", "dummy", "--hf-overrides", fmt.Sprintf(`{"num_hidden_layers":%d}`, layersOfTiny))
-	p := profileOf(t, engine, "--inputs", "16,64,256", "--concurrency", "1,2,4,8", "--time-limit", "20s")
+	p := keptProfileOf(t, engine, "--inputs", "16,64,256", "--concurrency", "1,2,4,8", "--time-limit", "10s")
+	if *estimatesWay == "none" {
+		return
+	}
 
 	c := &conversation{client: manyConnections(t), random: rand.New(rand.NewPCG(17, 17))}
 	c.client.Timeout = 5 * time.Minute
@@ -153,10 +185,13 @@ func TestRealVLLMEstimatesAreAsMeasured(t *testing.T) {
 	most := 1 / (p.PrefillTime(0, prompt) + answer*p.StepTime(full)/sequences)
 	t.Logf("a load of 1 is %.1f queries a second", most)
 	for _, way := range []struct {
-		name, url string
-		hops      float64
-		rounds    int
-	}{{"through the gateway", s.url, hops, *again}, {"at vLLM itself", itself, 0, 1}} {
+		way, name, url string
+		hops           float64
+		rounds         int
+	}{{"gateway", "through the gateway", s.url, hops, *again}, {"vllm", "at vLLM itself", itself, 0, 1}} {
+		if *estimatesWay != "" && *estimatesWay != way.way {
+			continue
+		}
 		tables, asProfiled := make([]comparison, len(spokenTimes)), make([]comparison, len(spokenTimes))
 		for _, load := range []float64{0.2, 0.35, 0.5, 0.65} {
 			for _, cv := range []float64{1, 4} {
@@ -171,8 +206,19 @@ func TestRealVLLMEstimatesAreAsMeasured(t *testing.T) {
 		}
 		for i, kind := range spokenTimes {
 			t.Logf("\n%s, %s\n\n%v\nas it was when it was measured:\n\n%v", way.name, kind.name, tables[i], asProfiled[i])
+			t.Logf("%s, %s: the mean of absolute errors of the mean is %.1f %%, and %.1f %% as it was when it was measured",
+				way.name, kind.name, 100*tables[i].meanError(), 100*asProfiled[i].meanError())
 		}
 	}
+}
+
+// meanError is the mean of the absolute errors of the mean, with hops.
+func (all comparison) meanError() (sum float64) {
+	for _, c := range all {
+		_, e := c.errors(0)
+		sum += math.Abs(e) / float64(len(all))
+	}
+	return sum
 }
 
 // measure sends queries in rounds with the same arrivals, and returns two cells for each of spokenTimes: as vLLM is around each round, by queries that
@@ -186,6 +232,7 @@ func (c *conversation) measure(t *testing.T, url, itself string, p profiles.Prof
 		r := c.drive(t, url, at)
 		slowness := (before + c.slowness(t, itself, p)) / 2
 		t.Logf("vLLM is %.2f times as slow as it was", slowness)
+		r.keep(t, url, slowness)
 		for i, kind := range spokenTimes {
 			is := round{there: make(times.Times, len(at)), late: r.late}
 			for _, took := range r.took {
@@ -265,6 +312,27 @@ func foreseen(t *testing.T, p profiles.Profile, queries []estimate.Query, of fun
 		t.Fatal(err)
 	}
 	return all
+}
+
+// keptProfileOf is the profile in the file that the flag names, or what control profile finds at an engine.
+func keptProfileOf(t *testing.T, e *realEngine, flags ...string) profiles.Profile {
+	t.Helper()
+	if *estimatesProfile == "" {
+		return profileOf(t, e, flags...)
+	}
+	text, err := os.ReadFile(*estimatesProfile)
+	if err == nil {
+		p, err := profiles.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	p := profileOf(t, e, flags...)
+	if err := os.WriteFile(*estimatesProfile, profiles.Format(p), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 // profileOf is what control profile finds at an engine.

@@ -28,6 +28,10 @@ FILE is CSV, and its first line names the columns. Leave out what you did not me
   kv_tokens        how many tokens these had in the KV cache together (without it batch times prompt and context)
   adapters         true where a LoRA adapter ran in the step
   step_seconds     how long the step took: the time between two tokens of a request
+  prompts          how many prompts like this were sent at once, if more than one; prefill_seconds is then until all had a first token
+  mixed_seconds    how long the step took that computed a prompt (prompt_tokens) beside batch requests; step_seconds is of their steps
+                   without it
+  first_seconds    the time to the first token of that prompt
 
 A row has prefill_seconds, step_seconds or both. Prompts of at least three lengths are needed, and steps of at least three
 kinds; the longest and the shortest that you expect, and some between, are best. Columns model, hardware and tensor_parallel

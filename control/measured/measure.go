@@ -28,6 +28,7 @@ type measurement struct {
 	batches                     []int
 	maxBatch                    int
 	inputs, concurrency         []int
+	longest                     bool // prompts are as long as a step may be, too
 	outputs                     int
 	warmUp                      int
 	rule                        survey.Rule
@@ -49,7 +50,7 @@ func (m *measurement) register(fs *pflag.FlagSet) {
 	fs.StringVar(&m.body, "body", "", "send the request of one row in this `FILE`, repeated (default made of the model's metadata, or of texts by chance)")
 	fs.IntSliceVar(&m.batches, "batches", nil, "measure batches of these many `ROWS`, the first 1 (default by --max-batch)")
 	fs.IntVar(&m.maxBatch, "max-batch", 64, "measure batches of 1, 2, 4 and so on up to this many `ROWS`")
-	fs.IntSliceVar(&m.inputs, "inputs", []int{16, 128, 512, 2048}, "of an LLM, measure prompts of these many `TOKENS`")
+	fs.IntSliceVar(&m.inputs, "inputs", []int{16, 128, 512, 2048}, "of an LLM, measure prompts of these many `TOKENS` (and, unless it is given, of as many as one step computes)")
 	fs.IntVar(&m.outputs, "outputs", 64, "of an LLM, have answers of so many `TOKENS` to measure steps")
 	fs.IntSliceVar(&m.concurrency, "concurrency", []int{1, 4, 16, 64}, "of an LLM, measure steps of these many `REQUESTS` at once")
 	fs.IntVar(&m.warmUp, "warm-up", 5, "begin each size with so many `REQUESTS` that do not count")
@@ -81,6 +82,7 @@ func (m *measurement) check(fs *pflag.FlagSet) error {
 		}
 	}
 	m.rule.Limit = m.limit.Seconds()
+	m.longest = !fs.Changed("inputs")
 	if !fs.Changed("batches") {
 		m.batches = survey.Sizes(max(1, m.maxBatch))
 	}
@@ -186,11 +188,15 @@ func (m *measurement) measureBatches(ctx context.Context, s survey.Subject, by *
 
 func (m *measurement) measureLLM(ctx context.Context, s survey.Subject, by *probe.LLM, out, progress io.Writer) error {
 	limits, words := survey.Limits(m.limits, by.Server.Metrics(ctx), assumed)
+	most := 0
+	if m.longest {
+		m.inputs, most = survey.Inputs(m.inputs, limits.MaxBatchedTokens), m.inputs[len(m.inputs)-1]
+	}
 	if longest := m.inputs[len(m.inputs)-1]; longest > limits.MaxBatchedTokens {
 		return fmt.Errorf("--inputs %v: the engine computes no more than %d tokens in a step, so that a longer prompt takes several: "+
 			"leave it out, or say with --max-batched-tokens how many it does", m.inputs, limits.MaxBatchedTokens)
 	}
-	plan := survey.OfLLM(m.inputs, m.outputs, m.concurrency, m.rule)
+	plan := survey.OfLLM(m.inputs, most, m.outputs, m.concurrency, limits, m.rule)
 	rows, left, err := m.survey(ctx, probe.Run{Plan: plan, Probe: by}, s, progress)
 	if err != nil {
 		return err

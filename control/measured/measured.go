@@ -21,10 +21,11 @@ the model's metadata, whose inputs have the batch as their first dimension: numb
 Where that is not what the model takes, --body names a file with a request of one row, which is repeated. A server that does not take
 a batch because it is too large (400, 413, 422) ends the list.
 
-Completions and chat make a profile of an LLM (--llm is short for --api completions): prompts of each length of --inputs alone, which no
-cache has seen, to the first token; and the time from one token to the next with as many requests at once as --concurrency says. The terms
-are fitted as control profile fit does, which reads the CSV too. What the engine says of its own times (vLLM's /metrics) tells
-intake and prefill apart; what it says of its KV cache becomes limits. Others are flags, or assumed.
+Completions and chat make a profile of an LLM (--llm is short for --api completions): prompts of each length of --inputs, which no cache
+has seen, alone, several at once, and beside requests that decode; and the time from one token to the next with as many requests at once as
+--concurrency says. How much later the tokens of others come shows what a prompt costs them, whether the engine takes long to launch a step,
+and whether it schedules steps ahead. The terms are fitted as control profile fit does, which reads the CSV too. What the engine says of its
+own times (vLLM's /metrics) tells intake and prefill apart; what it says of its KV cache becomes limits. Others are flags, or assumed.
 
 Each is measured until the mean is known: until its 95 % confidence interval is narrower than --precision either way, with the bounds of
 --repeat-at-least, --repeat-at-most and --time-limit. Measure beside the server, and while nobody else uses it: what counts is what a client

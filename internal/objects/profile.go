@@ -160,6 +160,7 @@ func inlineProfile(p *v1alpha1.EngineProfile) profile.Profile {
 		Prefill:      profile.Prefill(p.Prefill),
 		Decode:       profile.Decode(p.Decode),
 		Launch:       p.Launch,
+		Mixed:        p.Mixed,
 		Asynchronous: p.Asynchronous,
 		Load:         profile.Spread(p.Load),
 		Slot:         profile.Spread(p.Slot),

@@ -23,7 +23,7 @@ var (
 		Prefill: v1alpha1.PrefillTimes{Floor: 0.01, Base: 0.02, PerToken: 0.03, PerTokenSquared: 0.04, MeasuredTo: 8192},
 		Decode:  v1alpha1.DecodeTimes{Base: 0.05, PerSequence: 0.06, PerKVToken: 0.07, Adapters: 1.5},
 		Load:    v1alpha1.Spread{Mean: 0.08, StdDev: 0.09}, Slot: v1alpha1.Spread{Mean: 0.1, StdDev: 0.11},
-		Launch: 0.12, Asynchronous: true,
+		Launch: 0.12, Mixed: 0.13, Asynchronous: true,
 		Limits: v1alpha1.EngineLimits{MaxSequences: 1, MaxBatchedTokens: 2, KVBlocks: 3, BlockSize: 4, GPUAdapters: 5, HostAdapters: 6},
 	}
 	meant = profile.Profile{
@@ -31,7 +31,7 @@ var (
 		Prefill: profile.Prefill{Floor: 0.01, Base: 0.02, PerToken: 0.03, PerTokenSquared: 0.04, MeasuredTo: 8192},
 		Decode:  profile.Decode{Base: 0.05, PerSequence: 0.06, PerKVToken: 0.07, Adapters: 1.5},
 		Load:    profile.Spread{Mean: 0.08, StdDev: 0.09}, Slot: profile.Spread{Mean: 0.1, StdDev: 0.11},
-		Launch: 0.12, Asynchronous: true,
+		Launch: 0.12, Mixed: 0.13, Asynchronous: true,
 		Limits: profile.Limits{MaxSequences: 1, MaxBatchedTokens: 2, KVBlocks: 3, BlockSize: 4, GPUAdapters: 5, HostAdapters: 6},
 	}
 )

@@ -24,6 +24,7 @@ func Format(p Profile) []byte {
 		p.Decode.Base, p.Decode.PerSequence, p.Decode.PerKVToken, optional(", adapters: %v", p.Decode.Adapters))
 	fmt.Fprintf(&out, "load: {mean: %v, stddev: %v}\nslot: {mean: %v, stddev: %v}\n", p.Load.Mean, p.Load.StdDev, p.Slot.Mean, p.Slot.StdDev)
 	out.WriteString(optional("launch: %v\n", p.Launch))
+	out.WriteString(optional("mixed: %v\n", p.Mixed))
 	if p.Asynchronous {
 		out.WriteString("asynchronous: true\n")
 	}

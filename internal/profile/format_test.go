@@ -13,7 +13,7 @@ import (
 func TestFormat(t *testing.T) {
 	of := parseFile(t, "llama-2-70b-a100x4.yaml")
 	full := of
-	full.Intake, full.Launch, full.Asynchronous = 0.012, 0.0535, true
+	full.Intake, full.Launch, full.Mixed, full.Asynchronous = 0.012, 0.0535, 0.004, true
 	full.Prefill.Floor, full.Prefill.PerTokenSquared, full.Decode.Adapters = 0.02, 1.318e-09, 1.0/3+1
 	full.Decode.PerKVToken, full.Load.StdDev, full.Prefill.Base = math.SmallestNonzeroFloat64, 1e21, 0
 	for _, p := range []profile.Profile{of, full} {

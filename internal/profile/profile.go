@@ -34,6 +34,8 @@ type Profile struct {
 	// Asynchronous reports whether the engine schedules a step while the one before it is computed, as vLLM does by default on GPUs
 	// (async_scheduling). Launch is hidden behind that step then, and a request that arrives waits for one step more.
 	Asynchronous bool `json:"asynchronous,omitempty"`
+	// Mixed is by how much longer a step takes that has both prompts and sequences than their terms say, in seconds; 0 is none.
+	Mixed float64 `json:"mixed,omitempty"`
 	// Load is the time to bring a model from storage into host memory.
 	Load Spread `json:"load"`
 	// Slot is the time to bring an adapter from host memory into a GPU slot.
@@ -127,6 +129,7 @@ func (p Profile) Faults() (faults []Fault) {
 	}{
 		{"intake", p.Intake},
 		{"launch", p.Launch},
+		{"mixed", p.Mixed},
 		{"prefill.floor", p.Prefill.Floor},
 		{"prefill.base", p.Prefill.Base},
 		{"prefill.perToken", p.Prefill.PerToken},
@@ -168,7 +171,7 @@ func (p Profile) Faults() (faults []Fault) {
 // Times returns the profile of an engine all of whose times are so many times as long.
 func (p Profile) Times(factor float64) Profile {
 	for _, seconds := range []*float64{
-		&p.Intake, &p.Launch, &p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken, &p.Prefill.PerTokenSquared,
+		&p.Intake, &p.Launch, &p.Mixed, &p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken, &p.Prefill.PerTokenSquared,
 		&p.Decode.Base, &p.Decode.PerSequence, &p.Decode.PerKVToken,
 		&p.Load.Mean, &p.Load.StdDev, &p.Slot.Mean, &p.Slot.StdDev,
 	} {
@@ -234,6 +237,9 @@ func (p *Profile) ComputeTime(w Work) float64 {
 			slower = p.Decode.Adapters
 		}
 		base = max(base, slower*p.Decode.Base)
+		if w.PromptTokens > 0 {
+			base += p.Mixed
+		}
 	}
 	prompts := max(floor, base+p.Prefill.PerToken*float64(w.PromptTokens)+p.Prefill.PerTokenSquared*w.Squares)
 	return prompts + slower*p.Decode.PerSequence*float64(w.Sequences) + slower*p.Decode.PerKVToken*float64(w.KVTokens)

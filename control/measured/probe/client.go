@@ -149,8 +149,8 @@ func (s *Server) ask(ctx context.Context, method, path string, body []byte) (ans
 	return answer, took, nil
 }
 
-// stream reads an answer as it comes. Times are since begun.
-func (s *Server) stream(ctx context.Context, path string, body []byte, begun time.Time) (survey.Stream, error) {
+// stream reads an answer as it comes. Times are since begun. It calls each, unless that is nil, with each line that came.
+func (s *Server) stream(ctx context.Context, path string, body []byte, begun time.Time, each func(*survey.Stream)) (survey.Stream, error) {
 	var is survey.Stream
 	response, done, err := s.send(ctx, http.MethodPost, path, body)
 	if err != nil {
@@ -163,6 +163,9 @@ func (s *Server) stream(ctx context.Context, path string, body []byte, begun tim
 		line, err := lines.ReadBytes('\n')
 		if is.Take(line, time.Since(begun).Seconds()) || errors.Is(err, io.EOF) {
 			break
+		}
+		if each != nil {
+			each(&is)
 		}
 		if err != nil {
 			return is, s.fault(response.Request.Context(), path, err)

@@ -2,8 +2,10 @@ package probe
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -25,12 +27,19 @@ type LLM struct {
 	reader engine.Reader // of pages of metrics
 }
 
-// Measure sends one prompt, or as many at once as steps are of.
+// Measure sends one prompt, alone or beside requests that decode, or as many at once as the point is of.
 func (l *LLM) Measure(ctx context.Context, at survey.Point) (survey.Row, error) {
 	if err := l.learn(ctx); err != nil {
 		return survey.Row{}, err
 	}
-	if at.Outputs == 1 {
+	switch {
+	case at.Mixed():
+		row, err := l.mixed(ctx, at)
+		for tries := 1; tries < mixedTries && errors.As(err, new(*apart)); tries++ {
+			row, err = l.mixed(ctx, at)
+		}
+		return row, err
+	case at.Outputs == 1 && at.Batch == 1:
 		return l.prompt(ctx, at)
 	}
 	streams := make([]survey.Stream, at.Batch)
@@ -42,12 +51,15 @@ func (l *LLM) Measure(ctx context.Context, at survey.Point) (survey.Row, error) 
 	begun := time.Now()
 	for i := range streams {
 		group.Go(func() (err error) {
-			streams[i], err = l.Server.stream(ctx, l.Path, bodies[i], begun)
+			streams[i], err = l.Server.stream(ctx, l.Path, bodies[i], begun, nil)
 			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
 		return survey.Row{}, err
+	}
+	if at.Outputs == 1 {
+		return survey.AtOnce(at, streams), nil
 	}
 	row, ok := survey.Together(at, streams)
 	if !ok {
@@ -61,13 +73,63 @@ type apart struct{ at survey.Point }
 
 func (a *apart) Error() string {
 	return fmt.Sprintf("the engine does not compute %d requests at once for long enough: it takes fewer (say so with --max-sequences), or answers of %d tokens are too short (--outputs)",
-		a.at.Batch, a.at.Outputs)
+		a.at.Batch+a.at.Beside, a.at.Outputs)
+}
+
+// begunShare is the share of their answers that requests have when a prompt is sent beside them: how long their steps take is known by then, and
+// most of the answers are still to come.
+const begunShare = 4
+
+// mixedTries is how often a prompt is sent beside others before they count as not running together: a machine that was busy once may have passed
+// their tokens on late.
+const mixedTries = 4
+
+// mixed measures a prompt beside requests that decode.
+func (l *LLM) mixed(ctx context.Context, at survey.Point) (survey.Row, error) {
+	streams := make([]survey.Stream, at.Beside)
+	bodies := make([][]byte, at.Beside)
+	for i := range bodies {
+		bodies[i] = l.body(survey.ShortWords, at.Outputs)
+	}
+	prompt := l.body(l.tokens.Words(at.Asked), 1)
+	group, ctx := errgroup.WithContext(ctx)
+	begun := time.Now()
+	var running sync.WaitGroup
+	running.Add(at.Beside)
+	for i := range streams {
+		group.Go(func() (err error) {
+			var once sync.Once
+			defer once.Do(running.Done) // an answer may end before that
+			streams[i], err = l.Server.stream(ctx, l.Path, bodies[i], begun, func(is *survey.Stream) {
+				if n := len(is.Tokens); n > 1 && is.Tokens[n-1] >= at.Outputs/begunShare {
+					once.Do(running.Done)
+				}
+			})
+			return err
+		})
+	}
+	var is survey.Stream
+	var sent float64
+	group.Go(func() (err error) {
+		running.Wait()
+		sent = time.Since(begun).Seconds()
+		is, err = l.Server.stream(ctx, l.Path, prompt, begun, nil)
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		return survey.Row{}, err
+	}
+	row, ok := survey.Mixed(at, streams, is.Prompt, sent, is.FirstToken())
+	if !ok {
+		return row, &apart{at}
+	}
+	return row, nil
 }
 
 // prompt measures one prompt alone.
 func (l *LLM) prompt(ctx context.Context, at survey.Point) (survey.Row, error) {
 	before := l.counted(ctx)
-	is, err := l.Server.stream(ctx, l.Path, l.body(l.tokens.Words(at.Asked), 1), time.Now())
+	is, err := l.Server.stream(ctx, l.Path, l.body(l.tokens.Words(at.Asked), 1), time.Now(), nil)
 	if err != nil {
 		return survey.Row{}, err
 	}
@@ -92,7 +154,7 @@ func (l *LLM) learn(ctx context.Context) error {
 	}
 	var tokens [2]int
 	for i, n := range [2]int{survey.ShortWords, survey.LongWords} {
-		is, err := l.Server.stream(ctx, l.Path, l.body(n, 1), time.Now())
+		is, err := l.Server.stream(ctx, l.Path, l.body(n, 1), time.Now(), nil)
 		if err != nil {
 			return err
 		}

@@ -42,7 +42,7 @@ func (r Run) Measure(ctx context.Context, rows []survey.Row) (all []survey.Row, 
 			continue
 		}
 		warm := r.WarmUp
-		if at.Outputs > 1 {
+		if at.Outputs > 1 || at.Batch > 1 && at.Asked > 0 {
 			warm = min(warm, 1)
 		}
 		for n := 0; ; n++ {
@@ -85,7 +85,8 @@ func (r Run) Measure(ctx context.Context, rows []survey.Row) (all []survey.Row, 
 // beyond says whether a point is no smaller than one that was refused; steps are that too where their prompt alone was.
 func beyond(at survey.Point, refused []survey.Point) bool {
 	for _, r := range refused {
-		if (at.Outputs == r.Outputs || r.Outputs == 1) && at.Batch >= r.Batch && at.Asked >= r.Asked {
+		alike := at.Outputs == r.Outputs && at.Mixed() == r.Mixed() || r.Outputs == 1
+		if alike && at.Batch >= r.Batch && at.Beside >= r.Beside && at.Asked >= r.Asked {
 			return true
 		}
 	}

@@ -50,8 +50,8 @@ func (p Plan) LLM(name string, s Subject, rows []Row, limits profile.Limits, bes
 	if f.Intake > 0 {
 		intake = "Intake is what the engine's own times leave of the first token."
 	}
-	made.Source = fmt.Sprintf("Measured by control profile: %s, prompts alone and steps, %s. Points that the fit had not seen: %s for prompts; %s for steps. %s",
-		s.API, p.precision(rows), f.PrefillError, f.StepError, intake)
+	made.Source = fmt.Sprintf("Measured by control profile: %s, prompts alone, at once and beside others, and steps, %s. Points that the fit had not seen: %s for prompts; %s for steps. %s%s",
+		s.API, p.precision(rows), f.PrefillError, f.StepError, f.Mixed, intake)
 	for _, words := range beside {
 		made.Source += " " + words
 	}
@@ -67,10 +67,17 @@ func (s Subject) set() fit.Set {
 // fitted is a row in fit's words.
 func (s Subject) fitted(r Row) fit.Row {
 	row := fit.Row{Set: s.set()}
-	if r.steps() {
+	switch {
+	case r.steps():
 		row.Step, row.StepSeconds = profile.Work{Sequences: r.Batch, KVTokens: r.KV}, r.Seconds
 		return row
+	case r.Mixed():
+		row.Mixed, row.MixedSeconds = profile.Work{Sequences: r.Beside, KVTokens: r.KV}, r.Seconds
+		row.Mixed.AddPrompt(0, r.Prompt)
+		row.Without, row.FirstToken = r.Step, r.FirstToken
+		return row
 	}
+	row.Prompts = r.Batch
 	row.Prefill.AddPrompt(0, r.Prompt)
 	row.PrefillSeconds, row.Intake = r.Seconds, r.Intake
 	return row

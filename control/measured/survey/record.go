@@ -32,6 +32,7 @@ var (
 	llmColumns   = []string{
 		"model", "hardware", "tensor_parallel", "api", "asked_tokens", "outputs",
 		"prompt_tokens", "prefill_seconds", "intake_seconds", "batch", "kv_tokens", "step_seconds",
+		"prompts", "mixed_seconds", "first_seconds",
 	}
 )
 
@@ -51,10 +52,17 @@ func (s Subject) Line(r Row) []byte {
 		return line([]string{s.Model, s.Hardware, string(s.API), s.Request, strconv.Itoa(r.Batch), number(r.Seconds)})
 	}
 	cells := append(s.head(), strconv.Itoa(r.Asked), strconv.Itoa(r.Outputs), strconv.Itoa(r.Prompt))
-	if r.steps() {
-		return line(append(cells, "", "", strconv.Itoa(r.Batch), strconv.Itoa(r.KV), number(r.Seconds)))
+	switch {
+	case r.steps():
+		return line(append(cells, "", "", strconv.Itoa(r.Batch), strconv.Itoa(r.KV), number(r.Seconds), "", "", ""))
+	case r.Mixed():
+		return line(append(cells, "", "", strconv.Itoa(r.Beside), strconv.Itoa(r.KV), number(r.Step), "", number(r.Seconds), number(r.FirstToken)))
 	}
-	return line(append(cells, number(r.Seconds), number(r.Intake), "", "", ""))
+	several := ""
+	if r.Batch > 1 {
+		several = strconv.Itoa(r.Batch)
+	}
+	return line(append(cells, number(r.Seconds), number(r.Intake), "", "", "", several, "", ""))
 }
 
 // head are the cells of a row that say of what it is.
@@ -175,9 +183,17 @@ func (s Subject) row(cells []string) (r Row, err error) {
 		read(&r.Prompt, cells[2])
 		time(&r.Seconds, cells[3])
 		time(&r.Intake, cells[4])
-		read(&r.Batch, cells[5])
 		read(&r.KV, cells[6])
-		time(&r.Seconds, cells[7])
+		if cells[9] == "" {
+			read(&r.Batch, cells[5])
+			time(&r.Seconds, cells[7])
+			read(&r.Batch, cells[8])
+		} else {
+			read(&r.Beside, cells[5])
+			time(&r.Step, cells[7])
+			time(&r.Seconds, cells[9])
+			time(&r.FirstToken, cells[10])
+		}
 	}
 	if err == nil && (r.Seconds == 0 || r.Batch == 0) {
 		err = errors.New("a row has a batch and a time")

@@ -115,6 +115,52 @@ func Together(p Point, streams []Stream) (Row, bool) {
 	return row, true
 }
 
+// AtOnce is the row of a point whose prompts were sent at once: how long it took until all had their first tokens.
+func AtOnce(p Point, streams []Stream) Row {
+	row := Row{Point: p}
+	for _, s := range streams {
+		row.Seconds = max(row.Seconds, s.At[0])
+		row.Prompt += s.Prompt
+	}
+	row.Prompt = (row.Prompt + len(streams)/2) / len(streams)
+	return row
+}
+
+// Mixed is the row of a point whose prompt had its first token at a time, after it was sent at another, and beside which these streams went on: how
+// long the step took in which it was computed, by how much later tokens came from then on than without it. It reports false where the streams do not
+// go on for long enough on either side.
+func Mixed(p Point, streams []Stream, prompt int, sent, first float64) (Row, bool) {
+	row := Row{Point: p, Prompt: prompt, FirstToken: first - sent}
+	var around, without, tokens, steps float64 // seconds and tokens: with the step that has the prompt, and without
+	for _, s := range streams {
+		from, to := -1, -1
+		for i, at := range s.At {
+			if at <= sent {
+				from = i
+			}
+			if at > first && to < 0 {
+				to = i + afterwards
+			}
+		}
+		if from < 1 || to < 0 || to >= len(s.At)-1 {
+			return row, false
+		}
+		last := len(s.At) - 1
+		around, tokens = around+s.At[to]-s.At[from], tokens+float64(s.Tokens[to]-s.Tokens[from])
+		without += s.At[from] - s.At[0] + s.At[last] - s.At[to]
+		steps += float64(s.Tokens[from] - s.Tokens[0] + s.Tokens[last] - s.Tokens[to])
+		row.KV += s.Prompt + s.Tokens[from]
+	}
+	n := float64(len(streams))
+	row.Step = without / steps
+	row.Seconds = around/n - (tokens/n-1)*row.Step
+	return row, row.Seconds > 0
+}
+
+// afterwards is how many tokens later than the first token of a prompt its step is over for others too: an asynchronous engine has launched
+// the next ones meanwhile.
+const afterwards = 2
+
 // Intake is how much of the time to the first token of the one request between two looks at an engine passed before it was in the queue, in
 // seconds: what the engine's own times leave. It is 0 where the engine does not tell, or other requests ended meanwhile.
 func Intake(firstToken float64, before, after engine.Totals) float64 {

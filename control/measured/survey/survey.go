@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/headgate/headgate/internal/profile"
 )
 
 // API is what a server is asked by.
@@ -45,21 +47,29 @@ func (a API) Path(model string) string {
 }
 
 // Point is one thing to measure, again and again. By batch it is a request of so many rows, and Asked and Outputs are 0; of an LLM it is a
-// prompt alone, whose Outputs are 1, or steps of so many requests at once.
+// prompt alone, whose Outputs are 1, several of them at once, steps of so many requests at once, or a prompt beside requests that decode.
 type Point struct {
 	Batch   int // rows of a request; requests at once
 	Asked   int // tokens of each prompt, as they were asked for; the engine may count others
 	Outputs int // tokens of each answer
+	Beside  int // requests that decode while the prompt is computed, whose answers have Outputs tokens
 }
 
 // steps says whether the point is of steps, so that one measurement is many requests of many tokens.
-func (p Point) steps() bool { return p.Outputs > 1 }
+func (p Point) steps() bool { return p.Outputs > 1 && p.Beside == 0 }
+
+// Mixed says whether the point is of a prompt beside requests that decode.
+func (p Point) Mixed() bool { return p.Beside > 0 }
 
 // String says what the point is, for people.
 func (p Point) String() string {
 	switch {
 	case p.steps():
 		return fmt.Sprintf("steps of %d with prompts of %d", p.Batch, p.Asked)
+	case p.Mixed():
+		return fmt.Sprintf("prompts of %d beside %d", p.Asked, p.Beside)
+	case p.Asked > 0 && p.Batch > 1:
+		return fmt.Sprintf("%d prompts of %d at once", p.Batch, p.Asked)
 	case p.Asked > 0:
 		return fmt.Sprintf("prompts of %d", p.Asked)
 	}
@@ -67,18 +77,30 @@ func (p Point) String() string {
 }
 
 // cost is about how long measurements of a point took that came to seconds together.
-func (p Point) cost(seconds float64) float64 { return seconds * float64(max(1, p.Outputs)) }
+func (p Point) cost(seconds float64) float64 {
+	if p.Mixed() { // most steps have no prompt, and take a part of the one that has
+		return seconds * max(1, float64(p.Outputs)/mixedShare)
+	}
+	return seconds * float64(max(1, p.Outputs))
+}
+
+// mixedShare is about how many times as long a step takes that has a prompt.
+const mixedShare = 2
 
 // Row is one measurement of a point.
 type Row struct {
 	Point
-	// Seconds that a request took; to the first token; or from one token to the next, which is how long a step took.
+	// Seconds that a request took; to the first token, of several prompts of the last; from one token to the next, which is how long a step took;
+	// or of the step that has a prompt beside requests that decode.
 	Seconds float64
 	// Intake is how much of the time to the first token passed before the request was in the engine's queue, in seconds; 0 where the engine
 	// does not tell.
 	Intake float64
 	// Prompt is how many tokens a prompt had, KV how many the requests of a step had in the KV cache together, as the engine counted.
 	Prompt, KV int
+	// FirstToken and Step are of a prompt beside requests that decode: the time to its first token, and how long their steps without it take,
+	// in seconds.
+	FirstToken, Step float64
 }
 
 // Plan is all that is to be measured, in this order.
@@ -96,18 +118,62 @@ func OfBatches(sizes []int, rule Rule) Plan {
 	return p
 }
 
-// OfLLM is a plan of prompts of these lengths alone, and of steps of each with so many requests at once.
-func OfLLM(inputs []int, outputs int, concurrency []int, rule Rule) Plan {
+// OfLLM is a plan of prompts of these lengths, alone, beside requests that decode and several at once, as far as an engine of these limits
+// computes them in one step, and of steps with so many requests at once. Steps have prompts of no more than mostOfSteps tokens where that is above 0.
+func OfLLM(inputs []int, mostOfSteps, outputs int, concurrency []int, limits profile.Limits, rule Rule) Plan {
 	p := Plan{Rule: rule}
 	for _, n := range inputs {
 		p.Points = append(p.Points, Point{Batch: 1, Asked: n, Outputs: 1})
 	}
 	for _, at := range concurrency {
 		for _, n := range inputs {
-			p.Points = append(p.Points, Point{Batch: at, Asked: n, Outputs: outputs})
+			if mostOfSteps == 0 || n <= mostOfSteps {
+				p.Points = append(p.Points, Point{Batch: at, Asked: n, Outputs: outputs})
+			}
+		}
+	}
+	for _, beside := range besides(concurrency, limits.MaxSequences-1) {
+		for _, n := range inputs {
+			if n+beside <= limits.MaxBatchedTokens {
+				p.Points = append(p.Points, Point{Batch: 1, Asked: n, Outputs: outputs, Beside: beside})
+			}
+		}
+	}
+	if at := min(atOnce, limits.MaxSequences); at > 1 {
+		for _, n := range inputs {
+			if (at-1)*n <= limits.MaxBatchedTokens {
+				p.Points = append(p.Points, Point{Batch: at, Asked: n, Outputs: 1})
+			}
 		}
 	}
 	return p
+}
+
+// Inputs are lengths of prompts up to what one step computes, and nearly that too: prompts have a little more or less than they are asked to have.
+func Inputs(lengths []int, budget int) (all []int) {
+	most := budget - budget/16
+	for _, n := range lengths {
+		if n < most {
+			all = append(all, n)
+		}
+	}
+	return append(all, max(1, most))
+}
+
+// atOnce is how many prompts are sent at once: the first has a step of its own, in which the others come.
+const atOnce = 4
+
+// besides are the least and the most of numbers up to most.
+func besides(numbers []int, most int) (all []int) {
+	for _, n := range numbers {
+		if n <= most {
+			all = append(all, n)
+		}
+	}
+	if len(all) > 2 {
+		all = []int{all[0], all[len(all)-1]}
+	}
+	return all
 }
 
 // Sizes are 1, 2, 4 and so on up to most, and most itself.
@@ -146,7 +212,7 @@ func (p Plan) Enough(at Point, s Summary) bool {
 // ruleOf is how often a point is measured. One measurement of steps is of many tokens of several requests.
 func (p Plan) ruleOf(at Point) Rule {
 	r := p.Rule
-	if at.steps() {
+	if at.steps() || at.Mixed() {
 		r.Least = max(leastValues, (r.Least+stepsAtOnce-1)/stepsAtOnce)
 	}
 	return r

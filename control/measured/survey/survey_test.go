@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -148,6 +149,8 @@ var (
 		{Point: survey.Point{Batch: 1, Asked: 512, Outputs: 1}, Seconds: 0.25, Intake: 0.01, Prompt: 513},
 		{Point: survey.Point{Batch: 1, Asked: 512, Outputs: 1}, Seconds: 0.5, Prompt: 514},
 		{Point: survey.Point{Batch: 4, Asked: 16, Outputs: 64}, Seconds: 1e-5, Prompt: 17, KV: 196},
+		{Point: survey.Point{Batch: 4, Asked: 16, Outputs: 1}, Seconds: 0.3, Prompt: 17},
+		{Point: survey.Point{Batch: 1, Asked: 512, Outputs: 64, Beside: 8}, Seconds: 0.05, Prompt: 513, KV: 300, FirstToken: 0.07, Step: 0.005},
 	}
 )
 
@@ -372,6 +375,59 @@ func TestStepsTogether(t *testing.T) {
 		if ok != (c.want > 0) || math.Abs(row.Seconds-c.want) > 1e-9 || row.KV != c.kv || row.Point != at {
 			t.Errorf("%s: %v, %+v, want %v s and %d tokens", name, ok, row, c.want, c.kv)
 		}
+	}
+}
+
+// What a prompt costs others is by how much later their tokens come, whether all of that is before its first token or not.
+func TestAPromptBesideOthers(t *testing.T) {
+	at := survey.Point{Batch: 1, Asked: 10, Outputs: 16, Beside: 2}
+	// delayed has a token every second, and one of them later by so much.
+	delayed := func(from float64, index int, by float64) survey.Stream {
+		s := even(from, 1, 16, 10)
+		for i := index; i < len(s.At); i++ {
+			s.At[i] += by
+		}
+		return s
+	}
+	for name, c := range map[string]struct {
+		streams []survey.Stream
+		sent    float64
+		first   float64
+		want    float64 // 0: not for long enough
+	}{
+		"in the step with the first token": {[]survey.Stream{delayed(0, 6, 3), delayed(0.1, 6, 3)}, 4.5, 9.05, 4},
+		"in the step before":               {[]survey.Stream{delayed(0, 6, 3), delayed(0.1, 6, 3)}, 4.5, 10.05, 4},
+		"it costs nothing":                 {[]survey.Stream{even(0, 1, 16, 10), even(0.1, 1, 16, 10)}, 4.5, 6.05, 1},
+		"answers end before":               {[]survey.Stream{even(0, 1, 16, 10), even(0.1, 1, 16, 10)}, 4.5, 14.2, 0},
+		"answers have hardly begun":        {[]survey.Stream{even(0, 1, 16, 10), even(0.1, 1, 16, 10)}, 0.5, 4.2, 0},
+	} {
+		row, ok := survey.Mixed(at, c.streams, 12, c.sent, c.first)
+		if ok != (c.want > 0) {
+			t.Errorf("%s: it is measured: %v", name, ok)
+		}
+		if ok && (math.Abs(row.Seconds-c.want) > 1e-9 || math.Abs(row.Step-1) > 1e-9 || row.FirstToken != c.first-c.sent || row.Prompt != 12 || row.Point != at) {
+			t.Errorf("%s: %+v, want %v s", name, row, c.want)
+		}
+	}
+}
+
+// Prompts are measured alone, beside the fewest and the most that leave room for one, and several at once, as far as one step computes them.
+func TestPointsOfAnLLM(t *testing.T) {
+	inputs := survey.Inputs([]int{16, 512, 2048}, 2048)
+	plan := survey.OfLLM(inputs, 512, 64, []int{1, 4, 16}, profile.Limits{MaxSequences: 16, MaxBatchedTokens: 2048}, rule)
+	var got []string
+	for _, at := range plan.Points {
+		got = append(got, at.String())
+	}
+	want := []string{
+		"prompts of 16", "prompts of 512", "prompts of 1920",
+		"steps of 1 with prompts of 16", "steps of 1 with prompts of 512", "steps of 4 with prompts of 16", "steps of 4 with prompts of 512",
+		"steps of 16 with prompts of 16", "steps of 16 with prompts of 512",
+		"prompts of 16 beside 1", "prompts of 512 beside 1", "prompts of 1920 beside 1", "prompts of 16 beside 4", "prompts of 512 beside 4", "prompts of 1920 beside 4",
+		"4 prompts of 16 at once", "4 prompts of 512 at once",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("it measures %q, want %q", got, want)
 	}
 }
 

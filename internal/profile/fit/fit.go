@@ -20,10 +20,12 @@ import (
 	"github.com/headgate/headgate/internal/profile"
 )
 
-// Row is one measurement: of a prompt, of a decode step, or of both.
+// Row is one measurement: of a prompt, of a decode step, of both, or of a prompt beside requests that decode.
 type Row struct {
 	Set Set
-	// Prefill took PrefillSeconds, and is prompts only; 0 where no prompt was measured.
+	// Prefill took PrefillSeconds, and is a prompt only; 0 where no prompt was measured. If Prompts is above 1, so many like it were
+	// sent at once, and that is when the last of them had its first token: the first has a step of its own, in which the others come.
+	Prompts        int
 	Prefill        profile.Work
 	PrefillSeconds float64
 	// Intake is how much of PrefillSeconds passed before the prompt was in its engine's queue, in seconds, so that it is not of the prefill;
@@ -32,6 +34,10 @@ type Row struct {
 	// Step took StepSeconds, and is sequences only; 0 where no step was measured.
 	Step        profile.Work
 	StepSeconds float64
+	// Mixed is a prompt and the sequences beside it, whose steps take Without seconds before and after. The step with the prompt took
+	// MixedSeconds, and the prompt had its first token after FirstToken; 0 where that was not measured.
+	Mixed                             profile.Work
+	MixedSeconds, Without, FirstToken float64
 }
 
 // Set names what was measured: rows of one set make one profile. What a file does not say is zero.
@@ -46,6 +52,12 @@ type Fit struct {
 	Intake  float64
 	Prefill profile.Prefill
 	Decode  profile.Decode
+	// Launch and Asynchronous are known of prompts beside requests that decode alone.
+	Launch       float64
+	More         float64 // profile.Profile's Mixed
+	Asynchronous bool
+	// Mixed is how far off steps with both are, which were measured; none of the terms of prompts and steps is made of them.
+	Mixed Mixed
 	// PrefillError and StepError are of rows that the fit had not seen.
 	PrefillError, StepError Error
 }
@@ -64,11 +76,14 @@ func (f Fit) Profile(file string, s Set, limits profile.Limits) profile.Profile 
 	return profile.Profile{
 		Name: s.String(),
 		Source: fmt.Sprintf("Fitted to %s, of %d prompts and %d steps. Rows that it had not seen: %s for prompts; %s for steps. "+
-			"Limits are assumed, and loads take no time.", file, f.PrefillError.Rows, f.StepError.Rows, f.PrefillError, f.StepError),
-		Intake:  f.Intake,
-		Prefill: f.Prefill,
-		Decode:  f.Decode,
-		Limits:  limits,
+			"%sLimits are assumed, and loads take no time.", file, f.PrefillError.Rows, f.StepError.Rows, f.PrefillError, f.StepError, f.Mixed),
+		Intake:       f.Intake,
+		Prefill:      f.Prefill,
+		Decode:       f.Decode,
+		Launch:       f.Launch,
+		Mixed:        f.More,
+		Asynchronous: f.Asynchronous,
+		Limits:       limits,
 	}
 }
 
@@ -103,6 +118,9 @@ func Of(rows []Row) (Fit, error) {
 	intake := intakeOf(rows)
 	var prompts, steps []sample
 	for _, r := range rows {
+		if r.Prompts > 1 {
+			continue
+		}
 		if seconds := r.PrefillSeconds - cmp.Or(r.Intake, intake); r.PrefillSeconds > 0 && seconds > 0 {
 			prompts = append(prompts, sample{r.Prefill, seconds})
 		}
@@ -121,15 +139,43 @@ func Of(rows []Row) (Fit, error) {
 	if err := errors.Join(faults...); err != nil {
 		return Fit{}, err
 	}
-	prefill := rounded(profile.Profile{Prefill: fitPrefill(byPrompt)}).Prefill
-	prefill.MeasuredTo = longest(prompts)
+	if more := atOnce(rows, intake, profile.Profile{Prefill: fitPrefill(byPrompt)}); len(more) > 0 {
+		byPrompt = pointsOf(append(more, prompts...))
+	}
+	decode, beside := fitDecode(byStep), mixedOf(rows, intake)
+	ofPrompts := func(of []point) profile.Profile {
+		p, _ := mix(profile.Profile{Prefill: fitPrefill(of), Decode: decode}, of, beside)
+		return p
+	}
+	p, mixed := mix(profile.Profile{Prefill: fitPrefill(byPrompt), Decode: decode}, byPrompt, beside)
+	p = rounded(p)
+	p.Prefill.MeasuredTo = longest(prompts)
 	return Fit{
 		Intake:       profile.Rounded(intake),
-		Prefill:      prefill,
-		Decode:       rounded(profile.Profile{Decode: fitDecode(byStep)}).Decode,
-		PrefillError: errorOf(heldOut(byPrompt, func(of []point) profile.Profile { return profile.Profile{Prefill: fitPrefill(of)} }), len(byPrompt)),
+		Prefill:      p.Prefill,
+		Decode:       p.Decode,
+		Launch:       p.Launch,
+		More:         p.Mixed,
+		Asynchronous: p.Asynchronous,
+		Mixed:        mixed,
+		PrefillError: errorOf(heldOut(byPrompt, ofPrompts), len(byPrompt)),
 		StepError:    errorOf(heldOut(byStep, func(of []point) profile.Profile { return profile.Profile{Decode: fitDecode(of)} }), len(byStep)),
 	}, nil
+}
+
+// atOnce are steps of several prompts: of those that were sent at once, what is left of the time of all when the first had a step of its own.
+func atOnce(rows []Row, intake float64, alone profile.Profile) (steps []sample) {
+	for _, r := range rows {
+		if r.Prompts < 2 || r.PrefillSeconds == 0 {
+			continue
+		}
+		seconds := r.PrefillSeconds - intake - alone.StepTime(r.Prefill)
+		others := r.Prompts - 1
+		if seconds > 0 {
+			steps = append(steps, sample{profile.Work{PromptTokens: others * r.Prefill.PromptTokens, Squares: float64(others) * r.Prefill.Squares}, seconds})
+		}
+	}
+	return steps
 }
 
 // longest is the tokens of the longest of the prompts, with those that were there already.
@@ -208,7 +254,7 @@ func sign(adapters bool) int {
 func rounded(p profile.Profile) profile.Profile {
 	for _, term := range []*float64{
 		&p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken, &p.Prefill.PerTokenSquared,
-		&p.Decode.Base, &p.Decode.PerSequence, &p.Decode.PerKVToken, &p.Decode.Adapters,
+		&p.Decode.Base, &p.Decode.PerSequence, &p.Decode.PerKVToken, &p.Decode.Adapters, &p.Launch, &p.Mixed,
 	} {
 		*term = profile.Rounded(*term)
 	}

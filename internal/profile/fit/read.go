@@ -27,6 +27,9 @@ const (
 	prefillSeconds = "prefill_seconds"
 	intakeSeconds  = "intake_seconds"
 	stepSeconds    = "step_seconds"
+	severalPrompts = "prompts"
+	mixedSeconds   = "mixed_seconds"
+	firstSeconds   = "first_seconds"
 )
 
 // Columns of the published layout, which Splitwise has in milliseconds and for one token, SageServe in seconds and for all.
@@ -40,7 +43,7 @@ const (
 )
 
 var (
-	own = []string{model, hardware, tensorParallel, promptSize, contextSize, batch, kvSize, adapters, prefillSeconds, intakeSeconds, stepSeconds}
+	own = []string{model, hardware, tensorParallel, promptSize, contextSize, batch, kvSize, adapters, prefillSeconds, intakeSeconds, stepSeconds, severalPrompts, mixedSeconds, firstSeconds}
 	// besides are columns in which control profile says how it measured: nothing is read of them.
 	besides   = []string{"api", "asked_tokens", "outputs"}
 	published = []string{publishedPrompt, publishedBatch, publishedTokens, publishedFirst, publishedOthers, publishedAll}
@@ -172,10 +175,23 @@ func (t *table) own() (rows []Row, err error) {
 		intake, errIntake := t.time(r, intakeSeconds)
 		step, errStep := t.time(r, stepSeconds)
 		withAdapters, errAdapters := t.yes(r, adapters)
-		if err := errors.Join(errSet, errPrompt, errContext, errBatch, errKV, errPrefill, errIntake, errStep, errAdapters); err != nil {
+		several, errPrompts := t.count(r, severalPrompts, 0)
+		mixed, errMixed := t.time(r, mixedSeconds)
+		first, errFirst := t.time(r, firstSeconds)
+		if err := errors.Join(errSet, errPrompt, errContext, errBatch, errKV, errPrefill, errIntake, errStep, errAdapters, errPrompts, errMixed, errFirst); err != nil {
 			return nil, err
 		}
-		row := Row{Set: set, PrefillSeconds: prefill, Intake: intake, StepSeconds: step}
+		if mixed > 0 {
+			if prompt == 0 || sequences == 0 || prefill > 0 {
+				return nil, t.fault(r, "%s is of a prompt beside others: write how many tokens it had as %s and how many others there were as %s, and no %s",
+					mixedSeconds, promptSize, batch, prefillSeconds)
+			}
+			row := Row{Set: set, Mixed: profile.Work{Sequences: sequences, KVTokens: kv, Adapters: withAdapters}, MixedSeconds: mixed, Without: step, FirstToken: first}
+			row.Mixed.AddPrompt(context, prompt)
+			rows = append(rows, row)
+			continue
+		}
+		row := Row{Set: set, Prompts: several, PrefillSeconds: prefill, Intake: intake, StepSeconds: step}
 		switch {
 		case prefill == 0 && step == 0:
 			return nil, t.fault(r, "the row has no time: write %s, %s or both", prefillSeconds, stepSeconds)

@@ -1,0 +1,83 @@
+package fit
+
+import (
+	"math"
+	"testing"
+
+	"github.com/headgate/headgate/internal/profile"
+)
+
+// besideOthers makes rows of an engine: prompts alone, with their intake, steps, and prompts beside 1 and 8 sequences.
+func besideOthers(p profile.Profile, waits float64) (rows []Row) {
+	for _, n := range []int{16, 128, 512, 2048, 7680} {
+		var alone profile.Work
+		alone.AddPrompt(0, n)
+		rows = append(rows, Row{Prefill: alone, PrefillSeconds: p.Intake + p.StepTime(alone), Intake: p.Intake})
+		if n <= 2048 { // four at once, of which the first is computed before the others
+			three := profile.Work{PromptTokens: 3 * n, Squares: 3 * alone.Squares}
+			rows = append(rows, Row{Prompts: 4, Prefill: alone, PrefillSeconds: p.Intake + p.StepTime(alone) + p.StepTime(three)})
+		}
+		for _, sequences := range []int{1, 8} {
+			step := profile.Work{Sequences: sequences, KVTokens: sequences * n}
+			rows = append(rows, Row{Step: step, StepSeconds: p.StepTime(step)})
+			mixed := profile.Work{Sequences: sequences, KVTokens: sequences * 40}
+			without := p.StepTime(mixed)
+			mixed.AddPrompt(0, n)
+			took := mixedTime(p, mixed)
+			rows = append(rows, Row{Mixed: mixed, MixedSeconds: took, Without: without, FirstToken: p.Intake + waits*without + took})
+		}
+	}
+	return rows
+}
+
+// What an engine does with prompts beside others is found out: whether it schedules a step while one is computed, and whether launching one that
+// has a prompt takes its time.
+func TestPromptsBesideOthers(t *testing.T) {
+	launching := profile.Profile{
+		Intake: 0.006, Launch: 0.053,
+		Prefill: profile.Prefill{Floor: 0.053, Base: 0.005, PerToken: 2.4e-5},
+		Decode:  profile.Decode{Base: 0.005, PerSequence: 1e-5, PerKVToken: 3e-8},
+	}
+	ahead := launching
+	ahead.Asynchronous = true
+	plain := launching
+	plain.Launch, plain.Prefill.Floor, plain.Prefill.Base = 0, 0, 0.02
+	together := plain
+	together.Mixed = 0.006
+	plainAhead := plain
+	plainAhead.Asynchronous = true
+	for name, c := range map[string]struct {
+		p     profile.Profile
+		waits float64 // steps before its own, in the mean
+	}{
+		"launches, and waits for each step": {launching, 0.5},
+		"launches ahead":                    {ahead, 1.5},
+		"computes for as long as alone":     {plain, 0.5},
+		"schedules ahead":                   {plainAhead, 1.5},
+		"takes longer for both":             {together, 0.5},
+	} {
+		f := fitted(t, besideOthers(c.p, c.waits))
+		if f.Asynchronous != c.p.Asynchronous || math.Abs(f.Mixed.Waited-c.waits) > 0.01 {
+			t.Errorf("%s: asynchronous is %v, and prompts wait for %v steps", name, f.Asynchronous, f.Mixed.Waited)
+		}
+		near(t, name+": launch", f.Launch, c.p.Launch, 0.01)
+		near(t, name+": mixed", f.More, c.p.Mixed, 0.03)
+		got := f.Profile("x.csv", Set{}, profile.Limits{})
+		for _, n := range []int{16, 600, 8000} {
+			near(t, name+": a prompt alone", got.PrefillTime(0, n), c.p.PrefillTime(0, n), 0.03)
+		}
+		if f.Mixed.P90 > 0.05 || f.PrefillError.Median > 0.05 {
+			t.Errorf("%s: %v", name, f.Profile("x.csv", Set{}, profile.Limits{}).Source)
+		}
+	}
+}
+
+// Where intake is not known nobody knows how long prompts wait, and an engine is taken to wait for each step.
+func TestPromptsBesideOthersWithoutIntake(t *testing.T) {
+	p := truth
+	p.Asynchronous = true
+	rows := besideOthers(p, 1.5)
+	if f := fitted(t, rows); f.Asynchronous || !math.IsNaN(f.Mixed.Waited) {
+		t.Errorf("it is asynchronous: %v, and waits for %v", f.Asynchronous, f.Mixed.Waited)
+	}
+}
