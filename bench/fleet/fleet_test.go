@@ -192,6 +192,20 @@ func TestLatencyKeepsObjectivesWherePromptsAreShared(t *testing.T) {
 	}
 }
 
+// Tiny prompts share the steps in which others decode, so that one of them delays nobody by a whole step. Where that was counted, and not counted
+// any more behind others' prompts, requests gathered at some engines: first tokens took three times as long as where requests are fewest.
+func TestTinyPromptsAreSpread(t *testing.T) {
+	f := four()
+	w := Plain(Lengths{{Prompt: 20, Output: 20}, {Prompt: 10, Output: 10}, {Prompt: 40, Output: 5}})
+	of := func(rule pick.Rule) Figures {
+		return FiguresOf(outcome(t, f, 1, w.Requests(1, 300, 4000), Headgate(rule)), f.Profile, DefaultObjectives)
+	}
+	latency, least := of(pick.Latency), of(pick.LeastRequest)
+	if latency.TTFT99 > 1.1*least.TTFT99 || latency.PerToken99 > 1.1*least.PerToken99 || latency.Kept < 0.999 {
+		t.Errorf("latency: %+v, least requests: %+v", latency, least)
+	}
+}
+
 // A cancelled request leaves its engine, is not part of the figures, and does not teach answer lengths; all others complete.
 func TestClientsLeave(t *testing.T) {
 	f := four()

@@ -59,7 +59,7 @@ type Claim struct{ prefill, beside, urgency, tokens, pace, paced, context int64 
 // claim is that of the request where something is expected of it.
 func (f *forecast) claim(e *Endpoint, is *Estimate) Claim {
 	return Claim{
-		prefill: int64((is.Load + is.Prefill) * 1e9), beside: int64(is.Longer / besideUnit), urgency: int64(1 / f.PerToken / urgencyUnit),
+		prefill: int64((is.Load + is.Delay) * 1e9), beside: int64(is.Longer / besideUnit), urgency: int64(1 / f.PerToken / urgencyUnit),
 		tokens: int64(f.takes(e)), context: contextUnit + int64(f.Prompt+f.Output/2),
 	}
 }

@@ -59,6 +59,8 @@ type Estimate struct {
 	// Intake is until it is in the engine's queue, Queue until the prompts are computed of the requests before it, Room until there is room for it, in the batch, in the KV cache
 	// and in an adapter slot, Load is of its adapter, and Prefill of what its endpoint has not cached of its own prompt.
 	Intake, Queue, Room, Load, Prefill float64
+	// Delay is for how much longer the engine has something to do because of the prompt: Prefill, less its steps if others decode in them anyway.
+	Delay float64
 	// Step is what each step takes once it runs, and Longer by how much that is longer for it.
 	Step, Longer float64
 	// Own is its time to first token as a share of the objective, plus the probability that its further tokens miss theirs. Others is its cost to
@@ -115,7 +117,7 @@ func (f *forecast) take(p *profile.Profile) {
 
 // at predicts the request at an endpoint where there is room for it, and no adapter to be loaded, in seconds: the fields of [Estimate]. It is
 // asked of each candidate of each request.
-func (f *forecast) at(e *Endpoint) (queue, prefill, step, longer float64) {
+func (f *forecast) at(e *Endpoint) (queue, prefill, delay, step, longer float64) {
 	if e.Profile != f.profile {
 		f.take(e.Profile)
 	}
@@ -128,12 +130,12 @@ func (f *forecast) at(e *Endpoint) (queue, prefill, step, longer float64) {
 	ours, peers := e.Backlog, e.Peers
 	beside := float64(ours.Beside.Load()+peers.Beside.Load())*besideUnit + e.OthersBeside
 	step = weights + beside + longer
-	overhead, running := p.Prefill.Base, 0.0 // of a step with prompts; what is left of the step that runs
+	overhead, anyway, running := p.Prefill.Base, 0.0, 0.0 // of a step with prompts, and without; what is left of the step that runs
 	if beside > 0 {
 		if overhead < weights {
 			overhead = weights
 		}
-		overhead, running = overhead+beside, step*0.5
+		overhead, anyway, running = overhead+beside, weights+beside, step*0.5
 	}
 
 	cached := f.cached(e)
@@ -142,23 +144,26 @@ func (f *forecast) at(e *Endpoint) (queue, prefill, step, longer float64) {
 	queue = float64(max(0, ours.left(f.Now))) * 1e-9
 	if queue > step {
 		// It is computed in steps that are full of others' prompts, and pays its share of those.
-		return queue, prefill + own*f.perChunk*overhead, step, longer
+		prefill += own * f.perChunk * overhead
+		return queue, prefill, prefill, step, longer
 	}
 	if queue < running {
 		queue = running
 	}
-	if prefill += math.Ceil(own*f.perChunk) * overhead; prefill < p.Prefill.Floor {
+	chunks := math.Ceil(own * f.perChunk)
+	if prefill += chunks * overhead; prefill < p.Prefill.Floor {
 		prefill = p.Prefill.Floor
 	}
-	return queue, prefill, step, longer
+	// Those who decode get a token in each of its steps. Steps that are not full have room for prompts that come later.
+	return queue, prefill, max(0, prefill-(chunks-own*f.perChunk)*anyway), step, longer
 }
 
 // others is what a prefill and longer steps cost those who decode at an endpoint, as shares of their objectives: each waits while the request is
 // prefilled, and then a little longer for each token. See rest.
-func (f *forecast) others(e *Endpoint, prefill, longer float64) float64 {
+func (f *forecast) others(e *Endpoint, delay, longer float64) float64 {
 	const others = 1 / DefaultPerToken // of each of which nobody tells
 	urgency := float64(e.Backlog.Urgency.Load()+e.Peers.Urgency.Load())*urgencyUnit + float64(e.Others)*others
-	return urgency * (prefill*f.perOutput + longer)
+	return urgency * (delay*f.perOutput + longer)
 }
 
 // rest is what share of the latest seconds prompts left to those who decode at an endpoint. Only that is theirs, and a delay weighs as much more:
@@ -180,9 +185,8 @@ func (f *forecast) beyond(e *Endpoint, c *Copy, limit score) bool {
 	if limit.less(scoreOf(alone)) {
 		return true
 	}
-	queue, prefill, step, longer := f.at(e)
-	prefill += load
-	own, others := (intake+queue+prefill)*f.perFirstToken+f.misses(step), f.others(e, prefill, longer)
+	queue, prefill, delay, step, longer := f.at(e)
+	own, others := (intake+queue+prefill+load)*f.perFirstToken+f.misses(step), f.others(e, delay+load, longer)
 	return limit.less(scoreOf(own+others)) || others > 0 && limit.less(scoreOf(own+others/f.rest(e)))
 }
 
@@ -191,7 +195,7 @@ func (f *forecast) takes(e *Endpoint) int { return f.Prompt - int(f.cached(e)) +
 
 // estimate is all that is expected of the request for c at an endpoint.
 func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
-	is.Queue, is.Prefill, is.Step, is.Longer = f.at(e)
+	is.Queue, is.Prefill, is.Delay, is.Step, is.Longer = f.at(e)
 	p, there := f.profile, e.Pending()
 	is.Intake, is.Adapter = p.Intake, InSlot
 	if slower := p.Decode.Adapters; !c.Base && slower > 1 && e.Adapters.Load() == 0 && len(e.Listed) == 0 {
@@ -216,7 +220,7 @@ func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 		}
 	}
 	is.Own = is.FirstToken()*f.perFirstToken + f.misses(is.Step)
-	if is.Others = f.others(e, is.Prefill+is.Load, is.Longer); is.Others > 0 {
+	if is.Others = f.others(e, is.Delay+is.Load, is.Longer); is.Others > 0 {
 		is.Others /= f.rest(e)
 	}
 	is.Others += (crowd + leaves*is.Load) * f.perFirstToken
