@@ -51,7 +51,10 @@ type endpoint struct {
 	sums    tally
 	counted bool
 	order   []*Copy
-	hash    uint64
+	// mayLeave is what the copies in order take up, if summed.
+	mayLeave amount
+	summed   bool
+	hash     uint64
 	// loadTime is the recent mean time of loads there, unloadTime that of evictions that make room, both in seconds.
 	loadTime, unloadTime recent
 	// quick: evictions are so fast that no reserve is kept free.
@@ -592,7 +595,7 @@ func (s *State) drop(c *Copy) {
 	}
 	if c.ranked {
 		at, _ := slices.BinarySearchFunc(e.order, c, (*Copy).compareRank)
-		e.order = slices.Delete(e.order, at, at+1)
+		e.order, e.summed = slices.Delete(e.order, at, at+1), false
 	}
 	s.recount(c)
 	delete(e.copies, c.Key)

@@ -80,6 +80,13 @@ func (s *State) Audit(decided bool) error {
 		if t := e.tally(); t.remain != remain || t.settled != settled || t.held != held || t.stay != stay || t.loading+t.slow != loading || len(t.queue) != queued {
 			return fmt.Errorf("%s: the tally is %+v, and counted anew remain %v held %v stay %v loading %d queued %d", e.Address, *t, remain, held, stay, loading, queued)
 		}
+		var mayLeave amount
+		for _, c := range order {
+			mayLeave = mayLeave.plus(c.room())
+		}
+		if got := e.evictable(); got != mayLeave {
+			return fmt.Errorf("%s: %v may leave, and counted anew %v", e.Address, got, mayLeave)
+		}
 		if !slices.Equal(order, e.order) {
 			return fmt.Errorf("%s: the order has %d copies, and sorted anew %d, or others first", e.Address, len(e.order), len(order))
 		}

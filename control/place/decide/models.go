@@ -244,6 +244,9 @@ func (m *model) since() time.Time { return m.first }
 
 // starved says whether requests wait for the model that no copy there is, or that is on its way, will serve, but for one.
 func (m *model) starved(but *Copy) bool {
+	if len(m.copies) == 0 {
+		return len(m.wants) > 0
+	}
 	for _, w := range m.wants {
 		served := false
 		for _, c := range m.copies {

@@ -31,6 +31,8 @@ func (a amount) plus(bytes int64) amount { return amount{a.models + 1, sum(a.byt
 
 func (a amount) minus(bytes int64) amount { return amount{a.models - 1, a.bytes - bytes} }
 
+func (a amount) without(b amount) amount { return amount{a.models - b.models, a.bytes - b.bytes} }
+
 // sum adds sizes. It stops at the greatest number there is: what clients and engines say of sizes may be anything.
 func sum(a, b int64) int64 {
 	if a > math.MaxInt64-b {
@@ -44,7 +46,7 @@ func (e *endpoint) tally() *tally {
 	if e.counted {
 		return &e.sums
 	}
-	e.sums, e.counted = tally{queue: e.sums.queue[:0]}, true
+	e.sums, e.counted, e.summed = tally{queue: e.sums.queue[:0]}, true, false
 	t := &e.sums
 	var twice map[string]*[4]bool // in an endpoint of two pools a model may be there once, for both
 	if len(e.pools) > 1 {
@@ -78,6 +80,18 @@ func (e *endpoint) tally() *tally {
 		}
 	}
 	return t
+}
+
+// evictable returns how much may leave an endpoint for a copy that may put out any other.
+func (e *endpoint) evictable() amount {
+	e.tally()
+	if !e.summed {
+		e.summed, e.mayLeave = true, amount{}
+		for _, c := range e.order {
+			e.mayLeave = e.mayLeave.plus(c.room())
+		}
+	}
+	return e.mayLeave
 }
 
 // turns is how many loads count among those that an engine does at once. Slow ones count only where the engine takes no more beside them.
@@ -116,7 +130,7 @@ func (s *State) reorder() {
 			}
 			if c.ranked {
 				at, _ := slices.BinarySearchFunc(e.order, c, (*Copy).compareRank)
-				e.order = slices.Delete(e.order, at, at+1)
+				e.order, e.summed = slices.Delete(e.order, at, at+1), false
 			}
 			if may && !c.ranked {
 				s.helped[c.Endpoint], s.dueEndpoints[c.Endpoint] = true, true
@@ -127,7 +141,7 @@ func (s *State) reorder() {
 			c.ranked, c.rank = may, r
 			if may {
 				at, _ := slices.BinarySearchFunc(e.order, c, (*Copy).compareRank)
-				e.order = slices.Insert(e.order, at, c)
+				e.order, e.summed = slices.Insert(e.order, at, c), false
 			}
 		}
 	}

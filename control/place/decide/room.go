@@ -435,8 +435,11 @@ func (m *model) unusable(address string) bool {
 // Turn is when that of the model's copy comes. Those leave that would be missed least, by the claim and by what is said of both, not by when they came: of two that were preloaded the
 // later one may put out the other.
 func (e *endpoint) shrink(m *model, turn time.Time, by claim, all amount, leave func(*Copy)) (victims int, worst rank, left amount, fits bool) {
-	if e.fits(all) {
+	switch {
+	case e.fits(all):
 		return 0, rank{}, all, true
+	case !e.fits(all.without(e.evictable())):
+		return 0, rank{}, all, false
 	}
 	for _, c := range e.order {
 		o := c.model
@@ -482,7 +485,12 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 	all, held, next := t.settled, t.held, max(1, e.Loads)-e.turns()
 	soon, at := e.ending(now)
 	s.reorder()
-	evictable := e.evictable()
+	var evictable amount // but for queued copies, which are not evicted for others
+	for _, c := range e.order {
+		if c.told() {
+			evictable = evictable.plus(c.room())
+		}
+	}
 	for _, c := range queue {
 		if s.abandoned(c, now) {
 			s.drop(c)
@@ -504,7 +512,7 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 			with, then = all, held
 		}
 		if next <= 0 && soon <= 0 {
-			if !e.fits(amount{with.models - evictable.models, with.bytes - evictable.bytes}) {
+			if !e.fits(with.without(evictable)) {
 				s.drop(c)
 				continue
 			}
@@ -557,16 +565,6 @@ func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Actio
 		s.preparing[e.Address] = true
 	}
 	return todo
-}
-
-// evictable returns how much may leave an endpoint for a copy that may put out any other. Queued copies are not evicted for others.
-func (e *endpoint) evictable() (all amount) {
-	for _, c := range e.order {
-		if c.told() {
-			all = all.plus(c.room())
-		}
-	}
-	return all
 }
 
 // shares reports whether another pool of the endpoint has the model of a copy there, or, if queued, has it in the queue before: the engine has it
