@@ -1,0 +1,161 @@
+package decide
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// consider gives a model the copies that it must have, and takes those that it must not.
+func (s *State) consider(m *model, now time.Time) (todo []Action) {
+	if m.gone {
+		return s.considerGone(m, now)
+	}
+	todo = s.disown(m, now)
+	if m.Max > 0 && len(m.copies) > m.Max {
+		staying := s.staying(m)
+		for ; len(staying) > m.Max; staying = staying[1:] {
+			todo = append(todo, s.dismiss(staying[0], now)...)
+		}
+	}
+	for {
+		starved := m.starved(nil)
+		if !starved && s.there(m) >= m.needs() {
+			if m.failed != "" {
+				if best, _ := s.choose(m, claim{asked: true, below: math.Inf(1), spares: true}); best.e == nil {
+					return todo // who asks for it now would be told the same
+				}
+			}
+			s.pass(m)
+			m.placeless = time.Time{}
+			return todo
+		}
+		by := s.claim(m)
+		best, why := s.choose(m, by)
+		if best.e == nil {
+			m.ensure = m.ensure && why == ""
+			if m.placeless.IsZero() {
+				m.placeless = now
+			}
+			s.block(m, why, starved)
+			return todo
+		}
+		s.pass(m)
+		todo = append(todo, s.put(m, best.e, by, now)...)
+	}
+}
+
+// disown lets copies of a model go at endpoints that have left its pool. What another pool has there, too, stays at the engine.
+func (s *State) disown(m *model, now time.Time) (todo []Action) {
+	for _, c := range slices.Clone(m.copies) {
+		switch e := c.endpoint; {
+		case slices.Contains(e.pools, m.Pool):
+		case len(e.twins(c)) > 0:
+			s.drop(c)
+		default:
+			todo = append(todo, s.dismiss(c, now)...)
+		}
+	}
+	return todo
+}
+
+// put gives a model a copy at an endpoint that has a place for it. It is loaded when its turn comes.
+func (s *State) put(m *model, e *endpoint, by claim, now time.Time) []Action {
+	presence := m.presence()
+	c := s.add(m, e, Queued, now)
+	c.claim, c.presence = by, presence
+	e.ask(c, now)
+	if !m.placeless.IsZero() {
+		c.asked, m.placeless = m.placeless, time.Time{}
+	}
+	if e.Bytes > 0 && c.Source < PredictedSize && e.CanPredict {
+		c.sizing = true
+		return []Action{{Kind: Predict, Endpoint: e.Address, Model: m.Entry, For: by.purpose}}
+	}
+	return nil
+}
+
+// considerGone takes the copies of a model that is not in the catalogue. Requests that wait for it may know of it before
+// the catalogue does, and only for a moment.
+func (s *State) considerGone(m *model, now time.Time) (todo []Action) {
+	for _, c := range slices.Clone(m.copies) {
+		todo = append(todo, s.dismiss(c, now)...)
+	}
+	delete(s.unknown, m.ModelKey)
+	switch {
+	case len(m.wants) > 0 && now.Sub(m.since()) >= catalogueLag:
+		s.block(m, UnknownModel, true)
+	case len(m.wants) > 0:
+		s.unknown[m.ModelKey] = true
+	case len(m.copies) == 0:
+		delete(s.models, m.ModelKey)
+		for i := range m.ghosts {
+			s.pool(m.Pool).fading.shadows[i].forget(m, i)
+		}
+		s.unstick(m)
+		delete(s.failing, m.ModelKey)
+		s.changedModels[m.ModelKey] = true
+	}
+	return todo
+}
+
+// least is how many copies there are to be even if no request waits.
+func (m *model) least() int {
+	if m.ensure {
+		return max(m.min(), 1)
+	}
+	return m.min()
+}
+
+// there counts the copies that a model has or will have, where requests can be sent.
+func (s *State) there(m *model) int {
+	n := 0
+	for _, c := range m.copies {
+		if c.remains() && c.endpoint.useful() {
+			n++
+		}
+	}
+	return n
+}
+
+// block notes why a model gets no copy. Requests that wait for it are told, unless a place will come free.
+func (s *State) block(m *model, why Reason, starved bool) {
+	if !m.stuck {
+		p := s.pool(m.Pool)
+		m.stuck, m.place = true, len(p.stuck)
+		p.stuck = append(p.stuck, m)
+	}
+	if m.blocked != why {
+		m.blocked = why
+		s.changedModels[m.ModelKey] = true
+		s.stirVModels(m.ModelKey)
+	}
+	if starved && m.failed != why {
+		m.failed = why
+		s.changedModels[m.ModelKey] = true
+	}
+}
+
+// pass notes that a model has what it needs, or may try again.
+func (s *State) pass(m *model) {
+	s.unstick(m)
+	if m.blocked != "" {
+		m.blocked = ""
+		s.stirVModels(m.ModelKey)
+	}
+	if m.failed != "" {
+		m.failed = ""
+		s.changedModels[m.ModelKey] = true
+	}
+}
+
+// unstick notes that a model waits for no place.
+func (s *State) unstick(m *model) {
+	if !m.stuck {
+		return
+	}
+	p := s.pool(m.Pool)
+	last := p.stuck[len(p.stuck)-1]
+	p.stuck[m.place], last.place = last, m.place
+	p.stuck, m.stuck = p.stuck[:len(p.stuck)-1], false
+}

@@ -1,0 +1,246 @@
+package decide
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"time"
+)
+
+// evictExcess evicts models, lowest worth first, from engines whose models exceed their capacity because some are larger than expected. If the models
+// that may not leave exceed it by themselves, nothing is evicted. The number of models is not enforced: some may have been loaded by hand.
+func (s *State) evictExcess(now time.Time) (todo []Action) {
+	for _, address := range slices.Sorted(maps.Keys(s.endpoints)) {
+		e := s.endpoints[address]
+		all := e.tally().settled
+		if e.state != up || !e.CanLoad || e.Is() || e.holds(all) {
+			continue
+		}
+		s.reorder()
+		var victims []*Copy
+		for _, c := range e.order {
+			if e.holds(all) || all.models <= 1 {
+				break
+			}
+			if c.told() {
+				victims = append(victims, c)
+				all = all.minus(c.room())
+			}
+		}
+		if !e.holds(all) {
+			continue
+		}
+		for _, c := range victims {
+			todo = append(todo, s.dismiss(c, now)...)
+		}
+	}
+	return todo
+}
+
+// shrink is how many copies have to leave an endpoint for a model until so much fits there, the rank of the one among them that is
+// missed most, how much is left then, and whether it fits: it may be that too few may leave. It tells leave of each.
+//
+// Turn is when that of the model's copy comes. Those leave that would be missed least, by the claim and by what is said of both, not by when they came: of two that were preloaded the
+// later one may put out the other.
+func (e *endpoint) shrink(m *model, turn time.Time, by claim, all amount, leave func(*Copy)) (victims int, worst rank, left amount, fits bool) {
+	switch {
+	case e.fits(all):
+		return 0, rank{}, all, true
+	case !e.fits(all.without(e.evictable())):
+		return 0, rank{}, all, false
+	}
+	for _, c := range e.order {
+		o := c.model
+		if o.worth >= by.below && (!by.spares || !c.rank.spare) {
+			continue
+		}
+		if c.State == Queued && (by.settled && !c.cut || cmp.Or(c.turn().Compare(turn), o.compare(m)) < 0) { // its turn comes first
+			continue
+		}
+		victims++
+		worst, all = c.rank, all.minus(c.room())
+		if leave != nil {
+			leave(c)
+		}
+		if e.fits(all) {
+			return victims, worst, all, true
+		}
+	}
+	return victims, worst, all, false
+}
+
+// briefShare is the share of a load's time below which requests are brief: waiting for them costs little.
+const briefShare = 0.1
+
+// brief reports whether requests of a model are short at an endpoint compared with a load.
+func (s *State) brief(m *model, e *endpoint) bool {
+	mean := s.pool(m.Pool).requestTime // a lower bound: a model with few requests so far may seem too fast
+	takes := mean
+	if m.slowRate > 0 {
+		takes = max(mean, m.stay())
+	}
+	return mean > 0 && e.loadTime.known() && takes <= briefShare*e.loadTime.median
+}
+
+// busy reports whether requests of a copy would delay its eviction for long.
+func (c *Copy) busy() bool { return c.inFlight > 0 && !c.brief }
+
+// prepare evicts copies from an endpoint for the next loads of its queue, which is in order. It evicts when the turn of a load has come, or one
+// unload time before. An earlier eviction costs misses, and the queued copy may still go elsewhere. If too little can be evicted for a copy, it
+// gives up its place. Only for the next loads is it found which copies are to be evicted; for the others, whether they would fit if all were that may be.
+func (s *State) prepare(e *endpoint, queue []*Copy, now time.Time) (todo []Action) {
+	t := e.tally()
+	all, held, next := t.settled, t.held, max(1, e.Loads)-e.turns()
+	soon, at := e.ending(now)
+	s.reorder()
+	var evictable amount // but for queued copies, which are not evicted for others
+	for _, c := range e.order {
+		if c.told() {
+			evictable = evictable.plus(c.room())
+		}
+	}
+	for _, c := range queue {
+		if s.abandoned(c, now) {
+			s.drop(c)
+			continue
+		}
+		if c.misplaced() { // since it got its place
+			todo = append(todo, s.dismiss(c, now)...)
+			continue
+		}
+		if c.sizing { // nothing leaves for it before its size is known: it may be too large
+			continue
+		}
+		if c.cut { // the engine may have it: settled includes it
+			next--
+			continue
+		}
+		with, then := all.plus(c.room()), held.plus(c.room())
+		if e.shares(c, true) {
+			with, then = all, held
+		}
+		if next <= 0 && soon <= 0 {
+			if !e.fits(with.without(evictable)) {
+				s.drop(c)
+				continue
+			}
+			all, held = with, then
+			continue
+		}
+		m, by := c.model, c.claim
+		by.settled = true
+		if s.there(m) <= m.min() || m.starved(c) {
+			by.below, by.spares = math.Inf(1), true
+		}
+		s.reorder()
+		var victims []*Copy
+		_, worst, left, fits := e.shrink(m, c.turn(), by, with, func(v *Copy) { victims = append(victims, v) })
+		if !fits {
+			s.drop(c)
+			continue
+		}
+		for i := len(victims) - 2; i >= 0; i-- { // a small copy that was first to leave may stay if a large one leaves
+			if back := left.plus(victims[i].room()); e.fits(back) {
+				left, victims = back, slices.Delete(victims, i, i+1)
+			}
+		}
+		all, held = with, then
+		early, room := next <= 0, e.hasRoom(held)
+		if next--; early {
+			if soon--; room { // it needs no eviction when its turn comes
+				continue
+			}
+		}
+		if len(victims) > 0 && !room {
+			without := left.plus(victims[len(victims)-1].room())
+			if until, waits := e.better(worst, without, early, now); waits {
+				at = sooner(at, until)
+				continue
+			}
+		}
+		all = left
+		for _, victim := range victims {
+			if victim.State == Loaded {
+				victim.leaving = now
+			}
+			evictable = evictable.minus(victim.room())
+			todo = append(todo, s.dismiss(victim, now)...)
+		}
+	}
+	if e.prepares = at; at.IsZero() {
+		delete(s.preparing, e.Address)
+	} else {
+		s.preparing[e.Address] = true
+	}
+	return todo
+}
+
+// shares reports whether another pool of the endpoint has the model of a copy there, or, if queued, has it in the queue before: the engine has it
+// once, for both.
+func (e *endpoint) shares(c *Copy, queued bool) bool {
+	return slices.ContainsFunc(e.twins(c), func(o *Copy) bool { return o.remains() && (o.told() || queued && o.compareTurn(c) < 0) })
+}
+
+// ends returns when a load is expected to end; zero if unknown.
+func (c *Copy) ends() time.Time {
+	took := cmp.Or(c.model.took, c.endpoint.loadTime.median)
+	if took == 0 {
+		return time.Time{}
+	}
+	return c.Since.Add(time.Duration(took * float64(time.Second)))
+}
+
+// ending returns how many loads are expected to end within one unload time, and when the next load will be that close to its end; zero if none will.
+// A load that should have ended one unload time ago may go on for long: nothing is expected of it any more.
+func (e *endpoint) ending(now time.Time) (soon int, at time.Time) {
+	if !e.unloadTime.known() || e.tally().loading == 0 {
+		return 0, at
+	}
+	ahead := time.Duration(e.unloadTime.median * float64(time.Second))
+	for _, c := range e.copies {
+		if c.State != Loading || c.overdue || c.slow {
+			continue
+		}
+		switch ends := c.ends(); {
+		case ends.IsZero(), now.After(ends.Add(ahead)):
+		case now.Before(ends.Add(-ahead)):
+			at = sooner(at, ends.Add(-ahead))
+		default:
+			soon++
+		}
+	}
+	return soon, at
+}
+
+// mostPause bounds for how long an eviction waits for a better victim.
+const mostPause = 10 * time.Second
+
+// better reports whether an eviction should wait, and until when, for a copy with lower worth than the victims that could leave instead of the worst
+// of them: one that was just loaded and whose requests are on their way to it, or, if early, one whose load is about to end. Without is what the
+// endpoint would have if all victims but the worst left.
+func (e *endpoint) better(worst rank, without amount, early bool, now time.Time) (until time.Time, waits bool) {
+	if worst.spare {
+		return until, false
+	}
+	pause := min(mostPause, time.Duration(briefShare*e.loadTime.median*float64(time.Second)))
+	for _, c := range e.copies {
+		m := c.model
+		if !c.brief || c.stays || !c.remains() || worth(m) >= worst.worth || !e.fits(without.minus(c.room())) {
+			continue
+		}
+		var at time.Time
+		switch {
+		case c.State == Loaded && len(m.wants) > 0:
+			at = c.Since.Add(pause)
+		case early && c.State == Loading:
+			if ends := c.ends(); !ends.IsZero() {
+				at = ends.Add(pause)
+			}
+		}
+		if now.Before(at) {
+			until, waits = sooner(until, at), true
+		}
+	}
+	return until, waits
+}

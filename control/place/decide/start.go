@@ -1,0 +1,106 @@
+package decide
+
+import (
+	"slices"
+	"time"
+)
+
+// start tells an engine to load what waits there, as many at once as it takes, in the order of [Copy.compareTurn].
+func (s *State) start(e *endpoint, now time.Time) (todo []Action) {
+	if e.state != up || e.Is() {
+		return nil
+	}
+	todo = s.repeatUnloads(e)
+	t := e.tally()
+	if len(t.queue) == 0 {
+		return todo
+	}
+	loading, queue := e.turns(), slices.Clone(t.queue)
+	slices.SortFunc(queue, (*Copy).compareTurn)
+	todo = append(todo, s.prepare(e, queue, now)...)
+	for _, c := range queue {
+		if loading >= max(1, e.Loads) {
+			return todo
+		}
+		if e.copies[c.Key] != c || c.State != Queued {
+			continue // it has given its place up
+		}
+		if is := e.leaks[c.ID]; c.sizing || is != nil && is.asked {
+			continue // a moment
+		}
+		if !e.started(c) { // what is evicted for it is not gone yet; who comes after it must not take its room
+			if c.roomless.IsZero() {
+				c.roomless = now
+				s.roomless[c.CopyKey] = true
+			}
+			return todo
+		}
+		loading++
+		m := c.model
+		kind := Load
+		if c.cut {
+			kind = Reload
+		}
+		stalled := now.Sub(c.asked)
+		s.set(c, Loading, now)
+		if e.Overlap > e.Loads {
+			c.slowAt = now.Add(s.slowAfter(m))
+			s.timed[c.CopyKey] = true
+		}
+		a := Action{Kind: kind, Endpoint: e.Address, Model: m.Entry, For: c.claim.purpose, Timeout: s.timeout(e, m), Stalled: stalled}
+		if since := m.since(); !since.IsZero() {
+			a.Waited = now.Sub(since)
+		}
+		todo = append(todo, a)
+		if e.unloadTime.known() { // shortly before it ends, room is made for the next load
+			s.dueEndpoints[e.Address] = true
+		}
+	}
+	return todo
+}
+
+// dismiss lets a copy go, in the way that its state asks for.
+func (s *State) dismiss(c *Copy, now time.Time) []Action {
+	switch c.State {
+	case Queued:
+		if c.cut { // the engine may have it
+			s.drain(c, now)
+			return nil
+		}
+		s.drop(c)
+	case Loading:
+		if !c.doomed {
+			s.doom(c)
+			return []Action{{Kind: Cancel, Endpoint: c.Endpoint, Model: c.model.Entry}}
+		}
+	case Loaded:
+		s.drain(c, now)
+	}
+	return nil
+}
+
+// drain lets the requests of a copy end, and no more go there.
+func (s *State) drain(c *Copy, now time.Time) {
+	s.set(c, Draining, now)
+	s.draining[c.CopyKey] = true
+}
+
+// doom has a copy that is loading be unloaded as soon as it is loaded.
+func (s *State) doom(c *Copy) {
+	c.doomed = true
+	s.helped[c.Endpoint] = true
+	s.recount(c)
+}
+
+// recount notes that what a copy takes up at its endpoint has changed.
+func (s *State) recount(c *Copy) {
+	c.endpoint.counted = false
+	s.touch(c.model)
+}
+
+// unload ends a drain.
+func (s *State) unload(c *Copy, now time.Time) Action {
+	delete(s.draining, c.CopyKey)
+	s.set(c, Unloading, now)
+	return Action{Kind: Unload, Endpoint: c.Endpoint, Model: c.model.Entry}
+}
