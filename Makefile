@@ -127,6 +127,10 @@ bench: ## Benchmark hot paths beside what they replace; prints medians, spread a
 bench-policies: build ## Judge policies in a simulated fleet, on the traces of $TRACE_DIR if it names some; prints a table for each workload, and draws it in .run/policies
 	@mkdir -p .run/policies
 	@for workload in adapters prefixes plain $(if $(TRACE_DIR),azure-conversation azure-code mooncake-conversation mooncake-synthetic); do bin/bench fleet --workload $$workload --goodput --seeds 5 --plots .run/policies $(ARGS) || exit 1; echo; done
+	@for flags in 'chat --rate 23 --requests 6000' 'prefixes --endpoints 2 --rate 1.1 --requests 3000' 'long --rate 22 --requests 4000' \
+		'prefixes --slow 8 --rate 6 --requests 4000' 'bursts --rate 12.5 --requests 4000' 'cancelled --rate 21 --requests 4000'; do \
+		bin/bench fleet --workload $$flags --seeds 5 $(ARGS) || exit 1; echo; \
+	done
 
 # What is left out: drift, flash and noise at other exponents (--workload drift --zipf 1.2), and a fifth of 1000 models on 100 endpoints
 # (--endpoints 100 --cache 0.2). 100 models do not fit on 100 endpoints: one has room for less than one.

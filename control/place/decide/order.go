@@ -189,23 +189,25 @@ func (c *Copy) compareRank(o *Copy) int {
 const turnAfter = time.Minute
 
 // turn returns the time by which queued copies are ordered.
-func (c *Copy) turn() time.Time {
-	if since := c.model.since(); !since.IsZero() {
-		return since
-	}
-	return c.asked.Add(turnAfter)
-}
+func (c *Copy) turn() time.Time { return c.model.due(c.asked) }
 
 // nextTurn returns what that time would be of a copy that the model got now.
 func (s *State) nextTurn(m *model) time.Time {
-	if since := m.since(); !since.IsZero() {
-		return since
-	}
 	asked := s.now
 	if !m.placeless.IsZero() {
 		asked = m.placeless
 	}
-	return asked.Add(turnAfter)
+	return m.due(asked)
+}
+
+// due returns the turn of a copy of m that was asked for at a time: when requests began to wait, or turnAfter later if none waits. A model that needs
+// copies without any request does not lose its turn to its own requests, which may come late and give up soon.
+func (m *model) due(asked time.Time) time.Time {
+	since, unasked := m.since(), asked.Add(turnAfter)
+	if since.IsZero() || m.needs() > 0 && unasked.Before(since) {
+		return unasked
+	}
+	return since
 }
 
 // compareTurn orders queued copies by whose turn is first. Copies for which requests wait go first, but not for ever: a queue may never be without
