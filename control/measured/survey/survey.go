@@ -215,8 +215,15 @@ func (p Plan) ruleOf(at Point) Rule {
 	if at.steps() || at.Mixed() {
 		r.Least = max(leastValues, (r.Least+stepsAtOnce-1)/stepsAtOnce)
 	}
+	if at.Mixed() {
+		r.Precision *= mixedPrecision
+	}
 	return r
 }
+
+// mixedPrecision is how many times as wide the interval of a prompt beside others may be: it is what is left of the time of several steps when that
+// of the others is taken off, with all that these vary.
+const mixedPrecision = 3
 
 // stepsAtOnce is how many measurements of other points one of steps is worth.
 const stepsAtOnce = 4
@@ -267,7 +274,7 @@ func (p Plan) precision(rows []Row) string {
 	for _, at := range p.Measured(rows) {
 		s := Summarize(Of(rows, at))
 		least, most = min(least, s.N), max(most, s.N)
-		if share := s.Share(); share <= p.Rule.Precision {
+		if share := s.Share(); share <= p.ruleOf(at).Precision {
 			worst = max(worst, share)
 		} else {
 			wide = append(wide, fmt.Sprintf("%s %s", at, s.Within()))

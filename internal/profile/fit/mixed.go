@@ -121,14 +121,21 @@ func launches(p profile.Profile, prompts []point) (all []profile.Profile) {
 	return all
 }
 
-// moreTogether is by how much longer steps with both take than a profile predicts, in the median; at least 0.
+// worthAdding is the share of its time by which a step with both must take longer for that to be no chance.
+const worthAdding = 0.05
+
+// moreTogether is by how much longer steps with both take than a profile predicts, in the median; 0 where that is little.
 func moreTogether(p profile.Profile, mixed []mixedRow) float64 {
-	var more []float64
+	var more, all []float64
 	for _, is := range mixed {
-		more = append(more, is.seconds-mixedTime(p, is.work))
+		more, all = append(more, is.seconds-mixedTime(p, is.work)), append(all, is.seconds)
 	}
 	slices.Sort(more)
-	return max(0, Quantile(more, 0.5))
+	slices.Sort(all)
+	if by := Quantile(more, 0.5); by > worthAdding*Quantile(all, 0.5) {
+		return by
+	}
+	return 0
 }
 
 // typicalOf is the one that took the median time of each kind: what was hindered once counts for little.
