@@ -947,7 +947,11 @@ type Lesson struct {
 	InHost    []float64 `protobuf:"fixed64,14,rep,packed,name=in_host,json=inHost,proto3" json:"in_host,omitempty"`
 	InStorage []float64 `protobuf:"fixed64,15,rep,packed,name=in_storage,json=inStorage,proto3" json:"in_storage,omitempty"`
 	// The logarithms of how many times as long single endpoints ("ip:port") take, at most 512.
-	Factors       map[string]float64 `protobuf:"bytes,16,rep,name=factors,proto3" json:"factors,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	Factors map[string]float64 `protobuf:"bytes,16,rep,name=factors,proto3" json:"factors,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	// How far measurements of prompts are off from what was learned, as a share; usual is of the others.
+	UsualPrompts float64 `protobuf:"fixed64,17,opt,name=usual_prompts,json=usualPrompts,proto3" json:"usual_prompts,omitempty"`
+	// About the least time that prompts took, in seconds, in the mean of some requests; 0 where none is known.
+	Shortest      float64 `protobuf:"fixed64,18,opt,name=shortest,proto3" json:"shortest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1092,6 +1096,20 @@ func (x *Lesson) GetFactors() map[string]float64 {
 		return x.Factors
 	}
 	return nil
+}
+
+func (x *Lesson) GetUsualPrompts() float64 {
+	if x != nil {
+		return x.UsualPrompts
+	}
+	return 0
+}
+
+func (x *Lesson) GetShortest() float64 {
+	if x != nil {
+		return x.Shortest
+	}
+	return 0
 }
 
 type Endpoints struct {
@@ -1574,7 +1592,7 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\x05share\x18\r \x01(\v2\x1c.headgate.placement.v1.ShareR\x05share\";\n" +
 	"\x05Share\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x12\x1c\n" +
-	"\tprocesses\x18\x02 \x01(\rR\tprocesses\"\xea\x03\n" +
+	"\tprocesses\x18\x02 \x01(\rR\tprocesses\"\xab\x04\n" +
 	"\x06Lesson\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05class\x18\x02 \x01(\tR\x05class\x12\x14\n" +
@@ -1593,7 +1611,9 @@ const file_placement_placement_proto_rawDesc = "" +
 	"\ain_host\x18\x0e \x03(\x01R\x06inHost\x12\x1d\n" +
 	"\n" +
 	"in_storage\x18\x0f \x03(\x01R\tinStorage\x12D\n" +
-	"\afactors\x18\x10 \x03(\v2*.headgate.placement.v1.Lesson.FactorsEntryR\afactors\x1a:\n" +
+	"\afactors\x18\x10 \x03(\v2*.headgate.placement.v1.Lesson.FactorsEntryR\afactors\x12#\n" +
+	"\rusual_prompts\x18\x11 \x01(\x01R\fusualPrompts\x12\x1a\n" +
+	"\bshortest\x18\x12 \x01(\x01R\bshortest\x1a:\n" +
 	"\fFactorsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\")\n" +

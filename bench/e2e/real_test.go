@@ -5,7 +5,9 @@ package e2e
 import (
 	"flag"
 	"fmt"
+	"io"
 	"maps"
+	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -318,6 +320,65 @@ func TestRealVLLMIsPredicted(t *testing.T) {
 				return request{body: fmt.Sprintf(`{"model":%q,"prompt":"%s%d","max_tokens":16,"stream":true,"stream_options":{"include_usage":true}}`,
 					model, shared, client*1_000_000+n)}
 			}, clients, rounds, turn)
+		})
+	}
+}
+
+// Predictions that are trusted come true from the first on, however many requests there are at once: of a real vLLM of which nobody says how long
+// it takes. Prompts and answers have various lengths and share nothing.
+func TestRealVLLMPredictionsComeTrue(t *testing.T) {
+	const judged = 100
+	for _, clients := range []int{1, 8, 32} {
+		t.Run(fmt.Sprintf("%d at once", clients), func(t *testing.T) {
+			s, _ := realVLLM(t)
+			began := time.Now()
+			l := s.pour(clients, func(client, n int) request {
+				id := client*1_000_000 + n
+				prompt := strings.Repeat(fmt.Sprintf("%07d ", id), []int{8, 25, 60, 110}[(client+n*7)%4])
+				return request{body: fmt.Sprintf(`{"model":%q,"prompt":"%s","max_tokens":%d,"stream":true,"stream_options":{"include_usage":true}}`,
+					baseRoute, prompt, []int{8, 16, 40}[(client+n)%3])}
+			}, isOK)
+			var lines []logged
+			for len(lines) < judged+2*clients && time.Since(began) < 4*time.Minute {
+				time.Sleep(time.Second)
+				lines = s.accessLog(func(l logged) bool {
+					return decided(l) && l.Time.After(began) && l.Pick.Reason == "least predicted harm"
+				})
+			}
+			l.stop()
+			for _, fault := range l.faults {
+				t.Error(fault)
+			}
+			if response, err := s.client.Get("http://" + s.Metrics + "/profiles"); err != nil {
+				t.Error(err)
+			} else {
+				profiles, err := io.ReadAll(response.Body)
+				t.Logf("it has learned, %v:\n%s", err, profiles)
+				_ = response.Body.Close()
+			}
+			if len(lines) < judged {
+				t.Fatalf("predictions decided %d requests", len(lines))
+			}
+			slices.SortFunc(lines, func(a, b logged) int { return a.Time.Compare(b.Time) })
+			t.Logf("predictions decide %.0f s after the first request", lines[0].Time.Sub(began).Seconds())
+			var expected, measured []float64
+			var sums [2]float64
+			terms := make(map[string]float64)
+			for _, l := range lines[:judged] {
+				expected, measured = append(expected, l.Pick.FirstToken/1000), append(measured, max(l.FirstBody, 1))
+				sums[0], sums[1] = sums[0]+l.Pick.FirstToken/1000, sums[1]+l.FirstBody
+				is := &l.Pick.Expected
+				for name, seconds := range map[string]float64{"intake": is.Intake, "queue": is.Queue, "room": is.Room, "prefill": is.Prefill, "step": is.Step} {
+					terms[name] += 1000 * seconds / judged
+				}
+			}
+			off, ratio := errorsOf(expected, measured)
+			bias := sums[0]/sums[1] - 1
+			t.Logf("of %d first tokens after %.0f ms in the mean: off by %.0f %% in the median, p90 %.0f %%; the bias is %+.0f %%, the median ratio %.2f; expected in the mean, in ms: %v",
+				judged, sums[1]/judged, 100*off[judged/2], 100*off[judged*9/10], 100*bias, ratio, terms)
+			if off[judged/2] > 0.25 || math.Abs(bias) > 0.1 {
+				t.Errorf("they are off by %.0f %% in the median, and the bias is %+.0f %%", 100*off[judged/2], 100*bias)
+			}
 		})
 	}
 }

@@ -29,6 +29,9 @@ type Fleet struct {
 	Adapters []string
 	// Pickers is how many there are; each request comes to one of them by chance.
 	Pickers int
+	// Clients is the number of clients in a closed loop: each sends a request, whatever its At, as soon as its previous one has ended. 0 means that
+	// requests arrive when their At says.
+	Clients int
 	// Looks is the time from one look at an endpoint to the next, Tells from one time that pickers hear of each other's requests for adapters
 	// to the next, and Backlogs the least time from one time that they tell what all of those ask of endpoints to the next, in seconds; 0 is
 	// never.
@@ -139,6 +142,7 @@ type run struct {
 	pickers   []Picker
 	peers     []peer // by picker; none where nobody tells
 	results   []Result
+	next      func() (Request, bool)
 	left      int // requests that have not ended
 	arriving  bool
 	streams   bool // pickers are told of first tokens
@@ -191,7 +195,8 @@ func (f Fleet) Run(seed uint64, requests iter.Seq[Request], policy Policy) (Outc
 	r.tell()
 	next, stop := iter.Pull(requests)
 	defer stop()
-	r.arrive(next)
+	r.next = next
+	r.arrive()
 	for r.arriving || r.left > 0 {
 		if !r.loop.Step() {
 			return Outcome{}, fmt.Errorf("nothing happens any more, and %d requests have not ended", r.left)
@@ -212,14 +217,29 @@ func (r *run) index() func(endpoint int, is *Request) (tokens int) {
 	}
 }
 
-// arrive has the next request come, and after it the one behind.
-func (r *run) arrive(next func() (Request, bool)) {
-	is, ok := next()
-	if r.arriving = ok; ok {
-		r.loop.At(is.At, func() {
-			r.send(&is)
-			r.arrive(next)
-		})
+// arrive schedules the next request, and after it the one behind. In a closed loop, it sends as many as clients wait for no answer.
+func (r *run) arrive() {
+	for r.Clients == 0 || r.left < r.Clients {
+		is, ok := r.next()
+		if r.arriving = ok; !ok {
+			return
+		}
+		if r.Clients == 0 {
+			r.loop.At(is.At, func() {
+				r.send(&is)
+				r.arrive()
+			})
+			return
+		}
+		is.At = r.loop.Now()
+		r.send(&is)
+	}
+}
+
+// ended counts a request as done.
+func (r *run) ended() {
+	if r.left--; r.Clients > 0 {
+		r.loop.At(r.loop.Now(), r.arrive)
 	}
 }
 
@@ -254,7 +274,7 @@ func (r *run) submit(number, by int, is *Request) {
 	id, err := e.Submit(r.loop.Now(), sim.Request{Adapter: is.Adapter, Prompt: is.Prompt, Output: answer(is.Output)})
 	if err != nil { // it can be served by nobody, and is told of as such
 		r.results[number].FirstToken, r.results[number].LastToken = math.Inf(1), math.Inf(1)
-		r.left--
+		r.ended()
 		r.pickers[by].Ended(r.loop.Now(), is, to)
 		r.moved(by)
 		return
@@ -279,7 +299,7 @@ func (r *run) leave(number, by int, is *Request) {
 		}
 	}
 	to.Left = true
-	r.left--
+	r.ended()
 	if p, ok := r.pickers[by].(Left); ok {
 		p.Left(is)
 	} else {
@@ -311,7 +331,7 @@ func (r *run) wake(i int) {
 				delete(e.flying, ev.ID)
 				is := &r.results[of.number]
 				is.FirstToken, is.LastToken, is.Cached = ev.Record.FirstToken, ev.Record.LastToken, ev.Record.Cached
-				r.left--
+				r.ended()
 				r.pickers[of.picker].Ended(r.loop.Now(), of.r, i)
 				r.moved(of.picker)
 			}
@@ -348,9 +368,17 @@ func (r *run) load(i int) engine.Load {
 		Totals: engine.Totals{
 			Queue: timed(c.Queue), Prefill: timed(c.Prefill), Decode: timed(c.Decode), FirstToken: timed(c.FirstToken), InterToken: timed(c.InterToken),
 			PromptTokens: engine.Known(float64(c.PromptTokens)), CachedTokens: engine.Known(float64(c.CachedTokens)),
-			GeneratedTokens: engine.Known(float64(c.GeneratedTokens)),
+			GeneratedTokens: engine.Known(float64(c.GeneratedTokens)), PrefillTokens: engine.Known(float64(c.PrefillTokens)), Steps: stepsOf(c.Steps),
 		},
 	})
+}
+
+func stepsOf(s sim.Steps) (is engine.Steps) {
+	is.Count = engine.Known(float64(s.Count))
+	for i, n := range s.UpTo {
+		is.UpTo[i] = float64(n)
+	}
+	return is
 }
 
 // tell has pickers tell each other what they have in flight, again and again.

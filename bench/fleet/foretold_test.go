@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/extproc/pick"
+	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/profile"
 )
 
@@ -17,18 +18,20 @@ var dummy = profile.Profile{
 // judging is an extproc whose times to first token are compared with their predictions.
 type judging struct {
 	*headgate
-	trusted map[*Request]bool // decided by predictions
-	off     []float64         // logarithms of actual over predicted time to first token, once predictions decide
+	trusted         map[*Request]bool // decided by predictions
+	predicted, took []float64         // times to first token, once predictions decide
+	off             []float64         // logarithms of took over predicted
 }
 
 func (j *judging) Pick(now float64, r *Request) int {
 	to := j.headgate.Pick(now, r)
-	j.trusted[r] = j.trusts > 0
+	j.trusted[r] = j.view.Snapshot.Pools[objects.EndpointsPool.String()].Predictable
 	return to
 }
 
 func (j *judging) FirstToken(now float64, r *Request, endpoint int) {
 	if is := j.flying[r]; j.trusted[r] {
+		j.predicted, j.took = append(j.predicted, is.FirstToken()), append(j.took, now-is.at)
 		j.off = append(j.off, math.Log((now-is.at)/is.FirstToken()))
 	}
 	delete(j.trusted, r)

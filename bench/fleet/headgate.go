@@ -76,7 +76,8 @@ type sent struct {
 	belief.Counts
 	bytes, tokens int // of its prompt
 	at            float64
-	tells         bool // by its first token
+	first         float64 // when its first token came
+	tells         bool    // by its first token
 	pick.Estimate
 }
 
@@ -167,18 +168,22 @@ func (h *headgate) Saw(now float64, endpoint int, load engine.Load) {
 	h.state.Saw(h.state.Look(h.addresses[endpoint], at(now)), load)
 }
 
-func (h *headgate) FirstToken(now float64, r *Request, endpoint int) {
+func (h *headgate) FirstToken(now float64, r *Request, _ int) {
 	is := h.flying[r]
-	if is.Estimate != (pick.Estimate{}) {
-		h.state.Foretold(objects.EndpointsPool, h.addresses[endpoint], (now-is.at)/is.FirstToken())
-	}
-	if is.tells {
-		h.state.Began(objects.EndpointsPool, h.addresses[endpoint], is.Adapter, now-is.at-(is.FirstToken()-is.Intake-is.Load))
-	}
+	is.first = now
+	h.flying[r] = is
 }
 
-func (h *headgate) Ended(_ float64, r *Request, _ int) {
-	h.learn(r, h.flying[r])
+// Ended learns from what a stream's end reports, as extproc does: the time of the first token is known no earlier.
+func (h *headgate) Ended(_ float64, r *Request, endpoint int) {
+	is := h.flying[r]
+	if took := is.first - is.at; is.Estimate != (pick.Estimate{}) {
+		h.state.Foretold(objects.EndpointsPool, h.addresses[endpoint], took/is.FirstToken())
+		if is.tells {
+			h.state.Began(objects.EndpointsPool, h.addresses[endpoint], is.Adapter, took-(is.FirstToken()-is.Intake-is.Load))
+		}
+	}
+	h.learn(r, is)
 	h.Left(r)
 }
 

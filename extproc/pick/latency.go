@@ -94,6 +94,7 @@ type forecast struct {
 
 	profile  *profile.Profile
 	perChunk float64 // 1 / tokens of a step
+	chunk    float64 // what the tokens of a step take that is full of prompts, in seconds
 	longer   float64 // a step for the request, in seconds
 }
 
@@ -112,6 +113,7 @@ func (f *forecast) take(p *profile.Profile) {
 		f.perChunk = 1 / float64(p.Limits.MaxBatchedTokens)
 	}
 	f.profile = p
+	f.chunk = float64(p.Limits.MaxBatchedTokens) * p.Prefill.PerToken
 	f.longer = p.Decode.PerSequence + p.Decode.PerKVToken*float64(f.Prompt+f.Output/2)
 }
 
@@ -142,10 +144,13 @@ func (f *forecast) at(e *Endpoint) (queue, prefill, delay, step, longer float64)
 	own := f.prompt - cached
 	prefill = own*p.Prefill.PerToken + own*(own+2*cached)*p.Prefill.PerTokenSquared
 	queue = float64(max(0, ours.left(f.Now))) * 1e-9
-	if queue > step {
-		// It is computed in steps that are full of others' prompts, and pays its share of those.
-		prefill += own * f.perChunk * overhead
-		return queue, prefill, prefill, step, longer
+	if queue > step && queue >= overhead {
+		// A step with others' prompts has not begun. If all of these fill steps, it pays its share of them; if not, there is room for it.
+		delay = prefill + own*f.perChunk*overhead
+		if queue > overhead+f.chunk {
+			prefill = delay
+		}
+		return queue, prefill, delay, step, longer
 	}
 	if queue < running {
 		queue = running

@@ -44,7 +44,8 @@ func wireLesson(l belief.Lesson) *placement.Lesson {
 		return out
 	}
 	out.Rows, out.AgeMs, out.Trusted, out.Unchanged = uint64(l.Rows), uint64(l.Age.Milliseconds()), l.Trusted, uint32(l.Unchanged) //nolint:gosec // of what is not negative
-	out.Off, out.Usual, out.Scale, out.Matrix, out.Right = l.Off, l.Usual, l.Scale, l.Matrix[:], l.Right[:]
+	out.Off, out.Scale, out.Matrix, out.Right = l.Off, l.Scale, l.Matrix[:], l.Right[:]
+	out.Usual, out.UsualPrompts, out.Shortest = l.Usual[0], l.Usual[1], l.Shortest
 	out.Factors = make(map[string]float64, min(len(l.Factors), maxFactors))
 	for address, factor := range l.Factors {
 		if len(out.Factors) == maxFactors {
@@ -67,7 +68,7 @@ func lessonsOf(told []*placement.Lesson) (all []belief.Lesson) {
 			Age:      time.Duration(min(l.GetAgeMs(), uint64(mostAge.Milliseconds()))) * time.Millisecond, Factors: l.GetFactors(),
 		}
 		is.Prior, is.Rows, is.Trusted, is.Unchanged = l.GetPrior(), int(min(l.GetRows(), 1<<62)), l.GetTrusted(), int(l.GetUnchanged()) //nolint:gosec // bounded
-		is.Off, is.Usual, is.Scale = l.GetOff(), l.GetUsual(), l.GetScale()
+		is.Off, is.Scale, is.Usual, is.Shortest = l.GetOff(), l.GetScale(), [...]float64{l.GetUsual(), l.GetUsualPrompts()}, l.GetShortest()
 		is.Late = [...][]float64{learn.InSlot: l.GetInSlot(), learn.InHost: l.GetInHost(), learn.InStorage: l.GetInStorage()}
 		if is.Rows > 0 {
 			ok = ok && copy(is.Matrix[:], l.GetMatrix()) == len(is.Matrix) && len(l.GetMatrix()) == len(is.Matrix)

@@ -56,7 +56,8 @@ var dialects = []dialect{
 			decode: series("vllm:request_decode_time_seconds"), firstToken: series("vllm:time_to_first_token_seconds"),
 			interToken: series("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"), // newest first
 			prompt:     series("vllm:prompt_tokens_total"), generated: series("vllm:generation_tokens_total"),
-			cached: series("vllm:prompt_tokens_cached_total", "vllm:prefix_cache_hits_total"), // the latter counts at admission
+			cached:        series("vllm:prompt_tokens_cached_total", "vllm:prefix_cache_hits_total"), // the latter counts at admission
+			prefillTokens: series("vllm:request_prefill_kv_computed_tokens"), steps: series("vllm:iteration_tokens_total"),
 		},
 	},
 	{
@@ -249,6 +250,9 @@ var wanted = func() map[string]bool {
 		}
 		for _, s := range d.totals.histograms() { // without their buckets
 			set[s.name], set[s.name+"_sum"], set[s.name+"_count"] = true, true, true
+		}
+		for _, s := range d.totals.steps {
+			set[s.name+"_bucket"] = true
 		}
 	}
 	return set

@@ -92,7 +92,7 @@ type Reader struct {
 // itself tells where that is unknown. A page that is not in the format is an error; a metric that it lacks is an unknown
 // Value.
 //
-// A page of vLLM holds 50 to 80 KB, of which sixteen families matter here. Only their lines go through the parser, which
+// A page of vLLM holds 50 to 80 KB, of which eighteen families matter here. Only their lines go through the parser, which
 // makes reading a page 20 times as cheap (BenchmarkLoad): with hundreds of endpoints and five pages a second of each,
 // scraping would otherwise be most of what extproc does. What vLLM says of its configuration has so many labels that
 // parsing it takes longer than all else: that is done when it changes.

@@ -32,6 +32,7 @@ func timed(count, seconds float64) engine.Timed {
 var idle = engine.Totals{
 	Queue: timed(0, 0), Prefill: timed(0, 0), Decode: timed(0, 0), FirstToken: timed(0, 0), InterToken: timed(0, 0),
 	PromptTokens: engine.Known(0), CachedTokens: engine.Known(0), GeneratedTokens: engine.Known(0),
+	PrefillTokens: engine.Known(0), Steps: engine.Steps{Count: engine.Known(0)},
 }
 
 // A page whose file says "documented" is not recorded: its first line says where its names are from.
@@ -49,6 +50,8 @@ func TestAPageOfEachEngine(t *testing.T) {
 				Queue: timed(24, 0.0005860769998662363), Prefill: timed(24, 0.6138861800004634), Decode: timed(24, 0.5493223799994666),
 				FirstToken: timed(32, 1.2181923389434814), InterToken: timed(106, 1.3352265579995901),
 				PromptTokens: engine.Known(450), CachedTokens: engine.Known(0), GeneratedTokens: engine.Known(138),
+				PrefillTokens: engine.Known(309),
+				Steps:         engine.Steps{Count: engine.Known(89), UpTo: [15]float64{57, 67, 67, 67, 88, 88, 88, 88, 89, 89, 89, 89, 89, 89, 89}},
 			},
 		}},
 		{"sglang-documented.txt", engine.Load{
@@ -393,6 +396,13 @@ func TestTotals(t *testing.T) {
 			"older names", "# TYPE vllm:time_per_output_token_seconds histogram\nvllm:time_per_output_token_seconds_count 4\nvllm:time_per_output_token_seconds_sum 0.25\n" +
 				"vllm:prefix_cache_hits_total 3\n",
 			engine.Totals{InterToken: timed(4, 0.25), CachedTokens: engine.Known(3)},
+		},
+		{
+			"steps of two engines, in buckets of their own", "# TYPE vllm:iteration_tokens_total histogram\n" +
+				two("vllm:iteration_tokens_total_count", "10", "30") + two("vllm:iteration_tokens_total_sum", "100", "300") +
+				`vllm:iteration_tokens_total_bucket{engine="0",le="1"} 1` + "\n" + `vllm:iteration_tokens_total_bucket{engine="0",le="10"} 4` + "\n" +
+				`vllm:iteration_tokens_total_bucket{engine="1",le="8"} 20` + "\n" + `vllm:iteration_tokens_total_bucket{engine="1",le="+Inf"} 30` + "\n",
+			engine.Totals{Steps: engine.Steps{Count: engine.Known(40), UpTo: [15]float64{21, 30, 30, 30, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40}}},
 		},
 		{
 			"newer names before older ones", "vllm:prompt_tokens_cached_total 2\nvllm:prefix_cache_hits_total 3\n",

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"slices"
 
 	dto "github.com/prometheus/client_model/go"
@@ -18,6 +19,17 @@ type Totals struct {
 	PromptTokens, CachedTokens Value
 	// GeneratedTokens are those that came out.
 	GeneratedTokens Value
+	// PrefillTokens are the prompt tokens that were computed of the requests that Prefill counts.
+	PrefillTokens Value
+	// Steps are the steps that gave tokens.
+	Steps Steps
+}
+
+// Steps is how many steps an engine has made, by their tokens: those that came out, and those of prompts that were computed.
+type Steps struct {
+	Count Value
+	// UpTo[i] is the number of steps with at most 2^i tokens, if Count is known.
+	UpTo [15]float64
 }
 
 // Timed is how many times something happened, and how long all of them took, in seconds.
@@ -27,11 +39,14 @@ type Timed struct{ Count, Seconds Value }
 type counters struct {
 	queue, prefill, decode, firstToken, interToken []selector // histograms
 	prompt, cached, generated                      []selector
+
+	prefillTokens []selector // a histogram of tokens
+	steps         []selector // a histogram of tokens, of which the buckets count
 }
 
 // histograms returns the selectors of all histograms.
 func (c counters) histograms() []selector {
-	return slices.Concat(c.queue, c.prefill, c.decode, c.firstToken, c.interToken)
+	return slices.Concat(c.queue, c.prefill, c.decode, c.firstToken, c.interToken, c.prefillTokens, c.steps)
 }
 
 // numbers returns the selectors of all that are plain counters.
@@ -43,6 +58,7 @@ func (c counters) read(page families) Totals {
 		Queue: page.timed(c.queue), Prefill: page.timed(c.prefill), Decode: page.timed(c.decode),
 		FirstToken: page.timed(c.firstToken), InterToken: page.timed(c.interToken),
 		PromptTokens: total(page.first(c.prompt)), CachedTokens: total(page.first(c.cached)), GeneratedTokens: total(page.first(c.generated)),
+		PrefillTokens: page.timed(c.prefillTokens).Seconds, Steps: page.steps(c.steps),
 	}
 }
 
@@ -73,6 +89,36 @@ func (f families) timed(selectors []selector) (all Timed) {
 		}
 	}
 	return Timed{}
+}
+
+// steps adds up the buckets of the first selector that the page has. A power of two without a bucket has as many steps as the next greater one.
+func (f families) steps(selectors []selector) (all Steps) {
+	for _, s := range selectors {
+		if all.Count = f.timed([]selector{s}).Count; !all.Count.known {
+			continue
+		}
+		for _, m := range f[s.name].GetMetric() {
+			h := m.GetHistogram()
+			is := [len(all.UpTo)]float64{}
+			for i := range is {
+				is[i] = -1
+			}
+			for _, b := range h.GetBucket() {
+				if half, power := math.Frexp(b.GetUpperBound()); half == 0.5 && power >= 1 && power <= len(is) {
+					is[power-1] = float64(b.GetCumulativeCount())
+				}
+			}
+			next := float64(h.GetSampleCount())
+			for i := len(is) - 1; i >= 0; i-- {
+				if is[i] >= 0 {
+					next = is[i]
+				}
+				all.UpTo[i] += next
+			}
+		}
+		return all
+	}
+	return Steps{}
 }
 
 // total adds up series all of which are known: a sum that lacks one would look as if the engine had begun anew.

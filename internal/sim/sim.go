@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/bits"
 	"slices"
 
 	"github.com/headgate/headgate/internal/profile"
@@ -113,6 +114,24 @@ type Counts struct {
 	PromptTokens           uint64 // of requests whose first token is out
 	CachedTokens           uint64 // those among them that were cached when the request was first scheduled
 	GeneratedTokens        uint64 // output tokens that are out
+	PrefillTokens          uint64 // prompt tokens that were computed of the requests that Prefill counts
+	Steps                  Steps
+}
+
+// Steps is the steps that gave a token, by their tokens: as vLLM counts, those that came out, and those of a prompt that were computed in the step
+// that gives its first token.
+type Steps struct {
+	Count uint64
+	// UpTo[i] is the number of steps with at most 2^i tokens.
+	UpTo [15]uint64
+}
+
+// add counts n steps of so many tokens each.
+func (s *Steps) add(n uint64, tokens int) {
+	s.Count += n
+	for i := max(0, bits.Len(uint(max(1, tokens)-1))); i < len(s.UpTo); i++ {
+		s.UpTo[i] += n
+	}
 }
 
 // Timed is how often something happened, and how many seconds all of it took.

@@ -509,6 +509,7 @@ func TestTotals(t *testing.T) {
 		latest, cached := map[ID]float64{}, map[ID]int{}
 		arrived, prompt := map[ID]float64{}, map[ID]int{}
 		drive(t, e, randomLoad(seed, 300), func(events []Event) {
+			tokens := 0 // of the step that ended
 			for _, ev := range events {
 				switch ev.Kind {
 				case Scheduled:
@@ -516,7 +517,9 @@ func TestTotals(t *testing.T) {
 					prompt[ev.ID] = len(e.live[ev.ID].Prompt)
 				case Token:
 					want.GeneratedTokens++
+					tokens++
 					if ev.Index == 0 {
+						tokens += prompt[ev.ID] - cached[ev.ID]
 						want.FirstToken.add(ev.At - arrived[ev.ID])
 						want.PromptTokens += uint64(prompt[ev.ID])
 						want.CachedTokens += uint64(cached[ev.ID])
@@ -525,10 +528,19 @@ func TestTotals(t *testing.T) {
 					}
 					latest[ev.ID] = ev.At
 				case Finished:
+					want.PrefillTokens += uint64(prompt[ev.ID] - cached[ev.ID])
 					want.Queue.add(ev.Record.Scheduled - ev.Record.Arrived)
 					want.Prefill.add(ev.Record.FirstToken - ev.Record.Scheduled)
 					want.Decode.add(ev.Record.LastToken - ev.Record.FirstToken)
 				default:
+				}
+			}
+			if tokens > 0 {
+				want.Steps.Count++
+				for i := range want.Steps.UpTo {
+					if tokens <= 1<<i {
+						want.Steps.UpTo[i]++
+					}
 				}
 			}
 		})

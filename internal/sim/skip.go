@@ -35,7 +35,7 @@ func (e *Engine) Skip(until float64) {
 	if quiet == 0 || e.until >= until {
 		return
 	}
-	w := e.decodes()
+	w, left := e.decodes(), quiet
 	for ; quiet > 0 && e.until < until; quiet-- {
 		now := e.until
 		for _, s := range e.running {
@@ -51,7 +51,8 @@ func (e *Engine) Skip(until float64) {
 		e.until, e.ends = e.after(now, e.ends, w)
 		w.KVTokens += w.Sequences
 	}
-	for _, s := range e.running { // as they were used in the last of the steps
+	e.counted.Steps.add(uint64(left-quiet), len(e.running)) //nolint:gosec // it only falls
+	for _, s := range e.running {                           // as they were used in the last of the steps
 		e.useAdapter(s.Adapter)
 	}
 }

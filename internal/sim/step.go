@@ -201,7 +201,7 @@ func (e *Engine) finishLoads(now float64) {
 
 // finishStep reports what a step has brought whose output is out at now.
 func (e *Engine) finishStep(batch []scheduled, now float64) {
-	finished := false
+	finished, gave, tokens := false, false, 0
 	for _, b := range batch {
 		s := b.s
 		if !b.yields || s.gone {
@@ -209,7 +209,9 @@ func (e *Engine) finishStep(batch []scheduled, now float64) {
 		}
 		e.events = append(e.events, Event{Kind: Token, At: now, ID: s.id, Index: s.produced})
 		e.counted.GeneratedTokens++
+		gave, tokens = true, tokens+1
 		if s.produced == 0 {
+			tokens += s.prompt - s.record.Cached
 			s.record.FirstToken = now
 			e.counted.FirstToken.add(now - s.record.Arrived)
 			e.counted.PromptTokens += uint64(s.prompt) //nolint:gosec // as above
@@ -226,11 +228,15 @@ func (e *Engine) finishStep(batch []scheduled, now float64) {
 		s.record.LastToken = now
 		e.counted.Queue.add(s.record.Scheduled - s.record.Arrived)
 		e.counted.Prefill.add(s.record.FirstToken - s.record.Scheduled)
+		e.counted.PrefillTokens += uint64(s.prompt - s.record.Cached) //nolint:gosec // no more are cached than there are
 		e.counted.Decode.add(now - s.record.FirstToken)
 		e.events = append(e.events, Event{Kind: Finished, At: now, ID: s.id, Record: s.record})
 		e.leave(s)
 		e.forget(s)
 		finished = true
+	}
+	if gave {
+		e.counted.Steps.add(1, tokens)
 	}
 	if finished {
 		e.running = slices.DeleteFunc(e.running, func(s *sequence) bool { return s.produced == s.output })

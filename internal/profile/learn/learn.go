@@ -1,10 +1,11 @@
 // Package learn keeps a profile true: from two looks at an engine, some time apart, it learns how long the engine takes, and how far it is to be
 // trusted with what it predicts.
 //
-// What engines count of themselves (see [engine.Totals]) gives rows. The mean time between two tokens is that of a decode step, and over an
-// interval it is linear in what a step does: the terms of [profile.Decode] times sequences and tokens in the KV cache, and those of
-// [profile.Prefill] times the prompts that are computed beside. The mean time that requests are prefilled gives rows of a second kind where
-// an engine has little to do.
+// What engines count of themselves (see [engine.Totals]) gives rows of two kinds. The mean time between two tokens is that of a decode step, and
+// over an interval it is linear in what a step does: the terms of [profile.Decode] times sequences and tokens in the KV cache, and those of
+// [profile.Prefill] times the prompts that are computed beside. The mean time that requests are prefilled is that of the steps that compute
+// prompts. The first kind tells exactly what the tokens of prompts take, the second what a step with a prompt takes longer than one without,
+// however short the prompt is. How many prompts share a step is known by how many steps had more tokens than sequences.
 //
 // A [Learner] is least squares over all rows of engines of one kind, in relative errors, in which older rows count less and less and those
 // far from all others do too. It is drawn to the profile that it began with, so that what no traffic shows stays as it was said, and
@@ -28,8 +29,14 @@ const (
 	remembers, leastRows = 300, 500
 	// Where rows are off by more than changed in the median, the world has changed: a row counts 1/e of a new one after so many rows then.
 	changed, changedRows = 0.15, 30
-	// drawn is how many rows, each of one term alone, weigh as much as what the Learner began with.
-	drawn = 0.05
+	// drawn is how many rows, each of one term alone, weigh as much as what the Learner began with. For the term with it is looser times that,
+	// for it is often many times as long as profiles say, and stiffer times that where engines do not report how long prompts take: then no row
+	// tells it from others.
+	drawn, looser, stiffer = 0.05, 0.001, 100
+	// leastUnit is the least unit of the term with, in seconds.
+	leastUnit = 0.001
+	// surely is the share of a decode step by which steps with prompts are longer where promptBase is no less than a decode step.
+	surely = 0.25
 	// farthest is how many times as much as at the beginning, or as little, a term is at most.
 	farthest = 50
 	// first is how many rows tell by how much all times are longer than they were said to be: the median of them.
@@ -49,10 +56,14 @@ const (
 const (
 	trusted, distrusted = 0.2, 0.4
 	leastTrust          = 40
-	// What nobody said is trusted once the latest firstTokens first tokens, too, came no earlier or later in the median than predicted, by trusted.
-	// Where there were fewer in the latest firstTokensFor seconds, it is trusted after so many rows.
+	// A profile that nobody gave is trusted only if the latest firstTokens first tokens, too, came no earlier or later in the median than predicted,
+	// by trusted. Streams report them when they end, and many engines give many rows before that. So if there were fewer in the latest
+	// firstTokensFor seconds, it is trusted after withoutFirst rows in fewSeconds, and if there was none, after noneSeconds.
 	firstTokens, withoutFirst = 20, 3 * leastTrust
 	firstTokensFor            = 600
+	noneSeconds, fewSeconds   = 30, 120
+	// mostBetween bounds the seconds that count from one row to the next: a clock may jump.
+	mostBetween = 10
 )
 
 // How the factor of an engine follows: by a part of what it is off by, no more than at most at once, both as logarithms.
@@ -68,12 +79,13 @@ const (
 // furthest is the greatest logarithm of an engine's factor.
 var furthest = math.Log(8)
 
-// The terms that are learned, each as a factor of what it was at the beginning. The whole of prefill is one: its shape is as it was said.
+// The terms that are learned. All but with are factors of what the profile began with.
 const (
 	base = iota
 	perSequence
 	perKVToken
-	prefill
+	prefill // of both terms per token, and of the floor
+	with    // how much longer a step takes with a prompt than without, whatever the prompt's length, in units of Learner.unit
 	terms
 )
 
@@ -82,7 +94,17 @@ type row struct {
 	terms   [terms]float64 // seconds
 	seconds float64
 	weight  float64
+	kind    kind
 }
+
+// kind is what a row is of. Rows of one kind are compared with each other to find those that are far off.
+type kind int
+
+const (
+	ofSteps kind = iota
+	ofPrompts
+	kinds
+)
 
 // Learner is what is learned of engines of one kind. Make one with [New]. It is not safe for concurrent use.
 type Learner struct {
@@ -95,13 +117,16 @@ type Learner struct {
 	right  [terms]float64
 	at     float64 // of the latest row
 
-	scale  float64 // of the times that it is drawn to
-	ratios [first]float64
-	now    [terms]float64 // what is learned
+	scale    float64        // of the times that it is drawn to
+	unit     float64        // of with, in seconds
+	drawnTo  [terms]float64 // what terms are drawn to, times scale
+	shortest float64        // about the least time that prompts took, in the mean of some requests; infinite before any was seen
+	ratios   [first]float64
+	now      [terms]float64 // what is learned
 
 	loads loads
 
-	usual float64 // how far off rows are, in the median
+	usual [kinds]float64 // how far off rows are, in the median
 
 	// The logarithms of the factors of so many engines come to so much, and their squares.
 	engines          int
@@ -109,6 +134,7 @@ type Learner struct {
 
 	foretold [firstTokens]foretold // the latest first tokens
 	told     int                   // how many first tokens there were
+	watched  float64               // seconds from the first row of its own to the latest
 
 	trusts    bool
 	off       float64 // how far off predictions are in the median, as a logarithm
@@ -122,14 +148,34 @@ type foretold struct{ off, at float64 }
 
 // New returns a Learner that begins with a profile, which is trusted until it turns out to be wrong, or is not until it turns out right.
 func New(prior profile.Profile, trusts bool) *Learner {
-	l := &Learner{prior: prior, number: Prior(prior), scale: 1, usual: 0.2, off: distrusted, trusts: trusts}
+	l := &Learner{prior: prior, number: Prior(prior), scale: 1, usual: [kinds]float64{0.2, 0.2}, off: distrusted, trusts: trusts}
 	if trusts {
 		l.off = trusted
 	}
-	for j := range l.now {
-		l.now[j] = 1
-	}
+	longer := max(0, prior.Prefill.Base-prior.Decode.Base)
+	l.unit, l.shortest = max(longer, prior.Prefill.Floor-prior.Decode.Base, prior.Decode.Base, prior.Prefill.Base, leastUnit), math.Inf(1)
+	l.drawnTo = [terms]float64{1, 1, 1, 1, longer / l.unit}
+	l.now = l.drawnTo
 	return l
+}
+
+// alone is the ratio of the base of prefill to that of decode in the profile that learning began with, at most 1.
+func (l *Learner) alone() float64 {
+	if p := &l.prior; p.Prefill.Base < p.Decode.Base {
+		return p.Prefill.Base / p.Decode.Base
+	}
+	return 1
+}
+
+// promptBase returns the learned base of prefill, in seconds: a decode step plus what a step with a prompt takes longer. The first profile may
+// have a prompt on an idle engine take less than a decode step. The base rises to a decode step as steps with prompts turn out to be longer.
+func (l *Learner) promptBase() float64 {
+	if l.rows == 0 {
+		return l.prior.Prefill.Base
+	}
+	step, longer := l.prior.Decode.Base*l.now[base], l.unit*l.now[with]
+	alone := l.alone() * step
+	return alone + longer + min(step-alone, longer/surely)
 }
 
 // Pin ends all learning: what is known by now stays, and is trusted.
@@ -151,9 +197,10 @@ func (l *Learner) Profile() profile.Profile {
 	p.Decode.Base *= l.now[base]
 	p.Decode.PerSequence *= l.now[perSequence]
 	p.Decode.PerKVToken *= l.now[perKVToken]
-	for _, t := range []*float64{&p.Prefill.Floor, &p.Prefill.Base, &p.Prefill.PerToken, &p.Prefill.PerTokenSquared} {
-		*t *= l.now[prefill]
-	}
+	p.Prefill.Floor = min(p.Prefill.Floor*l.now[prefill], l.shortest)
+	p.Prefill.Base = l.promptBase()
+	p.Prefill.PerToken *= l.now[prefill]
+	p.Prefill.PerTokenSquared *= l.now[prefill]
 	l.loads.tell(&p)
 	return p
 }
@@ -190,8 +237,10 @@ func (l *Learner) learn(e *Engine, at float64, r row) {
 	if !e.counted {
 		e.counted, l.engines = true, l.engines+1
 	}
-	factor := e.factor + factorFollows*min(max(off-e.factor, -factorStep), factorStep)
-	l.move(e, min(max(factor, -furthest), furthest))
+	if r.kind == ofSteps { // how long prompts take in the mean depends on how many share a step, which is known less well
+		factor := e.factor + factorFollows*min(max(off-e.factor, -factorStep), factorStep)
+		l.move(e, min(max(factor, -furthest), furthest))
+	}
 	r.seconds /= math.Exp(e.factor - l.factors/float64(l.engines)) // as one of engines as they are in the mean takes
 
 	l.rescale(r)
@@ -249,7 +298,7 @@ func (l *Learner) comesTrue() bool {
 		}
 	}
 	if n < firstTokens {
-		return n == 0 || l.rows-l.taken >= withoutFirst
+		return n == 0 && l.watched >= noneSeconds || l.watched >= fewSeconds && l.rows-l.taken >= withoutFirst
 	}
 	slices.Sort(recent[:])
 	return math.Abs(recent[firstTokens/2-1]+recent[firstTokens/2])/2 < trusted
@@ -285,12 +334,15 @@ func (l *Learner) rescale(r row) {
 func (l *Learner) add(at float64, r row, predicted float64) {
 	off := math.Abs(1 - predicted/r.seconds)
 	if l.rows > first {
-		r.weight *= min(1, bend*deviation*max(l.usual, leastUsual)/max(off, 1e-9))
+		r.weight *= min(1, bend*deviation*max(l.usual[r.kind], leastUsual)/max(off, 1e-9))
 	}
-	l.usual = min(max(toward(l.usual, off), leastOff), 1)
+	l.usual[r.kind] = min(max(toward(l.usual[r.kind], off), leastOff), 1)
 	keep := max(math.Exp(-min(max(at-l.at, 0), remembers)/remembers), 1-1./leastRows)
-	if l.usual > changed && l.rows > changedRows {
+	if l.usual[r.kind] > changed && l.rows > changedRows {
 		keep = min(keep, 1-1./changedRows)
+	}
+	if l.rows > 1 {
+		l.watched += min(max(at-l.at, 0), mostBetween)
 	}
 	l.at = at
 	for j, x := range r.terms {
@@ -304,10 +356,7 @@ func (l *Learner) add(at float64, r row, predicted float64) {
 // solve finds the terms within their range whose sum of squares is least.
 func (l *Learner) solve() [terms]float64 {
 	matrix, right := l.matrix, l.right
-	for j := range terms {
-		matrix[j][j] += drawn / (l.scale * l.scale)
-		right[j] += drawn / l.scale
-	}
+	l.draw(&matrix, &right)
 	if best, ok := linear(matrix, right); ok && within(best) {
 		return best
 	}
@@ -322,8 +371,8 @@ func (l *Learner) solve() [terms]float64 {
 					to -= matrix[j][k] * best[k]
 				}
 			}
-			to = min(max(to/matrix[j][j], 1./farthest), farthest)
-			moved = max(moved, math.Abs(to-best[j])/to)
+			to = min(max(to/matrix[j][j], least(j)), farthest)
+			moved = max(moved, math.Abs(to-best[j])/max(to, 1./farthest))
 			best[j] = to
 		}
 		if moved < 1e-9 {
@@ -333,14 +382,47 @@ func (l *Learner) solve() [terms]float64 {
 	return best
 }
 
+// draw adds to the sums what draws terms to the profile that learning began with.
+func (l *Learner) draw(matrix *[terms][terms]float64, right *[terms]float64) {
+	for j := range terms {
+		weight := drawn / l.scale
+		switch {
+		case j != with:
+		case math.IsInf(l.shortest, 1):
+			weight *= stiffer
+		default:
+			weight *= looser
+		}
+		matrix[j][j] += weight / l.scale
+		right[j] += weight * l.drawnTo[j]
+	}
+}
+
 // within says whether terms are within their range.
 func within(all [terms]float64) bool {
-	for _, is := range all {
-		if !(is >= 1./farthest && is <= farthest) {
+	for j, is := range all {
+		if !(is >= least(j) && is <= farthest) {
 			return false
 		}
 	}
 	return true
+}
+
+// least returns the least value of a term.
+func least(term int) float64 {
+	if term == with {
+		return 0
+	}
+	return 1. / farthest
+}
+
+// took follows the least mean time of prompts: the floor of prefill is no higher.
+func (l *Learner) took(seconds float64) {
+	if seconds < l.shortest {
+		l.shortest = seconds
+	} else {
+		l.shortest += (seconds - l.shortest) * follows
+	}
 }
 
 // linear solves equations whose matrix is symmetric and positive definite, as one that draws to somewhere is. It reports false where rounding

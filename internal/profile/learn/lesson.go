@@ -13,18 +13,20 @@ type Lesson struct {
 	Prior uint64
 	// Rows is how many rows it is of, the latest of them at At, in seconds; 0 where there are too few to tell. The rest is what they come to: the
 	// upper half of the matrix, row by row, and the right side of least squares, and what says how far to trust that.
-	Rows, Unchanged   int
-	At                float64
-	Trusted           bool
-	Off, Usual, Scale float64
-	Matrix            [terms * (terms + 1) / 2]float64
-	Right             [terms]float64
+	Rows, Unchanged int
+	At              float64
+	Trusted         bool
+	Off, Scale      float64
+	Usual           [kinds]float64 // of steps and of prompts
+	Shortest        float64        // 0 where no prompt was seen
+	Matrix          [terms * (terms + 1) / 2]float64
+	Right           [terms]float64
 	// Late is by how many seconds first tokens were late, by where adapters were, the latest last; see [Learner.Began].
 	Late [places][]float64
 }
 
 // form is of what a Lesson's sums are: another where rows are made in another way, or what was learned by the one would be taken for the other.
-const form = "2"
+const form = "3"
 
 // Prior is a number of a profile to begin with: equal for those of equal figures, whatever their names are.
 func Prior(p profile.Profile) uint64 {
@@ -58,6 +60,9 @@ func (l *Learner) Teach() (is Lesson, any bool) {
 	if l.rows > first {
 		is.Rows, is.Unchanged, is.At, is.Trusted = l.rows, l.unchanged, l.at, l.trusts
 		is.Off, is.Usual, is.Scale, is.Right = l.off, l.usual, l.scale, l.right
+		if !math.IsInf(l.shortest, 1) {
+			is.Shortest = l.shortest
+		}
 		n := 0
 		for j := range terms {
 			n += copy(is.Matrix[n:], l.matrix[j][j:])
@@ -77,11 +82,15 @@ func (l *Learner) Take(is *Lesson) (rows, late bool) {
 	}
 	if l.rows < min(is.Rows, leastRows) {
 		next := *l
+		next.watched = 0
 		next.rows, next.unchanged, next.at, next.trusts = is.Rows, is.Unchanged, is.At, is.Trusted
 		if next.taken = is.Rows; !is.Trusted && is.Unchanged >= leastTrust && is.Off < trusted { // it saw first tokens that did not come true
 			next.unchanged = 0
 		}
 		next.off, next.usual, next.scale, next.right = is.Off, is.Usual, is.Scale, is.Right
+		if next.shortest = is.Shortest; next.shortest == 0 {
+			next.shortest = math.Inf(1)
+		}
 		n := 0
 		for j := range terms {
 			for k := j; k < terms; k++ {
@@ -93,7 +102,7 @@ func (l *Learner) Take(is *Lesson) (rows, late bool) {
 			return false, false
 		}
 		for j := range next.now {
-			next.now[j] = next.scale
+			next.now[j] = next.scale * next.drawnTo[j]
 		}
 		next.now = next.solve()
 		*l, rows = next, true
@@ -111,7 +120,7 @@ func (l *Learner) Take(is *Lesson) (rows, late bool) {
 func (is *Lesson) possible() bool {
 	within := func(value, least, most float64) bool { return value >= least && value <= most } // NaN is not
 	ok := is.Rows == 0 || is.Rows > first && is.Rows <= mostRows && is.Unchanged >= 0 && is.Unchanged <= leastTrust &&
-		within(is.At, -math.MaxFloat64, math.MaxFloat64) && within(is.Off, leastOff, mostOff) && within(is.Usual, leastOff, 1) && within(is.Scale, 1./farthest, farthest)
+		within(is.At, -math.MaxFloat64, math.MaxFloat64) && within(is.Off, leastOff, mostOff) && within(is.Usual[ofSteps], leastOff, 1) && within(is.Usual[ofPrompts], leastOff, 1) && within(is.Shortest, 0, mostSum) && within(is.Scale, 1./farthest, farthest)
 	for _, sum := range is.Matrix {
 		ok = ok && within(sum, 0, mostSum)
 	}
@@ -129,11 +138,9 @@ func (is *Lesson) possible() bool {
 
 // solvable says whether the sums are such as rows come to: the matrix, with what draws to the beginning, is positive definite.
 func (l *Learner) solvable() bool {
-	matrix := l.matrix
-	for j := range terms {
-		matrix[j][j] += drawn / (l.scale * l.scale)
-	}
-	_, ok := linear(matrix, l.right)
+	matrix, right := l.matrix, l.right
+	l.draw(&matrix, &right)
+	_, ok := linear(matrix, right)
 	return ok
 }
 

@@ -44,6 +44,7 @@ func hand(t *testing.T, from *Learner, of []Engine) (*Learner, []Engine) {
 		}
 		l.Meet(&engines[i], factor)
 	}
+	l.watched = noneSeconds // who takes a lesson waits for streams of its own
 	return l, engines
 }
 
@@ -53,6 +54,8 @@ func near(p, q profile.Profile) bool {
 		{p.Decode.PerSequence, q.Decode.PerSequence},
 		{p.Decode.PerKVToken, q.Decode.PerKVToken},
 		{p.Prefill.PerToken, q.Prefill.PerToken},
+		{p.Prefill.Base, q.Prefill.Base},
+		{p.Prefill.Floor, q.Prefill.Floor},
 		{p.Slot.Mean, q.Slot.Mean},
 		{p.Load.Mean, q.Load.Mean},
 	} {
@@ -65,7 +68,7 @@ func near(p, q profile.Profile) bool {
 
 // Who takes a Lesson predicts as who gave it, and goes on as that one does, also where terms are at the end of their range.
 func TestALessonIsAllThatIsKnown(t *testing.T) {
-	for _, truth := range [][terms]float64{{2, 0.5, 3, 1.5}, {1, 0, 1, 0}, {5, 100, 0, 100}} {
+	for _, truth := range [][terms]float64{{2, 0.5, 3, 1.5, 1}, {1, 0, 1, 0, 0}, {5, 100, 0, 100, 100}} {
 		for _, rows := range []int{first + 1, 60, 800} {
 			l, engines, next := taught(t, rows, truth)
 			other, others := hand(t, l, engines)
@@ -145,7 +148,7 @@ func TestLessonsThatCannotBe(t *testing.T) {
 		"a scale that is out of range":    func(is *Lesson) { is.Scale = 1e6 },
 		"a scale of zero":                 func(is *Lesson) { is.Scale = 0 },
 		"off by no number":                func(is *Lesson) { is.Off = math.NaN() },
-		"usually off by nothing":          func(is *Lesson) { is.Usual = 0 },
+		"usually off by nothing":          func(is *Lesson) { is.Usual[ofPrompts] = 0 },
 		"rows below zero":                 func(is *Lesson) { is.Rows = -5 },
 		"too few rows":                    func(is *Lesson) { is.Rows = first },
 		"too many rows":                   func(is *Lesson) { is.Rows = math.MaxInt },
@@ -183,7 +186,7 @@ func FuzzALesson(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64, field int, value float64) {
 		l, _, next := taught(t, 100, [terms]float64{2, 2, 2, 2})
 		is, _ := l.Teach()
-		figures := slices.Concat([]*float64{&is.At, &is.Off, &is.Usual, &is.Scale}, pointers(is.Matrix[:]), pointers(is.Right[:]), pointers(is.Late[0]))
+		figures := slices.Concat([]*float64{&is.At, &is.Off, &is.Usual[ofSteps], &is.Usual[ofPrompts], &is.Shortest, &is.Scale}, pointers(is.Matrix[:]), pointers(is.Right[:]), pointers(is.Late[0]))
 		*figures[int(uint(field)%uint(len(figures)))] = value
 		*figures[int(seed%uint64(len(figures)))] = value
 		other, engines := New(simple, false), make([]Engine, 2)

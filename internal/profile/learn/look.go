@@ -18,10 +18,16 @@ const (
 	longest, farApart = 60, 10
 	// crowd is how many sequences make a row of steps that counts half: with few, it is by chance which of them prompts hold up.
 	crowd = 2
-	// leastEnded is how many requests have ended in an interval that says how long prompts took, and light how much of the time prompts may
-	// take in it, and how many sequences run: with more, requests wait for each other's prompts within a step, or two.
-	leastEnded      = 32
-	light, lightRun = 0.3, 4
+	// leastEnded is the least number of requests that ended in an interval that gives a row of prompts. A row of so many, plus ended, counts half.
+	leastEnded, ended = 4, 16
+	// lately is after how many requests what is known of how many share a step counts 1/e.
+	lately = 64
+	// mostBusy is the largest share of an interval that steps with prompts can have taken.
+	mostBusy = 0.9
+	// mostly is the share of steps with prompts from which on they are not told from others.
+	mostly = 0.5
+	// apart is how many times as many tokens as sequences a prompt has in the mean, at least, for steps with prompts to be told by their tokens.
+	apart = 2
 	// astray is how many times as many sequences as looks have seen, or as few, are too many to be true: somebody's clock jumps.
 	astray, few = 4, 4
 )
@@ -36,7 +42,9 @@ type Engine struct {
 	known  bool // there is one
 
 	steps, prompts interval
-	prompt         float64 // how long one took, in the mean of the latest interval with any, in seconds
+	// shared is the number of requests in the latest rows of prompts, and of steps that computed their prompts; see lately.
+	shared struct{ requests, steps float64 }
+	prompt float64 // how long one took, in the mean of the latest interval with any, in seconds
 }
 
 // Factor is how many times as long it takes as others of its kind: 1/8 to 8.
@@ -48,10 +56,14 @@ type look struct {
 	prompt, cached    float64 // tokens
 	requests          float64 // whose first token is out
 	ended, prefilled  float64 // requests, and seconds
-	held              float64 // tokens in the KV cache; shared ones count once
-	sent, context     float64 // requests known to be in flight there, and their tokens
+	queued, computed  float64 // seconds of the same, and tokens
+	steps             float64
+	upTo              [15]float64 // as engine.Steps
+	held              float64     // tokens in the KV cache; shared ones count once
+	sent, context     float64     // requests known to be in flight there, and their tokens
 	running, waiting  float64
 	adapters, prompts bool // an adapter is active; it is known how long prompts take
+	counts, sizes     bool // it is known how many tokens of them were computed; and how many steps there were
 }
 
 // Sent is the requests at an engine, as counted by their senders: how many, and their tokens, of each its whole prompt and half of an answer.
@@ -74,26 +86,35 @@ func lookOf(load *engine.Load, sent Sent, limits *profile.Limits) (l look, ok bo
 	ended, known := t.Prefill.Count.Get()
 	prefilled, timed := t.Prefill.Seconds.Get()
 	l.ended, l.prefilled, l.prompts = ended, prefilled, known && timed
+	l.queued = t.Queue.Seconds.Or(0)
+	l.computed, l.counts = t.PrefillTokens.Get()
+	l.steps, l.sizes = t.Steps.Count.Get()
+	l.upTo = t.Steps.UpTo
 	l.adapters = len(load.Active) > 0
 	return l, ok
 }
 
 // interval is what happened between looks.
 type interval struct {
-	seconds, began   float64 // began is how many requests ran in the beginning
+	seconds          float64
 	tokens, between  float64
 	prompt, cached   float64
 	requests         float64
 	ended, prefilled float64
+	queued, computed float64
+	steps            float64
+	upTo             [15]float64
+	most             float64 // requests that ran in a look
 	held, running    float64 // times seconds
 	sent, context    float64 // times seconds
 	adapters         bool
+	counts, sizes    bool // as of look
 }
 
 // add adds what happened between two looks, and reports false where it cannot have.
 func (i *interval) add(from, to *look, seconds float64) bool {
 	if i.seconds == 0 {
-		i.began = from.running
+		i.most, i.counts, i.sizes = from.running, true, true
 	}
 	i.seconds += seconds
 	for _, of := range []struct {
@@ -107,6 +128,9 @@ func (i *interval) add(from, to *look, seconds float64) bool {
 		{&i.requests, from.requests, to.requests},
 		{&i.ended, from.ended, to.ended},
 		{&i.prefilled, from.prefilled, to.prefilled},
+		{&i.queued, from.queued, to.queued},
+		{&i.computed, from.computed, to.computed},
+		{&i.steps, from.steps, to.steps},
 	} {
 		d := of.to - of.from
 		if !(d >= 0) || d > 1e12 {
@@ -114,6 +138,11 @@ func (i *interval) add(from, to *look, seconds float64) bool {
 		}
 		*of.sum += d
 	}
+	for k := range i.upTo {
+		i.upTo[k] += to.upTo[k] - from.upTo[k]
+	}
+	i.most = max(i.most, to.running)
+	i.counts, i.sizes = i.counts && from.counts && to.counts, i.sizes && from.sizes && to.sizes
 	i.held += (from.held + to.held) / 2 * seconds
 	i.running += (from.running + to.running) / 2 * seconds
 	i.sent += (from.sent + to.sent) / 2 * seconds
@@ -144,7 +173,7 @@ func (l *Learner) Saw(e *Engine, at float64, load *engine.Load, sent Sent) bool 
 	rows := l.rows
 	i := &e.steps
 	if i.requests > 0 {
-		e.prompt = min(l.prompts(i)*l.now[prefill]/i.requests, longest/2/edges) // so that there are intervals at all
+		e.prompt = min(l.prompts(i)*l.now[prefill]/i.requests+l.unit*l.now[with], longest/2/edges) // so that there are intervals at all
 	}
 	if i.tokens >= leastTokens && i.seconds >= max(shortest, leastSteps*i.between/i.tokens, edges*e.prompt) {
 		if r, ok := l.step(i); ok {
@@ -155,10 +184,10 @@ func (l *Learner) Saw(e *Engine, at float64, load *engine.Load, sent Sent) bool 
 		e.steps = interval{}
 	}
 	switch i := &e.prompts; {
-	case !was.prompts || !now.prompts || was.waiting > 0 || now.waiting > 0 || now.running > lightRun || i.seconds > 10*longest:
+	case !was.prompts || !now.prompts || i.seconds > 10*longest:
 		e.prompts = interval{}
-	case i.ended >= leastEnded:
-		if r, ok := l.prompt(i); ok {
+	case i.ended >= leastEnded && i.seconds >= max(shortest, edges*e.prompt):
+		if r, ok := l.prompt(e, i); ok {
 			l.learn(e, at, r)
 		}
 		e.prompts = interval{}
@@ -168,48 +197,113 @@ func (l *Learner) Saw(e *Engine, at float64, load *engine.Load, sent Sent) bool 
 
 // step is the row of an interval's decode steps.
 func (l *Learner) step(i *interval) (r row, ok bool) {
-	sequences := i.between / i.seconds // that decoded, in the mean of time
-	if seen := i.running / i.seconds; sequences > astray*seen+few || seen > astray*sequences+few {
+	s := l.stepsOf(i)
+	if seen := i.running / i.seconds; s.sequences > astray*seen+few || seen > astray*s.sequences+few {
 		return row{}, false
 	}
-	steps := i.tokens / sequences // if there was always one; if not, so much rarer are prompts beside
 	r.seconds = i.between / i.tokens
-	r.weight = sequences / (sequences + crowd)
-	l.decode(&r, 1, max(1, sequences), i)
-	// A prompt holds up all that decode beside it: in the mean all but the request that it is of.
-	others := max(0, 1-1/max(1, i.began+i.requests))
-	r.terms[prefill] = l.prompts(i) / steps * others
-	// A step with prompts reads the weights once: it takes what prompts do where that is longer.
-	if more := l.prior.Prefill.Base * l.now[prefill]; more > r.terms[base]*l.now[base] {
-		with := min(1, i.requests/steps*others)
-		r.terms[base] *= 1 - with
-		r.terms[prefill] += with * l.prior.Prefill.Base
+	r.weight = s.sequences / (s.sequences + crowd)
+	l.decode(&r, 1, s.batch, i)
+	// A prompt holds up all that decode beside it: in the mean all but the requests whose prompts are in the step.
+	held := min(1, max(0, min(s.sequences, i.most-s.each))/s.batch)
+	r.terms[prefill] = l.prompts(i) / s.all * held
+	r.terms[with] = s.prompts / s.all * held * l.unit
+	if s.prompts > mostly*s.all { // what a step with a prompt takes longer is not seen where none is without
+		r.seconds -= r.terms[with] * l.now[with]
+		r.terms[with] = 0
 	}
 	return r, r.seconds > 0
 }
 
-// prompt is the row of how long prompts took in an interval in which the engine had little to do.
-func (l *Learner) prompt(i *interval) (r row, ok bool) {
+// steps is what is known of the steps of an interval.
+type steps struct {
+	sequences float64 // that decoded, in the mean of time
+	batch     float64 // and of steps
+	all       float64 // how many steps decoded
+	prompts   float64 // how many computed prompts
+	each      float64 // how many prompts these had, in the mean
+}
+
+// stepsOf finds how many steps there were in an interval, and in how many of them prompts were computed. An engine that counts steps by their
+// tokens tells that, if prompts are longer than a step of sequences alone. Else requests tell it: those that come by chance while a step runs are
+// computed in the next one, and half as long as that step they wait.
+func (l *Learner) stepsOf(i *interval) (s steps) {
+	s.sequences = i.between / i.seconds
+	s.batch = max(1, s.sequences)
+	s.all = i.tokens / s.sequences // if there was always one; if not, so much rarer are prompts beside
+	if i.sizes && i.steps > 0 {
+		s.all = i.steps
+		s.batch = max(1, i.tokens/i.steps)
+	}
+	s.each = 1
+	if !(i.requests > 0) {
+		return s
+	}
+	took := 0.0 // by each prompt
+	if i.ended > 0 {
+		took = i.prefilled / i.ended
+	}
+	computed := max(0, i.prompt-i.cached)
+	bin := 0
+	for bin < len(i.upTo)-1 && float64(int(1)<<bin) < i.most {
+		bin++
+	}
+	full := float64(l.prior.Limits.MaxBatchedTokens)
+	if many := i.steps - i.upTo[bin]; i.sizes && many > 0 && computed/i.requests >= apart*float64(int(1)<<bin) {
+		s.prompts = many
+	} else {
+		come := 0.0 // while a step runs
+		if i.ended > 0 {
+			come = i.requests / i.seconds * min(2*i.queued/i.ended, took)
+		}
+		s.prompts = i.requests
+		if come > 0 {
+			s.prompts *= -math.Expm1(-come) / come
+		}
+		if took > 0 {
+			s.prompts = min(s.prompts, mostBusy*i.seconds/took*max(1, computed/i.requests/full))
+		}
+	}
+	s.prompts = max(s.prompts, computed/full)
+	s.each = max(1, i.requests/s.prompts)
+	return s
+}
+
+// prompt is the row of how long the steps took that computed prompts, in the mean of requests.
+func (l *Learner) prompt(e *Engine, i *interval) (r row, ok bool) {
 	if !(i.requests > 0) || !(i.seconds > 0) {
 		return row{}, false
 	}
-	p := l.prior.Prefill
-	all := l.prompts(i)
-	if all*l.now[prefill] > light*i.seconds {
+	s := l.stepsOf(i)
+	if i.tokens > 0 && s.prompts > mostly*s.all {
 		return row{}, false
 	}
-	r.seconds, r.weight = i.prefilled/i.ended, 1
-	steps := max(1, (i.prompt-i.cached)/i.requests/float64(l.prior.Limits.MaxBatchedTokens))
-	sequences := i.between / i.seconds
-	beside := 1 - math.Exp(-sequences) // that anybody decodes beside, if they know nothing of each other
-	l.decode(&r, steps, sequences, i)
-	r.terms[base] *= beside
-	r.terms[prefill] = all / i.requests
-	if p.Base*l.now[prefill] > l.prior.Decode.Base*l.now[base] {
-		r.terms[base], beside = 0, 0
+	r.kind, r.seconds = ofPrompts, i.prefilled/i.ended
+	r.weight = i.ended / (i.ended + ended)
+	each := l.prompts(i) / i.requests // seconds of each, as it was said
+	own := each                       // of those that ended
+	if computed := max(0, i.prompt-i.cached); i.counts && computed > 0 {
+		own *= i.computed / i.ended / (computed / i.requests)
 	}
-	r.terms[prefill] += steps * (1 - beside) * p.Base
-	return r, r.seconds > p.Floor*l.now[prefill]*1.2 // what is on the floor does not grow with prompts
+	tokens := max(0, i.prompt-i.cached) / i.requests
+	// Few requests of one interval do not tell how many share a step.
+	keep := math.Exp(-i.requests / lately)
+	e.shared.requests, e.shared.steps = keep*e.shared.requests+i.requests, keep*e.shared.steps+s.prompts
+	among := max(1, e.shared.requests/e.shared.steps)
+	parts := max(1, tokens*among/float64(l.prior.Limits.MaxBatchedTokens))
+	beside := 0.0 // how likely it is that anybody decodes beside
+	if i.most > 1 {
+		beside = 1 - math.Exp(-s.sequences) // if they know nothing of each other
+	}
+	l.decode(&r, parts, min(s.sequences, max(0, i.most-s.each)), i)
+	r.terms[base] *= beside + (1-beside)*l.alone()
+	r.terms[prefill] = own + each*(among-1)
+	r.weight /= among * among
+	r.terms[with] = parts * l.unit
+	if ok = r.seconds > 0; ok {
+		l.took(r.seconds)
+	}
+	return r, ok
 }
 
 // decode fills a row with so many decode steps of so many sequences.

@@ -51,86 +51,106 @@ func TestWhatMakesARow(t *testing.T) {
 }
 
 // The terms of a row, by hand: 200 tokens in one second, 0.05 s apart, are 20 steps of 10 sequences; 1,000 prompt tokens of one request, 400 of
-// them cached, hold up those of 11 that are not its own.
+// them cached, hold up the 10 others.
 func TestARowByHand(t *testing.T) {
 	p := simple
 	p.Prefill.PerTokenSquared = 1e-8
 	l := New(p, true)
-	r, ok := l.step(&interval{seconds: 1, began: 10, tokens: 200, between: 10, prompt: 1000, cached: 400, requests: 1, held: 15000, running: 10})
-	want := [terms]float64{0.04, 0.0002 * 10, 4e-7 * 15000, 600 * (0.0002 + 1e-8*1400) / 20 * 10 / 11}
-	for j := range terms {
-		if math.Abs(r.terms[j]-want[j]) > 1e-9 {
-			t.Errorf("the terms are %v, want %v", r.terms, want)
-			break
-		}
+	r, ok := l.step(&interval{seconds: 1, most: 11, tokens: 200, between: 10, prompt: 1000, cached: 400, requests: 1, held: 15000, running: 10})
+	want := [terms]float64{0.04, 0.0002 * 10, 4e-7 * 15000, 600 * (0.0002 + 1e-8*1400) / 20, l.unit / 20}
+	if !alike(r.terms, want) {
+		t.Errorf("the terms are %v, want %v", r.terms, want)
 	}
-	if !ok || r.seconds != 0.05 || math.Abs(r.weight-10./12) > 1e-9 {
+	if !ok || r.kind != ofSteps || r.seconds != 0.05 || math.Abs(r.weight-10./12) > 1e-9 {
 		t.Errorf("a step took %g s", r.seconds)
 	}
-	// 40 requests of 1,000 tokens each, 32 of which ended after prompts of 0.25 s in the mean, while one decoded half of the time.
+	// 40 requests of 1,000 tokens each, 32 of which ended, of 1,100 tokens, after prompts of 0.25 s in the mean, while one decoded half of the time.
 	p.Prefill.Base = 0.01
 	l = New(p, true)
-	r, ok = l.prompt(&interval{seconds: 100, between: 50, prompt: 40_000, requests: 40, ended: 32, prefilled: 8, held: 100 * 1000})
+	r, ok = l.prompt(new(Engine), &interval{seconds: 100, between: 50, prompt: 40_000, requests: 40, ended: 32, prefilled: 8, counts: true, computed: 32 * 1100, held: 100 * 1000, most: 2})
 	beside := 1 - math.Exp(-0.5)
-	want = [terms]float64{0.04 * beside, 0.0002 * 0.5, 4e-7 * 1000, 1000*(0.0002+1e-8*1000) + (1-beside)*0.01}
-	for j := range terms {
-		if math.Abs(r.terms[j]-want[j]) > 1e-9 {
-			t.Errorf("the terms are %v, want %v", r.terms, want)
-			break
-		}
+	want = [terms]float64{0.04*beside + 0.01*(1-beside), 0.0002 * 0.5, 4e-7 * 1000, 1100 * (0.0002 + 1e-8*1000), l.unit}
+	if !alike(r.terms, want) {
+		t.Errorf("the terms are %v, want %v", r.terms, want)
 	}
-	if !ok || r.seconds != 0.25 {
+	if !ok || r.kind != ofPrompts || r.seconds != 0.25 {
 		t.Errorf("a prompt took %g s", r.seconds)
 	}
 }
 
-// What a profile says besides makes other terms of the same row.
-func TestARowOfOtherProfiles(t *testing.T) {
-	steps := interval{seconds: 1, began: 10, tokens: 200, between: 10, prompt: 1000, requests: 1, running: 10}
-	adapters := steps
-	adapters.adapters = true
-	prompts := interval{seconds: 100, between: 50, prompt: 40_000, requests: 40, ended: 32, prefilled: 8}
-	hurried := prompts
-	hurried.seconds = 20
-	with := 10. / 11 / 20 // of the steps, those with the prompt, as far as others wait for it
+// alike compares terms.
+func alike(a, b [terms]float64) bool {
+	for j := range a {
+		if math.Abs(a[j]-b[j]) > 1e-9 {
+			return false
+		}
+	}
+	return true
+}
+
+// What a profile says besides makes other terms of the same row, as does what engines count.
+func TestOtherRows(t *testing.T) {
+	steps := interval{seconds: 1, most: 11, tokens: 200, between: 10, prompt: 1000, requests: 1, running: 10}
+	with := func(change func(i *interval)) interval {
+		i := steps
+		change(&i)
+		return i
+	}
+	prompts := interval{seconds: 100, between: 50, prompt: 40_000, requests: 40, ended: 32, prefilled: 8, most: 2}
+	beside := 1 - math.Exp(-0.5)
 	for name, c := range map[string]struct {
 		of       func(*profile.Profile)
 		i        interval
 		isPrompt bool
-		want     [terms]float64 // zero of what is no row
+		want     [terms]float64 // the last one in units
 	}{
-		"as it is":                    {func(*profile.Profile) {}, steps, false, [terms]float64{0.04, 0.002, 0, 0.2 * with}},
-		"slow with adapters":          {func(p *profile.Profile) { p.Decode.Adapters = 2 }, adapters, false, [terms]float64{0.08, 0.004, 0, 0.2 * with}},
-		"slow with them, and without": {func(p *profile.Profile) { p.Decode.Adapters = 2 }, steps, false, [terms]float64{0.04, 0.002, 0, 0.2 * with}},
-		"prompts read weights for longer": {
-			func(p *profile.Profile) { p.Prefill.Base = 0.1 }, steps, false, [terms]float64{0.04 * (1 - with), 0.002, 0, 0.2*with + 0.1*with},
+		"as it is":           {nil, steps, false, [terms]float64{0.04, 0.002, 0, 0.2 / 20, 1. / 20}},
+		"slow with adapters": {func(p *profile.Profile) { p.Decode.Adapters = 2 }, with(func(i *interval) { i.adapters = true }), false, [terms]float64{0.08, 0.004, 0, 0.2 / 20, 1. / 20}},
+		"slow with them, and without": {
+			func(p *profile.Profile) { p.Decode.Adapters = 2 }, steps, false, [terms]float64{0.04, 0.002, 0, 0.2 / 20, 1. / 20},
 		},
-		"prompts":                      {func(*profile.Profile) {}, prompts, true, [terms]float64{0.04 * (1 - math.Exp(-0.5)), 0.0001, 0, 0.2}},
-		"prompts that read for longer": {func(p *profile.Profile) { p.Prefill.Base = 0.1 }, prompts, true, [terms]float64{0, 0.0001, 0, 0.2 + 0.1}},
-		"prompts on the floor":         {func(p *profile.Profile) { p.Prefill.Floor = 0.22 }, prompts, true, [terms]float64{}},
-		"prompts without a pause":      {func(*profile.Profile) {}, hurried, true, [terms]float64{}},
+		"nobody decodes beside a prompt": {nil, with(func(i *interval) { i.most = 1; i.running = 1; i.between = 1 }), false, [terms]float64{0.04, 0.0002, 0, 0, 0}},
+		// Of 25 counted steps of 8 sequences, two had more than 16 tokens: with four prompts.
+		"engines count steps": {
+			nil, with(func(i *interval) {
+				i.sizes, i.steps, i.requests, i.prompt = true, 25, 4, 4000
+				for k := range i.upTo {
+					i.upTo[k] = 23
+				}
+			}), false, [terms]float64{0.04, 0.0016, 0, 0.8 / 25, 2. / 25},
+		},
+		// Prompts may be in steps of no more tokens than those of sequences alone: requests that waited for 0.05 s each, of steps of twice that,
+		// come by chance.
+		"prompts are too short to be counted": {
+			nil, with(func(i *interval) {
+				i.sizes, i.steps, i.requests, i.prompt, i.ended, i.queued, i.prefilled = true, 25, 4, 40, 4, 0.2, 0.4
+			}), false, [terms]float64{0.04, 0.0016, 0, 0.008 / 25, 4 * -math.Expm1(-0.4) / 0.4 / 25},
+		},
+		"prompts": {nil, prompts, true, [terms]float64{0.04 * beside, 0.0001, 0, 0.2, 1}},
+		"prompts that take longer than steps": {
+			func(p *profile.Profile) { p.Prefill.Base = 0.1 }, prompts, true, [terms]float64{0.04, 0.0001, 0, 0.2, 1},
+		},
+		"prompts in two steps": {
+			func(p *profile.Profile) { p.Limits.MaxBatchedTokens = 500 }, prompts, true, [terms]float64{2 * 0.04 * beside, 2 * 0.0001, 0, 0.2, 2},
+		},
 	} {
 		p := simple
-		c.of(&p)
+		if c.of != nil {
+			c.of(&p)
+		}
 		l := New(p, true)
 		read := l.step
 		if c.isPrompt {
-			read = l.prompt
+			read = func(i *interval) (row, bool) { return l.prompt(new(Engine), i) }
 		}
-		r, ok := read(&c.i)
-		if ok != (c.want != [terms]float64{}) {
-			t.Errorf("%s: it is a row: %v", name, ok)
-		}
-		for j := range terms {
-			if ok && math.Abs(r.terms[j]-c.want[j]) > 1e-9 {
-				t.Errorf("%s: the terms are %v, want %v", name, r.terms, c.want)
-				break
-			}
+		c.want[len(c.want)-1] *= l.unit
+		if r, ok := read(&c.i); !ok || !alike(r.terms, c.want) {
+			t.Errorf("%s: the terms are %v, want %v", name, r.terms, c.want)
 		}
 	}
 }
 
-// How long prompts took is told by looks at an engine that has little to do.
+// How long prompts took is told by requests that ended.
 func TestWhatMakesARowOfPrompts(t *testing.T) {
 	known := engine.Known
 	for _, c := range []struct {
@@ -139,10 +159,8 @@ func TestWhatMakesARowOfPrompts(t *testing.T) {
 		want  bool
 	}{
 		{"as it should be", func(_, _ *engine.Load) {}, true},
-		{"somebody waits at first", func(was, _ *engine.Load) { was.Waiting = known(1) }, false},
-		{"somebody waits at last", func(_, is *engine.Load) { is.Waiting = known(1) }, false},
-		{"many run", func(_, is *engine.Load) { is.Running = known(5) }, false},
-		{"few have ended", func(_, is *engine.Load) { is.Totals.Prefill = engine.Timed{Count: known(31), Seconds: known(3)} }, false},
+		{"somebody waits, and many run", func(_, is *engine.Load) { is.Waiting, is.Running = known(1), known(5) }, true},
+		{"few have ended", func(_, is *engine.Load) { is.Totals.Prefill = engine.Timed{Count: known(3), Seconds: known(0.3)} }, false},
 		{"it is not known for how long", func(_, is *engine.Load) { is.Totals.Prefill.Seconds = engine.Value{} }, false},
 	} {
 		look := func(requests float64) engine.Load {

@@ -104,8 +104,17 @@ func load(e *sim.Engine, of profile.Profile) engine.Load {
 		Totals: engine.Totals{
 			Queue: timed(c.Queue), Prefill: timed(c.Prefill), Decode: timed(c.Decode), FirstToken: timed(c.FirstToken), InterToken: timed(c.InterToken),
 			PromptTokens: engine.Known(float64(c.PromptTokens)), CachedTokens: engine.Known(float64(c.CachedTokens)), GeneratedTokens: engine.Known(float64(c.GeneratedTokens)),
+			PrefillTokens: engine.Known(float64(c.PrefillTokens)), Steps: stepsOf(c.Steps),
 		},
 	}
+}
+
+func stepsOf(s sim.Steps) (is engine.Steps) {
+	is.Count = engine.Known(float64(s.Count))
+	for i, n := range s.UpTo {
+		is.UpTo[i] = float64(n)
+	}
+	return is
 }
 
 func timed(t sim.Timed) engine.Timed {
@@ -190,6 +199,7 @@ func TestWhatIsLearnedIsSo(t *testing.T) {
 			if off := wrong(o.Of(&o.engines[3]), large.Times(2), sequences); off > 0.25 || o.engines[3].Factor() < 1.7*o.engines[0].Factor() {
 				t.Errorf("%s, %g a second: of the slow one it is off by %.2f, its factor is %.2f", prior.name, rate, off, o.engines[3].Factor())
 			}
+			t.Logf("%s, %g a second: %+v %+v off %.2f %.2f", prior.name, rate, o.Profile().Prefill, o.Profile().Decode, wrong(o.Of(&o.engines[0]), large, sequences), wrong(o.Of(&o.engines[3]), large.Times(2), sequences))
 			if !o.Trusted() || len(o.trusts) > 1 || o.Residual() > 0.1 {
 				t.Errorf("%s, %g a second: it is trusted: %v, which changed at %v; predictions are off by %.2f", prior.name, rate, o.Trusted(), o.trusts, o.Residual())
 			}
