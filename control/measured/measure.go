@@ -39,6 +39,7 @@ type measurement struct {
 	parallel                    int
 	limits                      profile.Limits
 	tokenFile                   string
+	dial                        probe.Dial
 }
 
 func (m *measurement) register(fs *pflag.FlagSet) {
@@ -133,7 +134,7 @@ func (m *measurement) run(ctx context.Context, out, progress io.Writer) error {
 		}
 		token = file.Token()
 	}
-	server, err := probe.NewServer(m.url, token, m.timeout)
+	server, err := probe.NewServer(m.url, token, m.timeout, m.dial)
 	if err != nil {
 		return err
 	}

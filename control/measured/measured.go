@@ -9,6 +9,8 @@ import (
 	"os"
 
 	"github.com/spf13/pflag"
+
+	"github.com/headgate/headgate/control/measured/probe"
 )
 
 const usage = `control profile measures how long a model takes on the server at a URL, and writes that as a profile.
@@ -57,17 +59,17 @@ Flags:
 
 // Command is the command "profile". It prints to out, and says on standard error how far it is.
 func Command(ctx context.Context, args []string, out io.Writer) error {
-	return command(ctx, args, out, os.Stderr)
+	return command(ctx, args, out, os.Stderr, nil)
 }
 
-func command(ctx context.Context, args []string, out, progress io.Writer) error {
+func command(ctx context.Context, args []string, out, progress io.Writer, dial probe.Dial) error {
 	if len(args) > 0 && args[0] == "fit" {
 		return fitFile(args[1:], out)
 	}
 	fs := pflag.NewFlagSet("profile", pflag.ContinueOnError)
 	fs.Usage = func() { fmt.Fprintln(out, usage+fs.FlagUsagesWrapped(100)) }
 	fs.SortFlags = false
-	var m measurement
+	m := measurement{dial: dial}
 	m.register(fs)
 	if err := fs.Parse(args); err != nil {
 		return err

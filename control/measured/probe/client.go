@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -29,9 +30,12 @@ type Server struct {
 	client  *http.Client
 }
 
+// Dial connects to an address; nil does it over the network.
+type Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
 // NewServer is the server at a URL, http://HOST:PORT with a path in front of all others if there is one. Each request has the bearer token,
 // "" is none, and no more than so long a time.
-func NewServer(at, token string, timeout time.Duration) (*Server, error) {
+func NewServer(at, token string, timeout time.Duration, dial Dial) (*Server, error) {
 	u, err := url.Parse(at)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, fmt.Errorf("--url %q: want http://HOST:PORT, such as http://127.0.0.1:8000", at)
@@ -41,7 +45,7 @@ func NewServer(at, token string, timeout time.Duration) (*Server, error) {
 		base: u.Scheme + "://" + u.Host + u.Path, token: token, timeout: timeout,
 		client: &http.Client{
 			// As many connections are kept as requests go at once: to open one is no part of what is measured.
-			Transport:     &http.Transport{MaxIdleConnsPerHost: 4096, DisableCompression: true},
+			Transport:     &http.Transport{MaxIdleConnsPerHost: 4096, DisableCompression: true, DialContext: dial},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -91,17 +92,19 @@ func (l *LLM) mixed(ctx context.Context, at survey.Point) (survey.Row, error) {
 	for i := range bodies {
 		bodies[i] = l.body(survey.ShortWords, at.Outputs)
 	}
-	prompt := l.body(l.tokens.Words(at.Asked), 1)
+	prompt, phase := l.body(l.tokens.Words(at.Asked), 1), l.Random.Float64()
 	group, ctx := errgroup.WithContext(ctx)
 	begun := time.Now()
 	var running sync.WaitGroup
 	running.Add(at.Beside)
+	var step atomic.Int64 // of the others, about
 	for i := range streams {
 		group.Go(func() (err error) {
 			var once sync.Once
 			defer once.Do(running.Done) // an answer may end before that
 			streams[i], err = l.Server.stream(ctx, l.Path, bodies[i], begun, func(is *survey.Stream) {
 				if n := len(is.Tokens); n > 1 && is.Tokens[n-1] >= at.Outputs/begunShare {
+					step.Store(int64((is.At[n-1] - is.At[0]) / float64(is.Tokens[n-1]-is.Tokens[0]) * float64(time.Second)))
 					once.Do(running.Done)
 				}
 			})
@@ -112,6 +115,7 @@ func (l *LLM) mixed(ctx context.Context, at survey.Point) (survey.Row, error) {
 	var sent float64
 	group.Go(func() (err error) {
 		running.Wait()
+		time.Sleep(time.Duration(phase * float64(step.Load()))) // at any time of a step: an answer that has come says that one has just begun
 		sent = time.Since(begun).Seconds()
 		is, err = l.Server.stream(ctx, l.Path, prompt, begun, nil)
 		return err

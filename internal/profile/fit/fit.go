@@ -163,16 +163,23 @@ func Of(rows []Row) (Fit, error) {
 	}, nil
 }
 
-// atOnce are steps of several prompts: of those that were sent at once, what is left of the time of all when the first had a step of its own.
+// atOnce are steps of several prompts: of those that were sent at once, what is left of the time of all when the first had a step of its own, or
+// all of it where they were in one step. That they were is told by what is closer to the times of prompts alone.
 func atOnce(rows []Row, intake float64, alone profile.Profile) (steps []sample) {
 	for _, r := range rows {
 		if r.Prompts < 2 || r.PrefillSeconds == 0 {
 			continue
 		}
-		seconds := r.PrefillSeconds - intake - alone.StepTime(r.Prefill)
-		others := r.Prompts - 1
-		if seconds > 0 {
-			steps = append(steps, sample{profile.Work{PromptTokens: others * r.Prefill.PromptTokens, Squares: float64(others) * r.Prefill.Squares}, seconds})
+		several := func(n int) profile.Work {
+			return profile.Work{PromptTokens: n * r.Prefill.PromptTokens, Squares: float64(n) * r.Prefill.Squares}
+		}
+		one, all, others := alone.StepTime(r.Prefill), several(r.Prompts), several(r.Prompts-1)
+		seconds := r.PrefillSeconds - intake
+		switch inOne, inTwo := alone.StepTime(all), one+alone.StepTime(others); {
+		case math.Abs(seconds-inOne) < math.Abs(seconds-inTwo):
+			steps = append(steps, sample{all, max(seconds, one)})
+		case seconds > one:
+			steps = append(steps, sample{others, seconds - one})
 		}
 	}
 	return steps
