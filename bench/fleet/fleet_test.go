@@ -13,6 +13,7 @@ import (
 	"github.com/headgate/headgate/bench/simulated"
 	"github.com/headgate/headgate/extproc/pick"
 	"github.com/headgate/headgate/internal/engine"
+	"github.com/headgate/headgate/internal/profile"
 	"github.com/headgate/headgate/internal/sim"
 )
 
@@ -195,14 +196,19 @@ func TestLatencyKeepsObjectivesWherePromptsAreShared(t *testing.T) {
 // Tiny prompts share the steps in which others decode, so that one of them delays nobody by a whole step. Where that was counted, and not counted
 // any more behind others' prompts, requests gathered at some engines: first tokens took three times as long as where requests are fewest.
 func TestTinyPromptsAreSpread(t *testing.T) {
-	f := four()
 	w := Plain(Lengths{{Prompt: 20, Output: 20}, {Prompt: 10, Output: 10}, {Prompt: 40, Output: 5}})
-	of := func(rule pick.Rule) Figures {
-		return FiguresOf(outcome(t, f, 1, w.Requests(1, 300, 4000), Headgate(rule)), f.Profile, DefaultObjectives)
-	}
-	latency, least := of(pick.Latency), of(pick.LeastRequest)
-	if latency.TTFT99 > 1.1*least.TTFT99 || latency.PerToken99 > 1.1*least.PerToken99 || latency.Kept < 0.999 {
-		t.Errorf("latency: %+v, least requests: %+v", latency, least)
+	launching := dummy
+	launching.Launch, launching.Prefill.Base, launching.Prefill.Floor = dummy.Prefill.Base, dummy.Decode.Base, 0
+	for _, p := range []*profile.Profile{new(four().Profile), smallProfile(), &dummy, &launching} {
+		f := four()
+		f.Profile = *p
+		of := func(rule pick.Rule) Figures {
+			return FiguresOf(outcome(t, f, 1, w.Requests(1, 300, 4000), Headgate(rule)), f.Profile, DefaultObjectives)
+		}
+		latency, least := of(pick.Latency), of(pick.LeastRequest)
+		if latency.TTFT99 > 1.1*least.TTFT99 || latency.PerToken99 > 1.1*least.PerToken99 || latency.Kept < 0.999 {
+			t.Errorf("%s: latency: %+v, least requests: %+v", p.Name, latency, least)
+		}
 	}
 }
 

@@ -9,9 +9,10 @@ import (
 // and is safe for concurrent use. All but times are sums over those requests. Times are those of a clock that nobody sets, in nanoseconds since
 // 1970.
 type Backlog struct {
-	// Through is when the prompts of all of them are computed, as far as predicted, where the engine computes nobody else's.
+	// Through is the end of the work that their prompts add to the engine, see [Estimate], as far as predicted, where it computes nobody else's. The
+	// last of them may be computed later, by the steps that it shares with those who decode.
 	Through atomic.Int64
-	// Queue is when all prompts are computed, those of other processes too, as far as they tell.
+	// Queue is the same with those of other processes too, as far as they tell.
 	Queue atomic.Int64
 	// Lately says how much of the latest seconds the endpoint spent on prompts, those of other processes too, as far as they tell: all of them
 	// at this time, and by a factor of e less each memory later. See prompting.

@@ -59,7 +59,7 @@ type Estimate struct {
 	// Intake is until it is in the engine's queue, Queue until the prompts are computed of the requests before it, Room until there is room for it, in the batch, in the KV cache
 	// and in an adapter slot, Load is of its adapter, and Prefill of what its endpoint has not cached of its own prompt.
 	Intake, Queue, Room, Load, Prefill float64
-	// Delay is for how much longer the engine has something to do because of the prompt: Prefill, less its steps if others decode in them anyway.
+	// Delay is for how much longer the engine has something to do because of the prompt: Prefill, less its part of steps that others have too.
 	Delay float64
 	// Step is what each step takes once it runs, and Longer by how much that is longer for it.
 	Step, Longer float64
@@ -93,6 +93,7 @@ type forecast struct {
 	perStep       float64 // 1 / the objective of each further token; 0 if none is stated
 
 	profile  *profile.Profile
+	floor    float64 // what a step with prompts takes at least, in seconds
 	perChunk float64 // 1 / tokens of a step
 	chunk    float64 // what the tokens of a step take that is full of prompts, in seconds
 	longer   float64 // a step for the request, in seconds
@@ -113,6 +114,7 @@ func (f *forecast) take(p *profile.Profile) {
 		f.perChunk = 1 / float64(p.Limits.MaxBatchedTokens)
 	}
 	f.profile = p
+	f.floor = max(p.Prefill.Floor, p.Launch)
 	f.chunk = float64(p.Limits.MaxBatchedTokens) * p.Prefill.PerToken
 	f.longer = p.Decode.PerSequence + p.Decode.PerKVToken*float64(f.Prompt+f.Output/2)
 }
@@ -137,6 +139,7 @@ func (f *forecast) at(e *Endpoint) (queue, prefill, delay, step, longer float64)
 		if overhead < weights {
 			overhead = weights
 		}
+		overhead += p.Mixed
 		overhead, anyway, running = overhead+beside, weights+beside, step*0.5
 	}
 
@@ -144,10 +147,10 @@ func (f *forecast) at(e *Endpoint) (queue, prefill, delay, step, longer float64)
 	own := f.prompt - cached
 	prefill = own*p.Prefill.PerToken + own*(own+2*cached)*p.Prefill.PerTokenSquared
 	queue = float64(max(0, ours.left(f.Now))) * 1e-9
-	if queue > step && queue >= overhead {
+	if whole := max(overhead, f.floor); queue > step && queue >= whole {
 		// A step with others' prompts has not begun. If all of these fill steps, it pays its share of them; if not, there is room for it.
 		delay = prefill + own*f.perChunk*overhead
-		if queue > overhead+f.chunk {
+		if queue > whole+f.chunk {
 			prefill = delay
 		}
 		return queue, prefill, delay, step, longer
@@ -156,8 +159,8 @@ func (f *forecast) at(e *Endpoint) (queue, prefill, delay, step, longer float64)
 		queue = running
 	}
 	chunks := math.Ceil(own * f.perChunk)
-	if prefill += chunks * overhead; prefill < p.Prefill.Floor {
-		prefill = p.Prefill.Floor
+	if prefill += chunks * overhead; prefill < f.floor {
+		prefill = f.floor
 	}
 	// Those who decode get a token in each of its steps. Steps that are not full have room for prompts that come later.
 	return queue, prefill, max(0, prefill-(chunks-own*f.perChunk)*anyway), step, longer

@@ -136,6 +136,7 @@ func explained(d *pick.Decision) *structpb.Struct {
 		{"room", is.Room},
 		{"load", is.Load},
 		{"prefill", is.Prefill},
+		{"delay", is.Delay},
 		{"first_token", is.FirstToken()},
 		{"step", is.Step},
 		{"longer", is.Longer},

@@ -153,7 +153,7 @@ func New(prior profile.Profile, trusts bool) *Learner {
 		l.off = trusted
 	}
 	longer := max(0, prior.Prefill.Base-prior.Decode.Base)
-	l.unit, l.shortest = max(longer, prior.Prefill.Floor-prior.Decode.Base, prior.Decode.Base, prior.Prefill.Base, leastUnit), math.Inf(1)
+	l.unit, l.shortest = max(longer, prior.Prefill.Floor-prior.Decode.Base, prior.Launch-prior.Decode.Base, prior.Decode.Base, prior.Prefill.Base, leastUnit), math.Inf(1)
 	l.drawnTo = [terms]float64{1, 1, 1, 1, longer / l.unit}
 	l.now = l.drawnTo
 	return l
@@ -198,6 +198,8 @@ func (l *Learner) Profile() profile.Profile {
 	p.Decode.PerSequence *= l.now[perSequence]
 	p.Decode.PerKVToken *= l.now[perKVToken]
 	p.Prefill.Floor = min(p.Prefill.Floor*l.now[prefill], l.shortest)
+	p.Launch = min(p.Launch*l.now[prefill], l.shortest)
+	p.Mixed *= l.now[prefill]
 	p.Prefill.Base = l.promptBase()
 	p.Prefill.PerToken *= l.now[prefill]
 	p.Prefill.PerTokenSquared *= l.now[prefill]
