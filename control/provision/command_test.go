@@ -162,7 +162,11 @@ func TestAStoppedSearchSaysSo(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		stop()
 		want := map[string]string{"text": "The search was stopped before that.", "json": `"stopped": true`}[output]
-		if err := <-done; err != nil || !strings.Contains(out.String(), want) || output == "json" && !strings.HasPrefix(out.String(), "[") ||
+		err := <-done
+		if errors.Is(err, provision.ErrNoPlan) && regexp.MustCompile(`no plan was found before the search was stopped|"found": false`).MatchString(out.String()) {
+			err = nil // a busy machine finds none by then
+		}
+		if err != nil || !strings.Contains(out.String(), want) || output == "json" && !strings.HasPrefix(out.String(), "[") ||
 			!regexp.MustCompile("The search was stopped: there may be cheaper|no plan was found before the search was stopped|\"stopped\": true").MatchString(out.String()) {
 			t.Errorf("%v\n%s", err, &out)
 		}
