@@ -51,7 +51,7 @@ func (m *measurement) register(fs *pflag.FlagSet) {
 	fs.StringVar(&m.body, "body", "", "send the request of one row in this `FILE`, repeated (default made of the model's metadata, or of texts by chance)")
 	fs.IntSliceVar(&m.batches, "batches", nil, "measure batches of these many `ROWS`, the first 1 (default by --max-batch)")
 	fs.IntVar(&m.maxBatch, "max-batch", 64, "measure batches of 1, 2, 4 and so on up to this many `ROWS`")
-	fs.IntSliceVar(&m.inputs, "inputs", []int{16, 128, 512, 2048}, "of an LLM, measure prompts of these many `TOKENS` (and, unless it is given, of as many as one step computes)")
+	fs.IntSliceVar(&m.inputs, "inputs", []int{16, 128, 512, 2048}, "of an LLM, measure prompts of these many `TOKENS` (default these, and the longest nearly as many as one step computes: of --max-batched-tokens, or of 2048 without it)")
 	fs.IntVar(&m.outputs, "outputs", 64, "of an LLM, have answers of so many `TOKENS` to measure steps")
 	fs.IntSliceVar(&m.concurrency, "concurrency", []int{1, 4, 16, 64}, "of an LLM, measure steps of these many `REQUESTS` at once")
 	fs.IntVar(&m.warmUp, "warm-up", 5, "begin each size with so many `REQUESTS` that do not count")
@@ -66,7 +66,7 @@ func (m *measurement) register(fs *pflag.FlagSet) {
 	fs.Float64Var(&m.price, "price", 0, "`PRICE` of one replica an hour, for a profile by batch")
 	fs.IntVar(&m.parallel, "tensor-parallel", 0, "of an LLM, how many `GPUS` the engine runs on, for the profile")
 	fs.IntVar(&m.limits.MaxSequences, "max-sequences", 0, "of an LLM, `REQUESTS` that the engine computes at once; vLLM's max_num_seqs (default assumed)")
-	fs.IntVar(&m.limits.MaxBatchedTokens, "max-batched-tokens", 0, "of an LLM, `TOKENS` that one step computes; vLLM's max_num_batched_tokens (default assumed)")
+	fs.IntVar(&m.limits.MaxBatchedTokens, "max-batched-tokens", 0, "of an LLM, `TOKENS` that one step computes; vLLM's max_num_batched_tokens (default assumed for the profile; 2048 for what is measured)")
 	fs.IntVar(&m.limits.KVBlocks, "kv-blocks", 0, "of an LLM, `BLOCKS` of its KV cache (default what the engine tells, or assumed)")
 	fs.IntVar(&m.limits.BlockSize, "block-size", 0, "of an LLM, `TOKENS` in a block (default what the engine tells, or assumed)")
 	fs.StringVar(&m.tokenFile, "engine-token-file", "", "send the bearer token in this `FILE`")
@@ -187,17 +187,25 @@ func (m *measurement) measureBatches(ctx context.Context, s survey.Subject, by *
 	return m.write(out, profile.FormatBatches(made))
 }
 
+// smallBudget is how many tokens a step computes at least in common engines: vLLM's default on all but the largest GPUs. Measurements assume it where
+// the budget is unknown, because a prompt that takes several steps would count as one long step.
+const smallBudget = 2048
+
 func (m *measurement) measureLLM(ctx context.Context, s survey.Subject, by *probe.LLM, out, progress io.Writer) error {
 	limits, words := survey.Limits(m.limits, by.Server.Metrics(ctx), assumed)
+	planned := limits
+	if m.limits.MaxBatchedTokens == 0 { // no engine reports it
+		planned.MaxBatchedTokens = min(limits.MaxBatchedTokens, smallBudget)
+	}
 	most := 0
 	if m.longest {
-		m.inputs, most = survey.Inputs(m.inputs, limits.MaxBatchedTokens), m.inputs[len(m.inputs)-1]
+		m.inputs, most = survey.Inputs(m.inputs, planned.MaxBatchedTokens), m.inputs[len(m.inputs)-1]
 	}
 	if longest := m.inputs[len(m.inputs)-1]; longest > limits.MaxBatchedTokens {
 		return fmt.Errorf("--inputs %v: the engine computes no more than %d tokens in a step, so that a longer prompt takes several: "+
 			"leave it out, or say with --max-batched-tokens how many it does", m.inputs, limits.MaxBatchedTokens)
 	}
-	plan := survey.OfLLM(m.inputs, most, m.outputs, m.concurrency, limits, m.rule)
+	plan := survey.OfLLM(m.inputs, most, m.outputs, m.concurrency, planned, m.rule)
 	rows, left, err := m.survey(ctx, probe.Run{Plan: plan, Probe: by}, s, progress)
 	if err != nil {
 		return err

@@ -485,6 +485,54 @@ func TestEstimatesByAMeasuredProfileAreAsByTheEngines(t *testing.T) {
 	}
 }
 
+// Whether an engine schedules ahead is found out whatever part of a step the intake is: prompts are sent at any time of a step, so that they wait for
+// half of a step in the median, or for one and a half.
+func TestSchedulingAheadIsFoundWithAnyIntake(t *testing.T) {
+	t.Parallel()
+	for _, share := range []float64{0.1, 0.9} {
+		for _, asynchronous := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%v of a step, asynchronous %v", share, asynchronous), func(t *testing.T) {
+				of := known
+				of.Intake, of.Asynchronous = share*of.StepTime(profile.Work{Sequences: 1, KVTokens: 40}), asynchronous
+				printed, _ := controlInMemory(t, of, "--inputs", "16,256,1024", "--outputs", "32", "--concurrency", "1,2",
+					"--repeat-at-least", "96", "--repeat-at-most", "96", "--warm-up", "0", "--max-sequences", "4")
+				p, err := profile.Parse([]byte(printed))
+				if err != nil || p.Asynchronous != asynchronous {
+					t.Errorf("%v: asynchronous is %v: %s", err, p.Asynchronous, p.Source)
+				}
+				want, waited := 0.5, 0.0
+				if asynchronous {
+					want++
+				}
+				_, after, _ := strings.Cut(p.Source, "; they wait for ")
+				if _, err := fmt.Sscan(after, &waited); err != nil || math.Abs(waited-want) > 0.31 {
+					t.Errorf("%v: prompts wait for %v steps, want %v", err, waited, want)
+				}
+			})
+		}
+	}
+}
+
+// Where nobody says how many tokens a step computes, prompts are short enough for one step of an engine with a small budget.
+func TestPromptsTakeOneStepOfASmallBudget(t *testing.T) {
+	t.Parallel()
+	small := known
+	small.Limits.MaxBatchedTokens = 2048
+	printed, said := controlInMemory(t, small, "--outputs", "16", "--concurrency", "1,2", "--repeat-at-least", "8", "--repeat-at-most", "8", "--warm-up", "0", "--max-sequences", "4")
+	p, err := profile.Parse([]byte(printed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Prefill.MeasuredTo < 1024 || p.Prefill.MeasuredTo > 2048 || strings.Contains(said, "prompts of 2048") {
+		t.Errorf("the longest prompt has %d tokens, and a step computes 2048:\n%s", p.Prefill.MeasuredTo, said)
+	}
+	for _, n := range []int{16, 500, 2000} {
+		if ok, off := near(p.PrefillTime(0, n), small.PrefillTime(0, n)); !ok {
+			t.Errorf("a prompt of %d takes %s", n, off)
+		}
+	}
+}
+
 // foreseen are the means of the latency, of the time to the first token and of that per token of queries at an engine, of which a load of 1 is
 // one in the time that launching takes.
 func foreseen(t *testing.T, p profile.Profile, load float64) (means [3]float64) {
