@@ -206,7 +206,8 @@ type EngineProfile struct {
 	//
 	// +kubebuilder:validation:Minimum=0
 	Launch float64 `json:"launch,omitempty"`
-	// Mixed is by how much longer a step takes that has both prompts and decoding requests than their terms say, in seconds.
+	// Mixed is by how much longer a step takes that has both prompts and decoding requests than their terms say, in seconds. It has no effect on
+	// steps whose terms and Mixed together are below the floor of prefill or below launch.
 	//
 	// +kubebuilder:validation:Minimum=0
 	Mixed float64 `json:"mixed,omitempty"`

@@ -25,7 +25,8 @@ FILE is CSV, and its first line names the columns. Leave out what you did not me
   prefill_seconds  how long that took, alone on the engine: the time to the first token
   intake_seconds   how much of that passed before the prompt was in the engine's queue (without it 0)
   batch            how many requests got a token in a step (without it 1)
-  kv_tokens        how many tokens these had in the KV cache together (without it batch times prompt and context)
+  kv_tokens        how many tokens these had in the KV cache together (without it batch times prompt and context;
+                   mixed_seconds needs it: those of the batch requests, without the prompt)
   adapters         true where a LoRA adapter ran in the step
   step_seconds     how long the step took: the time between two tokens of a request
   prompts          how many prompts like this were sent at once, if more than one; prefill_seconds is then until all had a first token

@@ -163,9 +163,16 @@ func Of(rows []Row) (Fit, error) {
 	}, nil
 }
 
+// intakes is how many times as long as its intake a prompt takes at least where the first of several has a step of its own, in which all others come:
+// if steps are shorter, each of them may have its own.
+const intakes = 2
+
 // atOnce are steps of several prompts: of those that were sent at once, what is left of the time of all when the first had a step of its own, or
-// all of it where they were in one step. That they were is told by what is closer to the times of prompts alone.
+// all of it where they were in one step. The times of prompts alone decide which is closer, and most prompts of a size decide which of them count.
 func atOnce(rows []Row, intake float64, alone profile.Profile) (steps []sample) {
+	type kind struct{ prompts, size int }
+	var kinds []kind
+	together, apart := map[kind][]sample{}, map[kind][]sample{}
 	for _, r := range rows {
 		if r.Prompts < 2 || r.PrefillSeconds == 0 {
 			continue
@@ -174,12 +181,26 @@ func atOnce(rows []Row, intake float64, alone profile.Profile) (steps []sample) 
 			return profile.Work{PromptTokens: n * r.Prefill.PromptTokens, Squares: float64(n) * r.Prefill.Squares}
 		}
 		one, all, others := alone.StepTime(r.Prefill), several(r.Prompts), several(r.Prompts-1)
+		if one < intakes*intake {
+			continue
+		}
+		k := kind{r.Prompts, size(r.Prefill)}
+		if !slices.Contains(kinds, k) {
+			kinds = append(kinds, k)
+		}
 		seconds := r.PrefillSeconds - intake
 		switch inOne, inTwo := alone.StepTime(all), one+alone.StepTime(others); {
 		case math.Abs(seconds-inOne) < math.Abs(seconds-inTwo):
-			steps = append(steps, sample{all, max(seconds, one)})
+			together[k] = append(together[k], sample{all, max(seconds, one)})
 		case seconds > one:
-			steps = append(steps, sample{others, seconds - one})
+			apart[k] = append(apart[k], sample{others, seconds - one})
+		}
+	}
+	for _, k := range kinds {
+		if len(together[k]) > len(apart[k]) {
+			steps = append(steps, together[k]...)
+		} else {
+			steps = append(steps, apart[k]...)
 		}
 	}
 	return steps

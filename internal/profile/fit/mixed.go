@@ -3,6 +3,7 @@ package fit
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -73,7 +74,7 @@ func mix(p profile.Profile, prompts []point, mixed []mixedRow) (profile.Profile,
 	p.Asynchronous = said.Waited > 1
 	typical := typicalOf(mixed)
 	missed := func(p profile.Profile) float64 {
-		return square(missesOf(prompts, p)) + square(mixedMisses(typical, p))
+		return square(typicalMisses(prompts, p)) + square(mixedMisses(typical, p))
 	}
 	least := clearly * clearly * missed(p)
 	for _, launched := range launches(p, prompts) {
@@ -172,6 +173,23 @@ func waited(mixed []mixedRow) float64 {
 	}
 	slices.Sort(all)
 	return Quantile(all, 0.5)
+}
+
+// typicalMisses are the median misses of prompts of each size. An engine counts other tokens in nearly each prompt, so that prompts are many points
+// with noise; prompts beside others are few.
+func typicalMisses(prompts []point, p profile.Profile) (misses []miss) {
+	shares := map[int][]float64{}
+	for _, at := range prompts {
+		s := size(at.work)
+		for _, m := range missesOf([]point{at}, p) {
+			shares[s] = append(shares[s], m.share)
+		}
+	}
+	for _, s := range slices.Sorted(maps.Keys(shares)) { // in order, so that the sum is the same each time
+		slices.Sort(shares[s])
+		misses = append(misses, miss{Quantile(shares[s], 0.5), 1})
+	}
+	return misses
 }
 
 // mixedMisses compares what steps with both took with what a profile predicts.

@@ -2,6 +2,7 @@ package fit
 
 import (
 	"math"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/headgate/headgate/internal/profile"
@@ -79,5 +80,67 @@ func TestPromptsBesideOthersWithoutIntake(t *testing.T) {
 	rows := besideOthers(p, 1.5)
 	if f := fitted(t, rows); f.Asynchronous || !math.IsNaN(f.Mixed.Waited) {
 		t.Errorf("it is asynchronous: %v, and waits for %v", f.Asynchronous, f.Mixed.Waited)
+	}
+}
+
+// Noise of many prompts does not hide what few prompts beside others show, and makes up nothing.
+func TestPromptsBesideOthersWithNoise(t *testing.T) {
+	// All prompts take as long as launching, so that only prompts beside others show what that is.
+	launching := profile.Profile{
+		Intake: 0.006, Launch: 0.053, Asynchronous: true,
+		Prefill: profile.Prefill{Floor: 0.053, Base: 0.005, PerToken: 1e-6},
+		Decode:  profile.Decode{Base: 0.005, PerSequence: 1e-5, PerKVToken: 3e-8},
+	}
+	computing := launching
+	computing.Launch, computing.Prefill = 0, profile.Prefill{Base: 0.053, PerToken: 1e-6}
+	plain := computing
+	plain.Asynchronous, plain.Prefill = false, profile.Prefill{Base: 0.02, PerToken: 2.4e-5}
+	for name, c := range map[string]struct {
+		p     profile.Profile
+		waits float64
+	}{"launches": {launching, 1.5}, "computes for as long": {computing, 1.5}, "computes, and waits for each step": {plain, 0.5}} {
+		for seed := range uint64(4) {
+			random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's
+			var rows []Row
+			for range 12 {
+				for _, r := range besideOthers(c.p, c.waits) {
+					if r.PrefillSeconds > 0 {
+						n := r.Prefill.PromptTokens + random.IntN(1+r.Prefill.PromptTokens/16)
+						r.Prefill = profile.Work{}
+						r.Prefill.AddPrompt(0, n)
+						r.PrefillSeconds = r.Intake + (r.PrefillSeconds-r.Intake)*(1+0.07*random.NormFloat64())
+					}
+					r.MixedSeconds *= 1 + 0.07*random.NormFloat64()
+					rows = append(rows, r)
+				}
+			}
+			f := fitted(t, rows)
+			if math.Abs(f.Launch-c.p.Launch) > 0.15*c.p.Launch {
+				t.Errorf("%s, seed %d: launch is %v, want %v", name, seed, f.Launch, c.p.Launch)
+			}
+		}
+	}
+}
+
+// Of prompts at once that take less than about twice the intake, each may have a step of its own: those say nothing of steps of several.
+func TestShortPromptsAtOnceDoNotCount(t *testing.T) {
+	p := profile.Profile{
+		Intake: 0.006, Prefill: profile.Prefill{Base: 0.005, PerToken: 1e-5},
+		Decode: profile.Decode{Base: 0.005, PerSequence: 1e-5, PerKVToken: 3e-8},
+	}
+	rows := besideOthers(p, 0.5)
+	for i, r := range rows {
+		if r.Prompts > 1 && r.Prefill.PromptTokens <= 512 { // each in a step of its own
+			rows[i].PrefillSeconds = p.Intake + 4*p.StepTime(r.Prefill)
+		}
+	}
+	steps := atOnce(rows, p.Intake, p)
+	if len(steps) == 0 {
+		t.Error("prompts of 2048 at once do not count")
+	}
+	for _, is := range steps {
+		if is.work.PromptTokens < 2048 || math.Abs(is.seconds/p.StepTime(is.work)-1) > 0.01 {
+			t.Errorf("%d tokens at once count as a step of %.4f s, want %.4f or none", is.work.PromptTokens, is.seconds, p.StepTime(is.work))
+		}
 	}
 }

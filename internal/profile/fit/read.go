@@ -186,6 +186,9 @@ func (t *table) own() (rows []Row, err error) {
 				return nil, t.fault(r, "%s is of a prompt beside others: write how many tokens it had as %s and how many others there were as %s, and no %s",
 					mixedSeconds, promptSize, batch, prefillSeconds)
 			}
+			if t.cell(r, kvSize) == "" {
+				return nil, t.fault(r, "%s lacks %s: write how many tokens the %s others had in the KV cache together, without the prompt's", mixedSeconds, kvSize, batch)
+			}
 			row := Row{Set: set, Mixed: profile.Work{Sequences: sequences, KVTokens: kv, Adapters: withAdapters}, MixedSeconds: mixed, Without: step, FirstToken: first}
 			row.Mixed.AddPrompt(context, prompt)
 			rows = append(rows, row)

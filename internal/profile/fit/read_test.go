@@ -96,6 +96,10 @@ func TestFaultsOfFiles(t *testing.T) {
 		{"prompt_tokens,step_seconds\n\n5,\n", "x.csv:3: the row has no time: write prefill_seconds, step_seconds or both"},
 		{"prefill_seconds\n1\n", "x.csv:2: prefill_seconds is of a prompt: write how many tokens were computed as prompt_tokens"},
 		{"prompt_tokens,prefill_seconds,intake_seconds\n5,1,1\n", "x.csv:2: intake_seconds is a part of prefill_seconds: write a shorter one, or nothing where it was not measured"},
+		{
+			"prompt_tokens,batch,kv_tokens,step_seconds,mixed_seconds\n512,4,80,0.01,0.05\n512,4,,0.01,0.05\n",
+			"x.csv:3: mixed_seconds lacks kv_tokens: write how many tokens the batch others had in the KV cache together, without the prompt's",
+		},
 		{"batch,step_seconds\n1\n", "x.csv: record on line 2: wrong number of fields"},
 		{"prompt_size,batch_size\n1,1\n", `x.csv:1: the column "token_size" is missing: the published layout has prompt_size, batch_size, token_size, prompt_time, token_time, e2e_time`},
 		{published + "0,1,128,1,1,3\n", "x.csv:2: prompt_size or batch_size is 0 or empty: write at least 1"},
