@@ -6,10 +6,11 @@ import (
 	"testing"
 
 	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/internal/sim"
 )
 
 // besideOthers makes rows of an engine: prompts alone, with their intake, steps, and prompts beside 1 and 8 sequences.
-func besideOthers(p profile.Profile, waits float64) (rows []Row) {
+func besideOthers(p profile.Profile) (rows []Row) {
 	for _, n := range []int{16, 128, 512, 2048, 7680} {
 		var alone profile.Work
 		alone.AddPrompt(0, n)
@@ -21,14 +22,60 @@ func besideOthers(p profile.Profile, waits float64) (rows []Row) {
 		for _, sequences := range []int{1, 8} {
 			step := profile.Work{Sequences: sequences, KVTokens: sequences * n}
 			rows = append(rows, Row{Step: step, StepSeconds: p.StepTime(step)})
-			mixed := profile.Work{Sequences: sequences, KVTokens: sequences * 40}
-			without := p.StepTime(mixed)
-			mixed.AddPrompt(0, n)
-			took := mixedTime(p, mixed)
-			rows = append(rows, Row{Mixed: mixed, MixedSeconds: took, Without: without, FirstToken: p.Intake + waits*without + took})
+			rows = append(rows, beside(p, sequences, n))
 		}
 	}
 	return rows
+}
+
+// beside is the row of a prompt of n tokens beside sequences of a simulated engine. It arrives in the middle of a step.
+func beside(p profile.Profile, sequences, n int) Row {
+	const context, outputs, before, after = 40, 64, 10, 40
+	p.Limits = profile.Limits{MaxSequences: 16, MaxBatchedTokens: 8192, KVBlocks: 4000, BlockSize: 16}
+	// run returns when the tokens of one of the sequences are out, and the first one of the prompt, which arrives at a time if that is above 0.
+	run := func(at float64) (tokens []float64, first float64) {
+		e, err := sim.New(p, nil)
+		if err != nil {
+			panic(err)
+		}
+		submit := func(at float64, prompt, output int) sim.ID {
+			id, err := e.Submit(at, sim.Request{PromptTokens: prompt, OutputTokens: output})
+			if err != nil {
+				panic(err)
+			}
+			return id
+		}
+		var prompt sim.ID
+		for range sequences {
+			submit(0, context, outputs)
+		}
+		for {
+			next, ok := e.Next()
+			if !ok {
+				return tokens, first
+			}
+			if at > 0 && prompt == 0 && next > at {
+				prompt = submit(at, n, 1)
+			}
+			for _, is := range e.Advance(next) {
+				switch {
+				case is.Kind != sim.Token:
+				case is.ID == 1:
+					tokens = append(tokens, is.At)
+				case is.ID == prompt:
+					first = is.At
+				}
+			}
+		}
+	}
+	alone, _ := run(0)
+	arrives := (alone[before] + alone[before+1]) / 2
+	with, first := run(arrives)
+	row := Row{Mixed: profile.Work{Sequences: sequences, KVTokens: sequences * (context + before)}, Without: alone[before+1] - alone[before]}
+	row.Mixed.AddPrompt(0, n)
+	row.MixedSeconds = with[after] - alone[after] + row.Without
+	row.FirstToken = p.Intake + first - arrives
+	return row
 }
 
 // What an engine does with prompts beside others is found out: whether it schedules a step while one is computed, and whether launching one that
@@ -57,7 +104,7 @@ func TestPromptsBesideOthers(t *testing.T) {
 		"schedules ahead":                   {plainAhead, 1.5},
 		"takes longer for both":             {together, 0.5},
 	} {
-		f := fitted(t, besideOthers(c.p, c.waits))
+		f := fitted(t, besideOthers(c.p))
 		if f.Asynchronous != c.p.Asynchronous || math.Abs(f.Mixed.Waited-c.waits) > 0.01 {
 			t.Errorf("%s: asynchronous is %v, and prompts wait for %v steps", name, f.Asynchronous, f.Mixed.Waited)
 		}
@@ -77,7 +124,7 @@ func TestPromptsBesideOthers(t *testing.T) {
 func TestPromptsBesideOthersWithoutIntake(t *testing.T) {
 	p := truth
 	p.Asynchronous = true
-	rows := besideOthers(p, 1.5)
+	rows := besideOthers(p)
 	if f := fitted(t, rows); f.Asynchronous || !math.IsNaN(f.Mixed.Waited) {
 		t.Errorf("it is asynchronous: %v, and waits for %v", f.Asynchronous, f.Mixed.Waited)
 	}
@@ -95,15 +142,12 @@ func TestPromptsBesideOthersWithNoise(t *testing.T) {
 	computing.Launch, computing.Prefill = 0, profile.Prefill{Base: 0.053, PerToken: 1e-6}
 	plain := computing
 	plain.Asynchronous, plain.Prefill = false, profile.Prefill{Base: 0.02, PerToken: 2.4e-5}
-	for name, c := range map[string]struct {
-		p     profile.Profile
-		waits float64
-	}{"launches": {launching, 1.5}, "computes for as long": {computing, 1.5}, "computes, and waits for each step": {plain, 0.5}} {
+	for name, p := range map[string]profile.Profile{"launches": launching, "computes for as long": computing, "computes, and waits for each step": plain} {
 		for seed := range uint64(4) {
 			random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test's
 			var rows []Row
 			for range 12 {
-				for _, r := range besideOthers(c.p, c.waits) {
+				for _, r := range besideOthers(p) {
 					if r.PrefillSeconds > 0 {
 						n := r.Prefill.PromptTokens + random.IntN(1+r.Prefill.PromptTokens/16)
 						r.Prefill = profile.Work{}
@@ -115,8 +159,8 @@ func TestPromptsBesideOthersWithNoise(t *testing.T) {
 				}
 			}
 			f := fitted(t, rows)
-			if math.Abs(f.Launch-c.p.Launch) > 0.15*c.p.Launch {
-				t.Errorf("%s, seed %d: launch is %v, want %v", name, seed, f.Launch, c.p.Launch)
+			if math.Abs(f.Launch-p.Launch) > 0.15*p.Launch {
+				t.Errorf("%s, seed %d: launch is %v, want %v", name, seed, f.Launch, p.Launch)
 			}
 		}
 	}
@@ -128,7 +172,7 @@ func TestShortPromptsAtOnceDoNotCount(t *testing.T) {
 		Intake: 0.006, Prefill: profile.Prefill{Base: 0.005, PerToken: 1e-5},
 		Decode: profile.Decode{Base: 0.005, PerSequence: 1e-5, PerKVToken: 3e-8},
 	}
-	rows := besideOthers(p, 0.5)
+	rows := besideOthers(p)
 	for i, r := range rows {
 		if r.Prompts > 1 && r.Prefill.PromptTokens <= 512 { // each in a step of its own
 			rows[i].PrefillSeconds = p.Intake + 4*p.StepTime(r.Prefill)
