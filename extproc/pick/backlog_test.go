@@ -154,7 +154,7 @@ func TestPromptsOfTheLatestSecondsWeigh(t *testing.T) {
 			switch random.IntN(3) {
 			case 0: // of this process
 				d := claimed(t, f, 1+random.IntN(500))
-				s.seconds = d.Estimate.Prefill
+				s.seconds = d.Estimate.Delay
 				b.Begin(d.Claim, at)
 				b.End(d.Claim, false) // an end takes back no time
 			case 1: // what others told of, and will not do

@@ -232,6 +232,10 @@ func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 		is.Others /= f.rest(e)
 	}
 	is.Others += (crowd + leaves*is.Load) * f.perFirstToken
+	if is.Queue > 0 && is.Queue < f.chunk {
+		// Prompts that come while it waits are computed in its step, and its first token comes with theirs. That is a cost of those.
+		is.Prefill += is.Queue * min(1, e.Backlog.prompting(f.Now))
+	}
 	return is
 }
 
