@@ -95,6 +95,7 @@ type row struct {
 	seconds float64
 	weight  float64
 	kind    kind
+	only    bool // of prompts, of an engine that makes no tokens but first ones
 }
 
 // kind is what a row is of. Rows of one kind are compared with each other to find those that are far off.
@@ -152,7 +153,7 @@ func New(prior profile.Profile, trusts bool) *Learner {
 	if trusts {
 		l.off = trusted
 	}
-	longer := max(0, prior.Prefill.Base-prior.Decode.Base)
+	longer := max(0, prior.Prefill.Base-prior.Decode.Base) + prior.Mixed
 	l.unit, l.shortest = max(longer, prior.Prefill.Floor-prior.Decode.Base, prior.Launch-prior.Decode.Base, prior.Decode.Base, prior.Prefill.Base, leastUnit), math.Inf(1)
 	l.drawnTo = [terms]float64{1, 1, 1, 1, longer / l.unit}
 	l.now = l.drawnTo
@@ -199,7 +200,9 @@ func (l *Learner) Profile() profile.Profile {
 	p.Decode.PerKVToken *= l.now[perKVToken]
 	p.Prefill.Floor = min(p.Prefill.Floor*l.now[prefill], l.shortest)
 	p.Launch = min(p.Launch*l.now[prefill], l.shortest)
-	p.Mixed *= l.now[prefill]
+	if l.rows > 0 {
+		p.Mixed = 0 // rows have it in what a step with a prompt takes longer
+	}
 	p.Prefill.Base = l.promptBase()
 	p.Prefill.PerToken *= l.now[prefill]
 	p.Prefill.PerTokenSquared *= l.now[prefill]
@@ -239,7 +242,7 @@ func (l *Learner) learn(e *Engine, at float64, r row) {
 	if !e.counted {
 		e.counted, l.engines = true, l.engines+1
 	}
-	if r.kind == ofSteps { // how long prompts take in the mean depends on how many share a step, which is known less well
+	if r.kind == ofSteps || r.only { // how long prompts take in the mean depends on how many share a step, which is known less well
 		factor := e.factor + factorFollows*min(max(off-e.factor, -factorStep), factorStep)
 		l.move(e, min(max(factor, -furthest), furthest))
 	}
@@ -323,8 +326,8 @@ func (l *Learner) rescale(r row) {
 		return
 	}
 	said := 0.0
-	for _, t := range r.terms {
-		said += t
+	for j, t := range r.terms {
+		said += t * l.drawnTo[j]
 	}
 	l.ratios[l.rows-1] = r.seconds / said
 	sorted := l.ratios

@@ -26,6 +26,10 @@ const (
 	mostBusy = 0.9
 	// mostly is the share of steps with prompts from which on they are not told from others.
 	mostly = 0.5
+	// plain is how many tokens a sequence gets in a step, at most, for steps with prompts to be told by their tokens: speculative decoding makes more.
+	plain = 1.2
+	// whole is what share of the sequences that decode a step has, at least, where steps are counted of the whole engine and not of each of its ranks.
+	whole = 0.7
 	// apart is how many times as many tokens as sequences a prompt has in the mean, at least, for steps with prompts to be told by their tokens.
 	apart = 2
 	// astray is how many times as many sequences as looks have seen, or as few, are too many to be true: somebody's clock jumps.
@@ -52,12 +56,12 @@ func (e *Engine) Factor() float64 { return math.Exp(e.factor) }
 
 // look is what a look has found.
 type look struct {
-	tokens, between   float64 // tokens after the first ones, and seconds between them
-	prompt, cached    float64 // tokens
-	requests          float64 // whose first token is out
-	ended, prefilled  float64 // requests, and seconds
-	queued, computed  float64 // seconds of the same, and tokens
-	steps             float64
+	tokens, between   float64     // tokens after the first ones, and seconds between them
+	prompt, cached    float64     // tokens
+	requests          float64     // whose first token is out
+	ended, prefilled  float64     // requests, and seconds
+	queued, computed  float64     // seconds of the same, and tokens
+	steps, generated  float64     // generated tokens are the first ones too
 	upTo              [15]float64 // as engine.Steps
 	held              float64     // tokens in the KV cache; shared ones count once
 	sent, context     float64     // requests known to be in flight there, and their tokens
@@ -89,6 +93,7 @@ func lookOf(load *engine.Load, sent Sent, limits *profile.Limits) (l look, ok bo
 	l.queued = t.Queue.Seconds.Or(0)
 	l.computed, l.counts = t.PrefillTokens.Get()
 	l.steps, l.sizes = t.Steps.Count.Get()
+	l.generated = t.GeneratedTokens.Or(0)
 	l.upTo = t.Steps.UpTo
 	l.adapters = len(load.Active) > 0
 	return l, ok
@@ -102,7 +107,7 @@ type interval struct {
 	requests         float64
 	ended, prefilled float64
 	queued, computed float64
-	steps            float64
+	steps, generated float64
 	upTo             [15]float64
 	most             float64 // requests that ran in a look
 	held, running    float64 // times seconds
@@ -131,6 +136,7 @@ func (i *interval) add(from, to *look, seconds float64) bool {
 		{&i.queued, from.queued, to.queued},
 		{&i.computed, from.computed, to.computed},
 		{&i.steps, from.steps, to.steps},
+		{&i.generated, from.generated, to.generated},
 	} {
 		d := of.to - of.from
 		if !(d >= 0) || d > 1e12 {
@@ -208,8 +214,9 @@ func (l *Learner) step(i *interval) (r row, ok bool) {
 	held := min(1, max(0, min(s.sequences, i.most-s.each))/s.batch)
 	r.terms[prefill] = l.prompts(i) / s.all * held
 	r.terms[with] = s.prompts / s.all * held * l.unit
-	if s.prompts > mostly*s.all { // what a step with a prompt takes longer is not seen where none is without
-		r.seconds -= r.terms[with] * l.now[with]
+	// What a step with a prompt takes longer is not seen where none is without. But most of a step is not taken away: what was said is wrong then.
+	if longer := r.terms[with] * l.now[with]; s.prompts > mostly*s.all && longer < r.seconds/2 {
+		r.seconds -= longer
 		r.terms[with] = 0
 	}
 	return r, r.seconds > 0
@@ -231,7 +238,8 @@ func (l *Learner) stepsOf(i *interval) (s steps) {
 	s.sequences = i.between / i.seconds
 	s.batch = max(1, s.sequences)
 	s.all = i.tokens / s.sequences // if there was always one; if not, so much rarer are prompts beside
-	if i.sizes && i.steps > 0 {
+	sizes := i.sizes && i.steps > 0 && i.tokens >= whole*s.sequences*i.steps && i.generated <= plain*(i.tokens+i.requests)
+	if sizes {
 		s.all = i.steps
 		s.batch = max(1, i.tokens/i.steps)
 	}
@@ -249,7 +257,7 @@ func (l *Learner) stepsOf(i *interval) (s steps) {
 		bin++
 	}
 	full := float64(l.prior.Limits.MaxBatchedTokens)
-	if many := i.steps - i.upTo[bin]; i.sizes && many > 0 && computed/i.requests >= apart*float64(int(1)<<bin) {
+	if many := i.steps - i.upTo[bin]; sizes && many > 0 && computed/i.requests >= apart*float64(int(1)<<bin) {
 		s.prompts = many
 	} else {
 		come := 0.0 // while a step runs
@@ -262,6 +270,8 @@ func (l *Learner) stepsOf(i *interval) (s steps) {
 		}
 		if took > 0 {
 			s.prompts = min(s.prompts, mostBusy*i.seconds/took*max(1, computed/i.requests/full))
+		} else if s.all > 0 {
+			s.prompts = min(s.prompts, s.all)
 		}
 	}
 	s.prompts = max(s.prompts, computed/full)
@@ -278,7 +288,7 @@ func (l *Learner) prompt(e *Engine, i *interval) (r row, ok bool) {
 	if i.tokens > 0 && s.prompts > mostly*s.all {
 		return row{}, false
 	}
-	r.kind, r.seconds = ofPrompts, i.prefilled/i.ended
+	r.kind, r.only, r.seconds = ofPrompts, i.tokens == 0, i.prefilled/i.ended
 	r.weight = i.ended / (i.ended + ended)
 	each := l.prompts(i) / i.requests // seconds of each, as it was said
 	own := each                       // of those that ended

@@ -364,3 +364,48 @@ func BenchmarkLook(b *testing.B) {
 		n++
 	}
 }
+
+// launched is an engine where each step with a prompt takes long.
+var launched = profile.Profile{
+	Prefill: profile.Prefill{Base: 0.053, PerToken: 1e-6},
+	Decode:  profile.Decode{Base: 0.008, PerSequence: 0.00005, PerKVToken: 3e-8},
+	Limits:  profile.Limits{MaxSequences: 256, MaxBatchedTokens: 8192, KVBlocks: 100000, BlockSize: 16},
+}
+
+// A step with a prompt is said to take much longer than it does, and nearly all steps have one: what is said is not taken from what was measured
+// until nothing is left to learn from.
+func TestABaseThatIsNotThere(t *testing.T) {
+	said, is := launched, launched
+	said.Prefill.Base, is.Prefill.Base = 4*launched.Prefill.Base, is.Decode.Base
+	o, w := newObserver(said, true, 1), newWorld(t, 5, 50, is)
+	w.until(60)
+	o.look(w, said, 180, nil)
+	if o.Rows() < 100 || o.Residual() > 0.2 {
+		t.Errorf("after %d rows the latest are off by %.2f: %+v", o.Rows(), o.Residual(), o.Profile())
+	}
+}
+
+// An engine that reports neither how long prompts take nor how large its steps are, several of which have more than one prompt, is learned of by times
+// between tokens.
+func TestStepsWithSeveralPromptsThatNobodyTells(t *testing.T) {
+	o := newObserver(launched, true, 1)
+	o.look(newWorld(t, 6, 30, launched), launched, 120, func(_ int, _ *float64, found *engine.Load) {
+		found.Totals.Prefill, found.Totals.Queue, found.Totals.Steps = engine.Timed{}, engine.Timed{}, engine.Steps{}
+		found.Totals.PrefillTokens = engine.Value{}
+	})
+	if off := wrong(o.Of(&o.engines[0]), launched, 60); o.Rows() < 100 || off > 0.35 {
+		t.Errorf("after %d rows it is off by %.2f: %+v", o.Rows(), off, o.Profile())
+	}
+}
+
+// What a step with prompts and sequences takes longer than their terms say is learned once, and not added to what is learned.
+func TestMixedStepsCountOnce(t *testing.T) {
+	is := large
+	is.Mixed = 0.03
+	o := newObserver(is, true, 1)
+	o.look(newWorld(t, 7, 1, is), is, 300, nil)
+	p, work := o.Profile(), profile.Work{PromptTokens: 500, Squares: 250_000, Sequences: 20, KVTokens: 20 * 1200}
+	if times := p.StepTime(work) / is.StepTime(work); o.Rows() < 100 || times < 0.95 || times > 1.08 {
+		t.Errorf("after %d rows a step with a prompt is taken to be %.2f times as long as it is: %+v", o.Rows(), times, p)
+	}
+}
