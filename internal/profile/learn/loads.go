@@ -52,6 +52,9 @@ func (l *Learner) Began(e *Engine, at Place, late float64) {
 	if l.pinned || at >= places || math.IsNaN(late) {
 		return
 	}
+	if at != InSlot {
+		e.prompts = interval{} // an engine counts the load as a part of the prefill
+	}
 	r := &l.loads.late[at]
 	r.values[r.n%recent] = min(max(late/l.Slower(e), -latest), latest)
 	r.n++
