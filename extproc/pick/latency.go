@@ -232,11 +232,15 @@ func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 		is.Others /= f.rest(e)
 	}
 	is.Others += (crowd + leaves*is.Load) * f.perFirstToken
-	if is.Queue > 0 && is.Queue < f.chunk {
-		// Prompts that come while it waits are computed in its step, and its first token comes with theirs. That is a cost of those.
+	return is
+}
+
+// join adds to an estimate the prompts that come while the request waits: they are computed in its step, and its first token comes with theirs. That
+// is a cost of those, and none of this endpoint.
+func (f *forecast) join(e *Endpoint, is *Estimate) {
+	if is.Queue > 0 && is.Queue < float64(e.Profile.Limits.MaxBatchedTokens)*e.Profile.Prefill.PerToken {
 		is.Prefill += is.Queue * min(1, e.Backlog.prompting(f.Now))
 	}
-	return is
 }
 
 // misses returns the probability that an answer with predicted steps of this length misses a stated objective for further tokens: 0 for much shorter
