@@ -3,11 +3,12 @@ package simulated
 import (
 	"context"
 	"io"
-	"net"
 	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/headgate/headgate/test/pipenet"
 )
 
 // Without a shutdown timeout a stopped vLLM is silent: requests in flight neither go on nor end.
@@ -163,10 +164,10 @@ func TestRunDrivesAHandlerThatOthersServe(t *testing.T) {
 		ctx, stop := context.WithCancel(context.Background())
 		over := make(chan error, 1)
 		go func() { over <- s.Run(ctx) }()
-		network := &memory{conns: make(chan net.Conn), closed: make(chan struct{})}
+		network := pipenet.Listen()
 		server := &http.Server{Handler: s.Handler()}
 		go func() { _ = server.Serve(network) }()
-		client := &http.Client{Transport: &http.Transport{DialContext: network.dial, DisableKeepAlives: true}}
+		client := &http.Client{Transport: &http.Transport{DialContext: network.Dial, DisableKeepAlives: true}}
 		w := &world{T: t, server: s, client: client, start: time.Now()}
 		if a := w.post("/v1/completions", ask4("", 1)); a.status != http.StatusOK {
 			t.Errorf("%d %s", a.status, a.body)

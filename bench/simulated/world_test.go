@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +13,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/test/pipenet"
 )
 
 // world is an engine that serves in memory on a clock that stands still while anything can happen, so that a test sees
@@ -33,14 +32,14 @@ type world struct {
 func inWorld(t *testing.T, c Config, test func(*world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		listener := &memory{conns: make(chan net.Conn), closed: make(chan struct{})}
+		listener := pipenet.Listen()
 		c.Listener = listener
 		s, err := New(c)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, stop := context.WithCancel(context.Background())
-		transport := &http.Transport{DialContext: listener.dial}
+		transport := &http.Transport{DialContext: listener.Dial}
 		w := &world{T: t, server: s, client: &http.Client{Transport: transport}, stop: stop, over: make(chan error, 1), start: time.Now()}
 		go func() { w.over <- s.Run(ctx) }()
 		defer func() {
@@ -177,38 +176,3 @@ func slow() profile.Profile {
 		},
 	}
 }
-
-// memory is a network of its own.
-type memory struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (m *memory) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	client, server := net.Pipe()
-	select {
-	case m.conns <- server:
-		return client, nil
-	case <-m.closed:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-func (m *memory) Accept() (net.Conn, error) {
-	select {
-	case c := <-m.conns:
-		return c, nil
-	case <-m.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (m *memory) Close() error {
-	m.once.Do(func() { close(m.closed) })
-	return nil
-}
-
-func (m *memory) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 8000} }

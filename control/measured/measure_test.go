@@ -23,6 +23,7 @@ import (
 	"github.com/headgate/headgate/control/measured/survey"
 	"github.com/headgate/headgate/control/provision/estimate"
 	"github.com/headgate/headgate/internal/profile"
+	"github.com/headgate/headgate/test/pipenet"
 )
 
 // sleeper is a V2 server with the model resnet, which takes base and each for each row, and 8 rows at most.
@@ -391,47 +392,12 @@ var launching = profile.Profile{
 	Limits:  profile.Limits{MaxSequences: 64, MaxBatchedTokens: 4096, KVBlocks: 4000, BlockSize: 32},
 }
 
-// memory is a network of its own.
-type memory struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (m *memory) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	client, server := net.Pipe()
-	select {
-	case m.conns <- server:
-		return client, nil
-	case <-m.closed:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-func (m *memory) Accept() (net.Conn, error) {
-	select {
-	case c := <-m.conns:
-		return c, nil
-	case <-m.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (m *memory) Close() error {
-	m.once.Do(func() { close(m.closed) })
-	return nil
-}
-
-func (m *memory) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8000} }
-
 // controlInMemory runs the command at a simulated engine that is in memory, on a clock that stands still while anything can happen. It returns what
 // the command prints, and what it says on the way.
 func controlInMemory(t *testing.T, of profile.Profile, args ...string) (printed, said string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		network := &memory{conns: make(chan net.Conn), closed: make(chan struct{})}
+		network := pipenet.Listen()
 		s, err := simulated.New(simulated.Config{Profile: of, Model: "llama", Listener: network})
 		if err != nil {
 			t.Fatal(err)
@@ -440,7 +406,7 @@ func controlInMemory(t *testing.T, of profile.Profile, args ...string) (printed,
 		over := make(chan error, 1)
 		go func() { over <- s.Run(ctx) }()
 		var out, progress bytes.Buffer
-		err = command(t.Context(), append([]string{"--url", "http://engine:8000"}, args...), &out, &progress, network.dial)
+		err = command(t.Context(), append([]string{"--url", "http://engine:8000"}, args...), &out, &progress, network.Dial)
 		stop()
 		if ended := <-over; err != nil || ended != nil {
 			t.Fatalf("%v, %v\n%s", err, ended, progress.String())

@@ -95,7 +95,7 @@ type forecast struct {
 	profile  *profile.Profile
 	floor    float64 // what a step with prompts takes at least, in seconds
 	perChunk float64 // 1 / tokens of a step
-	chunk    float64 // what the tokens of a step take that is full of prompts, in seconds
+	chunk    float64 // as chunk returns it
 	longer   float64 // a step for the request, in seconds
 }
 
@@ -115,8 +115,13 @@ func (f *forecast) take(p *profile.Profile) {
 	}
 	f.profile = p
 	f.floor = max(p.Prefill.Floor, p.Launch)
-	f.chunk = float64(p.Limits.MaxBatchedTokens) * p.Prefill.PerToken
+	f.chunk = chunk(p)
 	f.longer = p.Decode.PerSequence + p.Decode.PerKVToken*float64(f.Prompt+f.Output/2)
+}
+
+// chunk returns what the tokens of a step take that is full of prompts, in seconds.
+func chunk(p *profile.Profile) float64 {
+	return float64(p.Limits.MaxBatchedTokens) * p.Prefill.PerToken
 }
 
 // at predicts the request at an endpoint where there is room for it, and no adapter to be loaded, in seconds: the fields of [Estimate]. It is
@@ -238,7 +243,7 @@ func (f *forecast) estimate(e *Endpoint, c *Copy) (is Estimate) {
 // join adds to an estimate the prompts that come while the request waits: they are computed in its step, and its first token comes with theirs. That
 // is a cost of those, and none of this endpoint.
 func (f *forecast) join(e *Endpoint, is *Estimate) {
-	if is.Queue > 0 && is.Queue < float64(e.Profile.Limits.MaxBatchedTokens)*e.Profile.Prefill.PerToken {
+	if is.Queue > 0 && is.Queue < chunk(e.Profile) {
 		is.Prefill += is.Queue * min(1, e.Backlog.prompting(f.Now))
 	}
 }

@@ -251,7 +251,7 @@ func (l *Learner) stepsOf(i *interval) (s steps) {
 	if i.ended > 0 {
 		took = i.prefilled / i.ended
 	}
-	computed := max(0, i.prompt-i.cached)
+	computed := i.uncached()
 	bin := 0
 	for bin < len(i.upTo)-1 && float64(int(1)<<bin) < i.most {
 		bin++
@@ -292,10 +292,10 @@ func (l *Learner) prompt(e *Engine, i *interval) (r row, ok bool) {
 	r.weight = i.ended / (i.ended + ended)
 	each := l.prompts(i) / i.requests // seconds of each, as it was said
 	own := each                       // of those that ended
-	if computed := max(0, i.prompt-i.cached); i.counts && computed > 0 {
-		own *= i.computed / i.ended / (computed / i.requests)
+	tokens := i.uncached() / i.requests
+	if i.counts && tokens > 0 {
+		own *= i.computed / i.ended / tokens
 	}
-	tokens := max(0, i.prompt-i.cached) / i.requests
 	// Few requests of one interval do not tell how many share a step.
 	keep := math.Exp(-i.requests / lately)
 	e.shared.requests, e.shared.steps = keep*e.shared.requests+i.requests, keep*e.shared.steps+s.prompts
@@ -336,9 +336,12 @@ func (i *interval) contexts(sequences float64) float64 {
 	return i.held / i.seconds
 }
 
+// uncached is how many tokens of prompts were computed: a count of cached ones may be ahead.
+func (i *interval) uncached() float64 { return max(0, i.prompt-i.cached) }
+
 // prompts is how long the prompts of an interval were said to take, without what a step takes beside.
 func (l *Learner) prompts(i *interval) float64 {
-	computed, p := max(0, i.prompt-i.cached), &l.prior.Prefill
+	computed, p := i.uncached(), &l.prior.Prefill
 	seconds := computed * p.PerToken
 	if i.requests > 0 {
 		seconds += computed * p.PerTokenSquared * (computed + 2*i.cached) / i.requests
