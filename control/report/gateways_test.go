@@ -29,6 +29,7 @@ import (
 	"github.com/headgate/headgate/internal/objects"
 	"github.com/headgate/headgate/internal/objects/kinds"
 	"github.com/headgate/headgate/internal/objects/kube"
+	"github.com/headgate/headgate/test/apiserver"
 )
 
 const gatewayAPI = "apiVersion: gateway.networking.k8s.io/v1\n"
@@ -50,8 +51,7 @@ func httpRoute(name, parents string) string {
 // newGateways is a cluster with the kinds of Gateway API, and objects of each.
 func newGateways(t *testing.T) cluster {
 	t.Helper()
-	c := newCluster(t)
-	c.GatewayAPI()
+	c := cluster{apiserver.RunGateways(t)}
 	c.Apply(gatewayObjects + "---\n" + httpRoute("h", "{name: g, sectionName: http}, {name: g, sectionName: nothing}") + "\n---\n" +
 		route("a", "{parentRefs: [{name: g}], backendRefs: [{name: p}], modelNames: [sql]}") + "\n---\n" + inferencePool(""))
 	return c

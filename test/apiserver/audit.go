@@ -8,17 +8,19 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 )
 
 // Request is what the audit log says of one request.
 type Request struct {
-	ID       string `json:"auditID"`
-	Stage    string `json:"stage"` // ResponseStarted of a watch that goes on, else ResponseComplete
-	Verb     string `json:"verb"`
-	URI      string `json:"requestURI"`
-	User     User   `json:"user"`
-	Agent    string `json:"userAgent"`
-	Object   Object `json:"objectRef"` // empty for a path that is no resource
+	ID       string    `json:"auditID"`
+	Received time.Time `json:"requestReceivedTimestamp"`
+	Stage    string    `json:"stage"` // ResponseStarted of a watch that goes on, else ResponseComplete
+	Verb     string    `json:"verb"`
+	URI      string    `json:"requestURI"`
+	User     User      `json:"user"`
+	Agent    string    `json:"userAgent"`
+	Object   Object    `json:"objectRef"` // empty for a path that is no resource
 	Response struct {
 		Code int `json:"code"`
 	} `json:"responseStatus"`

@@ -18,15 +18,26 @@ type Cluster struct {
 	*Server
 	testing.TB
 	*Objects
+
+	began time.Time
 }
 
 // RunCluster is [Run] with Headgate's CRDs.
 func RunCluster(t testing.TB, flags ...string) Cluster {
 	t.Helper()
-	s := Run(t, flags...)
-	c := Cluster{s, t, s.Objects(t)}
-	c.CRDs()
-	return c
+	return runCluster(t, withCRDs, flags)
+}
+
+// RunGateways is [RunCluster] with the CRDs of Gateway API, as [Objects.GatewayAPI] applies them.
+func RunGateways(t testing.TB) Cluster {
+	t.Helper()
+	return runCluster(t, withGatewayAPI, nil)
+}
+
+func runCluster(t testing.TB, at stage, flags []string) Cluster {
+	t.Helper()
+	s := run(t, at, flags)
+	return Cluster{s, t, s.Objects(t), time.Now()}
 }
 
 // Await fails the test unless something comes true soon.
@@ -74,7 +85,7 @@ func (c Cluster) Asked(user string) (n int) {
 // "update pods/status a".
 func (c Cluster) Calls(user string) (all []string) {
 	c.Helper()
-	for _, r := range c.requests() {
+	for _, r := range c.Requests() {
 		if r.User.Name == user {
 			resource := strings.TrimSuffix(r.Object.Resource+"/"+r.Object.Subresource, "/")
 			all = append(all, strings.TrimSpace(r.Verb+" "+resource+" "+r.Object.Name))
@@ -86,7 +97,7 @@ func (c Cluster) Calls(user string) (all []string) {
 // NothingDenied fails the test if the API server denied anything to anybody, or a user never asked.
 func (c Cluster) NothingDenied(user string) {
 	c.Helper()
-	all := c.requests()
+	all := c.Requests()
 	if !slices.ContainsFunc(all, func(r Request) bool { return r.User.Name == user }) {
 		c.Errorf("%s asked for nothing", user)
 	}
@@ -97,11 +108,12 @@ func (c Cluster) NothingDenied(user string) {
 	}
 }
 
-func (c Cluster) requests() []Request {
+// Requests returns what the audit log has of this test's requests: those that came since RunCluster returned.
+func (c Cluster) Requests() []Request {
 	c.Helper()
 	all, err := Requests(c.AuditLog)
 	if err != nil {
 		c.Fatal(err)
 	}
-	return all
+	return slices.DeleteFunc(all, func(r Request) bool { return r.Received.Before(c.began) })
 }

@@ -15,19 +15,57 @@ import (
 // buildTimeout bounds the build of both programs on a slow machine.
 const buildTimeout = 30 * time.Minute
 
-// Run starts an API server for a test and closes it with the test. It builds the programs the first time; where that is
-// not possible the test fails. Short runs leave the test out. Flags go to kube-apiserver.
+// Run starts an API server for a test and closes it with the test. In a package that calls [Main], a test that gives no
+// flags gets the API server that the package's tests share. Run builds the programs the first time; where that is not
+// possible the test fails. Short runs leave the test out. Flags go to kube-apiserver.
 func Run(t testing.TB, flags ...string) *Server {
 	t.Helper()
-	return RunWith(t, Config{Flags: flags})
+	return run(t, bare, flags)
 }
 
-// RunWith is Run with a configuration, in which Binaries, Dir and Address have defaults.
+// run returns a server at a stage.
+func run(t testing.TB, at stage, flags []string) *Server {
+	t.Helper()
+	skipShort(t)
+	if len(flags) == 0 && shared.on {
+		return shared.take(t, at)
+	}
+	s := RunWith(t, Config{Flags: flags})
+	for next := withCRDs; next <= at; next++ {
+		if err := next.next(t, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// RunWith starts an API server with a configuration, in which Binaries, Dir and Address have defaults.
 func RunWith(t testing.TB, c Config) *Server {
+	t.Helper()
+	skipShort(t)
+	if c.Dir == "" {
+		c.Dir = t.TempDir()
+	}
+	s := start(t, c)
+	t.Cleanup(func() {
+		s.Close()
+		if t.Failed() {
+			t.Logf("kube-apiserver said last:\n%s", s.kube.LastWords())
+		}
+	})
+	return s
+}
+
+func skipShort(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("short runs start no API server")
 	}
+}
+
+// start starts an API server, which the caller closes.
+func start(t testing.TB, c Config) *Server {
+	t.Helper()
 	if c.Binaries == "" {
 		root, err := Root(".")
 		if err != nil {
@@ -39,24 +77,15 @@ func RunWith(t testing.TB, c Config) *Server {
 			t.Fatal(err)
 		}
 	}
-	if c.Dir == "" {
-		c.Dir = t.TempDir()
-	}
 	if c.Address == "" {
 		c.Address = someAddress(t)
 	}
-	// Nobody makes the service accounts that this plugin asks for.
+	// No controller creates the service accounts that this plugin asks for.
 	c.Flags = append([]string{"--disable-admission-plugins", "ServiceAccount"}, c.Flags...)
 	s, err := Start(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		s.Close()
-		if t.Failed() {
-			t.Logf("kube-apiserver said last:\n%s", s.kube.LastWords())
-		}
-	})
 	return s
 }
 

@@ -123,10 +123,7 @@ subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: control}]`)
 	wants(t, "deleted", w.Name(ctx, []objects.Name{one})[one], "", "it does not exist: make it with kubectl create secret tls a --namespace certs")
 	asked := func(name string) (n int) {
 		t.Helper()
-		requests, err := apiserver.Requests(c.AuditLog)
-		if err != nil {
-			t.Fatal(err)
-		}
+		requests := c.Requests()
 		for _, r := range requests {
 			if r.User.Name != "control" || r.Object.Resource != "secrets" {
 				continue

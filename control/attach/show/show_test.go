@@ -117,8 +117,7 @@ func TestCertificatesOfAFolderAreChecked(t *testing.T) {
 
 // Of an API server no Secret is read.
 func TestCertificatesOfAnAPIServerAreTakenForGranted(t *testing.T) {
-	c := apiserver.RunCluster(t)
-	c.GatewayAPI()
+	c := apiserver.RunGateways(t)
 	c.Apply(gateway)
 	got := run(t, "routes --kube --kubeconfig "+apiserver.KubeconfigFile(t, c.Admin()))
 	if strings.Count(got, "  port 443, HTTPS, listener ") != 4 || strings.Contains(got, "InvalidCertificateRef") {

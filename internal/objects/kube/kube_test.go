@@ -286,10 +286,7 @@ func TestAServerThatStreamsNoListsIsAskedForThem(t *testing.T) {
 	c.Apply(inferencePool("{"+base+"}") + "\n---\n" + route("{backendRefs: [{name: p}]}"))
 	f := follow(t, reader(c), "")
 	c.Await("all is known", func() bool { return f.endpoints("p") == "" && f.models() == "r" })
-	requests, err := apiserver.Requests(c.AuditLog)
-	if err != nil {
-		t.Fatal(err)
-	}
+	requests := c.Requests()
 	for _, kind := range []string{"pods", "inferencepools", "llmroutes", "models", "vmodels", "poolsettings", "endpointlists"} {
 		for _, verb := range []string{"list", "watch"} {
 			if !slices.ContainsFunc(requests, func(r apiserver.Request) bool {

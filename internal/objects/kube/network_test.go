@@ -74,8 +74,7 @@ func (c cluster) own(f *followed) {
 // Pods come and go all the time, and status is written by whoever reads the Network: neither makes another. Each change of an
 // object of a Network does.
 func TestTheNetworkIsAnotherWhenOneOfItsObjectsChangesAndOnlyThen(t *testing.T) {
-	c := newCluster(t)
-	c.GatewayAPI()
+	c := cluster{apiserver.RunGateways(t)}
 	c.Apply(attached["Gateway"]) // it is listed, and its changes are watched
 	f := followKinds(t, readerOfNetwork(c), "", withNetwork, slog.New(slog.DiscardHandler))
 	c.own(f)
@@ -189,8 +188,7 @@ func TestTheNetworkIsAnotherWhenOneOfItsObjectsChangesAndOnlyThen(t *testing.T) 
 
 // What is in no namespace is read where one namespace is; the namespaces are, so that a Gateway can allow routes by their labels.
 func TestOfOneNamespaceTheNetworkHasWhatIsInNoNamespaceToo(t *testing.T) {
-	c := newCluster(t)
-	c.GatewayAPI()
+	c := cluster{apiserver.RunGateways(t)}
 	for _, text := range attached {
 		c.Apply(text)
 	}
@@ -251,8 +249,7 @@ func TestGatewayAPITakesThePlaceOfNoneOfOurCRDs(t *testing.T) {
 
 // What folders alone have an API server is not asked for: whoever lists Secrets has those of everybody.
 func TestSecretsAreNotListed(t *testing.T) {
-	c := newCluster(t)
-	c.GatewayAPI()
+	c := cluster{apiserver.RunGateways(t)}
 	c.Apply(attached["Gateway"])
 	reader, table := readerOfNetwork(c), slices.Concat(withNetwork, kinds.ByName())
 	if set, err := kube.Read(t.Context(), reader, "", table); err != nil || len(set.Network.Gateways) != 1 {
@@ -260,10 +257,7 @@ func TestSecretsAreNotListed(t *testing.T) {
 	}
 	f := followKinds(t, reader, "", table, slog.New(slog.DiscardHandler))
 	c.sees(f, "Gateway", 1)
-	requests, err := apiserver.Requests(c.AuditLog)
-	if err != nil {
-		t.Fatal(err)
-	}
+	requests := c.Requests()
 	for _, r := range requests {
 		if r.User.Name == "reader" && r.Object.Resource == "secrets" {
 			t.Errorf("it is asked to %s secrets", r.Verb)

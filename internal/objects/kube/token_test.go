@@ -126,10 +126,7 @@ func TestTheTokenOfAPoolIsThatOfItsSecret(t *testing.T) {
 		t.Errorf("with its World there is %q", got)
 	}
 
-	requests, err := apiserver.Requests(c.AuditLog)
-	if err != nil {
-		t.Fatal(err)
-	}
+	requests := c.Requests()
 	asked := make(map[string]bool)
 	for _, r := range requests {
 		if strings.HasPrefix(r.User.Name, "system:serviceaccount:headgate-system:") && r.Object.Resource == "secrets" {

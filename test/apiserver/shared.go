@@ -1,0 +1,255 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// shared is the API server that the tests of a package take in turns, while [Main] runs them.
+var shared turns
+
+type turns struct {
+	mu     sync.Mutex // held by the test whose turn it is
+	on     bool
+	dir    string
+	server *Server
+	stages []contents // what the server held at each stage that it has reached
+}
+
+// stage is what a test finds on its server.
+type stage int
+
+const (
+	bare           stage = iota // what the API server itself creates
+	withCRDs                    // and Headgate's CRDs
+	withGatewayAPI              // and those of Gateway API
+)
+
+// next brings a server to a stage from the one before.
+func (at stage) next(t testing.TB, s *Server) error {
+	switch at {
+	case bare:
+		return s.awaitOwn(t.Context())
+	case withCRDs:
+		s.Objects(t).CRDs()
+	case withGatewayAPI:
+		s.Objects(t).GatewayAPI()
+	}
+	return nil
+}
+
+// Main runs the tests of a package and exits. They share one API server: [Run], [RunCluster] and [RunGateways] pass it
+// from one test to the next, without what the test before created. A package calls Main in TestMain.
+func Main(m *testing.M) {
+	shared.on = true
+	status := m.Run()
+	shared.close()
+	os.Exit(status)
+}
+
+// take returns the shared server at a stage to a test, until it ends.
+func (s *turns) take(t testing.TB, at stage) *Server {
+	t.Helper()
+	s.mu.Lock()
+	t.Cleanup(s.mu.Unlock)
+	if s.server != nil {
+		if err := s.reset(t.Context(), at); err != nil {
+			t.Logf("the shared API server is replaced: %v", err)
+			s.close()
+		}
+	}
+	if s.server == nil {
+		s.start(t)
+	}
+	for next := stage(len(s.stages)); next <= at; next++ {
+		if err := next.next(t, s.server); err != nil {
+			t.Fatal(err)
+		}
+		reached, err := s.server.contents(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.stages = append(s.stages, reached)
+	}
+	server := s.server
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("kube-apiserver said last:\n%s", server.kube.LastWords())
+		}
+	})
+	return server
+}
+
+func (s *turns) start(t testing.TB) {
+	t.Helper()
+	var err error
+	if s.dir, err = os.MkdirTemp("", "headgate-apiserver-"); err != nil {
+		t.Fatal(err)
+	}
+	s.server = start(t, Config{Dir: s.dir})
+}
+
+func (s *turns) close() {
+	if s.server != nil {
+		s.server.Close()
+	}
+	if s.dir != "" {
+		_ = os.RemoveAll(s.dir) // a temporary folder
+	}
+	s.server, s.dir, s.stages = nil, "", nil
+}
+
+// reset removes from the server what does not belong to a stage, or to the last one before that it has reached. An error means
+// that the server cannot be used again.
+func (s *turns) reset(ctx context.Context, at stage) error {
+	select {
+	case <-s.server.Done(): // a test ended it
+		if err := s.server.Restart(ctx); err != nil {
+			return err
+		}
+	default:
+	}
+	if len(s.stages) == 0 {
+		return errors.New("its start failed")
+	}
+	s.stages = s.stages[:min(int(at)+1, len(s.stages))]
+	return s.server.restore(ctx, s.stages[len(s.stages)-1])
+}
+
+// contents are the keys that etcd stores. Of a CRD they have the definition.
+type contents map[string]definition
+
+// definition is what a CRD says.
+type definition struct {
+	spec    string // in JSON
+	leaving bool   // it has been deleted, and still has objects
+}
+
+// registry is the prefix of all keys.
+const registry = "/registry/"
+
+// crdKeys is the prefix of the keys of CRDs.
+const crdKeys = registry + "apiextensions.k8s.io/customresourcedefinitions/"
+
+// ownKeys are the prefixes of keys that the API server itself writes and removes.
+var ownKeys = []string{
+	registry + "apiregistration.k8s.io/", registry + "flowschemas/", registry + "masterleases/", registry + "prioritylevelconfigurations/",
+	registry + "ranges/", registry + "servicecidrs/",
+}
+
+// ownNamespaces are those that the API server creates, beside default.
+var ownNamespaces = []string{"kube-node-lease", "kube-public", "kube-system"}
+
+// isOwn reports whether the API server itself writes and removes a key.
+func isOwn(key string) bool {
+	if slices.ContainsFunc(ownKeys, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) {
+		return true
+	}
+	return slices.ContainsFunc(ownNamespaces, func(name string) bool {
+		return strings.Contains(key, "/"+name+"/") || key == registry+"namespaces/"+name
+	})
+}
+
+// awaitOwn waits for what the API server creates after it began to serve: its namespaces and its Service.
+func (s *Server) awaitOwn(ctx context.Context) error {
+	want := []string{registry + "services/specs/default/kubernetes", registry + "namespaces/default"}
+	for _, name := range ownNamespaces {
+		want = append(want, registry+"namespaces/"+name)
+	}
+	return poll(ctx, "the API server has its namespaces", func() (bool, error) {
+		keys, err := s.etcdKeys(ctx)
+		return err == nil && !slices.ContainsFunc(want, func(key string) bool { return !slices.Contains(keys, key) }), err
+	})
+}
+
+// contents returns what etcd stores now.
+func (s *Server) contents(ctx context.Context) (contents, error) {
+	keys, err := s.etcdKeys(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := make(contents, len(keys))
+	for _, key := range keys {
+		all[key] = definition{}
+		if strings.HasPrefix(key, crdKeys) {
+			if all[key], err = s.definition(ctx, key); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return all, nil
+}
+
+// restore deletes from etcd what is not in keep, without asking finalizers, and waits until removed CRDs are no longer served.
+// It is an error if a CRD of keep is another one now.
+func (s *Server) restore(ctx context.Context, keep contents) error {
+	now, err := s.contents(ctx)
+	if err != nil {
+		return err
+	}
+	for key, crd := range keep {
+		if now[key] != crd {
+			return fmt.Errorf("a test changed the CRD %s", strings.TrimPrefix(key, crdKeys))
+		}
+	}
+	var removed, crds []string
+	var unserved []definition
+	for key, crd := range now {
+		switch _, kept := keep[key]; {
+		case kept || isOwn(key):
+		case strings.HasPrefix(key, crdKeys):
+			crds, unserved = append(crds, key), append(unserved, crd)
+		default:
+			removed = append(removed, key)
+		}
+	}
+	for _, key := range append(removed, crds...) { // CRDs after their objects
+		if err := s.etcdDelete(ctx, key); err != nil {
+			return err
+		}
+	}
+	return s.awaitUnserved(ctx, unserved)
+}
+
+// awaitUnserved waits until nothing that removed CRDs defined is served.
+func (s *Server) awaitUnserved(ctx context.Context, crds []definition) error {
+	for _, crd := range crds {
+		err := poll(ctx, "a removed CRD is no longer served", func() (bool, error) {
+			served, err := s.serves(ctx, crd.spec)
+			return err == nil && !served, err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resetTimeout bounds what a reset waits for.
+const resetTimeout = 20 * time.Second
+
+// poll waits until a condition holds.
+func poll(ctx context.Context, what string, holds func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, resetTimeout)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		ok, err := holds()
+		if ok {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("it does not come true that %s", what), err)
+		}
+	}
+}
